@@ -1,0 +1,54 @@
+# Build, install and test the extension. `make help` lists the targets. Variables:
+#
+#   PG_CONFIG  the pg_config of the server to build for, 15 to 18 (default: the one on PATH)
+#   PROFILE    the cargo profile to build with (default: release)
+#   DESTDIR    a directory to install into instead of /
+#   ARGS       options for the demo and the benchmark (--help lists them)
+
+PG_CONFIG ?= pg_config
+PROFILE ?= release
+
+pg_config := $(shell command -v $(PG_CONFIG) 2>/dev/null)
+pg_major := $(if $(pg_config),$(shell $(pg_config) --version | sed 's/^[^0-9]*\([0-9]*\).*/\1/'))
+
+# One a server and profile, for it holds that server's paths.
+package := $(CURDIR)/target/package/$(PROFILE)$(subst /,-,$(pg_config))
+
+all: $(package).stamp ## build the extension for PG_CONFIG (the default)
+
+# Told by file times and not by cargo, so that `sudo make install` needs no cargo.
+$(package).stamp: Cargo.toml Cargo.lock idempotence.control $(shell find src sql -type f)
+	@scripts/build.sh $(PG_CONFIG) $(PROFILE) $(package)
+	@touch $@
+
+install: all ## install it into that server, or below DESTDIR
+	cd $(package) && find . -type f ! -name '*.so' -exec install -D -m 644 {} $(DESTDIR)/{} \;
+	cd $(package) && find . -type f -name '*.so' -exec install -D -m 755 {} $(DESTDIR)/{} \;
+
+package: all ## make target/idempotence-pgNN.tar.gz, to be unpacked in / elsewhere
+	@tar -C $(package) -czf target/idempotence-pg$(pg_major).tar.gz --owner=0 --group=0 .
+	@echo target/idempotence-pg$(pg_major).tar.gz
+
+installcheck: ## test the installed extension in the running server (PGHOST, PGPORT, PGUSER)
+	@scripts/installcheck.sh $(PG_CONFIG)
+
+lint: ## formatting, clippy, rustdoc, shellcheck, completeness of the golden tests
+	@scripts/lint.sh $(PG_CONFIG)
+
+# One at a time in a checkout; a second one waits.
+test: ## everything, on PostgreSQL 15 and 18; does all the set-up itself
+	@mkdir -p target && flock -o target/test.lock scripts/test.sh
+
+demo: ## clients, lost replies, killed backends, and the proof; does all the set-up itself
+	@scripts/demo.sh $(ARGS)
+
+bench: ## measure against what one would write by hand; does all the set-up itself
+	@scripts/bench.sh $(ARGS)
+
+clean: ## remove all that was built, but not the tools
+	@scripts/clean.sh
+
+help: ## this list
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
+
+.PHONY: all install package installcheck lint test demo bench clean help

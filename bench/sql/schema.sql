@@ -1,0 +1,92 @@
+-- What is measured, and what it is measured against.
+
+CREATE EXTENSION idempotence;
+SELECT idem_create_session('payments', ttl => '7 days');
+SELECT idem_create_session('events', ttl => '7 days', inbox => true);
+
+-- The work: an account's balance, and a line in the ledger.
+CREATE TABLE account (
+  id      integer PRIMARY KEY,
+  balance bigint NOT NULL
+) WITH (fillfactor = 80);
+INSERT INTO account SELECT id, 0 FROM generate_series(1, 100000) id;
+CREATE TABLE ledger (
+  id      bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  account integer NOT NULL,
+  amount  bigint NOT NULL,
+  at      timestamptz NOT NULL DEFAULT now()
+);
+
+-- Hand-written: the table of a careful user.
+CREATE TABLE request (
+  scope       text NOT NULL,
+  key         text NOT NULL,
+  fingerprint bytea,
+  response    jsonb,
+  created_at  timestamptz NOT NULL DEFAULT now(),
+  expires_at  timestamptz NOT NULL,
+  PRIMARY KEY (scope, key)
+);
+CREATE INDEX ON request (expires_at);
+
+-- Floor: the row of an outcome, with no other index than its primary key.
+CREATE TABLE outcome (
+  id          uuid PRIMARY KEY,
+  session     uuid NOT NULL,
+  recorded_at timestamptz NOT NULL,
+  expires_at  timestamptz NOT NULL,
+  recorded_by regrole NOT NULL,
+  class       "char" NOT NULL,
+  key         text NOT NULL,
+  fingerprint uuid,
+  response    jsonb
+);
+
+-- The work as a function, for idem_run.
+CREATE FUNCTION pay(args jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
+DECLARE
+  new_balance bigint;
+BEGIN
+  UPDATE account SET balance = balance + (args->>'amount')::bigint
+   WHERE id = (args->>'account')::integer RETURNING balance INTO new_balance;
+  INSERT INTO ledger (account, amount)
+  VALUES ((args->>'account')::integer, (args->>'amount')::bigint);
+  RETURN jsonb_build_object('balance', new_balance);
+END
+$$;
+
+-- All in one call: the check, the work and the record in a function of the user's.
+CREATE FUNCTION pay_by_hand(request_key text, request_fingerprint bytea, args jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
+DECLARE
+  known  request;
+  answer jsonb;
+BEGIN
+  INSERT INTO request (scope, key, fingerprint, expires_at)
+  VALUES ('payments', request_key, request_fingerprint, now() + interval '7 days')
+  ON CONFLICT (scope, key) DO NOTHING;
+  IF NOT FOUND THEN
+    SELECT * INTO known FROM request WHERE scope = 'payments' AND key = request_key;
+    IF known.fingerprint <> request_fingerprint THEN
+      RAISE EXCEPTION 'another request has this key';
+    END IF;
+    RETURN known.response;
+  END IF;
+  answer := pay(args);
+  UPDATE request SET response = answer WHERE scope = 'payments' AND key = request_key;
+  RETURN answer;
+END
+$$;
+CREATE FUNCTION pay_once(request_key text, args jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
+DECLARE
+  ticket idem_ticket;
+  answer jsonb;
+BEGIN
+  ticket := idem_begin('payments', request_key, args);
+  IF ticket.status <> 'started' THEN
+    RETURN ticket.response;
+  END IF;
+  answer := pay(args);
+  PERFORM idem_record('payments', request_key, answer);
+  RETURN answer;
+END
+$$;

@@ -1,0 +1,36 @@
+//! The machine that was measured on, as far as it matters to others: nothing that names it.
+
+use std::fs;
+
+use anyhow::Result;
+
+/// Processor, memory, kernel, and what else was running.
+pub fn describe() -> Result<Vec<(&'static str, String)>> {
+    let processor = field("/proc/cpuinfo", "model name")?.unwrap_or_else(|| std::env::consts::ARCH.into());
+    let memory_kb: u64 = field("/proc/meminfo", "MemTotal")?
+        .and_then(|value| value.split_whitespace().next()?.parse().ok())
+        .unwrap_or_default();
+    let kernel = fs::read_to_string("/proc/sys/kernel/osrelease")?;
+    let release: Vec<&str> = kernel.trim().split(['.', '-']).take(2).collect();
+    let load = fs::read_to_string("/proc/loadavg")?;
+    Ok(vec![
+        ("Processor", format!("{processor}, {} logical cores", cores())),
+        ("Memory", format!("{} GB", memory_kb.div_ceil(1 << 20))),
+        ("Kernel", format!("Linux {}", release.join("."))),
+        ("Load average before", load.split_whitespace().next().unwrap_or("unknown").into()),
+    ])
+}
+
+/// The load driver shares these with the server.
+pub fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+fn field(path: &str, name: &str) -> Result<Option<String>> {
+    let text = fs::read_to_string(path)?;
+    let value = text.lines().find_map(|line| {
+        let (found, value) = line.split_once(':')?;
+        (found.trim() == name).then(|| value.trim().to_owned())
+    });
+    Ok(value)
+}

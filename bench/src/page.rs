@@ -1,0 +1,282 @@
+//! The page: what was measured, in words and tables.
+
+use std::fmt::Write;
+
+use crate::Plan;
+use crate::lab::{Measured, on_or_off};
+use crate::rows::{CONSTANTS, Cell, Comparison, Goal, Measure, Row, Variant};
+use crate::stats::Spread;
+use crate::wal::Written;
+
+/// A page in the making.
+pub struct Page {
+    /// What stands before the rows, and under "How it is measured".
+    machine: Vec<(&'static str, String)>,
+    settings: String,
+    method: String,
+    summary: String,
+    rows: String,
+    text: String,
+}
+
+impl Page {
+    pub fn new(plan: &Plan, machine: Vec<(&'static str, String)>) -> Self {
+        let method = format!(
+            "Every cell starts from a fresh copy of the same database, with {kept} outcomes under UUIDv7-like and as many under \
+random keys in each table, and is measured in \
+{rounds} {round_word}. In a round each variant runs once, right after the other, beginning with another one each time; ratios are \
+taken within a round, so that what disturbs the machine for a while disturbs both sides. The tables show the median over the \
+rounds and, in brackets, the quartiles. A run is one second of warming up, then {seconds} {second_word} that count.
+
+`pgbench -M prepared` on the same machine is the load, through a Unix socket, with at most one thread a core; it takes its share of \
+the processors from the server. *CPU* is the user and system time of the \
+backends that serve the load, divided by what they did; it is steadier than rates are. After each cell the rows that the \
+variants left are counted and held against what pgbench says it did.
+
+Keys are text of 36 characters, UUIDv7-like (each client's are ascending in time) unless said otherwise. Each variant puts its key \
+together in SQL from the same numbers, also those that do nothing with it, so that what this costs is the same everywhere.",
+            kept = plan.kept,
+            rounds = plan.rounds,
+            round_word = plural(plan.rounds, "round"),
+            seconds = plan.seconds,
+            second_word = plural(plan.seconds as usize, "second"),
+        );
+        let mut rows = String::new();
+        if plan.quick {
+            rows += "This was a quick run: few rounds, and only the cells that have a goal.\n\n";
+        }
+        Self { machine, settings: String::new(), method, summary: String::new(), rows, text: String::new() }
+    }
+
+    /// What server it was.
+    pub fn server(&mut self, version: String, settings: &[(&str, &str)]) {
+        self.machine.push(("PostgreSQL", version));
+        self.settings =
+            settings.iter().map(|(name, value)| format!("`{name} = {value}`")).collect::<Vec<_>>().join(", ");
+    }
+
+    /// A row measured in rounds.
+    pub fn row(&mut self, row: &Row, measured: &[Measured]) {
+        self.heading(row);
+        for cell in measured {
+            let samples = |place: usize| cell.samples.iter().map(move |round| round[place]);
+            let lines = row.variants.iter().enumerate().map(|(place, variant)| {
+                [
+                    variant.name.to_owned(),
+                    with_spread(Spread::of(samples(place).map(|sample| sample.rate)), 0),
+                    with_spread(Spread::of(samples(place).map(|sample| sample.cpu_us)), 1),
+                ]
+            });
+            let unit = if row.variants.iter().any(|variant| variant.keys > 1) { "key" } else { "transaction" };
+            let rate = format!("{unit}s/s");
+            let cpu = format!("CPU µs/{unit}");
+            self.rows += &format!("### {}\n\n", describe(cell.cell));
+            self.rows += &table(["", rate.as_str(), cpu.as_str()], lines);
+            let found: Vec<(&Comparison, Spread)> =
+                row.comparisons.iter().map(|comparison| (comparison, ratio(comparison, &cell.samples))).collect();
+            self.comparisons(row, cell.cell, &found);
+        }
+        self.statements(&row.variants);
+    }
+
+    /// The row about the log.
+    pub fn wal(&mut self, row: &Row, written: &[Vec<Written>]) {
+        self.heading(row);
+        let kinds = ["UUIDv7 keys", "random keys"];
+        let of_a_kind = row.variants.len() / kinds.len();
+        for (kind, places) in kinds.iter().zip((0..row.variants.len()).collect::<Vec<_>>().chunks(of_a_kind)) {
+            self.rows += &format!("### {kind}, bytes a transaction\n\n");
+            let median = |place: usize, of: fn(&Written) -> f64| {
+                Spread::of(written.iter().map(|round| of(&round[place]))).median
+            };
+            let lines = places.iter().map(|&place| {
+                [
+                    row.variants[place].name.to_owned(),
+                    format!("{:.0}", median(place, |written| written.all)),
+                    format!("{:.0}", median(place, |written| written.images)),
+                    format!("{:.0}", median(place, |written| written.records)),
+                    written[0][place]
+                        .by_manager
+                        .iter()
+                        .map(|(name, bytes)| format!("{name} {bytes:.0}"))
+                        .collect::<Vec<_>>()
+                        .join(", "),
+                ]
+            });
+            self.rows += &table(["", "all", "page images", "records", "of these"], lines);
+        }
+        let cell = row.cells[0];
+        let mut found = Vec::new();
+        for comparison in &row.comparisons {
+            found.push((comparison, wal_ratio(comparison, written, |written| written.all)));
+        }
+        self.comparisons(row, cell, &found);
+        self.rows += "The same of records alone, without page images:\n\n";
+        let lines = row.comparisons.iter().map(|comparison| {
+            [comparison.what.to_owned(), with_spread(wal_ratio(comparison, written, |written| written.records), 2)]
+        });
+        self.rows += &table(["", "ratio"], lines);
+    }
+
+    /// Puts it together.
+    pub fn end(&mut self) {
+        let mut text = String::from(
+            "# Benchmarks
+
+What the extension costs, side by side with what one would write by hand instead. This page is written as a whole by `make bench`; \
+numbers are of one run on one machine, ratios carry over better than absolute ones.
+
+",
+        );
+        text += "| what | where | goal | measured | reached |\n|---|---|---|---|---|\n";
+        text += &self.summary;
+        text += "\nGoals for rates are *at least*, those for what is spent beyond the ceiling *at most*.\n\n";
+        text += &self.rows;
+        text += include_str!("../notes.md");
+        let _ = write!(text, "\n## How it is measured\n\n{}\n\n", self.method);
+        text += "## Repeat it\n\n```sh\nmake bench                                   # all of it, the better part of an hour\nscripts/bench.sh --quick                     # a look in minutes\nscripts/bench.sh --rows request,replay --rounds 15\n```\n\n\
+It starts a private server and removes it; `PG_CONFIG` names another server's programs than Debian's. A machine that is busy with \
+something else shows in the quartiles.\n\n";
+        text += "## The machine and the server\n\n";
+        for (name, value) in &self.machine {
+            let _ = writeln!(text, "- {name}: {value}");
+        }
+        let _ = writeln!(
+            text,
+            "- Settings besides the defaults: {}; the checkpoints are out of the way so that none falls into a run. `fsync`, \
+`full_page_writes` and autovacuum are on.\n",
+            self.settings
+        );
+        text += "The tables and functions that are measured:\n\n```sql\n";
+        text += include_str!("../sql/schema.sql");
+        text += "```\n\nThe parameters that are the same in each transaction:\n\n";
+        for (name, value) in CONSTANTS {
+            let _ = writeln!(text, "- `:{name}` = `{value}`");
+        }
+        self.text = text;
+    }
+
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    fn heading(&mut self, row: &Row) {
+        let _ = write!(self.rows, "## {}\n\n{}\n\n", row.title, row.text);
+    }
+
+    fn comparisons(&mut self, row: &Row, cell: Cell, found: &[(&Comparison, Spread)]) {
+        let counts = row.goal_cells.contains(&cell);
+        let lines = found.iter().map(|(comparison, spread)| {
+            let goal = comparison.goal.filter(|_| counts);
+            [
+                comparison.what.to_owned(),
+                with_spread(*spread, 2),
+                goal.map_or_else(String::new, |Goal(ratio)| format!("{} {ratio}", at(comparison.measure))),
+                goal.map_or("", |goal| reached(comparison.measure, goal, *spread)).to_owned(),
+            ]
+        });
+        self.rows += &table(["", "ratio", "goal", "reached"], lines);
+        for (comparison, spread) in found.iter().filter(|_| counts) {
+            let Some(goal @ Goal(ratio)) = comparison.goal else { continue };
+            let _ = writeln!(
+                self.summary,
+                "| {}: {} | {} | {} {ratio} | {} | {} |",
+                row.title,
+                comparison.what,
+                describe(cell),
+                at(comparison.measure),
+                with_spread(*spread, 2),
+                reached(comparison.measure, goal, *spread)
+            );
+        }
+    }
+
+    /// What was run, word for word. A script that repeats itself is cut in the middle.
+    fn statements(&mut self, variants: &[Variant]) {
+        const LINES_MAX: usize = 20;
+        self.rows += "<details><summary>The scripts</summary>\n\n";
+        for variant in variants {
+            let lines: Vec<&str> = variant.sql.lines().collect();
+            let text = match lines[..] {
+                [first, second, third, .., before, last] if lines.len() > LINES_MAX => {
+                    let more = lines.len() - 5;
+                    format!("{first}\n{second}\n{third}\n-- and so on, {more} lines more\n{before}\n{last}\n")
+                }
+                _ => variant.sql.clone(),
+            };
+            let _ = write!(self.rows, "{}:\n\n```sql\n{}{text}```\n\n", variant.name, variant.keygen.script());
+        }
+        self.rows += "</details>\n\n";
+    }
+}
+
+/// The ratio of a comparison, round by round.
+fn ratio(comparison: &Comparison, samples: &[Vec<crate::lab::Sample>]) -> Spread {
+    Spread::of(samples.iter().map(|round| {
+        let (ours, theirs) = (round[comparison.ours], round[comparison.theirs]);
+        match comparison.measure {
+            Measure::Rate => ours.rate / theirs.rate,
+            Measure::CpuBeyond(base) => (ours.cpu_us - round[base].cpu_us) / (theirs.cpu_us - round[base].cpu_us),
+            Measure::WalBeyond(_) => unreachable!("the log is measured apart"),
+        }
+    }))
+}
+
+fn wal_ratio(comparison: &Comparison, written: &[Vec<Written>], of: fn(&Written) -> f64) -> Spread {
+    let Measure::WalBeyond(base) = comparison.measure else { unreachable!("this row compares the log") };
+    Spread::of(written.iter().map(|round| {
+        let beyond = |place: usize| of(&round[place]) - of(&round[base]);
+        beyond(comparison.ours) / beyond(comparison.theirs)
+    }))
+}
+
+fn at(measure: Measure) -> &'static str {
+    if measure == Measure::Rate { "≥" } else { "≤" }
+}
+
+/// The median counts.
+fn reached(measure: Measure, Goal(goal): Goal, Spread { median, .. }: Spread) -> &'static str {
+    let is = if measure == Measure::Rate { median >= goal } else { median <= goal };
+    if is { "yes" } else { "no" }
+}
+
+fn describe(cell: Cell) -> String {
+    let clients = cell.clients as usize;
+    format!("synchronous_commit {}, {clients} {}", on_or_off(cell.synchronous), plural(clients, "client"))
+}
+
+fn plural(count: usize, word: &str) -> String {
+    if count == 1 { word.to_owned() } else { format!("{word}s") }
+}
+
+fn with_spread(Spread { low, median, high }: Spread, decimals: usize) -> String {
+    format!("{median:.decimals$} [{low:.decimals$} … {high:.decimals$}]")
+}
+
+fn table<const N: usize>(heads: [&str; N], lines: impl Iterator<Item = [String; N]>) -> String {
+    let mut text = format!("| {} |\n|{}\n", heads.join(" | "), "---|".repeat(N));
+    for line in lines {
+        let _ = writeln!(text, "| {} |", line.join(" | "));
+    }
+    text + "\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rate_reaches_its_goal_upwards_and_a_cost_downwards() {
+        let spread = Spread { low: 0.8, median: 0.9, high: 1.0 };
+        assert_eq!(reached(Measure::Rate, Goal(0.85), spread), "yes");
+        assert_eq!(reached(Measure::Rate, Goal(0.95), spread), "no");
+        assert_eq!(reached(Measure::CpuBeyond(0), Goal(0.95), spread), "yes");
+        assert_eq!(reached(Measure::CpuBeyond(0), Goal(0.85), spread), "no");
+    }
+
+    #[test]
+    fn a_table_has_a_line_under_its_heads() {
+        let text = table(["", "a"], [["x".to_owned(), "1".to_owned()]].into_iter());
+        assert_eq!(text, "|  | a |\n|---|---|\n| x | 1 |\n\n");
+    }
+}

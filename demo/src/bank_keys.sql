@@ -1,0 +1,25 @@
+-- The same work, asked for under a key; run as the bank's owner.
+
+SELECT idem_create_session('payments', ttl => '1 hour');
+
+-- Begin, work and record in one call. An insufficient balance is a final answer too: recorded as
+-- failed, and given again to whoever asks again.
+CREATE FUNCTION transfer_once(key text, payload jsonb, wait interval) RETURNS idem_ticket
+LANGUAGE plpgsql AS $$
+DECLARE
+    ticket idem_ticket;
+BEGIN
+    ticket := idem_begin('payments', key, payload => payload, wait => wait);
+    IF ticket.status = 'started' THEN
+        BEGIN
+            ticket.response := transfer(payload);
+            ticket.status := 'succeeded';
+        EXCEPTION WHEN SQLSTATE 'BK001' THEN
+            ticket.response := jsonb_build_object('error', 'insufficient funds');
+            ticket.status := 'failed';
+        END;
+        ticket.expires_at := idem_record('payments', key, ticket.response,
+                                         failed => ticket.status = 'failed');
+    END IF;
+    RETURN ticket;
+END $$;

@@ -1,0 +1,343 @@
+//! `idempotence-demo`: starts a server of its own, lets clients transfer money through a network
+//! that loses messages while backends are killed, and proves that every request took effect
+//! exactly once. Ends with 0 if the proof holds, 1 if not, 2 if there was nothing to prove.
+
+use std::io::IsTerminal;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use clap::Parser;
+use idempotence_demo::chaos::{Network, Saboteur};
+use idempotence_demo::journal::Journal;
+use idempotence_demo::proof::{self, Evidence, Finding};
+use idempotence_demo::proxy::{self, Proxy};
+use idempotence_demo::server::{SUPERUSER, Server};
+use idempotence_demo::stats::{Stats, get};
+use idempotence_demo::{bank, load};
+use indicatif::{ProgressBar, ProgressStyle};
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{interval, sleep, timeout};
+use tokio_postgres::config::SslMode;
+use tokio_postgres::{Client, Config, NoTls};
+
+const SECONDS: u64 = 45;
+const SECONDS_QUICK: u64 = 8;
+
+/// How long the clients may take to finish their last request, the server to notice that they are
+/// gone, and the proof to be read.
+const FINISH_MAX: Duration = Duration::from_secs(30);
+const QUIET_MAX: Duration = Duration::from_secs(15);
+const PROOF_MAX: Duration = Duration::from_secs(60);
+
+/// How often to say how far it is where there is no terminal to draw on.
+const LINE_EVERY: Duration = Duration::from_secs(5);
+
+/// Money, retries and kill -9: shows that every request takes effect exactly once.
+#[derive(Debug, Parser)]
+#[command(version)]
+struct Options {
+    /// The pg_config of the PostgreSQL to use; the extension must be installed there.
+    #[arg(long, env = "PG_CONFIG", default_value = "pg_config")]
+    pg_config: PathBuf,
+    /// About 15 seconds in all.
+    #[arg(long)]
+    quick: bool,
+    /// Seconds of load, instead of 45 (or 8 with --quick).
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    seconds: Option<u64>,
+    /// Clients at work at the same time.
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=64))]
+    clients: u32,
+    /// Accounts to transfer between: the fewer, the more conflicts.
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(2..=1_000_000))]
+    accounts: u32,
+    /// Whether to kill backends with SIGKILL.
+    #[arg(long, num_args = 0..=1, require_equals = true, default_value_t = true,
+          default_missing_value = "true", action = clap::ArgAction::Set)]
+    kill: bool,
+    /// Makes the same choices again (what happens when remains up to the machine).
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Where the server's files go, instead of a temporary directory.
+    #[arg(long)]
+    dir: Option<PathBuf>,
+    /// The same load without the extension, to see the proof fail.
+    #[arg(long)]
+    without_keys: bool,
+}
+
+impl Options {
+    fn duration(&self) -> Duration {
+        let usual = if self.quick { SECONDS_QUICK } else { SECONDS };
+        Duration::from_secs(self.seconds.unwrap_or(usual))
+    }
+
+    /// Some ten kills a run, but never so many that nothing else gets done.
+    fn kill_every(&self) -> Option<Duration> {
+        let every = (self.duration() / 10).clamp(Duration::from_secs(2), Duration::from_secs(5));
+        self.kill.then_some(every)
+    }
+}
+
+fn main() -> ExitCode {
+    let options = Options::parse();
+    let result = tokio::runtime::Runtime::new()
+        .context("starting the runtime")
+        .and_then(|runtime| runtime.block_on(run(&options)));
+    match result {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Everything; the server is stopped and its files are removed however this ends.
+async fn run(options: &Options) -> Result<bool> {
+    let signals = Signals::listen()?;
+    let seed = options.seed.unwrap_or_else(|| u64::from(rand::random::<u32>()));
+
+    let server = Arc::new(start_server(options)?);
+    let password = bank::create(&server, options.accounts, !options.without_keys)?;
+    if signals.seen() > 0 {
+        bail!("interrupted");
+    }
+    println!(
+        "{} clients, {} accounts, {} s of load, seed {seed}; server in {}",
+        options.clients,
+        options.accounts,
+        options.duration().as_secs(),
+        server.home().display()
+    );
+    let demo = Demo { options, seed, password, server, journal: Arc::default(), stats: Arc::default() };
+    let holds = tokio::select! {
+        holds = demo.run(&signals) => holds?,
+        () = signals.reach(2) => bail!("interrupted twice: no proof"),
+    };
+    if !holds && !options.without_keys {
+        demo.server.keep_files();
+        println!("the server's files are kept in {}", demo.server.home().display());
+    }
+    Ok(holds)
+}
+
+fn start_server(options: &Options) -> Result<Server> {
+    let mut server = Server::builder(&options.pg_config)
+        // Each of so many clients sends up to four copies at once; killed ones linger a moment.
+        .conf("max_connections", &(options.clients * 8 + 40).to_string());
+    if let Some(dir) = &options.dir {
+        server = server.dir(dir);
+    }
+    server.start().context("starting a private server")
+}
+
+/// A run under way.
+struct Demo<'a> {
+    options: &'a Options,
+    seed: u64,
+    password: String,
+    server: Arc<Server>,
+    journal: Arc<Journal>,
+    stats: Arc<Stats>,
+}
+
+impl Demo<'_> {
+    async fn run(&self, signals: &Signals) -> Result<bool> {
+        let mut rng = SmallRng::seed_from_u64(self.seed);
+        let network = Arc::new(Network::new(rng.random()));
+        let faults = network.clone();
+        let faults = Arc::new(move |message: proxy::Message<'_>| faults.fate(message));
+        let proxy = Proxy::start(self.server.addr(), faults).await?;
+
+        let start = Instant::now();
+        self.load(&proxy, &network, rng, signals).await?;
+        let duration = start.elapsed();
+        let counts = proxy.counts().clone();
+        drop(proxy);
+
+        let restarts = self.server.log().matches("all server processes terminated").count();
+        let replays = self.journal.replays();
+        println!("\n{}", self.stats.table(&counts, replays, restarts, duration));
+
+        let mut findings = timeout(PROOF_MAX, self.prove()).await.context("reading the evidence took too long")??;
+        // Who interrupts may have done so before anything went wrong.
+        if signals.seen() == 0 {
+            findings.push(proof::put_to_test(
+                get(&counts.commits_unheard),
+                (!self.options.without_keys).then_some(replays),
+                self.options.kill.then(|| get(&self.stats.kills)),
+            ));
+        }
+        println!("proof");
+        for finding in &findings {
+            println!("{finding}");
+        }
+        let holds = findings.iter().all(|finding| finding.holds);
+        println!("{}", if holds { "all holds" } else { "the proof FAILED" });
+        Ok(holds)
+    }
+
+    /// The load and what disturbs it, until the time is over or somebody interrupts.
+    async fn load(&self, proxy: &Proxy, network: &Network, mut rng: SmallRng, signals: &Signals) -> Result<()> {
+        let (stop, stopped) = watch::channel(false);
+        let plan = load::Plan {
+            workers: self.options.clients,
+            accounts: self.options.accounts,
+            seed: rng.random(),
+            config: self.client_config(proxy),
+            with_keys: !self.options.without_keys,
+        };
+        let workers = load::start(&plan, &self.journal, &self.stats, &stopped);
+        let saboteur = Saboteur {
+            server: self.server.clone(),
+            stats: self.stats.clone(),
+            rng,
+            kill_every: self.options.kill_every(),
+        };
+        let mut saboteur = tokio::spawn(saboteur.run(stopped));
+
+        tokio::select! {
+            () = sleep(self.options.duration()) => {}
+            () = signals.reach(1) => eprintln!("interrupted: proving what was done so far"),
+            () = self.show_progress(proxy) => {}
+            ended = &mut saboteur => return ended?.context("before the time was over"),
+        }
+
+        // First all goes quiet but the clients, then each of them finishes its request.
+        stop.send_replace(true);
+        saboteur.await??;
+        network.calm_down();
+        finish(workers).await
+    }
+
+    fn client_config(&self, proxy: &Proxy) -> Config {
+        let mut config = Config::new();
+        config
+            .host(proxy.addr().ip().to_string())
+            .port(proxy.addr().port())
+            .ssl_mode(SslMode::Disable)
+            .dbname(bank::DATABASE)
+            .user(bank::ROLE)
+            .password(&self.password)
+            .application_name("idempotence-demo");
+        config
+    }
+
+    /// Goes on until dropped.
+    async fn show_progress(&self, proxy: &Proxy) {
+        let seconds = self.options.duration().as_secs();
+        let bar = ProgressBar::new(seconds)
+            .with_style(ProgressStyle::with_template("{bar:24} {pos:>3}/{len} s  {msg}").expect("valid"));
+        let on_terminal = std::io::stderr().is_terminal();
+        let pause = if on_terminal { Duration::from_millis(200) } else { LINE_EVERY };
+        let mut ticks = interval(pause);
+        let start = Instant::now();
+        loop {
+            ticks.tick().await;
+            let message = format!(
+                "{} requests, {} replays, {} replies lost, {} kills",
+                get(&self.stats.requests),
+                self.journal.replays(),
+                get(&proxy.counts().commits_unheard),
+                get(&self.stats.kills)
+            );
+            let elapsed = start.elapsed().as_secs();
+            if on_terminal {
+                bar.set_position(elapsed);
+                bar.set_message(message);
+            } else {
+                println!("{elapsed:>4} s  {message}");
+            }
+        }
+    }
+
+    async fn prove(&self) -> Result<Vec<Finding>> {
+        let bank = self.connect(bank::ROLE).await?;
+        let dba = self.connect(SUPERUSER).await?;
+        wait_for_quiet(&dba).await?;
+        let book = self.journal.snapshot();
+        let evidence = Evidence::read(&bank, &dba, &book, !self.options.without_keys).await?;
+        Ok(proof::judge(&book, &evidence))
+    }
+
+    /// Directly, past the proxy.
+    async fn connect(&self, user: &str) -> Result<Client> {
+        let place = self.server.connect_string(bank::DATABASE, user);
+        let (client, socket) = tokio_postgres::connect(&place, NoTls).await?;
+        tokio::spawn(socket);
+        Ok(client)
+    }
+}
+
+/// Waits for the workers' last answers. Who gets none in time stays without: the proof can do
+/// with that.
+async fn finish(mut workers: JoinSet<()>) -> Result<()> {
+    let all = async {
+        while let Some(worker) = workers.join_next().await {
+            worker.context("a worker")?;
+        }
+        Ok(())
+    };
+    let ended = timeout(FINISH_MAX, all).await;
+    workers.shutdown().await;
+    ended.unwrap_or(Ok(()))
+}
+
+/// Waits until the server has noticed that the clients are gone: their transactions may still end
+/// well or ill, and the evidence must not be read before.
+async fn wait_for_quiet(dba: &Client) -> Result<()> {
+    let query =
+        format!("SELECT count(*) FROM pg_stat_activity WHERE usename = '{}' AND xact_start IS NOT NULL", bank::ROLE);
+    timeout(QUIET_MAX, async {
+        while dba.query_one(&query, &[]).await?.get::<_, i64>(0) > 0 {
+            sleep(Duration::from_millis(50)).await;
+        }
+        Ok(())
+    })
+    .await
+    .context("transactions of clients that are gone do not end")?
+}
+
+/// How often we have been asked to end.
+struct Signals(watch::Receiver<u32>);
+
+impl Signals {
+    fn listen() -> Result<Self> {
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut hangup = signal(SignalKind::hangup())?;
+        let (counter, count) = watch::channel(0);
+        tokio::spawn(async move {
+            loop {
+                tokio::select! {
+                    _ = interrupt.recv() => {}
+                    _ = terminate.recv() => {}
+                    _ = hangup.recv() => {}
+                }
+                counter.send_modify(|count| *count += 1);
+            }
+        });
+        Ok(Self(count))
+    }
+
+    fn seen(&self) -> u32 {
+        *self.0.borrow()
+    }
+
+    /// Returns once there have been so many.
+    async fn reach(&self, times: u32) {
+        if self.0.clone().wait_for(|&count| count >= times).await.is_err() {
+            // Its task ends with the runtime only.
+            std::future::pending().await
+        }
+    }
+}

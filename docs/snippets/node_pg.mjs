@@ -1,0 +1,78 @@
+// Transfers money once, however often it is asked to. node pg; usage: node node_pg.mjs URI [KEY]
+//
+// setup.sql makes what it needs.
+
+import { randomUUID } from 'node:crypto';
+import { setTimeout as sleep } from 'node:timers/promises';
+import pg from 'pg';
+
+const [uri, givenKey] = process.argv.slice(2);
+
+// Asks until there is an answer, with the same key and payload each time.
+async function transfer(key, payload, attemptsMax = 10) {
+  let error;
+  for (let attempt = 0; attempt < attemptsMax; attempt++) {
+    const client = new pg.Client(uri);
+    client.on('error', () => {}); // else a connection lost while idle ends the process
+    try {
+      await client.connect();
+      await client.query('BEGIN');
+      const ticket = await execute(client, key, payload);
+      await client.query('COMMIT');
+      if (ticket.status !== 'in_progress') return ticket;
+      error = new Error('another attempt is still at work');
+    } catch (e) {
+      if (!isRetryable(e)) throw e;
+      error = e;
+    } finally {
+      await client.end().catch(() => {}); // rolls back what is not committed
+    }
+    await sleep((0.5 + Math.random() / 2) * Math.min(50 * 2 ** attempt, 2000));
+  }
+  throw error;
+}
+
+// Connection lost, serialization failure, deadlock, a wait that ran out. Anything else is an
+// answer, or a mistake.
+function isRetryable(e) {
+  if (e instanceof pg.DatabaseError) return /^(08|57P|40001|40P01|55P03)/.test(e.code);
+  return /^E[A-Z]+$/.test(e.code) || /^Connection terminated/.test(e.message);
+}
+
+// One transaction: begin, work, record.
+async function execute(client, key, payload) {
+  const begun = await client.query(
+    "SELECT * FROM idem_begin('payments', $1, payload => $2, wait => $3)",
+    [key, JSON.stringify(payload), '5 seconds'], // an array as it is would become an SQL array
+  );
+  const ticket = begun.rows[0];
+  if (ticket.status !== 'started') return ticket;
+
+  const debited = await client.query(
+    'UPDATE account SET balance = balance - $2 WHERE id = $1 AND balance >= $2 RETURNING balance',
+    [payload.from, payload.amount],
+  );
+  if (debited.rowCount === 1) {
+    await client.query('UPDATE account SET balance = balance + $2 WHERE id = $1', [payload.to, payload.amount]);
+    ticket.status = 'succeeded';
+    ticket.response = { balance: debited.rows[0].balance };
+  } else {
+    ticket.status = 'failed';
+    ticket.response = { error: 'insufficient funds' };
+  }
+
+  await client.query("SELECT idem_record('payments', $1, $2, failed => $3, ttl => $4)", [
+    key,
+    JSON.stringify(ticket.response),
+    ticket.status === 'failed',
+    '12 hours',
+  ]);
+  return ticket;
+}
+
+// Made once, before the first attempt, and kept with the order that it belongs to.
+const key = givenKey ?? randomUUID();
+for (const [k, amount] of [[key, '30.00'], [key, '30.00'], [`${key}-b`, '1000.00']]) {
+  const ticket = await transfer(k, { from: 1, to: 2, amount });
+  console.log(ticket.status, ticket.replayed ? 'replayed' : 'executed', JSON.stringify(ticket.response));
+}

@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# Each golden test and isolation spec has its expected output and stands in its schedule, once,
+# and nothing else does: what is forgotten would otherwise be skipped in silence.
+set -euo pipefail
+# shellcheck source=scripts/common.sh
+. "$(dirname "$0")/common.sh"
+
+wrong=0
+complain() {
+    printf 'error: %s\n' "$*" >&2
+    wrong=1
+}
+
+# check DIRECTORY SOURCES SUFFIX
+check() {
+    local dir=$1 sources=$1/$2 suffix=$3 scheduled there name
+    [ -s "$dir/schedule" ] || die "there is no tests/$dir/schedule"
+    scheduled=$(sed -n 's/^test: *//p' "$dir/schedule" | tr -s ' ' '\n' | sort)
+    there=$(find "$sources" -name "*$suffix" -printf '%f\n' | sed "s/$suffix\$//" | sort)
+    for name in $(comm -23 <(echo "$scheduled") <(echo "$there")); do
+        complain "tests/$dir/schedule names $name, twice or without a tests/$sources/$name$suffix"
+    done
+    for name in $(comm -13 <(echo "$scheduled") <(echo "$there")); do
+        complain "tests/$sources/$name$suffix is not in tests/$dir/schedule"
+    done
+    for name in $there; do
+        [ -e "$dir/expected/$name.out" ] ||
+            complain "tests/$sources/$name$suffix has no tests/$dir/expected/$name.out"
+    done
+}
+
+cd "$root/tests"
+check pg_regress sql .sql
+check isolation specs .spec
+exit $wrong

@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# installation.sh PG_CONFIG [PROFILE]: builds the extension and installs it into a private copy of
+# the server that PG_CONFIG belongs to; prints the copy's pg_config. PostgreSQL finds its files
+# relative to its programs, so a copy works wherever it stands: nothing of the machine is changed,
+# nobody need be root, and two checkouts do not disturb each other.
+set -euo pipefail
+# shellcheck source=scripts/common.sh
+. "$(dirname "$0")/common.sh"
+
+pg_config=$(command -v "$1") || die "there is no $1"
+profile=${2:-release}
+version=$(major_version "$pg_config")
+bindir=$("$pg_config" --bindir)
+copy=$(private_dir)/pg$version
+
+if ! cmp -s "$bindir/postgres" "$copy$bindir/postgres"; then
+    pkglibdir=$("$pg_config" --pkglibdir)
+    sharedir=$("$pg_config" --sharedir)
+    rm -rf "$copy" "$copy.new"
+    mkdir "$copy.new"
+    tar -C / -cf - "${bindir#/}" "${pkglibdir#/}" "${sharedir#/}" | tar -C "$copy.new" -xf -
+    mv "$copy.new" "$copy"
+fi
+
+say "building the extension for PostgreSQL $version"
+quietly make -s -C "$root" install PG_CONFIG="$pg_config" PROFILE="$profile" DESTDIR="$copy"
+echo "$copy$bindir/pg_config"

@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# installcheck.sh PG_CONFIG [regress|isolation]: runs the golden SQL, the isolation specs, or both
+# against a running server that has the extension installed (PGHOST, PGPORT and PGUSER say which)
+# with the test programs that PG_CONFIG's server brings.
+set -euo pipefail
+# shellcheck source=scripts/common.sh
+. "$(dirname "$0")/common.sh"
+
+pg_config=$1
+suite=${2:-}
+programs=$(dirname "$("$pg_config" --pgxs)")/../test
+results=$root/target/installcheck/pg$(major_version "$pg_config")
+
+# run NAME PROGRAM INPUTDIR [OPTION...]
+run() {
+    local name=$1 program=$programs/$2 input=$root/tests/$3
+    shift 3
+    [ -x "$program" ] || die "no $program: install the development package of that server"
+    rm -rf "${results:?}/$name"
+    mkdir -p "$results/$name"
+    "$program" --inputdir="$input" --outputdir="$results/$name" --schedule="$input/schedule" \
+        --bindir="$("$pg_config" --bindir)" "$@" && return
+    # Not there if it got no further than connecting.
+    [ ! -s "$results/$name/regression.diffs" ] || cat "$results/$name/regression.diffs"
+    return 1
+}
+
+failed=0
+"$root/scripts/check_tests.sh" || failed=1
+if [ "$suite" != isolation ]; then
+    run regress regress/pg_regress pg_regress --dbname=contrib_regression || failed=1
+fi
+if [ "$suite" != regress ]; then
+    run isolation isolation/pg_isolation_regress isolation --dbname=isolation_regression \
+        --load-extension=idempotence || failed=1
+fi
+exit $failed

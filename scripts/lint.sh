@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# lint.sh PG_CONFIG...: what can be said of the sources without running them, warnings being
+# errors; the extension for each server named. One line a check.
+set -euo pipefail
+# shellcheck source=scripts/common.sh
+. "$(dirname "$0")/common.sh"
+
+cd "$root"
+"$root/scripts/cargo_pgrx.sh"
+export CARGO_TARGET_DIR=$root/target/check RUSTDOCFLAGS='-D warnings'
+
+failed=0
+check() {
+    local name=$1
+    shift
+    if quietly "$@"; then
+        echo "ok $name"
+    else
+        echo "not ok $name"
+        failed=1
+    fi
+}
+
+check 'formatting' cargo fmt --all --check
+check 'clippy, members' \
+    cargo clippy --locked --workspace --exclude idempotence --all-targets -- -D warnings
+check 'rustdoc, members' \
+    cargo doc --locked --workspace --exclude idempotence --no-deps --document-private-items
+
+for pg_config in "$@"; do
+    version=$(major_version "$pg_config")
+    PGRX_PG_CONFIG_PATH=$(command -v "$pg_config")
+    export PGRX_PG_CONFIG_PATH
+    extension=(--locked -p idempotence --no-default-features --features "pg$version")
+    check "clippy, extension for $version" \
+        cargo clippy "${extension[@]}" --all-targets -- -D warnings
+    check "rustdoc, extension for $version" \
+        cargo doc "${extension[@]}" --no-deps --document-private-items
+done
+
+check 'shellcheck' shellcheck -x -P "$root" scripts/*.sh tests/*/*.sh .ci/run
+check 'golden tests complete' scripts/check_tests.sh
+exit $failed

@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# setup.sh [test]: installs what `make demo` and `make bench` need, or with `test` what the whole
+# suite needs. Does nothing, and quickly, where all is there.
+#
+# PG15_CONFIG and PG18_CONFIG name servers to use instead of Debian's and of our own build.
+set -euo pipefail
+# shellcheck source=scripts/common.sh
+. "$(dirname "$0")/common.sh"
+
+packages=(build-essential pkg-config libssl-dev clang libclang-dev)
+[ -n "${PG15_CONFIG:-}${PG_CONFIG:-}" ] || packages+=(postgresql-15 postgresql-server-dev-15)
+if [ "${1:-}" = test ]; then
+    packages+=(shellcheck python3-venv pgbouncer)
+    # Another node than Debian's will do as well.
+    { command -v node && command -v npm; } >/dev/null || packages+=(nodejs npm)
+    [ -n "${PG18_CONFIG:-}" ] || packages+=(perl bison flex bzip2 zlib1g-dev)
+fi
+
+"$root/scripts/packages.sh" "${packages[@]}" ||
+    die "set-up is incomplete. A PostgreSQL 15 that is there already can be named: PG15_CONFIG=..."
+"$root/scripts/cargo_pgrx.sh"
+if [ "${1:-}" = test ] && [ -z "${PG18_CONFIG:-}" ]; then
+    "$root/scripts/pg18.sh" >/dev/null
+fi

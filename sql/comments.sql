@@ -1,0 +1,194 @@
+-- Runs last: what needs every object to be there.
+
+-- No function of this extension is PUBLIC's.
+DO $$
+DECLARE
+  function pg_catalog.regprocedure;
+BEGIN
+  FOR function IN SELECT f.function FROM idempotence.function_level f LOOP
+    EXECUTE pg_catalog.format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', function);
+  END LOOP;
+END
+$$;
+
+-- What psql shows with \df+, \dT+, \d+ and \dn+.
+
+-- Only of a schema of ours: one that was there before may have its owner's own comment.
+DO $$
+BEGIN
+  IF EXISTS (SELECT FROM pg_catalog.pg_depend d
+             JOIN pg_catalog.pg_extension e ON e.oid OPERATOR(pg_catalog.=) d.refobjid
+             WHERE e.extname OPERATOR(pg_catalog.=) 'idempotence'
+               AND d.refclassid OPERATOR(pg_catalog.=) 'pg_catalog.pg_extension'::pg_catalog.regclass
+               AND d.classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_namespace'::pg_catalog.regclass
+               AND d.objid OPERATOR(pg_catalog.=) pg_catalog.to_regnamespace('idempotence')) THEN
+    COMMENT ON SCHEMA idempotence IS 'tables and views of extension idempotence';
+  END IF;
+END
+$$;
+
+COMMENT ON TYPE idem_ticket IS 'what is known of a request: the answer of idem_begin, idem_lookup and idem_run';
+COMMENT ON COLUMN idem_ticket.status IS 'started: execute it; succeeded, failed: it has its outcome; in_progress: another transaction is at it; unknown: nothing is kept';
+COMMENT ON COLUMN idem_ticket.replayed IS 'true where the outcome is handed out instead of executing again';
+COMMENT ON COLUMN idem_ticket.response IS 'the response that was recorded with the outcome';
+COMMENT ON COLUMN idem_ticket.token IS 'reserved; null';
+COMMENT ON COLUMN idem_ticket.attempt IS '1 with started, else null';
+COMMENT ON COLUMN idem_ticket.point IS 'the point of the last checkpoint: where to go on';
+COMMENT ON COLUMN idem_ticket.state IS 'the state that was saved with the checkpoint';
+COMMENT ON COLUMN idem_ticket.recorded_at IS 'when the outcome was recorded';
+COMMENT ON COLUMN idem_ticket.expires_at IS 'when the outcome expires; from then on the request counts as new';
+
+-- Requests. The two overloads of a function have one meaning.
+COMMENT ON FUNCTION idem_begin(text, text, jsonb, interval, text, bigint, bigint) IS
+  'begin a request: status started means execute it and record, otherwise it gives the outcome, or in_progress';
+COMMENT ON FUNCTION idem_begin(text, bigint, jsonb, interval, text, bigint, bigint) IS
+  'begin a request: status started means execute it and record, otherwise it gives the outcome, or in_progress';
+COMMENT ON FUNCTION idem_record(text, text, jsonb, boolean, bigint, interval, text) IS
+  'record the outcome of a request begun in this transaction; gives when the outcome expires';
+COMMENT ON FUNCTION idem_record(text, bigint, jsonb, boolean, bigint, interval, text) IS
+  'record the outcome of a request begun in this transaction; gives when the outcome expires';
+COMMENT ON FUNCTION idem_checkpoint(text, text, text, jsonb, bigint, text) IS
+  'save how far a begun request got, so that the transaction may commit; the next begin gives point and state back';
+COMMENT ON FUNCTION idem_checkpoint(text, bigint, text, jsonb, bigint, text) IS
+  'save how far a begun request got, so that the transaction may commit; the next begin gives point and state back';
+COMMENT ON FUNCTION idem_release(text, text, bigint, text) IS
+  'give a begun request up: nothing is recorded, and a retry after this transaction executes it';
+COMMENT ON FUNCTION idem_release(text, bigint, bigint, text) IS
+  'give a begun request up: nothing is recorded, and a retry after this transaction executes it';
+COMMENT ON FUNCTION idem_lookup(text, text, text) IS
+  'look a request up without beginning it; gives its outcome, in_progress or unknown';
+COMMENT ON FUNCTION idem_lookup(text, bigint, text) IS
+  'look a request up without beginning it; gives its outcome, in_progress or unknown';
+COMMENT ON FUNCTION idem_once(text, text) IS
+  'note a request in an inbox; gives true the first time and false afterwards';
+COMMENT ON FUNCTION idem_once(text, bigint) IS
+  'note a request in an inbox; gives true the first time and false afterwards';
+COMMENT ON FUNCTION idem_once_many(text, text[]) IS
+  'note many requests in an inbox; gives those seen for the first time, once each, with their place in the array';
+COMMENT ON FUNCTION idem_run(text, text, text, jsonb, text, interval, interval) IS
+  'begin a request, execute a command with args as $1, record the first column of its row; gives the outcome';
+
+-- Sessions.
+COMMENT ON FUNCTION idem_create_session(text, interval, boolean, boolean, boolean, regrole) IS
+  'make a standing session: a named, owned series of requests with one policy';
+COMMENT ON FUNCTION idem_alter_session(text, interval, boolean, regrole) IS
+  'change ttl, require_payload or owner of a session; null leaves as it is';
+COMMENT ON FUNCTION idem_drop_session(text) IS
+  'drop a session; its outcomes stay until they expire, and are found again if it is made again';
+
+-- Identifiers.
+COMMENT ON FUNCTION idem_generate_id() IS 'give a fresh UUIDv7, to be a key';
+COMMENT ON FUNCTION idem_generate_ids(integer) IS 'give n fresh UUIDv7 in rising order';
+COMMENT ON FUNCTION idem_key(jsonb) IS
+  'derive a key of 32 hexadecimal digits from content; equal jsonb gives the same key';
+COMMENT ON FUNCTION idem_fingerprint(jsonb) IS 'give the fingerprint that a payload is compared by';
+
+-- Rights and repair.
+COMMENT ON FUNCTION idem_grant(regrole, text) IS
+  'give a role what a level needs: user (requests and sessions), monitor (views), admin (both, and repair)';
+COMMENT ON FUNCTION idem_revoke(regrole) IS 'take away what idem_grant gave a role, all levels';
+COMMENT ON FUNCTION idem_forget(text, text, text) IS
+  'repair: delete the outcome and the checkpoint of a request, so that it may execute again; gives whether there was one';
+COMMENT ON FUNCTION idem_forget(text, bigint, text) IS
+  'repair: delete the outcome and the checkpoint of a request, so that it may execute again; gives whether there was one';
+
+-- Parts of the functions above, not to be called.
+COMMENT ON FUNCTION idempotence.execute(text, jsonb) IS 'internal to idem_run: executes the command, gives the response';
+COMMENT ON FUNCTION idempotence.returns_rows(text) IS 'internal to idem_run: whether a command gives rows';
+COMMENT ON FUNCTION idempotence.first_column(record) IS 'internal to idem_run: the first column of a row as jsonb';
+COMMENT ON FUNCTION idempotence.recorded(text, text, jsonb, boolean, interval) IS 'internal to idem_run: records, and gives the ticket';
+COMMENT ON FUNCTION idempotence.retention() IS 'the setting idempotence.retention, for the view sessions';
+COMMENT ON FUNCTION idempotence.forget_cached() IS 'internal: backends read sessions and secret again after SQL wrote them';
+
+-- Views.
+COMMENT ON VIEW idempotence.sessions IS 'the standing sessions, without the dropped ones';
+COMMENT ON COLUMN idempotence.sessions.session IS 'its name';
+COMMENT ON COLUMN idempotence.sessions.owner IS 'the role that may use it, with those that have its privileges';
+COMMENT ON COLUMN idempotence.sessions.kind IS 'standing, or inbox: that one only deduplicates';
+COMMENT ON COLUMN idempotence.sessions.ttl IS 'how long its outcomes live; the setting idempotence.retention where it names none';
+COMMENT ON COLUMN idempotence.sessions.require_payload IS 'whether each request must come with a payload';
+COMMENT ON COLUMN idempotence.sessions.time_keys IS 'whether its keys must be UUIDv7, so that a key that is too old is refused';
+COMMENT ON COLUMN idempotence.sessions.created_at IS 'when it was first made';
+
+COMMENT ON VIEW idempotence.outcomes IS 'the outcomes that have not expired';
+COMMENT ON COLUMN idempotence.outcomes.session IS 'the session''s name';
+COMMENT ON COLUMN idempotence.outcomes.request IS 'the request''s key';
+COMMENT ON COLUMN idempotence.outcomes.status IS 'succeeded or failed';
+COMMENT ON COLUMN idempotence.outcomes.response IS 'the response, to those who have the privileges of the session''s owner; null to others';
+COMMENT ON COLUMN idempotence.outcomes.response_bytes IS 'the size of the response as stored, in bytes';
+COMMENT ON COLUMN idempotence.outcomes.fingerprint IS 'of the payload; null where none was given';
+COMMENT ON COLUMN idempotence.outcomes.recorded_by IS 'the role that recorded it';
+COMMENT ON COLUMN idempotence.outcomes.recorded_at IS 'when it was recorded';
+COMMENT ON COLUMN idempotence.outcomes.expires_at IS 'when it expires';
+COMMENT ON COLUMN idempotence.outcomes.segment IS 'the number of the table outcome_N that it is in';
+
+COMMENT ON VIEW idempotence.function_level IS 'the functions of this extension and the level that idem_grant gives them with';
+COMMENT ON COLUMN idempotence.function_level.function IS 'its oid';
+COMMENT ON COLUMN idempotence.function_level.level IS 'user or admin; null for what only the extension''s owner may call';
+
+-- Tables. Nobody has a privilege on them but where idem_grant says so.
+COMMENT ON TABLE idempotence.session IS 'standing sessions, dropped ones included';
+COMMENT ON COLUMN idempotence.session.id IS 'the same through drop and new creation';
+COMMENT ON COLUMN idempotence.session.created_at IS 'when it was first made';
+COMMENT ON COLUMN idempotence.session.dropped_at IS 'when it was dropped; null while it lives';
+COMMENT ON COLUMN idempotence.session.owner IS 'the role that may use it';
+COMMENT ON COLUMN idempotence.session.require_payload IS 'whether each request must come with a payload';
+COMMENT ON COLUMN idempotence.session.inbox IS 'whether it only deduplicates';
+COMMENT ON COLUMN idempotence.session.time_keys IS 'whether its keys must be UUIDv7';
+COMMENT ON COLUMN idempotence.session.ttl IS 'how long its outcomes live; null: the setting idempotence.retention';
+COMMENT ON COLUMN idempotence.session.name IS 'what callers know it by';
+
+DO $$
+DECLARE
+  segment text;
+  note    record;
+BEGIN
+  FOREACH segment IN ARRAY '{outcome_0,outcome_1,outcome_2}'::text[] LOOP
+    EXECUTE pg_catalog.format('COMMENT ON TABLE idempotence.%I IS %L', segment,
+      'outcomes, one of three segments; table segment tells which one is written');
+    FOR note IN SELECT * FROM (VALUES
+      ('digest',      'keyed digest of session and key, what a request is looked up and locked by'),
+      ('session',     'the session''s id'),
+      ('recorded_at', 'when it was recorded'),
+      ('expires_at',  'when it expires; a row that has expired counts as absent'),
+      ('recorded_by', 'the role that recorded it'),
+      ('class',       's: succeeded, f: failed'),
+      ('key',         'the request''s key'),
+      ('fingerprint', 'of the payload; null where none was given'),
+      ('token',       'reserved; null'),
+      ('response',    'what it answered')) AS n (column_name, meaning)
+    LOOP
+      EXECUTE pg_catalog.format('COMMENT ON COLUMN idempotence.%I.%I IS %L', segment, note.column_name, note.meaning);
+    END LOOP;
+  END LOOP;
+END
+$$;
+
+COMMENT ON TABLE idempotence.segment IS 'where the ring of the three outcome tables stands';
+COMMENT ON COLUMN idempotence.segment.opened_at IS 'since when it is, or was, the one written';
+COMMENT ON COLUMN idempotence.segment.closed_at IS 'since when surely nobody writes it';
+COMMENT ON COLUMN idempotence.segment.keep_us IS 'how long it must be kept once closed, in microseconds';
+COMMENT ON COLUMN idempotence.segment.number IS 'N of the table outcome_N';
+COMMENT ON COLUMN idempotence.segment.current IS 'whether outcomes are recorded there';
+
+COMMENT ON TABLE idempotence.checkpoint IS 'how far requests got that have no outcome yet';
+COMMENT ON COLUMN idempotence.checkpoint.digest IS 'keyed digest of session and key, what a request is looked up and locked by';
+COMMENT ON COLUMN idempotence.checkpoint.session IS 'the session''s id';
+COMMENT ON COLUMN idempotence.checkpoint.written_at IS 'when it was written; it counts for the setting idempotence.retention from then on';
+COMMENT ON COLUMN idempotence.checkpoint.request IS 'the request''s key';
+COMMENT ON COLUMN idempotence.checkpoint.point IS 'a name for where to go on';
+COMMENT ON COLUMN idempotence.checkpoint.fingerprint IS 'of the payload; null where none was given';
+COMMENT ON COLUMN idempotence.checkpoint.state IS 'what going on needs';
+
+COMMENT ON TABLE idempotence.secret IS 'the key of the digests: the row in use counts; whoever reads it can compute what locks other roles'' requests';
+COMMENT ON COLUMN idempotence.secret.in_use_since IS 'when the first session was made under it; null: not in use';
+COMMENT ON COLUMN idempotence.secret.key IS '32 random bytes';
+
+COMMENT ON TABLE idempotence.audit IS 'repairs made with idem_forget; rows are only ever added';
+COMMENT ON COLUMN idempotence.audit.at IS 'when';
+COMMENT ON COLUMN idempotence.audit.by IS 'the role that did it';
+COMMENT ON COLUMN idempotence.audit.action IS 'what was done';
+COMMENT ON COLUMN idempotence.audit.session IS 'the session''s name';
+COMMENT ON COLUMN idempotence.audit.request IS 'the request''s key';
+COMMENT ON COLUMN idempotence.audit.reason IS 'why, as given';
+COMMENT ON COLUMN idempotence.audit.found IS 'what was there';

@@ -1,0 +1,79 @@
+-- Who may do what. Nothing is PUBLIC's; idem_grant hands out levels.
+
+-- The functions of this extension and the level it takes to execute them. What only its owner may do
+-- has no level.
+CREATE VIEW idempotence.function_level AS
+SELECT p.oid AS function,
+       CASE WHEN p.proname OPERATOR(pg_catalog.=) ANY ('{idem_forget}'::pg_catalog.name[]) THEN 'admin'
+            WHEN p.proname OPERATOR(pg_catalog.=) ANY (
+              '{idem_begin,idem_record,idem_checkpoint,idem_release,idem_lookup,idem_once,idem_once_many,
+                idem_run,execute,returns_rows,first_column,recorded,
+                idem_create_session,idem_alter_session,idem_drop_session,
+                idem_generate_id,idem_generate_ids,idem_key,idem_fingerprint,retention}'::pg_catalog.name[]) THEN 'user'
+       END AS level
+FROM pg_catalog.pg_extension e
+JOIN pg_catalog.pg_depend d ON d.refclassid OPERATOR(pg_catalog.=) 'pg_catalog.pg_extension'::pg_catalog.regclass
+                           AND d.refobjid OPERATOR(pg_catalog.=) e.oid
+                           AND d.classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_proc'::pg_catalog.regclass
+JOIN pg_catalog.pg_proc p ON p.oid OPERATOR(pg_catalog.=) d.objid
+WHERE e.extname OPERATOR(pg_catalog.=) 'idempotence';
+
+CREATE FUNCTION idem_grant(role regrole, level text DEFAULT 'user') RETURNS void
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+AS $grant$
+#variable_conflict use_variable
+DECLARE
+  granted  pg_catalog.text[] := CASE WHEN level OPERATOR(pg_catalog.=) 'user' THEN '{user}'
+                                     WHEN level OPERATOR(pg_catalog.=) 'monitor' THEN '{monitor}'
+                                     WHEN level OPERATOR(pg_catalog.=) 'admin' THEN '{user,monitor,admin}' END;
+  function pg_catalog.regprocedure;
+BEGIN
+  IF role IS NULL OR level IS NULL THEN
+    RAISE EXCEPTION 'argument "%" must not be null', CASE WHEN role IS NULL THEN 'role' ELSE 'level' END
+      USING ERRCODE = 'null_value_not_allowed', DETAIL = 'The function cannot do without it.',
+            HINT = 'Name a role, and one of the levels user, monitor and admin.';
+  ELSIF granted IS NULL THEN
+    RAISE EXCEPTION 'level "%" does not exist', level
+      USING ERRCODE = 'invalid_parameter_value', DETAIL = 'The levels are user, monitor and admin.',
+            HINT = 'user works with requests and sessions, monitor reads the views, admin does both and repairs.';
+  END IF;
+
+  EXECUTE pg_catalog.format('GRANT USAGE ON SCHEMA idempotence TO %s', role);
+  -- The name comes quoted where it needs that.
+  IF '@extschema@' OPERATOR(pg_catalog.<>) 'public' THEN
+    EXECUTE pg_catalog.format('GRANT USAGE ON SCHEMA %s TO %s', '@extschema@', role);
+  END IF;
+  FOR function IN SELECT f.function FROM idempotence.function_level f WHERE f.level OPERATOR(pg_catalog.=) ANY (granted) LOOP
+    EXECUTE pg_catalog.format('GRANT EXECUTE ON FUNCTION %s TO %s', function, role);
+  END LOOP;
+  IF 'monitor' OPERATOR(pg_catalog.=) ANY (granted) THEN
+    EXECUTE pg_catalog.format('GRANT SELECT ON idempotence.sessions, idempotence.outcomes TO %s', role);
+    EXECUTE pg_catalog.format('GRANT EXECUTE ON FUNCTION idempotence.retention() TO %s', role);
+  END IF;
+  IF 'admin' OPERATOR(pg_catalog.=) ANY (granted) THEN
+    EXECUTE pg_catalog.format('GRANT SELECT ON idempotence.audit TO %s', role);
+  END IF;
+END
+$grant$;
+
+CREATE FUNCTION idem_revoke(role regrole) RETURNS void
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+AS $revoke$
+#variable_conflict use_variable
+DECLARE
+  function pg_catalog.regprocedure;
+BEGIN
+  IF role IS NULL THEN
+    RAISE EXCEPTION 'argument "role" must not be null'
+      USING ERRCODE = 'null_value_not_allowed', DETAIL = 'The function cannot do without it.', HINT = 'Name a role.';
+  END IF;
+  FOR function IN SELECT f.function FROM idempotence.function_level f WHERE f.level IS NOT NULL LOOP
+    EXECUTE pg_catalog.format('REVOKE ALL ON FUNCTION %s FROM %s', function, role);
+  END LOOP;
+  EXECUTE pg_catalog.format('REVOKE ALL ON idempotence.sessions, idempotence.outcomes, idempotence.audit FROM %s', role);
+  EXECUTE pg_catalog.format('REVOKE ALL ON SCHEMA idempotence FROM %s', role);
+  IF '@extschema@' OPERATOR(pg_catalog.<>) 'public' THEN
+    EXECUTE pg_catalog.format('REVOKE USAGE ON SCHEMA %s FROM %s', '@extschema@', role);
+  END IF;
+END
+$revoke$;

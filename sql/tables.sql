@@ -1,0 +1,132 @@
+-- Types, schema and tables. Runs first: every function below names them.
+--
+-- Only the functions of this extension write these tables (by direct table access, see src/store/);
+-- no role gets a privilege on them. Column order puts the fixed-width columns first, so that the
+-- code that reads a row by position is also the code that reads it fastest.
+
+DO $$
+BEGIN
+  IF pg_catalog.getdatabaseencoding() OPERATOR(pg_catalog.<>) 'UTF8' THEN
+    RAISE EXCEPTION 'extension "idempotence" needs a database in encoding UTF8'
+      USING ERRCODE = 'feature_not_supported',
+            DETAIL = pg_catalog.format('Database "%s" has encoding %s: the same key would have other bytes for other clients.',
+                                       pg_catalog.current_database(), pg_catalog.getdatabaseencoding()),
+            HINT = 'Create the database with ENCODING ''UTF8'' TEMPLATE template0.';
+  END IF;
+  -- The schema may be there already (CREATE EXTENSION ... SCHEMA idempotence), but then it must not be
+  -- somebody else's: who owns a schema can put objects in it that shadow ours.
+  IF pg_catalog.to_regnamespace('idempotence') IS NULL THEN
+    CREATE SCHEMA idempotence;
+  ELSIF NOT EXISTS (SELECT FROM pg_catalog.pg_namespace n JOIN pg_catalog.pg_roles r ON r.oid OPERATOR(pg_catalog.=) n.nspowner
+                    WHERE n.nspname OPERATOR(pg_catalog.=) 'idempotence'
+                      AND (r.rolsuper OR r.rolname OPERATOR(pg_catalog.=) CURRENT_USER)) THEN
+    RAISE EXCEPTION 'schema "idempotence" belongs to another role'
+      USING ERRCODE = 'insufficient_privilege',
+            DETAIL = 'Who owns a schema can put objects in it that are taken for those of the extension.',
+            HINT = 'Look at what is in it, then drop it, or ALTER SCHEMA idempotence OWNER TO CURRENT_USER.';
+  END IF;
+END
+$$;
+
+CREATE TYPE idem_ticket AS (
+  status      text,
+  replayed    boolean,
+  response    jsonb,
+  token       bigint,
+  attempt     integer,
+  point       text,
+  state       jsonb,
+  recorded_at timestamptz,
+  expires_at  timestamptz
+);
+
+-- Standing sessions. A dropped one stays as a tombstone, so that its name, made again, is the same
+-- series with the same id: its outcomes are found again.
+CREATE TABLE idempotence.session (
+  id              uuid        NOT NULL,
+  created_at      timestamptz NOT NULL,
+  dropped_at      timestamptz,
+  owner           regrole     NOT NULL,
+  require_payload boolean     NOT NULL,
+  inbox           boolean     NOT NULL,
+  time_keys       boolean     NOT NULL,
+  ttl             interval,
+  name            text        NOT NULL COLLATE "C",
+  CONSTRAINT session_pkey PRIMARY KEY (id),
+  CONSTRAINT session_name_key UNIQUE (name)
+);
+
+-- Outcomes live in a ring of three segments: records go to the current one, look-ups see all
+-- three, and an old one is emptied as a whole.
+CREATE TABLE idempotence.outcome_0 (
+  digest      uuid        NOT NULL,
+  session     uuid        NOT NULL,
+  recorded_at timestamptz NOT NULL,
+  expires_at  timestamptz NOT NULL,
+  recorded_by regrole     NOT NULL,
+  class       "char"      NOT NULL,
+  key         text        NOT NULL COLLATE "C",
+  fingerprint uuid,
+  token       bigint,
+  response    jsonb,
+  CONSTRAINT outcome_0_pkey PRIMARY KEY (digest)
+);
+CREATE TABLE idempotence.outcome_1 (LIKE idempotence.outcome_0,
+  CONSTRAINT outcome_1_pkey PRIMARY KEY (digest));
+CREATE TABLE idempotence.outcome_2 (LIKE idempotence.outcome_0,
+  CONSTRAINT outcome_2_pkey PRIMARY KEY (digest));
+
+-- Where the ring stands. Not dumped: a restored cluster starts a fresh ring, which takes every
+-- segment as written until then.
+CREATE TABLE idempotence.segment (
+  opened_at timestamptz NOT NULL,
+  closed_at timestamptz,
+  keep_us   bigint      NOT NULL,
+  number    smallint    NOT NULL,
+  current   boolean     NOT NULL,
+  CONSTRAINT segment_pkey PRIMARY KEY (number)
+);
+INSERT INTO idempotence.segment (number, current, opened_at, keep_us)
+  SELECT n, n OPERATOR(pg_catalog.=) 0, pg_catalog.clock_timestamp(), 0 FROM pg_catalog.generate_series(0, 2) n;
+
+CREATE TABLE idempotence.checkpoint (
+  digest      uuid        NOT NULL,
+  session     uuid        NOT NULL,
+  written_at  timestamptz NOT NULL,
+  request     text        NOT NULL COLLATE "C",
+  point       text        NOT NULL,
+  fingerprint uuid,
+  state       jsonb,
+  CONSTRAINT checkpoint_pkey PRIMARY KEY (digest)
+);
+
+-- The key of the digests: whoever knew it could compute, and so block, another role's requests.
+-- Row security without a policy hides it from pg_read_all_data too. A restore adds the row that the
+-- restored digests were made with; the one in use counts.
+CREATE TABLE idempotence.secret (
+  in_use_since timestamptz,
+  key          bytea       NOT NULL CHECK (pg_catalog.length(key) OPERATOR(pg_catalog.=) 32)
+);
+ALTER TABLE idempotence.secret ENABLE ROW LEVEL SECURITY;
+INSERT INTO idempotence.secret (key)
+  SELECT pg_catalog.decode(pg_catalog.replace(pg_catalog.concat(pg_catalog.gen_random_uuid(), pg_catalog.gen_random_uuid()), '-', ''), 'hex');
+
+CREATE TABLE idempotence.audit (
+  at      timestamptz NOT NULL,
+  by      regrole     NOT NULL,
+  action  text        NOT NULL,
+  session text        NOT NULL,
+  request text        NOT NULL,
+  reason  text        NOT NULL,
+  found   text        NOT NULL
+);
+
+-- What a dump must hold. Restored rows are added to what CREATE EXTENSION makes, so none of these
+-- tables has a row at first, but for the secret.
+SELECT pg_catalog.pg_extension_config_dump('idempotence.session', '');
+SELECT pg_catalog.pg_extension_config_dump('idempotence.outcome_0', '');
+SELECT pg_catalog.pg_extension_config_dump('idempotence.outcome_1', '');
+SELECT pg_catalog.pg_extension_config_dump('idempotence.outcome_2', '');
+SELECT pg_catalog.pg_extension_config_dump('idempotence.checkpoint', '');
+SELECT pg_catalog.pg_extension_config_dump('idempotence.secret', '');
+SELECT pg_catalog.pg_extension_config_dump('idempotence.audit', '');

@@ -1,0 +1,54 @@
+//! Identifiers: made by the server, or derived from content.
+
+use super::required;
+use crate::error::{Error, or_raise};
+use crate::guc;
+use crate::pg::Jsonb;
+use pgrx::datum;
+use pgrx::pg_extern;
+use uuid::Uuid;
+
+#[pg_extern(volatile, parallel_safe)]
+fn idem_generate_id() -> datum::Uuid {
+    fresh()
+}
+
+#[pg_extern(volatile, parallel_safe)]
+fn idem_generate_ids(n: Option<i32>) -> Vec<datum::Uuid> {
+    let n = or_raise(required("n", n).and_then(count));
+    (0..n).map(|_| fresh()).collect()
+}
+
+#[pg_extern(immutable, parallel_safe)]
+fn idem_key(payload: Option<Jsonb>) -> String {
+    // The same digest as the fingerprint, in a form that is a key and no UUID.
+    let digest = or_raise(required("payload", payload)).fingerprint();
+    format!("{:032x}", u128::from_be_bytes(digest))
+}
+
+#[pg_extern(immutable, parallel_safe)]
+fn idem_fingerprint(payload: Option<Jsonb>) -> datum::Uuid {
+    datum::Uuid::from_bytes(or_raise(required("payload", payload)).fingerprint())
+}
+
+/// Rising within a backend: those of one call are in order.
+fn fresh() -> datum::Uuid {
+    datum::Uuid::from_bytes(Uuid::now_v7().into_bytes())
+}
+
+fn count(n: i32) -> Result<usize, Error> {
+    match usize::try_from(n) {
+        Ok(n) if n > guc::max_batch() => Err(Error::LimitExceeded {
+            what: "the number of identifiers".into(),
+            found: n.to_string(),
+            limit: guc::max_batch().to_string(),
+            hint: "Fetch them in several calls, or raise idempotence.max_batch.",
+        }),
+        Ok(n) if n > 0 => Ok(n),
+        _ => Err(Error::Invalid {
+            message: "the number of identifiers must be at least 1".into(),
+            detail: format!("Found {n}."),
+            hint: "Ask for as many as you need.",
+        }),
+    }
+}

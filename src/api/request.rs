@@ -1,0 +1,270 @@
+//! Requests: begin, record, checkpoint, release, look up, once; and forget.
+
+use super::ticket::{self, Ticket};
+use super::{elements, required};
+use crate::error::{Error, or_raise};
+use crate::pg::{Composite, Jsonb, Timestamptz};
+use crate::protocol::begin;
+use crate::protocol::lookup;
+use crate::protocol::once;
+use crate::protocol::repair;
+use crate::protocol::request::{self, Request, Rules};
+use crate::protocol::steps;
+use crate::store::outcome::Class;
+use pgrx::datum::{Array, Interval};
+use pgrx::iter::TableIterator;
+use pgrx::{default, name, pg_extern};
+
+/// A request as a driver sends it: `'42'` and 42 name the same one.
+trait Key {
+    fn key(&self) -> std::borrow::Cow<'_, str>;
+}
+
+impl Key for &str {
+    fn key(&self) -> std::borrow::Cow<'_, str> {
+        (*self).into()
+    }
+}
+
+impl Key for i64 {
+    fn key(&self) -> std::borrow::Cow<'_, str> {
+        self.to_string().into()
+    }
+}
+
+#[pg_extern(name = "idem_begin", volatile, parallel_unsafe)]
+fn idem_begin_text(
+    session: Option<&str>,
+    request: Option<&str>,
+    payload: default!(Option<Jsonb>, "NULL"),
+    wait: default!(Option<Interval>, "NULL"),
+    stream: default!(Option<&str>, "NULL"),
+    last: default!(Option<i64>, "NULL"),
+    ack: default!(Option<i64>, "NULL"),
+) -> Composite<Ticket> {
+    begin(session, request, payload, wait, [stream.is_some(), last.is_some(), ack.is_some()])
+}
+
+#[pg_extern(name = "idem_begin", volatile, parallel_unsafe)]
+fn idem_begin_bigint(
+    session: Option<&str>,
+    request: Option<i64>,
+    payload: default!(Option<Jsonb>, "NULL"),
+    wait: default!(Option<Interval>, "NULL"),
+    stream: default!(Option<&str>, "NULL"),
+    last: default!(Option<i64>, "NULL"),
+    ack: default!(Option<i64>, "NULL"),
+) -> Composite<Ticket> {
+    begin(session, request, payload, wait, [stream.is_some(), last.is_some(), ack.is_some()])
+}
+
+fn begin(
+    session: Option<&str>,
+    request: Option<impl Key>,
+    payload: Option<Jsonb>,
+    wait: Option<Interval>,
+    [stream, last, ack]: [bool; 3],
+) -> Composite<Ticket> {
+    let begun =
+        with_request(Rules::Current, session, request, [("stream", stream), ("last", last), ("ack", ack)], |request| {
+            begin::begin(request, payload, request::wait_us(wait)?)
+        });
+    ticket::begun(begun)
+}
+
+#[pg_extern(name = "idem_record", volatile, parallel_unsafe)]
+fn idem_record_text(
+    session: Option<&str>,
+    request: Option<&str>,
+    response: default!(Option<Jsonb>, "NULL"),
+    failed: default!(Option<bool>, "false"),
+    token: default!(Option<i64>, "NULL"),
+    ttl: default!(Option<Interval>, "NULL"),
+    stream: default!(Option<&str>, "NULL"),
+) -> Timestamptz {
+    record(session, request, response, failed, token, ttl, stream)
+}
+
+#[pg_extern(name = "idem_record", volatile, parallel_unsafe)]
+fn idem_record_bigint(
+    session: Option<&str>,
+    request: Option<i64>,
+    response: default!(Option<Jsonb>, "NULL"),
+    failed: default!(Option<bool>, "false"),
+    token: default!(Option<i64>, "NULL"),
+    ttl: default!(Option<Interval>, "NULL"),
+    stream: default!(Option<&str>, "NULL"),
+) -> Timestamptz {
+    record(session, request, response, failed, token, ttl, stream)
+}
+
+fn record(
+    session: Option<&str>,
+    request: Option<impl Key>,
+    response: Option<Jsonb>,
+    failed: Option<bool>,
+    token: Option<i64>,
+    ttl: Option<Interval>,
+    stream: Option<&str>,
+) -> Timestamptz {
+    let outcome = with_request(Rules::OfBegin, session, request, [("stream", stream.is_some())], |request| {
+        let class = if required("failed", failed)? { Class::Failed } else { Class::Succeeded };
+        steps::record(request, class, response, token, ttl)
+    });
+    Timestamptz(outcome.expires_at)
+}
+
+#[pg_extern(name = "idem_checkpoint", volatile, parallel_unsafe)]
+fn idem_checkpoint_text(
+    session: Option<&str>,
+    request: Option<&str>,
+    point: Option<&str>,
+    state: default!(Option<Jsonb>, "NULL"),
+    token: default!(Option<i64>, "NULL"),
+    stream: default!(Option<&str>, "NULL"),
+) {
+    checkpoint(session, request, point, state, token, stream);
+}
+
+#[pg_extern(name = "idem_checkpoint", volatile, parallel_unsafe)]
+fn idem_checkpoint_bigint(
+    session: Option<&str>,
+    request: Option<i64>,
+    point: Option<&str>,
+    state: default!(Option<Jsonb>, "NULL"),
+    token: default!(Option<i64>, "NULL"),
+    stream: default!(Option<&str>, "NULL"),
+) {
+    checkpoint(session, request, point, state, token, stream);
+}
+
+fn checkpoint(
+    session: Option<&str>,
+    request: Option<impl Key>,
+    point: Option<&str>,
+    state: Option<Jsonb>,
+    token: Option<i64>,
+    stream: Option<&str>,
+) {
+    with_request(Rules::OfBegin, session, request, [("stream", stream.is_some())], |request| {
+        steps::checkpoint(request, required("point", point)?, state, token)
+    });
+}
+
+#[pg_extern(name = "idem_release", volatile, parallel_unsafe)]
+fn idem_release_text(
+    session: Option<&str>,
+    request: Option<&str>,
+    token: default!(Option<i64>, "NULL"),
+    stream: default!(Option<&str>, "NULL"),
+) {
+    with_request(Rules::OfBegin, session, request, [("stream", stream.is_some())], |request| {
+        steps::release(request, token)
+    });
+}
+
+#[pg_extern(name = "idem_release", volatile, parallel_unsafe)]
+fn idem_release_bigint(
+    session: Option<&str>,
+    request: Option<i64>,
+    token: default!(Option<i64>, "NULL"),
+    stream: default!(Option<&str>, "NULL"),
+) {
+    with_request(Rules::OfBegin, session, request, [("stream", stream.is_some())], |request| {
+        steps::release(request, token)
+    });
+}
+
+#[pg_extern(name = "idem_lookup", stable, parallel_unsafe)]
+fn idem_lookup_text(
+    session: Option<&str>,
+    request: Option<&str>,
+    stream: default!(Option<&str>, "NULL"),
+) -> Composite<Ticket> {
+    ticket::known(with_request(Rules::Current, session, request, [("stream", stream.is_some())], lookup::lookup))
+}
+
+#[pg_extern(name = "idem_lookup", stable, parallel_unsafe)]
+fn idem_lookup_bigint(
+    session: Option<&str>,
+    request: Option<i64>,
+    stream: default!(Option<&str>, "NULL"),
+) -> Composite<Ticket> {
+    ticket::known(with_request(Rules::Current, session, request, [("stream", stream.is_some())], lookup::lookup))
+}
+
+#[pg_extern(name = "idem_once", volatile, parallel_unsafe)]
+fn idem_once_text(session: Option<&str>, request: Option<&str>) -> bool {
+    once(session, request)
+}
+
+#[pg_extern(name = "idem_once", volatile, parallel_unsafe)]
+fn idem_once_bigint(session: Option<&str>, request: Option<i64>) -> bool {
+    once(session, request)
+}
+
+fn once(session: Option<&str>, request: Option<impl Key>) -> bool {
+    or_raise((|| {
+        let session = required("session", session)?;
+        let request = required("request", request)?;
+        Ok(!once::once(session, &[&request.key()], "idem_once")?.is_empty())
+    })())
+}
+
+#[pg_extern(volatile, parallel_unsafe)]
+fn idem_once_many(
+    session: Option<&str>,
+    requests: Option<Array<'_, &str>>,
+) -> TableIterator<'static, (name!(ord, i64), name!(request, String))> {
+    let fresh = or_raise((|| {
+        let session = required("session", session)?;
+        let requests = required("requests", requests)?;
+        let keys = elements("requests", requests.iter())?;
+        let places = once::once(session, &keys, "idem_once_many")?;
+        Ok(places.into_iter().map(|place| (place as i64 + 1, keys[place].to_owned())).collect::<Vec<_>>())
+    })());
+    TableIterator::new(fresh)
+}
+
+#[pg_extern(name = "idem_forget", volatile, parallel_unsafe)]
+fn idem_forget_text(session: Option<&str>, request: Option<&str>, reason: Option<&str>) -> bool {
+    forget(session, request, reason)
+}
+
+#[pg_extern(name = "idem_forget", volatile, parallel_unsafe)]
+fn idem_forget_bigint(session: Option<&str>, request: Option<i64>, reason: Option<&str>) -> bool {
+    forget(session, request, reason)
+}
+
+fn forget(session: Option<&str>, request: Option<impl Key>, reason: Option<&str>) -> bool {
+    or_raise((|| {
+        let session = required("session", session)?;
+        let request = required("request", request)?;
+        repair::forget(session, &request.key(), required("reason", reason)?)
+    })())
+}
+
+/// Resolves the request and works on it. `numbering` are the arguments that number requests in client
+/// sessions, and whether each was given: a standing session has none of that.
+fn with_request<T, const N: usize>(
+    rules: Rules,
+    session: Option<&str>,
+    request: Option<impl Key>,
+    numbering: [(&'static str, bool); N],
+    work: impl FnOnce(&Request<'_>) -> Result<T, Error>,
+) -> T {
+    or_raise((|| {
+        let session = required("session", session)?;
+        let key = required("request", request)?;
+        let key = key.key();
+        let request = Request::resolve(session, &key, rules)?;
+        match numbering.into_iter().find(|(_, given)| *given) {
+            Some((argument, _)) => Err(Error::Invalid {
+                message: format!("argument \"{argument}\" does not go with session \"{session}\""),
+                detail: "It belongs to the numbered requests of client sessions; this is a standing session.".into(),
+                hint: "Leave it out: a key alone names a request here.",
+            }),
+            None => work(&request),
+        }
+    })())
+}

@@ -1,0 +1,69 @@
+//! `idem_ticket`: the answer about a request.
+
+use crate::pg::{self, Composite, Row};
+use crate::protocol::begin::Begun;
+use crate::protocol::lookup::Known;
+use crate::store::checkpoint::Checkpoint;
+use crate::store::outcome::{Class, Outcome};
+use pgrx::pg_sys::Datum;
+
+/// A row of `idem_ticket`.
+#[derive(Default)]
+pub struct Ticket {
+    status: &'static str,
+    replayed: bool,
+    attempt: Option<i32>,
+    outcome: Option<Outcome>,
+    checkpoint: Option<Checkpoint>,
+}
+
+impl Row for Ticket {
+    const SQL_TYPE: &'static str = "idem_ticket";
+
+    fn columns(self) -> Vec<Option<Datum>> {
+        let outcome = self.outcome.as_ref();
+        let checkpoint = self.checkpoint.as_ref();
+        vec![
+            Some(pg::text(self.status)),
+            Some(self.replayed.into()),
+            outcome.and_then(|outcome| outcome.response).map(pg::Jsonb::datum),
+            None,
+            self.attempt.map(Into::into),
+            checkpoint.map(|checkpoint| pg::text(&checkpoint.point)),
+            checkpoint.and_then(|checkpoint| checkpoint.state).map(pg::Jsonb::datum),
+            outcome.map(|outcome| outcome.recorded_at.into()),
+            outcome.map(|outcome| outcome.expires_at.into()),
+        ]
+    }
+}
+
+/// What begin answers.
+pub fn begun(begun: Begun) -> Composite<Ticket> {
+    Composite(match begun {
+        Begun::Started(checkpoint) => Ticket { status: "started", attempt: Some(1), checkpoint, ..Ticket::default() },
+        Begun::Replay(outcome) => Ticket { replayed: true, ..done(outcome) },
+        Begun::InProgress => Ticket { status: "in_progress", ..Ticket::default() },
+    })
+}
+
+/// What an execution that was recorded answers.
+pub fn executed(outcome: Outcome) -> Composite<Ticket> {
+    Composite(Ticket { attempt: Some(1), ..done(outcome) })
+}
+
+/// What lookup answers.
+pub fn known(known: Known) -> Composite<Ticket> {
+    Composite(match known {
+        Known::Outcome(outcome) => done(outcome),
+        Known::InProgress(checkpoint) => Ticket { status: "in_progress", checkpoint, ..Ticket::default() },
+        Known::Unknown(checkpoint) => Ticket { status: "unknown", checkpoint, ..Ticket::default() },
+    })
+}
+
+fn done(outcome: Outcome) -> Ticket {
+    let status = match outcome.class {
+        Class::Succeeded => "succeeded",
+        Class::Failed => "failed",
+    };
+    Ticket { status, outcome: Some(outcome), ..Ticket::default() }
+}

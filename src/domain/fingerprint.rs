@@ -1,0 +1,130 @@
+//! What a request contained: 128 bits that are equal when two payloads are equal as `jsonb`.
+//!
+//! The walk over a `jsonb` value (in `pg.rs`) feeds its tokens to a [`Fingerprint`] in jsonb's own
+//! order, which is the same whatever order the members were written in. Each token carries a tag and,
+//! where it has one, a length, so that no two different walks feed the same bytes.
+//!
+//! PostgreSQL's own `jsonb_hash_extended` is not used: it rotates and xors the hashes of the elements,
+//! so that exchanging two elements of an array that are 32 places apart leaves it as it was, under
+//! every seed.
+
+/// One step of the walk over a `jsonb` value.
+pub enum Token<'a> {
+    /// `{`
+    ObjectBegin,
+    /// `}`
+    ObjectEnd,
+    /// `[`
+    ArrayBegin,
+    /// `]`
+    ArrayEnd,
+    /// A member's name.
+    Key(&'a [u8]),
+    /// A string.
+    String(&'a [u8]),
+    /// A number as PostgreSQL sends it, see [`Fingerprint::token`].
+    Numeric(&'a [u8]),
+    /// `true` or `false`
+    Bool(bool),
+    /// `null`
+    Null,
+}
+
+/// A digest in the making.
+pub struct Fingerprint(blake3::Hasher);
+
+impl Fingerprint {
+    /// Starts a digest. The context string separates it from every other use of the hash.
+    pub fn new() -> Fingerprint {
+        Fingerprint(blake3::Hasher::new_derive_key("idempotence 1.0 payload fingerprint"))
+    }
+
+    /// Feeds one token.
+    ///
+    /// A numeric's wire form is ndigits, weight, sign, dscale (16 bits each) and the digits. The third
+    /// field that matters not to equality, dscale, is left out: 1.0 and 1.00 are one number.
+    pub fn token(&mut self, token: Token<'_>) {
+        match token {
+            Token::ObjectBegin => self.put(b'{', &[]),
+            Token::ObjectEnd => self.put(b'}', &[]),
+            Token::ArrayBegin => self.put(b'[', &[]),
+            Token::ArrayEnd => self.put(b']', &[]),
+            Token::Key(name) => self.put(b'k', name),
+            Token::String(text) => self.put(b's', text),
+            Token::Numeric(wire) => {
+                let (head, digits) = wire.split_at(wire.len().min(8));
+                self.put(b'n', &head[..head.len().min(6)]);
+                self.put(b'd', digits);
+            }
+            Token::Bool(false) => self.put(b'0', &[]),
+            Token::Bool(true) => self.put(b'1', &[]),
+            Token::Null => self.put(b'z', &[]),
+        }
+    }
+
+    /// The digest.
+    pub fn finish(self) -> [u8; 16] {
+        let mut digest = [0; 16];
+        digest.copy_from_slice(&self.0.finalize().as_bytes()[..16]);
+        digest
+    }
+
+    fn put(&mut self, tag: u8, bytes: &[u8]) {
+        let mut head = [0; 9];
+        head[0] = tag;
+        head[1..].copy_from_slice(&(bytes.len() as u64).to_le_bytes());
+        self.0.update(&head);
+        self.0.update(bytes);
+    }
+}
+
+impl Default for Fingerprint {
+    fn default() -> Self {
+        Fingerprint::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn digest(tokens: impl IntoIterator<Item = Token<'static>>) -> [u8; 16] {
+        let mut fingerprint = Fingerprint::new();
+        tokens.into_iter().for_each(|token| fingerprint.token(token));
+        fingerprint.finish()
+    }
+
+    /// ndigits, weight, sign, dscale, digits.
+    const ONE_POINT_0: &[u8] = &[0, 1, 0, 0, 0, 0, 0, 1, 0, 1];
+    const ONE_POINT_00: &[u8] = &[0, 1, 0, 0, 0, 0, 0, 2, 0, 1];
+    const MINUS_ONE: &[u8] = &[0, 1, 0, 0, 0x40, 0, 0, 0, 0, 1];
+
+    #[test]
+    fn the_scale_of_a_number_does_not_count_but_its_sign_does() {
+        assert_eq!(digest([Token::Numeric(ONE_POINT_0)]), digest([Token::Numeric(ONE_POINT_00)]));
+        assert_ne!(digest([Token::Numeric(ONE_POINT_0)]), digest([Token::Numeric(MINUS_ONE)]));
+    }
+
+    #[test]
+    fn tokens_do_not_run_together() {
+        let pairs = [
+            (vec![Token::String(b"ab"), Token::String(b"c")], vec![Token::String(b"a"), Token::String(b"bc")]),
+            (vec![Token::Key(b"a")], vec![Token::String(b"a")]),
+            (vec![Token::Null], vec![Token::String(b"")]),
+            (vec![Token::ArrayBegin, Token::ArrayEnd], vec![Token::ObjectBegin, Token::ObjectEnd]),
+            (vec![Token::Bool(true)], vec![Token::Bool(false)]),
+        ];
+        for (left, right) in pairs {
+            assert_ne!(digest(left), digest(right));
+        }
+    }
+
+    #[test]
+    fn elements_far_apart_do_not_commute() {
+        let walk = |first: &'static [u8], last: &'static [u8]| {
+            let between = (0..31).map(|_| Token::String(b"x"));
+            digest(std::iter::once(Token::String(first)).chain(between).chain([Token::String(last)]))
+        };
+        assert_ne!(walk(b"a", b"b"), walk(b"b", b"a"));
+    }
+}

@@ -1,0 +1,91 @@
+//! Which request is meant: 128 bits that stand for (session, stream, request).
+//!
+//! The digest is keyed with a secret of the database, so that no role can compute another's: half of
+//! it shows in `pg_locks` and is an advisory lock's name. It is an index key, never a proof: a row
+//! found under it is compared with session and request in full.
+
+use super::time_key;
+
+/// A 128-bit digest of a request's name.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Digest(pub [u8; 16]);
+
+/// The server's name of a session, the same for its whole life.
+pub type SessionId = [u8; 16];
+
+/// The key of the digests.
+pub type Secret = [u8; 32];
+
+impl Digest {
+    /// Digests the name of a request.
+    ///
+    /// A UUIDv7's 48-bit time is kept in front, so that fresh requests are inserted side by side on
+    /// few index pages instead of all over the index. The other 80 bits stay a keyed hash.
+    pub fn of(secret: &Secret, session: &SessionId, stream: &str, request: &str) -> Digest {
+        let mut hasher = blake3::Hasher::new_keyed(secret);
+        hasher.update(session);
+        // The length keeps ("a", "bc") apart from ("ab", "c").
+        hasher.update(&(stream.len() as u64).to_le_bytes());
+        hasher.update(stream.as_bytes());
+        hasher.update(request.as_bytes());
+        let mut digest = [0; 16];
+        digest.copy_from_slice(&hasher.finalize().as_bytes()[..16]);
+        if let Some(id) = time_key::parse(request) {
+            digest[..6].copy_from_slice(&id.as_bytes()[..6]);
+        }
+        Digest(digest)
+    }
+
+    /// The half that names the lock: all of it hash, none of it time.
+    pub fn lock_id(&self) -> u64 {
+        let mut half = [0; 8];
+        half.copy_from_slice(&self.0[8..]);
+        u64::from_be_bytes(half)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const SECRET: Secret = [7; 32];
+    const SESSION: SessionId = [1; 16];
+
+    #[test]
+    fn every_part_of_the_name_and_the_secret_count() {
+        let digest = Digest::of(&SECRET, &SESSION, "", "k");
+        assert_eq!(digest, Digest::of(&SECRET, &SESSION, "", "k"));
+        assert_ne!(digest, Digest::of(&[8; 32], &SESSION, "", "k"));
+        assert_ne!(digest, Digest::of(&SECRET, &[2; 16], "", "k"));
+        assert_ne!(digest, Digest::of(&SECRET, &SESSION, "s", "k"));
+        assert_ne!(digest, Digest::of(&SECRET, &SESSION, "", "K"));
+    }
+
+    #[test]
+    fn stream_and_request_do_not_run_together() {
+        assert_ne!(Digest::of(&SECRET, &SESSION, "a", "bc"), Digest::of(&SECRET, &SESSION, "ab", "c"));
+    }
+
+    #[test]
+    fn a_uuidv7_keeps_its_time_in_front_and_a_hash_behind() {
+        let one = "01890a5d-ac96-774b-bcce-b302099a8057";
+        let two = "01890a5d-ac96-774b-bcce-b302099a8058";
+        let (a, b) = (Digest::of(&SECRET, &SESSION, "", one), Digest::of(&SECRET, &SESSION, "", two));
+        assert_eq!(a.0[..6], [0x01, 0x89, 0x0a, 0x5d, 0xac, 0x96]);
+        assert_eq!(a.0[..6], b.0[..6]);
+        assert_ne!(a.0[6..], b.0[6..]);
+        assert_ne!(a.lock_id(), b.lock_id());
+    }
+
+    proptest! {
+        #[test]
+        fn different_names_have_different_digests(
+            a in (any::<[u8; 16]>(), ".{0,20}", ".{1,40}"),
+            b in (any::<[u8; 16]>(), ".{0,20}", ".{1,40}"),
+        ) {
+            let (x, y) = (Digest::of(&SECRET, &a.0, &a.1, &a.2), Digest::of(&SECRET, &b.0, &b.1, &b.2));
+            prop_assert_eq!(a == b, x == y);
+        }
+    }
+}

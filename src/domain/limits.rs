@@ -1,0 +1,21 @@
+//! Limits that are no settings. Every name, list and lifetime has one.
+
+/// The longest request key, in characters, as Stripe documents it.
+pub const KEY_CHARS_MAX: usize = 255;
+
+/// The longest name of a standing session, in characters.
+pub const SESSION_CHARS_MAX: usize = 255;
+
+/// The longest name of a checkpoint's point, in characters.
+pub const POINT_CHARS_MAX: usize = 255;
+
+/// The longest reason given for a repair, in characters.
+pub const REASON_CHARS_MAX: usize = 1000;
+
+/// The shortest and the longest time an outcome can be asked to live.
+pub const TTL_US_MIN: i64 = 1_000_000;
+/// Ten years of 365 days.
+pub const TTL_US_MAX: i64 = 10 * 365 * 86_400 * 1_000_000;
+
+/// How much longer than the longest ttl a segment is kept: a time key may be that far ahead.
+pub const KEEP_SLACK_US: i64 = super::time_key::AHEAD_US_MAX;

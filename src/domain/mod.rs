@@ -1,0 +1,7 @@
+//! The rules, without a server: no `pg_sys`, no I/O, nothing that can fail but by saying no.
+
+pub mod decision;
+pub mod fingerprint;
+pub mod identity;
+pub mod limits;
+pub mod time_key;

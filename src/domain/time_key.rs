@@ -1,0 +1,75 @@
+//! Keys that carry their time: UUIDs of version 7.
+//!
+//! In a session with `time_keys` a key's age is known even when nothing is kept of it, so a retry
+//! that comes after its outcome's retention can be refused instead of executed again.
+
+use uuid::Uuid;
+
+/// How far ahead of the database's clock a client's may be, in microseconds.
+pub const AHEAD_US_MAX: i64 = 5 * 60 * 1_000_000;
+
+/// Microseconds from the Unix epoch (UUIDs) to PostgreSQL's (2000-01-01).
+const EPOCH_DIFFERENCE_US: i64 = 946_684_800 * 1_000_000;
+
+/// Reads a UUIDv7 in its canonical form of 36 characters; `None` for anything else.
+pub fn parse(key: &str) -> Option<Uuid> {
+    // The length keeps the other spellings (braced, urn:, without hyphens) out, and the version digit
+    // saves parsing the keys of the many clients that send version 4.
+    if key.len() != 36 || key.as_bytes()[14] != b'7' {
+        return None;
+    }
+    let id = Uuid::try_parse(key).ok()?;
+    (id.get_variant() == uuid::Variant::RFC4122).then_some(id)
+}
+
+/// Whether a session's name would be taken for a client session's, which the server names itself.
+pub fn looks_like_uuid(name: &str) -> bool {
+    Uuid::try_parse(name).is_ok()
+}
+
+/// The time in a UUIDv7, as PostgreSQL counts it (microseconds since 2000-01-01).
+pub fn time_us(id: &Uuid) -> i64 {
+    let bytes = id.as_bytes();
+    let ms = bytes[..6].iter().fold(0i64, |ms, byte| ms << 8 | i64::from(*byte));
+    ms * 1000 - EPOCH_DIFFERENCE_US
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_of_the_rfcs_example() {
+        // RFC 9562, appendix A.6: 2022-02-22 19:22:22.000 UTC.
+        let id = parse("017f22e2-79b0-7cc3-98c4-dc0c0c07398f").unwrap();
+        assert_eq!(time_us(&id), (1_645_557_742_000 - 946_684_800_000) * 1000);
+    }
+
+    #[test]
+    fn only_version_7_in_canonical_form() {
+        for key in [
+            "",
+            "7",
+            "919108f7-52d1-4320-9bac-f847db4148a8",
+            "{017f22e2-79b0-7cc3-98c4-dc0c0c07398f}",
+            "017f22e279b07cc398c4dc0c0c07398f",
+            "017f22e2-79b0-7cc3-18c4-dc0c0c07398f",
+            "017f22e2-79b0-7cc3-98c4-dc0c0c07398g",
+            "017f22e2-79b0-7cc3-98c4-dc0c0c0739é",
+        ] {
+            assert_eq!(parse(key), None, "{key}");
+        }
+    }
+
+    #[test]
+    fn every_spelling_of_a_uuid_is_no_session_name() {
+        for name in [
+            "919108f7-52d1-4320-9bac-f847db4148a8",
+            "{919108F7-52d1-4320-9bac-f847db4148a8}",
+            "919108f752d143209bacf847db4148a8",
+        ] {
+            assert!(looks_like_uuid(name), "{name}");
+        }
+        assert!(!looks_like_uuid("payments"));
+    }
+}

@@ -1,0 +1,117 @@
+//! Settings, all under the reserved prefix `idempotence.`.
+
+use pgrx::guc::{GucContext, GucFlags, GucRegistry, GucSetting, PostgresGucEnum};
+
+/// What becomes of a commit with a begun request that was not recorded.
+#[derive(Clone, Copy, PartialEq, Eq, PostgresGucEnum)]
+pub enum Unrecorded {
+    /// The transaction is refused (ID008).
+    #[name = c"error"]
+    Error,
+    /// It commits, with a warning.
+    #[name = c"warning"]
+    Warning,
+    /// It commits.
+    #[name = c"off"]
+    Off,
+}
+
+static RETENTION_S: GucSetting<i32> = GucSetting::<i32>::new(7 * 86_400);
+static WAIT_MS: GucSetting<i32> = GucSetting::<i32>::new(5_000);
+static MAX_RESPONSE_BYTES: GucSetting<i32> = GucSetting::<i32>::new(1 << 20);
+static MAX_PAYLOAD_BYTES: GucSetting<i32> = GucSetting::<i32>::new(1 << 20);
+static MAX_BATCH: GucSetting<i32> = GucSetting::<i32>::new(10_000);
+static UNRECORDED: GucSetting<Unrecorded> = GucSetting::<Unrecorded>::new(Unrecorded::Error);
+
+/// The ttl of sessions that name none, and how long checkpoints are kept, in microseconds.
+pub fn retention_us() -> i64 {
+    i64::from(RETENTION_S.get()) * 1_000_000
+}
+
+/// How long to wait for another transaction; `None` is for ever.
+pub fn wait_us() -> Option<i64> {
+    u32::try_from(WAIT_MS.get()).ok().map(|ms| i64::from(ms) * 1_000)
+}
+
+/// The largest response or checkpoint state, in bytes of jsonb.
+pub fn max_response_bytes() -> usize {
+    MAX_RESPONSE_BYTES.get().unsigned_abs() as usize
+}
+
+/// The largest payload, in bytes of jsonb.
+pub fn max_payload_bytes() -> usize {
+    MAX_PAYLOAD_BYTES.get().unsigned_abs() as usize
+}
+
+/// The most keys or ids in one call.
+pub fn max_batch() -> usize {
+    MAX_BATCH.get().unsigned_abs() as usize
+}
+
+/// See [`Unrecorded`].
+pub fn unrecorded() -> Unrecorded {
+    UNRECORDED.get()
+}
+
+/// Defines the settings.
+pub fn init() {
+    GucRegistry::define_int_guc(
+        c"idempotence.retention",
+        c"How long outcomes of sessions without a ttl of their own, and abandoned checkpoints, are kept.",
+        c"Counts from the moment of recording. A change holds for what is recorded from then on.",
+        &RETENTION_S,
+        1,
+        10 * 365 * 86_400,
+        GucContext::Sighup,
+        GucFlags::UNIT_S,
+    );
+    GucRegistry::define_int_guc(
+        c"idempotence.wait",
+        c"How long to wait for another transaction that holds the request.",
+        c"0 does not wait, -1 waits for ever. The argument \"wait\" of a call overrides it; a shorter lock_timeout wins.",
+        &WAIT_MS,
+        -1,
+        i32::MAX,
+        GucContext::Userset,
+        GucFlags::UNIT_MS,
+    );
+    GucRegistry::define_int_guc(
+        c"idempotence.max_response",
+        c"The largest response or checkpoint state that is kept.",
+        c"Measured as jsonb, before compression.",
+        &MAX_RESPONSE_BYTES,
+        64,
+        256 << 20,
+        GucContext::Suset,
+        GucFlags::UNIT_BYTE,
+    );
+    GucRegistry::define_int_guc(
+        c"idempotence.max_payload",
+        c"The largest payload that is compared.",
+        c"Measured as jsonb, before compression. Only a fingerprint of it is kept.",
+        &MAX_PAYLOAD_BYTES,
+        64,
+        256 << 20,
+        GucContext::Suset,
+        GucFlags::UNIT_BYTE,
+    );
+    GucRegistry::define_int_guc(
+        c"idempotence.max_batch",
+        c"The most keys or identifiers in one call.",
+        c"Bounds idem_once_many and idem_generate_ids.",
+        &MAX_BATCH,
+        1,
+        1_000_000,
+        GucContext::Suset,
+        GucFlags::default(),
+    );
+    GucRegistry::define_enum_guc(
+        c"idempotence.unrecorded",
+        c"What becomes of a commit with a begun request that was neither recorded, checkpointed nor released.",
+        c"error refuses it (ID008), warning lets it pass with a warning, off lets it pass.",
+        &UNRECORDED,
+        GucContext::Suset,
+        GucFlags::default(),
+    );
+    crate::pg::reserve_guc_prefix(c"idempotence");
+}

@@ -1,0 +1,51 @@
+//! `idempotence`: a retried request takes effect once and is answered the same way every time.
+//!
+//! | noun | meaning |
+//! |---|---|
+//! | request | one operation that must take effect once; named by its session and, within it, by a key |
+//! | session | a named, owned series of requests with one policy |
+//! | payload, fingerprint | a request's content and its digest, kept to recognise another request under the same name |
+//! | claim | the right to execute a request: an advisory lock that ends with the transaction |
+//! | checkpoint | how far a multi-step request got: a point and a state |
+//! | outcome | what was recorded: a response, `succeeded` or `failed` |
+//! | replay | the outcome handed out instead of executing again |
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`api`] | the SQL functions |
+//! | [`protocol`] | what each of them does, step by step |
+//! | [`domain`] | the rules, without a server |
+//! | [`store`] | our tables |
+//! | [`lock`] | advisory locks |
+//! | [`open`] | the requests begun in this transaction, and the check before its end |
+//! | [`mod@error`] | every mistake a caller can make |
+//! | [`guc`] | settings |
+//! | [`pg`] | what we need of PostgreSQL beyond pgrx |
+
+use pgrx::prelude::*;
+
+pub mod api;
+pub mod domain;
+pub mod error;
+pub mod guc;
+pub mod lock;
+pub mod open;
+pub mod pg;
+pub mod protocol;
+pub mod store;
+
+pgrx::pg_module_magic!(name, version);
+
+extension_sql_file!("../sql/tables.sql", bootstrap);
+extension_sql_file!("../sql/run.sql", name = "run");
+extension_sql_file!("../sql/views.sql", name = "views", requires = [retention, forget_cached]);
+extension_sql_file!("../sql/grants.sql", name = "grants", requires = ["views"]);
+extension_sql_file!("../sql/comments.sql", name = "comments", finalize);
+
+/// Called when the library is loaded, by the postmaster or by a backend.
+#[pg_guard]
+pub extern "C-unwind" fn _PG_init() {
+    guc::init();
+    open::init();
+    store::cache::init();
+}

@@ -1,0 +1,147 @@
+//! What we need of PostgreSQL that pgrx does not offer in a safe form: the state of server, transaction
+//! and caller here, and in the modules below types at the SQL boundary and bounded lock waits. All that
+//! differs between server versions is in these files.
+
+use pgrx::{Spi, pg_sys};
+use std::ffi::CStr;
+
+mod jsonb;
+mod values;
+mod wait;
+
+pub use jsonb::*;
+pub use values::*;
+pub use wait::*;
+
+/// The wall clock.
+pub fn now_us() -> i64 {
+    // SAFETY: reads the clock.
+    unsafe { pg_sys::GetCurrentTimestamp() }
+}
+
+/// The role whose rights count: inside SECURITY DEFINER, the definer.
+pub fn current_role() -> pg_sys::Oid {
+    // SAFETY: reads a variable of the backend.
+    unsafe { pg_sys::GetUserId() }
+}
+
+/// Whether the current role has the privileges of `owner`. Of a role that is gone only superusers do.
+pub fn has_privileges_of(owner: pg_sys::Oid) -> bool {
+    // SAFETY: looks the roles up in the system caches.
+    unsafe { pg_sys::has_privs_of_role(pg_sys::GetUserId(), owner) }
+}
+
+/// A role's name; `None` where it is gone.
+pub fn role_name(role: pg_sys::Oid) -> Option<String> {
+    // SAFETY: gives a string in the current memory context, or null.
+    let name = unsafe { pg_sys::GetUserNameFromId(role, true) };
+    // SAFETY: not null, and terminated.
+    (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned())
+}
+
+/// Whether this server is a standby (or still recovering).
+pub fn in_recovery() -> bool {
+    // SAFETY: reads shared state.
+    unsafe { pg_sys::RecoveryInProgress() }
+}
+
+/// Whether nothing may be written here. Direct table access has no other check of it.
+pub fn read_only() -> bool {
+    // SAFETY: reads a variable of the backend.
+    unsafe { pg_sys::XactReadOnly || pg_sys::RecoveryInProgress() }
+}
+
+/// Whether the transaction keeps to one snapshot (REPEATABLE READ and SERIALIZABLE).
+pub fn keeps_snapshot() -> bool {
+    // SAFETY: reads a variable of the backend.
+    unsafe { pg_sys::XactIsoLevel >= pg_sys::XACT_REPEATABLE_READ as i32 }
+}
+
+/// Whether the transaction's snapshot sees what `xmin` wrote and committed. Under READ COMMITTED the
+/// next statement's will.
+pub fn snapshot_sees(xmin: pg_sys::TransactionId) -> bool {
+    if !keeps_snapshot() {
+        return true;
+    }
+    // SAFETY: under these levels GetTransactionSnapshot() gives the transaction's one snapshot, which
+    // exists: a statement is running.
+    unsafe {
+        pg_sys::TransactionIdIsCurrentTransactionId(xmin)
+            || !pg_sys::XidInMVCCSnapshot(xmin, pg_sys::GetTransactionSnapshot())
+    }
+}
+
+/// Reserves the prefix of our settings, so that a misspelt one is an error.
+pub fn reserve_guc_prefix(prefix: &'static CStr) {
+    // SAFETY: the string is static.
+    unsafe { pg_sys::MarkGUCPrefixReserved(prefix.as_ptr()) }
+}
+
+/// Whether a command gives rows, found without running it.
+///
+/// Several statements give none. Of a SELECT the grammar tells. Anything else (with RETURNING, EXPLAIN, CALL with output arguments)
+/// is analysed, which costs several times as much.
+pub fn returns_rows(command: &str) -> bool {
+    let command = std::ffi::CString::new(command).expect("a text value has no NUL");
+    // SAFETY: the parser gives a list of RawStmt, whose node says by its tag which struct it is.
+    unsafe {
+        let parsed = pg_sys::raw_parser(command.as_ptr(), pg_sys::RawParseMode::RAW_PARSE_DEFAULT);
+        if parsed.is_null() || (*parsed).length > 1 {
+            // A later statement could not be analysed before an earlier one has run.
+            return false;
+        }
+        let first: *mut pg_sys::RawStmt = pg_sys::list_nth(parsed, 0).cast();
+        let statement = (*first).stmt;
+        if (*statement).type_ == pg_sys::NodeTag::T_SelectStmt {
+            return (*statement.cast::<pg_sys::SelectStmt>()).intoClause.is_null();
+        }
+    }
+    analysis_gives_rows(&command)
+}
+
+fn analysis_gives_rows(command: &CStr) -> bool {
+    let mut types = [pg_sys::JSONBOID];
+    // SAFETY: SPI is connected for the time of the plan, which SPI_finish() frees; `types` has as many
+    // elements as is said. An ERROR inside ends the connection by ending the (sub)transaction.
+    unsafe {
+        pg_sys::SPI_connect();
+        let plan = pg_sys::SPI_prepare(command.as_ptr(), types.len() as i32, types.as_mut_ptr());
+        let rows = !plan.is_null() && pg_sys::SPI_is_cursor_plan(plan);
+        pg_sys::SPI_finish();
+        rows
+    }
+}
+
+/// Runs `work` as the role `owner`, for statements on tables that nobody else has a privilege on.
+pub fn as_role<T>(owner: pg_sys::Oid, work: impl FnOnce() -> T) -> T {
+    /// Puts the caller back, also when an error unwinds.
+    struct Caller(pg_sys::Oid, i32);
+    impl Drop for Caller {
+        fn drop(&mut self) {
+            // SAFETY: sets two variables of the backend to what they were.
+            unsafe { pg_sys::SetUserIdAndSecContext(self.0, self.1) }
+        }
+    }
+
+    let mut caller = Caller(pg_sys::InvalidOid, 0);
+    // SAFETY: reads and sets two variables of the backend.
+    unsafe {
+        pg_sys::GetUserIdAndSecContext(&mut caller.0, &mut caller.1);
+        pg_sys::SetUserIdAndSecContext(owner, caller.1 | pg_sys::SECURITY_LOCAL_USERID_CHANGE as i32);
+    }
+    work()
+}
+
+/// Whether the current role may execute the repair functions: that is what makes an admin.
+pub fn is_admin() -> bool {
+    let query = "SELECT pg_catalog.bool_or(pg_catalog.has_function_privilege(p.oid, 'EXECUTE'))
+        FROM pg_catalog.pg_extension e
+        JOIN pg_catalog.pg_depend d ON d.refclassid OPERATOR(pg_catalog.=) 'pg_catalog.pg_extension'::pg_catalog.regclass
+         AND d.refobjid OPERATOR(pg_catalog.=) e.oid AND d.classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_proc'::pg_catalog.regclass
+        JOIN pg_catalog.pg_proc p ON p.oid OPERATOR(pg_catalog.=) d.objid
+        WHERE e.extname OPERATOR(pg_catalog.=) 'idempotence' AND p.proname OPERATOR(pg_catalog.=) 'idem_forget'";
+    Spi::connect(|client| client.select(query, Some(1), &[]).and_then(|rows| rows.first().get_one::<bool>()))
+        .ok()
+        .flatten()
+        .unwrap_or(false)
+}

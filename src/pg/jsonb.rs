@@ -1,0 +1,204 @@
+//! `jsonb` values: passed on unread, measured, digested, and made of a row's first column.
+
+use crate::domain::fingerprint::{Fingerprint, Token};
+use pgrx::callconv::{ArgAbi, BoxRet, FcInfo};
+use pgrx::datum::Datum;
+use pgrx::{FromDatum, pg_sys};
+
+/// A `jsonb` argument or result, passed on unread: parsing it would cost more than all the rest.
+#[derive(Clone, Copy)]
+pub struct Jsonb(pg_sys::Datum);
+
+pgrx::impl_sql_translatable!(Jsonb, "jsonb");
+
+impl FromDatum for Jsonb {
+    unsafe fn from_polymorphic_datum(datum: pg_sys::Datum, is_null: bool, _: pg_sys::Oid) -> Option<Jsonb> {
+        (!is_null).then_some(Jsonb(datum))
+    }
+}
+
+// SAFETY: the datum of a jsonb argument, declared as such in SQL, is what Jsonb holds.
+unsafe impl<'fcx> ArgAbi<'fcx> for Jsonb {
+    unsafe fn unbox_arg_unchecked(arg: pgrx::callconv::Arg<'_, 'fcx>) -> Self {
+        // SAFETY: the caller passes an argument of our declared type.
+        unsafe { arg.unbox_arg_using_from_datum() }.expect("pgrx unboxes an argument that is not null")
+    }
+}
+
+impl Jsonb {
+    /// Takes a jsonb value out of a row, copied to the current memory context and free of TOAST, so
+    /// that it stays when the row's page and table are let go.
+    ///
+    /// # Safety
+    /// `datum` must be a jsonb value whose table is still locked.
+    pub unsafe fn copied(datum: pg_sys::Datum) -> Jsonb {
+        // SAFETY: a jsonb datum is a varlena pointer.
+        Jsonb(unsafe { pg_sys::pg_detoast_datum_copy(datum.cast_mut_ptr()) }.into())
+    }
+
+    /// As a value to store.
+    pub fn datum(self) -> pg_sys::Datum {
+        self.0
+    }
+
+    /// Its size before compression, in bytes, without reading it.
+    pub fn raw_bytes(self) -> usize {
+        // SAFETY: a jsonb datum is a varlena, possibly a TOAST pointer, whose header tells the size.
+        unsafe { pg_sys::toast_raw_datum_size(self.0) as usize }.saturating_sub(pg_sys::VARHDRSZ)
+    }
+
+    /// Walks it in jsonb's own order and digests what it meets.
+    pub fn fingerprint(self) -> [u8; 16] {
+        use pg_sys::JsonbIteratorToken as Step;
+        use pg_sys::jbvType as Kind;
+
+        let mut fingerprint = Fingerprint::new();
+        // SAFETY: the detoasted value is a valid Jsonb for the whole walk; JsonbIteratorNext() fills
+        // `value`, whose union member is the one that `type_` names, and points into the walked value.
+        unsafe {
+            let jsonb: *mut pg_sys::Jsonb = pg_sys::pg_detoast_datum(self.0.cast_mut_ptr()).cast();
+            let mut iterator = pg_sys::JsonbIteratorInit(&raw mut (*jsonb).root);
+            let mut value = std::mem::zeroed::<pg_sys::JsonbValue>();
+            // A scalar at the top is stored as an array of one with a mark, which is no array.
+            let mut scalar = false;
+            loop {
+                let token = match pg_sys::JsonbIteratorNext(&mut iterator, &mut value, false) {
+                    Step::WJB_DONE => break,
+                    Step::WJB_BEGIN_OBJECT => Token::ObjectBegin,
+                    Step::WJB_END_OBJECT => Token::ObjectEnd,
+                    Step::WJB_BEGIN_ARRAY => {
+                        scalar = value.val.array.rawScalar;
+                        if scalar {
+                            continue;
+                        }
+                        Token::ArrayBegin
+                    }
+                    Step::WJB_END_ARRAY if scalar => continue,
+                    Step::WJB_END_ARRAY => Token::ArrayEnd,
+                    Step::WJB_KEY => Token::Key(string_bytes(&value)),
+                    _ => match value.type_ {
+                        Kind::jbvNull => Token::Null,
+                        Kind::jbvBool => Token::Bool(value.val.boolean),
+                        Kind::jbvNumeric => Token::Numeric(numeric_wire(value.val.numeric)),
+                        Kind::jbvString => Token::String(string_bytes(&value)),
+                        other => unreachable!("a stored jsonb has no value of type {other}"),
+                    },
+                };
+                fingerprint.token(token);
+            }
+        }
+        fingerprint.finish()
+    }
+}
+
+/// # Safety
+/// `value` must be a string (or key) that JsonbIteratorNext() filled in.
+unsafe fn string_bytes(value: &pg_sys::JsonbValue) -> &'static [u8] {
+    // SAFETY: of a string this member is the active one; pointer and length are those of its bytes in
+    // the value being walked, which outlives the token.
+    unsafe { std::slice::from_raw_parts(value.val.string.val.cast(), value.val.string.len as usize) }
+}
+
+/// A numeric in its binary wire form, PostgreSQL's only public one that is canonical.
+///
+/// # Safety
+/// `numeric` must point to a valid numeric.
+unsafe fn numeric_wire(numeric: pg_sys::Numeric) -> &'static [u8] {
+    // SAFETY: numeric_send() takes a numeric and gives a bytea in the current memory context, which
+    // lives longer than the walk.
+    unsafe {
+        let wire = pgrx::direct_function_call_as_datum(pg_sys::numeric_send, &[Some(pg_sys::Datum::from(numeric))])
+            .expect("numeric_send does not return null");
+        pgrx::varlena::varlena_to_byte_slice(wire.cast_mut_ptr())
+    }
+}
+
+// SAFETY: returned where the function is declared to return jsonb.
+unsafe impl BoxRet for Jsonb {
+    unsafe fn box_into<'fcx>(self, fcinfo: &mut FcInfo<'fcx>) -> Datum<'fcx> {
+        // SAFETY: as above.
+        unsafe { fcinfo.return_raw_datum(self.0) }
+    }
+}
+
+/// A row argument of any shape.
+pub struct Record(pg_sys::Datum);
+
+pgrx::impl_sql_translatable!(Record, arg_only = "record");
+
+// SAFETY: a composite value is a pointer to a tuple with a header that names its type.
+unsafe impl<'fcx> ArgAbi<'fcx> for Record {
+    unsafe fn unbox_arg_unchecked(arg: pgrx::callconv::Arg<'_, 'fcx>) -> Self {
+        // SAFETY: the caller passes an argument of our declared type.
+        Record(
+            unsafe { arg.unbox_arg_using_from_datum::<RawDatum>() }
+                .expect("pgrx unboxes an argument that is not null")
+                .0,
+        )
+    }
+}
+
+/// Any datum as it is.
+struct RawDatum(pg_sys::Datum);
+
+impl FromDatum for RawDatum {
+    unsafe fn from_polymorphic_datum(datum: pg_sys::Datum, is_null: bool, _: pg_sys::Oid) -> Option<RawDatum> {
+        (!is_null).then_some(RawDatum(datum))
+    }
+}
+
+impl Record {
+    /// `to_jsonb` of the first column; `None` where that is null, or where there is no column.
+    pub fn first_column_as_jsonb(self) -> Option<Jsonb> {
+        // SAFETY: the tuple's header names its row type, by which its columns are taken apart. to_jsonb()
+        // asks its call's expression for its argument's type, so it gets one that says that type.
+        unsafe {
+            let header = pg_sys::pg_detoast_datum(self.0.cast_mut_ptr()) as pg_sys::HeapTupleHeader;
+            let record = (*header).t_choice.t_datum;
+            // HeapTupleHeaderGetTypMod(): of a named row type the field may hold something else.
+            let typmod = if record.datum_typeid == pg_sys::RECORDOID { record.datum_typmod } else { -1 };
+            let shape = pg_sys::lookup_rowtype_tupdesc_copy(record.datum_typeid, typmod);
+            if (*shape).natts == 0 {
+                return None;
+            }
+            let mut tuple = pg_sys::HeapTupleData {
+                t_len: pgrx::varlena::varsize_any(header.cast()) as u32,
+                t_data: header,
+                ..Default::default()
+            };
+            let mut null = false;
+            let value = pg_sys::heap_getattr(&mut tuple, 1, shape, &mut null);
+            if null {
+                return None;
+            }
+            let column = tuple_attribute(shape, 0);
+            let argument = pg_sys::makeNullConst((*column).atttypid, (*column).atttypmod, (*column).attcollation);
+            let call = pg_sys::makeFuncExpr(
+                pg_sys::F_TO_JSONB.into(),
+                pg_sys::JSONBOID,
+                pg_sys::lappend(std::ptr::null_mut(), argument.cast()),
+                pg_sys::InvalidOid,
+                pg_sys::InvalidOid,
+                pg_sys::CoercionForm::COERCE_EXPLICIT_CALL,
+            );
+            let mut function = pg_sys::FmgrInfo::default();
+            pg_sys::fmgr_info(pg_sys::F_TO_JSONB.into(), &mut function);
+            function.fn_expr = call.cast();
+            Some(Jsonb(pg_sys::FunctionCall1Coll(&mut function, pg_sys::InvalidOid, value)))
+        }
+    }
+}
+
+/// TupleDescAttr()
+///
+/// # Safety
+/// `shape` must be valid and have more than `index` columns.
+unsafe fn tuple_attribute(shape: pg_sys::TupleDesc, index: usize) -> *const pg_sys::FormData_pg_attribute {
+    // SAFETY: as the caller says.
+    unsafe {
+        #[cfg(feature = "pg18")]
+        return pg_sys::TupleDescAttr(shape, index as i32);
+        #[cfg(not(feature = "pg18"))]
+        return (*shape).attrs.as_ptr().add(index);
+    }
+}

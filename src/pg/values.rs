@@ -1,0 +1,113 @@
+//! Other types at the SQL boundary: arguments, results of composite types, column values.
+
+use pgrx::callconv::{ArgAbi, BoxRet, FcInfo};
+use pgrx::datum::{Datum, Interval, IntoDatum};
+use pgrx::pg_sys;
+use pgrx::pgrx_sql_entity_graph::metadata::{
+    ArgumentError, ReturnsError, ReturnsRef, SqlMappingRef, SqlTranslatable, TypeOrigin,
+};
+
+/// A `regrole` argument.
+pub struct Regrole(pub pg_sys::Oid);
+
+pgrx::impl_sql_translatable!(Regrole, "regrole");
+
+// SAFETY: a regrole is an oid, passed by value.
+unsafe impl<'fcx> ArgAbi<'fcx> for Regrole {
+    unsafe fn unbox_arg_unchecked(arg: pgrx::callconv::Arg<'_, 'fcx>) -> Self {
+        // SAFETY: the caller passes an argument of our declared type.
+        Regrole(unsafe { arg.unbox_arg_using_from_datum() }.expect("pgrx unboxes an argument that is not null"))
+    }
+}
+
+/// A moment, as PostgreSQL counts: microseconds since 2000-01-01 UTC.
+#[derive(Clone, Copy)]
+pub struct Timestamptz(pub i64);
+
+pgrx::impl_sql_translatable!(Timestamptz, "timestamptz");
+
+// SAFETY: timestamptz is passed by value, and its value is this count.
+unsafe impl BoxRet for Timestamptz {
+    unsafe fn box_into<'fcx>(self, fcinfo: &mut FcInfo<'fcx>) -> Datum<'fcx> {
+        // SAFETY: as above.
+        unsafe { fcinfo.return_raw_datum(self.0.into()) }
+    }
+}
+
+/// A row type of ours: its SQL name and the values of its columns in order.
+pub trait Row: 'static {
+    /// The composite type's name.
+    const SQL_TYPE: &'static str;
+    /// The columns, `None` being NULL; each datum of the column's declared type.
+    fn columns(self) -> Vec<Option<pg_sys::Datum>>;
+}
+
+/// A function's result of a composite type.
+pub struct Composite<R>(pub R);
+
+// SAFETY: maps to the composite type that the extension's script creates under this name.
+unsafe impl<R: Row> SqlTranslatable for Composite<R> {
+    const TYPE_IDENT: &'static str = R::SQL_TYPE;
+    const TYPE_ORIGIN: TypeOrigin = TypeOrigin::External;
+    const ARGUMENT_SQL: Result<SqlMappingRef, ArgumentError> = Err(ArgumentError::NotValidAsArgument(R::SQL_TYPE));
+    const RETURN_SQL: Result<ReturnsRef, ReturnsError> = Ok(ReturnsRef::One(SqlMappingRef::literal(R::SQL_TYPE)));
+}
+
+// SAFETY: returns a composite datum of the type the function was declared with.
+unsafe impl<R: Row> BoxRet for Composite<R> {
+    /// Takes the row's shape from the function's declared result, once per call site: looking the type
+    /// up by name would do so on every call, and along the caller's search_path.
+    unsafe fn box_into<'fcx>(self, fcinfo: &mut FcInfo<'fcx>) -> Datum<'fcx> {
+        // SAFETY: pgrx hands us the call's own fcinfo. fn_extra is ours to use in a function that
+        // returns no set, and the copy that get_call_result_type() makes in fn_mcxt lives as long as it.
+        unsafe {
+            let call = fcinfo.as_mut_ptr();
+            let site = (*call).flinfo;
+            let mut shape: pg_sys::TupleDesc = (*site).fn_extra.cast();
+            if shape.is_null() {
+                let caller = pg_sys::MemoryContextSwitchTo((*site).fn_mcxt);
+                let class = pg_sys::get_call_result_type(call, std::ptr::null_mut(), &mut shape);
+                assert_eq!(class, pg_sys::TypeFuncClass::TYPEFUNC_COMPOSITE, "{} is a composite type", R::SQL_TYPE);
+                pg_sys::MemoryContextSwitchTo(caller);
+                (*site).fn_extra = shape.cast();
+            }
+            let columns = self.0.columns();
+            assert_eq!(columns.len(), (*shape).natts as usize, "{} has as many columns as its type", R::SQL_TYPE);
+            let (mut values, mut nulls) = split(&columns);
+            let tuple = pg_sys::heap_form_tuple(shape, values.as_mut_ptr(), nulls.as_mut_ptr());
+            fcinfo.return_raw_datum(pg_sys::HeapTupleHeaderGetDatum((*tuple).t_data))
+        }
+    }
+}
+
+/// Columns in the form that `heap_form_tuple` takes them.
+pub fn split(columns: &[Option<pg_sys::Datum>]) -> (Vec<pg_sys::Datum>, Vec<bool>) {
+    let values = columns.iter().map(|column| column.unwrap_or(pg_sys::Datum::null())).collect();
+    (values, columns.iter().map(Option::is_none).collect())
+}
+
+/// A text value in the current memory context.
+pub fn text(value: &str) -> pg_sys::Datum {
+    value.into_datum().expect("a string is not null")
+}
+
+/// A uuid value in the current memory context.
+pub fn uuid(bytes: &[u8; 16]) -> pg_sys::Datum {
+    pgrx::datum::Uuid::from_bytes(*bytes).into_datum().expect("an array is not null")
+}
+
+/// An interval in microseconds, days of 24 hours and months of 30 days; `None` where it is infinite or
+/// more than that can count.
+pub fn interval_us(interval: &Interval) -> Option<i64> {
+    const DAY_US: i64 = 86_400 * 1_000_000;
+    let days = i64::from(interval.months()) * 30 + i64::from(interval.days());
+    days.checked_mul(DAY_US)?.checked_add(interval.micros())
+}
+
+/// Microseconds as an interval of days of 24 hours, and the rest.
+pub fn interval(us: i64) -> Interval {
+    const DAY_US: i64 = 86_400 * 1_000_000;
+    let days = i32::try_from(us / DAY_US).unwrap_or(0);
+    let rest = us - i64::from(days) * DAY_US;
+    Interval::new(0, days, rest).unwrap_or_else(|_| Interval::from_micros(us))
+}

@@ -1,0 +1,124 @@
+//! Waits for locks that end: with our own `lock_timeout`, unless the user's is shorter.
+
+use crate::error::Error;
+use pgrx::{PgSqlErrorCode, PgTryBuilder, pg_sys};
+
+/// Our bound on the heavyweight lock waits of this backend, lifted when dropped.
+struct LockTimeoutMs {
+    callers: i32,
+}
+
+impl LockTimeoutMs {
+    /// Sets it, unless the user's own `lock_timeout` is as short: then that one rules, with its own error.
+    fn bounded_by(wait_us: i64) -> Option<LockTimeoutMs> {
+        let ms = i32::try_from(wait_us.div_euclid(1000).max(1)).unwrap_or(i32::MAX);
+        // SAFETY: a variable of this backend, which is single-threaded; only waits for locks read it.
+        unsafe {
+            let callers = pg_sys::LockTimeout;
+            if callers > 0 && callers <= ms {
+                return None;
+            }
+            pg_sys::LockTimeout = ms;
+            Some(LockTimeoutMs { callers })
+        }
+    }
+}
+
+impl Drop for LockTimeoutMs {
+    fn drop(&mut self) {
+        // SAFETY: as in bounded_by(). Also right while unwinding: it only writes a variable.
+        unsafe { pg_sys::LockTimeout = self.callers }
+    }
+}
+
+/// Runs `work`, whose waits for locks end after `wait_us` each (`None`: never), in a subtransaction;
+/// `None` when one of them ran out, with all that `work` did rolled back.
+///
+/// A timeout is an ERROR, and an ERROR may be swallowed only by rolling a subtransaction back. Every
+/// other error has to roll it back too, before it goes on: whoever catches it (an exception block of
+/// PL/pgSQL, say) rolls back the innermost subtransaction and takes that for its own.
+pub fn bounded<T>(wait_us: Option<i64>, work: impl FnOnce() -> T) -> Option<T> {
+    let Some(bound) = wait_us.and_then(LockTimeoutMs::bounded_by) else {
+        return Some(work());
+    };
+    let subtransaction = Subtransaction::begin();
+    let mut work = Some(work);
+    let run = std::panic::AssertUnwindSafe(|| work.take().map(|work| work()));
+    let done = PgTryBuilder::new(run)
+        .catch_when(PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE, |_| {
+            subtransaction.roll_back();
+            None
+        })
+        .catch_others(|error| {
+            subtransaction.roll_back();
+            error.rethrow()
+        })
+        .execute();
+    drop(bound);
+    if done.is_some() {
+        subtransaction.commit();
+    }
+    done
+}
+
+/// An internal subtransaction, entered and left as PL/pgSQL's exception blocks do: memory context and
+/// resource owner are those of the caller all along.
+struct Subtransaction {
+    context: pg_sys::MemoryContext,
+    owner: pg_sys::ResourceOwner,
+}
+
+impl Subtransaction {
+    fn begin() -> Subtransaction {
+        // SAFETY: called inside a transaction; both outlive the subtransaction.
+        unsafe {
+            let callers = Subtransaction { context: pg_sys::CurrentMemoryContext, owner: pg_sys::CurrentResourceOwner };
+            pg_sys::BeginInternalSubTransaction(std::ptr::null());
+            pg_sys::MemoryContextSwitchTo(callers.context);
+            callers
+        }
+    }
+
+    fn commit(&self) {
+        // SAFETY: ours is the innermost subtransaction.
+        unsafe { pg_sys::ReleaseCurrentSubTransaction() }
+        self.back_to_caller();
+    }
+
+    /// pgrx has copied the error out of ErrorContext and cleared PostgreSQL's error state by now.
+    fn roll_back(&self) {
+        self.back_to_caller();
+        // SAFETY: ours is the innermost subtransaction: `work` leaves none of its own open.
+        unsafe { pg_sys::RollbackAndReleaseCurrentSubTransaction() }
+        self.back_to_caller();
+    }
+
+    fn back_to_caller(&self) {
+        // SAFETY: both were current before the subtransaction began, and still exist.
+        unsafe {
+            pg_sys::MemoryContextSwitchTo(self.context);
+            pg_sys::CurrentResourceOwner = self.owner;
+        }
+    }
+}
+
+/// Runs `work`, whose waits for locks end after `wait_us` each (`None`: never) with `timed_out`.
+///
+/// Unlike [`bounded`] it needs no subtransaction, and so no transaction id for one: the error of the
+/// lock manager is replaced by another error, not swallowed.
+pub fn bounded_or_error<T>(wait_us: Option<i64>, work: impl FnOnce() -> T, timed_out: impl FnOnce() -> Error) -> T {
+    let Some(bound) = wait_us.and_then(LockTimeoutMs::bounded_by) else {
+        return work();
+    };
+    let mut work = Some(work);
+    let run = std::panic::AssertUnwindSafe(|| work.take().map(|work| work()));
+    let done = PgTryBuilder::new(run).catch_when(PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE, |_| None).execute();
+    drop(bound);
+    done.unwrap_or_else(|| timed_out().raise())
+}
+
+/// Waits until the transaction `xid`, which is inserting a row, has ended.
+pub fn wait_for_transaction(xid: pg_sys::TransactionId) {
+    // SAFETY: without a relation there is nothing to describe in the wait's error context.
+    unsafe { pg_sys::XactLockTableWait(xid, std::ptr::null_mut(), std::ptr::null_mut(), pg_sys::XLTW_Oper::XLTW_None) }
+}

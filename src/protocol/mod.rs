@@ -1,0 +1,11 @@
+//! What each call does, step by step: the protocols of check-and-set over `domain`, `store`, `lock`
+//! and `open`. Arguments have been checked for NULL by `api`; everything else is checked here, rights
+//! before any lock.
+
+pub mod begin;
+pub mod lookup;
+pub mod once;
+pub mod repair;
+pub mod request;
+pub mod standing;
+pub mod steps;

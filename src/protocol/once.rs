@@ -1,0 +1,99 @@
+//! Once: deduplication for consumers that need no answer back, in inbox sessions.
+
+use crate::domain::identity::Digest;
+use crate::error::{Error, WAIT_BY_SETTING};
+use crate::guc;
+use crate::pg;
+use crate::protocol::request::{self, Request, Rules};
+use crate::store::inbox::{self, Key};
+use crate::store::outcome;
+use crate::store::rel::Snapshot;
+use crate::store::session::Standing;
+use std::collections::{HashMap, HashSet};
+
+/// Which of the keys are seen for the first time: their places in the list, the first place of each.
+pub fn once(session: &str, keys: &[&str], function: &'static str) -> Result<Vec<usize>, Error> {
+    // Rights and sort are told of an empty list too.
+    request::check_sort(&*Standing::of_caller(session, request::USE)?, true)?;
+    check_count(session, keys.len())?;
+    let now_us = pg::now_us();
+    let requests =
+        keys.iter().map(|key| Request::resolve(session, key, Rules::Current)).collect::<Result<Vec<_>, _>>()?;
+    let fresh = unseen(&requests, now_us)?;
+    let Some((_, first)) = fresh.first() else { return Ok(Vec::new()) };
+    let session = &requests[*first].session;
+    let ttl_us = session.ttl_us();
+    if pg::read_only() {
+        let detail = format!("The {} is seen for the first time, which has to be noted.", requests[*first].name());
+        return Err(Error::ReadOnly { function, detail });
+    }
+
+    let rows: Vec<Key<'_>> = fresh
+        .iter()
+        .map(|(digest, place)| {
+            let request = &requests[*place];
+            Key { key: &request.key, digest: *digest, expires_at: request.expires_at_us(now_us, ttl_us) }
+        })
+        .collect();
+    let what = || format!("a request of session \"{}\", seen by another transaction,", session.name);
+    let inserted = pg::bounded_or_error(
+        guc::wait_us(),
+        || inbox::insert(session, &rows, now_us, ttl_us),
+        || Error::WaitRanOut { what: what(), hint: WAIT_BY_SETTING },
+    )?;
+    Ok(in_order_of_places(&fresh, &inserted))
+}
+
+/// Those that are not kept yet, once each, with their first place, in the order of their digests.
+fn unseen(requests: &[Request<'_>], now_us: i64) -> Result<Vec<(Digest, usize)>, Error> {
+    let mut first_places = HashMap::with_capacity(requests.len());
+    for (place, request) in requests.iter().enumerate() {
+        first_places.entry(request.digest()).or_insert(place);
+    }
+    let mut fresh = Vec::with_capacity(first_places.len());
+    for (digest, place) in first_places {
+        let request = &requests[place];
+        request.check_time(now_us)?;
+        let found = outcome::find(&request.wanted(digest), now_us, Snapshot::Itself)?;
+        match found.filter(|found| found.outcome.expires_at > now_us) {
+            Some(found) if !found.visible => return Err(Error::Unserializable(request.name())),
+            Some(_) => {}
+            None => {
+                check_age(request, now_us)?;
+                fresh.push((digest, place));
+            }
+        }
+    }
+    fresh.sort_unstable();
+    Ok(fresh)
+}
+
+/// ID010, see the decision table.
+fn check_age(request: &Request<'_>, now_us: i64) -> Result<(), Error> {
+    let ttl_us = request.session.ttl_us();
+    match request.key_time_us {
+        Some(time_us) if time_us.saturating_add(ttl_us) <= now_us => {
+            Err(Error::KeyTooOld { name: request.name(), ttl: request::describe_us(ttl_us) })
+        }
+        _ => Ok(()),
+    }
+}
+
+fn check_count(session: &str, count: usize) -> Result<(), Error> {
+    if count <= guc::max_batch() {
+        return Ok(());
+    }
+    Err(Error::LimitExceeded {
+        what: format!("the number of requests given for session \"{session}\""),
+        found: count.to_string(),
+        limit: guc::max_batch().to_string(),
+        hint: "Send them in several calls, or raise idempotence.max_batch.",
+    })
+}
+
+fn in_order_of_places(fresh: &[(Digest, usize)], inserted: &HashSet<Digest>) -> Vec<usize> {
+    let mut places: Vec<usize> =
+        fresh.iter().filter(|(digest, _)| inserted.contains(digest)).map(|(_, place)| *place).collect();
+    places.sort_unstable();
+    places
+}

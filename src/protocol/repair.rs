@@ -1,0 +1,77 @@
+//! Repair by hand, for admins: each with a reason, each noted in `idempotence.audit`.
+
+use crate::domain::identity::Digest;
+use crate::domain::limits::REASON_CHARS_MAX;
+use crate::error::{Error, WAIT_BY_SETTING};
+use crate::guc;
+use crate::lock::Tag;
+use crate::open;
+use crate::pg;
+use crate::protocol::request::{self, Request};
+use crate::store::audit::{self, Repair};
+use crate::store::checkpoint;
+use crate::store::inbox;
+use crate::store::outcome::{self, Class};
+use crate::store::session;
+use std::rc::Rc;
+
+/// Forgets the outcome and the checkpoint of a request, so that it may be executed again; whether
+/// there was one. Whoever may execute the function is an admin, so the session need not be theirs.
+pub fn forget(session_name: &str, key: &str, reason: &str) -> Result<bool, Error> {
+    check_reason(reason)?;
+    let Some((session, _, _)) = session::find(session_name) else {
+        return Err(session::unknown(session_name));
+    };
+    let request = Request::of(Rc::new(session), key)?;
+    if pg::read_only() {
+        let detail = "A repair is noted in idempotence.audit.".into();
+        return Err(Error::ReadOnly { function: "idem_forget", detail });
+    }
+    if open::holds(session_name, &request.key) {
+        let hint = "Record or release it; what is not recorded needs no forgetting.";
+        return Err(Error::AlreadyBegun { name: request.name(), hint });
+    }
+    let digest = request.digest();
+    if !Tag::request(&digest).acquire(guc::wait_us()) {
+        return Err(Error::WaitRanOut { what: request.name().to_string(), hint: WAIT_BY_SETTING });
+    }
+
+    let found = forget_all(&request, digest)?;
+    let (session, request) = (session_name, request.key.as_ref());
+    audit::insert(&Repair { action: "forget", session, request, reason, found: found.unwrap_or("nothing") });
+    Ok(found.is_some())
+}
+
+/// Deletes what is kept of the request, and tells what it was. The caller has its lock.
+fn forget_all(request: &Request<'_>, digest: Digest) -> Result<Option<&'static str>, Error> {
+    if request.session.inbox {
+        // There nobody else takes the lock.
+        let delete = || inbox::delete(&digest, pg::now_us());
+        let waited = || Error::WaitRanOut { what: request.name().to_string(), hint: WAIT_BY_SETTING };
+        return Ok(pg::bounded_or_error(guc::wait_us(), delete, waited)?.then_some("succeeded outcome"));
+    }
+    let wanted = request.wanted(digest);
+    let outcome = outcome::clear(&wanted)?;
+    let checkpoint = checkpoint::delete(&wanted)?;
+    Ok(match outcome {
+        Some(Class::Succeeded) => Some("succeeded outcome"),
+        Some(Class::Failed) => Some("failed outcome"),
+        None => checkpoint.then_some("checkpoint"),
+    })
+}
+
+fn check_reason(reason: &str) -> Result<(), Error> {
+    if reason.trim().is_empty() {
+        return Err(Error::Invalid {
+            message: "the reason is empty".into(),
+            detail: "A repair takes a reason, which idempotence.audit keeps.".into(),
+            hint: "Say in a few words why it is done, for whoever reads the audit later.",
+        });
+    }
+    request::check_chars(
+        "the reason",
+        reason,
+        REASON_CHARS_MAX,
+        "Say it in fewer words, or refer to where it is told in full.",
+    )
+}

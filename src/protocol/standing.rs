@@ -1,0 +1,222 @@
+//! Making, changing and dropping standing sessions.
+
+use crate::domain::limits::{SESSION_CHARS_MAX, TTL_US_MAX, TTL_US_MIN};
+use crate::domain::time_key;
+use crate::error::{Error, WAIT_BY_SETTING};
+use crate::guc;
+use crate::lock::Tag;
+use crate::pg;
+use crate::protocol::request;
+use crate::store::secret;
+use crate::store::segment;
+use crate::store::session::{self, Standing};
+use pgrx::datum::Interval;
+use pgrx::pg_sys;
+use uuid::Uuid;
+
+/// What a session is made with.
+pub struct Options {
+    /// NULL: as long as `idempotence.retention` says.
+    pub ttl: Option<Interval>,
+    /// Whether each request must come with a payload.
+    pub require_payload: bool,
+    /// Whether it only deduplicates.
+    pub inbox: bool,
+    /// Whether its keys are UUIDv7 that tell their age.
+    pub time_keys: bool,
+    /// NULL: the current role, or, of a dropped one made again, its former owner.
+    pub owner: Option<pg_sys::Oid>,
+}
+
+/// What became of a create.
+pub enum Created {
+    /// There is one now.
+    New,
+    /// There was one with the same options.
+    AlreadyThere,
+}
+
+/// Makes a session, or a dropped one again.
+pub fn create(name: &str, options: &Options) -> Result<Created, Error> {
+    check_name(name)?;
+    let ttl_us = options.ttl.as_ref().map(checked_ttl_us).transpose()?;
+    if options.time_keys && ttl_us.is_none() {
+        return Err(Error::Invalid {
+            message: format!("session \"{name}\" with time_keys needs a ttl"),
+            detail: "How old a key may be is fixed when the session is made.".into(),
+            hint: "Give ttl => '24 hours', say.",
+        });
+    }
+    if let Some(owner) = options.owner {
+        check_giving(name, owner)?;
+    }
+    check_writable("idem_create_session")?;
+    take_lock(name)?;
+
+    let now_us = pg::now_us();
+    let wanted = |id, created_at, owner| Standing {
+        id,
+        name: name.into(),
+        owner,
+        require_payload: options.require_payload,
+        inbox: options.inbox,
+        time_keys: options.time_keys,
+        ttl_us,
+        created_at,
+        dropped_at: None,
+    };
+    match session::find(name) {
+        None => {
+            secret::put_in_use()?;
+            let owner = options.owner.unwrap_or_else(pg::current_role);
+            session::save(&wanted(Uuid::now_v7().into_bytes(), now_us, owner), None);
+        }
+        Some((there, _, _)) if there.dropped_at.is_none() => {
+            there.check_rights("make it again")?;
+            let same = wanted(there.id, there.created_at, options.owner.unwrap_or(there.owner));
+            return if same == there { Ok(Created::AlreadyThere) } else { Err(other_options(&there, &same)) };
+        }
+        Some((tombstone, at, _)) => {
+            let again = wanted(tombstone.id, tombstone.created_at, options.owner.unwrap_or(tombstone.owner));
+            // An admin may bring it back, but not take it: its outcomes are still there.
+            if again.owner != tombstone.owner || !pg::is_admin() {
+                tombstone.check_rights("make the dropped session again")?;
+            }
+            // These rules made them, and have to hold on: a key once too old to tell stays so.
+            let rules =
+                |session: &Standing| (session.inbox, session.time_keys, session.ttl_us.filter(|_| session.time_keys));
+            if rules(&again) != rules(&tombstone) {
+                let same_but_rules =
+                    Standing { require_payload: again.require_payload, owner: again.owner, ..tombstone };
+                return Err(other_options(&same_but_rules, &again));
+            }
+            session::save(&again, Some(at));
+        }
+    }
+    segment::keep_at_least(ttl_us.unwrap_or_else(guc::retention_us))?;
+    Ok(Created::New)
+}
+
+/// Changes a session; NULL leaves an option as it is.
+pub fn alter(
+    name: &str,
+    ttl: Option<Interval>,
+    require_payload: Option<bool>,
+    owner: Option<pg_sys::Oid>,
+) -> Result<(), Error> {
+    let ttl_us = ttl.as_ref().map(checked_ttl_us).transpose()?;
+    let (there, at) = find_to_change(name, "change it", "idem_alter_session")?;
+    if let Some(owner) = owner {
+        check_giving(name, owner)?;
+    }
+    if there.time_keys && ttl_us.is_some_and(|ttl_us| Some(ttl_us) != there.ttl_us) {
+        return Err(Error::Invalid {
+            message: format!("the ttl of session \"{name}\" cannot change"),
+            detail: "It has time_keys: keys that were refused as too old must stay so, and kept ones must stay kept."
+                .into(),
+            hint: "Make another session with the ttl wanted.",
+        });
+    }
+    let changed = Standing {
+        ttl_us: ttl_us.or(there.ttl_us),
+        require_payload: require_payload.unwrap_or(there.require_payload),
+        owner: owner.unwrap_or(there.owner),
+        ..there
+    };
+    session::save(&changed, Some(at));
+    segment::keep_at_least(changed.ttl_us())
+}
+
+/// Drops a session. Its outcomes stay until they expire, and are found again if it is made again.
+pub fn drop(name: &str) -> Result<(), Error> {
+    let (there, at) = find_to_change(name, "drop it", "idem_drop_session")?;
+    session::save(&Standing { dropped_at: Some(pg::now_us()), ..there }, Some(at));
+    Ok(())
+}
+
+/// The session, locked against other changes, which the caller has the right to.
+fn find_to_change(
+    name: &str,
+    action: &'static str,
+    function: &'static str,
+) -> Result<(Standing, pg_sys::ItemPointerData), Error> {
+    // Rights before any lock, and again under it: the owner may have changed.
+    Standing::of_caller(name, action)?;
+    check_writable(function)?;
+    take_lock(name)?;
+    match session::find(name) {
+        Some((there, at, _)) if there.dropped_at.is_none() => {
+            there.check_rights(action)?;
+            Ok((there, at))
+        }
+        _ => Err(session::unknown(name)),
+    }
+}
+
+fn take_lock(name: &str) -> Result<(), Error> {
+    if Tag::session(name).acquire(guc::wait_us()) {
+        Ok(())
+    } else {
+        let what = format!("another transaction's change of session \"{name}\"");
+        Err(Error::WaitRanOut { what, hint: WAIT_BY_SETTING })
+    }
+}
+
+fn check_writable(function: &'static str) -> Result<(), Error> {
+    if pg::read_only() {
+        return Err(Error::ReadOnly { function, detail: "Sessions are rows of a table.".into() });
+    }
+    Ok(())
+}
+
+fn check_name(name: &str) -> Result<(), Error> {
+    if name.is_empty() {
+        return Err(Error::Invalid {
+            message: "the name of a session is empty".into(),
+            detail: "Found a name of 0 characters.".into(),
+            hint: "Name it after what its requests do, such as 'payments'.",
+        });
+    }
+    if time_key::looks_like_uuid(name) {
+        return Err(Error::Invalid {
+            message: format!("session \"{name}\" cannot have the form of a UUID for a name"),
+            detail: "Such names are those of client sessions, which the server makes up itself.".into(),
+            hint: "Name it after what its requests do, such as 'payments'.",
+        });
+    }
+    request::check_chars("the name of a session", name, SESSION_CHARS_MAX, "Choose a shorter name.")
+}
+
+fn check_giving(session: &str, owner: pg_sys::Oid) -> Result<(), Error> {
+    match pg::role_name(owner) {
+        None => Err(Error::NoSuchRole { role: owner.to_u32() }),
+        Some(_) if pg::has_privileges_of(owner) => Ok(()),
+        Some(role) => Err(Error::CannotGive { session: session.into(), role }),
+    }
+}
+
+fn checked_ttl_us(ttl: &Interval) -> Result<i64, Error> {
+    request::duration_us("ttl", ttl, TTL_US_MIN, TTL_US_MAX)
+}
+
+fn other_options(there: &Standing, wanted: &Standing) -> Error {
+    let ttl = |session: &Standing| session.ttl_us.map_or("that of idempotence.retention".into(), request::describe_us);
+    let mut differences = Vec::new();
+    let mut compare = |option: &str, there: String, wanted: String| {
+        if there != wanted {
+            differences.push(format!("{option} is {there}, not {wanted}"));
+        }
+    };
+    compare("inbox", there.inbox.to_string(), wanted.inbox.to_string());
+    compare("time_keys", there.time_keys.to_string(), wanted.time_keys.to_string());
+    compare("require_payload", there.require_payload.to_string(), wanted.require_payload.to_string());
+    compare("ttl", ttl(there), ttl(wanted));
+    let role = |session: &Standing| pg::role_name(session.owner).unwrap_or_else(|| session.owner.to_u32().to_string());
+    compare("owner", role(there), role(wanted));
+    Error::SessionExists {
+        session: there.name.clone(),
+        dropped: there.dropped_at.is_some(),
+        detail: format!("Its {}.", differences.join("; its ")),
+        hint: "Change ttl, require_payload or owner with idem_alter_session(). inbox and time_keys never change, nor does ttl with time_keys; dropping the session does not help.",
+    }
+}

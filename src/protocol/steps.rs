@@ -1,0 +1,108 @@
+//! What follows a begin in the same transaction: record, checkpoint, release.
+
+use crate::domain::limits::POINT_CHARS_MAX;
+use crate::error::Error;
+use crate::guc;
+use crate::open::{self, Open, Step};
+use crate::pg::{self, Jsonb};
+use crate::protocol::request::{self, Request};
+use crate::store::checkpoint::{self, Checkpoint};
+use crate::store::outcome::{self, Class, Outcome};
+use pgrx::datum::Interval;
+
+/// Records the outcome of a begun request, and gives it back as it will be replayed.
+pub fn record(
+    request: &Request<'_>,
+    class: Class,
+    response: Option<Jsonb>,
+    token: Option<i64>,
+    ttl: Option<Interval>,
+) -> Result<Outcome, Error> {
+    let open = find(request, token, "idem_record")?;
+    check_writable(request, "idem_record")?;
+    check_size("response", request, response)?;
+    let ttl_us = match ttl {
+        None => request.session.ttl_us(),
+        Some(ttl) => asked_ttl_us(request, &ttl)?,
+    };
+
+    let wanted = request.wanted(open.digest);
+    if open.leftovers {
+        // An outcome that begin found is expired, or it would have been replayed.
+        outcome::clear(&wanted)?;
+        checkpoint::delete(&wanted)?;
+    }
+    let recorded_at = pg::now_us();
+    let expires_at = request.expires_at_us(recorded_at, ttl_us);
+    let outcome = Outcome { class, response, fingerprint: open.fingerprint, recorded_at, expires_at };
+    outcome::insert(&wanted, &outcome, ttl_us)?;
+    open::step(&request.session.name, &request.key, Step::Record);
+    Ok(outcome)
+}
+
+/// Saves how far a begun request got; the transaction may commit with that.
+pub fn checkpoint(request: &Request<'_>, point: &str, state: Option<Jsonb>, token: Option<i64>) -> Result<(), Error> {
+    let open = find(request, token, "idem_checkpoint")?;
+    check_writable(request, "idem_checkpoint")?;
+    let hint = "A point is a name for where to go on; what that needs belongs in state.";
+    request::check_chars(&format!("the point of {}", request.name()), point, POINT_CHARS_MAX, hint)?;
+    check_size("state", request, state)?;
+    let checkpoint = Checkpoint { point: point.into(), state, fingerprint: open.fingerprint, written_at: pg::now_us() };
+    checkpoint::save(&request.wanted(open.digest), &checkpoint)?;
+    open::step(&request.session.name, &request.key, Step::Checkpoint);
+    Ok(())
+}
+
+/// Gives a begun request up. The lock stays to the end of the transaction: what it did so far is not
+/// undone, and nobody may execute beside it.
+pub fn release(request: &Request<'_>, token: Option<i64>) -> Result<(), Error> {
+    find(request, token, "idem_release")?;
+    open::step(&request.session.name, &request.key, Step::Release);
+    Ok(())
+}
+
+/// The open request that `function` is for.
+fn find(request: &Request<'_>, token: Option<i64>, function: &'static str) -> Result<Open, Error> {
+    request.check_sort(false)?;
+    if let Some(token) = token {
+        return Err(Error::Fenced { name: request.name(), token });
+    }
+    open::find(&request.session.name, &request.key, function)
+}
+
+/// A transaction may be made read-only after it began a request.
+fn check_writable(request: &Request<'_>, function: &'static str) -> Result<(), Error> {
+    if pg::read_only() {
+        let detail = format!("The transaction was made read-only after {} was begun in it.", request.name());
+        return Err(Error::ReadOnly { function, detail });
+    }
+    Ok(())
+}
+
+fn check_size(what: &str, request: &Request<'_>, value: Option<Jsonb>) -> Result<(), Error> {
+    let hint = "Keep a reference to a large answer instead of the answer, or raise idempotence.max_response.";
+    match value {
+        // The name is made only if it is needed: this is the hot path.
+        Some(jsonb) if jsonb.raw_bytes() > guc::max_response_bytes() => {
+            request::check_jsonb(what, &request.name(), value, guc::max_response_bytes(), hint)
+        }
+        _ => Ok(()),
+    }
+}
+
+fn asked_ttl_us(request: &Request<'_>, ttl: &Interval) -> Result<i64, Error> {
+    let session_us = request.session.ttl_us();
+    let refusal = match pg::interval_us(ttl) {
+        Some(us) if us <= 0 => "is not positive",
+        Some(us) if us < session_us && request.session.time_keys => {
+            "is shorter than the session's, whose time_keys rest on it"
+        }
+        Some(us) if us <= session_us => return Ok(us),
+        _ => "is longer than the session's",
+    };
+    Err(Error::Invalid {
+        message: format!("the ttl given for {} {refusal}", request.name()),
+        detail: format!("The session's ttl is {}.", request::describe_us(session_us)),
+        hint: "Leave ttl out to take the session's, or change that with idem_alter_session().",
+    })
+}

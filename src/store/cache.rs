@@ -1,0 +1,184 @@
+//! What a backend remembers between transactions: where our tables are, the ring's pointer, the
+//! standing sessions, the secret. Committed rows only.
+//!
+//! Everything is dropped at once when PostgreSQL tells that one of our tables changed: on DDL (also
+//! DROP and CREATE EXTENSION), and when whoever changes `session`, `segment` or `secret` says so by
+//! [`invalidate`], which takes effect at commit. Such messages are taken in at the start of each
+//! transaction and with every lock on a table, so the order is: lock the table, then trust the cache.
+//! Sessions, on which rights rest, are used without one: [`take_in_messages`] comes first there.
+//!
+//! The callback runs in the middle of other code's work, so it only counts; [`with`] acts on it.
+
+use crate::domain::identity::Secret;
+use crate::store::session::Standing;
+use pgrx::{pg_guard, pg_sys};
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::rc::Rc;
+
+/// Our tables.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(usize)]
+pub enum Table {
+    /// `idempotence.outcome_0`
+    Outcome0,
+    /// `idempotence.outcome_1`
+    Outcome1,
+    /// `idempotence.outcome_2`
+    Outcome2,
+    /// `idempotence.session`
+    Session,
+    /// `idempotence.segment`
+    Segment,
+    /// `idempotence.checkpoint`
+    Checkpoint,
+    /// `idempotence.secret`
+    Secret,
+    /// `idempotence.audit`
+    Audit,
+}
+
+const TABLES: [&str; 8] =
+    ["outcome_0", "outcome_1", "outcome_2", "session", "segment", "checkpoint", "secret", "audit"];
+
+/// Our indexes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(usize)]
+pub enum Index {
+    /// By digest.
+    Outcome0,
+    /// By digest.
+    Outcome1,
+    /// By digest.
+    Outcome2,
+    /// By name.
+    SessionName,
+    /// By digest.
+    Checkpoint,
+}
+
+const INDEXES: [&str; 5] =
+    ["outcome_0_pkey", "outcome_1_pkey", "outcome_2_pkey", "session_name_key", "checkpoint_pkey"];
+
+/// Where the ring stands, see `segment.rs`.
+#[derive(Clone, Copy)]
+pub struct Pointer {
+    /// The segment that records go to.
+    pub current: usize,
+    /// How long it is kept once closed.
+    pub keep_us: i64,
+}
+
+/// All that is remembered.
+#[derive(Default)]
+pub struct Cache {
+    generation: u64,
+    tables: Option<[pg_sys::Oid; TABLES.len()]>,
+    indexes: Option<[pg_sys::Oid; INDEXES.len()]>,
+    /// See [`Pointer`].
+    pub pointer: Option<Pointer>,
+    /// The key of the digests.
+    pub secret: Option<Secret>,
+    /// Standing sessions by name, at most [`SESSIONS_MAX`].
+    pub sessions: HashMap<String, Rc<Standing>>,
+}
+
+/// So many sessions are remembered; with more, the backend forgets them all and starts again.
+pub const SESSIONS_MAX: usize = 1000;
+
+thread_local! {
+    /// Raised with every change that could touch what is remembered.
+    static GENERATION: Cell<u64> = const { Cell::new(1) };
+    static OIDS: Cell<[pg_sys::Oid; TABLES.len()]> = const { Cell::new([pg_sys::InvalidOid; TABLES.len()]) };
+    static CACHE: RefCell<Cache> = RefCell::default();
+}
+
+/// Uses the cache. `work` must not call into PostgreSQL: what it calls could come back here.
+pub fn with<T>(work: impl FnOnce(&mut Cache) -> T) -> T {
+    CACHE.with_borrow_mut(|cache| {
+        if cache.generation != GENERATION.get() {
+            *cache = Cache { generation: GENERATION.get(), ..Cache::default() };
+        }
+        work(cache)
+    })
+}
+
+/// What `get` remembers, or else what `read` finds, remembered by `put` if it is committed (the second
+/// of what `read` gives) and nothing changed while it was read.
+pub fn remembered<T: Clone>(
+    get: impl FnOnce(&Cache) -> Option<T>,
+    read: impl FnOnce() -> (T, bool),
+    put: impl FnOnce(&mut Cache, T),
+) -> T {
+    if let Some(value) = with(|cache| get(cache)) {
+        return value;
+    }
+    let generation = GENERATION.get();
+    let (value, committed) = read();
+    if committed && GENERATION.get() == generation {
+        with(|cache| put(cache, value.clone()));
+    }
+    value
+}
+
+/// The table's oid.
+pub fn oid(table: Table) -> pg_sys::Oid {
+    let read = || {
+        let oids = TABLES.map(look_up);
+        // The callback compares with these; they stay when the rest is dropped.
+        OIDS.set(oids);
+        (oids, true)
+    };
+    remembered(|cache| cache.tables, read, |cache, oids| cache.tables = Some(oids))[table as usize]
+}
+
+/// The index's oid. Looked up by name, since REINDEX CONCURRENTLY replaces an index under its name.
+pub fn index_oid(index: Index) -> pg_sys::Oid {
+    let read = || (INDEXES.map(look_up), true);
+    remembered(|cache| cache.indexes, read, |cache, oids| cache.indexes = Some(oids))[index as usize]
+}
+
+fn look_up(name: &str) -> pg_sys::Oid {
+    let c_name = std::ffi::CString::new(name).expect("a name of ours has no NUL");
+    // SAFETY: both look a name up in the system caches; the strings live as long as the calls.
+    let oid = unsafe {
+        let schema = pg_sys::get_namespace_oid(c"idempotence".as_ptr(), true);
+        pg_sys::get_relname_relid(c_name.as_ptr(), schema)
+    };
+    if oid == pg_sys::InvalidOid {
+        crate::error::Error::NotInstalled { relation: format!("idempotence.{name}") }.raise();
+    }
+    oid
+}
+
+/// Takes in what others have changed and committed. Cheap when there is nothing.
+pub fn take_in_messages() {
+    // SAFETY: called inside a transaction, with nothing borrowed from the cache.
+    unsafe { pg_sys::AcceptInvalidationMessages() }
+}
+
+/// Makes this backend drop its cache.
+pub fn forget() {
+    GENERATION.set(GENERATION.get() + 1);
+}
+
+/// Makes every other backend drop its cache when this transaction commits, and this one at once.
+pub fn invalidate() {
+    forget();
+    // SAFETY: sends a message with the commit; the table exists.
+    unsafe { pg_sys::CacheInvalidateRelcacheByRelid(oid(Table::Session)) }
+}
+
+/// Registers the callback, once a backend.
+pub fn init() {
+    // SAFETY: the callback is a static function.
+    unsafe { pg_sys::CacheRegisterRelcacheCallback(Some(relation_changed), pg_sys::Datum::null()) }
+}
+
+#[pg_guard]
+unsafe extern "C-unwind" fn relation_changed(_arg: pg_sys::Datum, relation: pg_sys::Oid) {
+    // InvalidOid: messages were lost, anything may have changed.
+    if relation == pg_sys::InvalidOid || OIDS.get().contains(&relation) {
+        forget();
+    }
+}

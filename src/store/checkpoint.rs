@@ -1,0 +1,104 @@
+//! `idempotence.checkpoint`: how far unfinished requests got. Read and written under the request's lock.
+
+use crate::domain::decision::{CheckpointFacts, Fingerprint};
+use crate::error::{Error, Name};
+use crate::guc;
+use crate::pg::{self, Jsonb};
+use crate::store::cache::{Index, Table};
+use crate::store::outcome::Wanted;
+use crate::store::rel::{self, Access, Rel, Snapshot, Tuple};
+use pgrx::pg_sys;
+
+const DIGEST: usize = 0;
+const SESSION: usize = 1;
+const WRITTEN_AT: usize = 2;
+const REQUEST: usize = 3;
+const POINT: usize = 4;
+const FINGERPRINT: usize = 5;
+const STATE: usize = 6;
+type Columns<'a> = Tuple<'a, 7>;
+
+/// A checkpoint.
+pub struct Checkpoint {
+    /// The name of the point reached.
+    pub point: String,
+    /// What the continuing needs.
+    pub state: Option<Jsonb>,
+    /// Of the payload, where one was given.
+    pub fingerprint: Option<Fingerprint>,
+    /// When it was written.
+    pub written_at: i64,
+}
+
+/// A checkpoint found, fresh or stale.
+pub struct Found {
+    /// What it says.
+    pub checkpoint: Checkpoint,
+    at: pg_sys::ItemPointerData,
+    visible: bool,
+}
+
+impl Found {
+    /// What the decision rests on.
+    pub fn facts(&self) -> CheckpointFacts {
+        CheckpointFacts {
+            expires_at: self.checkpoint.written_at.saturating_add(guc::retention_us()),
+            visible: self.visible,
+            fingerprint: self.checkpoint.fingerprint,
+        }
+    }
+}
+
+/// Finds the request's checkpoint.
+pub fn find(wanted: &Wanted<'_>, snapshot: Snapshot) -> Result<Option<Found>, Error> {
+    let table = Rel::open(Table::Checkpoint, Access::Read);
+    if table.is_empty() {
+        return Ok(None);
+    }
+    let keys = &mut [rel::uuid_equals(DIGEST as i16 + 1, &wanted.digest.0)];
+    table.find(Some(Index::Checkpoint), keys, snapshot, |row: &Columns<'_>| Some(read(row, wanted))).transpose()
+}
+
+fn read(row: &Columns<'_>, wanted: &Wanted<'_>) -> Result<Found, Error> {
+    let name = || Name::new(wanted.session_name, wanted.key);
+    // As with outcomes: the digest only leads here, and "not mine, so nothing there" would be a guess.
+    if row.uuid(SESSION).as_ref() != Some(wanted.session) || !row.text_is(REQUEST, wanted.key) {
+        return Err(Error::Corrupted { message: format!("the checkpoint found for {} is another request's", name()) });
+    }
+    match (row.text(POINT), row.int8(WRITTEN_AT)) {
+        (Some(point), Some(written_at)) => {
+            let (state, fingerprint) = (row.jsonb(STATE), row.uuid(FINGERPRINT));
+            let checkpoint = Checkpoint { point, state, fingerprint, written_at };
+            Ok(Found { checkpoint, at: row.at(), visible: row.visible() })
+        }
+        _ => Err(Error::Corrupted { message: format!("the checkpoint of {} lacks a value", name()) }),
+    }
+}
+
+/// Writes the request's checkpoint, in the place of an earlier one.
+pub fn save(wanted: &Wanted<'_>, checkpoint: &Checkpoint) -> Result<(), Error> {
+    let earlier = find(wanted, Snapshot::Itself)?;
+    let mut columns: [Option<pg_sys::Datum>; 7] = [None; 7];
+    columns[DIGEST] = Some(pg::uuid(&wanted.digest.0));
+    columns[SESSION] = Some(pg::uuid(wanted.session));
+    columns[WRITTEN_AT] = Some(checkpoint.written_at.into());
+    columns[REQUEST] = Some(pg::text(wanted.key));
+    columns[POINT] = Some(pg::text(&checkpoint.point));
+    columns[FINGERPRINT] = checkpoint.fingerprint.as_ref().map(pg::uuid);
+    columns[STATE] = checkpoint.state.map(Jsonb::datum);
+    let table = Rel::open(Table::Checkpoint, Access::Write);
+    match earlier {
+        Some(earlier) => table.update(earlier.at, &columns),
+        None => table.insert(&columns),
+    }
+    Ok(())
+}
+
+/// Deletes the request's checkpoint, if it has one; whether it had.
+pub fn delete(wanted: &Wanted<'_>) -> Result<bool, Error> {
+    let found = find(wanted, Snapshot::Itself)?;
+    if let Some(found) = &found {
+        Rel::open(Table::Checkpoint, Access::Write).delete(found.at);
+    }
+    Ok(found.is_some())
+}

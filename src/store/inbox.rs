@@ -1,0 +1,175 @@
+//! Outcomes of inbox sessions: inserted many at a time, without a lock per key (the lock table holds
+//! some 6000 by default). The unique indexes arbitrate, and wait for an inserter at work.
+//!
+//! Insertion goes through SQL: `ON CONFLICT` is PostgreSQL's own arbitration, with its rules for
+//! snapshots. An expired row in the current segment is renewed in its place, the only update that an
+//! outcome row ever sees; so look-ups in an inbox use an MVCC snapshot.
+
+use crate::domain::identity::{Digest, SessionId};
+use crate::error::{Error, Name};
+use crate::pg;
+use crate::store::cache::Index;
+use crate::store::rel::{self, Access, Dirty, Rel, Snapshot, Tuple};
+use crate::store::segment::{self, SEGMENTS};
+use crate::store::session::Standing;
+use pgrx::datum::{DatumWithOid, TimestampWithTimeZone, Uuid};
+use pgrx::pg_sys;
+use pgrx::spi::{OwnedPreparedStatement, Spi};
+use std::cell::RefCell;
+use std::collections::HashSet;
+
+/// A key and where it is kept.
+pub struct Key<'a> {
+    /// As given.
+    pub key: &'a str,
+    /// Of it.
+    pub digest: Digest,
+    /// When it expires.
+    pub expires_at: i64,
+}
+
+thread_local! {
+    /// A plan for each segment. PostgreSQL plans it again by itself when the table is another.
+    static PLANS: RefCell<[Option<OwnedPreparedStatement>; 3]> = const { RefCell::new([None, None, None]) };
+}
+
+/// Inserts the keys, which come in the order of their digests (so that two batches that overlap wait
+/// for, but do not block each other); gives the digests that were not there or had expired.
+pub fn insert(session: &Standing, keys: &[Key<'_>], now_us: i64, ttl_us: i64) -> Result<HashSet<Digest>, Error> {
+    let (current, table) = segment::open_for_outcomes(ttl_us)?;
+    let role = pg::current_role();
+    let mut inserted = pg::as_role(table.owner(), || insert_in(current, &session.id, keys, now_us, role))
+        .map_err(|error| Error::Corrupted { message: format!("could not insert into segment {current}: {error}") })?;
+
+    // Of two that insert in different segments, just when the ring turns, at least one sees the other
+    // here: each has inserted before it looks.
+    for (number, (other, index)) in SEGMENTS.into_iter().enumerate() {
+        let other = Rel::open(other, Access::Read);
+        if number == current || other.is_empty() {
+            continue;
+        }
+        for key in keys {
+            if inserted.contains(&key.digest) && stands_in(&other, index, session, key, now_us)? {
+                take_back(&table, SEGMENTS[current].1, key);
+                inserted.remove(&key.digest);
+            }
+        }
+    }
+    Ok(inserted)
+}
+
+/// Deletes a key's outcome, wherever it is; whether there was one that lived. By SQL too: another
+/// transaction may be renewing the row, which DELETE waits for and looks at again.
+pub fn delete(digest: &Digest, now_us: i64) -> Result<bool, Error> {
+    let mut lived = false;
+    for (segment, (table, _)) in SEGMENTS.into_iter().enumerate() {
+        let table = Rel::open(table, Access::Write);
+        let statement = format!(
+            "DELETE FROM idempotence.outcome_{segment} WHERE digest OPERATOR(pg_catalog.=) $1
+             RETURNING expires_at OPERATOR(pg_catalog.>) $2"
+        );
+        let arguments = [Uuid::from_bytes(digest.0).into(), moment(now_us).into()];
+        let deleted = pg::as_role(table.owner(), || {
+            Spi::connect_mut(|client| client.update(statement.as_str(), None, &arguments)?.first().get::<bool>(1))
+        });
+        match deleted {
+            Ok(row) => lived |= row == Some(true),
+            // There was no row to return.
+            Err(pgrx::spi::Error::InvalidPosition) => {}
+            Err(error) => {
+                let message = format!("could not delete from segment {segment}: {error}");
+                return Err(Error::Corrupted { message });
+            }
+        }
+    }
+    Ok(lived)
+}
+
+fn moment(us: i64) -> Option<TimestampWithTimeZone> {
+    TimestampWithTimeZone::try_from(us as pg_sys::TimestampTz).ok()
+}
+
+fn insert_in(
+    segment: usize,
+    session: &SessionId,
+    keys: &[Key<'_>],
+    now_us: i64,
+    role: pg_sys::Oid,
+) -> Result<HashSet<Digest>, pgrx::spi::Error> {
+    let digests: Vec<Uuid> = keys.iter().map(|key| Uuid::from_bytes(key.digest.0)).collect();
+    let names: Vec<&str> = keys.iter().map(|key| key.key).collect();
+    let ends: Vec<Option<TimestampWithTimeZone>> = keys.iter().map(|key| moment(key.expires_at)).collect();
+    let arguments: [DatumWithOid<'_>; 6] = [
+        digests.into(),
+        names.into(),
+        ends.into(),
+        Uuid::from_bytes(*session).into(),
+        moment(now_us).into(),
+        role.into(),
+    ];
+    Spi::connect_mut(|client| {
+        PLANS.with_borrow_mut(|plans| {
+            let plan = match &mut plans[segment] {
+                Some(plan) => plan,
+                none => none.insert(client.prepare_mut(statement(segment).as_str(), &types())?.keep()),
+            };
+            let rows = client.update(&*plan, None, &arguments)?;
+            rows.map(|row| Ok(row.get::<Uuid>(1)?.map(|digest| Digest(*digest.as_bytes()))))
+                .filter_map(Result::transpose)
+                .collect()
+        })
+    })
+}
+
+fn types() -> [pgrx::PgOid; 6] {
+    [
+        pg_sys::UUIDARRAYOID,
+        pg_sys::TEXTARRAYOID,
+        pg_sys::TIMESTAMPTZARRAYOID,
+        pg_sys::UUIDOID,
+        pg_sys::TIMESTAMPTZOID,
+        pg_sys::OIDOID,
+    ]
+    .map(pgrx::PgOid::from)
+}
+
+fn statement(segment: usize) -> String {
+    format!(
+        "INSERT INTO idempotence.outcome_{segment} AS o
+                (digest, session, recorded_at, expires_at, recorded_by, class, key)
+         SELECT k.digest, $4, $5, k.expires_at, $6::pg_catalog.regrole, 's', k.key
+         FROM ROWS FROM (pg_catalog.unnest($1), pg_catalog.unnest($2), pg_catalog.unnest($3)) AS k (digest, key, expires_at)
+         ON CONFLICT (digest) DO UPDATE
+            SET recorded_at = EXCLUDED.recorded_at, expires_at = EXCLUDED.expires_at, recorded_by = EXCLUDED.recorded_by
+            WHERE o.expires_at OPERATOR(pg_catalog.<=) $5
+         RETURNING digest"
+    )
+}
+
+/// Whether the key has an outcome there that lives, once whoever is at work on it has ended.
+fn stands_in(table: &Rel, index: Index, session: &Standing, key: &Key<'_>, now_us: i64) -> Result<bool, Error> {
+    let keys = || [rel::uuid_equals(1, &key.digest.0)];
+    loop {
+        match table.find_dirty(index, &mut keys()) {
+            Dirty::Nothing => return Ok(false),
+            Dirty::InProgress(transaction) => pg::wait_for_transaction(transaction),
+            Dirty::Committed => break,
+        }
+    }
+    let lives = |row: &Tuple<'_, 10>| (row.int8(EXPIRES_AT)? > now_us).then(|| row.visible());
+    match table.find(Some(index), &mut keys(), Snapshot::LatestMvcc, lives) {
+        Some(true) => Ok(true),
+        Some(false) => Err(Error::Unserializable(Name::new(&session.name, key.key))),
+        None => Ok(false),
+    }
+}
+
+const EXPIRES_AT: usize = 3;
+
+fn take_back(table: &Rel, index: Index, key: &Key<'_>) {
+    let keys = &mut [rel::uuid_equals(1, &key.digest.0)];
+    let ours = table.find(Some(index), keys, Snapshot::Itself, |row: &Tuple<'_, 10>| row.is_ours().then(|| row.at()));
+    if let Some(at) = ours {
+        table.delete(at);
+    }
+}

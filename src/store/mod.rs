@@ -1,0 +1,16 @@
+//! The only code that touches our tables: one file per table.
+//!
+//! Tables are read and written through PostgreSQL's own catalog access (`systable_*`,
+//! `CatalogTuple*`), which serves any table that has neither triggers nor constraints beyond its
+//! indexes. No ACL is checked on this way: whoever calls in here has checked the right to the session
+//! before (see `session::Standing::check_rights`).
+
+pub mod audit;
+pub mod cache;
+pub mod checkpoint;
+pub mod inbox;
+pub mod outcome;
+pub mod rel;
+pub mod secret;
+pub mod segment;
+pub mod session;

@@ -1,0 +1,164 @@
+//! `idempotence.outcome_0` … `outcome_2`: what was recorded. Rows are inserted and deleted, never
+//! updated (but for an inbox's expired ones, see `inbox.rs`), so a probe under the request's lock may
+//! use `SnapshotSelf`.
+
+use crate::domain::decision::{Fingerprint, OutcomeFacts};
+use crate::domain::identity::{Digest, SessionId};
+use crate::error::{Error, Name};
+use crate::pg::{self, Jsonb};
+use crate::store::rel::{self, Access, Rel, Snapshot, Tuple};
+use crate::store::segment::{self, Place, SEGMENTS};
+use pgrx::pg_sys;
+
+const DIGEST: usize = 0;
+const SESSION: usize = 1;
+const RECORDED_AT: usize = 2;
+const EXPIRES_AT: usize = 3;
+const RECORDED_BY: usize = 4;
+const CLASS: usize = 5;
+const KEY: usize = 6;
+const FINGERPRINT: usize = 7;
+const TOKEN: usize = 8;
+const RESPONSE: usize = 9;
+type Columns<'a> = Tuple<'a, 10>;
+
+/// A success or a final failure; the letters stand in the column `class`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Class {
+    /// `s`
+    Succeeded,
+    /// `f`
+    Failed,
+}
+
+impl Class {
+    /// The letter stored.
+    pub fn letter(self) -> u8 {
+        match self {
+            Class::Succeeded => b's',
+            Class::Failed => b'f',
+        }
+    }
+}
+
+/// What is kept of an executed request.
+pub struct Outcome {
+    /// See [`Class`].
+    pub class: Class,
+    /// What it answered.
+    pub response: Option<Jsonb>,
+    /// Of the payload, where one was given.
+    pub fingerprint: Option<Fingerprint>,
+    /// When it was recorded.
+    pub recorded_at: i64,
+    /// When it may be forgotten.
+    pub expires_at: i64,
+}
+
+/// An outcome found, expired or not.
+pub struct Found {
+    /// What it says.
+    pub outcome: Outcome,
+    /// Where it is.
+    pub place: Place,
+    /// Whether the transaction's snapshot sees it.
+    pub visible: bool,
+}
+
+impl Found {
+    /// What the decision rests on.
+    pub fn facts(&self) -> OutcomeFacts {
+        let Outcome { expires_at, fingerprint, .. } = self.outcome;
+        OutcomeFacts { expires_at, visible: self.visible, fingerprint }
+    }
+}
+
+/// Which request a probe looks for.
+pub struct Wanted<'a> {
+    /// Its session.
+    pub session: &'a SessionId,
+    /// The session's name, for messages.
+    pub session_name: &'a str,
+    /// Its key.
+    pub key: &'a str,
+    /// Where it is kept.
+    pub digest: Digest,
+}
+
+/// Finds the request's outcome that lives at `asked_at`; failing that, an expired one that is still there.
+pub fn find(wanted: &Wanted<'_>, asked_at: i64, snapshot: Snapshot) -> Result<Option<Found>, Error> {
+    let mut expired = None;
+    for number in segment::probe_order() {
+        match find_in(number, wanted, snapshot)? {
+            Some(found) if found.outcome.expires_at > asked_at => return Ok(Some(found)),
+            Some(found) => expired = Some(found),
+            None => {}
+        }
+    }
+    Ok(expired)
+}
+
+fn find_in(number: usize, wanted: &Wanted<'_>, snapshot: Snapshot) -> Result<Option<Found>, Error> {
+    let (table, index) = SEGMENTS[number];
+    let table = Rel::open(table, Access::Read);
+    if table.is_empty() {
+        return Ok(None);
+    }
+    let keys = &mut [rel::uuid_equals(DIGEST as i16 + 1, &wanted.digest.0)];
+    table.find(Some(index), keys, snapshot, |row: &Columns<'_>| Some(read(row, number, wanted))).transpose()
+}
+
+fn read(row: &Columns<'_>, segment: usize, wanted: &Wanted<'_>) -> Result<Found, Error> {
+    // The digest only leads here; what counts is the name.
+    if row.uuid(SESSION).as_ref() != Some(wanted.session) || !row.text_is(KEY, wanted.key) {
+        let name = Name::new(wanted.session_name, wanted.key);
+        return Err(Error::Corrupted { message: format!("the outcome found for {name} is another request's") });
+    }
+    let broken = || Error::Corrupted { message: format!("an outcome in segment {segment} lacks a value") };
+    let class = match row.char(CLASS) {
+        Some(b's') => Class::Succeeded,
+        Some(b'f') => Class::Failed,
+        _ => return Err(broken()),
+    };
+    Ok(Found {
+        outcome: Outcome {
+            class,
+            response: row.jsonb(RESPONSE),
+            fingerprint: row.uuid(FINGERPRINT),
+            recorded_at: row.int8(RECORDED_AT).ok_or_else(broken)?,
+            expires_at: row.int8(EXPIRES_AT).ok_or_else(broken)?,
+        },
+        place: Place { segment, at: row.at() },
+        visible: row.visible(),
+    })
+}
+
+/// Deletes what is kept of the request, in every segment; gives what it was, where there was anything.
+pub fn clear(wanted: &Wanted<'_>) -> Result<Option<Class>, Error> {
+    let mut cleared = None;
+    for number in segment::probe_order() {
+        if let Some(found) = find_in(number, wanted, Snapshot::Itself)? {
+            found.place.delete();
+            cleared = Some(found.outcome.class);
+        }
+    }
+    Ok(cleared)
+}
+
+/// Inserts an outcome that lives `ttl_us` from its recording, or a little longer for a time key.
+pub fn insert(wanted: &Wanted<'_>, outcome: &Outcome, ttl_us: i64) -> Result<(), Error> {
+    let (_, table) = segment::open_for_outcomes(ttl_us)?;
+    let mut columns: [Option<pg_sys::Datum>; 10] = [None; 10];
+    columns[DIGEST] = Some(pg::uuid(&wanted.digest.0));
+    columns[SESSION] = Some(pg::uuid(wanted.session));
+    columns[RECORDED_AT] = Some(outcome.recorded_at.into());
+    columns[EXPIRES_AT] = Some(outcome.expires_at.into());
+    columns[RECORDED_BY] = Some(pg::current_role().into());
+    columns[CLASS] = Some((outcome.class.letter() as i8).into());
+    columns[KEY] = Some(pg::text(wanted.key));
+    columns[FINGERPRINT] = outcome.fingerprint.as_ref().map(pg::uuid);
+    columns[RESPONSE] = outcome.response.map(Jsonb::datum);
+    debug_assert!(columns[TOKEN].is_none(), "only a leased claim has a token");
+    table.insert(&columns);
+    Ok(())
+}

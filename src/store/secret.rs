@@ -1,0 +1,98 @@
+//! `idempotence.secret`: the key of the digests.
+//!
+//! CREATE EXTENSION seeds a key, and a restore adds the one that the restored digests were made with.
+//! Which one counts is told by use: a key is marked when the first session is made, and only requests
+//! of sessions have digests. So there is at most one key in use, unless data was restored into a
+//! database that had requests of its own, and where there are sessions there is one, unless data was
+//! restored in part. Otherwise nothing is answered: with the wrong key, requests that were done would
+//! look new.
+
+use crate::domain::identity::{Digest, Secret, SessionId};
+use crate::error::{Error, WAIT_BY_SETTING};
+use crate::guc;
+use crate::lock::Tag;
+use crate::pg;
+use crate::store::cache::{self, Table};
+use crate::store::rel::{Access, Rel, Snapshot, Tuple};
+use crate::store::session;
+use pgrx::datum::IntoDatum;
+use pgrx::pg_sys;
+
+const IN_USE_SINCE: usize = 0;
+const KEY: usize = 1;
+type Columns<'a> = Tuple<'a, 2>;
+
+/// A row.
+struct Row {
+    at: pg_sys::ItemPointerData,
+    key: Secret,
+    in_use: bool,
+    committed: bool,
+}
+
+/// Digests a request's name with the database's secret.
+pub fn digest(session: &SessionId, stream: &str, request: &str) -> Digest {
+    let read = || {
+        let row = one_that_counts();
+        if !row.in_use {
+            // A request has a session, and whoever made that put a key to use: this is not the one.
+            not_restored().raise();
+        }
+        (row.key, row.committed)
+    };
+    let secret = cache::remembered(|cache| cache.secret, read, |cache, secret| cache.secret = Some(secret));
+    Digest::of(&secret, session, stream, request)
+}
+
+/// Marks the key as in use, in the transaction that makes a session.
+pub fn put_in_use() -> Result<(), Error> {
+    if one_that_counts().in_use {
+        return Ok(());
+    }
+    if !Tag::secret().acquire(guc::wait_us()) {
+        let what = "the making of the first session by another transaction".into();
+        return Err(Error::WaitRanOut { what, hint: WAIT_BY_SETTING });
+    }
+    let row = one_that_counts();
+    if !row.in_use {
+        if session::any() {
+            return Err(not_restored());
+        }
+        let table = Rel::open(Table::Secret, Access::Write);
+        table.update(row.at, &[Some(pg::now_us().into()), row.key.as_slice().into_datum()]);
+        cache::invalidate();
+    }
+    Ok(())
+}
+
+fn not_restored() -> Error {
+    Error::Corrupted { message: "there are sessions, but table \"idempotence.secret\" has no key in use".into() }
+}
+
+fn one_that_counts() -> Row {
+    let (used, unused): (Vec<Row>, Vec<Row>) = rows().into_iter().partition(|row| row.in_use);
+    // The same dump restored twice brings the same key twice.
+    if used.windows(2).any(|pair| pair[0].key != pair[1].key) {
+        let message = "table \"idempotence.secret\" has two keys in use".into();
+        Error::Corrupted { message }.raise();
+    }
+    match used.into_iter().chain(unused).min_by_key(|row| (!row.in_use, row.key)) {
+        Some(row) => row,
+        None => Error::Corrupted { message: "table \"idempotence.secret\" has no row".into() }.raise(),
+    }
+}
+
+fn rows() -> Vec<Row> {
+    let table = Rel::open(Table::Secret, Access::Read);
+    let mut rows = Vec::new();
+    table.find(None, &mut [], Snapshot::LatestMvcc, |row: &Columns<'_>| -> Option<()> {
+        rows.push(Row {
+            at: row.at(),
+            key: row.bytes(KEY)?.try_into().ok()?,
+            in_use: row.int8(IN_USE_SINCE).is_some(),
+            committed: !row.is_ours(),
+        });
+        None
+    });
+    rows
+}

@@ -1,0 +1,158 @@
+//! `idempotence.session`: standing sessions and their tombstones.
+
+use crate::domain::identity::SessionId;
+use crate::domain::time_key;
+use crate::error::Error;
+use crate::guc;
+use crate::pg;
+use crate::store::cache::{self, Index, SESSIONS_MAX, Table};
+use crate::store::rel::{self, Access, Rel, Snapshot, Tuple};
+use pgrx::datum::IntoDatum;
+use pgrx::pg_sys;
+use std::rc::Rc;
+
+const ID: usize = 0;
+const CREATED_AT: usize = 1;
+const DROPPED_AT: usize = 2;
+const OWNER: usize = 3;
+const REQUIRE_PAYLOAD: usize = 4;
+const INBOX: usize = 5;
+const TIME_KEYS: usize = 6;
+const TTL: usize = 7;
+const NAME: usize = 8;
+type Columns<'a> = Tuple<'a, 9>;
+
+/// A standing session.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Standing {
+    /// The same for all its lives.
+    pub id: SessionId,
+    /// What callers know it by.
+    pub name: String,
+    /// Whose it is.
+    pub owner: pg_sys::Oid,
+    /// Every request must come with a payload.
+    pub require_payload: bool,
+    /// It only deduplicates: `idem_once`, never `idem_begin`.
+    pub inbox: bool,
+    /// Its keys are UUIDv7 and too old ones are refused.
+    pub time_keys: bool,
+    /// How long its outcomes live; `None`: as long as the setting `retention` says.
+    pub ttl_us: Option<i64>,
+    /// When it was made.
+    pub created_at: i64,
+    /// When it was dropped, if it was.
+    pub dropped_at: Option<i64>,
+}
+
+impl Standing {
+    /// Finds the session of a request and checks the caller's right to it: the one place where that is
+    /// done. Before any lock, so that nobody blocks, or learns of, another's requests.
+    pub fn of_caller(name: &str, action: &'static str) -> Result<Rc<Standing>, Error> {
+        // What is remembered is used without a lock on the table, so what others changed is taken in here.
+        cache::take_in_messages();
+        let session = Standing::remembered(name).filter(|session| session.dropped_at.is_none());
+        match session {
+            Some(session) => session.usable_to(action),
+            None => Err(unknown(name)),
+        }
+    }
+
+    /// The session, if the caller has the right to it.
+    pub fn usable_to(self: Rc<Standing>, action: &'static str) -> Result<Rc<Standing>, Error> {
+        self.check_rights(action)?;
+        Ok(self)
+    }
+
+    /// 42501 unless the caller has the privileges of the owner.
+    pub fn check_rights(&self, action: &'static str) -> Result<(), Error> {
+        if pg::has_privileges_of(self.owner) {
+            Ok(())
+        } else {
+            Err(Error::NotYours { session: self.name.clone(), action })
+        }
+    }
+
+    /// How long its outcomes live.
+    pub fn ttl_us(&self) -> i64 {
+        self.ttl_us.unwrap_or_else(guc::retention_us)
+    }
+
+    fn remembered(name: &str) -> Option<Rc<Standing>> {
+        cache::remembered(
+            |cache| cache.sessions.get(name).map(|session| Some(Rc::clone(session))),
+            || match find(name) {
+                Some((session, _, committed)) => (Some(Rc::new(session)), committed),
+                // That there is none is not remembered: the names that are asked for have no bound.
+                None => (None, false),
+            },
+            |cache, session| {
+                if cache.sessions.len() >= SESSIONS_MAX {
+                    cache.sessions.clear();
+                }
+                if let Some(session) = session {
+                    cache.sessions.insert(session.name.clone(), session);
+                }
+            },
+        )
+    }
+
+    fn columns(&self) -> [Option<pg_sys::Datum>; 9] {
+        let mut columns = [None; 9];
+        columns[ID] = Some(pg::uuid(&self.id));
+        columns[CREATED_AT] = Some(self.created_at.into());
+        columns[DROPPED_AT] = self.dropped_at.map(Into::into);
+        columns[OWNER] = Some(self.owner.into());
+        columns[REQUIRE_PAYLOAD] = Some(self.require_payload.into());
+        columns[INBOX] = Some(self.inbox.into());
+        columns[TIME_KEYS] = Some(self.time_keys.into());
+        columns[TTL] = self.ttl_us.and_then(|us| pg::interval(us).into_datum());
+        columns[NAME] = Some(pg::text(&self.name));
+        columns
+    }
+}
+
+/// Whether there is any session, or a tombstone of one.
+pub fn any() -> bool {
+    let table = Rel::open(Table::Session, Access::Read);
+    table.find(None, &mut [], Snapshot::LatestMvcc, |_: &Columns<'_>| Some(())).is_some()
+}
+
+/// What a name means that no standing session has.
+pub fn unknown(name: &str) -> Error {
+    if time_key::looks_like_uuid(name) {
+        Error::SessionEnded { session: name.into() }
+    } else {
+        Error::NoSuchSession { session: name.into() }
+    }
+}
+
+/// The session or its tombstone as it is now, where its row is, and whether that is committed.
+pub fn find(name: &str) -> Option<(Standing, pg_sys::ItemPointerData, bool)> {
+    let table = Rel::open(Table::Session, Access::Read);
+    let keys = &mut [rel::text_equals(NAME as i16 + 1, name)];
+    table.find(Some(Index::SessionName), keys, Snapshot::LatestMvcc, |row: &Columns<'_>| {
+        let session = Standing {
+            id: row.uuid(ID)?,
+            name: row.text(NAME)?,
+            owner: row.oid(OWNER)?,
+            require_payload: row.bool(REQUIRE_PAYLOAD)?,
+            inbox: row.bool(INBOX)?,
+            time_keys: row.bool(TIME_KEYS)?,
+            ttl_us: row.interval_us(TTL),
+            created_at: row.int8(CREATED_AT)?,
+            dropped_at: row.int8(DROPPED_AT),
+        };
+        Some((session, row.at(), !row.is_ours()))
+    })
+}
+
+/// Saves a session: in the place of its former row, or as a new one. The caller holds its lock.
+pub fn save(session: &Standing, in_place_of: Option<pg_sys::ItemPointerData>) {
+    let table = Rel::open(Table::Session, Access::Write);
+    match in_place_of {
+        Some(at) => table.update(at, &session.columns()),
+        None => table.insert(&session.columns()),
+    }
+    cache::invalidate();
+}

@@ -1,0 +1,193 @@
+//! What is left of requests when backends or the whole server are killed.
+
+use anyhow::{Result, ensure};
+use idempotence_cluster_tests::bank::Bank;
+use idempotence_cluster_tests::{Cluster, Connection, Version, on_each_version};
+use rand::RngExt;
+
+on_each_version!(
+    a_killed_backend_leaves_nothing_of_an_unrecorded_request,
+    a_crash_leaves_nothing_of_an_unrecorded_request,
+    a_committed_outcome_survives_a_crash,
+    a_prepared_transaction_keeps_its_claim_through_a_crash,
+    a_prepared_inbox_entry_keeps_its_place_through_a_crash,
+    crashes_at_random_lose_no_acknowledged_outcome_and_repeat_no_effect,
+);
+
+const DATABASE: &str = "shop";
+
+fn start(version: Version) -> Result<Cluster> {
+    let server = Cluster::start(version)?;
+    server.create_database(DATABASE)?;
+    server.psql(
+        DATABASE,
+        "SELECT idem_create_session('payments'); SELECT idem_create_session('mails', inbox => true);
+         CREATE TABLE effect (key text NOT NULL)",
+    )?;
+    Ok(server)
+}
+
+/// Begins and works; the transaction stays open.
+async fn begin_and_work(connection: &Connection, key: &str) -> Result<()> {
+    let sql = format!("BEGIN; SELECT status FROM idem_begin('payments', '{key}'); INSERT INTO effect VALUES ('{key}')");
+    ensure!(connection.text(&sql).await? == "started");
+    Ok(())
+}
+
+fn record(key: &str) -> String {
+    format!("SELECT FROM idem_record('payments', '{key}', '\"done\"')")
+}
+
+/// The request was not executed: a retry may, and then it is done, once.
+async fn executes_once(server: &Cluster, key: &str) -> Result<()> {
+    let connection = server.reconnect(DATABASE).await?;
+    ensure!(connection.lookup("payments", key).await? == "unknown");
+    begin_and_work(&connection, key).await?;
+    connection.text(&format!("{}; COMMIT", record(key))).await?;
+    is_done_once(server, key).await
+}
+
+async fn is_done_once(server: &Cluster, key: &str) -> Result<()> {
+    let connection = server.reconnect(DATABASE).await?;
+    ensure!(connection.replay("payments", key).await? == "succeeded|\"done\"");
+    let effects = connection.text(&format!("SELECT count(*) FROM effect WHERE key = '{key}'")).await?;
+    ensure!(effects == "1", "{effects} effects of request {key}");
+    Ok(())
+}
+
+// Goal: a backend that dies takes its claims with it, recorded or not, as long as nothing was committed.
+// Method: kill -9 between work and COMMIT; the server restarts by itself; the retry executes.
+async fn a_killed_backend_leaves_nothing_of_an_unrecorded_request(version: Version) -> Result<()> {
+    let server = start(version)?;
+    for (key, recorded) in [("begun", false), ("recorded", true)] {
+        let doomed = server.reconnect(DATABASE).await?;
+        begin_and_work(&doomed, key).await?;
+        if recorded {
+            doomed.text(&record(key)).await?;
+        }
+        let witness = server.reconnect(DATABASE).await?;
+        ensure!(server.kill9_backend(doomed.pid().await?), "there is no such backend");
+        ensure!(doomed.try_text("COMMIT").await.is_err(), "a killed backend committed");
+        // Until the server has noticed, it lets clients in and has the dead one's locks.
+        witness.wait_for_end().await?;
+        executes_once(&server, key).await?;
+    }
+    Ok(())
+}
+
+// Goal: the same when the whole server dies.
+// Method: all its processes killed at once between work and COMMIT, then started again.
+async fn a_crash_leaves_nothing_of_an_unrecorded_request(version: Version) -> Result<()> {
+    let server = start(version)?;
+    let (begun, recorded) = (server.connect(DATABASE).await?, server.connect(DATABASE).await?);
+    begin_and_work(&begun, "begun").await?;
+    begin_and_work(&recorded, "recorded").await?;
+    recorded.text(&record("recorded")).await?;
+    recorded.text("SELECT idem_once('mails', 'm')").await?;
+    server.kill9()?;
+    server.start()?;
+    executes_once(&server, "begun").await?;
+    executes_once(&server, "recorded").await?;
+    ensure!(server.connect(DATABASE).await?.text("SELECT idem_once('mails', 'm')").await? == "t");
+    Ok(())
+}
+
+// Goal: what COMMIT has answered is replayed after a crash, with all that the request was known by.
+// Method: outcomes, a checkpoint, an inbox entry and a session's change committed just before the crash.
+async fn a_committed_outcome_survives_a_crash(version: Version) -> Result<()> {
+    let server = start(version)?;
+    let connection = server.connect(DATABASE).await?;
+    connection.text("CHECKPOINT").await?;
+    begin_and_work(&connection, "done").await?;
+    connection.text(&format!("{}; COMMIT", record("done"))).await?;
+    connection
+        .text(
+            "SELECT idem_once('mails', 'm'), idem_create_session('late', ttl => '90 days');
+             BEGIN; SELECT FROM idem_begin('payments', 'half', payload => '1'); SELECT idem_checkpoint('payments', 'half', 'p', '2'); COMMIT",
+        )
+        .await?;
+    connection.execute("late", "k", "1").await?;
+    server.kill9()?;
+    server.start()?;
+
+    is_done_once(&server, "done").await?;
+    let connection = server.connect(DATABASE).await?;
+    ensure!(connection.replay("late", "k").await? == "succeeded|1");
+    ensure!(connection.text("SELECT idem_once('mails', 'm')").await? == "f");
+    let ticket = "BEGIN; SELECT status, point, state FROM idem_begin('payments', 'half'); ROLLBACK";
+    ensure!(connection.text(ticket).await? == "started|p|2");
+    ensure!(connection.sqlstate("SELECT FROM idem_begin('payments', 'half', payload => '3')").await? == "ID001");
+    Ok(())
+}
+
+// Goal: a prepared transaction holds its claim through a crash: nobody executes beside it.
+// Method: two prepared, a crash, others begin; then one is committed, the other rolled back.
+async fn a_prepared_transaction_keeps_its_claim_through_a_crash(version: Version) -> Result<()> {
+    let server = start(version)?;
+    let connection = server.connect(DATABASE).await?;
+    for key in ["kept", "undone"] {
+        begin_and_work(&connection, key).await?;
+        connection.text(&format!("{}; PREPARE TRANSACTION '{key}'", record(key))).await?;
+    }
+    begin_and_work(&connection, "open").await?;
+    ensure!(connection.sqlstate("PREPARE TRANSACTION 'open'").await? == "ID008");
+
+    for crashed in [false, true] {
+        if crashed {
+            server.kill9()?;
+            server.start()?;
+        }
+        let other = server.connect(DATABASE).await?;
+        for key in ["kept", "undone"] {
+            let begin = format!("SELECT status FROM idem_begin('payments', '{key}', wait => '10 ms')");
+            ensure!(other.text(&begin).await? == "in_progress", "request {key} is prepared");
+            ensure!(other.lookup("payments", key).await? == "in_progress");
+        }
+    }
+    let other = server.connect(DATABASE).await?;
+    other.text("COMMIT PREPARED 'kept'").await?;
+    other.text("ROLLBACK PREPARED 'undone'").await?;
+    is_done_once(&server, "kept").await?;
+    executes_once(&server, "undone").await?;
+    executes_once(&server, "open").await
+}
+
+// Goal: an inbox entry that is prepared is neither new to others nor known, but in progress.
+// Method: the unique index, not a lock, holds it through the crash.
+async fn a_prepared_inbox_entry_keeps_its_place_through_a_crash(version: Version) -> Result<()> {
+    let server = start(version)?;
+    let connection = server.connect(DATABASE).await?;
+    for key in ["kept", "undone"] {
+        let sql = format!("BEGIN; SELECT idem_once('mails', '{key}'); PREPARE TRANSACTION '{key}'");
+        ensure!(connection.text(&sql).await? == "t");
+    }
+    server.kill9()?;
+    server.start()?;
+    let other = server.connect(DATABASE).await?;
+    other.text("SET idempotence.wait = '50 ms'").await?;
+    for key in ["kept", "undone"] {
+        ensure!(other.sqlstate(&format!("SELECT idem_once('mails', '{key}')")).await? == "55P03");
+    }
+    other.text("COMMIT PREPARED 'kept'").await?;
+    other.text("ROLLBACK PREPARED 'undone'").await?;
+    ensure!(other.text("SELECT idem_once('mails', 'kept'), idem_once('mails', 'undone')").await? == "f|t");
+    Ok(())
+}
+
+// Goal: no acknowledged outcome is lost and no effect repeated, whenever the server dies.
+// Method: clients transfer money with keys while the server is killed ten times, each after a random
+// number of transfers; then everything they were told is held against the tables.
+async fn crashes_at_random_lose_no_acknowledged_outcome_and_repeat_no_effect(version: Version) -> Result<()> {
+    let server = Cluster::start(version)?;
+    let mut bank = Bank::open(&server, 6)?;
+    for _ in 0..10 {
+        let transfers = rand::rng().random_range(1..300);
+        bank.progress(transfers).await?;
+        server.kill9()?;
+        server.start()?;
+    }
+    bank.progress(100).await?;
+    let retries = bank.close(&server).await?;
+    ensure!(retries > 0, "no client noticed any of the crashes");
+    Ok(())
+}

@@ -1,0 +1,210 @@
+//! What `pg_dump` saves of the extension, and what a restore makes of it.
+
+use anyhow::{Result, ensure};
+use idempotence_cluster_tests::fixture::{self, Fixture};
+use idempotence_cluster_tests::{Cluster, Connection, Version, on_each_version, run};
+
+on_each_version!(
+    a_dump_restores_into_a_new_database_and_a_new_cluster,
+    a_dump_of_a_restored_database_restores,
+    a_custom_dump_restores_in_parallel,
+    a_warm_backend_sees_data_that_is_restored_beside_it,
+    a_restore_into_an_older_extension_finds_its_outcomes,
+    a_restore_beside_requests_of_another_secret_is_told,
+    a_dump_restores_the_extension_in_its_own_schema,
+    sessions_of_a_dropped_role_are_the_superusers,
+);
+
+/// `pg_dump` of `programs`' version, which may be newer than the server's.
+fn dump(programs: &Cluster, source: &Cluster, database: &str, options: &[&str]) -> Result<String> {
+    let mut pg_dump = programs.program("pg_dump");
+    pg_dump.args(options).arg("-d").arg(source.connect_string(database, "postgres"));
+    run(&mut pg_dump, None)
+}
+
+fn restore(target: &Cluster, database: &str, dump: &str) -> Result<()> {
+    target.psql("postgres", &format!("CREATE DATABASE {database} TEMPLATE template0"))?;
+    target.psql(database, dump)?;
+    Ok(())
+}
+
+/// A cluster with the fixture in database `old`.
+async fn filled(version: Version) -> Result<(Cluster, Fixture)> {
+    let cluster = Cluster::start(version)?;
+    fixture::create_roles(&cluster)?;
+    cluster.create_database("old")?;
+    let fixture = fixture::fill(&cluster, "old").await?;
+    Ok((cluster, fixture))
+}
+
+// Goal: nothing is lost by pg_dump | psql, and all of it works in the new place.
+// Method: a bit of everything, restored next door and elsewhere; rows compared, then every request sent again.
+async fn a_dump_restores_into_a_new_database_and_a_new_cluster(version: Version) -> Result<()> {
+    let (source, fixture) = filled(version).await?;
+    let dump = dump(&source, &source, "old", &[])?;
+    restore(&source, "new", &dump)?;
+    fixture.check(&source, "new").await?;
+
+    let elsewhere = Cluster::start(version)?;
+    // Other oids than in the source: owners must come along by name.
+    elsewhere.psql("postgres", "CREATE ROLE first; CREATE ROLE second")?;
+    fixture::create_roles(&elsewhere)?;
+    restore(&elsewhere, "new", &dump)?;
+    fixture.check(&elsewhere, "new").await?;
+    // The source is what it was.
+    fixture.check(&source, "old").await
+}
+
+// Goal: the usual way to a new major version loses nothing.
+// Method: the newer pg_dump reads the old server, its psql fills the new one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dump_of_15_restores_into_18() -> Result<()> {
+    let (source, fixture) = filled(Version::Pg15).await?;
+    let target = Cluster::start(Version::Pg18)?;
+    fixture::create_roles(&target)?;
+    restore(&target, "new", &dump(&target, &source, "old", &[])?)?;
+    fixture.check(&target, "new").await
+}
+
+// Goal: the secret that a restore brings is the one that the next dump passes on.
+// Method: restored twice over; each restore leaves one more secret of its own beside the first.
+async fn a_dump_of_a_restored_database_restores(version: Version) -> Result<()> {
+    let (source, fixture) = filled(version).await?;
+    restore(&source, "child", &dump(&source, &source, "old", &[])?)?;
+    restore(&source, "grandchild", &dump(&source, &source, "child", &[])?)?;
+    fixture.check(&source, "grandchild").await
+}
+
+// Goal: the order in which tables are filled does not matter.
+// Method: custom format, restored by two jobs at a time.
+async fn a_custom_dump_restores_in_parallel(version: Version) -> Result<()> {
+    let (source, fixture) = filled(version).await?;
+    let file = source.home().join("dump").display().to_string();
+    dump(&source, &source, "old", &["-Fc", "-f", &file])?;
+    source.psql("postgres", "CREATE DATABASE new TEMPLATE template0")?;
+    let mut pg_restore = source.program("pg_restore");
+    pg_restore.args(["--exit-on-error", "-j", "2", "-d"]).arg(source.connect_string("new", "postgres")).arg(&file);
+    run(&mut pg_restore, None)?;
+    fixture.check(&source, "new").await
+}
+
+// Goal: no backend goes on with what it remembered from before a restore: the secret least of all.
+// Method: warmed by a transaction that is rolled back, then --data-only beside it, with and without triggers.
+async fn a_warm_backend_sees_data_that_is_restored_beside_it(version: Version) -> Result<()> {
+    let (source, fixture) = filled(version).await?;
+    for (target, options) in
+        [("plain", &["--data-only"] as &[&str]), ("without_triggers", &["--data-only", "--disable-triggers"])]
+    {
+        source.create_database(target)?;
+        fixture::grant(&source.connect(target).await?).await?;
+        let warm = fixture::connect(&source, target, "app").await?;
+        warm_up(&warm).await?;
+        source.psql(target, &dump(&source, &source, "old", options)?)?;
+        fixture.check_replays(&warm).await?;
+        fixture.check(&source, target).await?;
+    }
+    Ok(())
+}
+
+/// Makes the backend remember all it can, and leaves nothing behind.
+async fn warm_up(app: &Connection) -> Result<()> {
+    ensure!(app.sqlstate("SELECT FROM idem_begin('payments', 'paid')").await? == "42704");
+    app.text(
+        "BEGIN; SELECT idem_create_session('warm'), idem_create_session('inbox', inbox => true);
+         SELECT FROM idem_begin('warm', 'up'); SELECT FROM idem_record('warm', 'up', '1'); SELECT idem_once('inbox', 'up'); ROLLBACK",
+    )
+    .await?;
+    Ok(())
+}
+
+// Goal: outcomes are found again whatever the age of the extension that they are restored into.
+// Method: the target comes from a template that has had the extension for longer than the source.
+async fn a_restore_into_an_older_extension_finds_its_outcomes(version: Version) -> Result<()> {
+    let cluster = Cluster::start(version)?;
+    fixture::create_roles(&cluster)?;
+    cluster.create_database("template")?;
+    cluster.create_database("old")?;
+    let fixture = fixture::fill(&cluster, "old").await?;
+    cluster.psql("postgres", "CREATE DATABASE new TEMPLATE template")?;
+    cluster.psql("new", &dump(&cluster, &cluster, "old", &[])?)?;
+    fixture.check_works(&cluster, "new").await
+}
+
+// Goal: where outcomes of two secrets were brought together nothing that was done looks new.
+// Method: data restored into a database that has executed requests; both sides' requests are refused, not executed.
+async fn a_restore_beside_requests_of_another_secret_is_told(version: Version) -> Result<()> {
+    let (source, _) = filled(version).await?;
+    source.create_database("used")?;
+    fixture::grant(&source.connect("used").await?).await?;
+    let app = fixture::connect(&source, "used", "app").await?;
+    app.text("SELECT idem_create_session('orders')").await?;
+    app.execute("orders", "done", "1").await?;
+    source.psql("used", &dump(&source, &source, "old", &["--data-only"])?)?;
+    for call in
+        ["begin('orders', 'done')", "begin('payments', 'paid')", "lookup('payments', 'paid')", "once('mails', 'm1')"]
+    {
+        let state = app.sqlstate(&format!("SELECT FROM idem_{call}")).await?;
+        ensure!(state == "XX001", "idem_{call}: {state}");
+    }
+    Ok(())
+}
+
+// Goal: the extension may share the schema of its tables, and a dump brings it back there.
+// Method: the same check, with the schema made before the extension.
+async fn a_dump_restores_the_extension_in_its_own_schema(version: Version) -> Result<()> {
+    let cluster = Cluster::start(version)?;
+    fixture::create_roles(&cluster)?;
+    cluster.psql("postgres", "CREATE DATABASE old")?;
+    cluster.psql("old", "CREATE SCHEMA idempotence; CREATE EXTENSION idempotence SCHEMA idempotence")?;
+    let fixture = fixture::fill(&cluster, "old").await?;
+    restore(&cluster, "new", &dump(&cluster, &cluster, "old", &[])?)?;
+    let schema = "SELECT extnamespace::regnamespace FROM pg_extension WHERE extname = 'idempotence'";
+    ensure!(cluster.psql("new", schema)?.trim_end() == "idempotence");
+    fixture.check(&cluster, "new").await?;
+    fixture.check(&cluster, "old").await
+}
+
+// Goal: a session whose owner was dropped is nobody's but a superuser's, and does not stop a dump.
+// Method: the owner's role dropped under a warm backend; its requests sent by others, before and after a restore.
+async fn sessions_of_a_dropped_role_are_the_superusers(version: Version) -> Result<()> {
+    let cluster = Cluster::start(version)?;
+    cluster.create_database("old")?;
+    cluster.psql(
+        "old",
+        "CREATE ROLE leaver LOGIN; CREATE ROLE stayer LOGIN; SELECT idem_grant('leaver'), idem_grant('stayer')",
+    )?;
+    let leaver = cluster.connect_as("old", "leaver").await?;
+    leaver.text("SELECT idem_create_session('orphaned'), idem_create_session('gone')").await?;
+    leaver.execute("orphaned", "k", "1").await?;
+    leaver.text("SELECT idem_drop_session('gone')").await?;
+    drop(leaver);
+    let superuser = cluster.connect("old").await?;
+    let stayer = cluster.connect_as("old", "stayer").await?;
+    ensure!(superuser.replay("orphaned", "k").await? == "succeeded|1");
+    ensure!(stayer.sqlstate("SELECT FROM idem_begin('orphaned', 'k')").await? == "42501");
+
+    cluster.psql("old", "SELECT idem_revoke('leaver'); DROP OWNED BY leaver; DROP ROLE leaver")?;
+    check_orphaned(&superuser, &stayer).await?;
+    restore(&cluster, "new", &dump(&cluster, &cluster, "old", &[])?)?;
+    check_orphaned(&cluster.connect("new").await?, &cluster.connect_as("new", "stayer").await?).await?;
+
+    // Handed over, it is somebody's again.
+    superuser.text("SELECT idem_alter_session('orphaned', owner => 'stayer')").await?;
+    ensure!(stayer.replay("orphaned", "k").await? == "succeeded|1");
+    Ok(())
+}
+
+async fn check_orphaned(superuser: &Connection, stayer: &Connection) -> Result<()> {
+    ensure!(superuser.replay("orphaned", "k").await? == "succeeded|1");
+    let open = "BEGIN; SELECT status FROM idem_begin('orphaned', 'fresh'); ROLLBACK";
+    ensure!(superuser.text(open).await? == "started");
+    for call in
+        ["begin('orphaned', 'k')", "lookup('orphaned', 'k')", "drop_session('orphaned')", "create_session('gone')"]
+    {
+        let state = stayer.sqlstate(&format!("SELECT FROM idem_{call}")).await?;
+        ensure!(state == "42501", "idem_{call} of a dropped role's session: {state}");
+    }
+    ensure!(superuser.text("SELECT count(*) FROM idempotence.sessions").await? == "1");
+    ensure!(superuser.text("SELECT count(*) FROM idempotence.outcomes").await? == "1");
+    Ok(())
+}

@@ -1,0 +1,202 @@
+//! The extension's own life: where it may be created, what DROP EXTENSION leaves, what backends that
+//! remember the former one do.
+
+use anyhow::{Result, ensure};
+use idempotence_cluster_tests::{Cluster, Connection, Version, on_each_version};
+
+on_each_version!(
+    drop_extension_leaves_nothing,
+    a_backend_starts_afresh_with_the_extension_made_anew,
+    an_idle_backend_starts_afresh_with_the_extension_made_anew,
+    a_drop_that_is_rolled_back_has_changed_nothing,
+    a_drop_meets_open_requests,
+    a_database_that_is_not_utf8_is_refused,
+);
+
+const DATABASE: &str = "shop";
+
+const SESSIONS: &str = "SELECT idem_create_session('payments'); SELECT idem_create_session('mails', inbox => true)";
+
+fn start(version: Version) -> Result<Cluster> {
+    let server = Cluster::start(version)?;
+    server.create_database(DATABASE)?;
+    server.psql(DATABASE, SESSIONS)?;
+    Ok(server)
+}
+
+/// Uses, and so remembers, all there is: for the first time in this life of the extension.
+async fn use_all(connection: &Connection) -> Result<()> {
+    connection.execute("payments", "a", "1").await?;
+    ensure!(connection.replay("payments", "a").await? == "succeeded|1");
+    ensure!(connection.text("SELECT idem_once('mails', 'm'), idem_once('mails', 'm')").await? == "t|f");
+    let half = "BEGIN; SELECT status FROM idem_begin('payments', 'half'); SELECT idem_checkpoint('payments', 'half', 'p'); COMMIT";
+    ensure!(connection.text(half).await? == "started");
+    ensure!(connection.text("SELECT replayed FROM idem_run('payments', 'run', 'SELECT 1')").await? == "f");
+    ensure!(connection.text("SELECT idem_forget('payments', 'run', 'a test')").await? == "t");
+    Ok(())
+}
+
+// Goal: DROP EXTENSION takes all of it along; a schema that the user made stays, empty.
+// Method: the names in all catalogs before CREATE EXTENSION and after DROP EXTENSION.
+async fn drop_extension_leaves_nothing(version: Version) -> Result<()> {
+    let server = Cluster::start(version)?;
+    let catalogs = "
+        SELECT 'relation', relnamespace::regnamespace, relname FROM pg_class WHERE relnamespace <> 'pg_toast'::regnamespace
+        UNION ALL SELECT 'toast', NULL, count(*)::text FROM pg_class WHERE relnamespace = 'pg_toast'::regnamespace
+        UNION ALL SELECT 'function', pronamespace::regnamespace, proname FROM pg_proc
+        UNION ALL SELECT 'type', typnamespace::regnamespace, typname FROM pg_type
+                   WHERE typnamespace <> 'pg_toast'::regnamespace
+        UNION ALL SELECT 'schema', NULL, nspname FROM pg_namespace
+        UNION ALL SELECT 'trigger', NULL, tgname FROM pg_trigger
+        UNION ALL SELECT 'constraint', connamespace::regnamespace, conname FROM pg_constraint
+        UNION ALL SELECT 'init privileges', NULL, count(*)::text FROM pg_init_privs
+        UNION ALL SELECT 'extension', NULL, extname FROM pg_extension
+        ORDER BY 1, 2, 3";
+    for schema in ["public", "idempotence"] {
+        server.psql("postgres", &format!("CREATE SCHEMA IF NOT EXISTS {schema}"))?;
+        let before = server.psql("postgres", catalogs)?;
+        let connection = server.connect("postgres").await?;
+        connection
+            .text(&format!("SET search_path = {schema}; CREATE EXTENSION idempotence SCHEMA {schema}; {SESSIONS}"))
+            .await?;
+        use_all(&connection).await?;
+        connection.text("DROP EXTENSION idempotence").await?;
+        let after = server.psql("postgres", catalogs)?;
+        ensure!(after == before, "in schema {schema}: {}", difference(&before, &after));
+    }
+    Ok(())
+}
+
+fn difference(before: &str, after: &str) -> String {
+    let of = |these: &str, others: &str| {
+        let others: Vec<&str> = others.lines().collect();
+        these.lines().filter(|line| !others.contains(line)).collect::<Vec<_>>().join(", ")
+    };
+    format!("gone is {}; left is {}", of(before, after), of(after, before))
+}
+
+// Goal: a backend that dropped and created the extension knows nothing of the former one.
+// Method: everything used, then made anew, in transactions of its own, in one, and within one that used it.
+async fn a_backend_starts_afresh_with_the_extension_made_anew(version: Version) -> Result<()> {
+    let server = start(version)?;
+    let connection = server.connect(DATABASE).await?;
+    use_all(&connection).await?;
+
+    connection.text("DROP EXTENSION idempotence").await?;
+    ensure!(connection.sqlstate("SELECT FROM idem_begin('payments', 'a')").await? == "42883");
+    connection.text("CREATE EXTENSION idempotence").await?;
+    ensure!(connection.sqlstate("SELECT FROM idem_begin('payments', 'a')").await? == "42704");
+    connection.text(SESSIONS).await?;
+    use_all(&connection).await?;
+
+    connection
+        .text(&format!("BEGIN; DROP EXTENSION idempotence; CREATE EXTENSION idempotence; {SESSIONS}; COMMIT"))
+        .await?;
+    use_all(&connection).await?;
+
+    let within = format!(
+        "BEGIN; SELECT FROM idem_begin('payments', 'b'); SELECT FROM idem_record('payments', 'b', '1');
+         DROP EXTENSION idempotence; CREATE EXTENSION idempotence; {SESSIONS};
+         SELECT status FROM idem_begin('payments', 'b'); SELECT FROM idem_record('payments', 'b', '2');
+         SELECT idem_once('mails', 'm'); COMMIT"
+    );
+    ensure!(connection.text(&within).await? == "started\nt");
+    ensure!(connection.replay("payments", "b").await? == "succeeded|2");
+    Ok(())
+}
+
+// Goal: a backend that slept through it knows nothing of the former one either.
+// Method: warmed, idle while another makes the extension anew, then used, the last time inside a transaction begun before.
+async fn an_idle_backend_starts_afresh_with_the_extension_made_anew(version: Version) -> Result<()> {
+    let server = start(version)?;
+    let idle = server.connect(DATABASE).await?;
+    use_all(&idle).await?;
+    for sessions_by_idle in [false, true] {
+        server.psql(DATABASE, "DROP EXTENSION idempotence; CREATE EXTENSION idempotence")?;
+        if sessions_by_idle {
+            ensure!(idle.sqlstate("SELECT FROM idem_begin('payments', 'a')").await? == "42704");
+            idle.text(SESSIONS).await?;
+        } else {
+            server.psql(DATABASE, SESSIONS)?;
+        }
+        use_all(&idle).await?;
+    }
+    // Gone for good, in the middle of the idle one's transaction.
+    idle.text("BEGIN").await?;
+    server.psql(DATABASE, "DROP EXTENSION idempotence")?;
+    // Its function may still be found, but then its tables are not: undefined_function, undefined_table.
+    let state = idle.sqlstate("SELECT FROM idem_begin('payments', 'a')").await?;
+    ensure!(["42883", "42P01"].contains(&state.as_str()), "a call without the extension: {state}");
+    Ok(())
+}
+
+// Goal: a DROP EXTENSION that is rolled back leaves requests, and what is remembered of them, as they were.
+// Method: dropped, or dropped and made anew and used, then rolled back, to a savepoint too.
+async fn a_drop_that_is_rolled_back_has_changed_nothing(version: Version) -> Result<()> {
+    let server = start(version)?;
+    let connection = server.connect(DATABASE).await?;
+    use_all(&connection).await?;
+    let anew = format!(
+        "DROP EXTENSION idempotence; CREATE EXTENSION idempotence; {SESSIONS};
+         SELECT status FROM idem_begin('payments', 'a'); SELECT FROM idem_record('payments', 'a', '2'); SELECT idem_once('mails', 'm')"
+    );
+    connection.text("BEGIN; DROP EXTENSION idempotence; ROLLBACK").await?;
+    ensure!(connection.replay("payments", "a").await? == "succeeded|1");
+    ensure!(connection.text(&format!("BEGIN; {anew}; ROLLBACK")).await? == "started\nt");
+    ensure!(connection.replay("payments", "a").await? == "succeeded|1");
+    ensure!(connection.text("SELECT idem_once('mails', 'm')").await? == "f");
+
+    connection.text("BEGIN; SELECT FROM idem_begin('payments', 'outer'); SAVEPOINT s").await?;
+    ensure!(connection.text(&anew).await? == "started\nt");
+    connection.text("ROLLBACK TO s; SELECT FROM idem_record('payments', 'outer', '3'); COMMIT").await?;
+    ensure!(connection.replay("payments", "outer").await? == "succeeded|3");
+    ensure!(connection.replay("payments", "a").await? == "succeeded|1");
+    Ok(())
+}
+
+// Goal: DROP EXTENSION beside open requests waits for what is recorded, and what is not fails plainly.
+// Method: one backend with a recorded, one with an unrecorded request; a third drops.
+async fn a_drop_meets_open_requests(version: Version) -> Result<()> {
+    let server = start(version)?;
+    let recorder = server.connect(DATABASE).await?;
+    recorder
+        .text("BEGIN; SELECT FROM idem_begin('payments', 'r'); SELECT FROM idem_record('payments', 'r', '1')")
+        .await?;
+    let beginner = server.connect(DATABASE).await?;
+    beginner.text("BEGIN; SELECT FROM idem_begin('payments', 'b')").await?;
+
+    let dropper = server.connect(DATABASE).await?;
+    ensure!(dropper.sqlstate("SET lock_timeout = '100 ms'; DROP EXTENSION idempotence").await? == "55P03");
+    recorder.text("COMMIT").await?;
+    dropper.text("SET lock_timeout = '1 min'").await?;
+    dropper.text("DROP EXTENSION idempotence").await?;
+
+    let late = beginner.error("SELECT FROM idem_record('payments', 'b', '1')").await?;
+    ensure!(late.code().code() == "42883", "a record without the extension: {}", late.code().code());
+    beginner.text("ROLLBACK").await?;
+    // The same without another call: its COMMIT may not pass for done.
+    dropper.text(&format!("CREATE EXTENSION idempotence; {SESSIONS}")).await?;
+    beginner.text("BEGIN; SELECT FROM idem_begin('payments', 'b')").await?;
+    dropper.text("DROP EXTENSION idempotence").await?;
+    ensure!(beginner.sqlstate("COMMIT").await? == "ID008");
+    Ok(())
+}
+
+// Goal: where the same key has other bytes for other clients there is no extension.
+// Method: CREATE EXTENSION in databases of other encodings: refused, with a way out, and nothing left.
+async fn a_database_that_is_not_utf8_is_refused(version: Version) -> Result<()> {
+    let server = Cluster::start(version)?;
+    for encoding in ["SQL_ASCII", "LATIN1", "EUC_JP"] {
+        let database = encoding.to_lowercase();
+        server.psql("postgres", &format!("CREATE DATABASE {database} TEMPLATE template0 ENCODING '{encoding}'"))?;
+        let connection = server.connect(&database).await?;
+        let error = connection.error("CREATE EXTENSION idempotence").await?;
+        ensure!(error.code().code() == "0A000", "{}", error.code().code());
+        ensure!(error.message() == "extension \"idempotence\" needs a database in encoding UTF8");
+        ensure!(error.detail().is_some_and(|detail| detail.contains(encoding)));
+        ensure!(error.hint() == Some("Create the database with ENCODING 'UTF8' TEMPLATE template0."));
+        let left = "SELECT count(*) FROM pg_namespace WHERE nspname = 'idempotence'";
+        ensure!(connection.text(left).await? == "0");
+    }
+    Ok(())
+}

@@ -1,0 +1,180 @@
+//! Requests on a hot standby, and after its promotion.
+
+use anyhow::{Result, ensure};
+use idempotence_cluster_tests::bank::Bank;
+use idempotence_cluster_tests::{Cluster, Connection, Version, on_each_version};
+use rand::RngExt;
+
+on_each_version!(
+    a_standby_replays_and_refuses_what_would_have_to_be_executed,
+    a_warm_backend_of_a_standby_follows_the_primary,
+    a_standby_that_is_promoted_executes,
+    a_failover_under_load_loses_no_acknowledged_outcome_and_repeats_no_effect,
+);
+
+const DATABASE: &str = "shop";
+
+fn start(version: Version) -> Result<(Cluster, Cluster)> {
+    let primary = Cluster::start(version)?;
+    primary.create_database(DATABASE)?;
+    primary.psql(
+        DATABASE,
+        "SELECT idem_create_session('payments'); SELECT idem_create_session('mails', inbox => true);
+         SELECT idem_create_session('timed', ttl => '1 day', time_keys => true)",
+    )?;
+    let standby = primary.standby()?;
+    Ok((primary, standby))
+}
+
+// Goal: a standby answers what was done, says plainly what it cannot do, and never hangs.
+// Method: each function there, while the primary holds a claim that the standby cannot see.
+async fn a_standby_replays_and_refuses_what_would_have_to_be_executed(version: Version) -> Result<()> {
+    let (primary, standby) = start(version)?;
+    let on_primary = primary.connect(DATABASE).await?;
+    on_primary.execute("payments", "done", r#"{"n": 1}"#).await?;
+    on_primary
+        .text(
+            "SELECT idem_once('mails', 'known');
+             BEGIN; SELECT FROM idem_begin('payments', 'refused', payload => '1'); SELECT FROM idem_record('payments', 'refused', '2', failed => true); COMMIT;
+             BEGIN; SELECT FROM idem_begin('payments', 'half'); SELECT idem_checkpoint('payments', 'half', 'p', '3'); COMMIT",
+        )
+        .await?;
+    let time_key = on_primary.text("SELECT idem_generate_id()").await?;
+    on_primary.execute("timed", &time_key, "4").await?;
+    on_primary.text("BEGIN; SELECT FROM idem_begin('payments', 'open')").await?;
+    standby.catch_up_with(&primary)?;
+
+    let on_standby = standby.connect(DATABASE).await?;
+    on_standby.text("SET idempotence.wait = -1").await?;
+    ensure!(on_standby.replay("payments", "done").await? == r#"succeeded|{"n": 1}"#);
+    ensure!(on_standby.replay("timed", &time_key).await? == "succeeded|4");
+    let replay = "SELECT replayed, status, response FROM idem_begin('payments', 'refused', payload => '1')";
+    ensure!(on_standby.text(replay).await? == "t|failed|2");
+    let replay = "SELECT replayed, response FROM idem_run('payments', 'done', 'SELECT 1')";
+    ensure!(on_standby.text(replay).await? == r#"t|{"n": 1}"#);
+    ensure!(
+        on_standby
+            .text("SELECT idem_once('mails', 'known'), count(*) FROM idem_once_many('mails', '{known,known}')")
+            .await?
+            == "f|0"
+    );
+    leaves_nothing(&on_standby).await?;
+
+    for (key, known) in
+        [("done", "succeeded"), ("refused", "failed"), ("half", "unknown"), ("open", "unknown"), ("new", "unknown")]
+    {
+        ensure!(on_standby.lookup("payments", key).await? == known, "{key}");
+    }
+    for (call, state) in [
+        ("begin('payments', 'new')", "25006"),
+        ("begin('payments', 'open')", "25006"),
+        ("begin('payments', 'half')", "25006"),
+        ("begin('payments', 'refused', payload => '2')", "ID001"),
+        ("begin('typo', 'new')", "42704"),
+        ("run('payments', 'new', 'SELECT 1')", "25006"),
+        ("once('mails', 'new')", "25006"),
+        ("once_many('mails', '{known,new}')", "25006"),
+        ("record('payments', 'new')", "ID007"),
+        ("checkpoint('payments', 'half', 'q')", "ID007"),
+        ("create_session('another')", "25006"),
+        ("alter_session('payments', ttl => '1 hour')", "25006"),
+        ("drop_session('payments')", "25006"),
+        ("forget('payments', 'done', 'a test')", "25006"),
+    ] {
+        let found = on_standby.sqlstate(&format!("SELECT FROM idem_{call}")).await?;
+        ensure!(found == state, "idem_{call} gives {found} instead of {state}");
+    }
+    leaves_nothing(&on_standby).await?;
+    ensure!(on_standby.text("SELECT count(*) FROM idempotence.outcomes").await? == "4");
+    ensure!(on_standby.text("SELECT count(*) FROM idempotence.sessions").await? == "3");
+    Ok(())
+}
+
+/// Neither a transaction id nor a lock of ours, also not while the transaction of a replay is open.
+async fn leaves_nothing(connection: &Connection) -> Result<()> {
+    let left = connection
+        .text(
+            "BEGIN; SELECT FROM idem_begin('payments', 'done');
+             SELECT pg_current_xact_id_if_assigned(), count(*) FROM pg_locks
+              WHERE pid = pg_backend_pid() AND (locktype = 'advisory' OR relation IN (SELECT oid FROM pg_class WHERE relnamespace = 'idempotence'::regnamespace));
+             COMMIT",
+        )
+        .await?;
+    ensure!(left == "|0", "a replay left {left}");
+    Ok(())
+}
+
+// Goal: what a backend of a standby remembers is dropped when the primary changes it.
+// Method: the same connection asks again after each change, up to a new extension altogether.
+async fn a_warm_backend_of_a_standby_follows_the_primary(version: Version) -> Result<()> {
+    let (primary, standby) = start(version)?;
+    let on_primary = primary.connect(DATABASE).await?;
+    let warm = standby.connect(DATABASE).await?;
+    on_primary.execute("payments", "a", "1").await?;
+    standby.catch_up_with(&primary)?;
+    ensure!(warm.replay("payments", "a").await? == "succeeded|1");
+
+    // A longer ttl changes the ring's row, too.
+    on_primary.text("SELECT idem_alter_session('payments', ttl => '100 days', require_payload => true)").await?;
+    on_primary.text("VACUUM FULL idempotence.outcome_0").await?;
+    on_primary.text("REINDEX SCHEMA CONCURRENTLY idempotence").await?;
+    standby.catch_up_with(&primary)?;
+    ensure!(warm.sqlstate("SELECT FROM idem_begin('payments', 'a')").await? == "22004");
+    ensure!(warm.text("SELECT response FROM idem_begin('payments', 'a', payload => '1')").await? == "1");
+
+    on_primary.text("SELECT idem_drop_session('payments')").await?;
+    standby.catch_up_with(&primary)?;
+    ensure!(warm.sqlstate("SELECT FROM idem_begin('payments', 'a')").await? == "42704");
+
+    on_primary.text("DROP EXTENSION idempotence").await?;
+    standby.catch_up_with(&primary)?;
+    ensure!(warm.sqlstate("SELECT FROM idem_begin('payments', 'a')").await? == "42883");
+    on_primary.text("CREATE EXTENSION idempotence; SELECT idem_create_session('payments')").await?;
+    on_primary.execute("payments", "a", "2").await?;
+    standby.catch_up_with(&primary)?;
+    ensure!(warm.replay("payments", "a").await? == "succeeded|2");
+    Ok(())
+}
+
+// Goal: a promoted standby is a primary, also for backends that were connected before.
+// Method: replay and refusal before, replay and execution after, on the same connection.
+async fn a_standby_that_is_promoted_executes(version: Version) -> Result<()> {
+    let (primary, standby) = start(version)?;
+    let on_primary = primary.connect(DATABASE).await?;
+    on_primary.execute("payments", "done", "1").await?;
+    on_primary.text("SELECT idem_once('mails', 'known')").await?;
+    standby.catch_up_with(&primary)?;
+    let warm = standby.connect(DATABASE).await?;
+    ensure!(warm.replay("payments", "done").await? == "succeeded|1");
+    ensure!(warm.sqlstate("SELECT FROM idem_begin('payments', 'new')").await? == "25006");
+
+    primary.kill9()?;
+    standby.promote()?;
+    ensure!(warm.replay("payments", "done").await? == "succeeded|1");
+    warm.execute("payments", "new", "2").await?;
+    ensure!(warm.replay("payments", "new").await? == "succeeded|2");
+    ensure!(warm.text("SELECT idem_once('mails', 'known'), idem_once('mails', 'new')").await? == "f|t");
+    Ok(())
+}
+
+// Goal: with synchronous replication a failover loses no acknowledged outcome and repeats no effect.
+// Method: clients transfer money with keys; the primary is killed, the standby promoted, the clients follow.
+async fn a_failover_under_load_loses_no_acknowledged_outcome_and_repeats_no_effect(version: Version) -> Result<()> {
+    let primary = Cluster::start(version)?;
+    let standby = primary.standby()?;
+    primary.conf("synchronous_standby_names", "*")?;
+    primary.conf("synchronous_commit", "remote_apply")?;
+    primary.reload()?;
+    let sync = "SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'";
+    primary.wait_for("postgres", sync, "1").await?;
+
+    let mut bank = Bank::open(&primary, 6)?;
+    bank.progress(rand::rng().random_range(200..500)).await?;
+    primary.kill9()?;
+    standby.promote()?;
+    bank.move_to(&standby);
+    bank.progress(200).await?;
+    let retries = bank.close(&standby).await?;
+    ensure!(retries > 0, "no client noticed the failover");
+    Ok(())
+}

@@ -1,0 +1,315 @@
+-- Goal: every SQLSTATE of the extension, with its message, DETAIL and HINT, to be caught by its code.
+-- Method: each is provoked once to be read and once inside PL/pgSQL's EXCEPTION WHEN SQLSTATE.
+\pset format unaligned
+\pset tuples_only on
+SELECT idem_create_session('errors', ttl => '1 hour');
+SELECT idem_create_session('errors needs payload', require_payload => true);
+SELECT idem_create_session('errors inbox', inbox => true);
+SELECT idem_create_session('errors old', ttl => '1 hour', time_keys => true);
+DO $$ BEGIN
+  PERFORM idem_begin('errors', 'done', payload => '1');
+  PERFORM idem_record('errors', 'done', '"answer"');
+END $$;
+
+-- Does what the text says and tells by which handler the error was caught.
+CREATE FUNCTION errors_caught(statement text) RETURNS text
+LANGUAGE plpgsql
+AS $$
+BEGIN
+  EXECUTE statement;
+  RETURN 'no error';
+EXCEPTION
+  WHEN SQLSTATE 'ID001' THEN RETURN 'ID001 payload_mismatch';
+  WHEN SQLSTATE 'ID002' THEN RETURN 'ID002 already_begun';
+  WHEN SQLSTATE 'ID003' THEN RETURN 'ID003 outcome_discarded';
+  WHEN SQLSTATE 'ID004' THEN RETURN 'ID004 session_ended';
+  WHEN SQLSTATE 'ID005' THEN RETURN 'ID005 fenced';
+  WHEN SQLSTATE 'ID006' THEN RETURN 'ID006 out_of_sequence';
+  WHEN SQLSTATE 'ID007' THEN RETURN 'ID007 not_begun';
+  WHEN SQLSTATE 'ID008' THEN RETURN 'ID008 unrecorded';
+  WHEN SQLSTATE 'ID009' THEN RETURN 'ID009 limit_exceeded';
+  WHEN SQLSTATE 'ID010' THEN RETURN 'ID010 key_too_old';
+  WHEN null_value_not_allowed THEN RETURN 'null_value_not_allowed';
+  WHEN invalid_parameter_value THEN RETURN 'invalid_parameter_value';
+  WHEN undefined_object THEN RETURN 'undefined_object';
+  WHEN duplicate_object THEN RETURN 'duplicate_object';
+  WHEN insufficient_privilege THEN RETURN 'insufficient_privilege';
+  WHEN read_only_sql_transaction THEN RETURN 'read_only_sql_transaction';
+  WHEN lock_not_available THEN RETURN 'lock_not_available';
+  WHEN cardinality_violation THEN RETURN 'cardinality_violation';
+END
+$$;
+
+-- ID001 payload_mismatch
+\set do 'SELECT idem_begin(\'errors\', \'done\', payload => \'2\')'
+SELECT regress_error(:'do');
+SELECT errors_caught(:'do');
+
+-- ID002 already_begun: by two calls, and by one that is written as if it were one
+\set do 'SELECT idem_begin(\'errors\', \'twice\'), idem_begin(\'errors\', \'twice\')'
+SELECT regress_error(:'do');
+SELECT errors_caught(:'do');
+\set do 'SELECT (idem_begin(\'errors\', \'twice\')).*'
+SELECT regress_error(:'do');
+SELECT errors_caught(:'do');
+-- every client can read it, whatever its encoding
+SET client_encoding = 'LATIN1';
+\set VERBOSITY sqlstate
+SELECT (idem_begin('errors', 'twice')).*;
+\set VERBOSITY default
+RESET client_encoding;
+
+-- ID004 session_ended
+\set do 'SELECT idem_begin(\'01890a5d-ac96-774b-bcce-b302099a8057\', \'done\')'
+SELECT regress_error(:'do');
+SELECT errors_caught(:'do');
+
+-- ID005 fenced
+\set do 'SELECT idem_record(\'errors\', \'new\', token => 7)'
+SELECT regress_error(:'do');
+SELECT errors_caught(:'do');
+
+-- ID007 not_begun: never, in another transaction, recorded, released; and from each function
+\set do 'SELECT idem_record(\'errors\', \'new\')'
+SELECT regress_error(:'do');
+SELECT errors_caught(:'do');
+\set do 'SELECT idem_record(\'errors\', \'done\')'
+SELECT regress_error(:'do');
+\set do 'SELECT idem_checkpoint(\'errors\', \'new\', \'here\')'
+SELECT regress_error(:'do');
+SELECT errors_caught(:'do');
+\set do 'SELECT idem_release(\'errors\', \'new\')'
+SELECT regress_error(:'do');
+SELECT errors_caught(:'do');
+BEGIN;
+SELECT regress_show(idem_begin('errors', 'new'));
+SELECT idem_record('errors', 'new') IS NOT NULL;
+SELECT regress_error($$SELECT idem_record('errors', 'new')$$);
+SELECT regress_error($$SELECT idem_checkpoint('errors', 'new', 'here')$$);
+SELECT regress_error($$SELECT idem_release('errors', 'new')$$);
+ROLLBACK;
+BEGIN;
+SELECT regress_show(idem_begin('errors', 'new'));
+SELECT idem_release('errors', 'new');
+SELECT regress_error($$SELECT idem_record('errors', 'new')$$);
+SELECT regress_error($$SELECT idem_checkpoint('errors', 'new', 'here')$$);
+SELECT regress_error($$SELECT idem_release('errors', 'new')$$);
+ROLLBACK;
+
+-- ID008 unrecorded, at COMMIT. It cannot be caught in PL/pgSQL: no block there outlives a commit.
+CREATE TABLE errors_effect (id integer);
+BEGIN;
+SELECT regress_show(idem_begin('errors', 'open'));
+INSERT INTO errors_effect VALUES (1);
+COMMIT;
+\echo :SQLSTATE
+SELECT count(*) FROM errors_effect;
+SELECT regress_show(idem_lookup('errors', 'open'));
+SELECT regress_claims();
+-- more than one: the first is named, the others are counted
+BEGIN;
+SELECT regress_show(idem_begin('errors', 'open-1')), regress_show(idem_begin('errors', 'open-2'));
+COMMIT;
+\echo :SQLSTATE
+BEGIN;
+SELECT regress_show(idem_begin('errors', 'open-1')), regress_show(idem_begin('errors', 'open-2')),
+       regress_show(idem_begin('errors', 'open-3'));
+SELECT idem_record('errors', 'open-1') IS NOT NULL;
+SELECT regress_show(idem_begin('errors', 'open-4'));
+COMMIT;
+\echo :SQLSTATE
+-- in autocommit, where a statement is a transaction
+INSERT INTO errors_effect SELECT 2 FROM idem_begin('errors', 'open');
+\echo :SQLSTATE
+SELECT idem_begin('errors', 'open');
+\echo :SQLSTATE
+DO $$ BEGIN PERFORM idem_begin('errors', 'open'); END $$;
+\echo :SQLSTATE
+-- by COMMIT inside a procedure
+DO $$ BEGIN
+  INSERT INTO errors_effect VALUES (3);
+  PERFORM idem_begin('errors', 'open');
+  COMMIT;
+END $$;
+\echo :SQLSTATE
+SELECT count(*) FROM errors_effect;
+-- what a deferred trigger or a cursor WITH HOLD begins, while the transaction is committing already
+CREATE FUNCTION errors_deferred() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  PERFORM idem_begin('errors', 'deferred');
+  IF NEW.id = 5 THEN
+    PERFORM idem_record('errors', 'deferred', '5');
+  END IF;
+  RETURN NULL;
+END $$;
+CREATE CONSTRAINT TRIGGER deferred AFTER INSERT ON errors_effect DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION errors_deferred();
+INSERT INTO errors_effect VALUES (4);
+\echo :SQLSTATE
+INSERT INTO errors_effect VALUES (5);
+SELECT regress_show(idem_begin('errors', 'deferred'));
+DELETE FROM errors_effect;
+DROP TRIGGER deferred ON errors_effect;
+DROP FUNCTION errors_deferred;
+BEGIN;
+DECLARE held CURSOR WITH HOLD FOR SELECT regress_show(idem_begin('errors', 'open'));
+COMMIT;
+\echo :SQLSTATE
+-- ROLLBACK and a failed transaction are no commit
+BEGIN;
+SELECT regress_show(idem_begin('errors', 'open'));
+ROLLBACK;
+BEGIN;
+SELECT regress_show(idem_begin('errors', 'open'));
+SELECT 1 / 0;
+COMMIT;
+\echo :SQLSTATE
+
+-- the same as a warning, and not at all
+\set open 'SELECT regress_show(idem_begin(\'errors\', \'open\')); INSERT INTO errors_effect VALUES (4);'
+SET idempotence.unrecorded = 'warning';
+BEGIN;
+:open
+COMMIT;
+\echo :SQLSTATE
+\set VERBOSITY sqlstate
+BEGIN;
+:open
+COMMIT;
+\set VERBOSITY default
+SET idempotence.unrecorded = 'off';
+BEGIN;
+:open
+COMMIT;
+\echo :SQLSTATE
+SELECT count(*) FROM errors_effect;
+RESET idempotence.unrecorded;
+SHOW idempotence.unrecorded;
+SET idempotence.unrecorded = 'never';
+\echo :SQLSTATE
+DROP TABLE errors_effect;
+
+-- ID009 limit_exceeded
+\set do 'SELECT idem_begin(\'errors\', repeat(\'k\', 256))'
+SELECT regress_error(:'do');
+SELECT errors_caught(:'do');
+
+-- ID010 key_too_old; the key carries a clock value, so it is left out
+\set do 'SELECT idem_begin(\'errors old\', regress_uuid7(now() - interval \'61 minutes\'))'
+SELECT regexp_replace(regress_error(:'do'), '"[0-9a-f-]{36}"', '"…"');
+SELECT errors_caught(:'do');
+
+-- 22004 null_value_not_allowed
+\set do 'SELECT idem_begin(\'errors needs payload\', \'new\')'
+SELECT regress_error(:'do');
+SELECT errors_caught(:'do');
+
+-- 22023 invalid_parameter_value
+\set do 'SELECT idem_begin(\'errors inbox\', \'new\')'
+SELECT regress_error(:'do');
+SELECT errors_caught(:'do');
+
+-- 42704 undefined_object
+\set do 'SELECT idem_begin(\'erors\', \'new\')'
+SELECT regress_error(:'do');
+SELECT errors_caught(:'do');
+
+-- 42710 duplicate_object
+\set do 'SELECT idem_create_session(\'errors\', ttl => \'2 hours\')'
+SELECT regress_error(:'do');
+SELECT errors_caught(:'do');
+
+-- 42501 insufficient_privilege
+CREATE ROLE regress_errors;
+SELECT idem_grant('regress_errors');
+SET ROLE regress_errors;
+\set do 'SELECT idem_begin(\'errors\', \'new\')'
+SELECT regress_error(:'do');
+SELECT errors_caught(:'do');
+RESET ROLE;
+SELECT idem_revoke('regress_errors');
+DROP ROLE regress_errors;
+
+-- 25006 read_only_sql_transaction
+SET default_transaction_read_only = on;
+\set do 'SELECT idem_begin(\'errors\', \'new\')'
+SELECT regress_error(:'do');
+SELECT errors_caught(:'do');
+RESET default_transaction_read_only;
+
+-- 55P03 lock_not_available: a prepared transaction holds the request
+BEGIN;
+SELECT regress_show(idem_begin('errors', 'busy'));
+SELECT idem_record('errors', 'busy') IS NOT NULL;
+PREPARE TRANSACTION 'regress_errors';
+SELECT regress_show(idem_begin('errors', 'busy', wait => '0'));
+\set do 'SELECT idem_run(\'errors\', \'busy\', \'SELECT 1\', wait => \'1 ms\')'
+SELECT regress_error(:'do');
+SELECT errors_caught(:'do');
+SET idempotence.wait = 1;
+\set do 'SELECT idem_forget(\'errors\', \'busy\', \'a test\')'
+SELECT regress_error(:'do');
+RESET idempotence.wait;
+-- the user's own bound, when it is the shorter one
+SET lock_timeout = 1;
+SELECT regress_error($$SELECT idem_begin('errors', 'busy')$$);
+RESET lock_timeout;
+ROLLBACK PREPARED 'regress_errors';
+BEGIN;
+SELECT idem_once('errors inbox', 'busy');
+PREPARE TRANSACTION 'regress_errors';
+SET idempotence.wait = 1;
+\set do 'SELECT idem_once(\'errors inbox\', \'busy\')'
+SELECT regress_error(:'do');
+SELECT errors_caught(:'do');
+RESET idempotence.wait;
+ROLLBACK PREPARED 'regress_errors';
+BEGIN;
+SELECT idem_drop_session('errors inbox');
+PREPARE TRANSACTION 'regress_errors';
+SET idempotence.wait = 1;
+SELECT regress_error($$SELECT idem_drop_session('errors inbox')$$);
+RESET idempotence.wait;
+ROLLBACK PREPARED 'regress_errors';
+
+-- 21000 cardinality_violation
+\set do 'SELECT idem_run(\'errors\', \'rows\', \'VALUES (1), (2)\')'
+SELECT regress_error(:'do');
+SELECT errors_caught(:'do');
+
+-- XX001 data_corrupted: a second secret in use, as by a restore over sessions that were there, is noticed
+-- by a backend that remembers the first one, and undone with it
+BEGIN;
+INSERT INTO idempotence.secret (in_use_since, key) VALUES (now(), decode(repeat('ab', 32), 'hex'));
+SELECT regress_error($$SELECT idem_begin('errors', 'done')$$);
+SELECT regress_error($$SELECT idem_lookup('errors', 'done')$$);
+ROLLBACK;
+SELECT status FROM idem_lookup('errors', 'done');
+-- one that is not in use, and the same one again, do not matter
+BEGIN;
+INSERT INTO idempotence.secret (key) VALUES (decode(repeat('00', 32), 'hex'));
+INSERT INTO idempotence.secret SELECT now(), key FROM idempotence.secret WHERE in_use_since IS NOT NULL;
+SELECT status FROM idem_lookup('errors', 'done');
+ROLLBACK;
+
+-- a handler finds the fields of the error where those of any error are
+DO $$
+DECLARE
+  state_ text;
+  detail_ text;
+  hint_ text;
+BEGIN
+  PERFORM idem_begin('errors', 'done', payload => '[]');
+EXCEPTION WHEN SQLSTATE 'ID001' THEN
+  GET STACKED DIAGNOSTICS state_ = RETURNED_SQLSTATE, detail_ = PG_EXCEPTION_DETAIL, hint_ = PG_EXCEPTION_HINT;
+  RAISE INFO '% % / % / %', state_, SQLERRM, detail_, hint_;
+END
+$$;
+
+-- the next error, which is none of ours, has its own SQLSTATE
+SELECT regress_error($$SELECT idem_begin('errors', 'done', payload => '2')$$);
+SELECT regress_error($$SELECT 1 / 0$$);
+SELECT 1 / 0;
+\echo :SQLSTATE
+
+DROP FUNCTION errors_caught;
+SELECT idem_drop_session(session) FROM idempotence.sessions WHERE session LIKE 'errors%';

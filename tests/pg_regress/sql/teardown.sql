@@ -1,0 +1,16 @@
+-- Goal: the tests before left nothing behind, here or in the cluster.
+-- Method: look for what they would have left.
+\pset format unaligned
+\pset tuples_only on
+SELECT session FROM idempotence.sessions ORDER BY session;
+SELECT regress_claims();
+SELECT gid FROM pg_prepared_xacts WHERE database = current_database();
+SELECT rolname FROM pg_roles WHERE rolname ~ '^regress_';
+SELECT datname FROM pg_database WHERE datname ~ '^regress_';
+SELECT relname FROM pg_class WHERE relnamespace = 'public'::regnamespace AND relkind <> 'c';
+DROP FUNCTION regress_show, regress_error, regress_message, regress_uuid7, regress_claims;
+-- and the extension goes without a trace
+DROP EXTENSION idempotence;
+SELECT nspname FROM pg_namespace WHERE nspname = 'idempotence';
+SELECT proname FROM pg_proc WHERE proname LIKE 'idem\_%';
+SELECT typname FROM pg_type WHERE typname LIKE '%idem%';
