@@ -40,21 +40,92 @@ CREATE TYPE idem_ticket AS (
   expires_at  timestamptz
 );
 
--- Standing sessions. A dropped one stays as a tombstone, so that its name, made again, is the same
--- series with the same id: its outcomes are found again.
+CREATE TYPE idem_session AS (
+  session     text,
+  resumed     boolean,
+  window_size integer,
+  timeout     interval,
+  expires_at  timestamptz,
+  next_number bigint
+);
+
+CREATE TYPE idem_position AS (
+  last_number bigint,
+  next_number bigint,
+  acked       bigint,
+  allocated   bigint
+);
+
+-- Sessions that last. Standing ones have a name; a dropped one stays, with the moment of its end, so
+-- that its name, made again, is the same series with the same id: its outcomes are found again.
+-- Client sessions have an ordering instead of a name. They come here with their first outcome, and
+-- those that were fenced or had a request_id with their end, so that both are still known after it.
 CREATE TABLE idempotence.session (
   id              uuid        NOT NULL,
   created_at      timestamptz NOT NULL,
-  dropped_at      timestamptz,
+  ended_at        timestamptz,
   owner           regrole     NOT NULL,
+  window_size     integer,
   require_payload boolean     NOT NULL,
   inbox           boolean     NOT NULL,
   time_keys       boolean     NOT NULL,
+  ordering        "char",
+  ended           "char",
+  request_id      uuid,
   ttl             interval,
-  name            text        NOT NULL COLLATE "C",
+  timeout         interval,
+  name            text        COLLATE "C",
+  client          text        COLLATE "C",
   CONSTRAINT session_pkey PRIMARY KEY (id),
   CONSTRAINT session_name_key UNIQUE (name)
 );
+CREATE INDEX session_client_idx ON idempotence.session (owner, client);
+CREATE INDEX session_request_id_idx ON idempotence.session (request_id);
+CREATE INDEX session_ended_at_idx ON idempotence.session (ended_at);
+
+-- Client sessions at work, and when each was last heard of. Unlogged: registering and signs of life
+-- cost no WAL and no flush. No index covers last_seen, so that a sign of life is a HOT update.
+CREATE UNLOGGED TABLE idempotence.session_live (
+  id          uuid        NOT NULL,
+  created_at  timestamptz NOT NULL,
+  last_seen   timestamptz NOT NULL,
+  owner       regrole     NOT NULL,
+  window_size integer     NOT NULL,
+  ordering    "char"      NOT NULL,
+  request_id  uuid,
+  timeout     interval    NOT NULL,
+  client      text        COLLATE "C",
+  CONSTRAINT session_live_pkey PRIMARY KEY (id)
+) WITH (fillfactor = 80);
+CREATE INDEX session_live_client_idx ON idempotence.session_live (owner, client);
+CREATE INDEX session_live_request_id_idx ON idempotence.session_live (request_id);
+
+-- The answers of client sessions, in so many slots a stream as the window is wide. A slot is
+-- overwritten in its place (HOT, where the page has room: hence the fillfactor), so that a session
+-- takes the same space however many requests it sends, and the number in it tells what was done.
+CREATE TABLE idempotence.reply (
+  session     uuid        NOT NULL,
+  first       bigint      NOT NULL,
+  last        bigint      NOT NULL,
+  recorded_at timestamptz NOT NULL,
+  recorded_by regrole     NOT NULL,
+  slot        integer     NOT NULL,
+  class       "char"      NOT NULL,
+  stream      text        NOT NULL COLLATE "C",
+  fingerprint uuid,
+  token       bigint,
+  response    jsonb,
+  CONSTRAINT reply_pkey PRIMARY KEY (session, stream, slot)
+) WITH (fillfactor = 70);
+
+-- What a client said of a stream: up to where it has its answers, and which numbers it was given.
+CREATE TABLE idempotence.stream (
+  session   uuid   NOT NULL,
+  acked     bigint NOT NULL,
+  allocated bigint NOT NULL,
+  stream    text   NOT NULL COLLATE "C",
+  CONSTRAINT stream_pkey PRIMARY KEY (session, stream)
+) WITH (fillfactor = 70);
 
 -- Outcomes live in a ring of three segments: records go to the current one, look-ups see all
 -- three, and an old one is emptied as a whole.
@@ -124,6 +195,8 @@ CREATE TABLE idempotence.audit (
 -- What a dump must hold. Restored rows are added to what CREATE EXTENSION makes, so none of these
 -- tables has a row at first, but for the secret.
 SELECT pg_catalog.pg_extension_config_dump('idempotence.session', '');
+SELECT pg_catalog.pg_extension_config_dump('idempotence.stream', '');
+SELECT pg_catalog.pg_extension_config_dump('idempotence.reply', '');
 SELECT pg_catalog.pg_extension_config_dump('idempotence.outcome_0', '');
 SELECT pg_catalog.pg_extension_config_dump('idempotence.outcome_1', '');
 SELECT pg_catalog.pg_extension_config_dump('idempotence.outcome_2', '');

@@ -17,7 +17,7 @@ SELECT s.name AS session,
        s.time_keys,
        s.created_at
 FROM idempotence.session s
-WHERE s.dropped_at IS NULL;
+WHERE s.ended_at IS NULL;
 
 CREATE VIEW idempotence.outcomes WITH (security_barrier) AS
 SELECT s.name AS session,

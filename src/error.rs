@@ -382,6 +382,23 @@ impl Error {
     }
 }
 
+/// Settles, when the library is loaded, that errors come as they are documented. pgrx appends Rust's
+/// backtrace to the DETAIL of every error that passes through it when RUST_BACKTRACE is set, as it may
+/// be in the environment that a server was started from. RUST_LIB_BACKTRACE still asks for them.
+pub fn init() {
+    const DECIDES: &str = "RUST_LIB_BACKTRACE";
+    if std::env::var_os(DECIDES).is_some() {
+        return;
+    }
+    // SAFETY: a server process that loads a library has one thread. The environment is left as it was:
+    // the standard library reads it at the first capture only.
+    unsafe {
+        std::env::set_var(DECIDES, "0");
+        let _ = std::backtrace::Backtrace::capture();
+        std::env::remove_var(DECIDES);
+    }
+}
+
 /// The value of a result, or its error raised.
 pub fn or_raise<T>(result: Result<T, Error>) -> T {
     result.unwrap_or_else(|error| error.raise())

@@ -45,6 +45,7 @@ extension_sql_file!("../sql/comments.sql", name = "comments", finalize);
 /// Called when the library is loaded, by the postmaster or by a backend.
 #[pg_guard]
 pub extern "C-unwind" fn _PG_init() {
+    error::init();
     guc::init();
     open::init();
     store::cache::init();

@@ -11,16 +11,23 @@ use pgrx::datum::IntoDatum;
 use pgrx::pg_sys;
 use std::rc::Rc;
 
-const ID: usize = 0;
-const CREATED_AT: usize = 1;
-const DROPPED_AT: usize = 2;
-const OWNER: usize = 3;
-const REQUIRE_PAYLOAD: usize = 4;
-const INBOX: usize = 5;
-const TIME_KEYS: usize = 6;
-const TTL: usize = 7;
-const NAME: usize = 8;
-type Columns<'a> = Tuple<'a, 9>;
+pub(super) const ID: usize = 0;
+pub(super) const CREATED_AT: usize = 1;
+pub(super) const ENDED_AT: usize = 2;
+pub(super) const OWNER: usize = 3;
+pub(super) const WINDOW_SIZE: usize = 4;
+pub(super) const REQUIRE_PAYLOAD: usize = 5;
+pub(super) const INBOX: usize = 6;
+pub(super) const TIME_KEYS: usize = 7;
+pub(super) const ORDERING: usize = 8;
+pub(super) const ENDED: usize = 9;
+pub(super) const REQUEST_ID: usize = 10;
+const TTL: usize = 11;
+pub(super) const TIMEOUT: usize = 12;
+const NAME: usize = 13;
+pub(super) const CLIENT: usize = 14;
+pub(super) const COLUMNS: usize = 15;
+pub(super) type Columns<'a> = Tuple<'a, COLUMNS>;
 
 /// A standing session.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -97,11 +104,11 @@ impl Standing {
         )
     }
 
-    fn columns(&self) -> [Option<pg_sys::Datum>; 9] {
-        let mut columns = [None; 9];
+    fn columns(&self) -> [Option<pg_sys::Datum>; COLUMNS] {
+        let mut columns = [None; COLUMNS];
         columns[ID] = Some(pg::uuid(&self.id));
         columns[CREATED_AT] = Some(self.created_at.into());
-        columns[DROPPED_AT] = self.dropped_at.map(Into::into);
+        columns[ENDED_AT] = self.dropped_at.map(Into::into);
         columns[OWNER] = Some(self.owner.into());
         columns[REQUIRE_PAYLOAD] = Some(self.require_payload.into());
         columns[INBOX] = Some(self.inbox.into());
@@ -141,7 +148,7 @@ pub fn find(name: &str) -> Option<(Standing, pg_sys::ItemPointerData, bool)> {
             time_keys: row.bool(TIME_KEYS)?,
             ttl_us: row.interval_us(TTL),
             created_at: row.int8(CREATED_AT)?,
-            dropped_at: row.int8(DROPPED_AT),
+            dropped_at: row.int8(ENDED_AT),
         };
         Some((session, row.at(), !row.is_ours()))
     })
