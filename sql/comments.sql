@@ -28,7 +28,7 @@ END
 $$;
 
 COMMENT ON TYPE idem_ticket IS 'what is known of a request: the answer of idem_begin, idem_lookup and idem_run';
-COMMENT ON COLUMN idem_ticket.status IS 'started: execute it; succeeded, failed: it has its outcome; in_progress: another transaction is at it; unknown: nothing is kept';
+COMMENT ON COLUMN idem_ticket.status IS 'started: execute it; succeeded, failed: it has its outcome; in_progress: another transaction is at it; discarded: it is over and no longer kept; unknown: nothing is kept';
 COMMENT ON COLUMN idem_ticket.replayed IS 'true where the outcome is handed out instead of executing again';
 COMMENT ON COLUMN idem_ticket.response IS 'the response that was recorded with the outcome';
 COMMENT ON COLUMN idem_ticket.token IS 'reserved; null';
@@ -36,7 +36,21 @@ COMMENT ON COLUMN idem_ticket.attempt IS '1 with started, else null';
 COMMENT ON COLUMN idem_ticket.point IS 'the point of the last checkpoint: where to go on';
 COMMENT ON COLUMN idem_ticket.state IS 'the state that was saved with the checkpoint';
 COMMENT ON COLUMN idem_ticket.recorded_at IS 'when the outcome was recorded';
-COMMENT ON COLUMN idem_ticket.expires_at IS 'when the outcome expires; from then on the request counts as new';
+COMMENT ON COLUMN idem_ticket.expires_at IS 'when the outcome expires; from then on the request counts as new; null: a client session''s, which keeps the newest';
+
+COMMENT ON TYPE idem_session IS 'a client session: the answer of idem_register';
+COMMENT ON COLUMN idem_session.session IS 'its name, to be given with each request';
+COMMENT ON COLUMN idem_session.resumed IS 'whether it was there before';
+COMMENT ON COLUMN idem_session.window_size IS 'how many replies of each stream it keeps, and how many requests of one can be in flight';
+COMMENT ON COLUMN idem_session.timeout IS 'the longest silence that it outlasts';
+COMMENT ON COLUMN idem_session.expires_at IS 'when it ends at the earliest, without another sign of life';
+COMMENT ON COLUMN idem_session.next_number IS 'where to go on numbering; 1 in a new session';
+
+COMMENT ON TYPE idem_position IS 'where a stream of a client session stands: the answer of idem_position';
+COMMENT ON COLUMN idem_position.last_number IS 'the greatest number that has an outcome; 0: none';
+COMMENT ON COLUMN idem_position.next_number IS 'where to go on numbering; in strict ordering the only number that is accepted';
+COMMENT ON COLUMN idem_position.acked IS 'all numbers up to here are answered or given up; 0: nothing was said';
+COMMENT ON COLUMN idem_position.allocated IS 'all numbers up to here were handed out by idem_allocate; 0: none';
 
 -- Requests. The two overloads of a function have one meaning.
 COMMENT ON FUNCTION idem_begin(text, text, jsonb, interval, text, bigint, bigint) IS
@@ -56,9 +70,9 @@ COMMENT ON FUNCTION idem_release(text, text, bigint, text) IS
 COMMENT ON FUNCTION idem_release(text, bigint, bigint, text) IS
   'give a begun request up: nothing is recorded, and a retry after this transaction executes it';
 COMMENT ON FUNCTION idem_lookup(text, text, text) IS
-  'look a request up without beginning it; gives its outcome, in_progress or unknown';
+  'look a request up without beginning it; gives its outcome, in_progress, discarded or unknown';
 COMMENT ON FUNCTION idem_lookup(text, bigint, text) IS
-  'look a request up without beginning it; gives its outcome, in_progress or unknown';
+  'look a request up without beginning it; gives its outcome, in_progress, discarded or unknown';
 COMMENT ON FUNCTION idem_once(text, text) IS
   'note a request in an inbox; gives true the first time and false afterwards';
 COMMENT ON FUNCTION idem_once(text, bigint) IS
@@ -75,6 +89,20 @@ COMMENT ON FUNCTION idem_alter_session(text, interval, boolean, regrole) IS
   'change ttl, require_payload or owner of a session; null leaves as it is';
 COMMENT ON FUNCTION idem_drop_session(text) IS
   'drop a session; its outcomes stay until they expire, and are found again if it is made again';
+
+-- Client sessions.
+COMMENT ON FUNCTION idem_register(text, interval, integer, text, boolean, uuid, interval) IS
+  'register a client: gives it a session, in which its requests are numbered; fences or resumes the former session of the same client';
+COMMENT ON FUNCTION idem_heartbeat(text) IS
+  'give a sign of life of a client session, as every request does too; gives when it would end now';
+COMMENT ON FUNCTION idem_ack(text, bigint, text) IS
+  'say that all numbers of a stream up to this one, inclusive, are answered or given up';
+COMMENT ON FUNCTION idem_allocate(text, integer, text) IS
+  'have n numbers of a stream handed out; gives the first';
+COMMENT ON FUNCTION idem_position(text, text) IS
+  'look up where a stream of a client session stands';
+COMMENT ON FUNCTION idem_close(text) IS
+  'end a client session; gives whether it was still alive';
 
 -- Identifiers.
 COMMENT ON FUNCTION idem_generate_id() IS 'give a fresh UUIDv7, to be a key';
@@ -97,46 +125,94 @@ COMMENT ON FUNCTION idempotence.execute(text, jsonb) IS 'internal to idem_run: e
 COMMENT ON FUNCTION idempotence.returns_rows(text) IS 'internal to idem_run: whether a command gives rows';
 COMMENT ON FUNCTION idempotence.first_column(record) IS 'internal to idem_run: the first column of a row as jsonb';
 COMMENT ON FUNCTION idempotence.recorded(text, text, jsonb, boolean, interval) IS 'internal to idem_run: records, and gives the ticket';
+COMMENT ON FUNCTION idempotence.at_work() IS 'internal to the view sessions: the client sessions at work; none on a standby';
 COMMENT ON FUNCTION idempotence.retention() IS 'the setting idempotence.retention, for the view sessions';
 COMMENT ON FUNCTION idempotence.forget_cached() IS 'internal: backends read sessions and secret again after SQL wrote them';
 
 -- Views.
-COMMENT ON VIEW idempotence.sessions IS 'the standing sessions, without the dropped ones';
-COMMENT ON COLUMN idempotence.sessions.session IS 'its name';
+COMMENT ON VIEW idempotence.sessions IS 'the standing sessions, without the dropped ones, and the client sessions, with the ended ones that are still known';
+COMMENT ON COLUMN idempotence.sessions.session IS 'its name; of a client session its id';
 COMMENT ON COLUMN idempotence.sessions.owner IS 'the role that may use it, with those that have its privileges';
-COMMENT ON COLUMN idempotence.sessions.kind IS 'standing, or inbox: that one only deduplicates';
-COMMENT ON COLUMN idempotence.sessions.ttl IS 'how long its outcomes live; the setting idempotence.retention where it names none';
+COMMENT ON COLUMN idempotence.sessions.kind IS 'standing; inbox: that one only deduplicates; or client';
+COMMENT ON COLUMN idempotence.sessions.ttl IS 'how long its outcomes live; the setting idempotence.retention where it names none; null: a client session';
 COMMENT ON COLUMN idempotence.sessions.require_payload IS 'whether each request must come with a payload';
 COMMENT ON COLUMN idempotence.sessions.time_keys IS 'whether its keys must be UUIDv7, so that a key that is too old is refused';
-COMMENT ON COLUMN idempotence.sessions.created_at IS 'when it was first made';
+COMMENT ON COLUMN idempotence.sessions.created_at IS 'when it was first made, or registered';
+COMMENT ON COLUMN idempotence.sessions.client IS 'the name that its client registered under';
+COMMENT ON COLUMN idempotence.sessions.ordering IS 'of a client session''s numbers: any or strict';
+COMMENT ON COLUMN idempotence.sessions.window_size IS 'how many replies of each stream a client session keeps';
+COMMENT ON COLUMN idempotence.sessions.timeout IS 'the longest silence that a client session outlasts';
+COMMENT ON COLUMN idempotence.sessions.saved IS 'whether it survives a crash: a client session does from its first outcome on';
+COMMENT ON COLUMN idempotence.sessions.last_seen IS 'a client session''s last sign of life; null: not at work, as after a crash until it is used again';
+COMMENT ON COLUMN idempotence.sessions.expires_at IS 'when a client session ends at the earliest, without another sign of life';
+COMMENT ON COLUMN idempotence.sessions.ended IS 'how a client session ended: closed, expired or fenced';
+COMMENT ON COLUMN idempotence.sessions.ended_at IS 'when a client session ended';
 
-COMMENT ON VIEW idempotence.outcomes IS 'the outcomes that have not expired';
+COMMENT ON VIEW idempotence.outcomes IS 'the outcomes that have not expired, and the replies of client sessions';
 COMMENT ON COLUMN idempotence.outcomes.session IS 'the session''s name';
-COMMENT ON COLUMN idempotence.outcomes.request IS 'the request''s key';
+COMMENT ON COLUMN idempotence.outcomes.request IS 'the request''s key or number';
 COMMENT ON COLUMN idempotence.outcomes.status IS 'succeeded or failed';
 COMMENT ON COLUMN idempotence.outcomes.response IS 'the response, to those who have the privileges of the session''s owner; null to others';
 COMMENT ON COLUMN idempotence.outcomes.response_bytes IS 'the size of the response as stored, in bytes';
 COMMENT ON COLUMN idempotence.outcomes.fingerprint IS 'of the payload; null where none was given';
 COMMENT ON COLUMN idempotence.outcomes.recorded_by IS 'the role that recorded it';
 COMMENT ON COLUMN idempotence.outcomes.recorded_at IS 'when it was recorded';
-COMMENT ON COLUMN idempotence.outcomes.expires_at IS 'when it expires';
-COMMENT ON COLUMN idempotence.outcomes.segment IS 'the number of the table outcome_N that it is in';
+COMMENT ON COLUMN idempotence.outcomes.expires_at IS 'when it expires; null: as a reply is overwritten';
+COMMENT ON COLUMN idempotence.outcomes.segment IS 'the number of the table outcome_N that it is in; null: a reply of a client session';
+COMMENT ON COLUMN idempotence.outcomes.stream IS 'the stream of a numbered request';
+COMMENT ON COLUMN idempotence.outcomes.last IS 'the last number of a numbered request';
 
 COMMENT ON VIEW idempotence.function_level IS 'the functions of this extension and the level that idem_grant gives them with';
 COMMENT ON COLUMN idempotence.function_level.function IS 'its oid';
-COMMENT ON COLUMN idempotence.function_level.level IS 'user or admin; null for what only the extension''s owner may call';
+COMMENT ON COLUMN idempotence.function_level.level IS 'user, monitor or admin; null for what only the extension''s owner may call';
 
 -- Tables. Nobody has a privilege on them but where idem_grant says so.
-COMMENT ON TABLE idempotence.session IS 'standing sessions, dropped ones included';
+COMMENT ON TABLE idempotence.session IS 'standing sessions, dropped ones included, and client sessions from their first outcome on';
 COMMENT ON COLUMN idempotence.session.id IS 'the same through drop and new creation';
 COMMENT ON COLUMN idempotence.session.created_at IS 'when it was first made';
-COMMENT ON COLUMN idempotence.session.dropped_at IS 'when it was dropped; null while it lives';
+COMMENT ON COLUMN idempotence.session.ended_at IS 'when it was dropped, closed, fenced or ran out; null while it lives';
 COMMENT ON COLUMN idempotence.session.owner IS 'the role that may use it';
+COMMENT ON COLUMN idempotence.session.window_size IS 'how many replies of each stream a client session keeps; null: a standing session';
+COMMENT ON COLUMN idempotence.session.ordering IS 'of a client session''s numbers; a: any, s: strict';
+COMMENT ON COLUMN idempotence.session.ended IS 'how a client session ended; c: closed, e: expired, f: fenced';
+COMMENT ON COLUMN idempotence.session.request_id IS 'the id that a client session was registered with';
+COMMENT ON COLUMN idempotence.session.timeout IS 'the longest silence that a client session outlasts';
+COMMENT ON COLUMN idempotence.session.client IS 'the name that a client registered under';
 COMMENT ON COLUMN idempotence.session.require_payload IS 'whether each request must come with a payload';
 COMMENT ON COLUMN idempotence.session.inbox IS 'whether it only deduplicates';
 COMMENT ON COLUMN idempotence.session.time_keys IS 'whether its keys must be UUIDv7';
 COMMENT ON COLUMN idempotence.session.ttl IS 'how long its outcomes live; null: the setting idempotence.retention';
-COMMENT ON COLUMN idempotence.session.name IS 'what callers know it by';
+COMMENT ON COLUMN idempotence.session.name IS 'what callers know it by; null: a client session, known by its id';
+
+COMMENT ON TABLE idempotence.session_live IS 'client sessions at work; unlogged, so empty after a crash and on a standby';
+COMMENT ON COLUMN idempotence.session_live.id IS 'what its client knows it by';
+COMMENT ON COLUMN idempotence.session_live.created_at IS 'when it was registered';
+COMMENT ON COLUMN idempotence.session_live.last_seen IS 'its last sign of life; one is written when the last is older than an eighth of the timeout';
+COMMENT ON COLUMN idempotence.session_live.owner IS 'the role that registered it';
+COMMENT ON COLUMN idempotence.session_live.window_size IS 'how many replies of each stream are kept';
+COMMENT ON COLUMN idempotence.session_live.ordering IS 'of its numbers; a: any, s: strict';
+COMMENT ON COLUMN idempotence.session_live.request_id IS 'the id that it was registered with';
+COMMENT ON COLUMN idempotence.session_live.timeout IS 'the longest silence that it outlasts';
+COMMENT ON COLUMN idempotence.session_live.client IS 'the name that its client registered under';
+
+COMMENT ON TABLE idempotence.reply IS 'outcomes of client sessions: of each stream the newest, in so many slots as the window is wide';
+COMMENT ON COLUMN idempotence.reply.session IS 'the session''s id';
+COMMENT ON COLUMN idempotence.reply.first IS 'the request''s number, or the first of its numbers';
+COMMENT ON COLUMN idempotence.reply.last IS 'the last of its numbers';
+COMMENT ON COLUMN idempotence.reply.recorded_at IS 'when it was recorded, or dropped';
+COMMENT ON COLUMN idempotence.reply.recorded_by IS 'the role that recorded, or dropped it';
+COMMENT ON COLUMN idempotence.reply.slot IS 'in any order the number modulo the window, else that of the oldest request kept';
+COMMENT ON COLUMN idempotence.reply.class IS 's: succeeded, f: failed, d: dropped, with nothing left but that it was done';
+COMMENT ON COLUMN idempotence.reply.stream IS 'the stream''s name; empty: the session''s own numbering';
+COMMENT ON COLUMN idempotence.reply.fingerprint IS 'of the payload; null where none was given';
+COMMENT ON COLUMN idempotence.reply.token IS 'reserved; null';
+COMMENT ON COLUMN idempotence.reply.response IS 'what it answered';
+
+COMMENT ON TABLE idempotence.stream IS 'what clients said of their streams';
+COMMENT ON COLUMN idempotence.stream.session IS 'the session''s id';
+COMMENT ON COLUMN idempotence.stream.acked IS 'all numbers up to here are answered or given up';
+COMMENT ON COLUMN idempotence.stream.allocated IS 'all numbers up to here were handed out';
+COMMENT ON COLUMN idempotence.stream.stream IS 'the stream''s name';
 
 DO $$
 DECLARE
@@ -175,7 +251,8 @@ COMMENT ON TABLE idempotence.checkpoint IS 'how far requests got that have no ou
 COMMENT ON COLUMN idempotence.checkpoint.digest IS 'keyed digest of session and key, what a request is looked up and locked by';
 COMMENT ON COLUMN idempotence.checkpoint.session IS 'the session''s id';
 COMMENT ON COLUMN idempotence.checkpoint.written_at IS 'when it was written; it counts for the setting idempotence.retention from then on';
-COMMENT ON COLUMN idempotence.checkpoint.request IS 'the request''s key';
+COMMENT ON COLUMN idempotence.checkpoint.request IS 'the request''s key or number';
+COMMENT ON COLUMN idempotence.checkpoint.stream IS 'the request''s stream; empty in a standing session';
 COMMENT ON COLUMN idempotence.checkpoint.point IS 'a name for where to go on';
 COMMENT ON COLUMN idempotence.checkpoint.fingerprint IS 'of the payload; null where none was given';
 COMMENT ON COLUMN idempotence.checkpoint.state IS 'what going on needs';

@@ -5,10 +5,12 @@
 CREATE VIEW idempotence.function_level AS
 SELECT p.oid AS function,
        CASE WHEN p.proname OPERATOR(pg_catalog.=) ANY ('{idem_forget}'::pg_catalog.name[]) THEN 'admin'
+            WHEN p.proname OPERATOR(pg_catalog.=) ANY ('{at_work}'::pg_catalog.name[]) THEN 'monitor'
             WHEN p.proname OPERATOR(pg_catalog.=) ANY (
               '{idem_begin,idem_record,idem_checkpoint,idem_release,idem_lookup,idem_once,idem_once_many,
                 idem_run,execute,returns_rows,first_column,recorded,
                 idem_create_session,idem_alter_session,idem_drop_session,
+                idem_register,idem_heartbeat,idem_ack,idem_allocate,idem_position,idem_close,
                 idem_generate_id,idem_generate_ids,idem_key,idem_fingerprint,retention}'::pg_catalog.name[]) THEN 'user'
        END AS level
 FROM pg_catalog.pg_extension e

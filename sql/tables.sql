@@ -168,6 +168,7 @@ CREATE TABLE idempotence.checkpoint (
   point       text        NOT NULL,
   fingerprint uuid,
   state       jsonb,
+  stream      text        NOT NULL COLLATE "C",
   CONSTRAINT checkpoint_pkey PRIMARY KEY (digest)
 );
 

@@ -8,6 +8,17 @@ CREATE TRIGGER forget_cached AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON ide
 -- Views for those who watch. They read the tables with the rights of the extension's owner, and are
 -- granted by idem_grant(role, 'monitor').
 
+-- The client sessions at work. A standby cannot read an unlogged table, not even plan to, hence PL/pgSQL.
+CREATE FUNCTION idempotence.at_work() RETURNS SETOF idempotence.session_live
+LANGUAGE plpgsql STABLE PARALLEL UNSAFE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $at_work$
+BEGIN
+  IF NOT pg_catalog.pg_is_in_recovery() THEN
+    RETURN QUERY SELECT * FROM idempotence.session_live;
+  END IF;
+END
+$at_work$;
+
 CREATE VIEW idempotence.sessions WITH (security_barrier) AS
 SELECT s.name AS session,
        s.owner,
@@ -15,12 +26,42 @@ SELECT s.name AS session,
        COALESCE(s.ttl, idempotence.retention()) AS ttl,
        s.require_payload,
        s.time_keys,
-       s.created_at
+       s.created_at,
+       NULL::pg_catalog.text AS client,
+       NULL::pg_catalog.text AS ordering,
+       NULL::pg_catalog.int4 AS window_size,
+       NULL::pg_catalog.interval AS timeout,
+       true AS saved,
+       NULL::pg_catalog.timestamptz AS last_seen,
+       NULL::pg_catalog.timestamptz AS expires_at,
+       NULL::pg_catalog.text AS ended,
+       NULL::pg_catalog.timestamptz AS ended_at
 FROM idempotence.session s
-WHERE s.ended_at IS NULL;
+WHERE s.ended_at IS NULL AND s.name IS NOT NULL
+UNION ALL
+SELECT COALESCE(l.id, s.id)::pg_catalog.text,
+       COALESCE(l.owner, s.owner),
+       'client',
+       NULL,
+       false,
+       false,
+       COALESCE(l.created_at, s.created_at),
+       COALESCE(l.client, s.client),
+       CASE WHEN COALESCE(l.ordering, s.ordering) OPERATOR(pg_catalog.=) 'a' THEN 'any' ELSE 'strict' END,
+       COALESCE(l.window_size, s.window_size),
+       COALESCE(l.timeout, s.timeout),
+       s.id IS NOT NULL,
+       l.last_seen,
+       l.last_seen OPERATOR(pg_catalog.+) l.timeout,
+       CASE WHEN s.ended OPERATOR(pg_catalog.=) 'c' THEN 'closed'
+            WHEN s.ended OPERATOR(pg_catalog.=) 'e' THEN 'expired'
+            WHEN s.ended OPERATOR(pg_catalog.=) 'f' THEN 'fenced' END,
+       s.ended_at
+FROM idempotence.at_work() l
+FULL JOIN (SELECT * FROM idempotence.session WHERE name IS NULL) s ON s.id OPERATOR(pg_catalog.=) l.id;
 
 CREATE VIEW idempotence.outcomes WITH (security_barrier) AS
-SELECT s.name AS session,
+SELECT COALESCE(s.name, s.id::pg_catalog.text) AS session,
        o.key AS request,
        CASE WHEN o.class OPERATOR(pg_catalog.=) 's' THEN 'succeeded' ELSE 'failed' END AS status,
        CASE WHEN pg_catalog.pg_has_role(s.owner, 'USAGE') THEN o.response END AS response,
@@ -28,12 +69,22 @@ SELECT s.name AS session,
        CASE WHEN pg_catalog.pg_has_role(s.owner, 'USAGE') THEN o.fingerprint END AS fingerprint,
        o.recorded_by,
        o.recorded_at,
-       o.expires_at,
-       o.segment
-FROM (SELECT 0 AS segment, * FROM idempotence.outcome_0
+       CASE WHEN o.segment IS NOT NULL THEN o.expires_at END AS expires_at,
+       o.segment,
+       o.stream,
+       o.last
+FROM (SELECT session, key, class, response, fingerprint, recorded_by, recorded_at, expires_at,
+             0 AS segment, NULL AS stream, NULL::pg_catalog.int8 AS last
+      FROM idempotence.outcome_0
       UNION ALL
-      SELECT 1, * FROM idempotence.outcome_1
+      SELECT session, key, class, response, fingerprint, recorded_by, recorded_at, expires_at, 1, NULL, NULL
+      FROM idempotence.outcome_1
       UNION ALL
-      SELECT 2, * FROM idempotence.outcome_2) o
+      SELECT session, key, class, response, fingerprint, recorded_by, recorded_at, expires_at, 2, NULL, NULL
+      FROM idempotence.outcome_2
+      UNION ALL
+      SELECT session, first::pg_catalog.text, class, response, fingerprint, recorded_by, recorded_at, 'infinity', NULL, stream, last
+      FROM idempotence.reply
+      WHERE class OPERATOR(pg_catalog.<>) 'd') o
 JOIN idempotence.session s ON s.id OPERATOR(pg_catalog.=) o.session
 WHERE o.expires_at OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp();

@@ -4,6 +4,7 @@
 //! pgrx's list of SQLSTATEs is closed, so class `ID` is set by an error context callback: PostgreSQL
 //! runs the callbacks on each error it is building, and there `errcode()` still changes it.
 
+use crate::domain::liveness::End;
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::{PgLogLevel, PgSqlErrorCode, function_name, pg_guard, pg_sys};
 use std::ffi::{c_int, c_void};
@@ -13,6 +14,8 @@ use std::ffi::{c_int, c_void};
 pub struct Name {
     /// The session's name.
     pub session: String,
+    /// The stream's name, where it is not the session's own numbering.
+    pub stream: String,
     /// The request's key or number.
     pub request: String,
 }
@@ -20,7 +23,12 @@ pub struct Name {
 impl Name {
     /// Names a request.
     pub fn new(session: &str, request: &str) -> Name {
-        Name { session: session.into(), request: request.into() }
+        Name::in_stream(session, "", request)
+    }
+
+    /// Names a request of a stream.
+    pub fn in_stream(session: &str, stream: &str, request: &str) -> Name {
+        Name { session: session.into(), stream: stream.into(), request: request.into() }
     }
 }
 
@@ -29,7 +37,11 @@ pub const WAIT_BY_SETTING: &str = "Try again as it is, or wait longer (setting i
 
 impl std::fmt::Display for Name {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "request \"{}\" of session \"{}\"", self.request, self.session)
+        write!(f, "request \"{}\" of ", self.request)?;
+        if !self.stream.is_empty() {
+            write!(f, "stream \"{}\" of ", self.stream)?;
+        }
+        write!(f, "session \"{}\"", self.session)
     }
 }
 
@@ -120,10 +132,43 @@ pub enum Error {
         /// What to do.
         hint: &'static str,
     },
+    /// ID003
+    OutcomeDiscarded {
+        /// Of the request.
+        name: Name,
+        /// What its session keeps.
+        window: i32,
+    },
     /// ID004
     SessionEnded {
         /// As given.
         session: String,
+        /// `None`: nothing is known of it.
+        how: Option<End>,
+    },
+    /// ID005
+    SessionFenced {
+        /// As given.
+        session: String,
+    },
+    /// 55P03: what is kept of it is not committed, or not yet.
+    SessionInDoubt {
+        /// As given.
+        session: String,
+    },
+    /// 55006: this very transaction has begun requests in it.
+    SessionInUse {
+        /// Its name.
+        session: String,
+        /// What was wanted.
+        action: &'static str,
+    },
+    /// ID006
+    OutOfSequence {
+        /// Of the request.
+        name: Name,
+        /// Where it stands.
+        detail: String,
     },
     /// ID005
     Fenced {
@@ -295,11 +340,52 @@ impl Error {
                 "This transaction holds the claim and has neither recorded nor released it.".into(),
                 hint,
             ),
-            Error::SessionEnded { session } => report(
+            Error::OutcomeDiscarded { name, window } => report(
+                Own(b"ID003"),
+                format!("{name} is over, and its answer is no longer kept"),
+                format!(
+                    "It was done, or skipped. Of each stream the newest {window} answers are kept, and none that the client has acknowledged."
+                ),
+                "Do not execute it under another number. A client that sends a number only once the answer to the one a window before is in never loses an answer.",
+            ),
+            Error::OutOfSequence { name, detail } => report(
+                Own(b"ID006"),
+                format!("{name} is out of sequence"),
+                detail,
+                "Send what comes before it first, or give that up with idem_ack(). idem_position() tells where the stream stands.",
+            ),
+            Error::SessionEnded { session, how: None } => report(
                 Own(b"ID004"),
                 format!("client session \"{session}\" was never registered, or has ended"),
-                "A name in the form of a UUID is that of a client session.".into(),
-                "Standing sessions have names that do not look like a UUID; look for session and request given in the wrong order.",
+                "A name in the form of a UUID is that of a client session, and nothing is known of this one.".into(),
+                "Call idem_register() and use the session that it gives. Standing sessions have names that do not look like a UUID; look for session and request given in the wrong order.",
+            ),
+            Error::SessionEnded { session, how: Some(how) } => report(
+                Own(b"ID004"),
+                format!("client session \"{session}\" has ended"),
+                match how {
+                    End::Closed => "Its client closed it.".into(),
+                    _ => "Its client was silent for longer than its timeout.".into(),
+                },
+                "Find out with idem_lookup() what was done, then call idem_register() for a new session.",
+            ),
+            Error::SessionFenced { session } => report(
+                Own(b"ID005"),
+                format!("client session \"{session}\" was fenced"),
+                "Its client registered anew, and the new session took its place.".into(),
+                "Another process is the client now: this one has to stop, or to register to take over.",
+            ),
+            Error::SessionInDoubt { session } => report(
+                Standard(PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE),
+                format!("client session \"{session}\" is in use by a transaction that has not ended"),
+                "Nothing is known of the session, but a transaction, a prepared one say, holds it.".into(),
+                "Try again when that transaction has ended; pg_prepared_xacts lists the prepared ones.",
+            ),
+            Error::SessionInUse { session, action } => report(
+                Standard(PgSqlErrorCode::ERRCODE_OBJECT_IN_USE),
+                format!("cannot {action} client session \"{session}\": this transaction has begun requests in it"),
+                "A session in use neither ends nor is handed over.".into(),
+                "Record or release them first, or do it in a transaction of its own.",
             ),
             Error::Fenced { name, token } => report(
                 Own(b"ID005"),

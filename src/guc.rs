@@ -21,6 +21,9 @@ static WAIT_MS: GucSetting<i32> = GucSetting::<i32>::new(5_000);
 static MAX_RESPONSE_BYTES: GucSetting<i32> = GucSetting::<i32>::new(1 << 20);
 static MAX_PAYLOAD_BYTES: GucSetting<i32> = GucSetting::<i32>::new(1 << 20);
 static MAX_BATCH: GucSetting<i32> = GucSetting::<i32>::new(10_000);
+static SESSION_TIMEOUT_S: GucSetting<i32> = GucSetting::<i32>::new(300);
+static WINDOW_SIZE: GucSetting<i32> = GucSetting::<i32>::new(5);
+static MAX_SESSIONS_PER_ROLE: GucSetting<i32> = GucSetting::<i32>::new(100_000);
 static UNRECORDED: GucSetting<Unrecorded> = GucSetting::<Unrecorded>::new(Unrecorded::Error);
 
 /// The ttl of sessions that name none, and how long checkpoints are kept, in microseconds.
@@ -46,6 +49,21 @@ pub fn max_payload_bytes() -> usize {
 /// The most keys or ids in one call.
 pub fn max_batch() -> usize {
     MAX_BATCH.get().unsigned_abs() as usize
+}
+
+/// The timeout of client sessions that are registered without one.
+pub fn session_timeout_us() -> i64 {
+    i64::from(SESSION_TIMEOUT_S.get()) * 1_000_000
+}
+
+/// The window of client sessions that are registered without one.
+pub fn window_size() -> i32 {
+    WINDOW_SIZE.get()
+}
+
+/// The most client sessions that a role may have at work.
+pub fn max_sessions_per_role() -> i64 {
+    i64::from(MAX_SESSIONS_PER_ROLE.get())
 }
 
 /// See [`Unrecorded`].
@@ -102,6 +120,36 @@ pub fn init() {
         &MAX_BATCH,
         1,
         1_000_000,
+        GucContext::Suset,
+        GucFlags::default(),
+    );
+    GucRegistry::define_int_guc(
+        c"idempotence.session_timeout",
+        c"How long a client session outlasts the silence of its client, where it was registered without a timeout.",
+        c"Fixed for a session when it is registered.",
+        &SESSION_TIMEOUT_S,
+        2,
+        7 * 86_400,
+        GucContext::Userset,
+        GucFlags::UNIT_S,
+    );
+    GucRegistry::define_int_guc(
+        c"idempotence.window_size",
+        c"How many replies of each stream a client session keeps, where it was registered without a window_size.",
+        c"Also how many requests of a stream can be in flight at once. Fixed for a session when it is registered.",
+        &WINDOW_SIZE,
+        1,
+        crate::domain::limits::WINDOW_MAX,
+        GucContext::Userset,
+        GucFlags::default(),
+    );
+    GucRegistry::define_int_guc(
+        c"idempotence.max_sessions_per_role",
+        c"The most client sessions that a role may have at work.",
+        c"Registering one more is refused (ID009); none is ended for it. Registrations at the same moment may pass it by their number.",
+        &MAX_SESSIONS_PER_ROLE,
+        1,
+        i32::MAX,
         GucContext::Suset,
         GucFlags::default(),
     );

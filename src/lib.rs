@@ -2,8 +2,9 @@
 //!
 //! | noun | meaning |
 //! |---|---|
-//! | request | one operation that must take effect once; named by its session and, within it, by a key |
-//! | session | a named, owned series of requests with one policy |
+//! | request | one operation that must take effect once; named by its session and, within it, by a key or a number |
+//! | session | an owned series of requests with one policy: a standing one has a name and lasts, a client's ends when that falls silent |
+//! | stream | a separate numbering in a client session |
 //! | payload, fingerprint | a request's content and its digest, kept to recognise another request under the same name |
 //! | claim | the right to execute a request: an advisory lock that ends with the transaction |
 //! | checkpoint | how far a multi-step request got: a point and a state |

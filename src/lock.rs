@@ -4,12 +4,14 @@
 //! the tag's fourth field (users' functions have 1 and 2). So they show in `pg_locks`, take part in
 //! deadlock detection and stay with a prepared transaction.
 //!
-//! Order: whoever takes more than one takes session before secret before request before segment.
+//! Order: whoever takes more than one takes session before registration before secret before client
+//! before request before save before mark before segment. A client's own lock is the one that is also taken shared; alone it is
+//! only ever tried for, so nobody queues behind a wait for it.
 //!
 //! They belong to the (sub)transaction, not to the running portal: a cursor that fails inside a
 //! savepoint would else take the lock away while the request is still on the open list.
 
-use crate::domain::identity::Digest;
+use crate::domain::identity::{Digest, SessionId};
 use crate::pg;
 use pgrx::pg_sys;
 
@@ -25,6 +27,16 @@ enum Class {
     Segment = 0x1DE3,
     /// The first use of the secret.
     Secret = 0x1DE4,
+    /// A client session: shared by the transactions that use it, alone to end or hand it over.
+    Client = 0x1DE5,
+    /// The step of a client session from unlogged to logged.
+    Save = 0x1DE6,
+    /// The writing of a client session's sign of life.
+    Sign = 0x1DE7,
+    /// What a client says of a stream.
+    Mark = 0x1DE8,
+    /// The registering of a client, or under an id.
+    Registration = 0x1DE9,
 }
 
 /// A lock's name.
@@ -39,10 +51,37 @@ impl Tag {
 
     /// The making, changing and dropping of the standing session `name`.
     pub fn session(name: &str) -> Tag {
-        let hash = blake3::hash(name.as_bytes());
-        let mut half = [0; 8];
-        half.copy_from_slice(&hash.as_bytes()[..8]);
-        Tag::new(u64::from_be_bytes(half), Class::Session)
+        Tag::hashed(&[name.as_bytes()], Class::Session)
+    }
+
+    /// A client session.
+    pub fn client(id: &SessionId) -> Tag {
+        Tag::of_id(id, Class::Client)
+    }
+
+    /// Its step from unlogged to logged.
+    pub fn save(id: &SessionId) -> Tag {
+        Tag::of_id(id, Class::Save)
+    }
+
+    /// The writing of its sign of life.
+    pub fn sign(id: &SessionId) -> Tag {
+        Tag::of_id(id, Class::Sign)
+    }
+
+    /// What its client says of a stream.
+    pub fn mark(id: &SessionId, stream: &str) -> Tag {
+        Tag::hashed(&[id, stream.as_bytes()], Class::Mark)
+    }
+
+    /// The registering of an owner's client.
+    pub fn registration(owner: pg_sys::Oid, client: &str) -> Tag {
+        Tag::hashed(&[b"client", &owner.to_u32().to_le_bytes(), client.as_bytes()], Class::Registration)
+    }
+
+    /// An owner's registering under an id.
+    pub fn registration_id(owner: pg_sys::Oid, request_id: &SessionId) -> Tag {
+        Tag::hashed(&[b"id", &owner.to_u32().to_le_bytes(), request_id], Class::Registration)
     }
 
     /// The state of the ring.
@@ -53,6 +92,22 @@ impl Tag {
     /// The first use of the secret.
     pub fn secret() -> Tag {
         Tag::new(0, Class::Secret)
+    }
+
+    /// The end of a UUID, which is random.
+    fn of_id(id: &SessionId, class: Class) -> Tag {
+        Tag::new(last_half(id), class)
+    }
+
+    /// Parts of fixed lengths but for the last, so that they do not run together.
+    fn hashed(parts: &[&[u8]], class: Class) -> Tag {
+        let mut hasher = blake3::Hasher::new();
+        for part in parts {
+            hasher.update(part);
+        }
+        let mut half = [0; 16];
+        half.copy_from_slice(&hasher.finalize().as_bytes()[..16]);
+        Tag::new(last_half(&half), class)
     }
 
     fn new(id: u64, class: Class) -> Tag {
@@ -69,45 +124,93 @@ impl Tag {
 
     /// Takes the lock if nobody else has it.
     pub fn try_acquire(&self) -> bool {
-        self.acquire_as_transaction(true)
+        self.acquire_as_transaction(Mode::Alone, true)
     }
 
     /// Takes the lock, waiting up to `wait_us` (`None`: for ever); whether it was got.
     pub fn acquire(&self, wait_us: Option<i64>) -> bool {
-        match wait_us {
-            Some(0) => self.try_acquire(),
-            _ => pg::bounded(wait_us, || self.acquire_as_transaction(false)).unwrap_or(false),
-        }
+        self.acquire_in(Mode::Alone, wait_us)
     }
 
     /// Gives back one acquisition, before the end of the transaction.
     pub fn release(&self) {
-        as_transaction(|| {
-            // SAFETY: the tag is valid, and the lock was taken with this owner.
-            let held = unsafe { pg_sys::LockRelease(&self.0, MODE, false) };
-            debug_assert!(held, "only what was acquired is released");
-        });
+        self.release_in(Mode::Alone);
     }
 
-    /// Whether another transaction, a prepared one too, has the lock.
+    /// Takes the lock alone by trying again and again, up to `wait_us`; whether it was got. Unlike a
+    /// wait in the queue it holds nobody up who wants to share the lock.
+    pub fn acquire_by_trying(&self, wait_us: Option<i64>) -> bool {
+        pg::retry(wait_us, || self.try_acquire())
+    }
+
+    /// Shares the lock if nobody has it alone.
+    pub fn try_share(&self) -> bool {
+        self.acquire_as_transaction(Mode::Shared, true)
+    }
+
+    /// Shares the lock, waiting as [`Tag::acquire`] does.
+    pub fn share(&self, wait_us: Option<i64>) -> bool {
+        self.acquire_in(Mode::Shared, wait_us)
+    }
+
+    /// Gives back one sharing.
+    pub fn release_share(&self) {
+        self.release_in(Mode::Shared);
+    }
+
+    /// Whether this transaction shares the lock.
+    pub fn is_shared_by_us(&self) -> bool {
+        pg::lock_is_held(&self.0, Mode::Shared as i32)
+    }
+
+    /// Whether another transaction, a prepared one too, has the lock or shares it.
     pub fn is_held_by_another(&self) -> bool {
         let mut count = 0;
         // SAFETY: the tag is valid; the list it allocates is freed with the memory context.
-        unsafe { pg_sys::GetLockConflicts(&self.0, MODE, &mut count) };
+        unsafe { pg_sys::GetLockConflicts(&self.0, Mode::Alone as i32, &mut count) };
         count > 0
     }
 
-    fn acquire_as_transaction(&self, dont_wait: bool) -> bool {
+    fn acquire_in(&self, mode: Mode, wait_us: Option<i64>) -> bool {
+        match wait_us {
+            Some(0) => self.acquire_as_transaction(mode, true),
+            _ => pg::bounded(wait_us, || self.acquire_as_transaction(mode, false)).unwrap_or(false),
+        }
+    }
+
+    fn acquire_as_transaction(&self, mode: Mode, dont_wait: bool) -> bool {
         as_transaction(|| {
             // SAFETY: the tag is valid.
-            let result = unsafe { pg_sys::LockAcquire(&self.0, MODE, false, dont_wait) };
+            let result = unsafe { pg_sys::LockAcquire(&self.0, mode as i32, false, dont_wait) };
             result != pg_sys::LockAcquireResult::LOCKACQUIRE_NOT_AVAIL
         })
     }
+
+    fn release_in(&self, mode: Mode) {
+        as_transaction(|| {
+            // SAFETY: the tag is valid, and the lock was taken with this owner.
+            let held = unsafe { pg_sys::LockRelease(&self.0, mode as i32, false) };
+            debug_assert!(held, "only what was acquired is released");
+        });
+    }
 }
 
-/// All of them are exclusive.
-const MODE: i32 = pg_sys::ExclusiveLock as i32;
+/// How a lock is had.
+#[derive(Clone, Copy)]
+#[repr(i32)]
+enum Mode {
+    /// By any number of transactions, while none has it alone.
+    Shared = pg_sys::ShareLock as i32,
+    /// By one.
+    Alone = pg_sys::ExclusiveLock as i32,
+}
+
+/// The last 64 bits.
+fn last_half(bytes: &[u8; 16]) -> u64 {
+    let mut half = [0; 8];
+    half.copy_from_slice(&bytes[8..]);
+    u64::from_be_bytes(half)
+}
 
 /// Runs `work` with locks going to the (sub)transaction instead of the running portal.
 fn as_transaction<T>(work: impl FnOnce() -> T) -> T {

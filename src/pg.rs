@@ -45,6 +45,32 @@ pub fn in_recovery() -> bool {
     unsafe { pg_sys::RecoveryInProgress() }
 }
 
+/// When this server last began to take writes: after a start, a crash or a promotion, each of which
+/// empties unlogged tables. The walwriter is the process that is started just then. `None` where there is
+/// none, as in single-user mode.
+pub fn up_since() -> Option<i64> {
+    // SAFETY: numbers from 1 to the count given are valid, and the entries are local copies.
+    unsafe {
+        (1..=pg_sys::pgstat_fetch_stat_numbackends()).find_map(|number| {
+            #[cfg(feature = "pg15")]
+            let entry = pg_sys::pgstat_fetch_stat_local_beentry(number);
+            #[cfg(not(feature = "pg15"))]
+            let entry = pg_sys::pgstat_get_local_beentry_by_index(number);
+            if entry.is_null() {
+                return None;
+            }
+            let status = &(*entry).backendStatus;
+            (status.st_backendType == pg_sys::BackendType::B_WAL_WRITER).then_some(status.st_proc_start_timestamp)
+        })
+    }
+}
+
+/// The most backends that this server can have.
+pub fn max_backends() -> i64 {
+    // SAFETY: a variable of the server, set when it started.
+    unsafe { pg_sys::MaxBackends }.into()
+}
+
 /// Whether nothing may be written here. Direct table access has no other check of it.
 pub fn read_only() -> bool {
     // SAFETY: reads a variable of the backend.

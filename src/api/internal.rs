@@ -5,6 +5,7 @@ use super::required;
 use super::ticket::{self, Ticket};
 use crate::error::{Error, or_raise};
 use crate::pg::{self, Composite, Jsonb, Record};
+use crate::protocol::numbered::Numbering;
 use crate::protocol::request::{Request, Rules};
 use crate::protocol::steps;
 use crate::store::cache;
@@ -50,7 +51,12 @@ fn recorded(
     ttl: Option<Interval>,
 ) -> Composite<Ticket> {
     ticket::executed(or_raise((|| {
-        let request = Request::resolve(required("session", session)?, required("request", request)?, Rules::OfBegin)?;
+        let request = Request::resolve(
+            required("session", session)?,
+            required("request", request)?,
+            Numbering::default(),
+            Rules::OfBegin,
+        )?;
         let class = if required("failed", failed)? { Class::Failed } else { Class::Succeeded };
         steps::record(&request, class, response, None, ttl)
     })()))

@@ -5,6 +5,7 @@
 
 use crate::error::Error;
 
+pub mod client;
 pub mod ids;
 pub mod internal;
 pub mod request;

@@ -4,8 +4,9 @@ use super::ticket::{self, Ticket};
 use super::{elements, required};
 use crate::error::{Error, or_raise};
 use crate::pg::{Composite, Jsonb, Timestamptz};
-use crate::protocol::begin;
-use crate::protocol::lookup;
+use crate::protocol::begin::{self, Begun};
+use crate::protocol::lookup::{self, Known};
+use crate::protocol::numbered::Numbering;
 use crate::protocol::once;
 use crate::protocol::repair;
 use crate::protocol::request::{self, Request, Rules};
@@ -42,7 +43,7 @@ fn idem_begin_text(
     last: default!(Option<i64>, "NULL"),
     ack: default!(Option<i64>, "NULL"),
 ) -> Composite<Ticket> {
-    begin(session, request, payload, wait, [stream.is_some(), last.is_some(), ack.is_some()])
+    begin(session, request, payload, wait, Numbering { stream, last, ack })
 }
 
 #[pg_extern(name = "idem_begin", volatile, parallel_unsafe)]
@@ -55,7 +56,7 @@ fn idem_begin_bigint(
     last: default!(Option<i64>, "NULL"),
     ack: default!(Option<i64>, "NULL"),
 ) -> Composite<Ticket> {
-    begin(session, request, payload, wait, [stream.is_some(), last.is_some(), ack.is_some()])
+    begin(session, request, payload, wait, Numbering { stream, last, ack })
 }
 
 fn begin(
@@ -63,13 +64,12 @@ fn begin(
     request: Option<impl Key>,
     payload: Option<Jsonb>,
     wait: Option<Interval>,
-    [stream, last, ack]: [bool; 3],
+    numbering: Numbering<'_>,
 ) -> Composite<Ticket> {
-    let begun =
-        with_request(Rules::Current, session, request, [("stream", stream), ("last", last), ("ack", ack)], |request| {
-            begin::begin(request, payload, request::wait_us(wait)?)
-        });
-    ticket::begun(begun)
+    let begun = with_request(Rules::Current, session, request, numbering, |request| {
+        begin::begin(request, payload, request::wait_us(wait)?)
+    });
+    ticket::begun(or_raise(in_progress_if_in_doubt(begun, Begun::InProgress)))
 }
 
 #[pg_extern(name = "idem_record", volatile, parallel_unsafe)]
@@ -81,7 +81,7 @@ fn idem_record_text(
     token: default!(Option<i64>, "NULL"),
     ttl: default!(Option<Interval>, "NULL"),
     stream: default!(Option<&str>, "NULL"),
-) -> Timestamptz {
+) -> Option<Timestamptz> {
     record(session, request, response, failed, token, ttl, stream)
 }
 
@@ -94,7 +94,7 @@ fn idem_record_bigint(
     token: default!(Option<i64>, "NULL"),
     ttl: default!(Option<Interval>, "NULL"),
     stream: default!(Option<&str>, "NULL"),
-) -> Timestamptz {
+) -> Option<Timestamptz> {
     record(session, request, response, failed, token, ttl, stream)
 }
 
@@ -106,12 +106,12 @@ fn record(
     token: Option<i64>,
     ttl: Option<Interval>,
     stream: Option<&str>,
-) -> Timestamptz {
-    let outcome = with_request(Rules::OfBegin, session, request, [("stream", stream.is_some())], |request| {
+) -> Option<Timestamptz> {
+    let outcome = with_request(Rules::OfBegin, session, request, in_stream(stream), |request| {
         let class = if required("failed", failed)? { Class::Failed } else { Class::Succeeded };
         steps::record(request, class, response, token, ttl)
     });
-    Timestamptz(outcome.expires_at)
+    or_raise(outcome).expires_at.map(Timestamptz)
 }
 
 #[pg_extern(name = "idem_checkpoint", volatile, parallel_unsafe)]
@@ -146,9 +146,9 @@ fn checkpoint(
     token: Option<i64>,
     stream: Option<&str>,
 ) {
-    with_request(Rules::OfBegin, session, request, [("stream", stream.is_some())], |request| {
+    or_raise(with_request(Rules::OfBegin, session, request, in_stream(stream), |request| {
         steps::checkpoint(request, required("point", point)?, state, token)
-    });
+    }));
 }
 
 #[pg_extern(name = "idem_release", volatile, parallel_unsafe)]
@@ -158,9 +158,7 @@ fn idem_release_text(
     token: default!(Option<i64>, "NULL"),
     stream: default!(Option<&str>, "NULL"),
 ) {
-    with_request(Rules::OfBegin, session, request, [("stream", stream.is_some())], |request| {
-        steps::release(request, token)
-    });
+    release(session, request, token, stream);
 }
 
 #[pg_extern(name = "idem_release", volatile, parallel_unsafe)]
@@ -170,9 +168,13 @@ fn idem_release_bigint(
     token: default!(Option<i64>, "NULL"),
     stream: default!(Option<&str>, "NULL"),
 ) {
-    with_request(Rules::OfBegin, session, request, [("stream", stream.is_some())], |request| {
+    release(session, request, token, stream);
+}
+
+fn release(session: Option<&str>, request: Option<impl Key>, token: Option<i64>, stream: Option<&str>) {
+    or_raise(with_request(Rules::OfBegin, session, request, in_stream(stream), |request| {
         steps::release(request, token)
-    });
+    }));
 }
 
 #[pg_extern(name = "idem_lookup", stable, parallel_unsafe)]
@@ -181,7 +183,7 @@ fn idem_lookup_text(
     request: Option<&str>,
     stream: default!(Option<&str>, "NULL"),
 ) -> Composite<Ticket> {
-    ticket::known(with_request(Rules::Current, session, request, [("stream", stream.is_some())], lookup::lookup))
+    lookup(session, request, stream)
 }
 
 #[pg_extern(name = "idem_lookup", stable, parallel_unsafe)]
@@ -190,7 +192,12 @@ fn idem_lookup_bigint(
     request: Option<i64>,
     stream: default!(Option<&str>, "NULL"),
 ) -> Composite<Ticket> {
-    ticket::known(with_request(Rules::Current, session, request, [("stream", stream.is_some())], lookup::lookup))
+    lookup(session, request, stream)
+}
+
+fn lookup(session: Option<&str>, request: Option<impl Key>, stream: Option<&str>) -> Composite<Ticket> {
+    let known = with_request(Rules::Current, session, request, in_stream(stream), lookup::lookup);
+    ticket::known(or_raise(in_progress_if_in_doubt(known, Known::InProgress(None))))
 }
 
 #[pg_extern(name = "idem_once", volatile, parallel_unsafe)]
@@ -244,27 +251,29 @@ fn forget(session: Option<&str>, request: Option<impl Key>, reason: Option<&str>
     })())
 }
 
-/// Resolves the request and works on it. `numbering` are the arguments that number requests in client
-/// sessions, and whether each was given: a standing session has none of that.
-fn with_request<T, const N: usize>(
+/// The numbering of the functions that name a request by its first number.
+fn in_stream(stream: Option<&str>) -> Numbering<'_> {
+    Numbering { stream, ..Numbering::default() }
+}
+
+/// Of a session that nothing is known of, but that somebody holds, is said what is certain.
+fn in_progress_if_in_doubt<T>(result: Result<T, Error>, in_progress: T) -> Result<T, Error> {
+    match result {
+        Err(Error::SessionInDoubt { .. }) => Ok(in_progress),
+        result => result,
+    }
+}
+
+/// Resolves the request and works on it.
+fn with_request<T>(
     rules: Rules,
     session: Option<&str>,
     request: Option<impl Key>,
-    numbering: [(&'static str, bool); N],
+    numbering: Numbering<'_>,
     work: impl FnOnce(&Request<'_>) -> Result<T, Error>,
-) -> T {
-    or_raise((|| {
-        let session = required("session", session)?;
-        let key = required("request", request)?;
-        let key = key.key();
-        let request = Request::resolve(session, &key, rules)?;
-        match numbering.into_iter().find(|(_, given)| *given) {
-            Some((argument, _)) => Err(Error::Invalid {
-                message: format!("argument \"{argument}\" does not go with session \"{session}\""),
-                detail: "It belongs to the numbered requests of client sessions; this is a standing session.".into(),
-                hint: "Leave it out: a key alone names a request here.",
-            }),
-            None => work(&request),
-        }
-    })())
+) -> Result<T, Error> {
+    let session = required("session", session)?;
+    let key = required("request", request)?;
+    let key = key.key();
+    work(&Request::resolve(session, &key, numbering, rules)?)
 }

@@ -32,7 +32,7 @@ impl Row for Ticket {
             checkpoint.map(|checkpoint| pg::text(&checkpoint.point)),
             checkpoint.and_then(|checkpoint| checkpoint.state).map(pg::Jsonb::datum),
             outcome.map(|outcome| outcome.recorded_at.into()),
-            outcome.map(|outcome| outcome.expires_at.into()),
+            outcome.and_then(|outcome| outcome.expires_at).map(Into::into),
         ]
     }
 }
@@ -55,6 +55,7 @@ pub fn executed(outcome: Outcome) -> Composite<Ticket> {
 pub fn known(known: Known) -> Composite<Ticket> {
     Composite(match known {
         Known::Outcome(outcome) => done(outcome),
+        Known::Discarded => Ticket { status: "discarded", ..Ticket::default() },
         Known::InProgress(checkpoint) => Ticket { status: "in_progress", checkpoint, ..Ticket::default() },
         Known::Unknown(checkpoint) => Ticket { status: "unknown", checkpoint, ..Ticket::default() },
     })

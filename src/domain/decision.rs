@@ -28,6 +28,23 @@ pub struct CheckpointFacts {
     pub fingerprint: Option<Fingerprint>,
 }
 
+/// Whether a numbered request's turn has come, see [`super::sequence`]. A key's has always.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// It has; told by rows that the transaction's snapshot sees, or not.
+    Now {
+        /// See above.
+        visible: bool,
+    },
+    /// It is over: done or skipped, no longer kept.
+    Over {
+        /// As above.
+        visible: bool,
+    },
+    /// It has not come, or never will: a gap before it, or an overlap with what was done.
+    OutOfSequence,
+}
+
 /// All that a decision rests on.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Facts {
@@ -41,6 +58,8 @@ pub struct Facts {
     pub checkpoint: Option<CheckpointFacts>,
     /// When an outcome of a time key would have expired.
     pub time_key_expires_at: Option<i64>,
+    /// Whether it may be executed at all.
+    pub turn: Turn,
 }
 
 /// What to do.
@@ -58,6 +77,10 @@ pub enum Decision {
     Unserializable,
     /// ID010.
     KeyTooOld,
+    /// ID003.
+    Discarded,
+    /// ID006.
+    OutOfSequence,
 }
 
 /// Decides.
@@ -78,6 +101,12 @@ pub fn decide(facts: &Facts) -> Decision {
     // Nothing is kept and the key is older than anything kept could be: it may have been executed.
     if facts.time_key_expires_at.is_some_and(|end| end <= facts.asked_at) {
         return Decision::KeyTooOld;
+    }
+    match facts.turn {
+        Turn::Now { visible: false } | Turn::Over { visible: false } => return Decision::Unserializable,
+        Turn::Over { visible: true } => return Decision::Discarded,
+        Turn::OutOfSequence => return Decision::OutOfSequence,
+        Turn::Now { visible: true } => {}
     }
     match checkpoint {
         Some(checkpoint) if !checkpoint.visible => Decision::Unserializable,
@@ -100,8 +129,16 @@ mod tests {
     const A: Fingerprint = [1; 16];
     const B: Fingerprint = [2; 16];
 
-    const NEW: Facts =
-        Facts { asked_at: 100, fingerprint: Some(A), outcome: None, checkpoint: None, time_key_expires_at: None };
+    const NOW: Turn = Turn::Now { visible: true };
+
+    const NEW: Facts = Facts {
+        asked_at: 100,
+        fingerprint: Some(A),
+        outcome: None,
+        checkpoint: None,
+        time_key_expires_at: None,
+        turn: NOW,
+    };
     const KEPT: OutcomeFacts = OutcomeFacts { expires_at: 200, visible: true, fingerprint: Some(A) };
     const REACHED: CheckpointFacts = CheckpointFacts { expires_at: 200, visible: true, fingerprint: Some(A) };
 
@@ -127,6 +164,12 @@ mod tests {
             (Facts { time_key_expires_at: Some(100), ..NEW }, Decision::KeyTooOld),
             (Facts { time_key_expires_at: Some(100), ..with(KEPT) }, Decision::Replay),
             (Facts { time_key_expires_at: Some(100), ..at(REACHED) }, Decision::KeyTooOld),
+            (Facts { turn: Turn::Now { visible: false }, ..NEW }, Decision::Unserializable),
+            (Facts { turn: Turn::Over { visible: true }, ..NEW }, Decision::Discarded),
+            (Facts { turn: Turn::Over { visible: false }, ..NEW }, Decision::Unserializable),
+            (Facts { turn: Turn::OutOfSequence, ..NEW }, Decision::OutOfSequence),
+            (Facts { turn: Turn::OutOfSequence, ..at(REACHED) }, Decision::OutOfSequence),
+            (Facts { turn: Turn::Over { visible: true }, ..with(KEPT) }, Decision::Replay),
         ];
         for (facts, decision) in table {
             assert_eq!(decide(&facts), decision, "{facts:?}");
@@ -148,7 +191,7 @@ mod tests {
         ) {
             let outcome = OutcomeFacts { expires_at, visible, fingerprint: kept };
             let checkpoint = checkpoint.map(|(expires_at, visible, fingerprint)| CheckpointFacts { expires_at, visible, fingerprint });
-            let decision = decide(&Facts { asked_at, fingerprint: given, outcome: Some(outcome), checkpoint, time_key_expires_at });
+            let decision = decide(&Facts { asked_at, fingerprint: given, outcome: Some(outcome), checkpoint, time_key_expires_at, turn: NOW });
             if expires_at > asked_at {
                 prop_assert!(!matches!(decision, Decision::Start | Decision::Continue | Decision::KeyTooOld));
                 prop_assert_eq!(decision == Decision::Replay, visible && !differ(kept, given));

@@ -13,6 +13,15 @@ pub struct Digest(pub [u8; 16]);
 /// The server's name of a session, the same for its whole life.
 pub type SessionId = [u8; 16];
 
+/// What is locked for a numbered request: two in one slot, or in one line, are never at work at once.
+#[derive(Clone, Copy)]
+pub enum Lane {
+    /// Its slot, where numbers come in any order.
+    Slot(i32),
+    /// Its stream, where they come one after the other.
+    Line,
+}
+
 /// The key of the digests.
 pub type Secret = [u8; 32];
 
@@ -34,6 +43,14 @@ impl Digest {
             digest[..6].copy_from_slice(&id.as_bytes()[..6]);
         }
         Digest(digest)
+    }
+
+    /// Digests the name of a lane. No number has such a name.
+    pub fn of_lane(secret: &Secret, session: &SessionId, stream: &str, lane: Lane) -> Digest {
+        match lane {
+            Lane::Slot(slot) => Digest::of(secret, session, stream, &format!("slot {slot}")),
+            Lane::Line => Digest::of(secret, session, stream, "line"),
+        }
     }
 
     /// The half that names the lock: all of it hash, none of it time.

@@ -6,6 +6,27 @@ pub const KEY_CHARS_MAX: usize = 255;
 /// The longest name of a standing session, in characters.
 pub const SESSION_CHARS_MAX: usize = 255;
 
+/// The longest name of a client, in characters.
+pub const CLIENT_CHARS_MAX: usize = 255;
+
+/// The longest name of a stream, in characters.
+pub const STREAM_CHARS_MAX: usize = 255;
+
+/// The greatest number of a request; far enough from the end of bigint to count on from it.
+pub const NUMBER_MAX: i64 = 1 << 62;
+
+/// The widest window of a client session, in requests.
+pub const WINDOW_MAX: i32 = 1024;
+
+/// The shortest and the longest silence that a client session can be asked to outlast.
+pub const TIMEOUT_US_MIN: i64 = 2 * 1_000_000;
+/// Seven days.
+pub const TIMEOUT_US_MAX: i64 = 7 * 86_400 * 1_000_000;
+
+/// A sign of life is written when the last one is older than this part of the timeout: so there are at
+/// most so many in a timeout.
+pub const SIGNS_A_TIMEOUT: i64 = 8;
+
 /// The longest name of a checkpoint's point, in characters.
 pub const POINT_CHARS_MAX: usize = 255;
 

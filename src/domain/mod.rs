@@ -4,4 +4,6 @@ pub mod decision;
 pub mod fingerprint;
 pub mod identity;
 pub mod limits;
+pub mod liveness;
+pub mod sequence;
 pub mod time_key;

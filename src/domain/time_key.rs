@@ -22,9 +22,10 @@ pub fn parse(key: &str) -> Option<Uuid> {
     (id.get_variant() == uuid::Variant::RFC4122).then_some(id)
 }
 
-/// Whether a session's name would be taken for a client session's, which the server names itself.
-pub fn looks_like_uuid(name: &str) -> bool {
-    Uuid::try_parse(name).is_ok()
+/// The id of a client session, where a session's name can be taken for one: the server names those
+/// itself, by a UUID.
+pub fn client_session(name: &str) -> Option<Uuid> {
+    Uuid::try_parse(name).ok()
 }
 
 /// The time in a UUIDv7, as PostgreSQL counts it (microseconds since 2000-01-01).
@@ -68,8 +69,8 @@ mod tests {
             "{919108F7-52d1-4320-9bac-f847db4148a8}",
             "919108f752d143209bacf847db4148a8",
         ] {
-            assert!(looks_like_uuid(name), "{name}");
+            assert!(client_session(name).is_some(), "{name}");
         }
-        assert!(!looks_like_uuid("payments"));
+        assert!(client_session("payments").is_none());
     }
 }

@@ -122,3 +122,71 @@ pub fn wait_for_transaction(xid: pg_sys::TransactionId) {
     // SAFETY: without a relation there is nothing to describe in the wait's error context.
     unsafe { pg_sys::XactLockTableWait(xid, std::ptr::null_mut(), std::ptr::null_mut(), pg_sys::XLTW_Oper::XLTW_None) }
 }
+
+/// Until when to wait, in all the waits of one call.
+#[derive(Clone, Copy)]
+pub struct Deadline(Option<i64>);
+
+impl Deadline {
+    /// So long from now; `None` is for ever.
+    pub fn after(wait_us: Option<i64>) -> Deadline {
+        Deadline(wait_us.map(|wait_us| super::now_us().saturating_add(wait_us)))
+    }
+
+    /// What is left of it.
+    pub fn left_us(self) -> Option<i64> {
+        self.0.map(|until| (until - super::now_us()).max(0))
+    }
+}
+
+/// Whether this backend has the lock in this mode.
+pub fn lock_is_held(tag: &pg_sys::LOCKTAG, mode: i32) -> bool {
+    // SAFETY: the tag is valid. It looks into the backend's own table of locks.
+    unsafe {
+        #[cfg(any(feature = "pg17", feature = "pg18"))]
+        return pg_sys::LockHeldByMe(tag, mode, false);
+        #[cfg(not(any(feature = "pg17", feature = "pg18")))]
+        return pg_sys::LockHeldByMe(tag, mode);
+    }
+}
+
+/// Calls `attempt` until it says yes, up to `wait_us` (`None`: for ever), with growing pauses; a shorter
+/// `lock_timeout` of the user's bounds it too. Whether it said yes.
+pub fn retry(wait_us: Option<i64>, mut attempt: impl FnMut() -> bool) -> bool {
+    // SAFETY: a variable of this backend.
+    let callers_us = match unsafe { pg_sys::LockTimeout } {
+        0 => None,
+        ms => Some(i64::from(ms) * 1000),
+    };
+    let wait_us = match (wait_us, callers_us) {
+        (Some(wait), Some(callers)) => Some(wait.min(callers)),
+        (wait, callers) => wait.or(callers),
+    };
+    let deadline = Deadline::after(wait_us);
+    let mut pause_us = RETRY_US_MIN;
+    loop {
+        if attempt() {
+            return true;
+        }
+        match deadline.left_us() {
+            Some(0) => return false,
+            left_us => nap(pause_us.min(left_us.unwrap_or(i64::MAX))),
+        }
+        pause_us = (pause_us * 2).min(RETRY_US_MAX);
+    }
+}
+
+const RETRY_US_MIN: i64 = 10_000;
+const RETRY_US_MAX: i64 = 1_000_000;
+
+/// Sleeps, but is there at once for a cancel, a termination or the end of the postmaster.
+fn nap(us: i64) {
+    let ms = us.div_euclid(1000).max(1);
+    let events = pg_sys::WL_LATCH_SET | pg_sys::WL_TIMEOUT | pg_sys::WL_EXIT_ON_PM_DEATH;
+    // SAFETY: the backend's own latch, which others set to interrupt it.
+    unsafe {
+        pg_sys::WaitLatch(pg_sys::MyLatch, events as i32, ms, pg_sys::PG_WAIT_EXTENSION);
+        pg_sys::ResetLatch(pg_sys::MyLatch);
+        pg_sys::check_for_interrupts!();
+    }
+}

@@ -2,13 +2,17 @@
 
 use crate::domain::decision::{Decision, Facts, Fingerprint, decide};
 use crate::domain::identity::Digest;
+use crate::domain::sequence::{Order, Place};
 use crate::error::Error;
 use crate::lock::Tag;
-use crate::open;
-use crate::pg::{self, Jsonb};
-use crate::protocol::request::{self, Request};
+use crate::open::{self, Numbers, Open};
+use crate::pg::{self, Deadline, Jsonb};
+use crate::protocol::kept;
+use crate::protocol::liveness;
+use crate::protocol::numbered::Numbered;
+use crate::protocol::request::{self, Keyed, Request};
 use crate::store::checkpoint::{self, Checkpoint};
-use crate::store::outcome::{self, Outcome};
+use crate::store::outcome::Outcome;
 use crate::store::rel::Snapshot;
 
 /// What begin found.
@@ -23,42 +27,45 @@ pub enum Begun {
 
 /// Begins a request; `wait_us` as in [`request::wait_us`].
 pub fn begin(request: &Request<'_>, payload: Option<Jsonb>, wait_us: Option<i64>) -> Result<Begun, Error> {
-    request.check_sort(false)?;
+    request.check_not_inbox()?;
     // Expiry is judged at this moment, before any wait: whoever came in time gets the answer.
     let asked_at = pg::now_us();
-    request.check_time(asked_at)?;
+    if let Request::Keyed(keyed) = request {
+        keyed.check_time(asked_at)?;
+    }
     let fingerprint = request::fingerprint(request, payload)?;
-    if open::holds(&request.session.name, &request.key) {
+    if open::holds(request.which()) {
         let hint = "Call idem_begin() once: (idem_begin(...)).* calls it once per column; write SELECT * FROM idem_begin(...).";
         return Err(Error::AlreadyBegun { name: request.name(), hint });
     }
-    let digest = request.digest();
-    let asked = Asked { request, digest, asked_at, fingerprint };
+    let asked = Asked { request, lock: request.lock(), asked_at, fingerprint };
     if pg::read_only() {
         return asked.replay_only();
     }
+    if let Request::Numbered(numbered) = request {
+        refuse_beside_another(numbered, &asked.lock)?;
+    }
+    asked.claim_or_answer(Deadline::after(wait_us))
+}
 
-    let claim = Tag::request(&digest);
-    if !claim.try_acquire() {
-        // A replay never waits: whoever has the lock, a committed outcome stands.
-        if let Some(outcome) = asked.replay()? {
-            return Ok(Begun::Replay(outcome));
-        }
-        if !claim.acquire(wait_us) {
-            return Ok(Begun::InProgress);
+/// A transaction holds the locks of its own requests, so these do not keep it from beginning two of one
+/// slot or line; they must not be at work at once all the same.
+fn refuse_beside_another(request: &Numbered<'_>, lock: &Digest) -> Result<(), Error> {
+    match open::at_work_under(lock) {
+        None => Ok(()),
+        Some(other) => {
+            let lane = if request.session.order == Order::Any { "slot" } else { "stream" };
+            let detail =
+                format!("Its {lane} is taken by {other}, which this transaction has begun and not yet recorded.");
+            Err(Error::OutOfSequence { name: request.name(), detail })
         }
     }
-    let begun = asked.under_the_lock()?;
-    if let Begun::Replay(_) = begun {
-        claim.release();
-    }
-    Ok(begun)
 }
 
 /// A call of begin.
 struct Asked<'a> {
     request: &'a Request<'a>,
-    digest: Digest,
+    lock: Digest,
     asked_at: i64,
     fingerprint: Option<Fingerprint>,
 }
@@ -68,56 +75,134 @@ struct Found {
     decision: Decision,
     outcome: Option<Outcome>,
     checkpoint: Option<Checkpoint>,
+    digest: Digest,
     /// An expired outcome or any checkpoint is there, for the record to clear away.
     leftovers: bool,
+    /// Where a numbered request's reply goes.
+    slot: i32,
+}
+
+/// What came of looking with the lock held.
+enum Looked {
+    /// That is the answer.
+    Done(Begun),
+    /// Somebody has the client session alone: it is being ended or handed over.
+    SessionTaken,
 }
 
 impl Asked<'_> {
+    fn claim_or_answer(&self, deadline: Deadline) -> Result<Begun, Error> {
+        let claim = Tag::request(&self.lock);
+        loop {
+            if !claim.try_acquire() {
+                // A replay never waits: whoever has the lock, a committed outcome stands.
+                if let Some(outcome) = self.replay()? {
+                    return Ok(Begun::Replay(outcome));
+                }
+                if !claim.acquire(deadline.left_us()) {
+                    return Ok(Begun::InProgress);
+                }
+            }
+            match self.under_the_lock()? {
+                Looked::Done(begun) => {
+                    if let Begun::Replay(_) = begun {
+                        claim.release();
+                    }
+                    return Ok(begun);
+                }
+                Looked::SessionTaken => {
+                    // Whoever has it may want this very request: not to be waited for while holding it.
+                    claim.release();
+                    if !self.wait_for_session(deadline) {
+                        return Ok(Begun::InProgress);
+                    }
+                }
+            }
+        }
+    }
+
     /// Looks at all that is kept and decides. Errors of the decision are raised here, for all callers.
-    fn look(&self) -> Result<Found, Error> {
-        let wanted = self.request.wanted(self.digest);
-        let outcome = outcome::find(&wanted, self.asked_at, Snapshot::Itself)?;
+    fn look(&self, under_lock: bool) -> Result<Found, Error> {
+        let kept = kept::find(self.request, self.asked_at, under_lock)?;
+        self.check_session()?;
+        let digest = match self.request {
+            Request::Keyed(_) => self.lock,
+            Request::Numbered(_) => self.request.digest(),
+        };
         // What is done has no checkpoint: its record took it away.
-        let done = outcome.as_ref().is_some_and(|found| found.outcome.expires_at > self.asked_at);
-        let checkpoint = if done { None } else { checkpoint::find(&wanted, Snapshot::Itself)? };
-        let ttl_us = self.request.session.ttl_us();
+        let done = kept.outcome.as_ref().is_some_and(|outcome| outcome.lives_at(self.asked_at));
+        let checkpoint = match done {
+            true => None,
+            false => checkpoint::find(&self.request.wanted(digest), Snapshot::Itself)?,
+        };
         let decision = decide(&Facts {
             asked_at: self.asked_at,
             fingerprint: self.fingerprint,
-            outcome: outcome.as_ref().map(outcome::Found::facts),
+            outcome: kept.outcome.as_ref().map(|outcome| outcome.facts(kept.visible)),
             checkpoint: checkpoint.as_ref().map(checkpoint::Found::facts),
-            time_key_expires_at: self.request.key_time_us.map(|time_us| time_us.saturating_add(ttl_us)),
+            time_key_expires_at: self.time_key_expires_at(),
+            turn: kept.turn,
         });
-        match decision {
-            Decision::PayloadMismatch => return Err(Error::PayloadMismatch(self.request.name())),
-            Decision::Unserializable => return Err(Error::Unserializable(self.request.name())),
-            Decision::KeyTooOld => {
-                let ttl = request::describe_us(ttl_us);
-                return Err(Error::KeyTooOld { name: self.request.name(), ttl });
-            }
-            Decision::Replay | Decision::Start | Decision::Continue => {}
-        }
+        self.refuse(decision, kept.place)?;
         Ok(Found {
             decision,
-            leftovers: outcome.is_some() || checkpoint.is_some(),
-            outcome: outcome.map(|found| found.outcome),
+            digest,
+            leftovers: kept.outcome.is_some() || checkpoint.is_some(),
+            outcome: kept.outcome,
             checkpoint: checkpoint.map(|found| found.checkpoint),
+            slot: match kept.place {
+                Some(Place::Turn(slot)) => slot,
+                _ => 0,
+            },
+        })
+    }
+
+    /// A client session that has ended refuses everything, whatever else there is to say.
+    fn check_session(&self) -> Result<(), Error> {
+        match self.request {
+            Request::Keyed(_) => Ok(()),
+            Request::Numbered(request) => liveness::check(&request.session).map(|_| ()),
+        }
+    }
+
+    fn time_key_expires_at(&self) -> Option<i64> {
+        match self.request {
+            Request::Keyed(Keyed { session, key_time_us: Some(time_us), .. }) => {
+                Some(time_us.saturating_add(session.ttl_us()))
+            }
+            _ => None,
+        }
+    }
+
+    fn refuse(&self, decision: Decision, place: Option<Place>) -> Result<(), Error> {
+        let name = self.request.name();
+        Err(match (decision, self.request) {
+            (Decision::Replay | Decision::Start | Decision::Continue, _) => return Ok(()),
+            (Decision::PayloadMismatch, _) => Error::PayloadMismatch(name),
+            (Decision::Unserializable, _) => Error::Unserializable(name),
+            (Decision::KeyTooOld, Request::Keyed(request)) => {
+                Error::KeyTooOld { name, ttl: request::describe_us(request.session.ttl_us()) }
+            }
+            (Decision::Discarded, Request::Numbered(request)) => {
+                Error::OutcomeDiscarded { name, window: request.session.window }
+            }
+            (_, request) => Error::OutOfSequence { name, detail: out_of_sequence(request, place) },
         })
     }
 
     /// The answer, if there is one. Nothing can be said of what is not there: its inserter may be at work.
     fn replay(&self) -> Result<Option<Outcome>, Error> {
-        match self.look() {
+        match self.look(false) {
             Ok(found) if found.decision == Decision::Replay => Ok(found.outcome),
             // Nothing of the kind is certain before the lock is had.
-            Ok(_) | Err(Error::KeyTooOld { .. }) => Ok(None),
+            Ok(_) | Err(Error::KeyTooOld { .. } | Error::OutOfSequence { .. }) => Ok(None),
             Err(error) => Err(error),
         }
     }
 
     /// On a standby and in a read-only transaction: the answer, or a refusal.
     fn replay_only(&self) -> Result<Begun, Error> {
-        let found = self.look()?;
+        let found = self.look(false)?;
         match (found.decision, found.outcome) {
             (Decision::Replay, Some(outcome)) => Ok(Begun::Replay(outcome)),
             _ => Err(Error::ReadOnly {
@@ -128,18 +213,53 @@ impl Asked<'_> {
     }
 
     /// With the lock held nothing about the request changes any more.
-    fn under_the_lock(&self) -> Result<Begun, Error> {
-        let found = self.look()?;
+    fn under_the_lock(&self) -> Result<Looked, Error> {
+        let found = self.look(true)?;
         if let (Decision::Replay, Some(outcome)) = (found.decision, found.outcome) {
-            return Ok(Begun::Replay(outcome));
+            return Ok(Looked::Done(Begun::Replay(outcome)));
         }
+        let numbers = match self.request {
+            Request::Keyed(_) => None,
+            Request::Numbered(request) if liveness::attend(&request.session)? => {
+                Some(Numbers { range: request.range, slot: found.slot, acked: request.acked })
+            }
+            Request::Numbered(_) => return Ok(Looked::SessionTaken),
+        };
         let checkpoint = found.checkpoint.filter(|_| found.decision == Decision::Continue);
         let kept = checkpoint.as_ref().and_then(|checkpoint| checkpoint.fingerprint);
-        open::begin(
-            &self.request.session,
-            &self.request.key,
-            open::Open { digest: self.digest, fingerprint: self.fingerprint.or(kept), leftovers: found.leftovers },
-        );
-        Ok(Begun::Started(checkpoint))
+        let open = Open {
+            lock: self.lock,
+            digest: found.digest,
+            numbers,
+            fingerprint: self.fingerprint.or(kept),
+            leftovers: found.leftovers,
+        };
+        open::begin(self.request.session(), self.request.which(), open);
+        Ok(Looked::Done(Begun::Started(checkpoint)))
+    }
+
+    fn wait_for_session(&self, deadline: Deadline) -> bool {
+        match self.request {
+            Request::Keyed(_) => true,
+            Request::Numbered(request) => Tag::client(&request.session.id).share(deadline.left_us()),
+        }
+    }
+}
+
+fn out_of_sequence(request: &Request<'_>, place: Option<Place>) -> String {
+    match (request, place) {
+        (Request::Numbered(request), Some(Place::Ahead(number))) if request.session.order == Order::Any => format!(
+            "Number {number}, a window of {} before it, is neither recorded nor acknowledged.",
+            request.session.window
+        ),
+        (_, Some(Place::Ahead(number))) => format!("The next number of its stream is {number}."),
+        (_, Some(Place::Overlaps(range))) if range.first == range.last => {
+            format!("It overlaps number {}, which is over, without being the same request.", range.first)
+        }
+        (_, Some(Place::Overlaps(range))) => format!(
+            "It overlaps the numbers {} to {}, which are over, without being the same request.",
+            range.first, range.last
+        ),
+        _ => "It does not follow what its stream has accepted.".into(),
     }
 }

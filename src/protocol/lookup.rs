@@ -1,45 +1,45 @@
 //! Lookup: what is known of a request, without taking anything.
 
+use crate::domain::decision::Turn;
 use crate::error::Error;
 use crate::lock::Tag;
 use crate::open;
 use crate::pg;
+use crate::protocol::kept;
 use crate::protocol::request::Request;
 use crate::store::checkpoint::{self, Checkpoint};
-use crate::store::outcome::{self, Outcome};
+use crate::store::outcome::Outcome;
 use crate::store::rel::Snapshot;
 
 /// What is known.
 pub enum Known {
     /// It was done.
     Outcome(Outcome),
+    /// It was done or skipped, and is no longer kept.
+    Discarded,
     /// This or another transaction holds the claim.
     InProgress(Option<Checkpoint>),
     /// Nothing is here, aside perhaps from a checkpoint.
     Unknown(Option<Checkpoint>),
 }
 
-/// Looks a request up.
+/// Looks a request up. Of a client session that has ended it still answers.
 pub fn lookup(request: &Request<'_>) -> Result<Known, Error> {
     let asked_at = pg::now_us();
-    let digest = request.digest();
     // The lock first and the outcome after: a commit in between is found by the second look. On a
     // standby the primary's locks are not to be seen.
-    let held = open::holds(&request.session.name, &request.key)
-        || !pg::in_recovery() && Tag::request(&digest).is_held_by_another();
+    let held = open::holds(request.which()) || !pg::in_recovery() && Tag::request(&request.lock()).is_held_by_another();
 
-    let wanted = request.wanted(digest);
-    // An inbox renews expired rows in their place, see `store/inbox.rs`.
-    let snapshot = if request.session.inbox { Snapshot::LatestMvcc } else { Snapshot::Itself };
-    let found = outcome::find(&wanted, asked_at, snapshot)?;
-    if let Some(found) = found.filter(|found| found.outcome.expires_at > asked_at) {
-        return if found.visible {
-            Ok(Known::Outcome(found.outcome))
-        } else {
-            Err(Error::Unserializable(request.name()))
-        };
+    let found = kept::find(request, asked_at, false)?;
+    let outcome = found.outcome.filter(|outcome| outcome.lives_at(asked_at));
+    match (outcome, found.turn) {
+        (Some(_) | None, Turn::Over { visible: false }) => return Err(Error::Unserializable(request.name())),
+        (Some(_), _) if !found.visible => return Err(Error::Unserializable(request.name())),
+        (Some(outcome), _) => return Ok(Known::Outcome(outcome)),
+        (None, Turn::Over { visible: true }) => return Ok(Known::Discarded),
+        (None, Turn::Now { .. } | Turn::OutOfSequence) => {}
     }
-    let checkpoint = checkpoint::find(&wanted, Snapshot::LatestMvcc)?
+    let checkpoint = checkpoint::find(&request.wanted(request.digest()), Snapshot::LatestMvcc)?
         .filter(|found| found.facts().expires_at > asked_at)
         .map(|found| found.checkpoint);
     Ok(if held { Known::InProgress(checkpoint) } else { Known::Unknown(checkpoint) })

@@ -3,9 +3,17 @@
 //! before any lock.
 
 pub mod begin;
+pub mod client;
+pub mod kept;
+pub mod liveness;
 pub mod lookup;
+pub mod numbered;
 pub mod once;
+pub mod position;
+pub mod quota;
+pub mod registration;
 pub mod repair;
 pub mod request;
+pub mod saving;
 pub mod standing;
 pub mod steps;

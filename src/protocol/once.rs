@@ -4,7 +4,7 @@ use crate::domain::identity::Digest;
 use crate::error::{Error, WAIT_BY_SETTING};
 use crate::guc;
 use crate::pg;
-use crate::protocol::request::{self, Request, Rules};
+use crate::protocol::request::{self, Keyed, Rules};
 use crate::store::inbox::{self, Key};
 use crate::store::outcome;
 use crate::store::rel::Snapshot;
@@ -18,7 +18,7 @@ pub fn once(session: &str, keys: &[&str], function: &'static str) -> Result<Vec<
     check_count(session, keys.len())?;
     let now_us = pg::now_us();
     let requests =
-        keys.iter().map(|key| Request::resolve(session, key, Rules::Current)).collect::<Result<Vec<_>, _>>()?;
+        keys.iter().map(|key| Keyed::resolve(session, key, Rules::Current)).collect::<Result<Vec<_>, _>>()?;
     let fresh = unseen(&requests, now_us)?;
     let Some((_, first)) = fresh.first() else { return Ok(Vec::new()) };
     let session = &requests[*first].session;
@@ -45,7 +45,7 @@ pub fn once(session: &str, keys: &[&str], function: &'static str) -> Result<Vec<
 }
 
 /// Those that are not kept yet, once each, with their first place, in the order of their digests.
-fn unseen(requests: &[Request<'_>], now_us: i64) -> Result<Vec<(Digest, usize)>, Error> {
+fn unseen(requests: &[Keyed<'_>], now_us: i64) -> Result<Vec<(Digest, usize)>, Error> {
     let mut first_places = HashMap::with_capacity(requests.len());
     for (place, request) in requests.iter().enumerate() {
         first_places.entry(request.digest()).or_insert(place);
@@ -55,7 +55,7 @@ fn unseen(requests: &[Request<'_>], now_us: i64) -> Result<Vec<(Digest, usize)>,
         let request = &requests[place];
         request.check_time(now_us)?;
         let found = outcome::find(&request.wanted(digest), now_us, Snapshot::Itself)?;
-        match found.filter(|found| found.outcome.expires_at > now_us) {
+        match found.filter(|found| found.outcome.lives_at(now_us)) {
             Some(found) if !found.visible => return Err(Error::Unserializable(request.name())),
             Some(_) => {}
             None => {
@@ -69,7 +69,7 @@ fn unseen(requests: &[Request<'_>], now_us: i64) -> Result<Vec<(Digest, usize)>,
 }
 
 /// ID010, see the decision table.
-fn check_age(request: &Request<'_>, now_us: i64) -> Result<(), Error> {
+fn check_age(request: &Keyed<'_>, now_us: i64) -> Result<(), Error> {
     let ttl_us = request.session.ttl_us();
     match request.key_time_us {
         Some(time_us) if time_us.saturating_add(ttl_us) <= now_us => {

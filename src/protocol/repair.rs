@@ -2,12 +2,13 @@
 
 use crate::domain::identity::Digest;
 use crate::domain::limits::REASON_CHARS_MAX;
+use crate::domain::time_key;
 use crate::error::{Error, WAIT_BY_SETTING};
 use crate::guc;
 use crate::lock::Tag;
-use crate::open;
+use crate::open::{self, Which};
 use crate::pg;
-use crate::protocol::request::{self, Request};
+use crate::protocol::request::{self, Keyed};
 use crate::store::audit::{self, Repair};
 use crate::store::checkpoint;
 use crate::store::inbox;
@@ -19,15 +20,22 @@ use std::rc::Rc;
 /// there was one. Whoever may execute the function is an admin, so the session need not be theirs.
 pub fn forget(session_name: &str, key: &str, reason: &str) -> Result<bool, Error> {
     check_reason(reason)?;
+    if time_key::client_session(session_name).is_some() {
+        return Err(Error::Invalid {
+            message: format!("a request of client session \"{session_name}\" cannot be forgotten"),
+            detail: "That a number was done is told by what its slot keeps.".into(),
+            hint: "Let its client send the operation again under a number of its own.",
+        });
+    }
     let Some((session, _, _)) = session::find(session_name) else {
         return Err(session::unknown(session_name));
     };
-    let request = Request::of(Rc::new(session), key)?;
+    let request = Keyed::of(Rc::new(session), key)?;
     if pg::read_only() {
         let detail = "A repair is noted in idempotence.audit.".into();
         return Err(Error::ReadOnly { function: "idem_forget", detail });
     }
-    if open::holds(session_name, &request.key) {
+    if open::holds(Which { session: session_name, stream: "", request: &request.key }) {
         let hint = "Record or release it; what is not recorded needs no forgetting.";
         return Err(Error::AlreadyBegun { name: request.name(), hint });
     }
@@ -43,7 +51,7 @@ pub fn forget(session_name: &str, key: &str, reason: &str) -> Result<bool, Error
 }
 
 /// Deletes what is kept of the request, and tells what it was. The caller has its lock.
-fn forget_all(request: &Request<'_>, digest: Digest) -> Result<Option<&'static str>, Error> {
+fn forget_all(request: &Keyed<'_>, digest: Digest) -> Result<Option<&'static str>, Error> {
     if request.session.inbox {
         // There nobody else takes the lock.
         let delete = || inbox::delete(&digest, pg::now_us());

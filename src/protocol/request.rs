@@ -5,11 +5,13 @@ use crate::domain::limits::KEY_CHARS_MAX;
 use crate::domain::time_key;
 use crate::error::{Error, Name};
 use crate::guc;
-use crate::open;
+use crate::open::{self, Which};
 use crate::pg::{self, Jsonb};
+use crate::protocol::numbered::{Numbered, Numbering};
+use crate::store::client::Client;
 use crate::store::outcome::Wanted;
 use crate::store::secret;
-use crate::store::session::Standing;
+use crate::store::session::{Session, Standing};
 use pgrx::datum::Interval;
 use std::borrow::Cow;
 use std::rc::Rc;
@@ -22,12 +24,96 @@ pub const USE: &str = "use its requests";
 pub enum Rules {
     /// Those of now: to begin it, or to look it up.
     Current,
-    /// Those it was begun under in this transaction: for the steps that follow.
+    /// Those it was begun under in this transaction: for the steps that follow. A client session's never
+    /// change.
     OfBegin,
 }
 
-/// A request of a standing session that the caller has the right to use.
-pub struct Request<'a> {
+/// A request that the caller has the right to use.
+pub enum Request<'a> {
+    /// Of a standing session.
+    Keyed(Keyed<'a>),
+    /// Of a client session.
+    Numbered(Numbered<'a>),
+}
+
+impl<'a> Request<'a> {
+    /// Finds the session, checks the caller's right to it, then what names the request.
+    pub fn resolve(session: &str, key: &'a str, numbering: Numbering<'a>, rules: Rules) -> Result<Request<'a>, Error> {
+        if let Some(id) = time_key::client_session(session) {
+            let client = Client::of_caller(session, &id, USE)?;
+            return Numbered::of(client, key, numbering).map(Request::Numbered);
+        }
+        let request = Keyed::resolve(session, key, rules)?;
+        numbering.refuse(session)?;
+        Ok(Request::Keyed(request))
+    }
+
+    /// Its session.
+    pub fn session(&self) -> Session {
+        match self {
+            Request::Keyed(request) => Session::Standing(Rc::clone(&request.session)),
+            Request::Numbered(request) => Session::Client(Rc::clone(&request.session)),
+        }
+    }
+
+    /// What it is called on the open list.
+    pub fn which(&self) -> Which<'_> {
+        match self {
+            Request::Keyed(Keyed { session, key, .. }) => Which { session: &session.name, stream: "", request: key },
+            Request::Numbered(Numbered { session, stream, key, .. }) => {
+                Which { session: &session.name, stream, request: key }
+            }
+        }
+    }
+
+    /// Its name for messages.
+    pub fn name(&self) -> Name {
+        let Which { session, stream, request } = self.which();
+        Name::in_stream(session, stream, request)
+    }
+
+    /// Where its outcome, if it has a key, and its checkpoint are kept.
+    pub fn digest(&self) -> Digest {
+        match self {
+            Request::Keyed(request) => request.digest(),
+            Request::Numbered(request) => secret::digest(&request.session.id, request.stream, &request.key),
+        }
+    }
+
+    /// What is locked for it: itself, or where numbers share a slot or a line, that.
+    pub fn lock(&self) -> Digest {
+        match self {
+            Request::Keyed(request) => request.digest(),
+            Request::Numbered(request) => request.lock(),
+        }
+    }
+
+    /// What the store looks for.
+    pub fn wanted(&self, digest: Digest) -> Wanted<'_> {
+        match self {
+            Request::Keyed(request) => request.wanted(digest),
+            Request::Numbered(request) => Wanted {
+                session: &request.session.id,
+                session_name: &request.session.name,
+                stream: request.stream,
+                key: &request.key,
+                digest,
+            },
+        }
+    }
+
+    /// Refuses an inbox: there requests are not begun.
+    pub fn check_not_inbox(&self) -> Result<(), Error> {
+        match self {
+            Request::Keyed(request) => check_sort(&request.session, false),
+            Request::Numbered(_) => Ok(()),
+        }
+    }
+}
+
+/// A request of a standing session.
+pub struct Keyed<'a> {
     /// Its session.
     pub session: Rc<Standing>,
     /// Its key, in canonical form where it is a time key.
@@ -36,9 +122,9 @@ pub struct Request<'a> {
     pub key_time_us: Option<i64>,
 }
 
-impl<'a> Request<'a> {
+impl<'a> Keyed<'a> {
     /// Finds the session, checks the caller's right to it, then the key.
-    pub fn resolve(session: &str, key: &'a str, rules: Rules) -> Result<Request<'a>, Error> {
+    pub fn resolve(session: &str, key: &'a str, rules: Rules) -> Result<Keyed<'a>, Error> {
         let begun = match rules {
             Rules::OfBegin => open::session_of(session, key),
             Rules::Current => None,
@@ -47,14 +133,14 @@ impl<'a> Request<'a> {
             Some(session) => session.usable_to(USE)?,
             None => Standing::of_caller(session, USE)?,
         };
-        Request::of(session, key)
+        Keyed::of(session, key)
     }
 
     /// Checks the key of a request of a session that the caller has the right to.
-    pub fn of(session: Rc<Standing>, key: &'a str) -> Result<Request<'a>, Error> {
+    pub fn of(session: Rc<Standing>, key: &'a str) -> Result<Keyed<'a>, Error> {
         check_key(&session.name, key)?;
         if !session.time_keys {
-            return Ok(Request { session, key: Cow::Borrowed(key), key_time_us: None });
+            return Ok(Keyed { session, key: Cow::Borrowed(key), key_time_us: None });
         }
         // Upper case is the same UUID: it must be the same request.
         let Some(id) = time_key::parse(key) else {
@@ -65,7 +151,7 @@ impl<'a> Request<'a> {
             });
         };
         let key = Cow::Owned(id.hyphenated().to_string());
-        Ok(Request { session, key, key_time_us: Some(time_key::time_us(&id)) })
+        Ok(Keyed { session, key, key_time_us: Some(time_key::time_us(&id)) })
     }
 
     /// Its name for messages.
@@ -80,7 +166,7 @@ impl<'a> Request<'a> {
 
     /// What the store looks for.
     pub fn wanted(&self, digest: Digest) -> Wanted<'_> {
-        Wanted { session: &self.session.id, session_name: &self.session.name, key: &self.key, digest }
+        Wanted { session: &self.session.id, session_name: &self.session.name, stream: "", key: &self.key, digest }
     }
 
     /// Refuses a key from the future: it would outlive its segment.
@@ -99,18 +185,13 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Refuses a session of the other sort: the two arbitrate differently and must not meet on one key.
-    pub fn check_sort(&self, inbox: bool) -> Result<(), Error> {
-        check_sort(&self.session, inbox)
-    }
-
     /// When an outcome recorded at `recorded_at_us` expires.
     pub fn expires_at_us(&self, recorded_at_us: i64, ttl_us: i64) -> i64 {
         recorded_at_us.max(self.key_time_us.unwrap_or(i64::MIN)).saturating_add(ttl_us)
     }
 }
 
-/// See [`Request::check_sort`].
+/// Refuses a session of the other sort: the two arbitrate differently and must not meet on one key.
 pub fn check_sort(session: &Standing, inbox: bool) -> Result<(), Error> {
     match (session.inbox, inbox) {
         (true, false) => Err(Error::Invalid {
@@ -181,12 +262,14 @@ pub fn check_jsonb(
 /// The digest of a payload that is not too large; refuses none where the session requires one.
 pub fn fingerprint(request: &Request<'_>, payload: Option<Jsonb>) -> Result<Option<[u8; 16]>, Error> {
     match payload {
-        None if request.session.require_payload => Err(Error::NullArgument {
-            argument: "payload",
-            element: None,
-            because: format!("Session \"{}\" requires one with each request.", request.session.name),
-        }),
-        None => Ok(None),
+        None => match request {
+            Request::Keyed(request) if request.session.require_payload => Err(Error::NullArgument {
+                argument: "payload",
+                element: None,
+                because: format!("Session \"{}\" requires one with each request.", request.session.name),
+            }),
+            _ => Ok(None),
+        },
         Some(payload) => {
             // The name is made only if it is needed: this is the hot path.
             if payload.raw_bytes() > guc::max_payload_bytes() {

@@ -177,7 +177,7 @@ fn check_name(name: &str) -> Result<(), Error> {
             hint: "Name it after what its requests do, such as 'payments'.",
         });
     }
-    if time_key::looks_like_uuid(name) {
+    if time_key::client_session(name).is_some() {
         return Err(Error::Invalid {
             message: format!("session \"{name}\" cannot have the form of a UUID for a name"),
             detail: "Such names are those of client sessions, which the server makes up itself.".into(),

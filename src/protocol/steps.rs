@@ -3,11 +3,14 @@
 use crate::domain::limits::POINT_CHARS_MAX;
 use crate::error::Error;
 use crate::guc;
-use crate::open::{self, Open, Step};
+use crate::open::{self, Numbers, Open, Step};
 use crate::pg::{self, Jsonb};
-use crate::protocol::request::{self, Request};
+use crate::protocol::numbered::Numbered;
+use crate::protocol::request::{self, Keyed, Request};
+use crate::protocol::saving;
 use crate::store::checkpoint::{self, Checkpoint};
 use crate::store::outcome::{self, Class, Outcome};
+use crate::store::reply;
 use pgrx::datum::Interval;
 
 /// Records the outcome of a begun request, and gives it back as it will be replayed.
@@ -21,22 +24,41 @@ pub fn record(
     let open = find(request, token, "idem_record")?;
     check_writable(request, "idem_record")?;
     check_size("response", request, response)?;
-    let ttl_us = match ttl {
-        None => request.session.ttl_us(),
-        Some(ttl) => asked_ttl_us(request, &ttl)?,
+    let outcome =
+        |expires_at, recorded_at| Outcome { class, response, fingerprint: open.fingerprint, recorded_at, expires_at };
+    let outcome = match request {
+        Request::Keyed(keyed) => {
+            let ttl_us = match ttl {
+                None => keyed.session.ttl_us(),
+                Some(ttl) => asked_ttl_us(keyed, &ttl)?,
+            };
+            let wanted = keyed.wanted(open.digest);
+            if open.leftovers {
+                // An outcome that begin found is expired, or it would have been replayed.
+                outcome::clear(&wanted)?;
+                checkpoint::delete(&wanted)?;
+            }
+            let recorded_at = pg::now_us();
+            let outcome = outcome(Some(keyed.expires_at_us(recorded_at, ttl_us)), recorded_at);
+            outcome::insert(&wanted, &outcome, ttl_us)?;
+            outcome
+        }
+        Request::Numbered(numbered) => {
+            refuse_ttl(numbered, ttl)?;
+            saving::save(&numbered.session)?;
+            if open.leftovers {
+                checkpoint::delete(&request.wanted(open.digest))?;
+            }
+            let outcome = outcome(None, pg::now_us());
+            let Some(Numbers { range, slot, acked }) = open.numbers else {
+                return Err(Error::Corrupted { message: format!("{} was begun without a number", request.name()) });
+            };
+            reply::save(numbered.stream_of(), slot, range, &outcome)?;
+            saving::note_ack(numbered.stream_of(), acked);
+            outcome
+        }
     };
-
-    let wanted = request.wanted(open.digest);
-    if open.leftovers {
-        // An outcome that begin found is expired, or it would have been replayed.
-        outcome::clear(&wanted)?;
-        checkpoint::delete(&wanted)?;
-    }
-    let recorded_at = pg::now_us();
-    let expires_at = request.expires_at_us(recorded_at, ttl_us);
-    let outcome = Outcome { class, response, fingerprint: open.fingerprint, recorded_at, expires_at };
-    outcome::insert(&wanted, &outcome, ttl_us)?;
-    open::step(&request.session.name, &request.key, Step::Record);
+    open::step(request.which(), Step::Record);
     Ok(outcome)
 }
 
@@ -47,9 +69,12 @@ pub fn checkpoint(request: &Request<'_>, point: &str, state: Option<Jsonb>, toke
     let hint = "A point is a name for where to go on; what that needs belongs in state.";
     request::check_chars(&format!("the point of {}", request.name()), point, POINT_CHARS_MAX, hint)?;
     check_size("state", request, state)?;
+    if let Request::Numbered(numbered) = request {
+        saving::save(&numbered.session)?;
+    }
     let checkpoint = Checkpoint { point: point.into(), state, fingerprint: open.fingerprint, written_at: pg::now_us() };
     checkpoint::save(&request.wanted(open.digest), &checkpoint)?;
-    open::step(&request.session.name, &request.key, Step::Checkpoint);
+    open::step(request.which(), Step::Checkpoint);
     Ok(())
 }
 
@@ -57,17 +82,29 @@ pub fn checkpoint(request: &Request<'_>, point: &str, state: Option<Jsonb>, toke
 /// undone, and nobody may execute beside it.
 pub fn release(request: &Request<'_>, token: Option<i64>) -> Result<(), Error> {
     find(request, token, "idem_release")?;
-    open::step(&request.session.name, &request.key, Step::Release);
+    open::step(request.which(), Step::Release);
     Ok(())
 }
 
 /// The open request that `function` is for.
 fn find(request: &Request<'_>, token: Option<i64>, function: &'static str) -> Result<Open, Error> {
-    request.check_sort(false)?;
+    request.check_not_inbox()?;
     if let Some(token) = token {
         return Err(Error::Fenced { name: request.name(), token });
     }
-    open::find(&request.session.name, &request.key, function)
+    open::find(request.which(), function)
+}
+
+/// A reply lives as long as its slot is not needed for another, not for a time.
+fn refuse_ttl(request: &Numbered<'_>, ttl: Option<Interval>) -> Result<(), Error> {
+    match ttl {
+        None => Ok(()),
+        Some(_) => Err(Error::Invalid {
+            message: format!("{} cannot be recorded with a ttl", request.name()),
+            detail: format!("A client session keeps the newest {} replies of a stream.", request.session.window),
+            hint: "Leave ttl out. How many replies are kept is said when registering, as window_size.",
+        }),
+    }
 }
 
 /// A transaction may be made read-only after it began a request.
@@ -90,7 +127,7 @@ fn check_size(what: &str, request: &Request<'_>, value: Option<Jsonb>) -> Result
     }
 }
 
-fn asked_ttl_us(request: &Request<'_>, ttl: &Interval) -> Result<i64, Error> {
+fn asked_ttl_us(request: &Keyed<'_>, ttl: &Interval) -> Result<i64, Error> {
     let session_us = request.session.ttl_us();
     let refusal = match pg::interval_us(ttl) {
         Some(us) if us <= 0 => "is not positive",

@@ -1,5 +1,5 @@
 //! What a backend remembers between transactions: where our tables are, the ring's pointer, the
-//! standing sessions, the secret. Committed rows only.
+//! sessions, the secret. Committed rows only.
 //!
 //! Everything is dropped at once when PostgreSQL tells that one of our tables changed: on DDL (also
 //! DROP and CREATE EXTENSION), and when whoever changes `session`, `segment` or `secret` says so by
@@ -9,11 +9,15 @@
 //!
 //! The callback runs in the middle of other code's work, so it only counts; [`with`] acts on it.
 
-use crate::domain::identity::Secret;
+use crate::domain::identity::{Secret, SessionId};
+use crate::protocol::quota::Share;
+use crate::store::client::Client;
 use crate::store::session::Standing;
 use pgrx::{pg_guard, pg_sys};
+use std::borrow::Borrow;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
+use std::hash::Hash;
 use std::rc::Rc;
 
 /// Our tables.
@@ -36,10 +40,27 @@ pub enum Table {
     Secret,
     /// `idempotence.audit`
     Audit,
+    /// `idempotence.session_live`
+    SessionLive,
+    /// `idempotence.reply`
+    Reply,
+    /// `idempotence.stream`
+    Stream,
 }
 
-const TABLES: [&str; 8] =
-    ["outcome_0", "outcome_1", "outcome_2", "session", "segment", "checkpoint", "secret", "audit"];
+const TABLES: [&str; 11] = [
+    "outcome_0",
+    "outcome_1",
+    "outcome_2",
+    "session",
+    "segment",
+    "checkpoint",
+    "secret",
+    "audit",
+    "session_live",
+    "reply",
+    "stream",
+];
 
 /// Our indexes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -55,10 +76,39 @@ pub enum Index {
     SessionName,
     /// By digest.
     Checkpoint,
+    /// By id.
+    Session,
+    /// By owner and client.
+    SessionClient,
+    /// By the id of the registration.
+    SessionRequestId,
+    /// By id.
+    SessionLive,
+    /// By owner and client.
+    SessionLiveClient,
+    /// By the id of the registration.
+    SessionLiveRequestId,
+    /// By session, stream and slot.
+    Reply,
+    /// By session and stream.
+    Stream,
 }
 
-const INDEXES: [&str; 5] =
-    ["outcome_0_pkey", "outcome_1_pkey", "outcome_2_pkey", "session_name_key", "checkpoint_pkey"];
+const INDEXES: [&str; 13] = [
+    "outcome_0_pkey",
+    "outcome_1_pkey",
+    "outcome_2_pkey",
+    "session_name_key",
+    "checkpoint_pkey",
+    "session_pkey",
+    "session_client_idx",
+    "session_request_id_idx",
+    "session_live_pkey",
+    "session_live_client_idx",
+    "session_live_request_id_idx",
+    "reply_pkey",
+    "stream_pkey",
+];
 
 /// Where the ring stands, see `segment.rs`.
 #[derive(Clone, Copy)]
@@ -79,12 +129,49 @@ pub struct Cache {
     pub pointer: Option<Pointer>,
     /// The key of the digests.
     pub secret: Option<Secret>,
-    /// Standing sessions by name, at most [`SESSIONS_MAX`].
-    pub sessions: HashMap<String, Rc<Standing>>,
+    /// Standing sessions by name.
+    pub sessions: Few<String, Rc<Standing>>,
+    /// Client sessions by id: what never changes of them.
+    pub clients: Few<SessionId, Rc<Client>>,
+    /// Client sessions that are saved in `session`; they stay so until they have ended.
+    pub saved: Few<SessionId, ()>,
+    /// How many more client sessions each owner may surely have.
+    pub quota: Few<pg_sys::Oid, Share>,
 }
 
-/// So many sessions are remembered; with more, the backend forgets them all and starts again.
-pub const SESSIONS_MAX: usize = 1000;
+/// A map of at most [`FEW`]: with more, it forgets them all and starts again.
+pub struct Few<K, V>(HashMap<K, V>);
+
+const FEW: usize = 1000;
+
+impl<K, V> Default for Few<K, V> {
+    fn default() -> Few<K, V> {
+        Few(HashMap::new())
+    }
+}
+
+impl<K: Eq + Hash, V> Few<K, V> {
+    /// What is remembered of it.
+    pub fn get<Q: Eq + Hash + ?Sized>(&self, key: &Q) -> Option<&V>
+    where
+        K: Borrow<Q>,
+    {
+        self.0.get(key)
+    }
+
+    /// As [`Few::get`], to change it.
+    pub fn get_mut(&mut self, key: &K) -> Option<&mut V> {
+        self.0.get_mut(key)
+    }
+
+    /// Remembers.
+    pub fn put(&mut self, key: K, value: V) {
+        if self.0.len() >= FEW {
+            self.0.clear();
+        }
+        self.0.insert(key, value);
+    }
+}
 
 thread_local! {
     /// Raised with every change that could touch what is remembered.

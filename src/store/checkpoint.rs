@@ -16,7 +16,8 @@ const REQUEST: usize = 3;
 const POINT: usize = 4;
 const FINGERPRINT: usize = 5;
 const STATE: usize = 6;
-type Columns<'a> = Tuple<'a, 7>;
+const STREAM: usize = 7;
+type Columns<'a> = Tuple<'a, 8>;
 
 /// A checkpoint.
 pub struct Checkpoint {
@@ -60,9 +61,10 @@ pub fn find(wanted: &Wanted<'_>, snapshot: Snapshot) -> Result<Option<Found>, Er
 }
 
 fn read(row: &Columns<'_>, wanted: &Wanted<'_>) -> Result<Found, Error> {
-    let name = || Name::new(wanted.session_name, wanted.key);
+    let name = || Name::in_stream(wanted.session_name, wanted.stream, wanted.key);
     // As with outcomes: the digest only leads here, and "not mine, so nothing there" would be a guess.
-    if row.uuid(SESSION).as_ref() != Some(wanted.session) || !row.text_is(REQUEST, wanted.key) {
+    let same_request = row.text_is(STREAM, wanted.stream) && row.text_is(REQUEST, wanted.key);
+    if row.uuid(SESSION).as_ref() != Some(wanted.session) || !same_request {
         return Err(Error::Corrupted { message: format!("the checkpoint found for {} is another request's", name()) });
     }
     match (row.text(POINT), row.int8(WRITTEN_AT)) {
@@ -78,10 +80,11 @@ fn read(row: &Columns<'_>, wanted: &Wanted<'_>) -> Result<Found, Error> {
 /// Writes the request's checkpoint, in the place of an earlier one.
 pub fn save(wanted: &Wanted<'_>, checkpoint: &Checkpoint) -> Result<(), Error> {
     let earlier = find(wanted, Snapshot::Itself)?;
-    let mut columns: [Option<pg_sys::Datum>; 7] = [None; 7];
+    let mut columns: [Option<pg_sys::Datum>; 8] = [None; 8];
     columns[DIGEST] = Some(pg::uuid(&wanted.digest.0));
     columns[SESSION] = Some(pg::uuid(wanted.session));
     columns[WRITTEN_AT] = Some(checkpoint.written_at.into());
+    columns[STREAM] = Some(pg::text(wanted.stream));
     columns[REQUEST] = Some(pg::text(wanted.key));
     columns[POINT] = Some(pg::text(&checkpoint.point));
     columns[FINGERPRINT] = checkpoint.fingerprint.as_ref().map(pg::uuid);

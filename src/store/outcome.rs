@@ -51,8 +51,20 @@ pub struct Outcome {
     pub fingerprint: Option<Fingerprint>,
     /// When it was recorded.
     pub recorded_at: i64,
-    /// When it may be forgotten.
-    pub expires_at: i64,
+    /// When it may be forgotten; `None` where its session decides that, not the clock.
+    pub expires_at: Option<i64>,
+}
+
+impl Outcome {
+    /// Whether it still counts. An expired one that is still there is absent.
+    pub fn lives_at(&self, moment: i64) -> bool {
+        self.expires_at.is_none_or(|expires_at| expires_at > moment)
+    }
+
+    /// What the decision rests on; `visible`: whether the transaction's snapshot sees it.
+    pub fn facts(&self, visible: bool) -> OutcomeFacts {
+        OutcomeFacts { expires_at: self.expires_at.unwrap_or(i64::MAX), visible, fingerprint: self.fingerprint }
+    }
 }
 
 /// An outcome found, expired or not.
@@ -65,21 +77,15 @@ pub struct Found {
     pub visible: bool,
 }
 
-impl Found {
-    /// What the decision rests on.
-    pub fn facts(&self) -> OutcomeFacts {
-        let Outcome { expires_at, fingerprint, .. } = self.outcome;
-        OutcomeFacts { expires_at, visible: self.visible, fingerprint }
-    }
-}
-
 /// Which request a probe looks for.
 pub struct Wanted<'a> {
     /// Its session.
     pub session: &'a SessionId,
     /// The session's name, for messages.
     pub session_name: &'a str,
-    /// Its key.
+    /// Its stream; empty in a standing session.
+    pub stream: &'a str,
+    /// Its key or number.
     pub key: &'a str,
     /// Where it is kept.
     pub digest: Digest,
@@ -90,7 +96,7 @@ pub fn find(wanted: &Wanted<'_>, asked_at: i64, snapshot: Snapshot) -> Result<Op
     let mut expired = None;
     for number in segment::probe_order() {
         match find_in(number, wanted, snapshot)? {
-            Some(found) if found.outcome.expires_at > asked_at => return Ok(Some(found)),
+            Some(found) if found.outcome.lives_at(asked_at) => return Ok(Some(found)),
             Some(found) => expired = Some(found),
             None => {}
         }
@@ -126,7 +132,7 @@ fn read(row: &Columns<'_>, segment: usize, wanted: &Wanted<'_>) -> Result<Found,
             response: row.jsonb(RESPONSE),
             fingerprint: row.uuid(FINGERPRINT),
             recorded_at: row.int8(RECORDED_AT).ok_or_else(broken)?,
-            expires_at: row.int8(EXPIRES_AT).ok_or_else(broken)?,
+            expires_at: Some(row.int8(EXPIRES_AT).ok_or_else(broken)?),
         },
         place: Place { segment, at: row.at() },
         visible: row.visible(),
@@ -152,7 +158,7 @@ pub fn insert(wanted: &Wanted<'_>, outcome: &Outcome, ttl_us: i64) -> Result<(),
     columns[DIGEST] = Some(pg::uuid(&wanted.digest.0));
     columns[SESSION] = Some(pg::uuid(wanted.session));
     columns[RECORDED_AT] = Some(outcome.recorded_at.into());
-    columns[EXPIRES_AT] = Some(outcome.expires_at.into());
+    columns[EXPIRES_AT] = outcome.expires_at.map(Into::into);
     columns[RECORDED_BY] = Some(pg::current_role().into());
     columns[CLASS] = Some((outcome.class.letter() as i8).into());
     columns[KEY] = Some(pg::text(wanted.key));

@@ -90,6 +90,20 @@ impl Rel {
         }
     }
 
+    /// As [`Rel::find`], for rows that may change under one's eyes: what the cheaper snapshot misses is
+    /// looked for again with the other, since it may be just being updated.
+    pub fn find_changing<const N: usize, T>(
+        &self,
+        index: cache::Index,
+        keys: &mut [pg_sys::ScanKeyData],
+        mut visit: impl FnMut(&Tuple<'_, N>) -> Option<T>,
+    ) -> Option<T> {
+        // A scan writes in its keys.
+        let mut again = keys.to_vec();
+        self.find(Some(index), keys, Snapshot::Itself, &mut visit)
+            .or_else(|| self.find(Some(index), &mut again, Snapshot::LatestMvcc, &mut visit))
+    }
+
     /// The role that owns the table, and with it the extension.
     pub fn owner(&self) -> pg_sys::Oid {
         // SAFETY: the relation is open.
@@ -252,6 +266,11 @@ impl<const N: usize> Tuple<'_, N> {
         self.datum(column).map(|datum| datum.value() as i64)
     }
 
+    /// An integer.
+    pub fn int4(&self, column: usize) -> Option<i32> {
+        self.datum(column).map(|datum| datum.value() as i32)
+    }
+
     /// A smallint.
     pub fn int2(&self, column: usize) -> Option<i16> {
         self.datum(column).map(|datum| datum.value() as i16)
@@ -325,6 +344,16 @@ pub fn uuid_equals(column: i16, value: &[u8; 16]) -> pg_sys::ScanKeyData {
 /// The key `column = value` for a text column in collation "C".
 pub fn text_equals(column: i16, value: &str) -> pg_sys::ScanKeyData {
     equals(column, pg_sys::F_TEXTEQ, pg::text(value))
+}
+
+/// The key `column = value` for an integer column.
+pub fn int4_equals(column: i16, value: i32) -> pg_sys::ScanKeyData {
+    equals(column, pg_sys::F_INT4EQ, value.into())
+}
+
+/// The key `column = value` for a role's column.
+pub fn oid_equals(column: i16, value: pg_sys::Oid) -> pg_sys::ScanKeyData {
+    equals(column, pg_sys::F_OIDEQ, value.into())
 }
 
 fn equals(column: i16, function: u32, value: pg_sys::Datum) -> pg_sys::ScanKeyData {

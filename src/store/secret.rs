@@ -7,7 +7,7 @@
 //! restored in part. Otherwise nothing is answered: with the wrong key, requests that were done would
 //! look new.
 
-use crate::domain::identity::{Digest, Secret, SessionId};
+use crate::domain::identity::{Digest, Lane, Secret, SessionId};
 use crate::error::{Error, WAIT_BY_SETTING};
 use crate::guc;
 use crate::lock::Tag;
@@ -32,6 +32,15 @@ struct Row {
 
 /// Digests a request's name with the database's secret.
 pub fn digest(session: &SessionId, stream: &str, request: &str) -> Digest {
+    Digest::of(&key(), session, stream, request)
+}
+
+/// Digests the name of what is locked for a numbered request.
+pub fn digest_of_lane(session: &SessionId, stream: &str, lane: Lane) -> Digest {
+    Digest::of_lane(&key(), session, stream, lane)
+}
+
+fn key() -> Secret {
     let read = || {
         let row = one_that_counts();
         if !row.in_use {
@@ -40,13 +49,12 @@ pub fn digest(session: &SessionId, stream: &str, request: &str) -> Digest {
         }
         (row.key, row.committed)
     };
-    let secret = cache::remembered(|cache| cache.secret, read, |cache, secret| cache.secret = Some(secret));
-    Digest::of(&secret, session, stream, request)
+    cache::remembered(|cache| cache.secret, read, |cache, secret| cache.secret = Some(secret))
 }
 
 /// Marks the key as in use, in the transaction that makes a session.
 pub fn put_in_use() -> Result<(), Error> {
-    if one_that_counts().in_use {
+    if cache::with(|cache| cache.secret.is_some()) || one_that_counts().in_use {
         return Ok(());
     }
     if !Tag::secret().acquire(guc::wait_us()) {

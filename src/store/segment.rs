@@ -24,6 +24,7 @@ pub const SEGMENTS: [(Table, cache::Index); 3] = [
     (Table::Outcome2, cache::Index::Outcome2),
 ];
 
+const OPENED_AT: usize = 0;
 const KEEP_US: usize = 2;
 const NUMBER: usize = 3;
 const CURRENT: usize = 4;
@@ -76,6 +77,17 @@ pub fn keep_at_least(ttl_us: i64) -> Result<(), Error> {
         cache::forget();
     }
     Ok(())
+}
+
+/// When the oldest of the segments was opened. A restore starts a fresh ring.
+pub fn ring_since() -> i64 {
+    let table = Rel::open(Table::Segment, Access::Read);
+    let mut since = i64::MAX;
+    table.find(None, &mut [], Snapshot::LatestMvcc, |row: &Columns<'_>| -> Option<()> {
+        since = since.min(row.int8(OPENED_AT)?);
+        None
+    });
+    since
 }
 
 fn pointer() -> Pointer {

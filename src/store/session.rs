@@ -1,11 +1,13 @@
-//! `idempotence.session`: standing sessions and their tombstones.
+//! `idempotence.session`: standing sessions and their tombstones. The client sessions in the same table
+//! are read and written in `client.rs`.
 
 use crate::domain::identity::SessionId;
 use crate::domain::time_key;
 use crate::error::Error;
 use crate::guc;
 use crate::pg;
-use crate::store::cache::{self, Index, SESSIONS_MAX, Table};
+use crate::store::cache::{self, Index, Table};
+use crate::store::client::Client;
 use crate::store::rel::{self, Access, Rel, Snapshot, Tuple};
 use pgrx::datum::IntoDatum;
 use pgrx::pg_sys;
@@ -52,6 +54,25 @@ pub struct Standing {
     pub dropped_at: Option<i64>,
 }
 
+/// The session of a request.
+#[derive(Clone)]
+pub enum Session {
+    /// Its requests have keys.
+    Standing(Rc<Standing>),
+    /// Its requests are numbered.
+    Client(Rc<Client>),
+}
+
+impl Session {
+    /// What callers know it by.
+    pub fn name(&self) -> &str {
+        match self {
+            Session::Standing(session) => &session.name,
+            Session::Client(session) => &session.name,
+        }
+    }
+}
+
 impl Standing {
     /// Finds the session of a request and checks the caller's right to it: the one place where that is
     /// done. Before any lock, so that nobody blocks, or learns of, another's requests.
@@ -73,11 +94,7 @@ impl Standing {
 
     /// 42501 unless the caller has the privileges of the owner.
     pub fn check_rights(&self, action: &'static str) -> Result<(), Error> {
-        if pg::has_privileges_of(self.owner) {
-            Ok(())
-        } else {
-            Err(Error::NotYours { session: self.name.clone(), action })
-        }
+        check_owner(self.owner, &self.name, action)
     }
 
     /// How long its outcomes live.
@@ -94,11 +111,8 @@ impl Standing {
                 None => (None, false),
             },
             |cache, session| {
-                if cache.sessions.len() >= SESSIONS_MAX {
-                    cache.sessions.clear();
-                }
                 if let Some(session) = session {
-                    cache.sessions.insert(session.name.clone(), session);
+                    cache.sessions.put(session.name.clone(), session);
                 }
             },
         )
@@ -119,6 +133,11 @@ impl Standing {
     }
 }
 
+/// 42501 unless the caller has the privileges of a session's owner.
+pub fn check_owner(owner: pg_sys::Oid, session: &str, action: &'static str) -> Result<(), Error> {
+    if pg::has_privileges_of(owner) { Ok(()) } else { Err(Error::NotYours { session: session.into(), action }) }
+}
+
 /// Whether there is any session, or a tombstone of one.
 pub fn any() -> bool {
     let table = Rel::open(Table::Session, Access::Read);
@@ -127,8 +146,8 @@ pub fn any() -> bool {
 
 /// What a name means that no standing session has.
 pub fn unknown(name: &str) -> Error {
-    if time_key::looks_like_uuid(name) {
-        Error::SessionEnded { session: name.into() }
+    if time_key::client_session(name).is_some() {
+        Error::SessionEnded { session: name.into(), how: None }
     } else {
         Error::NoSuchSession { session: name.into() }
     }

@@ -1,0 +1,124 @@
+//! Whether a client session is alive, and the signs that keep it so.
+//!
+//! Each transaction that uses a session shares its lock to the end; whoever ends it, or hands it over,
+//! has to have that lock alone. So one in use neither ends nor is fenced half way, and a session is past
+//! its end only when its clock has run out and nobody shares its lock.
+//!
+//! A sign of life is written just before the commit, at the clock then, and only when the last is older
+//! than an eighth of the timeout and nobody else is at it: requests of one session never wait for each
+//! other because of it.
+
+use crate::domain::liveness::{End, runs_out_at, sign_is_due};
+use crate::error::{Error, WAIT_BY_SETTING};
+use crate::guc;
+use crate::lock::Tag;
+use crate::open::{self, Attended};
+use crate::pg::{self, Deadline};
+use crate::store::client::{self, Client};
+use crate::store::live;
+use crate::store::segment;
+use std::rc::Rc;
+
+/// Refuses a session that has ended; else gives its last sign of life.
+pub fn check(client: &Client) -> Result<i64, Error> {
+    let last_seen = last_seen(client)?;
+    if has_run_out(client, last_seen) {
+        return Err(Error::SessionEnded { session: client.name.clone(), how: Some(End::Expired) });
+    }
+    Ok(last_seen)
+}
+
+/// Whether it is past its end at this moment.
+pub fn has_run_out(client: &Client, last_seen: i64) -> bool {
+    let lock = Tag::client(&client.id);
+    runs_out_at(last_seen, client.timeout_us) <= pg::now_us() && !lock.is_shared_by_us() && !lock.is_held_by_another()
+}
+
+/// Uses the session in this transaction: shares its lock, and has a sign of life given at the end.
+/// `false`: somebody has it alone. The caller has just [`check`]ed it, so its clock had not run out; but
+/// before the lock was shared it may have been ended.
+pub fn attend(client: &Rc<Client>) -> Result<bool, Error> {
+    let lock = Tag::client(&client.id);
+    if !lock.is_shared_by_us() && !lock.try_share() {
+        return Ok(false);
+    }
+    open::attend(client, last_seen(client)?);
+    Ok(true)
+}
+
+/// As [`attend`], waiting as long as the setting says for whoever has the session alone.
+pub fn attend_waiting(client: &Rc<Client>) -> Result<(), Error> {
+    let deadline = Deadline::after(guc::wait_us());
+    loop {
+        check(client)?;
+        if attend(client)? {
+            return Ok(());
+        }
+        if !Tag::client(&client.id).share(deadline.left_us()) {
+            let what = format!("the handing over of client session \"{}\" by another transaction", client.name);
+            return Err(Error::WaitRanOut { what, hint: WAIT_BY_SETTING });
+        }
+    }
+}
+
+/// The last sign of life of a session that was not ended.
+fn last_seen(client: &Client) -> Result<i64, Error> {
+    if let Some(live) = live::find(&client.id) {
+        return Ok(live.last_seen);
+    }
+    let session = client.name.clone();
+    match client::find(&client.id).map(|saved| saved.ended) {
+        Some(None) => Ok(restored_at()),
+        Some(Some((_, End::Fenced))) => Err(Error::SessionFenced { session }),
+        Some(Some((_, how))) => Err(Error::SessionEnded { session, how: Some(how) }),
+        None => Err(Error::SessionEnded { session, how: None }),
+    }
+}
+
+/// When a saved session that is not at work counts as last seen: when the server came up, or when the
+/// data was restored. Either emptied `session_live` through no fault of the client's.
+pub fn restored_at() -> i64 {
+    if pg::in_recovery() {
+        // Nobody's time passes here.
+        return pg::now_us();
+    }
+    pg::up_since().unwrap_or_else(pg::now_us).max(segment::ring_since())
+}
+
+/// Ends a session. The caller has its lock alone. What leaves a trace in `session` is what was saved, and
+/// what somebody has to be told later: that it was fenced, or what became of a registration's id.
+pub fn end(client: &Client, how: End) {
+    let now_us = pg::now_us();
+    match client::find(&client.id) {
+        Some(saved) if saved.ended.is_some() => {}
+        Some(saved) => client::end(&saved, now_us, how),
+        None if how == End::Fenced || client.request_id.is_some() => client::insert(client, Some((now_us, how))),
+        None => {}
+    }
+    if let Some(live) = live::find(&client.id) {
+        live::delete(&live);
+    }
+}
+
+/// Gives the signs of life that are due; called with the commit.
+pub fn give_signs(attended: Vec<Attended>) {
+    for Attended { client, last_seen } in attended {
+        if sign_is_due(last_seen, client.timeout_us, pg::now_us()) && !pg::read_only() {
+            give_sign(&client);
+        }
+    }
+}
+
+fn give_sign(client: &Client) {
+    // A rollback to a savepoint may have given the session up, and others may have ended it since.
+    if !Tag::client(&client.id).is_shared_by_us() || !Tag::sign(&client.id).try_acquire() {
+        return;
+    }
+    let now_us = pg::now_us();
+    match live::find(&client.id) {
+        Some(live) if sign_is_due(live.last_seen, client.timeout_us, now_us) => live::touch(&live, now_us),
+        Some(_) => {}
+        // Saved before a crash: this puts it back to work.
+        None => live::insert(client, now_us),
+    }
+}

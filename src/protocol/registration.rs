@@ -1,0 +1,216 @@
+//! Registering: a client gets its session, the former one of the same client is fenced or resumed, and
+//! the same registration sent twice is one.
+
+use crate::domain::identity::SessionId;
+use crate::domain::limits::{CLIENT_CHARS_MAX, TIMEOUT_US_MAX, TIMEOUT_US_MIN, WINDOW_MAX};
+use crate::domain::liveness::End;
+use crate::domain::sequence::Order;
+use crate::error::Error;
+use crate::guc;
+use crate::lock::Tag;
+use crate::open;
+use crate::pg::{self, Deadline};
+use crate::protocol::liveness;
+use crate::protocol::position;
+use crate::protocol::quota;
+use crate::protocol::request;
+use crate::store::client::{self, Client};
+use crate::store::live;
+use crate::store::secret;
+use pgrx::datum::Interval;
+use pgrx::pg_sys;
+use std::rc::Rc;
+use uuid::Uuid;
+
+/// What a client registers with.
+pub struct Registration<'a> {
+    /// Its name, unique for its owner.
+    pub client: Option<&'a str>,
+    /// The longest silence asked for.
+    pub timeout: Option<Interval>,
+    /// How many replies of a stream are to be kept.
+    pub window_size: Option<i32>,
+    /// `any` or `strict`.
+    pub ordering: &'a str,
+    /// Take the client's live session instead of fencing it.
+    pub resume: bool,
+    /// The id of the registration.
+    pub request_id: Option<SessionId>,
+    /// How long to wait for transactions of the former session.
+    pub wait_us: Option<i64>,
+}
+
+/// A session, as the client gets it.
+pub struct Registered {
+    /// Itself.
+    pub session: Rc<Client>,
+    /// It was there before.
+    pub resumed: bool,
+    /// When it ends at the earliest, without another sign of life.
+    pub expires_at: i64,
+    /// Of the session's own numbering.
+    pub next_number: i64,
+}
+
+/// Registers a client.
+pub fn register(asked: &Registration<'_>) -> Result<Registered, Error> {
+    let session = new_session(asked)?;
+    if pg::read_only() {
+        let detail = "A session is a row of a table, though an unlogged one.".into();
+        return Err(Error::ReadOnly { function: "idem_register", detail });
+    }
+    let deadline = Deadline::after(asked.wait_us);
+    take_locks(&session, deadline)?;
+    if let Some(request_id) = &session.request_id
+        && let Some(before) = registered_before(session.owner, request_id)?
+    {
+        return Ok(before);
+    }
+    if let Some(former) = session.client.as_deref().and_then(|client| former(session.owner, client))
+        && let Some(resumed) = resume_or_fence(former, asked.resume, deadline)?
+    {
+        return Ok(resumed);
+    }
+    secret::put_in_use()?;
+    quota::take(session.owner)?;
+    live::insert(&session, session.created_at);
+    let expires_at = session.created_at.saturating_add(session.timeout_us);
+    Ok(Registered { session: Rc::new(session), resumed: false, expires_at, next_number: 1 })
+}
+
+/// The session as asked for, checked and within its limits.
+fn new_session(asked: &Registration<'_>) -> Result<Client, Error> {
+    let order = match asked.ordering {
+        "any" => Order::Any,
+        "strict" => Order::Strict,
+        other => {
+            return Err(Error::Invalid {
+                message: "the ordering must be \"any\" or \"strict\"".into(),
+                detail: format!("Found \"{}\".", other.chars().take(64).collect::<String>()),
+                hint: "any: numbers may come in any order within the window; strict: one after the other, from 1.",
+            });
+        }
+    };
+    if let Some(client) = asked.client {
+        if client.is_empty() {
+            return Err(Error::Invalid {
+                message: "the name of a client is empty".into(),
+                detail: "Found a name of 0 characters.".into(),
+                hint: "Name the process that sends the requests, or leave client out.",
+            });
+        }
+        request::check_chars("the name of a client", client, CLIENT_CHARS_MAX, "Choose a shorter name.")?;
+    }
+    let id = Uuid::now_v7();
+    Ok(Client {
+        id: id.into_bytes(),
+        name: id.to_string(),
+        owner: pg::current_role(),
+        client: asked.client.map(Into::into),
+        request_id: asked.request_id,
+        order,
+        window: window(asked.window_size)?,
+        timeout_us: timeout_us(asked.timeout.as_ref())?,
+        created_at: pg::now_us(),
+    })
+}
+
+/// What is asked for, clamped to the limits.
+fn window(asked: Option<i32>) -> Result<i32, Error> {
+    match asked.unwrap_or_else(guc::window_size) {
+        window if window >= 1 => Ok(window.min(WINDOW_MAX)),
+        window => Err(Error::Invalid {
+            message: "window_size is not positive".into(),
+            detail: format!("Found {window}; it goes from 1 to {WINDOW_MAX}."),
+            hint: "Ask for as many replies as the client has requests in flight in one stream, or leave it out.",
+        }),
+    }
+}
+
+/// What is asked for, clamped to the limits.
+fn timeout_us(asked: Option<&Interval>) -> Result<i64, Error> {
+    let Some(asked) = asked else { return Ok(guc::session_timeout_us()) };
+    match pg::interval_us(asked) {
+        Some(us) if us > 0 => Ok(us.clamp(TIMEOUT_US_MIN, TIMEOUT_US_MAX)),
+        None if asked.micros() > 0 => Ok(TIMEOUT_US_MAX),
+        _ => Err(Error::Invalid {
+            message: "the timeout is not positive".into(),
+            detail: "A timeout is at least 2 seconds and at most 7 days.".into(),
+            hint: "Give the longest silence that the session is to outlast, or leave it out.",
+        }),
+    }
+}
+
+/// One at a time for each client, and for each registration's id.
+fn take_locks(session: &Client, deadline: Deadline) -> Result<(), Error> {
+    let id = session.request_id.as_ref().map(|id| Tag::registration_id(session.owner, id));
+    let client = session.client.as_deref().map(|client| Tag::registration(session.owner, client));
+    for tag in id.into_iter().chain(client) {
+        if !tag.acquire(deadline.left_us()) {
+            let what = "a registration of the same client by another transaction".into();
+            return Err(Error::WaitRanOut { what, hint: WAIT });
+        }
+    }
+    Ok(())
+}
+
+const WAIT: &str = "Try again as it is, or wait longer (argument \"wait\" or setting idempotence.wait).";
+
+/// The session that was registered under this id, as it is now.
+fn registered_before(owner: pg_sys::Oid, request_id: &SessionId) -> Result<Option<Registered>, Error> {
+    let found = live::find_by_request_id(owner, request_id).map(|live| live.client);
+    let Some(session) = found.or_else(|| client::find_by_request_id(owner, request_id).map(|saved| saved.client))
+    else {
+        return Ok(None);
+    };
+    let session = Rc::new(session);
+    liveness::attend_waiting(&session)?;
+    registered(session).map(Some)
+}
+
+/// A session that was there before, seen now.
+fn registered(session: Rc<Client>) -> Result<Registered, Error> {
+    let expires_at = pg::now_us().saturating_add(session.timeout_us);
+    let next_number = position::of(&session, "")?.next_number;
+    Ok(Registered { session, resumed: true, expires_at, next_number })
+}
+
+/// The session of a client that was not ended.
+fn former(owner: pg_sys::Oid, client: &str) -> Option<Client> {
+    let live = live::find_by_client(owner, client).map(|live| live.client);
+    live.or_else(|| client::find_by_client(owner, client).map(|saved| saved.client))
+}
+
+/// Hands the client's session over to its new process, or ends it.
+fn resume_or_fence(former: Client, resume: bool, deadline: Deadline) -> Result<Option<Registered>, Error> {
+    if open::is_in_use(&former.id) {
+        let action = if resume { "resume" } else { "fence" };
+        return Err(Error::SessionInUse { session: former.name, action });
+    }
+    let run_out = match liveness::check(&former) {
+        Ok(_) => false,
+        Err(Error::SessionEnded { .. }) => true,
+        Err(error) => return Err(error),
+    };
+    if !Tag::client(&former.id).acquire_by_trying(deadline.left_us()) {
+        let what = format!("a transaction of client session \"{}\", the former one of this client,", former.name);
+        return Err(Error::WaitRanOut { what, hint: WAIT });
+    }
+    if run_out {
+        liveness::end(&former, End::Expired);
+        return Ok(None);
+    }
+    if !resume {
+        liveness::end(&former, End::Fenced);
+        return Ok(None);
+    }
+    match live::find(&former.id) {
+        Some(live) => live::touch(&live, pg::now_us()),
+        None if client::find(&former.id).is_some_and(|saved| saved.ended.is_none()) => {
+            live::insert(&former, pg::now_us());
+        }
+        // Ended while its lock was waited for.
+        None => return Ok(None),
+    }
+    registered(Rc::new(former)).map(Some)
+}

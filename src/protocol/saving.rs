@@ -1,0 +1,47 @@
+//! The step of a client session from unlogged to logged, and what its client says of a stream.
+
+use crate::error::{Error, WAIT_BY_SETTING};
+use crate::guc;
+use crate::lock::Tag;
+use crate::store::cache;
+use crate::store::client::{self, Client};
+use crate::store::reply::StreamOf;
+use crate::store::stream::{self, Marks};
+
+/// Makes a session durable, in the transaction that gives it its first outcome, checkpoint or mark. The
+/// first ones of one session wait for each other here, once.
+pub fn save(session: &Client) -> Result<(), Error> {
+    if is_saved(session) {
+        return Ok(());
+    }
+    if !Tag::save(&session.id).acquire(guc::wait_us()) {
+        let what = format!("the first outcome of client session \"{}\" in another transaction", session.name);
+        return Err(Error::WaitRanOut { what, hint: WAIT_BY_SETTING });
+    }
+    if !is_saved(session) {
+        client::insert(session, None);
+    }
+    Ok(())
+}
+
+fn is_saved(session: &Client) -> bool {
+    if cache::with(|cache| cache.saved.get(&session.id).is_some()) {
+        return true;
+    }
+    let Some(saved) = client::find(&session.id) else { return false };
+    if saved.committed {
+        cache::with(|cache| cache.saved.put(session.id, ()));
+    }
+    true
+}
+
+/// Stores that all numbers up to `acked` are answered or given up, as said along with a request; left to
+/// another transaction that is just storing a mark of this stream.
+pub fn note_ack(of: StreamOf<'_>, acked: i64) {
+    if acked > stream::find(of).acked && Tag::mark(of.session, of.stream).try_acquire() {
+        let marks = stream::find(of);
+        if acked > marks.acked {
+            stream::save(of, &Marks { acked, ..marks });
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! Client sessions in `idempotence.session`: those with an outcome, and those whose end has to be known.
+//! The ones at work are in `live.rs`, saved or not.
+
+use crate::domain::identity::SessionId;
+use crate::domain::liveness::End;
+use crate::domain::sequence::Order;
+use crate::error::Error;
+use crate::lock::Tag;
+use crate::pg;
+use crate::store::cache::{self, Index, Table};
+use crate::store::live;
+use crate::store::rel::{self, Access, Rel};
+use crate::store::session::{
+    self, CLIENT, COLUMNS, CREATED_AT, Columns, ENDED, ENDED_AT, ID, INBOX, ORDERING, OWNER, REQUEST_ID,
+    REQUIRE_PAYLOAD, TIME_KEYS, TIMEOUT, WINDOW_SIZE,
+};
+use pgrx::datum::IntoDatum;
+use pgrx::pg_sys;
+use std::rc::Rc;
+use uuid::Uuid;
+
+/// What never changes of a client session.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Client {
+    /// Made up by the server, never used again.
+    pub id: SessionId,
+    /// The id as text, which callers know it by.
+    pub name: String,
+    /// Who registered it.
+    pub owner: pg_sys::Oid,
+    /// The name of the client, unique for its owner among sessions that have not ended.
+    pub client: Option<String>,
+    /// The id of the registration.
+    pub request_id: Option<SessionId>,
+    /// See [`Order`].
+    pub order: Order,
+    /// So many replies are kept.
+    pub window: i32,
+    /// The longest silence it outlasts.
+    pub timeout_us: i64,
+    /// When it was registered.
+    pub created_at: i64,
+}
+
+/// A client session in `session`.
+pub struct Saved {
+    /// Itself.
+    pub client: Client,
+    /// When and how it ended, if it has.
+    pub ended: Option<(i64, End)>,
+    /// Its row.
+    pub at: pg_sys::ItemPointerData,
+    /// No longer only this transaction's.
+    pub committed: bool,
+}
+
+impl Client {
+    /// Finds a client session by the name given and checks the caller's right to it. Whether it has
+    /// ended is not looked at here.
+    pub fn of_caller(name: &str, id: &Uuid, action: &'static str) -> Result<Rc<Client>, Error> {
+        let id = *id.as_bytes();
+        let client = Client::remembered(&id).ok_or_else(|| {
+            if Tag::client(&id).is_held_by_another() {
+                // A transaction prepared before a crash has its row, say.
+                Error::SessionInDoubt { session: name.into() }
+            } else {
+                Error::SessionEnded { session: name.into(), how: None }
+            }
+        })?;
+        session::check_owner(client.owner, &client.name, action)?;
+        Ok(client)
+    }
+
+    fn remembered(id: &SessionId) -> Option<Rc<Client>> {
+        cache::remembered(
+            |cache| cache.clients.get(id).map(|client| Some(Rc::clone(client))),
+            || match live::find(id).map(|live| live.client).or_else(|| find(id).map(|saved| saved.client)) {
+                // Its row may be this transaction's own and never be committed, but what it says of this
+                // id stays true; whether the session is there is looked at with each use.
+                Some(client) => (Some(Rc::new(client)), true),
+                None => (None, false),
+            },
+            |cache, client| {
+                if let Some(client) = client {
+                    cache.clients.put(client.id, client);
+                }
+            },
+        )
+    }
+
+    /// The columns of its row in `session`.
+    fn columns(&self, ended: Option<(i64, End)>) -> [Option<pg_sys::Datum>; COLUMNS] {
+        let mut columns = [None; COLUMNS];
+        columns[ID] = Some(pg::uuid(&self.id));
+        columns[CREATED_AT] = Some(self.created_at.into());
+        columns[ENDED_AT] = ended.map(|(at, _)| at.into());
+        columns[OWNER] = Some(self.owner.into());
+        columns[WINDOW_SIZE] = Some(self.window.into());
+        for standing_only in [REQUIRE_PAYLOAD, INBOX, TIME_KEYS] {
+            columns[standing_only] = Some(false.into());
+        }
+        columns[ORDERING] = Some((order_letter(self.order) as i8).into());
+        columns[ENDED] = ended.map(|(_, end)| (end.letter() as i8).into());
+        columns[REQUEST_ID] = self.request_id.as_ref().map(pg::uuid);
+        columns[TIMEOUT] = pg::interval(self.timeout_us).into_datum();
+        columns[CLIENT] = self.client.as_deref().map(pg::text);
+        columns
+    }
+}
+
+/// The letter that stands for an order in the column `ordering`.
+pub fn order_letter(order: Order) -> u8 {
+    match order {
+        Order::Any => b'a',
+        Order::Strict => b's',
+    }
+}
+
+/// What a letter in the column `ordering` stands for.
+pub fn order_of_letter(letter: u8) -> Option<Order> {
+    match letter {
+        b'a' => Some(Order::Any),
+        b's' => Some(Order::Strict),
+        _ => None,
+    }
+}
+
+/// The session's row, if it has one.
+pub fn find(id: &SessionId) -> Option<Saved> {
+    let table = Rel::open(Table::Session, Access::Read);
+    table.find_changing(Index::Session, &mut [rel::uuid_equals(ID as i16 + 1, id)], read)
+}
+
+/// The session of an owner's client that has not ended.
+pub fn find_by_client(owner: pg_sys::Oid, client: &str) -> Option<Saved> {
+    let table = Rel::open(Table::Session, Access::Read);
+    let keys = &mut [rel::oid_equals(OWNER as i16 + 1, owner), rel::text_equals(CLIENT as i16 + 1, client)];
+    table.find_changing(Index::SessionClient, keys, |row| read(row).filter(|saved| saved.ended.is_none()))
+}
+
+/// The session that an owner registered under this id, ended or not.
+pub fn find_by_request_id(owner: pg_sys::Oid, request_id: &SessionId) -> Option<Saved> {
+    let table = Rel::open(Table::Session, Access::Read);
+    let keys = &mut [rel::uuid_equals(REQUEST_ID as i16 + 1, request_id)];
+    table.find_changing(Index::SessionRequestId, keys, |row| read(row).filter(|saved| saved.client.owner == owner))
+}
+
+fn read(row: &Columns<'_>) -> Option<Saved> {
+    let id = row.uuid(ID)?;
+    let ended = match row.int8(ENDED_AT) {
+        Some(at) => Some((at, End::of_letter(row.char(ENDED)?)?)),
+        None => None,
+    };
+    Some(Saved {
+        client: Client {
+            id,
+            name: Uuid::from_bytes(id).to_string(),
+            owner: row.oid(OWNER)?,
+            client: row.text(CLIENT),
+            request_id: row.uuid(REQUEST_ID),
+            order: order_of_letter(row.char(ORDERING)?)?,
+            window: row.int4(WINDOW_SIZE)?,
+            timeout_us: row.interval_us(TIMEOUT)?,
+            created_at: row.int8(CREATED_AT)?,
+        },
+        ended,
+        at: row.at(),
+        committed: !row.is_ours(),
+    })
+}
+
+/// Makes a session durable, or notes the end of one that is not; it has no row yet.
+pub fn insert(client: &Client, ended: Option<(i64, End)>) {
+    Rel::open(Table::Session, Access::Write).insert(&client.columns(ended));
+}
+
+/// Notes the end of a saved session. The caller holds its lock.
+pub fn end(saved: &Saved, at: i64, end: End) {
+    Rel::open(Table::Session, Access::Write).update(saved.at, &saved.client.columns(Some((at, end))));
+}

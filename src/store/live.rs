@@ -1,0 +1,115 @@
+//! `idempotence.session_live`: the client sessions at work, and when each was last heard of. Unlogged:
+//! empty after a crash, and not to be read on a standby.
+
+use crate::domain::identity::SessionId;
+use crate::pg;
+use crate::store::cache::{Index, Table};
+use crate::store::client::{Client, order_letter, order_of_letter};
+use crate::store::rel::{self, Access, Rel, Snapshot, Tuple};
+use pgrx::datum::IntoDatum;
+use pgrx::pg_sys;
+use uuid::Uuid;
+
+const ID: usize = 0;
+const CREATED_AT: usize = 1;
+const LAST_SEEN: usize = 2;
+const OWNER: usize = 3;
+const WINDOW_SIZE: usize = 4;
+const ORDERING: usize = 5;
+const REQUEST_ID: usize = 6;
+const TIMEOUT: usize = 7;
+const CLIENT: usize = 8;
+type Columns<'a> = Tuple<'a, 9>;
+
+/// A client session at work.
+pub struct Live {
+    /// Itself.
+    pub client: Client,
+    /// When its last sign of life was written.
+    pub last_seen: i64,
+    /// Its row.
+    pub at: pg_sys::ItemPointerData,
+}
+
+/// The session's row, if it is there.
+pub fn find(id: &SessionId) -> Option<Live> {
+    if pg::in_recovery() {
+        return None;
+    }
+    let table = Rel::open(Table::SessionLive, Access::Read);
+    table.find_changing(Index::SessionLive, &mut [rel::uuid_equals(ID as i16 + 1, id)], read)
+}
+
+/// The session of an owner's client.
+pub fn find_by_client(owner: pg_sys::Oid, client: &str) -> Option<Live> {
+    let table = Rel::open(Table::SessionLive, Access::Read);
+    let keys = &mut [rel::oid_equals(OWNER as i16 + 1, owner), rel::text_equals(CLIENT as i16 + 1, client)];
+    table.find_changing(Index::SessionLiveClient, keys, read)
+}
+
+/// The session that an owner registered under this id.
+pub fn find_by_request_id(owner: pg_sys::Oid, request_id: &SessionId) -> Option<Live> {
+    let table = Rel::open(Table::SessionLive, Access::Read);
+    let keys = &mut [rel::uuid_equals(REQUEST_ID as i16 + 1, request_id)];
+    table.find_changing(Index::SessionLiveRequestId, keys, |row| read(row).filter(|live| live.client.owner == owner))
+}
+
+/// How many sessions an owner has at work.
+pub fn count(owner: pg_sys::Oid) -> i64 {
+    let table = Rel::open(Table::SessionLive, Access::Read);
+    let keys = &mut [rel::oid_equals(OWNER as i16 + 1, owner)];
+    let mut count = 0;
+    table.find(Some(Index::SessionLiveClient), keys, Snapshot::LatestMvcc, |_: &Columns<'_>| -> Option<()> {
+        count += 1;
+        None
+    });
+    count
+}
+
+fn read(row: &Columns<'_>) -> Option<Live> {
+    let id = row.uuid(ID)?;
+    Some(Live {
+        client: Client {
+            id,
+            name: Uuid::from_bytes(id).to_string(),
+            owner: row.oid(OWNER)?,
+            client: row.text(CLIENT),
+            request_id: row.uuid(REQUEST_ID),
+            order: order_of_letter(row.char(ORDERING)?)?,
+            window: row.int4(WINDOW_SIZE)?,
+            timeout_us: row.interval_us(TIMEOUT)?,
+            created_at: row.int8(CREATED_AT)?,
+        },
+        last_seen: row.int8(LAST_SEEN)?,
+        at: row.at(),
+    })
+}
+
+fn columns(client: &Client, last_seen: i64) -> [Option<pg_sys::Datum>; 9] {
+    let mut columns = [None; 9];
+    columns[ID] = Some(pg::uuid(&client.id));
+    columns[CREATED_AT] = Some(client.created_at.into());
+    columns[LAST_SEEN] = Some(last_seen.into());
+    columns[OWNER] = Some(client.owner.into());
+    columns[WINDOW_SIZE] = Some(client.window.into());
+    columns[ORDERING] = Some((order_letter(client.order) as i8).into());
+    columns[REQUEST_ID] = client.request_id.as_ref().map(pg::uuid);
+    columns[TIMEOUT] = pg::interval(client.timeout_us).into_datum();
+    columns[CLIENT] = client.client.as_deref().map(pg::text);
+    columns
+}
+
+/// Puts a session to work, or back to work.
+pub fn insert(client: &Client, last_seen: i64) {
+    Rel::open(Table::SessionLive, Access::Write).insert(&columns(client, last_seen));
+}
+
+/// Writes a sign of life. The caller holds the lock for it.
+pub fn touch(live: &Live, last_seen: i64) {
+    Rel::open(Table::SessionLive, Access::Write).update(live.at, &columns(&live.client, last_seen));
+}
+
+/// Takes a session from work. The caller holds its lock alone.
+pub fn delete(live: &Live) {
+    Rel::open(Table::SessionLive, Access::Write).delete(live.at);
+}
