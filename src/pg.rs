@@ -97,6 +97,18 @@ pub fn snapshot_sees(xmin: pg_sys::TransactionId) -> bool {
     }
 }
 
+/// Runs `work` with an active snapshot, which there is none of between the last statement and the commit:
+/// whoever writes a table that can have out-of-line values must have one.
+pub fn with_snapshot<T>(work: impl FnOnce() -> T) -> T {
+    // SAFETY: in a transaction; popped once. On an error the abort drops it.
+    unsafe {
+        pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());
+        let result = work();
+        pg_sys::PopActiveSnapshot();
+        result
+    }
+}
+
 /// Reserves the prefix of our settings, so that a misspelt one is an error.
 pub fn reserve_guc_prefix(prefix: &'static CStr) {
     // SAFETY: the string is static.

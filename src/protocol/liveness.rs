@@ -104,7 +104,7 @@ pub fn end(client: &Client, how: End) {
 pub fn give_signs(attended: Vec<Attended>) {
     for Attended { client, last_seen } in attended {
         if sign_is_due(last_seen, client.timeout_us, pg::now_us()) && !pg::read_only() {
-            give_sign(&client);
+            pg::with_snapshot(|| give_sign(&client));
         }
     }
 }
