@@ -116,7 +116,7 @@ CREATE TABLE idempotence.reply (
   token       bigint,
   response    jsonb,
   CONSTRAINT reply_pkey PRIMARY KEY (session, stream, slot)
-) WITH (fillfactor = 70);
+) WITH (fillfactor = 50);
 
 -- What a client said of a stream: up to where it has its answers, and which numbers it was given.
 CREATE TABLE idempotence.stream (

@@ -90,3 +90,31 @@ BEGIN
   RETURN answer;
 END
 $$;
+
+-- Sessions by hand: a logged row each, with a unique name of the client.
+CREATE TABLE session_by_hand (
+  id        uuid PRIMARY KEY DEFAULT gen_random_uuid(),
+  client    text NOT NULL UNIQUE,
+  timeout   interval NOT NULL,
+  last_seen timestamptz NOT NULL DEFAULT now()
+) WITH (fillfactor = 80);
+
+-- Laps of requests, one of each session in turn, each a transaction.
+CREATE TABLE bench_session (
+  number  integer PRIMARY KEY,
+  session text NOT NULL
+);
+CREATE PROCEDURE run_laps(first integer, last integer, from_lap bigint, to_lap bigint) LANGUAGE plpgsql AS $$
+DECLARE
+  names text[] := ARRAY(SELECT session FROM bench_session WHERE number BETWEEN first AND last ORDER BY number);
+  name  text;
+BEGIN
+  FOR lap IN from_lap..to_lap LOOP
+    FOREACH name IN ARRAY names LOOP
+      PERFORM idem_begin(name, lap);
+      PERFORM idem_record(name, lap, '{"status": "booked", "transfer": 4711}');
+      COMMIT;
+    END LOOP;
+  END LOOP;
+END
+$$;

@@ -26,8 +26,13 @@ const ORIGINAL: &str = "original";
 pub const COPY: &str = "bench";
 
 /// What differs from the defaults. No checkpoint may fall into a run.
-const SETTINGS: [(&str, &str); 4] =
-    [("shared_buffers", "512MB"), ("min_wal_size", "2GB"), ("max_wal_size", "16GB"), ("checkpoint_timeout", "1h")];
+const SETTINGS: [(&str, &str); 5] = [
+    ("shared_buffers", "512MB"),
+    ("min_wal_size", "2GB"),
+    ("max_wal_size", "16GB"),
+    ("checkpoint_timeout", "1h"),
+    ("idempotence.max_sessions_per_role", "100000000"),
+];
 
 /// So much further a client's keys begin in each run: more than it can use up in one.
 const KEYS_A_RUN: u64 = 200_000;
@@ -99,6 +104,11 @@ impl Lab {
     /// One of the server's programs, and where the server keeps its data.
     pub fn program(&self, name: &str) -> std::process::Command {
         self.server.program(name)
+    }
+
+    /// Of the database that is measured.
+    pub fn connect_string(&self) -> String {
+        self.server.connect_string(COPY, SUPERUSER)
     }
 
     pub fn data_dir(&self) -> std::path::PathBuf {
@@ -222,10 +232,12 @@ impl Lab {
         }
         command.arg("-D").arg(format!("n={}", number * KEYS_A_RUN));
         command.arg("-D").arg(format!("kept={}", self.kept));
+        // Nothing sent and no session yet.
+        command.args(["-D", "k=0", "-D", "session=none"]);
         command.arg("-f").arg(&script);
         command.arg(format!(
             "{} application_name={} options='-c synchronous_commit={}'",
-            self.server.connect_string(COPY, SUPERUSER),
+            self.connect_string(),
             run_name(number),
             on_or_off(cell.synchronous)
         ));

@@ -2,12 +2,14 @@
 //! a private server, in interleaved rounds; the result is a page for people.
 //!
 //! To be read in this order: [`rows`], what is compared with what; [`lab`], how one run is measured;
-//! [`wal`], how the log is; [`page`], what is made of it.
+//! [`wal`], how the log is, and [`slots`] what is left in the tables; [`page`], what is made of it.
 
 mod lab;
 mod machine;
 mod page;
 mod rows;
+mod sessions;
+mod slots;
 mod stats;
 mod wal;
 
@@ -66,12 +68,14 @@ pub struct Plan {
     /// Transactions between two looks at the log.
     pub wal_transactions: u64,
     pub wal_rounds: usize,
+    /// Requests sent to see what they leave behind.
+    pub slot_requests: u64,
 }
 
 fn main() -> Result<()> {
     let options = Options::parse();
-    let (rounds, seconds, wal_transactions, wal_rounds) =
-        if options.quick { (3, 1, 20_000, 1) } else { (7, 2, 100_000, 3) };
+    let (rounds, seconds, wal_transactions, wal_rounds, slot_requests) =
+        if options.quick { (3, 1, 20_000, 1, 100_000) } else { (7, 2, 100_000, 3, 1_000_000) };
     let plan = Plan {
         quick: options.quick,
         rounds: options.rounds.unwrap_or(rounds).max(1),
@@ -79,6 +83,7 @@ fn main() -> Result<()> {
         kept: options.kept.max(1),
         wal_transactions,
         wal_rounds,
+        slot_requests,
     };
     let rows = rows::chosen(&options.rows)?;
 
@@ -86,10 +91,10 @@ fn main() -> Result<()> {
     let lab = Lab::start(&options.pg_config, options.dir.as_deref(), plan.kept)?;
     page.server(lab.server_version()?, lab.settings());
     for row in &rows {
-        if row.id == rows::WAL {
-            page.wal(row, &wal::measure(&lab, row, &plan)?);
-        } else {
-            page.row(row, &lab.measure(row, &plan)?);
+        match row.id {
+            rows::WAL => page.wal(row, &wal::measure(&lab, row, &plan)?),
+            sessions::SLOTS => page.slots(row, &slots::measure(&lab, &plan)?),
+            _ => page.row(row, &lab.measure(row, &plan)?),
         }
     }
     page.end();

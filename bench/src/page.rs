@@ -5,6 +5,7 @@ use std::fmt::Write;
 use crate::Plan;
 use crate::lab::{Measured, on_or_off};
 use crate::rows::{CONSTANTS, Cell, Comparison, Goal, Measure, Row, Variant};
+use crate::slots::{Left, SESSIONS};
 use crate::stats::Spread;
 use crate::wal::Written;
 
@@ -116,6 +117,40 @@ together in SQL from the same numbers, also those that do nothing with it, so th
             [comparison.what.to_owned(), with_spread(wal_ratio(comparison, written, |written| written.records), 2)]
         });
         self.rows += &table(["", "ratio"], lines);
+    }
+
+    /// The row about the space of sessions.
+    pub fn slots(&mut self, row: &Row, left: &Left) {
+        self.heading(row);
+        self.rows += &format!("### {} requests of {SESSIONS} sessions\n\n", left.requests);
+        let kb = |bytes: f64| format!("{:.0}", bytes / 1024.0);
+        let lines = left.tables.iter().map(|table| {
+            let growth = format!("{:.2}", table.last_bytes / table.first_bytes);
+            let hot = if table.updates > 0.0 { format!("{:.2}", table.hot / table.updates) } else { String::new() };
+            let counts = [kb(table.first_bytes), kb(table.last_bytes), growth, format!("{:.0}", table.updates), hot];
+            let [first, last, growth, updates, hot] = counts;
+            [format!("`{}`", table.name), first, last, growth, updates, hot]
+        });
+        self.rows +=
+            &table(["", "kB after the first laps", "kB at the end", "ratio", "updates", "of these HOT"], lines);
+        if let Some(reply) = left.tables.first() {
+            let (growth, hot) = (reply.last_bytes / reply.first_bytes, reply.hot / reply.updates);
+            let reached = |is: bool| if is { "yes" } else { "no" };
+            let _ = writeln!(
+                self.summary,
+                "| {}: size of `reply` at the end / after the first laps | {} requests | 0.8 … 1.2 | {growth:.2} | {} |",
+                row.title,
+                left.requests,
+                reached((0.8..=1.2).contains(&growth))
+            );
+            let _ = writeln!(
+                self.summary,
+                "| {}: share of HOT updates of `reply` | {} requests | ≥ 0.99 | {hot:.3} | {} |",
+                row.title,
+                left.requests,
+                reached(hot >= 0.99)
+            );
+        }
     }
 
     /// Puts it together.

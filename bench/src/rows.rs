@@ -2,6 +2,8 @@
 
 use anyhow::{Result, bail};
 
+use crate::sessions::{self, SLOTS};
+
 /// The scripts' values that are the same in each transaction.
 pub const CONSTANTS: [(&str, &str); 3] = [
     ("payload", r#"{"account": 4711, "amount": 250, "note": "rent for May"}"#),
@@ -14,7 +16,8 @@ pub const CONSTANTS: [(&str, &str); 3] = [
 pub const WAL: &str = "wal";
 
 /// All rows, in the order of the page.
-pub const IDS: [&str; 6] = ["request", WAL, "replay", "run", "procedure", "once"];
+pub const IDS: [&str; 10] =
+    ["request", WAL, "replay", "run", "procedure", "once", "numbered", "heartbeat", "register", SLOTS];
 
 /// What one client does again and again.
 pub struct Variant {
@@ -42,6 +45,8 @@ pub enum Keygen {
     Random,
     /// Those of the outcomes that are kept from the beginning.
     Kept,
+    /// As ascending ones, and each client has a session of its own and counts its transactions in `k`.
+    Numbered,
 }
 
 /// Two variants held against each other.
@@ -109,7 +114,7 @@ impl Keygen {
     /// Decimal digits are hexadecimal ones too.
     pub fn script(self) -> String {
         let parts = match self {
-            Self::Ascending => {
+            Self::Ascending | Self::Numbered => {
                 "\\set n :n + 1\n\\set t 990000 + :n / 9000\n\\set u 1000 + :n % 9000\n\\set c random(100000000000, 999999999999)\n"
             }
             Self::Batch => {
@@ -122,21 +127,27 @@ impl Keygen {
                 "\\set n random(1, :kept)\n\\set t 980000 + :n / 9000\n\\set u 1000 + :n % 9000\n\\set c 100000000000 + :n * 7990271 % 900000000000\n"
             }
         };
-        format!("{parts}\\set account random(1, 100000)\n\\set amount random(1, 1000)\n")
+        let session = match self {
+            Self::Numbered => {
+                "\\if :k = 0\nSELECT session FROM idem_register() \\gset\nINSERT INTO session_by_hand (id, client, timeout) VALUES (:session::uuid, :session, '5 min');\n\\endif\n\\set k :k + 1\n"
+            }
+            _ => "",
+        };
+        format!("{session}{parts}\\set account random(1, 100000)\n\\set amount random(1, 1000)\n")
     }
 }
 
-const KEY: &str = "'01' || :t || '-' || :u || '-7a3c-8b5c-' || :c";
+pub const KEY: &str = "'01' || :t || '-' || :u || '-7a3c-8b5c-' || :c";
 const RANDOM_KEY: &str = ":t || '-' || :u || '-4a3c-8b5c-' || :c";
 
 const IN_OUTCOMES: &str =
     "SELECT (SELECT count(*) FROM idempotence.outcome_0) + (SELECT count(*) FROM idempotence.outcome_1)
      + (SELECT count(*) FROM idempotence.outcome_2)";
-const IN_REQUEST: &str = "SELECT count(*) FROM request";
+pub const IN_REQUEST: &str = "SELECT count(*) FROM request";
 const IN_FLOOR: &str = "SELECT count(*) FROM outcome";
-const IN_LEDGER: &str = "SELECT count(*) FROM ledger";
+pub const IN_LEDGER: &str = "SELECT count(*) FROM ledger";
 
-const OFF_4: Cell = Cell { synchronous: false, clients: 4 };
+pub const OFF_4: Cell = Cell { synchronous: false, clients: 4 };
 
 /// The rows with these ids, in the order of the page.
 pub fn chosen(ids: &[String]) -> Result<Vec<Row>> {
@@ -145,11 +156,12 @@ pub fn chosen(ids: &[String]) -> Result<Vec<Row>> {
     }
     Ok([request(), wal(), replay(), run(), procedure(), once()]
         .into_iter()
+        .chain(sessions::rows())
         .filter(|row| ids.iter().any(|id| id == row.id))
         .collect())
 }
 
-fn cells(clients: &[u32]) -> Vec<Cell> {
+pub fn cells(clients: &[u32]) -> Vec<Cell> {
     [false, true]
         .iter()
         .flat_map(|&synchronous| clients.iter().map(move |&clients| Cell { synchronous, clients }))
@@ -157,7 +169,7 @@ fn cells(clients: &[u32]) -> Vec<Cell> {
 }
 
 /// A transaction with the work between two steps: six round trips.
-fn transaction(first: &str, second: &str) -> String {
+pub fn transaction(first: &str, second: &str) -> String {
     format!(
         "BEGIN;
 {first};
@@ -169,13 +181,13 @@ COMMIT;
     )
 }
 
-const CEILING: usize = 0;
+pub const CEILING: usize = 0;
 const FLOOR: usize = 1;
-const HAND: usize = 2;
+pub const HAND: usize = 2;
 const OURS: usize = 3;
 
 /// The four ways to guard one transaction.
-fn guarded(key: &str, keygen: Keygen) -> Vec<Variant> {
+pub fn guarded(key: &str, keygen: Keygen) -> Vec<Variant> {
     let variant = |name, count, sql| Variant { name, sql, keys: 1, new_keys: 1, count, keygen };
     vec![
         variant(
