@@ -1,4 +1,4 @@
--- What the examples here need: the extension, a session, two accounts. May be run again.
+-- What the examples here need: the extension, a session, two accounts, a list of deliveries. May be run again.
 
 CREATE EXTENSION IF NOT EXISTS idempotence;
 SELECT idem_create_session('payments', ttl => '24 hours');
@@ -9,3 +9,9 @@ CREATE TABLE IF NOT EXISTS account (
 );
 INSERT INTO account VALUES (1, 100.00), (2, 0.00)
 ON CONFLICT (id) DO UPDATE SET balance = EXCLUDED.balance;
+
+-- Without a unique constraint: a second delivery is to show up here, not to be prevented.
+CREATE TABLE IF NOT EXISTS delivery (
+    message text NOT NULL
+);
+TRUNCATE delivery;

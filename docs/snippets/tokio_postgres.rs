@@ -1,7 +1,7 @@
 //! Transfers money once, however often it is asked to. tokio-postgres; arguments: URI [KEY]
 //!
 //! setup.sql makes what it needs. Crates: tokio (features macros, rt, time), tokio-postgres (feature
-//! with-serde_json-1), serde_json, uuid (feature v4).
+//! with-serde_json-1), serde_json, uuid (feature v7).
 
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -97,7 +97,7 @@ async fn main() -> Result<(), Error> {
     let mut args = std::env::args().skip(1);
     let uri = args.next().expect("arguments: URI [KEY]");
     // Made once, before the first attempt, and kept with the order that it belongs to.
-    let key = args.next().unwrap_or_else(|| uuid::Uuid::new_v4().to_string());
+    let key = args.next().unwrap_or_else(|| uuid::Uuid::now_v7().to_string());
     for (key, amount) in [(key.clone(), "30.00"), (key.clone(), "30.00"), (key + "-b", "1000.00")] {
         let ticket = transfer(&uri, &key, &json!({"from": 1, "to": 2, "amount": amount})).await?;
         let how = if ticket.replayed { "replayed" } else { "executed" };

@@ -9,7 +9,7 @@ use crate::error::{Error, WAIT_BY_SETTING};
 use crate::guc;
 use crate::lock::Tag;
 use crate::open;
-use crate::pg;
+use crate::pg::{self, Deadline};
 use crate::protocol::liveness;
 use crate::protocol::numbered;
 use crate::protocol::position::{self, Position};
@@ -25,7 +25,7 @@ use std::rc::Rc;
 /// Gives a sign of life with this transaction's commit; when the session would end after it.
 pub fn heartbeat(name: &str) -> Result<i64, Error> {
     let session = writable(name, "idem_heartbeat", "A sign of life is written down.")?;
-    liveness::attend_waiting(&session)?;
+    liveness::attend_within(&session, Deadline::after(guc::wait_us()))?;
     Ok(pg::now_us().saturating_add(session.timeout_us))
 }
 
@@ -34,7 +34,7 @@ pub fn ack(name: &str, upto: i64, stream_name: &str) -> Result<(), Error> {
     let session = writable(name, "idem_ack", "What is acknowledged is written down.")?;
     numbered::check_stream(&session.name, stream_name)?;
     numbered::check_mark(&session.name, "upto", upto)?;
-    liveness::attend_waiting(&session)?;
+    liveness::attend_within(&session, Deadline::after(guc::wait_us()))?;
     let of = StreamOf { session: &session.id, stream: stream_name };
     // The mark moves forward only.
     if upto <= stream::find(of).acked {
@@ -79,7 +79,7 @@ pub fn allocate(name: &str, count: i32, stream_name: &str) -> Result<i64, Error>
         });
     }
     let count = check_count(&session, count)?;
-    liveness::attend_waiting(&session)?;
+    liveness::attend_within(&session, Deadline::after(guc::wait_us()))?;
     saving::save(&session)?;
     let of = StreamOf { session: &session.id, stream: stream_name };
     let marks = locked_marks(&session, of)?;

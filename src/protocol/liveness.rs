@@ -10,7 +10,6 @@
 
 use crate::domain::liveness::{End, runs_out_at, sign_is_due};
 use crate::error::{Error, WAIT_BY_SETTING};
-use crate::guc;
 use crate::lock::Tag;
 use crate::open::{self, Attended};
 use crate::pg::{self, Deadline};
@@ -46,9 +45,8 @@ pub fn attend(client: &Rc<Client>) -> Result<bool, Error> {
     Ok(true)
 }
 
-/// As [`attend`], waiting as long as the setting says for whoever has the session alone.
-pub fn attend_waiting(client: &Rc<Client>) -> Result<(), Error> {
-    let deadline = Deadline::after(guc::wait_us());
+/// As [`attend`], waiting for whoever has the session alone.
+pub fn attend_within(client: &Rc<Client>, deadline: Deadline) -> Result<(), Error> {
     loop {
         check(client)?;
         if attend(client)? {

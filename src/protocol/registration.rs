@@ -62,7 +62,7 @@ pub fn register(asked: &Registration<'_>) -> Result<Registered, Error> {
     let deadline = Deadline::after(asked.wait_us);
     take_locks(&session, deadline)?;
     if let Some(request_id) = &session.request_id
-        && let Some(before) = registered_before(session.owner, request_id)?
+        && let Some(before) = registered_before(session.owner, request_id, deadline)?
     {
         return Ok(before);
     }
@@ -157,14 +157,18 @@ fn take_locks(session: &Client, deadline: Deadline) -> Result<(), Error> {
 const WAIT: &str = "Try again as it is, or wait longer (argument \"wait\" or setting idempotence.wait).";
 
 /// The session that was registered under this id, as it is now.
-fn registered_before(owner: pg_sys::Oid, request_id: &SessionId) -> Result<Option<Registered>, Error> {
+fn registered_before(
+    owner: pg_sys::Oid,
+    request_id: &SessionId,
+    deadline: Deadline,
+) -> Result<Option<Registered>, Error> {
     let found = live::find_by_request_id(owner, request_id).map(|live| live.client);
     let Some(session) = found.or_else(|| client::find_by_request_id(owner, request_id).map(|saved| saved.client))
     else {
         return Ok(None);
     };
     let session = Rc::new(session);
-    liveness::attend_waiting(&session)?;
+    liveness::attend_within(&session, deadline)?;
     registered(session).map(Some)
 }
 

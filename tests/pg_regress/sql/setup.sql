@@ -15,6 +15,77 @@ RETURN (SELECT ticket.status
             || CASE WHEN ticket.recorded_at IS NOT NULL THEN ', recorded' ELSE '' END
             || coalesce(', lives ' || (ticket.expires_at - ticket.recorded_at)::text, ''));
 
+-- The server names client sessions, never twice the same: here they go by names of our own.
+CREATE TABLE regress_client_session (alias text PRIMARY KEY, session text NOT NULL UNIQUE);
+
+-- Gives a session that was just registered its name, unless it has one; what is told of it, without clock values.
+CREATE FUNCTION regress_registered(name text, registered idem_session) RETURNS text
+LANGUAGE plpgsql SECURITY DEFINER
+AS $$
+BEGIN
+  INSERT INTO regress_client_session VALUES (name, registered.session) ON CONFLICT (session) DO NOTHING;
+  RETURN (SELECT alias FROM regress_client_session WHERE session = registered.session)
+         || CASE WHEN registered.resumed THEN ', resumed' ELSE '' END
+         || ', window ' || registered.window_size || ', timeout ' || registered.timeout || ', next ' || registered.next_number
+         || CASE WHEN registered.expires_at BETWEEN now() + registered.timeout AND clock_timestamp() + registered.timeout
+                 THEN '' ELSE ', ends after another time: ' || registered.expires_at END;
+END
+$$;
+
+-- What the server calls the session of this name.
+CREATE FUNCTION regress_id(name text) RETURNS text
+LANGUAGE plpgsql STABLE SECURITY DEFINER
+AS $$
+BEGIN
+  RETURN (SELECT session FROM regress_client_session WHERE alias = name);
+END
+$$;
+
+-- A line with our names instead of the server's.
+CREATE FUNCTION regress_told(line text) RETURNS text
+LANGUAGE plpgsql STABLE SECURITY DEFINER
+AS $$
+DECLARE
+  known regress_client_session;
+BEGIN
+  FOR known IN TABLE regress_client_session LOOP
+    line := replace(line, known.session, known.alias);
+  END LOOP;
+  RETURN line;
+END
+$$;
+
+-- Lets time pass for a session without waiting for it: as if its last sign of life were that much older.
+CREATE FUNCTION regress_fall_silent(name text, since interval) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER
+AS $$
+BEGIN
+  UPDATE idempotence.session_live SET last_seen = last_seen - since WHERE id = regress_id(name)::uuid;
+  ASSERT FOUND, 'session is not at work';
+END
+$$;
+
+-- The row of a session in the view, but for clock values; how long ago it gave a sign, in minutes.
+CREATE FUNCTION regress_session(name text) RETURNS text
+LANGUAGE sql VOLATILE SECURITY DEFINER
+AS $$
+  SELECT concat_ws(', ', CASE WHEN saved THEN 'saved' ELSE 'not saved' END,
+                   'seen ' || floor(extract(epoch FROM clock_timestamp() - last_seen) / 60) || ' min ago',
+                   'ends ' || (expires_at - last_seen) || ' after it', ended, CASE WHEN ended_at <= clock_timestamp() THEN 'in the past' END)
+  FROM idempotence.sessions WHERE session = regress_id(name) AND kind = 'client'
+$$;
+
+-- Closes all client sessions, those run out too, and forgets their names.
+CREATE FUNCTION regress_close() RETURNS void
+LANGUAGE plpgsql
+AS $$
+BEGIN
+  UPDATE idempotence.session_live SET last_seen = clock_timestamp();
+  PERFORM idem_close(session) FROM idempotence.sessions WHERE kind = 'client' AND ended IS NULL;
+  DELETE FROM regress_client_session;
+END
+$$;
+
 -- The same line for an error: SQLSTATE and message, then DETAIL and HINT. The statement's effects
 -- are rolled back, also where it does not fail.
 CREATE FUNCTION regress_error(statement text) RETURNS SETOF text
@@ -31,12 +102,12 @@ BEGIN
 EXCEPTION WHEN OTHERS THEN
   GET STACKED DIAGNOSTICS state_ = RETURNED_SQLSTATE, message_ = MESSAGE_TEXT,
                           detail_ = PG_EXCEPTION_DETAIL, hint_ = PG_EXCEPTION_HINT;
-  RETURN NEXT state_ || ': ' || message_;
+  RETURN NEXT regress_told(state_ || ': ' || message_);
   IF detail_ <> '' THEN
-    RETURN NEXT '  DETAIL: ' || detail_;
+    RETURN NEXT regress_told('  DETAIL: ' || detail_);
   END IF;
   IF hint_ <> '' THEN
-    RETURN NEXT '  HINT: ' || hint_;
+    RETURN NEXT regress_told('  HINT: ' || hint_);
   END IF;
 END
 $$;

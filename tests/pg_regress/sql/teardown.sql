@@ -2,13 +2,17 @@
 -- Method: look for what they would have left.
 \pset format unaligned
 \pset tuples_only on
-SELECT session FROM idempotence.sessions ORDER BY session;
+SELECT session FROM idempotence.sessions WHERE ended IS NULL ORDER BY session;
+SELECT alias FROM regress_client_session;
+SELECT count(*) FROM idempotence.session_live;
 SELECT regress_claims();
 SELECT gid FROM pg_prepared_xacts WHERE database = current_database();
 SELECT rolname FROM pg_roles WHERE rolname ~ '^regress_';
 SELECT datname FROM pg_database WHERE datname ~ '^regress_';
-SELECT relname FROM pg_class WHERE relnamespace = 'public'::regnamespace AND relkind <> 'c';
-DROP FUNCTION regress_show, regress_error, regress_message, regress_uuid7, regress_claims;
+SELECT relname FROM pg_class WHERE relnamespace = 'public'::regnamespace AND relkind <> 'c' AND relname NOT LIKE 'regress_client_session%';
+DROP FUNCTION regress_show, regress_error, regress_message, regress_uuid7, regress_claims, regress_registered, regress_id, regress_told,
+  regress_fall_silent, regress_session, regress_close;
+DROP TABLE regress_client_session;
 -- and the extension goes without a trace
 DROP EXTENSION idempotence;
 SELECT nspname FROM pg_namespace WHERE nspname = 'idempotence';
