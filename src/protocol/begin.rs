@@ -175,9 +175,11 @@ impl Asked<'_> {
     }
 
     fn refuse(&self, decision: Decision, place: Option<Place>) -> Result<(), Error> {
+        if matches!(decision, Decision::Replay | Decision::Start | Decision::Continue) {
+            return Ok(());
+        }
         let name = self.request.name();
         Err(match (decision, self.request) {
-            (Decision::Replay | Decision::Start | Decision::Continue, _) => return Ok(()),
             (Decision::PayloadMismatch, _) => Error::PayloadMismatch(name),
             (Decision::Unserializable, _) => Error::Unserializable(name),
             (Decision::KeyTooOld, Request::Keyed(request)) => {

@@ -6,6 +6,7 @@
 //! waits for a time, only for a condition, within [`LIMIT`].
 
 pub mod bank;
+mod client;
 pub mod fixture;
 
 use std::io::Write;
