@@ -123,7 +123,7 @@ impl Asked<'_> {
 
     /// Looks at all that is kept and decides. Errors of the decision are raised here, for all callers.
     fn look(&self, under_lock: bool) -> Result<Found, Error> {
-        let kept = kept::find(self.request, self.asked_at, under_lock)?;
+        let kept = kept::find(self.request, &self.lock, self.asked_at, under_lock)?;
         self.check_session()?;
         let digest = match self.request {
             Request::Keyed(_) => self.lock,

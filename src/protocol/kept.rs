@@ -1,6 +1,7 @@
 //! What is kept of a request: its outcome, or where it stands among those of its stream.
 
 use crate::domain::decision::Turn;
+use crate::domain::identity::Digest;
 use crate::domain::sequence::{self, Acked, Kept, Order, Place};
 use crate::error::Error;
 use crate::protocol::numbered::Numbered;
@@ -22,18 +23,20 @@ pub struct Found {
     pub place: Option<Place>,
 }
 
-/// Finds it. A caller that holds the request's lock says so: then nothing changes under its eyes.
-pub fn find(request: &Request<'_>, asked_at: i64, under_lock: bool) -> Result<Found, Error> {
+/// Finds it; `lock` is what is locked for it. A caller that holds that lock says so: then nothing changes
+/// under its eyes.
+pub fn find(request: &Request<'_>, lock: &Digest, asked_at: i64, under_lock: bool) -> Result<Found, Error> {
     match request {
-        Request::Keyed(request) => find_keyed(request, asked_at),
+        // A keyed request is kept under the digest that is locked.
+        Request::Keyed(request) => find_keyed(request, *lock, asked_at),
         Request::Numbered(request) => find_numbered(request, under_lock),
     }
 }
 
-fn find_keyed(request: &Keyed<'_>, asked_at: i64) -> Result<Found, Error> {
+fn find_keyed(request: &Keyed<'_>, digest: Digest, asked_at: i64) -> Result<Found, Error> {
     // An inbox renews expired rows in their place, see `store/inbox.rs`; otherwise outcomes never change.
     let snapshot = if request.session.inbox { Snapshot::LatestMvcc } else { Snapshot::Itself };
-    let found = outcome::find(&request.wanted(request.digest()), asked_at, snapshot)?;
+    let found = outcome::find(&request.wanted(digest), asked_at, snapshot)?;
     let visible = found.as_ref().is_none_or(|found| found.visible);
     let outcome = found.map(|found| found.outcome);
     Ok(Found { outcome, visible, turn: Turn::Now { visible: true }, place: None })

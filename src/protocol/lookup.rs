@@ -28,9 +28,10 @@ pub fn lookup(request: &Request<'_>) -> Result<Known, Error> {
     let asked_at = pg::now_us();
     // The lock first and the outcome after: a commit in between is found by the second look. On a
     // standby the primary's locks are not to be seen.
-    let held = open::holds(request.which()) || !pg::in_recovery() && Tag::request(&request.lock()).is_held_by_another();
+    let lock = request.lock();
+    let held = open::holds(request.which()) || !pg::in_recovery() && Tag::request(&lock).is_held_by_another();
 
-    let found = kept::find(request, asked_at, false)?;
+    let found = kept::find(request, &lock, asked_at, false)?;
     let outcome = found.outcome.filter(|outcome| outcome.lives_at(asked_at));
     match (outcome, found.turn) {
         (Some(_) | None, Turn::Over { visible: false }) => return Err(Error::Unserializable(request.name())),
