@@ -252,6 +252,7 @@ COMMENT ON COLUMN idempotence.checkpoint.digest IS 'keyed digest of session and 
 COMMENT ON COLUMN idempotence.checkpoint.session IS 'the session''s id';
 COMMENT ON COLUMN idempotence.checkpoint.written_at IS 'when it was written; it counts for the setting idempotence.retention from then on';
 COMMENT ON COLUMN idempotence.checkpoint.request IS 'the request''s key or number';
+COMMENT ON COLUMN idempotence.checkpoint.last IS 'the last of a numbered request''s numbers';
 COMMENT ON COLUMN idempotence.checkpoint.stream IS 'the request''s stream; empty in a standing session';
 COMMENT ON COLUMN idempotence.checkpoint.point IS 'a name for where to go on';
 COMMENT ON COLUMN idempotence.checkpoint.fingerprint IS 'of the payload; null where none was given';

@@ -79,7 +79,7 @@ CREATE TABLE idempotence.session (
   CONSTRAINT session_pkey PRIMARY KEY (id),
   CONSTRAINT session_name_key UNIQUE (name)
 );
-CREATE INDEX session_client_idx ON idempotence.session (owner, client);
+CREATE INDEX session_client_idx ON idempotence.session (owner, client, ended_at);
 CREATE INDEX session_request_id_idx ON idempotence.session (request_id);
 CREATE INDEX session_ended_at_idx ON idempotence.session (ended_at);
 
@@ -169,6 +169,7 @@ CREATE TABLE idempotence.checkpoint (
   fingerprint uuid,
   state       jsonb,
   stream      text        NOT NULL COLLATE "C",
+  last        bigint,
   CONSTRAINT checkpoint_pkey PRIMARY KEY (digest)
 );
 

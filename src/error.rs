@@ -156,6 +156,11 @@ pub enum Error {
         /// As given.
         session: String,
     },
+    /// 25006: a standby knows nothing of it.
+    SessionNotHere {
+        /// As given.
+        session: String,
+    },
     /// 55006: this very transaction has begun requests in it.
     SessionInUse {
         /// Its name.
@@ -169,6 +174,8 @@ pub enum Error {
         name: Name,
         /// Where it stands.
         detail: String,
+        /// What to do.
+        hint: &'static str,
     },
     /// ID005
     Fenced {
@@ -202,8 +209,10 @@ pub enum Error {
         /// The session's ttl.
         ttl: String,
     },
-    /// 40001
+    /// 40001: its own outcome.
     Unserializable(Name),
+    /// 40001: what comes before it.
+    BuildsOnUnseen(Name),
     /// 55P03
     WaitRanOut {
         /// What was waited for.
@@ -348,12 +357,9 @@ impl Error {
                 ),
                 "Do not execute it under another number. A client that sends a number only once the answer to the one a window before is in never loses an answer.",
             ),
-            Error::OutOfSequence { name, detail } => report(
-                Own(b"ID006"),
-                format!("{name} is out of sequence"),
-                detail,
-                "Send what comes before it first, or give that up with idem_ack(). idem_position() tells where the stream stands.",
-            ),
+            Error::OutOfSequence { name, detail, hint } => {
+                report(Own(b"ID006"), format!("{name} is out of sequence"), detail, hint)
+            }
             Error::SessionEnded { session, how: None } => report(
                 Own(b"ID004"),
                 format!("client session \"{session}\" was never registered, or has ended"),
@@ -380,6 +386,12 @@ impl Error {
                 format!("client session \"{session}\" is in use by a transaction that has not ended"),
                 "Nothing is known of the session, but a transaction, a prepared one say, holds it.".into(),
                 "Try again when that transaction has ended; pg_prepared_xacts lists the prepared ones.",
+            ),
+            Error::SessionNotHere { session } => report(
+                Standard(PgSqlErrorCode::ERRCODE_READ_ONLY_SQL_TRANSACTION),
+                format!("client session \"{session}\" is not known on this standby"),
+                "It has no outcome yet, or that has not arrived here; or it never was.".into(),
+                "Send its requests to the primary.",
             ),
             Error::SessionInUse { session, action } => report(
                 Standard(PgSqlErrorCode::ERRCODE_OBJECT_IN_USE),
@@ -439,6 +451,12 @@ impl Error {
                 format!("could not serialize access: {name} was answered after this transaction's snapshot"),
                 "Its outcome or checkpoint is committed, but its effects are not visible to this transaction.".into(),
                 "Retry the transaction: it will get the answer.",
+            ),
+            Error::BuildsOnUnseen(name) => report(
+                Standard(PgSqlErrorCode::ERRCODE_T_R_SERIALIZATION_FAILURE),
+                format!("could not serialize access: what {name} builds on came after this transaction's snapshot"),
+                "A reply or an acknowledgement before it is committed, but not visible to this transaction.".into(),
+                "Retry the transaction.",
             ),
             Error::WaitRanOut { what, hint } => report(
                 Standard(PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE),

@@ -115,8 +115,8 @@ pub fn init() {
     );
     GucRegistry::define_int_guc(
         c"idempotence.max_batch",
-        c"The most keys or identifiers in one call.",
-        c"Bounds idem_once_many and idem_generate_ids.",
+        c"The most keys, identifiers or numbers in one call.",
+        c"Bounds idem_once_many, idem_generate_ids and idem_allocate.",
         &MAX_BATCH,
         1,
         1_000_000,

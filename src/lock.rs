@@ -13,6 +13,7 @@
 
 use crate::domain::identity::{Digest, SessionId};
 use crate::pg;
+use crate::store::secret;
 use pgrx::pg_sys;
 
 /// What a lock stands for; the number is `objsubid` in `pg_locks`.
@@ -37,6 +38,27 @@ enum Class {
     Mark = 0x1DE8,
     /// The registering of a client, or under an id.
     Registration = 0x1DE9,
+    /// The saving of a client's session: shared by those that save, so that who registers the client
+    /// finds one that was prepared before a crash.
+    Unsettled = 0x1DEA,
+}
+
+/// What a registration is known by.
+#[derive(Clone, Copy)]
+pub enum By<'a> {
+    /// The client's name.
+    Client(&'a str),
+    /// The id that it came with.
+    Id(&'a SessionId),
+}
+
+impl<'a> By<'a> {
+    fn parts(self, owner: &'a [u8; 4]) -> [&'a [u8]; 3] {
+        match self {
+            By::Client(client) => [b"client", owner, client.as_bytes()],
+            By::Id(id) => [b"id", owner, id],
+        }
+    }
 }
 
 /// A lock's name.
@@ -74,14 +96,14 @@ impl Tag {
         Tag::hashed(&[id, stream.as_bytes()], Class::Mark)
     }
 
-    /// The registering of an owner's client.
-    pub fn registration(owner: pg_sys::Oid, client: &str) -> Tag {
-        Tag::hashed(&[b"client", &owner.to_u32().to_le_bytes(), client.as_bytes()], Class::Registration)
+    /// The registering of a client, or under an id.
+    pub fn registration(owner: pg_sys::Oid, by: By<'_>) -> Tag {
+        Tag::hashed(&by.parts(&owner.to_u32().to_le_bytes()), Class::Registration)
     }
 
-    /// An owner's registering under an id.
-    pub fn registration_id(owner: pg_sys::Oid, request_id: &SessionId) -> Tag {
-        Tag::hashed(&[b"id", &owner.to_u32().to_le_bytes(), request_id], Class::Registration)
+    /// The saving of the session of a client, or of one registered under an id.
+    pub fn unsettled(owner: pg_sys::Oid, by: By<'_>) -> Tag {
+        Tag::hashed(&by.parts(&owner.to_u32().to_le_bytes()), Class::Unsettled)
     }
 
     /// The state of the ring.
@@ -94,20 +116,14 @@ impl Tag {
         Tag::new(0, Class::Secret)
     }
 
-    /// The end of a UUID, which is random.
     fn of_id(id: &SessionId, class: Class) -> Tag {
-        Tag::new(last_half(id), class)
+        Tag::hashed(&[id], class)
     }
 
-    /// Parts of fixed lengths but for the last, so that they do not run together.
+    /// Keyed, for `pg_locks` shows everybody the result. Parts are of fixed lengths but for the last, so that
+    /// they do not run together.
     fn hashed(parts: &[&[u8]], class: Class) -> Tag {
-        let mut hasher = blake3::Hasher::new();
-        for part in parts {
-            hasher.update(part);
-        }
-        let mut half = [0; 16];
-        half.copy_from_slice(&hasher.finalize().as_bytes()[..16]);
-        Tag::new(last_half(&half), class)
+        Tag::new(last_half(&secret::digest_of_parts(parts).0), class)
     }
 
     fn new(id: u64, class: Class) -> Tag {
@@ -137,10 +153,16 @@ impl Tag {
         self.release_in(Mode::Alone);
     }
 
-    /// Takes the lock alone by trying again and again, up to `wait_us`; whether it was got. Unlike a
-    /// wait in the queue it holds nobody up who wants to share the lock.
-    pub fn acquire_by_trying(&self, wait_us: Option<i64>) -> bool {
-        pg::retry(wait_us, || self.try_acquire())
+    /// Takes the lock alone, up to `wait_us`; whether it was got. Queues for it for a short time only, again
+    /// and again with pauses between: those who share it drain meanwhile, however busy they are, and
+    /// newcomers are held up by no more than that.
+    pub fn acquire_in_turns(&self, wait_us: Option<i64>) -> bool {
+        self.try_acquire() || pg::retry(wait_us, |turn_us| self.acquire(Some(turn_us)))
+    }
+
+    /// Waits until no other transaction has the lock or shares it, up to `wait_us`; whether that came.
+    pub fn wait_until_free(&self, wait_us: Option<i64>) -> bool {
+        pg::retry(wait_us, |_| !self.is_held_by_another())
     }
 
     /// Shares the lock if nobody has it alone.
@@ -161,6 +183,11 @@ impl Tag {
     /// Whether this transaction shares the lock.
     pub fn is_shared_by_us(&self) -> bool {
         pg::lock_is_held(&self.0, Mode::Shared as i32)
+    }
+
+    /// Whether this transaction has the lock, shared or alone.
+    pub fn is_held_by_us(&self) -> bool {
+        self.is_shared_by_us() || pg::lock_is_held(&self.0, Mode::Alone as i32)
     }
 
     /// Whether another transaction, a prepared one too, has the lock or shares it.

@@ -97,6 +97,12 @@ pub fn snapshot_sees(xmin: pg_sys::TransactionId) -> bool {
     }
 }
 
+/// Has the commit of this transaction wait for its flush, whatever `synchronous_commit` says.
+pub fn force_sync_commit() {
+    // SAFETY: sets a flag that the end of the transaction clears.
+    unsafe { pg_sys::ForceSyncCommit() }
+}
+
 /// Runs `work` with an active snapshot, which there is none of between the last statement and the commit:
 /// whoever writes a table that can have out-of-line values must have one.
 pub fn with_snapshot<T>(work: impl FnOnce() -> T) -> T {

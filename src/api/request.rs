@@ -196,8 +196,12 @@ fn idem_lookup_bigint(
 }
 
 fn lookup(session: Option<&str>, request: Option<impl Key>, stream: Option<&str>) -> Composite<Ticket> {
-    let known = with_request(Rules::Current, session, request, in_stream(stream), lookup::lookup);
-    ticket::known(or_raise(in_progress_if_in_doubt(known, Known::InProgress(None))))
+    let known = match with_request(Rules::Current, session, request, in_stream(stream), lookup::lookup) {
+        // It may be here later.
+        Err(Error::SessionNotHere { .. }) => Ok(Known::Unknown(None)),
+        known => in_progress_if_in_doubt(known, Known::InProgress(None)),
+    };
+    ticket::known(or_raise(known))
 }
 
 #[pg_extern(name = "idem_once", volatile, parallel_unsafe)]

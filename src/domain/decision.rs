@@ -42,7 +42,10 @@ pub enum Turn {
         visible: bool,
     },
     /// It has not come, or never will: a gap before it, or an overlap with what was done.
-    OutOfSequence,
+    OutOfSequence {
+        /// As above.
+        visible: bool,
+    },
 }
 
 /// All that a decision rests on.
@@ -103,9 +106,11 @@ pub fn decide(facts: &Facts) -> Decision {
         return Decision::KeyTooOld;
     }
     match facts.turn {
-        Turn::Now { visible: false } | Turn::Over { visible: false } => return Decision::Unserializable,
+        Turn::Now { visible: false } | Turn::Over { visible: false } | Turn::OutOfSequence { visible: false } => {
+            return Decision::Unserializable;
+        }
         Turn::Over { visible: true } => return Decision::Discarded,
-        Turn::OutOfSequence => return Decision::OutOfSequence,
+        Turn::OutOfSequence { visible: true } => return Decision::OutOfSequence,
         Turn::Now { visible: true } => {}
     }
     match checkpoint {
@@ -167,8 +172,9 @@ mod tests {
             (Facts { turn: Turn::Now { visible: false }, ..NEW }, Decision::Unserializable),
             (Facts { turn: Turn::Over { visible: true }, ..NEW }, Decision::Discarded),
             (Facts { turn: Turn::Over { visible: false }, ..NEW }, Decision::Unserializable),
-            (Facts { turn: Turn::OutOfSequence, ..NEW }, Decision::OutOfSequence),
-            (Facts { turn: Turn::OutOfSequence, ..at(REACHED) }, Decision::OutOfSequence),
+            (Facts { turn: Turn::OutOfSequence { visible: true }, ..NEW }, Decision::OutOfSequence),
+            (Facts { turn: Turn::OutOfSequence { visible: false }, ..NEW }, Decision::Unserializable),
+            (Facts { turn: Turn::OutOfSequence { visible: true }, ..at(REACHED) }, Decision::OutOfSequence),
             (Facts { turn: Turn::Over { visible: true }, ..with(KEPT) }, Decision::Replay),
         ];
         for (facts, decision) in table {

@@ -53,6 +53,17 @@ impl Digest {
         }
     }
 
+    /// Digests the name of anything else that is locked.
+    pub fn of_parts(secret: &Secret, parts: &[&[u8]]) -> Digest {
+        let mut hasher = blake3::Hasher::new_keyed(secret);
+        for part in parts {
+            hasher.update(part);
+        }
+        let mut digest = [0; 16];
+        digest.copy_from_slice(&hasher.finalize().as_bytes()[..16]);
+        Digest(digest)
+    }
+
     /// The half that names the lock: all of it hash, none of it time.
     pub fn lock_id(&self) -> u64 {
         let mut half = [0; 8];

@@ -146,12 +146,13 @@ fn place_in_line(window: i32, acked: Acked, kept: &[Kept], asked: Range) -> Foun
         };
         return found(Place::Turn(slot), visible || accepted == 0);
     }
+    let visible = visible || accepted == 0;
     if asked.first > next {
-        return found(Place::Ahead(next), true);
+        return found(Place::Ahead(next), visible);
     }
     match kept.iter().find(|kept| kept.range.meets(&asked)) {
-        Some(kept) => found(Place::Overlaps(kept.range), true),
-        None if asked.last >= next => found(Place::Overlaps(Range { first: 1, last: accepted }), true),
+        Some(kept) => found(Place::Overlaps(kept.range), kept.visible),
+        None if asked.last >= next => found(Place::Overlaps(Range { first: 1, last: accepted }), visible),
         None => found(Place::Past, visible),
     }
 }

@@ -150,9 +150,10 @@ pub fn lock_is_held(tag: &pg_sys::LOCKTAG, mode: i32) -> bool {
     }
 }
 
-/// Calls `attempt` until it says yes, up to `wait_us` (`None`: for ever), with growing pauses; a shorter
-/// `lock_timeout` of the user's bounds it too. Whether it said yes.
-pub fn retry(wait_us: Option<i64>, mut attempt: impl FnMut() -> bool) -> bool {
+/// Calls `attempt` until it says yes, up to `wait_us` (`None`: for ever), with pauses between that grow, as
+/// does what it is told: how long it may take. A shorter `lock_timeout` of the user's bounds it too.
+/// Whether it said yes.
+pub fn retry(wait_us: Option<i64>, mut attempt: impl FnMut(i64) -> bool) -> bool {
     // SAFETY: a variable of this backend.
     let callers_us = match unsafe { pg_sys::LockTimeout } {
         0 => None,
@@ -163,21 +164,23 @@ pub fn retry(wait_us: Option<i64>, mut attempt: impl FnMut() -> bool) -> bool {
         (wait, callers) => wait.or(callers),
     };
     let deadline = Deadline::after(wait_us);
-    let mut pause_us = RETRY_US_MIN;
+    let mut turn_us = TURN_US_MIN;
     loop {
-        if attempt() {
+        let left_us = deadline.left_us().unwrap_or(i64::MAX);
+        if attempt(turn_us.min(left_us)) {
             return true;
         }
         match deadline.left_us() {
             Some(0) => return false,
-            left_us => nap(pause_us.min(left_us.unwrap_or(i64::MAX))),
+            left_us => nap(turn_us.min(left_us.unwrap_or(i64::MAX))),
         }
-        pause_us = (pause_us * 2).min(RETRY_US_MAX);
+        turn_us = (turn_us * 2).min(TURN_US_MAX);
     }
 }
 
-const RETRY_US_MIN: i64 = 10_000;
-const RETRY_US_MAX: i64 = 1_000_000;
+const TURN_US_MIN: i64 = 20_000;
+/// Longer than `deadlock_timeout` mostly is, so that a deadlock is found by one who waits for ever.
+const TURN_US_MAX: i64 = 2_000_000;
 
 /// Sleeps, but is there at once for a cancel, a termination or the end of the postmaster.
 fn nap(us: i64) {

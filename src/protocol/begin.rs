@@ -1,13 +1,13 @@
 //! Begin: check-and-set. Either the caller gets the claim, or the answer.
 
-use crate::domain::decision::{Decision, Facts, Fingerprint, decide};
+use crate::domain::decision::{Decision, Facts, Fingerprint, Turn, decide};
 use crate::domain::identity::Digest;
-use crate::domain::sequence::{Order, Place};
+use crate::domain::sequence::{Order, Place, Range};
 use crate::error::Error;
 use crate::lock::Tag;
 use crate::open::{self, Numbers, Open};
 use crate::pg::{self, Deadline, Jsonb};
-use crate::protocol::kept;
+use crate::protocol::kept::{self, Look};
 use crate::protocol::liveness;
 use crate::protocol::numbered::Numbered;
 use crate::protocol::request::{self, Keyed, Request};
@@ -57,7 +57,8 @@ fn refuse_beside_another(request: &Numbered<'_>, lock: &Digest) -> Result<(), Er
             let lane = if request.session.order == Order::Any { "slot" } else { "stream" };
             let detail =
                 format!("Its {lane} is taken by {other}, which this transaction has begun and not yet recorded.");
-            Err(Error::OutOfSequence { name: request.name(), detail })
+            let hint = "Record or release that one first.";
+            Err(Error::OutOfSequence { name: request.name(), detail, hint })
         }
     }
 }
@@ -92,6 +93,18 @@ enum Looked {
 
 impl Asked<'_> {
     fn claim_or_answer(&self, deadline: Deadline) -> Result<Begun, Error> {
+        let mut waited_for_session = false;
+        let begun = self.claim_in_turns(deadline, &mut waited_for_session)?;
+        if let (true, Request::Numbered(request), Begun::Replay(_) | Begun::InProgress) =
+            (waited_for_session, self.request, &begun)
+        {
+            // Nothing is executed, so it is not used after all.
+            Tag::client(&request.session.id).release_share();
+        }
+        Ok(begun)
+    }
+
+    fn claim_in_turns(&self, deadline: Deadline, waited_for_session: &mut bool) -> Result<Begun, Error> {
         let claim = Tag::request(&self.lock);
         loop {
             if !claim.try_acquire() {
@@ -116,14 +129,15 @@ impl Asked<'_> {
                     if !self.wait_for_session(deadline) {
                         return Ok(Begun::InProgress);
                     }
+                    *waited_for_session = true;
                 }
             }
         }
     }
 
     /// Looks at all that is kept and decides. Errors of the decision are raised here, for all callers.
-    fn look(&self, under_lock: bool) -> Result<Found, Error> {
-        let kept = kept::find(self.request, &self.lock, self.asked_at, under_lock)?;
+    fn look(&self, look: Look) -> Result<Found, Error> {
+        let mut kept = kept::find(self.request, &self.lock, self.asked_at, look)?;
         self.check_session()?;
         let digest = match self.request {
             Request::Keyed(_) => self.lock,
@@ -135,6 +149,10 @@ impl Asked<'_> {
             true => None,
             false => checkpoint::find(&self.request.wanted(digest), Snapshot::Itself)?,
         };
+        if let Some(overlap) = self.other_range(checkpoint.as_ref()) {
+            kept.place = Some(overlap);
+            kept.turn = Turn::OutOfSequence { visible: true };
+        }
         let decision = decide(&Facts {
             asked_at: self.asked_at,
             fingerprint: self.fingerprint,
@@ -157,11 +175,19 @@ impl Asked<'_> {
         })
     }
 
+    /// A range that stopped on its way goes on as the same range, or not at all.
+    fn other_range(&self, checkpoint: Option<&checkpoint::Found>) -> Option<Place> {
+        let (Request::Numbered(request), Some(found)) = (self.request, checkpoint) else { return None };
+        let begun = Range { first: request.range.first, last: found.checkpoint.last? };
+        let counts = found.facts().expires_at > self.asked_at && begun != request.range;
+        counts.then_some(Place::Overlaps(begun))
+    }
+
     /// A client session that has ended refuses everything, whatever else there is to say.
     fn check_session(&self) -> Result<(), Error> {
         match self.request {
             Request::Keyed(_) => Ok(()),
-            Request::Numbered(request) => liveness::check(&request.session).map(|_| ()),
+            Request::Numbered(request) => liveness::check(&request.session),
         }
     }
 
@@ -181,6 +207,9 @@ impl Asked<'_> {
         let name = self.request.name();
         Err(match (decision, self.request) {
             (Decision::PayloadMismatch, _) => Error::PayloadMismatch(name),
+            (Decision::Unserializable, Request::Numbered(_)) if !matches!(place, Some(Place::Kept(_))) => {
+                Error::BuildsOnUnseen(name)
+            }
             (Decision::Unserializable, _) => Error::Unserializable(name),
             (Decision::KeyTooOld, Request::Keyed(request)) => {
                 Error::KeyTooOld { name, ttl: request::describe_us(request.session.ttl_us()) }
@@ -188,13 +217,13 @@ impl Asked<'_> {
             (Decision::Discarded, Request::Numbered(request)) => {
                 Error::OutcomeDiscarded { name, window: request.session.window }
             }
-            (_, request) => Error::OutOfSequence { name, detail: out_of_sequence(request, place) },
+            (_, request) => out_of_sequence(request, place),
         })
     }
 
     /// The answer, if there is one. Nothing can be said of what is not there: its inserter may be at work.
     fn replay(&self) -> Result<Option<Outcome>, Error> {
-        match self.look(false) {
+        match self.look(Look::Ahead) {
             Ok(found) if found.decision == Decision::Replay => Ok(found.outcome),
             // Nothing of the kind is certain before the lock is had.
             Ok(_) | Err(Error::KeyTooOld { .. } | Error::OutOfSequence { .. }) => Ok(None),
@@ -204,7 +233,7 @@ impl Asked<'_> {
 
     /// On a standby and in a read-only transaction: the answer, or a refusal.
     fn replay_only(&self) -> Result<Begun, Error> {
-        let found = self.look(false)?;
+        let found = self.look(Look::Ahead)?;
         match (found.decision, found.outcome) {
             (Decision::Replay, Some(outcome)) => Ok(Begun::Replay(outcome)),
             _ => Err(Error::ReadOnly {
@@ -216,7 +245,7 @@ impl Asked<'_> {
 
     /// With the lock held nothing about the request changes any more.
     fn under_the_lock(&self) -> Result<Looked, Error> {
-        let found = self.look(true)?;
+        let found = self.look(Look::UnderLock)?;
         if let (Decision::Replay, Some(outcome)) = (found.decision, found.outcome) {
             return Ok(Looked::Done(Begun::Replay(outcome)));
         }
@@ -248,20 +277,21 @@ impl Asked<'_> {
     }
 }
 
-fn out_of_sequence(request: &Request<'_>, place: Option<Place>) -> String {
-    match (request, place) {
-        (Request::Numbered(request), Some(Place::Ahead(number))) if request.session.order == Order::Any => format!(
-            "Number {number}, a window of {} before it, is neither recorded nor acknowledged.",
-            request.session.window
-        ),
-        (_, Some(Place::Ahead(number))) => format!("The next number of its stream is {number}."),
-        (_, Some(Place::Overlaps(range))) if range.first == range.last => {
-            format!("It overlaps number {}, which is over, without being the same request.", range.first)
+fn out_of_sequence(request: &Request<'_>, place: Option<Place>) -> Error {
+    const BEFORE: &str = "Send what comes before it first, or give that up with idem_ack(). idem_position() tells where the stream stands.";
+    const SAME: &str = "A retry must be of the same numbers. idem_position() tells where the stream stands.";
+    let (detail, hint) = match (request, place) {
+        (Request::Numbered(request), Some(Place::Ahead(number))) if request.session.order == Order::Any => {
+            let window = request.session.window;
+            (format!("Number {number}, a window of {window} before it, is neither recorded nor acknowledged."), BEFORE)
         }
-        (_, Some(Place::Overlaps(range))) => format!(
-            "It overlaps the numbers {} to {}, which are over, without being the same request.",
-            range.first, range.last
-        ),
-        _ => "It does not follow what its stream has accepted.".into(),
-    }
+        (_, Some(Place::Ahead(number))) => (format!("The next number of its stream is {number}."), BEFORE),
+        (_, Some(Place::Overlaps(Range { first, last }))) => {
+            let numbers =
+                if first == last { format!("number {first}") } else { format!("the numbers {first} to {last}") };
+            (format!("It overlaps {numbers} of an earlier request, without being the same."), SAME)
+        }
+        _ => ("It does not follow what its stream has accepted.".into(), BEFORE),
+    };
+    Error::OutOfSequence { name: request.name(), detail, hint }
 }

@@ -16,7 +16,7 @@ use crate::protocol::position::{self, Position};
 use crate::protocol::saving;
 use crate::store::client::Client;
 use crate::store::rel::Snapshot;
-use crate::store::reply::{self, StreamOf};
+use crate::store::reply::{self, StreamOf, Wanted};
 use crate::store::secret;
 use crate::store::session::{self, Standing};
 use crate::store::stream::{self, Marks};
@@ -51,7 +51,7 @@ pub fn ack(name: &str, upto: i64, stream_name: &str) -> Result<(), Error> {
 
 /// Only of slots that nobody is at work in: the others are overwritten soon.
 fn drop_responses(session: &Client, of: StreamOf<'_>, upto: i64) -> Result<(), Error> {
-    for reply in reply::in_stream(of, None, Snapshot::LatestMvcc)? {
+    for reply in reply::in_stream(of, Wanted::None, Snapshot::LatestMvcc)? {
         if reply.kept.range.last > upto || !reply.kept.answers {
             continue;
         }
@@ -94,6 +94,8 @@ pub fn allocate(name: &str, count: i32, stream_name: &str) -> Result<i64, Error>
         });
     }
     stream::save(of, &Marks { allocated, ..marks });
+    // No crash may have them handed out again, whatever synchronous_commit says.
+    pg::force_sync_commit();
     Ok(first)
 }
 
@@ -139,19 +141,20 @@ pub fn close(name: &str) -> Result<bool, Error> {
         return Err(Error::SessionInUse { session: session.name.clone(), action: "close" });
     }
     match liveness::check(&session) {
-        Ok(_) => {}
+        Ok(()) => {}
         Err(Error::SessionEnded { .. }) => return Ok(false),
         Err(error) => return Err(error),
     }
-    if !Tag::client(&session.id).acquire_by_trying(guc::wait_us()) {
+    if !Tag::client(&session.id).acquire_in_turns(guc::wait_us()) {
         let what = format!("a transaction of client session \"{}\"", session.name);
         return Err(Error::WaitRanOut { what, hint: WAIT_BY_SETTING });
     }
     // Others may have ended it while its lock was waited for.
-    match liveness::check(&session) {
-        Ok(_) => {
-            liveness::end(&session, End::Closed);
-            Ok(true)
+    match liveness::last_seen(&session) {
+        Ok(seen) => {
+            let run_out = liveness::clock_has_run_out(&session, seen);
+            liveness::end(&session, if run_out { End::Expired } else { End::Closed });
+            Ok(!run_out)
         }
         Err(Error::SessionEnded { .. }) => Ok(false),
         Err(error) => Err(error),

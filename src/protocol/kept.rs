@@ -8,7 +8,7 @@ use crate::protocol::numbered::Numbered;
 use crate::protocol::request::{Keyed, Request};
 use crate::store::outcome::{self, Outcome};
 use crate::store::rel::Snapshot;
-use crate::store::reply;
+use crate::store::reply::{self, Reply, Wanted};
 use crate::store::stream;
 
 /// What was found.
@@ -23,13 +23,24 @@ pub struct Found {
     pub place: Option<Place>,
 }
 
-/// Finds it; `lock` is what is locked for it. A caller that holds that lock says so: then nothing changes
-/// under its eyes.
-pub fn find(request: &Request<'_>, lock: &Digest, asked_at: i64, under_lock: bool) -> Result<Found, Error> {
+/// How a request is looked for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Look {
+    /// By a caller that holds its lock: nothing changes under its eyes.
+    UnderLock,
+    /// By one that does not, to begin it.
+    Ahead,
+    /// By one that asks what became of it. A range of numbers is then found by any of them: that caller
+    /// need not know where it ended.
+    Back,
+}
+
+/// Finds it; `lock` is what is locked for it.
+pub fn find(request: &Request<'_>, lock: &Digest, asked_at: i64, look: Look) -> Result<Found, Error> {
     match request {
         // A keyed request is kept under the digest that is locked.
         Request::Keyed(request) => find_keyed(request, *lock, asked_at),
-        Request::Numbered(request) => find_numbered(request, under_lock),
+        Request::Numbered(request) => find_numbered(request, look),
     }
 }
 
@@ -42,26 +53,32 @@ fn find_keyed(request: &Keyed<'_>, digest: Digest, asked_at: i64) -> Result<Foun
     Ok(Found { outcome, visible, turn: Turn::Now { visible: true }, place: None })
 }
 
-fn find_numbered(request: &Numbered<'_>, under_lock: bool) -> Result<Found, Error> {
+fn find_numbered(request: &Numbered<'_>, look: Look) -> Result<Found, Error> {
     let (of, session) = (request.stream_of(), &request.session);
-    let snapshot = if under_lock { Snapshot::Itself } else { Snapshot::LatestMvcc };
-    let mut replies = match session.order {
-        Order::Any => reply::in_slot(of, request.slot(), request.range, snapshot)?.into_iter().collect(),
-        Order::Strict => reply::in_stream(of, Some(request.range), snapshot)?,
+    let snapshot = if look == Look::UnderLock { Snapshot::Itself } else { Snapshot::LatestMvcc };
+    let wanted = if look == Look::Back { Wanted::With(request.range.first) } else { Wanted::Of(request.range) };
+    let mut replies: Vec<Reply> = match session.order {
+        Order::Any => reply::in_slot(of, request.slot(), wanted, snapshot)?.into_iter().collect(),
+        Order::Strict => reply::in_stream(of, wanted, snapshot)?,
     };
     let marks = stream::find(of);
     let acked = Acked { stored: marks.acked, visible: marks.visible, said: request.acked };
     let kept: Vec<Kept> = replies.iter().map(|reply| reply.kept).collect();
-    let sequence::Found { place, visible } =
-        sequence::place(session.order, session.window, acked, &kept, request.range);
+    let asked = match replies.iter().find(|reply| reply.outcome.is_some()) {
+        Some(reply) => reply.kept.range,
+        None => request.range,
+    };
+    let sequence::Found { place, visible } = sequence::place(session.order, session.window, acked, &kept, asked);
     let outcome = match place {
         Place::Kept(at) => replies.swap_remove(at).outcome,
         _ => None,
     };
     let turn = match place {
         Place::Turn(_) => Turn::Now { visible },
+        // What overlaps something that was done will never be executed.
+        Place::Overlaps(_) if look == Look::Back => Turn::Over { visible },
         Place::Kept(_) | Place::Past => Turn::Over { visible },
-        Place::Ahead(_) | Place::Overlaps(_) => Turn::OutOfSequence,
+        Place::Ahead(_) | Place::Overlaps(_) => Turn::OutOfSequence { visible },
     };
     Ok(Found { outcome, visible, turn, place: Some(place) })
 }

@@ -18,19 +18,31 @@ use crate::store::live;
 use crate::store::segment;
 use std::rc::Rc;
 
-/// Refuses a session that has ended; else gives its last sign of life.
-pub fn check(client: &Client) -> Result<i64, Error> {
-    let last_seen = last_seen(client)?;
-    if has_run_out(client, last_seen) {
+/// Refuses a session that has ended.
+pub fn check(client: &Client) -> Result<(), Error> {
+    if has_run_out(client, last_seen(client)?)? {
         return Err(Error::SessionEnded { session: client.name.clone(), how: Some(End::Expired) });
     }
-    Ok(last_seen)
+    Ok(())
 }
 
-/// Whether it is past its end at this moment.
-pub fn has_run_out(client: &Client, last_seen: i64) -> bool {
+/// Whether it is past its end: its clock has run out, and no transaction uses it.
+fn has_run_out(client: &Client, seen: i64) -> Result<bool, Error> {
+    if !clock_has_run_out(client, seen) {
+        return Ok(false);
+    }
     let lock = Tag::client(&client.id);
-    runs_out_at(last_seen, client.timeout_us) <= pg::now_us() && !lock.is_shared_by_us() && !lock.is_held_by_another()
+    if lock.is_held_by_us() || lock.is_held_by_another() {
+        return Ok(false);
+    }
+    // Whoever used it until just now wrote its sign of life before it let the lock go.
+    Ok(clock_has_run_out(client, last_seen(client)?))
+}
+
+/// Whether its clock has run out at this moment. While the server is down nobody's time passes.
+pub fn clock_has_run_out(client: &Client, seen: i64) -> bool {
+    let over = |seen| runs_out_at(seen, client.timeout_us) <= pg::now_us();
+    over(seen) && over(seen.max(pg::up_since().unwrap_or(i64::MIN)))
 }
 
 /// Uses the session in this transaction: shares its lock, and has a sign of life given at the end.
@@ -60,16 +72,34 @@ pub fn attend_within(client: &Rc<Client>, deadline: Deadline) -> Result<(), Erro
 }
 
 /// The last sign of life of a session that was not ended.
-fn last_seen(client: &Client) -> Result<i64, Error> {
+pub fn last_seen(client: &Client) -> Result<i64, Error> {
+    if let Some(seen) = find_last_seen(client)? {
+        return Ok(seen);
+    }
+    let session = client.name.clone();
+    if pg::in_recovery() {
+        return Err(Error::SessionNotHere { session });
+    }
+    // A transaction that was prepared before a crash, say, has what there is to know; and it may be
+    // committing just now, so what it left is looked for after its lock.
+    let held = Tag::client(&client.id).is_held_by_another();
+    match find_last_seen(client)? {
+        Some(seen) => Ok(seen),
+        None if held => Err(Error::SessionInDoubt { session }),
+        None => Err(Error::SessionEnded { session, how: None }),
+    }
+}
+
+fn find_last_seen(client: &Client) -> Result<Option<i64>, Error> {
     if let Some(live) = live::find(&client.id) {
-        return Ok(live.last_seen);
+        return Ok(Some(live.last_seen));
     }
     let session = client.name.clone();
     match client::find(&client.id).map(|saved| saved.ended) {
-        Some(None) => Ok(restored_at()),
+        None => Ok(None),
+        Some(None) => Ok(Some(restored_at())),
         Some(Some((_, End::Fenced))) => Err(Error::SessionFenced { session }),
         Some(Some((_, how))) => Err(Error::SessionEnded { session, how: Some(how) }),
-        None => Err(Error::SessionEnded { session, how: None }),
     }
 }
 
@@ -87,11 +117,20 @@ pub fn restored_at() -> i64 {
 /// what somebody has to be told later: that it was fenced, or what became of a registration's id.
 pub fn end(client: &Client, how: End) {
     let now_us = pg::now_us();
-    match client::find(&client.id) {
-        Some(saved) if saved.ended.is_some() => {}
-        Some(saved) => client::end(&saved, now_us, how),
-        None if how == End::Fenced || client.request_id.is_some() => client::insert(client, Some((now_us, how))),
-        None => {}
+    let noted = match client::find(&client.id) {
+        Some(saved) if saved.ended.is_none() => {
+            client::end(&saved, now_us, how);
+            true
+        }
+        None if how == End::Fenced || client.request_id.is_some() => {
+            client::insert(client, Some((now_us, how)));
+            true
+        }
+        _ => false,
+    };
+    if noted {
+        // No crash may undo an end that somebody was told of, whatever synchronous_commit says.
+        pg::force_sync_commit();
     }
     if let Some(live) = live::find(&client.id) {
         live::delete(&live);
@@ -109,14 +148,16 @@ pub fn give_signs(attended: Vec<Attended>) {
 
 fn give_sign(client: &Client) {
     // A rollback to a savepoint may have given the session up, and others may have ended it since.
-    if !Tag::client(&client.id).is_shared_by_us() || !Tag::sign(&client.id).try_acquire() {
+    // Nor does a commit wait for who has the table, to index it say.
+    if !Tag::client(&client.id).is_shared_by_us() || !live::try_lock() || !Tag::sign(&client.id).try_acquire() {
         return;
     }
     let now_us = pg::now_us();
     match live::find(&client.id) {
         Some(live) if sign_is_due(live.last_seen, client.timeout_us, now_us) => live::touch(&live, now_us),
         Some(_) => {}
-        // Saved before a crash: this puts it back to work.
-        None => live::insert(client, now_us),
+        // Saved before a crash: this puts it back to work. Otherwise this transaction itself has ended it.
+        None if client::find(&client.id).is_some_and(|saved| saved.ended.is_none()) => live::insert(client, now_us),
+        None => {}
     }
 }

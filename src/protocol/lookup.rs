@@ -5,7 +5,7 @@ use crate::error::Error;
 use crate::lock::Tag;
 use crate::open;
 use crate::pg;
-use crate::protocol::kept;
+use crate::protocol::kept::{self, Look};
 use crate::protocol::request::Request;
 use crate::store::checkpoint::{self, Checkpoint};
 use crate::store::outcome::Outcome;
@@ -31,14 +31,14 @@ pub fn lookup(request: &Request<'_>) -> Result<Known, Error> {
     let lock = request.lock();
     let held = open::holds(request.which()) || !pg::in_recovery() && Tag::request(&lock).is_held_by_another();
 
-    let found = kept::find(request, &lock, asked_at, false)?;
+    let found = kept::find(request, &lock, asked_at, Look::Back)?;
     let outcome = found.outcome.filter(|outcome| outcome.lives_at(asked_at));
     match (outcome, found.turn) {
         (Some(_) | None, Turn::Over { visible: false }) => return Err(Error::Unserializable(request.name())),
         (Some(_), _) if !found.visible => return Err(Error::Unserializable(request.name())),
         (Some(outcome), _) => return Ok(Known::Outcome(outcome)),
         (None, Turn::Over { visible: true }) => return Ok(Known::Discarded),
-        (None, Turn::Now { .. } | Turn::OutOfSequence) => {}
+        (None, Turn::Now { .. } | Turn::OutOfSequence { .. }) => {}
     }
     let checkpoint = checkpoint::find(&request.wanted(request.digest()), Snapshot::LatestMvcc)?
         .filter(|found| found.facts().expires_at > asked_at)

@@ -5,7 +5,7 @@ use crate::error::Error;
 use crate::protocol::numbered;
 use crate::store::client::Client;
 use crate::store::rel::Snapshot;
-use crate::store::reply::{self, StreamOf};
+use crate::store::reply::{self, StreamOf, Wanted};
 use crate::store::stream;
 
 /// What is known of a stream; 0 where nothing is.
@@ -25,7 +25,7 @@ pub struct Position {
 pub fn of(session: &Client, stream_name: &str) -> Result<Position, Error> {
     numbered::check_stream(&session.name, stream_name)?;
     let of = StreamOf { session: &session.id, stream: stream_name };
-    let replies = reply::in_stream(of, None, Snapshot::LatestMvcc)?;
+    let replies = reply::in_stream(of, Wanted::None, Snapshot::LatestMvcc)?;
     let marks = stream::find(of);
     let last_number = replies.iter().map(|reply| reply.kept.range.last).max().unwrap_or(0);
     let next_number = match session.order {

@@ -16,12 +16,18 @@ pub struct Share {
     /// What the limit was.
     limit: i64,
     left: i64,
+    /// When it was counted. Others come and go.
+    at: i64,
 }
+
+/// So long a count holds.
+const HOLDS_US: i64 = 1_000_000;
 
 /// Takes a place for one more session of the owner.
 pub fn take(owner: pg_sys::Oid) -> Result<(), Error> {
     let limit = guc::max_sessions_per_role();
-    if take_from_share(owner, limit) {
+    let now_us = pg::now_us();
+    if take_from_share(owner, limit, now_us) {
         return Ok(());
     }
     let count = live::count(owner);
@@ -33,14 +39,14 @@ pub fn take(owner: pg_sys::Oid) -> Result<(), Error> {
             hint: "Close sessions that are done with (idem_close), register with a shorter timeout, or raise idempotence.max_sessions_per_role.",
         });
     }
-    let share = Share { limit, left: (limit - count) / pg::max_backends() };
+    let share = Share { limit, left: (limit - count) / pg::max_backends(), at: now_us };
     cache::with(|cache| cache.quota.put(owner, share));
     Ok(())
 }
 
-fn take_from_share(owner: pg_sys::Oid, limit: i64) -> bool {
+fn take_from_share(owner: pg_sys::Oid, limit: i64, now_us: i64) -> bool {
     cache::with(|cache| match cache.quota.get_mut(&owner) {
-        Some(share) if share.limit == limit && share.left > 1 => {
+        Some(share) if share.limit == limit && share.left > 1 && now_us - share.at < HOLDS_US => {
             share.left -= 1;
             true
         }

@@ -7,7 +7,7 @@ use crate::domain::liveness::End;
 use crate::domain::sequence::Order;
 use crate::error::Error;
 use crate::guc;
-use crate::lock::Tag;
+use crate::lock::{By, Tag};
 use crate::open;
 use crate::pg::{self, Deadline};
 use crate::protocol::liveness;
@@ -60,21 +60,24 @@ pub fn register(asked: &Registration<'_>) -> Result<Registered, Error> {
         return Err(Error::ReadOnly { function: "idem_register", detail });
     }
     let deadline = Deadline::after(asked.wait_us);
+    secret::put_in_use()?;
     take_locks(&session, deadline)?;
     if let Some(request_id) = &session.request_id
         && let Some(before) = registered_before(session.owner, request_id, deadline)?
     {
         return Ok(before);
     }
-    if let Some(former) = session.client.as_deref().and_then(|client| former(session.owner, client))
+    if let Some(client) = session.client.as_deref()
+        && let Some(former) = settled(session.owner, By::Client(client), deadline, || former(session.owner, client))?
         && let Some(resumed) = resume_or_fence(former, asked.resume, deadline)?
     {
         return Ok(resumed);
     }
-    secret::put_in_use()?;
     quota::take(session.owner)?;
-    live::insert(&session, session.created_at);
-    let expires_at = session.created_at.saturating_add(session.timeout_us);
+    // Its time begins now, not before the waits.
+    let now_us = pg::now_us();
+    live::insert(&session, now_us);
+    let expires_at = now_us.saturating_add(session.timeout_us);
     Ok(Registered { session: Rc::new(session), resumed: false, expires_at, next_number: 1 })
 }
 
@@ -132,7 +135,7 @@ fn timeout_us(asked: Option<&Interval>) -> Result<i64, Error> {
     let Some(asked) = asked else { return Ok(guc::session_timeout_us()) };
     match pg::interval_us(asked) {
         Some(us) if us > 0 => Ok(us.clamp(TIMEOUT_US_MIN, TIMEOUT_US_MAX)),
-        None if asked.micros() > 0 => Ok(TIMEOUT_US_MAX),
+        None if asked.months() > 0 || asked.days() > 0 || asked.micros() > 0 => Ok(TIMEOUT_US_MAX),
         _ => Err(Error::Invalid {
             message: "the timeout is not positive".into(),
             detail: "A timeout is at least 2 seconds and at most 7 days.".into(),
@@ -143,10 +146,8 @@ fn timeout_us(asked: Option<&Interval>) -> Result<i64, Error> {
 
 /// One at a time for each client, and for each registration's id.
 fn take_locks(session: &Client, deadline: Deadline) -> Result<(), Error> {
-    let id = session.request_id.as_ref().map(|id| Tag::registration_id(session.owner, id));
-    let client = session.client.as_deref().map(|client| Tag::registration(session.owner, client));
-    for tag in id.into_iter().chain(client) {
-        if !tag.acquire(deadline.left_us()) {
+    for by in session.known_by() {
+        if !Tag::registration(session.owner, by).acquire(deadline.left_us()) {
             let what = "a registration of the same client by another transaction".into();
             return Err(Error::WaitRanOut { what, hint: WAIT });
         }
@@ -162,14 +163,35 @@ fn registered_before(
     request_id: &SessionId,
     deadline: Deadline,
 ) -> Result<Option<Registered>, Error> {
-    let found = live::find_by_request_id(owner, request_id).map(|live| live.client);
-    let Some(session) = found.or_else(|| client::find_by_request_id(owner, request_id).map(|saved| saved.client))
-    else {
-        return Ok(None);
+    let find = || {
+        let live = live::find_by_request_id(owner, request_id).map(|live| live.client);
+        live.or_else(|| client::find_by_request_id(owner, request_id).map(|saved| saved.client))
     };
+    let Some(session) = settled(owner, By::Id(request_id), deadline, find)? else { return Ok(None) };
     let session = Rc::new(session);
     liveness::attend_within(&session, deadline)?;
     registered(session).map(Some)
+}
+
+/// What `find` finds. That there is nothing is certain only when no transaction is saving such a session:
+/// one that was prepared before a crash may be all there is of it.
+fn settled(
+    owner: pg_sys::Oid,
+    by: By<'_>,
+    deadline: Deadline,
+    find: impl Fn() -> Option<Client>,
+) -> Result<Option<Client>, Error> {
+    let lock = Tag::unsettled(owner, by);
+    let held = lock.is_held_by_another();
+    match find() {
+        Some(session) => Ok(Some(session)),
+        None if !held => Ok(None),
+        None if lock.wait_until_free(deadline.left_us()) => Ok(find()),
+        None => {
+            let what = "a transaction, a prepared one say, with the first outcome of a former session,".into();
+            Err(Error::WaitRanOut { what, hint: WAIT })
+        }
+    }
 }
 
 /// A session that was there before, seen now.
@@ -191,30 +213,24 @@ fn resume_or_fence(former: Client, resume: bool, deadline: Deadline) -> Result<O
         let action = if resume { "resume" } else { "fence" };
         return Err(Error::SessionInUse { session: former.name, action });
     }
-    let run_out = match liveness::check(&former) {
-        Ok(_) => false,
-        Err(Error::SessionEnded { .. }) => true,
-        Err(error) => return Err(error),
-    };
-    if !Tag::client(&former.id).acquire_by_trying(deadline.left_us()) {
+    if !Tag::client(&former.id).acquire_in_turns(deadline.left_us()) {
         let what = format!("a transaction of client session \"{}\", the former one of this client,", former.name);
         return Err(Error::WaitRanOut { what, hint: WAIT });
     }
-    if run_out {
-        liveness::end(&former, End::Expired);
-        return Ok(None);
-    }
-    if !resume {
-        liveness::end(&former, End::Fenced);
-        return Ok(None);
-    }
-    match live::find(&former.id) {
-        Some(live) => live::touch(&live, pg::now_us()),
-        None if client::find(&former.id).is_some_and(|saved| saved.ended.is_none()) => {
-            live::insert(&former, pg::now_us());
+    match liveness::last_seen(&former) {
+        Ok(seen) if liveness::clock_has_run_out(&former, seen) => liveness::end(&former, End::Expired),
+        Ok(_) if !resume => liveness::end(&former, End::Fenced),
+        Ok(_) => {
+            let now_us = pg::now_us();
+            match live::find(&former.id) {
+                Some(live) => live::touch(&live, now_us),
+                None => live::insert(&former, now_us),
+            }
+            return registered(Rc::new(former)).map(Some);
         }
-        // Ended while its lock was waited for.
-        None => return Ok(None),
+        // While its lock was waited for.
+        Err(Error::SessionEnded { .. } | Error::SessionFenced { .. }) => {}
+        Err(error) => return Err(error),
     }
-    registered(Rc::new(former)).map(Some)
+    Ok(None)
 }

@@ -20,6 +20,10 @@ pub fn save(session: &Client) -> Result<(), Error> {
     }
     if !is_saved(session) {
         client::insert(session, None);
+        // Nobody has these alone, so they are had at once.
+        for by in session.known_by() {
+            Tag::unsettled(session.owner, by).try_share();
+        }
     }
     Ok(())
 }

@@ -72,7 +72,13 @@ pub fn checkpoint(request: &Request<'_>, point: &str, state: Option<Jsonb>, toke
     if let Request::Numbered(numbered) = request {
         saving::save(&numbered.session)?;
     }
-    let checkpoint = Checkpoint { point: point.into(), state, fingerprint: open.fingerprint, written_at: pg::now_us() };
+    let checkpoint = Checkpoint {
+        point: point.into(),
+        state,
+        fingerprint: open.fingerprint,
+        written_at: pg::now_us(),
+        last: open.numbers.map(|numbers| numbers.range.last),
+    };
     checkpoint::save(&request.wanted(open.digest), &checkpoint)?;
     open::step(request.which(), Step::Checkpoint);
     Ok(())

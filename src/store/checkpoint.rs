@@ -17,7 +17,8 @@ const POINT: usize = 4;
 const FINGERPRINT: usize = 5;
 const STATE: usize = 6;
 const STREAM: usize = 7;
-type Columns<'a> = Tuple<'a, 8>;
+const LAST: usize = 8;
+type Columns<'a> = Tuple<'a, 9>;
 
 /// A checkpoint.
 pub struct Checkpoint {
@@ -29,6 +30,8 @@ pub struct Checkpoint {
     pub fingerprint: Option<Fingerprint>,
     /// When it was written.
     pub written_at: i64,
+    /// The last number of a numbered request.
+    pub last: Option<i64>,
 }
 
 /// A checkpoint found, fresh or stale.
@@ -70,7 +73,7 @@ fn read(row: &Columns<'_>, wanted: &Wanted<'_>) -> Result<Found, Error> {
     match (row.text(POINT), row.int8(WRITTEN_AT)) {
         (Some(point), Some(written_at)) => {
             let (state, fingerprint) = (row.jsonb(STATE), row.uuid(FINGERPRINT));
-            let checkpoint = Checkpoint { point, state, fingerprint, written_at };
+            let checkpoint = Checkpoint { point, state, fingerprint, written_at, last: row.int8(LAST) };
             Ok(Found { checkpoint, at: row.at(), visible: row.visible() })
         }
         _ => Err(Error::Corrupted { message: format!("the checkpoint of {} lacks a value", name()) }),
@@ -80,10 +83,11 @@ fn read(row: &Columns<'_>, wanted: &Wanted<'_>) -> Result<Found, Error> {
 /// Writes the request's checkpoint, in the place of an earlier one.
 pub fn save(wanted: &Wanted<'_>, checkpoint: &Checkpoint) -> Result<(), Error> {
     let earlier = find(wanted, Snapshot::Itself)?;
-    let mut columns: [Option<pg_sys::Datum>; 8] = [None; 8];
+    let mut columns: [Option<pg_sys::Datum>; 9] = [None; 9];
     columns[DIGEST] = Some(pg::uuid(&wanted.digest.0));
     columns[SESSION] = Some(pg::uuid(wanted.session));
     columns[WRITTEN_AT] = Some(checkpoint.written_at.into());
+    columns[LAST] = checkpoint.last.map(Into::into);
     columns[STREAM] = Some(pg::text(wanted.stream));
     columns[REQUEST] = Some(pg::text(wanted.key));
     columns[POINT] = Some(pg::text(&checkpoint.point));

@@ -5,7 +5,7 @@ use crate::domain::identity::SessionId;
 use crate::domain::liveness::End;
 use crate::domain::sequence::Order;
 use crate::error::Error;
-use crate::lock::Tag;
+use crate::lock::{By, Tag};
 use crate::pg;
 use crate::store::cache::{self, Index, Table};
 use crate::store::live;
@@ -59,16 +59,27 @@ impl Client {
     /// ended is not looked at here.
     pub fn of_caller(name: &str, id: &Uuid, action: &'static str) -> Result<Rc<Client>, Error> {
         let id = *id.as_bytes();
-        let client = Client::remembered(&id).ok_or_else(|| {
-            if Tag::client(&id).is_held_by_another() {
-                // A transaction prepared before a crash has its row, say.
-                Error::SessionInDoubt { session: name.into() }
-            } else {
-                Error::SessionEnded { session: name.into(), how: None }
-            }
-        })?;
+        let client = match Client::remembered(&id) {
+            Some(client) => client,
+            None => Client::hardly_known(name, &id)?,
+        };
         session::check_owner(client.owner, &client.name, action)?;
         Ok(client)
+    }
+
+    /// What was not found may be a transaction's that was prepared before a crash, say; and that may be
+    /// committing just now, so it is looked for once more after its lock.
+    fn hardly_known(name: &str, id: &SessionId) -> Result<Rc<Client>, Error> {
+        let session = name.to_owned();
+        if pg::in_recovery() {
+            return Err(Error::SessionNotHere { session });
+        }
+        let held = Tag::client(id).is_held_by_another();
+        match Client::remembered(id) {
+            Some(client) => Ok(client),
+            None if held => Err(Error::SessionInDoubt { session }),
+            None => Err(Error::SessionEnded { session, how: None }),
+        }
     }
 
     fn remembered(id: &SessionId) -> Option<Rc<Client>> {
@@ -86,6 +97,12 @@ impl Client {
                 }
             },
         )
+    }
+
+    /// What a registration could know it by.
+    pub fn known_by(&self) -> impl Iterator<Item = By<'_>> {
+        let id = self.request_id.as_ref().map(By::Id);
+        id.into_iter().chain(self.client.as_deref().map(By::Client))
     }
 
     /// The columns of its row in `session`.
@@ -134,8 +151,12 @@ pub fn find(id: &SessionId) -> Option<Saved> {
 /// The session of an owner's client that has not ended.
 pub fn find_by_client(owner: pg_sys::Oid, client: &str) -> Option<Saved> {
     let table = Rel::open(Table::Session, Access::Read);
-    let keys = &mut [rel::oid_equals(OWNER as i16 + 1, owner), rel::text_equals(CLIENT as i16 + 1, client)];
-    table.find_changing(Index::SessionClient, keys, |row| read(row).filter(|saved| saved.ended.is_none()))
+    let keys = &mut [
+        rel::oid_equals(OWNER as i16 + 1, owner),
+        rel::text_equals(CLIENT as i16 + 1, client),
+        rel::is_null(ENDED_AT as i16 + 1),
+    ];
+    table.find_changing(Index::SessionClient, keys, read)
 }
 
 /// The session that an owner registered under this id, ended or not.

@@ -2,6 +2,7 @@
 //! empty after a crash, and not to be read on a standby.
 
 use crate::domain::identity::SessionId;
+use crate::domain::liveness::runs_out_at;
 use crate::pg;
 use crate::store::cache::{Index, Table};
 use crate::store::client::{Client, order_letter, order_of_letter};
@@ -54,13 +55,14 @@ pub fn find_by_request_id(owner: pg_sys::Oid, request_id: &SessionId) -> Option<
     table.find_changing(Index::SessionLiveRequestId, keys, |row| read(row).filter(|live| live.client.owner == owner))
 }
 
-/// How many sessions an owner has at work.
+/// How many sessions an owner has at work, without those whose clock has run out.
 pub fn count(owner: pg_sys::Oid) -> i64 {
+    let now_us = pg::now_us();
     let table = Rel::open(Table::SessionLive, Access::Read);
     let keys = &mut [rel::oid_equals(OWNER as i16 + 1, owner)];
     let mut count = 0;
-    table.find(Some(Index::SessionLiveClient), keys, Snapshot::LatestMvcc, |_: &Columns<'_>| -> Option<()> {
-        count += 1;
+    table.find(Some(Index::SessionLiveClient), keys, Snapshot::LatestMvcc, |row: &Columns<'_>| -> Option<()> {
+        count += i64::from(runs_out_at(row.int8(LAST_SEEN)?, row.interval_us(TIMEOUT)?) > now_us);
         None
     });
     count
@@ -97,6 +99,11 @@ fn columns(client: &Client, last_seen: i64) -> [Option<pg_sys::Datum>; 9] {
     columns[TIMEOUT] = pg::interval(client.timeout_us).into_datum();
     columns[CLIENT] = client.client.as_deref().map(pg::text);
     columns
+}
+
+/// Locks the table to write it, if nobody is in the way.
+pub fn try_lock() -> bool {
+    Rel::try_lock(Table::SessionLive)
 }
 
 /// Puts a session to work, or back to work.

@@ -38,6 +38,12 @@ impl Rel {
         }
     }
 
+    /// Takes the lock to write a table, to the end of the transaction, if nobody is in the way.
+    pub fn try_lock(table: Table) -> bool {
+        // SAFETY: asks for a lock without waiting; of a table that is gone it is had, and does no harm.
+        unsafe { pg_sys::ConditionalLockRelationOid(cache::oid(table), pg_sys::RowExclusiveLock as i32) }
+    }
+
     /// Whether it has no page, and so no row: cheaper to ask than to search its index.
     pub fn is_empty(&self) -> bool {
         // SAFETY: the relation is open.
@@ -354,6 +360,19 @@ pub fn int4_equals(column: i16, value: i32) -> pg_sys::ScanKeyData {
 /// The key `column = value` for a role's column.
 pub fn oid_equals(column: i16, value: pg_sys::Oid) -> pg_sys::ScanKeyData {
     equals(column, pg_sys::F_OIDEQ, value.into())
+}
+
+/// The key `column IS NULL`.
+pub fn is_null(column: i16) -> pg_sys::ScanKeyData {
+    let flags = (pg_sys::SK_ISNULL | pg_sys::SK_SEARCHNULL) as i32;
+    let none = pg_sys::InvalidOid;
+    // SAFETY: fills the whole key; such a one has neither function nor value.
+    unsafe {
+        let mut key = std::mem::zeroed();
+        let (no_strategy, no_value) = (0, pg_sys::Datum::null());
+        pg_sys::ScanKeyEntryInitialize(&mut key, flags, column, no_strategy, none, none, none, no_value);
+        key
+    }
 }
 
 fn equals(column: i16, function: u32, value: pg_sys::Datum) -> pg_sys::ScanKeyData {

@@ -46,8 +46,29 @@ pub struct Reply {
     at: pg_sys::ItemPointerData,
 }
 
-/// What is kept in a slot; with its outcome if it is that of `wanted`.
-pub fn in_slot(of: StreamOf<'_>, slot: i32, wanted: Range, snapshot: Snapshot) -> Result<Option<Reply>, Error> {
+/// Whose outcome is wanted along with what is kept.
+#[derive(Clone, Copy)]
+pub enum Wanted {
+    /// Nobody's.
+    None,
+    /// Of the request with just these numbers.
+    Of(Range),
+    /// Of the request that this number is one of.
+    With(i64),
+}
+
+impl Wanted {
+    fn is(self, range: Range) -> bool {
+        match self {
+            Wanted::None => false,
+            Wanted::Of(wanted) => wanted == range,
+            Wanted::With(number) => (range.first..=range.last).contains(&number),
+        }
+    }
+}
+
+/// What is kept in a slot; with its outcome if that is wanted.
+pub fn in_slot(of: StreamOf<'_>, slot: i32, wanted: Wanted, snapshot: Snapshot) -> Result<Option<Reply>, Error> {
     let table = Rel::open(Table::Reply, Access::Read);
     if table.is_empty() {
         return Ok(None);
@@ -60,17 +81,16 @@ pub fn in_slot(of: StreamOf<'_>, slot: i32, wanted: Range, snapshot: Snapshot) -
     table.find(Some(Index::Reply), keys, snapshot, |row: &Columns<'_>| Some(read(row, of, wanted))).transpose()
 }
 
-/// What is kept in a stream; with the outcome of `wanted`.
-pub fn in_stream(of: StreamOf<'_>, wanted: Option<Range>, snapshot: Snapshot) -> Result<Vec<Reply>, Error> {
+/// What is kept in a stream; with the outcome wanted.
+pub fn in_stream(of: StreamOf<'_>, wanted: Wanted, snapshot: Snapshot) -> Result<Vec<Reply>, Error> {
     let table = Rel::open(Table::Reply, Access::Read);
     let mut replies = Vec::new();
     if table.is_empty() {
         return Ok(replies);
     }
     let keys = &mut [rel::uuid_equals(SESSION as i16 + 1, of.session), rel::text_equals(STREAM as i16 + 1, of.stream)];
-    let none = Range { first: 0, last: 0 };
     table
-        .find(Some(Index::Reply), keys, snapshot, |row: &Columns<'_>| match read(row, of, wanted.unwrap_or(none)) {
+        .find(Some(Index::Reply), keys, snapshot, |row: &Columns<'_>| match read(row, of, wanted) {
             Ok(reply) => {
                 replies.push(reply);
                 None
@@ -81,7 +101,7 @@ pub fn in_stream(of: StreamOf<'_>, wanted: Option<Range>, snapshot: Snapshot) ->
     Ok(replies)
 }
 
-fn read(row: &Columns<'_>, of: StreamOf<'_>, wanted: Range) -> Result<Reply, Error> {
+fn read(row: &Columns<'_>, of: StreamOf<'_>, wanted: Wanted) -> Result<Reply, Error> {
     let broken = || {
         let message = format!("a reply of session \"{}\" lacks a value", Uuid::from_bytes(*of.session));
         Error::Corrupted { message }
@@ -96,7 +116,7 @@ fn read(row: &Columns<'_>, of: StreamOf<'_>, wanted: Range) -> Result<Reply, Err
     };
     let outcome = match class {
         // What is not asked for is not copied either.
-        Some(class) if range == wanted => Some(Outcome {
+        Some(class) if wanted.is(range) => Some(Outcome {
             class,
             response: row.jsonb(RESPONSE),
             fingerprint: row.uuid(FINGERPRINT),
@@ -118,7 +138,7 @@ pub fn save(of: StreamOf<'_>, slot: i32, range: Range, outcome: &Outcome) -> Res
     columns[FINGERPRINT] = outcome.fingerprint.as_ref().map(pg::uuid);
     columns[RESPONSE] = outcome.response.map(Jsonb::datum);
     debug_assert!(columns[TOKEN].is_none(), "only a leased claim has a token");
-    let earlier = in_slot(of, slot, Range { first: 0, last: 0 }, Snapshot::Itself)?;
+    let earlier = in_slot(of, slot, Wanted::None, Snapshot::Itself)?;
     let table = Rel::open(Table::Reply, Access::Write);
     match earlier {
         Some(earlier) => table.update(earlier.at, &columns),
@@ -131,7 +151,7 @@ pub fn save(of: StreamOf<'_>, slot: i32, range: Range, outcome: &Outcome) -> Res
 /// The caller has its slot's lock; the reply may have been written over before that was had.
 pub fn drop_response(of: StreamOf<'_>, reply: &Reply) -> Result<(), Error> {
     let Kept { range, slot, .. } = reply.kept;
-    let now = in_slot(of, slot, range, Snapshot::Itself)?;
+    let now = in_slot(of, slot, Wanted::None, Snapshot::Itself)?;
     let Some(reply) = now.filter(|now| now.kept.range == range && now.kept.answers) else { return Ok(()) };
     let mut columns = row(of, reply.kept.slot, reply.kept.range);
     columns[RECORDED_AT] = Some(pg::now_us().into());

@@ -40,6 +40,12 @@ pub fn digest_of_lane(session: &SessionId, stream: &str, lane: Lane) -> Digest {
     Digest::of_lane(&key(), session, stream, lane)
 }
 
+/// Digests the name of anything else that is locked; also where there is no session yet, and no key in use.
+pub fn digest_of_parts(parts: &[&[u8]]) -> Digest {
+    let key = cache::with(|cache| cache.secret).unwrap_or_else(|| one_that_counts().key);
+    Digest::of_parts(&key, parts)
+}
+
 fn key() -> Secret {
     let read = || {
         let row = one_that_counts();

@@ -82,7 +82,7 @@ impl Standing {
         let session = Standing::remembered(name).filter(|session| session.dropped_at.is_none());
         match session {
             Some(session) => session.usable_to(action),
-            None => Err(unknown(name)),
+            None => Err(not_standing(name, action)),
         }
     }
 
@@ -142,6 +142,19 @@ pub fn check_owner(owner: pg_sys::Oid, session: &str, action: &'static str) -> R
 pub fn any() -> bool {
     let table = Rel::open(Table::Session, Access::Read);
     table.find(None, &mut [], Snapshot::LatestMvcc, |_: &Columns<'_>| Some(())).is_some()
+}
+
+/// As [`unknown`], of a session that may be a client's.
+fn not_standing(name: &str, action: &'static str) -> Error {
+    let Some(id) = time_key::client_session(name) else { return unknown(name) };
+    match Client::of_caller(name, &id, action) {
+        Err(error) => error,
+        Ok(session) => Error::Invalid {
+            message: format!("session \"{}\" is a client session", session.name),
+            detail: "It is neither an inbox nor to be changed or dropped: its client registered it as it is.".into(),
+            hint: "Use its requests with idem_begin() and idem_record(); end it with idem_close().",
+        },
+    }
 }
 
 /// What a name means that no standing session has.
