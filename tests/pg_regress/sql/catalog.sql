@@ -42,12 +42,13 @@ SELECT proname, count(*), string_agg(DISTINCT types, ' / ') FROM (
          replace(p.proargtypes::regtype[]::text, 'bigint', 'text') AS types
   FROM pg_proc p JOIN catalog_member m ON m.classid = 'pg_proc'::regclass AND m.objid = p.oid) f
 GROUP BY proname HAVING count(*) > 1 AND (count(DISTINCT shape) > 1 OR count(DISTINCT types) > 1 OR count(*) > 2);
--- the columns of an answer
-SELECT a.attname, a.atttypid::regtype FROM pg_attribute a WHERE a.attrelid = (SELECT typrelid FROM pg_type WHERE oid = 'idem_ticket'::regtype) ORDER BY a.attnum;
+-- the columns of what a function answers
+SELECT t.typname, a.attname, a.atttypid::regtype FROM pg_type t JOIN pg_attribute a ON a.attrelid = t.typrelid
+WHERE t.oid IN ('idem_ticket'::regtype, 'idem_session'::regtype, 'idem_position'::regtype) ORDER BY t.typname DESC, a.attnum;
 -- the views
 SELECT c.relname, a.attname, a.atttypid::regtype FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid
 WHERE c.oid IN ('idempotence.sessions'::regclass, 'idempotence.outcomes'::regclass) ORDER BY c.relname DESC, a.attnum;
--- every table is logged, and all but the state of the ring are dumped
+-- every table is logged but that of the sessions at work, and dumped but for that one and the state of the ring
 SELECT c.relname, c.relpersistence, c.oid = ANY (e.extconfig) AS dumped FROM pg_class c JOIN catalog_member m ON m.classid = 'pg_class'::regclass AND m.objid = c.oid,
   pg_extension e WHERE e.extname = 'idempotence' AND c.relkind = 'r' ORDER BY c.relname;
 -- it is not for everyone to create, and not to be moved
@@ -68,9 +69,21 @@ BEGIN
   RETURN QUERY EXECUTE 'SELECT t.status || coalesce('' '' || t.response::text, '''') || CASE WHEN t.replayed THEN '' replayed'' ELSE '''' END FROM idem_run(''catalog'', $1, ''SELECT to_jsonb(1)'') t' USING key;
   RETURN QUERY EXECUTE 'SELECT t.status || coalesce('' '' || t.response::text, '''') || CASE WHEN t.replayed THEN '' replayed'' ELSE '''' END FROM idem_begin(''catalog'', $1) t' USING key;
 END $$;
+-- what comes of a number of a client session
+CREATE FUNCTION catalog_number(session text, number integer) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+  told text;
+BEGIN
+  EXECUTE 'SELECT t.status || CASE WHEN t.replayed THEN '' replayed'' ELSE '''' END FROM idem_run($1, $2::text, ''SELECT 1'') t' INTO told USING session, number;
+  RETURN told;
+EXCEPTION WHEN OTHERS THEN
+  RETURN SQLSTATE;
+END $$;
 CREATE EXTENSION idempotence;
 SELECT idem_create_session('catalog');
 SELECT catalog_try('k');
+SELECT session AS former FROM idem_register(client => 'catalog') \gset
+SELECT catalog_number(:'former', 1), catalog_number(:'former', 1);
 SELECT idem_create_session('catalog inbox', inbox => true);
 SELECT idem_once('catalog inbox', 'k'), idem_once('catalog inbox', 'k');
 -- dropped and created in one backend: nothing of the former one is remembered
@@ -81,23 +94,31 @@ SELECT idem_lookup('catalog', 'k');
 CREATE EXTENSION idempotence;
 SELECT idem_lookup('catalog', 'k');
 \echo :SQLSTATE
+SELECT catalog_number(:'former', 1);
 SELECT idem_create_session('catalog');
 SELECT catalog_try('k');
 SELECT idem_create_session('catalog inbox', inbox => true);
 SELECT idem_once('catalog inbox', 'k'), idem_once('catalog inbox', 'k');
+SELECT session AS former, resumed FROM idem_register(client => 'catalog', resume => true) \gset
+SELECT :'resumed', catalog_number(:'former', 1), catalog_number(:'former', 1);
 -- in one transaction
 BEGIN;
 DROP EXTENSION idempotence;
 CREATE EXTENSION idempotence;
 SELECT idem_create_session('catalog');
 SELECT catalog_try('k');
+SELECT catalog_number(:'former', 1);
+SELECT session AS former FROM idem_register(client => 'catalog') \gset
+SELECT catalog_number(:'former', 1), catalog_number(:'former', 1);
 COMMIT;
 SELECT catalog_try('k');
+SELECT catalog_number(:'former', 1), catalog_number(:'former', 2);
 -- dropped and taken back: what was there is there
 BEGIN;
 DROP EXTENSION idempotence;
 ROLLBACK;
 SELECT catalog_try('k');
+SELECT catalog_number(:'former', 1), catalog_number(:'former', 3);
 DROP EXTENSION idempotence;
 -- created and taken back, and then again
 BEGIN;

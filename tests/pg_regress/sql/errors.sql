@@ -36,12 +36,21 @@ EXCEPTION
   WHEN insufficient_privilege THEN RETURN 'insufficient_privilege';
   WHEN read_only_sql_transaction THEN RETURN 'read_only_sql_transaction';
   WHEN lock_not_available THEN RETURN 'lock_not_available';
+  WHEN object_in_use THEN RETURN 'object_in_use';
   WHEN cardinality_violation THEN RETURN 'cardinality_violation';
 END
 $$;
 
--- ID001 payload_mismatch
+-- ID001 payload_mismatch, of a key and of a number
 \set do 'SELECT idem_begin(\'errors\', \'done\', payload => \'2\')'
+SELECT regress_error(:'do');
+SELECT errors_caught(:'do');
+
+SELECT regress_registered('numbers', idem_register());
+DO $$ BEGIN
+  PERFORM idem_begin(regress_id('numbers'), 1, payload => '1'), idem_record(regress_id('numbers'), 1);
+END $$;
+\set do 'SELECT idem_begin(regress_id(\'numbers\'), 1, payload => \'2\')'
 SELECT regress_error(:'do');
 SELECT errors_caught(:'do');
 
@@ -59,13 +68,60 @@ SELECT (idem_begin('errors', 'twice')).*;
 \set VERBOSITY default
 RESET client_encoding;
 
--- ID004 session_ended
-\set do 'SELECT idem_begin(\'01890a5d-ac96-774b-bcce-b302099a8057\', \'done\')'
+-- ID003 outcome_discarded
+SELECT regress_registered('discards', idem_register(window_size => 1)), regress_registered('line', idem_register(ordering => 'strict'));
+DO $$ BEGIN
+  PERFORM idem_begin(regress_id('discards'), n), idem_record(regress_id('discards'), n) FROM generate_series(1, 2) n;
+END $$;
+\set do 'SELECT idem_begin(regress_id(\'discards\'), 1)'
 SELECT regress_error(:'do');
 SELECT errors_caught(:'do');
 
--- ID005 fenced
+-- ID004 session_ended: never registered, silent, closed
+\set do 'SELECT idem_begin(\'01890a5d-ac96-774b-bcce-b302099a8057\', \'done\')'
+SELECT regress_error(:'do');
+SELECT errors_caught(:'do');
+SELECT regress_registered('silent', idem_register(timeout => '2 seconds')), regress_registered('closed', idem_register());
+SELECT regress_run_out('silent');
+\set do 'SELECT idem_begin(regress_id(\'silent\'), 1)'
+SELECT regress_error(:'do');
+SELECT errors_caught(:'do');
+DO $$ BEGIN
+  PERFORM idem_run(regress_id('closed'), '1', 'SELECT 1'), idem_close(regress_id('closed'));
+END $$;
+\set do 'SELECT idem_heartbeat(regress_id(\'closed\'))'
+SELECT regress_error(:'do');
+SELECT errors_caught(:'do');
+
+-- ID005 fenced: a token, a session
 \set do 'SELECT idem_record(\'errors\', \'new\', token => 7)'
+SELECT regress_error(:'do');
+SELECT errors_caught(:'do');
+SELECT regress_registered('former', idem_register(client => 'errors'));
+SELECT regress_registered('newer', idem_register(client => 'errors'));
+\set do 'SELECT idem_begin(regress_id(\'former\'), 1)'
+SELECT regress_error(:'do');
+SELECT errors_caught(:'do');
+
+-- ID006 out_of_sequence: the window is full, the next is another, overlaps one or more, the slot or the stream is taken
+\set do 'SELECT idem_begin(regress_id(\'discards\'), 4)'
+SELECT regress_error(:'do');
+SELECT errors_caught(:'do');
+\set do 'SELECT idem_begin(regress_id(\'line\'), 2)'
+SELECT regress_error(:'do');
+SELECT errors_caught(:'do');
+DO $$ BEGIN
+  PERFORM idem_begin(regress_id('line'), 1, last => 3), idem_record(regress_id('line'), 1), idem_begin(regress_id('line'), 4), idem_record(regress_id('line'), 4);
+END $$;
+\set do 'SELECT idem_begin(regress_id(\'line\'), 2, last => 3)'
+SELECT regress_error(:'do');
+SELECT errors_caught(:'do');
+\set do 'SELECT idem_begin(regress_id(\'line\'), 4, last => 5)'
+SELECT regress_error(:'do');
+\set do 'SELECT idem_begin(regress_id(\'discards\'), 1, stream => \'s\'), idem_begin(regress_id(\'discards\'), 2, stream => \'s\')'
+SELECT regress_error(:'do');
+SELECT errors_caught(:'do');
+\set do 'SELECT idem_begin(regress_id(\'line\'), 5), idem_begin(regress_id(\'line\'), 6)'
 SELECT regress_error(:'do');
 SELECT errors_caught(:'do');
 
@@ -188,10 +244,16 @@ SET idempotence.unrecorded = 'never';
 \echo :SQLSTATE
 DROP TABLE errors_effect;
 
--- ID009 limit_exceeded
+-- ID009 limit_exceeded: a key, and what else has a limit; how many sessions a role may have is one
 \set do 'SELECT idem_begin(\'errors\', repeat(\'k\', 256))'
 SELECT regress_error(:'do');
 SELECT errors_caught(:'do');
+
+SET idempotence.max_sessions_per_role = 1;
+\set do 'SELECT idem_register()'
+SELECT regexp_replace(replace(regress_error(:'do'), '"' || current_user || '"', '"…"'), 'Found \d+', 'Found …');
+SELECT errors_caught(:'do');
+RESET idempotence.max_sessions_per_role;
 
 -- ID010 key_too_old; the key carries a clock value, so it is left out
 \set do 'SELECT idem_begin(\'errors old\', regress_uuid7(now() - interval \'61 minutes\'))'
@@ -236,7 +298,16 @@ SELECT regress_error(:'do');
 SELECT errors_caught(:'do');
 RESET default_transaction_read_only;
 
--- 55P03 lock_not_available: a prepared transaction holds the request
+-- 55006 object_in_use: this transaction is at work in the session
+\set do 'SELECT idem_begin(regress_id(\'newer\'), 1), idem_close(regress_id(\'newer\'))'
+SELECT regress_error(:'do');
+SELECT errors_caught(:'do');
+\set do 'SELECT idem_begin(regress_id(\'newer\'), 1), idem_register(client => \'errors\')'
+SELECT regress_error(:'do');
+\set do 'SELECT idem_begin(regress_id(\'newer\'), 1), idem_register(client => \'errors\', resume => true)'
+SELECT regress_error(:'do');
+
+-- 55P03 lock_not_available: a prepared transaction holds the request, the session, a mark, a registration
 BEGIN;
 SELECT regress_show(idem_begin('errors', 'busy'));
 SELECT idem_record('errors', 'busy') IS NOT NULL;
@@ -268,6 +339,39 @@ SELECT idem_drop_session('errors inbox');
 PREPARE TRANSACTION 'regress_errors';
 SET idempotence.wait = 1;
 SELECT regress_error($$SELECT idem_drop_session('errors inbox')$$);
+RESET idempotence.wait;
+ROLLBACK PREPARED 'regress_errors';
+BEGIN;
+SELECT idem_allocate(regress_id('newer'), 1);
+PREPARE TRANSACTION 'regress_errors';
+SET idempotence.wait = 1;
+\set do 'SELECT idem_allocate(regress_id(\'newer\'), 1)'
+SELECT regress_error(:'do');
+SELECT errors_caught(:'do');
+\set do 'SELECT idem_close(regress_id(\'newer\'))'
+SELECT regress_error(:'do');
+SELECT errors_caught(:'do');
+\set do 'SELECT idem_register(client => \'errors\')'
+SELECT regress_error(:'do');
+SELECT errors_caught(:'do');
+RESET idempotence.wait;
+COMMIT PREPARED 'regress_errors';
+BEGIN;
+SELECT idem_ack(regress_id('newer'), 1);
+PREPARE TRANSACTION 'regress_errors';
+SET idempotence.wait = 1;
+\set do 'SELECT idem_ack(regress_id(\'newer\'), 2)'
+SELECT regress_error(:'do');
+RESET idempotence.wait;
+ROLLBACK PREPARED 'regress_errors';
+BEGIN;
+SELECT regress_registered('newest', idem_register(client => 'errors'));
+PREPARE TRANSACTION 'regress_errors';
+SET idempotence.wait = 1;
+\set do 'SELECT idem_register(client => \'errors\')'
+SELECT regress_error(:'do');
+\set do 'SELECT idem_heartbeat(regress_id(\'newer\'))'
+SELECT regress_error(:'do');
 RESET idempotence.wait;
 ROLLBACK PREPARED 'regress_errors';
 
@@ -312,4 +416,5 @@ SELECT 1 / 0;
 \echo :SQLSTATE
 
 DROP FUNCTION errors_caught;
+SELECT regress_close();
 SELECT idem_drop_session(session) FROM idempotence.sessions WHERE session LIKE 'errors%';

@@ -27,8 +27,8 @@ SELECT relation FROM regress_relations
 WHERE has_table_privilege('public', oid, 'SELECT, INSERT, UPDATE, DELETE, TRUNCATE, REFERENCES, TRIGGER')
    OR has_any_column_privilege('public', oid, 'SELECT, INSERT, UPDATE, REFERENCES');
 SELECT has_schema_privilege('public', 'idempotence', 'USAGE, CREATE');
--- no function works with more rights than its caller's
-SELECT function FROM regress_functions WHERE prosecdef;
+-- no function works with more rights than its caller's, but for the one that reads the sessions at work for a view
+SELECT function, proconfig FROM regress_functions WHERE prosecdef;
 
 -- what each level may execute, and read
 SELECT idem_grant('regress_privileges_owner'), idem_grant('regress_privileges_other', 'user'), idem_grant('regress_privileges_monitor', 'monitor'), idem_grant('regress_privileges_admin', 'admin');
@@ -82,6 +82,8 @@ AS $$
                        WHEN 'point' THEN '''p'''
                        WHEN 'command' THEN '''SELECT 1'''
                        WHEN 'failed' THEN 'false'
+                       WHEN 'upto' THEN '1'
+                       WHEN 'n' THEN '1'
                        ELSE 'NULL' END), ', ' ORDER BY a.place))
   FROM regress_functions f,
        unnest(f.proargnames[:f.pronargs], f.proargtypes::oid[]) WITH ORDINALITY a (name, type, place)
@@ -121,6 +123,64 @@ COMMIT;
 SELECT regress_claims() = 1;
 RESET ROLE;
 COMMIT PREPARED 'regress_privileges';
+
+-- another role's client session, in whatever state it is, answers 42501 too, whatever is asked of it
+SET ROLE regress_privileges_owner;
+SELECT regress_registered('live', idem_register(client => 'live', request_id => '6c0ee8f5-1b0c-4b43-9f3c-0d3e1a2b4c5d')), regress_registered('saved', idem_register(client => 'saved', ordering => 'strict'));
+SELECT regress_registered('fenced', idem_register(client => 'fenced')), regress_registered('closed', idem_register()), regress_registered('run out', idem_register(timeout => '2 seconds'));
+BEGIN;
+SELECT regress_show(idem_begin(regress_id(s), 42, ack => 41)), idem_record(regress_id(s), 42, '"secret answer"') FROM unnest('{saved,fenced,closed,run out}'::text[]) s;
+COMMIT;
+SELECT regress_registered('newer', idem_register(client => 'fenced'));
+SELECT idem_close(regress_id('closed'));
+RESET ROLE;
+SELECT regress_run_out('run out');
+SET ROLE regress_privileges_owner;
+BEGIN;
+SELECT regress_show(idem_begin(regress_id('saved'), 43)), idem_record(regress_id('saved'), 43);
+PREPARE TRANSACTION 'regress_privileges';
+RESET ROLE;
+SET ROLE regress_privileges_other;
+SELECT error, count(*), string_agg(DISTINCT split_part(c.function::text, '(', 1), ' ' ORDER BY split_part(c.function::text, '(', 1)) AS functions
+FROM unnest('{live,saved,fenced,closed,run out,newer}'::text[]) s, unnest('{42,43,1000,no number}'::text[]) k, regress_calls(regress_id(s), k) c,
+     LATERAL (SELECT replace(regress_message(c.statement), '"' || s || '"', '"…"') AS error) e
+GROUP BY error ORDER BY error;
+SELECT regress_error($$SELECT idem_heartbeat(regress_id('live'))$$);
+-- a mistake in the arguments is told after the right to the session
+SELECT call, regress_message('SELECT ' || replace(call, 'ONE', 'regress_id(''saved'')'))
+FROM unnest(ARRAY[
+  'idem_begin(ONE, '''')', 'idem_begin(ONE, -1)', 'idem_begin(ONE, 42, payload => ''2'', wait => ''-1 s'', stream => repeat(''s'', 256), last => 0, ack => -1)', 'idem_begin(upper(ONE), 42)',
+  'idem_record(ONE, 42, token => 1, ttl => ''1 hour'')', 'idem_checkpoint(ONE, 42, NULL)', 'idem_release(ONE, 42, token => 1)', 'idem_lookup(ONE, 0)',
+  'idem_ack(ONE, -1)', 'idem_ack(ONE, 42, repeat(''s'', 256))', 'idem_allocate(ONE, 0)', 'idem_position(ONE, repeat(''s'', 256))'
+]) WITH ORDINALITY AS c (call, place) ORDER BY place;
+BEGIN READ ONLY;
+SELECT call, regress_message('SELECT ' || replace(call, 'ONE', 'regress_id(''saved'')'))
+FROM unnest('{"idem_begin(ONE, 42)","idem_heartbeat(ONE)","idem_ack(ONE, 1)","idem_allocate(ONE, 1)","idem_close(ONE)"}'::text[]) WITH ORDINALITY AS c (call, place) ORDER BY place;
+COMMIT;
+-- names of clients and ids of registrations are per owner: another's are neither fenced nor resumed nor found
+SELECT regress_registered('of other', idem_register(client => 'live'));
+SELECT regress_registered('of other too', idem_register(client => 'saved', resume => true, wait => '0'));
+SELECT regress_registered('of other by id', idem_register(request_id => '6c0ee8f5-1b0c-4b43-9f3c-0d3e1a2b4c5d'));
+RESET ROLE;
+COMMIT PREPARED 'regress_privileges';
+SET ROLE regress_privileges_owner;
+SELECT idem_heartbeat(regress_id('live')) > now(), idem_heartbeat(regress_id('saved')) > now();
+SELECT regress_message($$SELECT idem_heartbeat(regress_id('of other'))$$);
+RESET ROLE;
+-- a member of the owner uses its sessions, also ended ones, but registers sessions of its own
+SET ROLE regress_privileges_member;
+SELECT regress_show(idem_begin(regress_id('saved'), 42)), regress_show(idem_lookup(regress_id('closed'), 42)), idem_position(regress_id('run out'));
+SELECT regress_registered('of member', idem_register(client => 'live'));
+RESET ROLE;
+SELECT owner FROM idempotence.sessions WHERE session = regress_id('of member');
+SET ROLE regress_privileges_owner;
+SELECT idem_heartbeat(regress_id('live')) > now();
+SELECT regress_message($$SELECT idem_heartbeat(regress_id('of member'))$$);
+RESET ROLE;
+-- a superuser may use any, and registers its own
+SELECT regress_show(idem_begin(regress_id('saved'), 42));
+SELECT regress_registered('of superuser', idem_register(client => 'live'));
+SELECT idem_heartbeat(regress_id('live')) > now();
 
 -- membership in the owner, inherited, gives access; without inheritance only SET ROLE does
 SELECT idem_grant('regress_privileges_member_without');
@@ -171,7 +231,7 @@ SELECT recorded_by FROM idempotence.outcomes WHERE session = 'privileges' AND re
 
 -- the tables are nobody's, also for who owns a session, watches or repairs; but for the audit
 SET ROLE regress_privileges_owner;
-SELECT relation, regress_message('SELECT FROM ' || relation) FROM unnest('{idempotence.session,idempotence.outcome_0,idempotence.checkpoint,idempotence.segment,idempotence.secret,idempotence.audit,idempotence.sessions,idempotence.outcomes}'::text[]) relation;
+SELECT relation, regress_message('SELECT FROM ' || relation) FROM unnest('{idempotence.session,idempotence.session_live,idempotence.reply,idempotence.stream,idempotence.outcome_0,idempotence.checkpoint,idempotence.segment,idempotence.secret,idempotence.audit,idempotence.sessions,idempotence.outcomes}'::text[]) relation;
 SELECT regress_message($$DELETE FROM idempotence.outcome_0$$);
 RESET ROLE;
 SET ROLE regress_privileges_admin;
@@ -181,14 +241,18 @@ RESET ROLE;
 SET ROLE regress_privileges_reader;
 SELECT count(*) > 0 FROM idempotence.outcome_0;
 SELECT count(*) FROM idempotence.secret;
+-- the views take the level of those who watch as well
+SELECT regress_message($$SELECT FROM idempotence.sessions$$), regress_message($$SELECT FROM idempotence.at_work()$$);
 RESET ROLE;
 
 -- monitors see what there is, but no response of a session that they have no right to
 SET ROLE regress_privileges_monitor;
 SELECT session, owner, kind, require_payload, time_keys FROM idempotence.sessions WHERE session LIKE 'privileges%' ORDER BY session;
 SELECT request, status, response, response_bytes > 0 AS measured, recorded_by FROM idempotence.outcomes WHERE session = 'privileges' AND request = 'known';
+SELECT regress_told(session), owner, client, ordering, saved, ended FROM idempotence.sessions WHERE kind = 'client' AND owner = 'regress_privileges_owner'::regrole ORDER BY regress_told(session);
+SELECT DISTINCT request, status, response, response_bytes > 0 AS measured, recorded_by FROM idempotence.outcomes WHERE stream IS NOT NULL AND recorded_by = 'regress_privileges_owner'::regrole ORDER BY request;
 SELECT regress_message($$SELECT FROM idempotence.audit$$);
-SELECT regress_message($$SELECT idem_lookup('privileges', 'known')$$);
+SELECT regress_message($$SELECT idem_lookup('privileges', 'known')$$), regress_message($$SELECT idem_lookup(regress_id('saved'), 42)$$), regress_message($$SELECT idem_register()$$);
 -- nor by a function that is evaluated before the right is looked at
 CREATE FUNCTION pg_temp.leak(response jsonb) RETURNS boolean LANGUAGE plpgsql COST 0.0001 AS $$ BEGIN RAISE INFO 'leaked %', response; RETURN true; END $$;
 SELECT count(*) > 0 FROM idempotence.outcomes WHERE pg_temp.leak(response) AND response IS NOT NULL;
@@ -199,7 +263,7 @@ RESET ROLE;
 SET ROLE regress_privileges_admin;
 SELECT idem_forget('privileges', 'definer', 'asked for by its owner');
 SELECT by, session, request, reason, found FROM idempotence.audit WHERE session = 'privileges';
-SELECT regress_message($$SELECT idem_begin('privileges', 'known')$$);
+SELECT regress_message($$SELECT idem_begin('privileges', 'known')$$), regress_message($$SELECT idem_lookup(regress_id('saved'), 42)$$), regress_message($$SELECT idem_close(regress_id('live'))$$);
 RESET ROLE;
 SET ROLE regress_privileges_other;
 SELECT regress_message($$SELECT idem_forget('privileges', 'known', 'why')$$);
@@ -208,16 +272,16 @@ RESET ROLE;
 -- an owner that is gone leaves its sessions to superusers
 SET ROLE regress_privileges_other;
 SELECT idem_create_session('privileges orphan');
-SELECT regress_show(idem_run('privileges orphan', 'k', 'SELECT 1'));
+SELECT regress_show(idem_run('privileges orphan', 'k', 'SELECT 1')), regress_show(idem_run(regress_id('of other'), '1', 'SELECT 1'));
 RESET ROLE;
 SELECT idem_revoke('regress_privileges_other');
 SELECT count(*) FROM regress_functions WHERE has_function_privilege('regress_privileges_other', oid, 'EXECUTE');
 DROP ROLE regress_privileges_other;
 SELECT owner::text ~ '^\d+$' FROM idempotence.sessions WHERE session = 'privileges orphan';
-SELECT regress_show(idem_lookup('privileges orphan', 'k'));
+SELECT regress_show(idem_lookup('privileges orphan', 'k')), regress_show(idem_lookup(regress_id('of other'), 1)), idem_heartbeat(regress_id('of other')) > now();
 SELECT recorded_by::text ~ '^\d+$', response FROM idempotence.outcomes WHERE session = 'privileges orphan';
 SET ROLE regress_privileges_admin;
-SELECT regress_message($$SELECT idem_lookup('privileges orphan', 'k')$$);
+SELECT regress_message($$SELECT idem_lookup('privileges orphan', 'k')$$), regress_message($$SELECT idem_lookup(regress_id('of other'), 1)$$);
 SELECT regress_message($$SELECT idem_create_session('privileges orphan')$$);
 RESET ROLE;
 SET ROLE regress_privileges_monitor;
@@ -230,6 +294,7 @@ RESET ROLE;
 
 -- revoked: all that was granted is taken away, and nothing keeps the role from being dropped
 SELECT idem_drop_session(session) FROM idempotence.sessions WHERE session LIKE 'privileges%';
+SELECT regress_close();
 DROP FUNCTION regress_calls;
 SELECT idem_revoke('regress_privileges_owner'), idem_revoke('regress_privileges_monitor'), idem_revoke('regress_privileges_admin'),
        idem_revoke('regress_privileges_member'), idem_revoke('regress_privileges_member_without'), idem_revoke('regress_privileges_nobody');

@@ -65,6 +65,23 @@ BEGIN
 END
 $$;
 
+-- Lets a session with a timeout of 2 seconds run out.
+CREATE FUNCTION regress_run_out(name text, since interval DEFAULT '1 day') RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER
+AS $$
+BEGIN
+  ASSERT (SELECT timeout FROM idempotence.session_live WHERE id = regress_id(name)::uuid) = interval '2 seconds', 'another timeout';
+  PERFORM regress_fall_silent(name, since);
+END
+$$;
+
+-- That takes a server that has been up for longer: before it was nobody's time passed.
+DO $$ BEGIN
+  WHILE clock_timestamp() < (SELECT backend_start FROM pg_stat_activity WHERE backend_type = 'walwriter') + interval '3 seconds' LOOP
+    PERFORM pg_sleep(0.01), pg_stat_clear_snapshot();
+  END LOOP;
+END $$;
+
 -- The row of a session in the view, but for clock values; how long ago it gave a sign, in minutes.
 CREATE FUNCTION regress_session(name text) RETURNS text
 LANGUAGE sql VOLATILE SECURITY DEFINER

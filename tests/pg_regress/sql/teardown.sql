@@ -11,7 +11,7 @@ SELECT rolname FROM pg_roles WHERE rolname ~ '^regress_';
 SELECT datname FROM pg_database WHERE datname ~ '^regress_';
 SELECT relname FROM pg_class WHERE relnamespace = 'public'::regnamespace AND relkind <> 'c' AND relname NOT LIKE 'regress_client_session%';
 DROP FUNCTION regress_show, regress_error, regress_message, regress_uuid7, regress_claims, regress_registered, regress_id, regress_told,
-  regress_fall_silent, regress_session, regress_close;
+  regress_fall_silent, regress_run_out, regress_session, regress_close;
 DROP TABLE regress_client_session;
 -- and the extension goes without a trace
 DROP EXTENSION idempotence;
