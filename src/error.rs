@@ -353,7 +353,7 @@ impl Error {
                 Own(b"ID003"),
                 format!("{name} is over, and its answer is no longer kept"),
                 format!(
-                    "It was done, or skipped. Of each stream the newest {window} answers are kept, and none that the client has acknowledged."
+                    "It was done, or skipped. Each stream keeps its newest answers, {window} at most, and none that the client has acknowledged."
                 ),
                 "Do not execute it under another number. A client that sends a number only once the answer to the one a window before is in never loses an answer.",
             ),

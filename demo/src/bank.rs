@@ -14,30 +14,63 @@ pub const DATABASE: &str = "bank";
 pub const ROLE: &str = "bank";
 pub const OPENING_BALANCE: i64 = 1000;
 
+/// The session of the requests that have keys.
+pub const PAYMENTS: &str = "payments";
+
 /// A request: move `amount` from `debit` to `credit`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Transfer {
-    /// Names the request: made once by whoever wants the transfer, the same in every retry.
-    pub key: String,
+    /// Whose request it is: [`PAYMENTS`], or a client's own session.
+    pub session: String,
+    /// Names it there, by a key or a number: made once by whoever wants the transfer, the same in every
+    /// retry.
+    pub request: String,
     pub debit: i32,
     pub credit: i32,
     pub amount: i64,
 }
 
 impl Transfer {
-    /// A new request. UUIDv7 keys begin with their time, so that fresh ones share index pages.
-    pub fn new(debit: i32, credit: i32, amount: i64) -> Self {
-        Self { key: Uuid::now_v7().to_string(), debit, credit, amount }
+    /// A new request with a key. UUIDv7 keys begin with their time, so that fresh ones share index pages.
+    pub fn with_key(work: Work) -> Self {
+        Self::new(PAYMENTS, Uuid::now_v7().to_string(), work)
+    }
+
+    /// A new request with a number.
+    pub fn with_number(session: &str, number: i64, work: Work) -> Self {
+        Self::new(session, number.to_string(), work)
+    }
+
+    fn new(session: &str, request: String, Work { debit, credit, amount }: Work) -> Self {
+        Self { session: session.to_owned(), request, debit, credit, amount }
+    }
+
+    /// What it is called where requests of all sessions meet.
+    pub fn name(&self) -> String {
+        format!("{}/{}", self.session, self.request)
+    }
+
+    /// Its number, if it has one.
+    pub fn number(&self) -> Option<i64> {
+        if self.session == PAYMENTS { None } else { self.request.parse().ok() }
     }
 
     pub fn payload(&self) -> Value {
         json!({
-            "request": self.key,
+            "request": self.name(),
             "debit": self.debit,
             "credit": self.credit,
             "amount": self.amount,
         })
     }
+}
+
+/// What a transfer is to do.
+#[derive(Clone, Copy, Debug)]
+pub struct Work {
+    pub debit: i32,
+    pub credit: i32,
+    pub amount: i64,
 }
 
 /// What came of a transfer.
@@ -76,7 +109,7 @@ pub fn create(server: &Server, accounts: u32, with_keys: bool) -> Result<String>
 
 /// The work itself, inside a transaction of the caller's; nothing in it knows of retries.
 pub async fn transfer(tx: &Transaction<'_>, transfer: &Transfer) -> Result<Outcome, Error> {
-    let Transfer { key, debit, credit, amount } = transfer;
+    let Transfer { debit, credit, amount, .. } = transfer;
 
     // Both rows in the order of their ids: crossing transfers queue up instead of deadlocking.
     let accounts = tx
@@ -101,7 +134,7 @@ pub async fn transfer(tx: &Transaction<'_>, transfer: &Transfer) -> Result<Outco
     let effect = tx
         .query_typed_one(
             "INSERT INTO effect VALUES (DEFAULT, $1, $2, $3, $4) RETURNING execution::text",
-            &[(key, Type::TEXT), (debit, Type::INT4), (credit, Type::INT4), (amount, Type::INT8)],
+            &[(&transfer.name(), Type::TEXT), (debit, Type::INT4), (credit, Type::INT4), (amount, Type::INT8)],
         )
         .await?;
     Ok(Outcome {

@@ -1,15 +1,15 @@
--- The same work, asked for under a key; run as the bank's owner.
+-- The same work, asked for under a key or a number; run as the bank's owner.
 
 SELECT idem_create_session('payments', ttl => '1 hour');
 
 -- Begin, work and record in one call. An insufficient balance is a final answer too: recorded as
 -- failed, and given again to whoever asks again.
-CREATE FUNCTION transfer_once(key text, payload jsonb, wait interval) RETURNS idem_ticket
+CREATE FUNCTION transfer_once(session text, request text, payload jsonb, wait interval) RETURNS idem_ticket
 LANGUAGE plpgsql AS $$
 DECLARE
     ticket idem_ticket;
 BEGIN
-    ticket := idem_begin('payments', key, payload => payload, wait => wait);
+    ticket := idem_begin(session, request, payload => payload, wait => wait);
     IF ticket.status = 'started' THEN
         BEGIN
             ticket.response := transfer(payload);
@@ -18,7 +18,7 @@ BEGIN
             ticket.response := jsonb_build_object('error', 'insufficient funds');
             ticket.status := 'failed';
         END;
-        ticket.expires_at := idem_record('payments', key, ticket.response,
+        ticket.expires_at := idem_record(session, request, ticket.response,
                                          failed => ticket.status = 'failed');
     END IF;
     RETURN ticket;

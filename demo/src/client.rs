@@ -2,8 +2,8 @@
 //!
 //! The three rules, whatever the language:
 //!
-//! 1. The key is made once, by whoever wants the effect, before the first attempt, and every
-//!    retry sends the same key and the same payload.
+//! 1. The key (or the number, see [`numbered`](crate::numbered)) is made once, by whoever wants the
+//!    effect, before the first attempt, and every retry sends the same one and the same payload.
 //! 2. An answer counts only once COMMIT has been answered. Before that nothing is known, and
 //!    nothing need be: the next attempt finds out.
 //! 3. Retry what may end differently next time, on a new connection where the old one is in
@@ -20,7 +20,7 @@ use serde_json::Value;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 use tokio_postgres::error::SqlState;
-use tokio_postgres::types::Type;
+use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Config, Error, IsolationLevel, NoTls, Row, Transaction};
 
 use crate::bank::{self, Outcome, Transfer};
@@ -120,9 +120,14 @@ fn advice_for(sqlstate: &str) -> Advice {
         // ID002, ID007, ID008: begin and record do not pair up in one transaction: a bug.
         // ID009 limit_exceeded, classes 22 and 42: what was sent is not acceptable.
         // ID010 key_too_old: too old to tell whether it was done; only a human can find out.
+        // ID003, ID006: of numbers: not to be had by who sends n once the answer to n - window is in.
+        // ID004 session_ended, ID005 fenced: what to do then is up to whoever registered.
         _ => Advice::GiveUp,
     }
 }
+
+/// Of a statement: each with its type.
+pub type Parameters<'a> = &'a [(&'a (dyn ToSql + Sync), Type)];
 
 /// Why a request stays without an answer.
 #[derive(Debug)]
@@ -190,25 +195,50 @@ impl Client {
         attempts_max: u32,
     ) -> Result<Answer, Unanswered> {
         for attempt in 0..attempts_max {
-            if attempt > 0 {
-                sleep(self.pause(attempt)).await;
-            }
-            self.stats.attempted(attempt > 0);
-
-            let failure = match timeout(PATIENCE, self.attempt(transfer, manner)).await {
+            self.before(attempt).await;
+            match timeout(PATIENCE, self.attempt(transfer, manner)).await {
                 Ok(Ok(answer)) => return Ok(answer),
-                Ok(Err(failure)) => failure,
-                Err(_) => Failure::TimedOut,
-            };
-
-            self.stats.failed(&failure);
-            match failure.advice() {
-                Advice::Retry => {}
-                Advice::RetryElsewhere => self.connection = None,
-                Advice::GiveUp => return Err(Unanswered::Refused(failure)),
+                Ok(Err(failure)) => self.after(failure)?,
+                Err(_) => self.after(Failure::TimedOut)?,
             }
         }
         Err(Unanswered::Unknown)
+    }
+
+    /// Asks for the one row of a statement that is idempotent by itself, a transaction of its own.
+    pub async fn ask(&mut self, statement: &str, parameters: Parameters<'_>) -> Result<Row, Unanswered> {
+        for attempt in 0..ATTEMPTS_MAX {
+            self.before(attempt).await;
+            let row = async { self.connection().await?.query_typed_one(statement, parameters).await };
+            match timeout(PATIENCE, row).await {
+                Ok(Ok(row)) => return Ok(row),
+                Ok(Err(error)) => self.after(error.into())?,
+                Err(_) => self.after(Failure::TimedOut)?,
+            }
+        }
+        Err(Unanswered::Unknown)
+    }
+
+    /// Its connection closes at once, whatever is under way on it.
+    pub fn hang_up(&mut self) {
+        self.connection = None;
+    }
+
+    async fn before(&mut self, attempt: u32) {
+        if attempt > 0 {
+            sleep(self.pause(attempt)).await;
+        }
+        self.stats.attempted(attempt > 0);
+    }
+
+    fn after(&mut self, failure: Failure) -> Result<(), Unanswered> {
+        self.stats.failed(&failure);
+        match failure.advice() {
+            Advice::Retry => {}
+            Advice::RetryElsewhere => self.connection = None,
+            Advice::GiveUp => return Err(Unanswered::Refused(failure)),
+        }
+        Ok(())
     }
 
     /// Exponential backoff with full jitter: clients that failed together must not come back
@@ -264,8 +294,13 @@ async fn by_statements(tx: &Transaction<'_>, transfer: &Transfer, wait: &str) ->
     let ticket = tx
         .query_typed_one(
             "SELECT status, replayed, response
-               FROM idem_begin('payments', $1, payload => $2, wait => $3::interval)",
-            &[(&transfer.key, Type::TEXT), (&transfer.payload(), Type::JSONB), (&wait, Type::TEXT)],
+               FROM idem_begin($1, $2, payload => $3, wait => $4::interval)",
+            &[
+                (&transfer.session, Type::TEXT),
+                (&transfer.request, Type::TEXT),
+                (&transfer.payload(), Type::JSONB),
+                (&wait, Type::TEXT),
+            ],
         )
         .await?;
     if ticket.get::<_, &str>("status") != "started" {
@@ -276,8 +311,13 @@ async fn by_statements(tx: &Transaction<'_>, transfer: &Transfer, wait: &str) ->
     let outcome = bank::transfer(tx, transfer).await?;
 
     tx.query_typed_one(
-        "SELECT idem_record('payments', $1, $2, failed => $3)::text",
-        &[(&transfer.key, Type::TEXT), (&outcome.response, Type::JSONB), (&outcome.failed, Type::BOOL)],
+        "SELECT idem_record($1, $2, $3, failed => $4)::text",
+        &[
+            (&transfer.session, Type::TEXT),
+            (&transfer.request, Type::TEXT),
+            (&outcome.response, Type::JSONB),
+            (&outcome.failed, Type::BOOL),
+        ],
     )
     .await?;
     Ok(executed(outcome))
@@ -287,8 +327,13 @@ async fn by_statements(tx: &Transaction<'_>, transfer: &Transfer, wait: &str) ->
 async fn by_function(tx: &Transaction<'_>, transfer: &Transfer, wait: &str) -> Result<Answer, Failure> {
     let ticket = tx
         .query_typed_one(
-            "SELECT status, replayed, response FROM transfer_once($1, $2, $3::interval)",
-            &[(&transfer.key, Type::TEXT), (&transfer.payload(), Type::JSONB), (&wait, Type::TEXT)],
+            "SELECT status, replayed, response FROM transfer_once($1, $2, $3, $4::interval)",
+            &[
+                (&transfer.session, Type::TEXT),
+                (&transfer.request, Type::TEXT),
+                (&transfer.payload(), Type::JSONB),
+                (&wait, Type::TEXT),
+            ],
         )
         .await?;
     answered(&ticket)
@@ -300,9 +345,14 @@ async fn by_run(tx: &Transaction<'_>, transfer: &Transfer, wait: &str) -> Result
     let ticket = tx
         .query_typed_one(
             "SELECT status, replayed, response
-               FROM idem_run('payments', $1, 'SELECT transfer($1)', $2,
-                             on_error => 'record', wait => $3::interval)",
-            &[(&transfer.key, Type::TEXT), (&transfer.payload(), Type::JSONB), (&wait, Type::TEXT)],
+               FROM idem_run($1, $2, 'SELECT transfer($1)', $3,
+                             on_error => 'record', wait => $4::interval)",
+            &[
+                (&transfer.session, Type::TEXT),
+                (&transfer.request, Type::TEXT),
+                (&transfer.payload(), Type::JSONB),
+                (&wait, Type::TEXT),
+            ],
         )
         .await?;
     answered(&ticket)
@@ -338,7 +388,9 @@ mod tests {
         for sqlstate in ["08006", "53300", "57P01", "57P02", "57P03"] {
             assert_eq!(advice_for(sqlstate), Advice::RetryElsewhere, "{sqlstate}");
         }
-        for sqlstate in ["ID001", "ID008", "ID010", "22004", "23505", "42501", "XX000"] {
+        for sqlstate in
+            ["ID001", "ID003", "ID004", "ID005", "ID006", "ID008", "ID010", "22004", "23505", "42501", "XX000"]
+        {
             assert_eq!(advice_for(sqlstate), Advice::GiveUp, "{sqlstate}");
         }
     }

@@ -1,7 +1,7 @@
 //! What was asked for and what the clients were told, kept outside the database: the one side of
 //! the proof.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rand::RngExt;
@@ -22,18 +22,40 @@ pub struct Entry {
     pub contradictions: u32,
 }
 
-/// Every request of a run, by its key.
+/// Requests that had to be refused in a certain way: how many were, and how many were not.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Tally {
+    pub refused: u64,
+    pub accepted: u64,
+}
+
+impl Tally {
+    pub fn note(&mut self, refused: bool) {
+        if refused {
+            self.refused += 1;
+        } else {
+            self.accepted += 1;
+        }
+    }
+}
+
+/// Every request of a run, by its name.
 #[derive(Clone, Debug, Default)]
 pub struct Book {
     pub entries: HashMap<String, Entry>,
-    /// The keys answered so far, to pick an old one from.
+    /// The requests with keys answered so far, to pick an old one from.
     answered: Vec<String>,
-    /// Answers from memory.
-    pub replays: u64,
-    /// Requests under a used key with another payload: how many were refused as such …
-    pub mismatches_refused: u64,
-    /// … and how many were not.
-    pub mismatches_accepted: u64,
+    /// Answers from memory, of requests with keys and with numbers.
+    pub key_replays: u64,
+    pub number_replays: u64,
+    /// Requests under a used key with another payload.
+    pub mismatches: Tally,
+    /// Numbers sent again whose answer is no longer kept.
+    pub discarded: Tally,
+    /// New numbers sent in a session after its client had registered anew.
+    pub late: Tally,
+    /// Sessions that were refused as ended without having been closed.
+    pub lost: HashSet<String>,
     /// Why the server refused requests that were in order.
     pub refusals: Vec<String>,
 }
@@ -48,8 +70,8 @@ impl Journal {
         self.book().ask(transfer);
     }
 
-    pub fn answered(&self, key: &str, answer: Answer) {
-        self.book().answer(key, answer);
+    pub fn answered(&self, transfer: &Transfer, answer: Answer) {
+        self.book().answer(transfer, answer);
     }
 
     pub fn refused(&self, reason: String) {
@@ -57,24 +79,32 @@ impl Journal {
     }
 
     pub fn mismatch(&self, refused: bool) {
-        let mut book = self.book();
-        if refused {
-            book.mismatches_refused += 1;
-        } else {
-            book.mismatches_accepted += 1;
-        }
+        self.book().mismatches.note(refused);
     }
 
-    /// Some request that has been answered already.
+    pub fn discarded(&self, refused: bool) {
+        self.book().discarded.note(refused);
+    }
+
+    pub fn late(&self, refused: bool) {
+        self.book().late.note(refused);
+    }
+
+    pub fn lost(&self, session: &str) {
+        self.book().lost.insert(session.to_owned());
+    }
+
+    /// Some request with a key that has been answered already.
     pub fn any_answered(&self, rng: &mut SmallRng) -> Option<Transfer> {
         let book = self.book();
         let position = rng.random_range(0..book.answered.len().max(1));
-        let key = book.answered.get(position)?;
-        Some(book.entries[key].transfer.clone())
+        let name = book.answered.get(position)?;
+        Some(book.entries[name].transfer.clone())
     }
 
     pub fn replays(&self) -> u64 {
-        self.book().replays
+        let book = self.book();
+        book.key_replays + book.number_replays
     }
 
     /// What it says now.
@@ -91,22 +121,26 @@ impl Journal {
 impl Book {
     pub fn ask(&mut self, transfer: &Transfer) {
         let entry = Entry { transfer: transfer.clone(), answer: None, executions: 0, contradictions: 0 };
-        self.entries.insert(transfer.key.clone(), entry);
+        self.entries.insert(transfer.name(), entry);
     }
 
-    pub fn answer(&mut self, key: &str, answer: Answer) {
-        let entry = self.entries.get_mut(key).expect("asked before answered");
-        if answer.replayed {
-            self.replays += 1;
-        } else {
-            entry.executions += 1;
+    pub fn answer(&mut self, transfer: &Transfer, answer: Answer) {
+        let name = transfer.name();
+        let numbered = transfer.number().is_some();
+        let entry = self.entries.get_mut(&name).expect("asked before answered");
+        match (answer.replayed, numbered) {
+            (true, false) => self.key_replays += 1,
+            (true, true) => self.number_replays += 1,
+            (false, _) => entry.executions += 1,
         }
         match &entry.answer {
             Some(first) if *first == answer.outcome => {}
             Some(_) => entry.contradictions += 1,
             None => {
                 entry.answer = Some(answer.outcome);
-                self.answered.push(key.to_owned());
+                if !numbered {
+                    self.answered.push(name);
+                }
             }
         }
     }

@@ -2,6 +2,8 @@
 //! that loses messages while backends are killed, and proves that every request took effect
 //! exactly once. Ends with 0 if the proof holds, 1 if not, 2 if there was nothing to prove.
 
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -11,8 +13,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use clap::Parser;
 use idempotence_demo::chaos::{Network, Saboteur};
-use idempotence_demo::journal::Journal;
-use idempotence_demo::proof::{self, Evidence, Finding};
+use idempotence_demo::evidence::{Evidence, Session};
+use idempotence_demo::journal::{Book, Journal};
+use idempotence_demo::proof;
 use idempotence_demo::proxy::{self, Proxy};
 use idempotence_demo::server::{SUPERUSER, Server};
 use idempotence_demo::stats::{Stats, get};
@@ -55,6 +58,9 @@ struct Options {
     /// Clients at work at the same time.
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=64))]
     clients: u32,
+    /// Clients beside them that number their requests and have five in flight.
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=16))]
+    numbered_clients: u32,
     /// Accounts to transfer between: the fewer, the more conflicts.
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(2..=1_000_000))]
     accounts: u32,
@@ -112,8 +118,9 @@ async fn run(options: &Options) -> Result<bool> {
         bail!("interrupted");
     }
     println!(
-        "{} clients, {} accounts, {} s of load, seed {seed}; server in {}",
+        "{} clients, {} that number their requests, {} accounts, {} s of load, seed {seed}; server in {}",
         options.clients,
+        options.numbered_clients,
         options.accounts,
         options.duration().as_secs(),
         server.home().display()
@@ -132,8 +139,9 @@ async fn run(options: &Options) -> Result<bool> {
 
 fn start_server(options: &Options) -> Result<Server> {
     let mut server = Server::builder(&options.pg_config)
-        // Each of so many clients sends up to four copies at once; killed ones linger a moment.
-        .conf("max_connections", &(options.clients * 8 + 40).to_string());
+        // Each of so many clients sends up to four copies, or five numbers, at once; killed ones linger
+        // a moment.
+        .conf("max_connections", &(options.clients * 8 + options.numbered_clients * 12 + 40).to_string());
     if let Some(dir) = &options.dir {
         server = server.dir(dir);
     }
@@ -168,14 +176,22 @@ impl Demo<'_> {
         let replays = self.journal.replays();
         println!("\n{}", self.stats.table(&counts, replays, restarts, duration));
 
-        let mut findings = timeout(PROOF_MAX, self.prove()).await.context("reading the evidence took too long")??;
+        let (book, evidence) =
+            timeout(PROOF_MAX, self.evidence()).await.context("reading the evidence took too long")??;
+        if let Some(kept) = &evidence.kept {
+            println!("{}", sessions(&kept.sessions));
+        }
+        let mut findings = proof::judge(&book, &evidence);
         // Who interrupts may have done so before anything went wrong.
         if signals.seen() == 0 {
-            findings.push(proof::put_to_test(
-                get(&counts.commits_unheard),
-                (!self.options.without_keys).then_some(replays),
-                self.options.kill.then(|| get(&self.stats.kills)),
-            ));
+            let mut faults = vec![("replies lost", get(&counts.commits_unheard))];
+            if !self.options.without_keys {
+                faults.extend([("replays of keys", book.key_replays), ("of numbers", book.number_replays)]);
+            }
+            if self.options.kill {
+                faults.push(("kills", get(&self.stats.kills)));
+            }
+            findings.push(proof::put_to_test(&faults));
         }
         println!("proof");
         for finding in &findings {
@@ -191,6 +207,7 @@ impl Demo<'_> {
         let (stop, stopped) = watch::channel(false);
         let plan = load::Plan {
             workers: self.options.clients,
+            numbered: self.options.numbered_clients,
             accounts: self.options.accounts,
             seed: rng.random(),
             config: self.client_config(proxy),
@@ -260,13 +277,13 @@ impl Demo<'_> {
         }
     }
 
-    async fn prove(&self) -> Result<Vec<Finding>> {
+    async fn evidence(&self) -> Result<(Book, Evidence)> {
         let bank = self.connect(bank::ROLE).await?;
         let dba = self.connect(SUPERUSER).await?;
         wait_for_quiet(&dba).await?;
         let book = self.journal.snapshot();
         let evidence = Evidence::read(&bank, &dba, &book, !self.options.without_keys).await?;
-        Ok(proof::judge(&book, &evidence))
+        Ok((book, evidence))
     }
 
     /// Directly, past the proxy.
@@ -276,6 +293,26 @@ impl Demo<'_> {
         tokio::spawn(socket);
         Ok(client)
     }
+}
+
+/// The latest session of each client, and how many there were before, for whoever wants to see them.
+fn sessions(all: &[Session]) -> String {
+    let mut lines =
+        format!("sessions\n  {:<14} {:<36} {:<8} {:<6} last number\n", "client", "session", "state", "saved");
+    let mut former = BTreeMap::new();
+    for (at, session) in all.iter().enumerate() {
+        let state = session.ended.as_deref().unwrap_or("at work");
+        if all.get(at + 1).is_some_and(|next| next.client == session.client) {
+            *former.entry(state).or_insert(0) += 1;
+            continue;
+        }
+        let saved = if session.saved { "yes" } else { "no" };
+        let Session { client, session, last_number, .. } = session;
+        // Writing to a string cannot fail.
+        let _ = writeln!(lines, "  {client:<14} {session} {state:<8} {saved:<6} {last_number:>11}");
+    }
+    let former: Vec<_> = former.iter().map(|(state, count)| format!("{count} {state}")).collect();
+    lines + &format!("  before them: {}\n", if former.is_empty() { "none".into() } else { former.join(", ") })
 }
 
 /// Waits for the workers' last answers. Who gets none in time stays without: the proof can do

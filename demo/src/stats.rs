@@ -17,6 +17,11 @@ pub struct Stats {
     pub copies: AtomicU64,
     /// Requests sent again long after their answer.
     pub revisits: AtomicU64,
+    /// Client sessions: registrations answered, of these the former session resumed; ends.
+    pub registered: AtomicU64,
+    pub resumed: AtomicU64,
+    pub closed: AtomicU64,
+    pub crashed: AtomicU64,
     attempts: AtomicU64,
     retries: AtomicU64,
     in_progress: AtomicU64,
@@ -78,6 +83,16 @@ impl Stats {
             &format!("at once; {} more long after the answer", get(&self.revisits)),
         );
         rows.add("replays", replays, "answers from memory");
+        rows.add(
+            "registrations",
+            get(&self.registered),
+            &format!(
+                "of numbered clients, {} resumed; they crashed {} times and closed {} sessions",
+                get(&self.resumed),
+                get(&self.crashed),
+                get(&self.closed)
+            ),
+        );
         rows.add(
             "waits",
             get(&self.seen_waiting),
@@ -170,9 +185,9 @@ fn name_of(sqlstate: &str) -> &'static str {
         "57P03" => "cannot_connect_now",
         "ID001" => "payload_mismatch (asked for)",
         "ID002" => "already_begun",
-        "ID003" => "outcome_discarded",
+        "ID003" => "outcome_discarded (asked for)",
         "ID004" => "session_ended",
-        "ID005" => "fenced",
+        "ID005" => "fenced (asked for)",
         "ID006" => "out_of_sequence",
         "ID007" => "not_begun",
         "ID008" => "unrecorded",

@@ -150,7 +150,7 @@ fn place_in_line(window: i32, acked: Acked, kept: &[Kept], asked: Range) -> Foun
     if asked.first > next {
         return found(Place::Ahead(next), visible);
     }
-    match kept.iter().find(|kept| kept.range.meets(&asked)) {
+    match kept.iter().filter(|kept| kept.range.meets(&asked)).min_by_key(|kept| kept.range.first) {
         Some(kept) => found(Place::Overlaps(kept.range), kept.visible),
         None if asked.last >= next => found(Place::Overlaps(Range { first: 1, last: accepted }), visible),
         None => found(Place::Past, visible),

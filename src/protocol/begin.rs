@@ -42,9 +42,6 @@ pub fn begin(request: &Request<'_>, payload: Option<Jsonb>, wait_us: Option<i64>
     if pg::read_only() {
         return asked.replay_only();
     }
-    if let Request::Numbered(numbered) = request {
-        refuse_beside_another(numbered, &asked.lock)?;
-    }
     asked.claim_or_answer(Deadline::after(wait_us))
 }
 
@@ -217,7 +214,13 @@ impl Asked<'_> {
             (Decision::Discarded, Request::Numbered(request)) => {
                 Error::OutcomeDiscarded { name, window: request.session.window }
             }
-            (_, request) => out_of_sequence(request, place),
+            (_, request) => {
+                if let Request::Numbered(request) = request {
+                    // If that is why, it is the better thing to say.
+                    refuse_beside_another(request, &self.lock)?;
+                }
+                out_of_sequence(request, place)
+            }
         })
     }
 
@@ -248,6 +251,9 @@ impl Asked<'_> {
         let found = self.look(Look::UnderLock)?;
         if let (Decision::Replay, Some(outcome)) = (found.decision, found.outcome) {
             return Ok(Looked::Done(Begun::Replay(outcome)));
+        }
+        if let Request::Numbered(request) = self.request {
+            refuse_beside_another(request, &self.lock)?;
         }
         let numbers = match self.request {
             Request::Keyed(_) => None,
@@ -289,7 +295,7 @@ fn out_of_sequence(request: &Request<'_>, place: Option<Place>) -> Error {
         (_, Some(Place::Overlaps(Range { first, last }))) => {
             let numbers =
                 if first == last { format!("number {first}") } else { format!("the numbers {first} to {last}") };
-            (format!("It overlaps {numbers} of an earlier request, without being the same."), SAME)
+            (format!("It overlaps {numbers}, which came before, without being the same request."), SAME)
         }
         _ => ("It does not follow what its stream has accepted.".into(), BEFORE),
     };

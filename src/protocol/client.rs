@@ -18,7 +18,7 @@ use crate::store::client::Client;
 use crate::store::rel::Snapshot;
 use crate::store::reply::{self, StreamOf, Wanted};
 use crate::store::secret;
-use crate::store::session::{self, Standing};
+use crate::store::session::Standing;
 use crate::store::stream::{self, Marks};
 use std::rc::Rc;
 
@@ -127,7 +127,9 @@ fn locked_marks(session: &Client, of: StreamOf<'_>) -> Result<Marks, Error> {
 
 /// Where a stream stands. Of a session that has ended it still answers.
 pub fn position(name: &str, stream_name: &str) -> Result<Position, Error> {
-    position::of(&*of_caller(name, "see its position")?, stream_name)
+    let session = of_caller(name, "see its position")?;
+    liveness::check_known(&session)?;
+    position::of(&session, stream_name)
 }
 
 /// Ends a session; whether it was still alive. To close it again does nothing, also when nothing is
@@ -179,13 +181,11 @@ fn of_caller(name: &str, action: &'static str) -> Result<Rc<Client>, Error> {
 }
 
 fn not_a_client_session(name: &str, action: &'static str) -> Error {
-    match Standing::of_caller(name, action) {
-        Ok(_) => Error::Invalid {
-            message: format!("session \"{name}\" is not a client session"),
-            detail: "It is a standing session: it has no numbers, and does not end by itself.".into(),
-            hint: "Use the session that idem_register() gave.",
-        },
-        Err(Error::NoSuchSession { session }) => session::unknown(&session),
-        Err(error) => error,
-    }
+    let detail = match Standing::of_caller(name, action) {
+        Ok(_) => "It is a standing session: it has no numbers, and does not end by itself.",
+        Err(Error::NoSuchSession { .. }) => "Client sessions have a UUID for a name, which the server makes up.",
+        Err(error) => return error,
+    };
+    let message = format!("session \"{name}\" is not a client session");
+    Error::Invalid { message, detail: detail.into(), hint: "Use the session that idem_register() gave." }
 }

@@ -13,6 +13,7 @@ use crate::error::{Error, WAIT_BY_SETTING};
 use crate::lock::Tag;
 use crate::open::{self, Attended};
 use crate::pg::{self, Deadline};
+use crate::store::cache;
 use crate::store::client::{self, Client};
 use crate::store::live;
 use crate::store::segment;
@@ -24,6 +25,19 @@ pub fn check(client: &Client) -> Result<(), Error> {
         return Err(Error::SessionEnded { session: client.name.clone(), how: Some(End::Expired) });
     }
     Ok(())
+}
+
+/// Refuses a session that nothing is known of any more. One that has ended is still known as long as its
+/// row is kept; what a backend remembers does not count.
+pub fn check_known(client: &Client) -> Result<(), Error> {
+    match last_seen(client) {
+        Err(
+            error @ (Error::SessionEnded { how: None, .. }
+            | Error::SessionInDoubt { .. }
+            | Error::SessionNotHere { .. }),
+        ) => Err(error),
+        _ => Ok(()),
+    }
 }
 
 /// Whether it is past its end: its clock has run out, and no transaction uses it.
@@ -139,8 +153,9 @@ pub fn end(client: &Client, how: End) {
 
 /// Gives the signs of life that are due; called with the commit.
 pub fn give_signs(attended: Vec<Attended>) {
+    // This very transaction may have dropped the extension.
     for Attended { client, last_seen } in attended {
-        if sign_is_due(last_seen, client.timeout_us, pg::now_us()) && !pg::read_only() {
+        if sign_is_due(last_seen, client.timeout_us, pg::now_us()) && !pg::read_only() && cache::is_installed() {
             pg::with_snapshot(|| give_sign(&client));
         }
     }

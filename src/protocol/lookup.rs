@@ -26,6 +26,7 @@ pub enum Known {
 /// Looks a request up. Of a client session that has ended it still answers.
 pub fn lookup(request: &Request<'_>) -> Result<Known, Error> {
     let asked_at = pg::now_us();
+    request.check_known()?;
     // The lock first and the outcome after: a commit in between is found by the second look. On a
     // standby the primary's locks are not to be seen.
     let lock = request.lock();

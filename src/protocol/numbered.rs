@@ -59,7 +59,7 @@ impl<'a> Numbered<'a> {
         let last = numbering.last.unwrap_or(first);
         if last < first || last > NUMBER_MAX {
             return Err(Error::Invalid {
-                message: format!("the range of a request of session \"{}\" has no end", session.name),
+                message: format!("the numbers of a request of session \"{}\" are no range", session.name),
                 detail: format!("Found the numbers {first} to {last}; the greatest number is {NUMBER_MAX}."),
                 hint: "Give the number of the last part of the request as last, or leave it out.",
             });
@@ -110,7 +110,7 @@ fn number(session: &str, key: &str) -> Result<i64, Error> {
             // A key from a standing session's client can be long.
             let shown: String = key.chars().take(64).collect();
             Err(Error::Invalid {
-                message: format!("a request of client session \"{session}\" is not named by a number"),
+                message: format!("the number of a request of client session \"{session}\" is not valid"),
                 detail: format!("Found \"{shown}\"; numbers go from 1 to {NUMBER_MAX}."),
                 hint: "Number the requests of a stream 1, 2, 3 and so on. Text keys belong to standing sessions, made with idem_create_session().",
             })

@@ -7,6 +7,7 @@ use crate::error::{Error, Name};
 use crate::guc;
 use crate::open::{self, Which};
 use crate::pg::{self, Jsonb};
+use crate::protocol::liveness;
 use crate::protocol::numbered::{Numbered, Numbering};
 use crate::store::client::Client;
 use crate::store::outcome::Wanted;
@@ -100,6 +101,14 @@ impl<'a> Request<'a> {
                 key: &request.key,
                 digest,
             },
+        }
+    }
+
+    /// Refuses a client session that nothing is known of any more.
+    pub fn check_known(&self) -> Result<(), Error> {
+        match self {
+            Request::Keyed(_) => Ok(()),
+            Request::Numbered(request) => liveness::check_known(&request.session),
         }
     }
 

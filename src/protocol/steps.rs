@@ -98,7 +98,8 @@ fn find(request: &Request<'_>, token: Option<i64>, function: &'static str) -> Re
     if let Some(token) = token {
         return Err(Error::Fenced { name: request.name(), token });
     }
-    open::find(request.which(), function)
+    // That it was not begun is worth saying only of a session that is there.
+    open::find(request.which(), function).or_else(|not_begun| request.check_known().and(Err(not_begun)))
 }
 
 /// A reply lives as long as its slot is not needed for another, not for a time.

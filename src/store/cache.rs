@@ -225,17 +225,26 @@ pub fn index_oid(index: Index) -> pg_sys::Oid {
     remembered(|cache| cache.indexes, read, |cache, oids| cache.indexes = Some(oids))[index as usize]
 }
 
+/// Whether our tables are there.
+pub fn is_installed() -> bool {
+    TABLES.into_iter().all(|name| find(name) != pg_sys::InvalidOid)
+}
+
 fn look_up(name: &str) -> pg_sys::Oid {
-    let c_name = std::ffi::CString::new(name).expect("a name of ours has no NUL");
-    // SAFETY: both look a name up in the system caches; the strings live as long as the calls.
-    let oid = unsafe {
-        let schema = pg_sys::get_namespace_oid(c"idempotence".as_ptr(), true);
-        pg_sys::get_relname_relid(c_name.as_ptr(), schema)
-    };
+    let oid = find(name);
     if oid == pg_sys::InvalidOid {
         crate::error::Error::NotInstalled { relation: format!("idempotence.{name}") }.raise();
     }
     oid
+}
+
+fn find(name: &str) -> pg_sys::Oid {
+    let c_name = std::ffi::CString::new(name).expect("a name of ours has no NUL");
+    // SAFETY: both look a name up in the system caches; the strings live as long as the calls.
+    unsafe {
+        let schema = pg_sys::get_namespace_oid(c"idempotence".as_ptr(), true);
+        pg_sys::get_relname_relid(c_name.as_ptr(), schema)
+    }
 }
 
 /// Takes in what others have changed and committed. Cheap when there is nothing.

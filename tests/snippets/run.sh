@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# run.sh URI: runs the psycopg and node-postgres examples of docs/snippets against the server at URI (a
-# superuser's, into which the extension is installed; it makes what it needs in that database). The
-# drivers go below target/, never into the system. One line an example; fails if one does.
+# run.sh URI: runs the Python, Node.js and Rust examples of docs/snippets against the server at URI (a
+# superuser's, into which the extension is installed; it makes what it needs in that database, and needs
+# the server for itself). The drivers go below target/, never into the system. One line an example; fails
+# if one does.
 set -euo pipefail
 
 uri=${1:?usage: run.sh URI}
@@ -23,8 +24,8 @@ quietly() {
     }
 }
 
-for tool in python3 node npm; do
-    command -v "$tool" >/dev/null || die "there is no $tool: install python3-venv, nodejs and npm"
+for tool in python3 node npm cargo; do
+    command -v "$tool" >/dev/null || die "there is no $tool: install python3-venv, nodejs, npm and cargo"
 done
 
 # A virtual environment is what PEP 668 asks for. One that was broken off is made again.
@@ -43,10 +44,22 @@ if ! [ -d "$work/node/node_modules/pg" ]; then
 fi
 cp "$root/docs/snippets/node_pg.mjs" "$work/node/"
 
+# The Rust ones are examples of the demo's crate too, built just as the unit tests build them.
+quietly env CARGO_TARGET_DIR="$root/target/check" cargo build --quiet --locked --examples \
+    --workspace --exclude idempotence --exclude idempotence-cluster-tests
+rust=$root/target/check/debug/examples
+
 failed=0
+# run NAME COMMAND...: of a request with a key; run_session: of a client session.
 run() {
     "$python" "$root/tests/snippets/check.py" "$1" "$uri" "${@:2}" || failed=1
 }
+run_session() {
+    "$python" "$root/tests/snippets/check_session.py" "$1" "$uri" "${@:2}" || failed=1
+}
 run psycopg "$python" "$root/docs/snippets/psycopg3.py"
 run node-pg node "$work/node/node_pg.mjs"
+run tokio-postgres "$rust/tokio_postgres"
+run_session psycopg-client-session "$python" "$root/docs/snippets/client_session.py"
+run_session tokio-postgres-client-session "$rust/client_session"
 exit $failed

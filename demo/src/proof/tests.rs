@@ -1,0 +1,277 @@
+//! Each finding against evidence that is wrong.
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::bank::{Outcome, PAYMENTS, Transfer};
+use crate::client::Answer;
+use crate::evidence::Session;
+
+const DONE: &str = "payments/done";
+const FAILED: &str = "payments/failed";
+const UNHEARD: &str = "payments/unheard";
+const OVER: &str = "client/1";
+const NUMBER: &str = "client/6";
+
+fn transfer(name: &str, amount: i64) -> Transfer {
+    let (session, request) = name.split_once('/').expect("two parts");
+    assert!(session == PAYMENTS || request.parse::<i64>().is_ok());
+    Transfer { session: session.to_owned(), request: request.to_owned(), debit: 1, credit: 2, amount }
+}
+
+fn effect(execution: &str, key: &str, amount: i64) -> Effect {
+    Effect { execution: execution.to_owned(), request: key.to_owned(), debit: 1, credit: 2, amount }
+}
+
+fn memory(status: &str, response: Value) -> Memory {
+    Memory { status: status.to_owned(), response }
+}
+
+fn answer(replayed: bool, failed: bool, response: Value) -> Answer {
+    Answer { outcome: Outcome { failed, response }, replayed }
+}
+
+/// A run in which all is well: one request done and replayed, one failed, one done but never answered;
+/// and of a client's requests one done and over, one done in its place.
+fn sound() -> (Book, Evidence) {
+    let mut book = Book::default();
+    book.ask(&transfer(DONE, 10));
+    book.answer(&transfer(DONE, 10), answer(false, false, json!({ "execution": "a" })));
+    book.answer(&transfer(DONE, 10), answer(true, false, json!({ "execution": "a" })));
+    book.ask(&transfer(FAILED, 5000));
+    book.answer(&transfer(FAILED, 5000), answer(false, true, json!({ "error": "funds" })));
+    book.ask(&transfer(UNHEARD, 20));
+    for (name, execution, amount) in [(OVER, "c", 1), (NUMBER, "d", 2)] {
+        book.ask(&transfer(name, amount));
+        book.answer(&transfer(name, amount), answer(false, false, json!({ "execution": execution })));
+    }
+    book.mismatches.refused = 1;
+
+    let kept = Kept {
+        lookups: HashMap::from([
+            (DONE.into(), memory("succeeded", json!({ "execution": "a" }))),
+            (FAILED.into(), memory("failed", json!({ "error": "funds" }))),
+            (UNHEARD.into(), memory("succeeded", json!({ "execution": "b" }))),
+            (OVER.into(), memory("discarded", Value::Null)),
+            (NUMBER.into(), memory("succeeded", json!({ "execution": "d" }))),
+        ]),
+        outcomes: [DONE, FAILED, UNHEARD, NUMBER].map(Into::into).into(),
+        sessions: vec![Session {
+            client: "one".into(),
+            session: "client".into(),
+            ended: None,
+            saved: true,
+            last_number: 6,
+        }],
+        locks: 0,
+    };
+    let evidence = Evidence {
+        balances: HashMap::from([(1, 967), (2, 1033)]),
+        effects: vec![effect("a", DONE, 10), effect("b", UNHEARD, 20), effect("c", OVER, 1), effect("d", NUMBER, 2)],
+        kept: Some(kept),
+    };
+    (book, evidence)
+}
+
+/// Has the balances follow from the effects.
+fn settle(evidence: &mut Evidence) {
+    let moved: i64 = evidence.effects.iter().map(|effect| effect.amount).sum();
+    evidence.balances = HashMap::from([(1, OPENING_BALANCE - moved), (2, OPENING_BALANCE + moved)]);
+}
+
+/// The claims that do not hold once the sound run has been spoilt.
+fn failures(spoil: impl FnOnce(&mut Book, &mut Evidence, &mut Kept)) -> Vec<&'static str> {
+    let (mut book, mut evidence) = sound();
+    let mut kept = evidence.kept.take().expect("a run with keys");
+    spoil(&mut book, &mut evidence, &mut kept);
+    evidence.kept = Some(kept);
+    judge(&book, &evidence).into_iter().filter(|finding| !finding.holds).map(|finding| finding.claim).collect()
+}
+
+#[test]
+fn a_sound_run_is_proved() {
+    assert!(failures(|_, _, _| {}).is_empty());
+}
+
+#[test]
+fn a_run_without_requests_proves_nothing() {
+    let failed: Vec<_> =
+        judge(&Book::default(), &Evidence::default()).into_iter().filter(|finding| !finding.holds).collect();
+    assert_eq!(failed.len(), 3);
+}
+
+#[test]
+fn a_run_without_faults_proves_nothing() {
+    assert!(put_to_test(&[("replies lost", 1), ("kills", 2)]).holds);
+    assert!(!put_to_test(&[("replies lost", 1), ("kills", 0)]).holds);
+}
+
+#[test]
+fn lost_money_is_seen() {
+    let failed = failures(|_, evidence, _| {
+        evidence.balances.insert(2, 1032);
+    });
+    assert_eq!(failed, ["money is conserved", "every balance is what the effects make of it"]);
+}
+
+#[test]
+fn a_double_execution_is_seen() {
+    let failed = failures(|_, evidence, _| {
+        evidence.effects.push(effect("c", DONE, 10));
+        settle(evidence);
+    });
+    assert_eq!(
+        failed,
+        [
+            "each answered request with a key took effect once",
+            "every effect has its outcome",
+            "every outcome has its effect"
+        ]
+    );
+}
+
+#[test]
+fn a_double_execution_of_an_unanswered_request_is_seen() {
+    let failed = failures(|_, evidence, _| {
+        evidence.effects.push(effect("c", UNHEARD, 20));
+        settle(evidence);
+    });
+    assert!(failed.contains(&"each never answered one at most once"));
+}
+
+#[test]
+fn a_lost_effect_is_seen() {
+    let failed = failures(|_, evidence, _| {
+        evidence.effects.remove(0);
+        settle(evidence);
+    });
+    assert_eq!(failed, ["each answered request with a key took effect once", "every outcome has its effect"]);
+}
+
+#[test]
+fn an_effect_of_a_failed_request_is_seen() {
+    let failed = failures(|_, evidence, _| {
+        evidence.effects.push(effect("c", FAILED, 5000));
+        settle(evidence);
+    });
+    assert!(failed.contains(&"each answered request with a key took effect once"));
+}
+
+#[test]
+fn an_altered_effect_is_seen() {
+    let failed = failures(|_, evidence, _| {
+        evidence.effects[0].amount = 11;
+        settle(evidence);
+    });
+    assert_eq!(failed, ["no effect that nobody asked for"]);
+}
+
+#[test]
+fn another_answer_on_replay_is_seen() {
+    let failed = failures(|book, _, _| {
+        book.answer(&transfer(DONE, 10), answer(true, false, json!({ "execution": "z" })));
+    });
+    assert_eq!(failed, ["every answer to a request is the same"]);
+}
+
+#[test]
+fn an_answer_that_claims_a_second_execution_is_seen() {
+    let failed = failures(|book, _, _| {
+        book.answer(&transfer(DONE, 10), answer(false, false, json!({ "execution": "a" })));
+    });
+    assert_eq!(failed, ["every answer to a request is the same"]);
+}
+
+#[test]
+fn a_refusal_is_seen() {
+    let failed = failures(|book, _, _| book.refusals.push("XX000: oops".into()));
+    assert_eq!(failed, ["no request in order was refused"]);
+}
+
+#[test]
+fn a_memory_that_differs_from_the_answer_is_seen() {
+    let failed = failures(|_, _, kept| {
+        kept.lookups.insert(FAILED.into(), memory("failed", json!({ "error": "other" })));
+    });
+    assert_eq!(failed, ["idem_lookup says what the client was told"]);
+}
+
+#[test]
+fn a_forgotten_outcome_is_seen() {
+    let failed = failures(|_, _, kept| {
+        kept.lookups.insert(UNHEARD.into(), memory("unknown", Value::Null));
+        kept.outcomes.retain(|name| name != UNHEARD);
+    });
+    assert_eq!(failed, ["every effect has its outcome"]);
+}
+
+#[test]
+fn an_outcome_without_an_effect_is_seen() {
+    let failed = failures(|_, _, kept| kept.outcomes.push("stranger".into()));
+    assert_eq!(failed, ["every outcome has its effect"]);
+}
+
+#[test]
+fn an_accepted_mismatch_is_seen() {
+    let failed = failures(|book, _, _| book.mismatches.accepted = 1);
+    assert_eq!(failed, ["a used key with another payload gets ID001"]);
+}
+
+#[test]
+fn a_claim_left_behind_is_seen() {
+    let failed = failures(|_, _, kept| kept.locks = 1);
+    assert_eq!(failed, ["no claim is left behind"]);
+}
+
+#[test]
+fn a_double_execution_of_a_number_is_seen() {
+    for name in [OVER, NUMBER] {
+        let failed = failures(|_, evidence, _| {
+            evidence.effects.push(effect("z", name, 2));
+            settle(evidence);
+        });
+        assert_eq!(failed[0], "each answered request with a number took effect once", "{name}");
+    }
+}
+
+#[test]
+fn a_lost_effect_of_a_number_is_seen() {
+    let failed = failures(|_, evidence, _| {
+        evidence.effects.remove(2);
+        settle(evidence);
+    });
+    assert_eq!(failed, ["each answered request with a number took effect once"]);
+}
+
+#[test]
+fn a_number_forgotten_for_none_is_seen() {
+    let failed = failures(|_, _, kept| {
+        kept.lookups.insert(NUMBER.into(), memory("discarded", Value::Null));
+        kept.outcomes.pop();
+    });
+    assert_eq!(failed, ["a number is forgotten only for a later one"]);
+}
+
+#[test]
+fn a_key_that_is_over_is_seen() {
+    let failed = failures(|_, _, kept| {
+        kept.lookups.insert(DONE.into(), memory("discarded", Value::Null));
+        kept.outcomes.remove(0);
+    });
+    assert_eq!(failed, ["idem_lookup says what the client was told", "every effect has its outcome"]);
+}
+
+#[test]
+fn a_lost_session_is_seen() {
+    assert!(failures(|book, _, _| _ = book.lost.insert("without an outcome".into())).is_empty());
+    let claim = ["a session with an outcome is never lost"];
+    assert_eq!(failures(|book, _, _| _ = book.lost.insert("client".into())), claim);
+    assert_eq!(failures(|_, _, kept| kept.sessions.clear()), claim);
+}
+
+#[test]
+fn what_should_have_been_refused_is_seen() {
+    assert_eq!(failures(|book, _, _| book.discarded.accepted = 1), ["a number no longer kept gets ID003"]);
+    let failed = failures(|book, _, _| book.late.accepted = 1);
+    assert_eq!(failed, ["a late one of a former process gets ID005 (or ID004)"]);
+}
