@@ -1,8 +1,11 @@
 //! A bit of everything that the extension keeps, and the check that all of it is still there and works,
 //! in another database, cluster or version.
 
+pub mod clients;
+
 use anyhow::{Result, ensure};
 
+use crate::fixture::clients::Clients;
 use crate::{Cluster, Connection};
 
 /// Found wherever the extension may be in these tests.
@@ -29,6 +32,8 @@ const KEPT: &str = "
     SELECT o.tableoid::regclass, o::text FROM idempotence.outcome_0 o ORDER BY 2;
     SELECT o.tableoid::regclass, o::text FROM idempotence.outcome_1 o ORDER BY 2;
     SELECT o.tableoid::regclass, o::text FROM idempotence.outcome_2 o ORDER BY 2;
+    SELECT 'reply', r::text FROM idempotence.reply r ORDER BY 2;
+    SELECT 'stream', s::text FROM idempotence.stream s ORDER BY 2;
     SELECT 'checkpoint', c::text FROM idempotence.checkpoint c ORDER BY 2;
     SELECT 'audit', a::text FROM idempotence.audit a ORDER BY 2";
 
@@ -49,6 +54,8 @@ pub struct Fixture {
     kept: String,
     granted: String,
     time_key: String,
+    /// The client sessions among it.
+    pub clients: Clients,
 }
 
 /// Makes the roles that the fixture's sessions belong to.
@@ -124,10 +131,12 @@ pub async fn fill(cluster: &Cluster, database: &str) -> Result<Fixture> {
     app.execute("payments", "forgotten", "1").await?;
     connect(cluster, database, "boss").await?.text("SELECT idem_forget('payments', 'forgotten', 'a test')").await?;
 
-    let toasted =
-        "SELECT pg_relation_size(reltoastrelid) > 0 FROM pg_class WHERE oid = 'idempotence.outcome_0'::regclass";
-    ensure!(superuser.text(toasted).await? == "t", "the large response is stored inline");
-    Ok(Fixture { kept: superuser.text(KEPT).await?, granted: superuser.text(GRANTED).await?, time_key })
+    let clients = clients::fill(&superuser, &app).await?;
+
+    let toasted = "SELECT every(pg_relation_size(reltoastrelid) > 0) FROM pg_class
+         WHERE oid IN ('idempotence.outcome_0'::regclass, 'idempotence.reply'::regclass)";
+    ensure!(superuser.text(toasted).await? == "t", "the large responses are stored inline");
+    Ok(Fixture { kept: superuser.text(KEPT).await?, granted: superuser.text(GRANTED).await?, time_key, clients })
 }
 
 impl Fixture {
@@ -169,6 +178,7 @@ impl Fixture {
             let state = others.sqlstate(&format!("SELECT FROM idem_{call}")).await?;
             ensure!(state == "42501", "another role's idem_{call}: {state}");
         }
+        self.clients.check_works(&app, &others).await?;
         let stranger = connect(cluster, database, "stranger").await?;
         // Where the extension is in a schema of its own a stranger does not even see its functions.
         let refusal = stranger.sqlstate("SELECT idem_generate_id()").await?;
@@ -198,7 +208,7 @@ impl Fixture {
         ensure!(app.text(matched).await? == "t", "the fingerprint of the same payload is another");
         ensure!(app.replay("timed", &self.time_key).await? == "succeeded|1");
         ensure!(app.text("SELECT idem_once('mails', 'm2'), idem_once('mails', 'm1')").await? == "f|f");
-        Ok(())
+        self.clients.check_replays(app).await
     }
 
     async fn check_continues(&self, app: &Connection) -> Result<()> {

@@ -6,8 +6,9 @@
 //! waits for a time, only for a condition, within [`LIMIT`].
 
 pub mod bank;
-mod client;
+pub mod client;
 pub mod fixture;
+pub mod senders;
 
 use std::io::Write;
 use std::ops::Deref;

@@ -44,6 +44,9 @@ async fn a_dump_restores_into_a_new_database_and_a_new_cluster(version: Version)
     let dump = dump(&source, &source, "old", &[])?;
     restore(&source, "new", &dump)?;
     fixture.check(&source, "new").await?;
+    // What is unlogged is not dumped.
+    let app = fixture::connect(&source, "new", "app").await?;
+    ensure!(app.answer(&fixture.clients.unsaved, "1").await? == "ID004");
 
     let elsewhere = Cluster::start(version)?;
     // Other oids than in the source: owners must come along by name.
@@ -52,6 +55,8 @@ async fn a_dump_restores_into_a_new_database_and_a_new_cluster(version: Version)
     restore(&elsewhere, "new", &dump)?;
     fixture.check(&elsewhere, "new").await?;
     // The source is what it was.
+    let app = fixture::connect(&source, "old", "app").await?;
+    ensure!(app.answer(&fixture.clients.unsaved, "1").await? == "started|");
     fixture.check(&source, "old").await
 }
 
@@ -99,6 +104,7 @@ async fn a_warm_backend_sees_data_that_is_restored_beside_it(version: Version) -
         fixture::grant(&source.connect(target).await?).await?;
         let warm = fixture::connect(&source, target, "app").await?;
         warm_up(&warm).await?;
+        fixture.clients.check_unknown(&warm).await?;
         source.psql(target, &dump(&source, &source, "old", options)?)?;
         fixture.check_replays(&warm).await?;
         fixture.check(&source, target).await?;
@@ -176,6 +182,8 @@ async fn sessions_of_a_dropped_role_are_the_superusers(version: Version) -> Resu
     let leaver = cluster.connect_as("old", "leaver").await?;
     leaver.text("SELECT idem_create_session('orphaned'), idem_create_session('gone')").await?;
     leaver.execute("orphaned", "k", "1").await?;
+    let client = leaver.register("client => 'orphan'").await?;
+    leaver.execute(&client, "1", "1").await?;
     leaver.text("SELECT idem_drop_session('gone')").await?;
     drop(leaver);
     let superuser = cluster.connect("old").await?;
@@ -184,9 +192,9 @@ async fn sessions_of_a_dropped_role_are_the_superusers(version: Version) -> Resu
     ensure!(stayer.sqlstate("SELECT FROM idem_begin('orphaned', 'k')").await? == "42501");
 
     cluster.psql("old", "SELECT idem_revoke('leaver'); DROP OWNED BY leaver; DROP ROLE leaver")?;
-    check_orphaned(&superuser, &stayer).await?;
+    check_orphaned(&superuser, &stayer, &client).await?;
     restore(&cluster, "new", &dump(&cluster, &cluster, "old", &[])?)?;
-    check_orphaned(&cluster.connect("new").await?, &cluster.connect_as("new", "stayer").await?).await?;
+    check_orphaned(&cluster.connect("new").await?, &cluster.connect_as("new", "stayer").await?, &client).await?;
 
     // Handed over, it is somebody's again.
     superuser.text("SELECT idem_alter_session('orphaned', owner => 'stayer')").await?;
@@ -194,17 +202,28 @@ async fn sessions_of_a_dropped_role_are_the_superusers(version: Version) -> Resu
     Ok(())
 }
 
-async fn check_orphaned(superuser: &Connection, stayer: &Connection) -> Result<()> {
+async fn check_orphaned(superuser: &Connection, stayer: &Connection, client: &str) -> Result<()> {
     ensure!(superuser.replay("orphaned", "k").await? == "succeeded|1");
-    let open = "BEGIN; SELECT status FROM idem_begin('orphaned', 'fresh'); ROLLBACK";
-    ensure!(superuser.text(open).await? == "started");
-    for call in
-        ["begin('orphaned', 'k')", "lookup('orphaned', 'k')", "drop_session('orphaned')", "create_session('gone')"]
-    {
-        let state = stayer.sqlstate(&format!("SELECT FROM idem_{call}")).await?;
+    ensure!(superuser.replay(client, "1").await? == "succeeded|1");
+    for (session, request) in [("orphaned", "'fresh'"), (client, "2")] {
+        ensure!(superuser.answer(session, request).await? == "started|");
+    }
+    for call in [
+        "begin('orphaned', 'k')",
+        "lookup('orphaned', 'k')",
+        "drop_session('orphaned')",
+        "create_session('gone')",
+        "begin('$', 1)",
+        "lookup('$', 1)",
+        "close('$')",
+        "heartbeat('$')",
+    ] {
+        let state = stayer.sqlstate(&format!("SELECT FROM idem_{}", call.replace('$', client))).await?;
         ensure!(state == "42501", "idem_{call} of a dropped role's session: {state}");
     }
-    ensure!(superuser.text("SELECT count(*) FROM idempotence.sessions").await? == "1");
-    ensure!(superuser.text("SELECT count(*) FROM idempotence.outcomes").await? == "1");
+    // A client's name is its owner's, and his only.
+    stayer.text("BEGIN; SELECT FROM idem_register(client => 'orphan'); ROLLBACK").await?;
+    ensure!(superuser.text("SELECT count(*) FROM idempotence.sessions").await? == "2");
+    ensure!(superuser.text("SELECT count(*) FROM idempotence.outcomes").await? == "2");
     Ok(())
 }

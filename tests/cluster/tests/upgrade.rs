@@ -72,6 +72,9 @@ async fn an_upgrade_keeps_everything(mode: &str, create_extension: &str) -> Resu
     let members = new.psql("shop", members)?;
     ensure!(members == members_before, "the extension's members were:\n{members_before}\nand are:\n{members}");
     ensure!(new.psql("shop", "SELECT count(*) FROM idempotence.secret")? == "1\n", "there is another secret");
+    // The old server was stopped in order: nothing unlogged is lost either.
+    let app = fixture::connect(&new, "shop", "app").await?;
+    ensure!(app.answer(&fixture.clients.unsaved, "1").await? == "started|");
     fixture.check(&new, "shop").await?;
     // And it goes when it is told to.
     new.psql("shop", "DROP EXTENSION idempotence")?;

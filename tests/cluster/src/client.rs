@@ -1,0 +1,111 @@
+//! What a client does with its session, in one call each. Numbers go where keys go otherwise, so that
+//! [`Connection::execute`], [`Connection::replay`] and [`Connection::lookup`] serve for single ones.
+
+use anyhow::{Result, ensure};
+use tokio::time::{Duration, Instant, sleep};
+
+use crate::{Connection, LIMIT};
+
+/// When the server came up, in SQL: the walwriter is started just then.
+pub const UP: &str = "(SELECT backend_start FROM pg_stat_activity WHERE backend_type = 'walwriter')";
+
+impl Connection {
+    /// Registers, with arguments as in SQL; gives the session.
+    pub async fn register(&self, arguments: &str) -> Result<String> {
+        self.text(&format!("SELECT session FROM idem_register({arguments})")).await
+    }
+
+    /// What a begin is answered with: status and response, or the SQLSTATE. It is rolled back. `request`
+    /// is what follows the session in SQL.
+    pub async fn answer(&self, session: &str, request: &str) -> Result<String> {
+        let begin = format!("BEGIN; SELECT status, response FROM idem_begin('{session}', {request}); ROLLBACK");
+        self.outcome_of(&begin).await
+    }
+
+    /// What the statements give, or the SQLSTATE of their error.
+    pub async fn outcome_of(&self, sql: &str) -> Result<String> {
+        match self.try_text(sql).await {
+            Ok(rows) => Ok(rows),
+            Err(error) => {
+                let Some(state) = error.code().map(|state| state.code().to_owned()) else { return Err(error.into()) };
+                self.text("ROLLBACK").await?;
+                Ok(state)
+            }
+        }
+    }
+
+    /// Executes a request of a range of numbers.
+    pub async fn execute_range(&self, session: &str, first: i64, last: i64, response: &str) -> Result<()> {
+        let sql = format!(
+            "BEGIN; SELECT status FROM idem_begin('{session}', {first}, last => {last});
+             SELECT FROM idem_record('{session}', {first}, '{response}'); COMMIT"
+        );
+        let status = self.text(&sql).await?;
+        ensure!(status == "started", "requests {first} to {last} of session {session} were to be executed: {status}");
+        Ok(())
+    }
+
+    /// As if nothing had been heard of a session for longer than its timeout. For superusers. While the
+    /// server is down nobody's time passes, so it has to be up for that long: short ones are soon silent.
+    pub async fn silence(&self, session: &str) -> Result<()> {
+        let silence = format!("UPDATE idempotence.session_live SET last_seen = '-infinity' WHERE id = '{session}'");
+        self.text(&silence).await?;
+        let is_past = format!(
+            "SELECT clock_timestamp() > {UP} + 1.125 * timeout FROM idempotence.session_live WHERE id = '{session}'"
+        );
+        let start = Instant::now();
+        while self.text(&is_past).await? == "f" {
+            ensure!(start.elapsed() <= LIMIT, "the server has not been up for the timeout of {session}");
+            sleep(Duration::from_millis(10)).await;
+        }
+        Ok(())
+    }
+}
+
+/// Two saved sessions with a timeout of 2 seconds, with request 1 each, to be watched after a crash.
+pub struct Brief {
+    silent: String,
+    alive: String,
+}
+
+impl Brief {
+    /// Registers them.
+    pub async fn register(superuser: &Connection) -> Result<Self> {
+        let mut sessions = [String::new(), String::new()];
+        for session in &mut sessions {
+            *session = superuser.register("timeout => '2 s'").await?;
+            superuser.execute(session, "1", "1").await?;
+        }
+        let [silent, alive] = sessions;
+        Ok(Self { silent, alive })
+    }
+
+    /// Waits until the first has ended, of silence.
+    pub async fn wait_for_end(&self, connection: &Connection) -> Result<()> {
+        let start = Instant::now();
+        while connection.answer(&self.silent, "2").await? != "ID004" {
+            ensure!(start.elapsed() <= LIMIT, "a silent session does not end");
+        }
+        Ok(())
+    }
+
+    /// They have a full timeout from when the server came up, and no more. One begins without a commit,
+    /// until it is refused; the other gives signs of life.
+    pub async fn check_full_timeout(&self, superuser: &Connection) -> Result<()> {
+        let Self { silent, alive } = self;
+        // A replay is a read: it does not put the session back to work.
+        ensure!(superuser.replay(alive, "1").await? == "succeeded|1");
+        let seen = |what: &str| format!("SELECT {what} FROM idempotence.sessions WHERE session = '{alive}'");
+        ensure!(superuser.text(&seen("saved, ended IS NULL, last_seen IS NULL")).await? == "t|t|t");
+        let start = Instant::now();
+        while superuser.answer(silent, "2").await? != "ID004" {
+            superuser.text(&format!("SELECT idem_heartbeat('{alive}')")).await?;
+            ensure!(start.elapsed() <= LIMIT, "a restored session does not end");
+        }
+        let past = superuser.text(&format!("SELECT clock_timestamp() >= {UP} + '2 s'::interval")).await?;
+        ensure!(past == "t", "a restored session ended before its timeout");
+        let seen = seen(&format!("last_seen > {UP}, expires_at = last_seen + '2 s'::interval"));
+        ensure!(superuser.text(&seen).await? == "t|t");
+        superuser.execute(alive, "2", "2").await
+    }
+}

@@ -1,0 +1,99 @@
+//! The space that client sessions take under a steady load: that of their slots, and no more.
+
+use anyhow::{Context, Result, ensure};
+use idempotence_cluster_tests::{Cluster, Connection, Version, on_each_version};
+
+on_each_version!(a_steady_load_leaves_tables_as_large_as_its_first_lap_did);
+
+const DATABASE: &str = "shop";
+const SESSIONS: usize = 200;
+const WINDOW: usize = 5;
+
+/// A transaction for each request of each session; some with an ack.
+const LAPS: &str = "
+    CREATE PROCEDURE laps(sessions text[], from_number int, to_number int) LANGUAGE plpgsql AS $$
+    DECLARE
+      session text;
+    BEGIN
+      FOR number IN from_number..to_number LOOP
+        FOREACH session IN ARRAY sessions LOOP
+          IF (idem_begin(session, number::bigint, ack => CASE WHEN number % 5 = 0 THEN number - 5 END)).status <> 'started' THEN
+            RAISE EXCEPTION 'request % of session % was not to be executed', number, session;
+          END IF;
+          PERFORM idem_record(session, number::bigint, jsonb_build_object('number', number, 'id', gen_random_uuid()));
+          COMMIT;
+        END LOOP;
+      END LOOP;
+    END $$";
+
+/// A table with its indexes, and what was updated in it, in its place or not.
+#[derive(Debug)]
+struct Space {
+    table: String,
+    bytes: i64,
+    updates: i64,
+    hot_updates: i64,
+}
+
+async fn spaces(connection: &Connection) -> Result<Vec<Space>> {
+    let rows = connection
+        .text(
+            "SELECT relname, pg_relation_size(relid) + pg_indexes_size(relid), n_tup_upd, n_tup_hot_upd
+             FROM pg_stat_user_tables
+             WHERE schemaname = 'idempotence' AND relname IN ('reply', 'stream', 'session', 'session_live') ORDER BY 1",
+        )
+        .await?;
+    rows.lines()
+        .map(|row| {
+            let columns: Vec<&str> = row.split('|').collect();
+            let [table, bytes, updates, hot_updates] = columns[..] else { anyhow::bail!("{row}") };
+            let number = |column: &str| column.parse().with_context(|| row.to_owned());
+            let table = table.to_owned();
+            Ok(Space { table, bytes: number(bytes)?, updates: number(updates)?, hot_updates: number(hot_updates)? })
+        })
+        .collect()
+}
+
+// Goal: replies, marks and signs of life are written over in their place: tables do not grow, however many
+// requests a session sends, with autovacuum at its defaults.
+// Method: 200 sessions; a lap, in which every slot is taken, and another, then 50 more. On one connection, so
+// that no other transaction keeps the earlier versions: what these add is the benchmark's to tell.
+async fn a_steady_load_leaves_tables_as_large_as_its_first_lap_did(version: Version) -> Result<()> {
+    const LAPS_MORE: usize = 50;
+    let server = Cluster::start(version)?;
+    server.create_database(DATABASE)?;
+    server.psql(DATABASE, LAPS)?;
+    let client = server.connect(DATABASE).await?;
+    let register = format!(
+        "SELECT string_agg(quote_literal((idem_register(timeout => '5 s', window_size => {WINDOW})).session), ',')
+         FROM generate_series(1, {SESSIONS})"
+    );
+    let sessions = client.text(&register).await?;
+    let run = async |from: usize, to: usize| {
+        client.text(&format!("CALL laps(ARRAY[{sessions}], {from}, {to})")).await?;
+        client.text("SELECT pg_stat_force_next_flush()").await
+    };
+    // The marks come with the second lap's first ack.
+    run(1, 2 * WINDOW).await?;
+    let first = spaces(&client).await?;
+    run(2 * WINDOW + 1, (2 + LAPS_MORE) * WINDOW).await?;
+    let last = spaces(&client).await?;
+    println!("{first:?}\n{last:?}");
+
+    for (first, last) in first.iter().zip(&last) {
+        let Space { table, bytes, .. } = last;
+        // A page is what a small table grows by.
+        ensure!(*bytes <= first.bytes * 6 / 5 + 8192, "{table} has grown from {} to {bytes} bytes", first.bytes);
+        let (updates, hot) = (last.updates - first.updates, last.hot_updates - first.hot_updates);
+        let wanted = match table.as_str() {
+            "reply" => SESSIONS * LAPS_MORE * WINDOW,
+            "stream" => SESSIONS * LAPS_MORE,
+            _ => 0,
+        };
+        ensure!(updates >= wanted as i64, "{updates} updates of {table} instead of {wanted}");
+        ensure!(hot * 100 >= updates * 99, "of {updates} updates of {table} only {hot} were in their place");
+    }
+    let replies = client.text("SELECT count(*), min(first) FROM idempotence.reply").await?;
+    ensure!(replies == format!("{}|{}", SESSIONS * WINDOW, (1 + LAPS_MORE) * WINDOW + 1), "there are {replies}");
+    Ok(())
+}
