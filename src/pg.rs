@@ -85,6 +85,13 @@ pub fn max_backends() -> i64 {
     unsafe { pg_sys::MaxBackends }.into()
 }
 
+/// How many locks all transactions together can hold, about.
+pub fn lock_table_size() -> usize {
+    // SAFETY: variables of the server, set when it started.
+    let (each, backends) = unsafe { (pg_sys::max_locks_per_xact, pg_sys::MaxBackends) };
+    each.unsigned_abs() as usize * backends.unsigned_abs() as usize
+}
+
 /// Whether nothing may be written here. Direct table access has no other check of it.
 pub fn read_only() -> bool {
     // SAFETY: reads a variable of the backend.

@@ -8,26 +8,38 @@ use crate::pg;
 use crate::store::ring::{self, Progress};
 use crate::store::{checkpoint, swept};
 
+mod sessions;
+
 /// A step of the sweep.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Step {
+    /// Puts saved client sessions back to work after a crash or a failover.
+    Restore,
+    /// Ends client sessions whose client has fallen silent.
+    End,
+    /// Deletes client sessions a retention after their end.
+    Delete,
     /// Truncates segments whose outcomes have expired.
     Empty,
     /// Turns to the next segment.
     Turn,
     /// Notes that nobody writes a former segment any more.
     Close,
-    /// Deletes abandoned checkpoints, once in a while.
+    /// Once in a while, deletes abandoned checkpoints and clears owners that are gone.
     Tidy,
 }
 
 impl Step {
     /// All of them, in their order: what is emptied can be turned to, what was turned away from closed.
-    pub const ALL: [Step; 4] = [Step::Empty, Step::Turn, Step::Close, Step::Tidy];
+    pub const ALL: [Step; 7] =
+        [Step::Restore, Step::End, Step::Delete, Step::Empty, Step::Turn, Step::Close, Step::Tidy];
 
     /// Its name in SQL.
     pub fn name(self) -> &'static str {
         match self {
+            Step::Restore => "restore",
+            Step::End => "end",
+            Step::Delete => "delete",
             Step::Empty => "empty",
             Step::Turn => "turn",
             Step::Close => "close",
@@ -52,6 +64,13 @@ pub struct Swept {
     pub more: bool,
 }
 
+impl Swept {
+    fn of(count: usize, what: &str, more: bool) -> Swept {
+        let done = if count > 0 { vec![format!("{count} {what}")] } else { Vec::new() };
+        Swept { done, delayed: Vec::new(), more }
+    }
+}
+
 impl From<Progress> for Swept {
     fn from(progress: Progress) -> Swept {
         Swept { done: progress.done, delayed: progress.delayed, more: false }
@@ -73,37 +92,69 @@ pub fn take(step: Step) -> Result<Option<Swept>, Error> {
     // No standby that does not answer shall make us keep our locks.
     pg::commit_locally();
     match step {
+        Step::Restore => restore(),
+        Step::End => end(),
+        Step::Delete => delete(),
         Step::Empty => ring::empty().map(Into::into),
         Step::Turn => ring::turn().map(Into::into),
         Step::Close => ring::close().map(Into::into),
-        Step::Tidy => Ok(tidy()),
+        Step::Tidy => tidy(),
     }
     .map(Some)
 }
 
-fn tidy() -> Swept {
-    let now_us = pg::now_us();
-    let mut swept = Swept::default();
-    let last = swept::find();
-    if last.is_some_and(|last| now_us.abs_diff(last.tidied_at) < TIDY_EVERY_US.unsigned_abs()) {
-        return swept;
+/// So many rows in one transaction. Most take a lock or two each until its end, and others need locks too.
+fn batch() -> usize {
+    guc::sweep_batch().min(pg::lock_table_size() / 16).max(1)
+}
+
+fn restore() -> Result<Swept, Error> {
+    if swept::find().is_some() {
+        return Ok(Swept::default());
     }
+    let (restored, all) = sessions::restore(batch())?;
+    if all {
+        swept::save(pg::now_us(), 0);
+    }
+    // Those that are in the middle of something come with the next sweep.
+    Ok(Swept::of(restored, "client sessions are at work again", restored > 0))
+}
+
+fn end() -> Result<Swept, Error> {
+    let batch = batch();
+    let (ended, found) = sessions::end_silent(batch)?;
+    Ok(Swept::of(ended, "silent client sessions are ended", ended > 0 && found == batch))
+}
+
+fn delete() -> Result<Swept, Error> {
     let batch = guc::sweep_batch();
+    let (rows, deleted) = sessions::delete_ended(batch)?;
+    Ok(Swept::of(deleted, "ended client sessions are deleted", rows >= batch))
+}
+
+fn tidy() -> Result<Swept, Error> {
+    let now_us = pg::now_us();
+    let last = swept::find();
+    if last.as_ref().is_some_and(|last| now_us.abs_diff(last.tidied_at) < TIDY_EVERY_US.unsigned_abs()) {
+        return Ok(Swept::default());
+    }
+    let batch = batch();
     let checkpoints = checkpoint::delete_abandoned(batch);
-    if checkpoints > 0 {
-        swept.done.push(format!("{checkpoints} abandoned checkpoints are deleted"));
+    let owners = sessions::clear_owners(batch)?;
+    let more = checkpoints == batch || owners == batch;
+    let mut swept = Swept::of(checkpoints, "abandoned checkpoints are deleted", more);
+    swept.done.extend(Swept::of(owners, "sessions have lost their owner, who is gone", false).done);
+    if !more && let Some(last) = last {
+        swept::save(last.swept_at, now_us);
     }
-    swept.more = checkpoints == batch;
-    if !swept.more {
-        swept::save(now_us, now_us);
-    }
-    swept
+    Ok(swept)
 }
 
 /// Notes the end of a sweep by hand.
 pub fn note() {
-    let now_us = pg::now_us();
-    if Tag::sweep().try_acquire() {
-        swept::save(now_us, swept::find().map_or(now_us, |there| there.tidied_at));
+    if Tag::sweep().try_acquire()
+        && let Some(last) = swept::find()
+    {
+        swept::save(pg::now_us(), last.tidied_at);
     }
 }

@@ -24,7 +24,9 @@ use crate::pg;
 use crate::store::cache;
 use crate::store::rel::{self, Access, Rel, Snapshot};
 use crate::store::segment::{self, CLOSED_AT, COLUMNS, CURRENT, Columns, KEEP_US, NUMBER, OPENED_AT, SEGMENTS, TURNED};
-use pgrx::{Spi, pg_sys};
+use crate::store::sql;
+use pgrx::datum::TimestampWithTimeZone;
+use pgrx::pg_sys;
 
 /// What a step came to.
 #[derive(Default)]
@@ -106,7 +108,9 @@ pub fn close() -> Result<Progress, Error> {
             row.columns[KEEP_US] = Some(row.keep_us.max(wanted_keep_us()?).into());
         }
         row.save(&ring);
-        progress.done.push(format!("segment {} is closed", row.number));
+        if !row.is_empty() {
+            progress.done.push(format!("segment {} is closed", row.number));
+        }
     }
     Ok(progress)
 }
@@ -175,9 +179,7 @@ pub fn empty() -> Result<Progress, Error> {
             progress.delayed.push(format!("segment {} cannot be emptied yet: {}", row.number, in_the_way(row.number)?));
             continue;
         }
-        // The table itself must not be open for that.
-        let owner = row.open().owner();
-        by_owner(owner, &format!("TRUNCATE ONLY idempotence.outcome_{}", row.number))?;
+        sql::execute(&format!("TRUNCATE ONLY idempotence.outcome_{}", row.number), &[])?;
         progress.done.push(format!("segment {} is empty", row.number));
     }
     Ok(progress)
@@ -193,7 +195,7 @@ fn looked_through(ring: &Rel, row: &mut Segment, progress: &mut Progress) -> Res
         return Ok(false);
     }
     let greatest = format!("SELECT pg_catalog.max(expires_at) FROM ONLY idempotence.outcome_{}", row.number);
-    let expires_at = by_owner_first(row.open().owner(), &greatest)?;
+    let expires_at = sql::first::<TimestampWithTimeZone>(&greatest)?.map(pg_sys::TimestampTz::from);
     match (expires_at, row.closed_at) {
         (Some(expires_at), Some(closed_at)) if expires_at > pg::now_us() => {
             row.columns[KEEP_US] = Some(expires_at.saturating_sub(closed_at).into());
@@ -212,7 +214,7 @@ fn wanted_keep_us() -> Result<i64, Error> {
          FROM idempotence.session s WHERE s.name IS NOT NULL AND s.ended_at IS NULL",
         guc::retention_us()
     );
-    let greatest_us = by_owner_first(Rel::open(cache::Table::Session, Access::Read).owner(), &query)?;
+    let greatest_us = sql::first::<i64>(&query)?;
     Ok(greatest_us.unwrap_or_else(guc::retention_us).saturating_add(KEEP_SLACK_US))
 }
 
@@ -261,35 +263,8 @@ const ALONE: i32 = pg_sys::AccessExclusiveLock as i32;
 
 /// Who holds a lock on a segment that keeps it from its next state.
 fn in_the_way(segment: usize) -> Result<String, Error> {
-    let query = format!(
-        "SELECT held_by FROM idempotence.segments WHERE segment OPERATOR(pg_catalog.=) {segment}"
-    );
-    let ring = Rel::open(cache::Table::Segment, Access::Read);
-    let held_by = pg::as_role(ring.owner(), || {
-        Spi::connect(|client| client.select(query.as_str(), Some(1), &[])?.first().get_one::<String>())
-    })
-    .map_err(|error: pgrx::spi::Error| failed(&query, &error))?;
+    let query =
+        format!("SELECT held_by FROM idempotence.segments WHERE segment OPERATOR(pg_catalog.=) {segment}");
+    let held_by = sql::first::<String>(&query)?;
     Ok(held_by.map_or("whoever held it has just let go".into(), |held_by| format!("held by {held_by}")))
-}
-
-fn by_owner(owner: pg_sys::Oid, statement: &str) -> Result<(), Error> {
-    pg::as_role(owner, || Spi::connect_mut(|client| client.update(statement, None, &[]).map(drop)))
-        .map_err(|error| failed(statement, &error))
-}
-
-/// The first column of the first row.
-fn by_owner_first(owner: pg_sys::Oid, query: &str) -> Result<Option<i64>, Error> {
-    pg::as_role(owner, || {
-        Spi::connect_mut(|client| {
-            let rows = client.update(query, Some(1), &[])?;
-            // Both a bigint and a timestamptz are this count.
-            let datum = rows.first().get_datum_by_ordinal(1)?;
-            Ok(datum.map(|datum| datum.value() as i64))
-        })
-    })
-    .map_err(|error: pgrx::spi::Error| failed(query, &error))
-}
-
-fn failed(statement: &str, error: &pgrx::spi::Error) -> Error {
-    Error::Corrupted { message: format!("could not execute {statement}: {error}") }
 }

@@ -49,11 +49,12 @@ pub extern "C-unwind" fn idempotence_visit(database: pg_sys::Datum) {
 
 /// Takes the steps, until all is done or the time is up.
 fn sweep_all(start: Instant) -> (Ended, String) {
-    match process::transaction(c"idempotence: look for the extension", is_installed) {
-        Ok(true) => {}
-        Ok(false) => return (Ended::NotInstalled, String::new()),
+    let look = || is_installed().then(pg::current_database_name);
+    let database = match process::transaction(c"idempotence: look for the extension", look) {
+        Ok(Some(database)) => database,
+        Ok(None) => return (Ended::NotInstalled, String::new()),
         Err(failure) => return failed(failure),
-    }
+    };
     let mut delayed = Vec::new();
     for step in Step::ALL {
         let activity = CString::new(format!("idempotence: {}", step.name())).unwrap_or_default();
@@ -65,7 +66,7 @@ fn sweep_all(start: Instant) -> (Ended, String) {
                 // Somebody sweeps by hand.
                 Ok(None) => return (Ended::Swept, String::new()),
                 Ok(Some(swept)) => {
-                    log(step, &swept);
+                    log(&database, step, &swept);
                     delayed.extend(swept.delayed);
                     if !swept.more {
                         break;
@@ -93,13 +94,13 @@ fn failed(failure: Failure) -> (Ended, String) {
 }
 
 /// The ring moves once in days; all else is routine.
-fn log(step: Step, swept: &Swept) {
+fn log(database: &str, step: Step, swept: &Swept) {
     let level = match step {
         Step::Empty | Step::Turn | Step::Close => PgLogLevel::LOG,
-        Step::Tidy => PgLogLevel::DEBUG1,
+        Step::Restore | Step::End | Step::Delete | Step::Tidy => PgLogLevel::DEBUG1,
     };
     for line in &swept.done {
-        let message = format!("idempotence, database \"{}\": {line}", pg::current_database_name());
+        let message = format!("idempotence, database \"{database}\": {line}");
         pgrx::ereport!(level, PgSqlErrorCode::ERRCODE_SUCCESSFUL_COMPLETION, message);
     }
 }
