@@ -9,7 +9,7 @@ BEGIN
   FOREACH step IN ARRAY '{restore,end,delete,empty,turn,close,tidy}'::pg_catalog.text[] LOOP
     LOOP
       COMMIT;
-      SET TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE;
+      SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
       more := idempotence.sweep_step(step);
       IF more IS NULL THEN
         RAISE NOTICE 'another sweep is at work in this database';

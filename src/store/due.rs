@@ -4,9 +4,6 @@
 use crate::domain::identity::SessionId;
 use crate::domain::limits::SIGNS_A_TIMEOUT;
 use crate::error::Error;
-use crate::store::cache::Table;
-use crate::store::client;
-use crate::store::rel::{Access, Rel};
 use crate::store::sql::{self, ids, moment};
 use pgrx::datum::Uuid;
 
@@ -60,14 +57,11 @@ pub fn delete(sessions: &[SessionId], limit: usize) -> Result<(usize, usize), Er
             return Ok((rows, 0));
         }
     }
-    // By hand: a statement would make every backend drop what it remembers of all sessions. Of one that
-    // has ended they look at the row with each use.
-    let table = Rel::open(Table::Session, Access::Write);
-    let mut deleted = 0;
-    for saved in sessions.iter().take(limit - rows).filter_map(client::find).filter(|saved| saved.ended.is_some()) {
-        table.delete(saved.at);
-        deleted += 1;
-    }
+    // Every backend then drops what it remembers of them.
+    let statement = "
+        DELETE FROM idempotence.session WHERE id OPERATOR(pg_catalog.=) ANY ($1) AND ended_at IS NOT NULL";
+    let gone = &sessions[..sessions.len().min(limit - rows)];
+    let deleted = sql::execute(statement, &[ids(gone).into()])?;
     Ok((rows + deleted, deleted))
 }
 

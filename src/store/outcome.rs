@@ -107,12 +107,7 @@ fn find_in(number: usize, wanted: &Wanted<'_>, snapshot: Snapshot) -> Result<Opt
     find_in_open(&Rel::open(SEGMENTS[number].0, Access::Read), number, wanted, snapshot)
 }
 
-fn find_in_open(
-    table: &Rel,
-    number: usize,
-    wanted: &Wanted<'_>,
-    snapshot: Snapshot,
-) -> Result<Option<Found>, Error> {
+fn find_in_open(table: &Rel, number: usize, wanted: &Wanted<'_>, snapshot: Snapshot) -> Result<Option<Found>, Error> {
     if table.is_empty() {
         return Ok(None);
     }

@@ -263,8 +263,7 @@ const ALONE: i32 = pg_sys::AccessExclusiveLock as i32;
 
 /// Who holds a lock on a segment that keeps it from its next state.
 fn in_the_way(segment: usize) -> Result<String, Error> {
-    let query =
-        format!("SELECT held_by FROM idempotence.segments WHERE segment OPERATOR(pg_catalog.=) {segment}");
+    let query = format!("SELECT held_by FROM idempotence.segments WHERE segment OPERATOR(pg_catalog.=) {segment}");
     let held_by = sql::first::<String>(&query)?;
     Ok(held_by.map_or("whoever held it has just let go".into(), |held_by| format!("held by {held_by}")))
 }

@@ -67,7 +67,8 @@ pub fn keep_at_least(ttl_us: i64) -> Result<(), Error> {
     }
     let table = Rel::open(Table::Segment, Access::Write);
     let row = table.find(None, &mut [], Snapshot::LatestMvcc, |row: &Columns<'_>| {
-        (row.bool(CURRENT)?).then(|| (row.at(), row.int8(KEEP_US), std::array::from_fn::<_, COLUMNS, _>(|i| row.datum(i))))
+        (row.bool(CURRENT)?)
+            .then(|| (row.at(), row.int8(KEEP_US), std::array::from_fn::<_, COLUMNS, _>(|i| row.datum(i))))
     });
     let Some((at, Some(kept_us), mut columns)) = row else { return Err(lost()) };
     if kept_us < keep_us {

@@ -40,10 +40,7 @@ pub fn ids(ids: &[[u8; 16]]) -> Vec<Uuid> {
     ids.iter().map(|id| Uuid::from_bytes(*id)).collect()
 }
 
-fn by_owner<T>(
-    statement: &str,
-    work: impl FnOnce(&mut SpiClient<'_>) -> Result<T, spi::Error>,
-) -> Result<T, Error> {
+fn by_owner<T>(statement: &str, work: impl FnOnce(&mut SpiClient<'_>) -> Result<T, spi::Error>) -> Result<T, Error> {
     // Not left open: TRUNCATE refuses a table that is in use.
     let owner = Rel::open(Table::Segment, Access::Read).owner();
     pg::as_role(owner, || Spi::connect_mut(work))

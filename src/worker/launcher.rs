@@ -7,9 +7,9 @@ use crate::domain::databases::Databases;
 use crate::guc;
 use crate::pg;
 use pgrx::bgworkers::BackgroundWorkerBuilder;
+use pgrx::function_name;
 use pgrx::memcxt::PgMemoryContexts;
 use pgrx::pg_sys::panic::ErrorReport;
-use pgrx::function_name;
 use pgrx::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CStr;
@@ -311,7 +311,8 @@ fn note_visit(oid: u32) {
 }
 
 fn log(message: &str, detail: &str, hint: &str) {
-    let mut report = ErrorReport::new(PgSqlErrorCode::ERRCODE_SUCCESSFUL_COMPLETION, message.to_owned(), function_name!());
+    let mut report =
+        ErrorReport::new(PgSqlErrorCode::ERRCODE_SUCCESSFUL_COMPLETION, message.to_owned(), function_name!());
     if !detail.is_empty() {
         report = report.set_detail(detail).set_hint(hint);
     }

@@ -207,7 +207,8 @@ async fn changes_of_ttl_and_retention_drop_no_outcome_that_lives(version: Versio
         connection.text(&time_passes(1500)).await?;
         connection.text("CALL idem_sweep()").await?;
     }
-    let left = "SELECT sum(pg_relation_size(format('idempotence.outcome_%s', segment)::regclass)) FROM idempotence.segments";
+    let left =
+        "SELECT sum(pg_relation_size(format('idempotence.outcome_%s', segment)::regclass)) FROM idempotence.segments";
     ensure!(connection.text(left).await? == "0", "there are rows left");
     Ok(())
 }
@@ -233,7 +234,12 @@ async fn a_restored_ring_keeps_what_was_restored(version: Version) -> Result<()>
     connection.execute("s", "short", "1").await?;
     let dump = server.home().join("dump");
     idempotence_cluster_tests::run(
-        server.program("pg_dump").args(["-Fc", "-d"]).arg(server.connect_string(DATABASE, "postgres")).arg("-f").arg(&dump),
+        server
+            .program("pg_dump")
+            .args(["-Fc", "-d"])
+            .arg(server.connect_string(DATABASE, "postgres"))
+            .arg("-f")
+            .arg(&dump),
         None,
     )?;
     server.psql("postgres", "CREATE DATABASE restored")?;
