@@ -13,13 +13,19 @@ version=$(major_version "$pg_config")
 bindir=$("$pg_config" --bindir)
 copy=$(private_dir)/pg$version
 
+pkglibdir=$("$pg_config" --pkglibdir)
+sharedir=$("$pg_config" --sharedir)
+server_files() {
+    tar -C / -cf - "${bindir#/}" "${pkglibdir#/}" "${sharedir#/}"
+}
 if ! cmp -s "$bindir/postgres" "$copy$bindir/postgres"; then
-    pkglibdir=$("$pg_config" --pkglibdir)
-    sharedir=$("$pg_config" --sharedir)
     rm -rf "$copy" "$copy.new"
     mkdir "$copy.new"
-    tar -C / -cf - "${bindir#/}" "${pkglibdir#/}" "${sharedir#/}" | tar -C "$copy.new" -xf -
+    server_files | tar -C "$copy.new" -xf -
     mv "$copy.new" "$copy"
+else
+    # Other extensions may have been installed since.
+    server_files | tar -C "$copy" --skip-old-files -xf -
 fi
 
 say "building the extension for PostgreSQL $version"

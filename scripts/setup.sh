@@ -11,6 +11,8 @@ packages=(build-essential pkg-config libssl-dev clang libclang-dev)
 [ -n "${PG15_CONFIG:-}${PG_CONFIG:-}" ] || packages+=(postgresql-15 postgresql-server-dev-15)
 if [ "${1:-}" = test ]; then
     packages+=(shellcheck python3-venv pgbouncer)
+    # Only beside the server of its own package.
+    [ -n "${PG15_CONFIG:-}" ] || packages+=(postgresql-15-cron)
     # Another node than Debian's will do as well.
     { command -v node && command -v npm; } >/dev/null || packages+=(nodejs npm)
     [ -n "${PG18_CONFIG:-}" ] || packages+=(perl bison flex bzip2 zlib1g-dev)

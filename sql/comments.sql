@@ -6,7 +6,7 @@ DECLARE
   function pg_catalog.regprocedure;
 BEGIN
   FOR function IN SELECT f.function FROM idempotence.function_level f LOOP
-    EXECUTE pg_catalog.format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', function);
+    EXECUTE pg_catalog.format('REVOKE ALL ON ROUTINE %s FROM PUBLIC', function);
   END LOOP;
 END
 $$;
@@ -120,6 +120,10 @@ COMMENT ON FUNCTION idem_forget(text, text, text) IS
 COMMENT ON FUNCTION idem_forget(text, bigint, text) IS
   'repair: delete the outcome and the checkpoint of a request, so that it may execute again; gives whether there was one';
 
+-- Sweeping.
+COMMENT ON PROCEDURE idem_sweep() IS
+  'sweep this database once, as the background worker does: empty and turn segments, delete what is not kept any longer';
+
 -- Parts of the functions above, not to be called.
 COMMENT ON FUNCTION idempotence.execute(text, jsonb) IS 'internal to idem_run: executes the command, gives the response';
 COMMENT ON FUNCTION idempotence.returns_rows(text) IS 'internal to idem_run: whether a command gives rows';
@@ -128,6 +132,11 @@ COMMENT ON FUNCTION idempotence.recorded(text, text, jsonb, boolean, interval) I
 COMMENT ON FUNCTION idempotence.at_work() IS 'internal to the view sessions: the client sessions at work; none on a standby';
 COMMENT ON FUNCTION idempotence.retention() IS 'the setting idempotence.retention, for the view sessions';
 COMMENT ON FUNCTION idempotence.forget_cached() IS 'internal: backends read sessions and secret again after SQL wrote them';
+COMMENT ON FUNCTION idempotence.sweep_step(text) IS 'internal to idem_sweep: a step, or a batch of it; whether there is more to do, null when another sweep is at work';
+COMMENT ON FUNCTION idempotence.note_sweep() IS 'internal to idem_sweep: notes that a sweep by hand has ended';
+COMMENT ON FUNCTION idempotence.last_sweep() IS 'for the view health: when this database was swept last';
+COMMENT ON FUNCTION idempotence.launcher() IS 'for the view health: the process of the launcher; 0: it does not run, null: the library is not preloaded';
+COMMENT ON FUNCTION idempotence.naptime() IS 'the setting idempotence.naptime, for the view health';
 
 -- Views.
 COMMENT ON VIEW idempotence.sessions IS 'the standing sessions, without the dropped ones, and the client sessions, with the ended ones that are still known';
@@ -161,6 +170,28 @@ COMMENT ON COLUMN idempotence.outcomes.expires_at IS 'when it expires; null: as 
 COMMENT ON COLUMN idempotence.outcomes.segment IS 'the number of the table outcome_N that it is in; null: a reply of a client session';
 COMMENT ON COLUMN idempotence.outcomes.stream IS 'the stream of a numbered request';
 COMMENT ON COLUMN idempotence.outcomes.last IS 'the last number of a numbered request';
+
+COMMENT ON VIEW idempotence.prepared IS 'internal to segments and health: the prepared transactions of this database';
+COMMENT ON COLUMN idempotence.prepared.virtualtransaction IS 'what pg_locks calls it';
+COMMENT ON COLUMN idempotence.prepared.gid IS 'what COMMIT PREPARED calls it';
+COMMENT ON COLUMN idempotence.prepared.prepared IS 'since when';
+
+COMMENT ON VIEW idempotence.segments IS 'the ring: three tables that outcomes are recorded in by turns';
+COMMENT ON COLUMN idempotence.segments.segment IS 'N of the table outcome_N';
+COMMENT ON COLUMN idempotence.segments.state IS 'current: outcomes are recorded there; closing: somebody may still be recording there; closed: kept until due_at; empty';
+COMMENT ON COLUMN idempotence.segments.opened_at IS 'since when it is, or was, the current one';
+COMMENT ON COLUMN idempotence.segments.closed_at IS 'since when surely nobody records there';
+COMMENT ON COLUMN idempotence.segments.keep IS 'how long it is kept from closed_at on: the longest ttl it was promised for, and six minutes';
+COMMENT ON COLUMN idempotence.segments.due_at IS 'when its next state is due: to be turned away from, to be closed, to be emptied; null where nothing is in it';
+COMMENT ON COLUMN idempotence.segments.outcomes IS 'how many outcomes are in it, expired ones too, as last estimated by VACUUM or ANALYZE';
+COMMENT ON COLUMN idempotence.segments.bytes IS 'its size with index and TOAST table';
+COMMENT ON COLUMN idempotence.segments.held_by IS 'who holds a lock that keeps it from its next state';
+
+COMMENT ON VIEW idempotence.health IS 'one row a check: is the sweep at work, and what is in its way';
+COMMENT ON COLUMN idempotence.health.name IS 'what is checked';
+COMMENT ON COLUMN idempotence.health.status IS 'ok, warning or critical';
+COMMENT ON COLUMN idempotence.health.detail IS 'what was found';
+COMMENT ON COLUMN idempotence.health.hint IS 'what to do; null where nothing is to be done';
 
 COMMENT ON VIEW idempotence.function_level IS 'the functions of this extension and the level that idem_grant gives them with';
 COMMENT ON COLUMN idempotence.function_level.function IS 'its oid';
@@ -246,6 +277,12 @@ COMMENT ON COLUMN idempotence.segment.closed_at IS 'since when surely nobody wri
 COMMENT ON COLUMN idempotence.segment.keep_us IS 'how long it must be kept once closed, in microseconds';
 COMMENT ON COLUMN idempotence.segment.number IS 'N of the table outcome_N';
 COMMENT ON COLUMN idempotence.segment.current IS 'whether outcomes are recorded there';
+COMMENT ON COLUMN idempotence.segment.made_at IS 'when the ring was made: with the extension, so also by a restore';
+COMMENT ON COLUMN idempotence.segment.turned IS 'whether the ring has turned to it since it was made; if not, it may hold what was restored, and is looked through before it is emptied';
+
+COMMENT ON TABLE idempotence.sweep IS 'what the sweep remembers; it has no row after a crash or a failover';
+COMMENT ON COLUMN idempotence.sweep.swept_at IS 'when a sweep by hand ended last';
+COMMENT ON COLUMN idempotence.sweep.tidied_at IS 'when what is looked for once an hour was looked for last';
 
 COMMENT ON TABLE idempotence.checkpoint IS 'how far requests got that have no outcome yet';
 COMMENT ON COLUMN idempotence.checkpoint.digest IS 'keyed digest of session and key, what a request is looked up and locked by';

@@ -4,8 +4,8 @@
 -- has no level.
 CREATE VIEW idempotence.function_level AS
 SELECT p.oid AS function,
-       CASE WHEN p.proname OPERATOR(pg_catalog.=) ANY ('{idem_forget}'::pg_catalog.name[]) THEN 'admin'
-            WHEN p.proname OPERATOR(pg_catalog.=) ANY ('{at_work}'::pg_catalog.name[]) THEN 'monitor'
+       CASE WHEN p.proname OPERATOR(pg_catalog.=) ANY ('{idem_forget,idem_sweep,sweep_step,note_sweep}'::pg_catalog.name[]) THEN 'admin'
+            WHEN p.proname OPERATOR(pg_catalog.=) ANY ('{at_work,naptime,launcher,last_sweep}'::pg_catalog.name[]) THEN 'monitor'
             WHEN p.proname OPERATOR(pg_catalog.=) ANY (
               '{idem_begin,idem_record,idem_checkpoint,idem_release,idem_lookup,idem_once,idem_once_many,
                 idem_run,execute,returns_rows,first_column,recorded,
@@ -37,7 +37,7 @@ BEGIN
   ELSIF granted IS NULL THEN
     RAISE EXCEPTION 'level "%" does not exist', level
       USING ERRCODE = 'invalid_parameter_value', DETAIL = 'The levels are user, monitor and admin.',
-            HINT = 'user works with requests and sessions, monitor reads the views, admin does both and repairs.';
+            HINT = 'user works with requests and sessions, monitor reads the views, admin does both, sweeps and repairs.';
   END IF;
 
   EXECUTE pg_catalog.format('GRANT USAGE ON SCHEMA idempotence TO %s', role);
@@ -46,10 +46,10 @@ BEGIN
     EXECUTE pg_catalog.format('GRANT USAGE ON SCHEMA %s TO %s', '@extschema@', role);
   END IF;
   FOR function IN SELECT f.function FROM idempotence.function_level f WHERE f.level OPERATOR(pg_catalog.=) ANY (granted) LOOP
-    EXECUTE pg_catalog.format('GRANT EXECUTE ON FUNCTION %s TO %s', function, role);
+    EXECUTE pg_catalog.format('GRANT EXECUTE ON ROUTINE %s TO %s', function, role);
   END LOOP;
   IF 'monitor' OPERATOR(pg_catalog.=) ANY (granted) THEN
-    EXECUTE pg_catalog.format('GRANT SELECT ON idempotence.sessions, idempotence.outcomes TO %s', role);
+    EXECUTE pg_catalog.format('GRANT SELECT ON idempotence.sessions, idempotence.outcomes, idempotence.segments, idempotence.health TO %s', role);
     EXECUTE pg_catalog.format('GRANT EXECUTE ON FUNCTION idempotence.retention() TO %s', role);
   END IF;
   IF 'admin' OPERATOR(pg_catalog.=) ANY (granted) THEN
@@ -70,9 +70,9 @@ BEGIN
       USING ERRCODE = 'null_value_not_allowed', DETAIL = 'The function cannot do without it.', HINT = 'Name a role.';
   END IF;
   FOR function IN SELECT f.function FROM idempotence.function_level f WHERE f.level IS NOT NULL LOOP
-    EXECUTE pg_catalog.format('REVOKE ALL ON FUNCTION %s FROM %s', function, role);
+    EXECUTE pg_catalog.format('REVOKE ALL ON ROUTINE %s FROM %s', function, role);
   END LOOP;
-  EXECUTE pg_catalog.format('REVOKE ALL ON idempotence.sessions, idempotence.outcomes, idempotence.audit FROM %s', role);
+  EXECUTE pg_catalog.format('REVOKE ALL ON idempotence.sessions, idempotence.outcomes, idempotence.segments, idempotence.health, idempotence.audit FROM %s', role);
   EXECUTE pg_catalog.format('REVOKE ALL ON SCHEMA idempotence FROM %s', role);
   IF '@extschema@' OPERATOR(pg_catalog.<>) 'public' THEN
     EXECUTE pg_catalog.format('REVOKE USAGE ON SCHEMA %s FROM %s', '@extschema@', role);

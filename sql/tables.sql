@@ -148,17 +148,19 @@ CREATE TABLE idempotence.outcome_2 (LIKE idempotence.outcome_0,
   CONSTRAINT outcome_2_pkey PRIMARY KEY (digest));
 
 -- Where the ring stands. Not dumped: a restored cluster starts a fresh ring, which takes every
--- segment as written until then.
+-- segment as written until then, and looks at what is in it before it is emptied for the first time.
 CREATE TABLE idempotence.segment (
   opened_at timestamptz NOT NULL,
   closed_at timestamptz,
   keep_us   bigint      NOT NULL,
   number    smallint    NOT NULL,
   current   boolean     NOT NULL,
+  turned    boolean     NOT NULL,
+  made_at   timestamptz NOT NULL,
   CONSTRAINT segment_pkey PRIMARY KEY (number)
 );
-INSERT INTO idempotence.segment (number, current, opened_at, keep_us)
-  SELECT n, n OPERATOR(pg_catalog.=) 0, pg_catalog.clock_timestamp(), 0 FROM pg_catalog.generate_series(0, 2) n;
+INSERT INTO idempotence.segment (number, current, turned, opened_at, made_at, keep_us)
+  SELECT n, n OPERATOR(pg_catalog.=) 0, false, pg_catalog.clock_timestamp(), pg_catalog.clock_timestamp(), 0 FROM pg_catalog.generate_series(0, 2) n;
 
 CREATE TABLE idempotence.checkpoint (
   digest      uuid        NOT NULL,
@@ -192,6 +194,13 @@ CREATE TABLE idempotence.audit (
   request text        NOT NULL,
   reason  text        NOT NULL,
   found   text        NOT NULL
+);
+
+-- What the sweep remembers, in one row. Unlogged, for that is the use of it: a crash or a failover
+-- empties it, and so the next sweep knows that there was one.
+CREATE UNLOGGED TABLE idempotence.sweep (
+  swept_at  timestamptz NOT NULL,
+  tidied_at timestamptz NOT NULL
 );
 
 -- What a dump must hold. Restored rows are added to what CREATE EXTENSION makes, so none of these

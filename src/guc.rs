@@ -1,6 +1,9 @@
 //! Settings, all under the reserved prefix `idempotence.`.
 
+use crate::domain::databases::Databases;
 use pgrx::guc::{GucContext, GucFlags, GucRegistry, GucSetting, PostgresGucEnum};
+use std::ffi::CString;
+use std::time::Duration;
 
 /// What becomes of a commit with a begun request that was not recorded.
 #[derive(Clone, Copy, PartialEq, Eq, PostgresGucEnum)]
@@ -24,6 +27,9 @@ static MAX_BATCH: GucSetting<i32> = GucSetting::<i32>::new(10_000);
 static SESSION_TIMEOUT_S: GucSetting<i32> = GucSetting::<i32>::new(300);
 static WINDOW_SIZE: GucSetting<i32> = GucSetting::<i32>::new(5);
 static MAX_SESSIONS_PER_ROLE: GucSetting<i32> = GucSetting::<i32>::new(100_000);
+static NAPTIME_S: GucSetting<i32> = GucSetting::<i32>::new(10);
+static SWEEP_BATCH: GucSetting<i32> = GucSetting::<i32>::new(1_000);
+static DATABASES: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(Some(c"*"));
 static UNRECORDED: GucSetting<Unrecorded> = GucSetting::<Unrecorded>::new(Unrecorded::Error);
 
 /// The ttl of sessions that name none, and how long checkpoints are kept, in microseconds.
@@ -64,6 +70,21 @@ pub fn window_size() -> i32 {
 /// The most client sessions that a role may have at work.
 pub fn max_sessions_per_role() -> i64 {
     i64::from(MAX_SESSIONS_PER_ROLE.get())
+}
+
+/// The pause between two visits of a database by the background worker.
+pub fn naptime() -> Duration {
+    Duration::from_secs(NAPTIME_S.get().unsigned_abs().into())
+}
+
+/// The most rows in one transaction of the sweep.
+pub fn sweep_batch() -> usize {
+    SWEEP_BATCH.get().unsigned_abs() as usize
+}
+
+/// The databases that the background worker visits.
+pub fn databases() -> Databases {
+    Databases::parse(&DATABASES.get().map(|names| names.to_string_lossy().into_owned()).unwrap_or_default())
 }
 
 /// See [`Unrecorded`].
@@ -161,5 +182,38 @@ pub fn init() {
         GucContext::Suset,
         GucFlags::default(),
     );
+    init_sweep();
     crate::pg::reserve_guc_prefix(c"idempotence");
+}
+
+/// Those of the sweep.
+fn init_sweep() {
+    GucRegistry::define_int_guc(
+        c"idempotence.naptime",
+        c"The pause between two visits of a database by the background worker.",
+        c"A database without the extension is visited thirty times as rarely.",
+        &NAPTIME_S,
+        1,
+        86_400,
+        GucContext::Sighup,
+        GucFlags::UNIT_S,
+    );
+    GucRegistry::define_int_guc(
+        c"idempotence.sweep_batch",
+        c"The most rows that one transaction of the sweep ends or deletes.",
+        c"Smaller ones hold their locks for a shorter time; greater ones do the work with fewer commits.",
+        &SWEEP_BATCH,
+        1,
+        100_000,
+        GucContext::Sighup,
+        GucFlags::default(),
+    );
+    GucRegistry::define_string_guc(
+        c"idempotence.databases",
+        c"The databases that the background worker visits.",
+        c"Their names, with commas between them; a name that has a comma or a quote in it, or blanks at an end, goes in double quotes. * is all of them.",
+        &DATABASES,
+        GucContext::Sighup,
+        GucFlags::default(),
+    );
 }

@@ -21,6 +21,7 @@
 //! | [`open`] | the requests begun in this transaction, and the check before its end |
 //! | [`mod@error`] | every mistake a caller can make |
 //! | [`guc`] | settings |
+//! | [`worker`] | the background worker, which sweeps |
 //! | [`pg`] | what we need of PostgreSQL beyond pgrx |
 
 use pgrx::prelude::*;
@@ -34,13 +35,16 @@ pub mod open;
 pub mod pg;
 pub mod protocol;
 pub mod store;
+pub mod worker;
 
 pgrx::pg_module_magic!(name, version);
 
 extension_sql_file!("../sql/tables.sql", bootstrap);
 extension_sql_file!("../sql/run.sql", name = "run");
 extension_sql_file!("../sql/views.sql", name = "views", requires = [retention, forget_cached]);
-extension_sql_file!("../sql/grants.sql", name = "grants", requires = ["views"]);
+extension_sql_file!("../sql/sweep.sql", name = "sweep", requires = [sweep_step, note_sweep]);
+extension_sql_file!("../sql/health.sql", name = "health", requires = [retention, naptime, launcher, last_sweep]);
+extension_sql_file!("../sql/grants.sql", name = "grants", requires = ["views", "sweep", "health"]);
 extension_sql_file!("../sql/comments.sql", name = "comments", finalize);
 
 /// Called when the library is loaded, by the postmaster or by a backend.
@@ -50,4 +54,5 @@ pub extern "C-unwind" fn _PG_init() {
     guc::init();
     open::init();
     store::cache::init();
+    worker::init();
 }

@@ -6,7 +6,8 @@
 //!
 //! Order: whoever takes more than one takes session before registration before secret before client
 //! before request before save before mark before segment. A client's own lock is the one that is also taken shared; alone it is
-//! only ever tried for, so nobody queues behind a wait for it.
+//! only ever tried for, so nobody queues behind a wait for it. The sweep takes its own first, and only
+//! tries for the others.
 //!
 //! They belong to the (sub)transaction, not to the running portal: a cursor that fails inside a
 //! savepoint would else take the lock away while the request is still on the open list.
@@ -41,6 +42,8 @@ enum Class {
     /// The saving of a client's session: shared by those that save, so that who registers the client
     /// finds one that was prepared before a crash.
     Unsettled = 0x1DEA,
+    /// A step of the sweep.
+    Sweep = 0x1DEB,
 }
 
 /// What a registration is known by.
@@ -114,6 +117,11 @@ impl Tag {
     /// The first use of the secret.
     pub fn secret() -> Tag {
         Tag::new(0, Class::Secret)
+    }
+
+    /// A step of the sweep: one at a time.
+    pub fn sweep() -> Tag {
+        Tag::new(0, Class::Sweep)
     }
 
     fn of_id(id: &SessionId, class: Class) -> Tag {

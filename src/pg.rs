@@ -39,6 +39,20 @@ pub fn role_name(role: pg_sys::Oid) -> Option<String> {
     (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned())
 }
 
+/// The database that this backend is connected to.
+pub fn current_database() -> pg_sys::Oid {
+    // SAFETY: a variable of the backend, set when it connected.
+    unsafe { pg_sys::MyDatabaseId }
+}
+
+/// Its name.
+pub fn current_database_name() -> String {
+    // SAFETY: in a transaction; gives a string in the current memory context, or null.
+    let name = unsafe { pg_sys::get_database_name(pg_sys::MyDatabaseId) };
+    // SAFETY: not null, and terminated.
+    if name.is_null() { String::new() } else { unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned() }
+}
+
 /// Whether this server is a standby (or still recovering).
 pub fn in_recovery() -> bool {
     // SAFETY: reads shared state.
@@ -69,6 +83,13 @@ pub fn up_since() -> Option<i64> {
 pub fn max_backends() -> i64 {
     // SAFETY: a variable of the server, set when it started.
     unsafe { pg_sys::MaxBackends }.into()
+}
+
+/// How many locks all transactions together can hold, about.
+pub fn lock_table_size() -> usize {
+    // SAFETY: variables of the server, set when it started.
+    let (each, backends) = unsafe { (pg_sys::max_locks_per_xact, pg_sys::MaxBackends) };
+    each.unsigned_abs() as usize * backends.unsigned_abs() as usize
 }
 
 /// Whether nothing may be written here. Direct table access has no other check of it.
@@ -153,6 +174,25 @@ fn analysis_gives_rows(command: &CStr) -> bool {
         let rows = !plan.is_null() && pg_sys::SPI_is_cursor_plan(plan);
         pg_sys::SPI_finish();
         rows
+    }
+}
+
+/// Makes this transaction's commit wait for the disk here at most, not for standbys.
+pub fn commit_locally() {
+    // SAFETY: the strings are static; the setting goes back with the end of the transaction.
+    unsafe {
+        if pg_sys::synchronous_commit > pg_sys::SyncCommitLevel::SYNCHRONOUS_COMMIT_LOCAL_FLUSH as i32 {
+            pg_sys::set_config_option(
+                c"synchronous_commit".as_ptr(),
+                c"local".as_ptr(),
+                pg_sys::GucContext::PGC_USERSET,
+                pg_sys::GucSource::PGC_S_SESSION,
+                pg_sys::GucAction::GUC_ACTION_LOCAL,
+                true,
+                0,
+                false,
+            );
+        }
     }
 }
 

@@ -2,11 +2,12 @@
 //! a private server, in interleaved rounds; the result is a page for people.
 //!
 //! To be read in this order: [`rows`], what is compared with what; [`lab`], how one run is measured;
-//! [`wal`], how the log is, and [`slots`] what is left in the tables; [`page`], what is made of it.
+//! [`wal`], how the log is, [`slots`] what is left in the tables, and [`ring`] how they are emptied; [`page`], what is made of it.
 
 mod lab;
 mod machine;
 mod page;
+mod ring;
 mod rows;
 mod sessions;
 mod slots;
@@ -54,6 +55,10 @@ struct Options {
     #[arg(long, default_value_t = 200_000)]
     kept: u64,
 
+    /// How many outcomes are kept where the row about the ring says "many"; the goal is about 10000000
+    #[arg(long)]
+    many: Option<u64>,
+
     /// The rows to measure
     #[arg(long, value_delimiter = ',', default_values_t = rows::IDS.map(String::from))]
     rows: Vec<String>,
@@ -70,6 +75,9 @@ pub struct Plan {
     pub wal_rounds: usize,
     /// Requests sent to see what they leave behind.
     pub slot_requests: u64,
+    /// Outcomes in a segment that is emptied, and those kept where there are many.
+    pub emptied: u64,
+    pub many: u64,
 }
 
 fn main() -> Result<()> {
@@ -84,6 +92,8 @@ fn main() -> Result<()> {
         wal_transactions,
         wal_rounds,
         slot_requests,
+        emptied: slot_requests,
+        many: options.many.unwrap_or(2 * slot_requests),
     };
     let rows = rows::chosen(&options.rows)?;
 
@@ -93,6 +103,7 @@ fn main() -> Result<()> {
     for row in &rows {
         match row.id {
             rows::WAL => page.wal(row, &wal::measure(&lab, row, &plan)?),
+            ring::RING => page.ring(row, &ring::measure(&lab, &plan)?),
             sessions::SLOTS => page.slots(row, &slots::measure(&lab, &plan)?),
             _ => page.row(row, &lab.measure(row, &plan)?),
         }

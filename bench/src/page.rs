@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use crate::Plan;
 use crate::lab::{Measured, on_or_off};
+use crate::ring::{self, Found};
 use crate::rows::{CONSTANTS, Cell, Comparison, Goal, Measure, Row, Variant};
 use crate::slots::{Left, SESSIONS};
 use crate::stats::Spread;
@@ -153,6 +154,21 @@ together in SQL from the same numbers, also those that do nothing with it, so th
         }
     }
 
+    /// The row about the ring.
+    pub fn ring(&mut self, row: &Row, found: &[Found]) {
+        self.heading(row);
+        let lines = found.iter().map(|found| {
+            let (goal, reached) = ring_goal(found);
+            [found.what.clone(), with_spread(found.measured, found.decimals), goal, reached.to_owned()]
+        });
+        self.rows += &table(["", "measured", "goal", "reached"], lines);
+        for found in found.iter().filter(|found| found.goal.is_some()) {
+            let (goal, reached) = ring_goal(found);
+            let measured = with_spread(found.measured, found.decimals);
+            let _ = writeln!(self.summary, "| {}: {} | | {goal} | {measured} | {reached} |", row.title, found.what);
+        }
+    }
+
     /// Puts it together.
     pub fn end(&mut self) {
         let mut text = String::from(
@@ -263,6 +279,17 @@ fn wal_ratio(comparison: &Comparison, written: &[Vec<Written>], of: fn(&Written)
         let beyond = |place: usize| of(&round[place]) - of(&round[base]);
         beyond(comparison.ours) / beyond(comparison.theirs)
     }))
+}
+
+fn ring_goal(found: &Found) -> (String, &'static str) {
+    let median = found.measured.median;
+    let (goal, is) = match found.goal {
+        Some(ring::Goal::AtLeast(least)) => (format!("≥ {least}"), median >= least),
+        Some(ring::Goal::AtMost(most)) => (format!("≤ {most}"), median <= most),
+        Some(ring::Goal::Between(least, most)) => (format!("{least} … {most}"), (least..=most).contains(&median)),
+        None => return (String::new(), ""),
+    };
+    (goal, if is { "yes" } else { "no" })
 }
 
 fn at(measure: Measure) -> &'static str {

@@ -2,6 +2,7 @@
 
 use anyhow::{Result, bail};
 
+use crate::ring::{self, RING};
 use crate::sessions::{self, SLOTS};
 
 /// The scripts' values that are the same in each transaction.
@@ -16,8 +17,8 @@ pub const CONSTANTS: [(&str, &str); 3] = [
 pub const WAL: &str = "wal";
 
 /// All rows, in the order of the page.
-pub const IDS: [&str; 10] =
-    ["request", WAL, "replay", "run", "procedure", "once", "numbered", "heartbeat", "register", SLOTS];
+pub const IDS: [&str; 11] =
+    ["request", WAL, "replay", "run", "procedure", "once", "numbered", "heartbeat", "register", SLOTS, RING];
 
 /// What one client does again and again.
 pub struct Variant {
@@ -157,6 +158,7 @@ pub fn chosen(ids: &[String]) -> Result<Vec<Row>> {
     Ok([request(), wal(), replay(), run(), procedure(), once()]
         .into_iter()
         .chain(sessions::rows())
+        .chain([ring::row()])
         .filter(|row| ids.iter().any(|id| id == row.id))
         .collect())
 }

@@ -5,6 +5,7 @@
 
 use crate::error::Error;
 
+pub mod admin;
 pub mod client;
 pub mod ids;
 pub mod internal;

@@ -38,5 +38,6 @@ pub const TTL_US_MIN: i64 = 1_000_000;
 /// Ten years of 365 days.
 pub const TTL_US_MAX: i64 = 10 * 365 * 86_400 * 1_000_000;
 
-/// How much longer than the longest ttl a segment is kept: a time key may be that far ahead.
-pub const KEEP_SLACK_US: i64 = super::time_key::AHEAD_US_MAX;
+/// How much longer than the longest ttl a segment is kept: a time key may be so far ahead, and whoever
+/// asked at the last moment is still to be answered.
+pub const KEEP_SLACK_US: i64 = super::time_key::AHEAD_US_MAX + 60_000_000;

@@ -1,5 +1,6 @@
 //! The rules, without a server: no `pg_sys`, no I/O, nothing that can fail but by saying no.
 
+pub mod databases;
 pub mod decision;
 pub mod fingerprint;
 pub mod identity;

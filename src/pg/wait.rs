@@ -183,7 +183,7 @@ const TURN_US_MIN: i64 = 20_000;
 const TURN_US_MAX: i64 = 2_000_000;
 
 /// Sleeps, but is there at once for a cancel, a termination or the end of the postmaster.
-fn nap(us: i64) {
+pub fn nap(us: i64) {
     let ms = us.div_euclid(1000).max(1);
     let events = pg_sys::WL_LATCH_SET | pg_sys::WL_TIMEOUT | pg_sys::WL_EXIT_ON_PM_DEATH;
     // SAFETY: the backend's own latch, which others set to interrupt it.

@@ -17,3 +17,4 @@ pub mod request;
 pub mod saving;
 pub mod standing;
 pub mod steps;
+pub mod sweep;

@@ -46,9 +46,11 @@ pub enum Table {
     Reply,
     /// `idempotence.stream`
     Stream,
+    /// `idempotence.sweep`
+    Sweep,
 }
 
-const TABLES: [&str; 11] = [
+const TABLES: [&str; 12] = [
     "outcome_0",
     "outcome_1",
     "outcome_2",
@@ -60,6 +62,7 @@ const TABLES: [&str; 11] = [
     "session_live",
     "reply",
     "stream",
+    "sweep",
 ];
 
 /// Our indexes.
@@ -212,6 +215,7 @@ pub fn remembered<T: Clone>(
 pub fn oid(table: Table) -> pg_sys::Oid {
     let read = || {
         let oids = TABLES.map(look_up);
+        crate::worker::announce();
         // The callback compares with these; they stay when the rest is dropped.
         OIDS.set(oids);
         (oids, true)

@@ -1,8 +1,11 @@
 //! `idempotence.checkpoint`: how far unfinished requests got. Read and written under the request's lock.
 
 use crate::domain::decision::{CheckpointFacts, Fingerprint};
+use crate::domain::identity::Digest;
+use crate::domain::limits::KEEP_SLACK_US;
 use crate::error::{Error, Name};
 use crate::guc;
+use crate::lock::Tag;
 use crate::pg::{self, Jsonb};
 use crate::store::cache::{Index, Table};
 use crate::store::outcome::Wanted;
@@ -108,4 +111,33 @@ pub fn delete(wanted: &Wanted<'_>) -> Result<bool, Error> {
         Rel::open(Table::Checkpoint, Access::Write).delete(found.at);
     }
     Ok(found.is_some())
+}
+
+/// Deletes abandoned checkpoints, at most `limit`, a retention after they were written; how many. Those
+/// whose request is at work are left alone.
+pub fn delete_abandoned(limit: usize) -> usize {
+    let table = Rel::open(Table::Checkpoint, Access::Write);
+    let before_us = pg::now_us().saturating_sub(guc::retention_us()).saturating_sub(KEEP_SLACK_US);
+    let abandoned = |row: &Columns<'_>| row.int8(WRITTEN_AT).is_some_and(|written_at| written_at <= before_us);
+    let mut digests = Vec::new();
+    table.find(None, &mut [], Snapshot::LatestMvcc, |row: &Columns<'_>| {
+        if abandoned(row) {
+            digests.extend(row.uuid(DIGEST).map(Digest));
+        }
+        (digests.len() >= limit).then_some(())
+    });
+    let delete = |digest: &Digest| {
+        if !Tag::request(digest).try_acquire() {
+            return false;
+        }
+        let keys = &mut [rel::uuid_equals(DIGEST as i16 + 1, &digest.0)];
+        let found = table.find(Some(Index::Checkpoint), keys, Snapshot::Itself, |row: &Columns<'_>| {
+            abandoned(row).then(|| row.at())
+        });
+        found.is_some_and(|at| {
+            table.delete(at);
+            true
+        })
+    };
+    digests.iter().filter(|digest| delete(digest)).count()
 }

@@ -7,7 +7,7 @@ use crate::domain::identity::{Digest, SessionId};
 use crate::error::{Error, Name};
 use crate::pg::{self, Jsonb};
 use crate::store::rel::{self, Access, Rel, Snapshot, Tuple};
-use crate::store::segment::{self, Place, SEGMENTS};
+use crate::store::segment::{self, SEGMENTS};
 use pgrx::pg_sys;
 
 const DIGEST: usize = 0;
@@ -71,8 +71,7 @@ impl Outcome {
 pub struct Found {
     /// What it says.
     pub outcome: Outcome,
-    /// Where it is.
-    pub place: Place,
+    at: pg_sys::ItemPointerData,
     /// Whether the transaction's snapshot sees it.
     pub visible: bool,
 }
@@ -105,11 +104,14 @@ pub fn find(wanted: &Wanted<'_>, asked_at: i64, snapshot: Snapshot) -> Result<Op
 }
 
 fn find_in(number: usize, wanted: &Wanted<'_>, snapshot: Snapshot) -> Result<Option<Found>, Error> {
-    let (table, index) = SEGMENTS[number];
-    let table = Rel::open(table, Access::Read);
+    find_in_open(&Rel::open(SEGMENTS[number].0, Access::Read), number, wanted, snapshot)
+}
+
+fn find_in_open(table: &Rel, number: usize, wanted: &Wanted<'_>, snapshot: Snapshot) -> Result<Option<Found>, Error> {
     if table.is_empty() {
         return Ok(None);
     }
+    let index = SEGMENTS[number].1;
     let keys = &mut [rel::uuid_equals(DIGEST as i16 + 1, &wanted.digest.0)];
     table.find(Some(index), keys, snapshot, |row: &Columns<'_>| Some(read(row, number, wanted))).transpose()
 }
@@ -134,7 +136,7 @@ fn read(row: &Columns<'_>, segment: usize, wanted: &Wanted<'_>) -> Result<Found,
             recorded_at: row.int8(RECORDED_AT).ok_or_else(broken)?,
             expires_at: Some(row.int8(EXPIRES_AT).ok_or_else(broken)?),
         },
-        place: Place { segment, at: row.at() },
+        at: row.at(),
         visible: row.visible(),
     })
 }
@@ -143,8 +145,14 @@ fn read(row: &Columns<'_>, segment: usize, wanted: &Wanted<'_>) -> Result<Found,
 pub fn clear(wanted: &Wanted<'_>) -> Result<Option<Class>, Error> {
     let mut cleared = None;
     for number in segment::probe_order() {
-        if let Some(found) = find_in(number, wanted, Snapshot::Itself)? {
-            found.place.delete();
+        if find_in(number, wanted, Snapshot::Itself)?.is_none() {
+            continue;
+        }
+        // Looked for again under the lock that keeps the segment from being emptied and filled anew: by
+        // then another's row could stand in the place.
+        let table = Rel::open(SEGMENTS[number].0, Access::Write);
+        if let Some(found) = find_in_open(&table, number, wanted, Snapshot::Itself)? {
+            table.delete(found.at);
             cleared = Some(found.outcome.class);
         }
     }

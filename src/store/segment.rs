@@ -1,7 +1,7 @@
 //! `idempotence.segment`: the ring of the three outcome tables.
 //!
 //! Records go to the current segment; look-ups probe all three. A segment that is no longer current
-//! is emptied as a whole, `keep` after it was closed. What makes that safe:
+//! is emptied as a whole, `keep` after it was closed (see `ring.rs`). What makes that safe:
 //!
 //! * A writer locks its segment first (ROW EXCLUSIVE, which also takes in pending messages), then
 //!   checks that it is still the current one, and keeps the lock to the end of its transaction. So once
@@ -15,7 +15,6 @@ use crate::error::{Error, WAIT_BY_SETTING};
 use crate::lock;
 use crate::store::cache::{self, Pointer, Table};
 use crate::store::rel::{Access, Rel, Snapshot, Tuple};
-use pgrx::pg_sys;
 
 /// The outcome tables, by segment number.
 pub const SEGMENTS: [(Table, cache::Index); 3] = [
@@ -24,11 +23,15 @@ pub const SEGMENTS: [(Table, cache::Index); 3] = [
     (Table::Outcome2, cache::Index::Outcome2),
 ];
 
-const OPENED_AT: usize = 0;
-const KEEP_US: usize = 2;
-const NUMBER: usize = 3;
-const CURRENT: usize = 4;
-type Columns<'a> = Tuple<'a, 5>;
+pub(super) const OPENED_AT: usize = 0;
+pub(super) const CLOSED_AT: usize = 1;
+pub(super) const KEEP_US: usize = 2;
+pub(super) const NUMBER: usize = 3;
+pub(super) const CURRENT: usize = 4;
+pub(super) const TURNED: usize = 5;
+const MADE_AT: usize = 6;
+pub(super) const COLUMNS: usize = 7;
+pub(super) type Columns<'a> = Tuple<'a, COLUMNS>;
 
 /// The segment numbers in the order that look-ups probe them: the current one, where most is found, first.
 pub fn probe_order() -> [usize; 3] {
@@ -65,7 +68,8 @@ pub fn keep_at_least(ttl_us: i64) -> Result<(), Error> {
     }
     let table = Rel::open(Table::Segment, Access::Write);
     let row = table.find(None, &mut [], Snapshot::LatestMvcc, |row: &Columns<'_>| {
-        (row.bool(CURRENT)?).then(|| (row.at(), row.int8(KEEP_US), std::array::from_fn::<_, 5, _>(|i| row.datum(i))))
+        (row.bool(CURRENT)?)
+            .then(|| (row.at(), row.int8(KEEP_US), std::array::from_fn::<_, COLUMNS, _>(|i| row.datum(i))))
     });
     let Some((at, Some(kept_us), mut columns)) = row else { return Err(lost()) };
     if kept_us < keep_us {
@@ -79,15 +83,11 @@ pub fn keep_at_least(ttl_us: i64) -> Result<(), Error> {
     Ok(())
 }
 
-/// When the oldest of the segments was opened. A restore starts a fresh ring.
+/// When the ring was made: a restore makes a fresh one.
 pub fn ring_since() -> i64 {
     let table = Rel::open(Table::Segment, Access::Read);
-    let mut since = i64::MAX;
-    table.find(None, &mut [], Snapshot::LatestMvcc, |row: &Columns<'_>| -> Option<()> {
-        since = since.min(row.int8(OPENED_AT)?);
-        None
-    });
-    since
+    let since = table.find(None, &mut [], Snapshot::LatestMvcc, |row: &Columns<'_>| row.int8(MADE_AT));
+    since.unwrap_or_else(|| lost().raise())
 }
 
 fn pointer() -> Pointer {
@@ -109,22 +109,6 @@ fn read() -> (Pointer, bool) {
     }
 }
 
-fn lost() -> Error {
+pub(super) fn lost() -> Error {
     Error::Corrupted { message: "table \"idempotence.segment\" has no current segment".into() }
-}
-
-/// A row's place, with the segment that it is in.
-#[derive(Clone, Copy)]
-pub struct Place {
-    /// The segment's number.
-    pub segment: usize,
-    /// The row in it.
-    pub at: pg_sys::ItemPointerData,
-}
-
-impl Place {
-    /// Deletes the row.
-    pub fn delete(&self) {
-        Rel::open(SEGMENTS[self.segment].0, Access::Write).delete(self.at);
-    }
 }

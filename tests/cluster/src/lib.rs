@@ -94,13 +94,23 @@ impl Deref for Cluster {
 impl Cluster {
     /// Starts a fresh one.
     pub fn start(version: Version) -> Result<Self> {
+        Self::start_with(version, &[])
+    }
+
+    /// Starts a fresh one with the background worker, which visits every second.
+    pub fn start_preloaded(version: Version) -> Result<Self> {
+        Self::start_with(version, &[("shared_preload_libraries", "idempotence"), ("idempotence.naptime", "1s")])
+    }
+
+    /// Starts a fresh one with settings of its own.
+    pub fn start_with(version: Version, settings: &[(&str, &str)]) -> Result<Self> {
         // Processes are killed here, never the machine: what was written is there without fsync.
-        let server = Server::builder(version.pg_config()?)
+        let builder = Server::builder(version.pg_config()?)
             .conf("fsync", "off")
             .conf("max_prepared_transactions", "10")
-            .conf("allow_in_place_tablespaces", "on")
-            .start()?;
-        Ok(Self(server))
+            .conf("allow_in_place_tablespaces", "on");
+        let builder = settings.iter().fold(builder, |builder, (name, value)| builder.conf(name, value));
+        Ok(Self(builder.start()?))
     }
 
     /// A streaming standby of it.

@@ -38,7 +38,7 @@ SELECT function FROM regress_functions WHERE has_function_privilege('regress_pri
 SELECT function FROM regress_functions WHERE NOT has_function_privilege('regress_privileges_admin', oid, 'EXECUTE') ORDER BY function::text COLLATE "C";
 SELECT role, relation, p FROM (VALUES ('regress_privileges_other'), ('regress_privileges_monitor'), ('regress_privileges_admin'), ('regress_privileges_nobody')) r (role),
   regress_relations, unnest('{SELECT,INSERT,UPDATE,DELETE,TRUNCATE,REFERENCES,TRIGGER}'::text[]) p
-WHERE relkind IN ('r', 'v') AND has_table_privilege(role, oid, p) ORDER BY 1, 2::text COLLATE "C", 3;
+WHERE relkind IN ('r', 'v') AND has_table_privilege(role, oid, p) ORDER BY role, relation::text COLLATE "C", p;
 SELECT role, s FROM (VALUES ('regress_privileges_other'), ('regress_privileges_monitor'), ('regress_privileges_admin'), ('regress_privileges_nobody')) r (role),
   unnest('{USAGE,CREATE}'::text[]) s WHERE has_schema_privilege(role, 'idempotence', s) ORDER BY 1;
 -- granted twice is granted once

@@ -24,6 +24,8 @@ pub struct Session {
     request_id: Option<usize>,
     streams: [Stream; 2],
     saved: bool,
+    /// Past its end, though nobody has noted it.
+    silent: bool,
     ended: Option<End>,
     /// Ended where nothing had to be remembered of it.
     gone: bool,
@@ -93,7 +95,7 @@ impl Memory {
 
     /// Sessions that have not ended.
     pub fn alive(&self) -> Vec<usize> {
-        (0..self.sessions.len()).filter(|&session| self.sessions[session].ended.is_none()).collect()
+        (0..self.sessions.len()).filter(|&session| self.check_alive(session).is_ok()).collect()
     }
 
     /// Nobody uses it in an open transaction.
@@ -109,12 +111,6 @@ impl Memory {
     /// Where a session's stream is, for whoever chooses numbers.
     pub fn stream(&self, by: usize, session: usize, stream: usize) -> Stream {
         self.view(by, session).streams[stream].clone()
-    }
-
-    /// Whether the answer may also be that nothing is known of the session: what a backend has looked up
-    /// once it remembers for longer than the tables do.
-    pub fn may_be_unknown(&self, step: &Step) -> bool {
-        matches!(step, Step::Call { session, .. } if self.sessions[*session].gone)
     }
 
     /// The answer that a step must get; what it does is done.
@@ -141,7 +137,7 @@ impl Memory {
             }
             Step::Close { session } => self.close(by, *session),
             Step::Silence { session } => {
-                self.end(*session, End::Over);
+                self.sessions[*session].silent = true;
                 Ok(String::new())
             }
             Step::Call { session, call } => {
@@ -267,19 +263,29 @@ impl Memory {
             if self.holds(1 - by, Lock::Session(former)) {
                 return Err("55P03");
             }
-            if resume {
+            let silent = self.sessions[former].silent;
+            if resume && !silent {
                 return resumed(self, former);
             }
-            self.end(former, End::Fenced);
+            self.end(former, if silent { End::Over } else { End::Fenced });
         }
         let streams = Default::default();
-        self.sessions.push(Session { kind, client, request_id: id, streams, saved: false, ended: None, gone: false });
+        self.sessions.push(Session {
+            kind,
+            client,
+            request_id: id,
+            streams,
+            saved: false,
+            silent: false,
+            ended: None,
+            gone: false,
+        });
         Ok(format!("f|{}|1", self.sessions.len() - 1))
     }
 
     fn end(&mut self, session: usize, how: End) {
         let session = &mut self.sessions[session];
-        let how = *session.ended.get_or_insert(how);
+        session.ended = Some(how);
         session.gone = how == End::Over && !session.saved && session.request_id.is_none();
     }
 
@@ -287,6 +293,7 @@ impl Memory {
         match self.sessions[session].ended {
             Some(End::Over) => return Ok("f".into()),
             Some(End::Fenced) => return Err("ID005"),
+            None if self.sessions[session].silent => return Ok("f".into()),
             None if self.holds(1 - by, Lock::Session(session)) => return Err("55P03"),
             None => {}
         }
@@ -296,6 +303,7 @@ impl Memory {
 
     fn check_alive(&self, session: usize) -> Result<(), &'static str> {
         match self.sessions[session].ended {
+            None if self.sessions[session].silent => Err("ID004"),
             None => Ok(()),
             Some(End::Over) => Err("ID004"),
             Some(End::Fenced) => Err("ID005"),
@@ -305,6 +313,9 @@ impl Memory {
     // Requests
 
     fn call(&mut self, by: usize, session: usize, call: &Call) -> Answer {
+        if self.sessions[session].gone {
+            return Err("ID004");
+        }
         match call {
             Call::Begin { stream, range, payload, said } => {
                 let begun = Begun { session, stream: *stream, range: *range, payload: *payload, said: *said };
@@ -382,9 +393,6 @@ impl Memory {
         if self.open_request(by, begun.session, begun.stream, begun.range.0).is_ok() {
             return Err("ID002");
         }
-        if self.works_in(by, lane) {
-            return Err("ID006");
-        }
         self.check_alive(begun.session)?;
         let free = !self.holds(1 - by, lane);
         let session = self.view(by, begun.session);
@@ -405,6 +413,9 @@ impl Memory {
         }
         if checkpoint.is_some_and(|checkpoint| differs(checkpoint.payload)) {
             return Err("ID001");
+        }
+        if self.works_in(by, lane) {
+            return Err("ID006");
         }
         if !free {
             return Ok("in_progress||".into());

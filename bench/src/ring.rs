@@ -1,0 +1,329 @@
+//! The ring of segments: what emptying one costs, and what it does to those at work; what many kept
+//! outcomes cost; what a busy sweep takes; whether the tables stay as large as they are.
+
+use std::fs;
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+
+use crate::Plan;
+use crate::lab::{COPY, Lab};
+use crate::rows::{CONSTANTS, KEY, Keygen, OFF_4, Row};
+use crate::stats::Spread;
+
+/// The row's id.
+pub const RING: &str = "ring";
+
+/// What the others are held against.
+const FEW: u64 = 100_000;
+const CLIENTS: u32 = 4;
+const CYCLES: u64 = 12;
+
+/// One line of the row.
+pub struct Found {
+    pub what: String,
+    pub measured: Spread,
+    pub decimals: usize,
+    /// At least, or at most.
+    pub goal: Option<Goal>,
+}
+
+/// What is to be reached.
+#[derive(Clone, Copy)]
+pub enum Goal {
+    AtLeast(f64),
+    AtMost(f64),
+    Between(f64, f64),
+}
+
+pub fn row() -> Row {
+    Row {
+        id: RING,
+        title: "The ring of segments",
+        text: "*Emptying*: a segment full of expired outcomes, as the sweep does it (`TRUNCATE`, its locks taken one by one without \
+waiting), against `DELETE` and `VACUUM` of as many rows in the hand-written table. *While it happens*: four clients begin and record \
+without a pause; the 99th percentile of their transactions in the second of the emptying, against that of the second before. *Many \
+kept*: time of begin and record under random keys, outcomes spread over the three segments, a third each. *A busy sweep*: the \
+same clients' rate beside a connection that calls `idem_sweep()` without a pause, which the worker does once in ten seconds. *Cycles*: \
+requests, then half a retention passes, and a sweep, again and again; what all tables take at the end, catalogs included, against what they take \
+after the third turn.",
+        variants: Vec::new(),
+        comparisons: Vec::new(),
+        cells: vec![OFF_4],
+        goal_cells: vec![OFF_4],
+    }
+}
+
+/// All of it.
+pub fn measure(lab: &Lab, plan: &Plan) -> Result<Vec<Found>> {
+    let rounds = plan.wal_rounds;
+    let mut found = Vec::new();
+    lab.fresh_copy()?;
+    // As after the first lap: nothing in it was restored.
+    lab.psql(COPY, "CALL idem_sweep(); UPDATE idempotence.segment SET turned = true")?;
+    emptying(lab, plan.emptied, rounds, &mut found)?;
+    while_it_happens(lab, plan, rounds, &mut found)?;
+    busy(lab, plan, &mut found)?;
+    many(lab, plan, &mut found)?;
+    cycles(lab, plan.wal_transactions, &mut found)?;
+    Ok(found)
+}
+
+/// Rows as the extension writes them, expired or not, in one of its segments.
+fn fill(segment: u64, rows: u64, expired: bool) -> String {
+    let (expires_at, closed_at) = if expired {
+        ("now() - interval '1 day'", "now() - interval '60 days'")
+    } else {
+        ("now() + interval '7 days'", "now()")
+    };
+    format!(
+        "INSERT INTO idempotence.outcome_{segment} (digest, session, recorded_at, expires_at, recorded_by, class, key, response)
+         SELECT gen_random_uuid(), s.id, now(), {expires_at}, 10, 's', 'filled ' || n,
+                '{{\"status\": \"booked\", \"transfer\": 4711}}'
+           FROM generate_series(1, {rows}) n, idempotence.session s WHERE s.name = 'payments';
+         UPDATE idempotence.segment SET closed_at = {closed_at} WHERE number = {segment} AND NOT current;
+         CHECKPOINT"
+    )
+}
+
+fn emptying(lab: &Lab, rows: u64, rounds: usize, found: &mut Vec<Found>) -> Result<()> {
+    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    for round in 0..rounds {
+        eprintln!("ring: emptying {rows} outcomes, round {} of {rounds}", round + 1);
+        lab.psql(COPY, &fill(1, rows, true))?;
+        ours.push(timed(lab, &["SELECT idempotence.sweep_step('empty')"])?);
+        if lab.psql(COPY, "SELECT pg_relation_size('idempotence.outcome_1')")? != "0" {
+            bail!("the segment is not empty");
+        }
+        lab.psql(
+            COPY,
+            &format!(
+                "INSERT INTO request (scope, key, fingerprint, response, expires_at)
+                 SELECT 'filled', gen_random_uuid(), sha256(n::text::bytea), '{{\"status\": \"booked\", \"transfer\": 4711}}', now() - interval '1 day'
+                   FROM generate_series(1, {rows}) n;
+                 CHECKPOINT"
+            ),
+        )?;
+        theirs.push(timed(lab, &["DELETE FROM request WHERE expires_at < now()", "VACUUM request"])?);
+    }
+    let ratios = Spread::of(ours.iter().zip(&theirs).map(|(ours, theirs)| theirs / ours));
+    found.push(Found {
+        what: format!("emptying {rows} outcomes, ms"),
+        measured: Spread::of(ours),
+        decimals: 1,
+        goal: None,
+    });
+    found.push(Found {
+        what: "`DELETE` and `VACUUM` of as many, ms".into(),
+        measured: Spread::of(theirs),
+        decimals: 0,
+        goal: None,
+    });
+    found.push(Found {
+        what: "time by hand / emptying".into(),
+        measured: ratios,
+        decimals: 0,
+        goal: Some(Goal::AtLeast(100.0)),
+    });
+    Ok(())
+}
+
+/// Milliseconds that the statements take, as psql measures them.
+fn timed(lab: &Lab, statements: &[&str]) -> Result<f64> {
+    let script = format!("\\timing on\n{};\n", statements.join(";\n"));
+    let output = lab.psql(COPY, &script)?;
+    let times = output.lines().filter_map(|line| line.strip_prefix("Time: ")?.split(' ').next()?.parse::<f64>().ok());
+    Ok(times.sum())
+}
+
+/// Begin and record, nothing between.
+fn script(keys: Keygen) -> String {
+    format!(
+        "{}BEGIN;\nSELECT * FROM idem_begin('payments', {KEY});\nSELECT idem_record('payments', {KEY}, :response);\nCOMMIT;\n",
+        keys.script()
+    )
+}
+
+fn load(lab: &Lab, number: u64, how_long: [&str; 2], script: &str, extra: &[&str]) -> Result<Child> {
+    let path = lab.data_dir().join(format!("ring_{number}.sql"));
+    fs::write(&path, script)?;
+    let mut command = lab.program("pgbench");
+    command.args(["-n", "-M", "prepared", "-c", &CLIENTS.to_string(), "-j", "2"]).args(how_long);
+    for (name, value) in CONSTANTS {
+        command.arg("-D").arg(format!("{name}={value}"));
+    }
+    command.arg("-D").arg(format!("n={}", number * 1_000_000)).args(extra);
+    command.arg("-f").arg(&path).arg(format!("{} options='-c synchronous_commit=off'", lab.connect_string()));
+    command.current_dir(lab.data_dir()).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.spawn().context("cannot run pgbench")
+}
+
+fn output(child: Child) -> Result<String> {
+    let output = child.wait_with_output()?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    if !output.status.success() {
+        bail!("pgbench failed:\n{text}{}", String::from_utf8_lossy(&output.stderr));
+    }
+    Ok(text)
+}
+
+fn while_it_happens(lab: &Lab, plan: &Plan, rounds: usize, found: &mut Vec<Found>) -> Result<()> {
+    let mut ratios = Vec::new();
+    for round in 0..rounds.max(3) {
+        eprintln!("ring: emptying under load, round {} of {}", round + 1, rounds.max(3));
+        lab.psql(COPY, &fill(1, plan.emptied, true))?;
+        let child =
+            load(lab, 100 + round as u64, ["-T", "6"], &script(Keygen::Ascending), &["-l", "--log-prefix=ring"])?;
+        std::thread::sleep(Duration::from_secs(3));
+        let at: f64 = lab
+            .psql(
+                COPY,
+                "SELECT extract(epoch FROM clock_timestamp()) AS at \\gset\nSELECT idempotence.sweep_step('empty');\nSELECT :at",
+            )?
+            .lines()
+            .last()
+            .and_then(|line| line.parse().ok())
+            .context("no time")?;
+        output(child)?;
+        let transactions = read_log(lab)?;
+        let p99 = |from: f64| {
+            let inside = transactions.iter().filter(|(ended, _)| (from..from + 1.0).contains(ended));
+            let mut latencies: Vec<f64> = inside.map(|(_, us)| *us).collect();
+            latencies.sort_by(f64::total_cmp);
+            latencies.get(latencies.len() * 99 / 100).copied().context("no transaction in that second")
+        };
+        ratios.push(p99(at)? / p99(at - 1.0)?);
+    }
+    found.push(Found {
+        what: "begin and record, 99th percentile while it happens / before".into(),
+        measured: Spread::of(ratios),
+        decimals: 2,
+        goal: Some(Goal::AtMost(2.0)),
+    });
+    Ok(())
+}
+
+/// When each transaction ended, and how long it took; the files are read once.
+fn read_log(lab: &Lab) -> Result<Vec<(f64, f64)>> {
+    let mut transactions = Vec::new();
+    for entry in fs::read_dir(lab.data_dir())? {
+        let path = entry?.path();
+        let is_log = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("ring."));
+        if !is_log {
+            continue;
+        }
+        for line in fs::read_to_string(&path)?.lines() {
+            let words: Vec<f64> = line.split(' ').filter_map(|word| word.parse().ok()).collect();
+            if let [_, _, latency_us, _, seconds, us] = words[..] {
+                transactions.push((seconds + us / 1e6, latency_us));
+            }
+        }
+        fs::remove_file(&path)?;
+    }
+    Ok(transactions)
+}
+
+/// Transactions a second.
+fn rate(lab: &Lab, number: u64, seconds: u64, script: &str) -> Result<f64> {
+    let text = output(load(lab, number, ["-T", &seconds.to_string()], script, &[])?)?;
+    let line = text.lines().find_map(|line| line.strip_prefix("tps = ")?.split(' ').next()?.parse().ok());
+    line.with_context(|| format!("pgbench gives no rate:\n{text}"))
+}
+
+fn busy(lab: &Lab, plan: &Plan, found: &mut Vec<Found>) -> Result<()> {
+    let seconds = u64::from(plan.seconds) + 1;
+    let mut ratios = Vec::new();
+    for round in 0..plan.rounds as u64 {
+        eprintln!("ring: a busy sweep, round {} of {}", round + 1, plan.rounds);
+        // Another one first each time.
+        let (mut idle, mut swept) = (0.0, 0.0);
+        for turn in 0..2 {
+            let number = 200 + 2 * round + turn;
+            if (round + turn) % 2 == 0 {
+                idle = rate(lab, number, seconds, &script(Keygen::Ascending))?;
+            } else {
+                let sweeps = sweep_without_pause(lab, seconds)?;
+                swept = rate(lab, number, seconds, &script(Keygen::Ascending))?;
+                output(sweeps)?;
+            }
+        }
+        ratios.push(swept / idle);
+    }
+    found.push(Found {
+        what: "begin and record a second, beside a sweep without pause / without one".into(),
+        measured: Spread::of(ratios),
+        decimals: 2,
+        goal: None,
+    });
+    Ok(())
+}
+
+/// One connection that calls the procedure again and again.
+fn sweep_without_pause(lab: &Lab, seconds: u64) -> Result<Child> {
+    let path = lab.data_dir().join("ring_sweep.sql");
+    fs::write(&path, "CALL idem_sweep();\n")?;
+    let mut command = lab.program("pgbench");
+    command.args(["-n", "-c", "1", "-T", &seconds.to_string(), "-f"]).arg(&path);
+    command.arg(format!("{} options='-c client_min_messages=warning'", lab.connect_string()));
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.spawn().context("cannot run pgbench")
+}
+
+fn many(lab: &Lab, plan: &Plan, found: &mut Vec<Found>) -> Result<()> {
+    let seconds = u64::from(plan.seconds) + 2;
+    let mut of = [Vec::new(), Vec::new()];
+    for (kept, times) in [FEW, plan.many].into_iter().zip(&mut of) {
+        eprintln!("ring: {kept} kept outcomes");
+        lab.fresh_copy()?;
+        lab.psql(COPY, "TRUNCATE idempotence.outcome_0, idempotence.outcome_1, idempotence.outcome_2")?;
+        for segment in 0..3 {
+            lab.psql(COPY, &fill(segment, kept / 3, false))?;
+        }
+        lab.psql(COPY, "VACUUM (ANALYZE) idempotence.outcome_0, idempotence.outcome_1, idempotence.outcome_2")?;
+        for round in 0..plan.rounds as u64 {
+            let rate = rate(lab, 400 + round, seconds, &script(Keygen::Random))?;
+            times.push(1.0 / rate);
+        }
+    }
+    let [few, many] = of;
+    let ratio = Spread::of(many).median / Spread::of(few).median;
+    found.push(Found {
+        what: format!("time of begin and record, random keys, {} kept / {FEW}", plan.many),
+        measured: Spread { low: ratio, median: ratio, high: ratio },
+        decimals: 2,
+        goal: Some(Goal::AtMost(1.3)),
+    });
+    Ok(())
+}
+
+fn cycles(lab: &Lab, requests: u64, found: &mut Vec<Found>) -> Result<()> {
+    lab.fresh_copy()?;
+    lab.psql(COPY, "CALL idem_sweep(); TRUNCATE idempotence.outcome_0; UPDATE idempotence.segment SET turned = true")?;
+    let each = (requests / u64::from(CLIENTS)).to_string();
+    let size = || -> Result<f64> {
+        let bytes = "SELECT sum(pg_total_relation_size(oid)) FROM pg_class
+                      WHERE relnamespace = 'idempotence'::regnamespace AND relkind = 'r'
+                         OR relname IN ('pg_class', 'pg_attribute', 'pg_depend', 'pg_index')";
+        Ok(lab.psql(COPY, bytes)?.parse()?)
+    };
+    let mut sizes = Vec::new();
+    for cycle in 0..CYCLES {
+        eprintln!("ring: cycle {} of {CYCLES}", cycle + 1);
+        let child = load(lab, 600 + cycle, ["-t", &each], &script(Keygen::Random), &[])?;
+        output(child)?;
+        // Half a retention and a little more.
+        let passes = "UPDATE idempotence.segment SET opened_at = opened_at - keep_us / 1e6 * interval '0.51 s',
+                                                     closed_at = closed_at - keep_us / 1e6 * interval '0.51 s'";
+        lab.psql(COPY, &format!("{passes}; CALL idem_sweep(); CALL idem_sweep()"))?;
+        sizes.push(size()?);
+    }
+    let ratio = sizes[sizes.len() - 1] / sizes[3];
+    found.push(Found {
+        what: format!("size of all tables after {CYCLES} cycles of {requests} requests / after the fourth"),
+        measured: Spread { low: ratio, median: ratio, high: ratio },
+        decimals: 2,
+        goal: Some(Goal::Between(0.8, 1.2)),
+    });
+    Ok(())
+}

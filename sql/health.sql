@@ -1,0 +1,127 @@
+-- The prepared transactions of this database, by what pg_locks calls them: each has the lock of its own id.
+CREATE VIEW idempotence.prepared AS
+SELECT l.virtualtransaction, p.gid, p.prepared
+FROM pg_catalog.pg_prepared_xacts p
+JOIN pg_catalog.pg_locks l
+  ON l.locktype OPERATOR(pg_catalog.=) 'transactionid' AND l.mode OPERATOR(pg_catalog.=) 'ExclusiveLock' AND l.pid IS NULL
+ AND l.transactionid OPERATOR(pg_catalog.=) p.transaction
+WHERE p.database OPERATOR(pg_catalog.=) pg_catalog.current_database();
+
+-- The state of the ring, and what a DBA has to know of it all. Granted by idem_grant(role, 'monitor').
+
+-- What is in the way of a segment is whoever holds a lock on it, or on its TOAST table, that conflicts
+-- with the lock that its next state takes: SHARE to be closed, ACCESS EXCLUSIVE to be emptied.
+CREATE VIEW idempotence.segments WITH (security_barrier) AS
+SELECT r.segment, r.state, r.opened_at, r.closed_at, r.keep,
+       CASE WHEN r.blank THEN NULL WHEN r.state OPERATOR(pg_catalog.=) 'current' THEN r.opened_at OPERATOR(pg_catalog.+) (r.keep OPERATOR(pg_catalog./) 2)
+            WHEN r.state OPERATOR(pg_catalog.=) 'closing' THEN r.turned_at
+            ELSE r.closed_at OPERATOR(pg_catalog.+) r.keep END AS due_at,
+       r.outcomes, r.bytes,
+       CASE WHEN r.state OPERATOR(pg_catalog.=) ANY ('{closing,closed}'::pg_catalog.text[]) THEN
+         (SELECT pg_catalog.string_agg(DISTINCT h.holder, ', ')
+          FROM pg_catalog.pg_locks l
+          LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid OPERATOR(pg_catalog.=) l.pid
+          LEFT JOIN idempotence.prepared p ON l.pid IS NULL AND p.virtualtransaction OPERATOR(pg_catalog.=) l.virtualtransaction
+          CROSS JOIN LATERAL (SELECT CASE WHEN l.pid IS NULL
+            THEN pg_catalog.format('prepared transaction "%s", since %s', p.gid, pg_catalog.date_trunc('second', p.prepared))
+            ELSE pg_catalog.format('process %s (%s), since %s', l.pid,
+                   pg_catalog.concat_ws(', ', a.backend_type, a.usename, NULLIF(a.application_name, ''), a.state),
+                   pg_catalog.date_trunc('second', a.xact_start)) END) h (holder)
+          WHERE l.granted AND l.relation OPERATOR(pg_catalog.=) ANY (r.relations)
+            AND l.database OPERATOR(pg_catalog.=) r.database
+            AND l.pid IS DISTINCT FROM pg_catalog.pg_backend_pid()
+            AND (r.state OPERATOR(pg_catalog.=) 'closed'
+                 OR l.mode OPERATOR(pg_catalog.<>) ALL ('{AccessShareLock,RowShareLock,ShareLock}'::pg_catalog.text[])))
+       END AS held_by
+FROM (SELECT s.number::pg_catalog.int4 AS segment,
+             CASE WHEN s.current THEN 'current'
+                  WHEN s.closed_at IS NULL THEN 'closing'
+                  WHEN b.blank THEN 'empty'
+                  ELSE 'closed' END AS state,
+             s.opened_at, s.closed_at, b.blank,
+             pg_catalog.make_interval(secs => s.keep_us OPERATOR(pg_catalog./) 1e6) AS keep,
+             (SELECT n.opened_at FROM idempotence.segment n WHERE n.current) AS turned_at,
+             GREATEST(c.reltuples, 0)::pg_catalog.int8 AS outcomes,
+             pg_catalog.pg_total_relation_size(c.oid) AS bytes,
+             ARRAY[c.oid, c.reltoastrelid] AS relations,
+             (SELECT d.oid FROM pg_catalog.pg_database d
+              WHERE d.datname OPERATOR(pg_catalog.=) pg_catalog.current_database()) AS database
+      FROM idempotence.segment s
+      JOIN pg_catalog.pg_class c
+        ON c.oid OPERATOR(pg_catalog.=) pg_catalog.to_regclass(pg_catalog.concat('idempotence.outcome_', s.number))
+      CROSS JOIN LATERAL (SELECT pg_catalog.pg_relation_size(c.oid) OPERATOR(pg_catalog.=) 0) b (blank)) r
+ORDER BY r.segment;
+
+-- One row a check. What a check takes for late is far beyond what is normal.
+CREATE VIEW idempotence.health WITH (security_barrier) AS
+SELECT v.name, v.status, v.detail, CASE WHEN v.status OPERATOR(pg_catalog.<>) 'ok' THEN v.hint END AS hint
+FROM (SELECT idempotence.launcher() AS launcher, idempotence.last_sweep() AS last_sweep, idempotence.naptime() AS naptime,
+             pg_catalog.pg_is_in_recovery() AS standby, pg_catalog.clock_timestamp() AS now) w
+CROSS JOIN LATERAL (
+  SELECT 1, 'worker',
+         CASE WHEN w.standby OR w.launcher OPERATOR(pg_catalog.>) 0 THEN 'ok'
+              WHEN w.launcher IS NOT NULL THEN 'critical'
+              WHEN w.last_sweep OPERATOR(pg_catalog.>) (w.now OPERATOR(pg_catalog.-) '25 hours'::pg_catalog.interval) THEN 'ok'
+              ELSE 'warning' END,
+         CASE WHEN w.standby THEN 'this is a standby; the primary sweeps'
+              WHEN w.launcher OPERATOR(pg_catalog.>) 0 THEN pg_catalog.format('the launcher is process %s', w.launcher)
+              WHEN w.launcher IS NULL THEN 'the library is not preloaded'
+              ELSE 'the launcher does not run' END,
+         CASE WHEN w.launcher IS NULL
+              THEN 'Add idempotence to shared_preload_libraries and restart, or have a scheduler CALL idem_sweep().'
+              ELSE 'The server log tells why; it is started again every few seconds. Is max_worker_processes large enough?' END
+  UNION ALL
+  SELECT 2, 'sweep',
+         CASE WHEN w.standby OR w.last_sweep OPERATOR(pg_catalog.>) (w.now OPERATOR(pg_catalog.-)
+                CASE WHEN w.launcher IS NULL THEN '25 hours'::pg_catalog.interval
+                     ELSE (w.naptime OPERATOR(pg_catalog.*) 10) OPERATOR(pg_catalog.+) '1 minute'::pg_catalog.interval END) THEN 'ok'
+              ELSE 'warning' END,
+         CASE WHEN w.standby THEN 'this is a standby; the primary sweeps'
+              WHEN w.last_sweep IS NULL THEN 'this database was not swept since the server came up'
+              ELSE pg_catalog.format('swept %s ago', pg_catalog.date_trunc('second', w.now OPERATOR(pg_catalog.-) w.last_sweep)) END,
+         CASE WHEN w.launcher IS NULL THEN 'CALL idem_sweep(), and have a scheduler do so at least daily.'
+              ELSE 'Does idempotence.databases leave this database out? The server log tells of errors.' END
+  UNION ALL
+  SELECT 3, 'ring',
+         CASE WHEN pg_catalog.bool_or(s.due_at OPERATOR(pg_catalog.+) s.keep OPERATOR(pg_catalog.<) w.now) THEN 'critical'
+              WHEN pg_catalog.count(*) OPERATOR(pg_catalog.>) 0 THEN 'warning' ELSE 'ok' END,
+         COALESCE(pg_catalog.string_agg(pg_catalog.format('segment %s should have been %s %s ago%s', s.segment,
+                    CASE s.state WHEN 'current' THEN 'turned away from' WHEN 'closing' THEN 'closed' ELSE 'emptied' END,
+                    pg_catalog.date_trunc('second', w.now OPERATOR(pg_catalog.-) s.due_at),
+                    CASE WHEN s.held_by IS NOT NULL THEN pg_catalog.concat('; held by ', s.held_by) ELSE '' END),
+                  '. ' ORDER BY s.due_at), 'nothing is overdue'),
+         'Expired outcomes take space until then; nothing else is wrong. End the transaction that holds the segment, or wait for its end; if there is none, look at the rows above.'
+  FROM idempotence.segments s
+  WHERE s.due_at OPERATOR(pg_catalog.<) (w.now OPERATOR(pg_catalog.-) '2 minutes'::pg_catalog.interval
+                                         OPERATOR(pg_catalog.-) (w.naptime OPERATOR(pg_catalog.*) 10))
+  UNION ALL
+  SELECT 4, 'prepared transactions',
+         CASE WHEN pg_catalog.count(*) OPERATOR(pg_catalog.>) 0 THEN 'warning' ELSE 'ok' END,
+         COALESCE(pg_catalog.string_agg(pg_catalog.format('"%s" holds requests since %s', p.gid, pg_catalog.date_trunc('second', p.prepared)),
+                  ', ' ORDER BY p.prepared), 'none holds a request for more than five minutes'),
+         'COMMIT PREPARED or ROLLBACK PREPARED them: their requests are in progress until then.'
+  FROM idempotence.prepared p
+  WHERE p.prepared OPERATOR(pg_catalog.<) (w.now OPERATOR(pg_catalog.-) '5 minutes'::pg_catalog.interval)
+    AND EXISTS (SELECT FROM pg_catalog.pg_locks l
+                WHERE l.pid IS NULL AND l.locktype OPERATOR(pg_catalog.=) 'advisory'
+                  AND l.objsubid OPERATOR(pg_catalog.>=) 7649 AND l.objsubid OPERATOR(pg_catalog.<=) 7658
+                  AND l.virtualtransaction OPERATOR(pg_catalog.=) p.virtualtransaction)
+  UNION ALL
+  SELECT 5, 'owners',
+         CASE WHEN pg_catalog.count(*) OPERATOR(pg_catalog.>) 0 THEN 'warning' ELSE 'ok' END,
+         CASE WHEN pg_catalog.count(*) OPERATOR(pg_catalog.>) 0
+              THEN pg_catalog.format('sessions without an owner: %s', pg_catalog.string_agg(s.name, ', ' ORDER BY s.name))
+              ELSE 'every standing session has its owner' END,
+         'Only superusers can use them. Give them to a role: idem_alter_session(session, owner => ...).'
+  FROM idempotence.session s
+  WHERE s.name IS NOT NULL AND s.ended_at IS NULL
+    AND NOT EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.oid OPERATOR(pg_catalog.=) s.owner::pg_catalog.oid)
+  UNION ALL
+  SELECT 6, 'size', 'ok',
+         pg_catalog.format('%s, of which outcomes %s', pg_catalog.pg_size_pretty(pg_catalog.sum(pg_catalog.pg_total_relation_size(c.oid))),
+           pg_catalog.pg_size_pretty(pg_catalog.sum(pg_catalog.pg_total_relation_size(c.oid)) FILTER (WHERE c.relname OPERATOR(pg_catalog.~~) 'outcome%'))),
+         NULL
+  FROM pg_catalog.pg_class c
+  WHERE c.relnamespace OPERATOR(pg_catalog.=) pg_catalog.to_regnamespace('idempotence') AND c.relkind OPERATOR(pg_catalog.=) 'r'
+) v (place, name, status, detail, hint)
+ORDER BY v.place;

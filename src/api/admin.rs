@@ -1,0 +1,78 @@
+//! What the sweep and the views of those who watch are made of. Their SQL is spelt out: pgrx would
+//! create the schema for them, and fail where it is there already.
+
+use super::required;
+use crate::error::{Error, or_raise};
+use crate::guc;
+use crate::pg::{self, Timestamptz};
+use crate::protocol::sweep::{self, Step};
+use crate::store::swept;
+use crate::worker;
+use pgrx::prelude::*;
+
+/// A step of `idem_sweep`, or a batch of it: whether there is more to do; NULL when another sweep is at
+/// work. What was done is told by notices.
+#[pg_extern(sql = r#"
+CREATE FUNCTION idempotence.sweep_step(step text) RETURNS boolean
+LANGUAGE c VOLATILE PARALLEL UNSAFE
+AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
+"#)]
+fn sweep_step(step: Option<&str>) -> Option<bool> {
+    let name = or_raise(required("step", step));
+    let step = Step::named(name).unwrap_or_else(|| {
+        let names = Step::ALL.map(Step::name).join(", ");
+        Error::Invalid {
+            message: format!("there is no step \"{name}\" of the sweep"),
+            detail: format!("The steps are {names}."),
+            hint: "CALL idem_sweep() takes them all.",
+        }
+        .raise()
+    });
+    let swept = or_raise(sweep::take(step))?;
+    for line in swept.done.iter().chain(&swept.delayed) {
+        notice!("{line}");
+    }
+    Some(swept.more)
+}
+
+/// Notes the end of a sweep by hand.
+#[pg_extern(sql = r#"
+CREATE FUNCTION idempotence.note_sweep() RETURNS void
+LANGUAGE c VOLATILE PARALLEL UNSAFE
+AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
+"#)]
+fn note_sweep() {
+    sweep::note();
+}
+
+/// When this database was swept last, by the worker or by hand; NULL when that is not known.
+#[pg_extern(sql = r#"
+CREATE FUNCTION idempotence.last_sweep() RETURNS timestamptz
+LANGUAGE c VOLATILE PARALLEL RESTRICTED
+AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
+"#)]
+fn last_sweep() -> Option<Timestamptz> {
+    let by_hand = swept::find().map(|there| there.swept_at);
+    by_hand.max(worker::last_visit(pg::current_database())).map(Timestamptz)
+}
+
+/// The process of the background worker's launcher; 0 when it does not run, NULL when the library is not
+/// preloaded.
+#[pg_extern(sql = r#"
+CREATE FUNCTION idempotence.launcher() RETURNS integer
+LANGUAGE c VOLATILE PARALLEL RESTRICTED
+AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
+"#)]
+fn launcher() -> Option<i32> {
+    worker::launcher_pid()
+}
+
+/// The setting, also in a session that has not loaded the library yet.
+#[pg_extern(sql = r#"
+CREATE FUNCTION idempotence.naptime() RETURNS interval
+LANGUAGE c STABLE PARALLEL SAFE
+AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
+"#)]
+fn naptime() -> Interval {
+    pg::interval(i64::try_from(guc::naptime().as_micros()).unwrap_or(i64::MAX))
+}

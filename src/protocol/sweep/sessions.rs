@@ -1,0 +1,78 @@
+//! The part of the sweep that is about client sessions.
+
+use crate::domain::identity::SessionId;
+use crate::domain::liveness::End;
+use crate::error::Error;
+use crate::guc;
+use crate::lock::Tag;
+use crate::pg;
+use crate::protocol::liveness;
+use crate::store::due::{self, Ownerless};
+use crate::store::{client, live};
+
+/// Puts saved sessions back to work, a full fresh timeout before each; how many, and whether that was all.
+///
+/// Resuming, fencing and ending need a session's lock alone and so exclude this, which shares it; whoever
+/// gives a sign of life at the same time is excluded by the lock for that.
+pub fn restore(batch: usize) -> Result<(usize, bool), Error> {
+    let last_seen = liveness::restored_at();
+    let found = due::not_at_work(batch)?;
+    let mut restored = 0;
+    for id in &found {
+        if !Tag::client(id).try_share() || !Tag::sign(id).try_acquire() {
+            continue;
+        }
+        match client::find(id) {
+            Some(saved) if saved.ended.is_none() && live::find(id).is_none() => {
+                live::insert(&saved.client, last_seen);
+                restored += 1;
+            }
+            // Ended, or put to work by its own client, since it was found.
+            _ => {}
+        }
+    }
+    Ok((restored, found.is_empty()))
+}
+
+/// Ends sessions whose client has fallen silent and that no transaction uses; how many, and how many were
+/// found.
+pub fn end_silent(batch: usize) -> Result<(usize, usize), Error> {
+    let found = due::silent(pg::now_us(), pg::up_since(), batch)?;
+    let ended = found.iter().filter(|id| end_if_silent(id)).count();
+    Ok((ended, found.len()))
+}
+
+fn end_if_silent(id: &SessionId) -> bool {
+    if !Tag::client(id).try_acquire() {
+        return false;
+    }
+    match live::find(id) {
+        // Nobody uses it: its lock is had alone.
+        Some(live) if liveness::clock_has_run_out(&live.client, live.last_seen) => {
+            liveness::end(&live.client, End::Expired);
+            true
+        }
+        _ => false,
+    }
+}
+
+/// Deletes sessions that ended a retention ago, with all they leave behind; how many rows, and how many
+/// sessions.
+pub fn delete_ended(batch: usize) -> Result<(usize, usize), Error> {
+    let before_us = pg::now_us().saturating_sub(guc::retention_us());
+    match due::ended_before(before_us, batch)?.as_slice() {
+        [] => Ok((0, 0)),
+        ended => due::delete(ended, batch),
+    }
+}
+
+/// Leaves sessions whose owner is gone to superusers: the bare number may be another role some day. How
+/// many.
+pub fn clear_owners(batch: usize) -> Result<usize, Error> {
+    let ours = |session: &Ownerless| match &session.name {
+        Some(name) => Tag::session(name).try_acquire(),
+        None => Tag::client(&session.id).try_acquire(),
+    };
+    let locked: Vec<SessionId> = due::ownerless(batch)?.iter().filter(|one| ours(one)).map(|one| one.id).collect();
+    if locked.is_empty() { Ok(0) } else { due::clear_owners(&locked) }
+}

@@ -1,0 +1,99 @@
+//! Which client sessions the sweep has something to do with. What is found here is looked at again under
+//! the session's lock: it was chosen without one.
+
+use crate::domain::identity::SessionId;
+use crate::domain::limits::SIGNS_A_TIMEOUT;
+use crate::error::Error;
+use crate::store::sql::{self, ids, moment};
+use pgrx::datum::Uuid;
+
+/// Saved sessions that have not ended and are not at work, as after a crash.
+pub fn not_at_work(limit: usize) -> Result<Vec<SessionId>, Error> {
+    let query = "
+        SELECT s.id FROM idempotence.session s
+        WHERE s.name IS NULL AND s.ended_at IS NULL
+          AND NOT EXISTS (SELECT FROM idempotence.session_live l WHERE l.id OPERATOR(pg_catalog.=) s.id)
+        LIMIT $1";
+    uuids(query, limit, &[])
+}
+
+/// Sessions at work whose clock has run out, none of which can have done so before the server was up.
+pub fn silent(now_us: i64, up_since: Option<i64>, limit: usize) -> Result<Vec<SessionId>, Error> {
+    let query = format!(
+        "SELECT l.id FROM idempotence.session_live l
+         WHERE GREATEST(l.last_seen, $3) OPERATOR(pg_catalog.+) (l.timeout OPERATOR(pg_catalog.*) (1 OPERATOR(pg_catalog.+) 1.0 OPERATOR(pg_catalog./) {SIGNS_A_TIMEOUT})::pg_catalog.float8)
+               OPERATOR(pg_catalog.<=) $2
+         LIMIT $1"
+    );
+    uuids(&query, limit, &[now_us, up_since.unwrap_or(0)])
+}
+
+/// Sessions that ended before a moment, the oldest first.
+pub fn ended_before(us: i64, limit: usize) -> Result<Vec<SessionId>, Error> {
+    let query = "
+        SELECT s.id FROM idempotence.session s
+        WHERE s.name IS NULL AND s.ended_at OPERATOR(pg_catalog.<=) $2
+        ORDER BY s.ended_at LIMIT $1";
+    uuids(query, limit, &[us])
+}
+
+fn uuids(query: &str, limit: usize, moments: &[i64]) -> Result<Vec<SessionId>, Error> {
+    let mut arguments = vec![(limit as i64).into()];
+    arguments.extend(moments.iter().map(|us| moment(*us).into()));
+    Ok(sql::column::<Uuid>(query, &arguments)?.iter().map(|id| *id.as_bytes()).collect())
+}
+
+/// Deletes what ended sessions leave behind, at most `limit` rows: replies, what was said of streams, and
+/// when none of these is left, the sessions themselves. How many rows, and how many sessions.
+pub fn delete(sessions: &[SessionId], limit: usize) -> Result<(usize, usize), Error> {
+    let mut rows = 0;
+    for table in ["reply", "stream"] {
+        let statement = format!(
+            "DELETE FROM idempotence.{table} WHERE ctid OPERATOR(pg_catalog.=) ANY (ARRAY(
+               SELECT r.ctid FROM idempotence.{table} r WHERE r.session OPERATOR(pg_catalog.=) ANY ($1) LIMIT $2))"
+        );
+        rows += sql::execute(&statement, &[ids(sessions).into(), ((limit - rows) as i64).into()])?;
+        if rows >= limit {
+            return Ok((rows, 0));
+        }
+    }
+    // Every backend then drops what it remembers of them.
+    let statement = "
+        DELETE FROM idempotence.session WHERE id OPERATOR(pg_catalog.=) ANY ($1) AND ended_at IS NOT NULL";
+    let gone = &sessions[..sessions.len().min(limit - rows)];
+    let deleted = sql::execute(statement, &[ids(gone).into()])?;
+    Ok((rows + deleted, deleted))
+}
+
+/// A session whose owner is gone.
+pub struct Ownerless {
+    /// Its id.
+    pub id: SessionId,
+    /// Of a standing session.
+    pub name: Option<String>,
+}
+
+/// Sessions whose owner is gone.
+pub fn ownerless(limit: usize) -> Result<Vec<Ownerless>, Error> {
+    let query = "
+        SELECT s.id FROM idempotence.session s
+        WHERE s.owner::pg_catalog.oid OPERATOR(pg_catalog.<>) 0::pg_catalog.oid
+          AND NOT EXISTS (SELECT FROM pg_catalog.pg_authid r WHERE r.oid OPERATOR(pg_catalog.=) s.owner::pg_catalog.oid)
+        LIMIT $1";
+    let found = uuids(query, limit, &[])?;
+    found.into_iter().map(|id| Ok(Ownerless { id, name: name_of(&id)? })).collect()
+}
+
+fn name_of(id: &SessionId) -> Result<Option<String>, Error> {
+    let query = "SELECT s.name FROM idempotence.session s WHERE s.id OPERATOR(pg_catalog.=) $1";
+    Ok(sql::column::<String>(query, &[Uuid::from_bytes(*id).into()])?.pop())
+}
+
+/// Leaves sessions to superusers. The caller has their locks.
+pub fn clear_owners(sessions: &[SessionId]) -> Result<usize, Error> {
+    let statement = "
+        UPDATE idempotence.session SET owner = 0::pg_catalog.oid::pg_catalog.regrole
+        WHERE id OPERATOR(pg_catalog.=) ANY ($1)
+          AND NOT EXISTS (SELECT FROM pg_catalog.pg_authid r WHERE r.oid OPERATOR(pg_catalog.=) owner::pg_catalog.oid)";
+    sql::execute(statement, &[ids(sessions).into()])
+}

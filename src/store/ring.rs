@@ -1,0 +1,269 @@
+//! Turning the ring of segments: the steps that the sweep takes, each in a transaction of its own, one
+//! sweep at a time. `segment.rs` says what writers do for it.
+//!
+//! A segment is *current*, then *closing*, *closed* and *empty*, and then current again:
+//!
+//! * [`turn`] moves the pointer when the current segment is older than half its `keep` and the next one
+//!   is empty. It takes no lock that a writer takes; writers in flight stay where they are.
+//! * [`close`] notes when surely nobody writes the old one any more: once a SHARE lock on it can be had.
+//! * [`empty`] truncates it `keep` after that. By then all that is in it has expired.
+//!
+//! Every lock on a segment is asked for without waiting: who queued for it would make others queue
+//! behind. So whatever holds one delays the ring and is not disturbed by it.
+//!
+//! A segment that the ring has not turned to since it was made may hold what a restore put there, under
+//! whatever ttl; it is looked through before it is emptied. Truncation is not MVCC-safe: a transaction
+//! with an older snapshot then finds nothing of what it could still see. That makes no difference here,
+//! since what has expired by the clock counts as absent under every snapshot.
+
+use crate::domain::limits::KEEP_SLACK_US;
+use crate::error::Error;
+use crate::guc;
+use crate::lock;
+use crate::pg;
+use crate::store::cache;
+use crate::store::rel::{self, Access, Rel, Snapshot};
+use crate::store::segment::{self, CLOSED_AT, COLUMNS, CURRENT, Columns, KEEP_US, NUMBER, OPENED_AT, SEGMENTS, TURNED};
+use crate::store::sql;
+use pgrx::datum::TimestampWithTimeZone;
+use pgrx::pg_sys;
+
+/// What a step came to.
+#[derive(Default)]
+pub struct Progress {
+    /// What was done, in words.
+    pub done: Vec<String>,
+    /// What could not be done, and who is in the way.
+    pub delayed: Vec<String>,
+}
+
+/// A row of `segment`.
+struct Segment {
+    number: usize,
+    current: bool,
+    turned: bool,
+    opened_at: i64,
+    closed_at: Option<i64>,
+    keep_us: i64,
+    at: pg_sys::ItemPointerData,
+    columns: [Option<pg_sys::Datum>; COLUMNS],
+}
+
+impl Segment {
+    fn open(&self) -> Rel {
+        Rel::open(SEGMENTS[self.number].0, Access::Read)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.open().is_empty()
+    }
+
+    /// Puts `columns` in its place.
+    fn save(&self, ring: &Rel) {
+        ring.update(self.at, &self.columns);
+    }
+}
+
+/// The ring, opened to be changed. The caller holds the sweep's lock; the pointer and the current
+/// segment's `keep` change under that of the segments only.
+fn open() -> Result<(Rel, [Segment; 3]), Error> {
+    let ring = Rel::open(cache::Table::Segment, Access::Write);
+    let mut rows: Vec<Segment> = Vec::with_capacity(SEGMENTS.len());
+    ring.find(None, &mut [], Snapshot::LatestMvcc, |row: &Columns<'_>| -> Option<()> {
+        rows.push(Segment {
+            number: row.int2(NUMBER)?.try_into().ok()?,
+            current: row.bool(CURRENT)?,
+            turned: row.bool(TURNED)?,
+            opened_at: row.int8(OPENED_AT)?,
+            closed_at: row.int8(CLOSED_AT),
+            keep_us: row.int8(KEEP_US)?,
+            at: row.at(),
+            columns: std::array::from_fn(|column| row.datum(column)),
+        });
+        None
+    });
+    rows.sort_by_key(|row| row.number);
+    let rows: [Segment; 3] = rows.try_into().map_err(|_| segment::lost())?;
+    let whole = rows.iter().enumerate().all(|(n, row)| row.number == n);
+    if whole && rows.iter().filter(|row| row.current).count() == 1 { Ok((ring, rows)) } else { Err(segment::lost()) }
+}
+
+/// Notes of segments that were turned away from when surely nobody writes them any more.
+pub fn close() -> Result<Progress, Error> {
+    let (ring, rows) = open()?;
+    let mut progress = Progress::default();
+    for mut row in rows.into_iter().filter(|row| !row.current && row.closed_at.is_none()) {
+        let table = cache::oid(SEGMENTS[row.number].0);
+        // SAFETY: asks for the lock of a table without waiting.
+        if !unsafe { pg_sys::ConditionalLockRelationOid(table, pg_sys::ShareLock as i32) } {
+            progress.delayed.push(format!("segment {} cannot be closed yet: {}", row.number, in_the_way(row.number)?));
+            continue;
+        }
+        // The proof is had; nobody need wait for the end of this transaction.
+        // SAFETY: it was taken just now.
+        unsafe { pg_sys::UnlockRelationOid(table, pg_sys::ShareLock as i32) };
+        row.columns[CLOSED_AT] = Some(pg::now_us().into());
+        if !row.turned {
+            // As if all of it had been recorded just now.
+            row.columns[KEEP_US] = Some(row.keep_us.max(wanted_keep_us()?).into());
+        }
+        row.save(&ring);
+        if !row.is_empty() {
+            progress.done.push(format!("segment {} is closed", row.number));
+        }
+    }
+    Ok(progress)
+}
+
+/// Moves the pointer to the next segment, if that is due and possible; else sees to it that the current
+/// one is kept as long as the setting asks.
+pub fn turn() -> Result<Progress, Error> {
+    let mut progress = Progress::default();
+    // Whoever holds it is about to lift the current segment's keep.
+    if !lock::Tag::segments().try_acquire() {
+        progress.delayed.push("the ring cannot turn while another transaction lifts how long outcomes are kept".into());
+        return Ok(progress);
+    }
+    let (ring, mut rows) = open()?;
+    let Some(current) = rows.iter().position(|row| row.current) else { return Err(segment::lost()) };
+    let next = (current + 1) % rows.len();
+    let now_us = pg::now_us();
+    if now_us < rows[current].opened_at.saturating_add(rows[current].keep_us / 2) || rows[current].is_empty() {
+        return lift(&ring, &mut rows[current]).map(|()| progress);
+    }
+    if rows[next].closed_at.is_none() || !rows[next].is_empty() {
+        progress.delayed.push(format!("the ring cannot turn yet: segment {next} is not empty"));
+        return lift(&ring, &mut rows[current]).map(|()| progress);
+    }
+    rows[current].columns[CURRENT] = Some(false.into());
+    let opened = &mut rows[next].columns;
+    opened[CURRENT] = Some(true.into());
+    opened[TURNED] = Some(true.into());
+    opened[OPENED_AT] = Some(now_us.into());
+    opened[CLOSED_AT] = None;
+    opened[KEEP_US] = Some(wanted_keep_us()?.into());
+    rows[current].save(&ring);
+    rows[next].save(&ring);
+    cache::invalidate();
+    progress.done.push(format!("outcomes are recorded in segment {next} now"));
+    Ok(progress)
+}
+
+/// Once the retention was raised the first record would have to lift the keep, and others to wait for it.
+fn lift(ring: &Rel, current: &mut Segment) -> Result<(), Error> {
+    if current.keep_us >= guc::retention_us() + KEEP_SLACK_US {
+        return Ok(());
+    }
+    let wanted_us = wanted_keep_us()?;
+    if current.keep_us < wanted_us {
+        current.columns[KEEP_US] = Some(wanted_us.into());
+        current.save(ring);
+        cache::invalidate();
+    }
+    Ok(())
+}
+
+/// Truncates the closed segments whose time has come.
+pub fn empty() -> Result<Progress, Error> {
+    let (ring, rows) = open()?;
+    let mut progress = Progress::default();
+    for mut row in rows.into_iter().filter(|row| !row.current) {
+        let due = row.closed_at.is_some_and(|closed_at| closed_at.saturating_add(row.keep_us) <= pg::now_us());
+        if !due || row.is_empty() {
+            continue;
+        }
+        if !row.turned && !looked_through(&ring, &mut row, &mut progress)? {
+            continue;
+        }
+        if !lock_alone(&row) {
+            progress.delayed.push(format!("segment {} cannot be emptied yet: {}", row.number, in_the_way(row.number)?));
+            continue;
+        }
+        sql::execute(&format!("TRUNCATE ONLY idempotence.outcome_{}", row.number), &[])?;
+        progress.done.push(format!("segment {} is empty", row.number));
+    }
+    Ok(progress)
+}
+
+/// Whether all that is in a segment has expired. If not, it is kept until that time. Under a lock that
+/// keeps a restore from adding to it meanwhile.
+fn looked_through(ring: &Rel, row: &mut Segment, progress: &mut Progress) -> Result<bool, Error> {
+    let table = cache::oid(SEGMENTS[row.number].0);
+    // SAFETY: asks for the lock of a table without waiting.
+    if !unsafe { pg_sys::ConditionalLockRelationOid(table, pg_sys::ShareLock as i32) } {
+        progress.delayed.push(format!("segment {} cannot be emptied yet: {}", row.number, in_the_way(row.number)?));
+        return Ok(false);
+    }
+    let greatest = format!("SELECT pg_catalog.max(expires_at) FROM ONLY idempotence.outcome_{}", row.number);
+    let expires_at = sql::first::<TimestampWithTimeZone>(&greatest)?.map(pg_sys::TimestampTz::from);
+    match (expires_at, row.closed_at) {
+        (Some(expires_at), Some(closed_at)) if expires_at > pg::now_us() => {
+            row.columns[KEEP_US] = Some(expires_at.saturating_sub(closed_at).into());
+            row.save(ring);
+            Ok(false)
+        }
+        _ => Ok(true),
+    }
+}
+
+/// How long a segment has to be kept that is written from now on.
+fn wanted_keep_us() -> Result<i64, Error> {
+    // Those without a ttl of their own have the setting's, and so has whoever makes the first session.
+    let query = format!(
+        "SELECT pg_catalog.max(COALESCE((EXTRACT(epoch FROM s.ttl) OPERATOR(pg_catalog.*) 1000000)::pg_catalog.int8, {}))
+         FROM idempotence.session s WHERE s.name IS NOT NULL AND s.ended_at IS NULL",
+        guc::retention_us()
+    );
+    let greatest_us = sql::first::<i64>(&query)?;
+    Ok(greatest_us.unwrap_or_else(guc::retention_us).saturating_add(KEEP_SLACK_US))
+}
+
+/// How often the locks of a segment are asked for in one step, and how long the pauses are. Look-ups
+/// hold the tables for microseconds each, but there may be many of them.
+const TRIES: u32 = 50;
+const PAUSE_US: i64 = 2_000;
+
+/// Takes what TRUNCATE takes, without waiting: all of it or nothing.
+fn lock_alone(row: &Segment) -> bool {
+    for attempt in 0..TRIES {
+        if attempt > 0 {
+            pg::nap(PAUSE_US);
+        }
+        let mut taken = Vec::new();
+        if lock_parts(cache::oid(SEGMENTS[row.number].0), &mut taken) {
+            return true;
+        }
+        for relation in taken {
+            // SAFETY: taken just now.
+            unsafe { pg_sys::UnlockRelationOid(relation, ALONE) };
+        }
+    }
+    false
+}
+
+/// Locks a table, its indexes and its TOAST table. The table first: then nobody comes to the others any
+/// more by way of it.
+fn lock_parts(table: pg_sys::Oid, taken: &mut Vec<pg_sys::Oid>) -> bool {
+    let mut take = |relation| {
+        // SAFETY: asks for a lock without waiting.
+        let got = unsafe { pg_sys::ConditionalLockRelationOid(relation, ALONE) };
+        if got {
+            taken.push(relation);
+        }
+        got
+    };
+    if !take(table) {
+        return false;
+    }
+    let (indexes, toast) = rel::parts(table);
+    indexes.into_iter().all(take) && toast.is_none_or(|toast| lock_parts(toast, taken))
+}
+
+const ALONE: i32 = pg_sys::AccessExclusiveLock as i32;
+
+/// Who holds a lock on a segment that keeps it from its next state.
+fn in_the_way(segment: usize) -> Result<String, Error> {
+    let query = format!("SELECT held_by FROM idempotence.segments WHERE segment OPERATOR(pg_catalog.=) {segment}");
+    let held_by = sql::first::<String>(&query)?;
+    Ok(held_by.map_or("whoever held it has just let go".into(), |held_by| format!("held by {held_by}")))
+}

@@ -1,0 +1,320 @@
+//! The launcher: finds the databases, and sends one visit after the other, each database its own once a
+//! naptime. It is connected to none of them.
+
+use super::process::{self, Failure, OnTerminate};
+use super::{BOARD, DATABASES_MAX, Ended, LAUNCHER, Report, Text};
+use crate::domain::databases::Databases;
+use crate::guc;
+use crate::pg;
+use pgrx::bgworkers::BackgroundWorkerBuilder;
+use pgrx::function_name;
+use pgrx::memcxt::PgMemoryContexts;
+use pgrx::pg_sys::panic::ErrorReport;
+use pgrx::prelude::*;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::CStr;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+/// A database without the extension is visited so many times as rarely.
+const RARELY: u32 = 30;
+
+/// After failures the pause doubles, up to so many times the usual one.
+const PATIENCE: u32 = 32;
+
+/// What delays the ring is logged once it has done so for this many naptimes.
+const DELAYED: u32 = 6;
+
+/// At least so long nobody of ours is in a database between two visits.
+const GAP: Duration = Duration::from_millis(500);
+
+/// The process.
+#[pg_guard]
+#[unsafe(no_mangle)]
+pub extern "C-unwind" fn idempotence_launcher(_argument: pg_sys::Datum) {
+    process::let_signals_in(OnTerminate::Note);
+    // SAFETY: once, in a worker registered with access to databases. Without a database it reads what all
+    // of them share.
+    unsafe {
+        pg_sys::BackgroundWorkerInitializeConnection(std::ptr::null(), std::ptr::null(), 0);
+        pg_sys::before_shmem_exit(Some(leave), pg_sys::Datum::null());
+        LAUNCHER.get().store(pg_sys::MyProcPid, Relaxed);
+    }
+    let mut launcher = Launcher::default();
+    while !shutdown_requested() {
+        // What is allocated on the way goes at the end of each round.
+        // SAFETY: nothing that is kept from one round to the next is allocated by PostgreSQL.
+        let pause = unsafe { PgMemoryContexts::new("idempotence launcher").switch_to(|_| launcher.round()) };
+        pg::nap(i64::try_from(pause.as_micros()).unwrap_or(i64::MAX));
+    }
+    // As after a failure: it is started again, unless the server is going down.
+    // SAFETY: outside of any transaction.
+    unsafe { pg_sys::proc_exit(1) };
+}
+
+#[pg_guard]
+unsafe extern "C-unwind" fn leave(_code: i32, _argument: pg_sys::Datum) {
+    LAUNCHER.get().store(0, Relaxed);
+}
+
+/// The databases that may be visited: no templates, none that allows no connections, and none that was
+/// half dropped.
+fn list_databases() -> Vec<(u32, String)> {
+    /// `DATCONNLIMIT_INVALID_DB`
+    const HALF_DROPPED: i32 = -2;
+    let mut databases = Vec::new();
+    // SAFETY: a shared catalog, read in a transaction. A row begins with its fixed-width columns, which is
+    // what the struct is; it stays while the scan is on it.
+    unsafe {
+        let catalog = pg_sys::table_open(pg_sys::DatabaseRelationId, pg_sys::AccessShareLock as i32);
+        let scan = pg_sys::table_beginscan_catalog(catalog, 0, std::ptr::null_mut());
+        loop {
+            let tuple = pg_sys::heap_getnext(scan, pg_sys::ScanDirection::ForwardScanDirection);
+            if tuple.is_null() {
+                break;
+            }
+            let row: *const pg_sys::FormData_pg_database = pg_sys::GETSTRUCT(tuple).cast();
+            if !(*row).datistemplate && (*row).datallowconn && (*row).datconnlimit != HALF_DROPPED {
+                let name = CStr::from_ptr((*row).datname.data.as_ptr()).to_string_lossy().into_owned();
+                databases.push(((*row).oid.to_u32(), name));
+            }
+        }
+        // As table_endscan(), which is inline in C.
+        pg_sys::heap_endscan(scan);
+        pg_sys::table_close(catalog, pg_sys::AccessShareLock as i32);
+    }
+    databases
+}
+
+fn shutdown_requested() -> bool {
+    // SAFETY: a flag that a signal handler sets.
+    unsafe { (&raw const pg_sys::ShutdownRequestPending).read_volatile() != 0 }
+}
+
+/// What is known of a database.
+struct Database {
+    name: String,
+    due: Instant,
+    /// The extension was not there at the last visit.
+    without: bool,
+    failures: u32,
+    /// The failure that was logged last.
+    failed_with: String,
+    delayed_since: Option<Instant>,
+    delay_logged: bool,
+}
+
+#[derive(Default)]
+struct Launcher {
+    databases: BTreeMap<u32, Database>,
+    /// Names in the setting that no database has, and that was said.
+    missing: BTreeSet<String>,
+    no_slot_logged: bool,
+}
+
+impl Launcher {
+    /// Visits all that are due; gives the pause until the next one is.
+    fn round(&mut self) -> Duration {
+        self.reload();
+        match process::transaction(c"idempotence: list databases", list_databases) {
+            Ok(found) => self.follow(&found),
+            Err(Failure { said, .. }) => log("idempotence could not list the databases", &said, "Look at the message."),
+        }
+        self.hear_announcements();
+        let due: Vec<u32> =
+            self.databases.iter().filter(|(_, is)| is.due <= Instant::now()).map(|(oid, _)| *oid).collect();
+        for oid in due {
+            if shutdown_requested() {
+                break;
+            }
+            self.visit(oid);
+        }
+        let next = self.databases.values().map(|database| database.due).min();
+        let pause = next.map_or(guc::naptime(), |due| due.saturating_duration_since(Instant::now()));
+        pause.min(guc::naptime())
+    }
+
+    fn reload(&mut self) {
+        // SAFETY: a flag that a signal handler sets; the settings are read between transactions.
+        unsafe {
+            if (&raw const pg_sys::ConfigReloadPending).read_volatile() != 0 {
+                pg_sys::ConfigReloadPending = 0;
+                pg_sys::ProcessConfigFile(pg_sys::GucContext::PGC_SIGHUP);
+                self.missing.clear();
+            }
+        }
+    }
+
+    /// Takes in which databases there are, and forgets those that are gone.
+    fn follow(&mut self, found: &[(u32, String)]) {
+        let wanted = guc::databases();
+        self.databases.retain(|oid, _| found.iter().any(|(there, name)| there == oid && wanted.include(name)));
+        for (oid, name) in found.iter().filter(|(_, name)| wanted.include(name)) {
+            let database = self.databases.entry(*oid).or_insert_with(|| Database {
+                name: name.clone(),
+                due: Instant::now(),
+                without: false,
+                failures: 0,
+                failed_with: String::new(),
+                delayed_since: None,
+                delay_logged: false,
+            });
+            // It may have been renamed; a shorter naptime counts at once.
+            database.name.clone_from(name);
+            database.due = database.due.min(Instant::now() + database.pause());
+        }
+        self.tell_missing(&wanted, found);
+    }
+
+    fn tell_missing(&mut self, wanted: &Databases, found: &[(u32, String)]) {
+        for name in wanted.names() {
+            if !found.iter().any(|(_, there)| there == name) && self.missing.insert(name.clone()) {
+                log(
+                    &format!("idempotence finds no database \"{name}\" to visit"),
+                    "The setting idempotence.databases names it. Templates and databases that allow no connections are not visited.",
+                    "Correct the setting, or make the database.",
+                );
+            }
+        }
+    }
+
+    /// A backend has found the extension in a database: it is one to be visited.
+    fn hear_announcements(&mut self) {
+        let mut announced = Vec::new();
+        {
+            let mut board = BOARD.exclusive();
+            announced.extend_from_slice(&board.announced[..board.announced_count]);
+            board.announced_count = 0;
+        }
+        for oid in announced {
+            if let Some(database) = self.databases.get_mut(&oid)
+                && database.without
+            {
+                database.due = Instant::now();
+            }
+        }
+    }
+
+    fn visit(&mut self, oid: u32) {
+        BOARD.exclusive().report = Report { database: oid, ended: Ended::Unknown, said: Text::EMPTY };
+        let started = BackgroundWorkerBuilder::new("idempotence worker")
+            .set_library("idempotence")
+            .set_function("idempotence_visit")
+            .enable_spi_access()
+            .set_argument(Some(pg_sys::Datum::from(oid)))
+            // SAFETY: a variable of the process.
+            .set_notify_pid(unsafe { pg_sys::MyProcPid })
+            .load_dynamic();
+        let Ok(worker) = started else {
+            self.tell_no_slot();
+            self.databases.entry(oid).and_modify(|database| database.due = Instant::now() + guc::naptime());
+            return;
+        };
+        self.no_slot_logged = false;
+        // However it ended is told by the board.
+        let _ = worker.wait_for_shutdown();
+        let mut report = BOARD.share().report;
+        if report.database != oid {
+            // That of a visit which an earlier launcher had sent.
+            report.ended = Ended::Unknown;
+        }
+        if let Some(database) = self.databases.get_mut(&oid) {
+            database.take_in(&report);
+            if report.ended == Ended::Swept {
+                note_visit(oid);
+            }
+        }
+    }
+
+    fn tell_no_slot(&mut self) {
+        if !std::mem::replace(&mut self.no_slot_logged, true) {
+            log(
+                "idempotence has no slot for a worker",
+                "All of max_worker_processes are taken. Nothing is swept meanwhile.",
+                "Raise max_worker_processes: the launcher takes one, and a visit another.",
+            );
+        }
+    }
+}
+
+impl Database {
+    /// The usual time to its next visit.
+    fn pause(&self) -> Duration {
+        match (self.without, self.failures) {
+            (true, _) => guc::naptime() * RARELY,
+            (false, 0) => guc::naptime(),
+            (false, failures) => guc::naptime() * 2u32.saturating_pow(failures).min(PATIENCE),
+        }
+        .max(GAP)
+    }
+
+    fn take_in(&mut self, report: &Report) {
+        self.without = report.ended == Ended::NotInstalled;
+        match report.ended {
+            Ended::Swept | Ended::NotInstalled => {
+                if std::mem::take(&mut self.failures) > 0 && !std::mem::take(&mut self.failed_with).is_empty() {
+                    log(&format!("idempotence sweeps database \"{}\" again", self.name), "", "");
+                }
+                self.tell_delay(&report.said.get());
+            }
+            Ended::Failed => {
+                self.failures += 1;
+                self.tell_failure(&report.said.get());
+            }
+            // Dropped meanwhile, told to stop, or the line before this one in the log says what it was.
+            Ended::Unknown => self.failures += 1,
+        }
+        self.due = Instant::now() + self.pause();
+    }
+
+    fn tell_failure(&mut self, said: &str) {
+        if self.failed_with != said {
+            self.failed_with = said.to_owned();
+            log(
+                &format!("idempotence could not sweep database \"{}\": {said}", self.name),
+                "It is tried again and again, less and less often; other databases are swept as ever. The same error is not logged again.",
+                "Was the library replaced? Then ALTER EXTENSION idempotence UPDATE in that database. CALL idem_sweep() there shows the error too.",
+            );
+        }
+    }
+
+    fn tell_delay(&mut self, said: &str) {
+        if said.is_empty() {
+            self.delayed_since = None;
+            if std::mem::take(&mut self.delay_logged) {
+                log(&format!("idempotence, database \"{}\": nothing delays the sweep any more", self.name), "", "");
+            }
+            return;
+        }
+        let since = *self.delayed_since.get_or_insert_with(Instant::now);
+        if !self.delay_logged && since.elapsed() >= guc::naptime() * DELAYED {
+            self.delay_logged = true;
+            log(
+                &format!("idempotence, database \"{}\": {said}", self.name),
+                "Expired outcomes take space until then; nothing else is wrong.",
+                "It goes on by itself once what holds the segment has ended. SELECT * FROM idempotence.health tells how it stands.",
+            );
+        }
+    }
+}
+
+fn note_visit(oid: u32) {
+    let now_us = pg::now_us();
+    let mut board = BOARD.exclusive();
+    // Its own entry, or else the oldest.
+    let place = (0..DATABASES_MAX)
+        .find(|&place| board.visited[place].0 == oid)
+        .or_else(|| (0..DATABASES_MAX).min_by_key(|&place| board.visited[place].1));
+    if let Some(place) = place {
+        board.visited[place] = (oid, now_us);
+    }
+}
+
+fn log(message: &str, detail: &str, hint: &str) {
+    let mut report =
+        ErrorReport::new(PgSqlErrorCode::ERRCODE_SUCCESSFUL_COMPLETION, message.to_owned(), function_name!());
+    if !detail.is_empty() {
+        report = report.set_detail(detail).set_hint(hint);
+    }
+    report.report(PgLogLevel::LOG);
+}

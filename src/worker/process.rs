@@ -1,0 +1,110 @@
+//! What launcher and visits do alike: signals, settings, transactions whose errors are caught.
+
+use pgrx::pg_sys::panic::CaughtError;
+use pgrx::{PgSqlErrorCode, PgTryBuilder, pg_sys};
+use std::cell::RefCell;
+use std::ffi::{CStr, c_int};
+use std::panic::AssertUnwindSafe;
+
+/// What SIGTERM does.
+pub(super) enum OnTerminate {
+    /// Ends the process at the next safe point, also within a statement.
+    Die,
+    /// Notes it, for a loop to look at.
+    Note,
+}
+
+unsafe extern "C-unwind" {
+    // Declared here because a signal handler must be the function itself, not pgrx's wrapper of it.
+    fn die(signal: c_int);
+    fn SignalHandlerForShutdownRequest(signal: c_int);
+    fn SignalHandlerForConfigReload(signal: c_int);
+}
+
+/// Installs the signal handlers and lets signals in.
+pub(super) fn let_signals_in(on_terminate: OnTerminate) {
+    let terminate: unsafe extern "C-unwind" fn(c_int) = match on_terminate {
+        OnTerminate::Die => die,
+        OnTerminate::Note => SignalHandlerForShutdownRequest,
+    };
+    handle(pg_sys::SIGTERM as c_int, terminate);
+    handle(pg_sys::SIGHUP as c_int, SignalHandlerForConfigReload);
+    // SAFETY: the handlers are in place.
+    unsafe { pg_sys::BackgroundWorkerUnblockSignals() }
+}
+
+fn handle(signal: c_int, handler: unsafe extern "C-unwind" fn(c_int)) {
+    // SAFETY: the server's own handlers, for signals of a background worker.
+    unsafe {
+        #[cfg(not(feature = "pg18"))]
+        pg_sys::pqsignal(signal, Some(handler));
+        #[cfg(feature = "pg18")]
+        pg_sys::pqsignal_be(signal, Some(handler));
+    }
+}
+
+/// Gives a setting a value for the rest of the process, whatever database and role say.
+pub(super) fn set(name: &CStr, value: &CStr) {
+    // SAFETY: the strings live as long as the call.
+    unsafe {
+        pg_sys::SetConfigOption(
+            name.as_ptr(),
+            value.as_ptr(),
+            pg_sys::GucContext::PGC_SUSET,
+            pg_sys::GucSource::PGC_S_OVERRIDE,
+        );
+    }
+}
+
+/// An error that was caught, with its transaction rolled back.
+pub(super) struct Failure {
+    /// Its SQLSTATE.
+    pub code: PgSqlErrorCode,
+    /// Message and detail.
+    pub said: String,
+}
+
+/// Runs `work` in a transaction.
+pub(super) fn transaction<T>(activity: &CStr, work: impl FnOnce() -> T) -> Result<T, Failure> {
+    let failure = AssertUnwindSafe(RefCell::new(None));
+    let mut work = Some(work);
+    let run = AssertUnwindSafe(|| {
+        // SAFETY: a process connected to a database, outside of any transaction. An error on the way is
+        // caught below.
+        unsafe {
+            pg_sys::SetCurrentStatementStartTimestamp();
+            pg_sys::pgstat_report_activity(pg_sys::BackendState::STATE_RUNNING, activity.as_ptr());
+            pg_sys::StartTransactionCommand();
+            pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());
+            let done = work.take().map(|work| work());
+            pg_sys::PopActiveSnapshot();
+            pg_sys::CommitTransactionCommand();
+            done
+        }
+    });
+    let caught = &failure;
+    let done = PgTryBuilder::new(run)
+        .catch_others(|error| {
+            // SAFETY: what was begun above is open, or was just being committed; pgrx has taken the error
+            // out of PostgreSQL's error state.
+            unsafe { pg_sys::AbortCurrentTransaction() };
+            caught.replace(Some(describe(&error)));
+            None
+        })
+        .execute();
+    // SAFETY: the process is connected.
+    unsafe { pg_sys::pgstat_report_activity(pg_sys::BackendState::STATE_IDLE, std::ptr::null()) };
+    done.ok_or_else(|| {
+        let nothing = || Failure { code: PgSqlErrorCode::ERRCODE_INTERNAL_ERROR, said: "no error was caught".into() };
+        failure.take().unwrap_or_else(nothing)
+    })
+}
+
+fn describe(error: &CaughtError) -> Failure {
+    let report = match error {
+        CaughtError::PostgresError(report) | CaughtError::ErrorReport(report) => report,
+        CaughtError::RustPanic { ereport, .. } => ereport,
+    };
+    let detail = report.detail().map(|detail| format!(" ({detail})")).unwrap_or_default();
+    Failure { code: report.sql_error_code(), said: format!("{}{detail}", report.message()) }
+}

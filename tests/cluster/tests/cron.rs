@@ -1,0 +1,40 @@
+//! `CALL idem_sweep()` from a scheduler, where the library is not preloaded: pg_cron, as Debian packages it.
+
+use anyhow::{Result, ensure};
+use idempotence_cluster_tests::{Cluster, Version};
+
+const DATABASE: &str = "shop";
+
+// Goal: without the worker a scheduler does its work: silent sessions end, the ring turns.
+// Method: pg_cron, which knows minutes only, calls the procedure; the view health tells that it was done.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pg_cron_sweeps_where_the_library_is_not_preloaded() -> Result<()> {
+    let server = Cluster::start_with(
+        Version::Pg15,
+        &[("shared_preload_libraries", "pg_cron"), ("cron.database_name", DATABASE)],
+    )?;
+    // Its sessions come through the socket, where no password is asked for.
+    server.conf("cron.host", &server.home().display().to_string())?;
+    server.create_database(DATABASE)?;
+    server.restart()?;
+    let connection = server.connect(DATABASE).await?;
+    let there = connection.text("SELECT count(*) FROM pg_available_extensions WHERE name = 'pg_cron'").await?;
+    ensure!(there == "1", "this server has no pg_cron (Debian: postgresql-15-cron)");
+    connection.text("CREATE EXTENSION pg_cron").await?;
+    let health = "SELECT string_agg(name || ' ' || status, ', ') FROM idempotence.health WHERE status <> 'ok'";
+    ensure!(connection.text(health).await? == "worker warning, sweep warning");
+
+    let session = connection.text("SELECT session FROM idem_register('c', timeout => '2 s')").await?;
+    connection.text("SELECT idem_create_session('s', ttl => '1 hour')").await?;
+    connection.execute("s", "k", "1").await?;
+    connection.text("UPDATE idempotence.segment SET opened_at = opened_at - interval '2 hours'").await?;
+    connection.text("SELECT cron.schedule('sweep', '* * * * *', 'CALL idem_sweep()')").await?;
+    let at_work = format!("SELECT count(*) FROM idempotence.session_live WHERE id = '{session}'");
+    server.wait_for(DATABASE, &at_work, "0").await?;
+    server.wait_for(DATABASE, "SELECT status FROM cron.job_run_details ORDER BY runid LIMIT 1", "succeeded").await?;
+    // Segments that were never used are closed by the first one, so that the second can turn the ring.
+    server.wait_for(DATABASE, "SELECT number FROM idempotence.segment WHERE current", "1").await?;
+    ensure!(connection.replay("s", "k").await? == "succeeded|1");
+    ensure!(connection.text(health).await?.is_empty());
+    Ok(())
+}
