@@ -1,7 +1,8 @@
 //! Waits for locks that end: with our own `lock_timeout`, unless the user's is shorter.
 
 use crate::error::Error;
-use pgrx::{PgSqlErrorCode, PgTryBuilder, pg_sys};
+use pgrx::pg_sys::panic::ErrorReport;
+use pgrx::{PgLogLevel, PgSqlErrorCode, PgTryBuilder, function_name, pg_sys};
 
 /// Our bound on the heavyweight lock waits of this backend, lifted when dropped.
 struct LockTimeoutMs {
@@ -159,11 +160,8 @@ pub fn retry(wait_us: Option<i64>, mut attempt: impl FnMut(i64) -> bool) -> bool
         0 => None,
         ms => Some(i64::from(ms) * 1000),
     };
-    let wait_us = match (wait_us, callers_us) {
-        (Some(wait), Some(callers)) => Some(wait.min(callers)),
-        (wait, callers) => wait.or(callers),
-    };
-    let deadline = Deadline::after(wait_us);
+    let callers_rules = callers_us.is_some_and(|callers| wait_us.is_none_or(|wait| callers < wait));
+    let deadline = Deadline::after(if callers_rules { callers_us } else { wait_us });
     let mut turn_us = TURN_US_MIN;
     loop {
         let left_us = deadline.left_us().unwrap_or(i64::MAX);
@@ -171,11 +169,19 @@ pub fn retry(wait_us: Option<i64>, mut attempt: impl FnMut(i64) -> bool) -> bool
             return true;
         }
         match deadline.left_us() {
+            Some(0) if callers_rules => lock_timeout(),
             Some(0) => return false,
             left_us => nap(turn_us.min(left_us.unwrap_or(i64::MAX))),
         }
         turn_us = (turn_us * 2).min(TURN_US_MAX);
     }
+}
+
+/// As PostgreSQL says it when the user's own `lock_timeout` has passed.
+fn lock_timeout() -> ! {
+    let message = "canceling statement due to lock timeout";
+    ErrorReport::new(PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE, message, function_name!()).report(PgLogLevel::ERROR);
+    unreachable!("an ERROR does not return")
 }
 
 const TURN_US_MIN: i64 = 20_000;
