@@ -4,6 +4,7 @@ use anyhow::{Context, Result, ensure};
 use idempotence_cluster_tests::bank::Bank;
 use idempotence_cluster_tests::{Cluster, Connection, Version, on_each_version};
 use rand::RngExt;
+use rand::seq::IndexedRandom;
 use std::time::{Duration, Instant};
 use tokio::time::{sleep, timeout};
 
@@ -367,8 +368,7 @@ async fn random_kills_under_load_leave_everything_right(version: Version) -> Res
         let Ok(victims) = witness.try_text(VICTIMS).await else { continue };
         let _ = witness.try_text(hurry).await;
         let victims: Vec<i32> = victims.lines().filter_map(|pid| pid.parse().ok()).collect();
-        let ours = victims.iter().take(rand::rng().random_range(1..=victims.len().max(1)));
-        let Some(&victim) = ours.last() else { continue };
+        let Some(&victim) = victims.choose(&mut rand::rng()) else { continue };
         // One that was just ending by itself brings nobody down with it.
         if server.kill9_backend(victim) && timeout(PROMPT, witness.wait_for_end()).await.is_ok() {
             killed += 1;
