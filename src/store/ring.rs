@@ -154,8 +154,8 @@ fn lift(ring: &Rel, current: &mut Segment) -> Result<(), Error> {
     if current.keep_us >= guc::retention_us() + KEEP_SLACK_US {
         return Ok(());
     }
-    let wanted_us = wanted_keep_us()?;
-    if current.keep_us < wanted_us {
+    let wanted_us = greatest_ttl_us()?.map(|ttl_us| ttl_us.saturating_add(KEEP_SLACK_US));
+    if let Some(wanted_us) = wanted_us.filter(|wanted_us| *wanted_us > current.keep_us) {
         current.columns[KEEP_US] = Some(wanted_us.into());
         current.save(ring);
         cache::invalidate();
@@ -208,14 +208,17 @@ fn looked_through(ring: &Rel, row: &mut Segment, progress: &mut Progress) -> Res
 
 /// How long a segment has to be kept that is written from now on.
 fn wanted_keep_us() -> Result<i64, Error> {
-    // Those without a ttl of their own have the setting's, and so has whoever makes the first session.
+    Ok(greatest_ttl_us()?.unwrap_or_else(guc::retention_us).saturating_add(KEEP_SLACK_US))
+}
+
+/// The greatest ttl of the standing sessions, if there are any; some have that of the setting.
+fn greatest_ttl_us() -> Result<Option<i64>, Error> {
     let query = format!(
         "SELECT pg_catalog.max(COALESCE((EXTRACT(epoch FROM s.ttl) OPERATOR(pg_catalog.*) 1000000)::pg_catalog.int8, {}))
          FROM idempotence.session s WHERE s.name IS NOT NULL AND s.ended_at IS NULL",
         guc::retention_us()
     );
-    let greatest_us = sql::first::<i64>(&query)?;
-    Ok(greatest_us.unwrap_or_else(guc::retention_us).saturating_add(KEEP_SLACK_US))
+    sql::first::<i64>(&query)
 }
 
 /// How often the locks of a segment are asked for in one step, and how long the pauses are. Look-ups

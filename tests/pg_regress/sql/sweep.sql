@@ -1,0 +1,119 @@
+-- Goal: idem_sweep is for admins, to be called by itself, and tells what it did; monitors see how the ring
+-- and the sweep stand; the three tables are turned through and emptied.
+-- Method: as each role; a lap of the ring, time being passed by hand.
+\pset format unaligned
+\pset tuples_only on
+\set SHOW_CONTEXT never
+CREATE ROLE regress_sweep_user;
+CREATE ROLE regress_sweep_monitor;
+CREATE ROLE regress_sweep_admin;
+SELECT idem_grant('regress_sweep_user'), idem_grant('regress_sweep_monitor', 'monitor'), idem_grant('regress_sweep_admin', 'admin');
+
+-- who may
+SET ROLE regress_sweep_user;
+CALL idem_sweep();
+\echo :SQLSTATE
+SELECT regress_message($$SELECT idempotence.sweep_step('turn')$$), regress_message($$TABLE idempotence.segments$$), regress_message($$TABLE idempotence.health$$);
+SET ROLE regress_sweep_monitor;
+CALL idem_sweep();
+\echo :SQLSTATE
+SELECT segment, state, keep, due_at, outcomes, bytes > 0 AS bytes, held_by FROM idempotence.segments;
+SELECT name, status, hint FROM idempotence.health WHERE name <> 'owners';
+SET ROLE regress_sweep_admin;
+CALL idem_sweep();
+SELECT segment, state, keep FROM idempotence.segments;
+SELECT name, status, hint FROM idempotence.health WHERE name <> 'owners';
+
+-- not inside a transaction, which it would have to commit
+BEGIN;
+CALL idem_sweep();
+\echo :SQLSTATE
+ROLLBACK;
+DO $$ BEGIN CALL idem_sweep(); END $$;
+-- nor read-only
+SET default_transaction_read_only = on;
+CALL idem_sweep();
+\echo :SQLSTATE
+RESET default_transaction_read_only;
+-- whatever the session's isolation level
+SET default_transaction_isolation = 'serializable';
+CALL idem_sweep();
+RESET default_transaction_isolation;
+SELECT regress_error($$SELECT idempotence.sweep_step('rest')$$);
+SELECT regress_message($$SELECT idempotence.sweep_step(NULL)$$);
+RESET ROLE;
+
+-- a lap: three requests, each recorded in another segment; the first is gone when its time has passed
+SELECT idem_create_session('sweep', ttl => '1 hour');
+CREATE PROCEDURE sweep_time_passes() LANGUAGE sql AS $$
+  UPDATE idempotence.segment SET opened_at = opened_at - interval '35 minutes', closed_at = closed_at - interval '35 minutes';
+  UPDATE idempotence.outcome_0 SET expires_at = expires_at - interval '35 minutes';
+  UPDATE idempotence.outcome_1 SET expires_at = expires_at - interval '35 minutes';
+  UPDATE idempotence.outcome_2 SET expires_at = expires_at - interval '35 minutes';
+$$;
+CREATE VIEW sweep_ring AS
+SELECT s.segment, s.state, s.keep, o.keys FROM idempotence.segments s
+JOIN (SELECT 0 AS segment, (SELECT string_agg(key, ',' ORDER BY key) FROM idempotence.outcome_0) AS keys
+      UNION ALL SELECT 1, (SELECT string_agg(key, ',' ORDER BY key) FROM idempotence.outcome_1)
+      UNION ALL SELECT 2, (SELECT string_agg(key, ',' ORDER BY key) FROM idempotence.outcome_2)) o USING (segment) ORDER BY segment;
+SELECT regress_show(idem_run('sweep', 'a', 'SELECT 1'));
+CALL idem_sweep();
+TABLE sweep_ring;
+CALL sweep_time_passes();
+CALL idem_sweep();
+SELECT regress_show(idem_run('sweep', 'b', 'SELECT 2'));
+CALL sweep_time_passes();
+CALL idem_sweep();
+SELECT regress_show(idem_run('sweep', 'c', 'SELECT 3'));
+TABLE sweep_ring;
+SELECT regress_show(idem_lookup('sweep', k)) FROM unnest('{a,b,c}'::text[]) k;
+-- the first segment is emptied, and turned to, with the keep of what there is now
+SELECT idem_alter_session('sweep', ttl => '10 minutes');
+CALL sweep_time_passes();
+CALL idem_sweep();
+TABLE sweep_ring;
+SELECT regress_show(idem_lookup('sweep', k)) FROM unnest('{a,b,c}'::text[]) k;
+-- a longer ttl lifts the current one's at once
+SELECT idem_alter_session('sweep', ttl => '2 hours');
+TABLE sweep_ring;
+
+-- abandoned checkpoints go, but for that of a request at work
+BEGIN; SELECT status FROM idem_begin('sweep', 'left'); SELECT idem_checkpoint('sweep', 'left', 'p'); COMMIT;
+BEGIN; SELECT status FROM idem_begin('sweep', 'at work'); SELECT idem_checkpoint('sweep', 'at work', 'p'); COMMIT;
+BEGIN; SELECT status FROM idem_begin('sweep', 'fresh'); SELECT idem_checkpoint('sweep', 'fresh', 'p'); COMMIT;
+UPDATE idempotence.checkpoint SET written_at = written_at - interval '8 days' WHERE request IN ('left', 'at work');
+UPDATE idempotence.sweep SET tidied_at = tidied_at - interval '1 day';
+BEGIN;
+SELECT status FROM idem_begin('sweep', 'at work');
+SELECT idem_checkpoint('sweep', 'at work', 'p');
+UPDATE idempotence.checkpoint SET written_at = written_at - interval '8 days' WHERE request = 'at work';
+PREPARE TRANSACTION 'regress_sweep';
+CALL idem_sweep();
+SELECT request FROM idempotence.checkpoint ORDER BY request;
+COMMIT PREPARED 'regress_sweep';
+UPDATE idempotence.sweep SET tidied_at = tidied_at - interval '1 day';
+CALL idem_sweep();
+SELECT request FROM idempotence.checkpoint ORDER BY request;
+
+-- an owner that is gone is cleared
+CREATE ROLE regress_sweep_gone;
+SELECT idem_create_session('sweep orphan', owner => 'regress_sweep_gone');
+DROP ROLE regress_sweep_gone;
+UPDATE idempotence.sweep SET tidied_at = tidied_at - interval '1 day';
+CALL idem_sweep();
+SELECT owner FROM idempotence.sessions WHERE session = 'sweep orphan';
+SELECT name, status, detail FROM idempotence.health WHERE name = 'owners';
+SELECT idem_alter_session('sweep orphan', owner => 'regress_sweep_admin');
+SELECT owner FROM idempotence.sessions WHERE session = 'sweep orphan';
+
+SELECT idem_drop_session('sweep'), idem_drop_session('sweep orphan');
+DROP VIEW sweep_ring;
+DROP PROCEDURE sweep_time_passes;
+SELECT idem_revoke('regress_sweep_user'), idem_revoke('regress_sweep_monitor'), idem_revoke('regress_sweep_admin');
+DROP ROLE regress_sweep_user, regress_sweep_monitor;
+SELECT idem_create_session('sweep orphan', owner => CURRENT_USER::regrole), idem_drop_session('sweep orphan');
+DROP ROLE regress_sweep_admin;
+-- as it was: the other tests look into the first segment
+TRUNCATE idempotence.outcome_0, idempotence.outcome_1, idempotence.outcome_2;
+UPDATE idempotence.segment SET current = number = 0, turned = false, keep_us = 0, opened_at = now(), closed_at = NULL;
+DELETE FROM idempotence.checkpoint;
