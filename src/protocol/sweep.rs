@@ -108,12 +108,14 @@ fn batch() -> usize {
     guc::sweep_batch().min(pg::lock_table_size() / 16).max(1)
 }
 
+/// After a crash, and once in a while: a restore of the data leaves sessions like a crash does.
 fn restore() -> Result<Swept, Error> {
-    if swept::find().is_some() {
+    let last = swept::find();
+    if last.as_ref().is_some_and(|last| !is_long_ago(last.tidied_at)) {
         return Ok(Swept::default());
     }
     let (restored, all) = sessions::restore(batch())?;
-    if all {
+    if all && last.is_none() {
         swept::save(pg::now_us(), 0);
     }
     // Those that are in the middle of something come with the next sweep.
@@ -132,10 +134,13 @@ fn delete() -> Result<Swept, Error> {
     Ok(Swept::of(deleted, "ended client sessions are deleted", rows >= batch))
 }
 
+fn is_long_ago(tidied_at: i64) -> bool {
+    pg::now_us().abs_diff(tidied_at) >= TIDY_EVERY_US.unsigned_abs()
+}
+
 fn tidy() -> Result<Swept, Error> {
-    let now_us = pg::now_us();
     let last = swept::find();
-    if last.as_ref().is_some_and(|last| now_us.abs_diff(last.tidied_at) < TIDY_EVERY_US.unsigned_abs()) {
+    if last.as_ref().is_some_and(|last| !is_long_ago(last.tidied_at)) {
         return Ok(Swept::default());
     }
     let batch = batch();
@@ -145,7 +150,7 @@ fn tidy() -> Result<Swept, Error> {
     let mut swept = Swept::of(checkpoints, "abandoned checkpoints are deleted", more);
     swept.done.extend(Swept::of(owners, "sessions have lost their owner, who is gone", false).done);
     if !more && let Some(last) = last {
-        swept::save(last.swept_at, now_us);
+        swept::save(last.swept_at, pg::now_us());
     }
     Ok(swept)
 }

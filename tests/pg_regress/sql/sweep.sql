@@ -95,6 +95,20 @@ UPDATE idempotence.sweep SET tidied_at = tidied_at - interval '1 day';
 CALL idem_sweep();
 SELECT request FROM idempotence.checkpoint ORDER BY request;
 
+-- a saved client session that is not at work, as after a crash or a restore: put back once an hour, and
+-- at once where the crash emptied what the sweep remembers, too
+SELECT session FROM idem_register('sweep', timeout => '1 hour') \gset
+BEGIN; SELECT status FROM idem_begin(:'session', 1); SELECT idem_record(:'session', 1, '1'); COMMIT;
+DELETE FROM idempotence.session_live;
+CALL idem_sweep();
+UPDATE idempotence.sweep SET tidied_at = tidied_at - interval '1 day';
+CALL idem_sweep();
+TRUNCATE idempotence.session_live, idempotence.sweep;
+CALL idem_sweep();
+SELECT client, saved, last_seen >= (SELECT max(backend_start) FROM pg_stat_activity WHERE backend_type = 'walwriter') AS seen, ended
+FROM idempotence.sessions WHERE session = :'session';
+SELECT idem_close(:'session');
+
 -- an owner that is gone is cleared
 CREATE ROLE regress_sweep_gone;
 SELECT idem_create_session('sweep orphan', owner => 'regress_sweep_gone');
