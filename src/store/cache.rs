@@ -142,7 +142,7 @@ pub struct Cache {
     pub quota: Few<pg_sys::Oid, Share>,
 }
 
-/// A map of at most [`FEW`]: with more, it forgets them all and starts again.
+/// A map of at most a thousand: with more, it forgets them all and starts again.
 pub struct Few<K, V>(HashMap<K, V>);
 
 const FEW: usize = 1000;
