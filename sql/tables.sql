@@ -96,7 +96,7 @@ CREATE UNLOGGED TABLE idempotence.session_live (
   timeout     interval    NOT NULL,
   client      text        COLLATE "C",
   CONSTRAINT session_live_pkey PRIMARY KEY (id)
-) WITH (fillfactor = 80);
+) WITH (fillfactor = 50);
 CREATE INDEX session_live_client_idx ON idempotence.session_live (owner, client);
 CREATE INDEX session_live_request_id_idx ON idempotence.session_live (request_id);
 
@@ -125,7 +125,7 @@ CREATE TABLE idempotence.stream (
   allocated bigint NOT NULL,
   stream    text   NOT NULL COLLATE "C",
   CONSTRAINT stream_pkey PRIMARY KEY (session, stream)
-) WITH (fillfactor = 70);
+) WITH (fillfactor = 50);
 
 -- Outcomes live in a ring of three segments: records go to the current one, look-ups see all
 -- three, and an old one is emptied as a whole.

@@ -146,7 +146,7 @@ impl Asked<'_> {
             true => None,
             false => checkpoint::find(&self.request.wanted(digest), Snapshot::Itself)?,
         };
-        if let Some(overlap) = self.other_range(checkpoint.as_ref()) {
+        if let (Turn::Now { .. }, Some(overlap)) = (kept.turn, self.other_range(checkpoint.as_ref())) {
             kept.place = Some(overlap);
             kept.turn = Turn::OutOfSequence { visible: true };
         }
@@ -236,13 +236,14 @@ impl Asked<'_> {
 
     /// On a standby and in a read-only transaction: the answer, or a refusal.
     fn replay_only(&self) -> Result<Begun, Error> {
-        let found = self.look(Look::Ahead)?;
-        match (found.decision, found.outcome) {
-            (Decision::Replay, Some(outcome)) => Ok(Begun::Replay(outcome)),
-            _ => Err(Error::ReadOnly {
+        match self.look(Look::Ahead) {
+            Ok(Found { decision: Decision::Replay, outcome: Some(outcome), .. }) => Ok(Begun::Replay(outcome)),
+            // What it builds on may be on its way to this standby.
+            Ok(_) | Err(Error::OutOfSequence { .. }) => Err(Error::ReadOnly {
                 function: "idem_begin",
                 detail: format!("No outcome of {} is kept here, so it would have to be executed.", self.request.name()),
             }),
+            Err(error) => Err(error),
         }
     }
 

@@ -402,13 +402,13 @@ impl Memory {
         match stream.place(session.kind, begun.range, begun.said) {
             Place::Answered(at) if differs(stream.done[at].payload) => return Err("ID001"),
             Place::Answered(at) => return Ok(format!("{}|", stream.done[at].answer)),
-            // It stopped on its way, and goes on as the same range or not at all.
-            _ if checkpoint.is_some_and(|checkpoint| checkpoint.range != begun.range) => {
-                return if free { Err("ID006") } else { Ok("in_progress||".into()) };
-            }
             Place::Past => return Err("ID003"),
             Place::OutOfSequence if free => return Err("ID006"),
             Place::OutOfSequence => return Ok("in_progress||".into()),
+            // It stopped on its way, and goes on as the same range or not at all.
+            Place::Turn if checkpoint.is_some_and(|checkpoint| checkpoint.range != begun.range) => {
+                return if free { Err("ID006") } else { Ok("in_progress||".into()) };
+            }
             Place::Turn => {}
         }
         if checkpoint.is_some_and(|checkpoint| differs(checkpoint.payload)) {
