@@ -237,14 +237,14 @@ impl Asked<'_> {
     /// On a standby and in a read-only transaction: the answer, or a refusal.
     fn replay_only(&self) -> Result<Begun, Error> {
         match self.look(Look::Ahead) {
-            Ok(Found { decision: Decision::Replay, outcome: Some(outcome), .. }) => Ok(Begun::Replay(outcome)),
-            // What it builds on may be on its way to this standby.
-            Ok(_) | Err(Error::OutOfSequence { .. }) => Err(Error::ReadOnly {
-                function: "idem_begin",
-                detail: format!("No outcome of {} is kept here, so it would have to be executed.", self.request.name()),
-            }),
-            Err(error) => Err(error),
+            Ok(Found { decision: Decision::Replay, outcome: Some(outcome), .. }) => return Ok(Begun::Replay(outcome)),
+            // On a standby what it builds on may be on its way.
+            Err(Error::OutOfSequence { .. }) if pg::in_recovery() => {}
+            Err(error) => return Err(error),
+            Ok(_) => {}
         }
+        let detail = format!("No outcome of {} is kept here, so it would have to be executed.", self.request.name());
+        Err(Error::ReadOnly { function: "idem_begin", detail })
     }
 
     /// With the lock held nothing about the request changes any more.
