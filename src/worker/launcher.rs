@@ -6,7 +6,7 @@ use super::{BOARD, DATABASES_MAX, Ended, LAUNCHER, Report, Text};
 use crate::domain::databases::Databases;
 use crate::guc;
 use crate::pg;
-use pgrx::bgworkers::BackgroundWorkerBuilder;
+use pgrx::bgworkers::{BackgroundWorkerBuilder, BackgroundWorkerStatus, DynamicBackgroundWorker};
 use pgrx::function_name;
 use pgrx::memcxt::PgMemoryContexts;
 use pgrx::pg_sys::panic::ErrorReport;
@@ -27,6 +27,9 @@ const DELAYED: u32 = 6;
 
 /// At least so long nobody of ours is in a database between two visits.
 const GAP: Duration = Duration::from_millis(500);
+
+/// A visit limits itself to a second once it is connected; with its start it takes this at most.
+const VISIT_MAX: Duration = Duration::from_secs(5);
 
 /// The process.
 #[pg_guard]
@@ -211,8 +214,7 @@ impl Launcher {
             return;
         };
         self.no_slot_logged = false;
-        // However it ended is told by the board.
-        let _ = worker.wait_for_shutdown();
+        see_off(worker);
         let mut report = BOARD.share().report;
         if report.database != oid {
             // That of a visit which an earlier launcher had sent.
@@ -261,7 +263,7 @@ impl Database {
                 self.failures += 1;
                 self.tell_failure(&report.said.get());
             }
-            // Dropped meanwhile, told to stop, or the line before this one in the log says what it was.
+            // Dropped meanwhile, told to stop, or a line in the log says what it was.
             Ended::Unknown => self.failures += 1,
         }
         self.due = Instant::now() + self.pause();
@@ -295,6 +297,21 @@ impl Database {
                 "It goes on by itself once what holds the segment has ended. SELECT * FROM idempotence.health tells how it stands.",
             );
         }
+    }
+}
+
+/// Waits for the end of a visit; how it ended is told by the board. One that takes too long is ended: it
+/// may be waiting for a database that somebody is renaming, moving or copying, and others want to be visited.
+fn see_off(worker: DynamicBackgroundWorker) {
+    let deadline = Instant::now() + VISIT_MAX;
+    while matches!(worker.pid(), Ok(_) | Err(BackgroundWorkerStatus::NotYetStarted)) {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() || shutdown_requested() {
+            let _ = worker.terminate().wait_for_shutdown();
+            return;
+        }
+        // The postmaster sets our latch at its start and at its end.
+        pg::nap(i64::try_from(left.as_micros()).unwrap_or(i64::MAX));
     }
 }
 

@@ -55,8 +55,11 @@ fn failures(directory: &Path) -> String {
     found
 }
 
-async fn an_upgrade_keeps_everything(mode: &str, create_extension: &str) -> Result<()> {
-    let old = Cluster::start(Version::Pg15)?;
+/// With the library preloaded, as it may be on either side; the worker has its one look and then rests.
+const PRELOADED: [(&str, &str); 2] = [("shared_preload_libraries", "idempotence"), ("idempotence.naptime", "1d")];
+
+async fn an_upgrade_keeps_everything(mode: &str, create_extension: &str, settings: &[(&str, &str)]) -> Result<()> {
+    let old = Cluster::start_with(Version::Pg15, settings)?;
     fixture::create_roles(&old)?;
     old.psql("postgres", "CREATE DATABASE shop")?;
     old.psql("shop", create_extension)?;
@@ -67,7 +70,7 @@ async fn an_upgrade_keeps_everything(mode: &str, create_extension: &str) -> Resu
                    WHERE e.extname = 'idempotence' AND d.deptype = 'e' AND d.classid <> 'pg_type'::regclass ORDER BY 1";
     let members_before = old.psql("shop", members)?;
 
-    let new = Cluster::start(Version::Pg18)?;
+    let new = Cluster::start_with(Version::Pg18, settings)?;
     upgrade(&old, &new, mode)?;
     let members = new.psql("shop", members)?;
     ensure!(members == members_before, "the extension's members were:\n{members_before}\nand are:\n{members}");
@@ -85,14 +88,14 @@ async fn an_upgrade_keeps_everything(mode: &str, create_extension: &str) -> Resu
 // Method: pg_upgrade by copying; rows and privileges compared, then every request sent again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_upgrade_by_copying_keeps_everything() -> Result<()> {
-    an_upgrade_keeps_everything("--copy", "CREATE EXTENSION idempotence").await
+    an_upgrade_keeps_everything("--copy", "CREATE EXTENSION idempotence", &[]).await
 }
 
-// Goal: the same with the old cluster's own files.
+// Goal: the same with the old cluster's own files, and with the library preloaded in both servers.
 // Method: pg_upgrade by linking.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_upgrade_by_linking_keeps_everything() -> Result<()> {
-    an_upgrade_keeps_everything("--link", "CREATE EXTENSION idempotence").await
+    an_upgrade_keeps_everything("--link", "CREATE EXTENSION idempotence", &PRELOADED).await
 }
 
 // Goal: the same where the extension shares the schema of its tables.
@@ -100,5 +103,5 @@ async fn an_upgrade_by_linking_keeps_everything() -> Result<()> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_upgrade_keeps_the_extension_in_its_own_schema() -> Result<()> {
     let create = "CREATE SCHEMA idempotence; CREATE EXTENSION idempotence SCHEMA idempotence";
-    an_upgrade_keeps_everything("--copy", create).await
+    an_upgrade_keeps_everything("--copy", create, &[]).await
 }

@@ -251,8 +251,9 @@ async fn wait_for_log(server: &Cluster, words: &str, times: usize) -> Result<()>
 }
 
 // Goal: an error in one database is logged once, with what to do, and other databases are swept as ever;
-// once it is mended that one is, too.
-// Method: a ring without a current segment; sessions in another database; then the ring is mended.
+// once it is mended that one is, too. Nor does a database that cannot be entered stop them.
+// Method: a ring without a current segment; sessions in another database; then the ring is mended. Then
+// the database is being renamed for a while.
 async fn an_error_in_one_database_is_logged_once_and_stops_no_other(version: Version) -> Result<()> {
     let server = start(version)?;
     server.create_database("broken")?;
@@ -267,7 +268,19 @@ async fn an_error_in_one_database_is_logged_once_and_stops_no_other(version: Ver
     ensure!(server.log().matches(words).count() == 1, "it is logged again and again");
     ensure!(server.log().contains("HINT:"));
     server.psql("broken", "UPDATE idempotence.segment SET current = true WHERE number = 0")?;
-    wait_for_log(&server, "sweeps database \"broken\" again", 1).await
+    wait_for_log(&server, "sweeps database \"broken\" again", 1).await?;
+
+    // A database that cannot be entered at the moment, nor be told to be left alone.
+    let dba = server.connect("postgres").await?;
+    server.wait_for("postgres", "SELECT count(*) FROM pg_stat_activity WHERE datname = 'broken'", "0").await?;
+    dba.text("BEGIN; ALTER DATABASE broken RENAME TO mended").await?;
+    for round in 0..4 {
+        let session = register(&connection, &format!("other {round}")).await?;
+        server.wait_for(DATABASE, &at_work(&session), "0").await?;
+    }
+    dba.text("COMMIT").await?;
+    let session = register(&server.connect("mended").await?, "mended").await?;
+    server.wait_for("mended", &at_work(&session), "0").await
 }
 
 // Goal: a transaction, a prepared one and a dump that delay the ring are named in the log and in the view
