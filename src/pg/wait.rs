@@ -44,7 +44,7 @@ pub fn bounded<T>(wait_us: Option<i64>, work: impl FnOnce() -> T) -> Option<T> {
     };
     let subtransaction = Subtransaction::begin();
     let mut work = Some(work);
-    let run = std::panic::AssertUnwindSafe(|| work.take().map(|work| work()));
+    let run = std::panic::AssertUnwindSafe(|| work.take().map(|work| in_time(work)));
     let done = PgTryBuilder::new(run)
         .catch_when(PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE, |_| {
             subtransaction.roll_back();
@@ -59,6 +59,14 @@ pub fn bounded<T>(wait_us: Option<i64>, work: impl FnOnce() -> T) -> Option<T> {
     if done.is_some() {
         subtransaction.commit();
     }
+    done
+}
+
+/// Runs `work` to the end of its waits. The time may run out just when a lock is had: PostgreSQL then
+/// reports it at the next occasion, which must be here, and not when nobody expects it any more.
+fn in_time<T>(work: impl FnOnce() -> T) -> T {
+    let done = work();
+    pg_sys::check_for_interrupts!();
     done
 }
 
@@ -112,7 +120,7 @@ pub fn bounded_or_error<T>(wait_us: Option<i64>, work: impl FnOnce() -> T, timed
         return work();
     };
     let mut work = Some(work);
-    let run = std::panic::AssertUnwindSafe(|| work.take().map(|work| work()));
+    let run = std::panic::AssertUnwindSafe(|| work.take().map(|work| in_time(work)));
     let done = PgTryBuilder::new(run).catch_when(PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE, |_| None).execute();
     drop(bound);
     done.unwrap_or_else(|| timed_out().raise())
