@@ -10,8 +10,20 @@ on_each_version!(
     maintenance_under_load_loses_nothing,
 );
 
-const TABLES: [&str; 8] =
-    ["session", "outcome_0", "outcome_1", "outcome_2", "segment", "checkpoint", "secret", "audit"];
+const TABLES: [&str; 12] = [
+    "session",
+    "session_live",
+    "reply",
+    "stream",
+    "outcome_0",
+    "outcome_1",
+    "outcome_2",
+    "segment",
+    "checkpoint",
+    "secret",
+    "audit",
+    "sweep",
+];
 
 /// What a DBA does to a table. `moved` is a tablespace.
 const WORKS: [&str; 7] = [
@@ -25,7 +37,8 @@ const WORKS: [&str; 7] = [
 ];
 
 fn start(version: Version, database: &str) -> Result<Cluster> {
-    let server = Cluster::start(version)?;
+    // The worker sweeps beside it.
+    let server = Cluster::start_preloaded(version)?;
     server.psql("postgres", "CREATE TABLESPACE moved LOCATION ''")?;
     server.create_database(database)?;
     Ok(server)
