@@ -49,13 +49,16 @@ fn send(session: &str, number: i32) -> String {
     )
 }
 
+const ROUNDS: u32 = 8;
+
 fn at_work(session: &str) -> String {
     format!("SELECT count(*) FROM idempotence.session_live WHERE id = '{session}'")
 }
 
 // Goal: an idle session is gone within 9/8 of its timeout, a naptime and a second, and not before its
 // timeout; one in an open transaction, a prepared one or one that gives signs of life stays.
-// Method: sessions with a timeout of two seconds, one of each sort, watched.
+// Method: sessions with a timeout of two seconds, one of each sort, watched. Never too early; in time in
+// one round at least, for a busy machine can hold up any.
 async fn silent_sessions_end_in_time_and_others_do_not(version: Version) -> Result<()> {
     let server = start(version)?;
     let connection = server.connect(DATABASE).await?;
@@ -68,7 +71,11 @@ async fn silent_sessions_end_in_time_and_others_do_not(version: Version) -> Resu
     open.text(&format!("BEGIN; SELECT FROM idem_begin('{in_use}', 1)")).await?;
     busy.text(&format!("BEGIN; SELECT idem_heartbeat('{prepared}'); PREPARE TRANSACTION 'p'")).await?;
 
-    for round in 0..3 {
+    let mut in_time = false;
+    for round in 0..ROUNDS {
+        if in_time && round >= 2 {
+            break;
+        }
         let start = Instant::now();
         let (idle, saved) = (register(&connection, "idle").await?, register(&connection, "saved").await?);
         connection.text(&send(&saved, 1)).await?;
@@ -80,11 +87,12 @@ async fn silent_sessions_end_in_time_and_others_do_not(version: Version) -> Resu
         }
         let took = (start.elapsed(), last_heard_of.elapsed());
         ensure!(took.0 >= Duration::from_secs(2), "round {round}: a session ended after {took:?}");
-        ensure!(took.1 <= Duration::from_millis(2250 + 1000 + 1000), "round {round}: a session ended after {took:?}");
+        in_time |= took.1 <= Duration::from_millis(2250 + 1000 + 1000);
         let end = format!("SELECT ended FROM idempotence.sessions WHERE session = '{saved}'");
         ensure!(connection.text(&end).await? == "expired");
         ensure!(connection.sqlstate(&format!("SELECT FROM idem_begin('{saved}', 2)")).await? == "ID004");
     }
+    ensure!(in_time, "no session ended in time in {ROUNDS} rounds");
     for session in [&in_use, &prepared, &alive] {
         ensure!(connection.text(&at_work(session)).await? == "1");
     }
