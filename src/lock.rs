@@ -4,10 +4,10 @@
 //! the tag's fourth field (users' functions have 1 and 2). So they show in `pg_locks`, take part in
 //! deadlock detection and stay with a prepared transaction.
 //!
-//! Order: whoever takes more than one takes session before registration before secret before client
-//! before request before save before mark before segment. A client's own lock is the one that is also taken shared; alone it is
-//! only ever tried for, so nobody queues behind a wait for it. The sweep takes its own first, and only
-//! tries for the others.
+//! Order: whoever takes more than one takes session before secret before registration before client
+//! before request before save before mark before segment. Whoever wants a client's lock alone, which
+//! those who use the session share, queues for it in short turns, so that they are not held up for long.
+//! The sweep takes its own first, and only tries for the others.
 //!
 //! They belong to the (sub)transaction, not to the running portal: a cursor that fails inside a
 //! savepoint would else take the lock away while the request is still on the open list.

@@ -253,15 +253,15 @@ impl Asked<'_> {
         if let (Decision::Replay, Some(outcome)) = (found.decision, found.outcome) {
             return Ok(Looked::Done(Begun::Replay(outcome)));
         }
-        if let Request::Numbered(request) = self.request {
-            refuse_beside_another(request, &self.lock)?;
-        }
         let numbers = match self.request {
             Request::Keyed(_) => None,
-            Request::Numbered(request) if liveness::attend(&request.session)? => {
+            Request::Numbered(request) => {
+                refuse_beside_another(request, &self.lock)?;
+                if !liveness::attend(&request.session)? {
+                    return Ok(Looked::SessionTaken);
+                }
                 Some(Numbers { range: request.range, slot: found.slot, acked: request.acked })
             }
-            Request::Numbered(_) => return Ok(Looked::SessionTaken),
         };
         let checkpoint = found.checkpoint.filter(|_| found.decision == Decision::Continue);
         let kept = checkpoint.as_ref().and_then(|checkpoint| checkpoint.fingerprint);
