@@ -278,7 +278,9 @@ COMMENT ON COLUMN idempotence.segment.keep_us IS 'how long it must be kept once 
 COMMENT ON COLUMN idempotence.segment.number IS 'N of the table outcome_N';
 COMMENT ON COLUMN idempotence.segment.current IS 'whether outcomes are recorded there';
 COMMENT ON COLUMN idempotence.segment.made_at IS 'when the ring was made: with the extension, so also by a restore';
-COMMENT ON COLUMN idempotence.segment.turned IS 'whether the ring has turned to it since it was made; if not, it may hold what was restored, and is looked through before it is emptied';
+COMMENT ON COLUMN idempotence.segment.restored IS 'whether a restore may have put something there: until the ring turns to it, a day or more after it was made; then it is looked through before it is emptied';
+COMMENT ON COLUMN idempotence.segment.looked_to IS 'how many of its pages were looked through so far';
+COMMENT ON COLUMN idempotence.segment.looked_in IS 'the file that these pages are in';
 
 COMMENT ON TABLE idempotence.sweep IS 'what the sweep remembers; it has no row after a crash or a failover';
 COMMENT ON COLUMN idempotence.sweep.swept_at IS 'when a sweep by hand ended last';

@@ -148,19 +148,21 @@ CREATE TABLE idempotence.outcome_2 (LIKE idempotence.outcome_0,
   CONSTRAINT outcome_2_pkey PRIMARY KEY (digest));
 
 -- Where the ring stands. Not dumped: a restored cluster starts a fresh ring, which takes every
--- segment as written until then, and looks at what is in it before it is emptied for the first time.
+-- segment as written until then, and looks at what a restore may have put into it before it is emptied.
 CREATE TABLE idempotence.segment (
   opened_at timestamptz NOT NULL,
   closed_at timestamptz,
   keep_us   bigint      NOT NULL,
+  made_at   timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
+  looked_to bigint      NOT NULL DEFAULT 0,
+  looked_in oid         NOT NULL DEFAULT 0,
   number    smallint    NOT NULL,
   current   boolean     NOT NULL,
-  turned    boolean     NOT NULL,
-  made_at   timestamptz NOT NULL,
+  restored  boolean     NOT NULL DEFAULT true,
   CONSTRAINT segment_pkey PRIMARY KEY (number)
 );
-INSERT INTO idempotence.segment (number, current, turned, opened_at, made_at, keep_us)
-  SELECT n, n OPERATOR(pg_catalog.=) 0, false, pg_catalog.clock_timestamp(), pg_catalog.clock_timestamp(), 0 FROM pg_catalog.generate_series(0, 2) n;
+INSERT INTO idempotence.segment (number, current, opened_at, keep_us)
+  SELECT n, n OPERATOR(pg_catalog.=) 0, pg_catalog.clock_timestamp(), 0 FROM pg_catalog.generate_series(0, 2) n;
 
 CREATE TABLE idempotence.checkpoint (
   digest      uuid        NOT NULL,

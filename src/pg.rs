@@ -177,6 +177,21 @@ fn analysis_gives_rows(command: &CStr) -> bool {
     }
 }
 
+/// The number of the file that a relation is in.
+///
+/// # Safety
+///
+/// The relation is open.
+pub unsafe fn file_of(relation: pg_sys::Relation) -> pg_sys::Oid {
+    // SAFETY: as the caller warrants.
+    unsafe {
+        #[cfg(feature = "pg15")]
+        return (*relation).rd_node.relNode;
+        #[cfg(not(feature = "pg15"))]
+        return (*relation).rd_locator.relNumber;
+    }
+}
+
 /// Makes this transaction's commit wait for the disk here at most, not for standbys.
 pub fn commit_locally() {
     // SAFETY: the strings are static; the setting goes back with the end of the transaction.

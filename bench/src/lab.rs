@@ -101,6 +101,14 @@ impl Lab {
         Ok(self.server.psql(database, sql)?.trim_end().to_owned())
     }
 
+    /// How far the log advances by some work, which begins with a checkpoint.
+    pub fn bytes_of_log(&self, work: impl FnOnce() -> Result<()>) -> Result<f64> {
+        self.psql(COPY, "CHECKPOINT")?;
+        let from = self.psql(COPY, "SELECT pg_current_wal_insert_lsn()")?;
+        work()?;
+        Ok(self.psql(COPY, &format!("SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '{from}')"))?.parse()?)
+    }
+
     /// One of the server's programs, and where the server keeps its data.
     pub fn program(&self, name: &str) -> std::process::Command {
         self.server.program(name)

@@ -2,9 +2,12 @@
 //! a private server, in interleaved rounds; the result is a page for people.
 //!
 //! To be read in this order: [`rows`], what is compared with what; [`lab`], how one run is measured;
-//! [`wal`], how the log is, [`slots`] what is left in the tables, and [`ring`] how they are emptied; [`page`], what is made of it.
+//! [`wal`] and [`life`], how the log is, [`slots`] what is left in the tables, and [`ring`] how they are emptied;
+//! [`page`], what is made of it.
 
+mod found;
 mod lab;
+mod life;
 mod machine;
 mod page;
 mod ring;
@@ -55,7 +58,7 @@ struct Options {
     #[arg(long, default_value_t = 200_000)]
     kept: u64,
 
-    /// How many outcomes are kept where the row about the ring says "many"; the goal is about 10000000
+    /// How many outcomes are kept where a row says so; the goals are about 10000000
     #[arg(long)]
     many: Option<u64>,
 
@@ -103,7 +106,8 @@ fn main() -> Result<()> {
     for row in &rows {
         match row.id {
             rows::WAL => page.wal(row, &wal::measure(&lab, row, &plan)?),
-            ring::RING => page.ring(row, &ring::measure(&lab, &plan)?),
+            life::LIFE => page.found(row, &life::measure(&lab, &plan)?),
+            ring::RING => page.found(row, &ring::measure(&lab, &plan)?),
             sessions::SLOTS => page.slots(row, &slots::measure(&lab, &plan)?),
             _ => page.row(row, &lab.measure(row, &plan)?),
         }

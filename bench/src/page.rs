@@ -3,8 +3,8 @@
 use std::fmt::Write;
 
 use crate::Plan;
+use crate::found::{self, Found};
 use crate::lab::{Measured, on_or_off};
-use crate::ring::{self, Found};
 use crate::rows::{CONSTANTS, Cell, Comparison, Goal, Measure, Row, Variant};
 use crate::slots::{Left, SESSIONS};
 use crate::stats::Spread;
@@ -154,16 +154,16 @@ together in SQL from the same numbers, also those that do nothing with it, so th
         }
     }
 
-    /// The row about the ring.
-    pub fn ring(&mut self, row: &Row, found: &[Found]) {
+    /// A row of single lines.
+    pub fn found(&mut self, row: &Row, found: &[Found]) {
         self.heading(row);
         let lines = found.iter().map(|found| {
-            let (goal, reached) = ring_goal(found);
+            let (goal, reached) = found_goal(found);
             [found.what.clone(), with_spread(found.measured, found.decimals), goal, reached.to_owned()]
         });
         self.rows += &table(["", "measured", "goal", "reached"], lines);
         for found in found.iter().filter(|found| found.goal.is_some()) {
-            let (goal, reached) = ring_goal(found);
+            let (goal, reached) = found_goal(found);
             let measured = with_spread(found.measured, found.decimals);
             let _ = writeln!(self.summary, "| {}: {} | | {goal} | {measured} | {reached} |", row.title, found.what);
         }
@@ -281,12 +281,12 @@ fn wal_ratio(comparison: &Comparison, written: &[Vec<Written>], of: fn(&Written)
     }))
 }
 
-fn ring_goal(found: &Found) -> (String, &'static str) {
+fn found_goal(found: &Found) -> (String, &'static str) {
     let median = found.measured.median;
     let (goal, is) = match found.goal {
-        Some(ring::Goal::AtLeast(least)) => (format!("≥ {least}"), median >= least),
-        Some(ring::Goal::AtMost(most)) => (format!("≤ {most}"), median <= most),
-        Some(ring::Goal::Between(least, most)) => (format!("{least} … {most}"), (least..=most).contains(&median)),
+        Some(found::Goal::AtLeast(least)) => (format!("≥ {least}"), median >= least),
+        Some(found::Goal::AtMost(most)) => (format!("≤ {most}"), median <= most),
+        Some(found::Goal::Between(least, most)) => (format!("{least} … {most}"), (least..=most).contains(&median)),
         None => return (String::new(), ""),
     };
     (goal, if is { "yes" } else { "no" })

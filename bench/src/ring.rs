@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 
 use crate::Plan;
+use crate::found::{Found, Goal};
 use crate::lab::{COPY, Lab};
 use crate::rows::{CONSTANTS, KEY, Keygen, OFF_4, Row};
 use crate::stats::Spread;
@@ -20,23 +21,6 @@ const FEW: u64 = 100_000;
 const CLIENTS: u32 = 4;
 const CYCLES: u64 = 12;
 
-/// One line of the row.
-pub struct Found {
-    pub what: String,
-    pub measured: Spread,
-    pub decimals: usize,
-    /// At least, or at most.
-    pub goal: Option<Goal>,
-}
-
-/// What is to be reached.
-#[derive(Clone, Copy)]
-pub enum Goal {
-    AtLeast(f64),
-    AtMost(f64),
-    Between(f64, f64),
-}
-
 pub fn row() -> Row {
     Row {
         id: RING,
@@ -45,7 +29,8 @@ pub fn row() -> Row {
 waiting), against `DELETE` and `VACUUM` of as many rows in the hand-written table. *While it happens*: four clients begin and record \
 without a pause; the 99th percentile of their transactions in the second of the emptying, against that of the second before. *Many \
 kept*: time of begin and record under random keys, outcomes spread over the three segments, a third each. *A busy sweep*: the \
-same clients' rate beside a connection that calls `idem_sweep()` without a pause, which the worker does once in ten seconds. *Cycles*: \
+same clients' rate beside a connection that calls `idem_sweep()` without a pause, on a machine that has no processor to spare for it; \
+the worker sweeps for a second in ten at most. *Cycles*: \
 requests, then half a retention passes, and a sweep, again and again; what all tables take at the end, catalogs included, against what they take \
 after the third turn.",
         variants: Vec::new(),
@@ -61,7 +46,10 @@ pub fn measure(lab: &Lab, plan: &Plan) -> Result<Vec<Found>> {
     let mut found = Vec::new();
     lab.fresh_copy()?;
     // As after the first lap: nothing in it was restored.
-    lab.psql(COPY, "CALL idem_sweep(); UPDATE idempotence.segment SET turned = true")?;
+    lab.psql(
+        COPY,
+        "CALL idem_sweep(); UPDATE idempotence.segment SET restored = false, made_at = made_at - interval '2 days'",
+    )?;
     emptying(lab, plan.emptied, rounds, &mut found)?;
     while_it_happens(lab, plan, rounds, &mut found)?;
     busy(lab, plan, &mut found)?;
@@ -89,13 +77,21 @@ fn fill(segment: u64, rows: u64, expired: bool) -> String {
 
 fn emptying(lab: &Lab, rows: u64, rounds: usize, found: &mut Vec<Found>) -> Result<()> {
     let (mut ours, mut locked, mut theirs) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut log, mut log_by_hand) = (Vec::new(), Vec::new());
     for round in 0..rounds {
         eprintln!("ring: emptying {rows} outcomes, round {} of {rounds}", round + 1);
         lab.psql(COPY, &fill(1, rows, true))?;
         // The commit removes the files, after it has let the locks go.
-        let times = timed(lab, &["BEGIN", "SELECT idempotence.sweep_step('empty')", "COMMIT"])?;
-        ours.push(times.iter().sum());
-        locked.push(times[1]);
+        let bytes = lab.bytes_of_log(|| {
+            // The first statement loads the library.
+            let steps =
+                ["SELECT idempotence.sweep_step('close')", "BEGIN", "SELECT idempotence.sweep_step('empty')", "COMMIT"];
+            let times = timed(lab, &steps)?;
+            ours.push(times[1..].iter().sum());
+            locked.push(times[2]);
+            Ok(())
+        })?;
+        log.push(bytes / 1024.0);
         if lab.psql(COPY, "SELECT pg_relation_size('idempotence.outcome_1')")? != "0" {
             bail!("the segment is not empty");
         }
@@ -104,37 +100,22 @@ fn emptying(lab: &Lab, rows: u64, rounds: usize, found: &mut Vec<Found>) -> Resu
             &format!(
                 "INSERT INTO request (scope, key, fingerprint, response, expires_at)
                  SELECT 'filled', gen_random_uuid(), sha256(n::text::bytea), '{{\"status\": \"booked\", \"transfer\": 4711}}', now() - interval '1 day'
-                   FROM generate_series(1, {rows}) n;
-                 CHECKPOINT"
+                   FROM generate_series(1, {rows}) n"
             ),
         )?;
-        theirs.push(timed(lab, &["DELETE FROM request WHERE expires_at < now()", "VACUUM request"])?.iter().sum());
+        let bytes = lab.bytes_of_log(|| {
+            theirs.push(timed(lab, &["DELETE FROM request WHERE expires_at < now()", "VACUUM request"])?.iter().sum());
+            Ok(())
+        })?;
+        log_by_hand.push(bytes / 1024.0);
     }
     let ratios = Spread::of(ours.iter().zip(&theirs).map(|(ours, theirs)| theirs / ours));
-    found.push(Found {
-        what: format!("emptying {rows} outcomes, ms"),
-        measured: Spread::of(ours),
-        decimals: 1,
-        goal: None,
-    });
-    found.push(Found {
-        what: "of these with the segment locked, ms".into(),
-        measured: Spread::of(locked),
-        decimals: 1,
-        goal: None,
-    });
-    found.push(Found {
-        what: "`DELETE` and `VACUUM` of as many, ms".into(),
-        measured: Spread::of(theirs),
-        decimals: 0,
-        goal: None,
-    });
-    found.push(Found {
-        what: "time by hand / emptying".into(),
-        measured: ratios,
-        decimals: 0,
-        goal: Some(Goal::AtLeast(100.0)),
-    });
+    found.push(Found::new(format!("emptying {rows} outcomes, ms"), Spread::of(ours), 1));
+    found.push(Found::new("of these with the segment locked, ms", Spread::of(locked), 1));
+    found.push(Found::new("`DELETE` and `VACUUM` of as many, ms", Spread::of(theirs), 0));
+    found.push(Found::new("time by hand / emptying", ratios, 0).with_goal(Goal::AtLeast(100.0)));
+    found.push(Found::new("log of emptying, kB", Spread::of(log), 0));
+    found.push(Found::new("log of `DELETE` and `VACUUM`, kB", Spread::of(log_by_hand), 0));
     Ok(())
 }
 
@@ -208,12 +189,10 @@ fn while_it_happens(lab: &Lab, plan: &Plan, rounds: usize, found: &mut Vec<Found
         };
         ratios.push(p99(at)? / p99(at - 1.0)?);
     }
-    found.push(Found {
-        what: "begin and record, 99th percentile while it happens / before".into(),
-        measured: Spread::of(ratios),
-        decimals: 2,
-        goal: Some(Goal::AtMost(2.0)),
-    });
+    found.push(
+        Found::new("begin and record, 99th percentile while it happens / before", Spread::of(ratios), 2)
+            .with_goal(Goal::AtMost(2.0)),
+    );
     Ok(())
 }
 
@@ -246,31 +225,59 @@ fn rate(lab: &Lab, number: u64, seconds: u64, script: &str) -> Result<f64> {
 
 fn busy(lab: &Lab, plan: &Plan, found: &mut Vec<Found>) -> Result<()> {
     let seconds = u64::from(plan.seconds) + 1;
-    let mut ratios = Vec::new();
+    let (mut nothing_to_do, mut much_to_do) = (Vec::new(), Vec::new());
     for round in 0..plan.rounds as u64 {
         eprintln!("ring: a busy sweep, round {} of {}", round + 1, plan.rounds);
+        let (mut idle, mut looks, mut works) = (0.0, 0.0, 0.0);
         // Another one first each time.
-        let (mut idle, mut swept) = (0.0, 0.0);
-        for turn in 0..2 {
-            let number = 200 + 2 * round + turn;
-            if (round + turn) % 2 == 0 {
-                idle = rate(lab, number, seconds, &script(Keygen::Ascending))?;
-            } else {
-                let sweeps = sweep_without_pause(lab, seconds)?;
-                swept = rate(lab, number, seconds, &script(Keygen::Ascending))?;
-                output(sweeps)?;
+        for turn in 0..3 {
+            let number = 200 + 3 * round + turn;
+            let rate = || rate(lab, number, seconds, &script(Keygen::Ascending));
+            match (round + turn) % 3 {
+                0 => idle = rate()?,
+                1 => {
+                    let sweeps = sweep_without_pause(lab, seconds)?;
+                    looks = rate()?;
+                    output(sweeps)?;
+                }
+                _ => {
+                    lab.psql(COPY, SESSIONS_TO_SWEEP)?;
+                    let sweeps = sweep_without_pause(lab, seconds)?;
+                    works = rate()?;
+                    let left = lab.psql(COPY, "SELECT count(*) FROM idempotence.reply")?;
+                    output(sweeps)?;
+                    if left == "0" {
+                        bail!("the sweep had too little to do");
+                    }
+                    lab.psql(COPY, "TRUNCATE idempotence.session_live, idempotence.reply; DELETE FROM idempotence.session WHERE ended IS NOT NULL")?;
+                }
             }
         }
-        ratios.push(swept / idle);
+        nothing_to_do.push(looks / idle);
+        much_to_do.push(works / idle);
     }
-    found.push(Found {
-        what: "begin and record a second, beside a sweep without pause / without one".into(),
-        measured: Spread::of(ratios),
-        decimals: 2,
-        goal: None,
-    });
+    let what = "begin and record a second, beside a sweep without pause";
+    found.push(Found::new(format!("{what} that finds nothing to do / without one"), Spread::of(nothing_to_do), 2));
+    found.push(Found::new(
+        format!("{what} that ends and deletes client sessions / without one"),
+        Spread::of(much_to_do),
+        2,
+    ));
     Ok(())
 }
+
+/// Client sessions that have fallen silent, and such as ended long ago, with their replies.
+const SESSIONS_TO_SWEEP: &str = "
+    INSERT INTO idempotence.session_live (id, created_at, last_seen, owner, window_size, ordering, timeout)
+    SELECT gen_random_uuid(), now(), now() - interval '1 hour', current_user::regrole, 5, 'a', interval '2 s'
+      FROM generate_series(1, 50000);
+    WITH s AS (INSERT INTO idempotence.session (id, created_at, ended_at, owner, window_size, require_payload, inbox, time_keys, ordering, ended, timeout)
+               SELECT gen_random_uuid(), now(), now() - interval '30 days', current_user::regrole, 5, false, false, false, 'a', 'c', interval '2 s'
+                 FROM generate_series(1, 100000) RETURNING id)
+    INSERT INTO idempotence.reply (session, first, last, recorded_at, recorded_by, slot, class, stream, response)
+    SELECT s.id, n, n, now(), current_user::regrole, n % 5, 's', '', '{\"status\": \"booked\", \"transfer\": 4711}'
+      FROM s, generate_series(1, 5) n;
+    CHECKPOINT";
 
 /// One connection that calls the procedure again and again.
 fn sweep_without_pause(lab: &Lab, seconds: u64) -> Result<Child> {
@@ -301,18 +308,14 @@ fn many(lab: &Lab, plan: &Plan, found: &mut Vec<Found>) -> Result<()> {
     }
     let [few, many] = of;
     let ratio = Spread::of(many).median / Spread::of(few).median;
-    found.push(Found {
-        what: format!("time of begin and record, random keys, {} kept / {FEW}", plan.many),
-        measured: Spread { low: ratio, median: ratio, high: ratio },
-        decimals: 2,
-        goal: Some(Goal::AtMost(1.3)),
-    });
+    let what = format!("time of begin and record, random keys, {} kept / {FEW}", plan.many);
+    found.push(Found::new(what, Spread::of([ratio]), 2).with_goal(Goal::AtMost(1.3)));
     Ok(())
 }
 
 fn cycles(lab: &Lab, requests: u64, found: &mut Vec<Found>) -> Result<()> {
     lab.fresh_copy()?;
-    lab.psql(COPY, "CALL idem_sweep(); TRUNCATE idempotence.outcome_0; UPDATE idempotence.segment SET turned = true")?;
+    lab.psql(COPY, "CALL idem_sweep(); TRUNCATE idempotence.outcome_0; UPDATE idempotence.segment SET restored = false, made_at = made_at - interval '2 days'")?;
     let each = (requests / u64::from(CLIENTS)).to_string();
     let size = || -> Result<f64> {
         let bytes = "SELECT sum(pg_total_relation_size(oid)) FROM pg_class
@@ -332,11 +335,7 @@ fn cycles(lab: &Lab, requests: u64, found: &mut Vec<Found>) -> Result<()> {
         sizes.push(size()?);
     }
     let ratio = sizes[sizes.len() - 1] / sizes[3];
-    found.push(Found {
-        what: format!("size of all tables after {CYCLES} cycles of {requests} requests / after the fourth"),
-        measured: Spread { low: ratio, median: ratio, high: ratio },
-        decimals: 2,
-        goal: Some(Goal::Between(0.8, 1.2)),
-    });
+    let what = format!("size of all tables after {CYCLES} cycles of {requests} requests / after the fourth");
+    found.push(Found::new(what, Spread::of([ratio]), 2).with_goal(Goal::Between(0.8, 1.2)));
     Ok(())
 }

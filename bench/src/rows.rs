@@ -2,6 +2,7 @@
 
 use anyhow::{Result, bail};
 
+use crate::life::{self, LIFE};
 use crate::ring::{self, RING};
 use crate::sessions::{self, SLOTS};
 
@@ -17,8 +18,8 @@ pub const CONSTANTS: [(&str, &str); 3] = [
 pub const WAL: &str = "wal";
 
 /// All rows, in the order of the page.
-pub const IDS: [&str; 11] =
-    ["request", WAL, "replay", "run", "procedure", "once", "numbered", "heartbeat", "register", SLOTS, RING];
+pub const IDS: [&str; 12] =
+    ["request", WAL, LIFE, "replay", "run", "procedure", "once", "numbered", "heartbeat", "register", SLOTS, RING];
 
 /// What one client does again and again.
 pub struct Variant {
@@ -139,7 +140,7 @@ impl Keygen {
 }
 
 pub const KEY: &str = "'01' || :t || '-' || :u || '-7a3c-8b5c-' || :c";
-const RANDOM_KEY: &str = ":t || '-' || :u || '-4a3c-8b5c-' || :c";
+pub const RANDOM_KEY: &str = ":t || '-' || :u || '-4a3c-8b5c-' || :c";
 
 const IN_OUTCOMES: &str =
     "SELECT (SELECT count(*) FROM idempotence.outcome_0) + (SELECT count(*) FROM idempotence.outcome_1)
@@ -155,7 +156,7 @@ pub fn chosen(ids: &[String]) -> Result<Vec<Row>> {
     if let Some(unknown) = ids.iter().find(|id| !IDS.contains(&id.as_str())) {
         bail!("there is no row {unknown}; there are {}", IDS.join(", "));
     }
-    Ok([request(), wal(), replay(), run(), procedure(), once()]
+    Ok([request(), wal(), life::row(), replay(), run(), procedure(), once()]
         .into_iter()
         .chain(sessions::rows())
         .chain([ring::row()])
@@ -186,7 +187,7 @@ COMMIT;
 pub const CEILING: usize = 0;
 const FLOOR: usize = 1;
 pub const HAND: usize = 2;
-const OURS: usize = 3;
+pub const OURS: usize = 3;
 
 /// The four ways to guard one transaction.
 pub fn guarded(key: &str, keygen: Keygen) -> Vec<Variant> {

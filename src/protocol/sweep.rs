@@ -73,7 +73,7 @@ impl Swept {
 
 impl From<Progress> for Swept {
     fn from(progress: Progress) -> Swept {
-        Swept { done: progress.done, delayed: progress.delayed, more: false }
+        Swept { done: progress.done, delayed: progress.delayed, more: progress.more }
     }
 }
 

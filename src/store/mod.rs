@@ -15,6 +15,7 @@ pub mod live;
 pub mod outcome;
 pub mod rel;
 pub mod reply;
+pub mod restored;
 pub mod ring;
 pub mod secret;
 pub mod segment;

@@ -46,8 +46,19 @@ impl Rel {
 
     /// Whether it has no page, and so no row: cheaper to ask than to search its index.
     pub fn is_empty(&self) -> bool {
+        self.pages() == 0
+    }
+
+    /// How many pages it has.
+    pub fn pages(&self) -> u32 {
         // SAFETY: the relation is open.
-        unsafe { pg_sys::RelationGetNumberOfBlocksInFork(self.rel, pg_sys::ForkNumber::MAIN_FORKNUM) == 0 }
+        unsafe { pg_sys::RelationGetNumberOfBlocksInFork(self.rel, pg_sys::ForkNumber::MAIN_FORKNUM) }
+    }
+
+    /// The file that it is in: another one after each rewrite.
+    pub fn file(&self) -> pg_sys::Oid {
+        // SAFETY: the relation is open.
+        unsafe { pg::file_of(self.rel) }
     }
 
     /// Runs `visit` on each row that matches the keys under the snapshot, until it gives something.

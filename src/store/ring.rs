@@ -11,8 +11,7 @@
 //! Every lock on a segment is asked for without waiting: who queued for it would make others queue
 //! behind. So whatever holds one delays the ring and is not disturbed by it.
 //!
-//! A segment that the ring has not turned to since it was made may hold what a restore put there, under
-//! whatever ttl; it is looked through before it is emptied. Truncation is not MVCC-safe: a transaction
+//! A segment that may hold what a restore put there is looked through first (`restored.rs`). Truncation is not MVCC-safe: a transaction
 //! with an older snapshot then finds nothing of what it could still see. That makes no difference here,
 //! since what has expired by the clock counts as absent under every snapshot.
 
@@ -23,10 +22,16 @@ use crate::lock;
 use crate::pg;
 use crate::store::cache;
 use crate::store::rel::{self, Access, Rel, Snapshot};
-use crate::store::segment::{self, CLOSED_AT, COLUMNS, CURRENT, Columns, KEEP_US, NUMBER, OPENED_AT, SEGMENTS, TURNED};
+use crate::store::restored::Look;
+use crate::store::segment::{
+    self, CLOSED_AT, COLUMNS, CURRENT, Columns, KEEP_US, LOOKED_IN, LOOKED_TO, MADE_AT, NUMBER, OPENED_AT, RESTORED,
+    SEGMENTS,
+};
 use crate::store::sql;
-use pgrx::datum::TimestampWithTimeZone;
-use pgrx::pg_sys;
+use pgrx::{IntoDatum, pg_sys};
+
+/// A restore takes no longer than a day from the making of the ring, which it begins with.
+const RESTORE_US: i64 = 86_400 * 1_000_000;
 
 /// What a step came to.
 #[derive(Default)]
@@ -35,16 +40,20 @@ pub struct Progress {
     pub done: Vec<String>,
     /// What could not be done, and who is in the way.
     pub delayed: Vec<String>,
+    /// Whether the step has more to do.
+    pub more: bool,
 }
 
 /// A row of `segment`.
 struct Segment {
     number: usize,
     current: bool,
-    turned: bool,
+    restored: bool,
     opened_at: i64,
     closed_at: Option<i64>,
     keep_us: i64,
+    made_at: i64,
+    looked: Look,
     at: pg_sys::ItemPointerData,
     columns: [Option<pg_sys::Datum>; COLUMNS],
 }
@@ -56,6 +65,11 @@ impl Segment {
 
     fn is_empty(&self) -> bool {
         self.open().is_empty()
+    }
+
+    /// Whether all in it has expired.
+    fn is_over(&self) -> bool {
+        self.closed_at.is_some_and(|closed_at| closed_at.saturating_add(self.keep_us) <= pg::now_us())
     }
 
     /// Puts `columns` in its place.
@@ -73,10 +87,12 @@ fn open() -> Result<(Rel, [Segment; 3]), Error> {
         rows.push(Segment {
             number: row.int2(NUMBER)?.try_into().ok()?,
             current: row.bool(CURRENT)?,
-            turned: row.bool(TURNED)?,
+            restored: row.bool(RESTORED)?,
             opened_at: row.int8(OPENED_AT)?,
             closed_at: row.int8(CLOSED_AT),
             keep_us: row.int8(KEEP_US)?,
+            made_at: row.int8(MADE_AT)?,
+            looked: Look { file: row.oid(LOOKED_IN)?, pages: row.int8(LOOKED_TO)? },
             at: row.at(),
             columns: std::array::from_fn(|column| row.datum(column)),
         });
@@ -103,7 +119,7 @@ pub fn close() -> Result<Progress, Error> {
         // SAFETY: it was taken just now.
         unsafe { pg_sys::UnlockRelationOid(table, pg_sys::ShareLock as i32) };
         row.columns[CLOSED_AT] = Some(pg::now_us().into());
-        if !row.turned {
+        if row.restored {
             // As if all of it had been recorded just now.
             row.columns[KEEP_US] = Some(row.keep_us.max(wanted_keep_us()?).into());
         }
@@ -136,9 +152,10 @@ pub fn turn() -> Result<Progress, Error> {
         return lift(&ring, &mut rows[current]).map(|()| progress);
     }
     rows[current].columns[CURRENT] = Some(false.into());
+    let restoring = now_us < rows[next].made_at.saturating_add(RESTORE_US);
     let opened = &mut rows[next].columns;
     opened[CURRENT] = Some(true.into());
-    opened[TURNED] = Some(true.into());
+    opened[RESTORED] = Some(restoring.into());
     opened[OPENED_AT] = Some(now_us.into());
     opened[CLOSED_AT] = None;
     opened[KEEP_US] = Some(wanted_keep_us()?.into());
@@ -168,11 +185,7 @@ pub fn empty() -> Result<Progress, Error> {
     let (ring, rows) = open()?;
     let mut progress = Progress::default();
     for mut row in rows.into_iter().filter(|row| !row.current) {
-        let due = row.closed_at.is_some_and(|closed_at| closed_at.saturating_add(row.keep_us) <= pg::now_us());
-        if !due || row.is_empty() {
-            continue;
-        }
-        if !row.turned && !looked_through(&ring, &mut row, &mut progress)? {
+        if row.is_empty() || (row.restored && !look_through(&ring, &mut row, &mut progress)?) || !row.is_over() {
             continue;
         }
         if !lock_alone(&row) {
@@ -185,25 +198,29 @@ pub fn empty() -> Result<Progress, Error> {
     Ok(progress)
 }
 
-/// Whether all that is in a segment has expired. If not, it is kept until that time. Under a lock that
-/// keeps a restore from adding to it meanwhile.
-fn looked_through(ring: &Rel, row: &mut Segment, progress: &mut Progress) -> Result<bool, Error> {
-    let table = cache::oid(SEGMENTS[row.number].0);
+/// Looks through some more of a segment whose time has come, and sees to it that it is kept until the last
+/// of what was found has expired. Whether it was looked through to its end.
+fn look_through(ring: &Rel, row: &mut Segment, progress: &mut Progress) -> Result<bool, Error> {
+    let Some(closed_at) = row.closed_at else { return Ok(false) };
+    let table = row.open();
+    if !row.is_over() && !row.looked.is_going_on(&table) {
+        return Ok(false);
+    }
+    let oid = cache::oid(SEGMENTS[row.number].0);
     // SAFETY: asks for the lock of a table without waiting.
-    if !unsafe { pg_sys::ConditionalLockRelationOid(table, pg_sys::ShareLock as i32) } {
+    if !unsafe { pg_sys::ConditionalLockRelationOid(oid, pg_sys::ShareLock as i32) } {
         progress.delayed.push(format!("segment {} cannot be emptied yet: {}", row.number, in_the_way(row.number)?));
         return Ok(false);
     }
-    let greatest = format!("SELECT pg_catalog.max(expires_at) FROM ONLY idempotence.outcome_{}", row.number);
-    let expires_at = sql::first::<TimestampWithTimeZone>(&greatest)?.map(pg_sys::TimestampTz::from);
-    match (expires_at, row.closed_at) {
-        (Some(expires_at), Some(closed_at)) if expires_at > pg::now_us() => {
-            row.columns[KEEP_US] = Some(expires_at.saturating_sub(closed_at).into());
-            row.save(ring);
-            Ok(false)
-        }
-        _ => Ok(true),
-    }
+    let (look, is_end, expires_at) = row.looked.go_on(row.number, &table)?;
+    row.looked = look;
+    row.keep_us = row.keep_us.max(expires_at.map_or(0, |expires_at| expires_at.saturating_sub(closed_at)));
+    row.columns[KEEP_US] = Some(row.keep_us.into());
+    row.columns[LOOKED_TO] = Some(look.pages.into());
+    row.columns[LOOKED_IN] = look.file.into_datum();
+    row.save(ring);
+    progress.more |= !is_end;
+    Ok(is_end)
 }
 
 /// How long a segment has to be kept that is written from now on.

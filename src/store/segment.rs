@@ -26,11 +26,13 @@ pub const SEGMENTS: [(Table, cache::Index); 3] = [
 pub(super) const OPENED_AT: usize = 0;
 pub(super) const CLOSED_AT: usize = 1;
 pub(super) const KEEP_US: usize = 2;
-pub(super) const NUMBER: usize = 3;
-pub(super) const CURRENT: usize = 4;
-pub(super) const TURNED: usize = 5;
-const MADE_AT: usize = 6;
-pub(super) const COLUMNS: usize = 7;
+pub(super) const MADE_AT: usize = 3;
+pub(super) const LOOKED_TO: usize = 4;
+pub(super) const LOOKED_IN: usize = 5;
+pub(super) const NUMBER: usize = 6;
+pub(super) const CURRENT: usize = 7;
+pub(super) const RESTORED: usize = 8;
+pub(super) const COLUMNS: usize = 9;
 pub(super) type Columns<'a> = Tuple<'a, COLUMNS>;
 
 /// The segment numbers in the order that look-ups probe them: the current one, where most is found, first.

@@ -72,7 +72,6 @@ fn sweep_all(start: Instant) -> (Ended, String) {
                         break;
                     }
                 }
-                Err(failure) if step == Step::Empty && is_cancel(&failure) => return (Ended::Swept, TOO_LONG.into()),
                 Err(failure) => return failed(failure),
             }
         }
@@ -85,18 +84,10 @@ fn is_installed() -> bool {
     unsafe { pg_sys::get_extension_oid(c"idempotence".as_ptr(), true) != pg_sys::InvalidOid }
 }
 
-/// A segment that was restored is looked through before it is emptied for the first time.
-const TOO_LONG: &str =
-    "looking through the segments takes longer than a visit may last; CALL idem_sweep() does it once and for all";
-
-fn is_cancel(failure: &Failure) -> bool {
-    failure.code == PgSqlErrorCode::ERRCODE_QUERY_CANCELED
-}
-
 /// The end of the time, a cancel and a table that somebody has locked are no failures: another visit comes.
 fn failed(failure: Failure) -> (Ended, String) {
     match failure.code {
-        _ if is_cancel(&failure) => (Ended::Swept, String::new()),
+        PgSqlErrorCode::ERRCODE_QUERY_CANCELED => (Ended::Swept, String::new()),
         PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE => (Ended::Swept, failure.said),
         _ => (Ended::Failed, failure.said),
     }

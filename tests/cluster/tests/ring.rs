@@ -14,6 +14,7 @@ on_each_version!(
     outcomes_live_for_their_time_while_the_ring_turns,
     changes_of_ttl_and_retention_drop_no_outcome_that_lives,
     a_restored_ring_keeps_what_was_restored,
+    a_large_restored_segment_is_looked_through_in_parts,
 );
 
 const DATABASE: &str = "shop";
@@ -46,6 +47,10 @@ async fn outcomes_live_for_their_time_while_the_ring_turns(version: Version) -> 
     let server = Cluster::start_with(version, &[("max_prepared_transactions", "20")])?;
     server.create_database(DATABASE)?;
     server.psql(DATABASE, SETUP)?;
+    // Half of the runs are past the day in which segments are looked through before they are emptied.
+    if rand::rng().random_bool(0.5) {
+        server.psql(DATABASE, "UPDATE idempotence.segment SET made_at = made_at - interval '2 days'")?;
+    }
     let (closing, replays) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
     let mut clients = JoinSet::new();
     for number in 0..6 {
@@ -266,5 +271,57 @@ async fn a_restored_ring_keeps_what_was_restored(version: Version) -> Result<()>
     }
     let kept = "SELECT count(*) FROM idempotence.outcome_0, idempotence.outcome_1, idempotence.outcome_2";
     ensure!(restored.text(kept).await? == "0", "expired outcomes are kept in every segment");
+    Ok(())
+}
+
+/// Puts outcomes into a segment, four a page, of which the last one lives.
+fn restore(outcomes: usize) -> String {
+    format!(
+        "INSERT INTO idempotence.outcome_1 (digest, session, recorded_at, expires_at, recorded_by, class, key)
+         SELECT gen_random_uuid(), s.id, now(), now() + CASE n WHEN {outcomes} THEN interval '50 days' ELSE interval '-1 hour' END,
+                current_user::regrole, 's', lpad(n::text, 1850, 'x')
+           FROM generate_series(1, {outcomes}) n, idempotence.session s WHERE s.name = 's'"
+    )
+}
+
+// Goal: a restored segment that is too large for one look is looked through in parts, to its end, whatever
+// is found on the way, and what was put behind it meanwhile; from the beginning when its rows were moved.
+// Method: a segment of 5000 pages that is due, but for one outcome at its end; it is packed anew after the
+// first look, some are added after the last one; then all has expired.
+async fn a_large_restored_segment_is_looked_through_in_parts(version: Version) -> Result<()> {
+    let server = Cluster::start(version)?;
+    server.create_database(DATABASE)?;
+    let connection = server.connect(DATABASE).await?;
+    connection.text("SELECT idem_create_session('s', ttl => '1 day')").await?;
+    connection.text("CALL idem_sweep()").await?;
+    let due = "UPDATE idempotence.segment SET closed_at = now() - interval '2 days', keep_us = least(keep_us, 1) WHERE number = 1";
+    let (step, looked) =
+        ("SELECT idempotence.sweep_step('empty')", "SELECT looked_to FROM idempotence.segment WHERE number = 1");
+    let rows = "SELECT count(*) FROM idempotence.outcome_1";
+    let kept =
+        "SELECT keep BETWEEN interval '51 days' AND interval '53 days' FROM idempotence.segments WHERE segment = 1";
+
+    connection.text(&restore(20_000)).await?;
+    connection.text(due).await?;
+    ensure!(connection.text(step).await? == "t");
+    ensure!(connection.text(looked).await? == "4096");
+    connection.text("VACUUM FULL idempotence.outcome_1").await?;
+    for (more, looked_to) in [("t", "4096"), ("f", "5000"), ("f", "5000")] {
+        ensure!(connection.text(step).await? == more);
+        ensure!(connection.text(looked).await? == looked_to);
+    }
+    ensure!(connection.text(kept).await? == "t");
+    ensure!(connection.text(rows).await? == "20000", "an outcome that lives is lost");
+
+    connection.text(&restore(20)).await?;
+    connection.text(due).await?;
+    ensure!(connection.text(step).await? == "f");
+    ensure!(connection.text(kept).await? == "t");
+    ensure!(connection.text(rows).await? == "20020", "an outcome that was added is lost");
+
+    connection.text("UPDATE idempotence.outcome_1 SET expires_at = now() WHERE expires_at > now()").await?;
+    connection.text(due).await?;
+    ensure!(connection.text(step).await? == "f");
+    ensure!(connection.text(rows).await? == "0", "expired outcomes stay");
     Ok(())
 }

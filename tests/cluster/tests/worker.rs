@@ -370,13 +370,13 @@ const VICTIMS: &str = "
 // Goal: whichever process is killed, at whatever moment: the server and the worker come back by themselves,
 // and no effect is repeated, no acknowledged outcome lost.
 // Method: clients transfer money and the ring is hurried on, while workers, launcher, clients' backends and
-// whole servers are killed at random, sixty times.
+// whole servers are killed at random, a hundred times.
 async fn random_kills_under_load_leave_everything_right(version: Version) -> Result<()> {
     let server = Cluster::start_preloaded(version)?;
     let mut bank = Bank::open(&server, 4)?;
     let hurry = "UPDATE idempotence.segment SET opened_at = opened_at - interval '30 days' WHERE current";
     let mut killed = 0;
-    while killed < 60 {
+    while killed < 100 {
         bank.progress(rand::rng().random_range(1..30)).await?;
         if rand::rng().random_ratio(1, 8) {
             server.kill9()?;

@@ -129,5 +129,5 @@ SELECT idem_create_session('sweep orphan', owner => CURRENT_USER::regrole), idem
 DROP ROLE regress_sweep_admin;
 -- as it was: the other tests look into the first segment
 TRUNCATE idempotence.outcome_0, idempotence.outcome_1, idempotence.outcome_2;
-UPDATE idempotence.segment SET current = number = 0, turned = false, keep_us = 0, opened_at = now(), closed_at = NULL;
+UPDATE idempotence.segment SET current = number = 0, restored = true, keep_us = 0, opened_at = now(), closed_at = NULL;
 DELETE FROM idempotence.checkpoint;
