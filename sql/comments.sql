@@ -137,6 +137,7 @@ COMMENT ON FUNCTION idempotence.note_sweep() IS 'internal to idem_sweep: notes t
 COMMENT ON FUNCTION idempotence.last_sweep() IS 'for the view health: when this database was swept last';
 COMMENT ON FUNCTION idempotence.launcher() IS 'for the view health: the process of the launcher; 0: it does not run, null: the library is not preloaded';
 COMMENT ON FUNCTION idempotence.naptime() IS 'the setting idempotence.naptime, for the view health';
+COMMENT ON FUNCTION idempotence.max_sessions_per_role() IS 'the setting idempotence.max_sessions_per_role, for the view health';
 
 -- Views.
 COMMENT ON VIEW idempotence.sessions IS 'the standing sessions, without the dropped ones, and the client sessions, with the ended ones that are still known';

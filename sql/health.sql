@@ -117,7 +117,20 @@ CROSS JOIN LATERAL (
   WHERE s.name IS NOT NULL AND s.ended_at IS NULL
     AND NOT EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.oid OPERATOR(pg_catalog.=) s.owner::pg_catalog.oid)
   UNION ALL
-  SELECT 6, 'size', 'ok',
+  SELECT 6, 'client sessions',
+         CASE WHEN pg_catalog.bool_or(o.is_near) THEN 'warning' ELSE 'ok' END,
+         CASE WHEN w.standby THEN 'this is a standby; the primary knows which are at work'
+              ELSE pg_catalog.concat(COALESCE(pg_catalog.sum(o.sessions), 0), ' at work, of which ', COALESCE(pg_catalog.sum(o.silent), 0),
+                     ' are silent for longer than their timeout',
+                     pg_catalog.string_agg(pg_catalog.format('; role %s has %s of at most %s', o.owner, o.sessions, o.most), '' ORDER BY o.sessions DESC)
+                       FILTER (WHERE o.is_near)) END,
+         'At the limit registering is refused (ID009). Close sessions that are done with, shorten timeouts, or raise idempotence.max_sessions_per_role.'
+  FROM (SELECT s.*, s.sessions OPERATOR(pg_catalog.>=) (s.most OPERATOR(pg_catalog.*) 0.9) AS is_near
+        FROM (SELECT l.owner, pg_catalog.count(*) AS sessions, idempotence.max_sessions_per_role() AS most,
+                     pg_catalog.count(*) FILTER (WHERE l.last_seen OPERATOR(pg_catalog.+) l.timeout OPERATOR(pg_catalog.<) w.now) AS silent
+              FROM idempotence.at_work() l GROUP BY l.owner) s) o
+  UNION ALL
+  SELECT 7, 'size', 'ok',
          pg_catalog.format('%s, of which outcomes %s', pg_catalog.pg_size_pretty(pg_catalog.sum(pg_catalog.pg_total_relation_size(c.oid))),
            pg_catalog.pg_size_pretty(pg_catalog.sum(pg_catalog.pg_total_relation_size(c.oid)) FILTER (WHERE c.relname OPERATOR(pg_catalog.~~) 'outcome%'))),
          NULL

@@ -43,7 +43,11 @@ extension_sql_file!("../sql/tables.sql", bootstrap);
 extension_sql_file!("../sql/run.sql", name = "run");
 extension_sql_file!("../sql/views.sql", name = "views", requires = [retention, forget_cached]);
 extension_sql_file!("../sql/sweep.sql", name = "sweep", requires = [sweep_step, note_sweep]);
-extension_sql_file!("../sql/health.sql", name = "health", requires = [retention, naptime, launcher, last_sweep]);
+extension_sql_file!(
+    "../sql/health.sql",
+    name = "health",
+    requires = ["views", naptime, max_sessions_per_role, launcher, last_sweep]
+);
 extension_sql_file!("../sql/grants.sql", name = "grants", requires = ["views", "sweep", "health"]);
 extension_sql_file!("../sql/comments.sql", name = "comments", finalize);
 

@@ -76,3 +76,13 @@ AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
 fn naptime() -> Interval {
     pg::interval(i64::try_from(guc::naptime().as_micros()).unwrap_or(i64::MAX))
 }
+
+/// The setting, likewise.
+#[pg_extern(sql = r#"
+CREATE FUNCTION idempotence.max_sessions_per_role() RETURNS bigint
+LANGUAGE c STABLE PARALLEL SAFE
+AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
+"#)]
+fn max_sessions_per_role() -> i64 {
+    guc::max_sessions_per_role()
+}

@@ -107,6 +107,11 @@ TRUNCATE idempotence.session_live, idempotence.sweep;
 CALL idem_sweep();
 SELECT client, saved, last_seen >= (SELECT max(backend_start) FROM pg_stat_activity WHERE backend_type = 'walwriter') AS seen, ended
 FROM idempotence.sessions WHERE session = :'session';
+-- a role that is near its limit is named
+SET idempotence.max_sessions_per_role = 1;
+SELECT status, substring(detail, '; .*$') = format('; role %s has 1 of at most 1', current_user) AS named, hint
+FROM idempotence.health WHERE name = 'client sessions';
+RESET idempotence.max_sessions_per_role;
 SELECT idem_close(:'session');
 
 -- an owner that is gone is cleared
