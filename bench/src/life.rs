@@ -14,6 +14,9 @@ pub const LIFE: &str = "life";
 /// The share of a table that is dead when autovacuum comes, by default.
 const DEAD: f64 = 0.2;
 
+/// So many rows are filled in by one statement.
+const AT_ONCE: usize = 50_000;
+
 /// The requests between two checkpoints, as multiples of those that the row about the log sends: with the
 /// whole plan, 1000 a second for five minutes.
 const REQUESTS: u64 = 3;
@@ -66,6 +69,7 @@ impl Kind {
 
         let mut tell = |what: &str, bytes: f64| {
             let what = format!("{}, {} kept: {what}, bytes", self.name, plan.many);
+            eprintln!("{LIFE}: {what}: {bytes:.1}");
             found.push(Found::new(what, Spread::of([bytes]), 1));
         };
         tell("request, hand-written", hand - work);
@@ -86,23 +90,19 @@ impl Kind {
             _ => ("kept_random_key(n)", "md5(k)"),
         };
         let expires_at = format!("now() + (n::float8 / {many} - {DEAD}) * interval '7 days'");
-        lab.psql(
-            COPY,
-            &format!(
-                "TRUNCATE request, idempotence.outcome_0;
-                 INSERT INTO request (scope, key, fingerprint, response, expires_at)
-                 SELECT 'payments', {key}, sha256(n::text::bytea), '{{\"status\": \"booked\", \"transfer\": 4711}}', {expires_at}
-                   FROM generate_series(1, {many}) n"
-            ),
-        )?;
-        let third = many / 3;
-        for (place, segment) in [1, 2, 0].into_iter().enumerate() {
-            let (from, to) = (place as u64 * third + 1, (place as u64 + 1) * third);
+        let response = "'{\"status\": \"booked\", \"transfer\": 4711}'::jsonb";
+        lab.psql(COPY, "TRUNCATE request, idempotence.outcome_0")?;
+        for from in (1..=many).step_by(AT_ONCE) {
+            let to = many.min(from + AT_ONCE as u64 - 1);
+            // The oldest third is in the segment after the current one.
+            let segment = (from * 3 / (many + 1) + 1) % 3;
             lab.psql(
                 COPY,
                 &format!(
-                    "INSERT INTO idempotence.outcome_{segment} (digest, session, recorded_at, expires_at, recorded_by, class, key, fingerprint, response)
-                     SELECT ({digest})::uuid, s.id, now(), {expires_at}, 10, 's', k, md5(k)::uuid, '{{\"status\": \"booked\", \"transfer\": 4711}}'
+                    "INSERT INTO request (scope, key, fingerprint, response, expires_at)
+                     SELECT 'payments', {key}, sha256(n::text::bytea), {response}, {expires_at} FROM generate_series({from}, {to}) n;
+                     INSERT INTO idempotence.outcome_{segment} (digest, session, recorded_at, expires_at, recorded_by, class, key, fingerprint, response)
+                     SELECT ({digest})::uuid, s.id, now(), {expires_at}, 10, 's', k, md5(k)::uuid, {response}
                        FROM generate_series({from}, {to}) n CROSS JOIN LATERAL (SELECT {key}) t (k), idempotence.session s
                       WHERE s.name = 'payments'"
                 ),

@@ -62,6 +62,10 @@ struct Options {
     #[arg(long)]
     many: Option<u64>,
 
+    /// How many outcomes are in a segment that is emptied; the goal is about 1000000
+    #[arg(long)]
+    emptied: Option<u64>,
+
     /// The rows to measure
     #[arg(long, value_delimiter = ',', default_values_t = rows::IDS.map(String::from))]
     rows: Vec<String>,
@@ -95,7 +99,7 @@ fn main() -> Result<()> {
         wal_transactions,
         wal_rounds,
         slot_requests,
-        emptied: slot_requests,
+        emptied: options.emptied.unwrap_or(slot_requests),
         many: options.many.unwrap_or(2 * slot_requests),
     };
     let rows = rows::chosen(&options.rows)?;

@@ -185,7 +185,7 @@ numbers are of one run on one machine, ratios carry over better than absolute on
         text += &self.rows;
         text += include_str!("../notes.md");
         let _ = write!(text, "\n## How it is measured\n\n{}\n\n", self.method);
-        text += "## Repeat it\n\n```sh\nmake bench                                   # all of it, the better part of an hour\nscripts/bench.sh --quick                     # a look in minutes\nscripts/bench.sh --rows request,replay --rounds 15\n```\n\n\
+        text += "## Repeat it\n\n```sh\nmake bench                                   # all of it, more than an hour\nscripts/bench.sh --quick                     # a look in minutes\nscripts/bench.sh --rows request,replay --rounds 15\n```\n\n\
 It starts a private server and removes it; `PG_CONFIG` names another server's programs than Debian's. A machine that is busy with \
 something else shows in the quartiles.\n\n";
         text += "## The machine and the server\n\n";
