@@ -131,6 +131,7 @@ COMMENT ON FUNCTION idempotence.first_column(record) IS 'internal to idem_run: t
 COMMENT ON FUNCTION idempotence.recorded(text, text, jsonb, boolean, interval) IS 'internal to idem_run: records, and gives the ticket';
 COMMENT ON FUNCTION idempotence.at_work() IS 'internal to the view sessions: the client sessions at work; none on a standby';
 COMMENT ON FUNCTION idempotence.retention() IS 'the setting idempotence.retention, for the view sessions';
+COMMENT ON FUNCTION idempotence.note_restored() IS 'internal: trigger that notes what a restore puts into segments and sessions';
 COMMENT ON FUNCTION idempotence.forget_cached() IS 'internal: backends read sessions and secret again after SQL wrote them';
 COMMENT ON FUNCTION idempotence.sweep_step(text) IS 'internal to idem_sweep: a step, or a batch of it; whether there is more to do, null when another sweep is at work';
 COMMENT ON FUNCTION idempotence.note_sweep() IS 'internal to idem_sweep: notes that a sweep by hand has ended';
@@ -278,14 +279,15 @@ COMMENT ON COLUMN idempotence.segment.closed_at IS 'since when surely nobody wri
 COMMENT ON COLUMN idempotence.segment.keep_us IS 'how long it must be kept once closed, in microseconds';
 COMMENT ON COLUMN idempotence.segment.number IS 'N of the table outcome_N';
 COMMENT ON COLUMN idempotence.segment.current IS 'whether outcomes are recorded there';
-COMMENT ON COLUMN idempotence.segment.made_at IS 'when the ring was made: with the extension, so also by a restore';
-COMMENT ON COLUMN idempotence.segment.restored IS 'whether a restore may have put something there: until the ring turns to it, a day or more after it was made; then it is looked through before it is emptied';
+COMMENT ON COLUMN idempotence.segment.sessions_at IS 'in the first row: when sessions were restored last, or the ring was made';
+COMMENT ON COLUMN idempotence.segment.restored IS 'whether something may have been put there by SQL, as a restore does; then it is looked through before it is emptied';
 COMMENT ON COLUMN idempotence.segment.looked_to IS 'how many of its pages were looked through so far';
 COMMENT ON COLUMN idempotence.segment.looked_in IS 'the file that these pages are in';
 
 COMMENT ON TABLE idempotence.sweep IS 'what the sweep remembers; it has no row after a crash or a failover';
-COMMENT ON COLUMN idempotence.sweep.swept_at IS 'when a sweep by hand ended last';
-COMMENT ON COLUMN idempotence.sweep.tidied_at IS 'when what is looked for once an hour was looked for last';
+COMMENT ON COLUMN idempotence.sweep.done_at IS 'when the step came to the end of its table last';
+COMMENT ON COLUMN idempotence.sweep.place IS 'how far it has come since: page and item; 0: not begun again';
+COMMENT ON COLUMN idempotence.sweep.step IS 'the step, or by hand: all of them by CALL idem_sweep()';
 
 COMMENT ON TABLE idempotence.checkpoint IS 'how far requests got that have no outcome yet';
 COMMENT ON COLUMN idempotence.checkpoint.digest IS 'keyed digest of session and key, what a request is looked up and locked by';

@@ -6,7 +6,7 @@ DECLARE
   step pg_catalog.text;
   more pg_catalog.bool;
 BEGIN
-  FOREACH step IN ARRAY '{restore,end,delete,empty,turn,close,tidy}'::pg_catalog.text[] LOOP
+  FOREACH step IN ARRAY '{empty,turn,close,restore,end,delete,checkpoints,owners}'::pg_catalog.text[] LOOP
     LOOP
       COMMIT;
       SET TRANSACTION ISOLATION LEVEL READ COMMITTED;

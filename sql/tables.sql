@@ -150,15 +150,15 @@ CREATE TABLE idempotence.outcome_2 (LIKE idempotence.outcome_0,
 -- Where the ring stands. Not dumped: a restored cluster starts a fresh ring, which takes every
 -- segment as written until then, and looks at what a restore may have put into it before it is emptied.
 CREATE TABLE idempotence.segment (
-  opened_at timestamptz NOT NULL,
-  closed_at timestamptz,
-  keep_us   bigint      NOT NULL,
-  made_at   timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
-  looked_to bigint      NOT NULL DEFAULT 0,
-  looked_in oid         NOT NULL DEFAULT 0,
-  number    smallint    NOT NULL,
-  current   boolean     NOT NULL,
-  restored  boolean     NOT NULL DEFAULT true,
+  opened_at   timestamptz NOT NULL,
+  closed_at   timestamptz,
+  keep_us     bigint      NOT NULL,
+  sessions_at timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
+  looked_to   bigint      NOT NULL DEFAULT 0,
+  looked_in   oid         NOT NULL DEFAULT 0,
+  number      smallint    NOT NULL,
+  current     boolean     NOT NULL,
+  restored    boolean     NOT NULL DEFAULT true,
   CONSTRAINT segment_pkey PRIMARY KEY (number)
 );
 INSERT INTO idempotence.segment (number, current, opened_at, keep_us)
@@ -198,11 +198,13 @@ CREATE TABLE idempotence.audit (
   found   text        NOT NULL
 );
 
--- What the sweep remembers, in one row. Unlogged, for that is the use of it: a crash or a failover
--- empties it, and so the next sweep knows that there was one.
+-- What the sweep remembers, a row for each step that has to. Unlogged, for that is the use of it: a
+-- crash or a failover empties it, and so the next sweep knows that there was one.
 CREATE UNLOGGED TABLE idempotence.sweep (
-  swept_at  timestamptz NOT NULL,
-  tidied_at timestamptz NOT NULL
+  done_at timestamptz NOT NULL,
+  place   bigint      NOT NULL,
+  step    text        NOT NULL COLLATE "C",
+  CONSTRAINT sweep_pkey PRIMARY KEY (step)
 );
 
 -- What a dump must hold. Restored rows are added to what CREATE EXTENSION makes, so none of these

@@ -5,6 +5,20 @@ CREATE TRIGGER forget_cached AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON ide
 CREATE TRIGGER forget_cached AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON idempotence.secret
   FOR EACH STATEMENT EXECUTE FUNCTION idempotence.forget_cached();
 
+-- What is inserted here by SQL, but for the inboxes' own, is a restore's; it is noted before.
+CREATE TRIGGER note_restored BEFORE INSERT ON idempotence.outcome_0 FOR EACH STATEMENT EXECUTE FUNCTION idempotence.note_restored('0');
+CREATE TRIGGER note_restored BEFORE INSERT ON idempotence.outcome_1 FOR EACH STATEMENT EXECUTE FUNCTION idempotence.note_restored('1');
+CREATE TRIGGER note_restored BEFORE INSERT ON idempotence.outcome_2 FOR EACH STATEMENT EXECUTE FUNCTION idempotence.note_restored('2');
+CREATE TRIGGER note_restored BEFORE INSERT ON idempotence.session FOR EACH STATEMENT EXECUTE FUNCTION idempotence.note_restored();
+
+-- Also where session_replication_role is replica, as some restore.
+ALTER TABLE idempotence.session ENABLE ALWAYS TRIGGER forget_cached;
+ALTER TABLE idempotence.session ENABLE ALWAYS TRIGGER note_restored;
+ALTER TABLE idempotence.secret ENABLE ALWAYS TRIGGER forget_cached;
+ALTER TABLE idempotence.outcome_0 ENABLE ALWAYS TRIGGER note_restored;
+ALTER TABLE idempotence.outcome_1 ENABLE ALWAYS TRIGGER note_restored;
+ALTER TABLE idempotence.outcome_2 ENABLE ALWAYS TRIGGER note_restored;
+
 -- Views for those who watch. They read the tables with the rights of the extension's owner, and are
 -- granted by idem_grant(role, 'monitor').
 

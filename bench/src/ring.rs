@@ -46,10 +46,7 @@ pub fn measure(lab: &Lab, plan: &Plan) -> Result<Vec<Found>> {
     let mut found = Vec::new();
     lab.fresh_copy()?;
     // As after the first lap: nothing in it was restored.
-    lab.psql(
-        COPY,
-        "CALL idem_sweep(); UPDATE idempotence.segment SET restored = false, made_at = made_at - interval '2 days'",
-    )?;
+    lab.psql(COPY, "CALL idem_sweep(); UPDATE idempotence.segment SET restored = false")?;
     emptying(lab, plan.emptied, rounds, &mut found)?;
     while_it_happens(lab, plan, rounds, &mut found)?;
     busy(lab, plan, &mut found)?;
@@ -70,7 +67,7 @@ fn fill(segment: u64, rows: u64, expired: bool) -> String {
          SELECT gen_random_uuid(), s.id, now(), {expires_at}, 10, 's', 'filled ' || n,
                 '{{\"status\": \"booked\", \"transfer\": 4711}}'
            FROM generate_series(1, {rows}) n, idempotence.session s WHERE s.name = 'payments';
-         UPDATE idempotence.segment SET closed_at = {closed_at} WHERE number = {segment} AND NOT current;
+         UPDATE idempotence.segment SET closed_at = {closed_at}, restored = false WHERE number = {segment} AND NOT current;
          CHECKPOINT"
     )
 }
@@ -315,7 +312,10 @@ fn many(lab: &Lab, plan: &Plan, found: &mut Vec<Found>) -> Result<()> {
 
 fn cycles(lab: &Lab, requests: u64, found: &mut Vec<Found>) -> Result<()> {
     lab.fresh_copy()?;
-    lab.psql(COPY, "CALL idem_sweep(); TRUNCATE idempotence.outcome_0; UPDATE idempotence.segment SET restored = false, made_at = made_at - interval '2 days'")?;
+    lab.psql(
+        COPY,
+        "CALL idem_sweep(); TRUNCATE idempotence.outcome_0; UPDATE idempotence.segment SET restored = false",
+    )?;
     let each = (requests / u64::from(CLIENTS)).to_string();
     let size = || -> Result<f64> {
         let bytes = "SELECT sum(pg_total_relation_size(oid)) FROM pg_class

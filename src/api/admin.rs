@@ -6,7 +6,6 @@ use crate::error::{Error, or_raise};
 use crate::guc;
 use crate::pg::{self, Timestamptz};
 use crate::protocol::sweep::{self, Step};
-use crate::store::swept;
 use crate::worker;
 use pgrx::prelude::*;
 
@@ -52,8 +51,7 @@ LANGUAGE c VOLATILE PARALLEL RESTRICTED
 AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
 "#)]
 fn last_sweep() -> Option<Timestamptz> {
-    let by_hand = swept::find().map(|there| there.swept_at);
-    by_hand.max(worker::last_visit(pg::current_database())).map(Timestamptz)
+    sweep::by_hand_at().max(worker::last_visit(pg::current_database())).map(Timestamptz)
 }
 
 /// The process of the background worker's launcher; 0 when it does not run, NULL when the library is not

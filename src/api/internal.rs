@@ -8,8 +8,8 @@ use crate::pg::{self, Composite, Jsonb, Record};
 use crate::protocol::numbered::Numbering;
 use crate::protocol::request::{Request, Rules};
 use crate::protocol::steps;
-use crate::store::cache;
 use crate::store::outcome::Class;
+use crate::store::{cache, inbox, restored};
 use pgrx::prelude::*;
 
 /// What `idem_run` has to know of a command before it executes it.
@@ -70,6 +70,19 @@ AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
 "#)]
 fn retention() -> Interval {
     pg::interval(crate::guc::retention_us())
+}
+
+/// Whoever inserts into a segment, or into `session`, by SQL restores something.
+#[pg_trigger(sql = r#"
+CREATE FUNCTION idempotence.note_restored() RETURNS trigger
+LANGUAGE c VOLATILE PARALLEL UNSAFE
+AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
+"#)]
+fn note_restored<'a>(trigger: &'a PgTrigger<'a>) -> Result<Option<PgHeapTuple<'a, AllocatedByRust>>, PgTriggerError> {
+    if !inbox::is_inserting() {
+        or_raise(restored::note(trigger.extra_args()?.first().map(String::as_str)));
+    }
+    Ok(None)
 }
 
 /// Whoever writes `session` or `secret` by SQL (a restore does) makes every backend forget them.

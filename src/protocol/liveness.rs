@@ -55,8 +55,10 @@ fn has_run_out(client: &Client, seen: i64) -> Result<bool, Error> {
 
 /// Whether its clock has run out at this moment. While the server is down nobody's time passes.
 pub fn clock_has_run_out(client: &Client, seen: i64) -> bool {
-    let over = |seen| runs_out_at(seen, client.timeout_us) <= pg::now_us();
-    over(seen) && over(seen.max(pg::up_since().unwrap_or(i64::MIN)))
+    let now_us = pg::now_us();
+    let over = |seen| runs_out_at(seen, client.timeout_us) <= now_us;
+    // Where nothing tells when the server came up, as in the first moments after its start, it may be now.
+    over(seen) && over(seen.max(pg::up_since().unwrap_or(now_us)))
 }
 
 /// Uses the session in this transaction: shares its lock, and has a sign of life given at the end.
@@ -124,7 +126,7 @@ pub fn restored_at() -> i64 {
         // Nobody's time passes here.
         return pg::now_us();
     }
-    pg::up_since().unwrap_or_else(pg::now_us).max(segment::ring_since())
+    pg::up_since().unwrap_or_else(pg::now_us).max(segment::sessions_restored_at())
 }
 
 /// Ends a session. The caller has its lock alone. What leaves a trace in `session` is what was saved, and

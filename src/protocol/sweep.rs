@@ -5,6 +5,7 @@ use crate::error::Error;
 use crate::guc;
 use crate::lock::Tag;
 use crate::pg;
+use crate::store::part::Place;
 use crate::store::ring::{self, Progress};
 use crate::store::{checkpoint, swept};
 
@@ -13,37 +14,41 @@ mod sessions;
 /// A step of the sweep.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Step {
-    /// Puts saved client sessions back to work after a crash or a failover.
-    Restore,
-    /// Ends client sessions whose client has fallen silent.
-    End,
-    /// Deletes client sessions a retention after their end.
-    Delete,
     /// Truncates segments whose outcomes have expired.
     Empty,
     /// Turns to the next segment.
     Turn,
     /// Notes that nobody writes a former segment any more.
     Close,
-    /// Once in a while, deletes abandoned checkpoints and clears owners that are gone.
-    Tidy,
+    /// Puts saved client sessions back to work after a crash or a failover.
+    Restore,
+    /// Ends client sessions whose client has fallen silent.
+    End,
+    /// Deletes client sessions a retention after their end.
+    Delete,
+    /// Deletes abandoned checkpoints.
+    Checkpoints,
+    /// Clears the owners of sessions that are gone.
+    Owners,
 }
 
 impl Step {
-    /// All of them, in their order: what is emptied can be turned to, what was turned away from closed.
-    pub const ALL: [Step; 7] =
-        [Step::Restore, Step::End, Step::Delete, Step::Empty, Step::Turn, Step::Close, Step::Tidy];
+    /// All of them, in their order: first the ring, which is a matter of moments; what is emptied can be
+    /// turned to, what was turned away from closed.
+    pub const ALL: [Step; 8] =
+        [Step::Empty, Step::Turn, Step::Close, Step::Restore, Step::End, Step::Delete, Step::Checkpoints, Step::Owners];
 
     /// Its name in SQL.
     pub fn name(self) -> &'static str {
         match self {
-            Step::Restore => "restore",
-            Step::End => "end",
-            Step::Delete => "delete",
             Step::Empty => "empty",
             Step::Turn => "turn",
             Step::Close => "close",
-            Step::Tidy => "tidy",
+            Step::Restore => "restore",
+            Step::End => "end",
+            Step::Delete => "delete",
+            Step::Checkpoints => "checkpoints",
+            Step::Owners => "owners",
         }
     }
 
@@ -66,7 +71,7 @@ pub struct Swept {
 
 impl Swept {
     fn of(count: usize, what: &str, more: bool) -> Swept {
-        let done = if count > 0 { vec![format!("{count} {what}")] } else { Vec::new() };
+        let done = if count > 0 { vec![format!("{what}: {count}")] } else { Vec::new() };
         Swept { done, delayed: Vec::new(), more }
     }
 }
@@ -77,8 +82,11 @@ impl From<Progress> for Swept {
     }
 }
 
-/// What need not be looked for in each sweep is looked for so often.
-const TIDY_EVERY_US: i64 = 3_600 * 1_000_000;
+/// What need not be looked for in each sweep is looked for so often: what is rare, or left by a restore.
+const RARELY_US: i64 = 3_600 * 1_000_000;
+
+/// By this name the end of a sweep by hand is noted.
+const BY_HAND: &str = "by hand";
 
 /// Takes a step, or a batch of it, in the current transaction; `None` when another sweep is at work.
 pub fn take(step: Step) -> Result<Option<Swept>, Error> {
@@ -92,13 +100,14 @@ pub fn take(step: Step) -> Result<Option<Swept>, Error> {
     // No standby that does not answer shall make us keep our locks.
     pg::commit_locally();
     match step {
-        Step::Restore => restore(),
-        Step::End => end(),
-        Step::Delete => delete(),
         Step::Empty => ring::empty().map(Into::into),
         Step::Turn => ring::turn().map(Into::into),
         Step::Close => ring::close().map(Into::into),
-        Step::Tidy => tidy(),
+        Step::Restore => part(step, RARELY_US, "client sessions at work again", sessions::restore),
+        Step::End => part(step, 0, "silent client sessions ended", sessions::end_silent),
+        Step::Delete => delete(),
+        Step::Checkpoints => part(step, RARELY_US, "abandoned checkpoints deleted", checkpoint::delete_abandoned),
+        Step::Owners => part(step, RARELY_US, "sessions whose owner is gone", sessions::clear_owners),
     }
     .map(Some)
 }
@@ -108,58 +117,44 @@ fn batch() -> usize {
     guc::sweep_batch().min(pg::lock_table_size() / 16).max(1)
 }
 
-/// After a crash, and once in a while: a restore of the data leaves sessions like a crash does.
-fn restore() -> Result<Swept, Error> {
-    let last = swept::find();
-    if last.as_ref().is_some_and(|last| !is_long_ago(last.tidied_at)) {
+/// Looks through the next part of a table, from where the step stopped. From its beginning if the last time
+/// it came to the end is `every_us` ago, or was before a crash.
+fn part(
+    step: Step,
+    every_us: i64,
+    what: &str,
+    work: impl FnOnce(Place, usize) -> Result<(usize, Option<Place>), Error>,
+) -> Result<Swept, Error> {
+    let last = swept::find(step.name());
+    let (done_at, place) = last.map_or((0, Place::START), |last| (last.done_at, last.place));
+    // A clock that was set back must not keep it from being done.
+    if place == Place::START && pg::now_us().abs_diff(done_at) < every_us.unsigned_abs() {
         return Ok(Swept::default());
     }
-    let (restored, all) = sessions::restore(batch())?;
-    if all && last.is_none() {
-        swept::save(pg::now_us(), 0);
+    let (count, next) = work(place, batch())?;
+    match next {
+        Some(next) => swept::save(step.name(), done_at, next),
+        // What is done each time needs no note of it.
+        None if every_us > 0 || place != Place::START => swept::save(step.name(), pg::now_us(), Place::START),
+        None => {}
     }
-    // Those that are in the middle of something come with the next sweep.
-    Ok(Swept::of(restored, "client sessions are at work again", restored > 0))
-}
-
-fn end() -> Result<Swept, Error> {
-    let batch = batch();
-    let (ended, found) = sessions::end_silent(batch)?;
-    Ok(Swept::of(ended, "silent client sessions are ended", ended > 0 && found == batch))
+    Ok(Swept::of(count, what, next.is_some()))
 }
 
 fn delete() -> Result<Swept, Error> {
     let batch = guc::sweep_batch();
     let (rows, deleted) = sessions::delete_ended(batch)?;
-    Ok(Swept::of(deleted, "ended client sessions are deleted", rows >= batch))
-}
-
-fn is_long_ago(tidied_at: i64) -> bool {
-    pg::now_us().abs_diff(tidied_at) >= TIDY_EVERY_US.unsigned_abs()
-}
-
-fn tidy() -> Result<Swept, Error> {
-    let last = swept::find();
-    if last.as_ref().is_some_and(|last| !is_long_ago(last.tidied_at)) {
-        return Ok(Swept::default());
-    }
-    let batch = batch();
-    let checkpoints = checkpoint::delete_abandoned(batch);
-    let owners = sessions::clear_owners(batch)?;
-    let more = checkpoints == batch || owners == batch;
-    let mut swept = Swept::of(checkpoints, "abandoned checkpoints are deleted", more);
-    swept.done.extend(Swept::of(owners, "sessions have lost their owner, who is gone", false).done);
-    if !more && let Some(last) = last {
-        swept::save(last.swept_at, pg::now_us());
-    }
-    Ok(swept)
+    Ok(Swept::of(deleted, "ended client sessions deleted", rows >= batch))
 }
 
 /// Notes the end of a sweep by hand.
 pub fn note() {
-    if Tag::sweep().try_acquire()
-        && let Some(last) = swept::find()
-    {
-        swept::save(pg::now_us(), last.tidied_at);
+    if Tag::sweep().try_acquire() {
+        swept::save(BY_HAND, pg::now_us(), Place::START);
     }
+}
+
+/// When a sweep by hand ended last.
+pub fn by_hand_at() -> Option<i64> {
+    swept::find(BY_HAND).map(|last| last.done_at)
 }

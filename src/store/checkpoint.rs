@@ -9,7 +9,9 @@ use crate::lock::Tag;
 use crate::pg::{self, Jsonb};
 use crate::store::cache::{Index, Table};
 use crate::store::outcome::Wanted;
+use crate::store::part::{self, Place};
 use crate::store::rel::{self, Access, Rel, Snapshot, Tuple};
+use crate::store::sql;
 use pgrx::pg_sys;
 
 const DIGEST: usize = 0;
@@ -113,31 +115,26 @@ pub fn delete(wanted: &Wanted<'_>) -> Result<bool, Error> {
     Ok(found.is_some())
 }
 
-/// Deletes abandoned checkpoints, at most `limit`, a retention after they were written; how many. Those
-/// whose request is at work are left alone.
-pub fn delete_abandoned(limit: usize) -> usize {
-    let table = Rel::open(Table::Checkpoint, Access::Write);
+/// Deletes abandoned checkpoints, at most `limit`, a retention after they were written; how many, and where
+/// to go on. Those whose request is at work are left alone.
+pub fn delete_abandoned(from: Place, limit: usize) -> Result<(usize, Option<Place>), Error> {
     let before_us = pg::now_us().saturating_sub(guc::retention_us()).saturating_sub(KEEP_SLACK_US);
-    let abandoned = |row: &Columns<'_>| row.int8(WRITTEN_AT).is_some_and(|written_at| written_at <= before_us);
-    let mut digests = Vec::new();
-    table.find(None, &mut [], Snapshot::LatestMvcc, |row: &Columns<'_>| {
-        if abandoned(row) {
-            digests.extend(row.uuid(DIGEST).map(Digest));
-        }
-        (digests.len() >= limit).then_some(())
-    });
-    let delete = |digest: &Digest| {
-        if !Tag::request(digest).try_acquire() {
+    let arguments = vec![sql::moment(before_us).into()];
+    let condition = "t.written_at OPERATOR(pg_catalog.<=) $2";
+    let part = part::find((Table::Checkpoint, "checkpoint", "digest"), from, limit, condition, arguments)?;
+    let table = Rel::open(Table::Checkpoint, Access::Write);
+    let delete = |digest: &[u8; 16]| {
+        if !Tag::request(&Digest(*digest)).try_acquire() {
             return false;
         }
-        let keys = &mut [rel::uuid_equals(DIGEST as i16 + 1, &digest.0)];
+        let keys = &mut [rel::uuid_equals(DIGEST as i16 + 1, digest)];
         let found = table.find(Some(Index::Checkpoint), keys, Snapshot::Itself, |row: &Columns<'_>| {
-            abandoned(row).then(|| row.at())
+            (row.int8(WRITTEN_AT)? <= before_us).then(|| row.at())
         });
         found.is_some_and(|at| {
             table.delete(at);
             true
         })
     };
-    digests.iter().filter(|digest| delete(digest)).count()
+    Ok((part.ids.iter().filter(|digest| delete(digest)).count(), part.next))
 }

@@ -4,28 +4,27 @@
 use crate::domain::identity::SessionId;
 use crate::domain::limits::SIGNS_A_TIMEOUT;
 use crate::error::Error;
+use crate::store::cache::Table;
+use crate::store::part::{self, Part, Place};
 use crate::store::sql::{self, ids, moment};
 use pgrx::datum::Uuid;
 
 /// Saved sessions that have not ended and are not at work, as after a crash.
-pub fn not_at_work(limit: usize) -> Result<Vec<SessionId>, Error> {
-    let query = "
-        SELECT s.id FROM idempotence.session s
-        WHERE s.name IS NULL AND s.ended_at IS NULL
-          AND NOT EXISTS (SELECT FROM idempotence.session_live l WHERE l.id OPERATOR(pg_catalog.=) s.id)
-        LIMIT $1";
-    uuids(query, limit, &[])
+pub fn not_at_work(from: Place, limit: usize) -> Result<Part, Error> {
+    // OFFSET 0: a look for each of them, however many are at work.
+    let condition = "t.name IS NULL AND t.ended_at IS NULL
+        AND NOT EXISTS (SELECT FROM idempotence.session_live l WHERE l.id OPERATOR(pg_catalog.=) t.id OFFSET 0)";
+    part::find((Table::Session, "session", "id"), from, limit, condition, Vec::new())
 }
 
 /// Sessions at work whose clock has run out, none of which can have done so before the server was up.
-pub fn silent(now_us: i64, up_since: Option<i64>, limit: usize) -> Result<Vec<SessionId>, Error> {
-    let query = format!(
-        "SELECT l.id FROM idempotence.session_live l
-         WHERE GREATEST(l.last_seen, $3) OPERATOR(pg_catalog.+) (l.timeout OPERATOR(pg_catalog.*) (1 OPERATOR(pg_catalog.+) 1.0 OPERATOR(pg_catalog./) {SIGNS_A_TIMEOUT})::pg_catalog.float8)
-               OPERATOR(pg_catalog.<=) $2
-         LIMIT $1"
+pub fn silent(from: Place, limit: usize, now_us: i64, up_since: i64) -> Result<Part, Error> {
+    let condition = format!(
+        "GREATEST(t.last_seen, $3) OPERATOR(pg_catalog.+) (t.timeout OPERATOR(pg_catalog.*) (1.0 OPERATOR(pg_catalog.+) (1.0 OPERATOR(pg_catalog./) {SIGNS_A_TIMEOUT}))::pg_catalog.float8)
+         OPERATOR(pg_catalog.<=) $2"
     );
-    uuids(&query, limit, &[now_us, up_since.unwrap_or(0)])
+    let arguments = vec![moment(now_us).into(), moment(up_since).into()];
+    part::find((Table::SessionLive, "session_live", "id"), from, limit, &condition, arguments)
 }
 
 /// Sessions that ended before a moment, the oldest first.
@@ -73,15 +72,13 @@ pub struct Ownerless {
     pub name: Option<String>,
 }
 
-/// Sessions whose owner is gone.
-pub fn ownerless(limit: usize) -> Result<Vec<Ownerless>, Error> {
-    let query = "
-        SELECT s.id FROM idempotence.session s
-        WHERE s.owner::pg_catalog.oid OPERATOR(pg_catalog.<>) 0::pg_catalog.oid
-          AND NOT EXISTS (SELECT FROM pg_catalog.pg_authid r WHERE r.oid OPERATOR(pg_catalog.=) s.owner::pg_catalog.oid)
-        LIMIT $1";
-    let found = uuids(query, limit, &[])?;
-    found.into_iter().map(|id| Ok(Ownerless { id, name: name_of(&id)? })).collect()
+/// Sessions whose owner is gone, and where to go on.
+pub fn ownerless(from: Place, limit: usize) -> Result<(Vec<Ownerless>, Option<Place>), Error> {
+    let condition = "t.owner::pg_catalog.oid OPERATOR(pg_catalog.<>) 0::pg_catalog.oid
+        AND NOT EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.oid OPERATOR(pg_catalog.=) t.owner::pg_catalog.oid)";
+    let part = part::find((Table::Session, "session", "id"), from, limit, condition, Vec::new())?;
+    let ownerless = part.ids.into_iter().map(|id| Ok(Ownerless { id, name: name_of(&id)? }));
+    Ok((ownerless.collect::<Result<_, Error>>()?, part.next))
 }
 
 fn name_of(id: &SessionId) -> Result<Option<String>, Error> {
@@ -94,6 +91,6 @@ pub fn clear_owners(sessions: &[SessionId]) -> Result<usize, Error> {
     let statement = "
         UPDATE idempotence.session SET owner = 0::pg_catalog.oid::pg_catalog.regrole
         WHERE id OPERATOR(pg_catalog.=) ANY ($1)
-          AND NOT EXISTS (SELECT FROM pg_catalog.pg_authid r WHERE r.oid OPERATOR(pg_catalog.=) owner::pg_catalog.oid)";
+          AND NOT EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.oid OPERATOR(pg_catalog.=) owner::pg_catalog.oid)";
     sql::execute(statement, &[ids(sessions).into()])
 }

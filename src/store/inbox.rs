@@ -15,7 +15,7 @@ use crate::store::session::Standing;
 use pgrx::datum::{DatumWithOid, TimestampWithTimeZone, Uuid};
 use pgrx::pg_sys;
 use pgrx::spi::{OwnedPreparedStatement, Spi};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
 
 /// A key and where it is kept.
@@ -29,8 +29,31 @@ pub struct Key<'a> {
 }
 
 thread_local! {
+    /// Whether what is being inserted by SQL is ours.
+    static INSERTING: Cell<bool> = const { Cell::new(false) };
     /// A plan for each segment. PostgreSQL plans it again by itself when the table is another.
     static PLANS: RefCell<[Option<OwnedPreparedStatement>; 3]> = const { RefCell::new([None, None, None]) };
+}
+
+/// Whether an insert by SQL is this module's own; else it is a restore, or a superuser's hand.
+pub fn is_inserting() -> bool {
+    INSERTING.get()
+}
+
+/// While there is one [`is_inserting`] says so; also an error ends it.
+struct Inserting;
+
+impl Inserting {
+    fn begin() -> Inserting {
+        INSERTING.set(true);
+        Inserting
+    }
+}
+
+impl Drop for Inserting {
+    fn drop(&mut self) {
+        INSERTING.set(false);
+    }
 }
 
 /// Inserts the keys, which come in the order of their digests (so that two batches that overlap wait
@@ -107,6 +130,7 @@ fn insert_in(
         moment(now_us).into(),
         role.into(),
     ];
+    let _inserting = Inserting::begin();
     Spi::connect_mut(|client| {
         PLANS.with_borrow_mut(|plans| {
             let plan = match &mut plans[segment] {

@@ -13,6 +13,7 @@ pub mod due;
 pub mod inbox;
 pub mod live;
 pub mod outcome;
+pub mod part;
 pub mod rel;
 pub mod reply;
 pub mod restored;

@@ -212,18 +212,29 @@ impl Drop for Rel {
     }
 }
 
-/// A table's indexes, and its TOAST table. The caller has locked it.
-pub(super) fn parts(table: pg_sys::Oid) -> (Vec<pg_sys::Oid>, Option<pg_sys::Oid>) {
+/// A table's indexes. The caller has locked it.
+pub(super) fn indexes_of(table: pg_sys::Oid) -> Vec<pg_sys::Oid> {
     // SAFETY: the table is locked, so it is there and stays as it is; the list has so many oids.
     unsafe {
         let rel = pg_sys::table_open(table, pg_sys::NoLock as i32);
         let list = pg_sys::RelationGetIndexList(rel);
         let count = if list.is_null() { 0 } else { (*list).length };
         let indexes = (0..count).map(|n| pg_sys::list_nth_oid(list, n)).collect();
+        pg_sys::table_close(rel, pg_sys::NoLock as i32);
+        indexes
+    }
+}
+
+/// A table's TOAST table. The caller has locked the table.
+pub(super) fn toast_of(table: pg_sys::Oid) -> Option<pg_sys::Oid> {
+    // SAFETY: as above.
+    let toast = unsafe {
+        let rel = pg_sys::table_open(table, pg_sys::NoLock as i32);
         let toast = (*(*rel).rd_rel).reltoastrelid;
         pg_sys::table_close(rel, pg_sys::NoLock as i32);
-        (indexes, (toast != pg_sys::InvalidOid).then_some(toast))
-    }
+        toast
+    };
+    (toast != pg_sys::InvalidOid).then_some(toast)
 }
 
 /// What a dirty look found.

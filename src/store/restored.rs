@@ -2,18 +2,38 @@
 //! ttl that it was recorded under. So such a segment is looked through before it is emptied, some pages
 //! in each transaction, as a visit of the worker must be short.
 //!
-//! How far it was looked through is kept in the segment's row. Nobody records in a segment that is
-//! closed, so what is added behind is a restore's, at the end of the file; and whatever moves rows
-//! (VACUUM FULL, CLUSTER) makes another file, which is looked through from its beginning.
+//! How far it was looked through is kept in the segment's row. Whatever moves rows (VACUUM FULL, CLUSTER)
+//! makes another file, which is looked through from its beginning; so is one that rows are added to by SQL,
+//! which is what a restore does: [`note`].
 
 use crate::error::Error;
+use crate::lock::Tag;
 use crate::store::rel::Rel;
+use crate::store::segment;
 use crate::store::sql;
 use pgrx::datum::TimestampWithTimeZone;
 use pgrx::pg_sys;
 
 /// The pages of one look: 32 MB, which a slow disk reads within a visit.
 const PAGES: i64 = 4096;
+
+/// Notes that somebody inserts into a segment by SQL, before it is done; without a segment, into `session`.
+/// The sweep rests until the end of that transaction, since it does not see yet what that restores.
+pub fn note(segment: Option<&str>) -> Result<(), Error> {
+    Tag::sweep().share(None);
+    let statement = match segment {
+        Some(number) => format!(
+            "UPDATE idempotence.segment SET restored = true, looked_to = 0
+             WHERE number OPERATOR(pg_catalog.=) {number} AND (NOT restored OR looked_to OPERATOR(pg_catalog.>) 0)"
+        ),
+        None => format!(
+            "UPDATE idempotence.segment SET sessions_at = pg_catalog.clock_timestamp()
+             WHERE number OPERATOR(pg_catalog.=) {}",
+            segment::OF_SESSIONS
+        ),
+    };
+    sql::execute(&statement, &[]).map(drop)
+}
 
 /// How far a segment was looked through.
 #[derive(Clone, Copy)]

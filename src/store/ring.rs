@@ -24,14 +24,10 @@ use crate::store::cache;
 use crate::store::rel::{self, Access, Rel, Snapshot};
 use crate::store::restored::Look;
 use crate::store::segment::{
-    self, CLOSED_AT, COLUMNS, CURRENT, Columns, KEEP_US, LOOKED_IN, LOOKED_TO, MADE_AT, NUMBER, OPENED_AT, RESTORED,
-    SEGMENTS,
+    self, CLOSED_AT, COLUMNS, CURRENT, Columns, KEEP_US, LOOKED_IN, LOOKED_TO, NUMBER, OPENED_AT, RESTORED, SEGMENTS,
 };
 use crate::store::sql;
 use pgrx::{IntoDatum, pg_sys};
-
-/// A restore takes no longer than a day from the making of the ring, which it begins with.
-const RESTORE_US: i64 = 86_400 * 1_000_000;
 
 /// What a step came to.
 #[derive(Default)]
@@ -52,7 +48,6 @@ struct Segment {
     opened_at: i64,
     closed_at: Option<i64>,
     keep_us: i64,
-    made_at: i64,
     looked: Look,
     at: pg_sys::ItemPointerData,
     columns: [Option<pg_sys::Datum>; COLUMNS],
@@ -91,7 +86,6 @@ fn open() -> Result<(Rel, [Segment; 3]), Error> {
             opened_at: row.int8(OPENED_AT)?,
             closed_at: row.int8(CLOSED_AT),
             keep_us: row.int8(KEEP_US)?,
-            made_at: row.int8(MADE_AT)?,
             looked: Look { file: row.oid(LOOKED_IN)?, pages: row.int8(LOOKED_TO)? },
             at: row.at(),
             columns: std::array::from_fn(|column| row.datum(column)),
@@ -112,7 +106,11 @@ pub fn close() -> Result<Progress, Error> {
         let table = cache::oid(SEGMENTS[row.number].0);
         // SAFETY: asks for the lock of a table without waiting.
         if !unsafe { pg_sys::ConditionalLockRelationOid(table, pg_sys::ShareLock as i32) } {
-            progress.delayed.push(format!("segment {} cannot be closed yet: {}", row.number, in_the_way(row.number)?));
+            progress.delayed.push(format!(
+                "segment {} cannot be closed yet: {}",
+                row.number,
+                in_the_way_of(row.number)?
+            ));
             continue;
         }
         // The proof is had; nobody need wait for the end of this transaction.
@@ -135,16 +133,24 @@ pub fn close() -> Result<Progress, Error> {
 /// one is kept as long as the setting asks.
 pub fn turn() -> Result<Progress, Error> {
     let mut progress = Progress::default();
-    // Whoever holds it is about to lift the current segment's keep.
-    if !lock::Tag::segments().try_acquire() {
-        progress.delayed.push("the ring cannot turn while another transaction lifts how long outcomes are kept".into());
-        return Ok(progress);
-    }
+    let is_ours = lock::Tag::segments().try_acquire();
     let (ring, mut rows) = open()?;
     let Some(current) = rows.iter().position(|row| row.current) else { return Err(segment::lost()) };
     let next = (current + 1) % rows.len();
     let now_us = pg::now_us();
-    if now_us < rows[current].opened_at.saturating_add(rows[current].keep_us / 2) || rows[current].is_empty() {
+    let is_due = now_us >= rows[current].opened_at.saturating_add(rows[current].keep_us / 2);
+    if !is_ours {
+        // Whoever holds it is about to lift the current segment's keep.
+        if is_due && !rows[current].is_empty() {
+            let query = "SELECT held_by FROM idempotence.segments WHERE state OPERATOR(pg_catalog.=) 'current'";
+            let who = in_the_way(query)?;
+            progress
+                .delayed
+                .push(format!("the ring cannot turn while how long outcomes are kept is being lifted: {who}"));
+        }
+        return Ok(progress);
+    }
+    if !is_due || rows[current].is_empty() {
         return lift(&ring, &mut rows[current]).map(|()| progress);
     }
     if rows[next].closed_at.is_none() || !rows[next].is_empty() {
@@ -152,10 +158,9 @@ pub fn turn() -> Result<Progress, Error> {
         return lift(&ring, &mut rows[current]).map(|()| progress);
     }
     rows[current].columns[CURRENT] = Some(false.into());
-    let restoring = now_us < rows[next].made_at.saturating_add(RESTORE_US);
     let opened = &mut rows[next].columns;
     opened[CURRENT] = Some(true.into());
-    opened[RESTORED] = Some(restoring.into());
+    opened[RESTORED] = Some(false.into());
     opened[OPENED_AT] = Some(now_us.into());
     opened[CLOSED_AT] = None;
     opened[KEEP_US] = Some(wanted_keep_us()?.into());
@@ -180,16 +185,50 @@ fn lift(ring: &Rel, current: &mut Segment) -> Result<(), Error> {
     Ok(())
 }
 
+/// A clock may be off by so much.
+const CLOCK_US: i64 = 60_000_000;
+
+/// A moment that lies in the future was noted under a clock that was wrong, and has been set right: the
+/// ring would stand still until then. It counts as now; what was recorded under that clock is looked for
+/// before the segment is emptied.
+fn heed_clock(ring: &Rel, row: &mut Segment, progress: &mut Progress) {
+    let now_us = pg::now_us();
+    let is_ahead = |us: i64| us.saturating_sub(now_us) > CLOCK_US;
+    if !is_ahead(row.opened_at) && !row.closed_at.is_some_and(is_ahead) {
+        return;
+    }
+    row.opened_at = row.opened_at.min(now_us);
+    row.closed_at = row.closed_at.map(|closed_at| closed_at.min(now_us));
+    row.restored = true;
+    row.columns[OPENED_AT] = Some(row.opened_at.into());
+    row.columns[CLOSED_AT] = row.closed_at.map(Into::into);
+    row.columns[RESTORED] = Some(true.into());
+    row.save(ring);
+    progress.done.push(format!("segment {} was opened or closed in the future: it counts as of now", row.number));
+}
+
 /// Truncates the closed segments whose time has come.
 pub fn empty() -> Result<Progress, Error> {
-    let (ring, rows) = open()?;
+    let (ring, mut rows) = open()?;
     let mut progress = Progress::default();
+    for row in &mut rows {
+        heed_clock(&ring, row, &mut progress);
+    }
+    if !progress.done.is_empty() {
+        // Each row is written once in a transaction; the next one goes on.
+        progress.more = true;
+        return Ok(progress);
+    }
     for mut row in rows.into_iter().filter(|row| !row.current) {
         if row.is_empty() || (row.restored && !look_through(&ring, &mut row, &mut progress)?) || !row.is_over() {
             continue;
         }
         if !lock_alone(&row) {
-            progress.delayed.push(format!("segment {} cannot be emptied yet: {}", row.number, in_the_way(row.number)?));
+            progress.delayed.push(format!(
+                "segment {} cannot be emptied yet: {}",
+                row.number,
+                in_the_way_of(row.number)?
+            ));
             continue;
         }
         sql::execute(&format!("TRUNCATE ONLY idempotence.outcome_{}", row.number), &[])?;
@@ -209,12 +248,14 @@ fn look_through(ring: &Rel, row: &mut Segment, progress: &mut Progress) -> Resul
     let oid = cache::oid(SEGMENTS[row.number].0);
     // SAFETY: asks for the lock of a table without waiting.
     if !unsafe { pg_sys::ConditionalLockRelationOid(oid, pg_sys::ShareLock as i32) } {
-        progress.delayed.push(format!("segment {} cannot be emptied yet: {}", row.number, in_the_way(row.number)?));
+        progress.delayed.push(format!("segment {} cannot be emptied yet: {}", row.number, in_the_way_of(row.number)?));
         return Ok(false);
     }
     let (look, is_end, expires_at) = row.looked.go_on(row.number, &table)?;
     row.looked = look;
-    row.keep_us = row.keep_us.max(expires_at.map_or(0, |expires_at| expires_at.saturating_sub(closed_at)));
+    let wanted_us =
+        expires_at.map_or(0, |expires_at| expires_at.saturating_sub(closed_at).saturating_add(KEEP_SLACK_US));
+    row.keep_us = row.keep_us.max(wanted_us);
     row.columns[KEEP_US] = Some(row.keep_us.into());
     row.columns[LOOKED_TO] = Some(look.pages.into());
     row.columns[LOOKED_IN] = look.file.into_datum();
@@ -261,10 +302,11 @@ fn lock_alone(row: &Segment) -> bool {
     false
 }
 
-/// Locks a table, its indexes and its TOAST table. The table first: then nobody comes to the others any
-/// more by way of it.
+/// Locks a table, its TOAST table and their indexes. The TOAST table first: autovacuum may be at work there
+/// for long, and each lock of this kind that is had is logged, for standbys to take it too. Then the table:
+/// nobody comes to its indexes but by way of it.
 fn lock_parts(table: pg_sys::Oid, taken: &mut Vec<pg_sys::Oid>) -> bool {
-    let mut take = |relation| {
+    let take = |relation, taken: &mut Vec<pg_sys::Oid>| {
         // SAFETY: asks for a lock without waiting.
         let got = unsafe { pg_sys::ConditionalLockRelationOid(relation, ALONE) };
         if got {
@@ -272,18 +314,28 @@ fn lock_parts(table: pg_sys::Oid, taken: &mut Vec<pg_sys::Oid>) -> bool {
         }
         got
     };
-    if !take(table) {
-        return false;
-    }
-    let (indexes, toast) = rel::parts(table);
-    indexes.into_iter().all(take) && toast.is_none_or(|toast| lock_parts(toast, taken))
+    // SAFETY: asks for a lock without waiting, and gives it back.
+    let toast = unsafe {
+        if !pg_sys::ConditionalLockRelationOid(table, pg_sys::AccessShareLock as i32) {
+            return false;
+        }
+        let toast = rel::toast_of(table);
+        pg_sys::UnlockRelationOid(table, pg_sys::AccessShareLock as i32);
+        toast
+    };
+    toast.is_none_or(|toast| lock_parts(toast, taken))
+        && take(table, taken)
+        && rel::indexes_of(table).into_iter().all(|index| take(index, taken))
 }
 
 const ALONE: i32 = pg_sys::AccessExclusiveLock as i32;
 
-/// Who holds a lock on a segment that keeps it from its next state.
-fn in_the_way(segment: usize) -> Result<String, Error> {
-    let query = format!("SELECT held_by FROM idempotence.segments WHERE segment OPERATOR(pg_catalog.=) {segment}");
-    let held_by = sql::first::<String>(&query)?;
+/// Who keeps a segment from its next state, as the view tells.
+fn in_the_way(query: &str) -> Result<String, Error> {
+    let held_by = sql::first::<String>(query)?;
     Ok(held_by.map_or("whoever held it has just let go".into(), |held_by| format!("held by {held_by}")))
+}
+
+fn in_the_way_of(segment: usize) -> Result<String, Error> {
+    in_the_way(&format!("SELECT held_by FROM idempotence.segments WHERE segment OPERATOR(pg_catalog.=) {segment}"))
 }

@@ -26,7 +26,7 @@ pub const SEGMENTS: [(Table, cache::Index); 3] = [
 pub(super) const OPENED_AT: usize = 0;
 pub(super) const CLOSED_AT: usize = 1;
 pub(super) const KEEP_US: usize = 2;
-pub(super) const MADE_AT: usize = 3;
+const SESSIONS_AT: usize = 3;
 pub(super) const LOOKED_TO: usize = 4;
 pub(super) const LOOKED_IN: usize = 5;
 pub(super) const NUMBER: usize = 6;
@@ -85,11 +85,16 @@ pub fn keep_at_least(ttl_us: i64) -> Result<(), Error> {
     Ok(())
 }
 
-/// When the ring was made: a restore makes a fresh one.
-pub fn ring_since() -> i64 {
+/// The row in which the restoring of sessions is noted.
+pub(super) const OF_SESSIONS: i16 = 0;
+
+/// When sessions were restored last, or the ring was made.
+pub fn sessions_restored_at() -> i64 {
     let table = Rel::open(Table::Segment, Access::Read);
-    let since = table.find(None, &mut [], Snapshot::LatestMvcc, |row: &Columns<'_>| row.int8(MADE_AT));
-    since.unwrap_or_else(|| lost().raise())
+    let at = table.find(None, &mut [], Snapshot::LatestMvcc, |row: &Columns<'_>| {
+        if row.int2(NUMBER)? == OF_SESSIONS { row.int8(SESSIONS_AT) } else { None }
+    });
+    at.unwrap_or_else(|| lost().raise())
 }
 
 fn pointer() -> Pointer {

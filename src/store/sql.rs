@@ -30,6 +30,18 @@ pub fn column<T: FromDatum + pgrx::IntoDatum>(query: &str, arguments: &[DatumWit
     })
 }
 
+/// The first two columns of every row, without those that have a null there.
+pub fn pairs<A, B>(query: &str, arguments: &[DatumWithOid<'_>]) -> Result<Vec<(A, B)>, Error>
+where
+    A: FromDatum + pgrx::IntoDatum,
+    B: FromDatum + pgrx::IntoDatum,
+{
+    by_owner(query, |client| {
+        let rows = client.update(query, None, arguments)?;
+        rows.map(|row| Ok(row.get::<A>(1)?.zip(row.get::<B>(2)?))).filter_map(Result::transpose).collect()
+    })
+}
+
 /// Moments and ids as arguments.
 pub fn moment(us: i64) -> Option<TimestampWithTimeZone> {
     TimestampWithTimeZone::try_from(us as pg_sys::TimestampTz).ok()

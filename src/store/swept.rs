@@ -1,38 +1,41 @@
-//! `idempotence.sweep`: the one row that the sweep remembers something in. Unlogged: that there is no row
-//! tells of a crash or a failover.
+//! `idempotence.sweep`: what the sweep remembers, a row for each step that remembers something. Unlogged:
+//! that there is no row tells of a crash or a failover.
 
 use crate::pg;
 use crate::store::cache::Table;
+use crate::store::part::Place;
 use crate::store::rel::{Access, Rel, Snapshot, Tuple};
 use pgrx::pg_sys;
 
-const SWEPT_AT: usize = 0;
-const TIDIED_AT: usize = 1;
-type Columns<'a> = Tuple<'a, 2>;
+const DONE_AT: usize = 0;
+const PLACE: usize = 1;
+const STEP: usize = 2;
+type Columns<'a> = Tuple<'a, 3>;
 
-/// The row.
+/// A row.
 pub struct Swept {
-    /// When the last sweep that was noted here ended.
-    pub swept_at: i64,
-    /// When what need not be looked for often was looked for last.
-    pub tidied_at: i64,
+    /// When the step came to its end last.
+    pub done_at: i64,
+    /// How far it has come since.
+    pub place: Place,
     at: pg_sys::ItemPointerData,
 }
 
-/// Gives the row; `None` after a crash, before the first sweep, and on a standby.
-pub fn find() -> Option<Swept> {
+/// Gives a step's row; `None` after a crash, before the first time, and on a standby.
+pub fn find(step: &str) -> Option<Swept> {
     if pg::in_recovery() {
         return None;
     }
     Rel::open(Table::Sweep, Access::Read).find(None, &mut [], Snapshot::LatestMvcc, |row: &Columns<'_>| {
-        Some(Swept { swept_at: row.int8(SWEPT_AT)?, tidied_at: row.int8(TIDIED_AT)?, at: row.at() })
+        let (done_at, place) = (row.int8(DONE_AT)?, Place::of_number(row.int8(PLACE)?));
+        row.text_is(STEP, step).then(|| Swept { done_at, place, at: row.at() })
     })
 }
 
-/// Writes the row. The caller holds the sweep's lock.
-pub fn save(swept_at: i64, tidied_at: i64) {
-    let columns = [Some(swept_at.into()), Some(tidied_at.into())];
-    let there = find();
+/// Writes a step's row. The caller holds the sweep's lock.
+pub fn save(step: &str, done_at: i64, place: Place) {
+    let columns = [Some(done_at.into()), Some(place.number().into()), Some(pg::text(step))];
+    let there = find(step);
     let table = Rel::open(Table::Sweep, Access::Write);
     match there {
         Some(there) => table.update(there.at, &columns),

@@ -20,9 +20,12 @@ use std::time::{Duration, Instant};
 const RARELY: u32 = 30;
 
 /// After failures the pause doubles, up to so many times the usual one.
-const PATIENCE: u32 = 32;
+const PATIENCE: u32 = 8;
 
-/// What delays the ring is logged once it has done so for this many naptimes.
+/// The same failure is logged so often at most.
+const OFTEN: Duration = Duration::from_secs(3600);
+
+/// What delays the sweep is logged once it has done so for this many naptimes.
 const DELAYED: u32 = 6;
 
 /// At least so long nobody of ours is in a database between two visits.
@@ -100,9 +103,14 @@ struct Database {
     due: Instant,
     /// The extension was not there at the last visit.
     without: bool,
+    /// Which step the next visit begins with, and whether the last one had too little time.
+    step: usize,
+    cut: bool,
     failures: u32,
-    /// The failure that was logged last.
-    failed_with: String,
+    /// The failure that was logged last, and when.
+    failed_with: Option<(String, Instant)>,
+    /// Since then there were visits without one.
+    mended: bool,
     delayed_since: Option<Instant>,
     delay_logged: bool,
 }
@@ -157,8 +165,11 @@ impl Launcher {
                 name: name.clone(),
                 due: Instant::now(),
                 without: false,
+                step: 0,
+                cut: false,
                 failures: 0,
-                failed_with: String::new(),
+                failed_with: None,
+                mended: true,
                 delayed_since: None,
                 delay_logged: false,
             });
@@ -199,7 +210,8 @@ impl Launcher {
     }
 
     fn visit(&mut self, oid: u32) {
-        BOARD.exclusive().report = Report { database: oid, ended: Ended::Unknown, said: Text::EMPTY };
+        let step = self.databases.get(&oid).map_or(0, |database| database.step);
+        BOARD.exclusive().report = Report { database: oid, ended: Ended::Unknown, step, said: Text::EMPTY };
         let started = BackgroundWorkerBuilder::new("idempotence worker")
             .set_library("idempotence")
             .set_function("idempotence_visit")
@@ -244,6 +256,8 @@ impl Database {
     fn pause(&self) -> Duration {
         match (self.without, self.failures) {
             (true, _) => guc::naptime() * RARELY,
+            // It goes on where it stopped.
+            (false, 0) if self.cut => GAP,
             (false, 0) => guc::naptime(),
             (false, failures) => guc::naptime() * 2u32.saturating_pow(failures).min(PATIENCE),
         }
@@ -252,9 +266,12 @@ impl Database {
 
     fn take_in(&mut self, report: &Report) {
         self.without = report.ended == Ended::NotInstalled;
+        self.step = report.step;
+        self.cut = report.ended == Ended::Cut;
         match report.ended {
-            Ended::Swept | Ended::NotInstalled => {
-                if std::mem::take(&mut self.failures) > 0 && !std::mem::take(&mut self.failed_with).is_empty() {
+            Ended::Swept | Ended::Delayed | Ended::Cut | Ended::NotInstalled => {
+                self.failures = 0;
+                if !std::mem::replace(&mut self.mended, true) {
                     log(&format!("idempotence sweeps database \"{}\" again", self.name), "", "");
                 }
                 self.tell_delay(&report.said.get());
@@ -270,11 +287,14 @@ impl Database {
     }
 
     fn tell_failure(&mut self, said: &str) {
-        if self.failed_with != said {
-            self.failed_with = said.to_owned();
+        // One that comes and goes is told once in a while only.
+        let known = self.failed_with.as_ref().is_some_and(|(known, at)| known == said && at.elapsed() < OFTEN);
+        if !known {
+            self.failed_with = Some((said.to_owned(), Instant::now()));
+            self.mended = false;
             log(
                 &format!("idempotence could not sweep database \"{}\": {said}", self.name),
-                "It is tried again and again, less and less often; other databases are swept as ever. The same error is not logged again.",
+                "It is tried again and again, less and less often; other databases are swept as ever. The same error is logged once an hour.",
                 "Was the library replaced? Then ALTER EXTENSION idempotence UPDATE in that database. CALL idem_sweep() there shows the error too.",
             );
         }
@@ -293,8 +313,8 @@ impl Database {
             self.delay_logged = true;
             log(
                 &format!("idempotence, database \"{}\": {said}", self.name),
-                "Expired outcomes take space until then; nothing else is wrong.",
-                "It goes on by itself once what holds the segment has ended. SELECT * FROM idempotence.health tells how it stands.",
+                "What has expired or ended takes space until then; nothing else is wrong.",
+                "It goes on by itself once what holds it has ended. SELECT * FROM idempotence.health tells how it stands.",
             );
         }
     }

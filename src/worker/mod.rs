@@ -52,8 +52,12 @@ enum Ended {
     Unknown,
     /// The extension is not in this database.
     NotInstalled,
-    /// All that was due is done, or as much as there was time for.
+    /// All that was due is done.
     Swept,
+    /// The same but for a step that somebody's lock kept from being taken.
+    Delayed,
+    /// As much as there was time for is done.
+    Cut,
     /// With an error.
     Failed,
 }
@@ -63,6 +67,8 @@ enum Ended {
 struct Report {
     database: u32,
     ended: Ended,
+    /// Which step the next visit is to begin with; before a visit: it.
+    step: usize,
     /// The error, or what the sweep could not do yet.
     said: Text,
 }
@@ -84,7 +90,7 @@ unsafe impl PGRXSharedMemory for Board {}
 impl Default for Board {
     fn default() -> Board {
         Board {
-            report: Report { database: 0, ended: Ended::Unknown, said: Text::EMPTY },
+            report: Report { database: 0, ended: Ended::Unknown, step: 0, said: Text::EMPTY },
             visited: [(0, 0); DATABASES_MAX],
             announced: [0; DATABASES_MAX],
             announced_count: 0,

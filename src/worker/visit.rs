@@ -2,21 +2,24 @@
 //!
 //! It stays for a second at most, and ends at once when it is told to: DROP DATABASE and CREATE DATABASE
 //! … TEMPLATE wait for five seconds until nobody else is connected, and a server that is to stop waits
-//! for all of its processes.
+//! for all of its processes. What there was no time for the next visit begins with.
+//!
+//! No step keeps the others from being taken: one that fails, or meets a locked table, is reported.
 
 use super::process::{self, Failure, OnTerminate};
 use super::{BOARD, Ended, Report, Text};
 use crate::error::or_raise;
 use crate::pg;
 use crate::protocol::sweep::{self, Step, Swept};
+use crate::store::sql;
 use pgrx::prelude::*;
 use std::ffi::{CStr, CString, c_int};
 use std::time::{Duration, Instant};
 
 const STAY: Duration = Duration::from_secs(1);
 
-/// What database and role may not change. The pause of another's lock is short: others may queue behind us.
-const SETTINGS: [(&CStr, &CStr); 8] = [
+/// What database and role may not change. The wait for another's lock is short: others may queue behind us.
+const SETTINGS: [(&CStr, &CStr); 10] = [
     (c"application_name", c"idempotence"),
     (c"search_path", c"pg_catalog, pg_temp"),
     (c"default_transaction_isolation", c"read committed"),
@@ -25,6 +28,9 @@ const SETTINGS: [(&CStr, &CStr); 8] = [
     (c"lock_timeout", c"200ms"),
     (c"session_replication_role", c"origin"),
     (c"row_security", c"on"),
+    // One process, and no compiler for statements of a millisecond.
+    (c"max_parallel_workers_per_gather", c"0"),
+    (c"jit", c"off"),
 ];
 
 /// The process.
@@ -40,43 +46,124 @@ pub extern "C-unwind" fn idempotence_visit(database: pg_sys::Datum) {
     }
     #[cfg(any(feature = "pg17", feature = "pg18"))]
     process::set(c"transaction_timeout", c"0");
+    #[cfg(feature = "pg15")]
+    process::set(c"force_parallel_mode", c"off");
+    #[cfg(not(feature = "pg15"))]
+    process::set(c"debug_parallel_query", c"off");
 
     cancel_after(STAY);
-    let (ended, said) = sweep_all(Instant::now());
+    let first = BOARD.share().report.step;
+    let mut visit = Visit { start: Instant::now(), failed: None, delayed: Vec::new() };
+    let (ended, step) = visit.sweep(first);
+    let (ended, said) = match visit.failed {
+        Some(said) => (Ended::Failed, said),
+        None => (ended, visit.delayed.join("; ")),
+    };
     let mut board = BOARD.exclusive();
-    board.report = Report { database: database.to_u32(), ended, said: Text::of(&said) };
+    board.report = Report { database: database.to_u32(), ended, step, said: Text::of(&said) };
 }
 
-/// Takes the steps, until all is done or the time is up.
-fn sweep_all(start: Instant) -> (Ended, String) {
-    let look = || is_installed().then(pg::current_database_name);
-    let database = match process::transaction(c"idempotence: look for the extension", look) {
-        Ok(Some(database)) => database,
-        Ok(None) => return (Ended::NotInstalled, String::new()),
-        Err(failure) => return failed(failure),
-    };
-    let mut delayed = Vec::new();
-    for step in Step::ALL {
+struct Visit {
+    start: Instant,
+    /// What the first failure said.
+    failed: Option<String>,
+    /// What could not be done, and who is in the way.
+    delayed: Vec<String>,
+}
+
+/// How a step ended.
+enum Taken {
+    Done,
+    /// Somebody sweeps by hand.
+    Elsewhere,
+    /// The time was up; whether anything of the step was done in it.
+    Cut {
+        moved: bool,
+    },
+    /// With a lock that was not had, or with an error.
+    Not,
+}
+
+impl Visit {
+    /// Takes the steps in turn, beginning with that at `first`, until the time is up; how that ended, and
+    /// which step is to be the first of the next visit.
+    fn sweep(&mut self, first: usize) -> (Ended, usize) {
+        let look = || is_installed().then(pg::current_database_name);
+        let database = match process::transaction(c"idempotence: look for the extension", look) {
+            Ok(Some(database)) => database,
+            Ok(None) => return (Ended::NotInstalled, 0),
+            Err(failure) => {
+                self.failed = Some(failure.said);
+                return (Ended::Failed, 0);
+            }
+        };
+        let mut whole = true;
+        for turn in 0..Step::ALL.len() {
+            let place = (first + turn) % Step::ALL.len();
+            let step = Step::ALL[place];
+            match self.take(&database, step) {
+                Taken::Done => {}
+                Taken::Elsewhere => return (Ended::Swept, 0),
+                Taken::Not => whole = false,
+                Taken::Cut { moved: false } if turn == 0 => {
+                    // It had all the time there is.
+                    self.failed.get_or_insert(format!("step \"{}\" takes longer than a visit may last", step.name()));
+                    return (Ended::Failed, place + 1);
+                }
+                Taken::Cut { .. } => return (Ended::Cut, place),
+            }
+        }
+        (if whole { Ended::Swept } else { Ended::Delayed }, 0)
+    }
+
+    fn take(&mut self, database: &str, step: Step) -> Taken {
         let activity = CString::new(format!("idempotence: {}", step.name())).unwrap_or_default();
+        let mut moved = false;
         loop {
-            if start.elapsed() >= STAY {
-                return (Ended::Swept, delayed.join("; "));
+            if self.start.elapsed() >= STAY {
+                return Taken::Cut { moved };
             }
             match process::transaction(&activity, || or_raise(sweep::take(step))) {
-                // Somebody sweeps by hand.
-                Ok(None) => return (Ended::Swept, String::new()),
+                Ok(None) => return Taken::Elsewhere,
                 Ok(Some(swept)) => {
-                    log(&database, step, &swept);
-                    delayed.extend(swept.delayed);
+                    log(database, step, &swept);
+                    self.delayed.extend(swept.delayed);
+                    moved = true;
                     if !swept.more {
-                        break;
+                        return Taken::Done;
                     }
                 }
-                Err(failure) => return failed(failure),
+                Err(failure) => return self.not_taken(failure, moved),
             }
         }
     }
-    (Ended::Swept, delayed.join("; "))
+
+    fn not_taken(&mut self, failure: Failure, moved: bool) -> Taken {
+        match failure.code {
+            PgSqlErrorCode::ERRCODE_QUERY_CANCELED => return Taken::Cut { moved },
+            PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE => {
+                let locked = process::transaction(c"idempotence: look who is in the way", || or_raise(locked()));
+                if let Ok(Some(locked)) = locked
+                    && !self.delayed.contains(&locked)
+                {
+                    self.delayed.push(locked);
+                }
+            }
+            _ => _ = self.failed.get_or_insert(failure.said),
+        }
+        Taken::Not
+    }
+}
+
+/// Which of our tables are locked against those who write them, and by whom.
+fn locked() -> Result<Option<String>, crate::error::Error> {
+    sql::first(
+        "SELECT pg_catalog.string_agg(pg_catalog.format('table %s is locked: held by %s', c.oid::pg_catalog.regclass, h.holders), '; ' ORDER BY c.relname)
+         FROM pg_catalog.pg_class c
+         CROSS JOIN LATERAL (SELECT idempotence.holders(ARRAY[c.oid], '{ShareLock,ShareRowExclusiveLock,ExclusiveLock,AccessExclusiveLock}')) h (holders)
+         WHERE c.relnamespace OPERATOR(pg_catalog.=) 'idempotence'::pg_catalog.regnamespace AND c.relkind OPERATOR(pg_catalog.=) 'r'
+           AND h.holders IS NOT NULL",
+    )
 }
 
 fn is_installed() -> bool {
@@ -84,20 +171,11 @@ fn is_installed() -> bool {
     unsafe { pg_sys::get_extension_oid(c"idempotence".as_ptr(), true) != pg_sys::InvalidOid }
 }
 
-/// The end of the time, a cancel and a table that somebody has locked are no failures: another visit comes.
-fn failed(failure: Failure) -> (Ended, String) {
-    match failure.code {
-        PgSqlErrorCode::ERRCODE_QUERY_CANCELED => (Ended::Swept, String::new()),
-        PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE => (Ended::Swept, failure.said),
-        _ => (Ended::Failed, failure.said),
-    }
-}
-
 /// The ring moves once in days; all else is routine.
 fn log(database: &str, step: Step, swept: &Swept) {
     let level = match step {
         Step::Empty | Step::Turn | Step::Close => PgLogLevel::LOG,
-        Step::Restore | Step::End | Step::Delete | Step::Tidy => PgLogLevel::DEBUG1,
+        _ => PgLogLevel::DEBUG1,
     };
     for line in &swept.done {
         let message = format!("idempotence, database \"{database}\": {line}");

@@ -8,38 +8,40 @@ use crate::lock::Tag;
 use crate::pg;
 use crate::protocol::liveness;
 use crate::store::due::{self, Ownerless};
+use crate::store::part::Place;
 use crate::store::{client, live};
 
-/// Puts saved sessions back to work, a full fresh timeout before each; how many, and whether that was all.
+/// Puts saved sessions back to work, a full fresh timeout before each; how many, and where to go on.
 ///
 /// Resuming, fencing and ending need a session's lock alone and so exclude this, which shares it; whoever
 /// gives a sign of life at the same time is excluded by the lock for that.
-pub fn restore(batch: usize) -> Result<(usize, bool), Error> {
+pub fn restore(from: Place, batch: usize) -> Result<(usize, Option<Place>), Error> {
     let last_seen = liveness::restored_at();
-    let found = due::not_at_work(batch)?;
-    let mut restored = 0;
-    for id in &found {
-        if !Tag::client(id).try_share() || !Tag::sign(id).try_acquire() {
-            continue;
-        }
-        match client::find(id) {
-            Some(saved) if saved.ended.is_none() && live::find(id).is_none() => {
-                live::insert(&saved.client, last_seen);
-                restored += 1;
-            }
-            // Ended, or put to work by its own client, since it was found.
-            _ => {}
-        }
-    }
-    Ok((restored, found.is_empty()))
+    let part = due::not_at_work(from, batch)?;
+    let restored = part.ids.iter().filter(|id| restore_one(id, last_seen)).count();
+    Ok((restored, part.next))
 }
 
-/// Ends sessions whose client has fallen silent and that no transaction uses; how many, and how many were
-/// found.
-pub fn end_silent(batch: usize) -> Result<(usize, usize), Error> {
-    let found = due::silent(pg::now_us(), pg::up_since(), batch)?;
-    let ended = found.iter().filter(|id| end_if_silent(id)).count();
-    Ok((ended, found.len()))
+fn restore_one(id: &SessionId, last_seen: i64) -> bool {
+    if !Tag::client(id).try_share() || !Tag::sign(id).try_acquire() {
+        return false;
+    }
+    match client::find(id) {
+        Some(saved) if saved.ended.is_none() && live::find(id).is_none() => {
+            live::insert(&saved.client, last_seen);
+            true
+        }
+        // Ended, or put to work by its own client, since it was found.
+        _ => false,
+    }
+}
+
+/// Ends sessions whose client has fallen silent and that no transaction uses; how many, and where to go on.
+pub fn end_silent(from: Place, batch: usize) -> Result<(usize, Option<Place>), Error> {
+    let now_us = pg::now_us();
+    let part = due::silent(from, batch, now_us, pg::up_since().unwrap_or(now_us))?;
+    let ended = part.ids.iter().filter(|id| end_if_silent(id)).count();
+    Ok((ended, part.next))
 }
 
 fn end_if_silent(id: &SessionId) -> bool {
@@ -67,12 +69,14 @@ pub fn delete_ended(batch: usize) -> Result<(usize, usize), Error> {
 }
 
 /// Leaves sessions whose owner is gone to superusers: the bare number may be another role some day. How
-/// many.
-pub fn clear_owners(batch: usize) -> Result<usize, Error> {
+/// many, and where to go on.
+pub fn clear_owners(from: Place, batch: usize) -> Result<(usize, Option<Place>), Error> {
     let ours = |session: &Ownerless| match &session.name {
         Some(name) => Tag::session(name).try_acquire(),
         None => Tag::client(&session.id).try_acquire(),
     };
-    let locked: Vec<SessionId> = due::ownerless(batch)?.iter().filter(|one| ours(one)).map(|one| one.id).collect();
-    if locked.is_empty() { Ok(0) } else { due::clear_owners(&locked) }
+    let (found, next) = due::ownerless(from, batch)?;
+    let locked: Vec<SessionId> = found.iter().filter(|one| ours(one)).map(|one| one.id).collect();
+    let cleared = if locked.is_empty() { 0 } else { due::clear_owners(&locked)? };
+    Ok((cleared, next))
 }

@@ -47,10 +47,6 @@ async fn outcomes_live_for_their_time_while_the_ring_turns(version: Version) -> 
     let server = Cluster::start_with(version, &[("max_prepared_transactions", "20")])?;
     server.create_database(DATABASE)?;
     server.psql(DATABASE, SETUP)?;
-    // Half of the runs are past the day in which segments are looked through before they are emptied.
-    if rand::rng().random_bool(0.5) {
-        server.psql(DATABASE, "UPDATE idempotence.segment SET made_at = made_at - interval '2 days'")?;
-    }
     let (closing, replays) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
     let mut clients = JoinSet::new();
     for number in 0..6 {

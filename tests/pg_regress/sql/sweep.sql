@@ -82,7 +82,7 @@ BEGIN; SELECT status FROM idem_begin('sweep', 'left'); SELECT idem_checkpoint('s
 BEGIN; SELECT status FROM idem_begin('sweep', 'at work'); SELECT idem_checkpoint('sweep', 'at work', 'p'); COMMIT;
 BEGIN; SELECT status FROM idem_begin('sweep', 'fresh'); SELECT idem_checkpoint('sweep', 'fresh', 'p'); COMMIT;
 UPDATE idempotence.checkpoint SET written_at = written_at - interval '8 days' WHERE request IN ('left', 'at work');
-UPDATE idempotence.sweep SET tidied_at = tidied_at - interval '1 day';
+UPDATE idempotence.sweep SET done_at = done_at - interval '1 day';
 BEGIN;
 SELECT status FROM idem_begin('sweep', 'at work');
 SELECT idem_checkpoint('sweep', 'at work', 'p');
@@ -91,7 +91,7 @@ PREPARE TRANSACTION 'regress_sweep';
 CALL idem_sweep();
 SELECT request FROM idempotence.checkpoint ORDER BY request;
 COMMIT PREPARED 'regress_sweep';
-UPDATE idempotence.sweep SET tidied_at = tidied_at - interval '1 day';
+UPDATE idempotence.sweep SET done_at = done_at - interval '1 day';
 CALL idem_sweep();
 SELECT request FROM idempotence.checkpoint ORDER BY request;
 
@@ -101,7 +101,7 @@ SELECT session FROM idem_register('sweep', timeout => '1 hour') \gset
 BEGIN; SELECT status FROM idem_begin(:'session', 1); SELECT idem_record(:'session', 1, '1'); COMMIT;
 DELETE FROM idempotence.session_live;
 CALL idem_sweep();
-UPDATE idempotence.sweep SET tidied_at = tidied_at - interval '1 day';
+UPDATE idempotence.sweep SET done_at = done_at - interval '1 day';
 CALL idem_sweep();
 TRUNCATE idempotence.session_live, idempotence.sweep;
 CALL idem_sweep();
@@ -118,7 +118,7 @@ SELECT idem_close(:'session');
 CREATE ROLE regress_sweep_gone;
 SELECT idem_create_session('sweep orphan', owner => 'regress_sweep_gone');
 DROP ROLE regress_sweep_gone;
-UPDATE idempotence.sweep SET tidied_at = tidied_at - interval '1 day';
+UPDATE idempotence.sweep SET done_at = done_at - interval '1 day';
 CALL idem_sweep();
 SELECT owner FROM idempotence.sessions WHERE session = 'sweep orphan';
 SELECT name, status, detail FROM idempotence.health WHERE name = 'owners';
