@@ -97,7 +97,7 @@ pub fn init() {
     GucRegistry::define_int_guc(
         c"idempotence.retention",
         c"How long outcomes of sessions without a ttl of their own, and abandoned checkpoints, are kept.",
-        c"Counts from the moment of recording. A change holds for what is recorded from then on.",
+        c"Counts from the moment of recording, where a change holds for what is recorded from then on. Ended client sessions are kept for as long, too, counted back from now.",
         &RETENTION_S,
         1,
         10 * 365 * 86_400,

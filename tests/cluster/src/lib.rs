@@ -147,6 +147,16 @@ impl Cluster {
         }
     }
 
+    /// Waits until the server's log has these words.
+    pub async fn wait_for_log(&self, words: &str) -> Result<()> {
+        let start = Instant::now();
+        while !self.log().contains(words) {
+            ensure!(start.elapsed() < LIMIT, "the log never has {words:?}");
+            sleep(Duration::from_millis(20)).await;
+        }
+        Ok(())
+    }
+
     /// Waits until `query` gives `wanted`.
     pub async fn wait_for(&self, database: &str, query: &str, wanted: &str) -> Result<()> {
         let connection = self.connect(database).await?;

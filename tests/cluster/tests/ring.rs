@@ -32,7 +32,9 @@ const HURRY: &str = "
 /// Executions with the time at which each was begun at the latest, and until when its outcome lived.
 const SETUP: &str = "
     SELECT idem_create_session('s', ttl => '1 s'), idem_create_session('in', ttl => '1 s', inbox => true);
-    CREATE TABLE effect (session text, key text, begun_at timestamptz, expires_at timestamptz)";
+    CREATE TABLE effect (session text, key text, begun_at timestamptz, expires_at timestamptz);
+    -- Nothing was; else the first lap would be kept for the six minutes.
+    UPDATE idempotence.segment SET restored = false";
 
 /// Executions of one request of which the later one was begun while the earlier one's outcome lived.
 const DOUBLED: &str = "
@@ -311,11 +313,16 @@ async fn a_large_restored_segment_is_looked_through_in_parts(version: Version) -
 
     connection.text(&restore(20)).await?;
     connection.text(due).await?;
-    ensure!(connection.text(step).await? == "f");
+    // From the beginning: it may have been put anywhere.
+    for more in ["t", "f"] {
+        ensure!(connection.text(step).await? == more);
+    }
     ensure!(connection.text(kept).await? == "t");
     ensure!(connection.text(rows).await? == "20020", "an outcome that was added is lost");
 
-    connection.text("UPDATE idempotence.outcome_1 SET expires_at = now() WHERE expires_at > now()").await?;
+    connection
+        .text("UPDATE idempotence.outcome_1 SET expires_at = now() - interval '1 hour' WHERE expires_at > now()")
+        .await?;
     connection.text(due).await?;
     ensure!(connection.text(step).await? == "f");
     ensure!(connection.text(rows).await? == "0", "expired outcomes stay");

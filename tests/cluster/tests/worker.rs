@@ -240,7 +240,7 @@ async fn only_the_databases_named_are_visited(version: Version) -> Result<()> {
     }
     server.conf("idempotence.databases", &format!("{DATABASE}, missing"))?;
     server.reload()?;
-    wait_for_log(&server, "finds no database \"missing\"", 1).await?;
+    server.wait_for_log("finds no database \"missing\"").await?;
     let (named, other) = (server.connect(DATABASE).await?, server.connect("other").await?);
     let (ends, stays) = (register(&named, "c").await?, register(&other, "c").await?);
     server.wait_for(DATABASE, &at_work(&ends), "0").await?;
@@ -249,15 +249,6 @@ async fn only_the_databases_named_are_visited(version: Version) -> Result<()> {
     server.reload()?;
     server.wait_for("other", &at_work(&stays), "0").await?;
     ensure!(server.log().matches("finds no database").count() == 1);
-    Ok(())
-}
-
-async fn wait_for_log(server: &Cluster, words: &str, times: usize) -> Result<()> {
-    let start = Instant::now();
-    while server.log().matches(words).count() < times {
-        ensure!(start.elapsed() < idempotence_cluster_tests::LIMIT, "the log never has {words:?}");
-        sleep(Duration::from_millis(20)).await;
-    }
     Ok(())
 }
 
@@ -270,7 +261,7 @@ async fn an_error_in_one_database_is_logged_once_and_stops_no_other(version: Ver
     server.create_database("broken")?;
     server.psql("broken", "UPDATE idempotence.segment SET current = false")?;
     let words = "could not sweep database \"broken\": table \"idempotence.segment\" has no current segment";
-    wait_for_log(&server, words, 1).await?;
+    server.wait_for_log(words).await?;
     let connection = server.connect(DATABASE).await?;
     for round in 0..4 {
         let session = register(&connection, &format!("client {round}")).await?;
@@ -279,7 +270,7 @@ async fn an_error_in_one_database_is_logged_once_and_stops_no_other(version: Ver
     ensure!(server.log().matches(words).count() == 1, "it is logged again and again");
     ensure!(server.log().contains("HINT:"));
     server.psql("broken", "UPDATE idempotence.segment SET current = true WHERE number = 0")?;
-    wait_for_log(&server, "sweeps database \"broken\" again", 1).await?;
+    server.wait_for_log("sweeps database \"broken\" again").await?;
 
     // A database that cannot be entered at the moment, nor be told to be left alone.
     let dba = server.connect("postgres").await?;
@@ -314,7 +305,7 @@ async fn what_delays_the_ring_is_named(version: Version) -> Result<()> {
     let name = format!("held by process {}", holder.pid().await?);
     server.wait_for(DATABASE, health, "t").await?;
     ensure!(dba.text("SELECT detail FROM idempotence.health WHERE name = 'ring'").await?.contains(&name));
-    wait_for_log(&server, &name, 1).await?;
+    server.wait_for_log(&name).await?;
     // Others work, and the ring has turned.
     dba.execute("s", "meanwhile", "1").await?;
     holder.text("PREPARE TRANSACTION 'held'").await?;
@@ -322,7 +313,7 @@ async fn what_delays_the_ring_is_named(version: Version) -> Result<()> {
     server.wait_for(DATABASE, named, "t").await?;
     holder.text("COMMIT PREPARED 'held'").await?;
     server.wait_for(DATABASE, "SELECT state FROM idempotence.segments WHERE segment = 0", "closed").await?;
-    wait_for_log(&server, "nothing delays the sweep any more", 1).await?;
+    server.wait_for_log("nothing delays the sweep any more").await?;
     ensure!(dba.replay("s", "k").await? == "succeeded|1");
 
     // As pg_dump holds it.
@@ -330,7 +321,7 @@ async fn what_delays_the_ring_is_named(version: Version) -> Result<()> {
     dba.text("UPDATE idempotence.outcome_0 SET expires_at = expires_at - interval '6 hours'").await?;
     dba.text(age).await?;
     server.wait_for(DATABASE, health, "t").await?;
-    wait_for_log(&server, "segment 0 cannot be emptied yet: held by process", 1).await?;
+    server.wait_for_log("segment 0 cannot be emptied yet: held by process").await?;
     holder.text("ROLLBACK").await?;
     server.wait_for(DATABASE, "SELECT state FROM idempotence.segments WHERE segment = 0", "empty").await?;
     server.wait_for(DATABASE, health, "f").await

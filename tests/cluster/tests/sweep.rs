@@ -1,0 +1,198 @@
+//! What could keep the sweep from its work, or have it do too much: restores, locks, clocks, crowds.
+
+use anyhow::{Result, ensure};
+use idempotence_cluster_tests::{Cluster, Connection, Version, on_each_version, run};
+
+on_each_version!(
+    a_slow_restore_beside_the_worker_loses_nothing,
+    sessions_in_use_do_not_shade_silent_ones,
+    a_locked_table_is_named_and_delays_its_own_steps_only,
+    who_keeps_the_ring_from_turning_is_named,
+    a_clock_that_was_wrong_once_is_overcome,
+    large_tables_are_swept_in_parts,
+);
+
+const DATABASE: &str = "shop";
+
+fn start(version: Version) -> Result<Cluster> {
+    let server = Cluster::start_preloaded(version)?;
+    server.create_database(DATABASE)?;
+    Ok(server)
+}
+
+const CURRENT: &str = "SELECT number FROM idempotence.segment WHERE current";
+
+/// Has the ring turn with the next visit, if it can.
+const HURRY: &str = "UPDATE idempotence.segment SET opened_at = opened_at - interval '30 days' WHERE current";
+
+async fn register(connection: &Connection, client: &str, timeout: &str) -> Result<String> {
+    connection.text(&format!("SELECT session FROM idem_register('{client}', timeout => '{timeout}')")).await
+}
+
+fn at_work(sessions: &[&str]) -> String {
+    format!("SELECT count(*) FROM idempotence.session_live WHERE id IN ('{}')", sessions.join("','"))
+}
+
+// Goal: whatever the worker does beside a restore that takes its time, no outcome is gone before its time,
+// and a session's time begins when it is restored.
+// Method: outcomes in two segments under a ttl of a month, restored with a pause of some visits between
+// them; then the ring grows old by half of the month. A client session with a short timeout.
+async fn a_slow_restore_beside_the_worker_loses_nothing(version: Version) -> Result<()> {
+    let server = start(version)?;
+    let connection = server.connect(DATABASE).await?;
+    connection.text("SELECT idem_create_session('monthly', ttl => '30 days')").await?;
+    for key in ["m0", "m1"] {
+        connection.execute("monthly", key, "1").await?;
+    }
+    connection
+        .text(
+            "WITH moved AS (DELETE FROM idempotence.outcome_0 WHERE key = 'm1' RETURNING *)
+             INSERT INTO idempotence.outcome_1 SELECT * FROM moved",
+        )
+        .await?;
+    let client = register(&connection, "c", "4 s").await?;
+    let send = |number| {
+        format!(
+            "BEGIN; SELECT FROM idem_begin('{client}', {number}); SELECT FROM idem_record('{client}', {number}); COMMIT"
+        )
+    };
+    connection.text(&send(1)).await?;
+    let dump = run(server.program("pg_dump").arg("-d").arg(server.connect_string(DATABASE, "postgres")), None)?;
+    let slow = "COPY idempotence.outcome_1 ";
+    ensure!(dump.contains(slow), "the dump has no second segment");
+    let dump = dump.replace(slow, &format!("SELECT pg_sleep(6);\n{slow}"));
+    server.psql("postgres", "CREATE DATABASE restored TEMPLATE template0")?;
+    server.psql("restored", &dump)?;
+
+    let restored = server.connect("restored").await?;
+    restored.text(&send(2)).await?;
+    for age in ["4 days", "8 days", "3 days"] {
+        restored
+            .text(&format!(
+                "UPDATE idempotence.segment SET opened_at = opened_at - interval '{age}', closed_at = closed_at - interval '{age}'"
+            ))
+            .await?;
+        for _ in 0..2 {
+            restored.text("CALL idem_sweep()").await?;
+        }
+        for key in ["m0", "m1"] {
+            ensure!(restored.lookup("monthly", key).await? == "succeeded", "{key} is lost after {age} more");
+        }
+    }
+    ensure!(restored.text(CURRENT).await? != "0", "the ring has not turned");
+    Ok(())
+}
+
+// Goal: sessions that are silent but in use keep no others from being ended, however many they are.
+// Method: batches of one; a prepared transaction uses the first session, two more are silent.
+async fn sessions_in_use_do_not_shade_silent_ones(version: Version) -> Result<()> {
+    let server = start(version)?;
+    server.conf("idempotence.sweep_batch", "1")?;
+    server.reload()?;
+    let connection = server.connect(DATABASE).await?;
+    let in_use = register(&connection, "in use", "2 s").await?;
+    let holder = server.connect(DATABASE).await?;
+    holder.text(&format!("BEGIN; SELECT idem_heartbeat('{in_use}'); PREPARE TRANSACTION 'p'")).await?;
+    let silent = [register(&connection, "a", "2 s").await?, register(&connection, "b", "2 s").await?];
+    server.wait_for(DATABASE, &at_work(&[&silent[0], &silent[1]]), "0").await?;
+    ensure!(connection.text(&at_work(&[&in_use])).await? == "1");
+    holder.text("ROLLBACK PREPARED 'p'").await?;
+    server.wait_for(DATABASE, &at_work(&[&in_use]), "0").await
+}
+
+// Goal: a table that somebody has locked is named with the holder, and steps that do not need it are taken.
+// Method: a lock on session_live; the ring turns meanwhile; then it is let go, and silent sessions end.
+async fn a_locked_table_is_named_and_delays_its_own_steps_only(version: Version) -> Result<()> {
+    let server = start(version)?;
+    let connection = server.connect(DATABASE).await?;
+    connection.text("SELECT idem_create_session('s')").await?;
+    connection.execute("s", "k", "1").await?;
+    let silent = register(&connection, "c", "2 s").await?;
+    let holder = server.connect(DATABASE).await?;
+    holder.text("BEGIN; LOCK TABLE idempotence.session_live IN ACCESS EXCLUSIVE MODE").await?;
+    connection.text(HURRY).await?;
+    server.wait_for(DATABASE, CURRENT, "1").await?;
+    server
+        .wait_for_log(&format!("table idempotence.session_live is locked: held by process {}", holder.pid().await?))
+        .await?;
+    holder.text("ROLLBACK").await?;
+    server.wait_for(DATABASE, &at_work(&[&silent]), "0").await?;
+    server.wait_for_log("nothing delays the sweep any more").await
+}
+
+// Goal: a transaction that lifts how long outcomes are kept delays the turn, and is named while it does.
+// Method: it is prepared; the ring is due.
+async fn who_keeps_the_ring_from_turning_is_named(version: Version) -> Result<()> {
+    let server = start(version)?;
+    let connection = server.connect(DATABASE).await?;
+    connection.text("SELECT idem_create_session('s', ttl => '1 hour')").await?;
+    connection.execute("s", "k", "1").await?;
+    connection.text("BEGIN; SELECT idem_create_session('long', ttl => '30 days'); PREPARE TRANSACTION 'lifts'").await?;
+    // Not through the row that it has written.
+    let held = "SELECT held_by FROM idempotence.segments WHERE state = 'current'";
+    ensure!(connection.text(held).await?.is_empty(), "nothing is due yet");
+    server.psql(DATABASE, "COMMIT PREPARED 'lifts'")?;
+    connection.text(&format!("{HURRY}; UPDATE idempotence.segment SET keep_us = 1 WHERE current")).await?;
+    connection.text("BEGIN; SELECT idem_alter_session('long', ttl => '40 days'); PREPARE TRANSACTION 'lifts'").await?;
+    server.wait_for_log("the ring cannot turn while how long outcomes are kept is being lifted: held by prepared transaction \"lifts\"").await?;
+    ensure!(connection.text(held).await?.contains("prepared transaction \"lifts\""));
+    ensure!(connection.text(CURRENT).await? == "0");
+    connection.text("COMMIT PREPARED 'lifts'").await?;
+    connection.text(HURRY).await?;
+    server.wait_for(DATABASE, CURRENT, "1").await
+}
+
+// Goal: a ring that was turned under a clock that was years ahead goes on once the clock is right, and what
+// was recorded under it is kept as it was promised.
+// Method: moments in the future, in the current segment and in a closed one, with an outcome of then.
+async fn a_clock_that_was_wrong_once_is_overcome(version: Version) -> Result<()> {
+    let server = start(version)?;
+    let connection = server.connect(DATABASE).await?;
+    connection.text("SELECT idem_create_session('s', ttl => '1 hour')").await?;
+    connection.execute("s", "k", "1").await?;
+    connection.text(HURRY).await?;
+    server.wait_for(DATABASE, CURRENT, "1").await?;
+    connection.execute("s", "now", "1").await?;
+    let closed = "SELECT closed_at IS NOT NULL FROM idempotence.segment WHERE number = 0";
+    server.wait_for(DATABASE, closed, "t").await?;
+    connection
+        .text(
+            "UPDATE idempotence.segment SET restored = false, opened_at = opened_at + interval '10 years', closed_at = closed_at + interval '10 years';
+             UPDATE idempotence.outcome_0 SET expires_at = expires_at + interval '10 years'",
+        )
+        .await?;
+    server.wait_for_log("was opened or closed in the future").await?;
+    let ahead = "SELECT count(*) FROM idempotence.segment WHERE greatest(opened_at, closed_at) > now()";
+    server.wait_for(DATABASE, ahead, "0").await?;
+    // It turns again, and keeps what lives.
+    connection.text(HURRY).await?;
+    server.wait_for(DATABASE, CURRENT, "2").await?;
+    connection
+        .text("UPDATE idempotence.segment SET closed_at = closed_at - interval '1 year' WHERE number = 0")
+        .await?;
+    connection.text("CALL idem_sweep()").await?;
+    ensure!(connection.lookup("s", "k").await? == "succeeded", "an outcome that lives is lost");
+    Ok(())
+}
+
+// Goal: tables of many pages are gone through in parts, by the worker, to their end.
+// Method: saved sessions on some hundred pages, of which none is at work and a few are silent, as after a
+// crash; all are at work again, and in the end none.
+async fn large_tables_are_swept_in_parts(version: Version) -> Result<()> {
+    let server = start(version)?;
+    let connection = server.connect(DATABASE).await?;
+    connection
+        .text(
+            "INSERT INTO idempotence.session (id, created_at, owner, window_size, require_payload, inbox, time_keys, ordering, timeout, client)
+             SELECT gen_random_uuid(), now(), current_user::regrole, 5, false, false, false, 'a', interval '15 s', lpad(n::text, 200, 'c')
+               FROM generate_series(1, 12000) n;
+             TRUNCATE idempotence.sweep",
+        )
+        .await?;
+    let pages = "SELECT pg_relation_size('idempotence.session') / 8192 > 256 FROM idempotence.segments LIMIT 1";
+    ensure!(connection.text(pages).await? == "t", "they fit into one part");
+    server.wait_for(DATABASE, "SELECT count(*) FROM idempotence.session_live", "12000").await?;
+    server.wait_for(DATABASE, "SELECT count(*) FROM idempotence.session_live", "0").await?;
+    ensure!(connection.text("SELECT count(*) FROM idempotence.session WHERE ended = 'e'").await? == "12000");
+    Ok(())
+}
