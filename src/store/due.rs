@@ -78,7 +78,7 @@ pub fn ownerless(limit: usize) -> Result<Vec<Ownerless>, Error> {
     let query = "
         SELECT s.id FROM idempotence.session s
         WHERE s.owner::pg_catalog.oid OPERATOR(pg_catalog.<>) 0::pg_catalog.oid
-          AND NOT EXISTS (SELECT FROM pg_catalog.pg_authid r WHERE r.oid OPERATOR(pg_catalog.=) s.owner::pg_catalog.oid)
+          AND NOT EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.oid OPERATOR(pg_catalog.=) s.owner::pg_catalog.oid)
         LIMIT $1";
     let found = uuids(query, limit, &[])?;
     found.into_iter().map(|id| Ok(Ownerless { id, name: name_of(&id)? })).collect()
@@ -94,6 +94,6 @@ pub fn clear_owners(sessions: &[SessionId]) -> Result<usize, Error> {
     let statement = "
         UPDATE idempotence.session SET owner = 0::pg_catalog.oid::pg_catalog.regrole
         WHERE id OPERATOR(pg_catalog.=) ANY ($1)
-          AND NOT EXISTS (SELECT FROM pg_catalog.pg_authid r WHERE r.oid OPERATOR(pg_catalog.=) owner::pg_catalog.oid)";
+          AND NOT EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.oid OPERATOR(pg_catalog.=) owner::pg_catalog.oid)";
     sql::execute(statement, &[ids(sessions).into()])
 }
