@@ -130,6 +130,9 @@ COMMENT ON FUNCTION idempotence.returns_rows(text) IS 'internal to idem_run: whe
 COMMENT ON FUNCTION idempotence.first_column(record) IS 'internal to idem_run: the first column of a row as jsonb';
 COMMENT ON FUNCTION idempotence.recorded(text, text, jsonb, boolean, interval) IS 'internal to idem_run: records, and gives the ticket';
 COMMENT ON FUNCTION idempotence.at_work() IS 'internal to the view sessions: the client sessions at work; none on a standby';
+COMMENT ON FUNCTION idempotence.at_work_by_role() IS 'internal to the view health: how many client sessions each role has at work, and how many of them are silent for longer than their timeout; none on a standby';
+COMMENT ON FUNCTION idempotence.holders(oid[], text[]) IS 'internal to the view segments: who else holds a lock of one of these modes, null: of any, on one of these relations';
+COMMENT ON FUNCTION idempotence.advisory_holders(integer) IS 'internal to the view segments: who else holds an advisory lock with this objsubid in this database';
 COMMENT ON FUNCTION idempotence.retention() IS 'the setting idempotence.retention, for the view sessions';
 COMMENT ON FUNCTION idempotence.note_restored() IS 'internal: trigger that notes what a restore puts into segments and sessions';
 COMMENT ON FUNCTION idempotence.forget_cached() IS 'internal: backends read sessions and secret again after SQL wrote them';
@@ -137,6 +140,7 @@ COMMENT ON FUNCTION idempotence.sweep_step(text) IS 'internal to idem_sweep: a s
 COMMENT ON FUNCTION idempotence.note_sweep() IS 'internal to idem_sweep: notes that a sweep by hand has ended';
 COMMENT ON FUNCTION idempotence.last_sweep() IS 'for the view health: when this database was swept last';
 COMMENT ON FUNCTION idempotence.launcher() IS 'for the view health: the process of the launcher; 0: it does not run, null: the library is not preloaded';
+COMMENT ON FUNCTION idempotence.is_visited() IS 'for the view health: whether the library is preloaded and the setting idempotence.databases names this database';
 COMMENT ON FUNCTION idempotence.naptime() IS 'the setting idempotence.naptime, for the view health';
 COMMENT ON FUNCTION idempotence.max_sessions_per_role() IS 'the setting idempotence.max_sessions_per_role, for the view health';
 
@@ -177,6 +181,13 @@ COMMENT ON VIEW idempotence.prepared IS 'internal to segments and health: the pr
 COMMENT ON COLUMN idempotence.prepared.virtualtransaction IS 'what pg_locks calls it';
 COMMENT ON COLUMN idempotence.prepared.gid IS 'what COMMIT PREPARED calls it';
 COMMENT ON COLUMN idempotence.prepared.prepared IS 'since when';
+
+COMMENT ON VIEW idempotence.held IS 'internal to segments: the locks that others hold in this database';
+COMMENT ON COLUMN idempotence.held.locktype IS 'as in pg_locks';
+COMMENT ON COLUMN idempotence.held.relation IS 'as in pg_locks';
+COMMENT ON COLUMN idempotence.held.objsubid IS 'as in pg_locks';
+COMMENT ON COLUMN idempotence.held.mode IS 'as in pg_locks';
+COMMENT ON COLUMN idempotence.held.holder IS 'who holds it, in words';
 
 COMMENT ON VIEW idempotence.segments IS 'the ring: three tables that outcomes are recorded in by turns';
 COMMENT ON COLUMN idempotence.segments.segment IS 'N of the table outcome_N';

@@ -7,32 +7,51 @@ JOIN pg_catalog.pg_locks l
  AND l.transactionid OPERATOR(pg_catalog.=) p.transaction
 WHERE p.database OPERATOR(pg_catalog.=) pg_catalog.current_database();
 
+-- Every lock in this database that others have, with what to call its holder. A predicate lock is in
+-- nobody's way.
+CREATE VIEW idempotence.held AS
+SELECT l.locktype, l.relation, l.objsubid, l.mode,
+       CASE WHEN l.pid IS NULL
+            THEN pg_catalog.concat('prepared transaction "', p.gid, '"', ', since ' OPERATOR(pg_catalog.||) pg_catalog.date_trunc('second', p.prepared)::pg_catalog.text)
+            ELSE pg_catalog.concat('process ', l.pid,
+                   ' (' OPERATOR(pg_catalog.||) NULLIF(pg_catalog.concat_ws(', ', a.backend_type, a.usename, NULLIF(a.application_name, ''), a.state), '') OPERATOR(pg_catalog.||) ')',
+                   ', since ' OPERATOR(pg_catalog.||) pg_catalog.date_trunc('second', a.xact_start)::pg_catalog.text) END AS holder
+FROM pg_catalog.pg_locks l
+LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid OPERATOR(pg_catalog.=) l.pid
+LEFT JOIN idempotence.prepared p ON l.pid IS NULL AND p.virtualtransaction OPERATOR(pg_catalog.=) l.virtualtransaction
+WHERE l.granted AND l.mode OPERATOR(pg_catalog.<>) 'SIReadLock' AND l.pid IS DISTINCT FROM pg_catalog.pg_backend_pid()
+  AND l.database OPERATOR(pg_catalog.=) (SELECT d.oid FROM pg_catalog.pg_database d
+                                         WHERE d.datname OPERATOR(pg_catalog.=) pg_catalog.current_database());
+
+-- Who holds one of these locks. With the owner's rights, for pg_stat_activity hides from others what a
+-- backend of another role is about.
+CREATE FUNCTION idempotence.holders(relations oid[], modes text[]) RETURNS text
+LANGUAGE sql STABLE PARALLEL RESTRICTED SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $holders$
+  SELECT pg_catalog.string_agg(DISTINCT h.holder, ', ') FROM idempotence.held h
+  WHERE h.locktype OPERATOR(pg_catalog.=) 'relation' AND h.relation OPERATOR(pg_catalog.=) ANY (relations)
+    AND (modes IS NULL OR h.mode OPERATOR(pg_catalog.=) ANY (modes))
+$holders$;
+
+CREATE FUNCTION idempotence.advisory_holders(objsubid integer) RETURNS text
+LANGUAGE sql STABLE PARALLEL RESTRICTED SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $advisory_holders$
+  SELECT pg_catalog.string_agg(DISTINCT h.holder, ', ') FROM idempotence.held h
+  WHERE h.locktype OPERATOR(pg_catalog.=) 'advisory' AND h.objsubid OPERATOR(pg_catalog.=) advisory_holders.objsubid
+$advisory_holders$;
+
 -- The state of the ring, and what a DBA has to know of it all. Granted by idem_grant(role, 'monitor').
 
--- What is in the way of a segment is whoever holds a lock on it, or on its TOAST table, that conflicts
--- with the lock that its next state takes: SHARE to be closed, ACCESS EXCLUSIVE to be emptied.
+-- What is in the way of a segment is whoever holds the ring's lock (7651) when it is to be turned away
+-- from, and then a lock on it, or on its TOAST table, that conflicts with the one that its next state
+-- takes: SHARE to be closed, ACCESS EXCLUSIVE to be emptied.
 CREATE VIEW idempotence.segments WITH (security_barrier) AS
-SELECT r.segment, r.state, r.opened_at, r.closed_at, r.keep,
-       CASE WHEN r.blank THEN NULL WHEN r.state OPERATOR(pg_catalog.=) 'current' THEN r.opened_at OPERATOR(pg_catalog.+) (r.keep OPERATOR(pg_catalog./) 2)
-            WHEN r.state OPERATOR(pg_catalog.=) 'closing' THEN r.turned_at
-            ELSE r.closed_at OPERATOR(pg_catalog.+) r.keep END AS due_at,
-       r.outcomes, r.bytes,
-       CASE WHEN r.state OPERATOR(pg_catalog.=) ANY ('{closing,closed}'::pg_catalog.text[]) THEN
-         (SELECT pg_catalog.string_agg(DISTINCT h.holder, ', ')
-          FROM pg_catalog.pg_locks l
-          LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid OPERATOR(pg_catalog.=) l.pid
-          LEFT JOIN idempotence.prepared p ON l.pid IS NULL AND p.virtualtransaction OPERATOR(pg_catalog.=) l.virtualtransaction
-          CROSS JOIN LATERAL (SELECT CASE WHEN l.pid IS NULL
-            THEN pg_catalog.format('prepared transaction "%s", since %s', p.gid, pg_catalog.date_trunc('second', p.prepared))
-            ELSE pg_catalog.format('process %s (%s), since %s', l.pid,
-                   pg_catalog.concat_ws(', ', a.backend_type, a.usename, NULLIF(a.application_name, ''), a.state),
-                   pg_catalog.date_trunc('second', a.xact_start)) END) h (holder)
-          WHERE l.granted AND l.relation OPERATOR(pg_catalog.=) ANY (r.relations)
-            AND l.database OPERATOR(pg_catalog.=) r.database
-            AND l.pid IS DISTINCT FROM pg_catalog.pg_backend_pid()
-            AND (r.state OPERATOR(pg_catalog.=) 'closed'
-                 OR l.mode OPERATOR(pg_catalog.<>) ALL ('{AccessShareLock,RowShareLock,ShareLock}'::pg_catalog.text[])))
-       END AS held_by
+SELECT r.segment, r.state, r.opened_at, r.closed_at, r.keep, d.due_at, r.outcomes, r.bytes,
+       CASE WHEN r.state OPERATOR(pg_catalog.=) 'closed' THEN idempotence.holders(r.relations, NULL)
+            WHEN r.state OPERATOR(pg_catalog.=) 'closing' THEN idempotence.holders(r.relations,
+              '{RowExclusiveLock,ShareUpdateExclusiveLock,ShareRowExclusiveLock,ExclusiveLock,AccessExclusiveLock}')
+            WHEN r.state OPERATOR(pg_catalog.=) 'current' AND d.due_at OPERATOR(pg_catalog.<) pg_catalog.clock_timestamp()
+            THEN idempotence.advisory_holders(7651) END AS held_by
 FROM (SELECT s.number::pg_catalog.int4 AS segment,
              CASE WHEN s.current THEN 'current'
                   WHEN s.closed_at IS NULL THEN 'closing'
@@ -43,20 +62,26 @@ FROM (SELECT s.number::pg_catalog.int4 AS segment,
              (SELECT n.opened_at FROM idempotence.segment n WHERE n.current) AS turned_at,
              GREATEST(c.reltuples, 0)::pg_catalog.int8 AS outcomes,
              pg_catalog.pg_total_relation_size(c.oid) AS bytes,
-             ARRAY[c.oid, c.reltoastrelid] AS relations,
-             (SELECT d.oid FROM pg_catalog.pg_database d
-              WHERE d.datname OPERATOR(pg_catalog.=) pg_catalog.current_database()) AS database
+             ARRAY[c.oid, c.reltoastrelid] AS relations
       FROM idempotence.segment s
       JOIN pg_catalog.pg_class c
         ON c.oid OPERATOR(pg_catalog.=) pg_catalog.to_regclass(pg_catalog.concat('idempotence.outcome_', s.number))
       CROSS JOIN LATERAL (SELECT pg_catalog.pg_relation_size(c.oid) OPERATOR(pg_catalog.=) 0) b (blank)) r
+CROSS JOIN LATERAL (
+  SELECT CASE WHEN r.blank THEN NULL
+              WHEN r.state OPERATOR(pg_catalog.=) 'current' THEN r.opened_at OPERATOR(pg_catalog.+) (r.keep OPERATOR(pg_catalog./) 2)
+              WHEN r.state OPERATOR(pg_catalog.=) 'closing' THEN r.turned_at
+              ELSE r.closed_at OPERATOR(pg_catalog.+) r.keep END) d (due_at)
 ORDER BY r.segment;
 
 -- One row a check. What a check takes for late is far beyond what is normal.
 CREATE VIEW idempotence.health WITH (security_barrier) AS
 SELECT v.name, v.status, v.detail, CASE WHEN v.status OPERATOR(pg_catalog.<>) 'ok' THEN v.hint END AS hint
-FROM (SELECT idempotence.launcher() AS launcher, idempotence.last_sweep() AS last_sweep, idempotence.naptime() AS naptime,
-             pg_catalog.pg_is_in_recovery() AS standby, pg_catalog.clock_timestamp() AS now) w
+FROM (SELECT v.*, CASE WHEN v.visited THEN (idempotence.naptime() OPERATOR(pg_catalog.*) 10) OPERATOR(pg_catalog.+) '1 minute'::pg_catalog.interval
+                       -- Somebody else sweeps, who is asked to do so daily.
+                       ELSE '25 hours'::pg_catalog.interval END AS late
+      FROM (SELECT idempotence.launcher() AS launcher, idempotence.is_visited() AS visited, idempotence.last_sweep() AS last_sweep,
+                   pg_catalog.pg_is_in_recovery() AS standby, pg_catalog.clock_timestamp() AS now) v) w
 CROSS JOIN LATERAL (
   SELECT 1, 'worker',
          CASE WHEN w.standby OR w.launcher OPERATOR(pg_catalog.>) 0 THEN 'ok'
@@ -69,18 +94,17 @@ CROSS JOIN LATERAL (
               ELSE 'the launcher does not run' END,
          CASE WHEN w.launcher IS NULL
               THEN 'Add idempotence to shared_preload_libraries and restart, or have a scheduler CALL idem_sweep().'
-              ELSE 'The server log tells why; it is started again every few seconds. Is max_worker_processes large enough?' END
+              ELSE 'The server log tells why. A launcher that failed is started again within seconds; one that found max_worker_processes too small at server start needs that raised, and a restart.' END
   UNION ALL
   SELECT 2, 'sweep',
-         CASE WHEN w.standby OR w.last_sweep OPERATOR(pg_catalog.>) (w.now OPERATOR(pg_catalog.-)
-                CASE WHEN w.launcher IS NULL THEN '25 hours'::pg_catalog.interval
-                     ELSE (w.naptime OPERATOR(pg_catalog.*) 10) OPERATOR(pg_catalog.+) '1 minute'::pg_catalog.interval END) THEN 'ok'
+         CASE WHEN w.standby OR w.last_sweep OPERATOR(pg_catalog.>) (w.now OPERATOR(pg_catalog.-) w.late) THEN 'ok'
               ELSE 'warning' END,
          CASE WHEN w.standby THEN 'this is a standby; the primary sweeps'
               WHEN w.last_sweep IS NULL THEN 'this database was not swept since the server came up'
               ELSE pg_catalog.format('swept %s ago', pg_catalog.date_trunc('second', w.now OPERATOR(pg_catalog.-) w.last_sweep)) END,
-         CASE WHEN w.launcher IS NULL THEN 'CALL idem_sweep(), and have a scheduler do so at least daily.'
-              ELSE 'Does idempotence.databases leave this database out? The server log tells of errors.' END
+         CASE WHEN w.visited THEN 'The server log tells of errors. Is this database a template? The worker does not visit those.'
+              WHEN w.launcher IS NULL THEN 'CALL idem_sweep(), and have a scheduler do so at least daily.'
+              ELSE 'The setting idempotence.databases leaves this database out: name it there, or have a scheduler CALL idem_sweep() at least daily.' END
   UNION ALL
   SELECT 3, 'ring',
          CASE WHEN pg_catalog.bool_or(s.due_at OPERATOR(pg_catalog.+) s.keep OPERATOR(pg_catalog.<) w.now) THEN 'critical'
@@ -92,8 +116,7 @@ CROSS JOIN LATERAL (
                   '. ' ORDER BY s.due_at), 'nothing is overdue'),
          'Expired outcomes take space until then; nothing else is wrong. End the transaction that holds the segment, or wait for its end; if there is none, look at the rows above.'
   FROM idempotence.segments s
-  WHERE s.due_at OPERATOR(pg_catalog.<) (w.now OPERATOR(pg_catalog.-) '2 minutes'::pg_catalog.interval
-                                         OPERATOR(pg_catalog.-) (w.naptime OPERATOR(pg_catalog.*) 10))
+  WHERE s.due_at OPERATOR(pg_catalog.<) (w.now OPERATOR(pg_catalog.-) w.late OPERATOR(pg_catalog.-) '1 minute'::pg_catalog.interval)
   UNION ALL
   SELECT 4, 'prepared transactions',
          CASE WHEN pg_catalog.count(*) OPERATOR(pg_catalog.>) 0 THEN 'warning' ELSE 'ok' END,
@@ -126,11 +149,21 @@ CROSS JOIN LATERAL (
                        FILTER (WHERE o.is_near)) END,
          'At the limit registering is refused (ID009). Close sessions that are done with, shorten timeouts, or raise idempotence.max_sessions_per_role.'
   FROM (SELECT s.*, s.sessions OPERATOR(pg_catalog.>=) (s.most OPERATOR(pg_catalog.*) 0.9) AS is_near
-        FROM (SELECT l.owner, pg_catalog.count(*) AS sessions, idempotence.max_sessions_per_role() AS most,
-                     pg_catalog.count(*) FILTER (WHERE l.last_seen OPERATOR(pg_catalog.+) l.timeout OPERATOR(pg_catalog.<) w.now) AS silent
-              FROM idempotence.at_work() l GROUP BY l.owner) s) o
+        FROM (SELECT l.*, idempotence.max_sessions_per_role() AS most FROM idempotence.at_work_by_role() l) s) o
   UNION ALL
-  SELECT 7, 'size', 'ok',
+  SELECT 7, 'publications',
+         CASE WHEN pg_catalog.count(*) OPERATOR(pg_catalog.>) 0 THEN 'warning' ELSE 'ok' END,
+         COALESCE('published by ' OPERATOR(pg_catalog.||) pg_catalog.string_agg(pg_catalog.format('"%s"', p.pubname), ', ' ORDER BY p.pubname),
+                  'no table of this extension is published'),
+         'The tables of this extension hold for one server; a subscription to them gets in the way of its own. Publish a list of tables or schemas instead of FOR ALL TABLES, without these.'
+  FROM pg_catalog.pg_publication p
+  WHERE p.puballtables
+     OR EXISTS (SELECT FROM pg_catalog.pg_publication_namespace n
+                WHERE n.pnpubid OPERATOR(pg_catalog.=) p.oid AND n.pnnspid OPERATOR(pg_catalog.=) pg_catalog.to_regnamespace('idempotence'))
+     OR EXISTS (SELECT FROM pg_catalog.pg_publication_rel r JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) r.prrelid
+                WHERE r.prpubid OPERATOR(pg_catalog.=) p.oid AND c.relnamespace OPERATOR(pg_catalog.=) pg_catalog.to_regnamespace('idempotence'))
+  UNION ALL
+  SELECT 8, 'size', 'ok',
          pg_catalog.format('%s, of which outcomes %s', pg_catalog.pg_size_pretty(pg_catalog.sum(pg_catalog.pg_total_relation_size(c.oid))),
            pg_catalog.pg_size_pretty(pg_catalog.sum(pg_catalog.pg_total_relation_size(c.oid)) FILTER (WHERE c.relname OPERATOR(pg_catalog.~~) 'outcome%'))),
          NULL

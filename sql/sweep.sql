@@ -8,8 +8,15 @@ DECLARE
 BEGIN
   FOREACH step IN ARRAY '{empty,turn,close,restore,end,delete,checkpoints,owners}'::pg_catalog.text[] LOOP
     LOOP
-      COMMIT;
-      SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+      -- Whatever the defaults of role and database are. Nothing may be evaluated between the two commands:
+      -- it could take a snapshot. On a standby the step refuses.
+      IF pg_catalog.pg_is_in_recovery() THEN
+        COMMIT;
+        SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+      ELSE
+        COMMIT;
+        SET TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE;
+      END IF;
       more := idempotence.sweep_step(step);
       IF more IS NULL THEN
         RAISE NOTICE 'another sweep is at work in this database';

@@ -25,6 +25,8 @@ BEGIN
             DETAIL = 'Who owns a schema can put objects in it that are taken for those of the extension.',
             HINT = 'Look at what is in it, then drop it, or ALTER SCHEMA idempotence OWNER TO CURRENT_USER.';
   END IF;
+  -- For this script only. The ring relies on what heap does: TRUNCATE, a size of 0 when empty.
+  PERFORM pg_catalog.set_config('default_table_access_method', 'heap', true);
 END
 $$;
 
@@ -185,6 +187,9 @@ CREATE TABLE idempotence.secret (
   key          bytea       NOT NULL CHECK (pg_catalog.length(key) OPERATOR(pg_catalog.=) 32)
 );
 ALTER TABLE idempotence.secret ENABLE ROW LEVEL SECURITY;
+-- Should somebody publish it, an update must find its row. No primary key: the same dump restored twice
+-- may bring the same key twice.
+ALTER TABLE idempotence.secret REPLICA IDENTITY FULL;
 INSERT INTO idempotence.secret (key)
   SELECT pg_catalog.decode(pg_catalog.replace(pg_catalog.concat(pg_catalog.gen_random_uuid(), pg_catalog.gen_random_uuid()), '-', ''), 'hex');
 
@@ -197,6 +202,8 @@ CREATE TABLE idempotence.audit (
   reason  text        NOT NULL,
   found   text        NOT NULL
 );
+-- A DBA may delete old rows, also where the table is published.
+ALTER TABLE idempotence.audit REPLICA IDENTITY FULL;
 
 -- What the sweep remembers, a row for each step that has to. Unlogged, for that is the use of it: a
 -- crash or a failover empties it, and so the next sweep knows that there was one.

@@ -33,6 +33,20 @@ BEGIN
 END
 $at_work$;
 
+-- The same, counted, so that they need not all be handed over.
+CREATE FUNCTION idempotence.at_work_by_role(OUT owner regrole, OUT sessions bigint, OUT silent bigint) RETURNS SETOF record
+LANGUAGE plpgsql STABLE PARALLEL UNSAFE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $at_work_by_role$
+BEGIN
+  IF NOT pg_catalog.pg_is_in_recovery() THEN
+    RETURN QUERY
+      SELECT l.owner, pg_catalog.count(*),
+             pg_catalog.count(*) FILTER (WHERE (l.last_seen OPERATOR(pg_catalog.+) l.timeout) OPERATOR(pg_catalog.<) pg_catalog.clock_timestamp())
+      FROM idempotence.session_live l GROUP BY l.owner;
+  END IF;
+END
+$at_work_by_role$;
+
 CREATE VIEW idempotence.sessions WITH (security_barrier) AS
 SELECT s.name AS session,
        s.owner,

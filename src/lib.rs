@@ -46,7 +46,7 @@ extension_sql_file!("../sql/sweep.sql", name = "sweep", requires = [sweep_step, 
 extension_sql_file!(
     "../sql/health.sql",
     name = "health",
-    requires = ["views", naptime, max_sessions_per_role, launcher, last_sweep]
+    requires = ["views", naptime, max_sessions_per_role, launcher, is_visited, last_sweep]
 );
 extension_sql_file!("../sql/grants.sql", name = "grants", requires = ["views", "sweep", "health"]);
 extension_sql_file!("../sql/comments.sql", name = "comments", finalize);

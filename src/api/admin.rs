@@ -47,7 +47,7 @@ fn note_sweep() {
 /// When this database was swept last, by the worker or by hand; NULL when that is not known.
 #[pg_extern(sql = r#"
 CREATE FUNCTION idempotence.last_sweep() RETURNS timestamptz
-LANGUAGE c VOLATILE PARALLEL RESTRICTED
+LANGUAGE c VOLATILE PARALLEL UNSAFE
 AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
 "#)]
 fn last_sweep() -> Option<Timestamptz> {
@@ -58,11 +58,21 @@ fn last_sweep() -> Option<Timestamptz> {
 /// preloaded.
 #[pg_extern(sql = r#"
 CREATE FUNCTION idempotence.launcher() RETURNS integer
-LANGUAGE c VOLATILE PARALLEL RESTRICTED
+LANGUAGE c VOLATILE PARALLEL SAFE
 AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
 "#)]
 fn launcher() -> Option<i32> {
     worker::launcher_pid()
+}
+
+/// Whether the worker is to visit this database: the library is preloaded, and the setting names it.
+#[pg_extern(sql = r#"
+CREATE FUNCTION idempotence.is_visited() RETURNS boolean
+LANGUAGE c STABLE PARALLEL SAFE
+AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
+"#)]
+fn is_visited() -> bool {
+    worker::launcher_pid().is_some() && guc::databases().include(&pg::current_database_name())
 }
 
 /// The setting, also in a session that has not loaded the library yet.

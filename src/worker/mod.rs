@@ -19,8 +19,11 @@ mod visit;
 /// with the server.
 const RESTART: Duration = Duration::from_secs(5);
 
-/// So many databases are remembered, or announced at once.
-const DATABASES_MAX: usize = 256;
+/// So many databases are remembered. With more, the one visited longest ago would look as if it never was.
+const DATABASES_MAX: usize = 4096;
+
+/// So many databases are announced at once; others wait for their usual visit.
+const ANNOUNCED_MAX: usize = 256;
 
 /// A text of limited length, in shared memory.
 #[derive(Clone, Copy)]
@@ -80,7 +83,7 @@ struct Board {
     /// When databases were swept last.
     visited: [(u32, i64); DATABASES_MAX],
     /// Databases in which a backend has just found the extension.
-    announced: [u32; DATABASES_MAX],
+    announced: [u32; ANNOUNCED_MAX],
     announced_count: usize,
 }
 
@@ -92,7 +95,7 @@ impl Default for Board {
         Board {
             report: Report { database: 0, ended: Ended::Unknown, step: 0, said: Text::EMPTY },
             visited: [(0, 0); DATABASES_MAX],
-            announced: [0; DATABASES_MAX],
+            announced: [0; ANNOUNCED_MAX],
             announced_count: 0,
         }
     }
@@ -157,7 +160,7 @@ pub fn announce() {
     }
     let mut board = BOARD.exclusive();
     let count = board.announced_count;
-    if count < DATABASES_MAX && !known(&board) {
+    if count < ANNOUNCED_MAX && !known(&board) {
         board.announced[count] = database;
         board.announced_count += 1;
     }

@@ -51,6 +51,10 @@ WHERE c.oid IN ('idempotence.sessions'::regclass, 'idempotence.outcomes'::regcla
 -- every table is logged but that of the sessions at work, and dumped but for that one and the state of the ring
 SELECT c.relname, c.relpersistence, c.oid = ANY (e.extconfig) AS dumped FROM pg_class c JOIN catalog_member m ON m.classid = 'pg_class'::regclass AND m.objid = c.oid,
   pg_extension e WHERE e.extname = 'idempotence' AND c.relkind = 'r' ORDER BY c.relname;
+-- should they be published, each row that is updated or deleted can be found: by a primary key, or as a whole
+SELECT c.relname, c.relreplident FROM pg_class c JOIN catalog_member m ON m.classid = 'pg_class'::regclass AND m.objid = c.oid
+WHERE c.relkind = 'r' AND c.relpersistence = 'p'
+  AND NOT (c.relreplident = 'd' AND EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary)) ORDER BY c.relname;
 -- it is not for everyone to create, and not to be moved
 SELECT superuser, trusted, relocatable, schema FROM pg_available_extension_versions WHERE name = 'idempotence' AND installed;
 ALTER EXTENSION idempotence SET SCHEMA pg_catalog;
@@ -148,6 +152,33 @@ COMMIT;
 \echo :SQLSTATE
 SELECT catalog_try('k');
 DROP EXTENSION idempotence;
+
+-- its tables are heap, whatever the default is, which stays as it was
+CREATE ACCESS METHOD heap2 TYPE TABLE HANDLER heap_tableam_handler;
+SET default_table_access_method = heap2;
+CREATE EXTENSION idempotence;
+SELECT a.amname, count(*) > 10 FROM pg_class c JOIN pg_am a ON a.oid = c.relam
+WHERE c.relkind IN ('r', 't') AND (c.relnamespace = 'idempotence'::regnamespace OR c.oid IN (SELECT reltoastrelid FROM pg_class WHERE relnamespace = 'idempotence'::regnamespace))
+GROUP BY a.amname;
+SHOW default_table_access_method;
+DROP EXTENSION idempotence;
+RESET default_table_access_method;
+DROP ACCESS METHOD heap2;
+
+-- its owner need not stay a superuser: the sweep goes on, also where an owner of a session is gone
+CREATE ROLE regress_catalog_owner SUPERUSER;
+SET ROLE regress_catalog_owner;
+CREATE EXTENSION idempotence;
+RESET ROLE;
+ALTER ROLE regress_catalog_owner NOSUPERUSER;
+CREATE ROLE regress_catalog_gone;
+SELECT idem_create_session('catalog orphan', owner => 'regress_catalog_gone');
+DROP ROLE regress_catalog_gone;
+CALL idem_sweep();
+SELECT owner FROM idempotence.sessions;
+SELECT name, status FROM idempotence.health WHERE name IN ('ring', 'client sessions', 'publications');
+DROP EXTENSION idempotence;
+DROP ROLE regress_catalog_owner;
 
 -- in the schema of its tables
 CREATE SCHEMA idempotence;

@@ -27,7 +27,7 @@ SELECT relation FROM regress_relations
 WHERE has_table_privilege('public', oid, 'SELECT, INSERT, UPDATE, DELETE, TRUNCATE, REFERENCES, TRIGGER')
    OR has_any_column_privilege('public', oid, 'SELECT, INSERT, UPDATE, REFERENCES');
 SELECT has_schema_privilege('public', 'idempotence', 'USAGE, CREATE');
--- no function works with more rights than its caller's, but for the one that reads the sessions at work for a view
+-- no function works with more rights than its caller's, but for those that read for a view what its reader may not
 SELECT function, proconfig FROM regress_functions WHERE prosecdef;
 
 -- what each level may execute, and read
@@ -242,7 +242,7 @@ SET ROLE regress_privileges_reader;
 SELECT count(*) > 0 FROM idempotence.outcome_0;
 SELECT count(*) FROM idempotence.secret;
 -- the views take the level of those who watch as well
-SELECT regress_message($$SELECT FROM idempotence.sessions$$), regress_message($$SELECT FROM idempotence.at_work()$$);
+SELECT regress_message($$SELECT FROM idempotence.sessions$$), regress_message($$SELECT FROM idempotence.at_work()$$), regress_message($$SELECT idempotence.holders('{1}', NULL)$$), regress_message($$SELECT idempotence.advisory_holders(7651)$$);
 RESET ROLE;
 
 -- monitors see what there is, but no response of a session that they have no right to

@@ -19,6 +19,7 @@ CALL idem_sweep();
 \echo :SQLSTATE
 SELECT segment, state, keep, due_at, outcomes, bytes > 0 AS bytes, held_by FROM idempotence.segments;
 SELECT name, status, hint FROM idempotence.health WHERE name <> 'owners';
+SELECT idempotence.is_visited();
 SET ROLE regress_sweep_admin;
 CALL idem_sweep();
 SELECT segment, state, keep FROM idempotence.segments;
@@ -30,14 +31,14 @@ CALL idem_sweep();
 \echo :SQLSTATE
 ROLLBACK;
 DO $$ BEGIN CALL idem_sweep(); END $$;
--- nor read-only
-SET default_transaction_read_only = on;
-CALL idem_sweep();
-\echo :SQLSTATE
-RESET default_transaction_read_only;
--- whatever the session's isolation level
+-- whatever the defaults are; the steps by themselves keep to them
 SET default_transaction_isolation = 'serializable';
+SET default_transaction_read_only = on;
+SET default_transaction_deferrable = on;
 CALL idem_sweep();
+SELECT regress_error($$SELECT idempotence.sweep_step('turn')$$);
+RESET default_transaction_deferrable;
+RESET default_transaction_read_only;
 RESET default_transaction_isolation;
 SELECT regress_error($$SELECT idempotence.sweep_step('rest')$$);
 SELECT regress_message($$SELECT idempotence.sweep_step(NULL)$$);
@@ -76,6 +77,32 @@ SELECT regress_show(idem_lookup('sweep', k)) FROM unnest('{a,b,c}'::text[]) k;
 -- a longer ttl lifts the current one's at once
 SELECT idem_alter_session('sweep', ttl => '2 hours');
 TABLE sweep_ring;
+
+-- who is in the way is told to monitors: whoever lifts the current one's once its turn is due, and whoever
+-- has a lock on a closed one
+SELECT regress_show(idem_run('sweep', 'd', 'SELECT 4'));
+BEGIN;
+SELECT idem_alter_session('sweep', ttl => '3 hours');
+LOCK TABLE idempotence.outcome_1 IN ACCESS SHARE MODE;
+PREPARE TRANSACTION 'regress_sweep';
+PREPARE sweep_held AS
+SELECT segment, state, due_at < clock_timestamp() AS due, regexp_replace(held_by, ', since \w.*', ', since then') AS held_by FROM idempotence.segments;
+SET ROLE regress_sweep_monitor;
+EXECUTE sweep_held;
+RESET ROLE;
+COMMIT PREPARED 'regress_sweep';
+CALL sweep_time_passes();
+CALL sweep_time_passes();
+CALL sweep_time_passes();
+BEGIN;
+SELECT idem_alter_session('sweep', ttl => '4 hours');
+PREPARE TRANSACTION 'regress_sweep';
+SET ROLE regress_sweep_monitor;
+EXECUTE sweep_held;
+SELECT regress_message($$TABLE idempotence.held$$);
+RESET ROLE;
+COMMIT PREPARED 'regress_sweep';
+DEALLOCATE sweep_held;
 
 -- abandoned checkpoints go, but for that of a request at work
 BEGIN; SELECT status FROM idem_begin('sweep', 'left'); SELECT idem_checkpoint('sweep', 'left', 'p'); COMMIT;
@@ -122,6 +149,22 @@ UPDATE idempotence.sweep SET done_at = done_at - interval '1 day';
 CALL idem_sweep();
 SELECT owner FROM idempotence.sessions WHERE session = 'sweep orphan';
 SELECT name, status, detail FROM idempotence.health WHERE name = 'owners';
+
+-- tables of ours that are published are told of, however they came to be; they take updates all the same
+SET client_min_messages = error;
+BEGIN;
+CREATE PUBLICATION regress_sweep_all FOR ALL TABLES;
+CREATE PUBLICATION regress_sweep_schema FOR TABLES IN SCHEMA idempotence;
+CREATE PUBLICATION regress_sweep_table FOR TABLE idempotence.audit;
+CREATE PUBLICATION regress_sweep_other FOR TABLE regress_client_session;
+SET LOCAL ROLE regress_sweep_admin;
+SELECT status, detail, hint FROM idempotence.health WHERE name = 'publications';
+RESET ROLE;
+UPDATE idempotence.secret SET in_use_since = in_use_since;
+DELETE FROM idempotence.audit;
+ROLLBACK;
+RESET client_min_messages;
+SELECT status, detail, hint FROM idempotence.health WHERE name = 'publications';
 SELECT idem_alter_session('sweep orphan', owner => 'regress_sweep_admin');
 SELECT owner FROM idempotence.sessions WHERE session = 'sweep orphan';
 
