@@ -8,7 +8,7 @@
 
 use super::process::{self, Failure, OnTerminate};
 use super::{BOARD, Ended, Report, Text};
-use crate::error::or_raise;
+use crate::error::{Error, or_raise};
 use crate::pg;
 use crate::protocol::sweep::{self, Step, Swept};
 use crate::store::sql;
@@ -74,7 +74,7 @@ struct Visit {
 /// How a step ended.
 enum Taken {
     Done,
-    /// Somebody sweeps by hand.
+    /// Somebody sweeps by hand, or restores.
     Elsewhere,
     /// The time was up; whether anything of the step was done in it.
     Cut {
@@ -103,7 +103,11 @@ impl Visit {
             let step = Step::ALL[place];
             match self.take(&database, step) {
                 Taken::Done => {}
-                Taken::Elsewhere => return (Ended::Swept, 0),
+                Taken::Elsewhere => {
+                    let who = process::transaction(c"idempotence: look who is in the way", || or_raise(sweeping()));
+                    self.delayed.extend(who.ok().flatten());
+                    return (Ended::Delayed, 0);
+                }
                 Taken::Not => whole = false,
                 Taken::Cut { moved: false } if turn == 0 => {
                     // It had all the time there is.
@@ -156,13 +160,21 @@ impl Visit {
 }
 
 /// Which of our tables are locked against those who write them, and by whom.
-fn locked() -> Result<Option<String>, crate::error::Error> {
+fn locked() -> Result<Option<String>, Error> {
     sql::first(
         "SELECT pg_catalog.string_agg(pg_catalog.format('table %s is locked: held by %s', c.oid::pg_catalog.regclass, h.holders), '; ' ORDER BY c.relname)
          FROM pg_catalog.pg_class c
          CROSS JOIN LATERAL (SELECT idempotence.holders(ARRAY[c.oid], '{ShareLock,ShareRowExclusiveLock,ExclusiveLock,AccessExclusiveLock}')) h (holders)
          WHERE c.relnamespace OPERATOR(pg_catalog.=) 'idempotence'::pg_catalog.regnamespace AND c.relkind OPERATOR(pg_catalog.=) 'r'
            AND h.holders IS NOT NULL",
+    )
+}
+
+/// Who has the sweep's lock.
+fn sweeping() -> Result<Option<String>, Error> {
+    sql::first(
+        "SELECT pg_catalog.concat('a sweep by hand, or a restore, is at work: held by ', h.holders)
+         FROM (SELECT idempotence.advisory_holders(7659)) h (holders) WHERE h.holders IS NOT NULL",
     )
 }
 

@@ -93,10 +93,12 @@ async fn requests_of_one_session_run_side_by_side_and_keep_it_alive(version: Ver
 /// Looks at all senders until the session is more than twice as old as its timeout; the most requests
 /// that were seen at work at once.
 async fn watch_for_waits(watcher: &Connection, session: &str, finished: &AtomicBool) -> Result<usize> {
+    // A table that grows is locked for that moment by whoever has it grow: the server's own business.
     let waiting = format!(
         "SELECT a.pid, a.wait_event, l.locktype, l.mode, l.relation::regclass, l.objsubid
          FROM pg_stat_activity a LEFT JOIN pg_locks l ON l.pid = a.pid AND NOT l.granted
-         WHERE application_name = '{APPLICATION}' AND (wait_event_type = 'Lock' OR l.pid IS NOT NULL)"
+         WHERE application_name = '{APPLICATION}' AND (wait_event_type = 'Lock' OR l.pid IS NOT NULL)
+           AND wait_event <> 'extend'"
     );
     // 0x1DE1, see src/lock.rs.
     let at_work =

@@ -5,6 +5,7 @@ use idempotence_cluster_tests::{Cluster, Connection, Version, on_each_version, r
 
 on_each_version!(
     a_slow_restore_beside_the_worker_loses_nothing,
+    the_sweep_rests_beside_an_open_restore_and_names_it,
     sessions_in_use_do_not_shade_silent_ones,
     a_locked_table_is_named_and_delays_its_own_steps_only,
     who_keeps_the_ring_from_turning_is_named,
@@ -81,6 +82,25 @@ async fn a_slow_restore_beside_the_worker_loses_nothing(version: Version) -> Res
     }
     ensure!(restored.text(CURRENT).await? != "0", "the ring has not turned");
     Ok(())
+}
+
+// Goal: while a transaction that restores is open the ring stands still, and who it is is told.
+// Method: an insert by SQL that is not committed; the ring is due. Then it is rolled back.
+async fn the_sweep_rests_beside_an_open_restore_and_names_it(version: Version) -> Result<()> {
+    let server = start(version)?;
+    let connection = server.connect(DATABASE).await?;
+    connection.text("SELECT idem_create_session('s')").await?;
+    connection.execute("s", "k", "1").await?;
+    let restorer = server.connect(DATABASE).await?;
+    restorer.text("BEGIN; INSERT INTO idempotence.outcome_1 SELECT * FROM idempotence.outcome_0 WHERE false").await?;
+    connection.text(HURRY).await?;
+    let name = format!("a sweep by hand, or a restore, is at work: held by process {}", restorer.pid().await?);
+    server.wait_for_log(&name).await?;
+    ensure!(connection.text(CURRENT).await? == "0", "the ring has turned");
+    // Requests are not concerned.
+    connection.execute("s", "meanwhile", "1").await?;
+    restorer.text("ROLLBACK").await?;
+    server.wait_for(DATABASE, CURRENT, "1").await
 }
 
 // Goal: sessions that are silent but in use keep no others from being ended, however many they are.

@@ -267,8 +267,9 @@ async fn a_database_left_out_may_be_swept_once_a_day(version: Version) -> Result
     server.wait_for(DATABASE, LAUNCHERS, "1").await?;
     let dba = server.connect(DATABASE).await?;
     ensure!(dba.text("SELECT idempotence.is_visited()").await? == "f");
+    dba.text("CALL idem_sweep()").await?;
     for (age, told) in [("20 hours", ""), ("26 hours", "sweep warning")] {
-        dba.text(&format!("UPDATE idempotence.sweep SET swept_at = now() - interval '{age}'")).await?;
+        dba.text(&format!("UPDATE idempotence.sweep SET done_at = now() - interval '{age}'")).await?;
         server.wait_for(DATABASE, health, told).await?;
     }
     let named = "SELECT hint LIKE '%idempotence.databases%' FROM idempotence.health WHERE name = 'sweep'";
