@@ -5,9 +5,10 @@ CREATE FUNCTION kept_key(n bigint) RETURNS text LANGUAGE sql IMMUTABLE AS $$
   SELECT '01' || 980000 + n / 9000 || '-' || 1000 + n % 9000
          || '-7a3c-8b5c-' || 100000000000 + n * 7990271 % 900000000000
 $$;
--- Of decimal digits only, as those that are measured, which else would meet but some of their pages.
+-- Of decimal digits only and over all of their range, as those that are measured, which else would meet but
+-- some of their pages.
 CREATE FUNCTION kept_random_key(n bigint) RETURNS text LANGUAGE sql IMMUTABLE AS $$
-  SELECT 10000000 + (hash >> 40 & 4294967295) % 90000000 || '-' || 1000 + (hash >> 20 & 65535) % 9000
+  SELECT 10000000 + (hash & 4611686018427387903) % 90000000 || '-' || 1000 + (hash >> 20 & 65535) % 9000
          || '-4a3c-8b5c-' || 100000000000 + n
   FROM hashint8extended(n, 0) hash
 $$;

@@ -150,6 +150,10 @@ pub fn turn() -> Result<Progress, Error> {
         }
         return Ok(progress);
     }
+    heed_clock(&ring, &mut rows[current], &mut progress);
+    if progress.more {
+        return Ok(progress);
+    }
     if !is_due || rows[current].is_empty() {
         return lift(&ring, &mut rows[current]).map(|()| progress);
     }
@@ -200,23 +204,25 @@ fn heed_clock(ring: &Rel, row: &mut Segment, progress: &mut Progress) {
     row.opened_at = row.opened_at.min(now_us);
     row.closed_at = row.closed_at.map(|closed_at| closed_at.min(now_us));
     row.restored = true;
+    // What was found in it counted from the former moment.
+    row.columns[LOOKED_TO] = Some(0i64.into());
     row.columns[OPENED_AT] = Some(row.opened_at.into());
     row.columns[CLOSED_AT] = row.closed_at.map(Into::into);
     row.columns[RESTORED] = Some(true.into());
     row.save(ring);
     progress.done.push(format!("segment {} was opened or closed in the future: it counts as of now", row.number));
+    // A row is written once in a transaction; the next one goes on.
+    progress.more = true;
 }
 
 /// Truncates the closed segments whose time has come.
 pub fn empty() -> Result<Progress, Error> {
     let (ring, mut rows) = open()?;
     let mut progress = Progress::default();
-    for row in &mut rows {
+    for row in rows.iter_mut().filter(|row| !row.current) {
         heed_clock(&ring, row, &mut progress);
     }
-    if !progress.done.is_empty() {
-        // Each row is written once in a transaction; the next one goes on.
-        progress.more = true;
+    if progress.more {
         return Ok(progress);
     }
     for mut row in rows.into_iter().filter(|row| !row.current) {
