@@ -98,7 +98,7 @@ async fn watch_for_waits(watcher: &Connection, session: &str, finished: &AtomicB
         "SELECT a.pid, a.wait_event, l.locktype, l.mode, l.relation::regclass, l.objsubid
          FROM pg_stat_activity a LEFT JOIN pg_locks l ON l.pid = a.pid AND NOT l.granted
          WHERE application_name = '{APPLICATION}' AND (wait_event_type = 'Lock' OR l.pid IS NOT NULL)
-           AND wait_event <> 'extend'"
+           AND COALESCE(l.locktype, a.wait_event) IS DISTINCT FROM 'extend'"
     );
     // 0x1DE1, see src/lock.rs.
     let at_work =
