@@ -58,30 +58,6 @@ impl Step {
     }
 }
 
-/// What one transaction of a step did.
-#[derive(Default)]
-pub struct Swept {
-    /// What was done, in words.
-    pub done: Vec<String>,
-    /// What could not be done, and who is in the way.
-    pub delayed: Vec<String>,
-    /// Whether the step has more to do.
-    pub more: bool,
-}
-
-impl Swept {
-    fn of(count: usize, what: &str, more: bool) -> Swept {
-        let done = if count > 0 { vec![format!("{what}: {count}")] } else { Vec::new() };
-        Swept { done, delayed: Vec::new(), more }
-    }
-}
-
-impl From<Progress> for Swept {
-    fn from(progress: Progress) -> Swept {
-        Swept { done: progress.done, delayed: progress.delayed, more: progress.more }
-    }
-}
-
 /// What need not be looked for in each sweep is looked for so often: what is rare, or left by a restore.
 const RARELY_US: i64 = 3_600 * 1_000_000;
 
@@ -89,7 +65,7 @@ const RARELY_US: i64 = 3_600 * 1_000_000;
 const BY_HAND: &str = "by hand";
 
 /// Takes a step, or a batch of it, in the current transaction; `None` when another sweep is at work.
-pub fn take(step: Step) -> Result<Option<Swept>, Error> {
+pub fn take(step: Step) -> Result<Option<Progress>, Error> {
     if pg::read_only() {
         let detail = "The sweep deletes what is not kept any longer.".into();
         return Err(Error::ReadOnly { function: "idem_sweep", detail });
@@ -100,9 +76,9 @@ pub fn take(step: Step) -> Result<Option<Swept>, Error> {
     // No standby that does not answer shall make us keep our locks.
     pg::commit_locally();
     match step {
-        Step::Empty => ring::empty().map(Into::into),
-        Step::Turn => ring::turn().map(Into::into),
-        Step::Close => ring::close().map(Into::into),
+        Step::Empty => ring::empty(),
+        Step::Turn => ring::turn(),
+        Step::Close => ring::close(),
         Step::Restore => part(step, RARELY_US, "client sessions at work again", sessions::restore),
         Step::End => part(step, 0, "silent client sessions ended", sessions::end_silent),
         Step::Delete => delete(),
@@ -117,6 +93,12 @@ fn batch() -> usize {
     guc::sweep_batch().min(pg::lock_table_size() / 16).max(1)
 }
 
+/// So many of what the words say.
+fn counted(count: usize, what: &str, more: bool) -> Progress {
+    let done = if count > 0 { vec![format!("{what}: {count}")] } else { Vec::new() };
+    Progress { done, delayed: Vec::new(), more }
+}
+
 /// Looks through the next part of a table, from where the step stopped. From its beginning if the last time
 /// it came to the end is `every_us` ago, or was before a crash.
 fn part(
@@ -124,12 +106,12 @@ fn part(
     every_us: i64,
     what: &str,
     work: impl FnOnce(Place, usize) -> Result<(usize, Option<Place>), Error>,
-) -> Result<Swept, Error> {
+) -> Result<Progress, Error> {
     let last = swept::find(step.name());
     let (done_at, place) = last.map_or((0, Place::START), |last| (last.done_at, last.place));
     // A clock that was set back must not keep it from being done.
     if place == Place::START && pg::now_us().abs_diff(done_at) < every_us.unsigned_abs() {
-        return Ok(Swept::default());
+        return Ok(Progress::default());
     }
     let (count, next) = work(place, batch())?;
     match next {
@@ -138,13 +120,13 @@ fn part(
         None if every_us > 0 || place != Place::START => swept::save(step.name(), pg::now_us(), Place::START),
         None => {}
     }
-    Ok(Swept::of(count, what, next.is_some()))
+    Ok(counted(count, what, next.is_some()))
 }
 
-fn delete() -> Result<Swept, Error> {
+fn delete() -> Result<Progress, Error> {
     let batch = guc::sweep_batch();
     let (rows, deleted) = sessions::delete_ended(batch)?;
-    Ok(Swept::of(deleted, "ended client sessions deleted", rows >= batch))
+    Ok(counted(deleted, "ended client sessions deleted", rows >= batch))
 }
 
 /// Notes the end of a sweep by hand.

@@ -50,6 +50,13 @@ pub enum Table {
     Sweep,
 }
 
+impl Table {
+    /// Its name, in the schema `idempotence`.
+    pub fn name(self) -> &'static str {
+        TABLES[self as usize]
+    }
+}
+
 const TABLES: [&str; 12] = [
     "outcome_0",
     "outcome_1",

@@ -121,7 +121,7 @@ pub fn delete_abandoned(from: Place, limit: usize) -> Result<(usize, Option<Plac
     let before_us = pg::now_us().saturating_sub(guc::retention_us()).saturating_sub(KEEP_SLACK_US);
     let arguments = vec![sql::moment(before_us).into()];
     let condition = "t.written_at OPERATOR(pg_catalog.<=) $2";
-    let part = part::find((Table::Checkpoint, "checkpoint", "digest"), from, limit, condition, arguments)?;
+    let part = part::find(Table::Checkpoint, "digest", from, limit, condition, arguments)?;
     let table = Rel::open(Table::Checkpoint, Access::Write);
     let delete = |digest: &[u8; 16]| {
         if !Tag::request(&Digest(*digest)).try_acquire() {

@@ -14,7 +14,7 @@ pub fn not_at_work(from: Place, limit: usize) -> Result<Part, Error> {
     // OFFSET 0: a look for each of them, however many are at work.
     let condition = "t.name IS NULL AND t.ended_at IS NULL
         AND NOT EXISTS (SELECT FROM idempotence.session_live l WHERE l.id OPERATOR(pg_catalog.=) t.id OFFSET 0)";
-    part::find((Table::Session, "session", "id"), from, limit, condition, Vec::new())
+    part::find(Table::Session, "id", from, limit, condition, Vec::new())
 }
 
 /// Sessions at work whose clock has run out, none of which can have done so before the server was up.
@@ -24,7 +24,7 @@ pub fn silent(from: Place, limit: usize, now_us: i64, up_since: i64) -> Result<P
          OPERATOR(pg_catalog.<=) $2"
     );
     let arguments = vec![moment(now_us).into(), moment(up_since).into()];
-    part::find((Table::SessionLive, "session_live", "id"), from, limit, &condition, arguments)
+    part::find(Table::SessionLive, "id", from, limit, &condition, arguments)
 }
 
 /// Sessions that ended before a moment, the oldest first.
@@ -33,12 +33,7 @@ pub fn ended_before(us: i64, limit: usize) -> Result<Vec<SessionId>, Error> {
         SELECT s.id FROM idempotence.session s
         WHERE s.name IS NULL AND s.ended_at OPERATOR(pg_catalog.<=) $2
         ORDER BY s.ended_at LIMIT $1";
-    uuids(query, limit, &[us])
-}
-
-fn uuids(query: &str, limit: usize, moments: &[i64]) -> Result<Vec<SessionId>, Error> {
-    let mut arguments = vec![(limit as i64).into()];
-    arguments.extend(moments.iter().map(|us| moment(*us).into()));
+    let arguments = [(limit as i64).into(), moment(us).into()];
     Ok(sql::column::<Uuid>(query, &arguments)?.iter().map(|id| *id.as_bytes()).collect())
 }
 
@@ -76,7 +71,7 @@ pub struct Ownerless {
 pub fn ownerless(from: Place, limit: usize) -> Result<(Vec<Ownerless>, Option<Place>), Error> {
     let condition = "t.owner::pg_catalog.oid OPERATOR(pg_catalog.<>) 0::pg_catalog.oid
         AND NOT EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.oid OPERATOR(pg_catalog.=) t.owner::pg_catalog.oid)";
-    let part = part::find((Table::Session, "session", "id"), from, limit, condition, Vec::new())?;
+    let part = part::find(Table::Session, "id", from, limit, condition, Vec::new())?;
     let ownerless = part.ids.into_iter().map(|id| Ok(Ownerless { id, name: name_of(&id)? }));
     Ok((ownerless.collect::<Result<_, Error>>()?, part.next))
 }

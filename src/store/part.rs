@@ -57,7 +57,8 @@ pub struct Part {
 /// Finds rows of which a condition on `t` holds, at most `limit`, from a place on. The condition's
 /// arguments count from $2.
 pub fn find(
-    (table, name, id): (Table, &str, &str),
+    table: Table,
+    id: &str,
     from: Place,
     limit: usize,
     condition: &str,
@@ -66,10 +67,11 @@ pub fn find(
     let pages = Rel::open(table, Access::Read).pages();
     let end = Place { page: from.page.saturating_add(PAGES), item: 0 };
     let query = format!(
-        "SELECT t.{id}, t.ctid::pg_catalog.text FROM idempotence.{name} t
+        "SELECT t.{id}, t.ctid::pg_catalog.text FROM idempotence.{} t
          WHERE t.ctid OPERATOR(pg_catalog.>) '{from}'::pg_catalog.tid AND t.ctid OPERATOR(pg_catalog.<) '{end}'::pg_catalog.tid
            AND ({condition})
-         ORDER BY t.ctid LIMIT $1"
+         ORDER BY t.ctid LIMIT $1",
+        table.name()
     );
     let mut all: Vec<DatumWithOid<'_>> = vec![(limit as i64).into()];
     all.extend(arguments);

@@ -40,8 +40,7 @@ impl Rel {
 
     /// Takes the lock to write a table, to the end of the transaction, if nobody is in the way.
     pub fn try_lock(table: Table) -> bool {
-        // SAFETY: asks for a lock without waiting; of a table that is gone it is had, and does no harm.
-        unsafe { pg_sys::ConditionalLockRelationOid(cache::oid(table), pg_sys::RowExclusiveLock as i32) }
+        try_lock(cache::oid(table), pg_sys::RowExclusiveLock)
     }
 
     /// Whether it has no page, and so no row: cheaper to ask than to search its index.
@@ -210,6 +209,18 @@ impl Drop for Rel {
         // SAFETY: opened in open(), closed once.
         unsafe { pg_sys::table_close(self.rel, release as i32) }
     }
+}
+
+/// Takes a lock on a table or an index, to the end of the transaction, if nobody is in the way.
+pub(super) fn try_lock(relation: pg_sys::Oid, mode: u32) -> bool {
+    // SAFETY: asks for a lock without waiting; of a relation that is gone it is had, and does no harm.
+    unsafe { pg_sys::ConditionalLockRelationOid(relation, mode as i32) }
+}
+
+/// Gives back what [`try_lock`] gave.
+pub(super) fn unlock(relation: pg_sys::Oid, mode: u32) {
+    // SAFETY: the caller took it just now.
+    unsafe { pg_sys::UnlockRelationOid(relation, mode as i32) }
 }
 
 /// A table's indexes. The caller has locked it.

@@ -29,7 +29,7 @@ use crate::store::segment::{
 use crate::store::sql;
 use pgrx::{IntoDatum, pg_sys};
 
-/// What a step came to.
+/// What one transaction of a step came to.
 #[derive(Default)]
 pub struct Progress {
     /// What was done, in words.
@@ -104,8 +104,7 @@ pub fn close() -> Result<Progress, Error> {
     let mut progress = Progress::default();
     for mut row in rows.into_iter().filter(|row| !row.current && row.closed_at.is_none()) {
         let table = cache::oid(SEGMENTS[row.number].0);
-        // SAFETY: asks for the lock of a table without waiting.
-        if !unsafe { pg_sys::ConditionalLockRelationOid(table, pg_sys::ShareLock as i32) } {
+        if !rel::try_lock(table, pg_sys::ShareLock) {
             progress.delayed.push(format!(
                 "segment {} cannot be closed yet: {}",
                 row.number,
@@ -114,8 +113,7 @@ pub fn close() -> Result<Progress, Error> {
             continue;
         }
         // The proof is had; nobody need wait for the end of this transaction.
-        // SAFETY: it was taken just now.
-        unsafe { pg_sys::UnlockRelationOid(table, pg_sys::ShareLock as i32) };
+        rel::unlock(table, pg_sys::ShareLock);
         row.columns[CLOSED_AT] = Some(pg::now_us().into());
         if row.restored {
             // As if all of it had been recorded just now.
@@ -251,9 +249,7 @@ fn look_through(ring: &Rel, row: &mut Segment, progress: &mut Progress) -> Resul
     if !row.is_over() && !row.looked.is_going_on(&table) {
         return Ok(false);
     }
-    let oid = cache::oid(SEGMENTS[row.number].0);
-    // SAFETY: asks for the lock of a table without waiting.
-    if !unsafe { pg_sys::ConditionalLockRelationOid(oid, pg_sys::ShareLock as i32) } {
+    if !rel::try_lock(cache::oid(SEGMENTS[row.number].0), pg_sys::ShareLock) {
         progress.delayed.push(format!("segment {} cannot be emptied yet: {}", row.number, in_the_way_of(row.number)?));
         return Ok(false);
     }
@@ -301,8 +297,7 @@ fn lock_alone(row: &Segment) -> bool {
             return true;
         }
         for relation in taken {
-            // SAFETY: taken just now.
-            unsafe { pg_sys::UnlockRelationOid(relation, ALONE) };
+            rel::unlock(relation, ALONE);
         }
     }
     false
@@ -313,28 +308,23 @@ fn lock_alone(row: &Segment) -> bool {
 /// nobody comes to its indexes but by way of it.
 fn lock_parts(table: pg_sys::Oid, taken: &mut Vec<pg_sys::Oid>) -> bool {
     let take = |relation, taken: &mut Vec<pg_sys::Oid>| {
-        // SAFETY: asks for a lock without waiting.
-        let got = unsafe { pg_sys::ConditionalLockRelationOid(relation, ALONE) };
+        let got = rel::try_lock(relation, ALONE);
         if got {
             taken.push(relation);
         }
         got
     };
-    // SAFETY: asks for a lock without waiting, and gives it back.
-    let toast = unsafe {
-        if !pg_sys::ConditionalLockRelationOid(table, pg_sys::AccessShareLock as i32) {
-            return false;
-        }
-        let toast = rel::toast_of(table);
-        pg_sys::UnlockRelationOid(table, pg_sys::AccessShareLock as i32);
-        toast
-    };
+    if !rel::try_lock(table, pg_sys::AccessShareLock) {
+        return false;
+    }
+    let toast = rel::toast_of(table);
+    rel::unlock(table, pg_sys::AccessShareLock);
     toast.is_none_or(|toast| lock_parts(toast, taken))
         && take(table, taken)
         && rel::indexes_of(table).into_iter().all(|index| take(index, taken))
 }
 
-const ALONE: i32 = pg_sys::AccessExclusiveLock as i32;
+const ALONE: u32 = pg_sys::AccessExclusiveLock;
 
 /// Who keeps a segment from its next state, as the view tells.
 fn in_the_way(query: &str) -> Result<String, Error> {

@@ -10,7 +10,8 @@ use super::process::{self, Failure, OnTerminate};
 use super::{BOARD, Ended, Report, Text};
 use crate::error::{Error, or_raise};
 use crate::pg;
-use crate::protocol::sweep::{self, Step, Swept};
+use crate::protocol::sweep::{self, Step};
+use crate::store::ring::Progress;
 use crate::store::sql;
 use pgrx::prelude::*;
 use std::ffi::{CStr, CString, c_int};
@@ -184,7 +185,7 @@ fn is_installed() -> bool {
 }
 
 /// The ring moves once in days; all else is routine.
-fn log(database: &str, step: Step, swept: &Swept) {
+fn log(database: &str, step: Step, swept: &Progress) {
     let level = match step {
         Step::Empty | Step::Turn | Step::Close => PgLogLevel::LOG,
         _ => PgLogLevel::DEBUG1,
