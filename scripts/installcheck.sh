@@ -25,10 +25,18 @@ run() {
     return 1
 }
 
+# A run that was broken off has left its database a template, which cannot be dropped.
+release() {
+    local left="SELECT format('ALTER DATABASE %I IS_TEMPLATE false', datname) FROM pg_database
+                WHERE datname = '$1' AND datistemplate"
+    echo "$left \gexec" | "$("$pg_config" --bindir)/psql" -Xq -v ON_ERROR_STOP=1 postgres
+}
+
 failed=0
 "$root/scripts/check_tests.sh" || failed=1
 if [ "$suite" != isolation ]; then
-    run regress regress/pg_regress pg_regress --dbname=contrib_regression || failed=1
+    release contrib_regression &&
+        run regress regress/pg_regress pg_regress --dbname=contrib_regression || failed=1
 fi
 if [ "$suite" != regress ]; then
     run isolation isolation/pg_isolation_regress isolation --dbname=isolation_regression \

@@ -13,6 +13,7 @@ SELECT relname FROM pg_class WHERE relnamespace = 'public'::regnamespace AND rel
 DROP FUNCTION regress_show, regress_error, regress_message, regress_uuid7, regress_claims, regress_registered, regress_id, regress_told,
   regress_fall_silent, regress_run_out, regress_session, regress_close;
 DROP TABLE regress_client_session;
+ALTER DATABASE contrib_regression IS_TEMPLATE false;
 -- and the extension goes without a trace
 DROP EXTENSION idempotence;
 SELECT nspname FROM pg_namespace WHERE nspname = 'idempotence';
