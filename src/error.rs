@@ -234,6 +234,11 @@ pub enum Error {
         /// The table or index.
         relation: String,
     },
+    /// 09000: a trigger or a rule of somebody else's kept a row back.
+    NotWritten {
+        /// The table.
+        relation: String,
+    },
     /// XX001: a row that cannot be there.
     Corrupted {
         /// What is wrong with it.

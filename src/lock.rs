@@ -248,7 +248,7 @@ fn last_half(bytes: &[u8; 16]) -> u64 {
 }
 
 /// Runs `work` with locks going to the (sub)transaction instead of the running portal.
-fn as_transaction<T>(work: impl FnOnce() -> T) -> T {
+pub fn as_transaction<T>(work: impl FnOnce() -> T) -> T {
     // SAFETY: both owners live as long as the (sub)transaction. If `work` raises an error, the handler
     // that ends the (sub)transaction sets the current owner itself.
     unsafe {

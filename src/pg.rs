@@ -244,3 +244,17 @@ pub fn is_admin() -> bool {
         .flatten()
         .unwrap_or(false)
 }
+
+/// The description of a column, counted from 0.
+///
+/// # Safety
+/// `shape` must be valid and have more than `index` columns.
+pub unsafe fn tuple_attribute(shape: pg_sys::TupleDesc, index: usize) -> *const pg_sys::FormData_pg_attribute {
+    // SAFETY: as the caller says.
+    unsafe {
+        #[cfg(feature = "pg18")]
+        return pg_sys::TupleDescAttr(shape, index as i32);
+        #[cfg(not(feature = "pg18"))]
+        return (*shape).attrs.as_ptr().add(index);
+    }
+}

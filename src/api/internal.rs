@@ -9,7 +9,7 @@ use crate::protocol::numbered::Numbering;
 use crate::protocol::request::{Request, Rules};
 use crate::protocol::steps;
 use crate::store::outcome::Class;
-use crate::store::{cache, inbox, restored};
+use crate::store::{self, cache, restored};
 use pgrx::prelude::*;
 
 /// What `idem_run` has to know of a command before it executes it.
@@ -79,7 +79,7 @@ LANGUAGE c VOLATILE PARALLEL UNSAFE
 AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
 "#)]
 fn note_restored<'a>(trigger: &'a PgTrigger<'a>) -> Result<Option<PgHeapTuple<'a, AllocatedByRust>>, PgTriggerError> {
-    if !inbox::is_inserting() {
+    if !store::is_ours() {
         or_raise(restored::note(trigger.extra_args()?.first().map(String::as_str)));
     }
     Ok(None)
@@ -92,6 +92,8 @@ LANGUAGE c VOLATILE PARALLEL UNSAFE
 AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
 "#)]
 fn forget_cached<'a>(_trigger: &'a PgTrigger<'a>) -> Result<Option<PgHeapTuple<'a, AllocatedByRust>>, PgTriggerError> {
-    cache::invalidate();
+    if !store::is_ours() {
+        cache::invalidate();
+    }
     Ok(None)
 }

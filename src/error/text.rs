@@ -204,6 +204,12 @@ impl Error {
                 "It belongs to the extension \"idempotence\", which is not in this database any more.".into(),
                 "Create the extension, or restore it.",
             ),
+            Error::NotWritten { relation } => report(
+                Standard(PgSqlErrorCode::ERRCODE_TRIGGERED_ACTION_EXCEPTION),
+                format!("a row of table \"{relation}\" was not written"),
+                "A trigger or a rule that somebody has added to the table kept the row back.".into(),
+                "Let no trigger of this table give NULL, and no rule do something instead.",
+            ),
             Error::Corrupted { message } => report(
                 Standard(PgSqlErrorCode::ERRCODE_DATA_CORRUPTED),
                 message,

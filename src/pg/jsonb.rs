@@ -171,7 +171,7 @@ impl Record {
             if null {
                 return None;
             }
-            let column = tuple_attribute(shape, 0);
+            let column = super::tuple_attribute(shape, 0);
             let argument = pg_sys::makeNullConst((*column).atttypid, (*column).atttypmod, (*column).attcollation);
             let call = pg_sys::makeFuncExpr(
                 pg_sys::F_TO_JSONB.into(),
@@ -186,19 +186,5 @@ impl Record {
             function.fn_expr = call.cast();
             Some(Jsonb(pg_sys::FunctionCall1Coll(&mut function, pg_sys::InvalidOid, value)))
         }
-    }
-}
-
-/// TupleDescAttr()
-///
-/// # Safety
-/// `shape` must be valid and have more than `index` columns.
-unsafe fn tuple_attribute(shape: pg_sys::TupleDesc, index: usize) -> *const pg_sys::FormData_pg_attribute {
-    // SAFETY: as the caller says.
-    unsafe {
-        #[cfg(feature = "pg18")]
-        return pg_sys::TupleDescAttr(shape, index as i32);
-        #[cfg(not(feature = "pg18"))]
-        return (*shape).attrs.as_ptr().add(index);
     }
 }

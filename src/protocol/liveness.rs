@@ -133,24 +133,11 @@ pub fn restored_at() -> i64 {
 /// what somebody has to be told later: that it was fenced, or what became of a registration's id.
 pub fn end(client: &Client, how: End) {
     let now_us = pg::now_us();
-    let noted = match client::find(&client.id) {
-        Some(saved) if saved.ended.is_none() => {
-            client::end(&saved, now_us, how);
-            true
-        }
-        None if how == End::Fenced || client.request_id.is_some() => {
-            client::insert(client, Some((now_us, how)));
-            true
-        }
-        _ => false,
-    };
-    if noted {
+    if client::end(client, now_us, how, how == End::Fenced || client.request_id.is_some()) {
         // No crash may undo an end that somebody was told of, whatever synchronous_commit says.
         pg::force_sync_commit();
     }
-    if let Some(live) = live::find(&client.id) {
-        live::delete(&live);
-    }
+    live::delete(&client.id);
 }
 
 /// Gives the signs of life that are due; called with the commit.
@@ -171,10 +158,10 @@ fn give_sign(client: &Client) {
     }
     let now_us = pg::now_us();
     match live::find(&client.id) {
-        Some(live) if sign_is_due(live.last_seen, client.timeout_us, now_us) => live::touch(&live, now_us),
+        Some(live) if sign_is_due(live.last_seen, client.timeout_us, now_us) => live::save(client, now_us),
         Some(_) => {}
         // Saved before a crash: this puts it back to work. Otherwise this transaction itself has ended it.
-        None if client::find(&client.id).is_some_and(|saved| saved.ended.is_none()) => live::insert(client, now_us),
+        None if client::find(&client.id).is_some_and(|saved| saved.ended.is_none()) => live::save(client, now_us),
         None => {}
     }
 }

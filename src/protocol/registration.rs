@@ -76,7 +76,7 @@ pub fn register(asked: &Registration<'_>) -> Result<Registered, Error> {
     quota::take(session.owner)?;
     // Its time begins now, not before the waits.
     let now_us = pg::now_us();
-    live::insert(&session, now_us);
+    live::save(&session, now_us);
     let expires_at = now_us.saturating_add(session.timeout_us);
     Ok(Registered { session: Rc::new(session), resumed: false, expires_at, next_number: 1 })
 }
@@ -222,10 +222,7 @@ fn resume_or_fence(former: Client, resume: bool, deadline: Deadline) -> Result<O
         Ok(_) if !resume => liveness::end(&former, End::Fenced),
         Ok(_) => {
             let now_us = pg::now_us();
-            match live::find(&former.id) {
-                Some(live) => live::touch(&live, now_us),
-                None => live::insert(&former, now_us),
-            }
+            live::save(&former, now_us);
             return registered(Rc::new(former)).map(Some);
         }
         // While its lock was waited for.

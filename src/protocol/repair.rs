@@ -27,7 +27,7 @@ pub fn forget(session_name: &str, key: &str, reason: &str) -> Result<bool, Error
             hint: "Let its client send the operation again under a number of its own.",
         });
     }
-    let Some((session, _, _)) = session::find(session_name) else {
+    let Some((session, _)) = session::find(session_name) else {
         return Err(session::unknown(session_name));
     };
     let request = Keyed::of(Rc::new(session), key)?;

@@ -19,7 +19,7 @@ pub fn save(session: &Client) -> Result<(), Error> {
         return Err(Error::WaitRanOut { what, hint: WAIT_BY_SETTING });
     }
     if !is_saved(session) {
-        client::insert(session, None);
+        client::insert(session);
         // Nobody has these alone, so they are had at once.
         for by in session.known_by() {
             Tag::unsettled(session.owner, by).try_share();

@@ -69,14 +69,14 @@ pub fn create(name: &str, options: &Options) -> Result<Created, Error> {
         None => {
             secret::put_in_use()?;
             let owner = options.owner.unwrap_or_else(pg::current_role);
-            session::save(&wanted(Uuid::now_v7().into_bytes(), now_us, owner), None);
+            session::save(&wanted(Uuid::now_v7().into_bytes(), now_us, owner));
         }
-        Some((there, _, _)) if there.dropped_at.is_none() => {
+        Some((there, _)) if there.dropped_at.is_none() => {
             there.check_rights("make it again")?;
             let same = wanted(there.id, there.created_at, options.owner.unwrap_or(there.owner));
             return if same == there { Ok(Created::AlreadyThere) } else { Err(other_options(&there, &same)) };
         }
-        Some((tombstone, at, _)) => {
+        Some((tombstone, _)) => {
             let again = wanted(tombstone.id, tombstone.created_at, options.owner.unwrap_or(tombstone.owner));
             // An admin may bring it back, but not take it: its outcomes are still there.
             if again.owner != tombstone.owner || !pg::is_admin() {
@@ -90,7 +90,7 @@ pub fn create(name: &str, options: &Options) -> Result<Created, Error> {
                     Standing { require_payload: again.require_payload, owner: again.owner, ..tombstone };
                 return Err(other_options(&same_but_rules, &again));
             }
-            session::save(&again, Some(at));
+            session::save(&again);
         }
     }
     segment::keep_at_least(ttl_us.unwrap_or_else(guc::retention_us))?;
@@ -105,7 +105,7 @@ pub fn alter(
     owner: Option<pg_sys::Oid>,
 ) -> Result<(), Error> {
     let ttl_us = ttl.as_ref().map(checked_ttl_us).transpose()?;
-    let (there, at) = find_to_change(name, "change it", "idem_alter_session")?;
+    let there = find_to_change(name, "change it", "idem_alter_session")?;
     if let Some(owner) = owner {
         check_giving(name, owner)?;
     }
@@ -123,31 +123,27 @@ pub fn alter(
         owner: owner.unwrap_or(there.owner),
         ..there
     };
-    session::save(&changed, Some(at));
+    session::save(&changed);
     segment::keep_at_least(changed.ttl_us())
 }
 
 /// Drops a session. Its outcomes stay until they expire, and are found again if it is made again.
 pub fn drop(name: &str) -> Result<(), Error> {
-    let (there, at) = find_to_change(name, "drop it", "idem_drop_session")?;
-    session::save(&Standing { dropped_at: Some(pg::now_us()), ..there }, Some(at));
+    let there = find_to_change(name, "drop it", "idem_drop_session")?;
+    session::save(&Standing { dropped_at: Some(pg::now_us()), ..there });
     Ok(())
 }
 
 /// The session, locked against other changes, which the caller has the right to.
-fn find_to_change(
-    name: &str,
-    action: &'static str,
-    function: &'static str,
-) -> Result<(Standing, pg_sys::ItemPointerData), Error> {
+fn find_to_change(name: &str, action: &'static str, function: &'static str) -> Result<Standing, Error> {
     // Rights before any lock, and again under it: the owner may have changed.
     Standing::of_caller(name, action)?;
     check_writable(function)?;
     take_lock(name)?;
     match session::find(name) {
-        Some((there, at, _)) if there.dropped_at.is_none() => {
+        Some((there, _)) if there.dropped_at.is_none() => {
             there.check_rights(action)?;
-            Ok((there, at))
+            Ok(there)
         }
         _ => Err(session::unknown(name)),
     }

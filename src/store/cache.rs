@@ -13,6 +13,7 @@ use crate::domain::identity::{Secret, SessionId};
 use crate::protocol::quota::Share;
 use crate::store::client::Client;
 use crate::store::session::Standing;
+use crate::store::write::Way;
 use pgrx::{pg_guard, pg_sys};
 use std::borrow::Borrow;
 use std::cell::{Cell, RefCell};
@@ -21,7 +22,7 @@ use std::hash::Hash;
 use std::rc::Rc;
 
 /// Our tables.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(usize)]
 pub enum Table {
     /// `idempotence.outcome_0`
@@ -135,6 +136,8 @@ pub struct Cache {
     generation: u64,
     tables: Option<[pg_sys::Oid; TABLES.len()]>,
     indexes: Option<[pg_sys::Oid; INDEXES.len()]>,
+    /// How each table takes its rows.
+    pub(super) ways: [Option<Way>; TABLES.len()],
     /// See [`Pointer`].
     pub pointer: Option<Pointer>,
     /// The key of the digests.

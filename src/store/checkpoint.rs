@@ -10,8 +10,9 @@ use crate::pg::{self, Jsonb};
 use crate::store::cache::{Index, Table};
 use crate::store::outcome::Wanted;
 use crate::store::part::{self, Place};
-use crate::store::rel::{self, Access, Rel, Snapshot, Tuple};
+use crate::store::rel::{Access, Rel, Snapshot};
 use crate::store::sql;
+use crate::store::tuple::{Tid, Tuple, uuid_equals};
 use pgrx::pg_sys;
 
 const DIGEST: usize = 0;
@@ -43,7 +44,6 @@ pub struct Checkpoint {
 pub struct Found {
     /// What it says.
     pub checkpoint: Checkpoint,
-    at: pg_sys::ItemPointerData,
     visible: bool,
 }
 
@@ -61,11 +61,21 @@ impl Found {
 /// Finds the request's checkpoint.
 pub fn find(wanted: &Wanted<'_>, snapshot: Snapshot) -> Result<Option<Found>, Error> {
     let table = Rel::open(Table::Checkpoint, Access::Read);
+    let found = find_in(&table, wanted, snapshot)?;
+    Ok(found.map(|(found, _)| found))
+}
+
+fn find_in<'rel>(
+    table: &'rel Rel,
+    wanted: &Wanted<'_>,
+    snapshot: Snapshot,
+) -> Result<Option<(Found, Tid<'rel>)>, Error> {
     if table.is_empty() {
         return Ok(None);
     }
-    let keys = &mut [rel::uuid_equals(DIGEST as i16 + 1, &wanted.digest.0)];
-    table.find(Some(Index::Checkpoint), keys, snapshot, |row: &Columns<'_>| Some(read(row, wanted))).transpose()
+    let keys = &mut [uuid_equals(DIGEST as i16 + 1, &wanted.digest.0)];
+    let read = |row: &Columns<'rel>| Some(read(row, wanted).map(|found| (found, row.at())));
+    table.find(Some(Index::Checkpoint), keys, snapshot, read).transpose()
 }
 
 fn read(row: &Columns<'_>, wanted: &Wanted<'_>) -> Result<Found, Error> {
@@ -79,7 +89,7 @@ fn read(row: &Columns<'_>, wanted: &Wanted<'_>) -> Result<Found, Error> {
         (Some(point), Some(written_at)) => {
             let (state, fingerprint) = (row.jsonb(STATE), row.uuid(FINGERPRINT));
             let checkpoint = Checkpoint { point, state, fingerprint, written_at, last: row.int8(LAST) };
-            Ok(Found { checkpoint, at: row.at(), visible: row.visible() })
+            Ok(Found { checkpoint, visible: row.visible() })
         }
         _ => Err(Error::Corrupted { message: format!("the checkpoint of {} lacks a value", name()) }),
     }
@@ -87,7 +97,6 @@ fn read(row: &Columns<'_>, wanted: &Wanted<'_>) -> Result<Found, Error> {
 
 /// Writes the request's checkpoint, in the place of an earlier one.
 pub fn save(wanted: &Wanted<'_>, checkpoint: &Checkpoint) -> Result<(), Error> {
-    let earlier = find(wanted, Snapshot::Itself)?;
     let mut columns: [Option<pg_sys::Datum>; 9] = [None; 9];
     columns[DIGEST] = Some(pg::uuid(&wanted.digest.0));
     columns[SESSION] = Some(pg::uuid(wanted.session));
@@ -99,8 +108,8 @@ pub fn save(wanted: &Wanted<'_>, checkpoint: &Checkpoint) -> Result<(), Error> {
     columns[FINGERPRINT] = checkpoint.fingerprint.as_ref().map(pg::uuid);
     columns[STATE] = checkpoint.state.map(Jsonb::datum);
     let table = Rel::open(Table::Checkpoint, Access::Write);
-    match earlier {
-        Some(earlier) => table.update(earlier.at, &columns),
+    match find_in(&table, wanted, Snapshot::Itself)? {
+        Some((_, earlier)) => table.update(earlier, &columns),
         None => table.insert(&columns),
     }
     Ok(())
@@ -108,9 +117,10 @@ pub fn save(wanted: &Wanted<'_>, checkpoint: &Checkpoint) -> Result<(), Error> {
 
 /// Deletes the request's checkpoint, if it has one; whether it had.
 pub fn delete(wanted: &Wanted<'_>) -> Result<bool, Error> {
-    let found = find(wanted, Snapshot::Itself)?;
-    if let Some(found) = &found {
-        Rel::open(Table::Checkpoint, Access::Write).delete(found.at);
+    let table = Rel::open(Table::Checkpoint, Access::Write);
+    let found = find_in(&table, wanted, Snapshot::Itself)?;
+    if let Some((_, at)) = &found {
+        table.delete(*at);
     }
     Ok(found.is_some())
 }
@@ -127,7 +137,7 @@ pub fn delete_abandoned(from: Place, limit: usize) -> Result<(usize, Option<Plac
         if !Tag::request(&Digest(*digest)).try_acquire() {
             return false;
         }
-        let keys = &mut [rel::uuid_equals(DIGEST as i16 + 1, digest)];
+        let keys = &mut [uuid_equals(DIGEST as i16 + 1, digest)];
         let found = table.find(Some(Index::Checkpoint), keys, Snapshot::Itself, |row: &Columns<'_>| {
             (row.int8(WRITTEN_AT)? <= before_us).then(|| row.at())
         });

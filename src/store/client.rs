@@ -9,11 +9,12 @@ use crate::lock::{By, Tag};
 use crate::pg;
 use crate::store::cache::{self, Index, Table};
 use crate::store::live;
-use crate::store::rel::{self, Access, Rel};
+use crate::store::rel::{Access, Rel};
 use crate::store::session::{
     self, CLIENT, COLUMNS, CREATED_AT, Columns, ENDED, ENDED_AT, ID, INBOX, ORDERING, OWNER, REQUEST_ID,
     REQUIRE_PAYLOAD, TIME_KEYS, TIMEOUT, WINDOW_SIZE,
 };
+use crate::store::tuple::{Tid, is_null, oid_equals, text_equals, uuid_equals};
 use pgrx::datum::IntoDatum;
 use pgrx::pg_sys;
 use std::rc::Rc;
@@ -48,8 +49,6 @@ pub struct Saved {
     pub client: Client,
     /// When and how it ended, if it has.
     pub ended: Option<(i64, End)>,
-    /// Its row.
-    pub at: pg_sys::ItemPointerData,
     /// No longer only this transaction's.
     pub committed: bool,
 }
@@ -144,17 +143,21 @@ pub fn order_of_letter(letter: u8) -> Option<Order> {
 
 /// The session's row, if it has one.
 pub fn find(id: &SessionId) -> Option<Saved> {
-    let table = Rel::open(Table::Session, Access::Read);
-    table.find_changing(Index::Session, &mut [rel::uuid_equals(ID as i16 + 1, id)], read)
+    find_in(&Rel::open(Table::Session, Access::Read), id).map(|(saved, _)| saved)
+}
+
+fn find_in<'rel>(table: &'rel Rel, id: &SessionId) -> Option<(Saved, Tid<'rel>)> {
+    let read = |row: &Columns<'rel>| Some((read(row)?, row.at()));
+    table.find_changing(Index::Session, &mut [uuid_equals(ID as i16 + 1, id)], read)
 }
 
 /// The session of an owner's client that has not ended.
 pub fn find_by_client(owner: pg_sys::Oid, client: &str) -> Option<Saved> {
     let table = Rel::open(Table::Session, Access::Read);
     let keys = &mut [
-        rel::oid_equals(OWNER as i16 + 1, owner),
-        rel::text_equals(CLIENT as i16 + 1, client),
-        rel::is_null(ENDED_AT as i16 + 1),
+        oid_equals(OWNER as i16 + 1, owner),
+        text_equals(CLIENT as i16 + 1, client),
+        is_null(ENDED_AT as i16 + 1),
     ];
     table.find_changing(Index::SessionClient, keys, read)
 }
@@ -162,7 +165,7 @@ pub fn find_by_client(owner: pg_sys::Oid, client: &str) -> Option<Saved> {
 /// The session that an owner registered under this id, ended or not.
 pub fn find_by_request_id(owner: pg_sys::Oid, request_id: &SessionId) -> Option<Saved> {
     let table = Rel::open(Table::Session, Access::Read);
-    let keys = &mut [rel::uuid_equals(REQUEST_ID as i16 + 1, request_id)];
+    let keys = &mut [uuid_equals(REQUEST_ID as i16 + 1, request_id)];
     table.find_changing(Index::SessionRequestId, keys, |row| read(row).filter(|saved| saved.client.owner == owner))
 }
 
@@ -185,17 +188,24 @@ fn read(row: &Columns<'_>) -> Option<Saved> {
             created_at: row.int8(CREATED_AT)?,
         },
         ended,
-        at: row.at(),
         committed: !row.is_ours(),
     })
 }
 
-/// Makes a session durable, or notes the end of one that is not; it has no row yet.
-pub fn insert(client: &Client, ended: Option<(i64, End)>) {
-    Rel::open(Table::Session, Access::Write).insert(&client.columns(ended));
+/// Makes a session durable; it has no row yet.
+pub fn insert(client: &Client) {
+    Rel::open(Table::Session, Access::Write).insert(&client.columns(None));
 }
 
-/// Notes the end of a saved session. The caller holds its lock.
-pub fn end(saved: &Saved, at: i64, end: End) {
-    Rel::open(Table::Session, Access::Write).update(saved.at, &saved.client.columns(Some((at, end))));
+/// Notes the end of a session: of a saved one in its row, of another in a row of its own if `keep` says so.
+/// One that has ended already is left as it is. Whether anything was noted. The caller holds its lock.
+pub fn end(client: &Client, at: i64, end: End, keep: bool) -> bool {
+    let table = Rel::open(Table::Session, Access::Write);
+    let ended = client.columns(Some((at, end)));
+    match find_in(&table, &client.id) {
+        Some((saved, row)) if saved.ended.is_none() => table.update(row, &ended),
+        None if keep => table.insert(&ended),
+        _ => return false,
+    }
+    true
 }

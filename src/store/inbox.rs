@@ -8,15 +8,18 @@
 use crate::domain::identity::{Digest, SessionId};
 use crate::error::{Error, Name};
 use crate::pg;
+use crate::store;
 use crate::store::cache::Index;
-use crate::store::rel::{self, Access, Dirty, Rel, Snapshot, Tuple};
+use crate::store::rel::{Access, Dirty, Rel, Snapshot};
 use crate::store::segment::{self, SEGMENTS};
 use crate::store::session::Standing;
+use crate::store::tuple::{Tuple, uuid_equals};
 use pgrx::datum::{DatumWithOid, TimestampWithTimeZone, Uuid};
 use pgrx::pg_sys;
-use pgrx::spi::{OwnedPreparedStatement, Spi};
-use std::cell::{Cell, RefCell};
-use std::collections::HashSet;
+use pgrx::spi::{OwnedPreparedStatement, Spi, SpiClient};
+use std::cell::RefCell;
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 
 /// A key and where it is kept.
 pub struct Key<'a> {
@@ -29,31 +32,8 @@ pub struct Key<'a> {
 }
 
 thread_local! {
-    /// Whether what is being inserted by SQL is ours.
-    static INSERTING: Cell<bool> = const { Cell::new(false) };
-    /// A plan for each segment. PostgreSQL plans it again by itself when the table is another.
-    static PLANS: RefCell<[Option<OwnedPreparedStatement>; 3]> = const { RefCell::new([None, None, None]) };
-}
-
-/// Whether an insert by SQL is this module's own; else it is a restore, or a superuser's hand.
-pub fn is_inserting() -> bool {
-    INSERTING.get()
-}
-
-/// While there is one [`is_inserting`] says so; also an error ends it.
-struct Inserting;
-
-impl Inserting {
-    fn begin() -> Inserting {
-        INSERTING.set(true);
-        Inserting
-    }
-}
-
-impl Drop for Inserting {
-    fn drop(&mut self) {
-        INSERTING.set(false);
-    }
+    /// A plan for each statement. PostgreSQL plans it again by itself when the table is another.
+    static PLANS: RefCell<HashMap<(usize, Arbiter), OwnedPreparedStatement>> = RefCell::default();
 }
 
 /// Inserts the keys, which come in the order of their digests (so that two batches that overlap wait
@@ -61,7 +41,8 @@ impl Drop for Inserting {
 pub fn insert(session: &Standing, keys: &[Key<'_>], now_us: i64, ttl_us: i64) -> Result<HashSet<Digest>, Error> {
     let (current, table) = segment::open_for_outcomes(ttl_us)?;
     let role = pg::current_role();
-    let mut inserted = pg::as_role(table.owner(), || insert_in(current, &session.id, keys, now_us, role))
+    let arbiter = if table.is_as_made() { Arbiter::Column } else { Arbiter::Constraint };
+    let mut inserted = pg::as_role(table.owner(), || insert_in(current, arbiter, &session.id, keys, now_us, role))
         .map_err(|error| Error::Corrupted { message: format!("could not insert into segment {current}: {error}") })?;
 
     // Of two that insert in different segments, just when the ring turns, at least one sees the other
@@ -112,8 +93,18 @@ fn moment(us: i64) -> Option<TimestampWithTimeZone> {
     TimestampWithTimeZone::try_from(us as pg_sys::TimestampTz).ok()
 }
 
+/// What `ON CONFLICT` goes by.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Arbiter {
+    /// All unique indexes on the column. One that is being rebuilt may stand beside ours.
+    Column,
+    /// Ours alone: somebody may have added a constraint that is checked late, which cannot arbitrate.
+    Constraint,
+}
+
 fn insert_in(
     segment: usize,
+    arbiter: Arbiter,
     session: &SessionId,
     keys: &[Key<'_>],
     now_us: i64,
@@ -130,19 +121,21 @@ fn insert_in(
         moment(now_us).into(),
         role.into(),
     ];
-    let _inserting = Inserting::begin();
-    Spi::connect_mut(|client| {
+    let insert = |client: &mut SpiClient<'_>| {
         PLANS.with_borrow_mut(|plans| {
-            let plan = match &mut plans[segment] {
-                Some(plan) => plan,
-                none => none.insert(client.prepare_mut(statement(segment).as_str(), &types())?.keep()),
+            let plan = match plans.entry((segment, arbiter)) {
+                Entry::Occupied(plan) => plan.into_mut(),
+                Entry::Vacant(place) => {
+                    place.insert(client.prepare_mut(statement(segment, arbiter).as_str(), &types())?.keep())
+                }
             };
             let rows = client.update(&*plan, None, &arguments)?;
             rows.map(|row| Ok(row.get::<Uuid>(1)?.map(|digest| Digest(*digest.as_bytes()))))
                 .filter_map(Result::transpose)
                 .collect()
         })
-    })
+    };
+    store::as_ours(|| Spi::connect_mut(insert))
 }
 
 fn types() -> [pgrx::PgOid; 6] {
@@ -157,13 +150,17 @@ fn types() -> [pgrx::PgOid; 6] {
     .map(pgrx::PgOid::from)
 }
 
-fn statement(segment: usize) -> String {
+fn statement(segment: usize, arbiter: Arbiter) -> String {
+    let target = match arbiter {
+        Arbiter::Column => "(digest)".to_owned(),
+        Arbiter::Constraint => format!("ON CONSTRAINT outcome_{segment}_pkey"),
+    };
     format!(
         "INSERT INTO idempotence.outcome_{segment} AS o
                 (digest, session, recorded_at, expires_at, recorded_by, class, key)
          SELECT k.digest, $4, $5, k.expires_at, $6::pg_catalog.regrole, 's', k.key
          FROM ROWS FROM (pg_catalog.unnest($1), pg_catalog.unnest($2), pg_catalog.unnest($3)) AS k (digest, key, expires_at)
-         ON CONFLICT (digest) DO UPDATE
+         ON CONFLICT {target} DO UPDATE
             SET recorded_at = EXCLUDED.recorded_at, expires_at = EXCLUDED.expires_at, recorded_by = EXCLUDED.recorded_by
             WHERE o.expires_at OPERATOR(pg_catalog.<=) $5
          RETURNING digest"
@@ -172,7 +169,7 @@ fn statement(segment: usize) -> String {
 
 /// Whether the key has an outcome there that lives, once whoever is at work on it has ended.
 fn stands_in(table: &Rel, index: Index, session: &Standing, key: &Key<'_>, now_us: i64) -> Result<bool, Error> {
-    let keys = || [rel::uuid_equals(1, &key.digest.0)];
+    let keys = || [uuid_equals(1, &key.digest.0)];
     loop {
         match table.find_dirty(index, &mut keys()) {
             Dirty::Nothing => return Ok(false),
@@ -190,10 +187,10 @@ fn stands_in(table: &Rel, index: Index, session: &Standing, key: &Key<'_>, now_u
 
 const EXPIRES_AT: usize = 3;
 
-fn take_back(table: &Rel, index: Index, key: &Key<'_>) {
-    let keys = &mut [rel::uuid_equals(1, &key.digest.0)];
-    let ours = table.find(Some(index), keys, Snapshot::Itself, |row: &Tuple<'_, 10>| row.is_ours().then(|| row.at()));
-    if let Some(at) = ours {
+fn take_back<'rel>(table: &'rel Rel, index: Index, key: &Key<'_>) {
+    let keys = &mut [uuid_equals(1, &key.digest.0)];
+    let ours = |row: &Tuple<'rel, 10>| row.is_ours().then(|| row.at());
+    if let Some(at) = table.find(Some(index), keys, Snapshot::Itself, ours) {
         table.delete(at);
     }
 }

@@ -6,7 +6,8 @@ use crate::domain::liveness::runs_out_at;
 use crate::pg;
 use crate::store::cache::{Index, Table};
 use crate::store::client::{Client, order_letter, order_of_letter};
-use crate::store::rel::{self, Access, Rel, Snapshot, Tuple};
+use crate::store::rel::{Access, Rel, Snapshot};
+use crate::store::tuple::{Tid, Tuple, oid_equals, text_equals, uuid_equals};
 use pgrx::datum::IntoDatum;
 use pgrx::pg_sys;
 use uuid::Uuid;
@@ -28,8 +29,6 @@ pub struct Live {
     pub client: Client,
     /// When its last sign of life was written.
     pub last_seen: i64,
-    /// Its row.
-    pub at: pg_sys::ItemPointerData,
 }
 
 /// The session's row, if it is there.
@@ -37,21 +36,25 @@ pub fn find(id: &SessionId) -> Option<Live> {
     if pg::in_recovery() {
         return None;
     }
-    let table = Rel::open(Table::SessionLive, Access::Read);
-    table.find_changing(Index::SessionLive, &mut [rel::uuid_equals(ID as i16 + 1, id)], read)
+    find_in(&Rel::open(Table::SessionLive, Access::Read), id).map(|(live, _)| live)
+}
+
+fn find_in<'rel>(table: &'rel Rel, id: &SessionId) -> Option<(Live, Tid<'rel>)> {
+    let read = |row: &Columns<'rel>| Some((read(row)?, row.at()));
+    table.find_changing(Index::SessionLive, &mut [uuid_equals(ID as i16 + 1, id)], read)
 }
 
 /// The session of an owner's client.
 pub fn find_by_client(owner: pg_sys::Oid, client: &str) -> Option<Live> {
     let table = Rel::open(Table::SessionLive, Access::Read);
-    let keys = &mut [rel::oid_equals(OWNER as i16 + 1, owner), rel::text_equals(CLIENT as i16 + 1, client)];
+    let keys = &mut [oid_equals(OWNER as i16 + 1, owner), text_equals(CLIENT as i16 + 1, client)];
     table.find_changing(Index::SessionLiveClient, keys, read)
 }
 
 /// The session that an owner registered under this id.
 pub fn find_by_request_id(owner: pg_sys::Oid, request_id: &SessionId) -> Option<Live> {
     let table = Rel::open(Table::SessionLive, Access::Read);
-    let keys = &mut [rel::uuid_equals(REQUEST_ID as i16 + 1, request_id)];
+    let keys = &mut [uuid_equals(REQUEST_ID as i16 + 1, request_id)];
     table.find_changing(Index::SessionLiveRequestId, keys, |row| read(row).filter(|live| live.client.owner == owner))
 }
 
@@ -59,7 +62,7 @@ pub fn find_by_request_id(owner: pg_sys::Oid, request_id: &SessionId) -> Option<
 pub fn count(owner: pg_sys::Oid) -> i64 {
     let now_us = pg::now_us();
     let table = Rel::open(Table::SessionLive, Access::Read);
-    let keys = &mut [rel::oid_equals(OWNER as i16 + 1, owner)];
+    let keys = &mut [oid_equals(OWNER as i16 + 1, owner)];
     let mut count = 0;
     table.find(Some(Index::SessionLiveClient), keys, Snapshot::LatestMvcc, |row: &Columns<'_>| -> Option<()> {
         count += i64::from(runs_out_at(row.int8(LAST_SEEN)?, row.interval_us(TIMEOUT)?) > now_us);
@@ -83,7 +86,6 @@ fn read(row: &Columns<'_>) -> Option<Live> {
             created_at: row.int8(CREATED_AT)?,
         },
         last_seen: row.int8(LAST_SEEN)?,
-        at: row.at(),
     })
 }
 
@@ -106,17 +108,21 @@ pub fn try_lock() -> bool {
     Rel::try_lock(Table::SessionLive)
 }
 
-/// Puts a session to work, or back to work.
-pub fn insert(client: &Client, last_seen: i64) {
-    Rel::open(Table::SessionLive, Access::Write).insert(&columns(client, last_seen));
+/// Puts a session to work, or back to work, or writes its sign of life. The caller holds the session's lock
+/// alone, or the lock of its sign of life.
+pub fn save(client: &Client, last_seen: i64) {
+    let table = Rel::open(Table::SessionLive, Access::Write);
+    let columns = columns(client, last_seen);
+    match find_in(&table, &client.id) {
+        Some((_, at)) => table.update(at, &columns),
+        None => table.insert(&columns),
+    }
 }
 
-/// Writes a sign of life. The caller holds the lock for it.
-pub fn touch(live: &Live, last_seen: i64) {
-    Rel::open(Table::SessionLive, Access::Write).update(live.at, &columns(&live.client, last_seen));
-}
-
-/// Takes a session from work. The caller holds its lock alone.
-pub fn delete(live: &Live) {
-    Rel::open(Table::SessionLive, Access::Write).delete(live.at);
+/// Takes a session from work, if it is there. The caller holds its lock alone.
+pub fn delete(id: &SessionId) {
+    let table = Rel::open(Table::SessionLive, Access::Write);
+    if let Some((_, at)) = find_in(&table, id) {
+        table.delete(at);
+    }
 }

@@ -1,8 +1,7 @@
 //! The only code that touches our tables: one file per table.
 //!
-//! Tables are read and written through PostgreSQL's own catalog access (`systable_*`,
-//! `CatalogTuple*`), which serves any table that has neither triggers nor constraints beyond its
-//! indexes. No ACL is checked on this way: whoever calls in here has checked the right to the session
+//! Tables are scanned by direct access (`systable_*`, see `rel.rs`) and written directly or by SQL (see
+//! `write.rs`). No ACL is checked on this way: whoever calls in here has checked the right to the session
 //! before (see `session::check_owner`).
 
 pub mod audit;
@@ -24,3 +23,7 @@ pub mod session;
 pub mod sql;
 pub mod stream;
 pub mod swept;
+pub mod tuple;
+mod write;
+
+pub use write::{as_ours, is_ours};

@@ -6,8 +6,9 @@ use crate::domain::decision::{Fingerprint, OutcomeFacts};
 use crate::domain::identity::{Digest, SessionId};
 use crate::error::{Error, Name};
 use crate::pg::{self, Jsonb};
-use crate::store::rel::{self, Access, Rel, Snapshot, Tuple};
+use crate::store::rel::{Access, Rel, Snapshot};
 use crate::store::segment::{self, SEGMENTS};
+use crate::store::tuple::{Tid, Tuple, uuid_equals};
 use pgrx::pg_sys;
 
 const DIGEST: usize = 0;
@@ -71,7 +72,6 @@ impl Outcome {
 pub struct Found {
     /// What it says.
     pub outcome: Outcome,
-    at: pg_sys::ItemPointerData,
     /// Whether the transaction's snapshot sees it.
     pub visible: bool,
 }
@@ -104,16 +104,24 @@ pub fn find(wanted: &Wanted<'_>, asked_at: i64, snapshot: Snapshot) -> Result<Op
 }
 
 fn find_in(number: usize, wanted: &Wanted<'_>, snapshot: Snapshot) -> Result<Option<Found>, Error> {
-    find_in_open(&Rel::open(SEGMENTS[number].0, Access::Read), number, wanted, snapshot)
+    let table = Rel::open(SEGMENTS[number].0, Access::Read);
+    let found = find_in_open(&table, number, wanted, snapshot)?;
+    Ok(found.map(|(found, _)| found))
 }
 
-fn find_in_open(table: &Rel, number: usize, wanted: &Wanted<'_>, snapshot: Snapshot) -> Result<Option<Found>, Error> {
+fn find_in_open<'rel>(
+    table: &'rel Rel,
+    number: usize,
+    wanted: &Wanted<'_>,
+    snapshot: Snapshot,
+) -> Result<Option<(Found, Tid<'rel>)>, Error> {
     if table.is_empty() {
         return Ok(None);
     }
     let index = SEGMENTS[number].1;
-    let keys = &mut [rel::uuid_equals(DIGEST as i16 + 1, &wanted.digest.0)];
-    table.find(Some(index), keys, snapshot, |row: &Columns<'_>| Some(read(row, number, wanted))).transpose()
+    let keys = &mut [uuid_equals(DIGEST as i16 + 1, &wanted.digest.0)];
+    let read = |row: &Columns<'rel>| Some(read(row, number, wanted).map(|found| (found, row.at())));
+    table.find(Some(index), keys, snapshot, read).transpose()
 }
 
 fn read(row: &Columns<'_>, segment: usize, wanted: &Wanted<'_>) -> Result<Found, Error> {
@@ -136,7 +144,6 @@ fn read(row: &Columns<'_>, segment: usize, wanted: &Wanted<'_>) -> Result<Found,
             recorded_at: row.int8(RECORDED_AT).ok_or_else(broken)?,
             expires_at: Some(row.int8(EXPIRES_AT).ok_or_else(broken)?),
         },
-        at: row.at(),
         visible: row.visible(),
     })
 }
@@ -151,8 +158,8 @@ pub fn clear(wanted: &Wanted<'_>) -> Result<Option<Class>, Error> {
         // Looked for again under the lock that keeps the segment from being emptied and filled anew: by
         // then another's row could stand in the place.
         let table = Rel::open(SEGMENTS[number].0, Access::Write);
-        if let Some(found) = find_in_open(&table, number, wanted, Snapshot::Itself)? {
-            table.delete(found.at);
+        if let Some((found, at)) = find_in_open(&table, number, wanted, Snapshot::Itself)? {
+            table.delete(at);
             cleared = Some(found.outcome.class);
         }
     }

@@ -1,7 +1,11 @@
-//! An open table of ours, its scans and its writes.
+//! An open table of ours, its locks and its scans. What is written goes through `write.rs`.
+//!
+//! Whoever writes a row opens the table to write first, and finds the row after that.
 
+use crate::lock;
 use crate::pg;
 use crate::store::cache::{self, Table};
+use crate::store::tuple::Tuple;
 use pgrx::pg_sys;
 
 /// How a table is opened, and what happens to its lock when it is closed.
@@ -15,22 +19,23 @@ pub enum Access {
 
 /// An open table.
 pub struct Rel {
-    rel: pg_sys::Relation,
-    access: Access,
+    pub(super) rel: pg_sys::Relation,
+    pub(super) table: Table,
+    pub(super) access: Access,
 }
 
 impl Rel {
     /// Opens a table. Taking its lock also takes in what others have changed about it.
     pub fn open(table: Table, access: Access) -> Rel {
-        let mode = match access {
-            Access::Read => pg_sys::AccessShareLock,
-            Access::Write => pg_sys::RowExclusiveLock,
-        };
         loop {
-            // SAFETY: the oid is that of our table, or of none if that was dropped meanwhile.
-            let rel = unsafe { pg_sys::try_table_open(cache::oid(table), mode as i32) };
+            let oid = cache::oid(table);
+            let rel = match access {
+                // SAFETY: the oid is that of our table, or of none if that was dropped meanwhile.
+                Access::Read => unsafe { pg_sys::try_table_open(oid, pg_sys::AccessShareLock as i32) },
+                Access::Write => open_to_write(oid),
+            };
             if !rel.is_null() {
-                return Rel { rel, access };
+                return Rel { rel, table, access };
             }
             // Asking for the lock took in the message that the table is gone; so the next look tells
             // where the new one is, or that there is none.
@@ -40,7 +45,7 @@ impl Rel {
 
     /// Takes the lock to write a table, to the end of the transaction, if nobody is in the way.
     pub fn try_lock(table: Table) -> bool {
-        try_lock(cache::oid(table), pg_sys::RowExclusiveLock)
+        lock::as_transaction(|| try_lock(cache::oid(table), pg_sys::RowExclusiveLock))
     }
 
     /// Whether it has no page, and so no row: cheaper to ask than to search its index.
@@ -61,12 +66,12 @@ impl Rel {
     }
 
     /// Runs `visit` on each row that matches the keys under the snapshot, until it gives something.
-    pub fn find<const N: usize, T>(
-        &self,
+    pub fn find<'rel, const N: usize, T>(
+        &'rel self,
         index: Option<cache::Index>,
         keys: &mut [pg_sys::ScanKeyData],
         snapshot: Snapshot,
-        mut visit: impl FnMut(&Tuple<'_, N>) -> Option<T>,
+        mut visit: impl FnMut(&Tuple<'rel, N>) -> Option<T>,
     ) -> Option<T> {
         let index_oid = index.map_or(pg_sys::InvalidOid, cache::index_oid);
         // SAFETY: relation, index and keys belong together; the snapshots are registered or static for the
@@ -108,11 +113,11 @@ impl Rel {
 
     /// As [`Rel::find`], for rows that may change under one's eyes: what the cheaper snapshot misses is
     /// looked for again with the other, since it may be just being updated.
-    pub fn find_changing<const N: usize, T>(
-        &self,
+    pub fn find_changing<'rel, const N: usize, T>(
+        &'rel self,
         index: cache::Index,
         keys: &mut [pg_sys::ScanKeyData],
-        mut visit: impl FnMut(&Tuple<'_, N>) -> Option<T>,
+        mut visit: impl FnMut(&Tuple<'rel, N>) -> Option<T>,
     ) -> Option<T> {
         // A scan writes in its keys.
         let mut again = keys.to_vec();
@@ -153,47 +158,6 @@ impl Rel {
             found
         }
     }
-
-    /// Inserts a row and makes it seen by the commands that follow.
-    pub fn insert(&self, columns: &[Option<pg_sys::Datum>]) {
-        self.with_tuple(columns, |rel, tuple| {
-            // SAFETY: the tuple was formed for this table.
-            unsafe { pg_sys::CatalogTupleInsert(rel, tuple) }
-        });
-    }
-
-    /// Puts a row in another's place.
-    pub fn update(&self, mut at: pg_sys::ItemPointerData, columns: &[Option<pg_sys::Datum>]) {
-        self.with_tuple(columns, |rel, tuple| {
-            // SAFETY: the tuple was formed for this table, and `at` is a row of it that the caller's
-            // advisory lock keeps others from changing.
-            unsafe { pg_sys::CatalogTupleUpdate(rel, &mut at, tuple) }
-        });
-    }
-
-    /// Deletes a row.
-    pub fn delete(&self, mut at: pg_sys::ItemPointerData) {
-        debug_assert!(self.access == Access::Write);
-        // SAFETY: as in update(). The counter makes a row deletable that this very command inserted.
-        unsafe {
-            pg_sys::CommandCounterIncrement();
-            pg_sys::CatalogTupleDelete(self.rel, &mut at);
-            pg_sys::CommandCounterIncrement();
-        }
-    }
-
-    fn with_tuple(&self, columns: &[Option<pg_sys::Datum>], write: impl FnOnce(pg_sys::Relation, pg_sys::HeapTuple)) {
-        debug_assert!(self.access == Access::Write);
-        let (mut values, mut nulls) = pg::split(columns);
-        // SAFETY: values and nulls have one element a column of the table's row, checked here.
-        unsafe {
-            assert_eq!(columns.len(), (*(*self.rel).rd_att).natts as usize);
-            let tuple = pg_sys::heap_form_tuple((*self.rel).rd_att, values.as_mut_ptr(), nulls.as_mut_ptr());
-            write(self.rel, tuple);
-            pg_sys::heap_freetuple(tuple);
-            pg_sys::CommandCounterIncrement();
-        }
-    }
 }
 
 impl Drop for Rel {
@@ -208,6 +172,22 @@ impl Drop for Rel {
         };
         // SAFETY: opened in open(), closed once.
         unsafe { pg_sys::table_close(self.rel, release as i32) }
+    }
+}
+
+/// Opens a table with the lock to write it, which belongs to the transaction: with the running portal as
+/// its owner, a cursor that fails inside a savepoint would take the lock away, while what was written
+/// before it stands. `null`: the table is gone.
+fn open_to_write(oid: pg_sys::Oid) -> pg_sys::Relation {
+    let mode = pg_sys::RowExclusiveLock as i32;
+    // SAFETY: a lock may be asked for by any oid; the table is opened under it.
+    unsafe {
+        lock::as_transaction(|| pg_sys::LockRelationOid(oid, mode));
+        let rel = pg_sys::try_table_open(oid, pg_sys::NoLock as i32);
+        if rel.is_null() {
+            lock::as_transaction(|| pg_sys::UnlockRelationOid(oid, mode));
+        }
+        rel
     }
 }
 
@@ -269,164 +249,4 @@ pub enum Snapshot {
     /// A fresh MVCC snapshot, for rows that may change under one's eyes. Every version of a row is
     /// fetched and then held against the snapshot, so that this too takes no predicate locks.
     LatestMvcc,
-}
-
-/// A row of `N` columns, valid until the scan goes on.
-pub struct Tuple<'a, const N: usize> {
-    tuple: &'a pg_sys::HeapTupleData,
-    values: [pg_sys::Datum; N],
-    nulls: [bool; N],
-}
-
-impl<const N: usize> Tuple<'_, N> {
-    /// # Safety
-    /// `tuple` must be a valid row of the table that `shape` describes.
-    unsafe fn read<'a>(tuple: pg_sys::HeapTuple, shape: pg_sys::TupleDesc) -> Tuple<'a, N> {
-        let mut values = [pg_sys::Datum::null(); N];
-        let mut nulls = [true; N];
-        // SAFETY: the arrays have as many elements as the table has columns, checked here.
-        unsafe {
-            assert_eq!((*shape).natts as usize, N, "the table has the columns that this library was made for");
-            pg_sys::heap_deform_tuple(tuple, shape, values.as_mut_ptr(), nulls.as_mut_ptr());
-            Tuple { tuple: &*tuple, values, nulls }
-        }
-    }
-
-    /// Where the row is.
-    pub fn at(&self) -> pg_sys::ItemPointerData {
-        self.tuple.t_self
-    }
-
-    /// Whether the transaction's snapshot sees the row, see [`pg::snapshot_sees`].
-    pub fn visible(&self) -> bool {
-        // SAFETY: a valid tuple has a header.
-        pg::snapshot_sees(unsafe { pg_sys::htup::HeapTupleHeaderGetXmin(self.tuple.t_data) })
-    }
-
-    /// Whether this transaction, not yet committed, wrote the row.
-    pub fn is_ours(&self) -> bool {
-        // SAFETY: as above.
-        unsafe { pg_sys::TransactionIdIsCurrentTransactionId(pg_sys::htup::HeapTupleHeaderGetXmin(self.tuple.t_data)) }
-    }
-
-    /// A column's value; `None` where it is null.
-    pub fn datum(&self, column: usize) -> Option<pg_sys::Datum> {
-        (!self.nulls[column]).then_some(self.values[column])
-    }
-
-    /// A bigint, timestamptz or count.
-    pub fn int8(&self, column: usize) -> Option<i64> {
-        self.datum(column).map(|datum| datum.value() as i64)
-    }
-
-    /// An integer.
-    pub fn int4(&self, column: usize) -> Option<i32> {
-        self.datum(column).map(|datum| datum.value() as i32)
-    }
-
-    /// A smallint.
-    pub fn int2(&self, column: usize) -> Option<i16> {
-        self.datum(column).map(|datum| datum.value() as i16)
-    }
-
-    /// A `"char"`.
-    pub fn char(&self, column: usize) -> Option<u8> {
-        self.datum(column).map(|datum| datum.value() as u8)
-    }
-
-    /// A boolean.
-    pub fn bool(&self, column: usize) -> Option<bool> {
-        self.datum(column).map(|datum| datum.value() as u8 != 0)
-    }
-
-    /// A role.
-    pub fn oid(&self, column: usize) -> Option<pg_sys::Oid> {
-        self.datum(column).map(|datum| pg_sys::Oid::from(datum.value() as u32))
-    }
-
-    /// A uuid.
-    pub fn uuid(&self, column: usize) -> Option<[u8; 16]> {
-        // SAFETY: a uuid is passed as a pointer to its 16 bytes, in the row.
-        self.datum(column).map(|datum| unsafe { *datum.cast_mut_ptr::<[u8; 16]>() })
-    }
-
-    /// A text, copied.
-    pub fn text(&self, column: usize) -> Option<String> {
-        // SAFETY: a text is a varlena; the database's encoding is UTF-8, checked at CREATE EXTENSION.
-        self.datum(column).and_then(|datum| unsafe { <String as pgrx::FromDatum>::from_datum(datum, false) })
-    }
-
-    /// A bytea, copied.
-    pub fn bytes(&self, column: usize) -> Option<Vec<u8>> {
-        // SAFETY: a bytea is a varlena.
-        self.datum(column).and_then(|datum| unsafe { <Vec<u8> as pgrx::FromDatum>::from_datum(datum, false) })
-    }
-
-    /// An interval, in microseconds.
-    pub fn interval_us(&self, column: usize) -> Option<i64> {
-        // SAFETY: an interval is passed as a pointer to its value, in the row.
-        let interval = self
-            .datum(column)
-            .and_then(|datum| unsafe { <pgrx::datum::Interval as pgrx::FromDatum>::from_datum(datum, false) })?;
-        pg::interval_us(&interval)
-    }
-
-    /// A jsonb, copied out of the row and its TOAST table.
-    pub fn jsonb(&self, column: usize) -> Option<pg::Jsonb> {
-        // SAFETY: a jsonb column, whose table the scan keeps open and locked.
-        self.datum(column).map(|datum| unsafe { pg::Jsonb::copied(datum) })
-    }
-
-    /// Whether a text column holds just these bytes. A key is short, but in a long row the toaster may
-    /// have compressed it all the same, or moved it out.
-    pub fn text_is(&self, column: usize, value: &str) -> bool {
-        // SAFETY: a text is a varlena, whose table the scan keeps open and locked; what is neither
-        // compressed nor moved out comes back as it is.
-        self.datum(column).is_some_and(|datum| unsafe {
-            let text = pg_sys::pg_detoast_datum_packed(datum.cast_mut_ptr());
-            pgrx::varlena::varlena_to_byte_slice(text) == value.as_bytes()
-        })
-    }
-}
-
-/// The key `column = value` for a uuid column; columns count from 1 here, as PostgreSQL's do.
-pub fn uuid_equals(column: i16, value: &[u8; 16]) -> pg_sys::ScanKeyData {
-    equals(column, pg_sys::F_UUID_EQ, pg::uuid(value))
-}
-
-/// The key `column = value` for a text column in collation "C".
-pub fn text_equals(column: i16, value: &str) -> pg_sys::ScanKeyData {
-    equals(column, pg_sys::F_TEXTEQ, pg::text(value))
-}
-
-/// The key `column = value` for an integer column.
-pub fn int4_equals(column: i16, value: i32) -> pg_sys::ScanKeyData {
-    equals(column, pg_sys::F_INT4EQ, value.into())
-}
-
-/// The key `column = value` for a role's column.
-pub fn oid_equals(column: i16, value: pg_sys::Oid) -> pg_sys::ScanKeyData {
-    equals(column, pg_sys::F_OIDEQ, value.into())
-}
-
-/// The key `column IS NULL`.
-pub fn is_null(column: i16) -> pg_sys::ScanKeyData {
-    let flags = (pg_sys::SK_ISNULL | pg_sys::SK_SEARCHNULL) as i32;
-    let none = pg_sys::InvalidOid;
-    // SAFETY: fills the whole key; such a one has neither function nor value.
-    unsafe {
-        let mut key = std::mem::zeroed();
-        let (no_strategy, no_value) = (0, pg_sys::Datum::null());
-        pg_sys::ScanKeyEntryInitialize(&mut key, flags, column, no_strategy, none, none, none, no_value);
-        key
-    }
-}
-
-fn equals(column: i16, function: u32, value: pg_sys::Datum) -> pg_sys::ScanKeyData {
-    // SAFETY: ScanKeyInit() fills the whole key, with the function that compares this type.
-    unsafe {
-        let mut key = std::mem::zeroed();
-        pg_sys::ScanKeyInit(&mut key, column, pg_sys::BTEqualStrategyNumber as u16, function.into(), value);
-        key
-    }
 }

@@ -8,7 +8,8 @@ use crate::error::Error;
 use crate::pg::{self, Jsonb};
 use crate::store::cache::{Index, Table};
 use crate::store::outcome::{Class, Outcome};
-use crate::store::rel::{self, Access, Rel, Snapshot, Tuple};
+use crate::store::rel::{Access, Rel, Snapshot};
+use crate::store::tuple::{Tid, Tuple, int4_equals, text_equals, uuid_equals};
 use pgrx::pg_sys;
 use uuid::Uuid;
 
@@ -43,7 +44,6 @@ pub struct Reply {
     pub kept: Kept,
     /// Its outcome, if it is the one wanted and was not dropped.
     pub outcome: Option<Outcome>,
-    at: pg_sys::ItemPointerData,
 }
 
 /// Whose outcome is wanted along with what is kept.
@@ -70,15 +70,27 @@ impl Wanted {
 /// What is kept in a slot; with its outcome if that is wanted.
 pub fn in_slot(of: StreamOf<'_>, slot: i32, wanted: Wanted, snapshot: Snapshot) -> Result<Option<Reply>, Error> {
     let table = Rel::open(Table::Reply, Access::Read);
+    let found = find_in_slot(&table, of, slot, wanted, snapshot)?;
+    Ok(found.map(|(reply, _)| reply))
+}
+
+fn find_in_slot<'rel>(
+    table: &'rel Rel,
+    of: StreamOf<'_>,
+    slot: i32,
+    wanted: Wanted,
+    snapshot: Snapshot,
+) -> Result<Option<(Reply, Tid<'rel>)>, Error> {
     if table.is_empty() {
         return Ok(None);
     }
     let keys = &mut [
-        rel::uuid_equals(SESSION as i16 + 1, of.session),
-        rel::text_equals(STREAM as i16 + 1, of.stream),
-        rel::int4_equals(SLOT as i16 + 1, slot),
+        uuid_equals(SESSION as i16 + 1, of.session),
+        text_equals(STREAM as i16 + 1, of.stream),
+        int4_equals(SLOT as i16 + 1, slot),
     ];
-    table.find(Some(Index::Reply), keys, snapshot, |row: &Columns<'_>| Some(read(row, of, wanted))).transpose()
+    let read = |row: &Columns<'rel>| Some(read(row, of, wanted).map(|reply| (reply, row.at())));
+    table.find(Some(Index::Reply), keys, snapshot, read).transpose()
 }
 
 /// What is kept in a stream; with the outcome wanted.
@@ -88,7 +100,7 @@ pub fn in_stream(of: StreamOf<'_>, wanted: Wanted, snapshot: Snapshot) -> Result
     if table.is_empty() {
         return Ok(replies);
     }
-    let keys = &mut [rel::uuid_equals(SESSION as i16 + 1, of.session), rel::text_equals(STREAM as i16 + 1, of.stream)];
+    let keys = &mut [uuid_equals(SESSION as i16 + 1, of.session), text_equals(STREAM as i16 + 1, of.stream)];
     table
         .find(Some(Index::Reply), keys, snapshot, |row: &Columns<'_>| match read(row, of, wanted) {
             Ok(reply) => {
@@ -127,7 +139,7 @@ fn read(row: &Columns<'_>, of: StreamOf<'_>, wanted: Wanted) -> Result<Reply, Er
     };
     let slot = row.int4(SLOT).ok_or_else(broken)?;
     let kept = Kept { range, slot, answers: class.is_some(), visible: row.visible() };
-    Ok(Reply { kept, outcome, at: row.at() })
+    Ok(Reply { kept, outcome })
 }
 
 /// Writes a reply, over the one that its slot keeps.
@@ -138,10 +150,9 @@ pub fn save(of: StreamOf<'_>, slot: i32, range: Range, outcome: &Outcome) -> Res
     columns[FINGERPRINT] = outcome.fingerprint.as_ref().map(pg::uuid);
     columns[RESPONSE] = outcome.response.map(Jsonb::datum);
     debug_assert!(columns[TOKEN].is_none(), "only a leased claim has a token");
-    let earlier = in_slot(of, slot, Wanted::None, Snapshot::Itself)?;
     let table = Rel::open(Table::Reply, Access::Write);
-    match earlier {
-        Some(earlier) => table.update(earlier.at, &columns),
+    match find_in_slot(&table, of, slot, Wanted::None, Snapshot::Itself)? {
+        Some((_, earlier)) => table.update(earlier, &columns),
         None => table.insert(&columns),
     }
     Ok(())
@@ -151,12 +162,13 @@ pub fn save(of: StreamOf<'_>, slot: i32, range: Range, outcome: &Outcome) -> Res
 /// The caller has its slot's lock; the reply may have been written over before that was had.
 pub fn drop_response(of: StreamOf<'_>, reply: &Reply) -> Result<(), Error> {
     let Kept { range, slot, .. } = reply.kept;
-    let now = in_slot(of, slot, Wanted::None, Snapshot::Itself)?;
-    let Some(reply) = now.filter(|now| now.kept.range == range && now.kept.answers) else { return Ok(()) };
-    let mut columns = row(of, reply.kept.slot, reply.kept.range);
+    let table = Rel::open(Table::Reply, Access::Write);
+    let now = find_in_slot(&table, of, slot, Wanted::None, Snapshot::Itself)?;
+    let Some((_, at)) = now.filter(|(now, _)| now.kept.range == range && now.kept.answers) else { return Ok(()) };
+    let mut columns = row(of, slot, range);
     columns[RECORDED_AT] = Some(pg::now_us().into());
     columns[CLASS] = Some((DROPPED as i8).into());
-    Rel::open(Table::Reply, Access::Write).update(reply.at, &columns);
+    table.update(at, &columns);
     Ok(())
 }
 

@@ -27,6 +27,7 @@ use crate::store::segment::{
     self, CLOSED_AT, COLUMNS, CURRENT, Columns, KEEP_US, LOOKED_IN, LOOKED_TO, NUMBER, OPENED_AT, RESTORED, SEGMENTS,
 };
 use crate::store::sql;
+use crate::store::tuple::Tid;
 use pgrx::{IntoDatum, pg_sys};
 
 /// What one transaction of a step came to.
@@ -41,7 +42,7 @@ pub struct Progress {
 }
 
 /// A row of `segment`.
-struct Segment {
+struct Segment<'rel> {
     number: usize,
     current: bool,
     restored: bool,
@@ -49,11 +50,11 @@ struct Segment {
     closed_at: Option<i64>,
     keep_us: i64,
     looked: Look,
-    at: pg_sys::ItemPointerData,
+    at: Tid<'rel>,
     columns: [Option<pg_sys::Datum>; COLUMNS],
 }
 
-impl Segment {
+impl Segment<'_> {
     fn open(&self) -> Rel {
         Rel::open(SEGMENTS[self.number].0, Access::Read)
     }
@@ -73,12 +74,16 @@ impl Segment {
     }
 }
 
-/// The ring, opened to be changed. The caller holds the sweep's lock; the pointer and the current
-/// segment's `keep` change under that of the segments only.
-fn open() -> Result<(Rel, [Segment; 3]), Error> {
-    let ring = Rel::open(cache::Table::Segment, Access::Write);
-    let mut rows: Vec<Segment> = Vec::with_capacity(SEGMENTS.len());
-    ring.find(None, &mut [], Snapshot::LatestMvcc, |row: &Columns<'_>| -> Option<()> {
+/// Opens the ring to change it.
+fn open() -> Rel {
+    Rel::open(cache::Table::Segment, Access::Write)
+}
+
+/// The ring's rows. The caller holds the sweep's lock; the pointer and the current segment's `keep` change
+/// under that of the segments only.
+fn read<'rel>(ring: &'rel Rel) -> Result<[Segment<'rel>; 3], Error> {
+    let mut rows: Vec<Segment<'rel>> = Vec::with_capacity(SEGMENTS.len());
+    ring.find(None, &mut [], Snapshot::LatestMvcc, |row: &Columns<'rel>| -> Option<()> {
         rows.push(Segment {
             number: row.int2(NUMBER)?.try_into().ok()?,
             current: row.bool(CURRENT)?,
@@ -93,14 +98,15 @@ fn open() -> Result<(Rel, [Segment; 3]), Error> {
         None
     });
     rows.sort_by_key(|row| row.number);
-    let rows: [Segment; 3] = rows.try_into().map_err(|_| segment::lost())?;
+    let rows: [Segment<'rel>; 3] = rows.try_into().map_err(|_| segment::lost())?;
     let whole = rows.iter().enumerate().all(|(n, row)| row.number == n);
-    if whole && rows.iter().filter(|row| row.current).count() == 1 { Ok((ring, rows)) } else { Err(segment::lost()) }
+    if whole && rows.iter().filter(|row| row.current).count() == 1 { Ok(rows) } else { Err(segment::lost()) }
 }
 
 /// Notes of segments that were turned away from when surely nobody writes them any more.
 pub fn close() -> Result<Progress, Error> {
-    let (ring, rows) = open()?;
+    let ring = open();
+    let rows = read(&ring)?;
     let mut progress = Progress::default();
     for mut row in rows.into_iter().filter(|row| !row.current && row.closed_at.is_none()) {
         let table = cache::oid(SEGMENTS[row.number].0);
@@ -132,7 +138,8 @@ pub fn close() -> Result<Progress, Error> {
 pub fn turn() -> Result<Progress, Error> {
     let mut progress = Progress::default();
     let is_ours = lock::Tag::segments().try_acquire();
-    let (ring, mut rows) = open()?;
+    let ring = open();
+    let mut rows = read(&ring)?;
     let Some(current) = rows.iter().position(|row| row.current) else { return Err(segment::lost()) };
     let next = (current + 1) % rows.len();
     let now_us = pg::now_us();
@@ -174,7 +181,7 @@ pub fn turn() -> Result<Progress, Error> {
 }
 
 /// Once the retention was raised the first record would have to lift the keep, and others to wait for it.
-fn lift(ring: &Rel, current: &mut Segment) -> Result<(), Error> {
+fn lift(ring: &Rel, current: &mut Segment<'_>) -> Result<(), Error> {
     if current.keep_us >= guc::retention_us() + KEEP_SLACK_US {
         return Ok(());
     }
@@ -193,7 +200,7 @@ const CLOCK_US: i64 = 60_000_000;
 /// A moment that lies in the future was noted under a clock that was wrong, and has been set right: the
 /// ring would stand still until then. It counts as now; what was recorded under that clock is looked for
 /// before the segment is emptied.
-fn heed_clock(ring: &Rel, row: &mut Segment, progress: &mut Progress) {
+fn heed_clock(ring: &Rel, row: &mut Segment<'_>, progress: &mut Progress) {
     let now_us = pg::now_us();
     let is_ahead = |us: i64| us.saturating_sub(now_us) > CLOCK_US;
     if !is_ahead(row.opened_at) && !row.closed_at.is_some_and(is_ahead) {
@@ -215,7 +222,8 @@ fn heed_clock(ring: &Rel, row: &mut Segment, progress: &mut Progress) {
 
 /// Truncates the closed segments whose time has come.
 pub fn empty() -> Result<Progress, Error> {
-    let (ring, mut rows) = open()?;
+    let ring = open();
+    let mut rows = read(&ring)?;
     let mut progress = Progress::default();
     for row in rows.iter_mut().filter(|row| !row.current) {
         heed_clock(&ring, row, &mut progress);
@@ -243,7 +251,7 @@ pub fn empty() -> Result<Progress, Error> {
 
 /// Looks through some more of a segment whose time has come, and sees to it that it is kept until the last
 /// of what was found has expired. Whether it was looked through to its end.
-fn look_through(ring: &Rel, row: &mut Segment, progress: &mut Progress) -> Result<bool, Error> {
+fn look_through(ring: &Rel, row: &mut Segment<'_>, progress: &mut Progress) -> Result<bool, Error> {
     let Some(closed_at) = row.closed_at else { return Ok(false) };
     let table = row.open();
     if !row.is_over() && !row.looked.is_going_on(&table) {
@@ -287,7 +295,7 @@ const TRIES: u32 = 50;
 const PAUSE_US: i64 = 2_000;
 
 /// Takes what TRUNCATE takes, without waiting: all of it or nothing.
-fn lock_alone(row: &Segment) -> bool {
+fn lock_alone(row: &Segment<'_>) -> bool {
     for attempt in 0..TRIES {
         if attempt > 0 {
             pg::nap(PAUSE_US);

@@ -13,18 +13,18 @@ use crate::guc;
 use crate::lock::Tag;
 use crate::pg;
 use crate::store::cache::{self, Table};
-use crate::store::rel::{Access, Rel, Snapshot, Tuple};
+use crate::store::rel::{Access, Rel, Snapshot};
 use crate::store::session;
+use crate::store::tuple::{Tid, Tuple};
 use pgrx::datum::IntoDatum;
-use pgrx::pg_sys;
 
 const IN_USE_SINCE: usize = 0;
 const KEY: usize = 1;
 type Columns<'a> = Tuple<'a, 2>;
 
 /// A row.
-struct Row {
-    at: pg_sys::ItemPointerData,
+struct Row<'rel> {
+    at: Tid<'rel>,
     key: Secret,
     in_use: bool,
     committed: bool,
@@ -42,37 +42,38 @@ pub fn digest_of_lane(session: &SessionId, stream: &str, lane: Lane) -> Digest {
 
 /// Digests the name of anything else that is locked; also where there is no session yet, and no key in use.
 pub fn digest_of_parts(parts: &[&[u8]]) -> Digest {
-    let key = cache::with(|cache| cache.secret).unwrap_or_else(|| one_that_counts().key);
+    let key = cache::with(|cache| cache.secret).unwrap_or_else(|| one_that_counts(&read()).key);
     Digest::of_parts(&key, parts)
 }
 
 fn key() -> Secret {
-    let read = || {
-        let row = one_that_counts();
+    let look = || {
+        let table = read();
+        let row = one_that_counts(&table);
         if !row.in_use {
             // A request has a session, and whoever made that put a key to use: this is not the one.
             not_restored().raise();
         }
         (row.key, row.committed)
     };
-    cache::remembered(|cache| cache.secret, read, |cache, secret| cache.secret = Some(secret))
+    cache::remembered(|cache| cache.secret, look, |cache, secret| cache.secret = Some(secret))
 }
 
 /// Marks the key as in use, in the transaction that makes a session.
 pub fn put_in_use() -> Result<(), Error> {
-    if cache::with(|cache| cache.secret.is_some()) || one_that_counts().in_use {
+    if cache::with(|cache| cache.secret.is_some()) || one_that_counts(&read()).in_use {
         return Ok(());
     }
     if !Tag::secret().acquire(guc::wait_us()) {
         let what = "the making of the first session by another transaction".into();
         return Err(Error::WaitRanOut { what, hint: WAIT_BY_SETTING });
     }
-    let row = one_that_counts();
+    let table = Rel::open(Table::Secret, Access::Write);
+    let row = one_that_counts(&table);
     if !row.in_use {
         if session::any() {
             return Err(not_restored());
         }
-        let table = Rel::open(Table::Secret, Access::Write);
         table.update(row.at, &[Some(pg::now_us().into()), row.key.as_slice().into_datum()]);
         cache::invalidate();
     }
@@ -83,8 +84,12 @@ fn not_restored() -> Error {
     Error::Corrupted { message: "there are sessions, but table \"idempotence.secret\" has no key in use".into() }
 }
 
-fn one_that_counts() -> Row {
-    let (used, unused): (Vec<Row>, Vec<Row>) = rows().into_iter().partition(|row| row.in_use);
+fn read() -> Rel {
+    Rel::open(Table::Secret, Access::Read)
+}
+
+fn one_that_counts(table: &Rel) -> Row<'_> {
+    let (used, unused): (Vec<Row<'_>>, Vec<Row<'_>>) = rows(table).into_iter().partition(|row| row.in_use);
     // The same dump restored twice brings the same key twice.
     if used.windows(2).any(|pair| pair[0].key != pair[1].key) {
         let message = "table \"idempotence.secret\" has two keys in use".into();
@@ -96,10 +101,9 @@ fn one_that_counts() -> Row {
     }
 }
 
-fn rows() -> Vec<Row> {
-    let table = Rel::open(Table::Secret, Access::Read);
+fn rows<'rel>(table: &'rel Rel) -> Vec<Row<'rel>> {
     let mut rows = Vec::new();
-    table.find(None, &mut [], Snapshot::LatestMvcc, |row: &Columns<'_>| -> Option<()> {
+    table.find(None, &mut [], Snapshot::LatestMvcc, |row: &Columns<'rel>| -> Option<()> {
         rows.push(Row {
             at: row.at(),
             key: row.bytes(KEY)?.try_into().ok()?,

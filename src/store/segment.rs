@@ -14,7 +14,8 @@ use crate::domain::limits::KEEP_SLACK_US;
 use crate::error::{Error, WAIT_BY_SETTING};
 use crate::lock;
 use crate::store::cache::{self, Pointer, Table};
-use crate::store::rel::{Access, Rel, Snapshot, Tuple};
+use crate::store::rel::{Access, Rel, Snapshot};
+use crate::store::tuple::Tuple;
 
 /// The outcome tables, by segment number.
 pub const SEGMENTS: [(Table, cache::Index); 3] = [

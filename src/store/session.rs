@@ -8,7 +8,8 @@ use crate::guc;
 use crate::pg;
 use crate::store::cache::{self, Index, Table};
 use crate::store::client::Client;
-use crate::store::rel::{self, Access, Rel, Snapshot, Tuple};
+use crate::store::rel::{Access, Rel, Snapshot};
+use crate::store::tuple::{Tid, Tuple, text_equals};
 use pgrx::datum::IntoDatum;
 use pgrx::pg_sys;
 use std::rc::Rc;
@@ -106,7 +107,7 @@ impl Standing {
         cache::remembered(
             |cache| cache.sessions.get(name).map(|session| Some(Rc::clone(session))),
             || match find(name) {
-                Some((session, _, committed)) => (Some(Rc::new(session)), committed),
+                Some((session, committed)) => (Some(Rc::new(session)), committed),
                 // That there is none is not remembered: the names that are asked for have no bound.
                 None => (None, false),
             },
@@ -166,11 +167,22 @@ pub fn unknown(name: &str) -> Error {
     }
 }
 
-/// The session or its tombstone as it is now, where its row is, and whether that is committed.
-pub fn find(name: &str) -> Option<(Standing, pg_sys::ItemPointerData, bool)> {
+/// The session or its tombstone as it is now, and whether that is committed.
+pub fn find(name: &str) -> Option<(Standing, bool)> {
     let table = Rel::open(Table::Session, Access::Read);
-    let keys = &mut [rel::text_equals(NAME as i16 + 1, name)];
-    table.find(Some(Index::SessionName), keys, Snapshot::LatestMvcc, |row: &Columns<'_>| {
+    let found = find_in(&table, name)?;
+    Some((found.session, found.committed))
+}
+
+struct Found<'rel> {
+    session: Standing,
+    at: Tid<'rel>,
+    committed: bool,
+}
+
+fn find_in<'rel>(table: &'rel Rel, name: &str) -> Option<Found<'rel>> {
+    let keys = &mut [text_equals(NAME as i16 + 1, name)];
+    table.find(Some(Index::SessionName), keys, Snapshot::LatestMvcc, |row: &Columns<'rel>| {
         let session = Standing {
             id: row.uuid(ID)?,
             name: row.text(NAME)?,
@@ -182,15 +194,15 @@ pub fn find(name: &str) -> Option<(Standing, pg_sys::ItemPointerData, bool)> {
             created_at: row.int8(CREATED_AT)?,
             dropped_at: row.int8(ENDED_AT),
         };
-        Some((session, row.at(), !row.is_ours()))
+        Some(Found { session, at: row.at(), committed: !row.is_ours() })
     })
 }
 
 /// Saves a session: in the place of its former row, or as a new one. The caller holds its lock.
-pub fn save(session: &Standing, in_place_of: Option<pg_sys::ItemPointerData>) {
+pub fn save(session: &Standing) {
     let table = Rel::open(Table::Session, Access::Write);
-    match in_place_of {
-        Some(at) => table.update(at, &session.columns()),
+    match find_in(&table, &session.name) {
+        Some(former) => table.update(former.at, &session.columns()),
         None => table.insert(&session.columns()),
     }
     cache::invalidate();

@@ -2,9 +2,9 @@
 
 use crate::pg;
 use crate::store::cache::{Index, Table};
-use crate::store::rel::{self, Access, Rel, Tuple};
+use crate::store::rel::{Access, Rel};
 use crate::store::reply::StreamOf;
-use pgrx::pg_sys;
+use crate::store::tuple::{Tid, Tuple, text_equals, uuid_equals};
 
 const SESSION: usize = 0;
 const ACKED: usize = 1;
@@ -21,22 +21,23 @@ pub struct Marks {
     pub allocated: i64,
     /// Whether the transaction's snapshot sees the row.
     pub visible: bool,
-    /// The row, if there is one.
-    pub at: Option<pg_sys::ItemPointerData>,
 }
 
 /// What was said of a stream.
 pub fn find(of: StreamOf<'_>) -> Marks {
-    let table = Rel::open(Table::Stream, Access::Read);
+    let nothing = Marks { visible: true, ..Marks::default() };
+    find_in(&Rel::open(Table::Stream, Access::Read), of).map_or(nothing, |(marks, _)| marks)
+}
+
+fn find_in<'rel>(table: &'rel Rel, of: StreamOf<'_>) -> Option<(Marks, Tid<'rel>)> {
     if table.is_empty() {
-        return Marks { visible: true, ..Marks::default() };
+        return None;
     }
-    let keys = &mut [rel::uuid_equals(SESSION as i16 + 1, of.session), rel::text_equals(STREAM as i16 + 1, of.stream)];
-    let read = |row: &Columns<'_>| {
+    let keys = &mut [uuid_equals(SESSION as i16 + 1, of.session), text_equals(STREAM as i16 + 1, of.stream)];
+    table.find_changing(Index::Stream, keys, |row: &Columns<'rel>| {
         let (acked, allocated) = (row.int8(ACKED)?, row.int8(ALLOCATED)?);
-        Some(Marks { acked, allocated, visible: row.visible(), at: Some(row.at()) })
-    };
-    table.find_changing(Index::Stream, keys, read).unwrap_or(Marks { visible: true, ..Marks::default() })
+        Some((Marks { acked, allocated, visible: row.visible() }, row.at()))
+    })
 }
 
 /// Saves what was said; `marks` comes from [`find`], under the same lock.
@@ -44,8 +45,8 @@ pub fn save(of: StreamOf<'_>, marks: &Marks) {
     let columns =
         [Some(pg::uuid(of.session)), Some(marks.acked.into()), Some(marks.allocated.into()), Some(pg::text(of.stream))];
     let table = Rel::open(Table::Stream, Access::Write);
-    match marks.at {
-        Some(at) => table.update(at, &columns),
+    match find_in(&table, of) {
+        Some((_, at)) => table.update(at, &columns),
         None => table.insert(&columns),
     }
 }

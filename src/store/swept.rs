@@ -4,8 +4,8 @@
 use crate::pg;
 use crate::store::cache::Table;
 use crate::store::part::Place;
-use crate::store::rel::{Access, Rel, Snapshot, Tuple};
-use pgrx::pg_sys;
+use crate::store::rel::{Access, Rel, Snapshot};
+use crate::store::tuple::{Tid, Tuple};
 
 const DONE_AT: usize = 0;
 const PLACE: usize = 1;
@@ -18,7 +18,6 @@ pub struct Swept {
     pub done_at: i64,
     /// How far it has come since.
     pub place: Place,
-    at: pg_sys::ItemPointerData,
 }
 
 /// Gives a step's row; `None` after a crash, before the first time, and on a standby.
@@ -26,19 +25,22 @@ pub fn find(step: &str) -> Option<Swept> {
     if pg::in_recovery() {
         return None;
     }
-    Rel::open(Table::Sweep, Access::Read).find(None, &mut [], Snapshot::LatestMvcc, |row: &Columns<'_>| {
+    find_in(&Rel::open(Table::Sweep, Access::Read), step).map(|(swept, _)| swept)
+}
+
+fn find_in<'rel>(table: &'rel Rel, step: &str) -> Option<(Swept, Tid<'rel>)> {
+    table.find(None, &mut [], Snapshot::LatestMvcc, |row: &Columns<'rel>| {
         let (done_at, place) = (row.int8(DONE_AT)?, Place::of_number(row.int8(PLACE)?));
-        row.text_is(STEP, step).then(|| Swept { done_at, place, at: row.at() })
+        row.text_is(STEP, step).then(|| (Swept { done_at, place }, row.at()))
     })
 }
 
 /// Writes a step's row. The caller holds the sweep's lock.
 pub fn save(step: &str, done_at: i64, place: Place) {
     let columns = [Some(done_at.into()), Some(place.number().into()), Some(pg::text(step))];
-    let there = find(step);
     let table = Rel::open(Table::Sweep, Access::Write);
-    match there {
-        Some(there) => table.update(there.at, &columns),
+    match find_in(&table, step) {
+        Some((_, at)) => table.update(at, &columns),
         None => table.insert(&columns),
     }
 }

@@ -28,7 +28,7 @@ fn restore_one(id: &SessionId, last_seen: i64) -> bool {
     }
     match client::find(id) {
         Some(saved) if saved.ended.is_none() && live::find(id).is_none() => {
-            live::insert(&saved.client, last_seen);
+            live::save(&saved.client, last_seen);
             true
         }
         // Ended, or put to work by its own client, since it was found.

@@ -1,0 +1,202 @@
+//! A row that a scan found, its columns, and the keys that it is found by.
+
+use crate::error::Error;
+use crate::pg;
+use crate::store::rel::Rel;
+use pgrx::pg_sys;
+use std::marker::PhantomData;
+
+/// The place of a row in a table. It lives no longer than the table is open: VACUUM FULL and CLUSTER give
+/// the place to another row as soon as nobody has the table locked.
+#[derive(Clone, Copy)]
+pub struct Tid<'rel> {
+    tid: pg_sys::ItemPointerData,
+    rel: PhantomData<&'rel Rel>,
+}
+
+impl Tid<'_> {
+    /// As PostgreSQL takes it.
+    pub(super) fn get(self) -> pg_sys::ItemPointerData {
+        self.tid
+    }
+}
+
+/// A row of `N` columns of an open table, valid until the scan goes on.
+pub struct Tuple<'rel, const N: usize> {
+    tuple: *const pg_sys::HeapTupleData,
+    values: [pg_sys::Datum; N],
+    nulls: [bool; N],
+    rel: PhantomData<&'rel Rel>,
+}
+
+impl<'rel, const N: usize> Tuple<'rel, N> {
+    /// # Safety
+    /// `tuple` must be a valid row of the table that `shape` describes, and that table must be open for
+    /// as long as `'rel`. The scan must not go on while the result is used.
+    pub(super) unsafe fn read(tuple: pg_sys::HeapTuple, shape: pg_sys::TupleDesc) -> Tuple<'rel, N> {
+        let mut values = [pg_sys::Datum::null(); N];
+        let mut nulls = [true; N];
+        // SAFETY: the arrays have as many elements as the table has columns, checked here.
+        unsafe {
+            check_columns(shape, N);
+            pg_sys::heap_deform_tuple(tuple, shape, values.as_mut_ptr(), nulls.as_mut_ptr());
+        }
+        Tuple { tuple, values, nulls, rel: PhantomData }
+    }
+
+    /// Where the row is, for as long as the table is open.
+    pub fn at(&self) -> Tid<'rel> {
+        // SAFETY: the tuple is valid, see read().
+        Tid { tid: unsafe { (*self.tuple).t_self }, rel: PhantomData }
+    }
+
+    /// Whether the transaction's snapshot sees the row, see [`pg::snapshot_sees`].
+    pub fn visible(&self) -> bool {
+        pg::snapshot_sees(self.xmin())
+    }
+
+    /// Whether this transaction, not yet committed, wrote the row.
+    pub fn is_ours(&self) -> bool {
+        // SAFETY: looks into the transaction state.
+        unsafe { pg_sys::TransactionIdIsCurrentTransactionId(self.xmin()) }
+    }
+
+    fn xmin(&self) -> pg_sys::TransactionId {
+        // SAFETY: the tuple is valid, see read(), and so has a header.
+        unsafe { pg_sys::htup::HeapTupleHeaderGetXmin((*self.tuple).t_data) }
+    }
+
+    /// A column's value; `None` where it is null.
+    pub fn datum(&self, column: usize) -> Option<pg_sys::Datum> {
+        (!self.nulls[column]).then_some(self.values[column])
+    }
+
+    /// A bigint, timestamptz or count.
+    pub fn int8(&self, column: usize) -> Option<i64> {
+        self.datum(column).map(|datum| datum.value() as i64)
+    }
+
+    /// An integer.
+    pub fn int4(&self, column: usize) -> Option<i32> {
+        self.datum(column).map(|datum| datum.value() as i32)
+    }
+
+    /// A smallint.
+    pub fn int2(&self, column: usize) -> Option<i16> {
+        self.datum(column).map(|datum| datum.value() as i16)
+    }
+
+    /// A `"char"`.
+    pub fn char(&self, column: usize) -> Option<u8> {
+        self.datum(column).map(|datum| datum.value() as u8)
+    }
+
+    /// A boolean.
+    pub fn bool(&self, column: usize) -> Option<bool> {
+        self.datum(column).map(|datum| datum.value() as u8 != 0)
+    }
+
+    /// A role.
+    pub fn oid(&self, column: usize) -> Option<pg_sys::Oid> {
+        self.datum(column).map(|datum| pg_sys::Oid::from(datum.value() as u32))
+    }
+
+    /// A uuid.
+    pub fn uuid(&self, column: usize) -> Option<[u8; 16]> {
+        // SAFETY: a uuid is passed as a pointer to its 16 bytes, in the row.
+        self.datum(column).map(|datum| unsafe { *datum.cast_mut_ptr::<[u8; 16]>() })
+    }
+
+    /// A text, copied.
+    pub fn text(&self, column: usize) -> Option<String> {
+        // SAFETY: a text is a varlena; the database's encoding is UTF-8, checked at CREATE EXTENSION.
+        self.datum(column).and_then(|datum| unsafe { <String as pgrx::FromDatum>::from_datum(datum, false) })
+    }
+
+    /// A bytea, copied.
+    pub fn bytes(&self, column: usize) -> Option<Vec<u8>> {
+        // SAFETY: a bytea is a varlena.
+        self.datum(column).and_then(|datum| unsafe { <Vec<u8> as pgrx::FromDatum>::from_datum(datum, false) })
+    }
+
+    /// An interval, in microseconds.
+    pub fn interval_us(&self, column: usize) -> Option<i64> {
+        // SAFETY: an interval is passed as a pointer to its value, in the row.
+        let interval = self
+            .datum(column)
+            .and_then(|datum| unsafe { <pgrx::datum::Interval as pgrx::FromDatum>::from_datum(datum, false) })?;
+        pg::interval_us(&interval)
+    }
+
+    /// A jsonb, copied out of the row and its TOAST table.
+    pub fn jsonb(&self, column: usize) -> Option<pg::Jsonb> {
+        // SAFETY: a jsonb column, whose table the scan keeps open and locked.
+        self.datum(column).map(|datum| unsafe { pg::Jsonb::copied(datum) })
+    }
+
+    /// Whether a text column holds just these bytes. A key is short, but in a long row the toaster may
+    /// have compressed it all the same, or moved it out.
+    pub fn text_is(&self, column: usize, value: &str) -> bool {
+        // SAFETY: a text is a varlena, whose table the scan keeps open and locked; what is neither
+        // compressed nor moved out comes back as it is.
+        self.datum(column).is_some_and(|datum| unsafe {
+            let text = pg_sys::pg_detoast_datum_packed(datum.cast_mut_ptr());
+            pgrx::varlena::varlena_to_byte_slice(text) == value.as_bytes()
+        })
+    }
+}
+
+/// The key `column = value` for a uuid column; columns count from 1 here, as PostgreSQL's do.
+pub fn uuid_equals(column: i16, value: &[u8; 16]) -> pg_sys::ScanKeyData {
+    equals(column, pg_sys::F_UUID_EQ, pg::uuid(value))
+}
+
+/// The key `column = value` for a text column in collation "C".
+pub fn text_equals(column: i16, value: &str) -> pg_sys::ScanKeyData {
+    equals(column, pg_sys::F_TEXTEQ, pg::text(value))
+}
+
+/// The key `column = value` for an integer column.
+pub fn int4_equals(column: i16, value: i32) -> pg_sys::ScanKeyData {
+    equals(column, pg_sys::F_INT4EQ, value.into())
+}
+
+/// The key `column = value` for a role's column.
+pub fn oid_equals(column: i16, value: pg_sys::Oid) -> pg_sys::ScanKeyData {
+    equals(column, pg_sys::F_OIDEQ, value.into())
+}
+
+/// The key `column IS NULL`.
+pub fn is_null(column: i16) -> pg_sys::ScanKeyData {
+    let flags = (pg_sys::SK_ISNULL | pg_sys::SK_SEARCHNULL) as i32;
+    let none = pg_sys::InvalidOid;
+    // SAFETY: fills the whole key; such a one has neither function nor value.
+    unsafe {
+        let mut key = std::mem::zeroed();
+        let (no_strategy, no_value) = (0, pg_sys::Datum::null());
+        pg_sys::ScanKeyEntryInitialize(&mut key, flags, column, no_strategy, none, none, none, no_value);
+        key
+    }
+}
+
+fn equals(column: i16, function: u32, value: pg_sys::Datum) -> pg_sys::ScanKeyData {
+    // SAFETY: ScanKeyInit() fills the whole key, with the function that compares this type.
+    unsafe {
+        let mut key = std::mem::zeroed();
+        pg_sys::ScanKeyInit(&mut key, column, pg_sys::BTEqualStrategyNumber as u16, function.into(), value);
+        key
+    }
+}
+
+/// Refuses a table that somebody gave another number of columns.
+///
+/// # Safety
+/// `shape` must be valid.
+pub(super) unsafe fn check_columns(shape: pg_sys::TupleDesc, expected: usize) {
+    // SAFETY: as the caller warrants.
+    let found = unsafe { (*shape).natts } as usize;
+    if found != expected {
+        let message = format!("a table of schema \"idempotence\" has {found} columns instead of {expected}");
+        Error::Corrupted { message }.raise();
+    }
+}
