@@ -239,6 +239,11 @@ pub enum Error {
         /// The table.
         relation: String,
     },
+    /// 55000: library and tables are of two versions.
+    OtherVersion {
+        /// That of the tables.
+        tables: String,
+    },
     /// XX001: a row that cannot be there.
     Corrupted {
         /// What is wrong with it.

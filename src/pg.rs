@@ -2,7 +2,7 @@
 //! and caller here, and in the modules below types at the SQL boundary and bounded lock waits. All that
 //! differs between server versions is in these files.
 
-use pgrx::{Spi, pg_sys};
+use pgrx::{Spi, pg_sys, spi};
 use std::ffi::CStr;
 
 mod jsonb;
@@ -17,6 +17,56 @@ pub use wait::*;
 pub fn now_us() -> i64 {
     // SAFETY: reads the clock.
     unsafe { pg_sys::GetCurrentTimestamp() }
+}
+
+/// The version of our extension in this database; `None` where it is not there.
+pub fn extension_version() -> Option<String> {
+    const COLUMNS: usize = pg_sys::Natts_pg_extension as usize;
+    let mut values = [pg_sys::Datum::null(); COLUMNS];
+    let mut nulls = [true; COLUMNS];
+    // SAFETY: the catalog is open and locked during the scan, whose key is of the type of its column; the
+    // arrays have as many elements as the catalog has columns; the text is copied while the row is there.
+    unsafe {
+        let catalog = pg_sys::table_open(pg_sys::ExtensionRelationId, pg_sys::AccessShareLock as i32);
+        let mut key: pg_sys::ScanKeyData = std::mem::zeroed();
+        pg_sys::ScanKeyInit(
+            &mut key,
+            pg_sys::Anum_pg_extension_extname as i16,
+            pg_sys::BTEqualStrategyNumber as u16,
+            pg_sys::F_NAMEEQ.into(),
+            c"idempotence".as_ptr().into(),
+        );
+        let index = pg_sys::ExtensionNameIndexId.into();
+        let scan = pg_sys::systable_beginscan(catalog, index, true, std::ptr::null_mut(), 1, &mut key);
+        let row = pg_sys::systable_getnext(scan);
+        let version = (!row.is_null()).then(|| {
+            pg_sys::heap_deform_tuple(row, (*catalog).rd_att, values.as_mut_ptr(), nulls.as_mut_ptr());
+            let column = pg_sys::Anum_pg_extension_extversion as usize - 1;
+            <String as pgrx::FromDatum>::from_datum(values[column], nulls[column]).unwrap_or_default()
+        });
+        pg_sys::systable_endscan(scan);
+        pg_sys::table_close(catalog, pg_sys::AccessShareLock as i32);
+        version
+    }
+}
+
+/// Executes a command in an extension's script as if the script had ended: what is granted in a script
+/// counts as what the extension itself grants, which no dump saves.
+pub fn outside_of_script(command: &str) -> Result<(), spi::Error> {
+    /// Puts the state back, also when an error unwinds.
+    struct Script(bool);
+    impl Drop for Script {
+        fn drop(&mut self) {
+            // SAFETY: sets a variable of the backend to what it was.
+            unsafe { pg_sys::creating_extension = self.0 }
+        }
+    }
+
+    // SAFETY: a variable of the backend; ALTER EXTENSION sets it, and resets it however it ends.
+    let _script = Script(unsafe { pg_sys::creating_extension });
+    // SAFETY: as above.
+    unsafe { pg_sys::creating_extension = false };
+    Spi::run(command)
 }
 
 /// The role whose rights count: inside SECURITY DEFINER, the definer.

@@ -62,6 +62,20 @@ fn recorded(
     })()))
 }
 
+/// Has a script of the extension grant what roles had before by themselves.
+#[pg_extern(sql = r#"
+CREATE FUNCTION idempotence.keep_grant(command text) RETURNS void
+LANGUAGE c VOLATILE PARALLEL UNSAFE
+AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
+"#)]
+fn keep_grant(command: Option<&str>) {
+    let command = or_raise(required("command", command));
+    or_raise(pg::outside_of_script(command).map_err(|error| {
+        let message = format!("could not execute {command}");
+        Error::Invalid { message, detail: error.to_string(), hint: "It is for the extension's own scripts." }
+    }));
+}
+
 /// The setting, also in a session that has not loaded the library yet.
 #[pg_extern(sql = r#"
 CREATE FUNCTION idempotence.retention() RETURNS interval
@@ -91,9 +105,9 @@ CREATE FUNCTION idempotence.forget_cached() RETURNS trigger
 LANGUAGE c VOLATILE PARALLEL UNSAFE
 AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
 "#)]
-fn forget_cached<'a>(_trigger: &'a PgTrigger<'a>) -> Result<Option<PgHeapTuple<'a, AllocatedByRust>>, PgTriggerError> {
+fn forget_cached<'a>(trigger: &'a PgTrigger<'a>) -> Result<Option<PgHeapTuple<'a, AllocatedByRust>>, PgTriggerError> {
     if !store::is_ours() {
-        cache::invalidate();
+        cache::invalidate_by(trigger.relid()?);
     }
     Ok(None)
 }

@@ -8,3 +8,4 @@ pub mod limits;
 pub mod liveness;
 pub mod sequence;
 pub mod time_key;
+pub mod version;

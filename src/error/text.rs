@@ -2,6 +2,7 @@
 
 use super::{Code, Error, Missing, Report};
 use crate::domain::liveness::End;
+use crate::domain::version;
 use pgrx::PgSqlErrorCode;
 
 impl Error {
@@ -210,6 +211,28 @@ impl Error {
                 "A trigger or a rule that somebody has added to the table kept the row back.".into(),
                 "Let no trigger of this table give NULL, and no rule do something instead.",
             ),
+            Error::OtherVersion { tables } => {
+                let library = version::LIBRARY;
+                let message = format!(
+                    "extension \"idempotence\" is at version {tables} in this database, but its library is that of version {library}"
+                );
+                let code = Standard(PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE);
+                if version::is_older(&tables, library) {
+                    report(
+                        code,
+                        message,
+                        "The library was replaced, and the objects in this database were not, so that nothing can be done or answered yet.".into(),
+                        "ALTER EXTENSION idempotence UPDATE in this database; then try again as it is.",
+                    )
+                } else {
+                    report(
+                        code,
+                        message,
+                        "The objects in this database are newer than the library that this process has loaded, so that nothing can be done or answered by it.".into(),
+                        "Connect again, for a backend keeps the library that it has loaded; a preloaded one is replaced by a restart of the server. If that does not help, install the library of the version that the database has.",
+                    )
+                }
+            }
             Error::Corrupted { message } => report(
                 Standard(PgSqlErrorCode::ERRCODE_DATA_CORRUPTED),
                 message,

@@ -10,6 +10,9 @@
 //! The callback runs in the middle of other code's work, so it only counts; [`with`] acts on it.
 
 use crate::domain::identity::{Secret, SessionId};
+use crate::domain::version;
+use crate::error::Error;
+use crate::pg;
 use crate::protocol::quota::Share;
 use crate::store::client::Client;
 use crate::store::session::Standing;
@@ -224,6 +227,7 @@ pub fn remembered<T: Clone>(
 /// The table's oid.
 pub fn oid(table: Table) -> pg_sys::Oid {
     let read = || {
+        check_version();
         let oids = TABLES.map(look_up);
         crate::worker::announce();
         // The callback compares with these; they stay when the rest is dropped.
@@ -244,10 +248,21 @@ pub fn is_installed() -> bool {
     TABLES.into_iter().all(|name| find(name) != pg_sys::InvalidOid)
 }
 
+/// The library may have been replaced before the tables were, or after them. Rows of another shape are
+/// never read or written: 55000 then. Asked again at each call until they fit, and after that whenever a
+/// table of ours has changed, which each upgrade script sees to.
+pub fn check_version() {
+    if let Some(tables) = pg::extension_version()
+        && tables != version::LIBRARY
+    {
+        Error::OtherVersion { tables }.raise();
+    }
+}
+
 fn look_up(name: &str) -> pg_sys::Oid {
     let oid = find(name);
     if oid == pg_sys::InvalidOid {
-        crate::error::Error::NotInstalled { relation: format!("idempotence.{name}") }.raise();
+        Error::NotInstalled { relation: format!("idempotence.{name}") }.raise();
     }
     oid
 }
@@ -274,9 +289,15 @@ pub fn forget() {
 
 /// Makes every other backend drop its cache when this transaction commits, and this one at once.
 pub fn invalidate() {
+    invalidate_by(oid(Table::Session));
+}
+
+/// The same by a table of ours that the caller has open. Its shape does not matter, so that it can be
+/// written by SQL in whatever version it is.
+pub fn invalidate_by(table: pg_sys::Oid) {
     forget();
     // SAFETY: sends a message with the commit; the table exists.
-    unsafe { pg_sys::CacheInvalidateRelcacheByRelid(oid(Table::Session)) }
+    unsafe { pg_sys::CacheInvalidateRelcacheByRelid(table) }
 }
 
 /// Registers the callback, once a backend.

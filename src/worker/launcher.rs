@@ -101,8 +101,9 @@ fn shutdown_requested() -> bool {
 struct Database {
     name: String,
     due: Instant,
-    /// The extension was not there at the last visit.
+    /// The extension was not there at the last visit, or there in another version.
     without: bool,
+    other_version: bool,
     /// Which step the next visit begins with, and whether the last one had too little time.
     step: usize,
     cut: bool,
@@ -165,6 +166,7 @@ impl Launcher {
                 name: name.clone(),
                 due: Instant::now(),
                 without: false,
+                other_version: false,
                 step: 0,
                 cut: false,
                 failures: 0,
@@ -192,7 +194,7 @@ impl Launcher {
         }
     }
 
-    /// A backend has found the extension in a database: it is one to be visited.
+    /// A backend has found the extension in a database, in this library's version: it is one to be visited.
     fn hear_announcements(&mut self) {
         let mut announced = Vec::new();
         {
@@ -202,7 +204,7 @@ impl Launcher {
         }
         for oid in announced {
             if let Some(database) = self.databases.get_mut(&oid)
-                && database.without
+                && (database.without || database.other_version)
             {
                 database.due = Instant::now();
             }
@@ -266,6 +268,7 @@ impl Database {
 
     fn take_in(&mut self, report: &Report) {
         self.without = report.ended == Ended::NotInstalled;
+        self.other_version = report.ended == Ended::OtherVersion;
         self.step = report.step;
         self.cut = report.ended == Ended::Cut;
         match report.ended {
@@ -276,7 +279,7 @@ impl Database {
                 }
                 self.tell_delay(&report.said.get());
             }
-            Ended::Failed => {
+            Ended::Failed | Ended::OtherVersion => {
                 self.failures += 1;
                 self.tell_failure(&report.said.get());
             }

@@ -55,6 +55,8 @@ enum Ended {
     Unknown,
     /// The extension is not in this database.
     NotInstalled,
+    /// The extension there is of another version than this library.
+    OtherVersion,
     /// All that was due is done.
     Swept,
     /// The same but for a step that somebody's lock kept from being taken.

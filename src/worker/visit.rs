@@ -12,7 +12,7 @@ use crate::error::{Error, or_raise};
 use crate::pg;
 use crate::protocol::sweep::{self, Step};
 use crate::store::ring::Progress;
-use crate::store::sql;
+use crate::store::{cache, sql};
 use pgrx::prelude::*;
 use std::ffi::{CStr, CString, c_int};
 use std::time::{Duration, Instant};
@@ -57,6 +57,7 @@ pub extern "C-unwind" fn idempotence_visit(database: pg_sys::Datum) {
     let mut visit = Visit { start: Instant::now(), failed: None, delayed: Vec::new() };
     let (ended, step) = visit.sweep(first);
     let (ended, said) = match visit.failed {
+        Some(said) if ended == Ended::OtherVersion => (ended, said),
         Some(said) => (Ended::Failed, said),
         None => (ended, visit.delayed.join("; ")),
     };
@@ -89,10 +90,19 @@ impl Visit {
     /// Takes the steps in turn, beginning with that at `first`, until the time is up; how that ended, and
     /// which step is to be the first of the next visit.
     fn sweep(&mut self, first: usize) -> (Ended, usize) {
-        let look = || is_installed().then(pg::current_database_name);
+        let look = || {
+            is_installed().then(|| {
+                cache::check_version();
+                pg::current_database_name()
+            })
+        };
         let database = match process::transaction(c"idempotence: look for the extension", look) {
             Ok(Some(database)) => database,
             Ok(None) => return (Ended::NotInstalled, 0),
+            Err(failure) if failure.code == PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE => {
+                self.failed = Some(failure.said);
+                return (Ended::OtherVersion, 0);
+            }
             Err(failure) => {
                 self.failed = Some(failure.said);
                 return (Ended::Failed, 0);

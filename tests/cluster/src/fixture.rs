@@ -3,7 +3,11 @@
 
 pub mod clients;
 
-use anyhow::{Result, ensure};
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+use uuid::{NoContext, Timestamp, Uuid};
 
 use crate::fixture::clients::Clients;
 use crate::{Cluster, Connection};
@@ -77,17 +81,24 @@ pub async fn grant(superuser: &Connection) -> Result<()> {
 
 /// Fills a database that has the extension.
 pub async fn fill(cluster: &Cluster, database: &str) -> Result<Fixture> {
+    fill_at(cluster, database, Duration::ZERO).await
+}
+
+/// The same with a key of the session with `time_keys` that is so old, for a check at another time.
+pub async fn fill_at(cluster: &Cluster, database: &str, age: Duration) -> Result<Fixture> {
     let superuser = cluster.connect(database).await?;
     grant(&superuser).await?;
 
     let app = connect(cluster, database, "app").await?;
-    app.text(
+    let time_key = key_made_before(age)?;
+    app.text(&format!(
         "SELECT idem_create_session('payments', ttl => '30 days');
          SELECT idem_create_session('retired');
          SELECT idem_create_session('mails', inbox => true);
-         SELECT idem_create_session('timed', ttl => '2 days', time_keys => true);
+         SELECT idem_create_session('timed', ttl => '{} days', time_keys => true);
          SELECT idem_create_session('strict', require_payload => true)",
-    )
+        2 + age.as_secs() / 86_400,
+    ))
     .await?;
     connect(cluster, database, "other").await?.text("SELECT idem_create_session('theirs')").await?;
 
@@ -114,7 +125,7 @@ pub async fn fill(cluster: &Cluster, database: &str) -> Result<Fixture> {
     // Random digits do not compress: the response goes to the TOAST table.
     app.text(
         "BEGIN; SELECT FROM idem_begin('payments', 'large');
-         SELECT FROM idem_record('payments', 'large', (SELECT jsonb_agg(gen_random_uuid()) FROM generate_series(1, 10000))); COMMIT",
+         SELECT FROM idem_record('payments', 'large', (SELECT jsonb_agg(gen_random_uuid()) FROM generate_series(1, 200))); COMMIT",
     )
     .await?;
     app.text(
@@ -126,7 +137,6 @@ pub async fn fill(cluster: &Cluster, database: &str) -> Result<Fixture> {
     .await?;
     app.execute("retired", "done", "1").await?;
     app.text("SELECT idem_drop_session('retired'); SELECT FROM idem_once_many('mails', '{m1,m2}')").await?;
-    let time_key = app.text("SELECT idem_generate_id()").await?;
     app.execute("timed", &time_key, "1").await?;
     app.execute("payments", "forgotten", "1").await?;
     connect(cluster, database, "boss").await?.text("SELECT idem_forget('payments', 'forgotten', 'a test')").await?;
@@ -140,6 +150,21 @@ pub async fn fill(cluster: &Cluster, database: &str) -> Result<Fixture> {
 }
 
 impl Fixture {
+    /// What a check asks for by name, to be kept in a file beside a database's rows.
+    pub fn names(&self) -> Value {
+        json!({ "time_key": self.time_key, "clients": self.clients.names() })
+    }
+
+    /// What [`Fixture::names`] gave, for [`Fixture::check_works`]: of rows and privileges it knows nothing.
+    pub fn named(names: &Value) -> Result<Self> {
+        Ok(Self {
+            kept: String::new(),
+            granted: String::new(),
+            time_key: text_of(names, "time_key")?,
+            clients: Clients::named(&names["clients"])?,
+        })
+    }
+
     /// Everything is there, every privilege is, and it works as if nothing had happened. The checks
     /// execute requests: a database is to be checked once.
     pub async fn check(&self, cluster: &Cluster, database: &str) -> Result<()> {
@@ -203,7 +228,7 @@ impl Fixture {
             ensure!(replay == ticket, "request {key} gives {replay} instead of {ticket}");
         }
         let large = "SELECT replayed, jsonb_array_length(response) FROM idem_begin('payments', 'large')";
-        ensure!(app.text(large).await? == "t|10000");
+        ensure!(app.text(large).await? == "t|200");
         let matched = "SELECT replayed FROM idem_begin('strict', 'matched', payload => '{\"b\": [1, null], \"a\": 1}')";
         ensure!(app.text(matched).await? == "t", "the fingerprint of the same payload is another");
         ensure!(app.replay("timed", &self.time_key).await? == "succeeded|1");
@@ -233,6 +258,16 @@ pub async fn connect(cluster: &Cluster, database: &str, role: &str) -> Result<Co
     let connection = cluster.connect_as(database, role).await?;
     connection.text(SEARCH_PATH).await?;
     Ok(connection)
+}
+
+fn key_made_before(age: Duration) -> Result<String> {
+    let time = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.saturating_sub(age);
+    Ok(Uuid::new_v7(Timestamp::from_unix(NoContext, time.as_secs(), time.subsec_nanos())).to_string())
+}
+
+/// A text of an object.
+fn text_of(names: &Value, name: &str) -> Result<String> {
+    names[name].as_str().map(str::to_owned).with_context(|| format!("there is no \"{name}\""))
 }
 
 fn abridged(rows: &str) -> String {

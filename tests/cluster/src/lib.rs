@@ -8,6 +8,7 @@
 pub mod bank;
 pub mod client;
 pub mod fixture;
+pub mod frozen;
 pub mod senders;
 
 use std::io::Write;

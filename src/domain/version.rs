@@ -1,0 +1,27 @@
+//! Versions of the extension. Library and tables are two things that are replaced one after the other: the
+//! files by an installation, the objects of each database by ALTER EXTENSION UPDATE.
+
+/// That of this library. It works with the objects of the same version, and with no others.
+pub const LIBRARY: &str = env!("CARGO_PKG_VERSION");
+
+/// Whether `version` comes before `other`. Versions are numbers with dots between them; what is not a
+/// number counts as 0.
+pub fn is_older(version: &str, other: &str) -> bool {
+    let numbers = |version: &str| version.split('.').map(|number| number.parse().unwrap_or(0)).collect::<Vec<u32>>();
+    numbers(version) < numbers(other)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_older;
+
+    #[test]
+    fn versions_are_compared_number_by_number() {
+        for (older, newer) in [("1.0.0", "1.1.0"), ("1.1.0", "1.1.1"), ("1.9.0", "1.10.0"), ("1.1.0", "2.0.0")] {
+            assert!(is_older(older, newer), "{older} {newer}");
+            assert!(!is_older(newer, older), "{newer} {older}");
+        }
+        assert!(!is_older("1.1.0", "1.1.0"));
+        assert!(is_older("none", "1.0.0"));
+    }
+}

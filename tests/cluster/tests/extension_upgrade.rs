@@ -1,0 +1,307 @@
+//! ALTER EXTENSION UPDATE: from each version that was released, with what it kept.
+
+use anyhow::{Context, Result, ensure};
+use idempotence_cluster_tests::{Cluster, Connection, LIMIT, Version, fixture, frozen, on_each_version};
+use tokio::time::{Duration, Instant, sleep};
+
+on_each_version!(
+    an_upgraded_database_equals_a_fresh_one,
+    what_a_role_was_granted_goes_on,
+    a_restart_before_the_update_is_told_and_does_no_harm,
+    a_library_older_than_the_tables_is_told,
+);
+
+const RELEASED: &str = "1.0.0";
+
+/// Preloaded, and with a visit every second.
+fn start(version: Version) -> Result<Cluster> {
+    frozen::install(version, RELEASED)?;
+    let server = Cluster::start_preloaded(version)?;
+    fixture::create_roles(&server)?;
+    Ok(server)
+}
+
+fn create_released(server: &Cluster, database: &str) -> Result<()> {
+    server.psql("postgres", &format!("CREATE DATABASE {database}"))?;
+    server.psql(database, &format!("CREATE EXTENSION idempotence VERSION '{RELEASED}'"))?;
+    Ok(())
+}
+
+fn version_in(server: &Cluster, database: &str) -> Result<String> {
+    let version = server.psql(database, "SELECT extversion FROM pg_extension WHERE extname = 'idempotence'")?;
+    Ok(version.trim_end().into())
+}
+
+/// All that there is of the extension, a line each, without what differs from database to database by
+/// itself: oids, and the order of what has none.
+const CATALOG: &str = "
+CREATE TEMPORARY TABLE member AS
+  SELECT d.classid, d.objid, e.oid AS extension FROM pg_depend d JOIN pg_extension e ON d.refclassid = 'pg_extension'::regclass AND d.refobjid = e.oid
+  WHERE e.extname = 'idempotence' AND d.deptype = 'e' ;
+CREATE TEMPORARY VIEW relation AS SELECT c.* FROM pg_class c JOIN member m ON m.classid = 'pg_class'::regclass AND m.objid = c.oid;
+CREATE TEMPORARY VIEW part AS
+  SELECT c.oid::regclass::text AS name, c.* FROM relation c
+  UNION ALL SELECT i.oid::regclass::text, i.* FROM pg_class i JOIN pg_index x ON x.indexrelid = i.oid JOIN relation c ON c.oid = x.indrelid
+  UNION ALL SELECT concat('toast of ', c.oid::regclass), t.* FROM pg_class t JOIN relation c ON c.reltoastrelid = t.oid
+  UNION ALL SELECT t.oid::regclass::text, t.* FROM pg_class t JOIN pg_type y ON y.typrelid = t.oid AND t.relkind = 'c' JOIN member m ON m.classid = 'pg_type'::regclass AND m.objid = y.oid;
+SELECT 'extension', extversion, extowner::regrole, extnamespace::regnamespace, extrelocatable,
+       ARRAY(SELECT ROW(u.t::regclass, extcondition[u.n])::text FROM unnest(extconfig) WITH ORDINALITY u (t, n) ORDER BY 1)
+  FROM pg_extension WHERE extname = 'idempotence';
+SELECT 'member', pg_describe_object(classid, objid, 0), coalesce(obj_description(objid, classid::regclass::text::name), '')
+  FROM member ORDER BY 2;
+SELECT 'function', p.oid::regprocedure, pg_get_functiondef(p.oid), p.proowner::regrole, p.prosrc, p.probin, p.prokind, p.prosecdef,
+       p.proleakproof, p.proisstrict, p.proretset, p.provolatile, p.proparallel, p.procost, p.prorows, p.proconfig, p.proargnames, p.proargmodes
+  FROM pg_proc p JOIN member m ON m.classid = 'pg_proc'::regclass AND m.objid = p.oid ORDER BY p.oid::regprocedure::text;
+SELECT 'relation', c.name, c.relkind, c.relpersistence, c.relowner::regrole, c.reloptions, c.relnatts,
+       c.relhastriggers, c.relrowsecurity, c.relforcerowsecurity, c.relreplident, c.relispartition, a.amname, c.reltablespace,
+       CASE WHEN c.relkind = 'i' THEN pg_get_indexdef(c.oid) WHEN c.relkind = 'v' THEN pg_get_viewdef(c.oid) END
+  FROM part c LEFT JOIN pg_am a ON a.oid = c.relam ORDER BY 2;
+SELECT 'column', c.name, row_number() OVER (PARTITION BY c.oid ORDER BY a.attnum), a.attname, a.attnum, a.atttypid::regtype, a.atttypmod,
+       a.attnotnull, a.attstorage, a.attcompression, a.attcollation::regcollation, a.attidentity, a.attgenerated, a.attacl, a.attisdropped,
+       a.attstattarget, pg_get_expr(d.adbin, d.adrelid), coalesce(col_description(c.oid, a.attnum), '')
+  FROM part c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 LEFT JOIN pg_attrdef d ON d.adrelid = c.oid AND d.adnum = a.attnum
+  ORDER BY 2, a.attnum;
+SELECT 'constraint', c.conname, c.contype, c.conrelid::regclass, c.convalidated, c.condeferrable, pg_get_constraintdef(c.oid)
+  FROM pg_constraint c JOIN relation r ON r.oid = c.conrelid ORDER BY c.conrelid::regclass::text, c.conname;
+SELECT 'trigger', t.tgrelid::regclass, t.tgname, t.tgenabled, pg_get_triggerdef(t.oid)
+  FROM pg_trigger t JOIN relation r ON r.oid = t.tgrelid ORDER BY t.tgrelid::regclass::text, t.tgname;
+SELECT 'rule', r.ev_class::regclass, r.rulename, r.ev_enabled FROM pg_rewrite r JOIN relation c ON c.oid = r.ev_class ORDER BY 2, 3;
+SELECT 'policy', p.polrelid::regclass, p.polname FROM pg_policy p JOIN relation c ON c.oid = p.polrelid ORDER BY 2, 3;
+SELECT 'type', t.oid::regtype, t.typtype, t.typowner::regrole, t.typacl FROM pg_type t JOIN member m ON m.classid = 'pg_type'::regclass AND m.objid = t.oid ORDER BY 2;
+WITH acl (object, owner, acl) AS (
+  SELECT p.oid::regprocedure::text, p.proowner, coalesce(p.proacl, acldefault('f', p.proowner)) FROM pg_proc p JOIN member m ON m.classid = 'pg_proc'::regclass AND m.objid = p.oid
+  UNION ALL SELECT c.oid::regclass::text, c.relowner, coalesce(c.relacl, acldefault('r', c.relowner)) FROM relation c
+  UNION ALL SELECT n.nspname, n.nspowner, coalesce(n.nspacl, acldefault('n', n.nspowner)) FROM pg_namespace n JOIN member m ON m.classid = 'pg_namespace'::regclass AND m.objid = n.oid)
+SELECT 'privilege', acl.object, a.grantor::regrole, CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE a.grantee::regrole::text END, a.privilege_type, a.is_grantable
+  FROM acl, aclexplode(acl.acl) a ORDER BY 2, 4, 5;
+SELECT 'initial privilege', pg_describe_object(i.classoid, i.objoid, i.objsubid),
+       ARRAY(SELECT concat(CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE a.grantee::regrole::text END, ' ', a.privilege_type) FROM aclexplode(i.initprivs) a ORDER BY 1)
+  FROM pg_init_privs i JOIN member m ON m.classid = i.classoid AND m.objid = i.objoid ORDER BY 2;
+SELECT 'dependency', pg_describe_object(d.classid, d.objid, d.objsubid), pg_describe_object(d.refclassid, d.refobjid, d.refobjsubid), d.deptype
+  FROM pg_depend d JOIN member m ON m.classid = d.classid AND m.objid = d.objid
+  WHERE (d.refclassid, d.refobjid) IN (SELECT classid, objid FROM member) ORDER BY 2, 3";
+
+fn catalog(server: &Cluster, database: &str) -> Result<String> {
+    server.psql(database, CATALOG)
+}
+
+/// The lines that only one of two texts has.
+fn difference(left: &str, right: &str) -> String {
+    let of = |these: &str, others: &str| {
+        let others: Vec<&str> = others.lines().collect();
+        these.lines().filter(|line| !others.contains(line)).map(|line| format!("  {line}\n")).collect::<String>()
+    };
+    format!("only in the fresh one:\n{}only in the upgraded one:\n{}", of(left, right), of(right, left))
+}
+
+// Goal: an upgraded database is what a fresh one is, object by object, whichever superuser upgrades it.
+// Method: the catalogs compared, with the levels granted before the update there, and after the creation here.
+async fn an_upgraded_database_equals_a_fresh_one(version: Version) -> Result<()> {
+    let server = start(version)?;
+    server.psql("postgres", "CREATE ROLE another SUPERUSER LOGIN")?;
+    server.create_database("fresh")?;
+    fixture::grant(&server.connect("fresh").await?).await?;
+    for (database, role) in [("upgraded", "postgres"), ("upgraded_by_another", "another")] {
+        create_released(&server, database)?;
+        fixture::grant(&server.connect(database).await?).await?;
+        server.psql_as(database, role, "ALTER EXTENSION idempotence UPDATE")?;
+        ensure!(version_in(&server, database)? == version_in(&server, "fresh")?);
+        let (fresh, upgraded) = (catalog(&server, "fresh")?, catalog(&server, database)?);
+        ensure!(fresh == upgraded, "{database}: {}", difference(&fresh, &upgraded));
+    }
+    let seen = catalog(&server, "fresh")?;
+    for kind in ["extension|", "member|", "function|", "relation|", "column|", "constraint|", "trigger|", "privilege|"]
+    {
+        ensure!(seen.lines().any(|line| line.starts_with(kind)), "nothing is compared: {kind}");
+    }
+    Ok(())
+}
+
+// Goal: an update neither takes a privilege from a role nor gives it one that was taken from it by hand.
+// Method: roles with levels, with single functions, with a level less one function, and with the option to grant.
+async fn what_a_role_was_granted_goes_on(version: Version) -> Result<()> {
+    let server = start(version)?;
+    create_released(&server, "shop")?;
+    server.psql(
+        "shop",
+        "CREATE ROLE part; CREATE ROLE less; CREATE ROLE lender;
+         SELECT idem_grant('app'), idem_grant('less'), idem_grant('watcher', 'monitor'), idem_grant('boss', 'admin');
+         GRANT EXECUTE ON FUNCTION idem_begin(text, text, jsonb, interval, text, bigint, bigint) TO part;
+         REVOKE ALL ON FUNCTION idem_create_session FROM less;
+         GRANT EXECUTE ON FUNCTION idem_create_session TO lender WITH GRANT OPTION;
+         ALTER EXTENSION idempotence UPDATE",
+    )?;
+    let may = |role: &str, function: &str| -> Result<String> {
+        let query = format!(
+            "SELECT string_agg(DISTINCT has_function_privilege('{role}', oid, 'EXECUTE')::text, ',') FROM pg_proc WHERE proname = '{function}'"
+        );
+        Ok(server.psql("shop", &query)?.trim_end().to_owned())
+    };
+    for (role, function, wanted) in [
+        ("app", "idem_create_session", "true"),
+        ("app", "idem_begin", "true"),
+        ("boss", "idem_begin", "true"),
+        ("boss", "idem_forget", "true"),
+        ("app", "idem_forget", "false"),
+        ("less", "idem_create_session", "false"),
+        ("less", "idem_begin", "true"),
+        ("lender", "idem_create_session", "true"),
+        ("lender", "idem_begin", "false"),
+        ("watcher", "idem_begin", "false"),
+        ("stranger", "idem_create_session", "false"),
+        ("boss", "keep_grant", "false"),
+    ] {
+        let found = may(role, function)?;
+        ensure!(found == wanted, "{role} and {function}: {found}");
+    }
+    // One overload of idem_begin is not all of that name.
+    ensure!(may("part", "idem_begin")? == "false,true");
+    // And it is dumped as what an administrator granted.
+    let mut pg_dump = server.program("pg_dump");
+    pg_dump.args(["--schema-only", "-d"]).arg(server.connect_string("shop", "postgres"));
+    let dump = idempotence_cluster_tests::run(&mut pg_dump, None)?;
+    ensure!(dump.contains("FUNCTION public.idem_create_session(") && dump.contains(" TO app;"), "{dump}");
+    for line in ["TO lender WITH GRANT OPTION;", "TO app;", "TO boss;"] {
+        let granted = dump.lines().any(|dumped| dumped.contains("idem_create_session(") && dumped.ends_with(line));
+        ensure!(granted, "no GRANT of idem_create_session {line}");
+    }
+    Ok(())
+}
+
+/// Calls that need the tables, and what a role of level `user` may do with them.
+const CALLS: [&str; 16] = [
+    "SELECT * FROM idem_begin('payments', 'paid')",
+    "SELECT * FROM idem_begin('payments', 42)",
+    "SELECT * FROM idem_lookup('payments', 'paid')",
+    "SELECT idem_record('payments', 'paid')",
+    "SELECT idem_checkpoint('payments', 'paid', 'p')",
+    "SELECT idem_release('payments', 'paid')",
+    "SELECT idem_once('mails', 'm1')",
+    "SELECT * FROM idem_once_many('mails', '{m1,m9}')",
+    "SELECT * FROM idem_run('payments', 'paid', 'SELECT 1')",
+    "SELECT idem_create_session('new one')",
+    "SELECT idem_alter_session('payments', ttl => '1 day')",
+    "SELECT idem_drop_session('payments')",
+    "SELECT * FROM idem_register()",
+    "SELECT idem_heartbeat('01a20002-48aa-7153-a79a-1975e4344702')",
+    "SELECT idem_ack('01a20002-48aa-7153-a79a-1975e4344702', 1)",
+    "SELECT * FROM idem_position('01a20002-48aa-7153-a79a-1975e4344702')",
+];
+
+async fn ensure_told(connection: &Connection, call: &str, tables: &str, library: &str) -> Result<()> {
+    let error = connection.error(call).await?;
+    connection.text("ROLLBACK").await?;
+    let code = error.code().code();
+    ensure!(code == "55000", "{call}: {code} {}", error.message());
+    ensure!(error.message().contains(tables) && error.message().contains(library), "{call}: {}", error.message());
+    ensure!(error.hint().is_some_and(|hint| !hint.is_empty()), "{call}: no hint");
+    Ok(())
+}
+
+// Goal: between the library's replacement and the update each call says what to do, the worker says it once and
+// sweeps other databases; the update has every backend work on at once, with all that was kept.
+// Method: rows that the released library wrote; all calls, views and triggers; another database beside it.
+async fn a_restart_before_the_update_is_told_and_does_no_harm(version: Version) -> Result<()> {
+    let server = start(version)?;
+    create_released(&server, "old")?;
+    fixture::grant(&server.connect("old").await?).await?;
+    let kept = frozen::load(&server, "old", RELEASED)?;
+    server.create_database("beside")?;
+    let library = version_in(&server, "beside")?;
+
+    let superuser = fixture::connect(&server, "old", "postgres").await?;
+    let app = fixture::connect(&server, "old", "app").await?;
+    let boss = fixture::connect(&server, "old", "boss").await?;
+    for call in CALLS {
+        ensure_told(&app, call, RELEASED, &library).await?;
+    }
+    for call in ["SELECT idem_forget('payments', 'paid', 'a test')", "CALL idem_sweep()"] {
+        ensure_told(&boss, call, RELEASED, &library).await?;
+    }
+    ensure!(app.text("SELECT idem_key('1') IS NOT NULL").await? == "t", "what needs no table");
+    // A view shows what there is, or says the same.
+    let rows = superuser.text("SELECT count(*) > 5 FROM idempotence.outcomes").await?;
+    ensure!(rows == "t", "the view outcomes is empty");
+    superuser.text("SELECT count(*) FROM idempotence.sessions; SELECT count(*) FROM idempotence.segments").await?;
+    for _ in 0..2 {
+        let health = superuser.outcome_of("SELECT count(*) > 0 FROM idempotence.health").await?;
+        ensure!(["t", "55000"].contains(&health.as_str()), "the view health: {health}");
+    }
+    // Triggers: what is restored must be noted, and cannot be yet.
+    superuser.text("BEGIN; UPDATE idempotence.secret SET in_use_since = in_use_since; ROLLBACK").await?;
+    ensure_told(
+        &superuser,
+        "BEGIN; INSERT INTO idempotence.outcome_1 SELECT * FROM idempotence.outcome_2",
+        RELEASED,
+        &library,
+    )
+    .await?;
+
+    // The worker goes on with the other, time and again.
+    let told = format!("could not sweep database \"old\": extension \"idempotence\" is at version {RELEASED}");
+    server.wait_for_log(&told).await?;
+    for _ in 0..3 {
+        let now = server.psql("beside", "SELECT clock_timestamp()")?;
+        server.wait_for("beside", &format!("SELECT idempotence.last_sweep() > '{}'", now.trim_end()), "t").await?;
+    }
+    let times = server.log().matches(&told).count();
+    ensure!(times == 1, "the worker says it {times} times");
+
+    server.psql("old", "ALTER EXTENSION idempotence UPDATE")?;
+    for connection in [&app, &boss, &superuser] {
+        ensure!(
+            connection.lookup("theirs", "k").await.is_ok()
+                || connection.sqlstate("SELECT FROM idem_lookup('theirs', 'k')").await? == "42501"
+        );
+    }
+    ensure!(app.replay("payments", "paid").await? == r#"succeeded|{"ok": true}"#);
+    // Soon, for a backend has found it.
+    let start = Instant::now();
+    while !server.log().contains("sweeps database \"old\" again") {
+        ensure!(start.elapsed() < LIMIT, "the worker does not go on");
+        sleep(Duration::from_millis(20)).await;
+    }
+    // The old server was stopped in order: nothing unlogged is lost either.
+    ensure!(app.answer(&kept.clients.unsaved, "1").await? == "started|");
+    kept.check_works(&server, "old").await?;
+    boss.text("CALL idem_sweep()").await?;
+    server.psql("old", "DROP EXTENSION idempotence")?;
+    Ok(())
+}
+
+// Goal: a library that is older than the tables refuses them too, and goes on when it meets its own.
+// Method: the version in the catalog set ahead by hand, and back, with a backend that remembers everything.
+async fn a_library_older_than_the_tables_is_told(version: Version) -> Result<()> {
+    let server = start(version)?;
+    server.create_database("shop")?;
+    fixture::grant(&server.connect("shop").await?).await?;
+    let app = fixture::connect(&server, "shop", "app").await?;
+    app.text("SELECT idem_create_session('payments')").await?;
+    app.execute("payments", "a", "1").await?;
+    let library = version_in(&server, "shop")?;
+    // As the script of a later version ends: it changes a table.
+    let set = |to: &str| {
+        format!(
+            "SET allow_system_table_mods = on; BEGIN; UPDATE pg_extension SET extversion = '{to}' WHERE extname = 'idempotence';
+             ALTER TABLE idempotence.session SET (fillfactor = 100); ALTER TABLE idempotence.session RESET (fillfactor); COMMIT"
+        )
+    };
+    server.psql("shop", &set("999.0.0"))?;
+    ensure_told(&app, "SELECT * FROM idem_begin('payments', 'a')", "999.0.0", &library).await?;
+    server.wait_for_log("extension \"idempotence\" is at version 999.0.0").await?;
+    server.psql("shop", &set(&library))?;
+    ensure!(app.replay("payments", "a").await? == "succeeded|1");
+    Ok(())
+}
+
+// Not a test: writes down the version that is installed, for the tests of those to come.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "it freezes the version that FREEZE names, when that is released"]
+async fn freeze() -> Result<()> {
+    let version = std::env::var("FREEZE").context("FREEZE names the version")?;
+    let cluster = Cluster::start(Version::Pg15)?;
+    fixture::create_roles(&cluster)?;
+    cluster.create_database("shop")?;
+    let fixture = fixture::fill_at(&cluster, "shop", frozen::AGE).await?;
+    frozen::freeze(&cluster, "shop", &fixture, &version)
+}
