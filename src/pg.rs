@@ -242,6 +242,63 @@ pub unsafe fn file_of(relation: pg_sys::Relation) -> pg_sys::Oid {
     }
 }
 
+/// Which indexes have to be told of a row's new version.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum NewEntries {
+    /// None: it is a HOT update.
+    None,
+    /// Those that only sum up what a range of pages holds.
+    Summaries,
+    /// All.
+    All,
+}
+
+/// Puts a row in another's place, without its index entries.
+///
+/// # Safety
+///
+/// As for `simple_heap_update()`.
+pub unsafe fn heap_update(
+    relation: pg_sys::Relation,
+    at: &mut pg_sys::ItemPointerData,
+    tuple: pg_sys::HeapTuple,
+) -> NewEntries {
+    // SAFETY: as the caller warrants.
+    #[cfg(feature = "pg15")]
+    unsafe {
+        pg_sys::simple_heap_update(relation, at, tuple);
+        let is_hot = u32::from((*(*tuple).t_data).t_infomask2) & pg_sys::HEAP_ONLY_TUPLE != 0;
+        if is_hot { NewEntries::None } else { NewEntries::All }
+    }
+    // SAFETY: likewise.
+    #[cfg(not(feature = "pg15"))]
+    unsafe {
+        let mut entries = pg_sys::TU_UpdateIndexes::TU_None;
+        pg_sys::simple_heap_update(relation, at, tuple, &mut entries);
+        match entries {
+            pg_sys::TU_UpdateIndexes::TU_None => NewEntries::None,
+            pg_sys::TU_UpdateIndexes::TU_Summarizing => NewEntries::Summaries,
+            _ => NewEntries::All,
+        }
+    }
+}
+
+/// Whether an index only sums up what a range of pages holds.
+///
+/// # Safety
+///
+/// `info` is of an open index.
+pub unsafe fn is_summarizing(info: *const pg_sys::IndexInfo) -> bool {
+    #[cfg(feature = "pg15")]
+    return {
+        let _ = info;
+        false
+    };
+    // SAFETY: as the caller warrants.
+    #[cfg(not(feature = "pg15"))]
+    return unsafe { (*info).ii_Summarizing };
+}
+
 /// Makes this transaction's commit wait for the disk here at most, not for standbys.
 pub fn commit_locally() {
     // SAFETY: the strings are static; the setting goes back with the end of the transaction.

@@ -124,6 +124,15 @@ const INDEXES: [&str; 13] = [
     "stream_pkey",
 ];
 
+impl Index {
+    /// Whether it leads to rows that are written over again and again, and to each by the whole key. While
+    /// somebody holds an old snapshot, all that was there before stays, and the index leads to it too: so
+    /// the newest is looked for first.
+    pub fn is_of_rewritten(self) -> bool {
+        matches!(self, Index::Reply | Index::Stream | Index::SessionLive)
+    }
+}
+
 /// Where the ring stands, see `segment.rs`.
 #[derive(Clone, Copy)]
 pub struct Pointer {

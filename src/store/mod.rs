@@ -24,6 +24,7 @@ pub mod sql;
 pub mod stream;
 pub mod swept;
 pub mod tuple;
+mod update;
 mod write;
 
 pub use write::{as_ours, is_ours};

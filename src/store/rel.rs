@@ -74,15 +74,11 @@ impl Rel {
         mut visit: impl FnMut(&Tuple<'rel, N>) -> Option<T>,
     ) -> Option<T> {
         let index_oid = index.map_or(pg_sys::InvalidOid, cache::index_oid);
+        let newest_first = index.is_some_and(cache::Index::is_of_rewritten);
         // SAFETY: relation, index and keys belong together; the snapshots are registered or static for the
         // time of the scan; the tuple is used before the scan goes on. On an error the abort closes it.
         unsafe {
-            let (shown, latest) = match snapshot {
-                Snapshot::Itself => (&raw mut pg_sys::SnapshotSelfData, None),
-                Snapshot::LatestMvcc => {
-                    (&raw mut pg_sys::SnapshotAnyData, Some(pg_sys::RegisterSnapshot(pg_sys::GetLatestSnapshot())))
-                }
-            };
+            let (shown, latest) = snapshot.begin();
             let scan = pg_sys::systable_beginscan(
                 self.rel,
                 index_oid,
@@ -93,7 +89,13 @@ impl Rel {
             );
             let mut found = None;
             while found.is_none() {
-                let tuple = pg_sys::systable_getnext(scan);
+                // Of equal keys an index keeps those of later places last. Where it is not used (a server
+                // started with -P), the scan has none.
+                let tuple = if newest_first && !(*scan).irel.is_null() {
+                    pg_sys::systable_getnext_ordered(scan, pg_sys::ScanDirection::BackwardScanDirection)
+                } else {
+                    pg_sys::systable_getnext(scan)
+                };
                 if tuple.is_null() {
                     break;
                 }
@@ -104,11 +106,61 @@ impl Rel {
                 found = visit(&Tuple::read(tuple, (*self.rel).rd_att));
             }
             pg_sys::systable_endscan(scan);
-            if let Some(latest) = latest {
-                pg_sys::UnregisterSnapshot(latest);
-            }
+            Snapshot::end(latest);
             found
         }
+    }
+
+    /// Runs `visit` on the rows that match the keys under the snapshot, from the end of an index of rewritten
+    /// rows; whether it came to their beginning. Else it met a former version of the row just visited, and
+    /// there may be any number of those: the caller goes on below that row's key, which takes it past them.
+    pub fn visit_back<'rel, const N: usize>(
+        &'rel self,
+        index: cache::Index,
+        keys: &mut [pg_sys::ScanKeyData],
+        snapshot: Snapshot,
+        mut visit: impl FnMut(&Tuple<'rel, N>),
+    ) -> bool {
+        let mut again = keys.to_vec();
+        let (index_oid, mut is_visited) = (cache::index_oid(index), false);
+        // SAFETY: as in find(). The scan stays at an index entry until all versions behind it were looked at.
+        let end = unsafe {
+            let (shown, latest) = snapshot.begin();
+            let (count, keys) = (keys.len() as i32, keys.as_mut_ptr());
+            let scan = pg_sys::systable_beginscan(self.rel, index_oid, true, shown, count, keys);
+            let (entries, slot) = ((*scan).iscan, (*scan).slot);
+            let backward = pg_sys::ScanDirection::BackwardScanDirection;
+            let end = loop {
+                // Without its index (a server started with -P) there is no order to go by.
+                if entries.is_null() {
+                    break None;
+                }
+                let is_next_entry = !(*entries).xs_heap_continue;
+                if is_next_entry && pg_sys::index_getnext_tid(entries, backward).is_null() {
+                    break Some(true);
+                }
+                if pg_sys::index_fetch_heap(entries, slot)
+                    && latest.is_none_or(|latest| pg_sys::table_tuple_satisfies_snapshot(self.rel, slot, latest))
+                {
+                    // What a heap gives is a slot of this sort.
+                    let tuple = (*slot.cast::<pg_sys::HeapTupleTableSlot>()).tuple;
+                    visit(&Tuple::read(tuple, (*self.rel).rd_att));
+                    is_visited = true;
+                } else if is_visited && is_next_entry {
+                    break Some(false);
+                }
+            };
+            pg_sys::systable_endscan(scan);
+            Snapshot::end(latest);
+            end
+        };
+        end.unwrap_or_else(|| {
+            self.find(Some(index), &mut again, snapshot, |row| {
+                visit(row);
+                None::<()>
+            });
+            true
+        })
     }
 
     /// As [`Rel::find`], for rows that may change under one's eyes: what the cheaper snapshot misses is
@@ -249,4 +301,26 @@ pub enum Snapshot {
     /// A fresh MVCC snapshot, for rows that may change under one's eyes. Every version of a row is
     /// fetched and then held against the snapshot, so that this too takes no predicate locks.
     LatestMvcc,
+}
+
+impl Snapshot {
+    /// What the scan shows, and what each row shown is held against, to be ended after the scan.
+    fn begin(self) -> (pg_sys::Snapshot, Option<pg_sys::Snapshot>) {
+        // SAFETY: the first two are static; the third is registered until end().
+        unsafe {
+            match self {
+                Snapshot::Itself => (&raw mut pg_sys::SnapshotSelfData, None),
+                Snapshot::LatestMvcc => {
+                    (&raw mut pg_sys::SnapshotAnyData, Some(pg_sys::RegisterSnapshot(pg_sys::GetLatestSnapshot())))
+                }
+            }
+        }
+    }
+
+    fn end(latest: Option<pg_sys::Snapshot>) {
+        if let Some(latest) = latest {
+            // SAFETY: registered in begin(), and no longer used.
+            unsafe { pg_sys::UnregisterSnapshot(latest) }
+        }
+    }
 }

@@ -9,7 +9,7 @@ use crate::pg::{self, Jsonb};
 use crate::store::cache::{Index, Table};
 use crate::store::outcome::{Class, Outcome};
 use crate::store::rel::{Access, Rel, Snapshot};
-use crate::store::tuple::{Tid, Tuple, int4_equals, text_equals, uuid_equals};
+use crate::store::tuple::{Tid, Tuple, int4_below, int4_equals, text_equals, uuid_equals};
 use pgrx::pg_sys;
 use uuid::Uuid;
 
@@ -100,17 +100,27 @@ pub fn in_stream(of: StreamOf<'_>, wanted: Wanted, snapshot: Snapshot) -> Result
     if table.is_empty() {
         return Ok(replies);
     }
-    let keys = &mut [uuid_equals(SESSION as i16 + 1, of.session), text_equals(STREAM as i16 + 1, of.stream)];
-    table
-        .find(Some(Index::Reply), keys, snapshot, |row: &Columns<'_>| match read(row, of, wanted) {
+    let mut below = i32::MAX;
+    let mut failed = None;
+    loop {
+        let keys = &mut [
+            uuid_equals(SESSION as i16 + 1, of.session),
+            text_equals(STREAM as i16 + 1, of.stream),
+            int4_below(SLOT as i16 + 1, below),
+        ];
+        let is_end = table.visit_back(Index::Reply, keys, snapshot, |row: &Columns<'_>| match read(row, of, wanted) {
             Ok(reply) => {
+                below = reply.kept.slot;
                 replies.push(reply);
-                None
             }
-            Err(error) => Some(Err::<(), Error>(error)),
-        })
-        .transpose()?;
-    Ok(replies)
+            Err(error) => failed = Some(error),
+        });
+        match failed {
+            Some(error) => return Err(error),
+            None if is_end => return Ok(replies),
+            None => {}
+        }
+    }
 }
 
 fn read(row: &Columns<'_>, of: StreamOf<'_>, wanted: Wanted) -> Result<Reply, Error> {

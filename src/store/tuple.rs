@@ -161,6 +161,11 @@ pub fn int4_equals(column: i16, value: i32) -> pg_sys::ScanKeyData {
     equals(column, pg_sys::F_INT4EQ, value.into())
 }
 
+/// The key `column < value` for an integer column.
+pub fn int4_below(column: i16, value: i32) -> pg_sys::ScanKeyData {
+    compares(column, pg_sys::BTLessStrategyNumber, pg_sys::F_INT4LT, value.into())
+}
+
 /// The key `column = value` for a role's column.
 pub fn oid_equals(column: i16, value: pg_sys::Oid) -> pg_sys::ScanKeyData {
     equals(column, pg_sys::F_OIDEQ, value.into())
@@ -180,10 +185,14 @@ pub fn is_null(column: i16) -> pg_sys::ScanKeyData {
 }
 
 fn equals(column: i16, function: u32, value: pg_sys::Datum) -> pg_sys::ScanKeyData {
+    compares(column, pg_sys::BTEqualStrategyNumber, function, value)
+}
+
+fn compares(column: i16, strategy: u32, function: u32, value: pg_sys::Datum) -> pg_sys::ScanKeyData {
     // SAFETY: ScanKeyInit() fills the whole key, with the function that compares this type.
     unsafe {
         let mut key = std::mem::zeroed();
-        pg_sys::ScanKeyInit(&mut key, column, pg_sys::BTEqualStrategyNumber as u16, function.into(), value);
+        pg_sys::ScanKeyInit(&mut key, column, strategy as u16, function.into(), value);
         key
     }
 }

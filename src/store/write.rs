@@ -17,6 +17,7 @@ use crate::pg;
 use crate::store::cache::{self, Table};
 use crate::store::rel::{Access, Rel};
 use crate::store::tuple::{Tid, check_columns};
+use crate::store::update;
 use pgrx::pg_sys;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -77,12 +78,12 @@ impl Rel {
         });
     }
 
-    /// Puts a row in another's place.
+    /// Puts a row in the place of another with the same primary key.
     pub fn update(&self, at: Tid<'_>, columns: &[Option<pg_sys::Datum>]) {
         self.with_tuple(columns, |rel, tuple| match tuple {
             // SAFETY: as in insert(), and `at` is a row of this table, which is locked since the row was
             // found; the caller's advisory lock keeps others from changing it.
-            Some(tuple) => unsafe { pg_sys::CatalogTupleUpdate(rel, &mut at.get(), tuple) },
+            Some(tuple) => unsafe { update::update(rel, &mut at.get(), tuple) },
             None => self.by_sql(Verb::Update, columns, Some(at)),
         });
     }
