@@ -13,7 +13,7 @@ profile=$2 package=$3
 # One target directory a major version: in a common one, cargo would build the extension anew at
 # each change from one version to another.
 export PGRX_PG_CONFIG_PATH=$pg_config CARGO_TARGET_DIR
-CARGO_TARGET_DIR=$root/target/pg$(major_version "$pg_config")
+CARGO_TARGET_DIR=$root/target/pg$(server_version "$pg_config")
 
 cd "$root"
 rm -rf "$package"

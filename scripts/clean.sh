@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Removes all that was built here. What was built for the whole machine stays: the tools, which
-# take minutes, and PostgreSQL 18 in the cache.
+# take minutes, and the servers in the cache.
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 . "$(dirname "$0")/common.sh"

@@ -18,6 +18,9 @@ fi
 # The server used where none is named: Debian's.
 pg15_config=${PG15_CONFIG:-/usr/lib/postgresql/15/bin/pg_config}
 
+# The major versions that the suite tests: those that the extension is for.
+test_versions=(15 16 17 18)
+
 say() { printf '==> %s\n' "$*" >&2; }
 die() {
     printf 'error: %s\n' "$*" >&2
@@ -47,9 +50,19 @@ as_server_user() {
     fi
 }
 
-# The major version of the server that a pg_config belongs to.
-major_version() {
-    "$1" --version | sed 's/^[^0-9]*\([0-9]*\).*/\1/'
+# The major version of the server that a pg_config belongs to; with an error of ours where there is
+# none that the extension is for.
+server_version() {
+    local told version
+    [ -n "$(command -v "$1")" ] || die "there is no $1. Install the development package of your" \
+        "PostgreSQL server, or name its pg_config: make PG_CONFIG=..."
+    told=$("$1" --version 2>/dev/null) || told=''
+    version=$(sed -n 's/^PostgreSQL \([0-9]*\).*/\1/p' <<<"$told")
+    case $version in
+        15 | 16 | 17 | 18) echo "$version" ;;
+        '') die "$1 is no pg_config: it names no version of PostgreSQL" ;;
+        *) die "$1 belongs to PostgreSQL $version; the extension is for 15 to 18" ;;
+    esac
 }
 
 # Where private servers and their programs live: below target/, unless the server's user cannot

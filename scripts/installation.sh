@@ -7,9 +7,9 @@ set -euo pipefail
 # shellcheck source=scripts/common.sh
 . "$(dirname "$0")/common.sh"
 
-pg_config=$(command -v "$1") || die "there is no $1"
+version=$(server_version "$1")
+pg_config=$(command -v "$1")
 profile=${2:-release}
-version=$(major_version "$pg_config")
 bindir=$("$pg_config" --bindir)
 copy=$(private_dir)/pg$version
 

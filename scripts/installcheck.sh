@@ -6,10 +6,11 @@ set -euo pipefail
 # shellcheck source=scripts/common.sh
 . "$(dirname "$0")/common.sh"
 
+version=$(server_version "$1")
 pg_config=$1
 suite=${2:-}
 programs=$(dirname "$("$pg_config" --pgxs)")/../test
-results=$root/target/installcheck/pg$(major_version "$pg_config")
+results=$root/target/installcheck/pg$version
 
 # run NAME PROGRAM INPUTDIR [OPTION...]
 run() {

@@ -6,6 +6,11 @@ set -euo pipefail
 . "$(dirname "$0")/common.sh"
 
 cd "$root"
+# All of them before anything takes its time.
+versions=()
+for pg_config in "$@"; do
+    versions+=("$(server_version "$pg_config")")
+done
 "$root/scripts/cargo_pgrx.sh"
 export CARGO_TARGET_DIR=$root/target/check RUSTDOCFLAGS='-D warnings'
 
@@ -27,8 +32,9 @@ check 'clippy, members' \
 check 'rustdoc, members' \
     cargo doc --locked --workspace --exclude idempotence --no-deps --document-private-items
 
-for pg_config in "$@"; do
-    version=$(major_version "$pg_config")
+for version in "${versions[@]}"; do
+    pg_config=$1
+    shift
     PGRX_PG_CONFIG_PATH=$(command -v "$pg_config")
     export PGRX_PG_CONFIG_PATH
     extension=(--locked -p idempotence --no-default-features --features "pg$version")

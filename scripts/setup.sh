@@ -2,7 +2,7 @@
 # setup.sh [test]: installs what `make demo` and `make bench` need, or with `test` what the whole
 # suite needs. Does nothing, and quickly, where all is there.
 #
-# PG15_CONFIG and PG18_CONFIG name servers to use instead of Debian's and of our own build.
+# PG15_CONFIG to PG18_CONFIG name servers to use instead of Debian's 15 and of those that we make.
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 . "$(dirname "$0")/common.sh"
@@ -15,12 +15,16 @@ if [ "${1:-}" = test ]; then
     [ -n "${PG15_CONFIG:-}" ] || packages+=(postgresql-15-cron)
     # Another node than Debian's will do as well.
     { command -v node && command -v npm; } >/dev/null || packages+=(nodejs npm)
-    [ -n "${PG18_CONFIG:-}" ] || packages+=(perl bison flex bzip2 zlib1g-dev)
+    [ -n "${PG16_CONFIG:-}" ] || packages+=(patchelf)
+    [ -n "${PG17_CONFIG:-}" ] && [ -n "${PG18_CONFIG:-}" ] ||
+        packages+=(perl bison flex bzip2 zlib1g-dev)
 fi
 
 "$root/scripts/packages.sh" "${packages[@]}" ||
     die "set-up is incomplete. A PostgreSQL 15 that is there already can be named: PG15_CONFIG=..."
 "$root/scripts/cargo_pgrx.sh"
-if [ "${1:-}" = test ] && [ -z "${PG18_CONFIG:-}" ]; then
-    "$root/scripts/pg18.sh" >/dev/null
+if [ "${1:-}" = test ]; then
+    for version in "${test_versions[@]}"; do
+        "$root/scripts/test_server.sh" "$version" >/dev/null
+    done
 fi

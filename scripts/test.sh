@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# The whole suite, set-up included: lints, unit tests; on PostgreSQL 15 and on 18 with assertions
-# the golden SQL, the isolation specs, the drivers' examples and a look into the server's log; what
-# needs whole clusters; the demo. Output goes to target/test; here one line a suite, and a table.
+# The whole suite, set-up included: lints, unit tests; on PostgreSQL 15 to 18, of which 17 and 18
+# have assertions, the golden SQL, the isolation specs and a look into the server's log, and on the
+# oldest and the newest the drivers' examples; what needs whole clusters; the demo. Output goes to
+# target/test; here one line a suite, and a table.
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 . "$(dirname "$0")/common.sh"
@@ -9,7 +10,7 @@ set -euo pipefail
 . "$(dirname "$0")/server.sh"
 
 cd "$root"
-unset PG_CONFIG # PG15_CONFIG and PG18_CONFIG name the servers here
+unset PG_CONFIG # PG15_CONFIG to PG18_CONFIG name the servers here
 logs=$root/target/test
 rm -rf "$logs"
 mkdir -p "$logs"
@@ -61,9 +62,8 @@ count_regress() {
 
 unit_tests() (
     export CARGO_TARGET_DIR=$root/target/check PGRX_PG_CONFIG_PATH=$pg15_config
-    feature=pg$(major_version "$pg15_config")
     status=0
-    cargo test --locked --no-fail-fast -p idempotence --no-default-features --features "$feature" ||
+    cargo test --locked --no-fail-fast -p idempotence --no-default-features --features pg15 ||
         status=1
     cargo test --locked --no-fail-fast --workspace \
         --exclude idempotence --exclude idempotence-cluster-tests || status=1
@@ -80,12 +80,14 @@ check_server_log() {
     echo "ok $1"
 }
 
-cluster_tests() {
+cluster_tests() (
     # Each test has servers of its own, and the machine perhaps two cores.
     export RUST_TEST_THREADS=2
-    IDEM_PG15_CONFIG=$1 IDEM_PG18_CONFIG=$2 timeout 1200 \
-        cargo test --locked --no-fail-fast -p idempotence-cluster-tests
-}
+    for version in "${test_versions[@]}"; do
+        export "IDEM_PG${version}_CONFIG=${private[$version]}"
+    done
+    timeout 1200 cargo test --locked --no-fail-fast -p idempotence-cluster-tests
+)
 
 demo() {
     PG_CONFIG=$pg15_config scripts/demo.sh --quick && echo "ok demo"
@@ -97,13 +99,16 @@ snippets() {
         timeout 600 tests/snippets/run.sh "postgresql:///snippets?host=$PGHOST&user=$PGUSER"
 }
 
-# on_server NAME PG_CONFIG: what one server is enough for, on a fresh private one.
+# on_server VERSION [SETTING...]: what one server is enough for, on a fresh private one.
 on_server() {
-    local name=$1 pg_config=$2
-    server_start "$pg_config" 'fsync = off'
+    local version=$1 name=pg$1 pg_config=${private[$1]}
+    shift
+    server_start "$pg_config" 'fsync = off' "$@"
     suite "$name golden SQL" count_regress timeout 600 scripts/installcheck.sh "$pg_config" regress
     suite "$name isolation" count_regress timeout 600 scripts/installcheck.sh "$pg_config" isolation
-    suite "$name snippets" count_checks snippets
+    case $version in
+        15 | 18) suite "$name snippets" count_checks snippets ;;
+    esac
     server_stop
     cp "$server_log" "$logs/$name-server.log"
     server_remove
@@ -111,15 +116,25 @@ on_server() {
 }
 
 scripts/setup.sh test
-pg18_config=${PG18_CONFIG:-$(scripts/pg18.sh)}
+config=() private=()
+for version in "${test_versions[@]}"; do
+    config[version]=$(scripts/test_server.sh "$version")
+done
 
-suite 'lints' count_checks scripts/lint.sh "$pg15_config" "$pg18_config"
+suite 'lints' count_checks scripts/lint.sh "${config[@]}"
 suite 'unit tests' count_cargo unit_tests
 
-# The debug build on the server with assertions: it has those of Rust, and overflow checks.
-private15=$(scripts/installation.sh "$pg15_config")
-private18=$(scripts/installation.sh "$pg18_config" dev)
-on_server pg15 "$private15"
-on_server pg18 "$private18"
-suite 'clusters' count_cargo cluster_tests "$private15" "$private18"
+# The release build where users have it; elsewhere the debug build, which has Rust's own assertions
+# and overflow checks.
+private[15]=$(scripts/installation.sh "${config[15]}")
+for version in 16 17 18; do
+    private[version]=$(scripts/installation.sh "${config[$version]}" dev)
+done
+# The worker is there in half of them, with assertions and without.
+preloaded="shared_preload_libraries = 'idempotence'"
+on_server 15
+on_server 16 "$preloaded"
+on_server 17
+on_server 18 "$preloaded"
+suite 'clusters' count_cargo cluster_tests
 suite 'demo' count_checks demo

@@ -1,8 +1,8 @@
-//! What the tests of whole clusters share: private servers of both versions, connections that take and
+//! What the tests of whole clusters share: private servers of each version, connections that take and
 //! give text, and two pieces of work to be found again: [`fixture`], a bit of everything that is kept,
 //! and [`bank`], clients that go on through whatever is done to their server.
 //!
-//! The environment names the servers to test, `IDEM_PG15_CONFIG` and `IDEM_PG18_CONFIG`. A test never
+//! The environment names the servers to test, `IDEM_PG15_CONFIG` to `IDEM_PG18_CONFIG`. A test never
 //! waits for a time, only for a condition, within [`LIMIT`].
 
 pub mod bank;
@@ -30,22 +30,34 @@ pub const LIMIT: Duration = Duration::from_secs(120);
 
 const LOG_LINES_SHOWN: usize = 60;
 
-/// Makes of each `async fn(Version) -> Result<()>` one test a version.
+/// Makes of each `async fn(Version) -> Result<()>` one test on the oldest and one on the newest version.
 #[macro_export]
 macro_rules! on_each_version {
     ($($name:ident),+ $(,)?) => {$(
-        mod $name {
-            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-            async fn pg15() -> anyhow::Result<()> {
-                super::$name($crate::Version::Pg15).await
-            }
-
-            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-            async fn pg18() -> anyhow::Result<()> {
-                super::$name($crate::Version::Pg18).await
-            }
-        }
+        $crate::on_versions!($name: pg15 Pg15, pg18 Pg18);
     )+};
+}
+
+/// Makes of each one test on each version there is.
+#[macro_export]
+macro_rules! on_all_versions {
+    ($($name:ident),+ $(,)?) => {$(
+        $crate::on_versions!($name: pg15 Pg15, pg16 Pg16, pg17 Pg17, pg18 Pg18);
+    )+};
+}
+
+/// Makes of one `async fn(Version) -> Result<()>` tests on the versions named.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! on_versions {
+    ($name:ident: $($test:ident $version:ident),+) => {
+        mod $name {$(
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $test() -> anyhow::Result<()> {
+                super::$name($crate::Version::$version).await
+            }
+        )+}
+    };
 }
 
 /// A server version under test.
@@ -53,6 +65,10 @@ macro_rules! on_each_version {
 pub enum Version {
     /// The oldest.
     Pg15,
+    /// In between.
+    Pg16,
+    /// In between, best built with assertions.
+    Pg17,
     /// The newest, best built with assertions.
     Pg18,
 }
@@ -60,16 +76,19 @@ pub enum Version {
 impl Version {
     /// The installation of this version.
     pub fn pg_config(self) -> Result<PathBuf> {
-        let (variable, default, major) = match self {
-            Self::Pg15 => ("IDEM_PG15_CONFIG", Some("/usr/lib/postgresql/15/bin/pg_config"), "15"),
-            Self::Pg18 => ("IDEM_PG18_CONFIG", None, "18"),
+        let (major, default) = match self {
+            Self::Pg15 => (15, Some("/usr/lib/postgresql/15/bin/pg_config")),
+            Self::Pg16 => (16, None),
+            Self::Pg17 => (17, None),
+            Self::Pg18 => (18, None),
         };
-        let named = std::env::var_os(variable).map(PathBuf::from).or(default.map(Into::into));
+        let variable = format!("IDEM_PG{major}_CONFIG");
+        let named = std::env::var_os(&variable).map(PathBuf::from).or(default.map(Into::into));
         let path = named.with_context(|| format!("set {variable} to the pg_config of a PostgreSQL {major}"))?;
         let version = run(Command::new(&path).arg("--version"), None)
             .with_context(|| format!("{variable} must name the pg_config of a PostgreSQL {major}"))?;
         let found = version.trim_start_matches(|c: char| !c.is_ascii_digit());
-        ensure!(found.starts_with(major), "{variable} names a server of another version: {version}");
+        ensure!(found.starts_with(&major.to_string()), "{variable} names a server of another version: {version}");
         Ok(path)
     }
 

@@ -2,10 +2,10 @@
 
 use anyhow::{Result, ensure};
 use idempotence_cluster_tests::bank::Bank;
-use idempotence_cluster_tests::{Cluster, Connection, Version, on_each_version};
+use idempotence_cluster_tests::{Cluster, Connection, Version, on_all_versions};
 use rand::RngExt;
 
-on_each_version!(
+on_all_versions!(
     a_killed_backend_leaves_nothing_of_an_unrecorded_request,
     a_crash_leaves_nothing_of_an_unrecorded_request,
     a_committed_outcome_survives_a_crash,

@@ -1,12 +1,21 @@
 #!/usr/bin/env bash
-# Builds PostgreSQL 18 with assertions from Debian's source package, once a machine, and prints
-# the path of its pg_config. Assertions find what a release build forgives: leaked snapshots,
-# buffers and relation references, wrong lock levels.
+# source_server.sh VERSION: builds that version of PostgreSQL with assertions from Debian's source
+# package, once a machine, and prints the path of its pg_config. Assertions find what a release
+# build forgives: leaked snapshots, buffers and relation references, wrong lock levels.
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 . "$(dirname "$0")/common.sh"
 
-prefix=$cache/pg18-cassert
+version=$1
+package=postgresql-$version
+# The releases of Debian that have the package, the one that keeps it for longest first.
+case $version in
+    17) suites=(trixie) ;;
+    18) suites=(forky sid) ;;
+    *) die "no release of Debian is known here that has the source package $package" ;;
+esac
+
+prefix=$cache/pg$version-cassert
 if [ -x "$prefix/bin/pg_config" ]; then
     echo "$prefix/bin/pg_config"
     exit
@@ -14,7 +23,7 @@ fi
 
 mkdir -p "$cache"
 chmod 755 "$cache"
-exec 9>"$cache/pg18.lock"
+exec 9>"$cache/pg$version.lock"
 flock 9
 
 # apt-get with a state of its own: the machine's apt stays as it is, and nobody need be root. A
@@ -34,29 +43,30 @@ mirror() {
              END { sub("/$", "", uri); print uri }'
 }
 
-# Leaves the source package in $work. The first suite that has version 18 serves.
+# Leaves the source package in $work. The first suite that has it serves.
 fetch() {
     local uri suite sources
     mkdir -p "$work/state/lists/partial" "$work/cache/archives/partial"
     uri=$(mirror)
-    [ -n "$uri" ] || die "this machine's apt sources name no Debian mirror for PostgreSQL 18"
+    [ -n "$uri" ] || die "this machine's apt sources name no Debian mirror for PostgreSQL $version"
     sources=(-o Dir::Etc::SourceList="$work/sources.list" -o Dir::Etc::SourceParts=-)
-    for suite in forky sid; do
+    for suite in "${suites[@]}"; do
         echo "deb-src [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $uri $suite main" \
             >"$work/sources.list"
         if private_apt "${sources[@]}" update &&
-            (cd "$work" && private_apt "${sources[@]}" source --download-only postgresql-18); then
+            (cd "$work" && private_apt "${sources[@]}" source --download-only "$package"); then
             return
         fi
     done
-    die "neither forky nor sid at $uri gave the source package postgresql-18"
+    die "none of ${suites[*]} at $uri gave the source package $package." \
+        "A server that is there already can be named: PG${version}_CONFIG=..."
 }
 
 # Installed into a staging directory first, so that no half-installed server is ever found.
 build() {
     cd "$work"
     mkdir src
-    tar -xf postgresql-18_*.orig.tar.* -C src --strip-components=1
+    tar -xf "${package}"_*.orig.tar.* -C src --strip-components=1
     cd src
     quietly ./configure --prefix="$prefix" --enable-cassert --enable-debug \
         --without-icu --without-readline
@@ -69,7 +79,7 @@ build() {
 }
 
 if [ ! -x "$prefix/bin/pg_config" ]; then
-    say "building PostgreSQL 18 with assertions into $prefix (a few minutes, once)"
+    say "building PostgreSQL $version with assertions into $prefix (a few minutes, once)"
     work=$(mktemp -d)
     trap 'rm -rf "$work"' EXIT
     fetch >&2
