@@ -8,8 +8,9 @@
 PG_CONFIG ?= pg_config
 PROFILE ?= release
 
+# Empty where there is none, which the scripts tell.
 pg_config := $(shell command -v $(PG_CONFIG) 2>/dev/null)
-pg_major := $(if $(pg_config),$(shell $(pg_config) --version | sed 's/^[^0-9]*\([0-9]*\).*/\1/'))
+pg_major = $(shell $(pg_config) --version | sed 's/^[^0-9]*\([0-9]*\).*/\1/')
 
 # One a server and profile, for it holds that server's paths.
 package := $(CURDIR)/target/package/$(PROFILE)$(subst /,-,$(pg_config))
@@ -22,8 +23,7 @@ $(package).stamp: Cargo.toml Cargo.lock idempotence.control $(shell find src sql
 	@touch $@
 
 install: all ## install it into that server, or below DESTDIR
-	cd $(package) && find . -type f ! -name '*.so' -exec install -D -m 644 {} $(DESTDIR)/{} \;
-	cd $(package) && find . -type f -name '*.so' -exec install -D -m 755 {} $(DESTDIR)/{} \;
+	@scripts/install_files.sh $(package) "$(DESTDIR)"
 
 package: all ## make target/idempotence-pgNN.tar.gz, to be unpacked in / elsewhere
 	@tar -C $(package) -czf target/idempotence-pg$(pg_major).tar.gz --owner=0 --group=0 .
@@ -36,7 +36,7 @@ lint: ## formatting, clippy, rustdoc, shellcheck, completeness of the golden tes
 	@scripts/lint.sh $(PG_CONFIG)
 
 # One at a time in a checkout; a second one waits.
-test: ## everything, on PostgreSQL 15 and 18; does all the set-up itself
+test: ## everything, on PostgreSQL 15 to 18; does all the set-up itself
 	@mkdir -p target && flock -o target/test.lock scripts/test.sh
 
 demo: ## clients, lost replies, killed backends, and the proof; does all the set-up itself

@@ -5,16 +5,21 @@ set -euo pipefail
 # shellcheck source=scripts/common.sh
 . "$(dirname "$0")/common.sh"
 
-pg_config=$(command -v "$1") || die "there is no $1. Install the development package of your" \
-    "PostgreSQL server, or name its pg_config: make PG_CONFIG=..."
+version=$(server_version "$1")
+pg_config=$(command -v "$1")
 profile=$2 package=$3
 "$root/scripts/cargo_pgrx.sh"
+cd "$root"
+
+# cargo-pgrx asks cargo for the metadata first, without --locked, and cargo then brings a Cargo.lock
+# that does not fit up to date in silence. So it is looked at before that.
+quietly cargo metadata --locked --format-version 1 ||
+    die "Cargo.lock does not fit Cargo.toml, and is left as it is. To renew it: cargo update --workspace"
 
 # One target directory a major version: in a common one, cargo would build the extension anew at
 # each change from one version to another.
-export PGRX_PG_CONFIG_PATH=$pg_config CARGO_TARGET_DIR
-CARGO_TARGET_DIR=$root/target/pg$(server_version "$pg_config")
+export PGRX_PG_CONFIG_PATH=$pg_config CARGO_TARGET_DIR=$root/target/pg$version
 
-cd "$root"
 rm -rf "$package"
+export PGRX_BUILD_FLAGS=--locked
 cargo pgrx package --pg-config "$pg_config" --profile "$profile" --out-dir "$package"

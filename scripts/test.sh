@@ -121,6 +121,7 @@ for version in "${test_versions[@]}"; do
     config[version]=$(scripts/test_server.sh "$version")
 done
 
+suite 'make' count_checks tests/make/run.sh
 suite 'lints' count_checks scripts/lint.sh "${config[@]}"
 suite 'unit tests' count_cargo unit_tests
 
