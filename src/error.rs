@@ -170,6 +170,8 @@ pub enum Error {
         /// What was wanted.
         action: &'static str,
     },
+    /// 55006: this very transaction has begun what it gives up.
+    GivesUpOwn(Name),
     /// ID006
     OutOfSequence {
         /// Of the request.

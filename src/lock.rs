@@ -5,7 +5,8 @@
 //! deadlock detection and stay with a prepared transaction.
 //!
 //! Order: whoever takes more than one takes session before secret before registration before client
-//! before request before save before mark before segment. Whoever wants a client's lock alone, which
+//! before request before save before mark before segment; the lanes of numbers that are given up in the
+//! order of their slots. Whoever wants a client's lock alone, which
 //! those who use the session share, queues for it in short turns, so that they are not held up for long.
 //! The sweep takes its own first, and only tries for the others.
 //!
@@ -200,10 +201,49 @@ impl Tag {
 
     /// Whether another transaction, a prepared one too, has the lock or shares it.
     pub fn is_held_by_another(&self) -> bool {
-        let mut count = 0;
-        // SAFETY: the tag is valid; the list it allocates is freed with the memory context.
-        unsafe { pg_sys::GetLockConflicts(&self.0, Mode::Alone as i32, &mut count) };
-        count > 0
+        !self.in_the_way_of(Mode::Alone).is_empty()
+    }
+
+    /// How other transactions, prepared ones too, have the lock.
+    pub fn held_by_others(&self) -> Held {
+        loop {
+            let before = self.in_the_way_of(Mode::Alone);
+            if before.is_empty() {
+                return Held::Free;
+            }
+            if !self.in_the_way_of(Mode::Shared).is_empty() {
+                return Held::Alone;
+            }
+            // Who had it before and after that moment had it then too, and nobody had it alone.
+            if self.in_the_way_of(Mode::Alone).iter().any(|holder| before.contains(holder)) {
+                return Held::Shared;
+            }
+        }
+    }
+
+    /// Waits until no other transaction has the lock alone, up to `wait_us`; whether it is worth looking
+    /// again. The lock is not shared meanwhile: that would look like use.
+    pub fn wait_while_alone(&self, wait_us: Option<i64>) -> bool {
+        if wait_us == Some(0) {
+            return false;
+        }
+        if self.in_the_way_of(Mode::Shared).is_empty() {
+            // It is queued for, in a short turn, or was just let go.
+            pg::nap(1_000);
+            return true;
+        }
+        pg::retry(wait_us, |turn_us| {
+            if let Some(holder) = self.in_the_way_of(Mode::Shared).first() {
+                // It may let go before its end, by a rollback to a savepoint: hence the turns.
+                pg::bounded(Some(turn_us), || holder.wait());
+            }
+            self.in_the_way_of(Mode::Shared).is_empty()
+        })
+    }
+
+    /// The other transactions that keep this one from having the lock so.
+    fn in_the_way_of(&self, mode: Mode) -> Vec<pg::Holder> {
+        pg::lock_holders(&self.0, mode as i32)
     }
 
     fn acquire_in(&self, mode: Mode, wait_us: Option<i64>) -> bool {
@@ -228,6 +268,17 @@ impl Tag {
             debug_assert!(held, "only what was acquired is released");
         });
     }
+}
+
+/// How others have a lock.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Held {
+    /// Not at all.
+    Free,
+    /// Shared by some.
+    Shared,
+    /// By one, which has it alone.
+    Alone,
 }
 
 /// How a lock is had.

@@ -51,6 +51,11 @@ pub fn at_work_under(lock: &Digest) -> Option<Name> {
     OPEN.with_borrow(|list| list.under(lock))
 }
 
+/// The request of this transaction that still is at work under the lock, with a number up to this one.
+pub fn begun_under(lock: &Digest, upto: i64) -> Option<Name> {
+    OPEN.with_borrow(|list| list.begun_under(lock, upto))
+}
+
 /// Whether this transaction has open requests of the client session.
 pub fn is_in_use(id: &SessionId) -> bool {
     OPEN.with_borrow(|list| list.uses(id))

@@ -93,6 +93,14 @@ pub fn slot(number: i64, window: i32) -> i32 {
     (number % i64::from(window)) as i32
 }
 
+/// The greatest number of each slot among those above `above` up to `upto`, in the order of the slots.
+pub fn newest_of_slots(above: i64, upto: i64, window: i32) -> Vec<(i32, i64)> {
+    let first = upto.saturating_sub(i64::from(window)).max(above) + 1;
+    let mut newest: Vec<_> = (first..=upto).map(|number| (slot(number, window), number)).collect();
+    newest.sort_unstable();
+    newest
+}
+
 /// Places a request. `kept` is what is kept in its slot ([`Order::Any`]) or in its stream.
 pub fn place(order: Order, window: i32, acked: Acked, kept: &[Kept], asked: Range) -> Found {
     match order {
@@ -233,6 +241,17 @@ mod tests {
         assert_eq!(none(NOTHING, 2, 2), Place::Ahead(1));
         assert_eq!(none(Acked { stored: 4, ..NOTHING }, 5, 5), Place::Turn(0));
         assert_eq!(none(Acked { stored: 4, ..NOTHING }, 4, 5), Place::Overlaps(Range { first: 1, last: 4 }));
+    }
+
+    proptest! {
+        #[test]
+        fn each_slot_has_its_newest_number(window in 1i32..8, above in 0i64..30, more in 0i64..30) {
+            let mut newest = std::collections::BTreeMap::new();
+            for number in above + 1..=above + more {
+                newest.insert(slot(number, window), number);
+            }
+            prop_assert_eq!(newest_of_slots(above, above + more, window), Vec::from_iter(newest));
+        }
     }
 
     /// What a client can do.

@@ -128,6 +128,12 @@ impl Error {
                 "A session in use neither ends nor is handed over.".into(),
                 "Record or release them first, or do it in a transaction of its own.",
             ),
+            Error::GivesUpOwn(name) => report(
+                Standard(PgSqlErrorCode::ERRCODE_OBJECT_IN_USE),
+                format!("cannot give up {name}: this transaction has begun it"),
+                "A number that was given up never takes effect, and this one is still open.".into(),
+                "Record or release it first, or give it up in a transaction of its own.",
+            ),
             Error::Fenced { name, token } => report(
                 Own(b"ID005"),
                 format!("token {token} does not hold {name}"),

@@ -148,6 +148,12 @@ impl List {
         self.open.iter().find(|entry| entry.is.lock == *lock).map(Entry::name)
     }
 
+    /// The open request under a lock that has a number up to this one.
+    pub fn begun_under(&self, lock: &Digest, upto: i64) -> Option<Name> {
+        let begun = |is: &Open| is.lock == *lock && is.numbers.is_some_and(|numbers| numbers.range.first <= upto);
+        self.open.iter().find(|entry| begun(&entry.is)).map(Entry::name)
+    }
+
     /// Whether a request of the client session is open.
     pub fn uses(&self, id: &SessionId) -> bool {
         self.open.iter().any(|entry| matches!(&entry.session, Session::Client(client) if client.id == *id))

@@ -148,6 +148,41 @@ impl Deadline {
     }
 }
 
+/// A transaction that has a lock, a prepared one too.
+pub struct Holder(pg_sys::VirtualTransactionId);
+
+impl PartialEq for Holder {
+    fn eq(&self, other: &Holder) -> bool {
+        self.parts() == other.parts()
+    }
+}
+
+impl Holder {
+    fn parts(&self) -> (i32, u32) {
+        #[cfg(any(feature = "pg17", feature = "pg18"))]
+        return (self.0.procNumber, self.0.localTransactionId);
+        #[cfg(not(any(feature = "pg17", feature = "pg18")))]
+        return (self.0.backendId, self.0.localTransactionId);
+    }
+
+    /// Waits for the end of the transaction.
+    pub fn wait(&self) {
+        // SAFETY: of a transaction that has ended meanwhile it says so at once.
+        unsafe { pg_sys::VirtualXactLock(self.0, true) };
+    }
+}
+
+/// The other transactions that have the lock in a mode that keeps this one from being had.
+pub fn lock_holders(tag: &pg_sys::LOCKTAG, mode: i32) -> Vec<Holder> {
+    let mut count = 0;
+    // SAFETY: the tag is valid; the list has as many elements as were counted, and is freed with the memory
+    // context.
+    unsafe {
+        let holders = pg_sys::GetLockConflicts(tag, mode, &mut count);
+        std::slice::from_raw_parts(holders, count.unsigned_abs() as usize).iter().map(|vxid| Holder(*vxid)).collect()
+    }
+}
+
 /// Whether this backend has the lock in this mode.
 pub fn lock_is_held(tag: &pg_sys::LOCKTAG, mode: i32) -> bool {
     // SAFETY: the tag is valid. It looks into the backend's own table of locks.

@@ -8,7 +8,7 @@ use crate::lock::Tag;
 use crate::open::{self, Numbers, Open};
 use crate::pg::{self, Deadline, Jsonb};
 use crate::protocol::kept::{self, Look};
-use crate::protocol::liveness;
+use crate::protocol::liveness::{self, Life};
 use crate::protocol::numbered::Numbered;
 use crate::protocol::request::{self, Keyed, Request};
 use crate::store::checkpoint::{self, Checkpoint};
@@ -39,10 +39,8 @@ pub fn begin(request: &Request<'_>, payload: Option<Jsonb>, wait_us: Option<i64>
         return Err(Error::AlreadyBegun { name: request.name(), hint });
     }
     let asked = Asked { request, lock: request.lock(), asked_at, fingerprint };
-    if pg::read_only() {
-        return asked.replay_only();
-    }
-    asked.claim_or_answer(Deadline::after(wait_us))
+    let deadline = Deadline::after(wait_us);
+    if pg::read_only() { asked.replay_only(deadline) } else { asked.claim_or_answer(deadline) }
 }
 
 /// A transaction holds the locks of its own requests, so these do not keep it from beginning two of one
@@ -80,62 +78,53 @@ struct Found {
     slot: i32,
 }
 
-/// What came of looking with the lock held.
+/// What came of looking.
 enum Looked {
     /// That is the answer.
     Done(Begun),
+    /// There is no answer. With the lock held there always is one.
+    Nothing,
     /// Somebody has the client session alone: it is being ended or handed over.
     SessionTaken,
 }
 
 impl Asked<'_> {
     fn claim_or_answer(&self, deadline: Deadline) -> Result<Begun, Error> {
-        let mut waited_for_session = false;
-        let begun = self.claim_in_turns(deadline, &mut waited_for_session)?;
-        if let (true, Request::Numbered(request), Begun::Replay(_) | Begun::InProgress) =
-            (waited_for_session, self.request, &begun)
-        {
-            // Nothing is executed, so it is not used after all.
-            Tag::client(&request.session.id).release_share();
-        }
-        Ok(begun)
-    }
-
-    fn claim_in_turns(&self, deadline: Deadline, waited_for_session: &mut bool) -> Result<Begun, Error> {
         let claim = Tag::request(&self.lock);
         loop {
-            if !claim.try_acquire() {
-                // A replay never waits: whoever has the lock, a committed outcome stands.
-                if let Some(outcome) = self.replay()? {
-                    return Ok(Begun::Replay(outcome));
-                }
+            let mut claimed = claim.try_acquire();
+            // A replay does not wait for the lock: whoever has it, a committed outcome stands.
+            let mut looked = if claimed { self.under_the_lock()? } else { self.ahead()? };
+            if let Looked::Nothing = looked {
                 if !claim.acquire(deadline.left_us()) {
                     return Ok(Begun::InProgress);
                 }
+                claimed = true;
+                looked = self.under_the_lock()?;
             }
-            match self.under_the_lock()? {
-                Looked::Done(begun) => {
-                    if let Begun::Replay(_) = begun {
-                        claim.release();
-                    }
-                    return Ok(begun);
-                }
-                Looked::SessionTaken => {
-                    // Whoever has it may want this very request: not to be waited for while holding it.
-                    claim.release();
-                    if !self.wait_for_session(deadline) {
-                        return Ok(Begun::InProgress);
-                    }
-                    *waited_for_session = true;
-                }
+            let begun = match looked {
+                Looked::Done(begun) => Some(begun),
+                Looked::Nothing | Looked::SessionTaken => None,
+            };
+            if claimed && !matches!(begun, Some(Begun::Started(_))) {
+                // Whoever has the session may want this very request: not to be waited for while holding it.
+                claim.release();
+            }
+            match begun {
+                Some(begun) => return Ok(begun),
+                None if self.wait_while_taken(deadline) => {}
+                None => return Ok(Begun::InProgress),
             }
         }
     }
 
-    /// Looks at all that is kept and decides. Errors of the decision are raised here, for all callers.
-    fn look(&self, look: Look) -> Result<Found, Error> {
+    /// Looks at all that is kept and decides; `None` while it is undecided whether the session is alive.
+    /// Errors of the decision are raised here, for all callers.
+    fn look(&self, look: Look) -> Result<Option<Found>, Error> {
         let mut kept = kept::find(self.request, &self.lock, self.asked_at, look)?;
-        self.check_session()?;
+        if self.check_session()? == Life::Undecided {
+            return Ok(None);
+        }
         let digest = match self.request {
             Request::Keyed(_) => self.lock,
             Request::Numbered(_) => self.request.digest(),
@@ -159,7 +148,7 @@ impl Asked<'_> {
             turn: kept.turn,
         });
         self.refuse(decision, kept.place)?;
-        Ok(Found {
+        Ok(Some(Found {
             decision,
             digest,
             leftovers: kept.outcome.is_some() || checkpoint.is_some(),
@@ -169,7 +158,7 @@ impl Asked<'_> {
                 Some(Place::Turn(slot)) => slot,
                 _ => 0,
             },
-        })
+        }))
     }
 
     /// A range that stopped on its way goes on as the same range, or not at all.
@@ -181,9 +170,9 @@ impl Asked<'_> {
     }
 
     /// A client session that has ended refuses everything, whatever else there is to say.
-    fn check_session(&self) -> Result<(), Error> {
+    fn check_session(&self) -> Result<Life, Error> {
         match self.request {
-            Request::Keyed(_) => Ok(()),
+            Request::Keyed(_) => Ok(Life::Alive),
             Request::Numbered(request) => liveness::check(&request.session),
         }
     }
@@ -225,23 +214,32 @@ impl Asked<'_> {
     }
 
     /// The answer, if there is one. Nothing can be said of what is not there: its inserter may be at work.
-    fn replay(&self) -> Result<Option<Outcome>, Error> {
+    fn ahead(&self) -> Result<Looked, Error> {
         match self.look(Look::Ahead) {
-            Ok(found) if found.decision == Decision::Replay => Ok(found.outcome),
+            Ok(Some(Found { decision: Decision::Replay, outcome: Some(outcome), .. })) => {
+                Ok(Looked::Done(Begun::Replay(outcome)))
+            }
+            Ok(None) => Ok(Looked::SessionTaken),
             // Nothing of the kind is certain before the lock is had.
-            Ok(_) | Err(Error::KeyTooOld { .. } | Error::OutOfSequence { .. }) => Ok(None),
+            Ok(_) | Err(Error::KeyTooOld { .. } | Error::OutOfSequence { .. }) => Ok(Looked::Nothing),
             Err(error) => Err(error),
         }
     }
 
     /// On a standby and in a read-only transaction: the answer, or a refusal.
-    fn replay_only(&self) -> Result<Begun, Error> {
-        match self.look(Look::Ahead) {
-            Ok(Found { decision: Decision::Replay, outcome: Some(outcome), .. }) => return Ok(Begun::Replay(outcome)),
-            // On a standby what it builds on may be on its way.
-            Err(Error::OutOfSequence { .. }) if pg::in_recovery() => {}
-            Err(error) => return Err(error),
-            Ok(_) => {}
+    fn replay_only(&self, deadline: Deadline) -> Result<Begun, Error> {
+        loop {
+            match self.look(Look::Ahead) {
+                Ok(Some(Found { decision: Decision::Replay, outcome: Some(outcome), .. })) => {
+                    return Ok(Begun::Replay(outcome));
+                }
+                Ok(None) if self.wait_while_taken(deadline) => continue,
+                Ok(None) => return Ok(Begun::InProgress),
+                // On a standby what it builds on may be on its way.
+                Err(Error::OutOfSequence { .. }) if pg::in_recovery() => break,
+                Err(error) => return Err(error),
+                Ok(Some(_)) => break,
+            }
         }
         let detail = format!("No outcome of {} is kept here, so it would have to be executed.", self.request.name());
         Err(Error::ReadOnly { function: "idem_begin", detail })
@@ -249,7 +247,7 @@ impl Asked<'_> {
 
     /// With the lock held nothing about the request changes any more.
     fn under_the_lock(&self) -> Result<Looked, Error> {
-        let found = self.look(Look::UnderLock)?;
+        let Some(found) = self.look(Look::UnderLock)? else { return Ok(Looked::SessionTaken) };
         if let (Decision::Replay, Some(outcome)) = (found.decision, found.outcome) {
             return Ok(Looked::Done(Begun::Replay(outcome)));
         }
@@ -276,10 +274,10 @@ impl Asked<'_> {
         Ok(Looked::Done(Begun::Started(checkpoint)))
     }
 
-    fn wait_for_session(&self, deadline: Deadline) -> bool {
+    fn wait_while_taken(&self, deadline: Deadline) -> bool {
         match self.request {
             Request::Keyed(_) => true,
-            Request::Numbered(request) => Tag::client(&request.session.id).share(deadline.left_us()),
+            Request::Numbered(request) => liveness::wait_while_taken(&request.session, deadline),
         }
     }
 }

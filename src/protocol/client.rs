@@ -10,6 +10,7 @@ use crate::guc;
 use crate::lock::Tag;
 use crate::open;
 use crate::pg::{self, Deadline};
+use crate::protocol::giving_up;
 use crate::protocol::liveness;
 use crate::protocol::numbered;
 use crate::protocol::position::{self, Position};
@@ -34,14 +35,17 @@ pub fn ack(name: &str, upto: i64, stream_name: &str) -> Result<(), Error> {
     let session = writable(name, "idem_ack", "What is acknowledged is written down.")?;
     numbered::check_stream(&session.name, stream_name)?;
     numbered::check_mark(&session.name, "upto", upto)?;
-    liveness::attend_within(&session, Deadline::after(guc::wait_us()))?;
+    let deadline = Deadline::after(guc::wait_us());
+    liveness::attend_within(&session, deadline)?;
     let of = StreamOf { session: &session.id, stream: stream_name };
     // The mark moves forward only.
-    if upto <= stream::find(of).acked {
+    let stored = stream::find(of).acked;
+    if upto <= stored {
         return Ok(());
     }
+    giving_up::take_lanes(&session, of, stored, upto, deadline)?;
     saving::save(&session)?;
-    let marks = locked_marks(&session, of)?;
+    let marks = saving::locked_marks(&session, of)?;
     if upto > marks.acked {
         stream::save(of, &Marks { acked: upto, ..marks });
         drop_responses(&session, of, upto)?;
@@ -82,7 +86,7 @@ pub fn allocate(name: &str, count: i32, stream_name: &str) -> Result<i64, Error>
     liveness::attend_within(&session, Deadline::after(guc::wait_us()))?;
     saving::save(&session)?;
     let of = StreamOf { session: &session.id, stream: stream_name };
-    let marks = locked_marks(&session, of)?;
+    let marks = saving::locked_marks(&session, of)?;
     let first = position::of(&session, stream_name)?.next_number;
     let allocated = first + count - 1;
     if allocated > NUMBER_MAX {
@@ -116,15 +120,6 @@ fn check_count(session: &Client, count: i32) -> Result<i64, Error> {
     }
 }
 
-/// What is said of a stream, locked against others who say something.
-fn locked_marks(session: &Client, of: StreamOf<'_>) -> Result<Marks, Error> {
-    if !Tag::mark(of.session, of.stream).acquire(guc::wait_us()) {
-        let what = format!("an allocation or acknowledgement in client session \"{}\"", session.name);
-        return Err(Error::WaitRanOut { what, hint: WAIT_BY_SETTING });
-    }
-    Ok(stream::find(of))
-}
-
 /// Where a stream stands. Of a session that has ended it still answers.
 pub fn position(name: &str, stream_name: &str) -> Result<Position, Error> {
     let session = of_caller(name, "see its position")?;
@@ -143,7 +138,7 @@ pub fn close(name: &str) -> Result<bool, Error> {
         return Err(Error::SessionInUse { session: session.name.clone(), action: "close" });
     }
     match liveness::check(&session) {
-        Ok(()) => {}
+        Ok(_) => {}
         Err(Error::SessionEnded { .. }) => return Ok(false),
         Err(error) => return Err(error),
     }

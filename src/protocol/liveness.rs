@@ -2,7 +2,9 @@
 //!
 //! Each transaction that uses a session shares its lock to the end; whoever ends it, or hands it over,
 //! has to have that lock alone. So one in use neither ends nor is fenced half way, and a session is past
-//! its end only when its clock has run out and nobody shares its lock.
+//! its end only when its clock has run out and nobody shares its lock. Whoever has it alone does not use
+//! it: once the clock has run out, such a session is waited for, since it is being ended or resumed. So
+//! what a client gets does not depend on who tidies up, or when.
 //!
 //! A sign of life is written just before the commit, at the clock then, and only when the last is older
 //! than an eighth of the timeout and nobody else is at it: requests of one session never wait for each
@@ -10,7 +12,7 @@
 
 use crate::domain::liveness::{End, runs_out_at, sign_is_due};
 use crate::error::{Error, WAIT_BY_SETTING};
-use crate::lock::Tag;
+use crate::lock::{Held, Tag};
 use crate::open::{self, Attended};
 use crate::pg::{self, Deadline};
 use crate::store::cache;
@@ -19,12 +21,35 @@ use crate::store::live;
 use crate::store::segment;
 use std::rc::Rc;
 
+/// What can be said of a session that was not ended.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Life {
+    /// Its clock has not run out, or somebody uses it.
+    Alive,
+    /// Its clock has run out, and somebody has it alone, to end or to resume it.
+    Undecided,
+}
+
 /// Refuses a session that has ended.
-pub fn check(client: &Client) -> Result<(), Error> {
-    if has_run_out(client, last_seen(client)?)? {
-        return Err(Error::SessionEnded { session: client.name.clone(), how: Some(End::Expired) });
+pub fn check(client: &Client) -> Result<Life, Error> {
+    if !clock_has_run_out(client, last_seen(client)?) {
+        return Ok(Life::Alive);
     }
-    Ok(())
+    let lock = Tag::client(&client.id);
+    if lock.is_held_by_us() {
+        return Ok(Life::Alive);
+    }
+    match lock.held_by_others() {
+        Held::Shared => Ok(Life::Alive),
+        Held::Alone => Ok(Life::Undecided),
+        // Whoever had it until just now wrote what it had to say before it let the lock go.
+        Held::Free if clock_has_run_out(client, last_seen(client)?) => Err(run_out(client)),
+        Held::Free => Ok(Life::Alive),
+    }
+}
+
+fn run_out(client: &Client) -> Error {
+    Error::SessionEnded { session: client.name.clone(), how: Some(End::Expired) }
 }
 
 /// Refuses a session that nothing is known of any more. One that has ended is still known as long as its
@@ -40,19 +65,6 @@ pub fn check_known(client: &Client) -> Result<(), Error> {
     }
 }
 
-/// Whether it is past its end: its clock has run out, and no transaction uses it.
-fn has_run_out(client: &Client, seen: i64) -> Result<bool, Error> {
-    if !clock_has_run_out(client, seen) {
-        return Ok(false);
-    }
-    let lock = Tag::client(&client.id);
-    if lock.is_held_by_us() || lock.is_held_by_another() {
-        return Ok(false);
-    }
-    // Whoever used it until just now wrote its sign of life before it let the lock go.
-    Ok(clock_has_run_out(client, last_seen(client)?))
-}
-
 /// Whether its clock has run out at this moment. While the server is down nobody's time passes.
 pub fn clock_has_run_out(client: &Client, seen: i64) -> bool {
     let now_us = pg::now_us();
@@ -62,29 +74,37 @@ pub fn clock_has_run_out(client: &Client, seen: i64) -> bool {
 }
 
 /// Uses the session in this transaction: shares its lock, and has a sign of life given at the end.
-/// `false`: somebody has it alone. The caller has just [`check`]ed it, so its clock had not run out; but
-/// before the lock was shared it may have been ended.
+/// `false`: somebody has it alone. The caller has just found it alive by [`check`]; but before the lock was
+/// shared it may have been ended, or its clock may have run out.
 pub fn attend(client: &Rc<Client>) -> Result<bool, Error> {
     let lock = Tag::client(&client.id);
+    let used_by_us = lock.is_held_by_us();
     if !lock.is_shared_by_us() && !lock.try_share() {
         return Ok(false);
     }
-    open::attend(client, last_seen(client)?);
+    let seen = last_seen(client)?;
+    if !used_by_us && clock_has_run_out(client, seen) && !lock.is_held_by_another() {
+        lock.release_share();
+        return Err(run_out(client));
+    }
+    open::attend(client, seen);
     Ok(true)
 }
 
-/// As [`attend`], waiting for whoever has the session alone.
+/// As [`attend`], after [`check`], waiting for whoever has the session alone.
 pub fn attend_within(client: &Rc<Client>, deadline: Deadline) -> Result<(), Error> {
-    loop {
-        check(client)?;
-        if attend(client)? {
-            return Ok(());
-        }
-        if !Tag::client(&client.id).share(deadline.left_us()) {
+    while check(client)? == Life::Undecided || !attend(client)? {
+        if !wait_while_taken(client, deadline) {
             let what = format!("the handing over of client session \"{}\" by another transaction", client.name);
             return Err(Error::WaitRanOut { what, hint: WAIT_BY_SETTING });
         }
     }
+    Ok(())
+}
+
+/// Waits while another transaction has the session alone; whether it is worth looking again.
+pub fn wait_while_taken(client: &Client, deadline: Deadline) -> bool {
+    Tag::client(&client.id).wait_while_alone(deadline.left_us())
 }
 
 /// The last sign of life of a session that was not ended.

@@ -4,6 +4,7 @@
 
 pub mod begin;
 pub mod client;
+pub mod giving_up;
 pub mod kept;
 pub mod liveness;
 pub mod lookup;

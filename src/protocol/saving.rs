@@ -39,13 +39,28 @@ fn is_saved(session: &Client) -> bool {
     true
 }
 
-/// Stores that all numbers up to `acked` are answered or given up, as said along with a request; left to
-/// another transaction that is just storing a mark of this stream.
-pub fn note_ack(of: StreamOf<'_>, acked: i64) {
-    if acked > stream::find(of).acked && Tag::mark(of.session, of.stream).try_acquire() {
-        let marks = stream::find(of);
-        if acked > marks.acked {
-            stream::save(of, &Marks { acked, ..marks });
-        }
+/// What is said of a stream, locked against others who say something.
+pub fn locked_marks(session: &Client, of: StreamOf<'_>) -> Result<Marks, Error> {
+    if !Tag::mark(of.session, of.stream).acquire(guc::wait_us()) {
+        let what = format!("an allocation or acknowledgement in client session \"{}\"", session.name);
+        return Err(Error::WaitRanOut { what, hint: WAIT_BY_SETTING });
     }
+    Ok(stream::find(of))
+}
+
+/// Stores that all numbers up to `acked` are answered or given up, as said along with a request. Where it
+/// gives up none it only saves space, and is left to another transaction that is just storing a mark of this
+/// stream.
+pub fn note_ack(session: &Client, of: StreamOf<'_>, acked: i64, gives_up: bool) -> Result<(), Error> {
+    let marks = if gives_up {
+        locked_marks(session, of)?
+    } else if Tag::mark(of.session, of.stream).try_acquire() {
+        stream::find(of)
+    } else {
+        return Ok(());
+    };
+    if acked > marks.acked {
+        stream::save(of, &Marks { acked, ..marks });
+    }
+    Ok(())
 }

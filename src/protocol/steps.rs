@@ -4,13 +4,15 @@ use crate::domain::limits::POINT_CHARS_MAX;
 use crate::error::Error;
 use crate::guc;
 use crate::open::{self, Numbers, Open, Step};
-use crate::pg::{self, Jsonb};
+use crate::pg::{self, Deadline, Jsonb};
+use crate::protocol::giving_up;
 use crate::protocol::numbered::Numbered;
 use crate::protocol::request::{self, Keyed, Request};
 use crate::protocol::saving;
 use crate::store::checkpoint::{self, Checkpoint};
 use crate::store::outcome::{self, Class, Outcome};
 use crate::store::reply;
+use crate::store::stream;
 use pgrx::datum::Interval;
 
 /// Records the outcome of a begun request, and gives it back as it will be replayed.
@@ -45,16 +47,15 @@ pub fn record(
         }
         Request::Numbered(numbered) => {
             refuse_ttl(numbered, ttl)?;
+            let numbers = numbers_of(&open, numbered)?;
+            let said = before_saving(numbered, numbers)?;
             saving::save(&numbered.session)?;
             if open.leftovers {
                 checkpoint::delete(&request.wanted(open.digest))?;
             }
             let outcome = outcome(None, pg::now_us());
-            let Some(Numbers { range, slot, acked }) = open.numbers else {
-                return Err(Error::Corrupted { message: format!("{} was begun without a number", request.name()) });
-            };
-            reply::save(numbered.stream_of(), slot, range, &outcome)?;
-            saving::note_ack(numbered.stream_of(), acked);
+            reply::save(numbered.stream_of(), numbers.slot, numbers.range, &outcome)?;
+            said.note(numbered)?;
             outcome
         }
     };
@@ -70,7 +71,12 @@ pub fn checkpoint(request: &Request<'_>, point: &str, state: Option<Jsonb>, toke
     request::check_chars(&format!("the point of {}", request.name()), point, POINT_CHARS_MAX, hint)?;
     check_size("state", request, state)?;
     if let Request::Numbered(numbered) = request {
+        let said = before_saving(numbered, numbers_of(&open, numbered)?)?;
         saving::save(&numbered.session)?;
+        // What gives nothing up is stored with the outcome.
+        if said.gives_up {
+            said.note(numbered)?;
+        }
     }
     let checkpoint = Checkpoint {
         point: point.into(),
@@ -82,6 +88,39 @@ pub fn checkpoint(request: &Request<'_>, point: &str, state: Option<Jsonb>, toke
     checkpoint::save(&request.wanted(open.digest), &checkpoint)?;
     open::step(request.which(), Step::Checkpoint);
     Ok(())
+}
+
+fn numbers_of(open: &Open, request: &Numbered<'_>) -> Result<Numbers, Error> {
+    let message = || format!("{} was begun without a number", request.name());
+    open.numbers.ok_or_else(|| Error::Corrupted { message: message() })
+}
+
+/// What was said along with a request of what its client has, or gives up.
+struct Said {
+    acked: i64,
+    /// It is more than what is stored.
+    is_new: bool,
+    gives_up: bool,
+}
+
+/// What comes before the first lock of saving: the numbers that are given up along with this one.
+fn before_saving(request: &Numbered<'_>, numbers: Numbers) -> Result<Said, Error> {
+    let of = request.stream_of();
+    let marks = stream::find(of);
+    giving_up::refuse_given_up(request, numbers.range, &marks)?;
+    let (acked, is_new) = (numbers.acked, numbers.acked > marks.acked);
+    let deadline = Deadline::after(guc::wait_us());
+    let gives_up = is_new && giving_up::take_lanes(&request.session, of, marks.acked, acked, deadline)?;
+    Ok(Said { acked, is_new, gives_up })
+}
+
+impl Said {
+    fn note(self, request: &Numbered<'_>) -> Result<(), Error> {
+        if !self.is_new {
+            return Ok(());
+        }
+        saving::note_ack(&request.session, request.stream_of(), self.acked, self.gives_up)
+    }
 }
 
 /// Gives a begun request up. The lock stays to the end of the transaction: what it did so far is not

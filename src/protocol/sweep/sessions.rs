@@ -9,12 +9,15 @@ use crate::pg;
 use crate::protocol::liveness;
 use crate::store::due::{self, Ownerless};
 use crate::store::part::Place;
-use crate::store::{client, live};
+use crate::store::client::{self, Client};
+use crate::store::live;
 
-/// Puts saved sessions back to work, a full fresh timeout before each; how many, and where to go on.
+/// Puts saved sessions back to work, a full fresh timeout before each; ends those whose timeout has passed
+/// since. How many, and where to go on.
 ///
 /// Resuming, fencing and ending need a session's lock alone and so exclude this, which shares it; whoever
-/// gives a sign of life at the same time is excluded by the lock for that.
+/// gives a sign of life at the same time is excluded by the lock for that. Of a session whose clock has run
+/// out the lock is not shared: that would look like use.
 pub fn restore(from: Place, batch: usize) -> Result<(usize, Option<Place>), Error> {
     let last_seen = liveness::restored_at();
     let part = due::not_at_work(from, batch)?;
@@ -23,6 +26,12 @@ pub fn restore(from: Place, batch: usize) -> Result<(usize, Option<Place>), Erro
 }
 
 fn restore_one(id: &SessionId, last_seen: i64) -> bool {
+    let run_out = |client: &Client| liveness::clock_has_run_out(client, last_seen);
+    let Some(found) = client::find(id) else { return false };
+    if run_out(&found.client) {
+        end_if_not_at_work(id, run_out);
+        return false;
+    }
     if !Tag::client(id).try_share() || !Tag::sign(id).try_acquire() {
         return false;
     }
@@ -33,6 +42,18 @@ fn restore_one(id: &SessionId, last_seen: i64) -> bool {
         }
         // Ended, or put to work by its own client, since it was found.
         _ => false,
+    }
+}
+
+fn end_if_not_at_work(id: &SessionId, run_out: impl Fn(&Client) -> bool) {
+    if !Tag::client(id).try_acquire() {
+        return;
+    }
+    match client::find(id) {
+        Some(saved) if saved.ended.is_none() && live::find(id).is_none() && run_out(&saved.client) => {
+            liveness::end(&saved.client, End::Expired);
+        }
+        _ => {}
     }
 }
 

@@ -1,5 +1,7 @@
 //! What could keep the sweep from its work, or have it do too much: restores, locks, clocks, crowds.
 
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
 use anyhow::{Result, ensure};
 use idempotence_cluster_tests::{Cluster, Connection, Version, on_each_version, run};
 
@@ -7,6 +9,7 @@ on_each_version!(
     a_slow_restore_beside_the_worker_loses_nothing,
     the_sweep_rests_beside_an_open_restore_and_names_it,
     sessions_in_use_do_not_shade_silent_ones,
+    a_session_that_was_refused_stays_refused_while_it_is_swept,
     a_locked_table_is_named_and_delays_its_own_steps_only,
     who_keeps_the_ring_from_turning_is_named,
     a_clock_that_was_wrong_once_is_overcome,
@@ -118,6 +121,51 @@ async fn sessions_in_use_do_not_shade_silent_ones(version: Version) -> Result<()
     ensure!(connection.text(&at_work(&[&in_use])).await? == "1");
     holder.text("ROLLBACK PREPARED 'p'").await?;
     server.wait_for(DATABASE, &at_work(&[&in_use]), "0").await
+}
+
+// Goal: a session that has ended answers nothing more, also while a sweep has it in hand.
+// Method: 500 sessions with an outcome each, all silent; requests and their duplicates are sent to each of
+// them, over and over, while sweeps by hand end them. The worker stays out of it.
+async fn a_session_that_was_refused_stays_refused_while_it_is_swept(version: Version) -> Result<()> {
+    const SESSIONS: usize = 500;
+    let server = start(version)?;
+    server.conf("idempotence.databases", "''")?;
+    server.conf("idempotence.sweep_batch", "20")?;
+    server.reload()?;
+    let connection = server.connect(DATABASE).await?;
+    let mut sessions = Vec::new();
+    for _ in 0..SESSIONS {
+        let session = connection.register("timeout => '2 s'").await?;
+        connection.execute(&session, "1", "1").await?;
+        sessions.push(session);
+    }
+    connection.text("UPDATE idempotence.session_live SET last_seen = '-infinity'").await?;
+    connection.silence(&sessions[0]).await?;
+    let senders = [server.connect(DATABASE).await?, server.connect(DATABASE).await?];
+    let swept = AtomicBool::new(false);
+    let send = async |sender: &Connection| {
+        loop {
+            let last_round = swept.load(Relaxed);
+            for (n, session) in sessions.iter().enumerate() {
+                let answer = sender.answer(session, if n % 8 == 0 { "2" } else { "1" }).await?;
+                ensure!(answer == "ID004", "session {n} answers {answer}");
+            }
+            if last_round {
+                return anyhow::Ok(());
+            }
+        }
+    };
+    let sweep = async || {
+        while connection.text("SELECT idempotence.sweep_step('end')").await? == "t"
+            || connection.text("SELECT count(*) FROM idempotence.session_live").await? != "0"
+        {}
+        swept.store(true, Relaxed);
+        anyhow::Ok(())
+    };
+    tokio::try_join!(send(&senders[0]), send(&senders[1]), sweep())?;
+    let ended = connection.text("SELECT count(*) FROM idempotence.session WHERE ended = 'e'").await?;
+    ensure!(ended == SESSIONS.to_string(), "{ended} sessions were ended");
+    Ok(())
 }
 
 // Goal: a table that somebody has locked is named with the holder, and steps that do not need it are taken.

@@ -168,12 +168,13 @@ SELECT (idem_position(regress_id('any'))).acked;
 CALL any_send(105, ack => 105);
 CALL any_send(106, ack => 106);
 SELECT (idem_position(regress_id('any'))).acked;
--- acked in the transaction that is at work on it: the record stands, and is over
+-- acked in the transaction that is at work on it: not before it is recorded, and then it is over
 BEGIN;
 SELECT regress_show(idem_begin(regress_id('any'), 106));
-SELECT idem_ack(regress_id('any'), 106);
+SELECT regress_message($$SELECT idem_ack(regress_id('any'), 106)$$);
 SELECT regress_show(idem_lookup(regress_id('any'), 106));
 SELECT idem_record(regress_id('any'), 106, '106');
+SELECT idem_ack(regress_id('any'), 106);
 COMMIT;
 SELECT regress_show(idem_lookup(regress_id('any'), 106)), idem_position(regress_id('any'));
 -- undone with its transaction

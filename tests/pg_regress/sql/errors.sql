@@ -307,6 +307,9 @@ SELECT regress_error(:'do');
 \set do 'SELECT idem_begin(regress_id(\'newer\'), 1), idem_register(client => \'errors\', resume => true)'
 SELECT regress_error(:'do');
 
+\set do 'SELECT idem_begin(regress_id(\'newer\'), 1), idem_ack(regress_id(\'newer\'), 2)'
+SELECT regress_error(:'do');
+
 -- 55P03 lock_not_available: a prepared transaction holds the request, the session, a mark, a registration
 BEGIN;
 SELECT regress_show(idem_begin('errors', 'busy'));
@@ -361,6 +364,8 @@ SELECT idem_ack(regress_id('newer'), 1);
 PREPARE TRANSACTION 'regress_errors';
 SET idempotence.wait = 1;
 \set do 'SELECT idem_ack(regress_id(\'newer\'), 2)'
+SELECT regress_error(:'do');
+\set do 'SELECT idem_allocate(regress_id(\'newer\'), 1)'
 SELECT regress_error(:'do');
 RESET idempotence.wait;
 ROLLBACK PREPARED 'regress_errors';
