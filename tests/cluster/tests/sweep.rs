@@ -130,7 +130,6 @@ async fn a_session_that_was_refused_stays_refused_while_it_is_swept(version: Ver
     const SESSIONS: usize = 500;
     let server = start(version)?;
     server.conf("idempotence.databases", "''")?;
-    server.conf("idempotence.sweep_batch", "20")?;
     server.reload()?;
     let connection = server.connect(DATABASE).await?;
     let mut sessions = Vec::new();
