@@ -10,6 +10,7 @@ pub mod client;
 pub mod fixture;
 pub mod frozen;
 pub mod senders;
+pub mod workload;
 
 use std::io::Write;
 use std::ops::Deref;

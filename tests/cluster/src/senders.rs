@@ -104,7 +104,7 @@ impl<'a> Senders<'a> {
         *lock(&self.cluster) = cluster;
     }
 
-    /// Sends until each lane has so many requests answered.
+    /// Sends until each lane has this number of further requests answered.
     pub async fn send(&self, requests: usize) -> Result<()> {
         let lanes = self.sessions.iter().enumerate().flat_map(|(number, session)| {
             (0..session.lanes.len()).map(move |lane| self.send_lane(number, lane, requests))
@@ -134,7 +134,11 @@ impl<'a> Senders<'a> {
         // Who sends is told apart all over the test.
         let id = 1000 * number + 2 * lane;
         let (mut one, mut other) = (self.connect().await?, self.connect().await?);
-        let mut first = lane as i64 + 1;
+        // After the last that was answered, if this is not the first time.
+        let mut first = match session.lanes[lane].load(Relaxed) {
+            0 => lane as i64 + 1,
+            answered => answered + step,
+        };
         for _ in 0..requests {
             let last = if session.strict { first + rand::rng().random_range(0..RANGE_MAX) } else { first };
             let acked = session.lanes.iter().map(|lane| lane.load(Relaxed)).min().unwrap_or(0);

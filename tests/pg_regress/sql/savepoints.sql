@@ -294,6 +294,24 @@ SELECT idem_record('savepoints', '13-1') IS NOT NULL;
 COMMIT;
 SELECT regress_show(idem_lookup('savepoints', '13-1')), regress_show(idem_lookup('savepoints', '13-2'));
 
+-- a cursor that records inside a savepoint that is released, and fails in the next one: what it recorded
+-- stands, and so does the lock on the segment that it was recorded in
+BEGIN;
+SAVEPOINT first;
+DECLARE c CURSOR FOR
+  SELECT CASE n WHEN 1 THEN regress_show(idem_begin('savepoints', '14'))
+                WHEN 2 THEN (idem_record('savepoints', '14', '14') IS NOT NULL)::text
+                ELSE (1 / (3 - n))::text END FROM generate_series(1, 3) n;
+FETCH 2 FROM c;
+RELEASE first;
+SAVEPOINT second;
+FETCH c;
+ROLLBACK TO second;
+SELECT l.mode FROM pg_locks l JOIN pg_class c ON c.oid = l.relation
+WHERE l.pid = pg_backend_pid() AND c.relname LIKE 'outcome\__' AND l.mode = 'RowExclusiveLock';
+COMMIT;
+SELECT regress_show(idem_begin('savepoints', '14'));
+
 -- a thousand blocks one after the other, every second one rolled back
 DO $$
 BEGIN

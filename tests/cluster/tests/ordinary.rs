@@ -1,0 +1,194 @@
+//! What people do to a database every day, done to our tables under load: nothing is done twice, nothing
+//! is lost, and nobody gets an error that the reference does not name.
+
+use anyhow::{Result, ensure};
+use idempotence_cluster_tests::workload::{DATABASE, Workload};
+use idempotence_cluster_tests::{Cluster, Connection, Version, on_each_version, run};
+
+on_each_version!(rewrites, indexes, triggers, pg_repack, dumps);
+
+const DATABASES: [&str; 2] = ["bank", DATABASE];
+
+/// Our tables, with the index that CLUSTER goes by.
+const TABLES: &str = "SELECT c.relname, coalesce(min(i.relname), '') FROM pg_class c
+    LEFT JOIN pg_index x ON x.indrelid = c.oid AND x.indisunique LEFT JOIN pg_class i ON i.oid = x.indexrelid
+    WHERE c.relnamespace = 'idempotence'::regnamespace AND c.relkind = 'r' GROUP BY 1 ORDER BY 1";
+
+struct Table {
+    name: String,
+    index: String,
+}
+
+async fn tables(dba: &Connection) -> Result<Vec<Table>> {
+    let rows = dba.text(TABLES).await?;
+    let table = |row: &str| row.split_once('|').map(|(name, index)| Table { name: name.into(), index: index.into() });
+    let tables: Vec<Table> = rows.lines().filter_map(table).collect();
+    ensure!(tables.len() >= 12, "there are only {} tables", tables.len());
+    Ok(tables)
+}
+
+/// Executes a statement for each table in each database; of one that takes no lock long.
+async fn on_each_table(server: &Cluster, statements: &[&str]) -> Result<()> {
+    for database in DATABASES {
+        let dba = server.connect(database).await?;
+        for table in tables(&dba).await? {
+            for statement in statements {
+                if statement.contains("{index}") && table.index.is_empty() {
+                    continue;
+                }
+                let statement = statement.replace("{table}", &table.name).replace("{index}", &table.index);
+                dba.text(&statement).await?;
+            }
+        }
+    }
+    Ok(())
+}
+
+async fn disturb(version: Version, rounds: usize, statements: &[&str]) -> Result<()> {
+    let server = Cluster::start_preloaded(version)?;
+    let mut load = Workload::open(&server).await?;
+    for _ in 0..rounds {
+        load.beside(on_each_table(&server, statements)).await?;
+    }
+    load.close(&server).await
+}
+
+// Goal: a row's place is never used once another row may have it.
+// Method: every table gets new files and its rows new places, over and over.
+async fn rewrites(version: Version) -> Result<()> {
+    let statements = [
+        "VACUUM FULL idempotence.{table}",
+        "CLUSTER idempotence.{table} USING {index}",
+        "ALTER TABLE idempotence.{table} SET (fillfactor = 70)",
+        "REINDEX TABLE CONCURRENTLY idempotence.{table}",
+        "ANALYZE idempotence.{table}",
+    ];
+    disturb(version, 6, &statements).await
+}
+
+// Goal: an index of a DBA's own, of any kind, is made and dropped while all are at work.
+// Method: on an expression, partial, with another method, unique, and made concurrently.
+async fn indexes(version: Version) -> Result<()> {
+    let server = Cluster::start_preloaded(version)?;
+    let mut load = Workload::open(&server).await?;
+    for round in 0..4 {
+        load.beside(async {
+            for database in DATABASES {
+                let dba = server.connect(database).await?;
+                for (table, column, expression, predicate) in INDEXED {
+                    for index in [
+                        format!("CREATE INDEX dba ON idempotence.{table} ({expression})"),
+                        format!("CREATE INDEX CONCURRENTLY dba ON idempotence.{table} ({column}) WHERE {predicate}"),
+                        format!("CREATE INDEX CONCURRENTLY dba ON idempotence.{table} USING hash ({column})"),
+                        format!("CREATE INDEX dba ON idempotence.{table} USING brin ({column})"),
+                    ] {
+                        dba.text(&index).await?;
+                        if round % 2 == 0 {
+                            dba.text("DROP INDEX idempotence.dba").await?;
+                        } else {
+                            dba.text("DROP INDEX CONCURRENTLY idempotence.dba").await?;
+                        }
+                    }
+                }
+            }
+            Ok(())
+        })
+        .await?;
+    }
+    load.close(&server).await
+}
+
+/// A column of each table, an expression and a predicate.
+const INDEXED: [(&str, &str, &str, &str); 10] = [
+    ("outcome_0", "session", "(recorded_at AT TIME ZONE 'utc')", "class = 's'"),
+    ("outcome_1", "session", "(recorded_at AT TIME ZONE 'utc')", "class = 's'"),
+    ("outcome_2", "session", "(recorded_at AT TIME ZONE 'utc')", "class = 's'"),
+    ("session", "owner", "lower(client)", "ended_at IS NOT NULL"),
+    ("session_live", "owner", "lower(client)", "client IS NOT NULL"),
+    ("reply", "first", "((first % 7))", "slot = 0"),
+    ("stream", "acked", "((acked % 7))", "acked > 3"),
+    ("checkpoint", "session", "upper(point)", "point <> 'half'"),
+    ("segment", "keep_us", "((keep_us % 7))", "current"),
+    ("audit", "session", "lower(session)", "action = 'x'"),
+];
+
+// Goal: whoever follows a table by row triggers (trigger-based replication, auditing) sees every row of it.
+// Method: a trigger, put on each table under load, notes what comes and what goes; that adds up to the table.
+async fn triggers(version: Version) -> Result<()> {
+    const FOLLOW: &str = "
+        CREATE TABLE followed (of name NOT NULL, row text NOT NULL, change int NOT NULL);
+        CREATE FUNCTION follow() RETURNS trigger LANGUAGE plpgsql AS $$
+        BEGIN
+          INSERT INTO public.followed SELECT TG_TABLE_NAME, r.row, r.change
+            FROM (VALUES (NEW::text, 1), (OLD::text, -1)) r (row, change) WHERE r.row IS NOT NULL;
+          RETURN NULL;
+        END $$";
+    let follow = [
+        "BEGIN; LOCK idempotence.{table} IN SHARE ROW EXCLUSIVE MODE;
+         INSERT INTO followed SELECT '{table}', t::text, 1 FROM idempotence.{table} t;
+         CREATE TRIGGER follow AFTER INSERT OR UPDATE OR DELETE ON idempotence.{table} FOR EACH ROW EXECUTE FUNCTION follow(); COMMIT",
+    ];
+    // Nobody writes the table for as long as it is compared.
+    let compare = ["BEGIN; LOCK idempotence.{table} IN SHARE MODE;
+         DO $$ BEGIN
+           IF EXISTS (SELECT FROM (SELECT row, change FROM followed WHERE of = '{table}'
+                                   UNION ALL SELECT t::text, -1 FROM idempotence.{table} t) r
+                      GROUP BY row HAVING sum(change) <> 0) THEN
+             RAISE EXCEPTION 'table {table} is not what its trigger saw';
+           END IF;
+         END $$; COMMIT"];
+    let server = Cluster::start_preloaded(version)?;
+    let mut load = Workload::open(&server).await?;
+    for database in DATABASES {
+        server.psql(database, FOLLOW)?;
+    }
+    load.beside(on_each_table(&server, &follow)).await?;
+    load.beside(async { Ok(()) }).await?;
+    load.beside(on_each_table(&server, &compare)).await?;
+    for database in DATABASES {
+        let seen = server.psql(database, "SELECT count(*) > 100 FROM followed WHERE change = 1")?;
+        ensure!(seen.trim() == "t", "the triggers of {database} saw next to nothing");
+    }
+    load.beside(on_each_table(&server, &["DROP TRIGGER follow ON idempotence.{table}"])).await?;
+    load.close(&server).await
+}
+
+// Goal: pg_repack, which copies a table and replays what its trigger saw meanwhile, loses nothing.
+// Method: the real one, on every table with a primary key, over and over.
+async fn pg_repack(version: Version) -> Result<()> {
+    let program = version.bindir()?.join("pg_repack");
+    ensure!(program.exists(), "there is no {}: install pg_repack for this server", program.display());
+    let server = Cluster::start_preloaded(version)?;
+    let mut load = Workload::open(&server).await?;
+    for database in DATABASES {
+        server.psql(database, "CREATE EXTENSION pg_repack")?;
+    }
+    for _ in 0..3 {
+        load.beside(on_each_database(&server, "pg_repack", &["--schema=idempotence", "--wait-timeout=10"])).await?;
+    }
+    load.close(&server).await
+}
+
+// Goal: dumps are taken while all are at work, and none waits for another.
+// Method: pg_dump of both databases, over and over.
+async fn dumps(version: Version) -> Result<()> {
+    let program = "pg_dump";
+    let server = Cluster::start_preloaded(version)?;
+    let mut load = Workload::open(&server).await?;
+    let file = format!("--file={}", server.home().join("dump").display());
+    for _ in 0..3 {
+        load.beside(on_each_database(&server, program, &["--format=custom", &file])).await?;
+    }
+    load.close(&server).await
+}
+
+/// Runs a program of PostgreSQL's on each database.
+async fn on_each_database(server: &Cluster, program: &str, arguments: &[&str]) -> Result<()> {
+    for database in DATABASES {
+        let mut command = server.program(program);
+        command.env("PGHOST", server.home()).env("PGPORT", server.addr().port().to_string()).env("PGUSER", "postgres");
+        command.args(arguments).args(["--dbname", database]);
+        tokio::task::spawn_blocking(move || run(&mut command, None)).await??;
+    }
+    Ok(())
+}
