@@ -215,6 +215,11 @@ pub enum Error {
     },
     /// 40001: its own outcome.
     Unserializable(Name),
+    /// 40001: another transaction inserts the same key, while its index is rebuilt.
+    SeenAtOnce {
+        /// The inbox.
+        session: String,
+    },
     /// 40001: what comes before it.
     BuildsOnUnseen(Name),
     /// 55P03

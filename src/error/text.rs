@@ -187,6 +187,14 @@ impl Error {
                 "Its outcome or checkpoint is committed, but its effects are not visible to this transaction.".into(),
                 "Retry the transaction: it will get the answer.",
             ),
+            Error::SeenAtOnce { session } => report(
+                Standard(PgSqlErrorCode::ERRCODE_T_R_SERIALIZATION_FAILURE),
+                format!(
+                    "could not serialize access: another transaction has seen a request of session \"{session}\" at the same moment"
+                ),
+                "The unique index that tells them apart is just being rebuilt (REINDEX CONCURRENTLY).".into(),
+                "Retry the transaction.",
+            ),
             Error::BuildsOnUnseen(name) => report(
                 Standard(PgSqlErrorCode::ERRCODE_T_R_SERIALIZATION_FAILURE),
                 format!("could not serialize access: what {name} builds on came after this transaction's snapshot"),

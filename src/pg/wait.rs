@@ -1,8 +1,9 @@
 //! Waits for locks that end: with our own `lock_timeout`, unless the user's is shorter.
 
 use crate::error::Error;
-use pgrx::pg_sys::panic::ErrorReport;
+use pgrx::pg_sys::panic::{CaughtError, ErrorReport};
 use pgrx::{PgLogLevel, PgSqlErrorCode, PgTryBuilder, function_name, pg_sys};
+use std::cell::Cell;
 
 /// Our bound on the heavyweight lock waits of this backend, lifted when dropped.
 struct LockTimeoutMs {
@@ -124,6 +125,29 @@ pub fn bounded_or_error<T>(wait_us: Option<i64>, work: impl FnOnce() -> T, timed
     let done = PgTryBuilder::new(run).catch_when(PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE, |_| None).execute();
     drop(bound);
     done.unwrap_or_else(|| timed_out().raise())
+}
+
+/// Runs `work`; an error of its with this code is replaced, if `replacement` makes another of its message.
+pub fn replacing<T>(
+    code: PgSqlErrorCode,
+    work: impl FnOnce() -> T,
+    replacement: impl FnOnce(&str) -> Option<Error>,
+) -> T {
+    let mut work = Some(work);
+    let run = std::panic::AssertUnwindSafe(|| work.take().map(|work| work()));
+    let replacement = std::panic::AssertUnwindSafe(Cell::new(Some(replacement)));
+    let replacement = &replacement;
+    let done = PgTryBuilder::new(run)
+        .catch_when(code, |error| {
+            if let CaughtError::PostgresError(report) | CaughtError::ErrorReport(report) = &error
+                && let Some(other) = replacement.take().and_then(|replacement| replacement(report.message()))
+            {
+                other.raise();
+            }
+            error.rethrow()
+        })
+        .execute();
+    done.expect("work runs once")
 }
 
 /// Waits until the transaction `xid`, which is inserting a row, has ended.

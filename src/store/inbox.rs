@@ -15,8 +15,8 @@ use crate::store::segment::{self, SEGMENTS};
 use crate::store::session::Standing;
 use crate::store::tuple::{Tuple, uuid_equals};
 use pgrx::datum::{DatumWithOid, TimestampWithTimeZone, Uuid};
-use pgrx::pg_sys;
 use pgrx::spi::{OwnedPreparedStatement, Spi, SpiClient};
+use pgrx::{PgSqlErrorCode, pg_sys};
 use std::cell::RefCell;
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
@@ -42,8 +42,11 @@ pub fn insert(session: &Standing, keys: &[Key<'_>], now_us: i64, ttl_us: i64) ->
     let (current, table) = segment::open_for_outcomes(ttl_us)?;
     let role = pg::current_role();
     let arbiter = if table.is_as_made() { Arbiter::Column } else { Arbiter::Constraint };
-    let mut inserted = pg::as_role(table.owner(), || insert_in(current, arbiter, &session.id, keys, now_us, role))
-        .map_err(|error| Error::Corrupted { message: format!("could not insert into segment {current}: {error}") })?;
+    let insert = || pg::as_role(table.owner(), || insert_in(current, arbiter, &session.id, keys, now_us, role));
+    let mut inserted = pg::replacing(PgSqlErrorCode::ERRCODE_UNIQUE_VIOLATION, insert, |message| {
+        rebuilt(session, current, message)
+    })
+    .map_err(|error| Error::Corrupted { message: format!("could not insert into segment {current}: {error}") })?;
 
     // Of two that insert in different segments, just when the ring turns, at least one sees the other
     // here: each has inserted before it looks.
@@ -60,6 +63,14 @@ pub fn insert(session: &Standing, keys: &[Key<'_>], now_us: i64, ttl_us: i64) ->
         }
     }
     Ok(inserted)
+}
+
+/// While REINDEX CONCURRENTLY builds another index beside ours, `ON CONFLICT` does not go by that one yet,
+/// but it is unique already: a key that another transaction inserts at the same moment violates it. The
+/// retry finds the key.
+fn rebuilt(session: &Standing, segment: usize, message: &str) -> Option<Error> {
+    let beside = message.contains(&format!("outcome_{segment}_pkey_cc"));
+    beside.then(|| Error::SeenAtOnce { session: session.name.clone() })
 }
 
 /// Deletes a key's outcome, wherever it is; whether there was one that lived. By SQL too: another
