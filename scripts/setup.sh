@@ -12,7 +12,7 @@ packages=(build-essential pkg-config libssl-dev clang libclang-dev)
 if [ "${1:-}" = test ]; then
     packages+=(shellcheck python3-venv pgbouncer)
     # Only beside the server of its own package.
-    [ -n "${PG15_CONFIG:-}" ] || packages+=(postgresql-15-cron)
+    [ -n "${PG15_CONFIG:-}" ] || packages+=(postgresql-15-cron postgresql-15-repack)
     # Another node than Debian's will do as well.
     { command -v node && command -v npm; } >/dev/null || packages+=(nodejs npm)
     [ -n "${PG16_CONFIG:-}" ] || packages+=(patchelf)
@@ -27,4 +27,6 @@ if [ "${1:-}" = test ]; then
     for version in "${test_versions[@]}"; do
         "$root/scripts/test_server.sh" "$version" >/dev/null
     done
+    [ -n "${PG18_CONFIG:-}" ] ||
+        "$root/scripts/pg_repack.sh" "$("$root/scripts/test_server.sh" 18)"
 fi
