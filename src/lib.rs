@@ -57,6 +57,6 @@ pub extern "C-unwind" fn _PG_init() {
     error::init();
     guc::init();
     open::init();
-    store::cache::init();
+    store::message::init();
     worker::init();
 }

@@ -9,7 +9,7 @@ use crate::protocol::numbered::Numbering;
 use crate::protocol::request::{Request, Rules};
 use crate::protocol::steps;
 use crate::store::outcome::Class;
-use crate::store::{self, cache, restored};
+use crate::store::{self, message, restored};
 use pgrx::prelude::*;
 
 /// What `idem_run` has to know of a command before it executes it.
@@ -107,7 +107,7 @@ AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
 "#)]
 fn forget_cached<'a>(trigger: &'a PgTrigger<'a>) -> Result<Option<PgHeapTuple<'a, AllocatedByRust>>, PgTriggerError> {
     if !store::is_ours() {
-        cache::invalidate_by(trigger.relid()?);
+        message::all_changed_by(trigger.relid()?);
     }
     Ok(None)
 }

@@ -2,12 +2,11 @@
 //! sessions, the secret. Committed rows only.
 //!
 //! Everything is dropped at once when PostgreSQL tells that one of our tables changed: on DDL (also
-//! DROP and CREATE EXTENSION), and when whoever changes `session`, `segment` or `secret` says so by
-//! [`invalidate`], which takes effect at commit. Such messages are taken in at the start of each
-//! transaction and with every lock on a table, so the order is: lock the table, then trust the cache.
-//! Sessions, on which rights rest, are used without one: [`take_in_messages`] comes first there.
-//!
-//! The callback runs in the middle of other code's work, so it only counts; [`with`] acts on it.
+//! DROP and CREATE EXTENSION), and when whoever changes `session` by SQL, or `secret`, says so. A change of
+//! one standing session, or of the ring's pointer, drops just that: see `message.rs`. Such messages take
+//! effect at commit. They are taken in at the start of each transaction and with every lock on a table, so
+//! the order is: lock the table, then trust the cache. Sessions, on which rights rest, are used without one:
+//! [`take_in_messages`] comes first there.
 
 use crate::domain::identity::{Secret, SessionId};
 use crate::domain::version;
@@ -15,9 +14,10 @@ use crate::error::Error;
 use crate::pg;
 use crate::protocol::quota::Share;
 use crate::store::client::Client;
+use crate::store::message::{self, Changes};
 use crate::store::session::Standing;
 use crate::store::write::Way;
-use pgrx::{pg_guard, pg_sys};
+use pgrx::pg_sys;
 use std::borrow::Borrow;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -145,7 +145,8 @@ pub struct Pointer {
 /// All that is remembered.
 #[derive(Default)]
 pub struct Cache {
-    generation: u64,
+    /// So many messages were acted on.
+    messages: u64,
     tables: Option<[pg_sys::Oid; TABLES.len()]>,
     indexes: Option<[pg_sys::Oid; INDEXES.len()]>,
     /// How each table takes its rows.
@@ -162,6 +163,19 @@ pub struct Cache {
     pub saved: Few<SessionId, ()>,
     /// How many more client sessions each owner may surely have.
     pub quota: Few<pg_sys::Oid, Share>,
+}
+
+impl Cache {
+    fn act_on(&mut self, changes: Changes) {
+        if changes.all {
+            *self = Cache::default();
+            return;
+        }
+        if changes.ring {
+            self.pointer = None;
+        }
+        self.sessions.0.retain(|_, session| !changes.include(&session.id));
+    }
 }
 
 /// A map of at most a thousand: with more, it forgets them all and starts again.
@@ -199,8 +213,6 @@ impl<K: Eq + Hash, V> Few<K, V> {
 }
 
 thread_local! {
-    /// Raised with every change that could touch what is remembered.
-    static GENERATION: Cell<u64> = const { Cell::new(1) };
     static OIDS: Cell<[pg_sys::Oid; TABLES.len()]> = const { Cell::new([pg_sys::InvalidOid; TABLES.len()]) };
     static CACHE: RefCell<Cache> = RefCell::default();
 }
@@ -208,8 +220,9 @@ thread_local! {
 /// Uses the cache. `work` must not call into PostgreSQL: what it calls could come back here.
 pub fn with<T>(work: impl FnOnce(&mut Cache) -> T) -> T {
     CACHE.with_borrow_mut(|cache| {
-        if cache.generation != GENERATION.get() {
-            *cache = Cache { generation: GENERATION.get(), ..Cache::default() };
+        if cache.messages != message::count() {
+            cache.act_on(message::take_changes());
+            cache.messages = message::count();
         }
         work(cache)
     })
@@ -225,9 +238,9 @@ pub fn remembered<T: Clone>(
     if let Some(value) = with(|cache| get(cache)) {
         return value;
     }
-    let generation = GENERATION.get();
+    let messages = message::count();
     let (value, committed) = read();
-    if committed && GENERATION.get() == generation {
+    if committed && message::count() == messages {
         with(|cache| put(cache, value.clone()));
     }
     value
@@ -291,34 +304,7 @@ pub fn take_in_messages() {
     unsafe { pg_sys::AcceptInvalidationMessages() }
 }
 
-/// Makes this backend drop its cache.
-pub fn forget() {
-    GENERATION.set(GENERATION.get() + 1);
-}
-
-/// Makes every other backend drop its cache when this transaction commits, and this one at once.
-pub fn invalidate() {
-    invalidate_by(oid(Table::Session));
-}
-
-/// The same by a table of ours that the caller has open. Its shape does not matter, so that it can be
-/// written by SQL in whatever version it is.
-pub fn invalidate_by(table: pg_sys::Oid) {
-    forget();
-    // SAFETY: sends a message with the commit; the table exists.
-    unsafe { pg_sys::CacheInvalidateRelcacheByRelid(table) }
-}
-
-/// Registers the callback, once a backend.
-pub fn init() {
-    // SAFETY: the callback is a static function.
-    unsafe { pg_sys::CacheRegisterRelcacheCallback(Some(relation_changed), pg_sys::Datum::null()) }
-}
-
-#[pg_guard]
-unsafe extern "C-unwind" fn relation_changed(_arg: pg_sys::Datum, relation: pg_sys::Oid) {
-    // InvalidOid: messages were lost, anything may have changed.
-    if relation == pg_sys::InvalidOid || OIDS.get().contains(&relation) {
-        forget();
-    }
+/// Whether the relation is one of our tables, as far as this backend has looked.
+pub(super) fn is_ours(relation: pg_sys::Oid) -> bool {
+    OIDS.get().contains(&relation)
 }

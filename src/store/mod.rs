@@ -11,6 +11,7 @@ pub mod client;
 pub mod due;
 pub mod inbox;
 pub mod live;
+pub mod message;
 pub mod outcome;
 pub mod part;
 pub mod rel;

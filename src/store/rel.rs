@@ -5,6 +5,7 @@
 use crate::lock;
 use crate::pg;
 use crate::store::cache::{self, Table};
+use crate::store::message;
 use crate::store::tuple::Tuple;
 use pgrx::pg_sys;
 
@@ -39,7 +40,7 @@ impl Rel {
             }
             // Asking for the lock took in the message that the table is gone; so the next look tells
             // where the new one is, or that there is none.
-            cache::forget();
+            message::forget();
         }
     }
 

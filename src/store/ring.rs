@@ -21,6 +21,7 @@ use crate::guc;
 use crate::lock;
 use crate::pg;
 use crate::store::cache;
+use crate::store::message;
 use crate::store::rel::{self, Access, Rel, Snapshot};
 use crate::store::restored::Look;
 use crate::store::segment::{
@@ -175,7 +176,7 @@ pub fn turn() -> Result<Progress, Error> {
     opened[KEEP_US] = Some(wanted_keep_us()?.into());
     rows[current].save(&ring);
     rows[next].save(&ring);
-    cache::invalidate();
+    message::ring_changed();
     progress.done.push(format!("outcomes are recorded in segment {next} now"));
     Ok(progress)
 }
@@ -189,7 +190,7 @@ fn lift(ring: &Rel, current: &mut Segment<'_>) -> Result<(), Error> {
     if let Some(wanted_us) = wanted_us.filter(|wanted_us| *wanted_us > current.keep_us) {
         current.columns[KEEP_US] = Some(wanted_us.into());
         current.save(ring);
-        cache::invalidate();
+        message::ring_changed();
     }
     Ok(())
 }

@@ -13,6 +13,7 @@ use crate::guc;
 use crate::lock::Tag;
 use crate::pg;
 use crate::store::cache::{self, Table};
+use crate::store::message;
 use crate::store::rel::{Access, Rel, Snapshot};
 use crate::store::session;
 use crate::store::tuple::{Tid, Tuple};
@@ -75,7 +76,7 @@ pub fn put_in_use() -> Result<(), Error> {
             return Err(not_restored());
         }
         table.update(row.at, &[Some(pg::now_us().into()), row.key.as_slice().into_datum()]);
-        cache::invalidate();
+        message::all_changed();
     }
     Ok(())
 }

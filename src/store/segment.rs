@@ -14,6 +14,7 @@ use crate::domain::limits::KEEP_SLACK_US;
 use crate::error::{Error, WAIT_BY_SETTING};
 use crate::lock;
 use crate::store::cache::{self, Pointer, Table};
+use crate::store::message;
 use crate::store::rel::{Access, Rel, Snapshot};
 use crate::store::tuple::Tuple;
 
@@ -78,10 +79,10 @@ pub fn keep_at_least(ttl_us: i64) -> Result<(), Error> {
     if kept_us < keep_us {
         columns[KEEP_US] = Some(keep_us.into());
         table.update(at, &columns);
-        cache::invalidate();
+        message::ring_changed();
     } else {
         // Another lifted it, and its message is still on the way: what is remembered is too old.
-        cache::forget();
+        message::forget();
     }
     Ok(())
 }

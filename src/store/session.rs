@@ -8,6 +8,7 @@ use crate::guc;
 use crate::pg;
 use crate::store::cache::{self, Index, Table};
 use crate::store::client::Client;
+use crate::store::message;
 use crate::store::rel::{Access, Rel, Snapshot};
 use crate::store::tuple::{Tid, Tuple, text_equals};
 use pgrx::datum::IntoDatum;
@@ -205,5 +206,5 @@ pub fn save(session: &Standing) {
         Some(former) => table.update(former.at, &session.columns()),
         None => table.insert(&session.columns()),
     }
-    cache::invalidate();
+    message::session_changed(&session.id);
 }

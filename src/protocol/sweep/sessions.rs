@@ -7,10 +7,10 @@ use crate::guc;
 use crate::lock::Tag;
 use crate::pg;
 use crate::protocol::liveness;
-use crate::store::due::{self, Ownerless};
-use crate::store::part::Place;
 use crate::store::client::{self, Client};
+use crate::store::due::{self, Ownerless};
 use crate::store::live;
+use crate::store::part::Place;
 
 /// Puts saved sessions back to work, a full fresh timeout before each; ends those whose timeout has passed
 /// since. How many, and where to go on.

@@ -1,0 +1,114 @@
+//! What backends remember of standing sessions: dropped as soon as it has changed, and only then.
+
+use anyhow::{Result, ensure};
+use idempotence_cluster_tests::{Cluster, Connection, Version, on_each_version};
+
+on_each_version!(
+    a_change_is_seen_by_every_backend_at_once,
+    a_change_is_seen_on_a_standby,
+    a_session_that_is_altered_in_a_loop_costs_others_nothing,
+);
+
+const DATABASE: &str = "shop";
+
+// Goal: what a session has become holds for the next call in every other backend, whichever session it is.
+// Method: a backend that remembers 300 sessions; another alters each of them, in a transaction that is rolled
+// back at first; then drops each, makes it again, and gives it away.
+async fn a_change_is_seen_by_every_backend_at_once(version: Version) -> Result<()> {
+    let server = Cluster::start(version)?;
+    server.create_database(DATABASE)?;
+    server.psql(DATABASE, "CREATE ROLE app LOGIN; CREATE ROLE app2; SELECT idem_grant('app'), idem_grant('app2')")?;
+    let make = "SELECT count(idem_create_session('s' || n, owner => 'app')) FROM generate_series(1, 300) n";
+    server.psql(DATABASE, make)?;
+    let app = server.connect_as(DATABASE, "app").await?;
+    let other = server.connect(DATABASE).await?;
+    for n in 1..=300 {
+        let (name, begin) = (format!("s{n}"), format!("SELECT status FROM idem_begin('s{n}', 'k', wait => '0')"));
+        app.execute(&name, "k", "1").await?;
+        ensure!(app.text(&begin).await? == "succeeded");
+        let alter = format!("SELECT idem_alter_session('{name}', require_payload => true)");
+        other.text(&format!("BEGIN; {alter}; ROLLBACK")).await?;
+        ensure!(app.text(&begin).await? == "succeeded", "{name} was not altered");
+        other.text(&alter).await?;
+        ensure!(app.sqlstate(&begin).await? == "22004", "{name} requires a payload");
+        other.text(&format!("SELECT idem_drop_session('{name}')")).await?;
+        ensure!(app.sqlstate(&begin).await? == "42704", "{name} was dropped");
+        other.text(&format!("SELECT idem_create_session('{name}')")).await?;
+        ensure!(app.text(&begin).await? == "succeeded", "{name} is there again");
+        other.text(&format!("SELECT idem_alter_session('{name}', owner => 'app2')")).await?;
+        ensure!(app.sqlstate(&begin).await? == "42501", "{name} was given away");
+    }
+    Ok(())
+}
+
+// Goal: so it is for backends of a standby, once the change has arrived there.
+// Method: a backend there that remembers the session, which is dropped on the primary.
+async fn a_change_is_seen_on_a_standby(version: Version) -> Result<()> {
+    let server = Cluster::start(version)?;
+    server.create_database(DATABASE)?;
+    let primary = server.connect(DATABASE).await?;
+    primary.text("SELECT idem_create_session('a'), idem_create_session('b')").await?;
+    for session in ["a", "b"] {
+        primary.execute(session, "k", "1").await?;
+    }
+    let standby = server.standby()?;
+    standby.wait_for(DATABASE, "SELECT count(*) FROM idempotence.outcomes", "2").await?;
+    let reader = standby.connect(DATABASE).await?;
+    for session in ["a", "b"] {
+        ensure!(reader.replay(session, "k").await? == "succeeded|1");
+    }
+    primary.text("SELECT idem_drop_session('a')").await?;
+    standby.wait_for(DATABASE, "SELECT count(*) FROM idempotence.sessions", "1").await?;
+    ensure!(reader.sqlstate("SELECT idem_begin('a', 'k')").await? == "42704");
+    ensure!(reader.replay("b", "k").await? == "succeeded|1");
+    Ok(())
+}
+
+// Goal: what one role does to its own session, however often, does not take from others what they remember.
+// Method: replays in one session while another role alters its own, each time. How often sessions are looked
+// for in their table is held against the same number of changes without the replays.
+async fn a_session_that_is_altered_in_a_loop_costs_others_nothing(version: Version) -> Result<()> {
+    const CHANGES: i64 = 200;
+    let server = Cluster::start(version)?;
+    server.create_database(DATABASE)?;
+    let payments = server.connect(DATABASE).await?;
+    server.psql(DATABASE, "CREATE ROLE other LOGIN; SELECT idem_grant('other')")?;
+    payments.text("SELECT idem_create_session('payments', ttl => '1 day')").await?;
+    payments.execute("payments", "k", "1").await?;
+    let other = server.connect_as(DATABASE, "other").await?;
+    // Two in 256 are told of together, by the end of their ids.
+    for n in 0.. {
+        other.text(&format!("SELECT idem_create_session('mine {n}', ttl => '1 hour')")).await?;
+        let ends = "SELECT count(DISTINCT right(id::text, 2)) FROM idempotence.session";
+        if payments.text(ends).await? != "1" {
+            other.text(&format!("SELECT idem_alter_session('mine {n}', ttl => '61 minutes')")).await?;
+            let alone = looks(&payments, &other, n, CHANGES, false).await?;
+            let beside = looks(&payments, &other, n, CHANGES, true).await?;
+            println!("{CHANGES} changes take {alone} looks, with a replay after each {beside}");
+            ensure!(alone >= CHANGES, "the looks of the other backend do not count");
+            ensure!(beside <= alone + CHANGES / 10, "replays looked for their session {} times", beside - alone);
+            return Ok(());
+        }
+        payments.text(&format!("DELETE FROM idempotence.session WHERE name = 'mine {n}'")).await?;
+    }
+    unreachable!("ids end at random")
+}
+
+async fn looks(payments: &Connection, other: &Connection, n: i32, changes: i64, replays: bool) -> Result<i64> {
+    let flush = "SELECT pg_stat_force_next_flush()";
+    let count = "SELECT idx_scan FROM pg_stat_all_indexes WHERE indexrelid = 'idempotence.session_name_key'::regclass";
+    payments.text(flush).await?;
+    other.text(flush).await?;
+    let before: i64 = payments.text(count).await?.parse()?;
+    for change in 0..changes {
+        // Every other one lifts its ttl.
+        let ttl = format!("{} minutes", 61 + change % 2);
+        other.text(&format!("SELECT idem_alter_session('mine {n}', ttl => '{ttl}')")).await?;
+        if replays {
+            ensure!(payments.replay("payments", "k").await? == "succeeded|1");
+        }
+    }
+    payments.text(flush).await?;
+    other.text(flush).await?;
+    Ok(payments.text(count).await?.parse::<i64>()? - before)
+}
