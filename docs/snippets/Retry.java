@@ -75,7 +75,10 @@ public class Retry {
                     "UPDATE account SET balance = balance + ? WHERE id = ?")) {
                 credit.setBigDecimal(1, amount);
                 credit.setInt(2, to);
-                credit.executeUpdate();
+                if (credit.executeUpdate() == 0) {
+                    // Rolls back: the key is as if it had never been used.
+                    throw new SQLException("there is no account " + to);
+                }
             }
             response = "{\"balance\": \"%s\"}".formatted(balance.toPlainString());
         }
@@ -99,6 +102,8 @@ public class Retry {
     }
 
     public static void main(String[] args) throws Exception {
+        // A wrong address, login or database is told here, and not retried.
+        DriverManager.getConnection(args[0]).close();
         // Made once, before the first attempt, and kept with the order that it belongs to.
         String key = args.length > 1 ? args[1] : UUID.randomUUID().toString();
         String[][] requests = {{key, "30.00"}, {key, "30.00"}, {key + "-b", "1000.00"}};

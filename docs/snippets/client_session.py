@@ -41,13 +41,15 @@ class Connection:
                     answer = work(self.conn)
                 if answer is not None:
                     return answer
-            except psycopg.OperationalError:
+                error = TimeoutError("another attempt is still at work")
+            except psycopg.OperationalError as retryable:
                 # Connection lost, perhaps during COMMIT; 40001, 40P01, 55P03. Anything else is an answer.
                 if self.conn is not None:
                     self.conn.close()
                 self.conn = None
+                error = retryable
             time.sleep(random.uniform(0.5, 1) * min(0.05 * 2**attempt, 1))
-        raise TimeoutError("no answer")
+        raise error
 
 
 class Sender:
@@ -147,6 +149,8 @@ def unless_in_progress(ticket):
 
 def main():
     uri = sys.argv[1]
+    # A wrong address, login or database is told here, and not retried. Its error has no SQLSTATE.
+    psycopg.connect(uri).close()
     count = int(sys.argv[2]) if len(sys.argv) > 2 else 20
     sender = Sender(uri, "courier", [f"message {n}" for n in range(1, count + 1)])
     lanes = sender.register().window_size

@@ -244,6 +244,8 @@ async fn main() -> Result<(), Error> {
     let mut args = std::env::args().skip(1);
     let uri = args.next().expect("arguments: URI [COUNT]");
     let count: u32 = args.next().map_or(20, |count| count.parse().expect("COUNT is a number"));
+    // A wrong address, login or database is told here, and not retried.
+    drop(tokio_postgres::connect(&uri, NoTls).await?);
     let messages: Vec<String> = (1..=count).map(|n| format!("message {n}")).collect();
     let sender = Sender {
         uri,

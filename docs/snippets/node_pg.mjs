@@ -53,7 +53,12 @@ async function execute(client, key, payload) {
     [payload.from, payload.amount],
   );
   if (debited.rowCount === 1) {
-    await client.query('UPDATE account SET balance = balance + $2 WHERE id = $1', [payload.to, payload.amount]);
+    const credited = await client.query('UPDATE account SET balance = balance + $2 WHERE id = $1', [
+      payload.to,
+      payload.amount,
+    ]);
+    // Rolls back: the key is as if it had never been used.
+    if (credited.rowCount === 0) throw new Error(`there is no account ${payload.to}`);
     ticket.status = 'succeeded';
     ticket.response = { balance: debited.rows[0].balance };
   } else {
@@ -69,6 +74,11 @@ async function execute(client, key, payload) {
   ]);
   return ticket;
 }
+
+// A wrong address, login or database is told here, and not retried.
+const probe = new pg.Client(uri);
+await probe.connect();
+await probe.end();
 
 // Made once, before the first attempt, and kept with the order that it belongs to.
 const key = givenKey ?? randomUUID();

@@ -48,7 +48,10 @@ def execute(conn, key, payload):
         payload,
     ).fetchone()
     if debited:
-        conn.execute("UPDATE account SET balance = balance + %(amount)s WHERE id = %(to)s", payload)
+        credited = conn.execute("UPDATE account SET balance = balance + %(amount)s WHERE id = %(to)s", payload)
+        if credited.rowcount == 0:
+            # Rolls back: the key is as if it had never been used.
+            raise LookupError(f"there is no account {payload['to']}")
         status, response = "succeeded", {"balance": str(debited.balance)}
     else:
         status, response = "failed", {"error": "insufficient funds"}
@@ -62,6 +65,8 @@ def execute(conn, key, payload):
 
 def main():
     uri = sys.argv[1]
+    # A wrong address, login or database is told here, and not retried. Its error has no SQLSTATE.
+    psycopg.connect(uri).close()
     # Made once, before the first attempt, and kept with the order that it belongs to.
     key = sys.argv[2] if len(sys.argv) > 2 else str(uuid.uuid4())
     for key, amount in [(key, "30.00"), (key, "30.00"), (key + "-b", "1000.00")]:

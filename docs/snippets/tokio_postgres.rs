@@ -6,7 +6,10 @@
 use serde_json::{Value, json};
 use std::time::Duration;
 use tokio_postgres::error::SqlState;
-use tokio_postgres::{Error, NoTls, Transaction};
+use tokio_postgres::{NoTls, Transaction};
+
+/// An error of the driver's, or of ours.
+type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 struct Ticket {
     status: String,
@@ -15,7 +18,7 @@ struct Ticket {
 }
 
 /// Asks until there is an answer, with the same key and payload each time.
-async fn transfer(uri: &str, key: &str, payload: &Value) -> Result<Ticket, Error> {
+async fn transfer(uri: &str, key: &str, payload: &Value) -> Result<Ticket, Failure> {
     let mut attempt = 0;
     loop {
         let answer = attempt_once(uri, key, payload).await;
@@ -29,7 +32,7 @@ async fn transfer(uri: &str, key: &str, payload: &Value) -> Result<Ticket, Error
     }
 }
 
-async fn attempt_once(uri: &str, key: &str, payload: &Value) -> Result<Ticket, Error> {
+async fn attempt_once(uri: &str, key: &str, payload: &Value) -> Result<Ticket, Failure> {
     let (mut client, connection) = tokio_postgres::connect(uri, NoTls).await?;
     tokio::spawn(connection);
     // Rolls back when it is dropped without a commit.
@@ -41,7 +44,8 @@ async fn attempt_once(uri: &str, key: &str, payload: &Value) -> Result<Ticket, E
 
 /// Connection lost, serialization failure, deadlock, a wait that ran out. Anything else is an
 /// answer, or a mistake.
-fn is_retryable(error: &Error) -> bool {
+fn is_retryable(failure: &Failure) -> bool {
+    let Some(error) = failure.downcast_ref::<tokio_postgres::Error>() else { return false };
     match error.code() {
         None => true,
         Some(code) => {
@@ -54,7 +58,7 @@ fn is_retryable(error: &Error) -> bool {
 }
 
 /// One transaction: begin, work, record.
-async fn execute(transaction: &Transaction<'_>, key: &str, payload: &Value) -> Result<Ticket, Error> {
+async fn execute(transaction: &Transaction<'_>, key: &str, payload: &Value) -> Result<Ticket, Failure> {
     // Parameters are sent with the types that the server infers, $1 as text: a Uuid or an i64 goes as
     // a string. There is no Rust type for interval: it goes as text.
     let row = transaction
@@ -79,7 +83,10 @@ async fn execute(transaction: &Transaction<'_>, key: &str, payload: &Value) -> R
         Some(row) => {
             let credit = "UPDATE account SET balance = balance + ($1::jsonb->>'amount')::numeric
                           WHERE id = ($1::jsonb->>'to')::int";
-            transaction.execute(credit, &[payload]).await?;
+            if transaction.execute(credit, &[payload]).await? == 0 {
+                // Rolls back: the key is as if it had never been used.
+                return Err(format!("there is no account {}", payload["to"]).into());
+            }
             ("succeeded", json!({"balance": row.get::<_, String>(0)}))
         }
         None => ("failed", json!({"error": "insufficient funds"})),
@@ -93,9 +100,11 @@ async fn execute(transaction: &Transaction<'_>, key: &str, payload: &Value) -> R
 }
 
 #[tokio::main(flavor = "current_thread")]
-async fn main() -> Result<(), Error> {
+async fn main() -> Result<(), Failure> {
     let mut args = std::env::args().skip(1);
     let uri = args.next().expect("arguments: URI [KEY]");
+    // A wrong address, login or database is told here, and not retried.
+    drop(tokio_postgres::connect(&uri, NoTls).await?);
     // Made once, before the first attempt, and kept with the order that it belongs to.
     let key = args.next().unwrap_or_else(|| uuid::Uuid::now_v7().to_string());
     for (key, amount) in [(key.clone(), "30.00"), (key.clone(), "30.00"), (key + "-b", "1000.00")] {

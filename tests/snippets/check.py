@@ -1,8 +1,9 @@
 """Runs one of the driver examples while somebody else holds its key and its backend is terminated.
 
 Usage: check.py NAME URI COMMAND...; the command is given a connection URI and a key. The example must
-wait, reconnect, wait again, execute once when the key is free, and replay. Nothing here depends on how
-long anything takes; what never happens ends with an error after DEADLINE_S.
+wait, reconnect, wait again, execute once when the key is free, and replay; and move nothing where an
+account is missing. Nothing of this depends on how long anything takes; what never happens ends with an
+error after DEADLINE_S.
 """
 
 import json
@@ -13,6 +14,7 @@ import time
 import uuid
 
 import psycopg
+from wrong import tells_what_is_wrong
 
 DEADLINE_S = 120
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -64,6 +66,15 @@ def check(uri, command):
 
         balances = watch.execute("SELECT array_agg(balance::text ORDER BY id) FROM account").fetchone()[0]
         assert balances == ["70.00", "30.00"], f"the accounts are {balances}"
+
+        watch.execute("DELETE FROM account WHERE id = 2")
+        astray = subprocess.run([*command, uri, f"{key}-c"], capture_output=True, text=True, timeout=DEADLINE_S)
+        assert astray.returncode != 0 and "there is no account 2" in astray.stderr, f"it says {astray.stderr!r}"
+        left = watch.execute(
+            "SELECT balance::text, (SELECT status FROM idem_lookup('payments', %s)) FROM account", [f"{key}-c"]
+        ).fetchall()
+        assert left == [("70.00", "unknown")], f"without the account that gets the money there is {left}"
+    tells_what_is_wrong(command, uri)
 
 
 def main():

@@ -15,6 +15,7 @@ import threading
 import time
 
 import psycopg
+from wrong import tells_what_is_wrong
 
 DEADLINE_S = 120
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -68,6 +69,7 @@ class Check:
                 self.program.kill()
         assert self.program.returncode == 0, f"exit code {self.program.returncode}, output {output!r}"
         self.judge(dict(line.rsplit(" ", 1) for line in output.splitlines()))
+        tells_what_is_wrong(self.command, self.uri)
 
     def judge(self, said):
         expected = {

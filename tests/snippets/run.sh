@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# run.sh URI: runs the Python, Node.js and Rust examples of docs/snippets against the server at URI (a
-# superuser's, into which the extension is installed; it makes what it needs in that database, and needs
-# the server for itself). The drivers go below target/, never into the system. One line an example; fails
+# run.sh URI: runs what README.md says, and the Python, Node.js and Rust examples of docs/snippets, against
+# the server at URI (a superuser's, into which the extension is installed; it makes what it needs in that
+# database and in another one, and needs the server for itself). The drivers go below target/, never into the system. One line an example; fails
 # if one does.
 set -euo pipefail
 
@@ -57,6 +57,7 @@ run() {
 run_session() {
     "$python" "$root/tests/snippets/check_session.py" "$1" "$uri" "${@:2}" || failed=1
 }
+"$python" "$root/tests/snippets/check_readme.py" "$uri" "$python" || failed=1
 run psycopg "$python" "$root/docs/snippets/psycopg3.py"
 run node-pg node "$work/node/node_pg.mjs"
 run tokio-postgres "$rust/tokio_postgres"
