@@ -28,7 +28,7 @@ END
 $$;
 
 COMMENT ON TYPE idem_ticket IS 'what is known of a request: the answer of idem_begin, idem_lookup and idem_run';
-COMMENT ON COLUMN idem_ticket.status IS 'started: execute it; succeeded, failed: it has its outcome; in_progress: another transaction is at it; discarded: it is over and no longer kept; unknown: nothing is kept';
+COMMENT ON COLUMN idem_ticket.status IS 'started: execute it; succeeded, failed: it has its outcome; in_progress: another transaction is at it; discarded: it is over and no longer kept; unknown: nothing is kept; not_here: nothing is on this standby yet';
 COMMENT ON COLUMN idem_ticket.replayed IS 'true where the outcome is handed out instead of executing again';
 COMMENT ON COLUMN idem_ticket.response IS 'the response that was recorded with the outcome';
 COMMENT ON COLUMN idem_ticket.token IS 'reserved; null';
@@ -70,9 +70,9 @@ COMMENT ON FUNCTION idem_release(text, text, bigint, text) IS
 COMMENT ON FUNCTION idem_release(text, bigint, bigint, text) IS
   'give a begun request up: nothing is recorded, and a retry after this transaction executes it';
 COMMENT ON FUNCTION idem_lookup(text, text, text) IS
-  'look a request up without beginning it; gives its outcome, in_progress, discarded or unknown';
+  'look a request up without beginning it; gives its outcome, in_progress, discarded, unknown, or on a standby not_here';
 COMMENT ON FUNCTION idem_lookup(text, bigint, text) IS
-  'look a request up without beginning it; gives its outcome, in_progress, discarded or unknown';
+  'look a request up without beginning it; gives its outcome, in_progress, discarded, unknown, or on a standby not_here';
 COMMENT ON FUNCTION idem_once(text, text) IS
   'note a request in an inbox; gives true the first time and false afterwards';
 COMMENT ON FUNCTION idem_once(text, bigint) IS

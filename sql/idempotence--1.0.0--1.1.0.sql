@@ -20,6 +20,17 @@ LANGUAGE c VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'keep_grant_wrapper';
 COMMENT ON FUNCTION idempotence.keep_grant(text) IS 'for the scripts of this extension: grant what roles had before; only for the owner of the extension';
 
+-- Looking a request up belongs to the primary --------------------------------------------------
+
+ALTER FUNCTION idem_lookup(text, text, text) VOLATILE;
+ALTER FUNCTION idem_lookup(text, bigint, text) VOLATILE;
+ALTER FUNCTION idem_position(text, text) VOLATILE;
+COMMENT ON COLUMN idem_ticket.status IS 'started: execute it; succeeded, failed: it has its outcome; in_progress: another transaction is at it; discarded: it is over and no longer kept; unknown: nothing is kept; not_here: nothing is on this standby yet';
+COMMENT ON FUNCTION idem_lookup(text, text, text) IS
+  'look a request up without beginning it; gives its outcome, in_progress, discarded, unknown, or on a standby not_here';
+COMMENT ON FUNCTION idem_lookup(text, bigint, text) IS
+  'look a request up without beginning it; gives its outcome, in_progress, discarded, unknown, or on a standby not_here';
+
 -- The rest: stays last ----------------------------------------------------------------------------
 
 -- All belongs to the extension's owner, whichever superuser updates it.

@@ -144,7 +144,7 @@ def look_up(connection, session, number):
 
 
 def unless_in_progress(ticket):
-    return None if ticket.status == "in_progress" else ticket
+    return None if ticket.status in ("in_progress", "not_here") else ticket
 
 
 def main():

@@ -222,7 +222,7 @@ async fn look_up(connection: &mut Connection<'_>, session: &str, number: i64) ->
     loop {
         let lookup = "SELECT status FROM idem_lookup($1, $2::bigint)";
         match connection.query(lookup, &[&session, &number]).await {
-            Ok(ticket) if ticket.get::<_, &str>(0) == "in_progress" => pause(&mut attempt).await,
+            Ok(ticket) if ["in_progress", "not_here"].contains(&ticket.get(0)) => pause(&mut attempt).await,
             Ok(ticket) => return Ok(ticket.get::<_, &str>(0) != "unknown"),
             // Not even the session is known: it never had an outcome.
             Err(error) if is_ended(&error) => return Ok(false),

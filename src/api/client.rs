@@ -72,7 +72,7 @@ fn idem_allocate(session: Option<&str>, n: Option<i32>, stream: default!(Option<
     or_raise((|| client::allocate(required("session", session)?, required("n", n)?, required("stream", stream)?))())
 }
 
-#[pg_extern(name = "idem_position", stable, parallel_unsafe)]
+#[pg_extern(name = "idem_position", volatile, parallel_unsafe)]
 fn idem_position_of(session: Option<&str>, stream: default!(Option<&str>, "''")) -> Composite<Position> {
     Composite(or_raise((|| client::position(required("session", session)?, required("stream", stream)?))()))
 }

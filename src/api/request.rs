@@ -177,7 +177,7 @@ fn release(session: Option<&str>, request: Option<impl Key>, token: Option<i64>,
     }));
 }
 
-#[pg_extern(name = "idem_lookup", stable, parallel_unsafe)]
+#[pg_extern(name = "idem_lookup", volatile, parallel_unsafe)]
 fn idem_lookup_text(
     session: Option<&str>,
     request: Option<&str>,
@@ -186,7 +186,7 @@ fn idem_lookup_text(
     lookup(session, request, stream)
 }
 
-#[pg_extern(name = "idem_lookup", stable, parallel_unsafe)]
+#[pg_extern(name = "idem_lookup", volatile, parallel_unsafe)]
 fn idem_lookup_bigint(
     session: Option<&str>,
     request: Option<i64>,
@@ -197,8 +197,7 @@ fn idem_lookup_bigint(
 
 fn lookup(session: Option<&str>, request: Option<impl Key>, stream: Option<&str>) -> Composite<Ticket> {
     let known = match with_request(Rules::Current, session, request, in_stream(stream), lookup::lookup) {
-        // It may be here later.
-        Err(Error::SessionNotHere { .. }) => Ok(Known::Unknown(None)),
+        Err(Error::SessionNotHere { .. }) => Ok(Known::NotHere(None)),
         known => in_progress_if_in_doubt(known, Known::InProgress(None)),
     };
     ticket::known(or_raise(known))

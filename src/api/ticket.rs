@@ -57,6 +57,7 @@ pub fn known(known: Known) -> Composite<Ticket> {
         Known::Outcome(outcome) => done(outcome),
         Known::Discarded => Ticket { status: "discarded", ..Ticket::default() },
         Known::InProgress(checkpoint) => Ticket { status: "in_progress", checkpoint, ..Ticket::default() },
+        Known::NotHere(checkpoint) => Ticket { status: "not_here", checkpoint, ..Ticket::default() },
         Known::Unknown(checkpoint) => Ticket { status: "unknown", checkpoint, ..Ticket::default() },
     })
 }

@@ -19,7 +19,9 @@ pub enum Known {
     Discarded,
     /// This or another transaction holds the claim.
     InProgress(Option<Checkpoint>),
-    /// Nothing is here, aside perhaps from a checkpoint.
+    /// On a standby: nothing is here, aside perhaps from a checkpoint, and more may be on its way.
+    NotHere(Option<Checkpoint>),
+    /// Nothing is kept, aside perhaps from a checkpoint. The primary alone can say so.
     Unknown(Option<Checkpoint>),
 }
 
@@ -30,7 +32,8 @@ pub fn lookup(request: &Request<'_>) -> Result<Known, Error> {
     // The lock first and the outcome after: a commit in between is found by the second look. On a
     // standby the primary's locks are not to be seen.
     let lock = request.lock();
-    let held = open::holds(request.which()) || !pg::in_recovery() && Tag::request(&lock).is_held_by_another();
+    let in_recovery = pg::in_recovery();
+    let held = open::holds(request.which()) || !in_recovery && Tag::request(&lock).is_held_by_another();
 
     let found = kept::find(request, &lock, asked_at, Look::Back)?;
     let outcome = found.outcome.filter(|outcome| outcome.lives_at(asked_at));
@@ -44,5 +47,9 @@ pub fn lookup(request: &Request<'_>) -> Result<Known, Error> {
     let checkpoint = checkpoint::find(&request.wanted(request.digest()), Snapshot::LatestMvcc)?
         .filter(|found| found.facts().expires_at > asked_at)
         .map(|found| found.checkpoint);
-    Ok(if held { Known::InProgress(checkpoint) } else { Known::Unknown(checkpoint) })
+    Ok(match held {
+        true => Known::InProgress(checkpoint),
+        false if in_recovery => Known::NotHere(checkpoint),
+        false => Known::Unknown(checkpoint),
+    })
 }

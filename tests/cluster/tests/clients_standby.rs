@@ -47,7 +47,7 @@ async fn a_standby_answers_what_was_numbered_and_refuses_what_would_have_to_be_e
     let on_standby = standby.connect_as(DATABASE, "app").await?;
     on_standby.text("SET idempotence.wait = -1").await?;
     ensure!(on_standby.replay(&session, "1").await? == "succeeded|1");
-    for (number, known) in [("1", "succeeded"), ("2", "unknown"), ("3", "unknown")] {
+    for (number, known) in [("1", "succeeded"), ("2", "not_here"), ("3", "not_here")] {
         ensure!(on_standby.lookup(&session, number).await? == known, "{number}");
     }
     ensure!(on_standby.text(&format!("SELECT * FROM idem_position('{session}')")).await? == "1|2|0|0");
@@ -108,6 +108,7 @@ async fn fixture_is_readable(standby: &Cluster, fixture: &Fixture) -> Result<()>
     fixture.clients.check_answers(&app).await?;
     // What is unlogged may well be there, on the primary.
     ensure!(app.answer(&fixture.clients.unsaved, "1").await? == "25006");
+    ensure!(app.lookup(&fixture.clients.unsaved, "1").await? == "not_here");
     let watcher = fixture::connect(standby, DATABASE, "watcher").await?;
     let shown = "SELECT count(*) FILTER (WHERE ended IS NULL), count(*) FILTER (WHERE ended = 'closed'),
                         count(*) FILTER (WHERE ended = 'expired'), count(*) FILTER (WHERE ended = 'fenced'),

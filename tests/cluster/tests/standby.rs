@@ -61,7 +61,7 @@ async fn a_standby_replays_and_refuses_what_would_have_to_be_executed(version: V
     leaves_nothing(&on_standby).await?;
 
     for (key, known) in
-        [("done", "succeeded"), ("refused", "failed"), ("half", "unknown"), ("open", "unknown"), ("new", "unknown")]
+        [("done", "succeeded"), ("refused", "failed"), ("half", "not_here"), ("open", "not_here"), ("new", "not_here")]
     {
         ensure!(on_standby.lookup("payments", key).await? == known, "{key}");
     }
