@@ -229,6 +229,17 @@ pub enum Error {
         /// How to wait longer.
         hint: &'static str,
     },
+    /// 53200, as PostgreSQL said it when the request's lock was to be taken.
+    NoLock {
+        /// Of the request.
+        name: Name,
+        /// PostgreSQL's message.
+        message: String,
+        /// Its hint.
+        hint: String,
+        /// How many locks of requests the transaction has.
+        held: usize,
+    },
     /// 25006
     ReadOnly {
         /// What would have to write.

@@ -12,27 +12,24 @@ use crate::guc::{self, Unrecorded};
 use crate::protocol::liveness;
 use crate::store::client::Client;
 use crate::store::session::{Session, Standing};
+use attended::Attendance;
 use list::{Level, List};
 use pgrx::{pg_guard, pg_sys};
 use std::cell::RefCell;
 use std::ffi::c_void;
 use std::rc::Rc;
 
+mod attended;
+mod first;
+mod index;
 mod list;
 
+pub use attended::Attended;
 pub use list::{Numbers, Open, Step, Which};
-
-/// A client session that this transaction uses.
-pub struct Attended {
-    /// Itself.
-    pub client: Rc<Client>,
-    /// Its last sign of life, as it stood when the transaction came to use it.
-    pub last_seen: i64,
-}
 
 thread_local! {
     static OPEN: RefCell<List> = RefCell::default();
-    static ATTENDED: RefCell<Vec<Attended>> = const { RefCell::new(Vec::new()) };
+    static ATTENDED: RefCell<Attendance> = const { RefCell::new(Attendance::new()) };
 }
 
 /// The standing session as it was when this transaction began the request: what was begun under its
@@ -63,16 +60,24 @@ pub fn is_in_use(id: &SessionId) -> bool {
 
 /// Notes that this transaction uses a client session.
 pub fn attend(client: &Rc<Client>, last_seen: i64) {
-    ATTENDED.with_borrow_mut(|attended| {
-        if !attended.iter().any(|session| session.client.id == client.id) {
-            attended.push(Attended { client: Rc::clone(client), last_seen });
-        }
-    });
+    ATTENDED.with_borrow_mut(|attended| attended.add(client, last_seen));
 }
 
 /// Puts a request on the list; the caller has its lock.
 pub fn begin(session: Session, which: Which<'_>, is: Open) {
-    OPEN.with_borrow_mut(|list| list.begin(session, which, is, level()));
+    let is_first = OPEN.with_borrow_mut(|list| {
+        let is_first = !list.has_open();
+        list.begin(session, which, is, level());
+        is_first
+    });
+    if is_first {
+        first::come_first();
+    }
+}
+
+/// How many requests of this transaction keep a lock, at most.
+pub fn locks() -> usize {
+    OPEN.with_borrow(List::locks)
 }
 
 /// The request, if this transaction holds the claim to it; `function` needs it.
@@ -88,11 +93,9 @@ pub fn step(which: Which<'_>, step: Step) {
 
 /// Registers the callbacks, once a backend.
 pub fn init() {
-    // SAFETY: the callbacks are static functions, and registering happens at load, in no transaction's way.
-    unsafe {
-        pg_sys::RegisterXactCallback(Some(transaction_event), std::ptr::null_mut());
-        pg_sys::RegisterSubXactCallback(Some(subtransaction_event), std::ptr::null_mut());
-    }
+    first::init();
+    // SAFETY: the callback is a static function, and registering happens at load, in no transaction's way.
+    unsafe { pg_sys::RegisterSubXactCallback(Some(subtransaction_event), std::ptr::null_mut()) };
 }
 
 fn level() -> Level {
@@ -105,15 +108,20 @@ unsafe extern "C-unwind" fn transaction_event(event: pg_sys::XactEvent::Type, _a
     use pg_sys::XactEvent::*;
     match event {
         XACT_EVENT_PRE_COMMIT => {
+            first::set_ending(true);
             refuse_unrecorded(false);
-            liveness::give_signs(ATTENDED.take());
+            liveness::give_signs(ATTENDED.take().into_sessions());
         }
         XACT_EVENT_PARALLEL_PRE_COMMIT => {}
         // Not with PREPARE: that could keep others from giving theirs for as long as it stays prepared.
-        XACT_EVENT_PRE_PREPARE => refuse_unrecorded(true),
+        XACT_EVENT_PRE_PREPARE => {
+            first::set_ending(true);
+            refuse_unrecorded(true);
+        }
         _ => {
+            first::set_ending(false);
             OPEN.with_borrow_mut(List::clear);
-            ATTENDED.with_borrow_mut(Vec::clear);
+            ATTENDED.with_borrow_mut(Attendance::clear);
         }
     }
 }

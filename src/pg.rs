@@ -135,11 +135,15 @@ pub fn max_backends() -> i64 {
     unsafe { pg_sys::MaxBackends }.into()
 }
 
-/// How many locks all transactions together can hold, about.
+/// How many locks all transactions together can hold: the table has room for these, and for some more as
+/// long as nothing else of the server's memory needs it.
 pub fn lock_table_size() -> usize {
+    unsafe extern "C" {
+        static max_prepared_xacts: std::ffi::c_int;
+    }
     // SAFETY: variables of the server, set when it started.
-    let (each, backends) = unsafe { (pg_sys::max_locks_per_xact, pg_sys::MaxBackends) };
-    each.unsigned_abs() as usize * backends.unsigned_abs() as usize
+    let (each, backends, prepared) = unsafe { (pg_sys::max_locks_per_xact, pg_sys::MaxBackends, max_prepared_xacts) };
+    each.unsigned_abs() as usize * (backends.unsigned_abs() as usize + prepared.unsigned_abs() as usize)
 }
 
 /// Whether nothing may be written here. Direct table access has no other check of it.

@@ -207,6 +207,12 @@ impl Error {
                 "Another transaction holds it, and the wait ran out.".into(),
                 hint,
             ),
+            Error::NoLock { name, message, hint, held } => report(
+                Standard(PgSqlErrorCode::ERRCODE_OUT_OF_MEMORY),
+                message,
+                format!("The lock of {name} could not be taken. This transaction holds those of {held} requests."),
+                &hint,
+            ),
             Error::ReadOnly { function, detail } => report(
                 Standard(PgSqlErrorCode::ERRCODE_READ_ONLY_SQL_TRANSACTION),
                 format!("cannot execute {function} in a read-only transaction"),

@@ -1,5 +1,12 @@
 //! The list itself: plain memory, that knows of subtransactions by their nesting level only.
+//!
+//! Entries stand in the order in which they were begun. What happens to them is noted, change by change,
+//! and for each nesting level where its changes begin. A subtransaction ends before the one around it does,
+//! so what the innermost did stands at the end: to roll it back is to undo the changes from the end to that
+//! place, and to hand them up is to move one mark. No call looks at more than that, however many requests
+//! the transaction has.
 
+use super::index::{FEW, Index};
 use crate::domain::decision::Fingerprint;
 use crate::domain::identity::{Digest, SessionId};
 use crate::domain::sequence::Range;
@@ -66,86 +73,128 @@ pub enum Step {
 }
 
 /// A request of this transaction.
-struct Entry {
-    session: Session,
-    stream: String,
-    request: String,
-    is: Open,
-    begun: Level,
-    checkpointed: Option<Level>,
+pub(super) struct Entry {
+    pub(super) session: Session,
+    pub(super) stream: String,
+    pub(super) request: String,
+    pub(super) is: Open,
+    checkpointed: bool,
+    became: Became,
+}
+
+/// What became of an entry.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Became {
+    Open,
+    Recorded,
+    Released,
 }
 
 impl Entry {
-    fn is(&self, which: Which<'_>) -> bool {
+    pub(super) fn which(&self) -> Which<'_> {
+        Which { session: self.session.name(), stream: &self.stream, request: &self.request }
+    }
+
+    pub(super) fn is(&self, which: Which<'_>) -> bool {
+        #[cfg(test)]
+        tests::count_work();
         self.request == which.request && self.stream == which.stream && self.session.name() == which.session
     }
 
-    fn name(&self) -> Name {
-        Name::in_stream(self.session.name(), &self.stream, &self.request)
+    pub(super) fn is_open(&self) -> bool {
+        self.became == Became::Open
     }
 
-    /// The standing session of a request whose key is not yet in canonical form.
-    fn standing(&self, session: &str, request: &str) -> Option<&Rc<Standing>> {
-        match &self.session {
-            Session::Standing(standing) if standing.name == session => (self.request == request
-                || standing.time_keys && self.request.eq_ignore_ascii_case(request))
-            .then_some(standing),
-            _ => None,
-        }
+    fn name(&self) -> Name {
+        self.which().name()
     }
 }
 
-/// A request that was recorded or released.
-struct Settled {
-    entry: Entry,
-    recorded: bool,
-    at: Level,
+/// What happened to the entry at a place, and is undone by a rollback. The last entry is the one begun last.
+enum Change {
+    Begun,
+    Checkpointed(usize),
+    Settled(usize),
 }
 
 /// The list.
 #[derive(Default)]
 pub struct List {
-    /// Those at work: few, mostly one. They are looked through.
-    open: Vec<Entry>,
-    /// The others, in the order in which they were settled. A subtransaction ends before the one around it
-    /// does, so the levels never fall from one to the next: what the innermost did stands at the end.
-    settled: Vec<Settled>,
+    entries: Vec<Entry>,
+    changes: Vec<Change>,
+    /// The levels that have changes, rising, and where those begin.
+    levels: Vec<(Level, usize)>,
+    /// How many entries are open.
+    open: usize,
+    /// Where to find an entry, once there are more than a few.
+    index: Option<Index>,
 }
 
 impl List {
     /// Puts a request on the list. One that was released before is open again.
     pub fn begin(&mut self, session: Session, which: Which<'_>, is: Open, level: Level) {
         let (stream, request) = (which.stream.into(), which.request.into());
-        self.open.push(Entry { session, stream, request, is, begun: level, checkpointed: None });
+        let entry = Entry { session, stream, request, is, checkpointed: false, became: Became::Open };
+        match &mut self.index {
+            Some(index) => index.add(&entry),
+            None if self.entries.len() >= FEW => {
+                let mut index = Index::default();
+                self.entries.iter().chain([&entry]).for_each(|entry| index.add(entry));
+                self.index = Some(index);
+            }
+            None => {}
+        }
+        self.entries.push(entry);
+        self.open += 1;
+        self.note(Change::Begun, level);
+    }
+
+    /// Whether a request is open.
+    pub fn has_open(&self) -> bool {
+        self.open > 0
     }
 
     /// Whether the request is open.
     pub fn holds(&self, which: Which<'_>) -> bool {
-        self.open.iter().any(|entry| entry.is(which))
+        self.newest(which).is_some_and(|(_, entry)| entry.is_open())
     }
 
     /// The request, if it is open; else what keeps it from being recorded, checkpointed or released.
     pub fn find(&self, which: Which<'_>) -> Result<Open, Missing> {
-        if let Some(entry) = self.open.iter().rev().find(|entry| entry.is(which)) {
-            return Ok(entry.is);
-        }
-        // The newest counts: a released request may have been begun and recorded again.
-        match self.settled.iter().rev().find(|settled| settled.entry.is(which)) {
-            Some(Settled { recorded: true, .. }) => Err(Missing::Recorded),
-            Some(Settled { recorded: false, .. }) => Err(Missing::Released),
+        match self.newest(which) {
+            Some((_, Entry { is, became: Became::Open, .. })) => Ok(*is),
+            Some((_, Entry { became: Became::Recorded, .. })) => Err(Missing::Recorded),
+            Some((_, Entry { became: Became::Released, .. })) => Err(Missing::Released),
             None => Err(Missing::Begin),
         }
     }
 
     /// The standing session of a request, whose key is not yet in canonical form.
     pub fn standing(&self, session: &str, request: &str) -> Option<Rc<Standing>> {
-        let settled = self.settled.iter().rev().map(|settled| &settled.entry);
-        self.open.iter().rev().chain(settled).find_map(|entry| entry.standing(session, request)).map(Rc::clone)
+        let named = |request: &str| match self.newest(Which { session, stream: "", request }) {
+            Some((_, Entry { session: Session::Standing(standing), .. })) => Some(Rc::clone(standing)),
+            _ => None,
+        };
+        let canonical = || {
+            let upper_case = request.bytes().any(|byte| byte.is_ascii_uppercase());
+            let standing = upper_case.then(|| named(&request.to_ascii_lowercase())).flatten();
+            standing.filter(|standing| standing.time_keys)
+        };
+        named(request).or_else(canonical)
     }
 
     /// The open request under a lock.
     pub fn under(&self, lock: &Digest) -> Option<Name> {
-        self.open.iter().find(|entry| entry.is.lock == *lock).map(Entry::name)
+        let newest = match &self.index {
+            Some(index) => index.newest_under(lock, &self.entries),
+            None => self.entries.iter().rev().find(|entry| entry.is.lock == *lock),
+        };
+        newest.filter(|entry| entry.is_open()).map(Entry::name)
+    }
+
+    /// How many locks its entries have; of few entries only the most that it can be.
+    pub fn locks(&self) -> usize {
+        self.index.as_ref().map_or(self.entries.len(), Index::locks)
     }
 
     /// The open request under a lock that has a number up to this one.
@@ -156,71 +205,128 @@ impl List {
 
     /// Whether a request of the client session is open.
     pub fn uses(&self, id: &SessionId) -> bool {
-        self.open.iter().any(|entry| matches!(&entry.session, Session::Client(client) if client.id == *id))
+        let of_it = |entry: &Entry| entry.is_open() && entry.session.client_id() == Some(id);
+        match &self.index {
+            Some(index) => index.uses(id),
+            None => self.entries.iter().any(of_it),
+        }
     }
 
     /// Notes what became of the request that [`List::find`] found.
     pub fn step(&mut self, which: Which<'_>, step: Step, level: Level) {
-        let Some(place) = self.open.iter().rposition(|entry| entry.is(which)) else { return };
-        match step {
+        let Some(place) = self.newest(which).map(|(place, _)| place) else { return };
+        let entry = &mut self.entries[place];
+        let change = match step {
             Step::Checkpoint => {
-                let entry = &mut self.open[place];
                 entry.is.leftovers = true;
                 // The outermost level decides: a second checkpoint, rolled back, leaves the first standing.
-                entry.checkpointed = Some(entry.checkpointed.map_or(level, |before| before.min(level)));
+                if std::mem::replace(&mut entry.checkpointed, true) {
+                    return;
+                }
+                Change::Checkpointed(place)
             }
             Step::Record | Step::Release => {
-                let entry = self.open.remove(place);
-                self.settled.push(Settled { entry, recorded: matches!(step, Step::Record), at: level });
+                entry.became = if matches!(step, Step::Record) { Became::Recorded } else { Became::Released };
+                self.open -= 1;
+                if let Some(index) = &mut self.index {
+                    index.settle(entry);
+                }
+                Change::Settled(place)
             }
-        }
+        };
+        self.note(change, level);
     }
 
     /// The first request that a commit now would lose, and how many more there are.
     pub fn unrecorded(&self) -> Option<(Name, usize)> {
-        let mut unrecorded = self.open.iter().filter(|entry| entry.checkpointed.is_none());
+        if self.open == 0 {
+            return None;
+        }
+        let mut unrecorded = self.entries.iter().filter(|entry| entry.is_open() && !entry.checkpointed);
         let first = unrecorded.next()?;
         Some((first.name(), unrecorded.count()))
     }
 
     /// Undoes what happened at `level`, the innermost.
     pub fn roll_back(&mut self, level: Level) {
-        while self.settled.last().is_some_and(|settled| settled.at >= level) {
-            self.open.extend(self.settled.pop().map(|settled| settled.entry));
-        }
-        self.open.retain_mut(|entry| {
-            if entry.checkpointed.is_some_and(|at| at >= level) {
-                entry.checkpointed = None;
+        while let Some((_, start)) = self.levels.pop_if(|(at, _)| *at >= level) {
+            while self.changes.len() > start {
+                self.undo_last();
             }
-            entry.begun < level
-        });
+        }
     }
 
     /// What happened at `level` is from now on its parent's.
     pub fn hand_up(&mut self, level: Level) {
-        let hand_up = |entry: &mut Entry| {
-            entry.begun = entry.begun.min(level - 1);
-            entry.checkpointed = entry.checkpointed.map(|at| at.min(level - 1));
-        };
-        self.open.iter_mut().for_each(hand_up);
-        // Whatever was begun or checkpointed at this level was settled at it too.
-        for settled in self.settled.iter_mut().rev().take_while(|settled| settled.at >= level) {
-            settled.at = level - 1;
-            hand_up(&mut settled.entry);
+        let Some((_, start)) = self.levels.pop_if(|(at, _)| *at >= level) else { return };
+        if self.levels.last().is_none_or(|(at, _)| *at < level - 1) {
+            self.levels.push((level - 1, start));
         }
     }
 
     /// At the end of the transaction.
     pub fn clear(&mut self) {
-        self.open.clear();
-        self.settled.clear();
+        if self.index.is_some() {
+            // There were many; their memory goes too.
+            *self = List::default();
+            return;
+        }
+        self.entries.clear();
+        self.changes.clear();
+        self.levels.clear();
+        self.open = 0;
+    }
+
+    /// The entry of a request that was begun last, and its place. Only of that the others of the request
+    /// are not open.
+    fn newest(&self, which: Which<'_>) -> Option<(usize, &Entry)> {
+        match &self.index {
+            Some(index) => index.newest(which, &self.entries),
+            None => self.entries.iter().enumerate().rev().find(|(_, entry)| entry.is(which)),
+        }
+    }
+
+    fn note(&mut self, change: Change, level: Level) {
+        if self.levels.last().is_none_or(|(at, _)| *at < level) {
+            self.levels.push((level, self.changes.len()));
+        }
+        self.changes.push(change);
+    }
+
+    fn undo_last(&mut self) {
+        #[cfg(test)]
+        tests::count_work();
+        match self.changes.pop() {
+            Some(Change::Begun) => {
+                // Whatever else happened to it came after, and is undone by now.
+                if let Some(entry) = self.entries.pop() {
+                    self.open -= 1;
+                    if let Some(index) = &mut self.index {
+                        index.remove(&entry);
+                    }
+                }
+            }
+            Some(Change::Checkpointed(place)) => self.entries[place].checkpointed = false,
+            Some(Change::Settled(place)) => {
+                let entry = &mut self.entries[place];
+                entry.became = Became::Open;
+                self.open += 1;
+                if let Some(index) = &mut self.index {
+                    index.open_again(entry);
+                }
+            }
+            None => {}
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::sequence::Order;
+    use crate::store::client::Client;
     use proptest::prelude::*;
+    use std::cell::Cell;
 
     const R: Which<'_> = Which { session: "", stream: "", request: "r" };
 
@@ -273,6 +379,84 @@ mod tests {
         assert!(matches!(list.find(R), Err(Missing::Recorded)));
         list.roll_back(2);
         assert!(matches!(list.find(R), Err(Missing::Begin)));
+    }
+
+    #[test]
+    fn what_was_released_may_be_begun_again() {
+        let mut list = List::default();
+        (0..10).for_each(|n| begin(&mut list, &n.to_string(), 1));
+        begin(&mut list, "r", 1);
+        list.step(R, Step::Release, 1);
+        assert!(matches!(list.find(R), Err(Missing::Released)));
+        begin(&mut list, "r", 2);
+        assert!(list.holds(R) && list.under(&Digest([0; 16])).is_some());
+        list.step(R, Step::Record, 2);
+        assert!(matches!(list.find(R), Err(Missing::Recorded)));
+        list.roll_back(2);
+        assert!(matches!(list.find(R), Err(Missing::Released)));
+    }
+
+    #[test]
+    fn a_lock_is_counted_once_and_a_session_while_it_has_an_open_request() {
+        let client = Rc::new(Client {
+            id: [7; 16],
+            name: String::new(),
+            owner: pgrx::pg_sys::InvalidOid,
+            client: None,
+            request_id: None,
+            order: Order::Any,
+            window: 5,
+            timeout_us: 1,
+            created_at: 0,
+        });
+        let mut list = List::default();
+        for n in 0..20u8 {
+            let lock = Digest([n % 5; 16]);
+            let is = Open { lock, digest: lock, numbers: None, fingerprint: None, leftovers: false };
+            let name = n.to_string();
+            assert!(list.under(&lock).is_none());
+            list.begin(Session::Client(Rc::clone(&client)), which(&name), is, 1);
+            assert!(list.under(&lock).is_some() && list.uses(&[7; 16]));
+            list.step(which(&name), Step::Record, if n == 19 { 2 } else { 1 });
+            assert!(!list.uses(&[7; 16]));
+        }
+        assert_eq!(list.locks(), 5);
+        list.roll_back(2);
+        assert!(list.uses(&[7; 16]) && list.has_open());
+    }
+
+    thread_local! {
+        static WORK: Cell<usize> = const { Cell::new(0) };
+    }
+
+    pub fn count_work() {
+        WORK.set(WORK.get() + 1);
+    }
+
+    #[test]
+    fn no_call_looks_at_the_whole_list() {
+        let mut list = List::default();
+        let (count, calls) = (30_000, 10);
+        for n in 0..count {
+            let name = n.to_string();
+            assert!(!list.holds(which(&name)) && list.standing("", &name).is_none());
+            begin(&mut list, &name, 2);
+            match n % 3 {
+                // A savepoint that is released, one that is rolled back, and one in which it is recorded.
+                0 => list.hand_up(2),
+                1 => list.roll_back(2),
+                _ => {
+                    list.step(which(&name), Step::Checkpoint, 3);
+                    list.step(which(&name), Step::Record, 3);
+                    list.roll_back(3);
+                    list.step(which(&name), Step::Record, 3);
+                    list.hand_up(3);
+                    list.hand_up(2);
+                }
+            }
+            let _ = (list.find(which(&name)), list.find(which("0")), list.has_open());
+        }
+        assert!(WORK.get() < count * calls, "{} looks at entries in {count} rounds", WORK.get());
     }
 
     /// The same in a form that cannot be wrong: all entries with all their levels, each looked at each time.
@@ -335,7 +519,7 @@ mod tests {
                     }
                     _ => {}
                 }
-                prop_assert_eq!(list.open.len(), model.open());
+                prop_assert_eq!(list.open, model.open());
                 prop_assert_eq!(list.unrecorded().map_or(0, |(_, more)| more + 1), model.unrecorded());
             }
         }

@@ -1,7 +1,7 @@
 //! Waits for locks that end: with our own `lock_timeout`, unless the user's is shorter.
 
 use crate::error::Error;
-use pgrx::pg_sys::panic::{CaughtError, ErrorReport};
+use pgrx::pg_sys::panic::{CaughtError, ErrorReport, ErrorReportWithLevel};
 use pgrx::{PgLogLevel, PgSqlErrorCode, PgTryBuilder, function_name, pg_sys};
 use std::cell::Cell;
 
@@ -148,6 +148,23 @@ pub fn replacing<T>(
         })
         .execute();
     done.expect("work runs once")
+}
+
+/// Runs `work`; gives PostgreSQL's own error if it is that of memory or shared memory that is used up. The
+/// caller has to raise an error in its place: nothing is rolled back here.
+pub fn or_out_of_memory<T>(work: impl FnOnce() -> T) -> Result<T, ErrorReportWithLevel> {
+    // Costs nothing where there is no error, which a `PgTryBuilder` would.
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).map_err(|payload| {
+        match payload.downcast::<CaughtError>().map(|caught| *caught) {
+            Ok(CaughtError::PostgresError(error))
+                if error.sql_error_code() == PgSqlErrorCode::ERRCODE_OUT_OF_MEMORY =>
+            {
+                error
+            }
+            Ok(other) => other.rethrow(),
+            Err(payload) => std::panic::resume_unwind(payload),
+        }
+    })
 }
 
 /// Waits until the transaction `xid`, which is inserting a row, has ended.

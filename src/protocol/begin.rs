@@ -40,7 +40,11 @@ pub fn begin(request: &Request<'_>, payload: Option<Jsonb>, wait_us: Option<i64>
     }
     let asked = Asked { request, lock: request.lock(), asked_at, fingerprint };
     let deadline = Deadline::after(wait_us);
-    if pg::read_only() { asked.replay_only(deadline) } else { asked.claim_or_answer(deadline) }
+    if pg::read_only() {
+        return asked.replay_only(deadline);
+    }
+    asked.check_room()?;
+    asked.claim_or_answer(deadline)
 }
 
 /// A transaction holds the locks of its own requests, so these do not keep it from beginning two of one
@@ -89,14 +93,38 @@ enum Looked {
 }
 
 impl Asked<'_> {
+    /// Refuses what can never be had: more locks than there are for the whole server.
+    fn check_room(&self) -> Result<(), Error> {
+        let (held, places) = (open::locks(), pg::lock_table_size());
+        if held < places || Tag::request(&self.lock).is_held_by_us() {
+            return Ok(());
+        }
+        Err(Error::LimitExceeded {
+            what: format!("the number of requests begun in one transaction, with {},", self.request.name()),
+            found: (held + 1).to_string(),
+            limit: format!("{places}, as many as the server's lock table has places"),
+            hint: "Begin them in several transactions, or raise max_locks_per_transaction, which takes a restart. An inbox takes no lock for each request.",
+        })
+    }
+
+    /// Takes the request's lock as `take` does; if the lock table has no room left, the error says for whom.
+    fn take(&self, take: impl FnOnce() -> bool) -> Result<bool, Error> {
+        pg::or_out_of_memory(take).map_err(|error| Error::NoLock {
+            name: self.request.name(),
+            message: error.message().into(),
+            hint: error.hint().unwrap_or_default().into(),
+            held: open::locks(),
+        })
+    }
+
     fn claim_or_answer(&self, deadline: Deadline) -> Result<Begun, Error> {
         let claim = Tag::request(&self.lock);
         loop {
-            let mut claimed = claim.try_acquire();
+            let mut claimed = self.take(|| claim.try_acquire())?;
             // A replay does not wait for the lock: whoever has it, a committed outcome stands.
             let mut looked = if claimed { self.under_the_lock()? } else { self.ahead()? };
             if let Looked::Nothing = looked {
-                if !claim.acquire(deadline.left_us()) {
+                if !self.take(|| claim.acquire(deadline.left_us()))? {
                     return Ok(Begun::InProgress);
                 }
                 claimed = true;

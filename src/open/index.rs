@@ -1,0 +1,102 @@
+//! Where the entries of a long list are. A list of few is looked through, which costs less.
+
+use super::list::{Entry, Which};
+use crate::domain::identity::{Digest, SessionId};
+use std::collections::HashMap;
+use std::hash::{BuildHasher, Hash, RandomState};
+
+/// Up to so many entries are looked through. Tests come to more than that soon.
+pub const FEW: usize = if cfg!(test) { 4 } else { 16 };
+
+/// The places of all entries, by what they are looked for by.
+#[derive(Default)]
+pub struct Index {
+    hasher: RandomState,
+    /// The newest entry of each hash of a name.
+    names: HashMap<u64, usize>,
+    /// The newest entry of each lock.
+    locks: HashMap<Digest, usize>,
+    /// How many open entries each client session has.
+    clients: HashMap<SessionId, usize>,
+    /// Of each entry the one before it with the same hash, and the one before it with the same lock.
+    before: Vec<(Option<usize>, Option<usize>)>,
+}
+
+impl Index {
+    /// Adds the entry that comes next on the list.
+    pub fn add(&mut self, entry: &Entry) {
+        let place = self.before.len();
+        let of_name = self.names.insert(self.hash(entry.which()), place);
+        let of_lock = self.locks.insert(entry.is.lock, place);
+        self.before.push((of_name, of_lock));
+        if entry.is_open() {
+            self.open_again(entry);
+        }
+    }
+
+    /// Takes the last entry away, which is open.
+    pub fn remove(&mut self, entry: &Entry) {
+        let Some((of_name, of_lock)) = self.before.pop() else { return };
+        let hash = self.hash(entry.which());
+        put_back(&mut self.names, hash, of_name);
+        put_back(&mut self.locks, entry.is.lock, of_lock);
+        self.settle(entry);
+    }
+
+    /// Notes that an entry is not open any more.
+    pub fn settle(&mut self, entry: &Entry) {
+        let Some(id) = entry.session.client_id() else { return };
+        if let Some(open) = self.clients.get_mut(id) {
+            *open -= 1;
+            if *open == 0 {
+                self.clients.remove(id);
+            }
+        }
+    }
+
+    /// Notes that an entry is open.
+    pub fn open_again(&mut self, entry: &Entry) {
+        if let Some(id) = entry.session.client_id() {
+            *self.clients.entry(*id).or_default() += 1;
+        }
+    }
+
+    /// The newest entry of a request, and its place.
+    pub fn newest<'a>(&self, which: Which<'_>, entries: &'a [Entry]) -> Option<(usize, &'a Entry)> {
+        let mut place = self.names.get(&self.hash(which)).copied();
+        while let Some(at) = place {
+            if entries[at].is(which) {
+                return Some((at, &entries[at]));
+            }
+            // Two names of one hash are rare.
+            place = self.before[at].0;
+        }
+        None
+    }
+
+    /// The newest entry of a lock.
+    pub fn newest_under<'a>(&self, lock: &Digest, entries: &'a [Entry]) -> Option<&'a Entry> {
+        self.locks.get(lock).map(|place| &entries[*place])
+    }
+
+    /// How many locks the entries have.
+    pub fn locks(&self) -> usize {
+        self.locks.len()
+    }
+
+    /// Whether an entry of the client session is open.
+    pub fn uses(&self, id: &SessionId) -> bool {
+        self.clients.contains_key(id)
+    }
+
+    fn hash(&self, which: Which<'_>) -> u64 {
+        self.hasher.hash_one((which.session, which.stream, which.request))
+    }
+}
+
+fn put_back<K: Eq + Hash>(map: &mut HashMap<K, usize>, key: K, before: Option<usize>) {
+    match before {
+        Some(place) => map.insert(key, place),
+        None => map.remove(&key),
+    };
+}
