@@ -185,11 +185,7 @@ impl List {
 
     /// The open request under a lock.
     pub fn under(&self, lock: &Digest) -> Option<Name> {
-        let newest = match &self.index {
-            Some(index) => index.newest_under(lock, &self.entries),
-            None => self.entries.iter().rev().find(|entry| entry.is.lock == *lock),
-        };
-        newest.filter(|entry| entry.is_open()).map(Entry::name)
+        self.open_under(lock).map(Entry::name)
     }
 
     /// How many locks its entries have; of few entries only the most that it can be.
@@ -199,8 +195,8 @@ impl List {
 
     /// The open request under a lock that has a number up to this one.
     pub fn begun_under(&self, lock: &Digest, upto: i64) -> Option<Name> {
-        let begun = |is: &Open| is.lock == *lock && is.numbers.is_some_and(|numbers| numbers.range.first <= upto);
-        self.open.iter().find(|entry| begun(&entry.is)).map(Entry::name)
+        let begun = |entry: &&Entry| entry.is.numbers.is_some_and(|numbers| numbers.range.first <= upto);
+        self.open_under(lock).filter(begun).map(Entry::name)
     }
 
     /// Whether a request of the client session is open.
@@ -284,6 +280,15 @@ impl List {
             Some(index) => index.newest(which, &self.entries),
             None => self.entries.iter().enumerate().rev().find(|(_, entry)| entry.is(which)),
         }
+    }
+
+    /// The open entry under a lock. There is one at most, and it is the one begun last.
+    fn open_under(&self, lock: &Digest) -> Option<&Entry> {
+        let newest = match &self.index {
+            Some(index) => index.newest_under(lock, &self.entries),
+            None => self.entries.iter().rev().find(|entry| entry.is.lock == *lock),
+        };
+        newest.filter(|entry| entry.is_open())
     }
 
     fn note(&mut self, change: Change, level: Level) {
