@@ -52,41 +52,53 @@ COMMENT ON COLUMN idem_position.next_number IS 'where to go on numbering; in str
 COMMENT ON COLUMN idem_position.acked IS 'all numbers up to here are answered or given up; 0: nothing was said';
 COMMENT ON COLUMN idem_position.allocated IS 'all numbers up to here were handed out by idem_allocate; 0: none';
 
--- Requests. The two overloads of a function have one meaning.
+-- Requests. The overloads of a function have one meaning.
 COMMENT ON FUNCTION idem_begin(text, text, jsonb, interval, text, bigint, bigint) IS
   'begin a request: status started means execute it and record, otherwise it gives the outcome, or in_progress';
 COMMENT ON FUNCTION idem_begin(text, bigint, jsonb, interval, text, bigint, bigint) IS
+  'begin a request: status started means execute it and record, otherwise it gives the outcome, or in_progress';
+COMMENT ON FUNCTION idem_begin(text, uuid, jsonb, interval, text, bigint, bigint) IS
   'begin a request: status started means execute it and record, otherwise it gives the outcome, or in_progress';
 COMMENT ON FUNCTION idem_record(text, text, jsonb, boolean, bigint, interval, text) IS
   'record the outcome of a request begun in this transaction; gives when the outcome expires';
 COMMENT ON FUNCTION idem_record(text, bigint, jsonb, boolean, bigint, interval, text) IS
   'record the outcome of a request begun in this transaction; gives when the outcome expires';
+COMMENT ON FUNCTION idem_record(text, uuid, jsonb, boolean, bigint, interval, text) IS
+  'record the outcome of a request begun in this transaction; gives when the outcome expires';
 COMMENT ON FUNCTION idem_checkpoint(text, text, text, jsonb, bigint, text) IS
   'save how far a begun request got, so that the transaction may commit; the next begin gives point and state back';
 COMMENT ON FUNCTION idem_checkpoint(text, bigint, text, jsonb, bigint, text) IS
+  'save how far a begun request got, so that the transaction may commit; the next begin gives point and state back';
+COMMENT ON FUNCTION idem_checkpoint(text, uuid, text, jsonb, bigint, text) IS
   'save how far a begun request got, so that the transaction may commit; the next begin gives point and state back';
 COMMENT ON FUNCTION idem_release(text, text, bigint, text) IS
   'give a begun request up: nothing is recorded, and a retry after this transaction executes it';
 COMMENT ON FUNCTION idem_release(text, bigint, bigint, text) IS
   'give a begun request up: nothing is recorded, and a retry after this transaction executes it';
+COMMENT ON FUNCTION idem_release(text, uuid, bigint, text) IS
+  'give a begun request up: nothing is recorded, and a retry after this transaction executes it';
 COMMENT ON FUNCTION idem_lookup(text, text, text) IS
   'look a request up without beginning it; gives its outcome, in_progress, discarded, unknown, or on a standby not_here';
 COMMENT ON FUNCTION idem_lookup(text, bigint, text) IS
+  'look a request up without beginning it; gives its outcome, in_progress, discarded, unknown, or on a standby not_here';
+COMMENT ON FUNCTION idem_lookup(text, uuid, text) IS
   'look a request up without beginning it; gives its outcome, in_progress, discarded, unknown, or on a standby not_here';
 COMMENT ON FUNCTION idem_once(text, text) IS
   'note a request in an inbox; gives true the first time and false afterwards';
 COMMENT ON FUNCTION idem_once(text, bigint) IS
   'note a request in an inbox; gives true the first time and false afterwards';
-COMMENT ON FUNCTION idem_once_many(text, text[]) IS
+COMMENT ON FUNCTION idem_once(text, uuid) IS
+  'note a request in an inbox; gives true the first time and false afterwards';
+COMMENT ON FUNCTION idem_once_many(text, anycompatiblearray) IS
   'note many requests in an inbox; gives those seen for the first time, once each, with their place in the array';
 COMMENT ON FUNCTION idem_run(text, text, text, jsonb, text, interval, interval) IS
   'begin a request, execute a command with args as $1, record the first column of its row; gives the outcome';
 
 -- Sessions.
-COMMENT ON FUNCTION idem_create_session(text, interval, boolean, boolean, boolean, regrole) IS
+COMMENT ON FUNCTION idem_create_session(text, interval, boolean, boolean, boolean, regrole, regrole) IS
   'make a standing session: a named, owned series of requests with one policy';
-COMMENT ON FUNCTION idem_alter_session(text, interval, boolean, regrole) IS
-  'change ttl, require_payload or owner of a session; null leaves as it is';
+COMMENT ON FUNCTION idem_alter_session(text, interval, boolean, regrole, regrole) IS
+  'change ttl, require_payload or owner of a session, or lend it; null leaves as it is';
 COMMENT ON FUNCTION idem_drop_session(text) IS
   'drop a session; its outcomes stay until they expire, and are found again if it is made again';
 
@@ -119,6 +131,8 @@ COMMENT ON FUNCTION idem_forget(text, text, text) IS
   'repair: delete the outcome and the checkpoint of a request, so that it may execute again; gives whether there was one';
 COMMENT ON FUNCTION idem_forget(text, bigint, text) IS
   'repair: delete the outcome and the checkpoint of a request, so that it may execute again; gives whether there was one';
+COMMENT ON FUNCTION idem_forget(text, uuid, text) IS
+  'repair: delete the outcome and the checkpoint of a request, so that it may execute again; gives whether there was one';
 
 -- Sweeping.
 COMMENT ON PROCEDURE idem_sweep() IS
@@ -148,7 +162,7 @@ COMMENT ON FUNCTION idempotence.max_sessions_per_role() IS 'the setting idempote
 -- Views.
 COMMENT ON VIEW idempotence.sessions IS 'the standing sessions, without the dropped ones, and the client sessions, with the ended ones that are still known';
 COMMENT ON COLUMN idempotence.sessions.session IS 'its name; of a client session its id';
-COMMENT ON COLUMN idempotence.sessions.owner IS 'the role that may use it, with those that have its privileges';
+COMMENT ON COLUMN idempotence.sessions.owner IS 'the role that it belongs to: who has its privileges may use, change, lend and drop it';
 COMMENT ON COLUMN idempotence.sessions.kind IS 'standing; inbox: that one only deduplicates; or client';
 COMMENT ON COLUMN idempotence.sessions.ttl IS 'how long its outcomes live; the setting idempotence.retention where it names none; null: a client session';
 COMMENT ON COLUMN idempotence.sessions.require_payload IS 'whether each request must come with a payload';
@@ -163,14 +177,15 @@ COMMENT ON COLUMN idempotence.sessions.last_seen IS 'a client session''s last si
 COMMENT ON COLUMN idempotence.sessions.expires_at IS 'when a client session ends at the earliest, without another sign of life';
 COMMENT ON COLUMN idempotence.sessions.ended IS 'how a client session ended: closed, expired or fenced';
 COMMENT ON COLUMN idempotence.sessions.ended_at IS 'when a client session ended';
+COMMENT ON COLUMN idempotence.sessions.usable_by IS 'the role that a standing session is lent to: who has its privileges may use it too; null: lent to nobody, or a client session';
 
 COMMENT ON VIEW idempotence.outcomes IS 'the outcomes that have not expired, and the replies of client sessions';
 COMMENT ON COLUMN idempotence.outcomes.session IS 'the session''s name';
 COMMENT ON COLUMN idempotence.outcomes.request IS 'the request''s key or number';
 COMMENT ON COLUMN idempotence.outcomes.status IS 'succeeded or failed';
-COMMENT ON COLUMN idempotence.outcomes.response IS 'the response, to those who have the privileges of the session''s owner; null to others';
+COMMENT ON COLUMN idempotence.outcomes.response IS 'the response, to those who may use the session; null to others';
 COMMENT ON COLUMN idempotence.outcomes.response_bytes IS 'the size of the response as stored, in bytes';
-COMMENT ON COLUMN idempotence.outcomes.fingerprint IS 'of the payload; null where none was given';
+COMMENT ON COLUMN idempotence.outcomes.fingerprint IS 'of the payload; null where none was given, and to those who may not use the session';
 COMMENT ON COLUMN idempotence.outcomes.recorded_by IS 'the role that recorded it';
 COMMENT ON COLUMN idempotence.outcomes.recorded_at IS 'when it was recorded';
 COMMENT ON COLUMN idempotence.outcomes.expires_at IS 'when it expires; null: as a reply is overwritten';
@@ -216,13 +231,14 @@ COMMENT ON TABLE idempotence.session IS 'standing sessions, dropped ones include
 COMMENT ON COLUMN idempotence.session.id IS 'the same through drop and new creation';
 COMMENT ON COLUMN idempotence.session.created_at IS 'when it was first made';
 COMMENT ON COLUMN idempotence.session.ended_at IS 'when it was dropped, closed, fenced or ran out; null while it lives';
-COMMENT ON COLUMN idempotence.session.owner IS 'the role that may use it';
+COMMENT ON COLUMN idempotence.session.owner IS 'the role that it belongs to';
 COMMENT ON COLUMN idempotence.session.window_size IS 'how many replies of each stream a client session keeps; null: a standing session';
 COMMENT ON COLUMN idempotence.session.ordering IS 'of a client session''s numbers; a: any, s: strict';
 COMMENT ON COLUMN idempotence.session.ended IS 'how a client session ended; c: closed, e: expired, f: fenced';
 COMMENT ON COLUMN idempotence.session.request_id IS 'the id that a client session was registered with';
 COMMENT ON COLUMN idempotence.session.timeout IS 'the longest silence that a client session outlasts';
 COMMENT ON COLUMN idempotence.session.client IS 'the name that a client registered under';
+COMMENT ON COLUMN idempotence.session.usable_by IS 'the role that a standing session is lent to; null: nobody';
 COMMENT ON COLUMN idempotence.session.require_payload IS 'whether each request must come with a payload';
 COMMENT ON COLUMN idempotence.session.inbox IS 'whether it only deduplicates';
 COMMENT ON COLUMN idempotence.session.time_keys IS 'whether its keys must be UUIDv7';

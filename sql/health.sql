@@ -132,13 +132,17 @@ CROSS JOIN LATERAL (
   UNION ALL
   SELECT 5, 'owners',
          CASE WHEN pg_catalog.count(*) OPERATOR(pg_catalog.>) 0 THEN 'warning' ELSE 'ok' END,
-         CASE WHEN pg_catalog.count(*) OPERATOR(pg_catalog.>) 0
-              THEN pg_catalog.format('sessions without an owner: %s', pg_catalog.string_agg(s.name, ', ' ORDER BY s.name))
-              ELSE 'every standing session has its owner' END,
-         'Only superusers can use them. Give them to a role: idem_alter_session(session, owner => ...).'
-  FROM idempotence.session s
-  WHERE s.name IS NOT NULL AND s.ended_at IS NULL
-    AND NOT EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.oid OPERATOR(pg_catalog.=) s.owner::pg_catalog.oid)
+         pg_catalog.concat_ws('; ',
+                    'sessions without an owner: ' OPERATOR(pg_catalog.||) pg_catalog.string_agg(s.name, ', ' ORDER BY s.name) FILTER (WHERE s.ownerless),
+                    'lent to a role that was dropped: ' OPERATOR(pg_catalog.||) pg_catalog.string_agg(s.name, ', ' ORDER BY s.name) FILTER (WHERE s.lent_to_nobody),
+                    CASE WHEN pg_catalog.count(*) OPERATOR(pg_catalog.=) 0 THEN 'every standing session has its owner' END),
+         'Sessions without an owner only superusers can use. Give them to a role: idem_alter_session(session, owner => ...). A loan to a dropped role ends by itself within the hour.'
+  FROM (SELECT s.name, r.owner IS NULL AS ownerless, s.usable_by IS NOT NULL AND r.borrower IS NULL AS lent_to_nobody
+        FROM idempotence.session s
+        CROSS JOIN LATERAL (SELECT (SELECT o.oid FROM pg_catalog.pg_roles o WHERE o.oid OPERATOR(pg_catalog.=) s.owner::pg_catalog.oid),
+                                   (SELECT b.oid FROM pg_catalog.pg_roles b WHERE b.oid OPERATOR(pg_catalog.=) s.usable_by::pg_catalog.oid)) r (owner, borrower)
+        WHERE s.name IS NOT NULL AND s.ended_at IS NULL) s
+  WHERE s.ownerless OR s.lent_to_nobody
   UNION ALL
   SELECT 6, 'client sessions',
          CASE WHEN pg_catalog.bool_or(o.is_near) THEN 'warning' ELSE 'ok' END,

@@ -30,6 +30,326 @@ COMMENT ON FUNCTION idem_lookup(text, text, text) IS
   'look a request up without beginning it; gives its outcome, in_progress, discarded, unknown, or on a standby not_here';
 COMMENT ON FUNCTION idem_lookup(text, bigint, text) IS
   'look a request up without beginning it; gives its outcome, in_progress, discarded, unknown, or on a standby not_here';
+-- Sessions that are lent ---------------------------------------------------------------------------
+
+ALTER TABLE idempotence.session ADD COLUMN usable_by regrole;
+
+DROP FUNCTION @extschema@.idem_create_session(text, interval, boolean, boolean, boolean, regrole);
+DROP FUNCTION @extschema@.idem_alter_session(text, interval, boolean, regrole);
+
+CREATE FUNCTION "idem_create_session"(
+  "session" TEXT,
+  "ttl" interval DEFAULT NULL,
+  "require_payload" bool DEFAULT false,
+  "inbox" bool DEFAULT false,
+  "time_keys" bool DEFAULT false,
+  "owner" regrole DEFAULT NULL,
+  "usable_by" regrole DEFAULT NULL
+) RETURNS void
+VOLATILE PARALLEL UNSAFE
+LANGUAGE c
+AS 'MODULE_PATHNAME', 'idem_create_session_lent_wrapper';
+
+CREATE FUNCTION "idem_alter_session"(
+  "session" TEXT,
+  "ttl" interval DEFAULT NULL,
+  "require_payload" bool DEFAULT NULL,
+  "owner" regrole DEFAULT NULL,
+  "usable_by" regrole DEFAULT NULL
+) RETURNS void
+VOLATILE PARALLEL UNSAFE
+LANGUAGE c
+AS 'MODULE_PATHNAME', 'idem_alter_session_lent_wrapper';
+
+CREATE OR REPLACE VIEW idempotence.sessions WITH (security_barrier) AS
+SELECT s.name AS session,
+       s.owner,
+       CASE WHEN s.inbox THEN 'inbox' ELSE 'standing' END AS kind,
+       COALESCE(s.ttl, idempotence.retention()) AS ttl,
+       s.require_payload,
+       s.time_keys,
+       s.created_at,
+       NULL::pg_catalog.text AS client,
+       NULL::pg_catalog.text AS ordering,
+       NULL::pg_catalog.int4 AS window_size,
+       NULL::pg_catalog.interval AS timeout,
+       true AS saved,
+       NULL::pg_catalog.timestamptz AS last_seen,
+       NULL::pg_catalog.timestamptz AS expires_at,
+       NULL::pg_catalog.text AS ended,
+       NULL::pg_catalog.timestamptz AS ended_at,
+       s.usable_by
+FROM idempotence.session s
+WHERE s.ended_at IS NULL AND s.name IS NOT NULL
+UNION ALL
+SELECT COALESCE(l.id, s.id)::pg_catalog.text,
+       COALESCE(l.owner, s.owner),
+       'client',
+       NULL,
+       false,
+       false,
+       COALESCE(l.created_at, s.created_at),
+       COALESCE(l.client, s.client),
+       CASE WHEN COALESCE(l.ordering, s.ordering) OPERATOR(pg_catalog.=) 'a' THEN 'any' ELSE 'strict' END,
+       COALESCE(l.window_size, s.window_size),
+       COALESCE(l.timeout, s.timeout),
+       s.id IS NOT NULL,
+       l.last_seen,
+       l.last_seen OPERATOR(pg_catalog.+) l.timeout,
+       CASE WHEN s.ended OPERATOR(pg_catalog.=) 'c' THEN 'closed'
+            WHEN s.ended OPERATOR(pg_catalog.=) 'e' THEN 'expired'
+            WHEN s.ended OPERATOR(pg_catalog.=) 'f' THEN 'fenced' END,
+       s.ended_at,
+       NULL
+FROM idempotence.at_work() l
+FULL JOIN (SELECT * FROM idempotence.session WHERE name IS NULL) s ON s.id OPERATOR(pg_catalog.=) l.id;
+
+CREATE OR REPLACE VIEW idempotence.outcomes WITH (security_barrier) AS
+SELECT COALESCE(s.name, s.id::pg_catalog.text) AS session,
+       o.key AS request,
+       CASE WHEN o.class OPERATOR(pg_catalog.=) 's' THEN 'succeeded' ELSE 'failed' END AS status,
+       CASE WHEN pg_catalog.pg_has_role(s.owner, 'USAGE') OR pg_catalog.pg_has_role(s.usable_by, 'USAGE') THEN o.response END AS response,
+       pg_catalog.pg_column_size(o.response) AS response_bytes,
+       CASE WHEN pg_catalog.pg_has_role(s.owner, 'USAGE') OR pg_catalog.pg_has_role(s.usable_by, 'USAGE') THEN o.fingerprint END AS fingerprint,
+       o.recorded_by,
+       o.recorded_at,
+       CASE WHEN o.segment IS NOT NULL THEN o.expires_at END AS expires_at,
+       o.segment,
+       o.stream,
+       o.last
+FROM (SELECT session, key, class, response, fingerprint, recorded_by, recorded_at, expires_at,
+             0 AS segment, NULL AS stream, NULL::pg_catalog.int8 AS last
+      FROM idempotence.outcome_0
+      UNION ALL
+      SELECT session, key, class, response, fingerprint, recorded_by, recorded_at, expires_at, 1, NULL, NULL
+      FROM idempotence.outcome_1
+      UNION ALL
+      SELECT session, key, class, response, fingerprint, recorded_by, recorded_at, expires_at, 2, NULL, NULL
+      FROM idempotence.outcome_2
+      UNION ALL
+      SELECT session, first::pg_catalog.text, class, response, fingerprint, recorded_by, recorded_at, 'infinity', NULL, stream, last
+      FROM idempotence.reply
+      WHERE class OPERATOR(pg_catalog.<>) 'd') o
+JOIN idempotence.session s ON s.id OPERATOR(pg_catalog.=) o.session
+WHERE o.expires_at OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp();
+
+CREATE OR REPLACE VIEW idempotence.health WITH (security_barrier) AS
+SELECT v.name, v.status, v.detail, CASE WHEN v.status OPERATOR(pg_catalog.<>) 'ok' THEN v.hint END AS hint
+FROM (SELECT v.*, CASE WHEN v.visited THEN (idempotence.naptime() OPERATOR(pg_catalog.*) 10) OPERATOR(pg_catalog.+) '1 minute'::pg_catalog.interval
+                       -- Somebody else sweeps, who is asked to do so daily.
+                       ELSE '25 hours'::pg_catalog.interval END AS late
+      FROM (SELECT idempotence.launcher() AS launcher, idempotence.is_visited() AS visited, idempotence.last_sweep() AS last_sweep,
+                   pg_catalog.pg_is_in_recovery() AS standby, pg_catalog.clock_timestamp() AS now) v) w
+CROSS JOIN LATERAL (
+  SELECT 1, 'worker',
+         CASE WHEN w.standby OR w.launcher OPERATOR(pg_catalog.>) 0 THEN 'ok'
+              WHEN w.launcher IS NOT NULL THEN 'critical'
+              WHEN w.last_sweep OPERATOR(pg_catalog.>) (w.now OPERATOR(pg_catalog.-) '25 hours'::pg_catalog.interval) THEN 'ok'
+              ELSE 'warning' END,
+         CASE WHEN w.standby THEN 'this is a standby; the primary sweeps'
+              WHEN w.launcher OPERATOR(pg_catalog.>) 0 THEN pg_catalog.format('the launcher is process %s', w.launcher)
+              WHEN w.launcher IS NULL THEN 'the library is not preloaded'
+              ELSE 'the launcher does not run' END,
+         CASE WHEN w.launcher IS NULL
+              THEN 'Add idempotence to shared_preload_libraries and restart, or have a scheduler CALL idem_sweep().'
+              ELSE 'The server log tells why. A launcher that failed is started again within seconds; one that found max_worker_processes too small at server start needs that raised, and a restart.' END
+  UNION ALL
+  SELECT 2, 'sweep',
+         CASE WHEN w.standby OR w.last_sweep OPERATOR(pg_catalog.>) (w.now OPERATOR(pg_catalog.-) w.late) THEN 'ok'
+              ELSE 'warning' END,
+         CASE WHEN w.standby THEN 'this is a standby; the primary sweeps'
+              WHEN w.last_sweep IS NULL THEN 'this database was not swept since the server came up'
+              ELSE pg_catalog.format('swept %s ago', pg_catalog.date_trunc('second', w.now OPERATOR(pg_catalog.-) w.last_sweep)) END,
+         CASE WHEN w.visited THEN 'The server log tells of errors. Is this database a template? The worker does not visit those.'
+              WHEN w.launcher IS NULL THEN 'CALL idem_sweep(), and have a scheduler do so at least daily.'
+              ELSE 'The setting idempotence.databases leaves this database out: name it there, or have a scheduler CALL idem_sweep() at least daily.' END
+  UNION ALL
+  SELECT 3, 'ring',
+         CASE WHEN pg_catalog.bool_or(s.due_at OPERATOR(pg_catalog.+) s.keep OPERATOR(pg_catalog.<) w.now) THEN 'critical'
+              WHEN pg_catalog.count(*) OPERATOR(pg_catalog.>) 0 THEN 'warning' ELSE 'ok' END,
+         COALESCE(pg_catalog.string_agg(pg_catalog.format('segment %s should have been %s %s ago%s', s.segment,
+                    CASE s.state WHEN 'current' THEN 'turned away from' WHEN 'closing' THEN 'closed' ELSE 'emptied' END,
+                    pg_catalog.date_trunc('second', w.now OPERATOR(pg_catalog.-) s.due_at),
+                    CASE WHEN s.held_by IS NOT NULL THEN pg_catalog.concat('; held by ', s.held_by) ELSE '' END),
+                  '. ' ORDER BY s.due_at), 'nothing is overdue'),
+         'Expired outcomes take space until then; nothing else is wrong. End the transaction that holds the segment, or wait for its end; if there is none, look at the rows above.'
+  FROM idempotence.segments s
+  WHERE s.due_at OPERATOR(pg_catalog.<) (w.now OPERATOR(pg_catalog.-) w.late OPERATOR(pg_catalog.-) '1 minute'::pg_catalog.interval)
+  UNION ALL
+  SELECT 4, 'prepared transactions',
+         CASE WHEN pg_catalog.count(*) OPERATOR(pg_catalog.>) 0 THEN 'warning' ELSE 'ok' END,
+         COALESCE(pg_catalog.string_agg(pg_catalog.format('"%s" holds requests since %s', p.gid, pg_catalog.date_trunc('second', p.prepared)),
+                  ', ' ORDER BY p.prepared), 'none holds a request for more than five minutes'),
+         'COMMIT PREPARED or ROLLBACK PREPARED them: their requests are in progress until then.'
+  FROM idempotence.prepared p
+  WHERE p.prepared OPERATOR(pg_catalog.<) (w.now OPERATOR(pg_catalog.-) '5 minutes'::pg_catalog.interval)
+    AND EXISTS (SELECT FROM pg_catalog.pg_locks l
+                WHERE l.pid IS NULL AND l.locktype OPERATOR(pg_catalog.=) 'advisory'
+                  AND l.objsubid OPERATOR(pg_catalog.>=) 7649 AND l.objsubid OPERATOR(pg_catalog.<=) 7658
+                  AND l.virtualtransaction OPERATOR(pg_catalog.=) p.virtualtransaction)
+  UNION ALL
+  SELECT 5, 'owners',
+         CASE WHEN pg_catalog.count(*) OPERATOR(pg_catalog.>) 0 THEN 'warning' ELSE 'ok' END,
+         pg_catalog.concat_ws('; ',
+                    'sessions without an owner: ' OPERATOR(pg_catalog.||) pg_catalog.string_agg(s.name, ', ' ORDER BY s.name) FILTER (WHERE s.ownerless),
+                    'lent to a role that was dropped: ' OPERATOR(pg_catalog.||) pg_catalog.string_agg(s.name, ', ' ORDER BY s.name) FILTER (WHERE s.lent_to_nobody),
+                    CASE WHEN pg_catalog.count(*) OPERATOR(pg_catalog.=) 0 THEN 'every standing session has its owner' END),
+         'Sessions without an owner only superusers can use. Give them to a role: idem_alter_session(session, owner => ...). A loan to a dropped role ends by itself within the hour.'
+  FROM (SELECT s.name, r.owner IS NULL AS ownerless, s.usable_by IS NOT NULL AND r.borrower IS NULL AS lent_to_nobody
+        FROM idempotence.session s
+        CROSS JOIN LATERAL (SELECT (SELECT o.oid FROM pg_catalog.pg_roles o WHERE o.oid OPERATOR(pg_catalog.=) s.owner::pg_catalog.oid),
+                                   (SELECT b.oid FROM pg_catalog.pg_roles b WHERE b.oid OPERATOR(pg_catalog.=) s.usable_by::pg_catalog.oid)) r (owner, borrower)
+        WHERE s.name IS NOT NULL AND s.ended_at IS NULL) s
+  WHERE s.ownerless OR s.lent_to_nobody
+  UNION ALL
+  SELECT 6, 'client sessions',
+         CASE WHEN pg_catalog.bool_or(o.is_near) THEN 'warning' ELSE 'ok' END,
+         CASE WHEN w.standby THEN 'this is a standby; the primary knows which are at work'
+              ELSE pg_catalog.concat(COALESCE(pg_catalog.sum(o.sessions), 0), ' at work, of which ', COALESCE(pg_catalog.sum(o.silent), 0),
+                     ' are silent for longer than their timeout',
+                     pg_catalog.string_agg(pg_catalog.format('; role %s has %s of at most %s', o.owner, o.sessions, o.most), '' ORDER BY o.sessions DESC)
+                       FILTER (WHERE o.is_near)) END,
+         'At the limit registering is refused (ID009). Close sessions that are done with, shorten timeouts, or raise idempotence.max_sessions_per_role.'
+  FROM (SELECT s.*, s.sessions OPERATOR(pg_catalog.>=) (s.most OPERATOR(pg_catalog.*) 0.9) AS is_near
+        FROM (SELECT l.*, idempotence.max_sessions_per_role() AS most FROM idempotence.at_work_by_role() l) s) o
+  UNION ALL
+  SELECT 7, 'publications',
+         CASE WHEN pg_catalog.count(*) OPERATOR(pg_catalog.>) 0 THEN 'warning' ELSE 'ok' END,
+         COALESCE('published by ' OPERATOR(pg_catalog.||) pg_catalog.string_agg(pg_catalog.format('"%s"', p.pubname), ', ' ORDER BY p.pubname),
+                  'no table of this extension is published'),
+         'The tables of this extension hold for one server; a subscription to them gets in the way of its own. Publish a list of tables or schemas instead of FOR ALL TABLES, without these.'
+  FROM pg_catalog.pg_publication p
+  WHERE p.puballtables
+     OR EXISTS (SELECT FROM pg_catalog.pg_publication_namespace n
+                WHERE n.pnpubid OPERATOR(pg_catalog.=) p.oid AND n.pnnspid OPERATOR(pg_catalog.=) pg_catalog.to_regnamespace('idempotence'))
+     OR EXISTS (SELECT FROM pg_catalog.pg_publication_rel r JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) r.prrelid
+                WHERE r.prpubid OPERATOR(pg_catalog.=) p.oid AND c.relnamespace OPERATOR(pg_catalog.=) pg_catalog.to_regnamespace('idempotence'))
+  UNION ALL
+  SELECT 8, 'size', 'ok',
+         pg_catalog.format('%s, of which outcomes %s', pg_catalog.pg_size_pretty(pg_catalog.sum(pg_catalog.pg_total_relation_size(c.oid))),
+           pg_catalog.pg_size_pretty(pg_catalog.sum(pg_catalog.pg_total_relation_size(c.oid)) FILTER (WHERE c.relname OPERATOR(pg_catalog.~~) 'outcome%'))),
+         NULL
+  FROM pg_catalog.pg_class c
+  WHERE c.relnamespace OPERATOR(pg_catalog.=) pg_catalog.to_regnamespace('idempotence') AND c.relkind OPERATOR(pg_catalog.=) 'r'
+) v (place, name, status, detail, hint)
+ORDER BY v.place;
+
+COMMENT ON FUNCTION idem_create_session(text, interval, boolean, boolean, boolean, regrole, regrole) IS
+  'make a standing session: a named, owned series of requests with one policy';
+COMMENT ON FUNCTION idem_alter_session(text, interval, boolean, regrole, regrole) IS
+  'change ttl, require_payload or owner of a session, or lend it; null leaves as it is';
+COMMENT ON COLUMN idempotence.sessions.owner IS 'the role that it belongs to: who has its privileges may use, change, lend and drop it';
+COMMENT ON COLUMN idempotence.sessions.usable_by IS 'the role that a standing session is lent to: who has its privileges may use it too; null: lent to nobody, or a client session';
+COMMENT ON COLUMN idempotence.outcomes.response IS 'the response, to those who may use the session; null to others';
+COMMENT ON COLUMN idempotence.outcomes.fingerprint IS 'of the payload; null where none was given, and to those who may not use the session';
+COMMENT ON COLUMN idempotence.session.owner IS 'the role that it belongs to';
+COMMENT ON COLUMN idempotence.session.usable_by IS 'the role that a standing session is lent to; null: nobody';
+
+-- Keys of type uuid ---------------------------------------------------------------------------------
+
+DROP FUNCTION @extschema@.idem_once_many(text, text[]);
+
+CREATE FUNCTION "idem_begin"(
+  "session" TEXT,
+  "request" uuid,
+  "payload" jsonb DEFAULT NULL,
+  "wait" interval DEFAULT NULL,
+  "stream" TEXT DEFAULT NULL,
+  "last" bigint DEFAULT NULL,
+  "ack" bigint DEFAULT NULL
+) RETURNS idem_ticket
+VOLATILE PARALLEL UNSAFE
+LANGUAGE c
+AS 'MODULE_PATHNAME', 'idem_begin_uuid_wrapper';
+
+CREATE FUNCTION "idem_record"(
+  "session" TEXT,
+  "request" uuid,
+  "response" jsonb DEFAULT NULL,
+  "failed" bool DEFAULT false,
+  "token" bigint DEFAULT NULL,
+  "ttl" interval DEFAULT NULL,
+  "stream" TEXT DEFAULT NULL
+) RETURNS timestamptz
+VOLATILE PARALLEL UNSAFE
+LANGUAGE c
+AS 'MODULE_PATHNAME', 'idem_record_uuid_wrapper';
+
+CREATE FUNCTION "idem_checkpoint"(
+  "session" TEXT,
+  "request" uuid,
+  "point" TEXT,
+  "state" jsonb DEFAULT NULL,
+  "token" bigint DEFAULT NULL,
+  "stream" TEXT DEFAULT NULL
+) RETURNS void
+VOLATILE PARALLEL UNSAFE
+LANGUAGE c
+AS 'MODULE_PATHNAME', 'idem_checkpoint_uuid_wrapper';
+
+CREATE FUNCTION "idem_release"(
+  "session" TEXT,
+  "request" uuid,
+  "token" bigint DEFAULT NULL,
+  "stream" TEXT DEFAULT NULL
+) RETURNS void
+VOLATILE PARALLEL UNSAFE
+LANGUAGE c
+AS 'MODULE_PATHNAME', 'idem_release_uuid_wrapper';
+
+CREATE FUNCTION "idem_lookup"(
+  "session" TEXT,
+  "request" uuid,
+  "stream" TEXT DEFAULT NULL
+) RETURNS idem_ticket
+VOLATILE PARALLEL UNSAFE
+LANGUAGE c
+AS 'MODULE_PATHNAME', 'idem_lookup_uuid_wrapper';
+
+CREATE FUNCTION "idem_once"(
+  "session" TEXT,
+  "request" uuid
+) RETURNS bool
+VOLATILE PARALLEL UNSAFE
+LANGUAGE c
+AS 'MODULE_PATHNAME', 'idem_once_uuid_wrapper';
+
+CREATE FUNCTION "idem_forget"(
+  "session" TEXT,
+  "request" uuid,
+  "reason" TEXT
+) RETURNS bool
+VOLATILE PARALLEL UNSAFE
+LANGUAGE c
+AS 'MODULE_PATHNAME', 'idem_forget_uuid_wrapper';
+
+CREATE FUNCTION "idem_once_many"(
+  "session" TEXT,
+  "requests" anycompatiblearray
+) RETURNS TABLE (
+  "ord" bigint,
+  "request" TEXT
+)
+VOLATILE PARALLEL UNSAFE
+LANGUAGE c
+AS 'MODULE_PATHNAME', 'idem_once_many_any_wrapper';
+
+COMMENT ON FUNCTION idem_begin(text, uuid, jsonb, interval, text, bigint, bigint) IS
+  'begin a request: status started means execute it and record, otherwise it gives the outcome, or in_progress';
+COMMENT ON FUNCTION idem_record(text, uuid, jsonb, boolean, bigint, interval, text) IS
+  'record the outcome of a request begun in this transaction; gives when the outcome expires';
+COMMENT ON FUNCTION idem_checkpoint(text, uuid, text, jsonb, bigint, text) IS
+  'save how far a begun request got, so that the transaction may commit; the next begin gives point and state back';
+COMMENT ON FUNCTION idem_release(text, uuid, bigint, text) IS
+  'give a begun request up: nothing is recorded, and a retry after this transaction executes it';
+COMMENT ON FUNCTION idem_lookup(text, uuid, text) IS
+  'look a request up without beginning it; gives its outcome, in_progress, discarded, unknown, or on a standby not_here';
+COMMENT ON FUNCTION idem_once(text, uuid) IS
+  'note a request in an inbox; gives true the first time and false afterwards';
+COMMENT ON FUNCTION idem_once_many(text, anycompatiblearray) IS
+  'note many requests in an inbox; gives those seen for the first time, once each, with their place in the array';
+COMMENT ON FUNCTION idem_forget(text, uuid, text) IS
+  'repair: delete the outcome and the checkpoint of a request, so that it may execute again; gives whether there was one';
 
 -- The rest: stays last ----------------------------------------------------------------------------
 

@@ -78,6 +78,7 @@ CREATE TABLE idempotence.session (
   timeout         interval,
   name            text        COLLATE "C",
   client          text        COLLATE "C",
+  usable_by       regrole,
   CONSTRAINT session_pkey PRIMARY KEY (id),
   CONSTRAINT session_name_key UNIQUE (name)
 );

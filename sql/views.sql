@@ -63,7 +63,8 @@ SELECT s.name AS session,
        NULL::pg_catalog.timestamptz AS last_seen,
        NULL::pg_catalog.timestamptz AS expires_at,
        NULL::pg_catalog.text AS ended,
-       NULL::pg_catalog.timestamptz AS ended_at
+       NULL::pg_catalog.timestamptz AS ended_at,
+       s.usable_by
 FROM idempotence.session s
 WHERE s.ended_at IS NULL AND s.name IS NOT NULL
 UNION ALL
@@ -84,7 +85,8 @@ SELECT COALESCE(l.id, s.id)::pg_catalog.text,
        CASE WHEN s.ended OPERATOR(pg_catalog.=) 'c' THEN 'closed'
             WHEN s.ended OPERATOR(pg_catalog.=) 'e' THEN 'expired'
             WHEN s.ended OPERATOR(pg_catalog.=) 'f' THEN 'fenced' END,
-       s.ended_at
+       s.ended_at,
+       NULL
 FROM idempotence.at_work() l
 FULL JOIN (SELECT * FROM idempotence.session WHERE name IS NULL) s ON s.id OPERATOR(pg_catalog.=) l.id;
 
@@ -92,9 +94,9 @@ CREATE VIEW idempotence.outcomes WITH (security_barrier) AS
 SELECT COALESCE(s.name, s.id::pg_catalog.text) AS session,
        o.key AS request,
        CASE WHEN o.class OPERATOR(pg_catalog.=) 's' THEN 'succeeded' ELSE 'failed' END AS status,
-       CASE WHEN pg_catalog.pg_has_role(s.owner, 'USAGE') THEN o.response END AS response,
+       CASE WHEN pg_catalog.pg_has_role(s.owner, 'USAGE') OR pg_catalog.pg_has_role(s.usable_by, 'USAGE') THEN o.response END AS response,
        pg_catalog.pg_column_size(o.response) AS response_bytes,
-       CASE WHEN pg_catalog.pg_has_role(s.owner, 'USAGE') THEN o.fingerprint END AS fingerprint,
+       CASE WHEN pg_catalog.pg_has_role(s.owner, 'USAGE') OR pg_catalog.pg_has_role(s.usable_by, 'USAGE') THEN o.fingerprint END AS fingerprint,
        o.recorded_by,
        o.recorded_at,
        CASE WHEN o.segment IS NOT NULL THEN o.expires_at END AS expires_at,

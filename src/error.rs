@@ -5,6 +5,7 @@
 //! runs the callbacks on each error it is building, and there `errcode()` still changes it.
 
 use crate::domain::liveness::End;
+use crate::store::session::Right;
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::{PgLogLevel, PgSqlErrorCode, function_name, pg_guard, pg_sys};
 use std::ffi::{c_int, c_void};
@@ -112,6 +113,8 @@ pub enum Error {
         session: String,
         /// What was wanted.
         action: &'static str,
+        /// Whether that takes the owner's privileges.
+        right: Right,
     },
     /// 42501: a session can be given only to a role whose privileges the giver has.
     CannotGive {

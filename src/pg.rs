@@ -6,10 +6,12 @@ use pgrx::{Spi, pg_sys, spi};
 use std::ffi::CStr;
 
 mod jsonb;
+mod keys;
 mod values;
 mod wait;
 
 pub use jsonb::*;
+pub use keys::*;
 pub use values::*;
 pub use wait::*;
 

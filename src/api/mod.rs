@@ -7,6 +7,7 @@ use crate::error::Error;
 
 pub mod admin;
 pub mod client;
+pub mod former;
 pub mod ids;
 pub mod internal;
 pub mod request;

@@ -3,7 +3,7 @@
 use super::ticket::{self, Ticket};
 use super::{elements, required};
 use crate::error::{Error, or_raise};
-use crate::pg::{Composite, Jsonb, Timestamptz};
+use crate::pg::{self, Composite, Jsonb, Keys, Timestamptz};
 use crate::protocol::begin::{self, Begun};
 use crate::protocol::lookup::{self, Known};
 use crate::protocol::numbered::Numbering;
@@ -12,24 +12,31 @@ use crate::protocol::repair;
 use crate::protocol::request::{self, Request, Rules};
 use crate::protocol::steps;
 use crate::store::outcome::Class;
-use pgrx::datum::{Array, Interval};
+use pgrx::datum::{Interval, Uuid};
 use pgrx::iter::TableIterator;
 use pgrx::{default, name, pg_extern};
+use std::borrow::Cow;
 
-/// A request as a driver sends it: `'42'` and 42 name the same one.
+/// A request as a driver sends it: `'42'` and 42 name the same one, as a UUID and its text do.
 trait Key {
-    fn key(&self) -> std::borrow::Cow<'_, str>;
+    fn key(&self) -> Cow<'_, str>;
 }
 
 impl Key for &str {
-    fn key(&self) -> std::borrow::Cow<'_, str> {
+    fn key(&self) -> Cow<'_, str> {
         (*self).into()
     }
 }
 
 impl Key for i64 {
-    fn key(&self) -> std::borrow::Cow<'_, str> {
+    fn key(&self) -> Cow<'_, str> {
         self.to_string().into()
+    }
+}
+
+impl Key for Uuid {
+    fn key(&self) -> Cow<'_, str> {
+        pg::uuid_key(*self.as_bytes()).into()
     }
 }
 
@@ -50,6 +57,19 @@ fn idem_begin_text(
 fn idem_begin_bigint(
     session: Option<&str>,
     request: Option<i64>,
+    payload: default!(Option<Jsonb>, "NULL"),
+    wait: default!(Option<Interval>, "NULL"),
+    stream: default!(Option<&str>, "NULL"),
+    last: default!(Option<i64>, "NULL"),
+    ack: default!(Option<i64>, "NULL"),
+) -> Composite<Ticket> {
+    begin(session, request, payload, wait, Numbering { stream, last, ack })
+}
+
+#[pg_extern(name = "idem_begin", volatile, parallel_unsafe)]
+fn idem_begin_uuid(
+    session: Option<&str>,
+    request: Option<Uuid>,
     payload: default!(Option<Jsonb>, "NULL"),
     wait: default!(Option<Interval>, "NULL"),
     stream: default!(Option<&str>, "NULL"),
@@ -89,6 +109,19 @@ fn idem_record_text(
 fn idem_record_bigint(
     session: Option<&str>,
     request: Option<i64>,
+    response: default!(Option<Jsonb>, "NULL"),
+    failed: default!(Option<bool>, "false"),
+    token: default!(Option<i64>, "NULL"),
+    ttl: default!(Option<Interval>, "NULL"),
+    stream: default!(Option<&str>, "NULL"),
+) -> Option<Timestamptz> {
+    record(session, request, response, failed, token, ttl, stream)
+}
+
+#[pg_extern(name = "idem_record", volatile, parallel_unsafe)]
+fn idem_record_uuid(
+    session: Option<&str>,
+    request: Option<Uuid>,
     response: default!(Option<Jsonb>, "NULL"),
     failed: default!(Option<bool>, "false"),
     token: default!(Option<i64>, "NULL"),
@@ -138,6 +171,18 @@ fn idem_checkpoint_bigint(
     checkpoint(session, request, point, state, token, stream);
 }
 
+#[pg_extern(name = "idem_checkpoint", volatile, parallel_unsafe)]
+fn idem_checkpoint_uuid(
+    session: Option<&str>,
+    request: Option<Uuid>,
+    point: Option<&str>,
+    state: default!(Option<Jsonb>, "NULL"),
+    token: default!(Option<i64>, "NULL"),
+    stream: default!(Option<&str>, "NULL"),
+) {
+    checkpoint(session, request, point, state, token, stream);
+}
+
 fn checkpoint(
     session: Option<&str>,
     request: Option<impl Key>,
@@ -171,6 +216,16 @@ fn idem_release_bigint(
     release(session, request, token, stream);
 }
 
+#[pg_extern(name = "idem_release", volatile, parallel_unsafe)]
+fn idem_release_uuid(
+    session: Option<&str>,
+    request: Option<Uuid>,
+    token: default!(Option<i64>, "NULL"),
+    stream: default!(Option<&str>, "NULL"),
+) {
+    release(session, request, token, stream);
+}
+
 fn release(session: Option<&str>, request: Option<impl Key>, token: Option<i64>, stream: Option<&str>) {
     or_raise(with_request(Rules::OfBegin, session, request, in_stream(stream), |request| {
         steps::release(request, token)
@@ -195,6 +250,15 @@ fn idem_lookup_bigint(
     lookup(session, request, stream)
 }
 
+#[pg_extern(name = "idem_lookup", volatile, parallel_unsafe)]
+fn idem_lookup_uuid(
+    session: Option<&str>,
+    request: Option<Uuid>,
+    stream: default!(Option<&str>, "NULL"),
+) -> Composite<Ticket> {
+    lookup(session, request, stream)
+}
+
 fn lookup(session: Option<&str>, request: Option<impl Key>, stream: Option<&str>) -> Composite<Ticket> {
     let known = match with_request(Rules::Current, session, request, in_stream(stream), lookup::lookup) {
         Err(Error::SessionNotHere { .. }) => Ok(Known::NotHere(None)),
@@ -213,6 +277,11 @@ fn idem_once_bigint(session: Option<&str>, request: Option<i64>) -> bool {
     once(session, request)
 }
 
+#[pg_extern(name = "idem_once", volatile, parallel_unsafe)]
+fn idem_once_uuid(session: Option<&str>, request: Option<Uuid>) -> bool {
+    once(session, request)
+}
+
 fn once(session: Option<&str>, request: Option<impl Key>) -> bool {
     or_raise((|| {
         let session = required("session", session)?;
@@ -221,19 +290,24 @@ fn once(session: Option<&str>, request: Option<impl Key>) -> bool {
     })())
 }
 
-#[pg_extern(volatile, parallel_unsafe)]
-fn idem_once_many(
+#[pg_extern(name = "idem_once_many", volatile, parallel_unsafe)]
+fn idem_once_many_any(
     session: Option<&str>,
-    requests: Option<Array<'_, &str>>,
+    requests: Option<Keys>,
 ) -> TableIterator<'static, (name!(ord, i64), name!(request, String))> {
     let fresh = or_raise((|| {
         let session = required("session", session)?;
         let requests = required("requests", requests)?;
-        let keys = elements("requests", requests.iter())?;
-        let places = once::once(session, &keys, "idem_once_many")?;
-        Ok(places.into_iter().map(|place| (place as i64 + 1, keys[place].to_owned())).collect::<Vec<_>>())
+        once_many(session, &elements("requests", requests.read()?.into_iter())?)
     })());
     TableIterator::new(fresh)
+}
+
+/// Those seen for the first time, with their places, counted from 1.
+pub(super) fn once_many(session: &str, keys: &[Cow<'_, str>]) -> Result<Vec<(i64, String)>, Error> {
+    let keys: Vec<&str> = keys.iter().map(|key| &**key).collect();
+    let places = once::once(session, &keys, "idem_once_many")?;
+    Ok(places.into_iter().map(|place| (place as i64 + 1, keys[place].to_owned())).collect())
 }
 
 #[pg_extern(name = "idem_forget", volatile, parallel_unsafe)]
@@ -243,6 +317,11 @@ fn idem_forget_text(session: Option<&str>, request: Option<&str>, reason: Option
 
 #[pg_extern(name = "idem_forget", volatile, parallel_unsafe)]
 fn idem_forget_bigint(session: Option<&str>, request: Option<i64>, reason: Option<&str>) -> bool {
+    forget(session, request, reason)
+}
+
+#[pg_extern(name = "idem_forget", volatile, parallel_unsafe)]
+fn idem_forget_uuid(session: Option<&str>, request: Option<Uuid>, reason: Option<&str>) -> bool {
     forget(session, request, reason)
 }
 

@@ -3,6 +3,7 @@
 use super::{Code, Error, Missing, Report};
 use crate::domain::liveness::End;
 use crate::domain::version;
+use crate::store::session::Right;
 use pgrx::PgSqlErrorCode;
 
 impl Error {
@@ -46,13 +47,23 @@ impl Error {
                 detail,
                 hint,
             ),
-            Error::NotYours { session, action } => report(
+            Error::NotYours { session, action, right } => report(
                 Standard(PgSqlErrorCode::ERRCODE_INSUFFICIENT_PRIVILEGE),
                 format!("permission denied for session \"{session}\""),
-                format!(
-                    "The current role does not have the privileges of the session's owner, which it takes to {action}."
-                ),
-                "Become a member of the role that owns it (GRANT), or use a session of your own.",
+                match right {
+                    Right::Own => format!(
+                        "The current role does not have the privileges of the session's owner, which it takes to {action}."
+                    ),
+                    Right::Use => format!(
+                        "The current role has the privileges neither of the session's owner nor of a role that it is lent to, which it takes to {action}."
+                    ),
+                },
+                match right {
+                    Right::Own => "Become a member of the role that owns it (GRANT), or use a session of your own.",
+                    Right::Use => {
+                        "Become a member of the role that owns it (GRANT), have its owner lend it to you (idem_alter_session), or use a session of your own."
+                    }
+                },
             ),
             Error::CannotGive { session, role } => report(
                 Standard(PgSqlErrorCode::ERRCODE_INSUFFICIENT_PRIVILEGE),
@@ -63,7 +74,7 @@ impl Error {
             Error::NoSuchRole { role } => report(
                 Standard(PgSqlErrorCode::ERRCODE_UNDEFINED_OBJECT),
                 format!("role with OID {role} does not exist"),
-                "A session belongs to a role.".into(),
+                "A session belongs, and is lent, to a role.".into(),
                 "Name the role instead of giving its number.",
             ),
             Error::PayloadMismatch(name) => report(

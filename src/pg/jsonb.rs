@@ -139,7 +139,7 @@ unsafe impl<'fcx> ArgAbi<'fcx> for Record {
 }
 
 /// Any datum as it is.
-struct RawDatum(pg_sys::Datum);
+pub(super) struct RawDatum(pub(super) pg_sys::Datum);
 
 impl FromDatum for RawDatum {
     unsafe fn from_polymorphic_datum(datum: pg_sys::Datum, is_null: bool, _: pg_sys::Oid) -> Option<RawDatum> {

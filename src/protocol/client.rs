@@ -19,7 +19,7 @@ use crate::store::client::Client;
 use crate::store::rel::Snapshot;
 use crate::store::reply::{self, StreamOf, Wanted};
 use crate::store::secret;
-use crate::store::session::Standing;
+use crate::store::session::{Right, Standing};
 use crate::store::stream::{self, Marks};
 use std::rc::Rc;
 
@@ -176,7 +176,7 @@ fn of_caller(name: &str, action: &'static str) -> Result<Rc<Client>, Error> {
 }
 
 fn not_a_client_session(name: &str, action: &'static str) -> Error {
-    let detail = match Standing::of_caller(name, action) {
+    let detail = match Standing::of_caller(name, Right::Use, action) {
         Ok(_) => "It is a standing session: it has no numbers, and does not end by itself.",
         Err(Error::NoSuchSession { .. }) => "Client sessions have a UUID for a name, which the server makes up.",
         Err(error) => return error,

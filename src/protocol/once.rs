@@ -8,13 +8,13 @@ use crate::protocol::request::{self, Keyed, Rules};
 use crate::store::inbox::{self, Key};
 use crate::store::outcome;
 use crate::store::rel::Snapshot;
-use crate::store::session::Standing;
+use crate::store::session::{Right, Standing};
 use std::collections::{HashMap, HashSet};
 
 /// Which of the keys are seen for the first time: their places in the list, the first place of each.
 pub fn once(session: &str, keys: &[&str], function: &'static str) -> Result<Vec<usize>, Error> {
     // Rights and sort are told of an empty list too.
-    request::check_sort(&*Standing::of_caller(session, request::USE)?, true)?;
+    request::check_sort(&*Standing::of_caller(session, Right::Use, request::USE)?, true)?;
     check_count(session, keys.len())?;
     let now_us = pg::now_us();
     let requests =

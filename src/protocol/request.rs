@@ -12,7 +12,7 @@ use crate::protocol::numbered::{Numbered, Numbering};
 use crate::store::client::Client;
 use crate::store::outcome::Wanted;
 use crate::store::secret;
-use crate::store::session::{Session, Standing};
+use crate::store::session::{Right, Session, Standing};
 use pgrx::datum::Interval;
 use std::borrow::Cow;
 use std::rc::Rc;
@@ -139,8 +139,8 @@ impl<'a> Keyed<'a> {
             Rules::Current => None,
         };
         let session = match begun {
-            Some(session) => session.usable_to(USE)?,
-            None => Standing::of_caller(session, USE)?,
+            Some(session) => session.allowed(Right::Use, USE)?,
+            None => Standing::of_caller(session, Right::Use, USE)?,
         };
         Keyed::of(session, key)
     }

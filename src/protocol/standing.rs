@@ -9,7 +9,7 @@ use crate::pg;
 use crate::protocol::request;
 use crate::store::secret;
 use crate::store::segment;
-use crate::store::session::{self, Standing};
+use crate::store::session::{self, Right, Standing};
 use pgrx::datum::Interval;
 use pgrx::pg_sys;
 use uuid::Uuid;
@@ -26,6 +26,8 @@ pub struct Options {
     pub time_keys: bool,
     /// NULL: the current role, or, of a dropped one made again, its former owner.
     pub owner: Option<pg_sys::Oid>,
+    /// See [`lent`].
+    pub usable_by: Option<pg_sys::Oid>,
 }
 
 /// What became of a create.
@@ -50,14 +52,16 @@ pub fn create(name: &str, options: &Options) -> Result<Created, Error> {
     if let Some(owner) = options.owner {
         check_giving(name, owner)?;
     }
+    check_lending(options.usable_by)?;
     check_writable("idem_create_session")?;
     take_lock(name)?;
 
     let now_us = pg::now_us();
-    let wanted = |id, created_at, owner| Standing {
+    let wanted = |id, created_at, owner, usable_by| Standing {
         id,
         name: name.into(),
         owner,
+        usable_by: lent(options.usable_by, usable_by),
         require_payload: options.require_payload,
         inbox: options.inbox,
         time_keys: options.time_keys,
@@ -69,25 +73,32 @@ pub fn create(name: &str, options: &Options) -> Result<Created, Error> {
         None => {
             secret::put_in_use()?;
             let owner = options.owner.unwrap_or_else(pg::current_role);
-            session::save(&wanted(Uuid::now_v7().into_bytes(), now_us, owner));
+            session::save(&wanted(Uuid::now_v7().into_bytes(), now_us, owner, None));
         }
         Some((there, _)) if there.dropped_at.is_none() => {
-            there.check_rights("make it again")?;
-            let same = wanted(there.id, there.created_at, options.owner.unwrap_or(there.owner));
+            there.check_right(Right::Own, "make it again")?;
+            let owner = options.owner.unwrap_or(there.owner);
+            let same = wanted(there.id, there.created_at, owner, there.usable_by);
             return if same == there { Ok(Created::AlreadyThere) } else { Err(other_options(&there, &same)) };
         }
         Some((tombstone, _)) => {
-            let again = wanted(tombstone.id, tombstone.created_at, options.owner.unwrap_or(tombstone.owner));
-            // An admin may bring it back, but not take it: its outcomes are still there.
-            if again.owner != tombstone.owner || !pg::is_admin() {
-                tombstone.check_rights("make the dropped session again")?;
+            let owner = options.owner.unwrap_or(tombstone.owner);
+            let again = wanted(tombstone.id, tombstone.created_at, owner, tombstone.usable_by);
+            // An admin may bring it back, but neither take nor lend it: its outcomes are still there.
+            let roles = |session: &Standing| (session.owner, session.usable_by);
+            if roles(&again) != roles(&tombstone) || !pg::is_admin() {
+                tombstone.check_right(Right::Own, "make the dropped session again")?;
             }
             // These rules made them, and have to hold on: a key once too old to tell stays so.
             let rules =
                 |session: &Standing| (session.inbox, session.time_keys, session.ttl_us.filter(|_| session.time_keys));
             if rules(&again) != rules(&tombstone) {
-                let same_but_rules =
-                    Standing { require_payload: again.require_payload, owner: again.owner, ..tombstone };
+                let same_but_rules = Standing {
+                    require_payload: again.require_payload,
+                    owner: again.owner,
+                    usable_by: again.usable_by,
+                    ..tombstone
+                };
                 return Err(other_options(&same_but_rules, &again));
             }
             session::save(&again);
@@ -103,12 +114,14 @@ pub fn alter(
     ttl: Option<Interval>,
     require_payload: Option<bool>,
     owner: Option<pg_sys::Oid>,
+    usable_by: Option<pg_sys::Oid>,
 ) -> Result<(), Error> {
     let ttl_us = ttl.as_ref().map(checked_ttl_us).transpose()?;
     let there = find_to_change(name, "change it", "idem_alter_session")?;
     if let Some(owner) = owner {
         check_giving(name, owner)?;
     }
+    check_lending(usable_by)?;
     if there.time_keys && ttl_us.is_some_and(|ttl_us| Some(ttl_us) != there.ttl_us) {
         return Err(Error::Invalid {
             message: format!("the ttl of session \"{name}\" cannot change"),
@@ -121,6 +134,7 @@ pub fn alter(
         ttl_us: ttl_us.or(there.ttl_us),
         require_payload: require_payload.unwrap_or(there.require_payload),
         owner: owner.unwrap_or(there.owner),
+        usable_by: lent(usable_by, there.usable_by),
         ..there
     };
     session::save(&changed);
@@ -134,15 +148,15 @@ pub fn drop(name: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// The session, locked against other changes, which the caller has the right to.
+/// The session, locked against other changes, which is the caller's own.
 fn find_to_change(name: &str, action: &'static str, function: &'static str) -> Result<Standing, Error> {
     // Rights before any lock, and again under it: the owner may have changed.
-    Standing::of_caller(name, action)?;
+    Standing::of_caller(name, Right::Own, action)?;
     check_writable(function)?;
     take_lock(name)?;
     match session::find(name) {
         Some((there, _)) if there.dropped_at.is_none() => {
-            there.check_rights(action)?;
+            there.check_right(Right::Own, action)?;
             Ok(there)
         }
         _ => Err(session::unknown(name)),
@@ -191,6 +205,24 @@ fn check_giving(session: &str, owner: pg_sys::Oid) -> Result<(), Error> {
     }
 }
 
+/// As with GRANT, an owner may lend to any role.
+fn check_lending(usable_by: Option<pg_sys::Oid>) -> Result<(), Error> {
+    match usable_by {
+        Some(role) if role != pg_sys::InvalidOid && pg::role_name(role).is_none() => {
+            Err(Error::NoSuchRole { role: role.to_u32() })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whom a session is lent to: NULL leaves that as it is, the role `-` (0) ends it.
+fn lent(asked: Option<pg_sys::Oid>, so_far: Option<pg_sys::Oid>) -> Option<pg_sys::Oid> {
+    match asked {
+        None => so_far,
+        Some(role) => (role != pg_sys::InvalidOid).then_some(role),
+    }
+}
+
 fn checked_ttl_us(ttl: &Interval) -> Result<i64, Error> {
     request::duration_us("ttl", ttl, TTL_US_MIN, TTL_US_MAX)
 }
@@ -207,12 +239,14 @@ fn other_options(there: &Standing, wanted: &Standing) -> Error {
     compare("time_keys", there.time_keys.to_string(), wanted.time_keys.to_string());
     compare("require_payload", there.require_payload.to_string(), wanted.require_payload.to_string());
     compare("ttl", ttl(there), ttl(wanted));
-    let role = |session: &Standing| pg::role_name(session.owner).unwrap_or_else(|| session.owner.to_u32().to_string());
-    compare("owner", role(there), role(wanted));
+    let role = |role: pg_sys::Oid| pg::role_name(role).unwrap_or_else(|| role.to_u32().to_string());
+    compare("owner", role(there.owner), role(wanted.owner));
+    let lent = |session: &Standing| session.usable_by.map_or("-".into(), role);
+    compare("usable_by", lent(there), lent(wanted));
     Error::SessionExists {
         session: there.name.clone(),
         dropped: there.dropped_at.is_some(),
         detail: format!("Its {}.", differences.join("; its ")),
-        hint: "Change ttl, require_payload or owner with idem_alter_session(). inbox and time_keys never change, nor does ttl with time_keys; dropping the session does not help.",
+        hint: "Change ttl, require_payload, owner or usable_by with idem_alter_session(). inbox and time_keys never change, nor does ttl with time_keys; dropping the session does not help.",
     }
 }

@@ -28,7 +28,7 @@ pub enum Step {
     Delete,
     /// Deletes abandoned checkpoints.
     Checkpoints,
-    /// Clears the owners of sessions that are gone.
+    /// Clears the roles of sessions that are gone.
     Owners,
 }
 
@@ -83,7 +83,7 @@ pub fn take(step: Step) -> Result<Option<Progress>, Error> {
         Step::End => part(step, 0, "silent client sessions ended", sessions::end_silent),
         Step::Delete => delete(),
         Step::Checkpoints => part(step, RARELY_US, "abandoned checkpoints deleted", checkpoint::delete_abandoned),
-        Step::Owners => part(step, RARELY_US, "sessions whose owner is gone", sessions::clear_owners),
+        Step::Owners => part(step, RARELY_US, "sessions with a role that is gone", sessions::clear_owners),
     }
     .map(Some)
 }

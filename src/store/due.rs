@@ -59,7 +59,7 @@ pub fn delete(sessions: &[SessionId], limit: usize) -> Result<(usize, usize), Er
     Ok((rows + deleted, deleted))
 }
 
-/// A session whose owner is gone.
+/// A session with a role that is gone.
 pub struct Ownerless {
     /// Its id.
     pub id: SessionId,
@@ -67,11 +67,18 @@ pub struct Ownerless {
     pub name: Option<String>,
 }
 
-/// Sessions whose owner is gone, and where to go on.
+/// Whether the role in a column was dropped.
+fn is_gone(column: &str) -> String {
+    format!(
+        "({column}::pg_catalog.oid OPERATOR(pg_catalog.<>) 0::pg_catalog.oid
+          AND NOT EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.oid OPERATOR(pg_catalog.=) {column}::pg_catalog.oid))"
+    )
+}
+
+/// Sessions whose owner, or the role that they are lent to, is gone, and where to go on.
 pub fn ownerless(from: Place, limit: usize) -> Result<(Vec<Ownerless>, Option<Place>), Error> {
-    let condition = "t.owner::pg_catalog.oid OPERATOR(pg_catalog.<>) 0::pg_catalog.oid
-        AND NOT EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.oid OPERATOR(pg_catalog.=) t.owner::pg_catalog.oid)";
-    let part = part::find(Table::Session, "id", from, limit, condition, Vec::new())?;
+    let condition = format!("({} OR {})", is_gone("t.owner"), is_gone("t.usable_by"));
+    let part = part::find(Table::Session, "id", from, limit, &condition, Vec::new())?;
     let ownerless = part.ids.into_iter().map(|id| Ok(Ownerless { id, name: name_of(&id)? }));
     Ok((ownerless.collect::<Result<_, Error>>()?, part.next))
 }
@@ -81,11 +88,15 @@ fn name_of(id: &SessionId) -> Result<Option<String>, Error> {
     Ok(sql::column::<String>(query, &[Uuid::from_bytes(*id).into()])?.pop())
 }
 
-/// Leaves sessions to superusers. The caller has their locks.
+/// Leaves sessions whose owner is gone to superusers, and ends loans to roles that are gone. The caller has
+/// their locks.
 pub fn clear_owners(sessions: &[SessionId]) -> Result<usize, Error> {
-    let statement = "
-        UPDATE idempotence.session SET owner = 0::pg_catalog.oid::pg_catalog.regrole
-        WHERE id OPERATOR(pg_catalog.=) ANY ($1)
-          AND NOT EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.oid OPERATOR(pg_catalog.=) owner::pg_catalog.oid)";
-    sql::execute(statement, &[ids(sessions).into()])
+    let (owner, borrower) = (is_gone("owner"), is_gone("usable_by"));
+    let statement = format!(
+        "UPDATE idempotence.session
+         SET owner = CASE WHEN {owner} THEN 0::pg_catalog.oid::pg_catalog.regrole ELSE owner END,
+             usable_by = CASE WHEN {borrower} THEN NULL ELSE usable_by END
+         WHERE id OPERATOR(pg_catalog.=) ANY ($1) AND ({owner} OR {borrower})"
+    );
+    sql::execute(&statement, &[ids(sessions).into()])
 }

@@ -2,7 +2,7 @@
 //!
 //! Tables are scanned by direct access (`systable_*`, see `rel.rs`) and written directly or by SQL (see
 //! `write.rs`). No ACL is checked on this way: whoever calls in here has checked the right to the session
-//! before (see `session::check_owner`).
+//! before (see `session::Right`).
 
 pub mod audit;
 pub mod cache;

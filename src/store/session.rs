@@ -30,7 +30,8 @@ const TTL: usize = 11;
 pub(super) const TIMEOUT: usize = 12;
 const NAME: usize = 13;
 pub(super) const CLIENT: usize = 14;
-pub(super) const COLUMNS: usize = 15;
+const USABLE_BY: usize = 15;
+pub(super) const COLUMNS: usize = 16;
 pub(super) type Columns<'a> = Tuple<'a, COLUMNS>;
 
 /// A standing session.
@@ -42,6 +43,8 @@ pub struct Standing {
     pub name: String,
     /// Whose it is.
     pub owner: pg_sys::Oid,
+    /// Whom it is lent to.
+    pub usable_by: Option<pg_sys::Oid>,
     /// Every request must come with a payload.
     pub require_payload: bool,
     /// It only deduplicates: `idem_once`, never `idem_begin`.
@@ -83,28 +86,42 @@ impl Session {
     }
 }
 
+/// What a caller wants to do, and so which role's privileges he must have.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Right {
+    /// Work with its requests: those of the owner, or of the role that it is lent to.
+    Use,
+    /// Change, lend, drop it, make it again: those of the owner.
+    Own,
+}
+
 impl Standing {
     /// Finds the session of a request and checks the caller's right to it: the one place where that is
     /// done. Before any lock, so that nobody blocks, or learns of, another's requests.
-    pub fn of_caller(name: &str, action: &'static str) -> Result<Rc<Standing>, Error> {
+    pub fn of_caller(name: &str, right: Right, action: &'static str) -> Result<Rc<Standing>, Error> {
         // What is remembered is used without a lock on the table, so what others changed is taken in here.
         cache::take_in_messages();
         let session = Standing::remembered(name).filter(|session| session.dropped_at.is_none());
         match session {
-            Some(session) => session.usable_to(action),
+            Some(session) => session.allowed(right, action),
             None => Err(not_standing(name, action)),
         }
     }
 
     /// The session, if the caller has the right to it.
-    pub fn usable_to(self: Rc<Standing>, action: &'static str) -> Result<Rc<Standing>, Error> {
-        self.check_rights(action)?;
+    pub fn allowed(self: Rc<Standing>, right: Right, action: &'static str) -> Result<Rc<Standing>, Error> {
+        self.check_right(right, action)?;
         Ok(self)
     }
 
-    /// 42501 unless the caller has the privileges of the owner.
-    pub fn check_rights(&self, action: &'static str) -> Result<(), Error> {
-        check_owner(self.owner, &self.name, action)
+    /// 42501 unless the caller has the right.
+    pub fn check_right(&self, right: Right, action: &'static str) -> Result<(), Error> {
+        let is_lent = || right == Right::Use && self.usable_by.is_some_and(pg::has_privileges_of);
+        if pg::has_privileges_of(self.owner) || is_lent() {
+            Ok(())
+        } else {
+            Err(Error::NotYours { session: self.name.clone(), action, right })
+        }
     }
 
     /// How long its outcomes live.
@@ -139,13 +156,18 @@ impl Standing {
         columns[TIME_KEYS] = Some(self.time_keys.into());
         columns[TTL] = self.ttl_us.and_then(|us| pg::interval(us).into_datum());
         columns[NAME] = Some(pg::text(&self.name));
+        columns[USABLE_BY] = self.usable_by.map(Into::into);
         columns
     }
 }
 
-/// 42501 unless the caller has the privileges of a session's owner.
+/// 42501 unless the caller has the privileges of a client session's owner.
 pub fn check_owner(owner: pg_sys::Oid, session: &str, action: &'static str) -> Result<(), Error> {
-    if pg::has_privileges_of(owner) { Ok(()) } else { Err(Error::NotYours { session: session.into(), action }) }
+    if pg::has_privileges_of(owner) {
+        Ok(())
+    } else {
+        Err(Error::NotYours { session: session.into(), action, right: Right::Own })
+    }
 }
 
 /// Whether there is any session, or a tombstone of one.
@@ -196,6 +218,7 @@ fn find_in<'rel>(table: &'rel Rel, name: &str) -> Option<Found<'rel>> {
             id: row.uuid(ID)?,
             name: row.text(NAME)?,
             owner: row.oid(OWNER)?,
+            usable_by: row.oid(USABLE_BY).filter(|role| *role != pg_sys::InvalidOid),
             require_payload: row.bool(REQUIRE_PAYLOAD)?,
             inbox: row.bool(INBOX)?,
             time_keys: row.bool(TIME_KEYS)?,

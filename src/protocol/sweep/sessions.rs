@@ -89,8 +89,8 @@ pub fn delete_ended(batch: usize) -> Result<(usize, usize), Error> {
     }
 }
 
-/// Leaves sessions whose owner is gone to superusers: the bare number may be another role some day. How
-/// many, and where to go on.
+/// Leaves sessions whose owner is gone to superusers, and ends loans to roles that are gone: the bare
+/// number may be another role some day. How many, and where to go on.
 pub fn clear_owners(from: Place, batch: usize) -> Result<(usize, Option<Place>), Error> {
     let ours = |session: &Ownerless| match &session.name {
         Some(name) => Tag::session(name).try_acquire(),

@@ -94,6 +94,7 @@ pub async fn fill_at(cluster: &Cluster, database: &str, age: Duration) -> Result
     app.text(&format!(
         "SELECT idem_create_session('payments', ttl => '30 days');
          SELECT idem_create_session('retired');
+         SELECT idem_create_session('lent', usable_by => 'other');
          SELECT idem_create_session('mails', inbox => true);
          SELECT idem_create_session('timed', ttl => '{} days', time_keys => true);
          SELECT idem_create_session('strict', require_payload => true)",

@@ -36,12 +36,12 @@ SET idempotence.wiat = 1;
 SELECT p.oid::regprocedure, CASE p.provolatile WHEN 'i' THEN 'immutable' WHEN 's' THEN 'stable' ELSE 'volatile' END,
        CASE p.proparallel WHEN 's' THEN 'parallel safe' WHEN 'r' THEN 'parallel restricted' ELSE 'parallel unsafe' END, p.prokind
 FROM pg_proc p JOIN catalog_member m ON m.classid = 'pg_proc'::regclass AND m.objid = p.oid ORDER BY p.oid::regprocedure::text COLLATE "C";
--- one shape a name: the overloads of a function differ by text and bigint of one argument, and by nothing else
+-- one shape a name: the overloads of a function differ by text, bigint and uuid of one argument, and by nothing else
 SELECT proname, count(*), string_agg(DISTINCT types, ' / ') FROM (
   SELECT p.proname, array_to_string(p.proargnames, ',') || ' ' || p.pronargdefaults || ' ' || pg_get_expr(p.proargdefaults, 0) || ' ' || p.prorettype::regtype AS shape,
-         replace(p.proargtypes::regtype[]::text, 'bigint', 'text') AS types
+         array_to_string((p.proargtypes::regtype[])[0:0] || (p.proargtypes::regtype[])[2:], ',') AS types, (p.proargtypes::regtype[])[1] AS request
   FROM pg_proc p JOIN catalog_member m ON m.classid = 'pg_proc'::regclass AND m.objid = p.oid) f
-GROUP BY proname HAVING count(*) > 1 AND (count(DISTINCT shape) > 1 OR count(DISTINCT types) > 1 OR count(*) > 2);
+GROUP BY proname HAVING count(*) > 1 AND (count(DISTINCT shape) > 1 OR count(DISTINCT types) > 1 OR string_agg(request::text, ' ' ORDER BY request::text COLLATE "C") <> 'bigint text uuid');
 -- the columns of what a function answers
 SELECT t.typname, a.attname, a.atttypid::regtype FROM pg_type t JOIN pg_attribute a ON a.attrelid = t.typrelid
 WHERE t.oid IN ('idem_ticket'::regtype, 'idem_session'::regtype, 'idem_position'::regtype) ORDER BY t.typname DESC, a.attnum;

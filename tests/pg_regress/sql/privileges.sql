@@ -77,7 +77,9 @@ AS $$
   SELECT f.function,
          format('SELECT %s.%s(%s)', f.pronamespace::regnamespace, f.proname, string_agg(format('%I => %s', a.name,
            CASE a.name WHEN 'session' THEN quote_literal(session_)
-                       WHEN 'request' THEN CASE a.type WHEN 'bigint'::regtype THEN '42' ELSE quote_literal(request_) END
+                       WHEN 'request' THEN CASE a.type WHEN 'bigint'::regtype THEN '42'
+                                                   WHEN 'uuid'::regtype THEN '''01890a5d-ac96-774b-bcce-b302099a8057''::uuid'
+                                                   ELSE quote_literal(request_) END
                        WHEN 'requests' THEN quote_literal(ARRAY[request_])
                        WHEN 'point' THEN '''p'''
                        WHEN 'command' THEN '''SELECT 1'''

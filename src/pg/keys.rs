@@ -1,0 +1,126 @@
+//! An array of requests, of any type that a request may have.
+
+use crate::error::Error;
+use crate::pg::jsonb::RawDatum;
+use pgrx::callconv::ArgAbi;
+use pgrx::pg_sys;
+use std::borrow::Cow;
+use std::ffi::CStr;
+use uuid::Uuid;
+
+/// An array argument of type `anycompatiblearray`: of this kind an array whose type is left open is
+/// `text[]`, which overloads for several types of array would not give.
+pub struct Keys(pg_sys::Datum);
+
+pgrx::impl_sql_translatable!(Keys, arg_only = "anycompatiblearray");
+
+// SAFETY: an array is a varlena, whose header tells the type of its elements.
+unsafe impl<'fcx> ArgAbi<'fcx> for Keys {
+    unsafe fn unbox_arg_unchecked(arg: pgrx::callconv::Arg<'_, 'fcx>) -> Self {
+        // SAFETY: the caller passes an argument of our declared type.
+        Keys(
+            unsafe { arg.unbox_arg_using_from_datum::<RawDatum>() }
+                .expect("pgrx unboxes an argument that is not null")
+                .0,
+        )
+    }
+}
+
+impl Keys {
+    /// The elements as keys, `None` being NULL.
+    pub fn read(&self) -> Result<Vec<Option<Cow<'_, str>>>, Error> {
+        let (mut values, mut nulls, mut count) = (std::ptr::null_mut(), std::ptr::null_mut(), 0);
+        // SAFETY: the array lives as long as the call; its header tells the type of its elements, whose
+        // layout is looked up. Both arrays that come out of it have `count` elements.
+        let (element, values, nulls) = unsafe {
+            let array: *mut pg_sys::ArrayType = pg_sys::pg_detoast_datum(self.0.cast_mut_ptr()).cast();
+            let element = (*array).elemtype;
+            let (mut length, mut by_value, mut align) = (0, false, 0);
+            pg_sys::get_typlenbyvalalign(element, &mut length, &mut by_value, &mut align);
+            pg_sys::deconstruct_array(
+                array,
+                element,
+                length.into(),
+                by_value,
+                align,
+                &mut values,
+                &mut nulls,
+                &mut count,
+            );
+            let count = count as usize;
+            (element, std::slice::from_raw_parts(values, count), std::slice::from_raw_parts(nulls, count))
+        };
+        let reader = reader(element)?;
+        // SAFETY: the reader is that of the elements' type, and a null is not read.
+        let read = |(value, null): (&pg_sys::Datum, &bool)| (!null).then(|| unsafe { reader.key(*value) });
+        Ok(values.iter().zip(nulls).map(read).collect())
+    }
+}
+
+/// How an element is made a key.
+enum Reader {
+    Text,
+    Uuid,
+    Int2,
+    Int4,
+    Int8,
+    /// Other string types, by their output function; whether they are padded with spaces.
+    Other(pg_sys::Oid, bool),
+}
+
+fn reader(element: pg_sys::Oid) -> Result<Reader, Error> {
+    match element {
+        pg_sys::TEXTOID | pg_sys::VARCHAROID => return Ok(Reader::Text),
+        pg_sys::UUIDOID => return Ok(Reader::Uuid),
+        pg_sys::INT2OID => return Ok(Reader::Int2),
+        pg_sys::INT4OID => return Ok(Reader::Int4),
+        pg_sys::INT8OID => return Ok(Reader::Int8),
+        _ => {}
+    }
+    let (mut category, mut preferred, mut output, mut is_varlena) = (0, false, pg_sys::InvalidOid, false);
+    // SAFETY: looks the type up, which the array is made of.
+    let (base, name) = unsafe {
+        pg_sys::get_type_category_preferred(element, &mut category, &mut preferred);
+        pg_sys::getTypeOutputInfo(element, &mut output, &mut is_varlena);
+        (pg_sys::getBaseType(element), CStr::from_ptr(pg_sys::format_type_be(element)).to_string_lossy())
+    };
+    if category as u8 == pg_sys::TYPCATEGORY_STRING {
+        return Ok(Reader::Other(output, base == pg_sys::BPCHAROID));
+    }
+    Err(Error::Invalid {
+        message: format!("requests cannot be of type {name}"),
+        detail: "A request is named by a text, a number or a UUID.".into(),
+        hint: "Give an array of type text[], bigint[] or uuid[].",
+    })
+}
+
+impl Reader {
+    /// # Safety
+    /// `value` must be of the type that this is the reader of, and stay for as long as the key.
+    unsafe fn key<'a>(&self, value: pg_sys::Datum) -> Cow<'a, str> {
+        match self {
+            // SAFETY: a text or varchar is a varlena; the database's encoding is UTF-8.
+            Reader::Text => unsafe {
+                let text = pg_sys::pg_detoast_datum_packed(value.cast_mut_ptr());
+                std::str::from_utf8_unchecked(pgrx::varlena::varlena_to_byte_slice(text)).into()
+            },
+            // SAFETY: a uuid is passed as a pointer to its 16 bytes.
+            Reader::Uuid => unsafe { uuid_key(*value.cast_mut_ptr::<[u8; 16]>()).into() },
+            Reader::Int2 => (value.value() as i16).to_string().into(),
+            Reader::Int4 => (value.value() as i32).to_string().into(),
+            Reader::Int8 => (value.value() as i64).to_string().into(),
+            Reader::Other(output, padded) => {
+                // SAFETY: the output function of the value's type gives a terminated string.
+                let text = unsafe { CStr::from_ptr(pg_sys::OidOutputFunctionCall(*output, value)) };
+                let text = text.to_string_lossy();
+                let kept = if *padded { text.trim_end_matches(' ') } else { &text };
+                kept.to_owned().into()
+            }
+        }
+    }
+}
+
+/// A UUID as a key: its 36 characters in lower case.
+pub fn uuid_key(bytes: [u8; 16]) -> String {
+    Uuid::from_bytes(bytes).hyphenated().to_string()
+}
