@@ -5,11 +5,13 @@
 use pgrx::{Spi, pg_sys, spi};
 use std::ffi::CStr;
 
+mod durable;
 mod jsonb;
 mod keys;
 mod values;
 mod wait;
 
+pub use durable::*;
 pub use jsonb::*;
 pub use keys::*;
 pub use values::*;
@@ -129,6 +131,16 @@ pub fn up_since() -> Option<i64> {
             (status.st_backendType == pg_sys::BackendType::B_WAL_WRITER).then_some(status.st_proc_start_timestamp)
         })
     }
+}
+
+/// The version of the running server, which may be another minor one than this library was built for.
+fn server_version() -> i32 {
+    static VERSION: std::sync::OnceLock<i32> = std::sync::OnceLock::new();
+    *VERSION.get_or_init(|| {
+        // SAFETY: every server has this setting, a number.
+        let setting = unsafe { CStr::from_ptr(pg_sys::GetConfigOption(c"server_version_num".as_ptr(), false, false)) };
+        setting.to_str().ok().and_then(|version| version.parse().ok()).unwrap_or(pg_sys::PG_VERSION_NUM as i32)
+    })
 }
 
 /// The most backends that this server can have.

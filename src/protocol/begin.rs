@@ -40,11 +40,17 @@ pub fn begin(request: &Request<'_>, payload: Option<Jsonb>, wait_us: Option<i64>
     }
     let asked = Asked { request, lock: request.lock(), asked_at, fingerprint };
     let deadline = Deadline::after(wait_us);
-    if pg::read_only() {
-        return asked.replay_only(deadline);
+    let begun = if pg::read_only() {
+        asked.replay_only(deadline)?
+    } else {
+        asked.check_room()?;
+        asked.claim_or_answer(deadline)?
+    };
+    match &begun {
+        // Whoever is answered may rely on it as if he had committed it himself. No lock is held meanwhile.
+        Begun::Replay(outcome) if !pg::wait_until_durable(outcome.writer, asked_at, deadline) => Ok(Begun::InProgress),
+        _ => Ok(begun),
     }
-    asked.check_room()?;
-    asked.claim_or_answer(deadline)
 }
 
 /// A transaction holds the locks of its own requests, so these do not keep it from beginning two of one

@@ -2,9 +2,10 @@
 
 use crate::domain::decision::Turn;
 use crate::error::Error;
+use crate::guc;
 use crate::lock::Tag;
 use crate::open;
-use crate::pg;
+use crate::pg::{self, Deadline};
 use crate::protocol::kept::{self, Look};
 use crate::protocol::request::Request;
 use crate::store::checkpoint::{self, Checkpoint};
@@ -40,7 +41,10 @@ pub fn lookup(request: &Request<'_>) -> Result<Known, Error> {
     match (outcome, found.turn) {
         (Some(_) | None, Turn::Over { visible: false }) => return Err(Error::Unserializable(request.name())),
         (Some(_), _) if !found.visible => return Err(Error::Unserializable(request.name())),
-        (Some(outcome), _) => return Ok(Known::Outcome(outcome)),
+        (Some(outcome), _) => {
+            let durable = pg::wait_until_durable(outcome.writer, asked_at, Deadline::after(guc::wait_us()));
+            return Ok(if durable { Known::Outcome(outcome) } else { Known::InProgress(None) });
+        }
         (None, Turn::Over { visible: true }) => return Ok(Known::Discarded),
         (None, Turn::Now { .. } | Turn::OutOfSequence { .. }) => {}
     }

@@ -3,7 +3,7 @@
 use crate::domain::identity::Digest;
 use crate::error::{Error, WAIT_BY_SETTING};
 use crate::guc;
-use crate::pg;
+use crate::pg::{self, Deadline};
 use crate::protocol::request::{self, Keyed, Rules};
 use crate::store::inbox::{self, Key};
 use crate::store::outcome;
@@ -51,18 +51,26 @@ fn unseen(requests: &[Keyed<'_>], now_us: i64) -> Result<Vec<(Digest, usize)>, E
         first_places.entry(request.digest()).or_insert(place);
     }
     let mut fresh = Vec::with_capacity(first_places.len());
+    let mut seen = Vec::new();
     for (digest, place) in first_places {
         let request = &requests[place];
         request.check_time(now_us)?;
         let found = outcome::find(&request.wanted(digest), now_us, Snapshot::Itself)?;
         match found.filter(|found| found.outcome.lives_at(now_us)) {
             Some(found) if !found.visible => return Err(Error::Unserializable(request.name())),
-            Some(_) => {}
+            Some(found) => seen.push(found.outcome.writer),
             None => {
                 check_age(request, now_us)?;
                 fresh.push((digest, place));
             }
         }
+    }
+    // That a key was seen is an answer to rely on.
+    seen.dedup();
+    let deadline = Deadline::after(guc::wait_us());
+    if !seen.iter().all(|writer| pg::wait_until_durable(*writer, now_us, deadline)) {
+        let what = "a commit that noted one of the requests before";
+        return Err(Error::WaitRanOut { what: what.into(), hint: WAIT_BY_SETTING });
     }
     fresh.sort_unstable();
     Ok(fresh)

@@ -26,8 +26,10 @@ pub fn record(
     let open = find(request, token, "idem_record")?;
     check_writable(request, "idem_record")?;
     check_size("response", request, response)?;
-    let outcome =
-        |expires_at, recorded_at| Outcome { class, response, fingerprint: open.fingerprint, recorded_at, expires_at };
+    let outcome = |expires_at, recorded_at| {
+        let (fingerprint, writer) = (open.fingerprint, pg::Writer::THIS);
+        Outcome { class, response, fingerprint, recorded_at, expires_at, writer }
+    };
     let outcome = match request {
         Request::Keyed(keyed) => {
             let ttl_us = match ttl {

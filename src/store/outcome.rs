@@ -5,7 +5,7 @@
 use crate::domain::decision::{Fingerprint, OutcomeFacts};
 use crate::domain::identity::{Digest, SessionId};
 use crate::error::{Error, Name};
-use crate::pg::{self, Jsonb};
+use crate::pg::{self, Jsonb, Writer};
 use crate::store::rel::{Access, Rel, Snapshot};
 use crate::store::segment::{self, SEGMENTS};
 use crate::store::tuple::{Tid, Tuple, uuid_equals};
@@ -54,6 +54,8 @@ pub struct Outcome {
     pub recorded_at: i64,
     /// When it may be forgotten; `None` where its session decides that, not the clock.
     pub expires_at: Option<i64>,
+    /// Whose commit makes it last.
+    pub writer: Writer,
 }
 
 impl Outcome {
@@ -143,6 +145,7 @@ fn read(row: &Columns<'_>, segment: usize, wanted: &Wanted<'_>) -> Result<Found,
             fingerprint: row.uuid(FINGERPRINT),
             recorded_at: row.int8(RECORDED_AT).ok_or_else(broken)?,
             expires_at: Some(row.int8(EXPIRES_AT).ok_or_else(broken)?),
+            writer: row.writer(),
         },
         visible: row.visible(),
     })

@@ -144,6 +144,7 @@ fn read(row: &Columns<'_>, of: StreamOf<'_>, wanted: Wanted) -> Result<Reply, Er
             fingerprint: row.uuid(FINGERPRINT),
             recorded_at: number(RECORDED_AT)?,
             expires_at: None,
+            writer: row.writer(),
         }),
         _ => None,
     };

@@ -50,6 +50,12 @@ impl<'rel, const N: usize> Tuple<'rel, N> {
         Tid { tid: unsafe { (*self.tuple).t_self }, rel: PhantomData }
     }
 
+    /// Who wrote the row.
+    pub fn writer(&self) -> pg::Writer {
+        // SAFETY: a valid tuple has a header.
+        unsafe { pg::Writer::of(self.tuple) }
+    }
+
     /// Whether the transaction's snapshot sees the row, see [`pg::snapshot_sees`].
     pub fn visible(&self) -> bool {
         pg::snapshot_sees(self.xmin())

@@ -1,0 +1,172 @@
+//! A replay is as durable as a commit of the one who asks would be: what a crash or a failover can still take
+//! back is not handed out.
+
+use anyhow::{Result, ensure};
+use idempotence_cluster_tests::{Cluster, Connection, Version, on_each_version};
+
+on_each_version!(
+    what_a_failover_would_take_back_is_in_progress,
+    what_a_failover_took_back_executes_on_the_new_primary,
+    a_replay_waits_for_standbys_no_longer_than_they_are_asked_for,
+    what_is_not_flushed_is_flushed_before_it_is_replayed,
+);
+
+const DATABASE: &str = "shop";
+
+/// A primary whose synchronous standby is down, after recorders were terminated while their COMMIT waited for
+/// it: their outcomes can be seen, and are nowhere else.
+struct Lagging {
+    primary: Cluster,
+    standby: Cluster,
+    session: String,
+}
+
+async fn lagging(version: Version) -> Result<Lagging> {
+    let primary = Cluster::start(version)?;
+    primary.create_database(DATABASE)?;
+    let app = primary.connect(DATABASE).await?;
+    app.text("SELECT idem_create_session('payments'); SELECT idem_create_session('mails', inbox => true)").await?;
+    app.text("CREATE TABLE effect (what text)").await?;
+    app.execute("payments", "old", "0").await?;
+    let session = app.register("client => 'c'").await?;
+    app.execute(&session, "1", "1").await?;
+    let standby = primary.standby()?;
+    primary.conf("synchronous_standby_names", "*")?;
+    primary.reload()?;
+    primary.wait_for("postgres", "SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'", "1").await?;
+    standby.catch_up_with(&primary)?;
+    standby.stop_fast()?;
+    let request = |session: &str, request: &str| {
+        format!(
+            "BEGIN; SELECT FROM idem_begin('{session}', {request}); INSERT INTO effect VALUES ('{session}');
+             SELECT FROM idem_record('{session}', {request}, '\"lagging\"'); COMMIT"
+        )
+    };
+    for commit in [request("payments", "'k'"), request(&session, "2"), "SELECT idem_once('mails', 'm')".into()] {
+        commit_and_terminate(&primary, &app, &commit).await?;
+    }
+    Ok(Lagging { primary, standby, session })
+}
+
+/// Sends a commit, and terminates its backend while that waits for the standby.
+async fn commit_and_terminate(primary: &Cluster, app: &Connection, commit: &str) -> Result<()> {
+    let recorder = primary.connect(DATABASE).await?;
+    let pid = recorder.pid().await?;
+    let terminate = async {
+        let waits = format!("SELECT count(*) FROM pg_stat_activity WHERE pid = {pid} AND wait_event = 'SyncRep'");
+        primary.wait_for(DATABASE, &waits, "1").await?;
+        app.text(&format!("SELECT pg_terminate_backend({pid})")).await?;
+        let gone = format!("SELECT count(*) FROM pg_stat_activity WHERE pid = {pid}");
+        primary.wait_for(DATABASE, &gone, "0").await
+    };
+    // The commit is answered with a warning, or not at all.
+    let (_, terminated) = tokio::join!(recorder.try_text(commit), terminate);
+    terminated
+}
+
+impl Lagging {
+    /// Everything that may hand out an outcome, and what it gives where the outcome may be lost.
+    fn calls(&self) -> [(String, &'static str, &'static str); 7] {
+        let session = &self.session;
+        [
+            ("SELECT status FROM idem_begin('payments', 'k')".into(), "in_progress", "succeeded"),
+            (format!("SELECT status FROM idem_begin('{session}', 2)"), "in_progress", "succeeded"),
+            ("SELECT status FROM idem_lookup('payments', 'k')".into(), "in_progress", "succeeded"),
+            (format!("SELECT status FROM idem_lookup('{session}', 2)"), "in_progress", "succeeded"),
+            ("SELECT status FROM idem_run('payments', 'k', 'SELECT 1')".into(), "55P03", "succeeded"),
+            ("SELECT idem_once('mails', 'm')".into(), "55P03", "f"),
+            ("SELECT count(*) FROM idem_once_many('mails', '{m,m}')".into(), "55P03", "0"),
+        ]
+    }
+
+    /// Asks with every call; with what `settings` say first.
+    async fn ask(&self, settings: &str, safe: bool) -> Result<()> {
+        let retry = self.primary.connect(DATABASE).await?;
+        retry.text(settings).await?;
+        for (call, lost, kept) in self.calls() {
+            let (answer, wanted) = (retry.outcome_of(&call).await?, if safe { kept } else { lost });
+            ensure!(answer == wanted, "{settings} {call}: {answer} instead of {wanted}");
+        }
+        Ok(())
+    }
+}
+
+// Goal: an outcome that only the primary has is not handed out, for whoever asks for the durability of a standby.
+// Method: see `lagging`; every call that replays, on fresh connections, before and after the standby came back.
+async fn what_a_failover_would_take_back_is_in_progress(version: Version) -> Result<()> {
+    let lagging = lagging(version).await?;
+    let retry = lagging.primary.connect(DATABASE).await?;
+    ensure!(retry.text("SELECT count(*) FROM effect").await? == "2", "the recorders' commits cannot be seen");
+    for level in ["on", "remote_write", "remote_apply"] {
+        lagging.ask(&format!("SET idempotence.wait = '50ms'; SET synchronous_commit = {level}"), false).await?;
+    }
+    let read_only = "SET idempotence.wait = 0; SET default_transaction_read_only = on";
+    lagging.ask(read_only, false).await?;
+    // Whoever asks for no standby gets none waited for.
+    lagging.ask("SET idempotence.wait = 0; SET synchronous_commit = local", true).await?;
+    lagging.ask("SET idempotence.wait = 0; SET synchronous_commit = off", true).await?;
+
+    lagging.standby.start()?;
+    for level in ["on", "remote_write", "remote_apply"] {
+        lagging.ask(&format!("SET idempotence.wait = -1; SET synchronous_commit = {level}"), true).await?;
+    }
+    Ok(())
+}
+
+// Goal: what was not handed out is not missed: after the failover the retry executes.
+// Method: see `lagging`; a retry on the primary, then the standby is promoted.
+async fn what_a_failover_took_back_executes_on_the_new_primary(version: Version) -> Result<()> {
+    let lagging = lagging(version).await?;
+    lagging.ask("SET idempotence.wait = '50ms'", false).await?;
+    lagging.primary.kill9()?;
+    lagging.standby.start()?;
+    lagging.standby.promote()?;
+    let successor = lagging.standby.connect(DATABASE).await?;
+    ensure!(successor.text("SELECT count(*) FROM effect").await? == "0");
+    ensure!(successor.replay("payments", "old").await? == "succeeded|0");
+    successor.execute("payments", "k", "1").await?;
+    successor.execute(&lagging.session, "2", "2").await?;
+    ensure!(successor.text("SELECT idem_once('mails', 'm')").await? == "t");
+    Ok(())
+}
+
+// Goal: a wait for standbys ends when the server is told to do without.
+// Method: see `lagging`; a retry waits for ever, until the setting is emptied.
+async fn a_replay_waits_for_standbys_no_longer_than_they_are_asked_for(version: Version) -> Result<()> {
+    let lagging = lagging(version).await?;
+    let retry = lagging.primary.connect(DATABASE).await?;
+    retry.text("SET idempotence.wait = -1").await?;
+    let pid = retry.pid().await?;
+    let without = async {
+        let waits = format!("SELECT count(*) FROM pg_stat_activity WHERE pid = {pid} AND wait_event = 'Extension'");
+        lagging.primary.wait_for(DATABASE, &waits, "1").await?;
+        lagging.primary.conf("synchronous_standby_names", "")?;
+        lagging.primary.reload()
+    };
+    let (replay, without) = tokio::join!(retry.replay("payments", "k"), without);
+    without?;
+    ensure!(replay? == "succeeded|\"lagging\"");
+    lagging.ask("SET idempotence.wait = 0", true).await
+}
+
+// Goal: what was committed without waiting for its flush is flushed before it is handed out.
+// Method: a recorder with synchronous_commit off, a retry, and a crash at once. The log's writer sleeps.
+async fn what_is_not_flushed_is_flushed_before_it_is_replayed(version: Version) -> Result<()> {
+    let server = Cluster::start_with(version, &[("wal_writer_delay", "10s")])?;
+    server.create_database(DATABASE)?;
+    let (recorder, retry) = (server.connect(DATABASE).await?, server.connect(DATABASE).await?);
+    recorder.text("SELECT idem_create_session('payments'); SET synchronous_commit = off").await?;
+    for round in 0..5 {
+        let key = format!("k{round}");
+        recorder.execute("payments", &key, "1").await?;
+        let committed = recorder.text("SELECT pg_current_wal_insert_lsn()").await?;
+        ensure!(retry.replay("payments", &key).await? == "succeeded|1");
+        let flushed = retry.text(&format!("SELECT pg_current_wal_flush_lsn() >= '{committed}'")).await?;
+        ensure!(flushed == "t", "round {round}: replayed, and not flushed");
+    }
+    server.kill9()?;
+    server.start()?;
+    let after = server.connect(DATABASE).await?;
+    ensure!(after.replay("payments", "k4").await? == "succeeded|1");
+    Ok(())
+}
