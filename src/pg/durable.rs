@@ -66,9 +66,9 @@ const LOCAL: i32 = pg_sys::SyncCommitLevel::SYNCHRONOUS_COMMIT_LOCAL_FLUSH as i3
 
 /// Waits until the commit of `writer` is as durable as one of this session would be now, up to the deadline;
 /// whether it is. On a standby nothing is promised.
-pub fn wait_until_durable(writer: Writer, now_us: i64, deadline: Deadline) -> bool {
+pub fn wait_until_durable(writer: Writer, now_us: i64, deadline: impl FnOnce() -> Deadline) -> bool {
     let level = level_of_this_session();
-    level == OFF || is_known(writer, level, now_us) || look_and_wait(writer, level, now_us, deadline)
+    level == OFF || is_known(writer, level, now_us) || look_and_wait(writer, level, now_us, deadline())
 }
 
 /// What `synchronous_commit` asks for, where there are standbys to ask it of.

@@ -48,7 +48,9 @@ pub fn begin(request: &Request<'_>, payload: Option<Jsonb>, wait_us: Option<i64>
     };
     match &begun {
         // Whoever is answered may rely on it as if he had committed it himself. No lock is held meanwhile.
-        Begun::Replay(outcome) if !pg::wait_until_durable(outcome.writer, asked_at, deadline) => Ok(Begun::InProgress),
+        Begun::Replay(outcome) if !pg::wait_until_durable(outcome.writer, asked_at, || deadline) => {
+            Ok(Begun::InProgress)
+        }
         _ => Ok(begun),
     }
 }

@@ -42,7 +42,7 @@ pub fn lookup(request: &Request<'_>) -> Result<Known, Error> {
         (Some(_) | None, Turn::Over { visible: false }) => return Err(Error::Unserializable(request.name())),
         (Some(_), _) if !found.visible => return Err(Error::Unserializable(request.name())),
         (Some(outcome), _) => {
-            let durable = pg::wait_until_durable(outcome.writer, asked_at, Deadline::after(guc::wait_us()));
+            let durable = pg::wait_until_durable(outcome.writer, asked_at, || Deadline::after(guc::wait_us()));
             return Ok(if durable { Known::Outcome(outcome) } else { Known::InProgress(None) });
         }
         (None, Turn::Over { visible: true }) => return Ok(Known::Discarded),
