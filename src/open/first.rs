@@ -3,7 +3,8 @@
 //! Modules that act elsewhere do so in a transaction callback too: postgres_fdw commits its remote
 //! transactions before the local commit. Callbacks run in the reverse order of their registration, and such
 //! a module may register its own when it is used for the first time in a connection. So ours is registered
-//! anew when a transaction begins a request, and after each statement that ends while one is open.
+//! anew when a transaction begins a request, and, while one is open, by the statement that the commit
+//! follows: COMMIT or PREPARE TRANSACTION in a transaction block, any statement outside of one.
 //!
 //! What runs statements here also runs users' errors through. So these functions have no guard of pgrx,
 //! which would take the SQLSTATE from those errors, and own nothing that an error would leave behind.
@@ -79,6 +80,12 @@ pub fn set_ending(ending: bool) {
     ENDING.set(ending);
 }
 
+/// Whether the end of the transaction follows the statement that has just been executed.
+fn commit_follows(is_command_of_transaction: bool) -> bool {
+    // SAFETY: reads the transaction state.
+    is_command_of_transaction || !unsafe { pg_sys::IsTransactionBlock() }
+}
+
 fn come_first_if_open() {
     let open = OPEN.try_with(|list| list.try_borrow().is_ok_and(|list| List::has_open(&list)));
     if open == Ok(true) {
@@ -95,7 +102,9 @@ unsafe extern "C-unwind" fn executor_run(query: *mut pg_sys::QueryDesc, directio
             None => standard_ExecutorRun(query, direction, count, once),
         }
     }
-    come_first_if_open();
+    if commit_follows(false) {
+        come_first_if_open();
+    }
 }
 
 #[cfg(feature = "pg18")]
@@ -107,7 +116,9 @@ unsafe extern "C-unwind" fn executor_run(query: *mut pg_sys::QueryDesc, directio
             None => standard_ExecutorRun(query, direction, count),
         }
     }
-    come_first_if_open();
+    if commit_follows(false) {
+        come_first_if_open();
+    }
 }
 
 #[allow(clippy::too_many_arguments, reason = "PostgreSQL declares it so")]
@@ -121,10 +132,15 @@ unsafe extern "C-unwind" fn process_utility(
     destination: *mut pg_sys::DestReceiver,
     completion: *mut pg_sys::QueryCompletion,
 ) {
-    // SAFETY: as above.
-    unsafe {
+    // SAFETY: as above; a utility statement is a node, whose tag is looked at before it is executed, for
+    // that may free it.
+    let is_of_transaction = unsafe {
+        let is_of_transaction = (*(*statement).utilityStmt).type_ == pg_sys::NodeTag::T_TransactionStmt;
         let next = NEXT_UTILITY.unwrap_or(standard_ProcessUtility);
         next(statement, text, read_only_tree, context, parameters, environment, destination, completion);
+        is_of_transaction
+    };
+    if commit_follows(is_of_transaction) {
+        come_first_if_open();
     }
-    come_first_if_open();
 }

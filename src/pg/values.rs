@@ -80,10 +80,18 @@ unsafe impl<R: Row> BoxRet for Composite<R> {
     }
 }
 
-/// Columns in the form that `heap_form_tuple` takes them.
-pub fn split(columns: &[Option<pg_sys::Datum>]) -> (Vec<pg_sys::Datum>, Vec<bool>) {
-    let values = columns.iter().map(|column| column.unwrap_or(pg_sys::Datum::null())).collect();
-    (values, columns.iter().map(Option::is_none).collect())
+/// The most columns that a row of ours has.
+const COLUMNS_MAX: usize = 32;
+
+/// Columns in the form that `heap_form_tuple` takes them: values, and which of them are null.
+pub fn split(columns: &[Option<pg_sys::Datum>]) -> ([pg_sys::Datum; COLUMNS_MAX], [bool; COLUMNS_MAX]) {
+    let (mut values, mut nulls) = ([pg_sys::Datum::null(); COLUMNS_MAX], [true; COLUMNS_MAX]);
+    for (number, column) in columns.iter().enumerate() {
+        if let Some(value) = column {
+            (values[number], nulls[number]) = (*value, false);
+        }
+    }
+    (values, nulls)
 }
 
 /// A text value in the current memory context.

@@ -151,8 +151,8 @@ impl Rel {
 
     /// Executes the statement for a row: all of its columns, its place, or both.
     fn by_sql(&self, verb: Verb, columns: &[Option<pg_sys::Datum>], at: Option<Tid<'_>>) {
-        let (mut values, nulls) = pg::split(columns);
-        let mut nulls: Vec<_> = nulls.iter().map(|null| if *null { b'n' } else { b' ' } as _).collect();
+        let mut values: Vec<_> = columns.iter().map(|column| column.unwrap_or(pg_sys::Datum::null())).collect();
+        let mut nulls: Vec<_> = columns.iter().map(|column| if column.is_none() { b'n' } else { b' ' } as _).collect();
         let mut tid = at.map(Tid::get);
         if let Some(tid) = &mut tid {
             values.push(pg_sys::Datum::from(tid as *mut pg_sys::ItemPointerData));
