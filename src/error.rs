@@ -5,6 +5,7 @@
 //! runs the callbacks on each error it is building, and there `errcode()` still changes it.
 
 use crate::domain::liveness::End;
+use crate::open::answered::Answered;
 use crate::store::session::Right;
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::{PgLogLevel, PgSqlErrorCode, function_name, pg_guard, pg_sys};
@@ -53,6 +54,8 @@ impl std::fmt::Display for Name {
 pub enum Missing {
     /// The transaction never began it, or rolled back to a savepoint before it did.
     Begin,
+    /// Begin said that it is not the caller's to execute.
+    Answered(Answered),
     /// It has its outcome already.
     Recorded,
     /// It was given up.

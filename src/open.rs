@@ -19,6 +19,7 @@ use std::cell::RefCell;
 use std::ffi::c_void;
 use std::rc::Rc;
 
+pub mod answered;
 mod attended;
 mod first;
 mod index;
@@ -122,6 +123,7 @@ unsafe extern "C-unwind" fn transaction_event(event: pg_sys::XactEvent::Type, _a
             first::set_ending(false);
             OPEN.with_borrow_mut(List::clear);
             ATTENDED.with_borrow_mut(Attendance::clear);
+            answered::clear();
         }
     }
 }

@@ -3,6 +3,7 @@
 use super::{Code, Error, Missing, Report};
 use crate::domain::liveness::End;
 use crate::domain::version;
+use crate::open::answered::Answered;
 use crate::store::session::Right;
 use pgrx::PgSqlErrorCode;
 
@@ -81,7 +82,7 @@ impl Error {
                 Own(b"ID001"),
                 format!("{name} came with another payload"),
                 "The fingerprint kept from the first time differs from that of the payload given now.".into(),
-                "A retry must send what was sent first; a new request needs a name of its own.",
+                "A retry must send what was sent first; a new request needs a key of its own.",
             ),
             Error::AlreadyBegun { name, hint } => report(
                 Own(b"ID002"),
@@ -158,6 +159,9 @@ impl Error {
                     "{function}() needs a request that idem_begin() answered with \"started\" in the same transaction; {}.",
                     match missing {
                         Missing::Begin => "this one was not begun here, or a rollback to a savepoint took it back",
+                        Missing::Answered(Answered::Succeeded) => "it answered this one with \"succeeded\"",
+                        Missing::Answered(Answered::Failed) => "it answered this one with \"failed\"",
+                        Missing::Answered(Answered::InProgress) => "it answered this one with \"in_progress\"",
                         Missing::Recorded => "this one has been recorded already",
                         Missing::Released => "this one has been released",
                     }
@@ -165,6 +169,12 @@ impl Error {
                 match missing {
                     Missing::Begin => {
                         "Call idem_begin() first, in the same transaction, and go on only when its status is \"started\". In autocommit each statement is a transaction of its own."
+                    }
+                    Missing::Answered(Answered::InProgress) => {
+                        "Another transaction is at work on it. Look at the status before the work; roll back what was done since, and ask again later."
+                    }
+                    Missing::Answered(_) => {
+                        "It was done before, and the response that idem_begin() gave is the answer. Look at the status before the work; roll back what was done since."
                     }
                     Missing::Recorded => "A request has one outcome; a new operation needs a key of its own.",
                     Missing::Released => "To go on with it after all, call idem_begin() again.",

@@ -5,6 +5,7 @@ use crate::domain::identity::Digest;
 use crate::domain::sequence::{Order, Place, Range};
 use crate::error::Error;
 use crate::lock::Tag;
+use crate::open::answered::{self, Answered};
 use crate::open::{self, Numbers, Open};
 use crate::pg::{self, Deadline, Jsonb};
 use crate::protocol::kept::{self, Look};
@@ -12,7 +13,7 @@ use crate::protocol::liveness::{self, Life};
 use crate::protocol::numbered::Numbered;
 use crate::protocol::request::{self, Keyed, Request};
 use crate::store::checkpoint::{self, Checkpoint};
-use crate::store::outcome::Outcome;
+use crate::store::outcome::{Class, Outcome};
 use crate::store::rel::Snapshot;
 
 /// What begin found.
@@ -46,13 +47,13 @@ pub fn begin(request: &Request<'_>, payload: Option<Jsonb>, wait_us: Option<i64>
         asked.check_room()?;
         asked.claim_or_answer(deadline)?
     };
-    match &begun {
+    let begun = match begun {
         // Whoever is answered may rely on it as if he had committed it himself. No lock is held meanwhile.
-        Begun::Replay(outcome) if !pg::wait_until_durable(outcome.writer, asked_at, || deadline) => {
-            Ok(Begun::InProgress)
-        }
-        _ => Ok(begun),
-    }
+        Begun::Replay(outcome) if !pg::wait_until_durable(outcome.writer, asked_at, || deadline) => Begun::InProgress,
+        begun => begun,
+    };
+    asked.remember(&begun);
+    Ok(begun)
 }
 
 /// A transaction holds the locks of its own requests, so these do not keep it from beginning two of one
@@ -308,6 +309,17 @@ impl Asked<'_> {
         };
         open::begin(self.request.session(), self.request.which(), open);
         Ok(Looked::Done(Begun::Started(checkpoint)))
+    }
+
+    /// For the message of a step that follows all the same.
+    fn remember(&self, begun: &Begun) {
+        let which = (self.lock, self.request.number());
+        match begun {
+            Begun::Started(_) => answered::take_back(which),
+            Begun::Replay(Outcome { class: Class::Succeeded, .. }) => answered::note(which, Answered::Succeeded),
+            Begun::Replay(Outcome { class: Class::Failed, .. }) => answered::note(which, Answered::Failed),
+            Begun::InProgress => answered::note(which, Answered::InProgress),
+        }
     }
 
     fn wait_while_taken(&self, deadline: Deadline) -> bool {

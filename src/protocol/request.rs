@@ -90,6 +90,14 @@ impl<'a> Request<'a> {
         }
     }
 
+    /// What tells it from others under its lock, see [`crate::open::answered`].
+    pub fn number(&self) -> i64 {
+        match self {
+            Request::Keyed(_) => 0,
+            Request::Numbered(request) => request.range.first,
+        }
+    }
+
     /// What the store looks for.
     pub fn wanted(&self, digest: Digest) -> Wanted<'_> {
         match self {

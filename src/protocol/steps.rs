@@ -1,9 +1,9 @@
 //! What follows a begin in the same transaction: record, checkpoint, release.
 
 use crate::domain::limits::POINT_CHARS_MAX;
-use crate::error::Error;
+use crate::error::{Error, Missing};
 use crate::guc;
-use crate::open::{self, Numbers, Open, Step};
+use crate::open::{self, Numbers, Open, Step, answered};
 use crate::pg::{self, Deadline, Jsonb};
 use crate::protocol::giving_up;
 use crate::protocol::numbered::Numbered;
@@ -140,7 +140,16 @@ fn find(request: &Request<'_>, token: Option<i64>, function: &'static str) -> Re
         return Err(Error::Fenced { name: request.name(), token });
     }
     // That it was not begun is worth saying only of a session that is there.
-    open::find(request.which(), function).or_else(|not_begun| request.check_known().and(Err(not_begun)))
+    open::find(request.which(), function).or_else(|not_begun| {
+        request.check_known()?;
+        Err(match not_begun {
+            Error::NotBegun { name, missing: Missing::Begin, function } => {
+                let answered = answered::to((request.lock(), request.number()));
+                Error::NotBegun { name, missing: answered.map_or(Missing::Begin, Missing::Answered), function }
+            }
+            other => other,
+        })
+    })
 }
 
 /// A reply lives as long as its slot is not needed for another, not for a time.
