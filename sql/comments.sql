@@ -28,7 +28,7 @@ END
 $$;
 
 COMMENT ON TYPE idem_ticket IS 'what is known of a request: the answer of idem_begin, idem_lookup and idem_run';
-COMMENT ON COLUMN idem_ticket.status IS 'started: execute it; succeeded, failed: it has its outcome; in_progress: another transaction is at it; discarded: it is over and no longer kept; unknown: nothing is kept; not_here: nothing is on this standby yet';
+COMMENT ON COLUMN idem_ticket.status IS 'started: execute it; succeeded, failed: it has its outcome; in_progress: another transaction is at it; discarded: it is over and no longer kept; suspended: it stopped at a checkpoint; unknown: nothing is kept; not_here: nothing is on this standby yet';
 COMMENT ON COLUMN idem_ticket.replayed IS 'true where the outcome is handed out instead of executing again';
 COMMENT ON COLUMN idem_ticket.response IS 'the response that was recorded with the outcome';
 COMMENT ON COLUMN idem_ticket.token IS 'reserved; null';
@@ -78,11 +78,11 @@ COMMENT ON FUNCTION idem_release(text, bigint, bigint, text) IS
 COMMENT ON FUNCTION idem_release(text, uuid, bigint, text) IS
   'give a begun request up: nothing is recorded, and a retry after this transaction executes it';
 COMMENT ON FUNCTION idem_lookup(text, text, text) IS
-  'look a request up without beginning it; gives its outcome, in_progress, discarded, unknown, or on a standby not_here';
+  'look a request up without beginning it; gives its outcome, in_progress, discarded, suspended, unknown, or on a standby not_here';
 COMMENT ON FUNCTION idem_lookup(text, bigint, text) IS
-  'look a request up without beginning it; gives its outcome, in_progress, discarded, unknown, or on a standby not_here';
+  'look a request up without beginning it; gives its outcome, in_progress, discarded, suspended, unknown, or on a standby not_here';
 COMMENT ON FUNCTION idem_lookup(text, uuid, text) IS
-  'look a request up without beginning it; gives its outcome, in_progress, discarded, unknown, or on a standby not_here';
+  'look a request up without beginning it; gives its outcome, in_progress, discarded, suspended, unknown, or on a standby not_here';
 COMMENT ON FUNCTION idem_once(text, text) IS
   'note a request in an inbox; gives true the first time and false afterwards';
 COMMENT ON FUNCTION idem_once(text, bigint) IS
@@ -320,7 +320,7 @@ COMMENT ON COLUMN idempotence.sweep.step IS 'the step, or by hand: all of them b
 COMMENT ON TABLE idempotence.checkpoint IS 'how far requests got that have no outcome yet';
 COMMENT ON COLUMN idempotence.checkpoint.digest IS 'keyed digest of session and key, what a request is looked up and locked by';
 COMMENT ON COLUMN idempotence.checkpoint.session IS 'the session''s id';
-COMMENT ON COLUMN idempotence.checkpoint.written_at IS 'when it was written; it counts for the setting idempotence.retention from then on';
+COMMENT ON COLUMN idempotence.checkpoint.written_at IS 'when it was written; in a standing session it counts for the session''s ttl from then on';
 COMMENT ON COLUMN idempotence.checkpoint.request IS 'the request''s key or number';
 COMMENT ON COLUMN idempotence.checkpoint.last IS 'the last of a numbered request''s numbers';
 COMMENT ON COLUMN idempotence.checkpoint.stream IS 'the request''s stream; empty in a standing session';

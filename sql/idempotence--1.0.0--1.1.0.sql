@@ -25,11 +25,11 @@ COMMENT ON FUNCTION idempotence.keep_grant(text) IS 'for the scripts of this ext
 ALTER FUNCTION idem_lookup(text, text, text) VOLATILE;
 ALTER FUNCTION idem_lookup(text, bigint, text) VOLATILE;
 ALTER FUNCTION idem_position(text, text) VOLATILE;
-COMMENT ON COLUMN idem_ticket.status IS 'started: execute it; succeeded, failed: it has its outcome; in_progress: another transaction is at it; discarded: it is over and no longer kept; unknown: nothing is kept; not_here: nothing is on this standby yet';
+COMMENT ON COLUMN idem_ticket.status IS 'started: execute it; succeeded, failed: it has its outcome; in_progress: another transaction is at it; discarded: it is over and no longer kept; suspended: it stopped at a checkpoint; unknown: nothing is kept; not_here: nothing is on this standby yet';
 COMMENT ON FUNCTION idem_lookup(text, text, text) IS
-  'look a request up without beginning it; gives its outcome, in_progress, discarded, unknown, or on a standby not_here';
+  'look a request up without beginning it; gives its outcome, in_progress, discarded, suspended, unknown, or on a standby not_here';
 COMMENT ON FUNCTION idem_lookup(text, bigint, text) IS
-  'look a request up without beginning it; gives its outcome, in_progress, discarded, unknown, or on a standby not_here';
+  'look a request up without beginning it; gives its outcome, in_progress, discarded, suspended, unknown, or on a standby not_here';
 -- Sessions that are lent ---------------------------------------------------------------------------
 
 ALTER TABLE idempotence.session ADD COLUMN usable_by regrole;
@@ -343,13 +343,18 @@ COMMENT ON FUNCTION idem_checkpoint(text, uuid, text, jsonb, bigint, text) IS
 COMMENT ON FUNCTION idem_release(text, uuid, bigint, text) IS
   'give a begun request up: nothing is recorded, and a retry after this transaction executes it';
 COMMENT ON FUNCTION idem_lookup(text, uuid, text) IS
-  'look a request up without beginning it; gives its outcome, in_progress, discarded, unknown, or on a standby not_here';
+  'look a request up without beginning it; gives its outcome, in_progress, discarded, suspended, unknown, or on a standby not_here';
 COMMENT ON FUNCTION idem_once(text, uuid) IS
   'note a request in an inbox; gives true the first time and false afterwards';
 COMMENT ON FUNCTION idem_once_many(text, anycompatiblearray) IS
   'note many requests in an inbox; gives those seen for the first time, once each, with their place in the array';
 COMMENT ON FUNCTION idem_forget(text, uuid, text) IS
   'repair: delete the outcome and the checkpoint of a request, so that it may execute again; gives whether there was one';
+
+-- Checkpoints -----------------------------------------------------------------------------------
+
+COMMENT ON COLUMN idempotence.checkpoint.written_at IS 'when it was written; in a standing session it counts for the session''s ttl from then on';
+
 
 -- The rest: stays last ----------------------------------------------------------------------------
 

@@ -32,7 +32,7 @@ static SWEEP_BATCH: GucSetting<i32> = GucSetting::<i32>::new(1_000);
 static DATABASES: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(Some(c"*"));
 static UNRECORDED: GucSetting<Unrecorded> = GucSetting::<Unrecorded>::new(Unrecorded::Error);
 
-/// The ttl of sessions that name none, and how long checkpoints are kept, in microseconds.
+/// The ttl of sessions that name none, and how long ended client sessions are kept, in microseconds.
 pub fn retention_us() -> i64 {
     i64::from(RETENTION_S.get()) * 1_000_000
 }
@@ -96,7 +96,7 @@ pub fn unrecorded() -> Unrecorded {
 pub fn init() {
     GucRegistry::define_int_guc(
         c"idempotence.retention",
-        c"How long outcomes of sessions without a ttl of their own, and abandoned checkpoints, are kept.",
+        c"How long outcomes and checkpoints of sessions without a ttl of their own are kept.",
         c"Counts from the moment of recording, where a change holds for what is recorded from then on. Ended client sessions are kept for as long, too, counted back from now.",
         &RETENTION_S,
         1,

@@ -140,6 +140,10 @@ def look_up(connection, session, number):
         if error.sqlstate != "ID004":
             raise
         return None  # Not even the session is known: it never had an outcome.
+    if ticket.status == "suspended":
+        # deliver() makes no checkpoints. A program that does would go on from this one under its new number:
+        # the steps before it are done.
+        raise RuntimeError(f"number {number} stopped half way, at {ticket.point!r}")
     return ticket if ticket.status != "unknown" else None
 
 

@@ -28,6 +28,9 @@ struct Connection<'a> {
     client: Option<Client>,
 }
 
+/// What ends the program.
+type Failure = Box<dyn std::error::Error>;
+
 /// Of a statement.
 type Parameters<'a> = &'a [&'a (dyn ToSql + Sync)];
 
@@ -179,7 +182,7 @@ impl Sender {
     }
 
     /// Sends a message after the other, under the numbers place, place + window, …
-    async fn lane(&self, place: i64) -> Result<(), Error> {
+    async fn lane(&self, place: i64) -> Result<(), Failure> {
         let mut connection = Connection::new(&self.uri);
         let (mut session, mut number) = (self.register(None).await?, place);
         while let Some(message) = self.take() {
@@ -203,7 +206,7 @@ impl Sender {
                             break;
                         }
                     }
-                    Err(error) => return Err(error),
+                    Err(error) => return Err(error.into()),
                 }
             }
             count(&self.delivered);
@@ -217,16 +220,25 @@ impl Sender {
 }
 
 /// Whether a request of a session that has ended was done: nothing can be begun in it any more.
-async fn look_up(connection: &mut Connection<'_>, session: &str, number: i64) -> Result<bool, Error> {
+async fn look_up(connection: &mut Connection<'_>, session: &str, number: i64) -> Result<bool, Failure> {
     let mut attempt = 0;
     loop {
-        let lookup = "SELECT status FROM idem_lookup($1, $2::bigint)";
-        match connection.query(lookup, &[&session, &number]).await {
-            Ok(ticket) if ["in_progress", "not_here"].contains(&ticket.get(0)) => pause(&mut attempt).await,
-            Ok(ticket) => return Ok(ticket.get::<_, &str>(0) != "unknown"),
+        let lookup = "SELECT status, point FROM idem_lookup($1, $2::bigint)";
+        let ticket = match connection.query(lookup, &[&session, &number]).await {
+            Ok(ticket) => ticket,
             // Not even the session is known: it never had an outcome.
             Err(error) if is_ended(&error) => return Ok(false),
-            Err(error) => return Err(error),
+            Err(error) => return Err(error.into()),
+        };
+        match ticket.get("status") {
+            "in_progress" | "not_here" => pause(&mut attempt).await,
+            // deliver() makes no checkpoints. A program that does would go on from this one under its new
+            // number: the steps before it are done.
+            "suspended" => {
+                let point: &str = ticket.get("point");
+                return Err(format!("number {number} stopped half way, at {point:?}").into());
+            }
+            status => return Ok(status != "unknown"),
         }
     }
 }
@@ -240,7 +252,7 @@ fn count(counter: &Cell<u32>) {
 }
 
 #[tokio::main(flavor = "current_thread")]
-async fn main() -> Result<(), Error> {
+async fn main() -> Result<(), Failure> {
     let mut args = std::env::args().skip(1);
     let uri = args.next().expect("arguments: URI [COUNT]");
     let count: u32 = args.next().map_or(20, |count| count.parse().expect("COUNT is a number"));

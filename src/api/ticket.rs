@@ -58,7 +58,10 @@ pub fn known(known: Known) -> Composite<Ticket> {
         Known::Discarded => Ticket { status: "discarded", ..Ticket::default() },
         Known::InProgress(checkpoint) => Ticket { status: "in_progress", checkpoint, ..Ticket::default() },
         Known::NotHere(checkpoint) => Ticket { status: "not_here", checkpoint, ..Ticket::default() },
-        Known::Unknown(checkpoint) => Ticket { status: "unknown", checkpoint, ..Ticket::default() },
+        Known::Suspended(checkpoint) => {
+            Ticket { status: "suspended", checkpoint: Some(checkpoint), ..Ticket::default() }
+        }
+        Known::Unknown => Ticket { status: "unknown", ..Ticket::default() },
     })
 }
 

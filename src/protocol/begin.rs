@@ -180,7 +180,9 @@ impl Asked<'_> {
             asked_at: self.asked_at,
             fingerprint: self.fingerprint,
             outcome: kept.outcome.as_ref().map(|outcome| outcome.facts(kept.visible)),
-            checkpoint: checkpoint.as_ref().map(checkpoint::Found::facts),
+            checkpoint: checkpoint
+                .as_ref()
+                .map(|found| found.facts(self.request.checkpoint_expires_at(found.checkpoint.written_at))),
             time_key_expires_at: self.time_key_expires_at(),
             turn: kept.turn,
         });
@@ -202,8 +204,7 @@ impl Asked<'_> {
     fn other_range(&self, checkpoint: Option<&checkpoint::Found>) -> Option<Place> {
         let (Request::Numbered(request), Some(found)) = (self.request, checkpoint) else { return None };
         let begun = Range { first: request.range.first, last: found.checkpoint.last? };
-        let counts = found.facts().expires_at > self.asked_at && begun != request.range;
-        counts.then_some(Place::Overlaps(begun))
+        (begun != request.range).then_some(Place::Overlaps(begun))
     }
 
     /// A client session that has ended refuses everything, whatever else there is to say.

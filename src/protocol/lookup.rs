@@ -22,8 +22,10 @@ pub enum Known {
     InProgress(Option<Checkpoint>),
     /// On a standby: nothing is here, aside perhaps from a checkpoint, and more may be on its way.
     NotHere(Option<Checkpoint>),
-    /// Nothing is kept, aside perhaps from a checkpoint. The primary alone can say so.
-    Unknown(Option<Checkpoint>),
+    /// It stopped at a checkpoint, and nobody is at work on it. The primary alone can say so.
+    Suspended(Checkpoint),
+    /// Nothing is kept. The primary alone can say so.
+    Unknown,
 }
 
 /// Looks a request up. Of a client session that has ended it still answers.
@@ -49,11 +51,12 @@ pub fn lookup(request: &Request<'_>) -> Result<Known, Error> {
         (None, Turn::Now { .. } | Turn::OutOfSequence { .. }) => {}
     }
     let checkpoint = checkpoint::find(&request.wanted(request.digest()), Snapshot::LatestMvcc)?
-        .filter(|found| found.facts().expires_at > asked_at)
-        .map(|found| found.checkpoint);
-    Ok(match held {
-        true => Known::InProgress(checkpoint),
-        false if in_recovery => Known::NotHere(checkpoint),
-        false => Known::Unknown(checkpoint),
+        .map(|found| found.checkpoint)
+        .filter(|checkpoint| request.checkpoint_expires_at(checkpoint.written_at) > asked_at);
+    Ok(match checkpoint {
+        checkpoint if held => Known::InProgress(checkpoint),
+        checkpoint if in_recovery => Known::NotHere(checkpoint),
+        Some(checkpoint) => Known::Suspended(checkpoint),
+        None => Known::Unknown,
     })
 }

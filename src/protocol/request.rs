@@ -112,6 +112,15 @@ impl<'a> Request<'a> {
         }
     }
 
+    /// Until when a checkpoint of it counts: as long as an outcome recorded in its place would. In a client
+    /// session neither has an end of its own.
+    pub fn checkpoint_expires_at(&self, written_at_us: i64) -> i64 {
+        match self {
+            Request::Keyed(request) => request.expires_at_us(written_at_us, request.session.ttl_us()),
+            Request::Numbered(_) => i64::MAX,
+        }
+    }
+
     /// Refuses a client session that nothing is known of any more.
     pub fn check_known(&self) -> Result<(), Error> {
         match self {

@@ -48,13 +48,9 @@ pub struct Found {
 }
 
 impl Found {
-    /// What the decision rests on.
-    pub fn facts(&self) -> CheckpointFacts {
-        CheckpointFacts {
-            expires_at: self.checkpoint.written_at.saturating_add(guc::retention_us()),
-            visible: self.visible,
-            fingerprint: self.checkpoint.fingerprint,
-        }
+    /// What the decision rests on; it counts until `expires_at`.
+    pub fn facts(&self, expires_at: i64) -> CheckpointFacts {
+        CheckpointFacts { expires_at, visible: self.visible, fingerprint: self.checkpoint.fingerprint }
     }
 }
 
@@ -125,26 +121,39 @@ pub fn delete(wanted: &Wanted<'_>) -> Result<bool, Error> {
     Ok(found.is_some())
 }
 
-/// Deletes abandoned checkpoints, at most `limit`, a retention after they were written; how many, and where
-/// to go on. Those whose request is at work are left alone.
+/// Which checkpoints nobody can continue any more. One of a standing session counts as long as an outcome
+/// would that was recorded in its place; one of a client session until its number is given up, and as long
+/// as the session is known. $2 is now, without the slack that a time key ahead of the clock needs; $3 is the
+/// retention in seconds.
+const ABANDONED: &str = "
+    COALESCE(
+      (SELECT CASE
+                WHEN s.name IS NOT NULL
+                THEN t.written_at OPERATOR(pg_catalog.+)
+                       pg_catalog.make_interval(secs => COALESCE(EXTRACT(epoch FROM s.ttl)::pg_catalog.float8, $3)) OPERATOR(pg_catalog.<=) $2
+                ELSE EXISTS (SELECT FROM idempotence.stream m
+                             WHERE m.session OPERATOR(pg_catalog.=) t.session AND m.stream OPERATOR(pg_catalog.=) t.stream
+                               AND m.acked OPERATOR(pg_catalog.>=) t.request::pg_catalog.int8)
+              END
+       FROM idempotence.session s WHERE s.id OPERATOR(pg_catalog.=) t.session),
+      t.written_at OPERATOR(pg_catalog.+) pg_catalog.make_interval(secs => $3) OPERATOR(pg_catalog.<=) $2)";
+
+/// Deletes abandoned checkpoints, at most `limit`; how many, and where to go on. Those whose request is at
+/// work are left alone. A number that was given up is not, and neither is anything in a session that is not
+/// known.
 pub fn delete_abandoned(from: Place, limit: usize) -> Result<(usize, Option<Place>), Error> {
-    let before_us = pg::now_us().saturating_sub(guc::retention_us()).saturating_sub(KEEP_SLACK_US);
-    let arguments = vec![sql::moment(before_us).into()];
-    let condition = "t.written_at OPERATOR(pg_catalog.<=) $2";
-    let part = part::find(Table::Checkpoint, "digest", from, limit, condition, arguments)?;
-    let table = Rel::open(Table::Checkpoint, Access::Write);
-    let delete = |digest: &[u8; 16]| {
-        if !Tag::request(&Digest(*digest)).try_acquire() {
-            return false;
-        }
-        let keys = &mut [uuid_equals(DIGEST as i16 + 1, digest)];
-        let found = table.find(Some(Index::Checkpoint), keys, Snapshot::Itself, |row: &Columns<'_>| {
-            (row.int8(WRITTEN_AT)? <= before_us).then(|| row.at())
-        });
-        found.is_some_and(|at| {
-            table.delete(at);
-            true
-        })
-    };
-    Ok((part.ids.iter().filter(|digest| delete(digest)).count(), part.next))
+    let now = sql::moment(pg::now_us().saturating_sub(KEEP_SLACK_US));
+    let retention_s = guc::retention_us() as f64 / 1e6;
+    let part = part::find(Table::Checkpoint, "digest", from, limit, ABANDONED, vec![now.into(), retention_s.into()])?;
+    let idle = |digest: &[u8; 16]| Tag::request(&Digest(*digest)).try_acquire();
+    let idle: Vec<_> = part.ids.into_iter().filter(idle).collect();
+    if idle.is_empty() {
+        return Ok((0, part.next));
+    }
+    // It may have been written again, or recorded, before its lock was had.
+    let statement = format!(
+        "DELETE FROM idempotence.checkpoint t WHERE t.digest OPERATOR(pg_catalog.=) ANY ($1) AND ({ABANDONED})"
+    );
+    let deleted = sql::execute(&statement, &[sql::ids(&idle).into(), now.into(), retention_s.into()])?;
+    Ok((deleted, part.next))
 }

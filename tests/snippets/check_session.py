@@ -70,6 +70,28 @@ class Check:
         assert self.program.returncode == 0, f"exit code {self.program.returncode}, output {output!r}"
         self.judge(dict(line.rsplit(" ", 1) for line in output.splitlines()))
         tells_what_is_wrong(self.command, self.uri)
+        self.run_half_way()
+
+    def run_half_way(self):
+        """A request that stopped at a checkpoint in a session that ended is neither done nor to be sent again."""
+        self.watch.execute("TRUNCATE delivery")
+        uri = psycopg.conninfo.make_conninfo(self.uri, application_name=APPLICATION)
+        self.program = None
+        try:
+            with self.delivery_locked():
+                self.program = subprocess.Popen(
+                    [*self.command, uri, str(LANES)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+                )
+                self.wait_for(BEFORE_COMMIT, LANES)
+                self.end_session(half_way=3)
+            _, said = self.program.communicate(timeout=DEADLINE_S)
+        finally:
+            if self.program:
+                self.program.kill()
+        assert self.program.returncode != 0, "a request that stopped half way was taken for done, or not done"
+        assert "the first step" in said, f"of a request that stopped half way it says {said!r}"
+        delivered = self.one("SELECT count(*) FROM delivery WHERE message = 'message 3'")
+        assert delivered == 0, "a request that stopped half way was sent again"
 
     def judge(self, said):
         expected = {
@@ -135,8 +157,9 @@ class Check:
             if len(self.backends(where) - self.seen) == count:
                 return
 
-    def end_session(self):
-        """Cuts all connections and ends the session, with the example standing still meanwhile."""
+    def end_session(self, half_way=None):
+        """Cuts all connections and ends the session, with the example standing still meanwhile. One of its
+        requests gets half way before."""
         self.program.send_signal(signal.SIGSTOP)
         try:
             for _ in self.until("the end of the example's connections"):
@@ -148,6 +171,11 @@ class Check:
                 "SELECT session FROM idempotence.sessions WHERE client = 'courier' AND ended IS NULL"
             )
             self.first = getattr(self, "first", session)
+            if half_way is not None:
+                with self.watch.transaction():
+                    begun = self.one(f"SELECT status FROM idem_begin('{session}', {half_way})")
+                    assert begun == "started", f"number {half_way} is {begun}"
+                    self.watch.execute(f"SELECT idem_checkpoint('{session}', {half_way}, 'the first step')")
             assert self.one(f"SELECT idem_close('{session}')"), "the session had ended already"
         finally:
             self.program.send_signal(signal.SIGCONT)

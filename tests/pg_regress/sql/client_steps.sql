@@ -193,6 +193,9 @@ COMMIT;
 SELECT regress_told(:'LAST_ERROR_MESSAGE');
 SELECT regress_show(idem_lookup(regress_id('points'), 5));
 \set VERBOSITY default
+-- when its session has ended it still tells that its first steps are done
+SELECT idem_close(regress_id('points'));
+SELECT regress_show(idem_lookup(regress_id('points'), 5)), regress_show(idem_lookup(regress_id('points'), 4)), regress_message($$SELECT idem_begin(regress_id('points'), 5)$$);
 
 -- idem_run over a number: executed once, replayed, failed for good, and refused in the words of a number
 SELECT regress_registered('run', idem_register(window_size => 2));

@@ -120,6 +120,41 @@ COMMIT PREPARED 'regress_sweep';
 UPDATE idempotence.sweep SET done_at = done_at - interval '1 day';
 CALL idem_sweep();
 SELECT request FROM idempotence.checkpoint ORDER BY request;
+DELETE FROM idempotence.checkpoint;
+
+-- a checkpoint counts as long as an outcome in its place would: for its session's ttl, in a client session
+-- until it is given up, and as long as the session is known
+SELECT idem_create_session('sweep month', ttl => '30 days');
+SELECT regress_registered('sweep points', idem_register());
+BEGIN;
+SELECT status FROM idem_begin('sweep month', 'k');
+SELECT idem_checkpoint('sweep month', 'k', 'p');
+SELECT status, idem_checkpoint(regress_id('sweep points'), n, 'p') FROM generate_series(1, 2) n, idem_begin(regress_id('sweep points'), n);
+COMMIT;
+SELECT idem_ack(regress_id('sweep points'), 1);
+CREATE PROCEDURE sweep_after(pause interval) LANGUAGE plpgsql AS $$
+BEGIN
+  UPDATE idempotence.checkpoint SET written_at = written_at - pause;
+  UPDATE idempotence.session SET ended_at = ended_at - pause WHERE id::text = regress_id('sweep points');
+  UPDATE idempotence.sweep SET done_at = done_at - interval '1 day';
+END $$;
+CALL sweep_after('8 days');
+CALL idem_sweep();
+SELECT request FROM idempotence.checkpoint ORDER BY request;
+SELECT regress_show(idem_lookup('sweep month', 'k')), regress_show(idem_lookup(regress_id('sweep points'), 2));
+CALL sweep_after('22 days');
+SELECT regress_show(idem_lookup('sweep month', 'k')), regress_show(idem_lookup(regress_id('sweep points'), 2));
+CALL idem_sweep();
+SELECT request FROM idempotence.checkpoint ORDER BY request;
+SELECT idem_close(regress_id('sweep points'));
+CALL sweep_after('6 days');
+CALL idem_sweep();
+SELECT request FROM idempotence.checkpoint ORDER BY request;
+CALL sweep_after('1 day');
+CALL idem_sweep();
+SELECT request FROM idempotence.checkpoint ORDER BY request;
+DROP PROCEDURE sweep_after;
+SELECT idem_drop_session('sweep month');
 
 -- a saved client session that is not at work, as after a crash or a restore: put back once an hour, and
 -- at once where the crash emptied what the sweep remembers, too

@@ -138,7 +138,7 @@ async fn a_server_answers_each_step_as_the_model_does(version: Version) -> Resul
 }
 
 /// All that steps can be answered with, but for numbers.
-const ANSWERS: [&str; 18] = [
+const ANSWERS: [&str; 19] = [
     "",
     "t",
     "f",
@@ -147,6 +147,7 @@ const ANSWERS: [&str; 18] = [
     "failed",
     "in_progress",
     "discarded",
+    "suspended",
     "unknown",
     "ID001",
     "ID002",

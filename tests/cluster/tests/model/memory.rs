@@ -436,16 +436,17 @@ impl Memory {
         // Any number of a range stands for it.
         let answer = stream.kept(session.kind).into_iter().map(|at| &stream.done[at]).find(|done| done.covers(number));
         let range = answer.filter(|done| !done.dropped).map_or((number, number), |done| done.range);
+        let point = stream.checkpoints.get(&number).map(|checkpoint| &checkpoint.point);
         let status = match stream.place(session.kind, range, 0) {
             Place::Answered(at) => return Ok(format!("{}|", stream.done[at].answer)),
             Place::Past => return Ok("discarded||".into()),
             // Done, as a part of another request.
             Place::OutOfSequence if answer.is_some() => return Ok("discarded||".into()),
             _ if held => "in_progress",
+            _ if point.is_some() => "suspended",
             _ => "unknown",
         };
-        let point = stream.checkpoints.get(&number).map_or("", |checkpoint| &checkpoint.point);
-        Ok(format!("{status}||{point}"))
+        Ok(format!("{status}||{}", point.map_or("", |point| point)))
     }
 
     fn attend(&mut self, by: usize, session: usize) -> Result<(), &'static str> {
