@@ -145,6 +145,7 @@ COMMENT ON FUNCTION idempotence.first_column(record) IS 'internal to idem_run: t
 COMMENT ON FUNCTION idempotence.recorded(text, text, jsonb, boolean, interval) IS 'internal to idem_run: records, and gives the ticket';
 COMMENT ON FUNCTION idempotence.at_work() IS 'internal to the view sessions: the client sessions at work; none on a standby';
 COMMENT ON FUNCTION idempotence.at_work_by_role() IS 'internal to the view health: how many client sessions each role has at work, and how many of them are silent for longer than their timeout; none on a standby';
+COMMENT ON FUNCTION idempotence.up_since() IS 'internal to the views sessions and health: when the server came up; no session counts as silent from before';
 COMMENT ON FUNCTION idempotence.holders(oid[], text[]) IS 'internal to the view segments: who else holds a lock of one of these modes, null: of any, on one of these relations';
 COMMENT ON FUNCTION idempotence.advisory_holders(integer) IS 'internal to the view segments: who else holds an advisory lock with this objsubid in this database';
 COMMENT ON FUNCTION idempotence.retention() IS 'the setting idempotence.retention, for the view sessions';

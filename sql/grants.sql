@@ -6,7 +6,7 @@ CREATE VIEW idempotence.function_level AS
 SELECT p.oid AS function,
        CASE WHEN p.proname OPERATOR(pg_catalog.=) ANY ('{idem_forget,idem_sweep,sweep_step,note_sweep}'::pg_catalog.name[]) THEN 'admin'
             WHEN p.proname OPERATOR(pg_catalog.=) ANY ('{at_work,at_work_by_role,holders,advisory_holders,
-              naptime,max_sessions_per_role,launcher,is_visited,last_sweep}'::pg_catalog.name[]) THEN 'monitor'
+              naptime,max_sessions_per_role,up_since,launcher,is_visited,last_sweep}'::pg_catalog.name[]) THEN 'monitor'
             WHEN p.proname OPERATOR(pg_catalog.=) ANY (
               '{idem_begin,idem_record,idem_checkpoint,idem_release,idem_lookup,idem_once,idem_once_many,
                 idem_run,execute,returns_rows,first_column,recorded,

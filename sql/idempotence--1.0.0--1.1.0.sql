@@ -30,6 +30,27 @@ COMMENT ON FUNCTION idem_lookup(text, text, text) IS
   'look a request up without beginning it; gives its outcome, in_progress, discarded, suspended, unknown, or on a standby not_here';
 COMMENT ON FUNCTION idem_lookup(text, bigint, text) IS
   'look a request up without beginning it; gives its outcome, in_progress, discarded, suspended, unknown, or on a standby not_here';
+-- Client sessions -------------------------------------------------------------------------------
+
+CREATE FUNCTION idempotence.up_since() RETURNS timestamptz
+LANGUAGE c STABLE PARALLEL SAFE
+AS 'MODULE_PATHNAME', 'up_since_wrapper';
+COMMENT ON FUNCTION idempotence.up_since() IS 'internal to the views sessions and health: when the server came up; no session counts as silent from before';
+
+CREATE OR REPLACE FUNCTION idempotence.at_work_by_role(OUT owner regrole, OUT sessions bigint, OUT silent bigint) RETURNS SETOF record
+LANGUAGE plpgsql STABLE PARALLEL UNSAFE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $at_work_by_role$
+BEGIN
+  IF NOT pg_catalog.pg_is_in_recovery() THEN
+    RETURN QUERY
+      SELECT l.owner, pg_catalog.count(*),
+             pg_catalog.count(*) FILTER (WHERE (GREATEST(l.last_seen, (SELECT idempotence.up_since())) OPERATOR(pg_catalog.+) l.timeout)
+                                                 OPERATOR(pg_catalog.<) pg_catalog.clock_timestamp())
+      FROM idempotence.session_live l GROUP BY l.owner;
+  END IF;
+END
+$at_work_by_role$;
+
 -- Sessions that are lent ---------------------------------------------------------------------------
 
 ALTER TABLE idempotence.session ADD COLUMN usable_by regrole;
@@ -95,7 +116,8 @@ SELECT COALESCE(l.id, s.id)::pg_catalog.text,
        COALESCE(l.timeout, s.timeout),
        s.id IS NOT NULL,
        l.last_seen,
-       l.last_seen OPERATOR(pg_catalog.+) l.timeout,
+       -- While the server is down nobody's time passes.
+       GREATEST(l.last_seen, (SELECT idempotence.up_since())) OPERATOR(pg_catalog.+) l.timeout,
        CASE WHEN s.ended OPERATOR(pg_catalog.=) 'c' THEN 'closed'
             WHEN s.ended OPERATOR(pg_catalog.=) 'e' THEN 'expired'
             WHEN s.ended OPERATOR(pg_catalog.=) 'f' THEN 'fenced' END,
@@ -357,6 +379,26 @@ COMMENT ON COLUMN idempotence.checkpoint.written_at IS 'when it was written; in 
 
 
 -- The rest: stays last ----------------------------------------------------------------------------
+
+-- The levels of all functions.
+CREATE OR REPLACE VIEW idempotence.function_level AS
+SELECT p.oid AS function,
+       CASE WHEN p.proname OPERATOR(pg_catalog.=) ANY ('{idem_forget,idem_sweep,sweep_step,note_sweep}'::pg_catalog.name[]) THEN 'admin'
+            WHEN p.proname OPERATOR(pg_catalog.=) ANY ('{at_work,at_work_by_role,holders,advisory_holders,
+              naptime,max_sessions_per_role,up_since,launcher,is_visited,last_sweep}'::pg_catalog.name[]) THEN 'monitor'
+            WHEN p.proname OPERATOR(pg_catalog.=) ANY (
+              '{idem_begin,idem_record,idem_checkpoint,idem_release,idem_lookup,idem_once,idem_once_many,
+                idem_run,execute,returns_rows,first_column,recorded,
+                idem_create_session,idem_alter_session,idem_drop_session,
+                idem_register,idem_heartbeat,idem_ack,idem_allocate,idem_position,idem_close,
+                idem_generate_id,idem_generate_ids,idem_key,idem_fingerprint,retention}'::pg_catalog.name[]) THEN 'user'
+       END AS level
+FROM pg_catalog.pg_extension e
+JOIN pg_catalog.pg_depend d ON d.refclassid OPERATOR(pg_catalog.=) 'pg_catalog.pg_extension'::pg_catalog.regclass
+                           AND d.refobjid OPERATOR(pg_catalog.=) e.oid
+                           AND d.classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_proc'::pg_catalog.regclass
+JOIN pg_catalog.pg_proc p ON p.oid OPERATOR(pg_catalog.=) d.objid
+WHERE e.extname OPERATOR(pg_catalog.=) 'idempotence';
 
 -- All belongs to the extension's owner, whichever superuser updates it.
 DO $$

@@ -41,7 +41,8 @@ BEGIN
   IF NOT pg_catalog.pg_is_in_recovery() THEN
     RETURN QUERY
       SELECT l.owner, pg_catalog.count(*),
-             pg_catalog.count(*) FILTER (WHERE (l.last_seen OPERATOR(pg_catalog.+) l.timeout) OPERATOR(pg_catalog.<) pg_catalog.clock_timestamp())
+             pg_catalog.count(*) FILTER (WHERE (GREATEST(l.last_seen, (SELECT idempotence.up_since())) OPERATOR(pg_catalog.+) l.timeout)
+                                                 OPERATOR(pg_catalog.<) pg_catalog.clock_timestamp())
       FROM idempotence.session_live l GROUP BY l.owner;
   END IF;
 END
@@ -81,7 +82,8 @@ SELECT COALESCE(l.id, s.id)::pg_catalog.text,
        COALESCE(l.timeout, s.timeout),
        s.id IS NOT NULL,
        l.last_seen,
-       l.last_seen OPERATOR(pg_catalog.+) l.timeout,
+       -- While the server is down nobody's time passes.
+       GREATEST(l.last_seen, (SELECT idempotence.up_since())) OPERATOR(pg_catalog.+) l.timeout,
        CASE WHEN s.ended OPERATOR(pg_catalog.=) 'c' THEN 'closed'
             WHEN s.ended OPERATOR(pg_catalog.=) 'e' THEN 'expired'
             WHEN s.ended OPERATOR(pg_catalog.=) 'f' THEN 'fenced' END,

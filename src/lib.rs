@@ -41,7 +41,7 @@ pgrx::pg_module_magic!(name, version);
 
 extension_sql_file!("../sql/tables.sql", bootstrap);
 extension_sql_file!("../sql/run.sql", name = "run");
-extension_sql_file!("../sql/views.sql", name = "views", requires = [retention, forget_cached, note_restored]);
+extension_sql_file!("../sql/views.sql", name = "views", requires = [retention, up_since, forget_cached, note_restored]);
 extension_sql_file!("../sql/sweep.sql", name = "sweep", requires = [sweep_step, note_sweep]);
 extension_sql_file!(
     "../sql/health.sql",

@@ -54,6 +54,17 @@ fn last_sweep() -> Option<Timestamptz> {
     sweep::by_hand_at().max(worker::last_visit(pg::current_database())).map(Timestamptz)
 }
 
+/// When the server came up: no session has been silent for longer than since then.
+#[pg_extern(sql = r#"
+CREATE FUNCTION idempotence.up_since() RETURNS timestamptz
+LANGUAGE c STABLE PARALLEL SAFE
+AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
+"#)]
+fn up_since() -> Timestamptz {
+    // Where nothing tells, as in the first moments after its start, it may be now.
+    Timestamptz(pg::up_since().unwrap_or_else(pg::now_us))
+}
+
 /// The process of the background worker's launcher; 0 when it does not run, NULL when the library is not
 /// preloaded.
 #[pg_extern(sql = r#"

@@ -61,11 +61,13 @@ pub fn find_by_request_id(owner: pg_sys::Oid, request_id: &SessionId) -> Option<
 /// How many sessions an owner has at work, without those whose clock has run out.
 pub fn count(owner: pg_sys::Oid) -> i64 {
     let now_us = pg::now_us();
+    // While the server is down nobody's time passes.
+    let up_since = pg::up_since().unwrap_or(now_us);
     let table = Rel::open(Table::SessionLive, Access::Read);
     let keys = &mut [oid_equals(OWNER as i16 + 1, owner)];
     let mut count = 0;
     table.find(Some(Index::SessionLiveClient), keys, Snapshot::LatestMvcc, |row: &Columns<'_>| -> Option<()> {
-        count += i64::from(runs_out_at(row.int8(LAST_SEEN)?, row.interval_us(TIMEOUT)?) > now_us);
+        count += i64::from(runs_out_at(row.int8(LAST_SEEN)?.max(up_since), row.interval_us(TIMEOUT)?) > now_us);
         None
     });
     count

@@ -20,6 +20,7 @@ on_each_version!(
     an_ended_session_stays_ended_through_crashes,
     a_fenced_session_stays_fenced_through_crashes,
     a_crash_gives_a_saved_session_its_full_timeout_anew,
+    an_orderly_restart_ends_no_session_for_those_who_watch_either,
     signs_of_life_that_restore_a_session_do_not_wait_for_each_other,
     a_prepared_first_outcome_keeps_its_session_through_a_crash,
     a_prepared_registration_keeps_the_former_session_through_a_crash,
@@ -303,6 +304,29 @@ async fn a_crash_gives_a_saved_session_its_full_timeout_anew(version: Version) -
     for killed in EITHER {
         let sessions = Brief::register(&server.reconnect(DATABASE).await?).await?;
         sessions.check_full_timeout(&crash(&server, killed).await?).await?;
+    }
+    Ok(())
+}
+
+// Goal: nobody's time passes while the server is down, for the calls, and for those who watch or count.
+// Method: an orderly restart long after the last signs of life of two sessions, one of them saved.
+async fn an_orderly_restart_ends_no_session_for_those_who_watch_either(version: Version) -> Result<()> {
+    let server = start(version)?;
+    let before = server.connect(DATABASE).await?;
+    let sessions = [before.register("timeout => '1 min'").await?, before.register("timeout => '1 min'").await?];
+    before.execute(&sessions[0], "1", "1").await?;
+    before.text("UPDATE idempotence.session_live SET last_seen = last_seen - interval '1 hour'").await?;
+    server.stop_fast()?;
+    server.start()?;
+    let after = server.reconnect(DATABASE).await?;
+    let alive = format!("SELECT count(*) FROM idempotence.sessions WHERE expires_at = {UP} + timeout");
+    ensure!(after.text(&alive).await? == "2", "the view sessions has other ends than the calls");
+    let detail = after.text("SELECT detail FROM idempotence.health WHERE name = 'client sessions'").await?;
+    ensure!(detail == "2 at work, of which 0 are silent for longer than their timeout", "health says: {detail}");
+    let third = after.outcome_of("SET idempotence.max_sessions_per_role = 2; SELECT FROM idem_register()").await?;
+    ensure!(third == "ID009", "a third of two sessions: {third}");
+    for session in &sessions {
+        ensure!(after.answer(session, "2").await? == "started|", "a session has ended with the restart");
     }
     Ok(())
 }

@@ -24,7 +24,7 @@ DELETE FROM idempotence.session_live WHERE id = regress_id('not at work')::uuid;
 SELECT coalesce(c.alias, s.session), kind, owner = current_user::regrole AS mine, client, ordering, window_size, timeout, created_at BETWEEN now() - interval '10 minutes' AND now() AS just_made
 FROM idempotence.sessions s LEFT JOIN regress_client_session c USING (session) WHERE c.alias IS NOT NULL OR s.session LIKE 'views%' ORDER BY coalesce(c.alias, s.session) COLLATE "C";
 -- saved and seen, until when, and how it ended; what belongs to standing sessions
-SELECT coalesce(c.alias, s.session), saved, last_seen <= now() AS seen, expires_at = last_seen + timeout AS then_ends, expires_at > now() AS alive, ended, ended_at <= now() AS is_over, ttl, require_payload, time_keys
+SELECT coalesce(c.alias, s.session), saved, last_seen <= now() AS seen, expires_at = GREATEST(last_seen, idempotence.up_since()) + timeout AS then_ends, expires_at > now() AS alive, ended, ended_at <= now() AS is_over, ttl, require_payload, time_keys
 FROM idempotence.sessions s LEFT JOIN regress_client_session c USING (session) WHERE c.alias IS NOT NULL OR s.session LIKE 'views%' ORDER BY coalesce(c.alias, s.session) COLLATE "C";
 -- one row each
 SELECT session FROM idempotence.sessions GROUP BY session HAVING count(*) > 1;

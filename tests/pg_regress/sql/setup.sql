@@ -88,7 +88,7 @@ LANGUAGE sql VOLATILE SECURITY DEFINER
 AS $$
   SELECT concat_ws(', ', CASE WHEN saved THEN 'saved' ELSE 'not saved' END,
                    'seen ' || floor(extract(epoch FROM clock_timestamp() - last_seen) / 60) || ' min ago',
-                   'ends ' || (expires_at - last_seen) || ' after it', ended, CASE WHEN ended_at <= clock_timestamp() THEN 'in the past' END)
+                   'ends ' || (expires_at - GREATEST(last_seen, idempotence.up_since())) || ' after it', ended, CASE WHEN ended_at <= clock_timestamp() THEN 'in the past' END)
   FROM idempotence.sessions WHERE session = regress_id(name) AND kind = 'client'
 $$;
 

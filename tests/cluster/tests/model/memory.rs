@@ -108,6 +108,14 @@ impl Memory {
         self.at_work(by).map(|(_, begun)| (begun.session, begun.stream, begun.range.0)).collect()
     }
 
+    /// Nothing that it began has been left without a checkpoint at least.
+    pub fn may_commit(&self, by: usize) -> bool {
+        let reached = |at: usize| {
+            self.connections[by].log.iter().any(|event| matches!(event, Event::Checkpointed(of, _) if *of == at))
+        };
+        self.at_work(by).all(|(at, _)| reached(at))
+    }
+
     /// Where a session's stream is, for whoever chooses numbers.
     pub fn stream(&self, by: usize, session: usize, stream: usize) -> Stream {
         self.view(by, session).streams[stream].clone()
@@ -323,18 +331,27 @@ impl Memory {
             }
             Call::Record { stream, first, answer } => {
                 let at = self.open_request(by, session, *stream, *first)?;
+                let said = self.said(by, at);
+                let gives_up = self.give_up(by, session, *stream, said)?;
                 self.save(by, session)?;
                 self.note(by, Event::Recorded(at, answer.clone()));
-                let Event::Begun(begun) = self.connections[by].log[at].clone() else { unreachable!() };
-                let behind = begun.said > self.view(by, session).streams[*stream].acked;
+                let behind = said > self.view(by, session).streams[*stream].acked;
                 if behind && self.try_lock(by, Lock::Mark(session, *stream)) {
-                    self.note(by, Event::Acked(session, *stream, begun.said));
+                    self.note(by, Event::Acked(session, *stream, said));
+                } else if gives_up {
+                    return Err("55P03");
                 }
                 Ok(String::new())
             }
             Call::Checkpoint { stream, first, point } => {
                 let at = self.open_request(by, session, *stream, *first)?;
+                let said = self.said(by, at);
+                let gives_up = self.give_up(by, session, *stream, said)?;
                 self.save(by, session)?;
+                if gives_up {
+                    self.mark(by, session, *stream)?;
+                    self.note(by, Event::Acked(session, *stream, said));
+                }
                 self.note(by, Event::Checkpointed(at, point.clone()));
                 Ok(String::new())
             }
@@ -353,7 +370,9 @@ impl Memory {
             Call::Heartbeat => self.attend(by, session).map(|()| "t".into()),
             Call::Ack { stream, upto } => self.ack(by, session, *stream, *upto),
             Call::Allocate { stream, count } => {
-                self.say(by, session, *stream)?;
+                self.attend(by, session)?;
+                self.save(by, session)?;
+                self.mark(by, session, *stream)?;
                 let view = self.view(by, session);
                 let first = view.streams[*stream].position(view.kind).1;
                 self.note(by, Event::Allocated(session, *stream, first + count - 1));
@@ -467,11 +486,48 @@ impl Memory {
         Ok(())
     }
 
-    /// What comes before anything is said of a stream.
-    fn say(&mut self, by: usize, session: usize, stream: usize) -> Result<(), &'static str> {
-        self.attend(by, session)?;
-        self.save(by, session)?;
+    /// What comes before anything is stored of a stream.
+    fn mark(&mut self, by: usize, session: usize, stream: usize) -> Result<(), &'static str> {
         if self.try_lock(by, Lock::Mark(session, stream)) { Ok(()) } else { Err("55P03") }
+    }
+
+    /// What was said along with a request.
+    fn said(&self, by: usize, at: usize) -> i64 {
+        let Event::Begun(begun) = &self.connections[by].log[at] else { unreachable!() };
+        begun.said
+    }
+
+    /// Takes the lanes of the numbers that a mark gives up; whether there are any.
+    fn give_up(&mut self, by: usize, session: usize, stream: usize, upto: i64) -> Result<bool, &'static str> {
+        let view = self.view(by, session);
+        let Stream { acked, done, .. } = &view.streams[stream];
+        let newest: Vec<i64> = match view.kind {
+            _ if upto <= *acked => Vec::new(),
+            Kind { strict: true, .. } => vec![upto],
+            Kind { window, .. } => {
+                (0..window).filter_map(|slot| (acked + 1..=upto).rev().find(|number| number % window == slot)).collect()
+            }
+        };
+        let is_over = |number: i64| {
+            let lane = self.lane(session, stream, number);
+            done.iter().any(|done| done.range.1 >= number && self.lane(session, stream, done.range.0) == lane)
+        };
+        let given_up: Vec<Lock> = newest
+            .into_iter()
+            .filter(|number| !is_over(*number))
+            .map(|number| self.lane(session, stream, number))
+            .collect();
+        for lane in &given_up {
+            let is_own =
+                |begun: &Begun| begun.range.0 <= upto && self.lane(begun.session, begun.stream, begun.range.0) == *lane;
+            if self.at_work(by).any(|(_, begun)| is_own(begun)) {
+                return Err("55006");
+            }
+            if !self.try_lock(by, *lane) {
+                return Err("55P03");
+            }
+        }
+        Ok(!given_up.is_empty())
     }
 
     fn ack(&mut self, by: usize, session: usize, stream: usize, upto: i64) -> Answer {
@@ -479,7 +535,9 @@ impl Memory {
         if upto <= self.view(by, session).streams[stream].acked {
             return Ok(String::new());
         }
-        self.say(by, session, stream)?;
+        self.give_up(by, session, stream, upto)?;
+        self.save(by, session)?;
+        self.mark(by, session, stream)?;
         self.note(by, Event::Acked(session, stream, upto));
         let view = self.view(by, session);
         for at in view.streams[stream].kept(view.kind) {

@@ -181,7 +181,7 @@ pub fn choose(rng: &mut StdRng, memory: &Memory, by: usize, serial: usize) -> St
         };
     }
     match roll {
-        0..14 if memory.open_requests(by).is_empty() => Step::Commit,
+        0..14 if memory.may_commit(by) => Step::Commit,
         14 => Step::Commit,
         15 => Step::Rollback,
         16..22 => Step::Savepoint,
@@ -207,9 +207,10 @@ fn register(rng: &mut StdRng) -> Step {
 
 /// What becomes of a request that was begun.
 fn go_on(rng: &mut StdRng, stream: usize, first: i64, serial: usize) -> Call {
-    match rng.random_range(0..10) {
-        0 => Call::Release { stream, first },
-        1 | 2 => Call::Checkpoint { stream, first, point: format!("p{serial}") },
+    match rng.random_range(0..20) {
+        0 => Call::Ack { stream, upto: first },
+        3 => Call::Release { stream, first },
+        1 | 2 | 4 | 5 => Call::Checkpoint { stream, first, point: format!("p{serial}") },
         _ => {
             let status = if rng.random_bool(0.8) { "succeeded" } else { "failed" };
             Call::Record { stream, first, answer: format!("{status}|{serial}") }
@@ -238,10 +239,13 @@ fn call(rng: &mut StdRng, memory: &Memory, by: usize, session: usize, serial: us
     let stream = usize::from(rng.random_bool(0.2));
     let number = near(rng, memory, by, session, stream);
     match rng.random_range(0..14) {
-        0..3 => Call::Lookup { stream, number: number.max(1) },
+        0..3 => {
+            let half_way = memory.stream(by, session, stream).checkpoints.into_keys().filter(|_| rng.random_bool(0.5));
+            Call::Lookup { stream, number: half_way.max().unwrap_or(number.max(1)) }
+        }
         3..5 => Call::Position { stream },
         5 => Call::Heartbeat,
-        6..8 => Call::Ack { stream, upto: number.saturating_sub(2).max(0) },
+        6..8 => Call::Ack { stream, upto: number.saturating_sub(rng.random_range(0..3)).max(0) },
         8 | 9 if !memory.sessions[session].kind.strict => Call::Allocate { stream, count: rng.random_range(1..4) },
         10 => go_on(rng, stream, number.max(1), serial),
         _ => begin(rng, memory, by, session),
