@@ -133,6 +133,8 @@ COMMENT ON FUNCTION idem_forget(text, bigint, text) IS
   'repair: delete the outcome and the checkpoint of a request, so that it may execute again; gives whether there was one';
 COMMENT ON FUNCTION idem_forget(text, uuid, text) IS
   'repair: delete the outcome and the checkpoint of a request, so that it may execute again; gives whether there was one';
+COMMENT ON FUNCTION idem_accept_restore(text) IS
+  'repair: give up what a restore brought without its session, so that new sessions can be made; gives whether there was anything to decide';
 
 -- Sweeping.
 COMMENT ON PROCEDURE idem_sweep() IS
@@ -318,6 +320,12 @@ COMMENT ON COLUMN idempotence.sweep.done_at IS 'when the step came to the end of
 COMMENT ON COLUMN idempotence.sweep.place IS 'how far it has come since: page and item; 0: not begun again';
 COMMENT ON COLUMN idempotence.sweep.step IS 'the step, or by hand: all of them by CALL idem_sweep()';
 
+COMMENT ON TABLE idempotence.restore IS 'that rows were restored, until it is known that their sessions were as well';
+COMMENT ON COLUMN idempotence.restore.noted_at IS 'when they were restored';
+COMMENT ON COLUMN idempotence.restore.looked_at IS 'when the sweep began to look through them; null: not since then';
+COMMENT ON COLUMN idempotence.restore.place IS 'how far it has come: table, page and item; 0: it is not at it';
+COMMENT ON COLUMN idempotence.restore.orphans IS 'so many rows without a session it met first; null: none so far';
+
 COMMENT ON TABLE idempotence.checkpoint IS 'how far requests got that have no outcome yet';
 COMMENT ON COLUMN idempotence.checkpoint.digest IS 'keyed digest of session and key, what a request is looked up and locked by';
 COMMENT ON COLUMN idempotence.checkpoint.session IS 'the session''s id';
@@ -333,7 +341,7 @@ COMMENT ON TABLE idempotence.secret IS 'the key of the digests: the row in use c
 COMMENT ON COLUMN idempotence.secret.in_use_since IS 'when the first session was made under it; null: not in use';
 COMMENT ON COLUMN idempotence.secret.key IS '32 random bytes';
 
-COMMENT ON TABLE idempotence.audit IS 'repairs made with idem_forget; rows are only ever added';
+COMMENT ON TABLE idempotence.audit IS 'repairs and decisions of admins; rows are only ever added';
 COMMENT ON COLUMN idempotence.audit.at IS 'when';
 COMMENT ON COLUMN idempotence.audit.by IS 'the role that did it';
 COMMENT ON COLUMN idempotence.audit.action IS 'what was done';

@@ -4,7 +4,7 @@
 -- has no level.
 CREATE VIEW idempotence.function_level AS
 SELECT p.oid AS function,
-       CASE WHEN p.proname OPERATOR(pg_catalog.=) ANY ('{idem_forget,idem_sweep,sweep_step,note_sweep}'::pg_catalog.name[]) THEN 'admin'
+       CASE WHEN p.proname OPERATOR(pg_catalog.=) ANY ('{idem_forget,idem_accept_restore,idem_sweep,sweep_step,note_sweep}'::pg_catalog.name[]) THEN 'admin'
             WHEN p.proname OPERATOR(pg_catalog.=) ANY ('{at_work,at_work_by_role,holders,advisory_holders,
               naptime,max_sessions_per_role,up_since,launcher,is_visited,last_sweep}'::pg_catalog.name[]) THEN 'monitor'
             WHEN p.proname OPERATOR(pg_catalog.=) ANY (

@@ -167,7 +167,20 @@ CROSS JOIN LATERAL (
      OR EXISTS (SELECT FROM pg_catalog.pg_publication_rel r JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) r.prrelid
                 WHERE r.prpubid OPERATOR(pg_catalog.=) p.oid AND c.relnamespace OPERATOR(pg_catalog.=) pg_catalog.to_regnamespace('idempotence'))
   UNION ALL
-  SELECT 8, 'size', 'ok',
+  SELECT 8, 'restore',
+         CASE WHEN pg_catalog.bool_or(r.orphans OPERATOR(pg_catalog.>) 0) THEN 'critical'
+              WHEN pg_catalog.count(*) OPERATOR(pg_catalog.>) 0 THEN 'warning' ELSE 'ok' END,
+         CASE WHEN pg_catalog.bool_or(r.orphans OPERATOR(pg_catalog.>) 0)
+              THEN pg_catalog.format('what was restored since %s lacks sessions: requests that were done may be executed again', pg_catalog.date_trunc('second', pg_catalog.min(r.noted_at)))
+              WHEN pg_catalog.count(*) OPERATOR(pg_catalog.>) 0
+              THEN pg_catalog.format('what was restored since %s was not looked through yet', pg_catalog.date_trunc('second', pg_catalog.min(r.noted_at)))
+              ELSE 'nothing that was restored lacks its session' END,
+         CASE WHEN pg_catalog.bool_or(r.orphans OPERATOR(pg_catalog.>) 0)
+              THEN 'No session that is new can be made. Create the roles that the restore missed and restore the data of table idempotence.session again, or give up what has no session: idem_accept_restore().'
+              ELSE 'The sweep looks through it. Where no worker visits this database, CALL idem_sweep().' END
+  FROM idempotence.restore r
+  UNION ALL
+  SELECT 9, 'size', 'ok',
          pg_catalog.format('%s, of which outcomes %s', pg_catalog.pg_size_pretty(pg_catalog.sum(pg_catalog.pg_total_relation_size(c.oid))),
            pg_catalog.pg_size_pretty(pg_catalog.sum(pg_catalog.pg_total_relation_size(c.oid)) FILTER (WHERE c.relname OPERATOR(pg_catalog.~~) 'outcome%'))),
          NULL

@@ -155,107 +155,6 @@ FROM (SELECT session, key, class, response, fingerprint, recorded_by, recorded_a
 JOIN idempotence.session s ON s.id OPERATOR(pg_catalog.=) o.session
 WHERE o.expires_at OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp();
 
-CREATE OR REPLACE VIEW idempotence.health WITH (security_barrier) AS
-SELECT v.name, v.status, v.detail, CASE WHEN v.status OPERATOR(pg_catalog.<>) 'ok' THEN v.hint END AS hint
-FROM (SELECT v.*, CASE WHEN v.visited THEN (idempotence.naptime() OPERATOR(pg_catalog.*) 10) OPERATOR(pg_catalog.+) '1 minute'::pg_catalog.interval
-                       -- Somebody else sweeps, who is asked to do so daily.
-                       ELSE '25 hours'::pg_catalog.interval END AS late
-      FROM (SELECT idempotence.launcher() AS launcher, idempotence.is_visited() AS visited, idempotence.last_sweep() AS last_sweep,
-                   pg_catalog.pg_is_in_recovery() AS standby, pg_catalog.clock_timestamp() AS now) v) w
-CROSS JOIN LATERAL (
-  SELECT 1, 'worker',
-         CASE WHEN w.standby OR w.launcher OPERATOR(pg_catalog.>) 0 THEN 'ok'
-              WHEN w.launcher IS NOT NULL THEN 'critical'
-              WHEN w.last_sweep OPERATOR(pg_catalog.>) (w.now OPERATOR(pg_catalog.-) '25 hours'::pg_catalog.interval) THEN 'ok'
-              ELSE 'warning' END,
-         CASE WHEN w.standby THEN 'this is a standby; the primary sweeps'
-              WHEN w.launcher OPERATOR(pg_catalog.>) 0 THEN pg_catalog.format('the launcher is process %s', w.launcher)
-              WHEN w.launcher IS NULL THEN 'the library is not preloaded'
-              ELSE 'the launcher does not run' END,
-         CASE WHEN w.launcher IS NULL
-              THEN 'Add idempotence to shared_preload_libraries and restart, or have a scheduler CALL idem_sweep().'
-              ELSE 'The server log tells why. A launcher that failed is started again within seconds; one that found max_worker_processes too small at server start needs that raised, and a restart.' END
-  UNION ALL
-  SELECT 2, 'sweep',
-         CASE WHEN w.standby OR w.last_sweep OPERATOR(pg_catalog.>) (w.now OPERATOR(pg_catalog.-) w.late) THEN 'ok'
-              ELSE 'warning' END,
-         CASE WHEN w.standby THEN 'this is a standby; the primary sweeps'
-              WHEN w.last_sweep IS NULL THEN 'this database was not swept since the server came up'
-              ELSE pg_catalog.format('swept %s ago', pg_catalog.date_trunc('second', w.now OPERATOR(pg_catalog.-) w.last_sweep)) END,
-         CASE WHEN w.visited THEN 'The server log tells of errors. Is this database a template? The worker does not visit those.'
-              WHEN w.launcher IS NULL THEN 'CALL idem_sweep(), and have a scheduler do so at least daily.'
-              ELSE 'The setting idempotence.databases leaves this database out: name it there, or have a scheduler CALL idem_sweep() at least daily.' END
-  UNION ALL
-  SELECT 3, 'ring',
-         CASE WHEN pg_catalog.bool_or(s.due_at OPERATOR(pg_catalog.+) s.keep OPERATOR(pg_catalog.<) w.now) THEN 'critical'
-              WHEN pg_catalog.count(*) OPERATOR(pg_catalog.>) 0 THEN 'warning' ELSE 'ok' END,
-         COALESCE(pg_catalog.string_agg(pg_catalog.format('segment %s should have been %s %s ago%s', s.segment,
-                    CASE s.state WHEN 'current' THEN 'turned away from' WHEN 'closing' THEN 'closed' ELSE 'emptied' END,
-                    pg_catalog.date_trunc('second', w.now OPERATOR(pg_catalog.-) s.due_at),
-                    CASE WHEN s.held_by IS NOT NULL THEN pg_catalog.concat('; held by ', s.held_by) ELSE '' END),
-                  '. ' ORDER BY s.due_at), 'nothing is overdue'),
-         'Expired outcomes take space until then; nothing else is wrong. End the transaction that holds the segment, or wait for its end; if there is none, look at the rows above.'
-  FROM idempotence.segments s
-  WHERE s.due_at OPERATOR(pg_catalog.<) (w.now OPERATOR(pg_catalog.-) w.late OPERATOR(pg_catalog.-) '1 minute'::pg_catalog.interval)
-  UNION ALL
-  SELECT 4, 'prepared transactions',
-         CASE WHEN pg_catalog.count(*) OPERATOR(pg_catalog.>) 0 THEN 'warning' ELSE 'ok' END,
-         COALESCE(pg_catalog.string_agg(pg_catalog.format('"%s" holds requests since %s', p.gid, pg_catalog.date_trunc('second', p.prepared)),
-                  ', ' ORDER BY p.prepared), 'none holds a request for more than five minutes'),
-         'COMMIT PREPARED or ROLLBACK PREPARED them: their requests are in progress until then.'
-  FROM idempotence.prepared p
-  WHERE p.prepared OPERATOR(pg_catalog.<) (w.now OPERATOR(pg_catalog.-) '5 minutes'::pg_catalog.interval)
-    AND EXISTS (SELECT FROM pg_catalog.pg_locks l
-                WHERE l.pid IS NULL AND l.locktype OPERATOR(pg_catalog.=) 'advisory'
-                  AND l.objsubid OPERATOR(pg_catalog.>=) 7649 AND l.objsubid OPERATOR(pg_catalog.<=) 7658
-                  AND l.virtualtransaction OPERATOR(pg_catalog.=) p.virtualtransaction)
-  UNION ALL
-  SELECT 5, 'owners',
-         CASE WHEN pg_catalog.count(*) OPERATOR(pg_catalog.>) 0 THEN 'warning' ELSE 'ok' END,
-         pg_catalog.concat_ws('; ',
-                    'sessions without an owner: ' OPERATOR(pg_catalog.||) pg_catalog.string_agg(s.name, ', ' ORDER BY s.name) FILTER (WHERE s.ownerless),
-                    'lent to a role that was dropped: ' OPERATOR(pg_catalog.||) pg_catalog.string_agg(s.name, ', ' ORDER BY s.name) FILTER (WHERE s.lent_to_nobody),
-                    CASE WHEN pg_catalog.count(*) OPERATOR(pg_catalog.=) 0 THEN 'every standing session has its owner' END),
-         'Sessions without an owner only superusers can use. Give them to a role: idem_alter_session(session, owner => ...). A loan to a dropped role ends by itself within the hour.'
-  FROM (SELECT s.name, r.owner IS NULL AS ownerless, s.usable_by IS NOT NULL AND r.borrower IS NULL AS lent_to_nobody
-        FROM idempotence.session s
-        CROSS JOIN LATERAL (SELECT (SELECT o.oid FROM pg_catalog.pg_roles o WHERE o.oid OPERATOR(pg_catalog.=) s.owner::pg_catalog.oid),
-                                   (SELECT b.oid FROM pg_catalog.pg_roles b WHERE b.oid OPERATOR(pg_catalog.=) s.usable_by::pg_catalog.oid)) r (owner, borrower)
-        WHERE s.name IS NOT NULL AND s.ended_at IS NULL) s
-  WHERE s.ownerless OR s.lent_to_nobody
-  UNION ALL
-  SELECT 6, 'client sessions',
-         CASE WHEN pg_catalog.bool_or(o.is_near) THEN 'warning' ELSE 'ok' END,
-         CASE WHEN w.standby THEN 'this is a standby; the primary knows which are at work'
-              ELSE pg_catalog.concat(COALESCE(pg_catalog.sum(o.sessions), 0), ' at work, of which ', COALESCE(pg_catalog.sum(o.silent), 0),
-                     ' are silent for longer than their timeout',
-                     pg_catalog.string_agg(pg_catalog.format('; role %s has %s of at most %s', o.owner, o.sessions, o.most), '' ORDER BY o.sessions DESC)
-                       FILTER (WHERE o.is_near)) END,
-         'At the limit registering is refused (ID009). Close sessions that are done with, shorten timeouts, or raise idempotence.max_sessions_per_role.'
-  FROM (SELECT s.*, s.sessions OPERATOR(pg_catalog.>=) (s.most OPERATOR(pg_catalog.*) 0.9) AS is_near
-        FROM (SELECT l.*, idempotence.max_sessions_per_role() AS most FROM idempotence.at_work_by_role() l) s) o
-  UNION ALL
-  SELECT 7, 'publications',
-         CASE WHEN pg_catalog.count(*) OPERATOR(pg_catalog.>) 0 THEN 'warning' ELSE 'ok' END,
-         COALESCE('published by ' OPERATOR(pg_catalog.||) pg_catalog.string_agg(pg_catalog.format('"%s"', p.pubname), ', ' ORDER BY p.pubname),
-                  'no table of this extension is published'),
-         'The tables of this extension hold for one server; a subscription to them gets in the way of its own. Publish a list of tables or schemas instead of FOR ALL TABLES, without these.'
-  FROM pg_catalog.pg_publication p
-  WHERE p.puballtables
-     OR EXISTS (SELECT FROM pg_catalog.pg_publication_namespace n
-                WHERE n.pnpubid OPERATOR(pg_catalog.=) p.oid AND n.pnnspid OPERATOR(pg_catalog.=) pg_catalog.to_regnamespace('idempotence'))
-     OR EXISTS (SELECT FROM pg_catalog.pg_publication_rel r JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) r.prrelid
-                WHERE r.prpubid OPERATOR(pg_catalog.=) p.oid AND c.relnamespace OPERATOR(pg_catalog.=) pg_catalog.to_regnamespace('idempotence'))
-  UNION ALL
-  SELECT 8, 'size', 'ok',
-         pg_catalog.format('%s, of which outcomes %s', pg_catalog.pg_size_pretty(pg_catalog.sum(pg_catalog.pg_total_relation_size(c.oid))),
-           pg_catalog.pg_size_pretty(pg_catalog.sum(pg_catalog.pg_total_relation_size(c.oid)) FILTER (WHERE c.relname OPERATOR(pg_catalog.~~) 'outcome%'))),
-         NULL
-  FROM pg_catalog.pg_class c
-  WHERE c.relnamespace OPERATOR(pg_catalog.=) pg_catalog.to_regnamespace('idempotence') AND c.relkind OPERATOR(pg_catalog.=) 'r'
-) v (place, name, status, detail, hint)
-ORDER BY v.place;
-
 COMMENT ON FUNCTION idem_create_session(text, interval, boolean, boolean, boolean, regrole, regrole) IS
   'make a standing session: a named, owned series of requests with one policy';
 COMMENT ON FUNCTION idem_alter_session(text, interval, boolean, regrole, regrole) IS
@@ -378,12 +277,37 @@ COMMENT ON FUNCTION idem_forget(text, uuid, text) IS
 COMMENT ON COLUMN idempotence.checkpoint.written_at IS 'when it was written; in a standing session it counts for the session''s ttl from then on';
 
 
--- The rest: stays last ----------------------------------------------------------------------------
+-- What a restore has left out --------------------------------------------------------------------
 
--- The levels of all functions.
+CREATE TABLE idempotence.restore (
+  noted_at  timestamptz NOT NULL,
+  looked_at timestamptz,
+  place     bigint      NOT NULL DEFAULT 0,
+  orphans   bigint
+);
+ALTER TABLE idempotence.restore REPLICA IDENTITY FULL;
+CREATE TRIGGER note_restored BEFORE INSERT ON idempotence.reply FOR EACH STATEMENT EXECUTE FUNCTION idempotence.note_restored('reply');
+CREATE TRIGGER note_restored BEFORE INSERT ON idempotence.checkpoint FOR EACH STATEMENT EXECUTE FUNCTION idempotence.note_restored('checkpoint');
+ALTER TABLE idempotence.reply ENABLE ALWAYS TRIGGER note_restored;
+ALTER TABLE idempotence.checkpoint ENABLE ALWAYS TRIGGER note_restored;
+CREATE FUNCTION idem_accept_restore(reason text) RETURNS bool
+VOLATILE PARALLEL UNSAFE
+LANGUAGE c
+AS 'MODULE_PATHNAME', 'idem_accept_restore_wrapper';
+COMMENT ON FUNCTION idem_accept_restore(text) IS
+  'repair: give up what a restore brought without its session, so that new sessions can be made; gives whether there was anything to decide';
+COMMENT ON TABLE idempotence.restore IS 'that rows were restored, until it is known that their sessions were as well';
+COMMENT ON COLUMN idempotence.restore.noted_at IS 'when they were restored';
+COMMENT ON COLUMN idempotence.restore.looked_at IS 'when the sweep began to look through them; null: not since then';
+COMMENT ON COLUMN idempotence.restore.place IS 'how far it has come: table, page and item; 0: it is not at it';
+COMMENT ON COLUMN idempotence.restore.orphans IS 'so many rows without a session it met first; null: none so far';
+COMMENT ON TABLE idempotence.audit IS 'repairs and decisions of admins; rows are only ever added';
+
+-- Views and procedures whose text has changed, as they are now -------------------------------------
+
 CREATE OR REPLACE VIEW idempotence.function_level AS
 SELECT p.oid AS function,
-       CASE WHEN p.proname OPERATOR(pg_catalog.=) ANY ('{idem_forget,idem_sweep,sweep_step,note_sweep}'::pg_catalog.name[]) THEN 'admin'
+       CASE WHEN p.proname OPERATOR(pg_catalog.=) ANY ('{idem_forget,idem_accept_restore,idem_sweep,sweep_step,note_sweep}'::pg_catalog.name[]) THEN 'admin'
             WHEN p.proname OPERATOR(pg_catalog.=) ANY ('{at_work,at_work_by_role,holders,advisory_holders,
               naptime,max_sessions_per_role,up_since,launcher,is_visited,last_sweep}'::pg_catalog.name[]) THEN 'monitor'
             WHEN p.proname OPERATOR(pg_catalog.=) ANY (
@@ -400,6 +324,153 @@ JOIN pg_catalog.pg_depend d ON d.refclassid OPERATOR(pg_catalog.=) 'pg_catalog.p
 JOIN pg_catalog.pg_proc p ON p.oid OPERATOR(pg_catalog.=) d.objid
 WHERE e.extname OPERATOR(pg_catalog.=) 'idempotence';
 
+CREATE OR REPLACE VIEW idempotence.health WITH (security_barrier) AS
+SELECT v.name, v.status, v.detail, CASE WHEN v.status OPERATOR(pg_catalog.<>) 'ok' THEN v.hint END AS hint
+FROM (SELECT v.*, CASE WHEN v.visited THEN (idempotence.naptime() OPERATOR(pg_catalog.*) 10) OPERATOR(pg_catalog.+) '1 minute'::pg_catalog.interval
+                       -- Somebody else sweeps, who is asked to do so daily.
+                       ELSE '25 hours'::pg_catalog.interval END AS late
+      FROM (SELECT idempotence.launcher() AS launcher, idempotence.is_visited() AS visited, idempotence.last_sweep() AS last_sweep,
+                   pg_catalog.pg_is_in_recovery() AS standby, pg_catalog.clock_timestamp() AS now) v) w
+CROSS JOIN LATERAL (
+  SELECT 1, 'worker',
+         CASE WHEN w.standby OR w.launcher OPERATOR(pg_catalog.>) 0 THEN 'ok'
+              WHEN w.launcher IS NOT NULL THEN 'critical'
+              WHEN w.last_sweep OPERATOR(pg_catalog.>) (w.now OPERATOR(pg_catalog.-) '25 hours'::pg_catalog.interval) THEN 'ok'
+              ELSE 'warning' END,
+         CASE WHEN w.standby THEN 'this is a standby; the primary sweeps'
+              WHEN w.launcher OPERATOR(pg_catalog.>) 0 THEN pg_catalog.format('the launcher is process %s', w.launcher)
+              WHEN w.launcher IS NULL THEN 'the library is not preloaded'
+              ELSE 'the launcher does not run' END,
+         CASE WHEN w.launcher IS NULL
+              THEN 'Add idempotence to shared_preload_libraries and restart, or have a scheduler CALL idem_sweep().'
+              ELSE 'The server log tells why. A launcher that failed is started again within seconds; one that found max_worker_processes too small at server start needs that raised, and a restart.' END
+  UNION ALL
+  SELECT 2, 'sweep',
+         CASE WHEN w.standby OR w.last_sweep OPERATOR(pg_catalog.>) (w.now OPERATOR(pg_catalog.-) w.late) THEN 'ok'
+              ELSE 'warning' END,
+         CASE WHEN w.standby THEN 'this is a standby; the primary sweeps'
+              WHEN w.last_sweep IS NULL THEN 'this database was not swept since the server came up'
+              ELSE pg_catalog.format('swept %s ago', pg_catalog.date_trunc('second', w.now OPERATOR(pg_catalog.-) w.last_sweep)) END,
+         CASE WHEN w.visited THEN 'The server log tells of errors. Is this database a template? The worker does not visit those.'
+              WHEN w.launcher IS NULL THEN 'CALL idem_sweep(), and have a scheduler do so at least daily.'
+              ELSE 'The setting idempotence.databases leaves this database out: name it there, or have a scheduler CALL idem_sweep() at least daily.' END
+  UNION ALL
+  SELECT 3, 'ring',
+         CASE WHEN pg_catalog.bool_or(s.due_at OPERATOR(pg_catalog.+) s.keep OPERATOR(pg_catalog.<) w.now) THEN 'critical'
+              WHEN pg_catalog.count(*) OPERATOR(pg_catalog.>) 0 THEN 'warning' ELSE 'ok' END,
+         COALESCE(pg_catalog.string_agg(pg_catalog.format('segment %s should have been %s %s ago%s', s.segment,
+                    CASE s.state WHEN 'current' THEN 'turned away from' WHEN 'closing' THEN 'closed' ELSE 'emptied' END,
+                    pg_catalog.date_trunc('second', w.now OPERATOR(pg_catalog.-) s.due_at),
+                    CASE WHEN s.held_by IS NOT NULL THEN pg_catalog.concat('; held by ', s.held_by) ELSE '' END),
+                  '. ' ORDER BY s.due_at), 'nothing is overdue'),
+         'Expired outcomes take space until then; nothing else is wrong. End the transaction that holds the segment, or wait for its end; if there is none, look at the rows above.'
+  FROM idempotence.segments s
+  WHERE s.due_at OPERATOR(pg_catalog.<) (w.now OPERATOR(pg_catalog.-) w.late OPERATOR(pg_catalog.-) '1 minute'::pg_catalog.interval)
+  UNION ALL
+  SELECT 4, 'prepared transactions',
+         CASE WHEN pg_catalog.count(*) OPERATOR(pg_catalog.>) 0 THEN 'warning' ELSE 'ok' END,
+         COALESCE(pg_catalog.string_agg(pg_catalog.format('"%s" holds requests since %s', p.gid, pg_catalog.date_trunc('second', p.prepared)),
+                  ', ' ORDER BY p.prepared), 'none holds a request for more than five minutes'),
+         'COMMIT PREPARED or ROLLBACK PREPARED them: their requests are in progress until then.'
+  FROM idempotence.prepared p
+  WHERE p.prepared OPERATOR(pg_catalog.<) (w.now OPERATOR(pg_catalog.-) '5 minutes'::pg_catalog.interval)
+    AND EXISTS (SELECT FROM pg_catalog.pg_locks l
+                WHERE l.pid IS NULL AND l.locktype OPERATOR(pg_catalog.=) 'advisory'
+                  AND l.objsubid OPERATOR(pg_catalog.>=) 7649 AND l.objsubid OPERATOR(pg_catalog.<=) 7658
+                  AND l.virtualtransaction OPERATOR(pg_catalog.=) p.virtualtransaction)
+  UNION ALL
+  SELECT 5, 'owners',
+         CASE WHEN pg_catalog.count(*) OPERATOR(pg_catalog.>) 0 THEN 'warning' ELSE 'ok' END,
+         pg_catalog.concat_ws('; ',
+                    'sessions without an owner: ' OPERATOR(pg_catalog.||) pg_catalog.string_agg(s.name, ', ' ORDER BY s.name) FILTER (WHERE s.ownerless),
+                    'lent to a role that was dropped: ' OPERATOR(pg_catalog.||) pg_catalog.string_agg(s.name, ', ' ORDER BY s.name) FILTER (WHERE s.lent_to_nobody),
+                    CASE WHEN pg_catalog.count(*) OPERATOR(pg_catalog.=) 0 THEN 'every standing session has its owner' END),
+         'Sessions without an owner only superusers can use. Give them to a role: idem_alter_session(session, owner => ...). A loan to a dropped role ends by itself within the hour.'
+  FROM (SELECT s.name, r.owner IS NULL AS ownerless, s.usable_by IS NOT NULL AND r.borrower IS NULL AS lent_to_nobody
+        FROM idempotence.session s
+        CROSS JOIN LATERAL (SELECT (SELECT o.oid FROM pg_catalog.pg_roles o WHERE o.oid OPERATOR(pg_catalog.=) s.owner::pg_catalog.oid),
+                                   (SELECT b.oid FROM pg_catalog.pg_roles b WHERE b.oid OPERATOR(pg_catalog.=) s.usable_by::pg_catalog.oid)) r (owner, borrower)
+        WHERE s.name IS NOT NULL AND s.ended_at IS NULL) s
+  WHERE s.ownerless OR s.lent_to_nobody
+  UNION ALL
+  SELECT 6, 'client sessions',
+         CASE WHEN pg_catalog.bool_or(o.is_near) THEN 'warning' ELSE 'ok' END,
+         CASE WHEN w.standby THEN 'this is a standby; the primary knows which are at work'
+              ELSE pg_catalog.concat(COALESCE(pg_catalog.sum(o.sessions), 0), ' at work, of which ', COALESCE(pg_catalog.sum(o.silent), 0),
+                     ' are silent for longer than their timeout',
+                     pg_catalog.string_agg(pg_catalog.format('; role %s has %s of at most %s', o.owner, o.sessions, o.most), '' ORDER BY o.sessions DESC)
+                       FILTER (WHERE o.is_near)) END,
+         'At the limit registering is refused (ID009). Close sessions that are done with, shorten timeouts, or raise idempotence.max_sessions_per_role.'
+  FROM (SELECT s.*, s.sessions OPERATOR(pg_catalog.>=) (s.most OPERATOR(pg_catalog.*) 0.9) AS is_near
+        FROM (SELECT l.*, idempotence.max_sessions_per_role() AS most FROM idempotence.at_work_by_role() l) s) o
+  UNION ALL
+  SELECT 7, 'publications',
+         CASE WHEN pg_catalog.count(*) OPERATOR(pg_catalog.>) 0 THEN 'warning' ELSE 'ok' END,
+         COALESCE('published by ' OPERATOR(pg_catalog.||) pg_catalog.string_agg(pg_catalog.format('"%s"', p.pubname), ', ' ORDER BY p.pubname),
+                  'no table of this extension is published'),
+         'The tables of this extension hold for one server; a subscription to them gets in the way of its own. Publish a list of tables or schemas instead of FOR ALL TABLES, without these.'
+  FROM pg_catalog.pg_publication p
+  WHERE p.puballtables
+     OR EXISTS (SELECT FROM pg_catalog.pg_publication_namespace n
+                WHERE n.pnpubid OPERATOR(pg_catalog.=) p.oid AND n.pnnspid OPERATOR(pg_catalog.=) pg_catalog.to_regnamespace('idempotence'))
+     OR EXISTS (SELECT FROM pg_catalog.pg_publication_rel r JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) r.prrelid
+                WHERE r.prpubid OPERATOR(pg_catalog.=) p.oid AND c.relnamespace OPERATOR(pg_catalog.=) pg_catalog.to_regnamespace('idempotence'))
+  UNION ALL
+  SELECT 8, 'restore',
+         CASE WHEN pg_catalog.bool_or(r.orphans OPERATOR(pg_catalog.>) 0) THEN 'critical'
+              WHEN pg_catalog.count(*) OPERATOR(pg_catalog.>) 0 THEN 'warning' ELSE 'ok' END,
+         CASE WHEN pg_catalog.bool_or(r.orphans OPERATOR(pg_catalog.>) 0)
+              THEN pg_catalog.format('what was restored since %s lacks sessions: requests that were done may be executed again', pg_catalog.date_trunc('second', pg_catalog.min(r.noted_at)))
+              WHEN pg_catalog.count(*) OPERATOR(pg_catalog.>) 0
+              THEN pg_catalog.format('what was restored since %s was not looked through yet', pg_catalog.date_trunc('second', pg_catalog.min(r.noted_at)))
+              ELSE 'nothing that was restored lacks its session' END,
+         CASE WHEN pg_catalog.bool_or(r.orphans OPERATOR(pg_catalog.>) 0)
+              THEN 'No session that is new can be made. Create the roles that the restore missed and restore the data of table idempotence.session again, or give up what has no session: idem_accept_restore().'
+              ELSE 'The sweep looks through it. Where no worker visits this database, CALL idem_sweep().' END
+  FROM idempotence.restore r
+  UNION ALL
+  SELECT 9, 'size', 'ok',
+         pg_catalog.format('%s, of which outcomes %s', pg_catalog.pg_size_pretty(pg_catalog.sum(pg_catalog.pg_total_relation_size(c.oid))),
+           pg_catalog.pg_size_pretty(pg_catalog.sum(pg_catalog.pg_total_relation_size(c.oid)) FILTER (WHERE c.relname OPERATOR(pg_catalog.~~) 'outcome%'))),
+         NULL
+  FROM pg_catalog.pg_class c
+  WHERE c.relnamespace OPERATOR(pg_catalog.=) pg_catalog.to_regnamespace('idempotence') AND c.relkind OPERATOR(pg_catalog.=) 'r'
+) v (place, name, status, detail, hint)
+ORDER BY v.place;
+
+CREATE OR REPLACE PROCEDURE idem_sweep()
+LANGUAGE plpgsql
+AS $sweep$
+DECLARE
+  step pg_catalog.text;
+  more pg_catalog.bool;
+BEGIN
+  FOREACH step IN ARRAY '{empty,turn,close,restore,end,delete,checkpoints,owners,orphans}'::pg_catalog.text[] LOOP
+    LOOP
+      -- Whatever the defaults of role and database are. Nothing may be evaluated between the two commands:
+      -- it could take a snapshot. On a standby the step refuses.
+      IF pg_catalog.pg_is_in_recovery() THEN
+        COMMIT;
+        SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+      ELSE
+        COMMIT;
+        SET TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE;
+      END IF;
+      more := idempotence.sweep_step(step);
+      IF more IS NULL THEN
+        RAISE NOTICE 'another sweep is at work in this database';
+        RETURN;
+      END IF;
+      EXIT WHEN NOT more;
+    END LOOP;
+  END LOOP;
+  PERFORM idempotence.note_sweep();
+END
+$sweep$;
+
+-- The rest: stays last ----------------------------------------------------------------------------
+
+-- The levels of all functions.
 -- All belongs to the extension's owner, whichever superuser updates it.
 DO $$
 DECLARE

@@ -215,6 +215,16 @@ CREATE UNLOGGED TABLE idempotence.sweep (
   CONSTRAINT sweep_pkey PRIMARY KEY (step)
 );
 
+-- That rows were restored of which it is not known yet that their sessions were, too; empty where nothing
+-- was. place is how far the look has come; orphans is what it has found. Not dumped: a restore notes itself.
+CREATE TABLE idempotence.restore (
+  noted_at  timestamptz NOT NULL,
+  looked_at timestamptz,
+  place     bigint      NOT NULL DEFAULT 0,
+  orphans   bigint
+);
+ALTER TABLE idempotence.restore REPLICA IDENTITY FULL;
+
 -- What a dump must hold. Restored rows are added to what CREATE EXTENSION makes, so none of these
 -- tables has a row at first, but for the secret.
 SELECT pg_catalog.pg_extension_config_dump('idempotence.session', '');

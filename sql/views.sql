@@ -10,6 +10,8 @@ CREATE TRIGGER note_restored BEFORE INSERT ON idempotence.outcome_0 FOR EACH STA
 CREATE TRIGGER note_restored BEFORE INSERT ON idempotence.outcome_1 FOR EACH STATEMENT EXECUTE FUNCTION idempotence.note_restored('1');
 CREATE TRIGGER note_restored BEFORE INSERT ON idempotence.outcome_2 FOR EACH STATEMENT EXECUTE FUNCTION idempotence.note_restored('2');
 CREATE TRIGGER note_restored BEFORE INSERT ON idempotence.session FOR EACH STATEMENT EXECUTE FUNCTION idempotence.note_restored();
+CREATE TRIGGER note_restored BEFORE INSERT ON idempotence.reply FOR EACH STATEMENT EXECUTE FUNCTION idempotence.note_restored('reply');
+CREATE TRIGGER note_restored BEFORE INSERT ON idempotence.checkpoint FOR EACH STATEMENT EXECUTE FUNCTION idempotence.note_restored('checkpoint');
 
 -- Also where session_replication_role is replica, as some restore.
 ALTER TABLE idempotence.session ENABLE ALWAYS TRIGGER forget_cached;
@@ -18,6 +20,8 @@ ALTER TABLE idempotence.secret ENABLE ALWAYS TRIGGER forget_cached;
 ALTER TABLE idempotence.outcome_0 ENABLE ALWAYS TRIGGER note_restored;
 ALTER TABLE idempotence.outcome_1 ENABLE ALWAYS TRIGGER note_restored;
 ALTER TABLE idempotence.outcome_2 ENABLE ALWAYS TRIGGER note_restored;
+ALTER TABLE idempotence.reply ENABLE ALWAYS TRIGGER note_restored;
+ALTER TABLE idempotence.checkpoint ENABLE ALWAYS TRIGGER note_restored;
 
 -- Views for those who watch. They read the tables with the rights of the extension's owner, and are
 -- granted by idem_grant(role, 'monitor').

@@ -268,6 +268,15 @@ pub enum Error {
         /// That of the tables.
         tables: String,
     },
+    /// XX001: a new session, while there is what may have been its own.
+    SessionsNotRestored {
+        /// Its name.
+        session: String,
+        /// Where something was found.
+        table: &'static str,
+        /// The id of a session that is not there.
+        of: String,
+    },
     /// XX001: a row that cannot be there.
     Corrupted {
         /// What is wrong with it.

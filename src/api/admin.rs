@@ -5,6 +5,7 @@ use super::required;
 use crate::error::{Error, or_raise};
 use crate::guc;
 use crate::pg::{self, Timestamptz};
+use crate::protocol::repair;
 use crate::protocol::sweep::{self, Step};
 use crate::worker;
 use pgrx::prelude::*;
@@ -32,6 +33,11 @@ fn sweep_step(step: Option<&str>) -> Option<bool> {
         notice!("{line}");
     }
     Some(swept.more)
+}
+
+#[pg_extern(volatile, parallel_unsafe)]
+fn idem_accept_restore(reason: Option<&str>) -> bool {
+    or_raise(required("reason", reason).and_then(repair::accept_restore))
 }
 
 /// Notes the end of a sweep by hand.

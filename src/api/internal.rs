@@ -9,7 +9,7 @@ use crate::protocol::numbered::Numbering;
 use crate::protocol::request::{Request, Rules};
 use crate::protocol::steps;
 use crate::store::outcome::Class;
-use crate::store::{self, message, restored};
+use crate::store::{self, message, orphans, restored};
 use pgrx::prelude::*;
 
 /// What `idem_run` has to know of a command before it executes it.
@@ -86,7 +86,7 @@ fn retention() -> Interval {
     pg::interval(crate::guc::retention_us())
 }
 
-/// Whoever inserts into a segment, or into `session`, by SQL restores something.
+/// Whoever inserts into a table of outcomes or checkpoints, or into `session`, by SQL restores something.
 #[pg_trigger(sql = r#"
 CREATE FUNCTION idempotence.note_restored() RETURNS trigger
 LANGUAGE c VOLATILE PARALLEL UNSAFE
@@ -94,7 +94,12 @@ AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
 "#)]
 fn note_restored<'a>(trigger: &'a PgTrigger<'a>) -> Result<Option<PgHeapTuple<'a, AllocatedByRust>>, PgTriggerError> {
     if !store::is_ours() {
-        or_raise(restored::note(trigger.extra_args()?.first().map(String::as_str)));
+        let table = trigger.extra_args()?.into_iter().next();
+        or_raise(orphans::note());
+        // Replies and checkpoints are in no segment.
+        if !matches!(table.as_deref(), Some("reply" | "checkpoint")) {
+            or_raise(restored::note(table.as_deref()));
+        }
     }
     Ok(None)
 }

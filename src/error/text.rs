@@ -274,6 +274,14 @@ impl Error {
                     )
                 }
             }
+            Error::SessionsNotRestored { session, table, of } => report(
+                Standard(PgSqlErrorCode::ERRCODE_DATA_CORRUPTED),
+                format!("session \"{session}\" cannot be new: a restore has left out sessions"),
+                format!(
+                    "Table \"idempotence.{table}\" has rows of session {of}, which is not in table \"idempotence.session\". If that is this one, made anew it would execute again what was done."
+                ),
+                "Create the roles that the restore missed, and restore the data of table idempotence.session again; what it had is found then. Or give up what has no session: idem_accept_restore().",
+            ),
             Error::Corrupted { message } => report(
                 Standard(PgSqlErrorCode::ERRCODE_DATA_CORRUPTED),
                 message,

@@ -12,6 +12,7 @@ use crate::protocol::request::{self, Keyed};
 use crate::store::audit::{self, Repair};
 use crate::store::checkpoint;
 use crate::store::inbox;
+use crate::store::orphans;
 use crate::store::outcome::{self, Class};
 use crate::store::session;
 use std::rc::Rc;
@@ -66,6 +67,25 @@ fn forget_all(request: &Keyed<'_>, digest: Digest) -> Result<Option<&'static str
         Some(Class::Failed) => Some("failed outcome"),
         None => checkpoint.then_some("checkpoint"),
     })
+}
+
+/// Gives up what a restore brought without its session; whether there was anything to decide.
+pub fn accept_restore(reason: &str) -> Result<bool, Error> {
+    check_reason(reason)?;
+    if pg::read_only() {
+        let detail = "A decision is noted in idempotence.audit.".into();
+        return Err(Error::ReadOnly { function: "idem_accept_restore", detail });
+    }
+    if !Tag::sweep().acquire(guc::wait_us()) {
+        let what = "a restore by another transaction, or a step of the sweep,".into();
+        return Err(Error::WaitRanOut { what, hint: WAIT_BY_SETTING });
+    }
+    let accepted = orphans::accept()?;
+    if accepted {
+        let found = "rows restored, perhaps without their sessions";
+        audit::insert(&Repair { action: "accept_restore", session: "", request: "", reason, found });
+    }
+    Ok(accepted)
 }
 
 fn check_reason(reason: &str) -> Result<(), Error> {

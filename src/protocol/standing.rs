@@ -7,6 +7,7 @@ use crate::guc;
 use crate::lock::Tag;
 use crate::pg;
 use crate::protocol::request;
+use crate::store::orphans;
 use crate::store::secret;
 use crate::store::segment;
 use crate::store::session::{self, Right, Standing};
@@ -71,6 +72,7 @@ pub fn create(name: &str, options: &Options) -> Result<Created, Error> {
     };
     match session::find(name) {
         None => {
+            orphans::check(name)?;
             secret::put_in_use()?;
             let owner = options.owner.unwrap_or_else(pg::current_role);
             session::save(&wanted(Uuid::now_v7().into_bytes(), now_us, owner, None));

@@ -7,7 +7,7 @@ use crate::lock::Tag;
 use crate::pg;
 use crate::store::part::Place;
 use crate::store::ring::{self, Progress};
-use crate::store::{checkpoint, swept};
+use crate::store::{checkpoint, orphans, swept};
 
 mod sessions;
 
@@ -30,13 +30,24 @@ pub enum Step {
     Checkpoints,
     /// Clears the roles of sessions that are gone.
     Owners,
+    /// Looks whether what was restored has its sessions.
+    Orphans,
 }
 
 impl Step {
     /// All of them, in their order: first the ring, which is a matter of moments; what is emptied can be
     /// turned to, what was turned away from closed.
-    pub const ALL: [Step; 8] =
-        [Step::Empty, Step::Turn, Step::Close, Step::Restore, Step::End, Step::Delete, Step::Checkpoints, Step::Owners];
+    pub const ALL: [Step; 9] = [
+        Step::Empty,
+        Step::Turn,
+        Step::Close,
+        Step::Restore,
+        Step::End,
+        Step::Delete,
+        Step::Checkpoints,
+        Step::Owners,
+        Step::Orphans,
+    ];
 
     /// Its name in SQL.
     pub fn name(self) -> &'static str {
@@ -49,6 +60,7 @@ impl Step {
             Step::Delete => "delete",
             Step::Checkpoints => "checkpoints",
             Step::Owners => "owners",
+            Step::Orphans => "orphans",
         }
     }
 
@@ -84,6 +96,7 @@ pub fn take(step: Step) -> Result<Option<Progress>, Error> {
         Step::Delete => delete(),
         Step::Checkpoints => part(step, RARELY_US, "abandoned checkpoints deleted", checkpoint::delete_abandoned),
         Step::Owners => part(step, RARELY_US, "sessions with a role that is gone", sessions::clear_owners),
+        Step::Orphans => look_for_orphans(),
     }
     .map(Some)
 }
@@ -127,6 +140,16 @@ fn delete() -> Result<Progress, Error> {
     let batch = guc::sweep_batch();
     let (rows, deleted) = sessions::delete_ended(batch)?;
     Ok(counted(deleted, "ended client sessions deleted", rows >= batch))
+}
+
+fn look_for_orphans() -> Result<Progress, Error> {
+    let Some(looked) = orphans::look(batch())? else { return Ok(Progress::default()) };
+    let done = if looked.found > 0 {
+        vec![format!("rows of {} whose session was not restored: {}", looked.table, looked.found)]
+    } else {
+        Vec::new()
+    };
+    Ok(Progress { done, delayed: Vec::new(), more: looked.more })
 }
 
 /// Notes the end of a sweep by hand.

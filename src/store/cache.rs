@@ -52,6 +52,8 @@ pub enum Table {
     Stream,
     /// `idempotence.sweep`
     Sweep,
+    /// `idempotence.restore`
+    Restore,
 }
 
 impl Table {
@@ -61,7 +63,7 @@ impl Table {
     }
 }
 
-const TABLES: [&str; 12] = [
+const TABLES: [&str; 13] = [
     "outcome_0",
     "outcome_1",
     "outcome_2",
@@ -74,6 +76,7 @@ const TABLES: [&str; 12] = [
     "reply",
     "stream",
     "sweep",
+    "restore",
 ];
 
 /// Our indexes.

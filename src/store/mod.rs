@@ -12,6 +12,7 @@ pub mod due;
 pub mod inbox;
 pub mod live;
 pub mod message;
+pub mod orphans;
 pub mod outcome;
 pub mod part;
 pub mod rel;

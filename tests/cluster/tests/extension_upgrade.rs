@@ -65,9 +65,9 @@ SELECT 'constraint', c.conname, c.contype, c.conrelid::regclass, c.convalidated,
   FROM pg_constraint c JOIN relation r ON r.oid = c.conrelid ORDER BY c.conrelid::regclass::text, c.conname;
 SELECT 'trigger', t.tgrelid::regclass, t.tgname, t.tgenabled, pg_get_triggerdef(t.oid)
   FROM pg_trigger t JOIN relation r ON r.oid = t.tgrelid ORDER BY t.tgrelid::regclass::text, t.tgname;
-SELECT 'rule', r.ev_class::regclass, r.rulename, r.ev_enabled FROM pg_rewrite r JOIN relation c ON c.oid = r.ev_class ORDER BY 2, 3;
-SELECT 'policy', p.polrelid::regclass, p.polname FROM pg_policy p JOIN relation c ON c.oid = p.polrelid ORDER BY 2, 3;
-SELECT 'type', t.oid::regtype, t.typtype, t.typowner::regrole, t.typacl FROM pg_type t JOIN member m ON m.classid = 'pg_type'::regclass AND m.objid = t.oid ORDER BY 2;
+SELECT 'rule', r.ev_class::regclass, r.rulename, r.ev_enabled FROM pg_rewrite r JOIN relation c ON c.oid = r.ev_class ORDER BY r.ev_class::regclass::text, 3;
+SELECT 'policy', p.polrelid::regclass, p.polname FROM pg_policy p JOIN relation c ON c.oid = p.polrelid ORDER BY p.polrelid::regclass::text, 3;
+SELECT 'type', t.oid::regtype, t.typtype, t.typowner::regrole, t.typacl FROM pg_type t JOIN member m ON m.classid = 'pg_type'::regclass AND m.objid = t.oid ORDER BY t.oid::regtype::text;
 WITH acl (object, owner, acl) AS (
   SELECT p.oid::regprocedure::text, p.proowner, coalesce(p.proacl, acldefault('f', p.proowner)) FROM pg_proc p JOIN member m ON m.classid = 'pg_proc'::regclass AND m.objid = p.oid
   UNION ALL SELECT c.oid::regclass::text, c.relowner, coalesce(c.relacl, acldefault('r', c.relowner)) FROM relation c

@@ -1,0 +1,158 @@
+//! `idempotence.restore`: that rows were restored, until it is known that their sessions were as well.
+//!
+//! A restore that failed half way may bring outcomes without their sessions: a role is missing, say, and so
+//! the COPY of `session` fails. A session made anew under the same name would have another id, and what was
+//! done would be executed again. So whoever fills `session`, or a table of outcomes, by SQL leaves a row here
+//! with its transaction. The sweep then looks through these tables, a part in each transaction: if all have
+//! their sessions the rows go, else they stay, and say so. A session that is new is not made meanwhile
+//! without looking.
+//!
+//! Tables may come in any order, in one transaction or in many, also side by side. Each that comes later has
+//! the look begin anew; so a restore of `session` that makes up for it clears the finding by itself.
+
+use crate::domain::limits::KEEP_SLACK_US;
+use crate::error::{Error, WAIT_BY_SETTING};
+use crate::guc;
+use crate::lock::Tag;
+use crate::pg;
+use crate::store::cache::Table;
+use crate::store::part::{self, Place};
+use crate::store::rel::{Access, Rel};
+use crate::store::sql;
+use pgrx::datum::{TimestampWithTimeZone, Uuid};
+
+/// Where there can be rows without a session.
+const TABLES: [Table; 5] = [Table::Outcome0, Table::Outcome1, Table::Outcome2, Table::Reply, Table::Checkpoint];
+
+/// Found ones are looked for again so often: they expire, or are deleted.
+const AGAIN: &str = "1 hour";
+
+/// Of a row `t` whose session is not there and that still counts; $2 is this moment, and $3 a retention
+/// before. An abandoned checkpoint may outlive its session for a while.
+fn condition(table: Table) -> &'static str {
+    match table {
+        Table::Reply => {
+            "$2 IS NOT NULL AND $3 IS NOT NULL AND NOT EXISTS (SELECT FROM idempotence.session s WHERE s.id OPERATOR(pg_catalog.=) t.session OFFSET 0)"
+        }
+        Table::Checkpoint => {
+            "$2 IS NOT NULL AND t.written_at OPERATOR(pg_catalog.>) $3
+            AND NOT EXISTS (SELECT FROM idempotence.session s WHERE s.id OPERATOR(pg_catalog.=) t.session OFFSET 0)"
+        }
+        _ => {
+            "t.expires_at OPERATOR(pg_catalog.>) $2 AND $3 IS NOT NULL
+            AND NOT EXISTS (SELECT FROM idempotence.session s WHERE s.id OPERATOR(pg_catalog.=) t.session OFFSET 0)"
+        }
+    }
+}
+
+fn moments() -> [Option<TimestampWithTimeZone>; 2] {
+    let now_us = pg::now_us();
+    let abandoned_us = now_us.saturating_sub(guc::retention_us()).saturating_add(KEEP_SLACK_US);
+    [sql::moment(now_us), sql::moment(abandoned_us)]
+}
+
+/// Notes that somebody fills one of these tables, or `session`, by SQL. The sweep rests until the end of that
+/// transaction. A row that nobody has looked at yet says it already.
+pub fn note() -> Result<(), Error> {
+    Tag::sweep().share(None);
+    let statement = "INSERT INTO idempotence.restore (noted_at) SELECT pg_catalog.clock_timestamp()
+        WHERE NOT EXISTS (SELECT FROM idempotence.restore r WHERE r.looked_at IS NULL)";
+    sql::execute(statement, &[]).map(drop)
+}
+
+/// Whether something was restored of which it is not known that its sessions are there. Where nothing ever
+/// was this costs a look at the table's size.
+pub fn is_in_question() -> Result<bool, Error> {
+    if Rel::open(Table::Restore, Access::Read).is_empty() {
+        return Ok(false);
+    }
+    Ok(sql::first::<bool>("SELECT true FROM idempotence.restore LIMIT 1")?.is_some())
+}
+
+/// Refuses a session that would be new while there are rows that may be of its former self.
+pub fn check(session: &str) -> Result<(), Error> {
+    // A restore that is at work shares this lock, and what it has brought cannot be seen yet.
+    let sweep = Tag::sweep();
+    if !sweep.acquire(guc::wait_us()) {
+        let what = "a restore by another transaction, or a step of the sweep,".into();
+        return Err(Error::WaitRanOut { what, hint: WAIT_BY_SETTING });
+    }
+    sweep.release();
+    if !is_in_question()? {
+        return Ok(());
+    }
+    let [now, abandoned] = moments();
+    for table in TABLES {
+        let query = format!("SELECT t.session FROM idempotence.{} t WHERE {} LIMIT $1", table.name(), condition(table));
+        let found = sql::column::<Uuid>(&query, &[1i64.into(), now.into(), abandoned.into()])?.pop();
+        if let Some(id) = found {
+            let (session, table) = (session.into(), table.name());
+            let of = uuid::Uuid::from_bytes(*id.as_bytes()).to_string();
+            return Err(Error::SessionsNotRestored { session, table, of });
+        }
+    }
+    Ok(())
+}
+
+/// What one part of the look came to.
+pub struct Looked {
+    /// The table.
+    pub table: &'static str,
+    /// So many rows without a session were found there.
+    pub found: usize,
+    /// There is more to look through.
+    pub more: bool,
+}
+
+/// Looks through a part of what was restored, from where the last look stopped; `None` when there is nothing
+/// to look for. It ends with the first part that has what is looked for. The caller holds the sweep's lock.
+pub fn look(limit: usize) -> Result<Option<Looked>, Error> {
+    if !is_in_question()? {
+        return Ok(None);
+    }
+    // What was noted since has the look begin anew.
+    let begin = format!(
+        "UPDATE idempotence.restore SET looked_at = pg_catalog.clock_timestamp(), place = 0
+         WHERE EXISTS (SELECT FROM idempotence.restore r WHERE r.looked_at IS NULL)
+            OR (place OPERATOR(pg_catalog.=) 0 AND (looked_at OPERATOR(pg_catalog.+) '{AGAIN}'::pg_catalog.interval) OPERATOR(pg_catalog.<) pg_catalog.clock_timestamp())"
+    );
+    let begins = sql::execute(&begin, &[])? > 0;
+    let place = sql::first::<i64>("SELECT pg_catalog.max(place) FROM idempotence.restore")?.unwrap_or(0);
+    if place == 0 && !begins {
+        return Ok(None);
+    }
+    let (number, from) = ((place >> TABLE_SHIFT) as usize, Place::of_number(place));
+    let Some(table) = TABLES.get(number).copied() else { return Err(lost()) };
+    let [now, abandoned] = moments();
+    let arguments = vec![now.into(), abandoned.into()];
+    let part = part::find(table, "session", from, limit, condition(table), arguments)?;
+    let found = part.ids.len();
+    let next = match part.next {
+        _ if found > 0 => None,
+        Some(next) => Some((number, next)),
+        None => (number + 1 < TABLES.len()).then_some((number + 1, Place::START)),
+    };
+    match next {
+        Some((number, next)) => {
+            let place = (number as i64) << TABLE_SHIFT | next.number();
+            sql::execute("UPDATE idempotence.restore SET place = $1", &[place.into()])?;
+        }
+        None if found > 0 => {
+            sql::execute("UPDATE idempotence.restore SET place = 0, orphans = $1", &[(found as i64).into()])?;
+        }
+        None => _ = accept()?,
+    }
+    Ok(Some(Looked { table: table.name(), found, more: next.is_some() }))
+}
+
+/// In the column `place` the table's number is above the place in it, which has 48 bits.
+const TABLE_SHIFT: u32 = 52;
+
+fn lost() -> Error {
+    Error::Corrupted { message: "table \"idempotence.restore\" names a place that is none".into() }
+}
+
+/// Puts an end to the question; whether there was one. The caller holds the sweep's lock.
+pub fn accept() -> Result<bool, Error> {
+    Ok(sql::execute("DELETE FROM idempotence.restore", &[])? > 0)
+}

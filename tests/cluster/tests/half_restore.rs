@@ -1,0 +1,208 @@
+//! A restore that failed half way: outcomes came, and their sessions did not.
+
+use anyhow::{Result, ensure};
+use idempotence_cluster_tests::{Cluster, Connection, Version, on_each_version, run};
+
+on_each_version!(
+    outcomes_without_their_session_are_not_executed_again,
+    an_admin_may_give_up_what_has_no_session,
+    a_whole_restore_is_cleared_by_itself,
+    replies_and_checkpoints_without_their_session_count_too,
+    a_session_is_not_made_beside_a_restore,
+);
+
+const HEALTH: &str = "SELECT status FROM idempotence.health WHERE name = 'restore'";
+const NOTES: &str = "SELECT count(*) FROM idempotence.restore";
+const PAYMENTS: &str = "SELECT idem_create_session('payments', ttl => '30 days', owner => 'app')";
+
+/// A dump with 500 outcomes in a session of role `app`, recorded by role `clerk`, from a cluster of its own.
+async fn dumped(version: Version) -> Result<(Cluster, String)> {
+    let source = Cluster::start(version)?;
+    source.psql("postgres", "CREATE ROLE app; CREATE ROLE clerk LOGIN IN ROLE app")?;
+    source.create_database("old")?;
+    source.psql(
+        "old",
+        "SELECT idem_grant('clerk'); SELECT idem_create_session('payments', ttl => '30 days', owner => 'app')",
+    )?;
+    let app = source.connect_as("old", "clerk").await?;
+    app.text(
+        "SELECT count(r.status) FROM generate_series(1, 500) n, idem_begin('payments', n::text) b,
+                LATERAL (SELECT b.status, idem_record('payments', n::text, to_jsonb(n))) r WHERE b.status = 'started'",
+    )
+    .await?;
+    let client = app.register("timeout => '1 day'").await?;
+    app.execute(&client, "1", "1").await?;
+    app.text("BEGIN; SELECT FROM idem_begin('payments', 'steps'); SELECT idem_checkpoint('payments', 'steps', 'half'); COMMIT")
+        .await?;
+    ensure!(source.psql("old", "SELECT count(*) FROM idempotence.outcomes")?.trim_end() == "501");
+    let file = source.home().join("dump").display().to_string();
+    run(
+        source.program("pg_dump").args(["-Fc", "-f", &file, "-d"]).arg(source.connect_string("old", "postgres")),
+        None,
+    )?;
+    Ok((source, file))
+}
+
+/// `pg_restore` with these options; whether it came through without an error.
+fn restore(target: &Cluster, file: &str, options: &[&str]) -> Result<bool> {
+    let mut command = target.program("pg_restore");
+    command.args(options).arg("-d").arg(target.connect_string("new", "postgres")).arg(file);
+    Ok(command.output()?.status.success())
+}
+
+/// A cluster in which the session's owner is missing, so that the COPY of `session` fails. The role is made
+/// when it is too late.
+async fn half_restored(version: Version, file: &str) -> Result<(Cluster, Connection)> {
+    let target = Cluster::start(version)?;
+    target.psql("postgres", "CREATE ROLE clerk LOGIN")?;
+    target.psql("postgres", "CREATE DATABASE new TEMPLATE template0")?;
+    ensure!(!restore(&target, file, &[])?, "pg_restore has not complained");
+    ensure!(target.psql("new", "SELECT count(*) FROM idempotence.session")?.trim_end() == "0");
+    ensure!(target.psql("new", "SELECT count(*) FROM idempotence.outcome_0")?.trim_end() == "500");
+    target.psql("new", "CREATE ROLE app; GRANT app TO clerk")?;
+    let app = target.connect_as("new", "clerk").await?;
+    Ok((target, app))
+}
+
+/// Its message and what it says to do.
+async fn refused(app: &Connection) -> Result<()> {
+    let error = app.error(PAYMENTS).await?;
+    ensure!(error.code().code() == "XX001", "{error:?}");
+    ensure!(error.message() == "session \"payments\" cannot be new: a restore has left out sessions", "{error:?}");
+    ensure!(error.detail().is_some_and(|detail| detail.contains("has rows of session")), "{error:?}");
+    ensure!(error.hint().is_some_and(|hint| hint.contains("idem_accept_restore()")), "{error:?}");
+    Ok(())
+}
+
+// Goal: a deployment script that makes its sessions after half a restore does not start a new series.
+// Method: refused before the sweep has looked and after it; told by health; then the sessions are restored, and
+// what was done replays.
+async fn outcomes_without_their_session_are_not_executed_again(version: Version) -> Result<()> {
+    let (_source, file) = dumped(version).await?;
+    let (target, app) = half_restored(version, &file).await?;
+    let dba = target.connect("new").await?;
+    ensure!(dba.text(HEALTH).await? == "warning");
+    refused(&app).await?;
+    for _ in 0..2 {
+        dba.text("CALL idem_sweep()").await?;
+        ensure!(dba.text(HEALTH).await? == "critical");
+        refused(&app).await?;
+    }
+    // Neither made, nor remembered by the backend.
+    ensure!(app.sqlstate("SELECT idem_begin('payments', '17')").await? == "42704");
+
+    ensure!(restore(&target, &file, &["--data-only", "-n", "idempotence", "-t", "session"])?);
+    app.text(PAYMENTS).await?;
+    ensure!(app.replay("payments", "17").await? == "succeeded|17");
+    app.text("SELECT idem_create_session('more')").await?;
+    dba.text("CALL idem_sweep()").await?;
+    ensure!(dba.text(HEALTH).await? == "ok");
+    ensure!(dba.text(NOTES).await? == "0");
+    Ok(())
+}
+
+// Goal: an admin may decide otherwise, and says why.
+// Method: as above, then the decision, by one who may and by one who may not.
+async fn an_admin_may_give_up_what_has_no_session(version: Version) -> Result<()> {
+    let (_source, file) = dumped(version).await?;
+    let (target, app) = half_restored(version, &file).await?;
+    let dba = target.connect("new").await?;
+    dba.text("CALL idem_sweep()").await?;
+    refused(&app).await?;
+    ensure!(app.sqlstate("SELECT idem_accept_restore('please')").await? == "42501");
+    ensure!(dba.sqlstate("SELECT idem_accept_restore(' ')").await? == "22023");
+    dba.text("BEGIN; SELECT idem_accept_restore('a try'); ROLLBACK").await?;
+    refused(&app).await?;
+    ensure!(dba.text("SELECT idem_accept_restore('ticket 4711: a test system')").await? == "t");
+    ensure!(dba.text("SELECT idem_accept_restore('again')").await? == "f");
+    ensure!(
+        dba.text("SELECT action, reason FROM idempotence.audit").await? == "accept_restore|ticket 4711: a test system"
+    );
+    ensure!(dba.text(HEALTH).await? == "ok");
+    app.text(PAYMENTS).await?;
+    app.execute("payments", "17", "18").await?;
+    dba.text("CALL idem_sweep()").await?;
+    ensure!(dba.text(HEALTH).await? == "ok");
+    Ok(())
+}
+
+// Goal: a restore that was whole, however it was done, asks nobody for a decision.
+// Method: side by side, in one transaction, and with the outcomes a transaction before their sessions.
+async fn a_whole_restore_is_cleared_by_itself(version: Version) -> Result<()> {
+    let (_source, file) = dumped(version).await?;
+    let target = Cluster::start(version)?;
+    target.psql("postgres", "CREATE ROLE app; CREATE ROLE clerk LOGIN IN ROLE app")?;
+    let dba = target.connect("postgres").await?;
+    let ways: [&[&[&str]]; 4] = [
+        &[&["-j", "2"]],
+        &[&["--single-transaction"]],
+        &[&["--schema-only"], &["--data-only", "-t", "outcome_0"], &["--data-only", "-t", "session", "-t", "secret"]],
+        &[&["--schema-only"], &["--data-only", "-t", "session", "-t", "secret"], &["--data-only", "-t", "outcome_0"]],
+    ];
+    for (number, way) in ways.into_iter().enumerate() {
+        dba.text("DROP DATABASE IF EXISTS new").await?;
+        dba.text("CREATE DATABASE new TEMPLATE template0").await?;
+        for (part, options) in way.iter().enumerate() {
+            ensure!(restore(&target, &file, options)?, "{options:?}");
+            if number == 2 && part == 1 {
+                target.psql("new", "CALL idem_sweep()")?;
+                ensure!(target.psql("new", HEALTH)?.trim_end() == "critical");
+            }
+        }
+        // Seen to be whole also where nobody has swept.
+        target.psql("new", "SELECT idem_create_session('more')")?;
+        ensure!(target.psql("new", HEALTH)?.trim_end() != "ok");
+        target.psql("new", "CALL idem_sweep()")?;
+        ensure!(target.psql("new", HEALTH)?.trim_end() == "ok", "{way:?}");
+        ensure!(target.psql("new", NOTES)?.trim_end() == "0");
+        let replay = "SELECT status || (response #>> '{}') FROM idem_begin('payments', '17')";
+        ensure!(target.psql("new", replay)?.trim_end() == "succeeded17");
+    }
+    Ok(())
+}
+
+// Goal: what client sessions and unfinished requests have left counts like outcomes.
+// Method: only these tables restored, one after the other.
+async fn replies_and_checkpoints_without_their_session_count_too(version: Version) -> Result<()> {
+    let (_source, file) = dumped(version).await?;
+    let target = Cluster::start(version)?;
+    target.psql("postgres", "CREATE ROLE app; CREATE ROLE clerk LOGIN IN ROLE app")?;
+    let dba = target.connect("postgres").await?;
+    for table in ["reply", "checkpoint"] {
+        dba.text("DROP DATABASE IF EXISTS new").await?;
+        dba.text("CREATE DATABASE new TEMPLATE template0").await?;
+        for options in [&["--schema-only"] as &[&str], &["--data-only", "-t", table]] {
+            ensure!(restore(&target, &file, options)?, "{options:?}");
+        }
+        let new = target.connect("new").await?;
+        refused(&new).await?;
+        new.text("CALL idem_sweep()").await?;
+        ensure!(new.text(HEALTH).await? == "critical", "{table}");
+        // What is gone asks for nothing; an hour later it is looked for again.
+        new.text(&format!("DELETE FROM idempotence.{table}")).await?;
+        new.text(PAYMENTS).await?;
+        new.text("CALL idem_sweep()").await?;
+        ensure!(new.text(HEALTH).await? == "critical", "{table}");
+        new.text("UPDATE idempotence.restore SET looked_at = looked_at - interval '61 minutes'").await?;
+        new.text("CALL idem_sweep()").await?;
+        ensure!(new.text(HEALTH).await? == "ok", "{table}");
+    }
+    Ok(())
+}
+
+// Goal: whether a session is new cannot be told while a restore is at work.
+// Method: a restoring transaction left open; others make sessions that are new, and ones that are not.
+async fn a_session_is_not_made_beside_a_restore(version: Version) -> Result<()> {
+    const MAKE: &str = "SELECT idem_create_session('new')";
+    let server = Cluster::start(version)?;
+    server.create_database("new")?;
+    let (restorer, app) = (server.connect("new").await?, server.connect("new").await?);
+    app.text("SELECT idem_create_session('there'); SET idempotence.wait = '50ms'").await?;
+    restorer.text("BEGIN; INSERT INTO idempotence.outcome_0 SELECT * FROM idempotence.outcome_0").await?;
+    ensure!(app.sqlstate(MAKE).await? == "55P03");
+    app.text("SELECT idem_create_session('there')").await?;
+    // Its own restore is nobody's secret to itself.
+    restorer.text("SELECT idem_create_session('mine'); COMMIT").await?;
+    app.text(MAKE).await?;
+    Ok(())
+}
