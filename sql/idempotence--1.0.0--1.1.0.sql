@@ -276,6 +276,75 @@ COMMENT ON FUNCTION idem_forget(text, uuid, text) IS
 
 COMMENT ON COLUMN idempotence.checkpoint.written_at IS 'when it was written; in a standing session it counts for the session''s ttl from then on';
 
+-- What idem_run records -------------------------------------------------------------------------------
+
+CREATE OR REPLACE FUNCTION idem_run(session text, request text, command text, args jsonb DEFAULT NULL, on_error text DEFAULT 'raise',
+                         wait interval DEFAULT NULL, ttl interval DEFAULT NULL)
+RETURNS idem_ticket
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+AS $run$
+#variable_conflict use_variable
+DECLARE
+  ticket    @extschema@.idem_ticket;
+  response  pg_catalog.jsonb;
+  failed    pg_catalog.bool := false;
+  state_    pg_catalog.text;
+  message_  pg_catalog.text;
+  detail_   pg_catalog.text;
+  hint_     pg_catalog.text;
+BEGIN
+  IF command IS NULL OR on_error IS NULL THEN
+    RAISE EXCEPTION 'argument "%" must not be null', CASE WHEN command IS NULL THEN 'command' ELSE 'on_error' END
+      USING ERRCODE = 'null_value_not_allowed', DETAIL = 'The function cannot do without it.',
+            HINT = 'A NULL is most often a parameter that the client did not set.';
+  ELSIF on_error OPERATOR(pg_catalog.<>) 'raise' AND on_error OPERATOR(pg_catalog.<>) 'record' THEN
+    RAISE EXCEPTION 'on_error must be "raise" or "record"'
+      USING ERRCODE = 'invalid_parameter_value', DETAIL = pg_catalog.format('Found "%s".', on_error),
+            HINT = 'raise: the error aborts as ever and nothing is recorded; record: it is recorded as a final failure and returned.';
+  END IF;
+
+  -- All arguments, with their types: no overload that somebody adds can come closer.
+  ticket := @extschema@.idem_begin(session, request, args, wait, NULL::pg_catalog.text, NULL::pg_catalog.int8, NULL::pg_catalog.int8);
+  IF ticket.replayed THEN
+    RETURN ticket;
+  ELSIF ticket.status OPERATOR(pg_catalog.=) 'in_progress' THEN
+    RAISE EXCEPTION 'request "%" of session "%" is still in progress', request, session
+      USING ERRCODE = 'lock_not_available', DETAIL = 'Another transaction holds it, and the wait ran out.',
+            HINT = 'Try again as it is, or wait longer (argument "wait" or setting idempotence.wait).';
+  ELSIF ticket.point IS NOT NULL THEN
+    RAISE EXCEPTION 'request "%" of session "%" has a checkpoint', request, session
+      USING ERRCODE = 'object_not_in_prerequisite_state',
+            DETAIL = pg_catalog.format('It got as far as "%s"; the command would do from the start what is done.', ticket.point),
+            HINT = 'Continue it with idem_begin(), from the point that it gives.';
+  END IF;
+
+  IF on_error OPERATOR(pg_catalog.=) 'raise' THEN
+    response := idempotence.execute(command, args);
+  ELSE
+    BEGIN
+      response := idempotence.execute(command, args);
+    EXCEPTION WHEN OTHERS THEN
+      GET STACKED DIAGNOSTICS state_ = RETURNED_SQLSTATE, message_ = MESSAGE_TEXT,
+                              detail_ = PG_EXCEPTION_DETAIL, hint_ = PG_EXCEPTION_HINT;
+      -- What the request's data, a constraint or the application itself says is final. These classes tell of
+      -- the surroundings: the statement and the objects it names, rights, connection and transaction,
+      -- resources, other servers. There a retry may fare better, and in doubt it is let try.
+      IF pg_catalog.left(state_, 2) OPERATOR(pg_catalog.=) ANY
+           ('{03,08,09,0A,0B,0F,0L,0P,0Z,10,24,25,26,27,28,2B,2D,2F,34,38,39,3B,3D,3F,40,42,53,54,55,57,58,72,F0,HV,ID,XX}'::pg_catalog.text[]) THEN
+        RAISE;
+      END IF;
+      failed := true;
+      response := pg_catalog.jsonb_build_object(
+        'sqlstate', state_,
+        'message', message_,
+        'detail', CASE WHEN detail_ OPERATOR(pg_catalog.<>) '' THEN detail_ END,
+        'hint', CASE WHEN hint_ OPERATOR(pg_catalog.<>) '' THEN hint_ END);
+    END;
+  END IF;
+
+  RETURN idempotence.recorded(session, request, response, failed, ttl);
+END
+$run$;
 
 -- What a restore has left out --------------------------------------------------------------------
 

@@ -73,11 +73,14 @@ BEGIN
   ELSE
     BEGIN
       response := idempotence.execute(command, args);
-    EXCEPTION WHEN OTHERS OR assert_failure THEN
+    EXCEPTION WHEN OTHERS THEN
       GET STACKED DIAGNOSTICS state_ = RETURNED_SQLSTATE, message_ = MESSAGE_TEXT,
                               detail_ = PG_EXCEPTION_DETAIL, hint_ = PG_EXCEPTION_HINT;
-      -- Not the request's fault, or not for good: a retry may fare better.
-      IF pg_catalog.left(state_, 2) OPERATOR(pg_catalog.=) ANY ('{08,25,40,53,55,57,58,ID,XX}'::pg_catalog.text[]) THEN
+      -- What the request's data, a constraint or the application itself says is final. These classes tell of
+      -- the surroundings: the statement and the objects it names, rights, connection and transaction,
+      -- resources, other servers. There a retry may fare better, and in doubt it is let try.
+      IF pg_catalog.left(state_, 2) OPERATOR(pg_catalog.=) ANY
+           ('{03,08,09,0A,0B,0F,0L,0P,0Z,10,24,25,26,27,28,2B,2D,2F,34,38,39,3B,3D,3F,40,42,53,54,55,57,58,72,F0,HV,ID,XX}'::pg_catalog.text[]) THEN
         RAISE;
       END IF;
       failed := true;

@@ -21,8 +21,18 @@ fn idem_generate_ids(n: Option<i32>) -> Vec<datum::Uuid> {
 
 #[pg_extern(immutable, parallel_safe)]
 fn idem_key(payload: Option<Jsonb>) -> String {
+    let payload = or_raise(required("payload", payload));
+    if !payload.tells_something() {
+        Error::Invalid {
+            message: "a key cannot be derived from content that says nothing".into(),
+            detail: "The payload has no string, number or boolean in it, so that all requests like it would be one."
+                .into(),
+            hint: "Give what tells this request from others. A null is most often a field that the client did not set.",
+        }
+        .raise();
+    }
     // The same digest as the fingerprint, in a form that is a key and no UUID.
-    let digest = or_raise(required("payload", payload)).fingerprint();
+    let digest = payload.fingerprint();
     format!("{:032x}", u128::from_be_bytes(digest))
 }
 

@@ -47,6 +47,25 @@ impl Jsonb {
         unsafe { pg_sys::toast_raw_datum_size(self.0) as usize }.saturating_sub(pg_sys::VARHDRSZ)
     }
 
+    /// Whether there is a string, number or boolean in it, at any depth. Names of members are none.
+    pub fn tells_something(self) -> bool {
+        use pg_sys::JsonbIteratorToken as Step;
+
+        // SAFETY: as in fingerprint(); of a scalar JsonbIteratorNext() fills in the type.
+        unsafe {
+            let jsonb: *mut pg_sys::Jsonb = pg_sys::pg_detoast_datum(self.0.cast_mut_ptr()).cast();
+            let mut iterator = pg_sys::JsonbIteratorInit(&raw mut (*jsonb).root);
+            let mut value = std::mem::zeroed::<pg_sys::JsonbValue>();
+            loop {
+                match pg_sys::JsonbIteratorNext(&mut iterator, &mut value, false) {
+                    Step::WJB_DONE => return false,
+                    Step::WJB_VALUE | Step::WJB_ELEM if value.type_ != pg_sys::jbvType::jbvNull => return true,
+                    _ => {}
+                }
+            }
+        }
+    }
+
     /// Walks it in jsonb's own order and digests what it meets.
     pub fn fingerprint(self) -> [u8; 16] {
         use pg_sys::JsonbIteratorToken as Step;

@@ -52,3 +52,14 @@ SELECT regress_show(idem_run('ids time', id::text, 'SELECT 1')) FROM unnest(idem
 SELECT regress_show(idem_run('ids', 1541815603606036480::text, 'SELECT 1'));
 SELECT regress_show(idem_begin('ids', 1541815603606036480));
 SELECT idem_drop_session('ids'), idem_drop_session('ids time');
+
+-- derived from content: what says nothing would make one request of all, however deep it is
+SELECT payload, regress_message(format('SELECT idem_key(%L)', payload))
+FROM unnest('{"null","{}",[],[null],[[]],"[{}, [null, {\"id\": null}]]","{\"id\": null, \"of\": {\"customer\": null, \"items\": []}}"}'::jsonb[]) payload;
+SELECT regress_error($$SELECT idem_key('null')$$);
+SELECT regress_message($$SELECT idem_key(NULL)$$);
+SELECT regress_message(format('SELECT idem_key(%L)', repeat('[', 1000) || repeat(']', 1000)));
+-- anything else says something
+SELECT count(*), count(DISTINCT idem_key(payload)) FROM unnest('{0,"\"\"",false,true,[0],"[null, 0]","[[0]]","{\"id\": \"\"}","{\"id\": {\"id\": 0}}","{\"a\": null, \"b\": false}","[[[[[[1]]]]]]"}'::jsonb[]) payload;
+-- a fingerprint is compared, and stands for nothing: any payload has one
+SELECT count(DISTINCT idem_fingerprint(payload)) FROM unnest('{"null","{}",[],[null]}'::jsonb[]) payload;
