@@ -27,6 +27,7 @@ static MAX_BATCH: GucSetting<i32> = GucSetting::<i32>::new(10_000);
 static SESSION_TIMEOUT_S: GucSetting<i32> = GucSetting::<i32>::new(300);
 static WINDOW_SIZE: GucSetting<i32> = GucSetting::<i32>::new(5);
 static MAX_SESSIONS_PER_ROLE: GucSetting<i32> = GucSetting::<i32>::new(100_000);
+static MAX_STANDING_SESSIONS_PER_ROLE: GucSetting<i32> = GucSetting::<i32>::new(100_000);
 static NAPTIME_S: GucSetting<i32> = GucSetting::<i32>::new(10);
 static SWEEP_BATCH: GucSetting<i32> = GucSetting::<i32>::new(1_000);
 static DATABASES: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(Some(c"*"));
@@ -70,6 +71,11 @@ pub fn window_size() -> i32 {
 /// The most client sessions that a role may have at work.
 pub fn max_sessions_per_role() -> i64 {
     i64::from(MAX_SESSIONS_PER_ROLE.get())
+}
+
+/// The most standing sessions that a role may have, dropped ones included.
+pub fn max_standing_sessions_per_role() -> i64 {
+    i64::from(MAX_STANDING_SESSIONS_PER_ROLE.get())
 }
 
 /// The pause between two visits of a database by the background worker.
@@ -169,6 +175,16 @@ pub fn init() {
         c"The most client sessions that a role may have at work.",
         c"Registering one more is refused (ID009); none is ended for it. Registrations at the same moment may pass it by their number.",
         &MAX_SESSIONS_PER_ROLE,
+        1,
+        i32::MAX,
+        GucContext::Suset,
+        GucFlags::default(),
+    );
+    GucRegistry::define_int_guc(
+        c"idempotence.max_standing_sessions_per_role",
+        c"The most standing sessions that a role may have, dropped ones included.",
+        c"Making one more, or taking one over, is refused (ID009). Calls at the same moment may pass it by their number.",
+        &MAX_STANDING_SESSIONS_PER_ROLE,
         1,
         i32::MAX,
         GucContext::Suset,

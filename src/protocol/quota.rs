@@ -1,16 +1,24 @@
-//! How many client sessions a role may have at work.
+//! How many client sessions a role may have at work, and how many standing sessions it may have.
 //!
 //! Counting takes as long as there are sessions, so a backend counts rarely: what is left to the limit,
-//! divided by the backends that may be registering as well, can be given without counting again.
+//! divided by the backends that may be making sessions as well, can be given without counting again.
 
 use crate::error::Error;
 use crate::guc;
 use crate::pg;
-use crate::store::cache;
-use crate::store::live;
+use crate::store::{cache, live, session};
 use pgrx::pg_sys;
 
-/// How many more sessions a backend may register before it counts.
+/// What is counted.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Sort {
+    /// Client sessions at work.
+    Client,
+    /// Standing sessions, dropped ones too: their rows stay.
+    Standing,
+}
+
+/// How many more sessions a backend may make before it counts.
 #[derive(Clone, Copy)]
 pub struct Share {
     /// What the limit was.
@@ -24,32 +32,51 @@ pub struct Share {
 const HOLDS_US: i64 = 1_000_000;
 
 /// Takes a place for one more session of the owner.
-pub fn take(owner: pg_sys::Oid) -> Result<(), Error> {
-    let limit = guc::max_sessions_per_role();
+pub fn take(owner: pg_sys::Oid, sort: Sort) -> Result<(), Error> {
+    let limit = match sort {
+        Sort::Client => guc::max_sessions_per_role(),
+        Sort::Standing => guc::max_standing_sessions_per_role(),
+    };
     let now_us = pg::now_us();
-    if take_from_share(owner, limit, now_us) {
+    if take_from_share(owner, sort, limit, now_us) {
         return Ok(());
     }
-    let count = live::count(owner);
+    let count = match sort {
+        Sort::Client => live::count(owner),
+        Sort::Standing => session::count(owner, limit),
+    };
     if count >= limit {
-        return Err(Error::LimitExceeded {
-            what: format!("the number of client sessions of role \"{}\"", pg::role_name(owner).unwrap_or_default()),
-            found: format!("{count} at work"),
-            limit: limit.to_string(),
-            hint: "Close sessions that are done with (idem_close), register with a shorter timeout, or raise idempotence.max_sessions_per_role.",
-        });
+        return Err(exceeded(owner, sort, count, limit));
     }
     let share = Share { limit, left: (limit - count) / pg::max_backends(), at: now_us };
-    cache::with(|cache| cache.quota.put(owner, share));
+    cache::with(|cache| cache.quota.put((owner, sort), share));
     Ok(())
 }
 
-fn take_from_share(owner: pg_sys::Oid, limit: i64, now_us: i64) -> bool {
-    cache::with(|cache| match cache.quota.get_mut(&owner) {
+fn take_from_share(owner: pg_sys::Oid, sort: Sort, limit: i64, now_us: i64) -> bool {
+    cache::with(|cache| match cache.quota.get_mut(&(owner, sort)) {
         Some(share) if share.limit == limit && share.left > 1 && now_us - share.at < HOLDS_US => {
             share.left -= 1;
             true
         }
         _ => false,
     })
+}
+
+fn exceeded(owner: pg_sys::Oid, sort: Sort, count: i64, limit: i64) -> Error {
+    let role = pg::role_name(owner).unwrap_or_default();
+    let (sessions, found, hint) = match sort {
+        Sort::Client => (
+            "client",
+            format!("{count} at work"),
+            "Close sessions that are done with (idem_close), register with a shorter timeout, or raise idempotence.max_sessions_per_role.",
+        ),
+        Sort::Standing => (
+            "standing",
+            format!("{count}, dropped ones included"),
+            "A session is a series of requests, not one of them: use few, with many keys. Or raise idempotence.max_standing_sessions_per_role.",
+        ),
+    };
+    let what = format!("the number of {sessions} sessions of role \"{role}\"");
+    Error::LimitExceeded { what, found, limit: limit.to_string(), hint }
 }

@@ -12,7 +12,7 @@ use crate::open;
 use crate::pg::{self, Deadline};
 use crate::protocol::liveness;
 use crate::protocol::position;
-use crate::protocol::quota;
+use crate::protocol::quota::{self, Sort};
 use crate::protocol::request;
 use crate::store::client::{self, Client};
 use crate::store::live;
@@ -73,7 +73,7 @@ pub fn register(asked: &Registration<'_>) -> Result<Registered, Error> {
     {
         return Ok(resumed);
     }
-    quota::take(session.owner)?;
+    quota::take(session.owner, Sort::Client)?;
     // Its time begins now, not before the waits.
     let now_us = pg::now_us();
     live::save(&session, now_us);

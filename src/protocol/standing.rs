@@ -6,6 +6,7 @@ use crate::error::{Error, WAIT_BY_SETTING};
 use crate::guc;
 use crate::lock::Tag;
 use crate::pg;
+use crate::protocol::quota::{self, Sort};
 use crate::protocol::request;
 use crate::store::orphans;
 use crate::store::secret;
@@ -75,6 +76,7 @@ pub fn create(name: &str, options: &Options) -> Result<Created, Error> {
             orphans::check(name)?;
             secret::put_in_use()?;
             let owner = options.owner.unwrap_or_else(pg::current_role);
+            quota::take(owner, Sort::Standing)?;
             session::save(&wanted(Uuid::now_v7().into_bytes(), now_us, owner, None));
         }
         Some((there, _)) if there.dropped_at.is_none() => {
@@ -102,6 +104,9 @@ pub fn create(name: &str, options: &Options) -> Result<Created, Error> {
                     ..tombstone
                 };
                 return Err(other_options(&same_but_rules, &again));
+            }
+            if again.owner != tombstone.owner {
+                quota::take(again.owner, Sort::Standing)?;
             }
             session::save(&again);
         }
@@ -132,6 +137,7 @@ pub fn alter(
             hint: "Make another session with the ttl wanted.",
         });
     }
+    let former_owner = there.owner;
     let changed = Standing {
         ttl_us: ttl_us.or(there.ttl_us),
         require_payload: require_payload.unwrap_or(there.require_payload),
@@ -139,6 +145,9 @@ pub fn alter(
         usable_by: lent(usable_by, there.usable_by),
         ..there
     };
+    if changed.owner != former_owner {
+        quota::take(changed.owner, Sort::Standing)?;
+    }
     session::save(&changed);
     segment::keep_at_least(changed.ttl_us())
 }

@@ -12,7 +12,7 @@ use crate::domain::identity::{Secret, SessionId};
 use crate::domain::version;
 use crate::error::Error;
 use crate::pg;
-use crate::protocol::quota::Share;
+use crate::protocol::quota::{Share, Sort};
 use crate::store::client::Client;
 use crate::store::message::{self, Changes};
 use crate::store::session::Standing;
@@ -164,8 +164,8 @@ pub struct Cache {
     pub clients: Few<SessionId, Rc<Client>>,
     /// Client sessions that are saved in `session`; they stay so until they have ended.
     pub saved: Few<SessionId, ()>,
-    /// How many more client sessions each owner may surely have.
-    pub quota: Few<pg_sys::Oid, Share>,
+    /// How many more sessions of a sort each owner may surely have.
+    pub quota: Few<(pg_sys::Oid, Sort), Share>,
 }
 
 impl Cache {

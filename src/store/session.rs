@@ -10,7 +10,7 @@ use crate::store::cache::{self, Index, Table};
 use crate::store::client::Client;
 use crate::store::message;
 use crate::store::rel::{Access, Rel, Snapshot};
-use crate::store::tuple::{Tid, Tuple, text_equals};
+use crate::store::tuple::{Tid, Tuple, is_null, oid_equals, text_equals};
 use pgrx::datum::IntoDatum;
 use pgrx::pg_sys;
 use std::rc::Rc;
@@ -174,6 +174,19 @@ pub fn check_owner(owner: pg_sys::Oid, session: &str, action: &'static str) -> R
 pub fn any() -> bool {
     let table = Rel::open(Table::Session, Access::Read);
     table.find(None, &mut [], Snapshot::LatestMvcc, |_: &Columns<'_>| Some(())).is_some()
+}
+
+/// How many standing sessions an owner has, with their tombstones; it need not be known beyond `enough`.
+pub fn count(owner: pg_sys::Oid, enough: i64) -> i64 {
+    let table = Rel::open(Table::Session, Access::Read);
+    let keys = &mut [oid_equals(OWNER as i16 + 1, owner), is_null(CLIENT as i16 + 1)];
+    let mut count = 0;
+    table.find(Some(Index::SessionClient), keys, Snapshot::LatestMvcc, |row: &Columns<'_>| {
+        // Client sessions without a client's name are there as well.
+        count += i64::from(row.datum(NAME).is_some());
+        (count >= enough).then_some(())
+    });
+    count
 }
 
 /// As [`unknown`], of a session that may be a client's.

@@ -104,6 +104,36 @@ SET ROLE regress_sessions_heir;
 SELECT regress_show(idem_lookup('sessions owned', 'k'));
 RESET ROLE;
 
+-- how many a role may have, dropped ones included
+CREATE ROLE regress_sessions_many;
+CREATE ROLE regress_sessions_more;
+SELECT idem_grant('regress_sessions_many'), idem_grant('regress_sessions_more');
+GRANT regress_sessions_more TO regress_sessions_many;
+SET idempotence.max_standing_sessions_per_role = 3;
+SET ROLE regress_sessions_many;
+SET idempotence.max_standing_sessions_per_role = 4;
+SELECT idem_create_session('sessions many 1'), idem_create_session('sessions many 2'), idem_create_session('sessions many 3');
+-- client sessions are none of them
+SELECT idem_close((idem_register()).session);
+SELECT regress_error($$SELECT idem_create_session('sessions many 4')$$);
+SELECT idem_drop_session('sessions many 1');
+SELECT regress_message($$SELECT idem_create_session('sessions many 4')$$);
+SELECT idem_create_session('sessions many 1'), idem_create_session('sessions many 2');
+SELECT idem_alter_session('sessions many 2', ttl => '1 hour', owner => 'regress_sessions_many');
+-- given away, it is the other's; and that one has its own limit
+SELECT idem_create_session('sessions more 1', owner => 'regress_sessions_more'), idem_create_session('sessions more 2', owner => 'regress_sessions_more');
+SELECT idem_alter_session('sessions many 3', owner => 'regress_sessions_more');
+SELECT regress_message($$SELECT idem_alter_session('sessions many 2', owner => 'regress_sessions_more')$$);
+SELECT idem_drop_session('sessions many 2');
+SELECT regress_message($$SELECT idem_create_session('sessions many 2', ttl => '1 hour', owner => 'regress_sessions_more')$$);
+SELECT idem_create_session('sessions many 4');
+SELECT regress_message($$SELECT idem_create_session('sessions many 5')$$);
+RESET ROLE;
+RESET idempotence.max_standing_sessions_per_role;
+DELETE FROM idempotence.session WHERE name LIKE 'sessions many%' OR name LIKE 'sessions more%';
+SELECT idem_revoke('regress_sessions_many'), idem_revoke('regress_sessions_more');
+DROP ROLE regress_sessions_many, regress_sessions_more;
+
 -- dropped: unknown to all; made again it is the same series with the same outcomes
 SELECT idem_drop_session('sessions');
 SELECT regress_error($$SELECT idem_begin('sessions', 'k')$$);
