@@ -2,10 +2,11 @@
 //! a private server, in interleaved rounds; the result is a page for people.
 //!
 //! To be read in this order: [`rows`], what is compared with what; [`lab`], how one run is measured;
-//! [`wal`] and [`life`], how the log is, [`slots`] what is left in the tables, and [`ring`] how they are emptied;
+//! [`wal`] and [`life`], how the log is, [`slots`] what is left in the tables, [`held`] what an old snapshot costs, and [`ring`] how they are emptied;
 //! [`page`], what is made of it.
 
 mod found;
+mod held;
 mod lab;
 mod life;
 mod machine;
@@ -82,6 +83,8 @@ pub struct Plan {
     pub wal_rounds: usize,
     /// Requests sent to see what they leave behind.
     pub slot_requests: u64,
+    /// Requests of one session under an old snapshot.
+    pub held_requests: u64,
     /// Outcomes in a segment that is emptied, and those kept where there are many.
     pub emptied: u64,
     pub many: u64,
@@ -99,6 +102,7 @@ fn main() -> Result<()> {
         wal_transactions,
         wal_rounds,
         slot_requests,
+        held_requests: if options.quick { 10_000 } else { 30_000 },
         emptied: options.emptied.unwrap_or(slot_requests),
         many: options.many.unwrap_or(2 * slot_requests),
     };
@@ -111,6 +115,7 @@ fn main() -> Result<()> {
         match row.id {
             rows::WAL => page.wal(row, &wal::measure(&lab, row, &plan)?),
             life::LIFE => page.found(row, &life::measure(&lab, &plan)?),
+            held::HELD => page.found(row, &held::measure(&lab, &plan)?),
             ring::RING => page.found(row, &ring::measure(&lab, &plan)?),
             sessions::SLOTS => page.slots(row, &slots::measure(&lab, &plan)?),
             _ => page.row(row, &lab.measure(row, &plan)?),

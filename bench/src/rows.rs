@@ -2,6 +2,7 @@
 
 use anyhow::{Result, bail};
 
+use crate::held::{self, HELD};
 use crate::life::{self, LIFE};
 use crate::ring::{self, RING};
 use crate::sessions::{self, SLOTS};
@@ -18,8 +19,21 @@ pub const CONSTANTS: [(&str, &str); 3] = [
 pub const WAL: &str = "wal";
 
 /// All rows, in the order of the page.
-pub const IDS: [&str; 12] =
-    ["request", WAL, LIFE, "replay", "run", "procedure", "once", "numbered", "heartbeat", "register", SLOTS, RING];
+pub const IDS: [&str; 13] = [
+    "request",
+    WAL,
+    LIFE,
+    "replay",
+    "run",
+    "procedure",
+    "once",
+    "numbered",
+    "heartbeat",
+    "register",
+    SLOTS,
+    HELD,
+    RING,
+];
 
 /// What one client does again and again.
 pub struct Variant {
@@ -159,7 +173,7 @@ pub fn chosen(ids: &[String]) -> Result<Vec<Row>> {
     Ok([request(), wal(), life::row(), replay(), run(), procedure(), once()]
         .into_iter()
         .chain(sessions::rows())
-        .chain([ring::row()])
+        .chain([held::row(), ring::row()])
         .filter(|row| ids.iter().any(|id| id == row.id))
         .collect())
 }
