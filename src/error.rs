@@ -238,7 +238,7 @@ pub enum Error {
     /// 53200, as PostgreSQL said it when the request's lock was to be taken.
     NoLock {
         /// Of the request.
-        name: Name,
+        name: Box<Name>,
         /// PostgreSQL's message.
         message: String,
         /// Its hint.

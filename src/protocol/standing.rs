@@ -28,7 +28,7 @@ pub struct Options {
     pub time_keys: bool,
     /// NULL: the current role, or, of a dropped one made again, its former owner.
     pub owner: Option<pg_sys::Oid>,
-    /// See [`lent`].
+    /// NULL: nobody, or as it is where there is one; the role `-` (0): nobody.
     pub usable_by: Option<pg_sys::Oid>,
 }
 

@@ -140,7 +140,7 @@ impl Rel {
         unsafe {
             let (rel, shape) = (self.rel, (*self.rel).rd_att);
             let direct = (*rel).rd_rules.is_null()
-                && triggers_of((*rel).trigdesc).iter().all(|trigger| is_our_trigger(trigger))
+                && triggers_of((*rel).trigdesc).iter().all(is_our_trigger)
                 && constraints_are_ours(self.table, shape)
                 && indexes_are_plain(rel);
             let not_null = |column: &usize| (*pg::tuple_attribute(shape, *column)).attnotnull;

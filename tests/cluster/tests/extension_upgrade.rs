@@ -9,6 +9,8 @@ on_each_version!(
     what_a_role_was_granted_goes_on,
     a_restart_before_the_update_is_told_and_does_no_harm,
     a_library_older_than_the_tables_is_told,
+    a_dump_of_a_released_version_restores_into_this_one,
+    what_depends_on_a_function_that_is_made_anew_is_named,
 );
 
 const RELEASED: &str = "1.0.0";
@@ -248,11 +250,10 @@ async fn a_restart_before_the_update_is_told_and_does_no_harm(version: Version) 
     ensure!(times == 1, "the worker says it {times} times");
 
     server.psql("old", "ALTER EXTENSION idempotence UPDATE")?;
-    for connection in [&app, &boss, &superuser] {
-        ensure!(
-            connection.lookup("theirs", "k").await.is_ok()
-                || connection.sqlstate("SELECT FROM idem_lookup('theirs', 'k')").await? == "42501"
-        );
+    // Every backend works on at once.
+    ensure!(superuser.lookup("theirs", "k").await? == "unknown");
+    for connection in [&app, &boss] {
+        ensure!(connection.sqlstate("SELECT FROM idem_lookup('theirs', 'k')").await? == "42501");
     }
     ensure!(app.replay("payments", "paid").await? == r#"succeeded|{"ok": true}"#);
     // Soon, for a backend has found it.
@@ -291,6 +292,56 @@ async fn a_library_older_than_the_tables_is_told(version: Version) -> Result<()>
     server.wait_for_log("extension \"idempotence\" is at version 999.0.0").await?;
     server.psql("shop", &set(&library))?;
     ensure!(app.replay("payments", "a").await? == "succeeded|1");
+    Ok(())
+}
+
+// Goal: a dump that a released version left restores where only the new version is.
+// Method: pg_dump of a database that is still at it, psql into another, then every request sent again.
+async fn a_dump_of_a_released_version_restores_into_this_one(version: Version) -> Result<()> {
+    let server = start(version)?;
+    create_released(&server, "old")?;
+    fixture::grant(&server.connect("old").await?).await?;
+    let kept = frozen::load(&server, "old", RELEASED)?;
+    for options in [&[][..], &["--inserts"]] {
+        let mut pg_dump = server.program("pg_dump");
+        pg_dump.args(options).arg("-d").arg(server.connect_string("old", "postgres"));
+        let dump = idempotence_cluster_tests::run(&mut pg_dump, None)?;
+        server.psql("postgres", "DROP DATABASE IF EXISTS new; CREATE DATABASE new TEMPLATE template0")?;
+        // It grants functions with the arguments that they had: those that have others now are granted anew.
+        let before = server.log().lines().count();
+        server.psql("new", &format!("\\set ON_ERROR_STOP off\n{dump}"))?;
+        for error in server.log().lines().skip(before).filter(|line| line.contains("ERROR:")) {
+            let is_grant = error.contains("function public.idem_") && error.ends_with("does not exist");
+            ensure!(is_grant, "the restore says: {error}");
+        }
+        ensure!(version_in(&server, "new")? != RELEASED);
+        fixture::grant(&server.connect("new").await?).await?;
+        kept.check_works(&server, "new").await?;
+    }
+    Ok(())
+}
+
+// Goal: an update that cannot be done changes nothing, names what is in its way, and is done without it.
+// Method: a view and an SQL function over functions whose arguments have changed.
+async fn what_depends_on_a_function_that_is_made_anew_is_named(version: Version) -> Result<()> {
+    let server = start(version)?;
+    create_released(&server, "shop")?;
+    server.psql(
+        "shop",
+        "CREATE VIEW fresh AS SELECT * FROM idem_once_many('mails', '{a}');
+         CREATE FUNCTION begun(key text) RETURNS text BEGIN ATOMIC SELECT status FROM idem_begin('payments', key); END;
+         CREATE FUNCTION by_text(key text) RETURNS idem_ticket LANGUAGE sql AS $$ SELECT idem_lookup('payments', key) $$",
+    )?;
+    let superuser = server.connect("shop").await?;
+    let error = superuser.error("ALTER EXTENSION idempotence UPDATE").await?;
+    ensure!(error.code().code() == "2BP01", "{}", error.message());
+    ensure!(error.detail().is_some_and(|detail| detail.contains("view fresh")), "{:?}", error.detail());
+    ensure!(version_in(&server, "shop")? == RELEASED);
+    superuser.text("DROP VIEW fresh").await?;
+    superuser.text("ALTER EXTENSION idempotence UPDATE").await?;
+    superuser.text("SELECT idem_create_session('payments')").await?;
+    ensure!(superuser.text("BEGIN; SELECT begun('k'); ROLLBACK").await? == "started");
+    ensure!(superuser.text("SELECT status FROM by_text('k')").await? == "unknown");
     Ok(())
 }
 

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
-use idempotence_cluster_tests::fixture;
 use idempotence_cluster_tests::{Cluster, Version, run};
+use idempotence_cluster_tests::{fixture, frozen};
 
 /// Makes `new`, which is empty, what `old` was. Both are stopped by it; `new` is started again.
 fn upgrade(old: &Cluster, new: &Cluster, mode: &str) -> Result<()> {
@@ -104,4 +104,25 @@ async fn an_upgrade_by_linking_keeps_everything() -> Result<()> {
 async fn an_upgrade_keeps_the_extension_in_its_own_schema() -> Result<()> {
     let create = "CREATE SCHEMA idempotence; CREATE EXTENSION idempotence SCHEMA idempotence";
     an_upgrade_keeps_everything("--copy", create, &[]).await
+}
+
+// Goal: the server may be upgraded before the extension: the new server's library has what the old version names.
+// Method: pg_upgrade of a cluster that is at a released version with all it kept; the update of the extension after it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_upgrade_may_come_before_that_of_the_extension() -> Result<()> {
+    frozen::install(Version::Pg15, "1.0.0")?;
+    let old = Cluster::start_with(Version::Pg15, &PRELOADED)?;
+    fixture::create_roles(&old)?;
+    old.psql("postgres", "CREATE DATABASE shop")?;
+    old.psql("shop", "CREATE EXTENSION idempotence VERSION '1.0.0'")?;
+    fixture::grant(&old.connect("shop").await?).await?;
+    let kept = frozen::load(&old, "shop", "1.0.0")?;
+
+    let new = Cluster::start_with(Version::Pg18, &PRELOADED)?;
+    upgrade(&old, &new, "--copy")?;
+    let app = fixture::connect(&new, "shop", "app").await?;
+    ensure!(app.sqlstate("SELECT FROM idem_begin('payments', 'paid')").await? == "55000");
+    new.psql("shop", "ALTER EXTENSION idempotence UPDATE")?;
+    ensure!(app.answer(&kept.clients.unsaved, "1").await? == "started|");
+    kept.check_works(&new, "shop").await
 }
