@@ -152,14 +152,14 @@ pub fn replacing<T>(
 
 /// Runs `work`; gives PostgreSQL's own error if it is that of memory or shared memory that is used up. The
 /// caller has to raise an error in its place: nothing is rolled back here.
-pub fn or_out_of_memory<T>(work: impl FnOnce() -> T) -> Result<T, ErrorReportWithLevel> {
+pub fn or_out_of_memory<T>(work: impl FnOnce() -> T) -> Result<T, Box<ErrorReportWithLevel>> {
     // Costs nothing where there is no error, which a `PgTryBuilder` would.
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).map_err(|payload| {
         match payload.downcast::<CaughtError>().map(|caught| *caught) {
             Ok(CaughtError::PostgresError(error))
                 if error.sql_error_code() == PgSqlErrorCode::ERRCODE_OUT_OF_MEMORY =>
             {
-                error
+                Box::new(error)
             }
             Ok(other) => other.rethrow(),
             Err(payload) => std::panic::resume_unwind(payload),
