@@ -283,9 +283,10 @@ DECLARE
   segment text;
   note    record;
 BEGIN
-  FOREACH segment IN ARRAY '{outcome_0,outcome_1,outcome_2}'::text[] LOOP
+  FOREACH segment IN ARRAY '{outcome_0,outcome_1,outcome_2,outcome_long}'::text[] LOOP
     EXECUTE pg_catalog.format('COMMENT ON TABLE idempotence.%I IS %L', segment,
-      'outcomes, one of three segments; table segment tells which one is written');
+      CASE WHEN segment OPERATOR(pg_catalog.=) 'outcome_long' THEN 'outcomes that outlived their segment; moved here by the sweep'
+           ELSE 'outcomes, one of three segments; table segment tells which one is written' END);
     FOR note IN SELECT * FROM (VALUES
       ('digest',      'keyed digest of session and key, what a request is looked up and locked by'),
       ('session',     'the session''s id'),
@@ -307,12 +308,14 @@ $$;
 COMMENT ON TABLE idempotence.segment IS 'where the ring of the three outcome tables stands';
 COMMENT ON COLUMN idempotence.segment.opened_at IS 'since when it is, or was, the one written';
 COMMENT ON COLUMN idempotence.segment.closed_at IS 'since when surely nobody writes it';
-COMMENT ON COLUMN idempotence.segment.keep_us IS 'how long it must be kept once closed, in microseconds';
+COMMENT ON COLUMN idempotence.segment.keep_us IS 'how long it is kept once closed before it is looked through, in microseconds; 0: by the setting idempotence.retention';
 COMMENT ON COLUMN idempotence.segment.number IS 'N of the table outcome_N';
 COMMENT ON COLUMN idempotence.segment.current IS 'whether outcomes are recorded there';
 COMMENT ON COLUMN idempotence.segment.sessions_at IS 'in the first row: when sessions were restored last, or the ring was made';
-COMMENT ON COLUMN idempotence.segment.restored IS 'whether something may have been put there by SQL, as a restore does; then it is looked through before it is emptied';
-COMMENT ON COLUMN idempotence.segment.looked_to IS 'how many of its pages were looked through so far';
+COMMENT ON COLUMN idempotence.segment.long_lived IS 'in the first row: whether outcomes may be in outcome_long';
+COMMENT ON COLUMN idempotence.segment.looked_at IS 'when it was last looked into, for how long its outcomes live';
+COMMENT ON COLUMN idempotence.segment.restored IS 'whether something may have been put there by SQL, as a restore does';
+COMMENT ON COLUMN idempotence.segment.looked_to IS 'how many of its pages were looked through so far, and what lives in them moved to outcome_long';
 COMMENT ON COLUMN idempotence.segment.looked_in IS 'the file that these pages are in';
 
 COMMENT ON TABLE idempotence.sweep IS 'what the sweep remembers; it has no row after a crash or a failover';

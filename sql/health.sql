@@ -42,23 +42,27 @@ $advisory_holders$;
 
 -- The state of the ring, and what a DBA has to know of it all. Granted by idem_grant(role, 'monitor').
 
--- What is in the way of a segment is whoever holds the ring's lock (7651) when it is to be turned away
+-- What is in the way of a segment is whoever holds the sweep's lock (7659) when it is to be turned away
 -- from, and then a lock on it, or on its TOAST table, that conflicts with the one that its next state
--- takes: SHARE to be closed, ACCESS EXCLUSIVE to be emptied.
+-- takes: SHARE to be closed, ACCESS EXCLUSIVE to be emptied. The current one is not turned away from before
+-- the time of the next one is over, much of which may live.
 CREATE VIEW idempotence.segments WITH (security_barrier) AS
 SELECT r.segment, r.state, r.opened_at, r.closed_at, r.keep, d.due_at, r.outcomes, r.bytes,
        CASE WHEN r.state OPERATOR(pg_catalog.=) 'closed' THEN idempotence.holders(r.relations, NULL)
             WHEN r.state OPERATOR(pg_catalog.=) 'closing' THEN idempotence.holders(r.relations,
               '{RowExclusiveLock,ShareUpdateExclusiveLock,ShareRowExclusiveLock,ExclusiveLock,AccessExclusiveLock}')
             WHEN r.state OPERATOR(pg_catalog.=) 'current' AND d.due_at OPERATOR(pg_catalog.<) pg_catalog.clock_timestamp()
-            THEN idempotence.advisory_holders(7651) END AS held_by
+            THEN idempotence.advisory_holders(7659) END AS held_by
 FROM (SELECT s.number::pg_catalog.int4 AS segment,
              CASE WHEN s.current THEN 'current'
                   WHEN s.closed_at IS NULL THEN 'closing'
                   WHEN b.blank THEN 'empty'
                   ELSE 'closed' END AS state,
              s.opened_at, s.closed_at, b.blank,
-             pg_catalog.make_interval(secs => s.keep_us OPERATOR(pg_catalog./) 1e6) AS keep,
+             k.keep,
+             (SELECT n.closed_at OPERATOR(pg_catalog.+) pg_catalog.make_interval(secs => n.keep_us OPERATOR(pg_catalog./) 1e6) FROM idempotence.segment n
+              WHERE n.number OPERATOR(pg_catalog.=) ((s.number OPERATOR(pg_catalog.+) 1) OPERATOR(pg_catalog.%) 3)
+                AND pg_catalog.pg_relation_size(pg_catalog.to_regclass(pg_catalog.concat('idempotence.outcome_', n.number))) OPERATOR(pg_catalog.>) 0) AS next_over_at,
              (SELECT n.opened_at FROM idempotence.segment n WHERE n.current) AS turned_at,
              GREATEST(c.reltuples, 0)::pg_catalog.int8 AS outcomes,
              pg_catalog.pg_total_relation_size(c.oid) AS bytes,
@@ -66,10 +70,14 @@ FROM (SELECT s.number::pg_catalog.int4 AS segment,
       FROM idempotence.segment s
       JOIN pg_catalog.pg_class c
         ON c.oid OPERATOR(pg_catalog.=) pg_catalog.to_regclass(pg_catalog.concat('idempotence.outcome_', s.number))
-      CROSS JOIN LATERAL (SELECT pg_catalog.pg_relation_size(c.oid) OPERATOR(pg_catalog.=) 0) b (blank)) r
+      CROSS JOIN LATERAL (SELECT pg_catalog.pg_relation_size(c.oid) OPERATOR(pg_catalog.=) 0) b (blank)
+      -- 0: nothing was recorded yet to tell it by.
+      CROSS JOIN LATERAL (SELECT pg_catalog.make_interval(secs =>
+        CASE WHEN s.keep_us OPERATOR(pg_catalog.=) 0 THEN EXTRACT(epoch FROM idempotence.retention()) OPERATOR(pg_catalog.+) 360
+             ELSE s.keep_us OPERATOR(pg_catalog./) 1e6 END)) k (keep)) r
 CROSS JOIN LATERAL (
   SELECT CASE WHEN r.blank THEN NULL
-              WHEN r.state OPERATOR(pg_catalog.=) 'current' THEN r.opened_at OPERATOR(pg_catalog.+) (r.keep OPERATOR(pg_catalog./) 2)
+              WHEN r.state OPERATOR(pg_catalog.=) 'current' THEN GREATEST(r.opened_at OPERATOR(pg_catalog.+) (r.keep OPERATOR(pg_catalog./) 2), r.next_over_at)
               WHEN r.state OPERATOR(pg_catalog.=) 'closing' THEN r.turned_at
               ELSE r.closed_at OPERATOR(pg_catalog.+) r.keep END) d (due_at)
 ORDER BY r.segment;
@@ -101,22 +109,34 @@ CROSS JOIN LATERAL (
               ELSE 'warning' END,
          CASE WHEN w.standby THEN 'this is a standby; the primary sweeps'
               WHEN w.last_sweep IS NULL THEN 'this database was not swept since the server came up'
+              WHEN w.last_sweep OPERATOR(pg_catalog.>) w.now
+              THEN pg_catalog.format('swept at %s by a clock that was ahead and has been set back', pg_catalog.date_trunc('second', w.last_sweep))
               ELSE pg_catalog.format('swept %s ago', pg_catalog.date_trunc('second', w.now OPERATOR(pg_catalog.-) w.last_sweep)) END,
          CASE WHEN w.visited THEN 'The server log tells of errors. Is this database a template? The worker does not visit those.'
               WHEN w.launcher IS NULL THEN 'CALL idem_sweep(), and have a scheduler do so at least daily.'
               ELSE 'The setting idempotence.databases leaves this database out: name it there, or have a scheduler CALL idem_sweep() at least daily.' END
   UNION ALL
   SELECT 3, 'ring',
-         CASE WHEN pg_catalog.bool_or(s.due_at OPERATOR(pg_catalog.+) s.keep OPERATOR(pg_catalog.<) w.now) THEN 'critical'
+         -- What was due before a sweep came by, and still is.
+         CASE WHEN pg_catalog.bool_or(NOT s.is_ahead AND (s.due_at OPERATOR(pg_catalog.+) s.keep) OPERATOR(pg_catalog.<) w.now
+                                      AND (s.due_at OPERATOR(pg_catalog.+) w.late) OPERATOR(pg_catalog.<) w.last_sweep) THEN 'critical'
               WHEN pg_catalog.count(*) OPERATOR(pg_catalog.>) 0 THEN 'warning' ELSE 'ok' END,
-         COALESCE(pg_catalog.string_agg(pg_catalog.format('segment %s should have been %s %s ago%s', s.segment,
-                    CASE s.state WHEN 'current' THEN 'turned away from' WHEN 'closing' THEN 'closed' ELSE 'emptied' END,
-                    pg_catalog.date_trunc('second', w.now OPERATOR(pg_catalog.-) s.due_at),
-                    CASE WHEN s.held_by IS NOT NULL THEN pg_catalog.concat('; held by ', s.held_by) ELSE '' END),
-                  '. ' ORDER BY s.due_at), 'nothing is overdue'),
-         'Expired outcomes take space until then; nothing else is wrong. End the transaction that holds the segment, or wait for its end; if there is none, look at the rows above.'
-  FROM idempotence.segments s
-  WHERE s.due_at OPERATOR(pg_catalog.<) (w.now OPERATOR(pg_catalog.-) w.late OPERATOR(pg_catalog.-) '1 minute'::pg_catalog.interval)
+         COALESCE(pg_catalog.string_agg(
+           CASE WHEN s.is_ahead
+                THEN pg_catalog.format('segment %s was opened or closed at %s, by a clock that was ahead and has been set back', s.segment,
+                       pg_catalog.date_trunc('second', GREATEST(s.opened_at, s.closed_at)))
+                ELSE pg_catalog.format('segment %s should have been %s %s ago%s', s.segment,
+                       CASE s.state WHEN 'current' THEN 'turned away from' WHEN 'closing' THEN 'closed' ELSE 'emptied' END,
+                       pg_catalog.date_trunc('second', w.now OPERATOR(pg_catalog.-) s.due_at),
+                       CASE WHEN s.held_by IS NOT NULL THEN pg_catalog.concat('; held by ', s.held_by)
+                            WHEN w.last_sweep OPERATOR(pg_catalog.<) s.due_at THEN '; not swept since' ELSE '' END) END,
+                  '. ' ORDER BY s.segment), 'nothing is overdue'),
+         CASE WHEN pg_catalog.bool_or(s.held_by IS NOT NULL)
+              THEN 'Nothing is lost; expired outcomes take space until then. End the transaction that holds the segment (pg_terminate_backend, ROLLBACK PREPARED), or wait for its end.'
+              ELSE 'Nothing is lost; expired outcomes take space until then. Nobody holds the segment: the next sweep puts it right. CALL idem_sweep() does it by hand, and tells what is in its way; if none comes by itself, the rows worker and sweep tell why.' END
+  FROM (SELECT s.*, GREATEST(s.opened_at, s.closed_at) OPERATOR(pg_catalog.>) (w.now OPERATOR(pg_catalog.+) '1 minute'::pg_catalog.interval) AS is_ahead
+        FROM idempotence.segments s) s
+  WHERE s.is_ahead OR s.due_at OPERATOR(pg_catalog.<) (w.now OPERATOR(pg_catalog.-) w.late OPERATOR(pg_catalog.-) '1 minute'::pg_catalog.interval)
   UNION ALL
   SELECT 4, 'prepared transactions',
          CASE WHEN pg_catalog.count(*) OPERATOR(pg_catalog.>) 0 THEN 'warning' ELSE 'ok' END,
@@ -181,8 +201,9 @@ CROSS JOIN LATERAL (
   FROM idempotence.restore r
   UNION ALL
   SELECT 9, 'size', 'ok',
-         pg_catalog.format('%s, of which outcomes %s', pg_catalog.pg_size_pretty(pg_catalog.sum(pg_catalog.pg_total_relation_size(c.oid))),
-           pg_catalog.pg_size_pretty(pg_catalog.sum(pg_catalog.pg_total_relation_size(c.oid)) FILTER (WHERE c.relname OPERATOR(pg_catalog.~~) 'outcome%'))),
+         pg_catalog.format('%s, of which outcomes %s, of which those that outlived their segment %s', pg_catalog.pg_size_pretty(pg_catalog.sum(pg_catalog.pg_total_relation_size(c.oid))),
+           pg_catalog.pg_size_pretty(pg_catalog.sum(pg_catalog.pg_total_relation_size(c.oid)) FILTER (WHERE c.relname OPERATOR(pg_catalog.~~) 'outcome%')),
+           pg_catalog.pg_size_pretty(pg_catalog.sum(pg_catalog.pg_total_relation_size(c.oid)) FILTER (WHERE c.relname OPERATOR(pg_catalog.=) 'outcome_long'))),
          NULL
   FROM pg_catalog.pg_class c
   WHERE c.relnamespace OPERATOR(pg_catalog.=) pg_catalog.to_regnamespace('idempotence') AND c.relkind OPERATOR(pg_catalog.=) 'r'

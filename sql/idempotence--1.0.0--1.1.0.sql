@@ -126,35 +126,6 @@ SELECT COALESCE(l.id, s.id)::pg_catalog.text,
 FROM idempotence.at_work() l
 FULL JOIN (SELECT * FROM idempotence.session WHERE name IS NULL) s ON s.id OPERATOR(pg_catalog.=) l.id;
 
-CREATE OR REPLACE VIEW idempotence.outcomes WITH (security_barrier) AS
-SELECT COALESCE(s.name, s.id::pg_catalog.text) AS session,
-       o.key AS request,
-       CASE WHEN o.class OPERATOR(pg_catalog.=) 's' THEN 'succeeded' ELSE 'failed' END AS status,
-       CASE WHEN pg_catalog.pg_has_role(s.owner, 'USAGE') OR pg_catalog.pg_has_role(s.usable_by, 'USAGE') THEN o.response END AS response,
-       pg_catalog.pg_column_size(o.response) AS response_bytes,
-       CASE WHEN pg_catalog.pg_has_role(s.owner, 'USAGE') OR pg_catalog.pg_has_role(s.usable_by, 'USAGE') THEN o.fingerprint END AS fingerprint,
-       o.recorded_by,
-       o.recorded_at,
-       CASE WHEN o.segment IS NOT NULL THEN o.expires_at END AS expires_at,
-       o.segment,
-       o.stream,
-       o.last
-FROM (SELECT session, key, class, response, fingerprint, recorded_by, recorded_at, expires_at,
-             0 AS segment, NULL AS stream, NULL::pg_catalog.int8 AS last
-      FROM idempotence.outcome_0
-      UNION ALL
-      SELECT session, key, class, response, fingerprint, recorded_by, recorded_at, expires_at, 1, NULL, NULL
-      FROM idempotence.outcome_1
-      UNION ALL
-      SELECT session, key, class, response, fingerprint, recorded_by, recorded_at, expires_at, 2, NULL, NULL
-      FROM idempotence.outcome_2
-      UNION ALL
-      SELECT session, first::pg_catalog.text, class, response, fingerprint, recorded_by, recorded_at, 'infinity', NULL, stream, last
-      FROM idempotence.reply
-      WHERE class OPERATOR(pg_catalog.<>) 'd') o
-JOIN idempotence.session s ON s.id OPERATOR(pg_catalog.=) o.session
-WHERE o.expires_at OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp();
-
 COMMENT ON FUNCTION idem_create_session(text, interval, boolean, boolean, boolean, regrole, regrole) IS
   'make a standing session: a named, owned series of requests with one policy';
 COMMENT ON FUNCTION idem_alter_session(text, interval, boolean, regrole, regrole) IS
@@ -346,6 +317,40 @@ BEGIN
 END
 $run$;
 
+-- The ring turns at the pace of most outcomes ----------------------------------------------------
+
+-- The few that still live when their segment is to be emptied are moved here.
+CREATE TABLE idempotence.outcome_long (LIKE idempotence.outcome_0,
+  CONSTRAINT outcome_long_pkey PRIMARY KEY (digest)) USING heap;
+CREATE INDEX outcome_long_expires_at_idx ON idempotence.outcome_long (expires_at);
+SELECT pg_catalog.pg_extension_config_dump('idempotence.outcome_long', '');
+CREATE TRIGGER note_restored BEFORE INSERT ON idempotence.outcome_long FOR EACH STATEMENT EXECUTE FUNCTION idempotence.note_restored('long');
+ALTER TABLE idempotence.outcome_long ENABLE ALWAYS TRIGGER note_restored;
+
+ALTER TABLE idempotence.segment ADD COLUMN looked_at timestamptz;
+ALTER TABLE idempotence.segment ADD COLUMN long_lived boolean NOT NULL DEFAULT false;
+-- What sessions were promised does not count any more. What was recorded does, and is found by looking.
+UPDATE idempotence.segment SET keep_us = 0;
+
+COMMENT ON TABLE idempotence.outcome_long IS 'outcomes that outlived their segment; moved here by the sweep';
+DO $$
+DECLARE
+  note record;
+BEGIN
+  FOR note IN
+    SELECT a.attname, pg_catalog.col_description(a.attrelid, a.attnum) AS meaning FROM pg_catalog.pg_attribute a
+    WHERE a.attrelid OPERATOR(pg_catalog.=) 'idempotence.outcome_0'::pg_catalog.regclass AND a.attnum OPERATOR(pg_catalog.>) 0
+  LOOP
+    EXECUTE pg_catalog.format('COMMENT ON COLUMN idempotence.outcome_long.%I IS %L', note.attname, note.meaning);
+  END LOOP;
+END
+$$;
+COMMENT ON COLUMN idempotence.segment.keep_us IS 'how long it is kept once closed before it is looked through, in microseconds; 0: by the setting idempotence.retention';
+COMMENT ON COLUMN idempotence.segment.long_lived IS 'in the first row: whether outcomes may be in outcome_long';
+COMMENT ON COLUMN idempotence.segment.looked_at IS 'when it was last looked into, for how long its outcomes live';
+COMMENT ON COLUMN idempotence.segment.restored IS 'whether something may have been put there by SQL, as a restore does';
+COMMENT ON COLUMN idempotence.segment.looked_to IS 'how many of its pages were looked through so far, and what lives in them moved to outcome_long';
+
 -- What a restore has left out --------------------------------------------------------------------
 
 CREATE TABLE idempotence.restore (
@@ -393,6 +398,74 @@ JOIN pg_catalog.pg_depend d ON d.refclassid OPERATOR(pg_catalog.=) 'pg_catalog.p
 JOIN pg_catalog.pg_proc p ON p.oid OPERATOR(pg_catalog.=) d.objid
 WHERE e.extname OPERATOR(pg_catalog.=) 'idempotence';
 
+CREATE OR REPLACE VIEW idempotence.outcomes WITH (security_barrier) AS
+SELECT COALESCE(s.name, s.id::pg_catalog.text) AS session,
+       o.key AS request,
+       CASE WHEN o.class OPERATOR(pg_catalog.=) 's' THEN 'succeeded' ELSE 'failed' END AS status,
+       CASE WHEN pg_catalog.pg_has_role(s.owner, 'USAGE') OR pg_catalog.pg_has_role(s.usable_by, 'USAGE') THEN o.response END AS response,
+       pg_catalog.pg_column_size(o.response) AS response_bytes,
+       CASE WHEN pg_catalog.pg_has_role(s.owner, 'USAGE') OR pg_catalog.pg_has_role(s.usable_by, 'USAGE') THEN o.fingerprint END AS fingerprint,
+       o.recorded_by,
+       o.recorded_at,
+       CASE WHEN o.expires_at OPERATOR(pg_catalog.<>) 'infinity' THEN o.expires_at END AS expires_at,
+       o.segment,
+       o.stream,
+       o.last
+FROM (SELECT session, key, class, response, fingerprint, recorded_by, recorded_at, expires_at,
+             0 AS segment, NULL AS stream, NULL::pg_catalog.int8 AS last
+      FROM idempotence.outcome_0
+      UNION ALL
+      SELECT session, key, class, response, fingerprint, recorded_by, recorded_at, expires_at, 1, NULL, NULL
+      FROM idempotence.outcome_1
+      UNION ALL
+      SELECT session, key, class, response, fingerprint, recorded_by, recorded_at, expires_at, 2, NULL, NULL
+      FROM idempotence.outcome_2
+      UNION ALL
+      SELECT session, key, class, response, fingerprint, recorded_by, recorded_at, expires_at, NULL, NULL, NULL
+      FROM idempotence.outcome_long
+      UNION ALL
+      SELECT session, first::pg_catalog.text, class, response, fingerprint, recorded_by, recorded_at, 'infinity', NULL, stream, last
+      FROM idempotence.reply
+      WHERE class OPERATOR(pg_catalog.<>) 'd') o
+JOIN idempotence.session s ON s.id OPERATOR(pg_catalog.=) o.session
+WHERE o.expires_at OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp();
+
+CREATE OR REPLACE VIEW idempotence.segments WITH (security_barrier) AS
+SELECT r.segment, r.state, r.opened_at, r.closed_at, r.keep, d.due_at, r.outcomes, r.bytes,
+       CASE WHEN r.state OPERATOR(pg_catalog.=) 'closed' THEN idempotence.holders(r.relations, NULL)
+            WHEN r.state OPERATOR(pg_catalog.=) 'closing' THEN idempotence.holders(r.relations,
+              '{RowExclusiveLock,ShareUpdateExclusiveLock,ShareRowExclusiveLock,ExclusiveLock,AccessExclusiveLock}')
+            WHEN r.state OPERATOR(pg_catalog.=) 'current' AND d.due_at OPERATOR(pg_catalog.<) pg_catalog.clock_timestamp()
+            THEN idempotence.advisory_holders(7659) END AS held_by
+FROM (SELECT s.number::pg_catalog.int4 AS segment,
+             CASE WHEN s.current THEN 'current'
+                  WHEN s.closed_at IS NULL THEN 'closing'
+                  WHEN b.blank THEN 'empty'
+                  ELSE 'closed' END AS state,
+             s.opened_at, s.closed_at, b.blank,
+             k.keep,
+             (SELECT n.closed_at OPERATOR(pg_catalog.+) pg_catalog.make_interval(secs => n.keep_us OPERATOR(pg_catalog./) 1e6) FROM idempotence.segment n
+              WHERE n.number OPERATOR(pg_catalog.=) ((s.number OPERATOR(pg_catalog.+) 1) OPERATOR(pg_catalog.%) 3)
+                AND pg_catalog.pg_relation_size(pg_catalog.to_regclass(pg_catalog.concat('idempotence.outcome_', n.number))) OPERATOR(pg_catalog.>) 0) AS next_over_at,
+             (SELECT n.opened_at FROM idempotence.segment n WHERE n.current) AS turned_at,
+             GREATEST(c.reltuples, 0)::pg_catalog.int8 AS outcomes,
+             pg_catalog.pg_total_relation_size(c.oid) AS bytes,
+             ARRAY[c.oid, c.reltoastrelid] AS relations
+      FROM idempotence.segment s
+      JOIN pg_catalog.pg_class c
+        ON c.oid OPERATOR(pg_catalog.=) pg_catalog.to_regclass(pg_catalog.concat('idempotence.outcome_', s.number))
+      CROSS JOIN LATERAL (SELECT pg_catalog.pg_relation_size(c.oid) OPERATOR(pg_catalog.=) 0) b (blank)
+      -- 0: nothing was recorded yet to tell it by.
+      CROSS JOIN LATERAL (SELECT pg_catalog.make_interval(secs =>
+        CASE WHEN s.keep_us OPERATOR(pg_catalog.=) 0 THEN EXTRACT(epoch FROM idempotence.retention()) OPERATOR(pg_catalog.+) 360
+             ELSE s.keep_us OPERATOR(pg_catalog./) 1e6 END)) k (keep)) r
+CROSS JOIN LATERAL (
+  SELECT CASE WHEN r.blank THEN NULL
+              WHEN r.state OPERATOR(pg_catalog.=) 'current' THEN GREATEST(r.opened_at OPERATOR(pg_catalog.+) (r.keep OPERATOR(pg_catalog./) 2), r.next_over_at)
+              WHEN r.state OPERATOR(pg_catalog.=) 'closing' THEN r.turned_at
+              ELSE r.closed_at OPERATOR(pg_catalog.+) r.keep END) d (due_at)
+ORDER BY r.segment;
+
 CREATE OR REPLACE VIEW idempotence.health WITH (security_barrier) AS
 SELECT v.name, v.status, v.detail, CASE WHEN v.status OPERATOR(pg_catalog.<>) 'ok' THEN v.hint END AS hint
 FROM (SELECT v.*, CASE WHEN v.visited THEN (idempotence.naptime() OPERATOR(pg_catalog.*) 10) OPERATOR(pg_catalog.+) '1 minute'::pg_catalog.interval
@@ -419,22 +492,34 @@ CROSS JOIN LATERAL (
               ELSE 'warning' END,
          CASE WHEN w.standby THEN 'this is a standby; the primary sweeps'
               WHEN w.last_sweep IS NULL THEN 'this database was not swept since the server came up'
+              WHEN w.last_sweep OPERATOR(pg_catalog.>) w.now
+              THEN pg_catalog.format('swept at %s by a clock that was ahead and has been set back', pg_catalog.date_trunc('second', w.last_sweep))
               ELSE pg_catalog.format('swept %s ago', pg_catalog.date_trunc('second', w.now OPERATOR(pg_catalog.-) w.last_sweep)) END,
          CASE WHEN w.visited THEN 'The server log tells of errors. Is this database a template? The worker does not visit those.'
               WHEN w.launcher IS NULL THEN 'CALL idem_sweep(), and have a scheduler do so at least daily.'
               ELSE 'The setting idempotence.databases leaves this database out: name it there, or have a scheduler CALL idem_sweep() at least daily.' END
   UNION ALL
   SELECT 3, 'ring',
-         CASE WHEN pg_catalog.bool_or(s.due_at OPERATOR(pg_catalog.+) s.keep OPERATOR(pg_catalog.<) w.now) THEN 'critical'
+         -- What was due before a sweep came by, and still is.
+         CASE WHEN pg_catalog.bool_or(NOT s.is_ahead AND (s.due_at OPERATOR(pg_catalog.+) s.keep) OPERATOR(pg_catalog.<) w.now
+                                      AND (s.due_at OPERATOR(pg_catalog.+) w.late) OPERATOR(pg_catalog.<) w.last_sweep) THEN 'critical'
               WHEN pg_catalog.count(*) OPERATOR(pg_catalog.>) 0 THEN 'warning' ELSE 'ok' END,
-         COALESCE(pg_catalog.string_agg(pg_catalog.format('segment %s should have been %s %s ago%s', s.segment,
-                    CASE s.state WHEN 'current' THEN 'turned away from' WHEN 'closing' THEN 'closed' ELSE 'emptied' END,
-                    pg_catalog.date_trunc('second', w.now OPERATOR(pg_catalog.-) s.due_at),
-                    CASE WHEN s.held_by IS NOT NULL THEN pg_catalog.concat('; held by ', s.held_by) ELSE '' END),
-                  '. ' ORDER BY s.due_at), 'nothing is overdue'),
-         'Expired outcomes take space until then; nothing else is wrong. End the transaction that holds the segment, or wait for its end; if there is none, look at the rows above.'
-  FROM idempotence.segments s
-  WHERE s.due_at OPERATOR(pg_catalog.<) (w.now OPERATOR(pg_catalog.-) w.late OPERATOR(pg_catalog.-) '1 minute'::pg_catalog.interval)
+         COALESCE(pg_catalog.string_agg(
+           CASE WHEN s.is_ahead
+                THEN pg_catalog.format('segment %s was opened or closed at %s, by a clock that was ahead and has been set back', s.segment,
+                       pg_catalog.date_trunc('second', GREATEST(s.opened_at, s.closed_at)))
+                ELSE pg_catalog.format('segment %s should have been %s %s ago%s', s.segment,
+                       CASE s.state WHEN 'current' THEN 'turned away from' WHEN 'closing' THEN 'closed' ELSE 'emptied' END,
+                       pg_catalog.date_trunc('second', w.now OPERATOR(pg_catalog.-) s.due_at),
+                       CASE WHEN s.held_by IS NOT NULL THEN pg_catalog.concat('; held by ', s.held_by)
+                            WHEN w.last_sweep OPERATOR(pg_catalog.<) s.due_at THEN '; not swept since' ELSE '' END) END,
+                  '. ' ORDER BY s.segment), 'nothing is overdue'),
+         CASE WHEN pg_catalog.bool_or(s.held_by IS NOT NULL)
+              THEN 'Nothing is lost; expired outcomes take space until then. End the transaction that holds the segment (pg_terminate_backend, ROLLBACK PREPARED), or wait for its end.'
+              ELSE 'Nothing is lost; expired outcomes take space until then. Nobody holds the segment: the next sweep puts it right. CALL idem_sweep() does it by hand, and tells what is in its way; if none comes by itself, the rows worker and sweep tell why.' END
+  FROM (SELECT s.*, GREATEST(s.opened_at, s.closed_at) OPERATOR(pg_catalog.>) (w.now OPERATOR(pg_catalog.+) '1 minute'::pg_catalog.interval) AS is_ahead
+        FROM idempotence.segments s) s
+  WHERE s.is_ahead OR s.due_at OPERATOR(pg_catalog.<) (w.now OPERATOR(pg_catalog.-) w.late OPERATOR(pg_catalog.-) '1 minute'::pg_catalog.interval)
   UNION ALL
   SELECT 4, 'prepared transactions',
          CASE WHEN pg_catalog.count(*) OPERATOR(pg_catalog.>) 0 THEN 'warning' ELSE 'ok' END,
@@ -499,8 +584,9 @@ CROSS JOIN LATERAL (
   FROM idempotence.restore r
   UNION ALL
   SELECT 9, 'size', 'ok',
-         pg_catalog.format('%s, of which outcomes %s', pg_catalog.pg_size_pretty(pg_catalog.sum(pg_catalog.pg_total_relation_size(c.oid))),
-           pg_catalog.pg_size_pretty(pg_catalog.sum(pg_catalog.pg_total_relation_size(c.oid)) FILTER (WHERE c.relname OPERATOR(pg_catalog.~~) 'outcome%'))),
+         pg_catalog.format('%s, of which outcomes %s, of which those that outlived their segment %s', pg_catalog.pg_size_pretty(pg_catalog.sum(pg_catalog.pg_total_relation_size(c.oid))),
+           pg_catalog.pg_size_pretty(pg_catalog.sum(pg_catalog.pg_total_relation_size(c.oid)) FILTER (WHERE c.relname OPERATOR(pg_catalog.~~) 'outcome%')),
+           pg_catalog.pg_size_pretty(pg_catalog.sum(pg_catalog.pg_total_relation_size(c.oid)) FILTER (WHERE c.relname OPERATOR(pg_catalog.=) 'outcome_long'))),
          NULL
   FROM pg_catalog.pg_class c
   WHERE c.relnamespace OPERATOR(pg_catalog.=) pg_catalog.to_regnamespace('idempotence') AND c.relkind OPERATOR(pg_catalog.=) 'r'
@@ -514,7 +600,7 @@ DECLARE
   step pg_catalog.text;
   more pg_catalog.bool;
 BEGIN
-  FOREACH step IN ARRAY '{empty,turn,close,restore,end,delete,checkpoints,owners,orphans}'::pg_catalog.text[] LOOP
+  FOREACH step IN ARRAY '{empty,turn,close,long,restore,end,delete,checkpoints,owners,orphans}'::pg_catalog.text[] LOOP
     LOOP
       -- Whatever the defaults of role and database are. Nothing may be evaluated between the two commands:
       -- it could take a snapshot. On a standby the step refuses.

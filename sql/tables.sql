@@ -150,8 +150,13 @@ CREATE TABLE idempotence.outcome_1 (LIKE idempotence.outcome_0,
 CREATE TABLE idempotence.outcome_2 (LIKE idempotence.outcome_0,
   CONSTRAINT outcome_2_pkey PRIMARY KEY (digest));
 
--- Where the ring stands. Not dumped: a restored cluster starts a fresh ring, which takes every
--- segment as written until then, and looks at what a restore may have put into it before it is emptied.
+-- The few that still live when their segment is to be emptied are moved here, and deleted one by one.
+CREATE TABLE idempotence.outcome_long (LIKE idempotence.outcome_0,
+  CONSTRAINT outcome_long_pkey PRIMARY KEY (digest));
+CREATE INDEX outcome_long_expires_at_idx ON idempotence.outcome_long (expires_at);
+
+-- Where the ring stands. Not dumped: a restored cluster starts a fresh ring. Each segment is looked
+-- through before it is emptied, whatever was put into it, and by whom.
 CREATE TABLE idempotence.segment (
   opened_at   timestamptz NOT NULL,
   closed_at   timestamptz,
@@ -162,6 +167,8 @@ CREATE TABLE idempotence.segment (
   number      smallint    NOT NULL,
   current     boolean     NOT NULL,
   restored    boolean     NOT NULL DEFAULT true,
+  looked_at   timestamptz,
+  long_lived  boolean     NOT NULL DEFAULT false,
   CONSTRAINT segment_pkey PRIMARY KEY (number)
 );
 INSERT INTO idempotence.segment (number, current, opened_at, keep_us)
@@ -233,6 +240,7 @@ SELECT pg_catalog.pg_extension_config_dump('idempotence.reply', '');
 SELECT pg_catalog.pg_extension_config_dump('idempotence.outcome_0', '');
 SELECT pg_catalog.pg_extension_config_dump('idempotence.outcome_1', '');
 SELECT pg_catalog.pg_extension_config_dump('idempotence.outcome_2', '');
+SELECT pg_catalog.pg_extension_config_dump('idempotence.outcome_long', '');
 SELECT pg_catalog.pg_extension_config_dump('idempotence.checkpoint', '');
 SELECT pg_catalog.pg_extension_config_dump('idempotence.secret', '');
 SELECT pg_catalog.pg_extension_config_dump('idempotence.audit', '');

@@ -5,10 +5,11 @@ CREATE TRIGGER forget_cached AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON ide
 CREATE TRIGGER forget_cached AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON idempotence.secret
   FOR EACH STATEMENT EXECUTE FUNCTION idempotence.forget_cached();
 
--- What is inserted here by SQL, but for the inboxes' own, is a restore's; it is noted before.
+-- What is inserted here by SQL, but for the inboxes' own and what the sweep moves, is a restore's; it is noted before.
 CREATE TRIGGER note_restored BEFORE INSERT ON idempotence.outcome_0 FOR EACH STATEMENT EXECUTE FUNCTION idempotence.note_restored('0');
 CREATE TRIGGER note_restored BEFORE INSERT ON idempotence.outcome_1 FOR EACH STATEMENT EXECUTE FUNCTION idempotence.note_restored('1');
 CREATE TRIGGER note_restored BEFORE INSERT ON idempotence.outcome_2 FOR EACH STATEMENT EXECUTE FUNCTION idempotence.note_restored('2');
+CREATE TRIGGER note_restored BEFORE INSERT ON idempotence.outcome_long FOR EACH STATEMENT EXECUTE FUNCTION idempotence.note_restored('long');
 CREATE TRIGGER note_restored BEFORE INSERT ON idempotence.session FOR EACH STATEMENT EXECUTE FUNCTION idempotence.note_restored();
 CREATE TRIGGER note_restored BEFORE INSERT ON idempotence.reply FOR EACH STATEMENT EXECUTE FUNCTION idempotence.note_restored('reply');
 CREATE TRIGGER note_restored BEFORE INSERT ON idempotence.checkpoint FOR EACH STATEMENT EXECUTE FUNCTION idempotence.note_restored('checkpoint');
@@ -22,6 +23,7 @@ ALTER TABLE idempotence.outcome_1 ENABLE ALWAYS TRIGGER note_restored;
 ALTER TABLE idempotence.outcome_2 ENABLE ALWAYS TRIGGER note_restored;
 ALTER TABLE idempotence.reply ENABLE ALWAYS TRIGGER note_restored;
 ALTER TABLE idempotence.checkpoint ENABLE ALWAYS TRIGGER note_restored;
+ALTER TABLE idempotence.outcome_long ENABLE ALWAYS TRIGGER note_restored;
 
 -- Views for those who watch. They read the tables with the rights of the extension's owner, and are
 -- granted by idem_grant(role, 'monitor').
@@ -105,7 +107,7 @@ SELECT COALESCE(s.name, s.id::pg_catalog.text) AS session,
        CASE WHEN pg_catalog.pg_has_role(s.owner, 'USAGE') OR pg_catalog.pg_has_role(s.usable_by, 'USAGE') THEN o.fingerprint END AS fingerprint,
        o.recorded_by,
        o.recorded_at,
-       CASE WHEN o.segment IS NOT NULL THEN o.expires_at END AS expires_at,
+       CASE WHEN o.expires_at OPERATOR(pg_catalog.<>) 'infinity' THEN o.expires_at END AS expires_at,
        o.segment,
        o.stream,
        o.last
@@ -118,6 +120,9 @@ FROM (SELECT session, key, class, response, fingerprint, recorded_by, recorded_a
       UNION ALL
       SELECT session, key, class, response, fingerprint, recorded_by, recorded_at, expires_at, 2, NULL, NULL
       FROM idempotence.outcome_2
+      UNION ALL
+      SELECT session, key, class, response, fingerprint, recorded_by, recorded_at, expires_at, NULL, NULL, NULL
+      FROM idempotence.outcome_long
       UNION ALL
       SELECT session, first::pg_catalog.text, class, response, fingerprint, recorded_by, recorded_at, 'infinity', NULL, stream, last
       FROM idempotence.reply

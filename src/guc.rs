@@ -20,6 +20,7 @@ pub enum Unrecorded {
 }
 
 static RETENTION_S: GucSetting<i32> = GucSetting::<i32>::new(7 * 86_400);
+static MAX_TTL_S: GucSetting<i32> = GucSetting::<i32>::new(3650 * 86_400);
 static WAIT_MS: GucSetting<i32> = GucSetting::<i32>::new(5_000);
 static MAX_RESPONSE_BYTES: GucSetting<i32> = GucSetting::<i32>::new(1 << 20);
 static MAX_PAYLOAD_BYTES: GucSetting<i32> = GucSetting::<i32>::new(1 << 20);
@@ -36,6 +37,11 @@ static UNRECORDED: GucSetting<Unrecorded> = GucSetting::<Unrecorded>::new(Unreco
 /// The ttl of sessions that name none, and how long ended client sessions are kept, in microseconds.
 pub fn retention_us() -> i64 {
     i64::from(RETENTION_S.get()) * 1_000_000
+}
+
+/// The longest ttl that a session may be made with, in microseconds.
+pub fn max_ttl_us() -> i64 {
+    i64::from(MAX_TTL_S.get()) * 1_000_000
 }
 
 /// How long to wait for another transaction; `None` is for ever.
@@ -108,6 +114,16 @@ pub fn init() {
         1,
         10 * 365 * 86_400,
         GucContext::Sighup,
+        GucFlags::UNIT_S,
+    );
+    GucRegistry::define_int_guc(
+        c"idempotence.max_ttl",
+        c"The longest ttl that a session may be made with, or be given.",
+        c"A longer one is refused (ID009). Sessions that have one keep it, and those without a ttl follow idempotence.retention.",
+        &MAX_TTL_S,
+        1,
+        10 * 365 * 86_400,
+        GucContext::Suset,
         GucFlags::UNIT_S,
     );
     GucRegistry::define_int_guc(

@@ -5,8 +5,8 @@
 //! deadlock detection and stay with a prepared transaction.
 //!
 //! Order: whoever takes more than one takes session before secret before registration before client
-//! before request before save before mark before segment; the lanes of numbers that are given up in the
-//! order of their slots. Whoever wants a client's lock alone, which
+//! before request before save before mark; the lanes of numbers that are given up in the order of their
+//! slots. Whoever wants a client's lock alone, which
 //! those who use the session share, queues for it in short turns, so that they are not held up for long.
 //! The sweep takes its own first, and only tries for the others.
 //!
@@ -26,8 +26,6 @@ enum Class {
     Request = 0x1DE1,
     /// The making, changing and dropping of a standing session.
     Session = 0x1DE2,
-    /// The pointer and the keep of the ring of segments.
-    Segment = 0x1DE3,
     /// The first use of the secret.
     Secret = 0x1DE4,
     /// A client session: shared by the transactions that use it, alone to end or hand it over.
@@ -108,11 +106,6 @@ impl Tag {
     /// The saving of the session of a client, or of one registered under an id.
     pub fn unsettled(owner: pg_sys::Oid, by: By<'_>) -> Tag {
         Tag::hashed(&by.parts(&owner.to_u32().to_le_bytes()), Class::Unsettled)
-    }
-
-    /// The state of the ring.
-    pub fn segments() -> Tag {
-        Tag::new(0, Class::Segment)
     }
 
     /// The first use of the secret.

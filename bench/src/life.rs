@@ -94,15 +94,16 @@ impl Kind {
         lab.psql(COPY, "TRUNCATE request, idempotence.outcome_0")?;
         for from in (1..=many).step_by(AT_ONCE) {
             let to = many.min(from + AT_ONCE as u64 - 1);
-            // The oldest third is in the segment after the current one.
+            // The oldest third is in the segment after the current one, and has expired when that is emptied.
             let segment = (from * 3 / (many + 1) + 1) % 3;
+            let ends_at = if segment == 1 { "now() - interval '1 hour'" } else { &expires_at };
             lab.psql(
                 COPY,
                 &format!(
                     "INSERT INTO request (scope, key, fingerprint, response, expires_at)
                      SELECT 'payments', {key}, sha256(n::text::bytea), {response}, {expires_at} FROM generate_series({from}, {to}) n;
                      INSERT INTO idempotence.outcome_{segment} (digest, session, recorded_at, expires_at, recorded_by, class, key, fingerprint, response)
-                     SELECT ({digest})::uuid, s.id, now(), {expires_at}, 10, 's', k, md5(k)::uuid, {response}
+                     SELECT ({digest})::uuid, s.id, now(), {ends_at}, 10, 's', k, md5(k)::uuid, {response}
                        FROM generate_series({from}, {to}) n CROSS JOIN LATERAL (SELECT {key}) t (k), idempotence.session s
                       WHERE s.name = 'payments'"
                 ),
@@ -141,10 +142,7 @@ impl Kind {
             .psql(COPY, "SELECT count(*) FROM idempotence.outcome_1")?
             .parse()
             .context("the outcomes of a segment")?;
-        lab.psql(
-            COPY,
-            "UPDATE idempotence.segment SET restored = false, closed_at = now() - interval '60 days' WHERE number = 1",
-        )?;
+        lab.psql(COPY, "UPDATE idempotence.segment SET closed_at = now() - interval '60 days' WHERE number = 1")?;
         let bytes = lab.bytes_of_log(|| lab.psql(COPY, "CALL idem_sweep()").map(drop))?;
         if lab.psql(COPY, "SELECT pg_relation_size('idempotence.outcome_1')")? != "0" {
             bail!("the segment is not empty");

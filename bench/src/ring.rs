@@ -32,7 +32,8 @@ kept*: time of begin and record under random keys, outcomes spread over the thre
 same clients' rate beside a connection that calls `idem_sweep()` without a pause, on a machine that has no processor to spare for it; \
 the worker sweeps for a second in ten at most. *Cycles*: \
 requests, then half a retention passes, and a sweep, again and again; what all tables take at the end, catalogs included, against what they take \
-after the third turn.",
+after the third turn. *A few that live long*: one outcome in a hundred has a ttl fifty times that of the others; what the tables of outcomes \
+take, on average over the last laps, when as many of the long ones are deleted as come in, against the same without them.",
         variants: Vec::new(),
         comparisons: Vec::new(),
         cells: vec![OFF_4],
@@ -45,13 +46,13 @@ pub fn measure(lab: &Lab, plan: &Plan) -> Result<Vec<Found>> {
     let rounds = plan.wal_rounds;
     let mut found = Vec::new();
     lab.fresh_copy()?;
-    // As after the first lap: nothing in it was restored.
-    lab.psql(COPY, "CALL idem_sweep(); UPDATE idempotence.segment SET restored = false")?;
+    lab.psql(COPY, "CALL idem_sweep()")?;
     emptying(lab, plan.emptied, rounds, &mut found)?;
     while_it_happens(lab, plan, rounds, &mut found)?;
     busy(lab, plan, &mut found)?;
     many(lab, plan, &mut found)?;
     cycles(lab, plan.wal_transactions, &mut found)?;
+    long_lived(lab, &mut found)?;
     Ok(found)
 }
 
@@ -67,10 +68,13 @@ fn fill(segment: u64, rows: u64, expired: bool) -> String {
          SELECT gen_random_uuid(), s.id, now(), {expires_at}, 10, 's', 'filled ' || n,
                 '{{\"status\": \"booked\", \"transfer\": 4711}}'
            FROM generate_series(1, {rows}) n, idempotence.session s WHERE s.name = 'payments';
-         UPDATE idempotence.segment SET closed_at = {closed_at}, restored = false WHERE number = {segment} AND NOT current;
+         UPDATE idempotence.segment SET closed_at = {closed_at} WHERE number = {segment} AND NOT current;
          CHECKPOINT"
     )
 }
+
+/// In so many transactions the sweep looks through the segment; the last one empties it.
+const PARTS: &str = "SELECT greatest(1, ceil(pg_relation_size('idempotence.outcome_1') / 8192.0 / 4096))::int";
 
 fn emptying(lab: &Lab, rows: u64, rounds: usize, found: &mut Vec<Found>) -> Result<()> {
     let (mut ours, mut locked, mut theirs) = (Vec::new(), Vec::new(), Vec::new());
@@ -81,11 +85,14 @@ fn emptying(lab: &Lab, rows: u64, rounds: usize, found: &mut Vec<Found>) -> Resu
         // The commit removes the files, after it has let the locks go.
         let bytes = lab.bytes_of_log(|| {
             // The first statement loads the library.
-            let steps =
-                ["SELECT idempotence.sweep_step('close')", "BEGIN", "SELECT idempotence.sweep_step('empty')", "COMMIT"];
+            let look = "SELECT idempotence.sweep_step('empty')";
+            let mut steps = vec!["SELECT idempotence.sweep_step('close')"];
+            let parts: usize = lab.psql(COPY, PARTS)?.parse()?;
+            steps.extend(vec![look; parts - 1]);
+            steps.extend(["BEGIN", look, "COMMIT"]);
             let times = timed(lab, &steps)?;
             ours.push(times[1..].iter().sum());
-            locked.push(times[2]);
+            locked.push(times[times.len() - 2]);
             Ok(())
         })?;
         log.push(bytes / 1024.0);
@@ -108,7 +115,7 @@ fn emptying(lab: &Lab, rows: u64, rounds: usize, found: &mut Vec<Found>) -> Resu
     }
     let ratios = Spread::of(ours.iter().zip(&theirs).map(|(ours, theirs)| theirs / ours));
     found.push(Found::new(format!("emptying {rows} outcomes, ms"), Spread::of(ours), 1));
-    found.push(Found::new("of these with the segment locked, ms", Spread::of(locked), 1));
+    found.push(Found::new("of these the transaction that locks the segment, ms", Spread::of(locked), 1));
     found.push(Found::new("`DELETE` and `VACUUM` of as many, ms", Spread::of(theirs), 0));
     found.push(Found::new("time by hand / emptying", ratios, 0).with_goal(Goal::AtLeast(100.0)));
     found.push(Found::new("log of emptying, kB", Spread::of(log), 0));
@@ -168,10 +175,7 @@ fn while_it_happens(lab: &Lab, plan: &Plan, rounds: usize, found: &mut Vec<Found
             load(lab, 100 + round as u64, ["-T", "6"], &script(Keygen::Ascending), &["-l", "--log-prefix=ring"])?;
         std::thread::sleep(Duration::from_secs(3));
         let at: f64 = lab
-            .psql(
-                COPY,
-                "SELECT extract(epoch FROM clock_timestamp()) AS at \\gset\nSELECT idempotence.sweep_step('empty');\nSELECT :at",
-            )?
+            .psql(COPY, "SELECT extract(epoch FROM clock_timestamp()) AS at \\gset\nCALL idem_sweep();\nSELECT :at")?
             .lines()
             .last()
             .and_then(|line| line.parse().ok())
@@ -310,12 +314,16 @@ fn many(lab: &Lab, plan: &Plan, found: &mut Vec<Found>) -> Result<()> {
     Ok(())
 }
 
+/// Lets time pass for the ring.
+fn passes(interval: &str) -> String {
+    format!(
+        "UPDATE idempotence.segment SET opened_at = opened_at - {interval}, closed_at = closed_at - {interval}, looked_at = looked_at - {interval}"
+    )
+}
+
 fn cycles(lab: &Lab, requests: u64, found: &mut Vec<Found>) -> Result<()> {
     lab.fresh_copy()?;
-    lab.psql(
-        COPY,
-        "CALL idem_sweep(); TRUNCATE idempotence.outcome_0; UPDATE idempotence.segment SET restored = false",
-    )?;
+    lab.psql(COPY, "CALL idem_sweep(); TRUNCATE idempotence.outcome_0")?;
     let each = (requests / u64::from(CLIENTS)).to_string();
     let size = || -> Result<f64> {
         let bytes = "SELECT sum(pg_total_relation_size(oid)) FROM pg_class
@@ -329,13 +337,86 @@ fn cycles(lab: &Lab, requests: u64, found: &mut Vec<Found>) -> Result<()> {
         let child = load(lab, 600 + cycle, ["-t", &each], &script(Keygen::Random), &[])?;
         output(child)?;
         // Half a retention and a little more.
-        let passes = "UPDATE idempotence.segment SET opened_at = opened_at - keep_us / 1e6 * interval '0.51 s',
-                                                     closed_at = closed_at - keep_us / 1e6 * interval '0.51 s'";
-        lab.psql(COPY, &format!("{passes}; CALL idem_sweep(); CALL idem_sweep()"))?;
+        let half = "interval '3 days 14 hours'";
+        for table in ["outcome_0", "outcome_1", "outcome_2"] {
+            lab.psql(COPY, &format!("UPDATE idempotence.{table} SET recorded_at = recorded_at - {half}, expires_at = expires_at - {half}"))?;
+        }
+        lab.psql(COPY, &format!("{}; CALL idem_sweep(); CALL idem_sweep()", passes(half)))?;
         sizes.push(size()?);
     }
     let ratio = sizes[sizes.len() - 1] / sizes[3];
     let what = format!("size of all tables after {CYCLES} cycles of {requests} requests / after the fourth");
     found.push(Found::new(what, Spread::of([ratio]), 2).with_goal(Goal::Between(0.8, 1.2)));
     Ok(())
+}
+
+/// Outcomes in each lap's half, and how many laps' halves: the long ones live for a hundred.
+const HALF: u64 = 10_000;
+const HALVES: u64 = 140;
+const LONG_HALVES: u64 = 100;
+/// The sizes count from the last of these on.
+const COUNTED: u64 = 20;
+
+/// Bytes in steady state with one outcome in a hundred that lives fifty times as long as the others, against
+/// those without it. Time passes by making the ring older. Outcomes for a day are written as they will be
+/// when their segment's time has come, expired; those for fifty days expire when so many halves have passed.
+fn long_lived(lab: &Lab, found: &mut Vec<Found>) -> Result<()> {
+    let mut sizes = Vec::new();
+    for one_in in [0, 100] {
+        eprintln!("ring: {HALVES} half laps, {} of a hundred live long", u8::from(one_in > 0));
+        lab.fresh_copy()?;
+        lab.psql(
+            COPY,
+            "CALL idem_sweep(); TRUNCATE idempotence.outcome_0; CREATE TABLE half (number bigint, digest uuid)",
+        )?;
+        let mut of_halves = 0.0;
+        for half in 0..HALVES {
+            lab.psql(COPY, &record_half(lab, half, one_in)?)?;
+            lab.psql(COPY, &format!("{}; CALL idem_sweep()", passes("interval '12 hours 4 minutes'")))?;
+            // As autovacuum does when a fifth is dead.
+            if half % 20 == 0 {
+                lab.psql(COPY, "VACUUM idempotence.outcome_long")?;
+            }
+            if half >= HALVES - COUNTED {
+                let bytes = "SELECT sum(pg_total_relation_size(oid)) FROM pg_class
+                              WHERE relnamespace = 'idempotence'::regnamespace AND relname ~ '^outcome_[^_]*$' AND relkind = 'r'";
+                of_halves += lab.psql(COPY, bytes)?.parse::<f64>()?;
+            }
+        }
+        if one_in > 0 && lab.psql(COPY, "SELECT count(*) FROM idempotence.outcome_long")?.parse::<u64>()? < HALF / 2 {
+            bail!("too few outcomes were moved");
+        }
+        sizes.push(of_halves);
+    }
+    let ratio = Spread::of([sizes[1] / sizes[0]]);
+    let what = "bytes of outcomes, 1 in 100 living 50 times longer / without them";
+    found.push(Found::new(what, ratio, 2).with_goal(Goal::AtMost(1.6)));
+    Ok(())
+}
+
+/// What is recorded in half a lap, and the expiring of the long ones whose time is over.
+fn record_half(lab: &Lab, half: u64, one_in: u64) -> Result<String> {
+    let current = lab.psql(COPY, "SELECT number FROM idempotence.segment WHERE current")?;
+    let insert = |rows: u64, at: &str, ttl: &str| {
+        format!(
+            "INSERT INTO idempotence.outcome_{current} (digest, session, recorded_at, expires_at, recorded_by, class, key, response)
+             SELECT gen_random_uuid(), s.id, {at}, {at} + interval '{ttl}', 10, 's', 'filled {half} ' || n,
+                    '{{\"status\": \"booked\", \"transfer\": 4711}}'
+               FROM generate_series(1, {rows}) n, idempotence.session s WHERE s.name = 'payments'"
+        )
+    };
+    let short = insert(HALF * 99 / 100, "now() - interval '25 hours'", "1 day");
+    if one_in == 0 {
+        return Ok(short);
+    }
+    let long = insert(HALF / one_in, "now()", "50 days");
+    let over = half.checked_sub(LONG_HALVES).map_or(String::new(), |over| {
+        format!(
+            "UPDATE idempotence.outcome_long SET expires_at = now() - interval '1 hour'
+              WHERE digest IN (SELECT digest FROM half WHERE number = {over})"
+        )
+    });
+    Ok(format!(
+        "{short}; WITH long AS ({long} RETURNING digest) INSERT INTO half SELECT {half}, digest FROM long; {over}"
+    ))
 }

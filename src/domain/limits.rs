@@ -38,6 +38,10 @@ pub const TTL_US_MIN: i64 = 1_000_000;
 /// Ten years of 365 days.
 pub const TTL_US_MAX: i64 = 10 * 365 * 86_400 * 1_000_000;
 
-/// How much longer than the longest ttl a segment is kept: a time key may be so far ahead, and whoever
-/// asked at the last moment is still to be answered.
-pub const KEEP_SLACK_US: i64 = super::time_key::AHEAD_US_MAX + 60_000_000;
+/// So long after its end an outcome is left where it is found: whoever asked at the last moment is still to
+/// be answered.
+pub const ASKED_US: i64 = 60_000_000;
+
+/// How much longer than a ttl a segment is kept before it is looked through: a time key may be so far ahead,
+/// and see [`ASKED_US`].
+pub const KEEP_SLACK_US: i64 = super::time_key::AHEAD_US_MAX + ASKED_US;

@@ -6,6 +6,7 @@ pub mod fingerprint;
 pub mod identity;
 pub mod limits;
 pub mod liveness;
+pub mod pace;
 pub mod sequence;
 pub mod time_key;
 pub mod version;

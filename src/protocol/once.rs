@@ -38,7 +38,7 @@ pub fn once(session: &str, keys: &[&str], function: &'static str) -> Result<Vec<
     let what = || format!("a request of session \"{}\", seen by another transaction,", session.name);
     let inserted = pg::bounded_or_error(
         guc::wait_us(),
-        || inbox::insert(session, &rows, now_us, ttl_us),
+        || inbox::insert(session, &rows, now_us),
         || Error::WaitRanOut { what: what(), hint: WAIT_BY_SETTING },
     )?;
     Ok(in_order_of_places(&fresh, &inserted))

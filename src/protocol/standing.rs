@@ -10,7 +10,6 @@ use crate::protocol::quota::{self, Sort};
 use crate::protocol::request;
 use crate::store::orphans;
 use crate::store::secret;
-use crate::store::segment;
 use crate::store::session::{self, Right, Standing};
 use pgrx::datum::Interval;
 use pgrx::pg_sys;
@@ -73,6 +72,7 @@ pub fn create(name: &str, options: &Options) -> Result<Created, Error> {
     };
     match session::find(name) {
         None => {
+            check_max_ttl(name, ttl_us)?;
             orphans::check(name)?;
             secret::put_in_use()?;
             let owner = options.owner.unwrap_or_else(pg::current_role);
@@ -108,10 +108,12 @@ pub fn create(name: &str, options: &Options) -> Result<Created, Error> {
             if again.owner != tombstone.owner {
                 quota::take(again.owner, Sort::Standing)?;
             }
+            if again.ttl_us != tombstone.ttl_us {
+                check_max_ttl(name, ttl_us)?;
+            }
             session::save(&again);
         }
     }
-    segment::keep_at_least(ttl_us.unwrap_or_else(guc::retention_us))?;
     Ok(Created::New)
 }
 
@@ -137,6 +139,9 @@ pub fn alter(
             hint: "Make another session with the ttl wanted.",
         });
     }
+    if ttl_us.is_some() && ttl_us != there.ttl_us {
+        check_max_ttl(name, ttl_us)?;
+    }
     let former_owner = there.owner;
     let changed = Standing {
         ttl_us: ttl_us.or(there.ttl_us),
@@ -149,7 +154,7 @@ pub fn alter(
         quota::take(changed.owner, Sort::Standing)?;
     }
     session::save(&changed);
-    segment::keep_at_least(changed.ttl_us())
+    Ok(())
 }
 
 /// Drops a session. Its outcomes stay until they expire, and are found again if it is made again.
@@ -236,6 +241,20 @@ fn lent(asked: Option<pg_sys::Oid>, so_far: Option<pg_sys::Oid>) -> Option<pg_sy
 
 fn checked_ttl_us(ttl: &Interval) -> Result<i64, Error> {
     request::duration_us("ttl", ttl, TTL_US_MIN, TTL_US_MAX)
+}
+
+/// A ttl that the session has already is not asked for.
+fn check_max_ttl(session: &str, ttl_us: Option<i64>) -> Result<(), Error> {
+    let most_us = guc::max_ttl_us();
+    match ttl_us {
+        Some(ttl_us) if ttl_us > most_us => Err(Error::LimitExceeded {
+            what: format!("the ttl of session \"{session}\""),
+            found: request::describe_us(ttl_us),
+            limit: request::describe_us(most_us),
+            hint: "Ask for a shorter one, or have a superuser raise idempotence.max_ttl.",
+        }),
+        _ => Ok(()),
+    }
 }
 
 fn other_options(there: &Standing, wanted: &Standing) -> Error {

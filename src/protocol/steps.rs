@@ -44,7 +44,7 @@ pub fn record(
             }
             let recorded_at = pg::now_us();
             let outcome = outcome(Some(keyed.expires_at_us(recorded_at, ttl_us)), recorded_at);
-            outcome::insert(&wanted, &outcome, ttl_us)?;
+            outcome::insert(&wanted, &outcome);
             outcome
         }
         Request::Numbered(numbered) => {

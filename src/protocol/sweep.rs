@@ -7,19 +7,21 @@ use crate::lock::Tag;
 use crate::pg;
 use crate::store::part::Place;
 use crate::store::ring::{self, Progress};
-use crate::store::{checkpoint, orphans, swept};
+use crate::store::{checkpoint, long, orphans, swept};
 
 mod sessions;
 
 /// A step of the sweep.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Step {
-    /// Truncates segments whose outcomes have expired.
+    /// Truncates segments whose outcomes have expired, but for a few, which are moved.
     Empty,
     /// Turns to the next segment.
     Turn,
     /// Notes that nobody writes a former segment any more.
     Close,
+    /// Deletes expired outcomes of those that were moved.
+    Long,
     /// Puts saved client sessions back to work after a crash or a failover.
     Restore,
     /// Ends client sessions whose client has fallen silent.
@@ -37,10 +39,11 @@ pub enum Step {
 impl Step {
     /// All of them, in their order: first the ring, which is a matter of moments; what is emptied can be
     /// turned to, what was turned away from closed.
-    pub const ALL: [Step; 9] = [
+    pub const ALL: [Step; 10] = [
         Step::Empty,
         Step::Turn,
         Step::Close,
+        Step::Long,
         Step::Restore,
         Step::End,
         Step::Delete,
@@ -55,6 +58,7 @@ impl Step {
             Step::Empty => "empty",
             Step::Turn => "turn",
             Step::Close => "close",
+            Step::Long => "long",
             Step::Restore => "restore",
             Step::End => "end",
             Step::Delete => "delete",
@@ -82,15 +86,24 @@ pub fn take(step: Step) -> Result<Option<Progress>, Error> {
         let detail = "The sweep deletes what is not kept any longer.".into();
         return Err(Error::ReadOnly { function: "idem_sweep", detail });
     }
+    if pg::keeps_snapshot() {
+        return Err(Error::Invalid {
+            message: "the sweep needs the isolation level READ COMMITTED".into(),
+            detail: "A snapshot that is older than the locks of a step does not show all that it must not delete."
+                .into(),
+            hint: "CALL idem_sweep(), which sees to it, or set the level of this transaction.",
+        });
+    }
     if !Tag::sweep().try_acquire() {
         return Ok(None);
     }
     // No standby that does not answer shall make us keep our locks.
     pg::commit_locally();
     match step {
-        Step::Empty => ring::empty(),
+        Step::Empty => ring::empty(batch()),
         Step::Turn => ring::turn(),
         Step::Close => ring::close(),
+        Step::Long => long::sweep(batch()),
         Step::Restore => part(step, RARELY_US, "client sessions at work again", sessions::restore),
         Step::End => part(step, 0, "silent client sessions ended", sessions::end_silent),
         Step::Delete => delete(),

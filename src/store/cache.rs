@@ -54,6 +54,8 @@ pub enum Table {
     Sweep,
     /// `idempotence.restore`
     Restore,
+    /// `idempotence.outcome_long`
+    OutcomeLong,
 }
 
 impl Table {
@@ -63,7 +65,7 @@ impl Table {
     }
 }
 
-const TABLES: [&str; 13] = [
+const TABLES: [&str; 14] = [
     "outcome_0",
     "outcome_1",
     "outcome_2",
@@ -77,6 +79,7 @@ const TABLES: [&str; 13] = [
     "stream",
     "sweep",
     "restore",
+    "outcome_long",
 ];
 
 /// Our indexes.
@@ -109,9 +112,11 @@ pub enum Index {
     Reply,
     /// By session and stream.
     Stream,
+    /// By digest.
+    OutcomeLong,
 }
 
-const INDEXES: [&str; 13] = [
+const INDEXES: [&str; 14] = [
     "outcome_0_pkey",
     "outcome_1_pkey",
     "outcome_2_pkey",
@@ -125,6 +130,7 @@ const INDEXES: [&str; 13] = [
     "session_live_request_id_idx",
     "reply_pkey",
     "stream_pkey",
+    "outcome_long_pkey",
 ];
 
 impl Index {
@@ -141,8 +147,8 @@ impl Index {
 pub struct Pointer {
     /// The segment that records go to.
     pub current: usize,
-    /// How long it is kept once closed.
-    pub keep_us: i64,
+    /// Whether outcomes that outlived their segment may be in the table for them.
+    pub long: bool,
 }
 
 /// All that is remembered.

@@ -11,7 +11,7 @@ use crate::pg;
 use crate::store;
 use crate::store::cache::Index;
 use crate::store::rel::{Access, Dirty, Rel, Snapshot};
-use crate::store::segment::{self, SEGMENTS};
+use crate::store::segment::{self, LONG, SEGMENTS};
 use crate::store::session::Standing;
 use crate::store::tuple::{Tuple, uuid_equals};
 use pgrx::datum::{DatumWithOid, TimestampWithTimeZone, Uuid};
@@ -38,8 +38,8 @@ thread_local! {
 
 /// Inserts the keys, which come in the order of their digests (so that two batches that overlap wait
 /// for, but do not block each other); gives the digests that were not there or had expired.
-pub fn insert(session: &Standing, keys: &[Key<'_>], now_us: i64, ttl_us: i64) -> Result<HashSet<Digest>, Error> {
-    let (current, table) = segment::open_for_outcomes(ttl_us)?;
+pub fn insert(session: &Standing, keys: &[Key<'_>], now_us: i64) -> Result<HashSet<Digest>, Error> {
+    let (current, table) = segment::open_for_outcomes();
     let role = pg::current_role();
     let arbiter = if table.is_as_made() { Arbiter::Column } else { Arbiter::Constraint };
     let insert = || pg::as_role(table.owner(), || insert_in(current, arbiter, &session.id, keys, now_us, role));
@@ -49,8 +49,9 @@ pub fn insert(session: &Standing, keys: &[Key<'_>], now_us: i64, ttl_us: i64) ->
     .map_err(|error| Error::Corrupted { message: format!("could not insert into segment {current}: {error}") })?;
 
     // Of two that insert in different segments, just when the ring turns, at least one sees the other
-    // here: each has inserted before it looks.
-    for (number, (other, index)) in SEGMENTS.into_iter().enumerate() {
+    // here: each has inserted before it looks. What the sweep moves meanwhile goes to the last of these
+    // tables, so it is met in one or the other.
+    for (number, (other, index)) in SEGMENTS.into_iter().chain([LONG]).enumerate() {
         let other = Rel::open(other, Access::Read);
         if number == current || other.is_empty() {
             continue;
@@ -77,10 +78,11 @@ fn rebuilt(session: &Standing, segment: usize, message: &str) -> Option<Error> {
 /// transaction may be renewing the row, which DELETE waits for and looks at again.
 pub fn delete(digest: &Digest, now_us: i64) -> Result<bool, Error> {
     let mut lived = false;
-    for (segment, (table, _)) in SEGMENTS.into_iter().enumerate() {
-        let table = Rel::open(table, Access::Write);
+    for (place, _) in SEGMENTS.into_iter().chain([LONG]) {
+        let name = place.name();
+        let table = Rel::open(place, Access::Write);
         let statement = format!(
-            "DELETE FROM idempotence.outcome_{segment} WHERE digest OPERATOR(pg_catalog.=) $1
+            "DELETE FROM idempotence.{name} WHERE digest OPERATOR(pg_catalog.=) $1
              RETURNING expires_at OPERATOR(pg_catalog.>) $2"
         );
         let arguments = [Uuid::from_bytes(digest.0).into(), moment(now_us).into()];
@@ -92,7 +94,7 @@ pub fn delete(digest: &Digest, now_us: i64) -> Result<bool, Error> {
             // There was no row to return.
             Err(pgrx::spi::Error::InvalidPosition) => {}
             Err(error) => {
-                let message = format!("could not delete from segment {segment}: {error}");
+                let message = format!("could not delete from {name}: {error}");
                 return Err(Error::Corrupted { message });
             }
         }

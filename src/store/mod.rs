@@ -11,6 +11,8 @@ pub mod client;
 pub mod due;
 pub mod inbox;
 pub mod live;
+pub mod long;
+pub mod look;
 pub mod message;
 pub mod orphans;
 pub mod outcome;

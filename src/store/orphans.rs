@@ -22,7 +22,9 @@ use crate::store::sql;
 use pgrx::datum::{TimestampWithTimeZone, Uuid};
 
 /// Where there can be rows without a session.
-const TABLES: [Table; 5] = [Table::Outcome0, Table::Outcome1, Table::Outcome2, Table::Reply, Table::Checkpoint];
+/// A row that moves meanwhile moves to the last of them.
+const TABLES: [Table; 6] =
+    [Table::Outcome0, Table::Outcome1, Table::Outcome2, Table::Reply, Table::Checkpoint, Table::OutcomeLong];
 
 /// Found ones are looked for again so often: they expire, or are deleted.
 const AGAIN: &str = "1 hour";

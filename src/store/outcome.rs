@@ -1,13 +1,15 @@
-//! `idempotence.outcome_0` … `outcome_2`: what was recorded. Rows are inserted and deleted, never
-//! updated (but for an inbox's expired ones, see `inbox.rs`), so a probe under the request's lock may
-//! use `SnapshotSelf`.
+//! `idempotence.outcome_0` … `outcome_2`: what was recorded, and `outcome_long`: what of it outlived its
+//! segment. Rows are inserted and deleted, never updated (but for an inbox's expired ones, see `inbox.rs`),
+//! so a probe under the request's lock may use `SnapshotSelf`. One without that lock may too: a row moves
+//! from a segment to `outcome_long`, atomically, and is looked for there last.
 
 use crate::domain::decision::{Fingerprint, OutcomeFacts};
 use crate::domain::identity::{Digest, SessionId};
 use crate::error::{Error, Name};
 use crate::pg::{self, Jsonb, Writer};
+use crate::store::cache::{Index, Table};
 use crate::store::rel::{Access, Rel, Snapshot};
-use crate::store::segment::{self, SEGMENTS};
+use crate::store::segment::{self, LONG};
 use crate::store::tuple::{Tid, Tuple, uuid_equals};
 use pgrx::pg_sys;
 
@@ -95,44 +97,50 @@ pub struct Wanted<'a> {
 /// Finds the request's outcome that lives at `asked_at`; failing that, an expired one that is still there.
 pub fn find(wanted: &Wanted<'_>, asked_at: i64, snapshot: Snapshot) -> Result<Option<Found>, Error> {
     let mut expired = None;
-    for number in segment::probe_order() {
-        match find_in(number, wanted, snapshot)? {
+    for place in segment::probe_order() {
+        match find_in(place, wanted, snapshot)? {
             Some(found) if found.outcome.lives_at(asked_at) => return Ok(Some(found)),
             Some(found) => expired = Some(found),
             None => {}
         }
     }
-    Ok(expired)
+    // Last: a row may have moved here since the segments were looked into, but never moves back.
+    match if segment::any_long() { find_in(LONG, wanted, snapshot)? } else { None } {
+        Some(found) if found.outcome.lives_at(asked_at) => Ok(Some(found)),
+        found => Ok(found.or(expired)),
+    }
 }
 
-fn find_in(number: usize, wanted: &Wanted<'_>, snapshot: Snapshot) -> Result<Option<Found>, Error> {
-    let table = Rel::open(SEGMENTS[number].0, Access::Read);
-    let found = find_in_open(&table, number, wanted, snapshot)?;
+/// A table of outcomes and its index.
+type Place = (Table, Index);
+
+fn find_in(place: Place, wanted: &Wanted<'_>, snapshot: Snapshot) -> Result<Option<Found>, Error> {
+    let table = Rel::open(place.0, Access::Read);
+    let found = find_in_open(&table, place, wanted, snapshot)?;
     Ok(found.map(|(found, _)| found))
 }
 
 fn find_in_open<'rel>(
     table: &'rel Rel,
-    number: usize,
+    (name, index): Place,
     wanted: &Wanted<'_>,
     snapshot: Snapshot,
 ) -> Result<Option<(Found, Tid<'rel>)>, Error> {
     if table.is_empty() {
         return Ok(None);
     }
-    let index = SEGMENTS[number].1;
     let keys = &mut [uuid_equals(DIGEST as i16 + 1, &wanted.digest.0)];
-    let read = |row: &Columns<'rel>| Some(read(row, number, wanted).map(|found| (found, row.at())));
+    let read = |row: &Columns<'rel>| Some(read(row, name, wanted).map(|found| (found, row.at())));
     table.find(Some(index), keys, snapshot, read).transpose()
 }
 
-fn read(row: &Columns<'_>, segment: usize, wanted: &Wanted<'_>) -> Result<Found, Error> {
+fn read(row: &Columns<'_>, table: Table, wanted: &Wanted<'_>) -> Result<Found, Error> {
     // The digest only leads here; what counts is the name.
     if row.uuid(SESSION).as_ref() != Some(wanted.session) || !row.text_is(KEY, wanted.key) {
         let name = Name::new(wanted.session_name, wanted.key);
         return Err(Error::Corrupted { message: format!("the outcome found for {name} is another request's") });
     }
-    let broken = || Error::Corrupted { message: format!("an outcome in segment {segment} lacks a value") };
+    let broken = || Error::Corrupted { message: format!("an outcome in {} lacks a value", table.name()) };
     let class = match row.char(CLASS) {
         Some(b's') => Class::Succeeded,
         Some(b'f') => Class::Failed,
@@ -151,17 +159,17 @@ fn read(row: &Columns<'_>, segment: usize, wanted: &Wanted<'_>) -> Result<Found,
     })
 }
 
-/// Deletes what is kept of the request, in every segment; gives what it was, where there was anything.
+/// Deletes what is kept of the request, wherever it is; gives what it was, where there was anything.
 pub fn clear(wanted: &Wanted<'_>) -> Result<Option<Class>, Error> {
     let mut cleared = None;
-    for number in segment::probe_order() {
-        if find_in(number, wanted, Snapshot::Itself)?.is_none() {
+    for place in segment::probe_order().into_iter().chain([LONG]) {
+        if find_in(place, wanted, Snapshot::Itself)?.is_none() {
             continue;
         }
         // Looked for again under the lock that keeps the segment from being emptied and filled anew: by
         // then another's row could stand in the place.
-        let table = Rel::open(SEGMENTS[number].0, Access::Write);
-        if let Some((found, at)) = find_in_open(&table, number, wanted, Snapshot::Itself)? {
+        let table = Rel::open(place.0, Access::Write);
+        if let Some((found, at)) = find_in_open(&table, place, wanted, Snapshot::Itself)? {
             table.delete(at);
             cleared = Some(found.outcome.class);
         }
@@ -169,9 +177,9 @@ pub fn clear(wanted: &Wanted<'_>) -> Result<Option<Class>, Error> {
     Ok(cleared)
 }
 
-/// Inserts an outcome that lives `ttl_us` from its recording, or a little longer for a time key.
-pub fn insert(wanted: &Wanted<'_>, outcome: &Outcome, ttl_us: i64) -> Result<(), Error> {
-    let (_, table) = segment::open_for_outcomes(ttl_us)?;
+/// Inserts an outcome.
+pub fn insert(wanted: &Wanted<'_>, outcome: &Outcome) {
+    let (_, table) = segment::open_for_outcomes();
     let mut columns: [Option<pg_sys::Datum>; 10] = [None; 10];
     columns[DIGEST] = Some(pg::uuid(&wanted.digest.0));
     columns[SESSION] = Some(pg::uuid(wanted.session));
@@ -184,5 +192,4 @@ pub fn insert(wanted: &Wanted<'_>, outcome: &Outcome, ttl_us: i64) -> Result<(),
     columns[RESPONSE] = outcome.response.map(Jsonb::datum);
     debug_assert!(columns[TOKEN].is_none(), "only a leased claim has a token");
     table.insert(&columns);
-    Ok(())
 }

@@ -1,35 +1,44 @@
 //! Turning the ring of segments: the steps that the sweep takes, each in a transaction of its own, one
-//! sweep at a time. `segment.rs` says what writers do for it.
+//! sweep at a time. `segment.rs` says what writers and readers do for it, `domain/pace.rs` how fast it goes.
 //!
 //! A segment is *current*, then *closing*, *closed* and *empty*, and then current again:
 //!
-//! * [`turn`] moves the pointer when the current segment is older than half its `keep` and the next one
-//!   is empty. It takes no lock that a writer takes; writers in flight stay where they are.
+//! * [`turn`] moves the pointer when the current segment is older than half of what such outcomes are kept
+//!   for, and the next one is empty. It takes no lock that a writer takes; writers in flight stay where they
+//!   are.
 //! * [`close`] notes when surely nobody writes the old one any more: once a SHARE lock on it can be had.
-//! * [`empty`] truncates it `keep` after that. By then all that is in it has expired.
+//! * [`empty`], `keep` after that, looks at some of its pages. Where many of its outcomes live it is kept
+//!   until few do. Else it is looked through, part by part, what lives is moved to `outcome_long`
+//!   (`long.rs`), and what is left, all of it expired, is truncated.
 //!
 //! Every lock on a segment is asked for without waiting: who queued for it would make others queue
 //! behind. So whatever holds one delays the ring and is not disturbed by it.
 //!
-//! A segment that may hold what a restore put there is looked through first (`restored.rs`). Truncation is not MVCC-safe: a transaction
-//! with an older snapshot then finds nothing of what it could still see. That makes no difference here,
-//! since what has expired by the clock counts as absent under every snapshot.
+//! A row of `segment` is written once in a transaction, and the transaction then ends: `more` says that the
+//! next one goes on. Whoever writes these rows has the sweep's lock, a restore's triggers share it.
+//!
+//! Truncation is not MVCC-safe: a transaction with an older snapshot then finds nothing of what it could
+//! still see. That makes no difference here, since what has expired by the clock counts as absent under
+//! every snapshot.
 
-use crate::domain::limits::KEEP_SLACK_US;
+use crate::domain::identity::Digest;
+use crate::domain::limits::{ASKED_US, KEEP_SLACK_US};
+use crate::domain::pace;
 use crate::error::Error;
 use crate::guc;
-use crate::lock;
 use crate::pg;
-use crate::store::cache;
+use crate::store::cache::{self, Table};
+use crate::store::long;
+use crate::store::look::{self, Look};
 use crate::store::message;
 use crate::store::rel::{self, Access, Rel, Snapshot};
-use crate::store::restored::Look;
 use crate::store::segment::{
-    self, CLOSED_AT, COLUMNS, CURRENT, Columns, KEEP_US, LOOKED_IN, LOOKED_TO, NUMBER, OPENED_AT, RESTORED, SEGMENTS,
+    self, CLOSED_AT, COLUMNS, CURRENT, Columns, KEEP_US, LONG_LIVED, LOOKED_AT, LOOKED_IN, LOOKED_TO, NUMBER,
+    OPENED_AT, RESTORED, SEGMENTS,
 };
 use crate::store::sql;
 use crate::store::tuple::Tid;
-use pgrx::{IntoDatum, pg_sys};
+use pgrx::pg_sys;
 
 /// What one transaction of a step came to.
 #[derive(Default)]
@@ -46,27 +55,76 @@ pub struct Progress {
 struct Segment<'rel> {
     number: usize,
     current: bool,
-    restored: bool,
     opened_at: i64,
     closed_at: Option<i64>,
     keep_us: i64,
     looked: Look,
+    looked_at: Option<i64>,
+    long_lived: bool,
+    /// Whether this very transaction wrote it.
+    is_ours: bool,
     at: Tid<'rel>,
     columns: [Option<pg_sys::Datum>; COLUMNS],
 }
 
 impl Segment<'_> {
+    fn table(&self) -> Table {
+        SEGMENTS[self.number].0
+    }
+
     fn open(&self) -> Rel {
-        Rel::open(SEGMENTS[self.number].0, Access::Read)
+        Rel::open(self.table(), Access::Read)
     }
 
     fn is_empty(&self) -> bool {
         self.open().is_empty()
     }
 
-    /// Whether all in it has expired.
-    fn is_over(&self) -> bool {
-        self.closed_at.is_some_and(|closed_at| closed_at.saturating_add(self.keep_us) <= pg::now_us())
+    /// Whether it may be turned to.
+    fn is_ready(&self) -> bool {
+        self.closed_at.is_some() && self.is_empty()
+    }
+
+    /// Since when it is in its state.
+    fn since(&self) -> i64 {
+        self.closed_at.unwrap_or(self.opened_at)
+    }
+
+    /// Whether it was kept for its time.
+    fn is_over(&self, now_us: i64) -> bool {
+        self.closed_at.is_some_and(|closed_at| closed_at.saturating_add(self.keep_us) <= now_us)
+    }
+
+    /// Whether it was written for its time.
+    fn is_to_be_turned(&self, now_us: i64) -> bool {
+        now_us >= self.opened_at.saturating_add(self.keep_us / 2)
+    }
+
+    fn is_time_to_look(&self, now_us: i64) -> bool {
+        pace::is_time_to_look(self.since(), self.looked_at, now_us)
+    }
+
+    fn keep(&mut self, keep_us: i64) {
+        self.keep_us = keep_us;
+        self.columns[KEEP_US] = Some(keep_us.into());
+    }
+
+    fn note_look(&mut self, now_us: i64) {
+        self.looked_at = Some(now_us);
+        self.columns[LOOKED_AT] = Some(now_us.into());
+    }
+
+    fn note_part(&mut self, looked: Look) {
+        self.looked = looked;
+        self.columns[LOOKED_TO] = Some(looked.pages.into());
+        self.columns[LOOKED_IN] = Some(looked.file.into());
+    }
+
+    /// As if nobody had looked yet.
+    fn forget_looks(&mut self) {
+        self.looked_at = None;
+        self.columns[LOOKED_AT] = None;
+        self.note_part(Look { file: pg_sys::InvalidOid, pages: 0 });
     }
 
     /// Puts `columns` in its place.
@@ -77,22 +135,27 @@ impl Segment<'_> {
 
 /// Opens the ring to change it.
 fn open() -> Rel {
-    Rel::open(cache::Table::Segment, Access::Write)
+    Rel::open(Table::Segment, Access::Write)
 }
 
-/// The ring's rows. The caller holds the sweep's lock; the pointer and the current segment's `keep` change
-/// under that of the segments only.
+/// The ring's rows. The caller holds the sweep's lock.
 fn read<'rel>(ring: &'rel Rel) -> Result<[Segment<'rel>; 3], Error> {
     let mut rows: Vec<Segment<'rel>> = Vec::with_capacity(SEGMENTS.len());
     ring.find(None, &mut [], Snapshot::LatestMvcc, |row: &Columns<'rel>| -> Option<()> {
         rows.push(Segment {
             number: row.int2(NUMBER)?.try_into().ok()?,
             current: row.bool(CURRENT)?,
-            restored: row.bool(RESTORED)?,
             opened_at: row.int8(OPENED_AT)?,
             closed_at: row.int8(CLOSED_AT),
-            keep_us: row.int8(KEEP_US)?,
+            keep_us: match row.int8(KEEP_US)? {
+                // Nothing was recorded yet to tell it by.
+                0 => guc::retention_us().saturating_add(KEEP_SLACK_US),
+                keep_us => keep_us,
+            },
             looked: Look { file: row.oid(LOOKED_IN)?, pages: row.int8(LOOKED_TO)? },
+            looked_at: row.int8(LOOKED_AT),
+            long_lived: row.bool(LONG_LIVED)?,
+            is_ours: row.is_ours(),
             at: row.at(),
             columns: std::array::from_fn(|column| row.datum(column)),
         });
@@ -104,13 +167,17 @@ fn read<'rel>(ring: &'rel Rel) -> Result<[Segment<'rel>; 3], Error> {
     if whole && rows.iter().filter(|row| row.current).count() == 1 { Ok(rows) } else { Err(segment::lost()) }
 }
 
+fn current_of(rows: &[Segment<'_>; 3]) -> Result<usize, Error> {
+    rows.iter().position(|row| row.current).ok_or_else(segment::lost)
+}
+
 /// Notes of segments that were turned away from when surely nobody writes them any more.
 pub fn close() -> Result<Progress, Error> {
     let ring = open();
     let rows = read(&ring)?;
     let mut progress = Progress::default();
     for mut row in rows.into_iter().filter(|row| !row.current && row.closed_at.is_none()) {
-        let table = cache::oid(SEGMENTS[row.number].0);
+        let table = cache::oid(row.table());
         if !rel::try_lock(table, pg_sys::ShareLock) {
             progress.delayed.push(format!(
                 "segment {} cannot be closed yet: {}",
@@ -122,10 +189,8 @@ pub fn close() -> Result<Progress, Error> {
         // The proof is had; nobody need wait for the end of this transaction.
         rel::unlock(table, pg_sys::ShareLock);
         row.columns[CLOSED_AT] = Some(pg::now_us().into());
-        if row.restored {
-            // As if all of it had been recorded just now.
-            row.columns[KEEP_US] = Some(row.keep_us.max(wanted_keep_us()?).into());
-        }
+        row.keep(row.keep_us);
+        row.forget_looks();
         row.save(&ring);
         if !row.is_empty() {
             progress.done.push(format!("segment {} is closed", row.number));
@@ -134,46 +199,46 @@ pub fn close() -> Result<Progress, Error> {
     Ok(progress)
 }
 
-/// Moves the pointer to the next segment, if that is due and possible; else sees to it that the current
-/// one is kept as long as the setting asks.
+/// Moves the pointer to the next segment, if that is due and possible. When it is due follows what lies in
+/// the current one.
 pub fn turn() -> Result<Progress, Error> {
     let mut progress = Progress::default();
-    let is_ours = lock::Tag::segments().try_acquire();
     let ring = open();
     let mut rows = read(&ring)?;
-    let Some(current) = rows.iter().position(|row| row.current) else { return Err(segment::lost()) };
+    let current = current_of(&rows)?;
     let next = (current + 1) % rows.len();
     let now_us = pg::now_us();
-    let is_due = now_us >= rows[current].opened_at.saturating_add(rows[current].keep_us / 2);
-    if !is_ours {
-        // Whoever holds it is about to lift the current segment's keep.
-        if is_due && !rows[current].is_empty() {
-            let query = "SELECT held_by FROM idempotence.segments WHERE state OPERATOR(pg_catalog.=) 'current'";
-            let who = in_the_way(query)?;
-            progress
-                .delayed
-                .push(format!("the ring cannot turn while how long outcomes are kept is being lifted: {who}"));
+    if heed_clock(&ring, &mut rows[current], &mut progress) || rows[current].is_empty() {
+        return Ok(progress);
+    }
+    let (is_ready, row) = (rows[next].is_ready(), &mut rows[current]);
+    let has_looked = row.is_time_to_look(now_us) || is_ready && row.is_to_be_turned(now_us);
+    if has_looked {
+        if let Some(keep_us) = look::sample(row.number, &row.open(), now_us)?.keep_us() {
+            row.keep(keep_us);
+        }
+        row.note_look(now_us);
+    }
+    let keep_us = row.keep_us;
+    if !is_ready || !row.is_to_be_turned(now_us) {
+        if has_looked {
+            row.save(&ring);
+        }
+        let (is_due, next) = (rows[current].is_to_be_turned(now_us), &rows[next]);
+        // One that is kept because much of it lives is in nobody's way.
+        if is_due && !is_ready && next.closed_at.is_none_or(|_| next.is_over(now_us)) {
+            progress.delayed.push(format!("the ring cannot turn yet: segment {} is not empty", next.number));
         }
         return Ok(progress);
     }
-    heed_clock(&ring, &mut rows[current], &mut progress);
-    if progress.more {
-        return Ok(progress);
-    }
-    if !is_due || rows[current].is_empty() {
-        return lift(&ring, &mut rows[current]).map(|()| progress);
-    }
-    if rows[next].closed_at.is_none() || !rows[next].is_empty() {
-        progress.delayed.push(format!("the ring cannot turn yet: segment {next} is not empty"));
-        return lift(&ring, &mut rows[current]).map(|()| progress);
-    }
-    rows[current].columns[CURRENT] = Some(false.into());
-    let opened = &mut rows[next].columns;
-    opened[CURRENT] = Some(true.into());
-    opened[RESTORED] = Some(false.into());
-    opened[OPENED_AT] = Some(now_us.into());
-    opened[CLOSED_AT] = None;
-    opened[KEEP_US] = Some(wanted_keep_us()?.into());
+    row.columns[CURRENT] = Some(false.into());
+    let opened = &mut rows[next];
+    opened.keep(keep_us);
+    opened.forget_looks();
+    opened.columns[CURRENT] = Some(true.into());
+    opened.columns[RESTORED] = Some(false.into());
+    opened.columns[OPENED_AT] = Some(now_us.into());
+    opened.columns[CLOSED_AT] = None;
     rows[current].save(&ring);
     rows[next].save(&ring);
     message::ring_changed();
@@ -181,113 +246,184 @@ pub fn turn() -> Result<Progress, Error> {
     Ok(progress)
 }
 
-/// Once the retention was raised the first record would have to lift the keep, and others to wait for it.
-fn lift(ring: &Rel, current: &mut Segment<'_>) -> Result<(), Error> {
-    if current.keep_us >= guc::retention_us() + KEEP_SLACK_US {
-        return Ok(());
-    }
-    let wanted_us = greatest_ttl_us()?.map(|ttl_us| ttl_us.saturating_add(KEEP_SLACK_US));
-    if let Some(wanted_us) = wanted_us.filter(|wanted_us| *wanted_us > current.keep_us) {
-        current.columns[KEEP_US] = Some(wanted_us.into());
-        current.save(ring);
-        message::ring_changed();
-    }
-    Ok(())
-}
-
 /// A clock may be off by so much.
 const CLOCK_US: i64 = 60_000_000;
 
 /// A moment that lies in the future was noted under a clock that was wrong, and has been set right: the
-/// ring would stand still until then. It counts as now; what was recorded under that clock is looked for
-/// before the segment is emptied.
-fn heed_clock(ring: &Rel, row: &mut Segment<'_>, progress: &mut Progress) {
+/// ring would stand still until then. It counts as now. What was recorded under that clock is found when the
+/// segment is looked through. Whether that was so.
+fn heed_clock(ring: &Rel, row: &mut Segment<'_>, progress: &mut Progress) -> bool {
     let now_us = pg::now_us();
     let is_ahead = |us: i64| us.saturating_sub(now_us) > CLOCK_US;
-    if !is_ahead(row.opened_at) && !row.closed_at.is_some_and(is_ahead) {
-        return;
+    if ![Some(row.opened_at), row.closed_at, row.looked_at].into_iter().flatten().any(is_ahead) {
+        return false;
     }
-    row.opened_at = row.opened_at.min(now_us);
-    row.closed_at = row.closed_at.map(|closed_at| closed_at.min(now_us));
-    row.restored = true;
-    // What was found in it counted from the former moment.
-    row.columns[LOOKED_TO] = Some(0i64.into());
-    row.columns[OPENED_AT] = Some(row.opened_at.into());
-    row.columns[CLOSED_AT] = row.closed_at.map(Into::into);
-    row.columns[RESTORED] = Some(true.into());
+    row.columns[OPENED_AT] = Some(row.opened_at.min(now_us).into());
+    row.columns[CLOSED_AT] = row.closed_at.map(|closed_at| closed_at.min(now_us).into());
+    // What had expired by that clock may live.
+    row.forget_looks();
     row.save(ring);
-    progress.done.push(format!("segment {} was opened or closed in the future: it counts as of now", row.number));
-    // A row is written once in a transaction; the next one goes on.
+    progress.done.push(format!(
+        "the clock was set back: segment {} was opened, closed or looked at in the future, which counts as now",
+        row.number
+    ));
     progress.more = true;
+    true
 }
 
-/// Truncates the closed segments whose time has come.
-pub fn empty() -> Result<Progress, Error> {
+/// Empties the closed segments whose time has come.
+pub fn empty(at_once: usize) -> Result<Progress, Error> {
     let ring = open();
     let mut rows = read(&ring)?;
     let mut progress = Progress::default();
-    for row in rows.iter_mut().filter(|row| !row.current) {
-        heed_clock(&ring, row, &mut progress);
-    }
-    if progress.more {
+    let current = current_of(&rows)?;
+    let now_us = pg::now_us();
+    let others = [(current + 1) % 3, (current + 2) % 3];
+    if others.into_iter().any(|other| heed_clock(&ring, &mut rows[other], &mut progress)) {
         return Ok(progress);
     }
-    for mut row in rows.into_iter().filter(|row| !row.current) {
-        if row.is_empty() || (row.restored && !look_through(&ring, &mut row, &mut progress)?) || !row.is_over() {
+    for other in others {
+        if rows[other].closed_at.is_none() || rows[other].is_empty() {
             continue;
         }
-        if !lock_alone(&row) {
-            progress.delayed.push(format!(
-                "segment {} cannot be emptied yet: {}",
-                row.number,
-                in_the_way_of(row.number)?
-            ));
-            continue;
+        // What the next one keeps from turning grows meanwhile.
+        let waits = other == others[0] && rows[current].is_to_be_turned(now_us);
+        let waiting = if waits { rows[current].open().pages() } else { 0 };
+        if is_worth_emptying(&ring, &mut rows[other], waiting, at_once, &mut progress)? {
+            look_through(&ring, &mut rows, other, at_once, &mut progress)?;
         }
-        sql::execute(&format!("TRUNCATE ONLY idempotence.outcome_{}", row.number), &[])?;
-        progress.done.push(format!("segment {} is empty", row.number));
+        if progress.more {
+            break;
+        }
     }
     Ok(progress)
 }
 
-/// Looks through some more of a segment whose time has come, and sees to it that it is kept until the last
-/// of what was found has expired. Whether it was looked through to its end.
-fn look_through(ring: &Rel, row: &mut Segment<'_>, progress: &mut Progress) -> Result<bool, Error> {
-    let Some(closed_at) = row.closed_at else { return Ok(false) };
+/// Whether a segment is to be looked through now: it was begun with, or its time has come, or the ring waits
+/// for it, and few of its outcomes live. Where many do it is kept until few will.
+fn is_worth_emptying(
+    ring: &Rel,
+    row: &mut Segment<'_>,
+    waiting: u32,
+    at_once: usize,
+    progress: &mut Progress,
+) -> Result<bool, Error> {
+    let now_us = pg::now_us();
     let table = row.open();
-    if !row.is_over() && !row.looked.is_going_on(&table) {
+    if row.looked.has_begun(&table) {
+        return Ok(true);
+    }
+    if !row.is_over(now_us) && (waiting == 0 || !row.is_time_to_look(now_us)) {
         return Ok(false);
     }
-    if !rel::try_lock(cache::oid(SEGMENTS[row.number].0), pg_sys::ShareLock) {
-        progress.delayed.push(format!("segment {} cannot be emptied yet: {}", row.number, in_the_way_of(row.number)?));
-        return Ok(false);
+    let sample = look::sample(row.number, &table, now_us.saturating_sub(ASKED_US))?;
+    if sample.is_few(table.pages(), waiting, at_once) {
+        return Ok(true);
     }
-    let (look, is_end, expires_at) = row.looked.go_on(row.number, &table)?;
-    row.looked = look;
-    let wanted_us =
-        expires_at.map_or(0, |expires_at| expires_at.saturating_sub(closed_at).saturating_add(KEEP_SLACK_US));
-    row.keep_us = row.keep_us.max(wanted_us);
-    row.columns[KEEP_US] = Some(row.keep_us.into());
-    row.columns[LOOKED_TO] = Some(look.pages.into());
-    row.columns[LOOKED_IN] = look.file.into_datum();
+    row.keep(sample.few_live_at.saturating_sub(row.since()).saturating_add(KEEP_SLACK_US));
+    row.note_look(now_us);
     row.save(ring);
-    progress.more |= !is_end;
-    Ok(is_end)
+    progress.more = true;
+    Ok(false)
 }
 
-/// How long a segment has to be kept that is written from now on.
-fn wanted_keep_us() -> Result<i64, Error> {
-    Ok(greatest_ttl_us()?.unwrap_or_else(guc::retention_us).saturating_add(KEEP_SLACK_US))
+/// Looks through the next part of a segment and moves what lives in it, `at_once` outcomes at most. When
+/// that was the last part, and nothing is left behind, truncates the segment.
+fn look_through(
+    ring: &Rel,
+    rows: &mut [Segment<'_>; 3],
+    number: usize,
+    at_once: usize,
+    progress: &mut Progress,
+) -> Result<(), Error> {
+    // To the end of the transaction: neither VACUUM FULL nor TRUNCATE gives the pages to others meanwhile.
+    if !long::try_lock(rows[number].table()) {
+        progress.delayed.push(format!("segment {number} cannot be emptied yet: {}", in_the_way_of(number)?));
+        return Ok(());
+    }
+    let now_us = pg::now_us();
+    let table = rows[number].open();
+    let is_done = rows[number].looked.is_done(&table);
+    if !is_done {
+        let part = rows[number].looked.part(&table);
+        let living = part.living(number, now_us.saturating_sub(ASKED_US), at_once)?;
+        if !living.is_empty() {
+            return move_on(ring, rows, number, &living, part.before, progress);
+        }
+        rows[number].note_part(part.after);
+        rows[number].note_look(now_us);
+        rows[number].save(ring);
+        if !part.is_last {
+            progress.more = true;
+            return Ok(());
+        }
+    }
+    drop(table);
+    if !lock_alone(rows[number].table()) {
+        if !is_done {
+            // Its row is written. The next transaction finds it done, says who is in the way, and goes on.
+            progress.more = true;
+            return Ok(());
+        }
+        progress.delayed.push(format!("segment {number} cannot be emptied yet: {}", in_the_way_of(number)?));
+        return Ok(());
+    }
+    sql::execute(&format!("TRUNCATE ONLY idempotence.outcome_{number}"), &[])?;
+    progress.done.push(format!("segment {number} is empty"));
+    Ok(())
 }
 
-/// The greatest ttl of the standing sessions, if there are any; some have that of the setting.
-fn greatest_ttl_us() -> Result<Option<i64>, Error> {
-    let query = format!(
-        "SELECT pg_catalog.max(COALESCE((EXTRACT(epoch FROM s.ttl) OPERATOR(pg_catalog.*) 1000000)::pg_catalog.int8, {}))
-         FROM idempotence.session s WHERE s.name IS NOT NULL AND s.ended_at IS NULL",
-        guc::retention_us()
-    );
-    sql::first::<i64>(&query)
+/// Moves outcomes out of a segment, once all backends know that they may have been.
+fn move_on(
+    ring: &Rel,
+    rows: &mut [Segment<'_>; 3],
+    number: usize,
+    living: &[Digest],
+    before: Look,
+    progress: &mut Progress,
+) -> Result<(), Error> {
+    let first = &mut rows[usize::from(segment::FIRST.unsigned_abs())];
+    if !first.long_lived {
+        note(ring, first, true);
+        progress.more = true;
+        return Ok(());
+    }
+    if first.is_ours {
+        // The message goes out with the commit: the next transaction moves.
+        return Ok(());
+    }
+    if !long::try_lock(Table::OutcomeLong) {
+        progress.delayed.push(format!("segment {number} cannot be emptied yet: {}", long::in_the_way()?));
+        return Ok(());
+    }
+    let (moved, all) = long::take(number, living)?;
+    if moved > 0 {
+        rows[number].note_part(before);
+        rows[number].save(ring);
+        progress.more = true;
+    }
+    if !all && moved == 0 {
+        progress.delayed.push(format!("segment {number} cannot be emptied yet: {}", in_the_way_of(number)?));
+    }
+    Ok(())
+}
+
+/// Notes whether outcomes may be in the table for those that outlived their segment; whether that is news.
+pub(super) fn note_long(may_be: bool) -> Result<bool, Error> {
+    let ring = open();
+    let mut rows = read(&ring)?;
+    let first = &mut rows[usize::from(segment::FIRST.unsigned_abs())];
+    let is_news = first.long_lived != may_be;
+    if is_news {
+        note(&ring, first, may_be);
+    }
+    Ok(is_news)
+}
+
+fn note(ring: &Rel, first: &mut Segment<'_>, may_be: bool) {
+    first.columns[LONG_LIVED] = Some(may_be.into());
+    first.save(ring);
+    message::ring_changed();
 }
 
 /// How often the locks of a segment are asked for in one step, and how long the pauses are. Look-ups
@@ -296,13 +432,13 @@ const TRIES: u32 = 50;
 const PAUSE_US: i64 = 2_000;
 
 /// Takes what TRUNCATE takes, without waiting: all of it or nothing.
-fn lock_alone(row: &Segment<'_>) -> bool {
+pub(super) fn lock_alone(table: Table) -> bool {
     for attempt in 0..TRIES {
         if attempt > 0 {
             pg::nap(PAUSE_US);
         }
         let mut taken = Vec::new();
-        if lock_parts(cache::oid(SEGMENTS[row.number].0), &mut taken) {
+        if lock_parts(cache::oid(table), &mut taken) {
             return true;
         }
         for relation in taken {
@@ -336,7 +472,7 @@ fn lock_parts(table: pg_sys::Oid, taken: &mut Vec<pg_sys::Oid>) -> bool {
 const ALONE: u32 = pg_sys::AccessExclusiveLock;
 
 /// Who keeps a segment from its next state, as the view tells.
-fn in_the_way(query: &str) -> Result<String, Error> {
+pub(super) fn in_the_way(query: &str) -> Result<String, Error> {
     let held_by = sql::first::<String>(query)?;
     Ok(held_by.map_or("whoever held it has just let go".into(), |held_by| format!("held by {held_by}")))
 }

@@ -36,6 +36,7 @@ const KEPT: &str = "
     SELECT o.tableoid::regclass, o::text FROM idempotence.outcome_0 o ORDER BY 2;
     SELECT o.tableoid::regclass, o::text FROM idempotence.outcome_1 o ORDER BY 2;
     SELECT o.tableoid::regclass, o::text FROM idempotence.outcome_2 o ORDER BY 2;
+    SELECT o.tableoid::regclass, o::text FROM idempotence.outcome_long o ORDER BY 2;
     SELECT 'reply', r::text FROM idempotence.reply r ORDER BY 2;
     SELECT 'stream', s::text FROM idempotence.stream s ORDER BY 2;
     SELECT 'checkpoint', c::text FROM idempotence.checkpoint c ORDER BY 2;

@@ -10,7 +10,7 @@ on_each_version!(
     maintenance_under_load_loses_nothing,
 );
 
-const TABLES: [&str; 12] = [
+const TABLES: [&str; 13] = [
     "session",
     "session_live",
     "reply",
@@ -18,6 +18,7 @@ const TABLES: [&str; 12] = [
     "outcome_0",
     "outcome_1",
     "outcome_2",
+    "outcome_long",
     "segment",
     "checkpoint",
     "secret",

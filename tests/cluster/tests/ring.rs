@@ -15,6 +15,9 @@ on_each_version!(
     changes_of_ttl_and_retention_drop_no_outcome_that_lives,
     a_restored_ring_keeps_what_was_restored,
     a_large_restored_segment_is_looked_through_in_parts,
+    a_year_among_days_does_not_keep_the_days,
+    many_that_live_for_years_keep_only_so_much_of_others,
+    restores_and_sweeps_do_not_meet,
 );
 
 const DATABASE: &str = "shop";
@@ -23,7 +26,8 @@ const DATABASE: &str = "shop";
 const TURNS: usize = 45;
 
 /// Lets segments grow old at once: the current one is due to be turned away from, and what is closed is
-/// kept for the ttl alone, without the six minutes on top. So the ring is as quick as it may ever be.
+/// kept for the ttl alone, without the six minutes on top. So the ring is as quick as it may ever be. What has
+/// expired for less than a minute moves all the same, so nearly everything does.
 const HURRY: &str = "
     UPDATE idempotence.segment SET opened_at = opened_at - interval '1 hour' WHERE current;
     UPDATE idempotence.segment SET closed_at = closed_at - interval '6 minutes'
@@ -33,8 +37,8 @@ const HURRY: &str = "
 const SETUP: &str = "
     SELECT idem_create_session('s', ttl => '1 s'), idem_create_session('in', ttl => '1 s', inbox => true);
     CREATE TABLE effect (session text, key text, begun_at timestamptz, expires_at timestamptz);
-    -- Nothing was; else the first lap would be kept for the six minutes.
-    UPDATE idempotence.segment SET restored = false";
+    -- The pace that such outcomes have.
+    UPDATE idempotence.segment SET keep_us = 361000000";
 
 /// Executions of one request of which the later one was begun while the earlier one's outcome lived.
 const DOUBLED: &str = "
@@ -89,6 +93,7 @@ async fn outcomes_live_for_their_time_while_the_ring_turns(version: Version) -> 
 
     let doubled = dba.text(DOUBLED).await?;
     ensure!(doubled.is_empty(), "executed while the outcome lived:\n{doubled}");
+    ensure!(dba.text("SELECT count(*) > 0 FROM idempotence.outcome_long").await? == "t", "nothing was moved");
     let kinds = "SELECT count(*) > 100, count(*) FILTER (WHERE session = 'in') > 100 FROM effect";
     ensure!(dba.text(kinds).await? == "t|t", "there was hardly any load");
     ensure!(replays.load(Relaxed) > 100, "hardly anything was replayed");
@@ -146,7 +151,8 @@ async fn messages(connection: &Connection) -> Result<()> {
 
 /// Lets time pass, for outcomes and segments alike.
 fn time_passes(hours: i64) -> String {
-    let outcomes: String = (0..3)
+    let outcomes: String = ["0", "1", "2", "long"]
+        .iter()
         .map(|n| {
             format!(
                 "UPDATE idempotence.outcome_{n} SET recorded_at = recorded_at - interval '{hours} hours',
@@ -156,7 +162,8 @@ fn time_passes(hours: i64) -> String {
         .collect();
     format!(
         "{outcomes} UPDATE idempotence.segment SET opened_at = opened_at - interval '{hours} hours',
-                                                   closed_at = closed_at - interval '{hours} hours';
+                                                   closed_at = closed_at - interval '{hours} hours',
+                                                   looked_at = looked_at - interval '{hours} hours';
          UPDATE recorded SET expires_at = expires_at - interval '{hours} hours'"
     )
 }
@@ -210,8 +217,8 @@ async fn changes_of_ttl_and_retention_drop_no_outcome_that_lives(version: Versio
         connection.text(&time_passes(1500)).await?;
         connection.text("CALL idem_sweep()").await?;
     }
-    let left =
-        "SELECT sum(pg_relation_size(format('idempotence.outcome_%s', segment)::regclass)) FROM idempotence.segments";
+    let left = "SELECT sum(pg_relation_size(oid)) FROM pg_class WHERE relkind = 'r' AND relname LIKE 'outcome%'
+                  AND relnamespace = 'idempotence'::regnamespace";
     ensure!(connection.text(left).await? == "0", "there are rows left");
     Ok(())
 }
@@ -268,6 +275,7 @@ async fn a_restored_ring_keeps_what_was_restored(version: Version) -> Result<()>
         restored.text("CALL idem_sweep()").await?;
     }
     let kept = "SELECT count(*) FROM idempotence.outcome_0, idempotence.outcome_1, idempotence.outcome_2";
+    ensure!(restored.text("SELECT count(*) FROM idempotence.outcome_long").await? == "0", "what was moved stays");
     ensure!(restored.text(kept).await? == "0", "expired outcomes are kept in every segment");
     Ok(())
 }
@@ -282,49 +290,161 @@ fn restore(outcomes: usize) -> String {
     )
 }
 
-// Goal: a restored segment that is too large for one look is looked through in parts, to its end, whatever
-// is found on the way, and what was put behind it meanwhile; from the beginning when its rows were moved.
-// Method: a segment of 5000 pages that is due, but for one outcome at its end; it is packed anew after the
-// first look, some are added after the last one; then all has expired.
+// Goal: a segment that is too large for one look is looked through in parts, to its end, whatever was put into
+// it meanwhile; from the beginning when its rows were moved.
+// Method: a segment of 5000 pages that is due, but for one outcome at its end; some are added after the first
+// look; it is packed anew after the next.
 async fn a_large_restored_segment_is_looked_through_in_parts(version: Version) -> Result<()> {
     let server = Cluster::start(version)?;
     server.create_database(DATABASE)?;
     let connection = server.connect(DATABASE).await?;
     connection.text("SELECT idem_create_session('s', ttl => '1 day')").await?;
     connection.text("CALL idem_sweep()").await?;
-    let due = "UPDATE idempotence.segment SET closed_at = now() - interval '2 days', keep_us = least(keep_us, 1) WHERE number = 1";
     let (step, looked) =
         ("SELECT idempotence.sweep_step('empty')", "SELECT looked_to FROM idempotence.segment WHERE number = 1");
-    let rows = "SELECT count(*) FROM idempotence.outcome_1";
-    let kept =
-        "SELECT keep BETWEEN interval '51 days' AND interval '53 days' FROM idempotence.segments WHERE segment = 1";
+    let rows = "SELECT (SELECT count(*) FROM idempotence.outcome_1), (SELECT count(*) FROM idempotence.outcome_long)";
 
     connection.text(&restore(20_000)).await?;
-    connection.text(due).await?;
-    ensure!(connection.text(step).await? == "t");
-    ensure!(connection.text(looked).await? == "4096");
-    connection.text("VACUUM FULL idempotence.outcome_1").await?;
-    for (more, looked_to) in [("t", "4096"), ("f", "5000"), ("f", "5000")] {
-        ensure!(connection.text(step).await? == more);
-        ensure!(connection.text(looked).await? == looked_to);
-    }
-    ensure!(connection.text(kept).await? == "t");
-    ensure!(connection.text(rows).await? == "20000", "an outcome that lives is lost");
-
-    connection.text(&restore(20)).await?;
-    connection.text(due).await?;
-    // From the beginning: it may have been put anywhere.
-    for more in ["t", "f"] {
-        ensure!(connection.text(step).await? == more);
-    }
-    ensure!(connection.text(kept).await? == "t");
-    ensure!(connection.text(rows).await? == "20020", "an outcome that was added is lost");
-
     connection
-        .text("UPDATE idempotence.outcome_1 SET expires_at = now() - interval '1 hour' WHERE expires_at > now()")
+        .text("UPDATE idempotence.segment SET closed_at = now() - interval '2 days', keep_us = 1 WHERE number = 1")
         .await?;
-    connection.text(due).await?;
-    ensure!(connection.text(step).await? == "f");
-    ensure!(connection.text(rows).await? == "0", "expired outcomes stay");
+    let look = async |more: &str, looked_to: &str| -> Result<()> {
+        let (found, at) = (connection.text(step).await?, connection.text(looked).await?);
+        ensure!((found.as_str(), at.as_str()) == (more, looked_to), "{found}, {at}, not {more}, {looked_to}");
+        Ok(())
+    };
+    look("t", "4096").await?;
+    connection.text(&restore(20)).await?;
+    ensure!(connection.text(looked).await? == "0", "it may have been put anywhere");
+    look("t", "4096").await?;
+    connection.text("VACUUM FULL idempotence.outcome_1").await?;
+    look("t", "4096").await?;
+    ensure!(connection.text(rows).await? == "20020|0");
+    // All are told, then what lives moves.
+    look("t", "4096").await?;
+    look("t", "4096").await?;
+    ensure!(connection.text(rows).await? == "20018|2", "what lives has not moved");
+    look("f", "5005").await?;
+    ensure!(connection.text(rows).await? == "0|2", "expired outcomes stay");
+    Ok(())
+}
+
+/// Executes so many requests, all of them once.
+fn executed(session: &str, round: usize, requests: usize) -> String {
+    format!("SELECT count(idem_run('{session}', '{round} ' || n, 'SELECT 1')) FROM generate_series(1, {requests}) n")
+}
+
+/// Outcomes in the segments.
+const IN_SEGMENTS: &str =
+    "SELECT (SELECT count(*) FROM idempotence.outcome_0) + (SELECT count(*) FROM idempotence.outcome_1)
+                                + (SELECT count(*) FROM idempotence.outcome_2)";
+
+// Goal: a few outcomes that live for a year, and sessions that were promised ten, keep no others' space.
+// Method: laps of the ring with one for a year among fifty for a day; every one for a year is found in the end.
+async fn a_year_among_days_does_not_keep_the_days(version: Version) -> Result<()> {
+    let server = Cluster::start(version)?;
+    server.create_database(DATABASE)?;
+    let connection = server.connect(DATABASE).await?;
+    connection
+        .text(
+            "SELECT idem_create_session('day', ttl => '1 day'), idem_create_session('year', ttl => '365 days'),
+                    idem_create_session('never', ttl => '3650 days');
+             SELECT idem_drop_session('never'); CREATE TABLE recorded (expires_at timestamptz)",
+        )
+        .await?;
+    for round in 0..16 {
+        connection.text(&executed("day", round, 50)).await?;
+        connection.text(&executed("year", round, 1)).await?;
+        connection.text(&time_passes(14)).await?;
+        connection.text("CALL idem_sweep()").await?;
+        let kept: usize = connection.text(IN_SEGMENTS).await?.parse()?;
+        // Three halves of a day, and what was recorded until the next sweep came by.
+        ensure!(kept <= 51 * 4, "{kept} outcomes are kept in segments in round {round}");
+    }
+    for round in 0..16 {
+        ensure!(
+            connection.lookup("year", &format!("{round} 1")).await? == "succeeded",
+            "that of round {round} is lost"
+        );
+    }
+    ensure!(connection.text("SELECT count(*) >= 12 FROM idempotence.outcome_long").await? == "t");
+    Ok(())
+}
+
+// Goal: a role whose outcomes live for years, and are many, keeps from the others no more than a few times the
+// space of its own.
+// Method: at first three in four live for ten years, then none; the sweep moves ten at a time only.
+async fn many_that_live_for_years_keep_only_so_much_of_others(version: Version) -> Result<()> {
+    let server = Cluster::start_with(version, &[("idempotence.sweep_batch", "10")])?;
+    server.create_database(DATABASE)?;
+    let connection = server.connect(DATABASE).await?;
+    connection
+        .text(
+            "SELECT idem_create_session('day', ttl => '1 day'), idem_create_session('years', ttl => '3650 days');
+             CREATE TABLE recorded (expires_at timestamptz)",
+        )
+        .await?;
+    connection.text(&executed("years", 0, 300)).await?;
+    let mut most = 0;
+    for round in 0..60 {
+        connection.text(&executed("day", round, 100)).await?;
+        connection.text(&time_passes(14)).await?;
+        connection.text("CALL idem_sweep()").await?;
+        let kept: usize = connection.text(IN_SEGMENTS).await?.parse()?;
+        most = most.max(kept);
+        // Eight times as many; the time until that is seen, in samples; what is recorded until it is emptied.
+        ensure!(kept <= 300 * 8 * 2 + 100 * 10, "{kept} outcomes are kept in segments in round {round}");
+    }
+    ensure!(most > 1000, "nothing had to be kept");
+    ensure!(connection.text(IN_SEGMENTS).await?.parse::<usize>()? <= 100 * 4, "they are still kept");
+    let lost =
+        "SELECT count(*) FROM generate_series(1, 300) n WHERE (idem_lookup('years', '0 ' || n)).status <> 'succeeded'";
+    ensure!(connection.text(lost).await? == "0", "some that live are lost");
+    Ok(())
+}
+
+// Goal: restores, sessions being made and sweeps at the same time get in nobody's way but by waiting.
+// Method: transactions that insert by SQL into each of the tables, makers of sessions and sweeps, in loops.
+async fn restores_and_sweeps_do_not_meet(version: Version) -> Result<()> {
+    let server = Cluster::start(version)?;
+    server.create_database(DATABASE)?;
+    let connection = server.connect(DATABASE).await?;
+    connection.text("SELECT idem_create_session('s', ttl => '1 s')").await?;
+    let closing = Arc::new(AtomicBool::new(false));
+    let mut others = JoinSet::new();
+    for (number, table) in ["outcome_0", "outcome_1", "outcome_long", "session"].into_iter().enumerate() {
+        let (closing, restorer) = (Arc::clone(&closing), server.connect(DATABASE).await?);
+        let maker = server.connect(DATABASE).await?;
+        let of = Arc::clone(&closing);
+        others.spawn(async move {
+            while !closing.load(Relaxed) {
+                let restore = format!("INSERT INTO idempotence.{table} SELECT * FROM idempotence.{table} WHERE false");
+                restorer.text(&format!("BEGIN; {restore}; SELECT FROM pg_sleep(0.01); COMMIT")).await?;
+                sleep(Duration::from_millis(5)).await;
+            }
+            anyhow::Ok(())
+        });
+        others.spawn(async move {
+            for turn in 0.. {
+                if of.load(Relaxed) {
+                    break;
+                }
+                let make = format!("SELECT idem_create_session('{number} {turn}', ttl => '{} days')", turn % 3000 + 1);
+                maker.text(&format!("BEGIN; {make}; SELECT FROM pg_sleep(0.01); COMMIT")).await?;
+            }
+            anyhow::Ok(())
+        });
+    }
+    for turn in 0..200 {
+        connection.execute("s", &turn.to_string(), "1").await?;
+        connection.text("CALL idem_sweep()").await?;
+        if let Some(ended) = others.try_join_next() {
+            ended?.context("one gave up")?;
+        }
+    }
+    closing.store(true, Relaxed);
+    while let Some(ended) = others.join_next().await {
+        ended?.context("one gave up")?;
+    }
     Ok(())
 }

@@ -68,7 +68,7 @@ const TRAPS: &str = r#"
         EXECUTE 'CREATE FUNCTION trap.jsonb_build_object(VARIADIC pg_catalog.text[]) RETURNS boolean LANGUAGE sql AS ''SELECT trap.spring()''';
         EXECUTE 'CREATE FUNCTION trap.unnest(anyarray) RETURNS SETOF anyelement LANGUAGE sql AS ''SELECT $1[1] WHERE trap.spring()''';
         EXECUTE 'CREATE TYPE trap.idem_ticket AS (hijacked pg_catalog.bool)';
-        FOREACH name IN ARRAY '{session,outcome_0,outcome_1,outcome_2,segment,checkpoint,secret,audit,sessions,outcomes,function_level,pg_extension,pg_proc,pg_depend}'::text[] LOOP
+        FOREACH name IN ARRAY '{session,outcome_0,outcome_1,outcome_2,outcome_long,segment,checkpoint,secret,audit,sessions,outcomes,function_level,pg_extension,pg_proc,pg_depend}'::text[] LOOP
             EXECUTE format('CREATE VIEW trap.%I AS SELECT trap.spring()', name);
         END LOOP;
     END

@@ -47,9 +47,10 @@ RESET ROLE;
 SELECT idem_create_session('sweep', ttl => '1 hour');
 CREATE PROCEDURE sweep_time_passes() LANGUAGE sql AS $$
   UPDATE idempotence.segment SET opened_at = opened_at - interval '35 minutes', closed_at = closed_at - interval '35 minutes';
-  UPDATE idempotence.outcome_0 SET expires_at = expires_at - interval '35 minutes';
-  UPDATE idempotence.outcome_1 SET expires_at = expires_at - interval '35 minutes';
-  UPDATE idempotence.outcome_2 SET expires_at = expires_at - interval '35 minutes';
+  UPDATE idempotence.outcome_0 SET recorded_at = recorded_at - interval '35 minutes', expires_at = expires_at - interval '35 minutes';
+  UPDATE idempotence.outcome_1 SET recorded_at = recorded_at - interval '35 minutes', expires_at = expires_at - interval '35 minutes';
+  UPDATE idempotence.outcome_2 SET recorded_at = recorded_at - interval '35 minutes', expires_at = expires_at - interval '35 minutes';
+  UPDATE idempotence.outcome_long SET recorded_at = recorded_at - interval '35 minutes', expires_at = expires_at - interval '35 minutes';
 $$;
 CREATE VIEW sweep_ring AS
 SELECT s.segment, s.state, s.keep, o.keys FROM idempotence.segments s
@@ -67,21 +68,37 @@ CALL idem_sweep();
 SELECT regress_show(idem_run('sweep', 'c', 'SELECT 3'));
 TABLE sweep_ring;
 SELECT regress_show(idem_lookup('sweep', k)) FROM unnest('{a,b,c}'::text[]) k;
--- the first segment is emptied, and turned to, with the keep of what there is now
+-- the first segment is emptied, and turned to; how long it is kept follows what was recorded
 SELECT idem_alter_session('sweep', ttl => '10 minutes');
 CALL sweep_time_passes();
 CALL idem_sweep();
 TABLE sweep_ring;
 SELECT regress_show(idem_lookup('sweep', k)) FROM unnest('{a,b,c}'::text[]) k;
--- a longer ttl lifts the current one's at once
-SELECT idem_alter_session('sweep', ttl => '2 hours');
+-- what a session is promised changes nothing, whoever drops it
+SELECT idem_alter_session('sweep', ttl => '1 hour');
+SELECT idem_create_session('sweep long', ttl => '3650 days'), idem_drop_session('sweep long');
+CALL idem_sweep();
 TABLE sweep_ring;
 
--- who is in the way is told to monitors: whoever lifts the current one's once its turn is due, and whoever
--- has a lock on a closed one
+-- a clock that was ahead for a moment is told of, until the next sweep puts it right; nobody is to blame
+BEGIN;
+UPDATE idempotence.segment SET opened_at = opened_at + interval '2 days' WHERE current;
+UPDATE idempotence.sweep SET done_at = done_at + interval '2 days';
+SELECT name, status, regexp_replace(detail, 'at .*,? by', 'at some time, by'), hint FROM idempotence.health WHERE name IN ('sweep', 'ring');
+ROLLBACK;
+UPDATE idempotence.segment SET opened_at = opened_at + interval '2 days' WHERE current;
+CALL idem_sweep();
+SELECT name, status, detail FROM idempotence.health WHERE name = 'ring';
+-- what is late since before a sweep came by is critical
+BEGIN;
+UPDATE idempotence.segment SET closed_at = closed_at - interval '3 days' WHERE number = 1;
+SELECT status, regexp_replace(detail, '@ .* ago', 'some time ago'), hint FROM idempotence.health WHERE name = 'ring';
+ROLLBACK;
+
+-- who is in the way is told to monitors: whoever restores something once the turn is due, and whoever has a
+-- lock on a closed one
 SELECT regress_show(idem_run('sweep', 'd', 'SELECT 4'));
 BEGIN;
-SELECT idem_alter_session('sweep', ttl => '3 hours');
 LOCK TABLE idempotence.outcome_1 IN ACCESS SHARE MODE;
 PREPARE TRANSACTION 'regress_sweep';
 PREPARE sweep_held AS
@@ -94,7 +111,7 @@ CALL sweep_time_passes();
 CALL sweep_time_passes();
 CALL sweep_time_passes();
 BEGIN;
-SELECT idem_alter_session('sweep', ttl => '4 hours');
+INSERT INTO idempotence.outcome_2 SELECT * FROM idempotence.outcome_1 WHERE false;
 PREPARE TRANSACTION 'regress_sweep';
 SET ROLE regress_sweep_monitor;
 EXECUTE sweep_held;
@@ -102,6 +119,73 @@ SELECT regress_message($$TABLE idempotence.held$$);
 RESET ROLE;
 COMMIT PREPARED 'regress_sweep';
 DEALLOCATE sweep_held;
+
+-- one with a ttl of a month among many of an hour: it is moved when its segment is emptied, and is what it was
+SELECT idem_create_session('sweep long', ttl => '3650 days');
+SELECT idem_alter_session('sweep long', ttl => '30 days');
+CREATE TABLE sweep_seen AS SELECT session, request, status, response, fingerprint, recorded_by, recorded_at, expires_at FROM idempotence.outcomes WHERE false;
+CREATE VIEW sweep_changed AS
+SELECT s.request, o.segment, (o.status, o.response, o.fingerprint, o.recorded_by) IS NOT DISTINCT FROM (s.status, s.response, s.fingerprint, s.recorded_by) AS same,
+       s.expires_at - o.expires_at AS passed, s.recorded_at - o.recorded_at AS passed_too
+FROM sweep_seen s LEFT JOIN idempotence.outcomes o USING (session, request) ORDER BY s.request;
+SELECT count(idem_run('sweep', 'short ' || n, 'SELECT 1')) FROM generate_series(1, 40) n;
+BEGIN;
+SELECT status FROM idem_begin('sweep long', 'large', payload => '{"a": 1}');
+SELECT idem_record('sweep long', 'large', (SELECT jsonb_agg(md5(n::text)) FROM generate_series(1, 1000) n), failed => true) IS NOT NULL;
+COMMIT;
+SELECT regress_show(idem_run('sweep long', 'forgotten', 'SELECT 1')), regress_show(idem_run('sweep long', 'again', 'SELECT 1'));
+INSERT INTO sweep_seen SELECT session, request, status, response, fingerprint, recorded_by, recorded_at, expires_at FROM idempotence.outcomes WHERE session = 'sweep long';
+CALL sweep_time_passes();
+CALL idem_sweep();
+CALL sweep_time_passes();
+CALL idem_sweep();
+CALL sweep_time_passes();
+CALL idem_sweep();
+CALL sweep_time_passes();
+CALL idem_sweep();
+SELECT segment, state, keep FROM idempotence.segments ORDER BY segment;
+TABLE sweep_changed;
+SELECT key FROM idempotence.outcome_long ORDER BY key;
+SELECT status, replayed, jsonb_array_length(response) FROM idem_begin('sweep long', 'large', payload => '{"a": 1}');
+SELECT regress_error($$SELECT idem_begin('sweep long', 'large', payload => '{"a": 2}')$$);
+SELECT regress_show(idem_lookup('sweep long', 'again')), regress_show(idem_run('sweep long', 'again', 'SELECT 2'));
+SELECT idem_forget('sweep long', 'forgotten', 'a test');
+SELECT regress_show(idem_run('sweep long', 'forgotten', 'SELECT 3'));
+SELECT name, regexp_replace(detail, '[0-9]+ [a-zA-Z]+', 'N', 'g') FROM idempotence.health WHERE name = 'size';
+-- expired there it is executed anew, and the table is truncated once nothing is left in it
+UPDATE idempotence.outcome_long SET expires_at = clock_timestamp() - interval '10 seconds' WHERE key = 'again';
+CALL idem_sweep();
+SELECT key FROM idempotence.outcome_long ORDER BY key;
+SELECT regress_show(idem_run('sweep long', 'again', 'SELECT 4'));
+SELECT key FROM idempotence.outcome_long ORDER BY key;
+UPDATE idempotence.outcome_long SET expires_at = clock_timestamp() - interval '61 seconds';
+CALL idem_sweep();
+SELECT pg_relation_size('idempotence.outcome_long'), long_lived FROM idempotence.segment WHERE number = 0;
+SELECT status, replayed, response FROM idem_run('sweep long', 'large', 'SELECT 5');
+-- what is restored there counts at once, also for who found nothing there before
+INSERT INTO idempotence.outcome_long (digest, session, recorded_at, expires_at, recorded_by, class, key, response)
+SELECT digest, session, recorded_at, expires_at, recorded_by, class, key, '"restored"' FROM idempotence.outcome_1 WHERE key = 'large';
+DELETE FROM idempotence.outcome_1 WHERE key = 'large';
+SELECT regress_show(idem_run('sweep long', 'large', 'SELECT 6'));
+TRUNCATE idempotence.outcome_long;
+CALL idem_sweep();
+SELECT long_lived FROM idempotence.segment WHERE number = 0;
+-- the snapshot of a step may not be older than its locks
+BEGIN ISOLATION LEVEL REPEATABLE READ;
+SELECT regress_error($$SELECT idempotence.sweep_step('empty')$$);
+ROLLBACK;
+-- the most that a session may be promised; what it has is not asked for
+SET idempotence.max_ttl = '20 d';
+SELECT regress_error($$SELECT idem_create_session('sweep longer', ttl => '21 days')$$);
+SELECT regress_error($$SELECT idem_alter_session('sweep', ttl => '21 days')$$);
+SELECT idem_create_session('sweep long', ttl => '30 days');
+SELECT idem_alter_session('sweep long', ttl => '30 days', require_payload => false), idem_drop_session('sweep long');
+SELECT regress_error($$SELECT idem_create_session('sweep long', ttl => '40 days')$$);
+SELECT idem_create_session('sweep longer');
+SELECT idem_drop_session('sweep longer');
+RESET idempotence.max_ttl;
+DROP VIEW sweep_changed;
+DROP TABLE sweep_seen;
 
 -- abandoned checkpoints go, but for that of a request at work
 BEGIN; SELECT status FROM idem_begin('sweep', 'left'); SELECT idem_checkpoint('sweep', 'left', 'p'); COMMIT;
@@ -210,6 +294,7 @@ DROP ROLE regress_sweep_user, regress_sweep_monitor;
 SELECT idem_create_session('sweep orphan', owner => CURRENT_USER::regrole), idem_drop_session('sweep orphan');
 DROP ROLE regress_sweep_admin;
 -- as it was: the other tests look into the first segment
-TRUNCATE idempotence.outcome_0, idempotence.outcome_1, idempotence.outcome_2;
-UPDATE idempotence.segment SET current = number = 0, restored = true, keep_us = 0, opened_at = now(), closed_at = NULL;
+TRUNCATE idempotence.outcome_0, idempotence.outcome_1, idempotence.outcome_2, idempotence.outcome_long;
+UPDATE idempotence.segment SET current = number = 0, restored = true, keep_us = 0, opened_at = now(), closed_at = NULL, looked_at = NULL, looked_to = 0, long_lived = false;
 DELETE FROM idempotence.checkpoint;
+DELETE FROM idempotence.audit;
