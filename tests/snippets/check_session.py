@@ -22,7 +22,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 MESSAGES = 200
 LANES = 5
-UNANSWERED = 12
+ROUNDS = 3
 APPLICATION = "client session example"
 
 # Where a backend of the example waits: for the table that it writes, and for the standby.
@@ -50,8 +50,18 @@ class Check:
                 )
                 self.cut(BEFORE_COMMIT, LANES)
                 self.wait_for(BEFORE_COMMIT, LANES)
+            # The first outcome goes through: others of an unsaved session wait for it.
+            with self.delivery_locked():
+                self.wait_for(BEFORE_COMMIT, LANES)
                 self.answer_no_commit()
-            self.cut(AFTER_COMMIT, UNANSWERED)
+            for _ in range(ROUNDS):
+                self.wait_for(AFTER_COMMIT, LANES)
+                self.cut(AFTER_COMMIT, LANES)
+                # What is sent again is answered only once it is as durable as its COMMIT would have been.
+                with self.delivery_locked():
+                    self.answer_commits()
+                    self.wait_for(BEFORE_COMMIT, LANES)
+                    self.answer_no_commit()
 
             # All in flight have committed, none has its answer, and the session ends.
             self.wait_for(AFTER_COMMIT, LANES)
@@ -96,7 +106,7 @@ class Check:
     def judge(self, said):
         expected = {
             "delivered": str(MESSAGES),
-            "replayed": str(UNANSWERED),
+            "replayed": str(ROUNDS * LANES),
             "looked up": str(LANES),
             "sessions": "3",
         }
