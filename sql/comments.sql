@@ -237,7 +237,7 @@ COMMENT ON COLUMN idempotence.session.ended_at IS 'when it was dropped, closed, 
 COMMENT ON COLUMN idempotence.session.owner IS 'the role that it belongs to';
 COMMENT ON COLUMN idempotence.session.window_size IS 'how many replies of each stream a client session keeps; null: a standing session';
 COMMENT ON COLUMN idempotence.session.ordering IS 'of a client session''s numbers; a: any, s: strict';
-COMMENT ON COLUMN idempotence.session.ended IS 'how a client session ended; c: closed, e: expired, f: fenced';
+COMMENT ON COLUMN idempotence.session.ended IS 'how a client session ended; c: closed, e: expired, f: fenced; a capital: without ever being saved';
 COMMENT ON COLUMN idempotence.session.request_id IS 'the id that a client session was registered with';
 COMMENT ON COLUMN idempotence.session.timeout IS 'the longest silence that a client session outlasts';
 COMMENT ON COLUMN idempotence.session.client IS 'the name that a client registered under';

@@ -32,6 +32,9 @@ COMMENT ON FUNCTION idem_lookup(text, bigint, text) IS
   'look a request up without beginning it; gives its outcome, in_progress, discarded, suspended, unknown, or on a standby not_here';
 -- Client sessions -------------------------------------------------------------------------------
 
+CREATE INDEX session_ended_idx ON idempotence.session (owner, ended);
+COMMENT ON COLUMN idempotence.session.ended IS 'how a client session ended; c: closed, e: expired, f: fenced; a capital: without ever being saved';
+
 CREATE FUNCTION idempotence.up_since() RETURNS timestamptz
 LANGUAGE c STABLE PARALLEL SAFE
 AS 'MODULE_PATHNAME', 'up_since_wrapper';
@@ -118,9 +121,9 @@ SELECT COALESCE(l.id, s.id)::pg_catalog.text,
        l.last_seen,
        -- While the server is down nobody's time passes.
        GREATEST(l.last_seen, (SELECT idempotence.up_since())) OPERATOR(pg_catalog.+) l.timeout,
-       CASE WHEN s.ended OPERATOR(pg_catalog.=) 'c' THEN 'closed'
-            WHEN s.ended OPERATOR(pg_catalog.=) 'e' THEN 'expired'
-            WHEN s.ended OPERATOR(pg_catalog.=) 'f' THEN 'fenced' END,
+       CASE WHEN s.ended OPERATOR(pg_catalog.=) ANY ('{c,C}'::pg_catalog."char"[]) THEN 'closed'
+            WHEN s.ended OPERATOR(pg_catalog.=) ANY ('{e,E}'::pg_catalog."char"[]) THEN 'expired'
+            WHEN s.ended OPERATOR(pg_catalog.=) ANY ('{f,F}'::pg_catalog."char"[]) THEN 'fenced' END,
        s.ended_at,
        NULL
 FROM idempotence.at_work() l

@@ -85,6 +85,7 @@ CREATE TABLE idempotence.session (
 CREATE INDEX session_client_idx ON idempotence.session (owner, client, ended_at);
 CREATE INDEX session_request_id_idx ON idempotence.session (request_id);
 CREATE INDEX session_ended_at_idx ON idempotence.session (ended_at);
+CREATE INDEX session_ended_idx ON idempotence.session (owner, ended);
 
 -- Client sessions at work, and when each was last heard of. Unlogged: registering and signs of life
 -- cost no WAL and no flush. No index covers last_seen, so that a sign of life is a HOT update.

@@ -90,9 +90,9 @@ SELECT COALESCE(l.id, s.id)::pg_catalog.text,
        l.last_seen,
        -- While the server is down nobody's time passes.
        GREATEST(l.last_seen, (SELECT idempotence.up_since())) OPERATOR(pg_catalog.+) l.timeout,
-       CASE WHEN s.ended OPERATOR(pg_catalog.=) 'c' THEN 'closed'
-            WHEN s.ended OPERATOR(pg_catalog.=) 'e' THEN 'expired'
-            WHEN s.ended OPERATOR(pg_catalog.=) 'f' THEN 'fenced' END,
+       CASE WHEN s.ended OPERATOR(pg_catalog.=) ANY ('{c,C}'::pg_catalog."char"[]) THEN 'closed'
+            WHEN s.ended OPERATOR(pg_catalog.=) ANY ('{e,E}'::pg_catalog."char"[]) THEN 'expired'
+            WHEN s.ended OPERATOR(pg_catalog.=) ANY ('{f,F}'::pg_catalog."char"[]) THEN 'fenced' END,
        s.ended_at,
        NULL
 FROM idempotence.at_work() l

@@ -159,6 +159,13 @@ pub enum Error {
         /// As given.
         session: String,
     },
+    /// ID005
+    LateRegistration {
+        /// The client's name.
+        client: String,
+        /// Its present session.
+        session: String,
+    },
     /// 55P03: what is kept of it is not committed, or not yet.
     SessionInDoubt {
         /// As given.

@@ -29,6 +29,7 @@ static SESSION_TIMEOUT_S: GucSetting<i32> = GucSetting::<i32>::new(300);
 static WINDOW_SIZE: GucSetting<i32> = GucSetting::<i32>::new(5);
 static MAX_SESSIONS_PER_ROLE: GucSetting<i32> = GucSetting::<i32>::new(100_000);
 static MAX_STANDING_SESSIONS_PER_ROLE: GucSetting<i32> = GucSetting::<i32>::new(100_000);
+static MAX_STREAMS: GucSetting<i32> = GucSetting::<i32>::new(1_000);
 static NAPTIME_S: GucSetting<i32> = GucSetting::<i32>::new(10);
 static SWEEP_BATCH: GucSetting<i32> = GucSetting::<i32>::new(1_000);
 static DATABASES: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(Some(c"*"));
@@ -82,6 +83,11 @@ pub fn max_sessions_per_role() -> i64 {
 /// The most standing sessions that a role may have, dropped ones included.
 pub fn max_standing_sessions_per_role() -> i64 {
     i64::from(MAX_STANDING_SESSIONS_PER_ROLE.get())
+}
+
+/// The most named streams that a client session may have.
+pub fn max_streams() -> usize {
+    MAX_STREAMS.get().unsigned_abs() as usize
 }
 
 /// The pause between two visits of a database by the background worker.
@@ -188,7 +194,7 @@ pub fn init() {
     );
     GucRegistry::define_int_guc(
         c"idempotence.max_sessions_per_role",
-        c"The most client sessions that a role may have at work.",
+        c"The most client sessions that a role may have at work, and the most that are known for their end only.",
         c"Registering one more is refused (ID009); none is ended for it. Registrations at the same moment may pass it by their number.",
         &MAX_SESSIONS_PER_ROLE,
         1,
@@ -203,6 +209,16 @@ pub fn init() {
         &MAX_STANDING_SESSIONS_PER_ROLE,
         1,
         i32::MAX,
+        GucContext::Suset,
+        GucFlags::default(),
+    );
+    GucRegistry::define_int_guc(
+        c"idempotence.max_streams",
+        c"The most named streams that a client session may have.",
+        c"One more is refused (ID009). Streams that come at the same moment may pass it by their number.",
+        &MAX_STREAMS,
+        1,
+        1_000_000,
         GucContext::Suset,
         GucFlags::default(),
     );

@@ -13,7 +13,6 @@ import random
 import sys
 import threading
 import time
-import uuid
 
 import psycopg
 from psycopg.rows import namedtuple_row
@@ -69,8 +68,11 @@ class Sender:
         """The session; a new one where there is none, or none but the one that has ended."""
         with self.lock:
             if self.session is None or self.session.session == ended:
-                # Made before the first attempt: the same registration, asked for again, is one.
-                request_id = uuid.uuid4()
+                # Made before the first attempt: the same registration, asked for again, is one. By the
+                # database: the time in it tells which of two registrations came first.
+                request_id = Connection(self.uri).ask(
+                    lambda conn: conn.execute("SELECT idem_generate_id() AS id").fetchone()
+                ).id
                 self.session = Connection(self.uri).ask(
                     lambda conn: conn.execute(
                         "SELECT * FROM idem_register(%s, window_size => %s, request_id => %s)",

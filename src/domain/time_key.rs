@@ -28,6 +28,13 @@ pub fn client_session(name: &str) -> Option<Uuid> {
     Uuid::try_parse(name).ok()
 }
 
+/// When an id that came at `now_us` was made, where it tells: it is of version 7, and not from the future.
+pub fn made_at_us(id: &Uuid, now_us: i64) -> Option<i64> {
+    let tells = id.get_version_num() == 7 && id.get_variant() == uuid::Variant::RFC4122;
+    let made_at = time_us(id);
+    (tells && made_at <= now_us.saturating_add(AHEAD_US_MAX)).then_some(made_at)
+}
+
 /// The time in a UUIDv7, as PostgreSQL counts it (microseconds since 2000-01-01).
 pub fn time_us(id: &Uuid) -> i64 {
     let bytes = id.as_bytes();
@@ -44,6 +51,16 @@ mod tests {
         // RFC 9562, appendix A.6: 2022-02-22 19:22:22.000 UTC.
         let id = parse("017f22e2-79b0-7cc3-98c4-dc0c0c07398f").unwrap();
         assert_eq!(time_us(&id), (1_645_557_742_000 - 946_684_800_000) * 1000);
+    }
+
+    #[test]
+    fn an_id_tells_when_it_was_made_unless_that_has_not_come() {
+        let (id, at) =
+            (parse("017f22e2-79b0-7cc3-98c4-dc0c0c07398f").unwrap(), (1_645_557_742_000 - 946_684_800_000) * 1000);
+        assert_eq!(made_at_us(&id, at), Some(at));
+        assert_eq!(made_at_us(&id, at - AHEAD_US_MAX), Some(at));
+        assert_eq!(made_at_us(&id, at - AHEAD_US_MAX - 1), None);
+        assert_eq!(made_at_us(&Uuid::try_parse("919108f7-52d1-4320-9bac-f847db4148a8").unwrap(), at), None);
     }
 
     #[test]

@@ -122,6 +122,14 @@ impl Error {
                 "Its client registered anew, and the new session took its place.".into(),
                 "Another process is the client now: this one has to stop, or to register to take over.",
             ),
+            Error::LateRegistration { client, session } => report(
+                Own(b"ID005"),
+                format!("this registration of client \"{client}\" comes too late"),
+                format!(
+                    "Its request_id was made before the client's present session \"{session}\" was registered. Nobody is fenced."
+                ),
+                "A late copy is to be dropped. A process that is the client now registers with a request_id that it makes now, best by idem_generate_id(): a clock of its own may be behind.",
+            ),
             Error::SessionInDoubt { session } => report(
                 Standard(PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE),
                 format!("client session \"{session}\" is in use by a transaction that has not ended"),

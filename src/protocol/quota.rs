@@ -1,4 +1,5 @@
-//! How many client sessions a role may have at work, and how many standing sessions it may have.
+//! How many client sessions a role may have at work, how many that left a row for nothing but their end, and
+//! how many standing sessions.
 //!
 //! Counting takes as long as there are sessions, so a backend counts rarely: what is left to the limit,
 //! divided by the backends that may be making sessions as well, can be given without counting again.
@@ -6,7 +7,7 @@
 use crate::error::Error;
 use crate::guc;
 use crate::pg;
-use crate::store::{cache, live, session};
+use crate::store::{cache, client, live, session};
 use pgrx::pg_sys;
 
 /// What is counted.
@@ -14,6 +15,8 @@ use pgrx::pg_sys;
 pub enum Sort {
     /// Client sessions at work.
     Client,
+    /// Client sessions that ended without an outcome, and are known for that.
+    Ended,
     /// Standing sessions, dropped ones too: their rows stay.
     Standing,
 }
@@ -34,7 +37,7 @@ const HOLDS_US: i64 = 1_000_000;
 /// Takes a place for one more session of the owner.
 pub fn take(owner: pg_sys::Oid, sort: Sort) -> Result<(), Error> {
     let limit = match sort {
-        Sort::Client => guc::max_sessions_per_role(),
+        Sort::Client | Sort::Ended => guc::max_sessions_per_role(),
         Sort::Standing => guc::max_standing_sessions_per_role(),
     };
     let now_us = pg::now_us();
@@ -43,6 +46,7 @@ pub fn take(owner: pg_sys::Oid, sort: Sort) -> Result<(), Error> {
     }
     let count = match sort {
         Sort::Client => live::count(owner),
+        Sort::Ended => client::count_ended_unsaved(owner),
         Sort::Standing => session::count(owner, limit),
     };
     if count >= limit {
@@ -70,6 +74,11 @@ fn exceeded(owner: pg_sys::Oid, sort: Sort, count: i64, limit: i64) -> Error {
             "client",
             format!("{count} at work"),
             "Close sessions that are done with (idem_close), register with a shorter timeout, or raise idempotence.max_sessions_per_role.",
+        ),
+        Sort::Ended => (
+            "ended client",
+            format!("{count} that had no outcome, and were fenced or had a request_id"),
+            "Register once, when a client starts: such a session is known for idempotence.retention after its end. Or register without client and request_id, or raise idempotence.max_sessions_per_role.",
         ),
         Sort::Standing => (
             "standing",

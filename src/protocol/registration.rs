@@ -5,6 +5,7 @@ use crate::domain::identity::SessionId;
 use crate::domain::limits::{CLIENT_CHARS_MAX, TIMEOUT_US_MAX, TIMEOUT_US_MIN, WINDOW_MAX};
 use crate::domain::liveness::End;
 use crate::domain::sequence::Order;
+use crate::domain::time_key;
 use crate::error::Error;
 use crate::guc;
 use crate::lock::{By, Tag};
@@ -14,6 +15,7 @@ use crate::protocol::liveness;
 use crate::protocol::position;
 use crate::protocol::quota::{self, Sort};
 use crate::protocol::request;
+use crate::protocol::saving;
 use crate::store::client::{self, Client};
 use crate::store::live;
 use crate::store::secret;
@@ -69,14 +71,23 @@ pub fn register(asked: &Registration<'_>) -> Result<Registered, Error> {
     }
     if let Some(client) = session.client.as_deref()
         && let Some(former) = settled(session.owner, By::Client(client), deadline, || former(session.owner, client))?
-        && let Some(resumed) = resume_or_fence(former, asked.resume, deadline)?
+        && let Some(resumed) = resume_or_fence(former, &session, asked.resume, deadline)?
     {
         return Ok(resumed);
     }
     quota::take(session.owner, Sort::Client)?;
+    if session.known_by().next().is_some() {
+        // Its end may have to be known, though it never had an outcome.
+        quota::take(session.owner, Sort::Ended)?;
+    }
     // Its time begins now, not before the waits.
     let now_us = pg::now_us();
     live::save(&session, now_us);
+    if session.client.is_some() && session.request_id.is_some() && asked_for_at(&session).is_none() {
+        // Nothing but its own row will tell a late copy of this registration that it is one.
+        saving::save(&session)?;
+        pg::force_sync_commit();
+    }
     let expires_at = now_us.saturating_add(session.timeout_us);
     Ok(Registered { session: Rc::new(session), resumed: false, expires_at, next_number: 1 })
 }
@@ -207,8 +218,32 @@ fn former(owner: pg_sys::Oid, client: &str) -> Option<Client> {
     live.or_else(|| client::find_by_client(owner, client).map(|saved| saved.client))
 }
 
-/// Hands the client's session over to its new process, or ends it.
-fn resume_or_fence(former: Client, resume: bool, deadline: Deadline) -> Result<Option<Registered>, Error> {
+/// When the registration of a session was first asked for, where its id tells.
+fn asked_for_at(session: &Client) -> Option<i64> {
+    time_key::made_at_us(&Uuid::from_bytes(session.request_id?), session.created_at)
+}
+
+/// Refuses a registration that was asked for before the client's present session was: it may be the late copy
+/// of one whose session was lost, unused, in a crash, and so has left no trace.
+fn refuse_late(new: &Client, present: &Client) -> Result<(), Error> {
+    // The time in an id is that of the beginning of a millisecond.
+    let registered_at = || present.created_at.div_euclid(1000) * 1000;
+    match asked_for_at(new) {
+        Some(asked_at) if asked_at < asked_for_at(present).unwrap_or_else(registered_at) => {
+            let client = new.client.clone().unwrap_or_default();
+            Err(Error::LateRegistration { client, session: present.name.clone() })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Hands the client's session over to its new process, or ends it to make place for the new one.
+fn resume_or_fence(
+    former: Client,
+    new: &Client,
+    resume: bool,
+    deadline: Deadline,
+) -> Result<Option<Registered>, Error> {
     if open::is_in_use(&former.id) {
         let action = if resume { "resume" } else { "fence" };
         return Err(Error::SessionInUse { session: former.name, action });
@@ -219,7 +254,10 @@ fn resume_or_fence(former: Client, resume: bool, deadline: Deadline) -> Result<O
     }
     match liveness::last_seen(&former) {
         Ok(seen) if liveness::clock_has_run_out(&former, seen) => liveness::end(&former, End::Expired),
-        Ok(_) if !resume => liveness::end(&former, End::Fenced),
+        Ok(_) if !resume => {
+            refuse_late(new, &former)?;
+            liveness::end(&former, End::Fenced);
+        }
         Ok(_) => {
             let now_us = pg::now_us();
             live::save(&former, now_us);

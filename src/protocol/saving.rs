@@ -5,7 +5,8 @@ use crate::guc;
 use crate::lock::Tag;
 use crate::store::cache;
 use crate::store::client::{self, Client};
-use crate::store::reply::StreamOf;
+use crate::store::rel::Snapshot;
+use crate::store::reply::{self, StreamOf, Wanted};
 use crate::store::stream::{self, Marks};
 
 /// Makes a session durable, in the transaction that gives it its first outcome, checkpoint or mark. The
@@ -39,13 +40,46 @@ fn is_saved(session: &Client) -> bool {
     true
 }
 
-/// What is said of a stream, locked against others who say something.
+/// What is said of a stream, locked against others who say something, to be stored.
 pub fn locked_marks(session: &Client, of: StreamOf<'_>) -> Result<Marks, Error> {
     if !Tag::mark(of.session, of.stream).acquire(guc::wait_us()) {
         let what = format!("an allocation or acknowledgement in client session \"{}\"", session.name);
         return Err(Error::WaitRanOut { what, hint: WAIT_BY_SETTING });
     }
-    Ok(stream::find(of))
+    let marks = stream::find(of);
+    check_new(session, of, &marks)?;
+    Ok(marks)
+}
+
+/// Notes a named stream when it comes, so that those of a session can be counted. Left to another transaction
+/// that is just storing something of it, or to the next outcome if that one rolls back.
+pub fn note_stream(session: &Client, of: StreamOf<'_>, marks: &Marks) -> Result<(), Error> {
+    if of.stream.is_empty() || marks.noted || !Tag::mark(of.session, of.stream).try_acquire() {
+        return Ok(());
+    }
+    let marks = stream::find(of);
+    if !marks.noted {
+        check_new(session, of, &marks)?;
+        stream::save(of, &marks);
+    }
+    Ok(())
+}
+
+/// Refuses a stream that is one too many. One that has replies is not new: its note may have been rolled back.
+fn check_new(session: &Client, of: StreamOf<'_>, marks: &Marks) -> Result<(), Error> {
+    if of.stream.is_empty() || marks.noted {
+        return Ok(());
+    }
+    let (count, limit) = (stream::count(of.session), guc::max_streams());
+    if count < limit || !reply::in_stream(of, Wanted::None, Snapshot::LatestMvcc)?.is_empty() {
+        return Ok(());
+    }
+    Err(Error::LimitExceeded {
+        what: format!("the number of streams of client session \"{}\"", session.name),
+        found: format!("{count} besides this one"),
+        limit: limit.to_string(),
+        hint: "A stream is a numbering that goes on, a partition say; it is not meant for one request. Use those that there are, or raise idempotence.max_streams.",
+    })
 }
 
 /// Stores that all numbers up to `acked` are answered or given up, as said along with a request. Where it

@@ -12,7 +12,7 @@ use crate::protocol::saving;
 use crate::store::checkpoint::{self, Checkpoint};
 use crate::store::outcome::{self, Class, Outcome};
 use crate::store::reply;
-use crate::store::stream;
+use crate::store::stream::{self, Marks};
 use pgrx::datum::Interval;
 
 /// Records the outcome of a begun request, and gives it back as it will be replayed.
@@ -52,6 +52,7 @@ pub fn record(
             let numbers = numbers_of(&open, numbered)?;
             let said = before_saving(numbered, numbers)?;
             saving::save(&numbered.session)?;
+            saving::note_stream(&numbered.session, numbered.stream_of(), &said.marks)?;
             if open.leftovers {
                 checkpoint::delete(&request.wanted(open.digest))?;
             }
@@ -75,6 +76,7 @@ pub fn checkpoint(request: &Request<'_>, point: &str, state: Option<Jsonb>, toke
     if let Request::Numbered(numbered) = request {
         let said = before_saving(numbered, numbers_of(&open, numbered)?)?;
         saving::save(&numbered.session)?;
+        saving::note_stream(&numbered.session, numbered.stream_of(), &said.marks)?;
         // What gives nothing up is stored with the outcome.
         if said.gives_up {
             said.note(numbered)?;
@@ -99,6 +101,8 @@ fn numbers_of(open: &Open, request: &Numbered<'_>) -> Result<Numbers, Error> {
 
 /// What was said along with a request of what its client has, or gives up.
 struct Said {
+    /// As it was when looked at.
+    marks: Marks,
     acked: i64,
     /// It is more than what is stored.
     is_new: bool,
@@ -113,7 +117,7 @@ fn before_saving(request: &Numbered<'_>, numbers: Numbers) -> Result<Said, Error
     let (acked, is_new) = (numbers.acked, numbers.acked > marks.acked);
     let deadline = Deadline::after(guc::wait_us());
     let gives_up = is_new && giving_up::take_lanes(&request.session, of, marks.acked, acked, deadline)?;
-    Ok(Said { acked, is_new, gives_up })
+    Ok(Said { marks, acked, is_new, gives_up })
 }
 
 impl Said {

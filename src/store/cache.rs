@@ -102,6 +102,8 @@ pub enum Index {
     SessionClient,
     /// By the id of the registration.
     SessionRequestId,
+    /// By owner and end.
+    SessionEnded,
     /// By id.
     SessionLive,
     /// By owner and client.
@@ -116,7 +118,7 @@ pub enum Index {
     OutcomeLong,
 }
 
-const INDEXES: [&str; 14] = [
+const INDEXES: [&str; 15] = [
     "outcome_0_pkey",
     "outcome_1_pkey",
     "outcome_2_pkey",
@@ -125,6 +127,7 @@ const INDEXES: [&str; 14] = [
     "session_pkey",
     "session_client_idx",
     "session_request_id_idx",
+    "session_ended_idx",
     "session_live_pkey",
     "session_live_client_idx",
     "session_live_request_id_idx",

@@ -9,12 +9,12 @@ use crate::lock::{By, Tag};
 use crate::pg;
 use crate::store::cache::{self, Index, Table};
 use crate::store::live;
-use crate::store::rel::{Access, Rel};
+use crate::store::rel::{Access, Rel, Snapshot};
 use crate::store::session::{
     self, CLIENT, COLUMNS, CREATED_AT, Columns, ENDED, ENDED_AT, ID, INBOX, ORDERING, OWNER, REQUEST_ID,
     REQUIRE_PAYLOAD, TIME_KEYS, TIMEOUT, WINDOW_SIZE,
 };
-use crate::store::tuple::{Tid, is_null, oid_equals, text_equals, uuid_equals};
+use crate::store::tuple::{Tid, char_equals, is_null, oid_equals, text_equals, uuid_equals};
 use pgrx::datum::IntoDatum;
 use pgrx::pg_sys;
 use std::rc::Rc;
@@ -105,7 +105,7 @@ impl Client {
     }
 
     /// The columns of its row in `session`.
-    fn columns(&self, ended: Option<(i64, End)>) -> [Option<pg_sys::Datum>; COLUMNS] {
+    fn columns(&self, ended: Option<(i64, u8)>) -> [Option<pg_sys::Datum>; COLUMNS] {
         let mut columns = [None; COLUMNS];
         columns[ID] = Some(pg::uuid(&self.id));
         columns[CREATED_AT] = Some(self.created_at.into());
@@ -116,7 +116,7 @@ impl Client {
             columns[standing_only] = Some(false.into());
         }
         columns[ORDERING] = Some((order_letter(self.order) as i8).into());
-        columns[ENDED] = ended.map(|(_, end)| (end.letter() as i8).into());
+        columns[ENDED] = ended.map(|(_, letter)| (letter as i8).into());
         columns[REQUEST_ID] = self.request_id.as_ref().map(pg::uuid);
         columns[TIMEOUT] = pg::interval(self.timeout_us).into_datum();
         columns[CLIENT] = self.client.as_deref().map(pg::text);
@@ -192,6 +192,20 @@ fn read(row: &Columns<'_>) -> Option<Saved> {
     })
 }
 
+/// How many sessions of an owner have a row for nothing but their end.
+pub fn count_ended_unsaved(owner: pg_sys::Oid) -> i64 {
+    let table = Rel::open(Table::Session, Access::Read);
+    let mut count = 0;
+    for end in End::ALL {
+        let keys = &mut [oid_equals(OWNER as i16 + 1, owner), char_equals(ENDED as i16 + 1, end.letter(false))];
+        table.find(Some(Index::SessionEnded), keys, Snapshot::LatestMvcc, |_: &Columns<'_>| -> Option<()> {
+            count += 1;
+            None
+        });
+    }
+    count
+}
+
 /// Makes a session durable; it has no row yet.
 pub fn insert(client: &Client) {
     Rel::open(Table::Session, Access::Write).insert(&client.columns(None));
@@ -201,10 +215,10 @@ pub fn insert(client: &Client) {
 /// One that has ended already is left as it is. Whether anything was noted. The caller holds its lock.
 pub fn end(client: &Client, at: i64, end: End, keep: bool) -> bool {
     let table = Rel::open(Table::Session, Access::Write);
-    let ended = client.columns(Some((at, end)));
+    let ended = |saved| client.columns(Some((at, end.letter(saved))));
     match find_in(&table, &client.id) {
-        Some((saved, row)) if saved.ended.is_none() => table.update(row, &ended),
-        None if keep => table.insert(&ended),
+        Some((saved, row)) if saved.ended.is_none() => table.update(row, &ended(true)),
+        None if keep => table.insert(&ended(false)),
         _ => return false,
     }
     true

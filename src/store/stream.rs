@@ -1,8 +1,9 @@
 //! `idempotence.stream`: what a client said of a stream. Written only under the stream's mark lock.
 
+use crate::domain::identity::SessionId;
 use crate::pg;
 use crate::store::cache::{Index, Table};
-use crate::store::rel::{Access, Rel};
+use crate::store::rel::{Access, Rel, Snapshot};
 use crate::store::reply::StreamOf;
 use crate::store::tuple::{Tid, Tuple, text_equals, uuid_equals};
 
@@ -21,6 +22,8 @@ pub struct Marks {
     pub allocated: i64,
     /// Whether the transaction's snapshot sees the row.
     pub visible: bool,
+    /// Whether there is a row.
+    pub noted: bool,
 }
 
 /// What was said of a stream.
@@ -36,8 +39,20 @@ fn find_in<'rel>(table: &'rel Rel, of: StreamOf<'_>) -> Option<(Marks, Tid<'rel>
     let keys = &mut [uuid_equals(SESSION as i16 + 1, of.session), text_equals(STREAM as i16 + 1, of.stream)];
     table.find_changing(Index::Stream, keys, |row: &Columns<'rel>| {
         let (acked, allocated) = (row.int8(ACKED)?, row.int8(ALLOCATED)?);
-        Some((Marks { acked, allocated, visible: row.visible() }, row.at()))
+        Some((Marks { acked, allocated, visible: row.visible(), noted: true }, row.at()))
     })
+}
+
+/// How many named streams of a session have a row.
+pub fn count(session: &SessionId) -> usize {
+    let table = Rel::open(Table::Stream, Access::Read);
+    let mut count = 0;
+    let keys = &mut [uuid_equals(SESSION as i16 + 1, session)];
+    table.find(Some(Index::Stream), keys, Snapshot::LatestMvcc, |row: &Columns<'_>| -> Option<()> {
+        count += usize::from(!row.text_is(STREAM, ""));
+        None
+    });
+    count
 }
 
 /// Saves what was said; `marks` comes from [`find`], under the same lock.

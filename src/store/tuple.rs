@@ -172,6 +172,11 @@ pub fn int4_below(column: i16, value: i32) -> pg_sys::ScanKeyData {
     compares(column, pg_sys::BTLessStrategyNumber, pg_sys::F_INT4LT, value.into())
 }
 
+/// The key `column = value` for a "char" column.
+pub fn char_equals(column: i16, value: u8) -> pg_sys::ScanKeyData {
+    equals(column, pg_sys::F_CHAREQ, (value as i8).into())
+}
+
 /// The key `column = value` for a role's column.
 pub fn oid_equals(column: i16, value: pg_sys::Oid) -> pg_sys::ScanKeyData {
     equals(column, pg_sys::F_OIDEQ, value.into())

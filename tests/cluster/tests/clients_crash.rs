@@ -17,6 +17,7 @@ on_each_version!(
     a_session_without_an_outcome_is_gone_after_a_crash,
     a_session_with_an_outcome_goes_on_after_a_crash,
     whatever_saves_a_session_lets_it_go_on_after_a_crash,
+    a_late_registration_of_a_lost_session_fences_no_newer_one,
     an_ended_session_stays_ended_through_crashes,
     a_fenced_session_stays_fenced_through_crashes,
     a_crash_gives_a_saved_session_its_full_timeout_anew,
@@ -87,7 +88,8 @@ async fn a_session_without_an_outcome_is_gone_after_a_crash(version: Version) ->
     let server = start(version)?;
     for killed in EITHER {
         let before = server.reconnect(DATABASE).await?;
-        let client = format!("client => 'c {killed:?}', request_id => gen_random_uuid()");
+        let id = before.text("SELECT idem_generate_id()").await?;
+        let client = format!("client => 'c {killed:?}', request_id => '{id}'");
         let session = before.register(&client).await?;
         before
             .text(&format!(
@@ -197,6 +199,37 @@ async fn whatever_saves_a_session_lets_it_go_on_after_a_crash(version: Version) 
     Ok(())
 }
 
+// Goal: a registration that arrives after a crash, and after its client has registered anew, fences nobody.
+// Method: the first session is unused when the crash comes. Ids with a time in them and ids without; the
+// newer session is registered with such an id, with another, and with none.
+async fn a_late_registration_of_a_lost_session_fences_no_newer_one(version: Version) -> Result<()> {
+    const IDS: [&str; 3] = ["idem_generate_id()", "gen_random_uuid()", "NULL"];
+    let server = start(version)?;
+    for killed in EITHER {
+        let before = server.reconnect(DATABASE).await?;
+        let mut late = Vec::new();
+        for first in &IDS[..2] {
+            for newer in IDS {
+                let client = format!("c {first} {newer} {killed:?}");
+                let id = before.text(&format!("SELECT {first}")).await?;
+                let registration = format!("client => '{client}', request_id => '{id}'");
+                let session = before.register(&registration).await?;
+                late.push((client, registration, newer, session));
+            }
+        }
+        let after = crash(&server, killed).await?;
+        for (client, registration, newer, lost) in &late {
+            let session = after.register(&format!("client => '{client}', request_id => {newer}")).await?;
+            let state = after.sqlstate(&format!("SELECT FROM idem_register({registration})")).await?;
+            ensure!(state == "ID005", "{client}: the late registration gives {state}");
+            after.execute(&session, "1", "1").await?;
+            let former = after.answer(lost, "1").await?;
+            ensure!(["ID004", "ID005"].contains(&former.as_str()), "{client}: the former session answers {former}");
+        }
+    }
+    Ok(())
+}
+
 // Goal: no crash brings a session back that was ended.
 // Method: closed and expired ones, with an outcome and without; the crash twice, for recovery's own sake.
 async fn an_ended_session_stays_ended_through_crashes(version: Version) -> Result<()> {
@@ -244,7 +277,7 @@ async fn a_fenced_session_stays_fenced_through_crashes(version: Version) -> Resu
         let before = server.reconnect(DATABASE).await?;
         let mut trios = Vec::new();
         for recorded in [true, false] {
-            let (first, second) = (before.text("SELECT gen_random_uuid()").await?, format!("{recorded} {killed:?}"));
+            let (first, second) = (before.text("SELECT idem_generate_id()").await?, format!("{recorded} {killed:?}"));
             let client = format!("client => 'c {second}'");
             let late = format!("{client}, request_id => '{first}'");
             let former = before.register(&late).await?;

@@ -250,6 +250,32 @@ END $$;
 SELECT stream, count(*) FROM idempotence.outcomes WHERE session = regress_id('narrow') GROUP BY stream;
 SELECT regress_show(idem_begin(regress_id('narrow'), 1000)), regress_message($$SELECT idem_begin(regress_id('narrow'), 999)$$);
 
+-- named streams have a limit, whichever way one comes; those that there are go on, and so does the session's own numbering
+SELECT regress_registered('streams', idem_register());
+SET idempotence.max_streams = 3;
+SELECT idem_ack(regress_id('streams'), 1, 's1'), idem_allocate(regress_id('streams'), 1, 's2');
+BEGIN;
+SELECT regress_show(idem_begin(regress_id('streams'), 1, stream => 's3'));
+SELECT idem_checkpoint(regress_id('streams'), 1, 'half way', stream => 's3');
+COMMIT;
+BEGIN;
+SELECT regress_show(idem_begin(regress_id('streams'), 1, stream => 's4'));
+SELECT regress_error($$SELECT idem_record(regress_id('streams'), 1, stream => 's4')$$);
+SELECT regress_message($$SELECT idem_checkpoint(regress_id('streams'), 1, 'half way', stream => 's4')$$);
+ROLLBACK;
+SELECT regress_message($$SELECT idem_ack(regress_id('streams'), 1, 's4')$$), regress_message($$SELECT idem_allocate(regress_id('streams'), 1, 's4')$$);
+SELECT s, n, (idem_begin(regress_id('streams'), n, stream => s)).status, idem_record(regress_id('streams'), n, stream => s)
+FROM unnest('{"",s1,s2,s3}'::text[]) s, generate_series(2, 3) n;
+SELECT point, idem_record(regress_id('streams'), 1, stream => 's3') FROM idem_begin(regress_id('streams'), 1, stream => 's3');
+-- rolled back it was none
+SET idempotence.max_streams = 4;
+BEGIN;
+SELECT idem_ack(regress_id('streams'), 1, 's4');
+ROLLBACK;
+SELECT idem_ack(regress_id('streams'), 1, 's5');
+SELECT regress_message($$SELECT idem_ack(regress_id('streams'), 1, 's6')$$);
+RESET idempotence.max_streams;
+
 -- the last number there is
 SELECT idem_ack(regress_id('narrow'), 4611686018427387903);
 SELECT idem_position(regress_id('narrow'));

@@ -143,6 +143,22 @@ SELECT regress_registered('never', idem_register(request_id => '00000000-0000-00
 ROLLBACK;
 SELECT regress_registered('done by id', idem_register(request_id => '00000000-0000-0000-0000-000000000002'));
 
+-- an id with a time in it tells which registration came first, where nothing else is left: a late one fences nobody
+SELECT regress_registered('in time', idem_register(client => 'worker-4', request_id => regress_uuid7(now() - interval '1 minute')::uuid));
+SELECT regress_error($$SELECT idem_register(client => 'worker-4', request_id => regress_uuid7(now() - interval '2 minutes')::uuid)$$);
+SELECT regress_registered('never', idem_register(client => 'worker-4', request_id => regress_uuid7(now() - interval '2 minutes')::uuid, resume => true));
+SELECT regress_registered('next in time', idem_register(client => 'worker-4', request_id => regress_uuid7(now() - interval '30 seconds')::uuid));
+SELECT regress_message($$SELECT idem_heartbeat(regress_id('in time'))$$), idem_heartbeat(regress_id('next in time')) > now(), regress_session('next in time');
+-- measured by the session's own time where that was registered without such an id, or by one from the future
+SELECT regress_registered('without time', idem_register(client => 'worker-4'));
+SELECT regress_message($$SELECT idem_register(client => 'worker-4', request_id => regress_uuid7(now() - interval '1 second')::uuid)$$);
+SELECT regress_registered('from the future', idem_register(client => 'worker-4', request_id => regress_uuid7(now() + interval '1 hour')::uuid));
+SELECT regress_registered('now', idem_register(client => 'worker-4', request_id => idem_generate_id()));
+-- without a time that tells the session is saved at once, where it has a client to be taken for
+SELECT regress_session('from the future'), regress_session('now');
+SELECT regress_registered('at once', idem_register(client => 'worker-5', request_id => '6c0ee8f5-1b0c-4b43-9f3c-0d3e1a2b4c5f')), regress_registered('later', idem_register(request_id => '6c0ee8f5-1b0c-4b43-9f3c-0d3e1a2b4c60'));
+SELECT regress_session('at once'), regress_session('later');
+
 -- the former one's transactions are waited for: a prepared one keeps it
 BEGIN;
 SELECT regress_show(idem_begin(regress_id('fifth'), 5));
@@ -219,6 +235,23 @@ SELECT regress_registered('of another 1', idem_register(client => 'limited'));
 RESET ROLE;
 SET ROLE regress_client_register;
 SELECT idem_heartbeat(regress_id('limited 4')) > now();
+RESET ROLE;
+-- those that ended without an outcome, and left a row for it, have the same limit of their own
+SET ROLE regress_client_register_2;
+SELECT regress_registered('restless 1', idem_register(client => 'restless'));
+SELECT regress_registered('restless 2', idem_register(client => 'restless'));
+SELECT regress_registered('restless 3', idem_register(client => 'restless'));
+SELECT idem_close((idem_register(request_id => '00000000-0000-0000-0000-000000000003')).session);
+SELECT regress_error($$SELECT idem_register(client => 'restless')$$);
+SELECT regress_message($$SELECT idem_register(request_id => '00000000-0000-0000-0000-000000000004')$$);
+SELECT idem_close((idem_register()).session), idem_heartbeat(regress_id('restless 3')) > now();
+RESET ROLE;
+UPDATE idempotence.session SET ended_at = ended_at - interval '8 days' WHERE ended IN ('C', 'F');
+SET client_min_messages = warning;
+CALL idem_sweep();
+RESET client_min_messages;
+SET ROLE regress_client_register_2;
+SELECT regress_registered('restless 4', idem_register(client => 'restless'));
 RESET ROLE;
 RESET idempotence.max_sessions_per_role;
 

@@ -61,6 +61,7 @@ enum Event {
     Checkpointed(usize, String),
     Acked(usize, usize, i64),
     Allocated(usize, usize, i64),
+    Noted(usize, usize),
     Dropped(usize, usize, Range),
     Saved(usize),
 }
@@ -206,8 +207,15 @@ impl Memory {
         for event in log {
             match event {
                 Event::Saved(of) if *of == number => session.saved = true,
-                Event::Acked(of, stream, upto) if *of == number => session.streams[*stream].acked = *upto,
-                Event::Allocated(of, stream, upto) if *of == number => session.streams[*stream].allocated = *upto,
+                Event::Acked(of, stream, upto) if *of == number => {
+                    session.streams[*stream].acked = *upto;
+                    session.streams[*stream].noted = true;
+                }
+                Event::Allocated(of, stream, upto) if *of == number => {
+                    session.streams[*stream].allocated = *upto;
+                    session.streams[*stream].noted = true;
+                }
+                Event::Noted(of, stream) if *of == number => session.streams[*stream].noted = true,
                 Event::Dropped(of, stream, range) if *of == number => {
                     let done = &mut session.streams[*stream].done;
                     done.iter_mut().filter(|done| done.range == *range).for_each(|done| done.dropped = true);
@@ -283,7 +291,8 @@ impl Memory {
             client,
             request_id: id,
             streams,
-            saved: false,
+            // Its id has no time in it: nothing but a durable row would tell a late copy.
+            saved: client.is_some() && id.is_some(),
             silent: false,
             ended: None,
             gone: false,
@@ -334,6 +343,7 @@ impl Memory {
                 let said = self.said(by, at);
                 let gives_up = self.give_up(by, session, *stream, said)?;
                 self.save(by, session)?;
+                self.note_stream(by, session, *stream);
                 self.note(by, Event::Recorded(at, answer.clone()));
                 let behind = said > self.view(by, session).streams[*stream].acked;
                 if behind && self.try_lock(by, Lock::Mark(session, *stream)) {
@@ -348,6 +358,7 @@ impl Memory {
                 let said = self.said(by, at);
                 let gives_up = self.give_up(by, session, *stream, said)?;
                 self.save(by, session)?;
+                self.note_stream(by, session, *stream);
                 if gives_up {
                     self.mark(by, session, *stream)?;
                     self.note(by, Event::Acked(session, *stream, said));
@@ -489,6 +500,14 @@ impl Memory {
     /// What comes before anything is stored of a stream.
     fn mark(&mut self, by: usize, session: usize, stream: usize) -> Result<(), &'static str> {
         if self.try_lock(by, Lock::Mark(session, stream)) { Ok(()) } else { Err("55P03") }
+    }
+
+    /// A named stream is noted when it comes, unless the other connection is just storing something of it.
+    fn note_stream(&mut self, by: usize, session: usize, stream: usize) {
+        let is_new = stream > 0 && !self.view(by, session).streams[stream].noted;
+        if is_new && self.try_lock(by, Lock::Mark(session, stream)) {
+            self.note(by, Event::Noted(session, stream));
+        }
     }
 
     /// What was said along with a request.

@@ -37,6 +37,8 @@ pub struct Stream {
     pub done: Vec<Done>,
     pub acked: i64,
     pub allocated: i64,
+    /// It is told apart from streams that never were.
+    pub noted: bool,
     pub checkpoints: BTreeMap<i64, Checkpoint>,
 }
 
