@@ -242,6 +242,8 @@ pub enum Error {
         /// How to wait longer.
         hint: &'static str,
     },
+    /// 53200
+    OutOfMemory,
     /// 53200, as PostgreSQL said it when the request's lock was to be taken.
     NoLock {
         /// Of the request.
@@ -345,6 +347,12 @@ pub fn init() {
         std::env::set_var(DECIDES, "0");
         let _ = std::backtrace::Backtrace::capture();
         std::env::remove_var(DECIDES);
+    }
+}
+
+impl From<std::collections::TryReserveError> for Error {
+    fn from(_: std::collections::TryReserveError) -> Error {
+        Error::OutOfMemory
     }
 }
 

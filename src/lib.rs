@@ -54,6 +54,7 @@ extension_sql_file!("../sql/comments.sql", name = "comments", finalize);
 /// Called when the library is loaded, by the postmaster or by a backend.
 #[pg_guard]
 pub extern "C-unwind" fn _PG_init() {
+    pg::init_memory();
     error::init();
     guc::init();
     open::init();

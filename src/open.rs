@@ -9,8 +9,10 @@
 use crate::domain::identity::{Digest, SessionId};
 use crate::error::{Error, Name};
 use crate::guc::{self, Unrecorded};
+use crate::pg;
 use crate::protocol::liveness;
 use crate::store::client::Client;
+use crate::store::message;
 use crate::store::session::{Session, Standing};
 use attended::Attendance;
 use list::{Level, List};
@@ -76,6 +78,11 @@ pub fn begin(session: Session, which: Which<'_>, is: Open) {
     }
 }
 
+/// Makes room for one more request, before its lock is taken.
+pub fn reserve() -> Result<(), Error> {
+    OPEN.with_borrow_mut(List::reserve).map_err(Into::into)
+}
+
 /// How many requests of this transaction keep a lock, at most.
 pub fn locks() -> usize {
     OPEN.with_borrow(List::locks)
@@ -121,6 +128,11 @@ unsafe extern "C-unwind" fn transaction_event(event: pg_sys::XactEvent::Type, _a
         }
         _ => {
             first::set_ending(false);
+            pg::refill();
+            if pg::arena_is_in_use() {
+                // What is remembered for long must not be there.
+                message::forget();
+            }
             OPEN.with_borrow_mut(List::clear);
             ATTENDED.with_borrow_mut(Attendance::clear);
             answered::clear();

@@ -8,12 +8,14 @@ use std::ffi::CStr;
 mod durable;
 mod jsonb;
 mod keys;
+mod memory;
 mod values;
 mod wait;
 
 pub use durable::*;
 pub use jsonb::*;
 pub use keys::*;
+pub use memory::{arena_is_in_use, begin_call, check_memory, init as init_memory, make_sure_of, refill};
 pub use values::*;
 pub use wait::*;
 

@@ -3,7 +3,7 @@
 use super::required;
 use crate::error::{Error, or_raise};
 use crate::guc;
-use crate::pg::Jsonb;
+use crate::pg::{self, Jsonb};
 use pgrx::datum;
 use pgrx::pg_extern;
 use uuid::Uuid;
@@ -54,7 +54,7 @@ fn count(n: i32) -> Result<usize, Error> {
             limit: guc::max_batch().to_string(),
             hint: "Fetch them in several calls, or raise idempotence.max_batch.",
         }),
-        Ok(n) if n > 0 => Ok(n),
+        Ok(n) if n > 0 => pg::make_sure_of(n * size_of::<datum::Uuid>()).map(|()| n),
         _ => Err(Error::Invalid {
             message: "the number of identifiers must be at least 1".into(),
             detail: format!("Found {n}."),

@@ -354,8 +354,11 @@ fn with_request<T>(
     numbering: Numbering<'_>,
     work: impl FnOnce(&Request<'_>) -> Result<T, Error>,
 ) -> Result<T, Error> {
+    pg::begin_call();
     let session = required("session", session)?;
     let key = required("request", request)?;
     let key = key.key();
-    work(&Request::resolve(session, &key, numbering, rules)?)
+    let done = work(&Request::resolve(session, &key, numbering, rules)?)?;
+    pg::check_memory()?;
+    Ok(done)
 }

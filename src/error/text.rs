@@ -236,6 +236,12 @@ impl Error {
                 "Another transaction holds it, and the wait ran out.".into(),
                 hint,
             ),
+            Error::OutOfMemory => report(
+                Standard(PgSqlErrorCode::ERRCODE_OUT_OF_MEMORY),
+                "out of memory".into(),
+                "The extension found none for what the call needs.".into(),
+                "Send less in one call, or give the server's processes more memory.",
+            ),
             Error::NoLock { name, message, hint, held } => report(
                 Standard(PgSqlErrorCode::ERRCODE_OUT_OF_MEMORY),
                 message,

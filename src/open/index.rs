@@ -2,7 +2,7 @@
 
 use super::list::{Entry, Which};
 use crate::domain::identity::{Digest, SessionId};
-use std::collections::HashMap;
+use std::collections::{HashMap, TryReserveError};
 use std::hash::{BuildHasher, Hash, RandomState};
 
 /// Up to so many entries are looked through. Tests come to more than that soon.
@@ -23,6 +23,14 @@ pub struct Index {
 }
 
 impl Index {
+    /// Makes room for one more entry.
+    pub fn reserve(&mut self) -> Result<(), TryReserveError> {
+        self.names.try_reserve(1)?;
+        self.locks.try_reserve(1)?;
+        self.clients.try_reserve(1)?;
+        self.before.try_reserve(1)
+    }
+
     /// Adds the entry that comes next on the list.
     pub fn add(&mut self, entry: &Entry) {
         let place = self.before.len();

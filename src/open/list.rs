@@ -12,6 +12,7 @@ use crate::domain::identity::{Digest, SessionId};
 use crate::domain::sequence::Range;
 use crate::error::{Missing, Name};
 use crate::store::session::{Session, Standing};
+use std::collections::TryReserveError;
 use std::rc::Rc;
 
 /// A nesting level of subtransactions; the transaction itself is 1.
@@ -131,6 +132,15 @@ pub struct List {
 }
 
 impl List {
+    /// Makes room for one more request.
+    pub fn reserve(&mut self) -> Result<(), TryReserveError> {
+        self.entries.try_reserve(1)?;
+        // It is begun, checkpointed and settled; and a level may begin.
+        self.changes.try_reserve(3)?;
+        self.levels.try_reserve(1)?;
+        self.index.as_mut().map_or(Ok(()), Index::reserve)
+    }
+
     /// Puts a request on the list. One that was released before is open again.
     pub fn begin(&mut self, session: Session, which: Which<'_>, is: Open, level: Level) {
         let (stream, request) = (which.stream.into(), which.request.into());

@@ -98,12 +98,21 @@ impl Jsonb {
                     _ => match value.type_ {
                         Kind::jbvNull => Token::Null,
                         Kind::jbvBool => Token::Bool(value.val.boolean),
-                        Kind::jbvNumeric => Token::Numeric(numeric_wire(value.val.numeric)),
+                        Kind::jbvNumeric => {
+                            // Freed at once: there may be many, and each takes a buffer of 1 kB.
+                            let wire = numeric_wire(value.val.numeric);
+                            fingerprint.token(Token::Numeric(pgrx::varlena::varlena_to_byte_slice(wire)));
+                            pg_sys::pfree(wire.cast());
+                            continue;
+                        }
                         Kind::jbvString => Token::String(string_bytes(&value)),
                         other => unreachable!("a stored jsonb has no value of type {other}"),
                     },
                 };
                 fingerprint.token(token);
+            }
+            if jsonb.cast() != self.0.cast_mut_ptr::<pg_sys::varlena>() {
+                pg_sys::pfree(jsonb.cast());
             }
         }
         fingerprint.finish()
@@ -118,17 +127,16 @@ unsafe fn string_bytes(value: &pg_sys::JsonbValue) -> &'static [u8] {
     unsafe { std::slice::from_raw_parts(value.val.string.val.cast(), value.val.string.len as usize) }
 }
 
-/// A numeric in its binary wire form, PostgreSQL's only public one that is canonical.
+/// A numeric in its binary wire form, PostgreSQL's only public one that is canonical. The caller frees it.
 ///
 /// # Safety
 /// `numeric` must point to a valid numeric.
-unsafe fn numeric_wire(numeric: pg_sys::Numeric) -> &'static [u8] {
-    // SAFETY: numeric_send() takes a numeric and gives a bytea in the current memory context, which
-    // lives longer than the walk.
+unsafe fn numeric_wire(numeric: pg_sys::Numeric) -> *mut pg_sys::varlena {
+    // SAFETY: numeric_send() takes a numeric and gives a bytea in the current memory context.
     unsafe {
-        let wire = pgrx::direct_function_call_as_datum(pg_sys::numeric_send, &[Some(pg_sys::Datum::from(numeric))])
-            .expect("numeric_send does not return null");
-        pgrx::varlena::varlena_to_byte_slice(wire.cast_mut_ptr())
+        pgrx::direct_function_call_as_datum(pg_sys::numeric_send, &[Some(pg_sys::Datum::from(numeric))])
+            .expect("numeric_send does not return null")
+            .cast_mut_ptr()
     }
 }
 

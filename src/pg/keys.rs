@@ -50,6 +50,8 @@ impl Keys {
             let count = count as usize;
             (element, std::slice::from_raw_parts(values, count), std::slice::from_raw_parts(nulls, count))
         };
+        // They are kept several times over on the way.
+        super::make_sure_of(values.len().saturating_mul(512))?;
         let reader = reader(element)?;
         // SAFETY: the reader is that of the elements' type, and a null is not read.
         let read = |(value, null): (&pg_sys::Datum, &bool)| (!null).then(|| unsafe { reader.key(*value) });

@@ -45,6 +45,7 @@ pub fn begin(request: &Request<'_>, payload: Option<Jsonb>, wait_us: Option<i64>
         asked.replay_only(deadline)?
     } else {
         asked.check_room()?;
+        open::reserve()?;
         asked.claim_or_answer(deadline)?
     };
     let begun = match begun {

@@ -13,12 +13,17 @@ use std::collections::{HashMap, HashSet};
 
 /// Which of the keys are seen for the first time: their places in the list, the first place of each.
 pub fn once(session: &str, keys: &[&str], function: &'static str) -> Result<Vec<usize>, Error> {
+    pg::begin_call();
     // Rights and sort are told of an empty list too.
     request::check_sort(&*Standing::of_caller(session, Right::Use, request::USE)?, true)?;
     check_count(session, keys.len())?;
     let now_us = pg::now_us();
-    let requests =
-        keys.iter().map(|key| Keyed::resolve(session, key, Rules::Current)).collect::<Result<Vec<_>, _>>()?;
+    let mut requests = Vec::new();
+    requests.try_reserve_exact(keys.len())?;
+    for key in keys {
+        requests.push(Keyed::resolve(session, key, Rules::Current)?);
+        pg::check_memory()?;
+    }
     let fresh = unseen(&requests, now_us)?;
     let Some((_, first)) = fresh.first() else { return Ok(Vec::new()) };
     let session = &requests[*first].session;
@@ -41,7 +46,9 @@ pub fn once(session: &str, keys: &[&str], function: &'static str) -> Result<Vec<
         || inbox::insert(session, &rows, now_us),
         || Error::WaitRanOut { what: what(), hint: WAIT_BY_SETTING },
     )?;
-    Ok(in_order_of_places(&fresh, &inserted))
+    let places = in_order_of_places(&fresh, &inserted);
+    pg::check_memory()?;
+    Ok(places)
 }
 
 /// Those that are not kept yet, once each, with their first place, in the order of their digests.

@@ -1,0 +1,316 @@
+//! When memory runs out: an error, never the end of the server.
+//!
+//! Where PostgreSQL's own code finds no memory it raises an error (53200), which pgrx copies, carries
+//! through Rust and raises again. It allocates for that where nothing may fail: a copy that finds no memory
+//! raises another error, which is copied in turn, until PostgreSQL gives up (PANIC). So the two functions
+//! that pgrx calls then, `CopyErrorData` and `errstart`, are called through ours (the linker sees to that,
+//! see `build.rs`). They work in memory of their own, and let a reserve go first if there is no other.
+//!
+//! Where Rust finds none it aborts the process. So its allocator has an arena for that case, and
+//! notes that it was needed; the call then ends with an error. What grows with a caller's input asks first
+//! whether there is room ([`make_sure_of`], and `try_reserve`).
+
+use crate::error::Error;
+use pgrx::pg_sys;
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::{Cell, UnsafeCell};
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+
+/// Let go when there is no memory to handle an error in. Two blocks of the size that a memory context asks
+/// for when it has grown, and as much again. Nothing is ever written to it.
+const RESERVE_BYTES: usize = 4 << 20;
+
+/// What has to be there before an error is handled: malloc() itself asks the system for this much.
+#[cfg(not(test))]
+const ROOM_BYTES: usize = 1 << 20;
+
+thread_local! {
+    static RESERVE: Cell<*mut c_void> = const { Cell::new(std::ptr::null_mut()) };
+    /// Where errors are copied to.
+    static COPIES: Cell<pg_sys::MemoryContext> = const { Cell::new(std::ptr::null_mut()) };
+    /// The copy of an error that could not be copied.
+    static SPARE: Cell<*mut pg_sys::ErrorData> = const { Cell::new(std::ptr::null_mut()) };
+}
+
+unsafe extern "C" {
+    fn malloc(bytes: usize) -> *mut c_void;
+    #[cfg(not(test))]
+    fn free(memory: *mut c_void);
+}
+
+/// Prepares for errors, when the library is loaded.
+pub fn init() {
+    // SAFETY: a context of the process, that lives as long as it.
+    COPIES.set(unsafe {
+        pg_sys::AllocSetContextCreateInternal(pg_sys::TopMemoryContext, c"idempotence errors".as_ptr(), 0, 8192, 8192)
+    });
+    refill();
+}
+
+/// Takes back what an error has used up. It raises none: where there is no memory it is tried again later.
+pub fn refill() {
+    if !RESERVE.get().is_null() && !SPARE.get().is_null() {
+        return;
+    }
+    // SAFETY: what is allocated is checked. The context is there since init().
+    unsafe {
+        if RESERVE.get().is_null() {
+            RESERVE.set(malloc(RESERVE_BYTES));
+        }
+        if SPARE.get().is_null() {
+            SPARE.set(spare());
+        }
+    }
+}
+
+/// # Safety
+/// After init().
+unsafe fn spare() -> *mut pg_sys::ErrorData {
+    const MESSAGE: &[u8] = b"out of memory\0";
+    let flags = (pg_sys::MCXT_ALLOC_NO_OOM | pg_sys::MCXT_ALLOC_ZERO) as i32;
+    // SAFETY: both are checked before they are written to; all zeros is an ErrorData without texts.
+    unsafe {
+        let error: *mut pg_sys::ErrorData =
+            pg_sys::MemoryContextAllocExtended(COPIES.get(), size_of::<pg_sys::ErrorData>(), flags).cast();
+        let message: *mut std::ffi::c_char =
+            pg_sys::MemoryContextAllocExtended(COPIES.get(), MESSAGE.len(), flags).cast();
+        if error.is_null() || message.is_null() {
+            for allocated in [error.cast::<c_void>(), message.cast()] {
+                if !allocated.is_null() {
+                    pg_sys::pfree(allocated);
+                }
+            }
+            return std::ptr::null_mut();
+        }
+        message.copy_from_nonoverlapping(MESSAGE.as_ptr().cast(), MESSAGE.len());
+        (*error).elevel = pgrx::PgLogLevel::ERROR as i32;
+        (*error).sqlerrcode = pgrx::PgSqlErrorCode::ERRCODE_OUT_OF_MEMORY as i32;
+        (*error).message = message;
+        error
+    }
+}
+
+/// Whether so much memory could be had, if need be with the reserve.
+#[cfg(not(test))]
+fn has_room(bytes: usize) -> bool {
+    // SAFETY: what is allocated is only freed.
+    let can_have = || unsafe {
+        let probe = malloc(bytes);
+        free(probe);
+        !probe.is_null()
+    };
+    if can_have() {
+        return true;
+    }
+    // SAFETY: allocated by malloc(), or null.
+    unsafe { free(RESERVE.replace(std::ptr::null_mut())) };
+    can_have()
+}
+
+#[cfg(not(test))]
+mod wrapped {
+    use super::{COPIES, ROOM_BYTES, SPARE, has_room, pg_sys};
+    use std::ffi::{c_char, c_int, c_void};
+
+    unsafe extern "C-unwind" {
+        fn __real_CopyErrorData() -> *mut pg_sys::ErrorData;
+        fn __real_errstart(level: c_int, domain: *const c_char) -> bool;
+    }
+
+    /// Copies the error that was just caught. Raises none: pgrx could not handle it.
+    #[unsafe(no_mangle)]
+    unsafe extern "C-unwind" fn __wrap_CopyErrorData() -> *mut pg_sys::ErrorData {
+        // SAFETY: called as PostgreSQL's own is. The texts of the error are in ErrorContext, so the copy takes
+        // no more than that has, but for rounding.
+        unsafe {
+            let texts = pg_sys::MemoryContextMemAllocated(pg_sys::ErrorContext, true);
+            if !has_room(2 * texts + ROOM_BYTES) {
+                let spare = SPARE.replace(std::ptr::null_mut());
+                if !spare.is_null() {
+                    return spare;
+                }
+            }
+            let callers = pg_sys::MemoryContextSwitchTo(COPIES.get());
+            let copy = __real_CopyErrorData();
+            pg_sys::MemoryContextSwitchTo(callers);
+            copy
+        }
+    }
+
+    /// Registers what is to be done with a variable of Rust's when its thread ends, for which the C library
+    /// would end the process where it finds no memory. The only thread here ends with the process, and what
+    /// the variables hold, plans say, must not be touched so late.
+    #[unsafe(no_mangle)]
+    extern "C" fn __wrap___cxa_thread_atexit_impl(_: *mut c_void, _: *mut c_void, _: *mut c_void) -> c_int {
+        0
+    }
+
+    /// Begins to raise an error. pgrx then allocates its texts in the current context, where there may be no
+    /// room; PostgreSQL keeps some in ErrorContext.
+    #[unsafe(no_mangle)]
+    unsafe extern "C-unwind" fn __wrap_errstart(level: c_int, domain: *const c_char) -> bool {
+        // SAFETY: called as PostgreSQL's own is. An error does not return to where the context was another.
+        unsafe {
+            let wanted = __real_errstart(level, domain);
+            if wanted && level >= pgrx::PgLogLevel::ERROR as c_int {
+                has_room(ROOM_BYTES);
+                pg_sys::MemoryContextSwitchTo(pg_sys::ErrorContext);
+            }
+            wanted
+        }
+    }
+}
+
+/// Rust's allocator: malloc(), and the arena where that has nothing.
+struct Careful;
+
+#[cfg_attr(not(test), global_allocator)]
+#[cfg_attr(test, allow(dead_code))]
+static ALLOCATOR: Careful = Careful;
+
+const ARENA_BYTES: usize = 1 << 20;
+
+/// Memory of the process that costs nothing until it is written to.
+#[repr(align(16))]
+struct Arena(UnsafeCell<[u8; ARENA_BYTES]>);
+
+// SAFETY: each byte is handed out to one owner at a time, by NEXT.
+unsafe impl Sync for Arena {}
+
+static ARENA: Arena = Arena(UnsafeCell::new([0; ARENA_BYTES]));
+/// Where it is free from.
+static NEXT: AtomicUsize = AtomicUsize::new(0);
+/// How many allocations are in it; when there is none all of it is free.
+static LIVE: AtomicUsize = AtomicUsize::new(0);
+/// Whether it was needed since [`begin_call`].
+static NEEDED: AtomicBool = AtomicBool::new(false);
+
+impl Arena {
+    #[cold]
+    fn allocate(&self, layout: Layout) -> *mut u8 {
+        NEEDED.store(true, Relaxed);
+        LIVE.fetch_add(1, Relaxed);
+        let base = self.0.get() as usize;
+        let place = |next: usize| (base + next).next_multiple_of(layout.align()) - base;
+        let taken = NEXT.try_update(Relaxed, Relaxed, |next| {
+            place(next).checked_add(layout.size()).filter(|end| *end <= ARENA_BYTES)
+        });
+        match taken {
+            // SAFETY: within the arena, as was just checked.
+            Ok(next) => unsafe { self.0.get().cast::<u8>().add(place(next)) },
+            Err(_) => {
+                self.free();
+                std::ptr::null_mut()
+            }
+        }
+    }
+
+    #[cold]
+    fn free(&self) {
+        if LIVE.fetch_sub(1, Relaxed) == 1 {
+            NEXT.store(0, Relaxed);
+        }
+    }
+
+    fn has(&self, memory: *mut u8) -> bool {
+        (memory as usize).wrapping_sub(self.0.get() as usize) < ARENA_BYTES
+    }
+}
+
+// SAFETY: as System does it, or from the arena, which tells its own memory by the address.
+unsafe impl GlobalAlloc for Careful {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: as the caller warrants.
+        let memory = unsafe { System.alloc(layout) };
+        if memory.is_null() { ARENA.allocate(layout) } else { memory }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: as the caller warrants; the arena's memory is as large as was asked for.
+        unsafe {
+            let memory = System.alloc_zeroed(layout);
+            if !memory.is_null() {
+                return memory;
+            }
+            let memory = ARENA.allocate(layout);
+            if !memory.is_null() {
+                memory.write_bytes(0, layout.size());
+            }
+            memory
+        }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        if ARENA.has(memory) {
+            ARENA.free();
+        } else {
+            // SAFETY: not the arena's, so System's.
+            unsafe { System.dealloc(memory, layout) }
+        }
+    }
+
+    unsafe fn realloc(&self, memory: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
+        // SAFETY: as the caller warrants; what is copied is as much as both have.
+        unsafe {
+            if !ARENA.has(memory) {
+                let larger = System.realloc(memory, layout, bytes);
+                if !larger.is_null() {
+                    return larger;
+                }
+            }
+            let other = self.alloc(Layout::from_size_align_unchecked(bytes, layout.align()));
+            if !other.is_null() {
+                other.copy_from_nonoverlapping(memory, bytes.min(layout.size()));
+                self.dealloc(memory, layout);
+            }
+            other
+        }
+    }
+}
+
+/// Begins a call that ends with [`check_memory`].
+pub fn begin_call() {
+    NEEDED.store(false, Relaxed);
+    refill();
+}
+
+/// An error if Rust has found no memory since [`begin_call`]. What it got instead is not to be lived on.
+pub fn check_memory() -> Result<(), Error> {
+    if NEEDED.load(Relaxed) { Err(Error::OutOfMemory) } else { Ok(()) }
+}
+
+/// Whether something is still in the arena.
+pub fn arena_is_in_use() -> bool {
+    LIVE.load(Relaxed) > 0
+}
+
+/// An error if there is no memory for so much. Asked before what grows with a caller's input is read.
+pub fn make_sure_of(bytes: usize) -> Result<(), Error> {
+    // The arena has room for little things.
+    if bytes > ARENA_BYTES / 4 {
+        Vec::<u8>::new().try_reserve_exact(bytes)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_arena_gives_what_it_has_and_is_free_again_when_all_is_given_back() {
+        let layout = |bytes, align| Layout::from_size_align(bytes, align).expect("a layout");
+        let first = ARENA.allocate(layout(10, 1));
+        let second = ARENA.allocate(layout(ARENA_BYTES / 2, 64));
+        assert!(ARENA.has(first) && ARENA.has(second));
+        assert!(second as usize >= first as usize + 10 && (second as usize).is_multiple_of(64));
+        assert!(ARENA.allocate(layout(ARENA_BYTES / 2, 1)).is_null());
+        ARENA.free();
+        ARENA.free();
+        assert_eq!(ARENA.allocate(layout(ARENA_BYTES - 64, 1)), first);
+        ARENA.free();
+        let elsewhere = Box::new(0u8);
+        assert!(!ARENA.has(&raw const *elsewhere as *mut u8));
+    }
+}
