@@ -6,7 +6,7 @@ DECLARE
   step pg_catalog.text;
   more pg_catalog.bool;
 BEGIN
-  FOREACH step IN ARRAY '{empty,turn,close,long,restore,end,delete,checkpoints,owners,orphans}'::pg_catalog.text[] LOOP
+  FOREACH step IN ARRAY '{empty,turn,close,long,restore,end,delete,checkpoints,owners,orphans,tombstones}'::pg_catalog.text[] LOOP
     LOOP
       -- Whatever the defaults of role and database are. Nothing may be evaluated between the two commands:
       -- it could take a snapshot. On a standby the step refuses.

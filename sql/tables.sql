@@ -59,7 +59,8 @@ CREATE TYPE idem_position AS (
 );
 
 -- Sessions that last. Standing ones have a name; a dropped one stays, with the moment of its end, so
--- that its name, made again, is the same series with the same id: its outcomes are found again.
+-- that its name, made again, is the same series with the same id: its outcomes are found again. How near
+-- it is to being forgotten is noted in ended and ended_at.
 -- Client sessions have an ordering instead of a name. They come here with their first outcome, and
 -- those that were fenced or had a request_id with their end, so that both are still known after it.
 CREATE TABLE idempotence.session (

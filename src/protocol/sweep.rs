@@ -34,12 +34,14 @@ pub enum Step {
     Owners,
     /// Looks whether what was restored has its sessions.
     Orphans,
+    /// Gives the names of dropped sessions back of which nothing is kept.
+    Tombstones,
 }
 
 impl Step {
     /// All of them, in their order: first the ring, which is a matter of moments; what is emptied can be
     /// turned to, what was turned away from closed.
-    pub const ALL: [Step; 10] = [
+    pub const ALL: [Step; 11] = [
         Step::Empty,
         Step::Turn,
         Step::Close,
@@ -50,6 +52,7 @@ impl Step {
         Step::Checkpoints,
         Step::Owners,
         Step::Orphans,
+        Step::Tombstones,
     ];
 
     /// Its name in SQL.
@@ -65,6 +68,7 @@ impl Step {
             Step::Checkpoints => "checkpoints",
             Step::Owners => "owners",
             Step::Orphans => "orphans",
+            Step::Tombstones => "tombstones",
         }
     }
 
@@ -110,6 +114,7 @@ pub fn take(step: Step) -> Result<Option<Progress>, Error> {
         Step::Checkpoints => part(step, RARELY_US, "abandoned checkpoints deleted", checkpoint::delete_abandoned),
         Step::Owners => part(step, RARELY_US, "sessions with a role that is gone", sessions::clear_owners),
         Step::Orphans => look_for_orphans(),
+        Step::Tombstones => part(step, RARELY_US, "dropped sessions forgotten", sessions::forget_dropped),
     }
     .map(Some)
 }

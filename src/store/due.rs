@@ -83,7 +83,8 @@ pub fn ownerless(from: Place, limit: usize) -> Result<(Vec<Ownerless>, Option<Pl
     Ok((ownerless.collect::<Result<_, Error>>()?, part.next))
 }
 
-fn name_of(id: &SessionId) -> Result<Option<String>, Error> {
+/// The name of a standing session, or of its tombstone.
+pub fn name_of(id: &SessionId) -> Result<Option<String>, Error> {
     let query = "SELECT s.name FROM idempotence.session s WHERE s.id OPERATOR(pg_catalog.=) $1";
     Ok(sql::column::<String>(query, &[Uuid::from_bytes(*id).into()])?.pop())
 }

@@ -27,6 +27,7 @@ pub mod session;
 pub mod sql;
 pub mod stream;
 pub mod swept;
+pub mod tombstones;
 pub mod tuple;
 mod update;
 mod write;

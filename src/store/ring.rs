@@ -37,6 +37,7 @@ use crate::store::segment::{
     OPENED_AT, RESTORED, SEGMENTS,
 };
 use crate::store::sql;
+use crate::store::tombstones;
 use crate::store::tuple::Tid;
 use pgrx::pg_sys;
 
@@ -208,7 +209,7 @@ pub fn turn() -> Result<Progress, Error> {
     let current = current_of(&rows)?;
     let next = (current + 1) % rows.len();
     let now_us = pg::now_us();
-    if heed_clock(&ring, &mut rows[current], &mut progress) || rows[current].is_empty() {
+    if heed_clock(&ring, &mut rows[current], &mut progress)? || rows[current].is_empty() {
         return Ok(progress);
     }
     let (is_ready, row) = (rows[next].is_ready(), &mut rows[current]);
@@ -252,23 +253,24 @@ const CLOCK_US: i64 = 60_000_000;
 /// A moment that lies in the future was noted under a clock that was wrong, and has been set right: the
 /// ring would stand still until then. It counts as now. What was recorded under that clock is found when the
 /// segment is looked through. Whether that was so.
-fn heed_clock(ring: &Rel, row: &mut Segment<'_>, progress: &mut Progress) -> bool {
+fn heed_clock(ring: &Rel, row: &mut Segment<'_>, progress: &mut Progress) -> Result<bool, Error> {
     let now_us = pg::now_us();
     let is_ahead = |us: i64| us.saturating_sub(now_us) > CLOCK_US;
     if ![Some(row.opened_at), row.closed_at, row.looked_at].into_iter().flatten().any(is_ahead) {
-        return false;
+        return Ok(false);
     }
     row.columns[OPENED_AT] = Some(row.opened_at.min(now_us).into());
     row.columns[CLOSED_AT] = row.closed_at.map(|closed_at| closed_at.min(now_us).into());
     // What had expired by that clock may live.
     row.forget_looks();
     row.save(ring);
+    tombstones::begin_anew()?;
     progress.done.push(format!(
         "the clock was set back: segment {} was opened, closed or looked at in the future, which counts as now",
         row.number
     ));
     progress.more = true;
-    true
+    Ok(true)
 }
 
 /// Empties the closed segments whose time has come.
@@ -279,8 +281,10 @@ pub fn empty(at_once: usize) -> Result<Progress, Error> {
     let current = current_of(&rows)?;
     let now_us = pg::now_us();
     let others = [(current + 1) % 3, (current + 2) % 3];
-    if others.into_iter().any(|other| heed_clock(&ring, &mut rows[other], &mut progress)) {
-        return Ok(progress);
+    for other in others {
+        if heed_clock(&ring, &mut rows[other], &mut progress)? {
+            return Ok(progress);
+        }
     }
     for other in others {
         if rows[other].closed_at.is_none() || rows[other].is_empty() {

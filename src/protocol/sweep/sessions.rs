@@ -11,6 +11,7 @@ use crate::store::client::{self, Client};
 use crate::store::due::{self, Ownerless};
 use crate::store::live;
 use crate::store::part::Place;
+use crate::store::tombstones;
 
 /// Puts saved sessions back to work, a full fresh timeout before each; ends those whose timeout has passed
 /// since. How many, and where to go on.
@@ -100,4 +101,19 @@ pub fn clear_owners(from: Place, batch: usize) -> Result<(usize, Option<Place>),
     let locked: Vec<SessionId> = found.iter().filter(|one| ours(one)).map(|one| one.id).collect();
     let cleared = if locked.is_empty() { 0 } else { due::clear_owners(&locked)? };
     Ok((cleared, next))
+}
+
+/// Takes dropped sessions on to the time when their names are anybody's, see `store/tombstones.rs`; how many
+/// came to it, and where to go on.
+pub fn forget_dropped(from: Place, batch: usize) -> Result<(usize, Option<Place>), Error> {
+    let part = tombstones::find(from, batch)?;
+    let mut locked = Vec::with_capacity(part.ids.len());
+    for id in part.ids {
+        // Whoever makes the session again has this lock.
+        if due::name_of(&id)?.is_some_and(|name| Tag::session(&name).try_acquire()) {
+            locked.push(id);
+        }
+    }
+    let forgotten = if locked.is_empty() { 0 } else { tombstones::advance(&locked)? };
+    Ok((forgotten, part.next))
 }
