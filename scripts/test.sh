@@ -86,7 +86,7 @@ cluster_tests() (
     for version in "${test_versions[@]}"; do
         export "IDEM_PG${version}_CONFIG=${private[$version]}"
     done
-    timeout 1200 cargo test --locked --no-fail-fast -p idempotence-cluster-tests
+    timeout 2700 cargo test --locked --no-fail-fast -p idempotence-cluster-tests
 )
 
 demo() {
