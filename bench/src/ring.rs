@@ -125,7 +125,8 @@ fn emptying(lab: &Lab, rows: u64, rounds: usize, found: &mut Vec<Found>) -> Resu
 
 /// Milliseconds that each of the statements takes, as psql measures them.
 fn timed(lab: &Lab, statements: &[&str]) -> Result<Vec<f64>> {
-    let script = format!("\\timing on\n{};\n", statements.join(";\n"));
+    // As in the worker.
+    let script = format!("SET jit = off;\n\\timing on\n{};\n", statements.join(";\n"));
     let output = lab.psql(COPY, &script)?;
     let times: Vec<f64> =
         output.lines().filter_map(|line| line.strip_prefix("Time: ")?.split(' ').next()?.parse().ok()).collect();
@@ -357,6 +358,9 @@ const LONG_HALVES: u64 = 100;
 /// The sizes count from the last of these on.
 const COUNTED: u64 = 20;
 
+const OF_OUTCOMES: &str = "SELECT sum(pg_total_relation_size(oid)) FROM pg_class
+    WHERE relnamespace = 'idempotence'::regnamespace AND relname ~ '^outcome_[^_]*$' AND relkind = 'r'";
+
 /// Bytes in steady state with one outcome in a hundred that lives fifty times as long as the others, against
 /// those without it. Time passes by making the ring older. Outcomes for a day are written as they will be
 /// when their segment's time has come, expired; those for fifty days expire when so many halves have passed.
@@ -372,15 +376,15 @@ fn long_lived(lab: &Lab, found: &mut Vec<Found>) -> Result<()> {
         let mut of_halves = 0.0;
         for half in 0..HALVES {
             lab.psql(COPY, &record_half(lab, half, one_in)?)?;
+            let before = lab.psql(COPY, OF_OUTCOMES)?.parse::<f64>()?;
             lab.psql(COPY, &format!("{}; CALL idem_sweep()", passes("interval '12 hours 4 minutes'")))?;
             // As autovacuum does when a fifth is dead.
             if half % 20 == 0 {
                 lab.psql(COPY, "VACUUM idempotence.outcome_long")?;
             }
             if half >= HALVES - COUNTED {
-                let bytes = "SELECT sum(pg_total_relation_size(oid)) FROM pg_class
-                              WHERE relnamespace = 'idempotence'::regnamespace AND relname ~ '^outcome_[^_]*$' AND relkind = 'r'";
-                of_halves += lab.psql(COPY, bytes)?.parse::<f64>()?;
+                // When the current segment is full, and when it has just been turned away from.
+                of_halves += before + lab.psql(COPY, OF_OUTCOMES)?.parse::<f64>()?;
             }
         }
         if one_in > 0 && lab.psql(COPY, "SELECT count(*) FROM idempotence.outcome_long")?.parse::<u64>()? < HALF / 2 {
