@@ -208,6 +208,9 @@ COMMENT ON COLUMN idempotence.held.objsubid IS 'as in pg_locks';
 COMMENT ON COLUMN idempotence.held.mode IS 'as in pg_locks';
 COMMENT ON COLUMN idempotence.held.holder IS 'who holds it, in words';
 
+COMMENT ON VIEW idempotence.missing IS 'internal to health and to the making of sessions: the tables that a restore has left out';
+COMMENT ON COLUMN idempotence.missing.missing IS 'their names; null: none';
+
 COMMENT ON VIEW idempotence.segments IS 'the ring: three tables that outcomes are recorded in by turns';
 COMMENT ON COLUMN idempotence.segments.segment IS 'N of the table outcome_N';
 COMMENT ON COLUMN idempotence.segments.state IS 'current: outcomes are recorded there; closing: somebody may still be recording there; closed: kept until due_at; empty';
@@ -328,6 +331,7 @@ COMMENT ON COLUMN idempotence.restore.noted_at IS 'when they were restored';
 COMMENT ON COLUMN idempotence.restore.looked_at IS 'when the sweep began to look through them; null: not since then';
 COMMENT ON COLUMN idempotence.restore.place IS 'how far it has come: table, page and item; 0: it is not at it';
 COMMENT ON COLUMN idempotence.restore.orphans IS 'so many rows without a session it met first; null: none so far';
+COMMENT ON COLUMN idempotence.restore.brought IS 'the table that was restored';
 
 COMMENT ON TABLE idempotence.checkpoint IS 'how far requests got that have no outcome yet';
 COMMENT ON COLUMN idempotence.checkpoint.digest IS 'keyed digest of session and key, what a request is looked up and locked by';

@@ -82,6 +82,14 @@ CROSS JOIN LATERAL (
               ELSE r.closed_at OPERATOR(pg_catalog.+) r.keep END) d (due_at)
 ORDER BY r.segment;
 
+-- Which tables a restore has left out: where the key of the digests was restored, each of these must have been,
+-- for pg_dump has a COPY of each, also of an empty one. One row, NULL where nothing is missing.
+CREATE VIEW idempotence.missing AS
+SELECT pg_catalog.string_agg(pg_catalog.concat('idempotence.', t.name), ', ' ORDER BY t.name) AS missing
+FROM pg_catalog.unnest('{session,outcome_0,outcome_1,outcome_2,reply,checkpoint}'::pg_catalog.text[]) t (name)
+WHERE EXISTS (SELECT FROM idempotence.restore r WHERE r.brought OPERATOR(pg_catalog.=) 'secret')
+  AND NOT EXISTS (SELECT FROM idempotence.restore r WHERE r.brought OPERATOR(pg_catalog.=) t.name);
+
 -- One row a check. What a check takes for late is far beyond what is normal.
 CREATE VIEW idempotence.health WITH (security_barrier) AS
 SELECT v.name, v.status, v.detail, CASE WHEN v.status OPERATOR(pg_catalog.<>) 'ok' THEN v.hint END AS hint
@@ -188,17 +196,22 @@ CROSS JOIN LATERAL (
                 WHERE r.prpubid OPERATOR(pg_catalog.=) p.oid AND c.relnamespace OPERATOR(pg_catalog.=) pg_catalog.to_regnamespace('idempotence'))
   UNION ALL
   SELECT 8, 'restore',
-         CASE WHEN pg_catalog.bool_or(r.orphans OPERATOR(pg_catalog.>) 0) THEN 'critical'
-              WHEN pg_catalog.count(*) OPERATOR(pg_catalog.>) 0 THEN 'warning' ELSE 'ok' END,
-         CASE WHEN pg_catalog.bool_or(r.orphans OPERATOR(pg_catalog.>) 0)
+         CASE WHEN pg_catalog.bool_or(r.orphans OPERATOR(pg_catalog.>) 0) OR m.missing IS NOT NULL THEN 'critical'
+              WHEN pg_catalog.count(r.noted_at) OPERATOR(pg_catalog.>) 0 THEN 'warning' ELSE 'ok' END,
+         CASE WHEN m.missing IS NOT NULL
+              THEN pg_catalog.format('of what was restored since %s these tables are missing: %s', pg_catalog.date_trunc('second', pg_catalog.min(r.noted_at)), m.missing)
+              WHEN pg_catalog.bool_or(r.orphans OPERATOR(pg_catalog.>) 0)
               THEN pg_catalog.format('what was restored since %s lacks sessions: requests that were done may be executed again', pg_catalog.date_trunc('second', pg_catalog.min(r.noted_at)))
-              WHEN pg_catalog.count(*) OPERATOR(pg_catalog.>) 0
+              WHEN pg_catalog.count(r.noted_at) OPERATOR(pg_catalog.>) 0
               THEN pg_catalog.format('what was restored since %s was not looked through yet', pg_catalog.date_trunc('second', pg_catalog.min(r.noted_at)))
               ELSE 'nothing that was restored lacks its session' END,
-         CASE WHEN pg_catalog.bool_or(r.orphans OPERATOR(pg_catalog.>) 0)
+         CASE WHEN m.missing IS NOT NULL
+              THEN 'Their COPY has failed, or is still to come: requests that were done may be executed again. Create the roles that the restore missed and restore the data of these tables again, or give up what they had: idem_accept_restore(). No session that is new can be made until then.'
+              WHEN pg_catalog.bool_or(r.orphans OPERATOR(pg_catalog.>) 0)
               THEN 'No session that is new can be made. Create the roles that the restore missed and restore the data of table idempotence.session again, or give up what has no session: idem_accept_restore().'
               ELSE 'The sweep looks through it. Where no worker visits this database, CALL idem_sweep().' END
-  FROM idempotence.restore r
+  FROM idempotence.missing m LEFT JOIN idempotence.restore r ON true
+  GROUP BY m.missing
   UNION ALL
   SELECT 9, 'size', 'ok',
          pg_catalog.format('%s, of which outcomes %s, of which those that outlived their segment %s', pg_catalog.pg_size_pretty(pg_catalog.sum(pg_catalog.pg_total_relation_size(c.oid))),

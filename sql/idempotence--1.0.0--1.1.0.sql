@@ -360,13 +360,16 @@ CREATE TABLE idempotence.restore (
   noted_at  timestamptz NOT NULL,
   looked_at timestamptz,
   place     bigint      NOT NULL DEFAULT 0,
-  orphans   bigint
+  orphans   bigint,
+  brought   text        NOT NULL COLLATE "C"
 );
 ALTER TABLE idempotence.restore REPLICA IDENTITY FULL;
 CREATE TRIGGER note_restored BEFORE INSERT ON idempotence.reply FOR EACH STATEMENT EXECUTE FUNCTION idempotence.note_restored('reply');
 CREATE TRIGGER note_restored BEFORE INSERT ON idempotence.checkpoint FOR EACH STATEMENT EXECUTE FUNCTION idempotence.note_restored('checkpoint');
+CREATE TRIGGER note_restored BEFORE INSERT ON idempotence.secret FOR EACH STATEMENT EXECUTE FUNCTION idempotence.note_restored('secret');
 ALTER TABLE idempotence.reply ENABLE ALWAYS TRIGGER note_restored;
 ALTER TABLE idempotence.checkpoint ENABLE ALWAYS TRIGGER note_restored;
+ALTER TABLE idempotence.secret ENABLE ALWAYS TRIGGER note_restored;
 CREATE FUNCTION idem_accept_restore(reason text) RETURNS bool
 VOLATILE PARALLEL UNSAFE
 LANGUAGE c
@@ -378,6 +381,7 @@ COMMENT ON COLUMN idempotence.restore.noted_at IS 'when they were restored';
 COMMENT ON COLUMN idempotence.restore.looked_at IS 'when the sweep began to look through them; null: not since then';
 COMMENT ON COLUMN idempotence.restore.place IS 'how far it has come: table, page and item; 0: it is not at it';
 COMMENT ON COLUMN idempotence.restore.orphans IS 'so many rows without a session it met first; null: none so far';
+COMMENT ON COLUMN idempotence.restore.brought IS 'the table that was restored';
 COMMENT ON TABLE idempotence.audit IS 'repairs and decisions of admins; rows are only ever added';
 
 -- Views and procedures whose text has changed, as they are now -------------------------------------
@@ -468,6 +472,15 @@ CROSS JOIN LATERAL (
               WHEN r.state OPERATOR(pg_catalog.=) 'closing' THEN r.turned_at
               ELSE r.closed_at OPERATOR(pg_catalog.+) r.keep END) d (due_at)
 ORDER BY r.segment;
+
+CREATE VIEW idempotence.missing AS
+SELECT pg_catalog.string_agg(pg_catalog.concat('idempotence.', t.name), ', ' ORDER BY t.name) AS missing
+FROM pg_catalog.unnest('{session,outcome_0,outcome_1,outcome_2,reply,checkpoint}'::pg_catalog.text[]) t (name)
+WHERE EXISTS (SELECT FROM idempotence.restore r WHERE r.brought OPERATOR(pg_catalog.=) 'secret')
+  AND NOT EXISTS (SELECT FROM idempotence.restore r WHERE r.brought OPERATOR(pg_catalog.=) t.name);
+
+COMMENT ON VIEW idempotence.missing IS 'internal to health and to the making of sessions: the tables that a restore has left out';
+COMMENT ON COLUMN idempotence.missing.missing IS 'their names; null: none';
 
 CREATE OR REPLACE VIEW idempotence.health WITH (security_barrier) AS
 SELECT v.name, v.status, v.detail, CASE WHEN v.status OPERATOR(pg_catalog.<>) 'ok' THEN v.hint END AS hint
@@ -574,17 +587,22 @@ CROSS JOIN LATERAL (
                 WHERE r.prpubid OPERATOR(pg_catalog.=) p.oid AND c.relnamespace OPERATOR(pg_catalog.=) pg_catalog.to_regnamespace('idempotence'))
   UNION ALL
   SELECT 8, 'restore',
-         CASE WHEN pg_catalog.bool_or(r.orphans OPERATOR(pg_catalog.>) 0) THEN 'critical'
-              WHEN pg_catalog.count(*) OPERATOR(pg_catalog.>) 0 THEN 'warning' ELSE 'ok' END,
-         CASE WHEN pg_catalog.bool_or(r.orphans OPERATOR(pg_catalog.>) 0)
+         CASE WHEN pg_catalog.bool_or(r.orphans OPERATOR(pg_catalog.>) 0) OR m.missing IS NOT NULL THEN 'critical'
+              WHEN pg_catalog.count(r.noted_at) OPERATOR(pg_catalog.>) 0 THEN 'warning' ELSE 'ok' END,
+         CASE WHEN m.missing IS NOT NULL
+              THEN pg_catalog.format('of what was restored since %s these tables are missing: %s', pg_catalog.date_trunc('second', pg_catalog.min(r.noted_at)), m.missing)
+              WHEN pg_catalog.bool_or(r.orphans OPERATOR(pg_catalog.>) 0)
               THEN pg_catalog.format('what was restored since %s lacks sessions: requests that were done may be executed again', pg_catalog.date_trunc('second', pg_catalog.min(r.noted_at)))
-              WHEN pg_catalog.count(*) OPERATOR(pg_catalog.>) 0
+              WHEN pg_catalog.count(r.noted_at) OPERATOR(pg_catalog.>) 0
               THEN pg_catalog.format('what was restored since %s was not looked through yet', pg_catalog.date_trunc('second', pg_catalog.min(r.noted_at)))
               ELSE 'nothing that was restored lacks its session' END,
-         CASE WHEN pg_catalog.bool_or(r.orphans OPERATOR(pg_catalog.>) 0)
+         CASE WHEN m.missing IS NOT NULL
+              THEN 'Their COPY has failed, or is still to come: requests that were done may be executed again. Create the roles that the restore missed and restore the data of these tables again, or give up what they had: idem_accept_restore(). No session that is new can be made until then.'
+              WHEN pg_catalog.bool_or(r.orphans OPERATOR(pg_catalog.>) 0)
               THEN 'No session that is new can be made. Create the roles that the restore missed and restore the data of table idempotence.session again, or give up what has no session: idem_accept_restore().'
               ELSE 'The sweep looks through it. Where no worker visits this database, CALL idem_sweep().' END
-  FROM idempotence.restore r
+  FROM idempotence.missing m LEFT JOIN idempotence.restore r ON true
+  GROUP BY m.missing
   UNION ALL
   SELECT 9, 'size', 'ok',
          pg_catalog.format('%s, of which outcomes %s, of which those that outlived their segment %s', pg_catalog.pg_size_pretty(pg_catalog.sum(pg_catalog.pg_total_relation_size(c.oid))),

@@ -225,12 +225,14 @@ CREATE UNLOGGED TABLE idempotence.sweep (
 );
 
 -- That rows were restored of which it is not known yet that their sessions were, too; empty where nothing
--- was. place is how far the look has come; orphans is what it has found. Not dumped: a restore notes itself.
+-- was. place is how far the look has come; orphans is what it has found; brought names the table that the
+-- row tells of. Not dumped: a restore notes itself.
 CREATE TABLE idempotence.restore (
   noted_at  timestamptz NOT NULL,
   looked_at timestamptz,
   place     bigint      NOT NULL DEFAULT 0,
-  orphans   bigint
+  orphans   bigint,
+  brought   text        NOT NULL COLLATE "C"
 );
 ALTER TABLE idempotence.restore REPLICA IDENTITY FULL;
 

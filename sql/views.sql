@@ -13,6 +13,7 @@ CREATE TRIGGER note_restored BEFORE INSERT ON idempotence.outcome_long FOR EACH 
 CREATE TRIGGER note_restored BEFORE INSERT ON idempotence.session FOR EACH STATEMENT EXECUTE FUNCTION idempotence.note_restored();
 CREATE TRIGGER note_restored BEFORE INSERT ON idempotence.reply FOR EACH STATEMENT EXECUTE FUNCTION idempotence.note_restored('reply');
 CREATE TRIGGER note_restored BEFORE INSERT ON idempotence.checkpoint FOR EACH STATEMENT EXECUTE FUNCTION idempotence.note_restored('checkpoint');
+CREATE TRIGGER note_restored BEFORE INSERT ON idempotence.secret FOR EACH STATEMENT EXECUTE FUNCTION idempotence.note_restored('secret');
 
 -- Also where session_replication_role is replica, as some restore.
 ALTER TABLE idempotence.session ENABLE ALWAYS TRIGGER forget_cached;
@@ -23,6 +24,7 @@ ALTER TABLE idempotence.outcome_1 ENABLE ALWAYS TRIGGER note_restored;
 ALTER TABLE idempotence.outcome_2 ENABLE ALWAYS TRIGGER note_restored;
 ALTER TABLE idempotence.reply ENABLE ALWAYS TRIGGER note_restored;
 ALTER TABLE idempotence.checkpoint ENABLE ALWAYS TRIGGER note_restored;
+ALTER TABLE idempotence.secret ENABLE ALWAYS TRIGGER note_restored;
 ALTER TABLE idempotence.outcome_long ENABLE ALWAYS TRIGGER note_restored;
 
 -- Views for those who watch. They read the tables with the rights of the extension's owner, and are

@@ -277,6 +277,11 @@ pub enum Error {
         /// That of the tables.
         tables: String,
     },
+    /// XX001: nothing is known of what was in these tables.
+    TablesNotRestored {
+        /// Their names.
+        missing: String,
+    },
     /// XX001: a new session, while there is what may have been its own.
     SessionsNotRestored {
         /// Its name.

@@ -86,7 +86,7 @@ fn retention() -> Interval {
     pg::interval(crate::guc::retention_us())
 }
 
-/// Whoever inserts into a table of outcomes or checkpoints, or into `session`, by SQL restores something.
+/// Whoever inserts into a table of outcomes or checkpoints, into `session` or `secret`, by SQL restores something.
 #[pg_trigger(sql = r#"
 CREATE FUNCTION idempotence.note_restored() RETURNS trigger
 LANGUAGE c VOLATILE PARALLEL UNSAFE
@@ -95,9 +95,9 @@ AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
 fn note_restored<'a>(trigger: &'a PgTrigger<'a>) -> Result<Option<PgHeapTuple<'a, AllocatedByRust>>, PgTriggerError> {
     if !store::is_ours() {
         let table = trigger.extra_args()?.into_iter().next();
-        or_raise(orphans::note());
-        // Replies and checkpoints are in no segment.
-        if !matches!(table.as_deref(), Some("reply" | "checkpoint")) {
+        or_raise(orphans::note(&trigger.table_name()?));
+        // These are in no segment.
+        if !matches!(table.as_deref(), Some("reply" | "checkpoint" | "secret")) {
             or_raise(restored::note(table.as_deref()));
         }
     }

@@ -36,7 +36,7 @@ impl Error {
                 Standard(PgSqlErrorCode::ERRCODE_UNDEFINED_OBJECT),
                 format!("session \"{session}\" does not exist"),
                 "No standing session of this name is in this database, or it was dropped.".into(),
-                "Look for a typing mistake, or make it once with idem_create_session().",
+                "Look for a typing mistake, or for session and request in the wrong order; or make the session once with idem_create_session().",
             ),
             Error::SessionExists { session, dropped, detail, hint } => report(
                 Standard(PgSqlErrorCode::ERRCODE_DUPLICATE_OBJECT),
@@ -288,6 +288,14 @@ impl Error {
                     )
                 }
             }
+            Error::TablesNotRestored { missing } => report(
+                Standard(PgSqlErrorCode::ERRCODE_DATA_CORRUPTED),
+                "a restore of the extension's tables is not complete".into(),
+                format!(
+                    "The key of the digests was restored, but these tables were not: {missing}. Their COPY has failed, or is still to come. What was done could be executed again."
+                ),
+                "Create the roles that the restore missed, and restore the data of these tables again. Or give up what they had: idem_accept_restore().",
+            ),
             Error::SessionsNotRestored { session, table, of } => report(
                 Standard(PgSqlErrorCode::ERRCODE_DATA_CORRUPTED),
                 format!("session \"{session}\" cannot be new: a restore has left out sessions"),

@@ -63,7 +63,24 @@ pub fn insert(session: &Standing, keys: &[Key<'_>], now_us: i64) -> Result<HashS
             }
         }
     }
+    // A trigger may have kept a row back, or made another of it: it was not seen before, nor is it noted now.
+    if arbiter == Arbiter::Constraint {
+        for key in keys.iter().filter(|key| !inserted.contains(&key.digest)) {
+            if !stands_anywhere(session, key, now_us)? {
+                return Err(Error::NotWritten { relation: format!("idempotence.outcome_{current}") });
+            }
+        }
+    }
     Ok(inserted)
+}
+
+fn stands_anywhere(session: &Standing, key: &Key<'_>, now_us: i64) -> Result<bool, Error> {
+    for (table, index) in SEGMENTS.into_iter().chain([LONG]) {
+        if stands_in(&Rel::open(table, Access::Read), index, session, key, now_us)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// While REINDEX CONCURRENTLY builds another index beside ours, `ON CONFLICT` does not go by that one yet,

@@ -7,6 +7,10 @@
 //! their sessions the rows go, else they stay, and say so. A session that is new is not made meanwhile
 //! without looking.
 //!
+//! The COPY of a table of outcomes may fail for the same reason. pg_dump has a COPY of every table, also of an
+//! empty one. So where the key of the digests was restored, and another table was not, its COPY has failed or
+//! is still to come; that is in question, too, until it has come.
+//!
 //! Tables may come in any order, in one transaction or in many, also side by side. Each that comes later has
 //! the look begin anew; so a restore of `session` that makes up for it clears the finding by itself.
 
@@ -17,8 +21,9 @@ use crate::lock::Tag;
 use crate::pg;
 use crate::store::cache::Table;
 use crate::store::part::{self, Place};
-use crate::store::rel::{Access, Rel};
+use crate::store::rel::{Access, Rel, Snapshot};
 use crate::store::sql;
+use crate::store::tuple::Tuple;
 use pgrx::datum::{TimestampWithTimeZone, Uuid};
 
 /// Where there can be rows without a session.
@@ -53,13 +58,37 @@ fn moments() -> [Option<TimestampWithTimeZone>; 2] {
     [sql::moment(now_us), sql::moment(abandoned_us)]
 }
 
-/// Notes that somebody fills one of these tables, or `session`, by SQL. The sweep rests until the end of that
-/// transaction. A row that nobody has looked at yet says it already.
-pub fn note() -> Result<(), Error> {
+/// Notes that somebody fills one of these tables, `session` or `secret` by SQL. The sweep rests until the end
+/// of that transaction. A row that nobody has looked at yet says it already.
+pub fn note(table: &str) -> Result<(), Error> {
     Tag::sweep().share(None);
-    let statement = "INSERT INTO idempotence.restore (noted_at) SELECT pg_catalog.clock_timestamp()
-        WHERE NOT EXISTS (SELECT FROM idempotence.restore r WHERE r.looked_at IS NULL)";
-    sql::execute(statement, &[]).map(drop)
+    let statement = "INSERT INTO idempotence.restore (noted_at, brought) SELECT pg_catalog.clock_timestamp(), $1
+        WHERE NOT EXISTS (SELECT FROM idempotence.restore r
+                          WHERE r.looked_at IS NULL AND r.brought OPERATOR(pg_catalog.=) $1)";
+    sql::execute(statement, &[table.into()]).map(drop)
+}
+
+/// What pg_dump has a COPY of wherever it has one of the secret; the view `missing` says the same.
+const DUMPED: [Table; 6] =
+    [Table::Session, Table::Outcome0, Table::Outcome1, Table::Outcome2, Table::Reply, Table::Checkpoint];
+
+const BROUGHT: usize = 4;
+
+/// The tables that a restore of the secret has left out so far, if it has.
+pub fn missing() -> Option<String> {
+    let table = Rel::open(Table::Restore, Access::Read);
+    if table.is_empty() {
+        return None;
+    }
+    let mut brought = Vec::new();
+    table.find(None, &mut [], Snapshot::LatestMvcc, |row: &Tuple<'_, 5>| -> Option<()> {
+        brought.push(row.text(BROUGHT)?);
+        None
+    });
+    let has = |table: Table| brought.iter().any(|brought| brought == table.name());
+    let missing: Vec<String> =
+        DUMPED.into_iter().filter(|table| !has(*table)).map(|table| format!("idempotence.{}", table.name())).collect();
+    (has(Table::Secret) && !missing.is_empty()).then(|| missing.join(", "))
 }
 
 /// Whether something was restored of which it is not known that its sessions are there. Where nothing ever
@@ -82,6 +111,9 @@ pub fn check(session: &str) -> Result<(), Error> {
     sweep.release();
     if !is_in_question()? {
         return Ok(());
+    }
+    if let Some(missing) = missing() {
+        return Err(Error::TablesNotRestored { missing });
     }
     let [now, abandoned] = moments();
     for table in TABLES {
@@ -141,6 +173,9 @@ pub fn look(limit: usize) -> Result<Option<Looked>, Error> {
         }
         None if found > 0 => {
             sql::execute("UPDATE idempotence.restore SET place = 0, orphans = $1", &[(found as i64).into()])?;
+        }
+        None if missing().is_some() => {
+            sql::execute("UPDATE idempotence.restore SET place = 0, orphans = NULL", &[])?;
         }
         None => _ = accept()?,
     }

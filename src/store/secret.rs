@@ -14,6 +14,7 @@ use crate::lock::Tag;
 use crate::pg;
 use crate::store::cache::{self, Table};
 use crate::store::message;
+use crate::store::orphans;
 use crate::store::rel::{Access, Rel, Snapshot};
 use crate::store::session;
 use crate::store::tuple::{Tid, Tuple};
@@ -54,6 +55,9 @@ fn key() -> Secret {
         if !row.in_use {
             // A request has a session, and whoever made that put a key to use: this is not the one.
             not_restored().raise();
+        }
+        if let Some(missing) = orphans::missing() {
+            Error::TablesNotRestored { missing }.raise();
         }
         (row.key, row.committed)
     };

@@ -2,6 +2,7 @@
 //! are read and written in `client.rs`.
 
 use crate::domain::identity::SessionId;
+use crate::domain::limits::SESSION_CHARS_MAX;
 use crate::domain::time_key;
 use crate::error::Error;
 use crate::guc;
@@ -206,6 +207,13 @@ fn not_standing(name: &str, action: &'static str) -> Error {
 pub fn unknown(name: &str) -> Error {
     if time_key::client_session(name).is_some() {
         Error::SessionEnded { session: name.into(), how: None }
+    } else if name.chars().nth(SESSION_CHARS_MAX).is_some() {
+        Error::LimitExceeded {
+            what: "the name of a session".into(),
+            found: format!("{} characters", name.chars().count()),
+            limit: format!("{SESSION_CHARS_MAX} characters"),
+            hint: "The first argument is the session, the second one the request.",
+        }
     } else {
         Error::NoSuchSession { session: name.into() }
     }

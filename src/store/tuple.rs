@@ -216,7 +216,9 @@ pub(super) unsafe fn check_columns(shape: pg_sys::TupleDesc, expected: usize) {
     // SAFETY: as the caller warrants.
     let found = unsafe { (*shape).natts } as usize;
     if found != expected {
-        let message = format!("a table of schema \"idempotence\" has {found} columns instead of {expected}");
+        let message = format!(
+            "a table of schema \"idempotence\" has {found} columns, dropped ones included, instead of {expected}"
+        );
         Error::Corrupted { message }.raise();
     }
 }

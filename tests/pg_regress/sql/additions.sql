@@ -200,7 +200,21 @@ SELECT status FROM idem_begin('additions', 'swallowed');
 SELECT regress_message($$SELECT idem_record('additions', 'swallowed')$$);
 SELECT idem_record('additions', 'swallowed');
 ROLLBACK;
+SELECT regress_message($$SELECT idem_once('additions inbox', 'swallowed')$$), regress_message($$SELECT idem_once_many('additions inbox', '{swallowed,too}')$$);
 DROP TRIGGER additions_before ON idempotence.outcome_0;
+-- A rule is found out likewise, and forgotten when it is gone, also where something else has been added.
+CREATE RULE additions_rule AS ON INSERT TO idempotence.outcome_0 DO INSTEAD NOTHING;
+BEGIN;
+SELECT status FROM idem_begin('additions', 'ruled out');
+SELECT regress_message($$SELECT idem_record('additions', 'ruled out')$$);
+ROLLBACK;
+DROP RULE additions_rule ON idempotence.outcome_0;
+CREATE INDEX additions_expression ON idempotence.outcome_0 (lower(key));
+BEGIN;
+SELECT status FROM idem_begin('additions', 'ruled out');
+SELECT idem_record('additions', 'ruled out') IS NULL;
+COMMIT;
+DROP INDEX idempotence.additions_expression;
 CALL additions_make('DROP TRIGGER additions_after ON idempotence.{table}');
 
 -- As it was.
