@@ -486,28 +486,34 @@ CREATE OR REPLACE VIEW idempotence.health WITH (security_barrier) AS
 SELECT v.name, v.status, v.detail, CASE WHEN v.status OPERATOR(pg_catalog.<>) 'ok' THEN v.hint END AS hint
 FROM (SELECT v.*, CASE WHEN v.visited THEN (idempotence.naptime() OPERATOR(pg_catalog.*) 10) OPERATOR(pg_catalog.+) '1 minute'::pg_catalog.interval
                        -- Somebody else sweeps, who is asked to do so daily.
-                       ELSE '25 hours'::pg_catalog.interval END AS late
+                       ELSE '25 hours'::pg_catalog.interval END AS late,
+             -- What the time counts from: the last sweep. Where none is known, nothing was to be swept before the
+             -- server came up and the extension, or a restore, brought the tables. What a clock that was ahead noted
+             -- does not count.
+             COALESCE(v.last_sweep, GREATEST((SELECT idempotence.up_since()),
+                                             (SELECT g.sessions_at FROM idempotence.segment g
+                                              WHERE g.number OPERATOR(pg_catalog.=) 0 AND g.sessions_at OPERATOR(pg_catalog.<=) v.now))) AS since
       FROM (SELECT idempotence.launcher() AS launcher, idempotence.is_visited() AS visited, idempotence.last_sweep() AS last_sweep,
                    pg_catalog.pg_is_in_recovery() AS standby, pg_catalog.clock_timestamp() AS now) v) w
 CROSS JOIN LATERAL (
   SELECT 1, 'worker',
          CASE WHEN w.standby OR w.launcher OPERATOR(pg_catalog.>) 0 THEN 'ok'
               WHEN w.launcher IS NOT NULL THEN 'critical'
-              WHEN w.last_sweep OPERATOR(pg_catalog.>) (w.now OPERATOR(pg_catalog.-) '25 hours'::pg_catalog.interval) THEN 'ok'
+              WHEN w.since OPERATOR(pg_catalog.>) (w.now OPERATOR(pg_catalog.-) '25 hours'::pg_catalog.interval) THEN 'ok'
               ELSE 'warning' END,
          CASE WHEN w.standby THEN 'this is a standby; the primary sweeps'
               WHEN w.launcher OPERATOR(pg_catalog.>) 0 THEN pg_catalog.format('the launcher is process %s', w.launcher)
-              WHEN w.launcher IS NULL THEN 'the library is not preloaded'
+              WHEN w.launcher IS NULL THEN 'the library is not preloaded; somebody else has to CALL idem_sweep()'
               ELSE 'the launcher does not run' END,
          CASE WHEN w.launcher IS NULL
               THEN 'Add idempotence to shared_preload_libraries and restart, or have a scheduler CALL idem_sweep().'
               ELSE 'The server log tells why. A launcher that failed is started again within seconds; one that found max_worker_processes too small at server start needs that raised, and a restart.' END
   UNION ALL
   SELECT 2, 'sweep',
-         CASE WHEN w.standby OR w.last_sweep OPERATOR(pg_catalog.>) (w.now OPERATOR(pg_catalog.-) w.late) THEN 'ok'
+         CASE WHEN w.standby OR w.since OPERATOR(pg_catalog.>) (w.now OPERATOR(pg_catalog.-) w.late) THEN 'ok'
               ELSE 'warning' END,
          CASE WHEN w.standby THEN 'this is a standby; the primary sweeps'
-              WHEN w.last_sweep IS NULL THEN 'this database was not swept since the server came up'
+              WHEN w.last_sweep IS NULL THEN pg_catalog.format('not swept yet since %s', pg_catalog.date_trunc('second', w.since))
               WHEN w.last_sweep OPERATOR(pg_catalog.>) w.now
               THEN pg_catalog.format('swept at %s by a clock that was ahead and has been set back', pg_catalog.date_trunc('second', w.last_sweep))
               ELSE pg_catalog.format('swept %s ago', pg_catalog.date_trunc('second', w.now OPERATOR(pg_catalog.-) w.last_sweep)) END,
@@ -555,7 +561,7 @@ CROSS JOIN LATERAL (
                     'sessions without an owner: ' OPERATOR(pg_catalog.||) pg_catalog.string_agg(s.name, ', ' ORDER BY s.name) FILTER (WHERE s.ownerless),
                     'lent to a role that was dropped: ' OPERATOR(pg_catalog.||) pg_catalog.string_agg(s.name, ', ' ORDER BY s.name) FILTER (WHERE s.lent_to_nobody),
                     CASE WHEN pg_catalog.count(*) OPERATOR(pg_catalog.=) 0 THEN 'every standing session has its owner' END),
-         'Sessions without an owner only superusers can use. Give them to a role: idem_alter_session(session, owner => ...). A loan to a dropped role ends by itself within the hour.'
+         'A session without an owner can be used by superusers, and by the role that it is lent to. Give it to a role: idem_alter_session(session, owner => ...). A loan to a dropped role ends by itself within the hour.'
   FROM (SELECT s.name, r.owner IS NULL AS ownerless, s.usable_by IS NOT NULL AND r.borrower IS NULL AS lent_to_nobody
         FROM idempotence.session s
         CROSS JOIN LATERAL (SELECT (SELECT o.oid FROM pg_catalog.pg_roles o WHERE o.oid OPERATOR(pg_catalog.=) s.owner::pg_catalog.oid),

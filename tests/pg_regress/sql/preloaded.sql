@@ -1,10 +1,12 @@
--- Goal: the view health tells who sweeps this database, and what to do where nobody does.
+-- Goal: the view health tells who sweeps this database. (What it says where nobody does: sweep.)
 -- Method: before and after a sweep by hand. Where the library is preloaded, something else is expected
 -- (preloaded_1.out): the worker sweeps by itself, some ten seconds after the extension came. And again
 -- where the setting idempotence.databases leaves this database out (preloaded_2.out).
 \pset format unaligned
 \pset tuples_only on
 SELECT idempotence.launcher() IS NOT NULL AS preloaded, idempotence.is_visited();
+-- Nothing is late that was made just now.
+SELECT name, status, hint FROM idempotence.health WHERE name IN ('worker', 'sweep');
 DO $$ BEGIN
   FOR try IN 1 .. 6000 LOOP
     EXIT WHEN NOT idempotence.is_visited() OR idempotence.last_sweep() IS NOT NULL;

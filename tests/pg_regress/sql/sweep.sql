@@ -95,6 +95,36 @@ UPDATE idempotence.segment SET closed_at = closed_at - interval '3 days' WHERE n
 SELECT status, regexp_replace(detail, '@ .* ago', 'some time ago'), hint FROM idempotence.health WHERE name = 'ring';
 ROLLBACK;
 
+-- where no sweep is known, a database is late only when there was time for it: since the server came up, and
+-- since its tables were made or restored. On any server: what it tells of itself is put in its place.
+BEGIN;
+CREATE OR REPLACE FUNCTION idempotence.last_sweep() RETURNS timestamptz LANGUAGE sql AS 'SELECT NULL::timestamptz';
+CREATE OR REPLACE FUNCTION idempotence.launcher() RETURNS integer LANGUAGE sql AS $$SELECT CASE WHEN current_setting('regress.preloaded')::bool THEN 1 END$$;
+CREATE OR REPLACE FUNCTION idempotence.is_visited() RETURNS boolean LANGUAGE sql AS $$SELECT current_setting('regress.visited')::bool$$;
+CREATE OR REPLACE FUNCTION idempotence.up_since() RETURNS timestamptz LANGUAGE sql STABLE AS $$SELECT current_setting('regress.up_since')::timestamptz$$;
+CREATE FUNCTION sweep_unknown(preloaded boolean, visited boolean, up interval, made interval) RETURNS TABLE (told text) LANGUAGE plpgsql AS $$
+BEGIN
+  PERFORM set_config('regress.preloaded', preloaded::text, true), set_config('regress.visited', visited::text, true),
+          set_config('regress.up_since', (now() - up)::text, true);
+  UPDATE idempotence.segment SET sessions_at = now() - made WHERE number = 0;
+  RETURN QUERY SELECT concat_ws(', ', name, status, replace(detail, date_trunc('second', now() - up)::text, 'it came up'), hint) FROM idempotence.health
+               WHERE name IN ('worker', 'sweep');
+END
+$$;
+-- the worker visits it: both just now; made just now; the server, just now; nothing since long, a clock that was ahead aside
+SELECT sweep_unknown(true, true, '1 minute', '2 minutes');
+SELECT v.up, v.made, split_part(t.told, ', ', 2)
+FROM (VALUES (interval '1 minute', interval '20 days'), ('20 days', '1 minute'), ('20 days', '21 days'), ('20 days', '-1 day')) v (up, made),
+     sweep_unknown(true, true, v.up, v.made) t
+WHERE t.told LIKE 'sweep, %';
+SELECT sweep_unknown(true, true, '20 days', '21 days');
+-- the setting leaves it out; the library is not preloaded
+SELECT sweep_unknown(true, false, '24 hours', '2 days');
+SELECT sweep_unknown(true, false, '26 hours', '2 days');
+SELECT sweep_unknown(false, false, '24 hours', '2 days');
+SELECT sweep_unknown(false, false, '26 hours', '2 days');
+ROLLBACK;
+
 -- who is in the way is told to monitors: whoever restores something once the turn is due, and whoever has a
 -- lock on a closed one
 SELECT regress_show(idem_run('sweep', 'd', 'SELECT 4'));
