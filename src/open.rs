@@ -16,6 +16,7 @@ use crate::store::message;
 use crate::store::session::{Session, Standing};
 use attended::Attendance;
 use list::{Level, List};
+use pgrx::pg_sys::panic::ErrorReportWithLevel;
 use pgrx::{pg_guard, pg_sys};
 use std::cell::RefCell;
 use std::ffi::c_void;
@@ -86,6 +87,12 @@ pub fn reserve() -> Result<(), Error> {
 /// How many requests of this transaction keep a lock, at most.
 pub fn locks() -> usize {
     OPEN.with_borrow(List::locks)
+}
+
+/// What is told where the lock table has no room for the lock of a request.
+pub fn no_room(name: Name, error: &ErrorReportWithLevel) -> Error {
+    let (message, hint) = (error.message().into(), error.hint().unwrap_or_default().into());
+    Error::NoLock { name: Box::new(name), message, hint, held: locks() }
 }
 
 /// The request, if this transaction holds the claim to it; `function` needs it.

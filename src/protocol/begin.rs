@@ -119,12 +119,7 @@ impl Asked<'_> {
 
     /// Takes the request's lock as `take` does; if the lock table has no room left, the error says for whom.
     fn take(&self, take: impl FnOnce() -> bool) -> Result<bool, Error> {
-        pg::or_out_of_memory(take).map_err(|error| Error::NoLock {
-            name: Box::new(self.request.name()),
-            message: error.message().into(),
-            hint: error.hint().unwrap_or_default().into(),
-            held: open::locks(),
-        })
+        pg::or_out_of_memory(take).map_err(|error| open::no_room(self.request.name(), &error))
     }
 
     fn claim_or_answer(&self, deadline: Deadline) -> Result<Begun, Error> {

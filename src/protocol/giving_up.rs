@@ -10,7 +10,7 @@ use crate::domain::sequence::{self, Order, Range};
 use crate::error::{Error, Name, WAIT_BY_SETTING};
 use crate::lock::Tag;
 use crate::open;
-use crate::pg::Deadline;
+use crate::pg::{self, Deadline};
 use crate::protocol::numbered::Numbered;
 use crate::store::client::Client;
 use crate::store::rel::Snapshot;
@@ -32,9 +32,10 @@ pub fn take_lanes(
         if let Some(own) = open::begun_under(&lock, upto) {
             return Err(Error::GivesUpOwn(own));
         }
-        if !Tag::request(&lock).acquire(deadline.left_us()) {
-            let name = Name::in_stream(&session.name, of.stream, &number.to_string());
-            return Err(Error::WaitRanOut { what: name.to_string(), hint: WAIT_BY_SETTING });
+        let name = || Name::in_stream(&session.name, of.stream, &number.to_string());
+        let acquire = || Tag::request(&lock).acquire(deadline.left_us());
+        if !pg::or_out_of_memory(acquire).map_err(|error| open::no_room(name(), &error))? {
+            return Err(Error::WaitRanOut { what: name().to_string(), hint: WAIT_BY_SETTING });
         }
     }
     Ok(!lanes.is_empty())

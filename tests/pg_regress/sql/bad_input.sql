@@ -231,3 +231,6 @@ SELECT session FROM idempotence.sessions WHERE session LIKE 'bad input 2%';
 SELECT request FROM idempotence.outcomes WHERE session = 'bad input' AND length(request) < 255;
 SELECT regress_claims();
 SELECT idem_drop_session(session) FROM idempotence.sessions WHERE session LIKE 'bad input%';
+-- a name that no session can have, and arguments in the wrong order
+SELECT regress_error($$SELECT idem_begin(repeat('x', 256), 'a')$$);
+SELECT regress_error($$SELECT idem_begin('order-1', 'bad input')$$);
