@@ -51,7 +51,10 @@ pub extern "C-unwind" fn idempotence_launcher(_argument: pg_sys::Datum) {
         // What is allocated on the way goes at the end of each round.
         // SAFETY: nothing that is kept from one round to the next is allocated by PostgreSQL.
         let pause = unsafe { PgMemoryContexts::new("idempotence launcher").switch_to(|_| launcher.round()) };
-        pg::nap(i64::try_from(pause.as_micros()).unwrap_or(i64::MAX));
+        // Asked here as well: what waits in a round may have taken the latch's signal for its own.
+        if !shutdown_requested() {
+            pg::nap(i64::try_from(pause.as_micros()).unwrap_or(i64::MAX));
+        }
     }
     // As after a failure: it is started again, unless the server is going down.
     // SAFETY: outside of any transaction.

@@ -69,6 +69,8 @@ pub struct Senders<'a> {
     told: Mutex<HashMap<(usize, i64), usize>>,
     /// See there.
     pub tally: Tally,
+    /// Whether somebody rewrites tables meanwhile, which may end in a deadlock (40P01) now and then.
+    pub beside_rewrites: bool,
 }
 
 impl<'a> Senders<'a> {
@@ -96,7 +98,14 @@ impl<'a> Senders<'a> {
             let lanes = (0..if is_strict { 1 } else { window }).map(|_| AtomicI64::new(0)).collect();
             sessions.push(Session { name, strict: is_strict, lanes });
         }
-        Ok(Self { cluster: Mutex::new(cluster), database, sessions, told: Mutex::default(), tally: Tally::default() })
+        Ok(Self {
+            cluster: Mutex::new(cluster),
+            database,
+            sessions,
+            told: Mutex::default(),
+            tally: Tally::default(),
+            beside_rewrites: false,
+        })
     }
 
     /// Where further connections go.
@@ -182,6 +191,7 @@ impl<'a> Senders<'a> {
                     let met = match error.code().map(|state| state.code()) {
                         Some("57014") => &self.tally.cancelled,
                         Some("40001") => &self.tally.unserializable,
+                        Some("40P01") if self.beside_rewrites => &self.tally.unserializable,
                         // The server is shut down, crashed, or not yet up; or the connection alone is ended.
                         None | Some("57P01" | "57P02" | "57P03") => &self.tally.disconnected,
                         Some(_) => return Err(error.into()),

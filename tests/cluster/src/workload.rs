@@ -61,7 +61,8 @@ impl<'a> Workload<'a> {
              CREATE TABLE message (id text NOT NULL);
              CREATE TABLE fence (session text NOT NULL, number bigint NOT NULL)",
         )?;
-        let senders = Senders::register(server, DATABASE, 2, 3, 1).await?;
+        let mut senders = Senders::register(server, DATABASE, 2, 3, 1).await?;
+        senders.beside_rewrites = true;
         let shared = Arc::new(Shared { server: server.connect_string(DATABASE, "postgres"), ..Shared::default() });
         let mut workers = JoinSet::new();
         for number in 0..2 {

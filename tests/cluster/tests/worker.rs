@@ -14,6 +14,7 @@ on_each_version!(
     saved_sessions_are_back_at_work_after_a_crash,
     databases_and_extensions_come_and_go,
     nobody_is_held_up,
+    a_stop_is_heeded_at_once,
     only_the_databases_named_are_visited,
     a_database_left_out_may_be_swept_once_a_day,
     an_error_in_one_database_is_logged_once_and_stops_no_other,
@@ -54,6 +55,19 @@ const ROUNDS: u32 = 8;
 
 fn at_work(session: &str) -> String {
     format!("SELECT count(*) FROM idempotence.session_live WHERE id = '{session}'")
+}
+
+// Goal: the launcher ends with the server, also where it is told so while it waits for a visit.
+// Method: a naptime that nobody waits for; a database is announced, visited, and the server stopped just then.
+async fn a_stop_is_heeded_at_once(version: Version) -> Result<()> {
+    let server =
+        Cluster::start_with(version, &[("shared_preload_libraries", "idempotence"), ("idempotence.naptime", "1h")])?;
+    for number in 0..8 {
+        server.create_database(&format!("stopped_{number}"))?;
+        server.stop_fast()?;
+        server.start()?;
+    }
+    Ok(())
 }
 
 // Goal: an idle session is gone within 9/8 of its timeout, a naptime and a second, and not before its
