@@ -330,7 +330,7 @@ COMMENT ON TABLE idempotence.restore IS 'that rows were restored, until it is kn
 COMMENT ON COLUMN idempotence.restore.noted_at IS 'when they were restored';
 COMMENT ON COLUMN idempotence.restore.looked_at IS 'when the sweep began to look through them; null: not since then';
 COMMENT ON COLUMN idempotence.restore.place IS 'how far it has come: table, page and item; 0: it is not at it';
-COMMENT ON COLUMN idempotence.restore.orphans IS 'so many rows without a session it met first; null: none so far';
+COMMENT ON COLUMN idempotence.restore.orphans IS 'the number of rows without a session that it met first; 0: none; null: not looked through to the end';
 COMMENT ON COLUMN idempotence.restore.brought IS 'the table that was restored';
 
 COMMENT ON TABLE idempotence.checkpoint IS 'how far requests got that have no outcome yet';

@@ -216,7 +216,7 @@ CROSS JOIN LATERAL (
               WHEN pg_catalog.bool_or(r.orphans OPERATOR(pg_catalog.>) 0)
               THEN 'No session that is new can be made. Create the roles that the restore missed and restore the data of table idempotence.session again, or give up what has no session: idem_accept_restore().'
               ELSE 'The sweep looks through it. Where no worker visits this database, CALL idem_sweep().' END
-  FROM idempotence.missing m LEFT JOIN idempotence.restore r ON true
+  FROM idempotence.missing m LEFT JOIN idempotence.restore r ON r.orphans IS DISTINCT FROM 0
   GROUP BY m.missing
   UNION ALL
   SELECT 9, 'size', 'ok',

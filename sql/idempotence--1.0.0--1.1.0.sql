@@ -380,7 +380,7 @@ COMMENT ON TABLE idempotence.restore IS 'that rows were restored, until it is kn
 COMMENT ON COLUMN idempotence.restore.noted_at IS 'when they were restored';
 COMMENT ON COLUMN idempotence.restore.looked_at IS 'when the sweep began to look through them; null: not since then';
 COMMENT ON COLUMN idempotence.restore.place IS 'how far it has come: table, page and item; 0: it is not at it';
-COMMENT ON COLUMN idempotence.restore.orphans IS 'so many rows without a session it met first; null: none so far';
+COMMENT ON COLUMN idempotence.restore.orphans IS 'the number of rows without a session that it met first; 0: none; null: not looked through to the end';
 COMMENT ON COLUMN idempotence.restore.brought IS 'the table that was restored';
 COMMENT ON TABLE idempotence.audit IS 'repairs and decisions of admins; rows are only ever added';
 
@@ -607,7 +607,7 @@ CROSS JOIN LATERAL (
               WHEN pg_catalog.bool_or(r.orphans OPERATOR(pg_catalog.>) 0)
               THEN 'No session that is new can be made. Create the roles that the restore missed and restore the data of table idempotence.session again, or give up what has no session: idem_accept_restore().'
               ELSE 'The sweep looks through it. Where no worker visits this database, CALL idem_sweep().' END
-  FROM idempotence.missing m LEFT JOIN idempotence.restore r ON true
+  FROM idempotence.missing m LEFT JOIN idempotence.restore r ON r.orphans IS DISTINCT FROM 0
   GROUP BY m.missing
   UNION ALL
   SELECT 9, 'size', 'ok',

@@ -74,17 +74,27 @@ const DUMPED: [Table; 6] =
 
 const BROUGHT: usize = 4;
 
-/// The tables that a restore of the secret has left out so far, if it has.
-pub fn missing() -> Option<String> {
+/// The names of the tables that were restored.
+fn brought() -> Vec<String> {
     let table = Rel::open(Table::Restore, Access::Read);
-    if table.is_empty() {
-        return None;
-    }
     let mut brought = Vec::new();
+    if table.is_empty() {
+        return brought;
+    }
     table.find(None, &mut [], Snapshot::LatestMvcc, |row: &Tuple<'_, 5>| -> Option<()> {
         brought.push(row.text(BROUGHT)?);
         None
     });
+    brought
+}
+
+fn has_come(table: Table) -> bool {
+    brought().iter().any(|brought| brought == table.name())
+}
+
+/// The tables that a restore of the secret has left out so far, if it has.
+pub fn missing() -> Option<String> {
+    let brought = brought();
     let has = |table: Table| brought.iter().any(|brought| brought == table.name());
     let missing: Vec<String> =
         DUMPED.into_iter().filter(|table| !has(*table)).map(|table| format!("idempotence.{}", table.name())).collect();
@@ -97,7 +107,7 @@ pub fn is_in_question() -> Result<bool, Error> {
     if Rel::open(Table::Restore, Access::Read).is_empty() {
         return Ok(false);
     }
-    Ok(sql::first::<bool>("SELECT true FROM idempotence.restore LIMIT 1")?.is_some())
+    Ok(sql::first::<bool>("SELECT true FROM idempotence.restore WHERE orphans IS DISTINCT FROM 0 LIMIT 1")?.is_some())
 }
 
 /// Refuses a session that would be new while there are rows that may be of its former self.
@@ -177,7 +187,15 @@ pub fn look(limit: usize) -> Result<Option<Looked>, Error> {
         None if missing().is_some() => {
             sql::execute("UPDATE idempotence.restore SET place = 0, orphans = NULL", &[])?;
         }
-        None => _ = accept()?,
+        None if has_come(Table::Secret) => _ = accept()?,
+        // The rest of the restore may be still to come: what has come so far is remembered.
+        None => {
+            let doubled = "DELETE FROM idempotence.restore r WHERE EXISTS (
+                SELECT FROM idempotence.restore n
+                WHERE n.brought OPERATOR(pg_catalog.=) r.brought AND n.noted_at OPERATOR(pg_catalog.>) r.noted_at)";
+            sql::execute(doubled, &[])?;
+            sql::execute("UPDATE idempotence.restore SET place = 0, orphans = 0", &[])?;
+        }
     }
     Ok(Some(Looked { table: table.name(), found, more: next.is_some() }))
 }
