@@ -103,7 +103,7 @@ fn look_and_wait(writer: Writer, level: i32, now_us: i64, deadline: Deadline) ->
         }
         // A commit that waited for its flush has no position here: it could not be seen before that.
         let committed = match writer.frozen {
-            true => pg_sys::GetXLogInsertRecPtr(),
+            true => end_of_log(),
             false => pg_sys::TransactionIdGetCommitLSN(pg_sys::TransactionId::from_inner(writer.xid)),
         };
         if pg_sys::XLogNeedsFlush(committed) {
@@ -113,6 +113,27 @@ fn look_and_wait(writer: Writer, level: i32, now_us: i64, deadline: Deadline) ->
             return true;
         }
         wait_for_standbys(pg_sys::GetFlushRecPtr(std::ptr::null_mut()), deadline)
+    }
+}
+
+/// Where the last record of the log ends. What is committed and can be seen lies before it.
+fn end_of_log() -> u64 {
+    // SAFETY: reads the state of the server, which is not in recovery, and a variable that it has set at its start.
+    let (next, segment_bytes) = unsafe { (pg_sys::GetXLogInsertRecPtr(), pg_sys::wal_segment_size) };
+    end_of_last_record(next, segment_bytes as u64)
+}
+
+/// The server tells where the next record begins. Where the last one has filled its page, that is behind the
+/// header of a page which is not written yet; to flush the log up to there is an error.
+fn end_of_last_record(next: u64, segment_bytes: u64) -> u64 {
+    const HEADER: u64 = size_of::<pg_sys::XLogPageHeaderData>() as u64;
+    /// That of the first page of a segment is longer.
+    const FIRST_HEADER: u64 = size_of::<pg_sys::XLogLongPageHeaderData>() as u64;
+    let (in_page, in_segment) = (next % u64::from(pg_sys::XLOG_BLCKSZ), next % segment_bytes);
+    match (in_page, in_segment) {
+        (_, FIRST_HEADER) => next - FIRST_HEADER,
+        (HEADER, _) => next - HEADER,
+        _ => next,
     }
 }
 
@@ -134,7 +155,7 @@ fn note_progress(level: i32, now_us: i64) {
         known.next = unsafe {
             pg_sys::ActiveSnapshotSet().then(|| Mark {
                 below: (*pg_sys::GetActiveSnapshot()).xmin.into_inner(),
-                position: pg_sys::GetXLogInsertRecPtr(),
+                position: end_of_log(),
                 noted_at: now_us,
             })
         };
@@ -209,7 +230,18 @@ fn means_defined(status: u8, version: i32, names: bool) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::means_defined;
+    use super::{end_of_last_record, means_defined};
+
+    #[test]
+    fn the_log_ends_before_the_header_of_a_page_that_has_no_record() {
+        let (page, segment) = (8192, 16 << 20);
+        let ends = |next| end_of_last_record(next, segment);
+        assert_eq!(ends(5 * segment + 3 * page + 24), 5 * segment + 3 * page);
+        assert_eq!(ends(5 * segment + 40), 5 * segment);
+        for within in [3 * page + 32, 3 * page + 40, 48, 4 * page - 8, 4 * page] {
+            assert_eq!(ends(5 * segment + within), 5 * segment + within);
+        }
+    }
 
     #[test]
     fn standbys_are_defined_as_each_minor_version_says_it() {

@@ -9,6 +9,7 @@ on_each_version!(
     what_a_failover_took_back_executes_on_the_new_primary,
     a_replay_waits_for_standbys_no_longer_than_they_are_asked_for,
     what_is_not_flushed_is_flushed_before_it_is_replayed,
+    a_frozen_outcome_is_replayed_where_the_log_ends_with_a_page,
 );
 
 const DATABASE: &str = "shop";
@@ -168,5 +169,54 @@ async fn what_is_not_flushed_is_flushed_before_it_is_replayed(version: Version) 
     server.start()?;
     let after = server.connect(DATABASE).await?;
     ensure!(after.replay("payments", "k4").await? == "succeeded|1");
+    Ok(())
+}
+
+// Goal: whoever flushes the log before it replays a frozen outcome does not ask for more of the log than there is.
+// Method: the log is filled up to the end of a page, where the next record's place is behind a header that is
+// not written yet. A retry on a fresh connection, for each call; that nothing was logged meanwhile is looked at.
+async fn a_frozen_outcome_is_replayed_where_the_log_ends_with_a_page(version: Version) -> Result<()> {
+    const FILL_PAGE: &str = "
+        CREATE FUNCTION fill_page() RETURNS pg_lsn LANGUAGE plpgsql AS $$
+        DECLARE
+          page    CONSTANT int := 8192;
+          header  CONSTANT int := 24;
+          -- What a message of 256 bytes or more takes in the log besides itself.
+          wrapper CONSTANT int := 54;
+          used int;
+        BEGIN
+          LOOP
+            used := mod(pg_current_wal_insert_lsn() - '0/0', page);
+            EXIT WHEN used = header;
+            PERFORM pg_logical_emit_message(false, '', repeat('x', greatest(page - used - wrapper, 256)));
+          END LOOP;
+          RETURN pg_current_wal_insert_lsn();
+        END $$";
+    let server = Cluster::start_with(version, &[("autovacuum", "off"), ("checkpoint_timeout", "1h")])?;
+    server.create_database(DATABASE)?;
+    let app = server.connect(DATABASE).await?;
+    app.text("SELECT idem_create_session('payments'), idem_create_session('mails', inbox => true)").await?;
+    app.execute("payments", "k", "1").await?;
+    app.text("SELECT idem_once('mails', 'm')").await?;
+    for segment in 0..3 {
+        app.text(&format!("VACUUM (FREEZE) idempotence.outcome_{segment}")).await?;
+    }
+    app.text(FILL_PAGE).await?;
+    let calls = [
+        ("SELECT status FROM idem_begin('payments', 'k')", "succeeded"),
+        ("SELECT status FROM idem_lookup('payments', 'k')", "succeeded"),
+        ("SELECT idem_once('mails', 'm')", "f"),
+    ];
+    for (call, wanted) in calls {
+        let mut at_the_end = 0;
+        // The server logs something by itself now and then.
+        while at_the_end < 3 {
+            let retry = server.connect(DATABASE).await?;
+            let before = retry.text("SELECT fill_page()").await?;
+            let answer = retry.outcome_of(call).await?;
+            ensure!(answer == wanted, "{call} where the log ends at {before}: {answer}");
+            at_the_end += usize::from(retry.text("SELECT pg_current_wal_insert_lsn()").await? == before);
+        }
+    }
     Ok(())
 }
