@@ -317,7 +317,7 @@ impl Connection {
 }
 
 /// The server's words, which the driver's error keeps to itself.
-fn describe(error: tokio_postgres::Error) -> anyhow::Error {
+pub fn describe(error: tokio_postgres::Error) -> anyhow::Error {
     match error.as_db_error() {
         Some(said) => {
             let detail = said.detail().unwrap_or_default();

@@ -146,11 +146,11 @@ impl Shared {
                 Ok(rows) => return Ok(rows),
                 Err(error) => error,
             };
-            let state = error.code().map(|state| state.code().to_owned()).unwrap_or_default();
-            if !RETRIED.contains(&state.as_str()) || start.elapsed() > LIMIT {
+            let state = state_of(&error);
+            if !RETRIED.contains(&state) || start.elapsed() > LIMIT {
                 return Err(crate::describe(error)).with_context(|| sql.to_owned());
             }
-            self.retried.lock().unwrap_or_else(PoisonError::into_inner).push(state);
+            self.retried.lock().unwrap_or_else(PoisonError::into_inner).push(state.to_owned());
             connection.text("ROLLBACK").await?;
         }
     }
@@ -215,10 +215,13 @@ impl Shared {
                 self.until_done(&connection, &send(&session, 1)).await?;
             }
             let newer = self.until_done(&connection, &register).await?;
-            match connection.try_text(&send(&session, 2)).await {
-                Err(error) if error.code().is_some_and(|state| state.code() == "ID005") => {}
-                Err(error) => return Err(crate::describe(error)).context("a fenced session"),
-                Ok(_) => bail!("the fenced session {session} executed"),
+            loop {
+                match connection.try_text(&send(&session, 2)).await {
+                    Err(error) if state_of(&error) == "ID005" => break,
+                    Err(error) if RETRIED.contains(&state_of(&error)) => connection.text("ROLLBACK").await?,
+                    Err(error) => return Err(crate::describe(error)).context("a fenced session"),
+                    Ok(_) => bail!("the fenced session {session} executed"),
+                };
             }
             connection.text("ROLLBACK").await?;
             self.fenced.fetch_add(1, Relaxed);
@@ -226,4 +229,8 @@ impl Shared {
         }
         Ok(())
     }
+}
+
+fn state_of(error: &tokio_postgres::Error) -> &str {
+    error.code().map_or("", |state| state.code())
 }

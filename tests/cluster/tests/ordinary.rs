@@ -1,9 +1,10 @@
 //! What people do to a database every day, done to our tables under load: nothing is done twice, nothing
 //! is lost, and nobody gets an error that the reference does not name.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use idempotence_cluster_tests::workload::{DATABASE, Workload};
-use idempotence_cluster_tests::{Cluster, Connection, Version, on_each_version, run};
+use idempotence_cluster_tests::{Cluster, Connection, Version, describe, on_each_version, run};
+use tokio_postgres::error::SqlState;
 
 on_each_version!(rewrites, indexes, triggers, pg_repack, dumps);
 
@@ -37,7 +38,13 @@ async fn on_each_table(server: &Cluster, statements: &[&str]) -> Result<()> {
                     continue;
                 }
                 let statement = statement.replace("{table}", &table.name).replace("{index}", &table.index);
-                dba.text(&statement).await?;
+                // Of two in a deadlock it may be this one that the server ends.
+                while let Err(error) = dba.try_text(&statement).await {
+                    if error.code() != Some(&SqlState::T_R_DEADLOCK_DETECTED) {
+                        return Err(describe(error)).context(statement);
+                    }
+                    dba.text("ROLLBACK").await?;
+                }
             }
         }
     }
