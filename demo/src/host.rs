@@ -1,5 +1,5 @@
-//! What a private server needs of the machine: an account to run as, a directory to live in, and
-//! a way to run programs and to end processes that never waits for ever.
+//! What a private server needs from the machine: an account to run as, a directory to live in, and a
+//! way to run programs and to end processes in bounded time.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -16,18 +16,18 @@ use anyhow::{Context, Result, bail};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, Uid, User};
 
-/// PostgreSQL refuses to run as root; there its programs run as this user.
+/// PostgreSQL refuses to run as root. When we are root, its programs run as this user.
 const SERVER_USER: &str = "postgres";
 
-/// A Unix socket's path, its terminating zero included, must fit in `sockaddr_un`.
+/// The path of a Unix socket, with its terminating zero, must fit into the 108 bytes of `sockaddr_un`.
 const SOCKET_PATH_MAX: usize = 107;
 
-/// Who runs the server's programs.
+/// The account that runs the server's programs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Account {
-    /// Whoever we are.
+    /// The account of this process.
     Own,
-    /// We are root, the server must not be.
+    /// The user `postgres`, because this process runs as root and the server must not.
     Postgres { uid: u32, gid: u32 },
 }
 
@@ -41,9 +41,9 @@ impl Account {
         Ok(Self::Postgres { uid: user.uid.as_raw(), gid: user.gid.as_raw() })
     }
 
-    /// A command that will run as this account, from a directory it can surely enter. Of our
-    /// environment it gets nothing that would lead it to another server, or make this one's errors
-    /// carry backtraces.
+    /// A command that will run as this account, in a directory that every account can enter. It does
+    /// not inherit the environment variables that would lead it to another server (`PG*`) or add
+    /// backtraces to error messages (`RUST_*`).
     pub fn command(self, program: impl AsRef<OsStr>) -> Command {
         let mut command = match self {
             Self::Own => Command::new(program),
@@ -63,7 +63,7 @@ impl Account {
         command
     }
 
-    /// Can it reach files below `directory`?
+    /// Whether this account can reach files below `directory`.
     fn reaches(self, directory: &Path) -> bool {
         let mut test = self.command("test");
         test.arg("-x").arg(directory);
@@ -71,9 +71,10 @@ impl Account {
     }
 }
 
-/// A directory of its own for one server, gone when dropped unless it is to be kept.
+/// The directory of one server. Dropping the value removes the directory, unless it is to be kept.
 ///
-/// Only the server's account can enter it: the socket in it lets in whoever reaches it.
+/// Only the server's account can enter the directory, because the server trusts everybody who can
+/// reach the socket in it.
 #[derive(Debug)]
 pub(crate) struct Home {
     path: PathBuf,
@@ -81,17 +82,15 @@ pub(crate) struct Home {
 }
 
 impl Home {
-    /// Below `parent` where the server can live there, else in a temporary directory.
+    /// Creates the directory below `parent` if the server's account can reach it and the path of the
+    /// socket is short enough, and in a temporary directory otherwise.
     pub fn create(account: Account, parent: Option<&Path>) -> Result<Self> {
         if let Some(parent) = parent {
             fs::create_dir_all(parent).with_context(|| format!("creating {}", parent.display()))?;
         }
-        let wanted = match parent {
-            Some(parent) => Some(fs::canonicalize(parent)?),
-            None => None,
-        };
+        let requested = parent.map(fs::canonicalize).transpose()?;
         let name = format!("idempotence-{:08x}", rand::random::<u32>());
-        let candidates = [wanted, Some(std::env::temp_dir()), Some("/tmp".into())];
+        let candidates = [requested, Some(std::env::temp_dir()), Some("/tmp".into())];
         for parent in candidates.into_iter().flatten() {
             let path = parent.join(&name);
             if socket_path(&path, u16::MAX).as_os_str().len() > SOCKET_PATH_MAX || !account.reaches(&parent) {
@@ -119,7 +118,7 @@ impl Home {
 impl Drop for Home {
     fn drop(&mut self) {
         if !self.keep.load(Relaxed) {
-            // Nothing sensible can be done about a failure, and a panic may be on its way.
+            // Nothing sensible can be done about an error, and a panic may already be under way.
             let _ = fs::remove_dir_all(&self.path);
         }
     }
@@ -129,34 +128,38 @@ pub(crate) fn socket_path(directory: &Path, port: u16) -> PathBuf {
     directory.join(format!(".s.PGSQL.{port}"))
 }
 
-/// Runs a program to its end, at most for `limit`; gives its output, or an error that quotes it.
-pub(crate) fn run(command: &mut Command, input: Option<&str>, limit: Duration) -> Result<String> {
-    let what = describe(command);
+/// Runs a program to its end and returns its standard output. `input` is written to its standard input.
+///
+/// The program is terminated if it does not end within `limit`. If it fails, the error quotes
+/// everything that it has printed.
+pub fn run(command: &mut Command, input: Option<&str>, limit: Duration) -> Result<String> {
+    let command_line = command_line(command);
     let mut child = command
         .stdin(if input.is_some() { Stdio::piped() } else { Stdio::null() })
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
-        .with_context(|| format!("cannot run {what}"))?;
+        .with_context(|| format!("cannot run {command_line}"))?;
     let pid = child.id().cast_signed();
 
-    // One thread feeds, one collects, so that neither pipe can fill up and block the other.
+    // One thread writes the input and another one reads the output: a pipe that is full must not keep
+    // us from emptying or filling another pipe.
     if let (Some(mut stdin), Some(input)) = (child.stdin.take(), input.map(str::to_owned)) {
-        // A program that ends without reading all of it says why by itself.
+        // An error means that the program has ended without reading all its input. Its output says why.
         thread::spawn(move || _ = stdin.write_all(input.as_bytes()));
     }
     let (done, output) = mpsc::channel();
     thread::spawn(move || done.send(child.wait_with_output()));
 
     let Ok(output) = output.recv_timeout(limit) else {
-        // The thread still holds the child, so the pid cannot have passed to anybody else.
+        // The thread has not waited for the child yet, so no other process can have been given its pid.
         signal(pid, Signal::SIGTERM);
-        bail!("{what} did not end within {} s", limit.as_secs());
+        bail!("{command_line} did not end within {} s", limit.as_secs());
     };
-    let output = output.with_context(|| format!("waiting for {what}"))?;
+    let output = output.with_context(|| format!("waiting for {command_line}"))?;
     if !output.status.success() {
         bail!(
-            "{what} failed ({}):\n{}{}",
+            "{command_line} failed ({}):\n{}{}",
             output.status,
             String::from_utf8_lossy(&output.stdout),
             String::from_utf8_lossy(&output.stderr)
@@ -165,7 +168,7 @@ pub(crate) fn run(command: &mut Command, input: Option<&str>, limit: Duration) -
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-fn describe(command: &Command) -> String {
+fn command_line(command: &Command) -> String {
     std::iter::once(command.get_program())
         .chain(command.get_args())
         .map(OsStr::to_string_lossy)
@@ -173,17 +176,17 @@ fn describe(command: &Command) -> String {
         .join(" ")
 }
 
-/// The state and the parent of a process; `None` once it is gone.
-fn process(pid: i32) -> Option<(char, i32)> {
+/// The state and the parent of a process, or `None` if there is no such process.
+fn state_and_parent(pid: i32) -> Option<(char, i32)> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name before them stands in parentheses and may itself hold some.
+    // The name before these two fields is in parentheses, and may itself contain parentheses.
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
     let state = fields.next()?.chars().next()?;
     Some((state, fields.next()?.parse().ok()?))
 }
 
 pub(crate) fn is_child(pid: i32, parent: i32) -> bool {
-    process(pid).is_some_and(|(_, its_parent)| its_parent == parent)
+    state_and_parent(pid).is_some_and(|(_, its_parent)| its_parent == parent)
 }
 
 pub(crate) fn children(parent: i32) -> Result<Vec<i32>> {
@@ -193,12 +196,13 @@ pub(crate) fn children(parent: i32) -> Result<Vec<i32>> {
         .collect())
 }
 
-/// Has it ended? A zombie has: where nobody reaps, as in some containers, it stays one.
+/// Whether a process has ended. A zombie counts as ended: in some containers nobody reaps the dead, and
+/// they stay zombies.
 pub(crate) fn has_ended(pid: i32) -> bool {
-    process(pid).is_none_or(|(state, _)| state == 'Z')
+    state_and_parent(pid).is_none_or(|(state, _)| state == 'Z')
 }
 
-/// Freezes a process.
+/// Stops a process without ending it.
 pub(crate) fn freeze(pid: i32) {
     signal(pid, Signal::SIGSTOP);
 }
@@ -208,11 +212,11 @@ pub(crate) fn kill9(pid: i32) {
 }
 
 fn signal(pid: i32, signal: Signal) {
-    // ESRCH, the only error to be expected, says that there is nothing left to do.
+    // The only error to expect is ESRCH: the process is gone, and nothing is left to do.
     let _ = kill(Pid::from_raw(pid), signal);
 }
 
-/// Looks again and again until `condition` holds, at most for `limit`.
+/// Polls `condition` until it holds, at most for `limit`.
 pub(crate) fn wait_until(what: &str, limit: Duration, mut condition: impl FnMut() -> Result<bool>) -> Result<()> {
     let start = Instant::now();
     while !condition()? {

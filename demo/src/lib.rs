@@ -11,7 +11,7 @@ pub mod bank;
 pub mod chaos;
 pub mod client;
 pub mod evidence;
-mod host;
+pub mod host;
 pub mod journal;
 pub mod load;
 pub mod numbered;
