@@ -1,5 +1,5 @@
-//! The bank: its tables, and the transfer as an application would write it, one statement after
-//! the other. The same in PL/pgSQL is in `bank.sql`.
+//! The bank: its tables, and the transfer as an application would write it, statement by statement.
+//! `bank.sql` has the same transfer in PL/pgSQL.
 
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
@@ -10,7 +10,7 @@ use uuid::Uuid;
 use crate::server::Server;
 
 pub const DATABASE: &str = "bank";
-/// The role that owns the tables and the session: nothing but an ordinary role.
+/// The ordinary role that owns the tables and the session.
 pub const ROLE: &str = "bank";
 pub const OPENING_BALANCE: i64 = 1000;
 
@@ -20,10 +20,9 @@ pub const PAYMENTS: &str = "payments";
 /// A request: move `amount` from `debit` to `credit`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Transfer {
-    /// Whose request it is: [`PAYMENTS`], or a client's own session.
+    /// The session of the request: [`PAYMENTS`], or a client's own session.
     pub session: String,
-    /// Names it there, by a key or a number: made once by whoever wants the transfer, the same in every
-    /// retry.
+    /// The key or the number of the request. It is made once and is the same in every retry.
     pub request: String,
     pub debit: i32,
     pub credit: i32,
@@ -31,7 +30,7 @@ pub struct Transfer {
 }
 
 impl Transfer {
-    /// A new request with a key. UUIDv7 keys begin with their time, so that fresh ones share index pages.
+    /// A new request with a key. UUIDv7 keys begin with the time, so new keys share index pages.
     pub fn with_key(work: Work) -> Self {
         Self::new(PAYMENTS, Uuid::now_v7().to_string(), work)
     }
@@ -45,12 +44,12 @@ impl Transfer {
         Self { session: session.to_owned(), request, debit, credit, amount }
     }
 
-    /// What it is called where requests of all sessions meet.
+    /// The name of the request, which is unique among the requests of all sessions.
     pub fn name(&self) -> String {
         format!("{}/{}", self.session, self.request)
     }
 
-    /// Its number, if it has one.
+    /// The number of the request, unless it has a key.
     pub fn number(&self) -> Option<i64> {
         if self.session == PAYMENTS { None } else { self.request.parse().ok() }
     }
@@ -73,16 +72,16 @@ pub struct Work {
     pub amount: i64,
 }
 
-/// What came of a transfer.
+/// The outcome of a transfer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// Refused for good: asking again would not help.
+    /// Whether the bank refuses the transfer for good.
     pub failed: bool,
     pub response: Value,
 }
 
-/// Creates the role, the database with its accounts, and, `with_keys`, the extension and the
-/// session `payments`. Returns the role's password.
+/// Creates the role, the database and its accounts. If `with_keys`, also creates the extension and the
+/// session `payments`. Returns the password of the role.
 pub fn create(server: &Server, accounts: u32, with_keys: bool) -> Result<String> {
     let password = format!("{:032x}", rand::random::<u128>());
     server.psql(
@@ -107,11 +106,11 @@ pub fn create(server: &Server, accounts: u32, with_keys: bool) -> Result<String>
     Ok(password)
 }
 
-/// The work itself, inside a transaction of the caller's; nothing in it knows of retries.
+/// Does the work in the transaction of the caller. Nothing in it knows of retries.
 pub async fn transfer(tx: &Transaction<'_>, transfer: &Transfer) -> Result<Outcome, Error> {
     let Transfer { debit, credit, amount, .. } = transfer;
 
-    // Both rows in the order of their ids: crossing transfers queue up instead of deadlocking.
+    // Lock both rows in the order of their ids, so that crossing transfers queue up and do not deadlock.
     let accounts = tx
         .query_typed(
             "SELECT id, balance FROM account WHERE id IN ($1, $2) ORDER BY id FOR UPDATE",

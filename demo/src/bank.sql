@@ -5,7 +5,7 @@ CREATE TABLE account (
     balance bigint NOT NULL CHECK (balance >= 0)
 );
 
--- What really happened, a row for each execution of a transfer. Deliberately without a unique
+-- What really happened: a row for each execution of a transfer. There is deliberately no unique
 -- constraint on the request: a second execution must show up here, not be prevented.
 CREATE TABLE effect (
     execution uuid   NOT NULL DEFAULT gen_random_uuid(),
@@ -15,8 +15,8 @@ CREATE TABLE effect (
     amount    bigint NOT NULL
 );
 
--- The work itself: nothing in it knows of retries. Its answer names the execution, so that the
--- answers of two executions could never be the same.
+-- The work, in which nothing knows of retries. Its answer names the execution, so that the answers
+-- of two executions can never be the same.
 CREATE FUNCTION transfer(payload jsonb) RETURNS jsonb
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -27,7 +27,7 @@ DECLARE
     left_over   bigint;
     done_by uuid;
 BEGIN
-    -- Both rows in the order of their ids: crossing transfers queue up instead of deadlocking.
+    -- Lock both rows in the order of their ids, so that crossing transfers queue up and do not deadlock.
     PERFORM FROM account WHERE id IN (debit, credit) ORDER BY id FOR UPDATE;
     UPDATE account SET balance = balance - amount WHERE id = debit AND balance >= amount
         RETURNING balance INTO left_over;

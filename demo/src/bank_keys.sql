@@ -1,9 +1,9 @@
--- The same work, asked for under a key or a number; run as the bank's owner.
+-- The same work, requested under a key or a number; run as the bank's owner.
 
 SELECT idem_create_session('payments', ttl => '1 hour');
 
--- Begin, work and record in one call. An insufficient balance is a final answer too: recorded as
--- failed, and given again to whoever asks again.
+-- Begins, works and records in one call. An insufficient balance is a final answer too: it is recorded
+-- as failed, and every retry gets the same answer.
 CREATE FUNCTION transfer_once(session text, request text, payload jsonb, wait interval) RETURNS idem_ticket
 LANGUAGE plpgsql AS $$
 DECLARE

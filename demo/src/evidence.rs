@@ -1,6 +1,6 @@
-//! What the database holds after a run, read once everything is quiet: the other side of the proof.
+//! What the database holds after a run, read once no transaction is open: the other side of the proof.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use anyhow::Result;
 use serde_json::Value;
@@ -9,10 +9,10 @@ use tokio_postgres::Client;
 use crate::bank::Outcome;
 use crate::journal::Book;
 
-/// How many requests to look up in one statement.
+/// The number of requests that one statement looks up.
 const LOOKUP_BATCH: usize = 5_000;
 
-/// A row of `effect`: an execution that was committed.
+/// A row of the table `effect`: an execution that was committed.
 #[derive(Clone, Debug)]
 pub struct Effect {
     pub execution: String,
@@ -22,15 +22,15 @@ pub struct Effect {
     pub amount: i64,
 }
 
-/// What the extension remembers of a request.
+/// What `idem_lookup` says about a request.
 #[derive(Clone, Debug)]
-pub struct Memory {
+pub struct Lookup {
     pub status: String,
     pub response: Value,
 }
 
-impl Memory {
-    /// The outcome, if there is one.
+impl Lookup {
+    /// The outcome of the request, if it has one.
     pub fn outcome(&self) -> Option<Outcome> {
         let failed = match self.status.as_str() {
             "succeeded" => false,
@@ -46,10 +46,10 @@ impl Memory {
 pub struct Session {
     pub client: String,
     pub session: String,
-    /// How it ended, if it has.
+    /// How the session ended, or `None` if it is open.
     pub ended: Option<String>,
     pub saved: bool,
-    /// The greatest number that has an outcome.
+    /// The greatest number of the session that has an outcome.
     pub last_number: i64,
 }
 
@@ -58,25 +58,27 @@ pub struct Session {
 pub struct Evidence {
     pub balances: HashMap<i32, i64>,
     pub effects: Vec<Effect>,
-    /// What the extension holds; `None` in a run without keys.
+    /// What the extension keeps, or `None` in a run without the extension.
     pub kept: Option<Kept>,
 }
 
+/// What the extension keeps.
 #[derive(Clone, Debug, Default)]
 pub struct Kept {
-    /// `idem_lookup` of every request that was ever asked for, those of sessions aside of which nothing
-    /// is known any more.
-    pub lookups: HashMap<String, Memory>,
+    /// The answers of `idem_lookup` by the names of the requests. They cover every request that was ever
+    /// asked for, except the requests of sessions that the extension no longer knows.
+    pub lookups: HashMap<String, Lookup>,
     /// The names of all requests that have an outcome.
     pub outcomes: Vec<String>,
-    /// Client sessions, the latest of each client last.
+    /// The client sessions by client, and by age for each client: the latest is last.
     pub sessions: Vec<Session>,
-    /// Advisory locks still held or waited for: claims are such.
+    /// The number of advisory locks that are held or waited for. Claims are advisory locks.
     pub locks: i64,
 }
 
 impl Evidence {
-    /// Reads it as the bank's role; `dba` may see what belongs to nobody in particular.
+    /// Reads the evidence. `bank` is a connection of the bank's role, `dba` one of the superuser, who sees
+    /// the outcomes, locks and sessions of all roles.
     pub async fn read(bank: &Client, dba: &Client, book: &Book, with_keys: bool) -> Result<Self> {
         let balances = bank.query("SELECT id, balance FROM account", &[]).await?;
         let effects = bank.query("SELECT execution::text, request, debit, credit, amount FROM effect", &[]).await?;
@@ -136,13 +138,13 @@ impl Session {
     }
 }
 
-async fn look_up(bank: &Client, book: &Book, known: &[Session]) -> Result<HashMap<String, Memory>> {
-    let known: HashMap<&str, &Session> = known.iter().map(|session| (session.session.as_str(), session)).collect();
+async fn look_up(bank: &Client, book: &Book, sessions: &[Session]) -> Result<HashMap<String, Lookup>> {
+    let known: HashSet<&str> = sessions.iter().map(|session| session.session.as_str()).collect();
     let asked: Vec<_> = book
         .entries
         .values()
         .map(|entry| &entry.transfer)
-        .filter(|transfer| transfer.number().is_none() || known.contains_key(transfer.session.as_str()))
+        .filter(|transfer| transfer.number().is_none() || known.contains(transfer.session.as_str()))
         .collect();
     let mut lookups = HashMap::with_capacity(asked.len());
     for batch in asked.chunks(LOOKUP_BATCH) {
@@ -156,8 +158,8 @@ async fn look_up(bank: &Client, book: &Book, known: &[Session]) -> Result<HashMa
             )
             .await?;
         lookups.extend(rows.iter().map(|row| {
-            let memory = Memory { status: row.get(1), response: row.get::<_, Option<Value>>(2).unwrap_or_default() };
-            (row.get(0), memory)
+            let lookup = Lookup { status: row.get(1), response: row.get::<_, Option<Value>>(2).unwrap_or_default() };
+            (row.get(0), lookup)
         }));
     }
     Ok(lookups)

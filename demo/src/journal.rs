@@ -1,5 +1,4 @@
-//! What was asked for and what the clients were told, kept outside the database: the one side of
-//! the proof.
+//! What was asked for and what the clients were told, kept outside the database: one side of the proof.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,19 +9,19 @@ use rand::rngs::SmallRng;
 use crate::bank::{Outcome, Transfer};
 use crate::client::Answer;
 
-/// All that is known of one request from the outside.
+/// Everything that the clients know about one request.
 #[derive(Clone, Debug)]
 pub struct Entry {
     pub transfer: Transfer,
-    /// The first answer that any client got; `None` if none ever did.
+    /// The first answer that a client got, or `None` if no client ever got an answer.
     pub answer: Option<Outcome>,
-    /// Answers that said the work was done just now; more than one is one too many.
+    /// The number of answers saying that the request was executed just now. It may be one at most.
     pub executions: u32,
-    /// Answers that differ from the first.
+    /// The number of answers that differ from the first answer.
     pub contradictions: u32,
 }
 
-/// Requests that had to be refused in a certain way: how many were, and how many were not.
+/// Counts requests that had to be refused with certain errors: those that were, and those that were not.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tally {
     pub refused: u64,
@@ -30,7 +29,7 @@ pub struct Tally {
 }
 
 impl Tally {
-    pub fn note(&mut self, refused: bool) {
+    pub fn count(&mut self, refused: bool) {
         if refused {
             self.refused += 1;
         } else {
@@ -39,33 +38,35 @@ impl Tally {
     }
 }
 
-/// Every request of a run, by its name.
+/// Everything that was asked for and answered in a run.
 #[derive(Clone, Debug, Default)]
 pub struct Book {
+    /// The requests by name.
     pub entries: HashMap<String, Entry>,
-    /// The requests with keys answered so far, to pick an old one from.
+    /// The names of the answered requests with keys, from which clients pick requests to send again.
     answered: Vec<String>,
-    /// Answers from memory, of requests with keys and with numbers.
+    /// The number of replayed answers to requests with keys.
     pub key_replays: u64,
+    /// The number of replayed answers to requests with numbers.
     pub number_replays: u64,
-    /// Requests under a used key with another payload.
+    /// Requests with another payload under a used key.
     pub mismatches: Tally,
-    /// Numbers sent again whose answer is no longer kept.
+    /// Numbers that were sent again although their answer is no longer kept.
     pub discarded: Tally,
-    /// New numbers sent in a session after its client had registered anew.
+    /// New numbers that were sent in a session after its client had registered another session.
     pub late: Tally,
-    /// Sessions that were refused as ended without having been closed.
+    /// Sessions that had ended although no client had closed them.
     pub lost: HashSet<String>,
-    /// Why the server refused requests that were in order.
+    /// The reasons why the server refused requests that were in order.
     pub refusals: Vec<String>,
 }
 
-/// The book, shared by all clients.
+/// The book that all clients write to.
 #[derive(Debug, Default)]
 pub struct Journal(Mutex<Book>);
 
 impl Journal {
-    /// Before its first attempt.
+    /// Writes down a new request. Must be called before its first attempt.
     pub fn asked(&self, transfer: &Transfer) {
         self.book().ask(transfer);
     }
@@ -79,22 +80,22 @@ impl Journal {
     }
 
     pub fn mismatch(&self, refused: bool) {
-        self.book().mismatches.note(refused);
+        self.book().mismatches.count(refused);
     }
 
     pub fn discarded(&self, refused: bool) {
-        self.book().discarded.note(refused);
+        self.book().discarded.count(refused);
     }
 
     pub fn late(&self, refused: bool) {
-        self.book().late.note(refused);
+        self.book().late.count(refused);
     }
 
     pub fn lost(&self, session: &str) {
         self.book().lost.insert(session.to_owned());
     }
 
-    /// Some request with a key that has been answered already.
+    /// A random request with a key that has been answered.
     pub fn any_answered(&self, rng: &mut SmallRng) -> Option<Transfer> {
         let book = self.book();
         let position = rng.random_range(0..book.answered.len().max(1));
@@ -107,13 +108,13 @@ impl Journal {
         book.key_replays + book.number_replays
     }
 
-    /// What it says now.
+    /// A copy of the book as it is now.
     pub fn snapshot(&self) -> Book {
         self.book().clone()
     }
 
     fn book(&self) -> MutexGuard<'_, Book> {
-        // Whoever panicked with it has not left it half written: each change is one step.
+        // Each change is a single step, so a panic cannot have left a change half done.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,6 +1,6 @@
-//! `idempotence-demo`: starts a server of its own, lets clients transfer money through a network
-//! that loses messages while backends are killed, and proves that every request took effect
-//! exactly once. Ends with 0 if the proof holds, 1 if not, 2 if there was nothing to prove.
+//! `idempotence-demo`: starts a private server, lets clients transfer money through a network that loses
+//! messages while backends are killed, and proves that every request took effect exactly once. The exit
+//! status is 0 if the proof holds, 1 if it fails, and 2 if an error kept the program from a proof.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -15,11 +15,11 @@ use clap::Parser;
 use idempotence_demo::chaos::{Network, Saboteur};
 use idempotence_demo::evidence::{Evidence, Session};
 use idempotence_demo::journal::{Book, Journal};
-use idempotence_demo::proof;
+use idempotence_demo::plan::Plan;
 use idempotence_demo::proxy::{self, Proxy};
 use idempotence_demo::server::{SUPERUSER, Server};
 use idempotence_demo::stats::{Stats, get};
-use idempotence_demo::{bank, load};
+use idempotence_demo::{bank, load, proof};
 use indicatif::{ProgressBar, ProgressStyle};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
@@ -33,14 +33,17 @@ use tokio_postgres::{Client, Config, NoTls};
 const SECONDS: u64 = 45;
 const SECONDS_QUICK: u64 = 8;
 
-/// How long the clients may take to finish their last request, the server to notice that they are
-/// gone, and the proof to be read.
+/// The longest time that the clients may take to finish their last request.
 const FINISH_MAX: Duration = Duration::from_secs(30);
+/// The longest time that the server may take to notice that the clients are gone.
 const QUIET_MAX: Duration = Duration::from_secs(15);
-const PROOF_MAX: Duration = Duration::from_secs(60);
+/// The longest time that reading the evidence may take.
+const EVIDENCE_MAX: Duration = Duration::from_secs(60);
 
-/// How often to say how far it is where there is no terminal to draw on.
-const LINE_EVERY: Duration = Duration::from_secs(5);
+/// How often the progress is redrawn on a terminal.
+const REDRAW_EVERY: Duration = Duration::from_millis(200);
+/// How often the progress is printed if there is no terminal to draw on.
+const PRINT_EVERY: Duration = Duration::from_secs(5);
 
 /// Money, retries and kill -9: shows that every request takes effect exactly once.
 #[derive(Debug, Parser)]
@@ -85,7 +88,7 @@ impl Options {
         Duration::from_secs(self.seconds.unwrap_or(usual))
     }
 
-    /// Some ten kills a run, but never so many that nothing else gets done.
+    /// The time between two kills: about ten kills in a run, but few enough for the clients to make progress.
     fn kill_every(&self) -> Option<Duration> {
         let every = (self.duration() / 10).clamp(Duration::from_secs(2), Duration::from_secs(5));
         self.kill.then_some(every)
@@ -107,7 +110,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Everything; the server is stopped and its files are removed however this ends.
+/// Runs the demonstration and returns whether the proof holds. However this function ends, it stops the
+/// server; it keeps the files of the server only if the proof fails unexpectedly.
 async fn run(options: &Options) -> Result<bool> {
     let signals = Signals::listen()?;
     let seed = options.seed.unwrap_or_else(|| u64::from(rand::random::<u32>()));
@@ -139,8 +143,8 @@ async fn run(options: &Options) -> Result<bool> {
 
 fn start_server(options: &Options) -> Result<Server> {
     let mut server = Server::builder(&options.pg_config)
-        // Each of so many clients sends up to four copies, or five numbers, at once; killed ones linger
-        // a moment.
+        // Each client sends up to four copies, or five numbers, at the same time, and connections that were
+        // cut linger for a moment.
         .conf("max_connections", &(options.clients * 8 + options.numbered_clients * 12 + 40).to_string());
     if let Some(dir) = &options.dir {
         server = server.dir(dir);
@@ -148,7 +152,7 @@ fn start_server(options: &Options) -> Result<Server> {
     server.start().context("starting a private server")
 }
 
-/// A run under way.
+/// A run of the demonstration.
 struct Demo<'a> {
     options: &'a Options,
     seed: u64,
@@ -167,7 +171,7 @@ impl Demo<'_> {
         let proxy = Proxy::start(self.server.addr(), faults).await?;
 
         let start = Instant::now();
-        self.load(&proxy, &network, rng, signals).await?;
+        self.run_load(&proxy, &network, rng, signals).await?;
         let duration = start.elapsed();
         let counts = proxy.counts().clone();
         drop(proxy);
@@ -177,21 +181,21 @@ impl Demo<'_> {
         println!("\n{}", self.stats.table(&counts, replays, restarts, duration));
 
         let (book, evidence) =
-            timeout(PROOF_MAX, self.evidence()).await.context("reading the evidence took too long")??;
+            timeout(EVIDENCE_MAX, self.evidence()).await.context("reading the evidence took too long")??;
         if let Some(kept) = &evidence.kept {
-            println!("{}", sessions(&kept.sessions));
+            println!("{}", sessions_table(&kept.sessions));
         }
         let mut findings = proof::judge(&book, &evidence);
-        // Who interrupts may have done so before anything went wrong.
+        // After an interruption, the run may have been too short for all kinds of faults.
         if signals.seen() == 0 {
-            let mut faults = vec![("replies lost", get(&counts.commits_unheard))];
+            let mut faults = vec![("replies lost", get(&counts.commit_replies_lost))];
             if !self.options.without_keys {
                 faults.extend([("replays of keys", book.key_replays), ("of numbers", book.number_replays)]);
             }
             if self.options.kill {
                 faults.push(("kills", get(&self.stats.kills)));
             }
-            findings.push(proof::put_to_test(&faults));
+            findings.push(proof::faults_were_real(&faults));
         }
         println!("proof");
         for finding in &findings {
@@ -202,18 +206,18 @@ impl Demo<'_> {
         Ok(holds)
     }
 
-    /// The load and what disturbs it, until the time is over or somebody interrupts.
-    async fn load(&self, proxy: &Proxy, network: &Network, mut rng: SmallRng, signals: &Signals) -> Result<()> {
+    /// Runs the load and the saboteur until the time is over or somebody interrupts.
+    async fn run_load(&self, proxy: &Proxy, network: &Network, mut rng: SmallRng, signals: &Signals) -> Result<()> {
         let (stop, stopped) = watch::channel(false);
-        let plan = load::Plan {
-            workers: self.options.clients,
-            numbered: self.options.numbered_clients,
+        let plan = Plan {
+            keyed_clients: self.options.clients,
+            numbered_clients: self.options.numbered_clients,
             accounts: self.options.accounts,
             seed: rng.random(),
             config: self.client_config(proxy),
             with_keys: !self.options.without_keys,
         };
-        let workers = load::start(&plan, &self.journal, &self.stats, &stopped);
+        let clients = load::start(&plan, &self.journal, &self.stats, &stopped);
         let saboteur = Saboteur {
             server: self.server.clone(),
             stats: self.stats.clone(),
@@ -229,11 +233,11 @@ impl Demo<'_> {
             ended = &mut saboteur => return ended?.context("before the time was over"),
         }
 
-        // First all goes quiet but the clients, then each of them finishes its request.
+        // Once the saboteur has ended and the network is reliable, each client can finish its request.
         stop.send_replace(true);
         saboteur.await??;
         network.calm_down();
-        finish(workers).await
+        finish(clients).await
     }
 
     fn client_config(&self, proxy: &Proxy) -> Config {
@@ -249,13 +253,13 @@ impl Demo<'_> {
         config
     }
 
-    /// Goes on until dropped.
+    /// Shows the progress until the future is dropped.
     async fn show_progress(&self, proxy: &Proxy) {
         let seconds = self.options.duration().as_secs();
         let bar = ProgressBar::new(seconds)
             .with_style(ProgressStyle::with_template("{bar:24} {pos:>3}/{len} s  {msg}").expect("valid"));
         let on_terminal = std::io::stderr().is_terminal();
-        let pause = if on_terminal { Duration::from_millis(200) } else { LINE_EVERY };
+        let pause = if on_terminal { REDRAW_EVERY } else { PRINT_EVERY };
         let mut ticks = interval(pause);
         let start = Instant::now();
         loop {
@@ -264,7 +268,7 @@ impl Demo<'_> {
                 "{} requests, {} replays, {} replies lost, {} kills",
                 get(&self.stats.requests),
                 self.journal.replays(),
-                get(&proxy.counts().commits_unheard),
+                get(&proxy.counts().commit_replies_lost),
                 get(&self.stats.kills)
             );
             let elapsed = start.elapsed().as_secs();
@@ -277,6 +281,7 @@ impl Demo<'_> {
         }
     }
 
+    /// Reads both sides of the proof.
     async fn evidence(&self) -> Result<(Book, Evidence)> {
         let bank = self.connect(bank::ROLE).await?;
         let dba = self.connect(SUPERUSER).await?;
@@ -286,23 +291,23 @@ impl Demo<'_> {
         Ok((book, evidence))
     }
 
-    /// Directly, past the proxy.
+    /// Connects to the server directly, not through the proxy.
     async fn connect(&self, user: &str) -> Result<Client> {
-        let place = self.server.connect_string(bank::DATABASE, user);
-        let (client, socket) = tokio_postgres::connect(&place, NoTls).await?;
+        let connect_string = self.server.connect_string(bank::DATABASE, user);
+        let (client, socket) = tokio_postgres::connect(&connect_string, NoTls).await?;
         tokio::spawn(socket);
         Ok(client)
     }
 }
 
-/// The latest session of each client, and how many there were before, for whoever wants to see them.
-fn sessions(all: &[Session]) -> String {
+/// A table of the latest session of each client, and the number of sessions before them.
+fn sessions_table(sessions: &[Session]) -> String {
     let mut lines =
         format!("sessions\n  {:<14} {:<36} {:<8} {:<6} last number\n", "client", "session", "state", "saved");
     let mut former = BTreeMap::new();
-    for (at, session) in all.iter().enumerate() {
+    for (at, session) in sessions.iter().enumerate() {
         let state = session.ended.as_deref().unwrap_or("at work");
-        if all.get(at + 1).is_some_and(|next| next.client == session.client) {
+        if sessions.get(at + 1).is_some_and(|next| next.client == session.client) {
             *former.entry(state).or_insert(0) += 1;
             continue;
         }
@@ -315,22 +320,22 @@ fn sessions(all: &[Session]) -> String {
     lines + &format!("  before them: {}\n", if former.is_empty() { "none".into() } else { former.join(", ") })
 }
 
-/// Waits for the workers' last answers. Who gets none in time stays without: the proof can do
-/// with that.
-async fn finish(mut workers: JoinSet<()>) -> Result<()> {
+/// Waits until the clients have ended. A client that takes too long for its last request is aborted: the
+/// proof allows for requests without an answer.
+async fn finish(mut clients: JoinSet<()>) -> Result<()> {
     let all = async {
-        while let Some(worker) = workers.join_next().await {
-            worker.context("a worker")?;
+        while let Some(ended) = clients.join_next().await {
+            ended.context("a worker")?;
         }
         Ok(())
     };
     let ended = timeout(FINISH_MAX, all).await;
-    workers.shutdown().await;
+    clients.shutdown().await;
     ended.unwrap_or(Ok(()))
 }
 
-/// Waits until the server has noticed that the clients are gone: their transactions may still end
-/// well or ill, and the evidence must not be read before.
+/// Waits until the server has noticed that the clients are gone. Until then their transactions may still
+/// commit or roll back, and it is too early to read the evidence.
 async fn wait_for_quiet(dba: &Client) -> Result<()> {
     let query =
         format!("SELECT count(*) FROM pg_stat_activity WHERE usename = '{}' AND xact_start IS NOT NULL", bank::ROLE);
@@ -344,7 +349,7 @@ async fn wait_for_quiet(dba: &Client) -> Result<()> {
     .context("transactions of clients that are gone do not end")?
 }
 
-/// How often we have been asked to end.
+/// The number of signals so far that asked the program to end.
 struct Signals(watch::Receiver<u32>);
 
 impl Signals {
@@ -370,10 +375,10 @@ impl Signals {
         *self.0.borrow()
     }
 
-    /// Returns once there have been so many.
+    /// Returns once there have been this number of signals.
     async fn reach(&self, times: u32) {
         if self.0.clone().wait_for(|&count| count >= times).await.is_err() {
-            // Its task ends with the runtime only.
+            // The task that counts the signals ends only with the runtime.
             std::future::pending().await
         }
     }

@@ -1,17 +1,17 @@
 //! The proof: what the clients were told, held against what the database holds.
 //!
-//! [`judge`] is a pure function of the journal and the evidence, so that each of its findings is itself
-//! tested against evidence that is wrong.
+//! [`judge`] is a pure function of the journal and the evidence, so the tests can show that each of its
+//! claims fails on evidence that is wrong.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 
 use crate::bank::OPENING_BALANCE;
-use crate::evidence::{Effect, Evidence, Kept, Memory};
+use crate::evidence::{Effect, Evidence, Kept, Lookup};
 use crate::journal::{Book, Entry, Tally};
 use crate::numbered::WINDOW;
 
-/// One line of the proof.
+/// One line of the proof: a claim, and whether it holds.
 #[derive(Clone, Debug)]
 pub struct Finding {
     pub holds: bool,
@@ -30,14 +30,14 @@ fn finding(claim: &'static str, holds: bool, found: String) -> Finding {
     Finding { holds, claim, found }
 }
 
-/// Every claim, with what was found.
+/// Checks every claim.
 pub fn judge(book: &Book, evidence: &Evidence) -> Vec<Finding> {
     let effects = by_request(&evidence.effects);
     let mut findings = vec![
         money_conserved(evidence),
         balances_explained(evidence),
-        answered_once(book, &effects, Names::Keys),
-        answered_once(book, &effects, Names::Numbers),
+        answered_once(book, &effects, Identification::Key),
+        answered_once(book, &effects, Identification::Number),
         unanswered_at_most_once(book, &effects),
         only_what_was_asked(book, &evidence.effects),
         one_answer(book),
@@ -50,17 +50,17 @@ pub fn judge(book: &Book, evidence: &Evidence) -> Vec<Finding> {
             outcomes_have_effects(book, &effects, kept),
             forgotten_in_turn(book, kept),
             lost_without_answers(book, kept),
-            refused_so("a used key with another payload gets ID001", book.mismatches),
-            refused_so("a number no longer kept gets ID003", book.discarded),
-            refused_so("a late one of a former process gets ID005 (or ID004)", book.late),
+            all_refused("a used key with another payload gets ID001", book.mismatches),
+            all_refused("a number no longer kept gets ID003", book.discarded),
+            all_refused("a late one of a former process gets ID005 (or ID004)", book.late),
             nothing_left_behind(kept),
         ]);
     }
     findings
 }
 
-/// Is the proof worth anything? Without faults, retries prove nothing.
-pub fn put_to_test(counts: &[(&str, u64)]) -> Finding {
+/// Checks that each kind of fault did occur: a run without faults proves nothing.
+pub fn faults_were_real(counts: &[(&str, u64)]) -> Finding {
     finding(
         "the faults were real",
         counts.iter().all(|(_, count)| *count > 0),
@@ -68,17 +68,18 @@ pub fn put_to_test(counts: &[(&str, u64)]) -> Finding {
     )
 }
 
-type ByRequest<'a> = HashMap<&'a str, Vec<&'a Effect>>;
+/// The effects by the names of their requests.
+type EffectsByRequest<'a> = HashMap<&'a str, Vec<&'a Effect>>;
 
-fn by_request(effects: &[Effect]) -> ByRequest<'_> {
-    let mut map = ByRequest::new();
+fn by_request(effects: &[Effect]) -> EffectsByRequest<'_> {
+    let mut map = EffectsByRequest::new();
     for effect in effects {
         map.entry(&effect.request).or_default().push(effect);
     }
     map
 }
 
-fn times(effects: &ByRequest<'_>, key: &str) -> usize {
+fn execution_count(effects: &EffectsByRequest<'_>, key: &str) -> usize {
     effects.get(key).map_or(0, Vec::len)
 }
 
@@ -107,44 +108,49 @@ fn balances_explained(evidence: &Evidence) -> Finding {
     )
 }
 
-/// What names the requests that a claim is about.
+/// How a request is identified in its session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Names {
-    Keys,
-    Numbers,
+enum Identification {
+    Key,
+    Number,
 }
 
-impl Names {
+impl Identification {
     fn of(entry: &Entry) -> Self {
-        if entry.transfer.number().is_some() { Self::Numbers } else { Self::Keys }
+        if entry.transfer.number().is_some() { Self::Number } else { Self::Key }
     }
 }
 
-/// A request that was answered took effect exactly once; one whose answer is a failure, never.
-fn answered_once(book: &Book, effects: &ByRequest<'_>, names: Names) -> Finding {
+/// A request whose answer is a success took effect exactly once. A request whose answer is a failure never
+/// took effect.
+fn answered_once(book: &Book, effects: &EffectsByRequest<'_>, by: Identification) -> Finding {
     let (mut answered, mut missing, mut doubled) = (0, 0, 0);
-    for (name, entry) in book.entries.iter().filter(|(_, entry)| Names::of(entry) == names) {
+    for (name, entry) in book.entries.iter().filter(|(_, entry)| Identification::of(entry) == by) {
         let Some(answer) = &entry.answer else {
             continue;
         };
         answered += 1;
         let due = usize::from(!answer.failed);
-        missing += due.saturating_sub(times(effects, name));
-        doubled += times(effects, name).saturating_sub(due);
+        missing += due.saturating_sub(execution_count(effects, name));
+        doubled += execution_count(effects, name).saturating_sub(due);
     }
     finding(
-        match names {
-            Names::Keys => "each answered request with a key took effect once",
-            Names::Numbers => "each answered request with a number took effect once",
+        match by {
+            Identification::Key => "each answered request with a key took effect once",
+            Identification::Number => "each answered request with a number took effect once",
         },
         answered > 0 && missing == 0 && doubled == 0,
         format!("{answered} requests: {missing} effects missing, {doubled} too many"),
     )
 }
 
-fn unanswered_at_most_once(book: &Book, effects: &ByRequest<'_>) -> Finding {
-    let executions: Vec<usize> =
-        book.entries.iter().filter(|(_, entry)| entry.answer.is_none()).map(|(key, _)| times(effects, key)).collect();
+fn unanswered_at_most_once(book: &Book, effects: &EffectsByRequest<'_>) -> Finding {
+    let executions: Vec<usize> = book
+        .entries
+        .iter()
+        .filter(|(_, entry)| entry.answer.is_none())
+        .map(|(key, _)| execution_count(effects, key))
+        .collect();
     let doubled = executions.iter().filter(|&&times| times > 1).count();
     let done = executions.iter().filter(|&&times| times == 1).count();
     finding(
@@ -188,20 +194,21 @@ fn nothing_refused(book: &Book) -> Finding {
     finding("no request in order was refused", book.refusals.is_empty(), found)
 }
 
-/// Of a number whose place a later one has taken nothing is kept but that it is over.
-fn is_over(kept: &Kept, entry: &Entry) -> bool {
-    Names::of(entry) == Names::Numbers
-        && kept.lookups.get(&entry.transfer.name()).is_some_and(|memory| memory.status == "discarded")
+/// Whether the extension has discarded the outcome of a number, because a later number took its place. It
+/// then knows only that the number is over.
+fn is_discarded(kept: &Kept, entry: &Entry) -> bool {
+    Identification::of(entry) == Identification::Number
+        && kept.lookups.get(&entry.transfer.name()).is_some_and(|lookup| lookup.status == "discarded")
 }
 
 fn lookup_agrees(book: &Book, kept: &Kept) -> Finding {
     let (mut compared, mut differ, mut over) = (0, 0, 0);
     for (name, entry) in &book.entries {
         match &entry.answer {
-            Some(_) if is_over(kept, entry) => over += 1,
+            Some(_) if is_discarded(kept, entry) => over += 1,
             Some(answer) => {
                 compared += 1;
-                if kept.lookups.get(name).and_then(Memory::outcome).as_ref() != Some(answer) {
+                if kept.lookups.get(name).and_then(Lookup::outcome).as_ref() != Some(answer) {
                     differ += 1;
                 }
             }
@@ -215,31 +222,32 @@ fn lookup_agrees(book: &Book, kept: &Kept) -> Finding {
     )
 }
 
-/// One way: whatever took effect is remembered, as that very execution.
+/// One direction: the extension has an outcome for each effect, and the outcome names the same execution.
 fn effects_have_outcomes(book: &Book, effects: &[Effect], kept: &Kept) -> Finding {
     let remembered = |effect: &Effect| {
         kept.lookups
             .get(&effect.request)
-            .is_some_and(|memory| memory.status == "succeeded" && memory.response["execution"] == effect.execution)
+            .is_some_and(|lookup| lookup.status == "succeeded" && lookup.response["execution"] == effect.execution)
     };
-    let over = |effect: &Effect| book.entries.get(&effect.request).is_some_and(|entry| is_over(kept, entry));
+    let over = |effect: &Effect| book.entries.get(&effect.request).is_some_and(|entry| is_discarded(kept, entry));
     let unrecorded = effects.iter().filter(|effect| !remembered(effect) && !over(effect)).count();
     finding("every effect has its outcome", unrecorded == 0, format!("{} effects, {unrecorded} without", effects.len()))
 }
 
-/// The other way: whatever is remembered was asked for, and took effect unless it failed.
-fn outcomes_have_effects(book: &Book, effects: &ByRequest<'_>, kept: &Kept) -> Finding {
+/// The other direction: each outcome belongs to a request that was asked for and that took effect, unless
+/// the outcome is a failure.
+fn outcomes_have_effects(book: &Book, effects: &EffectsByRequest<'_>, kept: &Kept) -> Finding {
     let groundless = kept
         .outcomes
         .iter()
         .filter(|name| {
-            let outcome = kept.lookups.get(*name).and_then(Memory::outcome);
+            let outcome = kept.lookups.get(*name).and_then(Lookup::outcome);
             !outcome.is_some_and(|outcome| {
-                book.entries.contains_key(*name) && times(effects, name) == usize::from(!outcome.failed)
+                book.entries.contains_key(*name) && execution_count(effects, name) == usize::from(!outcome.failed)
             })
         })
         .count();
-    let remembered = kept.lookups.values().filter(|memory| memory.outcome().is_some()).count();
+    let remembered = kept.lookups.values().filter(|lookup| lookup.outcome().is_some()).count();
     let listed = kept.outcomes.len();
     finding(
         "every outcome has its effect",
@@ -248,7 +256,7 @@ fn outcomes_have_effects(book: &Book, effects: &ByRequest<'_>, kept: &Kept) -> F
     )
 }
 
-/// A number is over only because a later one in its place has an outcome.
+/// The outcome of a number is discarded only after a later number in the same place has an outcome.
 fn forgotten_in_turn(book: &Book, kept: &Kept) -> Finding {
     let place = |entry: &Entry| {
         let number = entry.transfer.number()?;
@@ -260,7 +268,7 @@ fn forgotten_in_turn(book: &Book, kept: &Kept) -> Finding {
             newest.entry(place).and_modify(|newest| *newest = number.max(*newest)).or_insert(number);
         }
     }
-    let over: Vec<_> = book.entries.values().filter(|entry| is_over(kept, entry)).filter_map(place).collect();
+    let over: Vec<_> = book.entries.values().filter(|entry| is_discarded(kept, entry)).filter_map(place).collect();
     let lost = over.iter().filter(|(place, number)| newest.get(place).is_none_or(|newest| newest <= number)).count();
     finding(
         "a number is forgotten only for a later one",
@@ -269,13 +277,14 @@ fn forgotten_in_turn(book: &Book, kept: &Kept) -> Finding {
     )
 }
 
-/// What a crash takes with it had no outcome. What is saved stays, also where nothing was lost as yet.
+/// A crash loses only sessions without an outcome. The database still knows every session in which a request
+/// was answered.
 fn lost_without_answers(book: &Book, kept: &Kept) -> Finding {
     let known: HashSet<&str> = kept.sessions.iter().map(|session| session.session.as_str()).collect();
     let answered: HashSet<&str> = book
         .entries
         .values()
-        .filter(|entry| Names::of(entry) == Names::Numbers && entry.answer.is_some())
+        .filter(|entry| Identification::of(entry) == Identification::Number && entry.answer.is_some())
         .map(|entry| entry.transfer.session.as_str())
         .collect();
     let wrong = answered.iter().filter(|session| !known.contains(*session) || book.lost.contains(**session)).count();
@@ -286,12 +295,12 @@ fn lost_without_answers(book: &Book, kept: &Kept) -> Finding {
     )
 }
 
-fn refused_so(claim: &'static str, Tally { refused, accepted }: Tally) -> Finding {
+fn all_refused(claim: &'static str, Tally { refused, accepted }: Tally) -> Finding {
     finding(claim, accepted == 0, format!("{} sent, {accepted} not refused so", refused + accepted))
 }
 
 fn nothing_left_behind(kept: &Kept) -> Finding {
-    let in_progress = kept.lookups.values().filter(|memory| memory.status == "in_progress").count();
+    let in_progress = kept.lookups.values().filter(|lookup| lookup.status == "in_progress").count();
     finding(
         "no claim is left behind",
         in_progress == 0 && kept.locks == 0,

@@ -1,8 +1,8 @@
-//! A network that fails on purpose: a TCP proxy between clients and the server which loses a
-//! connection before or after a message has reached the server, or brings one late.
+//! A network that fails on purpose: a TCP proxy between clients and the server that breaks a connection
+//! before or after a message has reached the server, or delivers a message late.
 //!
-//! It understands just enough of PostgreSQL's protocol to tell one message from the next, which of
-//! them is a COMMIT, and which reply belongs to it.
+//! It understands just enough of PostgreSQL's protocol to tell where a message ends, whether the message
+//! is a COMMIT, and which reply belongs to it.
 
 use std::io;
 use std::net::SocketAddr;
@@ -17,12 +17,12 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::sleep;
 
-/// Request codes that stand where a startup packet has its protocol version.
+/// Codes that special requests have in the place where a startup packet has the protocol version.
 const CANCEL_REQUEST: u32 = 80_877_102;
 const SSL_REQUEST: u32 = 80_877_103;
 const GSS_REQUEST: u32 = 80_877_104;
 
-/// No message of a client of ours comes near; a longer one is a broken stream.
+/// No client of ours sends messages of nearly this length: a longer message means that the stream is broken.
 const MESSAGE_MAX: usize = 64 << 20;
 
 /// What becomes of a message on its way to the server.
@@ -31,18 +31,18 @@ pub enum Fate {
     Arrives,
     /// The connection breaks before the server gets the message.
     Lost,
-    /// The server gets it and answers; the connection breaks before the client gets the answer.
+    /// The server gets the message and answers. The connection breaks before the client gets the answer.
     ReplyLost,
-    /// It arrives after this time, whether the client is still there or not.
+    /// The message arrives after this time, even if the client has gone by then.
     Late(Duration),
 }
 
 /// A message of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message<'a> {
-    /// A simple query: drivers send BEGIN, COMMIT and ROLLBACK so.
+    /// A simple query. Drivers send BEGIN, COMMIT and ROLLBACK in this way.
     Query(&'a str),
-    /// Any other, by its type.
+    /// Any other message, by its type.
     Other(u8),
 }
 
@@ -53,7 +53,7 @@ impl Message<'_> {
     }
 }
 
-/// Decides on each message of each connection.
+/// Decides the fate of each message of each connection.
 pub type Faults = dyn Fn(Message<'_>) -> Fate + Send + Sync;
 
 /// What the proxy has done so far.
@@ -61,14 +61,14 @@ pub type Faults = dyn Fn(Message<'_>) -> Fate + Send + Sync;
 pub struct Counts {
     pub connections: AtomicU64,
     pub lost: AtomicU64,
-    /// Replies lost that would have told of a successful COMMIT.
-    pub commits_unheard: AtomicU64,
-    /// All other replies lost.
-    pub replies_lost: AtomicU64,
+    /// Lost replies that would have told the client of a successful COMMIT.
+    pub commit_replies_lost: AtomicU64,
+    /// All other lost replies.
+    pub other_replies_lost: AtomicU64,
     pub late: AtomicU64,
 }
 
-/// A running proxy; ends with all its connections when dropped.
+/// A running proxy. Dropping it ends it and all its connections.
 #[derive(Debug)]
 pub struct Proxy {
     addr: SocketAddr,
@@ -77,7 +77,7 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// Listens on a free port of 127.0.0.1 and passes on to `upstream`.
+    /// Listens on a free port of 127.0.0.1 and forwards connections to `upstream`.
     pub async fn start(upstream: SocketAddr, faults: Arc<Faults>) -> Result<Self> {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
         let addr = listener.local_addr()?;
@@ -97,7 +97,7 @@ impl Proxy {
 
 impl Drop for Proxy {
     fn drop(&mut self) {
-        // The connections' tasks belong to this one's and are aborted with it.
+        // The tasks of the connections belong to this task and are aborted with it.
         self.task.abort();
     }
 }
@@ -107,7 +107,7 @@ async fn accept(listener: TcpListener, upstream: SocketAddr, faults: Arc<Faults>
     loop {
         tokio::select! {
             accepted = listener.accept() => {
-                // Out of file descriptors, say: the client will try again, so do we.
+                // For example, there are no file descriptors left. The client will try again, and so do we.
                 let Ok((client, _)) = accepted else {
                     sleep(Duration::from_millis(10)).await;
                     continue;
@@ -115,8 +115,7 @@ async fn accept(listener: TcpListener, upstream: SocketAddr, faults: Arc<Faults>
                 counts.connections.fetch_add(1, Relaxed);
                 let (faults, counts) = (faults.clone(), counts.clone());
                 connections.spawn(async move {
-                    // An error is a connection that broke, which is what happens here all day;
-                    // both ends see it close.
+                    // An error means that the connection broke. Both ends see that for themselves.
                     let _ = serve(client, upstream, &*faults, &counts).await;
                 });
             }
@@ -125,7 +124,7 @@ async fn accept(listener: TcpListener, upstream: SocketAddr, faults: Arc<Faults>
     }
 }
 
-/// One connection, from its first byte to its end.
+/// Serves one connection, from its first byte to its end.
 async fn serve(mut client: TcpStream, upstream: SocketAddr, faults: &Faults, counts: &Counts) -> io::Result<()> {
     let startup = read_startup(&mut client).await?;
     let mut server = TcpStream::connect(upstream).await?;
@@ -133,22 +132,22 @@ async fn serve(mut client: TcpStream, upstream: SocketAddr, faults: &Faults, cou
     server.set_nodelay(true)?;
     server.write_all(&startup).await?;
     if code_of(&startup) == CANCEL_REQUEST {
-        // The server answers by closing.
+        // The server answers by closing the connection.
         server.read_to_end(&mut Vec::new()).await?;
         return Ok(());
     }
 
     let (client_reads, client_writes) = client.into_split();
     let (server_reads, server_writes) = server.into_split();
-    let heard = AtomicU64::new(u64::MAX);
-    // Whichever direction ends first ends the connection: both sockets close on return.
+    let replies_to_pass = AtomicU64::new(u64::MAX);
+    // As soon as one direction ends, the connection ends: both sockets close on return.
     tokio::select! {
-        end = to_server(client_reads, server_writes, faults, counts, &heard) => end,
-        end = to_client(server_reads, client_writes, counts, &heard) => end,
+        end = to_server(client_reads, server_writes, faults, counts, &replies_to_pass) => end,
+        end = to_client(server_reads, client_writes, counts, &replies_to_pass) => end,
     }
 }
 
-/// Reads the startup packet, its length included, having declined encryption where asked for it.
+/// Declines encryption if the client asks for it, and reads the startup packet, with its length.
 async fn read_startup(client: &mut TcpStream) -> io::Result<Vec<u8>> {
     loop {
         let mut packet = vec![0; 4];
@@ -165,7 +164,7 @@ fn code_of(startup: &[u8]) -> u32 {
     startup.get(4..8).map_or(0, |code| u32::from_be_bytes([code[0], code[1], code[2], code[3]]))
 }
 
-/// Completes a packet whose length word, which counts itself, stands at `at`.
+/// Reads the rest of a packet. Its length, which includes the length field, is at offset `at`.
 async fn read_body<R>(reader: &mut R, packet: &mut Vec<u8>, at: usize) -> io::Result<()>
 where
     R: AsyncRead + Unpin,
@@ -179,7 +178,7 @@ where
     Ok(())
 }
 
-/// Reads a message: its type, its length, and the rest.
+/// Reads a message: its type, its length and its body.
 async fn read_packet<R>(reader: &mut R) -> io::Result<Vec<u8>>
 where
     R: AsyncRead + Unpin,
@@ -190,19 +189,19 @@ where
     Ok(packet)
 }
 
-/// Passes the client's messages on, each as its fate has it. `heard` is told how many replies the
-/// client is to hear.
+/// Forwards the messages of the client, each according to its fate. When a reply is to be lost, stores in
+/// `replies_to_pass` the number of replies before it.
 async fn to_server(
     client: OwnedReadHalf,
     mut server: OwnedWriteHalf,
     faults: &Faults,
     counts: &Counts,
-    heard: &AtomicU64,
+    replies_to_pass: &AtomicU64,
 ) -> io::Result<()> {
     let mut client = BufReader::new(client);
-    // Replies asked for so far, the greeting included. Drivers send some requests without waiting
-    // for the reply (closing a statement, rolling back), so it is not always the next one.
-    let mut asked = 1;
+    // The number of replies requested so far, including the greeting. It may be larger than the number of
+    // replies received: drivers do not wait for every reply (closing a statement, rolling back).
+    let mut requested = 1;
     loop {
         let packet = read_packet(&mut client).await?;
         match faults(message(&packet)) {
@@ -215,18 +214,18 @@ async fn to_server(
                 counts.lost.fetch_add(1, Relaxed);
                 return Ok(());
             }
-            // The other direction ends the connection once that reply is there.
-            Fate::ReplyLost => _ = heard.fetch_min(asked, Relaxed),
+            // The other direction ends the connection when that reply arrives.
+            Fate::ReplyLost => _ = replies_to_pass.fetch_min(requested, Relaxed),
         }
         if is_answered(packet[0]) {
-            asked += 1;
+            requested += 1;
         }
         server.write_all(&packet).await?;
     }
 }
 
-/// Does the server end its reply to this message with a `ReadyForQuery`? It does so for a query,
-/// a function call, and a sync.
+/// Whether the server ends its reply to this message with a `ReadyForQuery`, as it does for a query, a
+/// function call and a sync.
 fn is_answered(kind: u8) -> bool {
     matches!(kind, b'Q' | b'F' | b'S')
 }
@@ -239,12 +238,12 @@ fn message(packet: &[u8]) -> Message<'_> {
     }
 }
 
-/// Passes the server's replies on, until the client has heard all that it is to hear.
+/// Forwards the replies of the server, until the number of replies in `replies_to_pass` is reached.
 async fn to_client(
     server: OwnedReadHalf,
     client: OwnedWriteHalf,
     counts: &Counts,
-    heard: &AtomicU64,
+    replies_to_pass: &AtomicU64,
 ) -> io::Result<()> {
     let mut server = BufReader::new(server);
     let mut client = BufWriter::new(client);
@@ -252,7 +251,7 @@ async fn to_client(
     let mut committed = false;
     loop {
         let packet = read_packet(&mut server).await?;
-        let lost = replies >= heard.load(Relaxed);
+        let lost = replies >= replies_to_pass.load(Relaxed);
         if !lost {
             client.write_all(&packet).await?;
             if server.buffer().is_empty() {
@@ -262,9 +261,9 @@ async fn to_client(
         match packet[0] {
             // CommandComplete. The COMMIT of a failed transaction is answered "ROLLBACK".
             b'C' => committed = packet[5..] == *b"COMMIT\0",
-            // ReadyForQuery, the last of each reply.
+            // ReadyForQuery, the last message of each reply.
             b'Z' if lost => {
-                let count = if committed { &counts.commits_unheard } else { &counts.replies_lost };
+                let count = if committed { &counts.commit_replies_lost } else { &counts.other_replies_lost };
                 count.fetch_add(1, Relaxed);
                 return Ok(());
             }

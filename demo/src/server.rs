@@ -1,9 +1,9 @@
 //! A private PostgreSQL server: made, crashed, restarted and thrown away by one program.
 //!
-//! It listens on a Unix socket in a directory that only its account can enter (trust), and on a
-//! free port of 127.0.0.1 (password), for there every user of the machine can knock. As root its
-//! programs run as the user `postgres`. Dropping a [`Server`] stops it and removes its files,
-//! whatever has happened in between.
+//! The server listens on a Unix socket and on a free port of 127.0.0.1. The socket needs no password,
+//! because only the server's account can enter its directory; the port does, because every user of the
+//! machine can connect to it. When we are root, the server runs as the user `postgres`. Dropping a
+//! [`Server`] stops it and removes its files, whatever has happened in between.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -17,11 +17,11 @@ use rand::RngExt;
 
 use crate::host::{self, Account, Home};
 
-/// The superuser of every private server, whoever runs it.
+/// The superuser of every private server, whatever account it runs as.
 pub const SUPERUSER: &str = "postgres";
 
-/// Below what Linux hands out to outgoing connections, one of which could otherwise take the port
-/// while the server restarts.
+/// These ports are below the range of ports that Linux gives to outgoing connections. Otherwise such a
+/// connection could take the port while the server restarts.
 const PORTS: std::ops::Range<u16> = 20_000..32_000;
 const PORT_TRIES_MAX: u32 = 10;
 
@@ -29,7 +29,7 @@ const PROGRAM_LIMIT: Duration = Duration::from_secs(120);
 const CRASH_LIMIT: Duration = Duration::from_secs(10);
 const CATCH_UP_LIMIT: Duration = Duration::from_secs(60);
 
-/// How a server is to be made; see [`Server::builder`].
+/// Settings for a new server; see [`Server::builder`].
 #[derive(Clone, Debug)]
 pub struct Builder {
     pg_config: PathBuf,
@@ -38,14 +38,14 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// A line for `postgresql.conf`.
+    /// Adds a line to `postgresql.conf`.
     pub fn conf(mut self, name: &str, value: &str) -> Self {
         self.settings.push((name.into(), value.into()));
         self
     }
 
-    /// The directory in which the server makes its own; a temporary one unless given, and where
-    /// the server's user cannot reach the one given.
+    /// Sets the directory in which the server creates its own directory. The default is the directory for
+    /// temporary files, which is also used if the server's account cannot reach this directory.
     pub fn dir(mut self, parent: impl Into<PathBuf>) -> Self {
         self.parent = Some(parent.into());
         self
@@ -65,7 +65,7 @@ impl Builder {
         server.first_start(&self.settings)
     }
 
-    /// A server without a cluster as yet.
+    /// A server that has a directory, but no cluster in it yet.
     fn prepare(&self) -> Result<Server> {
         let account = Account::for_server()?;
         let mut pg_config = Command::new(&self.pg_config);
@@ -83,19 +83,19 @@ impl Builder {
             bindir,
             home: Home::create(account, self.parent.as_deref())?,
             port: 0,
-            origin: self.clone(),
+            builder: self.clone(),
         })
     }
 }
 
-/// A running server of one's own (or one stopped or crashed on purpose).
+/// A private server, which runs unless it was stopped or crashed on purpose.
 #[derive(Debug)]
 pub struct Server {
     account: Account,
     bindir: PathBuf,
     home: Home,
     port: u16,
-    origin: Builder,
+    builder: Builder,
 }
 
 impl Server {
@@ -104,10 +104,10 @@ impl Server {
         Builder { pg_config: pg_config.into(), parent: None, settings: Vec::new() }
     }
 
-    /// A streaming standby of this server, read-only until promoted, with a slot of its own so
-    /// that it can stay away as long as it likes.
+    /// A streaming standby of this server, which is read-only until promoted. It has its own replication
+    /// slot, so it can be down for any time.
     pub fn standby(&self) -> Result<Self> {
-        let standby = self.origin.prepare()?;
+        let standby = self.builder.prepare()?;
         let slot = format!("standby_{}", rand::random::<u32>());
         standby.run(
             standby
@@ -123,8 +123,8 @@ impl Server {
         standby.first_start(&[])
     }
 
-    /// Gives it a port and its settings, and starts it. Another program may take the port between
-    /// our look and the server's: then another one is tried.
+    /// Chooses a port, writes the settings, and starts the server. If another program takes the port
+    /// meanwhile, tries another port.
     fn first_start(mut self, settings: &[(String, String)]) -> Result<Self> {
         self.conf("listen_addresses", "127.0.0.1")?;
         let directory = self.home.path().display().to_string();
@@ -145,15 +145,15 @@ impl Server {
         bail!("no free port in {PORTS:?}")
     }
 
-    // Its life
+    // Start and stop
 
-    /// Starts it again after [`stop_fast`](Self::stop_fast) or [`kill9`](Self::kill9).
+    /// Starts the server again after [`stop_fast`](Self::stop_fast) or [`kill9`](Self::kill9).
     pub fn start(&self) -> Result<()> {
         self.pg_ctl(&["start", "-w", "-t", "60", "-l"], Some(&self.log_path()))
             .with_context(|| format!("the server's log:\n{}", tail(&self.log(), 30)))
     }
 
-    /// An orderly end: open transactions are aborted, all is flushed.
+    /// Stops the server in good order: open transactions are aborted, and everything is flushed.
     pub fn stop_fast(&self) -> Result<()> {
         self.pg_ctl(&["stop", "-w", "-t", "60", "-m", "fast"], None)
     }
@@ -163,7 +163,7 @@ impl Server {
         self.start()
     }
 
-    /// Reads the settings again.
+    /// Makes the server read its settings again.
     pub fn reload(&self) -> Result<()> {
         self.pg_ctl(&["reload"], None)
     }
@@ -173,10 +173,10 @@ impl Server {
         self.pg_ctl(&["promote", "-w", "-t", "60"], None)
     }
 
-    /// A crash: every process of it killed at once, nothing flushed, nothing said.
+    /// Crashes the server: all its processes are killed at once, and nothing is flushed.
     pub fn kill9(&self) -> Result<()> {
         let postmaster = self.postmaster_pid().context("the server does not run")?;
-        // Frozen first, so that it starts nothing new while its children are counted.
+        // Freeze the postmaster first, so that it starts no process while we list its children.
         let mut processes = vec![postmaster];
         host::freeze(postmaster);
         processes.extend(host::children(postmaster)?);
@@ -186,7 +186,7 @@ impl Server {
         host::wait_until("the end of the killed processes", CRASH_LIMIT, || {
             Ok(processes.iter().all(|&pid| host::has_ended(pid)))
         })?;
-        // Where nobody reaps them the dead would look alive to the next start, by these files.
+        // If nobody reaps the zombies, these files would make the next start believe that the server runs.
         let mut socket_lock = host::socket_path(self.home.path(), self.port).into_os_string();
         socket_lock.push(".lock");
         fs::remove_file(self.data_dir().join("postmaster.pid"))?;
@@ -194,8 +194,8 @@ impl Server {
         Ok(())
     }
 
-    /// A crash of one backend, which the server answers by restarting all of them. False if there
-    /// is no such backend any more: no process but this server's own is ever killed.
+    /// Kills one backend, whereupon the server restarts all backends. Returns false if this server has no
+    /// such backend: no process but a child of this server is ever killed.
     pub fn kill9_backend(&self, pid: i32) -> bool {
         let ours = self.postmaster_pid().is_some_and(|postmaster| host::is_child(pid, postmaster));
         if ours {
@@ -204,40 +204,42 @@ impl Server {
         ours
     }
 
-    // Talking to it
+    // Connections and files
 
-    /// For a connection through the Unix socket, where no password is asked for.
+    /// The string to connect through the Unix socket, which needs no password.
     pub fn connect_string(&self, database: &str, user: &str) -> String {
         let directory = self.home.path().display().to_string();
         format!("host={} port={} dbname={} user={}", quote(&directory), self.port, quote(database), quote(user))
     }
 
-    /// For a connection over TCP, where the role needs a password.
+    /// The address to connect to over TCP, where the role needs a password.
     pub fn addr(&self) -> SocketAddr {
         (Ipv4Addr::LOCALHOST, self.port).into()
     }
 
-    /// Runs a script with psql as the superuser; each statement is a transaction of its own, the
-    /// first error ends it. Gives what `psql -At` prints.
+    /// Runs a script with psql as the superuser and returns what `psql -At` prints. Each statement is a
+    /// transaction of its own, and the first error ends the script.
     pub fn psql(&self, database: &str, script: &str) -> Result<String> {
         self.psql_as(database, SUPERUSER, script)
     }
 
+    /// As [`psql`](Self::psql), but as any role.
     pub fn psql_as(&self, database: &str, user: &str, script: &str) -> Result<String> {
         let mut psql = self.program("psql");
         psql.args(["-X", "-A", "-t", "-q", "-v", "ON_ERROR_STOP=1", "-d"]).arg(self.connect_string(database, user));
         host::run(&mut psql, Some(script), PROGRAM_LIMIT)
     }
 
-    /// Adds a line to `postgresql.conf`; [`reload`](Self::reload) or restart to put it in force.
+    /// Adds a line to `postgresql.conf`, which comes into force at the next [`reload`](Self::reload) or
+    /// restart.
     pub fn conf(&self, name: &str, value: &str) -> Result<()> {
         let path = self.data_dir().join("postgresql.conf");
         let mut file = OpenOptions::new().append(true).open(&path)?;
-        // Quotes and backslashes read here as they do in a connection string.
+        // Quotes and backslashes are escaped as in a connection string.
         writeln!(file, "{name} = {}", quote(value)).with_context(|| format!("writing {}", path.display()))
     }
 
-    /// Waits until this standby has replayed all that the primary has written by now.
+    /// Waits until this standby has replayed everything that the primary has flushed by now.
     pub fn catch_up_with(&self, primary: &Self) -> Result<()> {
         let target = primary.psql("postgres", "SELECT pg_current_wal_flush_lsn()")?;
         let query = format!("SELECT pg_last_wal_replay_lsn() >= '{}'", target.trim_end());
@@ -246,7 +248,7 @@ impl Server {
         })
     }
 
-    /// All that the server has logged so far.
+    /// Everything that the server has logged so far.
     pub fn log(&self) -> String {
         fs::read(self.log_path()).map_or_else(|_| String::new(), |log| String::from_utf8_lossy(&log).into_owned())
     }
@@ -255,12 +257,12 @@ impl Server {
         self.home.path().join("data")
     }
 
-    /// Its files stay when it is dropped: something in them is to be looked at.
+    /// Makes the files of the server stay when it is dropped, for somebody to look at them.
     pub fn keep_files(&self) {
         self.home.keep();
     }
 
-    /// The directory of its data, log and socket.
+    /// The directory of the server's data, log and socket.
     pub fn home(&self) -> &Path {
         self.home.path()
     }
@@ -269,14 +271,14 @@ impl Server {
         self.home.path().join("log")
     }
 
-    /// `None` when it does not run, or crashed.
+    /// The process of the postmaster, or `None` if the server does not run.
     fn postmaster_pid(&self) -> Option<i32> {
         let file = fs::read_to_string(self.data_dir().join("postmaster.pid")).ok()?;
         let pid = file.lines().next()?.parse().ok()?;
         (!host::has_ended(pid)).then_some(pid)
     }
 
-    /// One of this installation's programs, to be run as the server's account.
+    /// A command that runs one of the installation's programs as the server's account.
     pub fn program(&self, name: &str) -> Command {
         self.account.command(self.bindir.join(name))
     }
@@ -297,7 +299,7 @@ impl Drop for Server {
         if self.postmaster_pid().is_none() {
             return;
         }
-        // Nothing in it is wanted any more. If even that fails, no process may stay behind.
+        // Nobody needs the data any more, so do not flush it. If this fails, kill the processes: none may stay.
         let stopped = self.pg_ctl(&["stop", "-w", "-t", "20", "-m", "immediate"], None);
         if stopped.is_err() {
             let _ = self.kill9();
@@ -315,7 +317,7 @@ fn free_port() -> Result<u16> {
     bail!("no free port in {PORTS:?}")
 }
 
-/// Quoted as connection strings want it.
+/// Quotes a value for a connection string.
 fn quote(value: &str) -> String {
     format!("'{}'", value.replace('\\', "\\\\").replace('\'', "\\'"))
 }

@@ -1,4 +1,4 @@
-//! What is counted while the load runs, and how it is shown.
+//! The counters of a run, and the table that shows them.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -6,21 +6,24 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::client::Failure;
+use crate::failure::Failure;
 use crate::proxy;
 
 #[derive(Debug, Default)]
 pub struct Stats {
     pub requests: AtomicU64,
     pub answered: AtomicU64,
-    /// Extra copies of a request, sent at the same time.
+    /// Additional copies of requests, sent at the same time.
     pub copies: AtomicU64,
-    /// Requests sent again long after their answer.
+    /// Requests sent again long after they were answered.
     pub revisits: AtomicU64,
-    /// Client sessions: registrations answered, of these the former session resumed; ends.
+    /// Registrations of numbered clients.
     pub registered: AtomicU64,
+    /// Registrations that resumed the former session.
     pub resumed: AtomicU64,
+    /// Sessions that numbered clients closed.
     pub closed: AtomicU64,
+    /// Crashes of numbered clients.
     pub crashed: AtomicU64,
     attempts: AtomicU64,
     retries: AtomicU64,
@@ -30,29 +33,30 @@ pub struct Stats {
     pub cancels: AtomicU64,
     pub terminations: AtomicU64,
     pub kills: AtomicU64,
-    /// How long the server was away after kills, in all.
+    /// The total time for which the server was down after kills.
     pub outage_ms: AtomicU64,
-    /// Looks at who waits for another's request, and how many were seen waiting.
+    /// The number of times that somebody looked for attempts that wait for another attempt.
     pub looks: AtomicU64,
+    /// The number of waiting attempts found.
     pub seen_waiting: AtomicU64,
-    /// Errors by SQLSTATE; the empty one counts connections that broke.
+    /// Errors by SQLSTATE. The empty SQLSTATE counts connections that broke.
     errors: Mutex<BTreeMap<String, u64>>,
     latencies_us: Mutex<Vec<u64>>,
 }
 
 impl Stats {
     pub fn attempted(&self, retry: bool) {
-        add(&self.attempts);
+        increment(&self.attempts);
         if retry {
-            add(&self.retries);
+            increment(&self.retries);
         }
     }
 
     pub fn failed(&self, failure: &Failure) {
         match failure {
-            Failure::InProgress => add(&self.in_progress),
-            Failure::TimedOut => add(&self.timeouts),
-            Failure::RolledBack => add(&self.rollbacks),
+            Failure::InProgress => increment(&self.in_progress),
+            Failure::TimedOut => increment(&self.timeouts),
+            Failure::RolledBack => increment(&self.rollbacks),
             Failure::Database(_) | Failure::Unexpected(_) => {
                 let sqlstate = failure.sqlstate().unwrap_or_default().to_owned();
                 let mut errors = self.errors.lock().unwrap_or_else(PoisonError::into_inner);
@@ -61,29 +65,29 @@ impl Stats {
         }
     }
 
-    /// A request's first answer, this long after it was first sent.
+    /// Counts the first answer to a request, which came this long after the first attempt.
     pub fn answered_after(&self, latency: Duration) {
-        add(&self.answered);
+        increment(&self.answered);
         let micros = u64::try_from(latency.as_micros()).unwrap_or(u64::MAX);
         let mut latencies = self.latencies_us.lock().unwrap_or_else(PoisonError::into_inner);
         latencies.push(micros);
     }
 
-    /// The table at the end of a run of `duration`.
+    /// The table that is shown at the end of a run.
     pub fn table(&self, network: &proxy::Counts, replays: u64, restarts: usize, duration: Duration) -> String {
-        let mut rows = Rows::default();
+        let mut table = Table::default();
         let (requests, answered) = (get(&self.requests), get(&self.answered));
         let unanswered = requests - answered;
-        rows.add("requests", requests, &format!("{unanswered} never answered"));
-        rows.add("attempts", get(&self.attempts), "");
-        rows.add("retries", get(&self.retries), "");
-        rows.add(
+        table.add("requests", requests, &format!("{unanswered} never answered"));
+        table.add("attempts", get(&self.attempts), "");
+        table.add("retries", get(&self.retries), "");
+        table.add(
             "duplicate sends",
             get(&self.copies),
             &format!("at once; {} more long after the answer", get(&self.revisits)),
         );
-        rows.add("replays", replays, "answers from memory");
-        rows.add(
+        table.add("replays", replays, "answers from memory");
+        table.add(
             "registrations",
             get(&self.registered),
             &format!(
@@ -93,7 +97,7 @@ impl Stats {
                 get(&self.closed)
             ),
         );
-        rows.add(
+        table.add(
             "waits",
             get(&self.seen_waiting),
             &format!(
@@ -102,17 +106,17 @@ impl Stats {
                 get(&self.in_progress)
             ),
         );
-        rows.add(
+        table.add(
             "replies lost",
-            get(&network.commits_unheard),
-            &format!("of COMMITs that succeeded; {} of other statements", get(&network.replies_lost)),
+            get(&network.commit_replies_lost),
+            &format!("of COMMITs that succeeded; {} of other statements", get(&network.other_replies_lost)),
         );
-        rows.add("connections cut", get(&network.lost), "before the statement arrived");
-        rows.add("COMMITs held up", get(&network.late), "and delivered late");
-        rows.add("client timeouts", get(&self.timeouts), "");
-        rows.add("rollbacks", get(&self.rollbacks), "by the application, after its work");
-        rows.add("cancels", get(&self.cancels), &format!("and {} backends terminated", get(&self.terminations)));
-        rows.add(
+        table.add("connections cut", get(&network.lost), "before the statement arrived");
+        table.add("COMMITs held up", get(&network.late), "and delivered late");
+        table.add("client timeouts", get(&self.timeouts), "");
+        table.add("rollbacks", get(&self.rollbacks), "by the application, after its work");
+        table.add("cancels", get(&self.cancels), &format!("and {} backends terminated", get(&self.terminations)));
+        table.add(
             "kill -9",
             get(&self.kills),
             &format!(
@@ -124,55 +128,57 @@ impl Stats {
         latencies.sort_unstable();
         let percentile = |p| Duration::from_micros(percentile(&latencies, p)).as_secs_f64() * 1e3;
         let millis = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
-        rows.add(
+        table.add(
             "answers/s",
             answered * 1000 / millis.max(1),
             &format!("over {:.0} s, all interruptions included", duration.as_secs_f64()),
         );
-        rows.text(
+        table.add_text(
             "latency p50",
             &format!("{:.1}", percentile(50)),
             &format!("ms, retries included; p99 {:.1} ms", percentile(99)),
         );
-        self.add_errors(&mut rows);
-        rows.0
+        self.add_errors(&mut table);
+        table.0
     }
 
-    fn add_errors(&self, rows: &mut Rows) {
+    fn add_errors(&self, table: &mut Table) {
         let errors = self.errors.lock().unwrap_or_else(PoisonError::into_inner);
         for (sqlstate, &count) in &*errors {
             if sqlstate.is_empty() {
-                rows.add("connection lost", count, "without a word from the server");
+                table.add("connection lost", count, "without a word from the server");
             } else {
-                rows.add(&format!("error {sqlstate}"), count, name_of(sqlstate));
+                table.add(&format!("error {sqlstate}"), count, error_name(sqlstate));
             }
         }
     }
 }
 
+/// The lines of a table: a name, a value and a note each.
 #[derive(Default)]
-struct Rows(String);
+struct Table(String);
 
-impl Rows {
+impl Table {
     fn add(&mut self, name: &str, count: u64, note: &str) {
-        self.text(name, &count.to_string(), note);
+        self.add_text(name, &count.to_string(), note);
     }
 
-    fn text(&mut self, name: &str, value: &str, note: &str) {
+    fn add_text(&mut self, name: &str, value: &str, note: &str) {
         let line = format!("  {name:<16} {value:>9}  {note}");
         // Writing to a string cannot fail.
         let _ = writeln!(self.0, "{}", line.trim_end());
     }
 }
 
-/// Of sorted values; 0 of none.
+/// A percentile of sorted values; 0 if there are none.
 fn percentile(sorted: &[u64], percent: usize) -> u64 {
     let rank = (sorted.len() * percent).div_ceil(100);
     sorted.get(rank.saturating_sub(1)).copied().unwrap_or(0)
 }
 
-/// The names of the errors that are to be expected here, and of all of the extension's.
-fn name_of(sqlstate: &str) -> &'static str {
+/// The name of an error: there are names for the errors to expect in a run, and for all errors of the
+/// extension.
+fn error_name(sqlstate: &str) -> &'static str {
     match sqlstate {
         "08006" => "connection_failure",
         "40001" => "serialization_failure",
@@ -197,7 +203,7 @@ fn name_of(sqlstate: &str) -> &'static str {
     }
 }
 
-pub fn add(counter: &AtomicU64) {
+pub fn increment(counter: &AtomicU64) {
     counter.fetch_add(1, Relaxed);
 }
 

@@ -1,5 +1,5 @@
-//! The private server, which other tests build upon: it survives being killed, has standbys, and
-//! leaves nothing behind. `PG_CONFIG` names the PostgreSQL to use.
+//! The private server, on which other tests build: it recovers from crashes, has standbys, and leaves
+//! nothing behind. `PG_CONFIG` names the PostgreSQL to use.
 
 use std::net::TcpStream;
 
@@ -21,7 +21,7 @@ fn settings_are_in_force() {
     assert_eq!(ask(&server, "SHOW listen_addresses"), "127.0.0.1");
     server.conf("work_mem", "7MB").expect("a writable file");
     server.reload().expect("reload");
-    // The new session starts after the reload has been asked for, not after it was done.
+    // Reloading is asynchronous: a new session may still start with the old value.
     let mut work_mem = ask(&server, "SHOW work_mem");
     for _ in 0..1000 {
         if work_mem == "7MB" {

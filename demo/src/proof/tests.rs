@@ -1,4 +1,4 @@
-//! Each finding against evidence that is wrong.
+//! Each claim fails on evidence that is wrong.
 
 use serde_json::{Value, json};
 
@@ -9,8 +9,8 @@ use crate::evidence::Session;
 
 const DONE: &str = "payments/done";
 const FAILED: &str = "payments/failed";
-const UNHEARD: &str = "payments/unheard";
-const OVER: &str = "client/1";
+const UNANSWERED: &str = "payments/unanswered";
+const DISCARDED: &str = "client/1";
 const NUMBER: &str = "client/6";
 
 fn transfer(name: &str, amount: i64) -> Transfer {
@@ -23,16 +23,17 @@ fn effect(execution: &str, key: &str, amount: i64) -> Effect {
     Effect { execution: execution.to_owned(), request: key.to_owned(), debit: 1, credit: 2, amount }
 }
 
-fn memory(status: &str, response: Value) -> Memory {
-    Memory { status: status.to_owned(), response }
+fn lookup(status: &str, response: Value) -> Lookup {
+    Lookup { status: status.to_owned(), response }
 }
 
 fn answer(replayed: bool, failed: bool, response: Value) -> Answer {
     Answer { outcome: Outcome { failed, response }, replayed }
 }
 
-/// A run in which all is well: one request done and replayed, one failed, one done but never answered;
-/// and of a client's requests one done and over, one done in its place.
+/// A run in which all is well. Of the requests with keys, the first is done and replayed, the second failed,
+/// and the third is done but was never answered. Of the requests with numbers, the first is done and
+/// discarded, and the second is done and took the place of the first.
 fn sound() -> (Book, Evidence) {
     let mut book = Book::default();
     book.ask(&transfer(DONE, 10));
@@ -40,8 +41,8 @@ fn sound() -> (Book, Evidence) {
     book.answer(&transfer(DONE, 10), answer(true, false, json!({ "execution": "a" })));
     book.ask(&transfer(FAILED, 5000));
     book.answer(&transfer(FAILED, 5000), answer(false, true, json!({ "error": "funds" })));
-    book.ask(&transfer(UNHEARD, 20));
-    for (name, execution, amount) in [(OVER, "c", 1), (NUMBER, "d", 2)] {
+    book.ask(&transfer(UNANSWERED, 20));
+    for (name, execution, amount) in [(DISCARDED, "c", 1), (NUMBER, "d", 2)] {
         book.ask(&transfer(name, amount));
         book.answer(&transfer(name, amount), answer(false, false, json!({ "execution": execution })));
     }
@@ -49,13 +50,13 @@ fn sound() -> (Book, Evidence) {
 
     let kept = Kept {
         lookups: HashMap::from([
-            (DONE.into(), memory("succeeded", json!({ "execution": "a" }))),
-            (FAILED.into(), memory("failed", json!({ "error": "funds" }))),
-            (UNHEARD.into(), memory("succeeded", json!({ "execution": "b" }))),
-            (OVER.into(), memory("discarded", Value::Null)),
-            (NUMBER.into(), memory("succeeded", json!({ "execution": "d" }))),
+            (DONE.into(), lookup("succeeded", json!({ "execution": "a" }))),
+            (FAILED.into(), lookup("failed", json!({ "error": "funds" }))),
+            (UNANSWERED.into(), lookup("succeeded", json!({ "execution": "b" }))),
+            (DISCARDED.into(), lookup("discarded", Value::Null)),
+            (NUMBER.into(), lookup("succeeded", json!({ "execution": "d" }))),
         ]),
-        outcomes: [DONE, FAILED, UNHEARD, NUMBER].map(Into::into).into(),
+        outcomes: [DONE, FAILED, UNANSWERED, NUMBER].map(Into::into).into(),
         sessions: vec![Session {
             client: "one".into(),
             session: "client".into(),
@@ -67,19 +68,24 @@ fn sound() -> (Book, Evidence) {
     };
     let evidence = Evidence {
         balances: HashMap::from([(1, 967), (2, 1033)]),
-        effects: vec![effect("a", DONE, 10), effect("b", UNHEARD, 20), effect("c", OVER, 1), effect("d", NUMBER, 2)],
+        effects: vec![
+            effect("a", DONE, 10),
+            effect("b", UNANSWERED, 20),
+            effect("c", DISCARDED, 1),
+            effect("d", NUMBER, 2),
+        ],
         kept: Some(kept),
     };
     (book, evidence)
 }
 
-/// Has the balances follow from the effects.
+/// Makes the balances agree with the effects.
 fn settle(evidence: &mut Evidence) {
     let moved: i64 = evidence.effects.iter().map(|effect| effect.amount).sum();
     evidence.balances = HashMap::from([(1, OPENING_BALANCE - moved), (2, OPENING_BALANCE + moved)]);
 }
 
-/// The claims that do not hold once the sound run has been spoilt.
+/// The claims that do not hold after `spoil` has changed the sound run.
 fn failures(spoil: impl FnOnce(&mut Book, &mut Evidence, &mut Kept)) -> Vec<&'static str> {
     let (mut book, mut evidence) = sound();
     let mut kept = evidence.kept.take().expect("a run with keys");
@@ -102,8 +108,8 @@ fn a_run_without_requests_proves_nothing() {
 
 #[test]
 fn a_run_without_faults_proves_nothing() {
-    assert!(put_to_test(&[("replies lost", 1), ("kills", 2)]).holds);
-    assert!(!put_to_test(&[("replies lost", 1), ("kills", 0)]).holds);
+    assert!(faults_were_real(&[("replies lost", 1), ("kills", 2)]).holds);
+    assert!(!faults_were_real(&[("replies lost", 1), ("kills", 0)]).holds);
 }
 
 #[test]
@@ -133,7 +139,7 @@ fn a_double_execution_is_seen() {
 #[test]
 fn a_double_execution_of_an_unanswered_request_is_seen() {
     let failed = failures(|_, evidence, _| {
-        evidence.effects.push(effect("c", UNHEARD, 20));
+        evidence.effects.push(effect("c", UNANSWERED, 20));
         settle(evidence);
     });
     assert!(failed.contains(&"each never answered one at most once"));
@@ -189,9 +195,9 @@ fn a_refusal_is_seen() {
 }
 
 #[test]
-fn a_memory_that_differs_from_the_answer_is_seen() {
+fn a_lookup_that_differs_from_the_answer_is_seen() {
     let failed = failures(|_, _, kept| {
-        kept.lookups.insert(FAILED.into(), memory("failed", json!({ "error": "other" })));
+        kept.lookups.insert(FAILED.into(), lookup("failed", json!({ "error": "other" })));
     });
     assert_eq!(failed, ["idem_lookup says what the client was told"]);
 }
@@ -199,8 +205,8 @@ fn a_memory_that_differs_from_the_answer_is_seen() {
 #[test]
 fn a_forgotten_outcome_is_seen() {
     let failed = failures(|_, _, kept| {
-        kept.lookups.insert(UNHEARD.into(), memory("unknown", Value::Null));
-        kept.outcomes.retain(|name| name != UNHEARD);
+        kept.lookups.insert(UNANSWERED.into(), lookup("unknown", Value::Null));
+        kept.outcomes.retain(|name| name != UNANSWERED);
     });
     assert_eq!(failed, ["every effect has its outcome"]);
 }
@@ -225,7 +231,7 @@ fn a_claim_left_behind_is_seen() {
 
 #[test]
 fn a_double_execution_of_a_number_is_seen() {
-    for name in [OVER, NUMBER] {
+    for name in [DISCARDED, NUMBER] {
         let failed = failures(|_, evidence, _| {
             evidence.effects.push(effect("z", name, 2));
             settle(evidence);
@@ -244,18 +250,18 @@ fn a_lost_effect_of_a_number_is_seen() {
 }
 
 #[test]
-fn a_number_forgotten_for_none_is_seen() {
+fn a_number_discarded_without_a_later_one_is_seen() {
     let failed = failures(|_, _, kept| {
-        kept.lookups.insert(NUMBER.into(), memory("discarded", Value::Null));
+        kept.lookups.insert(NUMBER.into(), lookup("discarded", Value::Null));
         kept.outcomes.pop();
     });
     assert_eq!(failed, ["a number is forgotten only for a later one"]);
 }
 
 #[test]
-fn a_key_that_is_over_is_seen() {
+fn a_discarded_key_is_seen() {
     let failed = failures(|_, _, kept| {
-        kept.lookups.insert(DONE.into(), memory("discarded", Value::Null));
+        kept.lookups.insert(DONE.into(), lookup("discarded", Value::Null));
         kept.outcomes.remove(0);
     });
     assert_eq!(failed, ["idem_lookup says what the client was told", "every effect has its outcome"]);
@@ -270,7 +276,7 @@ fn a_lost_session_is_seen() {
 }
 
 #[test]
-fn what_should_have_been_refused_is_seen() {
+fn an_accepted_request_that_had_to_be_refused_is_seen() {
     assert_eq!(failures(|book, _, _| book.discarded.accepted = 1), ["a number no longer kept gets ID003"]);
     let failed = failures(|book, _, _| book.late.accepted = 1);
     assert_eq!(failed, ["a late one of a former process gets ID005 (or ID004)"]);
