@@ -1,12 +1,12 @@
--- The outcomes that are kept when the measuring begins, the same in each table: as many as the
--- setting bench.kept says under keys like UUIDv7, and as many again under random ones.
+-- The outcomes that are kept when a measurement begins. They are the same in each table. The setting
+-- bench.kept gives the number of outcomes under keys like UUIDv7, and there are as many under random keys.
 
 CREATE FUNCTION kept_key(n bigint) RETURNS text LANGUAGE sql IMMUTABLE AS $$
   SELECT '01' || 980000 + n / 9000 || '-' || 1000 + n % 9000
          || '-7a3c-8b5c-' || 100000000000 + n * 7990271 % 900000000000
 $$;
--- Of decimal digits only and over all of their range, as those that are measured, which else would meet but
--- some of their pages.
+-- These keys consist of decimal digits and cover the same range as the random keys of the scripts. Otherwise
+-- the scripts would reach only some of the pages that hold these keys.
 CREATE FUNCTION kept_random_key(n bigint) RETURNS text LANGUAGE sql IMMUTABLE AS $$
   SELECT 10000000 + (hash & 4611686018427387903) % 90000000 || '-' || 1000 + (hash >> 20 & 65535) % 9000
          || '-4a3c-8b5c-' || 100000000000 + n
@@ -29,12 +29,12 @@ FROM kept;
 SET synchronous_commit = off;
 DO $$
 DECLARE
-  one record;
-  n   bigint := 0;
+  kept_row record;
+  n        bigint := 0;
 BEGIN
-  FOR one IN SELECT key FROM kept LOOP
-    PERFORM idem_begin('payments', one.key, '{"account": 4711, "amount": 250, "note": "rent for May"}');
-    PERFORM idem_record('payments', one.key, '{"status": "booked", "transfer": 4711}');
+  FOR kept_row IN SELECT key FROM kept LOOP
+    PERFORM idem_begin('payments', kept_row.key, '{"account": 4711, "amount": 250, "note": "rent for May"}');
+    PERFORM idem_record('payments', kept_row.key, '{"status": "booked", "transfer": 4711}');
     n := n + 1;
     IF n % 100 = 0 THEN
       COMMIT;

@@ -1,20 +1,21 @@
-//! What a request of a client session costs while somebody holds an old snapshot, as pg_dump does.
+//! The row about old snapshots: what a request of a client session costs while somebody holds an old
+//! snapshot, as pg_dump does.
 
 use std::process::Stdio;
 
 use anyhow::{Context, Result, bail};
 
-use crate::Plan;
-use crate::found::{Found, Goal};
-use crate::lab::{COPY, Lab};
-use crate::rows::{OFF_4, Row};
-use crate::stats::Spread;
+use crate::finding::{Finding, Goal};
+use crate::lab::{DATABASE, Lab};
+use crate::plan::Plan;
+use crate::row::{OFF_4, Row};
+use crate::spread::Spread;
 
-/// The row's id.
+/// The id of the row.
 pub const HELD: &str = "held";
 
-/// So many requests are taken together.
-const THOUSAND: u64 = 1000;
+/// The number of requests whose time is measured at the beginning and at the end.
+const MEASURED_REQUESTS: u64 = 1000;
 
 pub fn row() -> Row {
     Row {
@@ -30,10 +31,10 @@ of the last thousand requests is held against that of the first thousand.",
     }
 }
 
-/// Each order in turn, in so many rounds.
-pub fn measure(lab: &Lab, plan: &Plan) -> Result<Vec<Found>> {
-    let requests = plan.held_requests.max(2 * THOUSAND);
-    let mut found = Vec::new();
+/// Measures each ordering of sessions in rounds.
+pub fn measure(lab: &Lab, plan: &Plan) -> Result<Vec<Finding>> {
+    let requests = plan.held_requests.max(2 * MEASURED_REQUESTS);
+    let mut findings = Vec::new();
     for ordering in ["any", "strict"] {
         let (mut firsts, mut lasts, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
         for round in 0..plan.wal_rounds {
@@ -44,17 +45,19 @@ pub fn measure(lab: &Lab, plan: &Plan) -> Result<Vec<Found>> {
             lasts.push(last);
             ratios.push(last / first);
         }
-        let line = |what: &str, values| Found::new(format!("`{ordering}`: {what}"), Spread::of(values), 1);
-        found.push(line("µs a request, the first thousand", firsts));
-        found.push(line(&format!("µs a request, the last thousand of {requests}"), lasts));
-        found.push(line("the last against the first", ratios).with_goal(Goal::AtMost(2.0)));
+        let line = |what: &str, values| Finding::new(format!("`{ordering}`: {what}"), Spread::of(values), 1);
+        findings.push(line("µs a request, the first thousand", firsts));
+        findings.push(line(&format!("µs a request, the last thousand of {requests}"), lasts));
+        findings.push(line("the last against the first", ratios).with_goal(Goal::AtMost(2.0)));
     }
-    Ok(found)
+    Ok(findings)
 }
 
+/// The microseconds per request of the first and of the last measured requests, while a connection holds a
+/// snapshot.
 fn first_and_last(lab: &Lab, ordering: &str, requests: u64) -> Result<(f64, f64)> {
     lab.psql(
-        COPY,
+        DATABASE,
         &format!(
             "INSERT INTO bench_session (number, session)
              SELECT 1, r.session FROM idem_register('held', window_size => 5, ordering => '{ordering}', timeout => '1 day') r"
@@ -70,25 +73,26 @@ fn first_and_last(lab: &Lab, ordering: &str, requests: u64) -> Result<(f64, f64)
         .stderr(Stdio::null())
         .spawn()
         .context("cannot run psql")?;
-    let measured = under_snapshot(lab, requests);
-    // The backend would sleep on.
-    lab.psql(COPY, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'holder'")?;
+    let times = under_snapshot(lab, requests);
+    // Otherwise the backend would go on sleeping.
+    lab.psql(DATABASE, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'holder'")?;
     holder.wait()?;
-    measured
+    times
 }
 
+/// The same times, measured once the snapshot is held.
 fn under_snapshot(lab: &Lab, requests: u64) -> Result<(f64, f64)> {
     const HOLDS: &str =
         "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'holder' AND wait_event = 'PgSleep'";
-    let mut tries = 0;
-    while lab.psql(COPY, HOLDS)? != "1" {
-        tries += 1;
-        if tries > 1000 {
+    let mut attempts = 0;
+    while lab.psql(DATABASE, HOLDS)? != "1" {
+        attempts += 1;
+        if attempts > 1000 {
             bail!("the snapshot is not held");
         }
     }
     let time = |from: u64, to: u64| -> Result<f64> {
-        // In a statement of its own, since the procedure commits.
+        // Each step is a statement of its own, because the procedure commits.
         let timed = format!(
             "SET synchronous_commit = off;
              SELECT clock_timestamp() AS began \\gset
@@ -96,13 +100,13 @@ fn under_snapshot(lab: &Lab, requests: u64) -> Result<(f64, f64)> {
              SELECT extract(epoch FROM clock_timestamp() - :'began') * 1e6 / {}",
             to + 1 - from
         );
-        Ok(lab.psql(COPY, &timed)?.lines().last().unwrap_or_default().parse()?)
+        Ok(lab.psql(DATABASE, &timed)?.lines().last().unwrap_or_default().parse()?)
     };
-    let first = time(1, THOUSAND)?;
-    time(THOUSAND + 1, requests - THOUSAND)?;
-    let last = time(requests - THOUSAND + 1, requests)?;
-    let pages: f64 = lab.psql(COPY, "SELECT pg_relation_size('idempotence.reply') / 8192")?.parse()?;
-    // More than a hundred versions do not fit into a page.
+    let first = time(1, MEASURED_REQUESTS)?;
+    time(MEASURED_REQUESTS + 1, requests - MEASURED_REQUESTS)?;
+    let last = time(requests - MEASURED_REQUESTS + 1, requests)?;
+    let pages: f64 = lab.psql(DATABASE, "SELECT pg_relation_size('idempotence.reply') / 8192")?.parse()?;
+    // A page has room for a hundred row versions at most.
     if pages < requests as f64 / 100.0 {
         bail!("the former versions are gone");
     }

@@ -1,9 +1,10 @@
-//! Where things are measured: a private server, a fresh copy of the same database for each cell, and
-//! `pgbench` as the load.
+//! The laboratory: a private server, a fresh copy of the same database for each cell, and `pgbench`, which
+//! produces the load.
 //!
-//! One run is a second of warming up and then some whole seconds that count: transactions by pgbench's
-//! own reports, and the CPU time of the backends that serve it, read at the same moments. What a
-//! backend does once (starting, loading the library, planning) is so left out for all alike.
+//! A run is a second of warming up and then some whole seconds that count. The transactions in these seconds
+//! come from pgbench's own reports, and the CPU time of the backends that serve pgbench is read at the same
+//! moments. What a backend does only once (starting, loading the library, planning) thus counts for no
+//! variant.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
@@ -16,16 +17,17 @@ use idempotence_demo::server::{SUPERUSER, Server};
 use nix::time::{ClockId, clock_getcpuclockid};
 use nix::unistd::Pid;
 
-use crate::Plan;
 use crate::machine;
-use crate::rows::{CONSTANTS, Cell, Row, Variant};
+use crate::plan::Plan;
+use crate::row::{Cell, Row, Variant};
+use crate::script::CONSTANTS;
 
-/// The database that the others are copied from.
-const ORIGINAL: &str = "original";
-/// The one that is measured.
-pub const COPY: &str = "bench";
+/// The database from which the measured database is copied.
+const TEMPLATE: &str = "original";
+/// The database that is measured.
+pub const DATABASE: &str = "bench";
 
-/// What differs from the defaults. No checkpoint may fall into a run.
+/// The settings that differ from the defaults. They keep checkpoints out of the runs.
 const SETTINGS: [(&str, &str); 5] = [
     ("shared_buffers", "512MB"),
     ("min_wal_size", "2GB"),
@@ -34,27 +36,28 @@ const SETTINGS: [(&str, &str); 5] = [
     ("idempotence.max_sessions_per_role", "100000000"),
 ];
 
-/// So much further a client's keys begin in each run: more than it can use up in one.
-const KEYS_A_RUN: u64 = 200_000;
+/// The distance between the first keys of two runs: more keys than a client can use in a run.
+const KEYS_PER_RUN: u64 = 200_000;
 
-/// A private server with the schema and the kept outcomes.
+/// A private server with the schema of the benchmark and the kept outcomes.
 pub struct Lab {
     server: Server,
     kept: u64,
 }
 
-/// What one run showed.
+/// The result of one run.
 #[derive(Clone, Copy)]
 pub struct Sample {
-    /// Keys dealt with a second.
+    /// Keys per second.
     pub rate: f64,
-    /// CPU time of the server's backends for each of them.
+    /// CPU time of the server's backends per key.
     pub cpu_us: f64,
 }
 
-/// The runs of a cell: `samples[round][variant]`.
-pub struct Measured {
+/// The results of a cell.
+pub struct MeasuredCell {
     pub cell: Cell,
+    /// The results as `samples[round][variant]`.
     pub samples: Vec<Vec<Sample>>,
 }
 
@@ -70,66 +73,68 @@ impl Lab {
             builder = builder.conf(name, value);
         }
         let server = builder.start()?;
-        server.psql("postgres", &format!("CREATE DATABASE {ORIGINAL}"))?;
-        server.psql(ORIGINAL, include_str!("../sql/schema.sql")).context("is the extension installed?")?;
-        server.psql(ORIGINAL, &format!("SET bench.kept = {kept};\n{}", include_str!("../sql/kept.sql")))?;
+        server.psql("postgres", &format!("CREATE DATABASE {TEMPLATE}"))?;
+        server.psql(TEMPLATE, include_str!("../sql/schema.sql")).context("is the extension installed?")?;
+        server.psql(TEMPLATE, &format!("SET bench.kept = {kept};\n{}", include_str!("../sql/kept.sql")))?;
         Ok(Self { server, kept })
     }
 
-    /// For the page.
+    /// The version of PostgreSQL.
     pub fn server_version(&self) -> Result<String> {
         let version = self.psql("postgres", "SHOW server_version")?;
-        // A packager's remark may follow in parentheses.
+        // A remark of the packager may follow in parentheses.
         Ok(version.split_whitespace().next().unwrap_or_default().to_owned())
     }
 
-    /// For the page.
+    /// The settings that differ from the defaults.
     pub fn settings(&self) -> &'static [(&'static str, &'static str)] {
         &SETTINGS
     }
 
-    /// A database as it was at the beginning, with nothing in it dirty.
+    /// Restores the measured database to its initial state, without dirty buffers.
     pub fn fresh_copy(&self) -> Result<()> {
-        self.psql("postgres", &format!("DROP DATABASE IF EXISTS {COPY}"))?;
-        self.psql("postgres", &format!("CREATE DATABASE {COPY} TEMPLATE {ORIGINAL} STRATEGY file_copy"))?;
+        self.psql("postgres", &format!("DROP DATABASE IF EXISTS {DATABASE}"))?;
+        self.psql("postgres", &format!("CREATE DATABASE {DATABASE} TEMPLATE {TEMPLATE} STRATEGY file_copy"))?;
         self.psql("postgres", "CHECKPOINT")?;
         Ok(())
     }
 
-    /// Runs SQL; gives what psql prints.
+    /// Runs SQL and returns what psql prints.
     pub fn psql(&self, database: &str, sql: &str) -> Result<String> {
         Ok(self.server.psql(database, sql)?.trim_end().to_owned())
     }
 
-    /// How far the log advances by some work, which begins with a checkpoint.
-    pub fn bytes_of_log(&self, work: impl FnOnce() -> Result<()>) -> Result<f64> {
-        self.psql(COPY, "CHECKPOINT")?;
-        let from = self.psql(COPY, "SELECT pg_current_wal_insert_lsn()")?;
+    /// The number of bytes by which some work advances the write-ahead log, beginning at a checkpoint.
+    pub fn wal_bytes(&self, work: impl FnOnce() -> Result<()>) -> Result<f64> {
+        self.psql(DATABASE, "CHECKPOINT")?;
+        let from = self.psql(DATABASE, "SELECT pg_current_wal_insert_lsn()")?;
         work()?;
-        Ok(self.psql(COPY, &format!("SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '{from}')"))?.parse()?)
+        Ok(self.psql(DATABASE, &format!("SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '{from}')"))?.parse()?)
     }
 
-    /// One of the server's programs, and where the server keeps its data.
+    /// A command that runs one of the server's programs.
     pub fn program(&self, name: &str) -> std::process::Command {
         self.server.program(name)
     }
 
-    /// Of the database that is measured.
+    /// The connection string of the measured database.
     pub fn connect_string(&self) -> String {
-        self.server.connect_string(COPY, SUPERUSER)
+        self.server.connect_string(DATABASE, SUPERUSER)
     }
 
+    /// The data directory of the server.
     pub fn data_dir(&self) -> std::path::PathBuf {
         self.server.data_dir()
     }
 
-    /// All cells of a row.
-    pub fn measure(&self, row: &Row, plan: &Plan) -> Result<Vec<Measured>> {
+    /// Measures all cells of a row.
+    pub fn measure(&self, row: &Row, plan: &Plan) -> Result<Vec<MeasuredCell>> {
         row.cells(plan.quick).iter().map(|&cell| self.measure_cell(row, cell, plan)).collect()
     }
 
-    /// Rounds in which each variant has its turn, another one first each time.
-    fn measure_cell(&self, row: &Row, cell: Cell, plan: &Plan) -> Result<Measured> {
+    /// Measures a cell in rounds. In each round every variant runs once, and each round begins with a different
+    /// variant.
+    fn measure_cell(&self, row: &Row, cell: Cell, plan: &Plan) -> Result<MeasuredCell> {
         self.fresh_copy()?;
         let before = self.counts(row)?;
         let mut new_keys = vec![0; row.variants.len()];
@@ -145,24 +150,24 @@ impl Lab {
             );
             let mut in_round = vec![None; row.variants.len()];
             for turn in 0..row.variants.len() {
-                let place = (round + turn) % row.variants.len();
-                let variant = &row.variants[place];
+                let position = (round + turn) % row.variants.len();
+                let variant = &row.variants[position];
                 let run = self.run_seconds(variant, cell, plan.seconds, (round * row.variants.len() + turn) as u64)?;
-                new_keys[place] += run.transactions * u64::from(variant.new_keys);
-                in_round[place] = Some(run.sample);
+                new_keys[position] += run.transactions * u64::from(variant.new_keys);
+                in_round[position] = Some(run.sample);
             }
             samples.push(in_round.into_iter().flatten().collect());
         }
         self.check_counts(row, &before, &new_keys)?;
-        Ok(Measured { cell, samples })
+        Ok(MeasuredCell { cell, samples })
     }
 
-    /// How many rows each variant has left behind.
+    /// What each variant's counting query gives.
     fn counts(&self, row: &Row) -> Result<Vec<u64>> {
-        row.variants.iter().map(|variant| Ok(self.psql(COPY, variant.count)?.parse()?)).collect()
+        row.variants.iter().map(|variant| Ok(self.psql(DATABASE, variant.count)?.parse()?)).collect()
     }
 
-    /// That each transaction did what it was to do. Tables are shared by variants.
+    /// Checks that each transaction has left the rows that it should leave. Variants share tables.
     fn check_counts(&self, row: &Row, before: &[u64], new_keys: &[u64]) -> Result<()> {
         for ((variant, before), after) in row.variants.iter().zip(before).zip(self.counts(row)?) {
             let table = variant.count;
@@ -181,15 +186,16 @@ impl Lab {
         Ok(())
     }
 
-    /// A fixed number of transactions, which are counted by the log that they write.
+    /// Runs a fixed number of transactions, whose write-ahead log the caller measures.
     pub fn run_transactions(&self, variant: &Variant, cell: Cell, transactions: u64) -> Result<()> {
-        let a_client = (transactions / u64::from(cell.clients)).to_string();
-        let child = self.pgbench(variant, cell, 0, &["-t", &a_client])?;
+        let per_client = (transactions / u64::from(cell.clients)).to_string();
+        let child = self.pgbench(variant, cell, 0, &["-t", &per_client])?;
         finish(child, String::new()).map(drop)
     }
 
+    /// Runs a variant for some seconds. `number` is different for each run of a cell.
     fn run_seconds(&self, variant: &Variant, cell: Cell, seconds: u32, number: u64) -> Result<Run> {
-        // A second to warm up before, and one after, for pgbench need not report the last.
+        // There is one more second before, to warm up, and one after: pgbench may not report the last second.
         let duration = (seconds + 2).to_string();
         let mut child = self.pgbench(variant, cell, number, &["-P", "1", "-T", &duration])?;
         let stderr = child.stderr.take().context("its standard error is a pipe")?;
@@ -207,7 +213,7 @@ impl Lab {
             read += &line;
             let Some(rate) = reported_rate(&line) else { continue };
             match &began {
-                // Only now: the very first connection is not one of the clients', but asks for the version.
+                // Before the first report, the connection with which pgbench asks for the version may be open.
                 None => {
                     let backends = self.backends(&run_name(number), cell.clients)?;
                     let cpu = cpu_time(&backends)?;
@@ -238,9 +244,9 @@ impl Lab {
         for (name, value) in CONSTANTS {
             command.arg("-D").arg(format!("{name}={value}"));
         }
-        command.arg("-D").arg(format!("n={}", number * KEYS_A_RUN));
+        command.arg("-D").arg(format!("n={}", number * KEYS_PER_RUN));
         command.arg("-D").arg(format!("kept={}", self.kept));
-        // Nothing sent and no session yet.
+        // The clients have sent nothing and have no session yet.
         command.args(["-D", "k=0", "-D", "session=none"]);
         command.arg("-f").arg(&script);
         command.arg(format!(
@@ -265,27 +271,30 @@ impl Lab {
     }
 }
 
+/// The sample of a run, and the number of all its transactions, with those before and after the seconds that
+/// count.
 struct Run {
     sample: Sample,
     transactions: u64,
 }
 
-/// By which the server knows a run's connections: those of the run before may not be gone yet.
+/// The application name of the connections of a run. The connections of the run before may still be there.
 fn run_name(number: u64) -> String {
     format!("run_{number}")
 }
 
-/// As `synchronous_commit` spells it.
+/// The value of `synchronous_commit`.
 pub fn on_or_off(synchronous: bool) -> &'static str {
     if synchronous { "on" } else { "off" }
 }
 
-/// User and system time of these processes so far.
+/// The user and system time that these processes have used so far.
 fn cpu_time(clocks: &[ClockId]) -> Result<Duration> {
     clocks.iter().map(|clock| Ok(Duration::from(clock.now()?))).sum()
 }
 
-/// Waits for pgbench; `stderr` is what was read of that already.
+/// Waits until pgbench ends, and returns its output. `stderr` is the part of its standard error that was read
+/// before.
 fn finish(mut child: Child, mut stderr: String) -> Result<String> {
     if let Some(mut pipe) = child.stderr.take() {
         pipe.read_to_string(&mut stderr)?;
@@ -303,7 +312,7 @@ fn reported_rate(line: &str) -> Option<f64> {
     line.strip_prefix("progress: ")?.split(", ").nth(1)?.strip_suffix(" tps")?.parse().ok()
 }
 
-/// From `number of transactions actually processed: 12345`, to which `/12345` may be joined.
+/// The number in `number of transactions actually processed: 12345`, which `/12345` may follow.
 fn transactions(output: &str) -> Result<u64> {
     output
         .lines()

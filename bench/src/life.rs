@@ -1,25 +1,28 @@
-//! What an outcome costs in log from its making to its end, where many are kept.
+//! The row about an outcome's life: the write-ahead log that an outcome costs from its recording to its
+//! removal, while many outcomes are kept.
 
 use anyhow::{Context, Result, bail};
 
-use crate::Plan;
-use crate::found::{Found, Goal};
-use crate::lab::{COPY, Lab};
-use crate::rows::{self, CEILING, HAND, KEY, Keygen, OFF_4, OURS, RANDOM_KEY, Row, Variant};
-use crate::stats::Spread;
+use crate::finding::{Finding, Goal};
+use crate::guarded::{CEILING, HAND_WRITTEN, IDEMPOTENCE, guarded};
+use crate::lab::{DATABASE, Lab};
+use crate::plan::Plan;
+use crate::row::{OFF_4, Row, Variant};
+use crate::script::{KEY, Keygen, RANDOM_KEY};
+use crate::spread::Spread;
 
-/// The row's id.
+/// The id of the row.
 pub const LIFE: &str = "life";
 
-/// The share of a table that is dead when autovacuum comes, by default.
-const DEAD: f64 = 0.2;
+/// The share of dead rows in a table at which autovacuum runs by default.
+const DEAD_SHARE: f64 = 0.2;
 
-/// So many rows are filled in by one statement.
-const AT_ONCE: usize = 50_000;
+/// The number of rows that one statement fills in.
+const ROWS_PER_STATEMENT: usize = 50_000;
 
-/// The requests between two checkpoints, as multiples of those that the row about the log sends: with the
-/// whole plan, 1000 a second for five minutes.
-const REQUESTS: u64 = 3;
+/// The number of requests between two checkpoints, as a multiple of the requests that the row about the
+/// write-ahead log sends. In a complete run it corresponds to 1000 requests a second for five minutes.
+const REQUESTS_FACTOR: u64 = 3;
 
 pub fn row() -> Row {
     Row {
@@ -37,68 +40,71 @@ many requests after the first of them was deleted, so there is a checkpoint betw
     }
 }
 
-/// Under both kinds of keys.
-pub fn measure(lab: &Lab, plan: &Plan) -> Result<Vec<Found>> {
-    let mut found = Vec::new();
+/// Measures both kinds of keys.
+pub fn measure(lab: &Lab, plan: &Plan) -> Result<Vec<Finding>> {
+    let mut findings = Vec::new();
     for kind in [
-        Kind { name: "UUIDv7 keys", key: KEY, keygen: Keygen::Ascending, goal: Some(Goal::AtMost(0.25)) },
-        Kind { name: "random keys", key: RANDOM_KEY, keygen: Keygen::Random, goal: None },
+        KeyKind { name: "UUIDv7 keys", key: KEY, keygen: Keygen::Ascending, goal: Some(Goal::AtMost(0.25)) },
+        KeyKind { name: "random keys", key: RANDOM_KEY, keygen: Keygen::Random, goal: None },
     ] {
-        kind.measure(lab, plan, &mut found)?;
+        kind.measure(lab, plan, &mut findings)?;
     }
-    Ok(found)
+    Ok(findings)
 }
 
-struct Kind {
+/// A kind of keys.
+struct KeyKind {
     name: &'static str,
     key: &'static str,
     keygen: Keygen,
     goal: Option<Goal>,
 }
 
-impl Kind {
-    fn measure(&self, lab: &Lab, plan: &Plan, found: &mut Vec<Found>) -> Result<()> {
+impl KeyKind {
+    fn measure(&self, lab: &Lab, plan: &Plan, findings: &mut Vec<Finding>) -> Result<()> {
         eprintln!("{LIFE}: filling tables with {} outcomes, {}", plan.many, self.name);
         lab.fresh_copy()?;
         self.fill(lab, plan.many)?;
-        let requests = REQUESTS * plan.wal_transactions;
-        let variants = rows::guarded(self.key, self.keygen);
-        let bytes_of = |place: usize| self.requests(lab, &variants[place], requests);
-        let (work, hand, ours) = (bytes_of(CEILING)?, bytes_of(HAND)?, bytes_of(OURS)?);
-        let (room_by_hand, room) = (self.delete(lab)?, self.empty(lab)?);
+        let requests = REQUESTS_FACTOR * plan.wal_transactions;
+        let variants = guarded(self.key, self.keygen);
+        let bytes_of = |variant: usize| self.request_bytes(lab, &variants[variant], requests);
+        let (work, by_hand, ours) = (bytes_of(CEILING)?, bytes_of(HAND_WRITTEN)?, bytes_of(IDEMPOTENCE)?);
+        let (room_by_hand, room) = (self.delete_bytes(lab)?, self.empty_bytes(lab)?);
 
         let mut tell = |what: &str, bytes: f64| {
             let what = format!("{}, {} kept: {what}, bytes", self.name, plan.many);
             eprintln!("{LIFE}: {what}: {bytes:.1}");
-            found.push(Found::new(what, Spread::of([bytes]), 1));
+            findings.push(Finding::new(what, Spread::of([bytes]), 1));
         };
-        tell("request, hand-written", hand - work);
+        tell("request, hand-written", by_hand - work);
         tell("making room, hand-written", room_by_hand);
         tell("request, idempotence", ours - work);
         tell("making room, idempotence", room);
-        let ratio = Spread::of([(ours - work + room) / (hand - work + room_by_hand)]);
+        let ratio = Spread::of([(ours - work + room) / (by_hand - work + room_by_hand)]);
         let what = format!("{}, {} kept: bytes, idempotence / hand-written", self.name, plan.many);
-        found.push(Found { goal: self.goal, ..Found::new(what, ratio, 2) });
+        findings.push(Finding { goal: self.goal, ..Finding::new(what, ratio, 2) });
         Ok(())
     }
 
-    /// Puts as many into the table by hand and into the segments, the oldest first, recorded over seven days.
+    /// Fills the hand-written table and the segments with this number of rows each, the oldest first. Their
+    /// times of expiry are spread over seven days.
     fn fill(&self, lab: &Lab, many: u64) -> Result<()> {
-        // Where the digest begins with the key's time, see `src/domain/identity.rs`.
+        // The digest of a key like UUIDv7 begins with the time of the key, see `src/domain/identity.rs`.
         let (key, digest) = match self.keygen {
             Keygen::Ascending => ("kept_key(n)", "left(replace(k, '-', ''), 12) || right(md5(k), 20)"),
             _ => ("kept_random_key(n)", "md5(k)"),
         };
-        let expires_at = format!("now() + (n::float8 / {many} - {DEAD}) * interval '7 days'");
+        let expires_at = format!("now() + (n::float8 / {many} - {DEAD_SHARE}) * interval '7 days'");
         let response = "'{\"status\": \"booked\", \"transfer\": 4711}'::jsonb";
-        lab.psql(COPY, "TRUNCATE request, idempotence.outcome_0")?;
-        for from in (1..=many).step_by(AT_ONCE) {
-            let to = many.min(from + AT_ONCE as u64 - 1);
-            // The oldest third is in the segment after the current one, and has expired when that is emptied.
+        lab.psql(DATABASE, "TRUNCATE request, idempotence.outcome_0")?;
+        for from in (1..=many).step_by(ROWS_PER_STATEMENT) {
+            let to = many.min(from + ROWS_PER_STATEMENT as u64 - 1);
+            // The oldest third is in the segment after the current segment, and has expired when that segment
+            // is emptied.
             let segment = (from * 3 / (many + 1) + 1) % 3;
             let ends_at = if segment == 1 { "now() - interval '1 hour'" } else { &expires_at };
             lab.psql(
-                COPY,
+                DATABASE,
                 &format!(
                     "INSERT INTO request (scope, key, fingerprint, response, expires_at)
                      SELECT 'payments', {key}, sha256(n::text::bytea), {response}, {expires_at} FROM generate_series({from}, {to}) n;
@@ -109,42 +115,42 @@ impl Kind {
                 ),
             )?;
         }
-        lab.psql(COPY, "CALL idem_sweep(); VACUUM ANALYZE")?;
+        lab.psql(DATABASE, "CALL idem_sweep(); VACUUM ANALYZE")?;
         Ok(())
     }
 
-    /// Bytes a request, beginning with a checkpoint.
-    fn requests(&self, lab: &Lab, variant: &Variant, requests: u64) -> Result<f64> {
+    /// Bytes per request, beginning at a checkpoint.
+    fn request_bytes(&self, lab: &Lab, variant: &Variant, requests: u64) -> Result<f64> {
         eprintln!("{LIFE}: {requests} requests, {}, {}", variant.name, self.name);
-        let bytes = lab.bytes_of_log(|| lab.run_transactions(variant, OFF_4, requests))?;
+        let bytes = lab.wal_bytes(|| lab.run_transactions(variant, OFF_4, requests))?;
         Ok(bytes / requests as f64)
     }
 
-    /// Bytes a row that makes room by hand.
-    fn delete(&self, lab: &Lab) -> Result<f64> {
+    /// Bytes per row that is deleted by hand.
+    fn delete_bytes(&self, lab: &Lab) -> Result<f64> {
         eprintln!("{LIFE}: making room by hand, {}", self.name);
         let mut rows = 0.0;
-        let delete = lab.bytes_of_log(|| {
+        let delete = lab.wal_bytes(|| {
             let deleted = "WITH deleted AS (DELETE FROM request WHERE expires_at < now() RETURNING 1) SELECT count(*) FROM deleted";
-            rows = lab.psql(COPY, deleted)?.parse()?;
+            rows = lab.psql(DATABASE, deleted)?.parse()?;
             Ok(())
         })?;
-        let vacuum = lab.bytes_of_log(|| lab.psql(COPY, "VACUUM request").map(drop))?;
+        let vacuum = lab.wal_bytes(|| lab.psql(DATABASE, "VACUUM request").map(drop))?;
         if rows < 1.0 {
             bail!("nothing was deleted");
         }
         Ok((delete + vacuum) / rows)
     }
 
-    /// Bytes a row of an emptied segment.
-    fn empty(&self, lab: &Lab) -> Result<f64> {
+    /// Bytes per row of a segment that is emptied.
+    fn empty_bytes(&self, lab: &Lab) -> Result<f64> {
         let rows: f64 = lab
-            .psql(COPY, "SELECT count(*) FROM idempotence.outcome_1")?
+            .psql(DATABASE, "SELECT count(*) FROM idempotence.outcome_1")?
             .parse()
             .context("the outcomes of a segment")?;
-        lab.psql(COPY, "UPDATE idempotence.segment SET closed_at = now() - interval '60 days' WHERE number = 1")?;
-        let bytes = lab.bytes_of_log(|| lab.psql(COPY, "CALL idem_sweep()").map(drop))?;
-        if lab.psql(COPY, "SELECT pg_relation_size('idempotence.outcome_1')")? != "0" {
+        lab.psql(DATABASE, "UPDATE idempotence.segment SET closed_at = now() - interval '60 days' WHERE number = 1")?;
+        let bytes = lab.wal_bytes(|| lab.psql(DATABASE, "CALL idem_sweep()").map(drop))?;
+        if lab.psql(DATABASE, "SELECT pg_relation_size('idempotence.outcome_1')")? != "0" {
             bail!("the segment is not empty");
         }
         Ok(bytes / rows)

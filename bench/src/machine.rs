@@ -1,10 +1,11 @@
-//! The machine that was measured on, as far as it matters to others: nothing that names it.
+//! The machine on which the benchmark runs: what readers of the page must know, and nothing that identifies
+//! the machine.
 
 use std::fs;
 
 use anyhow::Result;
 
-/// Processor, memory, kernel, and what else was running.
+/// The processor, the memory, the kernel, and the load before the benchmark.
 pub fn describe() -> Result<Vec<(&'static str, String)>> {
     let processor = field("/proc/cpuinfo", "model name")?.unwrap_or_else(|| std::env::consts::ARCH.into());
     let memory_kb: u64 = field("/proc/meminfo", "MemTotal")?
@@ -21,11 +22,12 @@ pub fn describe() -> Result<Vec<(&'static str, String)>> {
     ])
 }
 
-/// The load driver shares these with the server.
+/// The number of processor cores, which pgbench shares with the server.
 pub fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
+/// The value of the first line `name: value` in a file.
 fn field(path: &str, name: &str) -> Result<Option<String>> {
     let text = fs::read_to_string(path)?;
     let value = text.lines().find_map(|line| {

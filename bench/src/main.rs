@@ -1,21 +1,24 @@
 //! The benchmark of the `idempotence` extension: side by side with what one would write by hand, on
-//! a private server, in interleaved rounds; the result is a page for people.
+//! a private server, in interleaved rounds. The result is a page for people.
 //!
-//! To be read in this order: [`rows`], what is compared with what; [`lab`], how one run is measured;
-//! [`wal`] and [`life`], how the log is, [`slots`] what is left in the tables, [`held`] what an old snapshot costs, and [`ring`] how they are emptied;
-//! [`page`], what is made of it.
+//! The modules are best read in this order: [`row`], [`script`] and [`guarded`], what a row consists of;
+//! [`rows`], the list of all rows; [`lab`], how a run is measured; [`wal`], [`life`], [`slots`], [`held`] and
+//! [`ring`], the rows that are measured in their own way; [`page`], which presents the results.
 
-mod found;
+mod finding;
+mod guarded;
 mod held;
 mod lab;
 mod life;
 mod machine;
 mod page;
+mod plan;
 mod ring;
+mod row;
 mod rows;
-mod sessions;
+mod script;
 mod slots;
-mod stats;
+mod spread;
 mod wal;
 
 use std::fs;
@@ -26,6 +29,7 @@ use clap::Parser;
 
 use lab::Lab;
 use page::Page;
+use plan::Plan;
 
 /// Measures the installed extension against hand-written SQL and writes a page about it.
 #[derive(Parser, Debug)]
@@ -72,24 +76,6 @@ struct Options {
     rows: Vec<String>,
 }
 
-/// How much is measured.
-pub struct Plan {
-    pub quick: bool,
-    pub rounds: usize,
-    pub seconds: u32,
-    pub kept: u64,
-    /// Transactions between two looks at the log.
-    pub wal_transactions: u64,
-    pub wal_rounds: usize,
-    /// Requests sent to see what they leave behind.
-    pub slot_requests: u64,
-    /// Requests of one session under an old snapshot.
-    pub held_requests: u64,
-    /// Outcomes in a segment that is emptied, and those kept where there are many.
-    pub emptied: u64,
-    pub many: u64,
-}
-
 fn main() -> Result<()> {
     let options = Options::parse();
     let (rounds, seconds, wal_transactions, wal_rounds, slot_requests) =
@@ -113,15 +99,15 @@ fn main() -> Result<()> {
     page.server(lab.server_version()?, lab.settings());
     for row in &rows {
         match row.id {
-            rows::WAL => page.wal(row, &wal::measure(&lab, row, &plan)?),
-            life::LIFE => page.found(row, &life::measure(&lab, &plan)?),
-            held::HELD => page.found(row, &held::measure(&lab, &plan)?),
-            ring::RING => page.found(row, &ring::measure(&lab, &plan)?),
-            sessions::SLOTS => page.slots(row, &slots::measure(&lab, &plan)?),
+            wal::WAL => page.wal(row, &wal::measure(&lab, row, &plan)?),
+            life::LIFE => page.findings(row, &life::measure(&lab, &plan)?),
+            held::HELD => page.findings(row, &held::measure(&lab, &plan)?),
+            ring::RING => page.findings(row, &ring::measure(&lab, &plan)?),
+            slots::SLOTS => page.slots(row, &slots::measure(&lab, &plan)?),
             _ => page.row(row, &lab.measure(row, &plan)?),
         }
     }
-    page.end();
+    page.finish();
 
     if let Some(directory) = options.out.parent() {
         fs::create_dir_all(directory)?;

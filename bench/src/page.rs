@@ -1,23 +1,28 @@
-//! The page: what was measured, in words and tables.
+//! The page: the results in words and tables.
 
 use std::fmt::Write;
 
-use crate::Plan;
-use crate::found::{self, Found};
-use crate::lab::{Measured, on_or_off};
-use crate::rows::{CONSTANTS, Cell, Comparison, Goal, Measure, Row, Variant};
-use crate::slots::{Left, SESSIONS};
-use crate::stats::Spread;
-use crate::wal::Written;
+use crate::finding::{Finding, Goal};
+use crate::lab::{MeasuredCell, Sample, on_or_off};
+use crate::plan::Plan;
+use crate::row::{Cell, Comparison, GoalRatio, Metric, Row, Variant};
+use crate::script::CONSTANTS;
+use crate::slots::{Growth, SESSIONS};
+use crate::spread::Spread;
+use crate::wal::WalBytes;
 
-/// A page in the making.
+/// The page while it is being written.
 pub struct Page {
-    /// What stands before the rows, and under "How it is measured".
+    /// The machine and the server.
     machine: Vec<(&'static str, String)>,
     settings: String,
+    /// The text about how everything is measured.
     method: String,
+    /// The lines of the table of goals.
     summary: String,
+    /// The sections about the rows.
     rows: String,
+    /// The complete page, once it is finished.
     text: String,
 }
 
@@ -50,23 +55,23 @@ together in SQL from the same numbers, also those that do nothing with it, so th
         Self { machine, settings: String::new(), method, summary: String::new(), rows, text: String::new() }
     }
 
-    /// What server it was.
+    /// Adds the version and the settings of the server.
     pub fn server(&mut self, version: String, settings: &[(&str, &str)]) {
         self.machine.push(("PostgreSQL", version));
         self.settings =
             settings.iter().map(|(name, value)| format!("`{name} = {value}`")).collect::<Vec<_>>().join(", ");
     }
 
-    /// A row measured in rounds.
-    pub fn row(&mut self, row: &Row, measured: &[Measured]) {
+    /// Adds a row whose variants were measured in rounds.
+    pub fn row(&mut self, row: &Row, measured: &[MeasuredCell]) {
         self.heading(row);
         for cell in measured {
-            let samples = |place: usize| cell.samples.iter().map(move |round| round[place]);
-            let lines = row.variants.iter().enumerate().map(|(place, variant)| {
+            let samples = |position: usize| cell.samples.iter().map(move |round| round[position]);
+            let lines = row.variants.iter().enumerate().map(|(position, variant)| {
                 [
                     variant.name.to_owned(),
-                    with_spread(Spread::of(samples(place).map(|sample| sample.rate)), 0),
-                    with_spread(Spread::of(samples(place).map(|sample| sample.cpu_us)), 1),
+                    with_spread(Spread::of(samples(position).map(|sample| sample.rate)), 0),
+                    with_spread(Spread::of(samples(position).map(|sample| sample.cpu_us)), 1),
                 ]
             });
             let unit = if row.variants.iter().any(|variant| variant.keys > 1) { "key" } else { "transaction" };
@@ -74,30 +79,31 @@ together in SQL from the same numbers, also those that do nothing with it, so th
             let cpu = format!("CPU µs/{unit}");
             self.rows += &format!("### {}\n\n", describe(cell.cell));
             self.rows += &table(["", rate.as_str(), cpu.as_str()], lines);
-            let found: Vec<(&Comparison, Spread)> =
+            let ratios: Vec<(&Comparison, Spread)> =
                 row.comparisons.iter().map(|comparison| (comparison, ratio(comparison, &cell.samples))).collect();
-            self.comparisons(row, cell.cell, &found);
+            self.comparisons(row, cell.cell, &ratios);
         }
         self.statements(&row.variants);
     }
 
-    /// The row about the log.
-    pub fn wal(&mut self, row: &Row, written: &[Vec<Written>]) {
+    /// Adds the row about the write-ahead log.
+    pub fn wal(&mut self, row: &Row, measured: &[Vec<WalBytes>]) {
         self.heading(row);
         let kinds = ["UUIDv7 keys", "random keys"];
-        let of_a_kind = row.variants.len() / kinds.len();
-        for (kind, places) in kinds.iter().zip((0..row.variants.len()).collect::<Vec<_>>().chunks(of_a_kind)) {
+        let variants_per_kind = row.variants.len() / kinds.len();
+        for (kind, positions) in kinds.iter().zip((0..row.variants.len()).collect::<Vec<_>>().chunks(variants_per_kind))
+        {
             self.rows += &format!("### {kind}, bytes a transaction\n\n");
-            let median = |place: usize, of: fn(&Written) -> f64| {
-                Spread::of(written.iter().map(|round| of(&round[place]))).median
+            let median = |position: usize, bytes: fn(&WalBytes) -> f64| {
+                Spread::of(measured.iter().map(|round| bytes(&round[position]))).median
             };
-            let lines = places.iter().map(|&place| {
+            let lines = positions.iter().map(|&position| {
                 [
-                    row.variants[place].name.to_owned(),
-                    format!("{:.0}", median(place, |written| written.all)),
-                    format!("{:.0}", median(place, |written| written.images)),
-                    format!("{:.0}", median(place, |written| written.records)),
-                    written[0][place]
+                    row.variants[position].name.to_owned(),
+                    format!("{:.0}", median(position, |wal| wal.all)),
+                    format!("{:.0}", median(position, |wal| wal.images)),
+                    format!("{:.0}", median(position, |wal| wal.records)),
+                    measured[0][position]
                         .by_manager
                         .iter()
                         .map(|(name, bytes)| format!("{name} {bytes:.0}"))
@@ -108,69 +114,70 @@ together in SQL from the same numbers, also those that do nothing with it, so th
             self.rows += &table(["", "all", "page images", "records", "of these"], lines);
         }
         let cell = row.cells[0];
-        let mut found = Vec::new();
+        let mut ratios = Vec::new();
         for comparison in &row.comparisons {
-            found.push((comparison, wal_ratio(comparison, written, |written| written.all)));
+            ratios.push((comparison, wal_ratio(comparison, measured, |wal| wal.all)));
         }
-        self.comparisons(row, cell, &found);
+        self.comparisons(row, cell, &ratios);
         self.rows += "The same of records alone, without page images:\n\n";
         let lines = row.comparisons.iter().map(|comparison| {
-            [comparison.what.to_owned(), with_spread(wal_ratio(comparison, written, |written| written.records), 2)]
+            [comparison.what.to_owned(), with_spread(wal_ratio(comparison, measured, |wal| wal.records), 2)]
         });
         self.rows += &table(["", "ratio"], lines);
     }
 
-    /// The row about the space of sessions.
-    pub fn slots(&mut self, row: &Row, left: &Left) {
+    /// Adds the row about the space of sessions.
+    pub fn slots(&mut self, row: &Row, growth: &Growth) {
         self.heading(row);
-        self.rows += &format!("### {} requests of {SESSIONS} sessions\n\n", left.requests);
+        self.rows += &format!("### {} requests of {SESSIONS} sessions\n\n", growth.requests);
         let kb = |bytes: f64| format!("{:.0}", bytes / 1024.0);
-        let lines = left.tables.iter().map(|table| {
-            let growth = format!("{:.2}", table.last_bytes / table.first_bytes);
-            let hot = if table.updates > 0.0 { format!("{:.2}", table.hot / table.updates) } else { String::new() };
-            let counts = [kb(table.first_bytes), kb(table.last_bytes), growth, format!("{:.0}", table.updates), hot];
-            let [first, last, growth, updates, hot] = counts;
-            [format!("`{}`", table.name), first, last, growth, updates, hot]
+        let lines = growth.tables.iter().map(|table| {
+            let size_ratio = format!("{:.2}", table.last_bytes / table.first_bytes);
+            let hot =
+                if table.updates > 0.0 { format!("{:.2}", table.hot_updates / table.updates) } else { String::new() };
+            let counts =
+                [kb(table.first_bytes), kb(table.last_bytes), size_ratio, format!("{:.0}", table.updates), hot];
+            let [first, last, size_ratio, updates, hot] = counts;
+            [format!("`{}`", table.name), first, last, size_ratio, updates, hot]
         });
         self.rows +=
             &table(["", "kB after the first laps", "kB at the end", "ratio", "updates", "of these HOT"], lines);
-        if let Some(reply) = left.tables.first() {
-            let (growth, hot) = (reply.last_bytes / reply.first_bytes, reply.hot / reply.updates);
-            let reached = |is: bool| if is { "yes" } else { "no" };
+        if let Some(reply) = growth.tables.first() {
+            let (size_ratio, hot) = (reply.last_bytes / reply.first_bytes, reply.hot_updates / reply.updates);
             let _ = writeln!(
                 self.summary,
-                "| {}: size of `reply` at the end / after the first laps | {} requests | 0.8 … 1.2 | {growth:.2} | {} |",
+                "| {}: size of `reply` at the end / after the first laps | {} requests | 0.8 … 1.2 | {size_ratio:.2} | {} |",
                 row.title,
-                left.requests,
-                reached((0.8..=1.2).contains(&growth))
+                growth.requests,
+                yes_or_no((0.8..=1.2).contains(&size_ratio))
             );
             let _ = writeln!(
                 self.summary,
                 "| {}: share of HOT updates of `reply` | {} requests | ≥ 0.99 | {hot:.3} | {} |",
                 row.title,
-                left.requests,
-                reached(hot >= 0.99)
+                growth.requests,
+                yes_or_no(hot >= 0.99)
             );
         }
     }
 
-    /// A row of single lines.
-    pub fn found(&mut self, row: &Row, found: &[Found]) {
+    /// Adds a row that consists of findings.
+    pub fn findings(&mut self, row: &Row, findings: &[Finding]) {
         self.heading(row);
-        let lines = found.iter().map(|found| {
-            let (goal, reached) = found_goal(found);
-            [found.what.clone(), with_spread(found.measured, found.decimals), goal, reached.to_owned()]
+        let lines = findings.iter().map(|finding| {
+            let (goal, reached) = goal_and_verdict(finding);
+            [finding.what.clone(), with_spread(finding.measured, finding.decimals), goal, reached.to_owned()]
         });
         self.rows += &table(["", "measured", "goal", "reached"], lines);
-        for found in found.iter().filter(|found| found.goal.is_some()) {
-            let (goal, reached) = found_goal(found);
-            let measured = with_spread(found.measured, found.decimals);
-            let _ = writeln!(self.summary, "| {}: {} | | {goal} | {measured} | {reached} |", row.title, found.what);
+        for finding in findings.iter().filter(|finding| finding.goal.is_some()) {
+            let (goal, reached) = goal_and_verdict(finding);
+            let measured = with_spread(finding.measured, finding.decimals);
+            let _ = writeln!(self.summary, "| {}: {} | | {goal} | {measured} | {reached} |", row.title, finding.what);
         }
     }
 
-    /// Puts it together.
-    pub fn end(&mut self) {
+    /// Puts the parts together.
+    pub fn finish(&mut self) {
         let mut text = String::from(
             "# Benchmarks
 
@@ -215,34 +222,34 @@ something else shows in the quartiles.\n\n";
         let _ = write!(self.rows, "## {}\n\n{}\n\n", row.title, row.text);
     }
 
-    fn comparisons(&mut self, row: &Row, cell: Cell, found: &[(&Comparison, Spread)]) {
-        let counts = row.goal_cells.contains(&cell);
-        let lines = found.iter().map(|(comparison, spread)| {
-            let goal = comparison.goal.filter(|_| counts);
+    fn comparisons(&mut self, row: &Row, cell: Cell, ratios: &[(&Comparison, Spread)]) {
+        let has_goals = row.goal_cells.contains(&cell);
+        let lines = ratios.iter().map(|(comparison, spread)| {
+            let goal = comparison.goal.filter(|_| has_goals);
             [
                 comparison.what.to_owned(),
                 with_spread(*spread, 2),
-                goal.map_or_else(String::new, |Goal(ratio)| format!("{} {ratio}", at(comparison.measure))),
-                goal.map_or("", |goal| reached(comparison.measure, goal, *spread)).to_owned(),
+                goal.map_or_else(String::new, |GoalRatio(ratio)| format!("{} {ratio}", bound(comparison.metric))),
+                goal.map_or("", |goal| reached(comparison.metric, goal, *spread)).to_owned(),
             ]
         });
         self.rows += &table(["", "ratio", "goal", "reached"], lines);
-        for (comparison, spread) in found.iter().filter(|_| counts) {
-            let Some(goal @ Goal(ratio)) = comparison.goal else { continue };
+        for (comparison, spread) in ratios.iter().filter(|_| has_goals) {
+            let Some(goal @ GoalRatio(ratio)) = comparison.goal else { continue };
             let _ = writeln!(
                 self.summary,
                 "| {}: {} | {} | {} {ratio} | {} | {} |",
                 row.title,
                 comparison.what,
                 describe(cell),
-                at(comparison.measure),
+                bound(comparison.metric),
                 with_spread(*spread, 2),
-                reached(comparison.measure, goal, *spread)
+                reached(comparison.metric, goal, *spread)
             );
         }
     }
 
-    /// What was run, word for word. A script that repeats itself is cut in the middle.
+    /// Adds the scripts of the variants. A long script, which repeats itself, is cut in the middle.
     fn statements(&mut self, variants: &[Variant]) {
         const LINES_MAX: usize = 20;
         self.rows += "<details><summary>The scripts</summary>\n\n";
@@ -261,45 +268,53 @@ something else shows in the quartiles.\n\n";
     }
 }
 
-/// The ratio of a comparison, round by round.
-fn ratio(comparison: &Comparison, samples: &[Vec<crate::lab::Sample>]) -> Spread {
+/// The spread of the ratios that a comparison has in each round.
+fn ratio(comparison: &Comparison, samples: &[Vec<Sample>]) -> Spread {
     Spread::of(samples.iter().map(|round| {
-        let (ours, theirs) = (round[comparison.ours], round[comparison.theirs]);
-        match comparison.measure {
-            Measure::Rate => ours.rate / theirs.rate,
-            Measure::CpuBeyond(base) => (ours.cpu_us - round[base].cpu_us) / (theirs.cpu_us - round[base].cpu_us),
-            Measure::WalBeyond(_) => unreachable!("the log is measured apart"),
+        let (numerator, denominator) = (round[comparison.numerator], round[comparison.denominator]);
+        match comparison.metric {
+            Metric::Rate => numerator.rate / denominator.rate,
+            Metric::CpuBeyond(base) => {
+                (numerator.cpu_us - round[base].cpu_us) / (denominator.cpu_us - round[base].cpu_us)
+            }
+            Metric::WalBeyond(_) => unreachable!("the log is measured apart"),
         }
     }))
 }
 
-fn wal_ratio(comparison: &Comparison, written: &[Vec<Written>], of: fn(&Written) -> f64) -> Spread {
-    let Measure::WalBeyond(base) = comparison.measure else { unreachable!("this row compares the log") };
-    Spread::of(written.iter().map(|round| {
-        let beyond = |place: usize| of(&round[place]) - of(&round[base]);
-        beyond(comparison.ours) / beyond(comparison.theirs)
+/// The same for the write-ahead log.
+fn wal_ratio(comparison: &Comparison, measured: &[Vec<WalBytes>], bytes: fn(&WalBytes) -> f64) -> Spread {
+    let Metric::WalBeyond(base) = comparison.metric else { unreachable!("this row compares the log") };
+    Spread::of(measured.iter().map(|round| {
+        let beyond = |position: usize| bytes(&round[position]) - bytes(&round[base]);
+        beyond(comparison.numerator) / beyond(comparison.denominator)
     }))
 }
 
-fn found_goal(found: &Found) -> (String, &'static str) {
-    let median = found.measured.median;
-    let (goal, is) = match found.goal {
-        Some(found::Goal::AtLeast(least)) => (format!("≥ {least}"), median >= least),
-        Some(found::Goal::AtMost(most)) => (format!("≤ {most}"), median <= most),
-        Some(found::Goal::Between(least, most)) => (format!("{least} … {most}"), (least..=most).contains(&median)),
+/// The goal of a finding, and whether it is reached.
+fn goal_and_verdict(finding: &Finding) -> (String, &'static str) {
+    let median = finding.measured.median;
+    let (goal, is_reached) = match finding.goal {
+        Some(Goal::AtLeast(least)) => (format!("≥ {least}"), median >= least),
+        Some(Goal::AtMost(most)) => (format!("≤ {most}"), median <= most),
+        Some(Goal::Between(least, most)) => (format!("{least} … {most}"), (least..=most).contains(&median)),
         None => return (String::new(), ""),
     };
-    (goal, if is { "yes" } else { "no" })
+    (goal, yes_or_no(is_reached))
 }
 
-fn at(measure: Measure) -> &'static str {
-    if measure == Measure::Rate { "≥" } else { "≤" }
+/// The sign between a metric and its goal.
+fn bound(metric: Metric) -> &'static str {
+    if metric == Metric::Rate { "≥" } else { "≤" }
 }
 
-/// The median counts.
-fn reached(measure: Measure, Goal(goal): Goal, Spread { median, .. }: Spread) -> &'static str {
-    let is = if measure == Measure::Rate { median >= goal } else { median <= goal };
-    if is { "yes" } else { "no" }
+/// Whether the median reaches the goal.
+fn reached(metric: Metric, GoalRatio(goal): GoalRatio, Spread { median, .. }: Spread) -> &'static str {
+    yes_or_no(if metric == Metric::Rate { median >= goal } else { median <= goal })
+}
+
+fn yes_or_no(is_reached: bool) -> &'static str {
+    if is_reached { "yes" } else { "no" }
 }
 
 fn describe(cell: Cell) -> String {
@@ -330,10 +345,10 @@ mod tests {
     #[test]
     fn a_rate_reaches_its_goal_upwards_and_a_cost_downwards() {
         let spread = Spread { low: 0.8, median: 0.9, high: 1.0 };
-        assert_eq!(reached(Measure::Rate, Goal(0.85), spread), "yes");
-        assert_eq!(reached(Measure::Rate, Goal(0.95), spread), "no");
-        assert_eq!(reached(Measure::CpuBeyond(0), Goal(0.95), spread), "yes");
-        assert_eq!(reached(Measure::CpuBeyond(0), Goal(0.85), spread), "no");
+        assert_eq!(reached(Metric::Rate, GoalRatio(0.85), spread), "yes");
+        assert_eq!(reached(Metric::Rate, GoalRatio(0.95), spread), "no");
+        assert_eq!(reached(Metric::CpuBeyond(0), GoalRatio(0.95), spread), "yes");
+        assert_eq!(reached(Metric::CpuBeyond(0), GoalRatio(0.85), spread), "no");
     }
 
     #[test]

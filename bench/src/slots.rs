@@ -1,43 +1,64 @@
-//! What is left in the tables of sessions by a long and steady load.
+//! The row about the space of sessions: how the tables of client sessions grow under a long and steady load.
 
 use std::process::Stdio;
 
 use anyhow::{Context, Result, bail};
 
-use crate::Plan;
-use crate::lab::{COPY, Lab};
+use crate::lab::{DATABASE, Lab};
+use crate::plan::Plan;
+use crate::row::{OFF_4, Row};
 
-/// Sessions, and how many connections they are shared by.
+/// The id of the row.
+pub const SLOTS: &str = "slots";
+
+/// The number of sessions.
 pub const SESSIONS: u64 = 1000;
+/// The number of connections that share the sessions.
 const CONNECTIONS: u64 = 4;
-/// As many laps as a window is wide: then each slot has been written once.
+/// After this number of laps, which is the size of a window, each slot has been written once.
 const FIRST_LAPS: u64 = 5;
 
-/// What was found.
-pub struct Left {
-    /// All requests sent.
+/// How the tables have grown.
+pub struct Growth {
+    /// The number of requests sent.
     pub requests: u64,
-    pub tables: Vec<Table>,
+    pub tables: Vec<TableGrowth>,
 }
 
-/// One table.
-pub struct Table {
+/// How one table has grown. Sizes include its indexes.
+pub struct TableGrowth {
     pub name: &'static str,
-    /// With its indexes and all, after the first laps and at the end, in bytes.
+    /// The size after the first laps.
     pub first_bytes: f64,
+    /// The size at the end.
     pub last_bytes: f64,
-    /// Updates since the first laps, and those of them that were HOT.
+    /// The number of updates since the first laps.
     pub updates: f64,
-    pub hot: f64,
+    /// The number of those updates that were HOT.
+    pub hot_updates: f64,
 }
 
 const TABLES: [&str; 3] = ["reply", "session", "session_live"];
 
-/// Sends them.
-pub fn measure(lab: &Lab, plan: &Plan) -> Result<Left> {
+pub fn row() -> Row {
+    Row {
+        id: SLOTS,
+        title: "The space of sessions",
+        text: "1000 sessions with a window of 5 are sent requests in laps, one request each in turn, each request a transaction, by \
+four connections at once, autovacuum at its defaults. What the tables take after the first laps, in which all slots are written \
+once, is held against what they take at the end, and the share of HOT updates is what the server counted.",
+        variants: Vec::new(),
+        comparisons: Vec::new(),
+        cells: vec![OFF_4],
+        goal_cells: vec![OFF_4],
+    }
+}
+
+/// Sends the requests and measures the tables.
+pub fn measure(lab: &Lab, plan: &Plan) -> Result<Growth> {
     lab.fresh_copy()?;
     lab.psql(
-        COPY,
+        DATABASE,
         &format!(
             "INSERT INTO bench_session (number, session)
              SELECT n, r.session FROM generate_series(1, {SESSIONS}) n, idem_register('slots ' || n, window_size => 5) r"
@@ -49,17 +70,18 @@ pub fn measure(lab: &Lab, plan: &Plan) -> Result<Left> {
     let before = updates(lab)?;
     run_laps(lab, FIRST_LAPS + 1, laps)?;
     let (last, after) = (sizes(lab)?, updates(lab)?);
-    let tables = TABLES.iter().enumerate().map(|(i, name)| Table {
+    let tables = TABLES.iter().enumerate().map(|(i, name)| TableGrowth {
         name,
         first_bytes: first[i],
         last_bytes: last[i],
         updates: after[i].0 - before[i].0,
-        hot: after[i].1 - before[i].1,
+        hot_updates: after[i].1 - before[i].1,
     });
-    Ok(Left { requests: laps * SESSIONS, tables: tables.collect() })
+    Ok(Growth { requests: laps * SESSIONS, tables: tables.collect() })
 }
 
-/// Each connection its share of the sessions, all at once.
+/// Sends a request of each session in each of these laps. Each connection serves its share of the sessions, all
+/// connections at the same time.
 fn run_laps(lab: &Lab, from: u64, to: u64) -> Result<()> {
     eprintln!("slots: laps {from} to {to}");
     let share = SESSIONS / CONNECTIONS;
@@ -83,21 +105,22 @@ fn run_laps(lab: &Lab, from: u64, to: u64) -> Result<()> {
     Ok(())
 }
 
+/// The size of each table.
 fn sizes(lab: &Lab) -> Result<Vec<f64>> {
     let size = |table: &&str| {
         let query = format!("SELECT pg_total_relation_size('idempotence.{table}')");
-        Ok(lab.psql(COPY, &query)?.parse()?)
+        Ok(lab.psql(DATABASE, &query)?.parse()?)
     };
     TABLES.iter().map(size).collect()
 }
 
-/// Updates, and those that were HOT, of each table.
+/// The number of all updates and of HOT updates of each table.
 fn updates(lab: &Lab) -> Result<Vec<(f64, f64)>> {
     let counts = |table: &&str| {
         let query = format!(
             "SELECT n_tup_upd || ' ' || n_tup_hot_upd FROM pg_stat_user_tables WHERE relid = 'idempotence.{table}'::regclass"
         );
-        let found = lab.psql(COPY, &query)?;
+        let found = lab.psql(DATABASE, &query)?;
         let (all, hot) = found.split_once(' ').context("two counts")?;
         Ok((all.parse()?, hot.parse()?))
     };

@@ -1,31 +1,69 @@
-//! What each variant writes to the log.
+//! The row about the write-ahead log: what each variant writes to it.
 
 use std::io::Write;
 
 use anyhow::{Context, Result, bail};
 
-use crate::Plan;
-use crate::lab::{COPY, Lab};
-use crate::rows::{Cell, Row, Variant};
+use crate::guarded::{CEILING, HAND_WRITTEN, IDEMPOTENCE, guarded};
+use crate::lab::{DATABASE, Lab};
+use crate::plan::Plan;
+use crate::row::{Cell, Comparison, GoalRatio, Metric, OFF_4, Row, Variant};
+use crate::script::{KEY, Keygen, RANDOM_KEY};
 
-/// What one run wrote, in bytes for each transaction.
+/// The id of the row.
+pub const WAL: &str = "wal";
+
+pub fn row() -> Row {
+    let mut variants = guarded(KEY, Keygen::Ascending);
+    variants.extend(guarded(RANDOM_KEY, Keygen::Random));
+    let random = variants.len() / 2;
+    Row {
+        id: WAL,
+        title: "Write-ahead log",
+        text: "The transactions of the row before, in a fresh copy of the database for each run and right after a checkpoint, so \
+that the full images of the pages first touched count as they do in life (`full_page_writes` is on). *Records* is the log without \
+those images, as `pg_waldump --stats` counts it; *all* is the distance that the log has advanced. The fewer transactions there are \
+between two checkpoints, and the larger the tables, the more the images weigh; random keys touch pages all over an index.",
+        variants,
+        comparisons: vec![
+            Comparison {
+                what: "bytes beyond the ceiling's, idempotence / hand-written, UUIDv7 keys",
+                metric: Metric::WalBeyond(CEILING),
+                numerator: IDEMPOTENCE,
+                denominator: HAND_WRITTEN,
+                goal: Some(GoalRatio(0.5)),
+            },
+            Comparison {
+                what: "bytes beyond the ceiling's, idempotence / hand-written, random keys",
+                metric: Metric::WalBeyond(random + CEILING),
+                numerator: random + IDEMPOTENCE,
+                denominator: random + HAND_WRITTEN,
+                goal: None,
+            },
+        ],
+        cells: vec![OFF_4],
+        goal_cells: vec![OFF_4],
+    }
+}
+
+/// The write-ahead log of one run, in bytes per transaction.
 #[derive(Clone)]
-pub struct Written {
-    /// How far the log has advanced.
+pub struct WalBytes {
+    /// The distance by which the log has advanced.
     pub all: f64,
-    /// Its records alone, without page images.
+    /// The records, without page images.
     pub records: f64,
     /// The page images.
     pub images: f64,
-    /// The records by resource manager, only those that count.
+    /// The records by resource manager, except the managers with hardly any records.
     pub by_manager: Vec<(String, f64)>,
 }
 
-/// A resource manager with less than this of a transaction's bytes is not worth a line.
+/// A resource manager with fewer bytes per transaction is not mentioned.
 const BYTES_WORTH_A_LINE: f64 = 1.0;
 
-/// All variants, interleaved: `[round][variant]`.
-pub fn measure(lab: &Lab, row: &Row, plan: &Plan) -> Result<Vec<Vec<Written>>> {
+/// Measures all variants in rounds. The result is `[round][variant]`.
+pub fn measure(lab: &Lab, row: &Row, plan: &Plan) -> Result<Vec<Vec<WalBytes>>> {
     let cell = row.cells[0];
     (0..plan.wal_rounds)
         .map(|round| {
@@ -35,35 +73,37 @@ pub fn measure(lab: &Lab, row: &Row, plan: &Plan) -> Result<Vec<Vec<Written>>> {
         .collect()
 }
 
-fn run(lab: &Lab, variant: &Variant, cell: Cell, transactions: u64) -> Result<Written> {
+fn run(lab: &Lab, variant: &Variant, cell: Cell, transactions: u64) -> Result<WalBytes> {
     lab.fresh_copy()?;
-    let position = || lab.psql(COPY, "SELECT pg_current_wal_insert_lsn()");
+    let position = || lab.psql(DATABASE, "SELECT pg_current_wal_insert_lsn()");
     let from = position()?;
     lab.run_transactions(variant, cell, transactions)?;
     let to = position()?;
-    let distance: f64 = lab.psql(COPY, &format!("SELECT pg_wal_lsn_diff('{to}', '{from}')"))?.parse()?;
-    // What is to be read must be on disk: a commit that waits for that, and no checkpoint, which would clear it away.
-    lab.psql(COPY, "SELECT pg_logical_emit_message(true, 'bench', '')")?;
+    let distance: f64 = lab.psql(DATABASE, &format!("SELECT pg_wal_lsn_diff('{to}', '{from}')"))?.parse()?;
+    // pg_waldump reads the log from disk. This commit flushes the log; a checkpoint would flush it too, but
+    // might remove the part to be read.
+    lab.psql(DATABASE, "SELECT pg_logical_emit_message(true, 'bench', '')")?;
     let statistics = waldump(lab, &from, &to)?;
-    let each = |bytes: f64| bytes / transactions as f64;
+    let per_transaction = |bytes: f64| bytes / transactions as f64;
     let (records, images) = statistics
         .iter()
         .find(|line| line.name == "Total")
         .map(|total| (total.records, total.images))
         .context("no total")?;
-    Ok(Written {
-        all: each(distance),
-        records: each(records),
-        images: each(images),
+    Ok(WalBytes {
+        all: per_transaction(distance),
+        records: per_transaction(records),
+        images: per_transaction(images),
         by_manager: statistics
             .into_iter()
-            .filter(|line| line.name != "Total" && each(line.records) >= BYTES_WORTH_A_LINE)
-            .map(|line| (line.name, each(line.records)))
+            .filter(|line| line.name != "Total" && per_transaction(line.records) >= BYTES_WORTH_A_LINE)
+            .map(|line| (line.name, per_transaction(line.records)))
             .collect(),
     })
 }
 
-fn waldump(lab: &Lab, from: &str, to: &str) -> Result<Vec<Line>> {
+/// The statistics of pg_waldump between two positions in the log.
+fn waldump(lab: &Lab, from: &str, to: &str) -> Result<Vec<Statistics>> {
     let output = lab
         .program("pg_waldump")
         .args(["--stats", "--start", from, "--end", to, "--path"])
@@ -74,20 +114,20 @@ fn waldump(lab: &Lab, from: &str, to: &str) -> Result<Vec<Line>> {
         std::io::stderr().write_all(&output.stderr)?;
         bail!("pg_waldump failed ({})", output.status);
     }
-    Ok(String::from_utf8_lossy(&output.stdout).lines().filter_map(line).collect())
+    Ok(String::from_utf8_lossy(&output.stdout).lines().filter_map(parse).collect())
 }
 
-/// A line of the statistics.
+/// The bytes of one resource manager, or the total.
 #[derive(Debug, PartialEq)]
-struct Line {
+struct Statistics {
     name: String,
     records: f64,
     images: f64,
 }
 
-/// Reads `Heap   5 ( 1.0)   300 ( 2.0)   8192 ( 3.0)   8492 ( 4.0)`: name, count, bytes of records, bytes of
-/// images, their sum, with percentages between, in parentheses or, in the total, brackets.
-fn line(text: &str) -> Option<Line> {
+/// Parses a line like `Heap   5 ( 1.0)   300 ( 2.0)   8192 ( 3.0)   8492 ( 4.0)`: name, count, bytes of records,
+/// bytes of images and their sum. Percentages stand between them, in parentheses or, in the total, in brackets.
+fn parse(text: &str) -> Option<Statistics> {
     let mut depth = 0;
     let plain: String = text
         .chars()
@@ -108,7 +148,7 @@ fn line(text: &str) -> Option<Line> {
     let numbers: Vec<f64> = words.map(str::parse).collect::<Result<_, _>>().ok()?;
     // The total has no percentage after its count.
     match numbers[..] {
-        [_, records, images, _] => Some(Line { name, records, images }),
+        [_, records, images, _] => Some(Statistics { name, records, images }),
         _ => None,
     }
 }
@@ -120,10 +160,10 @@ mod tests {
     #[test]
     fn lines_are_read_and_headings_are_not() {
         let heap = "Heap                     5 (  1.28)                  300 (  2.00)                 8192 (  3.00)                 8492 (  4.00)";
-        assert_eq!(line(heap), Some(Line { name: "Heap".into(), records: 300.0, images: 8192.0 }));
+        assert_eq!(parse(heap), Some(Statistics { name: "Heap".into(), records: 300.0, images: 8192.0 }));
         let total = "Total                  390                  29452 [87.71%]                 4128 [12.29%]                33580 [100%]";
-        assert_eq!(line(total), Some(Line { name: "Total".into(), records: 29452.0, images: 4128.0 }));
-        assert_eq!(line("Type      N      (%)          Record size      (%)             FPI size      (%)"), None);
-        assert_eq!(line("----      -      ---          -----------      ---             --------      ---"), None);
+        assert_eq!(parse(total), Some(Statistics { name: "Total".into(), records: 29452.0, images: 4128.0 }));
+        assert_eq!(parse("Type      N      (%)          Record size      (%)             FPI size      (%)"), None);
+        assert_eq!(parse("----      -      ---          -----------      ---             --------      ---"), None);
     }
 }

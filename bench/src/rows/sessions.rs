@@ -1,34 +1,27 @@
 //! The rows about client sessions.
 
-use crate::rows::{
-    CEILING, Cell, Comparison, Goal, HAND, IN_LEDGER, IN_REQUEST, KEY, Keygen, Measure, OFF_4, Row, Variant, cells,
-    guarded, transaction,
-};
+use crate::guarded::{CEILING, HAND_WRITTEN, IDEMPOTENCE, guarded};
+use crate::row::{Comparison, GoalRatio, Metric, OFF_4, ON_4, Row, Variant, cells};
+use crate::script::{COUNT_LEDGER, COUNT_REQUESTS, KEY, Keygen, transaction};
 
-/// The row that is measured by what is left in the tables.
-pub const SLOTS: &str = "slots";
-
-const IN_REPLY: &str =
+/// Counts the numbered requests that have an outcome.
+const COUNT_REPLIES: &str =
     "SELECT COALESCE(sum(last), 0) FROM (SELECT max(last) AS last FROM idempotence.reply GROUP BY session, stream) s";
-const IN_LIVE: &str = "SELECT count(*) FROM idempotence.session_live";
-const IN_BY_HAND: &str = "SELECT count(*) FROM session_by_hand";
+/// Counts the client sessions that are open.
+const COUNT_LIVE_SESSIONS: &str = "SELECT count(*) FROM idempotence.session_live";
+/// Counts the sessions in the hand-written table.
+const COUNT_HAND_WRITTEN_SESSIONS: &str = "SELECT count(*) FROM session_by_hand";
 
-const ON_4: Cell = Cell { synchronous: true, clients: 4 };
-
-/// All of them, in the order of the page.
-pub fn rows() -> [Row; 4] {
-    [numbered(), heartbeat(), register(), slots()]
-}
-
-fn numbered() -> Row {
+/// Numbered requests, compared with requests that have keys.
+pub fn numbered() -> Row {
     let mut variants = guarded(KEY, Keygen::Numbered);
     for variant in &mut variants {
         if variant.name == "idempotence" {
             variant.name = "idempotence, keyed";
         }
     }
-    // By hand a number is a key of its client.
-    variants[HAND] = Variant {
+    // The hand-written variant takes the number as a key in the client's name.
+    variants[HAND_WRITTEN] = Variant {
         name: "hand-written",
         sql: transaction(
             "INSERT INTO request (scope, key, fingerprint, expires_at)
@@ -38,7 +31,7 @@ ON CONFLICT (scope, key) DO NOTHING RETURNING true",
         ),
         keys: 1,
         new_keys: 1,
-        count: IN_REQUEST,
+        count: COUNT_REQUESTS,
         keygen: Keygen::Numbered,
     };
     variants.push(Variant {
@@ -49,11 +42,12 @@ ON CONFLICT (scope, key) DO NOTHING RETURNING true",
         ),
         keys: 1,
         new_keys: 1,
-        count: IN_REPLY,
+        count: COUNT_REPLIES,
         keygen: Keygen::Numbered,
     });
-    let (keyed, ours) = (HAND + 1, HAND + 2);
-    let rate = |what, theirs| Comparison { what, measure: Measure::Rate, ours, theirs, goal: None };
+    let (keyed, numbered) = (IDEMPOTENCE, variants.len() - 1);
+    let rate =
+        |what, denominator| Comparison { what, metric: Metric::Rate, numerator: numbered, denominator, goal: None };
     Row {
         id: "numbered",
         title: "Numbered requests",
@@ -62,19 +56,19 @@ numbered 1, 2, 3 and so on. By hand the number is a key in the client's name.",
         variants,
         comparisons: vec![
             rate("transactions/s, numbered / keyed", keyed),
-            rate("transactions/s, numbered / hand-written", HAND),
+            rate("transactions/s, numbered / hand-written", HAND_WRITTEN),
             Comparison {
                 what: "server CPU beyond the ceiling's, numbered / hand-written",
-                measure: Measure::CpuBeyond(CEILING),
-                ours,
-                theirs: HAND,
+                metric: Metric::CpuBeyond(CEILING),
+                numerator: numbered,
+                denominator: HAND_WRITTEN,
                 goal: None,
             },
             Comparison {
                 what: "server CPU beyond the ceiling's, numbered / keyed",
-                measure: Measure::CpuBeyond(CEILING),
-                ours,
-                theirs: keyed,
+                metric: Metric::CpuBeyond(CEILING),
+                numerator: numbered,
+                denominator: keyed,
                 goal: None,
             },
         ],
@@ -83,13 +77,14 @@ numbered 1, 2, 3 and so on. By hand the number is a key in the client's name.",
     }
 }
 
-fn heartbeat() -> Row {
+/// Signs of life of a client session.
+pub fn heartbeat() -> Row {
     let variant = |name, sql: &str| Variant {
         name,
         sql: sql.into(),
         keys: 1,
         new_keys: 0,
-        count: IN_LEDGER,
+        count: COUNT_LEDGER,
         keygen: Keygen::Numbered,
     };
     Row {
@@ -106,17 +101,18 @@ fn heartbeat() -> Row {
         ],
         comparisons: vec![Comparison {
             what: "signs/s, idem_heartbeat / UPDATE by hand",
-            measure: Measure::Rate,
-            ours: 1,
-            theirs: 0,
-            goal: Some(Goal(3.0)),
+            metric: Metric::Rate,
+            numerator: 1,
+            denominator: 0,
+            goal: Some(GoalRatio(3.0)),
         }],
         cells: cells(&[1, 4, 16]),
         goal_cells: vec![ON_4],
     }
 }
 
-fn register() -> Row {
+/// The registration of a client session.
+pub fn register() -> Row {
     let variant = |name, count, sql: &str| Variant {
         name,
         sql: sql.into(),
@@ -133,33 +129,19 @@ its row in an unlogged one and waits for no flush. ",
         variants: vec![
             variant(
                 "INSERT by hand",
-                IN_BY_HAND,
+                COUNT_HAND_WRITTEN_SESSIONS,
                 "INSERT INTO session_by_hand (client, timeout) VALUES ('app-' || :t || :u || :c, '5 min') RETURNING id;\n",
             ),
-            variant("idem_register", IN_LIVE, "SELECT * FROM idem_register('app-' || :t || :u || :c);\n"),
+            variant("idem_register", COUNT_LIVE_SESSIONS, "SELECT * FROM idem_register('app-' || :t || :u || :c);\n"),
         ],
         comparisons: vec![Comparison {
             what: "registrations/s, idem_register / INSERT by hand",
-            measure: Measure::Rate,
-            ours: 1,
-            theirs: 0,
-            goal: Some(Goal(3.0)),
+            metric: Metric::Rate,
+            numerator: 1,
+            denominator: 0,
+            goal: Some(GoalRatio(3.0)),
         }],
         cells: cells(&[1, 4, 16]),
         goal_cells: vec![ON_4],
-    }
-}
-
-fn slots() -> Row {
-    Row {
-        id: SLOTS,
-        title: "The space of sessions",
-        text: "1000 sessions with a window of 5 are sent requests in laps, one request each in turn, each request a transaction, by \
-four connections at once, autovacuum at its defaults. What the tables take after the first laps, in which all slots are written \
-once, is held against what they take at the end, and the share of HOT updates is what the server counted.",
-        variants: Vec::new(),
-        comparisons: Vec::new(),
-        cells: vec![OFF_4],
-        goal_cells: vec![OFF_4],
     }
 }

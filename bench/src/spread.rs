@@ -1,15 +1,17 @@
-//! Medians and their spread.
+//! The median and the quartiles of measured values.
 
-/// The middle of some measurements, and the quartiles around it.
+/// The median of measured values, and the quartiles around it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Spread {
+    /// The lower quartile.
     pub low: f64,
     pub median: f64,
+    /// The upper quartile.
     pub high: f64,
 }
 
 impl Spread {
-    /// Of at least one value.
+    /// The spread of these values, of which there must be at least one.
     pub fn of(values: impl IntoIterator<Item = f64>) -> Self {
         let mut sorted: Vec<f64> = values.into_iter().collect();
         assert!(!sorted.is_empty(), "nothing was measured");
@@ -18,7 +20,7 @@ impl Spread {
     }
 }
 
-/// Between two values, their weighted mean.
+/// A quantile of sorted values. If it falls between two values, it is their weighted mean.
 fn quantile(sorted: &[f64], share: f64) -> f64 {
     let place = share * (sorted.len() - 1) as f64;
     let (below, above) = (sorted[place.floor() as usize], sorted[place.ceil() as usize]);

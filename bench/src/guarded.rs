@@ -1,0 +1,53 @@
+//! The four ways to guard a transaction, which several rows compare.
+
+use crate::row::Variant;
+use crate::script::{COUNT_FLOOR_OUTCOMES, COUNT_LEDGER, COUNT_OUTCOMES, COUNT_REQUESTS, Keygen, transaction};
+
+// The positions of the variants in the list that `guarded` gives.
+pub const CEILING: usize = 0;
+pub const FLOOR: usize = 1;
+pub const HAND_WRITTEN: usize = 2;
+pub const IDEMPOTENCE: usize = 3;
+
+/// The same transaction, guarded in each of the four ways.
+pub fn guarded(key: &str, keygen: Keygen) -> Vec<Variant> {
+    let variant = |name, count, sql| Variant { name, sql, keys: 1, new_keys: 1, count, keygen };
+    vec![
+        variant(
+            "ceiling",
+            COUNT_LEDGER,
+            transaction(&format!("SELECT {key}, :payload::jsonb"), &format!("SELECT {key}, :response::jsonb")),
+        ),
+        variant(
+            "floor",
+            COUNT_FLOOR_OUTCOMES,
+            transaction(
+                &format!("SELECT {key}, :payload::jsonb"),
+                &format!(
+                    "INSERT INTO outcome (id, session, recorded_at, expires_at, recorded_by, class, key, response)
+VALUES (({key})::uuid, '01990000-0000-7000-8000-000000000000', now(), now() + interval '7 days', 10, 's', {key}, :response)"
+                ),
+            ),
+        ),
+        variant(
+            "hand-written",
+            COUNT_REQUESTS,
+            transaction(
+                &format!(
+                    "INSERT INTO request (scope, key, fingerprint, expires_at)
+VALUES ('payments', {key}, :fingerprint, now() + interval '7 days')
+ON CONFLICT (scope, key) DO NOTHING RETURNING true"
+                ),
+                &format!("UPDATE request SET response = :response WHERE scope = 'payments' AND key = {key}"),
+            ),
+        ),
+        variant(
+            "idempotence",
+            COUNT_OUTCOMES,
+            transaction(
+                &format!("SELECT * FROM idem_begin('payments', {key}, :payload)"),
+                &format!("SELECT idem_record('payments', {key}, :response)"),
+            ),
+        ),
+    ]
+}

@@ -1,0 +1,138 @@
+//! The emptying of a segment: what it costs, and how it slows down the clients meanwhile.
+
+use std::fs;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+
+use crate::finding::{Finding, Goal};
+use crate::lab::{DATABASE, Lab};
+use crate::ring::load::{self, script};
+use crate::ring::segments::fill;
+use crate::script::Keygen;
+use crate::spread::Spread;
+
+/// The number of transactions in which the sweep looks through the segment. The last transaction empties it.
+const PARTS: &str = "SELECT greatest(1, ceil(pg_relation_size('idempotence.outcome_1') / 8192.0 / 4096))::int";
+
+/// The time and the write-ahead log that it takes to empty a segment, compared with `DELETE` and `VACUUM`.
+pub fn cost(lab: &Lab, rows: u64, rounds: usize, findings: &mut Vec<Finding>) -> Result<()> {
+    let (mut emptying, mut locking, mut by_hand) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut emptying_kb, mut by_hand_kb) = (Vec::new(), Vec::new());
+    for round in 0..rounds {
+        eprintln!("ring: emptying {rows} outcomes, round {} of {rounds}", round + 1);
+        lab.psql(DATABASE, &fill(1, rows, true))?;
+        // The commit releases the locks first and then removes the files.
+        let bytes = lab.wal_bytes(|| {
+            // The first statement also loads the library, so its time does not count.
+            let empty_step = "SELECT idempotence.sweep_step('empty')";
+            let mut steps = vec!["SELECT idempotence.sweep_step('close')"];
+            let parts: usize = lab.psql(DATABASE, PARTS)?.parse()?;
+            steps.extend(vec![empty_step; parts - 1]);
+            steps.extend(["BEGIN", empty_step, "COMMIT"]);
+            let times = timed(lab, &steps)?;
+            emptying.push(times[1..].iter().sum());
+            locking.push(times[times.len() - 2]);
+            Ok(())
+        })?;
+        emptying_kb.push(bytes / 1024.0);
+        if lab.psql(DATABASE, "SELECT pg_relation_size('idempotence.outcome_1')")? != "0" {
+            bail!("the segment is not empty");
+        }
+        lab.psql(
+            DATABASE,
+            &format!(
+                "INSERT INTO request (scope, key, fingerprint, response, expires_at)
+                 SELECT 'filled', gen_random_uuid(), sha256(n::text::bytea), '{{\"status\": \"booked\", \"transfer\": 4711}}', now() - interval '1 day'
+                   FROM generate_series(1, {rows}) n"
+            ),
+        )?;
+        let bytes = lab.wal_bytes(|| {
+            by_hand.push(timed(lab, &["DELETE FROM request WHERE expires_at < now()", "VACUUM request"])?.iter().sum());
+            Ok(())
+        })?;
+        by_hand_kb.push(bytes / 1024.0);
+    }
+    let ratios = Spread::of(emptying.iter().zip(&by_hand).map(|(emptying, by_hand)| by_hand / emptying));
+    findings.push(Finding::new(format!("emptying {rows} outcomes, ms"), Spread::of(emptying), 1));
+    findings.push(Finding::new("of these the transaction that locks the segment, ms", Spread::of(locking), 1));
+    findings.push(Finding::new("`DELETE` and `VACUUM` of as many, ms", Spread::of(by_hand), 0));
+    findings.push(Finding::new("time by hand / emptying", ratios, 0).with_goal(Goal::AtLeast(100.0)));
+    findings.push(Finding::new("log of emptying, kB", Spread::of(emptying_kb), 0));
+    findings.push(Finding::new("log of `DELETE` and `VACUUM`, kB", Spread::of(by_hand_kb), 0));
+    Ok(())
+}
+
+/// The milliseconds that each statement takes, as psql measures them.
+fn timed(lab: &Lab, statements: &[&str]) -> Result<Vec<f64>> {
+    // The background worker sweeps without JIT compilation too.
+    let script = format!("SET jit = off;\n\\timing on\n{};\n", statements.join(";\n"));
+    let output = lab.psql(DATABASE, &script)?;
+    let times: Vec<f64> =
+        output.lines().filter_map(|line| line.strip_prefix("Time: ")?.split(' ').next()?.parse().ok()).collect();
+    if times.len() != statements.len() {
+        bail!("psql measured {} of {} statements:\n{output}", times.len(), statements.len());
+    }
+    Ok(times)
+}
+
+/// The latency of clients in the second of the emptying, compared with the second before.
+pub fn under_load(lab: &Lab, outcomes: u64, rounds: usize, findings: &mut Vec<Finding>) -> Result<()> {
+    let mut ratios = Vec::new();
+    for round in 0..rounds.max(3) {
+        eprintln!("ring: emptying under load, round {} of {}", round + 1, rounds.max(3));
+        lab.psql(DATABASE, &fill(1, outcomes, true))?;
+        let child = load::start(
+            lab,
+            100 + round as u64,
+            ["-T", "6"],
+            &script(Keygen::Ascending),
+            &["-l", "--log-prefix=ring"],
+        )?;
+        std::thread::sleep(Duration::from_secs(3));
+        let at: f64 = lab
+            .psql(
+                DATABASE,
+                "SELECT extract(epoch FROM clock_timestamp()) AS at \\gset\nCALL idem_sweep();\nSELECT :at",
+            )?
+            .lines()
+            .last()
+            .and_then(|line| line.parse().ok())
+            .context("no time")?;
+        load::finish(child)?;
+        let transactions = read_log(lab)?;
+        let p99 = |from: f64| {
+            let inside = transactions.iter().filter(|(ended, _)| (from..from + 1.0).contains(ended));
+            let mut latencies: Vec<f64> = inside.map(|(_, us)| *us).collect();
+            latencies.sort_by(f64::total_cmp);
+            latencies.get(latencies.len() * 99 / 100).copied().context("no transaction in that second")
+        };
+        ratios.push(p99(at)? / p99(at - 1.0)?);
+    }
+    findings.push(
+        Finding::new("begin and record, 99th percentile while it happens / before", Spread::of(ratios), 2)
+            .with_goal(Goal::AtMost(2.0)),
+    );
+    Ok(())
+}
+
+/// Reads and removes pgbench's logs. Returns the time at which each transaction ended, and its latency in
+/// microseconds.
+fn read_log(lab: &Lab) -> Result<Vec<(f64, f64)>> {
+    let mut transactions = Vec::new();
+    for entry in fs::read_dir(lab.data_dir())? {
+        let path = entry?.path();
+        let is_log = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("ring."));
+        if !is_log {
+            continue;
+        }
+        for line in fs::read_to_string(&path)?.lines() {
+            let words: Vec<f64> = line.split(' ').filter_map(|word| word.parse().ok()).collect();
+            if let [_, _, latency_us, _, seconds, us] = words[..] {
+                transactions.push((seconds + us / 1e6, latency_us));
+            }
+        }
+        fs::remove_file(&path)?;
+    }
+    Ok(transactions)
+}

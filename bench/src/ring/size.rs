@@ -1,0 +1,124 @@
+//! The size of the tables in the long run.
+
+use anyhow::{Result, bail};
+
+use crate::finding::{Finding, Goal};
+use crate::lab::{DATABASE, Lab};
+use crate::ring::load::{self, CLIENTS, script};
+use crate::ring::segments::age;
+use crate::script::Keygen;
+use crate::spread::Spread;
+
+/// The number of cycles, in each of which half of the retention passes.
+const CYCLES: u64 = 12;
+
+/// The size of all tables after many cycles, compared with their size after the fourth cycle.
+pub fn after_cycles(lab: &Lab, requests: u64, findings: &mut Vec<Finding>) -> Result<()> {
+    lab.fresh_copy()?;
+    lab.psql(DATABASE, "CALL idem_sweep(); TRUNCATE idempotence.outcome_0")?;
+    let per_client = (requests / u64::from(CLIENTS)).to_string();
+    let size = || -> Result<f64> {
+        let bytes = "SELECT sum(pg_total_relation_size(oid)) FROM pg_class
+                      WHERE relnamespace = 'idempotence'::regnamespace AND relkind = 'r'
+                         OR relname IN ('pg_class', 'pg_attribute', 'pg_depend', 'pg_index')";
+        Ok(lab.psql(DATABASE, bytes)?.parse()?)
+    };
+    let mut sizes = Vec::new();
+    for cycle in 0..CYCLES {
+        eprintln!("ring: cycle {} of {CYCLES}", cycle + 1);
+        let child = load::start(lab, 600 + cycle, ["-t", &per_client], &script(Keygen::Random), &[])?;
+        load::finish(child)?;
+        // A little more than half of the retention.
+        let half = "interval '3 days 14 hours'";
+        for table in ["outcome_0", "outcome_1", "outcome_2"] {
+            lab.psql(DATABASE, &format!("UPDATE idempotence.{table} SET recorded_at = recorded_at - {half}, expires_at = expires_at - {half}"))?;
+        }
+        lab.psql(DATABASE, &format!("{}; CALL idem_sweep(); CALL idem_sweep()", age(half)))?;
+        sizes.push(size()?);
+    }
+    let ratio = sizes[sizes.len() - 1] / sizes[3];
+    let what = format!("size of all tables after {CYCLES} cycles of {requests} requests / after the fourth");
+    findings.push(Finding::new(what, Spread::of([ratio]), 2).with_goal(Goal::Between(0.8, 1.2)));
+    Ok(())
+}
+
+/// The number of outcomes that are recorded in half a lap of the ring.
+const OUTCOMES_PER_HALF_LAP: u64 = 10_000;
+const HALF_LAPS: u64 = 140;
+/// The number of half laps for which the long-lived outcomes live.
+const LONG_LIFE: u64 = 100;
+/// The number of half laps at the end in which the size is measured.
+const MEASURED_HALF_LAPS: u64 = 20;
+
+/// The size of the tables of outcomes.
+const OUTCOMES_SIZE: &str = "SELECT sum(pg_total_relation_size(oid)) FROM pg_class
+    WHERE relnamespace = 'idempotence'::regnamespace AND relname ~ '^outcome_[^_]*$' AND relkind = 'r'";
+
+/// The size of the tables of outcomes in steady state if one outcome in a hundred lives fifty times as long as
+/// the others, compared with their size without such outcomes.
+///
+/// Time passes by making the ring older. Outcomes that live for a day are written as expired, as they will be
+/// when the sweep comes to their segment. Outcomes that live for fifty days expire after [`LONG_LIFE`] half laps.
+pub fn with_long_lived(lab: &Lab, findings: &mut Vec<Finding>) -> Result<()> {
+    let mut sizes = Vec::new();
+    for one_in in [0, 100] {
+        eprintln!("ring: {HALF_LAPS} half laps, {} of a hundred live long", u8::from(one_in > 0));
+        lab.fresh_copy()?;
+        lab.psql(
+            DATABASE,
+            "CALL idem_sweep(); TRUNCATE idempotence.outcome_0; CREATE TABLE half (number bigint, digest uuid)",
+        )?;
+        let mut sum_of_sizes = 0.0;
+        for half in 0..HALF_LAPS {
+            lab.psql(DATABASE, &record_half_lap(lab, half, one_in)?)?;
+            let before = lab.psql(DATABASE, OUTCOMES_SIZE)?.parse::<f64>()?;
+            lab.psql(DATABASE, &format!("{}; CALL idem_sweep()", age("interval '12 hours 4 minutes'")))?;
+            // Autovacuum does the same when a fifth of the rows is dead.
+            if half % 20 == 0 {
+                lab.psql(DATABASE, "VACUUM idempotence.outcome_long")?;
+            }
+            if half >= HALF_LAPS - MEASURED_HALF_LAPS {
+                // Measure when the current segment is full, and again when the next segment has become current.
+                sum_of_sizes += before + lab.psql(DATABASE, OUTCOMES_SIZE)?.parse::<f64>()?;
+            }
+        }
+        if one_in > 0
+            && lab.psql(DATABASE, "SELECT count(*) FROM idempotence.outcome_long")?.parse::<u64>()?
+                < OUTCOMES_PER_HALF_LAP / 2
+        {
+            bail!("too few outcomes were moved");
+        }
+        sizes.push(sum_of_sizes);
+    }
+    let ratio = Spread::of([sizes[1] / sizes[0]]);
+    let what = "bytes of outcomes, 1 in 100 living 50 times longer / without them";
+    findings.push(Finding::new(what, ratio, 2).with_goal(Goal::AtMost(1.6)));
+    Ok(())
+}
+
+/// SQL that records the outcomes of half a lap, and makes those long-lived outcomes expire whose time is over.
+fn record_half_lap(lab: &Lab, half: u64, one_in: u64) -> Result<String> {
+    let current = lab.psql(DATABASE, "SELECT number FROM idempotence.segment WHERE current")?;
+    let insert = |rows: u64, at: &str, ttl: &str| {
+        format!(
+            "INSERT INTO idempotence.outcome_{current} (digest, session, recorded_at, expires_at, recorded_by, class, key, response)
+             SELECT gen_random_uuid(), s.id, {at}, {at} + interval '{ttl}', 10, 's', 'filled {half} ' || n,
+                    '{{\"status\": \"booked\", \"transfer\": 4711}}'
+               FROM generate_series(1, {rows}) n, idempotence.session s WHERE s.name = 'payments'"
+        )
+    };
+    let short = insert(OUTCOMES_PER_HALF_LAP * 99 / 100, "now() - interval '25 hours'", "1 day");
+    if one_in == 0 {
+        return Ok(short);
+    }
+    let long = insert(OUTCOMES_PER_HALF_LAP / one_in, "now()", "50 days");
+    let expire = half.checked_sub(LONG_LIFE).map_or(String::new(), |past| {
+        format!(
+            "UPDATE idempotence.outcome_long SET expires_at = now() - interval '1 hour'
+              WHERE digest IN (SELECT digest FROM half WHERE number = {past})"
+        )
+    });
+    Ok(format!(
+        "{short}; WITH long AS ({long} RETURNING digest) INSERT INTO half SELECT {half}, digest FROM long; {expire}"
+    ))
+}

@@ -1,0 +1,54 @@
+//! The row about requests that come again.
+
+use crate::row::{Cell, Comparison, GoalRatio, Metric, OFF_4, Row, Variant};
+use crate::script::{COUNT_OUTCOMES, COUNT_REQUESTS, KEY, Keygen};
+
+pub fn row() -> Row {
+    let variant = |name, count, sql: String| Variant { name, sql, keys: 1, new_keys: 0, count, keygen: Keygen::Kept };
+    Row {
+        id: "replay",
+        title: "Replays",
+        text: "A request that was done comes again: its answer is read, in a transaction of its own, the key drawn from all that \
+are kept. By hand that is a `SELECT` by primary key, which compares no payload. Nothing is written, so `synchronous_commit` makes no \
+difference.",
+        variants: vec![
+            variant(
+                "SELECT by hand",
+                COUNT_REQUESTS,
+                format!("SELECT response FROM request WHERE scope = 'payments' AND key = {KEY};\n"),
+            ),
+            variant("idem_begin", COUNT_OUTCOMES, format!("SELECT * FROM idem_begin('payments', {KEY});\n")),
+            variant(
+                "idem_begin with payload",
+                COUNT_OUTCOMES,
+                format!("SELECT * FROM idem_begin('payments', {KEY}, :payload);\n"),
+            ),
+            variant("idem_lookup", COUNT_OUTCOMES, format!("SELECT * FROM idem_lookup('payments', {KEY});\n")),
+        ],
+        comparisons: vec![
+            Comparison {
+                what: "replays/s, idem_begin / SELECT by hand",
+                metric: Metric::Rate,
+                numerator: 1,
+                denominator: 0,
+                goal: Some(GoalRatio(0.95)),
+            },
+            Comparison {
+                what: "replays/s, idem_begin with payload / SELECT by hand",
+                metric: Metric::Rate,
+                numerator: 2,
+                denominator: 0,
+                goal: None,
+            },
+            Comparison {
+                what: "replays/s, idem_lookup / SELECT by hand",
+                metric: Metric::Rate,
+                numerator: 3,
+                denominator: 0,
+                goal: None,
+            },
+        ],
+        cells: [1, 4, 16].map(|clients| Cell { synchronous: false, clients }).into(),
+        goal_cells: vec![OFF_4],
+    }
+}

@@ -1,0 +1,58 @@
+//! The row about a whole transaction: begin, work and record, each a round trip.
+
+use crate::guarded::{CEILING, FLOOR, HAND_WRITTEN, IDEMPOTENCE, guarded};
+use crate::row::{Comparison, GoalRatio, Metric, OFF_4, Row, cells};
+use crate::script::{KEY, Keygen};
+
+pub fn row() -> Row {
+    Row {
+        id: "request",
+        title: "Begin, work, record",
+        text: "Each client, again and again: `BEGIN`, a first step, the work (one account updated by primary key, one line \
+added to a ledger), a second step, `COMMIT`; six statements, each a round trip, all prepared. Only the two steps differ. \
+*Ceiling*: two `SELECT`s that do nothing with the same parameters. *Floor*: the second of them is replaced by one `INSERT` of \
+the outcome's row, the least that any durable scheme writes; it protects from nothing. *Hand-written*: `INSERT … ON CONFLICT`, \
+then `UPDATE`; its fingerprint is computed by the client, at no cost to the server, whereas `idem_begin` is given the payload and \
+digests it.",
+        variants: guarded(KEY, Keygen::Ascending),
+        comparisons: vec![
+            Comparison {
+                what: "transactions/s, idempotence / floor",
+                metric: Metric::Rate,
+                numerator: IDEMPOTENCE,
+                denominator: FLOOR,
+                goal: Some(GoalRatio(1.05)),
+            },
+            Comparison {
+                what: "transactions/s, idempotence / hand-written",
+                metric: Metric::Rate,
+                numerator: IDEMPOTENCE,
+                denominator: HAND_WRITTEN,
+                goal: Some(GoalRatio(1.2)),
+            },
+            Comparison {
+                what: "transactions/s, idempotence / ceiling",
+                metric: Metric::Rate,
+                numerator: IDEMPOTENCE,
+                denominator: CEILING,
+                goal: None,
+            },
+            Comparison {
+                what: "transactions/s, hand-written / ceiling",
+                metric: Metric::Rate,
+                numerator: HAND_WRITTEN,
+                denominator: CEILING,
+                goal: None,
+            },
+            Comparison {
+                what: "server CPU beyond the ceiling's, idempotence / hand-written",
+                metric: Metric::CpuBeyond(CEILING),
+                numerator: IDEMPOTENCE,
+                denominator: HAND_WRITTEN,
+                goal: Some(GoalRatio(0.5)),
+            },
+        ],
+        cells: cells(&[1, 4, 16]),
+        goal_cells: vec![OFF_4],
+    }
+}
