@@ -35,7 +35,7 @@ use plan::Plan;
 #[derive(Parser, Debug)]
 #[command(version)]
 struct Options {
-    /// The pg_config of the server to measure; it has the extension installed
+    /// The pg_config of the server to measure; the extension must be installed there
     #[arg(long, default_value = "pg_config")]
     pg_config: PathBuf,
 
@@ -47,27 +47,27 @@ struct Options {
     #[arg(long, default_value = "docs/benchmarks.md")]
     out: PathBuf,
 
-    /// A look in minutes: few rounds, one cell a row
+    /// A run of minutes: few rounds, and only the cells that have a goal
     #[arg(long)]
     quick: bool,
 
-    /// How many rounds, each of which measures all variants once
+    /// The number of rounds, each of which measures all variants once
     #[arg(long)]
     rounds: Option<usize>,
 
-    /// How long each variant is measured in a round, after a second of warming up
+    /// The seconds for which each variant is measured in a round, after a second of warming up
     #[arg(long)]
     seconds: Option<u32>,
 
-    /// How many outcomes are kept when the measuring begins
+    /// The number of outcomes that are kept when a measurement begins
     #[arg(long, default_value_t = 200_000)]
     kept: u64,
 
-    /// How many outcomes are kept where a row says so; the goals are about 10000000
+    /// The number of outcomes that are kept in measurements about many of them; the goals hold for 10000000
     #[arg(long)]
     many: Option<u64>,
 
-    /// How many outcomes are in a segment that is emptied; the goal is about 1000000
+    /// The number of outcomes in a segment that is emptied; the goal holds for 1000000
     #[arg(long)]
     emptied: Option<u64>,
 

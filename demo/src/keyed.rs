@@ -1,6 +1,5 @@
-//! A client that gives its requests keys. It sends one request after the other; some of them several
-//! times at once, some again after a long time, and some with another payload under a key that is
-//! already used.
+//! A client that gives its requests keys. It sends one request after the other. It sends some of them
+//! several times at once, some again after a long time, and some with another payload under a used key.
 
 use std::sync::Arc;
 use std::time::Instant;

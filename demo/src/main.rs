@@ -52,7 +52,7 @@ struct Options {
     /// The pg_config of the PostgreSQL to use; the extension must be installed there.
     #[arg(long, env = "PG_CONFIG", default_value = "pg_config")]
     pg_config: PathBuf,
-    /// About 15 seconds in all.
+    /// A shorter run, of about 15 seconds in all.
     #[arg(long)]
     quick: bool,
     /// Seconds of load, instead of 45 (or 8 with --quick).
@@ -61,7 +61,7 @@ struct Options {
     /// Clients at work at the same time.
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=64))]
     clients: u32,
-    /// Clients beside them that number their requests and have five in flight.
+    /// Additional clients, which number their requests and have five in flight.
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=16))]
     numbered_clients: u32,
     /// Accounts to transfer between: the fewer, the more conflicts.
@@ -71,13 +71,13 @@ struct Options {
     #[arg(long, num_args = 0..=1, require_equals = true, default_value_t = true,
           default_missing_value = "true", action = clap::ArgAction::Set)]
     kill: bool,
-    /// Makes the same choices again (what happens when remains up to the machine).
+    /// Repeats the choices of the run with this seed (their timing still depends on the machine).
     #[arg(long)]
     seed: Option<u64>,
     /// Where the server's files go, instead of a temporary directory.
     #[arg(long)]
     dir: Option<PathBuf>,
-    /// The same load without the extension, to see the proof fail.
+    /// Sends the same load without the extension, to show that the proof then fails.
     #[arg(long)]
     without_keys: bool,
 }

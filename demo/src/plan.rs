@@ -47,7 +47,7 @@ impl Choices {
     /// What the next transfer is to do.
     pub fn work(&mut self) -> Work {
         let debit = self.rng.random_range(1..=self.accounts);
-        // Any other account.
+        // The credit goes to any other account.
         let credit = (debit + self.rng.random_range(0..self.accounts - 1)) % self.accounts + 1;
         // One in twenty asks for more than an account is likely to hold, and fails for good.
         let amount = match self.rng.random_range(0..20) {
