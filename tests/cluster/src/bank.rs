@@ -1,10 +1,10 @@
-//! Clients that move money, each transfer once, whatever is done to their server meanwhile: the load of
-//! the crash and failover tests. Nothing but the extension keeps a retried transfer from being executed
-//! again: the table of effects has no constraint.
+//! Clients that move money, the load of the crash and failover tests. Each transfer must happen once,
+//! whatever happens to the server in the meantime. Only the extension prevents that a retried transfer is
+//! executed again, because the table of effects has no constraint.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -13,50 +13,54 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 use uuid::Uuid;
 
-use crate::{Cluster, Connection, LIMIT};
+use crate::cluster::Cluster;
+use crate::connection::Connection;
+use crate::limits::LIMIT;
+use crate::load::lock;
 
 const DATABASE: &str = "bank";
 const ACCOUNTS: i32 = 8;
 const OPENING_BALANCE: i64 = 1000;
 
-/// An attempt without an answer after this time is taken for lost.
+/// A client gives up an attempt that has no answer after this time.
 const PATIENCE: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// The share of clients' failed attempts that they do not follow up.
+/// After this share of the failed attempts, the client does not try again.
 const ABANDON_RATE: f64 = 0.2;
 
-/// What the clients were told.
+/// The answers that the clients got.
 #[derive(Default)]
 struct Told {
     /// The response to each request whose COMMIT was answered.
     acknowledged: HashMap<String, String>,
-    /// Requests given up after an attempt that failed: they took effect once or not at all.
+    /// The requests that a client gave up after a failed attempt. They took effect once or not at all.
     abandoned: Vec<String>,
 }
 
-/// Clients at work.
+/// The clients at work.
 pub struct Bank {
     shared: Arc<Shared>,
     clients: JoinSet<Result<()>>,
 }
 
 struct Shared {
-    /// Where the server is.
+    /// The connection string of the server.
     server: Mutex<String>,
     told: Mutex<Told>,
     retries: AtomicUsize,
     closing: AtomicBool,
 }
 
-/// An attempt's answer: the response, or that another attempt is at work.
+/// The answer to an attempt.
 enum Answer {
     Response(String),
+    /// Another attempt is at work.
     InProgress,
 }
 
 impl Bank {
-    /// Creates the database and sets so many clients to work.
+    /// Creates the database and starts this number of clients.
     pub fn open(server: &Cluster, clients: usize) -> Result<Self> {
         server.create_database(DATABASE)?;
         server.psql(
@@ -87,7 +91,7 @@ impl Bank {
         *lock(&self.shared.server) = server.connect_string(DATABASE, "postgres");
     }
 
-    /// Waits until so many more transfers have been acknowledged.
+    /// Waits until this number of further transfers has been acknowledged.
     pub async fn progress(&mut self, transfers: usize) -> Result<()> {
         let wanted = lock(&self.shared.told).acknowledged.len() + transfers;
         let start = Instant::now();
@@ -101,8 +105,8 @@ impl Bank {
         Ok(())
     }
 
-    /// Lets the clients finish their last transfer, and proves what they were told. Gives how often
-    /// they had to try again.
+    /// Lets the clients finish their last transfer, and proves the answers that they got. Returns the number
+    /// of their retries.
     pub async fn close(mut self, server: &Cluster) -> Result<usize> {
         self.shared.closing.store(true, Relaxed);
         while let Some(ended) = self.clients.join_next().await {
@@ -127,7 +131,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Tries until there is an answer; `None` when it was given up.
+    /// Tries until there is an answer. Returns `None` if the client gave up.
     async fn submit(&self, connection: &mut Option<Connection>, key: &str) -> Result<Option<String>> {
         let (debit, credit) = (rand::rng().random_range(0..ACCOUNTS), rand::rng().random_range(0..ACCOUNTS));
         let start = Instant::now();
@@ -181,7 +185,7 @@ impl Shared {
                 return Ok(Answer::InProgress);
             }
         }
-        // In the order of the accounts, so that no two transfers block each other.
+        // The updates are in the order of the accounts, so that no two transfers block each other.
         let attempt = Uuid::new_v4();
         let work = format!(
             "UPDATE account SET balance = balance + CASE id WHEN {credit} THEN 1 ELSE 0 END
@@ -200,8 +204,8 @@ impl Shared {
     }
 }
 
-/// A broken connection, a server that is not there, a collision: the next attempt may be luckier. All
-/// else is a mistake that no retry mends.
+/// Whether the next attempt may succeed: after a broken connection, if the server is not there, and after a
+/// collision. Any other error is a mistake that a retry does not mend.
 fn may_fare_better(error: &tokio_postgres::Error) -> bool {
     match error.code().map(|code| code.code()) {
         Some(code) => ["08", "40", "53", "57"].contains(&&code[..2]),
@@ -209,10 +213,11 @@ fn may_fare_better(error: &tokio_postgres::Error) -> bool {
     }
 }
 
-/// Money conserved; no effect twice; every acknowledged response is that of the one effect and is
-/// replayed; what was abandoned took effect just when it has an outcome.
+/// Proves that the sum of the money is unchanged, that no transfer took effect twice, that each acknowledged
+/// response belongs to the one effect and is replayed, and that an abandoned transfer took effect if and only
+/// if it has an outcome.
 async fn prove(server: &Cluster, told: &Told) -> Result<()> {
-    // Attempts that nobody waits for any more may still be at work.
+    // Attempts that a client has given up may still be at work.
     let busy = "SELECT count(*) FROM pg_stat_activity WHERE datname = 'bank' AND pid <> pg_backend_pid()";
     server.wait_for(DATABASE, busy, "0").await?;
 
@@ -253,8 +258,4 @@ async fn prove(server: &Cluster, told: &Told) -> Result<()> {
     let all = connection.text("SELECT count(*) FROM effect").await?;
     ensure!(all == effects.to_string(), "{all} effects, of which {effects} were asked for");
     Ok(())
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,28 +1,40 @@
-//! What a client does with its session, in one call each. Numbers go where keys go otherwise, so that
-//! [`Connection::execute`], [`Connection::replay`] and [`Connection::lookup`] serve for single ones.
+//! What a client does with its session, one method for each call. In a client session, a number takes the
+//! place of a key. So [`Connection::execute`], [`Connection::replay`] and [`Connection::lookup`] also work
+//! for numbered requests.
 
 use anyhow::{Result, ensure};
 use tokio::time::{Duration, Instant, sleep};
 
-use crate::{Connection, LIMIT};
+use crate::connection::Connection;
+use crate::limits::LIMIT;
 
-/// When the server came up, in SQL: the walwriter is started just then.
+/// The time when the server came up, as SQL. The server starts the walwriter at that moment.
 pub const UP: &str = "(SELECT backend_start FROM pg_stat_activity WHERE backend_type = 'walwriter')";
 
+/// A query that counts those of these sessions that are at work.
+pub fn at_work(sessions: &[&str]) -> String {
+    format!("SELECT count(*) FROM idempotence.session_live WHERE id IN ('{}')", sessions.join("','"))
+}
+
 impl Connection {
-    /// Registers, with arguments as in SQL; gives the session.
+    /// Registers a client of this name whose session has this timeout. Returns the session.
+    pub async fn register_client(&self, client: &str, timeout: &str) -> Result<String> {
+        self.register(&format!("'{client}', timeout => '{timeout}'")).await
+    }
+
+    /// Registers with these arguments, which are SQL. Returns the session.
     pub async fn register(&self, arguments: &str) -> Result<String> {
         self.text(&format!("SELECT session FROM idem_register({arguments})")).await
     }
 
-    /// What a begin is answered with: status and response, or the SQLSTATE. It is rolled back. `request`
-    /// is what follows the session in SQL.
+    /// The answer to a begin: status and response, or the SQLSTATE. The begin is rolled back. `request` is
+    /// SQL: the arguments after the session.
     pub async fn answer(&self, session: &str, request: &str) -> Result<String> {
         let begin = format!("BEGIN; SELECT status, response FROM idem_begin('{session}', {request}); ROLLBACK");
         self.outcome_of(&begin).await
     }
 
-    /// What the statements give, or the SQLSTATE of their error.
+    /// The rows that the statements return, or the SQLSTATE of their error.
     pub async fn outcome_of(&self, sql: &str) -> Result<String> {
         match self.try_text(sql).await {
             Ok(rows) => Ok(rows),
@@ -34,7 +46,7 @@ impl Connection {
         }
     }
 
-    /// Executes a request of a range of numbers.
+    /// Executes a request that has a range of numbers.
     pub async fn execute_range(&self, session: &str, first: i64, last: i64, response: &str) -> Result<()> {
         let sql = format!(
             "BEGIN; SELECT status FROM idem_begin('{session}', {first}, last => {last});
@@ -45,8 +57,9 @@ impl Connection {
         Ok(())
     }
 
-    /// As if nothing had been heard of a session for longer than its timeout. For superusers. While the
-    /// server is down nobody's time passes, so it has to be up for that long: short ones are soon silent.
+    /// Makes a session look silent for longer than its timeout. Only a superuser can do this. The time in
+    /// which the server was down does not count, so the server must have been up for the timeout: the
+    /// method waits for that. It is quick for a session with a short timeout.
     pub async fn silence(&self, session: &str) -> Result<()> {
         let silence = format!("UPDATE idempotence.session_live SET last_seen = '-infinity' WHERE id = '{session}'");
         self.text(&silence).await?;
@@ -62,14 +75,14 @@ impl Connection {
     }
 }
 
-/// Two saved sessions with a timeout of 2 seconds, with request 1 each, to be watched after a crash.
+/// Two saved sessions with a timeout of 2 seconds, to be watched after a crash. Each has executed request 1.
 pub struct Brief {
     silent: String,
     alive: String,
 }
 
 impl Brief {
-    /// Registers them.
+    /// Registers the two sessions.
     pub async fn register(superuser: &Connection) -> Result<Self> {
         let mut sessions = [String::new(), String::new()];
         for session in &mut sessions {
@@ -80,7 +93,7 @@ impl Brief {
         Ok(Self { silent, alive })
     }
 
-    /// Waits until the first has ended, of silence.
+    /// Waits until the silent session has ended.
     pub async fn wait_for_end(&self, connection: &Connection) -> Result<()> {
         let start = Instant::now();
         while connection.answer(&self.silent, "2").await? != "ID004" {
@@ -89,8 +102,9 @@ impl Brief {
         Ok(())
     }
 
-    /// They have a full timeout from when the server came up, and no more. One begins without a commit,
-    /// until it is refused; the other gives signs of life.
+    /// Checks that both sessions have a full timeout from the time when the server came up, and no more. The
+    /// silent session begins a request, without a commit, until it is refused. The other session gives signs
+    /// of life.
     pub async fn check_full_timeout(&self, superuser: &Connection) -> Result<()> {
         let Self { silent, alive } = self;
         // A replay is a read: it does not put the session back to work.

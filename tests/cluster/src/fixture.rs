@@ -1,25 +1,28 @@
-//! A bit of everything that the extension keeps, and the check that all of it is still there and works,
-//! in another database, cluster or version.
+//! Rows of each kind that the extension keeps, and the check that all of them are still there and work, in
+//! another database, cluster or version.
 
 pub mod clients;
+mod names;
 
 use std::time::{Duration, SystemTime};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 use uuid::{NoContext, Timestamp, Uuid};
 
+use crate::cluster::Cluster;
+use crate::connection::Connection;
 use crate::fixture::clients::Clients;
-use crate::{Cluster, Connection};
+use crate::fixture::names::text_of;
 
-/// Found wherever the extension may be in these tests.
+/// Every schema that the extension may be in, in these tests.
 const SEARCH_PATH: &str = r#"SET search_path = public, idempotence, "Odd Schema""#;
 
-/// Roles with the level they get; `stranger` has none.
+/// The roles with the level that each role gets. `stranger` gets no level.
 const ROLES: [(&str, &str); 5] =
     [("app", "user"), ("other", "user"), ("watcher", "monitor"), ("boss", "admin"), ("stranger", "")];
 
-/// Requests of session `payments` that have an outcome, and what their replays say.
+/// The requests of session `payments` that have an outcome, with what their replays return.
 const OUTCOMES: [(&str, &str); 7] = [
     ("paid", r#"t|succeeded|{"ok": true}"#),
     ("declined", r#"t|failed|{"reason": "no funds"}"#),
@@ -30,7 +33,8 @@ const OUTCOMES: [(&str, &str); 7] = [
     ("of segment 2", r#"t|succeeded|2"#),
 ];
 
-/// All that is kept, row by row. A restore adds to the secrets; replays tell that the right one counts.
+/// All rows that the extension keeps, but for the secrets: a restore adds a secret, and the replays show that
+/// the right secret counts.
 const KEPT: &str = "
     SELECT 'session', s::text FROM idempotence.session s ORDER BY 2;
     SELECT o.tableoid::regclass, o::text FROM idempotence.outcome_0 o ORDER BY 2;
@@ -42,7 +46,7 @@ const KEPT: &str = "
     SELECT 'checkpoint', c::text FROM idempotence.checkpoint c ORDER BY 2;
     SELECT 'audit', a::text FROM idempotence.audit a ORDER BY 2";
 
-/// What the roles may do: the owner's own rights differ from version to version.
+/// The privileges of the roles. The owner's privileges are left out: they differ from version to version.
 const GRANTED: &str = "
     WITH granted (object, acl) AS (
         SELECT p.oid::regprocedure::text, p.proacl FROM pg_proc p WHERE p.proname LIKE 'idem%' OR p.pronamespace = 'idempotence'::regnamespace
@@ -54,16 +58,16 @@ const GRANTED: &str = "
     WHERE a.grantee <> 10
     ORDER BY 1, 2, 3";
 
-/// What is in a database, to be found again.
+/// What a fixture has put into a database.
 pub struct Fixture {
     kept: String,
     granted: String,
     time_key: String,
-    /// The client sessions among it.
+    /// The client sessions.
     pub clients: Clients,
 }
 
-/// Makes the roles that the fixture's sessions belong to.
+/// Creates the roles that own the sessions of the fixture.
 pub fn create_roles(cluster: &Cluster) -> Result<()> {
     for (role, _) in ROLES {
         cluster.psql("postgres", &format!("CREATE ROLE {role} LOGIN"))?;
@@ -71,7 +75,7 @@ pub fn create_roles(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
-/// Hands out the levels.
+/// Grants each role its level.
 pub async fn grant(superuser: &Connection) -> Result<()> {
     superuser.text(SEARCH_PATH).await?;
     for (role, level) in ROLES.iter().filter(|(_, level)| !level.is_empty()) {
@@ -85,7 +89,7 @@ pub async fn fill(cluster: &Cluster, database: &str) -> Result<Fixture> {
     fill_at(cluster, database, Duration::ZERO).await
 }
 
-/// The same with a key of the session with `time_keys` that is so old, for a check at another time.
+/// The same as [`fill`], but the key in the session with `time_keys` has this age, for a check at a later time.
 pub async fn fill_at(cluster: &Cluster, database: &str, age: Duration) -> Result<Fixture> {
     let superuser = cluster.connect(database).await?;
     grant(&superuser).await?;
@@ -115,7 +119,7 @@ pub async fn fill_at(cluster: &Cluster, database: &str, age: Duration) -> Result
     app.execute("payments", "ключ-🔑", r#""unicode""#).await?;
     app.execute("payments", "of segment 1", "1").await?;
     app.execute("payments", "of segment 2", "2").await?;
-    // As the turning of the ring leaves them.
+    // After the ring has turned, outcomes are in these tables.
     for segment in [1, 2] {
         superuser
             .text(&format!(
@@ -124,7 +128,7 @@ pub async fn fill_at(cluster: &Cluster, database: &str, age: Duration) -> Result
             ))
             .await?;
     }
-    // Random digits do not compress: the response goes to the TOAST table.
+    // Random digits do not compress, so the response goes to the TOAST table.
     app.text(
         "BEGIN; SELECT FROM idem_begin('payments', 'large');
          SELECT FROM idem_record('payments', 'large', (SELECT jsonb_agg(gen_random_uuid()) FROM generate_series(1, 200))); COMMIT",
@@ -152,12 +156,13 @@ pub async fn fill_at(cluster: &Cluster, database: &str, age: Duration) -> Result
 }
 
 impl Fixture {
-    /// What a check asks for by name, to be kept in a file beside a database's rows.
+    /// The names that the checks ask for. A file keeps them beside the rows of a database.
     pub fn names(&self) -> Value {
         json!({ "time_key": self.time_key, "clients": self.clients.names() })
     }
 
-    /// What [`Fixture::names`] gave, for [`Fixture::check_works`]: of rows and privileges it knows nothing.
+    /// A fixture from what [`Fixture::names`] returned. It knows no rows and no privileges, so it only serves for
+    /// [`Fixture::check_works`].
     pub fn named(names: &Value) -> Result<Self> {
         Ok(Self {
             kept: String::new(),
@@ -167,8 +172,8 @@ impl Fixture {
         })
     }
 
-    /// Everything is there, every privilege is, and it works as if nothing had happened. The checks
-    /// execute requests: a database is to be checked once.
+    /// Checks that every row and every privilege is there, and that all works as if nothing had happened. The
+    /// checks execute requests, so a test can check a database only once.
     pub async fn check(&self, cluster: &Cluster, database: &str) -> Result<()> {
         self.check_kept(cluster, database).await?;
         let granted = connect(cluster, database, "postgres").await?.text(GRANTED).await?;
@@ -176,20 +181,20 @@ impl Fixture {
         self.check_works(cluster, database).await
     }
 
-    /// Every row is there.
+    /// Checks that every row is there.
     pub async fn check_kept(&self, cluster: &Cluster, database: &str) -> Result<()> {
         let kept = connect(cluster, database, "postgres").await?.text(KEPT).await?;
         ensure!(kept == self.kept, "kept was:\n{}\nand is:\n{kept}", abridged(&self.kept), kept = abridged(&kept));
         Ok(())
     }
 
-    /// Requests are treated as if nothing had happened.
+    /// Checks that requests are answered as if nothing had happened.
     pub async fn check_works(&self, cluster: &Cluster, database: &str) -> Result<()> {
         let app = connect(cluster, database, "app").await?;
         self.check_replays(&app).await?;
         self.check_continues(&app).await?;
 
-        // What is new is executed, what is of another is refused, as before.
+        // A new request is executed, and another role's request is refused, as before.
         let before = app.sqlstate("SELECT FROM idem_begin('strict', 'matched', payload => '{\"a\": 2}')").await?;
         ensure!(before == "ID001", "another payload: {before}");
         app.execute("payments", "new", "\"new\"").await?;
@@ -207,7 +212,7 @@ impl Fixture {
         }
         self.clients.check_works(&app, &others).await?;
         let stranger = connect(cluster, database, "stranger").await?;
-        // Where the extension is in a schema of its own a stranger does not even see its functions.
+        // If the extension is in its own schema, a stranger does not even see its functions.
         let refusal = stranger.sqlstate("SELECT idem_generate_id()").await?;
         ensure!(["42501", "42883"].contains(&refusal.as_str()), "a stranger: {refusal}");
         let watcher = connect(cluster, database, "watcher").await?;
@@ -215,14 +220,14 @@ impl Fixture {
         let boss = connect(cluster, database, "boss").await?;
         ensure!(boss.text("SELECT idem_forget('payments', 'new', 'a test')").await? == "t");
 
-        // The dropped session is the same series when its owner makes it again.
+        // If its owner makes the dropped session again, it continues the same series.
         ensure!(app.sqlstate("SELECT FROM idem_begin('retired', 'done')").await? == "42704");
         app.text("SELECT idem_create_session('retired')").await?;
         ensure!(app.replay("retired", "done").await? == "succeeded|1");
         Ok(())
     }
 
-    /// Every outcome is handed out, in every way.
+    /// Checks that every outcome is replayed, in every way.
     pub async fn check_replays(&self, app: &Connection) -> Result<()> {
         for (key, ticket) in OUTCOMES {
             let replay =
@@ -255,7 +260,7 @@ impl Fixture {
     }
 }
 
-/// A connection that finds the extension wherever it is.
+/// Connects, with a search path that finds the extension in each of its schemas.
 pub async fn connect(cluster: &Cluster, database: &str, role: &str) -> Result<Connection> {
     let connection = cluster.connect_as(database, role).await?;
     connection.text(SEARCH_PATH).await?;
@@ -265,11 +270,6 @@ pub async fn connect(cluster: &Cluster, database: &str, role: &str) -> Result<Co
 fn key_made_before(age: Duration) -> Result<String> {
     let time = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.saturating_sub(age);
     Ok(Uuid::new_v7(Timestamp::from_unix(NoContext, time.as_secs(), time.subsec_nanos())).to_string())
-}
-
-/// A text of an object.
-fn text_of(names: &Value, name: &str) -> Result<String> {
-    names[name].as_str().map(str::to_owned).with_context(|| format!("there is no \"{name}\""))
 }
 
 fn abridged(rows: &str) -> String {

@@ -1,8 +1,8 @@
-//! A released version, frozen: its install script, and the rows that its own library left of the
-//! [fixture](crate::fixture). A later version is tested on them, for the library itself is not kept.
+//! A frozen version: the install script of a released version, and the rows that its library wrote for the
+//! fixture. Later versions are tested on these rows, because the old library is not kept.
 //!
-//! `frozen/idempotence--VERSION.sql` is the script as it was released, `frozen/VERSION.sql` the rows.
-//! A new version is frozen when it is released:
+//! `frozen/idempotence--VERSION.sql` is the released script, and `frozen/VERSION.sql` has the rows. This
+//! command freezes a new version when it is released:
 //! `FREEZE=VERSION cargo test -p idempotence-cluster-tests --test extension_upgrade -- --ignored`.
 
 use std::fs;
@@ -11,21 +11,25 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use idempotence_demo::host::run;
 use serde_json::Value;
 
+use crate::cluster::Cluster;
 use crate::fixture::Fixture;
-use crate::{Cluster, Version, run};
+use crate::limits::LIMIT;
+use crate::version::Version;
 
-/// So old are the keys that carry their time: a machine whose clock is behind ours takes them too.
+/// The age of the keys that carry their time. They are old so that a machine whose clock is behind ours
+/// accepts them too.
 pub const AGE: Duration = Duration::from_secs(2_000 * 86_400);
 
-/// The tables that there are, with their columns.
+/// The tables of the extension, with their columns.
 const TABLES: &str = "
     SELECT c.relname, string_agg(quote_ident(a.attname), ', ' ORDER BY a.attnum)
     FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
     WHERE c.relnamespace = 'idempotence'::regnamespace AND c.relkind = 'r' GROUP BY c.relname ORDER BY c.relname";
 
-/// Puts the triggers aside, which are those of this version's library, and empties what has rows at first.
+/// Disables the triggers, which call the new library, and empties the tables that have rows from the start.
 const BEFORE: &str = "
     BEGIN;
     CREATE TEMPORARY TABLE put_aside ON COMMIT DROP AS
@@ -39,7 +43,7 @@ const BEFORE: &str = "
     DELETE FROM idempotence.secret;
     DELETE FROM idempotence.segment;";
 
-/// Moves all times as far as has gone by since the rows were written, and puts the triggers back.
+/// Moves all times by the time that has passed since the rows were written, and enables the triggers again.
 const AFTER: &str = "
     DO $$ DECLARE moved record; aside record; BEGIN
       FOR moved IN SELECT c.oid::regclass AS relation, a.attname FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid
@@ -56,7 +60,7 @@ fn path(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("frozen").join(name)
 }
 
-/// Writes down what is in a database that the fixture filled.
+/// Writes the rows of a database that the fixture has filled to the file of this version.
 pub fn freeze(cluster: &Cluster, database: &str, fixture: &Fixture, version: &str) -> Result<()> {
     let at = cluster.psql(database, "SELECT clock_timestamp()")?;
     let mut rows = format!("-- names {}\n-- at {}\n", fixture.names(), at.trim_end());
@@ -71,25 +75,26 @@ pub fn freeze(cluster: &Cluster, database: &str, fixture: &Fixture, version: &st
     Ok(())
 }
 
-/// Where a server of this version finds a script of the extension.
+/// The path at which a server of this version looks for a script of the extension.
 fn script_of(version: Version, script: &str) -> Result<PathBuf> {
-    let sharedir = run(Command::new(version.pg_config()?).arg("--sharedir"), None)?;
+    let sharedir = run(Command::new(version.pg_config()?).arg("--sharedir"), None, LIMIT)?;
     Ok(PathBuf::from(sharedir.trim_end()).join("extension").join(script))
 }
 
-/// Lets the servers of `version` create the extension at the frozen version.
+/// Installs the frozen script, so that the servers of `version` can create the extension at the frozen
+/// version.
 pub fn install(version: Version, frozen: &str) -> Result<()> {
     let script = format!("idempotence--{frozen}.sql");
     let target = script_of(version, &script)?;
-    // Another test may be reading it.
+    // Another test may read the script at the same time.
     let new = target.with_extension(format!("new{}", rand::random::<u64>()));
     fs::copy(path(&script), &new).with_context(|| format!("cannot write {}", new.display()))?;
     fs::rename(&new, &target)?;
     Ok(())
 }
 
-/// Loads the rows into a database that has the extension at the frozen version, with their times moved to
-/// now, as that version's library would have left them.
+/// Loads the rows into a database that has the extension at the frozen version, and moves their times to now.
+/// The result is what the library of that version would have written.
 pub fn load(cluster: &Cluster, database: &str, frozen: &str) -> Result<Fixture> {
     let rows = fs::read_to_string(path(&format!("{frozen}.sql")))?;
     let told = |what: &str| {

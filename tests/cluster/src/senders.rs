@@ -1,81 +1,81 @@
-//! Clients that number their requests and keep the rules for that, whatever is done to them and their
-//! server meanwhile. Each request is sent by two connections at the same time, which both go on until
-//! they have its answer; only then comes the next. Nothing but the extension keeps them from executing
-//! it twice: the table of effects has no constraint.
+//! Clients that number their requests and keep the rules for numbers, whatever happens to them and to their
+//! server in the meantime. Two connections send each request at the same time, and both go on until they have
+//! its answer. Only then they send the next request. Only the extension prevents that a request is executed
+//! twice, because the table of effects has no constraint.
 
 use std::collections::HashMap;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context, Result, ensure};
 use futures_util::future::try_join_all;
 use rand::RngExt;
 use tokio::time::{Duration, Instant, sleep};
 
-use crate::{Cluster, Connection, LIMIT};
+use crate::cluster::Cluster;
+use crate::connection::Connection;
+use crate::limits::{LIMIT, PATIENCE};
+use crate::load::{LEVELS, count, lock};
 
-/// How the connections are known to whoever watches or disturbs them.
+/// The application name of the connections, for a test that watches or disturbs them.
 pub const APPLICATION: &str = "sender";
 
-const LEVELS: [&str; 3] = ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"];
-
-/// Whoever has to wait longer than this on any machine is stuck.
-const PATIENCE: &str = "2 min";
-
-/// The longest range that a request takes where the order is strict.
+/// The longest range of numbers that a request has in a session with strict order.
 const RANGE_MAX: i64 = 3;
 
 /// A client session.
 struct Session {
     name: String,
     strict: bool,
-    /// Up to where each lane has its answers; a lane has every so-many-th number. One, if strict.
+    /// For each lane, the number up to which it has its answers. With n lanes, a lane has every n-th number.
+    /// A strict session has one lane.
     lanes: Vec<AtomicI64>,
 }
 
-/// A request, as both connections send it.
+/// A request that both connections send.
 struct Request<'a> {
     session: &'a str,
     first: i64,
     last: i64,
-    /// All up to here have their answers.
+    /// All requests up to this number have their answers.
     acked: i64,
 }
 
-/// What clients met with.
+/// How often the clients met each kind of disturbance.
 #[derive(Debug, Default)]
 pub struct Tally {
-    /// Their own doing.
+    /// The client rolled back.
     pub rolled_back: AtomicUsize,
-    /// 57014
+    /// SQLSTATE 57014.
     pub cancelled: AtomicUsize,
-    /// No server, or not for them.
+    /// There was no server, or it refused or ended the connection.
     pub disconnected: AtomicUsize,
-    /// 40001
+    /// SQLSTATE 40001.
     pub unserializable: AtomicUsize,
-    /// The other connection was at it, and the wait ran out.
+    /// The other connection was at work on the request, and the wait ended.
     pub in_progress: AtomicUsize,
-    /// The other connection had executed it.
+    /// The other connection had executed the request.
     pub replayed: AtomicUsize,
 }
 
 /// The clients.
 pub struct Senders<'a> {
-    /// Where their server is.
+    /// The server that new connections go to.
     cluster: Mutex<&'a Cluster>,
     database: &'a str,
     sessions: Vec<Session>,
-    /// Who executed the request, as both connections were told, by session and first number.
+    /// The sender that executed the request, as both connections were told, by session and first number.
     told: Mutex<HashMap<(usize, i64), usize>>,
-    /// See there.
+    /// What the clients met with.
     pub tally: Tally,
-    /// Whether somebody rewrites tables meanwhile, which may end in a deadlock (40P01) now and then.
+    /// Whether the test rewrites tables in the meantime. That causes a deadlock (40P01) now and then.
     pub beside_rewrites: bool,
 }
 
 impl<'a> Senders<'a> {
-    /// Registers them, in a database with the extension: so many sessions with numbers in any order,
-    /// each with `window` requests in flight, and so many in strict order.
+    /// Registers the sessions, in a database with the extension. `any` is the number of sessions with numbers
+    /// in any order, each with `window` requests in flight. `strict` is the number of sessions with strict
+    /// order.
     pub async fn register(
         cluster: &'a Cluster,
         database: &'a str,
@@ -93,7 +93,7 @@ impl<'a> Senders<'a> {
             let is_strict = number >= any;
             let ordering = if is_strict { "strict" } else { "any" };
             let name = connection.register(&format!("window_size => {window}, ordering => '{ordering}'")).await?;
-            // Saved, so that a crash does not take it.
+            // This saves the session, so that it outlives a crash.
             connection.text(&format!("SELECT idem_ack('{name}', 1, 'another stream')")).await?;
             let lanes = (0..if is_strict { 1 } else { window }).map(|_| AtomicI64::new(0)).collect();
             sessions.push(Session { name, strict: is_strict, lanes });
@@ -108,12 +108,12 @@ impl<'a> Senders<'a> {
         })
     }
 
-    /// Where further connections go.
+    /// Sends all further connections to another server.
     pub fn move_to(&self, cluster: &'a Cluster) {
         *lock(&self.cluster) = cluster;
     }
 
-    /// Sends until each lane has this number of further requests answered.
+    /// Sends requests until each lane has the answers to this number of further requests.
     pub async fn send(&self, requests: usize) -> Result<()> {
         let lanes = self.sessions.iter().enumerate().flat_map(|(number, session)| {
             (0..session.lanes.len()).map(move |lane| self.send_lane(number, lane, requests))
@@ -122,12 +122,12 @@ impl<'a> Senders<'a> {
         Ok(())
     }
 
-    /// How many requests have been answered.
+    /// The number of requests that have been answered.
     pub fn answered(&self) -> usize {
         lock(&self.told).len()
     }
 
-    /// Waits until so many more have been.
+    /// Waits until this number of further requests has been answered.
     pub async fn progress(&self, requests: usize) -> Result<()> {
         let (start, wanted) = (Instant::now(), self.answered() + requests);
         while self.answered() < wanted {
@@ -140,10 +140,10 @@ impl<'a> Senders<'a> {
     async fn send_lane(&self, number: usize, lane: usize, requests: usize) -> Result<()> {
         let session = &self.sessions[number];
         let step = session.lanes.len() as i64;
-        // Who sends is told apart all over the test.
+        // Each connection has an id of its own.
         let id = 1000 * number + 2 * lane;
         let (mut one, mut other) = (self.connect().await?, self.connect().await?);
-        // After the last that was answered, if this is not the first time.
+        // A lane that has sent before goes on after its last answered request.
         let mut first = match session.lanes[lane].load(Relaxed) {
             0 => lane as i64 + 1,
             answered => answered + step,
@@ -169,7 +169,7 @@ impl<'a> Senders<'a> {
         let start = Instant::now();
         loop {
             let cluster = *lock(&self.cluster);
-            // What disturbs the clients may hit this, too, and the server may be another one by now.
+            // The test may disturb this connection too, and in the meantime `move_to` may have been called.
             if let Ok(connection) = cluster.connect(self.database).await {
                 let settings = format!("SET application_name = '{APPLICATION}'; SET idempotence.wait = '{PATIENCE}'");
                 if connection.try_text(&settings).await.is_ok() {
@@ -181,7 +181,7 @@ impl<'a> Senders<'a> {
         }
     }
 
-    /// Who executed the request.
+    /// Sends the request until it is answered. Returns the id of the sender that executed it.
     async fn until_answered(&self, connection: &mut Connection, request: &Request<'_>, by: usize) -> Result<usize> {
         loop {
             match self.attempt(connection, request, by).await {
@@ -192,12 +192,12 @@ impl<'a> Senders<'a> {
                         Some("57014") => &self.tally.cancelled,
                         Some("40001") => &self.tally.unserializable,
                         Some("40P01") if self.beside_rewrites => &self.tally.unserializable,
-                        // The server is shut down, crashed, or not yet up; or the connection alone is ended.
+                        // The server is shut down, has crashed or is not up yet, or only this connection was ended.
                         None | Some("57P01" | "57P02" | "57P03") => &self.tally.disconnected,
                         Some(_) => return Err(error.into()),
                     };
                     count(met);
-                    // A rollback fails where the connection is gone, or a late cancel hits it.
+                    // A rollback fails if the connection is gone, or if a late cancel hits it.
                     if connection.text("ROLLBACK").await.is_err() {
                         *connection = self.connect().await?;
                     }
@@ -206,7 +206,7 @@ impl<'a> Senders<'a> {
         }
     }
 
-    /// One transaction; the answer once that is committed.
+    /// Sends the request in one transaction. Returns the answer if the transaction was committed.
     async fn attempt(
         &self,
         connection: &Connection,
@@ -230,7 +230,7 @@ impl<'a> Senders<'a> {
         let record = format!("SELECT FROM idem_record('{session}', {first}, '{by}')");
 
         if chance(0.1) {
-            // Done, and taken back.
+            // Executes the request, and rolls back to the savepoint.
             let vain = format!("SAVEPOINT vain; {begin}");
             if connection.try_text(&vain).await? == "started|" {
                 connection.try_text(&format!("{work}; {record}")).await?;
@@ -263,7 +263,8 @@ impl<'a> Senders<'a> {
         Ok(Some(answer))
     }
 
-    /// Each request took effect once, by whom both connections were told, and no number was left out.
+    /// Proves that each request took effect once, by the sender that both connections were told of, and that no
+    /// number was left out.
     pub async fn prove(&self) -> Result<()> {
         let cluster = *lock(&self.cluster);
         let connection = cluster.reconnect(self.database).await?;
@@ -288,12 +289,4 @@ impl<'a> Senders<'a> {
         ensure!(told.is_empty(), "answered without an effect: {told:?}");
         Ok(())
     }
-}
-
-fn count(what: &AtomicUsize) {
-    what.fetch_add(1, Relaxed);
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

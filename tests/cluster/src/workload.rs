@@ -1,12 +1,11 @@
-//! A bit of all that the extension is used for, at the same time and without a pause: keys, numbers,
-//! checkpoints, inboxes and fencing. Whoever disturbs the server meanwhile has at the end that nothing
-//! was done twice, nothing lost, and no error said that the reference does not name.
+//! Every use of the extension at the same time and without a pause: keys, numbers, checkpoints, inboxes and
+//! fencing. A test disturbs the server in the meantime. At the end the load proves that nothing was done
+//! twice, that nothing was lost, and that no client got an error that the reference does not name.
 //!
-//! Nothing but the extension keeps an effect from being made twice: the tables of effects have no
-//! constraint.
+//! Only the extension prevents that an effect happens twice, because the tables of effects have no constraint.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -15,19 +14,22 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
 use crate::bank::Bank;
+use crate::cluster::Cluster;
+use crate::connection::{Connection, describe};
+use crate::limits::LIMIT;
+use crate::load::lock;
 use crate::senders::Senders;
-use crate::{Cluster, Connection, LIMIT};
 
-/// Where the numbers, checkpoints, messages and fences are; the keys have the bank's database.
+/// The database of the numbers, checkpoints, messages and fences. The keys are in the bank's database.
 pub const DATABASE: &str = "work";
 
-/// How many ids the messages of one batch are drawn from, and how many of these two batches share.
+/// The number of messages in a batch. Half of them are in the next batch too.
 const BATCH: i64 = 20;
 
-/// The errors that the reference tells to try again on.
+/// The errors after which, by the reference, a client tries again.
 const RETRIED: [&str; 6] = ["40001", "40P01", "55P03", "57014", "57P01", "25006"];
 
-/// The load, and what has become of it.
+/// The load and its results.
 pub struct Workload<'a> {
     bank: Bank,
     senders: Senders<'a>,
@@ -39,18 +41,18 @@ pub struct Workload<'a> {
 struct Shared {
     server: String,
     closing: AtomicBool,
-    /// Requests whose two steps are both done.
+    /// The number of requests whose two steps are both done.
     steps: AtomicUsize,
-    /// Messages that were sent up to this number.
+    /// The number of batches of messages that were sent.
     messages: AtomicUsize,
-    /// Sessions that were fenced, and found so.
+    /// The number of sessions that were fenced and then refused.
     fenced: AtomicUsize,
-    /// By SQLSTATE, what was tried again.
+    /// The SQLSTATEs after which a client tried again.
     retried: Mutex<Vec<String>>,
 }
 
 impl<'a> Workload<'a> {
-    /// Sets clients of each kind to work.
+    /// Starts clients of each kind.
     pub async fn open(server: &'a Cluster) -> Result<Self> {
         let bank = Bank::open(server, 2)?;
         server.create_database(DATABASE)?;
@@ -73,7 +75,7 @@ impl<'a> Workload<'a> {
         Ok(Self { bank, senders, shared, workers })
     }
 
-    /// Runs `disturb` beside the clients, and waits after it until each kind has got on by some more.
+    /// Runs `disturb` beside the clients. Then waits until each kind of client has done some more work.
     pub async fn beside(&mut self, disturb: impl Future<Output = Result<()>>) -> Result<()> {
         let disturbed = async {
             disturb.await?;
@@ -106,7 +108,7 @@ impl<'a> Workload<'a> {
         sent.and(disturbed)
     }
 
-    /// Ends the load and proves all of it.
+    /// Ends the load and proves its results.
     pub async fn close(mut self, server: &Cluster) -> Result<()> {
         self.shared.closing.store(true, Relaxed);
         while let Some(ended) = self.workers.join_next().await {
@@ -126,7 +128,7 @@ impl<'a> Workload<'a> {
         is("SELECT id FROM message GROUP BY id HAVING count(*) > 1", "").await?;
         is("SELECT count(*) FROM fence GROUP BY session, number HAVING count(*) > 1", "").await?;
         is("SELECT count(*) FROM fence WHERE number > 1", "0").await?;
-        println!("tried again on {:?}", self.shared.retried.lock().unwrap_or_else(PoisonError::into_inner));
+        println!("tried again on {:?}", lock(&self.shared.retried));
         Ok(())
     }
 }
@@ -138,7 +140,7 @@ impl Shared {
         Ok(connection)
     }
 
-    /// Runs statements, which may be one transaction or several, until they succeed. What they give.
+    /// Runs statements, in one transaction or several, until they succeed. Returns their rows.
     async fn until_done(&self, connection: &Connection, sql: &str) -> Result<String> {
         let start = Instant::now();
         loop {
@@ -148,14 +150,14 @@ impl Shared {
             };
             let state = state_of(&error);
             if !RETRIED.contains(&state) || start.elapsed() > LIMIT {
-                return Err(crate::describe(error)).with_context(|| sql.to_owned());
+                return Err(describe(error)).with_context(|| sql.to_owned());
             }
-            self.retried.lock().unwrap_or_else(PoisonError::into_inner).push(state.to_owned());
+            lock(&self.retried).push(state.to_owned());
             connection.text("ROLLBACK").await?;
         }
     }
 
-    /// Requests of two steps, with a commit between them.
+    /// Executes requests that have two steps, with a commit between the steps.
     async fn take_steps(self: Arc<Self>, worker: usize) -> Result<()> {
         let connection = self.connect().await?;
         for number in 0.. {
@@ -184,7 +186,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Batches that overlap with those of the other worker.
+    /// Sends batches of messages. Each batch overlaps with the next, which may be the other worker's.
     async fn deduplicate(self: Arc<Self>) -> Result<()> {
         let connection = self.connect().await?;
         while !self.closing.load(Relaxed) {
@@ -199,7 +201,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Sessions of one client, each fenced by the next.
+    /// Registers one session of a client after another. Each session fences the one before it.
     async fn fence(self: Arc<Self>, worker: usize) -> Result<()> {
         let connection = self.connect().await?;
         let register = format!("SELECT session FROM idem_register('client {worker}')");
@@ -219,7 +221,7 @@ impl Shared {
                 match connection.try_text(&send(&session, 2)).await {
                     Err(error) if state_of(&error) == "ID005" => break,
                     Err(error) if RETRIED.contains(&state_of(&error)) => connection.text("ROLLBACK").await?,
-                    Err(error) => return Err(crate::describe(error)).context("a fenced session"),
+                    Err(error) => return Err(describe(error)).context("a fenced session"),
                     Ok(_) => bail!("the fenced session {session} executed"),
                 };
             }

@@ -1,6 +1,7 @@
 //! What backends remember of standing sessions: dropped as soon as it has changed, and only then.
 
 use anyhow::{Result, ensure};
+use idempotence_cluster_tests::shop::{self, DATABASE};
 use idempotence_cluster_tests::{Cluster, Connection, Version, on_each_version};
 
 on_each_version!(
@@ -9,14 +10,11 @@ on_each_version!(
     a_session_that_is_altered_in_a_loop_costs_others_nothing,
 );
 
-const DATABASE: &str = "shop";
-
 // Goal: what a session has become holds for the next call in every other backend, whichever session it is.
 // Method: a backend that remembers 300 sessions; another alters each of them, in a transaction that is rolled
 // back at first; then drops each, makes it again, and gives it away.
 async fn a_change_is_seen_by_every_backend_at_once(version: Version) -> Result<()> {
-    let server = Cluster::start(version)?;
-    server.create_database(DATABASE)?;
+    let server = shop::start(version)?;
     server.psql(DATABASE, "CREATE ROLE app LOGIN; CREATE ROLE app2; SELECT idem_grant('app'), idem_grant('app2')")?;
     let make = "SELECT count(idem_create_session('s' || n, owner => 'app')) FROM generate_series(1, 300) n";
     server.psql(DATABASE, make)?;
@@ -44,8 +42,7 @@ async fn a_change_is_seen_by_every_backend_at_once(version: Version) -> Result<(
 // Goal: so it is for backends of a standby, once the change has arrived there.
 // Method: a backend there that remembers the session, which is dropped on the primary.
 async fn a_change_is_seen_on_a_standby(version: Version) -> Result<()> {
-    let server = Cluster::start(version)?;
-    server.create_database(DATABASE)?;
+    let server = shop::start(version)?;
     let primary = server.connect(DATABASE).await?;
     primary.text("SELECT idem_create_session('a'), idem_create_session('b')").await?;
     for session in ["a", "b"] {
@@ -69,8 +66,7 @@ async fn a_change_is_seen_on_a_standby(version: Version) -> Result<()> {
 // for in their table is held against the same number of changes without the replays.
 async fn a_session_that_is_altered_in_a_loop_costs_others_nothing(version: Version) -> Result<()> {
     const CHANGES: i64 = 200;
-    let server = Cluster::start(version)?;
-    server.create_database(DATABASE)?;
+    let server = shop::start(version)?;
     let payments = server.connect(DATABASE).await?;
     server.psql(DATABASE, "CREATE ROLE other LOGIN; SELECT idem_grant('other')")?;
     payments.text("SELECT idem_create_session('payments', ttl => '1 day')").await?;

@@ -2,15 +2,15 @@
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
-use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use futures_util::future::try_join_all;
+use idempotence_cluster_tests::load::{LEVELS, disturb};
 use idempotence_cluster_tests::senders::{APPLICATION, Senders};
+use idempotence_cluster_tests::shop::{DATABASE, start};
 use idempotence_cluster_tests::{Cluster, Connection, LIMIT, Version, on_each_version};
-use rand::RngExt;
 use tokio::sync::Barrier;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, timeout};
 
 on_each_version!(
     requests_of_one_session_run_side_by_side_and_keep_it_alive,
@@ -19,15 +19,6 @@ on_each_version!(
     registrations_at_once_leave_one_session,
     twenty_thousand_numbered_requests_take_effect_once_through_rollbacks_cancels_and_kills,
 );
-
-const DATABASE: &str = "shop";
-const LEVELS: [&str; 3] = ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"];
-
-fn start(version: Version) -> Result<Cluster> {
-    let server = Cluster::start(version)?;
-    server.create_database(DATABASE)?;
-    Ok(server)
-}
 
 async fn connect(server: &Cluster, count: usize) -> Result<Vec<Connection>> {
     let connections = try_join_all((0..count).map(|_| server.connect(DATABASE))).await?;
@@ -248,7 +239,7 @@ async fn twenty_thousand_numbered_requests_take_effect_once_through_rollbacks_ca
         finished.store(true, Relaxed);
         sent
     };
-    timeout(3 * LIMIT, async { tokio::try_join!(load, disturb(&server, &finished)) })
+    timeout(3 * LIMIT, async { tokio::try_join!(load, disturb(&server, DATABASE, APPLICATION, &finished)) })
         .await
         .context("the clients do not come to an end")??;
     senders.prove().await?;
@@ -265,24 +256,6 @@ async fn twenty_thousand_numbered_requests_take_effect_once_through_rollbacks_ca
         ("replay", &tally.replayed),
     ] {
         ensure!(AtomicUsize::load(count, Relaxed) > 0, "there was no {what}");
-    }
-    Ok(())
-}
-
-/// Kills clients' backends at random, and cancels what they do, until all is done.
-async fn disturb(server: &Cluster, finished: &AtomicBool) -> Result<()> {
-    let connection = server.connect(DATABASE).await?;
-    while !finished.load(Relaxed) {
-        let kills = rand::rng().random_bool(0.1);
-        let function = if kills { "pg_terminate_backend" } else { "pg_cancel_backend" };
-        // Every other time one that waits for a lock, if there is one.
-        let waits = rand::rng().random_bool(0.5);
-        let disturb = format!(
-            "SELECT {function}(pid) FROM (SELECT pid FROM pg_stat_activity WHERE application_name = '{APPLICATION}'
-             AND state <> 'idle' ORDER BY {waits} AND wait_event_type = 'Lock' DESC NULLS LAST, random() LIMIT 1) a"
-        );
-        connection.text(&disturb).await?;
-        sleep(Duration::from_millis(5)).await;
     }
     Ok(())
 }

@@ -1,14 +1,14 @@
 //! The space that client sessions take under a steady load: that of their slots, and no more.
 
 use anyhow::{Context, Result, ensure};
-use idempotence_cluster_tests::{Cluster, Connection, Version, on_each_version};
+use idempotence_cluster_tests::shop::{self, DATABASE};
+use idempotence_cluster_tests::{Connection, Version, on_each_version};
 
 on_each_version!(
     a_steady_load_leaves_tables_as_large_as_its_first_lap_did,
     a_request_costs_the_same_while_an_old_snapshot_is_held,
 );
 
-const DATABASE: &str = "shop";
 const SESSIONS: usize = 200;
 const WINDOW: usize = 5;
 
@@ -63,8 +63,7 @@ async fn spaces(connection: &Connection) -> Result<Vec<Space>> {
 // that no other transaction keeps the earlier versions: what these add is the benchmark's to tell.
 async fn a_steady_load_leaves_tables_as_large_as_its_first_lap_did(version: Version) -> Result<()> {
     const LAPS_MORE: usize = 50;
-    let server = Cluster::start(version)?;
-    server.create_database(DATABASE)?;
+    let server = shop::start(version)?;
     server.psql(DATABASE, LAPS)?;
     let client = server.connect(DATABASE).await?;
     let register = format!(
@@ -108,8 +107,7 @@ async fn a_steady_load_leaves_tables_as_large_as_its_first_lap_did(version: Vers
 async fn a_request_costs_the_same_while_an_old_snapshot_is_held(version: Version) -> Result<()> {
     const FIRST: usize = 1000;
     const LAST: usize = 20_000;
-    let server = Cluster::start(version)?;
-    server.create_database(DATABASE)?;
+    let server = shop::start(version)?;
     server.psql(DATABASE, LAPS)?;
     let client = server.connect(DATABASE).await?;
     let dump = server.connect(DATABASE).await?;

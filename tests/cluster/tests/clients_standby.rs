@@ -6,7 +6,9 @@ use anyhow::{Context, Result, ensure};
 use idempotence_cluster_tests::client::Brief;
 use idempotence_cluster_tests::fixture::{self, Fixture};
 use idempotence_cluster_tests::senders::Senders;
-use idempotence_cluster_tests::{Cluster, Connection, Version, on_each_version};
+use idempotence_cluster_tests::shop::{self, DATABASE};
+use idempotence_cluster_tests::standby::{check_traceless, start_synchronous};
+use idempotence_cluster_tests::{Cluster, Version, on_each_version};
 use rand::RngExt;
 
 on_each_version!(
@@ -16,8 +18,6 @@ on_each_version!(
     a_failover_under_load_loses_no_answer_and_repeats_no_numbered_request,
     an_orderly_restart_keeps_sessions_with_an_outcome_and_without,
 );
-
-const DATABASE: &str = "shop";
 
 /// A primary with a bit of everything, and a standby that has all of it.
 async fn start(version: Version) -> Result<(Cluster, Cluster, Fixture)> {
@@ -71,7 +71,7 @@ async fn a_standby_answers_what_was_numbered_and_refuses_what_would_have_to_be_e
         let state = on_standby.sqlstate(&format!("SELECT FROM idem_{}", call.replace('$', &session))).await?;
         ensure!(state == "ID007", "idem_{call} gives {state} instead of ID007");
     }
-    leaves_nothing(&on_standby, &session).await?;
+    check_traceless(&on_standby, &session, "1").await?;
     fixture_is_readable(&standby, &fixture).await?;
 
     // What ends on the primary ends here.
@@ -80,20 +80,6 @@ async fn a_standby_answers_what_was_numbered_and_refuses_what_would_have_to_be_e
     standby.catch_up_with(&primary)?;
     ensure!(on_standby.answer(&session, "1").await? == "ID005");
     ensure!(on_standby.lookup(&session, "1").await? == "succeeded");
-    Ok(())
-}
-
-/// Neither a transaction id nor a lock of ours, also not while the transaction of a replay is open.
-async fn leaves_nothing(connection: &Connection, session: &str) -> Result<()> {
-    let left = connection
-        .text(&format!(
-            "BEGIN; SELECT FROM idem_begin('{session}', 1);
-             SELECT pg_current_xact_id_if_assigned(), count(*) FROM pg_locks
-              WHERE pid = pg_backend_pid() AND (locktype = 'advisory' OR relation IN (SELECT oid FROM pg_class WHERE relnamespace = 'idempotence'::regnamespace));
-             COMMIT"
-        ))
-        .await?;
-    ensure!(left == "|0", "a replay left {left}");
     Ok(())
 }
 
@@ -136,8 +122,7 @@ async fn a_promoted_standby_goes_on_with_every_session_that_has_an_outcome(versi
 // Goal: nobody's time passes on a standby, and a promotion gives everybody a full timeout.
 // Method: one that has ended on the primary before the failover, unnoticed but by itself; see `Brief`.
 async fn a_promotion_gives_a_saved_session_its_full_timeout_anew(version: Version) -> Result<()> {
-    let primary = Cluster::start(version)?;
-    primary.create_database(DATABASE)?;
+    let primary = shop::start(version)?;
     let standby = primary.standby()?;
     let on_primary = primary.connect(DATABASE).await?;
     let sessions = Brief::register(&on_primary).await?;
@@ -152,14 +137,8 @@ async fn a_promotion_gives_a_saved_session_its_full_timeout_anew(version: Versio
 // Goal: with synchronous replication a failover loses no answer of a numbered request and repeats no effect.
 // Method: see `senders`; the primary is killed, the standby promoted, the clients follow.
 async fn a_failover_under_load_loses_no_answer_and_repeats_no_numbered_request(version: Version) -> Result<()> {
-    let primary = Cluster::start(version)?;
-    primary.create_database(DATABASE)?;
-    let standby = primary.standby()?;
-    primary.conf("synchronous_standby_names", "*")?;
-    primary.conf("synchronous_commit", "remote_apply")?;
-    primary.reload()?;
-    let sync = "SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'";
-    primary.wait_for("postgres", sync, "1").await?;
+    let primary = shop::start(version)?;
+    let standby = start_synchronous(&primary, "remote_apply").await?;
 
     let senders = Senders::register(&primary, DATABASE, 1, 3, 2).await?;
     let failover = async {
@@ -179,8 +158,7 @@ async fn a_failover_under_load_loses_no_answer_and_repeats_no_numbered_request(v
 // time passes.
 // Method: sessions with an outcome and without, last heard of long ago, as after a long pause.
 async fn an_orderly_restart_keeps_sessions_with_an_outcome_and_without(version: Version) -> Result<()> {
-    let server = Cluster::start(version)?;
-    server.create_database(DATABASE)?;
+    let server = shop::start(version)?;
     let before = server.connect(DATABASE).await?;
     let (saved, unsaved) = (before.register("").await?, before.register("client => 'c'").await?);
     before.execute(&saved, "1", "1").await?;

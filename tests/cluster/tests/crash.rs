@@ -2,6 +2,7 @@
 
 use anyhow::{Result, ensure};
 use idempotence_cluster_tests::bank::Bank;
+use idempotence_cluster_tests::shop::{self, DATABASE};
 use idempotence_cluster_tests::{Cluster, Connection, Version, on_all_versions};
 use rand::RngExt;
 
@@ -14,11 +15,8 @@ on_all_versions!(
     crashes_at_random_lose_no_acknowledged_outcome_and_repeat_no_effect,
 );
 
-const DATABASE: &str = "shop";
-
 fn start(version: Version) -> Result<Cluster> {
-    let server = Cluster::start(version)?;
-    server.create_database(DATABASE)?;
+    let server = shop::start(version)?;
     server.psql(
         DATABASE,
         "SELECT idem_create_session('payments'); SELECT idem_create_session('mails', inbox => true);
@@ -84,8 +82,7 @@ async fn a_crash_leaves_nothing_of_an_unrecorded_request(version: Version) -> Re
     begin_and_work(&recorded, "recorded").await?;
     recorded.text(&record("recorded")).await?;
     recorded.text("SELECT idem_once('mails', 'm')").await?;
-    server.kill9()?;
-    server.start()?;
+    server.crash()?;
     executes_once(&server, "begun").await?;
     executes_once(&server, "recorded").await?;
     ensure!(server.connect(DATABASE).await?.text("SELECT idem_once('mails', 'm')").await? == "t");
@@ -107,8 +104,7 @@ async fn a_committed_outcome_survives_a_crash(version: Version) -> Result<()> {
         )
         .await?;
     connection.execute("late", "k", "1").await?;
-    server.kill9()?;
-    server.start()?;
+    server.crash()?;
 
     is_done_once(&server, "done").await?;
     let connection = server.connect(DATABASE).await?;
@@ -134,8 +130,7 @@ async fn a_prepared_transaction_keeps_its_claim_through_a_crash(version: Version
 
     for crashed in [false, true] {
         if crashed {
-            server.kill9()?;
-            server.start()?;
+            server.crash()?;
         }
         let other = server.connect(DATABASE).await?;
         for key in ["kept", "undone"] {
@@ -161,8 +156,7 @@ async fn a_prepared_inbox_entry_keeps_its_place_through_a_crash(version: Version
         let sql = format!("BEGIN; SELECT idem_once('mails', '{key}'); PREPARE TRANSACTION '{key}'");
         ensure!(connection.text(&sql).await? == "t");
     }
-    server.kill9()?;
-    server.start()?;
+    server.crash()?;
     let other = server.connect(DATABASE).await?;
     other.text("SET idempotence.wait = '50 ms'").await?;
     for key in ["kept", "undone"] {
@@ -183,8 +177,7 @@ async fn crashes_at_random_lose_no_acknowledged_outcome_and_repeat_no_effect(ver
     for _ in 0..10 {
         let transfers = rand::rng().random_range(1..300);
         bank.progress(transfers).await?;
-        server.kill9()?;
-        server.start()?;
+        server.crash()?;
     }
     bank.progress(100).await?;
     let retries = bank.close(&server).await?;

@@ -1,9 +1,10 @@
 //! `CALL idem_sweep()` from a scheduler, where the library is not preloaded: pg_cron, as Debian packages it.
 
 use anyhow::{Result, ensure};
+use idempotence_cluster_tests::client::at_work;
+use idempotence_cluster_tests::ring::CURRENT;
+use idempotence_cluster_tests::shop::DATABASE;
 use idempotence_cluster_tests::{Cluster, Version};
-
-const DATABASE: &str = "shop";
 
 // Goal: without the worker a scheduler does its work: silent sessions end, the ring turns.
 // Method: pg_cron, which knows minutes only, calls the procedure; the view health tells what was done.
@@ -26,16 +27,15 @@ async fn pg_cron_sweeps_where_the_library_is_not_preloaded() -> Result<()> {
     ensure!(connection.text(health).await?.is_empty());
     ensure!(connection.text(swept).await? == "not swept yet");
 
-    let session = connection.text("SELECT session FROM idem_register('c', timeout => '2 s')").await?;
+    let session = connection.register_client("c", "2 s").await?;
     connection.text("SELECT idem_create_session('s', ttl => '1 hour')").await?;
     connection.execute("s", "k", "1").await?;
     connection.text("UPDATE idempotence.segment SET opened_at = opened_at - interval '2 hours'").await?;
     connection.text("SELECT cron.schedule('sweep', '* * * * *', 'CALL idem_sweep()')").await?;
-    let at_work = format!("SELECT count(*) FROM idempotence.session_live WHERE id = '{session}'");
-    server.wait_for(DATABASE, &at_work, "0").await?;
+    server.wait_for(DATABASE, &at_work(&[&session]), "0").await?;
     server.wait_for(DATABASE, "SELECT status FROM cron.job_run_details ORDER BY runid LIMIT 1", "succeeded").await?;
     // Segments that were never used are closed by the first one, so that the second can turn the ring.
-    server.wait_for(DATABASE, "SELECT number FROM idempotence.segment WHERE current", "1").await?;
+    server.wait_for(DATABASE, CURRENT, "1").await?;
     ensure!(connection.replay("s", "k").await? == "succeeded|1");
     ensure!(connection.text(health).await?.is_empty());
     ensure!(connection.text(swept).await? == "swept");

@@ -1,8 +1,10 @@
 //! What `pg_dump` saves of the extension, and what a restore makes of it.
 
 use anyhow::{Result, ensure};
+use idempotence_cluster_tests::dump::{dump, dump_to_file, restore};
 use idempotence_cluster_tests::fixture::{self, Fixture};
-use idempotence_cluster_tests::{Cluster, Connection, Version, on_each_version, run};
+use idempotence_cluster_tests::{Cluster, Connection, LIMIT, Version, on_each_version};
+use idempotence_demo::host::run;
 
 on_each_version!(
     a_dump_restores_into_a_new_database_and_a_new_cluster,
@@ -14,19 +16,6 @@ on_each_version!(
     a_dump_restores_the_extension_in_its_own_schema,
     sessions_of_a_dropped_role_are_the_superusers,
 );
-
-/// `pg_dump` of `programs`' version, which may be newer than the server's.
-fn dump(programs: &Cluster, source: &Cluster, database: &str, options: &[&str]) -> Result<String> {
-    let mut pg_dump = programs.program("pg_dump");
-    pg_dump.args(options).arg("-d").arg(source.connect_string(database, "postgres"));
-    run(&mut pg_dump, None)
-}
-
-fn restore(target: &Cluster, database: &str, dump: &str) -> Result<()> {
-    target.psql("postgres", &format!("CREATE DATABASE {database} TEMPLATE template0"))?;
-    target.psql(database, dump)?;
-    Ok(())
-}
 
 /// A cluster with the fixture in database `old`.
 async fn filled(version: Version) -> Result<(Cluster, Fixture)> {
@@ -84,12 +73,11 @@ async fn a_dump_of_a_restored_database_restores(version: Version) -> Result<()> 
 // Method: custom format, restored by two jobs at a time.
 async fn a_custom_dump_restores_in_parallel(version: Version) -> Result<()> {
     let (source, fixture) = filled(version).await?;
-    let file = source.home().join("dump").display().to_string();
-    dump(&source, &source, "old", &["-Fc", "-f", &file])?;
+    let file = dump_to_file(&source, "old")?;
     source.psql("postgres", "CREATE DATABASE new TEMPLATE template0")?;
     let mut pg_restore = source.program("pg_restore");
     pg_restore.args(["--exit-on-error", "-j", "2", "-d"]).arg(source.connect_string("new", "postgres")).arg(&file);
-    run(&mut pg_restore, None)?;
+    run(&mut pg_restore, None, LIMIT)?;
     fixture.check(&source, "new").await
 }
 

@@ -2,6 +2,8 @@
 //! back is not handed out.
 
 use anyhow::{Result, ensure};
+use idempotence_cluster_tests::shop::{self, DATABASE};
+use idempotence_cluster_tests::standby::start_synchronous;
 use idempotence_cluster_tests::{Cluster, Connection, Version, on_each_version};
 
 on_each_version!(
@@ -12,8 +14,6 @@ on_each_version!(
     a_frozen_outcome_is_replayed_where_the_log_ends_with_a_page,
 );
 
-const DATABASE: &str = "shop";
-
 /// A primary whose synchronous standby is down, after recorders were terminated while their COMMIT waited for
 /// it: their outcomes can be seen, and are nowhere else.
 struct Lagging {
@@ -23,18 +23,14 @@ struct Lagging {
 }
 
 async fn lagging(version: Version) -> Result<Lagging> {
-    let primary = Cluster::start(version)?;
-    primary.create_database(DATABASE)?;
+    let primary = shop::start(version)?;
     let app = primary.connect(DATABASE).await?;
     app.text("SELECT idem_create_session('payments'); SELECT idem_create_session('mails', inbox => true)").await?;
     app.text("CREATE TABLE effect (what text)").await?;
     app.execute("payments", "old", "0").await?;
     let session = app.register("client => 'c'").await?;
     app.execute(&session, "1", "1").await?;
-    let standby = primary.standby()?;
-    primary.conf("synchronous_standby_names", "*")?;
-    primary.reload()?;
-    primary.wait_for("postgres", "SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'", "1").await?;
+    let standby = start_synchronous(&primary, "on").await?;
     standby.catch_up_with(&primary)?;
     standby.stop_fast()?;
     let request = |session: &str, request: &str| {
@@ -153,8 +149,7 @@ async fn a_replay_waits_for_standbys_no_longer_than_they_are_asked_for(version: 
 // Goal: what was committed without waiting for its flush is flushed before it is handed out.
 // Method: a recorder with synchronous_commit off, a retry, and a crash at once. The log's writer sleeps.
 async fn what_is_not_flushed_is_flushed_before_it_is_replayed(version: Version) -> Result<()> {
-    let server = Cluster::start_with(version, &[("wal_writer_delay", "10s")])?;
-    server.create_database(DATABASE)?;
+    let server = shop::start_with(version, &[("wal_writer_delay", "10s")])?;
     let (recorder, retry) = (server.connect(DATABASE).await?, server.connect(DATABASE).await?);
     recorder.text("SELECT idem_create_session('payments'); SET synchronous_commit = off").await?;
     for round in 0..5 {
@@ -165,8 +160,7 @@ async fn what_is_not_flushed_is_flushed_before_it_is_replayed(version: Version) 
         let flushed = retry.text(&format!("SELECT pg_current_wal_flush_lsn() >= '{committed}'")).await?;
         ensure!(flushed == "t", "round {round}: replayed, and not flushed");
     }
-    server.kill9()?;
-    server.start()?;
+    server.crash()?;
     let after = server.connect(DATABASE).await?;
     ensure!(after.replay("payments", "k4").await? == "succeeded|1");
     Ok(())
@@ -192,8 +186,7 @@ async fn a_frozen_outcome_is_replayed_where_the_log_ends_with_a_page(version: Ve
           END LOOP;
           RETURN pg_current_wal_insert_lsn();
         END $$";
-    let server = Cluster::start_with(version, &[("autovacuum", "off"), ("checkpoint_timeout", "1h")])?;
-    server.create_database(DATABASE)?;
+    let server = shop::start_with(version, &[("autovacuum", "off"), ("checkpoint_timeout", "1h")])?;
     let app = server.connect(DATABASE).await?;
     app.text("SELECT idem_create_session('payments'), idem_create_session('mails', inbox => true)").await?;
     app.execute("payments", "k", "1").await?;

@@ -2,6 +2,8 @@
 //! remember the former one do.
 
 use anyhow::{Result, ensure};
+use idempotence_cluster_tests::shop::{self, DATABASE};
+use idempotence_cluster_tests::text::lines_only_in;
 use idempotence_cluster_tests::{Cluster, Connection, Version, on_each_version};
 
 on_each_version!(
@@ -13,13 +15,10 @@ on_each_version!(
     a_database_that_is_not_utf8_is_refused,
 );
 
-const DATABASE: &str = "shop";
-
 const SESSIONS: &str = "SELECT idem_create_session('payments'); SELECT idem_create_session('mails', inbox => true)";
 
 fn start(version: Version) -> Result<Cluster> {
-    let server = Cluster::start(version)?;
-    server.create_database(DATABASE)?;
+    let server = shop::start(version)?;
     server.psql(DATABASE, SESSIONS)?;
     Ok(server)
 }
@@ -68,11 +67,8 @@ async fn drop_extension_leaves_nothing(version: Version) -> Result<()> {
 }
 
 fn difference(before: &str, after: &str) -> String {
-    let of = |these: &str, others: &str| {
-        let others: Vec<&str> = others.lines().collect();
-        these.lines().filter(|line| !others.contains(line)).collect::<Vec<_>>().join(", ")
-    };
-    format!("gone is {}; left is {}", of(before, after), of(after, before))
+    let (gone, left) = (lines_only_in(before, after), lines_only_in(after, before));
+    format!("gone is {}; left is {}", gone.join(", "), left.join(", "))
 }
 
 // Goal: a backend that dropped and created the extension knows nothing of the former one.

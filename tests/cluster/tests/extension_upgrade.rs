@@ -1,8 +1,9 @@
 //! ALTER EXTENSION UPDATE: from each version that was released, with what it kept.
 
 use anyhow::{Context, Result, ensure};
-use idempotence_cluster_tests::{Cluster, Connection, LIMIT, Version, fixture, frozen, on_each_version};
-use tokio::time::{Duration, Instant, sleep};
+use idempotence_cluster_tests::dump::dump;
+use idempotence_cluster_tests::text::lines_only_in;
+use idempotence_cluster_tests::{Cluster, Connection, Version, fixture, frozen, on_each_version};
 
 on_each_version!(
     an_upgraded_database_equals_a_fresh_one,
@@ -89,11 +90,9 @@ fn catalog(server: &Cluster, database: &str) -> Result<String> {
 
 /// The lines that only one of two texts has.
 fn difference(left: &str, right: &str) -> String {
-    let of = |these: &str, others: &str| {
-        let others: Vec<&str> = others.lines().collect();
-        these.lines().filter(|line| !others.contains(line)).map(|line| format!("  {line}\n")).collect::<String>()
-    };
-    format!("only in the fresh one:\n{}only in the upgraded one:\n{}", of(left, right), of(right, left))
+    let of = |lines: Vec<&str>| lines.iter().map(|line| format!("  {line}\n")).collect::<String>();
+    let (left, right) = (of(lines_only_in(left, right)), of(lines_only_in(right, left)));
+    format!("only in the fresh one:\n{left}only in the upgraded one:\n{right}")
 }
 
 // Goal: an upgraded database is what a fresh one is, object by object, whichever superuser upgrades it.
@@ -159,9 +158,7 @@ async fn what_a_role_was_granted_goes_on(version: Version) -> Result<()> {
     // One overload of idem_begin is not all of that name.
     ensure!(may("part", "idem_begin")? == "false,true");
     // And it is dumped as what an administrator granted.
-    let mut pg_dump = server.program("pg_dump");
-    pg_dump.args(["--schema-only", "-d"]).arg(server.connect_string("shop", "postgres"));
-    let dump = idempotence_cluster_tests::run(&mut pg_dump, None)?;
+    let dump = dump(&server, &server, "shop", &["--schema-only"])?;
     ensure!(dump.contains("FUNCTION public.idem_create_session(") && dump.contains(" TO app;"), "{dump}");
     for line in ["TO lender WITH GRANT OPTION;", "TO app;", "TO boss;"] {
         let granted = dump.lines().any(|dumped| dumped.contains("idem_create_session(") && dumped.ends_with(line));
@@ -257,11 +254,7 @@ async fn a_restart_before_the_update_is_told_and_does_no_harm(version: Version) 
     }
     ensure!(app.replay("payments", "paid").await? == r#"succeeded|{"ok": true}"#);
     // Soon, for a backend has found it.
-    let start = Instant::now();
-    while !server.log().contains("sweeps database \"old\" again") {
-        ensure!(start.elapsed() < LIMIT, "the worker does not go on");
-        sleep(Duration::from_millis(20)).await;
-    }
+    server.wait_for_log("sweeps database \"old\" again").await?;
     // The old server was stopped in order: nothing unlogged is lost either.
     ensure!(app.answer(&kept.clients.unsaved, "1").await? == "started|");
     kept.check_works(&server, "old").await?;
@@ -303,9 +296,7 @@ async fn a_dump_of_a_released_version_restores_into_this_one(version: Version) -
     fixture::grant(&server.connect("old").await?).await?;
     let kept = frozen::load(&server, "old", RELEASED)?;
     for options in [&[][..], &["--inserts"]] {
-        let mut pg_dump = server.program("pg_dump");
-        pg_dump.args(options).arg("-d").arg(server.connect_string("old", "postgres"));
-        let dump = idempotence_cluster_tests::run(&mut pg_dump, None)?;
+        let dump = dump(&server, &server, "old", options)?;
         server.psql("postgres", "DROP DATABASE IF EXISTS new; CREATE DATABASE new TEMPLATE template0")?;
         // It grants functions with the arguments that they had: those that have others now are granted anew.
         let before = server.log().lines().count();

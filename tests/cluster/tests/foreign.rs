@@ -1,14 +1,13 @@
 //! Effects on another server: the check before the commit comes before a foreign data wrapper's own commit.
 
 use anyhow::{Result, ensure};
+use idempotence_cluster_tests::shop::DATABASE;
 use idempotence_cluster_tests::{Cluster, Connection, Version, on_each_version};
 
 on_each_version!(
     a_commit_that_is_refused_has_no_effect_on_another_server,
     a_commit_that_is_refused_has_no_effect_on_another_server_preloaded,
 );
-
-const DATABASE: &str = "shop";
 
 /// What a program may do that begins a request, writes on another server, and forgets to record. Each in a
 /// connection of its own, since a wrapper registers itself when a connection uses it for the first time.

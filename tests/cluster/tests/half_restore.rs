@@ -1,7 +1,8 @@
 //! A restore that failed half way: outcomes came, and their sessions did not.
 
 use anyhow::{Result, ensure};
-use idempotence_cluster_tests::{Cluster, Connection, Version, on_each_version, run};
+use idempotence_cluster_tests::dump::dump_to_file;
+use idempotence_cluster_tests::{Cluster, Connection, Version, on_each_version};
 
 on_each_version!(
     outcomes_without_their_session_are_not_executed_again,
@@ -37,11 +38,7 @@ async fn dumped(version: Version) -> Result<(Cluster, String)> {
     app.text("BEGIN; SELECT FROM idem_begin('payments', 'steps'); SELECT idem_checkpoint('payments', 'steps', 'half'); COMMIT")
         .await?;
     ensure!(source.psql("old", "SELECT count(*) FROM idempotence.outcomes")?.trim_end() == "501");
-    let file = source.home().join("dump").display().to_string();
-    run(
-        source.program("pg_dump").args(["-Fc", "-f", &file, "-d"]).arg(source.connect_string("old", "postgres")),
-        None,
-    )?;
+    let file = dump_to_file(&source, "old")?;
     Ok((source, file))
 }
 
@@ -152,11 +149,7 @@ async fn a_missing_recorder_is_found_out(version: Version) -> Result<()> {
     source.create_database("old")?;
     source.psql("old", &format!("SELECT idem_grant('clerk'); {PAYMENTS}"))?;
     source.connect_as("old", "clerk").await?.execute("payments", "17", "17").await?;
-    let file = source.home().join("dump").display().to_string();
-    run(
-        source.program("pg_dump").args(["-Fc", "-f", &file, "-d"]).arg(source.connect_string("old", "postgres")),
-        None,
-    )?;
+    let file = dump_to_file(&source, "old")?;
     let target = Cluster::start(version)?;
     target.psql("postgres", "CREATE ROLE app LOGIN")?;
     target.psql("postgres", "CREATE DATABASE new TEMPLATE template0")?;

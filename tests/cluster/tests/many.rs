@@ -1,6 +1,7 @@
 //! Many requests in one transaction, and the lock table that ends it.
 
 use anyhow::{Context, Result, ensure};
+use idempotence_cluster_tests::shop::DATABASE;
 use idempotence_cluster_tests::{Cluster, Version, on_each_version};
 use tokio_postgres::error::DbError;
 
@@ -9,8 +10,6 @@ on_each_version!(
     numbers_that_share_a_lock_count_once,
     a_full_lock_table_names_the_request,
 );
-
-const DATABASE: &str = "shop";
 
 /// A server with some 300 places for locks.
 fn start(version: Version) -> Result<Cluster> {

@@ -6,15 +6,15 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use idempotence_cluster_tests::{Cluster, Connection, Version, on_each_version, run};
+use idempotence_cluster_tests::shop::DATABASE;
+use idempotence_cluster_tests::{Cluster, Connection, LIMIT, Version, on_each_version};
+use idempotence_demo::host::run;
 
 on_each_version!(
     an_allocation_that_fails_ends_the_call_wherever_it_is,
     a_limit_of_memory_ends_the_call,
     a_payload_of_many_numbers_takes_little_memory,
 );
-
-const DATABASE: &str = "shop";
 
 /// What is done with each allocation failing in turn, `#` being another word each time.
 const SCRIPTS: [&str; 8] = [
@@ -55,13 +55,13 @@ fn start_failing(version: Version) -> Result<(Cluster, Failures)> {
     server.stop_fast()?;
     let (library, control) = (server.home().join("failing_malloc.so"), server.home().join("failures"));
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("c/failing_malloc.c");
-    run(Command::new("cc").args(["-shared", "-fPIC", "-O1", "-o"]).arg(&library).arg(source), None)?;
+    run(Command::new("cc").args(["-shared", "-fPIC", "-O1", "-o"]).arg(&library).arg(source), None, LIMIT)?;
     let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&control)?;
     fs::set_permissions(&control, fs::Permissions::from_mode(0o666))?;
     let failures = Failures(file);
     failures.set(0, 0, 0)?;
     let mut start = pg_ctl_start(&server);
-    run(start.env("LD_PRELOAD", &library).env("FAILING_MALLOC", &control), None)?;
+    run(start.env("LD_PRELOAD", &library).env("FAILING_MALLOC", &control), None, LIMIT)?;
     Ok((server, failures))
 }
 
@@ -146,7 +146,7 @@ async fn a_limit_of_memory_ends_the_call(version: Version) -> Result<()> {
     let start = pg_ctl_start(&server);
     let mut limited = Command::new("prlimit");
     limited.arg("--as=337920000").arg(start.get_program()).args(start.get_args()).current_dir("/");
-    run(&mut limited, None)?;
+    run(&mut limited, None, LIMIT)?;
     let mut refused = 0;
     for count in [100_000, 200_000, 400_000, 800_000, 1_600_000] {
         let payload = format!("(SELECT jsonb_agg(g) FROM generate_series(1, {count}) g)");

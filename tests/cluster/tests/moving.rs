@@ -1,10 +1,10 @@
 //! Moving to another server, by the very steps that docs/operations.md gives.
 
 use anyhow::{Context, Result, ensure};
-use idempotence_cluster_tests::{Cluster, Version, fixture, run};
+use idempotence_cluster_tests::shop::DATABASE;
+use idempotence_cluster_tests::{Cluster, LIMIT, Version, fixture};
+use idempotence_demo::host::run;
 use idempotence_demo::server::SUPERUSER;
-
-const DATABASE: &str = "shop";
 
 /// What a business has: sequences of both kinds, and functions that depend on the type idem_ticket, openly
 /// and in their body.
@@ -42,7 +42,7 @@ fn take(step: &str, old: &Cluster, new: &Cluster) -> Result<()> {
         .replace("-d old", &format!("-d \"{source}\""))
         .replace("-d new", &format!("-d \"{}\"", new.connect_string(DATABASE, SUPERUSER)));
     let script = format!("set -e -o pipefail\nexport PATH={}:$PATH\n{script}", programs.display());
-    run(new.program("/bin/bash").arg("-c").arg(&script), None).with_context(|| script)?;
+    run(new.program("/bin/bash").arg("-c").arg(&script), None, LIMIT).with_context(|| script)?;
     Ok(())
 }
 

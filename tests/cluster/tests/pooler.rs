@@ -8,15 +8,15 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use futures_util::future::try_join_all;
-use idempotence_cluster_tests::{Cluster, Connection, LIMIT, Version, on_each_version, run};
+use idempotence_cluster_tests::shop::{self, DATABASE};
+use idempotence_cluster_tests::{Cluster, Connection, LIMIT, Version, on_each_version};
+use idempotence_demo::host::run;
 use tokio::time::{Instant, sleep};
 
 on_each_version!(
     clients_that_share_backends_share_nothing_else,
     many_clients_over_few_backends_execute_each_request_once,
 );
-
-const DATABASE: &str = "shop";
 
 /// Where Debian has it; elsewhere it must be on the PATH.
 const PROGRAMS: [&str; 2] = ["/usr/sbin/pgbouncer", "pgbouncer"];
@@ -33,7 +33,7 @@ impl<'a> Pooler<'a> {
         let directory = server.home().join("pooler");
         // The number only names the socket, and nobody else's is in this directory.
         let pooler = Self { server, directory, port: 6432 };
-        run(as_server(server, "mkdir").arg(&pooler.directory), None)?;
+        run(as_server(server, "mkdir").arg(&pooler.directory), None, LIMIT)?;
         let upstream = server.connect_string(DATABASE, "app").replace(" user='app'", "");
         let (path, port) = (pooler.directory.display(), pooler.port);
         let settings = format!(
@@ -50,7 +50,7 @@ impl<'a> Pooler<'a> {
         // As the server's account, for it refuses to run as root, too.
         let mut pgbouncer = as_server(server, program);
         pgbouncer.arg("--daemon").arg(pooler.directory.join("settings"));
-        run(&mut pgbouncer, None).context("is pgbouncer installed?")?;
+        run(&mut pgbouncer, None, LIMIT).context("is pgbouncer installed?")?;
         let start = Instant::now();
         while let Err(error) = pooler.connect().await {
             ensure!(start.elapsed() <= LIMIT, "the pooler does not answer: {error:#}");
@@ -81,13 +81,12 @@ impl Drop for Pooler<'_> {
         let mut psql = self.server.program("psql");
         psql.args(["-X", "-c", "SHUTDOWN", "-d"]).arg(self.connect_string("pgbouncer", "postgres"));
         // It breaks the connection instead of answering: an error is what is to be expected.
-        let _ = run(&mut psql, None);
+        let _ = run(&mut psql, None, LIMIT);
     }
 }
 
 fn start(version: Version) -> Result<Cluster> {
-    let server = Cluster::start(version)?;
-    server.create_database(DATABASE)?;
+    let server = shop::start(version)?;
     server.psql(
         DATABASE,
         "CREATE ROLE app LOGIN; SELECT idem_grant('app'); SELECT idem_create_session('payments', owner => 'app');

@@ -1,12 +1,11 @@
 //! Logical replication of our tables: of no use, but it must do no harm.
 
 use anyhow::{Result, ensure};
+use idempotence_cluster_tests::shop::DATABASE;
 use idempotence_cluster_tests::{Cluster, Version, on_each_version};
 use idempotence_demo::server::SUPERUSER;
 
 on_each_version!(a_subscription_to_our_tables_goes_on);
-
-const DATABASE: &str = "shop";
 
 // Goal: where our tables are published, a subscription gets past whatever is done to them.
 // Method: the two tables without a primary key; a row of each is changed or deleted, and the other server follows.

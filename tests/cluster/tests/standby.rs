@@ -2,7 +2,9 @@
 
 use anyhow::{Result, ensure};
 use idempotence_cluster_tests::bank::Bank;
-use idempotence_cluster_tests::{Cluster, Connection, Version, on_each_version};
+use idempotence_cluster_tests::shop::{self, DATABASE};
+use idempotence_cluster_tests::standby::{check_traceless, start_synchronous};
+use idempotence_cluster_tests::{Cluster, Version, on_each_version};
 use rand::RngExt;
 
 on_each_version!(
@@ -12,11 +14,8 @@ on_each_version!(
     a_failover_under_load_loses_no_acknowledged_outcome_and_repeats_no_effect,
 );
 
-const DATABASE: &str = "shop";
-
 fn start(version: Version) -> Result<(Cluster, Cluster)> {
-    let primary = Cluster::start(version)?;
-    primary.create_database(DATABASE)?;
+    let primary = shop::start(version)?;
     primary.psql(
         DATABASE,
         "SELECT idem_create_session('payments'); SELECT idem_create_session('mails', inbox => true);
@@ -58,7 +57,7 @@ async fn a_standby_replays_and_refuses_what_would_have_to_be_executed(version: V
             .await?
             == "f|0"
     );
-    leaves_nothing(&on_standby).await?;
+    check_traceless(&on_standby, "payments", "'done'").await?;
 
     for (key, known) in
         [("done", "succeeded"), ("refused", "failed"), ("half", "not_here"), ("open", "not_here"), ("new", "not_here")]
@@ -84,23 +83,9 @@ async fn a_standby_replays_and_refuses_what_would_have_to_be_executed(version: V
         let found = on_standby.sqlstate(&format!("SELECT FROM idem_{call}")).await?;
         ensure!(found == state, "idem_{call} gives {found} instead of {state}");
     }
-    leaves_nothing(&on_standby).await?;
+    check_traceless(&on_standby, "payments", "'done'").await?;
     ensure!(on_standby.text("SELECT count(*) FROM idempotence.outcomes").await? == "4");
     ensure!(on_standby.text("SELECT count(*) FROM idempotence.sessions").await? == "3");
-    Ok(())
-}
-
-/// Neither a transaction id nor a lock of ours, also not while the transaction of a replay is open.
-async fn leaves_nothing(connection: &Connection) -> Result<()> {
-    let left = connection
-        .text(
-            "BEGIN; SELECT FROM idem_begin('payments', 'done');
-             SELECT pg_current_xact_id_if_assigned(), count(*) FROM pg_locks
-              WHERE pid = pg_backend_pid() AND (locktype = 'advisory' OR relation IN (SELECT oid FROM pg_class WHERE relnamespace = 'idempotence'::regnamespace));
-             COMMIT",
-        )
-        .await?;
-    ensure!(left == "|0", "a replay left {left}");
     Ok(())
 }
 
@@ -161,12 +146,7 @@ async fn a_standby_that_is_promoted_executes(version: Version) -> Result<()> {
 // Method: clients transfer money with keys; the primary is killed, the standby promoted, the clients follow.
 async fn a_failover_under_load_loses_no_acknowledged_outcome_and_repeats_no_effect(version: Version) -> Result<()> {
     let primary = Cluster::start(version)?;
-    let standby = primary.standby()?;
-    primary.conf("synchronous_standby_names", "*")?;
-    primary.conf("synchronous_commit", "remote_apply")?;
-    primary.reload()?;
-    let sync = "SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'";
-    primary.wait_for("postgres", sync, "1").await?;
+    let standby = start_synchronous(&primary, "remote_apply").await?;
 
     let mut bank = Bank::open(&primary, 6)?;
     bank.progress(rand::rng().random_range(200..500)).await?;

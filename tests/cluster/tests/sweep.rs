@@ -3,7 +3,11 @@
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use anyhow::{Result, ensure};
-use idempotence_cluster_tests::{Cluster, Connection, Version, on_each_version, run};
+use idempotence_cluster_tests::client::at_work;
+use idempotence_cluster_tests::dump::{dump, restore};
+use idempotence_cluster_tests::ring::{CURRENT, HURRY};
+use idempotence_cluster_tests::shop::{DATABASE, start_preloaded};
+use idempotence_cluster_tests::{Connection, Version, on_each_version};
 
 on_each_version!(
     a_slow_restore_beside_the_worker_loses_nothing,
@@ -16,33 +20,12 @@ on_each_version!(
     large_tables_are_swept_in_parts,
 );
 
-const DATABASE: &str = "shop";
-
-fn start(version: Version) -> Result<Cluster> {
-    let server = Cluster::start_preloaded(version)?;
-    server.create_database(DATABASE)?;
-    Ok(server)
-}
-
-const CURRENT: &str = "SELECT number FROM idempotence.segment WHERE current";
-
-/// Has the ring turn with the next visit, if it can.
-const HURRY: &str = "UPDATE idempotence.segment SET opened_at = opened_at - interval '30 days' WHERE current";
-
-async fn register(connection: &Connection, client: &str, timeout: &str) -> Result<String> {
-    connection.text(&format!("SELECT session FROM idem_register('{client}', timeout => '{timeout}')")).await
-}
-
-fn at_work(sessions: &[&str]) -> String {
-    format!("SELECT count(*) FROM idempotence.session_live WHERE id IN ('{}')", sessions.join("','"))
-}
-
-// Goal: whatever the worker does beside a restore that takes its time, no outcome is gone before its time,
-// and a session's time begins when it is restored.
-// Method: outcomes in two segments under a ttl of a month, restored with a pause of some visits between
-// them; then the ring grows old by half of the month. A client session with a short timeout.
+// Goal: whatever the worker does during a slow restore, no outcome is gone before its time, and the timeout
+// of a session begins when it is restored.
+// Method: outcomes in two segments, with a ttl of a month, are restored with a pause of a few visits between
+// them. Then the ring becomes half a month older. There is also a client session with a short timeout.
 async fn a_slow_restore_beside_the_worker_loses_nothing(version: Version) -> Result<()> {
-    let server = start(version)?;
+    let server = start_preloaded(version)?;
     let connection = server.connect(DATABASE).await?;
     connection.text("SELECT idem_create_session('monthly', ttl => '30 days')").await?;
     for key in ["m0", "m1"] {
@@ -54,19 +37,18 @@ async fn a_slow_restore_beside_the_worker_loses_nothing(version: Version) -> Res
              INSERT INTO idempotence.outcome_1 SELECT * FROM moved",
         )
         .await?;
-    let client = register(&connection, "c", "4 s").await?;
+    let client = connection.register_client("c", "4 s").await?;
     let send = |number| {
         format!(
             "BEGIN; SELECT FROM idem_begin('{client}', {number}); SELECT FROM idem_record('{client}', {number}); COMMIT"
         )
     };
     connection.text(&send(1)).await?;
-    let dump = run(server.program("pg_dump").arg("-d").arg(server.connect_string(DATABASE, "postgres")), None)?;
+    let dump = dump(&server, &server, DATABASE, &[])?;
     let slow = "COPY idempotence.outcome_1 ";
     ensure!(dump.contains(slow), "the dump has no second segment");
     let dump = dump.replace(slow, &format!("SELECT pg_sleep(6);\n{slow}"));
-    server.psql("postgres", "CREATE DATABASE restored TEMPLATE template0")?;
-    server.psql("restored", &dump)?;
+    restore(&server, "restored", &dump)?;
 
     let restored = server.connect("restored").await?;
     restored.text(&send(2)).await?;
@@ -87,10 +69,11 @@ async fn a_slow_restore_beside_the_worker_loses_nothing(version: Version) -> Res
     Ok(())
 }
 
-// Goal: while a transaction that restores is open the ring stands still, and who it is is told.
-// Method: an insert by SQL that is not committed; the ring is due. Then it is rolled back.
+// Goal: while a transaction that restores is open, the ring stands still, and the log names the transaction.
+// Method: an insert by SQL that is not committed, while the ring is due to turn. Then the insert is rolled
+// back.
 async fn the_sweep_rests_beside_an_open_restore_and_names_it(version: Version) -> Result<()> {
-    let server = start(version)?;
+    let server = start_preloaded(version)?;
     let connection = server.connect(DATABASE).await?;
     connection.text("SELECT idem_create_session('s')").await?;
     connection.execute("s", "k", "1").await?;
@@ -100,35 +83,37 @@ async fn the_sweep_rests_beside_an_open_restore_and_names_it(version: Version) -
     let name = format!("a sweep by hand, or a restore, is at work: held by process {}", restorer.pid().await?);
     server.wait_for_log(&name).await?;
     ensure!(connection.text(CURRENT).await? == "0", "the ring has turned");
-    // Requests are not concerned.
+    // Requests go on.
     connection.execute("s", "meanwhile", "1").await?;
     restorer.text("ROLLBACK").await?;
     server.wait_for(DATABASE, CURRENT, "1").await
 }
 
-// Goal: sessions that are silent but in use keep no others from being ended, however many they are.
-// Method: batches of one; a prepared transaction uses the first session, two more are silent.
+// Goal: silent sessions that are in use do not keep other silent sessions from being ended, however many
+// there are.
+// Method: batches of one session. A prepared transaction uses the first session, and two more sessions are
+// silent.
 async fn sessions_in_use_do_not_shade_silent_ones(version: Version) -> Result<()> {
-    let server = start(version)?;
+    let server = start_preloaded(version)?;
     server.conf("idempotence.sweep_batch", "1")?;
     server.reload()?;
     let connection = server.connect(DATABASE).await?;
-    let in_use = register(&connection, "in use", "2 s").await?;
+    let in_use = connection.register_client("in use", "2 s").await?;
     let holder = server.connect(DATABASE).await?;
     holder.text(&format!("BEGIN; SELECT idem_heartbeat('{in_use}'); PREPARE TRANSACTION 'p'")).await?;
-    let silent = [register(&connection, "a", "2 s").await?, register(&connection, "b", "2 s").await?];
+    let silent = [connection.register_client("a", "2 s").await?, connection.register_client("b", "2 s").await?];
     server.wait_for(DATABASE, &at_work(&[&silent[0], &silent[1]]), "0").await?;
     ensure!(connection.text(&at_work(&[&in_use])).await? == "1");
     holder.text("ROLLBACK PREPARED 'p'").await?;
     server.wait_for(DATABASE, &at_work(&[&in_use]), "0").await
 }
 
-// Goal: a session that has ended answers nothing more, also while a sweep has it in hand.
-// Method: 500 sessions with an outcome each, all silent; requests and their duplicates are sent to each of
-// them, over and over, while sweeps by hand end them. The worker stays out of it.
+// Goal: a session that has ended refuses every request, even while a sweep works on it.
+// Method: 500 silent sessions with one outcome each. Requests and their duplicates are sent to all of them,
+// again and again, while sweeps by hand end the sessions. The worker is switched off.
 async fn a_session_that_was_refused_stays_refused_while_it_is_swept(version: Version) -> Result<()> {
     const SESSIONS: usize = 500;
-    let server = start(version)?;
+    let server = start_preloaded(version)?;
     server.conf("idempotence.databases", "''")?;
     server.reload()?;
     let connection = server.connect(DATABASE).await?;
@@ -167,14 +152,15 @@ async fn a_session_that_was_refused_stays_refused_while_it_is_swept(version: Ver
     Ok(())
 }
 
-// Goal: a table that somebody has locked is named with the holder, and steps that do not need it are taken.
-// Method: a lock on session_live; the ring turns meanwhile; then it is let go, and silent sessions end.
+// Goal: if somebody has locked a table, the log names the table and the holder, and the steps that do not
+// need the table are done.
+// Method: a lock on session_live, while the ring turns. Then the lock is released, and silent sessions end.
 async fn a_locked_table_is_named_and_delays_its_own_steps_only(version: Version) -> Result<()> {
-    let server = start(version)?;
+    let server = start_preloaded(version)?;
     let connection = server.connect(DATABASE).await?;
     connection.text("SELECT idem_create_session('s')").await?;
     connection.execute("s", "k", "1").await?;
-    let silent = register(&connection, "c", "2 s").await?;
+    let silent = connection.register_client("c", "2 s").await?;
     let holder = server.connect(DATABASE).await?;
     holder.text("BEGIN; LOCK TABLE idempotence.session_live IN ACCESS EXCLUSIVE MODE").await?;
     connection.text(HURRY).await?;
@@ -187,10 +173,11 @@ async fn a_locked_table_is_named_and_delays_its_own_steps_only(version: Version)
     server.wait_for_log("nothing delays the sweep any more").await
 }
 
-// Goal: a session that is being made, for however long, delays neither the turn nor others that make one.
-// Method: it is prepared; the ring is due.
+// Goal: while the creation of a session is not committed, for however long, it delays neither the turn of the
+// ring nor the creation of other sessions.
+// Method: the creation is prepared, and the ring is due to turn.
 async fn a_session_that_is_being_made_keeps_nothing_waiting(version: Version) -> Result<()> {
-    let server = start(version)?;
+    let server = start_preloaded(version)?;
     let connection = server.connect(DATABASE).await?;
     connection.text("SELECT idem_create_session('s', ttl => '1 hour')").await?;
     connection.execute("s", "k", "1").await?;
@@ -206,11 +193,12 @@ async fn a_session_that_is_being_made_keeps_nothing_waiting(version: Version) ->
     Ok(())
 }
 
-// Goal: a ring that was turned under a clock that was years ahead goes on once the clock is right, and what
-// was recorded under it is kept as it was promised.
-// Method: moments in the future, in the current segment and in a closed one, with an outcome of then.
+// Goal: a ring that turned under a clock that was years ahead goes on when the clock is right, and keeps its
+// outcomes for as long as it promised.
+// Method: times in the future, in the current segment and in a closed segment, with an outcome from that
+// time.
 async fn a_clock_that_was_wrong_once_is_overcome(version: Version) -> Result<()> {
-    let server = start(version)?;
+    let server = start_preloaded(version)?;
     let connection = server.connect(DATABASE).await?;
     connection.text("SELECT idem_create_session('s', ttl => '1 hour')").await?;
     connection.execute("s", "k", "1").await?;
@@ -228,7 +216,7 @@ async fn a_clock_that_was_wrong_once_is_overcome(version: Version) -> Result<()>
     server.wait_for_log("looked at in the future, which counts as now").await?;
     let ahead = "SELECT count(*) FROM idempotence.segment WHERE greatest(opened_at, closed_at) > now()";
     server.wait_for(DATABASE, ahead, "0").await?;
-    // It turns again, and keeps what lives.
+    // The ring turns again, and keeps the outcome that lives.
     connection.text(HURRY).await?;
     server.wait_for(DATABASE, CURRENT, "2").await?;
     connection
@@ -236,17 +224,17 @@ async fn a_clock_that_was_wrong_once_is_overcome(version: Version) -> Result<()>
         .await?;
     connection.text("CALL idem_sweep()").await?;
     ensure!(connection.lookup("s", "k").await? == "succeeded", "an outcome that lives is lost");
-    // Alone it keeps nothing.
+    // The outcome does not keep the segment: it was moved.
     server.wait_for(DATABASE, "SELECT state FROM idempotence.segments WHERE segment = 0", "empty").await?;
     ensure!(connection.text("SELECT key FROM idempotence.outcome_long").await? == "k");
     Ok(())
 }
 
-// Goal: tables of many pages are gone through in parts, by the worker, to their end.
-// Method: saved sessions on some hundred pages, of which none is at work and a few are silent, as after a
-// crash; all are at work again, and in the end none.
+// Goal: the worker goes through tables of many pages in parts, to their end.
+// Method: saved sessions on several hundred pages, none of which is at work, as after a crash. First all of
+// them must be at work again, and in the end none.
 async fn large_tables_are_swept_in_parts(version: Version) -> Result<()> {
-    let server = start(version)?;
+    let server = start_preloaded(version)?;
     let connection = server.connect(DATABASE).await?;
     connection
         .text(

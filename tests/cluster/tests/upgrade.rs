@@ -3,8 +3,9 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
-use idempotence_cluster_tests::{Cluster, Version, run};
+use idempotence_cluster_tests::{Cluster, LIMIT, Version};
 use idempotence_cluster_tests::{fixture, frozen};
+use idempotence_demo::host::run;
 
 /// Makes `new`, which is empty, what `old` was. Both are stopped by it; `new` is started again.
 fn upgrade(old: &Cluster, new: &Cluster, mode: &str) -> Result<()> {
@@ -20,7 +21,7 @@ fn upgrade(old: &Cluster, new: &Cluster, mode: &str) -> Result<()> {
     old.stop_fast()?;
     new.stop_fast()?;
     // PostgreSQL 18 makes its clusters with checksums, 15 did not; they must be alike.
-    run(new.program("pg_checksums").args(["--disable", "--no-sync", "-D"]).arg(new.data_dir()), None)?;
+    run(new.program("pg_checksums").args(["--disable", "--no-sync", "-D"]).arg(new.data_dir()), None, LIMIT)?;
     let mut pg_upgrade = new.program("pg_upgrade");
     pg_upgrade
         .args([mode, "--no-sync", "-U", "postgres", "-b"])
@@ -35,7 +36,7 @@ fn upgrade(old: &Cluster, new: &Cluster, mode: &str) -> Result<()> {
         .arg(new.home())
         // It writes into the directory that it is called from.
         .current_dir(new.home());
-    run(&mut pg_upgrade, None).with_context(|| failures(&new.data_dir().join("pg_upgrade_output.d")))?;
+    run(&mut pg_upgrade, None, LIMIT).with_context(|| failures(&new.data_dir().join("pg_upgrade_output.d")))?;
     new.start()
 }
 

@@ -2,11 +2,18 @@
 //! at each of thousands of random steps. The model remembers everything; the extension keeps a few
 //! slots. `IDEM_MODEL_SEED` repeats a run; without it each is another.
 
+mod answers;
+mod choice;
+mod log;
 mod memory;
+mod requests;
+mod sessions;
 mod step;
 mod stream;
+mod transactions;
 
-/// Pure, so that it can be had without the extension around it. Its own tests run with the extension's.
+/// This module of the extension is pure, so that it can be compiled without the extension. Its unit tests run
+/// with those of the extension.
 #[allow(dead_code)]
 #[path = "../../../../src/domain/sequence.rs"]
 mod sequence;
@@ -31,8 +38,10 @@ fn seed() -> Result<u64> {
     }
 }
 
-// Goal: slots, window and ack mark tell of every request what a memory of everything tells.
-// Method: numbers near the end of streams in both orders, with ranges, acks and dropped responses.
+// Goal: from slots, window and acknowledged numbers the domain places each request just as a memory of
+// everything does.
+// Method: numbers near the end of streams of both orders, with ranges, acknowledgements and dropped
+// responses.
 #[test]
 fn the_domain_places_each_request_as_the_model_does() -> Result<()> {
     let seed = seed()?;
@@ -49,7 +58,7 @@ fn the_domain_places_each_request_as_the_model_does() -> Result<()> {
     Ok(())
 }
 
-/// A slot of the domain's, as the store keeps it.
+/// A slot of the domain, as the store keeps it.
 type Slot = Option<sequence::Kept>;
 
 fn go_one_step(rng: &mut StdRng, kind: Kind, stream: &mut Stream, slots: &mut [Slot]) -> Result<()> {
@@ -74,7 +83,7 @@ fn go_one_step(rng: &mut StdRng, kind: Kind, stream: &mut Stream, slots: &mut [S
     Ok(())
 }
 
-/// Places a request by both, and executes it if it is its turn.
+/// Places a request by the domain and by the model. Executes it if it is the next request.
 fn send(kind: Kind, stream: &mut Stream, slots: &mut [Slot], range: stream::Range, said: i64) -> Result<()> {
     let order = if kind.strict { sequence::Order::Strict } else { sequence::Order::Any };
     let asked = sequence::Range { first: range.0, last: range.1 };
@@ -89,8 +98,8 @@ fn send(kind: Kind, stream: &mut Stream, slots: &mut [Slot], range: stream::Rang
         (sequence::Place::Kept(at), Place::Answered(done)) => {
             kept[at].range == sequence::Range { first: stream.done[*done].range.0, last: stream.done[*done].range.1 }
         }
-        (sequence::Place::Past, Place::Past) => true,
-        (sequence::Place::Turn(_), Place::Turn) => true,
+        (sequence::Place::Past, Place::Discarded) => true,
+        (sequence::Place::Turn(_), Place::Next) => true,
         (sequence::Place::Ahead(_) | sequence::Place::Overlaps(_), Place::OutOfSequence) => true,
         _ => false,
     };
@@ -103,9 +112,9 @@ fn send(kind: Kind, stream: &mut Stream, slots: &mut [Slot], range: stream::Rang
     Ok(())
 }
 
-// Goal: whatever two connections of a client do with its sessions, each gets the answer that it must.
-// Method: episodes of random steps: numbers new, repeated, skipped and acked, ranges, payloads, savepoints
-// and rollbacks, registering, resuming, fencing, closing and silence; nobody waits.
+// Goal: whatever two connections of a client do with its sessions, each gets the answer that the model says.
+// Method: episodes of random steps: new, repeated, skipped and acknowledged numbers, ranges, payloads,
+// savepoints, rollbacks, registrations, resumptions, fencing, closing and silence. No call waits.
 async fn a_server_answers_each_step_as_the_model_does(version: Version) -> Result<()> {
     const EPISODES: usize = 150;
     const STEPS: usize = 80;
@@ -137,7 +146,7 @@ async fn a_server_answers_each_step_as_the_model_does(version: Version) -> Resul
     Ok(())
 }
 
-/// All that steps can be answered with, but for numbers.
+/// All possible answers to a step, but for numbers.
 const ANSWERS: [&str; 20] = [
     "",
     "t",
@@ -173,7 +182,7 @@ async fn go_through(
     let mut memory = Memory::default();
     for serial in 0..steps {
         let by = usize::from(rng.random_bool(0.4));
-        let step = step::choose(rng, &memory, by, serial);
+        let step = choice::choose(rng, &memory, by, serial);
         let failed = go(connections, &mut memory, &mut names, by, &step, trace).await?;
         if failed && memory.in_transaction(by) {
             let back = if memory.has_savepoint(by) && rng.random_bool(0.7) { Step::RollbackTo } else { Step::Rollback };
@@ -186,7 +195,7 @@ async fn go_through(
     Ok(())
 }
 
-/// Takes one step; whether it failed, as it was to.
+/// Takes one step. Returns whether the step failed, as the model says.
 async fn go(
     connections: &[Connection; 2],
     memory: &mut Memory,
@@ -208,7 +217,7 @@ async fn go(
     }
     let wanted = memory.take(by, step);
     if failed && !memory.in_transaction(by) {
-        // A server says what is wrong before it rolls back and gives up the locks.
+        // A server reports the error before it rolls back and releases the locks.
         connections[by].text("SELECT").await?;
     }
     trace.push(format!("{by}: {sql} -- {answer}"));
@@ -216,7 +225,7 @@ async fn go(
     Ok(failed)
 }
 
-/// The session's place in the order of registering instead of its name.
+/// Replaces the name of the session by its place in the order of registration.
 fn numbered(names: &mut Names, answer: &str) -> Result<String> {
     let columns: Vec<&str> = answer.split('|').collect();
     let [resumed, session, next] = columns[..] else { anyhow::bail!("registered: {answer}") };

@@ -2,17 +2,20 @@
 
 use std::collections::BTreeMap;
 
-/// First and last number of a request.
+/// The names of the streams that the steps use.
+pub const STREAMS: [&str; 2] = ["", "s"];
+
+/// The first and the last number of a request.
 pub type Range = (i64, i64);
 
-/// A request that was done.
+/// A request that was recorded.
 #[derive(Clone, Debug)]
 pub struct Done {
     pub range: Range,
-    /// Status and response, as a replay gives them.
+    /// Status and response, as a replay returns them.
     pub answer: String,
     pub payload: Option<i64>,
-    /// Its response was dropped.
+    /// Whether the response of the request was dropped.
     pub dropped: bool,
 }
 
@@ -22,7 +25,7 @@ impl Done {
     }
 }
 
-/// A request that is on its way.
+/// A request that has a checkpoint and no outcome.
 #[derive(Clone, Debug)]
 pub struct Checkpoint {
     pub range: Range,
@@ -30,14 +33,14 @@ pub struct Checkpoint {
     pub payload: Option<i64>,
 }
 
-/// A numbering of a session.
+/// A stream of numbers in a session.
 #[derive(Clone, Debug, Default)]
 pub struct Stream {
-    /// In the order of recording.
+    /// The recorded requests, in the order of recording.
     pub done: Vec<Done>,
     pub acked: i64,
     pub allocated: i64,
-    /// It is told apart from streams that never were.
+    /// Whether the stream has been stored, unlike a stream that was never used.
     pub noted: bool,
     pub checkpoints: BTreeMap<i64, Checkpoint>,
 }
@@ -45,17 +48,17 @@ pub struct Stream {
 /// Where a request stands.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Place {
-    /// Done, its answer (by its place in `done`) kept.
+    /// The request was done, and its answer is kept. The number is its place in `done`.
     Answered(usize),
-    /// Done or skipped, no longer kept.
-    Past,
-    /// To be executed.
-    Turn,
-    /// Never, or not yet.
+    /// The request was done or skipped, and is no longer kept.
+    Discarded,
+    /// The request may be executed now.
+    Next,
+    /// The request may never be executed, or not yet.
     OutOfSequence,
 }
 
-/// What never changes of a session.
+/// The properties of a session that never change.
 #[derive(Clone, Copy, Debug)]
 pub struct Kind {
     pub strict: bool,
@@ -63,7 +66,8 @@ pub struct Kind {
 }
 
 impl Stream {
-    /// The requests whose answers are kept: of each slot the newest, or of the line the newest ones.
+    /// The requests whose answers are kept: the newest request of each slot, or the newest requests of a
+    /// strict stream.
     pub fn kept(&self, kind: Kind) -> Vec<usize> {
         let all = 0..self.done.len();
         if kind.strict {
@@ -73,15 +77,15 @@ impl Stream {
             .collect()
     }
 
-    /// What becomes of a request that comes with the word that all up to `said` have their answers.
+    /// The place of a request that comes with an acknowledgement of all answers up to `said`.
     pub fn place(&self, kind: Kind, range: Range, said: i64) -> Place {
         let acked = self.acked.max(said);
         if range.1 <= acked {
-            return Place::Past;
+            return Place::Discarded;
         }
         let kept = self.kept(kind);
         if let Some(&at) = kept.iter().find(|&&at| self.done[at].range == range) {
-            return if self.done[at].dropped { Place::Past } else { Place::Answered(at) };
+            return if self.done[at].dropped { Place::Discarded } else { Place::Answered(at) };
         }
         if kind.strict { self.place_in_line(&kept, range, acked) } else { self.place_in_window(kind, range.0, acked) }
     }
@@ -90,9 +94,9 @@ impl Stream {
         let was_done = |number| self.done.iter().any(|done| done.range.0 == number);
         let before = number - kind.window;
         if was_done(number) || self.done.iter().any(|done| is_over(kind, done.range.0, number)) {
-            Place::Past
+            Place::Discarded
         } else if before < 1 || before <= acked || was_done(before) {
-            Place::Turn
+            Place::Next
         } else {
             Place::OutOfSequence
         }
@@ -102,15 +106,15 @@ impl Stream {
         let next = self.done.last().map_or(0, |done| done.range.1).max(acked) + 1;
         let overlaps = |done: &Done| first <= done.range.1 && done.range.0 <= last;
         if first == next {
-            Place::Turn
+            Place::Next
         } else if last >= next || kept.iter().any(|&at| overlaps(&self.done[at])) {
             Place::OutOfSequence
         } else {
-            Place::Past
+            Place::Discarded
         }
     }
 
-    /// The greatest number done, and the one after all that is known of.
+    /// The greatest number that was done, and the number after all numbers that are known.
     pub fn position(&self, kind: Kind) -> (i64, i64) {
         let last = self.done.iter().map(|done| done.range.1).max().unwrap_or(0);
         let allocated = if kind.strict { 0 } else { self.allocated };
@@ -118,7 +122,7 @@ impl Stream {
     }
 }
 
-/// Whether a number's slot went from it to this one.
+/// Whether `number` has the slot of `earlier` and comes after it.
 fn is_over(kind: Kind, number: i64, earlier: i64) -> bool {
     number > earlier && (number - earlier) % kind.window == 0
 }

@@ -1,0 +1,88 @@
+//! The versions of PostgreSQL that the tests run on, and the macros that make one test for each version.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use idempotence_demo::host::run;
+
+use crate::limits::LIMIT;
+
+/// Makes two tests of each `async fn(Version) -> Result<()>`: one for the oldest version and one for the
+/// newest version. `in module:` before the names says that the functions are in that module.
+#[macro_export]
+macro_rules! on_each_version {
+    (in $module:ident: $($name:ident),+ $(,)?) => {
+        $crate::on_versions!([$module] [pg15 Pg15, pg18 Pg18] $($name)+);
+    };
+    ($($name:ident),+ $(,)?) => {
+        $crate::on_versions!([] [pg15 Pg15, pg18 Pg18] $($name)+);
+    };
+}
+
+/// Makes one test for each version of each `async fn(Version) -> Result<()>`.
+#[macro_export]
+macro_rules! on_all_versions {
+    ($($name:ident),+ $(,)?) => {
+        $crate::on_versions!([] [pg15 Pg15, pg16 Pg16, pg17 Pg17, pg18 Pg18] $($name)+);
+    };
+}
+
+/// Makes one test for each named version of each `async fn(Version) -> Result<()>`.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! on_versions {
+    (@name $module:tt [$($test:ident $version:ident),+] $name:ident) => {
+        mod $name {
+            $($crate::on_versions!(@test $module $test $version $name);)+
+        }
+    };
+    (@test [$($module:ident)?] $test:ident $version:ident $name:ident) => {
+        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        async fn $test() -> anyhow::Result<()> {
+            super::$($module::)?$name($crate::Version::$version).await
+        }
+    };
+    ($module:tt $versions:tt $($name:ident)+) => {
+        $($crate::on_versions!(@name $module $versions $name);)+
+    };
+}
+
+/// A version of PostgreSQL that the tests run on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Version {
+    /// The oldest version.
+    Pg15,
+    /// A version between the oldest and the newest.
+    Pg16,
+    /// A version between the oldest and the newest. It is best built with assertions.
+    Pg17,
+    /// The newest version. It is best built with assertions.
+    Pg18,
+}
+
+impl Version {
+    /// The `pg_config` of the installation that has this version.
+    pub fn pg_config(self) -> Result<PathBuf> {
+        let (major, default) = match self {
+            Self::Pg15 => (15, Some("/usr/lib/postgresql/15/bin/pg_config")),
+            Self::Pg16 => (16, None),
+            Self::Pg17 => (17, None),
+            Self::Pg18 => (18, None),
+        };
+        let variable = format!("IDEM_PG{major}_CONFIG");
+        let named = std::env::var_os(&variable).map(PathBuf::from).or(default.map(Into::into));
+        let path = named.with_context(|| format!("set {variable} to the pg_config of a PostgreSQL {major}"))?;
+        let version = run(Command::new(&path).arg("--version"), None, LIMIT)
+            .with_context(|| format!("{variable} must name the pg_config of a PostgreSQL {major}"))?;
+        let found = version.trim_start_matches(|c: char| !c.is_ascii_digit());
+        ensure!(found.starts_with(&major.to_string()), "{variable} names a server of another version: {version}");
+        Ok(path)
+    }
+
+    /// The directory of the programs of this version.
+    pub fn bindir(self) -> Result<PathBuf> {
+        let bindir = run(Command::new(self.pg_config()?).arg("--bindir"), None, LIMIT)?;
+        Ok(bindir.trim_end().into())
+    }
+}
