@@ -1,6 +1,7 @@
 /*
- * Preloaded into a server: makes allocations of one of its processes fail. A file, mapped by all, says which:
- * the process, how many allocations go well before, and how many fail then.
+ * A library that is preloaded into a server, and makes allocations of one of its processes fail. All processes
+ * map a control file. It has the process id, the number of allocations that still succeed, and the number of
+ * allocations that fail after them.
  */
 #include <errno.h>
 #include <fcntl.h>

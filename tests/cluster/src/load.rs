@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use rand::RngExt;
 use tokio::time::sleep;
 
@@ -16,6 +16,14 @@ pub const LEVELS: [&str; 3] = ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABL
 /// Adds one to a counter.
 pub fn count(what: &AtomicUsize) {
     what.fetch_add(1, Relaxed);
+}
+
+/// Checks that none of these counters is zero.
+pub fn check_happened(kinds: &[(&str, &AtomicUsize)]) -> Result<()> {
+    for (what, count) in kinds {
+        ensure!(count.load(Relaxed) > 0, "there was no {what}");
+    }
+    Ok(())
 }
 
 /// Locks a mutex, even if another task panicked while it held the mutex.

@@ -157,7 +157,11 @@ impl<'a> Senders<'a> {
                 self.until_answered(&mut other, &request, id + 1)
             )
             .with_context(|| format!("request {first} to {last} of session {}", session.name))?;
-            ensure!(by == also, "request {first} of {} was executed by {by}, says one, the other {also}", session.name);
+            ensure!(
+                by == also,
+                "request {first} of {} was executed by {by} by one answer, by {also} by the other",
+                session.name
+            );
             lock(&self.told).insert((number, first), by);
             session.lanes[lane].store(last, Relaxed);
             first = last + step;

@@ -40,7 +40,7 @@ macro_rules! on_versions {
     (@test [$($module:ident)?] $test:ident $version:ident $name:ident) => {
         #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
         async fn $test() -> anyhow::Result<()> {
-            super::$($module::)?$name($crate::Version::$version).await
+            super::$($module::)?$name($crate::version::Version::$version).await
         }
     };
     ($module:tt $versions:tt $($name:ident)+) => {

@@ -1,8 +1,8 @@
-//! What backends remember of standing sessions: dropped as soon as it has changed, and only then.
+//! What backends remember of standing sessions. They must forget it as soon as it has changed, and only then.
 
 use anyhow::{Result, ensure};
 use idempotence_cluster_tests::shop::{self, DATABASE};
-use idempotence_cluster_tests::{Cluster, Connection, Version, on_each_version};
+use idempotence_cluster_tests::{Connection, Version, on_each_version};
 
 on_each_version!(
     a_change_is_seen_by_every_backend_at_once,
@@ -10,9 +10,9 @@ on_each_version!(
     a_session_that_is_altered_in_a_loop_costs_others_nothing,
 );
 
-// Goal: what a session has become holds for the next call in every other backend, whichever session it is.
-// Method: a backend that remembers 300 sessions; another alters each of them, in a transaction that is rolled
-// back at first; then drops each, makes it again, and gives it away.
+// Goal: a change of a session counts for the next call in every other backend, for any session.
+// Method: a backend remembers 300 sessions. Another backend alters each of them, at first in a transaction
+// that is rolled back. Then it drops each session, creates it again, and gives it to another owner.
 async fn a_change_is_seen_by_every_backend_at_once(version: Version) -> Result<()> {
     let server = shop::start(version)?;
     server.psql(DATABASE, "CREATE ROLE app LOGIN; CREATE ROLE app2; SELECT idem_grant('app'), idem_grant('app2')")?;
@@ -39,8 +39,8 @@ async fn a_change_is_seen_by_every_backend_at_once(version: Version) -> Result<(
     Ok(())
 }
 
-// Goal: so it is for backends of a standby, once the change has arrived there.
-// Method: a backend there that remembers the session, which is dropped on the primary.
+// Goal: the same is true for the backends of a standby, once the change has arrived there.
+// Method: a backend of the standby remembers a session, which is then dropped on the primary.
 async fn a_change_is_seen_on_a_standby(version: Version) -> Result<()> {
     let server = shop::start(version)?;
     let primary = server.connect(DATABASE).await?;
@@ -61,9 +61,9 @@ async fn a_change_is_seen_on_a_standby(version: Version) -> Result<()> {
     Ok(())
 }
 
-// Goal: what one role does to its own session, however often, does not take from others what they remember.
-// Method: replays in one session while another role alters its own, each time. How often sessions are looked
-// for in their table is held against the same number of changes without the replays.
+// Goal: a role that alters its own session, however often, does not make other backends forget their sessions.
+// Method: replays in one session, while another role alters its own session before each replay. The number of
+// lookups in the table of sessions is compared with that of the same changes without replays.
 async fn a_session_that_is_altered_in_a_loop_costs_others_nothing(version: Version) -> Result<()> {
     const CHANGES: i64 = 200;
     let server = shop::start(version)?;
@@ -72,7 +72,7 @@ async fn a_session_that_is_altered_in_a_loop_costs_others_nothing(version: Versi
     payments.text("SELECT idem_create_session('payments', ttl => '1 day')").await?;
     payments.execute("payments", "k", "1").await?;
     let other = server.connect_as(DATABASE, "other").await?;
-    // Two in 256 are told of together, by the end of their ids.
+    // A change makes backends forget each session whose id has the same last byte, on average one in 256.
     for n in 0.. {
         other.text(&format!("SELECT idem_create_session('mine {n}', ttl => '1 hour')")).await?;
         let ends = "SELECT count(DISTINCT right(id::text, 2)) FROM idempotence.session";
@@ -97,7 +97,7 @@ async fn looks(payments: &Connection, other: &Connection, n: i32, changes: i64, 
     other.text(flush).await?;
     let before: i64 = payments.text(count).await?.parse()?;
     for change in 0..changes {
-        // Every other one lifts its ttl.
+        // Every other change raises the ttl.
         let ttl = format!("{} minutes", 61 + change % 2);
         other.text(&format!("SELECT idem_alter_session('mine {n}', ttl => '{ttl}')")).await?;
         if replays {

@@ -1,4 +1,4 @@
-//! The space that client sessions take under a steady load: that of their slots, and no more.
+//! The space that client sessions take under a steady load: the space of their slots, and no more.
 
 use anyhow::{Context, Result, ensure};
 use idempotence_cluster_tests::shop::{self, DATABASE};
@@ -12,7 +12,7 @@ on_each_version!(
 const SESSIONS: usize = 200;
 const WINDOW: usize = 5;
 
-/// A transaction for each request of each session; some with an ack.
+/// A procedure with a transaction for each request of each session. Some requests have an acknowledgement.
 const LAPS: &str = "
     CREATE PROCEDURE laps(sessions text[], from_number int, to_number int) LANGUAGE plpgsql AS $$
     DECLARE
@@ -29,7 +29,7 @@ const LAPS: &str = "
       END LOOP;
     END $$";
 
-/// A table with its indexes, and what was updated in it, in its place or not.
+/// The size of a table with its indexes, and the number of its updates. A hot update stays on its page.
 #[derive(Debug)]
 struct Space {
     table: String,
@@ -57,10 +57,11 @@ async fn spaces(connection: &Connection) -> Result<Vec<Space>> {
         .collect()
 }
 
-// Goal: replies, marks and signs of life are written over in their place: tables do not grow, however many
-// requests a session sends, with autovacuum at its defaults.
-// Method: 200 sessions; a lap, in which every slot is taken, and another, then 50 more. On one connection, so
-// that no other transaction keeps the earlier versions: what these add is the benchmark's to tell.
+// Goal: replies, marks and signs of life are overwritten in place. The tables do not grow, however many
+// requests a session sends, with the default settings of autovacuum.
+// Method: 200 sessions. In the first lap they take every slot; then comes another lap, and then 50 more. All
+// laps use one connection, so that no other transaction keeps earlier row versions. The benchmark shows what
+// such versions add.
 async fn a_steady_load_leaves_tables_as_large_as_its_first_lap_did(version: Version) -> Result<()> {
     const LAPS_MORE: usize = 50;
     let server = shop::start(version)?;
@@ -75,7 +76,7 @@ async fn a_steady_load_leaves_tables_as_large_as_its_first_lap_did(version: Vers
         client.text(&format!("CALL laps(ARRAY[{sessions}], {from}, {to})")).await?;
         client.text("SELECT pg_stat_force_next_flush()").await
     };
-    // The marks come with the second lap's first ack.
+    // The first acknowledgement of the second lap creates the marks.
     run(1, 2 * WINDOW).await?;
     let first = spaces(&client).await?;
     run(2 * WINDOW + 1, (2 + LAPS_MORE) * WINDOW).await?;
@@ -84,7 +85,7 @@ async fn a_steady_load_leaves_tables_as_large_as_its_first_lap_did(version: Vers
 
     for (first, last) in first.iter().zip(&last) {
         let Space { table, bytes, .. } = last;
-        // A page is what a small table grows by.
+        // A small table may grow by a page.
         ensure!(*bytes <= first.bytes * 6 / 5 + 8192, "{table} has grown from {} to {bytes} bytes", first.bytes);
         let (updates, hot) = (last.updates - first.updates, last.hot_updates - first.hot_updates);
         let wanted = match table.as_str() {
@@ -100,10 +101,11 @@ async fn a_steady_load_leaves_tables_as_large_as_its_first_lap_did(version: Vers
     Ok(())
 }
 
-// Goal: while somebody holds an old snapshot, as pg_dump does, the former versions of a session's replies,
-// marks and signs of life stay; a request of it costs no more for that than at the beginning.
-// Method: 20 000 requests of a session under such a snapshot, each with an ack. What the last thousand visit
-// is held against what the first thousand do: pages of the tables and their indexes, and not time.
+// Goal: while somebody holds an old snapshot, as pg_dump does, the earlier versions of the rows of a session
+// stay. Nevertheless, a request of the session costs no more than at the beginning.
+// Method: 20 000 requests of a session under such a snapshot, each with an acknowledgement. The test compares
+// how many pages of tables and indexes the first thousand and the last thousand requests visit, not how long
+// they take.
 async fn a_request_costs_the_same_while_an_old_snapshot_is_held(version: Version) -> Result<()> {
     const FIRST: usize = 1000;
     const LAST: usize = 20_000;
@@ -125,7 +127,7 @@ async fn a_request_costs_the_same_while_an_old_snapshot_is_held(version: Version
         println!("{ordering}: {first} pages a request, then {last}");
         ensure!(last <= first * 2, "{ordering}: from {first} pages a request to {last}");
     }
-    // A hundred versions do not fit into a page.
+    // A page has room for less than a hundred versions.
     let pages: usize = client
         .text("SELECT pg_relation_size('idempotence.reply') / current_setting('block_size')::int")
         .await?
@@ -135,7 +137,7 @@ async fn a_request_costs_the_same_while_an_old_snapshot_is_held(version: Version
     Ok(())
 }
 
-/// How often pages of these tables and their indexes were visited so far.
+/// The number of visits to pages of these tables and their indexes so far.
 async fn visits(connection: &Connection) -> Result<i64> {
     let query = "SELECT pg_stat_force_next_flush()";
     connection.text(query).await?;

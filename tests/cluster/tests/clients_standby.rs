@@ -19,7 +19,7 @@ on_each_version!(
     an_orderly_restart_keeps_sessions_with_an_outcome_and_without,
 );
 
-/// A primary with a bit of everything, and a standby that has all of it.
+/// Starts a primary with the fixture, and a standby that has all of it.
 async fn start(version: Version) -> Result<(Cluster, Cluster, Fixture)> {
     let primary = Cluster::start(version)?;
     fixture::create_roles(&primary)?;
@@ -30,8 +30,9 @@ async fn start(version: Version) -> Result<(Cluster, Cluster, Fixture)> {
     Ok((primary, standby, fixture))
 }
 
-// Goal: a standby answers what was done, tells who has ended, says plainly what it cannot do, and leaves nothing.
-// Method: every request of the fixture; each function; a request that is open on the primary.
+// Goal: a standby answers what was done, tells which sessions have ended, says plainly what it cannot do, and
+// writes nothing.
+// Method: every request of the fixture, each function, and a request that is open on the primary.
 async fn a_standby_answers_what_was_numbered_and_refuses_what_would_have_to_be_executed(
     version: Version,
 ) -> Result<()> {
@@ -74,7 +75,7 @@ async fn a_standby_answers_what_was_numbered_and_refuses_what_would_have_to_be_e
     check_traceless(&on_standby, &session, "1").await?;
     fixture_is_readable(&standby, &fixture).await?;
 
-    // What ends on the primary ends here.
+    // A session that ends on the primary also ends on the standby.
     on_primary.text("ROLLBACK").await?;
     on_primary.register("client => 'standby'").await?;
     standby.catch_up_with(&primary)?;
@@ -83,7 +84,7 @@ async fn a_standby_answers_what_was_numbered_and_refuses_what_would_have_to_be_e
     Ok(())
 }
 
-/// All that is replayed elsewhere is replayed here, and the views show what is logged.
+/// Checks that the standby replays all that the primary replays, and that the views show what is logged.
 async fn fixture_is_readable(standby: &Cluster, fixture: &Fixture) -> Result<()> {
     let app = fixture::connect(standby, DATABASE, "app").await?;
     for (request, wanted) in [("4", "ID001"), ("1", "ID003"), ("3", "ID003")] {
@@ -92,7 +93,7 @@ async fn fixture_is_readable(standby: &Cluster, fixture: &Fixture) -> Result<()>
         ensure!(answer == wanted, "request {request} gives {answer} instead of {wanted}");
     }
     fixture.clients.check_answers(&app).await?;
-    // What is unlogged may well be there, on the primary.
+    // The primary may well have the unlogged session.
     ensure!(app.answer(&fixture.clients.unsaved, "1").await? == "25006");
     ensure!(app.lookup(&fixture.clients.unsaved, "1").await? == "not_here");
     let watcher = fixture::connect(standby, DATABASE, "watcher").await?;
@@ -106,8 +107,8 @@ async fn fixture_is_readable(standby: &Cluster, fixture: &Fixture) -> Result<()>
     Ok(())
 }
 
-// Goal: a promoted standby is the primary's successor for all that was committed: answers, refusals, places.
-// Method: every request of the fixture, on connections from before the promotion and after.
+// Goal: a promoted standby continues all that was committed: answers, refusals and positions.
+// Method: every request of the fixture, on connections from before the promotion and from after it.
 async fn a_promoted_standby_goes_on_with_every_session_that_has_an_outcome(version: Version) -> Result<()> {
     let (primary, standby, fixture) = start(version).await?;
     let warm = fixture::connect(&standby, DATABASE, "app").await?;
@@ -119,8 +120,8 @@ async fn a_promoted_standby_goes_on_with_every_session_that_has_an_outcome(versi
     fixture.check(&standby, DATABASE).await
 }
 
-// Goal: nobody's time passes on a standby, and a promotion gives everybody a full timeout.
-// Method: one that has ended on the primary before the failover, unnoticed but by itself; see `Brief`.
+// Goal: no timeout runs on a standby, and a promotion gives each session a full timeout.
+// Method: a session has ended on the primary before the failover, but no call has noted it; see `Brief`.
 async fn a_promotion_gives_a_saved_session_its_full_timeout_anew(version: Version) -> Result<()> {
     let primary = shop::start(version)?;
     let standby = primary.standby()?;
@@ -134,8 +135,8 @@ async fn a_promotion_gives_a_saved_session_its_full_timeout_anew(version: Versio
     sessions.check_full_timeout(&on_standby).await
 }
 
-// Goal: with synchronous replication a failover loses no answer of a numbered request and repeats no effect.
-// Method: see `senders`; the primary is killed, the standby promoted, the clients follow.
+// Goal: with synchronous replication, a failover loses no answer to a numbered request and repeats no effect.
+// Method: see `senders`. The primary is killed, the standby is promoted, and the clients go to it.
 async fn a_failover_under_load_loses_no_answer_and_repeats_no_numbered_request(version: Version) -> Result<()> {
     let primary = shop::start(version)?;
     let standby = start_synchronous(&primary, "remote_apply").await?;
@@ -154,9 +155,9 @@ async fn a_failover_under_load_loses_no_answer_and_repeats_no_numbered_request(v
     Ok(())
 }
 
-// Goal: an orderly restart loses nothing, not even what is unlogged, and while the server is down nobody's
-// time passes.
-// Method: sessions with an outcome and without, last heard of long ago, as after a long pause.
+// Goal: an orderly restart loses nothing, not even what is unlogged, and no timeout runs while the server is
+// down.
+// Method: sessions with an outcome and without, whose last sign of life was long ago, as after a long pause.
 async fn an_orderly_restart_keeps_sessions_with_an_outcome_and_without(version: Version) -> Result<()> {
     let server = shop::start(version)?;
     let before = server.connect(DATABASE).await?;

@@ -1,4 +1,4 @@
-//! What is left of requests when backends or the whole server are killed.
+//! What is left of requests after backends or the whole server have been killed.
 
 use anyhow::{Result, ensure};
 use idempotence_cluster_tests::bank::Bank;
@@ -25,7 +25,7 @@ fn start(version: Version) -> Result<Cluster> {
     Ok(server)
 }
 
-/// Begins and works; the transaction stays open.
+/// Begins a request and makes its effect. The transaction stays open.
 async fn begin_and_work(connection: &Connection, key: &str) -> Result<()> {
     let sql = format!("BEGIN; SELECT status FROM idem_begin('payments', '{key}'); INSERT INTO effect VALUES ('{key}')");
     ensure!(connection.text(&sql).await? == "started");
@@ -36,7 +36,7 @@ fn record(key: &str) -> String {
     format!("SELECT FROM idem_record('payments', '{key}', '\"done\"')")
 }
 
-/// The request was not executed: a retry may, and then it is done, once.
+/// Checks that the request was not executed, and that a retry executes it once.
 async fn executes_once(server: &Cluster, key: &str) -> Result<()> {
     let connection = server.reconnect(DATABASE).await?;
     ensure!(connection.lookup("payments", key).await? == "unknown");
@@ -53,8 +53,9 @@ async fn is_done_once(server: &Cluster, key: &str) -> Result<()> {
     Ok(())
 }
 
-// Goal: a backend that dies takes its claims with it, recorded or not, as long as nothing was committed.
-// Method: kill -9 between work and COMMIT; the server restarts by itself; the retry executes.
+// Goal: the claims of a backend that dies are gone, recorded or not, as long as nothing was committed.
+// Method: kill -9 between the work and the COMMIT. The server restarts by itself, and the retry executes the
+// request.
 async fn a_killed_backend_leaves_nothing_of_an_unrecorded_request(version: Version) -> Result<()> {
     let server = start(version)?;
     for (key, recorded) in [("begun", false), ("recorded", true)] {
@@ -66,15 +67,16 @@ async fn a_killed_backend_leaves_nothing_of_an_unrecorded_request(version: Versi
         let witness = server.reconnect(DATABASE).await?;
         ensure!(server.kill9_backend(doomed.pid().await?), "there is no such backend");
         ensure!(doomed.try_text("COMMIT").await.is_err(), "a killed backend committed");
-        // Until the server has noticed, it lets clients in and has the dead one's locks.
+        // Until the server has noticed the death, it accepts clients, and the dead backend's locks are still
+        // held.
         witness.wait_for_end().await?;
         executes_once(&server, key).await?;
     }
     Ok(())
 }
 
-// Goal: the same when the whole server dies.
-// Method: all its processes killed at once between work and COMMIT, then started again.
+// Goal: the same if the whole server dies.
+// Method: all processes are killed at once between the work and the COMMIT, and the server is started again.
 async fn a_crash_leaves_nothing_of_an_unrecorded_request(version: Version) -> Result<()> {
     let server = start(version)?;
     let (begun, recorded) = (server.connect(DATABASE).await?, server.connect(DATABASE).await?);
@@ -89,8 +91,9 @@ async fn a_crash_leaves_nothing_of_an_unrecorded_request(version: Version) -> Re
     Ok(())
 }
 
-// Goal: what COMMIT has answered is replayed after a crash, with all that the request was known by.
-// Method: outcomes, a checkpoint, an inbox entry and a session's change committed just before the crash.
+// Goal: an outcome whose COMMIT was answered is replayed after a crash, with all that belongs to it.
+// Method: outcomes, a checkpoint, an inbox entry and a change of a session are committed just before the
+// crash.
 async fn a_committed_outcome_survives_a_crash(version: Version) -> Result<()> {
     let server = start(version)?;
     let connection = server.connect(DATABASE).await?;
@@ -116,8 +119,9 @@ async fn a_committed_outcome_survives_a_crash(version: Version) -> Result<()> {
     Ok(())
 }
 
-// Goal: a prepared transaction holds its claim through a crash: nobody executes beside it.
-// Method: two prepared, a crash, others begin; then one is committed, the other rolled back.
+// Goal: a prepared transaction holds its claim through a crash. Nobody executes the request beside it.
+// Method: two prepared transactions, a crash, and begins by others. Then one transaction is committed, and
+// the other is rolled back.
 async fn a_prepared_transaction_keeps_its_claim_through_a_crash(version: Version) -> Result<()> {
     let server = start(version)?;
     let connection = server.connect(DATABASE).await?;
@@ -147,8 +151,8 @@ async fn a_prepared_transaction_keeps_its_claim_through_a_crash(version: Version
     executes_once(&server, "open").await
 }
 
-// Goal: an inbox entry that is prepared is neither new to others nor known, but in progress.
-// Method: the unique index, not a lock, holds it through the crash.
+// Goal: for others, a prepared inbox entry is neither new nor known, but in progress.
+// Method: a crash while two entries are prepared. The unique index, not a lock, holds them through the crash.
 async fn a_prepared_inbox_entry_keeps_its_place_through_a_crash(version: Version) -> Result<()> {
     let server = start(version)?;
     let connection = server.connect(DATABASE).await?;
@@ -168,9 +172,9 @@ async fn a_prepared_inbox_entry_keeps_its_place_through_a_crash(version: Version
     Ok(())
 }
 
-// Goal: no acknowledged outcome is lost and no effect repeated, whenever the server dies.
-// Method: clients transfer money with keys while the server is killed ten times, each after a random
-// number of transfers; then everything they were told is held against the tables.
+// Goal: no acknowledged outcome is lost and no effect is repeated, whenever the server dies.
+// Method: clients transfer money with keys. The server is killed ten times, each time after a random number
+// of transfers. Then the answers that the clients got are compared with the tables.
 async fn crashes_at_random_lose_no_acknowledged_outcome_and_repeat_no_effect(version: Version) -> Result<()> {
     let server = Cluster::start(version)?;
     let mut bank = Bank::open(&server, 6)?;

@@ -1,4 +1,4 @@
-//! `CALL idem_sweep()` from a scheduler, where the library is not preloaded: pg_cron, as Debian packages it.
+//! `CALL idem_sweep()` by a scheduler, if the library is not preloaded. The scheduler is Debian's pg_cron.
 
 use anyhow::{Result, ensure};
 use idempotence_cluster_tests::client::at_work;
@@ -6,15 +6,16 @@ use idempotence_cluster_tests::ring::CURRENT;
 use idempotence_cluster_tests::shop::DATABASE;
 use idempotence_cluster_tests::{Cluster, Version};
 
-// Goal: without the worker a scheduler does its work: silent sessions end, the ring turns.
-// Method: pg_cron, which knows minutes only, calls the procedure; the view health tells what was done.
+// Goal: without the worker, a scheduler does its work: silent sessions end, and the ring turns.
+// Method: pg_cron, which can run a job at most once a minute, calls the procedure. The view health tells what
+// was done.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pg_cron_sweeps_where_the_library_is_not_preloaded() -> Result<()> {
     let server = Cluster::start_with(
         Version::Pg15,
         &[("shared_preload_libraries", "pg_cron"), ("cron.database_name", DATABASE)],
     )?;
-    // Its sessions come through the socket, where no password is asked for.
+    // The sessions of pg_cron come through the socket, which asks for no password.
     server.conf("cron.host", &server.home().display().to_string())?;
     server.create_database(DATABASE)?;
     server.restart()?;
@@ -34,7 +35,7 @@ async fn pg_cron_sweeps_where_the_library_is_not_preloaded() -> Result<()> {
     connection.text("SELECT cron.schedule('sweep', '* * * * *', 'CALL idem_sweep()')").await?;
     server.wait_for(DATABASE, &at_work(&[&session]), "0").await?;
     server.wait_for(DATABASE, "SELECT status FROM cron.job_run_details ORDER BY runid LIMIT 1", "succeeded").await?;
-    // Segments that were never used are closed by the first one, so that the second can turn the ring.
+    // The first sweep closes the segments that were never used. Then the second sweep can turn the ring.
     server.wait_for(DATABASE, CURRENT, "1").await?;
     ensure!(connection.replay("s", "k").await? == "succeeded|1");
     ensure!(connection.text(health).await?.is_empty());

@@ -26,31 +26,32 @@ async fn filled(version: Version) -> Result<(Cluster, Fixture)> {
     Ok((cluster, fixture))
 }
 
-// Goal: nothing is lost by pg_dump | psql, and all of it works in the new place.
-// Method: a bit of everything, restored next door and elsewhere; rows compared, then every request sent again.
+// Goal: pg_dump | psql loses nothing, and all of it works in the new place.
+// Method: the fixture is restored in the same cluster and in another cluster. The rows are compared, and then
+// every request is sent again.
 async fn a_dump_restores_into_a_new_database_and_a_new_cluster(version: Version) -> Result<()> {
     let (source, fixture) = filled(version).await?;
     let dump = dump(&source, &source, "old", &[])?;
     restore(&source, "new", &dump)?;
     fixture.check(&source, "new").await?;
-    // What is unlogged is not dumped.
+    // A dump leaves out what is unlogged.
     let app = fixture::connect(&source, "new", "app").await?;
     ensure!(app.answer(&fixture.clients.unsaved, "1").await? == "ID004");
 
     let elsewhere = Cluster::start(version)?;
-    // Other oids than in the source: owners must come along by name.
+    // The oids of the roles differ from those in the source, so that owners must be restored by name.
     elsewhere.psql("postgres", "CREATE ROLE first; CREATE ROLE second")?;
     fixture::create_roles(&elsewhere)?;
     restore(&elsewhere, "new", &dump)?;
     fixture.check(&elsewhere, "new").await?;
-    // The source is what it was.
+    // The source is unchanged.
     let app = fixture::connect(&source, "old", "app").await?;
     ensure!(app.answer(&fixture.clients.unsaved, "1").await? == "started|");
     fixture.check(&source, "old").await
 }
 
 // Goal: the usual way to a new major version loses nothing.
-// Method: the newer pg_dump reads the old server, its psql fills the new one.
+// Method: the newer pg_dump reads the old server, and the newer psql fills the new server.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dump_of_15_restores_into_18() -> Result<()> {
     let (source, fixture) = filled(Version::Pg15).await?;
@@ -60,8 +61,8 @@ async fn a_dump_of_15_restores_into_18() -> Result<()> {
     fixture.check(&target, "new").await
 }
 
-// Goal: the secret that a restore brings is the one that the next dump passes on.
-// Method: restored twice over; each restore leaves one more secret of its own beside the first.
+// Goal: the next dump passes on the secret that a restore has brought.
+// Method: two restores, one after the other. Each leaves a further secret of its own beside the first.
 async fn a_dump_of_a_restored_database_restores(version: Version) -> Result<()> {
     let (source, fixture) = filled(version).await?;
     restore(&source, "child", &dump(&source, &source, "old", &[])?)?;
@@ -69,8 +70,8 @@ async fn a_dump_of_a_restored_database_restores(version: Version) -> Result<()> 
     fixture.check(&source, "grandchild").await
 }
 
-// Goal: the order in which tables are filled does not matter.
-// Method: custom format, restored by two jobs at a time.
+// Goal: the order in which the tables are filled does not matter.
+// Method: a dump in the custom format, restored by two jobs at a time.
 async fn a_custom_dump_restores_in_parallel(version: Version) -> Result<()> {
     let (source, fixture) = filled(version).await?;
     let file = dump_to_file(&source, "old")?;
@@ -81,8 +82,9 @@ async fn a_custom_dump_restores_in_parallel(version: Version) -> Result<()> {
     fixture.check(&source, "new").await
 }
 
-// Goal: no backend goes on with what it remembered from before a restore: the secret least of all.
-// Method: warmed by a transaction that is rolled back, then --data-only beside it, with and without triggers.
+// Goal: no backend goes on with what it remembered from before a restore, least of all the secret.
+// Method: a backend remembers everything from a transaction that was rolled back. Then another connection
+// restores with --data-only, with and without triggers.
 async fn a_warm_backend_sees_data_that_is_restored_beside_it(version: Version) -> Result<()> {
     let (source, fixture) = filled(version).await?;
     for (target, options) in
@@ -100,7 +102,7 @@ async fn a_warm_backend_sees_data_that_is_restored_beside_it(version: Version) -
     Ok(())
 }
 
-/// Makes the backend remember all it can, and leaves nothing behind.
+/// Makes the backend remember all that it can, and leaves no rows behind.
 async fn warm_up(app: &Connection) -> Result<()> {
     ensure!(app.sqlstate("SELECT FROM idem_begin('payments', 'paid')").await? == "42704");
     app.text(
@@ -111,7 +113,7 @@ async fn warm_up(app: &Connection) -> Result<()> {
     Ok(())
 }
 
-// Goal: outcomes are found again whatever the age of the extension that they are restored into.
+// Goal: restored outcomes are found, whatever the age of the extension that they are restored into.
 // Method: the target comes from a template that has had the extension for longer than the source.
 async fn a_restore_into_an_older_extension_finds_its_outcomes(version: Version) -> Result<()> {
     let cluster = Cluster::start(version)?;
@@ -124,8 +126,9 @@ async fn a_restore_into_an_older_extension_finds_its_outcomes(version: Version) 
     fixture.check_works(&cluster, "new").await
 }
 
-// Goal: where outcomes of two secrets were brought together nothing that was done looks new.
-// Method: data restored into a database that has executed requests; both sides' requests are refused, not executed.
+// Goal: if a database has outcomes of two secrets, nothing that was done looks new.
+// Method: data is restored into a database that has executed requests. The requests of both sides are
+// refused, not executed.
 async fn a_restore_beside_requests_of_another_secret_is_told(version: Version) -> Result<()> {
     let (source, _) = filled(version).await?;
     source.create_database("used")?;
@@ -143,8 +146,8 @@ async fn a_restore_beside_requests_of_another_secret_is_told(version: Version) -
     Ok(())
 }
 
-// Goal: the extension may share the schema of its tables, and a dump brings it back there.
-// Method: the same check, with the schema made before the extension.
+// Goal: the extension may share the schema of its tables, and a dump restores it there.
+// Method: the same check as above, with the schema created before the extension.
 async fn a_dump_restores_the_extension_in_its_own_schema(version: Version) -> Result<()> {
     let cluster = Cluster::start(version)?;
     fixture::create_roles(&cluster)?;
@@ -158,8 +161,10 @@ async fn a_dump_restores_the_extension_in_its_own_schema(version: Version) -> Re
     fixture.check(&cluster, "old").await
 }
 
-// Goal: a session whose owner was dropped is nobody's but a superuser's, and does not stop a dump.
-// Method: the owner's role dropped under a warm backend; its requests sent by others, before and after a restore.
+// Goal: if the owner of a session was dropped, only a superuser can use the session, and it does not stop a
+// dump.
+// Method: the owner's role is dropped while a backend remembers the session. Others send its requests, before
+// and after a restore.
 async fn sessions_of_a_dropped_role_are_the_superusers(version: Version) -> Result<()> {
     let cluster = Cluster::start(version)?;
     cluster.create_database("old")?;
@@ -184,7 +189,7 @@ async fn sessions_of_a_dropped_role_are_the_superusers(version: Version) -> Resu
     restore(&cluster, "new", &dump(&cluster, &cluster, "old", &[])?)?;
     check_orphaned(&cluster.connect("new").await?, &cluster.connect_as("new", "stayer").await?, &client).await?;
 
-    // Handed over, it is somebody's again.
+    // When the session gets a new owner, the owner can use it.
     superuser.text("SELECT idem_alter_session('orphaned', owner => 'stayer')").await?;
     ensure!(stayer.replay("orphaned", "k").await? == "succeeded|1");
     Ok(())
@@ -209,7 +214,7 @@ async fn check_orphaned(superuser: &Connection, stayer: &Connection, client: &st
         let state = stayer.sqlstate(&format!("SELECT FROM idem_{}", call.replace('$', client))).await?;
         ensure!(state == "42501", "idem_{call} of a dropped role's session: {state}");
     }
-    // A client's name is its owner's, and his only.
+    // The name of a client belongs to its owner, so another role may use the same name.
     stayer.text("BEGIN; SELECT FROM idem_register(client => 'orphan'); ROLLBACK").await?;
     ensure!(superuser.text("SELECT count(*) FROM idempotence.sessions").await? == "2");
     ensure!(superuser.text("SELECT count(*) FROM idempotence.outcomes").await? == "2");

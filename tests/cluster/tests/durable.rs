@@ -1,5 +1,5 @@
-//! A replay is as durable as a commit of the one who asks would be: what a crash or a failover can still take
-//! back is not handed out.
+//! A replay is as durable as a commit of the same client would be. An outcome that a crash or a failover can
+//! still take back is not replayed.
 
 use anyhow::{Result, ensure};
 use idempotence_cluster_tests::shop::{self, DATABASE};
@@ -14,8 +14,8 @@ on_each_version!(
     a_frozen_outcome_is_replayed_where_the_log_ends_with_a_page,
 );
 
-/// A primary whose synchronous standby is down, after recorders were terminated while their COMMIT waited for
-/// it: their outcomes can be seen, and are nowhere else.
+/// A primary whose synchronous standby is down. Recorders were terminated while their COMMIT waited for the
+/// standby, so their outcomes are visible, but only the primary has them.
 struct Lagging {
     primary: Cluster,
     standby: Cluster,
@@ -45,7 +45,7 @@ async fn lagging(version: Version) -> Result<Lagging> {
     Ok(Lagging { primary, standby, session })
 }
 
-/// Sends a commit, and terminates its backend while that waits for the standby.
+/// Sends a commit, and terminates its backend while the commit waits for the standby.
 async fn commit_and_terminate(primary: &Cluster, app: &Connection, commit: &str) -> Result<()> {
     let recorder = primary.connect(DATABASE).await?;
     let pid = recorder.pid().await?;
@@ -56,13 +56,14 @@ async fn commit_and_terminate(primary: &Cluster, app: &Connection, commit: &str)
         let gone = format!("SELECT count(*) FROM pg_stat_activity WHERE pid = {pid}");
         primary.wait_for(DATABASE, &gone, "0").await
     };
-    // The commit is answered with a warning, or not at all.
+    // The server answers the commit with a warning, or not at all.
     let (_, terminated) = tokio::join!(recorder.try_text(commit), terminate);
     terminated
 }
 
 impl Lagging {
-    /// Everything that may hand out an outcome, and what it gives where the outcome may be lost.
+    /// Every call that may replay an outcome: what it returns while the outcome may be lost, and what it
+    /// returns afterwards.
     fn calls(&self) -> [(String, &'static str, &'static str); 7] {
         let session = &self.session;
         [
@@ -76,7 +77,7 @@ impl Lagging {
         ]
     }
 
-    /// Asks with every call; with what `settings` say first.
+    /// Sends every call, after the statements in `settings`.
     async fn ask(&self, settings: &str, safe: bool) -> Result<()> {
         let retry = self.primary.connect(DATABASE).await?;
         retry.text(settings).await?;
@@ -88,8 +89,9 @@ impl Lagging {
     }
 }
 
-// Goal: an outcome that only the primary has is not handed out, for whoever asks for the durability of a standby.
-// Method: see `lagging`; every call that replays, on fresh connections, before and after the standby came back.
+// Goal: an outcome that only the primary has is not replayed for a client that asks for the durability of a
+// standby.
+// Method: see `lagging`. Every call that replays, on new connections, before and after the standby came back.
 async fn what_a_failover_would_take_back_is_in_progress(version: Version) -> Result<()> {
     let lagging = lagging(version).await?;
     let retry = lagging.primary.connect(DATABASE).await?;
@@ -99,7 +101,7 @@ async fn what_a_failover_would_take_back_is_in_progress(version: Version) -> Res
     }
     let read_only = "SET idempotence.wait = 0; SET default_transaction_read_only = on";
     lagging.ask(read_only, false).await?;
-    // Whoever asks for no standby gets none waited for.
+    // For a client that asks for no standby, a replay waits for none.
     lagging.ask("SET idempotence.wait = 0; SET synchronous_commit = local", true).await?;
     lagging.ask("SET idempotence.wait = 0; SET synchronous_commit = off", true).await?;
 
@@ -110,8 +112,8 @@ async fn what_a_failover_would_take_back_is_in_progress(version: Version) -> Res
     Ok(())
 }
 
-// Goal: what was not handed out is not missed: after the failover the retry executes.
-// Method: see `lagging`; a retry on the primary, then the standby is promoted.
+// Goal: an outcome that was not replayed is not missed: after the failover, the retry executes the request.
+// Method: see `lagging`. A retry on the primary; then the standby is promoted.
 async fn what_a_failover_took_back_executes_on_the_new_primary(version: Version) -> Result<()> {
     let lagging = lagging(version).await?;
     lagging.ask("SET idempotence.wait = '50ms'", false).await?;
@@ -127,8 +129,8 @@ async fn what_a_failover_took_back_executes_on_the_new_primary(version: Version)
     Ok(())
 }
 
-// Goal: a wait for standbys ends when the server is told to do without.
-// Method: see `lagging`; a retry waits for ever, until the setting is emptied.
+// Goal: a replay stops waiting for standbys when the server is told to do without them.
+// Method: see `lagging`. A retry waits without a limit, until the setting is emptied.
 async fn a_replay_waits_for_standbys_no_longer_than_they_are_asked_for(version: Version) -> Result<()> {
     let lagging = lagging(version).await?;
     let retry = lagging.primary.connect(DATABASE).await?;
@@ -146,8 +148,9 @@ async fn a_replay_waits_for_standbys_no_longer_than_they_are_asked_for(version: 
     lagging.ask("SET idempotence.wait = 0", true).await
 }
 
-// Goal: what was committed without waiting for its flush is flushed before it is handed out.
-// Method: a recorder with synchronous_commit off, a retry, and a crash at once. The log's writer sleeps.
+// Goal: an outcome that was committed without waiting for its flush is flushed before it is replayed.
+// Method: a recorder with synchronous_commit off, a retry, and a crash at once. The WAL writer sleeps in the
+// meantime.
 async fn what_is_not_flushed_is_flushed_before_it_is_replayed(version: Version) -> Result<()> {
     let server = shop::start_with(version, &[("wal_writer_delay", "10s")])?;
     let (recorder, retry) = (server.connect(DATABASE).await?, server.connect(DATABASE).await?);
@@ -166,16 +169,17 @@ async fn what_is_not_flushed_is_flushed_before_it_is_replayed(version: Version) 
     Ok(())
 }
 
-// Goal: whoever flushes the log before it replays a frozen outcome does not ask for more of the log than there is.
-// Method: the log is filled up to the end of a page, where the next record's place is behind a header that is
-// not written yet. A retry on a fresh connection, for each call; that nothing was logged meanwhile is looked at.
+// Goal: a replay of a frozen outcome that flushes the log does not ask for more of the log than there is.
+// Method: the log is filled up to the end of a page, so that the place of the next record is behind a page
+// header that is not written yet. A retry on a new connection for each call. The test checks that nothing was
+// logged in the meantime.
 async fn a_frozen_outcome_is_replayed_where_the_log_ends_with_a_page(version: Version) -> Result<()> {
     const FILL_PAGE: &str = "
         CREATE FUNCTION fill_page() RETURNS pg_lsn LANGUAGE plpgsql AS $$
         DECLARE
           page    CONSTANT int := 8192;
           header  CONSTANT int := 24;
-          -- What a message of 256 bytes or more takes in the log besides itself.
+          -- The bytes that a message of 256 bytes or more takes in the log besides its text.
           wrapper CONSTANT int := 54;
           used int;
         BEGIN
@@ -202,7 +206,7 @@ async fn a_frozen_outcome_is_replayed_where_the_log_ends_with_a_page(version: Ve
     ];
     for (call, wanted) in calls {
         let mut at_the_end = 0;
-        // The server logs something by itself now and then.
+        // Now and then the server logs something by itself.
         while at_the_end < 3 {
             let retry = server.connect(DATABASE).await?;
             let before = retry.text("SELECT fill_page()").await?;

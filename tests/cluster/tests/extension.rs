@@ -1,5 +1,5 @@
-//! The extension's own life: where it may be created, what DROP EXTENSION leaves, what backends that
-//! remember the former one do.
+//! The creation and the end of the extension: where it may be created, what DROP EXTENSION leaves, and what
+//! backends do that remember the former extension.
 
 use anyhow::{Result, ensure};
 use idempotence_cluster_tests::shop::{self, DATABASE};
@@ -23,7 +23,7 @@ fn start(version: Version) -> Result<Cluster> {
     Ok(server)
 }
 
-/// Uses, and so remembers, all there is: for the first time in this life of the extension.
+/// Uses all functions, so that the backend remembers all it can. Each request must be new.
 async fn use_all(connection: &Connection) -> Result<()> {
     connection.execute("payments", "a", "1").await?;
     ensure!(connection.replay("payments", "a").await? == "succeeded|1");
@@ -35,8 +35,8 @@ async fn use_all(connection: &Connection) -> Result<()> {
     Ok(())
 }
 
-// Goal: DROP EXTENSION takes all of it along; a schema that the user made stays, empty.
-// Method: the names in all catalogs before CREATE EXTENSION and after DROP EXTENSION.
+// Goal: DROP EXTENSION leaves nothing of the extension. A schema that the user has created stays, empty.
+// Method: the names in all catalogs before CREATE EXTENSION and after DROP EXTENSION are compared.
 async fn drop_extension_leaves_nothing(version: Version) -> Result<()> {
     let server = Cluster::start(version)?;
     let catalogs = "
@@ -71,8 +71,9 @@ fn difference(before: &str, after: &str) -> String {
     format!("gone is {}; left is {}", gone.join(", "), left.join(", "))
 }
 
-// Goal: a backend that dropped and created the extension knows nothing of the former one.
-// Method: everything used, then made anew, in transactions of its own, in one, and within one that used it.
+// Goal: a backend that has dropped the extension and created it again knows nothing of the former one.
+// Method: everything is used, and then the extension is created again: in two transactions, in one
+// transaction, and in a transaction that has used it.
 async fn a_backend_starts_afresh_with_the_extension_made_anew(version: Version) -> Result<()> {
     let server = start(version)?;
     let connection = server.connect(DATABASE).await?;
@@ -101,8 +102,9 @@ async fn a_backend_starts_afresh_with_the_extension_made_anew(version: Version) 
     Ok(())
 }
 
-// Goal: a backend that slept through it knows nothing of the former one either.
-// Method: warmed, idle while another makes the extension anew, then used, the last time inside a transaction begun before.
+// Goal: a backend that was idle in the meantime knows nothing of the former extension either.
+// Method: the backend remembers everything, and is idle while another backend drops the extension and creates
+// it again. Then it is used; at last inside a transaction that began before the drop.
 async fn an_idle_backend_starts_afresh_with_the_extension_made_anew(version: Version) -> Result<()> {
     let server = start(version)?;
     let idle = server.connect(DATABASE).await?;
@@ -117,17 +119,19 @@ async fn an_idle_backend_starts_afresh_with_the_extension_made_anew(version: Ver
         }
         use_all(&idle).await?;
     }
-    // Gone for good, in the middle of the idle one's transaction.
+    // Now the extension is dropped for good, while the idle backend has an open transaction.
     idle.text("BEGIN").await?;
     server.psql(DATABASE, "DROP EXTENSION idempotence")?;
-    // Its function may still be found, but then its tables are not: undefined_function, undefined_table.
+    // The backend may still find the function, but then not the tables: undefined_function, undefined_table.
     let state = idle.sqlstate("SELECT FROM idem_begin('payments', 'a')").await?;
     ensure!(["42883", "42P01"].contains(&state.as_str()), "a call without the extension: {state}");
     Ok(())
 }
 
-// Goal: a DROP EXTENSION that is rolled back leaves requests, and what is remembered of them, as they were.
-// Method: dropped, or dropped and made anew and used, then rolled back, to a savepoint too.
+// Goal: a DROP EXTENSION that is rolled back changes nothing about requests, nor about what backends remember
+// of them.
+// Method: the extension is dropped, or dropped, created again and used. Then this is rolled back, also to a
+// savepoint.
 async fn a_drop_that_is_rolled_back_has_changed_nothing(version: Version) -> Result<()> {
     let server = start(version)?;
     let connection = server.connect(DATABASE).await?;
@@ -150,8 +154,9 @@ async fn a_drop_that_is_rolled_back_has_changed_nothing(version: Version) -> Res
     Ok(())
 }
 
-// Goal: DROP EXTENSION beside open requests waits for what is recorded, and what is not fails plainly.
-// Method: one backend with a recorded, one with an unrecorded request; a third drops.
+// Goal: DROP EXTENSION waits for an open transaction that has recorded a request. If a transaction has only
+// begun a request, it fails with a clear error afterwards.
+// Method: one backend with a recorded request, another with an unrecorded request, and a third that drops.
 async fn a_drop_meets_open_requests(version: Version) -> Result<()> {
     let server = start(version)?;
     let recorder = server.connect(DATABASE).await?;
@@ -170,7 +175,7 @@ async fn a_drop_meets_open_requests(version: Version) -> Result<()> {
     let late = beginner.error("SELECT FROM idem_record('payments', 'b', '1')").await?;
     ensure!(late.code().code() == "42883", "a record without the extension: {}", late.code().code());
     beginner.text("ROLLBACK").await?;
-    // The same without another call: its COMMIT may not pass for done.
+    // The same without a further call: the COMMIT must not succeed.
     dropper.text(&format!("CREATE EXTENSION idempotence; {SESSIONS}")).await?;
     beginner.text("BEGIN; SELECT FROM idem_begin('payments', 'b')").await?;
     dropper.text("DROP EXTENSION idempotence").await?;
@@ -178,8 +183,9 @@ async fn a_drop_meets_open_requests(version: Version) -> Result<()> {
     Ok(())
 }
 
-// Goal: where the same key has other bytes for other clients there is no extension.
-// Method: CREATE EXTENSION in databases of other encodings: refused, with a way out, and nothing left.
+// Goal: the extension cannot be created where clients may send other bytes for the same key.
+// Method: CREATE EXTENSION in databases of other encodings is refused, with a hint, and leaves nothing
+// behind.
 async fn a_database_that_is_not_utf8_is_refused(version: Version) -> Result<()> {
     let server = Cluster::start(version)?;
     for encoding in ["SQL_ASCII", "LATIN1", "EUC_JP"] {

@@ -1,4 +1,4 @@
-//! ALTER EXTENSION UPDATE: from each version that was released, with what it kept.
+//! ALTER EXTENSION UPDATE: from each released version, with the rows that this version kept.
 
 use anyhow::{Context, Result, ensure};
 use idempotence_cluster_tests::dump::dump;
@@ -16,7 +16,7 @@ on_each_version!(
 
 const RELEASED: &str = "1.0.0";
 
-/// Preloaded, and with a visit every second.
+/// Starts a preloaded server, which visits each database every second.
 fn start(version: Version) -> Result<Cluster> {
     frozen::install(version, RELEASED)?;
     let server = Cluster::start_preloaded(version)?;
@@ -35,8 +35,8 @@ fn version_in(server: &Cluster, database: &str) -> Result<String> {
     Ok(version.trim_end().into())
 }
 
-/// All that there is of the extension, a line each, without what differs from database to database by
-/// itself: oids, and the order of what has none.
+/// All catalog entries of the extension, one per line, without what differs between databases anyway: oids,
+/// and the order of entries that have no order.
 const CATALOG: &str = "
 CREATE TEMPORARY TABLE member AS
   SELECT d.classid, d.objid, e.oid AS extension FROM pg_depend d JOIN pg_extension e ON d.refclassid = 'pg_extension'::regclass AND d.refobjid = e.oid
@@ -88,15 +88,16 @@ fn catalog(server: &Cluster, database: &str) -> Result<String> {
     server.psql(database, CATALOG)
 }
 
-/// The lines that only one of two texts has.
+/// A message with the lines that only one of two texts has.
 fn difference(left: &str, right: &str) -> String {
     let of = |lines: Vec<&str>| lines.iter().map(|line| format!("  {line}\n")).collect::<String>();
     let (left, right) = (of(lines_only_in(left, right)), of(lines_only_in(right, left)));
     format!("only in the fresh one:\n{left}only in the upgraded one:\n{right}")
 }
 
-// Goal: an upgraded database is what a fresh one is, object by object, whichever superuser upgrades it.
-// Method: the catalogs compared, with the levels granted before the update there, and after the creation here.
+// Goal: an upgraded database equals a new one, object by object, whichever superuser upgrades it.
+// Method: the catalogs are compared. The levels were granted before the update in one database, and after the
+// creation in the other.
 async fn an_upgraded_database_equals_a_fresh_one(version: Version) -> Result<()> {
     let server = start(version)?;
     server.psql("postgres", "CREATE ROLE another SUPERUSER LOGIN")?;
@@ -118,8 +119,9 @@ async fn an_upgraded_database_equals_a_fresh_one(version: Version) -> Result<()>
     Ok(())
 }
 
-// Goal: an update neither takes a privilege from a role nor gives it one that was taken from it by hand.
-// Method: roles with levels, with single functions, with a level less one function, and with the option to grant.
+// Goal: an update neither takes a privilege from a role, nor gives back a privilege that was revoked by hand.
+// Method: roles with levels, with single functions, with a level but for one function, and with the grant
+// option.
 async fn what_a_role_was_granted_goes_on(version: Version) -> Result<()> {
     let server = start(version)?;
     create_released(&server, "shop")?;
@@ -155,9 +157,9 @@ async fn what_a_role_was_granted_goes_on(version: Version) -> Result<()> {
         let found = may(role, function)?;
         ensure!(found == wanted, "{role} and {function}: {found}");
     }
-    // One overload of idem_begin is not all of that name.
+    // A privilege on one overload of idem_begin gives no privilege on the others.
     ensure!(may("part", "idem_begin")? == "false,true");
-    // And it is dumped as what an administrator granted.
+    // A dump has the privilege as one that an administrator has granted.
     let dump = dump(&server, &server, "shop", &["--schema-only"])?;
     ensure!(dump.contains("FUNCTION public.idem_create_session(") && dump.contains(" TO app;"), "{dump}");
     for line in ["TO lender WITH GRANT OPTION;", "TO app;", "TO boss;"] {
@@ -167,7 +169,7 @@ async fn what_a_role_was_granted_goes_on(version: Version) -> Result<()> {
     Ok(())
 }
 
-/// Calls that need the tables, and what a role of level `user` may do with them.
+/// Calls that need the tables, and that a role of level `user` may make.
 const CALLS: [&str; 16] = [
     "SELECT * FROM idem_begin('payments', 'paid')",
     "SELECT * FROM idem_begin('payments', 42)",
@@ -197,9 +199,10 @@ async fn ensure_told(connection: &Connection, call: &str, tables: &str, library:
     Ok(())
 }
 
-// Goal: between the library's replacement and the update each call says what to do, the worker says it once and
-// sweeps other databases; the update has every backend work on at once, with all that was kept.
-// Method: rows that the released library wrote; all calls, views and triggers; another database beside it.
+// Goal: after the replacement of the library and before the update, each call says what to do. The worker
+// says it once, and sweeps other databases. After the update, every backend goes on at once, with all that
+// was kept.
+// Method: rows that the released library has written, all calls, views and triggers, and another database.
 async fn a_restart_before_the_update_is_told_and_does_no_harm(version: Version) -> Result<()> {
     let server = start(version)?;
     create_released(&server, "old")?;
@@ -218,7 +221,7 @@ async fn a_restart_before_the_update_is_told_and_does_no_harm(version: Version) 
         ensure_told(&boss, call, RELEASED, &library).await?;
     }
     ensure!(app.text("SELECT idem_key('1') IS NOT NULL").await? == "t", "what needs no table");
-    // A view shows what there is, or says the same.
+    // A view shows its rows, or fails with the same error.
     let rows = superuser.text("SELECT count(*) > 5 FROM idempotence.outcomes").await?;
     ensure!(rows == "t", "the view outcomes is empty");
     superuser.text("SELECT count(*) FROM idempotence.sessions; SELECT count(*) FROM idempotence.segments").await?;
@@ -226,7 +229,7 @@ async fn a_restart_before_the_update_is_told_and_does_no_harm(version: Version) 
         let health = superuser.outcome_of("SELECT count(*) > 0 FROM idempotence.health").await?;
         ensure!(["t", "55000"].contains(&health.as_str()), "the view health: {health}");
     }
-    // Triggers: what is restored must be noted, and cannot be yet.
+    // Triggers refuse restored rows: they must note a restore, and cannot do so before the update.
     superuser.text("BEGIN; UPDATE idempotence.secret SET in_use_since = in_use_since; ROLLBACK").await?;
     ensure_told(
         &superuser,
@@ -236,7 +239,7 @@ async fn a_restart_before_the_update_is_told_and_does_no_harm(version: Version) 
     )
     .await?;
 
-    // The worker goes on with the other, time and again.
+    // The worker goes on with the other database, again and again.
     let told = format!("could not sweep database \"old\": extension \"idempotence\" is at version {RELEASED}");
     server.wait_for_log(&told).await?;
     for _ in 0..3 {
@@ -247,15 +250,15 @@ async fn a_restart_before_the_update_is_told_and_does_no_harm(version: Version) 
     ensure!(times == 1, "the worker says it {times} times");
 
     server.psql("old", "ALTER EXTENSION idempotence UPDATE")?;
-    // Every backend works on at once.
+    // Every backend goes on at once.
     ensure!(superuser.lookup("theirs", "k").await? == "unknown");
     for connection in [&app, &boss] {
         ensure!(connection.sqlstate("SELECT FROM idem_lookup('theirs', 'k')").await? == "42501");
     }
     ensure!(app.replay("payments", "paid").await? == r#"succeeded|{"ok": true}"#);
-    // Soon, for a backend has found it.
+    // The worker is told soon, because a backend has found the update.
     server.wait_for_log("sweeps database \"old\" again").await?;
-    // The old server was stopped in order: nothing unlogged is lost either.
+    // Loading the rows has lost nothing, not even what is unlogged.
     ensure!(app.answer(&kept.clients.unsaved, "1").await? == "started|");
     kept.check_works(&server, "old").await?;
     boss.text("CALL idem_sweep()").await?;
@@ -263,8 +266,9 @@ async fn a_restart_before_the_update_is_told_and_does_no_harm(version: Version) 
     Ok(())
 }
 
-// Goal: a library that is older than the tables refuses them too, and goes on when it meets its own.
-// Method: the version in the catalog set ahead by hand, and back, with a backend that remembers everything.
+// Goal: a library that is older than the tables refuses them too, and goes on when it meets tables of its own
+// version.
+// Method: the version in the catalog is raised by hand and set back, while a backend remembers everything.
 async fn a_library_older_than_the_tables_is_told(version: Version) -> Result<()> {
     let server = start(version)?;
     server.create_database("shop")?;
@@ -273,7 +277,7 @@ async fn a_library_older_than_the_tables_is_told(version: Version) -> Result<()>
     app.text("SELECT idem_create_session('payments')").await?;
     app.execute("payments", "a", "1").await?;
     let library = version_in(&server, "shop")?;
-    // As the script of a later version ends: it changes a table.
+    // This imitates the end of the script of a later version, which changes a table.
     let set = |to: &str| {
         format!(
             "SET allow_system_table_mods = on; BEGIN; UPDATE pg_extension SET extversion = '{to}' WHERE extname = 'idempotence';
@@ -288,8 +292,9 @@ async fn a_library_older_than_the_tables_is_told(version: Version) -> Result<()>
     Ok(())
 }
 
-// Goal: a dump that a released version left restores where only the new version is.
-// Method: pg_dump of a database that is still at it, psql into another, then every request sent again.
+// Goal: a dump of a released version can be restored where only the new version is.
+// Method: pg_dump of a database that still has the released version, psql into another database, then every
+// request is sent again.
 async fn a_dump_of_a_released_version_restores_into_this_one(version: Version) -> Result<()> {
     let server = start(version)?;
     create_released(&server, "old")?;
@@ -298,7 +303,8 @@ async fn a_dump_of_a_released_version_restores_into_this_one(version: Version) -
     for options in [&[][..], &["--inserts"]] {
         let dump = dump(&server, &server, "old", options)?;
         server.psql("postgres", "DROP DATABASE IF EXISTS new; CREATE DATABASE new TEMPLATE template0")?;
-        // It grants functions with the arguments that they had: those that have others now are granted anew.
+        // The dump grants functions with their former arguments. The functions that have other arguments now
+        // are granted again below.
         let before = server.log().lines().count();
         server.psql("new", &format!("\\set ON_ERROR_STOP off\n{dump}"))?;
         for error in server.log().lines().skip(before).filter(|line| line.contains("ERROR:")) {
@@ -312,8 +318,9 @@ async fn a_dump_of_a_released_version_restores_into_this_one(version: Version) -
     Ok(())
 }
 
-// Goal: an update that cannot be done changes nothing, names what is in its way, and is done without it.
-// Method: a view and an SQL function over functions whose arguments have changed.
+// Goal: an update that is impossible changes nothing and names what is in its way. Without the obstacle, it
+// succeeds.
+// Method: a view and an SQL function that use functions whose arguments have changed.
 async fn what_depends_on_a_function_that_is_made_anew_is_named(version: Version) -> Result<()> {
     let server = start(version)?;
     create_released(&server, "shop")?;
@@ -336,9 +343,9 @@ async fn what_depends_on_a_function_that_is_made_anew_is_named(version: Version)
     Ok(())
 }
 
-// Not a test: writes down the version that is installed, for the tests of those to come.
+// This is not a test. It freezes the installed version, for the tests of later versions.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "it freezes the version that FREEZE names, when that is released"]
+#[ignore = "it freezes the version that FREEZE names, at the release"]
 async fn freeze() -> Result<()> {
     let version = std::env::var("FREEZE").context("FREEZE names the version")?;
     let cluster = Cluster::start(Version::Pg15)?;

@@ -1,4 +1,4 @@
-//! Effects on another server: the check before the commit comes before a foreign data wrapper's own commit.
+//! Effects on another server. The check before the commit comes before the commit of a foreign data wrapper.
 
 use anyhow::{Result, ensure};
 use idempotence_cluster_tests::shop::DATABASE;
@@ -9,8 +9,9 @@ on_each_version!(
     a_commit_that_is_refused_has_no_effect_on_another_server_preloaded,
 );
 
-/// What a program may do that begins a request, writes on another server, and forgets to record. Each in a
-/// connection of its own, since a wrapper registers itself when a connection uses it for the first time.
+/// Programs that begin a request, write on another server, and forget to record the outcome. Each program
+/// uses a connection of its own, because a wrapper registers itself when a connection uses it for the first
+/// time.
 const FORGETFUL: [(&str, &str); 9] = [
     (
         "the wrapper comes first",
@@ -50,9 +51,10 @@ async fn a_commit_that_is_refused_has_no_effect_on_another_server_preloaded(vers
     refused_everywhere(&Cluster::start_preloaded(version)?).await
 }
 
-// Goal: ID008 comes before postgres_fdw has committed elsewhere, wherever either of the two was used first.
-// Method: a server that is foreign to itself; each forgetful program must leave nothing there, on a fresh
-// connection and on one that has used both; then one that records must leave its effect.
+// Goal: ID008 comes before postgres_fdw has committed on the other server, whichever of the two was used
+// first.
+// Method: a server that is foreign to itself. Each forgetful program must leave nothing there, on a new
+// connection and on a connection that has used both. Then a program that records must leave its effect.
 async fn refused_everywhere(server: &Cluster) -> Result<()> {
     server.create_database(DATABASE)?;
     server.psql(DATABASE, &set_up(server))?;

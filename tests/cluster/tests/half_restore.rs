@@ -1,4 +1,4 @@
-//! A restore that failed half way: outcomes came, and their sessions did not.
+//! A restore that failed half way: outcomes were restored, and their sessions were not.
 
 use anyhow::{Result, ensure};
 use idempotence_cluster_tests::dump::dump_to_file;
@@ -18,7 +18,8 @@ const HEALTH: &str = "SELECT status FROM idempotence.health WHERE name = 'restor
 const NOTES: &str = "SELECT count(*) FROM idempotence.restore";
 const PAYMENTS: &str = "SELECT idem_create_session('payments', ttl => '30 days', owner => 'app')";
 
-/// A dump with 500 outcomes in a session of role `app`, recorded by role `clerk`, from a cluster of its own.
+/// Makes a dump of a cluster of its own. It has 500 outcomes in a session of role `app`. Role `clerk` has
+/// recorded them.
 async fn dumped(version: Version) -> Result<(Cluster, String)> {
     let source = Cluster::start(version)?;
     source.psql("postgres", "CREATE ROLE app; CREATE ROLE clerk LOGIN IN ROLE app")?;
@@ -42,15 +43,15 @@ async fn dumped(version: Version) -> Result<(Cluster, String)> {
     Ok((source, file))
 }
 
-/// `pg_restore` with these options; whether it came through without an error.
+/// Runs `pg_restore` with these options. Returns whether it ended without an error.
 fn restore(target: &Cluster, file: &str, options: &[&str]) -> Result<bool> {
     let mut command = target.program("pg_restore");
     command.args(options).arg("-d").arg(target.connect_string("new", "postgres")).arg(file);
     Ok(command.output()?.status.success())
 }
 
-/// A cluster in which the session's owner is missing, so that the COPY of `session` fails. The role is made
-/// when it is too late.
+/// Restores into a cluster in which the owner of the session is missing, so that the COPY of `session` fails.
+/// The role is created afterwards, when it is too late.
 async fn half_restored(version: Version, file: &str) -> Result<(Cluster, Connection)> {
     let target = Cluster::start(version)?;
     target.psql("postgres", "CREATE ROLE clerk LOGIN")?;
@@ -63,7 +64,7 @@ async fn half_restored(version: Version, file: &str) -> Result<(Cluster, Connect
     Ok((target, app))
 }
 
-/// Its message and what it says to do.
+/// Checks that the creation of the session is refused, with a hint.
 async fn refused(app: &Connection) -> Result<()> {
     let error = app.error(PAYMENTS).await?;
     ensure!(error.code().code() == "XX001", "{error:?}");
@@ -73,9 +74,9 @@ async fn refused(app: &Connection) -> Result<()> {
     Ok(())
 }
 
-// Goal: a deployment script that makes its sessions after half a restore does not start a new series.
-// Method: refused before the sweep has looked and after it; told by health; then the sessions are restored, and
-// what was done replays.
+// Goal: a deployment script that creates its sessions after half a restore does not start a new series.
+// Method: the creation is refused before a sweep has looked, and after it; the view health tells about it.
+// Then the sessions are restored, and the requests that were done are replayed.
 async fn outcomes_without_their_session_are_not_executed_again(version: Version) -> Result<()> {
     let (_source, file) = dumped(version).await?;
     let (target, app) = half_restored(version, &file).await?;
@@ -87,7 +88,7 @@ async fn outcomes_without_their_session_are_not_executed_again(version: Version)
         ensure!(dba.text(HEALTH).await? == "critical");
         incomplete(&app, PAYMENTS, "idempotence.session").await?;
     }
-    // Neither made, nor remembered by the backend.
+    // The session was not created, and the backend does not remember it.
     ensure!(app.sqlstate("SELECT idem_begin('payments', '17')").await? == "42704");
 
     ensure!(restore(&target, &file, &["--data-only", "-n", "idempotence", "-t", "session"])?);
@@ -100,7 +101,7 @@ async fn outcomes_without_their_session_are_not_executed_again(version: Version)
     Ok(())
 }
 
-/// Its answer while tables are missing.
+/// Checks that a call is refused because the restore of this table is missing.
 async fn incomplete(app: &Connection, sql: &str, table: &str) -> Result<()> {
     let error = app.error(sql).await?;
     app.text("ROLLBACK").await?;
@@ -110,9 +111,9 @@ async fn incomplete(app: &Connection, sql: &str, table: &str) -> Result<()> {
     Ok(())
 }
 
-// Goal: where all roles are missing, outcomes fail to come together with their sessions, and nothing is left to
-// tell of them but that the key of the digests came.
-// Method: nothing is answered until the data of all tables was restored once more, as the hint says.
+// Goal: if all roles are missing, neither the sessions nor the outcomes are restored, and only the restored
+// secret shows that something is missing.
+// Method: nothing is answered until the data of all tables has been restored once more, as the hint says.
 async fn what_failed_to_come_at_all_is_not_executed_again(version: Version) -> Result<()> {
     let (_source, file) = dumped(version).await?;
     let target = Cluster::start(version)?;
@@ -127,12 +128,12 @@ async fn what_failed_to_come_at_all_is_not_executed_again(version: Version) -> R
         ensure!(dba.text(HEALTH).await? == "critical");
         dba.text("CALL idem_sweep()").await?;
     }
-    // The sessions alone do not make up for the outcomes.
+    // The sessions without the outcomes are not enough.
     ensure!(restore(&target, &file, &["--data-only", "-n", "idempotence", "-t", "session"])?);
     incomplete(&app, "SELECT idem_begin('payments', '17')", "idempotence.outcome_0").await?;
     dba.text("CALL idem_sweep()").await?;
     ensure!(dba.text(HEALTH).await? == "critical");
-    // What came the first time cannot come again.
+    // The rows that were restored the first time cannot be restored again.
     restore(&target, &file, &["--data-only", "-n", "idempotence"])?;
     ensure!(app.replay("payments", "17").await? == "succeeded|17");
     app.text("SELECT idem_create_session('more')").await?;
@@ -141,8 +142,9 @@ async fn what_failed_to_come_at_all_is_not_executed_again(version: Version) -> R
     Ok(())
 }
 
-// Goal: where the role that has recorded is missing, but not the session's owner, what was done is not executed.
-// Method: the same, in a session that is there; an admin then gives up what is missing.
+// Goal: if the recorder's role is missing, but not the session's owner, requests that were done are not
+// executed again.
+// Method: the same as above, in a session that was restored. Then an admin gives up what is missing.
 async fn a_missing_recorder_is_found_out(version: Version) -> Result<()> {
     let source = Cluster::start(version)?;
     source.psql("postgres", "CREATE ROLE app LOGIN; CREATE ROLE clerk LOGIN IN ROLE app")?;
@@ -163,8 +165,8 @@ async fn a_missing_recorder_is_found_out(version: Version) -> Result<()> {
     Ok(())
 }
 
-// Goal: an admin may decide otherwise, and says why.
-// Method: as above, then the decision, by one who may and by one who may not.
+// Goal: an admin may give up what is missing, and must say why.
+// Method: half a restore as above. A role that may not decide tries to, and then an admin decides.
 async fn an_admin_may_give_up_what_has_no_session(version: Version) -> Result<()> {
     let (_source, file) = dumped(version).await?;
     let (target, app) = half_restored(version, &file).await?;
@@ -188,14 +190,15 @@ async fn an_admin_may_give_up_what_has_no_session(version: Version) -> Result<()
     Ok(())
 }
 
-// Goal: a restore that was whole, however it was done, asks nobody for a decision.
-// Method: side by side, in one transaction, and with the outcomes a transaction before their sessions.
+// Goal: a complete restore asks nobody for a decision, however it was done.
+// Method: restores by parallel jobs, in one transaction, and with the outcomes in a transaction before or
+// after their sessions.
 async fn a_whole_restore_is_cleared_by_itself(version: Version) -> Result<()> {
     let (_source, file) = dumped(version).await?;
     let target = Cluster::start(version)?;
     target.psql("postgres", "CREATE ROLE app; CREATE ROLE clerk LOGIN IN ROLE app")?;
     let dba = target.connect("postgres").await?;
-    // pg_restore -t takes one name at a time.
+    // An option -t of pg_restore takes one name.
     let others = ["-t", "outcome_1", "-t", "outcome_2", "-t", "reply", "-t", "checkpoint"];
     let outcomes = [&["--data-only", "-t", "outcome_0"], &others[..]].concat();
     let sessions = ["--data-only", "-t", "session", "-t", "secret"];
@@ -215,12 +218,12 @@ async fn a_whole_restore_is_cleared_by_itself(version: Version) -> Result<()> {
                 target.psql("new", "CALL idem_sweep()")?;
                 ensure!(target.psql("new", HEALTH)?.trim_end() == "critical");
             }
-            // A worker may sweep between two COPYs.
+            // The worker may sweep between two COPYs.
             if number == 4 && part < 3 {
                 target.psql("new", "CALL idem_sweep()")?;
             }
         }
-        // Seen to be whole also where nobody has swept.
+        // The restore is known to be complete even if nobody has swept.
         target.psql("new", "SELECT idem_create_session('more')")?;
         ensure!(target.psql("new", HEALTH)?.trim_end() != "ok");
         target.psql("new", "CALL idem_sweep()")?;
@@ -232,8 +235,8 @@ async fn a_whole_restore_is_cleared_by_itself(version: Version) -> Result<()> {
     Ok(())
 }
 
-// Goal: what client sessions and unfinished requests have left counts like outcomes.
-// Method: only these tables restored, one after the other.
+// Goal: rows of client sessions and of unfinished requests count like outcomes.
+// Method: only these tables are restored, one after the other.
 async fn replies_and_checkpoints_without_their_session_count_too(version: Version) -> Result<()> {
     let (_source, file) = dumped(version).await?;
     let target = Cluster::start(version)?;
@@ -249,7 +252,7 @@ async fn replies_and_checkpoints_without_their_session_count_too(version: Versio
         refused(&new).await?;
         new.text("CALL idem_sweep()").await?;
         ensure!(new.text(HEALTH).await? == "critical", "{table}");
-        // What is gone asks for nothing; an hour later it is looked for again.
+        // Rows that are gone need no session. The sweep looks for rows again an hour later.
         new.text(&format!("DELETE FROM idempotence.{table}")).await?;
         new.text(PAYMENTS).await?;
         new.text("CALL idem_sweep()").await?;
@@ -261,8 +264,8 @@ async fn replies_and_checkpoints_without_their_session_count_too(version: Versio
     Ok(())
 }
 
-// Goal: whether a session is new cannot be told while a restore is at work.
-// Method: a restoring transaction left open; others make sessions that are new, and ones that are not.
+// Goal: while a restore is at work, nobody can tell whether a session is new.
+// Method: a restoring transaction stays open. Others create sessions that are new, and sessions that exist.
 async fn a_session_is_not_made_beside_a_restore(version: Version) -> Result<()> {
     const MAKE: &str = "SELECT idem_create_session('new')";
     let server = Cluster::start(version)?;
@@ -272,7 +275,7 @@ async fn a_session_is_not_made_beside_a_restore(version: Version) -> Result<()> 
     restorer.text("BEGIN; INSERT INTO idempotence.outcome_0 SELECT * FROM idempotence.outcome_0").await?;
     ensure!(app.sqlstate(MAKE).await? == "55P03");
     app.text("SELECT idem_create_session('there')").await?;
-    // Its own restore is nobody's secret to itself.
+    // The restoring transaction may create sessions itself.
     restorer.text("SELECT idem_create_session('mine'); COMMIT").await?;
     app.text(MAKE).await?;
     Ok(())

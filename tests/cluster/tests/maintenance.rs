@@ -1,4 +1,4 @@
-//! Our tables are ordinary ones: a DBA may rebuild, move and rewrite them at any time.
+//! The tables of the extension are ordinary tables: a DBA may rebuild, move and rewrite them at any time.
 
 use anyhow::{Result, ensure};
 use idempotence_cluster_tests::bank::Bank;
@@ -38,14 +38,14 @@ const WORKS: [&str; 7] = [
 ];
 
 fn start(version: Version, database: &str) -> Result<Cluster> {
-    // The worker sweeps beside it.
+    // The worker sweeps at the same time.
     let server = Cluster::start_preloaded(version)?;
     server.psql("postgres", "CREATE TABLESPACE moved LOCATION ''")?;
     server.create_database(database)?;
     Ok(server)
 }
 
-/// What the connection remembers still holds, and it goes on working.
+/// Checks that what the connection remembers still counts, and that the connection goes on.
 async fn check(warm: &Connection, round: &str) -> Result<()> {
     ensure!(warm.replay("payments", "old").await? == "succeeded|1");
     ensure!(warm.replay("payments", "of segment 1").await? == "succeeded|2");
@@ -74,7 +74,7 @@ async fn fill(warm: &Connection) -> Result<()> {
     )
     .await?;
     warm.execute("payments", "of segment 1", "2").await?;
-    // As the turning of the ring leaves it.
+    // After the ring has turned, the outcome is in this table.
     warm.text(
         "WITH moved AS (DELETE FROM idempotence.outcome_0 WHERE key = 'of segment 1' RETURNING *)
          INSERT INTO idempotence.outcome_1 SELECT * FROM moved",
@@ -83,8 +83,10 @@ async fn fill(warm: &Connection) -> Result<()> {
     Ok(())
 }
 
-// Goal: a backend that remembers tables and indexes goes on after each of them is another file, or another index.
-// Method: one warm connection checks everything after each work on each table, done by another and by itself.
+// Goal: a backend that remembers tables and indexes goes on after each of them has got another file, or after
+// an index was replaced.
+// Method: one connection remembers everything and checks everything, after it or another connection has done
+// each kind of work on each table.
 async fn a_warm_backend_follows_maintenance(version: Version) -> Result<()> {
     let server = start(version, "shop")?;
     let warm = server.connect("shop").await?;
@@ -107,14 +109,14 @@ async fn a_warm_backend_follows_maintenance(version: Version) -> Result<()> {
 }
 
 // Goal: a transaction that has begun a request records it in the rebuilt table.
-// Method: between begin and record another backend rebuilds whatever is not locked.
+// Method: between begin and record, another backend rebuilds each table.
 async fn an_open_transaction_meets_maintenance(version: Version) -> Result<()> {
     let server = start(version, "shop")?;
     let warm = server.connect("shop").await?;
     fill(&warm).await?;
     let other = server.connect("shop").await?;
     other.text("SET lock_timeout = '1 min'").await?;
-    // Those that wait for every older transaction aside.
+    // Without the statements that wait for every older transaction.
     for work in WORKS.iter().filter(|work| !work.contains("CONCURRENTLY")) {
         warm.text("BEGIN; SELECT FROM idem_begin('payments', 'open')").await?;
         for table in TABLES {
@@ -128,7 +130,7 @@ async fn an_open_transaction_meets_maintenance(version: Version) -> Result<()> {
 }
 
 // Goal: nothing is lost or repeated while tables are rebuilt under load.
-// Method: clients transfer money with keys; each work on each table, over and over, meanwhile.
+// Method: clients transfer money with keys, while each kind of work is done on each table, several times.
 async fn maintenance_under_load_loses_nothing(version: Version) -> Result<()> {
     let server = start(version, "dba")?;
     let mut bank = Bank::open(&server, 4)?;

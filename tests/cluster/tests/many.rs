@@ -11,7 +11,7 @@ on_each_version!(
     a_full_lock_table_names_the_request,
 );
 
-/// A server with some 300 places for locks.
+/// Starts a server that has room for about 300 locks.
 fn start(version: Version) -> Result<Cluster> {
     let server = Cluster::start_with(
         version,
@@ -39,8 +39,9 @@ const BEGIN_MANY: &str = "DO $$
       END LOOP;
     END $$";
 
-// Goal: what no lock table can hold is refused before it takes the table from everybody else, by a clear error.
-// Method: a transaction begins requests without an end; another one works beside it and after it.
+// Goal: a transaction whose requests do not fit into the lock table is refused with a clear error, before it
+// takes the whole lock table.
+// Method: a transaction begins requests without an end. Another transaction works beside it, and after it.
 async fn a_transaction_of_more_requests_than_the_lock_table_is_refused(version: Version) -> Result<()> {
     let server = start(version)?;
     let (many, other) = (server.connect(DATABASE).await?, server.connect(DATABASE).await?);
@@ -55,7 +56,7 @@ async fn a_transaction_of_more_requests_than_the_lock_table_is_refused(version: 
     many.execute("payments", "many-2", "2").await
 }
 
-/// "Found 301; the limit is 300, …"
+/// The two numbers of "Found 301; the limit is 300, …".
 fn counts(error: &DbError) -> Result<(u64, u64)> {
     let detail = error.detail().context("no detail")?;
     let numbers: Vec<u64> = detail.split(|c: char| !c.is_ascii_digit()).filter_map(|n| n.parse().ok()).collect();
@@ -63,8 +64,9 @@ fn counts(error: &DbError) -> Result<(u64, u64)> {
     Ok((numbers[0], numbers[1]))
 }
 
-// Goal: the numbers of a stream or a slot share a lock, so that a transaction may have any number of them.
-// Method: a thousand, one after the other, on a server that has no room for a thousand locks.
+// Goal: the numbers of a slot or of a strict stream share a lock, so that a transaction may have any number
+// of them.
+// Method: a thousand numbers, one after the other, on a server that has no room for a thousand locks.
 async fn numbers_that_share_a_lock_count_once(version: Version) -> Result<()> {
     let server = start(version)?;
     let connection = server.connect(DATABASE).await?;
@@ -82,8 +84,8 @@ async fn numbers_that_share_a_lock_count_once(version: Version) -> Result<()> {
     Ok(())
 }
 
-// Goal: where others have filled the lock table, PostgreSQL's own error names the request that it hit.
-// Method: somebody takes every lock that there is.
+// Goal: if others have filled the lock table, PostgreSQL's own error names the request that it ended.
+// Method: another connection takes every lock that there is.
 async fn a_full_lock_table_names_the_request(version: Version) -> Result<()> {
     let server = start(version)?;
     let (greedy, other) = (server.connect(DATABASE).await?, server.connect(DATABASE).await?);

@@ -16,7 +16,7 @@ on_each_version!(
     a_payload_of_many_numbers_takes_little_memory,
 );
 
-/// What is done with each allocation failing in turn, `#` being another word each time.
+/// The scripts in which each allocation fails in turn. `#` stands for another word each time.
 const SCRIPTS: [&str; 8] = [
     "BEGIN; SELECT FROM idem_begin('payments', 'k#', payload => '{\"n\": [1, 2.5, \"x\"]}');
      SELECT FROM idem_record('payments', 'k#', '{\"done\": true}'); COMMIT",
@@ -29,7 +29,7 @@ const SCRIPTS: [&str; 8] = [
     "SELECT cardinality(idem_generate_ids(2000))",
 ];
 
-/// Which allocations of a process fail, see `c/failing_malloc.c`.
+/// The control file that says which allocations of a process fail; see `c/failing_malloc.c`.
 struct Failures(File);
 
 impl Failures {
@@ -39,7 +39,7 @@ impl Failures {
         Ok(self.0.write_all_at(&process.to_ne_bytes(), 0)?)
     }
 
-    /// Whether the allocation came that was to fail first.
+    /// Whether the process has come to the allocation that was to fail first.
     fn came(&self) -> Result<bool> {
         let mut left = [0; 4];
         self.0.read_exact_at(&mut left, 4)?;
@@ -47,7 +47,7 @@ impl Failures {
     }
 }
 
-/// A server whose processes load the library that makes allocations fail.
+/// Starts a server whose processes load the library that makes allocations fail.
 fn start_failing(version: Version) -> Result<(Cluster, Failures)> {
     let server =
         Cluster::start_with(version, &[("shared_preload_libraries", "idempotence"), ("idempotence.naptime", "1h")])?;
@@ -81,9 +81,9 @@ fn set_up(server: &Cluster) -> Result<()> {
     Ok(())
 }
 
-// Goal: whichever allocation fails, the call ends with an answer or a clean error, and the next one works.
-// Method: each script with its first allocation failing, its second, and so on to its last; one failing by
-// itself, and several in a row, so that those fail too with which the error is handled.
+// Goal: whichever allocation fails, the call ends with an answer or a clean error, and the next call works.
+// Method: each script runs with its first allocation failing, then with its second, and so on to its last.
+// One allocation fails, or several in a row, so that the handling of the error fails too.
 async fn an_allocation_that_fails_ends_the_call_wherever_it_is(version: Version) -> Result<()> {
     let (server, failures) = start_failing(version)?;
     let holder = server.connect(DATABASE).await?;
@@ -117,9 +117,9 @@ async fn an_allocation_that_fails_ends_the_call_wherever_it_is(version: Version)
     Ok(())
 }
 
-/// What PostgreSQL itself does not get over: a failure while PL/pgSQL is loaded, or its caches are made for the
-/// first time. With assertions it is less forgiving still, so there the script has been run before; elsewhere
-/// the caches of the extension are made with allocations failing, too.
+/// Prepares the connection for what PostgreSQL itself does not survive: a failure while PL/pgSQL is loaded,
+/// or while its caches are filled for the first time. PostgreSQL with assertions survives even less, so there
+/// the script has run before. Elsewhere, allocations also fail while the extension fills its caches.
 async fn warm_up(version: Version, connection: &Connection, script: &str) -> Result<()> {
     connection.text("LOAD 'plpgsql'; SELECT status FROM json_populate_record(NULL::idem_ticket, '{}')").await?;
     if version == Version::Pg18 {
@@ -129,15 +129,16 @@ async fn warm_up(version: Version, connection: &Connection, script: &str) -> Res
     Ok(())
 }
 
-/// The same connection goes on.
+/// Checks that the connection still works.
 async fn works(connection: &Connection) -> Result<()> {
     connection.text("ROLLBACK").await?;
     ensure!(connection.replay("payments", "fixed").await? == "succeeded|1");
     Ok(())
 }
 
-// Goal: a limit of memory is an error of the call, not the end of the server.
-// Method: as little memory as a server can have; calls whose payload does not fit, then calls that do.
+// Goal: a limit of memory causes an error of the call, and does not end the server.
+// Method: a server with as little memory as it can start with. The payloads of some calls fit, and others do
+// not.
 async fn a_limit_of_memory_ends_the_call(version: Version) -> Result<()> {
     let server = Cluster::start_with(version, &[("shared_buffers", "16MB"), ("idempotence.max_payload", "256MB")])?;
     set_up(&server)?;
@@ -172,8 +173,9 @@ async fn a_limit_of_memory_ends_the_call(version: Version) -> Result<()> {
     Ok(())
 }
 
-// Goal: a payload takes about as much memory as PostgreSQL takes to hash it, however many numbers it has.
-// Method: a payload of nearly 1 MB, and how far the process has ever grown.
+// Goal: the fingerprint of a payload takes about as much memory as PostgreSQL's own hash of it, however many
+// numbers it has.
+// Method: a payload of nearly 1 MB, and the largest size that the process has had.
 async fn a_payload_of_many_numbers_takes_little_memory(version: Version) -> Result<()> {
     let server = Cluster::start(version)?;
     set_up(&server)?;
@@ -193,7 +195,7 @@ async fn a_payload_of_many_numbers_takes_little_memory(version: Version) -> Resu
     Ok(())
 }
 
-/// The most memory that a process has had.
+/// The largest size that a process has had.
 fn peak_kb(pid: i32) -> Result<i64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("no VmHWM")?;

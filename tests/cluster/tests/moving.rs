@@ -1,4 +1,4 @@
-//! Moving to another server, by the very steps that docs/operations.md gives.
+//! The move to another server, by the steps of docs/operations.md themselves.
 
 use anyhow::{Context, Result, ensure};
 use idempotence_cluster_tests::shop::DATABASE;
@@ -6,8 +6,8 @@ use idempotence_cluster_tests::{Cluster, LIMIT, Version, fixture};
 use idempotence_demo::host::run;
 use idempotence_demo::server::SUPERUSER;
 
-/// What a business has: sequences of both kinds, and functions that depend on the type idem_ticket, openly
-/// and in their body.
+/// What an application may have: sequences of both kinds, and functions that use the type idem_ticket, in
+/// their arguments and in their body.
 const BUSINESS: &str = "
     CREATE TABLE effect (id bigserial PRIMARY KEY, place int GENERATED ALWAYS AS IDENTITY (INCREMENT -1), key text);
     CREATE FUNCTION answer(ticket idem_ticket) RETURNS jsonb LANGUAGE sql AS 'SELECT ticket.response';
@@ -33,7 +33,7 @@ fn steps() -> Result<Vec<String>> {
     Ok(section.split("```sh\n").skip(1).filter_map(|rest| rest.split("```").next()).map(str::to_owned).collect())
 }
 
-/// Types a script of the page, with the programs of the new server.
+/// Runs a script of the page, with the programs of the new server.
 fn take(step: &str, old: &Cluster, new: &Cluster) -> Result<()> {
     let source = old.connect_string(DATABASE, SUPERUSER);
     let programs = Version::Pg18.bindir()?;
@@ -46,8 +46,9 @@ fn take(step: &str, old: &Cluster, new: &Cluster) -> Result<()> {
     Ok(())
 }
 
-// Goal: after the steps everything that was done is replayed on the new server, and what is new works there.
-// Method: a bit of everything on 15; more of it while 18 follows, which records something of its own, too.
+// Goal: after the steps, the new server replays everything that was done, and executes what is new.
+// Method: the fixture is on a server of version 15. More requests are executed while a server of version 18
+// follows it. The new server also records something of its own.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_move_by_the_documented_steps_repeats_nothing() -> Result<()> {
     let old = Cluster::start_with(Version::Pg15, &[("wal_level", "logical")])?;

@@ -1,4 +1,4 @@
-//! What people do to a database every day, done to our tables under load: nothing is done twice, nothing
+//! The everyday work of a DBA, on the tables of the extension and under load. Nothing is done twice, nothing
 //! is lost, and nobody gets an error that the reference does not name.
 
 use anyhow::{Context, Result, ensure};
@@ -11,7 +11,7 @@ on_each_version!(rewrites, indexes, triggers, pg_repack, dumps);
 
 const DATABASES: [&str; 2] = ["bank", DATABASE];
 
-/// Our tables, with the index that CLUSTER goes by.
+/// The tables of the extension, with the index that CLUSTER uses.
 const TABLES: &str = "SELECT c.relname, coalesce(min(i.relname), '') FROM pg_class c
     LEFT JOIN pg_index x ON x.indrelid = c.oid AND x.indisunique LEFT JOIN pg_class i ON i.oid = x.indexrelid
     WHERE c.relnamespace = 'idempotence'::regnamespace AND c.relkind = 'r' GROUP BY 1 ORDER BY 1";
@@ -29,7 +29,7 @@ async fn tables(dba: &Connection) -> Result<Vec<Table>> {
     Ok(tables)
 }
 
-/// Executes a statement for each table in each database; of one that takes no lock long.
+/// Executes statements for each table in each database.
 async fn on_each_table(server: &Cluster, statements: &[&str]) -> Result<()> {
     for database in DATABASES {
         let dba = server.connect(database).await?;
@@ -39,7 +39,7 @@ async fn on_each_table(server: &Cluster, statements: &[&str]) -> Result<()> {
                     continue;
                 }
                 let statement = statement.replace("{table}", &table.name).replace("{index}", &table.index);
-                // Of two in a deadlock it may be this one that the server ends.
+                // The server may end this statement in a deadlock.
                 while let Err(error) = dba.try_text(&statement).await {
                     if error.code() != Some(&SqlState::T_R_DEADLOCK_DETECTED) {
                         return Err(describe(error)).context(statement);
@@ -61,8 +61,8 @@ async fn disturb(version: Version, rounds: usize, statements: &[&str]) -> Result
     load.close(&server).await
 }
 
-// Goal: a row's place is never used once another row may have it.
-// Method: every table gets new files and its rows new places, over and over.
+// Goal: the place of a row is never used after another row may have got it.
+// Method: every table gets a new file and its rows get new places, again and again.
 async fn rewrites(version: Version) -> Result<()> {
     let statements = [
         "VACUUM FULL idempotence.{table}",
@@ -74,8 +74,8 @@ async fn rewrites(version: Version) -> Result<()> {
     disturb(version, 6, &statements).await
 }
 
-// Goal: an index of a DBA's own, of any kind, is made and dropped while all are at work.
-// Method: on an expression, partial, with another method, unique, and made concurrently.
+// Goal: a DBA can create and drop an index of any kind while clients are at work.
+// Method: indexes on an expression, partial, with other methods, and created concurrently.
 async fn indexes(version: Version) -> Result<()> {
     let server = Cluster::start_preloaded(version)?;
     let mut load = Workload::open(&server).await?;
@@ -106,7 +106,7 @@ async fn indexes(version: Version) -> Result<()> {
     load.close(&server).await
 }
 
-/// A column of each table, an expression and a predicate.
+/// Tables with a column, an expression and a predicate for an index.
 const INDEXED: [(&str, &str, &str, &str); 10] = [
     ("outcome_0", "session", "(recorded_at AT TIME ZONE 'utc')", "class = 's'"),
     ("outcome_1", "session", "(recorded_at AT TIME ZONE 'utc')", "class = 's'"),
@@ -120,8 +120,10 @@ const INDEXED: [(&str, &str, &str, &str); 10] = [
     ("audit", "session", "lower(session)", "action = 'x'"),
 ];
 
-// Goal: whoever follows a table by row triggers (trigger-based replication, auditing) sees every row of it.
-// Method: a trigger, put on each table under load, notes what comes and what goes; that adds up to the table.
+// Goal: a program that follows a table by row triggers, as replication and auditing tools do, sees every row
+// of it.
+// Method: under load, a trigger on each table notes the rows that come and go. Together these changes must
+// give the rows of the table.
 async fn triggers(version: Version) -> Result<()> {
     const FOLLOW: &str = "
         CREATE TABLE followed (of name NOT NULL, row text NOT NULL, change int NOT NULL);
@@ -136,7 +138,7 @@ async fn triggers(version: Version) -> Result<()> {
          INSERT INTO followed SELECT '{table}', t::text, 1 FROM idempotence.{table} t;
          CREATE TRIGGER follow AFTER INSERT OR UPDATE OR DELETE ON idempotence.{table} FOR EACH ROW EXECUTE FUNCTION follow(); COMMIT",
     ];
-    // Nobody writes the table for as long as it is compared.
+    // The lock keeps the table unchanged during the comparison.
     let compare = ["BEGIN; LOCK idempotence.{table} IN SHARE MODE;
          DO $$ BEGIN
            IF EXISTS (SELECT FROM (SELECT row, change FROM followed WHERE of = '{table}'
@@ -161,8 +163,9 @@ async fn triggers(version: Version) -> Result<()> {
     load.close(&server).await
 }
 
-// Goal: pg_repack, which copies a table and replays what its trigger saw meanwhile, loses nothing.
-// Method: the real one, on every table with a primary key, over and over.
+// Goal: pg_repack loses nothing. It copies a table, and replays the changes that its trigger saw in the
+// meantime.
+// Method: the real program, on every table with a primary key, several times.
 async fn pg_repack(version: Version) -> Result<()> {
     let program = version.bindir()?.join("pg_repack");
     ensure!(program.exists(), "there is no {}: install pg_repack for this server", program.display());
@@ -177,8 +180,8 @@ async fn pg_repack(version: Version) -> Result<()> {
     load.close(&server).await
 }
 
-// Goal: dumps are taken while all are at work, and none waits for another.
-// Method: pg_dump of both databases, over and over.
+// Goal: dumps are taken while clients are at work, and neither waits for the other.
+// Method: pg_dump of both databases, several times.
 async fn dumps(version: Version) -> Result<()> {
     let program = "pg_dump";
     let server = Cluster::start_preloaded(version)?;
@@ -190,7 +193,7 @@ async fn dumps(version: Version) -> Result<()> {
     load.close(&server).await
 }
 
-/// Runs a program of PostgreSQL's on each database.
+/// Runs a program of the server's installation on each database.
 async fn on_each_database(server: &Cluster, program: &str, arguments: &[&str]) -> Result<()> {
     for database in DATABASES {
         let mut command = server.program(program);

@@ -1,5 +1,5 @@
-//! Behind a pooler in transaction mode: every transaction may meet another backend, every backend
-//! other clients. Needs `pgbouncer`.
+//! Clients behind a pooler in transaction mode. Each transaction of a client may meet another backend, and
+//! each backend may meet other clients. The tests need `pgbouncer`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ on_each_version!(
     many_clients_over_few_backends_execute_each_request_once,
 );
 
-/// Where Debian has it; elsewhere it must be on the PATH.
+/// The path of the program on Debian, or its name on the PATH.
 const PROGRAMS: [&str; 2] = ["/usr/sbin/pgbouncer", "pgbouncer"];
 
 /// A pgbouncer in front of a server, with two backends for each role.
@@ -31,7 +31,7 @@ struct Pooler<'a> {
 impl<'a> Pooler<'a> {
     async fn start(server: &'a Cluster) -> Result<Self> {
         let directory = server.home().join("pooler");
-        // The number only names the socket, and nobody else's is in this directory.
+        // The port only names the socket, and the directory has no other socket.
         let pooler = Self { server, directory, port: 6432 };
         run(as_server(server, "mkdir").arg(&pooler.directory), None, LIMIT)?;
         let upstream = server.connect_string(DATABASE, "app").replace(" user='app'", "");
@@ -47,7 +47,7 @@ impl<'a> Pooler<'a> {
         fs::write(pooler.directory.join("users"), "\"app\" \"\"\n\"postgres\" \"\"\n")?;
 
         let program = PROGRAMS.iter().find(|program| Path::new(program).exists()).unwrap_or(&"pgbouncer");
-        // As the server's account, for it refuses to run as root, too.
+        // pgbouncer refuses to run as root too, so it runs as the server's account.
         let mut pgbouncer = as_server(server, program);
         pgbouncer.arg("--daemon").arg(pooler.directory.join("settings"));
         run(&mut pgbouncer, None, LIMIT).context("is pgbouncer installed?")?;
@@ -68,9 +68,9 @@ impl<'a> Pooler<'a> {
     }
 }
 
-/// A program of the machine's, to be run as the server's account.
+/// A program of the machine, to be run as the server's account.
 fn as_server(server: &Cluster, program: &str) -> Command {
-    // An absolute path is none of the server's own programs.
+    // With an absolute path, `program` does not look among the server's own programs.
     let mut command = server.program("/usr/bin/env");
     command.arg(program);
     command
@@ -80,7 +80,7 @@ impl Drop for Pooler<'_> {
     fn drop(&mut self) {
         let mut psql = self.server.program("psql");
         psql.args(["-X", "-c", "SHUTDOWN", "-d"]).arg(self.connect_string("pgbouncer", "postgres"));
-        // It breaks the connection instead of answering: an error is what is to be expected.
+        // An error is expected, because pgbouncer breaks the connection instead of answering.
         let _ = run(&mut psql, None, LIMIT);
     }
 }
@@ -96,14 +96,15 @@ fn start(version: Version) -> Result<Cluster> {
     Ok(server)
 }
 
-// Goal: what one client does in a backend is over for the next one that gets it.
-// Method: more clients than backends; requests left open, failed, recorded, replayed, each by another client.
+// Goal: what one client does in a backend does not affect the next client of the backend.
+// Method: more clients than backends. Requests are left open, failed, recorded and replayed, each by another
+// client.
 async fn clients_that_share_backends_share_nothing_else(version: Version) -> Result<()> {
     let server = start(version)?;
     let pooler = Pooler::start(&server).await?;
     let clients = try_join_all((0..6).map(|_| pooler.connect())).await?;
 
-    // An open request is in progress for others, in whatever backend.
+    // For other clients, an open request is in progress, whichever backends they have.
     clients[0].text("BEGIN; SELECT FROM idem_begin('payments', 'k')").await?;
     for client in &clients[1..] {
         let begin = "SELECT status FROM idem_begin('payments', 'k', wait => '0')";
@@ -117,7 +118,7 @@ async fn clients_that_share_backends_share_nothing_else(version: Version) -> Res
         ensure!(client.replay("payments", "k").await? == "succeeded|1");
     }
 
-    // Given up by ROLLBACK, by an error, by a COMMIT that is refused, by going away: it may be begun again.
+    // A request can be begun again after a ROLLBACK, an error, a refused COMMIT, or the end of the client.
     for (turn, end) in ["ROLLBACK", "SELECT 1/0", "COMMIT", ""].into_iter().enumerate() {
         let leaver = pooler.connect().await?;
         leaver.text("BEGIN; SELECT FROM idem_begin('payments', 'left')").await?;
@@ -130,14 +131,14 @@ async fn clients_that_share_backends_share_nothing_else(version: Version) -> Res
         ensure!(next.text(begin).await? == "started", "after {end:?}");
     }
 
-    // A step of a workflow each, by another client.
+    // Each step of a workflow comes from another client.
     for (step, client) in clients.iter().enumerate() {
         let ticket = client.text("BEGIN; SELECT status, state FROM idem_begin('payments', 'workflow')").await?;
         let before = if step == 0 { String::new() } else { (step - 1).to_string() };
         ensure!(ticket == format!("started|{before}"), "step {step}: {ticket}");
         client.text(&format!("SELECT idem_checkpoint('payments', 'workflow', 'step', '{step}'); COMMIT")).await?;
     }
-    // A session made by one is everybody's at once, and so is its end.
+    // A session that one client creates exists for all clients at once, and so does its end.
     clients[0].text("SELECT idem_create_session('brief')").await?;
     clients[1].execute("brief", "k", "1").await?;
     for client in &clients {
@@ -152,7 +153,7 @@ async fn clients_that_share_backends_share_nothing_else(version: Version) -> Res
 }
 
 // Goal: each request is executed once, whichever backends its attempts meet.
-// Method: ten clients over two backends send the same hundred keys at once, in another order each.
+// Method: ten clients over two backends send the same hundred keys at once, each client in its own order.
 async fn many_clients_over_few_backends_execute_each_request_once(version: Version) -> Result<()> {
     let server = start(version)?;
     let pooler = Pooler::start(&server).await?;

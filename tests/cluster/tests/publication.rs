@@ -1,4 +1,4 @@
-//! Logical replication of our tables: of no use, but it must do no harm.
+//! Logical replication of the tables of the extension: it is of no use, but it must do no harm.
 
 use anyhow::{Result, ensure};
 use idempotence_cluster_tests::shop::DATABASE;
@@ -7,8 +7,9 @@ use idempotence_demo::server::SUPERUSER;
 
 on_each_version!(a_subscription_to_our_tables_goes_on);
 
-// Goal: where our tables are published, a subscription gets past whatever is done to them.
-// Method: the two tables without a primary key; a row of each is changed or deleted, and the other server follows.
+// Goal: if the tables are published, a subscription survives each change of their rows.
+// Method: the two tables without a primary key. A row of each table is changed or deleted, and the other
+// server follows.
 async fn a_subscription_to_our_tables_goes_on(version: Version) -> Result<()> {
     let publisher = Cluster::start_with(version, &[("wal_level", "logical")])?;
     let subscriber = Cluster::start(version)?;

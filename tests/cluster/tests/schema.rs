@@ -1,4 +1,4 @@
-//! Where the extension may be, and what may be in front of it on the search path.
+//! Where the extension may be, and what may come before it on the search path.
 
 use anyhow::{Result, ensure};
 use idempotence_cluster_tests::fixture;
@@ -10,8 +10,9 @@ on_each_version!(
     the_schema_of_the_tables_must_not_be_anothers,
 );
 
-// Goal: the extension may be in any schema, with any name, its own or the one of its tables.
-// Method: everything in each of them, granted to roles, found by the search path or called by its full name.
+// Goal: the extension may be in any schema, with any name, even in the schema of its tables.
+// Method: the whole fixture in each of these schemas, granted to roles. Functions are found by the search
+// path, or are called by their full name.
 async fn the_extension_lives_in_any_schema(version: Version) -> Result<()> {
     let server = Cluster::start(version)?;
     fixture::create_roles(&server)?;
@@ -35,8 +36,8 @@ async fn the_extension_lives_in_any_schema(version: Version) -> Result<()> {
     Ok(())
 }
 
-/// Everything that the extension's own SQL names without being able to do without, in a schema of an
-/// attacker's: each of it fails when it is used.
+/// A schema of an attacker. It has everything that the extension's own SQL names, and each of these objects
+/// fails when it is used.
 const TRAPS: &str = r#"
     CREATE SCHEMA trap;
     GRANT USAGE ON SCHEMA trap TO PUBLIC;
@@ -53,14 +54,14 @@ const TRAPS: &str = r#"
             FOREACH name IN ARRAY '{=,<>,<,<=,>,>=,||,->>,->,+,-,~~}'::text[] LOOP
                 EXECUTE format('CREATE OPERATOR trap.%s (LEFTARG = pg_catalog.%s, RIGHTARG = pg_catalog.%2$s, FUNCTION = trap.compare)', name, type);
             END LOOP;
-            -- Types of the same names, whose every value springs the trap.
+            -- Types of the same names. Each value of these types springs the trap.
             IF type <> '"char"' THEN
                 EXECUTE format('CREATE DOMAIN trap.%s AS pg_catalog.%1$s CHECK (trap.spring())', type);
             END IF;
         END LOOP;
         EXECUTE 'CREATE DOMAIN trap.regprocedure AS pg_catalog.regprocedure CHECK (trap.spring())';
         EXECUTE 'CREATE DOMAIN trap.regrole AS pg_catalog.regrole CHECK (trap.spring())';
-        -- Functions of the same names and at least as good a match.
+        -- Functions of the same names, which match at least as well.
         FOREACH name IN ARRAY '{format(text),format(text\,text),format(text\,text\,text),left(text\,int4),length(bytea),now(),clock_timestamp(),current_database(),jsonb_build_object(text\,text),to_jsonb(text),pg_has_role(oid\,text),has_function_privilege(oid\,text),bool_or(bool),getdatabaseencoding(),idem_begin(text\,text),idem_begin(text\,int8),idem_begin(text\,text\,jsonb),idem_begin(text\,text\,jsonb\,interval),idem_record(text\,text),idem_record(text\,text\,jsonb),idem_lookup(text\,text),idem_once(text\,text),idem_run(text\,text\,text),execute(text\,jsonb),returns_rows(text),first_column(record),retention()}'::text[] LOOP
             EXECUTE format('CREATE FUNCTION trap.%s RETURNS boolean LANGUAGE plpgsql AS ''BEGIN RETURN trap.spring(); END''',
                            replace(replace(replace(name, '(', '(pg_catalog.'), ',', ',pg_catalog.'), '(pg_catalog.)', '()'));
@@ -74,7 +75,7 @@ const TRAPS: &str = r#"
     END
     $do$"#;
 
-/// Every function, by its full name, and what it answers.
+/// A call of each function by its full name, and its answer.
 const CALLS: [(&str, &str); 17] = [
     ("SELECT public.idem_create_session('payments')", ""),
     ("SELECT public.idem_create_session('mails', inbox => true, ttl => '1 day')", ""),
@@ -116,8 +117,9 @@ const CALLS: [(&str, &str); 17] = [
     ("SELECT public.idem_once('mails', 'm')", "f"),
 ];
 
-// Goal: whoever can put objects on a caller's search path takes over nothing of ours.
-// Method: everything of ours called with a schema full of traps in front, even of pg_catalog; made and dropped so, too.
+// Goal: an attacker who can put objects on the search path of a caller takes over nothing of the extension.
+// Method: all functions are called with a schema full of traps in front, even in front of pg_catalog. The
+// extension is also created and dropped like this.
 async fn a_hostile_search_path_changes_nothing(version: Version) -> Result<()> {
     let server = Cluster::start(version)?;
     server.psql("postgres", TRAPS)?;
@@ -158,7 +160,7 @@ async fn a_hostile_search_path_changes_nothing(version: Version) -> Result<()> {
 
     let boss = trapped(&server, "boss").await?;
     ensure!(boss.text("SELECT public.idem_forget('payments', 'k', 'a test')").await? == "t");
-    // A dropped session is an admin's to make again: who that is, is asked of the catalogs.
+    // An admin may create a dropped session again. The catalogs tell who is an admin.
     app.text("SELECT public.idem_drop_session('payments')").await?;
     boss.text("SELECT public.idem_create_session('payments', ttl => '2 days')").await?;
     ensure!(superuser.sqlstate("SELECT public.idem_grant('app', 'everything')").await? == "22023");
@@ -177,8 +179,9 @@ async fn trapped(server: &Cluster, role: &str) -> Result<Connection> {
     Ok(connection)
 }
 
-// Goal: whoever owns the schema of the tables could replace them: it must be whoever makes the extension.
-// Method: a schema of another role's is refused, and taken once it is handed over.
+// Goal: the owner of the tables' schema could replace the tables, so the schema must belong to the role that
+// creates the extension.
+// Method: a schema of another role is refused, and accepted when it has a new owner.
 async fn the_schema_of_the_tables_must_not_be_anothers(version: Version) -> Result<()> {
     let server = Cluster::start(version)?;
     server.psql("postgres", "CREATE ROLE other; CREATE SCHEMA idempotence AUTHORIZATION other")?;

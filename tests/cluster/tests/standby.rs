@@ -26,7 +26,7 @@ fn start(version: Version) -> Result<(Cluster, Cluster)> {
 }
 
 // Goal: a standby answers what was done, says plainly what it cannot do, and never hangs.
-// Method: each function there, while the primary holds a claim that the standby cannot see.
+// Method: each function on the standby, while the primary holds a claim that the standby cannot see.
 async fn a_standby_replays_and_refuses_what_would_have_to_be_executed(version: Version) -> Result<()> {
     let (primary, standby) = start(version)?;
     let on_primary = primary.connect(DATABASE).await?;
@@ -89,8 +89,8 @@ async fn a_standby_replays_and_refuses_what_would_have_to_be_executed(version: V
     Ok(())
 }
 
-// Goal: what a backend of a standby remembers is dropped when the primary changes it.
-// Method: the same connection asks again after each change, up to a new extension altogether.
+// Goal: a backend of a standby forgets what it remembers when the primary changes it.
+// Method: the same connection asks again after each change. The last change is a new extension.
 async fn a_warm_backend_of_a_standby_follows_the_primary(version: Version) -> Result<()> {
     let (primary, standby) = start(version)?;
     let on_primary = primary.connect(DATABASE).await?;
@@ -99,7 +99,7 @@ async fn a_warm_backend_of_a_standby_follows_the_primary(version: Version) -> Re
     standby.catch_up_with(&primary)?;
     ensure!(warm.replay("payments", "a").await? == "succeeded|1");
 
-    // A longer ttl changes the ring's row, too.
+    // A longer ttl also changes the row of the segment.
     on_primary.text("SELECT idem_alter_session('payments', ttl => '100 days', require_payload => true)").await?;
     on_primary.text("VACUUM FULL idempotence.outcome_0").await?;
     on_primary.text("REINDEX SCHEMA CONCURRENTLY idempotence").await?;
@@ -122,7 +122,7 @@ async fn a_warm_backend_of_a_standby_follows_the_primary(version: Version) -> Re
 }
 
 // Goal: a promoted standby is a primary, also for backends that were connected before.
-// Method: replay and refusal before, replay and execution after, on the same connection.
+// Method: replay and refusal before the promotion, replay and execution after it, on the same connection.
 async fn a_standby_that_is_promoted_executes(version: Version) -> Result<()> {
     let (primary, standby) = start(version)?;
     let on_primary = primary.connect(DATABASE).await?;
@@ -142,8 +142,9 @@ async fn a_standby_that_is_promoted_executes(version: Version) -> Result<()> {
     Ok(())
 }
 
-// Goal: with synchronous replication a failover loses no acknowledged outcome and repeats no effect.
-// Method: clients transfer money with keys; the primary is killed, the standby promoted, the clients follow.
+// Goal: with synchronous replication, a failover loses no acknowledged outcome and repeats no effect.
+// Method: clients transfer money with keys. The primary is killed, the standby is promoted, and the clients
+// go to it.
 async fn a_failover_under_load_loses_no_acknowledged_outcome_and_repeats_no_effect(version: Version) -> Result<()> {
     let primary = Cluster::start(version)?;
     let standby = start_synchronous(&primary, "remote_apply").await?;

@@ -7,10 +7,10 @@ use idempotence_cluster_tests::{Cluster, LIMIT, Version};
 use idempotence_cluster_tests::{fixture, frozen};
 use idempotence_demo::host::run;
 
-/// Makes `new`, which is empty, what `old` was. Both are stopped by it; `new` is started again.
+/// Upgrades `old` into the empty cluster `new`. This stops both, and starts `new` again.
 fn upgrade(old: &Cluster, new: &Cluster, mode: &str) -> Result<()> {
-    // From 15.20 on a server notes a version in the options of each column, and a pg_dump of 18 that is
-    // older than that writes them down in a form that its server does not take, of any table.
+    // From 15.20 on, a server notes a version in the options of each column, for any table. An older pg_dump
+    // of version 18 writes these options in a form that its server refuses.
     for database in ["postgres", "template1", "shop"] {
         old.psql(
             database,
@@ -20,7 +20,8 @@ fn upgrade(old: &Cluster, new: &Cluster, mode: &str) -> Result<()> {
     }
     old.stop_fast()?;
     new.stop_fast()?;
-    // PostgreSQL 18 makes its clusters with checksums, 15 did not; they must be alike.
+    // PostgreSQL 18 creates clusters with checksums, and 15 does not. pg_upgrade needs clusters that are
+    // alike.
     run(new.program("pg_checksums").args(["--disable", "--no-sync", "-D"]).arg(new.data_dir()), None, LIMIT)?;
     let mut pg_upgrade = new.program("pg_upgrade");
     pg_upgrade
@@ -34,13 +35,13 @@ fn upgrade(old: &Cluster, new: &Cluster, mode: &str) -> Result<()> {
         .arg(new.data_dir())
         .arg("-s")
         .arg(new.home())
-        // It writes into the directory that it is called from.
+        // pg_upgrade writes into its working directory.
         .current_dir(new.home());
     run(&mut pg_upgrade, None, LIMIT).with_context(|| failures(&new.data_dir().join("pg_upgrade_output.d")))?;
     new.start()
 }
 
-/// What the programs that it calls have said in vain: it leaves their logs where it fails.
+/// The errors of the programs that pg_upgrade has called. If it fails, it leaves their logs.
 fn failures(directory: &Path) -> String {
     let Ok(entries) = std::fs::read_dir(directory) else { return String::new() };
     let mut found = String::new();
@@ -56,7 +57,8 @@ fn failures(directory: &Path) -> String {
     found
 }
 
-/// With the library preloaded, as it may be on either side; the worker has its one look and then rests.
+/// The settings with the library preloaded, which both servers may have. The worker visits each database once
+/// and then rests.
 const PRELOADED: [(&str, &str); 2] = [("shared_preload_libraries", "idempotence"), ("idempotence.naptime", "1d")];
 
 async fn an_upgrade_keeps_everything(mode: &str, create_extension: &str, settings: &[(&str, &str)]) -> Result<()> {
@@ -65,7 +67,7 @@ async fn an_upgrade_keeps_everything(mode: &str, create_extension: &str, setting
     old.psql("postgres", "CREATE DATABASE shop")?;
     old.psql("shop", create_extension)?;
     let fixture = fixture::fill(&old, "shop").await?;
-    // Types aside: the newer server counts row types and array types too.
+    // Without types, because the newer server also counts row types and array types.
     let members =
         "SELECT pg_describe_object(d.classid, d.objid, 0) FROM pg_depend d JOIN pg_extension e ON d.refobjid = e.oid
                    WHERE e.extname = 'idempotence' AND d.deptype = 'e' AND d.classid <> 'pg_type'::regclass ORDER BY 1";
@@ -76,39 +78,42 @@ async fn an_upgrade_keeps_everything(mode: &str, create_extension: &str, setting
     let members = new.psql("shop", members)?;
     ensure!(members == members_before, "the extension's members were:\n{members_before}\nand are:\n{members}");
     ensure!(new.psql("shop", "SELECT count(*) FROM idempotence.secret")? == "1\n", "there is another secret");
-    // The old server was stopped in order: nothing unlogged is lost either.
+    // The old server was stopped in order, so that not even unlogged rows are lost.
     let app = fixture::connect(&new, "shop", "app").await?;
     ensure!(app.answer(&fixture.clients.unsaved, "1").await? == "started|");
     fixture.check(&new, "shop").await?;
-    // And it goes when it is told to.
+    // The extension can be dropped.
     new.psql("shop", "DROP EXTENSION idempotence")?;
     Ok(())
 }
 
-// Goal: an upgraded cluster answers what the old one was asked.
-// Method: pg_upgrade by copying; rows and privileges compared, then every request sent again.
+// Goal: an upgraded cluster gives the same answers as the old cluster.
+// Method: pg_upgrade by copying. Rows and privileges are compared, and then every request is sent again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_upgrade_by_copying_keeps_everything() -> Result<()> {
     an_upgrade_keeps_everything("--copy", "CREATE EXTENSION idempotence", &[]).await
 }
 
-// Goal: the same with the old cluster's own files, and with the library preloaded in both servers.
+// Goal: the same if the new cluster takes the old cluster's files, and the library is preloaded in both
+// servers.
 // Method: pg_upgrade by linking.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_upgrade_by_linking_keeps_everything() -> Result<()> {
     an_upgrade_keeps_everything("--link", "CREATE EXTENSION idempotence", &PRELOADED).await
 }
 
-// Goal: the same where the extension shares the schema of its tables.
-// Method: the schema is made before the extension, so that it is no member of it.
+// Goal: the same if the extension shares the schema of its tables.
+// Method: the schema is created before the extension, so that it is no member of the extension.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_upgrade_keeps_the_extension_in_its_own_schema() -> Result<()> {
     let create = "CREATE SCHEMA idempotence; CREATE EXTENSION idempotence SCHEMA idempotence";
     an_upgrade_keeps_everything("--copy", create, &[]).await
 }
 
-// Goal: the server may be upgraded before the extension: the new server's library has what the old version names.
-// Method: pg_upgrade of a cluster that is at a released version with all it kept; the update of the extension after it.
+// Goal: the server may be upgraded before the extension, because the new library has all functions that the
+// old version names.
+// Method: pg_upgrade of a cluster with a released version and all rows that it kept. Then the extension is
+// updated.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_upgrade_may_come_before_that_of_the_extension() -> Result<()> {
     frozen::install(Version::Pg15, "1.0.0")?;

@@ -103,7 +103,7 @@ pub async fn a_fenced_session_stays_fenced_through_crashes(version: Version) -> 
             for (former, current, late, _) in &trios {
                 all_refuse(&after, former, "ID005").await?;
                 let state = after.sqlstate(&format!("SELECT FROM idem_register({late})")).await?;
-                ensure!(state == "ID005", "a fenced one's registration, arriving late: {state}");
+                ensure!(state == "ID005", "the late registration of a fenced session gives {state}");
                 after.execute(current, &round.to_string(), "1").await?;
             }
         }

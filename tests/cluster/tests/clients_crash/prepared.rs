@@ -67,7 +67,7 @@ pub async fn a_prepared_registration_keeps_the_former_session_through_a_crash(ve
             ensure!(after.replay(former, "1").await? == "succeeded|1");
             ensure!(after.answer(former, "2").await? == "in_progress|");
             let state = after.sqlstate(&format!("SELECT FROM idem_register({client})")).await?;
-            ensure!(state == "55P03", "registered beside one that is prepared: {state}");
+            ensure!(state == "55P03", "a registration beside a prepared registration gives {state}");
         }
         after.text("COMMIT PREPARED 'fencing'").await?;
         after.text("ROLLBACK PREPARED 'undone'").await?;

@@ -79,7 +79,7 @@ pub async fn signs_of_life_that_restore_a_session_do_not_wait_for_each_other(ver
     other.execute(&session, "3", "3").await?;
     let rows = format!("SELECT count(*) FROM idempotence.session_live WHERE id = '{session}'");
     ensure!(other.text(&rows).await? == "0", "the first sign has been committed, or another given beside it");
-    ensure!(other.text(&waits).await? == "SyncRep", "the first one did not wait that long");
+    ensure!(other.text(&waits).await? == "SyncRep", "the first sign did not wait that long");
     server.psql(DATABASE, "ALTER SYSTEM RESET synchronous_standby_names; SELECT pg_reload_conf()")?;
     committing.await??;
     ensure!(other.text(&rows).await? == "1");

@@ -1,6 +1,6 @@
-//! A model of a client, held against the extension's own arithmetic and against servers: the same answer
-//! at each of thousands of random steps. The model remembers everything; the extension keeps a few
-//! slots. `IDEM_MODEL_SEED` repeats a run; without it each is another.
+//! A model of a client, compared with the extension's own arithmetic and with servers: both must give the
+//! same answer at each of thousands of random steps. The model remembers everything, and the extension keeps
+//! a few slots. Each run is another; `IDEM_MODEL_SEED` repeats a run.
 
 mod answers;
 mod choice;

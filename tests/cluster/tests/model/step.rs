@@ -1,6 +1,6 @@
 //! What a client can do, and how a client says it in SQL.
 
-use super::stream::{Kind, Range, STREAMS};
+use crate::stream::{Kind, Range, STREAMS};
 
 /// The timeout of each session. Silence counts only when the server has been up for 9/8 of the timeout.
 pub const TIMEOUT_S: u32 = 6;

@@ -176,12 +176,12 @@ pub async fn restores_and_sweeps_do_not_meet(version: Version) -> Result<()> {
         connection.execute("s", &turn.to_string(), "1").await?;
         connection.text("CALL idem_sweep()").await?;
         if let Some(ended) = others.try_join_next() {
-            ended?.context("one gave up")?;
+            ended?.context("a connection gave up")?;
         }
     }
     closing.store(true, Relaxed);
     while let Some(ended) = others.join_next().await {
-        ended?.context("one gave up")?;
+        ended?.context("a connection gave up")?;
     }
     Ok(())
 }
