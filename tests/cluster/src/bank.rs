@@ -1,6 +1,6 @@
 //! Clients that move money, the load of the crash and failover tests. Each transfer must happen once,
-//! whatever happens to the server in the meantime. Only the extension prevents that a retried transfer is
-//! executed again, because the table of effects has no constraint.
+//! whatever happens to the server in the meantime. Only the extension keeps a retried transfer from
+//! being executed again, because the table of effects has no constraint.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};

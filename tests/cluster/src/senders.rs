@@ -1,7 +1,7 @@
 //! Clients that number their requests and keep the rules for numbers, whatever happens to them and to their
 //! server in the meantime. Two connections send each request at the same time, and both go on until they have
-//! its answer. Only then they send the next request. Only the extension prevents that a request is executed
-//! twice, because the table of effects has no constraint.
+//! its answer. They send the next request only after that. Only the extension keeps a request from being
+//! executed twice, because the table of effects has no constraint.
 
 use std::collections::HashMap;
 use std::sync::Mutex;

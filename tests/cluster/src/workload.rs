@@ -2,7 +2,7 @@
 //! fencing. A test disturbs the server in the meantime. At the end the load proves that nothing was done
 //! twice, that nothing was lost, and that no client got an error that the reference does not name.
 //!
-//! Only the extension prevents that an effect happens twice, because the tables of effects have no constraint.
+//! Only the extension keeps an effect from happening twice, because the tables of effects have no constraint.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
@@ -26,7 +26,7 @@ pub const DATABASE: &str = "work";
 /// The number of messages in a batch. Half of them are in the next batch too.
 const BATCH: i64 = 20;
 
-/// The errors after which, by the reference, a client tries again.
+/// The errors after which a client should try again, as the reference says.
 const RETRIED: [&str; 6] = ["40001", "40P01", "55P03", "57014", "57P01", "25006"];
 
 /// The load and its results.

@@ -16,6 +16,7 @@ use crate::work::{WORKER, each_took_effect_once, rows, sqlstate, start, worker};
 /// The number of keys in a chunk. A client does a chunk in one batch.
 const CHUNK: usize = 50;
 
+/// The number of chunks that each pair of clients sends.
 const CHUNKS: usize = 250;
 
 /// Two functions that do a batch in one call. Both return the keys that have an answer, with the answers. The

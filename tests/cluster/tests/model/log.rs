@@ -9,16 +9,20 @@ pub enum Lock {
     Lane(usize, usize, i64),
     /// The use of a session. This lock is shared.
     Session(usize),
+    /// What makes a session durable.
     Save(usize),
+    /// What is stored of a stream: session and stream.
     Mark(usize, usize),
 }
 
+/// A request that a transaction began.
 #[derive(Clone, Debug)]
 pub struct Begun {
     pub session: usize,
     pub stream: usize,
     pub range: Range,
     pub payload: Option<i64>,
+    /// The number up to which the client has acknowledged its answers with the begin.
     pub said: i64,
 }
 

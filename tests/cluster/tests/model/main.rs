@@ -1,6 +1,6 @@
 //! A model of a client, compared with the extension's own arithmetic and with servers: both must give the
 //! same answer at each of thousands of random steps. The model remembers everything, and the extension keeps
-//! a few slots. Each run is another; `IDEM_MODEL_SEED` repeats a run.
+//! a few slots. Each run takes other steps; `IDEM_MODEL_SEED` repeats a run.
 
 mod answers;
 mod choice;

@@ -9,7 +9,7 @@ use idempotence_cluster_tests::{Cluster, Version};
 
 use crate::watch::{LAUNCHERS, SWEPT};
 
-// Goal: the worker finds new databases and extensions, and does not miss dropped ones.
+// Goal: the worker finds new databases and extensions, and gets no error from dropped databases and extensions.
 // Method: the extension is created in a database that the worker visited before without it, is dropped, and
 // is created again. Databases are created and dropped. None of this may be an error.
 pub async fn databases_and_extensions_come_and_go(version: Version) -> Result<()> {
