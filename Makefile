@@ -32,7 +32,7 @@ package: all ## make target/idempotence-pgNN.tar.gz, to be unpacked in / elsewhe
 installcheck: ## test the installed extension in the running server (PGHOST, PGPORT, PGUSER)
 	@scripts/installcheck.sh $(PG_CONFIG)
 
-lint: ## formatting, clippy, rustdoc, shellcheck, completeness of the golden tests
+lint: ## formatting, clippy, rustdoc, circles of imports, shellcheck, completeness of the golden tests
 	@scripts/lint.sh $(PG_CONFIG)
 
 # One at a time in a checkout; a second one waits.

@@ -12,6 +12,7 @@ for pg_config in "$@"; do
     versions+=("$(server_version "$pg_config")")
 done
 "$root/scripts/cargo_pgrx.sh"
+"$root/scripts/cargo_modules.sh"
 export CARGO_TARGET_DIR=$root/target/check RUSTDOCFLAGS='-D warnings'
 
 failed=0
@@ -32,6 +33,10 @@ check 'clippy, members' \
 check 'rustdoc, members' \
     cargo doc --locked --workspace --exclude idempotence --no-deps --document-private-items
 
+check 'modules, demo' scripts/check_modules.sh idempotence-demo --lib
+check 'modules, bench' scripts/check_modules.sh idempotence-bench --bin=idempotence-bench
+check 'modules, cluster tests' scripts/check_modules.sh idempotence-cluster-tests --lib
+
 for version in "${versions[@]}"; do
     pg_config=$1
     shift
@@ -43,6 +48,9 @@ for version in "${versions[@]}"; do
     check "rustdoc, extension for $version" \
         cargo doc "${extension[@]}" --no-deps --document-private-items
 done
+# They are the same for each server.
+check 'modules, extension' \
+    scripts/check_modules.sh idempotence --lib --no-default-features "--features=pg$version"
 
 check 'shellcheck' shellcheck -x -P "$root" scripts/*.sh tests/*/*.sh .ci/run
 check 'golden tests complete' scripts/check_tests.sh

@@ -1,6 +1,8 @@
 //! Settings, all under the reserved prefix `idempotence.`.
 
 use crate::domain::databases::Databases;
+use crate::domain::limits::WINDOW_MAX;
+use crate::pg;
 use pgrx::guc::{GucContext, GucFlags, GucRegistry, GucSetting, PostgresGucEnum};
 use std::ffi::CString;
 use std::time::Duration;
@@ -188,7 +190,7 @@ pub fn init() {
         c"Also how many requests of a stream can be in flight at once. Fixed for a session when it is registered.",
         &WINDOW_SIZE,
         1,
-        crate::domain::limits::WINDOW_MAX,
+        WINDOW_MAX,
         GucContext::Userset,
         GucFlags::default(),
     );
@@ -231,7 +233,7 @@ pub fn init() {
         GucFlags::default(),
     );
     init_sweep();
-    crate::pg::reserve_guc_prefix(c"idempotence");
+    pg::reserve_guc_prefix(c"idempotence");
 }
 
 /// Those of the sweep.

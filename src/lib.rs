@@ -11,30 +11,46 @@
 //! | outcome | what was recorded: a response, `succeeded` or `failed` |
 //! | replay | the outcome handed out instead of executing again |
 //!
+//! The modules, from the top down. A module uses those below it and none above it; `make lint` fails on a circle.
+//!
 //! | module | what it holds |
 //! |---|---|
 //! | [`api`] | the SQL functions |
-//! | [`protocol`] | what each of them does, step by step |
-//! | [`domain`] | the rules, without a server |
+//! | [`worker`] | the background worker, which sweeps |
+//! | [`sweep`] | the sweep: what is done to a database now and then |
+//! | [`requests`] | what each call on a request does, step by step |
+//! | [`transaction`] | the end of a transaction: the check for requests that were not recorded |
+//! | [`sessions`] | which session a name means, who may use it, and the life of client sessions |
+//! | [`arguments`] | checks of arguments |
+//! | [`names`] | keyed names of requests and locks |
+//! | [`open`] | the requests that this transaction has begun |
 //! | [`store`] | our tables |
 //! | [`lock`] | advisory locks |
-//! | [`open`] | the requests begun in this transaction, and the check before its end |
-//! | [`mod@error`] | every mistake a caller can make |
+//! | [`board`] | shared memory, between worker and backends |
+//! | [`model`] | sessions as plain data |
 //! | [`guc`] | settings |
-//! | [`worker`] | the background worker, which sweeps |
 //! | [`pg`] | what we need of PostgreSQL beyond pgrx |
+//! | [`mod@error`] | every mistake a caller can make |
+//! | [`domain`] | the rules, without a server |
 
 use pgrx::prelude::*;
 
 pub mod api;
+pub mod arguments;
+pub mod board;
 pub mod domain;
 pub mod error;
 pub mod guc;
 pub mod lock;
+pub mod model;
+pub mod names;
 pub mod open;
 pub mod pg;
-pub mod protocol;
+pub mod requests;
+pub mod sessions;
 pub mod store;
+pub mod sweep;
+pub mod transaction;
 pub mod worker;
 
 pgrx::pg_module_magic!(name, version);
@@ -57,7 +73,7 @@ pub extern "C-unwind" fn _PG_init() {
     pg::init_memory();
     error::init();
     guc::init();
-    open::init();
-    store::message::init();
+    transaction::init();
+    store::invalidation::init();
     worker::init();
 }

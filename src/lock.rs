@@ -13,54 +13,35 @@
 //! They belong to the (sub)transaction, not to the running portal: a cursor that fails inside a
 //! savepoint would else take the lock away while the request is still on the open list.
 
-use crate::domain::identity::{Digest, SessionId};
+use crate::domain::identity::Digest;
 use crate::pg;
-use crate::store::secret;
 use pgrx::pg_sys;
 
 /// What a lock stands for; the number is `objsubid` in `pg_locks`.
 #[derive(Clone, Copy)]
 #[repr(u16)]
-enum Class {
+pub enum LockClass {
     /// The claim to a request.
     Request = 0x1DE1,
     /// The making, changing and dropping of a standing session.
-    Session = 0x1DE2,
+    StandingSession = 0x1DE2,
     /// The first use of the secret.
     Secret = 0x1DE4,
-    /// A client session: shared by the transactions that use it, alone to end or hand it over.
-    Client = 0x1DE5,
-    /// The step of a client session from unlogged to logged.
+    /// A client session: shared by the transactions that use it, held alone to end it or to hand it over.
+    ClientSession = 0x1DE5,
+    /// The saving of a client session, from unlogged to logged.
     Save = 0x1DE6,
     /// The writing of a client session's sign of life.
-    Sign = 0x1DE7,
+    SignOfLife = 0x1DE7,
     /// What a client says of a stream.
-    Mark = 0x1DE8,
+    Marks = 0x1DE8,
     /// The registering of a client, or under an id.
     Registration = 0x1DE9,
-    /// The saving of a client's session: shared by those that save, so that who registers the client
-    /// finds one that was prepared before a crash.
-    Unsettled = 0x1DEA,
+    /// The saving of a client's session, or of the session of a registration's id: shared by whoever saves, so
+    /// that whoever registers finds out about a session whose saving was prepared before a crash.
+    SaveOfRegistered = 0x1DEA,
     /// A step of the sweep.
     Sweep = 0x1DEB,
-}
-
-/// What a registration is known by.
-#[derive(Clone, Copy)]
-pub enum By<'a> {
-    /// The client's name.
-    Client(&'a str),
-    /// The id that it came with.
-    Id(&'a SessionId),
-}
-
-impl<'a> By<'a> {
-    fn parts(self, owner: &'a [u8; 4]) -> [&'a [u8]; 3] {
-        match self {
-            By::Client(client) => [b"client", owner, client.as_bytes()],
-            By::Id(id) => [b"id", owner, id],
-        }
-    }
 }
 
 /// A lock's name.
@@ -70,65 +51,26 @@ pub struct Tag(pg_sys::LOCKTAG);
 impl Tag {
     /// The claim to a request.
     pub fn request(digest: &Digest) -> Tag {
-        Tag::new(digest.lock_id(), Class::Request)
+        Tag::named(LockClass::Request, digest)
     }
 
-    /// The making, changing and dropping of the standing session `name`.
-    pub fn session(name: &str) -> Tag {
-        Tag::hashed(&[name.as_bytes()], Class::Session)
-    }
-
-    /// A client session.
-    pub fn client(id: &SessionId) -> Tag {
-        Tag::of_id(id, Class::Client)
-    }
-
-    /// Its step from unlogged to logged.
-    pub fn save(id: &SessionId) -> Tag {
-        Tag::of_id(id, Class::Save)
-    }
-
-    /// The writing of its sign of life.
-    pub fn sign(id: &SessionId) -> Tag {
-        Tag::of_id(id, Class::Sign)
-    }
-
-    /// What its client says of a stream.
-    pub fn mark(id: &SessionId, stream: &str) -> Tag {
-        Tag::hashed(&[id, stream.as_bytes()], Class::Mark)
-    }
-
-    /// The registering of a client, or under an id.
-    pub fn registration(owner: pg_sys::Oid, by: By<'_>) -> Tag {
-        Tag::hashed(&by.parts(&owner.to_u32().to_le_bytes()), Class::Registration)
-    }
-
-    /// The saving of the session of a client, or of one registered under an id.
-    pub fn unsettled(owner: pg_sys::Oid, by: By<'_>) -> Tag {
-        Tag::hashed(&by.parts(&owner.to_u32().to_le_bytes()), Class::Unsettled)
+    /// A lock of a class, by the digest of what it is for. `pg_locks` shows everybody half of the digest, so it
+    /// has to be a keyed one.
+    pub fn named(class: LockClass, digest: &Digest) -> Tag {
+        Tag::new(class, digest.lock_id())
     }
 
     /// The first use of the secret.
     pub fn secret() -> Tag {
-        Tag::new(0, Class::Secret)
+        Tag::new(LockClass::Secret, 0)
     }
 
     /// A step of the sweep: one at a time.
     pub fn sweep() -> Tag {
-        Tag::new(0, Class::Sweep)
+        Tag::new(LockClass::Sweep, 0)
     }
 
-    fn of_id(id: &SessionId, class: Class) -> Tag {
-        Tag::hashed(&[id], class)
-    }
-
-    /// Keyed, for `pg_locks` shows everybody the result. Parts are of fixed lengths but for the last, so that
-    /// they do not run together.
-    fn hashed(parts: &[&[u8]], class: Class) -> Tag {
-        Tag::new(last_half(&secret::digest_of_parts(parts).0), class)
-    }
-
-    fn new(id: u64, class: Class) -> Tag {
+    fn new(class: LockClass, id: u64) -> Tag {
         Tag(pg_sys::LOCKTAG {
             // SAFETY: a variable of the backend, set when it connected.
             locktag_field1: unsafe { pg_sys::MyDatabaseId }.to_u32(),
@@ -158,8 +100,8 @@ impl Tag {
     /// Takes the lock alone, up to `wait_us`; whether it was got. Queues for it for a short time only, again
     /// and again with pauses between: those who share it drain meanwhile, however busy they are, and
     /// newcomers are held up by no more than that.
-    pub fn acquire_in_turns(&self, wait_us: Option<i64>) -> bool {
-        self.try_acquire() || pg::retry(wait_us, |turn_us| self.acquire(Some(turn_us)))
+    pub fn acquire_in_short_waits(&self, wait_us: Option<i64>) -> bool {
+        self.try_acquire() || pg::retry(wait_us, |attempt_us| self.acquire(Some(attempt_us)))
     }
 
     /// Waits until no other transaction has the lock or shares it, up to `wait_us`; whether that came.
@@ -225,10 +167,10 @@ impl Tag {
             pg::nap(1_000);
             return true;
         }
-        pg::retry(wait_us, |turn_us| {
+        pg::retry(wait_us, |attempt_us| {
             if let Some(holder) = self.in_the_way_of(Mode::Shared).first() {
                 // It may let go before its end, by a rollback to a savepoint: hence the turns.
-                pg::bounded(Some(turn_us), || holder.wait());
+                pg::bounded(Some(attempt_us), || holder.wait());
             }
             self.in_the_way_of(Mode::Shared).is_empty()
         })
@@ -282,13 +224,6 @@ enum Mode {
     Shared = pg_sys::ShareLock as i32,
     /// By one.
     Alone = pg_sys::ExclusiveLock as i32,
-}
-
-/// The last 64 bits.
-fn last_half(bytes: &[u8; 16]) -> u64 {
-    let mut half = [0; 8];
-    half.copy_from_slice(&bytes[8..]);
-    u64::from_be_bytes(half)
 }
 
 /// Runs `work` with locks going to the (sub)transaction instead of the running portal.

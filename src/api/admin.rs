@@ -1,13 +1,13 @@
 //! What the sweep and the views of those who watch are made of. Their SQL is spelt out: pgrx would
 //! create the schema for them, and fail where it is there already.
 
-use super::required;
+use super::null::required;
+use crate::board;
 use crate::error::{Error, or_raise};
 use crate::guc;
 use crate::pg::{self, Timestamptz};
-use crate::protocol::repair;
-use crate::protocol::sweep::{self, Step};
-use crate::worker;
+use crate::requests::repair;
+use crate::sweep::{self, Step};
 use pgrx::prelude::*;
 
 /// A step of `idem_sweep`, or a batch of it: whether there is more to do; NULL when another sweep is at
@@ -57,7 +57,7 @@ LANGUAGE c VOLATILE PARALLEL UNSAFE
 AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
 "#)]
 fn last_sweep() -> Option<Timestamptz> {
-    sweep::by_hand_at().max(worker::last_visit(pg::current_database())).map(Timestamptz)
+    sweep::by_hand_at().max(board::last_visit(pg::current_database())).map(Timestamptz)
 }
 
 /// When the server came up: no session has been silent for longer than since then.
@@ -79,7 +79,7 @@ LANGUAGE c VOLATILE PARALLEL SAFE
 AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
 "#)]
 fn launcher() -> Option<i32> {
-    worker::launcher_pid()
+    board::launcher_pid()
 }
 
 /// Whether the worker is to visit this database: the library is preloaded, and the setting names it.
@@ -89,7 +89,7 @@ LANGUAGE c STABLE PARALLEL SAFE
 AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
 "#)]
 fn is_visited() -> bool {
-    worker::launcher_pid().is_some() && guc::databases().include(&pg::current_database_name())
+    board::launcher_pid().is_some() && guc::databases().include(&pg::current_database_name())
 }
 
 /// The setting, also in a session that has not loaded the library yet.

@@ -2,7 +2,8 @@
 //! C function of another name since. pg_upgrade, and CREATE EXTENSION at a former version, must still find
 //! them; called before ALTER EXTENSION UPDATE they say that it is due, as all do that use the tables.
 
-use super::{elements, request, required, session};
+use super::null::{elements, required};
+use super::{requests, standing_sessions};
 use crate::error::or_raise;
 use crate::pg::Regrole;
 use pgrx::datum::{Array, Interval};
@@ -19,7 +20,7 @@ fn idem_create_session(
     time_keys: Option<bool>,
     owner: Option<Regrole>,
 ) {
-    session::idem_create_session_lent(session, ttl, require_payload, inbox, time_keys, owner, None);
+    standing_sessions::idem_create_session_lent(session, ttl, require_payload, inbox, time_keys, owner, None);
 }
 
 /// Of 1.0.0.
@@ -30,7 +31,7 @@ fn idem_alter_session(
     require_payload: Option<bool>,
     owner: Option<Regrole>,
 ) {
-    session::idem_alter_session_lent(session, ttl, require_payload, owner, None);
+    standing_sessions::idem_alter_session_lent(session, ttl, require_payload, owner, None);
 }
 
 /// Of 1.0.0.
@@ -43,6 +44,6 @@ fn idem_once_many(
         let session = required("session", session)?;
         let requests = required("requests", requests)?;
         let keys = elements("requests", requests.iter().map(|key| key.map(Into::into)))?;
-        request::once_many(session, &keys)
+        requests::once_many(session, &keys)
     })()))
 }

@@ -1,6 +1,6 @@
 //! Identifiers: made by the server, or derived from content.
 
-use super::required;
+use super::null::required;
 use crate::error::{Error, or_raise};
 use crate::guc;
 use crate::pg::{self, Jsonb};

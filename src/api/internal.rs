@@ -1,15 +1,16 @@
 //! Functions in schema `idempotence` that the extension's own SQL calls. Their SQL is spelt out: pgrx
 //! would create the schema for them, and fail where it is there already.
 
-use super::required;
+use super::null::required;
 use super::ticket::{self, Ticket};
+use crate::domain::outcome::Class;
 use crate::error::{Error, or_raise};
+use crate::guc;
 use crate::pg::{self, Composite, Jsonb, Record};
-use crate::protocol::numbered::Numbering;
-use crate::protocol::request::{Request, Rules};
-use crate::protocol::steps;
-use crate::store::outcome::Class;
-use crate::store::{self, message, orphans, restored};
+use crate::requests::finish;
+use crate::requests::numbered::Numbering;
+use crate::requests::request::{Request, Rules};
+use crate::store::{message, restore, segment, write};
 use pgrx::prelude::*;
 
 /// What `idem_run` has to know of a command before it executes it.
@@ -58,7 +59,7 @@ fn recorded(
             Rules::OfBegin,
         )?;
         let class = if required("failed", failed)? { Class::Failed } else { Class::Succeeded };
-        steps::record(&request, class, response, None, ttl)
+        finish::record(&request, class, response, None, ttl)
     })()))
 }
 
@@ -83,7 +84,7 @@ LANGUAGE c STABLE PARALLEL SAFE
 AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
 "#)]
 fn retention() -> Interval {
-    pg::interval(crate::guc::retention_us())
+    pg::interval(guc::retention_us())
 }
 
 /// Whoever inserts into a table of outcomes or checkpoints, into `session` or `secret`, by SQL restores something.
@@ -93,12 +94,12 @@ LANGUAGE c VOLATILE PARALLEL UNSAFE
 AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
 "#)]
 fn note_restored<'a>(trigger: &'a PgTrigger<'a>) -> Result<Option<PgHeapTuple<'a, AllocatedByRust>>, PgTriggerError> {
-    if !store::is_ours() {
+    if !write::is_ours() {
         let table = trigger.extra_args()?.into_iter().next();
-        or_raise(orphans::note(&trigger.table_name()?));
+        or_raise(restore::note(&trigger.table_name()?));
         // These are in no segment.
         if !matches!(table.as_deref(), Some("reply" | "checkpoint" | "secret")) {
-            or_raise(restored::note(table.as_deref()));
+            or_raise(segment::note_restored(table.as_deref()));
         }
     }
     Ok(None)
@@ -111,7 +112,7 @@ LANGUAGE c VOLATILE PARALLEL UNSAFE
 AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
 "#)]
 fn forget_cached<'a>(trigger: &'a PgTrigger<'a>) -> Result<Option<PgHeapTuple<'a, AllocatedByRust>>, PgTriggerError> {
-    if !store::is_ours() {
+    if !write::is_ours() {
         message::all_changed_by(trigger.relid()?);
     }
     Ok(None)

@@ -1,10 +1,10 @@
 //! `idem_ticket`: the answer about a request.
 
 use crate::pg::{self, Composite, Row};
-use crate::protocol::begin::Begun;
-use crate::protocol::lookup::Known;
+use crate::requests::begin::Begun;
+use crate::requests::lookup::Known;
 use crate::store::checkpoint::Checkpoint;
-use crate::store::outcome::{Class, Outcome};
+use crate::store::outcome::Outcome;
 use pgrx::pg_sys::Datum;
 
 /// A row of `idem_ticket`.
@@ -66,9 +66,6 @@ pub fn known(known: Known) -> Composite<Ticket> {
 }
 
 fn done(outcome: Outcome) -> Ticket {
-    let status = match outcome.class {
-        Class::Succeeded => "succeeded",
-        Class::Failed => "failed",
-    };
+    let status = outcome.class.status();
     Ticket { status, outcome: Some(outcome), ..Ticket::default() }
 }

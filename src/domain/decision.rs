@@ -28,20 +28,21 @@ pub struct CheckpointFacts {
     pub fingerprint: Option<Fingerprint>,
 }
 
-/// Whether a numbered request's turn has come, see [`super::sequence`]. A key's has always.
+/// Whether a request may be executed, as far as its number tells (see [`super::sequence`]). A request with a key
+/// always may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Turn {
-    /// It has; told by rows that the transaction's snapshot sees, or not.
-    Now {
-        /// See above.
+pub enum Eligibility {
+    /// It may.
+    Due {
+        /// Whether the transaction's snapshot sees the rows that say so.
         visible: bool,
     },
-    /// It is over: done or skipped, no longer kept.
-    Over {
+    /// It was done or skipped, and its outcome is no longer kept.
+    Discarded {
         /// As above.
         visible: bool,
     },
-    /// It has not come, or never will: a gap before it, or an overlap with what was done.
+    /// There is a gap before it, or it overlaps a request that was done.
     OutOfSequence {
         /// As above.
         visible: bool,
@@ -62,7 +63,7 @@ pub struct Facts {
     /// When an outcome of a time key would have expired.
     pub time_key_expires_at: Option<i64>,
     /// Whether it may be executed at all.
-    pub turn: Turn,
+    pub eligibility: Eligibility,
 }
 
 /// What to do.
@@ -105,13 +106,15 @@ pub fn decide(facts: &Facts) -> Decision {
     if facts.time_key_expires_at.is_some_and(|end| end <= facts.asked_at) {
         return Decision::KeyTooOld;
     }
-    match facts.turn {
-        Turn::Now { visible: false } | Turn::Over { visible: false } | Turn::OutOfSequence { visible: false } => {
+    match facts.eligibility {
+        Eligibility::Due { visible: false }
+        | Eligibility::Discarded { visible: false }
+        | Eligibility::OutOfSequence { visible: false } => {
             return Decision::Unserializable;
         }
-        Turn::Over { visible: true } => return Decision::Discarded,
-        Turn::OutOfSequence { visible: true } => return Decision::OutOfSequence,
-        Turn::Now { visible: true } => {}
+        Eligibility::Discarded { visible: true } => return Decision::Discarded,
+        Eligibility::OutOfSequence { visible: true } => return Decision::OutOfSequence,
+        Eligibility::Due { visible: true } => {}
     }
     match checkpoint {
         Some(checkpoint) if !checkpoint.visible => Decision::Unserializable,
@@ -134,7 +137,7 @@ mod tests {
     const A: Fingerprint = [1; 16];
     const B: Fingerprint = [2; 16];
 
-    const NOW: Turn = Turn::Now { visible: true };
+    const DUE: Eligibility = Eligibility::Due { visible: true };
 
     const NEW: Facts = Facts {
         asked_at: 100,
@@ -142,7 +145,7 @@ mod tests {
         outcome: None,
         checkpoint: None,
         time_key_expires_at: None,
-        turn: NOW,
+        eligibility: DUE,
     };
     const KEPT: OutcomeFacts = OutcomeFacts { expires_at: 200, visible: true, fingerprint: Some(A) };
     const REACHED: CheckpointFacts = CheckpointFacts { expires_at: 200, visible: true, fingerprint: Some(A) };
@@ -169,13 +172,16 @@ mod tests {
             (Facts { time_key_expires_at: Some(100), ..NEW }, Decision::KeyTooOld),
             (Facts { time_key_expires_at: Some(100), ..with(KEPT) }, Decision::Replay),
             (Facts { time_key_expires_at: Some(100), ..at(REACHED) }, Decision::KeyTooOld),
-            (Facts { turn: Turn::Now { visible: false }, ..NEW }, Decision::Unserializable),
-            (Facts { turn: Turn::Over { visible: true }, ..NEW }, Decision::Discarded),
-            (Facts { turn: Turn::Over { visible: false }, ..NEW }, Decision::Unserializable),
-            (Facts { turn: Turn::OutOfSequence { visible: true }, ..NEW }, Decision::OutOfSequence),
-            (Facts { turn: Turn::OutOfSequence { visible: false }, ..NEW }, Decision::Unserializable),
-            (Facts { turn: Turn::OutOfSequence { visible: true }, ..at(REACHED) }, Decision::OutOfSequence),
-            (Facts { turn: Turn::Over { visible: true }, ..with(KEPT) }, Decision::Replay),
+            (Facts { eligibility: Eligibility::Due { visible: false }, ..NEW }, Decision::Unserializable),
+            (Facts { eligibility: Eligibility::Discarded { visible: true }, ..NEW }, Decision::Discarded),
+            (Facts { eligibility: Eligibility::Discarded { visible: false }, ..NEW }, Decision::Unserializable),
+            (Facts { eligibility: Eligibility::OutOfSequence { visible: true }, ..NEW }, Decision::OutOfSequence),
+            (Facts { eligibility: Eligibility::OutOfSequence { visible: false }, ..NEW }, Decision::Unserializable),
+            (
+                Facts { eligibility: Eligibility::OutOfSequence { visible: true }, ..at(REACHED) },
+                Decision::OutOfSequence,
+            ),
+            (Facts { eligibility: Eligibility::Discarded { visible: true }, ..with(KEPT) }, Decision::Replay),
         ];
         for (facts, decision) in table {
             assert_eq!(decide(&facts), decision, "{facts:?}");
@@ -197,7 +203,7 @@ mod tests {
         ) {
             let outcome = OutcomeFacts { expires_at, visible, fingerprint: kept };
             let checkpoint = checkpoint.map(|(expires_at, visible, fingerprint)| CheckpointFacts { expires_at, visible, fingerprint });
-            let decision = decide(&Facts { asked_at, fingerprint: given, outcome: Some(outcome), checkpoint, time_key_expires_at, turn: NOW });
+            let decision = decide(&Facts { asked_at, fingerprint: given, outcome: Some(outcome), checkpoint, time_key_expires_at, eligibility: DUE });
             if expires_at > asked_at {
                 prop_assert!(!matches!(decision, Decision::Start | Decision::Continue | Decision::KeyTooOld));
                 prop_assert_eq!(decision == Decision::Replay, visible && !differ(kept, given));

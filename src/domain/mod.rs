@@ -1,12 +1,17 @@
 //! The rules, without a server: no `pg_sys`, no I/O, nothing that can fail but by saying no.
 
+pub mod cursor;
 pub mod databases;
 pub mod decision;
+pub mod end;
 pub mod fingerprint;
 pub mod identity;
 pub mod limits;
-pub mod liveness;
+pub mod outcome;
 pub mod pace;
+pub mod quota;
+pub mod right;
 pub mod sequence;
 pub mod time_key;
+pub mod timeout;
 pub mod version;

@@ -1,6 +1,7 @@
-//! Numbered requests: whose turn it is. Of a stream so many replies are kept as its session's window is
-//! wide, each in a slot; from what the slots hold and up to where the client has its answers follows
-//! whether a number is to be executed, replayed, or refused.
+//! Numbered requests: whether a number is to be executed, replayed or refused.
+//!
+//! A stream keeps as many replies as the window of its session is wide, each in a slot. Two things decide about
+//! a number: what the slots hold, and up to which number the client has acknowledged its answers.
 
 /// In which order a session's numbers may come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -11,6 +12,25 @@ pub enum Order {
     /// One after the other, from 1. A request may be a range of numbers; its slot is that of the oldest
     /// request kept.
     Strict,
+}
+
+impl Order {
+    /// The letter in the column `ordering`.
+    pub fn letter(self) -> u8 {
+        match self {
+            Order::Any => b'a',
+            Order::Strict => b's',
+        }
+    }
+
+    /// What a letter in the column `ordering` stands for.
+    pub fn of_letter(letter: u8) -> Option<Order> {
+        match letter {
+            b'a' => Some(Order::Any),
+            b's' => Some(Order::Strict),
+            _ => None,
+        }
+    }
 }
 
 /// The numbers of one request.
@@ -41,7 +61,8 @@ pub struct Kept {
     pub visible: bool,
 }
 
-/// Up to where, inclusive, all numbers are answered or given up; 0 where nothing was said.
+/// The number up to which all numbers, itself included, are answered or given up; 0 where the client has said
+/// nothing.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Acked {
     /// As stored.
@@ -53,7 +74,7 @@ pub struct Acked {
 }
 
 impl Acked {
-    /// What counts.
+    /// The greater of the two, which counts.
     pub fn upto(&self) -> i64 {
         self.stored.max(self.said)
     }
@@ -67,21 +88,21 @@ impl Acked {
 /// Where a request stands in its stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Place {
-    /// It was done, and this (an index into what is kept) is its reply.
+    /// It was done. The number is the index of its reply in what is kept.
     Kept(usize),
     /// It was done or skipped, and is no longer kept.
-    Past,
-    /// It is its turn; its reply goes to this slot.
-    Turn(i32),
-    /// Before it comes this number: the first one missing that it builds on.
+    Discarded,
+    /// It may be executed now; its reply goes to this slot.
+    Next(i32),
+    /// It comes too early: this number, which it builds on, is missing.
     Ahead(i64),
     /// It overlaps a request that was done, or that was given up, without being the same.
     Overlaps(Range),
 }
 
-/// A place, and whether all that it rests on is seen by the transaction's snapshot.
+/// A place, and whether the transaction's snapshot sees all rows that the place rests on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Found {
+pub struct Placed {
     /// Where the request stands.
     pub place: Place,
     /// See above.
@@ -102,41 +123,41 @@ pub fn newest_of_slots(above: i64, upto: i64, window: i32) -> Vec<(i32, i64)> {
 }
 
 /// Places a request. `kept` is what is kept in its slot ([`Order::Any`]) or in its stream.
-pub fn place(order: Order, window: i32, acked: Acked, kept: &[Kept], asked: Range) -> Found {
+pub fn place(order: Order, window: i32, acked: Acked, kept: &[Kept], asked: Range) -> Placed {
     match order {
         Order::Any => place_in_slot(window, acked, kept.first(), asked.first),
         Order::Strict => place_in_line(window, acked, kept, asked),
     }
 }
 
-fn place_in_slot(window: i32, acked: Acked, kept: Option<&Kept>, number: i64) -> Found {
-    let found = |place, visible| Found { place, visible };
+fn place_in_slot(window: i32, acked: Acked, kept: Option<&Kept>, number: i64) -> Placed {
+    let found = |place, visible| Placed { place, visible };
     // An acked number has had its answer, or gave up on it, whatever is still there.
     if number <= acked.upto() {
-        return found(Place::Past, acked.surely(number));
+        return found(Place::Discarded, acked.surely(number));
     }
     match kept {
         Some(kept) if kept.range.first == number && kept.answers => return found(Place::Kept(0), kept.visible),
-        Some(kept) if kept.range.first >= number => return found(Place::Past, kept.visible),
+        Some(kept) if kept.range.first >= number => return found(Place::Discarded, kept.visible),
         _ => {}
     }
-    let turn = Place::Turn(slot(number, window));
+    let next = Place::Next(slot(number, window));
     let before = number - i64::from(window);
     match kept {
-        _ if before < 1 || before <= acked.said => found(turn, true),
-        Some(kept) if kept.range.first == before => found(turn, kept.visible),
-        _ if before <= acked.stored => found(turn, acked.visible),
+        _ if before < 1 || before <= acked.said => found(next, true),
+        Some(kept) if kept.range.first == before => found(next, kept.visible),
+        _ if before <= acked.stored => found(next, acked.visible),
         _ => found(Place::Ahead(before), true),
     }
 }
 
-fn place_in_line(window: i32, acked: Acked, kept: &[Kept], asked: Range) -> Found {
-    let found = |place, visible| Found { place, visible };
+fn place_in_line(window: i32, acked: Acked, kept: &[Kept], asked: Range) -> Placed {
+    let found = |place, visible| Placed { place, visible };
     if asked.last <= acked.upto() {
-        return found(Place::Past, acked.surely(asked.last));
+        return found(Place::Discarded, acked.surely(asked.last));
     }
     if let Some(at) = kept.iter().position(|kept| kept.range == asked) {
-        let place = if kept[at].answers { Place::Kept(at) } else { Place::Past };
+        let place = if kept[at].answers { Place::Kept(at) } else { Place::Discarded };
         return found(place, kept[at].visible);
     }
     let newest = kept.iter().max_by_key(|kept| kept.range.last);
@@ -152,7 +173,7 @@ fn place_in_line(window: i32, acked: Acked, kept: &[Kept], asked: Range) -> Foun
             // Slots are taken in turn, so as many as are kept are taken.
             _ => kept.len() as i32,
         };
-        return found(Place::Turn(slot), visible || accepted == 0);
+        return found(Place::Next(slot), visible || accepted == 0);
     }
     let visible = visible || accepted == 0;
     if asked.first > next {
@@ -161,7 +182,7 @@ fn place_in_line(window: i32, acked: Acked, kept: &[Kept], asked: Range) -> Foun
     match kept.iter().filter(|kept| kept.range.meets(&asked)).min_by_key(|kept| kept.range.first) {
         Some(kept) => found(Place::Overlaps(kept.range), kept.visible),
         None if asked.last >= next => found(Place::Overlaps(Range { first: 1, last: accepted }), visible),
-        None => found(Place::Past, visible),
+        None => found(Place::Discarded, visible),
     }
 }
 
@@ -188,25 +209,25 @@ mod tests {
     #[test]
     fn any_within_the_first_window_is_free() {
         for number in 1..=5 {
-            assert_eq!(any(NOTHING, None, number), Place::Turn(slot(number, 5)));
+            assert_eq!(any(NOTHING, None, number), Place::Next(slot(number, 5)));
         }
         assert_eq!(any(NOTHING, None, 6), Place::Ahead(1));
     }
 
     #[test]
     fn any_builds_on_the_number_a_window_before() {
-        assert_eq!(any(NOTHING, Some(kept(1, 1, 1)), 6), Place::Turn(1));
+        assert_eq!(any(NOTHING, Some(kept(1, 1, 1)), 6), Place::Next(1));
         assert_eq!(any(NOTHING, Some(kept(1, 1, 1)), 11), Place::Ahead(6));
-        assert_eq!(any(Acked { stored: 6, ..NOTHING }, Some(kept(1, 1, 1)), 11), Place::Turn(1));
-        assert_eq!(any(Acked { said: 6, ..NOTHING }, None, 11), Place::Turn(1));
+        assert_eq!(any(Acked { stored: 6, ..NOTHING }, Some(kept(1, 1, 1)), 11), Place::Next(1));
+        assert_eq!(any(Acked { said: 6, ..NOTHING }, None, 11), Place::Next(1));
     }
 
     #[test]
     fn any_recognises_what_is_past() {
         assert_eq!(any(NOTHING, Some(kept(6, 6, 1)), 6), Place::Kept(0));
-        assert_eq!(any(NOTHING, Some(kept(6, 6, 1)), 1), Place::Past);
-        assert_eq!(any(Acked { stored: 6, ..NOTHING }, Some(kept(6, 6, 1)), 6), Place::Past);
-        assert_eq!(any(NOTHING, Some(Kept { answers: false, ..kept(6, 6, 1) }), 6), Place::Past);
+        assert_eq!(any(NOTHING, Some(kept(6, 6, 1)), 1), Place::Discarded);
+        assert_eq!(any(Acked { stored: 6, ..NOTHING }, Some(kept(6, 6, 1)), 6), Place::Discarded);
+        assert_eq!(any(NOTHING, Some(Kept { answers: false, ..kept(6, 6, 1) }), 6), Place::Discarded);
     }
 
     #[test]
@@ -233,13 +254,13 @@ mod tests {
         assert_eq!(at(7, 8), Place::Overlaps(Range { first: 6, last: 8 }));
         assert_eq!(at(8, 9), Place::Overlaps(Range { first: 6, last: 8 }));
         assert_eq!(at(2, 2), Place::Kept(0));
-        assert_eq!(at(1, 1), Place::Past);
-        assert_eq!(at(9, 12), Place::Turn(1));
+        assert_eq!(at(1, 1), Place::Discarded);
+        assert_eq!(at(9, 12), Place::Next(1));
         assert_eq!(at(10, 10), Place::Ahead(9));
         let none = |acked, first, last| place(Order::Strict, 5, acked, &[], Range { first, last }).place;
-        assert_eq!(none(NOTHING, 1, 3), Place::Turn(0));
+        assert_eq!(none(NOTHING, 1, 3), Place::Next(0));
         assert_eq!(none(NOTHING, 2, 2), Place::Ahead(1));
-        assert_eq!(none(Acked { stored: 4, ..NOTHING }, 5, 5), Place::Turn(0));
+        assert_eq!(none(Acked { stored: 4, ..NOTHING }, 5, 5), Place::Next(0));
         assert_eq!(none(Acked { stored: 4, ..NOTHING }, 4, 5), Place::Overlaps(Range { first: 1, last: 4 }));
     }
 
@@ -290,14 +311,14 @@ mod tests {
                         let kept = slots[slot(number, window) as usize];
                         let before = number - i64::from(window);
                         match place(Order::Any, window, acked, kept.as_slice(), one(number)).place {
-                            Place::Turn(to) => {
+                            Place::Next(to) => {
                                 prop_assert!(done.insert(number), "{number} twice");
                                 prop_assert!(number > acked.stored);
                                 prop_assert!(before < 1 || before <= acked.stored || done.contains(&before));
                                 slots[to as usize] = Some(self::kept(number, number, to));
                             }
                             Place::Kept(_) => prop_assert!(done.contains(&number)),
-                            Place::Past => prop_assert!(done.contains(&number) || number <= acked.stored),
+                            Place::Discarded => prop_assert!(done.contains(&number) || number <= acked.stored),
                             Place::Ahead(missing) => {
                                 prop_assert_eq!(missing, before);
                                 prop_assert!(missing > acked.stored && !done.contains(&missing));
@@ -318,7 +339,7 @@ mod tests {
                 let asked = Range { first, last: first + more };
                 let next = accepted.last().map_or(1, |range| range.last + 1);
                 match place(Order::Strict, window, NOTHING, &slots, asked).place {
-                    Place::Turn(to) => {
+                    Place::Next(to) => {
                         prop_assert_eq!(first, next);
                         slots.retain(|kept| kept.slot != to);
                         slots.push(kept(asked.first, asked.last, to));
@@ -329,7 +350,7 @@ mod tests {
                         let newest = &accepted[accepted.len().saturating_sub(window as usize)..];
                         prop_assert!(newest.contains(&asked));
                     }
-                    Place::Past => prop_assert!(asked.last < next),
+                    Place::Discarded => prop_assert!(asked.last < next),
                     Place::Ahead(expected) => prop_assert!(expected == next && first > next),
                     Place::Overlaps(_) => prop_assert!(first < next && !slots.iter().any(|kept| kept.range == asked)),
                 }

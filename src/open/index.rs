@@ -1,6 +1,6 @@
-//! Where the entries of a long list are. A list of few is looked through, which costs less.
+//! Where the entries of a long list are. A list of few is looked through, key costs less.
 
-use super::list::{Entry, Which};
+use super::entry::{Entry, RequestKey};
 use crate::domain::identity::{Digest, SessionId};
 use std::collections::{HashMap, TryReserveError};
 use std::hash::{BuildHasher, Hash, RandomState};
@@ -34,7 +34,7 @@ impl Index {
     /// Adds the entry that comes next on the list.
     pub fn add(&mut self, entry: &Entry) {
         let place = self.before.len();
-        let of_name = self.names.insert(self.hash(entry.which()), place);
+        let of_name = self.names.insert(self.hash(entry.key()), place);
         let of_lock = self.locks.insert(entry.is.lock, place);
         self.before.push((of_name, of_lock));
         if entry.is_open() {
@@ -42,10 +42,10 @@ impl Index {
         }
     }
 
-    /// Takes the last entry away, which is open.
+    /// Takes the last entry away, key is open.
     pub fn remove(&mut self, entry: &Entry) {
         let Some((of_name, of_lock)) = self.before.pop() else { return };
-        let hash = self.hash(entry.which());
+        let hash = self.hash(entry.key());
         put_back(&mut self.names, hash, of_name);
         put_back(&mut self.locks, entry.is.lock, of_lock);
         self.settle(entry);
@@ -70,10 +70,10 @@ impl Index {
     }
 
     /// The newest entry of a request, and its place.
-    pub fn newest<'a>(&self, which: Which<'_>, entries: &'a [Entry]) -> Option<(usize, &'a Entry)> {
-        let mut place = self.names.get(&self.hash(which)).copied();
+    pub fn newest<'a>(&self, key: RequestKey<'_>, entries: &'a [Entry]) -> Option<(usize, &'a Entry)> {
+        let mut place = self.names.get(&self.hash(key)).copied();
         while let Some(at) = place {
-            if entries[at].is(which) {
+            if entries[at].is(key) {
                 return Some((at, &entries[at]));
             }
             // Two names of one hash are rare.
@@ -97,8 +97,8 @@ impl Index {
         self.clients.contains_key(id)
     }
 
-    fn hash(&self, which: Which<'_>) -> u64 {
-        self.hasher.hash_one((which.session, which.stream, which.request))
+    fn hash(&self, key: RequestKey<'_>) -> u64 {
+        self.hasher.hash_one((key.session, key.stream, key.request))
     }
 }
 

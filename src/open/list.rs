@@ -1,115 +1,21 @@
 //! The list itself: plain memory, that knows of subtransactions by their nesting level only.
 //!
-//! Entries stand in the order in which they were begun. What happens to them is noted, change by change,
+//! Entries stand in the order in key they were begun. What happens to them is noted, change by change,
 //! and for each nesting level where its changes begin. A subtransaction ends before the one around it does,
 //! so what the innermost did stands at the end: to roll it back is to undo the changes from the end to that
 //! place, and to hand them up is to move one mark. No call looks at more than that, however many requests
 //! the transaction has.
 
+use super::entry::{Became, Entry, Finish, Open, RequestKey};
 use super::index::{FEW, Index};
-use crate::domain::decision::Fingerprint;
 use crate::domain::identity::{Digest, SessionId};
-use crate::domain::sequence::Range;
-use crate::error::{Missing, Name};
-use crate::store::session::{Session, Standing};
+use crate::error::{Missing, RequestName};
+use crate::model::{Session, StandingSession};
 use std::collections::TryReserveError;
 use std::rc::Rc;
 
 /// A nesting level of subtransactions; the transaction itself is 1.
 pub type Level = i32;
-
-/// Which request is meant.
-#[derive(Clone, Copy)]
-pub struct Which<'a> {
-    /// Its session's name.
-    pub session: &'a str,
-    /// Its stream; empty in a standing session.
-    pub stream: &'a str,
-    /// Its key, or its number, in canonical form.
-    pub request: &'a str,
-}
-
-impl Which<'_> {
-    /// For messages.
-    pub fn name(&self) -> Name {
-        Name::in_stream(self.session, self.stream, self.request)
-    }
-}
-
-/// What the steps after begin need to know of an open request.
-#[derive(Clone, Copy)]
-pub struct Open {
-    /// What is locked for it.
-    pub lock: Digest,
-    /// Where a keyed one's outcome and anyone's checkpoint is kept.
-    pub digest: Digest,
-    /// What a numbered one is recorded with.
-    pub numbers: Option<Numbers>,
-    /// Of the payload it was begun with, or of an earlier attempt's.
-    pub fingerprint: Option<Fingerprint>,
-    /// An expired outcome or a checkpoint is there, which the record clears away.
-    pub leftovers: bool,
-}
-
-/// See [`Open`].
-#[derive(Clone, Copy)]
-pub struct Numbers {
-    /// All of them.
-    pub range: Range,
-    /// Where its reply goes.
-    pub slot: i32,
-    /// Up to where its client said with it that it has all answers.
-    pub acked: i64,
-}
-
-/// What becomes of an open request.
-#[derive(Clone, Copy)]
-pub enum Step {
-    /// It has its outcome.
-    Record,
-    /// It got so far.
-    Checkpoint,
-    /// It was given up.
-    Release,
-}
-
-/// A request of this transaction.
-pub(super) struct Entry {
-    pub(super) session: Session,
-    pub(super) stream: String,
-    pub(super) request: String,
-    pub(super) is: Open,
-    checkpointed: bool,
-    became: Became,
-}
-
-/// What became of an entry.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Became {
-    Open,
-    Recorded,
-    Released,
-}
-
-impl Entry {
-    pub(super) fn which(&self) -> Which<'_> {
-        Which { session: self.session.name(), stream: &self.stream, request: &self.request }
-    }
-
-    pub(super) fn is(&self, which: Which<'_>) -> bool {
-        #[cfg(test)]
-        tests::count_work();
-        self.request == which.request && self.stream == which.stream && self.session.name() == which.session
-    }
-
-    pub(super) fn is_open(&self) -> bool {
-        self.became == Became::Open
-    }
-
-    fn name(&self) -> Name {
-        self.which().name()
-    }
-}
 
 /// What happened to the entry at a place, and is undone by a rollback. The last entry is the one begun last.
 enum Change {
@@ -142,8 +48,8 @@ impl List {
     }
 
     /// Puts a request on the list. One that was released before is open again.
-    pub fn begin(&mut self, session: Session, which: Which<'_>, is: Open, level: Level) {
-        let (stream, request) = (which.stream.into(), which.request.into());
+    pub fn begin(&mut self, session: Session, key: RequestKey<'_>, is: Open, level: Level) {
+        let (stream, request) = (key.stream.into(), key.request.into());
         let entry = Entry { session, stream, request, is, checkpointed: false, became: Became::Open };
         match &mut self.index {
             Some(index) => index.add(&entry),
@@ -165,13 +71,13 @@ impl List {
     }
 
     /// Whether the request is open.
-    pub fn holds(&self, which: Which<'_>) -> bool {
-        self.newest(which).is_some_and(|(_, entry)| entry.is_open())
+    pub fn holds(&self, key: RequestKey<'_>) -> bool {
+        self.newest(key).is_some_and(|(_, entry)| entry.is_open())
     }
 
     /// The request, if it is open; else what keeps it from being recorded, checkpointed or released.
-    pub fn find(&self, which: Which<'_>) -> Result<Open, Missing> {
-        match self.newest(which) {
+    pub fn find(&self, key: RequestKey<'_>) -> Result<Open, Missing> {
+        match self.newest(key) {
             Some((_, Entry { is, became: Became::Open, .. })) => Ok(*is),
             Some((_, Entry { became: Became::Recorded, .. })) => Err(Missing::Recorded),
             Some((_, Entry { became: Became::Released, .. })) => Err(Missing::Released),
@@ -180,8 +86,8 @@ impl List {
     }
 
     /// The standing session of a request, whose key is not yet in canonical form.
-    pub fn standing(&self, session: &str, request: &str) -> Option<Rc<Standing>> {
-        let named = |request: &str| match self.newest(Which { session, stream: "", request }) {
+    pub fn standing(&self, session: &str, request: &str) -> Option<Rc<StandingSession>> {
+        let named = |request: &str| match self.newest(RequestKey { session, stream: "", request }) {
             Some((_, Entry { session: Session::Standing(standing), .. })) => Some(Rc::clone(standing)),
             _ => None,
         };
@@ -194,7 +100,7 @@ impl List {
     }
 
     /// The open request under a lock.
-    pub fn under(&self, lock: &Digest) -> Option<Name> {
+    pub fn under(&self, lock: &Digest) -> Option<RequestName> {
         self.open_under(lock).map(Entry::name)
     }
 
@@ -204,7 +110,7 @@ impl List {
     }
 
     /// The open request under a lock that has a number up to this one.
-    pub fn begun_under(&self, lock: &Digest, upto: i64) -> Option<Name> {
+    pub fn begun_under(&self, lock: &Digest, upto: i64) -> Option<RequestName> {
         let begun = |entry: &&Entry| entry.is.numbers.is_some_and(|numbers| numbers.range.first <= upto);
         self.open_under(lock).filter(begun).map(Entry::name)
     }
@@ -219,11 +125,11 @@ impl List {
     }
 
     /// Notes what became of the request that [`List::find`] found.
-    pub fn step(&mut self, which: Which<'_>, step: Step, level: Level) {
-        let Some(place) = self.newest(which).map(|(place, _)| place) else { return };
+    pub fn finish(&mut self, key: RequestKey<'_>, finish: Finish, level: Level) {
+        let Some(place) = self.newest(key).map(|(place, _)| place) else { return };
         let entry = &mut self.entries[place];
-        let change = match step {
-            Step::Checkpoint => {
+        let change = match finish {
+            Finish::Checkpoint => {
                 entry.is.leftovers = true;
                 // The outermost level decides: a second checkpoint, rolled back, leaves the first standing.
                 if std::mem::replace(&mut entry.checkpointed, true) {
@@ -231,8 +137,8 @@ impl List {
                 }
                 Change::Checkpointed(place)
             }
-            Step::Record | Step::Release => {
-                entry.became = if matches!(step, Step::Record) { Became::Recorded } else { Became::Released };
+            Finish::Record | Finish::Release => {
+                entry.became = if matches!(finish, Finish::Record) { Became::Recorded } else { Became::Released };
                 self.open -= 1;
                 if let Some(index) = &mut self.index {
                     index.settle(entry);
@@ -244,7 +150,7 @@ impl List {
     }
 
     /// The first request that a commit now would lose, and how many more there are.
-    pub fn unrecorded(&self) -> Option<(Name, usize)> {
+    pub fn unrecorded(&self) -> Option<(RequestName, usize)> {
         if self.open == 0 {
             return None;
         }
@@ -285,10 +191,10 @@ impl List {
 
     /// The entry of a request that was begun last, and its place. Only of that the others of the request
     /// are not open.
-    fn newest(&self, which: Which<'_>) -> Option<(usize, &Entry)> {
+    fn newest(&self, key: RequestKey<'_>) -> Option<(usize, &Entry)> {
         match &self.index {
-            Some(index) => index.newest(which, &self.entries),
-            None => self.entries.iter().enumerate().rev().find(|(_, entry)| entry.is(which)),
+            Some(index) => index.newest(key, &self.entries),
+            None => self.entries.iter().enumerate().rev().find(|(_, entry)| entry.is(key)),
         }
     }
 
@@ -310,7 +216,7 @@ impl List {
 
     fn undo_last(&mut self) {
         #[cfg(test)]
-        tests::count_work();
+        super::entry::count_work();
         match self.changes.pop() {
             Some(Change::Begun) => {
                 // Whatever else happened to it came after, and is undone by now.
@@ -339,20 +245,20 @@ impl List {
 mod tests {
     use super::*;
     use crate::domain::sequence::Order;
-    use crate::store::client::Client;
+    use crate::model::ClientSession;
+    use crate::open::entry::work;
     use proptest::prelude::*;
-    use std::cell::Cell;
 
-    const R: Which<'_> = Which { session: "", stream: "", request: "r" };
+    const R: RequestKey<'_> = RequestKey { session: "", stream: "", request: "r" };
 
-    fn which(request: &str) -> Which<'_> {
-        Which { request, ..R }
+    fn key(request: &str) -> RequestKey<'_> {
+        RequestKey { request, ..R }
     }
 
     fn begin(list: &mut List, request: &str, level: Level) {
         let zero = Digest([0; 16]);
         let is = Open { lock: zero, digest: zero, numbers: None, fingerprint: None, leftovers: false };
-        list.begin(Session::Standing(Rc::default()), which(request), is, level);
+        list.begin(Session::Standing(Rc::default()), key(request), is, level);
     }
 
     #[test]
@@ -361,15 +267,15 @@ mod tests {
         begin(&mut list, "outside", 1);
         begin(&mut list, "inside", 2);
         list.roll_back(2);
-        assert!(list.find(which("outside")).is_ok());
-        assert!(matches!(list.find(which("inside")), Err(Missing::Begin)));
+        assert!(list.find(key("outside")).is_ok());
+        assert!(matches!(list.find(key("inside")), Err(Missing::Begin)));
     }
 
     #[test]
     fn what_was_recorded_inside_is_open_again() {
         let mut list = List::default();
         begin(&mut list, "r", 1);
-        list.step(R, Step::Record, 2);
+        list.finish(R, Finish::Record, 2);
         assert!(matches!(list.find(R), Err(Missing::Recorded)));
         list.roll_back(2);
         assert!(list.find(R).is_ok() && list.unrecorded().is_some());
@@ -379,7 +285,7 @@ mod tests {
     fn what_was_recorded_outside_stays_recorded() {
         let mut list = List::default();
         begin(&mut list, "r", 1);
-        list.step(R, Step::Record, 1);
+        list.finish(R, Finish::Record, 1);
         list.roll_back(2);
         assert!(list.unrecorded().is_none());
     }
@@ -388,7 +294,7 @@ mod tests {
     fn a_released_savepoint_hands_its_steps_up() {
         let mut list = List::default();
         begin(&mut list, "r", 3);
-        list.step(R, Step::Record, 3);
+        list.finish(R, Finish::Record, 3);
         list.hand_up(3);
         list.roll_back(3);
         assert!(matches!(list.find(R), Err(Missing::Recorded)));
@@ -401,11 +307,11 @@ mod tests {
         let mut list = List::default();
         (0..10).for_each(|n| begin(&mut list, &n.to_string(), 1));
         begin(&mut list, "r", 1);
-        list.step(R, Step::Release, 1);
+        list.finish(R, Finish::Release, 1);
         assert!(matches!(list.find(R), Err(Missing::Released)));
         begin(&mut list, "r", 2);
         assert!(list.holds(R) && list.under(&Digest([0; 16])).is_some());
-        list.step(R, Step::Record, 2);
+        list.finish(R, Finish::Record, 2);
         assert!(matches!(list.find(R), Err(Missing::Recorded)));
         list.roll_back(2);
         assert!(matches!(list.find(R), Err(Missing::Released)));
@@ -413,7 +319,7 @@ mod tests {
 
     #[test]
     fn a_lock_is_counted_once_and_a_session_while_it_has_an_open_request() {
-        let client = Rc::new(Client {
+        let client = Rc::new(ClientSession {
             id: [7; 16],
             name: String::new(),
             owner: pgrx::pg_sys::InvalidOid,
@@ -430,22 +336,14 @@ mod tests {
             let is = Open { lock, digest: lock, numbers: None, fingerprint: None, leftovers: false };
             let name = n.to_string();
             assert!(list.under(&lock).is_none());
-            list.begin(Session::Client(Rc::clone(&client)), which(&name), is, 1);
+            list.begin(Session::Client(Rc::clone(&client)), key(&name), is, 1);
             assert!(list.under(&lock).is_some() && list.uses(&[7; 16]));
-            list.step(which(&name), Step::Record, if n == 19 { 2 } else { 1 });
+            list.finish(key(&name), Finish::Record, if n == 19 { 2 } else { 1 });
             assert!(!list.uses(&[7; 16]));
         }
         assert_eq!(list.locks(), 5);
         list.roll_back(2);
         assert!(list.uses(&[7; 16]) && list.has_open());
-    }
-
-    thread_local! {
-        static WORK: Cell<usize> = const { Cell::new(0) };
-    }
-
-    pub fn count_work() {
-        WORK.set(WORK.get() + 1);
     }
 
     #[test]
@@ -454,24 +352,24 @@ mod tests {
         let (count, calls) = (30_000, 10);
         for n in 0..count {
             let name = n.to_string();
-            assert!(!list.holds(which(&name)) && list.standing("", &name).is_none());
+            assert!(!list.holds(key(&name)) && list.standing("", &name).is_none());
             begin(&mut list, &name, 2);
             match n % 3 {
-                // A savepoint that is released, one that is rolled back, and one in which it is recorded.
+                // A savepoint that is released, one that is rolled back, and one in key it is recorded.
                 0 => list.hand_up(2),
                 1 => list.roll_back(2),
                 _ => {
-                    list.step(which(&name), Step::Checkpoint, 3);
-                    list.step(which(&name), Step::Record, 3);
+                    list.finish(key(&name), Finish::Checkpoint, 3);
+                    list.finish(key(&name), Finish::Record, 3);
                     list.roll_back(3);
-                    list.step(which(&name), Step::Record, 3);
+                    list.finish(key(&name), Finish::Record, 3);
                     list.hand_up(3);
                     list.hand_up(2);
                 }
             }
-            let _ = (list.find(which(&name)), list.find(which("0")), list.has_open());
+            let _ = (list.find(key(&name)), list.find(key("0")), list.has_open());
         }
-        assert!(WORK.get() < count * calls, "{} looks at entries in {count} rounds", WORK.get());
+        assert!(work() < count * calls, "{} looks at entries in {count} rounds", work());
     }
 
     /// The same in a form that cannot be wrong: all entries with all their levels, each looked at each time.
@@ -502,12 +400,12 @@ mod tests {
                         let name = at.to_string();
                         let [begun, checkpointed, settled] = &mut model.0[at];
                         let open = begun.is_some() && settled.is_none();
-                        prop_assert_eq!(list.find(which(&name)).is_ok(), open);
+                        prop_assert_eq!(list.find(key(&name)).is_ok(), open);
                         if open && what == 1 {
-                            list.step(which(&name), Step::Record, level);
+                            list.finish(key(&name), Finish::Record, level);
                             *settled = Some(level);
                         } else if open {
-                            list.step(which(&name), Step::Checkpoint, level);
+                            list.finish(key(&name), Finish::Checkpoint, level);
                             *checkpointed = Some(checkpointed.map_or(level, |before| before.min(level)));
                         }
                     }

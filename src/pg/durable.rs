@@ -7,7 +7,8 @@
 //! Mostly it is known without asking: this backend remembers a transaction id below which all had ended when
 //! the log stood at a position that has since become durable.
 
-use super::Deadline;
+use super::server::server_version;
+use super::wait::{Deadline, nap};
 use pgrx::pg_sys;
 use std::cell::RefCell;
 use std::ffi::c_void;
@@ -172,7 +173,7 @@ fn wait_for_standbys(position: u64, deadline: Deadline) -> bool {
         }
         match deadline.left_us() {
             Some(0) => return false,
-            left_us => super::nap(nap_us.min(left_us.unwrap_or(i64::MAX))),
+            left_us => nap(nap_us.min(left_us.unwrap_or(i64::MAX))),
         }
         nap_us = (nap_us * 2).min(20_000);
     }
@@ -207,7 +208,7 @@ fn standbys_are_defined() -> bool {
         let names = SyncRepStandbyNames;
         ((&raw const (*WalSndCtl).status).read_volatile(), !names.is_null() && *names != 0)
     };
-    means_defined(status, super::server_version(), names)
+    means_defined(status, server_version(), names)
 }
 
 /// Minor versions since May 2025 also note whether the setting has been looked at; then the lowest bit alone

@@ -198,7 +198,7 @@ impl Record {
             if null {
                 return None;
             }
-            let column = super::tuple_attribute(shape, 0);
+            let column = super::heap::tuple_attribute(shape, 0);
             let argument = pg_sys::makeNullConst((*column).atttypid, (*column).atttypmod, (*column).attcollation);
             let call = pg_sys::makeFuncExpr(
                 pg_sys::F_TO_JSONB.into(),

@@ -1,7 +1,7 @@
 //! An array of requests, of any type that a request may have.
 
+use super::jsonb::RawDatum;
 use crate::error::Error;
-use crate::pg::jsonb::RawDatum;
 use pgrx::callconv::ArgAbi;
 use pgrx::pg_sys;
 use std::borrow::Cow;
@@ -51,7 +51,7 @@ impl Keys {
             (element, std::slice::from_raw_parts(values, count), std::slice::from_raw_parts(nulls, count))
         };
         // They are kept several times over on the way.
-        super::make_sure_of(values.len().saturating_mul(512))?;
+        super::memory::make_sure_of(values.len().saturating_mul(512))?;
         let reader = reader(element)?;
         // SAFETY: the reader is that of the elements' type, and a null is not read.
         let read = |(value, null): (&pg_sys::Datum, &bool)| (!null).then(|| unsafe { reader.key(*value) });

@@ -180,12 +180,12 @@ pub struct Deadline(Option<i64>);
 impl Deadline {
     /// So long from now; `None` is for ever.
     pub fn after(wait_us: Option<i64>) -> Deadline {
-        Deadline(wait_us.map(|wait_us| super::now_us().saturating_add(wait_us)))
+        Deadline(wait_us.map(|wait_us| super::server::now_us().saturating_add(wait_us)))
     }
 
     /// What is left of it.
     pub fn left_us(self) -> Option<i64> {
-        self.0.map(|until| (until - super::now_us()).max(0))
+        self.0.map(|until| (until - super::server::now_us()).max(0))
     }
 }
 
@@ -246,18 +246,18 @@ pub fn retry(wait_us: Option<i64>, mut attempt: impl FnMut(i64) -> bool) -> bool
     };
     let callers_rules = callers_us.is_some_and(|callers| wait_us.is_none_or(|wait| callers < wait));
     let deadline = Deadline::after(if callers_rules { callers_us } else { wait_us });
-    let mut turn_us = TURN_US_MIN;
+    let mut attempt_us = ATTEMPT_US_MIN;
     loop {
         let left_us = deadline.left_us().unwrap_or(i64::MAX);
-        if attempt(turn_us.min(left_us)) {
+        if attempt(attempt_us.min(left_us)) {
             return true;
         }
         match deadline.left_us() {
             Some(0) if callers_rules => lock_timeout(),
             Some(0) => return false,
-            left_us => nap(turn_us.min(left_us.unwrap_or(i64::MAX))),
+            left_us => nap(attempt_us.min(left_us.unwrap_or(i64::MAX))),
         }
-        turn_us = (turn_us * 2).min(TURN_US_MAX);
+        attempt_us = (attempt_us * 2).min(ATTEMPT_US_MAX);
     }
 }
 
@@ -268,9 +268,9 @@ fn lock_timeout() -> ! {
     unreachable!("an ERROR does not return")
 }
 
-const TURN_US_MIN: i64 = 20_000;
+const ATTEMPT_US_MIN: i64 = 20_000;
 /// Longer than `deadlock_timeout` mostly is, so that a deadlock is found by one who waits for ever.
-const TURN_US_MAX: i64 = 2_000_000;
+const ATTEMPT_US_MAX: i64 = 2_000_000;
 
 /// Sleeps, but is there at once for a cancel, a termination or the end of the postmaster.
 pub fn nap(us: i64) {

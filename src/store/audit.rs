@@ -1,8 +1,10 @@
 //! `idempotence.audit`: who repaired what, when and why. Rows are only ever added.
 
 use crate::pg;
-use crate::store::cache::Table;
+use crate::store::catalog::Table;
 use crate::store::rel::{Access, Rel};
+use crate::store::tuple::columns;
+use crate::store::write;
 
 /// A repair.
 pub struct Repair<'a> {
@@ -18,15 +20,17 @@ pub struct Repair<'a> {
     pub found: &'a str,
 }
 
+columns! { "audit", COLUMNS: AT, BY, ACTION, SESSION, REQUEST, REASON, FOUND }
+
 /// Notes a repair, in the transaction that makes it.
 pub fn insert(repair: &Repair<'_>) {
-    Rel::open(Table::Audit, Access::Write).insert(&[
-        Some(pg::now_us().into()),
-        Some(pg::current_role().into()),
-        Some(pg::text(repair.action)),
-        Some(pg::text(repair.session)),
-        Some(pg::text(repair.request)),
-        Some(pg::text(repair.reason)),
-        Some(pg::text(repair.found)),
-    ]);
+    let mut columns = [None; COLUMNS];
+    columns[AT] = Some(pg::now_us().into());
+    columns[BY] = Some(pg::current_role().into());
+    columns[ACTION] = Some(pg::text(repair.action));
+    columns[SESSION] = Some(pg::text(repair.session));
+    columns[REQUEST] = Some(pg::text(repair.request));
+    columns[REASON] = Some(pg::text(repair.reason));
+    columns[FOUND] = Some(pg::text(repair.found));
+    write::insert(&Rel::open(Table::Audit, Access::Write), &columns);
 }

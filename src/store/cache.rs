@@ -1,163 +1,43 @@
-//! What a backend remembers between transactions: where our tables are, the ring's pointer, the
-//! sessions, the secret. Committed rows only.
+//! What a backend remembers between transactions, and until when: where our tables are, how they are written,
+//! where the ring stands, the secret, the sessions, and how many sessions may still be made.
 //!
-//! Everything is dropped at once when PostgreSQL tells that one of our tables changed: on DDL (also
-//! DROP and CREATE EXTENSION), and when whoever changes `session` by SQL, or `secret`, says so. A change of
-//! one standing session, or of the ring's pointer, drops just that: see `message.rs`. Such messages take
-//! effect at commit. They are taken in at the start of each transaction and with every lock on a table, so
-//! the order is: lock the table, then trust the cache. Sessions, on which rights rest, are used without one:
-//! [`take_in_messages`] comes first there.
+//! What is remembered was committed when it was read, with one exception: what a client session's row says
+//! never changes, so a row that this transaction has written itself is remembered as well.
+//!
+//! A message from another backend (`invalidation.rs`) makes this one forget. DDL on one of our tables, a
+//! change of `session` by SQL, and a change of the secret make it forget everything; a change of one standing
+//! session, or of the ring's pointer, makes it forget just that. A message takes effect when the transaction
+//! that sent it has committed. A backend takes messages in at the start of each transaction and with every lock
+//! on a table. So the order is: lock the table, then trust the cache. Rights rest on sessions, and a session is
+//! used without a lock on its table; whoever uses one calls [`take_in_messages`] first.
 
+use crate::board;
 use crate::domain::identity::{Secret, SessionId};
-use crate::domain::version;
-use crate::error::Error;
-use crate::pg;
-use crate::protocol::quota::{Share, Sort};
-use crate::store::client::Client;
-use crate::store::message::{self, Changes};
-use crate::store::session::Standing;
-use crate::store::write::Way;
+use crate::domain::quota::{Kind, Share};
+use crate::model::{ClientSession, StandingSession};
+use crate::store::catalog::{self, INDEXES, Index, TABLES, Table};
+use crate::store::invalidation::{self, Changes};
+use crate::store::way::Way;
 use pgrx::pg_sys;
 use std::borrow::Borrow;
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::rc::Rc;
-
-/// Our tables.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[repr(usize)]
-pub enum Table {
-    /// `idempotence.outcome_0`
-    Outcome0,
-    /// `idempotence.outcome_1`
-    Outcome1,
-    /// `idempotence.outcome_2`
-    Outcome2,
-    /// `idempotence.session`
-    Session,
-    /// `idempotence.segment`
-    Segment,
-    /// `idempotence.checkpoint`
-    Checkpoint,
-    /// `idempotence.secret`
-    Secret,
-    /// `idempotence.audit`
-    Audit,
-    /// `idempotence.session_live`
-    SessionLive,
-    /// `idempotence.reply`
-    Reply,
-    /// `idempotence.stream`
-    Stream,
-    /// `idempotence.sweep`
-    Sweep,
-    /// `idempotence.restore`
-    Restore,
-    /// `idempotence.outcome_long`
-    OutcomeLong,
-}
-
-impl Table {
-    /// Its name, in the schema `idempotence`.
-    pub fn name(self) -> &'static str {
-        TABLES[self as usize]
-    }
-}
-
-const TABLES: [&str; 14] = [
-    "outcome_0",
-    "outcome_1",
-    "outcome_2",
-    "session",
-    "segment",
-    "checkpoint",
-    "secret",
-    "audit",
-    "session_live",
-    "reply",
-    "stream",
-    "sweep",
-    "restore",
-    "outcome_long",
-];
-
-/// Our indexes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(usize)]
-pub enum Index {
-    /// By digest.
-    Outcome0,
-    /// By digest.
-    Outcome1,
-    /// By digest.
-    Outcome2,
-    /// By name.
-    SessionName,
-    /// By digest.
-    Checkpoint,
-    /// By id.
-    Session,
-    /// By owner and client.
-    SessionClient,
-    /// By the id of the registration.
-    SessionRequestId,
-    /// By owner and end.
-    SessionEnded,
-    /// By id.
-    SessionLive,
-    /// By owner and client.
-    SessionLiveClient,
-    /// By the id of the registration.
-    SessionLiveRequestId,
-    /// By session, stream and slot.
-    Reply,
-    /// By session and stream.
-    Stream,
-    /// By digest.
-    OutcomeLong,
-}
-
-const INDEXES: [&str; 15] = [
-    "outcome_0_pkey",
-    "outcome_1_pkey",
-    "outcome_2_pkey",
-    "session_name_key",
-    "checkpoint_pkey",
-    "session_pkey",
-    "session_client_idx",
-    "session_request_id_idx",
-    "session_ended_idx",
-    "session_live_pkey",
-    "session_live_client_idx",
-    "session_live_request_id_idx",
-    "reply_pkey",
-    "stream_pkey",
-    "outcome_long_pkey",
-];
-
-impl Index {
-    /// Whether it leads to rows that are written over again and again, and to each by the whole key. While
-    /// somebody holds an old snapshot, all that was there before stays, and the index leads to it too: so
-    /// the newest is looked for first.
-    pub fn is_of_rewritten(self) -> bool {
-        matches!(self, Index::Reply | Index::Stream | Index::SessionLive)
-    }
-}
 
 /// Where the ring stands, see `segment.rs`.
 #[derive(Clone, Copy)]
 pub struct Pointer {
     /// The segment that records go to.
     pub current: usize,
-    /// Whether outcomes that outlived their segment may be in the table for them.
+    /// Whether `outcome_long` may have outcomes.
     pub long: bool,
 }
 
 /// All that is remembered.
 #[derive(Default)]
 pub struct Cache {
-    /// So many messages were acted on.
+    /// The count of messages up to which the cache is true.
     messages: u64,
     tables: Option<[pg_sys::Oid; TABLES.len()]>,
     indexes: Option<[pg_sys::Oid; INDEXES.len()]>,
@@ -168,13 +48,13 @@ pub struct Cache {
     /// The key of the digests.
     pub secret: Option<Secret>,
     /// Standing sessions by name.
-    pub sessions: Few<String, Rc<Standing>>,
+    pub standing: BoundedMap<String, Rc<StandingSession>>,
     /// Client sessions by id: what never changes of them.
-    pub clients: Few<SessionId, Rc<Client>>,
-    /// Client sessions that are saved in `session`; they stay so until they have ended.
-    pub saved: Few<SessionId, ()>,
-    /// How many more sessions of a sort each owner may surely have.
-    pub quota: Few<(pg_sys::Oid, Sort), Share>,
+    pub clients: BoundedMap<SessionId, Rc<ClientSession>>,
+    /// Client sessions that have a row in `session`, which they keep until they have ended.
+    pub saved: BoundedMap<SessionId, ()>,
+    /// How many more sessions of a kind each owner may have.
+    pub quota: BoundedMap<(pg_sys::Oid, Kind), Share>,
 }
 
 impl Cache {
@@ -186,23 +66,23 @@ impl Cache {
         if changes.ring {
             self.pointer = None;
         }
-        self.sessions.0.retain(|_, session| !changes.include(&session.id));
+        self.standing.0.retain(|_, session| !changes.include(&session.id));
     }
 }
 
-/// A map of at most a thousand: with more, it forgets them all and starts again.
-pub struct Few<K, V>(HashMap<K, V>);
+/// A map of at most [`ENTRIES_MAX`] entries: where another would be one too many, it forgets them all.
+pub struct BoundedMap<K, V>(HashMap<K, V>);
 
-const FEW: usize = 1000;
+const ENTRIES_MAX: usize = 1000;
 
-impl<K, V> Default for Few<K, V> {
-    fn default() -> Few<K, V> {
-        Few(HashMap::new())
+impl<K, V> Default for BoundedMap<K, V> {
+    fn default() -> BoundedMap<K, V> {
+        BoundedMap(HashMap::new())
     }
 }
 
-impl<K: Eq + Hash, V> Few<K, V> {
-    /// What is remembered of it.
+impl<K: Eq + Hash, V> BoundedMap<K, V> {
+    /// The value remembered for a key.
     pub fn get<Q: Eq + Hash + ?Sized>(&self, key: &Q) -> Option<&V>
     where
         K: Borrow<Q>,
@@ -210,14 +90,14 @@ impl<K: Eq + Hash, V> Few<K, V> {
         self.0.get(key)
     }
 
-    /// As [`Few::get`], to change it.
+    /// As [`BoundedMap::get`], to change the value.
     pub fn get_mut(&mut self, key: &K) -> Option<&mut V> {
         self.0.get_mut(key)
     }
 
-    /// Remembers.
+    /// Remembers a value.
     pub fn put(&mut self, key: K, value: V) {
-        if self.0.len() >= FEW {
+        if self.0.len() >= ENTRIES_MAX {
             self.0.clear();
         }
         self.0.insert(key, value);
@@ -225,23 +105,23 @@ impl<K: Eq + Hash, V> Few<K, V> {
 }
 
 thread_local! {
-    static OIDS: Cell<[pg_sys::Oid; TABLES.len()]> = const { Cell::new([pg_sys::InvalidOid; TABLES.len()]) };
     static CACHE: RefCell<Cache> = RefCell::default();
 }
 
 /// Uses the cache. `work` must not call into PostgreSQL: what it calls could come back here.
 pub fn with<T>(work: impl FnOnce(&mut Cache) -> T) -> T {
     CACHE.with_borrow_mut(|cache| {
-        if cache.messages != message::count() {
-            cache.act_on(message::take_changes());
-            cache.messages = message::count();
+        if cache.messages != invalidation::count() {
+            cache.act_on(invalidation::take_changes());
+            cache.messages = invalidation::count();
         }
         work(cache)
     })
 }
 
-/// What `get` remembers, or else what `read` finds, remembered by `put` if it is committed (the second
-/// of what `read` gives) and nothing changed while it was read.
+/// The value that `get` finds in the cache; where it finds none, the value that `read` reads from the tables.
+/// `read` also tells whether the value is committed. A committed value is put into the cache by `put`, unless a
+/// message came while it was read.
 pub fn remembered<T: Clone>(
     get: impl FnOnce(&Cache) -> Option<T>,
     read: impl FnOnce() -> (T, bool),
@@ -250,9 +130,9 @@ pub fn remembered<T: Clone>(
     if let Some(value) = with(|cache| get(cache)) {
         return value;
     }
-    let messages = message::count();
+    let messages = invalidation::count();
     let (value, committed) = read();
-    if committed && message::count() == messages {
+    if committed && invalidation::count() == messages {
         with(|cache| put(cache, value.clone()));
     }
     value
@@ -261,62 +141,23 @@ pub fn remembered<T: Clone>(
 /// The table's oid.
 pub fn oid(table: Table) -> pg_sys::Oid {
     let read = || {
-        check_version();
-        let oids = TABLES.map(look_up);
-        crate::worker::announce();
-        // The callback compares with these; they stay when the rest is dropped.
-        OIDS.set(oids);
+        catalog::check_version();
+        let oids = TABLES.map(catalog::look_up);
+        board::announce();
+        invalidation::watch(oids);
         (oids, true)
     };
     remembered(|cache| cache.tables, read, |cache, oids| cache.tables = Some(oids))[table as usize]
 }
 
-/// The index's oid. Looked up by name, since REINDEX CONCURRENTLY replaces an index under its name.
+/// The index's oid. It is looked up by name, since REINDEX CONCURRENTLY replaces an index under its name.
 pub fn index_oid(index: Index) -> pg_sys::Oid {
-    let read = || (INDEXES.map(look_up), true);
+    let read = || (INDEXES.map(catalog::look_up), true);
     remembered(|cache| cache.indexes, read, |cache, oids| cache.indexes = Some(oids))[index as usize]
 }
 
-/// Whether our tables are there.
-pub fn is_installed() -> bool {
-    TABLES.into_iter().all(|name| find(name) != pg_sys::InvalidOid)
-}
-
-/// The library may have been replaced before the tables were, or after them. Rows of another shape are
-/// never read or written: 55000 then. Asked again at each call until they fit, and after that whenever a
-/// table of ours has changed, which each upgrade script sees to.
-pub fn check_version() {
-    if let Some(tables) = pg::extension_version()
-        && tables != version::LIBRARY
-    {
-        Error::OtherVersion { tables }.raise();
-    }
-}
-
-fn look_up(name: &str) -> pg_sys::Oid {
-    let oid = find(name);
-    if oid == pg_sys::InvalidOid {
-        Error::NotInstalled { relation: format!("idempotence.{name}") }.raise();
-    }
-    oid
-}
-
-fn find(name: &str) -> pg_sys::Oid {
-    let c_name = std::ffi::CString::new(name).expect("a name of ours has no NUL");
-    // SAFETY: both look a name up in the system caches; the strings live as long as the calls.
-    unsafe {
-        let schema = pg_sys::get_namespace_oid(c"idempotence".as_ptr(), true);
-        pg_sys::get_relname_relid(c_name.as_ptr(), schema)
-    }
-}
-
-/// Takes in what others have changed and committed. Cheap when there is nothing.
+/// Takes in what others have changed and committed. It costs little where there is nothing.
 pub fn take_in_messages() {
     // SAFETY: called inside a transaction, with nothing borrowed from the cache.
     unsafe { pg_sys::AcceptInvalidationMessages() }
-}
-
-/// Whether the relation is one of our tables, as far as this backend has looked.
-pub(super) fn is_ours(relation: pg_sys::Oid) -> bool {
-    OIDS.get().contains(&relation)
 }

@@ -6,14 +6,15 @@
 //! outcome row ever sees; so look-ups in an inbox use an MVCC snapshot.
 
 use crate::domain::identity::{Digest, SessionId};
-use crate::error::{Error, Name};
+use crate::error::{Error, RequestName};
+use crate::model::StandingSession;
 use crate::pg;
-use crate::store;
-use crate::store::cache::Index;
+use crate::store::catalog::Index;
+use crate::store::outcome;
 use crate::store::rel::{Access, Dirty, Rel, Snapshot};
 use crate::store::segment::{self, LONG, SEGMENTS};
-use crate::store::session::Standing;
-use crate::store::tuple::{Tuple, uuid_equals};
+use crate::store::tuple::uuid_equals;
+use crate::store::write::{self, as_ours};
 use pgrx::datum::{DatumWithOid, TimestampWithTimeZone, Uuid};
 use pgrx::spi::{OwnedPreparedStatement, Spi, SpiClient};
 use pgrx::{PgSqlErrorCode, pg_sys};
@@ -38,10 +39,10 @@ thread_local! {
 
 /// Inserts the keys, which come in the order of their digests (so that two batches that overlap wait
 /// for, but do not block each other); gives the digests that were not there or had expired.
-pub fn insert(session: &Standing, keys: &[Key<'_>], now_us: i64) -> Result<HashSet<Digest>, Error> {
+pub fn insert(session: &StandingSession, keys: &[Key<'_>], now_us: i64) -> Result<HashSet<Digest>, Error> {
     let (current, table) = segment::open_for_outcomes();
     let role = pg::current_role();
-    let arbiter = if table.is_as_made() { Arbiter::Column } else { Arbiter::Constraint };
+    let arbiter = if write::is_as_made(&table) { Arbiter::Column } else { Arbiter::Constraint };
     let insert = || pg::as_role(table.owner(), || insert_in(current, arbiter, &session.id, keys, now_us, role));
     let mut inserted = pg::replacing(PgSqlErrorCode::ERRCODE_UNIQUE_VIOLATION, insert, |message| {
         rebuilt(session, current, message)
@@ -74,7 +75,7 @@ pub fn insert(session: &Standing, keys: &[Key<'_>], now_us: i64) -> Result<HashS
     Ok(inserted)
 }
 
-fn stands_anywhere(session: &Standing, key: &Key<'_>, now_us: i64) -> Result<bool, Error> {
+fn stands_anywhere(session: &StandingSession, key: &Key<'_>, now_us: i64) -> Result<bool, Error> {
     for (table, index) in SEGMENTS.into_iter().chain([LONG]) {
         if stands_in(&Rel::open(table, Access::Read), index, session, key, now_us)? {
             return Ok(true);
@@ -86,7 +87,7 @@ fn stands_anywhere(session: &Standing, key: &Key<'_>, now_us: i64) -> Result<boo
 /// While REINDEX CONCURRENTLY builds another index beside ours, `ON CONFLICT` does not go by that one yet,
 /// but it is unique already: a key that another transaction inserts at the same moment violates it. The
 /// retry finds the key.
-fn rebuilt(session: &Standing, segment: usize, message: &str) -> Option<Error> {
+fn rebuilt(session: &StandingSession, segment: usize, message: &str) -> Option<Error> {
     let beside = message.contains(&format!("outcome_{segment}_pkey_cc"));
     beside.then(|| Error::SeenAtOnce { session: session.name.clone() })
 }
@@ -165,7 +166,7 @@ fn insert_in(
                 .collect()
         })
     };
-    store::as_ours(|| Spi::connect_mut(insert))
+    as_ours(|| Spi::connect_mut(insert))
 }
 
 fn types() -> [pgrx::PgOid; 6] {
@@ -198,8 +199,8 @@ fn statement(segment: usize, arbiter: Arbiter) -> String {
 }
 
 /// Whether the key has an outcome there that lives, once whoever is at work on it has ended.
-fn stands_in(table: &Rel, index: Index, session: &Standing, key: &Key<'_>, now_us: i64) -> Result<bool, Error> {
-    let keys = || [uuid_equals(1, &key.digest.0)];
+fn stands_in(table: &Rel, index: Index, session: &StandingSession, key: &Key<'_>, now_us: i64) -> Result<bool, Error> {
+    let keys = || [uuid_equals(outcome::DIGEST as i16 + 1, &key.digest.0)];
     loop {
         match table.find_dirty(index, &mut keys()) {
             Dirty::Nothing => return Ok(false),
@@ -207,20 +208,18 @@ fn stands_in(table: &Rel, index: Index, session: &Standing, key: &Key<'_>, now_u
             Dirty::Committed => break,
         }
     }
-    let lives = |row: &Tuple<'_, 10>| (row.int8(EXPIRES_AT)? > now_us).then(|| row.visible());
+    let lives = |row: &outcome::Columns<'_>| (row.int8(outcome::EXPIRES_AT)? > now_us).then(|| row.visible());
     match table.find(Some(index), &mut keys(), Snapshot::LatestMvcc, lives) {
         Some(true) => Ok(true),
-        Some(false) => Err(Error::Unserializable(Name::new(&session.name, key.key))),
+        Some(false) => Err(Error::Unserializable(RequestName::new(&session.name, key.key))),
         None => Ok(false),
     }
 }
 
-const EXPIRES_AT: usize = 3;
-
 fn take_back<'rel>(table: &'rel Rel, index: Index, key: &Key<'_>) {
-    let keys = &mut [uuid_equals(1, &key.digest.0)];
-    let ours = |row: &Tuple<'rel, 10>| row.is_ours().then(|| row.at());
+    let keys = &mut [uuid_equals(outcome::DIGEST as i16 + 1, &key.digest.0)];
+    let ours = |row: &outcome::Columns<'rel>| row.is_ours().then(|| row.at());
     if let Some(at) = table.find(Some(index), keys, Snapshot::Itself, ours) {
-        table.delete(at);
+        write::delete(table, at);
     }
 }

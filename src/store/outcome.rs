@@ -4,45 +4,19 @@
 //! from a segment to `outcome_long`, atomically, and is looked for there last.
 
 use crate::domain::decision::{Fingerprint, OutcomeFacts};
-use crate::domain::identity::{Digest, SessionId};
-use crate::error::{Error, Name};
+use crate::domain::outcome::Class;
+use crate::error::{Error, RequestName};
 use crate::pg::{self, Jsonb, Writer};
-use crate::store::cache::{Index, Table};
+use crate::store::catalog::{Index, Table};
+use crate::store::probe::Probe;
 use crate::store::rel::{Access, Rel, Snapshot};
 use crate::store::segment::{self, LONG};
-use crate::store::tuple::{Tid, Tuple, uuid_equals};
+use crate::store::tuple::{Tid, Tuple, columns, uuid_equals};
+use crate::store::write;
 use pgrx::pg_sys;
 
-const DIGEST: usize = 0;
-const SESSION: usize = 1;
-const RECORDED_AT: usize = 2;
-const EXPIRES_AT: usize = 3;
-const RECORDED_BY: usize = 4;
-const CLASS: usize = 5;
-const KEY: usize = 6;
-const FINGERPRINT: usize = 7;
-const TOKEN: usize = 8;
-const RESPONSE: usize = 9;
-type Columns<'a> = Tuple<'a, 10>;
-
-/// A success or a final failure; the letters stand in the column `class`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Class {
-    /// `s`
-    Succeeded,
-    /// `f`
-    Failed,
-}
-
-impl Class {
-    /// The letter stored.
-    pub fn letter(self) -> u8 {
-        match self {
-            Class::Succeeded => b's',
-            Class::Failed => b'f',
-        }
-    }
-}
+columns! { "outcome_0", COLUMNS: DIGEST, SESSION, RECORDED_AT, EXPIRES_AT, RECORDED_BY, CLASS, KEY, FINGERPRINT, TOKEN, RESPONSE }
+pub(super) type Columns<'a> = Tuple<'a, COLUMNS>;
 
 /// What is kept of an executed request.
 pub struct Outcome {
@@ -72,40 +46,26 @@ impl Outcome {
     }
 }
 
-/// An outcome found, expired or not.
-pub struct Found {
+/// An outcome in the tables, expired or not.
+pub struct Stored {
     /// What it says.
     pub outcome: Outcome,
     /// Whether the transaction's snapshot sees it.
     pub visible: bool,
 }
 
-/// Which request a probe looks for.
-pub struct Wanted<'a> {
-    /// Its session.
-    pub session: &'a SessionId,
-    /// The session's name, for messages.
-    pub session_name: &'a str,
-    /// Its stream; empty in a standing session.
-    pub stream: &'a str,
-    /// Its key or number.
-    pub key: &'a str,
-    /// Where it is kept.
-    pub digest: Digest,
-}
-
 /// Finds the request's outcome that lives at `asked_at`; failing that, an expired one that is still there.
-pub fn find(wanted: &Wanted<'_>, asked_at: i64, snapshot: Snapshot) -> Result<Option<Found>, Error> {
+pub fn find(probe: &Probe<'_>, asked_at: i64, snapshot: Snapshot) -> Result<Option<Stored>, Error> {
     let mut expired = None;
     for place in segment::probe_order() {
-        match find_in(place, wanted, snapshot)? {
+        match find_in(place, probe, snapshot)? {
             Some(found) if found.outcome.lives_at(asked_at) => return Ok(Some(found)),
             Some(found) => expired = Some(found),
             None => {}
         }
     }
     // Last: a row may have moved here since the segments were looked into, but never moves back.
-    match if segment::any_long() { find_in(LONG, wanted, snapshot)? } else { None } {
+    match if segment::any_long() { find_in(LONG, probe, snapshot)? } else { None } {
         Some(found) if found.outcome.lives_at(asked_at) => Ok(Some(found)),
         found => Ok(found.or(expired)),
     }
@@ -114,41 +74,36 @@ pub fn find(wanted: &Wanted<'_>, asked_at: i64, snapshot: Snapshot) -> Result<Op
 /// A table of outcomes and its index.
 type Place = (Table, Index);
 
-fn find_in(place: Place, wanted: &Wanted<'_>, snapshot: Snapshot) -> Result<Option<Found>, Error> {
+fn find_in(place: Place, probe: &Probe<'_>, snapshot: Snapshot) -> Result<Option<Stored>, Error> {
     let table = Rel::open(place.0, Access::Read);
-    let found = find_in_open(&table, place, wanted, snapshot)?;
+    let found = find_in_open(&table, place, probe, snapshot)?;
     Ok(found.map(|(found, _)| found))
 }
 
 fn find_in_open<'rel>(
     table: &'rel Rel,
     (name, index): Place,
-    wanted: &Wanted<'_>,
+    probe: &Probe<'_>,
     snapshot: Snapshot,
-) -> Result<Option<(Found, Tid<'rel>)>, Error> {
+) -> Result<Option<(Stored, Tid<'rel>)>, Error> {
     if table.is_empty() {
         return Ok(None);
     }
-    let keys = &mut [uuid_equals(DIGEST as i16 + 1, &wanted.digest.0)];
-    let read = |row: &Columns<'rel>| Some(read(row, name, wanted).map(|found| (found, row.at())));
+    let keys = &mut [uuid_equals(DIGEST as i16 + 1, &probe.digest.0)];
+    let read = |row: &Columns<'rel>| Some(read(row, name, probe).map(|found| (found, row.at())));
     table.find(Some(index), keys, snapshot, read).transpose()
 }
 
-fn read(row: &Columns<'_>, table: Table, wanted: &Wanted<'_>) -> Result<Found, Error> {
+fn read(row: &Columns<'_>, table: Table, probe: &Probe<'_>) -> Result<Stored, Error> {
     // The digest only leads here; what counts is the name.
-    if row.uuid(SESSION).as_ref() != Some(wanted.session) || !row.text_is(KEY, wanted.key) {
-        let name = Name::new(wanted.session_name, wanted.key);
+    if row.uuid(SESSION).as_ref() != Some(probe.session) || !row.text_is(KEY, probe.key) {
+        let name = RequestName::new(probe.session_name, probe.key);
         return Err(Error::Corrupted { message: format!("the outcome found for {name} is another request's") });
     }
     let broken = || Error::Corrupted { message: format!("an outcome in {} lacks a value", table.name()) };
-    let class = match row.char(CLASS) {
-        Some(b's') => Class::Succeeded,
-        Some(b'f') => Class::Failed,
-        _ => return Err(broken()),
-    };
-    Ok(Found {
+    Ok(Stored {
         outcome: Outcome {
-            class,
+            class: row.char(CLASS).and_then(Class::of_letter).ok_or_else(broken)?,
             response: row.jsonb(RESPONSE),
             fingerprint: row.uuid(FINGERPRINT),
             recorded_at: row.int8(RECORDED_AT).ok_or_else(broken)?,
@@ -160,17 +115,17 @@ fn read(row: &Columns<'_>, table: Table, wanted: &Wanted<'_>) -> Result<Found, E
 }
 
 /// Deletes what is kept of the request, wherever it is; gives what it was, where there was anything.
-pub fn clear(wanted: &Wanted<'_>) -> Result<Option<Class>, Error> {
+pub fn clear(probe: &Probe<'_>) -> Result<Option<Class>, Error> {
     let mut cleared = None;
     for place in segment::probe_order().into_iter().chain([LONG]) {
-        if find_in(place, wanted, Snapshot::Itself)?.is_none() {
+        if find_in(place, probe, Snapshot::Itself)?.is_none() {
             continue;
         }
         // Looked for again under the lock that keeps the segment from being emptied and filled anew: by
         // then another's row could stand in the place.
         let table = Rel::open(place.0, Access::Write);
-        if let Some((found, at)) = find_in_open(&table, place, wanted, Snapshot::Itself)? {
-            table.delete(at);
+        if let Some((found, at)) = find_in_open(&table, place, probe, Snapshot::Itself)? {
+            write::delete(&table, at);
             cleared = Some(found.outcome.class);
         }
     }
@@ -178,18 +133,18 @@ pub fn clear(wanted: &Wanted<'_>) -> Result<Option<Class>, Error> {
 }
 
 /// Inserts an outcome.
-pub fn insert(wanted: &Wanted<'_>, outcome: &Outcome) {
+pub fn insert(probe: &Probe<'_>, outcome: &Outcome) {
     let (_, table) = segment::open_for_outcomes();
-    let mut columns: [Option<pg_sys::Datum>; 10] = [None; 10];
-    columns[DIGEST] = Some(pg::uuid(&wanted.digest.0));
-    columns[SESSION] = Some(pg::uuid(wanted.session));
+    let mut columns: [Option<pg_sys::Datum>; COLUMNS] = [None; COLUMNS];
+    columns[DIGEST] = Some(pg::uuid(&probe.digest.0));
+    columns[SESSION] = Some(pg::uuid(probe.session));
     columns[RECORDED_AT] = Some(outcome.recorded_at.into());
     columns[EXPIRES_AT] = outcome.expires_at.map(Into::into);
     columns[RECORDED_BY] = Some(pg::current_role().into());
     columns[CLASS] = Some((outcome.class.letter() as i8).into());
-    columns[KEY] = Some(pg::text(wanted.key));
+    columns[KEY] = Some(pg::text(probe.key));
     columns[FINGERPRINT] = outcome.fingerprint.as_ref().map(pg::uuid);
     columns[RESPONSE] = outcome.response.map(Jsonb::datum);
     debug_assert!(columns[TOKEN].is_none(), "only a leased claim has a token");
-    table.insert(&columns);
+    write::insert(&table, &columns);
 }

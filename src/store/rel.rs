@@ -4,8 +4,9 @@
 
 use crate::lock;
 use crate::pg;
-use crate::store::cache::{self, Table};
-use crate::store::message;
+use crate::store::cache;
+use crate::store::catalog::{Index, Table};
+use crate::store::invalidation;
 use crate::store::tuple::Tuple;
 use pgrx::pg_sys;
 
@@ -40,7 +41,7 @@ impl Rel {
             }
             // Asking for the lock took in the message that the table is gone; so the next look tells
             // where the new one is, or that there is none.
-            message::forget();
+            invalidation::forget();
         }
     }
 
@@ -69,13 +70,13 @@ impl Rel {
     /// Runs `visit` on each row that matches the keys under the snapshot, until it gives something.
     pub fn find<'rel, const N: usize, T>(
         &'rel self,
-        index: Option<cache::Index>,
+        index: Option<Index>,
         keys: &mut [pg_sys::ScanKeyData],
         snapshot: Snapshot,
         mut visit: impl FnMut(&Tuple<'rel, N>) -> Option<T>,
     ) -> Option<T> {
         let index_oid = index.map_or(pg_sys::InvalidOid, cache::index_oid);
-        let newest_first = index.is_some_and(cache::Index::is_of_rewritten);
+        let newest_first = index.is_some_and(Index::is_of_rewritten);
         // SAFETY: relation, index and keys belong together; the snapshots are registered or static for the
         // time of the scan; the tuple is used before the scan goes on. On an error the abort closes it.
         unsafe {
@@ -117,7 +118,7 @@ impl Rel {
     /// there may be any number of those: the caller goes on below that row's key, which takes it past them.
     pub fn visit_back<'rel, const N: usize>(
         &'rel self,
-        index: cache::Index,
+        index: Index,
         keys: &mut [pg_sys::ScanKeyData],
         snapshot: Snapshot,
         mut visit: impl FnMut(&Tuple<'rel, N>),
@@ -168,7 +169,7 @@ impl Rel {
     /// looked for again with the other, since it may be just being updated.
     pub fn find_changing<'rel, const N: usize, T>(
         &'rel self,
-        index: cache::Index,
+        index: Index,
         keys: &mut [pg_sys::ScanKeyData],
         mut visit: impl FnMut(&Tuple<'rel, N>) -> Option<T>,
     ) -> Option<T> {
@@ -185,7 +186,7 @@ impl Rel {
     }
 
     /// Whether a row matches that is committed or that a transaction is at work on; then that one's id.
-    pub fn find_dirty(&self, index: cache::Index, keys: &mut [pg_sys::ScanKeyData]) -> Dirty {
+    pub fn find_dirty(&self, index: Index, keys: &mut [pg_sys::ScanKeyData]) -> Dirty {
         // SAFETY: as in find(). Such a snapshot tells in its xmin who is inserting the row just fetched,
         // and in its xmax who is updating or deleting it; it is only used through this pointer.
         unsafe {
@@ -245,13 +246,13 @@ fn open_to_write(oid: pg_sys::Oid) -> pg_sys::Relation {
 }
 
 /// Takes a lock on a table or an index, to the end of the transaction, if nobody is in the way.
-pub(super) fn try_lock(relation: pg_sys::Oid, mode: u32) -> bool {
+pub fn try_lock(relation: pg_sys::Oid, mode: u32) -> bool {
     // SAFETY: asks for a lock without waiting; of a relation that is gone it is had, and does no harm.
     unsafe { pg_sys::ConditionalLockRelationOid(relation, mode as i32) }
 }
 
 /// Gives back what [`try_lock`] gave.
-pub(super) fn unlock(relation: pg_sys::Oid, mode: u32) {
+pub fn unlock(relation: pg_sys::Oid, mode: u32) {
     // SAFETY: the caller took it just now.
     unsafe { pg_sys::UnlockRelationOid(relation, mode as i32) }
 }

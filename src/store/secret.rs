@@ -7,22 +7,23 @@
 //! restored in part. Otherwise nothing is answered: with the wrong key, requests that were done would
 //! look new.
 
-use crate::domain::identity::{Digest, Lane, Secret, SessionId};
+use crate::domain::identity::Secret;
 use crate::error::{Error, WAIT_BY_SETTING};
 use crate::guc;
 use crate::lock::Tag;
 use crate::pg;
-use crate::store::cache::{self, Table};
+use crate::store::cache;
+use crate::store::catalog::Table;
 use crate::store::message;
-use crate::store::orphans;
 use crate::store::rel::{Access, Rel, Snapshot};
+use crate::store::restore;
 use crate::store::session;
-use crate::store::tuple::{Tid, Tuple};
+use crate::store::tuple::{Tid, Tuple, columns};
+use crate::store::write;
 use pgrx::datum::IntoDatum;
 
-const IN_USE_SINCE: usize = 0;
-const KEY: usize = 1;
-type Columns<'a> = Tuple<'a, 2>;
+columns! { "secret", COLUMNS: IN_USE_SINCE, KEY }
+type Columns<'a> = Tuple<'a, COLUMNS>;
 
 /// A row.
 struct Row<'rel> {
@@ -32,31 +33,21 @@ struct Row<'rel> {
     committed: bool,
 }
 
-/// Digests a request's name with the database's secret.
-pub fn digest(session: &SessionId, stream: &str, request: &str) -> Digest {
-    Digest::of(&key(), session, stream, request)
+/// The key of the digests, in use or not: what is locked before there is a session is named by it, too.
+pub fn key_for_locks() -> Secret {
+    cache::with(|cache| cache.secret).unwrap_or_else(|| row_that_counts(&read()).key)
 }
 
-/// Digests the name of what is locked for a numbered request.
-pub fn digest_of_lane(session: &SessionId, stream: &str, lane: Lane) -> Digest {
-    Digest::of_lane(&key(), session, stream, lane)
-}
-
-/// Digests the name of anything else that is locked; also where there is no session yet, and no key in use.
-pub fn digest_of_parts(parts: &[&[u8]]) -> Digest {
-    let key = cache::with(|cache| cache.secret).unwrap_or_else(|| one_that_counts(&read()).key);
-    Digest::of_parts(&key, parts)
-}
-
-fn key() -> Secret {
+/// The key of the digests. An error where it is not certain that this is the key that they were made with.
+pub fn key() -> Secret {
     let look = || {
         let table = read();
-        let row = one_that_counts(&table);
+        let row = row_that_counts(&table);
         if !row.in_use {
             // A request has a session, and whoever made that put a key to use: this is not the one.
             not_restored().raise();
         }
-        if let Some(missing) = orphans::missing() {
+        if let Some(missing) = restore::missing() {
             Error::TablesNotRestored { missing }.raise();
         }
         (row.key, row.committed)
@@ -66,7 +57,7 @@ fn key() -> Secret {
 
 /// Marks the key as in use, in the transaction that makes a session.
 pub fn put_in_use() -> Result<(), Error> {
-    if cache::with(|cache| cache.secret.is_some()) || one_that_counts(&read()).in_use {
+    if cache::with(|cache| cache.secret.is_some()) || row_that_counts(&read()).in_use {
         return Ok(());
     }
     if !Tag::secret().acquire(guc::wait_us()) {
@@ -74,12 +65,12 @@ pub fn put_in_use() -> Result<(), Error> {
         return Err(Error::WaitRanOut { what, hint: WAIT_BY_SETTING });
     }
     let table = Rel::open(Table::Secret, Access::Write);
-    let row = one_that_counts(&table);
+    let row = row_that_counts(&table);
     if !row.in_use {
         if session::any() {
             return Err(not_restored());
         }
-        table.update(row.at, &[Some(pg::now_us().into()), row.key.as_slice().into_datum()]);
+        write::update(&table, row.at, &[Some(pg::now_us().into()), row.key.as_slice().into_datum()]);
         message::all_changed();
     }
     Ok(())
@@ -93,7 +84,7 @@ fn read() -> Rel {
     Rel::open(Table::Secret, Access::Read)
 }
 
-fn one_that_counts(table: &Rel) -> Row<'_> {
+fn row_that_counts(table: &Rel) -> Row<'_> {
     let (used, unused): (Vec<Row<'_>>, Vec<Row<'_>>) = rows(table).into_iter().partition(|row| row.in_use);
     // The same dump restored twice brings the same key twice.
     if used.windows(2).any(|pair| pair[0].key != pair[1].key) {

@@ -15,37 +15,31 @@
 //! committed before the first move begins. Whoever misses an outcome in a segment because it has moved
 //! therefore finds that message waiting.
 
+use crate::domain::limits::KEEP_SLACK_US;
 use crate::error::Error;
-use crate::store::cache::{self, Pointer, Table};
+use crate::guc;
+use crate::lock::Tag;
+use crate::store::cache::{self, Pointer};
+use crate::store::catalog::{Index, Table};
+use crate::store::message;
 use crate::store::rel::{Access, Rel, Snapshot};
-use crate::store::tuple::Tuple;
+use crate::store::sql;
+use crate::store::tuple::{Tid, Tuple, columns};
+use crate::store::write;
+use pgrx::pg_sys;
 
 /// The outcome tables, by segment number.
-pub const SEGMENTS: [(Table, cache::Index); 3] = [
-    (Table::Outcome0, cache::Index::Outcome0),
-    (Table::Outcome1, cache::Index::Outcome1),
-    (Table::Outcome2, cache::Index::Outcome2),
-];
+pub const SEGMENTS: [(Table, Index); 3] =
+    [(Table::Outcome0, Index::Outcome0), (Table::Outcome1, Index::Outcome1), (Table::Outcome2, Index::Outcome2)];
 
 /// The table of those that outlived their segment.
-pub const LONG: (Table, cache::Index) = (Table::OutcomeLong, cache::Index::OutcomeLong);
+pub const LONG: (Table, Index) = (Table::OutcomeLong, Index::OutcomeLong);
 
-pub(super) const OPENED_AT: usize = 0;
-pub(super) const CLOSED_AT: usize = 1;
-pub(super) const KEEP_US: usize = 2;
-const SESSIONS_AT: usize = 3;
-pub(super) const LOOKED_TO: usize = 4;
-pub(super) const LOOKED_IN: usize = 5;
-pub(super) const NUMBER: usize = 6;
-pub(super) const CURRENT: usize = 7;
-pub(super) const RESTORED: usize = 8;
-pub(super) const LOOKED_AT: usize = 9;
-pub(super) const LONG_LIVED: usize = 10;
-pub(super) const COLUMNS: usize = 11;
-pub(super) type Columns<'a> = Tuple<'a, COLUMNS>;
+columns! { "segment", COLUMNS: OPENED_AT, CLOSED_AT, KEEP_US, SESSIONS_AT, LOOKED_TO, LOOKED_IN, NUMBER, CURRENT, RESTORED, LOOKED_AT, LONG_LIVED }
+type Columns<'a> = Tuple<'a, COLUMNS>;
 
 /// The segments in the order that look-ups probe them: the current one, where most is found, first.
-pub fn probe_order() -> [(Table, cache::Index); 3] {
+pub fn probe_order() -> [(Table, Index); 3] {
     let current = pointer().current;
     [SEGMENTS[current], SEGMENTS[(current + 1) % 3], SEGMENTS[(current + 2) % 3]]
 }
@@ -70,7 +64,7 @@ pub fn open_for_outcomes() -> (usize, Rel) {
 }
 
 /// The row in which the restoring of sessions is noted, and that outcomes may be in [`LONG`].
-pub(super) const FIRST: i16 = 0;
+pub const FIRST: i16 = 0;
 
 /// When sessions were restored last, or the ring was made.
 pub fn sessions_restored_at() -> i64 {
@@ -108,6 +102,195 @@ fn read() -> (Pointer, bool) {
     }
 }
 
-pub(super) fn lost() -> Error {
+/// The error where the rows of the ring are not there as they were made.
+pub fn lost() -> Error {
     Error::Corrupted { message: "table \"idempotence.segment\" has no current segment".into() }
+}
+
+/// How far a segment was looked through.
+#[derive(Clone, Copy)]
+pub struct Scanned {
+    /// The file that was looked through.
+    pub file: pg_sys::Oid,
+    /// The number of its first pages that were.
+    pub pages: i64,
+}
+
+impl Scanned {
+    /// Nothing was looked through yet.
+    pub const NOTHING: Scanned = Scanned { file: pg_sys::InvalidOid, pages: 0 };
+
+    /// Whether the look through this table has begun. Once it has, it goes on to the end, whatever another sample
+    /// would say.
+    pub fn has_begun(self, table: &Rel) -> bool {
+        self.file == table.file()
+    }
+
+    /// Whether it has come to the end.
+    pub fn is_done(self, table: &Rel) -> bool {
+        self.has_begun(table) && self.pages >= i64::from(table.pages())
+    }
+}
+
+/// A row of `segment`.
+pub struct Segment<'rel> {
+    /// Which of the three it is.
+    pub number: usize,
+    /// Whether records go to it.
+    pub current: bool,
+    /// When records began to go to it.
+    pub opened_at: i64,
+    /// When it was certain that no transaction writes it any more.
+    pub closed_at: Option<i64>,
+    /// How long it is kept once it is closed.
+    pub keep_us: i64,
+    /// How far it was looked through.
+    pub scanned: Scanned,
+    /// When it was looked at last.
+    pub looked_at: Option<i64>,
+    /// Of the first row: whether `outcome_long` may have outcomes.
+    pub long_lived: bool,
+    /// Whether this very transaction wrote the row.
+    pub is_ours: bool,
+    place: Tid<'rel>,
+    columns: [Option<pg_sys::Datum>; COLUMNS],
+}
+
+impl Segment<'_> {
+    /// Its table.
+    pub fn table(&self) -> Table {
+        SEGMENTS[self.number].0
+    }
+
+    /// Its table, opened to read.
+    pub fn open(&self) -> Rel {
+        Rel::open(self.table(), Access::Read)
+    }
+
+    /// Whether its table has no page.
+    pub fn is_empty(&self) -> bool {
+        self.open().is_empty()
+    }
+
+    /// Sets how long it is kept.
+    pub fn set_keep(&mut self, keep_us: i64) {
+        self.keep_us = keep_us;
+        self.columns[KEEP_US] = Some(keep_us.into());
+    }
+
+    /// Notes that it was looked at.
+    pub fn set_looked_at(&mut self, now_us: i64) {
+        self.looked_at = Some(now_us);
+        self.columns[LOOKED_AT] = Some(now_us.into());
+    }
+
+    /// Notes how far it was looked through.
+    pub fn set_scanned(&mut self, scanned: Scanned) {
+        self.scanned = scanned;
+        self.columns[LOOKED_TO] = Some(scanned.pages.into());
+        self.columns[LOOKED_IN] = Some(scanned.file.into());
+    }
+
+    /// As if nobody had looked at it yet.
+    pub fn forget_looks(&mut self) {
+        self.looked_at = None;
+        self.columns[LOOKED_AT] = None;
+        self.set_scanned(Scanned::NOTHING);
+    }
+
+    /// Notes that records go to it from now on.
+    pub fn set_opened(&mut self, now_us: i64) {
+        self.columns[CURRENT] = Some(true.into());
+        self.columns[RESTORED] = Some(false.into());
+        self.columns[OPENED_AT] = Some(now_us.into());
+        self.columns[CLOSED_AT] = None;
+    }
+
+    /// Notes that records go to another one from now on.
+    pub fn set_turned_away_from(&mut self) {
+        self.columns[CURRENT] = Some(false.into());
+    }
+
+    /// Notes that no transaction writes it any more.
+    pub fn set_closed_at(&mut self, now_us: i64) {
+        self.columns[CLOSED_AT] = Some(now_us.into());
+    }
+
+    /// Moments of it that lie in the future count as now.
+    pub fn clamp_moments(&mut self, now_us: i64) {
+        self.columns[OPENED_AT] = Some(self.opened_at.min(now_us).into());
+        self.columns[CLOSED_AT] = self.closed_at.map(|closed_at| closed_at.min(now_us).into());
+    }
+
+    /// Notes whether `outcome_long` may have outcomes.
+    pub fn set_long_lived(&mut self, may_be: bool) {
+        self.columns[LONG_LIVED] = Some(may_be.into());
+    }
+
+    /// Writes the row. A row is written once in a transaction.
+    pub fn save(&self, ring: &Rel) {
+        write::update(ring, self.place, &self.columns);
+    }
+}
+
+/// Opens the ring's table to change it.
+pub fn open_ring() -> Rel {
+    Rel::open(Table::Segment, Access::Write)
+}
+
+/// The ring's rows, by their numbers. The caller holds the sweep's lock.
+pub fn rows<'rel>(ring: &'rel Rel) -> Result<[Segment<'rel>; 3], Error> {
+    let mut rows: Vec<Segment<'rel>> = Vec::with_capacity(SEGMENTS.len());
+    ring.find(None, &mut [], Snapshot::LatestMvcc, |row: &Columns<'rel>| -> Option<()> {
+        rows.push(Segment {
+            number: row.int2(NUMBER)?.try_into().ok()?,
+            current: row.bool(CURRENT)?,
+            opened_at: row.int8(OPENED_AT)?,
+            closed_at: row.int8(CLOSED_AT),
+            keep_us: match row.int8(KEEP_US)? {
+                // Nothing was recorded yet to tell it by.
+                0 => guc::retention_us().saturating_add(KEEP_SLACK_US),
+                keep_us => keep_us,
+            },
+            scanned: Scanned { file: row.oid(LOOKED_IN)?, pages: row.int8(LOOKED_TO)? },
+            looked_at: row.int8(LOOKED_AT),
+            long_lived: row.bool(LONG_LIVED)?,
+            is_ours: row.is_ours(),
+            place: row.at(),
+            columns: std::array::from_fn(|column| row.datum(column)),
+        });
+        None
+    });
+    rows.sort_by_key(|row| row.number);
+    let rows: [Segment<'rel>; 3] = rows.try_into().map_err(|_| lost())?;
+    let whole = rows.iter().enumerate().all(|(n, row)| row.number == n);
+    if whole && rows.iter().filter(|row| row.current).count() == 1 { Ok(rows) } else { Err(lost()) }
+}
+
+/// Notes that a statement that is not the extension's own, such as a restore's, inserts into the table of a
+/// segment (`table` is its number), into `outcome_long` (`long`), or into `session` (nothing).
+///
+/// The sweep rests until the end of that transaction, since it cannot see yet what the transaction restores. So
+/// the sweep and these updates never meet. A segment is looked through from its beginning afterwards.
+pub fn note_restored(table: Option<&str>) -> Result<(), Error> {
+    Tag::sweep().share(None);
+    let statement = match table {
+        Some("long") => {
+            // Takes effect at commit; until then nobody sees the rows.
+            message::ring_changed();
+            format!(
+                "UPDATE idempotence.segment SET long_lived = true
+                 WHERE number OPERATOR(pg_catalog.=) {FIRST} AND NOT long_lived"
+            )
+        }
+        Some(number) => format!(
+            "UPDATE idempotence.segment SET restored = true, looked_to = 0
+             WHERE number OPERATOR(pg_catalog.=) {number} AND (NOT restored OR looked_to OPERATOR(pg_catalog.>) 0)"
+        ),
+        None => format!(
+            "UPDATE idempotence.segment SET sessions_at = pg_catalog.clock_timestamp()
+             WHERE number OPERATOR(pg_catalog.=) {FIRST}"
+        ),
+    };
+    sql::execute(&statement, &[]).map(drop)
 }

@@ -3,7 +3,7 @@
 
 use crate::error::Error;
 use crate::pg;
-use crate::store::cache::Table;
+use crate::store::catalog::Table;
 use crate::store::rel::{Access, Rel};
 use pgrx::datum::{DatumWithOid, TimestampWithTimeZone, Uuid};
 use pgrx::spi::{self, Spi, SpiClient};

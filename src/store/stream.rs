@@ -1,17 +1,15 @@
 //! `idempotence.stream`: what a client said of a stream. Written only under the stream's mark lock.
 
 use crate::domain::identity::SessionId;
+use crate::model::Stream;
 use crate::pg;
-use crate::store::cache::{Index, Table};
+use crate::store::catalog::{Index, Table};
 use crate::store::rel::{Access, Rel, Snapshot};
-use crate::store::reply::StreamOf;
-use crate::store::tuple::{Tid, Tuple, text_equals, uuid_equals};
+use crate::store::tuple::{Tid, Tuple, columns, text_equals, uuid_equals};
+use crate::store::write;
 
-const SESSION: usize = 0;
-const ACKED: usize = 1;
-const ALLOCATED: usize = 2;
-const STREAM: usize = 3;
-type Columns<'a> = Tuple<'a, 4>;
+columns! { "stream", COLUMNS: SESSION, ACKED, ALLOCATED, STREAM }
+type Columns<'a> = Tuple<'a, COLUMNS>;
 
 /// A row; all zero where there is none.
 #[derive(Clone, Copy, Default)]
@@ -27,16 +25,16 @@ pub struct Marks {
 }
 
 /// What was said of a stream.
-pub fn find(of: StreamOf<'_>) -> Marks {
+pub fn find(stream: Stream<'_>) -> Marks {
     let nothing = Marks { visible: true, ..Marks::default() };
-    find_in(&Rel::open(Table::Stream, Access::Read), of).map_or(nothing, |(marks, _)| marks)
+    find_in(&Rel::open(Table::Stream, Access::Read), stream).map_or(nothing, |(marks, _)| marks)
 }
 
-fn find_in<'rel>(table: &'rel Rel, of: StreamOf<'_>) -> Option<(Marks, Tid<'rel>)> {
+fn find_in<'rel>(table: &'rel Rel, stream: Stream<'_>) -> Option<(Marks, Tid<'rel>)> {
     if table.is_empty() {
         return None;
     }
-    let keys = &mut [uuid_equals(SESSION as i16 + 1, of.session), text_equals(STREAM as i16 + 1, of.stream)];
+    let keys = &mut [uuid_equals(SESSION as i16 + 1, stream.session), text_equals(STREAM as i16 + 1, stream.name)];
     table.find_changing(Index::Stream, keys, |row: &Columns<'rel>| {
         let (acked, allocated) = (row.int8(ACKED)?, row.int8(ALLOCATED)?);
         Some((Marks { acked, allocated, visible: row.visible(), noted: true }, row.at()))
@@ -56,12 +54,16 @@ pub fn count(session: &SessionId) -> usize {
 }
 
 /// Saves what was said; `marks` comes from [`find`], under the same lock.
-pub fn save(of: StreamOf<'_>, marks: &Marks) {
-    let columns =
-        [Some(pg::uuid(of.session)), Some(marks.acked.into()), Some(marks.allocated.into()), Some(pg::text(of.stream))];
+pub fn save(stream: Stream<'_>, marks: &Marks) {
+    let columns: [_; COLUMNS] = [
+        Some(pg::uuid(stream.session)),
+        Some(marks.acked.into()),
+        Some(marks.allocated.into()),
+        Some(pg::text(stream.name)),
+    ];
     let table = Rel::open(Table::Stream, Access::Write);
-    match find_in(&table, of) {
-        Some((_, at)) => table.update(at, &columns),
-        None => table.insert(&columns),
+    match find_in(&table, stream) {
+        Some((_, at)) => write::update(&table, at, &columns),
+        None => write::insert(&table, &columns),
     }
 }

@@ -2,16 +2,54 @@
 
 use crate::error::Error;
 use crate::pg;
-use crate::store::rel::Rel;
 use pgrx::pg_sys;
 use std::marker::PhantomData;
+
+/// Names the columns of a table: a constant for each, with its place counted from 0, and one with their number.
+/// A unit test compares them with the table in `sql/tables.sql`.
+macro_rules! columns {
+    ($table:literal, $count:ident: $($column:ident),+ $(,)?) => {
+        $crate::store::tuple::columns!(@place 0usize; $($column)+);
+        /// The number of columns.
+        #[allow(dead_code, reason = "only statements may use it")]
+        pub(super) const $count: usize = [$(stringify!($column)),+].len();
+
+        #[cfg(test)]
+        #[test]
+        fn the_columns_are_those_of_the_table() {
+            let named = [$(stringify!($column).to_lowercase()),+];
+            assert_eq!(named.as_slice(), $crate::store::tuple::columns_in_sql($table), "table {}", $table);
+        }
+    };
+    (@place $place:expr; $column:ident $($rest:ident)*) => {
+        #[allow(dead_code, reason = "only statements may use it")]
+        pub(super) const $column: usize = $place;
+        $crate::store::tuple::columns!(@place $place + 1; $($rest)*);
+    };
+    (@place $place:expr;) => {};
+}
+pub(super) use columns;
+
+/// The columns of a table of ours in the order of CREATE TABLE.
+#[cfg(test)]
+pub(super) fn columns_in_sql(table: &str) -> Vec<String> {
+    let sql = include_str!("../../sql/tables.sql");
+    let start = format!("TABLE idempotence.{table} (");
+    let (_, body) = sql.split_once(&start).expect("the table is made in tables.sql");
+    let (body, _) = body.split_once("\n)").expect("its columns end");
+    body.lines()
+        .map(str::trim)
+        .filter(|line| line.starts_with(|first: char| first.is_ascii_lowercase()))
+        .filter_map(|line| line.split_whitespace().next().map(str::to_owned))
+        .collect()
+}
 
 /// The place of a row in a table. It lives no longer than the table is open: VACUUM FULL and CLUSTER give
 /// the place to another row as soon as nobody has the table locked.
 #[derive(Clone, Copy)]
 pub struct Tid<'rel> {
     tid: pg_sys::ItemPointerData,
-    rel: PhantomData<&'rel Rel>,
+    rel: PhantomData<&'rel ()>,
 }
 
 impl Tid<'_> {
@@ -26,7 +64,7 @@ pub struct Tuple<'rel, const N: usize> {
     tuple: *const pg_sys::HeapTupleData,
     values: [pg_sys::Datum; N],
     nulls: [bool; N],
-    rel: PhantomData<&'rel Rel>,
+    rel: PhantomData<&'rel ()>,
 }
 
 impl<'rel, const N: usize> Tuple<'rel, N> {

@@ -1,11 +1,11 @@
 //! The launcher: finds the databases, and sends one visit after the other, each database its own once a
 //! naptime. It is connected to none of them.
 
-use super::process::{self, Failure, OnTerminate};
-use super::{BOARD, DATABASES_MAX, Ended, LAUNCHER, Report, Text};
+use super::process::{self, Failure};
+use crate::board::{BOARD, DATABASES_MAX, Ended, LAUNCHER, Report, Text};
 use crate::domain::databases::Databases;
 use crate::guc;
-use crate::pg;
+use crate::pg::{self, OnTerminate};
 use pgrx::bgworkers::{BackgroundWorkerBuilder, BackgroundWorkerStatus, DynamicBackgroundWorker};
 use pgrx::function_name;
 use pgrx::memcxt::PgMemoryContexts;
@@ -38,7 +38,7 @@ const VISIT_MAX: Duration = Duration::from_secs(5);
 #[pg_guard]
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn idempotence_launcher(_argument: pg_sys::Datum) {
-    process::let_signals_in(OnTerminate::Note);
+    pg::let_signals_in(OnTerminate::Note);
     // SAFETY: once, in a worker registered with access to databases. Without a database it reads what all
     // of them share.
     unsafe {
@@ -231,7 +231,7 @@ impl Launcher {
             return;
         };
         self.no_slot_logged = false;
-        see_off(worker);
+        wait_for_end(worker);
         let mut report = BOARD.share().report;
         if report.database != oid {
             // That of a visit which an earlier launcher had sent.
@@ -328,7 +328,7 @@ impl Database {
 
 /// Waits for the end of a visit; how it ended is told by the board. One that takes too long is ended: it
 /// may be waiting for a database that somebody is renaming, moving or copying, and others want to be visited.
-fn see_off(worker: DynamicBackgroundWorker) {
+fn wait_for_end(worker: DynamicBackgroundWorker) {
     let deadline = Instant::now() + VISIT_MAX;
     while matches!(worker.pid(), Ok(_) | Err(BackgroundWorkerStatus::NotYetStarted)) {
         let left = deadline.saturating_duration_since(Instant::now());

@@ -1,60 +1,10 @@
-//! What launcher and visits do alike: signals, settings, transactions whose errors are caught.
+//! What launcher and visits do alike: transactions whose errors are caught.
 
 use pgrx::pg_sys::panic::CaughtError;
 use pgrx::{PgSqlErrorCode, PgTryBuilder, pg_sys};
 use std::cell::RefCell;
-use std::ffi::{CStr, c_int};
+use std::ffi::CStr;
 use std::panic::AssertUnwindSafe;
-
-/// What SIGTERM does.
-pub(super) enum OnTerminate {
-    /// Ends the process at the next safe point, also within a statement.
-    Die,
-    /// Notes it, for a loop to look at.
-    Note,
-}
-
-unsafe extern "C-unwind" {
-    // Declared here because a signal handler must be the function itself, not pgrx's wrapper of it.
-    fn die(signal: c_int);
-    fn SignalHandlerForShutdownRequest(signal: c_int);
-    fn SignalHandlerForConfigReload(signal: c_int);
-}
-
-/// Installs the signal handlers and lets signals in.
-pub(super) fn let_signals_in(on_terminate: OnTerminate) {
-    let terminate: unsafe extern "C-unwind" fn(c_int) = match on_terminate {
-        OnTerminate::Die => die,
-        OnTerminate::Note => SignalHandlerForShutdownRequest,
-    };
-    handle(pg_sys::SIGTERM as c_int, terminate);
-    handle(pg_sys::SIGHUP as c_int, SignalHandlerForConfigReload);
-    // SAFETY: the handlers are in place.
-    unsafe { pg_sys::BackgroundWorkerUnblockSignals() }
-}
-
-fn handle(signal: c_int, handler: unsafe extern "C-unwind" fn(c_int)) {
-    // SAFETY: the server's own handlers, for signals of a background worker.
-    unsafe {
-        #[cfg(not(feature = "pg18"))]
-        pg_sys::pqsignal(signal, Some(handler));
-        #[cfg(feature = "pg18")]
-        pg_sys::pqsignal_be(signal, Some(handler));
-    }
-}
-
-/// Gives a setting a value for the rest of the process, whatever database and role say.
-pub(super) fn set(name: &CStr, value: &CStr) {
-    // SAFETY: the strings live as long as the call.
-    unsafe {
-        pg_sys::SetConfigOption(
-            name.as_ptr(),
-            value.as_ptr(),
-            pg_sys::GucContext::PGC_SUSET,
-            pg_sys::GucSource::PGC_S_OVERRIDE,
-        );
-    }
-}
 
 /// An error that was caught, with its transaction rolled back.
 pub(super) struct Failure {

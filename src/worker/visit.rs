@@ -6,13 +6,13 @@
 //!
 //! No step keeps the others from being taken: one that fails, or meets a locked table, is reported.
 
-use super::process::{self, Failure, OnTerminate};
-use super::{BOARD, Ended, Report, Text};
+use super::process::{self, Failure};
+use crate::board::{BOARD, Ended, Report, Text};
 use crate::error::{Error, or_raise};
-use crate::pg;
-use crate::protocol::sweep::{self, Step};
-use crate::store::ring::Progress;
-use crate::store::{cache, sql};
+use crate::pg::{self, OnTerminate};
+use crate::store::{catalog, sql};
+use crate::sweep::progress::Progress;
+use crate::sweep::{self, Step};
 use pgrx::prelude::*;
 use std::ffi::{CStr, CString, c_int};
 use std::time::{Duration, Instant};
@@ -38,19 +38,14 @@ const SETTINGS: [(&CStr, &CStr); 10] = [
 #[pg_guard]
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn idempotence_visit(database: pg_sys::Datum) {
-    process::let_signals_in(OnTerminate::Die);
+    pg::let_signals_in(OnTerminate::Die);
     let database = pg_sys::Oid::from(database.value() as u32);
     // SAFETY: once, in a worker registered with access to databases.
     unsafe { pg_sys::BackgroundWorkerInitializeConnectionByOid(database, pg_sys::InvalidOid, 0) };
     for (name, value) in SETTINGS {
-        process::set(name, value);
+        pg::set_for_process(name, value);
     }
-    #[cfg(any(feature = "pg17", feature = "pg18"))]
-    process::set(c"transaction_timeout", c"0");
-    #[cfg(feature = "pg15")]
-    process::set(c"force_parallel_mode", c"off");
-    #[cfg(not(feature = "pg15"))]
-    process::set(c"debug_parallel_query", c"off");
+    pg::plan_alone_without_timeout();
 
     cancel_after(STAY);
     let first = BOARD.share().report.step;
@@ -92,7 +87,7 @@ impl Visit {
     fn sweep(&mut self, first: usize) -> (Ended, usize) {
         let look = || {
             is_installed().then(|| {
-                cache::check_version();
+                catalog::check_version();
                 pg::current_database_name()
             })
         };

@@ -1,0 +1,365 @@
+//! Requests: begin, record, checkpoint, release, look up, once; and forget.
+
+use super::null::{elements, required};
+use super::ticket::{self, Ticket};
+use crate::arguments;
+use crate::domain::outcome::Class;
+use crate::error::{Error, or_raise};
+use crate::pg::{self, Composite, Jsonb, Keys, Timestamptz};
+use crate::requests::begin::{self, Begun};
+use crate::requests::finish;
+use crate::requests::lookup::{self, Known};
+use crate::requests::numbered::Numbering;
+use crate::requests::once;
+use crate::requests::repair;
+use crate::requests::request::{Request, Rules};
+use pgrx::datum::{Interval, Uuid};
+use pgrx::iter::TableIterator;
+use pgrx::{default, name, pg_extern};
+use std::borrow::Cow;
+
+/// A request as a driver sends it: `'42'` and 42 name the same one, as a UUID and its text do.
+trait Key {
+    fn key(&self) -> Cow<'_, str>;
+}
+
+impl Key for &str {
+    fn key(&self) -> Cow<'_, str> {
+        (*self).into()
+    }
+}
+
+impl Key for i64 {
+    fn key(&self) -> Cow<'_, str> {
+        self.to_string().into()
+    }
+}
+
+impl Key for Uuid {
+    fn key(&self) -> Cow<'_, str> {
+        pg::uuid_key(*self.as_bytes()).into()
+    }
+}
+
+#[pg_extern(name = "idem_begin", volatile, parallel_unsafe)]
+fn idem_begin_text(
+    session: Option<&str>,
+    request: Option<&str>,
+    payload: default!(Option<Jsonb>, "NULL"),
+    wait: default!(Option<Interval>, "NULL"),
+    stream: default!(Option<&str>, "NULL"),
+    last: default!(Option<i64>, "NULL"),
+    ack: default!(Option<i64>, "NULL"),
+) -> Composite<Ticket> {
+    begin(session, request, payload, wait, Numbering { stream, last, ack })
+}
+
+#[pg_extern(name = "idem_begin", volatile, parallel_unsafe)]
+fn idem_begin_bigint(
+    session: Option<&str>,
+    request: Option<i64>,
+    payload: default!(Option<Jsonb>, "NULL"),
+    wait: default!(Option<Interval>, "NULL"),
+    stream: default!(Option<&str>, "NULL"),
+    last: default!(Option<i64>, "NULL"),
+    ack: default!(Option<i64>, "NULL"),
+) -> Composite<Ticket> {
+    begin(session, request, payload, wait, Numbering { stream, last, ack })
+}
+
+#[pg_extern(name = "idem_begin", volatile, parallel_unsafe)]
+fn idem_begin_uuid(
+    session: Option<&str>,
+    request: Option<Uuid>,
+    payload: default!(Option<Jsonb>, "NULL"),
+    wait: default!(Option<Interval>, "NULL"),
+    stream: default!(Option<&str>, "NULL"),
+    last: default!(Option<i64>, "NULL"),
+    ack: default!(Option<i64>, "NULL"),
+) -> Composite<Ticket> {
+    begin(session, request, payload, wait, Numbering { stream, last, ack })
+}
+
+fn begin(
+    session: Option<&str>,
+    request: Option<impl Key>,
+    payload: Option<Jsonb>,
+    wait: Option<Interval>,
+    numbering: Numbering<'_>,
+) -> Composite<Ticket> {
+    let begun = with_request(Rules::Current, session, request, numbering, |request| {
+        begin::begin(request, payload, arguments::wait_us(wait)?)
+    });
+    ticket::begun(or_raise(in_progress_if_in_doubt(begun, Begun::InProgress)))
+}
+
+#[pg_extern(name = "idem_record", volatile, parallel_unsafe)]
+fn idem_record_text(
+    session: Option<&str>,
+    request: Option<&str>,
+    response: default!(Option<Jsonb>, "NULL"),
+    failed: default!(Option<bool>, "false"),
+    token: default!(Option<i64>, "NULL"),
+    ttl: default!(Option<Interval>, "NULL"),
+    stream: default!(Option<&str>, "NULL"),
+) -> Option<Timestamptz> {
+    record(session, request, response, failed, token, ttl, stream)
+}
+
+#[pg_extern(name = "idem_record", volatile, parallel_unsafe)]
+fn idem_record_bigint(
+    session: Option<&str>,
+    request: Option<i64>,
+    response: default!(Option<Jsonb>, "NULL"),
+    failed: default!(Option<bool>, "false"),
+    token: default!(Option<i64>, "NULL"),
+    ttl: default!(Option<Interval>, "NULL"),
+    stream: default!(Option<&str>, "NULL"),
+) -> Option<Timestamptz> {
+    record(session, request, response, failed, token, ttl, stream)
+}
+
+#[pg_extern(name = "idem_record", volatile, parallel_unsafe)]
+fn idem_record_uuid(
+    session: Option<&str>,
+    request: Option<Uuid>,
+    response: default!(Option<Jsonb>, "NULL"),
+    failed: default!(Option<bool>, "false"),
+    token: default!(Option<i64>, "NULL"),
+    ttl: default!(Option<Interval>, "NULL"),
+    stream: default!(Option<&str>, "NULL"),
+) -> Option<Timestamptz> {
+    record(session, request, response, failed, token, ttl, stream)
+}
+
+fn record(
+    session: Option<&str>,
+    request: Option<impl Key>,
+    response: Option<Jsonb>,
+    failed: Option<bool>,
+    token: Option<i64>,
+    ttl: Option<Interval>,
+    stream: Option<&str>,
+) -> Option<Timestamptz> {
+    let outcome = with_request(Rules::OfBegin, session, request, in_stream(stream), |request| {
+        let class = if required("failed", failed)? { Class::Failed } else { Class::Succeeded };
+        finish::record(request, class, response, token, ttl)
+    });
+    or_raise(outcome).expires_at.map(Timestamptz)
+}
+
+#[pg_extern(name = "idem_checkpoint", volatile, parallel_unsafe)]
+fn idem_checkpoint_text(
+    session: Option<&str>,
+    request: Option<&str>,
+    point: Option<&str>,
+    state: default!(Option<Jsonb>, "NULL"),
+    token: default!(Option<i64>, "NULL"),
+    stream: default!(Option<&str>, "NULL"),
+) {
+    checkpoint(session, request, point, state, token, stream);
+}
+
+#[pg_extern(name = "idem_checkpoint", volatile, parallel_unsafe)]
+fn idem_checkpoint_bigint(
+    session: Option<&str>,
+    request: Option<i64>,
+    point: Option<&str>,
+    state: default!(Option<Jsonb>, "NULL"),
+    token: default!(Option<i64>, "NULL"),
+    stream: default!(Option<&str>, "NULL"),
+) {
+    checkpoint(session, request, point, state, token, stream);
+}
+
+#[pg_extern(name = "idem_checkpoint", volatile, parallel_unsafe)]
+fn idem_checkpoint_uuid(
+    session: Option<&str>,
+    request: Option<Uuid>,
+    point: Option<&str>,
+    state: default!(Option<Jsonb>, "NULL"),
+    token: default!(Option<i64>, "NULL"),
+    stream: default!(Option<&str>, "NULL"),
+) {
+    checkpoint(session, request, point, state, token, stream);
+}
+
+fn checkpoint(
+    session: Option<&str>,
+    request: Option<impl Key>,
+    point: Option<&str>,
+    state: Option<Jsonb>,
+    token: Option<i64>,
+    stream: Option<&str>,
+) {
+    or_raise(with_request(Rules::OfBegin, session, request, in_stream(stream), |request| {
+        finish::checkpoint(request, required("point", point)?, state, token)
+    }));
+}
+
+#[pg_extern(name = "idem_release", volatile, parallel_unsafe)]
+fn idem_release_text(
+    session: Option<&str>,
+    request: Option<&str>,
+    token: default!(Option<i64>, "NULL"),
+    stream: default!(Option<&str>, "NULL"),
+) {
+    release(session, request, token, stream);
+}
+
+#[pg_extern(name = "idem_release", volatile, parallel_unsafe)]
+fn idem_release_bigint(
+    session: Option<&str>,
+    request: Option<i64>,
+    token: default!(Option<i64>, "NULL"),
+    stream: default!(Option<&str>, "NULL"),
+) {
+    release(session, request, token, stream);
+}
+
+#[pg_extern(name = "idem_release", volatile, parallel_unsafe)]
+fn idem_release_uuid(
+    session: Option<&str>,
+    request: Option<Uuid>,
+    token: default!(Option<i64>, "NULL"),
+    stream: default!(Option<&str>, "NULL"),
+) {
+    release(session, request, token, stream);
+}
+
+fn release(session: Option<&str>, request: Option<impl Key>, token: Option<i64>, stream: Option<&str>) {
+    or_raise(with_request(Rules::OfBegin, session, request, in_stream(stream), |request| {
+        finish::release(request, token)
+    }));
+}
+
+#[pg_extern(name = "idem_lookup", volatile, parallel_unsafe)]
+fn idem_lookup_text(
+    session: Option<&str>,
+    request: Option<&str>,
+    stream: default!(Option<&str>, "NULL"),
+) -> Composite<Ticket> {
+    lookup(session, request, stream)
+}
+
+#[pg_extern(name = "idem_lookup", volatile, parallel_unsafe)]
+fn idem_lookup_bigint(
+    session: Option<&str>,
+    request: Option<i64>,
+    stream: default!(Option<&str>, "NULL"),
+) -> Composite<Ticket> {
+    lookup(session, request, stream)
+}
+
+#[pg_extern(name = "idem_lookup", volatile, parallel_unsafe)]
+fn idem_lookup_uuid(
+    session: Option<&str>,
+    request: Option<Uuid>,
+    stream: default!(Option<&str>, "NULL"),
+) -> Composite<Ticket> {
+    lookup(session, request, stream)
+}
+
+fn lookup(session: Option<&str>, request: Option<impl Key>, stream: Option<&str>) -> Composite<Ticket> {
+    let known = match with_request(Rules::Current, session, request, in_stream(stream), lookup::lookup) {
+        Err(Error::SessionNotHere { .. }) => Ok(Known::NotHere(None)),
+        known => in_progress_if_in_doubt(known, Known::InProgress(None)),
+    };
+    ticket::known(or_raise(known))
+}
+
+#[pg_extern(name = "idem_once", volatile, parallel_unsafe)]
+fn idem_once_text(session: Option<&str>, request: Option<&str>) -> bool {
+    once(session, request)
+}
+
+#[pg_extern(name = "idem_once", volatile, parallel_unsafe)]
+fn idem_once_bigint(session: Option<&str>, request: Option<i64>) -> bool {
+    once(session, request)
+}
+
+#[pg_extern(name = "idem_once", volatile, parallel_unsafe)]
+fn idem_once_uuid(session: Option<&str>, request: Option<Uuid>) -> bool {
+    once(session, request)
+}
+
+fn once(session: Option<&str>, request: Option<impl Key>) -> bool {
+    or_raise((|| {
+        let session = required("session", session)?;
+        let request = required("request", request)?;
+        Ok(!once::once(session, &[&request.key()], "idem_once")?.is_empty())
+    })())
+}
+
+#[pg_extern(name = "idem_once_many", volatile, parallel_unsafe)]
+fn idem_once_many_any(
+    session: Option<&str>,
+    requests: Option<Keys>,
+) -> TableIterator<'static, (name!(ord, i64), name!(request, String))> {
+    let fresh = or_raise((|| {
+        let session = required("session", session)?;
+        let requests = required("requests", requests)?;
+        once_many(session, &elements("requests", requests.read()?.into_iter())?)
+    })());
+    TableIterator::new(fresh)
+}
+
+/// Those seen for the first time, with their places, counted from 1.
+pub(super) fn once_many(session: &str, keys: &[Cow<'_, str>]) -> Result<Vec<(i64, String)>, Error> {
+    let keys: Vec<&str> = keys.iter().map(|key| &**key).collect();
+    let places = once::once(session, &keys, "idem_once_many")?;
+    Ok(places.into_iter().map(|place| (place as i64 + 1, keys[place].to_owned())).collect())
+}
+
+#[pg_extern(name = "idem_forget", volatile, parallel_unsafe)]
+fn idem_forget_text(session: Option<&str>, request: Option<&str>, reason: Option<&str>) -> bool {
+    forget(session, request, reason)
+}
+
+#[pg_extern(name = "idem_forget", volatile, parallel_unsafe)]
+fn idem_forget_bigint(session: Option<&str>, request: Option<i64>, reason: Option<&str>) -> bool {
+    forget(session, request, reason)
+}
+
+#[pg_extern(name = "idem_forget", volatile, parallel_unsafe)]
+fn idem_forget_uuid(session: Option<&str>, request: Option<Uuid>, reason: Option<&str>) -> bool {
+    forget(session, request, reason)
+}
+
+fn forget(session: Option<&str>, request: Option<impl Key>, reason: Option<&str>) -> bool {
+    or_raise((|| {
+        let session = required("session", session)?;
+        let request = required("request", request)?;
+        repair::forget(session, &request.key(), required("reason", reason)?)
+    })())
+}
+
+/// The numbering of the functions that name a request by its first number.
+fn in_stream(stream: Option<&str>) -> Numbering<'_> {
+    Numbering { stream, ..Numbering::default() }
+}
+
+/// Of a session that nothing is known of, but that somebody holds, is said what is certain.
+fn in_progress_if_in_doubt<T>(result: Result<T, Error>, in_progress: T) -> Result<T, Error> {
+    match result {
+        Err(Error::SessionInDoubt { .. }) => Ok(in_progress),
+        result => result,
+    }
+}
+
+/// Resolves the request and works on it.
+fn with_request<T>(
+    rules: Rules,
+    session: Option<&str>,
+    request: Option<impl Key>,
+    numbering: Numbering<'_>,
+    work: impl FnOnce(&Request<'_>) -> Result<T, Error>,
+) -> Result<T, Error> {
+    pg::begin_call();
+    let session = required("session", session)?;
+    let key = required("request", request)?;
+    let key = key.key();
+    let done = work(&Request::resolve(session, &key, numbering, rules)?)?;
+    pg::check_memory()?;
+    Ok(done)
+}

@@ -1,0 +1,54 @@
+//! Standing sessions: make, change, drop.
+
+use super::null::required;
+use crate::error::or_raise;
+use crate::pg::Regrole;
+use crate::sessions::standing::{self, Created, Options};
+use pgrx::datum::Interval;
+use pgrx::{PgSqlErrorCode, default, ereport, pg_extern};
+
+#[pg_extern(name = "idem_create_session", volatile, parallel_unsafe)]
+pub(super) fn idem_create_session_lent(
+    session: Option<&str>,
+    ttl: default!(Option<Interval>, "NULL"),
+    require_payload: default!(Option<bool>, "false"),
+    inbox: default!(Option<bool>, "false"),
+    time_keys: default!(Option<bool>, "false"),
+    owner: default!(Option<Regrole>, "NULL"),
+    usable_by: default!(Option<Regrole>, "NULL"),
+) {
+    let (session, created) = or_raise((|| {
+        let session = required("session", session)?;
+        let options = Options {
+            ttl,
+            require_payload: required("require_payload", require_payload)?,
+            inbox: required("inbox", inbox)?,
+            time_keys: required("time_keys", time_keys)?,
+            owner: owner.map(|role| role.0),
+            usable_by: usable_by.map(|role| role.0),
+        };
+        Ok((session, standing::create(session, &options)?))
+    })());
+    if let Created::AlreadyThere = created {
+        let message = format!("session \"{session}\" already exists with the same options, skipping");
+        ereport!(NOTICE, PgSqlErrorCode::ERRCODE_DUPLICATE_OBJECT, message);
+    }
+}
+
+#[pg_extern(name = "idem_alter_session", volatile, parallel_unsafe)]
+pub(super) fn idem_alter_session_lent(
+    session: Option<&str>,
+    ttl: default!(Option<Interval>, "NULL"),
+    require_payload: default!(Option<bool>, "NULL"),
+    owner: default!(Option<Regrole>, "NULL"),
+    usable_by: default!(Option<Regrole>, "NULL"),
+) {
+    or_raise(required("session", session).and_then(|session| {
+        standing::alter(session, ttl, require_payload, owner.map(|role| role.0), usable_by.map(|role| role.0))
+    }));
+}
+
+#[pg_extern(volatile, parallel_unsafe)]
+fn idem_drop_session(session: Option<&str>) {
+    or_raise(required("session", session).and_then(standing::drop));
+}

@@ -1,0 +1,108 @@
+//! Checks of arguments: lengths, sizes, intervals, and whether the transaction may write at all.
+
+use crate::domain::limits::{NUMBER_MAX, STREAM_CHARS_MAX};
+use crate::error::{Error, RequestName};
+use crate::guc;
+use crate::pg::{self, Jsonb};
+use pgrx::datum::Interval;
+
+/// Refuses a transaction that cannot write; `function` would have to, as `detail` says.
+pub fn check_writable(function: &'static str, detail: impl FnOnce() -> String) -> Result<(), Error> {
+    if pg::read_only() { Err(Error::ReadOnly { function, detail: detail() }) } else { Ok(()) }
+}
+
+/// The hint where the argument `wait` bounds the wait.
+pub const WAIT_BY_ARGUMENT: &str =
+    "Try again as it is, or wait longer (argument \"wait\" or setting idempotence.wait).";
+
+/// At most so many characters.
+pub fn check_chars(what: &str, value: &str, chars_max: usize, hint: &'static str) -> Result<(), Error> {
+    // Bytes first: they bound the characters, and need no counting.
+    let chars = if value.len() <= chars_max { 0 } else { value.chars().count() };
+    if chars <= chars_max {
+        return Ok(());
+    }
+    Err(Error::LimitExceeded {
+        what: what.into(),
+        found: format!("{chars} characters"),
+        limit: format!("{chars_max} characters"),
+        hint,
+    })
+}
+
+/// At most so many bytes.
+pub fn check_jsonb(
+    what: &str,
+    of: &RequestName,
+    value: Option<Jsonb>,
+    bytes_max: usize,
+    hint: &'static str,
+) -> Result<(), Error> {
+    match value.map_or(0, Jsonb::raw_bytes) {
+        bytes if bytes <= bytes_max => Ok(()),
+        bytes => Err(Error::LimitExceeded {
+            what: format!("the {what} of {of}"),
+            found: format!("{bytes} bytes"),
+            limit: format!("{bytes_max} bytes"),
+            hint,
+        }),
+    }
+}
+
+/// At most so many characters; the empty name is the session's own numbering.
+pub fn check_stream(session: &str, stream: &str) -> Result<(), Error> {
+    let what = format!("the name of a stream of session \"{session}\"");
+    check_chars(&what, stream, STREAM_CHARS_MAX, "Choose a shorter name.")
+}
+
+/// 0 or a number.
+pub fn check_mark(session: &str, argument: &'static str, mark: i64) -> Result<(), Error> {
+    if (0..=NUMBER_MAX).contains(&mark) {
+        return Ok(());
+    }
+    Err(Error::Invalid {
+        message: format!("argument \"{argument}\" of session \"{session}\" is out of range"),
+        detail: format!("Found {mark}; it must be between 0 and {NUMBER_MAX}."),
+        hint: "Give the greatest number up to which every answer has arrived, or was given up.",
+    })
+}
+
+/// How long to wait: the argument, or the setting where it is null. `None` is for ever.
+pub fn wait_us(wait: Option<Interval>) -> Result<Option<i64>, Error> {
+    let Some(wait) = wait else { return Ok(guc::wait_us()) };
+    match pg::interval_us(&wait) {
+        // 'infinity', where the server knows it.
+        None if wait.micros() == i64::MAX => Ok(None),
+        Some(us) if us >= 0 => Ok(Some(us)),
+        found => Err(Error::Invalid {
+            message: format!("the wait is {}", if found.is_some() { "negative" } else { "out of range" }),
+            detail: "A wait is '0' or longer; NULL means as long as idempotence.wait says.".into(),
+            hint: "To wait for ever, SET idempotence.wait = -1.",
+        }),
+    }
+}
+
+/// A length of time between two bounds.
+pub fn duration_us(argument: &str, value: &Interval, us_min: i64, us_max: i64) -> Result<i64, Error> {
+    match pg::interval_us(value) {
+        Some(us) if (us_min..=us_max).contains(&us) => Ok(us),
+        _ => Err(Error::Invalid {
+            message: format!("the {argument} is out of range"),
+            detail: format!("It must be at least {} and at most {}.", describe_us(us_min), describe_us(us_max)),
+            hint: "Give an interval, such as '24 hours' or '7 days'; a month counts as 30 days.",
+        }),
+    }
+}
+
+/// A length of time for messages, as days, hours, minutes or seconds, whichever is whole.
+pub fn describe_us(us: i64) -> String {
+    const UNITS: [(i64, &str); 4] = [(86_400, "day"), (3_600, "hour"), (60, "minute"), (1, "second")];
+    for (unit_s, unit) in UNITS {
+        let unit_us = unit_s * 1_000_000;
+        if us >= unit_us && us % unit_us == 0 {
+            let count = us / unit_us;
+            return format!("{count} {unit}{}", if count == 1 { "" } else { "s" });
+        }
+    }
+    format!("{us} microseconds")
+}

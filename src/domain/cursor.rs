@@ -1,0 +1,53 @@
+//! How far a table was looked through.
+
+use std::fmt;
+
+/// A place between two rows of a table: all rows before it were looked at.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Cursor {
+    /// The page.
+    pub page: u32,
+    /// The line pointer on that page.
+    pub item: u16,
+}
+
+impl Cursor {
+    /// Before the first row.
+    pub const START: Cursor = Cursor { page: 0, item: 0 };
+
+    /// The number that is stored for it.
+    pub fn number(self) -> i64 {
+        i64::from(self.page) << 16 | i64::from(self.item)
+    }
+
+    /// From [`Cursor::number`].
+    pub fn of_number(number: i64) -> Cursor {
+        Cursor { page: (number >> 16) as u32, item: number as u16 }
+    }
+
+    /// The place behind the row with this `ctid`, as SQL writes it.
+    pub fn behind(ctid: &str) -> Option<Cursor> {
+        let (page, item) = ctid.strip_prefix('(')?.strip_suffix(')')?.split_once(',')?;
+        Some(Cursor { page: page.parse().ok()?, item: item.parse().ok()? })
+    }
+}
+
+impl fmt::Display for Cursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "({},{})", self.page, self.item)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Cursor;
+
+    #[test]
+    fn a_cursor_is_the_same_as_number_and_as_text() {
+        let cursor = Cursor::behind("(4294967294,291)").expect("a ctid");
+        assert_eq!(Cursor::of_number(cursor.number()), cursor);
+        assert_eq!(cursor.to_string(), "(4294967294,291)");
+        assert_eq!(Cursor::of_number(Cursor::START.number()), Cursor::START);
+        assert_eq!(Cursor::behind("(1)"), None);
+    }
+}

@@ -1,0 +1,41 @@
+//! When a client session has been silent for too long.
+
+use super::limits::SIGNS_A_TIMEOUT;
+
+/// Whether a new sign of life is worth writing: the last is older than an eighth of the timeout.
+pub fn sign_is_due(last_seen: i64, timeout_us: i64, now_us: i64) -> bool {
+    now_us.saturating_sub(last_seen) >= timeout_us / SIGNS_A_TIMEOUT
+}
+
+/// When a session's clock runs out. Up to an eighth of the timeout passes unwritten, so that much is
+/// added: not before the timeout after the last sign given, an eighth late at most.
+pub fn runs_out_at(last_seen: i64, timeout_us: i64) -> i64 {
+    last_seen.saturating_add(timeout_us).saturating_add(timeout_us / SIGNS_A_TIMEOUT)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// However signs fall, the clock runs out between the timeout and 9/8 of it after the last given.
+        #[test]
+        fn not_before_the_timeout_an_eighth_late_at_most(
+            timeout_us in 8i64..10_000, pauses in prop::collection::vec(0i64..2_000, 0..50),
+        ) {
+            let (mut now, mut written) = (0, 0);
+            for pause in pauses {
+                now += pause;
+                if runs_out_at(written, timeout_us) <= now {
+                    return Ok(());
+                }
+                if sign_is_due(written, timeout_us, now) {
+                    written = now;
+                }
+                let ends = runs_out_at(written, timeout_us);
+                prop_assert!(now + timeout_us <= ends && ends <= now + timeout_us + timeout_us / 8);
+            }
+        }
+    }
+}

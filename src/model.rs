@@ -1,0 +1,128 @@
+//! Sessions as plain data: what the tables hold of them, and what the steps of a call hand on.
+
+use crate::domain::identity::{Lane, SessionId};
+use crate::domain::sequence::{self, Order};
+use crate::guc;
+use pgrx::pg_sys;
+use std::rc::Rc;
+
+/// A standing session.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct StandingSession {
+    /// The id, which stays the same when the session is dropped and made again.
+    pub id: SessionId,
+    /// The name that callers use.
+    pub name: String,
+    /// The role that owns it.
+    pub owner: pg_sys::Oid,
+    /// The role that it is lent to.
+    pub usable_by: Option<pg_sys::Oid>,
+    /// Every request must come with a payload.
+    pub require_payload: bool,
+    /// It only deduplicates: its requests go through `idem_once`, never through `idem_begin`.
+    pub inbox: bool,
+    /// Its keys are UUIDs of version 7, and keys that are too old are refused.
+    pub time_keys: bool,
+    /// How long its outcomes live; `None`: as long as the setting `retention` says.
+    pub ttl_us: Option<i64>,
+    /// When it was made.
+    pub created_at: i64,
+    /// When it was dropped, if it was.
+    pub dropped_at: Option<i64>,
+}
+
+impl StandingSession {
+    /// How long its outcomes live.
+    pub fn ttl_us(&self) -> i64 {
+        self.ttl_us.unwrap_or_else(guc::retention_us)
+    }
+}
+
+/// What never changes of a client session.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ClientSession {
+    /// The id, which the server makes up and never uses again.
+    pub id: SessionId,
+    /// The id as text, which callers use.
+    pub name: String,
+    /// The role that registered it.
+    pub owner: pg_sys::Oid,
+    /// The name of the client, unique for its owner among sessions that have not ended.
+    pub client: Option<String>,
+    /// The id of the registration.
+    pub request_id: Option<SessionId>,
+    /// In which order its numbers may come.
+    pub order: Order,
+    /// How many replies of a stream it keeps.
+    pub window: i32,
+    /// The longest silence that it outlasts.
+    pub timeout_us: i64,
+    /// When it was registered.
+    pub created_at: i64,
+}
+
+impl ClientSession {
+    /// What a registration could know it by.
+    pub fn known_by(&self) -> impl Iterator<Item = KnownBy<'_>> {
+        let id = self.request_id.as_ref().map(KnownBy::RequestId);
+        id.into_iter().chain(self.client.as_deref().map(KnownBy::Client))
+    }
+
+    /// The lane of a slot: requests of one lane are never at work at the same time.
+    pub fn lane(&self, slot: i32) -> Lane {
+        match self.order {
+            Order::Any => Lane::Slot(slot),
+            Order::Strict => Lane::Line,
+        }
+    }
+
+    /// The lane of a number.
+    pub fn lane_of_number(&self, number: i64) -> Lane {
+        self.lane(sequence::slot(number, self.window))
+    }
+}
+
+/// What a registration is known by.
+#[derive(Clone, Copy)]
+pub enum KnownBy<'a> {
+    /// The client's name.
+    Client(&'a str),
+    /// The id that the registration came with.
+    RequestId(&'a SessionId),
+}
+
+/// The session of a request.
+#[derive(Clone)]
+pub enum Session {
+    /// Its requests have keys.
+    Standing(Rc<StandingSession>),
+    /// Its requests are numbered.
+    Client(Rc<ClientSession>),
+}
+
+impl Session {
+    /// The name that callers use.
+    pub fn name(&self) -> &str {
+        match self {
+            Session::Standing(session) => &session.name,
+            Session::Client(session) => &session.name,
+        }
+    }
+
+    /// The id of a client session.
+    pub fn client_id(&self) -> Option<&SessionId> {
+        match self {
+            Session::Standing(_) => None,
+            Session::Client(session) => Some(&session.id),
+        }
+    }
+}
+
+/// A stream of a client session.
+#[derive(Clone, Copy)]
+pub struct Stream<'a> {
+    /// The session's id.
+    pub session: &'a SessionId,
+    /// The stream's name; the empty name is the session's own numbering.
+    pub name: &'a str,
+}

@@ -1,0 +1,89 @@
+//! Rows and files of tables, as server versions differ in them.
+
+use pgrx::pg_sys;
+
+/// The number of the file that a relation is in.
+///
+/// # Safety
+///
+/// The relation is open.
+pub unsafe fn file_of(relation: pg_sys::Relation) -> pg_sys::Oid {
+    // SAFETY: as the caller warrants.
+    unsafe {
+        #[cfg(feature = "pg15")]
+        return (*relation).rd_node.relNode;
+        #[cfg(not(feature = "pg15"))]
+        return (*relation).rd_locator.relNumber;
+    }
+}
+
+/// Which indexes have to be told of a row's new version.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum NewEntries {
+    /// None: it is a HOT update.
+    None,
+    /// Those that only sum up what a range of pages holds.
+    Summaries,
+    /// All.
+    All,
+}
+
+/// Puts a row in another's place, without its index entries.
+///
+/// # Safety
+///
+/// As for `simple_heap_update()`.
+pub unsafe fn heap_update(
+    relation: pg_sys::Relation,
+    at: &mut pg_sys::ItemPointerData,
+    tuple: pg_sys::HeapTuple,
+) -> NewEntries {
+    // SAFETY: as the caller warrants.
+    #[cfg(feature = "pg15")]
+    unsafe {
+        pg_sys::simple_heap_update(relation, at, tuple);
+        let is_hot = u32::from((*(*tuple).t_data).t_infomask2) & pg_sys::HEAP_ONLY_TUPLE != 0;
+        if is_hot { NewEntries::None } else { NewEntries::All }
+    }
+    // SAFETY: likewise.
+    #[cfg(not(feature = "pg15"))]
+    unsafe {
+        let mut entries = pg_sys::TU_UpdateIndexes::TU_None;
+        pg_sys::simple_heap_update(relation, at, tuple, &mut entries);
+        match entries {
+            pg_sys::TU_UpdateIndexes::TU_None => NewEntries::None,
+            pg_sys::TU_UpdateIndexes::TU_Summarizing => NewEntries::Summaries,
+            _ => NewEntries::All,
+        }
+    }
+}
+
+/// Whether an index only sums up what a range of pages holds.
+///
+/// # Safety
+///
+/// `info` is of an open index.
+pub unsafe fn is_summarizing(info: *const pg_sys::IndexInfo) -> bool {
+    #[cfg(feature = "pg15")]
+    return {
+        let _ = info;
+        false
+    };
+    // SAFETY: as the caller warrants.
+    #[cfg(not(feature = "pg15"))]
+    return unsafe { (*info).ii_Summarizing };
+}
+
+/// The description of a column, counted from 0.
+///
+/// # Safety
+/// `shape` must be valid and have more than `index` columns.
+pub unsafe fn tuple_attribute(shape: pg_sys::TupleDesc, index: usize) -> *const pg_sys::FormData_pg_attribute {
+    // SAFETY: as the caller says.
+    unsafe {
+        #[cfg(feature = "pg18")]
+        return pg_sys::TupleDescAttr(shape, index as i32);
+        #[cfg(not(feature = "pg18"))]
+        return (*shape).attrs.as_ptr().add(index);
+    }
+}

@@ -1,0 +1,32 @@
+//! What we need of PostgreSQL that pgrx does not offer in a safe form, and all that differs between server versions.
+//! Callers name everything here as `pg::…`.
+
+mod command;
+mod durable;
+mod heap;
+mod hooks;
+mod jsonb;
+mod keys;
+mod memory;
+mod process;
+mod role;
+mod server;
+mod transaction;
+mod values;
+mod wait;
+#[cfg(not(test))]
+mod wrapped;
+
+pub use command::{outside_of_script, returns_rows};
+pub use durable::*;
+pub use heap::*;
+pub use hooks::*;
+pub use jsonb::*;
+pub use keys::*;
+pub use memory::{arena_is_in_use, begin_call, check_memory, init as init_memory, make_sure_of, refill};
+pub use process::*;
+pub use role::*;
+pub use server::*;
+pub use transaction::*;
+pub use values::*;
+pub use wait::*;

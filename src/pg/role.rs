@@ -1,0 +1,58 @@
+//! The role whose rights count, and acting as another one.
+
+use pgrx::{Spi, pg_sys};
+use std::ffi::CStr;
+
+/// The role whose rights count: inside SECURITY DEFINER, the definer.
+pub fn current_role() -> pg_sys::Oid {
+    // SAFETY: reads a variable of the backend.
+    unsafe { pg_sys::GetUserId() }
+}
+
+/// Whether the current role has the privileges of `owner`. Of a role that is gone only superusers do.
+pub fn has_privileges_of(owner: pg_sys::Oid) -> bool {
+    // SAFETY: looks the roles up in the system caches.
+    unsafe { pg_sys::has_privs_of_role(pg_sys::GetUserId(), owner) }
+}
+
+/// A role's name; `None` where it is gone.
+pub fn role_name(role: pg_sys::Oid) -> Option<String> {
+    // SAFETY: gives a string in the current memory context, or null.
+    let name = unsafe { pg_sys::GetUserNameFromId(role, true) };
+    // SAFETY: not null, and terminated.
+    (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned())
+}
+
+/// Runs `work` as the role `owner`, for statements on tables that nobody else has a privilege on.
+pub fn as_role<T>(owner: pg_sys::Oid, work: impl FnOnce() -> T) -> T {
+    /// Puts the caller back, also when an error unwinds.
+    struct Caller(pg_sys::Oid, i32);
+    impl Drop for Caller {
+        fn drop(&mut self) {
+            // SAFETY: sets two variables of the backend to what they were.
+            unsafe { pg_sys::SetUserIdAndSecContext(self.0, self.1) }
+        }
+    }
+
+    let mut caller = Caller(pg_sys::InvalidOid, 0);
+    // SAFETY: reads and sets two variables of the backend.
+    unsafe {
+        pg_sys::GetUserIdAndSecContext(&mut caller.0, &mut caller.1);
+        pg_sys::SetUserIdAndSecContext(owner, caller.1 | pg_sys::SECURITY_LOCAL_USERID_CHANGE as i32);
+    }
+    work()
+}
+
+/// Whether the current role may execute the repair functions: that is what makes an admin.
+pub fn is_admin() -> bool {
+    let query = "SELECT pg_catalog.bool_or(pg_catalog.has_function_privilege(p.oid, 'EXECUTE'))
+        FROM pg_catalog.pg_extension e
+        JOIN pg_catalog.pg_depend d ON d.refclassid OPERATOR(pg_catalog.=) 'pg_catalog.pg_extension'::pg_catalog.regclass
+         AND d.refobjid OPERATOR(pg_catalog.=) e.oid AND d.classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_proc'::pg_catalog.regclass
+        JOIN pg_catalog.pg_proc p ON p.oid OPERATOR(pg_catalog.=) d.objid
+        WHERE e.extname OPERATOR(pg_catalog.=) 'idempotence' AND p.proname OPERATOR(pg_catalog.=) 'idem_forget'";
+    Spi::connect(|client| client.select(query, Some(1), &[]).and_then(|rows| rows.first().get_one::<bool>()))
+        .ok()
+        .flatten()
+        .unwrap_or(false)
+}

@@ -1,0 +1,114 @@
+//! The server: its clock, its state and its limits.
+
+use pgrx::pg_sys;
+use std::ffi::CStr;
+
+/// The wall clock.
+pub fn now_us() -> i64 {
+    // SAFETY: reads the clock.
+    unsafe { pg_sys::GetCurrentTimestamp() }
+}
+
+/// The version of our extension in this database; `None` where it is not there.
+pub fn extension_version() -> Option<String> {
+    const COLUMNS: usize = pg_sys::Natts_pg_extension as usize;
+    let mut values = [pg_sys::Datum::null(); COLUMNS];
+    let mut nulls = [true; COLUMNS];
+    // SAFETY: the catalog is open and locked during the scan, whose key is of the type of its column; the
+    // arrays have as many elements as the catalog has columns; the text is copied while the row is there.
+    unsafe {
+        let catalog = pg_sys::table_open(pg_sys::ExtensionRelationId, pg_sys::AccessShareLock as i32);
+        let mut key: pg_sys::ScanKeyData = std::mem::zeroed();
+        pg_sys::ScanKeyInit(
+            &mut key,
+            pg_sys::Anum_pg_extension_extname as i16,
+            pg_sys::BTEqualStrategyNumber as u16,
+            pg_sys::F_NAMEEQ.into(),
+            c"idempotence".as_ptr().into(),
+        );
+        let index = pg_sys::ExtensionNameIndexId.into();
+        let scan = pg_sys::systable_beginscan(catalog, index, true, std::ptr::null_mut(), 1, &mut key);
+        let row = pg_sys::systable_getnext(scan);
+        let version = (!row.is_null()).then(|| {
+            pg_sys::heap_deform_tuple(row, (*catalog).rd_att, values.as_mut_ptr(), nulls.as_mut_ptr());
+            let column = pg_sys::Anum_pg_extension_extversion as usize - 1;
+            <String as pgrx::FromDatum>::from_datum(values[column], nulls[column]).unwrap_or_default()
+        });
+        pg_sys::systable_endscan(scan);
+        pg_sys::table_close(catalog, pg_sys::AccessShareLock as i32);
+        version
+    }
+}
+
+/// The database that this backend is connected to.
+pub fn current_database() -> pg_sys::Oid {
+    // SAFETY: a variable of the backend, set when it connected.
+    unsafe { pg_sys::MyDatabaseId }
+}
+
+/// Its name.
+pub fn current_database_name() -> String {
+    // SAFETY: in a transaction; gives a string in the current memory context, or null.
+    let name = unsafe { pg_sys::get_database_name(pg_sys::MyDatabaseId) };
+    // SAFETY: not null, and terminated.
+    if name.is_null() { String::new() } else { unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned() }
+}
+
+/// Whether this server is a standby (or still recovering).
+pub fn in_recovery() -> bool {
+    // SAFETY: reads shared state.
+    unsafe { pg_sys::RecoveryInProgress() }
+}
+
+/// When this server last began to take writes: after a start, a crash or a promotion, each of which
+/// empties unlogged tables. The walwriter is the process that is started just then. `None` where there is
+/// none, as in single-user mode.
+pub fn up_since() -> Option<i64> {
+    // SAFETY: numbers from 1 to the count given are valid, and the entries are local copies.
+    unsafe {
+        (1..=pg_sys::pgstat_fetch_stat_numbackends()).find_map(|number| {
+            #[cfg(feature = "pg15")]
+            let entry = pg_sys::pgstat_fetch_stat_local_beentry(number);
+            #[cfg(not(feature = "pg15"))]
+            let entry = pg_sys::pgstat_get_local_beentry_by_index(number);
+            if entry.is_null() {
+                return None;
+            }
+            let status = &(*entry).backendStatus;
+            (status.st_backendType == pg_sys::BackendType::B_WAL_WRITER).then_some(status.st_proc_start_timestamp)
+        })
+    }
+}
+
+/// The version of the running server, which may be another minor one than this library was built for.
+pub fn server_version() -> i32 {
+    static VERSION: std::sync::OnceLock<i32> = std::sync::OnceLock::new();
+    *VERSION.get_or_init(|| {
+        // SAFETY: every server has this setting, a number.
+        let setting = unsafe { CStr::from_ptr(pg_sys::GetConfigOption(c"server_version_num".as_ptr(), false, false)) };
+        setting.to_str().ok().and_then(|version| version.parse().ok()).unwrap_or(pg_sys::PG_VERSION_NUM as i32)
+    })
+}
+
+/// The most backends that this server can have.
+pub fn max_backends() -> i64 {
+    // SAFETY: a variable of the server, set when it started.
+    unsafe { pg_sys::MaxBackends }.into()
+}
+
+/// How many locks all transactions together can hold: the table has room for these, and for some more as
+/// long as nothing else of the server's memory needs it.
+pub fn lock_table_size() -> usize {
+    unsafe extern "C" {
+        static max_prepared_xacts: std::ffi::c_int;
+    }
+    // SAFETY: variables of the server, set when it started.
+    let (each, backends, prepared) = unsafe { (pg_sys::max_locks_per_xact, pg_sys::MaxBackends, max_prepared_xacts) };
+    each.unsigned_abs() as usize * (backends.unsigned_abs() as usize + prepared.unsigned_abs() as usize)
+}
+
+/// Reserves the prefix of our settings, so that a misspelt one is an error.
+pub fn reserve_guc_prefix(prefix: &'static CStr) {
+    // SAFETY: the string is static.
+    unsafe { pg_sys::MarkGUCPrefixReserved(prefix.as_ptr()) }
+}

@@ -1,0 +1,89 @@
+//! What is kept of a request: its outcome, or where it stands among those of its stream.
+
+use crate::domain::decision::Eligibility;
+use crate::domain::identity::Digest;
+use crate::domain::sequence::{self, Acked, Kept, Order, Place};
+use crate::error::Error;
+use crate::requests::keyed::Keyed;
+use crate::requests::numbered::Numbered;
+use crate::requests::request::Request;
+use crate::store::outcome::{self, Outcome};
+use crate::store::rel::Snapshot;
+use crate::store::reply::{self, Reply, WithOutcome};
+use crate::store::stream;
+
+/// What is kept of a request.
+pub struct KeptRequest {
+    /// The outcome, of a keyed request also an expired one.
+    pub outcome: Option<Outcome>,
+    /// Whether the transaction's snapshot sees it.
+    pub visible: bool,
+    /// Whether the request may be executed at all.
+    pub eligibility: Eligibility,
+    /// Where a numbered request stands.
+    pub place: Option<Place>,
+}
+
+/// Who looks for a request.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Seeker {
+    /// A caller that wants to begin it and holds its lock. What is kept of it does not change meanwhile.
+    LockHolder,
+    /// A caller that wants to begin it and does not hold its lock.
+    Beginner,
+    /// A caller that asks what became of it. It need not know where a range of numbers ended, so any of the
+    /// numbers finds the range.
+    Inquirer,
+}
+
+/// Finds it; `lock` is what is locked for it.
+pub fn find(request: &Request<'_>, lock: &Digest, asked_at: i64, seeker: Seeker) -> Result<KeptRequest, Error> {
+    match request {
+        // A keyed request is kept under the digest that is locked.
+        Request::Keyed(request) => find_keyed(request, *lock, asked_at),
+        Request::Numbered(request) => find_numbered(request, seeker),
+    }
+}
+
+fn find_keyed(request: &Keyed<'_>, digest: Digest, asked_at: i64) -> Result<KeptRequest, Error> {
+    // An inbox renews expired rows in their place, see `store/inbox.rs`; otherwise outcomes never change.
+    let snapshot = if request.session.inbox { Snapshot::LatestMvcc } else { Snapshot::Itself };
+    let found = outcome::find(&request.probe(digest), asked_at, snapshot)?;
+    let visible = found.as_ref().is_none_or(|found| found.visible);
+    let outcome = found.map(|found| found.outcome);
+    Ok(KeptRequest { outcome, visible, eligibility: Eligibility::Due { visible: true }, place: None })
+}
+
+fn find_numbered(request: &Numbered<'_>, seeker: Seeker) -> Result<KeptRequest, Error> {
+    let (stream, session) = (request.stream(), &request.session);
+    let snapshot = if seeker == Seeker::LockHolder { Snapshot::Itself } else { Snapshot::LatestMvcc };
+    let with_outcome = if seeker == Seeker::Inquirer {
+        WithOutcome::OfNumber(request.range.first)
+    } else {
+        WithOutcome::Of(request.range)
+    };
+    let mut replies: Vec<Reply> = match session.order {
+        Order::Any => reply::in_slot(stream, request.slot(), with_outcome, snapshot)?.into_iter().collect(),
+        Order::Strict => reply::in_stream(stream, with_outcome, snapshot)?,
+    };
+    let marks = stream::find(stream);
+    let acked = Acked { stored: marks.acked, visible: marks.visible, said: request.acked };
+    let kept: Vec<Kept> = replies.iter().map(|reply| reply.kept).collect();
+    let asked = match replies.iter().find(|reply| reply.outcome.is_some()) {
+        Some(reply) => reply.kept.range,
+        None => request.range,
+    };
+    let sequence::Placed { place, visible } = sequence::place(session.order, session.window, acked, &kept, asked);
+    let outcome = match place {
+        Place::Kept(at) => replies.swap_remove(at).outcome,
+        _ => None,
+    };
+    let eligibility = match place {
+        Place::Next(_) => Eligibility::Due { visible },
+        // What overlaps something that was done will never be executed.
+        Place::Overlaps(_) if seeker == Seeker::Inquirer => Eligibility::Discarded { visible },
+        Place::Kept(_) | Place::Discarded => Eligibility::Discarded { visible },
+        Place::Ahead(_) | Place::Overlaps(_) => Eligibility::OutOfSequence { visible },
+    };
+    Ok(KeptRequest { outcome, visible, eligibility, place: Some(place) })
+}

@@ -1,0 +1,117 @@
+//! A request of a standing session, which its key names.
+
+use crate::arguments;
+use crate::domain::identity::Digest;
+use crate::domain::limits::KEY_CHARS_MAX;
+use crate::domain::time_key;
+use crate::error::{Error, RequestName};
+use crate::model::StandingSession;
+use crate::names;
+use crate::store::probe::Probe;
+use std::borrow::Cow;
+use std::rc::Rc;
+
+/// A request of a standing session.
+pub struct Keyed<'a> {
+    /// Its session.
+    pub session: Rc<StandingSession>,
+    /// Its key, in canonical form where it is a time key.
+    pub key: Cow<'a, str>,
+    /// The time in its key, in a session with `time_keys`.
+    pub key_time_us: Option<i64>,
+}
+
+impl<'a> Keyed<'a> {
+    /// Checks the key of a request of a session that the caller has the right to.
+    pub fn of(session: Rc<StandingSession>, key: &'a str) -> Result<Keyed<'a>, Error> {
+        check_key(&session.name, key)?;
+        if !session.time_keys {
+            return Ok(Keyed { session, key: Cow::Borrowed(key), key_time_us: None });
+        }
+        // Upper case is the same UUID: it must be the same request.
+        let Some(id) = time_key::parse(key) else {
+            return Err(Error::Invalid {
+                message: format!("{} has a key that is no UUID of version 7", RequestName::new(&session.name, key)),
+                detail: "The session was made with time_keys, so that a key tells its own age.".into(),
+                hint: "Make keys with idem_generate_id(), or any UUIDv7 library, in their form of 36 characters.",
+            });
+        };
+        let key = Cow::Owned(id.hyphenated().to_string());
+        Ok(Keyed { session, key, key_time_us: Some(time_key::time_us(&id)) })
+    }
+
+    /// Its name for messages.
+    pub fn name(&self) -> RequestName {
+        RequestName::new(&self.session.name, &self.key)
+    }
+
+    /// Where it is kept, and locked.
+    pub fn digest(&self) -> Digest {
+        names::of_request(&self.session.id, "", &self.key)
+    }
+
+    /// What the tables are asked for.
+    pub fn probe(&self, digest: Digest) -> Probe<'_> {
+        Probe { session: &self.session.id, session_name: &self.session.name, stream: "", key: &self.key, digest }
+    }
+
+    /// Refuses a key from the future: it would outlive its segment.
+    pub fn check_time(&self, now_us: i64) -> Result<(), Error> {
+        match self.key_time_us {
+            Some(time_us) if time_us > now_us.saturating_add(time_key::AHEAD_US_MAX) => Err(Error::Invalid {
+                message: format!("{} has a key from the future", self.name()),
+                detail: format!(
+                    "The key's time is {} seconds ahead of the database's clock; {} are tolerated.",
+                    (time_us - now_us) / 1_000_000,
+                    time_key::AHEAD_US_MAX / 1_000_000
+                ),
+                hint: "Set the clock of the client that made the key.",
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// When an outcome of the key would have expired at the latest, in a session with `time_keys`.
+    pub fn key_expires_at_us(&self) -> Option<i64> {
+        self.key_time_us.map(|time_us| time_us.saturating_add(self.session.ttl_us()))
+    }
+
+    /// When an outcome recorded at `recorded_at_us` expires.
+    pub fn expires_at_us(&self, recorded_at_us: i64, ttl_us: i64) -> i64 {
+        recorded_at_us.max(self.key_time_us.unwrap_or(i64::MIN)).saturating_add(ttl_us)
+    }
+}
+
+/// Refuses a session of the other sort: the two arbitrate differently and must not meet on one key.
+pub fn check_sort(session: &StandingSession, inbox: bool) -> Result<(), Error> {
+    match (session.inbox, inbox) {
+        (true, false) => Err(Error::Invalid {
+            message: format!("session \"{}\" is an inbox", session.name),
+            detail: "An inbox only deduplicates: its requests are not begun and have no response.".into(),
+            hint: "Use idem_once() or idem_once_many() here, or a session made without inbox.",
+        }),
+        (false, true) => Err(Error::Invalid {
+            message: format!("session \"{}\" is not an inbox", session.name),
+            detail: "idem_once() and idem_once_many() serve sessions made with inbox => true only.".into(),
+            hint: "Use idem_begin() and idem_record() here, or make an inbox with idem_create_session().",
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// 1 to 255 characters.
+pub fn check_key(session: &str, key: &str) -> Result<(), Error> {
+    if key.is_empty() {
+        return Err(Error::Invalid {
+            message: format!("a request of session \"{session}\" has an empty key"),
+            detail: "Found a key of 0 characters.".into(),
+            hint: "Send the key that names the operation; it must be the same on each retry.",
+        });
+    }
+    arguments::check_chars(
+        &format!("the key of a request of session \"{session}\""),
+        key,
+        KEY_CHARS_MAX,
+        "Send a digest of it, idem_key() makes one from jsonb.",
+    )
+}

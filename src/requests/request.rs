@@ -1,0 +1,167 @@
+//! A request as a caller names it, resolved and checked.
+
+use crate::arguments;
+use crate::domain::identity::Digest;
+use crate::domain::right::Right;
+use crate::error::{Error, RequestName};
+use crate::guc;
+use crate::model::Session;
+use crate::names;
+use crate::open::{self, RequestKey};
+use crate::pg::Jsonb;
+use crate::requests::keyed::{Keyed, check_sort};
+use crate::requests::numbered::{Numbered, Numbering};
+use crate::sessions::{liveness, resolve};
+use crate::store::probe::Probe;
+use std::rc::Rc;
+
+/// Under which rules of its session a request is taken.
+#[derive(Clone, Copy)]
+pub enum Rules {
+    /// Those of now: to begin it, or to look it up.
+    Current,
+    /// Those it was begun under in this transaction: for the steps that follow. A client session's never
+    /// change.
+    OfBegin,
+}
+
+/// A request that the caller has the right to use.
+pub enum Request<'a> {
+    /// Of a standing session.
+    Keyed(Keyed<'a>),
+    /// Of a client session.
+    Numbered(Numbered<'a>),
+}
+
+impl<'a> Request<'a> {
+    /// Finds the session, checks the caller's right to it, then what names the request.
+    pub fn resolve(session: &str, key: &'a str, numbering: Numbering<'a>, rules: Rules) -> Result<Request<'a>, Error> {
+        let begun = match rules {
+            Rules::OfBegin => open::session_of(session, key),
+            Rules::Current => None,
+        };
+        let session = match begun {
+            Some(session) => Session::Standing(resolve::allowed(session, Right::Use, resolve::USE)?),
+            None => resolve::session(session)?,
+        };
+        match session {
+            Session::Standing(session) => {
+                let request = Keyed::of(session, key)?;
+                numbering.refuse(&request.session.name)?;
+                Ok(Request::Keyed(request))
+            }
+            Session::Client(session) => Numbered::of(session, key, numbering).map(Request::Numbered),
+        }
+    }
+
+    /// Its session.
+    pub fn session(&self) -> Session {
+        match self {
+            Request::Keyed(request) => Session::Standing(Rc::clone(&request.session)),
+            Request::Numbered(request) => Session::Client(Rc::clone(&request.session)),
+        }
+    }
+
+    /// What it is called on the open list.
+    pub fn request_key(&self) -> RequestKey<'_> {
+        match self {
+            Request::Keyed(Keyed { session, key, .. }) => {
+                RequestKey { session: &session.name, stream: "", request: key }
+            }
+            Request::Numbered(Numbered { session, stream, key, .. }) => {
+                RequestKey { session: &session.name, stream, request: key }
+            }
+        }
+    }
+
+    /// Its name for messages.
+    pub fn name(&self) -> RequestName {
+        let RequestKey { session, stream, request } = self.request_key();
+        RequestName::in_stream(session, stream, request)
+    }
+
+    /// Where its outcome, if it has a key, and its checkpoint are kept.
+    pub fn digest(&self) -> Digest {
+        match self {
+            Request::Keyed(request) => request.digest(),
+            Request::Numbered(request) => names::of_request(&request.session.id, request.stream, &request.key),
+        }
+    }
+
+    /// What is locked for it: itself, or where numbers share a slot or a line, that.
+    pub fn lock(&self) -> Digest {
+        match self {
+            Request::Keyed(request) => request.digest(),
+            Request::Numbered(request) => request.lock(),
+        }
+    }
+
+    /// What tells it from others under its lock, see [`crate::open::answered`].
+    pub fn number(&self) -> i64 {
+        match self {
+            Request::Keyed(_) => 0,
+            Request::Numbered(request) => request.range.first,
+        }
+    }
+
+    /// What the tables are asked for.
+    pub fn probe(&self, digest: Digest) -> Probe<'_> {
+        match self {
+            Request::Keyed(request) => request.probe(digest),
+            Request::Numbered(request) => Probe {
+                session: &request.session.id,
+                session_name: &request.session.name,
+                stream: request.stream,
+                key: &request.key,
+                digest,
+            },
+        }
+    }
+
+    /// Until when a checkpoint of it counts: as long as an outcome recorded in its place would. In a client
+    /// session neither has an end of its own.
+    pub fn checkpoint_expires_at(&self, written_at_us: i64) -> i64 {
+        match self {
+            Request::Keyed(request) => request.expires_at_us(written_at_us, request.session.ttl_us()),
+            Request::Numbered(_) => i64::MAX,
+        }
+    }
+
+    /// Refuses a client session that nothing is known of any more.
+    pub fn check_known(&self) -> Result<(), Error> {
+        match self {
+            Request::Keyed(_) => Ok(()),
+            Request::Numbered(request) => liveness::check_known(&request.session),
+        }
+    }
+
+    /// Refuses an inbox: there requests are not begun.
+    pub fn check_not_inbox(&self) -> Result<(), Error> {
+        match self {
+            Request::Keyed(request) => check_sort(&request.session, false),
+            Request::Numbered(_) => Ok(()),
+        }
+    }
+}
+
+/// The digest of a payload that is not too large; refuses none where the session requires one.
+pub fn fingerprint(request: &Request<'_>, payload: Option<Jsonb>) -> Result<Option<[u8; 16]>, Error> {
+    match payload {
+        None => match request {
+            Request::Keyed(request) if request.session.require_payload => Err(Error::NullArgument {
+                argument: "payload",
+                element: None,
+                because: format!("Session \"{}\" requires one with each request.", request.session.name),
+            }),
+            _ => Ok(None),
+        },
+        Some(payload) => {
+            // The name is made only if it is needed: this is the hot path.
+            if payload.raw_bytes() > guc::max_payload_bytes() {
+                let hint = "Send what tells requests apart, not all of it, or raise idempotence.max_payload.";
+                arguments::check_jsonb("payload", &request.name(), Some(payload), guc::max_payload_bytes(), hint)?;
+            }
+            Ok(Some(payload.fingerprint()))
+        }
+    }
+}

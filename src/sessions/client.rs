@@ -1,0 +1,157 @@
+//! What a client does with its session beside sending requests.
+
+use crate::arguments;
+use crate::domain::end::End;
+use crate::domain::limits::NUMBER_MAX;
+use crate::domain::sequence::Order;
+use crate::error::{Error, WAIT_BY_SETTING};
+use crate::guc;
+use crate::lock::Tag;
+use crate::model::{ClientSession, Stream};
+use crate::names;
+use crate::open;
+use crate::pg::{self, Deadline};
+use crate::sessions::position::{self, Position};
+use crate::sessions::{giving_up, liveness, resolve, save};
+use crate::store::rel::Snapshot;
+use crate::store::reply::{self, WithOutcome};
+use crate::store::stream::{self, Marks};
+use std::rc::Rc;
+
+/// Gives a sign of life with this transaction's commit; when the session would end after it.
+pub fn heartbeat(name: &str) -> Result<i64, Error> {
+    let session = writable(name, "idem_heartbeat", "A sign of life is written down.")?;
+    liveness::attend_within(&session, Deadline::after(guc::wait_us()))?;
+    Ok(pg::now_us().saturating_add(session.timeout_us))
+}
+
+/// Notes that all numbers up to `upto` are answered or given up, and drops the replies they had.
+pub fn ack(name: &str, upto: i64, stream_name: &str) -> Result<(), Error> {
+    let session = writable(name, "idem_ack", "What is acknowledged is written down.")?;
+    arguments::check_stream(&session.name, stream_name)?;
+    arguments::check_mark(&session.name, "upto", upto)?;
+    let deadline = Deadline::after(guc::wait_us());
+    liveness::attend_within(&session, deadline)?;
+    let stream = Stream { session: &session.id, name: stream_name };
+    // The mark moves forward only.
+    let stored = stream::find(stream).acked;
+    if upto <= stored {
+        return Ok(());
+    }
+    giving_up::take_lanes(&session, stream, stored, upto, deadline)?;
+    save::save(&session)?;
+    let marks = save::locked_marks(&session, stream)?;
+    if upto > marks.acked {
+        stream::save(stream, &Marks { acked: upto, ..marks });
+        drop_responses(&session, stream, upto)?;
+    }
+    Ok(())
+}
+
+/// Only of slots that nobody is at work in: the others are overwritten soon.
+fn drop_responses(session: &ClientSession, stream: Stream<'_>, upto: i64) -> Result<(), Error> {
+    for reply in reply::in_stream(stream, WithOutcome::None, Snapshot::LatestMvcc)? {
+        if reply.kept.range.last > upto || !reply.kept.answers {
+            continue;
+        }
+        let lock = names::of_lane(stream, session.lane(reply.kept.slot));
+        if open::at_work_under(&lock).is_none() && Tag::request(&lock).try_acquire() {
+            reply::drop_response(stream, &reply)?;
+        }
+    }
+    Ok(())
+}
+
+/// Hands out `count` numbers; gives the first.
+pub fn allocate(name: &str, count: i32, stream_name: &str) -> Result<i64, Error> {
+    let session = writable(name, "idem_allocate", "What is handed out is written down.")?;
+    arguments::check_stream(&session.name, stream_name)?;
+    if session.order == Order::Strict {
+        return Err(Error::Invalid {
+            message: format!("numbers of session \"{}\" cannot be allocated", session.name),
+            detail: "Its ordering is \"strict\": the next number is always the last accepted one plus 1.".into(),
+            hint: "Ask idem_position() for the next number, or register with ordering => 'any'.",
+        });
+    }
+    let count = check_count(&session, count)?;
+    liveness::attend_within(&session, Deadline::after(guc::wait_us()))?;
+    save::save(&session)?;
+    let stream = Stream { session: &session.id, name: stream_name };
+    let marks = save::locked_marks(&session, stream)?;
+    let first = position::of(&session, stream_name)?.next_number;
+    let allocated = first + count - 1;
+    if allocated > NUMBER_MAX {
+        return Err(Error::LimitExceeded {
+            what: format!("the numbering of session \"{}\"", session.name),
+            found: allocated.to_string(),
+            limit: NUMBER_MAX.to_string(),
+            hint: "Register anew; numbers start again from 1.",
+        });
+    }
+    stream::save(stream, &Marks { allocated, ..marks });
+    // No crash may have them handed out again, whatever synchronous_commit says.
+    pg::force_sync_commit();
+    Ok(first)
+}
+
+fn check_count(session: &ClientSession, count: i32) -> Result<i64, Error> {
+    match usize::try_from(count) {
+        Ok(0) | Err(_) => Err(Error::Invalid {
+            message: format!("the number of numbers to allocate in session \"{}\" must be at least 1", session.name),
+            detail: format!("Found {count}."),
+            hint: "Ask for as many as are needed.",
+        }),
+        Ok(asked) if asked > guc::max_batch() => Err(Error::LimitExceeded {
+            what: format!("the number of numbers to allocate in session \"{}\"", session.name),
+            found: count.to_string(),
+            limit: guc::max_batch().to_string(),
+            hint: "Allocate them in several calls, or raise idempotence.max_batch.",
+        }),
+        Ok(_) => Ok(count.into()),
+    }
+}
+
+/// Where a stream stands. Of a session that has ended it still answers.
+pub fn position(name: &str, stream_name: &str) -> Result<Position, Error> {
+    let session = resolve::client(name, "see its position")?;
+    liveness::check_known(&session)?;
+    position::of(&session, stream_name)
+}
+
+/// Ends a session; whether it was still alive. To close it again does nothing, also when nothing is
+/// known of it any more.
+pub fn close(name: &str) -> Result<bool, Error> {
+    let session = match writable(name, "idem_close", "The end of a session is written down.") {
+        Err(Error::SessionEnded { .. }) => return Ok(false),
+        session => session?,
+    };
+    if open::is_in_use(&session.id) {
+        return Err(Error::SessionInUse { session: session.name.clone(), action: "close" });
+    }
+    match liveness::check(&session) {
+        Ok(_) => {}
+        Err(Error::SessionEnded { .. }) => return Ok(false),
+        Err(error) => return Err(error),
+    }
+    if !names::client_session(&session.id).acquire_in_short_waits(guc::wait_us()) {
+        let what = format!("a transaction of client session \"{}\"", session.name);
+        return Err(Error::WaitRanOut { what, hint: WAIT_BY_SETTING });
+    }
+    // Others may have ended it while its lock was waited for.
+    match liveness::last_seen(&session) {
+        Ok(seen) => {
+            let run_out = liveness::clock_has_run_out(&session, seen);
+            liveness::end(&session, if run_out { End::Expired } else { End::Closed });
+            Ok(!run_out)
+        }
+        Err(Error::SessionEnded { .. }) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// A client session that the caller has the right to, in a transaction that can write.
+fn writable(name: &str, function: &'static str, detail: &str) -> Result<Rc<ClientSession>, Error> {
+    let session = resolve::client(name, "use it")?;
+    arguments::check_writable(function, || detail.into())?;
+    Ok(session)
+}

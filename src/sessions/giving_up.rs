@@ -1,0 +1,66 @@
+//! Giving numbers up. A mark moves over numbers that have no outcome: these never take effect afterwards.
+//!
+//! Whoever stores such a mark has the lanes of these numbers, to the end of its transaction: one of them
+//! that is at work is waited for, so that it has its outcome before the mark counts or none at all; one that
+//! is begun later waits, and finds the mark. Numbers that have outcomes need no lane, so this costs nothing
+//! to a client that leaves no number out.
+
+use crate::domain::identity::Lane;
+use crate::domain::sequence::{self, Order};
+use crate::error::{Error, RequestName, WAIT_BY_SETTING};
+use crate::lock::Tag;
+use crate::model::{ClientSession, Stream};
+use crate::names;
+use crate::open;
+use crate::pg::{self, Deadline};
+use crate::store::rel::Snapshot;
+use crate::store::reply::{self, WithOutcome};
+
+/// Takes the lanes of the numbers that a mark moved from `stored` to `upto` gives up; whether there are any.
+pub fn take_lanes(
+    session: &ClientSession,
+    stream: Stream<'_>,
+    stored: i64,
+    upto: i64,
+    deadline: Deadline,
+) -> Result<bool, Error> {
+    let lanes = lanes(session, stream, stored, upto)?;
+    for (lane, number) in &lanes {
+        let lock = names::of_lane(stream, *lane);
+        if let Some(own) = open::begun_under(&lock, upto) {
+            return Err(Error::GivesUpOwn(own));
+        }
+        let name = || RequestName::in_stream(&session.name, stream.name, &number.to_string());
+        let acquire = || Tag::request(&lock).acquire(deadline.left_us());
+        if !pg::or_out_of_memory(acquire).map_err(|error| open::no_room(name(), &error))? {
+            return Err(Error::WaitRanOut { what: name().to_string(), hint: WAIT_BY_SETTING });
+        }
+    }
+    Ok(!lanes.is_empty())
+}
+
+/// The lanes, in their order, each with a number of it that is given up.
+fn lanes(session: &ClientSession, stream: Stream<'_>, stored: i64, upto: i64) -> Result<Vec<(Lane, i64)>, Error> {
+    let mut lanes = Vec::new();
+    if upto <= stored {
+        return Ok(lanes);
+    }
+    match session.order {
+        Order::Any => {
+            for (slot, number) in sequence::newest_of_slots(stored, upto, session.window) {
+                let kept = reply::in_slot(stream, slot, WithOutcome::None, Snapshot::LatestMvcc)?;
+                if kept.is_none_or(|reply| reply.kept.range.first < number) {
+                    lanes.push((Lane::Slot(slot), number));
+                }
+            }
+        }
+        Order::Strict => {
+            let replies = reply::in_stream(stream, WithOutcome::None, Snapshot::LatestMvcc)?;
+            let accepted = replies.iter().map(|reply| reply.kept.range.last).max().unwrap_or(0).max(stored);
+            if upto > accepted {
+                lanes.push((Lane::Line, accepted + 1));
+            }
+        }
+    }
+    Ok(lanes)
+}

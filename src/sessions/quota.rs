@@ -1,0 +1,60 @@
+//! How many client sessions a role may have at work, how many that left a row for nothing but their end, and how
+//! many standing sessions.
+//!
+//! Counting takes longer the more sessions there are, so a backend counts rarely, see `domain/quota.rs`.
+
+use crate::domain::quota::{Kind, Share};
+use crate::error::Error;
+use crate::guc;
+use crate::pg;
+use crate::store::cache;
+use crate::store::session::{client, standing};
+use crate::store::session_live;
+use pgrx::pg_sys;
+
+/// Takes a place for one more session of the owner.
+pub fn take(owner: pg_sys::Oid, kind: Kind) -> Result<(), Error> {
+    let limit = match kind {
+        Kind::Client | Kind::Ended => guc::max_sessions_per_role(),
+        Kind::Standing => guc::max_standing_sessions_per_role(),
+    };
+    let now_us = pg::now_us();
+    let has_share = |share: &mut Share| share.take(limit, now_us);
+    if cache::with(|cache| cache.quota.get_mut(&(owner, kind)).is_some_and(has_share)) {
+        return Ok(());
+    }
+    let count = match kind {
+        Kind::Client => session_live::count(owner),
+        Kind::Ended => client::count_ended_unsaved(owner),
+        Kind::Standing => standing::count(owner, limit),
+    };
+    if count >= limit {
+        return Err(exceeded(owner, kind, count, limit));
+    }
+    let share = Share::after_count(limit, count, pg::max_backends(), now_us);
+    cache::with(|cache| cache.quota.put((owner, kind), share));
+    Ok(())
+}
+
+fn exceeded(owner: pg_sys::Oid, kind: Kind, count: i64, limit: i64) -> Error {
+    let role = pg::role_name(owner).unwrap_or_default();
+    let (sessions, found, hint) = match kind {
+        Kind::Client => (
+            "client",
+            format!("{count} at work"),
+            "Close sessions that are done with (idem_close), register with a shorter timeout, or raise idempotence.max_sessions_per_role.",
+        ),
+        Kind::Ended => (
+            "ended client",
+            format!("{count} that had no outcome, and were fenced or had a request_id"),
+            "Register once, when a client starts: such a session is known for idempotence.retention after its end. Or register without client and request_id, or raise idempotence.max_sessions_per_role.",
+        ),
+        Kind::Standing => (
+            "standing",
+            format!("{count}, dropped ones included"),
+            "A session is a series of requests, not one of them: use few, with many keys. Or raise idempotence.max_standing_sessions_per_role.",
+        ),
+    };
+    let what = format!("the number of {sessions} sessions of role \"{role}\"");
+    Error::LimitExceeded { what, found, limit: limit.to_string(), hint }
+}

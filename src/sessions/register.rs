@@ -1,0 +1,251 @@
+//! Registering: a client gets its session, the former one of the same client is fenced or resumed, and
+//! the same registration sent twice is one.
+
+use crate::arguments::{self, WAIT_BY_ARGUMENT};
+use crate::domain::end::End;
+use crate::domain::identity::SessionId;
+use crate::domain::limits::{CLIENT_CHARS_MAX, TIMEOUT_US_MAX, TIMEOUT_US_MIN, WINDOW_MAX};
+use crate::domain::quota::Kind;
+use crate::domain::sequence::Order;
+use crate::domain::time_key;
+use crate::error::Error;
+use crate::guc;
+use crate::model::{ClientSession, KnownBy};
+use crate::names;
+use crate::open;
+use crate::pg::{self, Deadline};
+use crate::sessions::find::{self, Sought};
+use crate::sessions::{liveness, position, quota, save};
+use crate::store::secret;
+use crate::store::session_live as live;
+use pgrx::datum::Interval;
+use pgrx::pg_sys;
+use std::rc::Rc;
+use uuid::Uuid;
+
+/// What a client registers with.
+pub struct Registration<'a> {
+    /// Its name, unique for its owner.
+    pub client: Option<&'a str>,
+    /// The longest silence asked for.
+    pub timeout: Option<Interval>,
+    /// How many replies of a stream are to be kept.
+    pub window_size: Option<i32>,
+    /// `any` or `strict`.
+    pub ordering: &'a str,
+    /// Take the client's live session instead of fencing it.
+    pub resume: bool,
+    /// The id of the registration.
+    pub request_id: Option<SessionId>,
+    /// How long to wait for transactions of the former session.
+    pub wait_us: Option<i64>,
+}
+
+/// A session, as the client gets it.
+pub struct Registered {
+    /// Itself.
+    pub session: Rc<ClientSession>,
+    /// It was there before.
+    pub resumed: bool,
+    /// When it ends at the earliest, without another sign of life.
+    pub expires_at: i64,
+    /// Of the session's own numbering.
+    pub next_number: i64,
+}
+
+/// Registers a client.
+pub fn register(asked: &Registration<'_>) -> Result<Registered, Error> {
+    let session = new_session(asked)?;
+    arguments::check_writable("idem_register", || "A session is a row of a table, though an unlogged one.".into())?;
+    let deadline = Deadline::after(asked.wait_us);
+    secret::put_in_use()?;
+    take_locks(&session, deadline)?;
+    if let Some(request_id) = &session.request_id
+        && let Some(before) = registered_before(session.owner, request_id, deadline)?
+    {
+        return Ok(before);
+    }
+    if let Some(client) = session.client.as_deref()
+        && let Some(former) = find_settled(session.owner, KnownBy::Client(client), deadline)?
+        && let Some(resumed) = resume_or_fence(former, &session, asked.resume, deadline)?
+    {
+        return Ok(resumed);
+    }
+    quota::take(session.owner, Kind::Client)?;
+    if session.known_by().next().is_some() {
+        // Its end may have to be known, though it never had an outcome.
+        quota::take(session.owner, Kind::Ended)?;
+    }
+    // Its time begins now, not before the waits.
+    let now_us = pg::now_us();
+    live::save(&session, now_us);
+    if session.client.is_some() && session.request_id.is_some() && asked_for_at(&session).is_none() {
+        // Nothing but its own row will tell a late copy of this registration that it is one.
+        save::save(&session)?;
+        pg::force_sync_commit();
+    }
+    let expires_at = now_us.saturating_add(session.timeout_us);
+    Ok(Registered { session: Rc::new(session), resumed: false, expires_at, next_number: 1 })
+}
+
+/// The session as asked for, checked and within its limits.
+fn new_session(asked: &Registration<'_>) -> Result<ClientSession, Error> {
+    let order = match asked.ordering {
+        "any" => Order::Any,
+        "strict" => Order::Strict,
+        other => {
+            return Err(Error::Invalid {
+                message: "the ordering must be \"any\" or \"strict\"".into(),
+                detail: format!("Found \"{}\".", other.chars().take(64).collect::<String>()),
+                hint: "any: numbers may come in any order within the window; strict: one after the other, from 1.",
+            });
+        }
+    };
+    if let Some(client) = asked.client {
+        if client.is_empty() {
+            return Err(Error::Invalid {
+                message: "the name of a client is empty".into(),
+                detail: "Found a name of 0 characters.".into(),
+                hint: "Name the process that sends the requests, or leave client out.",
+            });
+        }
+        arguments::check_chars("the name of a client", client, CLIENT_CHARS_MAX, "Choose a shorter name.")?;
+    }
+    let id = Uuid::now_v7();
+    Ok(ClientSession {
+        id: id.into_bytes(),
+        name: id.to_string(),
+        owner: pg::current_role(),
+        client: asked.client.map(Into::into),
+        request_id: asked.request_id,
+        order,
+        window: window(asked.window_size)?,
+        timeout_us: timeout_us(asked.timeout.as_ref())?,
+        created_at: pg::now_us(),
+    })
+}
+
+/// What is asked for, clamped to the limits.
+fn window(asked: Option<i32>) -> Result<i32, Error> {
+    match asked.unwrap_or_else(guc::window_size) {
+        window if window >= 1 => Ok(window.min(WINDOW_MAX)),
+        window => Err(Error::Invalid {
+            message: "window_size is not positive".into(),
+            detail: format!("Found {window}; it goes from 1 to {WINDOW_MAX}."),
+            hint: "Ask for as many replies as the client has requests in flight in one stream, or leave it out.",
+        }),
+    }
+}
+
+/// What is asked for, clamped to the limits.
+fn timeout_us(asked: Option<&Interval>) -> Result<i64, Error> {
+    let Some(asked) = asked else { return Ok(guc::session_timeout_us()) };
+    match pg::interval_us(asked) {
+        Some(us) if us > 0 => Ok(us.clamp(TIMEOUT_US_MIN, TIMEOUT_US_MAX)),
+        None if asked.months() > 0 || asked.days() > 0 || asked.micros() > 0 => Ok(TIMEOUT_US_MAX),
+        _ => Err(Error::Invalid {
+            message: "the timeout is not positive".into(),
+            detail: "A timeout is at least 2 seconds and at most 7 days.".into(),
+            hint: "Give the longest silence that the session is to outlast, or leave it out.",
+        }),
+    }
+}
+
+/// One at a time for each client, and for each registration's id.
+fn take_locks(session: &ClientSession, deadline: Deadline) -> Result<(), Error> {
+    for by in session.known_by() {
+        if !names::registration(session.owner, by).acquire(deadline.left_us()) {
+            let what = "a registration of the same client by another transaction".into();
+            return Err(Error::WaitRanOut { what, hint: WAIT_BY_ARGUMENT });
+        }
+    }
+    Ok(())
+}
+
+/// The session that was registered under this id, as it is now.
+fn registered_before(
+    owner: pg_sys::Oid,
+    request_id: &SessionId,
+    deadline: Deadline,
+) -> Result<Option<Registered>, Error> {
+    let Some(session) = find_settled(owner, KnownBy::RequestId(request_id), deadline)? else { return Ok(None) };
+    let session = Rc::new(session);
+    liveness::attend_within(&session, deadline)?;
+    registered(session).map(Some)
+}
+
+/// The session that is known by a client's name or by a registration's id. Where another transaction is saving
+/// such a session, its end is waited for: a transaction that was prepared before a crash may be all that is left
+/// of the session.
+fn find_settled(owner: pg_sys::Oid, by: KnownBy<'_>, deadline: Deadline) -> Result<Option<ClientSession>, Error> {
+    let lock = names::save_of_registered(owner, by);
+    let find = || find::registered(owner, by);
+    match find::or_doubt(|| lock, || Ok(find()))? {
+        Sought::Found(session) => Ok(Some(session)),
+        Sought::Nothing | Sought::NotHere => Ok(None),
+        Sought::InDoubt if lock.wait_until_free(deadline.left_us()) => Ok(find()),
+        Sought::InDoubt => {
+            let what = "a transaction, a prepared one say, with the first outcome of a former session,".into();
+            Err(Error::WaitRanOut { what, hint: WAIT_BY_ARGUMENT })
+        }
+    }
+}
+
+/// A session that was there before, seen now.
+fn registered(session: Rc<ClientSession>) -> Result<Registered, Error> {
+    let expires_at = pg::now_us().saturating_add(session.timeout_us);
+    let next_number = position::of(&session, "")?.next_number;
+    Ok(Registered { session, resumed: true, expires_at, next_number })
+}
+
+/// When the registration of a session was first asked for, where its id tells.
+fn asked_for_at(session: &ClientSession) -> Option<i64> {
+    time_key::made_at_us(&Uuid::from_bytes(session.request_id?), session.created_at)
+}
+
+/// Refuses a registration that was asked for before the client's present session was: it may be the late copy
+/// of one whose session was lost, unused, in a crash, and so has left no trace.
+fn refuse_late(new: &ClientSession, present: &ClientSession) -> Result<(), Error> {
+    // The time in an id is that of the beginning of a millisecond.
+    let registered_at = || present.created_at.div_euclid(1000) * 1000;
+    match asked_for_at(new) {
+        Some(asked_at) if asked_at < asked_for_at(present).unwrap_or_else(registered_at) => {
+            let client = new.client.clone().unwrap_or_default();
+            Err(Error::LateRegistration { client, session: present.name.clone() })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Hands the client's session over to its new process, or ends it to make place for the new one.
+fn resume_or_fence(
+    former: ClientSession,
+    new: &ClientSession,
+    resume: bool,
+    deadline: Deadline,
+) -> Result<Option<Registered>, Error> {
+    if open::is_in_use(&former.id) {
+        let action = if resume { "resume" } else { "fence" };
+        return Err(Error::SessionInUse { session: former.name, action });
+    }
+    if !names::client_session(&former.id).acquire_in_short_waits(deadline.left_us()) {
+        let what = format!("a transaction of client session \"{}\", the former one of this client,", former.name);
+        return Err(Error::WaitRanOut { what, hint: WAIT_BY_ARGUMENT });
+    }
+    match liveness::last_seen(&former) {
+        Ok(seen) if liveness::clock_has_run_out(&former, seen) => liveness::end(&former, End::Expired),
+        Ok(_) if !resume => {
+            refuse_late(new, &former)?;
+            liveness::end(&former, End::Fenced);
+        }
+        Ok(_) => {
+            let now_us = pg::now_us();
+            live::save(&former, now_us);
+            return registered(Rc::new(former)).map(Some);
+        }
+        // While its lock was waited for.
+        Err(Error::SessionEnded { .. } | Error::SessionFenced { .. }) => {}
+        Err(error) => return Err(error),
+    }
+    Ok(None)
+}

@@ -1,0 +1,160 @@
+//! Which session a name means, and whether the caller has the right to it: the one place where a right is
+//! decided. It comes before any lock, so that nobody blocks another role's requests, or learns of them.
+
+use crate::domain::identity::SessionId;
+use crate::domain::limits::SESSION_CHARS_MAX;
+use crate::domain::right::Right;
+use crate::domain::time_key;
+use crate::error::Error;
+use crate::model::{ClientSession, Session, StandingSession};
+use crate::names;
+use crate::pg;
+use crate::sessions::find::{self, Sought};
+use crate::store::cache;
+use crate::store::session::standing;
+use pgrx::pg_sys;
+use std::rc::Rc;
+use uuid::Uuid;
+
+/// What a request's session is resolved for, see [`Error::NotYours`].
+pub const USE: &str = "use its requests";
+
+/// The session of a request that the caller may use.
+pub fn session(name: &str) -> Result<Session, Error> {
+    match time_key::client_session(name) {
+        Some(id) => by_id(name, &id, USE).map(Session::Client),
+        None => standing(name, Right::Use, USE).map(Session::Standing),
+    }
+}
+
+/// The standing session with a name, if the caller has the right to it.
+pub fn standing(name: &str, right: Right, action: &'static str) -> Result<Rc<StandingSession>, Error> {
+    // What is remembered is used without a lock on the table, so what others changed is taken in here.
+    cache::take_in_messages();
+    match remembered(name).filter(|session| session.dropped_at.is_none()) {
+        Some(session) => allowed(session, right, action),
+        None => Err(not_standing(name, action)),
+    }
+}
+
+/// The client session with a name, ended or not, if the caller has the right to it.
+pub fn client(name: &str, action: &'static str) -> Result<Rc<ClientSession>, Error> {
+    match time_key::client_session(name) {
+        Some(id) => by_id(name, &id, action),
+        None => Err(not_a_client_session(name, action)),
+    }
+}
+
+/// A standing session, if the caller has the right to it.
+pub fn allowed(session: Rc<StandingSession>, right: Right, action: &'static str) -> Result<Rc<StandingSession>, Error> {
+    check(&session, right, action)?;
+    Ok(session)
+}
+
+/// 42501 unless the caller has the right to a standing session.
+pub fn check(session: &StandingSession, right: Right, action: &'static str) -> Result<(), Error> {
+    let borrower = session.usable_by.filter(|_| right == Right::Use);
+    check_roles(session.owner, borrower, &session.name, action, right)
+}
+
+/// What a name means that no standing session has.
+pub fn unknown(name: &str) -> Error {
+    if time_key::client_session(name).is_some() {
+        Error::SessionEnded { session: name.into(), how: None }
+    } else if name.chars().nth(SESSION_CHARS_MAX).is_some() {
+        Error::LimitExceeded {
+            what: "the name of a session".into(),
+            found: format!("{} characters", name.chars().count()),
+            limit: format!("{SESSION_CHARS_MAX} characters"),
+            hint: "The first argument is the session, the second one the request.",
+        }
+    } else {
+        Error::NoSuchSession { session: name.into() }
+    }
+}
+
+fn check_roles(
+    owner: pg_sys::Oid,
+    borrower: Option<pg_sys::Oid>,
+    session: &str,
+    action: &'static str,
+    right: Right,
+) -> Result<(), Error> {
+    if pg::has_privileges_of(owner) || borrower.is_some_and(pg::has_privileges_of) {
+        Ok(())
+    } else {
+        Err(Error::NotYours { session: session.into(), action, right })
+    }
+}
+
+fn by_id(name: &str, id: &Uuid, action: &'static str) -> Result<Rc<ClientSession>, Error> {
+    let session = find_by_id(name, id.as_bytes())?;
+    check_roles(session.owner, None, &session.name, action, Right::Own)?;
+    Ok(session)
+}
+
+fn find_by_id(name: &str, id: &SessionId) -> Result<Rc<ClientSession>, Error> {
+    let session = name.to_owned();
+    match find::or_doubt(|| names::client_session(id), || Ok(remembered_by_id(id)))? {
+        Sought::Found(found) => Ok(found),
+        Sought::NotHere => Err(Error::SessionNotHere { session }),
+        Sought::InDoubt => Err(Error::SessionInDoubt { session }),
+        Sought::Nothing => Err(Error::SessionEnded { session, how: None }),
+    }
+}
+
+fn remembered_by_id(id: &SessionId) -> Option<Rc<ClientSession>> {
+    cache::remembered(
+        |cache| cache.clients.get(id).map(|session| Some(Rc::clone(session))),
+        || match find::by_id(id) {
+            // The row may be this transaction's own and never be committed. What it says of this id stays true;
+            // whether the session is there is looked at with each use.
+            Some(session) => (Some(Rc::new(session)), true),
+            None => (None, false),
+        },
+        |cache, session| {
+            if let Some(session) = session {
+                cache.clients.put(session.id, session);
+            }
+        },
+    )
+}
+
+fn remembered(name: &str) -> Option<Rc<StandingSession>> {
+    cache::remembered(
+        |cache| cache.standing.get(name).map(|session| Some(Rc::clone(session))),
+        || match standing::find(name) {
+            Some((session, committed)) => (Some(Rc::new(session)), committed),
+            // That a name has no session is not remembered: callers may ask for any number of names.
+            None => (None, false),
+        },
+        |cache, session| {
+            if let Some(session) = session {
+                cache.standing.put(session.name.clone(), session);
+            }
+        },
+    )
+}
+
+/// As [`unknown`], of a name that may be a client session's.
+fn not_standing(name: &str, action: &'static str) -> Error {
+    let Some(id) = time_key::client_session(name) else { return unknown(name) };
+    match by_id(name, &id, action) {
+        Err(error) => error,
+        Ok(session) => Error::Invalid {
+            message: format!("session \"{}\" is a client session", session.name),
+            detail: "It is neither an inbox nor to be changed or dropped: its client registered it as it is.".into(),
+            hint: "Use its requests with idem_begin() and idem_record(); end it with idem_close().",
+        },
+    }
+}
+
+fn not_a_client_session(name: &str, action: &'static str) -> Error {
+    let detail = match standing(name, Right::Use, action) {
+        Ok(_) => "It is a standing session: it has no numbers, and does not end by itself.",
+        Err(Error::NoSuchSession { .. }) => "Client sessions have a UUID for a name, which the server makes up.",
+        Err(error) => return error,
+    };
+    let message = format!("session \"{name}\" is not a client session");
+    Error::Invalid { message, detail: detail.into(), hint: "Use the session that idem_register() gave." }
+}

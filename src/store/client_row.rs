@@ -1,0 +1,104 @@
+//! The columns of a client session. Two tables have them, at different places: `session`, where saved sessions
+//! are, and `session_live`, where the sessions at work are.
+
+use crate::domain::identity::SessionId;
+use crate::domain::sequence::Order;
+use crate::model::ClientSession;
+use crate::pg;
+use crate::store::catalog::Index;
+use crate::store::rel::Rel;
+use crate::store::tuple::{Tid, Tuple, is_null, oid_equals, text_equals, uuid_equals};
+use pgrx::datum::IntoDatum;
+use pgrx::pg_sys;
+use uuid::Uuid;
+
+/// Where a table has the columns, and by which indexes it finds its rows.
+pub(super) struct Columns {
+    pub id: usize,
+    pub created_at: usize,
+    pub owner: usize,
+    pub window_size: usize,
+    pub ordering: usize,
+    pub request_id: usize,
+    pub timeout: usize,
+    pub client: usize,
+    /// Where rows of ended sessions stay: the column that tells.
+    pub ended_at: Option<usize>,
+    pub by_id: Index,
+    pub by_client: Index,
+    pub by_request_id: Index,
+}
+
+impl Columns {
+    /// Reads a row.
+    pub fn read<const N: usize>(&self, row: &Tuple<'_, N>) -> Option<ClientSession> {
+        let id = row.uuid(self.id)?;
+        Some(ClientSession {
+            id,
+            name: Uuid::from_bytes(id).to_string(),
+            owner: row.oid(self.owner)?,
+            client: row.text(self.client),
+            request_id: row.uuid(self.request_id),
+            order: Order::of_letter(row.char(self.ordering)?)?,
+            window: row.int4(self.window_size)?,
+            timeout_us: row.interval_us(self.timeout)?,
+            created_at: row.int8(self.created_at)?,
+        })
+    }
+
+    /// The columns of a row; those that client sessions have only in this table are NULL.
+    pub fn write<const N: usize>(&self, session: &ClientSession) -> [Option<pg_sys::Datum>; N] {
+        let mut columns = [None; N];
+        columns[self.id] = Some(pg::uuid(&session.id));
+        columns[self.created_at] = Some(session.created_at.into());
+        columns[self.owner] = Some(session.owner.into());
+        columns[self.window_size] = Some(session.window.into());
+        columns[self.ordering] = Some((session.order.letter() as i8).into());
+        columns[self.request_id] = session.request_id.as_ref().map(pg::uuid);
+        columns[self.timeout] = pg::interval(session.timeout_us).into_datum();
+        columns[self.client] = session.client.as_deref().map(pg::text);
+        columns
+    }
+
+    /// Finds the row of a session, and its place.
+    pub fn find<'rel, const N: usize, T>(
+        &self,
+        table: &'rel Rel,
+        id: &SessionId,
+        read: impl Fn(&Tuple<'rel, N>) -> Option<T>,
+    ) -> Option<(T, Tid<'rel>)> {
+        let read = |row: &Tuple<'rel, N>| Some((read(row)?, row.at()));
+        table.find_changing(self.by_id, &mut [uuid_equals(number(self.id), id)], read)
+    }
+
+    /// Finds the session of an owner's client that has not ended.
+    pub fn find_by_client<const N: usize, T>(
+        &self,
+        table: &Rel,
+        owner: pg_sys::Oid,
+        client: &str,
+        read: impl Fn(&Tuple<'_, N>) -> Option<T>,
+    ) -> Option<T> {
+        let mut keys = vec![oid_equals(number(self.owner), owner), text_equals(number(self.client), client)];
+        keys.extend(self.ended_at.map(|column| is_null(number(column))));
+        table.find_changing(self.by_client, &mut keys, read)
+    }
+
+    /// Finds the session that an owner registered under an id, ended or not.
+    pub fn find_by_request_id<const N: usize, T>(
+        &self,
+        table: &Rel,
+        owner: pg_sys::Oid,
+        request_id: &SessionId,
+        read: impl Fn(&Tuple<'_, N>) -> Option<T>,
+    ) -> Option<T> {
+        let keys = &mut [uuid_equals(number(self.request_id), request_id)];
+        let of_owner = |row: &Tuple<'_, N>| if row.oid(self.owner)? == owner { read(row) } else { None };
+        table.find_changing(self.by_request_id, keys, of_owner)
+    }
+}
+
+/// Columns are counted from 1 in scan keys.
+fn number(column: usize) -> i16 {
+    column as i16 + 1
+}

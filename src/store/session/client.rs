@@ -1,0 +1,106 @@
+//! Client sessions in `idempotence.session`: those that have an outcome, and those whose end has to be known.
+//! `session_live.rs` has the sessions at work, saved or not.
+
+use super::columns::*;
+use crate::domain::end::End;
+use crate::domain::identity::SessionId;
+use crate::model::ClientSession;
+use crate::store::catalog::{Index, Table};
+use crate::store::client_row;
+use crate::store::rel::{Access, Rel, Snapshot};
+use crate::store::tuple::{char_equals, oid_equals};
+use crate::store::write;
+use pgrx::pg_sys;
+
+const ROW: client_row::Columns = client_row::Columns {
+    id: ID,
+    created_at: CREATED_AT,
+    owner: OWNER,
+    window_size: WINDOW_SIZE,
+    ordering: ORDERING,
+    request_id: REQUEST_ID,
+    timeout: TIMEOUT,
+    client: CLIENT,
+    ended_at: Some(ENDED_AT),
+    by_id: Index::Session,
+    by_client: Index::SessionClient,
+    by_request_id: Index::SessionRequestId,
+};
+
+/// A client session in `session`.
+pub struct Saved {
+    /// What never changes of it.
+    pub session: ClientSession,
+    /// When and how it ended, if it has.
+    pub ended: Option<(i64, End)>,
+    /// Whether another transaction wrote the row, and so has committed it.
+    pub committed: bool,
+}
+
+fn read(row: &Columns<'_>) -> Option<Saved> {
+    let ended = match row.int8(ENDED_AT) {
+        Some(at) => Some((at, End::of_letter(row.char(ENDED)?)?)),
+        None => None,
+    };
+    Some(Saved { session: ROW.read(row)?, ended, committed: !row.is_ours() })
+}
+
+/// The session's row, if it has one.
+pub fn find(id: &SessionId) -> Option<Saved> {
+    ROW.find(&Rel::open(Table::Session, Access::Read), id, read).map(|(saved, _)| saved)
+}
+
+/// The session of an owner's client that has not ended.
+pub fn find_by_client(owner: pg_sys::Oid, client: &str) -> Option<ClientSession> {
+    let read = |row: &Columns<'_>| read(row).map(|saved| saved.session);
+    ROW.find_by_client(&Rel::open(Table::Session, Access::Read), owner, client, read)
+}
+
+/// The session that an owner registered under this id, ended or not.
+pub fn find_by_request_id(owner: pg_sys::Oid, request_id: &SessionId) -> Option<ClientSession> {
+    let read = |row: &Columns<'_>| read(row).map(|saved| saved.session);
+    ROW.find_by_request_id(&Rel::open(Table::Session, Access::Read), owner, request_id, read)
+}
+
+/// The number of sessions of an owner that have a row for nothing but their end.
+pub fn count_ended_unsaved(owner: pg_sys::Oid) -> i64 {
+    let table = Rel::open(Table::Session, Access::Read);
+    let mut count = 0;
+    for end in End::ALL {
+        let keys = &mut [oid_equals(OWNER as i16 + 1, owner), char_equals(ENDED as i16 + 1, end.letter(false))];
+        table.find(Some(Index::SessionEnded), keys, Snapshot::LatestMvcc, |_: &Columns<'_>| -> Option<()> {
+            count += 1;
+            None
+        });
+    }
+    count
+}
+
+/// Makes a session durable; it has no row yet.
+pub fn insert(session: &ClientSession) {
+    write::insert(&Rel::open(Table::Session, Access::Write), &row(session, None));
+}
+
+/// Notes the end of a session. A saved session has it noted in its row; another one gets a row for its end if
+/// `keep` says so. A session that has ended already is left as it is. Tells whether anything was noted. The caller
+/// holds the session's lock.
+pub fn end(session: &ClientSession, at: i64, end: End, keep: bool) -> bool {
+    let table = Rel::open(Table::Session, Access::Write);
+    let ended = |saved| row(session, Some((at, end.letter(saved))));
+    match ROW.find(&table, &session.id, read) {
+        Some((saved, place)) if saved.ended.is_none() => write::update(&table, place, &ended(true)),
+        None if keep => write::insert(&table, &ended(false)),
+        _ => return false,
+    }
+    true
+}
+
+fn row(session: &ClientSession, ended: Option<(i64, u8)>) -> [Option<pg_sys::Datum>; COLUMNS] {
+    let mut columns = ROW.write(session);
+    for standing_only in [REQUIRE_PAYLOAD, INBOX, TIME_KEYS] {
+        columns[standing_only] = Some(false.into());
+    }
+    columns[ENDED_AT] = ended.map(|(at, _)| at.into());
+    columns[ENDED] = ended.map(|(_, letter)| (letter as i8).into());
+    columns
+}

@@ -1,0 +1,82 @@
+//! Standing sessions in `idempotence.session`, and their tombstones.
+
+use super::columns::*;
+use crate::model::StandingSession;
+use crate::pg;
+use crate::store::catalog::{Index, Table};
+use crate::store::message;
+use crate::store::rel::{Access, Rel, Snapshot};
+use crate::store::tuple::{Tid, is_null, oid_equals, text_equals};
+use crate::store::write;
+use pgrx::datum::IntoDatum;
+use pgrx::pg_sys;
+
+/// The number of standing sessions of an owner, with their tombstones. Counting stops at `enough`.
+pub fn count(owner: pg_sys::Oid, enough: i64) -> i64 {
+    let table = Rel::open(Table::Session, Access::Read);
+    let keys = &mut [oid_equals(OWNER as i16 + 1, owner), is_null(CLIENT as i16 + 1)];
+    let mut count = 0;
+    table.find(Some(Index::SessionClient), keys, Snapshot::LatestMvcc, |row: &Columns<'_>| {
+        // Client sessions without a client's name are there as well.
+        count += i64::from(row.datum(NAME).is_some());
+        (count >= enough).then_some(())
+    });
+    count
+}
+
+/// The session or its tombstone as it is now, and whether that is committed.
+pub fn find(name: &str) -> Option<(StandingSession, bool)> {
+    let table = Rel::open(Table::Session, Access::Read);
+    let row = find_in(&table, name)?;
+    Some((row.session, row.committed))
+}
+
+struct Row<'rel> {
+    session: StandingSession,
+    place: Tid<'rel>,
+    committed: bool,
+}
+
+fn find_in<'rel>(table: &'rel Rel, name: &str) -> Option<Row<'rel>> {
+    let keys = &mut [text_equals(NAME as i16 + 1, name)];
+    table.find(Some(Index::SessionName), keys, Snapshot::LatestMvcc, |row: &Columns<'rel>| {
+        let session = StandingSession {
+            id: row.uuid(ID)?,
+            name: row.text(NAME)?,
+            owner: row.oid(OWNER)?,
+            usable_by: row.oid(USABLE_BY).filter(|role| *role != pg_sys::InvalidOid),
+            require_payload: row.bool(REQUIRE_PAYLOAD)?,
+            inbox: row.bool(INBOX)?,
+            time_keys: row.bool(TIME_KEYS)?,
+            ttl_us: row.interval_us(TTL),
+            created_at: row.int8(CREATED_AT)?,
+            dropped_at: row.int8(ENDED_AT),
+        };
+        Some(Row { session, place: row.at(), committed: !row.is_ours() })
+    })
+}
+
+/// Saves a session: in the place of its former row, or as a new one. The caller holds its lock.
+pub fn save(session: &StandingSession) {
+    let table = Rel::open(Table::Session, Access::Write);
+    match find_in(&table, &session.name) {
+        Some(former) => write::update(&table, former.place, &row(session)),
+        None => write::insert(&table, &row(session)),
+    }
+    message::session_changed(&session.id);
+}
+
+fn row(session: &StandingSession) -> [Option<pg_sys::Datum>; COLUMNS] {
+    let mut columns = [None; COLUMNS];
+    columns[ID] = Some(pg::uuid(&session.id));
+    columns[CREATED_AT] = Some(session.created_at.into());
+    columns[ENDED_AT] = session.dropped_at.map(Into::into);
+    columns[OWNER] = Some(session.owner.into());
+    columns[REQUIRE_PAYLOAD] = Some(session.require_payload.into());
+    columns[INBOX] = Some(session.inbox.into());
+    columns[TIME_KEYS] = Some(session.time_keys.into());
+    columns[TTL] = session.ttl_us.and_then(|us| pg::interval(us).into_datum());
+    columns[NAME] = Some(pg::text(&session.name));
+    columns[USABLE_BY] = session.usable_by.map(Into::into);
+    columns
+}

@@ -1,0 +1,105 @@
+//! `idempotence.session_live`: the client sessions at work, and when each was last heard of. The table is
+//! unlogged: it is empty after a crash, and cannot be read on a standby.
+
+use crate::domain::identity::SessionId;
+use crate::domain::timeout::runs_out_at;
+use crate::model::ClientSession;
+use crate::pg;
+use crate::store::catalog::{Index, Table};
+use crate::store::client_row;
+use crate::store::rel::{Access, Rel, Snapshot};
+use crate::store::tuple::{Tuple, columns, oid_equals};
+use crate::store::write;
+use pgrx::pg_sys;
+
+columns! { "session_live", COLUMNS:
+    ID, CREATED_AT, LAST_SEEN, OWNER, WINDOW_SIZE, ORDERING, REQUEST_ID, TIMEOUT, CLIENT
+}
+type Columns<'a> = Tuple<'a, COLUMNS>;
+
+const ROW: client_row::Columns = client_row::Columns {
+    id: ID,
+    created_at: CREATED_AT,
+    owner: OWNER,
+    window_size: WINDOW_SIZE,
+    ordering: ORDERING,
+    request_id: REQUEST_ID,
+    timeout: TIMEOUT,
+    client: CLIENT,
+    ended_at: None,
+    by_id: Index::SessionLive,
+    by_client: Index::SessionLiveClient,
+    by_request_id: Index::SessionLiveRequestId,
+};
+
+/// A client session at work.
+pub struct Live {
+    /// What never changes of it.
+    pub session: ClientSession,
+    /// When its last sign of life was written.
+    pub last_seen: i64,
+}
+
+fn read(row: &Columns<'_>) -> Option<Live> {
+    Some(Live { session: ROW.read(row)?, last_seen: row.int8(LAST_SEEN)? })
+}
+
+/// The session's row, if it is there.
+pub fn find(id: &SessionId) -> Option<Live> {
+    if pg::in_recovery() {
+        return None;
+    }
+    ROW.find(&Rel::open(Table::SessionLive, Access::Read), id, read).map(|(live, _)| live)
+}
+
+/// The session of an owner's client.
+pub fn find_by_client(owner: pg_sys::Oid, client: &str) -> Option<ClientSession> {
+    let read = |row: &Columns<'_>| ROW.read(row);
+    ROW.find_by_client(&Rel::open(Table::SessionLive, Access::Read), owner, client, read)
+}
+
+/// The session that an owner registered under this id.
+pub fn find_by_request_id(owner: pg_sys::Oid, request_id: &SessionId) -> Option<ClientSession> {
+    let read = |row: &Columns<'_>| ROW.read(row);
+    ROW.find_by_request_id(&Rel::open(Table::SessionLive, Access::Read), owner, request_id, read)
+}
+
+/// The number of sessions that an owner has at work, without those whose clock has run out.
+pub fn count(owner: pg_sys::Oid) -> i64 {
+    let now_us = pg::now_us();
+    // While the server is down nobody's time passes.
+    let up_since = pg::up_since().unwrap_or(now_us);
+    let table = Rel::open(Table::SessionLive, Access::Read);
+    let keys = &mut [oid_equals(OWNER as i16 + 1, owner)];
+    let mut count = 0;
+    table.find(Some(Index::SessionLiveClient), keys, Snapshot::LatestMvcc, |row: &Columns<'_>| -> Option<()> {
+        count += i64::from(runs_out_at(row.int8(LAST_SEEN)?.max(up_since), row.interval_us(TIMEOUT)?) > now_us);
+        None
+    });
+    count
+}
+
+/// Locks the table to write it, if nobody is in the way.
+pub fn try_lock() -> bool {
+    Rel::try_lock(Table::SessionLive)
+}
+
+/// Puts a session to work, or back to work, or writes its sign of life. The caller holds the session's lock
+/// alone, or the lock on its sign of life.
+pub fn save(session: &ClientSession, last_seen: i64) {
+    let table = Rel::open(Table::SessionLive, Access::Write);
+    let mut columns = ROW.write::<COLUMNS>(session);
+    columns[LAST_SEEN] = Some(last_seen.into());
+    match ROW.find(&table, &session.id, read) {
+        Some((_, place)) => write::update(&table, place, &columns),
+        None => write::insert(&table, &columns),
+    }
+}
+
+/// Takes a session from work, if it is there. The caller holds its lock alone.
+pub fn delete(id: &SessionId) {
+    let table = Rel::open(Table::SessionLive, Access::Write);
+    if let Some((_, place)) = ROW.find(&table, id, read) {
+        write::delete(&table, place);
+    }
+}

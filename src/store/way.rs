@@ -1,0 +1,114 @@
+//! Which of the two ways to write a row serves a table, see `write.rs`.
+//!
+//! It is looked up once for each relcache entry. Whoever adds an index or a trigger takes a lock that conflicts
+//! with ours, or waits for our transactions before relying on what was added. That backend also sends a message,
+//! which we take in together with our lock on the table.
+
+use crate::pg;
+use crate::store::catalog::Table;
+use pgrx::pg_sys;
+use std::ffi::CStr;
+
+/// The triggers that the extension itself has put on its tables. Its own rows do not concern them.
+const OUR_TRIGGERS: [&CStr; 2] = [c"forget_cached", c"note_restored"];
+
+/// How a table takes its rows.
+#[derive(Clone, Copy)]
+pub(super) struct Way {
+    /// Nothing keeps rows from being written directly.
+    pub direct: bool,
+    /// A rule does something else instead of writing a row.
+    pub replaced: bool,
+    /// The columns that must not be NULL, a bit for each.
+    not_null: u64,
+}
+
+impl Way {
+    /// Looks how a table takes its rows.
+    ///
+    /// # Safety
+    ///
+    /// `rel` is open and locked, and is `table`.
+    pub unsafe fn of(rel: pg_sys::Relation, table: Table) -> Way {
+        // SAFETY: the relation is open, so its entry and what hangs on the entry are valid and stay.
+        unsafe {
+            let shape = (*rel).rd_att;
+            let direct = (*rel).rd_rules.is_null()
+                && triggers_of((*rel).trigdesc).iter().all(is_our_trigger)
+                && constraints_are_ours(table, shape)
+                && indexes_are_plain(rel);
+            let not_null = |column: &usize| (*pg::tuple_attribute(shape, *column)).attnotnull;
+            let columns = (*shape).natts as usize;
+            let replaced = rules_of((*rel).rd_rules).iter().any(|rule| (**rule).isInstead);
+            Way { direct, replaced, not_null: (0..columns).filter(not_null).fold(0, |bits, column| bits | 1 << column) }
+        }
+    }
+
+    /// Whether a row with these columns may be written directly.
+    pub fn serves(self, columns: &[Option<pg_sys::Datum>]) -> bool {
+        let null_where_it_must_not_be =
+            || columns.iter().enumerate().any(|(number, column)| column.is_none() && self.not_null >> number & 1 == 1);
+        self.direct && !null_where_it_must_not_be()
+    }
+}
+
+/// # Safety
+/// The rules are null, or those of an open relation.
+unsafe fn rules_of<'a>(rules: *const pg_sys::RuleLock) -> &'a [*mut pg_sys::RewriteRule] {
+    if rules.is_null() {
+        return &[];
+    }
+    // SAFETY: an open relation has this many rules.
+    unsafe { std::slice::from_raw_parts((*rules).rules, (*rules).numLocks as usize) }
+}
+
+/// # Safety
+/// The description is null, or that of an open relation.
+unsafe fn triggers_of<'a>(description: *const pg_sys::TriggerDesc) -> &'a [pg_sys::Trigger] {
+    if description.is_null() {
+        return &[];
+    }
+    // SAFETY: an open relation's description has this many triggers.
+    unsafe { std::slice::from_raw_parts((*description).triggers, (*description).numtriggers as usize) }
+}
+
+fn is_our_trigger(trigger: &pg_sys::Trigger) -> bool {
+    // SAFETY: a trigger has a name, which ends with a NUL.
+    !trigger.tgisinternal && OUR_TRIGGERS.contains(&unsafe { CStr::from_ptr(trigger.tgname) })
+}
+
+/// Whether there is no constraint that the direct way passes over: the secret alone has a CHECK of ours.
+///
+/// # Safety
+/// `shape` is that of an open relation.
+unsafe fn constraints_are_ours(table: Table, shape: pg_sys::TupleDesc) -> bool {
+    let ours = u16::from(table == Table::Secret);
+    // SAFETY: as the caller warrants.
+    unsafe {
+        let constraints = (*shape).constr;
+        constraints.is_null() || (*constraints).num_check <= ours && !(*constraints).has_generated_stored
+    }
+}
+
+/// Whether all indexes are on columns alone, without a predicate, and checked at once.
+///
+/// # Safety
+/// The relation is open and locked.
+unsafe fn indexes_are_plain(rel: pg_sys::Relation) -> bool {
+    // SAFETY: an index on the list of a locked table is there; its pg_index row is part of its entry.
+    unsafe {
+        let list = pg_sys::RelationGetIndexList(rel);
+        let count = if list.is_null() { 0 } else { (*list).length };
+        (0..count).all(|number| {
+            let index = pg_sys::index_open(pg_sys::list_nth_oid(list, number), pg_sys::AccessShareLock as i32);
+            let (row, form) = ((*index).rd_indextuple, (*index).rd_index);
+            let is_null = |column: u32| pg_sys::heap_attisnull(row, column as i32, std::ptr::null_mut());
+            let plain = is_null(pg_sys::Anum_pg_index_indexprs)
+                && is_null(pg_sys::Anum_pg_index_indpred)
+                && !(*form).indisexclusion
+                && (*form).indimmediate;
+            pg_sys::index_close(index, pg_sys::AccessShareLock as i32);
+            plain
+        })
+    }
+}

@@ -1,0 +1,49 @@
+//! The sweep's step that deletes abandoned checkpoints.
+
+use crate::domain::cursor::Cursor;
+use crate::domain::identity::Digest;
+use crate::domain::limits::KEEP_SLACK_US;
+use crate::error::Error;
+use crate::guc;
+use crate::lock::Tag;
+use crate::pg;
+use crate::store::catalog::Table;
+use crate::store::sql;
+use crate::sweep::parts;
+
+/// Which checkpoints nobody can continue any more. One of a standing session counts as long as an outcome
+/// would that was recorded in its place; one of a client session until its number is given up, and as long
+/// as the session is known. $2 is now, without the slack that a time key ahead of the clock needs; $3 is the
+/// retention in seconds.
+const ABANDONED: &str = "
+    COALESCE(
+      (SELECT CASE
+                WHEN s.name IS NOT NULL
+                THEN t.written_at OPERATOR(pg_catalog.+)
+                       pg_catalog.make_interval(secs => COALESCE(EXTRACT(epoch FROM s.ttl)::pg_catalog.float8, $3)) OPERATOR(pg_catalog.<=) $2
+                ELSE EXISTS (SELECT FROM idempotence.stream m
+                             WHERE m.session OPERATOR(pg_catalog.=) t.session AND m.stream OPERATOR(pg_catalog.=) t.stream
+                               AND m.acked OPERATOR(pg_catalog.>=) t.request::pg_catalog.int8)
+              END
+       FROM idempotence.session s WHERE s.id OPERATOR(pg_catalog.=) t.session),
+      t.written_at OPERATOR(pg_catalog.+) pg_catalog.make_interval(secs => $3) OPERATOR(pg_catalog.<=) $2)";
+
+/// Deletes abandoned checkpoints, at most `limit`; how many, and where to go on. Those whose request is at
+/// work are left alone. A number that was given up is not, and neither is anything in a session that is not
+/// known.
+pub fn delete_abandoned(from: Cursor, limit: usize) -> Result<(usize, Option<Cursor>), Error> {
+    let now = sql::moment(pg::now_us().saturating_sub(KEEP_SLACK_US));
+    let retention_s = guc::retention_us() as f64 / 1e6;
+    let part = parts::find(Table::Checkpoint, "digest", from, limit, ABANDONED, vec![now.into(), retention_s.into()])?;
+    let idle = |digest: &[u8; 16]| Tag::request(&Digest(*digest)).try_acquire();
+    let idle: Vec<_> = part.ids.into_iter().filter(idle).collect();
+    if idle.is_empty() {
+        return Ok((0, part.next));
+    }
+    // It may have been written again, or recorded, before its lock was had.
+    let statement = format!(
+        "DELETE FROM idempotence.checkpoint t WHERE t.digest OPERATOR(pg_catalog.=) ANY ($1) AND ({ABANDONED})"
+    );
+    let deleted = sql::execute(&statement, &[sql::ids(&idle).into(), now.into(), retention_s.into()])?;
+    Ok((deleted, part.next))
+}

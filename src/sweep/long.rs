@@ -1,0 +1,46 @@
+//! The sweep's step that deletes expired outcomes of those that outlived their segment.
+
+use crate::domain::limits::ASKED_US;
+use crate::error::Error;
+use crate::pg;
+use crate::store::catalog::Table;
+use crate::store::exclusive;
+use crate::store::outcome_long;
+use crate::sweep::held_by;
+use crate::sweep::progress::Progress;
+use crate::sweep::ring;
+
+/// Deletes what has expired, at most `limit`; truncates the table when nothing is left in it.
+pub fn delete_expired(limit: usize) -> Result<Progress, Error> {
+    let mut progress = Progress::default();
+    if outcome_long::is_blank() {
+        ring::note_long(false)?;
+        return Ok(progress);
+    }
+    // Where something was restored past the triggers.
+    if ring::note_long(true)? {
+        return Ok(progress);
+    }
+    if !outcome_long::try_lock(Table::OutcomeLong) {
+        progress.delayed.push(format!("outcomes cannot be deleted yet: {}", held_by::of_outcome_long()?));
+        return Ok(progress);
+    }
+    let before = pg::now_us().saturating_sub(ASKED_US);
+    let found = outcome_long::expired(before, limit)?;
+    let ours = outcome_long::locked(&found);
+    if !ours.is_empty() {
+        let deleted = outcome_long::delete(&ours, before)?;
+        progress.done.push(format!("expired outcomes deleted that outlived their segment: {deleted}"));
+        progress.more = true;
+        return Ok(progress);
+    }
+    if found.is_empty()
+        && !outcome_long::is_any()?
+        && exclusive::lock_alone(Table::OutcomeLong)
+        && !outcome_long::is_any()?
+    {
+        outcome_long::truncate()?;
+        ring::note_long(false)?;
+    }
+    Ok(progress)
+}

@@ -1,0 +1,75 @@
+//! Looking through a segment: at some of its pages, to see how long its outcomes live ([`sample`]), and at
+//! all of them, part by part, for those that still do ([`next_part`]).
+//!
+//! How far the parts have come is kept in the segment's row. Whatever moves rows (VACUUM FULL, CLUSTER)
+//! makes another file, which is looked through from its beginning; so is one that rows are added to by SQL,
+//! which is what a restore does (`note_restored` in `store/segment.rs`).
+
+use crate::domain::identity::Digest;
+use crate::domain::pace::{FEW, Sample};
+use crate::error::Error;
+use crate::store::rel::Rel;
+use crate::store::segment::Scanned;
+use crate::store::sql::{self, moment};
+use pgrx::datum::Uuid;
+
+/// The pages of a part: 32 MB, which a slow disk reads within a visit.
+const PAGES: i64 = 4096;
+
+/// The pages of a sample, about.
+const SAMPLED: u32 = 128;
+
+/// Looks at some pages of a segment, spread over all of it; `before` is when what does not live had ended.
+pub fn sample(segment: usize, table: &Rel, before: i64) -> Result<Sample, Error> {
+    let percent = (f64::from(SAMPLED) * 100.0 / f64::from(table.pages().max(1))).min(100.0);
+    let most = 1.0 - 1.0 / FEW as f64;
+    let query = format!(
+        "SELECT ARRAY[s.rows, s.living,
+                  COALESCE((EXTRACT(epoch FROM s.few_live_at) OPERATOR(pg_catalog.*) 1000000)::pg_catalog.int8 OPERATOR(pg_catalog.-) 946684800000000, 0),
+                  COALESCE((EXTRACT(epoch FROM s.ttl) OPERATOR(pg_catalog.*) 1000000)::pg_catalog.int8, 0)]
+         FROM (SELECT pg_catalog.count(*), pg_catalog.count(*) FILTER (WHERE o.expires_at OPERATOR(pg_catalog.>) $1),
+                      pg_catalog.percentile_disc({most}) WITHIN GROUP (ORDER BY o.expires_at),
+                      pg_catalog.percentile_disc({most}) WITHIN GROUP (ORDER BY o.expires_at OPERATOR(pg_catalog.-) o.recorded_at)
+               FROM ONLY idempotence.outcome_{segment} o TABLESAMPLE pg_catalog.system ({percent})) s (rows, living, few_live_at, ttl)"
+    );
+    let found = sql::column::<Vec<i64>>(&query, &[moment(before).into()])?.pop();
+    let Some([rows, living, few_live_at, ttl_us]) = found.and_then(|found| <[i64; 4]>::try_from(found).ok()) else {
+        return Ok(Sample::default());
+    };
+    let of_all = |count: i64| (count as f64 * 100.0 / percent) as i64;
+    Ok(Sample { rows: of_all(rows), living: of_all(living), few_live_at, ttl_us })
+}
+
+/// A part of a segment.
+pub struct Part {
+    /// How far the segment was looked through before this part.
+    pub before: Scanned,
+    /// And once this part is done with.
+    pub after: Scanned,
+    /// Whether that is the end.
+    pub is_last: bool,
+}
+
+/// The part of a segment that comes next.
+pub fn next_part(scanned: Scanned, table: &Rel) -> Part {
+    let all = i64::from(table.pages());
+    let from = if scanned.has_begun(table) { scanned.pages.min(all) } else { 0 };
+    let to = all.min(from + PAGES);
+    let upto = |pages| Scanned { file: table.file(), pages };
+    Part { before: upto(from), after: upto(to), is_last: to == all }
+}
+
+impl Part {
+    /// Outcomes of it that had not ended at `before`, at most `limit`. The caller has a lock on the segment
+    /// under which its file stays the same.
+    pub fn living(&self, segment: usize, before: i64, limit: usize) -> Result<Vec<Digest>, Error> {
+        let (from, to) = (self.before.pages, self.after.pages);
+        let query = format!(
+            "SELECT o.digest FROM ONLY idempotence.outcome_{segment} o
+             WHERE o.ctid OPERATOR(pg_catalog.>=) '({from},0)'::pg_catalog.tid AND o.ctid OPERATOR(pg_catalog.<) '({to},0)'::pg_catalog.tid
+               AND o.expires_at OPERATOR(pg_catalog.>) $2 LIMIT $1"
+        );
+        let found = sql::column::<Uuid>(&query, &[(limit as i64).into(), moment(before).into()])?;
+        Ok(found.iter().map(|digest| Digest(*digest.as_bytes())).collect())
+    }
+}

@@ -1,0 +1,74 @@
+//! What happens at the end of a transaction and of its subtransactions. Before a commit, requests that were begun
+//! and not recorded are refused, and client sessions give their signs of life. At the end all that the transaction
+//! knew of is cleared away.
+
+mod first;
+
+use crate::error::Error;
+use crate::guc::{self, Unrecorded};
+use crate::open;
+use crate::pg;
+use crate::sessions::liveness;
+use crate::store::invalidation;
+use pgrx::{pg_guard, pg_sys};
+use std::ffi::c_void;
+
+pub use first::come_first;
+
+/// Registers the callbacks, once a backend.
+pub fn init() {
+    first::init(Some(transaction_event));
+    // SAFETY: the callback is a static function, and registering happens at load, in no transaction's way.
+    unsafe { pg_sys::RegisterSubXactCallback(Some(subtransaction_event), std::ptr::null_mut()) };
+}
+
+#[pg_guard]
+unsafe extern "C-unwind" fn transaction_event(event: pg_sys::XactEvent::Type, _arg: *mut c_void) {
+    use pg_sys::XactEvent::*;
+    match event {
+        XACT_EVENT_PRE_COMMIT => {
+            first::set_ending(true);
+            refuse_unrecorded(false);
+            liveness::give_signs(open::take_used_sessions());
+        }
+        XACT_EVENT_PARALLEL_PRE_COMMIT => {}
+        // Not with PREPARE: that could keep others from giving theirs for as long as it stays prepared.
+        XACT_EVENT_PRE_PREPARE => {
+            first::set_ending(true);
+            refuse_unrecorded(true);
+        }
+        _ => {
+            first::set_ending(false);
+            pg::refill();
+            if pg::arena_is_in_use() {
+                // What is remembered for long must not be there.
+                invalidation::forget();
+            }
+            open::clear();
+        }
+    }
+}
+
+fn refuse_unrecorded(preparing: bool) {
+    let unrecorded = open::unrecorded();
+    let unrecorded = unrecorded.map(|(name, others)| Error::Unrecorded { name, others, preparing });
+    match (unrecorded, guc::unrecorded()) {
+        (Some(error), Unrecorded::Error) => error.raise(),
+        (Some(error), Unrecorded::Warning) => error.warn(),
+        (Some(_), Unrecorded::Off) | (None, _) => {}
+    }
+}
+
+#[pg_guard]
+unsafe extern "C-unwind" fn subtransaction_event(
+    event: pg_sys::SubXactEvent::Type,
+    _subtransaction: pg_sys::SubTransactionId,
+    _parent: pg_sys::SubTransactionId,
+    _arg: *mut c_void,
+) {
+    match event {
+        pg_sys::SubXactEvent::SUBXACT_EVENT_ABORT_SUB => open::roll_back(),
+        pg_sys::SubXactEvent::SUBXACT_EVENT_COMMIT_SUB => open::hand_up(),
+        _ => {}
+    }
+}
