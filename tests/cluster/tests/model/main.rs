@@ -98,13 +98,13 @@ fn send(kind: Kind, stream: &mut Stream, slots: &mut [Slot], range: stream::Rang
         (sequence::Place::Kept(at), Place::Answered(done)) => {
             kept[at].range == sequence::Range { first: stream.done[*done].range.0, last: stream.done[*done].range.1 }
         }
-        (sequence::Place::Past, Place::Discarded) => true,
-        (sequence::Place::Turn(_), Place::Next) => true,
+        (sequence::Place::Discarded, Place::Discarded) => true,
+        (sequence::Place::Next(_), Place::Next) => true,
         (sequence::Place::Ahead(_) | sequence::Place::Overlaps(_), Place::OutOfSequence) => true,
         _ => false,
     };
     ensure!(agree, "{asked:?} with ack {said}: {found:?} by the domain, {wanted:?} by the model");
-    if let sequence::Place::Turn(slot) = found {
+    if let sequence::Place::Next(slot) = found {
         slots[slot as usize] = Some(sequence::Kept { range: asked, slot, answers: true, visible: true });
         stream.done.push(Done { range, answer: String::new(), payload: None, dropped: false });
         stream.acked = stream.acked.max(said);
