@@ -5,6 +5,7 @@ use anyhow::{Context, Result, ensure};
 use idempotence_cluster_tests::workload::{DATABASE, Workload};
 use idempotence_cluster_tests::{Cluster, Connection, LIMIT, Version, describe, on_each_version};
 use idempotence_demo::host::run;
+use tokio::task::spawn_blocking;
 use tokio_postgres::error::SqlState;
 
 on_each_version!(rewrites, indexes, triggers, pg_repack, dumps);
@@ -199,7 +200,7 @@ async fn on_each_database(server: &Cluster, program: &str, arguments: &[&str]) -
         let mut command = server.program(program);
         command.env("PGHOST", server.home()).env("PGPORT", server.addr().port().to_string()).env("PGUSER", "postgres");
         command.args(arguments).args(["--dbname", database]);
-        tokio::task::spawn_blocking(move || run(&mut command, None, LIMIT)).await??;
+        spawn_blocking(move || run(&mut command, None, LIMIT)).await??;
     }
     Ok(())
 }

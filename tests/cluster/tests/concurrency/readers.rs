@@ -7,6 +7,7 @@ use futures_util::future::try_join_all;
 use idempotence_cluster_tests::Version;
 use idempotence_cluster_tests::load::count;
 use tokio::sync::Barrier;
+use tokio::task::yield_now;
 
 use crate::work::{WORKER, start, workers};
 
@@ -93,7 +94,7 @@ pub async fn a_lookup_never_misses_a_request_that_was_begun(version: Version) ->
     let read = try_join_all(readers.iter().map(async |reader| {
         loop {
             match newest.load(SeqCst) {
-                0 => tokio::task::yield_now().await,
+                0 => yield_now().await,
                 usize::MAX => return Ok(()),
                 n => match reader.lookup("work", &n.to_string()).await?.as_str() {
                     "in_progress" => count(&in_progress),

@@ -6,6 +6,7 @@ use anyhow::{Result, ensure};
 use futures_util::future::try_join_all;
 use idempotence_cluster_tests::limits::PATIENCE;
 use idempotence_cluster_tests::{Cluster, Connection, Version};
+use tokio_postgres::error::SqlState;
 
 const SCHEMA: &str = "
     SELECT idem_create_session('work');
@@ -36,7 +37,7 @@ pub async fn workers(cluster: &Cluster, count: usize) -> Result<Vec<Connection>>
 /// The SQLSTATE of an error, or `None` if the connection is gone.
 pub fn sqlstate(error: &tokio_postgres::Error) -> Option<&str> {
     // 57P01: an administrator has ended the connection. The server says so and then closes it.
-    error.code().map(tokio_postgres::error::SqlState::code).filter(|state| *state != "57P01")
+    error.code().map(SqlState::code).filter(|state| *state != "57P01")
 }
 
 /// The rows of a query, each split at the first `|`, which separates the columns.
