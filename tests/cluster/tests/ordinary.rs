@@ -38,15 +38,20 @@ async fn on_each_table(server: &Cluster, statements: &[&str]) -> Result<()> {
                     continue;
                 }
                 let statement = statement.replace("{table}", &table.name).replace("{index}", &table.index);
-                // Of two in a deadlock it may be this one that the server ends.
-                while let Err(error) = dba.try_text(&statement).await {
-                    if error.code() != Some(&SqlState::T_R_DEADLOCK_DETECTED) {
-                        return Err(describe(error)).context(statement);
-                    }
-                    dba.text("ROLLBACK").await?;
-                }
+                execute_despite_deadlocks(&dba, &statement).await?;
             }
         }
+    }
+    Ok(())
+}
+
+/// Of two in a deadlock it may be this one that the server ends.
+async fn execute_despite_deadlocks(dba: &Connection, statement: &str) -> Result<()> {
+    while let Err(error) = dba.try_text(statement).await {
+        if error.code() != Some(&SqlState::T_R_DEADLOCK_DETECTED) {
+            return Err(describe(error)).with_context(|| statement.to_owned());
+        }
+        dba.text("ROLLBACK").await?;
     }
     Ok(())
 }
@@ -171,9 +176,23 @@ async fn pg_repack(version: Version) -> Result<()> {
         server.psql(database, "CREATE EXTENSION pg_repack")?;
     }
     for _ in 0..3 {
-        load.beside(on_each_database(&server, "pg_repack", &["--schema=idempotence", "--wait-timeout=10"])).await?;
+        load.beside(repack_each_database(&server)).await?;
     }
     load.close(&server).await
+}
+
+/// Where the server ends pg_repack to resolve a deadlock, it is made anew, which removes what it has left behind,
+/// and run again: as its documentation says, for any table.
+async fn repack_each_database(server: &Cluster) -> Result<()> {
+    let repack = ["--schema=idempotence", "--wait-timeout=10"];
+    while let Err(error) = on_each_database(server, "pg_repack", &repack).await {
+        ensure!(format!("{error:#}").contains("deadlock detected"), error);
+        for database in DATABASES {
+            let dba = server.connect(database).await?;
+            execute_despite_deadlocks(&dba, "DROP EXTENSION pg_repack CASCADE; CREATE EXTENSION pg_repack").await?;
+        }
+    }
+    Ok(())
 }
 
 // Goal: dumps are taken while all are at work, and none waits for another.
