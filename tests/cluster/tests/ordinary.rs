@@ -40,15 +40,20 @@ async fn on_each_table(server: &Cluster, statements: &[&str]) -> Result<()> {
                     continue;
                 }
                 let statement = statement.replace("{table}", &table.name).replace("{index}", &table.index);
-                // The server may end this statement in a deadlock.
-                while let Err(error) = dba.try_text(&statement).await {
-                    if error.code() != Some(&SqlState::T_R_DEADLOCK_DETECTED) {
-                        return Err(describe(error)).context(statement);
-                    }
-                    dba.text("ROLLBACK").await?;
-                }
+                execute_despite_deadlocks(&dba, &statement).await?;
             }
         }
+    }
+    Ok(())
+}
+
+/// Executes a statement. The server may end it in a deadlock; then it is executed again.
+async fn execute_despite_deadlocks(dba: &Connection, statement: &str) -> Result<()> {
+    while let Err(error) = dba.try_text(statement).await {
+        if error.code() != Some(&SqlState::T_R_DEADLOCK_DETECTED) {
+            return Err(describe(error)).with_context(|| statement.to_owned());
+        }
+        dba.text("ROLLBACK").await?;
     }
     Ok(())
 }
@@ -176,9 +181,23 @@ async fn pg_repack(version: Version) -> Result<()> {
         server.psql(database, "CREATE EXTENSION pg_repack")?;
     }
     for _ in 0..3 {
-        load.beside(on_each_database(&server, "pg_repack", &["--schema=idempotence", "--wait-timeout=10"])).await?;
+        load.beside(repack_each_database(&server)).await?;
     }
     load.close(&server).await
+}
+
+/// Runs pg_repack on each database. The server may end it in a deadlock. Then its extension is made anew, which
+/// removes what it has left behind, and it is run again, as its documentation says for any table.
+async fn repack_each_database(server: &Cluster) -> Result<()> {
+    let repack = ["--schema=idempotence", "--wait-timeout=10"];
+    while let Err(error) = on_each_database(server, "pg_repack", &repack).await {
+        ensure!(format!("{error:#}").contains("deadlock detected"), error);
+        for database in DATABASES {
+            let dba = server.connect(database).await?;
+            execute_despite_deadlocks(&dba, "DROP EXTENSION pg_repack CASCADE; CREATE EXTENSION pg_repack").await?;
+        }
+    }
+    Ok(())
 }
 
 // Goal: dumps are taken while clients are at work, and neither waits for the other.
