@@ -21,9 +21,9 @@ pub fn row() -> Row {
     Row {
         id: HELD,
         title: "Sessions under an old snapshot",
-        text: "One session with a window of 5, one request after the other, each a transaction, on one connection, while \
-another holds a snapshot that was taken before the first of them: so nothing that was written over can be removed. The time \
-of the last thousand requests is held against that of the first thousand.",
+        text: "One connection sends the requests of one session with a window of 5, one after the other, each in a transaction. \
+Another connection holds a snapshot that was taken before the first request, so nothing that was written over can be removed. The \
+time of the last thousand requests is compared with that of the first thousand.",
         variants: Vec::new(),
         comparisons: Vec::new(),
         cells: vec![OFF_4],

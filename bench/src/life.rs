@@ -28,10 +28,11 @@ pub fn row() -> Row {
     Row {
         id: LIFE,
         title: "Write-ahead log over an outcome's life",
-        text: "Where many outcomes are kept, bytes of log for each: of the request, and of making room for another one. The requests \
-are those of the rows before, all that are sent between two checkpoints; what the work alone writes is taken off. Making room by hand is \
-a `DELETE` of what has expired, the oldest fifth of the table, and a `VACUUM`, as autovacuum does it by then; with that many rows it comes \
-many requests after the first of them was deleted, so there is a checkpoint between. The extension's sweep empties a segment, a third of all. \
+        text: "How many bytes of log one outcome costs where many outcomes are kept: for its request, and for making room for \
+another outcome. The requests are those of the sections before, all that are sent between two checkpoints. What the work alone \
+writes is subtracted. Making room by hand is a `DELETE` of what has expired, the oldest fifth of the table, and a `VACUUM`, which \
+autovacuum runs by then. With that many rows, the `VACUUM` comes many requests after the first row was deleted, so there is a \
+checkpoint in between. The extension's sweep empties a segment, a third of all outcomes. \
 `full_page_writes` is on.",
         variants: Vec::new(),
         comparisons: Vec::new(),

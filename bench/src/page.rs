@@ -31,17 +31,17 @@ impl Page {
         let method = format!(
             "Every cell starts from a fresh copy of the same database, with {kept} outcomes under UUIDv7-like and as many under \
 random keys in each table, and is measured in \
-{rounds} {round_word}. In a round each variant runs once, right after the other, beginning with another one each time; ratios are \
-taken within a round, so that what disturbs the machine for a while disturbs both sides. The tables show the median over the \
+{rounds} {round_word}. In a round, each variant runs once, one right after the other, and each round begins with another variant. \
+Ratios are taken within a round, so that what disturbs the machine for a while disturbs both sides. The tables show the median over the \
 rounds and, in brackets, the quartiles. A run is one second of warming up, then {seconds} {second_word} that count.
 
-`pgbench -M prepared` on the same machine is the load, through a Unix socket, with at most one thread a core; it takes its share of \
-the processors from the server. *CPU* is the user and system time of the \
-backends that serve the load, divided by what they did; it is steadier than rates are. After each cell the rows that the \
-variants left are counted and held against what pgbench says it did.
+The load is `pgbench -M prepared` on the same machine, through a Unix socket, with at most one thread a core. It takes its share \
+of the processors from the server. *CPU* is the user and system time of the backends that serve the load, divided by what they \
+did. It is steadier than rates are. After each cell, the rows that the variants left are counted and compared with what pgbench \
+says it did.
 
-Keys are text of 36 characters, UUIDv7-like (each client's are ascending in time) unless said otherwise. Each variant puts its key \
-together in SQL from the same numbers, also those that do nothing with it, so that what this costs is the same everywhere.",
+Keys are text of 36 characters. Unless said otherwise they are UUIDv7-like: those of each client ascend in time. Each variant puts \
+its key together in SQL from the same numbers, even if it does nothing with the key, so that this costs the same everywhere.",
             kept = plan.kept,
             rounds = plan.rounds,
             round_word = plural(plan.rounds, "round"),
@@ -119,7 +119,7 @@ together in SQL from the same numbers, also those that do nothing with it, so th
             ratios.push((comparison, wal_ratio(comparison, measured, |wal| wal.all)));
         }
         self.comparisons(row, cell, &ratios);
-        self.rows += "The same of records alone, without page images:\n\n";
+        self.rows += "The same ratios for the records alone, without page images:\n\n";
         let lines = row.comparisons.iter().map(|comparison| {
             [comparison.what.to_owned(), with_spread(wal_ratio(comparison, measured, |wal| wal.records), 2)]
         });
@@ -181,27 +181,27 @@ together in SQL from the same numbers, also those that do nothing with it, so th
         let mut text = String::from(
             "# Benchmarks
 
-What the extension costs, side by side with what one would write by hand instead. This page is written as a whole by `make bench`; \
-numbers are of one run on one machine, ratios carry over better than absolute ones.
+What the extension costs, side by side with what you would write by hand instead. `make bench` writes the whole page. The numbers \
+are those of one run on one machine. Ratios carry over to other machines better than absolute numbers.
 
 ",
         );
         text += "| what | where | goal | measured | reached |\n|---|---|---|---|---|\n";
         text += &self.summary;
-        text += "\nGoals for rates are *at least*, those for what is spent beyond the ceiling *at most*.\n\n";
+        text += "\nGoals for rates mean *at least*. Goals for what is spent beyond the ceiling mean *at most*.\n\n";
         text += &self.rows;
         text += include_str!("../notes.md");
         let _ = write!(text, "\n## How it is measured\n\n{}\n\n", self.method);
         text += "## Repeat it\n\n```sh\nmake bench                                   # all of it, more than an hour\nscripts/bench.sh --quick                     # a look in minutes\nscripts/bench.sh --rows request,replay --rounds 15\n```\n\n\
-It starts a private server and removes it; `PG_CONFIG` names another server's programs than Debian's. A machine that is busy with \
-something else shows in the quartiles.\n\n";
+The benchmark starts a private server and removes it afterwards. To measure another server than Debian's, set `PG_CONFIG`. If the \
+machine is busy with something else, the quartiles show it.\n\n";
         text += "## The machine and the server\n\n";
         for (name, value) in &self.machine {
             let _ = writeln!(text, "- {name}: {value}");
         }
         let _ = writeln!(
             text,
-            "- Settings besides the defaults: {}; the checkpoints are out of the way so that none falls into a run. `fsync`, \
+            "- Settings besides the defaults: {}; checkpoints are out of the way, so that none falls into a run. `fsync`, \
 `full_page_writes` and autovacuum are on.\n",
             self.settings
         );

@@ -22,15 +22,16 @@ pub fn row() -> Row {
     Row {
         id: RING,
         title: "The ring of segments",
-        text: "*Emptying*: a segment full of expired outcomes, as the sweep does it (`TRUNCATE`, its locks taken one by one without \
-waiting), against `DELETE` and `VACUUM` of as many rows in the hand-written table. *While it happens*: four clients begin and record \
-without a pause; the 99th percentile of their transactions in the second of the emptying, against that of the second before. *Many \
-kept*: time of begin and record under random keys, outcomes spread over the three segments, a third each. *A busy sweep*: the \
-same clients' rate beside a connection that calls `idem_sweep()` without a pause, on a machine that has no processor to spare for it; \
-the worker sweeps for a second in ten at most. *Cycles*: \
-requests, then half a retention passes, and a sweep, again and again; what all tables take at the end, catalogs included, against what they take \
-after the third turn. *A few that live long*: one outcome in a hundred has a ttl fifty times that of the others; what the tables of outcomes \
-take, on average over the last laps, when as many of the long ones are deleted as come in, against the same without them.",
+        text: "*Emptying*: the sweep empties a segment full of expired outcomes (`TRUNCATE`, its locks taken one by one without \
+waiting). This is compared with `DELETE` and `VACUUM` of as many rows in the hand-written table. *While it happens*: four clients \
+begin and record without a pause. The 99th percentile of their transactions in the second of the emptying is compared with that of \
+the second before. *Many kept*: the time of begin and record under random keys, with a third of the outcomes in each of the three \
+segments. *A busy sweep*: the rate of the same clients beside a connection that calls `idem_sweep()` without a pause, on a machine \
+that has no processor to spare for it. The worker sweeps for a second in ten at most. *Cycles*: requests are sent, half a \
+retention passes, and a sweep comes, again and again. What all tables take at the end, catalogs included, is compared with what \
+they take after the third turn. *A few that live long*: one outcome in a hundred has a ttl fifty times that of the others. What \
+the tables of outcomes take is averaged over the last laps, when as many of the long-lived outcomes are deleted as come in. It is \
+compared with what they take without long-lived outcomes.",
         variants: Vec::new(),
         comparisons: Vec::new(),
         cells: vec![OFF_4],

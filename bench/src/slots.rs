@@ -44,9 +44,9 @@ pub fn row() -> Row {
     Row {
         id: SLOTS,
         title: "The space of sessions",
-        text: "1000 sessions with a window of 5 are sent requests in laps, one request each in turn, each request a transaction, by \
-four connections at once, autovacuum at its defaults. What the tables take after the first laps, in which all slots are written \
-once, is held against what they take at the end, and the share of HOT updates is what the server counted.",
+        text: "Four connections at once send requests in 1000 sessions with a window of 5. They send them in laps, one request for \
+each session in turn, and each request is a transaction. Autovacuum is at its defaults. The first laps write every slot once. What \
+the tables take after these laps is compared with what they take at the end. The share of HOT updates is what the server counted.",
         variants: Vec::new(),
         comparisons: Vec::new(),
         cells: vec![OFF_4],

@@ -20,10 +20,11 @@ pub fn row() -> Row {
     Row {
         id: WAL,
         title: "Write-ahead log",
-        text: "The transactions of the row before, in a fresh copy of the database for each run and right after a checkpoint, so \
-that the full images of the pages first touched count as they do in life (`full_page_writes` is on). *Records* is the log without \
-those images, as `pg_waldump --stats` counts it; *all* is the distance that the log has advanced. The fewer transactions there are \
-between two checkpoints, and the larger the tables, the more the images weigh; random keys touch pages all over an index.",
+        text: "The transactions are those of the section before. Each run starts in a fresh copy of the database, right after a \
+checkpoint. So the full images of the pages that are touched for the first time count as they do in production (`full_page_writes` \
+is on). *Records* is the log without those images, as `pg_waldump --stats` counts it. *All* is the distance that the log has \
+advanced. The images weigh more when there are fewer transactions between two checkpoints, and when the tables are larger. Random \
+keys touch pages all over an index.",
         variants,
         comparisons: vec![
             Comparison {

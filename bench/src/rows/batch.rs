@@ -27,9 +27,10 @@ ON CONFLICT (scope, key) DO NOTHING RETURNING key"
     Row {
         id: "once",
         title: "Deduplicating a batch",
-        text: "A consumer of events looks which of 1000 it has not seen. One statement for each, each its own transaction; the same \
-thousand in one transaction; one call of `idem_once_many`; and, for comparison, one statement for all by hand. The server makes \
-up the array of keys in the last two, so their cost includes that.",
+        text: "A consumer of events finds out which of 1000 events it has not seen. It does so with one statement for each event, \
+each in its own transaction; with the same thousand statements in one transaction; with one call of `idem_once_many`; and, for \
+comparison, with one hand-written statement for all events. In the last two cases the server makes up the array of keys, so their \
+cost includes that.",
         variants: vec![
             Variant {
                 name: "single statements",

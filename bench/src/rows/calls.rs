@@ -13,8 +13,8 @@ pub fn run() -> Row {
     Row {
         id: "run",
         title: "idem_run",
-        text: "A PL/pgSQL function that does the same work, called directly (and so done twice when it is sent twice), and made \
-idempotent by `idem_run`; one statement, one round trip, one transaction.",
+        text: "A PL/pgSQL function does the same work. It is called directly (so the work is done twice when the call is sent \
+twice), and it is made idempotent by `idem_run`. Each call is one statement, one round trip, one transaction.",
         variants: vec![
             variant("the function called", COUNT_LEDGER, format!("SELECT pay({ARGS});\n")),
             variant(
@@ -42,7 +42,7 @@ pub fn procedure() -> Row {
     Row {
         id: "procedure",
         title: "Inside a function of one's own",
-        text: "All of a request in one PL/pgSQL function: without protection, with the check and the record written by hand, and \
+        text: "One PL/pgSQL function does all of a request: without protection, with the check and the record written by hand, and \
 with `idem_begin` and `idem_record`. Here no round trips hide what the steps cost.",
         variants: vec![
             variant("unprotected", COUNT_LEDGER, format!("SELECT pay({ARGS});\n")),

@@ -8,8 +8,8 @@ pub fn row() -> Row {
     Row {
         id: "replay",
         title: "Replays",
-        text: "A request that was done comes again: its answer is read, in a transaction of its own, the key drawn from all that \
-are kept. By hand that is a `SELECT` by primary key, which compares no payload. Nothing is written, so `synchronous_commit` makes no \
+        text: "A request that was done comes again. Its answer is read in a transaction of its own, and its key is drawn from all \
+keys that are kept. By hand, that is a `SELECT` by primary key, which compares no payload. Nothing is written, so `synchronous_commit` makes no \
 difference.",
         variants: vec![
             variant(

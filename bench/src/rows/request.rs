@@ -8,12 +8,12 @@ pub fn row() -> Row {
     Row {
         id: "request",
         title: "Begin, work, record",
-        text: "Each client, again and again: `BEGIN`, a first step, the work (one account updated by primary key, one line \
-added to a ledger), a second step, `COMMIT`; six statements, each a round trip, all prepared. Only the two steps differ. \
-*Ceiling*: two `SELECT`s that do nothing with the same parameters. *Floor*: the second of them is replaced by one `INSERT` of \
-the outcome's row, the least that any durable scheme writes; it protects from nothing. *Hand-written*: `INSERT … ON CONFLICT`, \
-then `UPDATE`; its fingerprint is computed by the client, at no cost to the server, whereas `idem_begin` is given the payload and \
-digests it.",
+        text: "Each client sends the same transaction again and again: `BEGIN`, a first step, the work (one account updated by \
+primary key, one line added to a ledger), a second step, `COMMIT`. These are six statements, each a round trip, all prepared. Only \
+the two steps differ. *Ceiling*: two `SELECT`s that take the same parameters and do nothing with them. *Floor*: one `INSERT` of \
+the outcome's row replaces the second `SELECT`. That is the least that any durable scheme writes, and it protects against nothing. \
+*Hand-written*: `INSERT … ON CONFLICT`, then `UPDATE`. Here the client computes the fingerprint, at no cost to the server, whereas \
+`idem_begin` is given the payload and digests it.",
         variants: guarded(KEY, Keygen::Ascending),
         comparisons: vec![
             Comparison {

@@ -51,8 +51,8 @@ ON CONFLICT (scope, key) DO NOTHING RETURNING true",
     Row {
         id: "numbered",
         title: "Numbered requests",
-        text: "The same transaction, each client with a session of its own, registered in its first transaction, and requests \
-numbered 1, 2, 3 and so on. By hand the number is a key in the client's name.",
+        text: "The same transaction again. Each client has a session of its own, registers it in its first transaction, and \
+numbers its requests 1, 2, 3 and so on. By hand, the number is a key in the client's name.",
         variants,
         comparisons: vec![
             rate("transactions/s, numbered / keyed", keyed),
@@ -90,8 +90,8 @@ pub fn heartbeat() -> Row {
     Row {
         id: "heartbeat",
         title: "Signs of life",
-        text: "Each client keeps its session alive, as fast as it can. By hand that is an `UPDATE` of a logged row by primary key; \
-`idem_heartbeat` writes, without a flush, once in an eighth of the timeout. ",
+        text: "Each client sends signs of life for its session as fast as it can. By hand, that is an `UPDATE` of a logged row by \
+primary key. `idem_heartbeat` writes once in an eighth of the timeout, without a flush. ",
         variants: vec![
             variant(
                 "UPDATE by hand",
@@ -124,8 +124,8 @@ pub fn register() -> Row {
     Row {
         id: "register",
         title: "Registering",
-        text: "A client gets a session: by hand, a row in a logged table with a unique name of the client; `idem_register` writes \
-its row in an unlogged one and waits for no flush. ",
+        text: "A client gets a session. By hand, that is a row in a logged table with a unique name of the client. `idem_register` \
+writes its row in an unlogged table and waits for no flush. ",
         variants: vec![
             variant(
                 "INSERT by hand",
