@@ -6,18 +6,18 @@ use crate::guc;
 use crate::pg::{self, Jsonb};
 use pgrx::datum::Interval;
 
-/// Refuses a transaction that cannot write; `function` would have to, as `detail` says.
+/// Refuses a transaction that cannot write. `function` is the call that has to write, `detail` says why.
 pub fn check_writable(function: &'static str, detail: impl FnOnce() -> String) -> Result<(), Error> {
     if pg::read_only() { Err(Error::ReadOnly { function, detail: detail() }) } else { Ok(()) }
 }
 
-/// The hint where the argument `wait` bounds the wait.
+/// The hint for a wait that the argument `wait` bounds.
 pub const WAIT_BY_ARGUMENT: &str =
     "Try again as it is, or wait longer (argument \"wait\" or setting idempotence.wait).";
 
-/// At most so many characters.
+/// Refuses a text of more than `chars_max` characters.
 pub fn check_chars(what: &str, value: &str, chars_max: usize, hint: &'static str) -> Result<(), Error> {
-    // Bytes first: they bound the characters, and need no counting.
+    // A text has no more characters than bytes, and the bytes need no counting.
     let chars = if value.len() <= chars_max { 0 } else { value.chars().count() };
     if chars <= chars_max {
         return Ok(());
@@ -30,7 +30,7 @@ pub fn check_chars(what: &str, value: &str, chars_max: usize, hint: &'static str
     })
 }
 
-/// At most so many bytes.
+/// Refuses a jsonb value of more than `bytes_max` bytes; `what` says what it is of the request.
 pub fn check_jsonb(
     what: &str,
     of: &RequestName,
@@ -49,13 +49,13 @@ pub fn check_jsonb(
     }
 }
 
-/// At most so many characters; the empty name is the session's own numbering.
+/// Refuses a stream name that is too long. The empty name stands for the session's own numbering.
 pub fn check_stream(session: &str, stream: &str) -> Result<(), Error> {
     let what = format!("the name of a stream of session \"{session}\"");
     check_chars(&what, stream, STREAM_CHARS_MAX, "Choose a shorter name.")
 }
 
-/// 0 or a number.
+/// Refuses a mark that is neither 0 nor a number of a request.
 pub fn check_mark(session: &str, argument: &'static str, mark: i64) -> Result<(), Error> {
     if (0..=NUMBER_MAX).contains(&mark) {
         return Ok(());
@@ -67,11 +67,11 @@ pub fn check_mark(session: &str, argument: &'static str, mark: i64) -> Result<()
     })
 }
 
-/// How long to wait: the argument, or the setting where it is null. `None` is for ever.
+/// How long to wait: as long as the argument says, or the setting where the argument is NULL. `None`: for ever.
 pub fn wait_us(wait: Option<Interval>) -> Result<Option<i64>, Error> {
     let Some(wait) = wait else { return Ok(guc::wait_us()) };
     match pg::interval_us(&wait) {
-        // 'infinity', where the server knows it.
+        // The interval 'infinity', which servers from version 17 on know.
         None if wait.micros() == i64::MAX => Ok(None),
         Some(us) if us >= 0 => Ok(Some(us)),
         found => Err(Error::Invalid {
@@ -82,7 +82,7 @@ pub fn wait_us(wait: Option<Interval>) -> Result<Option<i64>, Error> {
     }
 }
 
-/// A length of time between two bounds.
+/// The microseconds of an interval, which must lie between two bounds.
 pub fn duration_us(argument: &str, value: &Interval, us_min: i64, us_max: i64) -> Result<i64, Error> {
     match pg::interval_us(value) {
         Some(us) if (us_min..=us_max).contains(&us) => Ok(us),
@@ -94,7 +94,7 @@ pub fn duration_us(argument: &str, value: &Interval, us_min: i64, us_max: i64) -
     }
 }
 
-/// A length of time for messages, as days, hours, minutes or seconds, whichever is whole.
+/// A length of time for messages, in the largest unit (day, hour, minute, second) of which it is a multiple.
 pub fn describe_us(us: i64) -> String {
     const UNITS: [(i64, &str); 4] = [(86_400, "day"), (3_600, "hour"), (60, "minute"), (1, "second")];
     for (unit_s, unit) in UNITS {

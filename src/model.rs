@@ -1,4 +1,4 @@
-//! Sessions as plain data: what the tables hold of them, and what the steps of a call hand on.
+//! Sessions as plain data: what the tables keep about them, and what the steps of a call pass on.
 
 use crate::domain::identity::{Lane, SessionId};
 use crate::domain::sequence::{self, Order};
@@ -15,7 +15,7 @@ pub struct StandingSession {
     pub name: String,
     /// The role that owns it.
     pub owner: pg_sys::Oid,
-    /// The role that it is lent to.
+    /// The role that it is lent to, if it is.
     pub usable_by: Option<pg_sys::Oid>,
     /// Every request must come with a payload.
     pub require_payload: bool,
@@ -23,7 +23,7 @@ pub struct StandingSession {
     pub inbox: bool,
     /// Its keys are UUIDs of version 7, and keys that are too old are refused.
     pub time_keys: bool,
-    /// How long its outcomes live; `None`: as long as the setting `retention` says.
+    /// How long its outcomes live; `None`: as long as `idempotence.retention` says.
     pub ttl_us: Option<i64>,
     /// When it was made.
     pub created_at: i64,
@@ -32,43 +32,43 @@ pub struct StandingSession {
 }
 
 impl StandingSession {
-    /// How long its outcomes live.
+    /// How long its outcomes live, by its own ttl or the setting.
     pub fn ttl_us(&self) -> i64 {
         self.ttl_us.unwrap_or_else(guc::retention_us)
     }
 }
 
-/// What never changes of a client session.
+/// The part of a client session that never changes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ClientSession {
-    /// The id, which the server makes up and never uses again.
+    /// The id, which the server generates and never reuses.
     pub id: SessionId,
     /// The id as text, which callers use.
     pub name: String,
     /// The role that registered it.
     pub owner: pg_sys::Oid,
-    /// The name of the client, unique for its owner among sessions that have not ended.
+    /// The name of the client. Among the sessions of an owner that have not ended it is unique.
     pub client: Option<String>,
-    /// The id of the registration.
+    /// The id that the registration came with.
     pub request_id: Option<SessionId>,
-    /// In which order its numbers may come.
+    /// The order in which its numbers may come.
     pub order: Order,
-    /// How many replies of a stream it keeps.
+    /// How many replies of each stream it keeps.
     pub window: i32,
-    /// The longest silence that it outlasts.
+    /// The longest silence of its client that it outlasts.
     pub timeout_us: i64,
     /// When it was registered.
     pub created_at: i64,
 }
 
 impl ClientSession {
-    /// What a registration could know it by.
+    /// What a registration can find it by.
     pub fn known_by(&self) -> impl Iterator<Item = KnownBy<'_>> {
         let id = self.request_id.as_ref().map(KnownBy::RequestId);
         id.into_iter().chain(self.client.as_deref().map(KnownBy::Client))
     }
 
-    /// The lane of a slot: requests of one lane are never at work at the same time.
+    /// The lane of a slot. Requests in one lane are never at work at the same time.
     pub fn lane(&self, slot: i32) -> Lane {
         match self.order {
             Order::Any => Lane::Slot(slot),
@@ -82,7 +82,7 @@ impl ClientSession {
     }
 }
 
-/// What a registration is known by.
+/// What a registration finds a session by.
 #[derive(Clone, Copy)]
 pub enum KnownBy<'a> {
     /// The client's name.

@@ -1,8 +1,8 @@
-//! How far a table was looked through.
+//! How far a scan of a table has come.
 
 use std::fmt;
 
-/// A place between two rows of a table: all rows before it were looked at.
+/// A place between two rows of a table. The scan has visited all rows before it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Cursor {
     /// The page.
@@ -15,17 +15,17 @@ impl Cursor {
     /// Before the first row.
     pub const START: Cursor = Cursor { page: 0, item: 0 };
 
-    /// The number that is stored for it.
+    /// The cursor as one number, for storing.
     pub fn number(self) -> i64 {
         i64::from(self.page) << 16 | i64::from(self.item)
     }
 
-    /// From [`Cursor::number`].
+    /// The inverse of [`Cursor::number`].
     pub fn of_number(number: i64) -> Cursor {
         Cursor { page: (number >> 16) as u32, item: number as u16 }
     }
 
-    /// The place behind the row with this `ctid`, as SQL writes it.
+    /// The place behind the row with this `ctid`, which is written as in SQL; `None` if it is no `ctid`.
     pub fn behind(ctid: &str) -> Option<Cursor> {
         let (page, item) = ctid.strip_prefix('(')?.strip_suffix(')')?.split_once(',')?;
         Some(Cursor { page: page.parse().ok()?, item: item.parse().ok()? })

@@ -3,14 +3,14 @@
 /// Which databases the background worker visits.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Databases {
-    /// `*`
+    /// `*`: every database.
     All,
-    /// Those named, exactly as spelt.
+    /// The databases with these names, in exactly this spelling.
     Named(Vec<String>),
 }
 
 impl Databases {
-    /// Reads names with commas between them; double quotes hold what is in them together.
+    /// Reads names that are separated by commas. A name in double quotes may contain commas and blanks.
     pub fn parse(setting: &str) -> Databases {
         let (mut names, mut name) = (Vec::new(), Name::default());
         let mut characters = setting.chars().peekable();
@@ -29,15 +29,15 @@ impl Databases {
         if names.iter().any(|name| name == "*") { Databases::All } else { Databases::Named(names) }
     }
 
-    /// Whether this one is.
+    /// Whether the worker visits the database with this name.
     pub fn include(&self, name: &str) -> bool {
         match self {
             Databases::All => true,
-            Databases::Named(names) => names.iter().any(|one| one == name),
+            Databases::Named(names) => names.iter().any(|named| named == name),
         }
     }
 
-    /// The names, where there are any.
+    /// The names; none where all databases are visited.
     pub fn names(&self) -> &[String] {
         match self {
             Databases::All => &[],
@@ -46,7 +46,7 @@ impl Databases {
     }
 }
 
-/// A name that is being read.
+/// A name that [`Databases::parse`] is reading.
 #[derive(Default)]
 struct Name {
     text: String,
@@ -57,7 +57,7 @@ struct Name {
 impl Name {
     fn toggle_quotes(&mut self) {
         if !self.was_quoted {
-            // Blanks before the quotes do not belong to the name.
+            // What stands before the quotes, mostly blanks, does not belong to the name.
             self.text.clear();
         }
         self.quoted = !self.quoted;

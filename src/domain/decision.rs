@@ -1,50 +1,50 @@
-//! The decision table: what a begin does with what it found under the request's name.
+//! The decision table: what begin does, given what it found under the request's name.
 //!
-//! Both the caller that holds the lock and the one that only looks (lock taken, read-only, standby)
-//! decide by it. The order of the rules is the order of the lines in [`decide`].
+//! A begin that holds the request's lock decides by this table. So does a begin that only looks (the lock is
+//! taken, the transaction is read-only, the server is a standby). The order of the rules is the order of the
+//! lines in [`decide`].
 
 /// A payload's digest, see [`super::fingerprint`].
 pub type Fingerprint = [u8; 16];
 
-/// What is kept of a request that has an outcome.
+/// What the table needs to know of an outcome.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct OutcomeFacts {
-    /// When it was recorded and until when it lives, in PostgreSQL's microseconds.
+    /// Until when it lives, in PostgreSQL's microseconds.
     pub expires_at: i64,
-    /// Whether the transaction's snapshot sees it (always, under READ COMMITTED).
+    /// Whether the transaction's snapshot sees it. Under READ COMMITTED it always does.
     pub visible: bool,
-    /// The payload it was recorded for, where one was given.
+    /// The fingerprint of the payload that the request came with, if it had one.
     pub fingerprint: Option<Fingerprint>,
 }
 
-/// What is kept of a request that stopped on its way.
+/// What the table needs to know of a checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CheckpointFacts {
     /// Until when it counts.
     pub expires_at: i64,
-    /// As of an outcome.
+    /// Whether the transaction's snapshot sees it.
     pub visible: bool,
-    /// As of an outcome.
+    /// The fingerprint of the payload that the request came with, if it had one.
     pub fingerprint: Option<Fingerprint>,
 }
 
-/// Whether a request may be executed, as far as its number tells (see [`super::sequence`]). A request with a key
-/// always may.
+/// Whether its number lets a request be executed (see [`super::sequence`]). A request with a key is always due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Eligibility {
-    /// It may.
+    /// It may be executed.
     Due {
-        /// Whether the transaction's snapshot sees the rows that say so.
+        /// Whether the transaction's snapshot sees the rows that show this.
         visible: bool,
     },
-    /// It was done or skipped, and its outcome is no longer kept.
+    /// It is discarded: it was done or skipped, and its outcome is no longer kept.
     Discarded {
-        /// As above.
+        /// As in [`Eligibility::Due`].
         visible: bool,
     },
-    /// There is a gap before it, or it overlaps a request that was done.
+    /// It comes too early, or it overlaps a request without being the same, see [`super::sequence::Place`].
     OutOfSequence {
-        /// As above.
+        /// As in [`Eligibility::Due`].
         visible: bool,
     },
 }
@@ -52,17 +52,17 @@ pub enum Eligibility {
 /// All that a decision rests on.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Facts {
-    /// The clock when begin was called, before any wait.
+    /// The time when begin was called, before any wait.
     pub asked_at: i64,
-    /// The payload given now.
+    /// The fingerprint of the payload given with this call, if there is one.
     pub fingerprint: Option<Fingerprint>,
-    /// What was found.
+    /// The outcome found, expired or not.
     pub outcome: Option<OutcomeFacts>,
-    /// What was found.
+    /// The checkpoint found, expired or not.
     pub checkpoint: Option<CheckpointFacts>,
-    /// When an outcome of a time key would have expired.
+    /// For a time key: the earliest time at which an outcome of the key can have expired.
     pub time_key_expires_at: Option<i64>,
-    /// Whether it may be executed at all.
+    /// Whether its number lets it be executed.
     pub eligibility: Eligibility,
 }
 
@@ -87,9 +87,9 @@ pub enum Decision {
     OutOfSequence,
 }
 
-/// Decides.
+/// Applies the table.
 pub fn decide(facts: &Facts) -> Decision {
-    // An expired row that is still there is absent.
+    // An expired row counts as absent, though it is still in its table.
     let outcome = facts.outcome.filter(|outcome| outcome.expires_at > facts.asked_at);
     let checkpoint = facts.checkpoint.filter(|checkpoint| checkpoint.expires_at > facts.asked_at);
 
@@ -102,7 +102,7 @@ pub fn decide(facts: &Facts) -> Decision {
             Decision::Replay
         };
     }
-    // Nothing is kept and the key is older than anything kept could be: it may have been executed.
+    // No outcome is kept, and an outcome of so old a key may have expired. So the request may have been executed.
     if facts.time_key_expires_at.is_some_and(|end| end <= facts.asked_at) {
         return Decision::KeyTooOld;
     }
@@ -124,7 +124,7 @@ pub fn decide(facts: &Facts) -> Decision {
     }
 }
 
-/// Payloads are compared when both times one was given.
+/// Whether two fingerprints differ. If one of them is missing there is nothing to compare.
 fn differ(kept: Option<Fingerprint>, given: Option<Fingerprint>) -> bool {
     matches!((kept, given), (Some(kept), Some(given)) if kept != given)
 }
@@ -150,7 +150,7 @@ mod tests {
     const KEPT: OutcomeFacts = OutcomeFacts { expires_at: 200, visible: true, fingerprint: Some(A) };
     const REACHED: CheckpointFacts = CheckpointFacts { expires_at: 200, visible: true, fingerprint: Some(A) };
 
-    /// Walks every line of the table in its order.
+    /// Tests every line of the table, in the table's order.
     #[test]
     fn every_rule() {
         let with = |outcome| Facts { outcome: Some(outcome), ..NEW };
@@ -193,7 +193,8 @@ mod tests {
     }
 
     proptest! {
-        /// The two that must never happen: executing what has a live outcome, replaying for another payload.
+        /// Two things must never happen: to execute a request that has a live outcome, and to replay an outcome
+        /// for another payload.
         #[test]
         fn a_live_outcome_is_never_executed_again(
             asked_at in 0i64..10, expires_at in 0i64..10, visible: bool,

@@ -1,6 +1,6 @@
-//! How a client session ends.
+//! The ways in which a client session ends.
 
-/// How a client session ended; the letters stand in the column `ended`.
+/// How a client session ended. The column `ended` stores the letters.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum End {
     /// `c`: its client closed it.
@@ -12,10 +12,10 @@ pub enum End {
 }
 
 impl End {
-    /// All of them.
+    /// All the ways.
     pub const ALL: [End; 3] = [End::Closed, End::Expired, End::Fenced];
 
-    /// The letter stored; of a session that was never saved a capital, so that those can be counted.
+    /// The letter to store. It is a capital for a session that was never saved, so that such sessions can be counted.
     pub fn letter(self, saved: bool) -> u8 {
         let letter = match self {
             End::Closed => b'c',

@@ -1,12 +1,11 @@
-//! What a request contained: 128 bits that are equal when two payloads are equal as `jsonb`.
+//! The fingerprint of a payload: 128 bits that are the same for two payloads that are equal as `jsonb`.
 //!
-//! The walk over a `jsonb` value (in `pg.rs`) feeds its tokens to a [`Fingerprint`] in jsonb's own
-//! order, which is the same whatever order the members were written in. Each token carries a tag and,
-//! where it has one, a length, so that no two different walks feed the same bytes.
+//! The walk over a `jsonb` value (in `pg/jsonb.rs`) feeds its tokens to a [`Fingerprint`] in jsonb's own order. That
+//! order does not depend on the order in which the members were written. Each token is fed as a tag, a length and
+//! its bytes, so no two different walks feed the same bytes.
 //!
-//! PostgreSQL's own `jsonb_hash_extended` is not used: it rotates and xors the hashes of the elements,
-//! so that exchanging two elements of an array that are 32 places apart leaves it as it was, under
-//! every seed.
+//! PostgreSQL's own `jsonb_hash_extended` does not serve: it rotates and xors the hashes of the elements. Exchanging
+//! two elements of an array that are 32 places apart leaves that hash unchanged, under every seed.
 
 /// One step of the walk over a `jsonb` value.
 pub enum Token<'a> {
@@ -22,7 +21,7 @@ pub enum Token<'a> {
     Key(&'a [u8]),
     /// A string.
     String(&'a [u8]),
-    /// A number as PostgreSQL sends it, see [`Fingerprint::token`].
+    /// A number in PostgreSQL's wire form, see [`Fingerprint::token`].
     Numeric(&'a [u8]),
     /// `true` or `false`
     Bool(bool),
@@ -34,15 +33,15 @@ pub enum Token<'a> {
 pub struct Fingerprint(blake3::Hasher);
 
 impl Fingerprint {
-    /// Starts a digest. The context string separates it from every other use of the hash.
+    /// Starts a digest. The context string keeps it apart from every other use of the hash.
     pub fn new() -> Fingerprint {
         Fingerprint(blake3::Hasher::new_derive_key("idempotence 1.0 payload fingerprint"))
     }
 
     /// Feeds one token.
     ///
-    /// A numeric's wire form is ndigits, weight, sign, dscale (16 bits each) and the digits. The third
-    /// field that matters not to equality, dscale, is left out: 1.0 and 1.00 are one number.
+    /// The wire form of a numeric has four fields of 16 bits, ndigits, weight, sign and dscale, and then the digits.
+    /// The fourth field, dscale, is left out. It is the display scale, which `=` ignores: 1.0 equals 1.00.
     pub fn token(&mut self, token: Token<'_>) {
         match token {
             Token::ObjectBegin => self.put(b'{', &[]),

@@ -1,8 +1,8 @@
-//! Which request is meant: 128 bits that stand for (session, stream, request).
+//! The digest of a request's name: 128 bits that stand for (session, stream, request).
 //!
-//! The digest is keyed with a secret of the database, so that no role can compute another's: half of
-//! it shows in `pg_locks` and is an advisory lock's name. It is an index key, never a proof: a row
-//! found under it is compared with session and request in full.
+//! Half of the digest is the name of an advisory lock, which `pg_locks` shows to everybody. So the digest is keyed with
+//! a secret of the database: no role can compute the digest of another role's request. The digest is an index key and
+//! never a proof. A row that is found by it is compared with session and request in full.
 
 use super::time_key;
 
@@ -10,15 +10,15 @@ use super::time_key;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Digest(pub [u8; 16]);
 
-/// The server's name of a session, the same for its whole life.
+/// The id by which the server knows a session. It stays the same for the session's whole life.
 pub type SessionId = [u8; 16];
 
-/// What is locked for a numbered request: two in one slot, or in one line, are never at work at once.
+/// What is locked for a numbered request. Two requests in one lane are never at work at the same time.
 #[derive(Clone, Copy)]
 pub enum Lane {
-    /// Its slot, where numbers come in any order.
+    /// Its slot, where numbers may come in any order.
     Slot(i32),
-    /// Its stream, where they come one after the other.
+    /// Its whole stream, where numbers come one after the other.
     Line,
 }
 
@@ -28,8 +28,9 @@ pub type Secret = [u8; 32];
 impl Digest {
     /// Digests the name of a request.
     ///
-    /// A UUIDv7's 48-bit time is kept in front, so that fresh requests are inserted side by side on
-    /// few index pages instead of all over the index. The other 80 bits stay a keyed hash.
+    /// If the request is named by a UUIDv7, the digest begins with the 48-bit time of that UUID. Fresh requests are
+    /// then inserted side by side on few index pages instead of all over the index. The other 80 bits stay a keyed
+    /// hash.
     pub fn of(secret: &Secret, session: &SessionId, stream: &str, request: &str) -> Digest {
         let mut hasher = blake3::Hasher::new_keyed(secret);
         hasher.update(session);
@@ -45,7 +46,7 @@ impl Digest {
         Digest(digest)
     }
 
-    /// Digests the name of a lane. No number has such a name.
+    /// Digests the name of a lane. That name is no number, so the digest is never that of a request.
     pub fn of_lane(secret: &Secret, session: &SessionId, stream: &str, lane: Lane) -> Digest {
         match lane {
             Lane::Slot(slot) => Digest::of(secret, session, stream, &format!("slot {slot}")),
@@ -53,7 +54,7 @@ impl Digest {
         }
     }
 
-    /// Digests the name of anything else that is locked.
+    /// Digests the name of anything else that is locked. The caller sees to it that the parts do not run together.
     pub fn of_parts(secret: &Secret, parts: &[&[u8]]) -> Digest {
         let mut hasher = blake3::Hasher::new_keyed(secret);
         for part in parts {
@@ -64,7 +65,7 @@ impl Digest {
         Digest(digest)
     }
 
-    /// The half that names the lock: all of it hash, none of it time.
+    /// The half that names the lock. It is all hash and contains no time.
     pub fn lock_id(&self) -> u64 {
         let mut half = [0; 8];
         half.copy_from_slice(&self.0[8..]);

@@ -1,4 +1,4 @@
-//! The rules, without a server: no `pg_sys`, no I/O, nothing that can fail but by saying no.
+//! The rules, without a server: no `pg_sys`, no I/O, and no failure except a refusal.
 
 pub mod cursor;
 pub mod databases;

@@ -1,6 +1,6 @@
-//! How a request that was executed ended, and the letters that stand for it in the tables.
+//! How the execution of a request ended, and the letters that stand for this in the tables.
 
-/// A success, or a failure that is final.
+/// Whether an outcome is a success or a final failure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Class {
     /// The letter `s`.
@@ -27,7 +27,7 @@ impl Class {
         }
     }
 
-    /// The status in a ticket.
+    /// The status in an `idem_ticket`.
     pub fn status(self) -> &'static str {
         match self {
             Class::Succeeded => "succeeded",
@@ -36,7 +36,7 @@ impl Class {
     }
 }
 
-/// What begin answered where the request was not the caller's to execute.
+/// What begin answered when it did not let the caller execute the request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Answered {
     /// The request has this outcome.

@@ -1,48 +1,51 @@
-//! The pace of the ring: how long a segment is kept before it is looked through, and whether what still
-//! lives in it then is moved out or waited for. The pace follows most of what was recorded, whatever the
-//! sessions were promised; nothing is lost by a pace that is wrong, since what lives is moved.
+//! The pace of the ring. It says how long a segment is kept before it is looked through. It also says whether the
+//! outcomes that are still alive then are moved out, or whether the segment waits until they expire. The pace follows
+//! the ttl of most outcomes that were recorded, not the ttl of any session. A wrong pace loses nothing, since outcomes
+//! that are still alive are moved before the segment is emptied.
 
 use super::limits::KEEP_SLACK_US;
 
-/// The share of a segment's outcomes that may outlive it: one in so many.
+/// One in this many outcomes of a segment may outlive the segment.
 pub const FEW: i64 = 8;
 
-/// What a look at some pages of a segment tells, the numbers being those of the whole segment.
+/// What a look at some pages of a segment tells. The numbers are estimates for the whole segment.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Sample {
-    /// How many outcomes there are, about.
+    /// About how many outcomes there are.
     pub rows: i64,
-    /// How many of them live, about.
+    /// About how many of them are still alive.
     pub living: i64,
-    /// When no more than one in [`FEW`] will.
+    /// From when on no more than one in [`FEW`] of them is alive.
     pub few_live_at: i64,
-    /// The ttl that no more than one in [`FEW`] exceed.
+    /// The ttl that no more than one in [`FEW`] of them exceeds.
     pub ttl_us: i64,
 }
 
 impl Sample {
-    /// How long a segment of such outcomes is kept once closed; `None` where there are none to tell by.
+    /// How long a segment of such outcomes is kept once it is closed; `None` if there are no outcomes to tell by.
     pub fn keep_us(&self) -> Option<i64> {
         (self.rows > 0).then(|| self.ttl_us.max(0).saturating_add(KEEP_SLACK_US))
     }
 
-    /// Whether what lives is few enough to be moved: so few that one transaction moves them, or one in
-    /// [`FEW`] of all that would be kept for nothing meanwhile. That is the segment itself, of `pages` pages,
-    /// and what others record in the current one (`waiting` pages) while its turn has to wait for this one.
-    /// So what lives long keeps no more than [`FEW`] times its own space from being given back.
+    /// Whether the living outcomes are few enough to be moved. They are if one transaction can move them, which is
+    /// `at_once` at most. They are also few if their space is at most one part in [`FEW`] of the space that would stay
+    /// occupied without need until they expire: the segment itself, of `pages` pages, and the current segment, of
+    /// `waiting` pages, if the ring waits for this segment to turn (else 0). So outcomes that live long hold up no more
+    /// than [`FEW`] times their own space.
     pub fn is_few(&self, pages: u32, waiting: u32, at_once: usize) -> bool {
-        let kept = i128::from(self.rows) * (i128::from(pages) + i128::from(waiting));
-        let lives = i128::from(self.living) * i128::from(FEW) * i128::from(pages);
-        self.living <= i64::try_from(at_once).unwrap_or(i64::MAX) || lives <= kept
+        // (living / rows) * pages * FEW <= pages + waiting, without the division.
+        let occupied = i128::from(self.rows) * (i128::from(pages) + i128::from(waiting));
+        let living = i128::from(self.living) * i128::from(FEW) * i128::from(pages);
+        self.living <= i64::try_from(at_once).unwrap_or(i64::MAX) || living <= occupied
     }
 }
 
-/// So old a segment is before it is first looked at.
+/// How old a segment is, at least, when it is first looked at.
 const FIRST_LOOK_US: i64 = 60_000_000;
 
-/// Whether it is time to look at a segment again that has been in its state since then: each time it is a
-/// quarter older. So what the last look said is never much older than a fifth of the segment's age, and the
-/// number of looks grows with the logarithm of it.
+/// Whether it is time to look again at a segment that has been in its state since `since`. It is each time that the
+/// segment has become a quarter older. So the last look is never much longer ago than a fifth of the segment's age, and
+/// the number of looks grows with the logarithm of that age.
 pub fn is_time_to_look(since: i64, looked_at: Option<i64>, now: i64) -> bool {
     let age = |at: i64| i128::from(at) - i128::from(since);
     let at_last = looked_at.map_or(0, age);
@@ -69,7 +72,7 @@ mod tests {
 
     #[test]
     fn what_others_have_to_keep_meanwhile_counts() {
-        // All of it lives; then others have recorded seven times as much.
+        // All outcomes are alive, and others have recorded seven times as much meanwhile.
         assert!(!living(8_000).is_few(100, 699, 0));
         assert!(living(8_000).is_few(100, 700, 0));
     }
@@ -86,7 +89,7 @@ mod tests {
         assert!(!is_time_to_look(0, None, FIRST_LOOK_US - 1));
         assert!(is_time_to_look(0, None, FIRST_LOOK_US));
         let (mut looked_at, mut looks) = (None, 0);
-        // A visit each ten seconds of seven days.
+        // A visit every ten seconds, for seven days.
         for now in (0..7 * 24 * HOUR).step_by(10_000_000) {
             if is_time_to_look(0, looked_at, now) {
                 looked_at = Some(now);
@@ -94,7 +97,7 @@ mod tests {
             }
         }
         assert!((20..50).contains(&looks), "{looks}");
-        // A clock that was set back.
+        // The clock was set back.
         assert!(!is_time_to_look(100 * HOUR, None, HOUR));
         assert!(!is_time_to_look(0, Some(100 * HOUR), 2 * HOUR));
     }

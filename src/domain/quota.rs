@@ -1,34 +1,37 @@
-//! How many sessions a role may have: a backend counts rarely, and takes a share of what a count leaves.
+//! The quota of sessions of a role. A backend counts them rarely. After a count it may make its share of the sessions
+//! that are left to the limit before it counts again.
 
 /// What is counted.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Kind {
     /// Client sessions at work.
     Client,
-    /// Client sessions that ended without an outcome, and whose end has to be known.
+    /// Client sessions that ended without an outcome and have a row only for their end.
     Ended,
-    /// Standing sessions, with those that were dropped: their rows stay.
+    /// Standing sessions, dropped ones included: their rows stay.
     Standing,
 }
 
 /// How many more sessions a backend may make before it counts again.
 #[derive(Clone, Copy)]
 pub struct Share {
+    /// The limit when it was counted.
     limit: i64,
+    /// The places left, including the place that the counting call itself took.
     left: i64,
     counted_at: i64,
 }
 
-/// A count is used for this long. Other backends make and end sessions meanwhile.
+/// How long a count is used. Other backends make and end sessions meanwhile.
 const COUNT_HOLDS_US: i64 = 1_000_000;
 
 impl Share {
-    /// What is left to the limit, divided by the backends that may be making sessions as well.
+    /// The share of a backend: what is left to the limit, divided by the number of backends that there can be.
     pub fn after_count(limit: i64, count: i64, backends: i64, now_us: i64) -> Share {
         Share { limit, left: (limit - count) / backends.max(1), counted_at: now_us }
     }
 
-    /// Takes one place; `false` where a count is due first.
+    /// Takes one place; `false` if the sessions must be counted again first.
     pub fn take(&mut self, limit: i64, now_us: i64) -> bool {
         let has_one = self.limit == limit && self.left > 1 && now_us - self.counted_at < COUNT_HOLDS_US;
         if has_one {

@@ -1,11 +1,10 @@
-//! What a role may want to do with a session, and so whose privileges it needs.
+//! The rights to a session: what a caller wants to do with it, and whose privileges that needs.
 
 /// What a caller wants to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Right {
-    /// Work with the session's requests: takes the privileges of the owner, or of the role that the session is
-    /// lent to.
+    /// To use the session's requests. It needs the privileges of the owner or of the role that the session is lent to.
     Use,
-    /// Change, lend, drop the session, or make it again: takes the privileges of the owner.
+    /// To change, lend or drop the session, or to make it again. It needs the privileges of the owner.
     Own,
 }

@@ -1,16 +1,17 @@
 //! Numbered requests: whether a number is to be executed, replayed or refused.
 //!
-//! A stream keeps as many replies as the window of its session is wide, each in a slot. Two things decide about
-//! a number: what the slots hold, and up to which number the client has acknowledged its answers.
+//! A stream keeps as many replies as the window of its session is wide, each in a slot. Two things decide about a
+//! number: the replies in the slots, and the mark, up to which all numbers are acknowledged (answered or given up).
 
-/// In which order a session's numbers may come.
+/// The order in which a session's numbers may come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Order {
-    /// In any, within the window. A request is one number, its slot the number modulo the window: so
-    /// two that share a slot are a window apart, and the later one waits for the earlier.
+    /// In any order within the window. A request is one number, and its slot is the number modulo the window. So
+    /// numbers that share a slot are a window apart, and each of them needs the one a window before it to be done or
+    /// acknowledged.
     Any,
-    /// One after the other, from 1. A request may be a range of numbers; its slot is that of the oldest
-    /// request kept.
+    /// One after the other, from 1. A request may be a range of numbers. Its reply goes to a free slot, or to the slot
+    /// of the oldest reply.
     Strict,
 }
 
@@ -38,7 +39,7 @@ impl Order {
 pub struct Range {
     /// The first.
     pub first: i64,
-    /// The last; the first itself, mostly.
+    /// The last, which mostly is the first itself.
     pub last: i64,
 }
 
@@ -48,55 +49,56 @@ impl Range {
     }
 }
 
-/// A request that is kept.
+/// A request whose reply is kept in a slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Kept {
     /// Its numbers.
     pub range: Range,
-    /// Where.
+    /// The slot of its reply.
     pub slot: i32,
-    /// Its response is there; else only the fact that it was done.
+    /// Whether its answer is kept. If not, only the fact that it was done is kept.
     pub answers: bool,
-    /// Whether the transaction's snapshot sees it.
+    /// Whether the transaction's snapshot sees the reply.
     pub visible: bool,
 }
 
-/// The number up to which all numbers, itself included, are answered or given up; 0 where the client has said
+/// The mark: all numbers up to it, itself included, are answered or given up. It is 0 where the client has said
 /// nothing.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Acked {
-    /// As stored.
+    /// The mark that is stored.
     pub stored: i64,
-    /// Whether the transaction's snapshot sees that.
+    /// Whether the transaction's snapshot sees the stored mark.
     pub visible: bool,
-    /// As said with the request itself.
-    pub said: i64,
+    /// The mark that came with the request itself.
+    pub with_request: i64,
 }
 
 impl Acked {
-    /// The greater of the two, which counts.
+    /// The mark that counts: the greater of the two.
     pub fn upto(&self) -> i64 {
-        self.stored.max(self.said)
+        self.stored.max(self.with_request)
     }
 
-    /// Whether it is known that `number` is acked without a row that the snapshot does not see.
+    /// Whether a mark that the transaction may rely on covers `number`: the one that came with the request, or a stored
+    /// one that the snapshot sees. `number` is not above [`Acked::upto`].
     fn surely(&self, number: i64) -> bool {
-        number <= self.said || self.visible
+        number <= self.with_request || self.visible
     }
 }
 
 /// Where a request stands in its stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Place {
-    /// It was done. The number is the index of its reply in what is kept.
+    /// It was done, and its answer is kept. The number is the index of its reply in the list of kept requests.
     Kept(usize),
-    /// It was done or skipped, and is no longer kept.
+    /// It is discarded: it was done or skipped, and its answer is no longer kept.
     Discarded,
     /// It may be executed now; its reply goes to this slot.
     Next(i32),
-    /// It comes too early: this number, which it builds on, is missing.
+    /// It comes too early. This number, which has to come before it, is missing.
     Ahead(i64),
-    /// It overlaps a request that was done, or that was given up, without being the same.
+    /// It shares numbers with this range, which was done, given up or begun before, without being the same range.
     Overlaps(Range),
 }
 
@@ -105,16 +107,17 @@ pub enum Place {
 pub struct Placed {
     /// Where the request stands.
     pub place: Place,
-    /// See above.
+    /// Whether the snapshot sees all those rows.
     pub visible: bool,
 }
 
-/// The slot of a number where the order is [`Order::Any`].
+/// The slot of a number, under [`Order::Any`].
 pub fn slot(number: i64, window: i32) -> i32 {
     (number % i64::from(window)) as i32
 }
 
-/// The greatest number of each slot among those above `above` up to `upto`, in the order of the slots.
+/// For each slot that has a number above `above` and up to `upto`, the slot and its greatest such number. In the order
+/// of the slots.
 pub fn newest_of_slots(above: i64, upto: i64, window: i32) -> Vec<(i32, i64)> {
     let first = upto.saturating_sub(i64::from(window)).max(above) + 1;
     let mut newest: Vec<_> = (first..=upto).map(|number| (slot(number, window), number)).collect();
@@ -122,7 +125,8 @@ pub fn newest_of_slots(above: i64, upto: i64, window: i32) -> Vec<(i32, i64)> {
     newest
 }
 
-/// Places a request. `kept` is what is kept in its slot ([`Order::Any`]) or in its stream.
+/// Places a request in its stream. `kept` is what its slot keeps under [`Order::Any`], and what its whole stream keeps
+/// under [`Order::Strict`].
 pub fn place(order: Order, window: i32, acked: Acked, kept: &[Kept], asked: Range) -> Placed {
     match order {
         Order::Any => place_in_slot(window, acked, kept.first(), asked.first),
@@ -131,34 +135,34 @@ pub fn place(order: Order, window: i32, acked: Acked, kept: &[Kept], asked: Rang
 }
 
 fn place_in_slot(window: i32, acked: Acked, kept: Option<&Kept>, number: i64) -> Placed {
-    let found = |place, visible| Placed { place, visible };
-    // An acked number has had its answer, or gave up on it, whatever is still there.
+    let placed = |place, visible| Placed { place, visible };
+    // A number up to the mark was answered or given up, whatever its slot still keeps.
     if number <= acked.upto() {
-        return found(Place::Discarded, acked.surely(number));
+        return placed(Place::Discarded, acked.surely(number));
     }
     match kept {
-        Some(kept) if kept.range.first == number && kept.answers => return found(Place::Kept(0), kept.visible),
-        Some(kept) if kept.range.first >= number => return found(Place::Discarded, kept.visible),
+        Some(kept) if kept.range.first == number && kept.answers => return placed(Place::Kept(0), kept.visible),
+        Some(kept) if kept.range.first >= number => return placed(Place::Discarded, kept.visible),
         _ => {}
     }
     let next = Place::Next(slot(number, window));
     let before = number - i64::from(window);
     match kept {
-        _ if before < 1 || before <= acked.said => found(next, true),
-        Some(kept) if kept.range.first == before => found(next, kept.visible),
-        _ if before <= acked.stored => found(next, acked.visible),
-        _ => found(Place::Ahead(before), true),
+        _ if before < 1 || before <= acked.with_request => placed(next, true),
+        Some(kept) if kept.range.first == before => placed(next, kept.visible),
+        _ if before <= acked.stored => placed(next, acked.visible),
+        _ => placed(Place::Ahead(before), true),
     }
 }
 
 fn place_in_line(window: i32, acked: Acked, kept: &[Kept], asked: Range) -> Placed {
-    let found = |place, visible| Placed { place, visible };
+    let placed = |place, visible| Placed { place, visible };
     if asked.last <= acked.upto() {
-        return found(Place::Discarded, acked.surely(asked.last));
+        return placed(Place::Discarded, acked.surely(asked.last));
     }
     if let Some(at) = kept.iter().position(|kept| kept.range == asked) {
         let place = if kept[at].answers { Place::Kept(at) } else { Place::Discarded };
-        return found(place, kept[at].visible);
+        return placed(place, kept[at].visible);
     }
     let newest = kept.iter().max_by_key(|kept| kept.range.last);
     let (accepted, visible) = match newest {
@@ -170,19 +174,19 @@ fn place_in_line(window: i32, acked: Acked, kept: &[Kept], asked: Range) -> Plac
         let oldest = kept.iter().min_by_key(|kept| kept.range.last);
         let slot = match oldest {
             Some(oldest) if kept.len() >= window as usize => oldest.slot,
-            // Slots are taken in turn, so as many as are kept are taken.
+            // Slots are filled in turn from 0, so the number of kept replies is the first free slot.
             _ => kept.len() as i32,
         };
-        return found(Place::Next(slot), visible || accepted == 0);
+        return placed(Place::Next(slot), visible || accepted == 0);
     }
     let visible = visible || accepted == 0;
     if asked.first > next {
-        return found(Place::Ahead(next), visible);
+        return placed(Place::Ahead(next), visible);
     }
     match kept.iter().filter(|kept| kept.range.meets(&asked)).min_by_key(|kept| kept.range.first) {
-        Some(kept) => found(Place::Overlaps(kept.range), kept.visible),
-        None if asked.last >= next => found(Place::Overlaps(Range { first: 1, last: accepted }), visible),
-        None => found(Place::Discarded, visible),
+        Some(kept) => placed(Place::Overlaps(kept.range), kept.visible),
+        None if asked.last >= next => placed(Place::Overlaps(Range { first: 1, last: accepted }), visible),
+        None => placed(Place::Discarded, visible),
     }
 }
 
@@ -200,7 +204,7 @@ mod tests {
         Kept { range: Range { first, last }, slot, answers: true, visible: true }
     }
 
-    const NOTHING: Acked = Acked { stored: 0, visible: true, said: 0 };
+    const NOTHING: Acked = Acked { stored: 0, visible: true, with_request: 0 };
 
     fn any(acked: Acked, kept: Option<Kept>, number: i64) -> Place {
         place(Order::Any, 5, acked, kept.as_slice(), one(number)).place
@@ -219,11 +223,11 @@ mod tests {
         assert_eq!(any(NOTHING, Some(kept(1, 1, 1)), 6), Place::Next(1));
         assert_eq!(any(NOTHING, Some(kept(1, 1, 1)), 11), Place::Ahead(6));
         assert_eq!(any(Acked { stored: 6, ..NOTHING }, Some(kept(1, 1, 1)), 11), Place::Next(1));
-        assert_eq!(any(Acked { said: 6, ..NOTHING }, None, 11), Place::Next(1));
+        assert_eq!(any(Acked { with_request: 6, ..NOTHING }, None, 11), Place::Next(1));
     }
 
     #[test]
-    fn any_recognises_what_is_past() {
+    fn any_recognises_what_was_done_or_is_discarded() {
         assert_eq!(any(NOTHING, Some(kept(6, 6, 1)), 6), Place::Kept(0));
         assert_eq!(any(NOTHING, Some(kept(6, 6, 1)), 1), Place::Discarded);
         assert_eq!(any(Acked { stored: 6, ..NOTHING }, Some(kept(6, 6, 1)), 6), Place::Discarded);
@@ -236,14 +240,14 @@ mod tests {
         let at = |acked, kept: Option<Kept>, number| place(Order::Any, 5, acked, kept.as_slice(), one(number)).visible;
         assert!(!at(NOTHING, Some(unseen), 1));
         assert!(!at(NOTHING, Some(unseen), 6));
-        assert!(at(Acked { said: 1, ..NOTHING }, Some(unseen), 6));
-        assert!(!at(Acked { stored: 1, visible: false, said: 0 }, None, 6));
-        assert!(!at(Acked { stored: 1, visible: false, said: 0 }, None, 1));
-        assert!(at(Acked { stored: 1, visible: false, said: 0 }, None, 2));
+        assert!(at(Acked { with_request: 1, ..NOTHING }, Some(unseen), 6));
+        assert!(!at(Acked { stored: 1, visible: false, with_request: 0 }, None, 6));
+        assert!(!at(Acked { stored: 1, visible: false, with_request: 0 }, None, 1));
+        assert!(at(Acked { stored: 1, visible: false, with_request: 0 }, None, 2));
         let line = |acked, kept: &[Kept], number| place(Order::Strict, 5, acked, kept, one(number)).visible;
         assert!(line(Acked::default(), &[], 1));
         assert!(!line(NOTHING, &[unseen], 2));
-        assert!(!line(Acked { stored: 3, visible: false, said: 0 }, &[], 4));
+        assert!(!line(Acked { stored: 3, visible: false, with_request: 0 }, &[], 4));
     }
 
     #[test]
@@ -275,7 +279,7 @@ mod tests {
         }
     }
 
-    /// What a client can do.
+    /// An action of a client.
     #[derive(Clone, Copy, Debug)]
     enum Action {
         Send(i64),
@@ -292,8 +296,8 @@ mod tests {
     }
 
     proptest! {
-        /// The slots hold against a model that remembers everything: no number is ever executed twice,
-        /// and a number is refused as past only if it was done or acked, or skipped by its slot.
+        /// Compares the slots with a model that remembers everything. No number is ever executed twice. A number counts
+        /// as discarded only if it was done or acknowledged.
         #[test]
         fn no_number_is_executed_twice(window in 1i32..8, actions in prop::collection::vec(action(), 1..200)) {
             let mut slots: Vec<Option<Kept>> = vec![None; window as usize];

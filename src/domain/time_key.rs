@@ -1,20 +1,20 @@
-//! Keys that carry their time: UUIDs of version 7.
+//! Time keys: UUIDs of version 7, which carry the time when they were made.
 //!
-//! In a session with `time_keys` a key's age is known even when nothing is kept of it, so a retry
-//! that comes after its outcome's retention can be refused instead of executed again.
+//! In a session with `time_keys` the age of a key is known even when nothing is kept of its request. So a retry that
+//! comes after the outcome has expired is refused instead of executed again.
 
 use uuid::Uuid;
 
-/// How far ahead of the database's clock a client's may be, in microseconds.
+/// How far a client's clock may be ahead of the database's, in microseconds.
 pub const AHEAD_US_MAX: i64 = 5 * 60 * 1_000_000;
 
-/// Microseconds from the Unix epoch (UUIDs) to PostgreSQL's (2000-01-01).
+/// Microseconds from the Unix epoch, which UUIDs count from, to PostgreSQL's epoch (2000-01-01).
 const EPOCH_DIFFERENCE_US: i64 = 946_684_800 * 1_000_000;
 
 /// Reads a UUIDv7 in its canonical form of 36 characters; `None` for anything else.
 pub fn parse(key: &str) -> Option<Uuid> {
-    // The length keeps the other spellings (braced, urn:, without hyphens) out, and the version digit
-    // saves parsing the keys of the many clients that send version 4.
+    // The length excludes the other spellings (braced, urn:, without hyphens). The check of the version digit saves
+    // parsing the keys of the many clients that send version 4.
     if key.len() != 36 || key.as_bytes()[14] != b'7' {
         return None;
     }
@@ -22,20 +22,20 @@ pub fn parse(key: &str) -> Option<Uuid> {
     (id.get_variant() == uuid::Variant::RFC4122).then_some(id)
 }
 
-/// The id of a client session, where a session's name can be taken for one: the server names those
-/// itself, by a UUID.
+/// The id in a session's name, if the name is a UUID. Only client sessions have such names, which the server
+/// generates.
 pub fn client_session(name: &str) -> Option<Uuid> {
     Uuid::try_parse(name).ok()
 }
 
-/// When an id that came at `now_us` was made, where it tells: it is of version 7, and not from the future.
+/// When an id that came at `now_us` was made. Only an id of version 7 tells, and only if it is not from the future.
 pub fn made_at_us(id: &Uuid, now_us: i64) -> Option<i64> {
     let tells = id.get_version_num() == 7 && id.get_variant() == uuid::Variant::RFC4122;
     let made_at = time_us(id);
     (tells && made_at <= now_us.saturating_add(AHEAD_US_MAX)).then_some(made_at)
 }
 
-/// The time in a UUIDv7, as PostgreSQL counts it (microseconds since 2000-01-01).
+/// The time in a UUIDv7, in PostgreSQL's microseconds (since 2000-01-01).
 pub fn time_us(id: &Uuid) -> i64 {
     let bytes = id.as_bytes();
     let ms = bytes[..6].iter().fold(0i64, |ms, byte| ms << 8 | i64::from(*byte));

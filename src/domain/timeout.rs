@@ -1,14 +1,15 @@
-//! When a client session has been silent for too long.
+//! The timeout of a client session: when a sign of life is due, and when the session has been silent for too long.
 
 use super::limits::SIGNS_A_TIMEOUT;
 
-/// Whether a new sign of life is worth writing: the last is older than an eighth of the timeout.
+/// Whether a new sign of life is to be written: the last one written is at least an eighth of the timeout old.
 pub fn sign_is_due(last_seen: i64, timeout_us: i64, now_us: i64) -> bool {
     now_us.saturating_sub(last_seen) >= timeout_us / SIGNS_A_TIMEOUT
 }
 
-/// When a session's clock runs out. Up to an eighth of the timeout passes unwritten, so that much is
-/// added: not before the timeout after the last sign given, an eighth late at most.
+/// When a session's clock runs out. The last sign given may be up to an eighth of the timeout later than the last sign
+/// written, so an eighth is added. The clock never runs out before the timeout after the last sign given, and at most
+/// an eighth of the timeout later.
 pub fn runs_out_at(last_seen: i64, timeout_us: i64) -> i64 {
     last_seen.saturating_add(timeout_us).saturating_add(timeout_us / SIGNS_A_TIMEOUT)
 }
@@ -19,7 +20,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// However signs fall, the clock runs out between the timeout and 9/8 of it after the last given.
+        /// Whenever signs are given, the clock runs out between one timeout and 9/8 of it after the last of them.
         #[test]
         fn not_before_the_timeout_an_eighth_late_at_most(
             timeout_us in 8i64..10_000, pauses in prop::collection::vec(0i64..2_000, 0..50),

@@ -1,11 +1,11 @@
-//! Versions of the extension. Library and tables are two things that are replaced one after the other: the
-//! files by an installation, the objects of each database by ALTER EXTENSION UPDATE.
+//! Versions of the extension. An installation replaces the library, and ALTER EXTENSION UPDATE replaces the objects of
+//! each database. So for a while the two can have different versions.
 
-/// That of this library. It works with the objects of the same version, and with no others.
+/// The version of this library. The library works only with objects of the same version.
 pub const LIBRARY: &str = env!("CARGO_PKG_VERSION");
 
-/// Whether `version` comes before `other`. Versions are numbers with dots between them; what is not a
-/// number counts as 0.
+/// Whether `version` comes before `other`. Versions are numbers with dots between them. A part that is not a number
+/// counts as 0.
 pub fn is_older(version: &str, other: &str) -> bool {
     let numbers = |version: &str| version.split('.').map(|number| number.parse().unwrap_or(0)).collect::<Vec<u32>>();
     numbers(version) < numbers(other)

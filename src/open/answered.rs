@@ -1,23 +1,23 @@
-//! What begin has answered in this transaction where the request was not the caller's to execute. Only a
-//! message needs it: that of a step request follows all the same, in a program that did not look at the
-//! status. So the newest few are enough.
+//! The answers of begin in this transaction other than `started`. Only one error text needs them: a program that did
+//! not look at the status calls record, checkpoint or release all the same, and is told what begin had answered. So the
+//! newest few answers are enough.
 
 use crate::domain::identity::Digest;
 use crate::domain::outcome::Answered;
 use std::cell::RefCell;
 
-/// So many are remembered.
+/// How many answers are remembered.
 const REMEMBERED: usize = 8;
 
-/// LockAndNumber request that was: what is locked for it, and its first number, request those of one slot or line
-/// have besides.
+/// Tells which request was answered: the digest that is locked for it, and its first number, by which requests in one
+/// lane differ. The number is 0 for a request with a key.
 pub type LockAndNumber = (Digest, i64);
 
 thread_local! {
     static NEWEST: RefCell<Vec<(LockAndNumber, Answered)>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Notes an answer.
+/// Remembers an answer.
 pub fn note(request: LockAndNumber, answered: Answered) {
     NEWEST.with_borrow_mut(|newest| {
         if newest.len() == REMEMBERED {
@@ -27,7 +27,7 @@ pub fn note(request: LockAndNumber, answered: Answered) {
     });
 }
 
-/// A later begin was answered with `started`.
+/// Forgets the answers for a request, because a later begin was answered with `started`.
 pub fn take_back(request: LockAndNumber) {
     NEWEST.with_borrow_mut(|newest| {
         if !newest.is_empty() {
@@ -41,7 +41,7 @@ pub fn to(request: LockAndNumber) -> Option<Answered> {
     NEWEST.with_borrow(|newest| newest.iter().rev().find(|(other, _)| *other == request).map(|(_, answered)| *answered))
 }
 
-/// At the end of the transaction.
+/// Forgets all answers, at the end of the transaction.
 pub fn clear() {
     NEWEST.with_borrow_mut(Vec::clear);
 }

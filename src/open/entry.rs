@@ -6,19 +6,19 @@ use crate::domain::sequence::Range;
 use crate::error::RequestName;
 use crate::model::Session;
 
-/// RequestKey request is meant.
+/// The names by which the list finds a request.
 #[derive(Clone, Copy)]
 pub struct RequestKey<'a> {
     /// Its session's name.
     pub session: &'a str,
     /// Its stream; empty in a standing session.
     pub stream: &'a str,
-    /// Its key, or its number, in canonical form.
+    /// Its key, or its first number, in canonical form.
     pub request: &'a str,
 }
 
 impl RequestKey<'_> {
-    /// For messages.
+    /// The request's name for messages.
     pub fn name(&self) -> RequestName {
         RequestName::in_stream(self.session, self.stream, self.request)
     }
@@ -26,54 +26,54 @@ impl RequestKey<'_> {
 
 /// What the steps after begin need to know of an open request.
 #[derive(Clone, Copy)]
-pub struct Open {
-    /// What is locked for it.
+pub struct OpenRequest {
+    /// The digest that is locked for it.
     pub lock: Digest,
-    /// Where a keyed one's outcome and anyone's checkpoint is kept.
+    /// The digest under which its checkpoint is kept and, if it has a key, its outcome.
     pub digest: Digest,
-    /// What a numbered one is recorded with.
+    /// What a numbered request is recorded with.
     pub numbers: Option<Numbers>,
-    /// Of the payload it was begun with, or of an earlier attempt's.
+    /// The fingerprint of the payload that it was begun with; without a payload, that of its checkpoint.
     pub fingerprint: Option<Fingerprint>,
-    /// An expired outcome or a checkpoint is there, key the record clears away.
+    /// Whether there is an expired outcome or a checkpoint, which the record has to clear away.
     pub leftovers: bool,
 }
 
-/// See [`Open`].
+/// What a numbered request is recorded with.
 #[derive(Clone, Copy)]
 pub struct Numbers {
-    /// All of them.
+    /// Its numbers.
     pub range: Range,
-    /// Where its reply goes.
+    /// The slot that its reply goes to.
     pub slot: i32,
-    /// Up to where its client said with it that it has all answers.
+    /// The mark that came with it; 0 if none came.
     pub acked: i64,
 }
 
-/// What becomes of an open request.
+/// A step that ends a request, or lets its transaction commit.
 #[derive(Clone, Copy)]
 pub enum Finish {
-    /// It has its outcome.
+    /// Its outcome is recorded.
     Record,
-    /// It got so far.
+    /// Its checkpoint is saved. It stays open.
     Checkpoint,
-    /// It was given up.
+    /// It is given up.
     Release,
 }
 
-/// A request of this transaction.
+/// A request that this transaction has begun, open or not.
 pub struct Entry {
     pub session: Session,
     pub stream: String,
     pub request: String,
-    pub is: Open,
+    pub open: OpenRequest,
     pub checkpointed: bool,
-    pub became: Became,
+    pub state: State,
 }
 
-/// What became of an entry.
+/// The state of an entry.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Became {
+pub enum State {
     Open,
     Recorded,
     Released,
@@ -91,7 +91,7 @@ impl Entry {
     }
 
     pub fn is_open(&self) -> bool {
-        self.became == Became::Open
+        self.state == State::Open
     }
 
     pub fn name(&self) -> RequestName {
@@ -104,13 +104,13 @@ thread_local! {
     static WORK: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
-/// Counts how often an entry is looked at.
+/// Counts one more look at an entry.
 #[cfg(test)]
 pub fn count_work() {
     WORK.set(WORK.get() + 1);
 }
 
-/// How often entries were looked at in this thread.
+/// How often this thread has looked at entries.
 #[cfg(test)]
 pub fn work() -> usize {
     WORK.get()

@@ -1,14 +1,14 @@
-//! Where the entries of a long list are. A list of few is looked through, key costs less.
+//! The index of a long list, which finds its entries. A short list has none: going through all entries costs less.
 
 use super::entry::{Entry, RequestKey};
 use crate::domain::identity::{Digest, SessionId};
 use std::collections::{HashMap, TryReserveError};
 use std::hash::{BuildHasher, Hash, RandomState};
 
-/// Up to so many entries are looked through. Tests come to more than that soon.
+/// The greatest length of a list without an index. It is small in tests, so that they soon exceed it.
 pub const FEW: usize = if cfg!(test) { 4 } else { 16 };
 
-/// The places of all entries, by what they are looked for by.
+/// The places of all entries, by name and by lock.
 #[derive(Default)]
 pub struct Index {
     hasher: RandomState,
@@ -18,7 +18,7 @@ pub struct Index {
     locks: HashMap<Digest, usize>,
     /// How many open entries each client session has.
     clients: HashMap<SessionId, usize>,
-    /// Of each entry the one before it with the same hash, and the one before it with the same lock.
+    /// For each entry, the entry before it with the same hash of its name, and the entry before it with the same lock.
     before: Vec<(Option<usize>, Option<usize>)>,
 }
 
@@ -31,27 +31,27 @@ impl Index {
         self.before.try_reserve(1)
     }
 
-    /// Adds the entry that comes next on the list.
+    /// Adds an entry, which goes to the end of the list.
     pub fn add(&mut self, entry: &Entry) {
         let place = self.before.len();
         let of_name = self.names.insert(self.hash(entry.key()), place);
-        let of_lock = self.locks.insert(entry.is.lock, place);
+        let of_lock = self.locks.insert(entry.open.lock, place);
         self.before.push((of_name, of_lock));
         if entry.is_open() {
             self.open_again(entry);
         }
     }
 
-    /// Takes the last entry away, key is open.
+    /// Takes the last entry away, which is open.
     pub fn remove(&mut self, entry: &Entry) {
         let Some((of_name, of_lock)) = self.before.pop() else { return };
         let hash = self.hash(entry.key());
         put_back(&mut self.names, hash, of_name);
-        put_back(&mut self.locks, entry.is.lock, of_lock);
+        put_back(&mut self.locks, entry.open.lock, of_lock);
         self.settle(entry);
     }
 
-    /// Notes that an entry is not open any more.
+    /// Notes that an entry is no longer open.
     pub fn settle(&mut self, entry: &Entry) {
         let Some(id) = entry.session.client_id() else { return };
         if let Some(open) = self.clients.get_mut(id) {
@@ -76,18 +76,18 @@ impl Index {
             if entries[at].is(key) {
                 return Some((at, &entries[at]));
             }
-            // Two names of one hash are rare.
+            // It is another name with the same hash, which is rare.
             place = self.before[at].0;
         }
         None
     }
 
-    /// The newest entry of a lock.
+    /// The newest entry under a lock.
     pub fn newest_under<'a>(&self, lock: &Digest, entries: &'a [Entry]) -> Option<&'a Entry> {
         self.locks.get(lock).map(|place| &entries[*place])
     }
 
-    /// How many locks the entries have.
+    /// How many different locks the entries have.
     pub fn locks(&self) -> usize {
         self.locks.len()
     }

@@ -1,12 +1,12 @@
-//! The list itself: plain memory, that knows of subtransactions by their nesting level only.
+//! The list itself. It is plain memory and knows subtransactions only by their nesting level.
 //!
-//! Entries stand in the order in key they were begun. What happens to them is noted, change by change,
-//! and for each nesting level where its changes begin. A subtransaction ends before the one around it does,
-//! so what the innermost did stands at the end: to roll it back is to undo the changes from the end to that
-//! place, and to hand them up is to move one mark. No call looks at more than that, however many requests
-//! the transaction has.
+//! Entries stand in the order in which they were begun. The list notes every change to an entry, and for each nesting
+//! level the place where its changes begin. A subtransaction ends before the one around it, so the changes of the
+//! innermost one stand at the end. A rollback undoes the changes from the end back to that place. A release makes them
+//! the parent's by moving one mark. No other call goes through a long list, except [`List::unrecorded`], which a commit
+//! calls once.
 
-use super::entry::{Became, Entry, Finish, Open, RequestKey};
+use super::entry::{Entry, Finish, OpenRequest, RequestKey, State};
 use super::index::{FEW, Index};
 use crate::domain::identity::{Digest, SessionId};
 use crate::error::{Missing, RequestName};
@@ -17,10 +17,12 @@ use std::rc::Rc;
 /// A nesting level of subtransactions; the transaction itself is 1.
 pub type Level = i32;
 
-/// What happened to the entry at a place, and is undone by a rollback. The last entry is the one begun last.
+/// A change to the entry at a place, which a rollback undoes. `Begun` has no place: it is undone when its entry is the
+/// last.
 enum Change {
     Begun,
     Checkpointed(usize),
+    /// The entry was recorded or released.
     Settled(usize),
 }
 
@@ -29,11 +31,11 @@ enum Change {
 pub struct List {
     entries: Vec<Entry>,
     changes: Vec<Change>,
-    /// The levels that have changes, rising, and where those begin.
+    /// The levels that have changes, in rising order, and where the changes of each begin.
     levels: Vec<(Level, usize)>,
     /// How many entries are open.
     open: usize,
-    /// Where to find an entry, once there are more than a few.
+    /// Finds entries, once there are more than a few.
     index: Option<Index>,
 }
 
@@ -41,16 +43,16 @@ impl List {
     /// Makes room for one more request.
     pub fn reserve(&mut self) -> Result<(), TryReserveError> {
         self.entries.try_reserve(1)?;
-        // It is begun, checkpointed and settled; and a level may begin.
+        // Its changes are Begun, Checkpointed and Settled, and they may be the first of their level.
         self.changes.try_reserve(3)?;
         self.levels.try_reserve(1)?;
         self.index.as_mut().map_or(Ok(()), Index::reserve)
     }
 
-    /// Puts a request on the list. One that was released before is open again.
-    pub fn begin(&mut self, session: Session, key: RequestKey<'_>, is: Open, level: Level) {
+    /// Puts a request on the list. A request that was released before is open again.
+    pub fn begin(&mut self, session: Session, key: RequestKey<'_>, open: OpenRequest, level: Level) {
         let (stream, request) = (key.stream.into(), key.request.into());
-        let entry = Entry { session, stream, request, is, checkpointed: false, became: Became::Open };
+        let entry = Entry { session, stream, request, open, checkpointed: false, state: State::Open };
         match &mut self.index {
             Some(index) => index.add(&entry),
             None if self.entries.len() >= FEW => {
@@ -65,7 +67,7 @@ impl List {
         self.note(Change::Begun, level);
     }
 
-    /// Whether a request is open.
+    /// Whether any request is open.
     pub fn has_open(&self) -> bool {
         self.open > 0
     }
@@ -75,17 +77,18 @@ impl List {
         self.newest(key).is_some_and(|(_, entry)| entry.is_open())
     }
 
-    /// The request, if it is open; else what keeps it from being recorded, checkpointed or released.
-    pub fn find(&self, key: RequestKey<'_>) -> Result<Open, Missing> {
+    /// The request, if it is open; otherwise why it cannot be recorded, checkpointed or released.
+    pub fn find(&self, key: RequestKey<'_>) -> Result<OpenRequest, Missing> {
         match self.newest(key) {
-            Some((_, Entry { is, became: Became::Open, .. })) => Ok(*is),
-            Some((_, Entry { became: Became::Recorded, .. })) => Err(Missing::Recorded),
-            Some((_, Entry { became: Became::Released, .. })) => Err(Missing::Released),
+            Some((_, Entry { open, state: State::Open, .. })) => Ok(*open),
+            Some((_, Entry { state: State::Recorded, .. })) => Err(Missing::Recorded),
+            Some((_, Entry { state: State::Released, .. })) => Err(Missing::Released),
             None => Err(Missing::Begin),
         }
     }
 
-    /// The standing session of a request, whose key is not yet in canonical form.
+    /// The standing session of a request on the list. `request` need not be in canonical form: whether the key is a
+    /// time key, only the session tells.
     pub fn standing(&self, session: &str, request: &str) -> Option<Rc<StandingSession>> {
         let named = |request: &str| match self.newest(RequestKey { session, stream: "", request }) {
             Some((_, Entry { session: Session::Standing(standing), .. })) => Some(Rc::clone(standing)),
@@ -104,14 +107,14 @@ impl List {
         self.open_under(lock).map(Entry::name)
     }
 
-    /// How many locks its entries have; of few entries only the most that it can be.
+    /// How many locks the entries have. For a short list it is an upper bound: the number of entries.
     pub fn locks(&self) -> usize {
         self.index.as_ref().map_or(self.entries.len(), Index::locks)
     }
 
-    /// The open request under a lock that has a number up to this one.
+    /// The open request under a lock, if its number is `upto` or less.
     pub fn begun_under(&self, lock: &Digest, upto: i64) -> Option<RequestName> {
-        let begun = |entry: &&Entry| entry.is.numbers.is_some_and(|numbers| numbers.range.first <= upto);
+        let begun = |entry: &&Entry| entry.open.numbers.is_some_and(|numbers| numbers.range.first <= upto);
         self.open_under(lock).filter(begun).map(Entry::name)
     }
 
@@ -124,21 +127,21 @@ impl List {
         }
     }
 
-    /// Notes what became of the request that [`List::find`] found.
+    /// Notes what becomes of the request that [`List::find`] found.
     pub fn finish(&mut self, key: RequestKey<'_>, finish: Finish, level: Level) {
         let Some(place) = self.newest(key).map(|(place, _)| place) else { return };
         let entry = &mut self.entries[place];
         let change = match finish {
             Finish::Checkpoint => {
-                entry.is.leftovers = true;
-                // The outermost level decides: a second checkpoint, rolled back, leaves the first standing.
+                entry.open.leftovers = true;
+                // Only the first checkpoint is a change: rolling back the second one leaves the first standing.
                 if std::mem::replace(&mut entry.checkpointed, true) {
                     return;
                 }
                 Change::Checkpointed(place)
             }
             Finish::Record | Finish::Release => {
-                entry.became = if matches!(finish, Finish::Record) { Became::Recorded } else { Became::Released };
+                entry.state = if matches!(finish, Finish::Record) { State::Recorded } else { State::Released };
                 self.open -= 1;
                 if let Some(index) = &mut self.index {
                     index.settle(entry);
@@ -149,7 +152,7 @@ impl List {
         self.note(change, level);
     }
 
-    /// The first request that a commit now would lose, and how many more there are.
+    /// The first request that is neither recorded, checkpointed nor released, and how many more of them there are.
     pub fn unrecorded(&self) -> Option<(RequestName, usize)> {
         if self.open == 0 {
             return None;
@@ -168,7 +171,7 @@ impl List {
         }
     }
 
-    /// What happened at `level` is from now on its parent's.
+    /// Makes what happened at `level`, the innermost, part of the level above.
     pub fn hand_up(&mut self, level: Level) {
         let Some((_, start)) = self.levels.pop_if(|(at, _)| *at >= level) else { return };
         if self.levels.last().is_none_or(|(at, _)| *at < level - 1) {
@@ -176,10 +179,10 @@ impl List {
         }
     }
 
-    /// At the end of the transaction.
+    /// Empties the list, at the end of the transaction.
     pub fn clear(&mut self) {
         if self.index.is_some() {
-            // There were many; their memory goes too.
+            // The list was long, so its memory is given back.
             *self = List::default();
             return;
         }
@@ -189,8 +192,7 @@ impl List {
         self.open = 0;
     }
 
-    /// The entry of a request that was begun last, and its place. Only of that the others of the request
-    /// are not open.
+    /// The newest entry of a request, and its place. Older entries of the same request are never open.
     fn newest(&self, key: RequestKey<'_>) -> Option<(usize, &Entry)> {
         match &self.index {
             Some(index) => index.newest(key, &self.entries),
@@ -198,11 +200,11 @@ impl List {
         }
     }
 
-    /// The open entry under a lock. There is one at most, and it is the one begun last.
+    /// The open entry under a lock. There is one at most, and it is the newest entry under the lock.
     fn open_under(&self, lock: &Digest) -> Option<&Entry> {
         let newest = match &self.index {
             Some(index) => index.newest_under(lock, &self.entries),
-            None => self.entries.iter().rev().find(|entry| entry.is.lock == *lock),
+            None => self.entries.iter().rev().find(|entry| entry.open.lock == *lock),
         };
         newest.filter(|entry| entry.is_open())
     }
@@ -219,8 +221,9 @@ impl List {
         super::entry::count_work();
         match self.changes.pop() {
             Some(Change::Begun) => {
-                // Whatever else happened to it came after, and is undone by now.
+                // All other changes to the entry came later and are already undone.
                 if let Some(entry) = self.entries.pop() {
+                    debug_assert!(entry.is_open() && !entry.checkpointed, "an entry goes as it came");
                     self.open -= 1;
                     if let Some(index) = &mut self.index {
                         index.remove(&entry);
@@ -230,7 +233,7 @@ impl List {
             Some(Change::Checkpointed(place)) => self.entries[place].checkpointed = false,
             Some(Change::Settled(place)) => {
                 let entry = &mut self.entries[place];
-                entry.became = Became::Open;
+                entry.state = State::Open;
                 self.open += 1;
                 if let Some(index) = &mut self.index {
                     index.open_again(entry);
@@ -257,8 +260,8 @@ mod tests {
 
     fn begin(list: &mut List, request: &str, level: Level) {
         let zero = Digest([0; 16]);
-        let is = Open { lock: zero, digest: zero, numbers: None, fingerprint: None, leftovers: false };
-        list.begin(Session::Standing(Rc::default()), key(request), is, level);
+        let open = OpenRequest { lock: zero, digest: zero, numbers: None, fingerprint: None, leftovers: false };
+        list.begin(Session::Standing(Rc::default()), key(request), open, level);
     }
 
     #[test]
@@ -333,10 +336,10 @@ mod tests {
         let mut list = List::default();
         for n in 0..20u8 {
             let lock = Digest([n % 5; 16]);
-            let is = Open { lock, digest: lock, numbers: None, fingerprint: None, leftovers: false };
+            let open = OpenRequest { lock, digest: lock, numbers: None, fingerprint: None, leftovers: false };
             let name = n.to_string();
             assert!(list.under(&lock).is_none());
-            list.begin(Session::Client(Rc::clone(&client)), key(&name), is, 1);
+            list.begin(Session::Client(Rc::clone(&client)), key(&name), open, 1);
             assert!(list.under(&lock).is_some() && list.uses(&[7; 16]));
             list.finish(key(&name), Finish::Record, if n == 19 { 2 } else { 1 });
             assert!(!list.uses(&[7; 16]));
@@ -355,7 +358,7 @@ mod tests {
             assert!(!list.holds(key(&name)) && list.standing("", &name).is_none());
             begin(&mut list, &name, 2);
             match n % 3 {
-                // A savepoint that is released, one that is rolled back, and one in key it is recorded.
+                // A savepoint that is released, one that is rolled back, and one in which it is recorded.
                 0 => list.hand_up(2),
                 1 => list.roll_back(2),
                 _ => {
@@ -372,7 +375,8 @@ mod tests {
         assert!(work() < count * calls, "{} looks at entries in {count} rounds", work());
     }
 
-    /// The same in a form that cannot be wrong: all entries with all their levels, each looked at each time.
+    /// The same list in its simplest form: for each entry the levels at which it was begun, checkpointed and settled.
+    /// Every call goes through all entries.
     #[derive(Default)]
     struct Model(Vec<[Option<Level>; 3]>);
 
@@ -424,7 +428,7 @@ mod tests {
                                 *noted = None;
                             }
                             if entry[0].is_none() {
-                                // It never was.
+                                // It is no longer on the list.
                                 *entry = [None, None, Some(0)];
                             }
                         }

@@ -1,9 +1,9 @@
-//! The open list: the requests that this transaction has begun, and the client sessions that it uses. Both are the
-//! backend's own memory and empty between transactions.
+//! The open list: the requests that this transaction has begun. Beside it stand the client sessions that the
+//! transaction uses, and the newest answers of begin. All are the backend's own memory and empty between transactions.
 //!
-//! Each request remembers at which nesting level of subtransactions it was begun, satisfied (recorded or
-//! checkpointed) or released. A rollback to a savepoint undoes just what happened inside: what was begun there
-//! leaves the list, and what was satisfied or released there is open again.
+//! The list notes in order what happened to its requests (begun, checkpointed, recorded, released), and at which
+//! nesting level of subtransactions. A rollback to a savepoint undoes exactly what happened after the savepoint:
+//! requests begun there leave the list, and requests recorded or released there are open again.
 
 use crate::domain::identity::{Digest, SessionId};
 use crate::error::{Error, RequestName};
@@ -21,7 +21,7 @@ mod index;
 mod list;
 mod used;
 
-pub use entry::{Finish, Numbers, Open, RequestKey};
+pub use entry::{Finish, Numbers, OpenRequest, RequestKey};
 pub use used::UsedSession;
 
 thread_local! {
@@ -29,23 +29,23 @@ thread_local! {
     static USED: RefCell<UsedSessions> = const { RefCell::new(UsedSessions::new()) };
 }
 
-/// The standing session as it was when this transaction began the request: what was begun under its
-/// rules ends under them, also when it is changed or dropped meanwhile.
+/// The standing session as it was when this transaction began the request. A request ends under the rules that it was
+/// begun under, even if the session has been changed or dropped meanwhile.
 pub fn session_of(session: &str, request: &str) -> Option<Rc<StandingSession>> {
     OPEN.with_borrow(|list| list.standing(session, request))
 }
 
-/// Whether this transaction holds the claim to the request.
+/// Whether the request is open in this transaction.
 pub fn holds(key: RequestKey<'_>) -> bool {
     OPEN.with_borrow(|list| list.holds(key))
 }
 
-/// The request of this transaction that still is at work under the lock.
+/// The open request of this transaction under the lock.
 pub fn at_work_under(lock: &Digest) -> Option<RequestName> {
     OPEN.with_borrow(|list| list.under(lock))
 }
 
-/// The request of this transaction that still is at work under the lock, with a number up to this one.
+/// The open request of this transaction under the lock, if its number is `upto` or less.
 pub fn begun_under(lock: &Digest, upto: i64) -> Option<RequestName> {
     OPEN.with_borrow(|list| list.begun_under(lock, upto))
 }
@@ -55,9 +55,9 @@ pub fn is_in_use(id: &SessionId) -> bool {
     OPEN.with_borrow(|list| list.uses(id))
 }
 
-/// Whether a request is open.
+/// Whether any request is open.
 pub fn has_open() -> bool {
-    // Asked from hooks, also where the list is in use or gone.
+    // Hooks ask this too, when the list may be borrowed or, at the end of the process, gone.
     OPEN.try_with(|list| list.try_borrow().is_ok_and(|list| list.has_open())) == Ok(true)
 }
 
@@ -66,16 +66,16 @@ pub fn use_session(session: &Rc<ClientSession>, last_seen: i64) {
     USED.with_borrow_mut(|used| used.add(session, last_seen));
 }
 
-/// Gives the client sessions that this transaction uses, once.
+/// Takes the client sessions that this transaction uses, and forgets them.
 pub fn take_used_sessions() -> Vec<UsedSession> {
     USED.take().into_sessions()
 }
 
-/// Puts a request on the list; the caller has its lock. Tells whether no other request was open.
-pub fn begin(session: Session, key: RequestKey<'_>, is: Open) -> bool {
+/// Puts a request on the list. The caller has the request's lock. Tells whether it is the only open request.
+pub fn begin(session: Session, key: RequestKey<'_>, open: OpenRequest) -> bool {
     OPEN.with_borrow_mut(|list| {
         let is_first = !list.has_open();
-        list.begin(session, key, is, pg::nesting_level());
+        list.begin(session, key, open, pg::nesting_level());
         is_first
     })
 }
@@ -85,29 +85,30 @@ pub fn reserve() -> Result<(), Error> {
     OPEN.with_borrow_mut(List::reserve).map_err(Into::into)
 }
 
-/// How many requests of this transaction keep a lock, at most.
+/// How many locks the requests on the list have, at most.
 pub fn locks() -> usize {
     OPEN.with_borrow(List::locks)
 }
 
-/// What is told where the lock table has no room for the lock of a request.
+/// The error for a lock table that has no room for the lock of a request.
 pub fn no_room(name: RequestName, error: &ErrorReportWithLevel) -> Error {
     let (message, hint) = (error.message().into(), error.hint().unwrap_or_default().into());
     Error::NoLock { name: Box::new(name), message, hint, held: locks() }
 }
 
-/// The request, if this transaction holds the claim to it; `function` needs it.
-pub fn find(key: RequestKey<'_>, function: &'static str) -> Result<Open, Error> {
+/// The request, if it is open. If not, the error says that `function` needs it to be.
+pub fn find(key: RequestKey<'_>, function: &'static str) -> Result<OpenRequest, Error> {
     let found = OPEN.with_borrow(|list| list.find(key));
     found.map_err(|missing| Error::NotBegun { name: key.name(), missing, function })
 }
 
-/// Notes what became of the request that [`find`] found.
+/// Notes what becomes of the request that [`find`] found.
 pub fn finish(key: RequestKey<'_>, finish: Finish) {
     OPEN.with_borrow_mut(|list| list.finish(key, finish, pg::nesting_level()));
 }
 
-/// The first request that a commit now would lose, and how many more there are.
+/// The first request that is neither recorded, checkpointed nor released, and how many more of them there are. A commit
+/// would lose them.
 pub fn unrecorded() -> Option<(RequestName, usize)> {
     OPEN.with_borrow(List::unrecorded)
 }
@@ -117,12 +118,12 @@ pub fn roll_back() {
     OPEN.with_borrow_mut(|list| list.roll_back(pg::nesting_level()));
 }
 
-/// What happened in the innermost subtransaction is from now on its parent's.
+/// Makes what happened in the innermost subtransaction part of its parent.
 pub fn hand_up() {
     OPEN.with_borrow_mut(|list| list.hand_up(pg::nesting_level()));
 }
 
-/// At the end of the transaction.
+/// Forgets everything, at the end of the transaction.
 pub fn clear() {
     OPEN.with_borrow_mut(List::clear);
     USED.with_borrow_mut(UsedSessions::clear);

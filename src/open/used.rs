@@ -1,4 +1,4 @@
-//! The client sessions that a transaction uses, which give a sign of life with its commit.
+//! The client sessions that a transaction uses. Its commit gives a sign of life for each of them.
 
 use super::index::FEW;
 use crate::domain::identity::SessionId;
@@ -8,27 +8,27 @@ use std::rc::Rc;
 
 /// A client session that this transaction uses.
 pub struct UsedSession {
-    /// Itself.
+    /// The session.
     pub session: Rc<ClientSession>,
-    /// Its last sign of life, as it stood when the transaction came to use it.
+    /// Its last sign of life before the transaction began to use it.
     pub last_seen: i64,
 }
 
-/// All of them, once each.
+/// All client sessions that the transaction uses, once each.
 #[derive(Default)]
 pub struct UsedSessions {
     sessions: Vec<UsedSession>,
-    /// Their ids, once there are more than a few to look through.
+    /// Their ids, once there are more than a few sessions.
     ids: Option<HashSet<SessionId>>,
 }
 
 impl UsedSessions {
-    /// None.
+    /// No sessions.
     pub const fn new() -> UsedSessions {
         UsedSessions { sessions: Vec::new(), ids: None }
     }
 
-    /// Adds a session that is not among them.
+    /// Adds a session, unless it is there already.
     pub fn add(&mut self, session: &Rc<ClientSession>, last_seen: i64) {
         if self.has(&session.id) {
             return;
@@ -40,12 +40,12 @@ impl UsedSessions {
         }
     }
 
-    /// Those that were added.
+    /// The sessions that were added.
     pub fn into_sessions(self) -> Vec<UsedSession> {
         self.sessions
     }
 
-    /// At the end of the transaction.
+    /// Forgets them, at the end of the transaction.
     pub fn clear(&mut self) {
         self.sessions.clear();
         self.ids = None;

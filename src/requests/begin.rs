@@ -1,4 +1,8 @@
-//! Begin: check-and-set. Either the caller gets the claim, or the answer.
+//! Begin, which checks and sets: the caller gets either the claim or the answer.
+//!
+//! Begin tries for the request's lock. With the lock it looks at all that is kept and decides. Without it, it looks for
+//! a committed outcome, which it may replay at once; if there is none it waits for the lock, looks again and decides. A
+//! request that starts goes on the open list and keeps the lock. Any other answer gives the lock back.
 
 use crate::arguments;
 use crate::domain::decision::{Decision, Eligibility, Facts, Fingerprint, decide};
@@ -7,7 +11,7 @@ use crate::domain::outcome::Answered;
 use crate::domain::sequence::{Order, Place, Range};
 use crate::error::Error;
 use crate::lock::Tag;
-use crate::open::{self, Numbers, Open, answered};
+use crate::open::{self, Numbers, OpenRequest, answered};
 use crate::pg::{self, Deadline, Jsonb};
 use crate::requests::find::{self, Seeker};
 use crate::requests::numbered::Numbered;
@@ -20,18 +24,19 @@ use crate::transaction;
 
 /// What begin answers.
 pub enum Begun {
-    /// The caller holds the claim, and goes on from the checkpoint, if there is one.
+    /// The caller has the claim. It goes on from the checkpoint, if there is one.
     Started(Option<Checkpoint>),
-    /// It was done: this was the answer.
+    /// The request was done, with this outcome.
     Replay(Outcome),
-    /// Another transaction holds the claim, and the wait ran out.
+    /// The wait ran out: another transaction has the claim, or the outcome is not yet durable.
     InProgress,
 }
 
-/// Begins a request; `wait_us` as in [`arguments::wait_us`].
+/// Begins a request. `wait_us` is the result of [`arguments::wait_us`].
 pub fn begin(request: &Request<'_>, payload: Option<Jsonb>, wait_us: Option<i64>) -> Result<Begun, Error> {
     request.check_not_inbox()?;
-    // Expiry is judged at this moment, before any wait: whoever came in time gets the answer.
+    // Expiry is judged at this moment, before any wait. A caller that came in time gets the answer, however long it
+    // waits.
     let asked_at = pg::now_us();
     if let Request::Keyed(keyed) = request {
         keyed.check_time(asked_at)?;
@@ -41,26 +46,30 @@ pub fn begin(request: &Request<'_>, payload: Option<Jsonb>, wait_us: Option<i64>
         let hint = "Call idem_begin() once: (idem_begin(...)).* calls it once per column; write SELECT * FROM idem_begin(...).";
         return Err(Error::AlreadyBegun { name: request.name(), hint });
     }
-    let asked = Asked { request, lock: request.lock(), asked_at, fingerprint };
+    let call = BeginCall { request, lock: request.lock(), asked_at, fingerprint };
     let deadline = Deadline::after(wait_us);
     let begun = if pg::read_only() {
-        asked.replay_only(deadline)?
+        call.replay_only(deadline)?
     } else {
-        asked.check_room()?;
+        call.check_room()?;
         open::reserve()?;
-        asked.claim_or_answer(deadline)?
+        call.claim_or_answer(deadline)?
     };
     let begun = match begun {
-        // Whoever is answered may rely on it as if he had committed it himself. No lock is held meanwhile.
+        // The caller may rely on the outcome as if it had committed it itself. This wait holds no lock.
         Begun::Replay(outcome) if !pg::wait_until_durable(outcome.writer, asked_at, || deadline) => Begun::InProgress,
         begun => begun,
     };
-    asked.remember(&begun);
+    call.remember(&begun);
+    debug_assert!(
+        !matches!(begun, Begun::Started(_)) || open::holds(request.request_key()),
+        "a started request is on the open list"
+    );
     Ok(begun)
 }
 
-/// A transaction holds the locks of its own requests, so these do not keep it from beginning two of one
-/// slot or line; they must not be at work at once all the same.
+/// Refuses a request if this transaction has another open request in the same lane. The lane's lock does not keep the
+/// two apart, since the transaction already has it, but they must not be at work at the same time.
 fn refuse_beside_another(request: &Numbered<'_>, lock: &Digest) -> Result<(), Error> {
     match open::at_work_under(lock) {
         None => Ok(()),
@@ -74,38 +83,38 @@ fn refuse_beside_another(request: &Numbered<'_>, lock: &Digest) -> Result<(), Er
     }
 }
 
-/// A call of begin.
-struct Asked<'a> {
+/// A call of begin: what was asked, and when.
+struct BeginCall<'a> {
     request: &'a Request<'a>,
     lock: Digest,
     asked_at: i64,
     fingerprint: Option<Fingerprint>,
 }
 
-/// What was found, and what to do about it.
+/// What is kept of the request, and the decision about it.
 struct Decided {
     decision: Decision,
     outcome: Option<Outcome>,
     checkpoint: Option<Checkpoint>,
     digest: Digest,
-    /// An expired outcome or any checkpoint is there, for the record to clear away.
+    /// Whether there is an expired outcome or a checkpoint, which the record has to clear away.
     leftovers: bool,
-    /// Where a numbered request's reply goes.
+    /// The slot for the reply of a numbered request that may be executed; otherwise 0.
     slot: i32,
 }
 
-/// What came of looking.
-enum Looked {
-    /// That is the answer.
-    Done(Begun),
-    /// There is no answer. With the lock held there always is one.
-    Nothing,
-    /// Somebody has the client session alone: it is being ended or handed over.
+/// The result of one attempt to answer.
+enum Attempt {
+    /// This is the answer.
+    Answered(Begun),
+    /// Nothing is certain without the lock. An attempt with the lock never ends like this.
+    NoAnswer,
+    /// Another transaction has the client session alone, to end it or to hand it over.
     SessionTaken,
 }
 
-impl Asked<'_> {
-    /// Refuses what can never be had: more locks than there are for the whole server.
+impl BeginCall<'_> {
+    /// Refuses the request if its transaction holds as many locks already as the server's lock table is made for.
     fn check_room(&self) -> Result<(), Error> {
         let (held, places) = (open::locks(), pg::lock_table_size());
         if held < places || Tag::request(&self.lock).is_held_by_us() {
@@ -119,7 +128,7 @@ impl Asked<'_> {
         })
     }
 
-    /// Takes the request's lock as `take` does; if the lock table has no room left, the error says for whom.
+    /// Takes the request's lock by calling `take`. If the lock table has no room left, the error names the request.
     fn take(&self, take: impl FnOnce() -> bool) -> Result<bool, Error> {
         pg::or_out_of_memory(take).map_err(|error| open::no_room(self.request.name(), &error))
     }
@@ -128,21 +137,22 @@ impl Asked<'_> {
         let claim = Tag::request(&self.lock);
         loop {
             let mut claimed = self.take(|| claim.try_acquire())?;
-            // A replay does not wait for the lock: whoever has it, a committed outcome stands.
-            let mut looked = if claimed { self.under_the_lock()? } else { self.ahead()? };
-            if let Looked::Nothing = looked {
+            // A replay does not wait for the lock: a committed outcome stands, whoever has the lock.
+            let mut attempt = if claimed { self.attempt_with_lock()? } else { self.attempt_without_lock()? };
+            if let Attempt::NoAnswer = attempt {
                 if !self.take(|| claim.acquire(deadline.left_us()))? {
                     return Ok(Begun::InProgress);
                 }
                 claimed = true;
-                looked = self.under_the_lock()?;
+                attempt = self.attempt_with_lock()?;
             }
-            let begun = match looked {
-                Looked::Done(begun) => Some(begun),
-                Looked::Nothing | Looked::SessionTaken => None,
+            let begun = match attempt {
+                Attempt::Answered(begun) => Some(begun),
+                Attempt::NoAnswer | Attempt::SessionTaken => None,
             };
             if claimed && !matches!(begun, Some(Begun::Started(_))) {
-                // Whoever has the session may want this very request: not to be waited for while holding it.
+                // A replay leaves no lock. And whoever has the session alone may want this very request, so the
+                // request's lock is given back before the wait.
                 claim.release();
             }
             match begun {
@@ -153,9 +163,9 @@ impl Asked<'_> {
         }
     }
 
-    /// Looks at all that is kept and decides; `None` while it is undecided whether the session is alive.
-    /// Errors of the decision are raised here, for all callers.
-    fn look(&self, seeker: Seeker) -> Result<Option<Decided>, Error> {
+    /// Finds all that is kept of the request and decides. `None`: it is undecided whether the session is alive. A
+    /// decision to refuse is returned as its error.
+    fn find_and_decide(&self, seeker: Seeker) -> Result<Option<Decided>, Error> {
         let mut kept = find::find(self.request, &self.lock, self.asked_at, seeker)?;
         if self.check_session()? == Life::Undecided {
             return Ok(None);
@@ -164,7 +174,7 @@ impl Asked<'_> {
             Request::Keyed(_) => self.lock,
             Request::Numbered(_) => self.request.digest(),
         };
-        // What is done has no checkpoint: its record took it away.
+        // A request with an outcome has no checkpoint: the record deleted it.
         let done = kept.outcome.as_ref().is_some_and(|outcome| outcome.lives_at(self.asked_at));
         let checkpoint = match done {
             true => None,
@@ -184,7 +194,7 @@ impl Asked<'_> {
             time_key_expires_at: self.time_key_expires_at(),
             eligibility: kept.eligibility,
         });
-        self.refuse(decision, kept.place)?;
+        self.check_allowed(decision, kept.place)?;
         Ok(Some(Decided {
             decision,
             digest,
@@ -198,14 +208,15 @@ impl Asked<'_> {
         }))
     }
 
-    /// A range that stopped on its way goes on as the same range, or not at all.
+    /// The range that the request was begun with before, if its checkpoint shows another one than now. A range that
+    /// stopped at a checkpoint goes on as the same range or not at all.
     fn other_range(&self, checkpoint: Option<&checkpoint::Stored>) -> Option<Place> {
         let (Request::Numbered(request), Some(found)) = (self.request, checkpoint) else { return None };
         let begun = Range { first: request.range.first, last: found.checkpoint.last? };
         (begun != request.range).then_some(Place::Overlaps(begun))
     }
 
-    /// A client session that has ended refuses everything, whatever else there is to say.
+    /// Refuses every request of a client session that has ended, whatever is kept of the request.
     fn check_session(&self) -> Result<Life, Error> {
         match self.request {
             Request::Keyed(_) => Ok(Life::Alive),
@@ -220,7 +231,8 @@ impl Asked<'_> {
         }
     }
 
-    fn refuse(&self, decision: Decision, place: Option<Place>) -> Result<(), Error> {
+    /// Turns a decision to refuse into its error.
+    fn check_allowed(&self, decision: Decision, place: Option<Place>) -> Result<(), Error> {
         if matches!(decision, Decision::Replay | Decision::Start | Decision::Continue) {
             return Ok(());
         }
@@ -239,7 +251,7 @@ impl Asked<'_> {
             }
             (_, request) => {
                 if let Request::Numbered(request) = request {
-                    // If that is why, it is the better thing to say.
+                    // If another request of this transaction is in the way, that is the more helpful error.
                     refuse_beside_another(request, &self.lock)?;
                 }
                 out_of_sequence(request, place)
@@ -247,29 +259,30 @@ impl Asked<'_> {
         })
     }
 
-    /// The answer, if there is one. Nothing can be said of what is not there: its inserter may be at work.
-    fn ahead(&self) -> Result<Looked, Error> {
-        match self.look(Seeker::Beginner) {
+    /// Replays a committed outcome, if there is one. If there is none, nothing follows from that: whoever has the lock
+    /// may just be recording it.
+    fn attempt_without_lock(&self) -> Result<Attempt, Error> {
+        match self.find_and_decide(Seeker::Beginner) {
             Ok(Some(Decided { decision: Decision::Replay, outcome: Some(outcome), .. })) => {
-                Ok(Looked::Done(Begun::Replay(outcome)))
+                Ok(Attempt::Answered(Begun::Replay(outcome)))
             }
-            Ok(None) => Ok(Looked::SessionTaken),
-            // Nothing of the kind is certain before the lock is had.
-            Ok(_) | Err(Error::KeyTooOld { .. } | Error::OutOfSequence { .. }) => Ok(Looked::Nothing),
+            Ok(None) => Ok(Attempt::SessionTaken),
+            // Without the lock none of these is certain.
+            Ok(_) | Err(Error::KeyTooOld { .. } | Error::OutOfSequence { .. }) => Ok(Attempt::NoAnswer),
             Err(error) => Err(error),
         }
     }
 
-    /// On a standby and in a read-only transaction: the answer, or a refusal.
+    /// Replays or refuses: a standby and a read-only transaction cannot execute the request.
     fn replay_only(&self, deadline: Deadline) -> Result<Begun, Error> {
         loop {
-            match self.look(Seeker::Beginner) {
+            match self.find_and_decide(Seeker::Beginner) {
                 Ok(Some(Decided { decision: Decision::Replay, outcome: Some(outcome), .. })) => {
                     return Ok(Begun::Replay(outcome));
                 }
                 Ok(None) if self.wait_while_taken(deadline) => continue,
                 Ok(None) => return Ok(Begun::InProgress),
-                // On a standby what it builds on may be on its way.
+                // On a standby the requests that must come before it may still be on their way.
                 Err(Error::OutOfSequence { .. }) if pg::in_recovery() => break,
                 Err(error) => return Err(error),
                 Ok(Some(_)) => break,
@@ -279,25 +292,29 @@ impl Asked<'_> {
         Err(Error::ReadOnly { function: "idem_begin", detail })
     }
 
-    /// With the lock held nothing about the request changes any more.
-    fn under_the_lock(&self) -> Result<Looked, Error> {
-        let Some(found) = self.look(Seeker::LockHolder)? else { return Ok(Looked::SessionTaken) };
+    /// Replays, or puts the request on the open list. The caller has the request's lock, so what is kept of the request
+    /// does not change meanwhile.
+    fn attempt_with_lock(&self) -> Result<Attempt, Error> {
+        debug_assert!(Tag::request(&self.lock).is_held_by_us(), "only the holder of the claim decides to execute");
+        let Some(found) = self.find_and_decide(Seeker::LockHolder)? else { return Ok(Attempt::SessionTaken) };
         if let (Decision::Replay, Some(outcome)) = (found.decision, found.outcome) {
-            return Ok(Looked::Done(Begun::Replay(outcome)));
+            return Ok(Attempt::Answered(Begun::Replay(outcome)));
         }
         let numbers = match self.request {
             Request::Keyed(_) => None,
             Request::Numbered(request) => {
                 refuse_beside_another(request, &self.lock)?;
                 if !liveness::attend(&request.session)? {
-                    return Ok(Looked::SessionTaken);
+                    return Ok(Attempt::SessionTaken);
                 }
-                Some(Numbers { range: request.range, slot: found.slot, acked: request.acked })
+                let slot = found.slot;
+                debug_assert!((0..request.session.window).contains(&slot), "a number that is due has a slot");
+                Some(Numbers { range: request.range, slot, acked: request.acked })
             }
         };
         let checkpoint = found.checkpoint.filter(|_| found.decision == Decision::Continue);
         let kept = checkpoint.as_ref().and_then(|checkpoint| checkpoint.fingerprint);
-        let open = Open {
+        let open = OpenRequest {
             lock: self.lock,
             digest: found.digest,
             numbers,
@@ -307,10 +324,10 @@ impl Asked<'_> {
         if open::begin(self.request.session(), self.request.request_key(), open) {
             transaction::come_first();
         }
-        Ok(Looked::Done(Begun::Started(checkpoint)))
+        Ok(Attempt::Answered(Begun::Started(checkpoint)))
     }
 
-    /// For the message of a step that follows all the same.
+    /// Remembers an answer other than `started`, for the error if the program records the request all the same.
     fn remember(&self, begun: &Begun) {
         let which = (self.lock, self.request.number());
         match begun {
@@ -320,6 +337,7 @@ impl Asked<'_> {
         }
     }
 
+    /// Waits while another transaction has the client session alone; whether it is worth trying again.
     fn wait_while_taken(&self, deadline: Deadline) -> bool {
         match self.request {
             Request::Keyed(_) => true,

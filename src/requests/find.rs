@@ -1,4 +1,4 @@
-//! What is kept of a request: its outcome, or where it stands among those of its stream.
+//! Finds what is kept of a request: its outcome and, for a numbered request, its place in its stream.
 
 use crate::domain::decision::Eligibility;
 use crate::domain::identity::Digest;
@@ -14,39 +14,39 @@ use crate::store::stream;
 
 /// What is kept of a request.
 pub struct KeptRequest {
-    /// The outcome, of a keyed request also an expired one.
+    /// The outcome. That of a keyed request may be expired.
     pub outcome: Option<Outcome>,
-    /// Whether the transaction's snapshot sees it.
+    /// Whether the transaction's snapshot sees the outcome.
     pub visible: bool,
-    /// Whether the request may be executed at all.
+    /// Whether its number lets the request be executed.
     pub eligibility: Eligibility,
-    /// Where a numbered request stands.
+    /// The place of a numbered request in its stream.
     pub place: Option<Place>,
 }
 
 /// Who looks for a request.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Seeker {
-    /// A caller that wants to begin it and holds its lock. What is kept of it does not change meanwhile.
+    /// A caller that wants to begin the request and holds its lock. What is kept of it does not change meanwhile.
     LockHolder,
-    /// A caller that wants to begin it and does not hold its lock.
+    /// A caller that wants to begin the request and does not hold its lock.
     Beginner,
-    /// A caller that asks what became of it. It need not know where a range of numbers ended, so any of the
-    /// numbers finds the range.
+    /// A caller that asks what became of the request. It need not know the last number of a range: any number of the
+    /// range finds it.
     Inquirer,
 }
 
-/// Finds it; `lock` is what is locked for it.
+/// Finds what is kept of a request; `lock` is the digest that is locked for it.
 pub fn find(request: &Request<'_>, lock: &Digest, asked_at: i64, seeker: Seeker) -> Result<KeptRequest, Error> {
     match request {
-        // A keyed request is kept under the digest that is locked.
+        // The digest that is locked for a keyed request is the one that it is kept under.
         Request::Keyed(request) => find_keyed(request, *lock, asked_at),
         Request::Numbered(request) => find_numbered(request, seeker),
     }
 }
 
 fn find_keyed(request: &Keyed<'_>, digest: Digest, asked_at: i64) -> Result<KeptRequest, Error> {
-    // An inbox renews expired rows in their place, see `store/inbox.rs`; otherwise outcomes never change.
+    // An inbox renews expired rows in their place, see `store/inbox.rs`. All other outcome rows never change.
     let snapshot = if request.session.inbox { Snapshot::LatestMvcc } else { Snapshot::Itself };
     let found = outcome::find(&request.probe(digest), asked_at, snapshot)?;
     let visible = found.as_ref().is_none_or(|found| found.visible);
@@ -67,7 +67,7 @@ fn find_numbered(request: &Numbered<'_>, seeker: Seeker) -> Result<KeptRequest, 
         Order::Strict => reply::in_stream(stream, with_outcome, snapshot)?,
     };
     let marks = stream::find(stream);
-    let acked = Acked { stored: marks.acked, visible: marks.visible, said: request.acked };
+    let acked = Acked { stored: marks.acked, visible: marks.visible, with_request: request.acked };
     let kept: Vec<Kept> = replies.iter().map(|reply| reply.kept).collect();
     let asked = match replies.iter().find(|reply| reply.outcome.is_some()) {
         Some(reply) => reply.kept.range,
@@ -80,7 +80,7 @@ fn find_numbered(request: &Numbered<'_>, seeker: Seeker) -> Result<KeptRequest, 
     };
     let eligibility = match place {
         Place::Next(_) => Eligibility::Due { visible },
-        // What overlaps something that was done will never be executed.
+        // A request that overlaps another one will never be executed.
         Place::Overlaps(_) if seeker == Seeker::Inquirer => Eligibility::Discarded { visible },
         Place::Kept(_) | Place::Discarded => Eligibility::Discarded { visible },
         Place::Ahead(_) | Place::Overlaps(_) => Eligibility::OutOfSequence { visible },

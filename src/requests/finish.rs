@@ -1,11 +1,12 @@
-//! What follows a begin in the same transaction: record, checkpoint, release.
+//! The calls that follow begin in the same transaction: record, checkpoint, release.
 
 use crate::arguments;
 use crate::domain::limits::POINT_CHARS_MAX;
 use crate::domain::outcome::Class;
 use crate::error::{Error, Missing};
 use crate::guc;
-use crate::open::{self, Finish, Numbers, Open, answered};
+use crate::lock::Tag;
+use crate::open::{self, Finish, Numbers, OpenRequest, answered};
 use crate::pg::{self, Deadline, Jsonb};
 use crate::requests::keyed::Keyed;
 use crate::requests::numbered::Numbered;
@@ -17,7 +18,7 @@ use crate::store::reply;
 use crate::store::stream::{self, Marks};
 use pgrx::datum::Interval;
 
-/// Records the outcome of a begun request, and gives it back as it will be replayed.
+/// Records the outcome of a begun request. Returns the outcome as a replay will give it.
 pub fn record(
     request: &Request<'_>,
     class: Class,
@@ -26,6 +27,7 @@ pub fn record(
     ttl: Option<Interval>,
 ) -> Result<Outcome, Error> {
     let open = find(request, token, "idem_record")?;
+    debug_assert!(Tag::request(&open.lock).is_held_by_us(), "an open request has its claim");
     check_writable(request, "idem_record")?;
     check_size("response", request, response)?;
     let outcome = |expires_at, recorded_at| {
@@ -40,7 +42,7 @@ pub fn record(
             };
             let probe = keyed.probe(open.digest);
             if open.leftovers {
-                // An outcome that begin found is expired, or it would have been replayed.
+                // If begin found an outcome, it had expired: a live one would have been replayed.
                 outcome::clear(&probe)?;
                 checkpoint::delete(&probe)?;
             }
@@ -52,23 +54,24 @@ pub fn record(
         Request::Numbered(numbered) => {
             refuse_ttl(numbered, ttl)?;
             let numbers = numbers_of(&open, numbered)?;
-            let said = before_saving(numbered, numbers)?;
+            let ack = before_saving(numbered, numbers)?;
             save::save(&numbered.session)?;
-            save::note_stream(&numbered.session, numbered.stream(), &said.marks)?;
+            save::note_stream(&numbered.session, numbered.stream(), &ack.marks)?;
             if open.leftovers {
                 checkpoint::delete(&request.probe(open.digest))?;
             }
             let outcome = outcome(None, pg::now_us());
             reply::save(numbered.stream(), numbers.slot, numbers.range, &outcome)?;
-            said.note(numbered)?;
+            ack.note(numbered)?;
             outcome
         }
     };
     open::finish(request.request_key(), Finish::Record);
+    debug_assert!(!open::holds(request.request_key()), "a recorded request is no longer open");
     Ok(outcome)
 }
 
-/// Saves how far a begun request got; the transaction may commit with that.
+/// Saves how far a begun request got. After that the transaction may commit without a record.
 pub fn checkpoint(request: &Request<'_>, point: &str, state: Option<Jsonb>, token: Option<i64>) -> Result<(), Error> {
     let open = find(request, token, "idem_checkpoint")?;
     check_writable(request, "idem_checkpoint")?;
@@ -76,12 +79,12 @@ pub fn checkpoint(request: &Request<'_>, point: &str, state: Option<Jsonb>, toke
     arguments::check_chars(&format!("the point of {}", request.name()), point, POINT_CHARS_MAX, hint)?;
     check_size("state", request, state)?;
     if let Request::Numbered(numbered) = request {
-        let said = before_saving(numbered, numbers_of(&open, numbered)?)?;
+        let ack = before_saving(numbered, numbers_of(&open, numbered)?)?;
         save::save(&numbered.session)?;
-        save::note_stream(&numbered.session, numbered.stream(), &said.marks)?;
-        // What gives nothing up is stored with the outcome.
-        if said.gives_up {
-            said.note(numbered)?;
+        save::note_stream(&numbered.session, numbered.stream(), &ack.marks)?;
+        // An acknowledgement that gives nothing up is only stored with the outcome.
+        if ack.gives_up {
+            ack.note(numbered)?;
         }
     }
     let checkpoint = Checkpoint {
@@ -96,34 +99,36 @@ pub fn checkpoint(request: &Request<'_>, point: &str, state: Option<Jsonb>, toke
     Ok(())
 }
 
-fn numbers_of(open: &Open, request: &Numbered<'_>) -> Result<Numbers, Error> {
+fn numbers_of(open: &OpenRequest, request: &Numbered<'_>) -> Result<Numbers, Error> {
     let message = || format!("{} was begun without a number", request.name());
     open.numbers.ok_or_else(|| Error::Corrupted { message: message() })
 }
 
-/// What was said along with a request of what its client has, or gives up.
-struct Said {
-    /// As it was when looked at.
+/// The acknowledgement that came with a request, and the marks of its stream.
+struct AckWithRequest {
+    /// The marks that were stored before this acknowledgement.
     marks: Marks,
     acked: i64,
-    /// It is more than what is stored.
+    /// Whether it is above the stored mark.
     is_new: bool,
+    /// Whether it gives numbers up that have no outcome. Their lanes are taken then.
     gives_up: bool,
 }
 
-/// What comes before the first lock of saving: the numbers that are given up along with this one.
-fn before_saving(request: &Numbered<'_>, numbers: Numbers) -> Result<Said, Error> {
+/// Takes the lanes of the numbers that the request's acknowledgement gives up. By the order of locks this comes before
+/// the locks of saving.
+fn before_saving(request: &Numbered<'_>, numbers: Numbers) -> Result<AckWithRequest, Error> {
     let stream = request.stream();
     let marks = stream::find(stream);
     refuse_given_up(request, numbers, &marks)?;
     let (acked, is_new) = (numbers.acked, numbers.acked > marks.acked);
     let deadline = Deadline::after(guc::wait_us());
     let gives_up = is_new && giving_up::take_lanes(&request.session, stream, marks.acked, acked, deadline)?;
-    Ok(Said { marks, acked, is_new, gives_up })
+    Ok(AckWithRequest { marks, acked, is_new, gives_up })
 }
 
-/// Refuses a number that was given up since it was begun. Its lane keeps that from happening; a record is the last
-/// moment at which it can be found out if it did.
+/// Refuses a number that was given up since it was begun. The request's lock on its lane prevents that. If it happened
+/// all the same, this is the last moment to find out.
 fn refuse_given_up(request: &Numbered<'_>, numbers: Numbers, marks: &Marks) -> Result<(), Error> {
     if numbers.range.first <= marks.acked {
         return Err(Error::Discarded { name: request.name(), window: request.session.window });
@@ -131,7 +136,8 @@ fn refuse_given_up(request: &Numbered<'_>, numbers: Numbers, marks: &Marks) -> R
     Ok(())
 }
 
-impl Said {
+impl AckWithRequest {
+    /// Stores the acknowledgement.
     fn note(self, request: &Numbered<'_>) -> Result<(), Error> {
         if !self.is_new {
             return Ok(());
@@ -140,21 +146,21 @@ impl Said {
     }
 }
 
-/// Gives a begun request up. The lock stays to the end of the transaction: what it did so far is not
-/// undone, and nobody may execute beside it.
+/// Gives up a begun request. Its lock stays to the end of the transaction. What the transaction did so far is not
+/// undone, so nobody may execute the request beside it.
 pub fn release(request: &Request<'_>, token: Option<i64>) -> Result<(), Error> {
     find(request, token, "idem_release")?;
     open::finish(request.request_key(), Finish::Release);
     Ok(())
 }
 
-/// The open request that `function` is for.
-fn find(request: &Request<'_>, token: Option<i64>, function: &'static str) -> Result<Open, Error> {
+/// The open request that `function` was called for.
+fn find(request: &Request<'_>, token: Option<i64>, function: &'static str) -> Result<OpenRequest, Error> {
     request.check_not_inbox()?;
     if let Some(token) = token {
         return Err(Error::Fenced { name: request.name(), token });
     }
-    // That it was not begun is worth saying only of a session that is there.
+    // If nothing is known of the session, that is the more helpful error.
     open::find(request.request_key(), function).or_else(|not_begun| {
         request.check_known()?;
         Err(match not_begun {
@@ -167,7 +173,7 @@ fn find(request: &Request<'_>, token: Option<i64>, function: &'static str) -> Re
     })
 }
 
-/// A reply lives as long as its slot is not needed for another, not for a time.
+/// Refuses a ttl: a reply lives until its slot is needed for another reply, not for a length of time.
 fn refuse_ttl(request: &Numbered<'_>, ttl: Option<Interval>) -> Result<(), Error> {
     match ttl {
         None => Ok(()),
@@ -179,7 +185,7 @@ fn refuse_ttl(request: &Numbered<'_>, ttl: Option<Interval>) -> Result<(), Error
     }
 }
 
-/// A transaction may be made read-only after it began a request.
+/// Refuses a transaction that was made read-only after it began the request.
 fn check_writable(request: &Request<'_>, function: &'static str) -> Result<(), Error> {
     let detail = || format!("The transaction was made read-only after {} was begun in it.", request.name());
     arguments::check_writable(function, detail)
@@ -188,7 +194,7 @@ fn check_writable(request: &Request<'_>, function: &'static str) -> Result<(), E
 fn check_size(what: &str, request: &Request<'_>, value: Option<Jsonb>) -> Result<(), Error> {
     let hint = "Keep a reference to a large answer instead of the answer, or raise idempotence.max_response.";
     match value {
-        // The name is made only if it is needed: this is the hot path.
+        // This is the hot path, so the name is made only if it is needed.
         Some(jsonb) if jsonb.raw_bytes() > guc::max_response_bytes() => {
             arguments::check_jsonb(what, &request.name(), value, guc::max_response_bytes(), hint)
         }
@@ -196,6 +202,7 @@ fn check_size(what: &str, request: &Request<'_>, value: Option<Jsonb>) -> Result
     }
 }
 
+/// The ttl that was given with a record, checked against the session's.
 fn asked_ttl_us(request: &Keyed<'_>, ttl: &Interval) -> Result<i64, Error> {
     let session_us = request.session.ttl_us();
     let refusal = match pg::interval_us(ttl) {

@@ -1,4 +1,4 @@
-//! A request of a standing session, which its key names.
+//! A request of a standing session, named by its key.
 
 use crate::arguments;
 use crate::domain::identity::Digest;
@@ -15,7 +15,7 @@ use std::rc::Rc;
 pub struct Keyed<'a> {
     /// Its session.
     pub session: Rc<StandingSession>,
-    /// Its key, in canonical form where it is a time key.
+    /// Its key. A time key is in canonical form: lower case.
     pub key: Cow<'a, str>,
     /// The time in its key, in a session with `time_keys`.
     pub key_time_us: Option<i64>,
@@ -28,7 +28,7 @@ impl<'a> Keyed<'a> {
         if !session.time_keys {
             return Ok(Keyed { session, key: Cow::Borrowed(key), key_time_us: None });
         }
-        // Upper case is the same UUID: it must be the same request.
+        // In upper case it is the same UUID, so it must be the same request.
         let Some(id) = time_key::parse(key) else {
             return Err(Error::Invalid {
                 message: format!("{} has a key that is no UUID of version 7", RequestName::new(&session.name, key)),
@@ -45,17 +45,17 @@ impl<'a> Keyed<'a> {
         RequestName::new(&self.session.name, &self.key)
     }
 
-    /// Where it is kept, and locked.
+    /// The digest under which it is kept and locked.
     pub fn digest(&self) -> Digest {
         names::of_request(&self.session.id, "", &self.key)
     }
 
-    /// What the tables are asked for.
+    /// What the tables are searched for.
     pub fn probe(&self, digest: Digest) -> Probe<'_> {
         Probe { session: &self.session.id, session_name: &self.session.name, stream: "", key: &self.key, digest }
     }
 
-    /// Refuses a key from the future: it would outlive its segment.
+    /// Refuses a key from the future: its outcome would live until a ttl after the key's time.
     pub fn check_time(&self, now_us: i64) -> Result<(), Error> {
         match self.key_time_us {
             Some(time_us) if time_us > now_us.saturating_add(time_key::AHEAD_US_MAX) => Err(Error::Invalid {
@@ -71,7 +71,8 @@ impl<'a> Keyed<'a> {
         }
     }
 
-    /// When an outcome of the key would have expired at the latest, in a session with `time_keys`.
+    /// In a session with `time_keys`: the earliest time at which an outcome of the key can have expired. No outcome was
+    /// recorded with a shorter ttl than the session's, and none expires sooner than a ttl after the key's time.
     pub fn key_expires_at_us(&self) -> Option<i64> {
         self.key_time_us.map(|time_us| time_us.saturating_add(self.session.ttl_us()))
     }
@@ -82,7 +83,8 @@ impl<'a> Keyed<'a> {
     }
 }
 
-/// Refuses a session of the other sort: the two arbitrate differently and must not meet on one key.
+/// Refuses a session of the other sort. Inboxes and other sessions keep duplicates out in different ways, so they must
+/// not meet on one key.
 pub fn check_sort(session: &StandingSession, inbox: bool) -> Result<(), Error> {
     match (session.inbox, inbox) {
         (true, false) => Err(Error::Invalid {
@@ -99,7 +101,7 @@ pub fn check_sort(session: &StandingSession, inbox: bool) -> Result<(), Error> {
     }
 }
 
-/// 1 to 255 characters.
+/// Refuses a key that does not have 1 to 255 characters.
 pub fn check_key(session: &str, key: &str) -> Result<(), Error> {
     if key.is_empty() {
         return Err(Error::Invalid {

@@ -1,4 +1,4 @@
-//! Lookup: what is known of a request, without taking anything.
+//! Lookup: tells what is known of a request, without a claim or a lock.
 
 use crate::domain::decision::Eligibility;
 use crate::error::Error;
@@ -14,26 +14,26 @@ use crate::store::rel::Snapshot;
 
 /// What is known.
 pub enum Known {
-    /// It was done.
+    /// The request was done, with this outcome.
     Outcome(Outcome),
-    /// It was done or skipped, and is no longer kept.
+    /// The request is discarded: it was done or skipped, and its answer is no longer kept.
     Discarded,
-    /// This or another transaction holds the claim.
+    /// This or another transaction has the claim, or the outcome is not yet durable.
     InProgress(Option<Checkpoint>),
-    /// On a standby: nothing is here, aside perhaps from a checkpoint, and more may be on its way.
+    /// On a standby: no outcome is here yet, at most a checkpoint. More may be on its way from the primary.
     NotHere(Option<Checkpoint>),
-    /// It stopped at a checkpoint, and nobody is at work on it. The primary alone can say so.
+    /// The request stopped at a checkpoint, and nobody is at work on it. Only the primary gives this answer.
     Suspended(Checkpoint),
-    /// Nothing is kept. The primary alone can say so.
+    /// Nothing is kept of the request. Only the primary gives this answer.
     Unknown,
 }
 
-/// Looks a request up. Of a client session that has ended it still answers.
+/// Looks a request up, also in a client session that has ended.
 pub fn lookup(request: &Request<'_>) -> Result<Known, Error> {
     let asked_at = pg::now_us();
     request.check_known()?;
-    // The lock first and the outcome after: a commit in between is found by the second look. On a
-    // standby the primary's locks are not to be seen.
+    // The lock is looked at first and the outcome after it, so that a commit in between is not missed. A standby does
+    // not see the locks of the primary.
     let lock = request.lock();
     let in_recovery = pg::in_recovery();
     let held = open::holds(request.request_key()) || !in_recovery && Tag::request(&lock).is_held_by_another();

@@ -9,7 +9,7 @@ use crate::model::{ClientSession, Stream};
 use crate::names;
 use std::rc::Rc;
 
-/// The arguments that number a request, as given.
+/// The arguments that only numbered requests have, as given.
 #[derive(Clone, Copy, Default)]
 pub struct Numbering<'a> {
     /// `stream`
@@ -21,7 +21,7 @@ pub struct Numbering<'a> {
 }
 
 impl Numbering<'_> {
-    /// A standing session has none of that.
+    /// Refuses these arguments for a standing session.
     pub fn refuse(&self, session: &str) -> Result<(), Error> {
         let given = [("stream", self.stream.is_some()), ("last", self.last.is_some()), ("ack", self.ack.is_some())];
         match given.into_iter().find(|(_, given)| *given) {
@@ -43,9 +43,9 @@ pub struct Numbered<'a> {
     pub stream: &'a str,
     /// Its numbers.
     pub range: Range,
-    /// The first of them in decimal, which names it.
+    /// The first number in decimal, which names the request.
     pub key: String,
-    /// Up to where its client has all answers, as said with it; 0 if nothing was said.
+    /// The mark that came with it: all numbers up to here are answered or given up. 0 if none came.
     pub acked: i64,
 }
 
@@ -80,29 +80,29 @@ impl<'a> Numbered<'a> {
         RequestName::in_stream(&self.session.name, self.stream, &self.key)
     }
 
-    /// Where its replies are.
+    /// The stream that it belongs to.
     pub fn stream(&self) -> Stream<'_> {
         Stream { session: &self.session.id, name: self.stream }
     }
 
-    /// Its slot where numbers come in any order.
+    /// Its slot, if the session's numbers may come in any order.
     pub fn slot(&self) -> i32 {
         sequence::slot(self.range.first, self.session.window)
     }
 
-    /// What is locked for it.
+    /// The digest that is locked for it: that of its lane.
     pub fn lock(&self) -> Digest {
         names::of_lane(self.stream(), self.session.lane_of_number(self.range.first))
     }
 }
 
-/// The number that a request is named by.
+/// The number that `key` stands for.
 fn number(session: &str, key: &str) -> Result<i64, Error> {
     let digits = !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_digit());
     match key.parse() {
         Ok(number) if digits && (1..=NUMBER_MAX).contains(&number) => Ok(number),
         _ => {
-            // A key from a standing session's client can be long.
+            // A text key, as for a standing session, can be long.
             let shown: String = key.chars().take(64).collect();
             Err(Error::Invalid {
                 message: format!("the number of a request of client session \"{session}\" is not valid"),

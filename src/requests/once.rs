@@ -1,4 +1,4 @@
-//! Once: deduplication for consumers that need no answer back, in inbox sessions.
+//! Once: deduplication in inboxes, for consumers that need no answer back.
 
 use crate::arguments;
 use crate::domain::identity::Digest;
@@ -13,10 +13,11 @@ use crate::store::outcome;
 use crate::store::rel::Snapshot;
 use std::collections::{HashMap, HashSet};
 
-/// Which of the keys are seen for the first time: their places in the list, the first place of each.
+/// Finds the keys that are seen for the first time, and notes them. Returns their places in the list; of a key that
+/// comes more than once, the first place.
 pub fn once(session: &str, keys: &[&str], function: &'static str) -> Result<Vec<usize>, Error> {
     pg::begin_call();
-    // Rights and sort are told of an empty list too.
+    // The right to the session and its sort are checked for an empty list too.
     let standing = || resolve::standing(session, Right::Use, resolve::USE);
     check_sort(&*standing()?, true)?;
     check_count(session, keys.len())?;
@@ -53,7 +54,7 @@ pub fn once(session: &str, keys: &[&str], function: &'static str) -> Result<Vec<
     Ok(places)
 }
 
-/// Those that are not kept yet, once each, with their first place, in the order of their digests.
+/// The requests that are not kept yet, once each: the digest and the first place, in the order of the digests.
 fn unseen(requests: &[Keyed<'_>], now_us: i64) -> Result<Vec<(Digest, usize)>, Error> {
     let mut first_places = HashMap::with_capacity(requests.len());
     for (place, request) in requests.iter().enumerate() {
@@ -74,7 +75,7 @@ fn unseen(requests: &[Keyed<'_>], now_us: i64) -> Result<Vec<(Digest, usize)>, E
             }
         }
     }
-    // That a key was seen is an answer to rely on.
+    // That a key was seen before is an answer that the caller relies on, so it must be durable.
     seen.dedup();
     let mut until = None;
     let mut deadline = || *until.get_or_insert_with(|| Deadline::after(guc::wait_us()));
@@ -86,7 +87,7 @@ fn unseen(requests: &[Keyed<'_>], now_us: i64) -> Result<Vec<(Digest, usize)>, E
     Ok(fresh)
 }
 
-/// ID010, see the decision table.
+/// Refuses a time key that is too old (ID010), by the same rule as the decision table.
 fn check_age(request: &Keyed<'_>, now_us: i64) -> Result<(), Error> {
     match request.key_expires_at_us() {
         Some(expires_at) if expires_at <= now_us => {
@@ -108,6 +109,7 @@ fn check_count(session: &str, count: usize) -> Result<(), Error> {
     })
 }
 
+/// The places of the keys that were inserted.
 fn in_order_of_places(fresh: &[(Digest, usize)], inserted: &HashSet<Digest>) -> Vec<usize> {
     let mut places: Vec<usize> =
         fresh.iter().filter(|(digest, _)| inserted.contains(digest)).map(|(_, place)| *place).collect();

@@ -1,4 +1,4 @@
-//! Repair by hand, for admins: each with a reason, each noted in `idempotence.audit`.
+//! Repairs by hand, for admins. Each takes a reason and is noted in `idempotence.audit`.
 
 use crate::arguments;
 use crate::domain::identity::Digest;
@@ -20,8 +20,8 @@ use crate::store::restore;
 use crate::store::session::standing;
 use std::rc::Rc;
 
-/// Forgets the outcome and the checkpoint of a request, so that it may be executed again; whether
-/// there was one. Whoever may execute the function is an admin, so the session need not be theirs.
+/// Forgets the outcome and the checkpoint of a request, so that the request may be executed again. Tells whether there
+/// was anything to forget. A caller that may execute the function is an admin and needs no right to the session.
 pub fn forget(session_name: &str, key: &str, reason: &str) -> Result<bool, Error> {
     check_reason(reason)?;
     if time_key::client_session(session_name).is_some() {
@@ -51,10 +51,10 @@ pub fn forget(session_name: &str, key: &str, reason: &str) -> Result<bool, Error
     Ok(found.is_some())
 }
 
-/// Deletes what is kept of the request, and tells what it was. The caller has its lock.
+/// Deletes what is kept of the request and tells what that was. The caller has the request's lock.
 fn forget_all(request: &Keyed<'_>, digest: Digest) -> Result<Option<&'static str>, Error> {
     if request.session.inbox {
-        // There nobody else takes the lock.
+        // No other call on an inbox takes the lock, so the deletion may have to wait for a row.
         let delete = || inbox::delete(&digest, pg::now_us());
         let waited = || Error::WaitRanOut { what: request.name().to_string(), hint: WAIT_BY_SETTING };
         return Ok(pg::bounded_or_error(guc::wait_us(), delete, waited)?.then_some("succeeded outcome"));
@@ -69,7 +69,7 @@ fn forget_all(request: &Keyed<'_>, digest: Digest) -> Result<Option<&'static str
     })
 }
 
-/// Gives up what a restore brought without its session; whether there was anything to decide.
+/// Accepts that a restore brought rows without their sessions. Tells whether there was anything to accept.
 pub fn accept_restore(reason: &str) -> Result<bool, Error> {
     check_reason(reason)?;
     arguments::check_writable("idem_accept_restore", || "A decision is noted in idempotence.audit.".into())?;

@@ -15,26 +15,26 @@ use crate::sessions::{liveness, resolve};
 use crate::store::probe::Probe;
 use std::rc::Rc;
 
-/// Under which rules of its session a request is taken.
+/// Which rules of its session count for a request.
 #[derive(Clone, Copy)]
 pub enum Rules {
-    /// Those of now: to begin it, or to look it up.
+    /// The present rules: for begin and lookup.
     Current,
-    /// Those it was begun under in this transaction: for the steps that follow. A client session's never
-    /// change.
+    /// The rules that this transaction began the request under: for the steps after begin. The rules of a client
+    /// session never change.
     OfBegin,
 }
 
 /// A request that the caller has the right to use.
 pub enum Request<'a> {
-    /// Of a standing session.
+    /// A request of a standing session.
     Keyed(Keyed<'a>),
-    /// Of a client session.
+    /// A request of a client session.
     Numbered(Numbered<'a>),
 }
 
 impl<'a> Request<'a> {
-    /// Finds the session, checks the caller's right to it, then what names the request.
+    /// Finds the session, checks the caller's right to it, and then checks the key or number.
     pub fn resolve(session: &str, key: &'a str, numbering: Numbering<'a>, rules: Rules) -> Result<Request<'a>, Error> {
         let begun = match rules {
             Rules::OfBegin => open::session_of(session, key),
@@ -62,7 +62,7 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// What it is called on the open list.
+    /// Its name on the open list.
     pub fn request_key(&self) -> RequestKey<'_> {
         match self {
             Request::Keyed(Keyed { session, key, .. }) => {
@@ -80,7 +80,7 @@ impl<'a> Request<'a> {
         RequestName::in_stream(session, stream, request)
     }
 
-    /// Where its outcome, if it has a key, and its checkpoint are kept.
+    /// The digest under which its checkpoint is kept and, if it has a key, its outcome.
     pub fn digest(&self) -> Digest {
         match self {
             Request::Keyed(request) => request.digest(),
@@ -88,7 +88,7 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// What is locked for it: itself, or where numbers share a slot or a line, that.
+    /// The digest that is locked for it: its own, or that of its lane if it is numbered.
     pub fn lock(&self) -> Digest {
         match self {
             Request::Keyed(request) => request.digest(),
@@ -96,7 +96,7 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// What tells it from others under its lock, see [`crate::open::answered`].
+    /// The number that tells it from other requests under its lock, see [`crate::open::answered`].
     pub fn number(&self) -> i64 {
         match self {
             Request::Keyed(_) => 0,
@@ -104,7 +104,7 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// What the tables are asked for.
+    /// What the tables are searched for.
     pub fn probe(&self, digest: Digest) -> Probe<'_> {
         match self {
             Request::Keyed(request) => request.probe(digest),
@@ -118,8 +118,8 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Until when a checkpoint of it counts: as long as an outcome recorded in its place would. In a client
-    /// session neither has an end of its own.
+    /// Until when a checkpoint of it counts: as long as an outcome recorded at the same time would. In a client session
+    /// neither expires.
     pub fn checkpoint_expires_at(&self, written_at_us: i64) -> i64 {
         match self {
             Request::Keyed(request) => request.expires_at_us(written_at_us, request.session.ttl_us()),
@@ -135,7 +135,7 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Refuses an inbox: there requests are not begun.
+    /// Refuses a request of an inbox, where requests are not begun.
     pub fn check_not_inbox(&self) -> Result<(), Error> {
         match self {
             Request::Keyed(request) => check_sort(&request.session, false),
@@ -144,7 +144,7 @@ impl<'a> Request<'a> {
     }
 }
 
-/// The digest of a payload that is not too large; refuses none where the session requires one.
+/// The fingerprint of a payload. Refuses a payload that is too large, and a missing one if the session requires it.
 pub fn fingerprint(request: &Request<'_>, payload: Option<Jsonb>) -> Result<Option<[u8; 16]>, Error> {
     match payload {
         None => match request {
@@ -156,7 +156,7 @@ pub fn fingerprint(request: &Request<'_>, payload: Option<Jsonb>) -> Result<Opti
             _ => Ok(None),
         },
         Some(payload) => {
-            // The name is made only if it is needed: this is the hot path.
+            // This is the hot path, so the name is made only if it is needed.
             if payload.raw_bytes() > guc::max_payload_bytes() {
                 let hint = "Send what tells requests apart, not all of it, or raise idempotence.max_payload.";
                 arguments::check_jsonb("payload", &request.name(), Some(payload), guc::max_payload_bytes(), hint)?;

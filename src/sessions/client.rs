@@ -1,4 +1,4 @@
-//! What a client does with its session beside sending requests.
+//! What a client does with its session besides sending requests: heartbeat, ack, allocate, position, close.
 
 use crate::arguments;
 use crate::domain::end::End;
@@ -18,14 +18,15 @@ use crate::store::reply::{self, WithOutcome};
 use crate::store::stream::{self, Marks};
 use std::rc::Rc;
 
-/// Gives a sign of life with this transaction's commit; when the session would end after it.
+/// Has this transaction's commit give a sign of life. Returns when the session ends, at the earliest, without another
+/// one.
 pub fn heartbeat(name: &str) -> Result<i64, Error> {
     let session = writable(name, "idem_heartbeat", "A sign of life is written down.")?;
     liveness::attend_within(&session, Deadline::after(guc::wait_us()))?;
     Ok(pg::now_us().saturating_add(session.timeout_us))
 }
 
-/// Notes that all numbers up to `upto` are answered or given up, and drops the replies they had.
+/// Stores the mark `upto`: all numbers up to it are answered or given up. Drops the responses that are kept of them.
 pub fn ack(name: &str, upto: i64, stream_name: &str) -> Result<(), Error> {
     let session = writable(name, "idem_ack", "What is acknowledged is written down.")?;
     arguments::check_stream(&session.name, stream_name)?;
@@ -45,10 +46,12 @@ pub fn ack(name: &str, upto: i64, stream_name: &str) -> Result<(), Error> {
         stream::save(stream, &Marks { acked: upto, ..marks });
         drop_responses(&session, stream, upto)?;
     }
+    debug_assert!(stream::find(stream).acked >= upto, "the mark only moves forward");
     Ok(())
 }
 
-/// Only of slots that nobody is at work in: the others are overwritten soon.
+/// Drops the responses of all numbers up to `upto`. Leaves out slots in which a request is at work: its reply soon
+/// takes the place.
 fn drop_responses(session: &ClientSession, stream: Stream<'_>, upto: i64) -> Result<(), Error> {
     for reply in reply::in_stream(stream, WithOutcome::None, Snapshot::LatestMvcc)? {
         if reply.kept.range.last > upto || !reply.kept.answers {
@@ -62,7 +65,7 @@ fn drop_responses(session: &ClientSession, stream: Stream<'_>, upto: i64) -> Res
     Ok(())
 }
 
-/// Hands out `count` numbers; gives the first.
+/// Hands out `count` numbers and returns the first of them.
 pub fn allocate(name: &str, count: i32, stream_name: &str) -> Result<i64, Error> {
     let session = writable(name, "idem_allocate", "What is handed out is written down.")?;
     arguments::check_stream(&session.name, stream_name)?;
@@ -89,7 +92,7 @@ pub fn allocate(name: &str, count: i32, stream_name: &str) -> Result<i64, Error>
         });
     }
     stream::save(stream, &Marks { allocated, ..marks });
-    // No crash may have them handed out again, whatever synchronous_commit says.
+    // After a crash these numbers must not be handed out again, whatever synchronous_commit says.
     pg::force_sync_commit();
     Ok(first)
 }
@@ -111,15 +114,15 @@ fn check_count(session: &ClientSession, count: i32) -> Result<i64, Error> {
     }
 }
 
-/// Where a stream stands. Of a session that has ended it still answers.
+/// Tells where a stream stands, also in a session that has ended.
 pub fn position(name: &str, stream_name: &str) -> Result<Position, Error> {
     let session = resolve::client(name, "see its position")?;
     liveness::check_known(&session)?;
     position::of(&session, stream_name)
 }
 
-/// Ends a session; whether it was still alive. To close it again does nothing, also when nothing is
-/// known of it any more.
+/// Ends a session. Tells whether it was still alive. Closing a session that has ended does nothing, also when nothing
+/// is known of it any more.
 pub fn close(name: &str) -> Result<bool, Error> {
     let session = match writable(name, "idem_close", "The end of a session is written down.") {
         Err(Error::SessionEnded { .. }) => return Ok(false),
@@ -137,7 +140,7 @@ pub fn close(name: &str) -> Result<bool, Error> {
         let what = format!("a transaction of client session \"{}\"", session.name);
         return Err(Error::WaitRanOut { what, hint: WAIT_BY_SETTING });
     }
-    // Others may have ended it while its lock was waited for.
+    // Another transaction may have ended it while this one waited for its lock.
     match liveness::last_seen(&session) {
         Ok(seen) => {
             let run_out = liveness::clock_has_run_out(&session, seen);
@@ -149,7 +152,7 @@ pub fn close(name: &str) -> Result<bool, Error> {
     }
 }
 
-/// A client session that the caller has the right to, in a transaction that can write.
+/// The client session with this name, if the caller has the right to it and the transaction can write.
 fn writable(name: &str, function: &'static str, detail: &str) -> Result<Rc<ClientSession>, Error> {
     let session = resolve::client(name, "use it")?;
     arguments::check_writable(function, || detail.into())?;

@@ -1,4 +1,4 @@
-//! Finding a client session, which is in `session_live` while it is at work, and in `session` once it is saved.
+//! Finds client sessions. A session is in `session_live` while it is at work, and in `session` once it is saved.
 
 use crate::domain::identity::SessionId;
 use crate::error::Error;
@@ -9,13 +9,13 @@ use crate::store::session::client as saved;
 use crate::store::session_live as live;
 use pgrx::pg_sys;
 
-/// The session with an id, ended or not.
+/// The session with this id, ended or not.
 pub fn by_id(id: &SessionId) -> Option<ClientSession> {
     live::find(id).map(|live| live.session).or_else(|| saved::find(id).map(|saved| saved.session))
 }
 
-/// The session that a registration would know: of a client, the one that has not ended; of the id of a
-/// registration, the one that was made, ended or not.
+/// The session that a registration finds: by the client's name the session that has not ended, by the id of the
+/// registration the session that was registered under it, ended or not.
 pub fn registered(owner: pg_sys::Oid, by: KnownBy<'_>) -> Option<ClientSession> {
     match by {
         KnownBy::Client(client) => live::find_by_client(owner, client).or_else(|| saved::find_by_client(owner, client)),
@@ -23,36 +23,36 @@ pub fn registered(owner: pg_sys::Oid, by: KnownBy<'_>) -> Option<ClientSession> 
     }
 }
 
-/// What a search came to.
-pub enum Sought<T> {
-    /// It was found.
+/// The result of a search.
+pub enum Search<T> {
+    /// This was found.
     Found(T),
-    /// This is a standby, and nothing of it has come here.
+    /// Nothing was found, but this is a standby: it may be on its way from the primary.
     NotHere,
-    /// Nothing was found, but another transaction holds the lock: it may be about to commit what is sought. A
+    /// Nothing was found, but another transaction holds the lock: it may be about to commit what is searched for. A
     /// transaction that was prepared before a crash may be all that is left of a session.
     InDoubt,
-    /// There is nothing.
+    /// What is searched for does not exist.
     Nothing,
 }
 
-/// Searches with `find`. Whoever writes what is sought holds `lock` until its commit. So where nothing is found,
-/// that is certain only if nobody holds the lock; and since its holder may be committing just then, what it has
-/// written is looked for once more after the lock was.
+/// Searches with `find`. Whoever writes what is searched for holds `lock` until its commit. So a search that finds
+/// nothing is certain only if no other transaction holds the lock. And since a holder may commit at that very moment,
+/// the search is repeated after the look at the lock.
 pub fn or_doubt<T>(
     lock: impl FnOnce() -> Tag,
     find: impl Fn() -> Result<Option<T>, Error>,
-) -> Result<Sought<T>, Error> {
+) -> Result<Search<T>, Error> {
     if let Some(found) = find()? {
-        return Ok(Sought::Found(found));
+        return Ok(Search::Found(found));
     }
     if pg::in_recovery() {
-        return Ok(Sought::NotHere);
+        return Ok(Search::NotHere);
     }
     let held = lock().is_held_by_another();
     Ok(match find()? {
-        Some(found) => Sought::Found(found),
-        None if held => Sought::InDoubt,
-        None => Sought::Nothing,
+        Some(found) => Search::Found(found),
+        None if held => Search::InDoubt,
+        None => Search::Nothing,
     })
 }

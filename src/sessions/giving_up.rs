@@ -1,9 +1,9 @@
-//! Giving numbers up. A mark moves over numbers that have no outcome: these never take effect afterwards.
+//! Giving numbers up: a mark moves over numbers that have no outcome. From then on these numbers never take effect.
 //!
-//! Whoever stores such a mark has the lanes of these numbers, to the end of its transaction: one of them
-//! that is at work is waited for, so that it has its outcome before the mark counts or none at all; one that
-//! is begun later waits, and finds the mark. Numbers that have outcomes need no lane, so this costs nothing
-//! to a client that leaves no number out.
+//! The transaction that stores such a mark first takes the lanes of these numbers and keeps them to its end. So it
+//! waits for a number that is at work, which then either has its outcome before the mark counts or never gets one. A
+//! number that is begun later waits for its lane and then finds the mark. Numbers that have outcomes need no lane, so a
+//! client that leaves no number out takes no lanes.
 
 use crate::domain::identity::Lane;
 use crate::domain::sequence::{self, Order};
@@ -16,7 +16,8 @@ use crate::pg::{self, Deadline};
 use crate::store::rel::Snapshot;
 use crate::store::reply::{self, WithOutcome};
 
-/// Takes the lanes of the numbers that a mark moved from `stored` to `upto` gives up; whether there are any.
+/// Takes the lanes of the numbers that are given up when the mark moves from `stored` to `upto`. Tells whether there
+/// are any.
 pub fn take_lanes(
     session: &ClientSession,
     stream: Stream<'_>,
@@ -39,7 +40,7 @@ pub fn take_lanes(
     Ok(!lanes.is_empty())
 }
 
-/// The lanes, in their order, each with a number of it that is given up.
+/// These lanes in the order of locking, each with a number in it that is given up.
 fn lanes(session: &ClientSession, stream: Stream<'_>, stored: i64, upto: i64) -> Result<Vec<(Lane, i64)>, Error> {
     let mut lanes = Vec::new();
     if upto <= stored {

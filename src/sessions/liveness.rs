@@ -1,14 +1,14 @@
-//! Whether a client session is alive, and the signs that keep it so.
+//! Whether a client session is alive, and the signs of life that keep it alive.
 //!
-//! Each transaction that uses a session shares its lock to the end; whoever ends it, or hands it over,
-//! has to have that lock alone. So one in use neither ends nor is fenced half way, and a session is past
-//! its end only when its clock has run out and nobody shares its lock. Whoever has it alone does not use
-//! it: once the clock has run out, such a session is waited for, since it is being ended or resumed. So
-//! what a client gets does not depend on who tidies up, or when.
+//! Each transaction that uses a session shares the session's lock to its end. A transaction that ends the session, or
+//! hands it over, must have the lock alone. So a session in use neither ends nor is fenced half way. A session whose
+//! clock has run out is judged by its lock. If transactions share the lock, the session is alive. If nobody has it, the
+//! session has ended, whether anybody has written that down or not. If a transaction has it alone, the session is being
+//! ended or resumed, and the caller waits. So what a client gets does not depend on who tidies up, or when.
 //!
-//! A sign of life is written just before the commit, at the clock then, and only when the last is older
-//! than an eighth of the timeout and nobody else is at it: requests of one session never wait for each
-//! other because of it.
+//! A sign of life is written just before the commit, with the time at that moment. It is written only when the last one
+//! is at least an eighth of the timeout old and nobody else is writing one. So requests of one session never wait for
+//! each other because of it.
 
 use crate::domain::end::End;
 use crate::domain::timeout::{runs_out_at, sign_is_due};
@@ -18,19 +18,19 @@ use crate::model::ClientSession;
 use crate::names;
 use crate::open::{self, UsedSession};
 use crate::pg::{self, Deadline};
-use crate::sessions::find::{self, Sought};
+use crate::sessions::find::{self, Search};
 use crate::store::catalog;
 use crate::store::segment;
 use crate::store::session::client as saved;
 use crate::store::session_live as live;
 use std::rc::Rc;
 
-/// What can be said of a session that was not ended.
+/// The state of a session whose end is not written down.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Life {
-    /// Its clock has not run out, or somebody uses it.
+    /// Its clock has not run out, or a transaction uses it.
     Alive,
-    /// Its clock has run out, and somebody has it alone, to end or to resume it.
+    /// Its clock has run out, and another transaction has it alone, to end or to resume it.
     Undecided,
 }
 
@@ -46,7 +46,8 @@ pub fn check(session: &ClientSession) -> Result<Life, Error> {
     match lock.held_by_others() {
         Held::Shared => Ok(Life::Alive),
         Held::Alone => Ok(Life::Undecided),
-        // Whoever had it until just now wrote what it had to say before it let the lock go.
+        // A transaction that had the lock until just now has written the session's end or its sign of life before it
+        // released the lock.
         Held::Free if clock_has_run_out(session, last_seen(session)?) => Err(run_out(session)),
         Held::Free => Ok(Life::Alive),
     }
@@ -56,8 +57,8 @@ fn run_out(session: &ClientSession) -> Error {
     Error::SessionEnded { session: session.name.clone(), how: Some(End::Expired) }
 }
 
-/// Refuses a session that nothing is known of any more. One that has ended is still known as long as its
-/// row is kept; what a backend remembers does not count.
+/// Refuses a session that nothing is known of any more. A session that has ended is known as long as its row is kept.
+/// That this backend remembers a session does not count.
 pub fn check_known(session: &ClientSession) -> Result<(), Error> {
     match last_seen(session) {
         Err(
@@ -69,17 +70,17 @@ pub fn check_known(session: &ClientSession) -> Result<(), Error> {
     }
 }
 
-/// Whether its clock has run out at this moment. While the server is down nobody's time passes.
+/// Whether the session's clock has run out by now. While the server is down no session's time passes.
 pub fn clock_has_run_out(session: &ClientSession, seen: i64) -> bool {
     let now_us = pg::now_us();
     let over = |seen| runs_out_at(seen, session.timeout_us) <= now_us;
-    // Where nothing tells when the server came up, as in the first moments after its start, it may be now.
+    // In the first moments after the start nothing tells when the server came up. Then it counts as having come up now.
     over(seen) && over(seen.max(pg::up_since().unwrap_or(now_us)))
 }
 
-/// Uses the session in this transaction: shares its lock, and has a sign of life given at the end.
-/// `false`: somebody has it alone. The caller has just found it alive by [`check`]; but before the lock was
-/// shared it may have been ended, or its clock may have run out.
+/// Uses the session in this transaction: shares its lock, and has the commit give a sign of life. `false`: another
+/// transaction has the session alone. The caller has just found the session alive by [`check`]. Before this call shares
+/// the lock, the session may have been ended or its clock may have run out, so this looks again.
 pub fn attend(session: &Rc<ClientSession>) -> Result<bool, Error> {
     let lock = names::client_session(&session.id);
     let used_by_us = lock.is_held_by_us();
@@ -95,7 +96,7 @@ pub fn attend(session: &Rc<ClientSession>) -> Result<bool, Error> {
     Ok(true)
 }
 
-/// As [`attend`], after [`check`], waiting for whoever has the session alone.
+/// Calls [`check`] and [`attend`], and waits while another transaction has the session alone.
 pub fn attend_within(session: &Rc<ClientSession>, deadline: Deadline) -> Result<(), Error> {
     while check(session)? == Life::Undecided || !attend(session)? {
         if !wait_while_taken(session, deadline) {
@@ -106,19 +107,19 @@ pub fn attend_within(session: &Rc<ClientSession>, deadline: Deadline) -> Result<
     Ok(())
 }
 
-/// Waits while another transaction has the session alone; whether it is worth looking again.
+/// Waits while another transaction has the session alone. Tells whether it is worth looking again.
 pub fn wait_while_taken(session: &ClientSession, deadline: Deadline) -> bool {
     names::client_session(&session.id).wait_while_alone(deadline.left_us())
 }
 
-/// The last sign of life of a session that was not ended.
+/// The last sign of life of a session whose end is not written down. Refuses any other session.
 pub fn last_seen(session: &ClientSession) -> Result<i64, Error> {
     let name = || session.name.clone();
     match find::or_doubt(|| names::client_session(&session.id), || find_last_seen(session))? {
-        Sought::Found(seen) => Ok(seen),
-        Sought::NotHere => Err(Error::SessionNotHere { session: name() }),
-        Sought::InDoubt => Err(Error::SessionInDoubt { session: name() }),
-        Sought::Nothing => Err(Error::SessionEnded { session: name(), how: None }),
+        Search::Found(seen) => Ok(seen),
+        Search::NotHere => Err(Error::SessionNotHere { session: name() }),
+        Search::InDoubt => Err(Error::SessionInDoubt { session: name() }),
+        Search::Nothing => Err(Error::SessionEnded { session: name(), how: None }),
     }
 }
 
@@ -135,30 +136,37 @@ fn find_last_seen(session: &ClientSession) -> Result<Option<i64>, Error> {
     }
 }
 
-/// When a saved session that is not at work counts as last seen: when the server came up, or when the
-/// data was restored. Either emptied `session_live` through no fault of the client's.
+/// When a saved session without a row in `session_live` counts as last seen: when the server came up, or when the data
+/// was restored, whichever is later. The row is missing because of that, through no fault of the client.
 pub fn restored_at() -> i64 {
     if pg::in_recovery() {
-        // Nobody's time passes here.
+        // On a standby no session's time passes.
         return pg::now_us();
     }
     pg::up_since().unwrap_or_else(pg::now_us).max(segment::sessions_restored_at())
 }
 
-/// Ends a session. The caller has its lock alone. What leaves a trace in `session` is what was saved, and
-/// what somebody has to be told later: that it was fenced, or what became of a registration's id.
+/// Ends a session. The caller has the session's lock alone. A saved session has its end written in its row in
+/// `session`. A session that was never saved gets a row there only if a client may have to be told its end later: the
+/// session is fenced, or its registration had an id.
 pub fn end(session: &ClientSession, how: End) {
+    debug_assert!(names::client_session(&session.id).is_held_by_us(), "only the holder of its lock ends a session");
     let now_us = pg::now_us();
-    if saved::end(session, now_us, how, how == End::Fenced || session.request_id.is_some()) {
-        // No crash may undo an end that somebody was told of, whatever synchronous_commit says.
+    let keeps_row = how == End::Fenced || session.request_id.is_some();
+    if saved::end(session, now_us, how, keeps_row) {
+        // A crash must not undo an end that a client was told of, whatever synchronous_commit says.
         pg::force_sync_commit();
     }
     live::delete(&session.id);
+    debug_assert!(
+        !matches!(find_last_seen(session), Ok(seen) if keeps_row || seen.is_some()),
+        "the session has ended and is not at work"
+    );
 }
 
-/// Gives the signs of life that are due; called with the commit.
+/// Gives the signs of life that are due. Called just before the commit.
 pub fn give_signs(used: Vec<UsedSession>) {
-    // This very transaction may have dropped the extension.
+    // The tables may be gone: this transaction itself may have dropped the extension.
     for UsedSession { session, last_seen } in used {
         if sign_is_due(last_seen, session.timeout_us, pg::now_us()) && !pg::read_only() && catalog::is_installed() {
             pg::with_snapshot(|| give_sign(&session));
@@ -167,8 +175,8 @@ pub fn give_signs(used: Vec<UsedSession>) {
 }
 
 fn give_sign(session: &ClientSession) {
-    // A rollback to a savepoint may have given the session up, and others may have ended it since.
-    // Nor does a commit wait for who has the table, to index it say.
+    // A rollback to a savepoint may have released the session's lock, and others may have ended the session since. And
+    // a commit does not wait for a lock on the table, for example that of CREATE INDEX.
     if !names::client_session(&session.id).is_shared_by_us()
         || !live::try_lock()
         || !names::sign_of_life(&session.id).try_acquire()
@@ -179,8 +187,9 @@ fn give_sign(session: &ClientSession) {
     match live::find(&session.id) {
         Some(live) if sign_is_due(live.last_seen, session.timeout_us, now_us) => live::save(session, now_us),
         Some(_) => {}
-        // Saved before a crash: this puts it back to work. Otherwise this transaction itself has ended it.
+        // The session was saved before a crash, so this puts it back to work.
         None if saved::find(&session.id).is_some_and(|saved| saved.ended.is_none()) => live::save(session, now_us),
+        // This transaction itself has ended it.
         None => {}
     }
 }

@@ -1,7 +1,7 @@
-//! Sessions: which session a name means and who may use it (`resolve.rs`), making and changing standing sessions
-//! (`standing.rs`), and the life of a client session: it registers (`register.rs`), stays alive by signs of life
-//! (`liveness.rs`), becomes durable with its first outcome (`save.rs`), acknowledges and allocates numbers and
-//! is closed (`client.rs`).
+//! Sessions. `resolve.rs` finds the session that a name means and checks who may use it. `standing.rs` makes, changes
+//! and drops standing sessions. The rest is the life of a client session: a client registers it (`register.rs`), signs
+//! of life keep it alive (`liveness.rs`), its first outcome makes it durable (`save.rs`), and its client acknowledges
+//! and allocates numbers and closes it (`client.rs`).
 //!
 //! Requests use sessions, never the reverse.
 

@@ -8,20 +8,20 @@ use crate::store::rel::Snapshot;
 use crate::store::reply::{self, WithOutcome};
 use crate::store::stream;
 
-/// What is known of a stream; 0 where nothing is.
+/// What is known of a stream. A number is 0 if nothing is known of it.
 pub struct Position {
     /// The greatest number that has an outcome.
     pub last_number: i64,
-    /// The next: in strict order the only one that is accepted; otherwise the first that was neither
-    /// recorded, acknowledged nor allocated, nor lies below one that was.
+    /// The next number. In strict order it is the only one that is accepted. Otherwise it is the number after all that
+    /// were recorded, acknowledged or allocated.
     pub next_number: i64,
-    /// Up to where the client has all answers.
+    /// The mark: all numbers up to here are answered or given up.
     pub acked: i64,
-    /// Up to where numbers were handed out.
+    /// All numbers up to here were handed out by idem_allocate.
     pub allocated: i64,
 }
 
-/// Finds it.
+/// Finds the position of a stream.
 pub fn of(session: &ClientSession, stream_name: &str) -> Result<Position, Error> {
     arguments::check_stream(&session.name, stream_name)?;
     let stream = Stream { session: &session.id, name: stream_name };

@@ -1,5 +1,5 @@
-//! How many client sessions a role may have at work, how many that left a row for nothing but their end, and how
-//! many standing sessions.
+//! The limits on the sessions of a role: on client sessions at work, on ended client sessions that have a row only for
+//! their end, and on standing sessions.
 //!
 //! Counting takes longer the more sessions there are, so a backend counts rarely, see `domain/quota.rs`.
 

@@ -1,5 +1,8 @@
-//! Registering: a client gets its session, the former one of the same client is fenced or resumed, and
-//! the same registration sent twice is one.
+//! Registering: a client gets its session.
+//!
+//! Under the locks of the client's name and of the registration's id, a registration that was made before under the
+//! same id returns the session of that time, or is refused if that session has ended. Otherwise the client's former
+//! session, if it is alive, is resumed or fenced. A client that does not resume a session gets a new one.
 
 use crate::arguments::{self, WAIT_BY_ARGUMENT};
 use crate::domain::end::End;
@@ -14,7 +17,7 @@ use crate::model::{ClientSession, KnownBy};
 use crate::names;
 use crate::open;
 use crate::pg::{self, Deadline};
-use crate::sessions::find::{self, Sought};
+use crate::sessions::find::{self, Search};
 use crate::sessions::{liveness, position, quota, save};
 use crate::store::secret;
 use crate::store::session_live as live;
@@ -25,31 +28,31 @@ use uuid::Uuid;
 
 /// What a client registers with.
 pub struct Registration<'a> {
-    /// Its name, unique for its owner.
+    /// The client's name, unique for its owner.
     pub client: Option<&'a str>,
-    /// The longest silence asked for.
+    /// The longest silence that the session is to outlast.
     pub timeout: Option<Interval>,
-    /// How many replies of a stream are to be kept.
+    /// How many replies of each stream are to be kept.
     pub window_size: Option<i32>,
     /// `any` or `strict`.
     pub ordering: &'a str,
-    /// Take the client's live session instead of fencing it.
+    /// Whether to take over the client's live session instead of fencing it.
     pub resume: bool,
-    /// The id of the registration.
+    /// The id of the registration, the same in each copy of it.
     pub request_id: Option<SessionId>,
     /// How long to wait for transactions of the former session.
     pub wait_us: Option<i64>,
 }
 
-/// A session, as the client gets it.
+/// What the client gets.
 pub struct Registered {
-    /// Itself.
+    /// The session.
     pub session: Rc<ClientSession>,
-    /// It was there before.
+    /// Whether the session was there before.
     pub resumed: bool,
     /// When it ends at the earliest, without another sign of life.
     pub expires_at: i64,
-    /// Of the session's own numbering.
+    /// The next number in the session's own numbering.
     pub next_number: i64,
 }
 
@@ -73,14 +76,15 @@ pub fn register(asked: &Registration<'_>) -> Result<Registered, Error> {
     }
     quota::take(session.owner, Kind::Client)?;
     if session.known_by().next().is_some() {
-        // Its end may have to be known, though it never had an outcome.
+        // It may leave a row for its end without ever having an outcome.
         quota::take(session.owner, Kind::Ended)?;
     }
-    // Its time begins now, not before the waits.
+    // The session's time begins here, after the waits.
     let now_us = pg::now_us();
     live::save(&session, now_us);
     if session.client.is_some() && session.request_id.is_some() && asked_for_at(&session).is_none() {
-        // Nothing but its own row will tell a late copy of this registration that it is one.
+        // The id tells no time by which a late copy of this registration could be recognised. Only the session's row
+        // can tell, so the row must survive a crash.
         save::save(&session)?;
         pg::force_sync_commit();
     }
@@ -88,7 +92,7 @@ pub fn register(asked: &Registration<'_>) -> Result<Registered, Error> {
     Ok(Registered { session: Rc::new(session), resumed: false, expires_at, next_number: 1 })
 }
 
-/// The session as asked for, checked and within its limits.
+/// The session that is asked for, checked and within the limits.
 fn new_session(asked: &Registration<'_>) -> Result<ClientSession, Error> {
     let order = match asked.ordering {
         "any" => Order::Any,
@@ -125,7 +129,7 @@ fn new_session(asked: &Registration<'_>) -> Result<ClientSession, Error> {
     })
 }
 
-/// What is asked for, clamped to the limits.
+/// The window that is asked for, at most the widest one.
 fn window(asked: Option<i32>) -> Result<i32, Error> {
     match asked.unwrap_or_else(guc::window_size) {
         window if window >= 1 => Ok(window.min(WINDOW_MAX)),
@@ -137,7 +141,7 @@ fn window(asked: Option<i32>) -> Result<i32, Error> {
     }
 }
 
-/// What is asked for, clamped to the limits.
+/// The timeout that is asked for, clamped to the limits.
 fn timeout_us(asked: Option<&Interval>) -> Result<i64, Error> {
     let Some(asked) = asked else { return Ok(guc::session_timeout_us()) };
     match pg::interval_us(asked) {
@@ -151,7 +155,7 @@ fn timeout_us(asked: Option<&Interval>) -> Result<i64, Error> {
     }
 }
 
-/// One at a time for each client, and for each registration's id.
+/// Takes the locks that let only one registration of a client, or with an id, run at a time.
 fn take_locks(session: &ClientSession, deadline: Deadline) -> Result<(), Error> {
     for by in session.known_by() {
         if !names::registration(session.owner, by).acquire(deadline.left_us()) {
@@ -162,7 +166,7 @@ fn take_locks(session: &ClientSession, deadline: Deadline) -> Result<(), Error> 
     Ok(())
 }
 
-/// The session that was registered under this id, as it is now.
+/// The session that was registered before under this id. Refuses the registration if that session has ended.
 fn registered_before(
     owner: pg_sys::Oid,
     request_id: &SessionId,
@@ -174,39 +178,39 @@ fn registered_before(
     registered(session).map(Some)
 }
 
-/// The session that is known by a client's name or by a registration's id. Where another transaction is saving
-/// such a session, its end is waited for: a transaction that was prepared before a crash may be all that is left
-/// of the session.
+/// The session that is found by a client's name or by a registration's id. If there is none, but another transaction is
+/// saving such a session, this waits for the end of that transaction: one that was prepared before a crash may be all
+/// that is left of the session.
 fn find_settled(owner: pg_sys::Oid, by: KnownBy<'_>, deadline: Deadline) -> Result<Option<ClientSession>, Error> {
     let lock = names::save_of_registered(owner, by);
     let find = || find::registered(owner, by);
     match find::or_doubt(|| lock, || Ok(find()))? {
-        Sought::Found(session) => Ok(Some(session)),
-        Sought::Nothing | Sought::NotHere => Ok(None),
-        Sought::InDoubt if lock.wait_until_free(deadline.left_us()) => Ok(find()),
-        Sought::InDoubt => {
+        Search::Found(session) => Ok(Some(session)),
+        Search::Nothing | Search::NotHere => Ok(None),
+        Search::InDoubt if lock.wait_until_free(deadline.left_us()) => Ok(find()),
+        Search::InDoubt => {
             let what = "a transaction, a prepared one say, with the first outcome of a former session,".into();
             Err(Error::WaitRanOut { what, hint: WAIT_BY_ARGUMENT })
         }
     }
 }
 
-/// A session that was there before, seen now.
+/// The answer for a session that was there before. The registration counts as a sign of life.
 fn registered(session: Rc<ClientSession>) -> Result<Registered, Error> {
     let expires_at = pg::now_us().saturating_add(session.timeout_us);
     let next_number = position::of(&session, "")?.next_number;
     Ok(Registered { session, resumed: true, expires_at, next_number })
 }
 
-/// When the registration of a session was first asked for, where its id tells.
+/// When a session's registration was first asked for, if its id tells.
 fn asked_for_at(session: &ClientSession) -> Option<i64> {
     time_key::made_at_us(&Uuid::from_bytes(session.request_id?), session.created_at)
 }
 
-/// Refuses a registration that was asked for before the client's present session was: it may be the late copy
-/// of one whose session was lost, unused, in a crash, and so has left no trace.
+/// Refuses a registration that was asked for before the client's present session was. It may be a late copy of a
+/// registration whose session was lost in a crash before its first outcome, and so left no trace.
 fn refuse_late(new: &ClientSession, present: &ClientSession) -> Result<(), Error> {
-    // The time in an id is that of the beginning of a millisecond.
+    // The time in an id is rounded down to a millisecond.
     let registered_at = || present.created_at.div_euclid(1000) * 1000;
     match asked_for_at(new) {
         Some(asked_at) if asked_at < asked_for_at(present).unwrap_or_else(registered_at) => {
@@ -217,7 +221,7 @@ fn refuse_late(new: &ClientSession, present: &ClientSession) -> Result<(), Error
     }
 }
 
-/// Hands the client's session over to its new process, or ends it to make place for the new one.
+/// Hands the client's former session over, or ends it so that `new` can take its place. `None`: it has ended.
 fn resume_or_fence(
     former: ClientSession,
     new: &ClientSession,
@@ -243,7 +247,7 @@ fn resume_or_fence(
             live::save(&former, now_us);
             return registered(Rc::new(former)).map(Some);
         }
-        // While its lock was waited for.
+        // Another transaction ended it while this one waited for its lock.
         Err(Error::SessionEnded { .. } | Error::SessionFenced { .. }) => {}
         Err(error) => return Err(error),
     }

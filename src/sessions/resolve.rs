@@ -1,5 +1,5 @@
-//! Which session a name means, and whether the caller has the right to it: the one place where a right is
-//! decided. It comes before any lock, so that nobody blocks another role's requests, or learns of them.
+//! Finds the session that a name means and checks the caller's right to it. Rights are decided nowhere else. The check
+//! comes before any lock, so that nobody blocks another role's requests or learns of them.
 
 use crate::domain::identity::SessionId;
 use crate::domain::limits::SESSION_CHARS_MAX;
@@ -9,17 +9,17 @@ use crate::error::Error;
 use crate::model::{ClientSession, Session, StandingSession};
 use crate::names;
 use crate::pg;
-use crate::sessions::find::{self, Sought};
+use crate::sessions::find::{self, Search};
 use crate::store::cache;
 use crate::store::session::standing;
 use pgrx::pg_sys;
 use std::rc::Rc;
 use uuid::Uuid;
 
-/// What a request's session is resolved for, see [`Error::NotYours`].
+/// The action for which the session of a request is resolved, as [`Error::NotYours`] names it.
 pub const USE: &str = "use its requests";
 
-/// The session of a request that the caller may use.
+/// The session of a request, if the caller may use it.
 pub fn session(name: &str) -> Result<Session, Error> {
     match time_key::client_session(name) {
         Some(id) => by_id(name, &id, USE).map(Session::Client),
@@ -27,9 +27,9 @@ pub fn session(name: &str) -> Result<Session, Error> {
     }
 }
 
-/// The standing session with a name, if the caller has the right to it.
+/// The standing session with this name, if the caller has the right to it.
 pub fn standing(name: &str, right: Right, action: &'static str) -> Result<Rc<StandingSession>, Error> {
-    // What is remembered is used without a lock on the table, so what others changed is taken in here.
+    // A remembered session is used without a lock on its table, so messages about changes by others are taken in here.
     cache::take_in_messages();
     match remembered(name).filter(|session| session.dropped_at.is_none()) {
         Some(session) => allowed(session, right, action),
@@ -37,7 +37,7 @@ pub fn standing(name: &str, right: Right, action: &'static str) -> Result<Rc<Sta
     }
 }
 
-/// The client session with a name, ended or not, if the caller has the right to it.
+/// The client session with this name, ended or not, if the caller has the right to it.
 pub fn client(name: &str, action: &'static str) -> Result<Rc<ClientSession>, Error> {
     match time_key::client_session(name) {
         Some(id) => by_id(name, &id, action),
@@ -45,19 +45,19 @@ pub fn client(name: &str, action: &'static str) -> Result<Rc<ClientSession>, Err
     }
 }
 
-/// A standing session, if the caller has the right to it.
+/// Returns the standing session if the caller has the right to it.
 pub fn allowed(session: Rc<StandingSession>, right: Right, action: &'static str) -> Result<Rc<StandingSession>, Error> {
     check(&session, right, action)?;
     Ok(session)
 }
 
-/// 42501 unless the caller has the right to a standing session.
+/// Refuses a caller that has no right to the standing session (42501).
 pub fn check(session: &StandingSession, right: Right, action: &'static str) -> Result<(), Error> {
     let borrower = session.usable_by.filter(|_| right == Right::Use);
     check_roles(session.owner, borrower, &session.name, action, right)
 }
 
-/// What a name means that no standing session has.
+/// The error for a name that no standing session has.
 pub fn unknown(name: &str) -> Error {
     if time_key::client_session(name).is_some() {
         Error::SessionEnded { session: name.into(), how: None }
@@ -96,10 +96,10 @@ fn by_id(name: &str, id: &Uuid, action: &'static str) -> Result<Rc<ClientSession
 fn find_by_id(name: &str, id: &SessionId) -> Result<Rc<ClientSession>, Error> {
     let session = name.to_owned();
     match find::or_doubt(|| names::client_session(id), || Ok(remembered_by_id(id)))? {
-        Sought::Found(found) => Ok(found),
-        Sought::NotHere => Err(Error::SessionNotHere { session }),
-        Sought::InDoubt => Err(Error::SessionInDoubt { session }),
-        Sought::Nothing => Err(Error::SessionEnded { session, how: None }),
+        Search::Found(found) => Ok(found),
+        Search::NotHere => Err(Error::SessionNotHere { session }),
+        Search::InDoubt => Err(Error::SessionInDoubt { session }),
+        Search::Nothing => Err(Error::SessionEnded { session, how: None }),
     }
 }
 
@@ -107,8 +107,8 @@ fn remembered_by_id(id: &SessionId) -> Option<Rc<ClientSession>> {
     cache::remembered(
         |cache| cache.clients.get(id).map(|session| Some(Rc::clone(session))),
         || match find::by_id(id) {
-            // The row may be this transaction's own and never be committed. What it says of this id stays true;
-            // whether the session is there is looked at with each use.
+            // The row may be this transaction's own, and may never be committed. It may be remembered all the same:
+            // what it says about the id never changes, and each use looks whether the session is there.
             Some(session) => (Some(Rc::new(session)), true),
             None => (None, false),
         },
@@ -125,7 +125,7 @@ fn remembered(name: &str) -> Option<Rc<StandingSession>> {
         |cache| cache.standing.get(name).map(|session| Some(Rc::clone(session))),
         || match standing::find(name) {
             Some((session, committed)) => (Some(Rc::new(session)), committed),
-            // That a name has no session is not remembered: callers may ask for any number of names.
+            // That there is no session is not remembered: callers may ask for any number of names.
             None => (None, false),
         },
         |cache, session| {
@@ -136,7 +136,7 @@ fn remembered(name: &str) -> Option<Rc<StandingSession>> {
     )
 }
 
-/// As [`unknown`], of a name that may be a client session's.
+/// As [`unknown`], for a name that may be that of a client session.
 fn not_standing(name: &str, action: &'static str) -> Error {
     let Some(id) = time_key::client_session(name) else { return unknown(name) };
     match by_id(name, &id, action) {

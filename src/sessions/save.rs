@@ -1,4 +1,4 @@
-//! The step of a client session from unlogged to logged, and what its client says of a stream.
+//! Makes a client session durable, and stores what its client says about a stream.
 
 use crate::error::{Error, WAIT_BY_SETTING};
 use crate::guc;
@@ -10,8 +10,9 @@ use crate::store::reply::{self, WithOutcome};
 use crate::store::session::client;
 use crate::store::stream::{self, Marks};
 
-/// Makes a session durable, in the transaction that gives it its first outcome, checkpoint or mark. The
-/// first ones of one session wait for each other here, once.
+/// Makes a session durable, in the transaction that stores its first outcome, checkpoint, mark or allocation, or that
+/// registers it in a way that no crash may undo. Such transactions of one session wait for each other here until one
+/// of them has committed.
 pub fn save(session: &ClientSession) -> Result<(), Error> {
     if is_saved(session) {
         return Ok(());
@@ -22,7 +23,7 @@ pub fn save(session: &ClientSession) -> Result<(), Error> {
     }
     if !is_saved(session) {
         client::insert(session);
-        // Nobody has these alone, so they are had at once.
+        // Nobody ever takes these locks alone, so they are shared without a wait.
         for by in session.known_by() {
             names::save_of_registered(session.owner, by).try_share();
         }
@@ -41,7 +42,7 @@ fn is_saved(session: &ClientSession) -> bool {
     true
 }
 
-/// What is said of a stream, locked against others who say something, to be stored.
+/// The marks of a stream, for a change. Takes the lock that keeps other transactions from changing them.
 pub fn locked_marks(session: &ClientSession, stream: Stream<'_>) -> Result<Marks, Error> {
     if !names::marks(stream).acquire(guc::wait_us()) {
         let what = format!("an allocation or acknowledgement in client session \"{}\"", session.name);
@@ -52,8 +53,8 @@ pub fn locked_marks(session: &ClientSession, stream: Stream<'_>) -> Result<Marks
     Ok(marks)
 }
 
-/// Notes a named stream when it comes, so that those of a session can be counted. Left to another transaction
-/// that is just storing something of it, or to the next outcome if that one rolls back.
+/// Stores a row for a new named stream, so that the streams of a session can be counted. If another transaction is just
+/// storing the marks of the stream, it is left to that one; if that one rolls back, to the next outcome.
 pub fn note_stream(session: &ClientSession, stream: Stream<'_>, marks: &Marks) -> Result<(), Error> {
     if stream.name.is_empty() || marks.noted || !names::marks(stream).try_acquire() {
         return Ok(());
@@ -66,7 +67,8 @@ pub fn note_stream(session: &ClientSession, stream: Stream<'_>, marks: &Marks) -
     Ok(())
 }
 
-/// Refuses a stream that is one too many. One that has replies is not new: its note may have been rolled back.
+/// Refuses a new stream if the session has as many as it may have. A stream that has replies is not new, though it may
+/// have no row.
 fn check_new(session: &ClientSession, stream: Stream<'_>, marks: &Marks) -> Result<(), Error> {
     if stream.name.is_empty() || marks.noted {
         return Ok(());
@@ -83,9 +85,9 @@ fn check_new(session: &ClientSession, stream: Stream<'_>, marks: &Marks) -> Resu
     })
 }
 
-/// Stores that all numbers up to `acked` are answered or given up, as said along with a request. Where it
-/// gives up none it only saves space, and is left to another transaction that is just storing a mark of this
-/// stream.
+/// Stores the mark `acked` that came with a request: all numbers up to it are answered or given up. A mark that gives
+/// no number up is only a hint that saves space. It is dropped if another transaction is just changing the marks of
+/// this stream.
 pub fn note_ack(session: &ClientSession, stream: Stream<'_>, acked: i64, gives_up: bool) -> Result<(), Error> {
     let marks = if gives_up {
         locked_marks(session, stream)?

@@ -1,4 +1,4 @@
-//! Making, changing and dropping standing sessions.
+//! Makes, changes and drops standing sessions.
 
 use crate::arguments;
 use crate::domain::limits::{SESSION_CHARS_MAX, TTL_US_MAX, TTL_US_MIN};
@@ -18,31 +18,32 @@ use pgrx::datum::Interval;
 use pgrx::pg_sys;
 use uuid::Uuid;
 
-/// What a session is made with.
+/// The options that a session is made with.
 pub struct Options {
-    /// NULL: as long as `idempotence.retention` says.
+    /// How long its outcomes live; NULL: as long as `idempotence.retention` says.
     pub ttl: Option<Interval>,
     /// Whether each request must come with a payload.
     pub require_payload: bool,
-    /// Whether it only deduplicates.
+    /// Whether it is an inbox, which only deduplicates.
     pub inbox: bool,
-    /// Whether its keys are UUIDv7 that tell their age.
+    /// Whether its keys are time keys: UUIDs of version 7.
     pub time_keys: bool,
-    /// NULL: the current role, or, of a dropped one made again, its former owner.
+    /// The owner. NULL: the current role, or the former owner if there is or was such a session.
     pub owner: Option<pg_sys::Oid>,
-    /// NULL: nobody, or as it is where there is one; the role `-` (0): nobody.
+    /// The role that it is lent to. NULL: nobody, or as before if there is or was such a session. The role `-` (0):
+    /// nobody.
     pub usable_by: Option<pg_sys::Oid>,
 }
 
-/// What became of a create.
+/// The result of [`create`].
 pub enum Created {
-    /// There is one now.
+    /// The session was made, or made again.
     New,
-    /// There was one with the same options.
+    /// There was such a session, with the same options.
     AlreadyThere,
 }
 
-/// Makes a session, or a dropped one again.
+/// Makes a session, or makes a dropped one again.
 pub fn create(name: &str, options: &Options) -> Result<Created, Error> {
     check_name(name)?;
     let ttl_us = options.ttl.as_ref().map(checked_ttl_us).transpose()?;
@@ -82,21 +83,22 @@ pub fn create(name: &str, options: &Options) -> Result<Created, Error> {
             quota::take(owner, Kind::Standing)?;
             standing::save(&wanted(Uuid::now_v7().into_bytes(), now_us, owner, None));
         }
-        Some((there, _)) if there.dropped_at.is_none() => {
-            resolve::check(&there, Right::Own, "make it again")?;
-            let owner = options.owner.unwrap_or(there.owner);
-            let same = wanted(there.id, there.created_at, owner, there.usable_by);
-            return if same == there { Ok(Created::AlreadyThere) } else { Err(other_options(&there, &same)) };
+        Some((present, _)) if present.dropped_at.is_none() => {
+            resolve::check(&present, Right::Own, "make it again")?;
+            let owner = options.owner.unwrap_or(present.owner);
+            let same = wanted(present.id, present.created_at, owner, present.usable_by);
+            return if same == present { Ok(Created::AlreadyThere) } else { Err(other_options(&present, &same)) };
         }
         Some((tombstone, _)) => {
             let owner = options.owner.unwrap_or(tombstone.owner);
             let again = wanted(tombstone.id, tombstone.created_at, owner, tombstone.usable_by);
-            // An admin may bring it back, but neither take nor lend it: its outcomes are still there.
+            // An admin may make it again, but may neither take nor lend it: its outcomes are still there.
             let roles = |session: &StandingSession| (session.owner, session.usable_by);
             if roles(&again) != roles(&tombstone) || !pg::is_admin() {
                 resolve::check(&tombstone, Right::Own, "make the dropped session again")?;
             }
-            // These rules made them, and have to hold on: a key once too old to tell stays so.
+            // Its outcomes were made under these rules, so the rules stay. For example, a key that was too old stays
+            // so.
             let rules = |session: &StandingSession| {
                 (session.inbox, session.time_keys, session.ttl_us.filter(|_| session.time_keys))
             };
@@ -130,12 +132,12 @@ pub fn alter(
     usable_by: Option<pg_sys::Oid>,
 ) -> Result<(), Error> {
     let ttl_us = ttl.as_ref().map(checked_ttl_us).transpose()?;
-    let there = find_to_change(name, "change it", "idem_alter_session")?;
+    let present = find_to_change(name, "change it", "idem_alter_session")?;
     if let Some(owner) = owner {
         check_giving(name, owner)?;
     }
     check_lending(usable_by)?;
-    if there.time_keys && ttl_us.is_some_and(|ttl_us| Some(ttl_us) != there.ttl_us) {
+    if present.time_keys && ttl_us.is_some_and(|ttl_us| Some(ttl_us) != present.ttl_us) {
         return Err(Error::Invalid {
             message: format!("the ttl of session \"{name}\" cannot change"),
             detail: "It has time_keys: keys that were refused as too old must stay so, and kept ones must stay kept."
@@ -143,16 +145,16 @@ pub fn alter(
             hint: "Make another session with the ttl wanted.",
         });
     }
-    if ttl_us.is_some() && ttl_us != there.ttl_us {
+    if ttl_us.is_some() && ttl_us != present.ttl_us {
         check_max_ttl(name, ttl_us)?;
     }
-    let former_owner = there.owner;
+    let former_owner = present.owner;
     let changed = StandingSession {
-        ttl_us: ttl_us.or(there.ttl_us),
-        require_payload: require_payload.unwrap_or(there.require_payload),
-        owner: owner.unwrap_or(there.owner),
-        usable_by: lent(usable_by, there.usable_by),
-        ..there
+        ttl_us: ttl_us.or(present.ttl_us),
+        require_payload: require_payload.unwrap_or(present.require_payload),
+        owner: owner.unwrap_or(present.owner),
+        usable_by: lent(usable_by, present.usable_by),
+        ..present
     };
     if changed.owner != former_owner {
         quota::take(changed.owner, Kind::Standing)?;
@@ -161,23 +163,23 @@ pub fn alter(
     Ok(())
 }
 
-/// Drops a session. Its outcomes stay until they expire, and are found again if it is made again.
+/// Drops a session. Its outcomes stay until they expire. If the session is made again, it finds them.
 pub fn drop(name: &str) -> Result<(), Error> {
-    let there = find_to_change(name, "drop it", "idem_drop_session")?;
-    standing::save(&StandingSession { dropped_at: Some(pg::now_us()), ..there });
+    let present = find_to_change(name, "drop it", "idem_drop_session")?;
+    standing::save(&StandingSession { dropped_at: Some(pg::now_us()), ..present });
     Ok(())
 }
 
-/// The session, locked against other changes, which is the caller's own.
+/// The session, if the caller has the owner's privileges. Locks it against other changes.
 fn find_to_change(name: &str, action: &'static str, function: &'static str) -> Result<StandingSession, Error> {
-    // Rights before any lock, and again under it: the owner may have changed.
+    // The right is checked before any lock, and again under the lock, since the owner may have changed.
     resolve::standing(name, Right::Own, action)?;
     check_writable(function)?;
     take_lock(name)?;
     match standing::find(name) {
-        Some((there, _)) if there.dropped_at.is_none() => {
-            resolve::check(&there, Right::Own, action)?;
-            Ok(there)
+        Some((present, _)) if present.dropped_at.is_none() => {
+            resolve::check(&present, Right::Own, action)?;
+            Ok(present)
         }
         _ => Err(resolve::unknown(name)),
     }
@@ -222,7 +224,7 @@ fn check_giving(session: &str, owner: pg_sys::Oid) -> Result<(), Error> {
     }
 }
 
-/// As with GRANT, an owner may lend to any role.
+/// Refuses to lend to a role that does not exist. As with GRANT, an owner may lend to any other role.
 fn check_lending(usable_by: Option<pg_sys::Oid>) -> Result<(), Error> {
     match usable_by {
         Some(role) if role != pg_sys::InvalidOid && pg::role_name(role).is_none() => {
@@ -232,7 +234,7 @@ fn check_lending(usable_by: Option<pg_sys::Oid>) -> Result<(), Error> {
     }
 }
 
-/// Whom a session is lent to: NULL leaves that as it is, the role `-` (0) ends it.
+/// The role that a session is to be lent to: NULL leaves it as it is, the role `-` (0) ends the loan.
 fn lent(asked: Option<pg_sys::Oid>, so_far: Option<pg_sys::Oid>) -> Option<pg_sys::Oid> {
     match asked {
         None => so_far,
@@ -244,7 +246,7 @@ fn checked_ttl_us(ttl: &Interval) -> Result<i64, Error> {
     arguments::duration_us("ttl", ttl, TTL_US_MIN, TTL_US_MAX)
 }
 
-/// A ttl that the session has already is not asked for.
+/// Refuses a ttl above the setting. Callers do not ask for a ttl that the session already has.
 fn check_max_ttl(session: &str, ttl_us: Option<i64>) -> Result<(), Error> {
     let most_us = guc::max_ttl_us();
     match ttl_us {
@@ -258,27 +260,28 @@ fn check_max_ttl(session: &str, ttl_us: Option<i64>) -> Result<(), Error> {
     }
 }
 
-fn other_options(there: &StandingSession, wanted: &StandingSession) -> Error {
+/// The error for a session that exists with other options.
+fn other_options(present: &StandingSession, wanted: &StandingSession) -> Error {
     let ttl = |session: &StandingSession| {
         session.ttl_us.map_or("that of idempotence.retention".into(), arguments::describe_us)
     };
     let mut differences = Vec::new();
-    let mut compare = |option: &str, there: String, wanted: String| {
-        if there != wanted {
-            differences.push(format!("{option} is {there}, not {wanted}"));
+    let mut compare = |option: &str, present: String, wanted: String| {
+        if present != wanted {
+            differences.push(format!("{option} is {present}, not {wanted}"));
         }
     };
-    compare("inbox", there.inbox.to_string(), wanted.inbox.to_string());
-    compare("time_keys", there.time_keys.to_string(), wanted.time_keys.to_string());
-    compare("require_payload", there.require_payload.to_string(), wanted.require_payload.to_string());
-    compare("ttl", ttl(there), ttl(wanted));
+    compare("inbox", present.inbox.to_string(), wanted.inbox.to_string());
+    compare("time_keys", present.time_keys.to_string(), wanted.time_keys.to_string());
+    compare("require_payload", present.require_payload.to_string(), wanted.require_payload.to_string());
+    compare("ttl", ttl(present), ttl(wanted));
     let role = |role: pg_sys::Oid| pg::role_name(role).unwrap_or_else(|| role.to_u32().to_string());
-    compare("owner", role(there.owner), role(wanted.owner));
+    compare("owner", role(present.owner), role(wanted.owner));
     let lent = |session: &StandingSession| session.usable_by.map_or("-".into(), role);
-    compare("usable_by", lent(there), lent(wanted));
+    compare("usable_by", lent(present), lent(wanted));
     Error::SessionExists {
-        session: there.name.clone(),
-        dropped: there.dropped_at.is_some(),
+        session: present.name.clone(),
+        dropped: present.dropped_at.is_some(),
         detail: format!("Its {}.", differences.join("; its ")),
         hint: "Change ttl, require_payload, owner or usable_by with idem_alter_session(). inbox and time_keys never change, nor does ttl with time_keys; dropping the session does not help.",
     }

@@ -1,10 +1,11 @@
-//! Our check comes first at the end of a transaction.
+//! Makes our transaction callback the first one at the end of a transaction.
 //!
-//! Modules that act elsewhere do so in a transaction callback too: postgres_fdw commits its remote transactions
-//! before the local commit. PostgreSQL calls callbacks in the reverse order of their registration, and such a module
-//! may register its own when a connection uses it for the first time. So ours is registered anew when a transaction
-//! begins a request. While a request is open, it is registered anew once more by the statement that the commit
-//! follows: COMMIT or PREPARE TRANSACTION in a transaction block, any statement outside of a block.
+//! Modules that act on other servers have transaction callbacks too: in its own, postgres_fdw commits its remote
+//! transactions before the local commit. So our check for unrecorded requests must come before theirs. PostgreSQL calls
+//! callbacks in the reverse order of their registration, and such a module may register its callback as late as the
+//! first time that a connection uses it. So our callback is registered anew when a transaction begins its first
+//! request. While a request is open, the statement that the commit follows registers it once more. That statement is
+//! COMMIT or PREPARE TRANSACTION in a transaction block, and any statement outside of a block.
 
 use crate::open;
 use crate::pg;
@@ -17,8 +18,8 @@ thread_local! {
     static ENDING: Cell<bool> = const { Cell::new(false) };
 }
 
-// SAFETY: as PostgreSQL declares them. Without the guard that pgrx puts around its own: registering finds the
-// memory that taking the old entry off has just given back, so it raises no error.
+// SAFETY: as PostgreSQL declares them. They lack the guard that pgrx puts around its own declarations. They need none:
+// registering again uses the memory that unregistering has just given back, so it raises no error.
 unsafe extern "C-unwind" {
     fn RegisterXactCallback(callback: pg_sys::XactCallback, arg: *mut c_void);
     fn UnregisterXactCallback(callback: pg_sys::XactCallback, arg: *mut c_void);
@@ -27,7 +28,7 @@ unsafe extern "C-unwind" {
 /// Our callback.
 static mut OURS: pg_sys::XactCallback = None;
 
-/// Registers the callback, once a backend.
+/// Registers the callback, once in each backend.
 pub fn init(callback: pg_sys::XactCallback) {
     // SAFETY: a process that loads a library has one thread.
     unsafe {
@@ -39,9 +40,9 @@ pub fn init(callback: pg_sys::XactCallback) {
 
 /// Puts our callback in front of all others.
 ///
-/// This must not happen while callbacks run, since PostgreSQL would go on with an entry that is gone. Ours tells when
-/// they have begun. Where another one runs before ours there is no portal then, except for a COMMIT inside a
-/// procedure.
+/// This must not happen while the callbacks run, since PostgreSQL would go on with an entry that is gone. Once our own
+/// callback has run, `ENDING` says so. A callback that runs before ours runs without a portal, unless the COMMIT is in
+/// a procedure.
 pub fn come_first() {
     if !pg::is_in_portal() || ENDING.get() {
         return;
@@ -58,7 +59,7 @@ pub fn set_ending(ending: bool) {
     ENDING.set(ending);
 }
 
-/// Called after each statement; `is_of_transaction` tells whether it was COMMIT or its like.
+/// Called after each statement. `is_of_transaction` tells whether it was a transaction command, such as COMMIT.
 fn come_first_if_commit_follows(is_of_transaction: bool) {
     if (is_of_transaction || !pg::is_in_block()) && open::has_open() {
         come_first();

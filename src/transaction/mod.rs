@@ -1,6 +1,6 @@
-//! What happens at the end of a transaction and of its subtransactions. Before a commit, requests that were begun
-//! and not recorded are refused, and client sessions give their signs of life. At the end all that the transaction
-//! knew of is cleared away.
+//! What happens at the end of a transaction and of its subtransactions. A commit or a PREPARE TRANSACTION is refused if
+//! a request is open that has no checkpoint. A commit also gives the signs of life of client sessions. At the end the
+//! open list is cleared.
 
 mod first;
 
@@ -15,10 +15,10 @@ use std::ffi::c_void;
 
 pub use first::come_first;
 
-/// Registers the callbacks, once a backend.
+/// Registers the callbacks, once in each backend.
 pub fn init() {
     first::init(Some(transaction_event));
-    // SAFETY: the callback is a static function, and registering happens at load, in no transaction's way.
+    // SAFETY: the callback is a static function, and a library is loaded while no callbacks run.
     unsafe { pg_sys::RegisterSubXactCallback(Some(subtransaction_event), std::ptr::null_mut()) };
 }
 
@@ -32,7 +32,8 @@ unsafe extern "C-unwind" fn transaction_event(event: pg_sys::XactEvent::Type, _a
             liveness::give_signs(open::take_used_sessions());
         }
         XACT_EVENT_PARALLEL_PRE_COMMIT => {}
-        // Not with PREPARE: that could keep others from giving theirs for as long as it stays prepared.
+        // PREPARE gives no signs of life: their locks would stay with the prepared transaction and keep others from
+        // giving signs.
         XACT_EVENT_PRE_PREPARE => {
             first::set_ending(true);
             refuse_unrecorded(true);
@@ -41,7 +42,7 @@ unsafe extern "C-unwind" fn transaction_event(event: pg_sys::XactEvent::Type, _a
             first::set_ending(false);
             pg::refill();
             if pg::arena_is_in_use() {
-                // What is remembered for long must not be there.
+                // The caches outlive the transaction, so they must not stay in the arena.
                 invalidation::forget();
             }
             open::clear();
