@@ -140,6 +140,8 @@ impl List {
                 }
                 Change::Checkpointed(place)
             }
+            // A trigger on the table of outcomes may have finished it within the very call that does so now.
+            Finish::Record | Finish::Release if !entry.is_open() => return,
             Finish::Record | Finish::Release => {
                 entry.state = if matches!(finish, Finish::Record) { State::Recorded } else { State::Released };
                 self.open -= 1;
@@ -303,6 +305,15 @@ mod tests {
         assert!(matches!(list.find(R), Err(Missing::Recorded)));
         list.roll_back(2);
         assert!(matches!(list.find(R), Err(Missing::Begin)));
+    }
+
+    #[test]
+    fn what_is_finished_twice_is_finished_once() {
+        let mut list = List::default();
+        begin(&mut list, "r", 1);
+        list.finish(R, Finish::Record, 1);
+        list.finish(R, Finish::Release, 1);
+        assert!(!list.has_open() && matches!(list.find(R), Err(Missing::Recorded)));
     }
 
     #[test]

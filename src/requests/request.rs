@@ -2,7 +2,6 @@
 
 use crate::arguments;
 use crate::domain::identity::Digest;
-use crate::domain::right::Right;
 use crate::error::{Error, RequestName};
 use crate::guc;
 use crate::model::Session;
@@ -36,15 +35,11 @@ pub enum Request<'a> {
 impl<'a> Request<'a> {
     /// Finds the session, checks the caller's right to it, and then checks the key or number.
     pub fn resolve(session: &str, key: &'a str, numbering: Numbering<'a>, rules: Rules) -> Result<Request<'a>, Error> {
-        let begun = match rules {
+        let begun = || match rules {
             Rules::OfBegin => open::session_of(session, key),
             Rules::Current => None,
         };
-        let session = match begun {
-            Some(session) => Session::Standing(resolve::allowed(session, Right::Use, resolve::USE)?),
-            None => resolve::session(session)?,
-        };
-        match session {
+        match resolve::session(session, begun)? {
             Session::Standing(session) => {
                 let request = Keyed::of(session, key)?;
                 numbering.refuse(&request.session.name)?;

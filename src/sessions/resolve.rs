@@ -19,12 +19,17 @@ use uuid::Uuid;
 /// The action for which the session of a request is resolved, as [`Error::NotYours`] names it.
 pub const USE: &str = "use its requests";
 
-/// The session of a request, if the caller may use it.
-pub fn session(name: &str) -> Result<Session, Error> {
-    match time_key::client_session(name) {
-        Some(id) => by_id(name, &id, USE).map(Session::Client),
-        None => standing(name, Right::Use, USE).map(Session::Standing),
+/// The session of a request, if the caller may use it. `begun` gives the standing session as it was when this
+/// transaction began the request, where its rules of that time still count.
+pub fn session(name: &str, begun: impl FnOnce() -> Option<Rc<StandingSession>>) -> Result<Session, Error> {
+    if let Some(id) = time_key::client_session(name) {
+        return by_id(name, &id, USE).map(Session::Client);
     }
+    match begun() {
+        Some(session) => allowed(session, Right::Use, USE),
+        None => standing(name, Right::Use, USE),
+    }
+    .map(Session::Standing)
 }
 
 /// The standing session with this name, if the caller has the right to it.
