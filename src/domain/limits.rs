@@ -45,3 +45,36 @@ pub const ASKED_US: i64 = 60_000_000;
 /// How much longer than a ttl a segment is kept before it is looked through. The outcome of a time key can expire
 /// later than its ttl after the record, by as much as the key is ahead; and see [`ASKED_US`].
 pub const KEEP_SLACK_US: i64 = super::time_key::AHEAD_US_MAX + ASKED_US;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::time_key::AHEAD_US_MAX;
+
+    const SECOND: i64 = 1_000_000;
+    const DAY: i64 = 86_400 * SECOND;
+
+    /// The table of limits in the reference has these very numbers.
+    #[test]
+    fn the_reference_says_the_same() {
+        let reference = include_str!("../../docs/reference.md");
+        let names = if CLIENT_CHARS_MAX == STREAM_CHARS_MAX { CLIENT_CHARS_MAX } else { 0 };
+        let (shortest, longest) = (TIMEOUT_US_MIN / SECOND, TIMEOUT_US_MAX / DAY);
+        for line in [
+            format!("| key | {KEY_CHARS_MAX} characters |"),
+            format!("| session name | {SESSION_CHARS_MAX} characters |"),
+            format!("| point of a checkpoint | {POINT_CHARS_MAX} characters |"),
+            format!("| name of a client, of a stream | {names} characters |"),
+            format!("| number of a request | 1 to 2^{} ({NUMBER_MAX}) |", NUMBER_MAX.ilog2()),
+            format!("| window of a client session | 1 to {WINDOW_MAX}; more is clamped |"),
+            format!(
+                "| timeout of a client session | {shortest} seconds to {longest} days; less and more are clamped |"
+            ),
+            format!("| reason of a repair | {REASON_CHARS_MAX} characters |"),
+            format!("| ttl | {} second to {} days; for a session at most", TTL_US_MIN / SECOND, TTL_US_MAX / DAY),
+            format!("| time of a time key | {} minutes ahead of the database's clock |", AHEAD_US_MAX / (60 * SECOND)),
+        ] {
+            assert!(reference.contains(&line), "docs/reference.md does not say: {line}");
+        }
+    }
+}
