@@ -8,47 +8,47 @@
 PG_CONFIG ?= pg_config
 PROFILE ?= release
 
-# Empty where there is none, which the scripts tell.
+# Empty where there is no such pg_config. The scripts then say so.
 pg_config := $(shell command -v $(PG_CONFIG) 2>/dev/null)
 pg_major = $(shell $(pg_config) --version | sed 's/^[^0-9]*\([0-9]*\).*/\1/')
 
-# One a server and profile, for it holds that server's paths.
+# One package for each server and profile, since it holds that server's paths.
 package := $(CURDIR)/target/package/$(PROFILE)$(subst /,-,$(pg_config))
 
 all: $(package).stamp ## build the extension for PG_CONFIG (the default)
 
-# Told by file times and not by cargo, so that `sudo make install` needs no cargo.
+# File times decide whether to build, and not cargo, so that `sudo make install` needs no cargo.
 $(package).stamp: Cargo.toml Cargo.lock idempotence.control $(shell find src sql -type f)
 	@scripts/build.sh $(PG_CONFIG) $(PROFILE) $(package)
 	@touch $@
 
-install: all ## install it into that server, or below DESTDIR
+install: all ## install the extension into that server, or below DESTDIR
 	@scripts/install_files.sh $(package) "$(DESTDIR)"
 
-package: all ## make target/idempotence-pgNN.tar.gz, to be unpacked in / elsewhere
+package: all ## make target/idempotence-pgNN.tar.gz, to be unpacked in / of another machine
 	@tar -C $(package) -czf target/idempotence-pg$(pg_major).tar.gz --owner=0 --group=0 .
 	@echo target/idempotence-pg$(pg_major).tar.gz
 
 installcheck: ## test the installed extension in the running server (PGHOST, PGPORT, PGUSER)
 	@scripts/installcheck.sh $(PG_CONFIG)
 
-lint: ## formatting, clippy, rustdoc, circles of imports, shellcheck, completeness of the golden tests
+lint: ## check formatting, clippy, rustdoc, circles of imports, shellcheck, completeness of the golden tests
 	@scripts/lint.sh $(PG_CONFIG)
 
-# One at a time in a checkout; a second one waits.
-test: ## everything, on PostgreSQL 15 to 18; does all the set-up itself
+# One run at a time in a checkout. A second one waits.
+test: ## test everything, on PostgreSQL 15 to 18; does all the set-up itself
 	@mkdir -p target && flock -o target/test.lock scripts/test.sh
 
-demo: ## clients, lost replies, killed backends, and the proof; does all the set-up itself
+demo: ## run clients with lost replies and killed backends, and prove the result; does all the set-up itself
 	@scripts/demo.sh $(ARGS)
 
-bench: ## measure against what one would write by hand; does all the set-up itself
+bench: ## measure against a solution written by hand; does all the set-up itself
 	@scripts/bench.sh $(ARGS)
 
-clean: ## remove all that was built, but not the tools
+clean: ## remove all that was built, except the tools
 	@scripts/clean.sh
 
-help: ## this list
+help: ## show this list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
 
 .PHONY: all install package installcheck lint test demo bench clean help

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# bench.sh [OPTION...]: measures on a private copy of PG_CONFIG's server (default: Debian's
-# PostgreSQL 15), set-up included. `bench.sh --help` lists its options.
+# bench.sh [OPTION...]: runs the benchmark on a private copy of PG_CONFIG's server (default: Debian's
+# PostgreSQL 15). Does all the set-up itself. `bench.sh --help` lists the options.
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 . "$(dirname "$0")/common.sh"

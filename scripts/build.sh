@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # build.sh PG_CONFIG PROFILE PACKAGE: builds the extension for the server that PG_CONFIG belongs
-# to, and leaves in the directory PACKAGE what is to be installed, laid out as below /.
+# to, and leaves in the directory PACKAGE the files to be installed, laid out as below /.
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 . "$(dirname "$0")/common.sh"
@@ -11,12 +11,12 @@ profile=$2 package=$3
 "$root/scripts/cargo_pgrx.sh"
 cd "$root"
 
-# cargo-pgrx asks cargo for the metadata first, without --locked, and cargo then brings a Cargo.lock
-# that does not fit up to date in silence. So it is looked at before that.
+# cargo-pgrx asks cargo for the metadata first, without --locked. If Cargo.lock does not fit, cargo then
+# updates it in silence. So it is checked here before that.
 quietly cargo metadata --locked --format-version 1 ||
     die "Cargo.lock does not fit Cargo.toml, and is left as it is. To renew it: cargo update --workspace"
 
-# One target directory a major version: in a common one, cargo would build the extension anew at
+# One target directory for each major version. In a common one, cargo would build the extension anew at
 # each change from one version to another.
 export PGRX_PG_CONFIG_PATH=$pg_config CARGO_TARGET_DIR=$root/target/pg$version
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Makes sure that there is the cargo-modules that the lints use: the one on PATH if it is of this version,
-# else one built into target/tools. Later ones need a newer compiler.
+# Makes sure that the lints have the cargo-modules that they need. Takes the one on PATH if it has this version,
+# else builds one into target/tools. Later versions need a newer compiler.
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 . "$(dirname "$0")/common.sh"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Makes sure that there is the cargo-pgrx that goes with the pgrx in Cargo.toml: the one on PATH
-# if it is, else one built into target/tools.
+# Makes sure that there is the cargo-pgrx that goes with the pgrx in Cargo.toml. Takes the one on PATH
+# if it has that version, else builds one into target/tools.
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 . "$(dirname "$0")/common.sh"

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# check_modules.sh PACKAGE TARGET [OPTION...]: fails if modules of a crate import each other in a circle, or if its
-# top modules, each with all that is in it, do. TARGET is --lib or --bin=NAME, further options are cargo's. A module
-# counts as using its submodules, so a submodule may not use what stands in its parent.
+# check_modules.sh PACKAGE TARGET [OPTION...]: fails if modules of a crate import each other in a circle. Fails too
+# if its top modules do, where each counts together with all that is in it. TARGET is --lib or --bin=NAME. Further
+# options are passed to cargo. A module counts as using its submodules, so a submodule may not use what its parent
+# defines.
 #
-# cargo-modules reads the imports, and clippy sees to it that all paths are imported (absolute_paths).
+# cargo-modules reads the imports. Clippy makes sure that all paths are imported (absolute_paths).
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 . "$(dirname "$0")/common.sh"

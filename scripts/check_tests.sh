@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Each golden test and isolation spec has its expected output and stands in its schedule, once,
-# and nothing else does: what is forgotten would otherwise be skipped in silence.
+# Checks that each golden test and each isolation spec has its expected output and is in its schedule once, and
+# that the schedules name nothing else. A test that is missing there would be skipped in silence.
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 . "$(dirname "$0")/common.sh"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Removes all that was built here. What was built for the whole machine stays: the tools, which
-# take minutes, and the servers in the cache.
+# Removes all that was built in this checkout, except the tools, which take minutes to build. The servers in the
+# cache stay too: they were built for the whole machine.
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 . "$(dirname "$0")/common.sh"

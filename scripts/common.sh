@@ -1,24 +1,24 @@
-# Sourced by the other scripts: where things are, and how to speak.
+# Sourced by the other scripts: where things are, and functions for messages.
 # shellcheck shell=bash disable=SC2034
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 export PATH="$root/target/tools/bin:$PATH"
 umask 022
-# What a make around us was told is not meant for the one that we call.
+# The flags of a make that runs this script are not meant for a make that it calls.
 unset MAKEFLAGS MAKELEVEL
 
-# What is built once a machine, outside the tree. As root it must be a place that the postgres
-# user can reach, which root's home is not.
+# The cache has what is built once on a machine, outside of the checkout. For root it must be a place that
+# the postgres user can reach, and root's home is no such place.
 if [ "$(id -u)" -eq 0 ]; then
     cache=${IDEMPOTENCE_CACHE:-/var/cache/idempotence}
 else
     cache=${IDEMPOTENCE_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/idempotence}
 fi
 
-# The server used where none is named: Debian's.
+# The server that is used if none is named: Debian's.
 pg15_config=${PG15_CONFIG:-/usr/lib/postgresql/15/bin/pg_config}
 
-# The major versions that the suite tests: those that the extension is for.
+# The major versions that the extension is for. The suite tests all of them.
 test_versions=(15 16 17 18)
 
 say() { printf '==> %s\n' "$*" >&2; }
@@ -27,7 +27,7 @@ die() {
     exit 1
 }
 
-# Runs a long command silently; the end of its output is shown only if it fails.
+# Runs a long command silently. Shows the end of its output only if it fails.
 quietly() {
     local log rc=0
     log=$(mktemp)
@@ -40,8 +40,8 @@ quietly() {
     return "$rc"
 }
 
-# PostgreSQL refuses to run as root; there its programs run as the postgres user, and from a
-# directory that one can surely enter.
+# PostgreSQL refuses to run as root. If we are root, its programs run as the postgres user, from a directory
+# that this user can certainly enter.
 as_server_user() {
     if [ "$(id -u)" -eq 0 ]; then
         (cd / && runuser -u postgres -- "$@")
@@ -50,8 +50,8 @@ as_server_user() {
     fi
 }
 
-# The major version of the server that a pg_config belongs to; with an error of ours where there is
-# none that the extension is for.
+# Prints the major version of the server that a pg_config belongs to. Fails with a message of ours if there
+# is no such pg_config, or if the extension is not for that version.
 server_version() {
     local told version
     [ -n "$(command -v "$1")" ] || die "there is no $1. Install the development package of your" \
@@ -65,8 +65,8 @@ server_version() {
     esac
 }
 
-# Where private servers and their programs live: below target/, unless the server's user cannot
-# get there, as in a checkout in root's home.
+# Prints the directory for private servers and their programs. It is below target/, unless the server's user
+# cannot get there, as in a checkout in root's home.
 private_dir() {
     local dir=$root/target/private
     mkdir -p "$dir"

@@ -1,14 +1,14 @@
 # Sourced: fetches Debian's source packages into the directory $work, which the caller makes.
 # shellcheck shell=bash disable=SC2154
 
-# apt-get with a state of its own: the machine's apt stays as it is, and nobody need be root. A
-# mirror that stands still serves too, for what it has is signed all the same.
+# apt-get with a state of its own: the machine's apt stays as it is, and nobody need be root. A mirror that is
+# no longer updated serves too, since its packages are signed all the same.
 private_apt() {
     apt-get -qq -o Dir::State="$work/state" -o Dir::State::status=/var/lib/dpkg/status \
         -o Dir::Cache="$work/cache" -o APT::Sandbox::User= -o Acquire::Check-Valid-Until=false "$@"
 }
 
-# The Debian mirror that this machine uses, as its own apt sources tell.
+# Prints the Debian mirror that this machine's own apt sources name.
 mirror() {
     private_apt update || true
     # shellcheck disable=SC2016 # apt-get expands these
@@ -18,8 +18,8 @@ mirror() {
              END { sub("/$", "", uri); print uri }'
 }
 
-# fetch_source PACKAGE SUITE...: leaves the original source of a package in $work. The first
-# suite that has it serves.
+# fetch_source PACKAGE SUITE...: leaves the original source of a package in $work. It comes from the first of
+# the suites that has it.
 fetch_source() {
     local package=$1 uri suite sources
     shift

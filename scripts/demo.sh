@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # demo.sh [OPTION...]: runs the demo on a private copy of PG_CONFIG's server (default: Debian's
-# PostgreSQL 15), set-up included. `demo.sh --help` lists its options.
+# PostgreSQL 15). Does all the set-up itself. `demo.sh --help` lists the options.
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 . "$(dirname "$0")/common.sh"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# install_files.sh PACKAGE [DESTDIR]: installs what build.sh left in PACKAGE into /, or below
-# DESTDIR. All of it or, where the rights are missing, nothing.
+# install_files.sh PACKAGE [DESTDIR]: installs the files that build.sh left in PACKAGE into /, or below DESTDIR.
+# Where rights are missing, it installs none of them.
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 . "$(dirname "$0")/common.sh"
@@ -13,7 +13,7 @@ mapfile -t files < <(find . -type f -printf '%P\n')
 [ ${#files[@]} -gt 0 ] || die "there is nothing to install in $package"
 
 for file in "${files[@]}"; do
-    # What is there of the way to it.
+    # The last directory on the way to the file that is there already.
     directory=$(dirname "$destdir/$file")
     while [ ! -e "$directory" ]; do
         directory=$(dirname "$directory")
@@ -26,7 +26,7 @@ done
 for file in "${files[@]}"; do
     mode=644
     [[ $file != *.so ]] || mode=755
-    # Puts a new file in the place of the old one, which a server may have loaded.
+    # A new file takes the place of the old one. To write into the old one could crash a server that has loaded it.
     said=$(install -D -m "$mode" "$file" "$destdir/$file" 2>&1) ||
         die "cannot install $destdir/$file: ${said#install: }"
 done

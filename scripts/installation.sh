@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# installation.sh PG_CONFIG [PROFILE]: builds the extension and installs it into a private copy of
-# the server that PG_CONFIG belongs to; prints the copy's pg_config. PostgreSQL finds its files
-# relative to its programs, so a copy works wherever it stands: nothing of the machine is changed,
-# nobody need be root, and two checkouts do not disturb each other.
+# installation.sh PG_CONFIG [PROFILE]: builds the extension and installs it into a private copy of the server
+# that PG_CONFIG belongs to. Prints the copy's pg_config.
+#
+# PostgreSQL finds its files relative to its programs, so a copy works wherever it is. With a copy nothing on the
+# machine is changed, nobody need be root, and two checkouts do not disturb each other.
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 . "$(dirname "$0")/common.sh"
@@ -24,7 +25,7 @@ if ! cmp -s "$bindir/postgres" "$copy$bindir/postgres"; then
     server_files | tar -C "$copy.new" -xf -
     mv "$copy.new" "$copy"
 else
-    # Other extensions may have been installed since.
+    # Other extensions may have been installed into the server since.
     server_files | tar -C "$copy" --skip-old-files -xf -
 fi
 

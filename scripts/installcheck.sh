@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# installcheck.sh PG_CONFIG [regress|isolation]: runs the golden SQL, the isolation specs, or both
-# against a running server that has the extension installed (PGHOST, PGPORT and PGUSER say which)
-# with the test programs that PG_CONFIG's server brings.
+# installcheck.sh PG_CONFIG [regress|isolation]: runs the golden SQL, the isolation specs, or both, against a
+# running server that has the extension installed. PGHOST, PGPORT and PGUSER name the server. The test programs
+# are those of PG_CONFIG's server.
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 . "$(dirname "$0")/common.sh"
@@ -21,12 +21,12 @@ run() {
     mkdir -p "$results/$name"
     "$program" --inputdir="$input" --outputdir="$results/$name" --schedule="$input/schedule" \
         --bindir="$("$pg_config" --bindir)" "$@" && return
-    # Not there if it got no further than connecting.
+    # There are no diffs if the program could not connect.
     [ ! -s "$results/$name/regression.diffs" ] || cat "$results/$name/regression.diffs"
     return 1
 }
 
-# A run that was broken off has left its database a template, which cannot be dropped.
+# A run that was broken off may have left its database a template, which cannot be dropped.
 release() {
     local left="SELECT format('ALTER DATABASE %I IS_TEMPLATE false', datname) FROM pg_database
                 WHERE datname = '$1' AND datistemplate"

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# lint.sh PG_CONFIG...: what can be said of the sources without running them, warnings being
-# errors; the extension for each server named. One line a check.
+# lint.sh PG_CONFIG...: checks the sources without running them. Warnings are errors. The extension is checked
+# for each server named. Prints one line for each check.
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 . "$(dirname "$0")/common.sh"
 
 cd "$root"
-# All of them before anything takes its time.
+# All servers are looked at before the first check, which takes long.
 versions=()
 for pg_config in "$@"; do
     versions+=("$(server_version "$pg_config")")
@@ -48,7 +48,7 @@ for version in "${versions[@]}"; do
     check "rustdoc, extension for $version" \
         cargo doc "${extension[@]}" --no-deps --document-private-items
 done
-# They are the same for each server.
+# The modules are the same for each server, so one check is enough.
 check 'modules, extension' \
     scripts/check_modules.sh idempotence --lib --no-default-features "--features=pg$version"
 

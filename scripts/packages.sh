@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# packages.sh PACKAGE...: installs those of the Debian packages named that are missing. Calls
-# apt-get only if one is, and updates its lists only if they do not know it or are out of date.
+# packages.sh PACKAGE...: installs those of the named Debian packages that are missing. Calls apt-get only if a
+# package is missing. Updates apt's lists only if they do not know the package or are out of date.
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 . "$(dirname "$0")/common.sh"
@@ -23,7 +23,7 @@ else
         "apt-get install ${missing[*]}"
 fi
 
-# Those that apt's lists do not know.
+# Prints the missing packages that apt's lists do not know.
 unknown() {
     local package
     for package in "${missing[@]}"; do
@@ -36,8 +36,8 @@ install_missing() {
         apt-get -qq -y --no-install-recommends install "${missing[@]}"
 }
 
-# Debian's server packages make and start a cluster when first installed. Nobody asked for one
-# here, and it would sit on port 5432.
+# When they are first installed, Debian's server packages make a cluster and start it. Nobody asked for a cluster
+# here, and it would take port 5432.
 no_main_cluster=/etc/postgresql-common/createcluster.d/idempotence-no-main-cluster.conf
 if [[ " ${missing[*]}" == *" postgresql-"* ]]; then
     "${sudo[@]}" mkdir -p "${no_main_cluster%/*}"
@@ -53,7 +53,7 @@ if [ -n "$(unknown)" ] || ! install_missing 2>/dev/null; then
     install_missing
 fi
 
-# The pooler's tests start their own.
+# The tests of the pooler start a pgbouncer of their own.
 if [[ " ${missing[*]} " == *" pgbouncer "* ]] && command -v systemctl >/dev/null; then
     "${sudo[@]}" systemctl disable --now pgbouncer >/dev/null 2>&1 || true
 fi

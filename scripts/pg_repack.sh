@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# pg_repack.sh PG_CONFIG: makes sure that the server which source_server.sh has built has pg_repack,
-# from Debian's source package: Debian builds it for the server of its own release only.
+# pg_repack.sh PG_CONFIG: makes sure that the server that source_server.sh has built has pg_repack. Builds it
+# from Debian's source package, since Debian itself builds it only for the server of its own release.
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 . "$(dirname "$0")/common.sh"
@@ -18,6 +18,6 @@ fetch_source pg-repack forky sid >&2 || exit 1
 mkdir "$work/src"
 tar -xf "$work"/pg-repack_*.orig.tar.* -C "$work/src" --strip-components=1
 quietly make -s -C "$work/src" PG_CONFIG="$pg_config"
-# The program last: it tells that all is there.
+# The program comes last: if it is there, everything is.
 quietly make -s -C "$work/src/lib" install PG_CONFIG="$pg_config"
 quietly make -s -C "$work/src/bin" install PG_CONFIG="$pg_config"

@@ -1,9 +1,9 @@
-# Sourced: one private server, on a Unix socket only, so that its port is nobody else's.
+# Sourced: one private server. It listens on a Unix socket only, so that its port meets nobody else's.
 #
-#   server_start PG_CONFIG [SETTING...]   makes a cluster and starts it, sets PGHOST and its like
-#   server_stop                           stops it, if it runs
-#   server_remove                         the same, and removes its files
-#   $server_log                           its log
+#   server_start PG_CONFIG [SETTING...]   makes a cluster and starts it, sets PGHOST and the like
+#   server_stop                           stops the server if it runs
+#   server_remove                         stops the server if it runs, and removes its files
+#   $server_log                           the path of its log
 #
 # shellcheck shell=bash disable=SC2034
 
@@ -14,7 +14,7 @@ server_start() {
     server_bin=$("$1" --bindir)
     shift
     server_dir=$(mktemp -d "$(private_dir)/server.XXXXXX")
-    # Apart from the data, for a socket's path must be short.
+    # Not beside the data, since a socket's path must be short.
     server_socket=$(mktemp -d)
     [ "$(id -u)" -ne 0 ] || chown postgres: "$server_dir" "$server_socket"
     data=$server_dir/data

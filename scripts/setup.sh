@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# setup.sh [test]: installs what `make demo` and `make bench` need, or with `test` what the whole
-# suite needs. Does nothing, and quickly, where all is there.
+# setup.sh [test]: installs what `make demo` and `make bench` need, or with `test` what the whole suite needs.
+# If everything is there, it returns quickly and changes nothing.
 #
 # PG15_CONFIG to PG18_CONFIG name servers to use instead of Debian's 15 and of those that we make.
 set -euo pipefail
@@ -11,9 +11,9 @@ packages=(build-essential pkg-config libssl-dev clang libclang-dev)
 [ -n "${PG15_CONFIG:-}${PG_CONFIG:-}" ] || packages+=(postgresql-15 postgresql-server-dev-15)
 if [ "${1:-}" = test ]; then
     packages+=(shellcheck python3-venv pgbouncer)
-    # Only beside the server of its own package.
+    # Debian's extensions go with Debian's server only.
     [ -n "${PG15_CONFIG:-}" ] || packages+=(postgresql-15-cron postgresql-15-repack)
-    # Another node than Debian's will do as well.
+    # A node that is not Debian's will do as well.
     { command -v node && command -v npm; } >/dev/null || packages+=(nodejs npm)
     [ -n "${PG16_CONFIG:-}" ] || packages+=(patchelf)
     [ -n "${PG17_CONFIG:-}" ] && [ -n "${PG18_CONFIG:-}" ] ||

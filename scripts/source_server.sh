@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# source_server.sh VERSION: builds that version of PostgreSQL with assertions from Debian's source
-# package, once a machine, and prints the path of its pg_config. Assertions find what a release
-# build forgives: leaked snapshots, buffers and relation references, wrong lock levels.
+# source_server.sh VERSION: builds that major version of PostgreSQL, with assertions, from Debian's source package,
+# and prints the path of its pg_config. It is built once on a machine. Assertions find what a release build
+# forgives: leaked snapshots, buffers and relation references, wrong lock levels.
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 . "$(dirname "$0")/common.sh"
@@ -10,7 +10,7 @@ set -euo pipefail
 
 version=$1
 package=postgresql-$version
-# The releases of Debian that have the package, the one that keeps it for longest first.
+# The releases of Debian that have the package. The release that will keep it for longest comes first.
 case $version in
     17) suites=(trixie) ;;
     18) suites=(forky sid) ;;
@@ -28,7 +28,7 @@ chmod 755 "$cache"
 exec 9>"$cache/pg$version.lock"
 flock 9
 
-# Installed into a staging directory first, so that no half-installed server is ever found.
+# Installs into a staging directory first, so that no half-installed server is ever found.
 build() {
     cd "$work"
     mkdir src

@@ -1,8 +1,12 @@
 #!/usr/bin/env bash
-# The whole suite, set-up included: lints, unit tests; on PostgreSQL 15 to 18, of which 17 and 18
-# have assertions, the golden SQL, the isolation specs and a look into the server's log, and on the
-# oldest and the newest the drivers' examples; what needs whole clusters; the demo. Output goes to
-# target/test; here one line a suite, and a table.
+# Runs the whole suite. Does all the set-up itself. The suite has:
+#
+# * the tests of `make`, lints and unit tests
+# * on PostgreSQL 15 to 18, of which 17 and 18 have assertions: the golden SQL, the isolation specs and a search of
+#   the server's log; on 15 and 18 the drivers' examples
+# * the tests that need whole clusters, and the demo
+#
+# The output goes to target/test. Here there is one line for each suite, and a table at the end.
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 . "$(dirname "$0")/common.sh"
@@ -17,7 +21,7 @@ mkdir -p "$logs"
 
 passed=0 failed=0 table=()
 
-# The last line counts, also where the run ends before its time.
+# The last line of the output has the result, even if the run ends early.
 finish() {
     local status=$?
     server_remove
@@ -31,8 +35,8 @@ finish() {
 }
 trap finish EXIT
 
-# suite NAME COUNTER COMMAND...: the counter reads the output and prints two numbers, passed and
-# failed. A suite that fails without a failed test, or runs none at all, is a failed test itself.
+# suite NAME COUNTER COMMAND...: runs a command. The counter reads the output and prints two numbers: tests passed
+# and tests failed. A suite that fails without a failed test, or runs no test at all, counts as a failed test.
 suite() {
     local name=$1 counter=$2 log=$logs/${1// /-}.log start=$SECONDS status=0 ok bad row
     shift 2
@@ -70,7 +74,7 @@ unit_tests() (
     exit $status
 )
 
-# What a server must never have said, whatever it was asked.
+# What a server must never have written to its log, whatever the tests did.
 never='TRAP:|PANIC:|WARNING:.*(leak|not closed|still referenced)|terminated by signal'
 check_server_log() {
     if grep -E "$never" "$1"; then
@@ -81,7 +85,7 @@ check_server_log() {
 }
 
 cluster_tests() (
-    # Each test has servers of its own, and the machine perhaps two cores.
+    # Each test has servers of its own, and the machine may have only two cores.
     export RUST_TEST_THREADS=2
     for version in "${test_versions[@]}"; do
         export "IDEM_PG${version}_CONFIG=${private[$version]}"
@@ -93,13 +97,13 @@ demo() {
     PG_CONFIG=$pg15_config scripts/demo.sh --quick && echo "ok demo"
 }
 
-# The drivers' examples, in a database of their own; PGPORT is in the environment.
+# The drivers' examples, in a database of their own. PGPORT is in the environment.
 snippets() {
     "$server_bin/createdb" snippets &&
         timeout 600 tests/snippets/run.sh "postgresql:///snippets?host=$PGHOST&user=$PGUSER"
 }
 
-# on_server VERSION [SETTING...]: what one server is enough for, on a fresh private one.
+# on_server VERSION [SETTING...]: runs the suites that need only one server, on a fresh private one.
 on_server() {
     local version=$1 name=pg$1 pg_config=${private[$1]}
     shift
@@ -125,13 +129,13 @@ suite 'make' count_checks tests/make/run.sh
 suite 'lints' count_checks scripts/lint.sh "${config[@]}"
 suite 'unit tests' count_cargo unit_tests
 
-# The release build where users have it; elsewhere the debug build, which has Rust's own assertions
-# and overflow checks.
+# Version 15 gets the release build, which users have. The others get the debug build, which has Rust's own
+# assertions and overflow checks.
 private[15]=$(scripts/installation.sh "${config[15]}")
 for version in 16 17 18; do
     private[version]=$(scripts/installation.sh "${config[$version]}" dev)
 done
-# The worker is there in half of them, with assertions and without.
+# Two of the four servers preload the library and so have the worker: one with assertions and one without.
 preloaded="shared_preload_libraries = 'idempotence'"
 on_server 15
 on_server 16 "$preloaded"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# test_server.sh VERSION: makes sure that this machine has the server on which that major version is
-# tested, and prints its pg_config: Debian's 15, the 16 of a Python wheel, 17 and 18 built with
-# assertions. PG15_CONFIG to PG18_CONFIG name servers to use instead.
+# test_server.sh VERSION: makes sure that this machine has the server on which that major version is tested, and
+# prints its pg_config. The servers are Debian's 15, the 16 of a Python wheel, and 17 and 18 built with assertions.
+# PG15_CONFIG to PG18_CONFIG name servers to use instead.
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 . "$(dirname "$0")/common.sh"

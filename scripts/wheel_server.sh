@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# wheel_server.sh: unpacks PostgreSQL 16 from the Python wheel "pgserver", once a machine, and prints
-# the path of its pg_config. No release of Debian has the source of this version any more, and the
-# wheel brings the server with headers and test programs.
+# wheel_server.sh: unpacks PostgreSQL 16 from the Python wheel "pgserver" and prints the path of its pg_config. It
+# is unpacked once on a machine. No release of Debian has the source of this version any more, and the wheel
+# brings the server with headers and test programs.
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 . "$(dirname "$0")/common.sh"
 
-# The wheel, and the one file of it that was looked at.
+# The wheel, and the digest of the one file of it that was examined.
 wheel='pgserver==0.1.4'
 digest=d595789b47624a3d963aa9aa6359da9be31beb7e61f1a45541953242068b8813
 
@@ -23,7 +23,7 @@ chmod 755 "$cache"
 exec 9>"$cache/pg16.lock"
 flock 9
 
-# Whatever Python is here: the server in the wheel does not use it.
+# Any version of Python will do here, since the server in the wheel does not use it.
 fetch() {
     quietly python3 -m venv "$work/venv"
     echo "$wheel --hash=sha256:$digest" >"$work/requirements"
@@ -32,8 +32,8 @@ fetch() {
         --platform manylinux2014_x86_64 --target "$work/wheel" --requirement "$work/requirements"
 }
 
-# The programs look for libpq in a directory of the wheel, relative to where they stand: from here
-# on by its absolute path, so that a copy of them finds it too.
+# The programs look for libpq in a directory of the wheel, relative to their own place. This gives them its
+# absolute path, so that copies of them find it too.
 settle() {
     local file
     mv "$work/wheel/pgserver/pginstall" "$work/pg16"
@@ -43,7 +43,7 @@ settle() {
             patchelf --set-rpath "$prefix/lib" "$file"
     done < <(find "$work/pg16/bin" "$work/pg16/lib" -type f ! -name '*.a')
     chmod -R u=rwX,go=rX "$work/pg16"
-    # Into its place at once, so that no half of it is ever found.
+    # Moved to its place as a whole, so that no half of it is ever found.
     rm -rf "$prefix"
     mv "$work/pg16" "$prefix"
 }

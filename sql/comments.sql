@@ -1,6 +1,6 @@
--- Runs last: what needs every object to be there.
+-- This script runs last, since it needs every object.
 
--- No function of this extension is PUBLIC's.
+-- PUBLIC may execute no function of this extension.
 DO $$
 DECLARE
   function pg_catalog.regprocedure;
@@ -11,9 +11,9 @@ BEGIN
 END
 $$;
 
--- What psql shows with \df+, \dT+, \d+ and \dn+.
+-- The comments that psql shows with \df+, \dT+, \d+ and \dn+.
 
--- Only of a schema of ours: one that was there before may have its owner's own comment.
+-- The schema gets a comment only if this extension made it. A schema that was there before may have its owner's own.
 DO $$
 BEGIN
   IF EXISTS (SELECT FROM pg_catalog.pg_depend d
@@ -52,7 +52,7 @@ COMMENT ON COLUMN idem_position.next_number IS 'where to go on numbering; in str
 COMMENT ON COLUMN idem_position.acked IS 'all numbers up to here are answered or given up; 0: nothing was said';
 COMMENT ON COLUMN idem_position.allocated IS 'all numbers up to here were handed out by idem_allocate; 0: none';
 
--- Requests. The overloads of a function have one meaning.
+-- Requests. All overloads of a function have the same meaning.
 COMMENT ON FUNCTION idem_begin(text, text, jsonb, interval, text, bigint, bigint) IS
   'begin a request: status started means execute it and record, otherwise it gives the outcome, or in_progress';
 COMMENT ON FUNCTION idem_begin(text, bigint, jsonb, interval, text, bigint, bigint) IS
@@ -140,7 +140,7 @@ COMMENT ON FUNCTION idem_accept_restore(text) IS
 COMMENT ON PROCEDURE idem_sweep() IS
   'sweep this database once, as the background worker does: empty and turn segments, delete what is not kept any longer';
 
--- Parts of the functions above, not to be called.
+-- Parts of functions and views, not to be called by users.
 COMMENT ON FUNCTION idempotence.execute(text, jsonb) IS 'internal to idem_run: executes the command, gives the response';
 COMMENT ON FUNCTION idempotence.returns_rows(text) IS 'internal to idem_run: whether a command gives rows';
 COMMENT ON FUNCTION idempotence.first_column(record) IS 'internal to idem_run: the first column of a row as jsonb';
@@ -192,7 +192,7 @@ COMMENT ON COLUMN idempotence.outcomes.fingerprint IS 'of the payload; null wher
 COMMENT ON COLUMN idempotence.outcomes.recorded_by IS 'the role that recorded it';
 COMMENT ON COLUMN idempotence.outcomes.recorded_at IS 'when it was recorded';
 COMMENT ON COLUMN idempotence.outcomes.expires_at IS 'when it expires; null: as a reply is overwritten';
-COMMENT ON COLUMN idempotence.outcomes.segment IS 'the number of the table outcome_N that it is in; null: a reply of a client session';
+COMMENT ON COLUMN idempotence.outcomes.segment IS 'N of the table outcome_N that it is in; null: it is in outcome_long, or is a reply of a client session';
 COMMENT ON COLUMN idempotence.outcomes.stream IS 'the stream of a numbered request';
 COMMENT ON COLUMN idempotence.outcomes.last IS 'the last number of a numbered request';
 
@@ -216,7 +216,7 @@ COMMENT ON COLUMN idempotence.segments.segment IS 'N of the table outcome_N';
 COMMENT ON COLUMN idempotence.segments.state IS 'current: outcomes are recorded there; closing: somebody may still be recording there; closed: kept until due_at; empty';
 COMMENT ON COLUMN idempotence.segments.opened_at IS 'since when it is, or was, the current one';
 COMMENT ON COLUMN idempotence.segments.closed_at IS 'since when surely nobody records there';
-COMMENT ON COLUMN idempotence.segments.keep IS 'how long it is kept from closed_at on: the longest ttl it was promised for, and six minutes';
+COMMENT ON COLUMN idempotence.segments.keep IS 'how long it is left alone from closed_at on: the ttl that no more than one in eight of the outcomes recorded exceeds, and six minutes; longer where many still live then';
 COMMENT ON COLUMN idempotence.segments.due_at IS 'when its next state is due: to be turned away from, to be closed, to be emptied; null where nothing is in it';
 COMMENT ON COLUMN idempotence.segments.outcomes IS 'how many outcomes are in it, expired ones too, as last estimated by VACUUM or ANALYZE';
 COMMENT ON COLUMN idempotence.segments.bytes IS 'its size with index and TOAST table';
@@ -232,7 +232,7 @@ COMMENT ON VIEW idempotence.function_level IS 'the functions of this extension a
 COMMENT ON COLUMN idempotence.function_level.function IS 'its oid';
 COMMENT ON COLUMN idempotence.function_level.level IS 'user, monitor or admin; null for what only the extension''s owner may call';
 
--- Tables. Nobody has a privilege on them but where idem_grant says so.
+-- Tables. No role has a privilege on them, except that idem_grant lets admins read audit.
 COMMENT ON TABLE idempotence.session IS 'standing sessions, dropped ones included, and client sessions from their first outcome on';
 COMMENT ON COLUMN idempotence.session.id IS 'the same through drop and new creation';
 COMMENT ON COLUMN idempotence.session.created_at IS 'when it was first made';

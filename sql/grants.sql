@@ -1,7 +1,7 @@
--- Who may do what. Nothing is PUBLIC's; idem_grant hands out levels.
+-- Who may do what. PUBLIC may do nothing. idem_grant grants a role one of three levels.
 
--- The functions of this extension and the level it takes to execute them. What only its owner may do
--- has no level.
+-- The functions of this extension, and the level that a role needs to execute them. A function that only the
+-- extension's owner may execute has no level.
 CREATE VIEW idempotence.function_level AS
 SELECT p.oid AS function,
        CASE WHEN p.proname OPERATOR(pg_catalog.=) ANY ('{idem_forget,idem_accept_restore,idem_sweep,sweep_step,note_sweep}'::pg_catalog.name[]) THEN 'admin'
@@ -42,7 +42,7 @@ BEGIN
   END IF;
 
   EXECUTE pg_catalog.format('GRANT USAGE ON SCHEMA idempotence TO %s', role);
-  -- The name comes quoted where it needs that.
+  -- @extschema@ is quoted where the name needs it.
   IF '@extschema@' OPERATOR(pg_catalog.<>) 'public' THEN
     EXECUTE pg_catalog.format('GRANT USAGE ON SCHEMA %s TO %s', '@extschema@', role);
   END IF;

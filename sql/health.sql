@@ -1,4 +1,5 @@
--- The prepared transactions of this database, by what pg_locks calls them: each has the lock of its own id.
+-- The prepared transactions of this database, with the virtualtransaction that pg_locks gives them. It is found by
+-- the lock that each prepared transaction holds on its own transaction id.
 CREATE VIEW idempotence.prepared AS
 SELECT l.virtualtransaction, p.gid, p.prepared
 FROM pg_catalog.pg_prepared_xacts p
@@ -7,8 +8,8 @@ JOIN pg_catalog.pg_locks l
  AND l.transactionid OPERATOR(pg_catalog.=) p.transaction
 WHERE p.database OPERATOR(pg_catalog.=) pg_catalog.current_database();
 
--- Every lock in this database that others have, with what to call its holder. A predicate lock is in
--- nobody's way.
+-- Every lock in this database that another backend or a prepared transaction holds, with its holder in words. Without
+-- predicate locks, which are in nobody's way.
 CREATE VIEW idempotence.held AS
 SELECT l.locktype, l.relation, l.objsubid, l.mode,
        CASE WHEN l.pid IS NULL
@@ -23,8 +24,8 @@ WHERE l.granted AND l.mode OPERATOR(pg_catalog.<>) 'SIReadLock' AND l.pid IS DIS
   AND l.database OPERATOR(pg_catalog.=) (SELECT d.oid FROM pg_catalog.pg_database d
                                          WHERE d.datname OPERATOR(pg_catalog.=) pg_catalog.current_database());
 
--- Who holds one of these locks. With the owner's rights, for pg_stat_activity hides from others what a
--- backend of another role is about.
+-- Who holds one of these locks. The functions run with the owner's rights, since pg_stat_activity hides from a role
+-- what the backends of other roles do.
 CREATE FUNCTION idempotence.holders(relations oid[], modes text[]) RETURNS text
 LANGUAGE sql STABLE PARALLEL RESTRICTED SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $holders$
@@ -40,12 +41,13 @@ AS $advisory_holders$
   WHERE h.locktype OPERATOR(pg_catalog.=) 'advisory' AND h.objsubid OPERATOR(pg_catalog.=) advisory_holders.objsubid
 $advisory_holders$;
 
--- The state of the ring, and what a DBA has to know of it all. Granted by idem_grant(role, 'monitor').
+-- The views segments (the state of the ring) and health (all that a DBA has to look at). idem_grant(role, 'monitor')
+-- grants them.
 
--- What is in the way of a segment is whoever holds the sweep's lock (7659) when it is to be turned away
--- from, and then a lock on it, or on its TOAST table, that conflicts with the one that its next state
--- takes: SHARE to be closed, ACCESS EXCLUSIVE to be emptied. The current one is not turned away from before
--- the time of the next one is over, much of which may live.
+-- held_by names whoever keeps a segment from its next state. For the current segment that is the holder of the sweep's
+-- lock. For the others it is the holder of a lock on the segment, or on its TOAST table, that conflicts with the lock
+-- that the next state takes: SHARE to be closed, ACCESS EXCLUSIVE to be emptied. The current segment is not due before
+-- the next segment's keep is over: many outcomes of the next one may still live until then.
 CREATE VIEW idempotence.segments WITH (security_barrier) AS
 SELECT r.segment, r.state, r.opened_at, r.closed_at, r.keep, d.due_at, r.outcomes, r.bytes,
        CASE WHEN r.state OPERATOR(pg_catalog.=) 'closed' THEN idempotence.holders(r.relations, NULL)
@@ -71,7 +73,7 @@ FROM (SELECT s.number::pg_catalog.int4 AS segment,
       JOIN pg_catalog.pg_class c
         ON c.oid OPERATOR(pg_catalog.=) pg_catalog.to_regclass(pg_catalog.concat('idempotence.outcome_', s.number))
       CROSS JOIN LATERAL (SELECT pg_catalog.pg_relation_size(c.oid) OPERATOR(pg_catalog.=) 0) b (blank)
-      -- 0: nothing was recorded yet to tell it by.
+      -- 0: nothing was recorded yet that would tell how long to keep it.
       CROSS JOIN LATERAL (SELECT pg_catalog.make_interval(secs =>
         CASE WHEN s.keep_us OPERATOR(pg_catalog.=) 0 THEN EXTRACT(epoch FROM idempotence.retention()) OPERATOR(pg_catalog.+) 360
              ELSE s.keep_us OPERATOR(pg_catalog./) 1e6 END)) k (keep)) r
@@ -82,23 +84,23 @@ CROSS JOIN LATERAL (
               ELSE r.closed_at OPERATOR(pg_catalog.+) r.keep END) d (due_at)
 ORDER BY r.segment;
 
--- Which tables a restore has left out: where the key of the digests was restored, each of these must have been,
--- for pg_dump has a COPY of each, also of an empty one. One row, NULL where nothing is missing.
+-- The tables that a restore has left out. If the key of the digests was restored, each of these tables must have been
+-- restored too, since pg_dump has a COPY even of an empty table. One row, with NULL where nothing is missing.
 CREATE VIEW idempotence.missing AS
 SELECT pg_catalog.string_agg(pg_catalog.concat('idempotence.', t.name), ', ' ORDER BY t.name) AS missing
 FROM pg_catalog.unnest('{session,outcome_0,outcome_1,outcome_2,reply,checkpoint}'::pg_catalog.text[]) t (name)
 WHERE EXISTS (SELECT FROM idempotence.restore r WHERE r.brought OPERATOR(pg_catalog.=) 'secret')
   AND NOT EXISTS (SELECT FROM idempotence.restore r WHERE r.brought OPERATOR(pg_catalog.=) t.name);
 
--- One row a check. What a check takes for late is far beyond what is normal.
+-- One row for each check. What a check calls late is far beyond what is normal.
 CREATE VIEW idempotence.health WITH (security_barrier) AS
 SELECT v.name, v.status, v.detail, CASE WHEN v.status OPERATOR(pg_catalog.<>) 'ok' THEN v.hint END AS hint
 FROM (SELECT v.*, CASE WHEN v.visited THEN (idempotence.naptime() OPERATOR(pg_catalog.*) 10) OPERATOR(pg_catalog.+) '1 minute'::pg_catalog.interval
-                       -- Somebody else sweeps, who is asked to do so daily.
+                       -- No worker comes here. Whoever sweeps instead is asked to do so daily.
                        ELSE '25 hours'::pg_catalog.interval END AS late,
-             -- What the time counts from: the last sweep. Where none is known, nothing was to be swept before the
-             -- server came up and the extension, or a restore, brought the tables. What a clock that was ahead noted
-             -- does not count.
+             -- The moment that lateness counts from: the last sweep. If none is known, it is the moment when the
+             -- server came up, or when the extension or a restore brought the tables, if that is later: before it
+             -- nothing was to be swept. A moment in the future, noted by a clock that was ahead, does not count.
              COALESCE(v.last_sweep, GREATEST((SELECT idempotence.up_since()),
                                              (SELECT g.sessions_at FROM idempotence.segment g
                                               WHERE g.number OPERATOR(pg_catalog.=) 0 AND g.sessions_at OPERATOR(pg_catalog.<=) v.now))) AS since
@@ -131,7 +133,7 @@ CROSS JOIN LATERAL (
               ELSE 'The setting idempotence.databases leaves this database out: name it there, or have a scheduler CALL idem_sweep() at least daily.' END
   UNION ALL
   SELECT 3, 'ring',
-         -- What was due before a sweep came by, and still is.
+         -- Critical: a segment is late by its whole keep, although a sweep came by when it was late already.
          CASE WHEN pg_catalog.bool_or(NOT s.is_ahead AND (s.due_at OPERATOR(pg_catalog.+) s.keep) OPERATOR(pg_catalog.<) w.now
                                       AND (s.due_at OPERATOR(pg_catalog.+) w.late) OPERATOR(pg_catalog.<) w.last_sweep) THEN 'critical'
               WHEN pg_catalog.count(*) OPERATOR(pg_catalog.>) 0 THEN 'warning' ELSE 'ok' END,

@@ -1,12 +1,12 @@
 \echo Use "ALTER EXTENSION idempotence UPDATE" to load this file. \quit
 
--- From 1.0.0 to 1.1.0. What comes out of it is equal to what CREATE EXTENSION makes, object by object.
+-- From 1.0.0 to 1.1.0. The result equals what CREATE EXTENSION makes, object by object.
 --
--- It changes the table session, and so tells every backend that has remembered something of 1.0.0 to look
--- again. Functions of the library that use the tables must not be called here: they refuse tables that
--- are not of their version, and of a later library these are not.
+-- This script changes the table session. That tells every backend to drop what it remembers of 1.0.0 and to look
+-- again. It must not call functions of the library that use the tables: they refuse tables of another version than
+-- their own, and the library may be a later one.
 
--- Who was granted what, to be kept.
+-- The grants to roles, which are to be kept.
 CREATE TEMPORARY TABLE upgrade_granted AS
 SELECT p.oid AS function, p.proname AS name, f.level, a.grantee, a.is_grantable
 FROM idempotence.function_level f
@@ -20,7 +20,7 @@ LANGUAGE c VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'keep_grant_wrapper';
 COMMENT ON FUNCTION idempotence.keep_grant(text) IS 'for the scripts of this extension: grant what roles had before; only for the owner of the extension';
 
--- Looking a request up belongs to the primary --------------------------------------------------
+-- Look-ups are VOLATILE, so that a pooler sends them to the primary -----------------------------
 
 ALTER FUNCTION idem_lookup(text, text, text) VOLATILE;
 ALTER FUNCTION idem_lookup(text, bigint, text) VOLATILE;
@@ -119,7 +119,7 @@ SELECT COALESCE(l.id, s.id)::pg_catalog.text,
        COALESCE(l.timeout, s.timeout),
        s.id IS NOT NULL,
        l.last_seen,
-       -- While the server is down nobody's time passes.
+       -- While the server is down, no session's time passes.
        GREATEST(l.last_seen, (SELECT idempotence.up_since())) OPERATOR(pg_catalog.+) l.timeout,
        CASE WHEN s.ended OPERATOR(pg_catalog.=) ANY ('{c,C}'::pg_catalog."char"[]) THEN 'closed'
             WHEN s.ended OPERATOR(pg_catalog.=) ANY ('{e,E}'::pg_catalog."char"[]) THEN 'expired'
@@ -277,7 +277,7 @@ BEGIN
             HINT = 'raise: the error aborts as ever and nothing is recorded; record: it is recorded as a final failure and returned.';
   END IF;
 
-  -- All arguments, with their types: no overload that somebody adds can come closer.
+  -- With all arguments and their types, so that no overload that somebody adds can match better.
   ticket := @extschema@.idem_begin(session, request, args, wait, NULL::pg_catalog.text, NULL::pg_catalog.int8, NULL::pg_catalog.int8);
   IF ticket.replayed THEN
     RETURN ticket;
@@ -300,9 +300,10 @@ BEGIN
     EXCEPTION WHEN OTHERS THEN
       GET STACKED DIAGNOSTICS state_ = RETURNED_SQLSTATE, message_ = MESSAGE_TEXT,
                               detail_ = PG_EXCEPTION_DETAIL, hint_ = PG_EXCEPTION_HINT;
-      -- What the request's data, a constraint or the application itself says is final. These classes tell of
-      -- the surroundings: the statement and the objects it names, rights, connection and transaction,
-      -- resources, other servers. There a retry may fare better, and in doubt it is let try.
+      -- An error that comes from the request's data, a constraint or the application itself is final. The classes
+      -- in this list come from the surroundings: the statement and the objects it names, rights, connection and
+      -- transaction, resources, other servers. After such an error a retry may succeed, so it is raised and not
+      -- recorded. In doubt a class is in the list.
       IF pg_catalog.left(state_, 2) OPERATOR(pg_catalog.=) ANY
            ('{03,08,09,0A,0B,0F,0L,0P,0Z,10,24,25,26,27,28,2B,2D,2F,34,38,39,3B,3D,3F,40,42,53,54,55,57,58,72,F0,HV,ID,XX}'::pg_catalog.text[]) THEN
         RAISE;
@@ -322,7 +323,7 @@ $run$;
 
 -- The ring turns at the pace of most outcomes ----------------------------------------------------
 
--- The few that still live when their segment is to be emptied are moved here.
+-- When a segment is to be emptied, the few outcomes that still live are moved here.
 CREATE TABLE idempotence.outcome_long (LIKE idempotence.outcome_0,
   CONSTRAINT outcome_long_pkey PRIMARY KEY (digest)) USING heap;
 CREATE INDEX outcome_long_expires_at_idx ON idempotence.outcome_long (expires_at);
@@ -332,7 +333,8 @@ ALTER TABLE idempotence.outcome_long ENABLE ALWAYS TRIGGER note_restored;
 
 ALTER TABLE idempotence.segment ADD COLUMN looked_at timestamptz;
 ALTER TABLE idempotence.segment ADD COLUMN long_lived boolean NOT NULL DEFAULT false;
--- What sessions were promised does not count any more. What was recorded does, and is found by looking.
+-- keep_us was made of the ttls that sessions were promised. Now it is made of what was recorded, which the sweep
+-- finds out by looking.
 UPDATE idempotence.segment SET keep_us = 0;
 
 COMMENT ON TABLE idempotence.outcome_long IS 'outcomes that outlived their segment; moved here by the sweep';
@@ -348,6 +350,8 @@ BEGIN
   END LOOP;
 END
 $$;
+COMMENT ON COLUMN idempotence.segments.keep IS 'how long it is left alone from closed_at on: the ttl that no more than one in eight of the outcomes recorded exceeds, and six minutes; longer where many still live then';
+COMMENT ON COLUMN idempotence.outcomes.segment IS 'N of the table outcome_N that it is in; null: it is in outcome_long, or is a reply of a client session';
 COMMENT ON COLUMN idempotence.segment.keep_us IS 'how long it is kept once closed before it is looked through, in microseconds; 0: by the setting idempotence.retention';
 COMMENT ON COLUMN idempotence.segment.long_lived IS 'in the first row: whether outcomes may be in outcome_long';
 COMMENT ON COLUMN idempotence.segment.looked_at IS 'when it was last looked into, for how long its outcomes live';
@@ -384,7 +388,7 @@ COMMENT ON COLUMN idempotence.restore.orphans IS 'the number of rows without a s
 COMMENT ON COLUMN idempotence.restore.brought IS 'the table that was restored';
 COMMENT ON TABLE idempotence.audit IS 'repairs and decisions of admins; rows are only ever added';
 
--- Views and procedures whose text has changed, as they are now -------------------------------------
+-- Views and procedures whose definition has changed, as it is now --------------------------------------
 
 CREATE OR REPLACE VIEW idempotence.function_level AS
 SELECT p.oid AS function,
@@ -462,7 +466,7 @@ FROM (SELECT s.number::pg_catalog.int4 AS segment,
       JOIN pg_catalog.pg_class c
         ON c.oid OPERATOR(pg_catalog.=) pg_catalog.to_regclass(pg_catalog.concat('idempotence.outcome_', s.number))
       CROSS JOIN LATERAL (SELECT pg_catalog.pg_relation_size(c.oid) OPERATOR(pg_catalog.=) 0) b (blank)
-      -- 0: nothing was recorded yet to tell it by.
+      -- 0: nothing was recorded yet that would tell how long to keep it.
       CROSS JOIN LATERAL (SELECT pg_catalog.make_interval(secs =>
         CASE WHEN s.keep_us OPERATOR(pg_catalog.=) 0 THEN EXTRACT(epoch FROM idempotence.retention()) OPERATOR(pg_catalog.+) 360
              ELSE s.keep_us OPERATOR(pg_catalog./) 1e6 END)) k (keep)) r
@@ -485,11 +489,11 @@ COMMENT ON COLUMN idempotence.missing.missing IS 'their names; null: none';
 CREATE OR REPLACE VIEW idempotence.health WITH (security_barrier) AS
 SELECT v.name, v.status, v.detail, CASE WHEN v.status OPERATOR(pg_catalog.<>) 'ok' THEN v.hint END AS hint
 FROM (SELECT v.*, CASE WHEN v.visited THEN (idempotence.naptime() OPERATOR(pg_catalog.*) 10) OPERATOR(pg_catalog.+) '1 minute'::pg_catalog.interval
-                       -- Somebody else sweeps, who is asked to do so daily.
+                       -- No worker comes here. Whoever sweeps instead is asked to do so daily.
                        ELSE '25 hours'::pg_catalog.interval END AS late,
-             -- What the time counts from: the last sweep. Where none is known, nothing was to be swept before the
-             -- server came up and the extension, or a restore, brought the tables. What a clock that was ahead noted
-             -- does not count.
+             -- The moment that lateness counts from: the last sweep. If none is known, it is the moment when the
+             -- server came up, or when the extension or a restore brought the tables, if that is later: before it
+             -- nothing was to be swept. A moment in the future, noted by a clock that was ahead, does not count.
              COALESCE(v.last_sweep, GREATEST((SELECT idempotence.up_since()),
                                              (SELECT g.sessions_at FROM idempotence.segment g
                                               WHERE g.number OPERATOR(pg_catalog.=) 0 AND g.sessions_at OPERATOR(pg_catalog.<=) v.now))) AS since
@@ -522,7 +526,7 @@ CROSS JOIN LATERAL (
               ELSE 'The setting idempotence.databases leaves this database out: name it there, or have a scheduler CALL idem_sweep() at least daily.' END
   UNION ALL
   SELECT 3, 'ring',
-         -- What was due before a sweep came by, and still is.
+         -- Critical: a segment is late by its whole keep, although a sweep came by when it was late already.
          CASE WHEN pg_catalog.bool_or(NOT s.is_ahead AND (s.due_at OPERATOR(pg_catalog.+) s.keep) OPERATOR(pg_catalog.<) w.now
                                       AND (s.due_at OPERATOR(pg_catalog.+) w.late) OPERATOR(pg_catalog.<) w.last_sweep) THEN 'critical'
               WHEN pg_catalog.count(*) OPERATOR(pg_catalog.>) 0 THEN 'warning' ELSE 'ok' END,
@@ -629,8 +633,9 @@ DECLARE
 BEGIN
   FOREACH step IN ARRAY '{empty,turn,close,long,restore,end,delete,checkpoints,owners,orphans,tombstones}'::pg_catalog.text[] LOOP
     LOOP
-      -- Whatever the defaults of role and database are. Nothing may be evaluated between the two commands:
-      -- it could take a snapshot. On a standby the step refuses.
+      -- The step needs this isolation level and, on a primary, READ WRITE, whatever the defaults of role and database
+      -- are. Nothing may be evaluated between the two commands, since it could take a snapshot. On a standby READ
+      -- WRITE would be an error here; the step itself says that it cannot run there.
       IF pg_catalog.pg_is_in_recovery() THEN
         COMMIT;
         SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
@@ -652,8 +657,7 @@ $sweep$;
 
 -- The rest: stays last ----------------------------------------------------------------------------
 
--- The levels of all functions.
--- All belongs to the extension's owner, whichever superuser updates it.
+-- Every object belongs to the extension's owner, whichever superuser updates the extension.
 DO $$
 DECLARE
   owner  pg_catalog.regrole := (SELECT e.extowner::pg_catalog.regrole FROM pg_catalog.pg_extension e WHERE e.extname OPERATOR(pg_catalog.=) 'idempotence');
@@ -678,9 +682,9 @@ BEGIN
 END
 $$;
 
--- No function of this extension is PUBLIC's. Roles keep what they were granted: what takes a function's
--- place, or goes by the same name, is granted to those who had all of that name; what is new altogether,
--- to those who had all of its level.
+-- PUBLIC may execute no function of this extension. Roles keep what they were granted. A new function with the name
+-- of a former one is granted to the roles that had all functions of that name. A function with a new name is granted
+-- to the roles that had all functions of its level.
 DO $$
 DECLARE
   new     record;

@@ -1,8 +1,8 @@
--- idem_run: a statement made idempotent. In PL/pgSQL, so that the user's SQL never runs inside a frame
--- of the library, where an error with an SQLSTATE of the user's own would lose it. (A cast to json that
--- a user made, of the type of the command's first column, is the exception.)
+-- idem_run: makes a statement idempotent. It is written in PL/pgSQL, so that the user's SQL never runs inside a frame
+-- of the library: an error that passes through one loses an SQLSTATE of the user's own. There is one exception: if a
+-- user has made a cast to json for the type of the command's first column, that cast runs inside such a frame.
 
--- Executes a command and gives to_jsonb of the first column of its row; NULL where it gives no row.
+-- Executes a command and returns to_jsonb of the first column of its row; NULL if it returns no row.
 CREATE FUNCTION idempotence.execute(command pg_catalog.text, args pg_catalog.jsonb) RETURNS pg_catalog.jsonb
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
 AS $execute$
@@ -53,7 +53,7 @@ BEGIN
             HINT = 'raise: the error aborts as ever and nothing is recorded; record: it is recorded as a final failure and returned.';
   END IF;
 
-  -- All arguments, with their types: no overload that somebody adds can come closer.
+  -- With all arguments and their types, so that no overload that somebody adds can match better.
   ticket := @extschema@.idem_begin(session, request, args, wait, NULL::pg_catalog.text, NULL::pg_catalog.int8, NULL::pg_catalog.int8);
   IF ticket.replayed THEN
     RETURN ticket;
@@ -76,9 +76,10 @@ BEGIN
     EXCEPTION WHEN OTHERS THEN
       GET STACKED DIAGNOSTICS state_ = RETURNED_SQLSTATE, message_ = MESSAGE_TEXT,
                               detail_ = PG_EXCEPTION_DETAIL, hint_ = PG_EXCEPTION_HINT;
-      -- What the request's data, a constraint or the application itself says is final. These classes tell of
-      -- the surroundings: the statement and the objects it names, rights, connection and transaction,
-      -- resources, other servers. There a retry may fare better, and in doubt it is let try.
+      -- An error that comes from the request's data, a constraint or the application itself is final. The classes
+      -- in this list come from the surroundings: the statement and the objects it names, rights, connection and
+      -- transaction, resources, other servers. After such an error a retry may succeed, so it is raised and not
+      -- recorded. In doubt a class is in the list.
       IF pg_catalog.left(state_, 2) OPERATOR(pg_catalog.=) ANY
            ('{03,08,09,0A,0B,0F,0L,0P,0Z,10,24,25,26,27,28,2B,2D,2F,34,38,39,3B,3D,3F,40,42,53,54,55,57,58,72,F0,HV,ID,XX}'::pg_catalog.text[]) THEN
         RAISE;

@@ -1,4 +1,4 @@
--- The sweep by hand: the steps that the background worker takes, each in a transaction of its own.
+-- The sweep by hand. It takes the steps that the background worker takes, each in one or more transactions of its own.
 CREATE PROCEDURE idem_sweep()
 LANGUAGE plpgsql
 AS $sweep$
@@ -8,8 +8,9 @@ DECLARE
 BEGIN
   FOREACH step IN ARRAY '{empty,turn,close,long,restore,end,delete,checkpoints,owners,orphans,tombstones}'::pg_catalog.text[] LOOP
     LOOP
-      -- Whatever the defaults of role and database are. Nothing may be evaluated between the two commands:
-      -- it could take a snapshot. On a standby the step refuses.
+      -- The step needs this isolation level and, on a primary, READ WRITE, whatever the defaults of role and database
+      -- are. Nothing may be evaluated between the two commands, since it could take a snapshot. On a standby READ
+      -- WRITE would be an error here; the step itself says that it cannot run there.
       IF pg_catalog.pg_is_in_recovery() THEN
         COMMIT;
         SET TRANSACTION ISOLATION LEVEL READ COMMITTED;

@@ -1,8 +1,8 @@
--- Types, schema and tables. Runs first: every function below names them.
+-- Types, schema and tables. This script runs first, since everything that comes later names them.
 --
--- Only the functions of this extension write these tables (by direct table access, see src/store/);
--- no role gets a privilege on them. Column order puts the fixed-width columns first, so that the
--- code that reads a row by position is also the code that reads it fastest.
+-- Only the functions of this extension write these tables, mostly by direct table access (see src/store/). No role
+-- gets a privilege on them, except that admins may read audit. Fixed-width columns mostly come first in a table,
+-- since PostgreSQL finds a column fastest where none of variable width comes before it.
 
 DO $$
 BEGIN
@@ -13,8 +13,8 @@ BEGIN
                                        pg_catalog.current_database(), pg_catalog.getdatabaseencoding()),
             HINT = 'Create the database with ENCODING ''UTF8'' TEMPLATE template0.';
   END IF;
-  -- The schema may be there already (CREATE EXTENSION ... SCHEMA idempotence), but then it must not be
-  -- somebody else's: who owns a schema can put objects in it that shadow ours.
+  -- The schema may be there already (CREATE EXTENSION ... SCHEMA idempotence). Then it must not be somebody
+  -- else's: whoever owns a schema can put objects in it that shadow ours.
   IF pg_catalog.to_regnamespace('idempotence') IS NULL THEN
     CREATE SCHEMA idempotence;
   ELSIF NOT EXISTS (SELECT FROM pg_catalog.pg_namespace n JOIN pg_catalog.pg_roles r ON r.oid OPERATOR(pg_catalog.=) n.nspowner
@@ -25,7 +25,7 @@ BEGIN
             DETAIL = 'Who owns a schema can put objects in it that are taken for those of the extension.',
             HINT = 'Look at what is in it, then drop it, or ALTER SCHEMA idempotence OWNER TO CURRENT_USER.';
   END IF;
-  -- For this script only. The ring relies on what heap does: TRUNCATE, a size of 0 when empty.
+  -- For this script only. The ring relies on TRUNCATE, and on a size of 0 when empty, as heap has them.
   PERFORM pg_catalog.set_config('default_table_access_method', 'heap', true);
 END
 $$;
@@ -58,11 +58,14 @@ CREATE TYPE idem_position AS (
   allocated   bigint
 );
 
--- Sessions that last. Standing ones have a name; a dropped one stays, with the moment of its end, so
--- that its name, made again, is the same series with the same id: its outcomes are found again. How near
--- it is to being forgotten is noted in ended and ended_at.
--- Client sessions have an ordering instead of a name. They come here with their first outcome, and
--- those that were fenced or had a request_id with their end, so that both are still known after it.
+-- Standing sessions, and client sessions that are saved.
+--
+-- A standing session has a name. When it is dropped its row stays, with the moment of the drop (a tombstone). If a
+-- session of that name is made again, it has the same id, and its outcomes are found again. The columns ended and
+-- ended_at of a tombstone say how near it is to being forgotten (src/sweep/tombstones.rs).
+--
+-- A client session has an ordering instead of a name. It comes here with its first outcome. One without an outcome
+-- comes here with its end if it was fenced or had a request_id, so that this is still known afterwards.
 CREATE TABLE idempotence.session (
   id              uuid        NOT NULL,
   created_at      timestamptz NOT NULL,
@@ -88,8 +91,8 @@ CREATE INDEX session_request_id_idx ON idempotence.session (request_id);
 CREATE INDEX session_ended_at_idx ON idempotence.session (ended_at);
 CREATE INDEX session_ended_idx ON idempotence.session (owner, ended);
 
--- Client sessions at work, and when each was last heard of. Unlogged: registering and signs of life
--- cost no WAL and no flush. No index covers last_seen, so that a sign of life is a HOT update.
+-- Client sessions at work, and when each gave its last sign of life. The table is unlogged, so that registering and
+-- signs of life cost no WAL and no flush. No index covers last_seen, so that a sign of life is a HOT update.
 CREATE UNLOGGED TABLE idempotence.session_live (
   id          uuid        NOT NULL,
   created_at  timestamptz NOT NULL,
@@ -105,9 +108,9 @@ CREATE UNLOGGED TABLE idempotence.session_live (
 CREATE INDEX session_live_client_idx ON idempotence.session_live (owner, client);
 CREATE INDEX session_live_request_id_idx ON idempotence.session_live (request_id);
 
--- The answers of client sessions, in so many slots a stream as the window is wide. A slot is
--- overwritten in its place (HOT, where the page has room: hence the fillfactor), so that a session
--- takes the same space however many requests it sends, and the number in it tells what was done.
+-- The replies of client sessions. Each stream has as many slots as the window is wide. A slot is overwritten in
+-- its place, so that a session takes the same space however many requests it sends. The number in a slot tells what
+-- was done. The fillfactor leaves room on the page, so that the update is HOT.
 CREATE TABLE idempotence.reply (
   session     uuid        NOT NULL,
   first       bigint      NOT NULL,
@@ -123,7 +126,8 @@ CREATE TABLE idempotence.reply (
   CONSTRAINT reply_pkey PRIMARY KEY (session, stream, slot)
 ) WITH (fillfactor = 50);
 
--- What a client said of a stream: up to where it has its answers, and which numbers it was given.
+-- What a client said of a stream: up to which number it has its answers (acked), and up to which number it had numbers
+-- handed out (allocated).
 CREATE TABLE idempotence.stream (
   session   uuid   NOT NULL,
   acked     bigint NOT NULL,
@@ -132,8 +136,8 @@ CREATE TABLE idempotence.stream (
   CONSTRAINT stream_pkey PRIMARY KEY (session, stream)
 ) WITH (fillfactor = 50);
 
--- Outcomes live in a ring of three segments: records go to the current one, look-ups see all
--- three, and an old one is emptied as a whole.
+-- Outcomes lie in a ring of three segments. Records go to the current segment, look-ups read all three, and an old
+-- segment is emptied as a whole.
 CREATE TABLE idempotence.outcome_0 (
   digest      uuid        NOT NULL,
   session     uuid        NOT NULL,
@@ -152,13 +156,13 @@ CREATE TABLE idempotence.outcome_1 (LIKE idempotence.outcome_0,
 CREATE TABLE idempotence.outcome_2 (LIKE idempotence.outcome_0,
   CONSTRAINT outcome_2_pkey PRIMARY KEY (digest));
 
--- The few that still live when their segment is to be emptied are moved here, and deleted one by one.
+-- When a segment is to be emptied, the few outcomes that still live are moved here. They are deleted one by one.
 CREATE TABLE idempotence.outcome_long (LIKE idempotence.outcome_0,
   CONSTRAINT outcome_long_pkey PRIMARY KEY (digest));
 CREATE INDEX outcome_long_expires_at_idx ON idempotence.outcome_long (expires_at);
 
--- Where the ring stands. Not dumped: a restored cluster starts a fresh ring. Each segment is looked
--- through before it is emptied, whatever was put into it, and by whom.
+-- Where the ring stands. Not dumped: a restored database begins a fresh ring. That does no harm, since each segment
+-- is looked through before it is emptied, whatever was put into it.
 CREATE TABLE idempotence.segment (
   opened_at   timestamptz NOT NULL,
   closed_at   timestamptz,
@@ -189,16 +193,16 @@ CREATE TABLE idempotence.checkpoint (
   CONSTRAINT checkpoint_pkey PRIMARY KEY (digest)
 );
 
--- The key of the digests: whoever knew it could compute, and so block, another role's requests.
--- Row security without a policy hides it from pg_read_all_data too. A restore adds the row that the
--- restored digests were made with; the one in use counts.
+-- The key of the digests. Whoever knew it could compute the locks of another role's requests, and so block them.
+-- Row security without a policy hides it from pg_read_all_data too. A restore adds a row with the key that the
+-- restored digests were made with. The key in use counts.
 CREATE TABLE idempotence.secret (
   in_use_since timestamptz,
   key          bytea       NOT NULL CHECK (pg_catalog.length(key) OPERATOR(pg_catalog.=) 32)
 );
 ALTER TABLE idempotence.secret ENABLE ROW LEVEL SECURITY;
--- Should somebody publish it, an update must find its row. No primary key: the same dump restored twice
--- may bring the same key twice.
+-- Without this, an update would fail if somebody published the table. A primary key would not do: if the same dump
+-- is restored twice, it may bring the same key twice.
 ALTER TABLE idempotence.secret REPLICA IDENTITY FULL;
 INSERT INTO idempotence.secret (key)
   SELECT pg_catalog.decode(pg_catalog.replace(pg_catalog.concat(pg_catalog.gen_random_uuid(), pg_catalog.gen_random_uuid()), '-', ''), 'hex');
@@ -212,11 +216,11 @@ CREATE TABLE idempotence.audit (
   reason  text        NOT NULL,
   found   text        NOT NULL
 );
--- A DBA may delete old rows, also where the table is published.
+-- So that a DBA can delete old rows even if the table is published.
 ALTER TABLE idempotence.audit REPLICA IDENTITY FULL;
 
--- What the sweep remembers, a row for each step that has to. Unlogged, for that is the use of it: a
--- crash or a failover empties it, and so the next sweep knows that there was one.
+-- What the sweep remembers: a row for each step that has to remember something. The table is unlogged for a purpose:
+-- a crash or a failover empties it, which tells the next sweep that there was one.
 CREATE UNLOGGED TABLE idempotence.sweep (
   done_at timestamptz NOT NULL,
   place   bigint      NOT NULL,
@@ -224,9 +228,9 @@ CREATE UNLOGGED TABLE idempotence.sweep (
   CONSTRAINT sweep_pkey PRIMARY KEY (step)
 );
 
--- That rows were restored of which it is not known yet that their sessions were, too; empty where nothing
--- was. place is how far the look has come; orphans is what it has found; brought names the table that the
--- row tells of. Not dumped: a restore notes itself.
+-- Which tables were restored, as long as it is not known that the sessions of their rows were restored too. Empty
+-- where nothing was restored. brought names the restored table, place is how far the sweep has looked, and orphans
+-- is the number of rows without a session that it has found. Not dumped: a restore notes itself.
 CREATE TABLE idempotence.restore (
   noted_at  timestamptz NOT NULL,
   looked_at timestamptz,
@@ -236,8 +240,8 @@ CREATE TABLE idempotence.restore (
 );
 ALTER TABLE idempotence.restore REPLICA IDENTITY FULL;
 
--- What a dump must hold. Restored rows are added to what CREATE EXTENSION makes, so none of these
--- tables has a row at first, but for the secret.
+-- The tables whose rows a dump must hold. Restored rows are added to what CREATE EXTENSION makes, so none of these
+-- tables, except secret, has a row at first.
 SELECT pg_catalog.pg_extension_config_dump('idempotence.session', '');
 SELECT pg_catalog.pg_extension_config_dump('idempotence.stream', '');
 SELECT pg_catalog.pg_extension_config_dump('idempotence.reply', '');

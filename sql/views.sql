@@ -1,11 +1,12 @@
--- A restore, or a superuser's hand, writes these by SQL; the functions of this extension do not, and
--- see to it themselves.
+-- Triggers for tables that a restore, or a superuser, writes by SQL. After such a write every backend must forget
+-- what it remembers of sessions and the secret. The functions of this extension tell the backends themselves.
 CREATE TRIGGER forget_cached AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON idempotence.session
   FOR EACH STATEMENT EXECUTE FUNCTION idempotence.forget_cached();
 CREATE TRIGGER forget_cached AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON idempotence.secret
   FOR EACH STATEMENT EXECUTE FUNCTION idempotence.forget_cached();
 
--- What is inserted here by SQL, but for the inboxes' own and what the sweep moves, is a restore's; it is noted before.
+-- An INSERT by SQL into these tables counts as a restore's, unless an inbox or the sweep says that it is its own. The
+-- trigger notes it before the first row comes.
 CREATE TRIGGER note_restored BEFORE INSERT ON idempotence.outcome_0 FOR EACH STATEMENT EXECUTE FUNCTION idempotence.note_restored('0');
 CREATE TRIGGER note_restored BEFORE INSERT ON idempotence.outcome_1 FOR EACH STATEMENT EXECUTE FUNCTION idempotence.note_restored('1');
 CREATE TRIGGER note_restored BEFORE INSERT ON idempotence.outcome_2 FOR EACH STATEMENT EXECUTE FUNCTION idempotence.note_restored('2');
@@ -15,7 +16,7 @@ CREATE TRIGGER note_restored BEFORE INSERT ON idempotence.reply FOR EACH STATEME
 CREATE TRIGGER note_restored BEFORE INSERT ON idempotence.checkpoint FOR EACH STATEMENT EXECUTE FUNCTION idempotence.note_restored('checkpoint');
 CREATE TRIGGER note_restored BEFORE INSERT ON idempotence.secret FOR EACH STATEMENT EXECUTE FUNCTION idempotence.note_restored('secret');
 
--- Also where session_replication_role is replica, as some restore.
+-- The triggers fire also where session_replication_role is replica, as in some restores.
 ALTER TABLE idempotence.session ENABLE ALWAYS TRIGGER forget_cached;
 ALTER TABLE idempotence.session ENABLE ALWAYS TRIGGER note_restored;
 ALTER TABLE idempotence.secret ENABLE ALWAYS TRIGGER forget_cached;
@@ -27,10 +28,11 @@ ALTER TABLE idempotence.checkpoint ENABLE ALWAYS TRIGGER note_restored;
 ALTER TABLE idempotence.secret ENABLE ALWAYS TRIGGER note_restored;
 ALTER TABLE idempotence.outcome_long ENABLE ALWAYS TRIGGER note_restored;
 
--- Views for those who watch. They read the tables with the rights of the extension's owner, and are
--- granted by idem_grant(role, 'monitor').
+-- Views for monitoring. They read the tables with the rights of the extension's owner. idem_grant(role, 'monitor')
+-- grants them.
 
--- The client sessions at work. A standby cannot read an unlogged table, not even plan to, hence PL/pgSQL.
+-- The client sessions at work. On a standby even the planning of a query on an unlogged table fails. So this is a
+-- PL/pgSQL function, which plans the query only where it executes it.
 CREATE FUNCTION idempotence.at_work() RETURNS SETOF idempotence.session_live
 LANGUAGE plpgsql STABLE PARALLEL UNSAFE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $at_work$
@@ -41,7 +43,7 @@ BEGIN
 END
 $at_work$;
 
--- The same, counted, so that they need not all be handed over.
+-- The number of client sessions at work for each role, counted here so that not every session has to be returned.
 CREATE FUNCTION idempotence.at_work_by_role(OUT owner regrole, OUT sessions bigint, OUT silent bigint) RETURNS SETOF record
 LANGUAGE plpgsql STABLE PARALLEL UNSAFE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $at_work_by_role$
@@ -90,7 +92,7 @@ SELECT COALESCE(l.id, s.id)::pg_catalog.text,
        COALESCE(l.timeout, s.timeout),
        s.id IS NOT NULL,
        l.last_seen,
-       -- While the server is down nobody's time passes.
+       -- While the server is down, no session's time passes.
        GREATEST(l.last_seen, (SELECT idempotence.up_since())) OPERATOR(pg_catalog.+) l.timeout,
        CASE WHEN s.ended OPERATOR(pg_catalog.=) ANY ('{c,C}'::pg_catalog."char"[]) THEN 'closed'
             WHEN s.ended OPERATOR(pg_catalog.=) ANY ('{e,E}'::pg_catalog."char"[]) THEN 'expired'

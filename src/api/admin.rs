@@ -1,5 +1,7 @@
-//! What the sweep and the views of those who watch are made of. Their SQL is spelt out: pgrx would
-//! create the schema for them, and fail where it is there already.
+//! The functions behind `idem_sweep` and the views for monitoring, and `idem_accept_restore`.
+//!
+//! The SQL of the functions in schema `idempotence` is spelt out. Otherwise pgrx would create the schema for them,
+//! and fail where the schema is there already.
 
 use super::null::required;
 use crate::board;
@@ -10,8 +12,8 @@ use crate::requests::repair;
 use crate::sweep::{self, Step};
 use pgrx::prelude::*;
 
-/// A step of `idem_sweep`, or a batch of it: whether there is more to do; NULL when another sweep is at
-/// work. What was done is told by notices.
+/// Takes a step of `idem_sweep`, or a batch of it. Returns whether the step has more to do; NULL when another
+/// sweep is at work. Notices tell what was done.
 #[pg_extern(sql = r#"
 CREATE FUNCTION idempotence.sweep_step(step text) RETURNS boolean
 LANGUAGE c VOLATILE PARALLEL UNSAFE
@@ -47,10 +49,10 @@ LANGUAGE c VOLATILE PARALLEL UNSAFE
 AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
 "#)]
 fn note_sweep() {
-    sweep::note();
+    sweep::note_by_hand();
 }
 
-/// When this database was swept last, by the worker or by hand; NULL when that is not known.
+/// When this database was last swept, by the worker or by hand; NULL when that is not known.
 #[pg_extern(sql = r#"
 CREATE FUNCTION idempotence.last_sweep() RETURNS timestamptz
 LANGUAGE c VOLATILE PARALLEL UNSAFE
@@ -60,19 +62,19 @@ fn last_sweep() -> Option<Timestamptz> {
     sweep::by_hand_at().max(board::last_visit(pg::current_database())).map(Timestamptz)
 }
 
-/// When the server came up: no session has been silent for longer than since then.
+/// When the server came up. No session counts as silent for longer than since then.
 #[pg_extern(sql = r#"
 CREATE FUNCTION idempotence.up_since() RETURNS timestamptz
 LANGUAGE c STABLE PARALLEL SAFE
 AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
 "#)]
 fn up_since() -> Timestamptz {
-    // Where nothing tells, as in the first moments after its start, it may be now.
+    // In the first moments after the start nothing tells. Then the server has just come up.
     Timestamptz(pg::up_since().unwrap_or_else(pg::now_us))
 }
 
-/// The process of the background worker's launcher; 0 when it does not run, NULL when the library is not
-/// preloaded.
+/// The process id of the background worker's launcher; 0 when the launcher does not run, NULL when the library is
+/// not preloaded.
 #[pg_extern(sql = r#"
 CREATE FUNCTION idempotence.launcher() RETURNS integer
 LANGUAGE c VOLATILE PARALLEL SAFE
@@ -82,7 +84,8 @@ fn launcher() -> Option<i32> {
     board::launcher_pid()
 }
 
-/// Whether the worker is to visit this database: the library is preloaded, and the setting names it.
+/// Whether the worker is to visit this database: whether the library is preloaded, and the setting
+/// `idempotence.databases` includes the database.
 #[pg_extern(sql = r#"
 CREATE FUNCTION idempotence.is_visited() RETURNS boolean
 LANGUAGE c STABLE PARALLEL SAFE
@@ -92,7 +95,7 @@ fn is_visited() -> bool {
     board::launcher_pid().is_some() && guc::databases().include(&pg::current_database_name())
 }
 
-/// The setting, also in a session that has not loaded the library yet.
+/// The setting `idempotence.naptime`, also in a backend that has not loaded the library yet.
 #[pg_extern(sql = r#"
 CREATE FUNCTION idempotence.naptime() RETURNS interval
 LANGUAGE c STABLE PARALLEL SAFE
@@ -102,7 +105,7 @@ fn naptime() -> Interval {
     pg::interval(i64::try_from(guc::naptime().as_micros()).unwrap_or(i64::MAX))
 }
 
-/// The setting, likewise.
+/// The setting `idempotence.max_sessions_per_role`, also in a backend that has not loaded the library yet.
 #[pg_extern(sql = r#"
 CREATE FUNCTION idempotence.max_sessions_per_role() RETURNS bigint
 LANGUAGE c STABLE PARALLEL SAFE

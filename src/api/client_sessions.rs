@@ -1,4 +1,4 @@
-//! Client sessions: register, stay alive, acknowledge, allocate, close.
+//! The SQL functions on client sessions: register, heartbeat, ack, allocate, position and close.
 
 use super::null::required;
 use crate::arguments;

@@ -1,6 +1,8 @@
-//! C functions that only catalogs of former versions name: a function whose arguments have changed has a
-//! C function of another name since. pg_upgrade, and CREATE EXTENSION at a former version, must still find
-//! them; called before ALTER EXTENSION UPDATE they say that it is due, as all do that use the tables.
+//! C functions that only catalogs of former versions name.
+//!
+//! When the arguments of an SQL function change, its C function gets another name. pg_upgrade, and CREATE
+//! EXTENSION at a former version, must still find the C function of the former name. If it is called before ALTER
+//! EXTENSION UPDATE, it says that the update is due, as do all functions that use the tables.
 
 use super::null::{elements, required};
 use super::{requests, standing_sessions};
@@ -10,7 +12,7 @@ use pgrx::datum::{Array, Interval};
 use pgrx::iter::TableIterator;
 use pgrx::{name, pg_extern};
 
-/// Of 1.0.0.
+/// As in version 1.0.0.
 #[pg_extern(sql = false)]
 fn idem_create_session(
     session: Option<&str>,
@@ -23,7 +25,7 @@ fn idem_create_session(
     standing_sessions::idem_create_session_lent(session, ttl, require_payload, inbox, time_keys, owner, None);
 }
 
-/// Of 1.0.0.
+/// As in version 1.0.0.
 #[pg_extern(sql = false)]
 fn idem_alter_session(
     session: Option<&str>,
@@ -34,7 +36,7 @@ fn idem_alter_session(
     standing_sessions::idem_alter_session_lent(session, ttl, require_payload, owner, None);
 }
 
-/// Of 1.0.0.
+/// As in version 1.0.0.
 #[pg_extern(sql = false)]
 fn idem_once_many(
     session: Option<&str>,

@@ -1,4 +1,4 @@
-//! Identifiers: made by the server, or derived from content.
+//! Identifiers that the server makes, or derives from content.
 
 use super::null::required;
 use crate::error::{Error, or_raise};
@@ -31,7 +31,7 @@ fn idem_key(payload: Option<Jsonb>) -> String {
         }
         .raise();
     }
-    // The same digest as the fingerprint, in a form that is a key and no UUID.
+    // The digest is that of the fingerprint. Without hyphens it does not look like a UUID.
     let digest = payload.fingerprint();
     format!("{:032x}", u128::from_be_bytes(digest))
 }
@@ -41,7 +41,7 @@ fn idem_fingerprint(payload: Option<Jsonb>) -> datum::Uuid {
     datum::Uuid::from_bytes(or_raise(required("payload", payload)).fingerprint())
 }
 
-/// Rising within a backend: those of one call are in order.
+/// Makes a UUIDv7 that is greater than those this backend made before, so that the ids of one call are in order.
 fn fresh() -> datum::Uuid {
     datum::Uuid::from_bytes(Uuid::now_v7().into_bytes())
 }

@@ -1,5 +1,7 @@
-//! Functions in schema `idempotence` that the extension's own SQL calls. Their SQL is spelt out: pgrx
-//! would create the schema for them, and fail where it is there already.
+//! Functions in schema `idempotence` that the extension's own SQL calls.
+//!
+//! Their SQL is spelt out. Otherwise pgrx would create the schema for them, and fail where the schema is there
+//! already.
 
 use super::null::required;
 use super::ticket::{self, Ticket};
@@ -13,7 +15,7 @@ use crate::requests::request::{Request, Rules};
 use crate::store::{message, restore, segment, write};
 use pgrx::prelude::*;
 
-/// What `idem_run` has to know of a command before it executes it.
+/// Whether a command returns rows. `idem_run` asks before it executes the command.
 #[pg_extern(sql = r#"
 CREATE FUNCTION idempotence.returns_rows(command text) RETURNS boolean
 LANGUAGE c VOLATILE PARALLEL UNSAFE
@@ -28,7 +30,7 @@ fn returns_rows(command: Option<&str>) -> bool {
     pg::returns_rows(command)
 }
 
-/// What `idem_run` records of the row that a command gave.
+/// The first column of a row as jsonb. `idem_run` records it for a command that returned the row.
 #[pg_extern(sql = r#"
 CREATE FUNCTION idempotence.first_column(answer record) RETURNS jsonb
 LANGUAGE c STABLE PARALLEL UNSAFE
@@ -38,7 +40,7 @@ fn first_column(answer: Option<Record>) -> Option<Jsonb> {
     answer.and_then(Record::first_column_as_jsonb)
 }
 
-/// How `idem_run` records: as `idem_record` does, but it answers with the ticket.
+/// Records for `idem_run`. Does what `idem_record` does, but returns a ticket.
 #[pg_extern(sql = r#"
 CREATE FUNCTION idempotence.recorded(session text, request text, response jsonb, failed boolean, ttl interval) RETURNS idem_ticket
 LANGUAGE c VOLATILE PARALLEL UNSAFE
@@ -63,7 +65,8 @@ fn recorded(
     })()))
 }
 
-/// Has a script of the extension grant what roles had before by themselves.
+/// Executes a GRANT for a script of the extension as if the script had ended. Otherwise the grant would count as
+/// the extension's own, which no dump saves.
 #[pg_extern(sql = r#"
 CREATE FUNCTION idempotence.keep_grant(command text) RETURNS void
 LANGUAGE c VOLATILE PARALLEL UNSAFE
@@ -77,7 +80,7 @@ fn keep_grant(command: Option<&str>) {
     }));
 }
 
-/// The setting, also in a session that has not loaded the library yet.
+/// The setting `idempotence.retention`, also in a backend that has not loaded the library yet.
 #[pg_extern(sql = r#"
 CREATE FUNCTION idempotence.retention() RETURNS interval
 LANGUAGE c STABLE PARALLEL SAFE
@@ -87,7 +90,8 @@ fn retention() -> Interval {
     pg::interval(guc::retention_us())
 }
 
-/// Whoever inserts into a table of outcomes or checkpoints, into `session` or `secret`, by SQL restores something.
+/// The trigger on the tables that a restore fills: outcomes, replies, checkpoints, `session` and `secret`. An INSERT
+/// by SQL that is not the extension's own counts as a restore.
 #[pg_trigger(sql = r#"
 CREATE FUNCTION idempotence.note_restored() RETURNS trigger
 LANGUAGE c VOLATILE PARALLEL UNSAFE
@@ -97,7 +101,7 @@ fn note_restored<'a>(trigger: &'a PgTrigger<'a>) -> Result<Option<PgHeapTuple<'a
     if !write::is_ours() {
         let table = trigger.extra_args()?.into_iter().next();
         or_raise(restore::note(&trigger.table_name()?));
-        // These are in no segment.
+        // These tables are no part of the ring.
         if !matches!(table.as_deref(), Some("reply" | "checkpoint" | "secret")) {
             or_raise(segment::note_restored(table.as_deref()));
         }
@@ -105,7 +109,8 @@ fn note_restored<'a>(trigger: &'a PgTrigger<'a>) -> Result<Option<PgHeapTuple<'a
     Ok(None)
 }
 
-/// Whoever writes `session` or `secret` by SQL (a restore does) makes every backend forget them.
+/// The trigger on `session` and `secret`. A write by SQL, as a restore does it, makes every backend forget what it
+/// remembers of them.
 #[pg_trigger(sql = r#"
 CREATE FUNCTION idempotence.forget_cached() RETURNS trigger
 LANGUAGE c VOLATILE PARALLEL UNSAFE

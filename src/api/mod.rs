@@ -1,7 +1,8 @@
-//! The SQL functions: check arguments for NULL, call what does the work, shape the row. Nothing else.
+//! The SQL functions. Each checks its arguments for NULL, calls the function that does the work, and shapes the
+//! row. They do nothing else.
 //!
-//! No function is STRICT: a NULL would silently become a NULL answer. `request` is text or bigint with
-//! one meaning, so that it does not matter which one a driver hits.
+//! No function is STRICT: that would silently make a NULL answer of a NULL argument. `request` is text, bigint or
+//! uuid, with the same meaning, so that it does not matter which of them a driver sends.
 
 pub mod admin;
 pub mod client_sessions;
@@ -10,5 +11,7 @@ pub mod ids;
 pub mod internal;
 mod null;
 pub mod requests;
+#[cfg(test)]
+mod sql_tests;
 pub mod standing_sessions;
 pub mod ticket;

@@ -2,7 +2,7 @@
 
 use crate::error::Error;
 
-/// An argument that must be given.
+/// The value of an argument that must not be null.
 pub fn required<T>(argument: &'static str, value: Option<T>) -> Result<T, Error> {
     value.ok_or_else(|| Error::NullArgument {
         argument,

@@ -1,4 +1,4 @@
-//! Requests: begin, record, checkpoint, release, look up, once; and forget.
+//! The SQL functions on requests: begin, record, checkpoint, release, lookup, once and forget.
 
 use super::null::{elements, required};
 use super::ticket::{self, Ticket};
@@ -18,7 +18,7 @@ use pgrx::iter::TableIterator;
 use pgrx::{default, name, pg_extern};
 use std::borrow::Cow;
 
-/// A request as a driver sends it: `'42'` and 42 name the same one, as a UUID and its text do.
+/// A request as a driver sends it. `'42'` and 42 name the same request, and so do a UUID and its text.
 trait Key {
     fn key(&self) -> Cow<'_, str>;
 }
@@ -304,7 +304,7 @@ fn idem_once_many_any(
     TableIterator::new(fresh)
 }
 
-/// Those seen for the first time, with their places, counted from 1.
+/// The keys that are seen for the first time, each with its place in the list, counted from 1.
 pub(super) fn once_many(session: &str, keys: &[Cow<'_, str>]) -> Result<Vec<(i64, String)>, Error> {
     let keys: Vec<&str> = keys.iter().map(|key| &**key).collect();
     let places = once::once(session, &keys, "idem_once_many")?;
@@ -334,12 +334,12 @@ fn forget(session: Option<&str>, request: Option<impl Key>, reason: Option<&str>
     })())
 }
 
-/// The numbering of the functions that name a request by its first number.
+/// The numbering for functions that are given no last number and no mark.
 fn in_stream(stream: Option<&str>) -> Numbering<'_> {
     Numbering { stream, ..Numbering::default() }
 }
 
-/// Of a session that nothing is known of, but that somebody holds, is said what is certain.
+/// Answers `in_progress` for a session of which nothing is known, but which another transaction holds.
 fn in_progress_if_in_doubt<T>(result: Result<T, Error>, in_progress: T) -> Result<T, Error> {
     match result {
         Err(Error::SessionInDoubt { .. }) => Ok(in_progress),
@@ -347,7 +347,7 @@ fn in_progress_if_in_doubt<T>(result: Result<T, Error>, in_progress: T) -> Resul
     }
 }
 
-/// Resolves the request and works on it.
+/// Resolves a request and runs `work` on it.
 fn with_request<T>(
     rules: Rules,
     session: Option<&str>,

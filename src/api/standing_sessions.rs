@@ -1,4 +1,4 @@
-//! Standing sessions: make, change, drop.
+//! The SQL functions on standing sessions: create, alter and drop.
 
 use super::null::required;
 use crate::error::or_raise;

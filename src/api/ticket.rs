@@ -1,4 +1,4 @@
-//! `idem_ticket`: the answer about a request.
+//! `idem_ticket`: the answer of the functions on requests.
 
 use crate::pg::{self, Composite, Row};
 use crate::requests::begin::Begun;
@@ -37,7 +37,7 @@ impl Row for Ticket {
     }
 }
 
-/// What begin answers.
+/// The ticket that begin answers with.
 pub fn begun(begun: Begun) -> Composite<Ticket> {
     Composite(match begun {
         Begun::Started(checkpoint) => Ticket { status: "started", attempt: Some(1), checkpoint, ..Ticket::default() },
@@ -46,12 +46,12 @@ pub fn begun(begun: Begun) -> Composite<Ticket> {
     })
 }
 
-/// What an execution that was recorded answers.
+/// The ticket of a request that this call has executed and recorded.
 pub fn executed(outcome: Outcome) -> Composite<Ticket> {
     Composite(Ticket { attempt: Some(1), ..done(outcome) })
 }
 
-/// What lookup answers.
+/// The ticket that lookup answers with.
 pub fn known(known: Known) -> Composite<Ticket> {
     Composite(match known {
         Known::Outcome(outcome) => done(outcome),
@@ -65,6 +65,7 @@ pub fn known(known: Known) -> Composite<Ticket> {
     })
 }
 
+/// The ticket of a request that has an outcome.
 fn done(outcome: Outcome) -> Ticket {
     let status = outcome.class.status();
     Ticket { status, outcome: Some(outcome), ..Ticket::default() }

@@ -1,36 +1,36 @@
-//! Every mistake a caller can make: one variant each.
+//! The list of errors: one variant for each mistake that a caller can make.
 
 use super::name::RequestName;
 use crate::domain::end::End;
 use crate::domain::outcome::Answered;
 use crate::domain::right::Right;
 
-/// Why a token or a record was refused as not belonging to an open request.
+/// Why a request is not open in this transaction, although the call needs that it is.
 #[derive(Debug)]
 pub enum Missing {
-    /// The transaction never began it, or rolled back to a savepoint before it did.
+    /// The transaction never began the request, or rolled back to a savepoint before the begin.
     Begin,
-    /// Begin said that it is not the caller's to execute.
+    /// The answer of begin was that the request is not the caller's to execute.
     Answered(Answered),
-    /// It has its outcome already.
+    /// The request has its outcome already.
     Recorded,
-    /// It was given up.
+    /// The request was released.
     Released,
 }
 
-/// A mistake, ready to be told.
+/// An error. Each variant begins with its SQLSTATE, and holds what its texts need.
 #[derive(Debug)]
 pub enum Error {
     /// 22004
     NullArgument {
         /// The argument's name.
         argument: &'static str,
-        /// The element of it, counted from 1, where it is an array.
+        /// Where the argument is an array: the place of the null element, counted from 1.
         element: Option<usize>,
-        /// Why there must be one.
+        /// Why it must not be null.
         because: String,
     },
-    /// 22023
+    /// 22023: an argument, or a combination of arguments, makes no sense.
     Invalid {
         /// What is wrong.
         message: String,
@@ -43,36 +43,36 @@ pub enum Error {
     LimitExceeded {
         /// What is too long, too large or too many.
         what: String,
-        /// Its measure, and the unit.
+        /// The size found, with its unit.
         found: String,
-        /// The most there may be, and the unit.
+        /// The greatest size allowed, with its unit.
         limit: String,
         /// What to do.
         hint: &'static str,
     },
     /// 42704
     NoSuchSession {
-        /// As given.
+        /// The session's name, as given.
         session: String,
     },
     /// 42710
     SessionExists {
-        /// Its name.
+        /// The session's name.
         session: String,
-        /// It is a tombstone.
+        /// Whether the session was dropped and only its tombstone is there.
         dropped: bool,
-        /// What differs.
+        /// Which options differ.
         detail: String,
         /// What to do.
         hint: &'static str,
     },
-    /// 42501, whatever is kept in the session.
+    /// 42501. The same whatever is kept in the session, so that it tells nothing of that.
     NotYours {
-        /// Its name.
+        /// The session's name.
         session: String,
-        /// What was wanted.
+        /// What the caller wanted to do.
         action: &'static str,
-        /// Whether that takes the owner's privileges.
+        /// The right that it takes.
         right: Right,
     },
     /// 42501: a session can be given only to a role whose privileges the giver has.
@@ -84,112 +84,112 @@ pub enum Error {
     },
     /// 42704
     NoSuchRole {
-        /// As given.
+        /// The role's oid, as given.
         role: u32,
     },
     /// ID001
     PayloadMismatch(RequestName),
     /// ID002
     AlreadyBegun {
-        /// Of the request.
+        /// The request.
         name: RequestName,
         /// What to do.
         hint: &'static str,
     },
     /// ID003
     Discarded {
-        /// Of the request.
+        /// The request.
         name: RequestName,
-        /// What its session keeps.
+        /// The number of replies that its session keeps of each stream.
         window: i32,
     },
     /// ID004
     SessionEnded {
-        /// As given.
+        /// The session's name, as given.
         session: String,
-        /// `None`: nothing is known of it.
+        /// How the session ended. `None`: nothing is known of it.
         how: Option<End>,
     },
     /// ID005
     SessionFenced {
-        /// As given.
+        /// The session's name, as given.
         session: String,
     },
     /// ID005
     LateRegistration {
         /// The client's name.
         client: String,
-        /// Its present session.
+        /// The client's present session.
         session: String,
     },
-    /// 55P03: what is kept of it is not committed, or not yet.
+    /// 55P03: nothing is known of the session, but a transaction that has not ended holds it.
     SessionInDoubt {
-        /// As given.
+        /// The session's name, as given.
         session: String,
     },
-    /// 25006: a standby knows nothing of it.
+    /// 25006: this standby knows nothing of the session.
     SessionNotHere {
-        /// As given.
+        /// The session's name, as given.
         session: String,
     },
-    /// 55006: this very transaction has begun requests in it.
+    /// 55006: this very transaction has begun requests in the session.
     SessionInUse {
-        /// Its name.
+        /// The session's name.
         session: String,
-        /// What was wanted.
+        /// What the caller wanted to do.
         action: &'static str,
     },
-    /// 55006: this very transaction has begun what it gives up.
+    /// 55006: this very transaction has begun the request that it gives up.
     GivesUpOwn(RequestName),
     /// ID006
     OutOfSequence {
-        /// Of the request.
+        /// The request.
         name: RequestName,
-        /// Where it stands.
+        /// Where the request stands in its stream.
         detail: String,
         /// What to do.
         hint: &'static str,
     },
     /// ID005
     Fenced {
-        /// Of the request.
+        /// The request.
         name: RequestName,
-        /// The token that holds nothing.
+        /// The token that holds no claim of the request.
         token: i64,
     },
     /// ID007
     NotBegun {
-        /// Of the request.
+        /// The request.
         name: RequestName,
-        /// What became of it.
+        /// Why the request is not open.
         missing: Missing,
-        /// The function that needs it.
+        /// The function that needs an open request.
         function: &'static str,
     },
     /// ID008
     Unrecorded {
-        /// The first of them.
+        /// The first open request.
         name: RequestName,
-        /// How many more there are.
+        /// The number of other open requests.
         others: usize,
-        /// `PREPARE TRANSACTION` or `COMMIT`.
+        /// Whether the statement is `PREPARE TRANSACTION`; else `COMMIT`.
         preparing: bool,
     },
     /// ID010
     KeyTooOld {
-        /// Of the request.
+        /// The request.
         name: RequestName,
         /// The session's ttl.
         ttl: String,
     },
-    /// 40001: its own outcome.
+    /// 40001: the request's own outcome or checkpoint is newer than the snapshot.
     Unserializable(RequestName),
-    /// 40001: another transaction inserts the same key, while its index is rebuilt.
+    /// 40001: another transaction inserts the same key while the index on it is being rebuilt.
     SeenAtOnce {
-        /// The inbox.
+        /// The inbox session's name.
         session: String,
     },
-    /// 40001: what comes before it.
+    /// 40001: a reply or an acknowledgement that the request builds on is newer than the snapshot.
     BuildsOnUnseen(RequestName),
     /// 55P03
     WaitRanOut {
@@ -200,56 +200,56 @@ pub enum Error {
     },
     /// 53200
     OutOfMemory,
-    /// 53200, as PostgreSQL said it when the request's lock was to be taken.
+    /// 53200: the lock table had no room for the request's lock. Passes PostgreSQL's own error on.
     NoLock {
-        /// Of the request.
+        /// The request.
         name: Box<RequestName>,
         /// PostgreSQL's message.
         message: String,
-        /// Its hint.
+        /// PostgreSQL's hint.
         hint: String,
-        /// How many locks of requests the transaction has.
+        /// The number of requests whose locks the transaction holds.
         held: usize,
     },
     /// 25006
     ReadOnly {
-        /// What would have to write.
+        /// The function that would have to write.
         function: &'static str,
-        /// Why.
+        /// Why it would have to write.
         detail: String,
     },
-    /// 42P01: the extension was dropped, or a table of it.
+    /// 42P01: the extension was dropped, or one of its tables.
     NotInstalled {
-        /// The table or index.
+        /// The name of the table or index that is missing.
         relation: String,
     },
-    /// 09000: a trigger or a rule of somebody else's kept a row back.
+    /// 09000: a trigger or a rule that somebody has added to a table kept a row back.
     NotWritten {
-        /// The table.
+        /// The name of the table.
         relation: String,
     },
-    /// 55000: library and tables are of two versions.
+    /// 55000: the library and the tables are of two versions.
     OtherVersion {
-        /// That of the tables.
+        /// The version of the tables.
         tables: String,
     },
-    /// XX001: nothing is known of what was in these tables.
+    /// XX001: a restore has left out tables, so what was done may look new.
     TablesNotRestored {
-        /// Their names.
+        /// The names of these tables.
         missing: String,
     },
-    /// XX001: a new session, while there is what may have been its own.
+    /// XX001: the session would be new, while there are rows that may have been its own.
     SessionsNotRestored {
-        /// Its name.
+        /// The new session's name.
         session: String,
-        /// Where something was found.
+        /// The name of the table that has such rows.
         table: &'static str,
-        /// The id of a session that is not there.
+        /// The id of the missing session that the rows belong to.
         of: String,
     },
-    /// XX001: a row that cannot be there.
+    /// XX001: the tables have a state that the library never leaves.
     Corrupted {
-        /// What is wrong with it.
+        /// What is wrong.
         message: String,
     },
 }

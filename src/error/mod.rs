@@ -1,5 +1,6 @@
-//! Every mistake a caller can make: one variant (`kinds.rs`), one SQLSTATE, a message that names the thing, a DETAIL
-//! with what was found and a HINT that says what to do (`text.rs`).
+//! The errors of the library: every mistake that a caller can make. Each is a variant of [`Error`] (`kinds.rs`). Each
+//! has an SQLSTATE, a message that names the thing, a DETAIL that says what was found, and a HINT that says what to do
+//! (`text.rs`).
 
 mod kinds;
 mod name;
@@ -10,5 +11,5 @@ pub use kinds::{Error, Missing};
 pub use name::RequestName;
 pub use raise::{init, or_raise};
 
-/// The hint where only the setting bounds the wait.
+/// The hint for a wait that only the setting bounds, and no argument.
 pub const WAIT_BY_SETTING: &str = "Try again as it is, or wait longer (setting idempotence.wait).";

@@ -1,23 +1,23 @@
 //! The name of a request in messages.
 
-/// The name of a request in messages.
+/// The name of a request, to be shown in a message.
 #[derive(Debug)]
 pub struct RequestName {
     /// The session's name.
     pub session: String,
-    /// The stream's name, where it is not the session's own numbering.
+    /// The stream's name; empty for the session's own numbering and for keys.
     pub stream: String,
     /// The request's key or number.
     pub request: String,
 }
 
 impl RequestName {
-    /// Names a request.
+    /// Names a request that is in no stream, or in the session's own numbering.
     pub fn new(session: &str, request: &str) -> RequestName {
         RequestName::in_stream(session, "", request)
     }
 
-    /// Names a request of a stream.
+    /// Names a request in a stream.
     pub fn in_stream(session: &str, stream: &str, request: &str) -> RequestName {
         RequestName { session: session.into(), stream: stream.into(), request: request.into() }
     }

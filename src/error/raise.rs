@@ -1,7 +1,8 @@
-//! Raising a mistake with its own SQLSTATE.
+//! Raises an error with its SQLSTATE.
 //!
-//! pgrx's list of SQLSTATEs is closed. So class `ID` is set by an error context callback: PostgreSQL runs the
-//! callbacks on each error that it is building, and there `errcode()` still changes the SQLSTATE.
+//! pgrx knows a closed list of SQLSTATEs, and class `ID` is not in it. So an error context callback sets those:
+//! PostgreSQL runs the callbacks on each error that it is building, and there `errcode()` can still change the
+//! SQLSTATE.
 
 use super::kinds::Error;
 use super::text::{Code, Texts, describe};
@@ -10,13 +11,13 @@ use pgrx::{PgLogLevel, PgSqlErrorCode, function_name, pg_guard, pg_sys};
 use std::ffi::{c_int, c_void};
 
 impl Error {
-    /// Raises it as an ERROR.
+    /// Raises the error as an ERROR.
     pub fn raise(self) -> ! {
         self.report(PgLogLevel::ERROR);
         unreachable!("an ERROR does not return")
     }
 
-    /// Tells it as a WARNING and goes on.
+    /// Reports the error as a WARNING and returns.
     pub fn warn(self) {
         self.report(PgLogLevel::WARNING);
     }
@@ -35,16 +36,17 @@ impl Error {
     }
 }
 
-/// Settles, when the library is loaded, that errors come as they are documented. pgrx appends Rust's
-/// backtrace to the DETAIL of every error that passes through it when RUST_BACKTRACE is set, as it may
-/// be in the environment that a server was started from. RUST_LIB_BACKTRACE still asks for them.
+/// Keeps backtraces out of errors, so that errors are as documented. Called when the library is loaded.
+///
+/// When RUST_BACKTRACE is set, pgrx appends Rust's backtrace to the DETAIL of every error that passes through it. The
+/// environment that a server was started from may have it set. RUST_LIB_BACKTRACE still turns backtraces on.
 pub fn init() {
     const DECIDES: &str = "RUST_LIB_BACKTRACE";
     if std::env::var_os(DECIDES).is_some() {
         return;
     }
-    // SAFETY: a server process that loads a library has one thread. The environment is left as it was:
-    // the standard library reads it at the first capture only.
+    // SAFETY: a server process that loads a library has one thread. The variable is removed again; the standard
+    // library reads it at the first capture only.
     unsafe {
         std::env::set_var(DECIDES, "0");
         let _ = std::backtrace::Backtrace::capture();
@@ -70,8 +72,8 @@ fn with_sqlstate(state: &[u8; 5], report: impl FnOnce()) {
         arg: std::ptr::null_mut(),
     };
 
-    // SAFETY: a backend is single-threaded, and CALLBACK is static, so it outlives the error. For an
-    // ERROR PostgreSQL restores error_context_stack when it catches it; for less, we pop it below.
+    // SAFETY: a backend is single-threaded, and CALLBACK is static, so it outlives the error. When PostgreSQL
+    // catches an ERROR, it restores error_context_stack. After a report of a lower level the entry is popped below.
     unsafe {
         let callback = &raw mut CALLBACK;
         if pg_sys::error_context_stack != callback {
@@ -81,18 +83,19 @@ fn with_sqlstate(state: &[u8; 5], report: impl FnOnce()) {
         pg_sys::error_context_stack = callback;
     }
     report();
-    // SAFETY: still the entry that was pushed above: whatever was pushed on it has been popped.
+    // SAFETY: the top of the stack is again the entry that was pushed above: whatever was pushed on it has been
+    // popped.
     unsafe { pg_sys::error_context_stack = CALLBACK.previous };
 }
 
-/// MAKE_SQLSTATE: six bits a character.
+/// Packs an SQLSTATE as PostgreSQL's MAKE_SQLSTATE does: six bits a character.
 fn pack(state: &[u8; 5]) -> i32 {
     state.iter().enumerate().fold(0, |packed, (i, c)| packed | ((i32::from(*c) - i32::from(b'0')) & 0x3F) << (6 * i))
 }
 
 #[pg_guard]
 unsafe extern "C-unwind" fn set_sqlstate(arg: *mut c_void) {
-    // SAFETY: called by errfinish() only, on the error being built, which is what errcode() is for.
+    // SAFETY: only errfinish() calls this, while it builds the error. That is when errcode() may be called.
     unsafe { errcode(arg as usize as c_int) };
 }
 

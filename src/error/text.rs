@@ -1,4 +1,4 @@
-//! What each mistake is called, and says: one table, to be read from top to bottom.
+//! The SQLSTATE and the texts of each error, in one table.
 
 use super::kinds::{Error, Missing};
 use crate::domain::end::End;
@@ -7,23 +7,23 @@ use crate::domain::right::Right;
 use crate::domain::version;
 use pgrx::PgSqlErrorCode;
 
-/// What a mistake looks like to the caller.
+/// What the caller sees of an error.
 pub(super) struct Texts {
-    /// The five characters, or a code that pgrx knows.
     pub code: Code,
     pub message: String,
     pub detail: String,
     pub hint: String,
 }
 
+/// An SQLSTATE.
 pub(super) enum Code {
-    /// Of class `ID`.
+    /// One of class `ID`, as its five characters.
     Own(&'static [u8; 5]),
     /// One of PostgreSQL's own.
     Standard(PgSqlErrorCode),
 }
 
-/// Its SQLSTATE and texts.
+/// Gives the SQLSTATE and the texts of an error.
 pub(super) fn describe(error: Error) -> Texts {
     use Code::{Own, Standard};
     let report = |code, message: String, detail: String, hint: &str| Texts { code, message, detail, hint: hint.into() };

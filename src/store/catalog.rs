@@ -1,4 +1,4 @@
-//! Which tables and indexes are ours, and where PostgreSQL has them.
+//! Our tables and indexes, and their oids.
 
 use crate::domain::version;
 use crate::error::Error;
@@ -118,22 +118,22 @@ pub(super) const INDEXES: [&str; 15] = [
 ];
 
 impl Index {
-    /// Whether it leads to rows that are written over again and again, and to each by the whole key. While
-    /// somebody holds an old snapshot, all that was there before stays, and the index leads to it too: so
-    /// the newest is looked for first.
+    /// Whether the index leads, by its whole key, to rows that are written over again and again. While somebody holds
+    /// an old snapshot, all former versions of such a row stay, and the index leads to them too. So scans of these
+    /// indexes look for the newest version first.
     pub fn is_of_rewritten(self) -> bool {
         matches!(self, Index::Reply | Index::Stream | Index::SessionLive)
     }
 }
 
-/// Whether our tables are there.
+/// Whether our tables exist.
 pub fn is_installed() -> bool {
     TABLES.into_iter().all(|name| find(name) != pg_sys::InvalidOid)
 }
 
-/// The library may have been replaced before the tables were, or after them. Rows of another shape are
-/// never read or written: 55000 then. Asked again at each call until they fit, and after that whenever a
-/// table of ours has changed, which each upgrade script sees to.
+/// Raises an error (55000) if the tables are not of this library's version: rows of another shape are never read or
+/// written. The library may be replaced before the tables are, or after them. The check is made at each call until the
+/// versions fit, and after that whenever one of our tables has changed. Each upgrade script changes one.
 pub fn check_version() {
     if let Some(tables) = pg::extension_version()
         && tables != version::LIBRARY
@@ -142,7 +142,7 @@ pub fn check_version() {
     }
 }
 
-/// The oid of a table or index of ours.
+/// The oid of one of our tables or indexes. Raises an error if it does not exist.
 pub(super) fn look_up(name: &str) -> pg_sys::Oid {
     let oid = find(name);
     if oid == pg_sys::InvalidOid {
@@ -153,9 +153,39 @@ pub(super) fn look_up(name: &str) -> pg_sys::Oid {
 
 fn find(name: &str) -> pg_sys::Oid {
     let c_name = std::ffi::CString::new(name).expect("a name of ours has no NUL");
-    // SAFETY: both look a name up in the system caches; the strings live as long as the calls.
+    // SAFETY: both calls look up a name in the system caches. The strings live as long as the calls.
     unsafe {
         let schema = pg_sys::get_namespace_oid(c"idempotence".as_ptr(), true);
         pg_sys::get_relname_relid(c_name.as_ptr(), schema)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{INDEXES, TABLES};
+    use std::collections::BTreeSet;
+
+    /// The names that follow one of these texts in the script that makes the tables.
+    fn made_by(texts: &[&str]) -> BTreeSet<&'static str> {
+        let made = |line: &'static str| {
+            let rest = texts.iter().find_map(|text| line.trim_start().strip_prefix(text))?;
+            rest.split([' ', '(']).next()
+        };
+        include_str!("../../sql/tables.sql").lines().filter_map(made).collect()
+    }
+
+    #[test]
+    fn the_script_makes_these_tables_and_no_others() {
+        let made = made_by(&["CREATE TABLE idempotence.", "CREATE UNLOGGED TABLE idempotence."]);
+        assert_eq!(BTreeSet::from(TABLES), made);
+        assert_eq!(made.len(), TABLES.len());
+    }
+
+    #[test]
+    fn the_script_makes_these_indexes() {
+        let made = made_by(&["CREATE INDEX ", "CONSTRAINT "]);
+        let missing: Vec<_> = INDEXES.into_iter().filter(|name| !made.contains(name)).collect();
+        assert_eq!(missing, Vec::<&str>::new());
+        assert_eq!(BTreeSet::from(INDEXES).len(), INDEXES.len());
     }
 }

@@ -11,9 +11,11 @@ use crate::store::catalog::Table;
 use crate::store::sql;
 use crate::sweep::parts;
 
-/// Which checkpoints nobody can continue any more. One of a standing session counts as long as an outcome
-/// would that was recorded in its place; one of a client session until its number is given up, and as long
-/// as the session is known. $2 is now, without the slack that a time key ahead of the clock needs; $3 is the
+/// The condition for a checkpoint that nobody can continue any more.
+///
+/// In a standing session a checkpoint counts as long as an outcome recorded in its place would. In a client
+/// session it counts until its number is given up. Where the session is not known, it counts for the
+/// retention. $2 is the present moment less the slack that time keys ahead of the clock need. $3 is the
 /// retention in seconds.
 const ABANDONED: &str = "
     COALESCE(
@@ -28,9 +30,11 @@ const ABANDONED: &str = "
        FROM idempotence.session s WHERE s.id OPERATOR(pg_catalog.=) t.session),
       t.written_at OPERATOR(pg_catalog.+) pg_catalog.make_interval(secs => $3) OPERATOR(pg_catalog.<=) $2)";
 
-/// Deletes abandoned checkpoints, at most `limit`; how many, and where to go on. Those whose request is at
-/// work are left alone. A number that was given up is not, and neither is anything in a session that is not
-/// known.
+/// Deletes at most `limit` abandoned checkpoints. Returns the number deleted, and where to go on.
+///
+/// The checkpoint of a key that is at work is left alone: the key's claim is taken. The claim to a number has
+/// the name of its lane and does not protect the checkpoint. It need not: the number was given up, or its
+/// session is not known.
 pub fn delete_abandoned(from: Cursor, limit: usize) -> Result<(usize, Option<Cursor>), Error> {
     let now = sql::moment(pg::now_us().saturating_sub(KEEP_SLACK_US));
     let retention_s = guc::retention_us() as f64 / 1e6;
@@ -40,7 +44,7 @@ pub fn delete_abandoned(from: Cursor, limit: usize) -> Result<(usize, Option<Cur
     if idle.is_empty() {
         return Ok((0, part.next));
     }
-    // It may have been written again, or recorded, before its lock was had.
+    // A checkpoint may have been written again, or its request recorded, before the claim was taken here.
     let statement = format!(
         "DELETE FROM idempotence.checkpoint t WHERE t.digest OPERATOR(pg_catalog.=) ANY ($1) AND ({ABANDONED})"
     );

@@ -1,5 +1,6 @@
-//! Which client sessions the sweep has something to do with. What is found here is looked at again under
-//! the session's lock: it was chosen without one.
+//! The statements that find the sessions which the sweep works on, and those that change or delete them.
+//!
+//! The sessions are found without a lock. So the caller takes the lock of each session and looks at it again.
 
 use crate::domain::cursor::Cursor;
 use crate::domain::identity::SessionId;
@@ -10,15 +11,15 @@ use crate::store::sql::{self, ids, moment};
 use crate::sweep::parts::{self, Part};
 use pgrx::datum::Uuid;
 
-/// Saved sessions that have not ended and are not at work, as after a crash.
+/// Finds saved client sessions that have not ended and are not at work, as after a crash.
 pub fn not_at_work(from: Cursor, limit: usize) -> Result<Part, Error> {
-    // OFFSET 0: a look for each of them, however many are at work.
+    // OFFSET 0 keeps the planner from making a join of it, which might read all sessions at work.
     let condition = "t.name IS NULL AND t.ended_at IS NULL
         AND NOT EXISTS (SELECT FROM idempotence.session_live l WHERE l.id OPERATOR(pg_catalog.=) t.id OFFSET 0)";
     parts::find(Table::Session, "id", from, limit, condition, Vec::new())
 }
 
-/// Sessions at work whose clock has run out, none of which can have done so before the server was up.
+/// Finds sessions at work whose clock has run out. Before `up_since` no session's time passes.
 pub fn silent(from: Cursor, limit: usize, now_us: i64, up_since: i64) -> Result<Part, Error> {
     let condition = format!(
         "GREATEST(t.last_seen, $3) OPERATOR(pg_catalog.+) (t.timeout OPERATOR(pg_catalog.*) (1.0 OPERATOR(pg_catalog.+) (1.0 OPERATOR(pg_catalog./) {SIGNS_A_TIMEOUT}))::pg_catalog.float8)
@@ -28,7 +29,7 @@ pub fn silent(from: Cursor, limit: usize, now_us: i64, up_since: i64) -> Result<
     parts::find(Table::SessionLive, "id", from, limit, &condition, arguments)
 }
 
-/// Sessions that ended before a moment, the oldest first.
+/// Finds at most `limit` client sessions that ended at this moment or before, the longest ended first.
 pub fn ended_before(us: i64, limit: usize) -> Result<Vec<SessionId>, Error> {
     let query = "
         SELECT s.id FROM idempotence.session s
@@ -38,8 +39,8 @@ pub fn ended_before(us: i64, limit: usize) -> Result<Vec<SessionId>, Error> {
     Ok(sql::column::<Uuid>(query, &arguments)?.iter().map(|id| *id.as_bytes()).collect())
 }
 
-/// Deletes what ended sessions leave behind, at most `limit` rows: replies, what was said of streams, and
-/// when none of these is left, the sessions themselves. How many rows, and how many sessions.
+/// Deletes at most `limit` rows that ended sessions leave behind: replies first, then streams, and when none
+/// of these is left, the sessions themselves. Returns the number of rows, and how many of them are sessions.
 pub fn delete(sessions: &[SessionId], limit: usize) -> Result<(usize, usize), Error> {
     let mut rows = 0;
     for table in ["reply", "stream"] {
@@ -52,7 +53,7 @@ pub fn delete(sessions: &[SessionId], limit: usize) -> Result<(usize, usize), Er
             return Ok((rows, 0));
         }
     }
-    // Every backend then drops what it remembers of them.
+    // The trigger `forget_cached` has every backend drop the sessions that it remembers.
     let statement = "
         DELETE FROM idempotence.session WHERE id OPERATOR(pg_catalog.=) ANY ($1) AND ended_at IS NOT NULL";
     let gone = &sessions[..sessions.len().min(limit - rows)];
@@ -60,15 +61,15 @@ pub fn delete(sessions: &[SessionId], limit: usize) -> Result<(usize, usize), Er
     Ok((rows + deleted, deleted))
 }
 
-/// A session with a role that is gone.
+/// A session that names a role which was dropped, as its owner or as the role that it is lent to.
 pub struct Ownerless {
-    /// Its id.
+    /// The session's id.
     pub id: SessionId,
-    /// Of a standing session.
+    /// The name, where it is a standing session.
     pub name: Option<String>,
 }
 
-/// Whether the role in a column was dropped.
+/// The condition that a column names a role which was dropped.
 fn is_gone(column: &str) -> String {
     format!(
         "({column}::pg_catalog.oid OPERATOR(pg_catalog.<>) 0::pg_catalog.oid
@@ -76,7 +77,7 @@ fn is_gone(column: &str) -> String {
     )
 }
 
-/// Sessions whose owner, or the role that they are lent to, is gone, and where to go on.
+/// Finds sessions that name a dropped role. Returns them, and where to go on.
 pub fn ownerless(from: Cursor, limit: usize) -> Result<(Vec<Ownerless>, Option<Cursor>), Error> {
     let condition = format!("({} OR {})", is_gone("t.owner"), is_gone("t.usable_by"));
     let part = parts::find(Table::Session, "id", from, limit, &condition, Vec::new())?;
@@ -90,8 +91,8 @@ pub fn name_of(id: &SessionId) -> Result<Option<String>, Error> {
     Ok(sql::column::<String>(query, &[Uuid::from_bytes(*id).into()])?.pop())
 }
 
-/// Leaves sessions whose owner is gone to superusers, and ends loans to roles that are gone. The caller has
-/// their locks.
+/// Takes dropped roles out of these sessions. A session without an owner is left to superusers; a loan to a
+/// dropped role ends. The caller holds the sessions' locks.
 pub fn clear_owners(sessions: &[SessionId]) -> Result<usize, Error> {
     let (owner, borrower) = (is_gone("owner"), is_gone("usable_by"));
     let statement = format!(

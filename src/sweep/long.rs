@@ -1,4 +1,5 @@
-//! The sweep's step that deletes expired outcomes of those that outlived their segment.
+//! The sweep's step for `outcome_long`, where outcomes lie that outlived their segment: it deletes those that
+//! have expired since.
 
 use crate::domain::limits::ASKED_US;
 use crate::error::Error;
@@ -10,14 +11,14 @@ use crate::sweep::held_by;
 use crate::sweep::progress::Progress;
 use crate::sweep::ring;
 
-/// Deletes what has expired, at most `limit`; truncates the table when nothing is left in it.
+/// Deletes at most `limit` outcomes that have expired. Truncates the table when nothing is left in it.
 pub fn delete_expired(limit: usize) -> Result<Progress, Error> {
     let mut progress = Progress::default();
     if outcome_long::is_blank() {
         ring::note_long(false)?;
         return Ok(progress);
     }
-    // Where something was restored past the triggers.
+    // The flag was missing: rows were restored past the triggers. Its row is written once in a transaction.
     if ring::note_long(true)? {
         return Ok(progress);
     }

@@ -1,9 +1,9 @@
-//! Looking through a segment: at some of its pages, to see how long its outcomes live ([`sample`]), and at
-//! all of them, part by part, for those that still do ([`next_part`]).
+//! Reads a segment: some of its pages, to learn how long its outcomes live ([`sample`]), or all of its pages,
+//! part by part, to find the outcomes that still live ([`next_part`]).
 //!
-//! How far the parts have come is kept in the segment's row. Whatever moves rows (VACUUM FULL, CLUSTER)
-//! makes another file, which is looked through from its beginning; so is one that rows are added to by SQL,
-//! which is what a restore does (`note_restored` in `store/segment.rs`).
+//! The segment's row says how far the parts have come. Two things make the look begin anew. Whatever moves rows
+//! (VACUUM FULL, CLUSTER) makes another file, and the row tells which file was looked through. A statement that
+//! adds rows by SQL, as a restore does, sets the row back (`note_restored` in `store/segment.rs`).
 
 use crate::domain::identity::Digest;
 use crate::domain::pace::{FEW, Sample};
@@ -13,13 +13,14 @@ use crate::store::segment::Scanned;
 use crate::store::sql::{self, moment};
 use pgrx::datum::Uuid;
 
-/// The pages of a part: 32 MB, which a slow disk reads within a visit.
+/// The number of pages in a part: 32 MB, which even a slow disk reads within a visit.
 const PAGES: i64 = 4096;
 
-/// The pages of a sample, about.
+/// About how many pages a sample reads.
 const SAMPLED: u32 = 128;
 
-/// Looks at some pages of a segment, spread over all of it; `before` is when what does not live had ended.
+/// Reads some pages of a segment, spread over all of it. An outcome counts as living if it expires after
+/// `before`.
 pub fn sample(segment: usize, table: &Rel, before: i64) -> Result<Sample, Error> {
     let percent = (f64::from(SAMPLED) * 100.0 / f64::from(table.pages().max(1))).min(100.0);
     let most = 1.0 - 1.0 / FEW as f64;
@@ -40,17 +41,17 @@ pub fn sample(segment: usize, table: &Rel, before: i64) -> Result<Sample, Error>
     Ok(Sample { rows: of_all(rows), living: of_all(living), few_live_at, ttl_us })
 }
 
-/// A part of a segment.
+/// A run of pages of a segment.
 pub struct Part {
     /// How far the segment was looked through before this part.
     pub before: Scanned,
-    /// And once this part is done with.
+    /// How far it is looked through once this part is done.
     pub after: Scanned,
-    /// Whether that is the end.
+    /// Whether the segment ends with this part.
     pub is_last: bool,
 }
 
-/// The part of a segment that comes next.
+/// The part that comes next in a segment.
 pub fn next_part(scanned: Scanned, table: &Rel) -> Part {
     let all = i64::from(table.pages());
     let from = if scanned.has_begun(table) { scanned.pages.min(all) } else { 0 };
@@ -60,8 +61,8 @@ pub fn next_part(scanned: Scanned, table: &Rel) -> Part {
 }
 
 impl Part {
-    /// Outcomes of it that had not ended at `before`, at most `limit`. The caller has a lock on the segment
-    /// under which its file stays the same.
+    /// Finds at most `limit` outcomes of this part that expire after `before`. The caller holds a lock on the
+    /// segment that keeps its file the same.
     pub fn living(&self, segment: usize, before: i64, limit: usize) -> Result<Vec<Digest>, Error> {
         let (from, to) = (self.before.pages, self.after.pages);
         let query = format!(

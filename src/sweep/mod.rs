@@ -1,5 +1,8 @@
-//! The sweep: what the background worker does to each database, and `CALL idem_sweep()` by hand. A
-//! sequence of steps, each a transaction of its own, one sweep at a time in a database.
+//! The sweep: what the background worker does to each database, and what `CALL idem_sweep()` does by hand.
+//!
+//! A sweep takes the steps of [`Step::ALL`] in their order. A step is one or more transactions, each complete
+//! in itself, so a sweep may end after any of them. Each transaction holds the sweep's lock: one sweep at a
+//! time is at work in a database.
 
 mod checkpoints;
 mod due;
@@ -25,33 +28,34 @@ use progress::Progress;
 /// A step of the sweep.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Step {
-    /// Truncates segments whose outcomes have expired, but for a few, which are moved.
+    /// Moves the few outcomes that still live out of closed segments, and truncates the segments.
     Empty,
-    /// Turns to the next segment.
+    /// Turns the ring to the next segment.
     Turn,
-    /// Notes that nobody writes a former segment any more.
+    /// Closes former segments that nobody writes any more.
     Close,
-    /// Deletes expired outcomes of those that were moved.
+    /// Deletes outcomes that were moved and have expired since.
     Long,
     /// Puts saved client sessions back to work after a crash or a failover.
     Restore,
     /// Ends client sessions whose client has fallen silent.
     End,
-    /// Deletes client sessions a retention after their end.
+    /// Deletes client sessions that ended a retention ago.
     Delete,
     /// Deletes abandoned checkpoints.
     Checkpoints,
-    /// Clears the roles of sessions that are gone.
+    /// Takes dropped roles out of sessions.
     Owners,
-    /// Looks whether what was restored has its sessions.
+    /// Looks whether restored rows have their sessions.
     Orphans,
-    /// Gives the names of dropped sessions back of which nothing is kept.
+    /// Forgets dropped sessions that have no outcome left, so that their names are free.
     Tombstones,
 }
 
 impl Step {
-    /// All of them, in their order: first the ring, which is a matter of moments; what is emptied can be
-    /// turned to, what was turned away from closed.
+    /// All steps, in their order. The steps of the ring come first, since they take only moments. Among them
+    /// `Empty` comes before `Turn`, which needs an empty segment, and `Turn` before `Close`, which closes the
+    /// segment that was turned away from.
     pub const ALL: [Step; 11] = [
         Step::Empty,
         Step::Turn,
@@ -66,7 +70,7 @@ impl Step {
         Step::Tombstones,
     ];
 
-    /// Its name in SQL.
+    /// The step's name in SQL.
     pub fn name(self) -> &'static str {
         match self {
             Step::Empty => "empty",
@@ -89,13 +93,14 @@ impl Step {
     }
 }
 
-/// What need not be looked for in each sweep is looked for so often: what is rare, or left by a restore.
+/// The pause between two looks for what is rare, or comes from a restore or a crash: an hour. Other steps look
+/// in each sweep.
 const RARELY_US: i64 = 3_600 * 1_000_000;
 
-/// By this name the end of a sweep by hand is noted.
+/// The name under which the end of a sweep by hand is noted, beside the names of the steps.
 const BY_HAND: &str = "by hand";
 
-/// Takes a step, or a batch of it, in the current transaction; `None` when another sweep is at work.
+/// Takes a step, or a batch of it, in the current transaction. `None`: another sweep, or a restore, is at work.
 pub fn take(step: Step) -> Result<Option<Progress>, Error> {
     arguments::check_writable("idem_sweep", || "The sweep deletes what is not kept any longer.".into())?;
     if pg::keeps_snapshot() {
@@ -109,32 +114,35 @@ pub fn take(step: Step) -> Result<Option<Progress>, Error> {
     if !Tag::sweep().try_acquire() {
         return Ok(None);
     }
-    // No standby that does not answer shall make us keep our locks.
+    // The commit waits for no standby: one that does not answer would make it keep the locks.
     pg::commit_locally();
     match step {
         Step::Empty => ring::empty(batch()),
         Step::Turn => ring::turn(),
         Step::Close => ring::close(),
         Step::Long => long::delete_expired(batch()),
-        Step::Restore => part(step, RARELY_US, "client sessions at work again", sessions::restore),
-        Step::End => part(step, 0, "silent client sessions ended", sessions::end_silent),
-        Step::Delete => delete(),
-        Step::Checkpoints => part(step, RARELY_US, "abandoned checkpoints deleted", checkpoints::delete_abandoned),
-        Step::Owners => part(step, RARELY_US, "sessions with a role that is gone", sessions::clear_owners),
+        Step::Restore => take_part(step, RARELY_US, "client sessions at work again", sessions::restore),
+        Step::End => take_part(step, 0, "silent client sessions ended", sessions::end_silent),
+        Step::Delete => delete_ended(),
+        Step::Checkpoints => take_part(step, RARELY_US, "abandoned checkpoints deleted", checkpoints::delete_abandoned),
+        Step::Owners => take_part(step, RARELY_US, "sessions with a role that is gone", sessions::clear_owners),
         Step::Orphans => look_for_orphans(),
-        Step::Tombstones => part(step, RARELY_US, "dropped sessions forgotten", sessions::forget_dropped),
+        Step::Tombstones => take_part(step, RARELY_US, "dropped sessions forgotten", sessions::forget_dropped),
     }
     .map(Some)
 }
 
-/// So many rows in one transaction. Most take a lock or two each until its end, and others need locks too.
+/// The most rows for one transaction. A row mostly takes a lock or two to the end of the transaction, and
+/// others need room in the lock table too.
 fn batch() -> usize {
     guc::sweep_batch().min(pg::lock_table_size() / 16).max(1)
 }
 
-/// Looks through the next part of a table, from where the step stopped. From its beginning if the last time
-/// it came to the end is `every_us` ago, or was before a crash.
-fn part(
+/// Takes the next part of a step that looks through a table.
+///
+/// The look goes on where it stopped. After it has come to the end of the table, the next look begins no sooner
+/// than `every_us` later, unless a crash has made the step forget.
+fn take_part(
     step: Step,
     every_us: i64,
     what: &str,
@@ -142,21 +150,21 @@ fn part(
 ) -> Result<Progress, Error> {
     let last = noted::find(step.name());
     let (done_at, cursor) = last.map_or((0, Cursor::START), |last| (last.done_at, last.cursor));
-    // A clock that was set back must not keep it from being done.
+    // By the distance in either direction: a clock that was set back must not put the next look off.
     if cursor == Cursor::START && pg::now_us().abs_diff(done_at) < every_us.unsigned_abs() {
         return Ok(Progress::default());
     }
     let (count, next) = work(cursor, batch())?;
     match next {
         Some(next) => noted::save(step.name(), done_at, next),
-        // What is done each time needs no note of it.
+        // A step that looks in each sweep, and did so in one part, leaves no row.
         None if every_us > 0 || cursor != Cursor::START => noted::save(step.name(), pg::now_us(), Cursor::START),
         None => {}
     }
     Ok(Progress::counted(count, what, next.is_some()))
 }
 
-fn delete() -> Result<Progress, Error> {
+fn delete_ended() -> Result<Progress, Error> {
     let batch = guc::sweep_batch();
     let (rows, deleted) = sessions::delete_ended(batch)?;
     Ok(Progress::counted(deleted, "ended client sessions deleted", rows >= batch))
@@ -173,13 +181,13 @@ fn look_for_orphans() -> Result<Progress, Error> {
 }
 
 /// Notes the end of a sweep by hand.
-pub fn note() {
+pub fn note_by_hand() {
     if Tag::sweep().try_acquire() {
         noted::save(BY_HAND, pg::now_us(), Cursor::START);
     }
 }
 
-/// When a sweep by hand ended last.
+/// When the last sweep by hand ended.
 pub fn by_hand_at() -> Option<i64> {
     noted::find(BY_HAND).map(|last| last.done_at)
 }

@@ -1,4 +1,4 @@
-//! The sweep's step that looks whether rows that were restored have their sessions, see `store/restore.rs`.
+//! The sweep's step that looks whether restored rows have their sessions. `store/restore.rs` says why.
 
 use crate::domain::cursor::Cursor;
 use crate::error::Error;
@@ -7,33 +7,34 @@ use crate::store::restore;
 use crate::store::sql;
 use crate::sweep::parts;
 
-/// How often rows that were found without their session are looked for again: they expire, or are deleted.
+/// The pause before rows without a session are looked for again. Meanwhile they may expire, or be deleted.
 const AGAIN: &str = "1 hour";
 
-/// In the column `place` the table's number is above the place in it, which has 48 bits.
+/// The column `place` has the table's number above this bit, and below it the place in the table (48 bits).
 const TABLE_SHIFT: u32 = 52;
 
 fn lost() -> Error {
     Error::Corrupted { message: "table \"idempotence.restore\" names a place that is none".into() }
 }
 
-/// What one part of the look came to.
+/// The result of one part of the look.
 pub struct Looked {
-    /// The table.
+    /// The name of the table that was looked through.
     pub table: &'static str,
-    /// So many rows without a session were found there.
+    /// The number of rows without a session that were found there.
     pub found: usize,
-    /// There is more to look through.
+    /// Whether there is more to look through.
     pub more: bool,
 }
 
-/// Looks through a part of what was restored, from where the last look stopped; `None` when there is nothing
-/// to look for. It ends with the first part that has what is looked for. The caller holds the sweep's lock.
+/// Looks through a part of the tables that a restore fills, from where the last look stopped. The look ends
+/// with the first part that has a row without a session. `None`: nothing was restored, or it is not yet time
+/// to look again. The caller holds the sweep's lock.
 pub fn look(limit: usize) -> Result<Option<Looked>, Error> {
     if !restore::is_in_question()? {
         return Ok(None);
     }
-    // What was noted since has the look begin anew.
+    // A row that was noted since the look began has it begin anew.
     let begin = format!(
         "UPDATE idempotence.restore SET looked_at = pg_catalog.clock_timestamp(), place = 0
          WHERE EXISTS (SELECT FROM idempotence.restore r WHERE r.looked_at IS NULL)
@@ -67,7 +68,8 @@ pub fn look(limit: usize) -> Result<Option<Looked>, Error> {
             sql::execute("UPDATE idempotence.restore SET place = 0, orphans = NULL", &[])?;
         }
         None if restore::has_come(Table::Secret) => _ = restore::accept()?,
-        // The rest of the restore may be still to come: what has come so far is remembered.
+        // The key of the digests was not restored yet, so the rest of the restore may be still to come. One row
+        // for each table that has come stays, and says that its rows have their sessions.
         None => {
             let doubled = "DELETE FROM idempotence.restore r WHERE EXISTS (
                 SELECT FROM idempotence.restore n

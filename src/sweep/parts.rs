@@ -1,5 +1,6 @@
-//! A table looked through in parts, each in a transaction of its own, so that no step of the sweep takes
-//! long however large the table is. What moves behind the place that was come to is met the next time.
+//! Looks through a table in parts, each in a transaction of its own, so that no transaction of the sweep takes
+//! long, however large the table is. A row that moves to a place which was already looked at is met by the next
+//! look.
 
 use crate::domain::cursor::Cursor;
 use crate::domain::identity::SessionId;
@@ -9,19 +10,19 @@ use crate::store::rel::{Access, Rel};
 use crate::store::sql;
 use pgrx::datum::{DatumWithOid, Uuid};
 
-/// The pages of a part: 2 MB, some ten thousand rows.
+/// The number of pages in a part: 2 MB, some ten thousand rows.
 const PAGES: u32 = 256;
 
-/// What was found.
+/// What was found in a part.
 pub struct Part {
-    /// The rows' ids.
+    /// The value of the `id` column of each row found: a session's id, or a digest.
     pub ids: Vec<SessionId>,
-    /// Where to go on; `None` at the end of the table.
+    /// Where to go on. `None`: the table ends here.
     pub next: Option<Cursor>,
 }
 
-/// Finds rows of which a condition on `t` holds, at most `limit`, from a place on. The condition's
-/// arguments count from $2.
+/// Finds, from a place on, at most `limit` rows that meet a condition. The condition calls the row `t`, and its
+/// arguments are $2 and up.
 pub fn find(
     table: Table,
     id: &str,

@@ -1,21 +1,23 @@
-//! Turning the ring of segments: the steps that the sweep takes, each in a transaction of its own, one
-//! sweep at a time. `segment.rs` says what writers and readers do for it, `domain/pace.rs` how fast it goes.
+//! The sweep's steps that turn the ring of segments. `store/segment.rs` says what writers and readers do for the
+//! ring, and `domain/pace.rs` how fast it turns.
 //!
 //! A segment is *current*, then *closing*, *closed* and *empty*, and then current again:
 //!
-//! * [`turn`] moves the pointer when the current segment is older than half of what such outcomes are kept
-//!   for, and the next one is empty. It takes no lock that a writer takes; writers in flight stay where they
-//!   are.
-//! * [`close`] notes when surely nobody writes the old one any more: once a SHARE lock on it can be had.
-//! * [`empty`], `keep` after that, looks at some of its pages. Where many of its outcomes live it is kept
-//!   until few do. Else it is looked through, part by part, what lives is moved to `outcome_long`
-//!   (`long.rs`), and what is left, all of it expired, is truncated.
+//! * [`turn`] moves the pointer to the next segment. The current segment has to be older than half its `keep`,
+//!   and the next one empty. This takes no lock that a writer takes: transactions that write the old segment
+//!   go on writing it.
+//! * [`close`] notes the time when certainly nobody writes the old segment any more. That is so once a SHARE
+//!   lock on it can be taken.
+//! * [`empty`] comes `keep` after that time, and looks at some pages of the segment. If many of its outcomes
+//!   still live, the segment is kept until few do. Else the segment is looked through, part by part. What lives
+//!   is moved to `outcome_long` (`long.rs`). When only expired outcomes are left, the segment is truncated.
 //!
-//! Every lock on a segment is asked for without waiting: who queued for it would make others queue
-//! behind. So whatever holds one delays the ring and is not disturbed by it.
+//! Every lock on a segment is tried for, never waited for: a sweep in the queue would make others queue behind
+//! it. So whatever holds a segment delays the ring and is not disturbed by it.
 //!
-//! A row of `segment` is written once in a transaction, and the transaction then ends: `more` says that the
-//! next one goes on. Whoever writes these rows has the sweep's lock, a restore's triggers share it.
+//! A transaction writes a row of `segment` once and then ends; `more` in its result says that the next
+//! transaction goes on. Whoever writes these rows holds the sweep's lock: the sweep alone, the triggers that a
+//! restore fires shared.
 //!
 //! Truncation is not MVCC-safe: a transaction with an older snapshot then finds nothing of what it could
 //! still see. That makes no difference here, since what has expired by the clock counts as absent under
@@ -45,17 +47,17 @@ fn is_ready(row: &Segment<'_>) -> bool {
     row.closed_at.is_some() && row.is_empty()
 }
 
-/// Since when a segment is in its state.
+/// Since when a segment has been in its state: closed, or else current.
 fn since(row: &Segment<'_>) -> i64 {
     row.closed_at.unwrap_or(row.opened_at)
 }
 
-/// Whether a segment was kept for its time.
+/// Whether the segment was closed at least its `keep` ago.
 fn is_over(row: &Segment<'_>, now_us: i64) -> bool {
     row.closed_at.is_some_and(|closed_at| closed_at.saturating_add(row.keep_us) <= now_us)
 }
 
-/// Whether a segment was written for its time.
+/// Whether the current segment is old enough to be turned away from.
 fn is_to_be_turned(row: &Segment<'_>, now_us: i64) -> bool {
     now_us >= row.opened_at.saturating_add(row.keep_us / 2)
 }
@@ -68,7 +70,7 @@ fn current_of(rows: &[Segment<'_>; 3]) -> Result<usize, Error> {
     rows.iter().position(|row| row.current).ok_or_else(segment::lost)
 }
 
-/// Notes of segments that were turned away from when surely nobody writes them any more.
+/// Closes segments that were turned away from, if certainly nobody writes them any more.
 pub fn close() -> Result<Progress, Error> {
     let ring = segment::open_ring();
     let rows = segment::rows(&ring)?;
@@ -83,7 +85,7 @@ pub fn close() -> Result<Progress, Error> {
             ));
             continue;
         }
-        // The proof is had; nobody need wait for the end of this transaction.
+        // That the lock was free is proof enough. Nobody need wait for the end of this transaction.
         rel::unlock(table, pg_sys::ShareLock);
         row.set_closed_at(pg::now_us());
         row.set_keep(row.keep_us);
@@ -96,8 +98,8 @@ pub fn close() -> Result<Progress, Error> {
     Ok(progress)
 }
 
-/// Moves the pointer to the next segment, if that is due and possible. When it is due follows what lies in
-/// the current one.
+/// Moves the pointer to the next segment, if that is due and possible. Looks now and then at the outcomes of the
+/// current segment, whose ttls decide when the turn is due.
 pub fn turn() -> Result<Progress, Error> {
     let mut progress = Progress::default();
     let ring = segment::open_ring();
@@ -122,7 +124,8 @@ pub fn turn() -> Result<Progress, Error> {
             row.save(&ring);
         }
         let (is_due, next) = (is_to_be_turned(&rows[current], now_us), &rows[next]);
-        // One that is kept because much of it lives is in nobody's way.
+        // A closed segment whose `keep` has not passed is kept on purpose, since many of its outcomes live. Nobody
+        // is in the way.
         if is_due && !is_ready && next.closed_at.is_none_or(|_| is_over(next, now_us)) {
             progress.delayed.push(format!("the ring cannot turn yet: segment {} is not empty", next.number));
         }
@@ -140,12 +143,14 @@ pub fn turn() -> Result<Progress, Error> {
     Ok(progress)
 }
 
-/// A clock may be off by so much.
+/// How far in the future a moment may lie before the clock counts as having been wrong.
 const CLOCK_US: i64 = 60_000_000;
 
-/// A moment that lies in the future was noted under a clock that was wrong, and has been set right: the
-/// ring would stand still until then. It counts as now. What was recorded under that clock is found when the
-/// segment is looked through. Whether that was so.
+/// Repairs a segment whose row has a moment in the future, and returns whether it had one.
+///
+/// Such a moment was noted under a clock that was wrong and has been set right since. The ring would stand still
+/// until that moment comes, so it counts as now. What was recorded under the wrong clock is found when the
+/// segment is looked through.
 fn heed_clock(ring: &Rel, row: &mut Segment<'_>, progress: &mut Progress) -> Result<bool, Error> {
     let now_us = pg::now_us();
     let is_ahead = |us: i64| us.saturating_sub(now_us) > CLOCK_US;
@@ -153,7 +158,7 @@ fn heed_clock(ring: &Rel, row: &mut Segment<'_>, progress: &mut Progress) -> Res
         return Ok(false);
     }
     row.clamp_moments(now_us);
-    // What had expired by that clock may live.
+    // Outcomes that had expired by the wrong clock may live by the right one.
     row.forget_looks();
     row.save(ring);
     tombstones::begin_anew()?;
@@ -182,7 +187,7 @@ pub fn empty(at_once: usize) -> Result<Progress, Error> {
         if rows[other].closed_at.is_none() || rows[other].is_empty() {
             continue;
         }
-        // What the next one keeps from turning grows meanwhile.
+        // While the ring waits to turn to this segment, the current one grows.
         let waits = other == others[0] && is_to_be_turned(&rows[current], now_us);
         let waiting = if waits { rows[current].open().pages() } else { 0 };
         if is_worth_emptying(&ring, &mut rows[other], waiting, at_once, &mut progress)? {
@@ -195,8 +200,12 @@ pub fn empty(at_once: usize) -> Result<Progress, Error> {
     Ok(progress)
 }
 
-/// Whether a segment is to be looked through now: it was begun with, or its time has come, or the ring waits
-/// for it, and few of its outcomes live. Where many do it is kept until few will.
+/// Whether a closed segment is to be looked through now.
+///
+/// A look through it that has begun goes on. Otherwise its time must have come, or the ring must be waiting for
+/// it, and a sample must show that few of its outcomes live. If many live, its `keep` is set to the time when
+/// few will. `waiting` is the number of pages that the current segment has while the ring waits; 0 if it does
+/// not wait.
 fn is_worth_emptying(
     ring: &Rel,
     row: &mut Segment<'_>,
@@ -223,8 +232,8 @@ fn is_worth_emptying(
     Ok(false)
 }
 
-/// Looks through the next part of a segment and moves what lives in it, `at_once` outcomes at most. When
-/// that was the last part, and nothing is left behind, truncates the segment.
+/// Looks through the next part of a segment and moves what lives there, at most `at_once` outcomes. Truncates the
+/// segment if that was the last part and nothing that lives is left behind.
 fn look_through(
     ring: &Rel,
     rows: &mut [Segment<'_>; 3],
@@ -232,7 +241,7 @@ fn look_through(
     at_once: usize,
     progress: &mut Progress,
 ) -> Result<(), Error> {
-    // To the end of the transaction: neither VACUUM FULL nor TRUNCATE gives the pages to others meanwhile.
+    // Held to the end of the transaction, so that the segment keeps its file: no VACUUM FULL and no TRUNCATE.
     if !outcome_long::try_lock(rows[number].table()) {
         progress.delayed.push(format!("segment {number} cannot be emptied yet: {}", held_by::of_segment(number)?));
         return Ok(());
@@ -257,7 +266,8 @@ fn look_through(
     drop(table);
     if !exclusive::lock_alone(rows[number].table()) {
         if !is_done {
-            // Its row is written. The next transaction finds it done, says who is in the way, and goes on.
+            // The row may not be written again. The next transaction finds the look done, and tries again or
+            // says who is in the way.
             progress.more = true;
             return Ok(());
         }
@@ -269,7 +279,8 @@ fn look_through(
     Ok(())
 }
 
-/// Moves outcomes out of a segment, once all backends know that they may have been.
+/// Moves outcomes out of a segment. Before the first move, a transaction of its own tells all backends that there
+/// may be outcomes in `outcome_long`.
 fn move_on(
     ring: &Rel,
     rows: &mut [Segment<'_>; 3],
@@ -280,12 +291,12 @@ fn move_on(
 ) -> Result<(), Error> {
     let first = &mut rows[usize::from(segment::FIRST.unsigned_abs())];
     if !first.long_lived {
-        note(ring, first, true);
+        note_long_in(ring, first, true);
         progress.more = true;
         return Ok(());
     }
     if first.is_ours {
-        // The message goes out with the commit: the next transaction moves.
+        // This transaction has set the flag, and its message goes out with the commit. The next one moves.
         return Ok(());
     }
     if !outcome_long::try_lock(Table::OutcomeLong) {
@@ -304,19 +315,19 @@ fn move_on(
     Ok(())
 }
 
-/// Notes whether outcomes may be in the table for those that outlived their segment; whether that is news.
+/// Notes whether there may be outcomes in `outcome_long`. Returns whether the ring's row said otherwise before.
 pub fn note_long(may_be: bool) -> Result<bool, Error> {
     let ring = segment::open_ring();
     let mut rows = segment::rows(&ring)?;
     let first = &mut rows[usize::from(segment::FIRST.unsigned_abs())];
     let is_news = first.long_lived != may_be;
     if is_news {
-        note(&ring, first, may_be);
+        note_long_in(&ring, first, may_be);
     }
     Ok(is_news)
 }
 
-fn note(ring: &Rel, first: &mut Segment<'_>, may_be: bool) {
+fn note_long_in(ring: &Rel, first: &mut Segment<'_>, may_be: bool) {
     first.set_long_lived(may_be);
     first.save(ring);
     message::ring_changed();

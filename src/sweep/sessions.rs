@@ -1,4 +1,4 @@
-//! The part of the sweep that is about client sessions.
+//! The sweep's steps for sessions: put back to work, end, delete, clear of dropped roles, and forget.
 
 use crate::domain::cursor::Cursor;
 use crate::domain::end::End;
@@ -14,12 +14,13 @@ use crate::store::session_live as live;
 use crate::sweep::due::{self, Ownerless};
 use crate::sweep::tombstones;
 
-/// Puts saved sessions back to work, a full fresh timeout before each; ends those whose timeout has passed
-/// since. How many, and where to go on.
+/// Puts saved sessions back to work, each with a full fresh timeout from the moment when the server came up or
+/// the sessions were restored. Ends the sessions whose timeout has passed since that moment. Returns the number
+/// put back, and where to go on.
 ///
-/// Resuming, fencing and ending need a session's lock alone and so exclude this, which shares it; whoever
-/// gives a sign of life at the same time is excluded by the lock for that. Of a session whose clock has run
-/// out the lock is not shared: that would look like use.
+/// The session's lock is shared here. That keeps out whoever resumes, fences or ends the session, since they
+/// need its lock alone. The lock for signs of life keeps out whoever gives one at the same time. A session whose
+/// clock has run out is not shared: that would look like use. Its lock is taken alone, to end it.
 pub fn restore(from: Cursor, batch: usize) -> Result<(usize, Option<Cursor>), Error> {
     let last_seen = liveness::restored_at();
     let part = due::not_at_work(from, batch)?;
@@ -42,7 +43,7 @@ fn restore_one(id: &SessionId, last_seen: i64) -> bool {
             live::save(&saved.session, last_seen);
             true
         }
-        // Ended, or put to work by its own client, since it was found.
+        // Since it was found, it has ended, or its own client has put it to work.
         _ => false,
     }
 }
@@ -59,7 +60,8 @@ fn end_if_not_at_work(id: &SessionId, run_out: impl Fn(&ClientSession) -> bool) 
     }
 }
 
-/// Ends sessions whose client has fallen silent and that no transaction uses; how many, and where to go on.
+/// Ends sessions whose client has fallen silent and that no transaction uses. Returns the number ended, and
+/// where to go on.
 pub fn end_silent(from: Cursor, batch: usize) -> Result<(usize, Option<Cursor>), Error> {
     let now_us = pg::now_us();
     let part = due::silent(from, batch, now_us, pg::up_since().unwrap_or(now_us))?;
@@ -72,7 +74,7 @@ fn end_if_silent(id: &SessionId) -> bool {
         return false;
     }
     match live::find(id) {
-        // Nobody uses it: its lock is had alone.
+        // No transaction uses it, since its lock could be taken alone.
         Some(live) if liveness::clock_has_run_out(&live.session, live.last_seen) => {
             liveness::end(&live.session, End::Expired);
             true
@@ -81,8 +83,8 @@ fn end_if_silent(id: &SessionId) -> bool {
     }
 }
 
-/// Deletes sessions that ended a retention ago, with all they leave behind; how many rows, and how many
-/// sessions.
+/// Deletes sessions that ended a retention ago, with all that they leave behind. Returns the number of rows, and
+/// how many of them are sessions.
 pub fn delete_ended(batch: usize) -> Result<(usize, usize), Error> {
     let before_us = pg::now_us().saturating_sub(guc::retention_us());
     match due::ended_before(before_us, batch)?.as_slice() {
@@ -91,26 +93,27 @@ pub fn delete_ended(batch: usize) -> Result<(usize, usize), Error> {
     }
 }
 
-/// Leaves sessions whose owner is gone to superusers, and ends loans to roles that are gone: the bare
-/// number may be another role some day. How many, and where to go on.
+/// Takes dropped roles out of sessions: a session without an owner is left to superusers, and a loan to a dropped
+/// role ends. The bare number of a dropped role may be given to another role some day. Returns the number of
+/// sessions, and where to go on.
 pub fn clear_owners(from: Cursor, batch: usize) -> Result<(usize, Option<Cursor>), Error> {
-    let ours = |session: &Ownerless| match &session.name {
+    let try_lock = |session: &Ownerless| match &session.name {
         Some(name) => names::standing_session(name).try_acquire(),
         None => names::client_session(&session.id).try_acquire(),
     };
     let (found, next) = due::ownerless(from, batch)?;
-    let locked: Vec<SessionId> = found.iter().filter(|one| ours(one)).map(|one| one.id).collect();
+    let locked: Vec<SessionId> = found.iter().filter(|session| try_lock(session)).map(|session| session.id).collect();
     let cleared = if locked.is_empty() { 0 } else { due::clear_owners(&locked)? };
     Ok((cleared, next))
 }
 
-/// Takes dropped sessions on to the time when their names are anybody's, see `store/tombstones.rs`; how many
-/// came to it, and where to go on.
+/// Takes tombstones on to their next stage, see `tombstones.rs`. Returns the number of sessions that were
+/// forgotten, and where to go on.
 pub fn forget_dropped(from: Cursor, batch: usize) -> Result<(usize, Option<Cursor>), Error> {
     let part = tombstones::find(from, batch)?;
     let mut locked = Vec::with_capacity(part.ids.len());
     for id in part.ids {
-        // Whoever makes the session again has this lock.
+        // This lock keeps out whoever makes the session again.
         if due::name_of(&id)?.is_some_and(|name| names::standing_session(&name).try_acquire()) {
             locked.push(id);
         }

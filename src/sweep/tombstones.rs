@@ -1,15 +1,19 @@
-//! Tombstones: the rows of dropped standing sessions. A tombstone keeps the session's id for its name, so
-//! that the session, made again, finds its outcomes. It goes, and the name is anybody's, when none of its
-//! outcomes can be left. That is told in three stages, which the columns `ended` and `ended_at` note:
+//! Tombstones: the rows of dropped standing sessions.
 //!
-//! * *dropped* (NULL): the sweep sees the drop, so it is committed. No transaction that begins from now on
-//!   uses the session.
-//! * *seen* (`d`): when all transactions that are older than that have ended, nothing more is recorded in it.
-//! * *quiet* (`q`): when each segment is empty, or was opened after that, what was recorded is gone, but for
-//!   what was moved to `outcome_long`, which is looked into.
+//! A tombstone keeps the session's id for its name, so that the session finds its outcomes if it is made again.
+//! When none of its outcomes can be left, the sweep deletes the tombstone, and anybody may use the name. A
+//! tombstone goes through three stages. Its columns `ended` and `ended_at` note the stage, and since when:
 //!
-//! A session with `time_keys` keeps its tombstone: under a new one with a longer ttl, a key that was refused
-//! as too old would be executed.
+//! * *dropped* (NULL): the session was dropped. As soon as the sweep sees that, the drop is committed, and no
+//!   transaction that begins later uses the session. The sweep notes *seen*.
+//! * *seen* (`d`): transactions that began before this stage may still record in the session. When all of them
+//!   have ended, nothing more is recorded in it. The sweep notes *quiet*.
+//! * *quiet* (`q`): outcomes of the session may lie in segments that were opened before this stage, and in
+//!   `outcome_long`. When each of these segments is empty, and `outcome_long` has no outcome of the session, the
+//!   sweep deletes the tombstone.
+//!
+//! A session with `time_keys` keeps its tombstone for ever. A new session of its name might have a longer ttl.
+//! Then a key that was refused as too old would be executed.
 
 use crate::domain::cursor::Cursor;
 use crate::domain::identity::SessionId;
@@ -21,17 +25,18 @@ use crate::store::write::as_ours;
 use crate::sweep::parts::{self, Part};
 use pgrx::datum::Uuid;
 
-/// The most of `outcome_long` that is looked through for tombstones, in bytes.
+/// The largest size of `outcome_long`, in bytes, at which it is looked through for tombstones. No index finds a
+/// session's rows there.
 const LONG_BYTES_MAX: i64 = 64 << 20;
 
-/// Tombstones that may go some day, and where to go on.
+/// Finds tombstones that may be deleted some day. Returns them, and where to go on.
 pub fn find(from: Cursor, limit: usize) -> Result<Part, Error> {
     let condition = "t.name IS NOT NULL AND t.ended_at IS NOT NULL AND NOT t.time_keys";
     parts::find(Table::Session, "id", from, limit, condition, Vec::new())
 }
 
-/// Takes tombstones on to their next stage, or away after the last; how many went away. The caller has the
-/// locks of their names.
+/// Takes tombstones on to their next stage, and deletes those that have come to the end of the last. Returns the
+/// number deleted. The caller holds the locks of their names.
 pub fn advance(tombstones: &[SessionId]) -> Result<usize, Error> {
     let deleted = delete_quiet(tombstones)?;
     note(tombstones, "ended OPERATOR(pg_catalog.=) 'd'", 'q', ALL_YOUNGER)?;
@@ -39,15 +44,16 @@ pub fn advance(tombstones: &[SessionId]) -> Result<usize, Error> {
     Ok(deleted)
 }
 
-/// Begins all stages anew: the clock was wrong, so their moments say nothing.
+/// Sets all tombstones back to the first stage: the clock was wrong, so the moments of their stages say nothing.
 pub fn begin_anew() -> Result<(), Error> {
     let statement = "UPDATE idempotence.session SET ended = NULL
         WHERE name IS NOT NULL AND ended_at IS NOT NULL AND ended IS NOT NULL";
     as_ours(|| sql::execute(statement, &[])).map(drop)
 }
 
-/// All transactions of this database are younger than the stage. Of a prepared one nobody knows how old it
-/// is; of another role's, where this one may not look, neither.
+/// The condition that all transactions of this database began after the stage of tombstone `s`. It is not met while
+/// there is a prepared transaction, since nothing tells when that began. It is not met either while there is a backend
+/// of another role whose activity this role may not see.
 const ALL_YOUNGER: &str = "NOT EXISTS (
       SELECT FROM pg_catalog.pg_stat_activity a
       WHERE a.datid OPERATOR(pg_catalog.=) (SELECT d.oid FROM pg_catalog.pg_database d
@@ -58,6 +64,7 @@ const ALL_YOUNGER: &str = "NOT EXISTS (
     AND NOT EXISTS (SELECT FROM pg_catalog.pg_prepared_xacts p
                     WHERE p.database OPERATOR(pg_catalog.=) pg_catalog.current_database())";
 
+/// Notes, as of now, the `next` stage in those tombstones that meet both conditions, `stage` and `condition`.
 fn note(tombstones: &[SessionId], stage: &str, next: char, condition: &str) -> Result<(), Error> {
     let statement = format!(
         "UPDATE idempotence.session s SET ended = '{next}', ended_at = pg_catalog.clock_timestamp()
@@ -67,6 +74,7 @@ fn note(tombstones: &[SessionId], stage: &str, next: char, condition: &str) -> R
     as_ours(|| sql::execute(&statement, &[ids(tombstones).into()])).map(drop)
 }
 
+/// Deletes quiet tombstones that have no outcome left. Returns the number deleted.
 fn delete_quiet(tombstones: &[SessionId]) -> Result<usize, Error> {
     let query = format!(
         "SELECT s.id FROM idempotence.session s
@@ -83,7 +91,8 @@ fn delete_quiet(tombstones: &[SessionId]) -> Result<usize, Error> {
     if quiet.is_empty() {
         return Ok(0);
     }
-    // Whoever comes with the same request under a new session has another id, and another digest.
+    // The checkpoints are of no use either: a new session of that name has another id, so its requests have other
+    // digests.
     let checkpoints = "DELETE FROM idempotence.checkpoint WHERE session OPERATOR(pg_catalog.=) ANY ($1)";
     let sessions = "DELETE FROM idempotence.session WHERE id OPERATOR(pg_catalog.=) ANY ($1)";
     as_ours(|| {

@@ -1,5 +1,5 @@
-//! The launcher: finds the databases, and sends one visit after the other, each database its own once a
-//! naptime. It is connected to none of them.
+//! The launcher: a process that lists the databases and starts their visits, one at a time. Each database is due
+//! once a naptime. The launcher itself is connected to no database.
 
 use super::process::{self, Failure};
 use crate::board::{BOARD, DATABASES_MAX, Ended, LAUNCHER, Report, Text};
@@ -16,31 +16,31 @@ use std::ffi::CStr;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-/// A database without the extension is visited so many times as rarely.
+/// A database without the extension is visited once in this number of naptimes.
 const RARELY: u32 = 30;
 
-/// After failures the pause doubles, up to so many times the usual one.
+/// The longest pause after failures, in naptimes. Each failure doubles the pause until then.
 const PATIENCE: u32 = 8;
 
-/// The same failure is logged so often at most.
+/// The shortest time between two log messages about the same failure of a database.
 const OFTEN: Duration = Duration::from_secs(3600);
 
-/// What delays the sweep is logged once it has done so for this many naptimes.
+/// For how many naptimes the sweep of a database has to be delayed before that is logged.
 const DELAYED: u32 = 6;
 
-/// At least so long nobody of ours is in a database between two visits.
+/// The shortest pause between two visits of a database. CREATE DATABASE … TEMPLATE and the like need such a pause.
 const GAP: Duration = Duration::from_millis(500);
 
-/// A visit limits itself to a second once it is connected; with its start it takes this at most.
+/// How long a visit may take from its start on. Once connected, it limits itself to a second.
 const VISIT_MAX: Duration = Duration::from_secs(5);
 
-/// The process.
+/// The main function of the launcher's process.
 #[pg_guard]
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn idempotence_launcher(_argument: pg_sys::Datum) {
     pg::let_signals_in(OnTerminate::Note);
-    // SAFETY: once, in a worker registered with access to databases. Without a database it reads what all
-    // of them share.
+    // SAFETY: called once, in a worker registered with access to databases. Without a database the process
+    // reads the shared catalogs only.
     unsafe {
         pg_sys::BackgroundWorkerInitializeConnection(std::ptr::null(), std::ptr::null(), 0);
         pg_sys::before_shmem_exit(Some(leave), pg_sys::Datum::null());
@@ -48,15 +48,15 @@ pub extern "C-unwind" fn idempotence_launcher(_argument: pg_sys::Datum) {
     }
     let mut launcher = Launcher::default();
     while !shutdown_requested() {
-        // What is allocated on the way goes at the end of each round.
+        // The memory context frees, at the end of each round, what PostgreSQL allocated in it.
         // SAFETY: nothing that is kept from one round to the next is allocated by PostgreSQL.
         let pause = unsafe { PgMemoryContexts::new("idempotence launcher").switch_to(|_| launcher.round()) };
-        // Asked here as well: what waits in a round may have taken the latch's signal for its own.
+        // Asked here as well: a wait inside the round may have reset the latch that the signal had set.
         if !shutdown_requested() {
             pg::nap(i64::try_from(pause.as_micros()).unwrap_or(i64::MAX));
         }
     }
-    // As after a failure: it is started again, unless the server is going down.
+    // Exit code 1 has the postmaster start the launcher again, unless the server is going down.
     // SAFETY: outside of any transaction.
     unsafe { pg_sys::proc_exit(1) };
 }
@@ -66,14 +66,14 @@ unsafe extern "C-unwind" fn leave(_code: i32, _argument: pg_sys::Datum) {
     LAUNCHER.get().store(0, Relaxed);
 }
 
-/// The databases that may be visited: no templates, none that allows no connections, and none that was
-/// half dropped.
+/// Lists the databases that can be visited: all except templates, databases that allow no connections, and
+/// databases that were half dropped.
 fn list_databases() -> Vec<(u32, String)> {
     /// `DATCONNLIMIT_INVALID_DB`
     const HALF_DROPPED: i32 = -2;
     let mut databases = Vec::new();
-    // SAFETY: a shared catalog, read in a transaction. A row begins with its fixed-width columns, which is
-    // what the struct is; it stays while the scan is on it.
+    // SAFETY: a shared catalog, read in a transaction. A row begins with its fixed-width columns, which the
+    // struct describes. The row stays in memory while the scan stands on it.
     unsafe {
         let catalog = pg_sys::table_open(pg_sys::DatabaseRelationId, pg_sys::AccessShareLock as i32);
         let scan = pg_sys::table_beginscan_catalog(catalog, 0, std::ptr::null_mut());
@@ -88,7 +88,7 @@ fn list_databases() -> Vec<(u32, String)> {
                 databases.push(((*row).oid.to_u32(), name));
             }
         }
-        // As table_endscan(), which is inline in C.
+        // What table_endscan() does, which is an inline function in C.
         pg_sys::heap_endscan(scan);
         pg_sys::table_close(catalog, pg_sys::AccessShareLock as i32);
     }
@@ -100,35 +100,43 @@ fn shutdown_requested() -> bool {
     unsafe { (&raw const pg_sys::ShutdownRequestPending).read_volatile() != 0 }
 }
 
-/// What is known of a database.
+/// What the launcher knows of a database.
 struct Database {
     name: String,
+    /// When the next visit is due.
     due: Instant,
-    /// The extension was not there at the last visit, or there in another version.
+    /// Whether the last visit did not find the extension.
     without: bool,
+    /// Whether the last visit found the extension in another version than this library's.
     other_version: bool,
-    /// Which step the next visit begins with, and whether the last one had too little time.
+    /// The step that the next visit begins with.
     step: usize,
+    /// Whether the last visit had too little time.
     cut: bool,
+    /// The number of visits in a row, up to the last, that failed.
     failures: u32,
-    /// The failure that was logged last, and when.
+    /// The failure that was logged last, and when it was logged.
     failed_with: Option<(String, Instant)>,
-    /// Since then there were visits without one.
+    /// Whether there was a visit without a failure since the last failure was logged.
     mended: bool,
+    /// Since when each visit has been delayed.
     delayed_since: Option<Instant>,
+    /// Whether this delay was logged.
     delay_logged: bool,
 }
 
 #[derive(Default)]
 struct Launcher {
+    /// The databases that are visited, by oid.
     databases: BTreeMap<u32, Database>,
-    /// Names in the setting that no database has, and that was said.
+    /// Names in the setting that no database has, and that were logged.
     missing: BTreeSet<String>,
+    /// Whether it was logged that there is no slot for a worker.
     no_slot_logged: bool,
 }
 
 impl Launcher {
-    /// Visits all that are due; gives the pause until the next one is.
+    /// Visits all databases that are due. Returns the pause until the next one is.
     fn round(&mut self) -> Duration {
         self.reload();
         match process::transaction(c"idempotence: list databases", list_databases) {
@@ -160,7 +168,7 @@ impl Launcher {
         }
     }
 
-    /// Takes in which databases there are, and forgets those that are gone.
+    /// Takes over the list of databases: adds new ones and forgets those that are gone or no longer wanted.
     fn follow(&mut self, found: &[(u32, String)]) {
         let wanted = guc::databases();
         self.databases.retain(|oid, _| found.iter().any(|(there, name)| there == oid && wanted.include(name)));
@@ -178,13 +186,14 @@ impl Launcher {
                 delayed_since: None,
                 delay_logged: false,
             });
-            // It may have been renamed; a shorter naptime counts at once.
+            // The database may have been renamed. The naptime may have become shorter, which counts at once.
             database.name.clone_from(name);
             database.due = database.due.min(Instant::now() + database.pause());
         }
         self.tell_missing(&wanted, found);
     }
 
+    /// Logs, once each, the names in the setting that no database has.
     fn tell_missing(&mut self, wanted: &Databases, found: &[(u32, String)]) {
         for name in wanted.names() {
             if !found.iter().any(|(_, there)| there == name) && self.missing.insert(name.clone()) {
@@ -197,7 +206,8 @@ impl Launcher {
         }
     }
 
-    /// A backend has found the extension in a database, in this library's version: it is one to be visited.
+    /// Makes databases due in which a backend has found the extension in this library's version, where the last
+    /// visit did not.
     fn hear_announcements(&mut self) {
         let mut announced = Vec::new();
         {
@@ -234,7 +244,7 @@ impl Launcher {
         wait_for_end(worker);
         let mut report = BOARD.share().report;
         if report.database != oid {
-            // That of a visit which an earlier launcher had sent.
+            // It is the report of a visit that an earlier launcher had started.
             report.ended = Ended::Unknown;
         }
         if let Some(database) = self.databases.get_mut(&oid) {
@@ -257,11 +267,11 @@ impl Launcher {
 }
 
 impl Database {
-    /// The usual time to its next visit.
+    /// The pause before the next visit, by how the last one ended.
     fn pause(&self) -> Duration {
         match (self.without, self.failures) {
             (true, _) => guc::naptime() * RARELY,
-            // It goes on where it stopped.
+            // The next visit goes on where the last one stopped.
             (false, 0) if self.cut => GAP,
             (false, 0) => guc::naptime(),
             (false, failures) => guc::naptime() * 2u32.saturating_pow(failures).min(PATIENCE),
@@ -269,6 +279,7 @@ impl Database {
         .max(GAP)
     }
 
+    /// Notes how a visit ended, logs what is news, and sets when the next one is due.
     fn take_in(&mut self, report: &Report) {
         self.without = report.ended == Ended::NotInstalled;
         self.other_version = report.ended == Ended::OtherVersion;
@@ -286,14 +297,14 @@ impl Database {
                 self.failures += 1;
                 self.tell_failure(&report.said.get());
             }
-            // Dropped meanwhile, told to stop, or a line in the log says what it was.
+            // The database was dropped meanwhile, or the visit was told to stop, or it left its error in the log.
             Ended::Unknown => self.failures += 1,
         }
         self.due = Instant::now() + self.pause();
     }
 
     fn tell_failure(&mut self, said: &str) {
-        // One that comes and goes is told once in a while only.
+        // A failure that comes and goes is logged once in a while only.
         let known = self.failed_with.as_ref().is_some_and(|(known, at)| known == said && at.elapsed() < OFTEN);
         if !known {
             self.failed_with = Some((said.to_owned(), Instant::now()));
@@ -306,6 +317,7 @@ impl Database {
         }
     }
 
+    /// Logs a delay that has lasted for some naptimes, and the end of a delay that was logged.
     fn tell_delay(&mut self, said: &str) {
         if said.is_empty() {
             self.delayed_since = None;
@@ -326,8 +338,8 @@ impl Database {
     }
 }
 
-/// Waits for the end of a visit; how it ended is told by the board. One that takes too long is ended: it
-/// may be waiting for a database that somebody is renaming, moving or copying, and others want to be visited.
+/// Waits for the end of a visit. The board says how the visit ended. A visit that takes too long is terminated:
+/// it may be waiting for a database that somebody is renaming, moving or copying, and other databases are due.
 fn wait_for_end(worker: DynamicBackgroundWorker) {
     let deadline = Instant::now() + VISIT_MAX;
     while matches!(worker.pid(), Ok(_) | Err(BackgroundWorkerStatus::NotYetStarted)) {
@@ -336,15 +348,16 @@ fn wait_for_end(worker: DynamicBackgroundWorker) {
             let _ = worker.terminate().wait_for_shutdown();
             return;
         }
-        // The postmaster sets our latch at its start and at its end.
+        // The postmaster sets the launcher's latch when the worker starts and when it ends.
         pg::nap(i64::try_from(left.as_micros()).unwrap_or(i64::MAX));
     }
 }
 
+/// Notes on the board that a database was swept now.
 fn note_visit(oid: u32) {
     let now_us = pg::now_us();
     let mut board = BOARD.exclusive();
-    // Its own entry, or else the oldest.
+    // The database's own entry, or else the oldest.
     let place = (0..DATABASES_MAX)
         .find(|&place| board.visited[place].0 == oid)
         .or_else(|| (0..DATABASES_MAX).min_by_key(|&place| board.visited[place].1));

@@ -1,6 +1,8 @@
-//! The background worker, where the library is preloaded: a launcher, and for each database and naptime
-//! one process that sweeps it and is gone again, as autovacuum does. So no database is held, and new databases
-//! are found. What these processes tell each other is on the board (`board.rs`).
+//! The background worker, which runs where the library is preloaded.
+//!
+//! A launcher starts, for each database and once a naptime, a process that sweeps the database and ends, as
+//! autovacuum does. So no connection to a database is held, and new databases are found. These processes exchange
+//! what they report on the board (`board.rs`).
 
 use crate::board;
 use pgrx::bgworkers::{BackgroundWorkerBuilder, BgWorkerStartTime};
@@ -12,7 +14,7 @@ mod process;
 mod visit;
 
 /// How long after a failure of its own the launcher is started again. After a crash of the server the launcher
-/// comes back with it.
+/// comes back together with the server.
 const RESTART: Duration = Duration::from_secs(5);
 
 /// Reserves the board and registers the launcher, while the postmaster preloads the library.

@@ -1,4 +1,4 @@
-//! What launcher and visits do alike: transactions whose errors are caught.
+//! Transactions whose errors are caught, for the launcher and for visits.
 
 use pgrx::pg_sys::panic::CaughtError;
 use pgrx::{PgSqlErrorCode, PgTryBuilder, pg_sys};
@@ -6,21 +6,21 @@ use std::cell::RefCell;
 use std::ffi::CStr;
 use std::panic::AssertUnwindSafe;
 
-/// An error that was caught, with its transaction rolled back.
+/// An error that was caught. Its transaction was rolled back.
 pub(super) struct Failure {
-    /// Its SQLSTATE.
+    /// The error's SQLSTATE.
     pub code: PgSqlErrorCode,
-    /// Message and detail.
+    /// The error's message and detail.
     pub said: String,
 }
 
-/// Runs `work` in a transaction.
+/// Runs `work` in a transaction. `pg_stat_activity` shows `activity` meanwhile.
 pub(super) fn transaction<T>(activity: &CStr, work: impl FnOnce() -> T) -> Result<T, Failure> {
     let failure = AssertUnwindSafe(RefCell::new(None));
     let mut work = Some(work);
     let run = AssertUnwindSafe(|| {
-        // SAFETY: a process connected to a database, outside of any transaction. An error on the way is
-        // caught below.
+        // SAFETY: this process is connected (the launcher to the shared catalogs only) and outside of any
+        // transaction. An error on the way is caught below.
         unsafe {
             pg_sys::SetCurrentStatementStartTimestamp();
             pg_sys::pgstat_report_activity(pg_sys::BackendState::STATE_RUNNING, activity.as_ptr());
@@ -35,8 +35,8 @@ pub(super) fn transaction<T>(activity: &CStr, work: impl FnOnce() -> T) -> Resul
     let caught = &failure;
     let done = PgTryBuilder::new(run)
         .catch_others(|error| {
-            // SAFETY: what was begun above is open, or was just being committed; pgrx has taken the error
-            // out of PostgreSQL's error state.
+            // SAFETY: the transaction that was started above is open, or was just being committed. pgrx has
+            // taken the error out of PostgreSQL's error state.
             unsafe { pg_sys::AbortCurrentTransaction() };
             caught.replace(Some(describe(&error)));
             None

@@ -1,14 +1,15 @@
-//! A visit: one process, one database, all steps of the sweep, and gone again.
+//! A visit: a process that connects to one database, takes the steps of the sweep there, and ends.
 //!
-//! It stays for a second at most, and ends at once when it is told to: DROP DATABASE and CREATE DATABASE
-//! … TEMPLATE wait for five seconds until nobody else is connected, and a server that is to stop waits
-//! for all of its processes. What there was no time for the next visit begins with.
+//! A visit lasts for a second at most, and ends at once when it is told to. DROP DATABASE and CREATE DATABASE
+//! … TEMPLATE wait no longer than five seconds until nobody else is connected, and a server that is to stop waits
+//! for all of its processes. The next visit begins with the step that this one had no time for.
 //!
-//! No step keeps the others from being taken: one that fails, or meets a locked table, is reported.
+//! A step that fails, or meets a locked table, is reported, and the next step is taken.
 
 use super::process::{self, Failure};
 use crate::board::{BOARD, Ended, Report, Text};
 use crate::error::{Error, or_raise};
+use crate::lock::LockClass;
 use crate::pg::{self, OnTerminate};
 use crate::store::{catalog, sql};
 use crate::sweep::progress::Progress;
@@ -17,9 +18,11 @@ use pgrx::prelude::*;
 use std::ffi::{CStr, CString, c_int};
 use std::time::{Duration, Instant};
 
+/// How long a visit may last once it is connected.
 const STAY: Duration = Duration::from_secs(1);
 
-/// What database and role may not change. The wait for another's lock is short: others may queue behind us.
+/// Settings that hold for a visit whatever is set for the database or the role. `lock_timeout` is short, since
+/// others may queue behind a visit that waits for a lock.
 const SETTINGS: [(&CStr, &CStr); 10] = [
     (c"application_name", c"idempotence"),
     (c"search_path", c"pg_catalog, pg_temp"),
@@ -29,18 +32,18 @@ const SETTINGS: [(&CStr, &CStr); 10] = [
     (c"lock_timeout", c"200ms"),
     (c"session_replication_role", c"origin"),
     (c"row_security", c"on"),
-    // One process, and no compiler for statements of a millisecond.
+    // Statements of a millisecond are worth no parallel workers and no compiler.
     (c"max_parallel_workers_per_gather", c"0"),
     (c"jit", c"off"),
 ];
 
-/// The process.
+/// The main function of a visit's process.
 #[pg_guard]
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn idempotence_visit(database: pg_sys::Datum) {
     pg::let_signals_in(OnTerminate::Die);
     let database = pg_sys::Oid::from(database.value() as u32);
-    // SAFETY: once, in a worker registered with access to databases.
+    // SAFETY: called once, in a worker registered with access to databases.
     unsafe { pg_sys::BackgroundWorkerInitializeConnectionByOid(database, pg_sys::InvalidOid, 0) };
     for (name, value) in SETTINGS {
         pg::set_for_process(name, value);
@@ -62,28 +65,30 @@ pub extern "C-unwind" fn idempotence_visit(database: pg_sys::Datum) {
 
 struct Visit {
     start: Instant,
-    /// What the first failure said.
+    /// The message of the first failure.
     failed: Option<String>,
-    /// What could not be done, and who is in the way.
+    /// What could not be done yet, and who is in the way, in words.
     delayed: Vec<String>,
 }
 
 /// How a step ended.
-enum Taken {
+enum StepEnd {
+    /// All that was due in the step is done.
     Done,
-    /// Somebody sweeps by hand, or restores.
-    Elsewhere,
-    /// The time was up; whether anything of the step was done in it.
-    Cut {
-        moved: bool,
+    /// Nothing was done: somebody sweeps by hand, or restores.
+    SweepLocked,
+    /// The visit's time was up.
+    OutOfTime {
+        /// Whether a transaction of the step has committed.
+        advanced: bool,
     },
-    /// With a lock that was not had, or with an error.
-    Not,
+    /// A table's lock could not be had, or there was an error.
+    Failed,
 }
 
 impl Visit {
-    /// Takes the steps in turn, beginning with that at `first`, until the time is up; how that ended, and
-    /// which step is to be the first of the next visit.
+    /// Takes all steps in turn, beginning with number `first`, until the time is up. Returns how the visit ended,
+    /// and the number of the step that the next visit is to begin with.
     fn sweep(&mut self, first: usize) -> (Ended, usize) {
         let look = || {
             is_installed().then(|| {
@@ -103,54 +108,57 @@ impl Visit {
                 return (Ended::Failed, 0);
             }
         };
-        let mut whole = true;
+        let mut all_done = true;
         for turn in 0..Step::ALL.len() {
             let place = (first + turn) % Step::ALL.len();
             let step = Step::ALL[place];
             match self.take(&database, step) {
-                Taken::Done => {}
-                Taken::Elsewhere => {
+                StepEnd::Done => {}
+                StepEnd::SweepLocked => {
                     let who = process::transaction(c"idempotence: look who is in the way", || or_raise(sweeping()));
                     self.delayed.extend(who.ok().flatten());
                     return (Ended::Delayed, 0);
                 }
-                Taken::Not => whole = false,
-                Taken::Cut { moved: false } if turn == 0 => {
-                    // It had all the time there is.
+                StepEnd::Failed => all_done = false,
+                StepEnd::OutOfTime { advanced: false } if turn == 0 => {
+                    // The step had all the time of the visit. The next visit begins with the step after it.
                     self.failed.get_or_insert(format!("step \"{}\" takes longer than a visit may last", step.name()));
                     return (Ended::Failed, place + 1);
                 }
-                Taken::Cut { .. } => return (Ended::Cut, place),
+                StepEnd::OutOfTime { .. } => return (Ended::Cut, place),
             }
         }
-        (if whole { Ended::Swept } else { Ended::Delayed }, 0)
+        (if all_done { Ended::Swept } else { Ended::Delayed }, 0)
     }
 
-    fn take(&mut self, database: &str, step: Step) -> Taken {
+    /// Takes a step to its end, transaction by transaction.
+    fn take(&mut self, database: &str, step: Step) -> StepEnd {
         let activity = CString::new(format!("idempotence: {}", step.name())).unwrap_or_default();
-        let mut moved = false;
+        let mut advanced = false;
         loop {
             if self.start.elapsed() >= STAY {
-                return Taken::Cut { moved };
+                return StepEnd::OutOfTime { advanced };
             }
             match process::transaction(&activity, || or_raise(sweep::take(step))) {
-                Ok(None) => return Taken::Elsewhere,
+                Ok(None) => return StepEnd::SweepLocked,
                 Ok(Some(swept)) => {
                     log(database, step, &swept);
                     self.delayed.extend(swept.delayed);
-                    moved = true;
+                    advanced = true;
                     if !swept.more {
-                        return Taken::Done;
+                        return StepEnd::Done;
                     }
                 }
-                Err(failure) => return self.not_taken(failure, moved),
+                Err(failure) => return self.end_of_failed(failure, advanced),
             }
         }
     }
 
-    fn not_taken(&mut self, failure: Failure, moved: bool) -> Taken {
+    /// Notes what a failed transaction of a step has to say.
+    fn end_of_failed(&mut self, failure: Failure, advanced: bool) -> StepEnd {
         match failure.code {
-            PgSqlErrorCode::ERRCODE_QUERY_CANCELED => return Taken::Cut { moved },
+            // The timer of `cancel_after` has gone off.
+            PgSqlErrorCode::ERRCODE_QUERY_CANCELED => return StepEnd::OutOfTime { advanced },
             PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE => {
                 let locked = process::transaction(c"idempotence: look who is in the way", || or_raise(locked()));
                 if let Ok(Some(locked)) = locked
@@ -161,11 +169,11 @@ impl Visit {
             }
             _ => _ = self.failed.get_or_insert(failure.said),
         }
-        Taken::Not
+        StepEnd::Failed
     }
 }
 
-/// Which of our tables are locked against those who write them, and by whom.
+/// Says which of our tables are locked against writers, and by whom.
 fn locked() -> Result<Option<String>, Error> {
     sql::first(
         "SELECT pg_catalog.string_agg(pg_catalog.format('table %s is locked: held by %s', c.oid::pg_catalog.regclass, h.holders), '; ' ORDER BY c.relname)
@@ -176,20 +184,21 @@ fn locked() -> Result<Option<String>, Error> {
     )
 }
 
-/// Who has the sweep's lock.
+/// Says who holds the sweep's lock.
 fn sweeping() -> Result<Option<String>, Error> {
-    sql::first(
+    sql::first(&format!(
         "SELECT pg_catalog.concat('a sweep by hand, or a restore, is at work: held by ', h.holders)
-         FROM (SELECT idempotence.advisory_holders(7659)) h (holders) WHERE h.holders IS NOT NULL",
-    )
+         FROM (SELECT idempotence.advisory_holders({})) h (holders) WHERE h.holders IS NOT NULL",
+        LockClass::Sweep as u16
+    ))
 }
 
 fn is_installed() -> bool {
-    // SAFETY: in a transaction; the string is static.
+    // SAFETY: called in a transaction; the string is static.
     unsafe { pg_sys::get_extension_oid(c"idempotence".as_ptr(), true) != pg_sys::InvalidOid }
 }
 
-/// The ring moves once in days; all else is routine.
+/// Logs what a step did. The ring turns once in days, so its steps are logged; the others are routine.
 fn log(database: &str, step: Step, swept: &Progress) {
     let level = match step {
         Step::Empty | Step::Turn | Step::Close => PgLogLevel::LOG,
@@ -202,15 +211,15 @@ fn log(database: &str, step: Step, swept: &Progress) {
 }
 
 unsafe extern "C-unwind" {
-    /// Declared here because pgrx hides it: has a timer go off.
+    /// Declared here because pgrx hides it: has a timer go off after `delay_ms` milliseconds.
     fn enable_timeout_after(id: c_int, delay_ms: c_int);
 }
 
-/// STATEMENT_TIMEOUT of `TimeoutId`: cancels what runs.
+/// STATEMENT_TIMEOUT of `TimeoutId`: when it goes off, it cancels the running statement.
 const STATEMENT_TIMEOUT: c_int = 3;
 
 fn cancel_after(time: Duration) {
-    // SAFETY: connecting has registered this timeout's handler; SIGINT, which that sends to this process,
-    // cancels in a worker that is connected to a database.
+    // SAFETY: connecting has registered this timeout's handler. The handler sends SIGINT to this process, and a
+    // worker that is connected to a database takes that for a request to cancel.
     unsafe { enable_timeout_after(STATEMENT_TIMEOUT, time.as_millis() as c_int) }
 }

@@ -1,0 +1,143 @@
+//! Tests of what stands both in Rust and in the SQL scripts: numbers of lock classes, names of the sweep's steps,
+//! and letters in columns.
+
+use crate::domain::end::End;
+use crate::domain::outcome::Class;
+use crate::domain::sequence::Order;
+use crate::lock::LockClass;
+use crate::sweep::Step;
+
+/// The scripts, by name. The update script repeats what has changed in the others.
+const SCRIPTS: [(&str, &str); 8] = [
+    ("tables", include_str!("../../sql/tables.sql")),
+    ("run", include_str!("../../sql/run.sql")),
+    ("views", include_str!("../../sql/views.sql")),
+    ("sweep", include_str!("../../sql/sweep.sql")),
+    ("health", include_str!("../../sql/health.sql")),
+    ("grants", include_str!("../../sql/grants.sql")),
+    ("comments", include_str!("../../sql/comments.sql")),
+    ("update", include_str!("../../sql/idempotence--1.0.0--1.1.0.sql")),
+];
+
+/// Checks that each of these scripts has this text.
+#[track_caller]
+fn assert_in(scripts: &[&str], text: &str) {
+    for (name, script) in SCRIPTS.into_iter().filter(|(name, _)| scripts.contains(name)) {
+        assert!(script.contains(text), "script {name} does not have: {text}");
+    }
+}
+
+const LOCK_CLASSES: [LockClass; 10] = [
+    LockClass::Request,
+    LockClass::StandingSession,
+    LockClass::Secret,
+    LockClass::ClientSession,
+    LockClass::Save,
+    LockClass::SignOfLife,
+    LockClass::Marks,
+    LockClass::Registration,
+    LockClass::SaveOfRegistered,
+    LockClass::Sweep,
+];
+
+/// Whether locks of this class stand for a request or a session. A new class has to be added here and above.
+fn is_of_request(class: LockClass) -> bool {
+    match class {
+        LockClass::Request
+        | LockClass::StandingSession
+        | LockClass::Secret
+        | LockClass::ClientSession
+        | LockClass::Save
+        | LockClass::SignOfLife
+        | LockClass::Marks
+        | LockClass::Registration
+        | LockClass::SaveOfRegistered => true,
+        LockClass::Sweep => false,
+    }
+}
+
+/// The numbers in a script, outside of comments, that have the form of a lock class.
+fn lock_classes_in(script: &str) -> Vec<u16> {
+    let code = script.lines().filter(|line| !line.trim_start().starts_with("--"));
+    let numbers = code.flat_map(|line| line.split(|c: char| !c.is_ascii_alphanumeric())).filter_map(|n| n.parse().ok());
+    numbers.filter(|number| (0x1DE0..=0x1DFF).contains(number)).collect()
+}
+
+#[test]
+fn views_name_the_lock_classes_that_they_mean() {
+    let sweep = LockClass::Sweep as u16;
+    let of_requests = || LOCK_CLASSES.into_iter().filter(|class| is_of_request(*class)).map(|class| class as u16);
+    let (least, greatest) = (of_requests().min().unwrap_or(0), of_requests().max().unwrap_or(0));
+    assert!(!(least..=greatest).contains(&sweep));
+
+    let views = ["health", "update"];
+    assert_in(&views, &format!("THEN idempotence.advisory_holders({sweep}) END AS held_by"));
+    assert_in(
+        &views,
+        &format!("l.objsubid OPERATOR(pg_catalog.>=) {least} AND l.objsubid OPERATOR(pg_catalog.<=) {greatest}\n"),
+    );
+    for (name, script) in SCRIPTS {
+        let expected = if views.contains(&name) { vec![sweep, least, greatest] } else { Vec::new() };
+        assert_eq!(lock_classes_in(script), expected, "script {name}");
+    }
+}
+
+#[test]
+fn idem_sweep_takes_all_steps_in_their_order() {
+    let steps = Step::ALL.map(Step::name).join(",");
+    assert_in(&["sweep", "update"], &format!("FOREACH step IN ARRAY '{{{steps}}}'::pg_catalog.text[] LOOP"));
+}
+
+#[test]
+fn views_and_comments_know_the_letters_of_outcomes() {
+    let [succeeded, failed] =
+        [Class::Succeeded, Class::Failed].map(|class| (char::from(class.letter()), class.status()));
+    assert_in(
+        &["views", "update"],
+        &format!(
+            "CASE WHEN o.class OPERATOR(pg_catalog.=) '{}' THEN '{}' ELSE '{}' END AS status",
+            succeeded.0, succeeded.1, failed.1
+        ),
+    );
+    let letters = format!("{}: {}, {}: {}", succeeded.0, succeeded.1, failed.0, failed.1);
+    assert_in(&["comments"], &format!("('class',       '{letters}')"));
+    assert_in(&["comments"], &format!("COMMENT ON COLUMN idempotence.reply.class IS '{letters}, "));
+}
+
+#[test]
+fn views_and_comments_know_the_letters_of_ends() {
+    let word = |end| match end {
+        End::Closed => "closed",
+        End::Expired => "expired",
+        End::Fenced => "fenced",
+    };
+    for end in End::ALL {
+        let [saved, never_saved] = [true, false].map(|saved| char::from(end.letter(saved)));
+        assert_in(
+            &["views", "update"],
+            &format!(
+                "WHEN s.ended OPERATOR(pg_catalog.=) ANY ('{{{saved},{never_saved}}}'::pg_catalog.\"char\"[]) THEN '{}'",
+                word(end)
+            ),
+        );
+    }
+    let letters = End::ALL.map(|end| format!("{}: {}", char::from(end.letter(true)), word(end))).join(", ");
+    assert_in(
+        &["comments", "update"],
+        &format!("COMMENT ON COLUMN idempotence.session.ended IS 'how a client session ended; {letters}; a capital: "),
+    );
+}
+
+#[test]
+fn views_and_comments_know_the_letters_of_orders() {
+    let [any, strict] = [Order::Any, Order::Strict].map(|order| char::from(order.letter()));
+    assert_in(
+        &["views", "update"],
+        &format!(
+            "CASE WHEN COALESCE(l.ordering, s.ordering) OPERATOR(pg_catalog.=) '{any}' THEN 'any' ELSE 'strict' END"
+        ),
+    );
+    let letters = format!("{any}: any, {strict}: strict';");
+    assert_in(&["comments"], &format!("idempotence.session.ordering IS 'of a client session''s numbers; {letters}"));
+    assert_in(&["comments"], &format!("idempotence.session_live.ordering IS 'of its numbers; {letters}"));
+}
