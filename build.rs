@@ -1,5 +1,8 @@
-//! How the library is linked: functions that are called where nothing may fail come to us first, see
-//! `src/pg/memory.rs`.
+//! How the library is linked.
+//!
+//! The linker redirects calls of three functions to functions of ours (`src/pg/wrapped.rs`), since their callers
+//! cannot handle a lack of memory; see `src/pg/memory.rs`. `-Bsymbolic-functions` binds the library's calls of its own
+//! functions within the library.
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");

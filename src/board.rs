@@ -1,17 +1,18 @@
-//! The board: what launcher, visits and backends tell each other in shared memory.
+//! The board: what the launcher, visits and backends tell each other in shared memory.
 //!
-//! One lock guards it. The lock is held for a few copies at a time, and nothing that could fail is done under it.
-//! A crash of any process makes the board anew. There is a board only where the library is preloaded.
+//! One lock guards the board. It is held only to copy a few values, and nothing is done under it that could fail.
+//! When any process crashes, the server makes the board anew. There is a board only where the library is preloaded.
 
 use crate::pg;
 use pgrx::prelude::*;
 use pgrx::{PGRXSharedMemory, PgAtomic, PgLwLock, pg_shmem_init, pg_sys};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering::Relaxed};
 
-/// So many databases are remembered. With more, the one visited longest ago would look as if it never was.
+/// The number of databases whose last visit is remembered. One more replaces the database that was visited longest
+/// ago, which then looks as if it had never been visited.
 pub const DATABASES_MAX: usize = 4096;
 
-/// So many databases are announced at once; others wait for their usual visit.
+/// The number of databases that can be announced at once. Others wait for their usual visit.
 const ANNOUNCED_MAX: usize = 256;
 
 /// A text of limited length, in shared memory.
@@ -26,7 +27,7 @@ impl Text {
     /// The empty text.
     pub const EMPTY: Text = Text { bytes: [0; Text::MAX], length: 0 };
 
-    /// As much of a text as there is room for.
+    /// The beginning of a text, as much of it as there is room for.
     pub fn of(text: &str) -> Text {
         let length = text.floor_char_boundary(Text::MAX);
         let mut bytes = [0; Text::MAX];
@@ -43,19 +44,19 @@ impl Text {
 /// How a visit ended.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Ended {
-    /// It has not said anything: it could not connect, or was killed.
+    /// It has reported nothing: it could not connect, or was killed.
     Unknown,
     /// The extension is not in this database.
     NotInstalled,
-    /// The extension there is of another version than this library.
+    /// The version of the extension in this database is not the version of this library.
     OtherVersion,
     /// All that was due is done.
     Swept,
-    /// The same but for a step that somebody's lock kept from being taken.
+    /// All that was due is done, except a step that another transaction's lock did not allow.
     Delayed,
-    /// As much as there was time for is done.
+    /// The time was up before all that was due was done.
     Cut,
-    /// With an error.
+    /// It ended with an error.
     Failed,
 }
 
@@ -66,25 +67,26 @@ pub struct Report {
     pub database: u32,
     /// How the visit ended.
     pub ended: Ended,
-    /// Which step the next visit is to begin with; before a visit: it.
+    /// The launcher writes the step that the visit is to begin with. The visit writes the step that the next visit is
+    /// to begin with.
     pub step: usize,
-    /// The error, or what the sweep could not do yet.
+    /// The error, or what the sweep could not do yet and why.
     pub said: Text,
 }
 
-/// What launcher, visits and backends tell each other.
+/// What the launcher, visits and backends tell each other.
 pub struct Board {
-    /// One visit at a time.
+    /// The report of the present or last visit. The launcher runs one visit at a time.
     pub report: Report,
-    /// When databases were swept last.
+    /// Databases, and when each was swept last; (0, 0) is a free place.
     pub visited: [(u32, i64); DATABASES_MAX],
     /// Databases in which a backend has just found the extension.
     pub announced: [u32; ANNOUNCED_MAX],
-    /// How many of them there are.
+    /// The number of announced databases.
     pub announced_count: usize,
 }
 
-// SAFETY: plain values; who reads and writes them has the lock.
+// SAFETY: plain values, which are read and written only under the lock.
 unsafe impl PGRXSharedMemory for Board {}
 
 impl Default for Board {
@@ -98,19 +100,19 @@ impl Default for Board {
     }
 }
 
-/// See [`Board`].
+/// The board.
 // SAFETY: no other lock of this server has this name.
 pub static BOARD: PgLwLock<Board> = unsafe { PgLwLock::new(c"idempotence worker") };
 
-/// The launcher's process, 0 when there is none. Without a lock, since it is written on the way out too.
+/// The launcher's process id, 0 when there is none. It needs no lock, so the launcher can clear it when it exits.
 // SAFETY: nothing else in this server's shared memory has this name.
 pub static LAUNCHER: PgAtomic<AtomicI32> = unsafe { PgAtomic::new(c"idempotence launcher") };
 
-/// Whether there is a board: backends inherit the postmaster's memory, those that load the library by
-/// themselves do not find it set.
+/// Whether there is a board. A backend inherits this from the postmaster if that preloaded the library. In a backend
+/// that loads the library by itself it stays false.
 static PRELOADED: AtomicBool = AtomicBool::new(false);
 
-/// Reserves the board, while the postmaster preloads the library.
+/// Reserves the board. Called while the postmaster preloads the library.
 pub fn init() {
     pg_shmem_init!(BOARD);
     pg_shmem_init!(LAUNCHER);
@@ -121,12 +123,12 @@ fn preloaded() -> bool {
     PRELOADED.load(Relaxed)
 }
 
-/// The launcher's process, 0 when it does not run, `None` when the library is not preloaded.
+/// The launcher's process id; 0 when it does not run, `None` when the library is not preloaded.
 pub fn launcher_pid() -> Option<i32> {
     preloaded().then(|| LAUNCHER.get().load(Relaxed))
 }
 
-/// When the worker swept a database last.
+/// When the worker swept a database last; `None` where that is not known.
 pub fn last_visit(database: pg_sys::Oid) -> Option<i64> {
     if !preloaded() {
         return None;
@@ -135,7 +137,7 @@ pub fn last_visit(database: pg_sys::Oid) -> Option<i64> {
     board.visited.iter().find(|(visited, _)| *visited == database.to_u32()).map(|(_, at)| *at)
 }
 
-/// Tells the launcher that the extension is in this database: it may take it for one without.
+/// Tells the launcher that the extension is in this database. The launcher may still believe that it is not.
 pub fn announce() {
     if !preloaded() || pg::in_recovery() {
         return;
@@ -146,6 +148,7 @@ pub fn announce() {
         return;
     }
     let mut board = BOARD.exclusive();
+    debug_assert!(board.announced_count <= ANNOUNCED_MAX);
     let count = board.announced_count;
     if count < ANNOUNCED_MAX && !known(&board) {
         board.announced[count] = database;

@@ -7,16 +7,16 @@ use pgrx::guc::{GucContext, GucFlags, GucRegistry, GucSetting, PostgresGucEnum};
 use std::ffi::CString;
 use std::time::Duration;
 
-/// What becomes of a commit with a begun request that was not recorded.
+/// What becomes of a commit with a begun request that was neither recorded, checkpointed nor released.
 #[derive(Clone, Copy, PartialEq, Eq, PostgresGucEnum)]
 pub enum Unrecorded {
-    /// The transaction is refused (ID008).
+    /// The commit is refused (ID008).
     #[name = c"error"]
     Error,
-    /// It commits, with a warning.
+    /// The transaction commits, with a warning.
     #[name = c"warning"]
     Warning,
-    /// It commits.
+    /// The transaction commits.
     #[name = c"off"]
     Off,
 }
@@ -37,7 +37,8 @@ static SWEEP_BATCH: GucSetting<i32> = GucSetting::<i32>::new(1_000);
 static DATABASES: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(Some(c"*"));
 static UNRECORDED: GucSetting<Unrecorded> = GucSetting::<Unrecorded>::new(Unrecorded::Error);
 
-/// The ttl of sessions that name none, and how long ended client sessions are kept, in microseconds.
+/// The ttl of standing sessions that have none of their own, and how long ended client sessions are kept, in
+/// microseconds.
 pub fn retention_us() -> i64 {
     i64::from(RETENTION_S.get()) * 1_000_000
 }
@@ -62,12 +63,12 @@ pub fn max_payload_bytes() -> usize {
     MAX_PAYLOAD_BYTES.get().unsigned_abs() as usize
 }
 
-/// The most keys or ids in one call.
+/// The most keys, identifiers or numbers in one call.
 pub fn max_batch() -> usize {
     MAX_BATCH.get().unsigned_abs() as usize
 }
 
-/// The timeout of client sessions that are registered without one.
+/// The timeout of client sessions that are registered without one, in microseconds.
 pub fn session_timeout_us() -> i64 {
     i64::from(SESSION_TIMEOUT_S.get()) * 1_000_000
 }
@@ -77,7 +78,7 @@ pub fn window_size() -> i32 {
     WINDOW_SIZE.get()
 }
 
-/// The most client sessions that a role may have at work.
+/// The most client sessions that a role may have at work, and the most that are known for their end only.
 pub fn max_sessions_per_role() -> i64 {
     i64::from(MAX_SESSIONS_PER_ROLE.get())
 }
@@ -97,7 +98,7 @@ pub fn naptime() -> Duration {
     Duration::from_secs(NAPTIME_S.get().unsigned_abs().into())
 }
 
-/// The most rows in one transaction of the sweep.
+/// The most rows that one transaction of the sweep ends or deletes.
 pub fn sweep_batch() -> usize {
     SWEEP_BATCH.get().unsigned_abs() as usize
 }
@@ -107,7 +108,7 @@ pub fn databases() -> Databases {
     Databases::parse(&DATABASES.get().map(|names| names.to_string_lossy().into_owned()).unwrap_or_default())
 }
 
-/// See [`Unrecorded`].
+/// What becomes of a commit with an unrecorded request.
 pub fn unrecorded() -> Unrecorded {
     UNRECORDED.get()
 }
@@ -236,7 +237,7 @@ pub fn init() {
     pg::reserve_guc_prefix(c"idempotence");
 }
 
-/// Those of the sweep.
+/// Defines the settings of the sweep and the background worker.
 fn init_sweep() {
     GucRegistry::define_int_guc(
         c"idempotence.naptime",

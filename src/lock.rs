@@ -1,17 +1,43 @@
-//! Advisory locks of the transaction: what makes check-and-set atomic.
+//! Our advisory locks, which make check-and-set atomic. This header has all rules about them.
 //!
-//! Taken through the lock manager, not through `pg_advisory_xact_lock()`, with a class of our own in
-//! the tag's fourth field (users' functions have 1 and 2). So they show in `pg_locks`, take part in
-//! deadlock detection and stay with a prepared transaction.
+//! **What they are.** They are locks of PostgreSQL's lock manager. So they show in `pg_locks`, take part in deadlock
+//! detection and stay with a prepared transaction. They are taken directly, not by `pg_advisory_xact_lock()`: the
+//! tag's fourth field has a class of ours ([`LockClass`]), where the functions for users put 1 or 2.
 //!
-//! Order: whoever takes more than one takes session before secret before registration before client
-//! before request before save before mark; the lanes of numbers that are given up in the order of their
-//! slots. Whoever wants a client's lock alone, which
-//! those who use the session share, queues for it in short turns, so that they are not held up for long.
-//! The sweep takes its own first, and only tries for the others.
+//! **How long they are held.** To the end of the transaction, or until a rollback to a savepoint that was set before
+//! they were taken. They belong to the (sub)transaction, not to the running portal. A portal's lock would be lost
+//! when a cursor fails inside a savepoint, while the request is still on the open list. Three are given back
+//! earlier: a request's lock by a begin that ends without the claim, the share of a client session by a call that
+//! then finds the session ended, and the sweep's lock by the making of a standing session.
 //!
-//! They belong to the (sub)transaction, not to the running portal: a cursor that fails inside a
-//! savepoint would else take the lock away while the request is still on the open list.
+//! **The order in which one call waits for them.** A call that takes several locks waits for them in this order:
+//!
+//! 1. `StandingSession`;
+//! 2. `Sweep`, which the making of a standing session gives back at once;
+//! 3. `Secret`;
+//! 4. `Registration`: first by the registration's id, then by the client's name;
+//! 5. `ClientSession`;
+//! 6. `Request`: several of them are the lanes of numbers that are given up, in the order of their slots;
+//! 7. `Save`;
+//! 8. `Marks`.
+//!
+//! **A lock that is only tried for may be taken out of order,** since a failed try waits for nobody:
+//!
+//! * `idem_begin` takes the request's lock first and then tries to share the client session's. If another transaction
+//!   holds that exclusively, begin gives the request's lock back before it waits.
+//! * `idem_ack` drops the responses in the lanes that it can lock after the marks.
+//! * `SignOfLife` is always tried for.
+//! * `SaveOfRegistered` is only ever shared, so to share it waits for nobody. A registration that holds its own locks
+//!   may wait until nobody shares it, without taking it.
+//! * The sweep takes its own lock first, and tries for all others.
+//!
+//! **Several calls in one transaction** take their locks in the order of the calls, and so may deadlock with another
+//! transaction. So may two records that give numbers up, since each already holds the lane of its own number.
+//! PostgreSQL finds such a deadlock.
+//!
+//! **Sharing.** The transactions that use a client session share its lock. Whoever ends the session or hands it over
+//! takes the lock exclusively, and queues for it in short turns only ([`Tag::acquire_in_short_waits`]). New users of
+//! the session would wait behind a longer turn. A transaction that restores rows shares the sweep's lock.
 
 use crate::domain::identity::Digest;
 use crate::pg;
@@ -21,30 +47,32 @@ use pgrx::pg_sys;
 #[derive(Clone, Copy)]
 #[repr(u16)]
 pub enum LockClass {
-    /// The claim to a request.
+    /// The claim to a request: its key, or the lane of its number.
     Request = 0x1DE1,
-    /// The making, changing and dropping of a standing session.
+    /// Making, changing and dropping a standing session.
     StandingSession = 0x1DE2,
-    /// The first use of the secret.
+    /// Marking the secret as in use.
     Secret = 0x1DE4,
-    /// A client session: shared by the transactions that use it, held alone to end it or to hand it over.
+    /// A client session. Transactions that use it share the lock. Whoever ends it or hands it over holds the lock
+    /// exclusively.
     ClientSession = 0x1DE5,
-    /// The saving of a client session, from unlogged to logged.
+    /// Saving a client session: inserting its row in `session`.
     Save = 0x1DE6,
-    /// The writing of a client session's sign of life.
+    /// Writing a client session's sign of life.
     SignOfLife = 0x1DE7,
-    /// What a client says of a stream.
+    /// The marks of a stream: up to which number the client has acknowledged and was given numbers.
     Marks = 0x1DE8,
-    /// The registering of a client, or under an id.
+    /// A registration, by the client's name or by the registration's id.
     Registration = 0x1DE9,
-    /// The saving of a client's session, or of the session of a registration's id: shared by whoever saves, so
-    /// that whoever registers finds out about a session whose saving was prepared before a crash.
+    /// The saving of a session that a registration could find by a client's name or by the registration's id.
+    /// Transactions that save share the lock. So a registration notices a session whose saving was prepared before
+    /// a crash, and waits for that transaction.
     SaveOfRegistered = 0x1DEA,
-    /// A step of the sweep.
+    /// A step of the sweep. A transaction that restores rows shares the lock, and so keeps the sweep away.
     Sweep = 0x1DEB,
 }
 
-/// A lock's name.
+/// The name of a lock.
 #[derive(Clone, Copy)]
 pub struct Tag(pg_sys::LOCKTAG);
 
@@ -54,18 +82,18 @@ impl Tag {
         Tag::named(LockClass::Request, digest)
     }
 
-    /// A lock of a class, by the digest of what it is for. `pg_locks` shows everybody half of the digest, so it
-    /// has to be a keyed one.
+    /// A lock of a class on what the digest stands for. `pg_locks` shows half of the digest to everybody, so the
+    /// digest has to be a keyed one.
     pub fn named(class: LockClass, digest: &Digest) -> Tag {
         Tag::new(class, digest.lock_id())
     }
 
-    /// The first use of the secret.
+    /// Marking the secret as in use.
     pub fn secret() -> Tag {
         Tag::new(LockClass::Secret, 0)
     }
 
-    /// A step of the sweep: one at a time.
+    /// The sweep, which takes one step at a time.
     pub fn sweep() -> Tag {
         Tag::new(LockClass::Sweep, 0)
     }
@@ -82,34 +110,35 @@ impl Tag {
         })
     }
 
-    /// Takes the lock if nobody else has it.
+    /// Takes the lock if no other transaction holds or shares it; gives whether it did.
     pub fn try_acquire(&self) -> bool {
         self.acquire_as_transaction(Mode::Alone, true)
     }
 
-    /// Takes the lock, waiting up to `wait_us` (`None`: for ever); whether it was got.
+    /// Takes the lock, waiting for it up to `wait_us` (`None`: for ever); gives whether it did.
     pub fn acquire(&self, wait_us: Option<i64>) -> bool {
         self.acquire_in(Mode::Alone, wait_us)
     }
 
-    /// Gives back one acquisition, before the end of the transaction.
+    /// Gives back one acquisition before the end of the transaction.
     pub fn release(&self) {
         self.release_in(Mode::Alone);
     }
 
-    /// Takes the lock alone, up to `wait_us`; whether it was got. Queues for it for a short time only, again
-    /// and again with pauses between: those who share it drain meanwhile, however busy they are, and
-    /// newcomers are held up by no more than that.
+    /// As [`Tag::acquire`], but it queues for the lock in short turns with pauses between them. While it queues,
+    /// newcomers that want to share the lock wait, so those who share it become fewer. A newcomer waits no longer
+    /// than one turn.
     pub fn acquire_in_short_waits(&self, wait_us: Option<i64>) -> bool {
         self.try_acquire() || pg::retry(wait_us, |attempt_us| self.acquire(Some(attempt_us)))
     }
 
-    /// Waits until no other transaction has the lock or shares it, up to `wait_us`; whether that came.
+    /// Waits up to `wait_us` until no other transaction holds or shares the lock; gives whether that came true. The
+    /// lock is not taken.
     pub fn wait_until_free(&self, wait_us: Option<i64>) -> bool {
         pg::retry(wait_us, |_| !self.is_held_by_another())
     }
 
-    /// Shares the lock if nobody has it alone.
+    /// Shares the lock if no other transaction holds it exclusively; gives whether it did.
     pub fn try_share(&self) -> bool {
         self.acquire_as_transaction(Mode::Shared, true)
     }
@@ -119,7 +148,7 @@ impl Tag {
         self.acquire_in(Mode::Shared, wait_us)
     }
 
-    /// Gives back one sharing.
+    /// Gives back one share before the end of the transaction.
     pub fn release_share(&self) {
         self.release_in(Mode::Shared);
     }
@@ -129,17 +158,17 @@ impl Tag {
         pg::lock_is_held(&self.0, Mode::Shared as i32)
     }
 
-    /// Whether this transaction has the lock, shared or alone.
+    /// Whether this transaction holds or shares the lock.
     pub fn is_held_by_us(&self) -> bool {
         self.is_shared_by_us() || pg::lock_is_held(&self.0, Mode::Alone as i32)
     }
 
-    /// Whether another transaction, a prepared one too, has the lock or shares it.
+    /// Whether another transaction, perhaps a prepared one, holds or shares the lock.
     pub fn is_held_by_another(&self) -> bool {
         !self.in_the_way_of(Mode::Alone).is_empty()
     }
 
-    /// How other transactions, prepared ones too, have the lock.
+    /// How other transactions, prepared ones included, hold the lock at one moment during the call.
     pub fn held_by_others(&self) -> Held {
         loop {
             let before = self.in_the_way_of(Mode::Alone);
@@ -149,34 +178,35 @@ impl Tag {
             if !self.in_the_way_of(Mode::Shared).is_empty() {
                 return Held::Alone;
             }
-            // Who had it before and after that moment had it then too, and nobody had it alone.
+            // Nobody held it exclusively just now. A transaction that held it before and after that look held it
+            // then, so it shared it.
             if self.in_the_way_of(Mode::Alone).iter().any(|holder| before.contains(holder)) {
                 return Held::Shared;
             }
         }
     }
 
-    /// Waits until no other transaction has the lock alone, up to `wait_us`; whether it is worth looking
-    /// again. The lock is not shared meanwhile: that would look like use.
+    /// Waits up to `wait_us` until no other transaction holds the lock exclusively; gives whether the caller should
+    /// look again. The wait does not share the lock, since a share would look like use of the session.
     pub fn wait_while_alone(&self, wait_us: Option<i64>) -> bool {
         if wait_us == Some(0) {
             return false;
         }
         if self.in_the_way_of(Mode::Shared).is_empty() {
-            // It is queued for, in a short turn, or was just let go.
+            // Another transaction is queueing for the lock in a short turn, or has just let it go.
             pg::nap(1_000);
             return true;
         }
         pg::retry(wait_us, |attempt_us| {
             if let Some(holder) = self.in_the_way_of(Mode::Shared).first() {
-                // It may let go before its end, by a rollback to a savepoint: hence the turns.
+                // Turns, since the holder may let go before its end, by a rollback to a savepoint.
                 pg::bounded(Some(attempt_us), || holder.wait());
             }
             self.in_the_way_of(Mode::Shared).is_empty()
         })
     }
 
-    /// The other transactions that keep this one from having the lock so.
+    /// The other transactions that keep this one from taking the lock in this mode.
     fn in_the_way_of(&self, mode: Mode) -> Vec<pg::Holder> {
         pg::lock_holders(&self.0, mode as i32)
     }
@@ -205,28 +235,28 @@ impl Tag {
     }
 }
 
-/// How others have a lock.
+/// How other transactions hold a lock.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Held {
     /// Not at all.
     Free,
-    /// Shared by some.
+    /// Some transactions share it.
     Shared,
-    /// By one, which has it alone.
+    /// One transaction holds it exclusively.
     Alone,
 }
 
-/// How a lock is had.
+/// A mode in which a lock is held.
 #[derive(Clone, Copy)]
 #[repr(i32)]
 enum Mode {
-    /// By any number of transactions, while none has it alone.
+    /// Any number of transactions hold it, while none holds it exclusively.
     Shared = pg_sys::ShareLock as i32,
-    /// By one.
+    /// One transaction holds it exclusively.
     Alone = pg_sys::ExclusiveLock as i32,
 }
 
-/// Runs `work` with locks going to the (sub)transaction instead of the running portal.
+/// Runs `work`, whose locks then belong to the (sub)transaction instead of the running portal.
 pub fn as_transaction<T>(work: impl FnOnce() -> T) -> T {
     // SAFETY: both owners live as long as the (sub)transaction. If `work` raises an error, the handler
     // that ends the (sub)transaction sets the current owner itself.

@@ -1,8 +1,9 @@
 //! Keyed names: the digests of requests and lanes, and the names of locks.
 //!
-//! Each name is a digest that is keyed with the database's secret. `pg_locks` shows everybody half of it, and
+//! Each name is a digest that is keyed with the database's secret. `pg_locks` shows half of it to everybody, and
 //! any role may take advisory locks. Without the secret nobody can compute the name of another role's lock, so
-//! nobody can block or watch another role's requests.
+//! nobody can block or watch another role's requests. Two locks have a fixed name, since a database has one of each:
+//! the secret's and the sweep's (`Tag::secret`, `Tag::sweep`).
 
 use crate::domain::identity::{Digest, Lane, SessionId};
 use crate::lock::{LockClass, Tag};
@@ -10,17 +11,18 @@ use crate::model::{KnownBy, Stream};
 use crate::store::secret;
 use pgrx::pg_sys;
 
-/// The digest of a request: where its outcome, if it has a key, and its checkpoint are kept.
+/// The digest of a request. A keyed request's outcome and any request's checkpoint are kept under it, and a keyed
+/// request is locked by it.
 pub fn of_request(session: &SessionId, stream: &str, request: &str) -> Digest {
     Digest::of(&secret::key(), session, stream, request)
 }
 
-/// The digest of a lane: what is locked for a numbered request.
+/// The digest of a lane, by which a numbered request is locked.
 pub fn of_lane(stream: Stream<'_>, lane: Lane) -> Digest {
     Digest::of_lane(&secret::key(), stream.session, stream.name, lane)
 }
 
-/// The lock on the making, changing and dropping of a standing session.
+/// The lock on making, changing and dropping a standing session.
 pub fn standing_session(name: &str) -> Tag {
     lock(LockClass::StandingSession, &[name.as_bytes()])
 }
@@ -30,27 +32,27 @@ pub fn client_session(id: &SessionId) -> Tag {
     lock(LockClass::ClientSession, &[id])
 }
 
-/// The lock on a client session's saving.
+/// The lock on saving a client session.
 pub fn save(id: &SessionId) -> Tag {
     lock(LockClass::Save, &[id])
 }
 
-/// The lock on the writing of a client session's sign of life.
+/// The lock on writing a client session's sign of life.
 pub fn sign_of_life(id: &SessionId) -> Tag {
     lock(LockClass::SignOfLife, &[id])
 }
 
-/// The lock on what a client says of a stream.
+/// The lock on the marks of a stream.
 pub fn marks(stream: Stream<'_>) -> Tag {
     lock(LockClass::Marks, &[stream.session, stream.name.as_bytes()])
 }
 
-/// The lock on the registering of a client, or under an id.
+/// The lock on a registration by a role, by the client's name or by the registration's id.
 pub fn registration(owner: pg_sys::Oid, by: KnownBy<'_>) -> Tag {
     of_registered(LockClass::Registration, owner, by)
 }
 
-/// The lock on the saving of a session that such a registration made.
+/// The lock on saving a session that a later registration could find by this name or id.
 pub fn save_of_registered(owner: pg_sys::Oid, by: KnownBy<'_>) -> Tag {
     of_registered(LockClass::SaveOfRegistered, owner, by)
 }
@@ -63,8 +65,8 @@ fn of_registered(class: LockClass, owner: pg_sys::Oid, by: KnownBy<'_>) -> Tag {
     }
 }
 
-/// The parts have fixed lengths, except the last one, so that they do not run together. They are named also
-/// where no session exists, and so no key is in use.
+/// All parts but the last have a length that the class and the first part determine, so that they do not run
+/// together. A lock may be named before there is a session, when no key is in use yet.
 fn lock(class: LockClass, parts: &[&[u8]]) -> Tag {
     Tag::named(class, &Digest::of_parts(&secret::key_for_locks(), parts))
 }

@@ -1,12 +1,12 @@
-//! Commands of others: what one gives, and how one is executed in a script.
+//! SQL commands that others wrote: executing one within an extension's script, and whether one returns rows.
 
 use pgrx::{Spi, pg_sys, spi};
 use std::ffi::CStr;
 
-/// Executes a command in an extension's script as if the script had ended: what is granted in a script
-/// counts as what the extension itself grants, which no dump saves.
+/// Executes a command within an extension's script as if the script had ended. Otherwise a GRANT would count as a
+/// grant by the extension itself, which no dump saves.
 pub fn outside_of_script(command: &str) -> Result<(), spi::Error> {
-    /// Puts the state back, also when an error unwinds.
+    /// Restores the variable, also when an error unwinds.
     struct Script(bool);
     impl Drop for Script {
         fn drop(&mut self) {
@@ -15,24 +15,24 @@ pub fn outside_of_script(command: &str) -> Result<(), spi::Error> {
         }
     }
 
-    // SAFETY: a variable of the backend; ALTER EXTENSION sets it, and resets it however it ends.
+    // SAFETY: a variable of the backend. ALTER EXTENSION sets it, and resets it however the script ends.
     let _script = Script(unsafe { pg_sys::creating_extension });
     // SAFETY: as above.
     unsafe { pg_sys::creating_extension = false };
     Spi::run(command)
 }
 
-/// Whether a command gives rows, found without running it.
+/// Whether a command returns rows, found without running it.
 ///
-/// Several statements give none. Of a SELECT the grammar tells. Anything else (with RETURNING, EXPLAIN, CALL with output arguments)
-/// is analysed, which costs several times as much.
+/// A command of several statements counts as one that returns none. For a SELECT the parse tree tells. Any other
+/// statement (RETURNING, EXPLAIN, CALL with output arguments) has to be analysed, which costs several times as much.
 pub fn returns_rows(command: &str) -> bool {
     let command = std::ffi::CString::new(command).expect("a text value has no NUL");
-    // SAFETY: the parser gives a list of RawStmt, whose node says by its tag which struct it is.
+    // SAFETY: the parser gives a list of RawStmt. The tag of a node tells which struct the node is.
     unsafe {
         let parsed = pg_sys::raw_parser(command.as_ptr(), pg_sys::RawParseMode::RAW_PARSE_DEFAULT);
         if parsed.is_null() || (*parsed).length > 1 {
-            // A later statement could not be analysed before an earlier one has run.
+            // A later statement cannot be analysed before an earlier one has run.
             return false;
         }
         let first: *mut pg_sys::RawStmt = pg_sys::list_nth(parsed, 0).cast();
@@ -41,13 +41,13 @@ pub fn returns_rows(command: &str) -> bool {
             return (*statement.cast::<pg_sys::SelectStmt>()).intoClause.is_null();
         }
     }
-    analysis_gives_rows(&command)
+    analysis_finds_rows(&command)
 }
 
-fn analysis_gives_rows(command: &CStr) -> bool {
+fn analysis_finds_rows(command: &CStr) -> bool {
     let mut types = [pg_sys::JSONBOID];
-    // SAFETY: SPI is connected for the time of the plan, which SPI_finish() frees; `types` has as many
-    // elements as is said. An ERROR inside ends the connection by ending the (sub)transaction.
+    // SAFETY: SPI is connected for as long as the plan is used, and SPI_finish() frees the plan. The call is told how
+    // many elements `types` has. An ERROR inside ends the (sub)transaction, and with it the connection.
     unsafe {
         pg_sys::SPI_connect();
         let plan = pg_sys::SPI_prepare(command.as_ptr(), types.len() as i32, types.as_mut_ptr());

@@ -1,11 +1,12 @@
-//! Whether what another transaction committed is as durable as a commit of this session would be.
+//! Whether another transaction's commit is as durable as a commit by this backend would be.
 //!
-//! A commit can be seen before it is flushed (the writer's `synchronous_commit` was off), and before a
-//! synchronous standby has it (the writer was terminated, or the server restarted, while it waited for
-//! that). Whoever hands such an outcome out would promise what a crash or a failover takes back.
+//! A commit can be seen before it is flushed, if the writer's `synchronous_commit` was off. It can be seen before a
+//! synchronous standby has it, if the writer was terminated or the server restarted during that wait. A crash or a
+//! failover takes such a commit back, so its outcome must not be handed out yet.
 //!
-//! Mostly it is known without asking: this backend remembers a transaction id below which all had ended when
-//! the log stood at a position that has since become durable.
+//! Usually no question to the server is needed. The backend remembers a transaction id and a position in the log: all
+//! transactions below that id had ended when the log stood there. Once the log is durable up to that position, so are
+//! their commits.
 
 use super::server::server_version;
 use super::wait::{Deadline, nap};
@@ -13,25 +14,25 @@ use pgrx::pg_sys;
 use std::cell::RefCell;
 use std::ffi::c_void;
 
-/// The transaction that wrote a row, as the row tells.
+/// The transaction that wrote a row, as the row's header tells it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Writer {
-    /// Its id, or its subtransaction's; 0: this transaction.
+    /// The id of the transaction or of its subtransaction; 0 stands for this transaction.
     xid: u32,
-    /// The row is frozen: the id may be too old to ask the server about.
+    /// Whether the row is frozen. Then the id may be too old to ask the server about.
     frozen: bool,
 }
 
 impl Writer {
-    /// This transaction, whose commit is waited for by whoever has it.
+    /// This transaction. Its own commit makes the row durable, so nothing is waited for.
     pub const THIS: Writer = Writer { xid: 0, frozen: false };
 
-    /// Of a row.
+    /// The writer of a row.
     ///
     /// # Safety
     /// `tuple` must be valid.
     pub unsafe fn of(tuple: *const pg_sys::HeapTupleData) -> Writer {
-        // SAFETY: as the caller says. The id stays in the row when that is frozen.
+        // SAFETY: as the caller warrants. A frozen row keeps the id.
         unsafe {
             let frozen = pg_sys::htup::HeapTupleHeaderFrozen((*tuple).t_data);
             Writer { xid: pg_sys::htup::HeapTupleHeaderGetRawXmin((*tuple).t_data).into_inner(), frozen }
@@ -39,7 +40,7 @@ impl Writer {
     }
 }
 
-/// All transactions below it had ended when the log stood at a position.
+/// All transactions with ids below `below` had ended when the log stood at `position`.
 #[derive(Clone, Copy)]
 struct Mark {
     below: u32,
@@ -49,9 +50,9 @@ struct Mark {
 
 /// What this backend remembers.
 struct Known {
-    /// What is below it is durable, to this level of `synchronous_commit`.
+    /// A mark whose position is durable to the given level of `synchronous_commit`.
     durable: Option<(Mark, i32)>,
-    /// Not yet; looked at again.
+    /// A later mark, whose position may not be durable yet.
     next: Option<Mark>,
 }
 
@@ -59,21 +60,21 @@ thread_local! {
     static KNOWN: RefCell<Known> = const { RefCell::new(Known { durable: None, next: None }) };
 }
 
-/// Transaction ids come round again. Not within an hour.
+/// A mark counts for an hour. Transaction ids wrap around, but not within that time.
 const MARK_US_MAX: i64 = 3_600_000_000;
 
 const OFF: i32 = pg_sys::SyncCommitLevel::SYNCHRONOUS_COMMIT_OFF as i32;
 const LOCAL: i32 = pg_sys::SyncCommitLevel::SYNCHRONOUS_COMMIT_LOCAL_FLUSH as i32;
 
-/// Waits until the commit of `writer` is as durable as one of this session would be now, up to the deadline;
-/// whether it is. On a standby nothing is promised.
+/// Waits up to the deadline until the commit of `writer` is as durable as a commit by this backend would be now; gives
+/// whether it is. On a standby it does not wait, and gives true.
 pub fn wait_until_durable(writer: Writer, now_us: i64, deadline: impl FnOnce() -> Deadline) -> bool {
-    let level = level_of_this_session();
+    let level = level_of_this_backend();
     level == OFF || is_known(writer, level, now_us) || look_and_wait(writer, level, now_us, deadline())
 }
 
-/// What `synchronous_commit` asks for, where there are standbys to ask it of.
-fn level_of_this_session() -> i32 {
+/// The level of `synchronous_commit`; without synchronous standbys, at most the local flush.
+fn level_of_this_backend() -> i32 {
     // SAFETY: variables of this backend and of the server.
     let (level, senders) = unsafe { (pg_sys::synchronous_commit, pg_sys::max_wal_senders) };
     if level > LOCAL && (senders == 0 || !standbys_are_defined()) { LOCAL } else { level }
@@ -90,8 +91,8 @@ fn is_known(writer: Writer, level: i32, now_us: i64) -> bool {
 
 #[cold]
 fn look_and_wait(writer: Writer, level: i32, now_us: i64, deadline: Deadline) -> bool {
-    // SAFETY: reads the state of the server and of the transaction; the id is that of a row that was just
-    // seen, so the server still knows it unless the row is frozen.
+    // SAFETY: reads the state of the server and of the transaction. The id comes from a row that was just seen, so the
+    // server still knows it unless the row is frozen.
     unsafe {
         if pg_sys::RecoveryInProgress()
             || pg_sys::TransactionIdIsCurrentTransactionId(pg_sys::TransactionId::from_inner(writer.xid))
@@ -102,7 +103,7 @@ fn look_and_wait(writer: Writer, level: i32, now_us: i64, deadline: Deadline) ->
         if is_known(writer, level, now_us) {
             return true;
         }
-        // A commit that waited for its flush has no position here: it could not be seen before that.
+        // For a commit that waited for its flush the server gives no position. It could not be seen before the flush.
         let committed = match writer.frozen {
             true => end_of_log(),
             false => pg_sys::TransactionIdGetCommitLSN(pg_sys::TransactionId::from_inner(writer.xid)),
@@ -117,18 +118,18 @@ fn look_and_wait(writer: Writer, level: i32, now_us: i64, deadline: Deadline) ->
     }
 }
 
-/// Where the last record of the log ends. What is committed and can be seen lies before it.
+/// Where the last record of the log ends. Every commit that can be seen lies before it.
 fn end_of_log() -> u64 {
-    // SAFETY: reads the state of the server, which is not in recovery, and a variable that it has set at its start.
+    // SAFETY: reads the state of the server, which is not in recovery, and a variable that it set at its start.
     let (next, segment_bytes) = unsafe { (pg_sys::GetXLogInsertRecPtr(), pg_sys::wal_segment_size) };
     end_of_last_record(next, segment_bytes as u64)
 }
 
-/// The server tells where the next record begins. Where the last one has filled its page, that is behind the
-/// header of a page which is not written yet; to flush the log up to there is an error.
+/// The end of the last record, where the next one begins at `next`. If the last record filled its page, `next` lies
+/// behind the header of a page that is not written yet. A flush up to `next` would then be an error.
 fn end_of_last_record(next: u64, segment_bytes: u64) -> u64 {
     const HEADER: u64 = size_of::<pg_sys::XLogPageHeaderData>() as u64;
-    /// That of the first page of a segment is longer.
+    /// The header of a segment's first page is longer.
     const FIRST_HEADER: u64 = size_of::<pg_sys::XLogLongPageHeaderData>() as u64;
     let (in_page, in_segment) = (next % u64::from(pg_sys::XLOG_BLCKSZ), next % segment_bytes);
     match (in_page, in_segment) {
@@ -138,7 +139,7 @@ fn end_of_last_record(next: u64, segment_bytes: u64) -> u64 {
     }
 }
 
-/// Takes the next mark over, if it has become durable, and notes another.
+/// If the next mark has become durable, remembers it as durable and notes another next mark.
 fn note_progress(level: i32, now_us: i64) {
     KNOWN.with_borrow_mut(|known| {
         if let Some(mark) = known.next {
@@ -151,8 +152,8 @@ fn note_progress(level: i32, now_us: i64) {
                 _ => return,
             }
         }
-        // SAFETY: reads the active snapshot, if there is one, and the state of the server. What the snapshot
-        // takes as ended has its commit in the log, before the position read after it.
+        // SAFETY: reads the active snapshot, if there is one, and the state of the server. The position is read after
+        // the snapshot was taken. So it lies behind the commits of all transactions that the snapshot takes as ended.
         known.next = unsafe {
             pg_sys::ActiveSnapshotSet().then(|| Mark {
                 below: (*pg_sys::GetActiveSnapshot()).xmin.into_inner(),
@@ -163,11 +164,12 @@ fn note_progress(level: i32, now_us: i64) {
     });
 }
 
-/// Waits until the synchronous standbys have confirmed the position, or none are asked for any more.
+/// Waits until the synchronous standbys have confirmed the position, or until no standby has to confirm commits any
+/// more.
 fn wait_for_standbys(position: u64, deadline: Deadline) -> bool {
     let mut nap_us = 1_000;
     loop {
-        let level = level_of_this_session();
+        let level = level_of_this_backend();
         if level <= LOCAL || confirmed(level) >= position {
             return true;
         }
@@ -179,13 +181,13 @@ fn wait_for_standbys(position: u64, deadline: Deadline) -> bool {
     }
 }
 
-/// The beginning of WalSndCtlData, which is laid out alike in all versions.
+/// The beginning of the server's WalSndCtlData, which has the same layout in all supported versions.
 #[repr(C)]
 struct Senders {
     queues: [[*mut c_void; 2]; 3],
-    /// Up to where the synchronous standbys have written, flushed and applied.
+    /// The positions up to which the synchronous standbys have written, flushed and applied the log.
     confirmed: [u64; 3],
-    /// Whether there are to be any.
+    /// Whether commits have to wait for standbys; see `means_defined`.
     status: u8,
 }
 
@@ -194,16 +196,16 @@ unsafe extern "C" {
     static SyncRepStandbyNames: *const std::ffi::c_char;
 }
 
-/// Up to where the synchronous standbys have the log as this level asks for.
+/// The position up to which the synchronous standbys have confirmed the log, as the level demands.
 fn confirmed(level: i32) -> u64 {
     let mode = (level - LOCAL - 1).clamp(0, 2) as usize;
-    // SAFETY: shared memory that is there as long as the server; a position is read at once.
+    // SAFETY: the shared memory exists as long as the server. A position is read in one access.
     unsafe { (&raw const (*WalSndCtl).confirmed[mode]).read_volatile() }
 }
 
 /// Whether commits have to wait for standbys, as the checkpointer has noted it.
 fn standbys_are_defined() -> bool {
-    // SAFETY: as above; the setting is a string or null.
+    // SAFETY: the shared memory exists as long as the server. The setting is a string or null.
     let (status, names) = unsafe {
         let names = SyncRepStandbyNames;
         ((&raw const (*WalSndCtl).status).read_volatile(), !names.is_null() && *names != 0)
@@ -211,8 +213,9 @@ fn standbys_are_defined() -> bool {
     means_defined(status, server_version(), names)
 }
 
-/// Minor versions since May 2025 also note whether the setting has been looked at; then the lowest bit alone
-/// says that it names nobody. Where it has not, the setting counts.
+/// What the status byte means, which differs between minor versions. Before May 2025 any value but 0 means that
+/// standbys are defined. Since then one bit tells that the checkpointer has looked at the setting, and another that the
+/// setting names standbys. While neither bit is set, the setting itself (`names`) counts.
 fn means_defined(status: u8, version: i32, names: bool) -> bool {
     const LOOKED_AT: u8 = 1;
     const DEFINED: u8 = 2;

@@ -1,8 +1,8 @@
-//! Rows and files of tables, as server versions differ in them.
+//! What differs between server versions in rows and files of tables.
 
 use pgrx::pg_sys;
 
-/// The number of the file that a relation is in.
+/// The number of the file that a relation is stored in.
 ///
 /// # Safety
 ///
@@ -17,18 +17,18 @@ pub unsafe fn file_of(relation: pg_sys::Relation) -> pg_sys::Oid {
     }
 }
 
-/// Which indexes have to be told of a row's new version.
+/// Which indexes need a new entry for a row's new version.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum NewEntries {
     /// None: it is a HOT update.
     None,
-    /// Those that only sum up what a range of pages holds.
+    /// The summarizing indexes (BRIN), which only sum up what a range of pages holds.
     Summaries,
-    /// All.
+    /// All indexes.
     All,
 }
 
-/// Puts a row in another's place, without its index entries.
+/// Writes a row over the one at `at`, without index entries.
 ///
 /// # Safety
 ///
@@ -58,11 +58,11 @@ pub unsafe fn heap_update(
     }
 }
 
-/// Whether an index only sums up what a range of pages holds.
+/// Whether an index is summarizing.
 ///
 /// # Safety
 ///
-/// `info` is of an open index.
+/// `info` describes an open index.
 pub unsafe fn is_summarizing(info: *const pg_sys::IndexInfo) -> bool {
     #[cfg(feature = "pg15")]
     return {
@@ -79,7 +79,7 @@ pub unsafe fn is_summarizing(info: *const pg_sys::IndexInfo) -> bool {
 /// # Safety
 /// `shape` must be valid and have more than `index` columns.
 pub unsafe fn tuple_attribute(shape: pg_sys::TupleDesc, index: usize) -> *const pg_sys::FormData_pg_attribute {
-    // SAFETY: as the caller says.
+    // SAFETY: as the caller warrants.
     unsafe {
         #[cfg(feature = "pg18")]
         return pg_sys::TupleDescAttr(shape, index as i32);

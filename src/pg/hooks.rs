@@ -1,11 +1,11 @@
-//! Being called after each statement.
+//! A callback after each statement.
 //!
-//! What executes statements here also lets users' errors through. So these functions have no guard of pgrx, which
-//! would take the SQLSTATE from those errors, and own nothing that an error would leave behind.
+//! The hooks execute statements, so users' errors pass through them. They have no guard of pgrx, since that would lose
+//! the SQLSTATE of those errors. An error skips their destructors, so they own nothing that needs one.
 
 use pgrx::pg_sys;
 
-// SAFETY: as PostgreSQL declares them. They have no guard, see above.
+// SAFETY: declared as PostgreSQL declares them. They have no guard, see above.
 unsafe extern "C-unwind" {
     #[cfg(not(feature = "pg18"))]
     fn standard_ExecutorRun(query: *mut pg_sys::QueryDesc, direction: Direction, count: u64, once: bool);
@@ -25,17 +25,17 @@ unsafe extern "C-unwind" {
 
 type Direction = pg_sys::ScanDirection::Type;
 
-/// What our hooks call: what PostgreSQL would have called without us.
+/// The functions that PostgreSQL would have called without our hooks. Our hooks call them.
 static mut NEXT_RUN: pg_sys::ExecutorRun_hook_type = None;
 static mut NEXT_UTILITY: pg_sys::ProcessUtility_hook_type = None;
 
-/// What is called after each statement.
+/// The callback.
 static mut FINISHED: fn(bool) = |_| {};
 
-/// Has `callback` called after each statement that was executed without an error, once a backend. It is told
-/// whether that was a command of the transaction, such as COMMIT. It must raise no error.
+/// Installs the hooks, once a backend. `callback` is then called after each statement that ended without an error. Its
+/// argument tells whether the statement was a transaction command such as COMMIT. It must raise no error.
 pub fn call_after_statements(callback: fn(bool)) {
-    // SAFETY: a process that loads a library has one thread, and executes no statement by these hooks meanwhile.
+    // SAFETY: the process has one thread, and no statement passes through these hooks while it loads the library.
     unsafe {
         FINISHED = callback;
         NEXT_RUN = pg_sys::ExecutorRun_hook;
@@ -52,7 +52,7 @@ fn finished(is_of_transaction: bool) {
 
 #[cfg(not(feature = "pg18"))]
 unsafe extern "C-unwind" fn executor_run(query: *mut pg_sys::QueryDesc, direction: Direction, count: u64, once: bool) {
-    // SAFETY: passes on what it was called with, to whom PostgreSQL would have called without us.
+    // SAFETY: passes its arguments on to the function that PostgreSQL would have called without us.
     unsafe {
         match NEXT_RUN {
             Some(next) => next(query, direction, count, once),
@@ -85,8 +85,8 @@ unsafe extern "C-unwind" fn process_utility(
     destination: *mut pg_sys::DestReceiver,
     completion: *mut pg_sys::QueryCompletion,
 ) {
-    // SAFETY: as above; a utility statement is a node, whose tag is looked at before it is executed, for
-    // that may free it.
+    // SAFETY: as above. A utility statement is a node with a tag. The tag is read first, since the execution may free
+    // the node.
     let is_of_transaction = unsafe {
         let is_of_transaction = (*(*statement).utilityStmt).type_ == pg_sys::NodeTag::T_TransactionStmt;
         let next = NEXT_UTILITY.unwrap_or(standard_ProcessUtility);

@@ -1,11 +1,11 @@
-//! `jsonb` values: passed on unread, measured, digested, and made of a row's first column.
+//! `jsonb` values: they are passed on unread, measured, digested, and made from a row's first column.
 
 use crate::domain::fingerprint::{Fingerprint, Token};
 use pgrx::callconv::{ArgAbi, BoxRet, FcInfo};
 use pgrx::datum::Datum;
 use pgrx::{FromDatum, pg_sys};
 
-/// A `jsonb` argument or result, passed on unread: parsing it would cost more than all the rest.
+/// A `jsonb` argument or result. It is passed on unread, since to parse it would cost more than the rest of the call.
 #[derive(Clone, Copy)]
 pub struct Jsonb(pg_sys::Datum);
 
@@ -17,7 +17,7 @@ impl FromDatum for Jsonb {
     }
 }
 
-// SAFETY: the datum of a jsonb argument, declared as such in SQL, is what Jsonb holds.
+// SAFETY: the argument is declared as jsonb in SQL, and Jsonb holds the datum of a jsonb.
 unsafe impl<'fcx> ArgAbi<'fcx> for Jsonb {
     unsafe fn unbox_arg_unchecked(arg: pgrx::callconv::Arg<'_, 'fcx>) -> Self {
         // SAFETY: the caller passes an argument of our declared type.
@@ -26,8 +26,8 @@ unsafe impl<'fcx> ArgAbi<'fcx> for Jsonb {
 }
 
 impl Jsonb {
-    /// Takes a jsonb value out of a row, copied to the current memory context and free of TOAST, so
-    /// that it stays when the row's page and table are let go.
+    /// Copies a jsonb value out of a row and its TOAST table into the current memory context. The copy stays valid
+    /// when the row's page and table are let go.
     ///
     /// # Safety
     /// `datum` must be a jsonb value whose table is still locked.
@@ -36,22 +36,22 @@ impl Jsonb {
         Jsonb(unsafe { pg_sys::pg_detoast_datum_copy(datum.cast_mut_ptr()) }.into())
     }
 
-    /// As a value to store.
+    /// The datum, to be stored.
     pub fn datum(self) -> pg_sys::Datum {
         self.0
     }
 
-    /// Its size before compression, in bytes, without reading it.
+    /// Its size before compression, in bytes. The value itself is not read.
     pub fn raw_bytes(self) -> usize {
-        // SAFETY: a jsonb datum is a varlena, possibly a TOAST pointer, whose header tells the size.
+        // SAFETY: a jsonb datum is a varlena, perhaps a TOAST pointer. Its header tells the size.
         unsafe { pg_sys::toast_raw_datum_size(self.0) as usize }.saturating_sub(pg_sys::VARHDRSZ)
     }
 
-    /// Whether there is a string, number or boolean in it, at any depth. Names of members are none.
+    /// Whether it contains a string, number or boolean at any depth. The names of members do not count.
     pub fn tells_something(self) -> bool {
         use pg_sys::JsonbIteratorToken as Step;
 
-        // SAFETY: as in fingerprint(); of a scalar JsonbIteratorNext() fills in the type.
+        // SAFETY: as in fingerprint(). JsonbIteratorNext() fills in the type of each scalar.
         unsafe {
             let jsonb: *mut pg_sys::Jsonb = pg_sys::pg_detoast_datum(self.0.cast_mut_ptr()).cast();
             let mut iterator = pg_sys::JsonbIteratorInit(&raw mut (*jsonb).root);
@@ -66,19 +66,19 @@ impl Jsonb {
         }
     }
 
-    /// Walks it in jsonb's own order and digests what it meets.
+    /// Digests the value, walking it in jsonb's own order.
     pub fn fingerprint(self) -> [u8; 16] {
         use pg_sys::JsonbIteratorToken as Step;
         use pg_sys::jbvType as Kind;
 
         let mut fingerprint = Fingerprint::new();
-        // SAFETY: the detoasted value is a valid Jsonb for the whole walk; JsonbIteratorNext() fills
-        // `value`, whose union member is the one that `type_` names, and points into the walked value.
+        // SAFETY: the detoasted value is a valid Jsonb for the whole walk. JsonbIteratorNext() fills `value`, whose
+        // `type_` names the active union member. That member points into the walked value.
         unsafe {
             let jsonb: *mut pg_sys::Jsonb = pg_sys::pg_detoast_datum(self.0.cast_mut_ptr()).cast();
             let mut iterator = pg_sys::JsonbIteratorInit(&raw mut (*jsonb).root);
             let mut value = std::mem::zeroed::<pg_sys::JsonbValue>();
-            // A scalar at the top is stored as an array of one with a mark, which is no array.
+            // A top-level scalar is stored as an array of one element that is marked as no array.
             let mut scalar = false;
             loop {
                 let token = match pg_sys::JsonbIteratorNext(&mut iterator, &mut value, false) {
@@ -99,7 +99,7 @@ impl Jsonb {
                         Kind::jbvNull => Token::Null,
                         Kind::jbvBool => Token::Bool(value.val.boolean),
                         Kind::jbvNumeric => {
-                            // Freed at once: there may be many, and each takes a buffer of 1 kB.
+                            // Freed at once, since there may be many numbers and each takes a buffer of 1 kB.
                             let wire = numeric_wire(value.val.numeric);
                             fingerprint.token(Token::Numeric(pgrx::varlena::varlena_to_byte_slice(wire)));
                             pg_sys::pfree(wire.cast());
@@ -120,19 +120,19 @@ impl Jsonb {
 }
 
 /// # Safety
-/// `value` must be a string (or key) that JsonbIteratorNext() filled in.
+/// `value` must be a string or a key that JsonbIteratorNext() filled in. The walked value must outlive the result.
 unsafe fn string_bytes(value: &pg_sys::JsonbValue) -> &'static [u8] {
-    // SAFETY: of a string this member is the active one; pointer and length are those of its bytes in
-    // the value being walked, which outlives the token.
+    // SAFETY: this is the active member for a string. Pointer and length describe its bytes in the walked value, which
+    // outlives the result as the caller warrants.
     unsafe { std::slice::from_raw_parts(value.val.string.val.cast(), value.val.string.len as usize) }
 }
 
-/// A numeric in its binary wire form, PostgreSQL's only public one that is canonical. The caller frees it.
+/// A numeric in its binary wire form, the only canonical form that PostgreSQL makes public. The caller frees it.
 ///
 /// # Safety
 /// `numeric` must point to a valid numeric.
 unsafe fn numeric_wire(numeric: pg_sys::Numeric) -> *mut pg_sys::varlena {
-    // SAFETY: numeric_send() takes a numeric and gives a bytea in the current memory context.
+    // SAFETY: numeric_send() takes a numeric and returns a bytea in the current memory context.
     unsafe {
         pgrx::direct_function_call_as_datum(pg_sys::numeric_send, &[Some(pg_sys::Datum::from(numeric))])
             .expect("numeric_send does not return null")
@@ -140,7 +140,7 @@ unsafe fn numeric_wire(numeric: pg_sys::Numeric) -> *mut pg_sys::varlena {
     }
 }
 
-// SAFETY: returned where the function is declared to return jsonb.
+// SAFETY: returned by functions that are declared to return jsonb.
 unsafe impl BoxRet for Jsonb {
     unsafe fn box_into<'fcx>(self, fcinfo: &mut FcInfo<'fcx>) -> Datum<'fcx> {
         // SAFETY: as above.
@@ -148,7 +148,7 @@ unsafe impl BoxRet for Jsonb {
     }
 }
 
-/// A row argument of any shape.
+/// A row argument of any row type.
 pub struct Record(pg_sys::Datum);
 
 pgrx::impl_sql_translatable!(Record, arg_only = "record");
@@ -177,12 +177,12 @@ impl FromDatum for RawDatum {
 impl Record {
     /// `to_jsonb` of the first column; `None` where that is null, or where there is no column.
     pub fn first_column_as_jsonb(self) -> Option<Jsonb> {
-        // SAFETY: the tuple's header names its row type, by which its columns are taken apart. to_jsonb()
-        // asks its call's expression for its argument's type, so it gets one that says that type.
+        // SAFETY: the tuple's header names its row type, and the row is read by that type. to_jsonb() asks the call's
+        // expression for the type of its argument, so the call gets an expression with that type.
         unsafe {
             let header = pg_sys::pg_detoast_datum(self.0.cast_mut_ptr()) as pg_sys::HeapTupleHeader;
             let record = (*header).t_choice.t_datum;
-            // HeapTupleHeaderGetTypMod(): of a named row type the field may hold something else.
+            // As HeapTupleHeaderGetTypMod() would do: for a named row type the field may hold something else.
             let typmod = if record.datum_typeid == pg_sys::RECORDOID { record.datum_typmod } else { -1 };
             let shape = pg_sys::lookup_rowtype_tupdesc_copy(record.datum_typeid, typmod);
             if (*shape).natts == 0 {

@@ -8,13 +8,13 @@ use std::borrow::Cow;
 use std::ffi::CStr;
 use uuid::Uuid;
 
-/// An array argument of type `anycompatiblearray`: of this kind an array whose type is left open is
-/// `text[]`, which overloads for several types of array would not give.
+/// An array argument of type `anycompatiblearray`. For such a parameter PostgreSQL takes an array without a type as
+/// `text[]`. With an overload for each type of array the call would be ambiguous.
 pub struct Keys(pg_sys::Datum);
 
 pgrx::impl_sql_translatable!(Keys, arg_only = "anycompatiblearray");
 
-// SAFETY: an array is a varlena, whose header tells the type of its elements.
+// SAFETY: the argument is an array, and Keys holds the datum of an array.
 unsafe impl<'fcx> ArgAbi<'fcx> for Keys {
     unsafe fn unbox_arg_unchecked(arg: pgrx::callconv::Arg<'_, 'fcx>) -> Self {
         // SAFETY: the caller passes an argument of our declared type.
@@ -30,8 +30,8 @@ impl Keys {
     /// The elements as keys, `None` being NULL.
     pub fn read(&self) -> Result<Vec<Option<Cow<'_, str>>>, Error> {
         let (mut values, mut nulls, mut count) = (std::ptr::null_mut(), std::ptr::null_mut(), 0);
-        // SAFETY: the array lives as long as the call; its header tells the type of its elements, whose
-        // layout is looked up. Both arrays that come out of it have `count` elements.
+        // SAFETY: the array lives as long as the call. Its header tells the type of its elements, and the layout of
+        // that type is looked up. deconstruct_array() makes two arrays of `count` elements.
         let (element, values, nulls) = unsafe {
             let array: *mut pg_sys::ArrayType = pg_sys::pg_detoast_datum(self.0.cast_mut_ptr()).cast();
             let element = (*array).elemtype;
@@ -50,23 +50,23 @@ impl Keys {
             let count = count as usize;
             (element, std::slice::from_raw_parts(values, count), std::slice::from_raw_parts(nulls, count))
         };
-        // They are kept several times over on the way.
+        // The keys are copied several times on their way.
         super::memory::make_sure_of(values.len().saturating_mul(512))?;
         let reader = reader(element)?;
-        // SAFETY: the reader is that of the elements' type, and a null is not read.
+        // SAFETY: the reader was chosen by the elements' type, and a NULL is not read.
         let read = |(value, null): (&pg_sys::Datum, &bool)| (!null).then(|| unsafe { reader.key(*value) });
         Ok(values.iter().zip(nulls).map(read).collect())
     }
 }
 
-/// How an element is made a key.
+/// How an element is turned into a key.
 enum Reader {
     Text,
     Uuid,
     Int2,
     Int4,
     Int8,
-    /// Other string types, by their output function; whether they are padded with spaces.
+    /// Another string type: its output function, and whether its values are padded with spaces.
     Other(pg_sys::Oid, bool),
 }
 
@@ -80,7 +80,7 @@ fn reader(element: pg_sys::Oid) -> Result<Reader, Error> {
         _ => {}
     }
     let (mut category, mut preferred, mut output, mut is_varlena) = (0, false, pg_sys::InvalidOid, false);
-    // SAFETY: looks the type up, which the array is made of.
+    // SAFETY: looks up the type of the array's elements.
     let (base, name) = unsafe {
         pg_sys::get_type_category_preferred(element, &mut category, &mut preferred);
         pg_sys::getTypeOutputInfo(element, &mut output, &mut is_varlena);
@@ -98,7 +98,7 @@ fn reader(element: pg_sys::Oid) -> Result<Reader, Error> {
 
 impl Reader {
     /// # Safety
-    /// `value` must be of the type that this is the reader of, and stay for as long as the key.
+    /// `value` must be of the type that this reader was made for, and must live as long as the key.
     unsafe fn key<'a>(&self, value: pg_sys::Datum) -> Cow<'a, str> {
         match self {
             // SAFETY: a text or varchar is a varlena; the database's encoding is UTF-8.
@@ -112,7 +112,7 @@ impl Reader {
             Reader::Int4 => (value.value() as i32).to_string().into(),
             Reader::Int8 => (value.value() as i64).to_string().into(),
             Reader::Other(output, padded) => {
-                // SAFETY: the output function of the value's type gives a terminated string.
+                // SAFETY: the output function of the value's type returns a terminated string.
                 let text = unsafe { CStr::from_ptr(pg_sys::OidOutputFunctionCall(*output, value)) };
                 let text = text.to_string_lossy();
                 let kept = if *padded { text.trim_end_matches(' ') } else { &text };
@@ -122,7 +122,7 @@ impl Reader {
     }
 }
 
-/// A UUID as a key: its 36 characters in lower case.
+/// The key that a UUID stands for: its 36 characters in lower case.
 pub fn uuid_key(bytes: [u8; 16]) -> String {
     Uuid::from_bytes(bytes).hyphenated().to_string()
 }

@@ -1,14 +1,14 @@
-//! When memory runs out: an error, never the end of the server.
+//! When memory runs out, a call ends with an error, and the server goes on.
 //!
-//! Where PostgreSQL's own code finds no memory it raises an error (53200), which pgrx copies, carries
-//! through Rust and raises again. It allocates for that where nothing may fail: a copy that finds no memory
-//! raises another error, which is copied in turn, until PostgreSQL gives up (PANIC). So the two functions
-//! that pgrx calls then, `CopyErrorData` and `errstart`, are called through ours (the linker sees to that,
-//! see `build.rs`). They work in memory of their own, and let a reserve go first if there is no other.
+//! Where PostgreSQL's own code finds no memory, it raises an error (53200). pgrx copies the error, carries it through
+//! Rust and raises it again. A copy that finds no memory raises another error, which is copied in turn, until
+//! PostgreSQL gives up (PANIC). So calls of the two functions that allocate there, `CopyErrorData` and `errstart`, go
+//! to functions of ours first (`wrapped.rs`; the linker sees to that, see `build.rs`). Ours use memory that is kept for
+//! them. They free a reserve first if there is no other memory.
 //!
-//! Where Rust finds none it aborts the process. So its allocator has an arena for that case, and
-//! notes that it was needed; the call then ends with an error. What grows with a caller's input asks first
-//! whether there is room ([`make_sure_of`], and `try_reserve`).
+//! Where Rust finds no memory, it aborts the process. So our allocator then takes memory from an arena and notes that
+//! it did, and the call ends with an error soon after. Code whose memory grows with a caller's input asks first whether
+//! there is room ([`make_sure_of`], and `try_reserve`).
 
 use crate::error::Error;
 use pgrx::pg_sys;
@@ -17,19 +17,20 @@ use std::cell::{Cell, UnsafeCell};
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
-/// Let go when there is no memory to handle an error in. Two blocks of the size that a memory context asks
-/// for when it has grown, and as much again. Nothing is ever written to it.
+/// The size of the reserve, which is freed when there is no memory to handle an error in. It is twice what two blocks
+/// of a memory context that has grown take. Nothing is ever written to the reserve.
 const RESERVE_BYTES: usize = 4 << 20;
 
-/// What has to be there before an error is handled: malloc() itself asks the system for this much.
+/// The memory that has to be free before an error is handled. malloc() itself may ask the system for this much.
 #[cfg(not(test))]
 pub(super) const ROOM_BYTES: usize = 1 << 20;
 
 thread_local! {
+    /// The reserve; null while it is used up.
     static RESERVE: Cell<*mut c_void> = const { Cell::new(std::ptr::null_mut()) };
-    /// Where errors are copied to.
+    /// The memory context that errors are copied to.
     pub(super) static COPIES: Cell<pg_sys::MemoryContext> = const { Cell::new(std::ptr::null_mut()) };
-    /// The copy of an error that could not be copied.
+    /// An error made beforehand, given in place of a copy that there is no memory for; null while it is used up.
     pub(super) static SPARE: Cell<*mut pg_sys::ErrorData> = const { Cell::new(std::ptr::null_mut()) };
 }
 
@@ -41,19 +42,19 @@ unsafe extern "C" {
 
 /// Prepares for errors, when the library is loaded.
 pub fn init() {
-    // SAFETY: a context of the process, that lives as long as it.
+    // SAFETY: a child of TopMemoryContext lives as long as the process.
     COPIES.set(unsafe {
         pg_sys::AllocSetContextCreateInternal(pg_sys::TopMemoryContext, c"idempotence errors".as_ptr(), 0, 8192, 8192)
     });
     refill();
 }
 
-/// Takes back what an error has used up. It raises none: where there is no memory it is tried again later.
+/// Replaces what an error has used up. It raises no error: where there is no memory, a later call tries again.
 pub fn refill() {
     if !RESERVE.get().is_null() && !SPARE.get().is_null() {
         return;
     }
-    // SAFETY: what is allocated is checked. The context is there since init().
+    // SAFETY: the results of both allocations are checked. The context exists since init().
     unsafe {
         if RESERVE.get().is_null() {
             RESERVE.set(malloc(RESERVE_BYTES));
@@ -65,11 +66,11 @@ pub fn refill() {
 }
 
 /// # Safety
-/// After init().
+/// init() was called.
 unsafe fn spare() -> *mut pg_sys::ErrorData {
     const MESSAGE: &[u8] = b"out of memory\0";
     let flags = (pg_sys::MCXT_ALLOC_NO_OOM | pg_sys::MCXT_ALLOC_ZERO) as i32;
-    // SAFETY: both are checked before they are written to; all zeros is an ErrorData without texts.
+    // SAFETY: both allocations are checked before they are written to. An ErrorData of zeros is one without texts.
     unsafe {
         let error: *mut pg_sys::ErrorData =
             pg_sys::MemoryContextAllocExtended(COPIES.get(), size_of::<pg_sys::ErrorData>(), flags).cast();
@@ -91,10 +92,10 @@ unsafe fn spare() -> *mut pg_sys::ErrorData {
     }
 }
 
-/// Whether so much memory could be had, if need be with the reserve.
+/// Whether this many bytes could be allocated now. If not, frees the reserve and looks again.
 #[cfg(not(test))]
 pub(super) fn has_room(bytes: usize) -> bool {
-    // SAFETY: what is allocated is only freed.
+    // SAFETY: the allocation is not written to, only freed.
     let can_have = || unsafe {
         let probe = malloc(bytes);
         free(probe);
@@ -103,12 +104,12 @@ pub(super) fn has_room(bytes: usize) -> bool {
     if can_have() {
         return true;
     }
-    // SAFETY: allocated by malloc(), or null.
+    // SAFETY: the reserve was allocated by malloc(), or is null.
     unsafe { free(RESERVE.replace(std::ptr::null_mut())) };
     can_have()
 }
 
-/// Rust's allocator: malloc(), and the arena where that has nothing.
+/// Rust's allocator: malloc(), or the arena where malloc() fails.
 struct Careful;
 
 #[cfg_attr(not(test), global_allocator)]
@@ -117,19 +118,19 @@ static ALLOCATOR: Careful = Careful;
 
 const ARENA_BYTES: usize = 1 << 20;
 
-/// Memory of the process that costs nothing until it is written to.
+/// Memory of the process. It costs nothing until it is written to.
 #[repr(align(16))]
 struct Arena(UnsafeCell<[u8; ARENA_BYTES]>);
 
-// SAFETY: each byte is handed out to one owner at a time, by NEXT.
+// SAFETY: NEXT hands each byte out to one owner at a time.
 unsafe impl Sync for Arena {}
 
 static ARENA: Arena = Arena(UnsafeCell::new([0; ARENA_BYTES]));
-/// Where it is free from.
+/// The offset from which the arena is free.
 static NEXT: AtomicUsize = AtomicUsize::new(0);
-/// How many allocations are in it; when there is none all of it is free.
+/// The number of allocations in the arena. When it is 0, all of the arena is free again.
 static LIVE: AtomicUsize = AtomicUsize::new(0);
-/// Whether it was needed since [`begin_call`].
+/// Whether the arena was needed since [`begin_call`].
 static NEEDED: AtomicBool = AtomicBool::new(false);
 
 impl Arena {
@@ -143,7 +144,7 @@ impl Arena {
             place(next).checked_add(layout.size()).filter(|end| *end <= ARENA_BYTES)
         });
         match taken {
-            // SAFETY: within the arena, as was just checked.
+            // SAFETY: the place is within the arena, as was just checked.
             Ok(next) => unsafe { self.0.get().cast::<u8>().add(place(next)) },
             Err(_) => {
                 self.free();
@@ -154,6 +155,7 @@ impl Arena {
 
     #[cold]
     fn free(&self) {
+        debug_assert!(LIVE.load(Relaxed) > 0, "only what the arena gave comes back to it");
         if LIVE.fetch_sub(1, Relaxed) == 1 {
             NEXT.store(0, Relaxed);
         }
@@ -164,7 +166,7 @@ impl Arena {
     }
 }
 
-// SAFETY: as System does it, or from the arena, which tells its own memory by the address.
+// SAFETY: memory comes from System or from the arena, and its address tells which of them it goes back to.
 unsafe impl GlobalAlloc for Careful {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: as the caller warrants.
@@ -173,7 +175,7 @@ unsafe impl GlobalAlloc for Careful {
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: as the caller warrants; the arena's memory is as large as was asked for.
+        // SAFETY: as the caller warrants. The memory from the arena is as large as was asked for.
         unsafe {
             let memory = System.alloc_zeroed(layout);
             if !memory.is_null() {
@@ -191,13 +193,13 @@ unsafe impl GlobalAlloc for Careful {
         if ARENA.has(memory) {
             ARENA.free();
         } else {
-            // SAFETY: not the arena's, so System's.
+            // SAFETY: the memory is not from the arena, so it is from System.
             unsafe { System.dealloc(memory, layout) }
         }
     }
 
     unsafe fn realloc(&self, memory: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
-        // SAFETY: as the caller warrants; what is copied is as much as both have.
+        // SAFETY: as the caller warrants. The copy is no longer than either of the two.
         unsafe {
             if !ARENA.has(memory) {
                 let larger = System.realloc(memory, layout, bytes);
@@ -221,19 +223,19 @@ pub fn begin_call() {
     refill();
 }
 
-/// An error if Rust has found no memory since [`begin_call`]. What it got instead is not to be lived on.
+/// An error if Rust has found no memory since [`begin_call`]. The arena only has to last until the call ends.
 pub fn check_memory() -> Result<(), Error> {
     if NEEDED.load(Relaxed) { Err(Error::OutOfMemory) } else { Ok(()) }
 }
 
-/// Whether something is still in the arena.
+/// Whether anything is still in the arena.
 pub fn arena_is_in_use() -> bool {
     LIVE.load(Relaxed) > 0
 }
 
-/// An error if there is no memory for so much. Asked before what grows with a caller's input is read.
+/// An error if this many bytes could not be allocated. Called before an input is read whose size the caller chooses.
 pub fn make_sure_of(bytes: usize) -> Result<(), Error> {
-    // The arena has room for little things.
+    // Smaller requests fit into the arena.
     if bytes > ARENA_BYTES / 4 {
         Vec::<u8>::new().try_reserve_exact(bytes)?;
     }

@@ -1,18 +1,18 @@
-//! A background worker's process: its signals and its settings.
+//! The process of a background worker: its signals and its settings.
 
 use pgrx::pg_sys;
 use std::ffi::{CStr, c_int};
 
-/// What SIGTERM does.
+/// What SIGTERM does to the process.
 pub enum OnTerminate {
-    /// Ends the process at the next safe point, also within a statement.
+    /// It ends the process at the next safe point, even within a statement.
     Die,
-    /// Notes it, for a loop to look at.
+    /// It sets a flag, which the main loop looks at.
     Note,
 }
 
 unsafe extern "C-unwind" {
-    // Declared here because a signal handler must be the function itself, not pgrx's wrapper of it.
+    // Declared here because a signal handler must be the server's function itself, not pgrx's wrapper.
     fn die(signal: c_int);
     fn SignalHandlerForShutdownRequest(signal: c_int);
     fn SignalHandlerForConfigReload(signal: c_int);
@@ -31,7 +31,7 @@ pub fn let_signals_in(on_terminate: OnTerminate) {
 }
 
 fn handle(signal: c_int, handler: unsafe extern "C-unwind" fn(c_int)) {
-    // SAFETY: the server's own handlers, for signals of a background worker.
+    // SAFETY: the handlers are the server's own, made for the signals of a background worker.
     unsafe {
         #[cfg(not(feature = "pg18"))]
         pg_sys::pqsignal(signal, Some(handler));
@@ -40,7 +40,7 @@ fn handle(signal: c_int, handler: unsafe extern "C-unwind" fn(c_int)) {
     }
 }
 
-/// Gives a setting a value for the rest of the process, whatever database and role say.
+/// Sets a setting for the rest of the process, whatever is set for the database and the role.
 pub fn set_for_process(name: &CStr, value: &CStr) {
     // SAFETY: the strings live as long as the call.
     unsafe {
@@ -53,7 +53,7 @@ pub fn set_for_process(name: &CStr, value: &CStr) {
     }
 }
 
-/// Has the server plan each statement of this process for one process, and never time its transactions out.
+/// Makes the server run each statement of this process without parallel workers, and never time out a transaction.
 pub fn plan_alone_without_timeout() {
     #[cfg(any(feature = "pg17", feature = "pg18"))]
     set_for_process(c"transaction_timeout", c"0");

@@ -1,35 +1,35 @@
-//! The role whose rights count, and acting as another one.
+//! The role whose rights count, and acting as another role.
 
 use pgrx::{Spi, pg_sys};
 use std::ffi::CStr;
 
-/// The role whose rights count: inside SECURITY DEFINER, the definer.
+/// The role whose rights count. Inside a SECURITY DEFINER function that is the owner of the function.
 pub fn current_role() -> pg_sys::Oid {
     // SAFETY: reads a variable of the backend.
     unsafe { pg_sys::GetUserId() }
 }
 
-/// Whether the current role has the privileges of `owner`. Of a role that is gone only superusers do.
+/// Whether the current role has the privileges of `owner`. If `owner` was dropped, only superusers have them.
 pub fn has_privileges_of(owner: pg_sys::Oid) -> bool {
-    // SAFETY: looks the roles up in the system caches.
+    // SAFETY: looks up the roles in the system caches.
     unsafe { pg_sys::has_privs_of_role(pg_sys::GetUserId(), owner) }
 }
 
-/// A role's name; `None` where it is gone.
+/// The name of a role; `None` if the role was dropped.
 pub fn role_name(role: pg_sys::Oid) -> Option<String> {
-    // SAFETY: gives a string in the current memory context, or null.
+    // SAFETY: returns a string in the current memory context, or null.
     let name = unsafe { pg_sys::GetUserNameFromId(role, true) };
-    // SAFETY: not null, and terminated.
+    // SAFETY: the string is not null and is terminated.
     (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned())
 }
 
-/// Runs `work` as the role `owner`, for statements on tables that nobody else has a privilege on.
+/// Runs `work` as the role `owner`. Our tables are accessed so, since nobody but their owner has a privilege on them.
 pub fn as_role<T>(owner: pg_sys::Oid, work: impl FnOnce() -> T) -> T {
-    /// Puts the caller back, also when an error unwinds.
+    /// Restores the role, also when an error unwinds.
     struct Caller(pg_sys::Oid, i32);
     impl Drop for Caller {
         fn drop(&mut self) {
-            // SAFETY: sets two variables of the backend to what they were.
+            // SAFETY: sets two variables of the backend to their former values.
             unsafe { pg_sys::SetUserIdAndSecContext(self.0, self.1) }
         }
     }
@@ -43,7 +43,7 @@ pub fn as_role<T>(owner: pg_sys::Oid, work: impl FnOnce() -> T) -> T {
     work()
 }
 
-/// Whether the current role may execute the repair functions: that is what makes an admin.
+/// Whether the current role is an admin, that is, may execute the repair function `idem_forget`.
 pub fn is_admin() -> bool {
     let query = "SELECT pg_catalog.bool_or(pg_catalog.has_function_privilege(p.oid, 'EXECUTE'))
         FROM pg_catalog.pg_extension e

@@ -3,19 +3,19 @@
 use pgrx::pg_sys;
 use std::ffi::CStr;
 
-/// The wall clock.
+/// The present time by the wall clock, in microseconds since 2000-01-01 UTC.
 pub fn now_us() -> i64 {
     // SAFETY: reads the clock.
     unsafe { pg_sys::GetCurrentTimestamp() }
 }
 
-/// The version of our extension in this database; `None` where it is not there.
+/// The version of our extension in this database; `None` if the database does not have the extension.
 pub fn extension_version() -> Option<String> {
     const COLUMNS: usize = pg_sys::Natts_pg_extension as usize;
     let mut values = [pg_sys::Datum::null(); COLUMNS];
     let mut nulls = [true; COLUMNS];
-    // SAFETY: the catalog is open and locked during the scan, whose key is of the type of its column; the
-    // arrays have as many elements as the catalog has columns; the text is copied while the row is there.
+    // SAFETY: the catalog is open and locked during the scan. The scan key has the type of its column. The arrays have
+    // as many elements as the catalog has columns. The text is copied while the row is valid.
     unsafe {
         let catalog = pg_sys::table_open(pg_sys::ExtensionRelationId, pg_sys::AccessShareLock as i32);
         let mut key: pg_sys::ScanKeyData = std::mem::zeroed();
@@ -46,25 +46,25 @@ pub fn current_database() -> pg_sys::Oid {
     unsafe { pg_sys::MyDatabaseId }
 }
 
-/// Its name.
+/// The name of that database.
 pub fn current_database_name() -> String {
-    // SAFETY: in a transaction; gives a string in the current memory context, or null.
+    // SAFETY: called in a transaction; returns a string in the current memory context, or null.
     let name = unsafe { pg_sys::get_database_name(pg_sys::MyDatabaseId) };
-    // SAFETY: not null, and terminated.
+    // SAFETY: the string is not null and is terminated.
     if name.is_null() { String::new() } else { unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned() }
 }
 
-/// Whether this server is a standby (or still recovering).
+/// Whether this server is a standby, or still recovers from a crash.
 pub fn in_recovery() -> bool {
     // SAFETY: reads shared state.
     unsafe { pg_sys::RecoveryInProgress() }
 }
 
-/// When this server last began to take writes: after a start, a crash or a promotion, each of which
-/// empties unlogged tables. The walwriter is the process that is started just then. `None` where there is
-/// none, as in single-user mode.
+/// When this server last began to accept writes: after a start, a crash or a promotion. The server starts the
+/// walwriter just then, so this is when the walwriter was started. `None` while there is no walwriter: on a standby, in
+/// the first moments after a start, and in single-user mode.
 pub fn up_since() -> Option<i64> {
-    // SAFETY: numbers from 1 to the count given are valid, and the entries are local copies.
+    // SAFETY: the numbers from 1 to the count are valid, and the entries are local copies.
     unsafe {
         (1..=pg_sys::pgstat_fetch_stat_numbackends()).find_map(|number| {
             #[cfg(feature = "pg15")]
@@ -80,11 +80,11 @@ pub fn up_since() -> Option<i64> {
     }
 }
 
-/// The version of the running server, which may be another minor one than this library was built for.
+/// The version of the running server. Its minor version may differ from the one that this library was built for.
 pub fn server_version() -> i32 {
     static VERSION: std::sync::OnceLock<i32> = std::sync::OnceLock::new();
     *VERSION.get_or_init(|| {
-        // SAFETY: every server has this setting, a number.
+        // SAFETY: every server has this setting.
         let setting = unsafe { CStr::from_ptr(pg_sys::GetConfigOption(c"server_version_num".as_ptr(), false, false)) };
         setting.to_str().ok().and_then(|version| version.parse().ok()).unwrap_or(pg_sys::PG_VERSION_NUM as i32)
     })
@@ -96,8 +96,8 @@ pub fn max_backends() -> i64 {
     unsafe { pg_sys::MaxBackends }.into()
 }
 
-/// How many locks all transactions together can hold: the table has room for these, and for some more as
-/// long as nothing else of the server's memory needs it.
+/// The number of locks that the server's lock table is made for, for all transactions together. It holds some more as
+/// long as nothing else needs that part of the shared memory.
 pub fn lock_table_size() -> usize {
     unsafe extern "C" {
         static max_prepared_xacts: std::ffi::c_int;
@@ -107,7 +107,7 @@ pub fn lock_table_size() -> usize {
     each.unsigned_abs() as usize * (backends.unsigned_abs() as usize + prepared.unsigned_abs() as usize)
 }
 
-/// Reserves the prefix of our settings, so that a misspelt one is an error.
+/// Reserves the prefix of our settings, so that a misspelt setting is an error.
 pub fn reserve_guc_prefix(prefix: &'static CStr) {
     // SAFETY: the string is static.
     unsafe { pg_sys::MarkGUCPrefixReserved(prefix.as_ptr()) }

@@ -2,41 +2,41 @@
 
 use pgrx::pg_sys;
 
-/// Whether nothing may be written here. Direct table access has no other check of it.
+/// Whether this transaction must not write. Direct table access has no other check for that.
 pub fn read_only() -> bool {
     // SAFETY: reads a variable of the backend.
     unsafe { pg_sys::XactReadOnly || pg_sys::RecoveryInProgress() }
 }
 
-/// Whether the transaction keeps to one snapshot (REPEATABLE READ and SERIALIZABLE).
+/// Whether the transaction keeps one snapshot to its end (REPEATABLE READ and SERIALIZABLE).
 pub fn keeps_snapshot() -> bool {
     // SAFETY: reads a variable of the backend.
     unsafe { pg_sys::XactIsoLevel >= pg_sys::XACT_REPEATABLE_READ as i32 }
 }
 
-/// Whether the transaction's snapshot sees what `xmin` wrote and committed. Under READ COMMITTED the
-/// next statement's will.
+/// Whether the transaction's snapshot sees what the committed transaction `xmin` wrote. Always true under READ
+/// COMMITTED, where the next statement's snapshot will see it.
 pub fn snapshot_sees(xmin: pg_sys::TransactionId) -> bool {
     if !keeps_snapshot() {
         return true;
     }
-    // SAFETY: under these levels GetTransactionSnapshot() gives the transaction's one snapshot, which
-    // exists: a statement is running.
+    // SAFETY: under these levels GetTransactionSnapshot() returns the transaction's one snapshot. It exists, since a
+    // statement is running.
     unsafe {
         pg_sys::TransactionIdIsCurrentTransactionId(xmin)
             || !pg_sys::XidInMVCCSnapshot(xmin, pg_sys::GetTransactionSnapshot())
     }
 }
 
-/// Has the commit of this transaction wait for its flush, whatever `synchronous_commit` says.
+/// Makes the commit of this transaction wait for its flush, whatever `synchronous_commit` says.
 pub fn force_sync_commit() {
-    // SAFETY: sets a flag that the end of the transaction clears.
+    // SAFETY: sets a flag of the backend, which the end of the transaction clears.
     unsafe { pg_sys::ForceSyncCommit() }
 }
 
-/// Makes this transaction's commit wait for the disk here at most, not for standbys.
+/// Makes the commit of this transaction wait for no standby, and at most for the local disk.
 pub fn commit_locally() {
-    // SAFETY: the strings are static; the setting goes back with the end of the transaction.
+    // SAFETY: the strings are static. The end of the transaction restores the setting.
     unsafe {
         if pg_sys::synchronous_commit > pg_sys::SyncCommitLevel::SYNCHRONOUS_COMMIT_LOCAL_FLUSH as i32 {
             pg_sys::set_config_option(
@@ -53,10 +53,10 @@ pub fn commit_locally() {
     }
 }
 
-/// Runs `work` with an active snapshot, which there is none of between the last statement and the commit:
-/// whoever writes a table that can have out-of-line values must have one.
+/// Runs `work` with an active snapshot. To write a table that has a TOAST table takes an active snapshot, and there is
+/// none between the last statement and the commit.
 pub fn with_snapshot<T>(work: impl FnOnce() -> T) -> T {
-    // SAFETY: in a transaction; popped once. On an error the abort drops it.
+    // SAFETY: called in a transaction. The snapshot is popped once; on an error the abort drops it.
     unsafe {
         pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());
         let result = work();
@@ -65,19 +65,19 @@ pub fn with_snapshot<T>(work: impl FnOnce() -> T) -> T {
     }
 }
 
-/// The nesting level of subtransactions; the transaction itself is 1.
+/// The nesting level of the current subtransaction; the transaction itself has level 1.
 pub fn nesting_level() -> i32 {
     // SAFETY: reads the transaction state.
     unsafe { pg_sys::GetCurrentTransactionNestLevel() }
 }
 
-/// Whether a statement is running, in a portal.
+/// Whether a statement is running in a portal.
 pub fn is_in_portal() -> bool {
     // SAFETY: reads a variable of the backend.
     !unsafe { pg_sys::ActivePortal }.is_null()
 }
 
-/// Whether the transaction goes on after the statement: it is in a block.
+/// Whether the transaction goes on after the statement, since it is in a transaction block.
 pub fn is_in_block() -> bool {
     // SAFETY: reads the transaction state.
     unsafe { pg_sys::IsTransactionBlock() }

@@ -1,4 +1,4 @@
-//! Other types at the SQL boundary: arguments, results of composite types, column values.
+//! Values of other types: arguments, results of composite types, columns.
 
 use pgrx::callconv::{ArgAbi, BoxRet, FcInfo};
 use pgrx::datum::{Datum, Interval, IntoDatum};
@@ -20,13 +20,13 @@ unsafe impl<'fcx> ArgAbi<'fcx> for Regrole {
     }
 }
 
-/// A moment, as PostgreSQL counts: microseconds since 2000-01-01 UTC.
+/// A `timestamptz` result, in microseconds since 2000-01-01 UTC.
 #[derive(Clone, Copy)]
 pub struct Timestamptz(pub i64);
 
 pgrx::impl_sql_translatable!(Timestamptz, "timestamptz");
 
-// SAFETY: timestamptz is passed by value, and its value is this count.
+// SAFETY: a timestamptz is passed by value, as this number of microseconds.
 unsafe impl BoxRet for Timestamptz {
     unsafe fn box_into<'fcx>(self, fcinfo: &mut FcInfo<'fcx>) -> Datum<'fcx> {
         // SAFETY: as above.
@@ -34,18 +34,18 @@ unsafe impl BoxRet for Timestamptz {
     }
 }
 
-/// A row type of ours: its SQL name and the values of its columns in order.
+/// A value of one of our composite types.
 pub trait Row: 'static {
     /// The composite type's name.
     const SQL_TYPE: &'static str;
-    /// The columns, `None` being NULL; each datum of the column's declared type.
+    /// The values of the columns in their order; `None` is NULL. Each datum has the column's declared type.
     fn columns(self) -> Vec<Option<pg_sys::Datum>>;
 }
 
 /// A function's result of a composite type.
 pub struct Composite<R>(pub R);
 
-// SAFETY: maps to the composite type that the extension's script creates under this name.
+// SAFETY: names the composite type that the extension's script creates.
 unsafe impl<R: Row> SqlTranslatable for Composite<R> {
     const TYPE_IDENT: &'static str = R::SQL_TYPE;
     const TYPE_ORIGIN: TypeOrigin = TypeOrigin::External;
@@ -53,13 +53,13 @@ unsafe impl<R: Row> SqlTranslatable for Composite<R> {
     const RETURN_SQL: Result<ReturnsRef, ReturnsError> = Ok(ReturnsRef::One(SqlMappingRef::literal(R::SQL_TYPE)));
 }
 
-// SAFETY: returns a composite datum of the type the function was declared with.
+// SAFETY: returns a composite datum of the type that the function is declared to return.
 unsafe impl<R: Row> BoxRet for Composite<R> {
-    /// Takes the row's shape from the function's declared result, once per call site: looking the type
-    /// up by name would do so on every call, and along the caller's search_path.
+    /// Takes the row's shape from the function's declared result type, once per call site. A look-up of the type by its
+    /// name would be needed at every call, and would depend on the caller's search_path.
     unsafe fn box_into<'fcx>(self, fcinfo: &mut FcInfo<'fcx>) -> Datum<'fcx> {
-        // SAFETY: pgrx hands us the call's own fcinfo. fn_extra is ours to use in a function that
-        // returns no set, and the copy that get_call_result_type() makes in fn_mcxt lives as long as it.
+        // SAFETY: pgrx passes the call's own fcinfo. A function that returns no set may use fn_extra for itself. The
+        // shape is made in fn_mcxt, so it lives as long as fn_extra.
         unsafe {
             let call = fcinfo.as_mut_ptr();
             let site = (*call).flinfo;
@@ -80,11 +80,12 @@ unsafe impl<R: Row> BoxRet for Composite<R> {
     }
 }
 
-/// The most columns that a row of ours has.
+/// A limit that none of our rows reaches.
 const COLUMNS_MAX: usize = 32;
 
-/// Columns in the form that `heap_form_tuple` takes them: values, and which of them are null.
+/// The columns as `heap_form_tuple` takes them: their values, and which of them are NULL.
 pub fn split(columns: &[Option<pg_sys::Datum>]) -> ([pg_sys::Datum; COLUMNS_MAX], [bool; COLUMNS_MAX]) {
+    debug_assert!(columns.len() <= COLUMNS_MAX);
     let (mut values, mut nulls) = ([pg_sys::Datum::null(); COLUMNS_MAX], [true; COLUMNS_MAX]);
     for (number, column) in columns.iter().enumerate() {
         if let Some(value) = column {
@@ -104,15 +105,15 @@ pub fn uuid(bytes: &[u8; 16]) -> pg_sys::Datum {
     pgrx::datum::Uuid::from_bytes(*bytes).into_datum().expect("an array is not null")
 }
 
-/// An interval in microseconds, days of 24 hours and months of 30 days; `None` where it is infinite or
-/// more than that can count.
+/// An interval in microseconds, with days of 24 hours and months of 30 days; `None` if the number would overflow, as
+/// for an infinite interval.
 pub fn interval_us(interval: &Interval) -> Option<i64> {
     const DAY_US: i64 = 86_400 * 1_000_000;
     let days = i64::from(interval.months()) * 30 + i64::from(interval.days());
     days.checked_mul(DAY_US)?.checked_add(interval.micros())
 }
 
-/// Microseconds as an interval of days of 24 hours, and the rest.
+/// An interval of this many microseconds, as days of 24 hours and the rest.
 pub fn interval(us: i64) -> Interval {
     const DAY_US: i64 = 86_400 * 1_000_000;
     let days = i32::try_from(us / DAY_US).unwrap_or(0);

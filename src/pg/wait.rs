@@ -1,20 +1,21 @@
-//! Waits for locks that end: with our own `lock_timeout`, unless the user's is shorter.
+//! Bounded waits. A lock timeout of ours bounds each wait for a lock, unless the user's own `lock_timeout` is as short
+//! or shorter. In that case the user's ends the wait, with PostgreSQL's own error.
 
 use crate::error::Error;
 use pgrx::pg_sys::panic::{CaughtError, ErrorReport, ErrorReportWithLevel};
 use pgrx::{PgLogLevel, PgSqlErrorCode, PgTryBuilder, function_name, pg_sys};
 use std::cell::Cell;
 
-/// Our bound on the heavyweight lock waits of this backend, lifted when dropped.
+/// Our bound on each wait of this backend for a heavyweight lock. Dropping it restores the caller's bound.
 struct LockTimeoutMs {
     callers: i32,
 }
 
 impl LockTimeoutMs {
-    /// Sets it, unless the user's own `lock_timeout` is as short: then that one rules, with its own error.
+    /// Sets our bound; `None` if the user's own `lock_timeout` is as short or shorter.
     fn bounded_by(wait_us: i64) -> Option<LockTimeoutMs> {
         let ms = i32::try_from(wait_us.div_euclid(1000).max(1)).unwrap_or(i32::MAX);
-        // SAFETY: a variable of this backend, which is single-threaded; only waits for locks read it.
+        // SAFETY: a variable of this backend, which has one thread. Only waits for locks read it.
         unsafe {
             let callers = pg_sys::LockTimeout;
             if callers > 0 && callers <= ms {
@@ -28,17 +29,17 @@ impl LockTimeoutMs {
 
 impl Drop for LockTimeoutMs {
     fn drop(&mut self) {
-        // SAFETY: as in bounded_by(). Also right while unwinding: it only writes a variable.
+        // SAFETY: as in bounded_by(). It only writes a variable, so it may run while an error unwinds.
         unsafe { pg_sys::LockTimeout = self.callers }
     }
 }
 
-/// Runs `work`, whose waits for locks end after `wait_us` each (`None`: never), in a subtransaction;
-/// `None` when one of them ran out, with all that `work` did rolled back.
+/// Runs `work` in a subtransaction, with each of its waits for locks bounded by `wait_us` (`None`: no bound of ours).
+/// Gives `None` if a wait ran out; all that `work` did is then rolled back.
 ///
-/// A timeout is an ERROR, and an ERROR may be swallowed only by rolling a subtransaction back. Every
-/// other error has to roll it back too, before it goes on: whoever catches it (an exception block of
-/// PL/pgSQL, say) rolls back the innermost subtransaction and takes that for its own.
+/// A timeout is an ERROR, and an ERROR may be swallowed only by rolling back a subtransaction. Any other error rolls it
+/// back too before it goes on. Whatever catches that error (an exception block of PL/pgSQL, for example) rolls back the
+/// innermost subtransaction, which has to be its own.
 pub fn bounded<T>(wait_us: Option<i64>, work: impl FnOnce() -> T) -> Option<T> {
     let Some(bound) = wait_us.and_then(LockTimeoutMs::bounded_by) else {
         return Some(work());
@@ -63,16 +64,16 @@ pub fn bounded<T>(wait_us: Option<i64>, work: impl FnOnce() -> T) -> Option<T> {
     done
 }
 
-/// Runs `work` to the end of its waits. The time may run out just when a lock is had: PostgreSQL then
-/// reports it at the next occasion, which must be here, and not when nobody expects it any more.
+/// Runs `work`, and then lets a timeout be reported. The time may run out just as a lock is granted, and PostgreSQL
+/// reports that at the next occasion. That has to be here, where the error is caught.
 fn in_time<T>(work: impl FnOnce() -> T) -> T {
     let done = work();
     pg_sys::check_for_interrupts!();
     done
 }
 
-/// An internal subtransaction, entered and left as PL/pgSQL's exception blocks do: memory context and
-/// resource owner are those of the caller all along.
+/// An internal subtransaction, entered and left as PL/pgSQL does it for an exception block. The memory context and the
+/// resource owner stay those of the caller.
 struct Subtransaction {
     context: pg_sys::MemoryContext,
     owner: pg_sys::ResourceOwner,
@@ -80,7 +81,7 @@ struct Subtransaction {
 
 impl Subtransaction {
     fn begin() -> Subtransaction {
-        // SAFETY: called inside a transaction; both outlive the subtransaction.
+        // SAFETY: called inside a transaction. The context and the owner outlive the subtransaction.
         unsafe {
             let callers = Subtransaction { context: pg_sys::CurrentMemoryContext, owner: pg_sys::CurrentResourceOwner };
             pg_sys::BeginInternalSubTransaction(std::ptr::null());
@@ -95,16 +96,16 @@ impl Subtransaction {
         self.back_to_caller();
     }
 
-    /// pgrx has copied the error out of ErrorContext and cleared PostgreSQL's error state by now.
+    /// By now pgrx has copied the error out of ErrorContext and has cleared PostgreSQL's error state.
     fn roll_back(&self) {
         self.back_to_caller();
-        // SAFETY: ours is the innermost subtransaction: `work` leaves none of its own open.
+        // SAFETY: ours is the innermost subtransaction, since `work` leaves none of its own open.
         unsafe { pg_sys::RollbackAndReleaseCurrentSubTransaction() }
         self.back_to_caller();
     }
 
     fn back_to_caller(&self) {
-        // SAFETY: both were current before the subtransaction began, and still exist.
+        // SAFETY: the context and the owner were current before the subtransaction began, and still exist.
         unsafe {
             pg_sys::MemoryContextSwitchTo(self.context);
             pg_sys::CurrentResourceOwner = self.owner;
@@ -112,10 +113,11 @@ impl Subtransaction {
     }
 }
 
-/// Runs `work`, whose waits for locks end after `wait_us` each (`None`: never) with `timed_out`.
+/// Runs `work`, with each of its waits for locks bounded by `wait_us` (`None`: no bound of ours). If a wait runs out,
+/// raises the error that `timed_out` makes.
 ///
-/// Unlike [`bounded`] it needs no subtransaction, and so no transaction id for one: the error of the
-/// lock manager is replaced by another error, not swallowed.
+/// Unlike [`bounded`] it replaces the error of the lock manager and does not swallow it. So it needs no subtransaction,
+/// nor a transaction id for one.
 pub fn bounded_or_error<T>(wait_us: Option<i64>, work: impl FnOnce() -> T, timed_out: impl FnOnce() -> Error) -> T {
     let Some(bound) = wait_us.and_then(LockTimeoutMs::bounded_by) else {
         return work();
@@ -127,7 +129,8 @@ pub fn bounded_or_error<T>(wait_us: Option<i64>, work: impl FnOnce() -> T, timed
     done.unwrap_or_else(|| timed_out().raise())
 }
 
-/// Runs `work`; an error of its with this code is replaced, if `replacement` makes another of its message.
+/// Runs `work`. If it raises an error with this code, `replacement` is given the error's message and may make another
+/// error, which is raised instead.
 pub fn replacing<T>(
     code: PgSqlErrorCode,
     work: impl FnOnce() -> T,
@@ -150,10 +153,10 @@ pub fn replacing<T>(
     done.expect("work runs once")
 }
 
-/// Runs `work`; gives PostgreSQL's own error if it is that of memory or shared memory that is used up. The
-/// caller has to raise an error in its place: nothing is rolled back here.
+/// Runs `work`; gives PostgreSQL's error if that says that memory or shared memory is used up. The caller has to raise
+/// another error in its place, since nothing is rolled back here.
 pub fn or_out_of_memory<T>(work: impl FnOnce() -> T) -> Result<T, Box<ErrorReportWithLevel>> {
-    // Costs nothing where there is no error, which a `PgTryBuilder` would.
+    // Without an error this costs nothing, unlike a `PgTryBuilder`.
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).map_err(|payload| {
         match payload.downcast::<CaughtError>().map(|caught| *caught) {
             Ok(CaughtError::PostgresError(error))
@@ -167,29 +170,29 @@ pub fn or_out_of_memory<T>(work: impl FnOnce() -> T) -> Result<T, Box<ErrorRepor
     })
 }
 
-/// Waits until the transaction `xid`, which is inserting a row, has ended.
+/// Waits until the transaction `xid` has ended.
 pub fn wait_for_transaction(xid: pg_sys::TransactionId) {
-    // SAFETY: without a relation there is nothing to describe in the wait's error context.
+    // SAFETY: without a relation, the wait's error context has nothing to describe.
     unsafe { pg_sys::XactLockTableWait(xid, std::ptr::null_mut(), std::ptr::null_mut(), pg_sys::XLTW_Oper::XLTW_None) }
 }
 
-/// Until when to wait, in all the waits of one call.
+/// The moment at which all waits of one call end; `None` is never.
 #[derive(Clone, Copy)]
 pub struct Deadline(Option<i64>);
 
 impl Deadline {
-    /// So long from now; `None` is for ever.
+    /// The deadline `wait_us` from now; `None` is never.
     pub fn after(wait_us: Option<i64>) -> Deadline {
         Deadline(wait_us.map(|wait_us| super::server::now_us().saturating_add(wait_us)))
     }
 
-    /// What is left of it.
+    /// The time that is left, at least 0; `None` is for ever.
     pub fn left_us(self) -> Option<i64> {
         self.0.map(|until| (until - super::server::now_us()).max(0))
     }
 }
 
-/// A transaction that has a lock, a prepared one too.
+/// A transaction, perhaps a prepared one, that holds a lock.
 pub struct Holder(pg_sys::VirtualTransactionId);
 
 impl PartialEq for Holder {
@@ -208,25 +211,24 @@ impl Holder {
 
     /// Waits for the end of the transaction.
     pub fn wait(&self) {
-        // SAFETY: of a transaction that has ended meanwhile it says so at once.
+        // SAFETY: it returns at once if the transaction has ended meanwhile.
         unsafe { pg_sys::VirtualXactLock(self.0, true) };
     }
 }
 
-/// The other transactions that have the lock in a mode that keeps this one from being had.
+/// The other transactions that hold the lock in a mode that conflicts with `mode`.
 pub fn lock_holders(tag: &pg_sys::LOCKTAG, mode: i32) -> Vec<Holder> {
     let mut count = 0;
-    // SAFETY: the tag is valid; the list has as many elements as were counted, and is freed with the memory
-    // context.
+    // SAFETY: the tag is valid. The list has as many elements as `count` says, and is freed with the memory context.
     unsafe {
         let holders = pg_sys::GetLockConflicts(tag, mode, &mut count);
         std::slice::from_raw_parts(holders, count.unsigned_abs() as usize).iter().map(|vxid| Holder(*vxid)).collect()
     }
 }
 
-/// Whether this backend has the lock in this mode.
+/// Whether this backend holds the lock in this mode.
 pub fn lock_is_held(tag: &pg_sys::LOCKTAG, mode: i32) -> bool {
-    // SAFETY: the tag is valid. It looks into the backend's own table of locks.
+    // SAFETY: the tag is valid. The call looks only into the backend's own table of locks.
     unsafe {
         #[cfg(any(feature = "pg17", feature = "pg18"))]
         return pg_sys::LockHeldByMe(tag, mode, false);
@@ -235,17 +237,17 @@ pub fn lock_is_held(tag: &pg_sys::LOCKTAG, mode: i32) -> bool {
     }
 }
 
-/// Calls `attempt` until it says yes, up to `wait_us` (`None`: for ever), with pauses between that grow, as
-/// does what it is told: how long it may take. A shorter `lock_timeout` of the user's bounds it too.
-/// Whether it said yes.
+/// Calls `attempt` again and again until it gives true, up to `wait_us` (`None`: for ever); gives whether it did.
+/// `attempt` is told how long it may take. That time and the pauses between the attempts grow. If the user's own
+/// `lock_timeout` is shorter and runs out, raises PostgreSQL's error.
 pub fn retry(wait_us: Option<i64>, mut attempt: impl FnMut(i64) -> bool) -> bool {
     // SAFETY: a variable of this backend.
     let callers_us = match unsafe { pg_sys::LockTimeout } {
         0 => None,
         ms => Some(i64::from(ms) * 1000),
     };
-    let callers_rules = callers_us.is_some_and(|callers| wait_us.is_none_or(|wait| callers < wait));
-    let deadline = Deadline::after(if callers_rules { callers_us } else { wait_us });
+    let callers_is_shorter = callers_us.is_some_and(|callers| wait_us.is_none_or(|wait| callers < wait));
+    let deadline = Deadline::after(if callers_is_shorter { callers_us } else { wait_us });
     let mut attempt_us = ATTEMPT_US_MIN;
     loop {
         let left_us = deadline.left_us().unwrap_or(i64::MAX);
@@ -253,7 +255,7 @@ pub fn retry(wait_us: Option<i64>, mut attempt: impl FnMut(i64) -> bool) -> bool
             return true;
         }
         match deadline.left_us() {
-            Some(0) if callers_rules => lock_timeout(),
+            Some(0) if callers_is_shorter => lock_timeout(),
             Some(0) => return false,
             left_us => nap(attempt_us.min(left_us.unwrap_or(i64::MAX))),
         }
@@ -261,22 +263,25 @@ pub fn retry(wait_us: Option<i64>, mut attempt: impl FnMut(i64) -> bool) -> bool
     }
 }
 
-/// As PostgreSQL says it when the user's own `lock_timeout` has passed.
+/// Raises the error that PostgreSQL raises when the user's own `lock_timeout` has passed.
 fn lock_timeout() -> ! {
     let message = "canceling statement due to lock timeout";
     ErrorReport::new(PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE, message, function_name!()).report(PgLogLevel::ERROR);
     unreachable!("an ERROR does not return")
 }
 
+/// The time for the first attempt.
 const ATTEMPT_US_MIN: i64 = 20_000;
-/// Longer than `deadlock_timeout` mostly is, so that a deadlock is found by one who waits for ever.
+
+/// The longest time for an attempt. It is longer than `deadlock_timeout` usually is, so that a wait without an end
+/// finds a deadlock.
 const ATTEMPT_US_MAX: i64 = 2_000_000;
 
-/// Sleeps, but is there at once for a cancel, a termination or the end of the postmaster.
+/// Sleeps. A cancel, a termination or the end of the postmaster interrupts the sleep at once.
 pub fn nap(us: i64) {
     let ms = us.div_euclid(1000).max(1);
     let events = pg_sys::WL_LATCH_SET | pg_sys::WL_TIMEOUT | pg_sys::WL_EXIT_ON_PM_DEATH;
-    // SAFETY: the backend's own latch, which others set to interrupt it.
+    // SAFETY: the backend's own latch, which is set to interrupt it.
     unsafe {
         pg_sys::WaitLatch(pg_sys::MyLatch, events as i32, ms, pg_sys::PG_WAIT_EXTENSION);
         pg_sys::ResetLatch(pg_sys::MyLatch);

@@ -1,4 +1,4 @@
-//! `idempotence.audit`: who repaired what, when and why. Rows are only ever added.
+//! `idempotence.audit`: who repaired what, when and why. The extension only adds rows.
 
 use crate::pg;
 use crate::store::catalog::Table;
@@ -8,15 +8,15 @@ use crate::store::write;
 
 /// A repair.
 pub struct Repair<'a> {
-    /// The function.
+    /// Which repair it was, for example `forget`.
     pub action: &'a str,
-    /// The session's name.
+    /// The session's name; empty if the repair concerns no session.
     pub session: &'a str,
-    /// The request.
+    /// The request's key; empty if the repair concerns no request.
     pub request: &'a str,
-    /// As given.
+    /// The reason, as the caller gave it.
     pub reason: &'a str,
-    /// What was there.
+    /// What the repair found.
     pub found: &'a str,
 }
 

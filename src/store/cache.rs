@@ -1,15 +1,16 @@
 //! What a backend remembers between transactions, and until when: where our tables are, how they are written,
 //! where the ring stands, the secret, the sessions, and how many sessions may still be made.
 //!
-//! What is remembered was committed when it was read, with one exception: what a client session's row says
-//! never changes, so a row that this transaction has written itself is remembered as well.
+//! What is remembered was committed when it was read, with two exceptions. What is remembered of a client session never
+//! changes, so a row that this transaction has written itself is remembered as well. And the number of sessions that
+//! may still be made is an estimate, for which this transaction's own sessions count.
 //!
-//! A message from another backend (`invalidation.rs`) makes this one forget. DDL on one of our tables, a
-//! change of `session` by SQL, and a change of the secret make it forget everything; a change of one standing
-//! session, or of the ring's pointer, makes it forget just that. A message takes effect when the transaction
-//! that sent it has committed. A backend takes messages in at the start of each transaction and with every lock
-//! on a table. So the order is: lock the table, then trust the cache. Rights rest on sessions, and a session is
-//! used without a lock on its table; whoever uses one calls [`take_in_messages`] first.
+//! A message from another backend (`invalidation.rs`) makes this one forget. DDL on one of our tables, a change of
+//! `session` by SQL, and a change of the secret make it forget everything. A change of a standing session makes it
+//! forget the sessions of the same set, and a change of the ring's pointer makes it forget the pointer. A message goes
+//! out when the transaction that sent it commits. A backend takes messages in at the start of each transaction and with
+//! every lock on a table. So the order is: lock the table, then trust the cache. Rights rest on standing sessions,
+//! which are used without a lock on their table. Whoever uses one calls [`take_in_messages`] first.
 
 use crate::board;
 use crate::domain::identity::{Secret, SessionId};
@@ -43,15 +44,15 @@ pub struct Cache {
     indexes: Option<[pg_sys::Oid; INDEXES.len()]>,
     /// How each table takes its rows.
     pub(super) ways: [Option<Way>; TABLES.len()],
-    /// See [`Pointer`].
+    /// Where the ring stands.
     pub pointer: Option<Pointer>,
     /// The key of the digests.
     pub secret: Option<Secret>,
     /// Standing sessions by name.
     pub standing: BoundedMap<String, Rc<StandingSession>>,
-    /// Client sessions by id: what never changes of them.
+    /// Client sessions by id: the part of each that never changes.
     pub clients: BoundedMap<SessionId, Rc<ClientSession>>,
-    /// Client sessions that have a row in `session`, which they keep until they have ended.
+    /// Client sessions that are known to have a row in `session`. They keep it at least until they have ended.
     pub saved: BoundedMap<SessionId, ()>,
     /// How many more sessions of a kind each owner may have.
     pub quota: BoundedMap<(pg_sys::Oid, Kind), Share>,
@@ -70,7 +71,7 @@ impl Cache {
     }
 }
 
-/// A map of at most [`ENTRIES_MAX`] entries: where another would be one too many, it forgets them all.
+/// A map of at most [`ENTRIES_MAX`] entries. If one more is added, it forgets all former entries.
 pub struct BoundedMap<K, V>(HashMap<K, V>);
 
 const ENTRIES_MAX: usize = 1000;
@@ -108,7 +109,7 @@ thread_local! {
     static CACHE: RefCell<Cache> = RefCell::default();
 }
 
-/// Uses the cache. `work` must not call into PostgreSQL: what it calls could come back here.
+/// Uses the cache. `work` must not call into PostgreSQL, since such a call could come back here.
 pub fn with<T>(work: impl FnOnce(&mut Cache) -> T) -> T {
     CACHE.with_borrow_mut(|cache| {
         if cache.messages != invalidation::count() {
@@ -119,9 +120,9 @@ pub fn with<T>(work: impl FnOnce(&mut Cache) -> T) -> T {
     })
 }
 
-/// The value that `get` finds in the cache; where it finds none, the value that `read` reads from the tables.
-/// `read` also tells whether the value is committed. A committed value is put into the cache by `put`, unless a
-/// message came while it was read.
+/// Gives the value that `get` finds in the cache. If `get` finds none, gives the value that `read` reads from the
+/// tables. `read` also tells whether the value may be remembered. If so, `put` puts it into the cache, unless a message
+/// came while it was read.
 pub fn remembered<T: Clone>(
     get: impl FnOnce(&Cache) -> Option<T>,
     read: impl FnOnce() -> (T, bool),
@@ -131,14 +132,14 @@ pub fn remembered<T: Clone>(
         return value;
     }
     let messages = invalidation::count();
-    let (value, committed) = read();
-    if committed && invalidation::count() == messages {
+    let (value, lasts) = read();
+    if lasts && invalidation::count() == messages {
         with(|cache| put(cache, value.clone()));
     }
     value
 }
 
-/// The table's oid.
+/// The oid of a table.
 pub fn oid(table: Table) -> pg_sys::Oid {
     let read = || {
         catalog::check_version();
@@ -150,14 +151,14 @@ pub fn oid(table: Table) -> pg_sys::Oid {
     remembered(|cache| cache.tables, read, |cache, oids| cache.tables = Some(oids))[table as usize]
 }
 
-/// The index's oid. It is looked up by name, since REINDEX CONCURRENTLY replaces an index under its name.
+/// The oid of an index. The index is looked up by name, since REINDEX CONCURRENTLY replaces it under its name.
 pub fn index_oid(index: Index) -> pg_sys::Oid {
     let read = || (INDEXES.map(catalog::look_up), true);
     remembered(|cache| cache.indexes, read, |cache, oids| cache.indexes = Some(oids))[index as usize]
 }
 
-/// Takes in what others have changed and committed. It costs little where there is nothing.
+/// Takes in the pending messages, which tell what others have changed and committed. Without any it costs little.
 pub fn take_in_messages() {
-    // SAFETY: called inside a transaction, with nothing borrowed from the cache.
+    // SAFETY: called inside a transaction, while nothing is borrowed from the cache.
     unsafe { pg_sys::AcceptInvalidationMessages() }
 }

@@ -1,4 +1,5 @@
-//! `idempotence.checkpoint`: how far unfinished requests got. Read and written under the request's lock.
+//! `idempotence.checkpoint`: how far unfinished requests got. A checkpoint is written only under the request's lock. A
+//! look-up reads it without that lock. The sweep deletes checkpoints that do not count any more.
 
 use crate::domain::decision::{CheckpointFacts, Fingerprint};
 use crate::error::{Error, RequestName};
@@ -17,25 +18,25 @@ type Columns<'a> = Tuple<'a, COLUMNS>;
 pub struct Checkpoint {
     /// The name of the point reached.
     pub point: String,
-    /// What the continuing needs.
+    /// What the next transaction of the request needs to go on.
     pub state: Option<Jsonb>,
-    /// Of the payload, where one was given.
+    /// The fingerprint of the payload, if one was given.
     pub fingerprint: Option<Fingerprint>,
     /// When it was written.
     pub written_at: i64,
-    /// The last number of a numbered request.
+    /// The last number of a numbered request; `None` for a keyed one.
     pub last: Option<i64>,
 }
 
-/// A checkpoint in the table, whether it still counts or not.
+/// A checkpoint in the table, which may not count any more.
 pub struct Stored {
-    /// What it says.
+    /// The checkpoint itself.
     pub checkpoint: Checkpoint,
     visible: bool,
 }
 
 impl Stored {
-    /// What the decision rests on; it counts until `expires_at`.
+    /// The facts for the decision. The checkpoint counts until `expires_at`.
     pub fn facts(&self, expires_at: i64) -> CheckpointFacts {
         CheckpointFacts { expires_at, visible: self.visible, fingerprint: self.checkpoint.fingerprint }
     }
@@ -63,7 +64,8 @@ fn find_in<'rel>(
 
 fn read(row: &Columns<'_>, probe: &Probe<'_>) -> Result<Stored, Error> {
     let name = || RequestName::in_stream(probe.session_name, probe.stream, probe.key);
-    // As with outcomes: the digest only leads here, and "not mine, so nothing there" would be a guess.
+    // As with outcomes, the digest only leads to the row. Another name under it is an error: to take it for "no
+    // checkpoint" would be a guess.
     let same_request = row.text_is(STREAM, probe.stream) && row.text_is(REQUEST, probe.key);
     if row.uuid(SESSION).as_ref() != Some(probe.session) || !same_request {
         return Err(Error::Corrupted { message: format!("the checkpoint found for {} is another request's", name()) });
@@ -78,7 +80,7 @@ fn read(row: &Columns<'_>, probe: &Probe<'_>) -> Result<Stored, Error> {
     }
 }
 
-/// Writes the request's checkpoint, in the place of an earlier one.
+/// Writes the request's checkpoint, over an earlier one if there is one. The caller has the request's lock.
 pub fn save(probe: &Probe<'_>, checkpoint: &Checkpoint) -> Result<(), Error> {
     let mut columns: [Option<pg_sys::Datum>; COLUMNS] = [None; COLUMNS];
     columns[DIGEST] = Some(pg::uuid(&probe.digest.0));
@@ -90,6 +92,7 @@ pub fn save(probe: &Probe<'_>, checkpoint: &Checkpoint) -> Result<(), Error> {
     columns[POINT] = Some(pg::text(&checkpoint.point));
     columns[FINGERPRINT] = checkpoint.fingerprint.as_ref().map(pg::uuid);
     columns[STATE] = checkpoint.state.map(Jsonb::datum);
+    debug_assert!(probe.stream.is_empty() || checkpoint.last.is_some(), "a request of a named stream has numbers");
     let table = Rel::open(Table::Checkpoint, Access::Write);
     match find_in(&table, probe, Snapshot::Itself)? {
         Some((_, earlier)) => write::update(&table, earlier, &columns),
@@ -98,7 +101,7 @@ pub fn save(probe: &Probe<'_>, checkpoint: &Checkpoint) -> Result<(), Error> {
     Ok(())
 }
 
-/// Deletes the request's checkpoint, if it has one; whether it had.
+/// Deletes the request's checkpoint if it has one; gives whether it had. The caller has the request's lock.
 pub fn delete(probe: &Probe<'_>) -> Result<bool, Error> {
     let table = Rel::open(Table::Checkpoint, Access::Write);
     let found = find_in(&table, probe, Snapshot::Itself)?;

@@ -1,5 +1,5 @@
-//! The columns of a client session. Two tables have them, at different places: `session`, where saved sessions
-//! are, and `session_live`, where the sessions at work are.
+//! The columns of a client session. Two tables have them, at different positions: `session` for saved sessions, and
+//! `session_live` for sessions at work.
 
 use crate::domain::identity::SessionId;
 use crate::domain::sequence::Order;
@@ -12,7 +12,7 @@ use pgrx::datum::IntoDatum;
 use pgrx::pg_sys;
 use uuid::Uuid;
 
-/// Where a table has the columns, and by which indexes it finds its rows.
+/// The positions of the columns in a table, and the indexes that its rows are found by.
 pub(super) struct Columns {
     pub id: usize,
     pub created_at: usize,
@@ -22,7 +22,7 @@ pub(super) struct Columns {
     pub request_id: usize,
     pub timeout: usize,
     pub client: usize,
-    /// Where rows of ended sessions stay: the column that tells.
+    /// The column that tells that a session has ended, in the table that keeps rows of ended sessions.
     pub ended_at: Option<usize>,
     pub by_id: Index,
     pub by_client: Index,
@@ -30,7 +30,7 @@ pub(super) struct Columns {
 }
 
 impl Columns {
-    /// Reads a row.
+    /// Reads a row; `None` if a value is missing or broken.
     pub fn read<const N: usize>(&self, row: &Tuple<'_, N>) -> Option<ClientSession> {
         let id = row.uuid(self.id)?;
         Some(ClientSession {
@@ -46,7 +46,7 @@ impl Columns {
         })
     }
 
-    /// The columns of a row; those that client sessions have only in this table are NULL.
+    /// The columns of a row. Columns that only one of the tables has are left NULL.
     pub fn write<const N: usize>(&self, session: &ClientSession) -> [Option<pg_sys::Datum>; N] {
         let mut columns = [None; N];
         columns[self.id] = Some(pg::uuid(&session.id));
@@ -60,7 +60,7 @@ impl Columns {
         columns
     }
 
-    /// Finds the row of a session, and its place.
+    /// Finds the row of a session; gives its place too.
     pub fn find<'rel, const N: usize, T>(
         &self,
         table: &'rel Rel,
@@ -71,7 +71,7 @@ impl Columns {
         table.find_changing(self.by_id, &mut [uuid_equals(number(self.id), id)], read)
     }
 
-    /// Finds the session of an owner's client that has not ended.
+    /// Finds the session of an owner's client, if it has not ended.
     pub fn find_by_client<const N: usize, T>(
         &self,
         table: &Rel,
@@ -98,7 +98,7 @@ impl Columns {
     }
 }
 
-/// Columns are counted from 1 in scan keys.
+/// The number of a column in a scan key, where columns are counted from 1.
 fn number(column: usize) -> i16 {
     column as i16 + 1
 }

@@ -1,4 +1,4 @@
-//! The locks that TRUNCATE takes, taken without waiting. Whoever waited for them would make others wait behind.
+//! Taking the locks that TRUNCATE takes, without waiting for them. A wait for them would make others wait behind it.
 
 use crate::pg;
 use crate::store::cache;
@@ -6,12 +6,13 @@ use crate::store::catalog::Table;
 use crate::store::rel;
 use pgrx::pg_sys;
 
-/// How often the locks of a segment are asked for in one step, and how long the pauses are. Look-ups
-/// hold the tables for microseconds each, but there may be many of them.
+/// How often one call tries for the locks. Look-ups hold a table for microseconds each, but there may be many of them.
 const TRIES: u32 = 50;
+
+/// The pause between two tries.
 const PAUSE_US: i64 = 2_000;
 
-/// Takes what TRUNCATE takes, without waiting: all of it or nothing.
+/// Takes all locks that TRUNCATE takes, or none of them; gives whether it did.
 pub fn lock_alone(table: Table) -> bool {
     for attempt in 0..TRIES {
         if attempt > 0 {
@@ -28,9 +29,11 @@ pub fn lock_alone(table: Table) -> bool {
     false
 }
 
-/// Locks a table, its TOAST table and their indexes. The TOAST table first: autovacuum may be at work there
-/// for long, and each lock of this kind that is had is logged, for standbys to take it too. Then the table:
-/// nobody comes to its indexes but by way of it.
+/// Locks a table, its TOAST table and their indexes, until a lock is not free. `taken` collects the locks that it took.
+///
+/// The TOAST table comes first, since autovacuum may be at work there for long. A failed try then costs little: each
+/// granted lock of this kind is logged, so that standbys take it too. Then comes the table, since nobody uses its
+/// indexes without locking the table.
 fn lock_parts(table: pg_sys::Oid, taken: &mut Vec<pg_sys::Oid>) -> bool {
     let take = |relation, taken: &mut Vec<pg_sys::Oid>| {
         let got = rel::try_lock(relation, ALONE);

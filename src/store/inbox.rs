@@ -1,9 +1,11 @@
-//! Outcomes of inbox sessions: inserted many at a time, without a lock per key (the lock table holds
-//! some 6000 by default). The unique indexes arbitrate, and wait for an inserter at work.
+//! Outcomes of inboxes. Many are inserted at a time, without a lock for each key, since the lock table has room for
+//! some thousands only. The unique indexes arbitrate: an insertion waits for another transaction that is inserting the
+//! same key.
 //!
-//! Insertion goes through SQL: `ON CONFLICT` is PostgreSQL's own arbitration, with its rules for
-//! snapshots. An expired row in the current segment is renewed in its place, the only update that an
-//! outcome row ever sees; so look-ups in an inbox use an MVCC snapshot.
+//! The insertion is an SQL statement, since `ON CONFLICT` is PostgreSQL's own arbitration, with its own rules for
+//! snapshots. It renews an expired row of the current segment in its place. No other update of an outcome's row exists.
+//! `SnapshotSelf` may miss such a row, so `idem_lookup` uses an MVCC snapshot in an inbox. `idem_once` may miss it,
+//! since the insertion then finds the key.
 
 use crate::domain::identity::{Digest, SessionId};
 use crate::error::{Error, RequestName};
@@ -22,36 +24,37 @@ use std::cell::RefCell;
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 
-/// A key and where it is kept.
+/// A key to insert.
 pub struct Key<'a> {
-    /// As given.
+    /// The key, in canonical form where it is a time key.
     pub key: &'a str,
-    /// Of it.
+    /// The digest of the request.
     pub digest: Digest,
     /// When it expires.
     pub expires_at: i64,
 }
 
 thread_local! {
-    /// A plan for each statement. PostgreSQL plans it again by itself when the table is another.
+    /// A plan for each statement. PostgreSQL makes the plan anew by itself when the table has changed.
     static PLANS: RefCell<HashMap<(usize, Arbiter), OwnedPreparedStatement>> = RefCell::default();
 }
 
-/// Inserts the keys, which come in the order of their digests (so that two batches that overlap wait
-/// for, but do not block each other); gives the digests that were not there or had expired.
+/// Inserts the keys; gives the digests of those that had no outcome that lives. The keys must come in the order of
+/// their digests, so that one of two overlapping batches waits for the other without a deadlock.
 pub fn insert(session: &StandingSession, keys: &[Key<'_>], now_us: i64) -> Result<HashSet<Digest>, Error> {
     let (current, table) = segment::open_for_outcomes();
     let role = pg::current_role();
+    debug_assert!(keys.is_sorted_by_key(|key| key.digest));
     let arbiter = if write::is_as_made(&table) { Arbiter::Column } else { Arbiter::Constraint };
     let insert = || pg::as_role(table.owner(), || insert_in(current, arbiter, &session.id, keys, now_us, role));
     let mut inserted = pg::replacing(PgSqlErrorCode::ERRCODE_UNIQUE_VIOLATION, insert, |message| {
-        rebuilt(session, current, message)
+        error_while_rebuilt(session, current, message)
     })
     .map_err(|error| Error::Corrupted { message: format!("could not insert into segment {current}: {error}") })?;
 
-    // Of two that insert in different segments, just when the ring turns, at least one sees the other
-    // here: each has inserted before it looks. What the sweep moves meanwhile goes to the last of these
-    // tables, so it is met in one or the other.
+    // When the ring turns, two transactions may insert the same key into different segments. Each inserts before it
+    // looks here, so at least one sees the other. What the sweep moves meanwhile goes to the last of these tables, so
+    // it is met in one table or the other.
     for (number, (other, index)) in SEGMENTS.into_iter().chain([LONG]).enumerate() {
         let other = Rel::open(other, Access::Read);
         if number == current || other.is_empty() {
@@ -64,7 +67,7 @@ pub fn insert(session: &StandingSession, keys: &[Key<'_>], now_us: i64) -> Resul
             }
         }
     }
-    // A trigger may have kept a row back, or made another of it: it was not seen before, nor is it noted now.
+    // A trigger may have suppressed a row or changed it. Then the key was neither seen before nor is it noted now.
     if arbiter == Arbiter::Constraint {
         for key in keys.iter().filter(|key| !inserted.contains(&key.digest)) {
             if !stands_anywhere(session, key, now_us)? {
@@ -75,6 +78,7 @@ pub fn insert(session: &StandingSession, keys: &[Key<'_>], now_us: i64) -> Resul
     Ok(inserted)
 }
 
+/// As [`stands_in`], for all tables of outcomes.
 fn stands_anywhere(session: &StandingSession, key: &Key<'_>, now_us: i64) -> Result<bool, Error> {
     for (table, index) in SEGMENTS.into_iter().chain([LONG]) {
         if stands_in(&Rel::open(table, Access::Read), index, session, key, now_us)? {
@@ -84,16 +88,16 @@ fn stands_anywhere(session: &StandingSession, key: &Key<'_>, now_us: i64) -> Res
     Ok(false)
 }
 
-/// While REINDEX CONCURRENTLY builds another index beside ours, `ON CONFLICT` does not go by that one yet,
-/// but it is unique already: a key that another transaction inserts at the same moment violates it. The
-/// retry finds the key.
-fn rebuilt(session: &StandingSession, segment: usize, message: &str) -> Option<Error> {
+/// The error to raise if a unique violation comes from an index that REINDEX CONCURRENTLY is building beside ours. That
+/// index is already unique, but `ON CONFLICT` does not use it yet. So a key that another transaction inserts at the
+/// same moment violates it. A retry finds the key.
+fn error_while_rebuilt(session: &StandingSession, segment: usize, message: &str) -> Option<Error> {
     let beside = message.contains(&format!("outcome_{segment}_pkey_cc"));
     beside.then(|| Error::SeenAtOnce { session: session.name.clone() })
 }
 
-/// Deletes a key's outcome, wherever it is; whether there was one that lived. By SQL too: another
-/// transaction may be renewing the row, which DELETE waits for and looks at again.
+/// Deletes a key's outcome from every table that has one; gives whether there was one that lived. This is done by SQL:
+/// if another transaction is renewing the row, DELETE waits for it and looks at the row again.
 pub fn delete(digest: &Digest, now_us: i64) -> Result<bool, Error> {
     let mut lived = false;
     for (place, _) in SEGMENTS.into_iter().chain([LONG]) {
@@ -109,7 +113,7 @@ pub fn delete(digest: &Digest, now_us: i64) -> Result<bool, Error> {
         });
         match deleted {
             Ok(row) => lived |= row == Some(true),
-            // There was no row to return.
+            // No row was deleted.
             Err(pgrx::spi::Error::InvalidPosition) => {}
             Err(error) => {
                 let message = format!("could not delete from {name}: {error}");
@@ -124,12 +128,12 @@ fn moment(us: i64) -> Option<TimestampWithTimeZone> {
     TimestampWithTimeZone::try_from(us as pg_sys::TimestampTz).ok()
 }
 
-/// What `ON CONFLICT` goes by.
+/// What `ON CONFLICT` names.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Arbiter {
-    /// All unique indexes on the column. One that is being rebuilt may stand beside ours.
+    /// The column: all unique indexes on it arbitrate, since one that is being rebuilt may stand beside ours.
     Column,
-    /// Ours alone: somebody may have added a constraint that is checked late, which cannot arbitrate.
+    /// Our constraint alone: somebody may have added a deferrable constraint, which cannot arbitrate.
     Constraint,
 }
 
@@ -198,7 +202,7 @@ fn statement(segment: usize, arbiter: Arbiter) -> String {
     )
 }
 
-/// Whether the key has an outcome there that lives, once whoever is at work on it has ended.
+/// Whether the key has an outcome in this table that lives. Waits for transactions that are at work on such a row.
 fn stands_in(table: &Rel, index: Index, session: &StandingSession, key: &Key<'_>, now_us: i64) -> Result<bool, Error> {
     let keys = || [uuid_equals(outcome::DIGEST as i16 + 1, &key.digest.0)];
     loop {
@@ -216,6 +220,7 @@ fn stands_in(table: &Rel, index: Index, session: &StandingSession, key: &Key<'_>
     }
 }
 
+/// Deletes the row for the key that this transaction has inserted.
 fn take_back<'rel>(table: &'rel Rel, index: Index, key: &Key<'_>) {
     let keys = &mut [uuid_equals(outcome::DIGEST as i16 + 1, &key.digest.0)];
     let ours = |row: &outcome::Columns<'rel>| row.is_ours().then(|| row.at());

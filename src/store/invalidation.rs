@@ -1,12 +1,12 @@
-//! What other backends have changed, as PostgreSQL's invalidation messages tell it. They come with the commit of
-//! whoever sent them, and on a standby with the replay of that commit. `message.rs` sends them.
+//! What other backends have changed, as PostgreSQL's invalidation messages tell it. A message comes with the commit of
+//! the transaction that sent it, and on a standby with the replay of that commit. `message.rs` sends them.
 //!
-//! A message says of a relation that it has changed. What touches everything that is remembered (DDL, a
-//! restore, the secret) is told by one of our tables. What happens often, or whenever a role wishes, must not
-//! make all others forget everything: a change of one standing session, and of the ring's pointer, is told by
-//! the number of no relation. PostgreSQL sends the same kind of message about a table that was dropped, and has
-//! nothing to do for it. The numbers are the last that a cluster would give away. If a relation had one of
-//! them, its entry in the relation cache would be built anew now and then.
+//! A message tells that a relation has changed. A change that touches everything that is remembered (DDL, a restore,
+//! the secret) is told by the oid of one of our tables. A change that happens often, or whenever a role wishes, must
+//! not make other backends forget everything. So a change of one standing session, or of the ring's pointer, is told by
+//! a number that is the oid of no relation. PostgreSQL itself sends such messages, after DROP TABLE, and has nothing to
+//! do when it receives one. The numbers are the last ones that a cluster would give to a relation. If a relation had
+//! one of them, its entry in the relation cache would be built anew now and then, without further harm.
 //!
 //! The callback runs in the middle of other code's work. So it only notes what came; `cache.rs` acts on it.
 
@@ -50,7 +50,7 @@ const FIRST_SET: u32 = u32::MAX - SETS + 1;
 /// The number that stands for the ring's pointer.
 pub(super) const RING: u32 = FIRST_SET - 1;
 
-/// The last byte of an id is random, and whoever makes a session does not choose it.
+/// The set of a standing session: the last byte of its id, which is random, and which nobody can choose.
 fn set_of(session: &SessionId) -> u32 {
     session[15].into()
 }
@@ -73,22 +73,22 @@ pub(super) fn count() -> u64 {
     COUNT.get()
 }
 
-/// Gives what came, once.
+/// Gives the changes that came, and forgets them.
 pub(super) fn take_changes() -> Changes {
     CHANGES.take()
 }
 
-/// Has messages about these tables noted.
+/// Sets the tables whose messages are noted.
 pub(super) fn watch(tables: [pg_sys::Oid; TABLES.len()]) {
     WATCHED.set(tables);
 }
 
-/// As if this backend had been told that anything may have changed.
+/// Notes that anything may have changed, as if a message had told so.
 pub fn forget() {
     note(|changes| changes.all = true);
 }
 
-/// As if this backend had been told what a number stands for.
+/// Notes the change that a number stands for, as if a message had told it.
 pub(super) fn note_number(number: u32) {
     note(|changes| changes.add(number));
 }

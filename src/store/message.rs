@@ -1,6 +1,5 @@
-//! Telling other backends what has changed in our tables. The messages go out when this transaction commits;
-//! `invalidation.rs` says what they look like, and notes those that come. This backend takes its own changes in
-//! at once.
+//! Telling other backends what has changed in our tables. The messages go out when this transaction commits. This
+//! backend takes its own changes in at once. `invalidation.rs` describes the messages, and notes those that come.
 
 use crate::domain::identity::SessionId;
 use crate::store::cache;
@@ -13,15 +12,15 @@ pub fn all_changed() {
     all_changed_by(cache::oid(Table::Session));
 }
 
-/// The same by a table of ours that the caller has open. The columns of the table do not matter, so that it can
-/// be written by SQL in whatever version it is.
+/// As [`all_changed`], told by one of our tables that the caller has open. It does not look the tables up, so it also
+/// works while the version of the tables is not that of the library.
 pub fn all_changed_by(table: pg_sys::Oid) {
     invalidation::forget();
-    // SAFETY: sends a message with the commit; the table exists.
+    // SAFETY: registers a message for the commit. The table exists.
     unsafe { pg_sys::CacheInvalidateRelcacheByRelid(table) }
 }
 
-/// Makes every backend forget a standing session.
+/// Makes every backend forget a standing session, and the others of its set.
 pub fn session_changed(session: &SessionId) {
     send(invalidation::number_of(session));
 }
@@ -31,12 +30,13 @@ pub fn ring_changed() {
     send(RING);
 }
 
+/// Sends the message that a number stands for.
 fn send(number: u32) {
     invalidation::note_number(number);
     let table = pg_sys::Datum::from(cache::oid(Table::Session));
     let (none, class) = (pg_sys::Datum::null(), pg_sys::SysCacheIdentifier::RELOID as i32);
-    // SAFETY: a copy of our table's row in pg_class; the message takes the number from it, and that it is no
-    // shared relation.
+    // SAFETY: changes only a copy of our table's row in pg_class. From that copy the message takes the number, and that
+    // the relation is not shared.
     unsafe {
         let row = pg_sys::SearchSysCacheCopy(class, table, none, none, none);
         assert!(!row.is_null(), "an open table has a row in pg_class");

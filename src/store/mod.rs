@@ -1,12 +1,12 @@
-//! Our tables: nothing else reads or writes them, except the statements of the sweep (`sweep/`).
+//! Our tables. Apart from this folder, only the statements of the sweep (`sweep/`) and the views and functions in
+//! `sql/` access them.
 //!
-//! Each table has a room of its own. `rel.rs` opens a table and scans it, `tuple.rs` reads a row, `write.rs` writes
-//! one, and `sql.rs` executes statements where the planner should choose. `catalog.rs` lists the tables and
-//! indexes, `cache.rs` says what a backend remembers, and `message.rs` and `invalidation.rs` how backends tell each
-//! other of changes.
+//! Each table has a module of its own. `rel.rs` opens a table and scans it, `tuple.rs` reads a row, and `write.rs`
+//! writes a row. `sql.rs` executes statements where the planner should choose the plan; `inbox.rs` executes its own.
+//! `catalog.rs` lists the tables and indexes, `cache.rs` is what a backend remembers of them, and `message.rs` and
+//! `invalidation.rs` tell other backends of changes.
 //!
-//! Nothing here checks a privilege. Whoever calls in here has checked the right to the session before, see
-//! `sessions/resolve.rs`.
+//! Nothing here checks a privilege. The caller has checked the right to the session before, see `sessions/resolve.rs`.
 
 pub mod audit;
 pub mod cache;

@@ -1,11 +1,14 @@
-//! `idempotence.outcome_0` … `outcome_2`: what was recorded, and `outcome_long`: what of it outlived its
-//! segment. Rows are inserted and deleted, never updated (but for an inbox's expired ones, see `inbox.rs`),
-//! so a probe under the request's lock may use `SnapshotSelf`. One without that lock may too: a row moves
-//! from a segment to `outcome_long`, atomically, and is looked for there last.
+//! `idempotence.outcome_0` to `outcome_2`, which have the outcomes of keyed requests, and `outcome_long`, which has the
+//! outcomes that outlived their segment.
+//!
+//! Rows are inserted and deleted but never updated, except an inbox's expired ones (see `inbox.rs`). So a probe may use
+//! `SnapshotSelf`, with the request's lock or without it. A row moves from a segment to `outcome_long` in one
+//! transaction, and `outcome_long` is probed last.
 
 use crate::domain::decision::{Fingerprint, OutcomeFacts};
 use crate::domain::outcome::Class;
 use crate::error::{Error, RequestName};
+use crate::lock::Tag;
 use crate::pg::{self, Jsonb, Writer};
 use crate::store::catalog::{Index, Table};
 use crate::store::probe::Probe;
@@ -18,29 +21,29 @@ use pgrx::pg_sys;
 columns! { "outcome_0", COLUMNS: DIGEST, SESSION, RECORDED_AT, EXPIRES_AT, RECORDED_BY, CLASS, KEY, FINGERPRINT, TOKEN, RESPONSE }
 pub(super) type Columns<'a> = Tuple<'a, COLUMNS>;
 
-/// What is kept of an executed request.
+/// The outcome of a request: what is kept of it once it was executed.
 pub struct Outcome {
-    /// See [`Class`].
+    /// Success or final failure.
     pub class: Class,
-    /// What it answered.
+    /// The response.
     pub response: Option<Jsonb>,
-    /// Of the payload, where one was given.
+    /// The fingerprint of the payload, if one was given.
     pub fingerprint: Option<Fingerprint>,
     /// When it was recorded.
     pub recorded_at: i64,
-    /// When it may be forgotten; `None` where its session decides that, not the clock.
+    /// When it expires; `None` in a client session, which keeps it until its slot is needed.
     pub expires_at: Option<i64>,
-    /// Whose commit makes it last.
+    /// The transaction that wrote it, whose commit makes it durable.
     pub writer: Writer,
 }
 
 impl Outcome {
-    /// Whether it still counts. An expired one that is still there is absent.
+    /// Whether it has not expired at that moment. An expired outcome counts as absent, even while its row is there.
     pub fn lives_at(&self, moment: i64) -> bool {
         self.expires_at.is_none_or(|expires_at| expires_at > moment)
     }
 
-    /// What the decision rests on; `visible`: whether the transaction's snapshot sees it.
+    /// The facts for the decision; `visible` tells whether the transaction's snapshot sees the outcome.
     pub fn facts(&self, visible: bool) -> OutcomeFacts {
         OutcomeFacts { expires_at: self.expires_at.unwrap_or(i64::MAX), visible, fingerprint: self.fingerprint }
     }
@@ -48,13 +51,14 @@ impl Outcome {
 
 /// An outcome in the tables, expired or not.
 pub struct Stored {
-    /// What it says.
+    /// The outcome itself.
     pub outcome: Outcome,
     /// Whether the transaction's snapshot sees it.
     pub visible: bool,
 }
 
-/// Finds the request's outcome that lives at `asked_at`; failing that, an expired one that is still there.
+/// Finds the request's outcome that has not expired at `asked_at`. If there is none, gives an expired one that is still
+/// there.
 pub fn find(probe: &Probe<'_>, asked_at: i64, snapshot: Snapshot) -> Result<Option<Stored>, Error> {
     let mut expired = None;
     for place in segment::probe_order() {
@@ -64,7 +68,7 @@ pub fn find(probe: &Probe<'_>, asked_at: i64, snapshot: Snapshot) -> Result<Opti
             None => {}
         }
     }
-    // Last: a row may have moved here since the segments were looked into, but never moves back.
+    // This table comes last: a row may have moved here since the segments were probed, and it never moves back.
     match if segment::any_long() { find_in(LONG, probe, snapshot)? } else { None } {
         Some(found) if found.outcome.lives_at(asked_at) => Ok(Some(found)),
         found => Ok(found.or(expired)),
@@ -95,7 +99,7 @@ fn find_in_open<'rel>(
 }
 
 fn read(row: &Columns<'_>, table: Table, probe: &Probe<'_>) -> Result<Stored, Error> {
-    // The digest only leads here; what counts is the name.
+    // The digest only leads to the row. What counts is the name.
     if row.uuid(SESSION).as_ref() != Some(probe.session) || !row.text_is(KEY, probe.key) {
         let name = RequestName::new(probe.session_name, probe.key);
         return Err(Error::Corrupted { message: format!("the outcome found for {name} is another request's") });
@@ -114,15 +118,16 @@ fn read(row: &Columns<'_>, table: Table, probe: &Probe<'_>) -> Result<Stored, Er
     })
 }
 
-/// Deletes what is kept of the request, wherever it is; gives what it was, where there was anything.
+/// Deletes the request's outcome from every table that has one; gives its class if there was one. The caller has the
+/// request's lock.
 pub fn clear(probe: &Probe<'_>) -> Result<Option<Class>, Error> {
     let mut cleared = None;
     for place in segment::probe_order().into_iter().chain([LONG]) {
         if find_in(place, probe, Snapshot::Itself)?.is_none() {
             continue;
         }
-        // Looked for again under the lock that keeps the segment from being emptied and filled anew: by
-        // then another's row could stand in the place.
+        // The row is looked for again under the lock that keeps the segment from being emptied. Without that lock the
+        // segment could be emptied and filled anew, and another request's row could be in the same place.
         let table = Rel::open(place.0, Access::Write);
         if let Some((found, at)) = find_in_open(&table, place, probe, Snapshot::Itself)? {
             write::delete(&table, at);
@@ -132,7 +137,7 @@ pub fn clear(probe: &Probe<'_>) -> Result<Option<Class>, Error> {
     Ok(cleared)
 }
 
-/// Inserts an outcome.
+/// Inserts an outcome. The caller has the request's lock.
 pub fn insert(probe: &Probe<'_>, outcome: &Outcome) {
     let (_, table) = segment::open_for_outcomes();
     let mut columns: [Option<pg_sys::Datum>; COLUMNS] = [None; COLUMNS];
@@ -146,5 +151,8 @@ pub fn insert(probe: &Probe<'_>, outcome: &Outcome) {
     columns[FINGERPRINT] = outcome.fingerprint.as_ref().map(pg::uuid);
     columns[RESPONSE] = outcome.response.map(Jsonb::datum);
     debug_assert!(columns[TOKEN].is_none(), "only a leased claim has a token");
+    debug_assert!(probe.stream.is_empty(), "only keyed requests have their outcomes here");
+    debug_assert!(outcome.expires_at.is_some_and(|expires_at| expires_at > outcome.recorded_at));
+    debug_assert!(Tag::request(&probe.digest).is_held_by_us());
     write::insert(&table, &columns);
 }

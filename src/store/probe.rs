@@ -1,8 +1,8 @@
-//! Which request a look into the tables of outcomes and checkpoints is for.
+//! The request that the tables of outcomes and checkpoints are asked for.
 
 use crate::domain::identity::{Digest, SessionId};
 
-/// A request, as the tables know it.
+/// A request as the tables name it.
 pub struct Probe<'a> {
     /// Its session's id.
     pub session: &'a SessionId,
@@ -10,8 +10,8 @@ pub struct Probe<'a> {
     pub session_name: &'a str,
     /// Its stream; empty in a standing session.
     pub stream: &'a str,
-    /// Its key or number.
+    /// Its key, or its number in decimal.
     pub key: &'a str,
-    /// Where it is kept.
+    /// The digest that it is kept under.
     pub digest: Digest,
 }

@@ -1,6 +1,8 @@
-//! An open table of ours, its locks and its scans. What is written goes through `write.rs`.
+//! An open table of ours: its lock on the table, and scans by direct access. `write.rs` writes rows by direct access.
+//! Statements by SQL (`sql.rs`, `inbox.rs`) do not go through this module, except to open the table.
 //!
-//! Whoever writes a row opens the table to write first, and finds the row after that.
+//! To change a row, a caller opens the table to write first and finds the row after that. A place that was found before
+//! the table was locked may belong to another row by now.
 
 use crate::lock;
 use crate::pg;
@@ -13,9 +15,9 @@ use pgrx::pg_sys;
 /// How a table is opened, and what happens to its lock when it is closed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// To read: the lock goes when the table is closed, so that a replay leaves none.
+    /// To read. The lock is given back when the table is closed, so that a replay leaves none.
     Read,
-    /// To write: the lock stays to the end of the transaction.
+    /// To write. The lock stays to the end of the transaction.
     Write,
 }
 
@@ -27,47 +29,48 @@ pub struct Rel {
 }
 
 impl Rel {
-    /// Opens a table. Taking its lock also takes in what others have changed about it.
+    /// Opens a table. Taking its lock also takes in pending messages about changes of it.
     pub fn open(table: Table, access: Access) -> Rel {
         loop {
             let oid = cache::oid(table);
             let rel = match access {
-                // SAFETY: the oid is that of our table, or of none if that was dropped meanwhile.
+                // SAFETY: the oid is that of our table, or of no relation if the table was dropped meanwhile.
                 Access::Read => unsafe { pg_sys::try_table_open(oid, pg_sys::AccessShareLock as i32) },
                 Access::Write => open_to_write(oid),
             };
             if !rel.is_null() {
                 return Rel { rel, table, access };
             }
-            // Asking for the lock took in the message that the table is gone; so the next look tells
-            // where the new one is, or that there is none.
+            // The attempt to lock the table took in the message that it is gone. The next look-up finds the oid of
+            // the new table, or raises an error if there is none.
             invalidation::forget();
         }
     }
 
-    /// Takes the lock to write a table, to the end of the transaction, if nobody is in the way.
+    /// Takes the lock to write a table if no conflicting lock is held; gives whether it did. The lock stays to the end
+    /// of the transaction.
     pub fn try_lock(table: Table) -> bool {
         lock::as_transaction(|| try_lock(cache::oid(table), pg_sys::RowExclusiveLock))
     }
 
-    /// Whether it has no page, and so no row: cheaper to ask than to search its index.
+    /// Whether the table has no page, and so no row. This is cheaper than a search of its index.
     pub fn is_empty(&self) -> bool {
         self.pages() == 0
     }
 
-    /// How many pages it has.
+    /// The number of its pages.
     pub fn pages(&self) -> u32 {
         // SAFETY: the relation is open.
         unsafe { pg_sys::RelationGetNumberOfBlocksInFork(self.rel, pg_sys::ForkNumber::MAIN_FORKNUM) }
     }
 
-    /// The file that it is in: another one after each rewrite.
+    /// The number of the file that it is stored in. Each rewrite of the table makes another file.
     pub fn file(&self) -> pg_sys::Oid {
         // SAFETY: the relation is open.
         unsafe { pg::file_of(self.rel) }
     }
 
-    /// Runs `visit` on each row that matches the keys under the snapshot, until it gives something.
+    /// Runs `visit` on each row that matches the keys and that the snapshot sees, until `visit` gives a value.
     pub fn find<'rel, const N: usize, T>(
         &'rel self,
         index: Option<Index>,
@@ -77,8 +80,8 @@ impl Rel {
     ) -> Option<T> {
         let index_oid = index.map_or(pg_sys::InvalidOid, cache::index_oid);
         let newest_first = index.is_some_and(Index::is_of_rewritten);
-        // SAFETY: relation, index and keys belong together; the snapshots are registered or static for the
-        // time of the scan; the tuple is used before the scan goes on. On an error the abort closes it.
+        // SAFETY: relation, index and keys belong together. The snapshots are static, or registered during the scan.
+        // The tuple is used before the scan goes on. On an error the abort closes the scan.
         unsafe {
             let (shown, latest) = snapshot.begin();
             let scan = pg_sys::systable_beginscan(
@@ -91,8 +94,8 @@ impl Rel {
             );
             let mut found = None;
             while found.is_none() {
-                // Of equal keys an index keeps those of later places last. Where it is not used (a server
-                // started with -P), the scan has none.
+                // Among equal keys an index keeps the entries of later places last. On a server that was started
+                // with -P the scan does not use the index.
                 let tuple = if newest_first && !(*scan).irel.is_null() {
                     pg_sys::systable_getnext_ordered(scan, pg_sys::ScanDirection::BackwardScanDirection)
                 } else {
@@ -113,9 +116,10 @@ impl Rel {
         }
     }
 
-    /// Runs `visit` on the rows that match the keys under the snapshot, from the end of an index of rewritten
-    /// rows; whether it came to their beginning. Else it met a former version of the row just visited, and
-    /// there may be any number of those: the caller goes on below that row's key, which takes it past them.
+    /// Runs `visit` on the rows that match the keys and that the snapshot sees, from the end of an index of rewritten
+    /// rows. Gives true if the scan came to the first matching entry. Gives false if it met a former version of the row
+    /// that it visited last, since there may be any number of those. The caller then scans again below that row's key,
+    /// which skips the former versions.
     pub fn visit_back<'rel, const N: usize>(
         &'rel self,
         index: Index,
@@ -125,7 +129,7 @@ impl Rel {
     ) -> bool {
         let mut again = keys.to_vec();
         let (index_oid, mut is_visited) = (cache::index_oid(index), false);
-        // SAFETY: as in find(). The scan stays at an index entry until all versions behind it were looked at.
+        // SAFETY: as in find(). The scan stays at an index entry until it has looked at all versions behind the entry.
         let end = unsafe {
             let (shown, latest) = snapshot.begin();
             let (count, keys) = (keys.len() as i32, keys.as_mut_ptr());
@@ -133,7 +137,7 @@ impl Rel {
             let (entries, slot) = ((*scan).iscan, (*scan).slot);
             let backward = pg_sys::ScanDirection::BackwardScanDirection;
             let end = loop {
-                // Without its index (a server started with -P) there is no order to go by.
+                // On a server that was started with -P the scan uses no index, and so has no order.
                 if entries.is_null() {
                     break None;
                 }
@@ -144,7 +148,7 @@ impl Rel {
                 if pg_sys::index_fetch_heap(entries, slot)
                     && latest.is_none_or(|latest| pg_sys::table_tuple_satisfies_snapshot(self.rel, slot, latest))
                 {
-                    // What a heap gives is a slot of this sort.
+                    // A scan of a heap table has a slot of this kind.
                     let tuple = (*slot.cast::<pg_sys::HeapTupleTableSlot>()).tuple;
                     visit(&Tuple::read(tuple, (*self.rel).rd_att));
                     is_visited = true;
@@ -165,15 +169,15 @@ impl Rel {
         })
     }
 
-    /// As [`Rel::find`], for rows that may change under one's eyes: what the cheaper snapshot misses is
-    /// looked for again with the other, since it may be just being updated.
+    /// As [`Rel::find`], for rows that another transaction may be updating. `SnapshotSelf`, the cheaper snapshot, may
+    /// miss such a row. So a row that it does not find is searched again with the other snapshot.
     pub fn find_changing<'rel, const N: usize, T>(
         &'rel self,
         index: Index,
         keys: &mut [pg_sys::ScanKeyData],
         mut visit: impl FnMut(&Tuple<'rel, N>) -> Option<T>,
     ) -> Option<T> {
-        // A scan writes in its keys.
+        // A scan writes into its keys.
         let mut again = keys.to_vec();
         self.find(Some(index), keys, Snapshot::Itself, &mut visit)
             .or_else(|| self.find(Some(index), &mut again, Snapshot::LatestMvcc, &mut visit))
@@ -185,10 +189,10 @@ impl Rel {
         unsafe { (*(*self.rel).rd_rel).relowner }
     }
 
-    /// Whether a row matches that is committed or that a transaction is at work on; then that one's id.
+    /// Looks for a row that matches the keys, including rows that other transactions have not committed yet.
     pub fn find_dirty(&self, index: Index, keys: &mut [pg_sys::ScanKeyData]) -> Dirty {
-        // SAFETY: as in find(). Such a snapshot tells in its xmin who is inserting the row just fetched,
-        // and in its xmax who is updating or deleting it; it is only used through this pointer.
+        // SAFETY: as in find(). A dirty snapshot returns in its xmin the transaction that is inserting the fetched row,
+        // and in its xmax the one that is updating or deleting it. It is only used through this pointer.
         unsafe {
             let mut snapshot = std::mem::zeroed::<pg_sys::SnapshotData>();
             snapshot.snapshot_type = pg_sys::SnapshotType::SNAPSHOT_DIRTY;
@@ -217,24 +221,24 @@ impl Rel {
 impl Drop for Rel {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            // The abort that follows closes it.
+            // The abort that follows closes the table.
             return;
         }
         let release = match self.access {
             Access::Read => pg_sys::AccessShareLock,
             Access::Write => pg_sys::NoLock,
         };
-        // SAFETY: opened in open(), closed once.
+        // SAFETY: the table was opened in open(), and is closed once.
         unsafe { pg_sys::table_close(self.rel, release as i32) }
     }
 }
 
-/// Opens a table with the lock to write it, which belongs to the transaction: with the running portal as
-/// its owner, a cursor that fails inside a savepoint would take the lock away, while what was written
-/// before it stands. `null`: the table is gone.
+/// Opens a table with the lock to write it; gives null if the table is gone. The lock belongs to the transaction. If it
+/// belonged to the running portal, a cursor that fails inside a savepoint would take the lock away, while rows that
+/// were written before the cursor stay.
 fn open_to_write(oid: pg_sys::Oid) -> pg_sys::Relation {
     let mode = pg_sys::RowExclusiveLock as i32;
-    // SAFETY: a lock may be asked for by any oid; the table is opened under it.
+    // SAFETY: any oid may be locked. The table is opened under that lock.
     unsafe {
         lock::as_transaction(|| pg_sys::LockRelationOid(oid, mode));
         let rel = pg_sys::try_table_open(oid, pg_sys::NoLock as i32);
@@ -245,21 +249,22 @@ fn open_to_write(oid: pg_sys::Oid) -> pg_sys::Relation {
     }
 }
 
-/// Takes a lock on a table or an index, to the end of the transaction, if nobody is in the way.
+/// Takes a lock on a table or an index if no conflicting lock is held; gives whether it did. The lock stays to the end
+/// of the transaction, unless [`unlock`] gives it back.
 pub fn try_lock(relation: pg_sys::Oid, mode: u32) -> bool {
-    // SAFETY: asks for a lock without waiting; of a relation that is gone it is had, and does no harm.
+    // SAFETY: takes a lock without waiting. The lock on a relation that is gone is granted, and does no harm.
     unsafe { pg_sys::ConditionalLockRelationOid(relation, mode as i32) }
 }
 
-/// Gives back what [`try_lock`] gave.
+/// Gives back a lock that [`try_lock`] took.
 pub fn unlock(relation: pg_sys::Oid, mode: u32) {
-    // SAFETY: the caller took it just now.
+    // SAFETY: the caller took the lock just now.
     unsafe { pg_sys::UnlockRelationOid(relation, mode as i32) }
 }
 
-/// A table's indexes. The caller has locked it.
+/// The indexes of a table. The caller has locked the table.
 pub(super) fn indexes_of(table: pg_sys::Oid) -> Vec<pg_sys::Oid> {
-    // SAFETY: the table is locked, so it is there and stays as it is; the list has so many oids.
+    // SAFETY: the table is locked, so it exists and does not change. The list has `count` oids.
     unsafe {
         let rel = pg_sys::table_open(table, pg_sys::NoLock as i32);
         let list = pg_sys::RelationGetIndexList(rel);
@@ -270,7 +275,7 @@ pub(super) fn indexes_of(table: pg_sys::Oid) -> Vec<pg_sys::Oid> {
     }
 }
 
-/// A table's TOAST table. The caller has locked the table.
+/// The TOAST table of a table, if it has one. The caller has locked the table.
 pub(super) fn toast_of(table: pg_sys::Oid) -> Option<pg_sys::Oid> {
     // SAFETY: as above.
     let toast = unsafe {
@@ -282,33 +287,34 @@ pub(super) fn toast_of(table: pg_sys::Oid) -> Option<pg_sys::Oid> {
     (toast != pg_sys::InvalidOid).then_some(toast)
 }
 
-/// What a dirty look found.
+/// What [`Rel::find_dirty`] found.
 pub enum Dirty {
     /// No row.
     Nothing,
-    /// A row that stands.
+    /// A committed row that nobody is changing.
     Committed,
-    /// A row that the transaction given is inserting, updating or deleting, which may yet roll back.
+    /// A row that this transaction is inserting, updating or deleting. It may still roll back.
     InProgress(pg_sys::TransactionId),
 }
 
 /// Which rows a scan sees.
 #[derive(Clone, Copy)]
 pub enum Snapshot {
-    /// `SnapshotSelf`: all that is committed at this moment, and our own. For rows that are not
-    /// updated, or only under a lock that the caller holds: it can miss one that is being updated.
-    /// Takes no predicate locks: with an MVCC snapshot two SERIALIZABLE transactions with different new
-    /// keys on one index page would abort each other.
+    /// `SnapshotSelf`: all rows that are committed at this moment, and this transaction's own. It can miss a row that
+    /// is being updated. So it is for rows that are never updated, or that are updated only under a lock that the
+    /// caller holds. It takes no predicate locks. With an MVCC snapshot, two SERIALIZABLE transactions with different
+    /// new keys on one index page would abort each other.
     Itself,
-    /// A fresh MVCC snapshot, for rows that may change under one's eyes. Every version of a row is
-    /// fetched and then held against the snapshot, so that this too takes no predicate locks.
+    /// A fresh MVCC snapshot, for rows that another transaction may be updating. The scan fetches every version of a
+    /// row and then compares it with the snapshot, so that this takes no predicate locks either.
     LatestMvcc,
 }
 
 impl Snapshot {
-    /// What the scan shows, and what each row shown is held against, to be ended after the scan.
+    /// The snapshot for the scan, and the snapshot that each fetched row is compared with. The latter has to be ended
+    /// after the scan.
     fn begin(self) -> (pg_sys::Snapshot, Option<pg_sys::Snapshot>) {
-        // SAFETY: the first two are static; the third is registered until end().
+        // SAFETY: SnapshotSelf and SnapshotAny are static. The latest snapshot is registered until end().
         unsafe {
             match self {
                 Snapshot::Itself => (&raw mut pg_sys::SnapshotSelfData, None),
@@ -321,7 +327,7 @@ impl Snapshot {
 
     fn end(latest: Option<pg_sys::Snapshot>) {
         if let Some(latest) = latest {
-            // SAFETY: registered in begin(), and no longer used.
+            // SAFETY: it was registered in begin(), and is no longer used.
             unsafe { pg_sys::UnregisterSnapshot(latest) }
         }
     }

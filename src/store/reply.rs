@@ -1,6 +1,6 @@
-//! `idempotence.reply`: the answers of client sessions, in slots. A row is written only under its slot's
-//! lock (where the order is strict, its stream's), and stays where it is: the next reply of its slot is
-//! written over it.
+//! `idempotence.reply`: the replies of client sessions, a row for each slot that was used. A row is written only under
+//! the lock of its lane: its slot's, or in a session with strict order its stream's. The next reply of the slot is
+//! written over it. The sweep deletes the rows when it deletes their session.
 
 use crate::domain::outcome::Class;
 use crate::domain::sequence::{Kept, Range};
@@ -18,25 +18,26 @@ use uuid::Uuid;
 columns! { "reply", COLUMNS: SESSION, FIRST, LAST, RECORDED_AT, RECORDED_BY, SLOT, CLASS, STREAM, FINGERPRINT, TOKEN, RESPONSE }
 type Columns<'a> = Tuple<'a, COLUMNS>;
 
-/// The letter in `class` of a reply that was dropped: what is left is that its numbers were done.
+/// The letter in the column `class` for a reply whose response was dropped. The row still tells that its numbers were
+/// done.
 const DROPPED: u8 = b'd';
 
-/// A row.
+/// A reply.
 pub struct Reply {
-    /// Where, and of which numbers.
+    /// Its slot and its numbers.
     pub kept: Kept,
-    /// Its outcome, if it is the one wanted and was not dropped.
+    /// Its outcome, if that was asked for and the response was not dropped.
     pub outcome: Option<Outcome>,
 }
 
-/// Which reply is read with its outcome. Of the others only the numbers are read.
+/// Which reply is read with its outcome. Of all others only slot and numbers are read.
 #[derive(Clone, Copy)]
 pub enum WithOutcome {
     /// None.
     None,
-    /// That of the request with just these numbers.
+    /// The reply of the request with exactly these numbers.
     Of(Range),
-    /// That of the request which has this number.
+    /// The reply of the request that has this number.
     OfNumber(i64),
 }
 
@@ -50,7 +51,7 @@ impl WithOutcome {
     }
 }
 
-/// What is kept in a slot; with its outcome if that is wanted.
+/// The reply that is kept in a slot.
 pub fn in_slot(
     stream: Stream<'_>,
     slot: i32,
@@ -81,7 +82,7 @@ fn find_in_slot<'rel>(
     table.find(Some(Index::Reply), keys, snapshot, read).transpose()
 }
 
-/// What is kept in a stream; with the outcome wanted.
+/// The replies that are kept in a stream.
 pub fn in_stream(stream: Stream<'_>, with_outcome: WithOutcome, snapshot: Snapshot) -> Result<Vec<Reply>, Error> {
     let table = Rel::open(Table::Reply, Access::Read);
     let mut replies = Vec::new();
@@ -124,7 +125,7 @@ fn read(row: &Columns<'_>, stream: Stream<'_>, with_outcome: WithOutcome) -> Res
         letter => Some(Class::of_letter(letter).ok_or_else(broken)?),
     };
     let outcome = match class {
-        // What is not asked for is not copied either.
+        // An outcome that was not asked for is not copied.
         Some(class) if with_outcome.includes(range) => Some(Outcome {
             class,
             response: row.jsonb(RESPONSE),
@@ -140,7 +141,7 @@ fn read(row: &Columns<'_>, stream: Stream<'_>, with_outcome: WithOutcome) -> Res
     Ok(Reply { kept, outcome })
 }
 
-/// Writes a reply, over the one that its slot keeps.
+/// Writes a reply over the one that its slot keeps. The caller has the lane's lock.
 pub fn save(stream: Stream<'_>, slot: i32, range: Range, outcome: &Outcome) -> Result<(), Error> {
     let mut columns = row(stream, slot, range);
     columns[RECORDED_AT] = Some(outcome.recorded_at.into());
@@ -148,16 +149,21 @@ pub fn save(stream: Stream<'_>, slot: i32, range: Range, outcome: &Outcome) -> R
     columns[FINGERPRINT] = outcome.fingerprint.as_ref().map(pg::uuid);
     columns[RESPONSE] = outcome.response.map(Jsonb::datum);
     debug_assert!(columns[TOKEN].is_none(), "only a leased claim has a token");
+    debug_assert!(outcome.expires_at.is_none(), "a slot decides how long a reply is kept, not the clock");
+    debug_assert!(0 <= slot && 1 <= range.first && range.first <= range.last);
     let table = Rel::open(Table::Reply, Access::Write);
     match find_in_slot(&table, stream, slot, WithOutcome::None, Snapshot::Itself)? {
-        Some((_, earlier)) => write::update(&table, earlier, &columns),
+        Some((earlier, at)) => {
+            debug_assert!(earlier.kept.range.last < range.first, "a slot's numbers only grow");
+            write::update(&table, at, &columns);
+        }
         None => write::insert(&table, &columns),
     }
     Ok(())
 }
 
-/// Drops a reply's response and fingerprint; its numbers stay known as done.
-/// The caller has its slot's lock; the reply may have been written over before that was had.
+/// Drops a reply's response and fingerprint. Its numbers stay known as done. The caller has the lane's lock. If another
+/// reply was written over this one before the caller had the lock, nothing is dropped.
 pub fn drop_response(stream: Stream<'_>, reply: &Reply) -> Result<(), Error> {
     let Kept { range, slot, .. } = reply.kept;
     let table = Rel::open(Table::Reply, Access::Write);

@@ -1,18 +1,18 @@
-//! `idempotence.restore`: that rows were restored, until it is known that their sessions were as well.
+//! `idempotence.restore`: notes that rows were restored, until it is known that their sessions were restored as well.
 //!
-//! A restore that failed half way may bring outcomes without their sessions: a role is missing, say, and so
-//! the COPY of `session` fails. A session made anew under the same name would have another id, and what was
-//! done would be executed again. So whoever fills `session`, or a table of outcomes, by SQL leaves a row here
-//! with its transaction. The sweep then looks through these tables, a part in each transaction: if all have
-//! their sessions the rows go, else they stay, and say so. A session that is new is not made meanwhile
-//! without looking.
+//! A restore that fails half way may bring outcomes without their sessions. For example, a role is missing, and so the
+//! COPY of `session` fails. A session made anew under the same name would have another id, and requests that were done
+//! would be executed again. So a trigger leaves a row here when anybody fills one of the tables in question by SQL, in
+//! the same transaction. The sweep then looks through the tables, a part in each transaction. If all rows have their
+//! sessions, it deletes the notes. Otherwise it keeps them and writes into them how many rows it found. While there are
+//! notes, whoever makes a session of a new name looks through the tables first.
 //!
-//! The COPY of a table of outcomes may fail for the same reason. pg_dump has a COPY of every table, also of an
-//! empty one. So where the key of the digests was restored, and another table was not, its COPY has failed or
-//! is still to come; that is in question, too, until it has come.
+//! The COPY of another table may fail for the same reason. A dump has a COPY of every table, even of an empty one. So
+//! if the secret was restored and another table was not, that table's COPY has failed or is still to come. Until it
+//! comes, the restore is in question too.
 //!
-//! Tables may come in any order, in one transaction or in many, also side by side. Each that comes later has
-//! the look begin anew; so a restore of `session` that makes up for it clears the finding by itself.
+//! Tables may come in any order, in one transaction or in many, even at the same time. Each table that comes later
+//! makes the look begin anew. So a later restore of `session` clears a finding by itself.
 
 use crate::domain::limits::KEEP_SLACK_US;
 use crate::error::{Error, WAIT_BY_SETTING};
@@ -25,13 +25,13 @@ use crate::store::sql;
 use crate::store::tuple::{Tuple, columns};
 use pgrx::datum::{TimestampWithTimeZone, Uuid};
 
-/// Where there can be rows without a session.
-/// A row that moves meanwhile moves to the last of them.
+/// The tables that can have rows without a session. `outcome_long` is the last, since an outcome that moves during the
+/// look moves there.
 pub const TABLES: [Table; 6] =
     [Table::Outcome0, Table::Outcome1, Table::Outcome2, Table::Reply, Table::Checkpoint, Table::OutcomeLong];
 
-/// Of a row `t` whose session is not there and that still counts; $2 is this moment, and $3 a retention
-/// before. An abandoned checkpoint may outlive its session for a while.
+/// The SQL condition that a row `t` still counts and that its session is missing. $2 and $3 are the [`moments`]. An
+/// abandoned checkpoint may outlive its session for a while, so it does not count.
 pub fn condition(table: Table) -> &'static str {
     match table {
         Table::Reply => {
@@ -48,15 +48,15 @@ pub fn condition(table: Table) -> &'static str {
     }
 }
 
-/// This moment, and a retention before it.
+/// This moment, and the moment before which a checkpoint without a session is abandoned: about a retention before.
 pub fn moments() -> [Option<TimestampWithTimeZone>; 2] {
     let now_us = pg::now_us();
     let abandoned_us = now_us.saturating_sub(guc::retention_us()).saturating_add(KEEP_SLACK_US);
     [sql::moment(now_us), sql::moment(abandoned_us)]
 }
 
-/// Notes that somebody fills one of these tables, `session` or `secret` by SQL. The sweep rests until the end
-/// of that transaction. A row that nobody has looked at yet says it already.
+/// Notes that this transaction fills a table by SQL: one of [`TABLES`], `session` or `secret`. The sweep rests until
+/// the end of this transaction. A note of the same table that no look has begun with yet is enough.
 pub fn note(table: &str) -> Result<(), Error> {
     Tag::sweep().share(None);
     let statement = "INSERT INTO idempotence.restore (noted_at, brought) SELECT pg_catalog.clock_timestamp(), $1
@@ -65,7 +65,8 @@ pub fn note(table: &str) -> Result<(), Error> {
     sql::execute(statement, &[table.into()]).map(drop)
 }
 
-/// What pg_dump has a COPY of wherever it has one of the secret; the view `missing` says the same.
+/// The tables of which every dump has a COPY if it has one of the secret. The view `idempotence.missing` has the same
+/// list.
 const DUMPED: [Table; 6] =
     [Table::Session, Table::Outcome0, Table::Outcome1, Table::Outcome2, Table::Reply, Table::Checkpoint];
 
@@ -90,7 +91,7 @@ pub fn has_come(table: Table) -> bool {
     brought().iter().any(|brought| brought == table.name())
 }
 
-/// The tables that a restore of the secret has left out so far, if it has.
+/// The tables that have not come yet, if the secret was restored and any are missing.
 pub fn missing() -> Option<String> {
     let brought = brought();
     let has = |table: Table| brought.iter().any(|brought| brought == table.name());
@@ -99,8 +100,8 @@ pub fn missing() -> Option<String> {
     (has(Table::Secret) && !missing.is_empty()).then(|| missing.join(", "))
 }
 
-/// Whether something was restored of which it is not known that its sessions are there. Where nothing ever
-/// was this costs a look at the table's size.
+/// Whether something was restored of which it is not known that its sessions are there. If nothing was ever restored,
+/// this costs a look at the table's size.
 pub fn is_in_question() -> Result<bool, Error> {
     if Rel::open(Table::Restore, Access::Read).is_empty() {
         return Ok(false);
@@ -108,9 +109,9 @@ pub fn is_in_question() -> Result<bool, Error> {
     Ok(sql::first::<bool>("SELECT true FROM idempotence.restore WHERE orphans IS DISTINCT FROM 0 LIMIT 1")?.is_some())
 }
 
-/// Refuses a session that would be new while there are rows that may be of its former self.
+/// Refuses to make a session of a new name while there are rows that may belong to a former session of that name.
 pub fn check(session: &str) -> Result<(), Error> {
-    // A restore that is at work shares this lock, and what it has brought cannot be seen yet.
+    // A transaction that is restoring shares this lock, and what it has brought cannot be seen yet.
     let sweep = Tag::sweep();
     if !sweep.acquire(guc::wait_us()) {
         let what = "a restore by another transaction, or a step of the sweep,".into();
@@ -136,7 +137,8 @@ pub fn check(session: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// Puts an end to the question; whether there was one. The caller holds the sweep's lock.
+/// Ends the question by deleting all notes; gives whether there were any. The caller holds the sweep's lock.
 pub fn accept() -> Result<bool, Error> {
+    debug_assert!(Tag::sweep().is_held_by_us());
     Ok(sql::execute("DELETE FROM idempotence.restore", &[])? > 0)
 }

@@ -1,11 +1,10 @@
 //! `idempotence.secret`: the key of the digests.
 //!
-//! CREATE EXTENSION seeds a key, and a restore adds the one that the restored digests were made with.
-//! Which one counts is told by use: a key is marked when the first session is made, and only requests
-//! of sessions have digests. So there is at most one key in use, unless data was restored into a
-//! database that had requests of its own, and where there are sessions there is one, unless data was
-//! restored in part. Otherwise nothing is answered: with the wrong key, requests that were done would
-//! look new.
+//! CREATE EXTENSION seeds a key. A restore adds the key that the restored digests were made with. The key that is
+//! marked as in use counts. A key is marked when the first session is made, and only requests of sessions have digests.
+//! So at most one key is in use, unless data was restored into a database that had sessions of its own. And where there
+//! are sessions a key is in use, unless the restore was not complete. In both exceptions every call is refused: with
+//! the wrong key, requests that were done would look new.
 
 use crate::domain::identity::Secret;
 use crate::error::{Error, WAIT_BY_SETTING};
@@ -25,7 +24,7 @@ use pgrx::datum::IntoDatum;
 columns! { "secret", COLUMNS: IN_USE_SINCE, KEY }
 type Columns<'a> = Tuple<'a, COLUMNS>;
 
-/// A row.
+/// A row of the table.
 struct Row<'rel> {
     at: Tid<'rel>,
     key: Secret,
@@ -33,18 +32,19 @@ struct Row<'rel> {
     committed: bool,
 }
 
-/// The key of the digests, in use or not: what is locked before there is a session is named by it, too.
+/// The key that counts, whether it is in use or not. Locks that are taken before there is a session are named by it
+/// too.
 pub fn key_for_locks() -> Secret {
     cache::with(|cache| cache.secret).unwrap_or_else(|| row_that_counts(&read()).key)
 }
 
-/// The key of the digests. An error where it is not certain that this is the key that they were made with.
+/// The key of the digests. Raises an error where it is not certain that the digests were made with this key.
 pub fn key() -> Secret {
     let look = || {
         let table = read();
         let row = row_that_counts(&table);
         if !row.in_use {
-            // A request has a session, and whoever made that put a key to use: this is not the one.
+            // A request has a session, and whoever made the session marked a key. That key is missing.
             not_restored().raise();
         }
         if let Some(missing) = restore::missing() {
@@ -55,7 +55,8 @@ pub fn key() -> Secret {
     cache::remembered(|cache| cache.secret, look, |cache, secret| cache.secret = Some(secret))
 }
 
-/// Marks the key as in use, in the transaction that makes a session.
+/// Marks the key as in use if it is not. Called in each transaction that makes a session or
+/// registers a client.
 pub fn put_in_use() -> Result<(), Error> {
     if cache::with(|cache| cache.secret.is_some()) || row_that_counts(&read()).in_use {
         return Ok(());
@@ -84,6 +85,7 @@ fn read() -> Rel {
     Rel::open(Table::Secret, Access::Read)
 }
 
+/// The row of the key that counts: the one in use; if none is, the one with the smallest key.
 fn row_that_counts(table: &Rel) -> Row<'_> {
     let (used, unused): (Vec<Row<'_>>, Vec<Row<'_>>) = rows(table).into_iter().partition(|row| row.in_use);
     // The same dump restored twice brings the same key twice.

@@ -1,19 +1,19 @@
-//! `idempotence.segment`: the ring of the three outcome tables, and the table for what outlives them.
+//! `idempotence.segment`: the ring of the three outcome tables (segments), with a row for each of them.
 //!
-//! Records go to the current segment. A segment that is no longer current is emptied as a whole; before
-//! that the sweep looks through it and moves what still lives into `outcome_long` (see `ring.rs`). No record
-//! depends on how long that takes, so none has to say how long it is going to live.
+//! Outcomes are recorded in the current segment. A segment that is no longer current is emptied as a whole. Before that
+//! the sweep looks through it and moves the outcomes that still live into `outcome_long` (see `sweep/ring.rs`). So a
+//! record need not tell how long its segment has to be kept.
 //!
-//! What makes that safe for writers: a writer locks its segment first (ROW EXCLUSIVE, which also takes in
-//! pending messages), then checks that it is still the current one, and keeps the lock to the end of its
-//! transaction. So once the pointer has moved and a SHARE lock on the old segment could be had, no insert is
-//! in flight there and none can come.
+//! Why writers lose nothing: a writer first locks its segment (ROW EXCLUSIVE), which also takes in pending messages.
+//! Then it checks that the segment is still the current one. It keeps the lock to the end of its transaction. So once
+//! the pointer has moved and a SHARE lock on the old segment was granted, no insert is in flight there, and none can
+//! come.
 //!
-//! What makes that safe for readers: an outcome moves once, from a segment to `outcome_long`, in one
-//! transaction, so whoever looks into the segments first and there last cannot miss it. That there may be
-//! something there is written in the ring's first row, and told to all backends, by a transaction that has
-//! committed before the first move begins. Whoever misses an outcome in a segment because it has moved
-//! therefore finds that message waiting.
+//! Why readers miss nothing: an outcome moves once, from a segment to `outcome_long`, in one transaction. A reader
+//! looks into the segments first and into `outcome_long` last, so it finds the outcome in one of them. Most of the time
+//! `outcome_long` is empty, and a flag in the ring's first row spares readers the look. A transaction of its own sets
+//! the flag, tells all backends, and commits before the first move begins. So a reader that misses an outcome in a
+//! segment because it has moved finds that message waiting.
 
 use crate::domain::limits::KEEP_SLACK_US;
 use crate::error::Error;
@@ -32,41 +32,42 @@ use pgrx::pg_sys;
 pub const SEGMENTS: [(Table, Index); 3] =
     [(Table::Outcome0, Index::Outcome0), (Table::Outcome1, Index::Outcome1), (Table::Outcome2, Index::Outcome2)];
 
-/// The table of those that outlived their segment.
+/// The table of the outcomes that outlived their segment.
 pub const LONG: (Table, Index) = (Table::OutcomeLong, Index::OutcomeLong);
 
 columns! { "segment", COLUMNS: OPENED_AT, CLOSED_AT, KEEP_US, SESSIONS_AT, LOOKED_TO, LOOKED_IN, NUMBER, CURRENT, RESTORED, LOOKED_AT, LONG_LIVED }
 type Columns<'a> = Tuple<'a, COLUMNS>;
 
-/// The segments in the order that look-ups probe them: the current one, where most is found, first.
+/// The segments in the order in which look-ups probe them. The current one is the first, since most outcomes are found
+/// there.
 pub fn probe_order() -> [(Table, Index); 3] {
     let current = pointer().current;
     [SEGMENTS[current], SEGMENTS[(current + 1) % 3], SEGMENTS[(current + 2) % 3]]
 }
 
-/// Whether an outcome that is in no segment may be in [`LONG`]. To be asked after the segments were looked
-/// into: by then the message has come that the first move was going to be made.
+/// Whether an outcome that is in no segment may be in [`LONG`]. Ask this after the look into the segments: if an
+/// outcome has moved meanwhile, the message that a first move is about to begin has come by then.
 pub fn any_long() -> bool {
     cache::take_in_messages();
     pointer().long
 }
 
-/// Opens the current segment to write outcomes; its number comes with it.
+/// Opens the current segment to write outcomes; gives its number too.
 pub fn open_for_outcomes() -> (usize, Rel) {
     loop {
         let current = pointer().current;
         let table = Rel::open(SEGMENTS[current].0, Access::Write);
-        // It may have been rotated away between the two looks; its lock stays, and does no harm.
+        // If the pointer moved between the two looks, the lock on the former segment stays, and does no harm.
         if pointer().current == current {
             return (current, table);
         }
     }
 }
 
-/// The row in which the restoring of sessions is noted, and that outcomes may be in [`LONG`].
+/// The number of the row that also notes when sessions were restored, and whether outcomes may be in [`LONG`].
 pub const FIRST: i16 = 0;
 
-/// When sessions were restored last, or the ring was made.
+/// When sessions were last restored; if they never were, when the ring was made.
 pub fn sessions_restored_at() -> i64 {
     let table = Rel::open(Table::Segment, Access::Read);
     let at = table.find(None, &mut [], Snapshot::LatestMvcc, |row: &Columns<'_>| {
@@ -94,7 +95,7 @@ fn read() -> (Pointer, bool) {
     });
     match (current, noted) {
         (Some(current), Some(noted)) if current < SEGMENTS.len() => {
-            // What was restored past the triggers is not noted.
+            // Rows that were restored with triggers disabled are not noted.
             let long = noted || !Rel::open(LONG.0, Access::Read).is_empty();
             (Pointer { current, long }, committed)
         }
@@ -102,7 +103,7 @@ fn read() -> (Pointer, bool) {
     }
 }
 
-/// The error where the rows of the ring are not there as they were made.
+/// The error that the rows of the ring are not as the extension left them.
 pub fn lost() -> Error {
     Error::Corrupted { message: "table \"idempotence.segment\" has no current segment".into() }
 }
@@ -112,7 +113,7 @@ pub fn lost() -> Error {
 pub struct Scanned {
     /// The file that was looked through.
     pub file: pg_sys::Oid,
-    /// The number of its first pages that were.
+    /// The number of pages from the beginning that were looked through.
     pub pages: i64,
 }
 
@@ -120,27 +121,27 @@ impl Scanned {
     /// Nothing was looked through yet.
     pub const NOTHING: Scanned = Scanned { file: pg_sys::InvalidOid, pages: 0 };
 
-    /// Whether the look through this table has begun. Once it has, it goes on to the end, whatever another sample
-    /// would say.
+    /// Whether the look through this table has begun. Once it has begun it goes on to the end, whatever another sample
+    /// would tell.
     pub fn has_begun(self, table: &Rel) -> bool {
         self.file == table.file()
     }
 
-    /// Whether it has come to the end.
+    /// Whether the look has come to the end.
     pub fn is_done(self, table: &Rel) -> bool {
         self.has_begun(table) && self.pages >= i64::from(table.pages())
     }
 }
 
-/// A row of `segment`.
+/// A row of the table `segment`.
 pub struct Segment<'rel> {
     /// Which of the three it is.
     pub number: usize,
-    /// Whether records go to it.
+    /// Whether outcomes are recorded in it.
     pub current: bool,
-    /// When records began to go to it.
+    /// When it became the current one.
     pub opened_at: i64,
-    /// When it was certain that no transaction writes it any more.
+    /// When it was certain that no transaction writes it any more; `None` before that.
     pub closed_at: Option<i64>,
     /// How long it is kept once it is closed.
     pub keep_us: i64,
@@ -148,16 +149,16 @@ pub struct Segment<'rel> {
     pub scanned: Scanned,
     /// When it was looked at last.
     pub looked_at: Option<i64>,
-    /// Of the first row: whether `outcome_long` may have outcomes.
+    /// In the first row: whether `outcome_long` may have outcomes.
     pub long_lived: bool,
-    /// Whether this very transaction wrote the row.
+    /// Whether this transaction has written the row.
     pub is_ours: bool,
     place: Tid<'rel>,
     columns: [Option<pg_sys::Datum>; COLUMNS],
 }
 
 impl Segment<'_> {
-    /// Its table.
+    /// Which table it is.
     pub fn table(&self) -> Table {
         SEGMENTS[self.number].0
     }
@@ -191,14 +192,14 @@ impl Segment<'_> {
         self.columns[LOOKED_IN] = Some(scanned.file.into());
     }
 
-    /// As if nobody had looked at it yet.
+    /// Notes that nobody has looked at it yet.
     pub fn forget_looks(&mut self) {
         self.looked_at = None;
         self.columns[LOOKED_AT] = None;
         self.set_scanned(Scanned::NOTHING);
     }
 
-    /// Notes that records go to it from now on.
+    /// Notes that it is the current one from now on.
     pub fn set_opened(&mut self, now_us: i64) {
         self.columns[CURRENT] = Some(true.into());
         self.columns[RESTORED] = Some(false.into());
@@ -206,7 +207,7 @@ impl Segment<'_> {
         self.columns[CLOSED_AT] = None;
     }
 
-    /// Notes that records go to another one from now on.
+    /// Notes that it is no longer the current one.
     pub fn set_turned_away_from(&mut self) {
         self.columns[CURRENT] = Some(false.into());
     }
@@ -216,7 +217,7 @@ impl Segment<'_> {
         self.columns[CLOSED_AT] = Some(now_us.into());
     }
 
-    /// Moments of it that lie in the future count as now.
+    /// Sets moments that lie in the future to now.
     pub fn clamp_moments(&mut self, now_us: i64) {
         self.columns[OPENED_AT] = Some(self.opened_at.min(now_us).into());
         self.columns[CLOSED_AT] = self.closed_at.map(|closed_at| closed_at.min(now_us).into());
@@ -227,19 +228,20 @@ impl Segment<'_> {
         self.columns[LONG_LIVED] = Some(may_be.into());
     }
 
-    /// Writes the row. A row is written once in a transaction.
+    /// Writes the row. A transaction writes a row of the ring once at most.
     pub fn save(&self, ring: &Rel) {
         write::update(ring, self.place, &self.columns);
     }
 }
 
-/// Opens the ring's table to change it.
+/// Opens the table `segment` to change it.
 pub fn open_ring() -> Rel {
     Rel::open(Table::Segment, Access::Write)
 }
 
-/// The ring's rows, by their numbers. The caller holds the sweep's lock.
+/// The rows of the ring in the order of their numbers. The caller holds the sweep's lock.
 pub fn rows<'rel>(ring: &'rel Rel) -> Result<[Segment<'rel>; 3], Error> {
+    debug_assert!(Tag::sweep().is_held_by_us());
     let mut rows: Vec<Segment<'rel>> = Vec::with_capacity(SEGMENTS.len());
     ring.find(None, &mut [], Snapshot::LatestMvcc, |row: &Columns<'rel>| -> Option<()> {
         rows.push(Segment {
@@ -248,7 +250,7 @@ pub fn rows<'rel>(ring: &'rel Rel) -> Result<[Segment<'rel>; 3], Error> {
             opened_at: row.int8(OPENED_AT)?,
             closed_at: row.int8(CLOSED_AT),
             keep_us: match row.int8(KEEP_US)? {
-                // Nothing was recorded yet to tell it by.
+                // Nothing was recorded yet that could tell the time.
                 0 => guc::retention_us().saturating_add(KEEP_SLACK_US),
                 keep_us => keep_us,
             },
@@ -267,16 +269,16 @@ pub fn rows<'rel>(ring: &'rel Rel) -> Result<[Segment<'rel>; 3], Error> {
     if whole && rows.iter().filter(|row| row.current).count() == 1 { Ok(rows) } else { Err(lost()) }
 }
 
-/// Notes that a statement that is not the extension's own, such as a restore's, inserts into the table of a
-/// segment (`table` is its number), into `outcome_long` (`long`), or into `session` (nothing).
+/// Notes that a statement that is not the extension's own, such as a restore's, inserts rows. `table` is the number of
+/// a segment, `long` for `outcome_long`, or `None` for `session`.
 ///
-/// The sweep rests until the end of that transaction, since it cannot see yet what the transaction restores. So
-/// the sweep and these updates never meet. A segment is looked through from its beginning afterwards.
+/// The sweep rests until the end of this transaction, since it cannot see yet what the transaction restores. So the
+/// sweep and these updates never meet. Afterwards the segment is looked through from its beginning.
 pub fn note_restored(table: Option<&str>) -> Result<(), Error> {
     Tag::sweep().share(None);
     let statement = match table {
         Some("long") => {
-            // Takes effect at commit; until then nobody sees the rows.
+            // Other backends hear it at the commit. Until then they do not see the rows either.
             message::ring_changed();
             format!(
                 "UPDATE idempotence.segment SET long_lived = true

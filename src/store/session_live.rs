@@ -1,5 +1,5 @@
-//! `idempotence.session_live`: the client sessions at work, and when each was last heard of. The table is
-//! unlogged: it is empty after a crash, and cannot be read on a standby.
+//! `idempotence.session_live`: the client sessions at work, with the last sign of life of each. The table is unlogged:
+//! it is empty after a crash, and it cannot be read on a standby.
 
 use crate::domain::identity::SessionId;
 use crate::domain::timeout::runs_out_at;
@@ -34,7 +34,7 @@ const ROW: client_row::Columns = client_row::Columns {
 
 /// A client session at work.
 pub struct Live {
-    /// What never changes of it.
+    /// The part that never changes.
     pub session: ClientSession,
     /// When its last sign of life was written.
     pub last_seen: i64,
@@ -44,7 +44,7 @@ fn read(row: &Columns<'_>) -> Option<Live> {
     Some(Live { session: ROW.read(row)?, last_seen: row.int8(LAST_SEEN)? })
 }
 
-/// The session's row, if it is there.
+/// The session's row, if the session is at work. A standby finds none.
 pub fn find(id: &SessionId) -> Option<Live> {
     if pg::in_recovery() {
         return None;
@@ -52,22 +52,22 @@ pub fn find(id: &SessionId) -> Option<Live> {
     ROW.find(&Rel::open(Table::SessionLive, Access::Read), id, read).map(|(live, _)| live)
 }
 
-/// The session of an owner's client.
+/// The session at work of an owner's client.
 pub fn find_by_client(owner: pg_sys::Oid, client: &str) -> Option<ClientSession> {
     let read = |row: &Columns<'_>| ROW.read(row);
     ROW.find_by_client(&Rel::open(Table::SessionLive, Access::Read), owner, client, read)
 }
 
-/// The session that an owner registered under this id.
+/// The session at work that an owner registered under this id.
 pub fn find_by_request_id(owner: pg_sys::Oid, request_id: &SessionId) -> Option<ClientSession> {
     let read = |row: &Columns<'_>| ROW.read(row);
     ROW.find_by_request_id(&Rel::open(Table::SessionLive, Access::Read), owner, request_id, read)
 }
 
-/// The number of sessions that an owner has at work, without those whose clock has run out.
+/// The number of an owner's sessions at work, without those whose clock has run out.
 pub fn count(owner: pg_sys::Oid) -> i64 {
     let now_us = pg::now_us();
-    // While the server is down nobody's time passes.
+    // A session's clock stands still while the server is down.
     let up_since = pg::up_since().unwrap_or(now_us);
     let table = Rel::open(Table::SessionLive, Access::Read);
     let keys = &mut [oid_equals(OWNER as i16 + 1, owner)];
@@ -79,13 +79,13 @@ pub fn count(owner: pg_sys::Oid) -> i64 {
     count
 }
 
-/// Locks the table to write it, if nobody is in the way.
+/// Locks the table to write it if no conflicting lock is held; gives whether it did.
 pub fn try_lock() -> bool {
     Rel::try_lock(Table::SessionLive)
 }
 
-/// Puts a session to work, or back to work, or writes its sign of life. The caller holds the session's lock
-/// alone, or the lock on its sign of life.
+/// Puts a session to work or back to work, or writes its sign of life. The caller holds the session's lock exclusively
+/// or the lock on its sign of life, or has just made the session.
 pub fn save(session: &ClientSession, last_seen: i64) {
     let table = Rel::open(Table::SessionLive, Access::Write);
     let mut columns = ROW.write::<COLUMNS>(session);
@@ -96,7 +96,7 @@ pub fn save(session: &ClientSession, last_seen: i64) {
     }
 }
 
-/// Takes a session from work, if it is there. The caller holds its lock alone.
+/// Deletes the session's row if it has one: the session is no longer at work. The caller holds its lock exclusively.
 pub fn delete(id: &SessionId) {
     let table = Rel::open(Table::SessionLive, Access::Write);
     if let Some((_, place)) = ROW.find(&table, id, read) {

@@ -1,5 +1,5 @@
-//! Statements on our tables for the sweep, by SQL: it picks rows by other things than their keys, which
-//! is the planner's business. Run as the owner of the tables; nobody else has a privilege on them.
+//! SQL statements on our tables. The sweep and the restore checks choose rows by other columns than their keys, which
+//! is the planner's business. The statements run as the owner of the tables, since nobody else has a privilege on them.
 
 use crate::error::Error;
 use crate::pg;
@@ -9,12 +9,12 @@ use pgrx::datum::{DatumWithOid, TimestampWithTimeZone, Uuid};
 use pgrx::spi::{self, Spi, SpiClient};
 use pgrx::{FromDatum, pg_sys};
 
-/// Executes a statement; how many rows it was about.
+/// Executes a statement; gives the number of rows that it processed.
 pub fn execute(statement: &str, arguments: &[DatumWithOid<'_>]) -> Result<usize, Error> {
     by_owner(statement, |client| Ok(client.update(statement, None, arguments)?.len()))
 }
 
-/// The first column of the first row.
+/// The first column of the first row; `None` if there is no row.
 pub fn first<T: FromDatum + pgrx::IntoDatum>(query: &str) -> Result<Option<T>, Error> {
     by_owner(query, |client| {
         let rows = client.update(query, Some(1), &[])?;
@@ -22,7 +22,7 @@ pub fn first<T: FromDatum + pgrx::IntoDatum>(query: &str) -> Result<Option<T>, E
     })
 }
 
-/// The first column of every row, without the nulls.
+/// The first column of every row, without NULLs.
 pub fn column<T: FromDatum + pgrx::IntoDatum>(query: &str, arguments: &[DatumWithOid<'_>]) -> Result<Vec<T>, Error> {
     by_owner(query, |client| {
         let rows = client.update(query, None, arguments)?;
@@ -30,7 +30,7 @@ pub fn column<T: FromDatum + pgrx::IntoDatum>(query: &str, arguments: &[DatumWit
     })
 }
 
-/// The first two columns of every row, without those that have a null there.
+/// The first two columns of every row, without rows that have a NULL there.
 pub fn pairs<A, B>(query: &str, arguments: &[DatumWithOid<'_>]) -> Result<Vec<(A, B)>, Error>
 where
     A: FromDatum + pgrx::IntoDatum,
@@ -42,18 +42,18 @@ where
     })
 }
 
-/// Moments and ids as arguments.
+/// A moment as an argument.
 pub fn moment(us: i64) -> Option<TimestampWithTimeZone> {
     TimestampWithTimeZone::try_from(us as pg_sys::TimestampTz).ok()
 }
 
-/// See [`moment`].
+/// Ids or digests as an argument.
 pub fn ids(ids: &[[u8; 16]]) -> Vec<Uuid> {
     ids.iter().map(|id| Uuid::from_bytes(*id)).collect()
 }
 
 fn by_owner<T>(statement: &str, work: impl FnOnce(&mut SpiClient<'_>) -> Result<T, spi::Error>) -> Result<T, Error> {
-    // Not left open: TRUNCATE refuses a table that is in use.
+    // The table is closed again at once, since TRUNCATE refuses a table that is open.
     let owner = Rel::open(Table::Segment, Access::Read).owner();
     pg::as_role(owner, || Spi::connect_mut(work))
         .map_err(|error| Error::Corrupted { message: format!("could not execute {statement}: {error}") })

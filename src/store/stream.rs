@@ -1,4 +1,5 @@
-//! `idempotence.stream`: what a client said of a stream. Written only under the stream's mark lock.
+//! `idempotence.stream`: the marks of a stream, that is, what its client has acknowledged and which numbers it was
+//! given. A row is written only under the lock on the marks. The sweep deletes the rows when it deletes their session.
 
 use crate::domain::identity::SessionId;
 use crate::model::Stream;
@@ -11,20 +12,20 @@ use crate::store::write;
 columns! { "stream", COLUMNS: SESSION, ACKED, ALLOCATED, STREAM }
 type Columns<'a> = Tuple<'a, COLUMNS>;
 
-/// A row; all zero where there is none.
+/// The marks of a stream. Without a row, both numbers are 0.
 #[derive(Clone, Copy, Default)]
 pub struct Marks {
     /// All numbers up to here are answered or given up.
     pub acked: i64,
     /// All numbers up to here were handed out.
     pub allocated: i64,
-    /// Whether the transaction's snapshot sees the row.
+    /// Whether the transaction's snapshot sees the row; true if there is none.
     pub visible: bool,
     /// Whether there is a row.
     pub noted: bool,
 }
 
-/// What was said of a stream.
+/// The marks of a stream.
 pub fn find(stream: Stream<'_>) -> Marks {
     let nothing = Marks { visible: true, ..Marks::default() };
     find_in(&Rel::open(Table::Stream, Access::Read), stream).map_or(nothing, |(marks, _)| marks)
@@ -41,7 +42,7 @@ fn find_in<'rel>(table: &'rel Rel, stream: Stream<'_>) -> Option<(Marks, Tid<'re
     })
 }
 
-/// How many named streams of a session have a row.
+/// The number of named streams of a session that have a row.
 pub fn count(session: &SessionId) -> usize {
     let table = Rel::open(Table::Stream, Access::Read);
     let mut count = 0;
@@ -53,7 +54,7 @@ pub fn count(session: &SessionId) -> usize {
     count
 }
 
-/// Saves what was said; `marks` comes from [`find`], under the same lock.
+/// Saves the marks. The caller has the lock on them, and has made `marks` from what [`find`] gave under that lock.
 pub fn save(stream: Stream<'_>, marks: &Marks) {
     let columns: [_; COLUMNS] = [
         Some(pg::uuid(stream.session)),
@@ -63,7 +64,10 @@ pub fn save(stream: Stream<'_>, marks: &Marks) {
     ];
     let table = Rel::open(Table::Stream, Access::Write);
     match find_in(&table, stream) {
-        Some((_, at)) => write::update(&table, at, &columns),
+        Some((former, at)) => {
+            debug_assert!(former.acked <= marks.acked && former.allocated <= marks.allocated, "marks only rise");
+            write::update(&table, at, &columns);
+        }
         None => write::insert(&table, &columns),
     }
 }

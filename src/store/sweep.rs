@@ -1,7 +1,8 @@
-//! `idempotence.sweep`: what the sweep remembers, a row for each step that remembers something. Unlogged:
-//! that there is no row tells of a crash or a failover.
+//! `idempotence.sweep`: what the sweep remembers, with a row for each step that remembers something. The table is
+//! unlogged, so a crash or a failover empties it, and the next sweep notices that.
 
 use crate::domain::cursor::Cursor;
+use crate::lock::Tag;
 use crate::pg;
 use crate::store::catalog::Table;
 use crate::store::rel::{Access, Rel, Snapshot};
@@ -11,15 +12,15 @@ use crate::store::write;
 columns! { "sweep", COLUMNS: DONE_AT, PLACE, STEP }
 type Columns<'a> = Tuple<'a, COLUMNS>;
 
-/// A row.
+/// What is remembered of a step.
 pub struct Swept {
-    /// When the step came to its end last.
+    /// When the step last came to the end of its table.
     pub done_at: i64,
-    /// How far it has come since.
+    /// How far the step has come since.
     pub cursor: Cursor,
 }
 
-/// Gives a step's row; `None` after a crash, before the first time, and on a standby.
+/// What is remembered of a step; `None` after a crash, before the step's first time, and on a standby.
 pub fn find(step: &str) -> Option<Swept> {
     if pg::in_recovery() {
         return None;
@@ -34,8 +35,9 @@ fn find_in<'rel>(table: &'rel Rel, step: &str) -> Option<(Swept, Tid<'rel>)> {
     })
 }
 
-/// Writes a step's row. The caller holds the sweep's lock.
+/// Remembers a step. The caller holds the sweep's lock.
 pub fn save(step: &str, done_at: i64, cursor: Cursor) {
+    debug_assert!(Tag::sweep().is_held_by_us());
     let columns: [_; COLUMNS] = [Some(done_at.into()), Some(cursor.number().into()), Some(pg::text(step))];
     let table = Rel::open(Table::Sweep, Access::Write);
     match find_in(&table, step) {

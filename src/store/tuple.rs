@@ -1,12 +1,12 @@
-//! A row that a scan found, its columns, and the keys that it is found by.
+//! A row that a scan found, its columns, and the scan keys for finding it.
 
 use crate::error::Error;
 use crate::pg;
 use pgrx::pg_sys;
 use std::marker::PhantomData;
 
-/// Names the columns of a table: a constant for each, with its place counted from 0, and one with their number.
-/// A unit test compares them with the table in `sql/tables.sql`.
+/// Defines a constant for each column of a table, with its position counted from 0, and one for their number. A unit
+/// test compares them with the table in `sql/tables.sql`.
 macro_rules! columns {
     ($table:literal, $count:ident: $($column:ident),+ $(,)?) => {
         $crate::store::tuple::columns!(@place 0usize; $($column)+);
@@ -30,7 +30,7 @@ macro_rules! columns {
 }
 pub(super) use columns;
 
-/// The columns of a table of ours in the order of CREATE TABLE.
+/// The columns of one of our tables in the order of CREATE TABLE.
 #[cfg(test)]
 pub(super) fn columns_in_sql(table: &str) -> Vec<String> {
     let sql = include_str!("../../sql/tables.sql");
@@ -44,8 +44,8 @@ pub(super) fn columns_in_sql(table: &str) -> Vec<String> {
         .collect()
 }
 
-/// The place of a row in a table. It lives no longer than the table is open: VACUUM FULL and CLUSTER give
-/// the place to another row as soon as nobody has the table locked.
+/// The place of a row in an open table. It cannot outlive the open table (`'rel`): as soon as nobody has the table
+/// locked, VACUUM FULL and CLUSTER may give the place to another row.
 #[derive(Clone, Copy)]
 pub struct Tid<'rel> {
     tid: pg_sys::ItemPointerData,
@@ -53,13 +53,13 @@ pub struct Tid<'rel> {
 }
 
 impl Tid<'_> {
-    /// As PostgreSQL takes it.
+    /// The place as PostgreSQL takes it.
     pub(super) fn get(self) -> pg_sys::ItemPointerData {
         self.tid
     }
 }
 
-/// A row of `N` columns of an open table, valid until the scan goes on.
+/// A row of an open table of `N` columns. It is valid until the scan goes on.
 pub struct Tuple<'rel, const N: usize> {
     tuple: *const pg_sys::HeapTupleData,
     values: [pg_sys::Datum; N],
@@ -69,12 +69,12 @@ pub struct Tuple<'rel, const N: usize> {
 
 impl<'rel, const N: usize> Tuple<'rel, N> {
     /// # Safety
-    /// `tuple` must be a valid row of the table that `shape` describes, and that table must be open for
-    /// as long as `'rel`. The scan must not go on while the result is used.
+    /// `tuple` must be a valid row of the table that `shape` describes. The table must be open for as long as `'rel`.
+    /// The scan must not go on while the result is used.
     pub(super) unsafe fn read(tuple: pg_sys::HeapTuple, shape: pg_sys::TupleDesc) -> Tuple<'rel, N> {
         let mut values = [pg_sys::Datum::null(); N];
         let mut nulls = [true; N];
-        // SAFETY: the arrays have as many elements as the table has columns, checked here.
+        // SAFETY: the arrays have as many elements as the table has columns, which is checked here.
         unsafe {
             check_columns(shape, N);
             pg_sys::heap_deform_tuple(tuple, shape, values.as_mut_ptr(), nulls.as_mut_ptr());
@@ -82,13 +82,13 @@ impl<'rel, const N: usize> Tuple<'rel, N> {
         Tuple { tuple, values, nulls, rel: PhantomData }
     }
 
-    /// Where the row is, for as long as the table is open.
+    /// The place of the row.
     pub fn at(&self) -> Tid<'rel> {
         // SAFETY: the tuple is valid, see read().
         Tid { tid: unsafe { (*self.tuple).t_self }, rel: PhantomData }
     }
 
-    /// Who wrote the row.
+    /// The transaction that wrote the row.
     pub fn writer(&self) -> pg::Writer {
         // SAFETY: a valid tuple has a header.
         unsafe { pg::Writer::of(self.tuple) }
@@ -99,23 +99,23 @@ impl<'rel, const N: usize> Tuple<'rel, N> {
         pg::snapshot_sees(self.xmin())
     }
 
-    /// Whether this transaction, not yet committed, wrote the row.
+    /// Whether this transaction wrote the row, which is then not committed yet.
     pub fn is_ours(&self) -> bool {
-        // SAFETY: looks into the transaction state.
+        // SAFETY: reads the transaction state.
         unsafe { pg_sys::TransactionIdIsCurrentTransactionId(self.xmin()) }
     }
 
     fn xmin(&self) -> pg_sys::TransactionId {
-        // SAFETY: the tuple is valid, see read(), and so has a header.
+        // SAFETY: a valid tuple, see read(), has a header.
         unsafe { pg_sys::htup::HeapTupleHeaderGetXmin((*self.tuple).t_data) }
     }
 
-    /// A column's value; `None` where it is null.
+    /// The value of a column; `None` is NULL.
     pub fn datum(&self, column: usize) -> Option<pg_sys::Datum> {
         (!self.nulls[column]).then_some(self.values[column])
     }
 
-    /// A bigint, timestamptz or count.
+    /// A bigint, or a timestamptz in microseconds since 2000-01-01 UTC.
     pub fn int8(&self, column: usize) -> Option<i64> {
         self.datum(column).map(|datum| datum.value() as i64)
     }
@@ -147,7 +147,7 @@ impl<'rel, const N: usize> Tuple<'rel, N> {
 
     /// A uuid.
     pub fn uuid(&self, column: usize) -> Option<[u8; 16]> {
-        // SAFETY: a uuid is passed as a pointer to its 16 bytes, in the row.
+        // SAFETY: the datum of a uuid is a pointer to its 16 bytes in the row.
         self.datum(column).map(|datum| unsafe { *datum.cast_mut_ptr::<[u8; 16]>() })
     }
 
@@ -165,7 +165,7 @@ impl<'rel, const N: usize> Tuple<'rel, N> {
 
     /// An interval, in microseconds.
     pub fn interval_us(&self, column: usize) -> Option<i64> {
-        // SAFETY: an interval is passed as a pointer to its value, in the row.
+        // SAFETY: the datum of an interval is a pointer to its value in the row.
         let interval = self
             .datum(column)
             .and_then(|datum| unsafe { <pgrx::datum::Interval as pgrx::FromDatum>::from_datum(datum, false) })?;
@@ -174,15 +174,14 @@ impl<'rel, const N: usize> Tuple<'rel, N> {
 
     /// A jsonb, copied out of the row and its TOAST table.
     pub fn jsonb(&self, column: usize) -> Option<pg::Jsonb> {
-        // SAFETY: a jsonb column, whose table the scan keeps open and locked.
+        // SAFETY: the datum is that of a jsonb column, and the scan keeps the table open and locked.
         self.datum(column).map(|datum| unsafe { pg::Jsonb::copied(datum) })
     }
 
-    /// Whether a text column holds just these bytes. A key is short, but in a long row the toaster may
-    /// have compressed it all the same, or moved it out.
+    /// Whether a text column holds exactly these bytes.
     pub fn text_is(&self, column: usize, value: &str) -> bool {
-        // SAFETY: a text is a varlena, whose table the scan keeps open and locked; what is neither
-        // compressed nor moved out comes back as it is.
+        // A key is short, but in a long row it may have been compressed or moved to the TOAST table all the same.
+        // SAFETY: a text is a varlena, and the scan keeps the table open and locked.
         self.datum(column).is_some_and(|datum| unsafe {
             let text = pg_sys::pg_detoast_datum_packed(datum.cast_mut_ptr());
             pgrx::varlena::varlena_to_byte_slice(text) == value.as_bytes()
@@ -190,41 +189,41 @@ impl<'rel, const N: usize> Tuple<'rel, N> {
     }
 }
 
-/// The key `column = value` for a uuid column; columns count from 1 here, as PostgreSQL's do.
+/// The scan key `column = value` for a uuid column. Columns are counted from 1 here, as PostgreSQL counts them.
 pub fn uuid_equals(column: i16, value: &[u8; 16]) -> pg_sys::ScanKeyData {
     equals(column, pg_sys::F_UUID_EQ, pg::uuid(value))
 }
 
-/// The key `column = value` for a text column in collation "C".
+/// The scan key `column = value` for a text column in collation "C".
 pub fn text_equals(column: i16, value: &str) -> pg_sys::ScanKeyData {
     equals(column, pg_sys::F_TEXTEQ, pg::text(value))
 }
 
-/// The key `column = value` for an integer column.
+/// The scan key `column = value` for an integer column.
 pub fn int4_equals(column: i16, value: i32) -> pg_sys::ScanKeyData {
     equals(column, pg_sys::F_INT4EQ, value.into())
 }
 
-/// The key `column < value` for an integer column.
+/// The scan key `column < value` for an integer column.
 pub fn int4_below(column: i16, value: i32) -> pg_sys::ScanKeyData {
     compares(column, pg_sys::BTLessStrategyNumber, pg_sys::F_INT4LT, value.into())
 }
 
-/// The key `column = value` for a "char" column.
+/// The scan key `column = value` for a "char" column.
 pub fn char_equals(column: i16, value: u8) -> pg_sys::ScanKeyData {
     equals(column, pg_sys::F_CHAREQ, (value as i8).into())
 }
 
-/// The key `column = value` for a role's column.
+/// The scan key `column = value` for a column that holds a role.
 pub fn oid_equals(column: i16, value: pg_sys::Oid) -> pg_sys::ScanKeyData {
     equals(column, pg_sys::F_OIDEQ, value.into())
 }
 
-/// The key `column IS NULL`.
+/// The scan key `column IS NULL`.
 pub fn is_null(column: i16) -> pg_sys::ScanKeyData {
     let flags = (pg_sys::SK_ISNULL | pg_sys::SK_SEARCHNULL) as i32;
     let none = pg_sys::InvalidOid;
-    // SAFETY: fills the whole key; such a one has neither function nor value.
+    // SAFETY: ScanKeyEntryInitialize() fills the whole key. A key of this kind has neither function nor value.
     unsafe {
         let mut key = std::mem::zeroed();
         let (no_strategy, no_value) = (0, pg_sys::Datum::null());
@@ -238,7 +237,7 @@ fn equals(column: i16, function: u32, value: pg_sys::Datum) -> pg_sys::ScanKeyDa
 }
 
 fn compares(column: i16, strategy: u32, function: u32, value: pg_sys::Datum) -> pg_sys::ScanKeyData {
-    // SAFETY: ScanKeyInit() fills the whole key, with the function that compares this type.
+    // SAFETY: ScanKeyInit() fills the whole key. The callers give the function that compares values of this type.
     unsafe {
         let mut key = std::mem::zeroed();
         pg_sys::ScanKeyInit(&mut key, column, strategy as u16, function.into(), value);
@@ -246,7 +245,7 @@ fn compares(column: i16, strategy: u32, function: u32, value: pg_sys::Datum) -> 
     }
 }
 
-/// Refuses a table that somebody gave another number of columns.
+/// Raises an error if somebody has changed the number of the table's columns.
 ///
 /// # Safety
 /// `shape` must be valid.

@@ -1,19 +1,19 @@
-//! Writing a row directly over another with the same primary key, of which there may be many versions.
+//! Writing a row directly over another one with the same primary key.
 //!
-//! While somebody holds an old snapshot nothing of what was there before can go, and the index has an entry
-//! for each page that the row was on. PostgreSQL's check of a unique index would go through all of them, at
-//! each new entry. There is nothing to check: the key is that of the row written over, whose place in the
-//! index nobody else can have taken.
+//! The row may have many versions. While somebody holds an old snapshot no former version can go, and the index has an
+//! entry for each page that a version is on. For each new entry PostgreSQL's check of a unique index would go through
+//! all of them. So the check of the primary key is left out. It could find nothing: the key is that of the row written
+//! over, so no other row can have it.
 
 use crate::pg::{self, NewEntries};
 use pgrx::pg_sys;
 
-/// Puts `tuple` in the place of the row at `at`.
+/// Writes `tuple` over the row at `at`.
 ///
 /// # Safety
 ///
-/// `rel` is open to be written, `tuple` was formed for it, and `at` is a row with the same primary key that
-/// nobody else changes.
+/// `rel` is open to be written, `tuple` was formed for it, and `at` is a row of it with the same primary key. No other
+/// transaction changes that row.
 pub(super) unsafe fn update(rel: pg_sys::Relation, at: &mut pg_sys::ItemPointerData, tuple: pg_sys::HeapTuple) {
     // SAFETY: as the caller warrants. An error ends the transaction, which closes the indexes.
     unsafe {
@@ -36,9 +36,11 @@ pub(super) unsafe fn update(rel: pg_sys::Relation, at: &mut pg_sys::ItemPointerD
     }
 }
 
+/// Inserts the entry of `tuple` into one index.
+///
 /// # Safety
 ///
-/// `slot` holds `tuple`, which is in `rel`; `index` is an index of it, and `info` tells of which columns.
+/// `slot` holds `tuple`, which is a row of `rel`. `index` is an index of `rel`, and `info` describes it.
 unsafe fn insert_entry(
     rel: pg_sys::Relation,
     tuple: pg_sys::HeapTuple,
@@ -48,7 +50,7 @@ unsafe fn insert_entry(
 ) {
     let mut values = [pg_sys::Datum::null(); pg_sys::INDEX_MAX_KEYS as usize];
     let mut nulls = [true; pg_sys::INDEX_MAX_KEYS as usize];
-    // SAFETY: as the caller warrants; the arrays have room for all columns that an index can have.
+    // SAFETY: as the caller warrants. The arrays have room for as many columns as an index can have.
     unsafe {
         let of_index = (*index).rd_index;
         if !(*of_index).indisready {

@@ -1,36 +1,36 @@
 //! Which of the two ways to write a row serves a table, see `write.rs`.
 //!
-//! It is looked up once for each relcache entry. Whoever adds an index or a trigger takes a lock that conflicts
-//! with ours, or waits for our transactions before relying on what was added. That backend also sends a message,
-//! which we take in together with our lock on the table.
+//! A backend looks up the way of a table once, and again after each message about the table. Whoever adds an index or a
+//! trigger takes a lock that conflicts with ours, or waits for our transactions before relying on what was added. That
+//! backend also sends a message, which this one takes in together with its lock on the table.
 
 use crate::pg;
 use crate::store::catalog::Table;
 use pgrx::pg_sys;
 use std::ffi::CStr;
 
-/// The triggers that the extension itself has put on its tables. Its own rows do not concern them.
+/// The triggers that the extension itself has put on its tables. They ignore rows that the extension writes.
 const OUR_TRIGGERS: [&CStr; 2] = [c"forget_cached", c"note_restored"];
 
 /// How a table takes its rows.
 #[derive(Clone, Copy)]
 pub(super) struct Way {
-    /// Nothing keeps rows from being written directly.
+    /// Whether rows may be written directly.
     pub direct: bool,
-    /// A rule does something else instead of writing a row.
+    /// Whether a rule (INSTEAD) keeps a statement from writing its row.
     pub replaced: bool,
     /// The columns that must not be NULL, a bit for each.
     not_null: u64,
 }
 
 impl Way {
-    /// Looks how a table takes its rows.
+    /// Finds out how a table takes its rows.
     ///
     /// # Safety
     ///
     /// `rel` is open and locked, and is `table`.
     pub unsafe fn of(rel: pg_sys::Relation, table: Table) -> Way {
-        // SAFETY: the relation is open, so its entry and what hangs on the entry are valid and stay.
+        // SAFETY: the relation is open, so its relcache entry and what that points to stay valid.
         unsafe {
             let shape = (*rel).rd_att;
             let direct = (*rel).rd_rules.is_null()
@@ -52,8 +52,10 @@ impl Way {
     }
 }
 
+/// The rules of a relation.
+///
 /// # Safety
-/// The rules are null, or those of an open relation.
+/// The pointer is null, or is that of an open relation.
 unsafe fn rules_of<'a>(rules: *const pg_sys::RuleLock) -> &'a [*mut pg_sys::RewriteRule] {
     if rules.is_null() {
         return &[];
@@ -62,8 +64,10 @@ unsafe fn rules_of<'a>(rules: *const pg_sys::RuleLock) -> &'a [*mut pg_sys::Rewr
     unsafe { std::slice::from_raw_parts((*rules).rules, (*rules).numLocks as usize) }
 }
 
+/// The triggers of a relation.
+///
 /// # Safety
-/// The description is null, or that of an open relation.
+/// The pointer is null, or is that of an open relation.
 unsafe fn triggers_of<'a>(description: *const pg_sys::TriggerDesc) -> &'a [pg_sys::Trigger] {
     if description.is_null() {
         return &[];
@@ -73,14 +77,15 @@ unsafe fn triggers_of<'a>(description: *const pg_sys::TriggerDesc) -> &'a [pg_sy
 }
 
 fn is_our_trigger(trigger: &pg_sys::Trigger) -> bool {
-    // SAFETY: a trigger has a name, which ends with a NUL.
+    // SAFETY: a trigger has a name, which is terminated.
     !trigger.tgisinternal && OUR_TRIGGERS.contains(&unsafe { CStr::from_ptr(trigger.tgname) })
 }
 
-/// Whether there is no constraint that the direct way passes over: the secret alone has a CHECK of ours.
+/// Whether there is no constraint and no generated column that the direct way would ignore. The one CHECK of the secret
+/// is ours, and may be ignored.
 ///
 /// # Safety
-/// `shape` is that of an open relation.
+/// `shape` describes an open relation.
 unsafe fn constraints_are_ours(table: Table, shape: pg_sys::TupleDesc) -> bool {
     let ours = u16::from(table == Table::Secret);
     // SAFETY: as the caller warrants.
@@ -90,12 +95,12 @@ unsafe fn constraints_are_ours(table: Table, shape: pg_sys::TupleDesc) -> bool {
     }
 }
 
-/// Whether all indexes are on columns alone, without a predicate, and checked at once.
+/// Whether all indexes are on plain columns, without a predicate, no exclusion constraint, and checked at once.
 ///
 /// # Safety
 /// The relation is open and locked.
 unsafe fn indexes_are_plain(rel: pg_sys::Relation) -> bool {
-    // SAFETY: an index on the list of a locked table is there; its pg_index row is part of its entry.
+    // SAFETY: an index on the list of a locked table exists. Its row of pg_index is part of its relcache entry.
     unsafe {
         let list = pg_sys::RelationGetIndexList(rel);
         let count = if list.is_null() { 0 } else { (*list).length };

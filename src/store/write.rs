@@ -1,14 +1,14 @@
-//! Writing rows, in two ways.
+//! Writing one row, in one of two ways.
 //!
-//! *Directly*, as PostgreSQL writes its catalogs (`CatalogTupleInsert` and its like): no executor and no
-//! plan. This way serves a table with plain indexes only. It fires no trigger, evaluates no expression or
-//! predicate of an index, and looks at no constraint but unique indexes.
+//! *Directly*, as PostgreSQL writes its catalogs (`CatalogTupleInsert` and its like), without executor and plan. This
+//! way fires no trigger, evaluates no expression or predicate of an index, and checks no constraint except unique
+//! indexes. So it serves only a table that needs none of that.
 //!
-//! *By SQL*, as the owner of the table: the executor does all that it does for anybody's statement. This
-//! way is taken as soon as somebody has given the table anything that the direct way passes over, a
-//! partial index or a row trigger of pg_repack's, say.
+//! *By SQL*, as the owner of the table. The executor does all that it does for anybody's statement. This way is taken
+//! as soon as somebody has added anything to the table that the direct way ignores, for example a partial index or the
+//! row trigger of pg_repack.
 //!
-//! `way.rs` tells which way serves.
+//! `way.rs` tells which way serves a table.
 
 use crate::error::Error;
 use crate::pg;
@@ -24,20 +24,20 @@ use std::collections::HashMap;
 use std::ffi::{CStr, CString};
 
 thread_local! {
-    /// Whether what is being written by SQL is the extension's own.
+    /// Whether the present write by SQL is the extension's own.
     static WRITING: Cell<bool> = const { Cell::new(false) };
-    /// A plan for each statement. PostgreSQL plans it again by itself when the table has changed.
+    /// A plan for each statement. PostgreSQL makes the plan anew by itself when the table has changed.
     static PLANS: RefCell<HashMap<(Table, Verb), pg_sys::SPIPlanPtr>> = RefCell::default();
 }
 
-/// Whether a write by SQL is the extension's own; else it is a restore, or a superuser's hand.
+/// Whether the present write by SQL is the extension's own. Otherwise a restore or a superuser's statement writes.
 pub fn is_ours() -> bool {
     WRITING.get()
 }
 
-/// Runs `work`, whose writes by SQL are the extension's own.
+/// Runs `work`, whose writes by SQL count as the extension's own.
 pub fn as_ours<T>(work: impl FnOnce() -> T) -> T {
-    /// Also an error ends it.
+    /// Restores the former state, also when an error unwinds.
     struct Ours(bool);
     impl Drop for Ours {
         fn drop(&mut self) {
@@ -48,7 +48,7 @@ pub fn as_ours<T>(work: impl FnOnce() -> T) -> T {
     work()
 }
 
-/// What a statement does with a row.
+/// What a statement does to a row.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Verb {
     Insert,
@@ -56,20 +56,20 @@ enum Verb {
     Delete,
 }
 
-/// Inserts a row and makes it seen by the commands that follow.
+/// Inserts a row. The commands that follow see it.
 pub fn insert(table: &Rel, columns: &[Option<pg_sys::Datum>]) {
     with_tuple(table, columns, |rel, tuple| match tuple {
-        // SAFETY: the tuple was formed for this table, which the direct way serves.
+        // SAFETY: the tuple was formed for this table, and the direct way serves the table.
         Some(tuple) => unsafe { pg_sys::CatalogTupleInsert(rel, tuple) },
         None => by_sql(table, Verb::Insert, columns, None),
     });
 }
 
-/// Puts a row in the place of another with the same primary key.
+/// Writes a row over the one at `at`, which has the same primary key.
 pub fn update(table: &Rel, at: Tid<'_>, columns: &[Option<pg_sys::Datum>]) {
     with_tuple(table, columns, |rel, tuple| match tuple {
-        // SAFETY: as in insert(), and `at` is a row of this table, which is locked since the row was
-        // found; the caller's advisory lock keeps others from changing it.
+        // SAFETY: as in insert(). `at` is a row of this table, which was locked before the row was found. The caller's
+        // advisory lock keeps other transactions from changing the row.
         Some(tuple) => unsafe { update::update(rel, &mut at.get(), tuple) },
         None => by_sql(table, Verb::Update, columns, Some(at)),
     });
@@ -78,7 +78,7 @@ pub fn update(table: &Rel, at: Tid<'_>, columns: &[Option<pg_sys::Datum>]) {
 /// Deletes a row.
 pub fn delete(table: &Rel, at: Tid<'_>) {
     debug_assert!(table.access == Access::Write);
-    // SAFETY: as in update(). The counter makes a row deletable that this very command inserted.
+    // SAFETY: as in update(). The command counter makes a row deletable that this command itself inserted.
     unsafe {
         pg_sys::CommandCounterIncrement();
         if is_as_made(table) {
@@ -90,7 +90,7 @@ pub fn delete(table: &Rel, at: Tid<'_>) {
     }
 }
 
-/// Gives `write` the row for the direct way, or nothing where that does not serve.
+/// Calls `write` with the formed row if the direct way serves the table, and with `None` if not.
 fn with_tuple(
     table: &Rel,
     columns: &[Option<pg_sys::Datum>],
@@ -98,7 +98,7 @@ fn with_tuple(
 ) {
     debug_assert!(table.access == Access::Write);
     let (mut values, mut nulls) = pg::split(columns);
-    // SAFETY: values and nulls have one element a column of the table's row, checked here.
+    // SAFETY: values and nulls have an element for each column of the table, which is checked here.
     unsafe {
         check_columns((*table.rel).rd_att, columns.len());
         if way(table).serves(columns) {
@@ -112,7 +112,7 @@ fn with_tuple(
     }
 }
 
-/// Whether nobody has added to the table what the direct way passes over.
+/// Whether nobody has added anything to the table that the direct way ignores.
 pub fn is_as_made(table: &Rel) -> bool {
     way(table).direct
 }
@@ -126,7 +126,7 @@ fn way(table: &Rel) -> Way {
     cache::remembered(|cache| cache.ways[table.table as usize], read, remember)
 }
 
-/// Executes the statement for a row: all of its columns, its place, or both.
+/// Executes the statement for a row. Insert takes the columns, delete takes the place, and update takes both.
 fn by_sql(table: &Rel, verb: Verb, columns: &[Option<pg_sys::Datum>], at: Option<Tid<'_>>) {
     let mut values: Vec<_> = columns.iter().map(|column| column.unwrap_or(pg_sys::Datum::null())).collect();
     let mut nulls: Vec<_> = columns.iter().map(|column| if column.is_none() { b'n' } else { b' ' } as _).collect();
@@ -136,9 +136,9 @@ fn by_sql(table: &Rel, verb: Verb, columns: &[Option<pg_sys::Datum>], at: Option
         nulls.push(b' ' as _);
     }
     let run = || {
-        // SAFETY: the plan takes as many values as there are, of these types. The snapshot sees what
-        // was committed until now, as the lock is held under which the row was found. SPI_finish()
-        // frees what was allocated; an ERROR inside ends the connection with the (sub)transaction.
+        // SAFETY: the plan takes as many values as there are, of these types. The snapshot sees the row, since the
+        // snapshot is newer than the lock under which the row was found. SPI_finish() frees what was allocated. An
+        // ERROR inside ends the (sub)transaction, and with it the connection.
         unsafe {
             pg_sys::SPI_connect();
             let plan = plan(table, verb);
@@ -172,8 +172,8 @@ unsafe fn plan(table: &Rel, verb: Verb) -> pg_sys::SPIPlanPtr {
     if let Some(plan) = PLANS.with_borrow(|plans| plans.get(&(table.table, verb)).copied()) {
         return plan;
     }
-    // SAFETY: the relation is open; `types` has an element for each parameter of the statement. A plan
-    // that is kept lives as long as the backend.
+    // SAFETY: the relation is open. `types` has an element for each parameter of the statement. A kept plan lives as
+    // long as the backend.
     let plan = unsafe {
         let (statement, mut types) = statement(table, verb);
         let statement = CString::new(statement).expect("a column of ours has no NUL in its name");
@@ -187,7 +187,7 @@ unsafe fn plan(table: &Rel, verb: Verb) -> pg_sys::SPIPlanPtr {
 
 /// The statement, and the types of its parameters.
 fn statement(table: &Rel, verb: Verb) -> (String, Vec<pg_sys::Oid>) {
-    // SAFETY: the relation is open, and the numbers are those of its columns.
+    // SAFETY: the relation is open, and the loop goes over the numbers of its columns.
     let (names, mut types): (Vec<String>, Vec<pg_sys::Oid>) = unsafe {
         let shape = (*table.rel).rd_att;
         let column = |number| {

@@ -1,5 +1,5 @@
-//! Client sessions in `idempotence.session`: those that have an outcome, and those whose end has to be known.
-//! `session_live.rs` has the sessions at work, saved or not.
+//! Client sessions in `idempotence.session`: the saved ones, and those whose end has to stay known. `session_live.rs`
+//! has the sessions at work, saved or not.
 
 use super::columns::*;
 use crate::domain::end::End;
@@ -29,11 +29,11 @@ const ROW: client_row::Columns = client_row::Columns {
 
 /// A client session in `session`.
 pub struct Saved {
-    /// What never changes of it.
+    /// The part that never changes.
     pub session: ClientSession,
     /// When and how it ended, if it has.
     pub ended: Option<(i64, End)>,
-    /// Whether another transaction wrote the row, and so has committed it.
+    /// Whether the row is committed, that is, another transaction wrote it.
     pub committed: bool,
 }
 
@@ -62,7 +62,7 @@ pub fn find_by_request_id(owner: pg_sys::Oid, request_id: &SessionId) -> Option<
     ROW.find_by_request_id(&Rel::open(Table::Session, Access::Read), owner, request_id, read)
 }
 
-/// The number of sessions of an owner that have a row for nothing but their end.
+/// The number of an owner's sessions that have a row for nothing but their end.
 pub fn count_ended_unsaved(owner: pg_sys::Oid) -> i64 {
     let table = Rel::open(Table::Session, Access::Read);
     let mut count = 0;
@@ -76,14 +76,14 @@ pub fn count_ended_unsaved(owner: pg_sys::Oid) -> i64 {
     count
 }
 
-/// Makes a session durable; it has no row yet.
+/// Saves a session that has no row yet. The caller holds the lock on its saving.
 pub fn insert(session: &ClientSession) {
     write::insert(&Rel::open(Table::Session, Access::Write), &row(session, None));
 }
 
-/// Notes the end of a session. A saved session has it noted in its row; another one gets a row for its end if
-/// `keep` says so. A session that has ended already is left as it is. Tells whether anything was noted. The caller
-/// holds the session's lock.
+/// Notes the end of a session; gives whether it did. The row of a saved session notes its end. A session without a row
+/// gets one for its end if `keep` says so. A session that has ended already is left as it is. The caller holds the
+/// session's lock exclusively.
 pub fn end(session: &ClientSession, at: i64, end: End, keep: bool) -> bool {
     let table = Rel::open(Table::Session, Access::Write);
     let ended = |saved| row(session, Some((at, end.letter(saved))));
@@ -95,6 +95,7 @@ pub fn end(session: &ClientSession, at: i64, end: End, keep: bool) -> bool {
     true
 }
 
+/// The row of a session; `ended` is when it ended, and the letter for how.
 fn row(session: &ClientSession, ended: Option<(i64, u8)>) -> [Option<pg_sys::Datum>; COLUMNS] {
     let mut columns = ROW.write(session);
     for standing_only in [REQUIRE_PAYLOAD, INBOX, TIME_KEYS] {

@@ -1,5 +1,5 @@
-//! `idempotence.session`: standing sessions with their tombstones (`standing.rs`), and client sessions that are
-//! saved, or whose end has to be known (`client.rs`). A row belongs to a standing session if it has a name.
+//! `idempotence.session`: standing sessions and their tombstones (`standing.rs`), and client sessions that are saved or
+//! whose end has to stay known (`client.rs`). A row with a name is that of a standing session.
 
 pub mod client;
 mod columns;
@@ -9,7 +9,7 @@ use crate::store::catalog::Table;
 use crate::store::rel::{Access, Rel, Snapshot};
 use columns::Columns;
 
-/// Whether there is any session, or a tombstone of one.
+/// Whether the table has any row.
 pub fn any() -> bool {
     let table = Rel::open(Table::Session, Access::Read);
     table.find(None, &mut [], Snapshot::LatestMvcc, |_: &Columns<'_>| Some(())).is_some()

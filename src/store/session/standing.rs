@@ -1,4 +1,4 @@
-//! Standing sessions in `idempotence.session`, and their tombstones.
+//! Standing sessions in `idempotence.session`, and their tombstones: the rows of dropped sessions.
 
 use super::columns::*;
 use crate::model::StandingSession;
@@ -17,14 +17,14 @@ pub fn count(owner: pg_sys::Oid, enough: i64) -> i64 {
     let keys = &mut [oid_equals(OWNER as i16 + 1, owner), is_null(CLIENT as i16 + 1)];
     let mut count = 0;
     table.find(Some(Index::SessionClient), keys, Snapshot::LatestMvcc, |row: &Columns<'_>| {
-        // Client sessions without a client's name are there as well.
+        // The index has client sessions without a client's name under the same key.
         count += i64::from(row.datum(NAME).is_some());
         (count >= enough).then_some(())
     });
     count
 }
 
-/// The session or its tombstone as it is now, and whether that is committed.
+/// The session or its tombstone as it is now, and whether the row is committed.
 pub fn find(name: &str) -> Option<(StandingSession, bool)> {
     let table = Rel::open(Table::Session, Access::Read);
     let row = find_in(&table, name)?;
@@ -56,8 +56,9 @@ fn find_in<'rel>(table: &'rel Rel, name: &str) -> Option<Row<'rel>> {
     })
 }
 
-/// Saves a session: in the place of its former row, or as a new one. The caller holds its lock.
+/// Saves a session, over its former row if it has one. The caller holds the lock on its name.
 pub fn save(session: &StandingSession) {
+    debug_assert!(session.ttl_us.is_some() || !session.time_keys, "time keys need a ttl");
     let table = Rel::open(Table::Session, Access::Write);
     match find_in(&table, &session.name) {
         Some(former) => write::update(&table, former.place, &row(session)),
