@@ -4,7 +4,7 @@ use super::null::required;
 use crate::arguments;
 use crate::error::or_raise;
 use crate::pg::{self, Composite, Row, Timestamptz};
-use crate::sessions::client;
+use crate::sessions::calls;
 use crate::sessions::position::Position;
 use crate::sessions::register::{self, Registered, Registration};
 use pgrx::datum::{Interval, IntoDatum, Uuid};
@@ -59,25 +59,25 @@ fn idem_register(
 
 #[pg_extern(volatile, parallel_unsafe)]
 fn idem_heartbeat(session: Option<&str>) -> Timestamptz {
-    Timestamptz(or_raise(required("session", session).and_then(client::heartbeat)))
+    Timestamptz(or_raise(required("session", session).and_then(calls::heartbeat)))
 }
 
 #[pg_extern(volatile, parallel_unsafe)]
 fn idem_ack(session: Option<&str>, upto: Option<i64>, stream: default!(Option<&str>, "''")) {
-    or_raise((|| client::ack(required("session", session)?, required("upto", upto)?, required("stream", stream)?))());
+    or_raise((|| calls::ack(required("session", session)?, required("upto", upto)?, required("stream", stream)?))());
 }
 
 #[pg_extern(volatile, parallel_unsafe)]
 fn idem_allocate(session: Option<&str>, n: Option<i32>, stream: default!(Option<&str>, "''")) -> i64 {
-    or_raise((|| client::allocate(required("session", session)?, required("n", n)?, required("stream", stream)?))())
+    or_raise((|| calls::allocate(required("session", session)?, required("n", n)?, required("stream", stream)?))())
 }
 
 #[pg_extern(name = "idem_position", volatile, parallel_unsafe)]
 fn idem_position_of(session: Option<&str>, stream: default!(Option<&str>, "''")) -> Composite<Position> {
-    Composite(or_raise((|| client::position(required("session", session)?, required("stream", stream)?))()))
+    Composite(or_raise((|| calls::position(required("session", session)?, required("stream", stream)?))()))
 }
 
 #[pg_extern(volatile, parallel_unsafe)]
 fn idem_close(session: Option<&str>) -> bool {
-    or_raise(required("session", session).and_then(client::close))
+    or_raise(required("session", session).and_then(calls::close))
 }

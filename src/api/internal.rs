@@ -5,7 +5,7 @@
 
 use super::null::required;
 use super::ticket::{self, Ticket};
-use crate::domain::outcome::Class;
+use crate::domain::class::Class;
 use crate::error::{Error, or_raise};
 use crate::guc;
 use crate::pg::{self, Composite, Jsonb, Record};

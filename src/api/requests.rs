@@ -3,7 +3,7 @@
 use super::null::{elements, required};
 use super::ticket::{self, Ticket};
 use crate::arguments;
-use crate::domain::outcome::Class;
+use crate::domain::class::Class;
 use crate::error::{Error, or_raise};
 use crate::pg::{self, Composite, Jsonb, Keys, Timestamptz};
 use crate::requests::begin::{self, Begun};

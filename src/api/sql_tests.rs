@@ -1,8 +1,8 @@
 //! Tests of what stands both in Rust and in the SQL scripts: numbers of lock classes, names of the sweep's steps,
 //! and letters in columns.
 
+use crate::domain::class::Class;
 use crate::domain::end::End;
-use crate::domain::outcome::Class;
 use crate::domain::sequence::Order;
 use crate::lock::LockClass;
 use crate::sweep::Step;

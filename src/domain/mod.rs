@@ -1,5 +1,6 @@
 //! The rules, without a server: no `pg_sys`, no I/O, and no failure except a refusal.
 
+pub mod class;
 pub mod cursor;
 pub mod databases;
 pub mod decision;
@@ -7,11 +8,10 @@ pub mod end;
 pub mod fingerprint;
 pub mod identity;
 pub mod limits;
-pub mod outcome;
 pub mod pace;
-pub mod quota;
 pub mod right;
 pub mod sequence;
+pub mod share;
 pub mod time_key;
 pub mod timeout;
 pub mod version;

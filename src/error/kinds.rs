@@ -1,8 +1,8 @@
 //! The list of errors: one variant for each mistake that a caller can make.
 
 use super::name::RequestName;
+use crate::domain::class::Answered;
 use crate::domain::end::End;
-use crate::domain::outcome::Answered;
 use crate::domain::right::Right;
 
 /// Why a request is not open in this transaction, although the call needs that it is.

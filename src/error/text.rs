@@ -1,8 +1,8 @@
 //! The SQLSTATE and the texts of each error, in one table.
 
 use super::kinds::{Error, Missing};
+use crate::domain::class::{Answered, Class};
 use crate::domain::end::End;
-use crate::domain::outcome::{Answered, Class};
 use crate::domain::right::Right;
 use crate::domain::version;
 use pgrx::PgSqlErrorCode;

@@ -2,8 +2,8 @@
 //! not look at the status calls record, checkpoint or release all the same, and is told what begin had answered. So the
 //! newest few answers are enough.
 
+use crate::domain::class::Answered;
 use crate::domain::identity::Digest;
-use crate::domain::outcome::Answered;
 use std::cell::RefCell;
 
 /// How many answers are remembered.
@@ -49,7 +49,7 @@ pub fn clear() {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::outcome::Class;
+    use crate::domain::class::Class;
 
     const DONE: Answered = Answered::Done(Class::Succeeded);
 

@@ -5,9 +5,9 @@
 //! request that starts goes on the open list and keeps the lock. Any other answer gives the lock back.
 
 use crate::arguments;
+use crate::domain::class::Answered;
 use crate::domain::decision::{Decision, Eligibility, Facts, Fingerprint, decide};
 use crate::domain::identity::Digest;
-use crate::domain::outcome::Answered;
 use crate::domain::sequence::{Order, Place, Range};
 use crate::error::Error;
 use crate::lock::Tag;

@@ -1,8 +1,8 @@
 //! The calls that follow begin in the same transaction: record, checkpoint, release.
 
 use crate::arguments;
+use crate::domain::class::Class;
 use crate::domain::limits::POINT_CHARS_MAX;
-use crate::domain::outcome::Class;
 use crate::error::{Error, Missing};
 use crate::guc;
 use crate::lock::Tag;

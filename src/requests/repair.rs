@@ -1,9 +1,9 @@
 //! Repairs by hand, for admins. Each takes a reason and is noted in `idempotence.audit`.
 
 use crate::arguments;
+use crate::domain::class::Class;
 use crate::domain::identity::Digest;
 use crate::domain::limits::REASON_CHARS_MAX;
-use crate::domain::outcome::Class;
 use crate::domain::time_key;
 use crate::error::{Error, WAIT_BY_SETTING};
 use crate::guc;

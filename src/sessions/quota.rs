@@ -1,9 +1,9 @@
 //! The limits on the sessions of a role: on client sessions at work, on ended client sessions that have a row only for
 //! their end, and on standing sessions.
 //!
-//! Counting takes longer the more sessions there are, so a backend counts rarely, see `domain/quota.rs`.
+//! Counting takes longer the more sessions there are, so a backend counts rarely, see `domain/share.rs`.
 
-use crate::domain::quota::{Kind, Share};
+use crate::domain::share::{Kind, Share};
 use crate::error::Error;
 use crate::guc;
 use crate::pg;

@@ -2,8 +2,8 @@
 
 use crate::arguments;
 use crate::domain::limits::{SESSION_CHARS_MAX, TTL_US_MAX, TTL_US_MIN};
-use crate::domain::quota::Kind;
 use crate::domain::right::Right;
+use crate::domain::share::Kind;
 use crate::domain::time_key;
 use crate::error::{Error, WAIT_BY_SETTING};
 use crate::guc;

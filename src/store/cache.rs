@@ -14,7 +14,7 @@
 
 use crate::board;
 use crate::domain::identity::{Secret, SessionId};
-use crate::domain::quota::{Kind, Share};
+use crate::domain::share::{Kind, Share};
 use crate::model::{ClientSession, StandingSession};
 use crate::store::catalog::{self, INDEXES, Index, TABLES, Table};
 use crate::store::invalidation::{self, Changes};

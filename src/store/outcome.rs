@@ -5,8 +5,8 @@
 //! `SnapshotSelf`, with the request's lock or without it. A row moves from a segment to `outcome_long` in one
 //! transaction, and `outcome_long` is probed last.
 
+use crate::domain::class::Class;
 use crate::domain::decision::{Fingerprint, OutcomeFacts};
-use crate::domain::outcome::Class;
 use crate::error::{Error, RequestName};
 use crate::lock::Tag;
 use crate::pg::{self, Jsonb, Writer};

@@ -2,7 +2,7 @@
 //! the lock of its lane: its slot's, or in a session with strict order its stream's. The next reply of the slot is
 //! written over it. The sweep deletes the rows when it deletes their session.
 
-use crate::domain::outcome::Class;
+use crate::domain::class::Class;
 use crate::domain::sequence::{Kept, Range};
 use crate::error::Error;
 use crate::model::Stream;

@@ -1,7 +1,7 @@
 //! The launcher: a process that lists the databases and starts their visits, one at a time. Each database is due
 //! once a naptime. The launcher itself is connected to no database.
 
-use super::process::{self, Failure};
+use super::caught::{self, Failure};
 use crate::board::{BOARD, DATABASES_MAX, Ended, LAUNCHER, Report, Text};
 use crate::domain::databases::Databases;
 use crate::guc;
@@ -139,7 +139,7 @@ impl Launcher {
     /// Visits all databases that are due. Returns the pause until the next one is.
     fn round(&mut self) -> Duration {
         self.reload();
-        match process::transaction(c"idempotence: list databases", list_databases) {
+        match caught::transaction(c"idempotence: list databases", list_databases) {
             Ok(found) => self.follow(&found),
             Err(Failure { said, .. }) => log("idempotence could not list the databases", &said, "Look at the message."),
         }

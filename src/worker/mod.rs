@@ -9,8 +9,8 @@ use pgrx::bgworkers::{BackgroundWorkerBuilder, BgWorkerStartTime};
 use pgrx::pg_sys;
 use std::time::Duration;
 
+mod caught;
 mod launcher;
-mod process;
 mod visit;
 
 /// How long after a failure of its own the launcher is started again. After a crash of the server the launcher

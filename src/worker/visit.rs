@@ -6,7 +6,7 @@
 //!
 //! A step that fails, or meets a locked table, is reported, and the next step is taken.
 
-use super::process::{self, Failure};
+use super::caught::{self, Failure};
 use crate::board::{BOARD, Ended, Report, Text};
 use crate::error::{Error, or_raise};
 use crate::lock::LockClass;
@@ -96,7 +96,7 @@ impl Visit {
                 pg::current_database_name()
             })
         };
-        let database = match process::transaction(c"idempotence: look for the extension", look) {
+        let database = match caught::transaction(c"idempotence: look for the extension", look) {
             Ok(Some(database)) => database,
             Ok(None) => return (Ended::NotInstalled, 0),
             Err(failure) if failure.code == PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE => {
@@ -115,7 +115,7 @@ impl Visit {
             match self.take(&database, step) {
                 StepEnd::Done => {}
                 StepEnd::SweepLocked => {
-                    let who = process::transaction(c"idempotence: look who is in the way", || or_raise(sweeping()));
+                    let who = caught::transaction(c"idempotence: look who is in the way", || or_raise(sweeping()));
                     self.delayed.extend(who.ok().flatten());
                     return (Ended::Delayed, 0);
                 }
@@ -139,7 +139,7 @@ impl Visit {
             if self.start.elapsed() >= STAY {
                 return StepEnd::OutOfTime { advanced };
             }
-            match process::transaction(&activity, || or_raise(sweep::take(step))) {
+            match caught::transaction(&activity, || or_raise(sweep::take(step))) {
                 Ok(None) => return StepEnd::SweepLocked,
                 Ok(Some(swept)) => {
                     log(database, step, &swept);
@@ -160,7 +160,7 @@ impl Visit {
             // The timer of `cancel_after` has gone off.
             PgSqlErrorCode::ERRCODE_QUERY_CANCELED => return StepEnd::OutOfTime { advanced },
             PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE => {
-                let locked = process::transaction(c"idempotence: look who is in the way", || or_raise(locked()));
+                let locked = caught::transaction(c"idempotence: look who is in the way", || or_raise(locked()));
                 if let Ok(Some(locked)) = locked
                     && !self.delayed.contains(&locked)
                 {
