@@ -19,23 +19,23 @@ use pgrx::{default, name, pg_extern};
 use std::borrow::Cow;
 
 /// A request as a driver sends it. `'42'` and 42 name the same request, and so do a UUID and its text.
-trait Key {
+trait AsKey {
     fn key(&self) -> Cow<'_, str>;
 }
 
-impl Key for &str {
+impl AsKey for &str {
     fn key(&self) -> Cow<'_, str> {
         (*self).into()
     }
 }
 
-impl Key for i64 {
+impl AsKey for i64 {
     fn key(&self) -> Cow<'_, str> {
         self.to_string().into()
     }
 }
 
-impl Key for Uuid {
+impl AsKey for Uuid {
     fn key(&self) -> Cow<'_, str> {
         pg::uuid_key(*self.as_bytes()).into()
     }
@@ -82,7 +82,7 @@ fn idem_begin_uuid(
 
 fn begin(
     session: Option<&str>,
-    request: Option<impl Key>,
+    request: Option<impl AsKey>,
     payload: Option<Jsonb>,
     wait: Option<Interval>,
     numbering: Numbering<'_>,
@@ -134,7 +134,7 @@ fn idem_record_uuid(
 
 fn record(
     session: Option<&str>,
-    request: Option<impl Key>,
+    request: Option<impl AsKey>,
     response: Option<Jsonb>,
     failed: Option<bool>,
     token: Option<i64>,
@@ -186,7 +186,7 @@ fn idem_checkpoint_uuid(
 
 fn checkpoint(
     session: Option<&str>,
-    request: Option<impl Key>,
+    request: Option<impl AsKey>,
     point: Option<&str>,
     state: Option<Jsonb>,
     token: Option<i64>,
@@ -227,7 +227,7 @@ fn idem_release_uuid(
     release(session, request, token, stream);
 }
 
-fn release(session: Option<&str>, request: Option<impl Key>, token: Option<i64>, stream: Option<&str>) {
+fn release(session: Option<&str>, request: Option<impl AsKey>, token: Option<i64>, stream: Option<&str>) {
     or_raise(with_request(Rules::OfBegin, session, request, in_stream(stream), |request| {
         finish::release(request, token)
     }));
@@ -260,7 +260,7 @@ fn idem_lookup_uuid(
     lookup(session, request, stream)
 }
 
-fn lookup(session: Option<&str>, request: Option<impl Key>, stream: Option<&str>) -> Composite<Ticket> {
+fn lookup(session: Option<&str>, request: Option<impl AsKey>, stream: Option<&str>) -> Composite<Ticket> {
     let known = match with_request(Rules::Current, session, request, in_stream(stream), lookup::lookup) {
         Err(Error::SessionNotHere { .. }) => Ok(Known::NotHere(None)),
         known => in_progress_if_in_doubt(known, Known::InProgress(None)),
@@ -283,7 +283,7 @@ fn idem_once_uuid(session: Option<&str>, request: Option<Uuid>) -> bool {
     once(session, request)
 }
 
-fn once(session: Option<&str>, request: Option<impl Key>) -> bool {
+fn once(session: Option<&str>, request: Option<impl AsKey>) -> bool {
     or_raise((|| {
         let session = required("session", session)?;
         let request = required("request", request)?;
@@ -326,7 +326,7 @@ fn idem_forget_uuid(session: Option<&str>, request: Option<Uuid>, reason: Option
     forget(session, request, reason)
 }
 
-fn forget(session: Option<&str>, request: Option<impl Key>, reason: Option<&str>) -> bool {
+fn forget(session: Option<&str>, request: Option<impl AsKey>, reason: Option<&str>) -> bool {
     or_raise((|| {
         let session = required("session", session)?;
         let request = required("request", request)?;
@@ -351,7 +351,7 @@ fn in_progress_if_in_doubt<T>(result: Result<T, Error>, in_progress: T) -> Resul
 fn with_request<T>(
     rules: Rules,
     session: Option<&str>,
-    request: Option<impl Key>,
+    request: Option<impl AsKey>,
     numbering: Numbering<'_>,
     work: impl FnOnce(&Request<'_>) -> Result<T, Error>,
 ) -> Result<T, Error> {

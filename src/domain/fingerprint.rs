@@ -1,6 +1,6 @@
 //! The fingerprint of a payload: 128 bits that are the same for two payloads that are equal as `jsonb`.
 //!
-//! The walk over a `jsonb` value (in `pg/jsonb.rs`) feeds its tokens to a [`Fingerprint`] in jsonb's own order. That
+//! The walk over a `jsonb` value (in `pg/jsonb.rs`) feeds its tokens to a [`Hasher`] in jsonb's own order. That
 //! order does not depend on the order in which the members were written. Each token is fed as a tag, a length and
 //! its bytes, so no two different walks feed the same bytes.
 //!
@@ -21,7 +21,7 @@ pub enum Token<'a> {
     Key(&'a [u8]),
     /// A string.
     String(&'a [u8]),
-    /// A number in PostgreSQL's wire form, see [`Fingerprint::token`].
+    /// A number in PostgreSQL's wire form, see [`Hasher::token`].
     Numeric(&'a [u8]),
     /// `true` or `false`
     Bool(bool),
@@ -30,12 +30,12 @@ pub enum Token<'a> {
 }
 
 /// A digest in the making.
-pub struct Fingerprint(blake3::Hasher);
+pub struct Hasher(blake3::Hasher);
 
-impl Fingerprint {
+impl Hasher {
     /// Starts a digest. The context string keeps it apart from every other use of the hash.
-    pub fn new() -> Fingerprint {
-        Fingerprint(blake3::Hasher::new_derive_key("idempotence 1.0 payload fingerprint"))
+    pub fn new() -> Hasher {
+        Hasher(blake3::Hasher::new_derive_key("idempotence 1.0 payload fingerprint"))
     }
 
     /// Feeds one token.
@@ -77,9 +77,9 @@ impl Fingerprint {
     }
 }
 
-impl Default for Fingerprint {
+impl Default for Hasher {
     fn default() -> Self {
-        Fingerprint::new()
+        Hasher::new()
     }
 }
 
@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     fn digest(tokens: impl IntoIterator<Item = Token<'static>>) -> [u8; 16] {
-        let mut fingerprint = Fingerprint::new();
+        let mut fingerprint = Hasher::new();
         tokens.into_iter().for_each(|token| fingerprint.token(token));
         fingerprint.finish()
     }

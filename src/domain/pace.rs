@@ -6,7 +6,7 @@
 use super::limits::KEEP_SLACK_US;
 
 /// One in this many outcomes of a segment may outlive the segment.
-pub const FEW: i64 = 8;
+pub const LIVING_ONE_IN: i64 = 8;
 
 /// What a look at some pages of a segment tells. The numbers are estimates for the whole segment.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -15,9 +15,9 @@ pub struct Sample {
     pub rows: i64,
     /// About how many of them are still alive.
     pub living: i64,
-    /// From when on no more than one in [`FEW`] of them is alive.
+    /// From when on no more than one in [`LIVING_ONE_IN`] of them is alive.
     pub few_live_at: i64,
-    /// The ttl that no more than one in [`FEW`] of them exceeds.
+    /// The ttl that no more than one in [`LIVING_ONE_IN`] of them exceeds.
     pub ttl_us: i64,
 }
 
@@ -28,14 +28,14 @@ impl Sample {
     }
 
     /// Whether the living outcomes are few enough to be moved. They are if one transaction can move them, which is
-    /// `at_once` at most. They are also few if their space is at most one part in [`FEW`] of the space that would stay
-    /// occupied without need until they expire: the segment itself, of `pages` pages, and the current segment, of
-    /// `waiting` pages, if the ring waits for this segment to turn (else 0). So outcomes that live long hold up no more
-    /// than [`FEW`] times their own space.
+    /// `at_once` at most. They are also few if their space is at most one part in [`LIVING_ONE_IN`] of the space that
+    /// would stay occupied without need until they expire: the segment itself, of `pages` pages, and the current
+    /// segment, of `waiting` pages, if the ring waits for this segment to turn (else 0). So outcomes that live long
+    /// hold up no more than [`LIVING_ONE_IN`] times their own space.
     pub fn is_few(&self, pages: u32, waiting: u32, at_once: usize) -> bool {
-        // (living / rows) * pages * FEW <= pages + waiting, without the division.
+        // (living / rows) * pages * LIVING_ONE_IN <= pages + waiting, without the division.
         let occupied = i128::from(self.rows) * (i128::from(pages) + i128::from(waiting));
-        let living = i128::from(self.living) * i128::from(FEW) * i128::from(pages);
+        let living = i128::from(self.living) * i128::from(LIVING_ONE_IN) * i128::from(pages);
         self.living <= i64::try_from(at_once).unwrap_or(i64::MAX) || living <= occupied
     }
 }

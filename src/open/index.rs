@@ -6,11 +6,11 @@ use std::collections::{HashMap, TryReserveError};
 use std::hash::{BuildHasher, Hash, RandomState};
 
 /// The greatest length of a list without an index. It is small in tests, so that they soon exceed it.
-pub const FEW: usize = if cfg!(test) { 4 } else { 16 };
+pub const SCANNED_MAX: usize = if cfg!(test) { 4 } else { 16 };
 
 /// The places of all entries, by name and by lock.
 #[derive(Default)]
-pub struct Index {
+pub struct EntryIndex {
     hasher: RandomState,
     /// The newest entry of each hash of a name.
     names: HashMap<u64, usize>,
@@ -22,7 +22,7 @@ pub struct Index {
     before: Vec<(Option<usize>, Option<usize>)>,
 }
 
-impl Index {
+impl EntryIndex {
     /// Makes room for one more entry.
     pub fn reserve(&mut self) -> Result<(), TryReserveError> {
         self.names.try_reserve(1)?;

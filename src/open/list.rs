@@ -7,7 +7,7 @@
 //! calls once.
 
 use super::entry::{Entry, Finish, OpenRequest, RequestKey, State};
-use super::index::{FEW, Index};
+use super::index::{EntryIndex, SCANNED_MAX};
 use crate::domain::identity::{Digest, SessionId};
 use crate::error::{Missing, RequestName};
 use crate::model::{Session, StandingSession};
@@ -36,7 +36,7 @@ pub struct List {
     /// How many entries are open.
     open: usize,
     /// Finds entries, once there are more than a few.
-    index: Option<Index>,
+    index: Option<EntryIndex>,
 }
 
 impl List {
@@ -46,7 +46,7 @@ impl List {
         // Its changes are Begun, Checkpointed and Settled, and they may be the first of their level.
         self.changes.try_reserve(3)?;
         self.levels.try_reserve(1)?;
-        self.index.as_mut().map_or(Ok(()), Index::reserve)
+        self.index.as_mut().map_or(Ok(()), EntryIndex::reserve)
     }
 
     /// Puts a request on the list. A request that was released before is open again.
@@ -55,8 +55,8 @@ impl List {
         let entry = Entry { session, stream, request, open, checkpointed: false, state: State::Open };
         match &mut self.index {
             Some(index) => index.add(&entry),
-            None if self.entries.len() >= FEW => {
-                let mut index = Index::default();
+            None if self.entries.len() >= SCANNED_MAX => {
+                let mut index = EntryIndex::default();
                 self.entries.iter().chain([&entry]).for_each(|entry| index.add(entry));
                 self.index = Some(index);
             }
@@ -109,7 +109,7 @@ impl List {
 
     /// How many locks the entries have. For a short list it is an upper bound: the number of entries.
     pub fn locks(&self) -> usize {
-        self.index.as_ref().map_or(self.entries.len(), Index::locks)
+        self.index.as_ref().map_or(self.entries.len(), EntryIndex::locks)
     }
 
     /// The open request under a lock, if its number is `upto` or less.

@@ -1,6 +1,6 @@
 //! The client sessions that a transaction uses. Its commit gives a sign of life for each of them.
 
-use super::index::FEW;
+use super::index::SCANNED_MAX;
 use crate::domain::identity::SessionId;
 use crate::model::ClientSession;
 use std::collections::HashSet;
@@ -34,7 +34,7 @@ impl UsedSessions {
             return;
         }
         self.sessions.push(UsedSession { session: Rc::clone(session), last_seen });
-        if self.sessions.len() > FEW {
+        if self.sessions.len() > SCANNED_MAX {
             let ids = self.ids.get_or_insert_default();
             ids.extend(self.sessions.iter().skip(ids.len()).map(|used| used.session.id));
         }

@@ -49,7 +49,7 @@ struct Mark {
 }
 
 /// What this backend remembers.
-struct Known {
+struct DurableMarks {
     /// A mark whose position is durable to the given level of `synchronous_commit`.
     durable: Option<(Mark, i32)>,
     /// A later mark, whose position may not be durable yet.
@@ -57,7 +57,7 @@ struct Known {
 }
 
 thread_local! {
-    static KNOWN: RefCell<Known> = const { RefCell::new(Known { durable: None, next: None }) };
+    static KNOWN: RefCell<DurableMarks> = const { RefCell::new(DurableMarks { durable: None, next: None }) };
 }
 
 /// A mark counts for an hour. Transaction ids wrap around, but not within that time.

@@ -1,6 +1,6 @@
 //! `jsonb` values: they are passed on unread, measured, digested, and made from a row's first column.
 
-use crate::domain::fingerprint::{Fingerprint, Token};
+use crate::domain::fingerprint::{Hasher, Token};
 use pgrx::callconv::{ArgAbi, BoxRet, FcInfo};
 use pgrx::datum::Datum;
 use pgrx::{FromDatum, pg_sys};
@@ -71,7 +71,7 @@ impl Jsonb {
         use pg_sys::JsonbIteratorToken as Step;
         use pg_sys::jbvType as Kind;
 
-        let mut fingerprint = Fingerprint::new();
+        let mut fingerprint = Hasher::new();
         // SAFETY: the detoasted value is a valid Jsonb for the whole walk. JsonbIteratorNext() fills `value`, whose
         // `type_` names the active union member. That member points into the walked value.
         unsafe {

@@ -210,7 +210,7 @@ impl BeginCall<'_> {
 
     /// The range that the request was begun with before, if its checkpoint shows another one than now. A range that
     /// stopped at a checkpoint goes on as the same range or not at all.
-    fn other_range(&self, checkpoint: Option<&checkpoint::Stored>) -> Option<Place> {
+    fn other_range(&self, checkpoint: Option<&checkpoint::StoredCheckpoint>) -> Option<Place> {
         let (Request::Numbered(request), Some(found)) = (self.request, checkpoint) else { return None };
         let begun = Range { first: request.range.first, last: found.checkpoint.last? };
         (begun != request.range).then_some(Place::Overlaps(begun))

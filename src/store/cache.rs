@@ -71,7 +71,7 @@ impl Cache {
     }
 }
 
-/// A map of at most [`ENTRIES_MAX`] entries. If one more is added, it forgets all former entries.
+/// A map of at most `ENTRIES_MAX` entries. If one more is added, it forgets all former entries.
 pub struct BoundedMap<K, V>(HashMap<K, V>);
 
 const ENTRIES_MAX: usize = 1000;

@@ -29,13 +29,13 @@ pub struct Checkpoint {
 }
 
 /// A checkpoint in the table, which may not count any more.
-pub struct Stored {
+pub struct StoredCheckpoint {
     /// The checkpoint itself.
     pub checkpoint: Checkpoint,
     visible: bool,
 }
 
-impl Stored {
+impl StoredCheckpoint {
     /// The facts for the decision. The checkpoint counts until `expires_at`.
     pub fn facts(&self, expires_at: i64) -> CheckpointFacts {
         CheckpointFacts { expires_at, visible: self.visible, fingerprint: self.checkpoint.fingerprint }
@@ -43,7 +43,7 @@ impl Stored {
 }
 
 /// Finds the request's checkpoint.
-pub fn find(probe: &Probe<'_>, snapshot: Snapshot) -> Result<Option<Stored>, Error> {
+pub fn find(probe: &Probe<'_>, snapshot: Snapshot) -> Result<Option<StoredCheckpoint>, Error> {
     let table = Rel::open(Table::Checkpoint, Access::Read);
     let found = find_in(&table, probe, snapshot)?;
     Ok(found.map(|(found, _)| found))
@@ -53,7 +53,7 @@ fn find_in<'rel>(
     table: &'rel Rel,
     probe: &Probe<'_>,
     snapshot: Snapshot,
-) -> Result<Option<(Stored, Tid<'rel>)>, Error> {
+) -> Result<Option<(StoredCheckpoint, Tid<'rel>)>, Error> {
     if table.is_empty() {
         return Ok(None);
     }
@@ -62,7 +62,7 @@ fn find_in<'rel>(
     table.find(Some(Index::Checkpoint), keys, snapshot, read).transpose()
 }
 
-fn read(row: &Columns<'_>, probe: &Probe<'_>) -> Result<Stored, Error> {
+fn read(row: &Columns<'_>, probe: &Probe<'_>) -> Result<StoredCheckpoint, Error> {
     let name = || RequestName::in_stream(probe.session_name, probe.stream, probe.key);
     // As with outcomes, the digest only leads to the row. Another name under it is an error: to take it for "no
     // checkpoint" would be a guess.
@@ -74,7 +74,7 @@ fn read(row: &Columns<'_>, probe: &Probe<'_>) -> Result<Stored, Error> {
         (Some(point), Some(written_at)) => {
             let (state, fingerprint) = (row.jsonb(STATE), row.uuid(FINGERPRINT));
             let checkpoint = Checkpoint { point, state, fingerprint, written_at, last: row.int8(LAST) };
-            Ok(Stored { checkpoint, visible: row.visible() })
+            Ok(StoredCheckpoint { checkpoint, visible: row.visible() })
         }
         _ => Err(Error::Corrupted { message: format!("the checkpoint of {} lacks a value", name()) }),
     }

@@ -13,7 +13,7 @@ use pgrx::pg_sys;
 use uuid::Uuid;
 
 /// The positions of the columns in a table, and the indexes that its rows are found by.
-pub(super) struct Columns {
+pub(super) struct ClientColumns {
     pub id: usize,
     pub created_at: usize,
     pub owner: usize,
@@ -29,7 +29,7 @@ pub(super) struct Columns {
     pub by_request_id: Index,
 }
 
-impl Columns {
+impl ClientColumns {
     /// Reads a row; `None` if a value is missing or broken.
     pub fn read<const N: usize>(&self, row: &Tuple<'_, N>) -> Option<ClientSession> {
         let id = row.uuid(self.id)?;
@@ -46,7 +46,7 @@ impl Columns {
         })
     }
 
-    /// The columns of a row. Columns that only one of the tables has are left NULL.
+    /// The columns of a row. ClientColumns that only one of the tables has are left NULL.
     pub fn write<const N: usize>(&self, session: &ClientSession) -> [Option<pg_sys::Datum>; N] {
         let mut columns = [None; N];
         columns[self.id] = Some(pg::uuid(&session.id));

@@ -50,7 +50,7 @@ impl Outcome {
 }
 
 /// An outcome in the tables, expired or not.
-pub struct Stored {
+pub struct StoredOutcome {
     /// The outcome itself.
     pub outcome: Outcome,
     /// Whether the transaction's snapshot sees it.
@@ -59,7 +59,7 @@ pub struct Stored {
 
 /// Finds the request's outcome that has not expired at `asked_at`. If there is none, gives an expired one that is still
 /// there.
-pub fn find(probe: &Probe<'_>, asked_at: i64, snapshot: Snapshot) -> Result<Option<Stored>, Error> {
+pub fn find(probe: &Probe<'_>, asked_at: i64, snapshot: Snapshot) -> Result<Option<StoredOutcome>, Error> {
     let mut expired = None;
     for place in segment::probe_order() {
         match find_in(place, probe, snapshot)? {
@@ -76,9 +76,9 @@ pub fn find(probe: &Probe<'_>, asked_at: i64, snapshot: Snapshot) -> Result<Opti
 }
 
 /// A table of outcomes and its index.
-type Place = (Table, Index);
+type OutcomeTable = (Table, Index);
 
-fn find_in(place: Place, probe: &Probe<'_>, snapshot: Snapshot) -> Result<Option<Stored>, Error> {
+fn find_in(place: OutcomeTable, probe: &Probe<'_>, snapshot: Snapshot) -> Result<Option<StoredOutcome>, Error> {
     let table = Rel::open(place.0, Access::Read);
     let found = find_in_open(&table, place, probe, snapshot)?;
     Ok(found.map(|(found, _)| found))
@@ -86,10 +86,10 @@ fn find_in(place: Place, probe: &Probe<'_>, snapshot: Snapshot) -> Result<Option
 
 fn find_in_open<'rel>(
     table: &'rel Rel,
-    (name, index): Place,
+    (name, index): OutcomeTable,
     probe: &Probe<'_>,
     snapshot: Snapshot,
-) -> Result<Option<(Stored, Tid<'rel>)>, Error> {
+) -> Result<Option<(StoredOutcome, Tid<'rel>)>, Error> {
     if table.is_empty() {
         return Ok(None);
     }
@@ -98,14 +98,14 @@ fn find_in_open<'rel>(
     table.find(Some(index), keys, snapshot, read).transpose()
 }
 
-fn read(row: &Columns<'_>, table: Table, probe: &Probe<'_>) -> Result<Stored, Error> {
+fn read(row: &Columns<'_>, table: Table, probe: &Probe<'_>) -> Result<StoredOutcome, Error> {
     // The digest only leads to the row. What counts is the name.
     if row.uuid(SESSION).as_ref() != Some(probe.session) || !row.text_is(KEY, probe.key) {
         let name = RequestName::new(probe.session_name, probe.key);
         return Err(Error::Corrupted { message: format!("the outcome found for {name} is another request's") });
     }
     let broken = || Error::Corrupted { message: format!("an outcome in {} lacks a value", table.name()) };
-    Ok(Stored {
+    Ok(StoredOutcome {
         outcome: Outcome {
             class: row.char(CLASS).and_then(Class::of_letter).ok_or_else(broken)?,
             response: row.jsonb(RESPONSE),

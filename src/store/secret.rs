@@ -25,7 +25,7 @@ columns! { "secret", COLUMNS: IN_USE_SINCE, KEY }
 type Columns<'a> = Tuple<'a, COLUMNS>;
 
 /// A row of the table.
-struct Row<'rel> {
+struct KeyRow<'rel> {
     at: Tid<'rel>,
     key: Secret,
     in_use: bool,
@@ -86,8 +86,8 @@ fn read() -> Rel {
 }
 
 /// The row of the key that counts: the one in use; if none is, the one with the smallest key.
-fn row_that_counts(table: &Rel) -> Row<'_> {
-    let (used, unused): (Vec<Row<'_>>, Vec<Row<'_>>) = rows(table).into_iter().partition(|row| row.in_use);
+fn row_that_counts(table: &Rel) -> KeyRow<'_> {
+    let (used, unused): (Vec<KeyRow<'_>>, Vec<KeyRow<'_>>) = rows(table).into_iter().partition(|row| row.in_use);
     // The same dump restored twice brings the same key twice.
     if used.windows(2).any(|pair| pair[0].key != pair[1].key) {
         let message = "table \"idempotence.secret\" has two keys in use".into();
@@ -99,10 +99,10 @@ fn row_that_counts(table: &Rel) -> Row<'_> {
     }
 }
 
-fn rows<'rel>(table: &'rel Rel) -> Vec<Row<'rel>> {
+fn rows<'rel>(table: &'rel Rel) -> Vec<KeyRow<'rel>> {
     let mut rows = Vec::new();
     table.find(None, &mut [], Snapshot::LatestMvcc, |row: &Columns<'rel>| -> Option<()> {
-        rows.push(Row {
+        rows.push(KeyRow {
             at: row.at(),
             key: row.bytes(KEY)?.try_into().ok()?,
             in_use: row.int8(IN_USE_SINCE).is_some(),

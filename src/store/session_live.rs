@@ -17,7 +17,7 @@ columns! { "session_live", COLUMNS:
 }
 type Columns<'a> = Tuple<'a, COLUMNS>;
 
-const ROW: client_row::Columns = client_row::Columns {
+const ROW: client_row::ClientColumns = client_row::ClientColumns {
     id: ID,
     created_at: CREATED_AT,
     owner: OWNER,

@@ -6,7 +6,7 @@
 //! adds rows by SQL, as a restore does, sets the row back (`note_restored` in `store/segment.rs`).
 
 use crate::domain::identity::Digest;
-use crate::domain::pace::{FEW, Sample};
+use crate::domain::pace::{LIVING_ONE_IN, Sample};
 use crate::error::Error;
 use crate::store::rel::Rel;
 use crate::store::segment::Scanned;
@@ -23,7 +23,7 @@ const SAMPLED: u32 = 128;
 /// `before`.
 pub fn sample(segment: usize, table: &Rel, before: i64) -> Result<Sample, Error> {
     let percent = (f64::from(SAMPLED) * 100.0 / f64::from(table.pages().max(1))).min(100.0);
-    let most = 1.0 - 1.0 / FEW as f64;
+    let most = 1.0 - 1.0 / LIVING_ONE_IN as f64;
     let query = format!(
         "SELECT ARRAY[s.rows, s.living,
                   COALESCE((EXTRACT(epoch FROM s.few_live_at) OPERATOR(pg_catalog.*) 1000000)::pg_catalog.int8 OPERATOR(pg_catalog.-) 946684800000000, 0),
@@ -42,7 +42,7 @@ pub fn sample(segment: usize, table: &Rel, before: i64) -> Result<Sample, Error>
 }
 
 /// A run of pages of a segment.
-pub struct Part {
+pub struct SegmentPart {
     /// How far the segment was looked through before this part.
     pub before: Scanned,
     /// How far it is looked through once this part is done.
@@ -52,15 +52,15 @@ pub struct Part {
 }
 
 /// The part that comes next in a segment.
-pub fn next_part(scanned: Scanned, table: &Rel) -> Part {
+pub fn next_part(scanned: Scanned, table: &Rel) -> SegmentPart {
     let all = i64::from(table.pages());
     let from = if scanned.has_begun(table) { scanned.pages.min(all) } else { 0 };
     let to = all.min(from + PAGES);
     let upto = |pages| Scanned { file: table.file(), pages };
-    Part { before: upto(from), after: upto(to), is_last: to == all }
+    SegmentPart { before: upto(from), after: upto(to), is_last: to == all }
 }
 
-impl Part {
+impl SegmentPart {
     /// Finds at most `limit` outcomes of this part that expire after `before`. The caller holds a lock on the
     /// segment that keeps its file the same.
     pub fn living(&self, segment: usize, before: i64, limit: usize) -> Result<Vec<Digest>, Error> {

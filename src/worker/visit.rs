@@ -109,8 +109,8 @@ impl Visit {
             }
         };
         let mut all_done = true;
-        for turn in 0..Step::ALL.len() {
-            let place = (first + turn) % Step::ALL.len();
+        for nth in 0..Step::ALL.len() {
+            let place = (first + nth) % Step::ALL.len();
             let step = Step::ALL[place];
             match self.take(&database, step) {
                 StepEnd::Done => {}
@@ -120,7 +120,7 @@ impl Visit {
                     return (Ended::Delayed, 0);
                 }
                 StepEnd::Failed => all_done = false,
-                StepEnd::OutOfTime { advanced: false } if turn == 0 => {
+                StepEnd::OutOfTime { advanced: false } if nth == 0 => {
                     // The step had all the time of the visit. The next visit begins with the step after it.
                     self.failed.get_or_insert(format!("step \"{}\" takes longer than a visit may last", step.name()));
                     return (Ended::Failed, place + 1);

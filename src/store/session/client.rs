@@ -12,7 +12,7 @@ use crate::store::tuple::{char_equals, oid_equals};
 use crate::store::write;
 use pgrx::pg_sys;
 
-const ROW: client_row::Columns = client_row::Columns {
+const ROW: client_row::ClientColumns = client_row::ClientColumns {
     id: ID,
     created_at: CREATED_AT,
     owner: OWNER,

@@ -31,13 +31,13 @@ pub fn find(name: &str) -> Option<(StandingSession, bool)> {
     Some((row.session, row.committed))
 }
 
-struct Row<'rel> {
+struct StoredSession<'rel> {
     session: StandingSession,
     place: Tid<'rel>,
     committed: bool,
 }
 
-fn find_in<'rel>(table: &'rel Rel, name: &str) -> Option<Row<'rel>> {
+fn find_in<'rel>(table: &'rel Rel, name: &str) -> Option<StoredSession<'rel>> {
     let keys = &mut [text_equals(NAME as i16 + 1, name)];
     table.find(Some(Index::SessionName), keys, Snapshot::LatestMvcc, |row: &Columns<'rel>| {
         let session = StandingSession {
@@ -52,7 +52,7 @@ fn find_in<'rel>(table: &'rel Rel, name: &str) -> Option<Row<'rel>> {
             created_at: row.int8(CREATED_AT)?,
             dropped_at: row.int8(ENDED_AT),
         };
-        Some(Row { session, place: row.at(), committed: !row.is_ours() })
+        Some(StoredSession { session, place: row.at(), committed: !row.is_ours() })
     })
 }
 
