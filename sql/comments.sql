@@ -28,7 +28,7 @@ END
 $$;
 
 COMMENT ON TYPE idem_ticket IS 'what is known of a request: the answer of idem_begin, idem_lookup and idem_run';
-COMMENT ON COLUMN idem_ticket.status IS 'started: execute it; succeeded, failed: it has its outcome; in_progress: another transaction is at it; discarded: it is over and no longer kept; suspended: it stopped at a checkpoint; unknown: nothing is kept; not_here: nothing is on this standby yet';
+COMMENT ON COLUMN idem_ticket.status IS 'started: execute it; succeeded, failed: it has its outcome; in_progress: another transaction is at work on it; discarded: it was done or skipped, and its outcome is no longer kept; suspended: it stopped at a checkpoint; unknown: nothing is kept; not_here: nothing is on this standby yet';
 COMMENT ON COLUMN idem_ticket.replayed IS 'true where the outcome is handed out instead of executing again';
 COMMENT ON COLUMN idem_ticket.response IS 'the response that was recorded with the outcome';
 COMMENT ON COLUMN idem_ticket.token IS 'reserved; null';
@@ -165,7 +165,7 @@ COMMENT ON FUNCTION idempotence.max_sessions_per_role() IS 'the setting idempote
 -- Views.
 COMMENT ON VIEW idempotence.sessions IS 'the standing sessions, without the dropped ones, and the client sessions, with the ended ones that are still known';
 COMMENT ON COLUMN idempotence.sessions.session IS 'its name; of a client session its id';
-COMMENT ON COLUMN idempotence.sessions.owner IS 'the role that it belongs to: who has its privileges may use, change, lend and drop it';
+COMMENT ON COLUMN idempotence.sessions.owner IS 'the role that it belongs to: whoever has the privileges of this role may use, change, lend and drop it';
 COMMENT ON COLUMN idempotence.sessions.kind IS 'standing; inbox: that one only deduplicates; or client';
 COMMENT ON COLUMN idempotence.sessions.ttl IS 'how long its outcomes live; the setting idempotence.retention where it names none; null: a client session';
 COMMENT ON COLUMN idempotence.sessions.require_payload IS 'whether each request must come with a payload';
@@ -180,7 +180,7 @@ COMMENT ON COLUMN idempotence.sessions.last_seen IS 'a client session''s last si
 COMMENT ON COLUMN idempotence.sessions.expires_at IS 'when a client session ends at the earliest, without another sign of life';
 COMMENT ON COLUMN idempotence.sessions.ended IS 'how a client session ended: closed, expired or fenced';
 COMMENT ON COLUMN idempotence.sessions.ended_at IS 'when a client session ended';
-COMMENT ON COLUMN idempotence.sessions.usable_by IS 'the role that a standing session is lent to: who has its privileges may use it too; null: lent to nobody, or a client session';
+COMMENT ON COLUMN idempotence.sessions.usable_by IS 'the role that a standing session is lent to: whoever has the privileges of this role may use it too; null: lent to nobody, or a client session';
 
 COMMENT ON VIEW idempotence.outcomes IS 'the outcomes that have not expired, and the replies of client sessions';
 COMMENT ON COLUMN idempotence.outcomes.session IS 'the session''s name';
@@ -191,7 +191,7 @@ COMMENT ON COLUMN idempotence.outcomes.response_bytes IS 'the size of the respon
 COMMENT ON COLUMN idempotence.outcomes.fingerprint IS 'of the payload; null where none was given, and to those who may not use the session';
 COMMENT ON COLUMN idempotence.outcomes.recorded_by IS 'the role that recorded it';
 COMMENT ON COLUMN idempotence.outcomes.recorded_at IS 'when it was recorded';
-COMMENT ON COLUMN idempotence.outcomes.expires_at IS 'when it expires; null: as a reply is overwritten';
+COMMENT ON COLUMN idempotence.outcomes.expires_at IS 'when it expires; null: a reply, which is kept until it is overwritten';
 COMMENT ON COLUMN idempotence.outcomes.segment IS 'N of the table outcome_N that it is in; null: it is in outcome_long, or is a reply of a client session';
 COMMENT ON COLUMN idempotence.outcomes.stream IS 'the stream of a numbered request';
 COMMENT ON COLUMN idempotence.outcomes.last IS 'the last number of a numbered request';
@@ -262,13 +262,13 @@ COMMENT ON COLUMN idempotence.session_live.request_id IS 'the id that it was reg
 COMMENT ON COLUMN idempotence.session_live.timeout IS 'the longest silence that it outlasts';
 COMMENT ON COLUMN idempotence.session_live.client IS 'the name that its client registered under';
 
-COMMENT ON TABLE idempotence.reply IS 'outcomes of client sessions: of each stream the newest, in so many slots as the window is wide';
+COMMENT ON TABLE idempotence.reply IS 'outcomes of client sessions: the newest of each stream, in as many slots as the window is wide';
 COMMENT ON COLUMN idempotence.reply.session IS 'the session''s id';
 COMMENT ON COLUMN idempotence.reply.first IS 'the request''s number, or the first of its numbers';
 COMMENT ON COLUMN idempotence.reply.last IS 'the last of its numbers';
 COMMENT ON COLUMN idempotence.reply.recorded_at IS 'when it was recorded, or dropped';
 COMMENT ON COLUMN idempotence.reply.recorded_by IS 'the role that recorded, or dropped it';
-COMMENT ON COLUMN idempotence.reply.slot IS 'in any order the number modulo the window, else that of the oldest request kept';
+COMMENT ON COLUMN idempotence.reply.slot IS 'where numbers come in any order: the number modulo the window; else the slot of the oldest request that was kept';
 COMMENT ON COLUMN idempotence.reply.class IS 's: succeeded, f: failed, d: dropped, with nothing left but that it was done';
 COMMENT ON COLUMN idempotence.reply.stream IS 'the stream''s name; empty: the session''s own numbering';
 COMMENT ON COLUMN idempotence.reply.fingerprint IS 'of the payload; null where none was given';

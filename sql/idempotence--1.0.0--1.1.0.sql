@@ -25,7 +25,7 @@ COMMENT ON FUNCTION idempotence.keep_grant(text) IS 'for the scripts of this ext
 ALTER FUNCTION idem_lookup(text, text, text) VOLATILE;
 ALTER FUNCTION idem_lookup(text, bigint, text) VOLATILE;
 ALTER FUNCTION idem_position(text, text) VOLATILE;
-COMMENT ON COLUMN idem_ticket.status IS 'started: execute it; succeeded, failed: it has its outcome; in_progress: another transaction is at it; discarded: it is over and no longer kept; suspended: it stopped at a checkpoint; unknown: nothing is kept; not_here: nothing is on this standby yet';
+COMMENT ON COLUMN idem_ticket.status IS 'started: execute it; succeeded, failed: it has its outcome; in_progress: another transaction is at work on it; discarded: it was done or skipped, and its outcome is no longer kept; suspended: it stopped at a checkpoint; unknown: nothing is kept; not_here: nothing is on this standby yet';
 COMMENT ON FUNCTION idem_lookup(text, text, text) IS
   'look a request up without beginning it; gives its outcome, in_progress, discarded, suspended, unknown, or on a standby not_here';
 COMMENT ON FUNCTION idem_lookup(text, bigint, text) IS
@@ -133,10 +133,13 @@ COMMENT ON FUNCTION idem_create_session(text, interval, boolean, boolean, boolea
   'make a standing session: a named, owned series of requests with one policy';
 COMMENT ON FUNCTION idem_alter_session(text, interval, boolean, regrole, regrole) IS
   'change ttl, require_payload or owner of a session, or lend it; null leaves as it is';
-COMMENT ON COLUMN idempotence.sessions.owner IS 'the role that it belongs to: who has its privileges may use, change, lend and drop it';
-COMMENT ON COLUMN idempotence.sessions.usable_by IS 'the role that a standing session is lent to: who has its privileges may use it too; null: lent to nobody, or a client session';
+COMMENT ON COLUMN idempotence.sessions.owner IS 'the role that it belongs to: whoever has the privileges of this role may use, change, lend and drop it';
+COMMENT ON COLUMN idempotence.sessions.usable_by IS 'the role that a standing session is lent to: whoever has the privileges of this role may use it too; null: lent to nobody, or a client session';
 COMMENT ON COLUMN idempotence.outcomes.response IS 'the response, to those who may use the session; null to others';
 COMMENT ON COLUMN idempotence.outcomes.fingerprint IS 'of the payload; null where none was given, and to those who may not use the session';
+COMMENT ON COLUMN idempotence.outcomes.expires_at IS 'when it expires; null: a reply, which is kept until it is overwritten';
+COMMENT ON TABLE idempotence.reply IS 'outcomes of client sessions: the newest of each stream, in as many slots as the window is wide';
+COMMENT ON COLUMN idempotence.reply.slot IS 'where numbers come in any order: the number modulo the window; else the slot of the oldest request that was kept';
 COMMENT ON COLUMN idempotence.session.owner IS 'the role that it belongs to';
 COMMENT ON COLUMN idempotence.session.usable_by IS 'the role that a standing session is lent to; null: nobody';
 
