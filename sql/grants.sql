@@ -42,7 +42,7 @@ BEGIN
   END IF;
 
   EXECUTE pg_catalog.format('GRANT USAGE ON SCHEMA idempotence TO %s', role);
-  -- @extschema@ is quoted where the name needs it.
+  -- The name comes quoted where it needs that.
   IF '@extschema@' OPERATOR(pg_catalog.<>) 'public' THEN
     EXECUTE pg_catalog.format('GRANT USAGE ON SCHEMA %s TO %s', '@extschema@', role);
   END IF;

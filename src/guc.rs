@@ -1,6 +1,6 @@
 //! Settings, all under the reserved prefix `idempotence.`.
 
-use crate::domain::databases::Databases;
+use crate::domain::databases_setting::Databases;
 use crate::domain::limits::WINDOW_MAX;
 use crate::pg;
 use pgrx::guc::{GucContext, GucFlags, GucRegistry, GucSetting, PostgresGucEnum};

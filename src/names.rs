@@ -23,37 +23,37 @@ pub fn of_lane(stream: Stream<'_>, lane: Lane) -> Digest {
 }
 
 /// The lock on making, changing and dropping a standing session.
-pub fn standing_session(name: &str) -> Tag {
+pub fn standing_session_lock(name: &str) -> Tag {
     lock(LockClass::StandingSession, &[name.as_bytes()])
 }
 
 /// The lock on a client session.
-pub fn client_session(id: &SessionId) -> Tag {
+pub fn client_session_lock(id: &SessionId) -> Tag {
     lock(LockClass::ClientSession, &[id])
 }
 
 /// The lock on saving a client session.
-pub fn save(id: &SessionId) -> Tag {
+pub fn save_lock(id: &SessionId) -> Tag {
     lock(LockClass::Save, &[id])
 }
 
 /// The lock on writing a client session's sign of life.
-pub fn sign_of_life(id: &SessionId) -> Tag {
+pub fn sign_of_life_lock(id: &SessionId) -> Tag {
     lock(LockClass::SignOfLife, &[id])
 }
 
 /// The lock on the marks of a stream.
-pub fn marks(stream: Stream<'_>) -> Tag {
+pub fn marks_lock(stream: Stream<'_>) -> Tag {
     lock(LockClass::Marks, &[stream.session, stream.name.as_bytes()])
 }
 
 /// The lock on a registration by a role, by the client's name or by the registration's id.
-pub fn registration(owner: pg_sys::Oid, by: KnownBy<'_>) -> Tag {
+pub fn registration_lock(owner: pg_sys::Oid, by: KnownBy<'_>) -> Tag {
     of_registered(LockClass::Registration, owner, by)
 }
 
 /// The lock on saving a session that a later registration could find by this name or id.
-pub fn save_of_registered(owner: pg_sys::Oid, by: KnownBy<'_>) -> Tag {
+pub fn save_of_registered_lock(owner: pg_sys::Oid, by: KnownBy<'_>) -> Tag {
     of_registered(LockClass::SaveOfRegistered, owner, by)
 }
 
@@ -65,8 +65,8 @@ fn of_registered(class: LockClass, owner: pg_sys::Oid, by: KnownBy<'_>) -> Tag {
     }
 }
 
-/// All parts but the last have a length that the class and the first part determine, so that they do not run
-/// together. A lock may be named before there is a session, when no key is in use yet.
+/// The class and the first part determine the lengths of all parts but the last, so that the parts do not run together.
+/// Locks are also taken before there is a session, and so before a key is in use: hence `key_for_locks()`.
 fn lock(class: LockClass, parts: &[&[u8]]) -> Tag {
     Tag::named(class, &Digest::of_parts(&secret::key_for_locks(), parts))
 }

@@ -23,6 +23,7 @@ use idempotence_demo::{bank, load, proof};
 use indicatif::{ProgressBar, ProgressStyle};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
+use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -97,9 +98,7 @@ impl Options {
 
 fn main() -> ExitCode {
     let options = Options::parse();
-    let result = tokio::runtime::Runtime::new()
-        .context("starting the runtime")
-        .and_then(|runtime| runtime.block_on(run(&options)));
+    let result = Runtime::new().context("starting the runtime").and_then(|runtime| runtime.block_on(run(&options)));
     match result {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,

@@ -1,7 +1,7 @@
 //! The decision table: what begin does, given what it found under the request's name.
 //!
-//! A begin that holds the request's lock decides by this table. So does a begin that only looks (the lock is
-//! taken, the transaction is read-only, the server is a standby). The order of the rules is the order of the
+//! A begin that holds the request's lock decides by this table. So does a begin that only looks: another
+//! transaction holds the lock, or this one is read-only, or the server is a standby. The order of the rules is the order of the
 //! lines in [`decide`].
 
 /// A payload's digest, see [`super::fingerprint`].

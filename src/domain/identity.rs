@@ -5,6 +5,7 @@
 //! never a proof. A row that is found by it is compared with session and request in full.
 
 use super::time_key;
+use uuid::Uuid;
 
 /// A 128-bit digest of a request's name.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -73,6 +74,12 @@ impl Digest {
     }
 }
 
+/// The id in a session's name, if the name is a UUID. Only client sessions have such names, which the server
+/// generates.
+pub fn client_session(name: &str) -> Option<Uuid> {
+    Uuid::try_parse(name).ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -105,6 +112,18 @@ mod tests {
         assert_eq!(a.0[..6], b.0[..6]);
         assert_ne!(a.0[6..], b.0[6..]);
         assert_ne!(a.lock_id(), b.lock_id());
+    }
+
+    #[test]
+    fn every_spelling_of_a_uuid_is_no_session_name() {
+        for name in [
+            "919108f7-52d1-4320-9bac-f847db4148a8",
+            "{919108F7-52d1-4320-9bac-f847db4148a8}",
+            "919108f752d143209bacf847db4148a8",
+        ] {
+            assert!(client_session(name).is_some(), "{name}");
+        }
+        assert!(client_session("payments").is_none());
     }
 
     proptest! {

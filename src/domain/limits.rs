@@ -40,11 +40,11 @@ pub const TTL_US_MAX: i64 = 10 * 365 * 86_400 * 1_000_000;
 
 /// How long the sweep keeps an outcome after it has expired. A caller that asked just before the expiry, and then
 /// waited, still gets the outcome.
-pub const ASKED_US: i64 = 60_000_000;
+pub const EXPIRY_GRACE_US: i64 = 60_000_000;
 
 /// How much longer than a ttl a segment is kept before it is looked through. The outcome of a time key can expire
-/// later than its ttl after the record, by as much as the key is ahead; and see [`ASKED_US`].
-pub const KEEP_SLACK_US: i64 = super::time_key::AHEAD_US_MAX + ASKED_US;
+/// later than its ttl after the record, by as much as the key is ahead; and see [`EXPIRY_GRACE_US`].
+pub const KEEP_SLACK_US: i64 = super::time_key::AHEAD_US_MAX + EXPIRY_GRACE_US;
 
 #[cfg(test)]
 mod tests {

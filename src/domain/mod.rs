@@ -2,7 +2,7 @@
 
 pub mod class;
 pub mod cursor;
-pub mod databases;
+pub mod databases_setting;
 pub mod decision;
 pub mod end;
 pub mod fingerprint;

@@ -1,7 +1,7 @@
 //! Time keys: UUIDs of version 7, which carry the time when they were made.
 //!
-//! In a session with `time_keys` the age of a key is known even when nothing is kept of its request. So a retry that
-//! comes after the outcome has expired is refused instead of executed again.
+//! In a session with `time_keys` the age of a key is known even when nothing is kept of its request. This file reads the
+//! time; `decision.rs` has the rule that refuses a key which is too old.
 
 use uuid::Uuid;
 
@@ -20,12 +20,6 @@ pub fn parse(key: &str) -> Option<Uuid> {
     }
     let id = Uuid::try_parse(key).ok()?;
     (id.get_variant() == uuid::Variant::RFC4122).then_some(id)
-}
-
-/// The id in a session's name, if the name is a UUID. Only client sessions have such names, which the server
-/// generates.
-pub fn client_session(name: &str) -> Option<Uuid> {
-    Uuid::try_parse(name).ok()
 }
 
 /// When an id that came at `now_us` was made. Only an id of version 7 tells, and only if it is not from the future.
@@ -77,17 +71,5 @@ mod tests {
         ] {
             assert_eq!(parse(key), None, "{key}");
         }
-    }
-
-    #[test]
-    fn every_spelling_of_a_uuid_is_no_session_name() {
-        for name in [
-            "919108f7-52d1-4320-9bac-f847db4148a8",
-            "{919108F7-52d1-4320-9bac-f847db4148a8}",
-            "919108f752d143209bacf847db4148a8",
-        ] {
-            assert!(client_session(name).is_some(), "{name}");
-        }
-        assert!(client_session("payments").is_none());
     }
 }

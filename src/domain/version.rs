@@ -1,5 +1,6 @@
 //! Versions of the extension. An installation replaces the library, and ALTER EXTENSION UPDATE replaces the objects of
-//! each database. So for a while the two can have different versions.
+//! each database. So for a while the two can have different versions. `store/catalog.rs` refuses objects of another
+//! version than the library's.
 
 /// The version of this library. The library works only with objects of the same version.
 pub const LIBRARY: &str = env!("CARGO_PKG_VERSION");

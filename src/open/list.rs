@@ -17,8 +17,8 @@ use std::rc::Rc;
 /// A nesting level of subtransactions; the transaction itself is 1.
 pub type Level = i32;
 
-/// A change to the entry at a place, which a rollback undoes. `Begun` has no place: it is undone when its entry is the
-/// last.
+/// A change that a rollback undoes, and the place of its entry. When `Begun` is undone, its entry is the last one of the
+/// list.
 enum Change {
     Begun,
     Checkpointed(usize),

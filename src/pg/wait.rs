@@ -131,7 +131,7 @@ pub fn bounded_or_error<T>(wait_us: Option<i64>, work: impl FnOnce() -> T, timed
 
 /// Runs `work`. If it raises an error with this code, `replacement` is given the error's message and may make another
 /// error, which is raised instead.
-pub fn replacing<T>(
+pub fn replacing_error<T>(
     code: PgSqlErrorCode,
     work: impl FnOnce() -> T,
     replacement: impl FnOnce(&str) -> Option<Error>,

@@ -2,9 +2,8 @@
 
 use crate::arguments;
 use crate::domain::class::Class;
-use crate::domain::identity::Digest;
+use crate::domain::identity::{self, Digest};
 use crate::domain::limits::REASON_CHARS_MAX;
-use crate::domain::time_key;
 use crate::error::{Error, WAIT_BY_SETTING};
 use crate::guc;
 use crate::lock::Tag;
@@ -24,7 +23,7 @@ use std::rc::Rc;
 /// was anything to forget. A caller that may execute the function is an admin and needs no right to the session.
 pub fn forget(session_name: &str, key: &str, reason: &str) -> Result<bool, Error> {
     check_reason(reason)?;
-    if time_key::client_session(session_name).is_some() {
+    if identity::client_session(session_name).is_some() {
         return Err(Error::Invalid {
             message: format!("a request of client session \"{session_name}\" cannot be forgotten"),
             detail: "That a number was done is told by what its slot keeps.".into(),

@@ -39,7 +39,7 @@ pub fn check(session: &ClientSession) -> Result<Life, Error> {
     if !clock_has_run_out(session, last_seen(session)?) {
         return Ok(Life::Alive);
     }
-    let lock = names::client_session(&session.id);
+    let lock = names::client_session_lock(&session.id);
     if lock.is_held_by_us() {
         return Ok(Life::Alive);
     }
@@ -57,8 +57,8 @@ fn run_out(session: &ClientSession) -> Error {
     Error::SessionEnded { session: session.name.clone(), how: Some(End::Expired) }
 }
 
-/// Refuses a session that nothing is known of any more. A session that has ended is known as long as its row is kept.
-/// That this backend remembers a session does not count.
+/// Refuses a session of which the tables have nothing any more, also if this backend still remembers it. A session that
+/// has ended is known as long as its row is kept.
 pub fn check_known(session: &ClientSession) -> Result<(), Error> {
     match last_seen(session) {
         Err(
@@ -82,7 +82,7 @@ pub fn clock_has_run_out(session: &ClientSession, seen: i64) -> bool {
 /// transaction has the session alone. The caller has just found the session alive by [`check`]. Before this call shares
 /// the lock, the session may have been ended or its clock may have run out, so this looks again.
 pub fn attend(session: &Rc<ClientSession>) -> Result<bool, Error> {
-    let lock = names::client_session(&session.id);
+    let lock = names::client_session_lock(&session.id);
     let used_by_us = lock.is_held_by_us();
     if !lock.is_shared_by_us() && !lock.try_share() {
         return Ok(false);
@@ -109,13 +109,13 @@ pub fn attend_within(session: &Rc<ClientSession>, deadline: Deadline) -> Result<
 
 /// Waits while another transaction has the session alone. Tells whether it is worth looking again.
 pub fn wait_while_taken(session: &ClientSession, deadline: Deadline) -> bool {
-    names::client_session(&session.id).wait_while_alone(deadline.left_us())
+    names::client_session_lock(&session.id).wait_while_alone(deadline.left_us())
 }
 
 /// The last sign of life of a session whose end is not written down. Refuses any other session.
 pub fn last_seen(session: &ClientSession) -> Result<i64, Error> {
     let name = || session.name.clone();
-    match find::or_doubt(|| names::client_session(&session.id), || find_last_seen(session))? {
+    match find::or_doubt(|| names::client_session_lock(&session.id), || find_last_seen(session))? {
         Search::Found(seen) => Ok(seen),
         Search::NotHere => Err(Error::SessionNotHere { session: name() }),
         Search::InDoubt => Err(Error::SessionInDoubt { session: name() }),
@@ -150,7 +150,10 @@ pub fn restored_at() -> i64 {
 /// `session`. A session that was never saved gets a row there only if a client may have to be told its end later: the
 /// session is fenced, or its registration had an id.
 pub fn end(session: &ClientSession, how: End) {
-    debug_assert!(names::client_session(&session.id).is_held_by_us(), "only the holder of its lock ends a session");
+    debug_assert!(
+        names::client_session_lock(&session.id).is_held_by_us(),
+        "only the holder of its lock ends a session"
+    );
     let now_us = pg::now_us();
     let keeps_row = how == End::Fenced || session.request_id.is_some();
     if saved::end(session, now_us, how, keeps_row) {
@@ -177,9 +180,9 @@ pub fn give_signs(used: Vec<UsedSession>) {
 fn give_sign(session: &ClientSession) {
     // A rollback to a savepoint may have released the session's lock, and others may have ended the session since. And
     // a commit does not wait for a lock on the table, for example that of CREATE INDEX.
-    if !names::client_session(&session.id).is_shared_by_us()
+    if !names::client_session_lock(&session.id).is_shared_by_us()
         || !live::try_lock()
-        || !names::sign_of_life(&session.id).try_acquire()
+        || !names::sign_of_life_lock(&session.id).try_acquire()
     {
         return;
     }

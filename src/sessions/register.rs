@@ -158,7 +158,7 @@ fn timeout_us(asked: Option<&Interval>) -> Result<i64, Error> {
 /// Takes the locks that let only one registration of a client, or with an id, run at a time.
 fn take_locks(session: &ClientSession, deadline: Deadline) -> Result<(), Error> {
     for by in session.known_by() {
-        if !names::registration(session.owner, by).acquire(deadline.left_us()) {
+        if !names::registration_lock(session.owner, by).acquire(deadline.left_us()) {
             let what = "a registration of the same client by another transaction".into();
             return Err(Error::WaitRanOut { what, hint: WAIT_BY_ARGUMENT });
         }
@@ -179,10 +179,10 @@ fn registered_before(
 }
 
 /// The session that is found by a client's name or by a registration's id. If there is none, but another transaction is
-/// saving such a session, this waits for the end of that transaction: one that was prepared before a crash may be all
-/// that is left of the session.
+/// saving such a session, this waits for the end of that transaction. A transaction that was prepared before a crash
+/// may be all that is left of the session.
 fn find_settled(owner: pg_sys::Oid, by: KnownBy<'_>, deadline: Deadline) -> Result<Option<ClientSession>, Error> {
-    let lock = names::save_of_registered(owner, by);
+    let lock = names::save_of_registered_lock(owner, by);
     let find = || find::registered(owner, by);
     match find::or_doubt(|| lock, || Ok(find()))? {
         Search::Found(session) => Ok(Some(session)),
@@ -207,7 +207,7 @@ fn asked_for_at(session: &ClientSession) -> Option<i64> {
     time_key::made_at_us(&Uuid::from_bytes(session.request_id?), session.created_at)
 }
 
-/// Refuses a registration that was asked for before the client's present session was. It may be a late copy of a
+/// Refuses a registration whose id was made before the registration of the client's present session. It may be a late copy of a
 /// registration whose session was lost in a crash before its first outcome, and so left no trace.
 fn refuse_late(new: &ClientSession, present: &ClientSession) -> Result<(), Error> {
     // The time in an id is rounded down to a millisecond.
@@ -232,7 +232,7 @@ fn resume_or_fence(
         let action = if resume { "resume" } else { "fence" };
         return Err(Error::SessionInUse { session: former.name, action });
     }
-    if !names::client_session(&former.id).acquire_in_short_waits(deadline.left_us()) {
+    if !names::client_session_lock(&former.id).acquire_in_short_waits(deadline.left_us()) {
         let what = format!("a transaction of client session \"{}\", the former one of this client,", former.name);
         return Err(Error::WaitRanOut { what, hint: WAIT_BY_ARGUMENT });
     }

@@ -1,10 +1,10 @@
-//! Finds the session that a name means and checks the caller's right to it. Rights are decided nowhere else. The check
-//! comes before any lock, so that nobody blocks another role's requests or learns of them.
+//! Finds the session that a name means and checks the caller's right to it. The check
+//! comes before any lock, so that nobody blocks another role's requests or learns of them. To whom a session may be
+//! given, and who may make a dropped one again, `standing.rs` decides besides.
 
-use crate::domain::identity::SessionId;
+use crate::domain::identity::{self, SessionId};
 use crate::domain::limits::SESSION_CHARS_MAX;
 use crate::domain::right::Right;
-use crate::domain::time_key;
 use crate::error::Error;
 use crate::model::{ClientSession, Session, StandingSession};
 use crate::names;
@@ -22,7 +22,7 @@ pub const USE: &str = "use its requests";
 /// The session of a request, if the caller may use it. `begun` gives the standing session as it was when this
 /// transaction began the request, where its rules of that time still count.
 pub fn session(name: &str, begun: impl FnOnce() -> Option<Rc<StandingSession>>) -> Result<Session, Error> {
-    if let Some(id) = time_key::client_session(name) {
+    if let Some(id) = identity::client_session(name) {
         return by_id(name, &id, USE).map(Session::Client);
     }
     match begun() {
@@ -44,7 +44,7 @@ pub fn standing(name: &str, right: Right, action: &'static str) -> Result<Rc<Sta
 
 /// The client session with this name, ended or not, if the caller has the right to it.
 pub fn client(name: &str, action: &'static str) -> Result<Rc<ClientSession>, Error> {
-    match time_key::client_session(name) {
+    match identity::client_session(name) {
         Some(id) => by_id(name, &id, action),
         None => Err(not_a_client_session(name, action)),
     }
@@ -64,7 +64,7 @@ pub fn check(session: &StandingSession, right: Right, action: &'static str) -> R
 
 /// The error for a name that no standing session has.
 pub fn unknown(name: &str) -> Error {
-    if time_key::client_session(name).is_some() {
+    if identity::client_session(name).is_some() {
         Error::SessionEnded { session: name.into(), how: None }
     } else if name.chars().nth(SESSION_CHARS_MAX).is_some() {
         Error::LimitExceeded {
@@ -100,7 +100,7 @@ fn by_id(name: &str, id: &Uuid, action: &'static str) -> Result<Rc<ClientSession
 
 fn find_by_id(name: &str, id: &SessionId) -> Result<Rc<ClientSession>, Error> {
     let session = name.to_owned();
-    match find::or_doubt(|| names::client_session(id), || Ok(remembered_by_id(id)))? {
+    match find::or_doubt(|| names::client_session_lock(id), || Ok(remembered_by_id(id)))? {
         Search::Found(found) => Ok(found),
         Search::NotHere => Err(Error::SessionNotHere { session }),
         Search::InDoubt => Err(Error::SessionInDoubt { session }),
@@ -143,7 +143,7 @@ fn remembered(name: &str) -> Option<Rc<StandingSession>> {
 
 /// As [`unknown`], for a name that may be that of a client session.
 fn not_standing(name: &str, action: &'static str) -> Error {
-    let Some(id) = time_key::client_session(name) else { return unknown(name) };
+    let Some(id) = identity::client_session(name) else { return unknown(name) };
     match by_id(name, &id, action) {
         Err(error) => error,
         Ok(session) => Error::Invalid {

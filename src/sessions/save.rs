@@ -17,7 +17,7 @@ pub fn save(session: &ClientSession) -> Result<(), Error> {
     if is_saved(session) {
         return Ok(());
     }
-    if !names::save(&session.id).acquire(guc::wait_us()) {
+    if !names::save_lock(&session.id).acquire(guc::wait_us()) {
         let what = format!("the first outcome of client session \"{}\" in another transaction", session.name);
         return Err(Error::WaitRanOut { what, hint: WAIT_BY_SETTING });
     }
@@ -25,7 +25,7 @@ pub fn save(session: &ClientSession) -> Result<(), Error> {
         client::insert(session);
         // Nobody ever takes these locks alone, so they are shared without a wait.
         for by in session.known_by() {
-            names::save_of_registered(session.owner, by).try_share();
+            names::save_of_registered_lock(session.owner, by).try_share();
         }
     }
     Ok(())
@@ -44,7 +44,7 @@ fn is_saved(session: &ClientSession) -> bool {
 
 /// The marks of a stream, for a change. Takes the lock that keeps other transactions from changing them.
 pub fn locked_marks(session: &ClientSession, stream: Stream<'_>) -> Result<Marks, Error> {
-    if !names::marks(stream).acquire(guc::wait_us()) {
+    if !names::marks_lock(stream).acquire(guc::wait_us()) {
         let what = format!("an allocation or acknowledgement in client session \"{}\"", session.name);
         return Err(Error::WaitRanOut { what, hint: WAIT_BY_SETTING });
     }
@@ -54,9 +54,9 @@ pub fn locked_marks(session: &ClientSession, stream: Stream<'_>) -> Result<Marks
 }
 
 /// Stores a row for a new named stream, so that the streams of a session can be counted. If another transaction is just
-/// storing the marks of the stream, it is left to that one; if that one rolls back, to the next outcome.
+/// storing the marks of the stream, that transaction stores the row. If it rolls back, the next outcome stores it.
 pub fn note_stream(session: &ClientSession, stream: Stream<'_>, marks: &Marks) -> Result<(), Error> {
-    if stream.name.is_empty() || marks.noted || !names::marks(stream).try_acquire() {
+    if stream.name.is_empty() || marks.noted || !names::marks_lock(stream).try_acquire() {
         return Ok(());
     }
     let marks = stream::find(stream);
@@ -91,7 +91,7 @@ fn check_new(session: &ClientSession, stream: Stream<'_>, marks: &Marks) -> Resu
 pub fn note_ack(session: &ClientSession, stream: Stream<'_>, acked: i64, gives_up: bool) -> Result<(), Error> {
     let marks = if gives_up {
         locked_marks(session, stream)?
-    } else if names::marks(stream).try_acquire() {
+    } else if names::marks_lock(stream).try_acquire() {
         stream::find(stream)
     } else {
         return Ok(());

@@ -1,10 +1,10 @@
 //! Makes, changes and drops standing sessions.
 
 use crate::arguments;
+use crate::domain::identity;
 use crate::domain::limits::{SESSION_CHARS_MAX, TTL_US_MAX, TTL_US_MIN};
 use crate::domain::right::Right;
 use crate::domain::share::Kind;
-use crate::domain::time_key;
 use crate::error::{Error, WAIT_BY_SETTING};
 use crate::guc;
 use crate::model::StandingSession;
@@ -77,7 +77,7 @@ pub fn create(name: &str, options: &Options) -> Result<Created, Error> {
     match standing::find(name) {
         None => {
             check_max_ttl(name, ttl_us)?;
-            restore::check(name)?;
+            restore::refuse_new_session(name)?;
             secret::put_in_use()?;
             let owner = options.owner.unwrap_or_else(pg::current_role);
             quota::take(owner, Kind::Standing)?;
@@ -186,7 +186,7 @@ fn find_to_change(name: &str, action: &'static str, function: &'static str) -> R
 }
 
 fn take_lock(name: &str) -> Result<(), Error> {
-    if names::standing_session(name).acquire(guc::wait_us()) {
+    if names::standing_session_lock(name).acquire(guc::wait_us()) {
         Ok(())
     } else {
         let what = format!("another transaction's change of session \"{name}\"");
@@ -206,7 +206,7 @@ fn check_name(name: &str) -> Result<(), Error> {
             hint: "Name it after what its requests do, such as 'payments'.",
         });
     }
-    if time_key::client_session(name).is_some() {
+    if identity::client_session(name).is_some() {
         return Err(Error::Invalid {
             message: format!("session \"{name}\" cannot have the form of a UUID for a name"),
             detail: "Such names are those of client sessions, which the server makes up itself.".into(),

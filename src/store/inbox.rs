@@ -4,8 +4,8 @@
 //!
 //! The insertion is an SQL statement, since `ON CONFLICT` is PostgreSQL's own arbitration, with its own rules for
 //! snapshots. It renews an expired row of the current segment in its place. No other update of an outcome's row exists.
-//! `SnapshotSelf` may miss such a row, so `idem_lookup` uses an MVCC snapshot in an inbox. `idem_once` may miss it,
-//! since the insertion then finds the key.
+//! A scan with `SnapshotSelf` can miss a row that is being renewed. So `idem_lookup` uses an MVCC snapshot in an inbox.
+//! In `idem_once` such a miss does no harm, since the insertion then finds the key.
 
 use crate::domain::identity::{Digest, SessionId};
 use crate::error::{Error, RequestName};
@@ -47,7 +47,7 @@ pub fn insert(session: &StandingSession, keys: &[Key<'_>], now_us: i64) -> Resul
     debug_assert!(keys.is_sorted_by_key(|key| key.digest));
     let arbiter = if write::is_as_made(&table) { Arbiter::Column } else { Arbiter::Constraint };
     let insert = || pg::as_role(table.owner(), || insert_in(current, arbiter, &session.id, keys, now_us, role));
-    let mut inserted = pg::replacing(PgSqlErrorCode::ERRCODE_UNIQUE_VIOLATION, insert, |message| {
+    let mut inserted = pg::replacing_error(PgSqlErrorCode::ERRCODE_UNIQUE_VIOLATION, insert, |message| {
         error_while_rebuilt(session, current, message)
     })
     .map_err(|error| Error::Corrupted { message: format!("could not insert into segment {current}: {error}") })?;

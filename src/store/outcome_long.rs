@@ -18,6 +18,9 @@ use crate::store::write::as_ours;
 use pgrx::datum::Uuid;
 use pgrx::pg_sys;
 
+/// All columns of an outcome.
+const COLUMNS: &str = "digest, session, recorded_at, expires_at, recorded_by, class, key, fingerprint, token, response";
+
 /// Takes the lock to write a table if no conflicting lock is held; gives whether it did. The statements that follow do
 /// not wait behind VACUUM FULL then.
 pub fn try_lock(table: Table) -> bool {
@@ -25,7 +28,7 @@ pub fn try_lock(table: Table) -> bool {
 }
 
 /// Locks the requests, to the end of the transaction; gives those whose lock was free.
-pub fn locked(digests: &[Digest]) -> Vec<SessionId> {
+pub fn lock_requests(digests: &[Digest]) -> Vec<SessionId> {
     digests.iter().filter(|digest| Tag::request(digest).try_acquire()).map(|digest| digest.0).collect()
 }
 
@@ -33,7 +36,7 @@ pub fn locked(digests: &[Digest]) -> Vec<SessionId> {
 /// and whether those were all. The caller has the locks to write both tables. This transaction has begun after all
 /// backends were told that this table may have outcomes.
 pub fn move_here(segment: usize, digests: &[Digest]) -> Result<(usize, bool), Error> {
-    let ours = locked(digests);
+    let ours = lock_requests(digests);
     let all = ours.len() == digests.len();
     if ours.is_empty() {
         return Ok((0, all));
@@ -42,10 +45,9 @@ pub fn move_here(segment: usize, digests: &[Digest]) -> Result<(usize, bool), Er
     // noted again in the segment.
     let clear = "DELETE FROM ONLY idempotence.outcome_long WHERE digest OPERATOR(pg_catalog.=) ANY ($1)";
     sql::execute(clear, &[ids(&ours).into()])?;
-    let columns = "digest, session, recorded_at, expires_at, recorded_by, class, key, fingerprint, token, response";
     let statement = format!(
         "WITH moved AS (DELETE FROM ONLY idempotence.outcome_{segment} WHERE digest OPERATOR(pg_catalog.=) ANY ($1) RETURNING *)
-         INSERT INTO idempotence.outcome_long ({columns}) SELECT {columns} FROM moved ORDER BY digest"
+         INSERT INTO idempotence.outcome_long ({COLUMNS}) SELECT {COLUMNS} FROM moved ORDER BY digest"
     );
     as_ours(|| sql::execute(&statement, &[ids(&ours).into()])).map(|_| (ours.len(), all))
 }
@@ -80,4 +82,14 @@ pub fn is_blank() -> bool {
 /// Truncates the table. The caller has locked it exclusively.
 pub fn truncate() -> Result<(), Error> {
     sql::execute("TRUNCATE ONLY idempotence.outcome_long", &[]).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::store::tuple::columns_in_sql;
+
+    #[test]
+    fn an_outcome_moves_with_all_its_columns() {
+        assert_eq!(super::COLUMNS.split(", ").collect::<Vec<_>>(), columns_in_sql("outcome_0"));
+    }
 }

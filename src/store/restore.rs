@@ -32,7 +32,7 @@ pub const TABLES: [Table; 6] =
 
 /// The SQL condition that a row `t` still counts and that its session is missing. $2 and $3 are the [`moments`]. An
 /// abandoned checkpoint may outlive its session for a while, so it does not count.
-pub fn condition(table: Table) -> &'static str {
+pub fn orphan_condition(table: Table) -> &'static str {
     match table {
         Table::Reply => {
             "$2 IS NOT NULL AND $3 IS NOT NULL AND NOT EXISTS (SELECT FROM idempotence.session s WHERE s.id OPERATOR(pg_catalog.=) t.session OFFSET 0)"
@@ -56,7 +56,8 @@ pub fn moments() -> [Option<TimestampWithTimeZone>; 2] {
 }
 
 /// Notes that this transaction fills a table by SQL: one of [`TABLES`], `session` or `secret`. The sweep rests until
-/// the end of this transaction. A note of the same table that no look has begun with yet is enough.
+/// the end of this transaction. Nothing is added if the table is noted already, and no look for orphans has begun
+/// since.
 pub fn note(table: &str) -> Result<(), Error> {
     Tag::sweep().share(None);
     let statement = "INSERT INTO idempotence.restore (noted_at, brought) SELECT pg_catalog.clock_timestamp(), $1
@@ -110,7 +111,7 @@ pub fn is_in_question() -> Result<bool, Error> {
 }
 
 /// Refuses to make a session of a new name while there are rows that may belong to a former session of that name.
-pub fn check(session: &str) -> Result<(), Error> {
+pub fn refuse_new_session(session: &str) -> Result<(), Error> {
     // A transaction that is restoring shares this lock, and what it has brought cannot be seen yet.
     let sweep = Tag::sweep();
     if !sweep.acquire(guc::wait_us()) {
@@ -126,7 +127,8 @@ pub fn check(session: &str) -> Result<(), Error> {
     }
     let [now, abandoned] = moments();
     for table in TABLES {
-        let query = format!("SELECT t.session FROM idempotence.{} t WHERE {} LIMIT $1", table.name(), condition(table));
+        let query =
+            format!("SELECT t.session FROM idempotence.{} t WHERE {} LIMIT $1", table.name(), orphan_condition(table));
         let found = sql::column::<Uuid>(&query, &[1i64.into(), now.into(), abandoned.into()])?.pop();
         if let Some(id) = found {
             let (session, table) = (session.into(), table.name());

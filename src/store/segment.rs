@@ -45,8 +45,9 @@ pub fn probe_order() -> [(Table, Index); 3] {
     [SEGMENTS[current], SEGMENTS[(current + 1) % 3], SEGMENTS[(current + 2) % 3]]
 }
 
-/// Whether an outcome that is in no segment may be in [`LONG`]. Ask this after the look into the segments: if an
-/// outcome has moved meanwhile, the message that a first move is about to begin has come by then.
+/// Whether an outcome that is in no segment may be in [`LONG`]. Ask this after the look into the segments. Before
+/// the first outcome moves, a message says that outcomes are going to move. Whoever missed an outcome because it has
+/// moved has that message by now.
 pub fn any_long() -> bool {
     cache::take_in_messages();
     pointer().long

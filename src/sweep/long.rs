@@ -1,7 +1,7 @@
 //! The sweep's step for `outcome_long`, where outcomes lie that outlived their segment: it deletes those that
 //! have expired since.
 
-use crate::domain::limits::ASKED_US;
+use crate::domain::limits::EXPIRY_GRACE_US;
 use crate::error::Error;
 use crate::pg;
 use crate::store::catalog::Table;
@@ -26,9 +26,9 @@ pub fn delete_expired(limit: usize) -> Result<Progress, Error> {
         progress.delayed.push(format!("outcomes cannot be deleted yet: {}", held_by::of_outcome_long()?));
         return Ok(progress);
     }
-    let before = pg::now_us().saturating_sub(ASKED_US);
+    let before = pg::now_us().saturating_sub(EXPIRY_GRACE_US);
     let found = outcome_long::expired(before, limit)?;
-    let ours = outcome_long::locked(&found);
+    let ours = outcome_long::lock_requests(&found);
     if !ours.is_empty() {
         let deleted = outcome_long::delete(&ours, before)?;
         progress.done.push(format!("expired outcomes deleted that outlived their segment: {deleted}"));

@@ -49,7 +49,7 @@ pub fn look(limit: usize) -> Result<Option<Looked>, Error> {
     let Some(table) = restore::TABLES.get(number).copied() else { return Err(lost()) };
     let [now, abandoned] = restore::moments();
     let arguments = vec![now.into(), abandoned.into()];
-    let part = parts::find(table, "session", from, limit, restore::condition(table), arguments)?;
+    let part = parts::find(table, "session", from, limit, restore::orphan_condition(table), arguments)?;
     let found = part.ids.len();
     let next = match part.next {
         _ if found > 0 => None,

@@ -15,16 +15,16 @@
 //! Every lock on a segment is tried for, never waited for: a sweep in the queue would make others queue behind
 //! it. So whatever holds a segment delays the ring and is not disturbed by it.
 //!
-//! A transaction writes a row of `segment` once and then ends; `more` in its result says that the next
-//! transaction goes on. Whoever writes these rows holds the sweep's lock: the sweep alone, the triggers that a
-//! restore fires shared.
+//! A transaction writes a row of `segment` once at most, and then ends. Its result has `more` set if the next
+//! transaction is to go on. Whoever writes these rows holds the sweep's lock: the sweep holds it alone, and the
+//! triggers that a restore fires share it.
 //!
 //! Truncation is not MVCC-safe: a transaction with an older snapshot then finds nothing of what it could
 //! still see. That makes no difference here, since what has expired by the clock counts as absent under
 //! every snapshot.
 
 use crate::domain::identity::Digest;
-use crate::domain::limits::{ASKED_US, KEEP_SLACK_US};
+use crate::domain::limits::{EXPIRY_GRACE_US, KEEP_SLACK_US};
 use crate::domain::pace;
 use crate::error::Error;
 use crate::pg;
@@ -107,7 +107,7 @@ pub fn turn() -> Result<Progress, Error> {
     let current = current_of(&rows)?;
     let next = (current + 1) % rows.len();
     let now_us = pg::now_us();
-    if heed_clock(&ring, &mut rows[current], &mut progress)? || rows[current].is_empty() {
+    if mend_future_moments(&ring, &mut rows[current], &mut progress)? || rows[current].is_empty() {
         return Ok(progress);
     }
     let (is_ready, row) = (is_ready(&rows[next]), &mut rows[current]);
@@ -151,7 +151,7 @@ const CLOCK_US: i64 = 60_000_000;
 /// Such a moment was noted under a clock that was wrong and has been set right since. The ring would stand still
 /// until that moment comes, so it counts as now. What was recorded under the wrong clock is found when the
 /// segment is looked through.
-fn heed_clock(ring: &Rel, row: &mut Segment<'_>, progress: &mut Progress) -> Result<bool, Error> {
+fn mend_future_moments(ring: &Rel, row: &mut Segment<'_>, progress: &mut Progress) -> Result<bool, Error> {
     let now_us = pg::now_us();
     let is_ahead = |us: i64| us.saturating_sub(now_us) > CLOCK_US;
     if ![Some(row.opened_at), row.closed_at, row.looked_at].into_iter().flatten().any(is_ahead) {
@@ -179,7 +179,7 @@ pub fn empty(at_once: usize) -> Result<Progress, Error> {
     let now_us = pg::now_us();
     let others = [(current + 1) % 3, (current + 2) % 3];
     for other in others {
-        if heed_clock(&ring, &mut rows[other], &mut progress)? {
+        if mend_future_moments(&ring, &mut rows[other], &mut progress)? {
             return Ok(progress);
         }
     }
@@ -221,7 +221,7 @@ fn is_worth_emptying(
     if !is_over(row, now_us) && (waiting == 0 || !is_time_to_look(row, now_us)) {
         return Ok(false);
     }
-    let sample = look::sample(row.number, &table, now_us.saturating_sub(ASKED_US))?;
+    let sample = look::sample(row.number, &table, now_us.saturating_sub(EXPIRY_GRACE_US))?;
     if sample.is_few(table.pages(), waiting, at_once) {
         return Ok(true);
     }
@@ -251,9 +251,9 @@ fn look_through(
     let is_done = rows[number].scanned.is_done(&table);
     if !is_done {
         let part = look::next_part(rows[number].scanned, &table);
-        let living = part.living(number, now_us.saturating_sub(ASKED_US), at_once)?;
+        let living = part.living(number, now_us.saturating_sub(EXPIRY_GRACE_US), at_once)?;
         if !living.is_empty() {
-            return move_on(ring, rows, number, &living, part.before, progress);
+            return move_living(ring, rows, number, &living, part.before, progress);
         }
         rows[number].set_scanned(part.after);
         rows[number].set_looked_at(now_us);
@@ -281,7 +281,7 @@ fn look_through(
 
 /// Moves outcomes out of a segment. Before the first move, a transaction of its own tells all backends that there
 /// may be outcomes in `outcome_long`.
-fn move_on(
+fn move_living(
     ring: &Rel,
     rows: &mut [Segment<'_>; 3],
     number: usize,

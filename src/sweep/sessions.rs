@@ -35,7 +35,7 @@ fn restore_one(id: &SessionId, last_seen: i64) -> bool {
         end_if_not_at_work(id, run_out);
         return false;
     }
-    if !names::client_session(id).try_share() || !names::sign_of_life(id).try_acquire() {
+    if !names::client_session_lock(id).try_share() || !names::sign_of_life_lock(id).try_acquire() {
         return false;
     }
     match saved::find(id) {
@@ -49,7 +49,7 @@ fn restore_one(id: &SessionId, last_seen: i64) -> bool {
 }
 
 fn end_if_not_at_work(id: &SessionId, run_out: impl Fn(&ClientSession) -> bool) {
-    if !names::client_session(id).try_acquire() {
+    if !names::client_session_lock(id).try_acquire() {
         return;
     }
     match saved::find(id) {
@@ -70,7 +70,7 @@ pub fn end_silent(from: Cursor, batch: usize) -> Result<(usize, Option<Cursor>),
 }
 
 fn end_if_silent(id: &SessionId) -> bool {
-    if !names::client_session(id).try_acquire() {
+    if !names::client_session_lock(id).try_acquire() {
         return false;
     }
     match live::find(id) {
@@ -98,8 +98,8 @@ pub fn delete_ended(batch: usize) -> Result<(usize, usize), Error> {
 /// sessions, and where to go on.
 pub fn clear_owners(from: Cursor, batch: usize) -> Result<(usize, Option<Cursor>), Error> {
     let try_lock = |session: &Ownerless| match &session.name {
-        Some(name) => names::standing_session(name).try_acquire(),
-        None => names::client_session(&session.id).try_acquire(),
+        Some(name) => names::standing_session_lock(name).try_acquire(),
+        None => names::client_session_lock(&session.id).try_acquire(),
     };
     let (found, next) = due::ownerless(from, batch)?;
     let locked: Vec<SessionId> = found.iter().filter(|session| try_lock(session)).map(|session| session.id).collect();
@@ -114,7 +114,7 @@ pub fn forget_dropped(from: Cursor, batch: usize) -> Result<(usize, Option<Curso
     let mut locked = Vec::with_capacity(part.ids.len());
     for id in part.ids {
         // This lock keeps out whoever makes the session again.
-        if due::name_of(&id)?.is_some_and(|name| names::standing_session(&name).try_acquire()) {
+        if due::name_of(&id)?.is_some_and(|name| names::standing_session_lock(&name).try_acquire()) {
             locked.push(id);
         }
     }

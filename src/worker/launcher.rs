@@ -3,7 +3,7 @@
 
 use super::caught::{self, Failure};
 use crate::board::{BOARD, DATABASES_MAX, Ended, LAUNCHER, Report, Text};
-use crate::domain::databases::Databases;
+use crate::domain::databases_setting::Databases;
 use crate::guc;
 use crate::pg::{self, OnTerminate};
 use pgrx::bgworkers::{BackgroundWorkerBuilder, BackgroundWorkerStatus, DynamicBackgroundWorker};
@@ -17,19 +17,19 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 /// A database without the extension is visited once in this number of naptimes.
-const RARELY: u32 = 30;
+const NAPTIMES_WITHOUT_EXTENSION: u32 = 30;
 
 /// The longest pause after failures, in naptimes. Each failure doubles the pause until then.
-const PATIENCE: u32 = 8;
+const BACKOFF_MAX: u32 = 8;
 
 /// The shortest time between two log messages about the same failure of a database.
-const OFTEN: Duration = Duration::from_secs(3600);
+const SAME_FAILURE_AGAIN: Duration = Duration::from_secs(3600);
 
 /// For how many naptimes the sweep of a database has to be delayed before that is logged.
-const DELAYED: u32 = 6;
+const NAPTIMES_TO_LOGGED_DELAY: u32 = 6;
 
 /// The shortest pause between two visits of a database. CREATE DATABASE … TEMPLATE and the like need such a pause.
-const GAP: Duration = Duration::from_millis(500);
+const PAUSE_MIN: Duration = Duration::from_millis(500);
 
 /// How long a visit may take from its start on. Once connected, it limits itself to a second.
 const VISIT_MAX: Duration = Duration::from_secs(5);
@@ -270,13 +270,13 @@ impl Database {
     /// The pause before the next visit, by how the last one ended.
     fn pause(&self) -> Duration {
         match (self.without, self.failures) {
-            (true, _) => guc::naptime() * RARELY,
+            (true, _) => guc::naptime() * NAPTIMES_WITHOUT_EXTENSION,
             // The next visit goes on where the last one stopped.
-            (false, 0) if self.cut => GAP,
+            (false, 0) if self.cut => PAUSE_MIN,
             (false, 0) => guc::naptime(),
-            (false, failures) => guc::naptime() * 2u32.saturating_pow(failures).min(PATIENCE),
+            (false, failures) => guc::naptime() * 2u32.saturating_pow(failures).min(BACKOFF_MAX),
         }
-        .max(GAP)
+        .max(PAUSE_MIN)
     }
 
     /// Notes how a visit ended, logs what is news, and sets when the next one is due.
@@ -305,7 +305,8 @@ impl Database {
 
     fn tell_failure(&mut self, said: &str) {
         // A failure that comes and goes is logged once in a while only.
-        let known = self.failed_with.as_ref().is_some_and(|(known, at)| known == said && at.elapsed() < OFTEN);
+        let known =
+            self.failed_with.as_ref().is_some_and(|(known, at)| known == said && at.elapsed() < SAME_FAILURE_AGAIN);
         if !known {
             self.failed_with = Some((said.to_owned(), Instant::now()));
             self.mended = false;
@@ -327,7 +328,7 @@ impl Database {
             return;
         }
         let since = *self.delayed_since.get_or_insert_with(Instant::now);
-        if !self.delay_logged && since.elapsed() >= guc::naptime() * DELAYED {
+        if !self.delay_logged && since.elapsed() >= guc::naptime() * NAPTIMES_TO_LOGGED_DELAY {
             self.delay_logged = true;
             log(
                 &format!("idempotence, database \"{}\": {said}", self.name),

@@ -87,7 +87,7 @@ fn go_one_step(rng: &mut StdRng, kind: Kind, stream: &mut Stream, slots: &mut [S
 fn send(kind: Kind, stream: &mut Stream, slots: &mut [Slot], range: stream::Range, said: i64) -> Result<()> {
     let order = if kind.strict { sequence::Order::Strict } else { sequence::Order::Any };
     let asked = sequence::Range { first: range.0, last: range.1 };
-    let acked = sequence::Acked { stored: stream.acked, visible: true, said };
+    let acked = sequence::Acked { stored: stream.acked, visible: true, with_request: said };
     let kept: Vec<_> = match order {
         sequence::Order::Any => slots[(range.0 % kind.window) as usize].into_iter().collect(),
         sequence::Order::Strict => slots.iter().flatten().copied().collect(),
