@@ -54,4 +54,5 @@ check 'modules, extension' \
 
 check 'shellcheck' shellcheck -x -P "$root" scripts/*.sh tests/*/*.sh .ci/run
 check 'golden tests complete' scripts/check_tests.sh
+check 'contributing guide true' scripts/check_docs.sh
 exit $failed
