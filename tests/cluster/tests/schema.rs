@@ -1,6 +1,6 @@
 //! Where the extension may be, and what may come before it on the search path.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use idempotence_cluster_tests::fixture;
 use idempotence_cluster_tests::{Cluster, Connection, Version, on_each_version};
 
@@ -163,6 +163,20 @@ async fn a_hostile_search_path_changes_nothing(version: Version) -> Result<()> {
     // An admin may create a dropped session again. The catalogs tell who is an admin.
     app.text("SELECT public.idem_drop_session('payments')").await?;
     boss.text("SELECT public.idem_create_session('payments', ttl => '2 days')").await?;
+    // Each step of the sweep has something to do.
+    let plain = server.connect("postgres").await?;
+    plain.text("SELECT idem_create_session('brief'), idem_drop_session('brief')").await?;
+    for age in [
+        "UPDATE idempotence.segment SET opened_at = opened_at - interval '1 year' WHERE current",
+        "UPDATE idempotence.segment SET closed_at = closed_at - interval '1 year' WHERE NOT current",
+        "INSERT INTO idempotence.outcome_0 SELECT * FROM idempotence.outcome_0 WHERE false",
+        "UPDATE idempotence.session SET ended_at = ended_at - interval '1 year' WHERE client IS NOT NULL",
+    ] {
+        plain.text(age).await?;
+        boss.text("CALL public.idem_sweep()").await.with_context(|| age.to_owned())?;
+    }
+    let turned = plain.text("SELECT count(*) FROM idempotence.segment WHERE current AND number = 0").await?;
+    ensure!(turned == "0", "the ring has not turned");
     ensure!(superuser.sqlstate("SELECT public.idem_grant('app', 'everything')").await? == "22023");
     superuser.text("SELECT public.idem_revoke('app')").await?;
     ensure!(app.sqlstate("SELECT public.idem_generate_id()").await? == "42501");
