@@ -65,7 +65,8 @@ fn of_registered(class: LockClass, owner: pg_sys::Oid, by: KnownBy<'_>) -> Tag {
     }
 }
 
-/// The class and the first part determine the lengths of all parts but the last, so that the parts do not run together.
+/// For a given class and first part, every part except the last one has a fixed length. So two lists of parts never
+/// join to the same bytes.
 /// Locks are also taken before there is a session, and so before a key is in use: hence `key_for_locks()`.
 fn lock(class: LockClass, parts: &[&[u8]]) -> Tag {
     Tag::named(class, &Digest::of_parts(&secret::key_for_locks(), parts))

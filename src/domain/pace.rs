@@ -28,10 +28,10 @@ impl Sample {
     }
 
     /// Whether the living outcomes are few enough to be moved. They are if one transaction can move them, which is
-    /// `at_once` at most. They are also few if their space is at most one part in [`LIVING_ONE_IN`] of the space that
-    /// would stay occupied without need until they expire: the segment itself, of `pages` pages, and the current
-    /// segment, of `waiting` pages, if the ring waits for this segment to turn (else 0). So outcomes that live long
-    /// hold up no more than [`LIVING_ONE_IN`] times their own space.
+    /// `at_once` at most. They are also few if they fill at most one part in [`LIVING_ONE_IN`] of the
+    /// space that stays occupied until they expire. That space is this segment, of `pages` pages. If the ring waits
+    /// until it can turn to this segment, it is the current segment too, of `waiting` pages (else 0). So outcomes that
+    /// live long hold up no more than [`LIVING_ONE_IN`] times their own space.
     pub fn is_few(&self, pages: u32, waiting: u32, at_once: usize) -> bool {
         // (living / rows) * pages * LIVING_ONE_IN <= pages + waiting, without the division.
         let occupied = i128::from(self.rows) * (i128::from(pages) + i128::from(waiting));
@@ -43,8 +43,8 @@ impl Sample {
 /// How old a segment is, at least, when it is first looked at.
 const FIRST_LOOK_US: i64 = 60_000_000;
 
-/// Whether it is time to look again at a segment that has been in its state since `since`. It is each time that the
-/// segment has become a quarter older. So the last look is never much longer ago than a fifth of the segment's age, and
+/// Whether it is time to look again at a segment that has been in its state since `since`. It is
+/// whenever the segment's age has grown by a quarter since the last look. So the last look is never much longer ago than a fifth of the segment's age, and
 /// the number of looks grows with the logarithm of that age.
 pub fn is_time_to_look(since: i64, looked_at: Option<i64>, now: i64) -> bool {
     let age = |at: i64| i128::from(at) - i128::from(since);

@@ -8,7 +8,7 @@ pub fn sign_is_due(last_seen: i64, timeout_us: i64, now_us: i64) -> bool {
 }
 
 /// When a session's clock runs out. A client gives a sign of life with each transaction, but not every sign is written:
-/// the last sign given may be up to an eighth of the timeout younger than `last_seen`, the last sign written. So an
+/// the last sign given may be later than `last_seen`, the last sign written, by up to an eighth of the timeout. So an
 /// eighth is added. The clock runs out between one timeout and nine eighths of it after the last sign given.
 pub fn runs_out_at(last_seen: i64, timeout_us: i64) -> i64 {
     last_seen.saturating_add(timeout_us).saturating_add(timeout_us / SIGNS_A_TIMEOUT)

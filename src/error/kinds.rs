@@ -151,7 +151,7 @@ pub enum Error {
         hint: &'static str,
     },
     /// ID005
-    Fenced {
+    ClaimSuperseded {
         /// The request.
         name: RequestName,
         /// The token that holds no claim of the request.

@@ -168,7 +168,7 @@ pub(super) fn describe(error: Error) -> Texts {
             "A number that was given up never takes effect, and this one is still open.".into(),
             "Record or release it first, or give it up in a transaction of its own.",
         ),
-        Error::Fenced { name, token } => report(
+        Error::ClaimSuperseded { name, token } => report(
             Own(b"ID005"),
             format!("token {token} does not hold {name}"),
             "No claim of this request has this token.".into(),

@@ -1,8 +1,8 @@
 //! Whether another transaction's commit is as durable as a commit by this backend would be.
 //!
-//! A commit can be seen before it is flushed, if the writer's `synchronous_commit` was off. It can be seen before a
-//! synchronous standby has it, if the writer was terminated or the server restarted during that wait. A crash or a
-//! failover takes such a commit back, so its outcome must not be handed out yet.
+//! A commit can be seen before it is flushed, if the writer's `synchronous_commit` was off. It can also be seen before
+//! a synchronous standby has it, if the writer was terminated, or the server restarted, while the writer waited for the
+//! standby. A crash or a failover takes such a commit back, so its outcome must not be handed out yet.
 //!
 //! Usually no question to the server is needed. The backend remembers a transaction id and a position in the log: all
 //! transactions below that id had ended when the log stood there. Once the log is durable up to that position, so are

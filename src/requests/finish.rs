@@ -158,7 +158,7 @@ pub fn release(request: &Request<'_>, token: Option<i64>) -> Result<(), Error> {
 fn find(request: &Request<'_>, token: Option<i64>, function: &'static str) -> Result<OpenRequest, Error> {
     request.check_not_inbox()?;
     if let Some(token) = token {
-        return Err(Error::Fenced { name: request.name(), token });
+        return Err(Error::ClaimSuperseded { name: request.name(), token });
     }
     // If nothing is known of the session, that is the more helpful error.
     open::find(request.request_key(), function).or_else(|not_begun| {

@@ -1,7 +1,7 @@
 //! Registering: a client gets its session.
 //!
-//! Under the locks of the client's name and of the registration's id, a registration that was made before under the
-//! same id returns the session of that time, or is refused if that session has ended. Otherwise the client's former
+//! The client's name and the registration's id are locked first. If the registration repeats an earlier one (the same
+//! id), it returns the session of the earlier one, or is refused if that session has ended. Otherwise the client's former
 //! session, if it is alive, is resumed or fenced. A client that does not resume a session gets a new one.
 
 use crate::arguments::{self, WAIT_BY_ARGUMENT};

@@ -1,6 +1,6 @@
 //! Finds the session that a name means and checks the caller's right to it. The check
-//! comes before any lock, so that nobody blocks another role's requests or learns of them. To whom a session may be
-//! given, and who may make a dropped one again, `standing.rs` decides besides.
+//! comes before any lock, so that nobody blocks another role's requests or learns of them. `standing.rs` also
+//! decides to whom a session may be given, and who may make a dropped session again.
 
 use crate::domain::identity::{self, SessionId};
 use crate::domain::limits::SESSION_CHARS_MAX;

@@ -3,7 +3,7 @@
 //!
 //! What is remembered was committed when it was read, with two exceptions. What is remembered of a client session never
 //! changes, so a row that this transaction has written itself is remembered as well. And the number of sessions that
-//! may still be made is an estimate, in which sessions count that this transaction itself has made.
+//! may still be made is an estimate: it also counts sessions that this transaction has made and may roll back.
 //!
 //! A message from another backend (`invalidation.rs`) makes this one forget. DDL on one of our tables, a change of
 //! `session` by SQL, and a change of the secret make it forget everything. A change of a standing session makes it

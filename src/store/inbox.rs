@@ -53,8 +53,8 @@ pub fn insert(session: &StandingSession, keys: &[Key<'_>], now_us: i64) -> Resul
     .map_err(|error| Error::Corrupted { message: format!("could not insert into segment {current}: {error}") })?;
 
     // When the ring turns, two transactions may insert the same key into different segments. Each inserts before it
-    // looks here, so at least one sees the other. What the sweep moves meanwhile goes to the last of these tables, so
-    // it is met in one table or the other.
+    // looks here, so at least one sees the other. A row that the sweep moves meanwhile goes to the last of these
+    // tables, so this loop meets it either before the move or after it.
     for (number, (other, index)) in SEGMENTS.into_iter().chain([LONG]).enumerate() {
         let other = Rel::open(other, Access::Read);
         if number == current || other.is_empty() {

@@ -101,7 +101,7 @@ pub fn missing() -> Option<String> {
     (has(Table::Secret) && !missing.is_empty()).then(|| missing.join(", "))
 }
 
-/// Whether something was restored of which it is not known that its sessions are there. If nothing was ever restored,
+/// Whether rows were restored whose sessions are not yet known to be there. If nothing was ever restored,
 /// this costs a look at the table's size.
 pub fn is_in_question() -> Result<bool, Error> {
     if Rel::open(Table::Restore, Access::Read).is_empty() {

@@ -95,7 +95,7 @@ unsafe fn constraints_are_ours(table: Table, shape: pg_sys::TupleDesc) -> bool {
     }
 }
 
-/// Whether all indexes are on plain columns, without a predicate, no exclusion constraint, and checked at once.
+/// Whether each index is on plain columns, has no predicate, enforces no exclusion constraint, and is checked at once.
 ///
 /// # Safety
 /// The relation is open and locked.

@@ -41,8 +41,9 @@ pub fn init(callback: pg_sys::XactCallback) {
 /// Puts our callback in front of all others.
 ///
 /// This must not happen while the callbacks run, since PostgreSQL would go on with an entry that is gone. Once our own
-/// callback has run, `ENDING` says so. A callback that runs before ours runs without a portal, unless the COMMIT is in
-/// a procedure.
+/// callback has run, `ENDING` says so. While a callback before ours runs, there is no portal. Only the COMMIT of a
+/// procedure has one. There a callback before ours would have to execute a statement to reach this place, and it runs
+/// too late in the transaction for that.
 pub fn come_first() {
     if !pg::is_in_portal() || ENDING.get() {
         return;
