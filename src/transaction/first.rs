@@ -42,8 +42,8 @@ pub fn init(callback: pg_sys::XactCallback) {
 ///
 /// This must not happen while the callbacks run, since PostgreSQL would go on with an entry that is gone. Once our own
 /// callback has run, `ENDING` says so. While a callback before ours runs, there is no portal. Only the COMMIT of a
-/// procedure has one. There a callback before ours would have to execute a statement to reach this place, and it runs
-/// too late in the transaction for that.
+/// procedure has one. There a callback before ours would have to execute a statement to reach this place, which no
+/// module is known to do.
 pub fn come_first() {
     if !pg::is_in_portal() || ENDING.get() {
         return;
