@@ -153,10 +153,7 @@ pub fn save(stream: Stream<'_>, slot: i32, range: Range, outcome: &Outcome) -> R
     debug_assert!(0 <= slot && 1 <= range.first && range.first <= range.last);
     let table = Rel::open(Table::Reply, Access::Write);
     match find_in_slot(&table, stream, slot, WithOutcome::None, Snapshot::Itself)? {
-        Some((earlier, at)) => {
-            debug_assert!(earlier.kept.range.last < range.first, "a slot's numbers only grow");
-            write::update(&table, at, &columns);
-        }
+        Some((_, at)) => write::update(&table, at, &columns),
         None => write::insert(&table, &columns),
     }
     Ok(())

@@ -27,6 +27,7 @@ use crate::store::sql;
 use crate::store::tuple::{Tid, Tuple, columns};
 use crate::store::write;
 use pgrx::pg_sys;
+use std::cell::Cell;
 
 /// The outcome tables, by segment number.
 pub const SEGMENTS: [(Table, Index); 3] =
@@ -156,6 +157,8 @@ pub struct Segment<'rel> {
     pub is_ours: bool,
     place: Tid<'rel>,
     columns: [Option<pg_sys::Datum>; COLUMNS],
+    /// Whether [`Segment::save`] was called. After that the place is that of a former version of the row.
+    is_saved: Cell<bool>,
 }
 
 impl Segment<'_> {
@@ -231,6 +234,7 @@ impl Segment<'_> {
 
     /// Writes the row. A transaction writes a row of the ring once at most.
     pub fn save(&self, ring: &Rel) {
+        debug_assert!(!self.is_saved.replace(true), "a row of the ring is written once in a transaction");
         write::update(ring, self.place, &self.columns);
     }
 }
@@ -261,6 +265,7 @@ pub fn rows<'rel>(ring: &'rel Rel) -> Result<[Segment<'rel>; 3], Error> {
             is_ours: row.is_ours(),
             place: row.at(),
             columns: std::array::from_fn(|column| row.datum(column)),
+            is_saved: Cell::new(false),
         });
         None
     });

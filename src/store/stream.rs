@@ -64,10 +64,7 @@ pub fn save(stream: Stream<'_>, marks: &Marks) {
     ];
     let table = Rel::open(Table::Stream, Access::Write);
     match find_in(&table, stream) {
-        Some((former, at)) => {
-            debug_assert!(former.acked <= marks.acked && former.allocated <= marks.allocated, "marks only rise");
-            write::update(&table, at, &columns);
-        }
+        Some((_, at)) => write::update(&table, at, &columns),
         None => write::insert(&table, &columns),
     }
 }

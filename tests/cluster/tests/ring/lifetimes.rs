@@ -2,6 +2,7 @@
 
 use anyhow::{Result, ensure};
 use idempotence_cluster_tests::Version;
+use idempotence_cluster_tests::ring::CURRENT;
 use idempotence_cluster_tests::shop::{self, DATABASE};
 use rand::RngExt;
 
@@ -135,5 +136,45 @@ pub async fn many_that_live_for_years_keep_only_so_much_of_others(version: Versi
     let lost =
         "SELECT count(*) FROM generate_series(1, 300) n WHERE (idem_lookup('years', '0 ' || n)).status <> 'succeeded'";
     ensure!(connection.text(lost).await? == "0", "some that live are lost");
+    Ok(())
+}
+
+// Goal: after a long time without a sweep, one sweep empties all segments that are due, also if an outcome in the
+// second one has to be moved first.
+// Method: a reader keeps segment 0 from being emptied while the ring turns away from segment 1, too. VACUUM FULL
+// gives segment 0 another file, so that it is looked through from its beginning once the reader is gone.
+pub async fn two_segments_that_are_due_at_once_are_both_emptied(version: Version) -> Result<()> {
+    let server = shop::start(version)?;
+    let (connection, reader) = (server.connect(DATABASE).await?, server.connect(DATABASE).await?);
+    connection
+        .text(
+            "SELECT idem_create_session('day', ttl => '1 day'), idem_create_session('year', ttl => '365 days');
+             CREATE TABLE recorded (expires_at timestamptz)",
+        )
+        .await?;
+    let age = async |hours| connection.text(&time_passes(hours)).await;
+    let sweep = async || connection.text("CALL idem_sweep()").await;
+    let current = async || connection.text(CURRENT).await;
+
+    // The first sweep closes the segments that nothing was recorded in yet.
+    sweep().await?;
+    connection.text(&executed("day", 0, 50)).await?;
+    age(14).await?;
+    sweep().await?;
+    ensure!(current().await? == "1", "the ring has not turned to segment 1");
+    connection.text(&executed("day", 1, 50)).await?;
+    connection.text(&executed("year", 1, 1)).await?;
+    reader.text("BEGIN; LOCK idempotence.outcome_0 IN ACCESS SHARE MODE").await?;
+    age(30).await?;
+    sweep().await?;
+    ensure!(current().await? == "2", "the ring has not turned to segment 2");
+    reader.text("COMMIT").await?;
+    connection.text("VACUUM FULL idempotence.outcome_0").await?;
+    ensure!(connection.text("SELECT count(*) FROM idempotence.outcome_0").await? == "50");
+    age(40).await?;
+    sweep().await?;
+    ensure!(connection.text(IN_SEGMENTS).await? == "0", "outcomes are left in segments");
+    ensure!(connection.text("SELECT count(*) FROM idempotence.outcome_long").await? == "1");
+    ensure!(connection.lookup("year", "1 1").await? == "succeeded", "the outcome for a year is lost");
     Ok(())
 }
