@@ -232,9 +232,15 @@ impl Segment<'_> {
         self.columns[LONG_LIVED] = Some(may_be.into());
     }
 
+    /// Whether the row was written.
+    pub fn is_saved(&self) -> bool {
+        self.is_saved.get()
+    }
+
     /// Writes the row. A transaction writes a row of the ring once at most.
     pub fn save(&self, ring: &Rel) {
-        debug_assert!(!self.is_saved.replace(true), "a row of the ring is written once in a transaction");
+        debug_assert!(!self.is_saved(), "a row of the ring is written once in a transaction");
+        self.is_saved.set(true);
         write::update(ring, self.place, &self.columns);
     }
 }

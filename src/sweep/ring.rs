@@ -193,6 +193,12 @@ pub fn empty(at_once: usize) -> Result<Progress, Error> {
         if is_worth_emptying(&ring, &mut rows[other], waiting, at_once, &mut progress)? {
             look_through(&ring, &mut rows, other, at_once, &mut progress)?;
         }
+        if rows[other].is_saved() {
+            // A row of the ring is written once in a transaction. So the next one looks at the other segment.
+            let next = &rows[others[1]];
+            progress.more |= other == others[0] && next.closed_at.is_some() && !next.is_empty();
+            break;
+        }
         if progress.more {
             break;
         }
@@ -276,8 +282,6 @@ fn look_through(
     }
     sql::execute(&format!("TRUNCATE ONLY idempotence.outcome_{number}"), &[])?;
     progress.done.push(format!("segment {number} is empty"));
-    // Rows of the ring are written. The next transaction looks at the other segment, which may be due as well.
-    progress.more = true;
     Ok(())
 }
 
