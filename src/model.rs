@@ -1,7 +1,7 @@
 //! Sessions as plain data: what the tables keep about them, and what the steps of a call pass on.
 
 use crate::domain::identity::{Lane, SessionId};
-use crate::domain::sequence::{self, Order};
+use crate::domain::sequence::Order;
 use crate::guc;
 use pgrx::pg_sys;
 use std::rc::Rc;
@@ -74,11 +74,6 @@ impl ClientSession {
             Order::Any => Lane::Slot(slot),
             Order::Strict => Lane::Line,
         }
-    }
-
-    /// The lane of a number.
-    pub fn lane_of_number(&self, number: i64) -> Lane {
-        self.lane(sequence::slot(number, self.window))
     }
 }
 

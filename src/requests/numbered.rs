@@ -92,7 +92,7 @@ impl<'a> Numbered<'a> {
 
     /// The digest that is locked for it: that of its lane.
     pub fn lock(&self) -> Digest {
-        names::of_lane(self.stream(), self.session.lane_of_number(self.range.first))
+        names::of_lane(self.stream(), self.session.lane(self.slot()))
     }
 }
 

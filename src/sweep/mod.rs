@@ -172,12 +172,8 @@ fn delete_ended() -> Result<Progress, Error> {
 
 fn look_for_orphans() -> Result<Progress, Error> {
     let Some(looked) = orphans::look(batch())? else { return Ok(Progress::default()) };
-    let done = if looked.found > 0 {
-        vec![format!("rows of {} whose session was not restored: {}", looked.table, looked.found)]
-    } else {
-        Vec::new()
-    };
-    Ok(Progress { done, delayed: Vec::new(), more: looked.more })
+    let what = format!("rows of {} whose session was not restored", looked.table);
+    Ok(Progress::counted(looked.found, &what, looked.more))
 }
 
 /// Notes the end of a sweep by hand.
