@@ -1,20 +1,26 @@
 //! How the execution of a request ended, and the letters that stand for this in the tables.
 
-/// Whether an outcome is a success or a final failure.
+/// What an outcome says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Class {
     /// The letter `s`.
     Succeeded,
-    /// The letter `f`.
+    /// The letter `f`: a final failure.
     Failed,
+    /// The letter `c`: the request was settled before it was done, and is never executed.
+    Cancelled,
 }
 
 impl Class {
+    /// All of them.
+    pub const ALL: [Class; 3] = [Class::Succeeded, Class::Failed, Class::Cancelled];
+
     /// The letter in the column `class`.
     pub fn letter(self) -> u8 {
         match self {
             Class::Succeeded => b's',
             Class::Failed => b'f',
+            Class::Cancelled => b'c',
         }
     }
 
@@ -23,6 +29,7 @@ impl Class {
         match letter {
             b's' => Some(Class::Succeeded),
             b'f' => Some(Class::Failed),
+            b'c' => Some(Class::Cancelled),
             _ => None,
         }
     }
@@ -32,6 +39,7 @@ impl Class {
         match self {
             Class::Succeeded => "succeeded",
             Class::Failed => "failed",
+            Class::Cancelled => "cancelled",
         }
     }
 }
@@ -51,7 +59,7 @@ mod tests {
 
     #[test]
     fn a_letter_stands_for_one_class() {
-        for class in [Class::Succeeded, Class::Failed] {
+        for class in Class::ALL {
             assert_eq!(Class::of_letter(class.letter()), Some(class));
         }
         assert_eq!(Class::of_letter(b'd'), None);

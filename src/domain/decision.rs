@@ -29,6 +29,23 @@ pub struct CheckpointFacts {
     pub fingerprint: Option<Fingerprint>,
 }
 
+/// What the table needs to know of a lease.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LeaseFacts {
+    /// Whether it is the request's own. Otherwise it belongs to another number of the same lane.
+    pub own: bool,
+    /// When it runs out.
+    pub until: i64,
+    /// Until when it counts after it ran out.
+    pub expires_at: i64,
+    /// 1 for the first holder, and one more for each that took over.
+    pub attempt: i32,
+    /// Whether the transaction's snapshot sees it.
+    pub visible: bool,
+    /// The fingerprint of the payload that the request came with, if it had one.
+    pub fingerprint: Option<Fingerprint>,
+}
+
 /// Whether its number lets a request be executed (see [`super::sequence`]). A request with a key is always due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Eligibility {
@@ -60,6 +77,12 @@ pub struct Facts {
     pub outcome: Option<OutcomeFacts>,
     /// The checkpoint found, expired or not.
     pub checkpoint: Option<CheckpointFacts>,
+    /// The time of this look. A lease is judged by it, since it may run out during a wait.
+    pub now: i64,
+    /// The lease found.
+    pub lease: Option<LeaseFacts>,
+    /// After how many attempts the request is given up instead of taken over.
+    pub max_attempts: Option<i32>,
     /// For a time key: the earliest time at which an outcome of the key can have expired.
     pub time_key_expires_at: Option<i64>,
     /// Whether its number lets it be executed.
@@ -71,10 +94,17 @@ pub struct Facts {
 pub enum Decision {
     /// Hand out the outcome.
     Replay,
-    /// Execute from the start.
-    Start,
-    /// Execute from the checkpoint.
-    Continue,
+    /// Execute the request.
+    Execute {
+        /// Whether the lease of another holder ran out, whose effect may have happened.
+        taken_over: bool,
+        /// Whether it goes on from the checkpoint.
+        from_checkpoint: bool,
+    },
+    /// Another holder has a lease that has not run out: wait for it.
+    Leased,
+    /// All attempts that the session allows were begun and none was completed: record a final failure.
+    GiveUp,
     /// ID001.
     PayloadMismatch,
     /// 40001: the decision rests on a row that the transaction's snapshot does not see.
@@ -116,11 +146,26 @@ pub fn decide(facts: &Facts) -> Decision {
         Eligibility::OutOfSequence { visible: true } => return Decision::OutOfSequence,
         Eligibility::Due { visible: true } => {}
     }
+    // The lease of another number is only waited for. Once it ran out, its number has been given up: otherwise this
+    // one would not be due.
+    let lease = facts.lease.filter(|lease| lease.until > facts.now || lease.own && lease.expires_at > facts.asked_at);
+    if let Some(lease) = lease {
+        if lease.own && differ(lease.fingerprint, facts.fingerprint) {
+            return Decision::PayloadMismatch;
+        } else if lease.until > facts.now {
+            return Decision::Leased;
+        } else if !lease.visible {
+            return Decision::Unserializable;
+        }
+    }
     match checkpoint {
-        Some(checkpoint) if !checkpoint.visible => Decision::Unserializable,
-        Some(checkpoint) if differ(checkpoint.fingerprint, facts.fingerprint) => Decision::PayloadMismatch,
-        Some(_) => Decision::Continue,
-        None => Decision::Start,
+        Some(checkpoint) if !checkpoint.visible => return Decision::Unserializable,
+        Some(checkpoint) if differ(checkpoint.fingerprint, facts.fingerprint) => return Decision::PayloadMismatch,
+        _ => {}
+    }
+    match (lease, facts.max_attempts) {
+        (Some(lease), Some(most)) if lease.attempt >= most => Decision::GiveUp,
+        (lease, _) => Decision::Execute { taken_over: lease.is_some(), from_checkpoint: checkpoint.is_some() },
     }
 }
 
@@ -144,31 +189,41 @@ mod tests {
         fingerprint: Some(A),
         outcome: None,
         checkpoint: None,
+        now: 100,
+        lease: None,
+        max_attempts: None,
         time_key_expires_at: None,
         eligibility: DUE,
     };
     const KEPT: OutcomeFacts = OutcomeFacts { expires_at: 200, visible: true, fingerprint: Some(A) };
     const REACHED: CheckpointFacts = CheckpointFacts { expires_at: 200, visible: true, fingerprint: Some(A) };
 
+    const RAN_OUT: LeaseFacts =
+        LeaseFacts { own: true, until: 100, expires_at: 200, attempt: 2, visible: true, fingerprint: Some(A) };
+    const START: Decision = Decision::Execute { taken_over: false, from_checkpoint: false };
+    const CONTINUE: Decision = Decision::Execute { taken_over: false, from_checkpoint: true };
+    const TAKE_OVER: Decision = Decision::Execute { taken_over: true, from_checkpoint: false };
+
     /// Tests every line of the table, in the table's order.
     #[test]
     fn every_rule() {
         let with = |outcome| Facts { outcome: Some(outcome), ..NEW };
         let at = |checkpoint| Facts { checkpoint: Some(checkpoint), ..NEW };
+        let of = |lease| Facts { lease: Some(lease), ..NEW };
         let table = [
-            (NEW, Decision::Start),
+            (NEW, START),
             (with(KEPT), Decision::Replay),
             (with(OutcomeFacts { fingerprint: None, ..KEPT }), Decision::Replay),
             (Facts { fingerprint: None, ..with(KEPT) }, Decision::Replay),
             (with(OutcomeFacts { fingerprint: Some(B), ..KEPT }), Decision::PayloadMismatch),
             (with(OutcomeFacts { visible: false, ..KEPT }), Decision::Unserializable),
-            (with(OutcomeFacts { expires_at: 100, ..KEPT }), Decision::Start),
-            (with(OutcomeFacts { expires_at: 100, visible: false, ..KEPT }), Decision::Start),
-            (at(REACHED), Decision::Continue),
+            (with(OutcomeFacts { expires_at: 100, ..KEPT }), START),
+            (with(OutcomeFacts { expires_at: 100, visible: false, ..KEPT }), START),
+            (at(REACHED), CONTINUE),
             (at(CheckpointFacts { fingerprint: Some(B), ..REACHED }), Decision::PayloadMismatch),
             (at(CheckpointFacts { visible: false, ..REACHED }), Decision::Unserializable),
-            (at(CheckpointFacts { expires_at: 100, ..REACHED }), Decision::Start),
-            (Facts { time_key_expires_at: Some(101), ..NEW }, Decision::Start),
+            (at(CheckpointFacts { expires_at: 100, ..REACHED }), START),
+            (Facts { time_key_expires_at: Some(101), ..NEW }, START),
             (Facts { time_key_expires_at: Some(100), ..NEW }, Decision::KeyTooOld),
             (Facts { time_key_expires_at: Some(100), ..with(KEPT) }, Decision::Replay),
             (Facts { time_key_expires_at: Some(100), ..at(REACHED) }, Decision::KeyTooOld),
@@ -182,6 +237,27 @@ mod tests {
                 Decision::OutOfSequence,
             ),
             (Facts { eligibility: Eligibility::Discarded { visible: true }, ..with(KEPT) }, Decision::Replay),
+            (of(RAN_OUT), TAKE_OVER),
+            (
+                Facts { checkpoint: Some(REACHED), ..of(RAN_OUT) },
+                Decision::Execute { taken_over: true, from_checkpoint: true },
+            ),
+            (Facts { outcome: Some(KEPT), ..of(RAN_OUT) }, Decision::Replay),
+            (of(LeaseFacts { until: 101, ..RAN_OUT }), Decision::Leased),
+            (Facts { now: 101, ..of(LeaseFacts { until: 101, ..RAN_OUT }) }, TAKE_OVER),
+            (of(LeaseFacts { until: 101, visible: false, ..RAN_OUT }), Decision::Leased),
+            (of(LeaseFacts { until: 101, fingerprint: Some(B), ..RAN_OUT }), Decision::PayloadMismatch),
+            (of(LeaseFacts { until: 101, own: false, fingerprint: Some(B), ..RAN_OUT }), Decision::Leased),
+            (of(LeaseFacts { own: false, fingerprint: Some(B), ..RAN_OUT }), START),
+            (of(LeaseFacts { visible: false, ..RAN_OUT }), Decision::Unserializable),
+            (of(LeaseFacts { expires_at: 100, ..RAN_OUT }), START),
+            (Facts { max_attempts: Some(3), ..of(RAN_OUT) }, TAKE_OVER),
+            (Facts { max_attempts: Some(2), ..of(RAN_OUT) }, Decision::GiveUp),
+            (Facts { max_attempts: Some(2), ..of(LeaseFacts { until: 101, ..RAN_OUT }) }, Decision::Leased),
+            (
+                Facts { eligibility: Eligibility::Discarded { visible: true }, ..of(LeaseFacts { until: 101, ..RAN_OUT }) },
+                Decision::Discarded,
+            ),
         ];
         for (facts, decision) in table {
             assert_eq!(decide(&facts), decision, "{facts:?}");
@@ -201,12 +277,14 @@ mod tests {
             kept in fingerprint(), given in fingerprint(),
             time_key_expires_at in prop::option::of(0i64..10),
             checkpoint in prop::option::of((0i64..10, any::<bool>(), fingerprint())),
+            lease in prop::option::of((any::<bool>(), 0i64..10, 0i64..10, fingerprint())),
         ) {
+            let lease = lease.map(|(own, until, expires_at, fingerprint)| LeaseFacts { own, until, expires_at, fingerprint, ..RAN_OUT });
             let outcome = OutcomeFacts { expires_at, visible, fingerprint: kept };
             let checkpoint = checkpoint.map(|(expires_at, visible, fingerprint)| CheckpointFacts { expires_at, visible, fingerprint });
-            let decision = decide(&Facts { asked_at, fingerprint: given, outcome: Some(outcome), checkpoint, time_key_expires_at, eligibility: DUE });
+            let decision = decide(&Facts { asked_at, fingerprint: given, outcome: Some(outcome), checkpoint, now: asked_at, lease, max_attempts: None, time_key_expires_at, eligibility: DUE });
             if expires_at > asked_at {
-                prop_assert!(!matches!(decision, Decision::Start | Decision::Continue | Decision::KeyTooOld));
+                prop_assert!(!matches!(decision, Decision::Execute { .. } | Decision::GiveUp | Decision::KeyTooOld));
                 prop_assert_eq!(decision == Decision::Replay, visible && !differ(kept, given));
             } else {
                 prop_assert!(decision != Decision::Replay);

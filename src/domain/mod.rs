@@ -7,6 +7,7 @@ pub mod decision;
 pub mod end;
 pub mod fingerprint;
 pub mod identity;
+pub mod lease;
 pub mod limits;
 pub mod pace;
 pub mod right;
