@@ -27,16 +27,16 @@ BEGIN
 END
 $$;
 
-COMMENT ON TYPE idem_ticket IS 'what is known of a request: the answer of idem_begin, idem_lookup and idem_run';
-COMMENT ON COLUMN idem_ticket.status IS 'started: execute it; succeeded, failed: it has its outcome; in_progress: another transaction is at work on it; discarded: it was done or skipped, and its outcome is no longer kept; suspended: it stopped at a checkpoint; unknown: nothing is kept; not_here: nothing is on this standby yet';
+COMMENT ON TYPE idem_ticket IS 'what is known of a request: the answer of idem_begin, idem_settle, idem_lookup and idem_run';
+COMMENT ON COLUMN idem_ticket.status IS 'started: execute it; taken_over: look whether its effect happened, then go on; succeeded, failed, cancelled: it has its outcome; in_progress: another transaction is at work on it, or somebody has a lease of it; discarded: it was done or skipped, and its outcome is no longer kept; suspended: it stopped at a checkpoint; unknown: nothing is kept; not_here: nothing is on this standby yet';
 COMMENT ON COLUMN idem_ticket.replayed IS 'true where the outcome is handed out instead of executing again';
 COMMENT ON COLUMN idem_ticket.response IS 'the response that was recorded with the outcome';
-COMMENT ON COLUMN idem_ticket.token IS 'reserved; null';
-COMMENT ON COLUMN idem_ticket.attempt IS '1 with started, else null';
+COMMENT ON COLUMN idem_ticket.token IS 'what the holder of a lease completes the request with; null without a lease';
+COMMENT ON COLUMN idem_ticket.attempt IS '1 with started, one more for each time that it was taken over; with cancelled, how many attempts there were; else null';
 COMMENT ON COLUMN idem_ticket.point IS 'the point of the last checkpoint: where to go on';
 COMMENT ON COLUMN idem_ticket.state IS 'the state that was saved with the checkpoint';
 COMMENT ON COLUMN idem_ticket.recorded_at IS 'when the outcome was recorded';
-COMMENT ON COLUMN idem_ticket.expires_at IS 'when the outcome expires; from then on the request counts as new; null: a client session''s, which keeps the newest';
+COMMENT ON COLUMN idem_ticket.expires_at IS 'when the outcome expires; from then on the request counts as new; null: a client session''s, which keeps the newest; without an outcome, when the lease runs out';
 
 COMMENT ON TYPE idem_session IS 'a client session: the answer of idem_register';
 COMMENT ON COLUMN idem_session.session IS 'its name, to be given with each request';
@@ -53,12 +53,12 @@ COMMENT ON COLUMN idem_position.acked IS 'all numbers up to here are answered or
 COMMENT ON COLUMN idem_position.allocated IS 'all numbers up to here were handed out by idem_allocate; 0: none';
 
 -- Requests. All overloads of a function have the same meaning.
-COMMENT ON FUNCTION idem_begin(text, text, jsonb, interval, text, bigint, bigint) IS
-  'begin a request: status started means execute it and record, otherwise it gives the outcome, or in_progress';
-COMMENT ON FUNCTION idem_begin(text, bigint, jsonb, interval, text, bigint, bigint) IS
-  'begin a request: status started means execute it and record, otherwise it gives the outcome, or in_progress';
-COMMENT ON FUNCTION idem_begin(text, uuid, jsonb, interval, text, bigint, bigint) IS
-  'begin a request: status started means execute it and record, otherwise it gives the outcome, or in_progress';
+COMMENT ON FUNCTION idem_begin(text, text, jsonb, interval, text, bigint, bigint, interval) IS
+  'begin a request: status started or taken_over means execute it and record, otherwise it gives the outcome, or in_progress';
+COMMENT ON FUNCTION idem_begin(text, bigint, jsonb, interval, text, bigint, bigint, interval) IS
+  'begin a request: status started or taken_over means execute it and record, otherwise it gives the outcome, or in_progress';
+COMMENT ON FUNCTION idem_begin(text, uuid, jsonb, interval, text, bigint, bigint, interval) IS
+  'begin a request: status started or taken_over means execute it and record, otherwise it gives the outcome, or in_progress';
 COMMENT ON FUNCTION idem_record(text, text, jsonb, boolean, bigint, interval, text) IS
   'record the outcome of a request begun in this transaction; gives when the outcome expires';
 COMMENT ON FUNCTION idem_record(text, bigint, jsonb, boolean, bigint, interval, text) IS
@@ -71,6 +71,24 @@ COMMENT ON FUNCTION idem_checkpoint(text, bigint, text, jsonb, bigint, text) IS
   'save how far a begun request got, so that the transaction may commit; the next begin gives point and state back';
 COMMENT ON FUNCTION idem_checkpoint(text, uuid, text, jsonb, bigint, text) IS
   'save how far a begun request got, so that the transaction may commit; the next begin gives point and state back';
+COMMENT ON FUNCTION idem_claim(text, text, jsonb, interval, text, bigint, bigint) IS
+  'take the claim to a request, or raise an error: for programs that need no answer, as in a pipeline';
+COMMENT ON FUNCTION idem_claim(text, bigint, jsonb, interval, text, bigint, bigint) IS
+  'take the claim to a request, or raise an error: for programs that need no answer, as in a pipeline';
+COMMENT ON FUNCTION idem_claim(text, uuid, jsonb, interval, text, bigint, bigint) IS
+  'take the claim to a request, or raise an error: for programs that need no answer, as in a pipeline';
+COMMENT ON FUNCTION idem_extend(text, text, bigint, interval, text) IS
+  'extend the lease of a request; gives when it runs out now';
+COMMENT ON FUNCTION idem_extend(text, bigint, bigint, interval, text) IS
+  'extend the lease of a request; gives when it runs out now';
+COMMENT ON FUNCTION idem_extend(text, uuid, bigint, interval, text) IS
+  'extend the lease of a request; gives when it runs out now';
+COMMENT ON FUNCTION idem_settle(text, text, interval, text, jsonb) IS
+  'a binding verdict on a request whose answer was lost: gives its outcome, or records that it is cancelled and never executed';
+COMMENT ON FUNCTION idem_settle(text, bigint, interval, text, jsonb) IS
+  'a binding verdict on a request whose answer was lost: gives its outcome, or records that it is cancelled and never executed';
+COMMENT ON FUNCTION idem_settle(text, uuid, interval, text, jsonb) IS
+  'a binding verdict on a request whose answer was lost: gives its outcome, or records that it is cancelled and never executed';
 COMMENT ON FUNCTION idem_release(text, text, bigint, text) IS
   'give a begun request up: nothing is recorded, and a retry after this transaction executes it';
 COMMENT ON FUNCTION idem_release(text, bigint, bigint, text) IS
@@ -95,10 +113,10 @@ COMMENT ON FUNCTION idem_run(text, text, text, jsonb, text, interval, interval) 
   'begin a request, execute a command with args as $1, record the first column of its row; gives the outcome';
 
 -- Sessions.
-COMMENT ON FUNCTION idem_create_session(text, interval, boolean, boolean, boolean, regrole, regrole) IS
+COMMENT ON FUNCTION idem_create_session(text, interval, boolean, boolean, boolean, regrole, regrole, integer) IS
   'make a standing session: a named, owned series of requests with one policy';
-COMMENT ON FUNCTION idem_alter_session(text, interval, boolean, regrole, regrole) IS
-  'change ttl, require_payload or owner of a session, or lend it; null leaves as it is';
+COMMENT ON FUNCTION idem_alter_session(text, interval, boolean, regrole, regrole, integer) IS
+  'change ttl, require_payload, owner or max_attempts of a session, or lend it; null leaves as it is';
 COMMENT ON FUNCTION idem_drop_session(text) IS
   'drop a session; its outcomes stay until they expire, and are found again if it is made again';
 
@@ -128,11 +146,25 @@ COMMENT ON FUNCTION idem_grant(regrole, text) IS
   'give a role what a level needs: user (requests and sessions), monitor (views), admin (both, and repair)';
 COMMENT ON FUNCTION idem_revoke(regrole) IS 'take away what idem_grant gave a role, all levels';
 COMMENT ON FUNCTION idem_forget(text, text, text) IS
-  'repair: delete the outcome and the checkpoint of a request, so that it may execute again; gives whether there was one';
+  'repair: delete the outcome, the checkpoint and the lease that ran out of a request, so that it may execute again; gives whether there was one';
 COMMENT ON FUNCTION idem_forget(text, bigint, text) IS
-  'repair: delete the outcome and the checkpoint of a request, so that it may execute again; gives whether there was one';
+  'repair: delete the outcome, the checkpoint and the lease that ran out of a request, so that it may execute again; gives whether there was one';
 COMMENT ON FUNCTION idem_forget(text, uuid, text) IS
-  'repair: delete the outcome and the checkpoint of a request, so that it may execute again; gives whether there was one';
+  'repair: delete the outcome, the checkpoint and the lease that ran out of a request, so that it may execute again; gives whether there was one';
+COMMENT ON FUNCTION idem_force_release(text, text, text, text) IS
+  'repair: take away a lease that ran out, as if its request had never been begun with it; gives whether there was one';
+COMMENT ON FUNCTION idem_force_release(text, bigint, text, text) IS
+  'repair: take away a lease that ran out, as if its request had never been begun with it; gives whether there was one';
+COMMENT ON FUNCTION idem_force_release(text, uuid, text, text) IS
+  'repair: take away a lease that ran out, as if its request had never been begun with it; gives whether there was one';
+COMMENT ON FUNCTION idem_force_record(text, text, text, jsonb, boolean, text) IS
+  'repair: record the outcome of a request that is unfinished; gives when it expires';
+COMMENT ON FUNCTION idem_force_record(text, bigint, text, jsonb, boolean, text) IS
+  'repair: record the outcome of a request that is unfinished; gives when it expires';
+COMMENT ON FUNCTION idem_force_record(text, uuid, text, jsonb, boolean, text) IS
+  'repair: record the outcome of a request that is unfinished; gives when it expires';
+COMMENT ON FUNCTION idem_set_persistence(text, text) IS
+  'make claims (leases) or sessions (client sessions at work) logged or unlogged; gives whether that has changed';
 COMMENT ON FUNCTION idem_accept_restore(text) IS
   'repair: give up what a restore brought without its session, so that new sessions can be made; gives whether there was anything to decide';
 
@@ -181,11 +213,12 @@ COMMENT ON COLUMN idempotence.sessions.expires_at IS 'when a client session ends
 COMMENT ON COLUMN idempotence.sessions.ended IS 'how a client session ended: closed, expired or fenced';
 COMMENT ON COLUMN idempotence.sessions.ended_at IS 'when a client session ended';
 COMMENT ON COLUMN idempotence.sessions.usable_by IS 'the role that a standing session is lent to: whoever has the privileges of this role may use it too; null: lent to nobody, or a client session';
+COMMENT ON COLUMN idempotence.sessions.max_attempts IS 'after how many attempts a request whose lease runs out is given up; null: never';
 
 COMMENT ON VIEW idempotence.outcomes IS 'the outcomes that have not expired, and the replies of client sessions';
 COMMENT ON COLUMN idempotence.outcomes.session IS 'the session''s name';
 COMMENT ON COLUMN idempotence.outcomes.request IS 'the request''s key or number';
-COMMENT ON COLUMN idempotence.outcomes.status IS 'succeeded or failed';
+COMMENT ON COLUMN idempotence.outcomes.status IS 'succeeded, failed, or cancelled: settled and never executed';
 COMMENT ON COLUMN idempotence.outcomes.response IS 'the response, to those who may use the session; null to others';
 COMMENT ON COLUMN idempotence.outcomes.response_bytes IS 'the size of the response as stored, in bytes';
 COMMENT ON COLUMN idempotence.outcomes.fingerprint IS 'of the payload; null where none was given, and to those who may not use the session';
@@ -211,6 +244,19 @@ COMMENT ON COLUMN idempotence.held.holder IS 'who holds it, in words';
 COMMENT ON VIEW idempotence.missing IS 'internal to health and to the making of sessions: the tables that a restore has left out';
 COMMENT ON COLUMN idempotence.missing.missing IS 'their names; null: none';
 
+COMMENT ON FUNCTION idempotence.leases() IS 'internal to the view unfinished: the leases; none on a standby where they are unlogged';
+COMMENT ON VIEW idempotence.unfinished IS 'requests that were begun, committed, and are not done: leased, run out, or suspended at a checkpoint';
+COMMENT ON COLUMN idempotence.unfinished.session IS 'the session';
+COMMENT ON COLUMN idempotence.unfinished.stream IS 'the stream; empty: a key, or the session''s own numbering';
+COMMENT ON COLUMN idempotence.unfinished.request IS 'the key, or the first number';
+COMMENT ON COLUMN idempotence.unfinished.state IS 'leased: somebody is at work on it; run out: its lease ran out, and its effect may have happened; suspended: it stopped at a checkpoint';
+COMMENT ON COLUMN idempotence.unfinished.leased_until IS 'when the lease runs out or ran out; null: suspended';
+COMMENT ON COLUMN idempotence.unfinished.holder IS 'the role that has the lease, or had it last';
+COMMENT ON COLUMN idempotence.unfinished.application IS 'the application_name of the holder';
+COMMENT ON COLUMN idempotence.unfinished.attempt IS '1 for the first holder, one more for each that took over';
+COMMENT ON COLUMN idempotence.unfinished.point IS 'the point of its checkpoint; null: it has none';
+COMMENT ON COLUMN idempotence.unfinished.since IS 'when the holder was given the lease; suspended: when the checkpoint was written';
+COMMENT ON COLUMN idempotence.unfinished.last IS 'the last number of a numbered request; null: a key';
 COMMENT ON VIEW idempotence.segments IS 'the ring: three tables that outcomes are recorded in by turns';
 COMMENT ON COLUMN idempotence.segments.segment IS 'N of the table outcome_N';
 COMMENT ON COLUMN idempotence.segments.state IS 'current: outcomes are recorded there; closing: somebody may still be recording there; closed: kept until due_at; empty';
@@ -245,6 +291,7 @@ COMMENT ON COLUMN idempotence.session.request_id IS 'the id that a client sessio
 COMMENT ON COLUMN idempotence.session.timeout IS 'the longest silence that a client session outlasts';
 COMMENT ON COLUMN idempotence.session.client IS 'the name that a client registered under';
 COMMENT ON COLUMN idempotence.session.usable_by IS 'the role that a standing session is lent to; null: nobody';
+COMMENT ON COLUMN idempotence.session.max_attempts IS 'after how many attempts a request whose lease runs out is given up; null: never';
 COMMENT ON COLUMN idempotence.session.require_payload IS 'whether each request must come with a payload';
 COMMENT ON COLUMN idempotence.session.inbox IS 'whether it only deduplicates';
 COMMENT ON COLUMN idempotence.session.time_keys IS 'whether its keys must be UUIDv7';
@@ -269,10 +316,10 @@ COMMENT ON COLUMN idempotence.reply.last IS 'the last of its numbers';
 COMMENT ON COLUMN idempotence.reply.recorded_at IS 'when it was recorded, or dropped';
 COMMENT ON COLUMN idempotence.reply.recorded_by IS 'the role that recorded, or dropped it';
 COMMENT ON COLUMN idempotence.reply.slot IS 'where numbers come in any order: the number modulo the window; else the slot of the oldest request that was kept';
-COMMENT ON COLUMN idempotence.reply.class IS 's: succeeded, f: failed, d: dropped, with nothing left but that it was done';
+COMMENT ON COLUMN idempotence.reply.class IS 's: succeeded, f: failed, c: cancelled, d: dropped, with nothing left but that it was done';
 COMMENT ON COLUMN idempotence.reply.stream IS 'the stream''s name; empty: the session''s own numbering';
 COMMENT ON COLUMN idempotence.reply.fingerprint IS 'of the payload; null where none was given';
-COMMENT ON COLUMN idempotence.reply.token IS 'reserved; null';
+COMMENT ON COLUMN idempotence.reply.token IS 'of the lease that it was recorded with; null without a lease';
 COMMENT ON COLUMN idempotence.reply.response IS 'what it answered';
 
 COMMENT ON TABLE idempotence.stream IS 'what clients said of their streams';
@@ -296,10 +343,10 @@ BEGIN
       ('recorded_at', 'when it was recorded'),
       ('expires_at',  'when it expires; a row that has expired counts as absent'),
       ('recorded_by', 'the role that recorded it'),
-      ('class',       's: succeeded, f: failed'),
+      ('class',       's: succeeded, f: failed, c: cancelled'),
       ('key',         'the request''s key'),
       ('fingerprint', 'of the payload; null where none was given'),
-      ('token',       'reserved; null'),
+      ('token',       'of the lease that it was recorded with; null without a lease'),
       ('response',    'what it answered')) AS n (column_name, meaning)
     LOOP
       EXECUTE pg_catalog.format('COMMENT ON COLUMN idempotence.%I.%I IS %L', segment, note.column_name, note.meaning);
@@ -333,6 +380,22 @@ COMMENT ON COLUMN idempotence.restore.place IS 'how far it has come: table, page
 COMMENT ON COLUMN idempotence.restore.orphans IS 'the number of rows without a session that it met first; 0: none; null: not looked through to the end';
 COMMENT ON COLUMN idempotence.restore.brought IS 'the table that was restored';
 
+COMMENT ON TABLE idempotence.lease IS 'leases of requests that are not done: claims that were committed';
+COMMENT ON COLUMN idempotence.lease.digest IS 'keyed digest of what is locked for the request: its key, its slot or its stream';
+COMMENT ON COLUMN idempotence.lease.session IS 'the session''s id';
+COMMENT ON COLUMN idempotence.lease.token IS 'what its holder completes the request with';
+COMMENT ON COLUMN idempotence.lease.begun_at IS 'when its holder was given it';
+COMMENT ON COLUMN idempotence.lease.leased_until IS 'when it runs out; from then on a begin takes the request over';
+COMMENT ON COLUMN idempotence.lease.last IS 'the last of a numbered request''s numbers';
+COMMENT ON COLUMN idempotence.lease.attempt IS '1 for the first holder, one more for each that took over';
+COMMENT ON COLUMN idempotence.lease.holder IS 'the role that began the request or extended the lease';
+COMMENT ON COLUMN idempotence.lease.fingerprint IS 'of the payload; null where none was given';
+COMMENT ON COLUMN idempotence.lease.request IS 'the request''s key or number';
+COMMENT ON COLUMN idempotence.lease.stream IS 'the request''s stream; empty in a standing session';
+COMMENT ON COLUMN idempotence.lease.application IS 'the application_name of the holder';
+COMMENT ON TABLE idempotence.persistence IS 'what a DBA has chosen to be logged or unlogged';
+COMMENT ON COLUMN idempotence.persistence.unlogged IS 'whether it is to be unlogged';
+COMMENT ON COLUMN idempotence.persistence.what IS 'claims or sessions';
 COMMENT ON TABLE idempotence.checkpoint IS 'how far requests got that have no outcome yet';
 COMMENT ON COLUMN idempotence.checkpoint.digest IS 'keyed digest of session and key, what a request is looked up and locked by';
 COMMENT ON COLUMN idempotence.checkpoint.session IS 'the session''s id';

@@ -4,11 +4,11 @@
 -- extension's owner may execute has no level.
 CREATE VIEW idempotence.function_level AS
 SELECT p.oid AS function,
-       CASE WHEN p.proname OPERATOR(pg_catalog.=) ANY ('{idem_forget,idem_accept_restore,idem_sweep,sweep_step,note_sweep}'::pg_catalog.name[]) THEN 'admin'
-            WHEN p.proname OPERATOR(pg_catalog.=) ANY ('{at_work,at_work_by_role,holders,advisory_holders,
+       CASE WHEN p.proname OPERATOR(pg_catalog.=) ANY ('{idem_forget,idem_force_release,idem_force_record,idem_set_persistence,idem_accept_restore,idem_sweep,sweep_step,note_sweep}'::pg_catalog.name[]) THEN 'admin'
+            WHEN p.proname OPERATOR(pg_catalog.=) ANY ('{at_work,at_work_by_role,leases,holders,advisory_holders,
               naptime,max_sessions_per_role,up_since,launcher,is_visited,last_sweep}'::pg_catalog.name[]) THEN 'monitor'
             WHEN p.proname OPERATOR(pg_catalog.=) ANY (
-              '{idem_begin,idem_record,idem_checkpoint,idem_release,idem_lookup,idem_once,idem_once_many,
+              '{idem_begin,idem_claim,idem_record,idem_checkpoint,idem_extend,idem_release,idem_settle,idem_lookup,idem_once,idem_once_many,
                 idem_run,execute,returns_rows,first_column,recorded,
                 idem_create_session,idem_alter_session,idem_drop_session,
                 idem_register,idem_heartbeat,idem_ack,idem_allocate,idem_position,idem_close,
@@ -50,7 +50,7 @@ BEGIN
     EXECUTE pg_catalog.format('GRANT EXECUTE ON ROUTINE %s TO %s', function, role);
   END LOOP;
   IF 'monitor' OPERATOR(pg_catalog.=) ANY (granted) THEN
-    EXECUTE pg_catalog.format('GRANT SELECT ON idempotence.sessions, idempotence.outcomes, idempotence.segments, idempotence.health TO %s', role);
+    EXECUTE pg_catalog.format('GRANT SELECT ON idempotence.sessions, idempotence.outcomes, idempotence.unfinished, idempotence.segments, idempotence.health TO %s', role);
     EXECUTE pg_catalog.format('GRANT EXECUTE ON FUNCTION idempotence.retention() TO %s', role);
   END IF;
   IF 'admin' OPERATOR(pg_catalog.=) ANY (granted) THEN
@@ -73,7 +73,7 @@ BEGIN
   FOR function IN SELECT f.function FROM idempotence.function_level f WHERE f.level IS NOT NULL LOOP
     EXECUTE pg_catalog.format('REVOKE ALL ON ROUTINE %s FROM %s', function, role);
   END LOOP;
-  EXECUTE pg_catalog.format('REVOKE ALL ON idempotence.sessions, idempotence.outcomes, idempotence.segments, idempotence.health, idempotence.audit FROM %s', role);
+  EXECUTE pg_catalog.format('REVOKE ALL ON idempotence.sessions, idempotence.outcomes, idempotence.unfinished, idempotence.segments, idempotence.health, idempotence.audit FROM %s', role);
   EXECUTE pg_catalog.format('REVOKE ALL ON SCHEMA idempotence FROM %s', role);
   IF '@extschema@' OPERATOR(pg_catalog.<>) 'public' THEN
     EXECUTE pg_catalog.format('REVOKE USAGE ON SCHEMA %s FROM %s', '@extschema@', role);

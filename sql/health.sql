@@ -221,7 +221,36 @@ CROSS JOIN LATERAL (
   FROM idempotence.missing m LEFT JOIN idempotence.restore r ON r.orphans IS DISTINCT FROM 0
   GROUP BY m.missing
   UNION ALL
-  SELECT 9, 'size', 'ok',
+  SELECT 9, 'leases',
+         CASE WHEN pg_catalog.bool_or(u.state OPERATOR(pg_catalog.=) 'leased' AND u.attempt OPERATOR(pg_catalog.>) 3) THEN 'warning' ELSE 'ok' END,
+         pg_catalog.concat(pg_catalog.count(*) FILTER (WHERE u.state OPERATOR(pg_catalog.=) 'leased'), ' requests are leased',
+           pg_catalog.string_agg(pg_catalog.format('; request "%s" of session "%s" by attempt %s', u.request, u.session, u.attempt), '' ORDER BY u.attempt DESC)
+             FILTER (WHERE u.state OPERATOR(pg_catalog.=) 'leased' AND u.attempt OPERATOR(pg_catalog.>) 3)),
+         'A request that was taken over again and again may be what its workers die of, or its lease is too short for the work. The view unfinished tells who has it. max_attempts of a session gives such requests up.'
+  FROM idempotence.unfinished u
+  UNION ALL
+  SELECT 10, 'run out',
+         CASE WHEN pg_catalog.count(*) OPERATOR(pg_catalog.>) 0 THEN 'warning' ELSE 'ok' END,
+         CASE WHEN pg_catalog.count(*) OPERATOR(pg_catalog.>) 0
+              THEN pg_catalog.format('of %s requests the lease ran out more than five minutes ago, the first at %s, and nobody has taken them over', pg_catalog.count(*),
+                     pg_catalog.date_trunc('second', pg_catalog.min(u.leased_until)))
+              ELSE 'no lease ran out more than five minutes ago' END,
+         'What they were to do outside the database may have happened. Their callers begin them again, or settle them (idem_settle). What nobody asks for any more: idem_force_record() or idem_force_release(). The view unfinished lists them.'
+  FROM idempotence.unfinished u
+  WHERE u.state OPERATOR(pg_catalog.=) 'run out'
+    AND u.leased_until OPERATOR(pg_catalog.<) (w.now OPERATOR(pg_catalog.-) '5 minutes'::pg_catalog.interval)
+  UNION ALL
+  SELECT 11, 'persistence',
+         CASE WHEN pg_catalog.count(*) OPERATOR(pg_catalog.>) 0 THEN 'warning' ELSE 'ok' END,
+         COALESCE(pg_catalog.string_agg(pg_catalog.format('%s are to be %s', p.what, CASE WHEN p.unlogged THEN 'unlogged' ELSE 'logged' END), ', ' ORDER BY p.what),
+                  'leases and sessions are logged or not, as was chosen'),
+         'The next sweep that finds the table unused sees to it; or idem_set_persistence().'
+  FROM idempotence.persistence p
+  JOIN pg_catalog.pg_class c
+    ON c.oid OPERATOR(pg_catalog.=) pg_catalog.to_regclass(CASE p.what WHEN 'claims' THEN 'idempotence.lease' ELSE 'idempotence.session_live' END)
+  WHERE p.unlogged OPERATOR(pg_catalog.<>) (c.relpersistence OPERATOR(pg_catalog.=) 'u')
+  UNION ALL
+  SELECT 12, 'size', 'ok',
          pg_catalog.format('%s, of which outcomes %s, of which those that outlived their segment %s', pg_catalog.pg_size_pretty(pg_catalog.sum(pg_catalog.pg_total_relation_size(c.oid))),
            pg_catalog.pg_size_pretty(pg_catalog.sum(pg_catalog.pg_total_relation_size(c.oid)) FILTER (WHERE c.relname OPERATOR(pg_catalog.~~) 'outcome%')),
            pg_catalog.pg_size_pretty(pg_catalog.sum(pg_catalog.pg_total_relation_size(c.oid)) FILTER (WHERE c.relname OPERATOR(pg_catalog.=) 'outcome_long'))),

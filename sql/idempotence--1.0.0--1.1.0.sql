@@ -57,6 +57,7 @@ $at_work_by_role$;
 -- Sessions that are lent ---------------------------------------------------------------------------
 
 ALTER TABLE idempotence.session ADD COLUMN usable_by regrole;
+ALTER TABLE idempotence.session ADD COLUMN max_attempts integer;
 
 DROP FUNCTION @extschema@.idem_create_session(text, interval, boolean, boolean, boolean, regrole);
 DROP FUNCTION @extschema@.idem_alter_session(text, interval, boolean, regrole);
@@ -68,7 +69,8 @@ CREATE FUNCTION "idem_create_session"(
   "inbox" bool DEFAULT false,
   "time_keys" bool DEFAULT false,
   "owner" regrole DEFAULT NULL,
-  "usable_by" regrole DEFAULT NULL
+  "usable_by" regrole DEFAULT NULL,
+  "max_attempts" int DEFAULT NULL
 ) RETURNS void
 VOLATILE PARALLEL UNSAFE
 LANGUAGE c
@@ -79,7 +81,8 @@ CREATE FUNCTION "idem_alter_session"(
   "ttl" interval DEFAULT NULL,
   "require_payload" bool DEFAULT NULL,
   "owner" regrole DEFAULT NULL,
-  "usable_by" regrole DEFAULT NULL
+  "usable_by" regrole DEFAULT NULL,
+  "max_attempts" int DEFAULT NULL
 ) RETURNS void
 VOLATILE PARALLEL UNSAFE
 LANGUAGE c
@@ -102,7 +105,8 @@ SELECT s.name AS session,
        NULL::pg_catalog.timestamptz AS expires_at,
        NULL::pg_catalog.text AS ended,
        NULL::pg_catalog.timestamptz AS ended_at,
-       s.usable_by
+       s.usable_by,
+       s.max_attempts
 FROM idempotence.session s
 WHERE s.ended_at IS NULL AND s.name IS NOT NULL
 UNION ALL
@@ -125,14 +129,11 @@ SELECT COALESCE(l.id, s.id)::pg_catalog.text,
             WHEN s.ended OPERATOR(pg_catalog.=) ANY ('{e,E}'::pg_catalog."char"[]) THEN 'expired'
             WHEN s.ended OPERATOR(pg_catalog.=) ANY ('{f,F}'::pg_catalog."char"[]) THEN 'fenced' END,
        s.ended_at,
+       NULL,
        NULL
 FROM idempotence.at_work() l
 FULL JOIN (SELECT * FROM idempotence.session WHERE name IS NULL) s ON s.id OPERATOR(pg_catalog.=) l.id;
 
-COMMENT ON FUNCTION idem_create_session(text, interval, boolean, boolean, boolean, regrole, regrole) IS
-  'make a standing session: a named, owned series of requests with one policy';
-COMMENT ON FUNCTION idem_alter_session(text, interval, boolean, regrole, regrole) IS
-  'change ttl, require_payload or owner of a session, or lend it; null leaves as it is';
 COMMENT ON COLUMN idempotence.sessions.owner IS 'the role that it belongs to: whoever has the privileges of this role may use, change, lend and drop it';
 COMMENT ON COLUMN idempotence.sessions.usable_by IS 'the role that a standing session is lent to: whoever has the privileges of this role may use it too; null: lent to nobody, or a client session';
 COMMENT ON COLUMN idempotence.outcomes.response IS 'the response, to those who may use the session; null to others';
@@ -146,19 +147,6 @@ COMMENT ON COLUMN idempotence.session.usable_by IS 'the role that a standing ses
 -- Keys of type uuid ---------------------------------------------------------------------------------
 
 DROP FUNCTION @extschema@.idem_once_many(text, text[]);
-
-CREATE FUNCTION "idem_begin"(
-  "session" TEXT,
-  "request" uuid,
-  "payload" jsonb DEFAULT NULL,
-  "wait" interval DEFAULT NULL,
-  "stream" TEXT DEFAULT NULL,
-  "last" bigint DEFAULT NULL,
-  "ack" bigint DEFAULT NULL
-) RETURNS idem_ticket
-VOLATILE PARALLEL UNSAFE
-LANGUAGE c
-AS 'MODULE_PATHNAME', 'idem_begin_uuid_wrapper';
 
 CREATE FUNCTION "idem_record"(
   "session" TEXT,
@@ -232,8 +220,6 @@ VOLATILE PARALLEL UNSAFE
 LANGUAGE c
 AS 'MODULE_PATHNAME', 'idem_once_many_any_wrapper';
 
-COMMENT ON FUNCTION idem_begin(text, uuid, jsonb, interval, text, bigint, bigint) IS
-  'begin a request: status started means execute it and record, otherwise it gives the outcome, or in_progress';
 COMMENT ON FUNCTION idem_record(text, uuid, jsonb, boolean, bigint, interval, text) IS
   'record the outcome of a request begun in this transaction; gives when the outcome expires';
 COMMENT ON FUNCTION idem_checkpoint(text, uuid, text, jsonb, bigint, text) IS
@@ -281,13 +267,21 @@ BEGIN
   END IF;
 
   -- With all arguments and their types, so that no overload that somebody adds can match better.
-  ticket := @extschema@.idem_begin(session, request, args, wait, NULL::pg_catalog.text, NULL::pg_catalog.int8, NULL::pg_catalog.int8);
+  ticket := @extschema@.idem_begin(session, request, args, wait, NULL::pg_catalog.text, NULL::pg_catalog.int8, NULL::pg_catalog.int8,
+                                     NULL::pg_catalog.interval);
   IF ticket.replayed THEN
     RETURN ticket;
   ELSIF ticket.status OPERATOR(pg_catalog.=) 'in_progress' THEN
     RAISE EXCEPTION 'request "%" of session "%" is still in progress', request, session
-      USING ERRCODE = 'lock_not_available', DETAIL = 'Another transaction holds it, and the wait ran out.',
+      USING ERRCODE = 'lock_not_available',
+            DETAIL = CASE WHEN ticket.expires_at IS NULL THEN 'Another transaction holds it, and the wait ran out.'
+                          ELSE pg_catalog.format('Another caller has a lease of it until %s, and the wait ran out.', ticket.expires_at) END,
             HINT = 'Try again as it is, or wait longer (argument "wait" or setting idempotence.wait).';
+  ELSIF ticket.status OPERATOR(pg_catalog.=) 'taken_over' THEN
+    RAISE EXCEPTION 'request "%" of session "%" was begun before and is not done', request, session
+      USING ERRCODE = 'object_not_in_prerequisite_state',
+            DETAIL = 'A lease of it ran out: what its holder did outside the database may have happened.',
+            HINT = 'Begin it with idem_begin(), look whether its effect happened, and go on from the point that the answer gives.';
   ELSIF ticket.point IS NOT NULL THEN
     RAISE EXCEPTION 'request "%" of session "%" has a checkpoint', request, session
       USING ERRCODE = 'object_not_in_prerequisite_state',
@@ -391,15 +385,487 @@ COMMENT ON COLUMN idempotence.restore.orphans IS 'the number of rows without a s
 COMMENT ON COLUMN idempotence.restore.brought IS 'the table that was restored';
 COMMENT ON TABLE idempotence.audit IS 'repairs and decisions of admins; rows are only ever added';
 
+-- Leases, settling, and claim or raise ------------------------------------------------------------
+
+CREATE TABLE idempotence.lease (
+  digest       uuid        NOT NULL,
+  session      uuid        NOT NULL,
+  token        bigint      NOT NULL,
+  begun_at     timestamptz NOT NULL,
+  leased_until timestamptz NOT NULL,
+  last         bigint,
+  attempt      integer     NOT NULL,
+  holder       regrole     NOT NULL,
+  fingerprint  uuid,
+  request      text        NOT NULL COLLATE "C",
+  stream       text        NOT NULL COLLATE "C",
+  application  text        NOT NULL,
+  CONSTRAINT lease_pkey PRIMARY KEY (digest)
+) WITH (fillfactor = 80);
+CREATE INDEX lease_session_idx ON idempotence.lease (session);
+CREATE TABLE idempotence.persistence (
+  unlogged boolean NOT NULL,
+  what     text    NOT NULL COLLATE "C",
+  CONSTRAINT persistence_pkey PRIMARY KEY (what)
+);
+SELECT pg_catalog.pg_extension_config_dump('idempotence.lease', '');
+SELECT pg_catalog.pg_extension_config_dump('idempotence.persistence', '');
+CREATE TRIGGER note_restored BEFORE INSERT ON idempotence.lease FOR EACH STATEMENT EXECUTE FUNCTION idempotence.note_restored('lease');
+ALTER TABLE idempotence.lease ENABLE ALWAYS TRIGGER note_restored;
+
+DROP FUNCTION @extschema@.idem_begin(text, text, jsonb, interval, text, bigint, bigint);
+DROP FUNCTION @extschema@.idem_begin(text, bigint, jsonb, interval, text, bigint, bigint);
+
+CREATE FUNCTION "idem_begin"(
+  "session" TEXT,
+  "request" TEXT,
+  "payload" jsonb DEFAULT NULL,
+  "wait" interval DEFAULT NULL,
+  "stream" TEXT DEFAULT NULL,
+  "last" bigint DEFAULT NULL,
+  "ack" bigint DEFAULT NULL,
+  "lease" interval DEFAULT NULL
+) RETURNS idem_ticket
+VOLATILE PARALLEL UNSAFE
+LANGUAGE c
+AS 'MODULE_PATHNAME', 'idem_begin_leased_text_wrapper';
+
+CREATE FUNCTION "idem_begin"(
+  "session" TEXT,
+  "request" bigint,
+  "payload" jsonb DEFAULT NULL,
+  "wait" interval DEFAULT NULL,
+  "stream" TEXT DEFAULT NULL,
+  "last" bigint DEFAULT NULL,
+  "ack" bigint DEFAULT NULL,
+  "lease" interval DEFAULT NULL
+) RETURNS idem_ticket
+VOLATILE PARALLEL UNSAFE
+LANGUAGE c
+AS 'MODULE_PATHNAME', 'idem_begin_leased_bigint_wrapper';
+
+CREATE FUNCTION "idem_begin"(
+  "session" TEXT,
+  "request" uuid,
+  "payload" jsonb DEFAULT NULL,
+  "wait" interval DEFAULT NULL,
+  "stream" TEXT DEFAULT NULL,
+  "last" bigint DEFAULT NULL,
+  "ack" bigint DEFAULT NULL,
+  "lease" interval DEFAULT NULL
+) RETURNS idem_ticket
+VOLATILE PARALLEL UNSAFE
+LANGUAGE c
+AS 'MODULE_PATHNAME', 'idem_begin_leased_uuid_wrapper';
+
+CREATE FUNCTION "idem_claim"(
+  "session" TEXT,
+  "request" TEXT,
+  "payload" jsonb DEFAULT NULL,
+  "wait" interval DEFAULT NULL,
+  "stream" TEXT DEFAULT NULL,
+  "last" bigint DEFAULT NULL,
+  "ack" bigint DEFAULT NULL
+) RETURNS void
+VOLATILE PARALLEL UNSAFE
+LANGUAGE c
+AS 'MODULE_PATHNAME', 'idem_claim_text_wrapper';
+
+CREATE FUNCTION "idem_claim"(
+  "session" TEXT,
+  "request" bigint,
+  "payload" jsonb DEFAULT NULL,
+  "wait" interval DEFAULT NULL,
+  "stream" TEXT DEFAULT NULL,
+  "last" bigint DEFAULT NULL,
+  "ack" bigint DEFAULT NULL
+) RETURNS void
+VOLATILE PARALLEL UNSAFE
+LANGUAGE c
+AS 'MODULE_PATHNAME', 'idem_claim_bigint_wrapper';
+
+CREATE FUNCTION "idem_claim"(
+  "session" TEXT,
+  "request" uuid,
+  "payload" jsonb DEFAULT NULL,
+  "wait" interval DEFAULT NULL,
+  "stream" TEXT DEFAULT NULL,
+  "last" bigint DEFAULT NULL,
+  "ack" bigint DEFAULT NULL
+) RETURNS void
+VOLATILE PARALLEL UNSAFE
+LANGUAGE c
+AS 'MODULE_PATHNAME', 'idem_claim_uuid_wrapper';
+
+CREATE FUNCTION "idem_extend"(
+  "session" TEXT,
+  "request" TEXT,
+  "token" bigint,
+  "lease" interval,
+  "stream" TEXT DEFAULT NULL
+) RETURNS timestamptz
+VOLATILE PARALLEL UNSAFE
+LANGUAGE c
+AS 'MODULE_PATHNAME', 'idem_extend_text_wrapper';
+
+CREATE FUNCTION "idem_extend"(
+  "session" TEXT,
+  "request" bigint,
+  "token" bigint,
+  "lease" interval,
+  "stream" TEXT DEFAULT NULL
+) RETURNS timestamptz
+VOLATILE PARALLEL UNSAFE
+LANGUAGE c
+AS 'MODULE_PATHNAME', 'idem_extend_bigint_wrapper';
+
+CREATE FUNCTION "idem_extend"(
+  "session" TEXT,
+  "request" uuid,
+  "token" bigint,
+  "lease" interval,
+  "stream" TEXT DEFAULT NULL
+) RETURNS timestamptz
+VOLATILE PARALLEL UNSAFE
+LANGUAGE c
+AS 'MODULE_PATHNAME', 'idem_extend_uuid_wrapper';
+
+CREATE FUNCTION "idem_settle"(
+  "session" TEXT,
+  "request" TEXT,
+  "wait" interval DEFAULT NULL,
+  "stream" TEXT DEFAULT NULL,
+  "response" jsonb DEFAULT NULL
+) RETURNS idem_ticket
+VOLATILE PARALLEL UNSAFE
+LANGUAGE c
+AS 'MODULE_PATHNAME', 'idem_settle_text_wrapper';
+
+CREATE FUNCTION "idem_settle"(
+  "session" TEXT,
+  "request" bigint,
+  "wait" interval DEFAULT NULL,
+  "stream" TEXT DEFAULT NULL,
+  "response" jsonb DEFAULT NULL
+) RETURNS idem_ticket
+VOLATILE PARALLEL UNSAFE
+LANGUAGE c
+AS 'MODULE_PATHNAME', 'idem_settle_bigint_wrapper';
+
+CREATE FUNCTION "idem_settle"(
+  "session" TEXT,
+  "request" uuid,
+  "wait" interval DEFAULT NULL,
+  "stream" TEXT DEFAULT NULL,
+  "response" jsonb DEFAULT NULL
+) RETURNS idem_ticket
+VOLATILE PARALLEL UNSAFE
+LANGUAGE c
+AS 'MODULE_PATHNAME', 'idem_settle_uuid_wrapper';
+
+CREATE FUNCTION "idem_force_release"(
+  "session" TEXT,
+  "request" TEXT,
+  "reason" TEXT,
+  "stream" TEXT DEFAULT NULL
+) RETURNS bool
+VOLATILE PARALLEL UNSAFE
+LANGUAGE c
+AS 'MODULE_PATHNAME', 'idem_force_release_text_wrapper';
+
+CREATE FUNCTION "idem_force_release"(
+  "session" TEXT,
+  "request" bigint,
+  "reason" TEXT,
+  "stream" TEXT DEFAULT NULL
+) RETURNS bool
+VOLATILE PARALLEL UNSAFE
+LANGUAGE c
+AS 'MODULE_PATHNAME', 'idem_force_release_bigint_wrapper';
+
+CREATE FUNCTION "idem_force_release"(
+  "session" TEXT,
+  "request" uuid,
+  "reason" TEXT,
+  "stream" TEXT DEFAULT NULL
+) RETURNS bool
+VOLATILE PARALLEL UNSAFE
+LANGUAGE c
+AS 'MODULE_PATHNAME', 'idem_force_release_uuid_wrapper';
+
+CREATE FUNCTION "idem_force_record"(
+  "session" TEXT,
+  "request" TEXT,
+  "reason" TEXT,
+  "response" jsonb DEFAULT NULL,
+  "failed" bool DEFAULT false,
+  "stream" TEXT DEFAULT NULL
+) RETURNS timestamptz
+VOLATILE PARALLEL UNSAFE
+LANGUAGE c
+AS 'MODULE_PATHNAME', 'idem_force_record_text_wrapper';
+
+CREATE FUNCTION "idem_force_record"(
+  "session" TEXT,
+  "request" bigint,
+  "reason" TEXT,
+  "response" jsonb DEFAULT NULL,
+  "failed" bool DEFAULT false,
+  "stream" TEXT DEFAULT NULL
+) RETURNS timestamptz
+VOLATILE PARALLEL UNSAFE
+LANGUAGE c
+AS 'MODULE_PATHNAME', 'idem_force_record_bigint_wrapper';
+
+CREATE FUNCTION "idem_force_record"(
+  "session" TEXT,
+  "request" uuid,
+  "reason" TEXT,
+  "response" jsonb DEFAULT NULL,
+  "failed" bool DEFAULT false,
+  "stream" TEXT DEFAULT NULL
+) RETURNS timestamptz
+VOLATILE PARALLEL UNSAFE
+LANGUAGE c
+AS 'MODULE_PATHNAME', 'idem_force_record_uuid_wrapper';
+
+CREATE FUNCTION "idem_set_persistence"(
+  "what" TEXT,
+  "persistence" TEXT
+) RETURNS bool
+VOLATILE PARALLEL UNSAFE
+LANGUAGE c
+AS 'MODULE_PATHNAME', 'idem_set_persistence_wrapper';
+
+CREATE FUNCTION idempotence.leases() RETURNS SETOF idempotence.lease
+LANGUAGE plpgsql STABLE PARALLEL UNSAFE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $leases$
+BEGIN
+  IF NOT pg_catalog.pg_is_in_recovery()
+     OR (SELECT c.relpersistence FROM pg_catalog.pg_class c
+         WHERE c.oid OPERATOR(pg_catalog.=) pg_catalog.to_regclass('idempotence.lease')) OPERATOR(pg_catalog.=) 'p' THEN
+    RETURN QUERY SELECT * FROM idempotence.lease;
+  END IF;
+END
+$leases$;
+
+CREATE VIEW idempotence.unfinished WITH (security_barrier) AS
+SELECT COALESCE(s.name, u.id::pg_catalog.text) AS session,
+       u.stream,
+       u.request,
+       CASE WHEN u.leased_until IS NULL THEN 'suspended'
+            WHEN u.leased_until OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp() THEN 'leased'
+            ELSE 'run out' END AS state,
+       u.leased_until,
+       u.holder,
+       u.application,
+       u.attempt,
+       u.point,
+       u.since,
+       u.last
+FROM (SELECT COALESCE(l.session, c.session) AS id,
+             COALESCE(l.stream, c.stream) AS stream,
+             COALESCE(l.request, c.request) AS request,
+             COALESCE(l.last, c.last) AS last,
+             l.leased_until, l.holder, l.application, l.attempt, c.point,
+             COALESCE(l.begun_at, c.written_at) AS since
+      FROM idempotence.leases() l
+      FULL JOIN idempotence.checkpoint c
+        ON c.session OPERATOR(pg_catalog.=) l.session AND c.stream OPERATOR(pg_catalog.=) l.stream
+       AND c.request OPERATOR(pg_catalog.=) l.request) u
+LEFT JOIN idempotence.session s ON s.id OPERATOR(pg_catalog.=) u.id
+WHERE CASE WHEN s.id IS NOT NULL AND s.name IS NULL
+           THEN NOT EXISTS (SELECT FROM idempotence.stream m
+                            WHERE m.session OPERATOR(pg_catalog.=) u.id AND m.stream OPERATOR(pg_catalog.=) u.stream
+                              AND m.acked OPERATOR(pg_catalog.>=) u.request::pg_catalog.int8)
+           ELSE (COALESCE(u.leased_until, u.since) OPERATOR(pg_catalog.+) COALESCE(s.ttl, idempotence.retention()))
+                  OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp() END;
+
+CREATE OR REPLACE FUNCTION idem_grant(role regrole, level text DEFAULT 'user') RETURNS void
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+AS $grant$
+#variable_conflict use_variable
+DECLARE
+  granted  pg_catalog.text[] := CASE WHEN level OPERATOR(pg_catalog.=) 'user' THEN '{user}'
+                                     WHEN level OPERATOR(pg_catalog.=) 'monitor' THEN '{monitor}'
+                                     WHEN level OPERATOR(pg_catalog.=) 'admin' THEN '{user,monitor,admin}' END;
+  function pg_catalog.regprocedure;
+BEGIN
+  IF role IS NULL OR level IS NULL THEN
+    RAISE EXCEPTION 'argument "%" must not be null', CASE WHEN role IS NULL THEN 'role' ELSE 'level' END
+      USING ERRCODE = 'null_value_not_allowed', DETAIL = 'The function cannot do without it.',
+            HINT = 'Name a role, and one of the levels user, monitor and admin.';
+  ELSIF granted IS NULL THEN
+    RAISE EXCEPTION 'level "%" does not exist', level
+      USING ERRCODE = 'invalid_parameter_value', DETAIL = 'The levels are user, monitor and admin.',
+            HINT = 'user works with requests and sessions, monitor reads the views, admin does both, sweeps and repairs.';
+  END IF;
+
+  EXECUTE pg_catalog.format('GRANT USAGE ON SCHEMA idempotence TO %s', role);
+  -- The name comes quoted where it needs that.
+  IF '@extschema@' OPERATOR(pg_catalog.<>) 'public' THEN
+    EXECUTE pg_catalog.format('GRANT USAGE ON SCHEMA %s TO %s', '@extschema@', role);
+  END IF;
+  FOR function IN SELECT f.function FROM idempotence.function_level f WHERE f.level OPERATOR(pg_catalog.=) ANY (granted) LOOP
+    EXECUTE pg_catalog.format('GRANT EXECUTE ON ROUTINE %s TO %s', function, role);
+  END LOOP;
+  IF 'monitor' OPERATOR(pg_catalog.=) ANY (granted) THEN
+    EXECUTE pg_catalog.format('GRANT SELECT ON idempotence.sessions, idempotence.outcomes, idempotence.unfinished, idempotence.segments, idempotence.health TO %s', role);
+    EXECUTE pg_catalog.format('GRANT EXECUTE ON FUNCTION idempotence.retention() TO %s', role);
+  END IF;
+  IF 'admin' OPERATOR(pg_catalog.=) ANY (granted) THEN
+    EXECUTE pg_catalog.format('GRANT SELECT ON idempotence.audit TO %s', role);
+  END IF;
+END
+$grant$;
+
+CREATE OR REPLACE FUNCTION idem_revoke(role regrole) RETURNS void
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+AS $revoke$
+#variable_conflict use_variable
+DECLARE
+  function pg_catalog.regprocedure;
+BEGIN
+  IF role IS NULL THEN
+    RAISE EXCEPTION 'argument "role" must not be null'
+      USING ERRCODE = 'null_value_not_allowed', DETAIL = 'The function cannot do without it.', HINT = 'Name a role.';
+  END IF;
+  FOR function IN SELECT f.function FROM idempotence.function_level f WHERE f.level IS NOT NULL LOOP
+    EXECUTE pg_catalog.format('REVOKE ALL ON ROUTINE %s FROM %s', function, role);
+  END LOOP;
+  EXECUTE pg_catalog.format('REVOKE ALL ON idempotence.sessions, idempotence.outcomes, idempotence.unfinished, idempotence.segments, idempotence.health, idempotence.audit FROM %s', role);
+  EXECUTE pg_catalog.format('REVOKE ALL ON SCHEMA idempotence FROM %s', role);
+  IF '@extschema@' OPERATOR(pg_catalog.<>) 'public' THEN
+    EXECUTE pg_catalog.format('REVOKE USAGE ON SCHEMA %s FROM %s', '@extschema@', role);
+  END IF;
+END
+$revoke$;
+
+-- Whoever may read the view health may read the view unfinished.
+DO $$
+DECLARE
+  grantee record;
+BEGIN
+  FOR grantee IN
+    SELECT CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE a.grantee::pg_catalog.regrole::pg_catalog.text END AS name,
+           CASE WHEN a.is_grantable THEN ' WITH GRANT OPTION' ELSE '' END AS option
+    FROM pg_catalog.pg_class c
+    CROSS JOIN LATERAL pg_catalog.aclexplode(c.relacl) a
+    WHERE c.oid OPERATOR(pg_catalog.=) 'idempotence.health'::pg_catalog.regclass
+      AND a.privilege_type OPERATOR(pg_catalog.=) 'SELECT' AND a.grantee OPERATOR(pg_catalog.<>) c.relowner
+  LOOP
+    PERFORM idempotence.keep_grant(pg_catalog.format('GRANT SELECT ON idempotence.unfinished TO %s%s', grantee.name, grantee.option));
+  END LOOP;
+END
+$$;
+
+COMMENT ON TYPE idem_ticket IS 'what is known of a request: the answer of idem_begin, idem_settle, idem_lookup and idem_run';
+COMMENT ON COLUMN idem_ticket.status IS 'started: execute it; taken_over: look whether its effect happened, then go on; succeeded, failed, cancelled: it has its outcome; in_progress: another transaction is at work on it, or somebody has a lease of it; discarded: it was done or skipped, and its outcome is no longer kept; suspended: it stopped at a checkpoint; unknown: nothing is kept; not_here: nothing is on this standby yet';
+COMMENT ON COLUMN idem_ticket.token IS 'what the holder of a lease completes the request with; null without a lease';
+COMMENT ON COLUMN idem_ticket.attempt IS '1 with started, one more for each time that it was taken over; with cancelled, how many attempts there were; else null';
+COMMENT ON COLUMN idem_ticket.expires_at IS 'when the outcome expires; from then on the request counts as new; null: a client session''s, which keeps the newest; without an outcome, when the lease runs out';
+COMMENT ON FUNCTION idem_begin(text, text, jsonb, interval, text, bigint, bigint, interval) IS
+  'begin a request: status started or taken_over means execute it and record, otherwise it gives the outcome, or in_progress';
+COMMENT ON FUNCTION idem_begin(text, bigint, jsonb, interval, text, bigint, bigint, interval) IS
+  'begin a request: status started or taken_over means execute it and record, otherwise it gives the outcome, or in_progress';
+COMMENT ON FUNCTION idem_begin(text, uuid, jsonb, interval, text, bigint, bigint, interval) IS
+  'begin a request: status started or taken_over means execute it and record, otherwise it gives the outcome, or in_progress';
+COMMENT ON FUNCTION idem_claim(text, text, jsonb, interval, text, bigint, bigint) IS
+  'take the claim to a request, or raise an error: for programs that need no answer, as in a pipeline';
+COMMENT ON FUNCTION idem_claim(text, bigint, jsonb, interval, text, bigint, bigint) IS
+  'take the claim to a request, or raise an error: for programs that need no answer, as in a pipeline';
+COMMENT ON FUNCTION idem_claim(text, uuid, jsonb, interval, text, bigint, bigint) IS
+  'take the claim to a request, or raise an error: for programs that need no answer, as in a pipeline';
+COMMENT ON FUNCTION idem_extend(text, text, bigint, interval, text) IS
+  'extend the lease of a request; gives when it runs out now';
+COMMENT ON FUNCTION idem_extend(text, bigint, bigint, interval, text) IS
+  'extend the lease of a request; gives when it runs out now';
+COMMENT ON FUNCTION idem_extend(text, uuid, bigint, interval, text) IS
+  'extend the lease of a request; gives when it runs out now';
+COMMENT ON FUNCTION idem_settle(text, text, interval, text, jsonb) IS
+  'a binding verdict on a request whose answer was lost: gives its outcome, or records that it is cancelled and never executed';
+COMMENT ON FUNCTION idem_settle(text, bigint, interval, text, jsonb) IS
+  'a binding verdict on a request whose answer was lost: gives its outcome, or records that it is cancelled and never executed';
+COMMENT ON FUNCTION idem_settle(text, uuid, interval, text, jsonb) IS
+  'a binding verdict on a request whose answer was lost: gives its outcome, or records that it is cancelled and never executed';
+COMMENT ON FUNCTION idem_create_session(text, interval, boolean, boolean, boolean, regrole, regrole, integer) IS
+  'make a standing session: a named, owned series of requests with one policy';
+COMMENT ON FUNCTION idem_alter_session(text, interval, boolean, regrole, regrole, integer) IS
+  'change ttl, require_payload, owner or max_attempts of a session, or lend it; null leaves as it is';
+COMMENT ON FUNCTION idem_forget(text, text, text) IS
+  'repair: delete the outcome, the checkpoint and the lease that ran out of a request, so that it may execute again; gives whether there was one';
+COMMENT ON FUNCTION idem_forget(text, bigint, text) IS
+  'repair: delete the outcome, the checkpoint and the lease that ran out of a request, so that it may execute again; gives whether there was one';
+COMMENT ON FUNCTION idem_forget(text, uuid, text) IS
+  'repair: delete the outcome, the checkpoint and the lease that ran out of a request, so that it may execute again; gives whether there was one';
+COMMENT ON FUNCTION idem_force_release(text, text, text, text) IS
+  'repair: take away a lease that ran out, as if its request had never been begun with it; gives whether there was one';
+COMMENT ON FUNCTION idem_force_release(text, bigint, text, text) IS
+  'repair: take away a lease that ran out, as if its request had never been begun with it; gives whether there was one';
+COMMENT ON FUNCTION idem_force_release(text, uuid, text, text) IS
+  'repair: take away a lease that ran out, as if its request had never been begun with it; gives whether there was one';
+COMMENT ON FUNCTION idem_force_record(text, text, text, jsonb, boolean, text) IS
+  'repair: record the outcome of a request that is unfinished; gives when it expires';
+COMMENT ON FUNCTION idem_force_record(text, bigint, text, jsonb, boolean, text) IS
+  'repair: record the outcome of a request that is unfinished; gives when it expires';
+COMMENT ON FUNCTION idem_force_record(text, uuid, text, jsonb, boolean, text) IS
+  'repair: record the outcome of a request that is unfinished; gives when it expires';
+COMMENT ON FUNCTION idem_set_persistence(text, text) IS
+  'make claims (leases) or sessions (client sessions at work) logged or unlogged; gives whether that has changed';
+COMMENT ON COLUMN idempotence.sessions.max_attempts IS 'after how many attempts a request whose lease runs out is given up; null: never';
+COMMENT ON COLUMN idempotence.outcomes.status IS 'succeeded, failed, or cancelled: settled and never executed';
+COMMENT ON FUNCTION idempotence.leases() IS 'internal to the view unfinished: the leases; none on a standby where they are unlogged';
+COMMENT ON VIEW idempotence.unfinished IS 'requests that were begun, committed, and are not done: leased, run out, or suspended at a checkpoint';
+COMMENT ON COLUMN idempotence.unfinished.session IS 'the session';
+COMMENT ON COLUMN idempotence.unfinished.stream IS 'the stream; empty: a key, or the session''s own numbering';
+COMMENT ON COLUMN idempotence.unfinished.request IS 'the key, or the first number';
+COMMENT ON COLUMN idempotence.unfinished.state IS 'leased: somebody is at work on it; run out: its lease ran out, and its effect may have happened; suspended: it stopped at a checkpoint';
+COMMENT ON COLUMN idempotence.unfinished.leased_until IS 'when the lease runs out or ran out; null: suspended';
+COMMENT ON COLUMN idempotence.unfinished.holder IS 'the role that has the lease, or had it last';
+COMMENT ON COLUMN idempotence.unfinished.application IS 'the application_name of the holder';
+COMMENT ON COLUMN idempotence.unfinished.attempt IS '1 for the first holder, one more for each that took over';
+COMMENT ON COLUMN idempotence.unfinished.point IS 'the point of its checkpoint; null: it has none';
+COMMENT ON COLUMN idempotence.unfinished.since IS 'when the holder was given the lease; suspended: when the checkpoint was written';
+COMMENT ON COLUMN idempotence.unfinished.last IS 'the last number of a numbered request; null: a key';
+COMMENT ON COLUMN idempotence.session.max_attempts IS 'after how many attempts a request whose lease runs out is given up; null: never';
+COMMENT ON COLUMN idempotence.reply.class IS 's: succeeded, f: failed, c: cancelled, d: dropped, with nothing left but that it was done';
+COMMENT ON COLUMN idempotence.reply.token IS 'of the lease that it was recorded with; null without a lease';
+COMMENT ON TABLE idempotence.lease IS 'leases of requests that are not done: claims that were committed';
+COMMENT ON COLUMN idempotence.lease.digest IS 'keyed digest of what is locked for the request: its key, its slot or its stream';
+COMMENT ON COLUMN idempotence.lease.session IS 'the session''s id';
+COMMENT ON COLUMN idempotence.lease.token IS 'what its holder completes the request with';
+COMMENT ON COLUMN idempotence.lease.begun_at IS 'when its holder was given it';
+COMMENT ON COLUMN idempotence.lease.leased_until IS 'when it runs out; from then on a begin takes the request over';
+COMMENT ON COLUMN idempotence.lease.last IS 'the last of a numbered request''s numbers';
+COMMENT ON COLUMN idempotence.lease.attempt IS '1 for the first holder, one more for each that took over';
+COMMENT ON COLUMN idempotence.lease.holder IS 'the role that began the request or extended the lease';
+COMMENT ON COLUMN idempotence.lease.fingerprint IS 'of the payload; null where none was given';
+COMMENT ON COLUMN idempotence.lease.request IS 'the request''s key or number';
+COMMENT ON COLUMN idempotence.lease.stream IS 'the request''s stream; empty in a standing session';
+COMMENT ON COLUMN idempotence.lease.application IS 'the application_name of the holder';
+COMMENT ON TABLE idempotence.persistence IS 'what a DBA has chosen to be logged or unlogged';
+COMMENT ON COLUMN idempotence.persistence.unlogged IS 'whether it is to be unlogged';
+COMMENT ON COLUMN idempotence.persistence.what IS 'claims or sessions';
+DO $$
+DECLARE
+  segment pg_catalog.text;
+BEGIN
+  FOREACH segment IN ARRAY '{outcome_0,outcome_1,outcome_2,outcome_long}'::pg_catalog.text[] LOOP
+    EXECUTE pg_catalog.format('COMMENT ON COLUMN idempotence.%I.class IS %L', segment, 's: succeeded, f: failed, c: cancelled');
+    EXECUTE pg_catalog.format('COMMENT ON COLUMN idempotence.%I.token IS %L', segment, 'of the lease that it was recorded with; null without a lease');
+  END LOOP;
+END
+$$;
+
 -- Views and procedures whose definition has changed, as it is now --------------------------------------
 
 CREATE OR REPLACE VIEW idempotence.function_level AS
 SELECT p.oid AS function,
-       CASE WHEN p.proname OPERATOR(pg_catalog.=) ANY ('{idem_forget,idem_accept_restore,idem_sweep,sweep_step,note_sweep}'::pg_catalog.name[]) THEN 'admin'
-            WHEN p.proname OPERATOR(pg_catalog.=) ANY ('{at_work,at_work_by_role,holders,advisory_holders,
+       CASE WHEN p.proname OPERATOR(pg_catalog.=) ANY ('{idem_forget,idem_force_release,idem_force_record,idem_set_persistence,idem_accept_restore,idem_sweep,sweep_step,note_sweep}'::pg_catalog.name[]) THEN 'admin'
+            WHEN p.proname OPERATOR(pg_catalog.=) ANY ('{at_work,at_work_by_role,leases,holders,advisory_holders,
               naptime,max_sessions_per_role,up_since,launcher,is_visited,last_sweep}'::pg_catalog.name[]) THEN 'monitor'
             WHEN p.proname OPERATOR(pg_catalog.=) ANY (
-              '{idem_begin,idem_record,idem_checkpoint,idem_release,idem_lookup,idem_once,idem_once_many,
+              '{idem_begin,idem_claim,idem_record,idem_checkpoint,idem_extend,idem_release,idem_settle,idem_lookup,idem_once,idem_once_many,
                 idem_run,execute,returns_rows,first_column,recorded,
                 idem_create_session,idem_alter_session,idem_drop_session,
                 idem_register,idem_heartbeat,idem_ack,idem_allocate,idem_position,idem_close,
@@ -415,7 +881,7 @@ WHERE e.extname OPERATOR(pg_catalog.=) 'idempotence';
 CREATE OR REPLACE VIEW idempotence.outcomes WITH (security_barrier) AS
 SELECT COALESCE(s.name, s.id::pg_catalog.text) AS session,
        o.key AS request,
-       CASE WHEN o.class OPERATOR(pg_catalog.=) 's' THEN 'succeeded' ELSE 'failed' END AS status,
+       CASE o.class WHEN 's' THEN 'succeeded' WHEN 'f' THEN 'failed' ELSE 'cancelled' END AS status,
        CASE WHEN pg_catalog.pg_has_role(s.owner, 'USAGE') OR pg_catalog.pg_has_role(s.usable_by, 'USAGE') THEN o.response END AS response,
        pg_catalog.pg_column_size(o.response) AS response_bytes,
        CASE WHEN pg_catalog.pg_has_role(s.owner, 'USAGE') OR pg_catalog.pg_has_role(s.usable_by, 'USAGE') THEN o.fingerprint END AS fingerprint,
@@ -617,7 +1083,36 @@ CROSS JOIN LATERAL (
   FROM idempotence.missing m LEFT JOIN idempotence.restore r ON r.orphans IS DISTINCT FROM 0
   GROUP BY m.missing
   UNION ALL
-  SELECT 9, 'size', 'ok',
+  SELECT 9, 'leases',
+         CASE WHEN pg_catalog.bool_or(u.state OPERATOR(pg_catalog.=) 'leased' AND u.attempt OPERATOR(pg_catalog.>) 3) THEN 'warning' ELSE 'ok' END,
+         pg_catalog.concat(pg_catalog.count(*) FILTER (WHERE u.state OPERATOR(pg_catalog.=) 'leased'), ' requests are leased',
+           pg_catalog.string_agg(pg_catalog.format('; request "%s" of session "%s" by attempt %s', u.request, u.session, u.attempt), '' ORDER BY u.attempt DESC)
+             FILTER (WHERE u.state OPERATOR(pg_catalog.=) 'leased' AND u.attempt OPERATOR(pg_catalog.>) 3)),
+         'A request that was taken over again and again may be what its workers die of, or its lease is too short for the work. The view unfinished tells who has it. max_attempts of a session gives such requests up.'
+  FROM idempotence.unfinished u
+  UNION ALL
+  SELECT 10, 'run out',
+         CASE WHEN pg_catalog.count(*) OPERATOR(pg_catalog.>) 0 THEN 'warning' ELSE 'ok' END,
+         CASE WHEN pg_catalog.count(*) OPERATOR(pg_catalog.>) 0
+              THEN pg_catalog.format('of %s requests the lease ran out more than five minutes ago, the first at %s, and nobody has taken them over', pg_catalog.count(*),
+                     pg_catalog.date_trunc('second', pg_catalog.min(u.leased_until)))
+              ELSE 'no lease ran out more than five minutes ago' END,
+         'What they were to do outside the database may have happened. Their callers begin them again, or settle them (idem_settle). What nobody asks for any more: idem_force_record() or idem_force_release(). The view unfinished lists them.'
+  FROM idempotence.unfinished u
+  WHERE u.state OPERATOR(pg_catalog.=) 'run out'
+    AND u.leased_until OPERATOR(pg_catalog.<) (w.now OPERATOR(pg_catalog.-) '5 minutes'::pg_catalog.interval)
+  UNION ALL
+  SELECT 11, 'persistence',
+         CASE WHEN pg_catalog.count(*) OPERATOR(pg_catalog.>) 0 THEN 'warning' ELSE 'ok' END,
+         COALESCE(pg_catalog.string_agg(pg_catalog.format('%s are to be %s', p.what, CASE WHEN p.unlogged THEN 'unlogged' ELSE 'logged' END), ', ' ORDER BY p.what),
+                  'leases and sessions are logged or not, as was chosen'),
+         'The next sweep that finds the table unused sees to it; or idem_set_persistence().'
+  FROM idempotence.persistence p
+  JOIN pg_catalog.pg_class c
+    ON c.oid OPERATOR(pg_catalog.=) pg_catalog.to_regclass(CASE p.what WHEN 'claims' THEN 'idempotence.lease' ELSE 'idempotence.session_live' END)
+  WHERE p.unlogged OPERATOR(pg_catalog.<>) (c.relpersistence OPERATOR(pg_catalog.=) 'u')
+  UNION ALL
+  SELECT 12, 'size', 'ok',
          pg_catalog.format('%s, of which outcomes %s, of which those that outlived their segment %s', pg_catalog.pg_size_pretty(pg_catalog.sum(pg_catalog.pg_total_relation_size(c.oid))),
            pg_catalog.pg_size_pretty(pg_catalog.sum(pg_catalog.pg_total_relation_size(c.oid)) FILTER (WHERE c.relname OPERATOR(pg_catalog.~~) 'outcome%')),
            pg_catalog.pg_size_pretty(pg_catalog.sum(pg_catalog.pg_total_relation_size(c.oid)) FILTER (WHERE c.relname OPERATOR(pg_catalog.=) 'outcome_long'))),
@@ -634,7 +1129,7 @@ DECLARE
   step pg_catalog.text;
   more pg_catalog.bool;
 BEGIN
-  FOREACH step IN ARRAY '{empty,turn,close,long,restore,end,delete,checkpoints,owners,orphans,tombstones}'::pg_catalog.text[] LOOP
+  FOREACH step IN ARRAY '{empty,turn,close,long,restore,end,delete,checkpoints,leases,persistence,owners,orphans,tombstones}'::pg_catalog.text[] LOOP
     LOOP
       -- The step needs this isolation level and, on a primary, READ WRITE, whatever the defaults of role and database
       -- are. Nothing may be evaluated between the two commands, since it could take a snapshot. On a standby READ

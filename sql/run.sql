@@ -54,13 +54,21 @@ BEGIN
   END IF;
 
   -- With all arguments and their types, so that no overload that somebody adds can match better.
-  ticket := @extschema@.idem_begin(session, request, args, wait, NULL::pg_catalog.text, NULL::pg_catalog.int8, NULL::pg_catalog.int8);
+  ticket := @extschema@.idem_begin(session, request, args, wait, NULL::pg_catalog.text, NULL::pg_catalog.int8, NULL::pg_catalog.int8,
+                                     NULL::pg_catalog.interval);
   IF ticket.replayed THEN
     RETURN ticket;
   ELSIF ticket.status OPERATOR(pg_catalog.=) 'in_progress' THEN
     RAISE EXCEPTION 'request "%" of session "%" is still in progress', request, session
-      USING ERRCODE = 'lock_not_available', DETAIL = 'Another transaction holds it, and the wait ran out.',
+      USING ERRCODE = 'lock_not_available',
+            DETAIL = CASE WHEN ticket.expires_at IS NULL THEN 'Another transaction holds it, and the wait ran out.'
+                          ELSE pg_catalog.format('Another caller has a lease of it until %s, and the wait ran out.', ticket.expires_at) END,
             HINT = 'Try again as it is, or wait longer (argument "wait" or setting idempotence.wait).';
+  ELSIF ticket.status OPERATOR(pg_catalog.=) 'taken_over' THEN
+    RAISE EXCEPTION 'request "%" of session "%" was begun before and is not done', request, session
+      USING ERRCODE = 'object_not_in_prerequisite_state',
+            DETAIL = 'A lease of it ran out: what its holder did outside the database may have happened.',
+            HINT = 'Begin it with idem_begin(), look whether its effect happened, and go on from the point that the answer gives.';
   ELSIF ticket.point IS NOT NULL THEN
     RAISE EXCEPTION 'request "%" of session "%" has a checkpoint', request, session
       USING ERRCODE = 'object_not_in_prerequisite_state',

@@ -83,6 +83,7 @@ CREATE TABLE idempotence.session (
   name            text        COLLATE "C",
   client          text        COLLATE "C",
   usable_by       regrole,
+  max_attempts    integer,
   CONSTRAINT session_pkey PRIMARY KEY (id),
   CONSTRAINT session_name_key UNIQUE (name)
 );
@@ -193,6 +194,34 @@ CREATE TABLE idempotence.checkpoint (
   CONSTRAINT checkpoint_pkey PRIMARY KEY (digest)
 );
 
+-- Leases: claims that were committed, for requests whose effect is outside the database. A lease is kept under the
+-- digest that is locked for its request, so a slot and a stream in strict order have one at most. The record deletes
+-- it. The index tells whether a client session has a lease. The fillfactor leaves room for extensions, which are HOT.
+CREATE TABLE idempotence.lease (
+  digest       uuid        NOT NULL,
+  session      uuid        NOT NULL,
+  token        bigint      NOT NULL,
+  begun_at     timestamptz NOT NULL,
+  leased_until timestamptz NOT NULL,
+  last         bigint,
+  attempt      integer     NOT NULL,
+  holder       regrole     NOT NULL,
+  fingerprint  uuid,
+  request      text        NOT NULL COLLATE "C",
+  stream       text        NOT NULL COLLATE "C",
+  application  text        NOT NULL,
+  CONSTRAINT lease_pkey PRIMARY KEY (digest)
+) WITH (fillfactor = 80);
+CREATE INDEX lease_session_idx ON idempotence.lease (session);
+
+-- Whether a table is to be unlogged, where a DBA has chosen so (idem_set_persistence). A dump has these rows, but it
+-- makes the tables as they are by default. So the sweep sees to it that a restored table is as it was chosen.
+CREATE TABLE idempotence.persistence (
+  unlogged boolean NOT NULL,
+  what     text    NOT NULL COLLATE "C",
+  CONSTRAINT persistence_pkey PRIMARY KEY (what)
+);
+
 -- The key of the digests. Whoever knew it could compute the locks of another role's requests, and so block them.
 -- Row security without a policy hides it from pg_read_all_data too. A restore adds a row with the key that the
 -- restored digests were made with. The key in use counts.
@@ -250,5 +279,7 @@ SELECT pg_catalog.pg_extension_config_dump('idempotence.outcome_1', '');
 SELECT pg_catalog.pg_extension_config_dump('idempotence.outcome_2', '');
 SELECT pg_catalog.pg_extension_config_dump('idempotence.outcome_long', '');
 SELECT pg_catalog.pg_extension_config_dump('idempotence.checkpoint', '');
+SELECT pg_catalog.pg_extension_config_dump('idempotence.lease', '');
+SELECT pg_catalog.pg_extension_config_dump('idempotence.persistence', '');
 SELECT pg_catalog.pg_extension_config_dump('idempotence.secret', '');
 SELECT pg_catalog.pg_extension_config_dump('idempotence.audit', '');

@@ -14,6 +14,7 @@ CREATE TRIGGER note_restored BEFORE INSERT ON idempotence.outcome_long FOR EACH 
 CREATE TRIGGER note_restored BEFORE INSERT ON idempotence.session FOR EACH STATEMENT EXECUTE FUNCTION idempotence.note_restored();
 CREATE TRIGGER note_restored BEFORE INSERT ON idempotence.reply FOR EACH STATEMENT EXECUTE FUNCTION idempotence.note_restored('reply');
 CREATE TRIGGER note_restored BEFORE INSERT ON idempotence.checkpoint FOR EACH STATEMENT EXECUTE FUNCTION idempotence.note_restored('checkpoint');
+CREATE TRIGGER note_restored BEFORE INSERT ON idempotence.lease FOR EACH STATEMENT EXECUTE FUNCTION idempotence.note_restored('lease');
 CREATE TRIGGER note_restored BEFORE INSERT ON idempotence.secret FOR EACH STATEMENT EXECUTE FUNCTION idempotence.note_restored('secret');
 
 -- The triggers fire also where session_replication_role is replica, as in some restores.
@@ -25,6 +26,7 @@ ALTER TABLE idempotence.outcome_1 ENABLE ALWAYS TRIGGER note_restored;
 ALTER TABLE idempotence.outcome_2 ENABLE ALWAYS TRIGGER note_restored;
 ALTER TABLE idempotence.reply ENABLE ALWAYS TRIGGER note_restored;
 ALTER TABLE idempotence.checkpoint ENABLE ALWAYS TRIGGER note_restored;
+ALTER TABLE idempotence.lease ENABLE ALWAYS TRIGGER note_restored;
 ALTER TABLE idempotence.secret ENABLE ALWAYS TRIGGER note_restored;
 ALTER TABLE idempotence.outcome_long ENABLE ALWAYS TRIGGER note_restored;
 
@@ -75,7 +77,8 @@ SELECT s.name AS session,
        NULL::pg_catalog.timestamptz AS expires_at,
        NULL::pg_catalog.text AS ended,
        NULL::pg_catalog.timestamptz AS ended_at,
-       s.usable_by
+       s.usable_by,
+       s.max_attempts
 FROM idempotence.session s
 WHERE s.ended_at IS NULL AND s.name IS NOT NULL
 UNION ALL
@@ -98,6 +101,7 @@ SELECT COALESCE(l.id, s.id)::pg_catalog.text,
             WHEN s.ended OPERATOR(pg_catalog.=) ANY ('{e,E}'::pg_catalog."char"[]) THEN 'expired'
             WHEN s.ended OPERATOR(pg_catalog.=) ANY ('{f,F}'::pg_catalog."char"[]) THEN 'fenced' END,
        s.ended_at,
+       NULL,
        NULL
 FROM idempotence.at_work() l
 FULL JOIN (SELECT * FROM idempotence.session WHERE name IS NULL) s ON s.id OPERATOR(pg_catalog.=) l.id;
@@ -105,7 +109,7 @@ FULL JOIN (SELECT * FROM idempotence.session WHERE name IS NULL) s ON s.id OPERA
 CREATE VIEW idempotence.outcomes WITH (security_barrier) AS
 SELECT COALESCE(s.name, s.id::pg_catalog.text) AS session,
        o.key AS request,
-       CASE WHEN o.class OPERATOR(pg_catalog.=) 's' THEN 'succeeded' ELSE 'failed' END AS status,
+       CASE o.class WHEN 's' THEN 'succeeded' WHEN 'f' THEN 'failed' ELSE 'cancelled' END AS status,
        CASE WHEN pg_catalog.pg_has_role(s.owner, 'USAGE') OR pg_catalog.pg_has_role(s.usable_by, 'USAGE') THEN o.response END AS response,
        pg_catalog.pg_column_size(o.response) AS response_bytes,
        CASE WHEN pg_catalog.pg_has_role(s.owner, 'USAGE') OR pg_catalog.pg_has_role(s.usable_by, 'USAGE') THEN o.fingerprint END AS fingerprint,
@@ -133,3 +137,50 @@ FROM (SELECT session, key, class, response, fingerprint, recorded_by, recorded_a
       WHERE class OPERATOR(pg_catalog.<>) 'd') o
 JOIN idempotence.session s ON s.id OPERATOR(pg_catalog.=) o.session
 WHERE o.expires_at OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp();
+
+-- The leases. Where they are unlogged a standby has none, and even the planning of a query on them fails there.
+CREATE FUNCTION idempotence.leases() RETURNS SETOF idempotence.lease
+LANGUAGE plpgsql STABLE PARALLEL UNSAFE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $leases$
+BEGIN
+  IF NOT pg_catalog.pg_is_in_recovery()
+     OR (SELECT c.relpersistence FROM pg_catalog.pg_class c
+         WHERE c.oid OPERATOR(pg_catalog.=) pg_catalog.to_regclass('idempotence.lease')) OPERATOR(pg_catalog.=) 'p' THEN
+    RETURN QUERY SELECT * FROM idempotence.lease;
+  END IF;
+END
+$leases$;
+
+-- What was begun, committed, and is not done. It counts as long as an outcome would that was recorded when its lease ran
+-- out or its checkpoint was written; in a client session, until its number is given up.
+CREATE VIEW idempotence.unfinished WITH (security_barrier) AS
+SELECT COALESCE(s.name, u.id::pg_catalog.text) AS session,
+       u.stream,
+       u.request,
+       CASE WHEN u.leased_until IS NULL THEN 'suspended'
+            WHEN u.leased_until OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp() THEN 'leased'
+            ELSE 'run out' END AS state,
+       u.leased_until,
+       u.holder,
+       u.application,
+       u.attempt,
+       u.point,
+       u.since,
+       u.last
+FROM (SELECT COALESCE(l.session, c.session) AS id,
+             COALESCE(l.stream, c.stream) AS stream,
+             COALESCE(l.request, c.request) AS request,
+             COALESCE(l.last, c.last) AS last,
+             l.leased_until, l.holder, l.application, l.attempt, c.point,
+             COALESCE(l.begun_at, c.written_at) AS since
+      FROM idempotence.leases() l
+      FULL JOIN idempotence.checkpoint c
+        ON c.session OPERATOR(pg_catalog.=) l.session AND c.stream OPERATOR(pg_catalog.=) l.stream
+       AND c.request OPERATOR(pg_catalog.=) l.request) u
+LEFT JOIN idempotence.session s ON s.id OPERATOR(pg_catalog.=) u.id
+WHERE CASE WHEN s.id IS NOT NULL AND s.name IS NULL
+           THEN NOT EXISTS (SELECT FROM idempotence.stream m
+                            WHERE m.session OPERATOR(pg_catalog.=) u.id AND m.stream OPERATOR(pg_catalog.=) u.stream
+                              AND m.acked OPERATOR(pg_catalog.>=) u.request::pg_catalog.int8)
+           ELSE (COALESCE(u.leased_until, u.since) OPERATOR(pg_catalog.+) COALESCE(s.ttl, idempotence.retention()))
+                  OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp() END;

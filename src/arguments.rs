@@ -1,6 +1,6 @@
 //! Checks of arguments: lengths, sizes, intervals, and whether the transaction may write at all.
 
-use crate::domain::limits::{NUMBER_MAX, STREAM_CHARS_MAX};
+use crate::domain::limits::{LEASE_US_MAX, LEASE_US_MIN, NUMBER_MAX, STREAM_CHARS_MAX};
 use crate::error::{Error, RequestName};
 use crate::guc;
 use crate::pg::{self, Jsonb};
@@ -94,11 +94,21 @@ pub fn duration_us(argument: &str, value: &Interval, us_min: i64, us_max: i64) -
     }
 }
 
-/// A length of time for messages, in the largest unit (day, hour, minute, second) of which it is a multiple.
+/// The length of a lease.
+pub fn lease_us(lease: &Interval) -> Result<i64, Error> {
+    duration_us("lease", lease, LEASE_US_MIN, LEASE_US_MAX)
+}
+
+/// A length of time for messages, in the largest unit from the day to the millisecond of which it is a multiple.
 pub fn describe_us(us: i64) -> String {
-    const UNITS: [(i64, &str); 4] = [(86_400, "day"), (3_600, "hour"), (60, "minute"), (1, "second")];
-    for (unit_s, unit) in UNITS {
-        let unit_us = unit_s * 1_000_000;
+    const UNITS: [(i64, &str); 5] = [
+        (86_400_000_000, "day"),
+        (3_600_000_000, "hour"),
+        (60_000_000, "minute"),
+        (1_000_000, "second"),
+        (1_000, "millisecond"),
+    ];
+    for (unit_us, unit) in UNITS {
         if us >= unit_us && us % unit_us == 0 {
             let count = us / unit_us;
             return format!("{count} {unit}{}", if count == 1 { "" } else { "s" });

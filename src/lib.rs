@@ -28,6 +28,7 @@
 //! | [`open`] | the requests that this transaction has begun |
 //! | [`store`] | our tables |
 //! | [`lock`] | advisory locks |
+//! | [`wake`] | waking those who wait for a lease |
 //! | [`board`] | shared memory: what the launcher, workers and backends tell each other |
 //! | [`model`] | sessions as plain data |
 //! | [`guc`] | settings |
@@ -53,6 +54,7 @@ pub mod sessions;
 pub mod store;
 pub mod sweep;
 pub mod transaction;
+pub mod wake;
 pub mod worker;
 
 pgrx::pg_module_magic!(name, version);

@@ -25,6 +25,8 @@ pub struct StandingSession {
     pub time_keys: bool,
     /// How long its outcomes live; `None`: as long as `idempotence.retention` says.
     pub ttl_us: Option<i64>,
+    /// After how many attempts a request is given up instead of taken over; `None`: never.
+    pub max_attempts: Option<i32>,
     /// When it was made.
     pub created_at: i64,
     /// When it was dropped, if it was.

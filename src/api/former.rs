@@ -5,9 +5,11 @@
 //! EXTENSION UPDATE, it says that the update is due, as do all functions that use the tables.
 
 use super::null::{elements, required};
+use super::ticket::Ticket;
 use super::{requests, standing_sessions};
 use crate::error::or_raise;
-use crate::pg::Regrole;
+use crate::pg::{Composite, Jsonb, Regrole};
+use crate::requests::numbered::Numbering;
 use pgrx::datum::{Array, Interval};
 use pgrx::iter::TableIterator;
 use pgrx::{name, pg_extern};
@@ -22,7 +24,7 @@ fn idem_create_session(
     time_keys: Option<bool>,
     owner: Option<Regrole>,
 ) {
-    standing_sessions::idem_create_session_lent(session, ttl, require_payload, inbox, time_keys, owner, None);
+    standing_sessions::idem_create_session_lent(session, ttl, require_payload, inbox, time_keys, owner, None, None);
 }
 
 /// As in version 1.0.0.
@@ -33,7 +35,35 @@ fn idem_alter_session(
     require_payload: Option<bool>,
     owner: Option<Regrole>,
 ) {
-    standing_sessions::idem_alter_session_lent(session, ttl, require_payload, owner, None);
+    standing_sessions::idem_alter_session_lent(session, ttl, require_payload, owner, None, None);
+}
+
+/// As in version 1.0.0.
+#[pg_extern(sql = false)]
+fn idem_begin_text(
+    session: Option<&str>,
+    request: Option<&str>,
+    payload: Option<Jsonb>,
+    wait: Option<Interval>,
+    stream: Option<&str>,
+    last: Option<i64>,
+    ack: Option<i64>,
+) -> Composite<Ticket> {
+    requests::begin(session, request, payload, wait, Numbering { stream, last, ack, ..Numbering::default() }, None)
+}
+
+/// As in version 1.0.0.
+#[pg_extern(sql = false)]
+fn idem_begin_bigint(
+    session: Option<&str>,
+    request: Option<i64>,
+    payload: Option<Jsonb>,
+    wait: Option<Interval>,
+    stream: Option<&str>,
+    last: Option<i64>,
+    ack: Option<i64>,
+) -> Composite<Ticket> {
+    requests::begin(session, request, payload, wait, Numbering { stream, last, ack, ..Numbering::default() }, None)
 }
 
 /// As in version 1.0.0.

@@ -90,7 +90,7 @@ fn retention() -> Interval {
     pg::interval(guc::retention_us())
 }
 
-/// The trigger on the tables that a restore fills: outcomes, replies, checkpoints, `session` and `secret`. An INSERT
+/// The trigger on the tables that a restore fills: outcomes, replies, checkpoints, leases, `session` and `secret`. An INSERT
 /// by SQL that is not the extension's own counts as a restore.
 #[pg_trigger(sql = r#"
 CREATE FUNCTION idempotence.note_restored() RETURNS trigger
@@ -102,7 +102,7 @@ fn note_restored<'a>(trigger: &'a PgTrigger<'a>) -> Result<Option<PgHeapTuple<'a
         let table = trigger.extra_args()?.into_iter().next();
         or_raise(restore::note(&trigger.table_name()?));
         // These tables are no part of the ring.
-        if !matches!(table.as_deref(), Some("reply" | "checkpoint" | "secret")) {
+        if !matches!(table.as_deref(), Some("reply" | "checkpoint" | "lease" | "secret")) {
             or_raise(segment::note_restored(table.as_deref()));
         }
     }

@@ -4,12 +4,17 @@
 //! No function is STRICT: that would silently make a NULL answer of a NULL argument. `request` is text, bigint or
 //! uuid, with the same meaning, so that it does not matter which of them a driver sends.
 
+#![allow(clippy::too_many_arguments, reason = "an SQL function has as many as its callers need")]
+
 pub mod admin;
+mod call;
 pub mod client_sessions;
 pub mod former;
 pub mod ids;
 pub mod internal;
+pub mod leases;
 mod null;
+pub mod repairs;
 pub mod requests;
 #[cfg(test)]
 mod sql_tests;

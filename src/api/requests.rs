@@ -1,48 +1,27 @@
 //! The SQL functions on requests: begin, record, checkpoint, release, lookup, once and forget.
 
+use super::call::{AsKey, by_any_number, in_progress_if_in_doubt, in_stream, rules_to_complete, with_request};
 use super::null::{elements, required};
 use super::ticket::{self, Ticket};
 use crate::arguments;
 use crate::domain::class::Class;
 use crate::error::{Error, or_raise};
-use crate::pg::{self, Composite, Jsonb, Keys, Timestamptz};
-use crate::requests::begin::{self, Begun};
+use crate::pg::{Composite, Jsonb, Keys, Timestamptz};
+use crate::requests::begin;
+use crate::requests::decide::Aim;
 use crate::requests::finish;
 use crate::requests::lookup::{self, Known};
 use crate::requests::numbered::Numbering;
 use crate::requests::once;
-use crate::requests::repair;
-use crate::requests::request::{Request, Rules};
+use crate::requests::request::Rules;
+use crate::requests::start::Begun;
 use pgrx::datum::{Interval, Uuid};
 use pgrx::iter::TableIterator;
 use pgrx::{default, name, pg_extern};
 use std::borrow::Cow;
 
-/// A request as a driver sends it. `'42'` and 42 name the same request, and so do a UUID and its text.
-trait AsKey {
-    fn key(&self) -> Cow<'_, str>;
-}
-
-impl AsKey for &str {
-    fn key(&self) -> Cow<'_, str> {
-        (*self).into()
-    }
-}
-
-impl AsKey for i64 {
-    fn key(&self) -> Cow<'_, str> {
-        self.to_string().into()
-    }
-}
-
-impl AsKey for Uuid {
-    fn key(&self) -> Cow<'_, str> {
-        pg::uuid_key(*self.as_bytes()).into()
-    }
-}
-
 #[pg_extern(name = "idem_begin", volatile, parallel_unsafe)]
-fn idem_begin_text(
+fn idem_begin_leased_text(
     session: Option<&str>,
     request: Option<&str>,
     payload: default!(Option<Jsonb>, "NULL"),
@@ -50,12 +29,13 @@ fn idem_begin_text(
     stream: default!(Option<&str>, "NULL"),
     last: default!(Option<i64>, "NULL"),
     ack: default!(Option<i64>, "NULL"),
+    lease: default!(Option<Interval>, "NULL"),
 ) -> Composite<Ticket> {
-    begin(session, request, payload, wait, Numbering { stream, last, ack })
+    begin(session, request, payload, wait, Numbering { stream, last, ack, ..Numbering::default() }, lease)
 }
 
 #[pg_extern(name = "idem_begin", volatile, parallel_unsafe)]
-fn idem_begin_bigint(
+fn idem_begin_leased_bigint(
     session: Option<&str>,
     request: Option<i64>,
     payload: default!(Option<Jsonb>, "NULL"),
@@ -63,12 +43,13 @@ fn idem_begin_bigint(
     stream: default!(Option<&str>, "NULL"),
     last: default!(Option<i64>, "NULL"),
     ack: default!(Option<i64>, "NULL"),
+    lease: default!(Option<Interval>, "NULL"),
 ) -> Composite<Ticket> {
-    begin(session, request, payload, wait, Numbering { stream, last, ack })
+    begin(session, request, payload, wait, Numbering { stream, last, ack, ..Numbering::default() }, lease)
 }
 
 #[pg_extern(name = "idem_begin", volatile, parallel_unsafe)]
-fn idem_begin_uuid(
+fn idem_begin_leased_uuid(
     session: Option<&str>,
     request: Option<Uuid>,
     payload: default!(Option<Jsonb>, "NULL"),
@@ -76,21 +57,24 @@ fn idem_begin_uuid(
     stream: default!(Option<&str>, "NULL"),
     last: default!(Option<i64>, "NULL"),
     ack: default!(Option<i64>, "NULL"),
+    lease: default!(Option<Interval>, "NULL"),
 ) -> Composite<Ticket> {
-    begin(session, request, payload, wait, Numbering { stream, last, ack })
+    begin(session, request, payload, wait, Numbering { stream, last, ack, ..Numbering::default() }, lease)
 }
 
-fn begin(
+pub(super) fn begin(
     session: Option<&str>,
     request: Option<impl AsKey>,
     payload: Option<Jsonb>,
     wait: Option<Interval>,
     numbering: Numbering<'_>,
+    lease: Option<Interval>,
 ) -> Composite<Ticket> {
     let begun = with_request(Rules::Current, session, request, numbering, |request| {
-        begin::begin(request, payload, arguments::wait_us(wait)?)
+        let lease_us = lease.as_ref().map(arguments::lease_us).transpose()?;
+        begin::begin(request, payload, arguments::wait_us(wait)?, Aim::Execute { lease_us })
     });
-    ticket::begun(or_raise(in_progress_if_in_doubt(begun, Begun::InProgress)))
+    ticket::begun(or_raise(in_progress_if_in_doubt(begun, Begun::InProgress(None))))
 }
 
 #[pg_extern(name = "idem_record", volatile, parallel_unsafe)]
@@ -141,7 +125,7 @@ fn record(
     ttl: Option<Interval>,
     stream: Option<&str>,
 ) -> Option<Timestamptz> {
-    let outcome = with_request(Rules::OfBegin, session, request, in_stream(stream), |request| {
+    let outcome = with_request(rules_to_complete(token), session, request, in_stream(stream), |request| {
         let class = if required("failed", failed)? { Class::Failed } else { Class::Succeeded };
         finish::record(request, class, response, token, ttl)
     });
@@ -192,7 +176,7 @@ fn checkpoint(
     token: Option<i64>,
     stream: Option<&str>,
 ) {
-    or_raise(with_request(Rules::OfBegin, session, request, in_stream(stream), |request| {
+    or_raise(with_request(rules_to_complete(token), session, request, in_stream(stream), |request| {
         finish::checkpoint(request, required("point", point)?, state, token)
     }));
 }
@@ -228,7 +212,7 @@ fn idem_release_uuid(
 }
 
 fn release(session: Option<&str>, request: Option<impl AsKey>, token: Option<i64>, stream: Option<&str>) {
-    or_raise(with_request(Rules::OfBegin, session, request, in_stream(stream), |request| {
+    or_raise(with_request(rules_to_complete(token), session, request, in_stream(stream), |request| {
         finish::release(request, token)
     }));
 }
@@ -261,9 +245,9 @@ fn idem_lookup_uuid(
 }
 
 fn lookup(session: Option<&str>, request: Option<impl AsKey>, stream: Option<&str>) -> Composite<Ticket> {
-    let known = match with_request(Rules::Current, session, request, in_stream(stream), lookup::lookup) {
+    let known = match with_request(Rules::Current, session, request, by_any_number(stream), lookup::lookup) {
         Err(Error::SessionNotHere { .. }) => Ok(Known::NotHere(None)),
-        known => in_progress_if_in_doubt(known, Known::InProgress(None)),
+        known => in_progress_if_in_doubt(known, Known::IN_PROGRESS),
     };
     ticket::known(or_raise(known))
 }
@@ -309,57 +293,4 @@ pub(super) fn once_many(session: &str, keys: &[Cow<'_, str>]) -> Result<Vec<(i64
     let keys: Vec<&str> = keys.iter().map(|key| &**key).collect();
     let places = once::once(session, &keys, "idem_once_many")?;
     Ok(places.into_iter().map(|place| (place as i64 + 1, keys[place].to_owned())).collect())
-}
-
-#[pg_extern(name = "idem_forget", volatile, parallel_unsafe)]
-fn idem_forget_text(session: Option<&str>, request: Option<&str>, reason: Option<&str>) -> bool {
-    forget(session, request, reason)
-}
-
-#[pg_extern(name = "idem_forget", volatile, parallel_unsafe)]
-fn idem_forget_bigint(session: Option<&str>, request: Option<i64>, reason: Option<&str>) -> bool {
-    forget(session, request, reason)
-}
-
-#[pg_extern(name = "idem_forget", volatile, parallel_unsafe)]
-fn idem_forget_uuid(session: Option<&str>, request: Option<Uuid>, reason: Option<&str>) -> bool {
-    forget(session, request, reason)
-}
-
-fn forget(session: Option<&str>, request: Option<impl AsKey>, reason: Option<&str>) -> bool {
-    or_raise((|| {
-        let session = required("session", session)?;
-        let request = required("request", request)?;
-        repair::forget(session, &request.key(), required("reason", reason)?)
-    })())
-}
-
-/// The numbering for functions that are given no last number and no mark.
-fn in_stream(stream: Option<&str>) -> Numbering<'_> {
-    Numbering { stream, ..Numbering::default() }
-}
-
-/// Answers `in_progress` for a session of which nothing is known, but which another transaction holds.
-fn in_progress_if_in_doubt<T>(result: Result<T, Error>, in_progress: T) -> Result<T, Error> {
-    match result {
-        Err(Error::SessionInDoubt { .. }) => Ok(in_progress),
-        result => result,
-    }
-}
-
-/// Resolves a request and runs `work` on it.
-fn with_request<T>(
-    rules: Rules,
-    session: Option<&str>,
-    request: Option<impl AsKey>,
-    numbering: Numbering<'_>,
-    work: impl FnOnce(&Request<'_>) -> Result<T, Error>,
-) -> Result<T, Error> {
-    pg::begin_call();
-    let session = required("session", session)?;
-    let key = required("request", request)?;
-    let key = key.key();
-    let done = work(&Request::resolve(session, &key, numbering, rules)?)?;
-    pg::check_memory()?;
-    Ok(done)
 }

@@ -16,6 +16,7 @@ pub(super) fn idem_create_session_lent(
     time_keys: default!(Option<bool>, "false"),
     owner: default!(Option<Regrole>, "NULL"),
     usable_by: default!(Option<Regrole>, "NULL"),
+    max_attempts: default!(Option<i32>, "NULL"),
 ) {
     let (session, created) = or_raise((|| {
         let session = required("session", session)?;
@@ -26,6 +27,7 @@ pub(super) fn idem_create_session_lent(
             time_keys: required("time_keys", time_keys)?,
             owner: owner.map(|role| role.0),
             usable_by: usable_by.map(|role| role.0),
+            max_attempts,
         };
         Ok((session, standing::create(session, &options)?))
     })());
@@ -42,9 +44,11 @@ pub(super) fn idem_alter_session_lent(
     require_payload: default!(Option<bool>, "NULL"),
     owner: default!(Option<Regrole>, "NULL"),
     usable_by: default!(Option<Regrole>, "NULL"),
+    max_attempts: default!(Option<i32>, "NULL"),
 ) {
     or_raise(required("session", session).and_then(|session| {
-        standing::alter(session, ttl, require_payload, owner.map(|role| role.0), usable_by.map(|role| role.0))
+        let (owner, usable_by) = (owner.map(|role| role.0), usable_by.map(|role| role.0));
+        standing::alter(session, ttl, require_payload, owner, usable_by, max_attempts)
     }));
 }
 

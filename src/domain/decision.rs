@@ -255,7 +255,10 @@ mod tests {
             (Facts { max_attempts: Some(2), ..of(RAN_OUT) }, Decision::GiveUp),
             (Facts { max_attempts: Some(2), ..of(LeaseFacts { until: 101, ..RAN_OUT }) }, Decision::Leased),
             (
-                Facts { eligibility: Eligibility::Discarded { visible: true }, ..of(LeaseFacts { until: 101, ..RAN_OUT }) },
+                Facts {
+                    eligibility: Eligibility::Discarded { visible: true },
+                    ..of(LeaseFacts { until: 101, ..RAN_OUT })
+                },
                 Decision::Discarded,
             ),
         ];

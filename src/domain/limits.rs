@@ -33,6 +33,14 @@ pub const POINT_CHARS_MAX: usize = 255;
 /// The longest reason given for a repair, in characters.
 pub const REASON_CHARS_MAX: usize = 1000;
 
+/// The shortest lease.
+pub const LEASE_US_MIN: i64 = 10_000;
+/// The longest lease: seven days. What takes longer extends its lease.
+pub const LEASE_US_MAX: i64 = 7 * 86_400 * 1_000_000;
+
+/// The greatest number of attempts that a session may allow.
+pub const ATTEMPTS_MAX: i32 = 1_000_000;
+
 /// The shortest ttl of an outcome.
 pub const TTL_US_MIN: i64 = 1_000_000;
 /// The longest ttl of an outcome: ten years of 365 days.
@@ -70,6 +78,8 @@ mod tests {
             format!(
                 "| timeout of a client session | {shortest} seconds to {longest} days; less and more are clamped |"
             ),
+            format!("| lease | {} milliseconds to {} days |", LEASE_US_MIN / 1000, LEASE_US_MAX / DAY),
+            format!("| `max_attempts` of a session | 1 to {ATTEMPTS_MAX} |"),
             format!("| reason of a repair | {REASON_CHARS_MAX} characters |"),
             format!("| ttl | {} second to {} days; for a session at most", TTL_US_MIN / SECOND, TTL_US_MAX / DAY),
             format!("| time of a time key | {} minutes ahead of the database's clock |", AHEAD_US_MAX / (60 * SECOND)),

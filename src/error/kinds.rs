@@ -1,7 +1,7 @@
 //! The list of errors: one variant for each mistake that a caller can make.
 
 use super::name::RequestName;
-use crate::domain::class::Answered;
+use crate::domain::class::{Answered, Class};
 use crate::domain::end::End;
 use crate::domain::right::Right;
 
@@ -16,6 +16,19 @@ pub enum Missing {
     Recorded,
     /// The request was released.
     Released,
+    /// The request was begun with a lease, and the call comes without its token.
+    Token,
+}
+
+/// Why a token does not hold its request.
+#[derive(Debug)]
+pub enum Superseded {
+    /// Nothing is kept that has this token: another caller took the request over, or the lease was lost or never was.
+    Gone,
+    /// The request is done, and its outcome was not recorded with this token.
+    Done(Class),
+    /// The outcome was recorded with this very token.
+    Recorded,
 }
 
 /// An error. Each variant begins with its SQLSTATE, and holds what its texts need.
@@ -156,6 +169,54 @@ pub enum Error {
         name: RequestName,
         /// The token that holds no claim of the request.
         token: i64,
+        /// Why not.
+        how: Superseded,
+    },
+    /// ID011
+    AlreadyDone {
+        /// The request.
+        name: RequestName,
+        /// How it ended.
+        class: Class,
+        /// When that was recorded.
+        recorded_at: String,
+    },
+    /// 55000: a request that somebody must look at before it is executed.
+    MustLook {
+        /// The request.
+        name: RequestName,
+        /// The point that it stopped at, if it has a checkpoint.
+        point: Option<String>,
+        /// Whether the lease of another holder ran out.
+        taken_over: bool,
+    },
+    /// 55P03: another holder has a lease of the request.
+    Leased {
+        /// The request.
+        name: RequestName,
+        /// When the lease runs out.
+        until: String,
+    },
+    /// 55000: an admin would record a request that nobody has left unfinished.
+    NothingUnfinished {
+        /// The request.
+        name: RequestName,
+    },
+    /// 55006: others use a table that is to be made logged or unlogged.
+    TableInUse {
+        /// The table's name.
+        relation: String,
+        /// What the table keeps.
+        what: &'static str,
+    },
+    /// 55P03: a lease keeps the session.
+    SessionLeased {
+        /// The session's name.
+        session: String,
+        /// What the caller wanted to do.
+        action: &'static str,
+        /// When its last lease runs out.
+        until: String,
     },
     /// ID007
     NotBegun {

@@ -7,7 +7,7 @@ mod name;
 mod raise;
 mod text;
 
-pub use kinds::{Error, Missing};
+pub use kinds::{Error, Missing, Superseded};
 pub use name::RequestName;
 pub use raise::{init, or_raise};
 

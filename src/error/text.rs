@@ -1,6 +1,6 @@
 //! The SQLSTATE and the texts of each error, in one table.
 
-use super::kinds::{Error, Missing};
+use super::kinds::{Error, Missing, Superseded};
 use crate::domain::class::{Answered, Class};
 use crate::domain::end::End;
 use crate::domain::right::Right;
@@ -168,11 +168,63 @@ pub(super) fn describe(error: Error) -> Texts {
             "A number that was given up never takes effect, and this one is still open.".into(),
             "Record or release it first, or give it up in a transaction of its own.",
         ),
-        Error::ClaimSuperseded { name, token } => report(
+        Error::ClaimSuperseded { name, token, how } => report(
             Own(b"ID005"),
             format!("token {token} does not hold {name}"),
-            "No claim of this request has this token.".into(),
-            "Leave token out under a transaction claim; otherwise begin again and look at the answer.",
+            match how {
+                Superseded::Gone => {
+                    "No lease of this request has this token: it was taken over, released or settled, or it was lost in a crash.".into()
+                }
+                Superseded::Done(class) => {
+                    format!("The request is done, with status \"{}\", and another caller has recorded that.", class.status())
+                }
+                Superseded::Recorded => "The outcome was recorded with this token, which ended its lease.".into(),
+            },
+            "Stop the work: somebody else may be doing it. Ask idem_begin() or idem_lookup() what became of the request. Under a claim without a lease leave token out.",
+        ),
+        Error::AlreadyDone { name, class, recorded_at } => report(
+            Own(b"ID011"),
+            format!("{name} is already done"),
+            format!("Its status is \"{}\", recorded at {recorded_at}.", class.status()),
+            "Roll back, and get the answer with idem_lookup().",
+        ),
+        Error::MustLook { name, point, taken_over } => report(
+            Standard(PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+            format!("{name} was begun before and is not done"),
+            match (point, taken_over) {
+                (Some(point), false) => format!("It stopped at its checkpoint \"{point}\"."),
+                (Some(point), true) => {
+                    format!("A lease of it ran out, at or after its checkpoint \"{point}\": what its holder did outside the database may have happened.")
+                }
+                (None, _) => {
+                    "A lease of it ran out: what its holder did outside the database may have happened.".into()
+                }
+            },
+            "Begin it with idem_begin(), look whether its effect happened, and go on from the point that the answer gives.",
+        ),
+        Error::Leased { name, until } => report(
+            Standard(PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE),
+            format!("{name} is still in progress"),
+            format!("Another caller has a lease of it until {until}, and the wait ran out."),
+            "Try again as it is, or wait longer (argument \"wait\" or setting idempotence.wait).",
+        ),
+        Error::NothingUnfinished { name } => report(
+            Standard(PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+            format!("nothing of {name} is unfinished"),
+            "No lease of it ran out, and it stopped at no checkpoint.".into(),
+            "A request that was never begun needs no repair: begin it with idem_begin(), or settle it with idem_settle().",
+        ),
+        Error::TableInUse { relation, what } => report(
+            Standard(PgSqlErrorCode::ERRCODE_OBJECT_IN_USE),
+            format!("the persistence of {what} cannot change while table \"{relation}\" is in use"),
+            "The table is rewritten, which takes its lock alone. Another transaction has it locked, and is not waited for, so that nobody waits behind.".into(),
+            "Try again when no transaction uses it. pg_locks tells who does.",
+        ),
+        Error::SessionLeased { session, action, until } => report(
+            Standard(PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE),
+            format!("cannot {action} client session \"{session}\": a request of it is leased"),
+            format!("Its last lease runs out at {until}."),
+            "Record or release what is leased first, or wait until the lease runs out.",
         ),
         Error::NotBegun { name, missing, function } => report(
             Own(b"ID007"),
@@ -183,9 +235,11 @@ pub(super) fn describe(error: Error) -> Texts {
                     Missing::Begin => "this one was not begun here, or a rollback to a savepoint took it back",
                     Missing::Answered(Answered::Done(Class::Succeeded)) => "it answered this one with \"succeeded\"",
                     Missing::Answered(Answered::Done(Class::Failed)) => "it answered this one with \"failed\"",
+                    Missing::Answered(Answered::Done(Class::Cancelled)) => "it answered this one with \"cancelled\"",
                     Missing::Answered(Answered::InProgress) => "it answered this one with \"in_progress\"",
                     Missing::Recorded => "this one has been recorded already",
                     Missing::Released => "this one has been released",
+                    Missing::Token => "this one was begun with a lease",
                 }
             ),
             match missing {
@@ -200,6 +254,7 @@ pub(super) fn describe(error: Error) -> Texts {
                 }
                 Missing::Recorded => "A request has one outcome; a new operation needs a key of its own.",
                 Missing::Released => "To go on with it after all, call idem_begin() again.",
+                Missing::Token => "Give the token that idem_begin() gave: token => ....",
             },
         ),
         Error::Unrecorded { name, others, preparing } => report(

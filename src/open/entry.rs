@@ -35,8 +35,10 @@ pub struct OpenRequest {
     pub numbers: Option<Numbers>,
     /// The fingerprint of the payload that it was begun with; without a payload, that of its checkpoint.
     pub fingerprint: Option<Fingerprint>,
-    /// Whether there is an expired outcome or a checkpoint, which the record has to clear away.
+    /// Whether there is an expired outcome, a checkpoint or a lease, which the record has to clear away.
     pub leftovers: bool,
+    /// The token that its outcome is recorded with, if it was begun with a lease.
+    pub token: Option<i64>,
 }
 
 /// What a numbered request is recorded with.
@@ -55,8 +57,8 @@ pub struct Numbers {
 pub enum Finish {
     /// Its outcome is recorded.
     Record,
-    /// Its checkpoint is saved. It stays open.
-    Checkpoint,
+    /// Its checkpoint is saved, or its lease. It stays open.
+    Saved,
     /// It is given up.
     Release,
 }
@@ -67,7 +69,7 @@ pub struct Entry {
     pub stream: String,
     pub request: String,
     pub open: OpenRequest,
-    pub checkpointed: bool,
+    pub saved: bool,
     pub state: State,
 }
 

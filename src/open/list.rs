@@ -21,7 +21,7 @@ pub type Level = i32;
 /// list.
 enum Change {
     Begun,
-    Checkpointed(usize),
+    Saved(usize),
     /// The entry was recorded or released.
     Settled(usize),
 }
@@ -43,7 +43,7 @@ impl List {
     /// Makes room for one more request.
     pub fn reserve(&mut self) -> Result<(), TryReserveError> {
         self.entries.try_reserve(1)?;
-        // Its changes are Begun, Checkpointed and Settled, and they may be the first of their level.
+        // Its changes are Begun, Saved and Settled, and they may be the first of their level.
         self.changes.try_reserve(3)?;
         self.levels.try_reserve(1)?;
         self.index.as_mut().map_or(Ok(()), EntryIndex::reserve)
@@ -52,7 +52,7 @@ impl List {
     /// Puts a request on the list. A request that was released before is open again.
     pub fn begin(&mut self, session: Session, key: RequestKey<'_>, open: OpenRequest, level: Level) {
         let (stream, request) = (key.stream.into(), key.request.into());
-        let entry = Entry { session, stream, request, open, checkpointed: false, state: State::Open };
+        let entry = Entry { session, stream, request, open, saved: false, state: State::Open };
         match &mut self.index {
             Some(index) => index.add(&entry),
             None if self.entries.len() >= SCANNED_MAX => {
@@ -132,13 +132,13 @@ impl List {
         let Some(place) = self.newest(key).map(|(place, _)| place) else { return };
         let entry = &mut self.entries[place];
         let change = match finish {
-            Finish::Checkpoint => {
+            Finish::Saved => {
                 entry.open.leftovers = true;
-                // Only the first checkpoint is a change: rolling back the second one leaves the first standing.
-                if std::mem::replace(&mut entry.checkpointed, true) {
+                // Only the first one is a change: rolling back a second one leaves the first standing.
+                if std::mem::replace(&mut entry.saved, true) {
                     return;
                 }
-                Change::Checkpointed(place)
+                Change::Saved(place)
             }
             // A trigger on the table of outcomes may have finished it within the very call that does so now.
             Finish::Record | Finish::Release if !entry.is_open() => return,
@@ -154,12 +154,12 @@ impl List {
         self.note(change, level);
     }
 
-    /// The first request that is neither recorded, checkpointed nor released, and how many more of them there are.
+    /// The first request that is neither recorded, saved nor released, and how many more of them there are.
     pub fn unrecorded(&self) -> Option<(RequestName, usize)> {
         if self.open == 0 {
             return None;
         }
-        let mut unrecorded = self.entries.iter().filter(|entry| entry.is_open() && !entry.checkpointed);
+        let mut unrecorded = self.entries.iter().filter(|entry| entry.is_open() && !entry.saved);
         let first = unrecorded.next()?;
         Some((first.name(), unrecorded.count()))
     }
@@ -225,14 +225,14 @@ impl List {
             Some(Change::Begun) => {
                 // All other changes to the entry came later and are already undone.
                 if let Some(entry) = self.entries.pop() {
-                    debug_assert!(entry.is_open() && !entry.checkpointed, "an entry goes as it came");
+                    debug_assert!(entry.is_open() && !entry.saved, "an entry goes as it came");
                     self.open -= 1;
                     if let Some(index) = &mut self.index {
                         index.remove(&entry);
                     }
                 }
             }
-            Some(Change::Checkpointed(place)) => self.entries[place].checkpointed = false,
+            Some(Change::Saved(place)) => self.entries[place].saved = false,
             Some(Change::Settled(place)) => {
                 let entry = &mut self.entries[place];
                 entry.state = State::Open;
@@ -262,7 +262,8 @@ mod tests {
 
     fn begin(list: &mut List, request: &str, level: Level) {
         let zero = Digest([0; 16]);
-        let open = OpenRequest { lock: zero, digest: zero, numbers: None, fingerprint: None, leftovers: false };
+        let open =
+            OpenRequest { lock: zero, digest: zero, numbers: None, fingerprint: None, leftovers: false, token: None };
         list.begin(Session::Standing(Rc::default()), key(request), open, level);
     }
 
@@ -347,7 +348,8 @@ mod tests {
         let mut list = List::default();
         for n in 0..20u8 {
             let lock = Digest([n % 5; 16]);
-            let open = OpenRequest { lock, digest: lock, numbers: None, fingerprint: None, leftovers: false };
+            let open =
+                OpenRequest { lock, digest: lock, numbers: None, fingerprint: None, leftovers: false, token: None };
             let name = n.to_string();
             assert!(list.under(&lock).is_none());
             list.begin(Session::Client(Rc::clone(&client)), key(&name), open, 1);
@@ -373,7 +375,7 @@ mod tests {
                 0 => list.hand_up(2),
                 1 => list.roll_back(2),
                 _ => {
-                    list.finish(key(&name), Finish::Checkpoint, 3);
+                    list.finish(key(&name), Finish::Saved, 3);
                     list.finish(key(&name), Finish::Record, 3);
                     list.roll_back(3);
                     list.finish(key(&name), Finish::Record, 3);
@@ -420,7 +422,7 @@ mod tests {
                             list.finish(key(&name), Finish::Record, level);
                             *settled = Some(level);
                         } else if open {
-                            list.finish(key(&name), Finish::Checkpoint, level);
+                            list.finish(key(&name), Finish::Saved, level);
                             *checkpointed = Some(checkpointed.map_or(level, |before| before.min(level)));
                         }
                     }

@@ -1,7 +1,7 @@
 //! The open list: the requests that this transaction has begun. Beside it stand the client sessions that the
 //! transaction uses, and the newest answers of begin. All are the backend's own memory and empty between transactions.
 //!
-//! The list notes in order what happened to its requests (begun, checkpointed, recorded, released), and at which
+//! The list notes in order what happened to its requests (begun, saved by a checkpoint or a lease, recorded, released), and at which
 //! nesting level of subtransactions. A rollback to a savepoint undoes exactly what happened after the savepoint:
 //! requests begun there leave the list, and requests recorded or released there are open again.
 
@@ -107,7 +107,7 @@ pub fn finish(key: RequestKey<'_>, finish: Finish) {
     OPEN.with_borrow_mut(|list| list.finish(key, finish, pg::nesting_level()));
 }
 
-/// The first request that is neither recorded, checkpointed nor released, and how many more of them there are. A commit
+/// The first request that is neither recorded, saved nor released, and how many more of them there are. A commit
 /// would lose them.
 pub fn unrecorded() -> Option<(RequestName, usize)> {
     OPEN.with_borrow(List::unrecorded)

@@ -26,6 +26,16 @@ unsafe impl<'fcx> ArgAbi<'fcx> for Jsonb {
 }
 
 impl Jsonb {
+    /// The value that a text stands for.
+    pub fn of_text(text: &str) -> Jsonb {
+        let text = std::ffi::CString::new(text).expect("a text of ours has no NUL");
+        // SAFETY: the function takes a terminated string, which it copies.
+        Jsonb(
+            unsafe { pgrx::direct_function_call_as_datum(pg_sys::jsonb_in, &[Some(text.as_ptr().into())]) }
+                .expect("a jsonb is not null"),
+        )
+    }
+
     /// Copies a jsonb value out of a row and its TOAST table into the current memory context. The copy stays valid
     /// when the row's page and table are let go.
     ///

@@ -2,6 +2,7 @@
 //! Callers name everything here as `pg::…`.
 
 mod command;
+mod condition;
 mod durable;
 mod heap;
 mod hooks;
@@ -18,6 +19,7 @@ mod wait;
 mod wrapped;
 
 pub use command::{outside_of_script, returns_rows};
+pub use condition::{Conditions, Prepared};
 pub use durable::*;
 pub use heap::*;
 pub use hooks::*;

@@ -23,6 +23,21 @@ pub fn role_name(role: pg_sys::Oid) -> Option<String> {
     (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned())
 }
 
+/// What the client calls itself.
+pub fn application_name() -> String {
+    unsafe extern "C" {
+        static application_name: *const std::ffi::c_char;
+    }
+    // SAFETY: the value of a setting, a terminated string or null.
+    unsafe {
+        if application_name.is_null() {
+            String::new()
+        } else {
+            CStr::from_ptr(application_name).to_string_lossy().into_owned()
+        }
+    }
+}
+
 /// Runs `work` as the role `owner`. Our tables are accessed so, since nobody but their owner has a privilege on them.
 pub fn as_role<T>(owner: pg_sys::Oid, work: impl FnOnce() -> T) -> T {
     /// Restores the role, also when an error unwinds.

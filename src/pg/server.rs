@@ -9,6 +9,12 @@ pub fn now_us() -> i64 {
     unsafe { pg_sys::GetCurrentTimestamp() }
 }
 
+/// A moment in microseconds since 2000-01-01 UTC, as SQL shows it.
+pub fn describe_moment(us: i64) -> String {
+    // SAFETY: the function takes a timestamptz and gives a terminated string.
+    unsafe { CStr::from_ptr(pg_sys::timestamptz_to_str(us)) }.to_string_lossy().into_owned()
+}
+
 /// The version of our extension in this database; `None` if the database does not have the extension.
 pub fn extension_version() -> Option<String> {
     const COLUMNS: usize = pg_sys::Natts_pg_extension as usize;

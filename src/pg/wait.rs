@@ -241,25 +241,47 @@ pub fn lock_is_held(tag: &pg_sys::LOCKTAG, mode: i32) -> bool {
 /// `attempt` is told how long it may take. That time and the pauses between the attempts grow. If the user's own
 /// `lock_timeout` is shorter and runs out, raises PostgreSQL's error.
 pub fn retry(wait_us: Option<i64>, mut attempt: impl FnMut(i64) -> bool) -> bool {
-    // SAFETY: a variable of this backend.
-    let callers_us = match unsafe { pg_sys::LockTimeout } {
-        0 => None,
-        ms => Some(i64::from(ms) * 1000),
-    };
-    let callers_is_shorter = callers_us.is_some_and(|callers| wait_us.is_none_or(|wait| callers < wait));
-    let deadline = Deadline::after(if callers_is_shorter { callers_us } else { wait_us });
+    let patience = Patience::of(wait_us);
     let mut attempt_us = ATTEMPT_US_MIN;
     loop {
-        let left_us = deadline.left_us().unwrap_or(i64::MAX);
-        if attempt(attempt_us.min(left_us)) {
+        if attempt(attempt_us.min(patience.deadline.left_us().unwrap_or(i64::MAX))) {
             return true;
         }
-        match deadline.left_us() {
-            Some(0) if callers_is_shorter => lock_timeout(),
-            Some(0) => return false,
-            left_us => nap(attempt_us.min(left_us.unwrap_or(i64::MAX))),
+        match patience.left_us() {
+            Some(left_us) => nap(attempt_us.min(left_us)),
+            None => return false,
         }
         attempt_us = (attempt_us * 2).min(ATTEMPT_US_MAX);
+    }
+}
+
+/// How long a wait that is not one for a lock may last: up to a bound of ours, or up to the user's own `lock_timeout` if
+/// that is shorter.
+pub struct Patience {
+    deadline: Deadline,
+    is_callers: bool,
+}
+
+impl Patience {
+    /// A wait of `wait_us` from now (`None`: for ever).
+    pub fn of(wait_us: Option<i64>) -> Patience {
+        // SAFETY: a variable of this backend.
+        let callers_us = match unsafe { pg_sys::LockTimeout } {
+            0 => None,
+            ms => Some(i64::from(ms) * 1000),
+        };
+        let is_callers = callers_us.is_some_and(|callers| wait_us.is_none_or(|wait| callers < wait));
+        Patience { deadline: Deadline::after(if is_callers { callers_us } else { wait_us }), is_callers }
+    }
+
+    /// The time that is left; `None`: our bound has come. If the user's own `lock_timeout` has come, raises PostgreSQL's
+    /// error.
+    pub fn left_us(&self) -> Option<i64> {
+        match self.deadline.left_us() {
+            Some(0) if self.is_callers => lock_timeout(),
+            Some(0) => None,
+            left_us => Some(left_us.unwrap_or(i64::MAX)),
+        }
     }
 }
 

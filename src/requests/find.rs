@@ -31,8 +31,7 @@ pub enum Seeker {
     LockHolder,
     /// A caller that wants to begin the request and does not hold its lock.
     Beginner,
-    /// A caller that asks what became of the request. It need not know the last number of a range: any number of the
-    /// range finds it.
+    /// A caller that asks what became of the request.
     Inquirer,
 }
 
@@ -57,11 +56,8 @@ fn find_keyed(request: &Keyed<'_>, digest: Digest, asked_at: i64) -> Result<Kept
 fn find_numbered(request: &Numbered<'_>, seeker: Seeker) -> Result<KeptRequest, Error> {
     let (stream, session) = (request.stream(), &request.session);
     let snapshot = if seeker == Seeker::LockHolder { Snapshot::Itself } else { Snapshot::LatestMvcc };
-    let with_outcome = if seeker == Seeker::Inquirer {
-        WithOutcome::OfNumber(request.range.first)
-    } else {
-        WithOutcome::Of(request.range)
-    };
+    let with_outcome =
+        if request.by_any_number { WithOutcome::OfNumber(request.range.first) } else { WithOutcome::Of(request.range) };
     let mut replies: Vec<Reply> = match session.order {
         Order::Any => reply::in_slot(stream, request.slot(), with_outcome, snapshot)?.into_iter().collect(),
         Order::Strict => reply::in_stream(stream, with_outcome, snapshot)?,

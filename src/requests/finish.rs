@@ -1,21 +1,24 @@
-//! The calls that follow begin in the same transaction: record, checkpoint, release.
+//! The calls that follow begin: record, checkpoint, release and extend. They come in the same transaction, or with the
+//! token of a lease.
 
 use crate::arguments;
 use crate::domain::class::Class;
 use crate::domain::limits::POINT_CHARS_MAX;
-use crate::error::{Error, Missing};
+use crate::error::Error;
 use crate::guc;
 use crate::lock::Tag;
-use crate::open::{self, Finish, Numbers, OpenRequest, answered};
-use crate::pg::{self, Deadline, Jsonb};
+use crate::open::{self, Finish, Numbers, OpenRequest};
+use crate::pg::{self, Jsonb};
+use crate::requests::held::{self, Held};
 use crate::requests::keyed::Keyed;
 use crate::requests::numbered::Numbered;
 use crate::requests::request::Request;
-use crate::sessions::{giving_up, save};
+use crate::requests::saving;
 use crate::store::checkpoint::{self, Checkpoint};
+use crate::store::lease::{self, NewLease};
 use crate::store::outcome::{self, Outcome};
 use crate::store::reply;
-use crate::store::stream::{self, Marks};
+use crate::wake;
 use pgrx::datum::Interval;
 
 /// Records the outcome of a begun request. Returns the outcome as a replay will give it.
@@ -26,13 +29,16 @@ pub fn record(
     token: Option<i64>,
     ttl: Option<Interval>,
 ) -> Result<Outcome, Error> {
-    let open = find(request, token, "idem_record")?;
+    let open = match held::to_record(request, token)? {
+        Held::Open(open) => open,
+        Held::Recorded(outcome) => return Ok(outcome),
+    };
     debug_assert!(Tag::request(&open.lock).is_held_by_us(), "an open request has its claim");
     check_writable(request, "idem_record")?;
     check_size("response", request, response)?;
     let outcome = |expires_at, recorded_at| {
-        let (fingerprint, writer) = (open.fingerprint, pg::Writer::THIS);
-        Outcome { class, response, fingerprint, recorded_at, expires_at, writer }
+        let (fingerprint, token, writer) = (open.fingerprint, open.token, pg::Writer::THIS);
+        Outcome { class, response, fingerprint, token, recorded_at, expires_at, writer }
     };
     let outcome = match request {
         Request::Keyed(keyed) => {
@@ -54,9 +60,8 @@ pub fn record(
         Request::Numbered(numbered) => {
             refuse_ttl(numbered, ttl)?;
             let numbers = numbers_of(&open, numbered)?;
-            let ack = before_saving(numbered, numbers)?;
-            save::save(&numbered.session)?;
-            save::note_stream(&numbered.session, numbered.stream(), &ack.marks)?;
+            let ack = saving::before(numbered, numbers)?;
+            ack.save_session(numbered)?;
             if open.leftovers {
                 checkpoint::delete(&request.probe(open.digest))?;
             }
@@ -66,6 +71,9 @@ pub fn record(
             outcome
         }
     };
+    if open.leftovers && lease::delete(request.stream(), &open.lock)? {
+        wake::at_commit(&open.lock);
+    }
     open::finish(request.request_key(), Finish::Record);
     debug_assert!(!open::holds(request.request_key()), "a recorded request is no longer open");
     Ok(outcome)
@@ -73,19 +81,13 @@ pub fn record(
 
 /// Saves how far a begun request got. After that the transaction may commit without a record.
 pub fn checkpoint(request: &Request<'_>, point: &str, state: Option<Jsonb>, token: Option<i64>) -> Result<(), Error> {
-    let open = find(request, token, "idem_checkpoint")?;
+    let open = held::by(request, token, "idem_checkpoint")?;
     check_writable(request, "idem_checkpoint")?;
     let hint = "A point is a name for where to go on; what that needs belongs in state.";
     arguments::check_chars(&format!("the point of {}", request.name()), point, POINT_CHARS_MAX, hint)?;
     check_size("state", request, state)?;
     if let Request::Numbered(numbered) = request {
-        let ack = before_saving(numbered, numbers_of(&open, numbered)?)?;
-        save::save(&numbered.session)?;
-        save::note_stream(&numbered.session, numbered.stream(), &ack.marks)?;
-        // An acknowledgement that gives nothing up is only stored with the outcome.
-        if ack.gives_up {
-            ack.note(numbered)?;
-        }
+        saving::before(numbered, numbers_of(&open, numbered)?)?.save(numbered)?;
     }
     let checkpoint = Checkpoint {
         point: point.into(),
@@ -95,7 +97,11 @@ pub fn checkpoint(request: &Request<'_>, point: &str, state: Option<Jsonb>, toke
         last: open.numbers.map(|numbers| numbers.range.last),
     };
     checkpoint::save(&request.probe(open.digest), &checkpoint)?;
-    open::finish(request.request_key(), Finish::Checkpoint);
+    if open.token.is_none() && open.leftovers {
+        // Whoever went on in a transaction without a lease has superseded the former lease, and its steps are done.
+        lease::delete(request.stream(), &open.lock)?;
+    }
+    open::finish(request.request_key(), Finish::Saved);
     Ok(())
 }
 
@@ -104,73 +110,31 @@ fn numbers_of(open: &OpenRequest, request: &Numbered<'_>) -> Result<Numbers, Err
     open.numbers.ok_or_else(|| Error::Corrupted { message: message() })
 }
 
-/// The acknowledgement that came with a request, and the marks of its stream.
-struct AckWithRequest {
-    /// The marks that were stored before this acknowledgement.
-    marks: Marks,
-    acked: i64,
-    /// Whether it is above the stored mark.
-    is_new: bool,
-    /// Whether it gives numbers up that have no outcome. Their lanes are taken then.
-    gives_up: bool,
-}
-
-/// Takes the lanes of the numbers that the request's acknowledgement gives up. By the order of locks this comes before
-/// the locks of saving.
-fn before_saving(request: &Numbered<'_>, numbers: Numbers) -> Result<AckWithRequest, Error> {
-    let stream = request.stream();
-    let marks = stream::find(stream);
-    refuse_given_up(request, numbers, &marks)?;
-    let (acked, is_new) = (numbers.acked, numbers.acked > marks.acked);
-    let deadline = Deadline::after(guc::wait_us());
-    let gives_up = is_new && giving_up::take_lanes(&request.session, stream, marks.acked, acked, deadline)?;
-    Ok(AckWithRequest { marks, acked, is_new, gives_up })
-}
-
-/// Refuses a number that was given up since it was begun. The request's lock on its lane prevents that. If it happened
-/// all the same, this is the last moment to find out.
-fn refuse_given_up(request: &Numbered<'_>, numbers: Numbers, marks: &Marks) -> Result<(), Error> {
-    if numbers.range.first <= marks.acked {
-        return Err(Error::Discarded { name: request.name(), window: request.session.window });
-    }
-    Ok(())
-}
-
-impl AckWithRequest {
-    /// Stores the acknowledgement.
-    fn note(self, request: &Numbered<'_>) -> Result<(), Error> {
-        if !self.is_new {
-            return Ok(());
-        }
-        save::note_ack(&request.session, request.stream(), self.acked, self.gives_up)
-    }
-}
-
 /// Gives up a begun request. Its lock stays to the end of the transaction. What the transaction did so far is not
 /// undone, so nobody may execute the request beside it.
 pub fn release(request: &Request<'_>, token: Option<i64>) -> Result<(), Error> {
-    find(request, token, "idem_release")?;
+    let open = held::by(request, token, "idem_release")?;
+    if open.token.is_some() {
+        lease::delete(request.stream(), &open.lock)?;
+        wake::at_commit(&open.lock);
+    }
     open::finish(request.request_key(), Finish::Release);
     Ok(())
 }
 
-/// The open request that `function` was called for.
-fn find(request: &Request<'_>, token: Option<i64>, function: &'static str) -> Result<OpenRequest, Error> {
-    request.check_not_inbox()?;
-    if let Some(token) = token {
-        return Err(Error::ClaimSuperseded { name: request.name(), token });
-    }
-    // If nothing is known of the session, that is the more helpful error.
-    open::find(request.request_key(), function).or_else(|not_begun| {
-        request.check_known()?;
-        Err(match not_begun {
-            Error::NotBegun { name, missing: Missing::Begin, function } => {
-                let answered = answered::to((request.lock(), request.number()));
-                Error::NotBegun { name, missing: answered.map_or(Missing::Begin, Missing::Answered), function }
-            }
-            other => other,
-        })
-    })
+/// Extends the lease of a request. Gives when it runs out now.
+pub fn extend(request: &Request<'_>, token: i64, lease_us: i64) -> Result<i64, Error> {
+    let held = held::leased(request, token, "idem_extend")?;
+    let lease = held.stored.lease.extended(pg::now_us(), lease_us);
+    lease::save(&NewLease {
+        of: request.stream(),
+        lock: &held.lock,
+        request: request.key(),
+        last: held.stored.last,
+        fingerprint: held.stored.fingerprint,
+        lease,
+    })?;
+    Ok(lease.until)
 }
 
 /// Refuses a ttl: a reply lives until its slot is needed for another reply, not for a length of time.

@@ -2,15 +2,22 @@
 //! is checked here, beginning with the right to the session.
 //!
 //! `request.rs` resolves what a caller names: `keyed.rs` and `numbered.rs` are the two kinds. `find.rs` finds what
-//! is kept of a request. The calls are in `begin.rs`, `finish.rs` (record, checkpoint, release), `lookup.rs`,
-//! `once.rs` and `repair.rs`.
+//! is kept of a request, `decide.rs` decides by it, and `start.rs` starts the request. `held.rs` finds the request that
+//! a call completes. `saving.rs` is what is stored along with a numbered request. The calls are in `begin.rs`,
+//! `claim.rs`, `settle.rs`, `finish.rs` (record, checkpoint, release, extend), `lookup.rs`, `once.rs` and `repair.rs`.
 
 pub mod begin;
+pub mod claim;
+pub mod decide;
 pub mod find;
 pub mod finish;
+pub mod held;
 pub mod keyed;
 pub mod lookup;
 pub mod numbered;
 pub mod once;
 pub mod repair;
 pub mod request;
+pub mod saving;
+pub mod settle;
+pub mod start;

@@ -18,6 +18,8 @@ pub struct Numbering<'a> {
     pub last: Option<i64>,
     /// `ack`
     pub ack: Option<i64>,
+    /// Whether any number of a range stands for the range, where the caller need not know its last one.
+    pub by_any_number: bool,
 }
 
 impl Numbering<'_> {
@@ -45,6 +47,8 @@ pub struct Numbered<'a> {
     pub range: Range,
     /// The first number in decimal, which names the request.
     pub key: String,
+    /// Whether the request that has this number among its numbers is meant.
+    pub by_any_number: bool,
     /// The mark that came with it: all numbers up to here are answered or given up. 0 if none came.
     pub acked: i64,
 }
@@ -70,9 +74,9 @@ impl<'a> Numbered<'a> {
                 hint: "Leave last out, or register with ordering => 'strict'.",
             });
         }
-        let acked = numbering.ack.unwrap_or(0);
+        let (acked, by_any_number) = (numbering.ack.unwrap_or(0), numbering.by_any_number);
         arguments::check_mark(&session.name, "ack", acked)?;
-        Ok(Numbered { session, stream, range: Range { first, last }, key: first.to_string(), acked })
+        Ok(Numbered { session, stream, range: Range { first, last }, key: first.to_string(), by_any_number, acked })
     }
 
     /// Its name for messages.

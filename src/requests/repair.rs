@@ -1,26 +1,37 @@
-//! Repairs by hand, for admins. Each takes a reason and is noted in `idempotence.audit`.
+//! Repairs by hand, for admins. Each takes a reason and is noted in `idempotence.audit`. A caller that may execute these
+//! functions is an admin and needs no right to the session.
 
 use crate::arguments;
 use crate::domain::class::Class;
+use crate::domain::decision::Decision;
 use crate::domain::identity::{self, Digest};
 use crate::domain::limits::REASON_CHARS_MAX;
 use crate::error::{Error, WAIT_BY_SETTING};
 use crate::guc;
 use crate::lock::Tag;
+use crate::model::Stream;
 use crate::open::{self, RequestKey};
-use crate::pg;
+use crate::pg::{self, Jsonb};
+use crate::requests::decide::{Aim, Asked};
+use crate::requests::find::Seeker;
+use crate::requests::finish;
 use crate::requests::keyed::Keyed;
+use crate::requests::request::Request;
+use crate::requests::start;
 use crate::sessions::resolve;
 use crate::store::audit::{self, Repair};
 use crate::store::checkpoint;
 use crate::store::inbox;
-use crate::store::outcome;
+use crate::store::lease;
+use crate::store::outcome::{self, Outcome};
+use crate::store::rel::Snapshot;
 use crate::store::restore;
 use crate::store::session::standing;
+use crate::wake;
 use std::rc::Rc;
 
-/// Forgets the outcome and the checkpoint of a request, so that the request may be executed again. Tells whether there
-/// was anything to forget. A caller that may execute the function is an admin and needs no right to the session.
+/// Forgets the outcome and what is unfinished of a request, so that the request may be executed again. Tells whether
+/// there was anything to forget.
 pub fn forget(session_name: &str, key: &str, reason: &str) -> Result<bool, Error> {
     check_reason(reason)?;
     if identity::client_session(session_name).is_some() {
@@ -59,13 +70,93 @@ fn forget_all(request: &Keyed<'_>, digest: Digest) -> Result<Option<&'static str
         return Ok(pg::bounded_or_error(guc::wait_us(), delete, waited)?.then_some("succeeded outcome"));
     }
     let probe = request.probe(digest);
+    let of = Stream { session: &request.session.id, name: "" };
+    if let Some(kept) = lease::find(of, &digest, Snapshot::Itself)?.filter(|kept| kept.lease.runs_at(pg::now_us())) {
+        return Err(Error::Leased { name: request.name(), until: pg::describe_moment(kept.lease.until) });
+    }
     let outcome = outcome::clear(&probe)?;
     let checkpoint = checkpoint::delete(&probe)?;
+    let lease = lease::delete(of, &digest)?;
     Ok(match outcome {
         Some(Class::Succeeded) => Some("succeeded outcome"),
         Some(Class::Failed) => Some("failed outcome"),
-        None => checkpoint.then_some("checkpoint"),
+        Some(Class::Cancelled) => Some("cancelled outcome"),
+        None if checkpoint => Some("checkpoint"),
+        None => lease.then_some("lease that ran out"),
     })
+}
+
+/// Takes away a lease that ran out, as if its request had never been begun with it. Tells whether there was one.
+pub fn force_release(asked: &Request<'_>, reason: &str) -> Result<bool, Error> {
+    let lock = lock_for_repair(asked, reason, "idem_force_release")?;
+    let found = lease::find(asked.stream(), &lock, Snapshot::Itself)?.filter(|found| found.request == asked.key());
+    if let Some(kept) = found.as_ref().filter(|kept| kept.lease.runs_at(pg::now_us())) {
+        return Err(Error::Leased { name: asked.name(), until: pg::describe_moment(kept.lease.until) });
+    }
+    if found.is_some() {
+        lease::delete(asked.stream(), &lock)?;
+        wake::at_commit(&lock);
+    }
+    let found = found.map(|found| format!("lease that ran out, attempt {}", found.lease.attempt));
+    note("force_release", asked, reason, found.as_deref().unwrap_or("nothing"));
+    Ok(found.is_some())
+}
+
+/// Records the outcome of a request that is unfinished: a lease of it ran out, or it stopped at a checkpoint.
+pub fn force_record(
+    request: &Request<'_>,
+    class: Class,
+    response: Option<Jsonb>,
+    reason: &str,
+) -> Result<Outcome, Error> {
+    let lock = lock_for_repair(request, reason, "idem_force_record")?;
+    let asked = Asked { request, lock, asked_at: pg::now_us(), fingerprint: None, aim: Aim::Settle };
+    let name = || request.name();
+    let Some(found) = asked.find_and_decide(Seeker::LockHolder)? else {
+        return Err(Error::WaitRanOut { what: name().to_string(), hint: WAIT_BY_SETTING });
+    };
+    let what = match (found.decision, &found.outcome, &found.lease) {
+        (Decision::Replay, Some(outcome), _) => {
+            let recorded_at = pg::describe_moment(outcome.recorded_at);
+            return Err(Error::AlreadyDone { name: name(), class: outcome.class, recorded_at });
+        }
+        (Decision::Leased, _, Some(kept)) => {
+            return Err(Error::Leased { name: name(), until: pg::describe_moment(kept.lease.until) });
+        }
+        (Decision::Execute { taken_over: true, .. }, _, Some(kept)) => {
+            format!("lease that ran out, attempt {}", kept.lease.attempt)
+        }
+        (Decision::Execute { from_checkpoint: true, .. }, _, _) => "checkpoint".into(),
+        _ => return Err(Error::NothingUnfinished { name: name() }),
+    };
+    if start::start(&asked, found)?.is_none() {
+        return Err(Error::WaitRanOut { what: name().to_string(), hint: WAIT_BY_SETTING });
+    }
+    let outcome = finish::record(request, class, response, None, None)?;
+    note("force_record", request, reason, &what);
+    Ok(outcome)
+}
+
+/// Takes the request's lock for a repair. Gives the digest that is locked.
+fn lock_for_repair(request: &Request<'_>, reason: &str, function: &'static str) -> Result<Digest, Error> {
+    check_reason(reason)?;
+    request.check_not_inbox()?;
+    arguments::check_writable(function, || "A repair is noted in idempotence.audit.".into())?;
+    if open::holds(request.request_key()) {
+        let hint = "Record or release it; a repair is for what others have left behind.";
+        return Err(Error::AlreadyBegun { name: request.name(), hint });
+    }
+    let lock = request.lock();
+    if !Tag::request(&lock).acquire(guc::wait_us()) {
+        return Err(Error::WaitRanOut { what: request.name().to_string(), hint: WAIT_BY_SETTING });
+    }
+    Ok(lock)
+}
+
+fn note(action: &'static str, request: &Request<'_>, reason: &str, found: &str) {
+    let RequestKey { session, stream, request } = request.request_key();
+    let request = if stream.is_empty() { request.to_owned() } else { format!("{stream}/{request}") };
+    audit::insert(&Repair { action, session, request: &request, reason, found });
 }
 
 /// Accepts that a restore brought rows without their sessions. Tells whether there was anything to accept.

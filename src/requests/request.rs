@@ -2,9 +2,10 @@
 
 use crate::arguments;
 use crate::domain::identity::Digest;
+use crate::domain::sequence::Range;
 use crate::error::{Error, RequestName};
 use crate::guc;
-use crate::model::Session;
+use crate::model::{Session, Stream};
 use crate::names;
 use crate::open::{self, RequestKey};
 use crate::pg::Jsonb;
@@ -22,6 +23,10 @@ pub enum Rules {
     /// The rules that this transaction began the request under: for the steps after begin. The rules of a client
     /// session never change.
     OfBegin,
+    /// The present rules, also of a session that was dropped since the request was begun with a lease.
+    OfLease,
+    /// The present rules, for an admin, who needs no right to the session.
+    OfRepair,
 }
 
 /// A request that the caller has the right to use.
@@ -37,9 +42,14 @@ impl<'a> Request<'a> {
     pub fn resolve(session: &str, key: &'a str, numbering: Numbering<'a>, rules: Rules) -> Result<Request<'a>, Error> {
         let begun = || match rules {
             Rules::OfBegin => open::session_of(session, key),
-            Rules::Current => None,
+            Rules::OfLease => resolve::even_dropped(session),
+            Rules::Current | Rules::OfRepair => None,
         };
-        match resolve::session(session, begun)? {
+        let found = match rules {
+            Rules::OfRepair => resolve::any_session(session)?,
+            _ => resolve::session(session, begun)?,
+        };
+        match found {
             Session::Standing(session) => {
                 let request = Keyed::of(session, key)?;
                 numbering.refuse(&request.session.name)?;
@@ -113,12 +123,41 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Until when a checkpoint of it counts: as long as an outcome recorded at the same time would. In a client session
-    /// neither expires.
-    pub fn checkpoint_expires_at(&self, written_at_us: i64) -> i64 {
+    /// Until when something unfinished of it counts, such as a checkpoint written at `since_us`: as long as an outcome
+    /// recorded at that time would. In a client session it does not expire.
+    pub fn unfinished_until(&self, since_us: i64) -> i64 {
         match self {
-            Request::Keyed(request) => request.expires_at_us(written_at_us, request.session.ttl_us()),
+            Request::Keyed(request) => request.expires_at_us(since_us, request.session.ttl_us()),
             Request::Numbered(_) => i64::MAX,
+        }
+    }
+
+    /// Its numbers, if it is numbered.
+    pub fn range(&self) -> Option<Range> {
+        match self {
+            Request::Keyed(_) => None,
+            Request::Numbered(request) => Some(request.range),
+        }
+    }
+
+    /// After how many attempts it is given up, if its session says so.
+    pub fn max_attempts(&self) -> Option<i32> {
+        match self {
+            Request::Keyed(request) => request.session.max_attempts,
+            Request::Numbered(_) => None,
+        }
+    }
+
+    /// Its key, or its first number in decimal.
+    pub fn key(&self) -> &str {
+        self.request_key().request
+    }
+
+    /// Its session's id and its stream.
+    pub fn stream(&self) -> Stream<'_> {
+        match self {
+            Request::Keyed(request) => Stream { session: &request.session.id, name: "" },
+            Request::Numbered(request) => request.stream(),
         }
     }
 

@@ -136,7 +136,7 @@ pub fn close(name: &str) -> Result<bool, Error> {
         Err(Error::SessionEnded { .. }) => return Ok(false),
         Err(error) => return Err(error),
     }
-    if !names::client_session_lock(&session.id).acquire_in_short_waits(guc::wait_us()) {
+    if !liveness::take_to_end(&session, "close", Deadline::after(guc::wait_us()))? {
         let what = format!("a transaction of client session \"{}\"", session.name);
         return Err(Error::WaitRanOut { what, hint: WAIT_BY_SETTING });
     }

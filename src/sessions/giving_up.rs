@@ -5,7 +5,7 @@
 //! number that is begun later waits for its lane and then finds the mark. Numbers that have outcomes need no lane, so a
 //! client that leaves no number out takes no lanes.
 
-use crate::domain::identity::Lane;
+use crate::domain::identity::{Digest, Lane};
 use crate::domain::sequence::{self, Order};
 use crate::error::{Error, RequestName, WAIT_BY_SETTING};
 use crate::lock::Tag;
@@ -13,8 +13,10 @@ use crate::model::{ClientSession, Stream};
 use crate::names;
 use crate::open;
 use crate::pg::{self, Deadline};
+use crate::store::lease;
 use crate::store::rel::Snapshot;
 use crate::store::reply::{self, WithOutcome};
+use crate::wake::Sleeper;
 
 /// Takes the lanes of the numbers that are given up when the mark moves from `stored` to `upto`. Tells whether there
 /// are any.
@@ -33,11 +35,35 @@ pub fn take_lanes(
         }
         let name = || RequestName::in_stream(&session.name, stream.name, &number.to_string());
         let acquire = || Tag::request(&lock).acquire(deadline.left_us());
-        if !pg::or_out_of_memory(acquire).map_err(|error| open::no_room(name(), &error))? {
-            return Err(Error::WaitRanOut { what: name().to_string(), hint: WAIT_BY_SETTING });
+        let mut sleeper = None;
+        loop {
+            if !pg::or_out_of_memory(acquire).map_err(|error| open::no_room(name(), &error))? {
+                return Err(Error::WaitRanOut { what: name().to_string(), hint: WAIT_BY_SETTING });
+            }
+            let Some(until) = supersede_lease(stream, &lock, upto)? else { break };
+            // The holder of the lease needs the lane to record.
+            Tag::request(&lock).release();
+            let sleeper = sleeper.get_or_insert_with(|| Sleeper::of(&lock, deadline.left_us()));
+            if !sleeper.sleep(until) {
+                return Err(Error::WaitRanOut { what: name().to_string(), hint: WAIT_BY_SETTING });
+            }
         }
     }
     Ok(!lanes.is_empty())
+}
+
+/// Deletes the lease in a lane if its number is given up and the lease has run out: from then on its holder is refused.
+/// Gives when the lease runs out if it has not.
+fn supersede_lease(stream: Stream<'_>, lock: &Digest, upto: i64) -> Result<Option<i64>, Error> {
+    let found = lease::find(stream, lock, Snapshot::Itself)?;
+    let Some(found) = found.filter(|found| found.number().is_some_and(|number| number <= upto)) else {
+        return Ok(None);
+    };
+    if found.lease.runs_at(pg::now_us()) {
+        return Ok(Some(found.lease.until));
+    }
+    lease::delete(stream, lock)?;
+    Ok(None)
 }
 
 /// These lanes in the order of locking, each with a number in it that is given up.

@@ -10,6 +10,7 @@
 //! is at least an eighth of the timeout old and nobody else is writing one. So requests of one session never wait for
 //! each other because of it.
 
+use crate::arguments;
 use crate::domain::end::End;
 use crate::domain::timeout::{runs_out_at, sign_is_due};
 use crate::error::{Error, WAIT_BY_SETTING};
@@ -20,6 +21,7 @@ use crate::open::{self, UsedSession};
 use crate::pg::{self, Deadline};
 use crate::sessions::find::{self, Search};
 use crate::store::catalog;
+use crate::store::lease;
 use crate::store::segment;
 use crate::store::session::client as saved;
 use crate::store::session_live as live;
@@ -70,12 +72,13 @@ pub fn check_known(session: &ClientSession) -> Result<(), Error> {
     }
 }
 
-/// Whether the session's clock has run out by now. While the server is down no session's time passes.
+/// Whether the session's clock has run out by now. While the server is down no session's time passes. A session that has
+/// a lease lasts at least as long as the lease.
 pub fn clock_has_run_out(session: &ClientSession, seen: i64) -> bool {
     let now_us = pg::now_us();
     let over = |seen| runs_out_at(seen, session.timeout_us) <= now_us;
     // In the first moments after the start nothing tells when the server came up. Then it counts as having come up now.
-    over(seen) && over(seen.max(pg::up_since().unwrap_or(now_us)))
+    over(seen) && over(seen.max(pg::up_since().unwrap_or(now_us))) && lease::last_end(&session.id, now_us).is_none()
 }
 
 /// Uses the session in this transaction: shares its lock, and has the commit give a sign of life. `false`: another
@@ -166,6 +169,57 @@ pub fn end(session: &ClientSession, how: End) {
         "the session has ended and is not at work"
     );
 }
+
+/// Makes sure that no crash brings back a session that was found to have ended: writes its end down, if that is only a
+/// matter of the clock so far, or waits until the written end is durable. `false`: that is still open at the deadline.
+pub fn make_end_certain(session: &ClientSession, deadline: Deadline) -> Result<bool, Error> {
+    let now_us = pg::now_us();
+    if let Some(saved) = saved::find(&session.id).filter(|saved| saved.ended.is_some()) {
+        return Ok(pg::wait_until_durable(saved.writer, now_us, || deadline));
+    }
+    arguments::check_writable("idem_settle", || "That the session has ended is to be written down.".into())?;
+    if !names::client_session_lock(&session.id).acquire_in_short_waits(deadline.left_us()) {
+        return Ok(false);
+    }
+    match last_seen(session) {
+        Ok(seen) if clock_has_run_out(session, seen) => {
+            end(session, End::Expired);
+            pg::force_sync_commit();
+            Ok(true)
+        }
+        // Another transaction has written it down meanwhile.
+        Err(Error::SessionEnded { how: Some(_), .. } | Error::SessionFenced { .. }) => {
+            make_end_certain(session, deadline)
+        }
+        // It was resumed meanwhile.
+        Ok(_) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Takes the lock of a session alone, to end the session, once nobody has a lease in it. `false`: a transaction uses the
+/// session until the deadline. A lease that lasts longer is an error.
+pub fn take_to_end(session: &ClientSession, action: &'static str, deadline: Deadline) -> Result<bool, Error> {
+    let lock = names::client_session_lock(&session.id);
+    loop {
+        if !lock.acquire_in_short_waits(deadline.left_us()) {
+            return Ok(false);
+        }
+        let now_us = pg::now_us();
+        let Some(until) = lease::last_end(&session.id, now_us) else { return Ok(true) };
+        // The holder of the lease needs the session to record.
+        lock.release();
+        let left_us = deadline.left_us().unwrap_or(i64::MAX);
+        if left_us == 0 {
+            let until = pg::describe_moment(until);
+            return Err(Error::SessionLeased { session: session.name.clone(), action, until });
+        }
+        pg::nap(left_us.min(until.saturating_sub(now_us)).min(LEASE_LOOK_US));
+    }
+}
+
+/// The pause between two looks whether a session still has a lease.
+const LEASE_LOOK_US: i64 = 100_000;
 
 /// Gives the signs of life that are due. Called just before the commit.
 pub fn give_signs(used: Vec<UsedSession>) {

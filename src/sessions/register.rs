@@ -232,7 +232,11 @@ fn resume_or_fence(
         let action = if resume { "resume" } else { "fence" };
         return Err(Error::SessionInUse { session: former.name, action });
     }
-    if !names::client_session_lock(&former.id).acquire_in_short_waits(deadline.left_us()) {
+    let taken = match resume {
+        true => names::client_session_lock(&former.id).acquire_in_short_waits(deadline.left_us()),
+        false => liveness::take_to_end(&former, "fence", deadline)?,
+    };
+    if !taken {
         let what = format!("a transaction of client session \"{}\", the former one of this client,", former.name);
         return Err(Error::WaitRanOut { what, hint: WAIT_BY_ARGUMENT });
     }

@@ -42,6 +42,20 @@ pub fn standing(name: &str, right: Right, action: &'static str) -> Result<Rc<Sta
     }
 }
 
+/// The session of a request that an admin repairs: any one, also a dropped one.
+pub fn any_session(name: &str) -> Result<Session, Error> {
+    match identity::client_session(name) {
+        Some(id) => find_by_id(name, id.as_bytes()).map(Session::Client),
+        None => even_dropped(name).map(Session::Standing).ok_or_else(|| unknown(name)),
+    }
+}
+
+/// The standing session with this name, dropped or not. Whoever uses it has to be checked.
+pub fn even_dropped(name: &str) -> Option<Rc<StandingSession>> {
+    cache::take_in_messages();
+    remembered(name)
+}
+
 /// The client session with this name, ended or not, if the caller has the right to it.
 pub fn client(name: &str, action: &'static str) -> Result<Rc<ClientSession>, Error> {
     match identity::client_session(name) {

@@ -2,7 +2,7 @@
 
 use crate::arguments;
 use crate::domain::identity;
-use crate::domain::limits::{SESSION_CHARS_MAX, TTL_US_MAX, TTL_US_MIN};
+use crate::domain::limits::{ATTEMPTS_MAX, SESSION_CHARS_MAX, TTL_US_MAX, TTL_US_MIN};
 use crate::domain::right::Right;
 use crate::domain::share::Kind;
 use crate::error::{Error, WAIT_BY_SETTING};
@@ -33,6 +33,8 @@ pub struct Options {
     /// The role that it is lent to. NULL: nobody, or as before if there is or was such a session. The role `-` (0):
     /// nobody.
     pub usable_by: Option<pg_sys::Oid>,
+    /// After how many attempts a request is given up instead of taken over. NULL or 0: never.
+    pub max_attempts: Option<i32>,
 }
 
 /// The result of [`create`].
@@ -58,6 +60,7 @@ pub fn create(name: &str, options: &Options) -> Result<Created, Error> {
         check_giving(name, owner)?;
     }
     check_lending(options.usable_by)?;
+    let max_attempts = checked_attempts(name, options.max_attempts)?.flatten();
     check_writable("idem_create_session")?;
     take_lock(name)?;
 
@@ -71,6 +74,7 @@ pub fn create(name: &str, options: &Options) -> Result<Created, Error> {
         inbox: options.inbox,
         time_keys: options.time_keys,
         ttl_us,
+        max_attempts,
         created_at,
         dropped_at: None,
     };
@@ -105,6 +109,7 @@ pub fn create(name: &str, options: &Options) -> Result<Created, Error> {
             if rules(&again) != rules(&tombstone) {
                 let same_but_rules = StandingSession {
                     require_payload: again.require_payload,
+                    max_attempts: again.max_attempts,
                     owner: again.owner,
                     usable_by: again.usable_by,
                     ..tombstone
@@ -130,7 +135,9 @@ pub fn alter(
     require_payload: Option<bool>,
     owner: Option<pg_sys::Oid>,
     usable_by: Option<pg_sys::Oid>,
+    max_attempts: Option<i32>,
 ) -> Result<(), Error> {
+    let max_attempts = checked_attempts(name, max_attempts)?;
     let ttl_us = ttl.as_ref().map(checked_ttl_us).transpose()?;
     let present = find_to_change(name, "change it", "idem_alter_session")?;
     if let Some(owner) = owner {
@@ -154,6 +161,7 @@ pub fn alter(
         require_payload: require_payload.unwrap_or(present.require_payload),
         owner: owner.unwrap_or(present.owner),
         usable_by: lent(usable_by, present.usable_by),
+        max_attempts: max_attempts.unwrap_or(present.max_attempts),
         ..present
     };
     if changed.owner != former_owner {
@@ -242,6 +250,20 @@ fn lent(asked: Option<pg_sys::Oid>, so_far: Option<pg_sys::Oid>) -> Option<pg_sy
     }
 }
 
+/// The number of attempts that is asked for: NULL leaves it as it is, 0 takes the limit away.
+fn checked_attempts(session: &str, asked: Option<i32>) -> Result<Option<Option<i32>>, Error> {
+    match asked {
+        None => Ok(None),
+        Some(0) => Ok(Some(None)),
+        Some(attempts) if (1..=ATTEMPTS_MAX).contains(&attempts) => Ok(Some(Some(attempts))),
+        Some(attempts) => Err(Error::Invalid {
+            message: format!("max_attempts of session \"{session}\" is out of range"),
+            detail: format!("Found {attempts}; it goes from 1 to {ATTEMPTS_MAX}, and 0 is no limit."),
+            hint: "Say after how many attempts a request whose lease runs out again and again is given up.",
+        }),
+    }
+}
+
 fn checked_ttl_us(ttl: &Interval) -> Result<i64, Error> {
     arguments::duration_us("ttl", ttl, TTL_US_MIN, TTL_US_MAX)
 }
@@ -275,6 +297,8 @@ fn other_options(present: &StandingSession, wanted: &StandingSession) -> Error {
     compare("time_keys", present.time_keys.to_string(), wanted.time_keys.to_string());
     compare("require_payload", present.require_payload.to_string(), wanted.require_payload.to_string());
     compare("ttl", ttl(present), ttl(wanted));
+    let attempts = |session: &StandingSession| session.max_attempts.unwrap_or(0).to_string();
+    compare("max_attempts", attempts(present), attempts(wanted));
     let role = |role: pg_sys::Oid| pg::role_name(role).unwrap_or_else(|| role.to_u32().to_string());
     compare("owner", role(present.owner), role(wanted.owner));
     let lent = |session: &StandingSession| session.usable_by.map_or("-".into(), role);
@@ -283,6 +307,6 @@ fn other_options(present: &StandingSession, wanted: &StandingSession) -> Error {
         session: present.name.clone(),
         dropped: present.dropped_at.is_some(),
         detail: format!("Its {}.", differences.join("; its ")),
-        hint: "Change ttl, require_payload, owner or usable_by with idem_alter_session(). inbox and time_keys never change, nor does ttl with time_keys; dropping the session does not help.",
+        hint: "Change ttl, require_payload, owner, usable_by or max_attempts with idem_alter_session(). inbox and time_keys never change, nor does ttl with time_keys; dropping the session does not help.",
     }
 }

@@ -37,6 +37,10 @@ pub enum Table {
     Restore,
     /// `idempotence.outcome_long`
     OutcomeLong,
+    /// `idempotence.lease`
+    Lease,
+    /// `idempotence.persistence`
+    Persistence,
 }
 
 impl Table {
@@ -46,7 +50,7 @@ impl Table {
     }
 }
 
-pub(super) const TABLES: [&str; 14] = [
+pub(super) const TABLES: [&str; 16] = [
     "outcome_0",
     "outcome_1",
     "outcome_2",
@@ -61,6 +65,8 @@ pub(super) const TABLES: [&str; 14] = [
     "sweep",
     "restore",
     "outcome_long",
+    "lease",
+    "persistence",
 ];
 
 /// Our indexes.
@@ -97,9 +103,13 @@ pub enum Index {
     Stream,
     /// By digest.
     OutcomeLong,
+    /// By digest.
+    Lease,
+    /// By session.
+    LeaseSession,
 }
 
-pub(super) const INDEXES: [&str; 15] = [
+pub(super) const INDEXES: [&str; 17] = [
     "outcome_0_pkey",
     "outcome_1_pkey",
     "outcome_2_pkey",
@@ -115,6 +125,8 @@ pub(super) const INDEXES: [&str; 15] = [
     "reply_pkey",
     "stream_pkey",
     "outcome_long_pkey",
+    "lease_pkey",
+    "lease_session_idx",
 ];
 
 impl Index {

@@ -29,6 +29,8 @@ pub struct Outcome {
     pub response: Option<Jsonb>,
     /// The fingerprint of the payload, if one was given.
     pub fingerprint: Option<Fingerprint>,
+    /// The token of the lease that it was recorded with, if it was.
+    pub token: Option<i64>,
     /// When it was recorded.
     pub recorded_at: i64,
     /// When it expires; `None` in a client session, which keeps it until its slot is needed.
@@ -110,6 +112,7 @@ fn read(row: &Columns<'_>, table: Table, probe: &Probe<'_>) -> Result<StoredOutc
             class: row.char(CLASS).and_then(Class::of_letter).ok_or_else(broken)?,
             response: row.jsonb(RESPONSE),
             fingerprint: row.uuid(FINGERPRINT),
+            token: row.int8(TOKEN),
             recorded_at: row.int8(RECORDED_AT).ok_or_else(broken)?,
             expires_at: Some(row.int8(EXPIRES_AT).ok_or_else(broken)?),
             writer: row.writer(),
@@ -149,8 +152,8 @@ pub fn insert(probe: &Probe<'_>, outcome: &Outcome) {
     columns[CLASS] = Some((outcome.class.letter() as i8).into());
     columns[KEY] = Some(pg::text(probe.key));
     columns[FINGERPRINT] = outcome.fingerprint.as_ref().map(pg::uuid);
+    columns[TOKEN] = outcome.token.map(Into::into);
     columns[RESPONSE] = outcome.response.map(Jsonb::datum);
-    debug_assert!(columns[TOKEN].is_none(), "only a leased claim has a token");
     debug_assert!(probe.stream.is_empty(), "only keyed requests have their outcomes here");
     debug_assert!(outcome.expires_at.is_some_and(|expires_at| expires_at > outcome.recorded_at));
     debug_assert!(Tag::request(&probe.digest).is_held_by_us());

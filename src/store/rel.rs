@@ -53,6 +53,18 @@ impl Rel {
         lock::as_transaction(|| try_lock(cache::oid(table), pg_sys::RowExclusiveLock))
     }
 
+    /// Whether the table can be read here. A standby has no rows of an unlogged table.
+    pub fn is_readable(&self) -> bool {
+        !self.is_unlogged() || !pg::in_recovery()
+    }
+
+    /// Whether the table is unlogged.
+    pub fn is_unlogged(&self) -> bool {
+        // SAFETY: the relation is open.
+        let persistence = unsafe { (*(*self.rel).rd_rel).relpersistence } as u8;
+        persistence == pg_sys::RELPERSISTENCE_UNLOGGED
+    }
+
     /// Whether the table has no page, and so no row. This is cheaper than a search of its index.
     pub fn is_empty(&self) -> bool {
         self.pages() == 0

@@ -130,6 +130,7 @@ fn read(row: &Columns<'_>, stream: Stream<'_>, with_outcome: WithOutcome) -> Res
             class,
             response: row.jsonb(RESPONSE),
             fingerprint: row.uuid(FINGERPRINT),
+            token: row.int8(TOKEN),
             recorded_at: number(RECORDED_AT)?,
             expires_at: None,
             writer: row.writer(),
@@ -147,8 +148,8 @@ pub fn save(stream: Stream<'_>, slot: i32, range: Range, outcome: &Outcome) -> R
     columns[RECORDED_AT] = Some(outcome.recorded_at.into());
     columns[CLASS] = Some((outcome.class.letter() as i8).into());
     columns[FINGERPRINT] = outcome.fingerprint.as_ref().map(pg::uuid);
+    columns[TOKEN] = outcome.token.map(Into::into);
     columns[RESPONSE] = outcome.response.map(Jsonb::datum);
-    debug_assert!(columns[TOKEN].is_none(), "only a leased claim has a token");
     debug_assert!(outcome.expires_at.is_none(), "a slot decides how long a reply is kept, not the clock");
     debug_assert!(0 <= slot && 1 <= range.first && range.first <= range.last);
     let table = Rel::open(Table::Reply, Access::Write);

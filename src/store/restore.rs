@@ -27,11 +27,18 @@ use pgrx::datum::{TimestampWithTimeZone, Uuid};
 
 /// The tables that can have rows without a session. `outcome_long` is the last, since an outcome that moves during the
 /// look moves there.
-pub const TABLES: [Table; 6] =
-    [Table::Outcome0, Table::Outcome1, Table::Outcome2, Table::Reply, Table::Checkpoint, Table::OutcomeLong];
+pub const TABLES: [Table; 7] = [
+    Table::Outcome0,
+    Table::Outcome1,
+    Table::Outcome2,
+    Table::Reply,
+    Table::Checkpoint,
+    Table::Lease,
+    Table::OutcomeLong,
+];
 
 /// The SQL condition that a row `t` still counts and that its session is missing. $2 and $3 are the [`moments`]. An
-/// abandoned checkpoint may outlive its session for a while, so it does not count.
+/// abandoned checkpoint or lease may outlive its session for a while, so it does not count.
 pub fn orphan_condition(table: Table) -> &'static str {
     match table {
         Table::Reply => {
@@ -41,6 +48,10 @@ pub fn orphan_condition(table: Table) -> &'static str {
             "$2 IS NOT NULL AND t.written_at OPERATOR(pg_catalog.>) $3
             AND NOT EXISTS (SELECT FROM idempotence.session s WHERE s.id OPERATOR(pg_catalog.=) t.session OFFSET 0)"
         }
+        Table::Lease => {
+            "$2 IS NOT NULL AND t.leased_until OPERATOR(pg_catalog.>) $3
+            AND NOT EXISTS (SELECT FROM idempotence.session s WHERE s.id OPERATOR(pg_catalog.=) t.session OFFSET 0)"
+        }
         _ => {
             "t.expires_at OPERATOR(pg_catalog.>) $2 AND $3 IS NOT NULL
             AND NOT EXISTS (SELECT FROM idempotence.session s WHERE s.id OPERATOR(pg_catalog.=) t.session OFFSET 0)"
@@ -48,7 +59,7 @@ pub fn orphan_condition(table: Table) -> &'static str {
     }
 }
 
-/// This moment, and the moment before which a checkpoint without a session is abandoned: about a retention before.
+/// This moment, and the moment before which a checkpoint or a lease without a session is abandoned: about a retention before.
 pub fn moments() -> [Option<TimestampWithTimeZone>; 2] {
     let now_us = pg::now_us();
     let abandoned_us = now_us.saturating_sub(guc::retention_us()).saturating_add(KEEP_SLACK_US);

@@ -4,7 +4,7 @@
 //! in itself, so a sweep may end after any of them. Each transaction holds the sweep's lock: one sweep at a
 //! time is at work in a database.
 
-mod checkpoints;
+mod abandoned;
 mod due;
 mod held_by;
 mod long;
@@ -22,6 +22,7 @@ use crate::error::Error;
 use crate::guc;
 use crate::lock::Tag;
 use crate::pg;
+use crate::store::persistence;
 use crate::store::sweep as noted;
 use progress::Progress;
 
@@ -44,6 +45,10 @@ pub enum Step {
     Delete,
     /// Deletes abandoned checkpoints.
     Checkpoints,
+    /// Deletes abandoned leases.
+    Leases,
+    /// Makes restored tables logged or unlogged, as was chosen.
+    Persistence,
     /// Takes dropped roles out of sessions.
     Owners,
     /// Looks whether restored rows have their sessions.
@@ -56,7 +61,7 @@ impl Step {
     /// All steps, in their order. The steps of the ring come first, since they take only moments. Among them
     /// `Empty` comes before `Turn`, which needs an empty segment, and `Turn` before `Close`, which closes the
     /// segment that was turned away from.
-    pub const ALL: [Step; 11] = [
+    pub const ALL: [Step; 13] = [
         Step::Empty,
         Step::Turn,
         Step::Close,
@@ -65,6 +70,8 @@ impl Step {
         Step::End,
         Step::Delete,
         Step::Checkpoints,
+        Step::Leases,
+        Step::Persistence,
         Step::Owners,
         Step::Orphans,
         Step::Tombstones,
@@ -81,6 +88,8 @@ impl Step {
             Step::End => "end",
             Step::Delete => "delete",
             Step::Checkpoints => "checkpoints",
+            Step::Leases => "leases",
+            Step::Persistence => "persistence",
             Step::Owners => "owners",
             Step::Orphans => "orphans",
             Step::Tombstones => "tombstones",
@@ -124,7 +133,9 @@ pub fn take(step: Step) -> Result<Option<Progress>, Error> {
         Step::Restore => take_part(step, RARELY_US, "client sessions at work again", sessions::restore),
         Step::End => take_part(step, 0, "silent client sessions ended", sessions::end_silent),
         Step::Delete => delete_ended(),
-        Step::Checkpoints => take_part(step, RARELY_US, "abandoned checkpoints deleted", checkpoints::delete_abandoned),
+        Step::Checkpoints => take_part(step, RARELY_US, "abandoned checkpoints deleted", abandoned::delete_checkpoints),
+        Step::Leases => take_part(step, RARELY_US, "abandoned leases deleted", abandoned::delete_leases),
+        Step::Persistence => apply_persistence(),
         Step::Owners => take_part(step, RARELY_US, "sessions with a role that is gone", sessions::clear_owners),
         Step::Orphans => look_for_orphans(),
         Step::Tombstones => take_part(step, RARELY_US, "dropped sessions forgotten", sessions::forget_dropped),
@@ -168,6 +179,11 @@ fn delete_ended() -> Result<Progress, Error> {
     let batch = guc::sweep_batch();
     let (rows, deleted) = sessions::delete_ended(batch)?;
     Ok(Progress::counted(deleted, "ended client sessions deleted", rows >= batch))
+}
+
+fn apply_persistence() -> Result<Progress, Error> {
+    let changed = persistence::apply_choices()?;
+    Ok(Progress::counted(changed, "tables made logged or unlogged", false))
 }
 
 fn look_for_orphans() -> Result<Progress, Error> {

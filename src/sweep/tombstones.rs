@@ -6,8 +6,8 @@
 //!
 //! * *dropped* (NULL): the session was dropped. As soon as the sweep sees that, the drop is committed, and no
 //!   transaction that begins later uses the session. The sweep notes *seen*.
-//! * *seen* (`d`): transactions that began before this stage may still record in the session. When all of them
-//!   have ended, nothing more is recorded in it. The sweep notes *quiet*.
+//! * *seen* (`d`): transactions that began before this stage may still record in the session, and so may whoever has
+//!   a lease. When all of them have ended and no lease is left, nothing more is recorded in it. The sweep notes *quiet*.
 //! * *quiet* (`q`): outcomes of the session may lie in segments that were opened before this stage, and in
 //!   `outcome_long`. When each of these segments is empty, and `outcome_long` has no outcome of the session, the
 //!   sweep deletes the tombstone.
@@ -39,7 +39,8 @@ pub fn find(from: Cursor, limit: usize) -> Result<Part, Error> {
 /// number deleted. The caller holds the locks of their names.
 pub fn advance(tombstones: &[SessionId]) -> Result<usize, Error> {
     let deleted = delete_quiet(tombstones)?;
-    note(tombstones, "ended OPERATOR(pg_catalog.=) 'd'", 'q', ALL_YOUNGER)?;
+    let all_done = format!("{ALL_YOUNGER} AND {NO_LEASE}");
+    note(tombstones, "ended OPERATOR(pg_catalog.=) 'd'", 'q', &all_done)?;
     note(tombstones, "ended IS NULL", 'd', "true")?;
     Ok(deleted)
 }
@@ -63,6 +64,10 @@ const ALL_YOUNGER: &str = "NOT EXISTS (
              OR a.backend_type OPERATOR(pg_catalog.=) 'client backend' AND a.state IS NULL))
     AND NOT EXISTS (SELECT FROM pg_catalog.pg_prepared_xacts p
                     WHERE p.database OPERATOR(pg_catalog.=) pg_catalog.current_database())";
+
+/// The condition that nobody has a lease of a request of tombstone `s`. The holder of a lease may record long after the
+/// drop. The record deletes the lease, so as long as it has not committed the lease is seen.
+const NO_LEASE: &str = "NOT EXISTS (SELECT FROM idempotence.lease l WHERE l.session OPERATOR(pg_catalog.=) s.id)";
 
 /// Notes, as of now, the `next` stage in those tombstones that meet both conditions, `stage` and `condition`.
 fn note(tombstones: &[SessionId], stage: &str, next: char, condition: &str) -> Result<(), Error> {

@@ -1,5 +1,5 @@
 //! What happens at the end of a transaction and of its subtransactions. A commit or a PREPARE TRANSACTION is refused if
-//! a request is open that has no checkpoint. A commit also gives the signs of life of client sessions. At the end the
+//! a request is open that has neither checkpoint nor lease. A commit also gives the signs of life of client sessions. At the end the
 //! open list is cleared.
 
 mod first;
@@ -10,6 +10,7 @@ use crate::open;
 use crate::pg;
 use crate::sessions::liveness;
 use crate::store::invalidation;
+use crate::wake;
 use pgrx::{pg_guard, pg_sys};
 use std::ffi::c_void;
 
@@ -40,6 +41,7 @@ unsafe extern "C-unwind" fn transaction_event(event: pg_sys::XactEvent::Type, _a
         }
         _ => {
             first::set_ending(false);
+            wake::end_transaction(event == XACT_EVENT_COMMIT);
             pg::refill();
             if pg::arena_is_in_use() {
                 // The caches outlive the transaction, so they must not stay in the arena.

@@ -5,6 +5,7 @@
 //! what they report on the board (`board.rs`).
 
 use crate::board;
+use crate::wake;
 use pgrx::bgworkers::{BackgroundWorkerBuilder, BgWorkerStartTime};
 use pgrx::pg_sys;
 use std::time::Duration;
@@ -24,6 +25,7 @@ pub fn init() {
         return;
     }
     board::init();
+    wake::init();
     BackgroundWorkerBuilder::new("idempotence launcher")
         .set_library("idempotence")
         .set_function("idempotence_launcher")

@@ -5,6 +5,7 @@ use super::columns::*;
 use crate::domain::end::End;
 use crate::domain::identity::SessionId;
 use crate::model::ClientSession;
+use crate::pg::Writer;
 use crate::store::catalog::{Index, Table};
 use crate::store::client_row;
 use crate::store::rel::{Access, Rel, Snapshot};
@@ -35,6 +36,8 @@ pub struct Saved {
     pub ended: Option<(i64, End)>,
     /// Whether the row is committed, that is, another transaction wrote it.
     pub committed: bool,
+    /// The transaction that wrote the row.
+    pub writer: Writer,
 }
 
 fn read(row: &Columns<'_>) -> Option<Saved> {
@@ -42,7 +45,7 @@ fn read(row: &Columns<'_>) -> Option<Saved> {
         Some(at) => Some((at, End::of_letter(row.char(ENDED)?)?)),
         None => None,
     };
-    Some(Saved { session: ROW.read(row)?, ended, committed: !row.is_ours() })
+    Some(Saved { session: ROW.read(row)?, ended, committed: !row.is_ours(), writer: row.writer() })
 }
 
 /// The session's row, if it has one.

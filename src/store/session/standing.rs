@@ -49,6 +49,7 @@ fn find_in<'rel>(table: &'rel Rel, name: &str) -> Option<StoredSession<'rel>> {
             inbox: row.bool(INBOX)?,
             time_keys: row.bool(TIME_KEYS)?,
             ttl_us: row.interval_us(TTL),
+            max_attempts: row.int4(MAX_ATTEMPTS),
             created_at: row.int8(CREATED_AT)?,
             dropped_at: row.int8(ENDED_AT),
         };
@@ -78,6 +79,7 @@ fn row(session: &StandingSession) -> [Option<pg_sys::Datum>; COLUMNS] {
     columns[TIME_KEYS] = Some(session.time_keys.into());
     columns[TTL] = session.ttl_us.and_then(|us| pg::interval(us).into_datum());
     columns[NAME] = Some(pg::text(&session.name));
+    columns[MAX_ATTEMPTS] = session.max_attempts.map(Into::into);
     columns[USABLE_BY] = session.usable_by.map(Into::into);
     columns
 }

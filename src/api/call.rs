@@ -1,0 +1,73 @@
+//! What the SQL functions on requests have in common.
+
+use super::null::required;
+use crate::error::Error;
+use crate::pg;
+use crate::requests::numbered::Numbering;
+use crate::requests::request::{Request, Rules};
+use pgrx::datum::Uuid;
+use std::borrow::Cow;
+
+/// A request as a driver sends it. `'42'` and 42 name the same request, and so do a UUID and its text.
+pub trait AsKey {
+    /// Its key.
+    fn key(&self) -> Cow<'_, str>;
+}
+
+impl AsKey for &str {
+    fn key(&self) -> Cow<'_, str> {
+        (*self).into()
+    }
+}
+
+impl AsKey for i64 {
+    fn key(&self) -> Cow<'_, str> {
+        self.to_string().into()
+    }
+}
+
+impl AsKey for Uuid {
+    fn key(&self) -> Cow<'_, str> {
+        pg::uuid_key(*self.as_bytes()).into()
+    }
+}
+
+/// The numbering for functions that are given no last number and no mark.
+pub fn in_stream(stream: Option<&str>) -> Numbering<'_> {
+    Numbering { stream, ..Numbering::default() }
+}
+
+/// As [`in_stream`], where any number of a range stands for the range.
+pub fn by_any_number(stream: Option<&str>) -> Numbering<'_> {
+    Numbering { by_any_number: true, ..in_stream(stream) }
+}
+
+/// Answers `in_progress` for a session of which nothing is known, but which another transaction holds.
+pub fn in_progress_if_in_doubt<T>(result: Result<T, Error>, in_progress: T) -> Result<T, Error> {
+    match result {
+        Err(Error::SessionInDoubt { .. }) => Ok(in_progress),
+        result => result,
+    }
+}
+
+/// Resolves a request and runs `work` on it.
+pub fn with_request<T>(
+    rules: Rules,
+    session: Option<&str>,
+    request: Option<impl AsKey>,
+    numbering: Numbering<'_>,
+    work: impl FnOnce(&Request<'_>) -> Result<T, Error>,
+) -> Result<T, Error> {
+    pg::begin_call();
+    let session = required("session", session)?;
+    let key = required("request", request)?;
+    let key = key.key();
+    let done = work(&Request::resolve(session, &key, numbering, rules)?)?;
+    pg::check_memory()?;
+    Ok(done)
+}
+
+/// The rules for a call that completes a request.
+pub fn rules_to_complete(token: Option<i64>) -> Rules {
+    if token.is_some() { Rules::OfLease } else { Rules::OfBegin }
+}

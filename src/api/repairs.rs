@@ -1,0 +1,154 @@
+//! The SQL functions for admins: repairs of requests, and which tables are logged.
+
+use super::call::{AsKey, in_stream, with_request};
+use super::null::required;
+use crate::arguments;
+use crate::domain::class::Class;
+use crate::error::{Error, or_raise};
+use crate::pg::{Jsonb, Timestamptz};
+use crate::requests::repair;
+use crate::requests::request::Rules;
+use crate::store::persistence::{self, What};
+use pgrx::datum::Uuid;
+use pgrx::{default, pg_extern};
+
+#[pg_extern(name = "idem_forget", volatile, parallel_unsafe)]
+fn idem_forget_text(session: Option<&str>, request: Option<&str>, reason: Option<&str>) -> bool {
+    forget(session, request, reason)
+}
+
+#[pg_extern(name = "idem_forget", volatile, parallel_unsafe)]
+fn idem_forget_bigint(session: Option<&str>, request: Option<i64>, reason: Option<&str>) -> bool {
+    forget(session, request, reason)
+}
+
+#[pg_extern(name = "idem_forget", volatile, parallel_unsafe)]
+fn idem_forget_uuid(session: Option<&str>, request: Option<Uuid>, reason: Option<&str>) -> bool {
+    forget(session, request, reason)
+}
+
+fn forget(session: Option<&str>, request: Option<impl AsKey>, reason: Option<&str>) -> bool {
+    or_raise((|| {
+        let session = required("session", session)?;
+        let request = required("request", request)?;
+        repair::forget(session, &request.key(), required("reason", reason)?)
+    })())
+}
+
+#[pg_extern(name = "idem_force_release", volatile, parallel_unsafe)]
+fn idem_force_release_text(
+    session: Option<&str>,
+    request: Option<&str>,
+    reason: Option<&str>,
+    stream: default!(Option<&str>, "NULL"),
+) -> bool {
+    force_release(session, request, reason, stream)
+}
+
+#[pg_extern(name = "idem_force_release", volatile, parallel_unsafe)]
+fn idem_force_release_bigint(
+    session: Option<&str>,
+    request: Option<i64>,
+    reason: Option<&str>,
+    stream: default!(Option<&str>, "NULL"),
+) -> bool {
+    force_release(session, request, reason, stream)
+}
+
+#[pg_extern(name = "idem_force_release", volatile, parallel_unsafe)]
+fn idem_force_release_uuid(
+    session: Option<&str>,
+    request: Option<Uuid>,
+    reason: Option<&str>,
+    stream: default!(Option<&str>, "NULL"),
+) -> bool {
+    force_release(session, request, reason, stream)
+}
+
+fn force_release(
+    session: Option<&str>,
+    request: Option<impl AsKey>,
+    reason: Option<&str>,
+    stream: Option<&str>,
+) -> bool {
+    or_raise(with_request(Rules::OfRepair, session, request, in_stream(stream), |request| {
+        repair::force_release(request, required("reason", reason)?)
+    }))
+}
+
+#[pg_extern(name = "idem_force_record", volatile, parallel_unsafe)]
+fn idem_force_record_text(
+    session: Option<&str>,
+    request: Option<&str>,
+    reason: Option<&str>,
+    response: default!(Option<Jsonb>, "NULL"),
+    failed: default!(Option<bool>, "false"),
+    stream: default!(Option<&str>, "NULL"),
+) -> Option<Timestamptz> {
+    force_record(session, request, reason, response, failed, stream)
+}
+
+#[pg_extern(name = "idem_force_record", volatile, parallel_unsafe)]
+fn idem_force_record_bigint(
+    session: Option<&str>,
+    request: Option<i64>,
+    reason: Option<&str>,
+    response: default!(Option<Jsonb>, "NULL"),
+    failed: default!(Option<bool>, "false"),
+    stream: default!(Option<&str>, "NULL"),
+) -> Option<Timestamptz> {
+    force_record(session, request, reason, response, failed, stream)
+}
+
+#[pg_extern(name = "idem_force_record", volatile, parallel_unsafe)]
+fn idem_force_record_uuid(
+    session: Option<&str>,
+    request: Option<Uuid>,
+    reason: Option<&str>,
+    response: default!(Option<Jsonb>, "NULL"),
+    failed: default!(Option<bool>, "false"),
+    stream: default!(Option<&str>, "NULL"),
+) -> Option<Timestamptz> {
+    force_record(session, request, reason, response, failed, stream)
+}
+
+fn force_record(
+    session: Option<&str>,
+    request: Option<impl AsKey>,
+    reason: Option<&str>,
+    response: Option<Jsonb>,
+    failed: Option<bool>,
+    stream: Option<&str>,
+) -> Option<Timestamptz> {
+    let outcome = with_request(Rules::OfRepair, session, request, in_stream(stream), |request| {
+        let class = if required("failed", failed)? { Class::Failed } else { Class::Succeeded };
+        repair::force_record(request, class, response, required("reason", reason)?)
+    });
+    or_raise(outcome).expires_at.map(Timestamptz)
+}
+
+#[pg_extern(volatile, parallel_unsafe)]
+fn idem_set_persistence(what: Option<&str>, persistence: Option<&str>) -> bool {
+    or_raise((|| {
+        let (name, persistence) = (required("what", what)?, required("persistence", persistence)?);
+        let what = What::ALL.into_iter().find(|what| what.name() == name);
+        let unlogged = match persistence {
+            "logged" => Some(false),
+            "unlogged" => Some(true),
+            _ => None,
+        };
+        let (Some(what), Some(unlogged)) = (what, unlogged) else {
+            return Err(Error::Invalid {
+                message: "there is no such persistence".into(),
+                detail: format!(
+                    "Found \"{}\" for what and \"{}\" for persistence.",
+                    name.chars().take(64).collect::<String>(),
+                    persistence.chars().take(64).collect::<String>()
+                ),
+                hint: "What is claims or sessions, and its persistence is logged or unlogged.",
+            });
+        };
+        arguments::check_writable("idem_set_persistence", || "A table is rewritten.".into())?;
+        persistence::choose(what, unlogged)
+    })())
+}

@@ -1,0 +1,70 @@
+//! PostgreSQL's condition variables: processes sleep on one until another process wakes them.
+
+use pgrx::{PGRXSharedMemory, pg_sys};
+use std::cell::UnsafeCell;
+
+/// Condition variables in shared memory.
+pub struct Conditions<const N: usize>(UnsafeCell<[pg_sys::ConditionVariable; N]>);
+
+// SAFETY: each variable has a spinlock of its own, which PostgreSQL's functions take.
+unsafe impl<const N: usize> Sync for Conditions<N> {}
+// SAFETY: as above. A variable has no pointer: its list names processes by their numbers.
+unsafe impl<const N: usize> PGRXSharedMemory for Conditions<N> {}
+
+impl<const N: usize> Default for Conditions<N> {
+    fn default() -> Conditions<N> {
+        // SAFETY: zeros are valid for the spinlock and the list, which the call then fills in. Until it has processes in
+        // its list, a variable may be moved.
+        let variable = unsafe {
+            let mut variable = std::mem::zeroed::<pg_sys::ConditionVariable>();
+            pg_sys::ConditionVariableInit(&mut variable);
+            variable
+        };
+        Conditions(UnsafeCell::new([variable; N]))
+    }
+}
+
+impl<const N: usize> Conditions<N> {
+    fn variable(&self, number: usize) -> *mut pg_sys::ConditionVariable {
+        debug_assert!(number < N);
+        // SAFETY: the number is that of a variable, and the array stays where it is in shared memory.
+        unsafe { self.0.get().cast::<pg_sys::ConditionVariable>().add(number % N) }
+    }
+
+    /// Wakes all processes that sleep on a variable.
+    pub fn wake(&self, number: usize) {
+        // SAFETY: the variable is in shared memory. The call takes a spinlock and raises no error.
+        unsafe { pg_sys::ConditionVariableBroadcast(self.variable(number)) }
+    }
+
+    /// Notes that this process is about to sleep on a variable. From now on it misses no wake.
+    pub fn prepare(&'static self, number: usize) -> Prepared {
+        let variable = self.variable(number);
+        // SAFETY: the variable is in shared memory.
+        unsafe { pg_sys::ConditionVariablePrepareToSleep(variable) };
+        Prepared(variable)
+    }
+}
+
+/// This process is about to sleep on a variable. Dropping it says that it is not any more.
+pub struct Prepared(*mut pg_sys::ConditionVariable);
+
+impl Prepared {
+    /// Sleeps until it is woken, or until the time has passed. It may return earlier than either. A cancel or a
+    /// termination ends the sleep with an error.
+    pub fn sleep(&self, us: i64) {
+        // SAFETY: the variable is in shared memory.
+        unsafe {
+            pg_sys::ConditionVariableTimedSleep(self.0, us.div_euclid(1000).max(1), pg_sys::PG_WAIT_EXTENSION);
+        }
+    }
+}
+
+impl Drop for Prepared {
+    fn drop(&mut self) {
+        // SAFETY: takes this process off the list that it is on. The end of a transaction that fails does the same.
+        unsafe {
+            pg_sys::ConditionVariableCancelSleep();
+        }
+    }
+}

@@ -1,0 +1,27 @@
+//! Claim or raise: begin for programs that need no answer in between.
+
+use crate::arguments::WAIT_BY_ARGUMENT;
+use crate::error::Error;
+use crate::pg::{self, Jsonb};
+use crate::requests::begin;
+use crate::requests::decide::Aim;
+use crate::requests::request::Request;
+use crate::requests::start::Begun;
+
+/// Takes the claim to a request. Anything but a request that starts from the beginning is an error.
+pub fn claim(request: &Request<'_>, payload: Option<Jsonb>, wait_us: Option<i64>) -> Result<(), Error> {
+    let name = request.name();
+    Err(match begin::begin(request, payload, wait_us, Aim::Execute { lease_us: None })? {
+        Begun::Started(start) => match (start.taken_over, start.checkpoint) {
+            (false, None) => return Ok(()),
+            (taken_over, checkpoint) => {
+                Error::MustLook { name, point: checkpoint.map(|checkpoint| checkpoint.point), taken_over }
+            }
+        },
+        Begun::Replay(outcome) | Begun::GivenUp(outcome) => {
+            Error::AlreadyDone { name, class: outcome.class, recorded_at: pg::describe_moment(outcome.recorded_at) }
+        }
+        Begun::InProgress(None) => Error::WaitRanOut { what: name.to_string(), hint: WAIT_BY_ARGUMENT },
+        Begun::InProgress(Some(until)) => Error::Leased { name, until: pg::describe_moment(until) },
+    })
+}

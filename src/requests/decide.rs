@@ -1,0 +1,222 @@
+//! What a call that begins a request finds, and what it decides: the decision table with the facts from the tables.
+
+use crate::arguments;
+use crate::domain::decision::{Decision, Eligibility, Facts, Fingerprint, decide};
+use crate::domain::identity::Digest;
+use crate::domain::sequence::{Order, Place, Range};
+use crate::error::Error;
+use crate::open;
+use crate::pg;
+use crate::requests::find::{self, Seeker};
+use crate::requests::numbered::Numbered;
+use crate::requests::request::Request;
+use crate::sessions::liveness::{self, Life};
+use crate::store::checkpoint::{self, Checkpoint};
+use crate::store::lease::{self, StoredLease};
+use crate::store::outcome::Outcome;
+use crate::store::rel::Snapshot;
+
+/// What the caller wants a request for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Aim {
+    /// To execute it, with a lease of this length or in this transaction.
+    Execute {
+        /// The length of the lease.
+        lease_us: Option<i64>,
+    },
+    /// To settle it: it is never to be executed, unless it was.
+    Settle,
+}
+
+impl Aim {
+    /// The function that has this aim.
+    pub fn function(self) -> &'static str {
+        if self == Aim::Settle { "idem_settle" } else { "idem_begin" }
+    }
+}
+
+/// What was asked, and when.
+pub struct Asked<'a> {
+    /// The request.
+    pub request: &'a Request<'a>,
+    /// The digest that is locked for it.
+    pub lock: Digest,
+    /// When the call came, before any wait.
+    pub asked_at: i64,
+    /// The fingerprint of the payload, if one was given.
+    pub fingerprint: Option<Fingerprint>,
+    /// What for.
+    pub aim: Aim,
+}
+
+/// What is kept of the request, and the decision about it.
+pub struct Decided {
+    /// The decision, which is not one to refuse.
+    pub decision: Decision,
+    /// The outcome, expired or not.
+    pub outcome: Option<Outcome>,
+    /// The checkpoint, expired or not.
+    pub checkpoint: Option<Checkpoint>,
+    /// The lease under the request's lock, run out or not. It may be that of another number in the lane.
+    pub lease: Option<StoredLease>,
+    /// The digest of the request.
+    pub digest: Digest,
+    /// The numbers that the request was begun with before, if it is a range.
+    pub begun: Option<Range>,
+    /// The slot for the reply of a numbered request that may be executed; otherwise 0.
+    pub slot: i32,
+}
+
+impl Decided {
+    /// Whether there is something that the record has to clear away: an expired outcome, a checkpoint or a lease.
+    pub fn leftovers(&self) -> bool {
+        self.outcome.is_some() || self.checkpoint.is_some() || self.lease.is_some()
+    }
+}
+
+impl Asked<'_> {
+    /// Finds all that is kept of the request and decides. `None`: it is undecided whether the session is alive. A
+    /// decision to refuse is returned as its error.
+    pub fn find_and_decide(&self, seeker: Seeker) -> Result<Option<Decided>, Error> {
+        let request = self.request;
+        let mut kept = find::find(request, &self.lock, self.asked_at, seeker)?;
+        if self.check_session()? == Life::Undecided {
+            return Ok(None);
+        }
+        let digest = match request {
+            Request::Keyed(_) => self.lock,
+            Request::Numbered(_) => request.digest(),
+        };
+        // A request with an outcome has neither checkpoint nor lease: the record deleted them.
+        let done = kept.outcome.as_ref().is_some_and(|outcome| outcome.lives_at(self.asked_at));
+        let (checkpoint, lease) = match done {
+            true => (None, None),
+            false => {
+                let snapshot = if seeker == Seeker::LockHolder { Snapshot::Itself } else { Snapshot::LatestMvcc };
+                let lease = lease::find(request.stream(), &self.lock, snapshot)?;
+                (checkpoint::find(&request.probe(digest), Snapshot::Itself)?, lease)
+            }
+        };
+        let lease_facts =
+            lease.as_ref().map(|lease| lease.facts(request.key(), request.unfinished_until(lease.lease.until)));
+        let own_lease = lease.as_ref().filter(|_| lease_facts.is_some_and(|facts| facts.own));
+        let begun = self.begun_range(checkpoint.as_ref().and_then(|found| found.checkpoint.last), own_lease);
+        if let (Eligibility::Due { .. }, Some(begun), Aim::Execute { .. }) = (kept.eligibility, begun, self.aim)
+            && request.range() != Some(begun)
+        {
+            kept.place = Some(Place::Overlaps(begun));
+            kept.eligibility = Eligibility::OutOfSequence { visible: true };
+        }
+        let decision = decide(&Facts {
+            asked_at: self.asked_at,
+            fingerprint: self.fingerprint,
+            outcome: kept.outcome.as_ref().map(|outcome| outcome.facts(kept.visible)),
+            checkpoint: checkpoint
+                .as_ref()
+                .map(|found| found.facts(request.unfinished_until(found.checkpoint.written_at))),
+            now: if lease.is_some() { pg::now_us() } else { self.asked_at },
+            lease: lease_facts,
+            max_attempts: request.max_attempts().filter(|_| self.aim != Aim::Settle),
+            time_key_expires_at: self.time_key_expires_at(),
+            eligibility: kept.eligibility,
+        });
+        self.check_allowed(decision, kept.place)?;
+        Ok(Some(Decided {
+            decision,
+            digest,
+            outcome: kept.outcome,
+            checkpoint: checkpoint.map(|found| found.checkpoint),
+            lease,
+            begun,
+            slot: match kept.place {
+                Some(Place::Next(slot)) => slot,
+                _ => 0,
+            },
+        }))
+    }
+
+    /// The range that the request was begun with before, as its checkpoint or its lease tells. It goes on as the same
+    /// range or not at all.
+    fn begun_range(&self, checkpoint: Option<i64>, lease: Option<&StoredLease>) -> Option<Range> {
+        let first = self.request.range()?.first;
+        let last = checkpoint.or_else(|| lease?.last)?;
+        Some(Range { first, last })
+    }
+
+    /// Refuses every request of a client session that has ended, whatever is kept of the request.
+    fn check_session(&self) -> Result<Life, Error> {
+        match self.request {
+            Request::Keyed(_) => Ok(Life::Alive),
+            Request::Numbered(request) => liveness::check(&request.session),
+        }
+    }
+
+    fn time_key_expires_at(&self) -> Option<i64> {
+        match self.request {
+            Request::Keyed(request) => request.key_expires_at_us(),
+            Request::Numbered(_) => None,
+        }
+    }
+
+    /// Turns a decision to refuse into its error.
+    fn check_allowed(&self, decision: Decision, place: Option<Place>) -> Result<(), Error> {
+        if matches!(decision, Decision::Replay | Decision::Execute { .. } | Decision::Leased | Decision::GiveUp) {
+            return Ok(());
+        }
+        let name = self.request.name();
+        Err(match (decision, self.request) {
+            (Decision::PayloadMismatch, _) => Error::PayloadMismatch(name),
+            (Decision::Unserializable, Request::Numbered(_)) if !matches!(place, Some(Place::Kept(_))) => {
+                Error::BuildsOnUnseen(name)
+            }
+            (Decision::Unserializable, _) => Error::Unserializable(name),
+            (Decision::KeyTooOld, Request::Keyed(request)) => {
+                Error::KeyTooOld { name, ttl: arguments::describe_us(request.session.ttl_us()) }
+            }
+            (Decision::Discarded, Request::Numbered(request)) => {
+                Error::Discarded { name, window: request.session.window }
+            }
+            (_, request) => {
+                if let Request::Numbered(request) = request {
+                    // If another request of this transaction is in the way, that is the more helpful error.
+                    refuse_beside_another(request, &self.lock)?;
+                }
+                out_of_sequence(request, place)
+            }
+        })
+    }
+}
+
+/// Refuses a request if this transaction has another open request in the same lane. The lane's lock does not keep the
+/// two apart, since the transaction already has it, but they must not be at work at the same time.
+pub fn refuse_beside_another(request: &Numbered<'_>, lock: &Digest) -> Result<(), Error> {
+    match open::at_work_under(lock) {
+        None => Ok(()),
+        Some(other) => {
+            let lane = if request.session.order == Order::Any { "slot" } else { "stream" };
+            let detail =
+                format!("Its {lane} is taken by {other}, which this transaction has begun and not yet recorded.");
+            let hint = "Record or release that one first.";
+            Err(Error::OutOfSequence { name: request.name(), detail, hint })
+        }
+    }
+}
+
+fn out_of_sequence(request: &Request<'_>, place: Option<Place>) -> Error {
+    const BEFORE: &str = "Send what comes before it first, or give that up with idem_ack(). idem_position() tells where the stream stands.";
+    const SAME: &str = "A retry must be of the same numbers. idem_position() tells where the stream stands.";
+    let (detail, hint) = match (request, place) {
+        (Request::Numbered(request), Some(Place::Ahead(number))) if request.session.order == Order::Any => {
+            let window = request.session.window;
+            (format!("Number {number}, a window of {window} before it, is neither recorded nor acknowledged."), BEFORE)
+        }
+        (_, Some(Place::Ahead(number))) => (format!("The next number of its stream is {number}."), BEFORE),
+        (_, Some(Place::Overlaps(Range { first, last }))) => {
+            let numbers =
+                if first == last { format!("number {first}") } else { format!("the numbers {first} to {last}") };
+            (format!("It overlaps {numbers}, which came before, without being the same request."), SAME)
+        }
+        _ => ("It does not follow what its stream has accepted.".into(), BEFORE),
+    };
+    Error::OutOfSequence { name: request.name(), detail, hint }
+}

@@ -1,0 +1,153 @@
+//! The request that record, checkpoint, release or extend is called for: one that this transaction has begun, or one
+//! that a lease is held of.
+
+use crate::arguments;
+use crate::domain::identity::Digest;
+use crate::domain::lease::{Completion, complete};
+use crate::domain::sequence::{Place, Range};
+use crate::error::{Error, Missing, Superseded, WAIT_BY_SETTING};
+use crate::guc;
+use crate::lock::Tag;
+use crate::open::{self, Numbers, OpenRequest, answered};
+use crate::pg::{self, Deadline};
+use crate::requests::find::{self, Seeker};
+use crate::requests::request::Request;
+use crate::sessions::liveness;
+use crate::store::lease::{self, StoredLease};
+use crate::store::outcome::Outcome;
+use crate::store::rel::Snapshot;
+
+/// What a call to record finds.
+pub enum Held {
+    /// The request, to be recorded.
+    Open(OpenRequest),
+    /// The outcome that was recorded with the same token before.
+    Recorded(Outcome),
+}
+
+/// The request that `function` was called for.
+pub fn by(request: &Request<'_>, token: Option<i64>, function: &'static str) -> Result<OpenRequest, Error> {
+    request.check_not_inbox()?;
+    match token {
+        None => begun(request, function),
+        Some(token) => leased(request, token, function)?.into_open(request),
+    }
+}
+
+/// The request that is to be recorded, or its outcome.
+pub fn to_record(request: &Request<'_>, token: Option<i64>) -> Result<Held, Error> {
+    request.check_not_inbox()?;
+    let Some(token) = token else { return begun(request, "idem_record").map(Held::Open) };
+    match find_leased(request, token, "idem_record")? {
+        Found::Lease(leased) => leased.into_open(request).map(Held::Open),
+        Found::Outcome(outcome) => Ok(Held::Recorded(outcome)),
+    }
+}
+
+/// A request that is not done, the lease of which the caller has.
+pub struct Leased {
+    /// The digest that is locked for the request. This transaction has the lock.
+    pub lock: Digest,
+    /// The lease as it is kept.
+    pub stored: StoredLease,
+    /// The place of a numbered request in its stream.
+    place: Option<Place>,
+}
+
+/// The request that `function` was called for with this token.
+pub fn leased(request: &Request<'_>, token: i64, function: &'static str) -> Result<Leased, Error> {
+    request.check_not_inbox()?;
+    match find_leased(request, token, function)? {
+        Found::Lease(leased) => Ok(leased),
+        Found::Outcome(_) => Err(Error::ClaimSuperseded { name: request.name(), token, how: Superseded::Recorded }),
+    }
+}
+
+impl Leased {
+    fn into_open(self, request: &Request<'_>) -> Result<OpenRequest, Error> {
+        let numbers = match (request, self.place) {
+            (Request::Keyed(_), _) => None,
+            (Request::Numbered(numbered), Some(Place::Next(slot))) => {
+                let last = self.stored.last.unwrap_or(numbered.range.last);
+                Some(Numbers { range: Range { last, ..numbered.range }, slot, acked: 0 })
+            }
+            (Request::Numbered(numbered), _) => {
+                return Err(Error::Discarded { name: request.name(), window: numbered.session.window });
+            }
+        };
+        let (fingerprint, token) = (self.stored.fingerprint, Some(self.stored.lease.token));
+        Ok(OpenRequest { lock: self.lock, digest: request.digest(), numbers, fingerprint, leftovers: true, token })
+    }
+}
+
+/// What a token leads to.
+enum Found {
+    Lease(Leased),
+    Outcome(Outcome),
+}
+
+/// Takes the request's lock and looks what the token leads to. By the order of locks the client session's is shared
+/// first.
+fn find_leased(request: &Request<'_>, token: i64, function: &'static str) -> Result<Found, Error> {
+    arguments::check_writable(function, || format!("The lease of {} is to be changed.", request.name()))?;
+    let deadline = Deadline::after(guc::wait_us());
+    if let Request::Numbered(numbered) = request {
+        liveness::attend_within(&numbered.session, deadline)?;
+    }
+    let lock = request.lock();
+    let claim = Tag::request(&lock);
+    let take = || claim.acquire(deadline.left_us());
+    if !pg::or_out_of_memory(take).map_err(|error| open::no_room(request.name(), &error))? {
+        return Err(Error::WaitRanOut { what: request.name().to_string(), hint: WAIT_BY_SETTING });
+    }
+    let asked_at = pg::now_us();
+    let stored =
+        lease::find(request.stream(), &lock, Snapshot::Itself)?.filter(|stored| stored.request == request.key());
+    let of_lease = complete(token, stored.as_ref().map(|stored| &stored.lease), None);
+    let kept = match (of_lease, request) {
+        (Completion::Proceed, Request::Keyed(_)) => None,
+        _ => Some(find::find(request, &lock, asked_at, Seeker::LockHolder)?),
+    };
+    if let (Completion::Proceed, Some(stored)) = (of_lease, stored) {
+        return Ok(Found::Lease(Leased { lock, stored, place: kept.and_then(|kept| kept.place) }));
+    }
+    let outcome = kept.and_then(|kept| {
+        let outcome = kept.outcome.filter(|outcome| outcome.lives_at(asked_at))?;
+        Some((outcome, kept.visible))
+    });
+    let recorded_with = outcome.as_ref().and_then(|(outcome, _)| outcome.token);
+    claim.release();
+    match (complete(token, None, recorded_with), outcome) {
+        (Completion::Repeat, Some((_, false))) => Err(Error::Unserializable(request.name())),
+        (Completion::Repeat, Some((outcome, true))) => {
+            if pg::wait_until_durable(outcome.writer, asked_at, || deadline) {
+                return Ok(Found::Outcome(outcome));
+            }
+            Err(Error::WaitRanOut { what: request.name().to_string(), hint: WAIT_BY_SETTING })
+        }
+        (_, outcome) => {
+            let how = outcome.map_or(Superseded::Gone, |(outcome, _)| Superseded::Done(outcome.class));
+            Err(Error::ClaimSuperseded { name: request.name(), token, how })
+        }
+    }
+}
+
+/// The open request of this transaction that `function` was called for.
+fn begun(request: &Request<'_>, function: &'static str) -> Result<OpenRequest, Error> {
+    let not_begun = |missing| Error::NotBegun { name: request.name(), missing, function };
+    // If nothing is known of the session, that is the more helpful error.
+    let open = open::find(request.request_key(), function).or_else(|error| {
+        request.check_known()?;
+        Err(match error {
+            Error::NotBegun { missing: Missing::Begin, .. } => {
+                let answered = answered::to((request.lock(), request.number()));
+                not_begun(answered.map_or(Missing::Begin, Missing::Answered))
+            }
+            other => other,
+        })
+    })?;
+    match open.token {
+        None => Ok(open),
+        Some(_) => Err(not_begun(Missing::Token)),
+    }
+}

@@ -1,0 +1,65 @@
+//! What is stored along with anything that is stored of a numbered request: its session, its stream, and the
+//! acknowledgement that came with it.
+
+use crate::error::Error;
+use crate::guc;
+use crate::open::Numbers;
+use crate::pg::Deadline;
+use crate::requests::numbered::Numbered;
+use crate::sessions::{giving_up, save};
+use crate::store::stream::{self, Marks};
+
+/// The acknowledgement that came with a request, and the marks of its stream.
+pub struct Ack {
+    /// The marks that were stored before this acknowledgement.
+    marks: Marks,
+    acked: i64,
+    /// Whether it is above the stored mark.
+    is_new: bool,
+    /// Whether it gives numbers up that have no outcome. Their lanes are taken then.
+    gives_up: bool,
+}
+
+/// Takes the lanes of the numbers that the request's acknowledgement gives up. By the order of locks this comes before
+/// the locks of saving.
+pub fn before(request: &Numbered<'_>, numbers: Numbers) -> Result<Ack, Error> {
+    let stream = request.stream();
+    let marks = stream::find(stream);
+    refuse_given_up(request, numbers, &marks)?;
+    let (acked, is_new) = (numbers.acked, numbers.acked > marks.acked);
+    let deadline = Deadline::after(guc::wait_us());
+    let gives_up = is_new && giving_up::take_lanes(&request.session, stream, marks.acked, acked, deadline)?;
+    Ok(Ack { marks, acked, is_new, gives_up })
+}
+
+/// Refuses a number that was given up since it was begun. The request's lock on its lane prevents that. If it happened
+/// all the same, this is the last moment to find out.
+fn refuse_given_up(request: &Numbered<'_>, numbers: Numbers, marks: &Marks) -> Result<(), Error> {
+    if numbers.range.first <= marks.acked {
+        return Err(Error::Discarded { name: request.name(), window: request.session.window });
+    }
+    Ok(())
+}
+
+impl Ack {
+    /// Saves the session and notes the stream.
+    pub fn save_session(&self, request: &Numbered<'_>) -> Result<(), Error> {
+        save::save(&request.session)?;
+        save::note_stream(&request.session, request.stream(), &self.marks)
+    }
+
+    /// Stores the acknowledgement.
+    pub fn note(self, request: &Numbered<'_>) -> Result<(), Error> {
+        if !self.is_new {
+            return Ok(());
+        }
+        save::note_ack(&request.session, request.stream(), self.acked, self.gives_up)
+    }
+
+    /// Saves the session, notes the stream, and stores an acknowledgement that gives numbers up. Otherwise the
+    /// acknowledgement is only stored with the outcome.
+    pub fn save(self, request: &Numbered<'_>) -> Result<(), Error> {
+        self.save_session(request)?;
+        if self.gives_up { self.note(request) } else { Ok(()) }
+    }
+}

@@ -1,0 +1,75 @@
+//! Settling: a binding verdict on a request whose answer was lost. If the request was done, its caller gets the outcome.
+//! If it was not, it never shall be: that is recorded as its outcome, `cancelled`.
+
+use crate::domain::class::Class;
+use crate::domain::decision::Eligibility;
+use crate::error::Error;
+use crate::pg::{self, Deadline, Jsonb};
+use crate::requests::begin;
+use crate::requests::decide::Aim;
+use crate::requests::find::{self, Seeker};
+use crate::requests::finish;
+use crate::requests::numbered::Numbered;
+use crate::requests::request::Request;
+use crate::requests::start::{Begun, Start};
+use crate::sessions::liveness;
+use crate::store::checkpoint;
+use crate::store::lease;
+use crate::store::outcome::Outcome;
+use crate::store::rel::Snapshot;
+
+/// The verdict.
+pub enum Settled {
+    /// The request is never executed. This call has recorded that, unless the client session has ended, where nothing is
+    /// executed any more.
+    Cancelled(Option<Outcome>, Start),
+    /// There was an answer, or there is none yet.
+    Answered(Begun),
+}
+
+/// Settles a request.
+pub fn settle(request: &Request<'_>, wait_us: Option<i64>, response: Option<Jsonb>) -> Result<Settled, Error> {
+    let deadline = Deadline::after(wait_us);
+    let begun = match (begin::begin(request, None, wait_us, Aim::Settle), request) {
+        (Err(Error::SessionEnded { how: Some(_), .. } | Error::SessionFenced { .. }), Request::Numbered(numbered)) => {
+            return settle_in_ended(request, numbered, deadline);
+        }
+        (begun, _) => begun?,
+    };
+    let Begun::Started(start) = begun else { return Ok(Settled::Answered(begun)) };
+    let outcome = finish::record(request, Class::Cancelled, response, None, None)?;
+    // Somebody acts on the verdict, so no crash may undo it, whatever synchronous_commit says.
+    pg::force_sync_commit();
+    Ok(Settled::Cancelled(Some(outcome), start))
+}
+
+/// Settles a request of a client session that has ended, once it is certain that no crash brings the session back.
+fn settle_in_ended(request: &Request<'_>, numbered: &Numbered<'_>, deadline: Deadline) -> Result<Settled, Error> {
+    if !liveness::make_end_certain(&numbered.session, deadline)? {
+        return Ok(Settled::Answered(Begun::InProgress(None)));
+    }
+    let (lock, asked_at) = (request.lock(), pg::now_us());
+    let kept = find::find(request, &lock, asked_at, Seeker::Inquirer)?;
+    match (kept.outcome, kept.eligibility) {
+        (Some(_), _) if !kept.visible => return Err(Error::Unserializable(request.name())),
+        (Some(outcome), _) => {
+            let durable = pg::wait_until_durable(outcome.writer, asked_at, || deadline);
+            let begun = if durable { Begun::Replay(outcome) } else { Begun::InProgress(None) };
+            return Ok(Settled::Answered(begun));
+        }
+        (None, Eligibility::Discarded { .. }) => {
+            return Err(Error::Discarded { name: request.name(), window: numbered.session.window });
+        }
+        (None, Eligibility::Due { .. } | Eligibility::OutOfSequence { .. }) => {}
+    }
+    let checkpoint = checkpoint::find(&request.probe(request.digest()), Snapshot::LatestMvcc)?;
+    let lease = lease::find(request.stream(), &lock, Snapshot::LatestMvcc)?;
+    let lease = lease.filter(|lease| lease.request == request.key());
+    let start = Start {
+        checkpoint: checkpoint.map(|found| found.checkpoint),
+        taken_over: lease.is_some(),
+        attempt: lease.map_or(1, |lease| lease.lease.attempt.saturating_add(1)),
+        lease: None,
+    };
+    Ok(Settled::Cancelled(None, start))
+}

@@ -1,0 +1,145 @@
+//! What starting a request does: it goes on the open list and, if the caller wants a lease, gets one.
+
+use crate::domain::class::Class;
+use crate::domain::decision::Decision;
+use crate::domain::lease::Lease;
+use crate::domain::sequence::Range;
+use crate::error::Error;
+use crate::open::{self, Finish, Numbers, OpenRequest};
+use crate::pg::{self, Jsonb};
+use crate::requests::decide::{Aim, Asked, Decided, refuse_beside_another};
+use crate::requests::finish;
+use crate::requests::numbered::Numbered;
+use crate::requests::request::Request;
+use crate::requests::saving;
+use crate::sessions::liveness;
+use crate::store::checkpoint::Checkpoint;
+use crate::store::lease::{self, NewLease, StoredLease};
+use crate::store::outcome::Outcome;
+use crate::transaction;
+
+/// What begin answers.
+pub enum Begun {
+    /// The caller has the claim.
+    Started(Start),
+    /// The request was done, with this outcome.
+    Replay(Outcome),
+    /// All attempts were begun and none was completed. This call has recorded that as a final failure.
+    GivenUp(Outcome),
+    /// The wait ran out: another transaction has the claim, or the outcome is not yet durable, or another holder has a
+    /// lease until this moment.
+    InProgress(Option<i64>),
+}
+
+/// How the caller is to execute the request.
+pub struct Start {
+    /// Where it goes on.
+    pub checkpoint: Option<Checkpoint>,
+    /// Whether the lease of another holder ran out, whose effect may have happened.
+    pub taken_over: bool,
+    /// 1, and one more for each time that the request was taken over.
+    pub attempt: i32,
+    /// The lease that the caller was given.
+    pub lease: Option<Lease>,
+}
+
+impl Start {
+    /// How many attempts were begun before this call.
+    pub fn attempts_before(&self) -> i32 {
+        self.attempt - 1
+    }
+}
+
+/// Starts the request that was decided to be executed, settled or given up. The caller has its lock. `None`: another
+/// transaction has the client session alone.
+pub fn start(asked: &Asked<'_>, found: Decided) -> Result<Option<Begun>, Error> {
+    let (request, decision) = (asked.request, found.decision);
+    let numbers = match request {
+        Request::Keyed(_) => None,
+        Request::Numbered(numbered) => {
+            refuse_beside_another(numbered, &asked.lock)?;
+            if !liveness::attend(&numbered.session)? {
+                return Ok(None);
+            }
+            Some(numbers(numbered, &found))
+        }
+    };
+    let leftovers = found.leftovers();
+    let counts = matches!(decision, Decision::Execute { from_checkpoint: true, .. });
+    let checkpoint = found.checkpoint.filter(|_| counts);
+    let former = found.lease.filter(|lease| lease.request == request.key());
+    let kept = checkpoint.as_ref().and_then(|checkpoint| checkpoint.fingerprint);
+    let kept = kept.or_else(|| former.as_ref()?.fingerprint);
+    let open = OpenRequest {
+        lock: asked.lock,
+        digest: found.digest,
+        numbers,
+        fingerprint: asked.fingerprint.or(kept),
+        leftovers,
+        token: None,
+    };
+    let taken_over = matches!(decision, Decision::Execute { taken_over: true, .. });
+    let former = former.filter(|_| taken_over || decision == Decision::GiveUp);
+    let attempt = former.as_ref().map_or(1, |former| former.lease.attempt.saturating_add(1));
+    let lease = match asked.aim {
+        Aim::Execute { lease_us } if decision != Decision::GiveUp => {
+            take_lease(request, &open, former.as_ref(), lease_us)?
+        }
+        // The record that follows deletes the former lease.
+        Aim::Execute { .. } | Aim::Settle => None,
+    };
+    let open = OpenRequest { token: lease.map(|lease| lease.token), ..open };
+    if open::begin(request.session(), request.request_key(), open) {
+        transaction::come_first();
+    }
+    if lease.is_some() {
+        open::finish(request.request_key(), Finish::Saved);
+    }
+    if decision == Decision::GiveUp {
+        let attempts = former.map_or(0, |former| former.lease.attempt);
+        let response = Jsonb::of_text(&format!("{{\"attempts\": {attempts}}}"));
+        return finish::record(request, Class::Failed, Some(response), None, None)
+            .map(|outcome| Some(Begun::GivenUp(outcome)));
+    }
+    Ok(Some(Begun::Started(Start { checkpoint, taken_over, attempt, lease })))
+}
+
+/// The numbers of a request that starts. Settling adopts the range that the request was begun with before.
+fn numbers(request: &Numbered<'_>, found: &Decided) -> Numbers {
+    debug_assert!((0..request.session.window).contains(&found.slot), "a number that is due has a slot");
+    let range = match found.begun {
+        Some(Range { last, .. }) => Range { last, ..request.range },
+        None => request.range,
+    };
+    Numbers { range, slot: found.slot, acked: request.acked }
+}
+
+/// Gives the caller a lease. A caller without one still supersedes a former lease that ran out.
+fn take_lease(
+    request: &Request<'_>,
+    open: &OpenRequest,
+    former: Option<&StoredLease>,
+    lease_us: Option<i64>,
+) -> Result<Option<Lease>, Error> {
+    if lease_us.is_some()
+        && let (Request::Numbered(numbered), Some(numbers)) = (request, open.numbers)
+    {
+        // The lease outlasts this transaction, and so do the session and what the client has said.
+        saving::before(numbered, numbers)?.save(numbered)?;
+    }
+    let now_us = pg::now_us();
+    let lease = match (former, lease_us) {
+        (Some(former), _) => former.lease.superseded(now_us, lease_us),
+        (None, Some(lease_us)) => Lease::first(now_us, lease_us),
+        (None, None) => return Ok(None),
+    };
+    lease::save(&NewLease {
+        of: request.stream(),
+        lock: &open.lock,
+        request: request.key(),
+        last: open.numbers.map(|numbers| numbers.range.last),
+        fingerprint: open.fingerprint,
+        lease,
+    })?;
+    Ok(lease_us.map(|_| lease))
+}

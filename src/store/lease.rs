@@ -1,0 +1,158 @@
+//! `idempotence.lease`: the leases that are held or that ran out, a row for each request that was begun with a lease and
+//! is not done. A row is written only under the request's lock, and is kept under the digest of that lock. So a slot,
+//! and a stream in strict order, has one at most. The sweep deletes the leases that do not count any more.
+//!
+//! A DBA may have made the table unlogged. Then a crash empties it, and a standby cannot read it.
+
+use crate::domain::decision::{Fingerprint, LeaseFacts};
+use crate::domain::identity::{Digest, SessionId};
+use crate::domain::lease::Lease;
+use crate::error::Error;
+use crate::lock::Tag;
+use crate::model::Stream;
+use crate::pg;
+use crate::store::catalog::{Index, Table};
+use crate::store::rel::{Access, Rel, Snapshot};
+use crate::store::tuple::{Tid, Tuple, columns, uuid_equals};
+use crate::store::write;
+use pgrx::pg_sys;
+
+columns! { "lease", COLUMNS:
+    DIGEST, SESSION, TOKEN, BEGUN_AT, LEASED_UNTIL, LAST, ATTEMPT, HOLDER, FINGERPRINT, REQUEST, STREAM, APPLICATION
+}
+type Columns<'a> = Tuple<'a, COLUMNS>;
+
+/// A lease in the table, run out or not.
+pub struct StoredLease {
+    /// The lease itself.
+    pub lease: Lease,
+    /// The key or first number of the request that it was begun for.
+    pub request: String,
+    /// The last number of a numbered request; `None` for a keyed one.
+    pub last: Option<i64>,
+    /// The fingerprint of the payload, if one was given.
+    pub fingerprint: Option<Fingerprint>,
+    visible: bool,
+}
+
+impl StoredLease {
+    /// The facts for the decision about `request`. After it ran out the lease counts until `expires_at`.
+    pub fn facts(&self, request: &str, expires_at: i64) -> LeaseFacts {
+        let Lease { until, attempt, .. } = self.lease;
+        let own = self.request == request;
+        LeaseFacts { own, until, expires_at, attempt, visible: self.visible, fingerprint: self.fingerprint }
+    }
+
+    /// The number of the request that it was begun for; `None` for a key.
+    pub fn number(&self) -> Option<i64> {
+        self.last.and_then(|_| self.request.parse().ok())
+    }
+}
+
+/// Finds the lease that is kept under a request's lock. It may be that of another number in the same lane.
+pub fn find(of: Stream<'_>, lock: &Digest, snapshot: Snapshot) -> Result<Option<StoredLease>, Error> {
+    let table = Rel::open(Table::Lease, Access::Read);
+    let found = find_in(&table, of, lock, snapshot)?;
+    Ok(found.map(|(found, _)| found))
+}
+
+fn find_in<'rel>(
+    table: &'rel Rel,
+    of: Stream<'_>,
+    lock: &Digest,
+    snapshot: Snapshot,
+) -> Result<Option<(StoredLease, Tid<'rel>)>, Error> {
+    if !table.is_readable() || table.is_empty() {
+        return Ok(None);
+    }
+    let keys = &mut [uuid_equals(DIGEST as i16 + 1, &lock.0)];
+    let read = |row: &Columns<'rel>| Some(read(row, of).map(|found| (found, row.at())));
+    table.find(Some(Index::Lease), keys, snapshot, read).transpose()
+}
+
+fn read(row: &Columns<'_>, of: Stream<'_>) -> Result<StoredLease, Error> {
+    let broken = || Error::Corrupted { message: "a row of table \"idempotence.lease\" lacks a value".into() };
+    let number = |column| row.int8(column).ok_or_else(broken);
+    // As with outcomes, the digest only leads to the row.
+    if row.uuid(SESSION).as_ref() != Some(of.session) || !row.text_is(STREAM, of.name) {
+        return Err(Error::Corrupted { message: "a lease is kept under the lock of another request".into() });
+    }
+    Ok(StoredLease {
+        lease: Lease {
+            token: number(TOKEN)?,
+            attempt: row.int4(ATTEMPT).ok_or_else(broken)?,
+            begun_at: number(BEGUN_AT)?,
+            until: number(LEASED_UNTIL)?,
+        },
+        request: row.text(REQUEST).ok_or_else(broken)?,
+        last: row.int8(LAST),
+        fingerprint: row.uuid(FINGERPRINT),
+        visible: row.visible(),
+    })
+}
+
+/// A lease to be written.
+pub struct NewLease<'a> {
+    /// The session and stream of its request.
+    pub of: Stream<'a>,
+    /// The digest that is locked for its request.
+    pub lock: &'a Digest,
+    /// The request's key or first number.
+    pub request: &'a str,
+    /// The last number of a numbered request.
+    pub last: Option<i64>,
+    /// The fingerprint of the payload, if one was given.
+    pub fingerprint: Option<Fingerprint>,
+    /// The lease itself.
+    pub lease: Lease,
+}
+
+/// Writes a lease over the one that is kept under the same lock. The caller has the request's lock.
+pub fn save(new: &NewLease<'_>) -> Result<(), Error> {
+    debug_assert!(Tag::request(new.lock).is_held_by_us(), "a lease changes only under its request's lock");
+    let mut columns: [Option<pg_sys::Datum>; COLUMNS] = [None; COLUMNS];
+    columns[DIGEST] = Some(pg::uuid(&new.lock.0));
+    columns[SESSION] = Some(pg::uuid(new.of.session));
+    columns[TOKEN] = Some(new.lease.token.into());
+    columns[BEGUN_AT] = Some(new.lease.begun_at.into());
+    columns[LEASED_UNTIL] = Some(new.lease.until.into());
+    columns[LAST] = new.last.map(Into::into);
+    columns[ATTEMPT] = Some(new.lease.attempt.into());
+    columns[HOLDER] = Some(pg::current_role().into());
+    columns[FINGERPRINT] = new.fingerprint.as_ref().map(pg::uuid);
+    columns[REQUEST] = Some(pg::text(new.request));
+    columns[STREAM] = Some(pg::text(new.of.name));
+    columns[APPLICATION] = Some(pg::text(&pg::application_name()));
+    let table = Rel::open(Table::Lease, Access::Write);
+    match find_in(&table, new.of, new.lock, Snapshot::Itself)? {
+        Some((_, former)) => write::update(&table, former, &columns),
+        None => write::insert(&table, &columns),
+    }
+    Ok(())
+}
+
+/// Deletes the lease that is kept under the lock; gives whether there was one. The caller has the request's lock.
+pub fn delete(of: Stream<'_>, lock: &Digest) -> Result<bool, Error> {
+    debug_assert!(Tag::request(lock).is_held_by_us(), "a lease changes only under its request's lock");
+    let table = Rel::open(Table::Lease, Access::Write);
+    let found = find_in(&table, of, lock, Snapshot::Itself)?;
+    if let Some((_, at)) = &found {
+        write::delete(&table, *at);
+    }
+    Ok(found.is_some())
+}
+
+/// When the last lease of a session runs out that has not run out at `now_us`; `None`: it has no such lease.
+pub fn last_end(session: &SessionId, now_us: i64) -> Option<i64> {
+    let table = Rel::open(Table::Lease, Access::Read);
+    if !table.is_readable() || table.is_empty() {
+        return None;
+    }
+    let keys = &mut [uuid_equals(SESSION as i16 + 1, session)];
+    let mut last = None;
+    table.find(Some(Index::LeaseSession), keys, Snapshot::LatestMvcc, |row: &Columns<'_>| -> Option<()> {
+        last = last.max(row.int8(LEASED_UNTIL).filter(|until| *until > now_us));
+        None
+    });
+    last
+}

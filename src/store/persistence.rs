@@ -1,0 +1,95 @@
+//! `idempotence.persistence`: which tables a DBA wants logged or unlogged. The table has a row for each choice; without
+//! one a table is as `CREATE EXTENSION` makes it.
+//!
+//! A dump has the choices, but `CREATE EXTENSION` makes the tables of a restored database. So the sweep applies the
+//! choices where the tables differ from them.
+
+use crate::error::Error;
+use crate::store::catalog::Table;
+use crate::store::exclusive;
+use crate::store::rel::{Access, Rel, Snapshot};
+use crate::store::sql;
+use crate::store::tuple::{Tuple, columns};
+
+columns! { "persistence", COLUMNS: UNLOGGED, WHAT }
+
+/// What can be logged or unlogged.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum What {
+    /// The leases. By default logged.
+    Claims,
+    /// The client sessions at work. By default unlogged.
+    Sessions,
+}
+
+impl What {
+    /// All of them.
+    pub const ALL: [What; 2] = [What::Claims, What::Sessions];
+
+    /// Its name in SQL.
+    pub fn name(self) -> &'static str {
+        match self {
+            What::Claims => "claims",
+            What::Sessions => "sessions",
+        }
+    }
+
+    fn table(self) -> Table {
+        match self {
+            What::Claims => Table::Lease,
+            What::Sessions => Table::SessionLive,
+        }
+    }
+}
+
+/// Makes the table logged or unlogged, and notes the choice for dumps. Gives whether the table has changed. An error if
+/// somebody uses it.
+pub fn choose(what: What, unlogged: bool) -> Result<bool, Error> {
+    let changes = is_unlogged(what) != unlogged;
+    if changes && !apply(what, unlogged)? {
+        return Err(Error::TableInUse { relation: format!("idempotence.{}", what.table().name()), what: what.name() });
+    }
+    let statement = "INSERT INTO idempotence.persistence AS p (what, unlogged) VALUES ($1, $2)
+        ON CONFLICT (what) DO UPDATE SET unlogged = EXCLUDED.unlogged";
+    sql::execute(statement, &[what.name().into(), unlogged.into()])?;
+    Ok(changes)
+}
+
+/// Whether the table is unlogged now.
+fn is_unlogged(what: What) -> bool {
+    Rel::open(what.table(), Access::Read).is_unlogged()
+}
+
+/// Applies the choices to tables that nobody uses just now. Gives how many tables have changed.
+pub fn apply_choices() -> Result<usize, Error> {
+    let chosen = {
+        let table = Rel::open(Table::Persistence, Access::Read);
+        let mut chosen = Vec::new();
+        if !table.is_empty() {
+            table.find(None, &mut [], Snapshot::LatestMvcc, |row: &Tuple<'_, COLUMNS>| -> Option<()> {
+                let (name, unlogged) = (row.text(WHAT)?, row.bool(UNLOGGED)?);
+                chosen.extend(What::ALL.into_iter().filter(|what| what.name() == name).map(|what| (what, unlogged)));
+                None
+            });
+        }
+        chosen
+    };
+    let mut changed = 0;
+    for (what, unlogged) in chosen {
+        if is_unlogged(what) != unlogged && apply(what, unlogged)? {
+            changed += 1;
+        }
+    }
+    Ok(changed)
+}
+
+/// Gives false if somebody uses the table.
+fn apply(what: What, unlogged: bool) -> Result<bool, Error> {
+    // A wait for these locks would make others wait behind it.
+    if !exclusive::lock_alone(what.table()) {
+        return Ok(false);
+    }
+    let name = what.table().name();
+    let how = if unlogged { "UNLOGGED" } else { "LOGGED" };
+    sql::execute(&format!("ALTER TABLE idempotence.{name} SET {how}"), &[]).map(|_| true)
+}
