@@ -76,7 +76,7 @@ const TRAPS: &str = r#"
     $do$"#;
 
 /// A call of each function by its full name, and its answer.
-const CALLS: [(&str, &str); 17] = [
+const CALLS: [(&str, &str); 22] = [
     ("SELECT public.idem_create_session('payments')", ""),
     ("SELECT public.idem_create_session('mails', inbox => true, ttl => '1 day')", ""),
     ("SELECT public.idem_alter_session('payments', ttl => '2 days')", ""),
@@ -106,6 +106,17 @@ const CALLS: [(&str, &str); 17] = [
         "SELECT status, response OPERATOR(pg_catalog.->>) 'sqlstate' FROM public.idem_run('payments', 'fail', 'SELECT 1/0', on_error => 'record', wait => '1 s', ttl => '1 h')",
         "failed|22012",
     ),
+    (
+        "WITH b AS (SELECT token FROM public.idem_begin('payments', 'lease', lease => '1 h')) SELECT public.idem_extend('payments', 'lease', token, '2 h') IS NOT NULL FROM b",
+        "t",
+    ),
+    (
+        "WITH b AS (SELECT token FROM public.idem_begin('payments', 'short', lease => '1 h')) SELECT public.idem_record('payments', 'short', '1', token => token) IS NOT NULL FROM b",
+        "t",
+    ),
+    ("SELECT FROM public.idem_begin('payments', 'left', lease => '10 ms')", ""),
+    ("SELECT status, response FROM public.idem_settle('payments', 'settled', response => '3')", "cancelled|3"),
+    ("BEGIN; SELECT public.idem_claim('payments', 'c'); SELECT FROM public.idem_record('payments', 'c'); COMMIT", ""),
     ("SELECT public.idem_once('mails', 'm'), public.idem_once('mails', 'm')", "t|f"),
     ("SELECT ord, request FROM public.idem_once_many('mails', '{m,n,n,o}')", "2|n\n4|o"),
     ("SELECT public.idem_generate_id() IS NOT NULL, cardinality(public.idem_generate_ids(3))", "t|3"),
@@ -160,6 +171,11 @@ async fn a_hostile_search_path_changes_nothing(version: Version) -> Result<()> {
 
     let boss = trapped(&server, "boss").await?;
     ensure!(boss.text("SELECT public.idem_forget('payments', 'k', 'a test')").await? == "t");
+    ensure!(boss.text("SELECT public.idem_force_record('payments', 'left', 'a test') IS NOT NULL").await? == "t");
+    ensure!(boss.text("SELECT public.idem_force_release('payments', 'left', 'a test')").await? == "f");
+    ensure!(boss.text("SELECT public.idem_set_persistence('claims', 'unlogged')").await? == "t");
+    boss.text("SELECT FROM idempotence.unfinished").await?;
+    boss.text("SELECT FROM idempotence.health").await?;
     // An admin may create a dropped session again. The catalogs tell who is an admin.
     app.text("SELECT public.idem_drop_session('payments')").await?;
     boss.text("SELECT public.idem_create_session('payments', ttl => '2 days')").await?;
