@@ -71,7 +71,7 @@ def check(uri, python):
             with psycopg.connect(superuser, autocommit=True) as conn:
                 run(conn, next(code for language, code in readme["Install"] if language == "sql"))
             with psycopg.connect(app, autocommit=True) as conn:
-                for title in ["Use it in PL/pgSQL", "Use it from a program"]:
+                for title in ["Use it in PL/pgSQL", "Use it from a program", "Make an effect elsewhere"]:
                     for _, code in (block for block in readme[title] if block[0] == "sql"):
                         run(conn, code)
             check_program(python, next(c for l, c in readme["Use it from a program"] if l == "python"), app)
