@@ -33,7 +33,9 @@ pub fn begin(request: &Request<'_>, payload: Option<Jsonb>, wait_us: Option<i64>
     };
     if open::holds(request.request_key()) {
         let hint = match aim {
-            Aim::Execute { .. } => "Call idem_begin() once: (idem_begin(...)).* calls it once per column; write SELECT * FROM idem_begin(...).",
+            Aim::Execute { .. } => {
+                "Call idem_begin() once: (idem_begin(...)).* calls it once per column; write SELECT * FROM idem_begin(...)."
+            }
             Aim::Settle => "Record or release it: what this transaction does of it is not lost.",
         };
         return Err(Error::AlreadyBegun { name: request.name(), hint });

@@ -14,7 +14,7 @@ use crate::requests::request::Request;
 use crate::requests::saving;
 use crate::sessions::liveness;
 use crate::store::checkpoint::Checkpoint;
-use crate::store::lease::{self, NewLease, StoredLease};
+use crate::store::lease::{self, NewLease};
 use crate::store::outcome::Outcome;
 use crate::transaction;
 
@@ -65,12 +65,16 @@ pub fn start(asked: &Asked<'_>, found: Decided) -> Result<Option<Begun>, Error> 
         }
     };
     let leftovers = found.leftovers();
-    let counts = matches!(decision, Decision::Execute { from_checkpoint: true, .. });
-    let checkpoint = found.checkpoint.filter(|_| counts);
+    let (taken_over, goes_on) = match decision {
+        Decision::Execute { taken_over, from_checkpoint } => (taken_over, from_checkpoint),
+        _ => (false, false),
+    };
+    let checkpoint = found.checkpoint.filter(|_| goes_on);
     let former = found.lease.filter(|lease| lease.request == request.key());
     let kept = checkpoint.as_ref().and_then(|checkpoint| checkpoint.fingerprint);
     let kept = kept.or_else(|| former.as_ref()?.fingerprint);
-    let open = OpenRequest {
+    let attempts = former.as_ref().map_or(0, |former| former.lease.attempt);
+    let mut open = OpenRequest {
         lock: asked.lock,
         digest: found.digest,
         numbers,
@@ -78,17 +82,15 @@ pub fn start(asked: &Asked<'_>, found: Decided) -> Result<Option<Begun>, Error> 
         leftovers,
         token: None,
     };
-    let taken_over = matches!(decision, Decision::Execute { taken_over: true, .. });
-    let former = former.filter(|_| taken_over || decision == Decision::GiveUp);
-    let attempt = former.as_ref().map_or(1, |former| former.lease.attempt.saturating_add(1));
-    let lease = match asked.aim {
-        Aim::Execute { lease_us } if decision != Decision::GiveUp => {
-            take_lease(request, &open, former.as_ref(), lease_us)?
+    let lease = match (decision, asked.aim) {
+        (Decision::Execute { .. }, Aim::Execute { lease_us }) => {
+            // A former lease that does not count any more is superseded all the same.
+            take_lease(request, &open, former.map(|former| former.lease), lease_us, taken_over)?
         }
         // The record that follows deletes the former lease.
-        Aim::Execute { .. } | Aim::Settle => None,
+        _ => None,
     };
-    let open = OpenRequest { token: lease.map(|lease| lease.token), ..open };
+    open.token = lease.map(|lease| lease.token);
     if open::begin(request.session(), request.request_key(), open) {
         transaction::come_first();
     }
@@ -96,12 +98,16 @@ pub fn start(asked: &Asked<'_>, found: Decided) -> Result<Option<Begun>, Error> 
         open::finish(request.request_key(), Finish::Saved);
     }
     if decision == Decision::GiveUp {
-        let attempts = former.map_or(0, |former| former.lease.attempt);
-        let response = Jsonb::of_text(&format!("{{\"attempts\": {attempts}}}"));
-        return finish::record(request, Class::Failed, Some(response), None, None)
-            .map(|outcome| Some(Begun::GivenUp(outcome)));
+        return give_up(request, attempts).map(Some);
     }
+    let attempt = if taken_over { attempts.saturating_add(1) } else { 1 };
     Ok(Some(Begun::Started(Start { checkpoint, taken_over, attempt, lease })))
+}
+
+/// Records that all attempts were begun and none was completed.
+fn give_up(request: &Request<'_>, attempts: i32) -> Result<Begun, Error> {
+    let response = Jsonb::of_text(&format!("{{\"attempts\": {attempts}}}"));
+    finish::record(request, Class::Failed, Some(response), None, None).map(Begun::GivenUp)
 }
 
 /// The numbers of a request that starts. Settling adopts the range that the request was begun with before.
@@ -118,18 +124,18 @@ fn numbers(request: &Numbered<'_>, found: &Decided) -> Numbers {
 fn take_lease(
     request: &Request<'_>,
     open: &OpenRequest,
-    former: Option<&StoredLease>,
+    former: Option<Lease>,
     lease_us: Option<i64>,
+    taken_over: bool,
 ) -> Result<Option<Lease>, Error> {
-    if lease_us.is_some()
-        && let (Request::Numbered(numbered), Some(numbers)) = (request, open.numbers)
-    {
+    if let (Some(_), Request::Numbered(numbered), Some(numbers)) = (lease_us, request, open.numbers) {
         // The lease outlasts this transaction, and so do the session and what the client has said.
         saving::before(numbered, numbers)?.save(numbered)?;
     }
     let now_us = pg::now_us();
     let lease = match (former, lease_us) {
-        (Some(former), _) => former.lease.superseded(now_us, lease_us),
+        (Some(former), _) if taken_over => former.superseded(now_us, lease_us),
+        (Some(former), _) => Lease { attempt: 1, ..former.superseded(now_us, lease_us) },
         (None, Some(lease_us)) => Lease::first(now_us, lease_us),
         (None, None) => return Ok(None),
     };
