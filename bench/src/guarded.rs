@@ -11,7 +11,7 @@ pub const IDEMPOTENCE: usize = 3;
 
 /// The same transaction, guarded in each of the four ways.
 pub fn guarded(key: &str, keygen: Keygen) -> Vec<Variant> {
-    let variant = |name, count, sql| Variant { name, sql, keys: 1, new_keys: 1, count, keygen };
+    let variant = |name, count, sql| Variant::new(name, count, sql, keygen);
     vec![
         variant(
             "ceiling",

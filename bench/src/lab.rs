@@ -152,6 +152,9 @@ impl Lab {
             for turn in 0..row.variants.len() {
                 let position = (round + turn) % row.variants.len();
                 let variant = &row.variants[position];
+                if !variant.before.is_empty() {
+                    self.psql(DATABASE, variant.before)?;
+                }
                 let run = self.run_seconds(variant, cell, plan.seconds, (round * row.variants.len() + turn) as u64)?;
                 new_keys[position] += run.transactions * u64::from(variant.new_keys);
                 in_round[position] = Some(run.sample);

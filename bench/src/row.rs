@@ -34,9 +34,16 @@ pub struct Variant {
     pub count: &'static str,
     /// How the script generates its keys.
     pub keygen: Keygen,
+    /// What is run in the database before each run of the variant; empty: nothing.
+    pub before: &'static str,
 }
 
 impl Variant {
+    /// A transaction with one key, which is new each time.
+    pub fn new(name: &'static str, count: &'static str, sql: String, keygen: Keygen) -> Self {
+        Self { name, sql, keys: 1, new_keys: 1, count, keygen, before: "" }
+    }
+
     /// The complete script for `pgbench`.
     pub fn script(&self) -> String {
         format!("{}{}", self.keygen.script(), self.sql)

@@ -19,7 +19,8 @@ pub fn row() -> Row {
         one_by_one += &format!("{};\n", insert(&format!("{prefix} || '{i}'")));
     }
     one_by_one += "COMMIT;\n";
-    let batch = |name, count, sql| Variant { name, sql, keys: BATCH, new_keys: BATCH, count, keygen: Keygen::Batch };
+    let batch =
+        |name, count, sql| Variant { keys: BATCH, new_keys: BATCH, ..Variant::new(name, count, sql, Keygen::Batch) };
     let by_hand = format!(
         "INSERT INTO request (scope, key, expires_at) SELECT 'events', k, now() + interval '7 days' FROM unnest({keys}) k
 ON CONFLICT (scope, key) DO NOTHING RETURNING key"
@@ -32,14 +33,7 @@ each in its own transaction; with the same thousand statements in one transactio
 comparison, with one hand-written statement for all events. In the last two cases the server makes up the array of keys, so their \
 cost includes that.",
         variants: vec![
-            Variant {
-                name: "single statements",
-                sql: format!("{};\n", insert(KEY)),
-                keys: 1,
-                new_keys: 1,
-                count: COUNT_REQUESTS,
-                keygen: Keygen::Ascending,
-            },
+            Variant::new("single statements", COUNT_REQUESTS, format!("{};\n", insert(KEY)), Keygen::Ascending),
             batch("1000 statements, one transaction", COUNT_REQUESTS, one_by_one),
             batch(
                 "one statement by hand",

@@ -8,8 +8,7 @@ const ARGS: &str = "jsonb_build_object('account', :account::integer, 'amount', :
 
 /// `idem_run`, compared with a call of the function that it runs.
 pub fn run() -> Row {
-    let variant =
-        |name, count, sql: String| Variant { name, sql, keys: 1, new_keys: 1, count, keygen: Keygen::Ascending };
+    let variant = |name, count, sql| Variant::new(name, count, sql, Keygen::Ascending);
     Row {
         id: "run",
         title: "idem_run",
@@ -37,8 +36,7 @@ twice), and it is made idempotent by `idem_run`. Each call is one statement, one
 
 /// A function of the user that calls `idem_begin` and `idem_record`.
 pub fn procedure() -> Row {
-    let variant =
-        |name, count, sql: String| Variant { name, sql, keys: 1, new_keys: 1, count, keygen: Keygen::Ascending };
+    let variant = |name, count, sql| Variant::new(name, count, sql, Keygen::Ascending);
     Row {
         id: "procedure",
         title: "Inside a function of one's own",

@@ -4,7 +4,7 @@ use crate::row::{Cell, Comparison, GoalRatio, Metric, OFF_4, Row, Variant};
 use crate::script::{COUNT_OUTCOMES, COUNT_REQUESTS, KEY, Keygen};
 
 pub fn row() -> Row {
-    let variant = |name, count, sql: String| Variant { name, sql, keys: 1, new_keys: 0, count, keygen: Keygen::Kept };
+    let variant = |name, count, sql| Variant { new_keys: 0, ..Variant::new(name, count, sql, Keygen::Kept) };
     Row {
         id: "replay",
         title: "Replays",

@@ -21,30 +21,26 @@ pub fn numbered() -> Row {
         }
     }
     // The hand-written variant takes the number as a key in the client's name.
-    variants[HAND_WRITTEN] = Variant {
-        name: "hand-written",
-        sql: transaction(
+    variants[HAND_WRITTEN] = Variant::new(
+        "hand-written",
+        COUNT_REQUESTS,
+        transaction(
             "INSERT INTO request (scope, key, fingerprint, expires_at)
 VALUES (:session, :k::text, :fingerprint, now() + interval '7 days')
 ON CONFLICT (scope, key) DO NOTHING RETURNING true",
             "UPDATE request SET response = :response WHERE scope = :session AND key = :k::text",
         ),
-        keys: 1,
-        new_keys: 1,
-        count: COUNT_REQUESTS,
-        keygen: Keygen::Numbered,
-    };
-    variants.push(Variant {
-        name: "idempotence, numbered",
-        sql: transaction(
+        Keygen::Numbered,
+    );
+    variants.push(Variant::new(
+        "idempotence, numbered",
+        COUNT_REPLIES,
+        transaction(
             "SELECT * FROM idem_begin(:session, :k::bigint, :payload)",
             "SELECT idem_record(:session, :k::bigint, :response)",
         ),
-        keys: 1,
-        new_keys: 1,
-        count: COUNT_REPLIES,
-        keygen: Keygen::Numbered,
-    });
+        Keygen::Numbered,
+    ));
     let (keyed, numbered) = (IDEMPOTENCE, variants.len() - 1);
     let rate =
         |what, denominator| Comparison { what, metric: Metric::Rate, numerator: numbered, denominator, goal: None };
@@ -79,14 +75,8 @@ numbers its requests 1, 2, 3 and so on. By hand, the number is a key in the clie
 
 /// Signs of life of a client session.
 pub fn heartbeat() -> Row {
-    let variant = |name, sql: &str| Variant {
-        name,
-        sql: sql.into(),
-        keys: 1,
-        new_keys: 0,
-        count: COUNT_LEDGER,
-        keygen: Keygen::Numbered,
-    };
+    let variant =
+        |name, sql: &str| Variant { new_keys: 0, ..Variant::new(name, COUNT_LEDGER, sql.into(), Keygen::Numbered) };
     Row {
         id: "heartbeat",
         title: "Signs of life",
@@ -113,14 +103,7 @@ primary key. `idem_heartbeat` writes once in an eighth of the timeout, without a
 
 /// The registration of a client session.
 pub fn register() -> Row {
-    let variant = |name, count, sql: &str| Variant {
-        name,
-        sql: sql.into(),
-        keys: 1,
-        new_keys: 1,
-        count,
-        keygen: Keygen::Ascending,
-    };
+    let variant = |name, count, sql: &str| Variant::new(name, count, sql.into(), Keygen::Ascending);
     Row {
         id: "register",
         title: "Registering",
