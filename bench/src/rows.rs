@@ -2,6 +2,7 @@
 
 mod batch;
 mod calls;
+mod pipeline;
 mod replay;
 mod request;
 mod sessions;
@@ -16,10 +17,11 @@ use crate::slots::{self, SLOTS};
 use crate::wal::{self, WAL};
 
 /// The ids of all rows, in the order of the page.
-pub const IDS: [&str; 13] = [
+pub const IDS: [&str; 14] = [
     "request",
     WAL,
     LIFE,
+    "pipeline",
     "replay",
     "run",
     "procedure",
@@ -41,6 +43,7 @@ pub fn chosen(ids: &[String]) -> Result<Vec<Row>> {
         request::row(),
         wal::row(),
         life::row(),
+        pipeline::row(),
         replay::row(),
         calls::run(),
         calls::procedure(),

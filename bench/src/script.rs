@@ -83,3 +83,8 @@ COMMIT;
 "
     )
 }
+
+/// The same transaction in one round trip: all of it is sent before any answer is read.
+pub fn pipeline(first: &str, second: &str) -> String {
+    format!("\\startpipeline\n{}\\endpipeline\n", transaction(first, second))
+}
