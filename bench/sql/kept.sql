@@ -21,6 +21,10 @@ INSERT INTO request (scope, key, fingerprint, response, expires_at)
 SELECT 'payments', key, sha256(key::bytea), '{"status": "booked", "transfer": 4711}', now() + interval '7 days'
 FROM kept;
 
+INSERT INTO leased_request (scope, key, fingerprint, leased_until, response, expires_at)
+SELECT 'payments', key, sha256(key::bytea), now(), '{"status": "booked", "transfer": 4711}', now() + interval '7 days'
+FROM kept;
+
 INSERT INTO outcome (id, session, recorded_at, expires_at, recorded_by, class, key, response)
 SELECT key::uuid, '01990000-0000-7000-8000-000000000000', now(), now() + interval '7 days', 10, 's', key,
        '{"status": "booked", "transfer": 4711}'

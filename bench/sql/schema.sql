@@ -29,6 +29,20 @@ CREATE TABLE request (
 );
 CREATE INDEX ON request (expires_at);
 
+-- Hand-written, where the claim is committed before the work: whoever takes it over raises the token.
+CREATE TABLE leased_request (
+  scope        text NOT NULL,
+  key          text NOT NULL,
+  fingerprint  bytea,
+  token        bigint NOT NULL DEFAULT 1,
+  leased_until timestamptz NOT NULL,
+  response     jsonb,
+  created_at   timestamptz NOT NULL DEFAULT now(),
+  expires_at   timestamptz NOT NULL,
+  PRIMARY KEY (scope, key)
+);
+CREATE INDEX ON leased_request (expires_at);
+
 -- Floor: the row of an outcome, with no other index than its primary key.
 CREATE TABLE outcome (
   id          uuid PRIMARY KEY,

@@ -2,6 +2,7 @@
 
 mod batch;
 mod calls;
+mod lease;
 mod pipeline;
 mod replay;
 mod request;
@@ -17,7 +18,7 @@ use crate::slots::{self, SLOTS};
 use crate::wal::{self, WAL};
 
 /// The ids of all rows, in the order of the page.
-pub const IDS: [&str; 14] = [
+pub const IDS: [&str; 15] = [
     "request",
     WAL,
     LIFE,
@@ -26,6 +27,7 @@ pub const IDS: [&str; 14] = [
     "run",
     "procedure",
     "once",
+    "lease",
     "numbered",
     "heartbeat",
     "register",
@@ -48,6 +50,7 @@ pub fn chosen(ids: &[String]) -> Result<Vec<Row>> {
         calls::run(),
         calls::procedure(),
         batch::row(),
+        lease::row(),
         sessions::numbered(),
         sessions::heartbeat(),
         sessions::register(),
