@@ -13,7 +13,7 @@ use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use idempotence_demo::server::{SUPERUSER, Server};
+use idempotence_demo::server::{Builder, SUPERUSER, Server};
 use nix::time::{ClockId, clock_getcpuclockid};
 use nix::unistd::Pid;
 
@@ -42,6 +42,8 @@ const KEYS_PER_RUN: u64 = 200_000;
 /// A private server with the schema of the benchmark and the kept outcomes.
 pub struct Lab {
     server: Server,
+    /// What the server was made with.
+    builder: Builder,
     kept: u64,
 }
 
@@ -72,11 +74,16 @@ impl Lab {
         for (name, value) in SETTINGS {
             builder = builder.conf(name, value);
         }
-        let server = builder.start()?;
+        let server = builder.clone().start()?;
         server.psql("postgres", &format!("CREATE DATABASE {TEMPLATE}"))?;
         server.psql(TEMPLATE, include_str!("../sql/schema.sql")).context("is the extension installed?")?;
         server.psql(TEMPLATE, &format!("SET bench.kept = {kept};\n{}", include_str!("../sql/kept.sql")))?;
-        Ok(Self { server, kept })
+        Ok(Self { server, builder, kept })
+    }
+
+    /// Starts another server of the same installation with the same settings and one more.
+    pub fn another_server(&self, setting: &str, value: &str) -> Result<Server> {
+        self.builder.clone().conf(setting, value).start()
     }
 
     /// The version of PostgreSQL.

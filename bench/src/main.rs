@@ -2,8 +2,9 @@
 //! a private server, in interleaved rounds. The result is a page for people.
 //!
 //! The modules are best read in this order: [`row`], [`script`] and [`guarded`], what a row consists of;
-//! [`rows`], the list of all rows; [`lab`], how a run is measured; [`wal`], [`life`], [`slots`], [`held`] and
-//! [`ring`], the rows that are measured in their own way; [`page`], which presents the results.
+//! [`rows`], the list of all rows; [`lab`], how a run is measured; [`wal`], [`life`], [`wake`],
+//! [`slots`], [`held`] and [`ring`], the rows that are measured in their own way; [`page`], which presents the
+//! results.
 
 mod finding;
 mod guarded;
@@ -19,6 +20,7 @@ mod rows;
 mod script;
 mod slots;
 mod spread;
+mod wake;
 mod wal;
 
 use std::fs;
@@ -88,6 +90,7 @@ fn main() -> Result<()> {
         wal_transactions,
         wal_rounds,
         slot_requests,
+        wakes: if options.quick { 200 } else { 500 },
         held_requests: if options.quick { 10_000 } else { 30_000 },
         emptied: options.emptied.unwrap_or(slot_requests),
         many: options.many.unwrap_or(2 * slot_requests),
@@ -101,6 +104,7 @@ fn main() -> Result<()> {
         match row.id {
             wal::WAL => page.wal(row, &wal::measure(&lab, row, &plan)?),
             life::LIFE => page.findings(row, &life::measure(&lab, &plan)?),
+            wake::WAKE => page.findings(row, &wake::measure(&lab, &plan)?),
             held::HELD => page.findings(row, &held::measure(&lab, &plan)?),
             ring::RING => page.findings(row, &ring::measure(&lab, &plan)?),
             slots::SLOTS => page.slots(row, &slots::measure(&lab, &plan)?),

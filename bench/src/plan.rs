@@ -16,6 +16,8 @@ pub struct Plan {
     pub wal_rounds: usize,
     /// The number of requests after which the space of sessions is measured.
     pub slot_requests: u64,
+    /// The number of waits for a lease in a round.
+    pub wakes: usize,
     /// The number of requests of one session under an old snapshot.
     pub held_requests: u64,
     /// The number of outcomes in a segment that is emptied.

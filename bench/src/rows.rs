@@ -15,10 +15,11 @@ use crate::life::{self, LIFE};
 use crate::ring::{self, RING};
 use crate::row::Row;
 use crate::slots::{self, SLOTS};
+use crate::wake::{self, WAKE};
 use crate::wal::{self, WAL};
 
 /// The ids of all rows, in the order of the page.
-pub const IDS: [&str; 15] = [
+pub const IDS: [&str; 16] = [
     "request",
     WAL,
     LIFE,
@@ -28,6 +29,7 @@ pub const IDS: [&str; 15] = [
     "procedure",
     "once",
     "lease",
+    WAKE,
     "numbered",
     "heartbeat",
     "register",
@@ -51,6 +53,7 @@ pub fn chosen(ids: &[String]) -> Result<Vec<Row>> {
         calls::procedure(),
         batch::row(),
         lease::row(),
+        wake::row(),
         sessions::numbered(),
         sessions::heartbeat(),
         sessions::register(),

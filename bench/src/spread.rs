@@ -21,7 +21,7 @@ impl Spread {
 }
 
 /// A quantile of sorted values. If it falls between two values, it is their weighted mean.
-fn quantile(sorted: &[f64], share: f64) -> f64 {
+pub fn quantile(sorted: &[f64], share: f64) -> f64 {
     let place = share * (sorted.len() - 1) as f64;
     let (below, above) = (sorted[place.floor() as usize], sorted[place.ceil() as usize]);
     below + (above - below) * place.fract()
