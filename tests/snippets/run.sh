@@ -50,12 +50,15 @@ quietly env CARGO_TARGET_DIR="$root/target/check" cargo build --quiet --locked -
 rust=$root/target/check/debug/examples
 
 failed=0
-# run NAME COMMAND...: of a request with a key; run_session: of a client session.
+# run NAME COMMAND...: of a request with a key; run_session: of a client session; run_pipeline: in one round trip.
 run() {
     "$python" "$root/tests/snippets/check.py" "$1" "$uri" "${@:2}" || failed=1
 }
 run_session() {
     "$python" "$root/tests/snippets/check_session.py" "$1" "$uri" "${@:2}" || failed=1
+}
+run_pipeline() {
+    "$python" "$root/tests/snippets/check_pipeline.py" "$1" "$uri" "${@:2}" || failed=1
 }
 "$python" "$root/tests/snippets/check_readme.py" "$uri" "$python" || failed=1
 run psycopg "$python" "$root/docs/snippets/psycopg3.py"
@@ -63,4 +66,9 @@ run node-pg node "$work/node/node_pg.mjs"
 run tokio-postgres "$rust/tokio_postgres"
 run_session psycopg-client-session "$python" "$root/docs/snippets/client_session.py"
 run_session tokio-postgres-client-session "$rust/client_session"
+run psycopg-pipeline "$python" "$root/docs/snippets/pipeline_psycopg.py"
+run tokio-postgres-pipeline "$rust/pipeline_tokio_postgres"
+run_pipeline psycopg-one-round-trip "$python" "$root/docs/snippets/pipeline_psycopg.py"
+run_pipeline tokio-postgres-one-round-trip "$rust/pipeline_tokio_postgres"
+run_pipeline pgbench-one-round-trip "$root/docs/snippets/pipeline_pgbench.sql"
 exit $failed
