@@ -80,8 +80,8 @@ pub struct Outcome {
     pub response: Value,
 }
 
-/// Creates the role, the database and its accounts. If `with_keys`, also creates the extension and the
-/// session `payments`. Returns the password of the role.
+/// Creates the role, the database and its accounts. If `with_keys`, also creates the extension the
+/// session `payments`, and the orders. Returns the password of the role.
 pub fn create(server: &Server, accounts: u32, with_keys: bool) -> Result<String> {
     let password = format!("{:032x}", rand::random::<u128>());
     server.psql(
@@ -102,6 +102,7 @@ pub fn create(server: &Server, accounts: u32, with_keys: bool) -> Result<String>
             .psql(DATABASE, &format!("CREATE EXTENSION idempotence; SELECT idem_grant('{ROLE}');"))
             .context("is the extension installed for this PostgreSQL? (make install)")?;
         server.psql_as(DATABASE, ROLE, include_str!("bank_keys.sql"))?;
+        server.psql_as(DATABASE, ROLE, include_str!("orders.sql"))?;
     }
     Ok(password)
 }

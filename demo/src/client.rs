@@ -137,6 +137,43 @@ impl Client {
         Err(Unanswered::Unknown)
     }
 
+    /// Retries a transaction of one statement, which gives a single row, until COMMIT is answered. The statement must
+    /// be idempotent by itself. `before_commit` sees the row of every attempt, also of those that are rolled back.
+    pub async fn transact(
+        &mut self,
+        statement: &str,
+        parameters: Parameters<'_>,
+        before_commit: impl Fn(&Row),
+    ) -> Result<Row, Unanswered> {
+        for attempt in 0..ATTEMPTS_MAX {
+            self.start_attempt(attempt).await;
+            match timeout(ATTEMPT_TIMEOUT, self.transact_once(statement, parameters, &before_commit)).await {
+                Ok(Ok(row)) => return Ok(row),
+                Ok(Err(failure)) => self.handle_failure(failure)?,
+                Err(_) => self.handle_failure(Failure::TimedOut)?,
+            }
+        }
+        Err(Unanswered::Unknown)
+    }
+
+    async fn transact_once(
+        &mut self,
+        statement: &str,
+        parameters: Parameters<'_>,
+        before_commit: impl Fn(&Row),
+    ) -> Result<Row, Failure> {
+        let application_fails = self.rng.random_bool(self.rollback_rate);
+        let tx = self.connection().await?.transaction().await?;
+        let row = tx.query_typed_one(statement, parameters).await?;
+        before_commit(&row);
+        if application_fails {
+            tx.rollback().await?;
+            return Err(Failure::RolledBack);
+        }
+        tx.commit().await?;
+        Ok(row)
+    }
+
     /// Closes the connection at once, whatever is under way on it.
     pub fn disconnect(&mut self) {
         self.connection = None;

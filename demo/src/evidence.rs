@@ -8,6 +8,7 @@ use tokio_postgres::Client;
 
 use crate::bank::Outcome;
 use crate::journal::Book;
+use crate::orders::ORDERS;
 
 /// The number of requests that one statement looks up.
 const LOOKUP_BATCH: usize = 5_000;
@@ -104,11 +105,13 @@ impl Evidence {
 
 impl Kept {
     async fn read(bank: &Client, dba: &Client, book: &Book) -> Result<Self> {
-        let outcomes = dba.query("SELECT session || '/' || request FROM idempotence.outcomes", &[]).await?;
+        let outcomes = dba
+            .query("SELECT session || '/' || request FROM idempotence.outcomes WHERE session <> $1", &[&ORDERS])
+            .await?;
         let locks = dba.query_one("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'", &[]).await?;
         let sessions = Session::read(dba).await?;
         Ok(Self {
-            lookups: look_up(bank, book, &sessions).await?,
+            lookups: look_up_transfers(bank, book, &sessions).await?,
             outcomes: outcomes.iter().map(|row| row.get(0)).collect(),
             sessions,
             locks: locks.get(0),
@@ -138,18 +141,23 @@ impl Session {
     }
 }
 
-async fn look_up(bank: &Client, book: &Book, sessions: &[Session]) -> Result<HashMap<String, Lookup>> {
+async fn look_up_transfers(bank: &Client, book: &Book, sessions: &[Session]) -> Result<HashMap<String, Lookup>> {
     let known: HashSet<&str> = sessions.iter().map(|session| session.session.as_str()).collect();
     let asked: Vec<_> = book
         .entries
         .values()
         .map(|entry| &entry.transfer)
         .filter(|transfer| transfer.number().is_none() || known.contains(transfer.session.as_str()))
+        .map(|transfer| (transfer.session.as_str(), transfer.request.as_str()))
         .collect();
+    look_up(bank, &asked).await
+}
+
+/// Looks requests up, each by its session and its key or number. Gives the answers by the names of the requests.
+pub(crate) async fn look_up(bank: &Client, asked: &[(&str, &str)]) -> Result<HashMap<String, Lookup>> {
     let mut lookups = HashMap::with_capacity(asked.len());
     for batch in asked.chunks(LOOKUP_BATCH) {
-        let sessions: Vec<&str> = batch.iter().map(|transfer| transfer.session.as_str()).collect();
-        let requests: Vec<&str> = batch.iter().map(|transfer| transfer.request.as_str()).collect();
+        let (sessions, requests): (Vec<&str>, Vec<&str>) = batch.iter().copied().unzip();
         let rows = bank
             .query(
                 "SELECT session || '/' || request, status, response

@@ -1,9 +1,8 @@
-//! `idempotence-demo`: starts a private server, lets clients transfer money through a network that loses
-//! messages while backends are killed, and proves that every request took effect exactly once. The exit
-//! status is 0 if the proof holds, 1 if it fails, and 2 if an error kept the program from a proof.
+//! `idempotence-demo`: starts a private server, lets clients transfer money and workers charge orders outside
+//! the database through a network that loses messages, while backends and workers are killed, and proves that
+//! every request took effect exactly once. The exit status is 0 if the proof holds, 1 if it fails, and 2 if an
+//! error kept the program from a proof.
 
-use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -13,18 +12,25 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use clap::Parser;
 use idempotence_demo::chaos::{Network, Saboteur};
-use idempotence_demo::evidence::{Evidence, Session};
+use idempotence_demo::evidence::Evidence;
+use idempotence_demo::found::Found;
 use idempotence_demo::journal::{Book, Journal};
+use idempotence_demo::leased::Shared;
+use idempotence_demo::orders::Queue;
+use idempotence_demo::outside::Service;
 use idempotence_demo::plan::Plan;
+use idempotence_demo::proof::finding::faults_were_real;
+use idempotence_demo::proof::{self, fulfilment};
 use idempotence_demo::proxy::{self, Proxy};
 use idempotence_demo::server::{SUPERUSER, Server};
+use idempotence_demo::signals::Signals;
 use idempotence_demo::stats::{Stats, get};
-use idempotence_demo::{bank, load, proof};
+use idempotence_demo::told::{Listener, ToldBook};
+use idempotence_demo::{bank, load, tables};
 use indicatif::{ProgressBar, ProgressStyle};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use tokio::runtime::Runtime;
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{interval, sleep, timeout};
@@ -65,6 +71,9 @@ struct Options {
     /// Additional clients, which number their requests and have five in flight.
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=16))]
     numbered_clients: u32,
+    /// Workers that take orders with leases and charge them outside the database.
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=32))]
+    workers: u32,
     /// Accounts to transfer between: the fewer, the more conflicts.
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(2..=1_000_000))]
     accounts: u32,
@@ -87,6 +96,18 @@ impl Options {
     fn duration(&self) -> Duration {
         let usual = if self.quick { SECONDS_QUICK } else { SECONDS };
         Duration::from_secs(self.seconds.unwrap_or(usual))
+    }
+
+    /// The number of workers. They cannot do without the extension.
+    fn workers(&self) -> u32 {
+        if self.without_keys { 0 } else { self.workers }
+    }
+
+    /// The most connections that there may be at once.
+    fn max_connections(&self) -> u32 {
+        // Each client sends up to four copies, or five numbers, at the same time, and connections that were cut
+        // linger for a moment.
+        self.clients * 8 + self.numbered_clients * 12 + self.workers * 2 + 40
     }
 
     /// The time between two kills: about ten kills in a run, but few enough for the clients to make progress.
@@ -121,14 +142,16 @@ async fn run(options: &Options) -> Result<bool> {
         bail!("interrupted");
     }
     println!(
-        "{} clients, {} that number their requests, {} accounts, {} s of load, seed {seed}; server in {}",
+        "{} clients, {} that number their requests, {} workers, {} accounts, {} s of load, seed {seed}; server in {}",
         options.clients,
         options.numbered_clients,
+        options.workers(),
         options.accounts,
         options.duration().as_secs(),
         server.home().display()
     );
-    let demo = Demo { options, seed, password, server, journal: Arc::default(), stats: Arc::default() };
+    let demo =
+        Demo { options, seed, password, server, journal: Arc::default(), told: Arc::default(), stats: Arc::default() };
     let holds = tokio::select! {
         holds = demo.run(&signals) => holds?,
         () = signals.reach(2) => bail!("interrupted twice: no proof"),
@@ -141,14 +164,20 @@ async fn run(options: &Options) -> Result<bool> {
 }
 
 fn start_server(options: &Options) -> Result<Server> {
-    let mut server = Server::builder(&options.pg_config)
-        // Each client sends up to four copies, or five numbers, at the same time, and connections that were
-        // cut linger for a moment.
-        .conf("max_connections", &(options.clients * 8 + options.numbered_clients * 12 + 40).to_string());
+    let mut server =
+        Server::builder(&options.pg_config).conf("max_connections", &options.max_connections().to_string());
     if let Some(dir) = &options.dir {
         server = server.dir(dir);
     }
     server.start().context("starting a private server")
+}
+
+/// Both sides of the proof.
+struct Read {
+    book: Book,
+    evidence: Evidence,
+    /// Those about the orders, unless this is a run without the extension.
+    orders: Option<(ToldBook, Found)>,
 }
 
 /// A run of the demonstration.
@@ -158,6 +187,7 @@ struct Demo<'a> {
     password: String,
     server: Arc<Server>,
     journal: Arc<Journal>,
+    told: Arc<Listener>,
     stats: Arc<Stats>,
 }
 
@@ -168,9 +198,16 @@ impl Demo<'_> {
         let faults = network.clone();
         let faults = Arc::new(move |message: proxy::Message<'_>| faults.fate(message));
         let proxy = Proxy::start(self.server.addr(), faults).await?;
+        let service = Service::start(rng.random()).await?;
+        let shared = Shared {
+            queue: Arc::new(Queue::new(rng.random())),
+            service: service.caller(),
+            told: self.told.clone(),
+            stats: self.stats.clone(),
+        };
 
         let start = Instant::now();
-        self.run_load(&proxy, &network, rng, signals).await?;
+        self.run_load(&proxy, &network, &shared, rng, signals).await?;
         let duration = start.elapsed();
         let counts = proxy.counts().clone();
         drop(proxy);
@@ -179,12 +216,17 @@ impl Demo<'_> {
         let replays = self.journal.replays();
         println!("\n{}", self.stats.table(&counts, replays, restarts, duration));
 
-        let (book, evidence) =
-            timeout(EVIDENCE_MAX, self.evidence()).await.context("reading the evidence took too long")??;
+        let read =
+            timeout(EVIDENCE_MAX, self.evidence(&service)).await.context("reading the evidence took too long")?;
+        let Read { book, evidence, orders } = read?;
         if let Some(kept) = &evidence.kept {
-            println!("{}", sessions_table(&kept.sessions));
+            println!("{}", tables::sessions(&kept.sessions));
+        }
+        if let Some((told, found)) = &orders {
+            println!("{}", tables::orders(told, found, &self.stats));
         }
         let mut findings = proof::judge(&book, &evidence);
+        findings.extend(orders.iter().flat_map(|(told, found)| fulfilment::judge(told, found)));
         // After an interruption, the run may have been too short for all kinds of faults.
         if signals.seen() == 0 {
             let mut faults = vec![("replies lost", get(&counts.commit_replies_lost))];
@@ -194,7 +236,8 @@ impl Demo<'_> {
             if self.options.kill {
                 faults.push(("kills", get(&self.stats.kills)));
             }
-            findings.push(proof::faults_were_real(&faults));
+            findings.push(faults_were_real("the faults were real", &faults));
+            findings.extend(orders.iter().map(|(told, found)| fulfilment::faults_were_real(told, found)));
         }
         println!("proof");
         for finding in &findings {
@@ -206,17 +249,26 @@ impl Demo<'_> {
     }
 
     /// Runs the load and the saboteur until the time is over or somebody interrupts.
-    async fn run_load(&self, proxy: &Proxy, network: &Network, mut rng: SmallRng, signals: &Signals) -> Result<()> {
+    async fn run_load(
+        &self,
+        proxy: &Proxy,
+        network: &Network,
+        orders: &Shared,
+        mut rng: SmallRng,
+        signals: &Signals,
+    ) -> Result<()> {
         let (stop, stopped) = watch::channel(false);
         let plan = Plan {
             keyed_clients: self.options.clients,
             numbered_clients: self.options.numbered_clients,
+            workers: self.options.workers(),
             accounts: self.options.accounts,
             seed: rng.random(),
             config: self.client_config(proxy),
             with_keys: !self.options.without_keys,
         };
-        let clients = load::start(&plan, &self.journal, &self.stats, &stopped);
+        let mut clients = load::start(&plan, &self.journal, &self.stats, &stopped);
+        load::start_orders(&mut clients, &plan, orders, &stopped);
         let saboteur = Saboteur {
             server: self.server.clone(),
             stats: self.stats.clone(),
@@ -236,6 +288,7 @@ impl Demo<'_> {
         stop.send_replace(true);
         saboteur.await??;
         network.calm_down();
+        orders.queue.calm_down();
         finish(clients).await
     }
 
@@ -281,13 +334,21 @@ impl Demo<'_> {
     }
 
     /// Reads both sides of the proof.
-    async fn evidence(&self) -> Result<(Book, Evidence)> {
+    async fn evidence(&self, service: &Service) -> Result<Read> {
         let bank = self.connect(bank::ROLE).await?;
         let dba = self.connect(SUPERUSER).await?;
         wait_for_quiet(&dba).await?;
         let book = self.journal.snapshot();
-        let evidence = Evidence::read(&bank, &dba, &book, !self.options.without_keys).await?;
-        Ok((book, evidence))
+        let with_keys = !self.options.without_keys;
+        let evidence = Evidence::read(&bank, &dba, &book, with_keys).await?;
+        let orders = if with_keys {
+            let told = self.told.snapshot();
+            let found = Found::read(&bank, &dba, &told, service.ledger()).await?;
+            Some((told, found))
+        } else {
+            None
+        };
+        Ok(Read { book, evidence, orders })
     }
 
     /// Connects to the server directly, not through the proxy.
@@ -297,26 +358,6 @@ impl Demo<'_> {
         tokio::spawn(socket);
         Ok(client)
     }
-}
-
-/// A table of the latest session of each client, and the number of sessions before them.
-fn sessions_table(sessions: &[Session]) -> String {
-    let mut lines =
-        format!("sessions\n  {:<14} {:<36} {:<8} {:<6} last number\n", "client", "session", "state", "saved");
-    let mut former = BTreeMap::new();
-    for (at, session) in sessions.iter().enumerate() {
-        let state = session.ended.as_deref().unwrap_or("at work");
-        if sessions.get(at + 1).is_some_and(|next| next.client == session.client) {
-            *former.entry(state).or_insert(0) += 1;
-            continue;
-        }
-        let saved = if session.saved { "yes" } else { "no" };
-        let Session { client, session, last_number, .. } = session;
-        // Writing to a string cannot fail.
-        let _ = writeln!(lines, "  {client:<14} {session} {state:<8} {saved:<6} {last_number:>11}");
-    }
-    let former: Vec<_> = former.iter().map(|(state, count)| format!("{count} {state}")).collect();
-    lines + &format!("  before them: {}\n", if former.is_empty() { "none".into() } else { former.join(", ") })
 }
 
 /// Waits until the clients have ended. A client that takes too long for its last request is aborted: the
@@ -346,39 +387,4 @@ async fn wait_for_quiet(dba: &Client) -> Result<()> {
     })
     .await
     .context("transactions of clients that are gone do not end")?
-}
-
-/// The number of signals so far that asked the program to end.
-struct Signals(watch::Receiver<u32>);
-
-impl Signals {
-    fn listen() -> Result<Self> {
-        let mut interrupt = signal(SignalKind::interrupt())?;
-        let mut terminate = signal(SignalKind::terminate())?;
-        let mut hangup = signal(SignalKind::hangup())?;
-        let (counter, count) = watch::channel(0);
-        tokio::spawn(async move {
-            loop {
-                tokio::select! {
-                    _ = interrupt.recv() => {}
-                    _ = terminate.recv() => {}
-                    _ = hangup.recv() => {}
-                }
-                counter.send_modify(|count| *count += 1);
-            }
-        });
-        Ok(Self(count))
-    }
-
-    fn seen(&self) -> u32 {
-        *self.0.borrow()
-    }
-
-    /// Returns once there have been this number of signals.
-    async fn reach(&self, times: u32) {
-        if self.0.clone().wait_for(|&count| count >= times).await.is_err() {
-            // The task that counts the signals ends only with the runtime.
-            std::future::pending().await
-        }
-    }
 }

@@ -18,6 +18,8 @@ pub struct Plan {
     pub keyed_clients: u32,
     /// The number of clients that number their requests.
     pub numbered_clients: u32,
+    /// The number of workers that do orders outside the database.
+    pub workers: u32,
     pub accounts: u32,
     pub seed: u64,
     /// How to connect: to the proxy, as the bank's role.

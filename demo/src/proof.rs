@@ -4,31 +4,15 @@
 //! claims fails on evidence that is wrong.
 
 use std::collections::{HashMap, HashSet};
-use std::fmt;
 
 use crate::bank::OPENING_BALANCE;
 use crate::evidence::{Effect, Evidence, Kept, Lookup};
-use crate::journal::{Book, Entry, Tally};
+use crate::journal::{Book, Entry};
 use crate::numbered::WINDOW;
+use crate::proof::finding::{Finding, all_refused, finding};
 
-/// One line of the proof: a claim, and whether it holds.
-#[derive(Clone, Debug)]
-pub struct Finding {
-    pub holds: bool,
-    pub claim: &'static str,
-    pub found: String,
-}
-
-impl fmt::Display for Finding {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let verdict = if self.holds { "ok" } else { "FAILED" };
-        write!(f, "  {verdict:<7} {:<53} {}", self.claim, self.found)
-    }
-}
-
-fn finding(claim: &'static str, holds: bool, found: String) -> Finding {
-    Finding { holds, claim, found }
-}
+pub mod finding;
+pub mod fulfilment;
 
 /// Checks every claim.
 pub fn judge(book: &Book, evidence: &Evidence) -> Vec<Finding> {
@@ -57,15 +41,6 @@ pub fn judge(book: &Book, evidence: &Evidence) -> Vec<Finding> {
         ]);
     }
     findings
-}
-
-/// Checks that each kind of fault did occur: a run without faults proves nothing.
-pub fn faults_were_real(counts: &[(&str, u64)]) -> Finding {
-    finding(
-        "the faults were real",
-        counts.iter().all(|(_, count)| *count > 0),
-        counts.iter().map(|(what, count)| format!("{count} {what}")).collect::<Vec<_>>().join(", "),
-    )
 }
 
 /// The effects by the names of their requests.
@@ -293,10 +268,6 @@ fn lost_without_answers(book: &Book, kept: &Kept) -> Finding {
         wrong == 0,
         format!("{} with one, {wrong} lost; {} lost without", answered.len(), book.lost.len()),
     )
-}
-
-fn all_refused(claim: &'static str, Tally { refused, accepted }: Tally) -> Finding {
-    finding(claim, accepted == 0, format!("{} sent, {accepted} not refused so", refused + accepted))
 }
 
 fn nothing_left_behind(kept: &Kept) -> Finding {

@@ -25,6 +25,11 @@ pub struct Stats {
     pub closed: AtomicU64,
     /// Crashes of numbered clients.
     pub crashed: AtomicU64,
+    /// Workers with leases that were killed.
+    pub workers_killed: AtomicU64,
+    /// Pauses of workers that were longer than their leases.
+    pub workers_paused: AtomicU64,
+    pub settlers_killed: AtomicU64,
     attempts: AtomicU64,
     retries: AtomicU64,
     in_progress: AtomicU64,
@@ -139,7 +144,7 @@ impl Stats {
             &format!("ms, retries included; p99 {:.1} ms", percentile(99)),
         );
         self.add_errors(&mut table);
-        table.0
+        table.text()
     }
 
     fn add_errors(&self, table: &mut Table) {
@@ -156,10 +161,14 @@ impl Stats {
 
 /// The lines of a table: a name, a value and a note each.
 #[derive(Default)]
-struct Table(String);
+pub(crate) struct Table(String);
 
 impl Table {
-    fn add(&mut self, name: &str, count: u64, note: &str) {
+    pub fn text(self) -> String {
+        self.0
+    }
+
+    pub fn add(&mut self, name: &str, count: u64, note: &str) {
         self.add_text(name, &count.to_string(), note);
     }
 
@@ -193,12 +202,13 @@ fn error_name(sqlstate: &str) -> &'static str {
         "ID002" => "already_begun",
         "ID003" => "outcome_discarded (asked for)",
         "ID004" => "session_ended",
-        "ID005" => "fenced (asked for)",
+        "ID005" => "fenced, or the token superseded (asked for)",
         "ID006" => "out_of_sequence",
         "ID007" => "not_begun",
         "ID008" => "unrecorded",
         "ID009" => "limit_exceeded",
         "ID010" => "key_too_old",
+        "ID011" => "already_done",
         _ => "",
     }
 }

@@ -6,6 +6,7 @@ use super::*;
 use crate::bank::{Outcome, PAYMENTS, Transfer};
 use crate::client::Answer;
 use crate::evidence::Session;
+use crate::proof::finding::faults_were_real;
 
 const DONE: &str = "payments/done";
 const FAILED: &str = "payments/failed";
@@ -108,8 +109,8 @@ fn a_run_without_requests_proves_nothing() {
 
 #[test]
 fn a_run_without_faults_proves_nothing() {
-    assert!(faults_were_real(&[("replies lost", 1), ("kills", 2)]).holds);
-    assert!(!faults_were_real(&[("replies lost", 1), ("kills", 0)]).holds);
+    assert!(faults_were_real("real", &[("replies lost", 1), ("kills", 2)]).holds);
+    assert!(!faults_were_real("real", &[("replies lost", 1), ("kills", 0)]).holds);
 }
 
 #[test]
