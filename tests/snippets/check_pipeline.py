@@ -188,8 +188,8 @@ class Check:
             before = self.look_up()
             assert before[0] == status, f"a request that stopped half way is {before}"
             self.fails(self.uri, told)
-            assert self.look_up() == before, f"it was {before}, and is {self.look_up()}"
             self.leaves({1: "100.00", 2: "0.00"}, unfinished=1)
+            assert self.look_up() == before, f"it was {before}, and is {self.look_up()}"
             self.watch.execute("SELECT idem_settle('payments', %s)", [self.key])
 
     def begin_fails(self):
