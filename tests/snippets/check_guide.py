@@ -10,6 +10,8 @@ the guide stands in docs/snippets/charge_ship_notify.py, and each SQL block does
 
 import concurrent.futures
 import itertools
+import json
+import os
 import re
 import shlex
 import subprocess
@@ -17,7 +19,7 @@ import sys
 import tempfile
 
 import psycopg
-from guide_parts import DEADLINE_S, ROOT, Scenario, Server
+from guide_parts import ROOT, Scenario, Server, until
 from wrong import tells_what_is_wrong
 
 GUIDE = ROOT / "docs/guide.md"
@@ -132,6 +134,7 @@ def declined(scenario, *_):
 
 def hopeless(scenario, what, when):
     """The service never answers one of the calls, until there were too many attempts."""
+    scenario.lease_s = 0.2
     scenario.service.fault(what, when, "error", times=1000)
     scenario.start("first")
     scenario.wait_for("first")
@@ -211,13 +214,12 @@ class Check:
         """Raises SystemExit or AssertionError unless the guide is right. Gives the number of scenarios."""
         blocks = read_guide()
         with psycopg.connect(self.server.uri, autocommit=True) as conn:
-            for block in blocks:
-                run_sql(conn, block)
+            run_sql(conn, "\n".join(blocks))
         with concurrent.futures.ThreadPoolExecutor(WIDTH) as threads:
             list(threads.map(self.alone, ALONE))
         self.crash("logged")
         with psycopg.connect(self.server.uri, autocommit=True) as conn:
-            conn.execute("SELECT idem_set_persistence('claims', 'unlogged')")
+            type_in(conn, "SELECT idem_set_persistence('claims', 'unlogged')")
         self.crash("unlogged")
         line = shlex.join(self.command) + ' "$0" http://127.0.0.1:1 2 order'
         tells_what_is_wrong(["sh", "-c", line], self.server.uri)
@@ -234,23 +236,50 @@ def read_guide():
     return [block for language, block in blocks if language == "sql"]
 
 
-def run_sql(conn, block):
-    """Types a block. Where the comment behind a statement tells the answer, that must be it."""
-    # A statement ends with the line that ends with a semicolon, but for a comment.
-    for statement, comment in re.findall(r"(.*?;)[ ]*(?:-- (.*?))?\n", block, flags=re.DOTALL):
+def run_sql(conn, script):
+    """Types it as psql would. Where a comment behind a statement tells the answer, that must be it."""
+    variables = {}
+    # A statement ends with a line's end, but for a comment.
+    parts = re.findall(r"(.*?)(;|\\gset)[ ]*(?:-- ([^\n]*))?\n", script, flags=re.DOTALL)
+    for statement, end, expected in parts:
+        for name, value in variables.items():
+            statement = re.sub(rf":{name}\b", value, statement)
         try:
-            cursor = conn.execute(statement)
-            row = cursor.fetchone() if cursor.description else ()
-            answer = ", ".join("NULL" if value is None else str(value) for value in row)
+            cursor = type_in(conn, statement)
+            row = [as_psql(value) for value in cursor.fetchone()] if cursor.description else []
+            answer = ", ".join(row)
         except psycopg.DatabaseError as error:
             answer = f"ERROR {error.sqlstate}"
-        expected = comment.partition(": ")[0]
-        assert not answer.startswith("ERROR") or expected, f"{statement}\ngives {answer}"
+        if end == r"\gset":
+            variables.update(zip((column.name for column in cursor.description), row))
+        assert expected or not answer.startswith("ERROR"), f"{statement}\ngives {answer}"
         assert not expected or answer == expected, f"{statement}\ngives {answer}, not {expected}"
+
+
+def type_in(conn, statement):
+    """Types a statement, again while autovacuum has the table."""
+    return until(lambda: execute_unless_in_use(conn, statement), f"{statement} finds its table free")
+
+
+def execute_unless_in_use(conn, statement):
+    try:
+        return conn.execute(statement)
+    except psycopg.errors.ObjectInUse:
+        return None
+
+
+def as_psql(value):
+    """As psql would print it."""
+    if isinstance(value, (dict, list)):
+        return json.dumps(value)
+    if isinstance(value, bool):
+        return "t" if value else "f"
+    return "" if value is None else str(value)
 
 
 def main():
     uri, *command = sys.argv[1:]
+    os.environ["no_proxy"] = "127.0.0.1"
     with tempfile.TemporaryDirectory() as directory:
         try:
             with Server(uri) as server:

@@ -116,6 +116,7 @@ class Scenario:
         self.server = server
         self.command = command
         self.order = order
+        self.lease_s = LEASE_S
         self.home = pathlib.Path(directory) / order
         self.home.mkdir()
         self.service = Service(self.home / "service.db")
@@ -153,7 +154,7 @@ class Scenario:
         uri = make_conninfo(self.server.uri, host=host, application_name=f"{self.order} {name}"[-63:])
         with open(self.home / f"{name}.out", "w") as out, open(self.home / f"{name}.err", "w") as err:
             self.workers[name] = subprocess.Popen(
-                [*self.command, uri, self.service.url, str(LEASE_S), self.order], stdout=out, stderr=err
+                [*self.command, uri, self.service.url, str(self.lease_s), self.order], stdout=out, stderr=err
             )
         if what:
             held = (lambda: self.proxy.held) if isinstance(what, int) else (lambda: self.service.ask("held"))

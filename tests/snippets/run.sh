@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# run.sh URI: runs what README.md says, and the Python, Node.js and Rust examples of docs/snippets, against
-# the server at URI (a superuser's, into which the extension is installed; it makes what it needs in that
-# database and in another one, and needs the server for itself). The drivers go below target/, never into the system. One line an example; fails
-# if one does.
+# run.sh URI: runs what README.md and docs/guide.md say, and the Python, Node.js and Rust examples of docs/snippets,
+# against the server at URI (a superuser's, into which the extension is installed; it makes what it needs in that
+# database and in another one, and needs the server for itself; the guide gets a second server, which crashes). The
+# drivers go below target/, never into the system. One line an example; fails if one does.
 set -euo pipefail
 
 uri=${1:?usage: run.sh URI}
@@ -61,6 +61,7 @@ run_pipeline() {
     "$python" "$root/tests/snippets/check_pipeline.py" "$1" "$uri" "${@:2}" || failed=1
 }
 "$python" "$root/tests/snippets/check_readme.py" "$uri" "$python" || failed=1
+"$python" "$root/tests/snippets/check_guide.py" "$uri" "$python" "$root/docs/snippets/charge_ship_notify.py" || failed=1
 run psycopg "$python" "$root/docs/snippets/psycopg3.py"
 run node-pg node "$work/node/node_pg.mjs"
 run tokio-postgres "$rust/tokio_postgres"
