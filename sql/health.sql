@@ -85,12 +85,15 @@ CROSS JOIN LATERAL (
 ORDER BY r.segment;
 
 -- The tables that a restore has left out. If the key of the digests was restored, each of these tables must have been
--- restored too, since pg_dump has a COPY even of an empty table. One row, with NULL where nothing is missing.
+-- restored too, since pg_dump has a COPY even of an empty table. Dumps of version 1.0.0 have neither outcome_long nor
+-- lease. One row, with NULL where nothing is missing.
 CREATE VIEW idempotence.missing AS
 SELECT pg_catalog.string_agg(pg_catalog.concat('idempotence.', t.name), ', ' ORDER BY t.name) AS missing
-FROM pg_catalog.unnest('{session,outcome_0,outcome_1,outcome_2,reply,checkpoint}'::pg_catalog.text[]) t (name)
+FROM pg_catalog.unnest('{session,outcome_0,outcome_1,outcome_2,reply,checkpoint,lease}'::pg_catalog.text[]) t (name)
 WHERE EXISTS (SELECT FROM idempotence.restore r WHERE r.brought OPERATOR(pg_catalog.=) 'secret')
-  AND NOT EXISTS (SELECT FROM idempotence.restore r WHERE r.brought OPERATOR(pg_catalog.=) t.name);
+  AND NOT EXISTS (SELECT FROM idempotence.restore r WHERE r.brought OPERATOR(pg_catalog.=) t.name)
+  AND (t.name OPERATOR(pg_catalog.<>) 'lease'
+       OR EXISTS (SELECT FROM idempotence.restore r WHERE r.brought OPERATOR(pg_catalog.=) 'outcome_long'));
 
 -- One row for each check. What a check calls late is far beyond what is normal.
 CREATE VIEW idempotence.health WITH (security_barrier) AS

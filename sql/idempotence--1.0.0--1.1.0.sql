@@ -275,7 +275,7 @@ BEGIN
     RAISE EXCEPTION 'request "%" of session "%" is still in progress', request, session
       USING ERRCODE = 'lock_not_available',
             DETAIL = CASE WHEN ticket.expires_at IS NULL THEN 'Another transaction holds it, and the wait ran out.'
-                          ELSE pg_catalog.format('Another caller has a lease of it until %s, and the wait ran out.', ticket.expires_at) END,
+                          ELSE pg_catalog.format('Another caller has a lease of it until %s.', pg_catalog.to_char(ticket.expires_at, 'YYYY-MM-DD HH24:MI:SS.USTZH')) END,
             HINT = 'Try again as it is, or wait longer (argument "wait" or setting idempotence.wait).';
   ELSIF ticket.status OPERATOR(pg_catalog.=) 'taken_over' THEN
     RAISE EXCEPTION 'request "%" of session "%" was begun before and is not done', request, session
@@ -637,14 +637,17 @@ VOLATILE PARALLEL UNSAFE
 LANGUAGE c
 AS 'MODULE_PATHNAME', 'idem_set_persistence_wrapper';
 
-CREATE FUNCTION idempotence.leases() RETURNS SETOF idempotence.lease
+CREATE FUNCTION idempotence.leases(OUT session uuid, OUT stream text, OUT request text, OUT last bigint, OUT leased_until timestamptz,
+                                   OUT holder regrole, OUT application text, OUT attempt integer, OUT begun_at timestamptz)
+RETURNS SETOF record
 LANGUAGE plpgsql STABLE PARALLEL UNSAFE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $leases$
 BEGIN
   IF NOT pg_catalog.pg_is_in_recovery()
      OR (SELECT c.relpersistence FROM pg_catalog.pg_class c
          WHERE c.oid OPERATOR(pg_catalog.=) pg_catalog.to_regclass('idempotence.lease')) OPERATOR(pg_catalog.=) 'p' THEN
-    RETURN QUERY SELECT * FROM idempotence.lease;
+    RETURN QUERY SELECT l.session, l.stream, l.request, l.last, l.leased_until, l.holder, l.application, l.attempt, l.begun_at
+                 FROM idempotence.lease l;
   END IF;
 END
 $leases$;
@@ -948,9 +951,11 @@ ORDER BY r.segment;
 
 CREATE VIEW idempotence.missing AS
 SELECT pg_catalog.string_agg(pg_catalog.concat('idempotence.', t.name), ', ' ORDER BY t.name) AS missing
-FROM pg_catalog.unnest('{session,outcome_0,outcome_1,outcome_2,reply,checkpoint}'::pg_catalog.text[]) t (name)
+FROM pg_catalog.unnest('{session,outcome_0,outcome_1,outcome_2,reply,checkpoint,lease}'::pg_catalog.text[]) t (name)
 WHERE EXISTS (SELECT FROM idempotence.restore r WHERE r.brought OPERATOR(pg_catalog.=) 'secret')
-  AND NOT EXISTS (SELECT FROM idempotence.restore r WHERE r.brought OPERATOR(pg_catalog.=) t.name);
+  AND NOT EXISTS (SELECT FROM idempotence.restore r WHERE r.brought OPERATOR(pg_catalog.=) t.name)
+  AND (t.name OPERATOR(pg_catalog.<>) 'lease'
+       OR EXISTS (SELECT FROM idempotence.restore r WHERE r.brought OPERATOR(pg_catalog.=) 'outcome_long'));
 
 COMMENT ON VIEW idempotence.missing IS 'internal to health and to the making of sessions: the tables that a restore has left out';
 COMMENT ON COLUMN idempotence.missing.missing IS 'their names; null: none';

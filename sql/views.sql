@@ -138,15 +138,19 @@ FROM (SELECT session, key, class, response, fingerprint, recorded_by, recorded_a
 JOIN idempotence.session s ON s.id OPERATOR(pg_catalog.=) o.session
 WHERE o.expires_at OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp();
 
--- The leases. Where they are unlogged a standby has none, and even the planning of a query on them fails there.
-CREATE FUNCTION idempotence.leases() RETURNS SETOF idempotence.lease
+-- What anybody may know of the leases: neither token nor digest nor fingerprint. Where they are unlogged a standby has
+-- none, and even the planning of a query on them fails there.
+CREATE FUNCTION idempotence.leases(OUT session uuid, OUT stream text, OUT request text, OUT last bigint, OUT leased_until timestamptz,
+                                   OUT holder regrole, OUT application text, OUT attempt integer, OUT begun_at timestamptz)
+RETURNS SETOF record
 LANGUAGE plpgsql STABLE PARALLEL UNSAFE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $leases$
 BEGIN
   IF NOT pg_catalog.pg_is_in_recovery()
      OR (SELECT c.relpersistence FROM pg_catalog.pg_class c
          WHERE c.oid OPERATOR(pg_catalog.=) pg_catalog.to_regclass('idempotence.lease')) OPERATOR(pg_catalog.=) 'p' THEN
-    RETURN QUERY SELECT * FROM idempotence.lease;
+    RETURN QUERY SELECT l.session, l.stream, l.request, l.last, l.leased_until, l.holder, l.application, l.attempt, l.begun_at
+                 FROM idempotence.lease l;
   END IF;
 END
 $leases$;

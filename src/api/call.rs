@@ -67,6 +67,12 @@ pub fn with_request<T>(
     Ok(done)
 }
 
+/// The numbering for a call that completes a request. With a token the outcome of a range may be asked for, of which the
+/// call does not tell the last number.
+pub fn to_complete(token: Option<i64>, stream: Option<&str>) -> Numbering<'_> {
+    if token.is_some() { by_any_number(stream) } else { in_stream(stream) }
+}
+
 /// The rules for a call that completes a request.
 pub fn rules_to_complete(token: Option<i64>) -> Rules {
     if token.is_some() { Rules::OfLease } else { Rules::OfBegin }

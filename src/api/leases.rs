@@ -1,6 +1,6 @@
 //! The SQL functions that leases, settling and pipelines add: claim, extend and settle.
 
-use super::call::{AsKey, by_any_number, in_progress_if_in_doubt, in_stream, with_request};
+use super::call::{AsKey, by_any_number, in_progress_if_in_doubt, with_request};
 use super::null::required;
 use super::ticket::{self, Ticket};
 use crate::arguments;
@@ -106,7 +106,7 @@ fn extend(
     lease: Option<Interval>,
     stream: Option<&str>,
 ) -> Timestamptz {
-    Timestamptz(or_raise(with_request(Rules::OfLease, session, request, in_stream(stream), |request| {
+    Timestamptz(or_raise(with_request(Rules::OfLease, session, request, by_any_number(stream), |request| {
         let token = required("token", token)?;
         finish::extend(request, token, arguments::lease_us(&required("lease", lease)?)?)
     })))

@@ -1,6 +1,6 @@
 //! The SQL functions on requests: begin, record, checkpoint, release, lookup, once and forget.
 
-use super::call::{AsKey, by_any_number, in_progress_if_in_doubt, in_stream, rules_to_complete, with_request};
+use super::call::{AsKey, by_any_number, in_progress_if_in_doubt, rules_to_complete, to_complete, with_request};
 use super::null::{elements, required};
 use super::ticket::{self, Ticket};
 use crate::arguments;
@@ -125,7 +125,7 @@ fn record(
     ttl: Option<Interval>,
     stream: Option<&str>,
 ) -> Option<Timestamptz> {
-    let outcome = with_request(rules_to_complete(token), session, request, in_stream(stream), |request| {
+    let outcome = with_request(rules_to_complete(token), session, request, to_complete(token, stream), |request| {
         let class = if required("failed", failed)? { Class::Failed } else { Class::Succeeded };
         finish::record(request, class, response, token, ttl)
     });
@@ -176,7 +176,7 @@ fn checkpoint(
     token: Option<i64>,
     stream: Option<&str>,
 ) {
-    or_raise(with_request(rules_to_complete(token), session, request, in_stream(stream), |request| {
+    or_raise(with_request(rules_to_complete(token), session, request, to_complete(token, stream), |request| {
         finish::checkpoint(request, required("point", point)?, state, token)
     }));
 }
@@ -212,7 +212,7 @@ fn idem_release_uuid(
 }
 
 fn release(session: Option<&str>, request: Option<impl AsKey>, token: Option<i64>, stream: Option<&str>) {
-    or_raise(with_request(rules_to_complete(token), session, request, in_stream(stream), |request| {
+    or_raise(with_request(rules_to_complete(token), session, request, to_complete(token, stream), |request| {
         finish::release(request, token)
     }));
 }

@@ -136,7 +136,10 @@ pub fn decide(facts: &Facts) -> Decision {
     if facts.time_key_expires_at.is_some_and(|end| end <= facts.asked_at) {
         return Decision::KeyTooOld;
     }
+    let leased = facts.lease.filter(|lease| lease.until > facts.now);
     match facts.eligibility {
+        // What has to come first may be what is leased.
+        Eligibility::OutOfSequence { .. } if leased.is_some_and(|lease| !lease.own) => return Decision::Leased,
         Eligibility::Due { visible: false }
         | Eligibility::Discarded { visible: false }
         | Eligibility::OutOfSequence { visible: false } => {
@@ -148,7 +151,8 @@ pub fn decide(facts: &Facts) -> Decision {
     }
     // The lease of another number is only waited for. Once it ran out, its number has been given up: otherwise this
     // one would not be due.
-    let lease = facts.lease.filter(|lease| lease.until > facts.now || lease.own && lease.expires_at > facts.asked_at);
+    let counts = |lease: &LeaseFacts| lease.own && lease.expires_at > facts.asked_at;
+    let lease = leased.or(facts.lease.filter(counts));
     if let Some(lease) = lease {
         if lease.own && differ(lease.fingerprint, facts.fingerprint) {
             return Decision::PayloadMismatch;
@@ -260,6 +264,27 @@ mod tests {
                     ..of(LeaseFacts { until: 101, ..RAN_OUT })
                 },
                 Decision::Discarded,
+            ),
+            (
+                Facts {
+                    eligibility: Eligibility::OutOfSequence { visible: true },
+                    ..of(LeaseFacts { until: 101, own: false, ..RAN_OUT })
+                },
+                Decision::Leased,
+            ),
+            (
+                Facts {
+                    eligibility: Eligibility::OutOfSequence { visible: true },
+                    ..of(LeaseFacts { until: 101, ..RAN_OUT })
+                },
+                Decision::OutOfSequence,
+            ),
+            (
+                Facts {
+                    eligibility: Eligibility::OutOfSequence { visible: true },
+                    ..of(LeaseFacts { own: false, ..RAN_OUT })
+                },
+                Decision::OutOfSequence,
             ),
         ];
         for (facts, decision) in table {

@@ -44,7 +44,8 @@ pub struct Range {
 }
 
 impl Range {
-    fn meets(&self, other: &Range) -> bool {
+    /// Whether they have a number in common.
+    pub fn meets(&self, other: &Range) -> bool {
         self.first <= other.last && other.first <= self.last
     }
 }

@@ -29,6 +29,8 @@ pub enum Superseded {
     Done(Class),
     /// The outcome was recorded with this very token.
     Recorded,
+    /// The number was done or given up, and no answer is kept that could tell the token.
+    Over,
 }
 
 /// An error. Each variant begins with its SQLSTATE, and holds what its texts need.
@@ -189,6 +191,8 @@ pub enum Error {
         point: Option<String>,
         /// Whether the lease of another holder ran out.
         taken_over: bool,
+        /// Whether all attempts that its session allows were begun.
+        given_up: bool,
     },
     /// 55P03: another holder has a lease of the request.
     Leased {
@@ -196,6 +200,8 @@ pub enum Error {
         name: RequestName,
         /// When the lease runs out.
         until: String,
+        /// How to wait longer.
+        hint: &'static str,
     },
     /// 55000: an admin would record a request that nobody has left unfinished.
     NothingUnfinished {

@@ -178,6 +178,7 @@ pub(super) fn describe(error: Error) -> Texts {
                 Superseded::Done(class) => {
                     format!("The request is done, with status \"{}\", and another caller has recorded that.", class.status())
                 }
+                Superseded::Over => "Its number was done or given up, and no answer of it is kept.".into(),
                 Superseded::Recorded => "The outcome was recorded with this token, which ended its lease.".into(),
             },
             "Stop the work: somebody else may be doing it. Ask idem_begin() or idem_lookup() what became of the request. Under a claim without a lease leave token out.",
@@ -188,10 +189,11 @@ pub(super) fn describe(error: Error) -> Texts {
             format!("Its status is \"{}\", recorded at {recorded_at}.", class.status()),
             "Roll back, and get the answer with idem_lookup().",
         ),
-        Error::MustLook { name, point, taken_over } => report(
+        Error::MustLook { name, point, taken_over, given_up } => report(
             Standard(PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
             format!("{name} was begun before and is not done"),
             match (point, taken_over) {
+                _ if given_up => "A lease of it ran out, and all attempts that its session allows were begun.".into(),
                 (Some(point), false) => format!("It stopped at its checkpoint \"{point}\"."),
                 (Some(point), true) => {
                     format!("A lease of it ran out, at or after its checkpoint \"{point}\": what its holder did outside the database may have happened.")
@@ -200,13 +202,17 @@ pub(super) fn describe(error: Error) -> Texts {
                     "A lease of it ran out: what its holder did outside the database may have happened.".into()
                 }
             },
-            "Begin it with idem_begin(), look whether its effect happened, and go on from the point that the answer gives.",
+            if given_up {
+                "Begin it with idem_begin(), which records that it has failed."
+            } else {
+                "Begin it with idem_begin(), look whether its effect happened, and go on from the point that the answer gives."
+            },
         ),
-        Error::Leased { name, until } => report(
+        Error::Leased { name, until, hint } => report(
             Standard(PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE),
             format!("{name} is still in progress"),
-            format!("Another caller has a lease of it until {until}, and the wait ran out."),
-            "Try again as it is, or wait longer (argument \"wait\" or setting idempotence.wait).",
+            format!("Another caller has a lease of it until {until}."),
+            hint,
         ),
         Error::NothingUnfinished { name } => report(
             Standard(PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
@@ -248,6 +254,9 @@ pub(super) fn describe(error: Error) -> Texts {
                 }
                 Missing::Answered(Answered::InProgress) => {
                     "Another transaction is at work on it. Look at the status before the work; roll back what was done since, and ask again later."
+                }
+                Missing::Answered(Answered::Done(Class::Cancelled)) => {
+                    "It was settled and is never to be executed. Look at the status before the work; roll back what was done since."
                 }
                 Missing::Answered(_) => {
                     "It was done before, and the response that idem_begin() gave is the answer. Look at the status before the work; roll back what was done since."

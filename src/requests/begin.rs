@@ -28,7 +28,7 @@ pub fn begin(request: &Request<'_>, payload: Option<Jsonb>, wait_us: Option<i64>
         keyed.check_time(asked_at)?;
     }
     let fingerprint = match aim {
-        Aim::Execute { .. } => request::fingerprint(request, payload)?,
+        Aim::Execute { .. } | Aim::Claim => request::fingerprint(request, payload)?,
         Aim::Settle => None,
     };
     if open::holds(request.request_key()) {
@@ -36,6 +36,7 @@ pub fn begin(request: &Request<'_>, payload: Option<Jsonb>, wait_us: Option<i64>
             Aim::Execute { .. } => {
                 "Call idem_begin() once: (idem_begin(...)).* calls it once per column; write SELECT * FROM idem_begin(...)."
             }
+            Aim::Claim => "Claim it once.",
             Aim::Settle => "Record or release it: what this transaction does of it is not lost.",
         };
         return Err(Error::AlreadyBegun { name: request.name(), hint });
@@ -107,13 +108,13 @@ impl BeginCall<'_> {
         loop {
             let mut claimed = self.take(|| claim.try_acquire())?;
             // A replay does not wait for the lock: a committed outcome stands, whoever has the lock.
-            let mut attempt = if claimed { self.attempt_with_lock()? } else { self.attempt_without_lock()? };
+            let mut attempt = if claimed { self.attempt_with_lock(&claim)? } else { self.attempt_without_lock()? };
             if let Attempt::NoAnswer = attempt {
                 if !self.take(|| claim.acquire(deadline.left_us()))? {
                     return Ok(Begun::InProgress(None));
                 }
                 claimed = true;
-                attempt = self.attempt_with_lock()?;
+                attempt = self.attempt_with_lock(&claim)?;
             }
             if claimed && !matches!(attempt, Attempt::Answered(Begun::Started(_) | Begun::GivenUp(_))) {
                 // A replay leaves no lock. And whoever has the session alone, or a lease, may want this very request,
@@ -176,7 +177,9 @@ impl BeginCall<'_> {
         }
         let name = self.asked.request.name();
         let detail = match self.asked.aim {
-            Aim::Execute { .. } => format!("No outcome of {name} is kept here, so it would have to be executed."),
+            Aim::Execute { .. } | Aim::Claim => {
+                format!("No outcome of {name} is kept here, so it would have to be executed.")
+            }
             Aim::Settle => format!("No outcome of {name} is kept here, so its settling would have to be recorded."),
         };
         Err(Error::ReadOnly { function: self.asked.aim.function(), detail })
@@ -184,12 +187,18 @@ impl BeginCall<'_> {
 
     /// Replays, or starts the request. The caller has the request's lock, so what is kept of the request does not change
     /// meanwhile.
-    fn attempt_with_lock(&self) -> Result<Attempt, Error> {
-        debug_assert!(
-            Tag::request(&self.asked.lock).is_held_by_us(),
-            "only the holder of the claim decides to execute"
-        );
-        let Some(found) = self.asked.find_and_decide(Seeker::LockHolder)? else { return Ok(Attempt::SessionTaken) };
+    fn attempt_with_lock(&self, claim: &Tag) -> Result<Attempt, Error> {
+        debug_assert!(claim.is_held_by_us(), "only the holder of the claim decides to execute");
+        let found = match self.asked.find_and_decide(Seeker::LockHolder) {
+            Ok(Some(found)) => found,
+            Ok(None) => return Ok(Attempt::SessionTaken),
+            Err(error @ (Error::SessionEnded { .. } | Error::SessionFenced { .. })) => {
+                // Settling goes on after this error, and leaves no lock.
+                claim.release();
+                return Err(error);
+            }
+            Err(error) => return Err(error),
+        };
         Ok(match (found.decision, found.outcome, &found.lease) {
             (Decision::Replay, Some(outcome), _) => Attempt::Answered(Begun::Replay(outcome)),
             (Decision::Leased, _, Some(lease)) => Attempt::Leased(lease.lease.until),

@@ -11,17 +11,22 @@ use crate::requests::start::Begun;
 /// Takes the claim to a request. Anything but a request that starts from the beginning is an error.
 pub fn claim(request: &Request<'_>, payload: Option<Jsonb>, wait_us: Option<i64>) -> Result<(), Error> {
     let name = request.name();
-    Err(match begin::begin(request, payload, wait_us, Aim::Execute { lease_us: None })? {
+    Err(match begin::begin(request, payload, wait_us, Aim::Claim)? {
         Begun::Started(start) => match (start.taken_over, start.checkpoint) {
             (false, None) => return Ok(()),
             (taken_over, checkpoint) => {
-                Error::MustLook { name, point: checkpoint.map(|checkpoint| checkpoint.point), taken_over }
+                let point = checkpoint.map(|checkpoint| checkpoint.point);
+                Error::MustLook { name, point, taken_over, given_up: false }
             }
         },
-        Begun::Replay(outcome) | Begun::GivenUp(outcome) => {
+        // This error takes back what begin has recorded.
+        Begun::GivenUp(_) => Error::MustLook { name, point: None, taken_over: true, given_up: true },
+        Begun::Replay(outcome) => {
             Error::AlreadyDone { name, class: outcome.class, recorded_at: pg::describe_moment(outcome.recorded_at) }
         }
         Begun::InProgress(None) => Error::WaitRanOut { what: name.to_string(), hint: WAIT_BY_ARGUMENT },
-        Begun::InProgress(Some(until)) => Error::Leased { name, until: pg::describe_moment(until) },
+        Begun::InProgress(Some(until)) => {
+            Error::Leased { name, until: pg::describe_moment(until), hint: WAIT_BY_ARGUMENT }
+        }
     })
 }

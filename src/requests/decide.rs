@@ -24,6 +24,8 @@ pub enum Aim {
         /// The length of the lease.
         lease_us: Option<i64>,
     },
+    /// To execute it in this transaction, and only if it starts from the beginning.
+    Claim,
     /// To settle it: it is never to be executed, unless it was.
     Settle,
 }
@@ -31,7 +33,19 @@ pub enum Aim {
 impl Aim {
     /// The function that has this aim.
     pub fn function(self) -> &'static str {
-        if self == Aim::Settle { "idem_settle" } else { "idem_begin" }
+        match self {
+            Aim::Execute { .. } => "idem_begin",
+            Aim::Claim => "idem_claim",
+            Aim::Settle => "idem_settle",
+        }
+    }
+
+    /// The length of the lease that is wanted.
+    pub fn lease_us(self) -> Option<i64> {
+        match self {
+            Aim::Execute { lease_us } => lease_us,
+            Aim::Claim | Aim::Settle => None,
+        }
     }
 }
 
@@ -101,7 +115,8 @@ impl Asked<'_> {
             lease.as_ref().map(|lease| lease.facts(request.key(), request.unfinished_until(lease.lease.until)));
         let own_lease = lease.as_ref().filter(|_| lease_facts.is_some_and(|facts| facts.own));
         let begun = self.begun_range(checkpoint.as_ref().and_then(|found| found.checkpoint.last), own_lease);
-        if let (Eligibility::Due { .. }, Some(begun), Aim::Execute { .. }) = (kept.eligibility, begun, self.aim)
+        if let (Eligibility::Due { .. }, Some(begun)) = (kept.eligibility, begun)
+            && self.aim != Aim::Settle
             && request.range() != Some(begun)
         {
             kept.place = Some(Place::Overlaps(begun));

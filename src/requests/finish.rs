@@ -134,6 +134,7 @@ pub fn extend(request: &Request<'_>, token: i64, lease_us: i64) -> Result<i64, E
         fingerprint: held.stored.fingerprint,
         lease,
     })?;
+    lease::keep_through_crash();
     Ok(lease.until)
 }
 

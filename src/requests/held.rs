@@ -111,6 +111,7 @@ fn find_leased(request: &Request<'_>, token: i64, function: &'static str) -> Res
     if let (Completion::Proceed, Some(stored)) = (of_lease, stored) {
         return Ok(Found::Lease(Leased { lock, stored, place: kept.and_then(|kept| kept.place) }));
     }
+    let place = kept.as_ref().and_then(|kept| kept.place);
     let outcome = kept.and_then(|kept| {
         let outcome = kept.outcome.filter(|outcome| outcome.lives_at(asked_at))?;
         Some((outcome, kept.visible))
@@ -126,7 +127,11 @@ fn find_leased(request: &Request<'_>, token: i64, function: &'static str) -> Res
             Err(Error::WaitRanOut { what: request.name().to_string(), hint: WAIT_BY_SETTING })
         }
         (_, outcome) => {
-            let how = outcome.map_or(Superseded::Gone, |(outcome, _)| Superseded::Done(outcome.class));
+            let how = match outcome {
+                Some((outcome, _)) => Superseded::Done(outcome.class),
+                None if place == Some(Place::Discarded) => Superseded::Over,
+                None => Superseded::Gone,
+            };
             Err(Error::ClaimSuperseded { name: request.name(), token, how })
         }
     }

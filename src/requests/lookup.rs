@@ -1,6 +1,7 @@
 //! Lookup: tells what is known of a request, without a claim or a lock.
 
 use crate::domain::decision::Eligibility;
+use crate::domain::identity::Digest;
 use crate::error::Error;
 use crate::guc;
 use crate::lock::Tag;
@@ -11,6 +12,7 @@ use crate::requests::request::Request;
 use crate::store::checkpoint::{self, Checkpoint};
 use crate::store::lease;
 use crate::store::outcome::Outcome;
+use crate::store::probe::Probe;
 use crate::store::rel::Snapshot;
 
 /// What is known.
@@ -42,34 +44,48 @@ pub fn lookup(request: &Request<'_>) -> Result<Known, Error> {
     // The lock is looked at first and the outcome after it, so that a commit in between is not missed. A standby does
     // not see the locks of the primary.
     let lock = request.lock();
-    let in_recovery = pg::in_recovery();
-    let held = open::holds(request.request_key()) || !in_recovery && Tag::request(&lock).is_held_by_another();
+    let held = open::holds(request.request_key()) || !pg::in_recovery() && Tag::request(&lock).is_held_by_another();
+    if let Some(known) = find_outcome(request, &lock, asked_at)? {
+        return Ok(known);
+    }
+    match find_unfinished(request, &lock, asked_at, held)? {
+        known @ Known::InProgress { .. } => Ok(known),
+        // The lease or the checkpoint may have made way for the outcome since that was looked for.
+        known => Ok(find_outcome(request, &lock, asked_at)?.unwrap_or(known)),
+    }
+}
 
-    let found = find::find(request, &lock, asked_at, Seeker::Inquirer)?;
+/// What the outcome says, if there is or was one.
+fn find_outcome(request: &Request<'_>, lock: &Digest, asked_at: i64) -> Result<Option<Known>, Error> {
+    let found = find::find(request, lock, asked_at, Seeker::Inquirer)?;
     let outcome = found.outcome.filter(|outcome| outcome.lives_at(asked_at));
     match (outcome, found.eligibility) {
-        (Some(_) | None, Eligibility::Discarded { visible: false }) => {
-            return Err(Error::Unserializable(request.name()));
-        }
-        (Some(_), _) if !found.visible => return Err(Error::Unserializable(request.name())),
+        (Some(_) | None, Eligibility::Discarded { visible: false }) => Err(Error::Unserializable(request.name())),
+        (Some(_), _) if !found.visible => Err(Error::Unserializable(request.name())),
         (Some(outcome), _) => {
             let durable = pg::wait_until_durable(outcome.writer, asked_at, || Deadline::after(guc::wait_us()));
-            return Ok(if durable { Known::Outcome(outcome) } else { Known::IN_PROGRESS });
+            Ok(Some(if durable { Known::Outcome(outcome) } else { Known::IN_PROGRESS }))
         }
-        (None, Eligibility::Discarded { visible: true }) => return Ok(Known::Discarded),
-        (None, Eligibility::Due { .. } | Eligibility::OutOfSequence { .. }) => {}
+        (None, Eligibility::Discarded { visible: true }) => Ok(Some(Known::Discarded)),
+        (None, Eligibility::Due { .. } | Eligibility::OutOfSequence { .. }) => Ok(None),
     }
-    let checkpoint = checkpoint::find(&request.probe(request.digest()), Snapshot::LatestMvcc)?
+}
+
+/// What is known of a request that has no outcome. `held` tells whether a transaction has its claim.
+fn find_unfinished(request: &Request<'_>, lock: &Digest, asked_at: i64, held: bool) -> Result<Known, Error> {
+    let counts = |since: i64| request.unfinished_until(since) > asked_at;
+    let lease = lease::find(request.stream(), lock, Snapshot::LatestMvcc)?
+        .filter(|lease| request.is_of(lease) && counts(lease.lease.until));
+    // Any number of a leased range finds the checkpoint of the range.
+    let digest = lease.as_ref().map_or_else(|| request.digest(), |lease| request.digest_of(&lease.request));
+    let key = lease.as_ref().map_or(request.key(), |lease| &lease.request);
+    let checkpoint = checkpoint::find(&Probe { key, ..request.probe(digest) }, Snapshot::LatestMvcc)?
         .map(|found| found.checkpoint)
-        .filter(|checkpoint| request.unfinished_until(checkpoint.written_at) > asked_at);
-    let lease = lease::find(request.stream(), &lock, Snapshot::LatestMvcc)?
-        .filter(|lease| lease.request == request.key())
-        .map(|lease| lease.lease.until)
-        .filter(|until| request.unfinished_until(*until) > asked_at);
+        .filter(|checkpoint| counts(checkpoint.written_at));
     Ok(match (lease, checkpoint) {
-        (leased_until @ Some(_), checkpoint) => Known::InProgress { checkpoint, leased_until },
+        (Some(lease), checkpoint) => Known::InProgress { checkpoint, leased_until: Some(lease.lease.until) },
         (None, checkpoint) if held => Known::InProgress { checkpoint, leased_until: None },
-        (None, checkpoint) if in_recovery => Known::NotHere(checkpoint),
+        (None, checkpoint) if pg::in_recovery() => Known::NotHere(checkpoint),
         (None, Some(checkpoint)) => Known::Suspended(checkpoint),
         (None, None) => Known::Unknown,
     })

@@ -79,6 +79,19 @@ impl<'a> Numbered<'a> {
         Ok(Numbered { session, stream, range: Range { first, last }, key: first.to_string(), by_any_number, acked })
     }
 
+    /// The request of the same stream that has these numbers.
+    pub fn with_range(&self, range: Range) -> Numbered<'a> {
+        let Numbered { stream, by_any_number, acked, .. } = *self;
+        Numbered {
+            session: Rc::clone(&self.session),
+            stream,
+            range,
+            key: range.first.to_string(),
+            by_any_number,
+            acked,
+        }
+    }
+
     /// Its name for messages.
     pub fn name(&self) -> RequestName {
         RequestName::in_stream(&self.session.name, self.stream, &self.key)

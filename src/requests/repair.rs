@@ -30,6 +30,9 @@ use crate::store::session::standing;
 use crate::wake;
 use std::rc::Rc;
 
+/// The hint where a lease is in the way of a repair, which does not wait for it.
+const AFTER_LEASE: &str = "Try again when the lease has run out.";
+
 /// Forgets the outcome and what is unfinished of a request, so that the request may be executed again. Tells whether
 /// there was anything to forget.
 pub fn forget(session_name: &str, key: &str, reason: &str) -> Result<bool, Error> {
@@ -72,7 +75,11 @@ fn forget_all(request: &Keyed<'_>, digest: Digest) -> Result<Option<&'static str
     let probe = request.probe(digest);
     let of = Stream { session: &request.session.id, name: "" };
     if let Some(kept) = lease::find(of, &digest, Snapshot::Itself)?.filter(|kept| kept.lease.runs_at(pg::now_us())) {
-        return Err(Error::Leased { name: request.name(), until: pg::describe_moment(kept.lease.until) });
+        return Err(Error::Leased {
+            name: request.name(),
+            until: pg::describe_moment(kept.lease.until),
+            hint: AFTER_LEASE,
+        });
     }
     let outcome = outcome::clear(&probe)?;
     let checkpoint = checkpoint::delete(&probe)?;
@@ -91,7 +98,11 @@ pub fn force_release(asked: &Request<'_>, reason: &str) -> Result<bool, Error> {
     let lock = lock_for_repair(asked, reason, "idem_force_release")?;
     let found = lease::find(asked.stream(), &lock, Snapshot::Itself)?.filter(|found| found.request == asked.key());
     if let Some(kept) = found.as_ref().filter(|kept| kept.lease.runs_at(pg::now_us())) {
-        return Err(Error::Leased { name: asked.name(), until: pg::describe_moment(kept.lease.until) });
+        return Err(Error::Leased {
+            name: asked.name(),
+            until: pg::describe_moment(kept.lease.until),
+            hint: AFTER_LEASE,
+        });
     }
     if found.is_some() {
         lease::delete(asked.stream(), &lock)?;
@@ -121,7 +132,11 @@ pub fn force_record(
             return Err(Error::AlreadyDone { name: name(), class: outcome.class, recorded_at });
         }
         (Decision::Leased, _, Some(kept)) => {
-            return Err(Error::Leased { name: name(), until: pg::describe_moment(kept.lease.until) });
+            return Err(Error::Leased {
+                name: name(),
+                until: pg::describe_moment(kept.lease.until),
+                hint: AFTER_LEASE,
+            });
         }
         (Decision::Execute { taken_over: true, .. }, _, Some(kept)) => {
             format!("lease that ran out, attempt {}", kept.lease.attempt)

@@ -12,6 +12,7 @@ use crate::pg::Jsonb;
 use crate::requests::keyed::{Keyed, check_sort};
 use crate::requests::numbered::{Numbered, Numbering};
 use crate::sessions::{liveness, resolve};
+use crate::store::lease::StoredLease;
 use crate::store::probe::Probe;
 use std::rc::Rc;
 
@@ -151,6 +152,23 @@ impl<'a> Request<'a> {
     /// Its key, or its first number in decimal.
     pub fn key(&self) -> &str {
         self.request_key().request
+    }
+
+    /// Whether a lease, kept under the lock of this request, is the request's own. Where any number of a range stands for
+    /// the range, the lease of a range that has the number is.
+    pub fn is_of(&self, lease: &StoredLease) -> bool {
+        match self {
+            Request::Numbered(request) if request.by_any_number => {
+                lease.range().is_some_and(|range| range.meets(&request.range))
+            }
+            _ => lease.request == self.key(),
+        }
+    }
+
+    /// The digest of a request of the same session and stream.
+    pub fn digest_of(&self, key: &str) -> Digest {
+        let Stream { session, name } = self.stream();
+        names::of_request(session, name, key)
     }
 
     /// Its session's id and its stream.

@@ -27,8 +27,19 @@ pub enum Settled {
     Answered(Begun),
 }
 
-/// Settles a request.
+/// Settles a request. Any number of a range that is leased stands for the range.
 pub fn settle(request: &Request<'_>, wait_us: Option<i64>, response: Option<Jsonb>) -> Result<Settled, Error> {
+    if let Request::Numbered(numbered) = request {
+        let lease = lease::find(request.stream(), &request.lock(), Snapshot::LatestMvcc)?;
+        let range = lease.filter(|lease| request.is_of(lease)).and_then(|lease| lease.range());
+        if let Some(range) = range.filter(|range| *range != numbered.range) {
+            return settle_one(&Request::Numbered(numbered.with_range(range)), wait_us, response);
+        }
+    }
+    settle_one(request, wait_us, response)
+}
+
+fn settle_one(request: &Request<'_>, wait_us: Option<i64>, response: Option<Jsonb>) -> Result<Settled, Error> {
     let deadline = Deadline::after(wait_us);
     let begun = match (begin::begin(request, None, wait_us, Aim::Settle), request) {
         (Err(Error::SessionEnded { how: Some(_), .. } | Error::SessionFenced { .. }), Request::Numbered(numbered)) => {

@@ -72,7 +72,8 @@ pub fn start(asked: &Asked<'_>, found: Decided) -> Result<Option<Begun>, Error> 
     let checkpoint = found.checkpoint.filter(|_| goes_on);
     let former = found.lease.filter(|lease| lease.request == request.key());
     let kept = checkpoint.as_ref().and_then(|checkpoint| checkpoint.fingerprint);
-    let kept = kept.or_else(|| former.as_ref()?.fingerprint);
+    let counts = taken_over || decision == Decision::GiveUp;
+    let kept = kept.or_else(|| former.as_ref().filter(|_| counts)?.fingerprint);
     let attempts = former.as_ref().map_or(0, |former| former.lease.attempt);
     let mut open = OpenRequest {
         lock: asked.lock,
@@ -83,12 +84,10 @@ pub fn start(asked: &Asked<'_>, found: Decided) -> Result<Option<Begun>, Error> 
         token: None,
     };
     let lease = match (decision, asked.aim) {
-        (Decision::Execute { .. }, Aim::Execute { lease_us }) => {
-            // A former lease that does not count any more is superseded all the same.
-            take_lease(request, &open, former.map(|former| former.lease), lease_us, taken_over)?
-        }
         // The record that follows deletes the former lease.
-        _ => None,
+        (_, Aim::Settle) | (Decision::GiveUp, _) => None,
+        // A former lease that does not count any more is superseded all the same.
+        (_, aim) => take_lease(request, &open, former.map(|former| former.lease), aim.lease_us(), taken_over)?,
     };
     open.token = lease.map(|lease| lease.token);
     if open::begin(request.session(), request.request_key(), open) {
@@ -147,5 +146,6 @@ fn take_lease(
         fingerprint: open.fingerprint,
         lease,
     })?;
+    lease::keep_through_crash();
     Ok(lease_us.map(|_| lease))
 }

@@ -45,7 +45,7 @@ pub fn take_lanes(
             Tag::request(&lock).release();
             let sleeper = sleeper.get_or_insert_with(|| Sleeper::of(&lock, deadline.left_us()));
             if !sleeper.sleep(until) {
-                return Err(Error::WaitRanOut { what: name().to_string(), hint: WAIT_BY_SETTING });
+                return Err(Error::Leased { name: name(), until: pg::describe_moment(until), hint: WAIT_BY_SETTING });
             }
         }
     }
@@ -56,13 +56,14 @@ pub fn take_lanes(
 /// Gives when the lease runs out if it has not.
 fn supersede_lease(stream: Stream<'_>, lock: &Digest, upto: i64) -> Result<Option<i64>, Error> {
     let found = lease::find(stream, lock, Snapshot::Itself)?;
-    let Some(found) = found.filter(|found| found.number().is_some_and(|number| number <= upto)) else {
+    let Some(found) = found.filter(|found| found.range().is_some_and(|range| range.first <= upto)) else {
         return Ok(None);
     };
     if found.lease.runs_at(pg::now_us()) {
         return Ok(Some(found.lease.until));
     }
     lease::delete(stream, lock)?;
+    lease::keep_through_crash();
     Ok(None)
 }
 

@@ -159,7 +159,7 @@ pub fn end(session: &ClientSession, how: End) {
     );
     let now_us = pg::now_us();
     let keeps_row = how == End::Fenced || session.request_id.is_some();
-    if saved::end(session, now_us, how, keeps_row) {
+    if saved::end(session, now_us, how, keeps_row) || live::is_logged() {
         // A crash must not undo an end that a client was told of, whatever synchronous_commit says.
         pg::force_sync_commit();
     }

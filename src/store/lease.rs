@@ -7,6 +7,7 @@
 use crate::domain::decision::{Fingerprint, LeaseFacts};
 use crate::domain::identity::{Digest, SessionId};
 use crate::domain::lease::Lease;
+use crate::domain::sequence::Range;
 use crate::error::Error;
 use crate::lock::Tag;
 use crate::model::Stream;
@@ -43,9 +44,10 @@ impl StoredLease {
         LeaseFacts { own, until, expires_at, attempt, visible: self.visible, fingerprint: self.fingerprint }
     }
 
-    /// The number of the request that it was begun for; `None` for a key.
-    pub fn number(&self) -> Option<i64> {
-        self.last.and_then(|_| self.request.parse().ok())
+    /// The numbers of the request that it was begun for; `None` for a key.
+    pub fn range(&self) -> Option<Range> {
+        let last = self.last?;
+        self.request.parse().ok().map(|first| Range { first, last })
     }
 }
 
@@ -140,6 +142,14 @@ pub fn delete(of: Stream<'_>, lock: &Digest) -> Result<bool, Error> {
         write::delete(&table, *at);
     }
     Ok(found.is_some())
+}
+
+/// Makes the commit of this transaction wait for its flush, where leases are logged, whatever `synchronous_commit` says:
+/// a holder was told of its lease, or a former holder was superseded, and no crash may undo that.
+pub fn keep_through_crash() {
+    if !Rel::open(Table::Lease, Access::Read).is_unlogged() {
+        pg::force_sync_commit();
+    }
 }
 
 /// When the last lease of a session runs out that has not run out at `now_us`; `None`: it has no such lease.

@@ -103,12 +103,20 @@ pub fn has_come(table: Table) -> bool {
     brought().iter().any(|brought| brought == table.name())
 }
 
+/// The tables of which a dump has a COPY if it has one of `outcome_long`, which dumps of version 1.0.0 lack.
+const DUMPED_SINCE: [Table; 1] = [Table::Lease];
+
 /// The tables that have not come yet, if the secret was restored and any are missing.
 pub fn missing() -> Option<String> {
     let brought = brought();
     let has = |table: Table| brought.iter().any(|brought| brought == table.name());
-    let missing: Vec<String> =
-        DUMPED.into_iter().filter(|table| !has(*table)).map(|table| format!("idempotence.{}", table.name())).collect();
+    let since = DUMPED_SINCE.into_iter().filter(|_| has(Table::OutcomeLong));
+    let missing: Vec<String> = DUMPED
+        .into_iter()
+        .chain(since)
+        .filter(|table| !has(*table))
+        .map(|table| format!("idempotence.{}", table.name()))
+        .collect();
     (has(Table::Secret) && !missing.is_empty()).then(|| missing.join(", "))
 }
 

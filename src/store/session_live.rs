@@ -79,6 +79,11 @@ pub fn count(owner: pg_sys::Oid) -> i64 {
     count
 }
 
+/// Whether a DBA has made the table logged, so that a crash does not empty it.
+pub fn is_logged() -> bool {
+    !Rel::open(Table::SessionLive, Access::Read).is_unlogged()
+}
+
 /// Locks the table to write it if no conflicting lock is held; gives whether it did.
 pub fn try_lock() -> bool {
     Rel::try_lock(Table::SessionLive)
