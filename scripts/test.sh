@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs the whole suite. Does all the set-up itself. The suite has:
 #
-# * the tests of `make`, lints and unit tests
+# * the tests of `make`, lints, unit tests and the search through the protocol of leases
 # * on PostgreSQL 15 to 18, of which 17 and 18 have assertions: the golden SQL, the isolation specs and a search of
 #   the server's log; on 15 and 18 the drivers' examples
 # * the tests that need whole clusters, and the demo
@@ -70,9 +70,15 @@ unit_tests() (
     cargo test --locked --no-fail-fast -p idempotence --no-default-features --features pg15 ||
         status=1
     cargo test --locked --no-fail-fast --workspace \
-        --exclude idempotence --exclude idempotence-cluster-tests || status=1
+        --exclude idempotence --exclude idempotence-cluster-tests --exclude idempotence-protocol-model || status=1
     exit $status
 )
+
+# All states of the protocol of leases. Each search takes both cores by itself.
+protocol() {
+    timeout 1200 cargo test --locked --no-fail-fast --target-dir "$root/target/check" -p idempotence-protocol-model \
+        -- --nocapture --test-threads 1
+}
 
 # What a server must never have written to its log, whatever the tests did.
 never='TRAP:|PANIC:|WARNING:.*(leak|not closed|still referenced)|terminated by signal'
@@ -128,6 +134,7 @@ done
 suite 'make' count_checks tests/make/run.sh
 suite 'lints' count_checks scripts/lint.sh "${config[@]}"
 suite 'unit tests' count_cargo unit_tests
+suite 'protocol' count_cargo protocol
 
 # Version 15 gets the release build, which users have. The others get the debug build, which has Rust's own
 # assertions and overflow checks.
