@@ -2,7 +2,7 @@
 //! and return text, and the load that runs while a test disturbs a server.
 //!
 //! - [`fixture`] makes rows of each kind that the extension keeps, and checks that they are still there.
-//! - [`bank`], [`senders`] and [`workload`] are clients that go on, whatever happens to their server.
+//! - [`bank`], [`senders`], [`workers`] and [`workload`] are clients that go on, whatever happens to their server.
 //!
 //! Environment variables name the servers to test: `IDEM_PG15_CONFIG` to `IDEM_PG18_CONFIG`. A test never
 //! waits for a fixed time. It waits for a condition, at most for [`LIMIT`].
@@ -11,7 +11,9 @@ pub mod bank;
 pub mod client;
 pub mod cluster;
 pub mod connection;
+pub mod crashes;
 pub mod dump;
+pub mod effort;
 pub mod fixture;
 pub mod frozen;
 pub mod limits;
@@ -21,7 +23,9 @@ pub mod senders;
 pub mod shop;
 pub mod standby;
 pub mod text;
+pub mod upgrade;
 pub mod version;
+pub mod workers;
 pub mod workload;
 
 pub use cluster::Cluster;
