@@ -141,3 +141,16 @@ async fn connect(server: &Server) -> Result<Client> {
     tokio::spawn(connection);
     Ok(client)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_before_the_commit_counts_as_negative() {
+        let commit = Instant::now();
+        let answer = commit + Duration::from_micros(1500);
+        assert_eq!(ms_between(commit, answer), 1.5);
+        assert_eq!(ms_between(answer, commit), -1.5);
+    }
+}
