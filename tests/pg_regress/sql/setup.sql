@@ -2,18 +2,21 @@
 -- Method: CREATE EXTENSION, and functions that turn tickets and errors into lines.
 CREATE EXTENSION idempotence;
 
--- An answer on one line: what is null is left out, the two moments become the time between them.
+-- An answer on one line: what is null is left out, the two moments become the time between them. Of a lease it tells
+-- whether there is a token, and whether it has run out.
 CREATE FUNCTION regress_show(ticket idem_ticket) RETURNS text
-LANGUAGE sql IMMUTABLE
+LANGUAGE sql VOLATILE
 RETURN (SELECT ticket.status
             || CASE WHEN ticket.replayed THEN ', replayed' ELSE '' END
             || coalesce(', response ' || ticket.response::text, '')
-            || coalesce(', token ' || ticket.token::text, '')
+            || CASE WHEN ticket.token IS NOT NULL THEN ', a token' ELSE '' END
             || coalesce(', attempt ' || ticket.attempt::text, '')
             || coalesce(', point ' || ticket.point, '')
             || coalesce(', state ' || ticket.state::text, '')
             || CASE WHEN ticket.recorded_at IS NOT NULL THEN ', recorded' ELSE '' END
-            || coalesce(', lives ' || (ticket.expires_at - ticket.recorded_at)::text, ''));
+            || coalesce(', lives ' || (ticket.expires_at - ticket.recorded_at)::text, '')
+            || CASE WHEN ticket.recorded_at IS NOT NULL OR ticket.expires_at IS NULL THEN ''
+                    WHEN ticket.expires_at > clock_timestamp() THEN ', leased' ELSE ', run out' END);
 
 -- The server names client sessions, never twice the same: here they go by names of our own.
 CREATE TABLE regress_client_session (alias text PRIMARY KEY, session text NOT NULL UNIQUE);
@@ -51,7 +54,10 @@ BEGIN
   FOR known IN TABLE regress_client_session LOOP
     line := replace(line, known.session, known.alias);
   END LOOP;
-  RETURN line;
+  SELECT coalesce(max(replace(line, 'token ' || t.token || ' ', 'token ' || t.name || ' ')), line) INTO line
+  FROM regress_lease_token t WHERE line LIKE '%token ' || t.token || ' %';
+  line := regexp_replace(line, 'until .*, and', 'until a moment, and');
+  RETURN regexp_replace(line, ' at \d{4}-\d\d-\d\d [0-9:.]+[+-][0-9:]+', ' at a moment');
 END
 $$;
 
@@ -101,6 +107,52 @@ BEGIN
   PERFORM idem_close(session) FROM idempotence.sessions WHERE kind = 'client' AND ended IS NULL;
   DELETE FROM regress_client_session;
 END
+$$;
+
+-- Tokens are never twice the same, too: they go by names of our own.
+CREATE TABLE regress_lease_token (name text PRIMARY KEY, token bigint NOT NULL);
+
+-- Notes the token of an answer under a name, if there is one; what is told of the answer.
+CREATE FUNCTION regress_take(name_ text, ticket idem_ticket) RETURNS text
+LANGUAGE plpgsql SECURITY DEFINER
+AS $$
+BEGIN
+  INSERT INTO regress_lease_token SELECT name_, ticket.token WHERE ticket.token IS NOT NULL
+  ON CONFLICT (name) DO UPDATE SET token = EXCLUDED.token;
+  RETURN regress_show(ticket);
+END
+$$;
+
+-- The token of this name.
+CREATE FUNCTION regress_token(name_ text) RETURNS bigint
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+AS $$
+BEGIN
+  RETURN (SELECT token FROM regress_lease_token WHERE name = name_);
+END
+$$;
+
+-- Lets the lease of a request run out without waiting for it: as if it had run out that long ago.
+CREATE FUNCTION regress_lease_ends(session_ text, request_ text, since interval DEFAULT '1 second') RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER
+AS $$
+BEGIN
+  UPDATE idempotence.lease l SET leased_until = clock_timestamp() - since, begun_at = clock_timestamp() - since - interval '1 second'
+  WHERE request = request_ AND session = (SELECT id FROM idempotence.session WHERE name = session_ OR id::text = session_);
+  ASSERT FOUND, 'no such lease';
+END
+$$;
+
+-- The leases and checkpoints that are kept of a session, by the table, without clock values.
+CREATE FUNCTION regress_kept(session_ text) RETURNS text
+LANGUAGE sql VOLATILE SECURITY DEFINER
+AS $$
+  SELECT coalesce(string_agg(k.kept, '; ' ORDER BY k.kept COLLATE "C"), 'nothing') FROM idempotence.session s,
+    LATERAL (SELECT concat(l.request, '..' || nullif(l.last::text, l.request), ' of ' || nullif(l.stream, ''), ': lease, attempt ', l.attempt) AS kept
+             FROM idempotence.lease l WHERE l.session = s.id
+             UNION ALL SELECT concat(c.request, '..' || nullif(c.last::text, c.request), ' of ' || nullif(c.stream, ''), ': checkpoint ', c.point)
+             FROM idempotence.checkpoint c WHERE c.session = s.id) k
+  WHERE s.name = session_ OR s.id::text = session_
 $$;
 
 -- The same line for an error: SQLSTATE and message, then DETAIL and HINT. The statement's effects
