@@ -8,10 +8,11 @@ DECLARE
   made record;
 BEGIN
   FOR made IN SELECT c.relname AS name, a.attname AS first, a.atttypid::regtype::text AS type
-              FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = 1
+              FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = CASE c.relname WHEN 'persistence' THEN 2 ELSE 1 END
               WHERE c.relnamespace = 'idempotence'::regnamespace AND c.relkind = 'r' LOOP
     EXECUTE replace(replace(replace(statement, '{table}', made.name), '{first}', made.first), '{expression}',
-      CASE made.type WHEN 'uuid' THEN format('upper(%I::text)', made.first)
+      CASE made.type WHEN 'text' THEN format('upper(%I)', made.first)
+                     WHEN 'uuid' THEN format('upper(%I::text)', made.first)
                      WHEN 'timestamp with time zone' THEN format('(%I AT TIME ZONE ''utc'')', made.first)
                      ELSE format('(%I %% 7)', made.first) END);
   END LOOP;
@@ -45,6 +46,19 @@ BEGIN
   PERFORM idem_begin('additions', 'steps ' || round), idem_record('additions', 'steps ' || round, '1', failed => true);
   COMMIT;
   PERFORM idem_begin('additions', 'half ' || round), idem_checkpoint('additions', 'half ' || round, 'p2', '[1]');
+  COMMIT;
+  ticket := idem_begin('additions', 'leased ' || round, lease => '1 hour');
+  COMMIT;
+  PERFORM idem_extend('additions', 'leased ' || round, ticket.token, '2 hours'),
+          idem_checkpoint('additions', 'leased ' || round, 'p1', '[2]', token => ticket.token);
+  COMMIT;
+  UPDATE idempotence.lease SET leased_until = begun_at WHERE request = 'leased ' || round;
+  COMMIT;
+  ticket := idem_begin('additions', 'leased ' || round, lease => '1 hour');
+  COMMIT;
+  RAISE INFO '%, recorded: %', regress_show(ticket), idem_record('additions', 'leased ' || round, token => ticket.token) IS NOT NULL;
+  COMMIT;
+  RAISE INFO 'settled: %', regress_show(idem_settle('additions', 'settled ' || round));
   COMMIT;
   RAISE INFO 'once: %, %', idem_once('additions inbox', 'message ' || round), idem_once('additions inbox', 'message ' || round);
   RAISE INFO 'forgotten: %', idem_forget('additions', 'key ' || round, 'a test');

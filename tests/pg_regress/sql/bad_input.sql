@@ -19,6 +19,9 @@ FROM unnest(ARRAY[
   'idem_checkpoint(NULL, ''k'', ''p'')', 'idem_checkpoint(''bad input'', NULL, ''p'')', 'idem_checkpoint(''bad input'', ''k'', NULL)',
   'idem_checkpoint(NULL, 1, ''p'')', 'idem_checkpoint(''bad input'', NULL::bigint, ''p'')', 'idem_checkpoint(''bad input'', 1, NULL)',
   'idem_release(NULL, ''k'')', 'idem_release(''bad input'', NULL)', 'idem_release(NULL, 1)', 'idem_release(''bad input'', NULL::bigint)',
+  'idem_extend(NULL, ''k'', 1, ''1 s'')', 'idem_extend(''bad input'', NULL, 1, ''1 s'')', 'idem_extend(''bad input'', ''k'', NULL, ''1 s'')', 'idem_extend(''bad input'', ''k'', 1, NULL)',
+  'idem_extend(''bad input'', NULL::bigint, 1, ''1 s'')', 'idem_extend(''bad input'', NULL::uuid, 1, ''1 s'')',
+  'idem_settle(NULL, ''k'')', 'idem_settle(''bad input'', NULL)', 'idem_settle(''bad input'', NULL::bigint)', 'idem_settle(''bad input'', NULL::uuid)',
   'idem_lookup(NULL, ''k'')', 'idem_lookup(''bad input'', NULL)', 'idem_lookup(NULL, 1)', 'idem_lookup(''bad input'', NULL::bigint)',
   'idem_once(NULL, ''k'')', 'idem_once(''bad input inbox'', NULL)', 'idem_once(NULL, 1)', 'idem_once(''bad input inbox'', NULL::bigint)',
   'idem_once_many(NULL, ''{k}'')', 'idem_once_many(''bad input inbox'', NULL)', 'idem_once_many(''bad input inbox'', ''{a,NULL,b}'')',
@@ -78,7 +81,9 @@ SELECT regress_error($$SELECT idem_create_session(repeat('k', 256))$$);
 SELECT call, regress_message('SELECT ' || call)
 FROM unnest(ARRAY[
   'idem_begin(''bad_input'', ''k'')', 'idem_record(''bad_input'', ''k'')', 'idem_checkpoint(''bad_input'', ''k'', ''p'')',
-  'idem_release(''bad_input'', ''k'')', 'idem_lookup(''bad_input'', ''k'')', 'idem_once(''bad_input'', ''k'')',
+  'idem_release(''bad_input'', ''k'')', 'idem_begin(''bad_input'', ''k'', lease => ''1 s'')', 'idem_record(''bad_input'', ''k'', token => 1)', 'idem_checkpoint(''bad_input'', ''k'', ''p'', token => 1)',
+  'idem_release(''bad_input'', ''k'', token => 1)', 'idem_extend(''bad_input'', ''k'', 1, ''1 s'')', 'idem_settle(''bad_input'', ''k'')', 'idem_claim(''bad_input'', ''k'')',
+  'idem_lookup(''bad_input'', ''k'')', 'idem_once(''bad_input'', ''k'')',
   'idem_once_many(''bad_input'', ''{}'')', 'idem_run(''bad_input'', ''k'', ''SELECT 1'')', 'idem_forget(''bad_input'', ''k'', ''why'')',
   'idem_alter_session(''bad_input'')', 'idem_drop_session(''bad_input'')'
 ]) WITH ORDINALITY AS c (call, place) ORDER BY place;
@@ -92,7 +97,7 @@ SELECT regress_error($$SELECT idem_create_session('{01890A5D-AC96-774B-BCCE-B302
 SELECT regress_error($$SELECT idem_create_session('01890a5dac96774bbcceb302099a8057')$$);
 SELECT call, regress_message('SELECT ' || replace(call, 'U', '''01890a5d-ac96-774b-bcce-b302099a8057'''))
 FROM unnest(ARRAY[
-  'idem_begin(U, 1)', 'idem_record(U, 1)', 'idem_checkpoint(U, 1, ''p'')', 'idem_release(U, 1)', 'idem_lookup(U, 1)',
+  'idem_begin(U, 1)', 'idem_begin(U, 1, lease => ''1 s'')', 'idem_extend(U, 1, 1, ''1 s'')', 'idem_record(U, 1, token => 1)', 'idem_settle(U, 1)', 'idem_claim(U, 1)', 'idem_record(U, 1)', 'idem_checkpoint(U, 1, ''p'')', 'idem_release(U, 1)', 'idem_lookup(U, 1)',
   'idem_once(U, 1)', 'idem_once_many(U, ''{1}'')', 'idem_run(U, ''1'', ''SELECT 1'')', 'idem_forget(U, 1, ''why'')',
   'idem_alter_session(U)', 'idem_drop_session(U)'
 ]) WITH ORDINALITY AS c (call, place) ORDER BY place;
@@ -144,6 +149,28 @@ FROM unnest(ARRAY[
   'idem_checkpoint(''bad input'', 1, ''p'', stream => ''s'')', 'idem_release(''bad input'', 1, stream => ''s'')',
   'idem_lookup(''bad input'', 1, stream => ''s'')'
 ]) WITH ORDINALITY AS c (call, place) ORDER BY place;
+
+-- leases: from 10 milliseconds to 7 days
+SELECT regress_error($$SELECT idem_begin('bad input', 'lease', lease => '9 ms')$$);
+SELECT regress_error($$SELECT idem_begin('bad input', 'lease', lease => '7 days 1 microsecond')$$);
+SELECT lease, regress_message(format('SELECT idem_begin(''bad input'', ''lease'', lease => %L)', lease)), regress_message(format('SELECT idem_extend(''bad input'', ''lease'', 1, %L)', lease))
+FROM unnest('{-1 hour,0,1 microsecond,9999 microseconds,8 days,1 month,1 month -29 days,100000000 years,-100000000 years}'::text[]) WITH ORDINALITY AS t (lease, place) ORDER BY place;
+SELECT regress_registered('bad input', idem_register());
+SELECT regress_message($$SELECT idem_begin(regress_id('bad input'), 1, lease => '0')$$), regress_message($$SELECT idem_extend(regress_id('bad input'), 1, 1, '8 days')$$), regress_message($$SELECT idem_extend(regress_id('bad input'), 1, NULL, '1 day')$$);
+SELECT idem_close(regress_id('bad input'));
+DELETE FROM regress_client_session;
+BEGIN;
+SELECT regress_take('a', idem_begin('bad input', 'lease', lease => '10 ms')) IS NOT NULL, regress_take('b', idem_begin('bad input', 'lease 2', lease => '7 days'));
+SELECT idem_extend('bad input', 'lease', regress_token('a'), '7 days') > now() + interval '6 days 23 hours', idem_extend('bad input', 'lease 2', regress_token('b'), '10 ms') > now() + interval '6 days 23 hours';
+SELECT call, regress_message('SELECT ' || call)
+FROM unnest(ARRAY['idem_extend(''bad input'', ''lease'', regress_token(''a''), ''9 ms'')', 'idem_checkpoint(''bad input'', ''lease'', NULL, token => regress_token(''a''))', 'idem_checkpoint(''bad input'', ''lease'', repeat(''p'', 256), token => regress_token(''a''))',
+  'idem_record(''bad input'', ''lease'', failed => NULL, token => regress_token(''a''))', 'idem_record(''bad input'', ''lease'', token => regress_token(''a''), ttl => ''2 hours'')', 'idem_record(''bad input'', ''lease'', token => regress_token(''a''), ttl => ''0'')',
+  'idem_record(''bad input'', ''lease'', token => regress_token(''a''), stream => ''s'')', 'idem_record(''bad input'', ''lease'', to_jsonb(repeat(''x'', 1048569)), token => regress_token(''a''))', 'idem_record(''bad input'', ''lease'', token => regress_token(''b''))']) WITH ORDINALITY c (call, place) ORDER BY place;
+ROLLBACK;
+-- attempts: from 1; 0 only where a limit is taken away
+SELECT regress_error($$SELECT idem_create_session('bad input 2', max_attempts => -1)$$);
+SELECT call, regress_message('SELECT ' || call)
+FROM unnest('{"idem_create_session(''bad input 2'', max_attempts => 0)","idem_create_session(''bad input 2'', inbox => true, max_attempts => 3)","idem_alter_session(''bad input'', max_attempts => -1)","idem_alter_session(''bad input inbox'', max_attempts => 3)"}'::text[]) WITH ORDINALITY c (call, place) ORDER BY place;
 
 -- a token, where no lease gave one, also for a request that this transaction holds
 BEGIN;

@@ -47,7 +47,7 @@ SELECT t.typname, a.attname, a.atttypid::regtype FROM pg_type t JOIN pg_attribut
 WHERE t.oid IN ('idem_ticket'::regtype, 'idem_session'::regtype, 'idem_position'::regtype) ORDER BY t.typname DESC, a.attnum;
 -- the views
 SELECT c.relname, a.attname, a.atttypid::regtype FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid
-WHERE c.oid IN ('idempotence.sessions'::regclass, 'idempotence.outcomes'::regclass) ORDER BY c.relname DESC, a.attnum;
+WHERE c.oid IN ('idempotence.sessions'::regclass, 'idempotence.outcomes'::regclass, 'idempotence.unfinished'::regclass) ORDER BY c.relname DESC, a.attnum;
 -- every table is logged but that of the sessions at work, and dumped but for that one and the state of the ring
 SELECT c.relname, c.relpersistence, c.oid = ANY (e.extconfig) AS dumped FROM pg_class c JOIN catalog_member m ON m.classid = 'pg_class'::regclass AND m.objid = c.oid,
   pg_extension e WHERE e.extname = 'idempotence' AND c.relkind = 'r' ORDER BY c.relname;

@@ -29,6 +29,7 @@ EXCEPTION
   WHEN SQLSTATE 'ID008' THEN RETURN 'ID008 unrecorded';
   WHEN SQLSTATE 'ID009' THEN RETURN 'ID009 limit_exceeded';
   WHEN SQLSTATE 'ID010' THEN RETURN 'ID010 key_too_old';
+  WHEN SQLSTATE 'ID011' THEN RETURN 'ID011 already_done';
   WHEN null_value_not_allowed THEN RETURN 'null_value_not_allowed';
   WHEN invalid_parameter_value THEN RETURN 'invalid_parameter_value';
   WHEN undefined_object THEN RETURN 'undefined_object';
@@ -37,6 +38,7 @@ EXCEPTION
   WHEN read_only_sql_transaction THEN RETURN 'read_only_sql_transaction';
   WHEN lock_not_available THEN RETURN 'lock_not_available';
   WHEN object_in_use THEN RETURN 'object_in_use';
+  WHEN object_not_in_prerequisite_state THEN RETURN 'object_not_in_prerequisite_state';
   WHEN cardinality_violation THEN RETURN 'cardinality_violation';
 END
 $$;
@@ -97,6 +99,19 @@ SELECT errors_caught(:'do');
 \set do 'SELECT idem_record(\'errors\', \'new\', token => 7)'
 SELECT regress_error(:'do');
 SELECT errors_caught(:'do');
+-- one that was taken over, one whose request another caller has recorded, one that has recorded itself
+SELECT regress_take('a', idem_begin('errors', 'taken over', lease => '1 hour')), regress_take('b', idem_begin('errors', 'recorded', lease => '1 hour'));
+SELECT regress_lease_ends('errors', 'taken over'), regress_lease_ends('errors', 'recorded');
+SELECT regress_take('c', idem_begin('errors', 'taken over', lease => '1 hour')), regress_show(idem_settle('errors', 'recorded'));
+\set do 'SELECT idem_record(\'errors\', \'taken over\', token => regress_token(\'a\'))'
+SELECT regress_error(:'do');
+SELECT errors_caught(:'do');
+\set do 'SELECT idem_release(\'errors\', \'recorded\', token => regress_token(\'b\'))'
+SELECT regress_error(:'do');
+SELECT idem_record('errors', 'taken over', token => regress_token('c')) IS NOT NULL;
+\set do 'SELECT idem_extend(\'errors\', \'taken over\', regress_token(\'c\'), \'1 hour\')'
+SELECT regress_error(:'do');
+SELECT errors_caught(:'do');
 SELECT regress_registered('former', idem_register(client => 'errors'));
 SELECT regress_registered('newer', idem_register(client => 'errors'));
 \set do 'SELECT idem_begin(regress_id(\'former\'), 1)'
@@ -150,6 +165,13 @@ SELECT idem_release('errors', 'new');
 SELECT regress_error($$SELECT idem_record('errors', 'new')$$);
 SELECT regress_error($$SELECT idem_checkpoint('errors', 'new', 'here')$$);
 SELECT regress_error($$SELECT idem_release('errors', 'new')$$);
+ROLLBACK;
+-- begun with a lease, so that it takes the token
+BEGIN;
+SELECT regress_show(idem_begin('errors', 'with a token', lease => '1 hour'));
+SELECT regress_error($$SELECT idem_record('errors', 'with a token')$$);
+SELECT regress_error($$SELECT idem_checkpoint('errors', 'with a token', 'here')$$);
+SELECT regress_error($$SELECT idem_release('errors', 'with a token')$$);
 ROLLBACK;
 -- what begin had answered instead is told; of a number too, and where it was asked again
 BEGIN;
@@ -293,6 +315,32 @@ RESET idempotence.max_sessions_per_role;
 SELECT regexp_replace(regress_error(:'do'), '"[0-9a-f-]{36}"', '"…"');
 SELECT errors_caught(:'do');
 
+-- ID011 already_done
+\set do 'SELECT idem_claim(\'errors\', \'done\')'
+SELECT regress_error(:'do');
+SELECT errors_caught(:'do');
+\set do 'SELECT idem_claim(\'errors\', \'recorded\')'
+SELECT regress_error(:'do');
+
+-- 55000 object_not_in_prerequisite_state: somebody must look first, by either function; nothing is there to be repaired
+SELECT regress_take('a', idem_begin('errors', 'run out', lease => '1 hour')), regress_lease_ends('errors', 'run out');
+BEGIN; SELECT regress_show(idem_begin('errors', 'half')); SELECT idem_checkpoint('errors', 'half', 'here'); COMMIT;
+\set do 'SELECT idem_claim(\'errors\', \'run out\')'
+SELECT regress_error(:'do');
+SELECT errors_caught(:'do');
+\set do 'SELECT idem_claim(\'errors\', \'half\')'
+SELECT regress_error(:'do');
+SELECT errors_caught(:'do');
+\set do 'SELECT idem_run(\'errors\', \'run out\', \'SELECT 1\')'
+SELECT regress_error(:'do');
+SELECT errors_caught(:'do');
+\set do 'SELECT idem_run(\'errors\', \'half\', \'SELECT 1\')'
+SELECT regress_error(:'do');
+SELECT errors_caught(:'do');
+\set do 'SELECT idem_force_record(\'errors\', \'new\', \'a test\')'
+SELECT regress_error(:'do');
+SELECT errors_caught(:'do');
+
 -- 22004 null_value_not_allowed
 \set do 'SELECT idem_begin(\'errors needs payload\', \'new\')'
 SELECT regress_error(:'do');
@@ -342,6 +390,41 @@ SELECT regress_error(:'do');
 
 \set do 'SELECT idem_begin(regress_id(\'newer\'), 1), idem_ack(regress_id(\'newer\'), 2)'
 SELECT regress_error(:'do');
+
+\set do 'SELECT idem_begin(regress_id(\'newer\'), 1, lease => \'1 hour\'), idem_ack(regress_id(\'newer\'), 2)'
+SELECT regress_error(:'do');
+-- and a table that another transaction uses is not rewritten
+BEGIN;
+SELECT regress_show(idem_begin('errors', 'uses the table', lease => '1 hour'));
+PREPARE TRANSACTION 'regress_errors';
+\set do 'SELECT idem_set_persistence(\'claims\', \'unlogged\')'
+SELECT regress_error(:'do');
+SELECT errors_caught(:'do');
+ROLLBACK PREPARED 'regress_errors';
+
+-- 55P03 lock_not_available: a lease keeps the request, and the session
+SELECT regress_registered('leased', idem_register(client => 'errors leased'));
+SELECT regress_take('a', idem_begin('errors', 'leased', lease => '1 hour')), regress_take('b', idem_begin(regress_id('leased'), 1, lease => '1 hour'));
+SET idempotence.wait = 1;
+\set do 'SELECT idem_claim(\'errors\', \'leased\')'
+SELECT regress_error(:'do');
+SELECT errors_caught(:'do');
+\set do 'SELECT idem_run(\'errors\', \'leased\', \'SELECT 1\')'
+SELECT regress_error(:'do');
+SELECT errors_caught(:'do');
+\set do 'SELECT idem_forget(\'errors\', \'leased\', \'a test\')'
+SELECT regress_error(:'do');
+\set do 'SELECT idem_ack(regress_id(\'leased\'), 1)'
+SELECT regress_error(:'do');
+SELECT errors_caught(:'do');
+\set do 'SELECT idem_close(regress_id(\'leased\'))'
+SELECT regress_error(:'do');
+SELECT errors_caught(:'do');
+\set do 'SELECT idem_register(client => \'errors leased\')'
+SELECT regress_error(:'do');
+SELECT errors_caught(:'do');
+RESET idempotence.wait;
+SELECT idem_release('errors', 'leased', token => regress_token('a')), idem_release(regress_id('leased'), 1, token => regress_token('b'));
 
 -- 55P03 lock_not_available: a prepared transaction holds the request, the session, a mark, a registration
 BEGIN;
@@ -456,5 +539,8 @@ SELECT 1 / 0;
 \echo :SQLSTATE
 
 DROP FUNCTION errors_caught;
+SELECT idem_force_release('errors', 'run out', 'a test'), idem_forget('errors', 'half', 'a test');
+DELETE FROM idempotence.audit;
+DELETE FROM regress_lease_token;
 SELECT regress_close();
 SELECT idem_drop_session(session) FROM idempotence.sessions WHERE session LIKE 'errors%';

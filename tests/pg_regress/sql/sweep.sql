@@ -270,6 +270,47 @@ SELECT request FROM idempotence.checkpoint ORDER BY request;
 DROP PROCEDURE sweep_after;
 SELECT idem_drop_session('sweep month');
 
+-- so it is with a lease that has run out: it counts for its session's ttl, in a client session until it is given up,
+-- and as long as the session is known. One that lives is never deleted, nor one that somebody is at.
+SELECT idem_create_session('sweep month', ttl => '30 days'), idem_create_session('sweep leases');
+SELECT regress_registered('sweep leases', idem_register());
+SELECT regress_take(k, idem_begin(s, k, lease => '1 hour'))
+FROM (VALUES ('sweep month', 'month'), ('sweep leases', 'left'), ('sweep leases', 'at work'), ('sweep leases', 'alive'), (regress_id('sweep leases'), '1'), (regress_id('sweep leases'), '2')) v (s, k);
+CREATE PROCEDURE sweep_after(pause interval) LANGUAGE plpgsql AS $$
+BEGIN
+  UPDATE idempotence.lease SET leased_until = clock_timestamp() - pause, begun_at = clock_timestamp() - pause - interval '1 hour' WHERE request <> 'alive';
+  UPDATE idempotence.session SET ended_at = ended_at - pause WHERE id::text = regress_id('sweep leases');
+  UPDATE idempotence.sweep SET done_at = done_at - interval '1 day';
+END $$;
+CALL sweep_after('1 second');
+SELECT idem_ack(regress_id('sweep leases'), 1);
+SELECT request FROM idempotence.lease ORDER BY request COLLATE "C";
+CALL sweep_after('6 days 23 hours');
+CALL idem_sweep();
+SELECT request FROM idempotence.lease ORDER BY request COLLATE "C";
+CALL sweep_after('7 days 1 hour');
+BEGIN;
+SELECT regress_show(idem_begin('sweep leases', 'at work', lease => '1 hour'));
+PREPARE TRANSACTION 'regress_sweep';
+CALL idem_sweep();
+SELECT request FROM idempotence.lease ORDER BY request COLLATE "C";
+ROLLBACK PREPARED 'regress_sweep';
+SELECT regress_message($$SELECT idem_record('sweep leases', 'left', token => regress_token('left'))$$), regress_show(idem_lookup('sweep leases', 'left'));
+SELECT idem_record('sweep leases', 'alive', token => regress_token('alive')) IS NOT NULL;
+SELECT idem_release('sweep month', 'month', token => regress_token('month'));
+CALL sweep_after('31 days');
+CALL idem_sweep();
+SELECT request, regress_show(idem_lookup(regress_id('sweep leases'), request)) FROM idempotence.lease ORDER BY request COLLATE "C";
+SELECT idem_close(regress_id('sweep leases'));
+CALL sweep_after('8 days');
+CALL idem_sweep();
+CALL sweep_after('8 days');
+CALL idem_sweep();
+SELECT request FROM idempotence.lease ORDER BY request COLLATE "C";
+DROP PROCEDURE sweep_after;
+SELECT idem_drop_session('sweep month'), idem_drop_session('sweep leases');
+DELETE FROM regress_lease_token;
+
 -- a saved client session that is not at work, as after a crash or a restore: put back once an hour, and
 -- at once where the crash emptied what the sweep remembers, too
 SELECT session FROM idem_register('sweep', timeout => '1 hour') \gset
