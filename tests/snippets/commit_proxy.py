@@ -58,8 +58,9 @@ class Connection(socketserver.BaseRequestHandler):
             upstream.connect(self.server.there)
             (length,) = struct.unpack("!i", received(self.request, 4))
             upstream.sendall(struct.pack("!i", length) + received(self.request, length - 4))
-            self.request.sendall(answer(upstream))
-            while True:
+            got, more = answer(upstream)
+            self.request.sendall(got)
+            while more:
                 sent, commit = question(self.request)
                 number = None
                 if commit:
@@ -71,7 +72,7 @@ class Connection(socketserver.BaseRequestHandler):
                 # A connection that the program closes has no answer.
                 if sent[:1] == b"X":
                     return
-                got = answer(upstream)
+                got, more = answer(upstream)
                 if commit:
                     self.server.pass_by(number, "after")
                 self.request.sendall(got)
@@ -88,17 +89,15 @@ def question(conn):
 
 
 def answer(conn):
-    """All that the server sends until it waits for the next statement, or what it says before it hangs up."""
+    """All that the server sends until it waits for the next statement, and whether it does. It may hang up instead."""
     got = b""
     with contextlib.suppress(EOFError):
         while True:
             kind, body = message(conn)
             got += kind + body
             if kind == b"Z":
-                return got
-    if not got:
-        raise EOFError
-    return got
+                return got, True
+    return got, False
 
 
 def message(conn):
