@@ -1,6 +1,6 @@
 //! Transfers money once, in one network round trip. tokio-postgres; arguments: URI [KEY]
 //!
-//! setup.sql makes what it needs. Crates: tokio (features macros, rt, time), tokio-postgres (feature
+//! setup.sql makes what it needs. Crates: tokio from 1.46 (features macros, rt, time), tokio-postgres (feature
 //! with-serde_json-1), serde_json, uuid (feature v7).
 //!
 //! BEGIN, claim, work, record and COMMIT are sent at once, and their answers are read afterwards. So the
