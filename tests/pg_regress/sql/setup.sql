@@ -56,8 +56,7 @@ BEGIN
   END LOOP;
   SELECT coalesce(max(replace(line, 'token ' || t.token || ' ', 'token ' || t.name || ' ')), line) INTO line
   FROM regress_lease_token t WHERE line LIKE '%token ' || t.token || ' %';
-  line := regexp_replace(line, 'until .*, and', 'until a moment, and');
-  RETURN regexp_replace(line, ' at \d{4}-\d\d-\d\d [0-9:.]+[+-][0-9:]+', ' at a moment');
+  RETURN regexp_replace(line, ' (at|until) \d{4}-\d\d-\d\d [0-9:.]+[+-][0-9:]+', ' \1 a moment');
 END
 $$;
 
