@@ -82,11 +82,11 @@ fn one_request_that_expires_at_length() {
 #[test]
 #[ignore = "takes minutes, and gigabytes of memory"]
 fn one_slot_at_length() {
-    search("one slot, at length", Setup { leases: 4, ..Setup::SLOT }, 1);
+    search("one slot, at length", Setup { leases: 4, ..Setup::SLOT }, 45_000_000);
 }
 
 #[test]
 #[ignore = "takes minutes, and gigabytes of memory"]
 fn one_slot_with_unlogged_leases_at_length() {
-    search("one slot, unlogged, at length", Setup { leases: 4, logged: false, ..Setup::SLOT }, 1);
+    search("one slot, unlogged, at length", Setup { leases: 4, logged: false, ..Setup::SLOT }, 35_000_000);
 }
