@@ -227,8 +227,9 @@ CROSS JOIN LATERAL (
   SELECT 9, 'leases',
          CASE WHEN pg_catalog.bool_or(u.state OPERATOR(pg_catalog.=) 'leased' AND u.attempt OPERATOR(pg_catalog.>) 3) THEN 'warning' ELSE 'ok' END,
          pg_catalog.concat(pg_catalog.count(*) FILTER (WHERE u.state OPERATOR(pg_catalog.=) 'leased'), ' requests are leased',
-           pg_catalog.string_agg(pg_catalog.format('; request "%s" of session "%s" by attempt %s', u.request, u.session, u.attempt), '' ORDER BY u.attempt DESC)
-             FILTER (WHERE u.state OPERATOR(pg_catalog.=) 'leased' AND u.attempt OPERATOR(pg_catalog.>) 3)),
+           '; ' OPERATOR(pg_catalog.||) NULLIF(pg_catalog.count(*) FILTER (WHERE u.state OPERATOR(pg_catalog.=) 'leased' AND u.attempt OPERATOR(pg_catalog.>) 3), 0)
+             OPERATOR(pg_catalog.||) ' of them were taken over more than three times, one by attempt '
+             OPERATOR(pg_catalog.||) pg_catalog.max(u.attempt) FILTER (WHERE u.state OPERATOR(pg_catalog.=) 'leased')),
          'A request that was taken over again and again may be what its workers die of, or its lease is too short for the work. The view unfinished tells who has it. max_attempts of a session gives such requests up.'
   FROM idempotence.unfinished u
   UNION ALL

@@ -6,6 +6,9 @@
 -- again. It must not call functions of the library that use the tables: they refuse tables of another version than
 -- their own, and the library may be a later one.
 
+-- For this script only: the tables are heap tables, as CREATE EXTENSION makes them.
+DO $$ BEGIN PERFORM pg_catalog.set_config('default_table_access_method', 'heap', true); END $$;
+
 -- The grants to roles, which are to be kept.
 CREATE TEMPORARY TABLE upgrade_granted AS
 SELECT p.oid AS function, p.proname AS name, f.level, a.grantee, a.is_grantable
@@ -53,6 +56,49 @@ BEGIN
   END IF;
 END
 $at_work_by_role$;
+
+-- The tables of leases ---------------------------------------------------------------------------
+
+CREATE TABLE idempotence.lease (
+  digest       uuid        NOT NULL,
+  session      uuid        NOT NULL,
+  token        bigint      NOT NULL,
+  begun_at     timestamptz NOT NULL,
+  leased_until timestamptz NOT NULL,
+  last         bigint,
+  attempt      integer     NOT NULL,
+  holder       regrole     NOT NULL,
+  fingerprint  uuid,
+  request      text        NOT NULL COLLATE "C",
+  stream       text        NOT NULL COLLATE "C",
+  application  text        NOT NULL,
+  CONSTRAINT lease_pkey PRIMARY KEY (digest)
+) WITH (fillfactor = 80);
+CREATE INDEX lease_session_idx ON idempotence.lease (session);
+CREATE TABLE idempotence.persistence (
+  unlogged boolean NOT NULL,
+  what     text    NOT NULL COLLATE "C",
+  CONSTRAINT persistence_pkey PRIMARY KEY (what)
+);
+SELECT pg_catalog.pg_extension_config_dump('idempotence.lease', '');
+SELECT pg_catalog.pg_extension_config_dump('idempotence.persistence', '');
+CREATE TRIGGER note_restored BEFORE INSERT ON idempotence.lease FOR EACH STATEMENT EXECUTE FUNCTION idempotence.note_restored('lease');
+ALTER TABLE idempotence.lease ENABLE ALWAYS TRIGGER note_restored;
+
+CREATE FUNCTION idempotence.leases(OUT session uuid, OUT stream text, OUT request text, OUT last bigint, OUT leased_until timestamptz,
+                                   OUT holder regrole, OUT application text, OUT attempt integer, OUT begun_at timestamptz)
+RETURNS SETOF record
+LANGUAGE plpgsql STABLE PARALLEL UNSAFE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $leases$
+BEGIN
+  IF NOT pg_catalog.pg_is_in_recovery()
+     OR (SELECT c.relpersistence FROM pg_catalog.pg_class c
+         WHERE c.oid OPERATOR(pg_catalog.=) pg_catalog.to_regclass('idempotence.lease')) OPERATOR(pg_catalog.=) 'p' THEN
+    RETURN QUERY SELECT l.session, l.stream, l.request, l.last, l.leased_until, l.holder, l.application, l.attempt, l.begun_at
+                 FROM idempotence.lease l;
+  END IF;
+END
+$leases$;
 
 -- Sessions that are lent ---------------------------------------------------------------------------
 
@@ -123,8 +169,8 @@ SELECT COALESCE(l.id, s.id)::pg_catalog.text,
        COALESCE(l.timeout, s.timeout),
        s.id IS NOT NULL,
        l.last_seen,
-       -- While the server is down, no session's time passes.
-       GREATEST(l.last_seen, (SELECT idempotence.up_since())) OPERATOR(pg_catalog.+) l.timeout,
+       -- While the server is down, no session's time passes. A lease keeps its session.
+       GREATEST(GREATEST(l.last_seen, (SELECT idempotence.up_since())) OPERATOR(pg_catalog.+) l.timeout, k.leased_until),
        CASE WHEN s.ended OPERATOR(pg_catalog.=) ANY ('{c,C}'::pg_catalog."char"[]) THEN 'closed'
             WHEN s.ended OPERATOR(pg_catalog.=) ANY ('{e,E}'::pg_catalog."char"[]) THEN 'expired'
             WHEN s.ended OPERATOR(pg_catalog.=) ANY ('{f,F}'::pg_catalog."char"[]) THEN 'fenced' END,
@@ -132,7 +178,9 @@ SELECT COALESCE(l.id, s.id)::pg_catalog.text,
        NULL,
        NULL
 FROM idempotence.at_work() l
-FULL JOIN (SELECT * FROM idempotence.session WHERE name IS NULL) s ON s.id OPERATOR(pg_catalog.=) l.id;
+FULL JOIN (SELECT * FROM idempotence.session WHERE name IS NULL) s ON s.id OPERATOR(pg_catalog.=) l.id
+LEFT JOIN (SELECT k.session, pg_catalog.max(k.leased_until) AS leased_until FROM idempotence.leases() k GROUP BY k.session) k
+       ON k.session OPERATOR(pg_catalog.=) l.id;
 
 COMMENT ON COLUMN idempotence.sessions.owner IS 'the role that it belongs to: whoever has the privileges of this role may use, change, lend and drop it';
 COMMENT ON COLUMN idempotence.sessions.usable_by IS 'the role that a standing session is lent to: whoever has the privileges of this role may use it too; null: lent to nobody, or a client session';
@@ -275,7 +323,7 @@ BEGIN
     RAISE EXCEPTION 'request "%" of session "%" is still in progress', request, session
       USING ERRCODE = 'lock_not_available',
             DETAIL = CASE WHEN ticket.expires_at IS NULL THEN 'Another transaction holds it, and the wait ran out.'
-                          ELSE pg_catalog.format('Another caller has a lease of it until %s.', pg_catalog.to_char(ticket.expires_at, 'YYYY-MM-DD HH24:MI:SS.USTZH')) END,
+                          ELSE pg_catalog.format('The lease that is in the way lasts until %s.', pg_catalog.to_char(ticket.expires_at, 'YYYY-MM-DD HH24:MI:SS.USTZH')) END,
             HINT = 'Try again as it is, or wait longer (argument "wait" or setting idempotence.wait).';
   ELSIF ticket.status OPERATOR(pg_catalog.=) 'taken_over' THEN
     RAISE EXCEPTION 'request "%" of session "%" was begun before and is not done', request, session
@@ -386,32 +434,6 @@ COMMENT ON COLUMN idempotence.restore.brought IS 'the table that was restored';
 COMMENT ON TABLE idempotence.audit IS 'repairs and decisions of admins; rows are only ever added';
 
 -- Leases, settling, and claim or raise ------------------------------------------------------------
-
-CREATE TABLE idempotence.lease (
-  digest       uuid        NOT NULL,
-  session      uuid        NOT NULL,
-  token        bigint      NOT NULL,
-  begun_at     timestamptz NOT NULL,
-  leased_until timestamptz NOT NULL,
-  last         bigint,
-  attempt      integer     NOT NULL,
-  holder       regrole     NOT NULL,
-  fingerprint  uuid,
-  request      text        NOT NULL COLLATE "C",
-  stream       text        NOT NULL COLLATE "C",
-  application  text        NOT NULL,
-  CONSTRAINT lease_pkey PRIMARY KEY (digest)
-) WITH (fillfactor = 80);
-CREATE INDEX lease_session_idx ON idempotence.lease (session);
-CREATE TABLE idempotence.persistence (
-  unlogged boolean NOT NULL,
-  what     text    NOT NULL COLLATE "C",
-  CONSTRAINT persistence_pkey PRIMARY KEY (what)
-);
-SELECT pg_catalog.pg_extension_config_dump('idempotence.lease', '');
-SELECT pg_catalog.pg_extension_config_dump('idempotence.persistence', '');
-CREATE TRIGGER note_restored BEFORE INSERT ON idempotence.lease FOR EACH STATEMENT EXECUTE FUNCTION idempotence.note_restored('lease');
-ALTER TABLE idempotence.lease ENABLE ALWAYS TRIGGER note_restored;
 
 DROP FUNCTION @extschema@.idem_begin(text, text, jsonb, interval, text, bigint, bigint);
 DROP FUNCTION @extschema@.idem_begin(text, bigint, jsonb, interval, text, bigint, bigint);
@@ -637,28 +659,13 @@ VOLATILE PARALLEL UNSAFE
 LANGUAGE c
 AS 'MODULE_PATHNAME', 'idem_set_persistence_wrapper';
 
-CREATE FUNCTION idempotence.leases(OUT session uuid, OUT stream text, OUT request text, OUT last bigint, OUT leased_until timestamptz,
-                                   OUT holder regrole, OUT application text, OUT attempt integer, OUT begun_at timestamptz)
-RETURNS SETOF record
-LANGUAGE plpgsql STABLE PARALLEL UNSAFE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-AS $leases$
-BEGIN
-  IF NOT pg_catalog.pg_is_in_recovery()
-     OR (SELECT c.relpersistence FROM pg_catalog.pg_class c
-         WHERE c.oid OPERATOR(pg_catalog.=) pg_catalog.to_regclass('idempotence.lease')) OPERATOR(pg_catalog.=) 'p' THEN
-    RETURN QUERY SELECT l.session, l.stream, l.request, l.last, l.leased_until, l.holder, l.application, l.attempt, l.begun_at
-                 FROM idempotence.lease l;
-  END IF;
-END
-$leases$;
-
 CREATE VIEW idempotence.unfinished WITH (security_barrier) AS
 SELECT COALESCE(s.name, u.id::pg_catalog.text) AS session,
        u.stream,
        u.request,
-       CASE WHEN u.leased_until IS NULL THEN 'suspended'
-            WHEN u.leased_until OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp() THEN 'leased'
-            ELSE 'run out' END AS state,
+       CASE WHEN u.leased_until OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp() THEN 'leased'
+            WHEN k.lease_counts AND s.ended_at IS NULL THEN 'run out'
+            ELSE 'suspended' END AS state,
        u.leased_until,
        u.holder,
        u.application,
@@ -670,19 +677,25 @@ FROM (SELECT COALESCE(l.session, c.session) AS id,
              COALESCE(l.stream, c.stream) AS stream,
              COALESCE(l.request, c.request) AS request,
              COALESCE(l.last, c.last) AS last,
-             l.leased_until, l.holder, l.application, l.attempt, c.point,
+             l.leased_until, l.holder, l.application, l.attempt, c.point, c.written_at,
              COALESCE(l.begun_at, c.written_at) AS since
       FROM idempotence.leases() l
       FULL JOIN idempotence.checkpoint c
         ON c.session OPERATOR(pg_catalog.=) l.session AND c.stream OPERATOR(pg_catalog.=) l.stream
        AND c.request OPERATOR(pg_catalog.=) l.request) u
 LEFT JOIN idempotence.session s ON s.id OPERATOR(pg_catalog.=) u.id
-WHERE CASE WHEN s.id IS NOT NULL AND s.name IS NULL
-           THEN NOT EXISTS (SELECT FROM idempotence.stream m
-                            WHERE m.session OPERATOR(pg_catalog.=) u.id AND m.stream OPERATOR(pg_catalog.=) u.stream
-                              AND m.acked OPERATOR(pg_catalog.>=) u.request::pg_catalog.int8)
-           ELSE (COALESCE(u.leased_until, u.since) OPERATOR(pg_catalog.+) COALESCE(s.ttl, idempotence.retention()))
-                  OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp() END;
+CROSS JOIN LATERAL (
+  SELECT CASE WHEN s.id IS NOT NULL AND s.name IS NULL THEN u.leased_until IS NOT NULL
+              ELSE (u.leased_until OPERATOR(pg_catalog.+) COALESCE(s.ttl, idempotence.retention()))
+                     OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp() END,
+         CASE WHEN s.id IS NOT NULL AND s.name IS NULL THEN u.written_at IS NOT NULL
+              ELSE (GREATEST(u.written_at, u.leased_until) OPERATOR(pg_catalog.+) COALESCE(s.ttl, idempotence.retention()))
+                     OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp() END) k (lease_counts, counts)
+WHERE (k.lease_counts OR k.counts)
+  AND NOT (s.id IS NOT NULL AND s.name IS NULL
+           AND EXISTS (SELECT FROM idempotence.stream m
+                       WHERE m.session OPERATOR(pg_catalog.=) u.id AND m.stream OPERATOR(pg_catalog.=) u.stream
+                         AND m.acked OPERATOR(pg_catalog.>=) u.request::pg_catalog.int8));
 
 CREATE OR REPLACE FUNCTION idem_grant(role regrole, level text DEFAULT 'user') RETURNS void
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
@@ -1091,8 +1104,9 @@ CROSS JOIN LATERAL (
   SELECT 9, 'leases',
          CASE WHEN pg_catalog.bool_or(u.state OPERATOR(pg_catalog.=) 'leased' AND u.attempt OPERATOR(pg_catalog.>) 3) THEN 'warning' ELSE 'ok' END,
          pg_catalog.concat(pg_catalog.count(*) FILTER (WHERE u.state OPERATOR(pg_catalog.=) 'leased'), ' requests are leased',
-           pg_catalog.string_agg(pg_catalog.format('; request "%s" of session "%s" by attempt %s', u.request, u.session, u.attempt), '' ORDER BY u.attempt DESC)
-             FILTER (WHERE u.state OPERATOR(pg_catalog.=) 'leased' AND u.attempt OPERATOR(pg_catalog.>) 3)),
+           '; ' OPERATOR(pg_catalog.||) NULLIF(pg_catalog.count(*) FILTER (WHERE u.state OPERATOR(pg_catalog.=) 'leased' AND u.attempt OPERATOR(pg_catalog.>) 3), 0)
+             OPERATOR(pg_catalog.||) ' of them were taken over more than three times, one by attempt '
+             OPERATOR(pg_catalog.||) pg_catalog.max(u.attempt) FILTER (WHERE u.state OPERATOR(pg_catalog.=) 'leased')),
          'A request that was taken over again and again may be what its workers die of, or its lease is too short for the work. The view unfinished tells who has it. max_attempts of a session gives such requests up.'
   FROM idempotence.unfinished u
   UNION ALL

@@ -62,7 +62,7 @@ BEGIN
     RAISE EXCEPTION 'request "%" of session "%" is still in progress', request, session
       USING ERRCODE = 'lock_not_available',
             DETAIL = CASE WHEN ticket.expires_at IS NULL THEN 'Another transaction holds it, and the wait ran out.'
-                          ELSE pg_catalog.format('Another caller has a lease of it until %s.', pg_catalog.to_char(ticket.expires_at, 'YYYY-MM-DD HH24:MI:SS.USTZH')) END,
+                          ELSE pg_catalog.format('The lease that is in the way lasts until %s.', pg_catalog.to_char(ticket.expires_at, 'YYYY-MM-DD HH24:MI:SS.USTZH')) END,
             HINT = 'Try again as it is, or wait longer (argument "wait" or setting idempotence.wait).';
   ELSIF ticket.status OPERATOR(pg_catalog.=) 'taken_over' THEN
     RAISE EXCEPTION 'request "%" of session "%" was begun before and is not done', request, session

@@ -60,6 +60,23 @@ BEGIN
 END
 $at_work_by_role$;
 
+-- What anybody may know of the leases: neither token nor digest nor fingerprint. Where they are unlogged a standby has
+-- none, and even the planning of a query on them fails there.
+CREATE FUNCTION idempotence.leases(OUT session uuid, OUT stream text, OUT request text, OUT last bigint, OUT leased_until timestamptz,
+                                   OUT holder regrole, OUT application text, OUT attempt integer, OUT begun_at timestamptz)
+RETURNS SETOF record
+LANGUAGE plpgsql STABLE PARALLEL UNSAFE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $leases$
+BEGIN
+  IF NOT pg_catalog.pg_is_in_recovery()
+     OR (SELECT c.relpersistence FROM pg_catalog.pg_class c
+         WHERE c.oid OPERATOR(pg_catalog.=) pg_catalog.to_regclass('idempotence.lease')) OPERATOR(pg_catalog.=) 'p' THEN
+    RETURN QUERY SELECT l.session, l.stream, l.request, l.last, l.leased_until, l.holder, l.application, l.attempt, l.begun_at
+                 FROM idempotence.lease l;
+  END IF;
+END
+$leases$;
+
 CREATE VIEW idempotence.sessions WITH (security_barrier) AS
 SELECT s.name AS session,
        s.owner,
@@ -95,8 +112,8 @@ SELECT COALESCE(l.id, s.id)::pg_catalog.text,
        COALESCE(l.timeout, s.timeout),
        s.id IS NOT NULL,
        l.last_seen,
-       -- While the server is down, no session's time passes.
-       GREATEST(l.last_seen, (SELECT idempotence.up_since())) OPERATOR(pg_catalog.+) l.timeout,
+       -- While the server is down, no session's time passes. A lease keeps its session.
+       GREATEST(GREATEST(l.last_seen, (SELECT idempotence.up_since())) OPERATOR(pg_catalog.+) l.timeout, k.leased_until),
        CASE WHEN s.ended OPERATOR(pg_catalog.=) ANY ('{c,C}'::pg_catalog."char"[]) THEN 'closed'
             WHEN s.ended OPERATOR(pg_catalog.=) ANY ('{e,E}'::pg_catalog."char"[]) THEN 'expired'
             WHEN s.ended OPERATOR(pg_catalog.=) ANY ('{f,F}'::pg_catalog."char"[]) THEN 'fenced' END,
@@ -104,7 +121,9 @@ SELECT COALESCE(l.id, s.id)::pg_catalog.text,
        NULL,
        NULL
 FROM idempotence.at_work() l
-FULL JOIN (SELECT * FROM idempotence.session WHERE name IS NULL) s ON s.id OPERATOR(pg_catalog.=) l.id;
+FULL JOIN (SELECT * FROM idempotence.session WHERE name IS NULL) s ON s.id OPERATOR(pg_catalog.=) l.id
+LEFT JOIN (SELECT k.session, pg_catalog.max(k.leased_until) AS leased_until FROM idempotence.leases() k GROUP BY k.session) k
+       ON k.session OPERATOR(pg_catalog.=) l.id;
 
 CREATE VIEW idempotence.outcomes WITH (security_barrier) AS
 SELECT COALESCE(s.name, s.id::pg_catalog.text) AS session,
@@ -138,32 +157,16 @@ FROM (SELECT session, key, class, response, fingerprint, recorded_by, recorded_a
 JOIN idempotence.session s ON s.id OPERATOR(pg_catalog.=) o.session
 WHERE o.expires_at OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp();
 
--- What anybody may know of the leases: neither token nor digest nor fingerprint. Where they are unlogged a standby has
--- none, and even the planning of a query on them fails there.
-CREATE FUNCTION idempotence.leases(OUT session uuid, OUT stream text, OUT request text, OUT last bigint, OUT leased_until timestamptz,
-                                   OUT holder regrole, OUT application text, OUT attempt integer, OUT begun_at timestamptz)
-RETURNS SETOF record
-LANGUAGE plpgsql STABLE PARALLEL UNSAFE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-AS $leases$
-BEGIN
-  IF NOT pg_catalog.pg_is_in_recovery()
-     OR (SELECT c.relpersistence FROM pg_catalog.pg_class c
-         WHERE c.oid OPERATOR(pg_catalog.=) pg_catalog.to_regclass('idempotence.lease')) OPERATOR(pg_catalog.=) 'p' THEN
-    RETURN QUERY SELECT l.session, l.stream, l.request, l.last, l.leased_until, l.holder, l.application, l.attempt, l.begun_at
-                 FROM idempotence.lease l;
-  END IF;
-END
-$leases$;
-
 -- What was begun, committed, and is not done. It counts as long as an outcome would that was recorded when its lease ran
--- out or its checkpoint was written; in a client session, until its number is given up.
+-- out or its checkpoint was written; in a client session, until its number is given up. In a session that has ended nobody
+-- can complete what a lease was for.
 CREATE VIEW idempotence.unfinished WITH (security_barrier) AS
 SELECT COALESCE(s.name, u.id::pg_catalog.text) AS session,
        u.stream,
        u.request,
-       CASE WHEN u.leased_until IS NULL THEN 'suspended'
-            WHEN u.leased_until OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp() THEN 'leased'
-            ELSE 'run out' END AS state,
+       CASE WHEN u.leased_until OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp() THEN 'leased'
+            WHEN k.lease_counts AND s.ended_at IS NULL THEN 'run out'
+            ELSE 'suspended' END AS state,
        u.leased_until,
        u.holder,
        u.application,
@@ -175,16 +178,22 @@ FROM (SELECT COALESCE(l.session, c.session) AS id,
              COALESCE(l.stream, c.stream) AS stream,
              COALESCE(l.request, c.request) AS request,
              COALESCE(l.last, c.last) AS last,
-             l.leased_until, l.holder, l.application, l.attempt, c.point,
+             l.leased_until, l.holder, l.application, l.attempt, c.point, c.written_at,
              COALESCE(l.begun_at, c.written_at) AS since
       FROM idempotence.leases() l
       FULL JOIN idempotence.checkpoint c
         ON c.session OPERATOR(pg_catalog.=) l.session AND c.stream OPERATOR(pg_catalog.=) l.stream
        AND c.request OPERATOR(pg_catalog.=) l.request) u
 LEFT JOIN idempotence.session s ON s.id OPERATOR(pg_catalog.=) u.id
-WHERE CASE WHEN s.id IS NOT NULL AND s.name IS NULL
-           THEN NOT EXISTS (SELECT FROM idempotence.stream m
-                            WHERE m.session OPERATOR(pg_catalog.=) u.id AND m.stream OPERATOR(pg_catalog.=) u.stream
-                              AND m.acked OPERATOR(pg_catalog.>=) u.request::pg_catalog.int8)
-           ELSE (COALESCE(u.leased_until, u.since) OPERATOR(pg_catalog.+) COALESCE(s.ttl, idempotence.retention()))
-                  OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp() END;
+CROSS JOIN LATERAL (
+  SELECT CASE WHEN s.id IS NOT NULL AND s.name IS NULL THEN u.leased_until IS NOT NULL
+              ELSE (u.leased_until OPERATOR(pg_catalog.+) COALESCE(s.ttl, idempotence.retention()))
+                     OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp() END,
+         CASE WHEN s.id IS NOT NULL AND s.name IS NULL THEN u.written_at IS NOT NULL
+              ELSE (GREATEST(u.written_at, u.leased_until) OPERATOR(pg_catalog.+) COALESCE(s.ttl, idempotence.retention()))
+                     OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp() END) k (lease_counts, counts)
+WHERE (k.lease_counts OR k.counts)
+  AND NOT (s.id IS NOT NULL AND s.name IS NULL
+           AND EXISTS (SELECT FROM idempotence.stream m
+                       WHERE m.session OPERATOR(pg_catalog.=) u.id AND m.stream OPERATOR(pg_catalog.=) u.stream
+                         AND m.acked OPERATOR(pg_catalog.>=) u.request::pg_catalog.int8));

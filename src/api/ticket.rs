@@ -92,9 +92,7 @@ pub fn known(known: Known) -> Composite<Ticket> {
             Ticket { status: "in_progress", leased_until, checkpoint, ..Ticket::default() }
         }
         Known::NotHere(checkpoint) => Ticket { status: "not_here", checkpoint, ..Ticket::default() },
-        Known::Suspended(checkpoint) => {
-            Ticket { status: "suspended", checkpoint: Some(checkpoint), ..Ticket::default() }
-        }
+        Known::Suspended(checkpoint) => Ticket { status: "suspended", checkpoint, ..Ticket::default() },
         Known::Unknown => Ticket { status: "unknown", ..Ticket::default() },
     })
 }

@@ -132,11 +132,14 @@ pub fn decide(facts: &Facts) -> Decision {
             Decision::Replay
         };
     }
-    // No outcome is kept, and an outcome of so old a key may have expired. So the request may have been executed.
-    if facts.time_key_expires_at.is_some_and(|end| end <= facts.asked_at) {
+    let leased = facts.lease.filter(|lease| lease.until > facts.now);
+    let counts = |lease: &LeaseFacts| lease.own && lease.expires_at > facts.asked_at;
+    let lease = leased.or(facts.lease.filter(counts));
+    // No outcome is kept, and an outcome of so old a key may have expired. So the request may have been executed. Its own
+    // lease proves that it was not: the lease began before the key was too old, and the record deletes it.
+    if lease.is_none_or(|lease| !lease.own) && facts.time_key_expires_at.is_some_and(|end| end <= facts.asked_at) {
         return Decision::KeyTooOld;
     }
-    let leased = facts.lease.filter(|lease| lease.until > facts.now);
     match facts.eligibility {
         // What has to come first may be what is leased.
         Eligibility::OutOfSequence { .. } if leased.is_some_and(|lease| !lease.own) => return Decision::Leased,
@@ -151,8 +154,6 @@ pub fn decide(facts: &Facts) -> Decision {
     }
     // The lease of another number is only waited for. Once it ran out, its number has been given up: otherwise this
     // one would not be due.
-    let counts = |lease: &LeaseFacts| lease.own && lease.expires_at > facts.asked_at;
-    let lease = leased.or(facts.lease.filter(counts));
     if let Some(lease) = lease {
         if lease.own && differ(lease.fingerprint, facts.fingerprint) {
             return Decision::PayloadMismatch;
@@ -242,6 +243,13 @@ mod tests {
             ),
             (Facts { eligibility: Eligibility::Discarded { visible: true }, ..with(KEPT) }, Decision::Replay),
             (of(RAN_OUT), TAKE_OVER),
+            (Facts { time_key_expires_at: Some(100), ..of(RAN_OUT) }, TAKE_OVER),
+            (Facts { time_key_expires_at: Some(100), ..of(LeaseFacts { until: 101, ..RAN_OUT }) }, Decision::Leased),
+            (Facts { time_key_expires_at: Some(100), ..of(LeaseFacts { own: false, ..RAN_OUT }) }, Decision::KeyTooOld),
+            (
+                Facts { time_key_expires_at: Some(100), ..of(LeaseFacts { expires_at: 100, ..RAN_OUT }) },
+                Decision::KeyTooOld,
+            ),
             (
                 Facts { checkpoint: Some(REACHED), ..of(RAN_OUT) },
                 Decision::Execute { taken_over: true, from_checkpoint: true },

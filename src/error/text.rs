@@ -173,8 +173,9 @@ pub(super) fn describe(error: Error) -> Texts {
             format!("token {token} does not hold {name}"),
             match how {
                 Superseded::Gone => {
-                    "No lease of this request has this token: it was taken over, released or settled, or it was lost in a crash.".into()
+                    "No lease of this request has this token: the request was taken over, released or given up, or its lease was lost in a crash.".into()
                 }
+                Superseded::Done(Class::Cancelled) => "The request was settled, and is never to be executed.".into(),
                 Superseded::Done(class) => {
                     format!("The request is done, with status \"{}\", and another caller has recorded that.", class.status())
                 }
@@ -185,7 +186,10 @@ pub(super) fn describe(error: Error) -> Texts {
         ),
         Error::AlreadyDone { name, class, recorded_at } => report(
             Own(b"ID011"),
-            format!("{name} is already done"),
+            match class {
+                Class::Cancelled => format!("{name} was settled and is never executed"),
+                _ => format!("{name} is already done"),
+            },
             format!("Its status is \"{}\", recorded at {recorded_at}.", class.status()),
             "Roll back, and get the answer with idem_lookup().",
         ),
@@ -211,7 +215,7 @@ pub(super) fn describe(error: Error) -> Texts {
         Error::Leased { name, until, hint } => report(
             Standard(PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE),
             format!("{name} is still in progress"),
-            format!("Another caller has a lease of it until {until}."),
+            format!("The lease that is in the way lasts until {until}."),
             hint,
         ),
         Error::NothingUnfinished { name } => report(
@@ -236,7 +240,7 @@ pub(super) fn describe(error: Error) -> Texts {
             Own(b"ID007"),
             format!("{name} is not begun in this transaction"),
             format!(
-                "{function}() needs a request that idem_begin() answered with \"started\" in the same transaction; {}.",
+                "{function}() needs a request that idem_begin() answered with \"started\" or \"taken_over\" in the same transaction; {}.",
                 match missing {
                     Missing::Begin => "this one was not begun here, or a rollback to a savepoint took it back",
                     Missing::Answered(Answered::Done(Class::Succeeded)) => "it answered this one with \"succeeded\"",
@@ -250,7 +254,7 @@ pub(super) fn describe(error: Error) -> Texts {
             ),
             match missing {
                 Missing::Begin => {
-                    "Call idem_begin() first, in the same transaction, and go on only when its status is \"started\". In autocommit each statement is a transaction of its own."
+                    "Call idem_begin() first, in the same transaction, and go on only when its status is \"started\" or \"taken_over\". In autocommit each statement is a transaction of its own."
                 }
                 Missing::Answered(Answered::InProgress) => {
                     "Another transaction is at work on it. Look at the status before the work; roll back what was done since, and ask again later."

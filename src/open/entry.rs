@@ -35,10 +35,21 @@ pub struct OpenRequest {
     pub numbers: Option<Numbers>,
     /// The fingerprint of the payload that it was begun with; without a payload, that of its checkpoint.
     pub fingerprint: Option<Fingerprint>,
-    /// Whether there is an expired outcome, a checkpoint or a lease, which the record has to clear away.
-    pub leftovers: bool,
+    /// What the record has to clear away.
+    pub leftovers: Leftovers,
     /// The token that its outcome is recorded with, if it was begun with a lease.
     pub token: Option<i64>,
+}
+
+/// What may be kept of a request that is open, and has to make way for its outcome.
+#[derive(Clone, Copy, Default)]
+pub struct Leftovers {
+    /// An outcome that has expired.
+    pub outcome: bool,
+    /// A checkpoint.
+    pub checkpoint: bool,
+    /// A lease.
+    pub lease: bool,
 }
 
 /// What a numbered request is recorded with.

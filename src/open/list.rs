@@ -133,7 +133,7 @@ impl List {
         let entry = &mut self.entries[place];
         let change = match finish {
             Finish::Saved => {
-                entry.open.leftovers = true;
+                entry.open.leftovers.checkpoint = true;
                 // Only the first one is a change: rolling back a second one leaves the first standing.
                 if std::mem::replace(&mut entry.saved, true) {
                     return;
@@ -251,7 +251,7 @@ mod tests {
     use super::*;
     use crate::domain::sequence::Order;
     use crate::model::ClientSession;
-    use crate::open::entry::work;
+    use crate::open::entry::{Leftovers, work};
     use proptest::prelude::*;
 
     const R: RequestKey<'_> = RequestKey { session: "", stream: "", request: "r" };
@@ -262,8 +262,14 @@ mod tests {
 
     fn begin(list: &mut List, request: &str, level: Level) {
         let zero = Digest([0; 16]);
-        let open =
-            OpenRequest { lock: zero, digest: zero, numbers: None, fingerprint: None, leftovers: false, token: None };
+        let open = OpenRequest {
+            lock: zero,
+            digest: zero,
+            numbers: None,
+            fingerprint: None,
+            leftovers: Leftovers::default(),
+            token: None,
+        };
         list.begin(Session::Standing(Rc::default()), key(request), open, level);
     }
 
@@ -348,8 +354,14 @@ mod tests {
         let mut list = List::default();
         for n in 0..20u8 {
             let lock = Digest([n % 5; 16]);
-            let open =
-                OpenRequest { lock, digest: lock, numbers: None, fingerprint: None, leftovers: false, token: None };
+            let open = OpenRequest {
+                lock,
+                digest: lock,
+                numbers: None,
+                fingerprint: None,
+                leftovers: Leftovers::default(),
+                token: None,
+            };
             let name = n.to_string();
             assert!(list.under(&lock).is_none());
             list.begin(Session::Client(Rc::clone(&client)), key(&name), open, 1);

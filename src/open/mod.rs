@@ -21,7 +21,7 @@ mod index;
 mod list;
 mod used;
 
-pub use entry::{Finish, Numbers, OpenRequest, RequestKey};
+pub use entry::{Finish, Leftovers, Numbers, OpenRequest, RequestKey};
 pub use used::UsedSession;
 
 thread_local! {

@@ -25,6 +25,17 @@ unsafe impl<'fcx> ArgAbi<'fcx> for Jsonb {
     }
 }
 
+/// A text as a string in JSON.
+pub fn json_string(text: &str) -> String {
+    let text = std::ffi::CString::new(text).expect("a text value has no NUL");
+    // SAFETY: the buffer is PostgreSQL's own and holds a terminated string.
+    unsafe {
+        let buffer = pg_sys::makeStringInfo();
+        pg_sys::escape_json(buffer, text.as_ptr());
+        std::ffi::CStr::from_ptr((*buffer).data).to_string_lossy().into_owned()
+    }
+}
+
 impl Jsonb {
     /// The value that a text stands for.
     pub fn of_text(text: &str) -> Jsonb {
@@ -34,6 +45,17 @@ impl Jsonb {
             unsafe { pgrx::direct_function_call_as_datum(pg_sys::jsonb_in, &[Some(text.as_ptr().into())]) }
                 .expect("a jsonb is not null"),
         )
+    }
+
+    /// The value as text.
+    pub fn to_text(self) -> String {
+        // SAFETY: a jsonb datum is what the function takes. It gives a terminated string.
+        unsafe {
+            let jsonb = pg_sys::pg_detoast_datum(self.0.cast_mut_ptr()).cast::<pg_sys::Jsonb>();
+            let bytes = pgrx::varlena::varlena_to_byte_slice(jsonb.cast()).len();
+            let text = pg_sys::JsonbToCString(std::ptr::null_mut(), &raw mut (*jsonb).root, bytes as i32);
+            std::ffi::CStr::from_ptr(text).to_string_lossy().into_owned()
+        }
     }
 
     /// Copies a jsonb value out of a row and its TOAST table into the current memory context. The copy stays valid

@@ -108,13 +108,14 @@ impl BeginCall<'_> {
         loop {
             let mut claimed = self.take(|| claim.try_acquire())?;
             // A replay does not wait for the lock: a committed outcome stands, whoever has the lock.
-            let mut attempt = if claimed { self.attempt_with_lock(&claim)? } else { self.attempt_without_lock()? };
+            let mut attempt =
+                if claimed { self.attempt_with_lock(&claim, deadline)? } else { self.attempt_without_lock()? };
             if let Attempt::NoAnswer = attempt {
                 if !self.take(|| claim.acquire(deadline.left_us()))? {
                     return Ok(Begun::InProgress(None));
                 }
                 claimed = true;
-                attempt = self.attempt_with_lock(&claim)?;
+                attempt = self.attempt_with_lock(&claim, deadline)?;
             }
             if claimed && !matches!(attempt, Attempt::Answered(Begun::Started(_) | Begun::GivenUp(_))) {
                 // A replay leaves no lock. And whoever has the session alone, or a lease, may want this very request,
@@ -187,7 +188,7 @@ impl BeginCall<'_> {
 
     /// Replays, or starts the request. The caller has the request's lock, so what is kept of the request does not change
     /// meanwhile.
-    fn attempt_with_lock(&self, claim: &Tag) -> Result<Attempt, Error> {
+    fn attempt_with_lock(&self, claim: &Tag, deadline: Deadline) -> Result<Attempt, Error> {
         debug_assert!(claim.is_held_by_us(), "only the holder of the claim decides to execute");
         let found = match self.asked.find_and_decide(Seeker::LockHolder) {
             Ok(Some(found)) => found,
@@ -202,7 +203,7 @@ impl BeginCall<'_> {
         Ok(match (found.decision, found.outcome, &found.lease) {
             (Decision::Replay, Some(outcome), _) => Attempt::Answered(Begun::Replay(outcome)),
             (Decision::Leased, _, Some(lease)) => Attempt::Leased(lease.lease.until),
-            (_, outcome, _) => match start::start(&self.asked, Decided { outcome, ..found })? {
+            (_, outcome, _) => match start::start(&self.asked, Decided { outcome, ..found }, deadline)? {
                 Some(begun) => Attempt::Answered(begun),
                 None => Attempt::SessionTaken,
             },

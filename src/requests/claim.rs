@@ -25,6 +25,10 @@ pub fn claim(request: &Request<'_>, payload: Option<Jsonb>, wait_us: Option<i64>
             Error::AlreadyDone { name, class: outcome.class, recorded_at: pg::describe_moment(outcome.recorded_at) }
         }
         Begun::InProgress(None) => Error::WaitRanOut { what: name.to_string(), hint: WAIT_BY_ARGUMENT },
+        Begun::InProgress(Some(until)) if pg::keeps_snapshot() => {
+            let hint = "Under REPEATABLE READ and SERIALIZABLE a lease is not waited for: try again after that time.";
+            Error::Leased { name, until: pg::describe_moment(until), hint }
+        }
         Begun::InProgress(Some(until)) => {
             Error::Leased { name, until: pg::describe_moment(until), hint: WAIT_BY_ARGUMENT }
         }

@@ -5,7 +5,7 @@ use crate::domain::decision::{Decision, Eligibility, Facts, Fingerprint, decide}
 use crate::domain::identity::Digest;
 use crate::domain::sequence::{Order, Place, Range};
 use crate::error::Error;
-use crate::open;
+use crate::open::{self, Leftovers};
 use crate::pg;
 use crate::requests::find::{self, Seeker};
 use crate::requests::numbered::Numbered;
@@ -82,9 +82,13 @@ pub struct Decided {
 }
 
 impl Decided {
-    /// Whether there is something that the record has to clear away: an expired outcome, a checkpoint or a lease.
-    pub fn leftovers(&self) -> bool {
-        self.outcome.is_some() || self.checkpoint.is_some() || self.lease.is_some()
+    /// What the record has to clear away.
+    pub fn leftovers(&self) -> Leftovers {
+        Leftovers {
+            outcome: self.outcome.is_some(),
+            checkpoint: self.checkpoint.is_some(),
+            lease: self.lease.is_some(),
+        }
     }
 }
 
@@ -126,9 +130,11 @@ impl Asked<'_> {
             asked_at: self.asked_at,
             fingerprint: self.fingerprint,
             outcome: kept.outcome.as_ref().map(|outcome| outcome.facts(kept.visible)),
-            checkpoint: checkpoint
-                .as_ref()
-                .map(|found| found.facts(request.unfinished_until(found.checkpoint.written_at))),
+            checkpoint: checkpoint.as_ref().map(|found| {
+                // A checkpoint counts at least as long as the lease of its request does.
+                let until = own_lease.map_or(i64::MIN, |own| own.lease.until);
+                found.facts(request.unfinished_until(found.checkpoint.written_at.max(until)))
+            }),
             now: if lease.is_some() { pg::now_us() } else { self.asked_at },
             lease: lease_facts,
             max_attempts: request.max_attempts().filter(|_| self.aim != Aim::Settle),

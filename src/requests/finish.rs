@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::guc;
 use crate::lock::Tag;
 use crate::open::{self, Finish, Numbers, OpenRequest};
-use crate::pg::{self, Jsonb};
+use crate::pg::{self, Deadline, Jsonb};
 use crate::requests::held::{self, Held};
 use crate::requests::keyed::Keyed;
 use crate::requests::numbered::Numbered;
@@ -47,9 +47,11 @@ pub fn record(
                 Some(ttl) => asked_ttl_us(keyed, &ttl)?,
             };
             let probe = keyed.probe(open.digest);
-            if open.leftovers {
-                // If begin found an outcome, it had expired: a live one would have been replayed.
+            if open.leftovers.outcome {
+                // The outcome that begin found had expired: a live one would have been replayed.
                 outcome::clear(&probe)?;
+            }
+            if open.leftovers.checkpoint {
                 checkpoint::delete(&probe)?;
             }
             let recorded_at = pg::now_us();
@@ -60,9 +62,9 @@ pub fn record(
         Request::Numbered(numbered) => {
             refuse_ttl(numbered, ttl)?;
             let numbers = numbers_of(&open, numbered)?;
-            let ack = saving::before(numbered, numbers)?;
+            let ack = saving::before(numbered, numbers, Deadline::after(guc::wait_us()))?;
             ack.save_session(numbered)?;
-            if open.leftovers {
+            if open.leftovers.checkpoint {
                 checkpoint::delete(&request.probe(open.digest))?;
             }
             let outcome = outcome(None, pg::now_us());
@@ -71,7 +73,7 @@ pub fn record(
             outcome
         }
     };
-    if open.leftovers && lease::delete(request.stream(), &open.lock)? {
+    if open.leftovers.lease && lease::delete(request.stream(), &open.lock)? {
         wake::at_commit(&open.lock);
     }
     open::finish(request.request_key(), Finish::Record);
@@ -87,7 +89,8 @@ pub fn checkpoint(request: &Request<'_>, point: &str, state: Option<Jsonb>, toke
     arguments::check_chars(&format!("the point of {}", request.name()), point, POINT_CHARS_MAX, hint)?;
     check_size("state", request, state)?;
     if let Request::Numbered(numbered) = request {
-        saving::before(numbered, numbers_of(&open, numbered)?)?.save(numbered)?;
+        let numbers = numbers_of(&open, numbered)?;
+        saving::before(numbered, numbers, Deadline::after(guc::wait_us()))?.save(numbered)?;
     }
     let checkpoint = Checkpoint {
         point: point.into(),
@@ -97,9 +100,10 @@ pub fn checkpoint(request: &Request<'_>, point: &str, state: Option<Jsonb>, toke
         last: open.numbers.map(|numbers| numbers.range.last),
     };
     checkpoint::save(&request.probe(open.digest), &checkpoint)?;
-    if open.token.is_none() && open.leftovers {
+    if open.token.is_none() && open.leftovers.lease {
         // Whoever went on in a transaction without a lease has superseded the former lease, and its steps are done.
         lease::delete(request.stream(), &open.lock)?;
+        lease::keep_through_crash();
     }
     open::finish(request.request_key(), Finish::Saved);
     Ok(())
@@ -116,6 +120,7 @@ pub fn release(request: &Request<'_>, token: Option<i64>) -> Result<(), Error> {
     let open = held::by(request, token, "idem_release")?;
     if open.token.is_some() {
         lease::delete(request.stream(), &open.lock)?;
+        lease::keep_through_crash();
         wake::at_commit(&open.lock);
     }
     open::finish(request.request_key(), Finish::Release);
@@ -133,6 +138,7 @@ pub fn extend(request: &Request<'_>, token: i64, lease_us: i64) -> Result<i64, E
         last: held.stored.last,
         fingerprint: held.stored.fingerprint,
         lease,
+        is_first: false,
     })?;
     lease::keep_through_crash();
     Ok(lease.until)

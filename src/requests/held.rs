@@ -8,7 +8,7 @@ use crate::domain::sequence::{Place, Range};
 use crate::error::{Error, Missing, Superseded, WAIT_BY_SETTING};
 use crate::guc;
 use crate::lock::Tag;
-use crate::open::{self, Numbers, OpenRequest, answered};
+use crate::open::{self, Leftovers, Numbers, OpenRequest, answered};
 use crate::pg::{self, Deadline};
 use crate::requests::find::{self, Seeker};
 use crate::requests::request::Request;
@@ -76,9 +76,12 @@ impl Leased {
             }
         };
         let (fingerprint, token) = (self.stored.fingerprint, Some(self.stored.lease.token));
-        Ok(OpenRequest { lock: self.lock, digest: request.digest(), numbers, fingerprint, leftovers: true, token })
+        Ok(OpenRequest { lock: self.lock, digest: request.digest(), numbers, fingerprint, leftovers: LEASED, token })
     }
 }
+
+/// What may be kept of a request that has a lease: begin has deleted an outcome that had expired.
+const LEASED: Leftovers = Leftovers { outcome: false, checkpoint: true, lease: true };
 
 /// What a token leads to.
 enum Found {

@@ -31,8 +31,9 @@ pub enum Known {
     },
     /// On a standby: no outcome is here yet, at most a checkpoint. More may be on its way from the primary.
     NotHere(Option<Checkpoint>),
-    /// The request stopped at a checkpoint, and nobody is at work on it. Only the primary gives this answer.
-    Suspended(Checkpoint),
+    /// The request stopped at a checkpoint, and nobody is at work on it. Or it stopped in a session that has ended, after
+    /// its lease ran out. Only the primary gives this answer.
+    Suspended(Option<Checkpoint>),
     /// Nothing is kept of the request. Only the primary gives this answer.
     Unknown,
 }
@@ -76,17 +77,21 @@ fn find_unfinished(request: &Request<'_>, lock: &Digest, asked_at: i64, held: bo
     let counts = |since: i64| request.unfinished_until(since) > asked_at;
     let lease = lease::find(request.stream(), lock, Snapshot::LatestMvcc)?
         .filter(|lease| request.is_of(lease) && counts(lease.lease.until));
+    let until = lease.as_ref().map(|lease| lease.lease.until);
     // Any number of a leased range finds the checkpoint of the range.
     let digest = lease.as_ref().map_or_else(|| request.digest(), |lease| request.digest_of(&lease.request));
     let key = lease.as_ref().map_or(request.key(), |lease| &lease.request);
     let checkpoint = checkpoint::find(&Probe { key, ..request.probe(digest) }, Snapshot::LatestMvcc)?
         .map(|found| found.checkpoint)
-        .filter(|checkpoint| counts(checkpoint.written_at));
-    Ok(match (lease, checkpoint) {
-        (Some(lease), checkpoint) => Known::InProgress { checkpoint, leased_until: Some(lease.lease.until) },
+        .filter(|checkpoint| counts(checkpoint.written_at.max(until.unwrap_or(i64::MIN))));
+    // In a session that has ended nobody can complete what a lease that ran out was for.
+    let is_over = until.is_some_and(|until| until <= asked_at) && request.session_has_ended()?;
+    Ok(match (until, checkpoint) {
+        (Some(_), checkpoint) if is_over => Known::Suspended(checkpoint),
+        (Some(leased_until), checkpoint) => Known::InProgress { checkpoint, leased_until: Some(leased_until) },
         (None, checkpoint) if held => Known::InProgress { checkpoint, leased_until: None },
         (None, checkpoint) if pg::in_recovery() => Known::NotHere(checkpoint),
-        (None, Some(checkpoint)) => Known::Suspended(checkpoint),
+        (None, Some(checkpoint)) => Known::Suspended(Some(checkpoint)),
         (None, None) => Known::Unknown,
     })
 }

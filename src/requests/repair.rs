@@ -11,7 +11,7 @@ use crate::guc;
 use crate::lock::Tag;
 use crate::model::Stream;
 use crate::open::{self, RequestKey};
-use crate::pg::{self, Jsonb};
+use crate::pg::{self, Deadline, Jsonb};
 use crate::requests::decide::{Aim, Asked};
 use crate::requests::find::Seeker;
 use crate::requests::finish;
@@ -84,6 +84,9 @@ fn forget_all(request: &Keyed<'_>, digest: Digest) -> Result<Option<&'static str
     let outcome = outcome::clear(&probe)?;
     let checkpoint = checkpoint::delete(&probe)?;
     let lease = lease::delete(of, &digest)?;
+    if lease {
+        lease::keep_through_crash();
+    }
     Ok(match outcome {
         Some(Class::Succeeded) => Some("succeeded outcome"),
         Some(Class::Failed) => Some("failed outcome"),
@@ -96,8 +99,10 @@ fn forget_all(request: &Keyed<'_>, digest: Digest) -> Result<Option<&'static str
 /// Takes away a lease that ran out, as if its request had never been begun with it. Tells whether there was one.
 pub fn force_release(asked: &Request<'_>, reason: &str) -> Result<bool, Error> {
     let lock = lock_for_repair(asked, reason, "idem_force_release")?;
-    let found = lease::find(asked.stream(), &lock, Snapshot::Itself)?.filter(|found| found.request == asked.key());
-    if let Some(kept) = found.as_ref().filter(|kept| kept.lease.runs_at(pg::now_us())) {
+    let found = lease::find(asked.stream(), &lock, Snapshot::Itself)?.filter(|found| asked.is_of(found));
+    let now_us = pg::now_us();
+    // A lease that nobody can have asked for was given by a clock that was ahead.
+    if let Some(kept) = found.as_ref().filter(|kept| kept.lease.runs_at(now_us) && kept.lease.is_credible_at(now_us)) {
         return Err(Error::Leased {
             name: asked.name(),
             until: pg::describe_moment(kept.lease.until),
@@ -106,6 +111,7 @@ pub fn force_release(asked: &Request<'_>, reason: &str) -> Result<bool, Error> {
     }
     if found.is_some() {
         lease::delete(asked.stream(), &lock)?;
+        lease::keep_through_crash();
         wake::at_commit(&lock);
     }
     let found = found.map(|found| format!("lease that ran out, attempt {}", found.lease.attempt));
@@ -144,7 +150,7 @@ pub fn force_record(
         (Decision::Execute { from_checkpoint: true, .. }, _, _) => "checkpoint".into(),
         _ => return Err(Error::NothingUnfinished { name: name() }),
     };
-    if start::start(&asked, found)?.is_none() {
+    if start::start(&asked, found, Deadline::after(guc::wait_us()))?.is_none() {
         return Err(Error::WaitRanOut { what: name().to_string(), hint: WAIT_BY_SETTING });
     }
     let outcome = finish::record(request, class, response, None, None)?;

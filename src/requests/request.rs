@@ -187,6 +187,16 @@ impl<'a> Request<'a> {
         }
     }
 
+    /// Whether it belongs to a client session that has ended, so that nobody can complete it.
+    pub fn session_has_ended(&self) -> Result<bool, Error> {
+        let Request::Numbered(request) = self else { return Ok(false) };
+        match liveness::check(&request.session) {
+            Ok(_) => Ok(false),
+            Err(Error::SessionEnded { .. } | Error::SessionFenced { .. }) => Ok(true),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Refuses a request of an inbox, where requests are not begun.
     pub fn check_not_inbox(&self) -> Result<(), Error> {
         match self {

@@ -2,7 +2,6 @@
 //! acknowledgement that came with it.
 
 use crate::error::Error;
-use crate::guc;
 use crate::open::Numbers;
 use crate::pg::Deadline;
 use crate::requests::numbered::Numbered;
@@ -22,12 +21,11 @@ pub struct Ack {
 
 /// Takes the lanes of the numbers that the request's acknowledgement gives up. By the order of locks this comes before
 /// the locks of saving.
-pub fn before(request: &Numbered<'_>, numbers: Numbers) -> Result<Ack, Error> {
+pub fn before(request: &Numbered<'_>, numbers: Numbers, deadline: Deadline) -> Result<Ack, Error> {
     let stream = request.stream();
     let marks = stream::find(stream);
     refuse_given_up(request, numbers, &marks)?;
     let (acked, is_new) = (numbers.acked, numbers.acked > marks.acked);
-    let deadline = Deadline::after(guc::wait_us());
     let gives_up = is_new && giving_up::take_lanes(&request.session, stream, marks.acked, acked, deadline)?;
     Ok(Ack { marks, acked, is_new, gives_up })
 }

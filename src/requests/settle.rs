@@ -56,7 +56,7 @@ fn settle_one(request: &Request<'_>, wait_us: Option<i64>, response: Option<Json
 
 /// Settles a request of a client session that has ended, once it is certain that no crash brings the session back.
 fn settle_in_ended(request: &Request<'_>, numbered: &Numbered<'_>, deadline: Deadline) -> Result<Settled, Error> {
-    if !liveness::make_end_certain(&numbered.session, deadline)? {
+    if !liveness::make_end_certain(&numbered.session, Aim::Settle.function(), deadline)? {
         return Ok(Settled::Answered(Begun::InProgress(None)));
     }
     let (lock, asked_at) = (request.lock(), pg::now_us());
@@ -75,7 +75,7 @@ fn settle_in_ended(request: &Request<'_>, numbered: &Numbered<'_>, deadline: Dea
     }
     let checkpoint = checkpoint::find(&request.probe(request.digest()), Snapshot::LatestMvcc)?;
     let lease = lease::find(request.stream(), &lock, Snapshot::LatestMvcc)?;
-    let lease = lease.filter(|lease| lease.request == request.key());
+    let lease = lease.filter(|lease| request.is_of(lease));
     let start = Start {
         checkpoint: checkpoint.map(|found| found.checkpoint),
         taken_over: lease.is_some(),

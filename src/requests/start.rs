@@ -5,8 +5,9 @@ use crate::domain::decision::Decision;
 use crate::domain::lease::Lease;
 use crate::domain::sequence::Range;
 use crate::error::Error;
+use crate::guc;
 use crate::open::{self, Finish, Numbers, OpenRequest};
-use crate::pg::{self, Jsonb};
+use crate::pg::{self, Deadline, Jsonb};
 use crate::requests::decide::{Aim, Asked, Decided, refuse_beside_another};
 use crate::requests::finish;
 use crate::requests::numbered::Numbered;
@@ -15,7 +16,7 @@ use crate::requests::saving;
 use crate::sessions::liveness;
 use crate::store::checkpoint::Checkpoint;
 use crate::store::lease::{self, NewLease};
-use crate::store::outcome::Outcome;
+use crate::store::outcome::{self, Outcome};
 use crate::transaction;
 
 /// What begin answers.
@@ -52,7 +53,7 @@ impl Start {
 
 /// Starts the request that was decided to be executed, settled or given up. The caller has its lock. `None`: another
 /// transaction has the client session alone.
-pub fn start(asked: &Asked<'_>, found: Decided) -> Result<Option<Begun>, Error> {
+pub fn start(asked: &Asked<'_>, found: Decided, deadline: Deadline) -> Result<Option<Begun>, Error> {
     let (request, decision) = (asked.request, found.decision);
     let numbers = match request {
         Request::Keyed(_) => None,
@@ -67,6 +68,8 @@ pub fn start(asked: &Asked<'_>, found: Decided) -> Result<Option<Begun>, Error> 
     let leftovers = found.leftovers();
     let (taken_over, goes_on) = match decision {
         Decision::Execute { taken_over, from_checkpoint } => (taken_over, from_checkpoint),
+        // The last words of a request that is given up tell how far it was.
+        Decision::GiveUp => (false, true),
         _ => (false, false),
     };
     let checkpoint = found.checkpoint.filter(|_| goes_on);
@@ -87,7 +90,9 @@ pub fn start(asked: &Asked<'_>, found: Decided) -> Result<Option<Begun>, Error> 
         // The record that follows deletes the former lease.
         (_, Aim::Settle) | (Decision::GiveUp, _) => None,
         // A former lease that does not count any more is superseded all the same.
-        (_, aim) => take_lease(request, &open, former.map(|former| former.lease), aim.lease_us(), taken_over)?,
+        (_, aim) => {
+            take_lease(request, &open, former.map(|former| former.lease), aim.lease_us(), taken_over, deadline)?
+        }
     };
     open.token = lease.map(|lease| lease.token);
     if open::begin(request.session(), request.request_key(), open) {
@@ -97,15 +102,27 @@ pub fn start(asked: &Asked<'_>, found: Decided) -> Result<Option<Begun>, Error> 
         open::finish(request.request_key(), Finish::Saved);
     }
     if decision == Decision::GiveUp {
-        return give_up(request, attempts).map(Some);
+        let state = checkpoint.as_ref().and_then(|checkpoint| checkpoint.state);
+        let point = checkpoint.as_ref().map(|checkpoint| checkpoint.point.as_str());
+        return give_up(request, attempts, point, state).map(Some);
     }
     let attempt = if taken_over { attempts.saturating_add(1) } else { 1 };
     Ok(Some(Begun::Started(Start { checkpoint, taken_over, attempt, lease })))
 }
 
-/// Records that all attempts were begun and none was completed.
-fn give_up(request: &Request<'_>, attempts: i32) -> Result<Begun, Error> {
-    let response = Jsonb::of_text(&format!("{{\"attempts\": {attempts}}}"));
+/// Records that all attempts were begun and none was completed, and how far they got. The state is left out where the
+/// response would be too large with it.
+fn give_up(request: &Request<'_>, attempts: i32, point: Option<&str>, state: Option<Jsonb>) -> Result<Begun, Error> {
+    /// More than a point and the names of the members take.
+    const BESIDE_STATE: usize = 4096;
+    let state = state.filter(|state| state.raw_bytes().saturating_add(BESIDE_STATE) <= guc::max_response_bytes());
+    let members = [
+        Some(format!("\"attempts\": {attempts}")),
+        point.map(|point| format!("\"point\": {}", pg::json_string(point))),
+        state.map(|state| format!("\"state\": {}", state.to_text())),
+    ];
+    let members: Vec<String> = members.into_iter().flatten().collect();
+    let response = Jsonb::of_text(&format!("{{{}}}", members.join(", ")));
     finish::record(request, Class::Failed, Some(response), None, None).map(Begun::GivenUp)
 }
 
@@ -126,10 +143,17 @@ fn take_lease(
     former: Option<Lease>,
     lease_us: Option<i64>,
     taken_over: bool,
+    deadline: Deadline,
 ) -> Result<Option<Lease>, Error> {
     if let (Some(_), Request::Numbered(numbered), Some(numbers)) = (lease_us, request, open.numbers) {
         // The lease outlasts this transaction, and so do the session and what the client has said.
-        saving::before(numbered, numbers)?.save(numbered)?;
+        let ack = saving::before(numbered, numbers, deadline)?;
+        ack.save_session(numbered)?;
+        ack.note(numbered)?;
+    }
+    if let (Some(_), Request::Keyed(keyed), true) = (lease_us, request, open.leftovers.outcome) {
+        // It has expired. The record comes later, and need not look for it.
+        outcome::clear(&keyed.probe(open.digest))?;
     }
     let now_us = pg::now_us();
     let lease = match (former, lease_us) {
@@ -145,6 +169,7 @@ fn take_lease(
         last: open.numbers.map(|numbers| numbers.range.last),
         fingerprint: open.fingerprint,
         lease,
+        is_first: !open.leftovers.lease,
     })?;
     lease::keep_through_crash();
     Ok(lease_us.map(|_| lease))

@@ -172,12 +172,12 @@ pub fn end(session: &ClientSession, how: End) {
 
 /// Makes sure that no crash brings back a session that was found to have ended: writes its end down, if that is only a
 /// matter of the clock so far, or waits until the written end is durable. `false`: that is still open at the deadline.
-pub fn make_end_certain(session: &ClientSession, deadline: Deadline) -> Result<bool, Error> {
+pub fn make_end_certain(session: &ClientSession, function: &'static str, deadline: Deadline) -> Result<bool, Error> {
     let now_us = pg::now_us();
     if let Some(saved) = saved::find(&session.id).filter(|saved| saved.ended.is_some()) {
         return Ok(pg::wait_until_durable(saved.writer, now_us, || deadline));
     }
-    arguments::check_writable("idem_settle", || "That the session has ended is to be written down.".into())?;
+    arguments::check_writable(function, || "That the session has ended is to be written down.".into())?;
     if !names::client_session_lock(&session.id).acquire_in_short_waits(deadline.left_us()) {
         return Ok(false);
     }
@@ -189,7 +189,7 @@ pub fn make_end_certain(session: &ClientSession, deadline: Deadline) -> Result<b
         }
         // Another transaction has written it down meanwhile.
         Err(Error::SessionEnded { how: Some(_), .. } | Error::SessionFenced { .. }) => {
-            make_end_certain(session, deadline)
+            make_end_certain(session, function, deadline)
         }
         // It was resumed meanwhile.
         Ok(_) => Ok(false),

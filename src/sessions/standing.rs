@@ -61,6 +61,7 @@ pub fn create(name: &str, options: &Options) -> Result<Created, Error> {
     }
     check_lending(options.usable_by)?;
     let max_attempts = checked_attempts(name, options.max_attempts)?.flatten();
+    refuse_attempts_of_inbox(name, options.inbox, max_attempts)?;
     check_writable("idem_create_session")?;
     take_lock(name)?;
 
@@ -164,6 +165,7 @@ pub fn alter(
         max_attempts: max_attempts.unwrap_or(present.max_attempts),
         ..present
     };
+    refuse_attempts_of_inbox(name, changed.inbox, changed.max_attempts)?;
     if changed.owner != former_owner {
         quota::take(changed.owner, Kind::Standing)?;
     }
@@ -262,6 +264,17 @@ fn checked_attempts(session: &str, asked: Option<i32>) -> Result<Option<Option<i
             hint: "Say after how many attempts a request whose lease runs out again and again is given up.",
         }),
     }
+}
+
+fn refuse_attempts_of_inbox(session: &str, inbox: bool, max_attempts: Option<i32>) -> Result<(), Error> {
+    if !inbox || max_attempts.is_none() {
+        return Ok(());
+    }
+    Err(Error::Invalid {
+        message: format!("inbox \"{session}\" cannot have max_attempts"),
+        detail: "The requests of an inbox are not begun, so there are no attempts.".into(),
+        hint: "Leave max_attempts out.",
+    })
 }
 
 fn checked_ttl_us(ttl: &Interval) -> Result<i64, Error> {

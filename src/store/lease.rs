@@ -107,6 +107,8 @@ pub struct NewLease<'a> {
     pub fingerprint: Option<Fingerprint>,
     /// The lease itself.
     pub lease: Lease,
+    /// Whether it is known that none is kept under the lock.
+    pub is_first: bool,
 }
 
 /// Writes a lease over the one that is kept under the same lock. The caller has the request's lock.
@@ -126,7 +128,8 @@ pub fn save(new: &NewLease<'_>) -> Result<(), Error> {
     columns[STREAM] = Some(pg::text(new.of.name));
     columns[APPLICATION] = Some(pg::text(&pg::application_name()));
     let table = Rel::open(Table::Lease, Access::Write);
-    match find_in(&table, new.of, new.lock, Snapshot::Itself)? {
+    let former = if new.is_first { None } else { find_in(&table, new.of, new.lock, Snapshot::Itself)? };
+    match former {
         Some((_, former)) => write::update(&table, former, &columns),
         None => write::insert(&table, &columns),
     }
@@ -150,6 +153,23 @@ pub fn keep_through_crash() {
     if !Rel::open(Table::Lease, Access::Read).is_unlogged() {
         pg::force_sync_commit();
     }
+}
+
+/// The greatest number of a stream that has a lease, run out or not; 0: none has.
+pub fn greatest_number(of: Stream<'_>) -> i64 {
+    let table = Rel::open(Table::Lease, Access::Read);
+    if !table.is_readable() || table.is_empty() {
+        return 0;
+    }
+    let keys = &mut [uuid_equals(SESSION as i16 + 1, of.session)];
+    let mut greatest = 0;
+    table.find(Some(Index::LeaseSession), keys, Snapshot::LatestMvcc, |row: &Columns<'_>| -> Option<()> {
+        if row.text_is(STREAM, of.name) {
+            greatest = greatest.max(row.int8(LAST)?);
+        }
+        None
+    });
+    greatest
 }
 
 /// When the last lease of a session runs out that has not run out at `now_us`; `None`: it has no such lease.

@@ -7,6 +7,7 @@ use crate::model::ClientSession;
 use crate::pg;
 use crate::store::catalog::{Index, Table};
 use crate::store::client_row;
+use crate::store::lease;
 use crate::store::rel::{Access, Rel, Snapshot};
 use crate::store::tuple::{Tuple, columns, oid_equals};
 use crate::store::write;
@@ -73,7 +74,9 @@ pub fn count(owner: pg_sys::Oid) -> i64 {
     let keys = &mut [oid_equals(OWNER as i16 + 1, owner)];
     let mut count = 0;
     table.find(Some(Index::SessionLiveClient), keys, Snapshot::LatestMvcc, |row: &Columns<'_>| -> Option<()> {
-        count += i64::from(runs_out_at(row.int8(LAST_SEEN)?.max(up_since), row.interval_us(TIMEOUT)?) > now_us);
+        let has_run_out = runs_out_at(row.int8(LAST_SEEN)?.max(up_since), row.interval_us(TIMEOUT)?) <= now_us;
+        // A lease keeps its session.
+        count += i64::from(!has_run_out || lease::last_end(&row.uuid(ID)?, now_us).is_some());
         None
     });
     count

@@ -51,7 +51,12 @@ pub fn delete_leases(from: Cursor, limit: usize) -> Result<(usize, Option<Cursor
 fn delete(table: Table, since: &str, from: Cursor, limit: usize) -> Result<(usize, Option<Cursor>), Error> {
     let now = sql::moment(pg::now_us().saturating_sub(KEEP_SLACK_US));
     let retention_s = guc::retention_us() as f64 / 1e6;
-    let abandoned = abandoned(since);
+    let mut abandoned = abandoned(since);
+    if table == Table::Checkpoint {
+        // A checkpoint counts as long as the lease of its request. A key's lease is kept under the same digest. A number's
+        // checkpoint counts until the number is given up, whatever becomes of its lease.
+        abandoned += " AND NOT EXISTS (SELECT FROM idempotence.lease l WHERE l.digest OPERATOR(pg_catalog.=) t.digest)";
+    }
     let part = parts::find(table, "digest", from, limit, &abandoned, vec![now.into(), retention_s.into()])?;
     let idle = |digest: &[u8; 16]| Tag::request(&Digest(*digest)).try_acquire();
     let idle: Vec<_> = part.ids.into_iter().filter(idle).collect();

@@ -7,7 +7,7 @@
 //! * *dropped* (NULL): the session was dropped. As soon as the sweep sees that, the drop is committed, and no
 //!   transaction that begins later uses the session. The sweep notes *seen*.
 //! * *seen* (`d`): transactions that began before this stage may still record in the session, and so may whoever has
-//!   a lease. When all of them have ended and no lease is left, nothing more is recorded in it. The sweep notes *quiet*.
+//!   a lease. When all of them have ended and nothing is unfinished, nothing more is recorded in it. The sweep notes *quiet*.
 //! * *quiet* (`q`): outcomes of the session may lie in segments that were opened before this stage, and in
 //!   `outcome_long`. When each of these segments is empty, and `outcome_long` has no outcome of the session, the
 //!   sweep deletes the tombstone.
@@ -39,7 +39,7 @@ pub fn find(from: Cursor, limit: usize) -> Result<Part, Error> {
 /// number deleted. The caller holds the locks of their names.
 pub fn advance(tombstones: &[SessionId]) -> Result<usize, Error> {
     let deleted = delete_quiet(tombstones)?;
-    let all_done = format!("{ALL_YOUNGER} AND {NO_LEASE}");
+    let all_done = format!("{ALL_YOUNGER} AND {NOTHING_UNFINISHED}");
     note(tombstones, "ended OPERATOR(pg_catalog.=) 'd'", 'q', &all_done)?;
     note(tombstones, "ended IS NULL", 'd', "true")?;
     Ok(deleted)
@@ -65,9 +65,11 @@ const ALL_YOUNGER: &str = "NOT EXISTS (
     AND NOT EXISTS (SELECT FROM pg_catalog.pg_prepared_xacts p
                     WHERE p.database OPERATOR(pg_catalog.=) pg_catalog.current_database())";
 
-/// The condition that nobody has a lease of a request of tombstone `s`. The holder of a lease may record long after the
-/// drop. The record deletes the lease, so as long as it has not committed the lease is seen.
-const NO_LEASE: &str = "NOT EXISTS (SELECT FROM idempotence.lease l WHERE l.session OPERATOR(pg_catalog.=) s.id)";
+/// The condition that no request of tombstone `s` is unfinished. The holder of a lease, or an admin, may record it long
+/// after the drop. The record deletes lease and checkpoint, so as long as it has not committed they are seen.
+const NOTHING_UNFINISHED: &str =
+    "NOT EXISTS (SELECT FROM idempotence.lease l WHERE l.session OPERATOR(pg_catalog.=) s.id)
+    AND NOT EXISTS (SELECT FROM idempotence.checkpoint c WHERE c.session OPERATOR(pg_catalog.=) s.id)";
 
 /// Notes, as of now, the `next` stage in those tombstones that meet both conditions, `stage` and `condition`.
 fn note(tombstones: &[SessionId], stage: &str, next: char, condition: &str) -> Result<(), Error> {
@@ -96,14 +98,8 @@ fn delete_quiet(tombstones: &[SessionId]) -> Result<usize, Error> {
     if quiet.is_empty() {
         return Ok(0);
     }
-    // The checkpoints are of no use either: a new session of that name has another id, so its requests have other
-    // digests.
-    let checkpoints = "DELETE FROM idempotence.checkpoint WHERE session OPERATOR(pg_catalog.=) ANY ($1)";
     let sessions = "DELETE FROM idempotence.session WHERE id OPERATOR(pg_catalog.=) ANY ($1)";
-    as_ours(|| {
-        sql::execute(checkpoints, &[ids(&quiet).into()])?;
-        sql::execute(sessions, &[ids(&quiet).into()])
-    })?;
+    as_ours(|| sql::execute(sessions, &[ids(&quiet).into()]))?;
     quiet.iter().for_each(message::session_changed);
     Ok(quiet.len())
 }
