@@ -1,9 +1,9 @@
 //! Waking those who wait for a lease.
 //!
-//! A lease outlasts its transaction, so no lock tells when it ends. Whoever waits for one sleeps on a condition variable
-//! in shared memory, and the commit that ends the lease wakes all who sleep there. Each lock of a request has one of a
-//! fixed number of variables, so a sleeper may be woken for another lease; it looks again and goes on sleeping. Where the
-//! library is not preloaded there is no shared memory, and the sleeper looks ten times a second.
+//! A lease outlasts its transaction, so no lock tells when it ends. Whoever waits for one sleeps on a condition
+//! variable in shared memory, and the commit that ends the lease wakes all who sleep there. Each lock of a request has
+//! one of a fixed number of variables, so a sleeper may be woken for another lease; it looks again and goes on
+//! sleeping. Where the library is not preloaded there is no shared memory, and the sleeper looks ten times a second.
 //!
 //! A sleeper also looks now and then without having been woken: COMMIT PREPARED wakes nobody.
 
@@ -68,7 +68,8 @@ pub struct Sleeper {
 }
 
 impl Sleeper {
-    /// Prepares to sleep, at most for `wait_us`. The caller then looks at the lease again: the wake may have come before.
+    /// Prepares to sleep, at most for `wait_us`. The caller then looks at the lease again: the wake may have come
+    /// before.
     pub fn of(lock: &Digest, wait_us: Option<i64>) -> Sleeper {
         let prepared = PRELOADED.load(Relaxed).then(|| SLEEPERS.get().prepare(number(lock)));
         Sleeper { patience: Patience::of(wait_us), prepared, second: (pg::now_us(), 0) }

@@ -67,8 +67,8 @@ pub fn with_request<T>(
     Ok(done)
 }
 
-/// The numbering for a call that completes a request. With a token the outcome of a range may be asked for, of which the
-/// call does not tell the last number.
+/// The numbering for a call that completes a request. With a token the outcome of a range may be asked for, of which
+/// the call does not tell the last number.
 pub fn to_complete(token: Option<i64>, stream: Option<&str>) -> Numbering<'_> {
     if token.is_some() { by_any_number(stream) } else { in_stream(stream) }
 }

@@ -90,8 +90,8 @@ fn retention() -> Interval {
     pg::interval(guc::retention_us())
 }
 
-/// The trigger on the tables that a restore fills: outcomes, replies, checkpoints, leases, `session` and `secret`. An INSERT
-/// by SQL that is not the extension's own counts as a restore.
+/// The trigger on the tables that a restore fills: outcomes, replies, checkpoints, leases, `session` and `secret`. An
+/// INSERT by SQL that is not the extension's own counts as a restore.
 #[pg_trigger(sql = r#"
 CREATE FUNCTION idempotence.note_restored() RETURNS trigger
 LANGUAGE c VOLATILE PARALLEL UNSAFE

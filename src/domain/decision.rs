@@ -1,7 +1,7 @@
 //! The decision table: what begin does, given what it found under the request's name.
 //!
-//! A begin that holds the request's lock decides by this table. So does a begin that only looks: another
-//! transaction holds the lock, or this one is read-only, or the server is a standby. The order of the rules is the order of the
+//! A begin that holds the request's lock decides by this table. So does a begin that only looks: another transaction
+//! holds the lock, or this one is read-only, or the server is a standby. The order of the rules is the order of the
 //! lines in [`decide`].
 
 /// A payload's digest, see [`super::fingerprint`].
@@ -135,8 +135,8 @@ pub fn decide(facts: &Facts) -> Decision {
     let leased = facts.lease.filter(|lease| lease.until > facts.now);
     let counts = |lease: &LeaseFacts| lease.own && lease.expires_at > facts.asked_at;
     let lease = leased.or(facts.lease.filter(counts));
-    // No outcome is kept, and an outcome of so old a key may have expired. So the request may have been executed. Its own
-    // lease proves that it was not: the lease began before the key was too old, and the record deletes it.
+    // No outcome is kept, and an outcome of so old a key may have expired. So the request may have been executed. Its
+    // own lease proves that it was not: the lease began before the key was too old, and the record deletes it.
     if lease.is_none_or(|lease| !lease.own) && facts.time_key_expires_at.is_some_and(|end| end <= facts.asked_at) {
         return Decision::KeyTooOld;
     }

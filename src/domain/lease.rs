@@ -25,8 +25,8 @@ impl Lease {
         Lease { token: next_token(None, now_us), attempt: 1, begun_at: now_us, until: now_us.saturating_add(lease_us) }
     }
 
-    /// The lease that supersedes this one. Without a `lease_us` a transaction supersedes it that needs no lease. Then it
-    /// has run out from the start, and nobody is told its token.
+    /// The lease that supersedes this one. Without a `lease_us` a transaction supersedes it that needs no lease. Then
+    /// it has run out from the start, and nobody is told its token.
     pub fn superseded(self, now_us: i64, lease_us: Option<i64>) -> Lease {
         Lease {
             token: next_token(Some(self.token), now_us),
@@ -53,8 +53,8 @@ impl Lease {
 }
 
 /// A token that no former lease of the request had: higher than the former one, and the time in microseconds. The time
-/// sees to it that a token does not come again where the former lease is lost, in a crash or a restore. Tokens have less
-/// than 53 bits until the year 2285, so JavaScript keeps them exact.
+/// sees to it that a token does not come again where the former lease is lost, in a crash or a restore. Tokens have
+/// less than 53 bits until the year 2285, so JavaScript keeps them exact.
 fn next_token(former: Option<i64>, now_us: i64) -> i64 {
     former.map_or(now_us, |former| now_us.max(former.saturating_add(1)))
 }
@@ -70,8 +70,8 @@ pub enum Completion {
     Superseded,
 }
 
-/// Decides about a call with a token, under the request's lock. `recorded_with` is the token of the outcome, if there is
-/// an outcome that a lease was recorded with.
+/// Decides about a call with a token, under the request's lock. `recorded_with` is the token of the outcome, if there
+/// is an outcome that a lease was recorded with.
 pub fn complete(token: i64, lease: Option<&Lease>, recorded_with: Option<i64>) -> Completion {
     if lease.is_some_and(|lease| lease.token == token) {
         Completion::Proceed

@@ -23,7 +23,7 @@ enum Change {
     Begun,
     Saved(usize),
     /// The entry was recorded or released.
-    Settled(usize),
+    Closed(usize),
 }
 
 /// The list.
@@ -43,7 +43,7 @@ impl List {
     /// Makes room for one more request.
     pub fn reserve(&mut self) -> Result<(), TryReserveError> {
         self.entries.try_reserve(1)?;
-        // Its changes are Begun, Saved and Settled, and they may be the first of their level.
+        // Its changes are Begun, Saved and Closed, and they may be the first of their level.
         self.changes.try_reserve(3)?;
         self.levels.try_reserve(1)?;
         self.index.as_mut().map_or(Ok(()), EntryIndex::reserve)
@@ -148,7 +148,7 @@ impl List {
                 if let Some(index) = &mut self.index {
                     index.settle(entry);
                 }
-                Change::Settled(place)
+                Change::Closed(place)
             }
         };
         self.note(change, level);
@@ -233,7 +233,7 @@ impl List {
                 }
             }
             Some(Change::Saved(place)) => self.entries[place].saved = false,
-            Some(Change::Settled(place)) => {
+            Some(Change::Closed(place)) => {
                 let entry = &mut self.entries[place];
                 entry.state = State::Open;
                 self.open += 1;

@@ -76,7 +76,7 @@ pub struct Decided {
     /// The digest of the request.
     pub digest: Digest,
     /// The numbers that the request was begun with before, if it is a range.
-    pub begun: Option<Range>,
+    pub range_begun: Option<Range>,
     /// The slot for the reply of a numbered request that may be executed; otherwise 0.
     pub slot: i32,
 }
@@ -148,7 +148,7 @@ impl Asked<'_> {
             outcome: kept.outcome,
             checkpoint: checkpoint.map(|found| found.checkpoint),
             lease,
-            begun,
+            range_begun: begun,
             slot: match kept.place {
                 Some(Place::Next(slot)) => slot,
                 _ => 0,

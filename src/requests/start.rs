@@ -73,7 +73,7 @@ pub fn start(asked: &Asked<'_>, found: Decided, deadline: Deadline) -> Result<Op
         _ => (false, false),
     };
     let checkpoint = found.checkpoint.filter(|_| goes_on);
-    let former = found.lease.filter(|lease| lease.request == request.key());
+    let former = found.lease.filter(|lease| request.is_of(lease));
     let kept = checkpoint.as_ref().and_then(|checkpoint| checkpoint.fingerprint);
     let counts = taken_over || decision == Decision::GiveUp;
     let kept = kept.or_else(|| former.as_ref().filter(|_| counts)?.fingerprint);
@@ -129,7 +129,7 @@ fn give_up(request: &Request<'_>, attempts: i32, point: Option<&str>, state: Opt
 /// The numbers of a request that starts. Settling adopts the range that the request was begun with before.
 fn numbers(request: &Numbered<'_>, found: &Decided) -> Numbers {
     debug_assert!((0..request.session.window).contains(&found.slot), "a number that is due has a slot");
-    let range = match found.begun {
+    let range = match found.range_begun {
         Some(Range { last, .. }) => Range { last, ..request.range },
         None => request.range,
     };

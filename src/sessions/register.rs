@@ -69,7 +69,7 @@ pub fn register(asked: &Registration<'_>) -> Result<Registered, Error> {
         return Ok(before);
     }
     if let Some(client) = session.client.as_deref()
-        && let Some(former) = find_settled(session.owner, KnownBy::Client(client), deadline)?
+        && let Some(former) = find_certain(session.owner, KnownBy::Client(client), deadline)?
         && let Some(resumed) = resume_or_fence(former, &session, asked.resume, deadline)?
     {
         return Ok(resumed);
@@ -172,7 +172,7 @@ fn registered_before(
     request_id: &SessionId,
     deadline: Deadline,
 ) -> Result<Option<Registered>, Error> {
-    let Some(session) = find_settled(owner, KnownBy::RequestId(request_id), deadline)? else { return Ok(None) };
+    let Some(session) = find_certain(owner, KnownBy::RequestId(request_id), deadline)? else { return Ok(None) };
     let session = Rc::new(session);
     liveness::attend_within(&session, deadline)?;
     registered(session).map(Some)
@@ -181,7 +181,7 @@ fn registered_before(
 /// The session that is found by a client's name or by a registration's id. If there is none, but another transaction is
 /// saving such a session, this waits for the end of that transaction. A transaction that was prepared before a crash
 /// may be all that is left of the session.
-fn find_settled(owner: pg_sys::Oid, by: KnownBy<'_>, deadline: Deadline) -> Result<Option<ClientSession>, Error> {
+fn find_certain(owner: pg_sys::Oid, by: KnownBy<'_>, deadline: Deadline) -> Result<Option<ClientSession>, Error> {
     let lock = names::save_of_registered_lock(owner, by);
     let find = || find::registered(owner, by);
     match find::or_doubt(|| lock, || Ok(find()))? {

@@ -59,7 +59,8 @@ pub fn orphan_condition(table: Table) -> &'static str {
     }
 }
 
-/// This moment, and the moment before which a checkpoint or a lease without a session is abandoned: about a retention before.
+/// This moment, and the moment before which a checkpoint or a lease without a session is abandoned: about a retention
+/// before.
 pub fn moments() -> [Option<TimestampWithTimeZone>; 2] {
     let now_us = pg::now_us();
     let abandoned_us = now_us.saturating_sub(guc::retention_us()).saturating_add(KEEP_SLACK_US);

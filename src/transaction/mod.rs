@@ -1,6 +1,6 @@
 //! What happens at the end of a transaction and of its subtransactions. A commit or a PREPARE TRANSACTION is refused if
-//! a request is open that has neither checkpoint nor lease. A commit also gives the signs of life of client sessions. At the end the
-//! open list is cleared.
+//! a request is open that has neither checkpoint nor lease. A commit also gives the signs of life of client sessions.
+//! At the end the open list is cleared.
 
 mod first;
 
