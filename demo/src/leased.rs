@@ -34,13 +34,15 @@ pub const LEASE: Duration = Duration::from_millis(500);
 const NOTIFYING: &str = "notifying";
 
 /// The time after which a worker is killed, wherever it is.
-const KILLED_AFTER_MS: std::ops::Range<u64> = 1000..6000;
+const KILLED_AFTER_MS: std::ops::Range<u64> = 2000..10_000;
 /// How long a worker stops for, which is longer than its lease.
 const PAUSE_MS: std::ops::Range<u64> = 600..1300;
 /// How often a worker calls the service until there is a reply.
 const CALLS_MAX: u32 = 5;
 /// How long a worker waits if there is no order for it.
 const IDLE: Duration = Duration::from_millis(10);
+
+const RECORD: &str = "SELECT record_order($1, $2, $3)::text";
 
 /// What the workers and the settlers share.
 #[derive(Clone, Debug)]
@@ -180,6 +182,7 @@ impl Worker {
                 let charge = self.charge(order).await?;
                 self.stumble(trouble, Step::Checkpoint).await?;
                 self.checkpoint(order, token, charge).await?;
+                self.stumble(trouble, Step::Notify).await?;
                 let sent = self.shared.service.notify(&order.request).await;
                 (charge, if sent.is_ok() { "sent" } else { "perhaps sent" })
             }
@@ -259,7 +262,11 @@ impl Worker {
             &[(&order.request, Type::TEXT), (&token, Type::INT8), (&response, Type::JSONB)];
         match self.client.transact(RECORD, parameters, |_| {}).await {
             Ok(_) => self.shared.told.stubborn(false),
-            Err(Unanswered::Refused(failure)) => self.shared.told.stubborn(failure.sqlstate() == Some("ID005")),
+            Err(Unanswered::Refused(failure)) if failure.sqlstate() == Some("ID005") => {
+                self.shared.told.superseded(order, token);
+                self.shared.told.stubborn(true);
+            }
+            Err(Unanswered::Refused(_)) => self.shared.told.stubborn(false),
             Err(Unanswered::Unknown) => {}
         }
     }
@@ -286,6 +293,7 @@ impl Worker {
 enum Step {
     Charge,
     Checkpoint,
+    Notify,
     Record,
 }
 
@@ -300,13 +308,11 @@ struct Trouble {
 impl Trouble {
     /// Draws the trouble, if there is any: always with a troubled order, and at times with another one.
     fn draw(rng: &mut SmallRng, troubled: bool) -> Option<Self> {
-        let before = *[Step::Charge, Step::Checkpoint, Step::Record].choose(rng).expect("not empty");
-        let trouble = Self { before, fatal: rng.random_bool(0.4) };
+        let before = *[Step::Charge, Step::Checkpoint, Step::Notify, Step::Record].choose(rng).expect("not empty");
+        let trouble = Self { before, fatal: rng.random_bool(0.3) };
         (troubled || rng.random_bool(0.03)).then_some(trouble)
     }
 }
-
-const RECORD: &str = "SELECT record_order($1, $2, $3)::text";
 
 /// How far the former worker got.
 enum Reached {

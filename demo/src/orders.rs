@@ -18,7 +18,7 @@ use uuid::Uuid;
 pub const ORDERS: &str = "orders";
 
 /// How long an order may be with one worker before the queue delivers it to another one as well.
-const REDELIVER_AFTER_MS: std::ops::Range<u64> = 400..1000;
+const REDELIVER_AFTER_MS: std::ops::Range<u64> = 500..1200;
 /// How long a doubt may be with one settler before it goes to another one as well.
 const RESETTLE_AFTER: Duration = Duration::from_millis(400);
 const AMOUNTS: std::ops::Range<i64> = 1..100;
@@ -154,17 +154,17 @@ impl Fate {
         let at_once = Self { delivered_after: Duration::ZERO, settled_after: None, troubled: false };
         match lot {
             // The order is lost, and a copy turns up at about the time at which it is settled.
-            0..12 => {
+            0..20 => {
                 let (settled_after, early) = (millis(300..800), millis(0..100));
                 let delivered_after = settled_after - early + millis(0..300);
                 Self { delivered_after, settled_after: Some(settled_after), ..at_once }
             }
             // The customer loses patience with a worker in trouble.
-            12..24 => Self { settled_after: Some(millis(100..700)), troubled: true, ..at_once },
+            20..40 => Self { settled_after: Some(millis(100..700)), troubled: true, ..at_once },
             // The order is at work or done when the customer loses patience.
-            24..34 => Self { settled_after: Some(millis(0..700)), ..at_once },
+            40..50 => Self { settled_after: Some(millis(0..700)), ..at_once },
             // The customer leaves it to the queue to find another worker.
-            34..46 => Self { troubled: true, ..at_once },
+            50..65 => Self { troubled: true, ..at_once },
             _ => at_once,
         }
     }

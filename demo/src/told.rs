@@ -1,6 +1,6 @@
 //! What the workers and the settlers of the orders were told, kept outside the database: one side of the proof.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde_json::Value;
@@ -31,7 +31,7 @@ pub struct Told {
     /// The tokens with which the order was recorded.
     pub recorded: Vec<i64>,
     /// The tokens that were refused because they were superseded.
-    pub superseded: Vec<i64>,
+    pub superseded: HashSet<i64>,
     /// The first answer that a worker or a settler got.
     pub answer: Option<Answer>,
     /// The number of answers that differ from the first answer.
@@ -76,7 +76,7 @@ impl Listener {
 
     /// A worker was told that its token is superseded.
     pub fn superseded(&self, order: &Order, token: i64) {
-        self.book().told(order).superseded.push(token);
+        self.book().told(order).superseded.insert(token);
     }
 
     /// A worker has tried to record although it had been told that its token is superseded.
@@ -114,7 +114,7 @@ impl ToldBook {
             order: order.clone(),
             claims: Vec::new(),
             recorded: Vec::new(),
-            superseded: Vec::new(),
+            superseded: HashSet::new(),
             answer: None,
             contradictions: 0,
         };

@@ -49,11 +49,11 @@ fn sound() -> (ToldBook, Found) {
     let (lost, stopped) = (json!({ "verdict": "v" }), json!({ "verdict": "w" }));
     let of_done = of(&mut told, DONE);
     of_done.claims = vec![claim(11, 1), claim(12, 2)];
-    of_done.superseded = vec![11];
+    of_done.superseded = [11].into();
     of_done.recorded = vec![12];
     let of_stopped = of(&mut told, STOPPED);
     of_stopped.claims = vec![claim(13, 1)];
-    of_stopped.superseded = vec![13];
+    of_stopped.superseded = [13].into();
     told.answer(&order(DONE), answer("succeeded", &done));
     told.answer(&order(LOST), answer("cancelled", &lost));
     told.stubborn.count(true);
@@ -185,7 +185,7 @@ fn a_verdict_that_no_settler_was_given_is_seen() {
 #[test]
 fn a_record_with_a_superseded_token_is_seen() {
     assert_eq!(failures(|told, _| of(told, DONE).recorded.push(11)), [FENCED]);
-    assert_eq!(failures(|told, _| of(told, DONE).superseded.push(12)), [FENCED]);
+    assert_eq!(failures(|told, _| _ = of(told, DONE).superseded.insert(12)), [FENCED]);
     assert_eq!(failures(|told, _| of(told, DONE).claims.push(claim(15, 3))), [FENCED]);
     assert_eq!(failures(|told, _| of(told, STOPPED).recorded.push(13)), [FENCED]);
     assert_eq!(failures(|_, found| found.receipts[0].token = 11), [FENCED]);
