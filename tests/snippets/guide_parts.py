@@ -215,8 +215,8 @@ class Scenario:
     def said(self, name):
         return (self.home / f"{name}.err").read_text()
 
-    def has_said(self, name, text):
-        assert text in self.said(name), f"{self.order}: {name} says {self.said(name)!r}, without {text}"
+    def has_said(self, name, pattern):
+        assert re.search(pattern, self.said(name)), f"{self.order}: {name} says {self.said(name)!r}, without {pattern}"
 
     # What is so at the end
 
