@@ -6,7 +6,8 @@ SET idempotence.wait = 10;
 SELECT regress_registered('any', idem_register(window_size => 3)), regress_registered('strict', idem_register(ordering => 'strict', window_size => 3));
 
 -- in any order: begun, extended, checkpointed and recorded; a session is saved by a lease
-SELECT regress_take('a', idem_begin(regress_id('any'), 1, payload => '1', lease => '1 hour')), regress_session('any');
+SELECT regress_take('a', idem_begin(regress_id('any'), 1, payload => '1', lease => '1 hour'));
+SELECT s.saved, s.expires_at = u.leased_until FROM idempotence.sessions s JOIN idempotence.unfinished u USING (session) WHERE s.session = regress_id('any');
 SELECT regress_show(idem_lookup(regress_id('any'), 1)), regress_show(idem_begin(regress_id('any'), 1)), regress_show(idem_begin(regress_id('any'), '01', lease => '1 hour')), regress_kept(regress_id('any'));
 SELECT regress_message($$SELECT idem_begin(regress_id('any'), 1, payload => '2')$$);
 SELECT idem_extend(regress_id('any'), '01', regress_token('a'), '2 hours') > now() + interval '119 minutes';
@@ -56,6 +57,9 @@ ROLLBACK;
 -- an acknowledgement below it waits for nothing
 SELECT idem_ack(regress_id('any'), 5);
 SELECT idem_record(regress_id('any'), 6, '"six"', token => regress_token('d')), idem_position(regress_id('any'));
+-- acknowledged, its answer is kept no more, also for its holder
+SELECT idem_ack(regress_id('any'), 6), idem_position(regress_id('any'));
+SELECT regress_error($$SELECT idem_record(regress_id('any'), 6, token => regress_token('d'))$$);
 -- taken over, by a lease and without one
 SELECT regress_take('a', idem_begin(regress_id('any'), 7, payload => '7', lease => '1 hour')), regress_lease_ends(regress_id('any'), '7');
 SELECT regress_take('b', idem_begin(regress_id('any'), 7, lease => '1 hour')), regress_token('b') > regress_token('a'), regress_kept(regress_id('any'));
@@ -86,6 +90,8 @@ SELECT regress_message($$SELECT idem_ack(regress_id('strict'), 2)$$), regress_me
 SELECT regress_message($$SELECT idem_record(regress_id('strict'), 2, token => regress_token('a'))$$);
 SELECT idem_checkpoint(regress_id('strict'), 1, 'half of them', token => regress_token('a')), regress_kept(regress_id('strict'));
 SELECT idem_record(regress_id('strict'), 1, '"1..3"', token => regress_token('a')), idem_position(regress_id('strict'));
+-- with the same token again: the same answer
+SELECT idem_record(regress_id('strict'), 1, '"again"', token => regress_token('a')), regress_show(idem_lookup(regress_id('strict'), 1));
 SELECT n, regress_show(idem_lookup(regress_id('strict'), n)) FROM generate_series(1, 4) n;
 SELECT regress_show(idem_begin(regress_id('strict'), 1, last => 3, payload => '1'));
 -- run out, it goes on as the same range or not at all

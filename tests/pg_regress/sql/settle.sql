@@ -159,6 +159,13 @@ SELECT regress_show(idem_begin(regress_id('strict'), 2, last => 4)), regress_mes
 SELECT n, regress_show(idem_settle(regress_id('strict'), n)), regress_show(idem_lookup(regress_id('strict'), n)) FROM generate_series(1, 4) n;
 SELECT regress_take('a', idem_begin(regress_id('strict'), 5, last => 9, lease => '1 hour')), regress_lease_ends(regress_id('strict'), '5');
 SELECT regress_message($$SELECT idem_settle(regress_id('strict'), 10)$$);
+-- by any of its numbers
+BEGIN;
+SELECT regress_show(idem_settle(regress_id('strict'), 7));
+SELECT regress_show(idem_lookup(regress_id('strict'), 5)), idem_position(regress_id('strict'));
+ROLLBACK;
+SELECT idem_extend(regress_id('strict'), 5, regress_token('a'), '1 hour') > now();
+SELECT regress_show(idem_settle(regress_id('strict'), 7, wait => '0')), regress_lease_ends(regress_id('strict'), '5');
 SELECT regress_show(idem_settle(regress_id('strict'), 5)), idem_position(regress_id('strict')), regress_kept(regress_id('strict'));
 SELECT regress_message($$SELECT idem_record(regress_id('strict'), 5, token => regress_token('a'))$$);
 -- a range that was done
@@ -182,6 +189,10 @@ SELECT regress_message(format('SELECT idem_settle(regress_id(''any''), %s)', n))
 SELECT regress_message($$SELECT idem_begin(regress_id('any'), 9)$$), regress_show(idem_lookup(regress_id('any'), 9)), regress_show(idem_lookup(regress_id('any'), 6)), regress_show(idem_lookup(regress_id('any'), 10));
 BEGIN READ ONLY;
 SELECT regress_show(idem_settle(regress_id('any'), 10)), regress_show(idem_settle(regress_id('any'), 7));
+COMMIT;
+-- no claim is left of it
+BEGIN;
+SELECT regress_show(idem_settle(regress_id('any'), 10)), regress_claims();
 COMMIT;
 -- fenced; run out, which is written down first
 SELECT regress_registered('former', idem_register(client => 'settle'));
