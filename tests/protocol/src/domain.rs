@@ -11,5 +11,12 @@ pub mod decision;
 #[path = "../../../src/domain/lease.rs"]
 pub mod lease;
 #[allow(dead_code)]
+#[path = "../../../src/domain/limits.rs"]
+pub mod limits;
+#[allow(dead_code)]
 #[path = "../../../src/domain/sequence.rs"]
 pub mod sequence;
+// The limits name it.
+#[allow(dead_code)]
+#[path = "../../../src/domain/time_key.rs"]
+pub mod time_key;
