@@ -88,9 +88,12 @@ impl<'a> Workers<'a> {
     /// Waits until this number of further requests is known to be done, or all are.
     pub async fn progress(&self, requests: usize) -> Result<()> {
         let wanted = (self.done() + requests).min(self.requests);
-        let start = Instant::now();
+        let mut last = (self.done(), Instant::now());
         while self.done() < wanted {
-            ensure!(start.elapsed() <= LIMIT, "the workers do not get on");
+            if self.done() > last.0 {
+                last = (self.done(), Instant::now());
+            }
+            ensure!(last.1.elapsed() <= LIMIT, "the workers do not get on");
             sleep(Duration::from_millis(1)).await;
         }
         Ok(())

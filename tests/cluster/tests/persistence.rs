@@ -17,6 +17,7 @@ on_each_version!(
     what_is_unlogged_waits_for_no_flush,
     a_crash_takes_unlogged_claims_away_and_nothing_else,
     a_crash_takes_no_logged_claim_away,
+    a_logged_claim_survives_a_crash_whatever_synchronous_commit_says,
     a_crash_takes_only_unlogged_sessions_away,
     a_standby_does_without_unlogged_claims,
     a_choice_under_load_is_made_or_refused_and_never_hangs,
@@ -174,6 +175,28 @@ async fn a_crash_takes_no_logged_claim_away(version: Version) -> Result<()> {
         after.text("SELECT idem_record('jobs', request, token => token) FROM idempotence.lease").await?;
         after.text(FORGET).await?;
     }
+    Ok(())
+}
+
+// Goal: where claims are logged, a lease that was answered outlives a crash, and so do its extension and a take-over,
+// even if the caller's commits wait for no flush.
+// Method: no process flushes by itself for a while. A crash right after the answer.
+async fn a_logged_claim_survives_a_crash_whatever_synchronous_commit_says(version: Version) -> Result<()> {
+    let server = shop::start_with(version, &[("wal_writer_delay", "10s"), ("synchronous_commit", "off")])?;
+    let connection = server.connect(DATABASE).await?;
+    connection.text("SELECT idem_create_session('jobs'); CHECKPOINT").await?;
+    let first = lease(&connection, "j", "10 ms").await?;
+    server.crash()?;
+    let connection = server.connect(DATABASE).await?;
+    let newer = connection.text("SELECT token FROM idem_begin('jobs', 'j', wait => '1 min', lease => '10 ms')").await?;
+    server.crash()?;
+    let connection = server.connect(DATABASE).await?;
+    ensure!(connection.sqlstate(&record("j", first)).await? == "ID005", "the crash took the take-over away");
+    connection.text(&format!("SELECT idem_extend('jobs', 'j', {newer}, '10 min')")).await?;
+    server.crash()?;
+    let connection = server.connect(DATABASE).await?;
+    let ticket = "SELECT status, expires_at > now() + '5 min' FROM idem_begin('jobs', 'j', wait => '0')";
+    ensure!(connection.text(ticket).await? == "in_progress|t", "the crash took the extension away");
     Ok(())
 }
 

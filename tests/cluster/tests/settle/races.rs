@@ -88,18 +88,24 @@ impl Race {
             let race = Arc::clone(self);
             pairs.spawn(async move { Pair::start(race, number).await?.race(requests / PAIRS).await });
         }
-        disturb.await?;
-        while let Some(ended) = pairs.join_next().await {
-            ended?.context("a pair gave up")?;
-        }
-        Ok(())
+        let pairs = async {
+            while let Some(ended) = pairs.join_next().await {
+                ended?.context("a pair gave up")?;
+            }
+            Ok(())
+        };
+        tokio::try_join!(disturb, pairs).map(drop)
     }
 
     /// Waits until this number of further requests is settled.
     async fn progress(&self, requests: usize) -> Result<()> {
-        let (start, wanted) = (Instant::now(), self.tally.settled.load(Relaxed) + requests);
-        while self.tally.settled.load(Relaxed) < wanted {
-            ensure!(start.elapsed() <= LIMIT, "the pairs do not get on");
+        let settled = || self.tally.settled.load(Relaxed);
+        let (mut last, wanted) = ((settled(), Instant::now()), settled() + requests);
+        while settled() < wanted {
+            if settled() > last.0 {
+                last = (settled(), Instant::now());
+            }
+            ensure!(last.1.elapsed() <= LIMIT, "the pairs do not get on");
             sleep(Duration::from_millis(1)).await;
         }
         Ok(())
