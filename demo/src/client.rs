@@ -18,6 +18,7 @@ use rand::rngs::SmallRng;
 use serde_json::Value;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
+use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Config, Error, IsolationLevel, NoTls, Row, Transaction};
 
@@ -170,8 +171,19 @@ impl Client {
             tx.rollback().await?;
             return Err(Failure::RolledBack);
         }
-        tx.commit().await?;
+        let committed = tx.commit().await;
+        self.end_commit(committed).await?;
         Ok(row)
+    }
+
+    /// Rolls back after a COMMIT that was cancelled: if that happened before it began, the transaction has failed and
+    /// is still open, and the next attempt could not begin another one.
+    async fn end_commit(&mut self, committed: Result<(), Error>) -> Result<(), Error> {
+        let cancelled = committed.as_ref().is_err_and(|error| error.code() == Some(&SqlState::QUERY_CANCELED));
+        if let Some(connection) = self.connection.as_ref().filter(|_| cancelled) {
+            connection.client.batch_execute("ROLLBACK").await?;
+        }
+        committed
     }
 
     /// Closes the connection at once, whatever is under way on it.
@@ -222,7 +234,8 @@ impl Client {
 
         // Here the effect and the outcome become visible together. If the reply to COMMIT is lost, the
         // answer must not be believed: only the next attempt can tell whether COMMIT succeeded.
-        tx.commit().await?;
+        let committed = tx.commit().await;
+        self.end_commit(committed).await?;
         Ok(answer)
     }
 
