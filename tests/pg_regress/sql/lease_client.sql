@@ -23,7 +23,7 @@ SELECT regress_show(idem_begin(regress_id('any'), 5));
 SELECT regress_show(idem_settle(regress_id('any'), 5));
 SELECT regress_show(idem_begin(regress_id('any'), 5, ack => 2));
 -- whoever would give it up with a lease of another slot waits no longer than told to
-SET idempotence.wait = '1 hour';
+SET idempotence.wait = '1 h';
 SELECT regress_message($$SELECT idem_begin(regress_id('any'), 4, ack => 2, lease => '1 hour', wait => '0')$$);
 SELECT regress_message($$SELECT idem_begin(regress_id('any'), 4, ack => 2, lease => '1 hour', wait => '10 ms')$$);
 SET idempotence.wait = 10;
