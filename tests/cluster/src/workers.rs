@@ -35,10 +35,11 @@ const WORKERS: usize = 8;
 /// A worker takes one of the first few requests that are not known to be done.
 const CHOICE: usize = 24;
 
-/// What the workers need in the database.
+/// What the workers need in the database. The index is for the long form.
 const SETUP: &str = "
     SELECT idem_create_session('jobs');
-    CREATE TABLE effect (request int NOT NULL, token bigint, worker int NOT NULL)";
+    CREATE TABLE effect (request int NOT NULL, token bigint, worker int NOT NULL);
+    CREATE INDEX ON effect (request)";
 
 /// The workers.
 pub struct Workers<'a> {

@@ -1,6 +1,7 @@
 //! Leases: who may complete a request, whatever happens to workers and servers, and how waiters learn of it.
 
 mod load;
+mod sessions;
 mod standby;
 mod stopped;
 mod waiting;
@@ -16,6 +17,10 @@ on_each_version!(in load:
 on_each_version!(in stopped:
     a_worker_that_was_stopped_for_longer_than_its_lease_is_refused,
     a_worker_that_nobody_challenged_goes_on_after_its_lease,
+);
+
+on_each_version!(in sessions:
+    a_session_with_a_lease_goes_on_after_a_crash,
 );
 
 on_each_version!(in standby:

@@ -21,11 +21,13 @@ use crate::pair::Pair;
 const PAIRS: usize = 6;
 pub const APPLICATION: &str = "racer";
 
-/// Table `effect` has no constraint.
+/// The tables have no constraint. The indexes are for the long form.
 const SETUP: &str = "
     SELECT idem_create_session('jobs', ttl => '30 days');
     CREATE TABLE effect (request text NOT NULL);
-    CREATE TABLE verdict (request text NOT NULL, key text, status text NOT NULL, response jsonb)";
+    CREATE TABLE verdict (request text NOT NULL, key text, status text NOT NULL, response jsonb);
+    CREATE INDEX ON effect (request);
+    CREATE INDEX ON verdict (request)";
 
 /// What all pairs share.
 pub struct Race {
@@ -129,8 +131,8 @@ impl Race {
             )
             .await?;
         ensure!(wrong.is_empty(), "verdicts were turned over:\n{wrong}");
-        let count = "SELECT count(*), count(DISTINCT request), (SELECT count(*) FROM effect
-                                                            WHERE request NOT IN (SELECT request FROM verdict))
+        let count = "SELECT count(*), count(DISTINCT request), (SELECT count(*) FROM effect e WHERE NOT EXISTS
+                                                             (SELECT FROM verdict v WHERE v.request = e.request))
                        FROM verdict";
         let all = requests / PAIRS * PAIRS;
         ensure!(connection.text(count).await? == format!("{all}|{all}|0"), "not each request has one verdict");
