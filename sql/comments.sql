@@ -250,7 +250,7 @@ COMMENT ON COLUMN idempotence.unfinished.session IS 'the session';
 COMMENT ON COLUMN idempotence.unfinished.stream IS 'the stream; empty: a key, or the session''s own numbering';
 COMMENT ON COLUMN idempotence.unfinished.request IS 'the key, or the first number';
 COMMENT ON COLUMN idempotence.unfinished.state IS 'leased: somebody is at work on it; run out: its lease ran out, and its effect may have happened; suspended: it stopped at a checkpoint';
-COMMENT ON COLUMN idempotence.unfinished.leased_until IS 'when the lease runs out or ran out; null: suspended';
+COMMENT ON COLUMN idempotence.unfinished.leased_until IS 'when the lease runs out or ran out; null: there is none';
 COMMENT ON COLUMN idempotence.unfinished.holder IS 'the role that has the lease, or had it last';
 COMMENT ON COLUMN idempotence.unfinished.application IS 'the application_name of the holder';
 COMMENT ON COLUMN idempotence.unfinished.attempt IS '1 for the first holder, one more for each that took over';

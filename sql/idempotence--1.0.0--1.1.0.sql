@@ -664,7 +664,7 @@ SELECT COALESCE(s.name, u.id::pg_catalog.text) AS session,
        u.stream,
        u.request,
        CASE WHEN u.leased_until OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp() THEN 'leased'
-            WHEN k.lease_counts AND s.ended_at IS NULL THEN 'run out'
+            WHEN k.lease_counts AND (s.ended_at IS NULL OR s.name IS NOT NULL) THEN 'run out'
             ELSE 'suspended' END AS state,
        u.leased_until,
        u.holder,
@@ -836,7 +836,7 @@ COMMENT ON COLUMN idempotence.unfinished.session IS 'the session';
 COMMENT ON COLUMN idempotence.unfinished.stream IS 'the stream; empty: a key, or the session''s own numbering';
 COMMENT ON COLUMN idempotence.unfinished.request IS 'the key, or the first number';
 COMMENT ON COLUMN idempotence.unfinished.state IS 'leased: somebody is at work on it; run out: its lease ran out, and its effect may have happened; suspended: it stopped at a checkpoint';
-COMMENT ON COLUMN idempotence.unfinished.leased_until IS 'when the lease runs out or ran out; null: suspended';
+COMMENT ON COLUMN idempotence.unfinished.leased_until IS 'when the lease runs out or ran out; null: there is none';
 COMMENT ON COLUMN idempotence.unfinished.holder IS 'the role that has the lease, or had it last';
 COMMENT ON COLUMN idempotence.unfinished.application IS 'the application_name of the holder';
 COMMENT ON COLUMN idempotence.unfinished.attempt IS '1 for the first holder, one more for each that took over';
@@ -1122,14 +1122,15 @@ CROSS JOIN LATERAL (
     AND u.leased_until OPERATOR(pg_catalog.<) (w.now OPERATOR(pg_catalog.-) '5 minutes'::pg_catalog.interval)
   UNION ALL
   SELECT 11, 'persistence',
-         CASE WHEN pg_catalog.count(*) OPERATOR(pg_catalog.>) 0 THEN 'warning' ELSE 'ok' END,
-         COALESCE(pg_catalog.string_agg(pg_catalog.format('%s are to be %s', p.what, CASE WHEN p.unlogged THEN 'unlogged' ELSE 'logged' END), ', ' ORDER BY p.what),
-                  'leases and sessions are logged or not, as was chosen'),
+         CASE WHEN pg_catalog.bool_or(p.unlogged OPERATOR(pg_catalog.<>) t.is_unlogged) THEN 'warning' ELSE 'ok' END,
+         pg_catalog.string_agg(pg_catalog.concat(t.meaning, CASE WHEN t.is_unlogged THEN ' are unlogged' ELSE ' are logged' END,
+                                 CASE WHEN p.unlogged OPERATOR(pg_catalog.<>) t.is_unlogged
+                                      THEN CASE WHEN p.unlogged THEN ', and are to be unlogged' ELSE ', and are to be logged' END END), '; ' ORDER BY t.what),
          'The next sweep that finds the table unused sees to it; or idem_set_persistence().'
-  FROM idempotence.persistence p
-  JOIN pg_catalog.pg_class c
-    ON c.oid OPERATOR(pg_catalog.=) pg_catalog.to_regclass(CASE p.what WHEN 'claims' THEN 'idempotence.lease' ELSE 'idempotence.session_live' END)
-  WHERE p.unlogged OPERATOR(pg_catalog.<>) (c.relpersistence OPERATOR(pg_catalog.=) 'u')
+  FROM (SELECT n.what, n.meaning, c.relpersistence OPERATOR(pg_catalog.=) 'u' AS is_unlogged
+        FROM (VALUES ('claims', 'leases', 'idempotence.lease'), ('sessions', 'client sessions at work', 'idempotence.session_live')) n (what, meaning, name)
+        JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) pg_catalog.to_regclass(n.name)) t
+  LEFT JOIN idempotence.persistence p ON p.what OPERATOR(pg_catalog.=) t.what
   UNION ALL
   SELECT 12, 'size', 'ok',
          pg_catalog.format('%s, of which outcomes %s, of which those that outlived their segment %s', pg_catalog.pg_size_pretty(pg_catalog.sum(pg_catalog.pg_total_relation_size(c.oid))),

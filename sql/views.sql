@@ -158,14 +158,14 @@ JOIN idempotence.session s ON s.id OPERATOR(pg_catalog.=) o.session
 WHERE o.expires_at OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp();
 
 -- What was begun, committed, and is not done. It counts as long as an outcome would that was recorded when its lease ran
--- out or its checkpoint was written; in a client session, until its number is given up. In a session that has ended nobody
--- can complete what a lease was for.
+-- out or its checkpoint was written; in a client session, until its number is given up. In a client session that has ended
+-- nobody can complete what a lease was for.
 CREATE VIEW idempotence.unfinished WITH (security_barrier) AS
 SELECT COALESCE(s.name, u.id::pg_catalog.text) AS session,
        u.stream,
        u.request,
        CASE WHEN u.leased_until OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp() THEN 'leased'
-            WHEN k.lease_counts AND s.ended_at IS NULL THEN 'run out'
+            WHEN k.lease_counts AND (s.ended_at IS NULL OR s.name IS NOT NULL) THEN 'run out'
             ELSE 'suspended' END AS state,
        u.leased_until,
        u.holder,

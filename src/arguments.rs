@@ -86,10 +86,15 @@ pub fn wait_us(wait: Option<Interval>) -> Result<Option<i64>, Error> {
 pub fn duration_us(argument: &str, value: &Interval, us_min: i64, us_max: i64) -> Result<i64, Error> {
     match pg::interval_us(value) {
         Some(us) if (us_min..=us_max).contains(&us) => Ok(us),
-        _ => Err(Error::Invalid {
+        found => Err(Error::Invalid {
             message: format!("the {argument} is out of range"),
-            detail: format!("It must be at least {} and at most {}.", describe_us(us_min), describe_us(us_max)),
-            hint: "Give an interval, such as '24 hours' or '7 days'; a month counts as 30 days.",
+            detail: format!(
+                "Found {}; it must be at least {} and at most {}.",
+                found.map_or("an interval beyond all bounds".into(), describe_us),
+                describe_us(us_min),
+                describe_us(us_max)
+            ),
+            hint: "Give an interval, such as '30 seconds' or '24 hours'; a bare number is in seconds, and a month counts as 30 days.",
         }),
     }
 }

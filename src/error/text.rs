@@ -173,7 +173,7 @@ pub(super) fn describe(error: Error) -> Texts {
             format!("token {token} does not hold {name}"),
             match how {
                 Superseded::Gone => {
-                    "No lease of this request has this token: the request was taken over, released or given up, or its lease was lost in a crash.".into()
+                    "No lease of this request has this token: the request was taken over, released or given up, or its lease was lost in a crash. Or it is the token of another request.".into()
                 }
                 Superseded::Done(Class::Cancelled) => "The request was settled, and is never to be executed.".into(),
                 Superseded::Done(class) => {

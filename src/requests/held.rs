@@ -148,8 +148,14 @@ fn begun(request: &Request<'_>, function: &'static str) -> Result<OpenRequest, E
         request.check_known()?;
         Err(match error {
             Error::NotBegun { missing: Missing::Begin, .. } => {
-                let answered = answered::to((request.lock(), request.number()));
-                not_begun(answered.map_or(Missing::Begin, Missing::Answered))
+                let lock = request.lock();
+                let answered = answered::to((lock, request.number()));
+                let kept = lease::find(request.stream(), &lock, Snapshot::LatestMvcc)?;
+                not_begun(match answered {
+                    Some(answered) => Missing::Answered(answered),
+                    None if kept.is_some_and(|kept| kept.request == request.key()) => Missing::Token,
+                    None => Missing::Begin,
+                })
             }
             other => other,
         })

@@ -14,6 +14,7 @@ on_each_version!(
     a_restore_into_an_older_extension_finds_its_outcomes,
     a_restore_beside_requests_of_another_secret_is_told,
     a_dump_restores_the_extension_in_its_own_schema,
+    a_restored_lease_is_taken_over,
     sessions_of_a_dropped_role_are_the_superusers,
 );
 
@@ -159,6 +160,42 @@ async fn a_dump_restores_the_extension_in_its_own_schema(version: Version) -> Re
     ensure!(cluster.psql("new", schema)?.trim_end() == "idempotence");
     fixture.check(&cluster, "new").await?;
     fixture.check(&cluster, "old").await
+}
+
+// Goal: what was in flight at the dump is not new after the restore, and a token is not given twice.
+// Method: a lease that lasts and a lease that has run out are dumped. In the restored database the first one is waited
+// for, and its holder may still record. The second one is taken over, with a higher token. In the dumped database the
+// work goes on by itself.
+async fn a_restored_lease_is_taken_over(version: Version) -> Result<()> {
+    let cluster = Cluster::start(version)?;
+    cluster.create_database("old")?;
+    let begin = |key: &str, lease: &str| {
+        format!(
+            "SELECT concat_ws('|', status, token, attempt, point) FROM idem_begin('payments', '{key}', lease => '{lease}', wait => '0')"
+        )
+    };
+    let old = cluster.connect("old").await?;
+    old.text("SELECT idem_create_session('payments')").await?;
+    let long = old.text(&begin("long", "1 hour")).await?;
+    let short = old.text(&begin("short", "10 ms")).await?;
+    let token = |answer: &str| answer.split('|').nth(1).unwrap_or_default().to_owned();
+    let checkpoint = format!("SELECT idem_checkpoint('payments', 'short', 'half', token => {})", token(&short));
+    old.text(&checkpoint).await?;
+    restore(&cluster, "new", &dump(&cluster, &cluster, "old", &[])?)?;
+
+    let new = cluster.connect("new").await?;
+    ensure!(new.text(&begin("long", "1 hour")).await?.starts_with("in_progress"));
+    new.text(&format!("SELECT idem_record('payments', 'long', '1', token => {})", token(&long))).await?;
+    let taken_over = new.text(&begin("short", "1 hour")).await?;
+    ensure!(taken_over == format!("taken_over|{}|2|half", token(&taken_over)), "{taken_over}");
+    ensure!(token(&taken_over).parse::<i64>()? > token(&short).parse::<i64>()?, "{taken_over} after {short}");
+    ensure!(new.sqlstate(&checkpoint).await? == "ID005");
+    old.text(&checkpoint).await?;
+    ensure!(
+        old.sqlstate(&format!("SELECT idem_record('payments', 'short', token => {})", token(&taken_over))).await?
+            == "ID005"
+    );
+    Ok(())
 }
 
 // Goal: if the owner of a session was dropped, only a superuser can use the session, and it does not stop a

@@ -10,7 +10,7 @@ on_each_version!(
     a_missing_recorder_is_found_out,
     an_admin_may_give_up_what_has_no_session,
     a_whole_restore_is_cleared_by_itself,
-    replies_and_checkpoints_without_their_session_count_too,
+    what_is_unfinished_without_its_session_counts_too,
     a_session_is_not_made_beside_a_restore,
 );
 
@@ -38,6 +38,7 @@ async fn dumped(version: Version) -> Result<(Cluster, String)> {
     app.execute(&client, "1", "1").await?;
     app.text("BEGIN; SELECT FROM idem_begin('payments', 'steps'); SELECT idem_checkpoint('payments', 'steps', 'half'); COMMIT")
         .await?;
+    app.text("SELECT FROM idem_begin('payments', 'charge', lease => '1 day')").await?;
     ensure!(source.psql("old", "SELECT count(*) FROM idempotence.outcomes")?.trim_end() == "501");
     let file = dump_to_file(&source, "old")?;
     Ok((source, file))
@@ -237,12 +238,12 @@ async fn a_whole_restore_is_cleared_by_itself(version: Version) -> Result<()> {
 
 // Goal: rows of client sessions and of unfinished requests count like outcomes.
 // Method: only these tables are restored, one after the other.
-async fn replies_and_checkpoints_without_their_session_count_too(version: Version) -> Result<()> {
+async fn what_is_unfinished_without_its_session_counts_too(version: Version) -> Result<()> {
     let (_source, file) = dumped(version).await?;
     let target = Cluster::start(version)?;
     target.psql("postgres", "CREATE ROLE app; CREATE ROLE clerk LOGIN IN ROLE app")?;
     let dba = target.connect("postgres").await?;
-    for table in ["reply", "checkpoint"] {
+    for table in ["reply", "checkpoint", "lease"] {
         dba.text("DROP DATABASE IF EXISTS new").await?;
         dba.text("CREATE DATABASE new TEMPLATE template0").await?;
         for options in [&["--schema-only"] as &[&str], &["--data-only", "-t", table]] {
