@@ -151,12 +151,12 @@ COMMENT ON FUNCTION idem_forget(text, bigint, text) IS
   'repair: delete the outcome, the checkpoint and the lease that ran out of a request, so that it may execute again; gives whether there was one';
 COMMENT ON FUNCTION idem_forget(text, uuid, text) IS
   'repair: delete the outcome, the checkpoint and the lease that ran out of a request, so that it may execute again; gives whether there was one';
-COMMENT ON FUNCTION idem_force_release(text, text, text, text) IS
-  'repair: take away a lease that ran out, as if its request had never been begun with it; gives whether there was one';
-COMMENT ON FUNCTION idem_force_release(text, bigint, text, text) IS
-  'repair: take away a lease that ran out, as if its request had never been begun with it; gives whether there was one';
-COMMENT ON FUNCTION idem_force_release(text, uuid, text, text) IS
-  'repair: take away a lease that ran out, as if its request had never been begun with it; gives whether there was one';
+COMMENT ON FUNCTION idem_force_release(text, text, text, text, boolean) IS
+  'repair: take away a lease that ran out, as if its request had never been begun with it, or end one that has not run out; gives whether there was one';
+COMMENT ON FUNCTION idem_force_release(text, bigint, text, text, boolean) IS
+  'repair: take away a lease that ran out, as if its request had never been begun with it, or end one that has not run out; gives whether there was one';
+COMMENT ON FUNCTION idem_force_release(text, uuid, text, text, boolean) IS
+  'repair: take away a lease that ran out, as if its request had never been begun with it, or end one that has not run out; gives whether there was one';
 COMMENT ON FUNCTION idem_force_record(text, text, text, jsonb, boolean, text) IS
   'repair: record the outcome of a request that is unfinished; gives when it expires';
 COMMENT ON FUNCTION idem_force_record(text, bigint, text, jsonb, boolean, text) IS

@@ -86,14 +86,15 @@ ORDER BY r.segment;
 
 -- The tables that a restore has left out. If the key of the digests was restored, each of these tables must have been
 -- restored too, since pg_dump has a COPY even of an empty table. Dumps of version 1.0.0 have neither outcome_long nor
--- lease. One row, with NULL where nothing is missing.
+-- lease, and where leases are unlogged a dump may leave them out. One row, with NULL where nothing is missing.
 CREATE VIEW idempotence.missing AS
 SELECT pg_catalog.string_agg(pg_catalog.concat('idempotence.', t.name), ', ' ORDER BY t.name) AS missing
 FROM pg_catalog.unnest('{session,outcome_0,outcome_1,outcome_2,reply,checkpoint,lease}'::pg_catalog.text[]) t (name)
 WHERE EXISTS (SELECT FROM idempotence.restore r WHERE r.brought OPERATOR(pg_catalog.=) 'secret')
   AND NOT EXISTS (SELECT FROM idempotence.restore r WHERE r.brought OPERATOR(pg_catalog.=) t.name)
   AND (t.name OPERATOR(pg_catalog.<>) 'lease'
-       OR EXISTS (SELECT FROM idempotence.restore r WHERE r.brought OPERATOR(pg_catalog.=) 'outcome_long'));
+       OR (EXISTS (SELECT FROM idempotence.restore r WHERE r.brought OPERATOR(pg_catalog.=) 'outcome_long')
+           AND NOT EXISTS (SELECT FROM idempotence.persistence p WHERE p.what OPERATOR(pg_catalog.=) 'claims' AND p.unlogged)));
 
 -- One row for each check. What a check calls late is far beyond what is normal.
 CREATE VIEW idempotence.health WITH (security_barrier) AS
@@ -108,7 +109,10 @@ FROM (SELECT v.*, CASE WHEN v.visited THEN (idempotence.naptime() OPERATOR(pg_ca
                                              (SELECT g.sessions_at FROM idempotence.segment g
                                               WHERE g.number OPERATOR(pg_catalog.=) 0 AND g.sessions_at OPERATOR(pg_catalog.<=) v.now))) AS since
       FROM (SELECT idempotence.launcher() AS launcher, idempotence.is_visited() AS visited, idempotence.last_sweep() AS last_sweep,
-                   pg_catalog.pg_is_in_recovery() AS standby, pg_catalog.clock_timestamp() AS now) v) w
+                   pg_catalog.pg_is_in_recovery() AS standby, pg_catalog.clock_timestamp() AS now,
+                   -- Whether the leases cannot be seen here.
+                   pg_catalog.pg_is_in_recovery() AND (SELECT c.relpersistence OPERATOR(pg_catalog.=) 'u' FROM pg_catalog.pg_class c
+                     WHERE c.oid OPERATOR(pg_catalog.=) pg_catalog.to_regclass('idempotence.lease')) AS blind) v) w
 CROSS JOIN LATERAL (
   SELECT 1, 'worker',
          CASE WHEN w.standby OR w.launcher OPERATOR(pg_catalog.>) 0 THEN 'ok'
@@ -225,19 +229,21 @@ CROSS JOIN LATERAL (
   GROUP BY m.missing
   UNION ALL
   SELECT 9, 'leases',
-         CASE WHEN pg_catalog.bool_or(u.state OPERATOR(pg_catalog.=) 'leased' AND u.attempt OPERATOR(pg_catalog.>) 3) THEN 'warning' ELSE 'ok' END,
-         pg_catalog.concat(pg_catalog.count(*) FILTER (WHERE u.state OPERATOR(pg_catalog.=) 'leased'), ' requests are leased',
-           '; ' OPERATOR(pg_catalog.||) NULLIF(pg_catalog.count(*) FILTER (WHERE u.state OPERATOR(pg_catalog.=) 'leased' AND u.attempt OPERATOR(pg_catalog.>) 3), 0)
-             OPERATOR(pg_catalog.||) ' of them were taken over more than three times, one by attempt '
-             OPERATOR(pg_catalog.||) pg_catalog.max(u.attempt) FILTER (WHERE u.state OPERATOR(pg_catalog.=) 'leased')),
+         CASE WHEN pg_catalog.count(*) FILTER (WHERE u.attempt OPERATOR(pg_catalog.>) 3) OPERATOR(pg_catalog.>) 0 THEN 'warning' ELSE 'ok' END,
+         CASE WHEN w.blind THEN 'this is a standby, and leases are unlogged; the primary knows them'
+              ELSE pg_catalog.concat(pg_catalog.count(*) FILTER (WHERE u.state OPERATOR(pg_catalog.=) 'leased'), ' requests are leased',
+                     '; ' OPERATOR(pg_catalog.||) NULLIF(pg_catalog.count(*) FILTER (WHERE u.attempt OPERATOR(pg_catalog.>) 3), 0)
+                       OPERATOR(pg_catalog.||) ' unfinished ones were taken over more than three times, one by attempt '
+                       OPERATOR(pg_catalog.||) pg_catalog.max(u.attempt)) END,
          'A request that was taken over again and again may be what its workers die of, or its lease is too short for the work. The view unfinished tells who has it. max_attempts of a session gives such requests up.'
   FROM idempotence.unfinished u
   UNION ALL
   SELECT 10, 'run out',
          CASE WHEN pg_catalog.count(*) OPERATOR(pg_catalog.>) 0 THEN 'warning' ELSE 'ok' END,
-         CASE WHEN pg_catalog.count(*) OPERATOR(pg_catalog.>) 0
-              THEN pg_catalog.format('of %s requests the lease ran out more than five minutes ago, the first at %s, and nobody has taken them over', pg_catalog.count(*),
-                     pg_catalog.date_trunc('second', pg_catalog.min(u.leased_until)))
+         CASE WHEN w.blind THEN 'this is a standby, and leases are unlogged; the primary knows them'
+              WHEN pg_catalog.count(*) OPERATOR(pg_catalog.>) 0
+              THEN pg_catalog.format('the lease of %s requests ran out more than five minutes ago, and nobody has taken them over; the first at %s, most of them in session "%s"',
+                     pg_catalog.count(*), pg_catalog.date_trunc('second', pg_catalog.min(u.leased_until)), pg_catalog.mode() WITHIN GROUP (ORDER BY u.session))
               ELSE 'no lease ran out more than five minutes ago' END,
          'What they were to do outside the database may have happened. Their callers begin them again, or settle them (idem_settle). What nobody asks for any more: idem_force_record() or idem_force_release(). The view unfinished lists them.'
   FROM idempotence.unfinished u

@@ -94,7 +94,7 @@ pub fn duration_us(argument: &str, value: &Interval, us_min: i64, us_max: i64) -
                 describe_us(us_min),
                 describe_us(us_max)
             ),
-            hint: "Give an interval, such as '30 seconds' or '24 hours'; a bare number is in seconds, and a month counts as 30 days.",
+            hint: "Give an interval, such as '30 seconds' or '24 hours'; '30' is 30 seconds, and a month counts as 30 days.",
         }),
     }
 }

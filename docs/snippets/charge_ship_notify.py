@@ -162,7 +162,7 @@ class Lease:
         while not self.done.wait(self.length_s / 3):
             asked_at = time.monotonic()
             try:
-                with psycopg.connect(self.uri, connect_timeout=TIMEOUT_S) as conn:
+                with psycopg.connect(self.uri, autocommit=True, connect_timeout=TIMEOUT_S) as conn:
                     conn.execute("SELECT idem_extend('orders', %s, %s, %s)", self.request)
                 self.lasts_until = asked_at + self.length_s
             except psycopg.OperationalError:

@@ -41,8 +41,9 @@ fn idem_force_release_text(
     request: Option<&str>,
     reason: Option<&str>,
     stream: default!(Option<&str>, "NULL"),
+    live: default!(Option<bool>, "false"),
 ) -> bool {
-    force_release(session, request, reason, stream)
+    force_release(session, request, reason, stream, live)
 }
 
 #[pg_extern(name = "idem_force_release", volatile, parallel_unsafe)]
@@ -51,8 +52,9 @@ fn idem_force_release_bigint(
     request: Option<i64>,
     reason: Option<&str>,
     stream: default!(Option<&str>, "NULL"),
+    live: default!(Option<bool>, "false"),
 ) -> bool {
-    force_release(session, request, reason, stream)
+    force_release(session, request, reason, stream, live)
 }
 
 #[pg_extern(name = "idem_force_release", volatile, parallel_unsafe)]
@@ -61,8 +63,9 @@ fn idem_force_release_uuid(
     request: Option<Uuid>,
     reason: Option<&str>,
     stream: default!(Option<&str>, "NULL"),
+    live: default!(Option<bool>, "false"),
 ) -> bool {
-    force_release(session, request, reason, stream)
+    force_release(session, request, reason, stream, live)
 }
 
 fn force_release(
@@ -70,9 +73,10 @@ fn force_release(
     request: Option<impl AsKey>,
     reason: Option<&str>,
     stream: Option<&str>,
+    live: Option<bool>,
 ) -> bool {
     or_raise(with_request(Rules::OfRepair, session, request, in_stream(stream), |request| {
-        repair::force_release(request, required("reason", reason)?)
+        repair::force_release(request, required("reason", reason)?, required("live", live)?)
     }))
 }
 

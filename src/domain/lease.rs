@@ -4,8 +4,6 @@
 //! from all other leases of the request. Whoever completes the request shows the token; a token that was superseded is
 //! refused. A lease that ran out stays valid until somebody supersedes it.
 
-use super::limits::LEASE_US_MAX;
-
 /// The lease of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Lease {
@@ -39,11 +37,6 @@ impl Lease {
     /// This lease, extended to run out `lease_us` from now, or when it would have run out if that is later.
     pub fn extended(self, now_us: i64, lease_us: i64) -> Lease {
         Lease { until: self.until.max(now_us.saturating_add(lease_us)), ..self }
-    }
-
-    /// Whether a right clock can have given it: no lease lasts longer than the longest one from now.
-    pub fn is_credible_at(&self, moment: i64) -> bool {
-        self.until.saturating_sub(moment) <= LEASE_US_MAX
     }
 
     /// Whether it has not run out at that moment.

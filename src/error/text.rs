@@ -168,12 +168,14 @@ pub(super) fn describe(error: Error) -> Texts {
             "A number that was given up never takes effect, and this one is still open.".into(),
             "Record or release it first, or give it up in a transaction of its own.",
         ),
-        Error::ClaimSuperseded { name, token, how } => report(
+        Error::ClaimSuperseded { name, token, how } => {
+            let is_recorded = matches!(how, Superseded::Recorded);
+            report(
             Own(b"ID005"),
             format!("token {token} does not hold {name}"),
             match how {
                 Superseded::Gone => {
-                    "No lease of this request has this token: the request was taken over, released or given up, or its lease was lost in a crash. Or it is the token of another request.".into()
+                    "No lease of this request has this token: the request was taken over, released or given up, or its lease was lost in a crash. Or the begin that gave the token was rolled back, or it is the token of another request.".into()
                 }
                 Superseded::Done(Class::Cancelled) => "The request was settled, and is never to be executed.".into(),
                 Superseded::Done(class) => {
@@ -182,8 +184,14 @@ pub(super) fn describe(error: Error) -> Texts {
                 Superseded::Over => "Its number was done or given up, and no answer of it is kept.".into(),
                 Superseded::Recorded => "The outcome was recorded with this token, which ended its lease.".into(),
             },
-            "Stop the work: somebody else may be doing it. Ask idem_begin() or idem_lookup() what became of the request. Under a claim without a lease leave token out.",
-        ),
+            match is_recorded {
+                true => "Nothing is left to do: idem_lookup() gives the outcome.",
+                false => {
+                    "Stop the work: somebody else may be doing it. Ask idem_begin() or idem_lookup() what became of the request. Under a claim without a lease leave token out."
+                }
+            },
+        )
+        }
         Error::AlreadyDone { name, class, recorded_at } => report(
             Own(b"ID011"),
             match class {
@@ -234,7 +242,7 @@ pub(super) fn describe(error: Error) -> Texts {
             Standard(PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE),
             format!("cannot {action} client session \"{session}\": a request of it is leased"),
             format!("Its last lease runs out at {until}."),
-            "Record or release what is leased first, or wait until the lease runs out.",
+            "Wait until the lease runs out; whoever has its token may record or release it before. A client that starts again may take the session over with its leases: resume => true.",
         ),
         Error::NotBegun { name, missing, function } => report(
             Own(b"ID007"),
@@ -249,7 +257,7 @@ pub(super) fn describe(error: Error) -> Texts {
                     Missing::Answered(Answered::InProgress) => "it answered this one with \"in_progress\"",
                     Missing::Recorded => "this one has been recorded already",
                     Missing::Released => "this one has been released",
-                    Missing::Token => "this one was begun with a lease",
+                    Missing::Token => "this one was begun with a lease, and the call has no token",
                 }
             ),
             match missing {
@@ -257,7 +265,7 @@ pub(super) fn describe(error: Error) -> Texts {
                     "Call idem_begin() first, in the same transaction, and go on only when its status is \"started\" or \"taken_over\". In autocommit each statement is a transaction of its own."
                 }
                 Missing::Answered(Answered::InProgress) => {
-                    "Another transaction is at work on it. Look at the status before the work; roll back what was done since, and ask again later."
+                    "Somebody else is at work on it. Look at the status before the work; roll back what was done since, and ask again later."
                 }
                 Missing::Answered(Answered::Done(Class::Cancelled)) => {
                     "It was settled and is never to be executed. Look at the status before the work; roll back what was done since."
@@ -267,7 +275,9 @@ pub(super) fn describe(error: Error) -> Texts {
                 }
                 Missing::Recorded => "A request has one outcome; a new operation needs a key of its own.",
                 Missing::Released => "To go on with it after all, call idem_begin() again.",
-                Missing::Token => "Give the token that idem_begin() gave: token => ....",
+                Missing::Token => {
+                    "If idem_begin() gave you the lease, give its token (token => ...). If it did not, whoever has the lease is at work on the request."
+                }
             },
         ),
         Error::Unrecorded { name, others, preparing } => report(

@@ -66,10 +66,27 @@ const MARK_US_MAX: i64 = 3_600_000_000;
 const OFF: i32 = pg_sys::SyncCommitLevel::SYNCHRONOUS_COMMIT_OFF as i32;
 const LOCAL: i32 = pg_sys::SyncCommitLevel::SYNCHRONOUS_COMMIT_LOCAL_FLUSH as i32;
 
-/// Waits up to the deadline until the commit of `writer` is as durable as a commit by this backend would be now; gives
-/// whether it is. On a standby it does not wait, and gives true.
-pub fn wait_until_durable(writer: Writer, now_us: i64, deadline: impl FnOnce() -> Deadline) -> bool {
-    let level = level_of_this_backend();
+/// How durable a commit has to be.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Durability {
+    /// As durable as a commit by this backend would be now.
+    OfCaller,
+    /// The same, and flushed, whatever `synchronous_commit` says: somebody takes it for certain.
+    Flushed,
+}
+
+/// Waits up to the deadline until the commit of `writer` is durable; gives whether it is. On a standby it does not wait,
+/// and gives true.
+pub fn wait_until_durable(
+    writer: Writer,
+    durability: Durability,
+    now_us: i64,
+    deadline: impl FnOnce() -> Deadline,
+) -> bool {
+    let level = match durability {
+        Durability::OfCaller => level_of_this_backend(),
+        Durability::Flushed => level_of_this_backend().max(LOCAL),
+    };
     level == OFF || is_known(writer, level, now_us) || look_and_wait(writer, level, now_us, deadline())
 }
 

@@ -10,7 +10,7 @@ use crate::domain::decision::Decision;
 use crate::error::Error;
 use crate::lock::Tag;
 use crate::open::{self, answered};
-use crate::pg::{self, Deadline, Jsonb};
+use crate::pg::{self, Deadline, Durability, Jsonb};
 use crate::requests::decide::{Aim, Asked, Decided};
 use crate::requests::find::Seeker;
 use crate::requests::request::{self, Request};
@@ -50,9 +50,10 @@ pub fn begin(request: &Request<'_>, payload: Option<Jsonb>, wait_us: Option<i64>
         open::reserve()?;
         call.claim_or_answer(deadline)?
     };
+    let durability = if aim == Aim::Settle { Durability::Flushed } else { Durability::OfCaller };
     let begun = match begun {
         // The caller may rely on the outcome as if it had committed it itself. This wait holds no lock.
-        Begun::Replay(outcome) if !pg::wait_until_durable(outcome.writer, asked_at, || deadline) => {
+        Begun::Replay(outcome) if !pg::wait_until_durable(outcome.writer, durability, asked_at, || deadline) => {
             Begun::InProgress(None)
         }
         begun => begun,

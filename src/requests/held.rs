@@ -124,7 +124,7 @@ fn find_leased(request: &Request<'_>, token: i64, function: &'static str) -> Res
     match (complete(token, None, recorded_with), outcome) {
         (Completion::Repeat, Some((_, false))) => Err(Error::Unserializable(request.name())),
         (Completion::Repeat, Some((outcome, true))) => {
-            if pg::wait_until_durable(outcome.writer, asked_at, || deadline) {
+            if pg::wait_until_durable(outcome.writer, pg::Durability::OfCaller, asked_at, || deadline) {
                 return Ok(Found::Outcome(outcome));
             }
             Err(Error::WaitRanOut { what: request.name().to_string(), hint: WAIT_BY_SETTING })

@@ -64,7 +64,9 @@ fn find_outcome(request: &Request<'_>, lock: &Digest, asked_at: i64) -> Result<O
         (Some(_) | None, Eligibility::Discarded { visible: false }) => Err(Error::Unserializable(request.name())),
         (Some(_), _) if !found.visible => Err(Error::Unserializable(request.name())),
         (Some(outcome), _) => {
-            let durable = pg::wait_until_durable(outcome.writer, asked_at, || Deadline::after(guc::wait_us()));
+            let durable = pg::wait_until_durable(outcome.writer, pg::Durability::OfCaller, asked_at, || {
+                Deadline::after(guc::wait_us())
+            });
             Ok(Some(if durable { Known::Outcome(outcome) } else { Known::IN_PROGRESS }))
         }
         (None, Eligibility::Discarded { visible: true }) => Ok(Some(Known::Discarded)),

@@ -79,7 +79,7 @@ fn unseen(requests: &[Keyed<'_>], now_us: i64) -> Result<Vec<(Digest, usize)>, E
     seen.dedup();
     let mut until = None;
     let mut deadline = || *until.get_or_insert_with(|| Deadline::after(guc::wait_us()));
-    if !seen.iter().all(|writer| pg::wait_until_durable(*writer, now_us, &mut deadline)) {
+    if !seen.iter().all(|writer| pg::wait_until_durable(*writer, pg::Durability::OfCaller, now_us, &mut deadline)) {
         let what = "a commit that noted one of the requests before";
         return Err(Error::WaitRanOut { what: what.into(), hint: WAIT_BY_SETTING });
     }

@@ -5,6 +5,7 @@ use crate::arguments;
 use crate::domain::class::Class;
 use crate::domain::decision::Decision;
 use crate::domain::identity::{self, Digest};
+use crate::domain::lease::Lease;
 use crate::domain::limits::REASON_CHARS_MAX;
 use crate::error::{Error, WAIT_BY_SETTING};
 use crate::guc;
@@ -22,7 +23,7 @@ use crate::sessions::resolve;
 use crate::store::audit::{self, Repair};
 use crate::store::checkpoint;
 use crate::store::inbox;
-use crate::store::lease;
+use crate::store::lease::{self, NewLease};
 use crate::store::outcome::{self, Outcome};
 use crate::store::rel::Snapshot;
 use crate::store::restore;
@@ -31,7 +32,8 @@ use crate::wake;
 use std::rc::Rc;
 
 /// The hint where a lease is in the way of a repair, which does not wait for it.
-const AFTER_LEASE: &str = "Try again when the lease has run out.";
+const AFTER_LEASE: &str =
+    "Try again when the lease has run out. Or end it: idem_force_release(session, request, reason, live => true).";
 
 /// Forgets the outcome and what is unfinished of a request, so that the request may be executed again. Tells whether
 /// there was anything to forget.
@@ -96,27 +98,41 @@ fn forget_all(request: &Keyed<'_>, digest: Digest) -> Result<Option<&'static str
     })
 }
 
-/// Takes away a lease that ran out, as if its request had never been begun with it. Tells whether there was one.
-pub fn force_release(asked: &Request<'_>, reason: &str) -> Result<bool, Error> {
+/// Takes away a lease that ran out, as if its request had never been begun with it. Ends one that has not run out, if
+/// `live` says so: its holder is superseded, and the next begin takes the request over. Tells whether there was a lease.
+pub fn force_release(asked: &Request<'_>, reason: &str, live: bool) -> Result<bool, Error> {
     let lock = lock_for_repair(asked, reason, "idem_force_release")?;
     let found = lease::find(asked.stream(), &lock, Snapshot::Itself)?.filter(|found| asked.is_of(found));
+    let Some(found) = found else {
+        note("force_release", asked, reason, "nothing");
+        return Ok(false);
+    };
     let now_us = pg::now_us();
-    // A lease that nobody can have asked for was given by a clock that was ahead.
-    if let Some(kept) = found.as_ref().filter(|kept| kept.lease.runs_at(now_us) && kept.lease.is_credible_at(now_us)) {
+    let state = if !found.lease.runs_at(now_us) {
+        lease::delete(asked.stream(), &lock)?;
+        "ran out"
+    } else if live {
+        lease::save(&NewLease {
+            of: asked.stream(),
+            lock: &lock,
+            request: &found.request,
+            last: found.last,
+            fingerprint: found.fingerprint,
+            lease: Lease { attempt: found.lease.attempt, ..found.lease.superseded(now_us, None) },
+            is_first: false,
+        })?;
+        "had not run out"
+    } else {
         return Err(Error::Leased {
             name: asked.name(),
-            until: pg::describe_moment(kept.lease.until),
+            until: pg::describe_moment(found.lease.until),
             hint: AFTER_LEASE,
         });
-    }
-    if found.is_some() {
-        lease::delete(asked.stream(), &lock)?;
-        lease::keep_through_crash();
-        wake::at_commit(&lock);
-    }
-    let found = found.map(|found| format!("lease that ran out, attempt {}", found.lease.attempt));
-    note("force_release", asked, reason, found.as_deref().unwrap_or("nothing"));
-    Ok(found.is_some())
+    };
+    lease::keep_through_crash();
+    wake::at_commit(&lock);
+    note("force_release", asked, reason, &format!("lease that {state}, attempt {}", found.lease.attempt));
+    Ok(true)
 }
 
 /// Records the outcome of a request that is unfinished: a lease of it ran out, or it stopped at a checkpoint.
@@ -126,6 +142,13 @@ pub fn force_record(
     response: Option<Jsonb>,
     reason: &str,
 ) -> Result<Outcome, Error> {
+    if response.is_none() && reason.trim_start().starts_with(['{', '[']) {
+        return Err(Error::Invalid {
+            message: "the reason looks like a response".into(),
+            detail: "The third argument of idem_force_record() is the reason, and no response was given.".into(),
+            hint: "Name the arguments: reason => '...', response => '...'.",
+        });
+    }
     let lock = lock_for_repair(request, reason, "idem_force_record")?;
     let asked = Asked { request, lock, asked_at: pg::now_us(), fingerprint: None, aim: Aim::Settle };
     let name = || request.name();

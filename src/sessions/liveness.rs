@@ -175,7 +175,7 @@ pub fn end(session: &ClientSession, how: End) {
 pub fn make_end_certain(session: &ClientSession, function: &'static str, deadline: Deadline) -> Result<bool, Error> {
     let now_us = pg::now_us();
     if let Some(saved) = saved::find(&session.id).filter(|saved| saved.ended.is_some()) {
-        return Ok(pg::wait_until_durable(saved.writer, now_us, || deadline));
+        return Ok(pg::wait_until_durable(saved.writer, pg::Durability::Flushed, now_us, || deadline));
     }
     arguments::check_writable(function, || "That the session has ended is to be written down.".into())?;
     if !names::client_session_lock(&session.id).acquire_in_short_waits(deadline.left_us()) {

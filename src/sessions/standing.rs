@@ -310,7 +310,9 @@ fn other_options(present: &StandingSession, wanted: &StandingSession) -> Error {
     compare("time_keys", present.time_keys.to_string(), wanted.time_keys.to_string());
     compare("require_payload", present.require_payload.to_string(), wanted.require_payload.to_string());
     compare("ttl", ttl(present), ttl(wanted));
-    let attempts = |session: &StandingSession| session.max_attempts.unwrap_or(0).to_string();
+    let attempts = |session: &StandingSession| {
+        session.max_attempts.map_or("without a limit".into(), |attempts| attempts.to_string())
+    };
     compare("max_attempts", attempts(present), attempts(wanted));
     let role = |role: pg_sys::Oid| pg::role_name(role).unwrap_or_else(|| role.to_u32().to_string());
     compare("owner", role(present.owner), role(wanted.owner));

@@ -62,18 +62,7 @@ fn is_unlogged(what: What) -> bool {
 
 /// Applies the choices to tables that nobody uses just now. Gives how many tables have changed.
 pub fn apply_choices() -> Result<usize, Error> {
-    let chosen = {
-        let table = Rel::open(Table::Persistence, Access::Read);
-        let mut chosen = Vec::new();
-        if !table.is_empty() {
-            table.find(None, &mut [], Snapshot::LatestMvcc, |row: &Tuple<'_, COLUMNS>| -> Option<()> {
-                let (name, unlogged) = (row.text(WHAT)?, row.bool(UNLOGGED)?);
-                chosen.extend(What::ALL.into_iter().filter(|what| what.name() == name).map(|what| (what, unlogged)));
-                None
-            });
-        }
-        chosen
-    };
+    let chosen = choices();
     let mut changed = 0;
     for (what, unlogged) in chosen {
         if is_unlogged(what) != unlogged && apply(what, unlogged)? {
@@ -81,6 +70,25 @@ pub fn apply_choices() -> Result<usize, Error> {
         }
     }
     Ok(changed)
+}
+
+/// Whether a DBA has chosen that leases are unlogged.
+pub fn claims_are_to_be_unlogged() -> bool {
+    choices().contains(&(What::Claims, true))
+}
+
+/// The choices: what, and whether it is to be unlogged.
+fn choices() -> Vec<(What, bool)> {
+    let table = Rel::open(Table::Persistence, Access::Read);
+    let mut chosen = Vec::new();
+    if !table.is_empty() {
+        table.find(None, &mut [], Snapshot::LatestMvcc, |row: &Tuple<'_, COLUMNS>| -> Option<()> {
+            let (name, unlogged) = (row.text(WHAT)?, row.bool(UNLOGGED)?);
+            chosen.extend(What::ALL.into_iter().filter(|what| what.name() == name).map(|what| (what, unlogged)));
+            None
+        });
+    }
+    chosen
 }
 
 /// Gives false if somebody uses the table.

@@ -20,6 +20,7 @@ use crate::guc;
 use crate::lock::Tag;
 use crate::pg;
 use crate::store::catalog::Table;
+use crate::store::persistence;
 use crate::store::rel::{Access, Rel, Snapshot};
 use crate::store::sql;
 use crate::store::tuple::{Tuple, columns};
@@ -111,7 +112,9 @@ const DUMPED_SINCE: [Table; 1] = [Table::Lease];
 pub fn missing() -> Option<String> {
     let brought = brought();
     let has = |table: Table| brought.iter().any(|brought| brought == table.name());
-    let since = DUMPED_SINCE.into_iter().filter(|_| has(Table::OutcomeLong));
+    // Where leases are unlogged a dump may leave them out, as a crash may lose them.
+    let since =
+        DUMPED_SINCE.into_iter().filter(|_| has(Table::OutcomeLong) && !persistence::claims_are_to_be_unlogged());
     let missing: Vec<String> = DUMPED
         .into_iter()
         .chain(since)
