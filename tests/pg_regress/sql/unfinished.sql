@@ -146,6 +146,14 @@ SELECT regress_error($$SELECT idem_set_persistence('claims', 'temporary')$$);
 SELECT regress_take('a', idem_begin('unfinished', 42, lease => '1 hour')), regress_take('b', idem_begin('unfinished', '01890a5d-ac96-774b-bcce-b302099a8057'::uuid, lease => '1 hour'));
 SELECT regress_lease_ends('unfinished', '42'), regress_lease_ends('unfinished', '01890a5d-ac96-774b-bcce-b302099a8057');
 SELECT idem_force_release('unfinished', 42, 'by number'), idem_force_record('unfinished', '01890A5D-AC96-774B-BCCE-B302099A8057'::uuid, 'by uuid') IS NOT NULL;
+-- an admin ends a lease that has not run out: its holder is refused, and the next begin is told to look
+SELECT regress_take('a', idem_begin('unfinished', 'live', lease => '1 hour'));
+SELECT idem_checkpoint('unfinished', 'live', 'sent', token => regress_token('a'));
+SELECT regress_message($$SELECT idem_force_release('unfinished', 'live', 'its worker is dead')$$), idem_force_release('unfinished', 'live', 'its worker is dead', live => true);
+SELECT regress_message($$SELECT idem_record('unfinished', 'live', token => regress_token('a'))$$), state, attempt, point FROM idempotence.unfinished WHERE request = 'live';
+SELECT status, attempt, point FROM idem_begin('unfinished', 'live', lease => '1 hour');
+-- the arguments in the order of idem_record
+SELECT regress_error($$SELECT idem_force_record('unfinished', 'live', '{"charge": "ch_9"}')$$);
 -- users may do none of it
 SET ROLE regress_unfinished_owner;
 SELECT regress_message($$SELECT idem_force_release('unfinished', 'k', 'why')$$), regress_message($$SELECT idem_force_record('unfinished', 'k', 'why')$$), regress_message($$SELECT idem_set_persistence('claims', 'unlogged')$$);
