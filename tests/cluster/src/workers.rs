@@ -4,13 +4,11 @@
 //!
 //! The workers write a journal of all that they were told. [`Workers::prove`] compares it with the tables.
 
+mod crew;
 mod journal;
 mod step;
 mod tally;
 
-use std::collections::BTreeSet;
-use std::sync::Mutex;
-use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
@@ -19,11 +17,11 @@ use futures_util::future::try_join_all;
 use rand::RngExt;
 use tokio::time::{Instant, sleep};
 
-use crate::cluster::Cluster;
 use crate::connection::Connection;
 use crate::limits::{LIMIT, PATIENCE};
 use crate::load::lock;
-use journal::{Journal, Standing};
+pub use crew::Workers;
+use journal::Standing;
 use step::Step;
 pub use tally::Tally;
 
@@ -35,46 +33,7 @@ const WORKERS: usize = 8;
 /// A worker takes one of the first few requests that are not known to be done.
 const CHOICE: usize = 24;
 
-/// What the workers need in the database. The index is for the long form.
-const SETUP: &str = "
-    SELECT idem_create_session('jobs');
-    CREATE TABLE effect (request int NOT NULL, token bigint, worker int NOT NULL);
-    CREATE INDEX ON effect (request)";
-
-/// The workers.
-pub struct Workers<'a> {
-    /// The server that new connections go to.
-    cluster: Mutex<&'a Cluster>,
-    database: &'a str,
-    requests: usize,
-    open: Mutex<BTreeSet<usize>>,
-    journal: Mutex<Journal>,
-    /// What the workers met with.
-    pub tally: Tally,
-    /// Set as soon as claims may have got lost in a crash, since they are unlogged.
-    pub loses_claims: AtomicBool,
-}
-
-impl<'a> Workers<'a> {
-    /// Makes room for the workers in a database that has the extension.
-    pub fn new(cluster: &'a Cluster, database: &'a str, requests: usize) -> Result<Self> {
-        cluster.psql(database, SETUP)?;
-        Ok(Self {
-            cluster: Mutex::new(cluster),
-            database,
-            requests,
-            open: Mutex::new((0..requests).collect()),
-            journal: Mutex::default(),
-            tally: Tally::default(),
-            loses_claims: AtomicBool::new(false),
-        })
-    }
-
-    /// Sends all further connections to another server.
-    pub fn move_to(&self, cluster: &'a Cluster) {
-        *lock(&self.cluster) = cluster;
-    }
-
+impl Workers<'_> {
     /// Works until each request is known to be done.
     pub async fn work(&self) -> Result<()> {
         try_join_all((0..WORKERS).map(|worker| self.worker(worker))).await?;

@@ -10,7 +10,7 @@ use crate::connection::{Connection, describe};
 use crate::crashes::is_disconnected;
 use crate::limits::LIMIT;
 use crate::load::{LEVELS, count, lock};
-use crate::workers::Workers;
+use crate::workers::crew::Workers;
 
 const LEASE: &str = "300 ms";
 
