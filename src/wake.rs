@@ -52,11 +52,10 @@ pub fn at_commit(lock: &Digest) {
 
 /// The end of the transaction: wakes them if it has committed.
 pub fn end_transaction(committed: bool) {
-    ENDED.with_borrow_mut(|ended| {
-        for lock in ended.drain(..).filter(|_| committed) {
-            SLEEPERS.get().wake(number(&lock));
-        }
-    });
+    // The list gives its memory back, which may be that of the arena.
+    for lock in ENDED.take().iter().filter(|_| committed) {
+        SLEEPERS.get().wake(number(lock));
+    }
 }
 
 /// Somebody who waits for a lease.

@@ -144,7 +144,6 @@ impl Race {
             ("request in flight", &tally.in_progress),
             ("lease that was superseded", &tally.superseded),
             ("late record", &tally.fenced),
-            ("commit in doubt", &tally.in_doubt),
             ("lost connection", &tally.disconnected),
             ("settling that was rolled back", &tally.rolled_back),
         ])
