@@ -7,7 +7,7 @@ use crate::domain::decision::Decision;
 use crate::domain::identity::{self, Digest};
 use crate::domain::lease::Lease;
 use crate::domain::limits::REASON_CHARS_MAX;
-use crate::error::{Error, WAIT_BY_SETTING};
+use crate::error::{Error, RequestName, WAIT_BY_SETTING};
 use crate::guc;
 use crate::lock::Tag;
 use crate::model::Stream;
@@ -23,7 +23,7 @@ use crate::sessions::resolve;
 use crate::store::audit::{self, Repair};
 use crate::store::checkpoint;
 use crate::store::inbox;
-use crate::store::lease::{self, NewLease};
+use crate::store::lease::{self, NewLease, StoredLease};
 use crate::store::outcome::{self, Outcome};
 use crate::store::rel::Snapshot;
 use crate::store::restore;
@@ -77,11 +77,7 @@ fn forget_all(request: &Keyed<'_>, digest: Digest) -> Result<Option<&'static str
     let probe = request.probe(digest);
     let of = Stream { session: &request.session.id, name: "" };
     if let Some(kept) = lease::find(of, &digest, Snapshot::Itself)?.filter(|kept| kept.lease.runs_at(pg::now_us())) {
-        return Err(Error::Leased {
-            name: request.name(),
-            until: pg::describe_moment(kept.lease.until),
-            hint: AFTER_LEASE,
-        });
+        return Err(leased(request.name(), &kept));
     }
     let outcome = outcome::clear(&probe)?;
     let checkpoint = checkpoint::delete(&probe)?;
@@ -123,11 +119,7 @@ pub fn force_release(asked: &Request<'_>, reason: &str, live: bool) -> Result<bo
         })?;
         "had not run out"
     } else {
-        return Err(Error::Leased {
-            name: asked.name(),
-            until: pg::describe_moment(found.lease.until),
-            hint: AFTER_LEASE,
-        });
+        return Err(leased(asked.name(), &found));
     };
     lease::keep_through_crash();
     wake::at_commit(&lock);
@@ -161,11 +153,7 @@ pub fn force_record(
             return Err(Error::AlreadyDone { name: name(), class: outcome.class, recorded_at });
         }
         (Decision::Leased, _, Some(kept)) => {
-            return Err(Error::Leased {
-                name: name(),
-                until: pg::describe_moment(kept.lease.until),
-                hint: AFTER_LEASE,
-            });
+            return Err(leased(name(), kept));
         }
         (Decision::Execute { taken_over: true, .. }, _, Some(kept)) => {
             format!("lease that ran out, attempt {}", kept.lease.attempt)
@@ -179,6 +167,11 @@ pub fn force_record(
     let outcome = finish::record(request, class, response, None, None)?;
     note("force_record", request, reason, &what);
     Ok(outcome)
+}
+
+/// The refusal of a repair while a lease has not run out.
+fn leased(name: RequestName, kept: &StoredLease) -> Error {
+    Error::Leased { name, until: pg::describe_moment(kept.lease.until), hint: AFTER_LEASE }
 }
 
 /// Takes the request's lock for a repair. Gives the digest that is locked.

@@ -157,32 +157,31 @@ pub fn keep_through_crash() {
 
 /// The greatest number of a stream that has a lease, run out or not; 0: none has.
 pub fn greatest_number(of: Stream<'_>) -> i64 {
-    let table = Rel::open(Table::Lease, Access::Read);
-    if !table.is_readable() || table.is_empty() {
-        return 0;
-    }
-    let keys = &mut [uuid_equals(SESSION as i16 + 1, of.session)];
     let mut greatest = 0;
-    table.find(Some(Index::LeaseSession), keys, Snapshot::LatestMvcc, |row: &Columns<'_>| -> Option<()> {
+    visit_session(of.session, |row| {
         if row.text_is(STREAM, of.name) {
-            greatest = greatest.max(row.int8(LAST)?);
+            greatest = greatest.max(row.int8(LAST).unwrap_or(0));
         }
-        None
     });
     greatest
 }
 
 /// When the last lease of a session runs out that has not run out at `now_us`; `None`: it has no such lease.
 pub fn last_end(session: &SessionId, now_us: i64) -> Option<i64> {
+    let mut last = None;
+    visit_session(session, |row| last = last.max(row.int8(LEASED_UNTIL).filter(|until| *until > now_us)));
+    last
+}
+
+/// Shows `visit` every lease that a session has, as the latest snapshot sees it.
+fn visit_session(session: &SessionId, mut visit: impl FnMut(&Columns<'_>)) {
     let table = Rel::open(Table::Lease, Access::Read);
     if !table.is_readable() || table.is_empty() {
-        return None;
+        return;
     }
     let keys = &mut [uuid_equals(SESSION as i16 + 1, session)];
-    let mut last = None;
     table.find(Some(Index::LeaseSession), keys, Snapshot::LatestMvcc, |row: &Columns<'_>| -> Option<()> {
-        last = last.max(row.int8(LEASED_UNTIL).filter(|until| *until > now_us));
+        visit(row);
         None
     });
-    last
 }
