@@ -177,7 +177,7 @@ COMMENT ON FUNCTION idempotence.execute(text, jsonb) IS 'internal to idem_run: e
 COMMENT ON FUNCTION idempotence.returns_rows(text) IS 'internal to idem_run: whether a command gives rows';
 COMMENT ON FUNCTION idempotence.first_column(record) IS 'internal to idem_run: the first column of a row as jsonb';
 COMMENT ON FUNCTION idempotence.recorded(text, text, jsonb, boolean, interval) IS 'internal to idem_run: records, and gives the ticket';
-COMMENT ON FUNCTION idempotence.at_work() IS 'internal to the view sessions: the client sessions at work; none on a standby';
+COMMENT ON FUNCTION idempotence.at_work() IS 'internal to the view sessions: the client sessions at work that the caller may see; none on a standby';
 COMMENT ON FUNCTION idempotence.at_work_by_role() IS 'internal to the view health: how many client sessions each role has at work, and how many of them are silent for longer than their timeout; none on a standby';
 COMMENT ON FUNCTION idempotence.up_since() IS 'internal to the views sessions and health: when the server came up; no session counts as silent from before';
 COMMENT ON FUNCTION idempotence.holders(oid[], text[]) IS 'internal to the view segments: who else holds a lock of one of these modes, null: of any, on one of these relations';
@@ -244,7 +244,28 @@ COMMENT ON COLUMN idempotence.held.holder IS 'who holds it, in words';
 COMMENT ON VIEW idempotence.missing IS 'internal to health and to the making of sessions: the tables that a restore has left out';
 COMMENT ON COLUMN idempotence.missing.missing IS 'their names; null: none';
 
-COMMENT ON FUNCTION idempotence.leases() IS 'internal to the view unfinished: the leases; none on a standby where they are unlogged';
+COMMENT ON VIEW idempotence.shown_at_work IS 'internal to at_work(): the client sessions at work that the reader may see; of others than monitors, those that the reader owns';
+COMMENT ON COLUMN idempotence.shown_at_work.id IS 'its id';
+COMMENT ON COLUMN idempotence.shown_at_work.created_at IS 'when it was registered';
+COMMENT ON COLUMN idempotence.shown_at_work.last_seen IS 'its last sign of life';
+COMMENT ON COLUMN idempotence.shown_at_work.owner IS 'the role that registered it';
+COMMENT ON COLUMN idempotence.shown_at_work.window_size IS 'how many replies of each stream it keeps';
+COMMENT ON COLUMN idempotence.shown_at_work.ordering IS 'of its numbers: a (any) or s (strict)';
+COMMENT ON COLUMN idempotence.shown_at_work.request_id IS 'the id of its registration';
+COMMENT ON COLUMN idempotence.shown_at_work.timeout IS 'the longest silence that it outlasts';
+COMMENT ON COLUMN idempotence.shown_at_work.client IS 'the name that its client registered under';
+
+COMMENT ON VIEW idempotence.shown_leases IS 'internal to leases(): the leases that the reader may see; of others than monitors, those of sessions that the reader may use';
+COMMENT ON COLUMN idempotence.shown_leases.session IS 'the id of the session';
+COMMENT ON COLUMN idempotence.shown_leases.stream IS 'the stream; empty: a key, or the session''s own numbering';
+COMMENT ON COLUMN idempotence.shown_leases.request IS 'the key, or the first number';
+COMMENT ON COLUMN idempotence.shown_leases.last IS 'the last number of a numbered request';
+COMMENT ON COLUMN idempotence.shown_leases.leased_until IS 'when it runs out or ran out';
+COMMENT ON COLUMN idempotence.shown_leases.holder IS 'the role that has it, or had it last';
+COMMENT ON COLUMN idempotence.shown_leases.application IS 'the application_name of the holder';
+COMMENT ON COLUMN idempotence.shown_leases.attempt IS '1 for the first holder, one more for each that took over';
+COMMENT ON COLUMN idempotence.shown_leases.begun_at IS 'when the holder was given it';
+COMMENT ON FUNCTION idempotence.leases() IS 'internal to the views sessions and unfinished: the leases that the caller may see; none on a standby where they are unlogged';
 COMMENT ON VIEW idempotence.unfinished IS 'requests that were begun, committed, and are not done: leased, run out, or suspended at a checkpoint';
 COMMENT ON COLUMN idempotence.unfinished.session IS 'the session';
 COMMENT ON COLUMN idempotence.unfinished.stream IS 'the stream; empty: a key, or the session''s own numbering';
@@ -276,7 +297,11 @@ COMMENT ON COLUMN idempotence.health.hint IS 'what to do; null where nothing is 
 
 COMMENT ON VIEW idempotence.function_level IS 'the functions of this extension and the level that idem_grant gives them with';
 COMMENT ON COLUMN idempotence.function_level.function IS 'its oid';
-COMMENT ON COLUMN idempotence.function_level.level IS 'user, monitor or admin; null for what only the extension''s owner may call';
+COMMENT ON COLUMN idempotence.function_level.level IS 'user, monitor or admin; all: each of them; null for what only the extension''s owner may call';
+
+COMMENT ON VIEW idempotence.relation_level IS 'the tables and views of this extension and the level that idem_grant lets them be read with';
+COMMENT ON COLUMN idempotence.relation_level.relation IS 'its oid';
+COMMENT ON COLUMN idempotence.relation_level.level IS 'user, monitor or admin; all: each of them; null for what only the extension''s owner may read';
 
 -- Tables. No role has a privilege on them, except that idem_grant lets admins read audit.
 COMMENT ON TABLE idempotence.session IS 'standing sessions, dropped ones included, and client sessions from their first outcome on';

@@ -1,18 +1,19 @@
 -- Who may do what. PUBLIC may do nothing. idem_grant grants a role one of three levels.
 
--- The functions of this extension, and the level that a role needs to execute them. A function that only the
--- extension's owner may execute has no level.
+-- The functions of this extension, and the level that a role needs to execute them: a level, or all of them, for what
+-- the views of every level call. A function that only the extension's owner may execute has no level.
 CREATE VIEW idempotence.function_level AS
 SELECT p.oid AS function,
        CASE WHEN p.proname OPERATOR(pg_catalog.=) ANY ('{idem_forget,idem_force_release,idem_force_record,idem_set_persistence,idem_accept_restore,idem_sweep,sweep_step,note_sweep}'::pg_catalog.name[]) THEN 'admin'
-            WHEN p.proname OPERATOR(pg_catalog.=) ANY ('{at_work,at_work_by_role,leases,holders,advisory_holders,
-              naptime,max_sessions_per_role,up_since,launcher,is_visited,last_sweep}'::pg_catalog.name[]) THEN 'monitor'
+            WHEN p.proname OPERATOR(pg_catalog.=) ANY ('{at_work_by_role,holders,advisory_holders,
+              naptime,max_sessions_per_role,launcher,is_visited,last_sweep}'::pg_catalog.name[]) THEN 'monitor'
             WHEN p.proname OPERATOR(pg_catalog.=) ANY (
               '{idem_begin,idem_claim,idem_record,idem_checkpoint,idem_extend,idem_release,idem_settle,idem_lookup,idem_once,idem_once_many,
                 idem_run,execute,returns_rows,first_column,recorded,
                 idem_create_session,idem_alter_session,idem_drop_session,
                 idem_register,idem_heartbeat,idem_ack,idem_allocate,idem_position,idem_close,
-                idem_generate_id,idem_generate_ids,idem_key,idem_fingerprint,retention}'::pg_catalog.name[]) THEN 'user'
+                idem_generate_id,idem_generate_ids,idem_key,idem_fingerprint}'::pg_catalog.name[]) THEN 'user'
+            WHEN p.proname OPERATOR(pg_catalog.=) ANY ('{at_work,leases,retention,up_since}'::pg_catalog.name[]) THEN 'all'
        END AS level
 FROM pg_catalog.pg_extension e
 JOIN pg_catalog.pg_depend d ON d.refclassid OPERATOR(pg_catalog.=) 'pg_catalog.pg_extension'::pg_catalog.regclass
@@ -21,15 +22,31 @@ JOIN pg_catalog.pg_depend d ON d.refclassid OPERATOR(pg_catalog.=) 'pg_catalog.p
 JOIN pg_catalog.pg_proc p ON p.oid OPERATOR(pg_catalog.=) d.objid
 WHERE e.extname OPERATOR(pg_catalog.=) 'idempotence';
 
+-- The views and tables of this extension, and the level that a role needs to read them. The rest has no level.
+CREATE VIEW idempotence.relation_level AS
+SELECT c.oid AS relation,
+       CASE WHEN c.relname OPERATOR(pg_catalog.=) ANY ('{audit}'::pg_catalog.name[]) THEN 'admin'
+            WHEN c.relname OPERATOR(pg_catalog.=) ANY ('{segments,health}'::pg_catalog.name[]) THEN 'monitor'
+            WHEN c.relname OPERATOR(pg_catalog.=) ANY (
+              '{sessions,outcomes,unfinished,shown_at_work,shown_leases}'::pg_catalog.name[]) THEN 'all'
+       END AS level
+FROM pg_catalog.pg_extension e
+JOIN pg_catalog.pg_depend d ON d.refclassid OPERATOR(pg_catalog.=) 'pg_catalog.pg_extension'::pg_catalog.regclass
+                           AND d.refobjid OPERATOR(pg_catalog.=) e.oid
+                           AND d.classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_class'::pg_catalog.regclass
+JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) d.objid
+WHERE e.extname OPERATOR(pg_catalog.=) 'idempotence' AND c.relkind OPERATOR(pg_catalog.=) ANY ('{r,v}'::pg_catalog."char"[]);
+
 CREATE FUNCTION idem_grant(role regrole, level text DEFAULT 'user') RETURNS void
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
 AS $grant$
 #variable_conflict use_variable
 DECLARE
-  granted  pg_catalog.text[] := CASE WHEN level OPERATOR(pg_catalog.=) 'user' THEN '{user}'
-                                     WHEN level OPERATOR(pg_catalog.=) 'monitor' THEN '{monitor}'
-                                     WHEN level OPERATOR(pg_catalog.=) 'admin' THEN '{user,monitor,admin}' END;
+  granted  pg_catalog.text[] := CASE WHEN level OPERATOR(pg_catalog.=) 'user' THEN '{all,user}'
+                                     WHEN level OPERATOR(pg_catalog.=) 'monitor' THEN '{all,monitor}'
+                                     WHEN level OPERATOR(pg_catalog.=) 'admin' THEN '{all,user,monitor,admin}' END;
   function pg_catalog.regprocedure;
+  relation pg_catalog.regclass;
 BEGIN
   IF role IS NULL OR level IS NULL THEN
     RAISE EXCEPTION 'argument "%" must not be null', CASE WHEN role IS NULL THEN 'role' ELSE 'level' END
@@ -38,7 +55,7 @@ BEGIN
   ELSIF granted IS NULL THEN
     RAISE EXCEPTION 'level "%" does not exist', level
       USING ERRCODE = 'invalid_parameter_value', DETAIL = 'The levels are user, monitor and admin.',
-            HINT = 'user works with requests and sessions, monitor reads the views, admin does both, sweeps and repairs.';
+            HINT = 'user works with requests and sessions, monitor reads the views of all sessions, admin does both, sweeps and repairs.';
   END IF;
 
   EXECUTE pg_catalog.format('GRANT USAGE ON SCHEMA idempotence TO %s', role);
@@ -49,13 +66,9 @@ BEGIN
   FOR function IN SELECT f.function FROM idempotence.function_level f WHERE f.level OPERATOR(pg_catalog.=) ANY (granted) LOOP
     EXECUTE pg_catalog.format('GRANT EXECUTE ON ROUTINE %s TO %s', function, role);
   END LOOP;
-  IF 'monitor' OPERATOR(pg_catalog.=) ANY (granted) THEN
-    EXECUTE pg_catalog.format('GRANT SELECT ON idempotence.sessions, idempotence.outcomes, idempotence.unfinished, idempotence.segments, idempotence.health TO %s', role);
-    EXECUTE pg_catalog.format('GRANT EXECUTE ON FUNCTION idempotence.retention() TO %s', role);
-  END IF;
-  IF 'admin' OPERATOR(pg_catalog.=) ANY (granted) THEN
-    EXECUTE pg_catalog.format('GRANT SELECT ON idempotence.audit TO %s', role);
-  END IF;
+  FOR relation IN SELECT r.relation FROM idempotence.relation_level r WHERE r.level OPERATOR(pg_catalog.=) ANY (granted) LOOP
+    EXECUTE pg_catalog.format('GRANT SELECT ON %s TO %s', relation, role);
+  END LOOP;
 END
 $grant$;
 
@@ -65,6 +78,7 @@ AS $revoke$
 #variable_conflict use_variable
 DECLARE
   function pg_catalog.regprocedure;
+  relation pg_catalog.regclass;
 BEGIN
   IF role IS NULL THEN
     RAISE EXCEPTION 'argument "role" must not be null'
@@ -73,7 +87,9 @@ BEGIN
   FOR function IN SELECT f.function FROM idempotence.function_level f WHERE f.level IS NOT NULL LOOP
     EXECUTE pg_catalog.format('REVOKE ALL ON ROUTINE %s FROM %s', function, role);
   END LOOP;
-  EXECUTE pg_catalog.format('REVOKE ALL ON idempotence.sessions, idempotence.outcomes, idempotence.unfinished, idempotence.segments, idempotence.health, idempotence.audit FROM %s', role);
+  FOR relation IN SELECT r.relation FROM idempotence.relation_level r WHERE r.level IS NOT NULL LOOP
+    EXECUTE pg_catalog.format('REVOKE ALL ON %s FROM %s', relation, role);
+  END LOOP;
   EXECUTE pg_catalog.format('REVOKE ALL ON SCHEMA idempotence FROM %s', role);
   IF '@extschema@' OPERATOR(pg_catalog.<>) 'public' THEN
     EXECUTE pg_catalog.format('REVOKE USAGE ON SCHEMA %s FROM %s', '@extschema@', role);

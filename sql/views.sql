@@ -30,17 +30,26 @@ ALTER TABLE idempotence.lease ENABLE ALWAYS TRIGGER note_restored;
 ALTER TABLE idempotence.secret ENABLE ALWAYS TRIGGER note_restored;
 ALTER TABLE idempotence.outcome_long ENABLE ALWAYS TRIGGER note_restored;
 
--- Views for monitoring. They read the tables with the rights of the extension's owner. idem_grant(role, 'monitor')
--- grants them.
+-- Views for monitoring. They read the tables with the rights of the extension's owner, and idem_grant grants them. A
+-- monitor, that is a role that may read health, sees all rows. Other roles see the rows of sessions that they own or may
+-- use. These views are barriers, so no function of a reader's runs on a row that the reader does not see.
+--
+-- A function is called with the reader's rights, also in a view. Inside a SECURITY DEFINER function nothing tells who
+-- the reader is. So the functions that these views read from have no more rights than their caller. Each reads a view
+-- of its own, which shows by the same rule, and so gives a caller nothing that the views do not show.
 
--- The client sessions at work. On a standby even the planning of a query on an unlogged table fails. So this is a
+-- The client sessions at work. On a standby even the planning of a query on an unlogged table fails. So at_work() is a
 -- PL/pgSQL function, which plans the query only where it executes it.
+CREATE VIEW idempotence.shown_at_work WITH (security_barrier) AS
+SELECT l.* FROM idempotence.session_live l
+WHERE (SELECT pg_catalog.has_table_privilege('idempotence.health', 'SELECT')) OR pg_catalog.pg_has_role(l.owner, 'USAGE');
+
 CREATE FUNCTION idempotence.at_work() RETURNS SETOF idempotence.session_live
-LANGUAGE plpgsql STABLE PARALLEL UNSAFE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+LANGUAGE plpgsql STABLE PARALLEL UNSAFE
 AS $at_work$
 BEGIN
   IF NOT pg_catalog.pg_is_in_recovery() THEN
-    RETURN QUERY SELECT * FROM idempotence.session_live;
+    RETURN QUERY SELECT * FROM idempotence.shown_at_work;
   END IF;
 END
 $at_work$;
@@ -60,24 +69,30 @@ BEGIN
 END
 $at_work_by_role$;
 
--- What anybody may know of the leases: neither token nor digest nor fingerprint. Where they are unlogged a standby has
--- none, and even the planning of a query on them fails there.
-CREATE FUNCTION idempotence.leases(OUT session uuid, OUT stream text, OUT request text, OUT last bigint, OUT leased_until timestamptz,
-                                   OUT holder regrole, OUT application text, OUT attempt integer, OUT begun_at timestamptz)
-RETURNS SETOF record
-LANGUAGE plpgsql STABLE PARALLEL UNSAFE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+-- What may be known of the leases: neither token nor digest nor fingerprint. Where they are unlogged a standby has none,
+-- and even the planning of a query on them fails there.
+CREATE VIEW idempotence.shown_leases WITH (security_barrier) AS
+SELECT l.session, l.stream, l.request, l.last, l.leased_until, l.holder, l.application, l.attempt, l.begun_at
+FROM idempotence.lease l
+LEFT JOIN idempotence.session s ON s.id OPERATOR(pg_catalog.=) l.session
+WHERE (SELECT pg_catalog.has_table_privilege('idempotence.health', 'SELECT'))
+   OR pg_catalog.pg_has_role(s.owner, 'USAGE') OR pg_catalog.pg_has_role(s.usable_by, 'USAGE');
+
+CREATE FUNCTION idempotence.leases() RETURNS SETOF idempotence.shown_leases
+LANGUAGE plpgsql STABLE PARALLEL UNSAFE
 AS $leases$
 BEGIN
   IF NOT pg_catalog.pg_is_in_recovery()
      OR (SELECT c.relpersistence FROM pg_catalog.pg_class c
          WHERE c.oid OPERATOR(pg_catalog.=) pg_catalog.to_regclass('idempotence.lease')) OPERATOR(pg_catalog.=) 'p' THEN
-    RETURN QUERY SELECT l.session, l.stream, l.request, l.last, l.leased_until, l.holder, l.application, l.attempt, l.begun_at
-                 FROM idempotence.lease l;
+    RETURN QUERY SELECT * FROM idempotence.shown_leases;
   END IF;
 END
 $leases$;
 
+-- The planner takes a UNION ALL apart, and with it the barrier around it. So the barrier is around a query on it.
 CREATE VIEW idempotence.sessions WITH (security_barrier) AS
+SELECT v.* FROM (
 SELECT s.name AS session,
        s.owner,
        CASE WHEN s.inbox THEN 'inbox' ELSE 'standing' END AS kind,
@@ -98,6 +113,8 @@ SELECT s.name AS session,
        s.max_attempts
 FROM idempotence.session s
 WHERE s.ended_at IS NULL AND s.name IS NOT NULL
+  AND ((SELECT pg_catalog.has_table_privilege('idempotence.health', 'SELECT'))
+       OR pg_catalog.pg_has_role(s.owner, 'USAGE') OR pg_catalog.pg_has_role(s.usable_by, 'USAGE'))
 UNION ALL
 SELECT COALESCE(l.id, s.id)::pg_catalog.text,
        COALESCE(l.owner, s.owner),
@@ -121,9 +138,11 @@ SELECT COALESCE(l.id, s.id)::pg_catalog.text,
        NULL,
        NULL
 FROM idempotence.at_work() l
-FULL JOIN (SELECT * FROM idempotence.session WHERE name IS NULL) s ON s.id OPERATOR(pg_catalog.=) l.id
+FULL JOIN (SELECT * FROM idempotence.session
+           WHERE name IS NULL AND ((SELECT pg_catalog.has_table_privilege('idempotence.health', 'SELECT'))
+                                   OR pg_catalog.pg_has_role(owner, 'USAGE'))) s ON s.id OPERATOR(pg_catalog.=) l.id
 LEFT JOIN (SELECT k.session, pg_catalog.max(k.leased_until) AS leased_until FROM idempotence.leases() k GROUP BY k.session) k
-       ON k.session OPERATOR(pg_catalog.=) l.id;
+       ON k.session OPERATOR(pg_catalog.=) l.id) v;
 
 CREATE VIEW idempotence.outcomes WITH (security_barrier) AS
 SELECT COALESCE(s.name, s.id::pg_catalog.text) AS session,
@@ -155,7 +174,9 @@ FROM (SELECT session, key, class, response, fingerprint, recorded_by, recorded_a
       FROM idempotence.reply
       WHERE class OPERATOR(pg_catalog.<>) 'd') o
 JOIN idempotence.session s ON s.id OPERATOR(pg_catalog.=) o.session
-WHERE o.expires_at OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp();
+WHERE o.expires_at OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()
+  AND ((SELECT pg_catalog.has_table_privilege('idempotence.health', 'SELECT'))
+       OR pg_catalog.pg_has_role(s.owner, 'USAGE') OR pg_catalog.pg_has_role(s.usable_by, 'USAGE'));
 
 -- What was begun, committed, and is not done. It counts as long as an outcome would that was recorded when its lease ran
 -- out or its checkpoint was written; in a client session, until its number is given up. In a client session that has ended
@@ -193,6 +214,8 @@ CROSS JOIN LATERAL (
               ELSE (GREATEST(u.written_at, u.leased_until) OPERATOR(pg_catalog.+) COALESCE(s.ttl, idempotence.retention()))
                      OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp() END) k (lease_counts, counts)
 WHERE (k.lease_counts OR k.counts)
+  AND ((SELECT pg_catalog.has_table_privilege('idempotence.health', 'SELECT'))
+       OR pg_catalog.pg_has_role(s.owner, 'USAGE') OR pg_catalog.pg_has_role(s.usable_by, 'USAGE'))
   AND NOT (s.id IS NOT NULL AND s.name IS NULL
            AND EXISTS (SELECT FROM idempotence.stream m
                        WHERE m.session OPERATOR(pg_catalog.=) u.id AND m.stream OPERATOR(pg_catalog.=) u.stream

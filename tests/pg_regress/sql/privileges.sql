@@ -90,7 +90,7 @@ AS $$
   FROM regress_functions f,
        unnest(f.proargnames[:f.pronargs], f.proargtypes::oid[]) WITH ORDINALITY a (name, type, place)
   WHERE 'session' = ANY (f.proargnames[:f.pronargs])
-    AND f.oid IN (SELECT l.function FROM idempotence.function_level l WHERE l.level = 'user')
+    AND f.oid IN (SELECT l.function FROM idempotence.function_level l WHERE l.level IN ('all', 'user'))
     AND a.place <= f.pronargs - f.pronargdefaults
   GROUP BY f.function, f.pronamespace, f.proname
 $$;
@@ -233,7 +233,7 @@ SELECT recorded_by FROM idempotence.outcomes WHERE session = 'privileges' AND re
 
 -- the tables are nobody's, also for who owns a session, watches or repairs; but for the audit
 SET ROLE regress_privileges_owner;
-SELECT relation, regress_message('SELECT FROM ' || relation) FROM unnest('{idempotence.session,idempotence.session_live,idempotence.reply,idempotence.stream,idempotence.outcome_0,idempotence.checkpoint,idempotence.segment,idempotence.secret,idempotence.audit,idempotence.sessions,idempotence.outcomes}'::text[]) relation;
+SELECT relation, regress_message('SELECT FROM ' || relation) FROM unnest('{idempotence.session,idempotence.session_live,idempotence.reply,idempotence.stream,idempotence.outcome_0,idempotence.checkpoint,idempotence.segment,idempotence.secret,idempotence.audit,idempotence.segments,idempotence.health}'::text[]) relation;
 SELECT regress_message($$DELETE FROM idempotence.outcome_0$$);
 RESET ROLE;
 SET ROLE regress_privileges_admin;
