@@ -95,6 +95,8 @@ COMMENT ON FUNCTION idem_release(text, bigint, bigint, text) IS
   'give a begun request up: nothing is recorded, and a retry after this transaction executes it';
 COMMENT ON FUNCTION idem_release(text, uuid, bigint, text) IS
   'give a begun request up: nothing is recorded, and a retry after this transaction executes it';
+COMMENT ON FUNCTION idem_outcomes(text, text, text, timestamptz, timestamptz, integer) IS
+  'the outcomes of a session, that which was recorded last first: those whose key begins with prefix, that have this status, that were recorded since and before; at most so many';
 COMMENT ON FUNCTION idem_lookup(text, text, text) IS
   'look a request up without beginning it; gives its outcome, in_progress, discarded, suspended, unknown, or on a standby not_here';
 COMMENT ON FUNCTION idem_lookup(text, bigint, text) IS

@@ -13,6 +13,7 @@ pub mod former;
 pub mod ids;
 pub mod internal;
 pub mod leases;
+pub mod looking;
 mod null;
 pub mod repairs;
 pub mod requests;

@@ -3,7 +3,7 @@
 use crate::domain::fingerprint::{Hasher, Token};
 use pgrx::callconv::{ArgAbi, BoxRet, FcInfo};
 use pgrx::datum::Datum;
-use pgrx::{FromDatum, pg_sys};
+use pgrx::{FromDatum, IntoDatum, pg_sys};
 
 /// A `jsonb` argument or result. It is passed on unread, since to parse it would cost more than the rest of the call.
 #[derive(Clone, Copy)]
@@ -22,6 +22,16 @@ unsafe impl<'fcx> ArgAbi<'fcx> for Jsonb {
     unsafe fn unbox_arg_unchecked(arg: pgrx::callconv::Arg<'_, 'fcx>) -> Self {
         // SAFETY: the caller passes an argument of our declared type.
         unsafe { arg.unbox_arg_using_from_datum() }.expect("pgrx unboxes an argument that is not null")
+    }
+}
+
+impl IntoDatum for Jsonb {
+    fn into_datum(self) -> Option<pg_sys::Datum> {
+        Some(self.0)
+    }
+
+    fn type_oid() -> pg_sys::Oid {
+        pg_sys::JSONBOID
     }
 }
 

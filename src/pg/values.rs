@@ -2,7 +2,7 @@
 
 use pgrx::callconv::{ArgAbi, BoxRet, FcInfo};
 use pgrx::datum::{Datum, Interval, IntoDatum};
-use pgrx::pg_sys;
+use pgrx::{FromDatum, pg_sys};
 use pgrx::pgrx_sql_entity_graph::metadata::{
     ArgumentError, ReturnsError, ReturnsRef, SqlMappingRef, SqlTranslatable, TypeOrigin,
 };
@@ -20,7 +20,25 @@ unsafe impl<'fcx> ArgAbi<'fcx> for Regrole {
     }
 }
 
-/// A `timestamptz` result, in microseconds since 2000-01-01 UTC.
+// SAFETY: a regrole is an oid, passed by value.
+unsafe impl BoxRet for Regrole {
+    unsafe fn box_into<'fcx>(self, fcinfo: &mut FcInfo<'fcx>) -> Datum<'fcx> {
+        // SAFETY: as above.
+        unsafe { fcinfo.return_raw_datum(self.0.into()) }
+    }
+}
+
+impl IntoDatum for Regrole {
+    fn into_datum(self) -> Option<pg_sys::Datum> {
+        self.0.into_datum()
+    }
+
+    fn type_oid() -> pg_sys::Oid {
+        pg_sys::REGROLEOID
+    }
+}
+
+/// A `timestamptz`, in microseconds since 2000-01-01 UTC.
 #[derive(Clone, Copy)]
 pub struct Timestamptz(pub i64);
 
@@ -31,6 +49,30 @@ unsafe impl BoxRet for Timestamptz {
     unsafe fn box_into<'fcx>(self, fcinfo: &mut FcInfo<'fcx>) -> Datum<'fcx> {
         // SAFETY: as above.
         unsafe { fcinfo.return_raw_datum(self.0.into()) }
+    }
+}
+
+// SAFETY: as above.
+unsafe impl<'fcx> ArgAbi<'fcx> for Timestamptz {
+    unsafe fn unbox_arg_unchecked(arg: pgrx::callconv::Arg<'_, 'fcx>) -> Self {
+        // SAFETY: the caller passes an argument of our declared type.
+        unsafe { arg.unbox_arg_using_from_datum() }.expect("pgrx unboxes an argument that is not null")
+    }
+}
+
+impl FromDatum for Timestamptz {
+    unsafe fn from_polymorphic_datum(datum: pg_sys::Datum, is_null: bool, _: pg_sys::Oid) -> Option<Timestamptz> {
+        (!is_null).then_some(Timestamptz(datum.value() as i64))
+    }
+}
+
+impl IntoDatum for Timestamptz {
+    fn into_datum(self) -> Option<pg_sys::Datum> {
+        Some(self.0.into())
+    }
+
+    fn type_oid() -> pg_sys::Oid {
+        pg_sys::TIMESTAMPTZOID
     }
 }
 

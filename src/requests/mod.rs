@@ -4,7 +4,8 @@
 //! `request.rs` resolves what a caller names: `keyed.rs` and `numbered.rs` are the two kinds. `find.rs` finds what
 //! is kept of a request, `decide.rs` decides by it, and `start.rs` starts the request. `held.rs` finds the request that
 //! a call completes. `saving.rs` is what is stored along with a numbered request. The calls are in `begin.rs`,
-//! `claim.rs`, `settle.rs`, `finish.rs` (record, checkpoint, release, extend), `lookup.rs`, `once.rs` and `repair.rs`.
+//! `claim.rs`, `settle.rs`, `finish.rs` (record, checkpoint, release, extend), `lookup.rs`, `once.rs` and `repair.rs`;
+//! `listing.rs` lists a session's outcomes.
 
 pub mod begin;
 pub mod claim;
@@ -13,6 +14,7 @@ pub mod find;
 pub mod finish;
 pub mod held;
 pub mod keyed;
+pub mod listing;
 pub mod lookup;
 pub mod numbered;
 pub mod once;

@@ -11,6 +11,7 @@ use crate::names;
 use crate::pg;
 use crate::sessions::find::{self, Search};
 use crate::store::cache;
+use crate::store::catalog;
 use crate::store::session::standing;
 use pgrx::pg_sys;
 use std::rc::Rc;
@@ -47,6 +48,22 @@ pub fn any_session(name: &str) -> Result<Session, Error> {
     match identity::client_session(name) {
         Some(id) => find_by_id(name, id.as_bytes()).map(Session::Client),
         None => even_dropped(name).map(Session::Standing).ok_or_else(|| unknown(name)),
+    }
+}
+
+/// The session that a caller looks at, dropped or ended too, and whether the caller may use its requests. A monitor that
+/// may not use them looks at the session all the same.
+pub fn to_look_at(name: &str) -> Result<(Session, bool), Error> {
+    const LOOK: &str = "look at its requests";
+    let session = any_session(name)?;
+    let checked = match &session {
+        Session::Standing(session) => check(session, Right::Use, LOOK),
+        Session::Client(session) => check_roles(session.owner, None, &session.name, LOOK, Right::Own),
+    };
+    match checked {
+        Ok(()) => Ok((session, true)),
+        Err(_) if catalog::is_monitor() => Ok((session, false)),
+        Err(error) => Err(error),
     }
 }
 

@@ -143,6 +143,15 @@ pub fn is_installed() -> bool {
     TABLES.into_iter().all(|name| find(name) != pg_sys::InvalidOid)
 }
 
+/// Whether the current role is a monitor, that is, may read the view `health`. Superusers and admins are monitors too.
+pub fn is_monitor() -> bool {
+    let health = find("health");
+    // SAFETY: looks up the view and the role in the system caches.
+    health != pg_sys::InvalidOid
+        && unsafe { pg_sys::pg_class_aclcheck(health, pg_sys::GetUserId(), pg_sys::ACL_SELECT as pg_sys::AclMode) }
+            == pg_sys::AclResult::ACLCHECK_OK
+}
+
 /// Raises an error (55000) if the tables are not of this library's version: rows of another shape are never read or
 /// written. The library may be replaced before the tables are, or after them. The check is made at each call until the
 /// versions fit, and after that whenever one of our tables has changed. Each upgrade script changes one.

@@ -17,6 +17,7 @@ pub mod exclusive;
 pub mod inbox;
 pub mod invalidation;
 pub mod lease;
+pub mod listing;
 pub mod message;
 pub mod outcome;
 pub mod outcome_long;

@@ -6,7 +6,7 @@ use crate::pg;
 use crate::store::catalog::Table;
 use crate::store::rel::{Access, Rel};
 use pgrx::datum::{DatumWithOid, TimestampWithTimeZone, Uuid};
-use pgrx::spi::{self, Spi, SpiClient};
+use pgrx::spi::{self, Spi, SpiClient, SpiHeapTupleData};
 use pgrx::{FromDatum, pg_sys};
 
 /// Executes a statement; gives the number of rows that it processed.
@@ -40,6 +40,15 @@ where
         let rows = client.update(query, None, arguments)?;
         rows.map(|row| Ok(row.get::<A>(1)?.zip(row.get::<B>(2)?))).filter_map(Result::transpose).collect()
     })
+}
+
+/// What `read` makes of each row of a query, which writes nothing, so that a standby executes it too.
+pub fn rows<T>(
+    query: &str,
+    arguments: &[DatumWithOid<'_>],
+    read: impl Fn(&SpiHeapTupleData<'_>) -> Result<T, spi::Error>,
+) -> Result<Vec<T>, Error> {
+    by_owner(query, |client| client.select(query, None, arguments)?.map(|row| read(&row)).collect())
 }
 
 /// A moment as an argument.
