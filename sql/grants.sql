@@ -4,7 +4,7 @@
 -- the views of every level call. A function that only the extension's owner may execute has no level.
 CREATE VIEW idempotence.function_level AS
 SELECT p.oid AS function,
-       CASE WHEN p.proname OPERATOR(pg_catalog.=) ANY ('{idem_forget,idem_force_release,idem_force_record,idem_set_persistence,idem_accept_restore,idem_sweep,sweep_step,note_sweep}'::pg_catalog.name[]) THEN 'admin'
+       CASE WHEN p.proname OPERATOR(pg_catalog.=) ANY ('{idem_forget,idem_force_release,idem_force_record,idem_set_persistence,idem_accept_restore,idem_stats_reset,idem_sweep,sweep_step,note_sweep}'::pg_catalog.name[]) THEN 'admin'
             WHEN p.proname OPERATOR(pg_catalog.=) ANY ('{at_work_by_role,holders,advisory_holders,
               naptime,max_sessions_per_role,launcher,is_visited,last_sweep}'::pg_catalog.name[]) THEN 'monitor'
             WHEN p.proname OPERATOR(pg_catalog.=) ANY (
@@ -13,7 +13,7 @@ SELECT p.oid AS function,
                 idem_create_session,idem_alter_session,idem_drop_session,
                 idem_register,idem_heartbeat,idem_ack,idem_allocate,idem_position,idem_close,
                 idem_generate_id,idem_generate_ids,idem_key,idem_fingerprint}'::pg_catalog.name[]) THEN 'user'
-            WHEN p.proname OPERATOR(pg_catalog.=) ANY ('{idem_outcomes,at_work,leases,retention,up_since}'::pg_catalog.name[]) THEN 'all'
+            WHEN p.proname OPERATOR(pg_catalog.=) ANY ('{idem_outcomes,at_work,leases,retention,up_since,stats,held_requests,errors}'::pg_catalog.name[]) THEN 'all'
        END AS level
 FROM pg_catalog.pg_extension e
 JOIN pg_catalog.pg_depend d ON d.refclassid OPERATOR(pg_catalog.=) 'pg_catalog.pg_extension'::pg_catalog.regclass
@@ -28,7 +28,7 @@ SELECT c.oid AS relation,
        CASE WHEN c.relname OPERATOR(pg_catalog.=) ANY ('{audit}'::pg_catalog.name[]) THEN 'admin'
             WHEN c.relname OPERATOR(pg_catalog.=) ANY ('{segments,health}'::pg_catalog.name[]) THEN 'monitor'
             WHEN c.relname OPERATOR(pg_catalog.=) ANY (
-              '{sessions,outcomes,unfinished,shown_at_work,shown_leases}'::pg_catalog.name[]) THEN 'all'
+              '{sessions,outcomes,unfinished,in_flight,stats,errors,shown_at_work,shown_leases}'::pg_catalog.name[]) THEN 'all'
        END AS level
 FROM pg_catalog.pg_extension e
 JOIN pg_catalog.pg_depend d ON d.refclassid OPERATOR(pg_catalog.=) 'pg_catalog.pg_extension'::pg_catalog.regclass

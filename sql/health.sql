@@ -1,13 +1,3 @@
--- The prepared transactions of this database, with the virtualtransaction that pg_locks gives them. It is found by
--- the lock that each prepared transaction holds on its own transaction id.
-CREATE VIEW idempotence.prepared AS
-SELECT l.virtualtransaction, p.gid, p.prepared
-FROM pg_catalog.pg_prepared_xacts p
-JOIN pg_catalog.pg_locks l
-  ON l.locktype OPERATOR(pg_catalog.=) 'transactionid' AND l.mode OPERATOR(pg_catalog.=) 'ExclusiveLock' AND l.pid IS NULL
- AND l.transactionid OPERATOR(pg_catalog.=) p.transaction
-WHERE p.database OPERATOR(pg_catalog.=) pg_catalog.current_database();
-
 -- Every lock in this database that another backend or a prepared transaction holds, with its holder in words. Without
 -- predicate locks, which are in nobody's way.
 CREATE VIEW idempotence.held AS

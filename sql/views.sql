@@ -220,3 +220,52 @@ WHERE (k.lease_counts OR k.counts)
            AND EXISTS (SELECT FROM idempotence.stream m
                        WHERE m.session OPERATOR(pg_catalog.=) u.id AND m.stream OPERATOR(pg_catalog.=) u.stream
                          AND m.acked OPERATOR(pg_catalog.>=) u.request::pg_catalog.int8));
+
+-- What is watched in shared memory. The functions decide which rows their caller sees. Where the library is not preloaded
+-- they raise 55000.
+CREATE VIEW idempotence.stats WITH (security_barrier) AS
+SELECT s.session, s.owner, s.kind, s.started, s.taken_over, s.replayed, s.recorded, s.failed, s.cancelled, s.released, s.in_progress,
+       s.mismatched, s.discarded, s.fenced, s.out_of_sequence, s.unrecorded, s.waits, s.wait_ms, s.swept, s.since
+FROM idempotence.stats() s;
+
+CREATE VIEW idempotence.errors WITH (security_barrier) AS
+SELECT e.at, e.session, e.stream, e.request, e.role, e.sqlstate, e.application, e.pid
+FROM idempotence.errors() e;
+
+-- The prepared transactions of this database, with the virtualtransaction that pg_locks gives them. It is found by
+-- the lock that each prepared transaction holds on its own transaction id.
+CREATE VIEW idempotence.prepared AS
+SELECT l.virtualtransaction, p.gid, p.prepared, p.owner
+FROM pg_catalog.pg_prepared_xacts p
+JOIN pg_catalog.pg_locks l
+  ON l.locktype OPERATOR(pg_catalog.=) 'transactionid' AND l.mode OPERATOR(pg_catalog.=) 'ExclusiveLock' AND l.pid IS NULL
+ AND l.transactionid OPERATOR(pg_catalog.=) p.transaction
+WHERE p.database OPERATOR(pg_catalog.=) pg_catalog.current_database();
+
+-- The locks of requests in this database, by the two numbers that pg_locks shows of each: who waits, and which prepared
+-- transaction has it.
+CREATE VIEW idempotence.request_locks AS
+SELECT l.classid, l.objid,
+       (pg_catalog.count(*) FILTER (WHERE NOT l.granted))::pg_catalog.int4 AS waiters,
+       pg_catalog.min(l.waitstart) AS waited_for_since,
+       pg_catalog.min(p.gid) AS prepared,
+       pg_catalog.min(p.prepared) AS prepared_at,
+       pg_catalog.min(p.owner) AS prepared_by
+FROM pg_catalog.pg_locks l
+LEFT JOIN idempotence.prepared p ON l.pid IS NULL AND p.virtualtransaction OPERATOR(pg_catalog.=) l.virtualtransaction
+WHERE l.locktype OPERATOR(pg_catalog.=) 'advisory' AND l.objsubid OPERATOR(pg_catalog.=) 7649
+  AND l.database OPERATOR(pg_catalog.=) (SELECT d.oid FROM pg_catalog.pg_database d
+                                         WHERE d.datname OPERATOR(pg_catalog.=) pg_catalog.current_database())
+GROUP BY l.classid, l.objid;
+
+-- A prepared transaction that was prepared before the server was started shows without the names of its requests, and
+-- only to monitors: shared memory does not know them any more.
+CREATE VIEW idempotence.in_flight WITH (security_barrier) AS
+SELECT h.session, h.stream, h.request, h.pid, COALESCE(h.role, l.prepared_by::pg_catalog.regrole) AS role, h.application,
+       h.client::pg_catalog.inet AS client, COALESCE(h.since, l.prepared_at) AS since, h.state,
+       COALESCE(l.waiters, 0) AS waiters, pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) l.waited_for_since AS longest_wait,
+       l.prepared, COALESCE(h.requests, 1) AS requests
+FROM idempotence.held_requests() h
+FULL JOIN idempotence.request_locks l ON l.classid OPERATOR(pg_catalog.=) h.lock_high AND l.objid OPERATOR(pg_catalog.=) h.lock_low
+WHERE h.pid IS NOT NULL
+   OR (l.prepared IS NOT NULL AND (h.session IS NOT NULL OR pg_catalog.has_table_privilege('idempotence.health', 'SELECT')));

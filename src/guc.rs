@@ -34,6 +34,11 @@ static MAX_STANDING_SESSIONS_PER_ROLE: GucSetting<i32> = GucSetting::<i32>::new(
 static MAX_STREAMS: GucSetting<i32> = GucSetting::<i32>::new(1_000);
 static NAPTIME_S: GucSetting<i32> = GucSetting::<i32>::new(10);
 static SWEEP_BATCH: GucSetting<i32> = GucSetting::<i32>::new(1_000);
+static MAX_STATS: GucSetting<i32> = GucSetting::<i32>::new(1_000);
+static TRACK_IN_FLIGHT_BYTES: GucSetting<i32> = GucSetting::<i32>::new(4 << 10);
+static MAX_ERRORS: GucSetting<i32> = GucSetting::<i32>::new(1_000);
+static LOG_CONTEXT: GucSetting<bool> = GucSetting::<bool>::new(true);
+static LOG_WAITS_MS: GucSetting<i32> = GucSetting::<i32>::new(1_000);
 static DATABASES: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(Some(c"*"));
 static UNRECORDED: GucSetting<Unrecorded> = GucSetting::<Unrecorded>::new(Unrecorded::Error);
 
@@ -111,6 +116,31 @@ pub fn databases() -> Databases {
 /// What becomes of a commit with an unrecorded request.
 pub fn unrecorded() -> Unrecorded {
     UNRECORDED.get()
+}
+
+/// The most lines of counters.
+pub fn max_stats() -> usize {
+    MAX_STATS.get().unsigned_abs() as usize
+}
+
+/// The room that each backend has for the names of its requests in flight, in bytes.
+pub fn track_in_flight_bytes() -> usize {
+    TRACK_IN_FLIGHT_BYTES.get().unsigned_abs() as usize
+}
+
+/// The number of errors that are kept.
+pub fn max_errors() -> usize {
+    MAX_ERRORS.get().unsigned_abs() as usize
+}
+
+/// Whether lines of the log name the request that is open.
+pub fn log_context() -> bool {
+    LOG_CONTEXT.get()
+}
+
+/// After how long a wait for another holder is logged; `None` is never.
+pub fn log_waits_us() -> Option<i64> {
+    u32::try_from(LOG_WAITS_MS.get()).ok().map(|ms| i64::from(ms) * 1_000)
 }
 
 /// Defines the settings.
@@ -234,6 +264,7 @@ pub fn init() {
         GucFlags::default(),
     );
     init_sweep();
+    init_monitor();
     pg::reserve_guc_prefix(c"idempotence");
 }
 
@@ -266,5 +297,60 @@ fn init_sweep() {
         &DATABASES,
         GucContext::Sighup,
         GucFlags::default(),
+    );
+}
+
+/// Defines the settings of what a DBA watches.
+fn init_monitor() {
+    // The size of shared memory is fixed at the start. A library that is not preloaded has none, and PostgreSQL would
+    // not let it define settings of the start.
+    let at_start = || if pg::is_preloading() { GucContext::Postmaster } else { GucContext::Sighup };
+    GucRegistry::define_int_guc(
+        c"idempotence.max_stats",
+        c"The most lines of the view stats: standing sessions, and roles with client sessions, of all databases together.",
+        c"Where there are more, those that were used longest ago give way. Takes 200 bytes a line, and a restart.",
+        &MAX_STATS,
+        16,
+        1_000_000,
+        at_start(),
+        GucFlags::default(),
+    );
+    GucRegistry::define_int_guc(
+        c"idempotence.track_in_flight",
+        c"The room that each backend has for the names of its requests in flight; 0 shows none.",
+        c"A request takes 40 bytes and its names. Takes this for each backend and prepared transaction, and a restart.",
+        &TRACK_IN_FLIGHT_BYTES,
+        0,
+        64 << 10,
+        at_start(),
+        GucFlags::UNIT_BYTE,
+    );
+    GucRegistry::define_int_guc(
+        c"idempotence.max_errors",
+        c"The number of errors that the view errors shows, of all databases together.",
+        c"Takes 880 bytes an error, and a restart.",
+        &MAX_ERRORS,
+        0,
+        100_000,
+        at_start(),
+        GucFlags::default(),
+    );
+    GucRegistry::define_bool_guc(
+        c"idempotence.log_context",
+        c"Whether lines of the server's log name the request that is open, in their CONTEXT.",
+        c"The client gets the same CONTEXT with a message that is both logged and sent to it.",
+        &LOG_CONTEXT,
+        GucContext::Suset,
+        GucFlags::default(),
+    );
+    GucRegistry::define_int_guc(
+        c"idempotence.log_waits",
+        c"After how long a wait for another holder of a request is logged, with both sides.",
+        c"-1 logs none.",
+        &LOG_WAITS_MS,
+        -1,
+        i32::MAX,
+        GucContext::Suset,
+        GucFlags::UNIT_MS,
     );
 }

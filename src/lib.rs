@@ -29,6 +29,7 @@
 //! | [`store`] | our tables |
 //! | [`lock`] | advisory locks |
 //! | [`wake`] | waking those who wait for a lease |
+//! | [`monitor`] | shared memory: counters, the requests in flight, the newest errors |
 //! | [`board`] | shared memory: what the launcher, workers and backends tell each other |
 //! | [`model`] | sessions as plain data |
 //! | [`guc`] | settings |
@@ -46,6 +47,7 @@ pub mod error;
 pub mod guc;
 pub mod lock;
 pub mod model;
+pub mod monitor;
 pub mod names;
 pub mod open;
 pub mod pg;
@@ -61,7 +63,11 @@ pgrx::pg_module_magic!(name, version);
 
 extension_sql_file!("../sql/tables.sql", bootstrap);
 extension_sql_file!("../sql/run.sql", name = "run");
-extension_sql_file!("../sql/views.sql", name = "views", requires = [retention, up_since, forget_cached, note_restored]);
+extension_sql_file!(
+    "../sql/views.sql",
+    name = "views",
+    requires = [retention, up_since, forget_cached, note_restored, stats, errors, held_requests]
+);
 extension_sql_file!("../sql/sweep.sql", name = "sweep", requires = [sweep_step, note_sweep]);
 extension_sql_file!(
     "../sql/health.sql",
@@ -77,6 +83,7 @@ pub extern "C-unwind" fn _PG_init() {
     pg::init_memory();
     error::init();
     guc::init();
+    monitor::init();
     transaction::init();
     store::invalidation::init();
     worker::init();

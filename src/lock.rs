@@ -82,6 +82,11 @@ impl Tag {
         Tag::named(LockClass::Request, digest)
     }
 
+    /// The claim to the request whose digest has this half, see [`Digest::lock_id`].
+    pub fn of_request_lock(lock_id: u64) -> Tag {
+        Tag::new(LockClass::Request, lock_id)
+    }
+
     /// A lock of a class on what the digest stands for. `pg_locks` shows half of the digest to everybody, so the
     /// digest has to be a keyed one.
     pub fn named(class: LockClass, digest: &Digest) -> Tag {
@@ -151,6 +156,17 @@ impl Tag {
     /// Gives back one share before the end of the transaction.
     pub fn release_share(&self) {
         self.release_in(Mode::Shared);
+    }
+
+    /// The id of the lock, see [`Digest::lock_id`].
+    pub fn lock_id(&self) -> u64 {
+        u64::from(self.0.locktag_field2) << 32 | u64::from(self.0.locktag_field3)
+    }
+
+    /// The process of another transaction that holds or shares the lock; `None` if no process does: a prepared transaction
+    /// has none.
+    pub fn holder_pid(&self) -> Option<i32> {
+        self.in_the_way_of(Mode::Alone).iter().find_map(pg::Holder::pid)
     }
 
     /// Whether this transaction shares the lock.

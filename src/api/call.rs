@@ -3,6 +3,7 @@
 use super::null::required;
 use crate::error::Error;
 use crate::pg;
+use crate::requests::counting;
 use crate::requests::numbered::Numbering;
 use crate::requests::request::{Request, Rules};
 use pgrx::datum::Uuid;
@@ -62,7 +63,8 @@ pub fn with_request<T>(
     let session = required("session", session)?;
     let key = required("request", request)?;
     let key = key.key();
-    let done = work(&Request::resolve(session, &key, numbering, rules)?)?;
+    let request = Request::resolve(session, &key, numbering, rules)?;
+    let done = work(&request).inspect_err(|error| counting::refused(&request.session(), error))?;
     pg::check_memory()?;
     Ok(done)
 }

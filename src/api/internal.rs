@@ -3,6 +3,7 @@
 //! Their SQL is spelt out. Otherwise pgrx would create the schema for them, and fail where the schema is there
 //! already.
 
+use super::call::with_request;
 use super::null::required;
 use super::ticket::{self, Ticket};
 use crate::domain::class::Class;
@@ -11,7 +12,7 @@ use crate::guc;
 use crate::pg::{self, Composite, Jsonb, Record};
 use crate::requests::finish;
 use crate::requests::numbered::Numbering;
-use crate::requests::request::{Request, Rules};
+use crate::requests::request::Rules;
 use crate::store::{message, restore, segment, write};
 use pgrx::prelude::*;
 
@@ -53,16 +54,11 @@ fn recorded(
     failed: Option<bool>,
     ttl: Option<Interval>,
 ) -> Composite<Ticket> {
-    ticket::executed(or_raise((|| {
-        let request = Request::resolve(
-            required("session", session)?,
-            required("request", request)?,
-            Numbering::default(),
-            Rules::OfBegin,
-        )?;
+    let outcome = with_request(Rules::OfBegin, session, request, Numbering::default(), |request| {
         let class = if required("failed", failed)? { Class::Failed } else { Class::Succeeded };
-        finish::record(&request, class, response, None, ttl)
-    })()))
+        finish::record(request, class, response, None, ttl)
+    });
+    ticket::executed(or_raise(outcome))
 }
 
 /// Executes a GRANT for a script of the extension as if the script had ended. Otherwise the grant would count as

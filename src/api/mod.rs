@@ -14,6 +14,7 @@ pub mod ids;
 pub mod internal;
 pub mod leases;
 pub mod looking;
+pub mod monitor;
 mod null;
 pub mod repairs;
 pub mod requests;

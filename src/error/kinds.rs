@@ -300,6 +300,11 @@ pub enum Error {
         /// The version of the tables.
         tables: String,
     },
+    /// 55000: the library is not preloaded, so there is no shared memory to look into.
+    NotPreloaded {
+        /// What would be there.
+        what: &'static str,
+    },
     /// XX001: a restore has left out tables, so what was done may look new.
     TablesNotRestored {
         /// The names of these tables.
@@ -319,6 +324,27 @@ pub enum Error {
         /// What is wrong.
         message: String,
     },
+}
+
+impl Error {
+    /// The request or the session that an error of class `ID` tells of.
+    pub fn about(&self) -> RequestName {
+        match self {
+            Error::PayloadMismatch(name)
+            | Error::AlreadyBegun { name, .. }
+            | Error::Discarded { name, .. }
+            | Error::OutOfSequence { name, .. }
+            | Error::ClaimSuperseded { name, .. }
+            | Error::AlreadyDone { name, .. }
+            | Error::NotBegun { name, .. }
+            | Error::Unrecorded { name, .. }
+            | Error::KeyTooOld { name, .. } => name.clone(),
+            Error::SessionEnded { session, .. }
+            | Error::SessionFenced { session }
+            | Error::LateRegistration { session, .. } => RequestName::new(session, ""),
+            _ => RequestName::new("", ""),
+        }
+    }
 }
 
 impl From<std::collections::TryReserveError> for Error {

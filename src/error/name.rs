@@ -1,7 +1,7 @@
 //! The name of a request in messages.
 
 /// The name of a request, to be shown in a message.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct RequestName {
     /// The session's name.
     pub session: String,

@@ -5,10 +5,33 @@
 //! SQLSTATE.
 
 use super::kinds::Error;
+use super::name::RequestName;
 use super::text::{Code, Texts, describe};
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::{PgLogLevel, PgSqlErrorCode, function_name, pg_guard, pg_sys};
+use std::cell::Cell;
 use std::ffi::{c_int, c_void};
+
+/// An error of class `ID` that is being raised, and what it tells of; empty where it tells of nothing of the kind.
+pub struct Noted<'a> {
+    /// The SQLSTATE.
+    pub sqlstate: [u8; 5],
+    /// The name of the session.
+    pub session: &'a str,
+    /// The stream.
+    pub stream: &'a str,
+    /// The request.
+    pub request: &'a str,
+}
+
+thread_local! {
+    static WHEN_RAISED: Cell<fn(&Noted<'_>)> = const { Cell::new(|_| {}) };
+}
+
+/// Has `callback` called for each error of class `ID` when it is raised. It must raise no error.
+pub fn call_when_raised(callback: fn(&Noted<'_>)) {
+    WHEN_RAISED.set(callback);
+}
 
 impl Error {
     /// Raises the error as an ERROR.
@@ -23,7 +46,12 @@ impl Error {
     }
 
     fn report(self, level: PgLogLevel) {
+        let about = self.about();
         let Texts { code, message, detail, hint } = describe(self);
+        if let (Code::Own(sqlstate), PgLogLevel::ERROR) = (&code, level) {
+            let RequestName { session, stream, request } = &about;
+            WHEN_RAISED.get()(&Noted { sqlstate: **sqlstate, session, stream, request });
+        }
         let standard = match code {
             Code::Standard(code) => code,
             Code::Own(_) => PgSqlErrorCode::ERRCODE_RAISE_EXCEPTION,

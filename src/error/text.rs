@@ -380,6 +380,12 @@ pub(super) fn describe(error: Error) -> Texts {
                 )
             }
         }
+        Error::NotPreloaded { what } => report(
+            Standard(PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+            format!("{what} are not there"),
+            "They are kept in shared memory, which there is only if the server preloads the library.".into(),
+            "Add idempotence to shared_preload_libraries and restart the server.",
+        ),
         Error::TablesNotRestored { missing } => report(
             Standard(PgSqlErrorCode::ERRCODE_DATA_CORRUPTED),
             "a restore of the extension's tables is not complete".into(),

@@ -5,6 +5,7 @@ use crate::domain::identity::Digest;
 use crate::domain::sequence::Range;
 use crate::error::RequestName;
 use crate::model::Session;
+use crate::monitor::in_flight::{self, Place};
 
 /// The names by which the list finds a request.
 #[derive(Clone, Copy)]
@@ -82,6 +83,8 @@ pub struct Entry {
     pub open: OpenRequest,
     pub saved: bool,
     pub state: State,
+    /// Where others see it.
+    pub place: Place,
 }
 
 /// The state of an entry.
@@ -101,6 +104,19 @@ impl Entry {
         #[cfg(test)]
         count_work();
         self.request == key.request && self.stream == key.stream && self.session.name() == key.session
+    }
+
+    /// Shows its state to those who watch.
+    pub fn show(&self) {
+        in_flight::note(
+            self.place,
+            match self.state {
+                State::Open if self.saved => in_flight::State::Saved,
+                State::Open => in_flight::State::Begun,
+                State::Recorded => in_flight::State::Recorded,
+                State::Released => in_flight::State::Released,
+            },
+        );
     }
 
     pub fn is_open(&self) -> bool {

@@ -11,6 +11,7 @@ use super::index::{EntryIndex, SCANNED_MAX};
 use crate::domain::identity::{Digest, SessionId};
 use crate::error::{Missing, RequestName};
 use crate::model::{Session, StandingSession};
+use crate::monitor::in_flight;
 use std::collections::TryReserveError;
 use std::rc::Rc;
 
@@ -49,10 +50,11 @@ impl List {
         self.index.as_mut().map_or(Ok(()), EntryIndex::reserve)
     }
 
-    /// Puts a request on the list. A request that was released before is open again.
-    pub fn begin(&mut self, session: Session, key: RequestKey<'_>, open: OpenRequest, level: Level) {
+    /// Puts a request on the list that was begun at `since`. A request that was released before is open again.
+    pub fn begin(&mut self, session: Session, key: RequestKey<'_>, open: OpenRequest, since: i64, level: Level) {
+        let place = in_flight::add(&session, key.stream, key.request, &open.lock, since);
         let (stream, request) = (key.stream.into(), key.request.into());
-        let entry = Entry { session, stream, request, open, saved: false, state: State::Open };
+        let entry = Entry { session, stream, request, open, saved: false, state: State::Open, place };
         match &mut self.index {
             Some(index) => index.add(&entry),
             None if self.entries.len() >= SCANNED_MAX => {
@@ -138,12 +140,14 @@ impl List {
                 if std::mem::replace(&mut entry.saved, true) {
                     return;
                 }
+                entry.show();
                 Change::Saved(place)
             }
             // A trigger on the table of outcomes may have finished it within the very call that does so now.
             Finish::Record | Finish::Release if !entry.is_open() => return,
             Finish::Record | Finish::Release => {
                 entry.state = if matches!(finish, Finish::Record) { State::Recorded } else { State::Released };
+                entry.show();
                 self.open -= 1;
                 if let Some(index) = &mut self.index {
                     index.settle(entry);
@@ -152,6 +156,21 @@ impl List {
             }
         };
         self.note(change, level);
+    }
+
+    /// The sessions of the requests that are neither recorded, saved nor released, one for each of them.
+    pub fn sessions_of_unrecorded(&self) -> Vec<Session> {
+        let unrecorded = self.entries.iter().filter(|entry| entry.is_open() && !entry.saved);
+        unrecorded.map(|entry| entry.session.clone()).collect()
+    }
+
+    /// The open request that was begun last, and how many other ones are open.
+    pub fn last_open(&self) -> Option<(RequestName, usize)> {
+        if self.open == 0 {
+            return None;
+        }
+        let last = self.entries.iter().rev().find(|entry| entry.is_open())?;
+        Some((last.name(), self.open - 1))
     }
 
     /// The first request that is neither recorded, saved nor released, and how many more of them there are.
@@ -183,6 +202,7 @@ impl List {
 
     /// Empties the list, at the end of the transaction.
     pub fn clear(&mut self) {
+        in_flight::clear();
         if self.index.is_some() {
             // The list was long, so its memory is given back.
             *self = List::default();
@@ -226,16 +246,21 @@ impl List {
                 // All other changes to the entry came later and are already undone.
                 if let Some(entry) = self.entries.pop() {
                     debug_assert!(entry.is_open() && !entry.saved, "an entry goes as it came");
+                    in_flight::take_away(entry.place);
                     self.open -= 1;
                     if let Some(index) = &mut self.index {
                         index.remove(&entry);
                     }
                 }
             }
-            Some(Change::Saved(place)) => self.entries[place].saved = false,
+            Some(Change::Saved(place)) => {
+                self.entries[place].saved = false;
+                self.entries[place].show();
+            }
             Some(Change::Closed(place)) => {
                 let entry = &mut self.entries[place];
                 entry.state = State::Open;
+                entry.show();
                 self.open += 1;
                 if let Some(index) = &mut self.index {
                     index.open_again(entry);
@@ -270,7 +295,7 @@ mod tests {
             leftovers: Leftovers::default(),
             token: None,
         };
-        list.begin(Session::Standing(Rc::default()), key(request), open, level);
+        list.begin(Session::Standing(Rc::default()), key(request), open, 0, level);
     }
 
     #[test]
@@ -364,7 +389,7 @@ mod tests {
             };
             let name = n.to_string();
             assert!(list.under(&lock).is_none());
-            list.begin(Session::Client(Rc::clone(&client)), key(&name), open, 1);
+            list.begin(Session::Client(Rc::clone(&client)), key(&name), open, 0, 1);
             assert!(list.under(&lock).is_some() && list.uses(&[7; 16]));
             list.finish(key(&name), Finish::Record, if n == 19 { 2 } else { 1 });
             assert!(!list.uses(&[7; 16]));

@@ -71,11 +71,11 @@ pub fn take_used_sessions() -> Vec<UsedSession> {
     USED.take().into_sessions()
 }
 
-/// Puts a request on the list. The caller has the request's lock. Tells whether it is the only open request.
-pub fn begin(session: Session, key: RequestKey<'_>, open: OpenRequest) -> bool {
+/// Puts a request on the list that was begun at `since`. The caller has the request's lock. Tells whether it is the only open request.
+pub fn begin(session: Session, key: RequestKey<'_>, open: OpenRequest, since: i64) -> bool {
     OPEN.with_borrow_mut(|list| {
         let is_first = !list.has_open();
-        list.begin(session, key, open, pg::nesting_level());
+        list.begin(session, key, open, since, pg::nesting_level());
         is_first
     })
 }
@@ -111,6 +111,17 @@ pub fn finish(key: RequestKey<'_>, finish: Finish) {
 /// would lose them.
 pub fn unrecorded() -> Option<(RequestName, usize)> {
     OPEN.with_borrow(List::unrecorded)
+}
+
+/// The sessions of the requests that a commit would lose, one for each of them.
+pub fn sessions_of_unrecorded() -> Vec<Session> {
+    OPEN.with_borrow(List::sessions_of_unrecorded)
+}
+
+/// The open request that was begun last, and how many other ones are open.
+pub fn last_open() -> Option<(RequestName, usize)> {
+    // Hooks ask this, see `has_open`.
+    OPEN.try_with(|list| list.try_borrow().ok().and_then(|list| list.last_open())).ok().flatten()
 }
 
 /// Undoes what happened in the innermost subtransaction.

@@ -1,6 +1,7 @@
 //! What we need of PostgreSQL that pgrx does not offer in a safe form, and all that differs between server versions.
 //! Callers name everything here as `pg::…`.
 
+mod backend;
 mod command;
 mod condition;
 mod durable;
@@ -8,16 +9,19 @@ mod heap;
 mod hooks;
 mod jsonb;
 mod keys;
+mod log;
 mod memory;
 mod process;
 mod role;
 mod server;
+mod shared;
 mod transaction;
 mod values;
 mod wait;
 #[cfg(not(test))]
 mod wrapped;
 
+pub use backend::*;
 pub use command::{outside_of_script, returns_rows};
 pub use condition::{Conditions, Prepared};
 pub use durable::*;
@@ -25,10 +29,12 @@ pub use heap::*;
 pub use hooks::*;
 pub use jsonb::*;
 pub use keys::*;
+pub use log::*;
 pub use memory::{arena_is_in_use, begin_call, check_memory, init as init_memory, make_sure_of, refill};
 pub use process::*;
 pub use role::*;
 pub use server::*;
+pub use shared::*;
 pub use transaction::*;
 pub use values::*;
 pub use wait::*;

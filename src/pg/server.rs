@@ -102,15 +102,21 @@ pub fn max_backends() -> i64 {
     unsafe { pg_sys::MaxBackends }.into()
 }
 
-/// The number of locks that the server's lock table is made for, for all transactions together. It holds some more as
-/// long as nothing else needs that part of the shared memory.
-pub fn lock_table_size() -> usize {
+/// The most prepared transactions that this server can have.
+pub fn max_prepared() -> usize {
     unsafe extern "C" {
         static max_prepared_xacts: std::ffi::c_int;
     }
+    // SAFETY: a variable of the server, set when it started.
+    unsafe { max_prepared_xacts }.unsigned_abs() as usize
+}
+
+/// The number of locks that the server's lock table is made for, for all transactions together. It holds some more as
+/// long as nothing else needs that part of the shared memory.
+pub fn lock_table_size() -> usize {
     // SAFETY: variables of the server, set when it started.
-    let (each, backends, prepared) = unsafe { (pg_sys::max_locks_per_xact, pg_sys::MaxBackends, max_prepared_xacts) };
-    each.unsigned_abs() as usize * (backends.unsigned_abs() as usize + prepared.unsigned_abs() as usize)
+    let (each, backends) = unsafe { (pg_sys::max_locks_per_xact, pg_sys::MaxBackends) };
+    each.unsigned_abs() as usize * (backends.unsigned_abs() as usize + max_prepared())
 }
 
 /// Reserves the prefix of our settings, so that a misspelt setting is an error.

@@ -209,6 +209,23 @@ impl Holder {
         return (self.0.backendId, self.0.localTransactionId);
     }
 
+    /// Its process; `None` for a prepared transaction, and for one that has just ended.
+    pub fn pid(&self) -> Option<i32> {
+        // SAFETY: declared as PostgreSQL declares it. It gives the process in that place, or null if the place is free.
+        unsafe {
+            #[cfg(any(feature = "pg17", feature = "pg18"))]
+            let process = pg_sys::ProcNumberGetProc(self.0.procNumber);
+            #[cfg(not(any(feature = "pg17", feature = "pg18")))]
+            let process = {
+                unsafe extern "C-unwind" {
+                    fn BackendIdGetProc(backend: std::ffi::c_int) -> *mut pg_sys::PGPROC;
+                }
+                BackendIdGetProc(self.0.backendId)
+            };
+            process.as_ref().map(|process| process.pid).filter(|pid| *pid != 0)
+        }
+    }
+
     /// Waits for the end of the transaction.
     pub fn wait(&self) {
         // SAFETY: it returns at once if the transaction has ended meanwhile.

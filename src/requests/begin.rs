@@ -11,10 +11,12 @@ use crate::error::Error;
 use crate::lock::Tag;
 use crate::open::{self, answered};
 use crate::pg::{self, Deadline, Durability, Jsonb};
+use crate::requests::counting;
 use crate::requests::decide::{Aim, Asked, Decided};
 use crate::requests::find::Seeker;
 use crate::requests::request::{self, Request};
 use crate::requests::start::{self, Begun};
+use crate::requests::waiting::{self, Wait};
 use crate::sessions::liveness;
 use crate::wake::Sleeper;
 
@@ -59,6 +61,7 @@ pub fn begin(request: &Request<'_>, payload: Option<Jsonb>, wait_us: Option<i64>
         begun => begun,
     };
     call.remember(&begun);
+    counting::answered(&request.session(), aim, &begun);
     debug_assert!(
         !matches!(begun, Begun::Started(_)) || open::holds(request.request_key()),
         "a started request is on the open list"
@@ -98,21 +101,16 @@ impl BeginCall<'_> {
         })
     }
 
-    /// Takes the request's lock by calling `take`. If the lock table has no room left, the error names the request.
-    fn take(&self, take: impl FnOnce() -> bool) -> Result<bool, Error> {
-        pg::or_out_of_memory(take).map_err(|error| open::no_room(self.asked.request.name(), &error))
-    }
-
     fn claim_or_answer(&self, deadline: Deadline) -> Result<Begun, Error> {
         let claim = Tag::request(&self.asked.lock);
-        let mut sleeper = None;
+        let (mut sleeper, mut wait) = (None, None);
         loop {
-            let mut claimed = self.take(|| claim.try_acquire())?;
+            let mut claimed = waiting::take_at_once(self.asked.request, &claim)?;
             // A replay does not wait for the lock: a committed outcome stands, whoever has the lock.
             let mut attempt =
                 if claimed { self.attempt_with_lock(&claim, deadline)? } else { self.attempt_without_lock()? };
             if let Attempt::NoAnswer = attempt {
-                if !self.take(|| claim.acquire(deadline.left_us()))? {
+                if !waiting::take(self.asked.request, &claim, deadline, &mut wait)? {
                     return Ok(Begun::InProgress(None));
                 }
                 claimed = true;
@@ -125,7 +123,7 @@ impl BeginCall<'_> {
             }
             match attempt {
                 Attempt::Answered(begun) => return Ok(begun),
-                Attempt::Leased(until) if !self.sleep(&mut sleeper, until, deadline) => {
+                Attempt::Leased(until) if !self.sleep(&mut sleeper, &mut wait, until, deadline) => {
                     return Ok(Begun::InProgress(Some(until)));
                 }
                 Attempt::Leased(_) => {}
@@ -137,10 +135,15 @@ impl BeginCall<'_> {
 
     /// Waits for a change of the lease; whether it is worth looking again. A transaction that keeps its snapshot does
     /// not wait, since it could not rely on what comes.
-    fn sleep(&self, sleeper: &mut Option<Sleeper>, until: i64, deadline: Deadline) -> bool {
+    fn sleep(&self, sleeper: &mut Option<Sleeper>, wait: &mut Option<Wait>, until: i64, deadline: Deadline) -> bool {
         match sleeper {
             _ if pg::keeps_snapshot() || deadline.left_us() == Some(0) => false,
-            Some(sleeper) => sleeper.sleep(until),
+            Some(sleeper) => {
+                let request = self.asked.request;
+                let wait = wait.get_or_insert_with(|| Wait::of(request.session()));
+                wait.log_if_long(request, || waiting::lease_in_words(request, &self.asked.lock));
+                sleeper.sleep(until)
+            }
             None => {
                 *sleeper = Some(Sleeper::of(&self.asked.lock, deadline.left_us()));
                 true

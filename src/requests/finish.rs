@@ -7,8 +7,10 @@ use crate::domain::limits::POINT_CHARS_MAX;
 use crate::error::Error;
 use crate::guc;
 use crate::lock::Tag;
+use crate::monitor::{Counter, counters};
 use crate::open::{self, Finish, Numbers, OpenRequest};
 use crate::pg::{self, Deadline, Jsonb};
+use crate::requests::counting;
 use crate::requests::held::{self, Held};
 use crate::requests::keyed::Keyed;
 use crate::requests::numbered::Numbered;
@@ -29,10 +31,22 @@ pub fn record(
     token: Option<i64>,
     ttl: Option<Interval>,
 ) -> Result<Outcome, Error> {
-    let open = match held::to_record(request, token)? {
-        Held::Open(open) => open,
+    let outcome = match held::to_record(request, token)? {
+        Held::Open(open) => record_open(request, open, class, response, ttl)?,
         Held::Recorded(outcome) => return Ok(outcome),
     };
+    counting::recorded(&request.session(), class);
+    Ok(outcome)
+}
+
+/// Records the outcome of a request that is open in this transaction.
+pub fn record_open(
+    request: &Request<'_>,
+    open: OpenRequest,
+    class: Class,
+    response: Option<Jsonb>,
+    ttl: Option<Interval>,
+) -> Result<Outcome, Error> {
     debug_assert!(Tag::request(&open.lock).is_held_by_us(), "an open request has its claim");
     check_writable(request, "idem_record")?;
     check_size("response", request, response)?;
@@ -124,6 +138,7 @@ pub fn release(request: &Request<'_>, token: Option<i64>) -> Result<(), Error> {
         wake::at_commit(&open.lock);
     }
     open::finish(request.request_key(), Finish::Release);
+    counters::count(&request.session(), Counter::Released);
     Ok(())
 }
 

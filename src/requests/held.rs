@@ -12,6 +12,7 @@ use crate::open::{self, Leftovers, Numbers, OpenRequest, answered};
 use crate::pg::{self, Deadline};
 use crate::requests::find::{self, Seeker};
 use crate::requests::request::Request;
+use crate::requests::waiting;
 use crate::sessions::liveness;
 use crate::store::lease::{self, StoredLease};
 use crate::store::outcome::Outcome;
@@ -99,8 +100,7 @@ fn find_leased(request: &Request<'_>, token: i64, function: &'static str) -> Res
     }
     let lock = request.lock();
     let claim = Tag::request(&lock);
-    let take = || claim.acquire(deadline.left_us());
-    if !pg::or_out_of_memory(take).map_err(|error| open::no_room(request.name(), &error))? {
+    if !waiting::take(request, &claim, deadline, &mut None)? {
         return Err(Error::WaitRanOut { what: request.name().to_string(), hint: WAIT_BY_SETTING });
     }
     let asked_at = pg::now_us();

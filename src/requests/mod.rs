@@ -3,12 +3,13 @@
 //!
 //! `request.rs` resolves what a caller names: `keyed.rs` and `numbered.rs` are the two kinds. `find.rs` finds what
 //! is kept of a request, `decide.rs` decides by it, and `start.rs` starts the request. `held.rs` finds the request that
-//! a call completes. `saving.rs` is what is stored along with a numbered request. The calls are in `begin.rs`,
-//! `claim.rs`, `settle.rs`, `finish.rs` (record, checkpoint, release, extend), `lookup.rs`, `once.rs` and `repair.rs`;
-//! `listing.rs` lists a session's outcomes.
+//! a call completes. `saving.rs` is what is stored along with a numbered request. `waiting.rs` waits for another
+//! holder, and `counting.rs` tells what is counted. The calls are in `begin.rs`, `claim.rs`, `settle.rs`, `finish.rs`
+//! (record, checkpoint, release, extend), `lookup.rs`, `once.rs` and `repair.rs`; `listing.rs` lists a session's outcomes.
 
 pub mod begin;
 pub mod claim;
+pub mod counting;
 pub mod decide;
 pub mod find;
 pub mod finish;
@@ -23,3 +24,4 @@ pub mod request;
 pub mod saving;
 pub mod settle;
 pub mod start;
+pub mod waiting;

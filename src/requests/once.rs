@@ -5,6 +5,8 @@ use crate::domain::identity::Digest;
 use crate::domain::right::Right;
 use crate::error::{Error, WAIT_BY_SETTING};
 use crate::guc;
+use crate::model::{Session, StandingSession};
+use crate::monitor::{Counter, counters};
 use crate::pg::{self, Deadline};
 use crate::requests::keyed::{Keyed, check_sort};
 use crate::sessions::resolve;
@@ -12,6 +14,7 @@ use crate::store::inbox::{self, Key};
 use crate::store::outcome;
 use crate::store::rel::Snapshot;
 use std::collections::{HashMap, HashSet};
+use std::rc::Rc;
 
 /// Finds the keys that are seen for the first time, and notes them. Returns their places in the list; of a key that
 /// comes more than once, the first place.
@@ -29,7 +32,12 @@ pub fn once(session: &str, keys: &[&str], function: &'static str) -> Result<Vec<
         pg::check_memory()?;
     }
     let fresh = unseen(&requests, now_us)?;
-    let Some((_, first)) = fresh.first() else { return Ok(Vec::new()) };
+    let Some((_, first)) = fresh.first() else {
+        if let Some(request) = requests.first() {
+            count(&request.session, 0, requests.len());
+        }
+        return Ok(Vec::new());
+    };
     let session = &requests[*first].session;
     let ttl_us = session.ttl_us();
     arguments::check_writable(function, || {
@@ -50,8 +58,19 @@ pub fn once(session: &str, keys: &[&str], function: &'static str) -> Result<Vec<
         || Error::WaitRanOut { what: what(), hint: WAIT_BY_SETTING },
     )?;
     let places = in_order_of_places(&fresh, &inserted);
+    count(session, places.len(), requests.len() - places.len());
     pg::check_memory()?;
     Ok(places)
+}
+
+/// Counts keys that were seen for the first time, and keys that were seen before.
+fn count(session: &Rc<StandingSession>, fresh: usize, seen: usize) {
+    let session = Session::Standing(Rc::clone(session));
+    for (counter, number) in [(Counter::Recorded, fresh), (Counter::Replayed, seen)] {
+        if number > 0 {
+            counters::add(&session, counter, number as u64);
+        }
+    }
 }
 
 /// The requests that are not kept yet, once each: the digest and the first place, in the order of the digests.

@@ -6,6 +6,7 @@ use crate::domain::decision::Eligibility;
 use crate::error::Error;
 use crate::pg::{self, Deadline, Jsonb};
 use crate::requests::begin;
+use crate::requests::counting;
 use crate::requests::decide::Aim;
 use crate::requests::find::{self, Seeker};
 use crate::requests::finish;
@@ -76,6 +77,7 @@ fn settle_in_ended(request: &Request<'_>, numbered: &Numbered<'_>, deadline: Dea
     let checkpoint = checkpoint::find(&request.probe(request.digest()), Snapshot::LatestMvcc)?;
     let lease = lease::find(request.stream(), &lock, Snapshot::LatestMvcc)?;
     let lease = lease.filter(|lease| request.is_of(lease));
+    counting::recorded(&request.session(), Class::Cancelled);
     let start = Start {
         checkpoint: checkpoint.map(|found| found.checkpoint),
         taken_over: lease.is_some(),

@@ -95,7 +95,7 @@ pub fn start(asked: &Asked<'_>, found: Decided, deadline: Deadline) -> Result<Op
         }
     };
     open.token = lease.map(|lease| lease.token);
-    if open::begin(request.session(), request.request_key(), open) {
+    if open::begin(request.session(), request.request_key(), open, asked.asked_at) {
         transaction::come_first();
     }
     if lease.is_some() {
@@ -104,7 +104,7 @@ pub fn start(asked: &Asked<'_>, found: Decided, deadline: Deadline) -> Result<Op
     if decision == Decision::GiveUp {
         let state = checkpoint.as_ref().and_then(|checkpoint| checkpoint.state);
         let point = checkpoint.as_ref().map(|checkpoint| checkpoint.point.as_str());
-        return give_up(request, attempts, point, state).map(Some);
+        return give_up(request, open, attempts, point, state).map(Some);
     }
     let attempt = if taken_over { attempts.saturating_add(1) } else { 1 };
     Ok(Some(Begun::Started(Start { checkpoint, taken_over, attempt, lease })))
@@ -112,7 +112,13 @@ pub fn start(asked: &Asked<'_>, found: Decided, deadline: Deadline) -> Result<Op
 
 /// Records that all attempts were begun and none was completed, and how far they got. The state is left out where the
 /// response would be too large with it.
-fn give_up(request: &Request<'_>, attempts: i32, point: Option<&str>, state: Option<Jsonb>) -> Result<Begun, Error> {
+fn give_up(
+    request: &Request<'_>,
+    open: OpenRequest,
+    attempts: i32,
+    point: Option<&str>,
+    state: Option<Jsonb>,
+) -> Result<Begun, Error> {
     /// More than a point and the names of the members take.
     const BESIDE_STATE: usize = 4096;
     let state = state.filter(|state| state.raw_bytes().saturating_add(BESIDE_STATE) <= guc::max_response_bytes());
@@ -123,7 +129,7 @@ fn give_up(request: &Request<'_>, attempts: i32, point: Option<&str>, state: Opt
     ];
     let members: Vec<String> = members.into_iter().flatten().collect();
     let response = Jsonb::of_text(&format!("{{{}}}", members.join(", ")));
-    finish::record(request, Class::Failed, Some(response), None, None).map(Begun::GivenUp)
+    finish::record_open(request, open, Class::Failed, Some(response), None).map(Begun::GivenUp)
 }
 
 /// The numbers of a request that starts. Settling adopts the range that the request was begun with before.

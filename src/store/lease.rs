@@ -51,6 +51,30 @@ impl StoredLease {
     }
 }
 
+/// Who holds a lease.
+pub struct Holder {
+    /// The role that was current at the begin.
+    pub role: pg_sys::Oid,
+    /// What its client called itself.
+    pub application: String,
+    /// When the lease runs out or ran out.
+    pub until: i64,
+}
+
+/// The holder of the lease that is kept under a request's lock.
+pub fn holder(of: Stream<'_>, lock: &Digest) -> Option<Holder> {
+    let table = Rel::open(Table::Lease, Access::Read);
+    if !table.is_readable() || table.is_empty() {
+        return None;
+    }
+    let keys = &mut [uuid_equals(DIGEST as i16 + 1, &lock.0)];
+    table.find(Some(Index::Lease), keys, Snapshot::LatestMvcc, |row: &Columns<'_>| {
+        let is_of = row.uuid(SESSION).as_ref() == Some(of.session);
+        let (role, until) = (row.oid(HOLDER)?, row.int8(LEASED_UNTIL)?);
+        is_of.then(|| Holder { role, application: row.text(APPLICATION).unwrap_or_default(), until })
+    })
+}
+
 /// Finds the lease that is kept under a request's lock. It may be that of another number in the same lane.
 pub fn find(of: Stream<'_>, lock: &Digest, snapshot: Snapshot) -> Result<Option<StoredLease>, Error> {
     let table = Rel::open(Table::Lease, Access::Read);

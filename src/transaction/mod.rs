@@ -3,9 +3,12 @@
 //! At the end the open list is cleared.
 
 mod first;
+mod log_context;
 
 use crate::error::Error;
 use crate::guc::{self, Unrecorded};
+use crate::lock::Tag;
+use crate::monitor::{Counter, counters, in_flight};
 use crate::open;
 use crate::pg;
 use crate::sessions::liveness;
@@ -19,6 +22,7 @@ pub use first::come_first;
 /// Registers the callbacks, once in each backend.
 pub fn init() {
     first::init(Some(transaction_event));
+    log_context::init();
     // SAFETY: the callback is a static function, and a library is loaded while no callbacks run.
     unsafe { pg_sys::RegisterSubXactCallback(Some(subtransaction_event), std::ptr::null_mut()) };
 }
@@ -38,6 +42,7 @@ unsafe extern "C-unwind" fn transaction_event(event: pg_sys::XactEvent::Type, _a
         XACT_EVENT_PRE_PREPARE => {
             first::set_ending(true);
             refuse_unrecorded(true);
+            in_flight::keep_prepared(|lock| Tag::of_request_lock(lock).is_held_by_another());
         }
         _ => {
             first::set_ending(false);
@@ -54,6 +59,9 @@ unsafe extern "C-unwind" fn transaction_event(event: pg_sys::XactEvent::Type, _a
 
 fn refuse_unrecorded(preparing: bool) {
     let unrecorded = open::unrecorded();
+    if unrecorded.is_some() && guc::unrecorded() != Unrecorded::Off {
+        open::sessions_of_unrecorded().iter().for_each(|session| counters::count(session, Counter::Unrecorded));
+    }
     let unrecorded = unrecorded.map(|(name, others)| Error::Unrecorded { name, others, preparing });
     match (unrecorded, guc::unrecorded()) {
         (Some(error), Unrecorded::Error) => error.raise(),

@@ -1,12 +1,13 @@
 //! Standing sessions in `idempotence.session`, and their tombstones: the rows of dropped sessions.
 
 use super::columns::*;
+use crate::domain::identity::SessionId;
 use crate::model::StandingSession;
 use crate::pg;
 use crate::store::catalog::{Index, Table};
 use crate::store::message;
 use crate::store::rel::{Access, Rel, Snapshot};
-use crate::store::tuple::{Tid, is_null, oid_equals, text_equals};
+use crate::store::tuple::{Tid, is_null, oid_equals, text_equals, uuid_equals};
 use crate::store::write;
 use pgrx::datum::IntoDatum;
 use pgrx::pg_sys;
@@ -37,24 +38,33 @@ struct StoredSession<'rel> {
     committed: bool,
 }
 
+/// The session or its tombstone, by its id.
+pub fn find_by_id(id: &SessionId) -> Option<StandingSession> {
+    let table = Rel::open(Table::Session, Access::Read);
+    let keys = &mut [uuid_equals(ID as i16 + 1, id)];
+    table.find(Some(Index::Session), keys, Snapshot::LatestMvcc, read).map(|row| row.session)
+}
+
 fn find_in<'rel>(table: &'rel Rel, name: &str) -> Option<StoredSession<'rel>> {
     let keys = &mut [text_equals(NAME as i16 + 1, name)];
-    table.find(Some(Index::SessionName), keys, Snapshot::LatestMvcc, |row: &Columns<'rel>| {
-        let session = StandingSession {
-            id: row.uuid(ID)?,
-            name: row.text(NAME)?,
-            owner: row.oid(OWNER)?,
-            usable_by: row.oid(USABLE_BY).filter(|role| *role != pg_sys::InvalidOid),
-            require_payload: row.bool(REQUIRE_PAYLOAD)?,
-            inbox: row.bool(INBOX)?,
-            time_keys: row.bool(TIME_KEYS)?,
-            ttl_us: row.interval_us(TTL),
-            max_attempts: row.int4(MAX_ATTEMPTS),
-            created_at: row.int8(CREATED_AT)?,
-            dropped_at: row.int8(ENDED_AT),
-        };
-        Some(StoredSession { session, place: row.at(), committed: !row.is_ours() })
-    })
+    table.find(Some(Index::SessionName), keys, Snapshot::LatestMvcc, read)
+}
+
+fn read<'rel>(row: &Columns<'rel>) -> Option<StoredSession<'rel>> {
+    let session = StandingSession {
+        id: row.uuid(ID)?,
+        name: row.text(NAME)?,
+        owner: row.oid(OWNER)?,
+        usable_by: row.oid(USABLE_BY).filter(|role| *role != pg_sys::InvalidOid),
+        require_payload: row.bool(REQUIRE_PAYLOAD)?,
+        inbox: row.bool(INBOX)?,
+        time_keys: row.bool(TIME_KEYS)?,
+        ttl_us: row.interval_us(TTL),
+        max_attempts: row.int4(MAX_ATTEMPTS),
+        created_at: row.int8(CREATED_AT)?,
+        dropped_at: row.int8(ENDED_AT),
+    };
+    Some(StoredSession { session, place: row.at(), committed: !row.is_ours() })
 }
 
 /// Saves a session, over its former row if it has one. The caller holds the lock on its name.

@@ -1,0 +1,144 @@
+//! The shared memory of the monitor: how large it is, and what lies where in it.
+
+use crate::guc;
+use crate::monitor::counters::{self, Cell, Lines};
+use crate::monitor::errors::{self, ErrorRing};
+use crate::monitor::in_flight::{self, Slot};
+use crate::monitor::line::{Key, Line};
+use crate::monitor::saved;
+use crate::pg::{self, Guarded, Locks, SharedHash, Wanted};
+use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
+
+/// Where everything is. The postmaster notes it, and every backend inherits it.
+pub struct Area {
+    memory: *mut u8,
+    plan: Plan,
+    /// The lines of counters.
+    pub lines: Guarded<Lines>,
+    /// The ring of errors.
+    pub errors: Guarded<ErrorRing>,
+}
+
+// SAFETY: the pointers are into shared memory, which stays where it is. Who writes what under which lock is said in
+// `monitor/mod.rs`.
+unsafe impl Sync for Area {}
+// SAFETY: as above.
+unsafe impl Send for Area {}
+
+static AREA: AtomicPtr<Area> = AtomicPtr::new(std::ptr::null_mut());
+
+/// The parts of the memory: how many of each there are, and where they begin.
+#[derive(Clone, Copy)]
+struct Plan {
+    backends: usize,
+    prepared: usize,
+    names: usize,
+    lines: usize,
+    errors: usize,
+    slots_at: usize,
+    cells_at: usize,
+    lines_at: usize,
+    ring_at: usize,
+    bytes: usize,
+}
+
+const CACHE_LINE: usize = 64;
+
+impl Plan {
+    fn of_settings() -> Plan {
+        let backends = usize::try_from(pg::max_backends()).unwrap_or(0);
+        let (prepared, names) = (pg::max_prepared(), guc::track_in_flight_bytes());
+        let (lines, errors) = (guc::max_stats(), guc::max_errors());
+        let slots_at = 0;
+        let end = |at: usize, bytes: usize| (at + bytes).next_multiple_of(CACHE_LINE);
+        let cells_at = end(slots_at, (backends + prepared) * in_flight::slot_bytes(names));
+        let lines_at = end(cells_at, backends * counters::CELLS * size_of::<Cell>());
+        let ring_at = end(lines_at, size_of::<Lines>());
+        let bytes = end(ring_at, errors::ring_bytes(errors)) + CACHE_LINE;
+        Plan { backends, prepared, names, lines, errors, slots_at, cells_at, lines_at, ring_at, bytes }
+    }
+}
+
+/// Reserves the memory, where the postmaster preloads the library, and has errors noted in it.
+pub fn init() {
+    errors::init();
+    if !pg::is_preloading() {
+        return;
+    }
+    pg::want_shared(Wanted {
+        name: c"idempotence monitor",
+        bytes: || Plan::of_settings().bytes,
+        bytes_beside: || SharedHash::<Line>::bytes(guc::max_stats()),
+        locks: 2,
+        made,
+        ending: |in_order| {
+            if let (true, Some(area)) = (in_order, area()) {
+                // SAFETY: the postmaster ends, and no other process lives.
+                saved::write(unsafe { area.lines.with_alone(|lines| lines.all(area)) });
+            }
+        },
+    });
+}
+
+fn made(memory: *mut u8, locks: Locks) {
+    let plan = Plan::of_settings();
+    // PostgreSQL aligns the memory to a cache line, and nothing is said that it always will.
+    // SAFETY: there is a cache line more than the parts take.
+    let memory = unsafe { memory.add(memory.align_offset(CACHE_LINE)) };
+    // SAFETY: the memory is as large as planned and all zeros, which are valid for all parts. Each of the two locks guards
+    // one value.
+    let area = unsafe {
+        let lines: *mut Lines = memory.add(plan.lines_at).cast();
+        lines.write(Lines::new(SharedHash::make::<Key>(c"idempotence stats", plan.lines), plan.lines));
+        let ring: *mut ErrorRing = memory.add(plan.ring_at).cast();
+        ring.write(ErrorRing::new(plan.errors));
+        Area { memory, plan, lines: Guarded::new(lines, locks, 0), errors: Guarded::new(ring, locks, 1) }
+    };
+    // SAFETY: the postmaster has started no other process yet.
+    unsafe { area.lines.with_alone(|lines| lines.take_back(saved::read())) };
+    // After a crash the postmaster makes the memory again, perhaps at another place.
+    AREA.store(Box::into_raw(Box::new(area)), Relaxed);
+}
+
+/// The memory, where the library is preloaded.
+pub fn area() -> Option<&'static Area> {
+    // SAFETY: null, or what made() has leaked.
+    unsafe { AREA.load(Relaxed).as_ref() }
+}
+
+/// Whether the library is preloaded, so that there is something to watch.
+pub fn is_there() -> bool {
+    area().is_some()
+}
+
+impl Area {
+    /// The number of backends.
+    pub fn backends(&self) -> usize {
+        self.plan.backends
+    }
+
+    /// The number of slots: those of backends, and after them those of prepared transactions.
+    pub fn slots(&self) -> usize {
+        self.plan.backends + self.plan.prepared
+    }
+
+    /// The room for names in a slot, in bytes.
+    pub fn name_bytes(&self) -> usize {
+        self.plan.names
+    }
+
+    /// A slot.
+    pub fn slot(&self, number: usize) -> *mut Slot {
+        debug_assert!(number < self.slots());
+        // SAFETY: the number is that of a slot, as planned.
+        unsafe { self.memory.add(self.plan.slots_at + number * in_flight::slot_bytes(self.plan.names)).cast() }
+    }
+
+    /// The cells of a backend.
+    pub fn cells(&self, backend: usize) -> &[Cell; counters::CELLS] {
+        debug_assert!(backend < self.plan.backends);
+        let at = self.plan.cells_at + backend * size_of::<[Cell; counters::CELLS]>();
+        // SAFETY: as planned. A cell has atomics and a key behind a cell, see there.
+        unsafe { &*self.memory.add(at).cast() }
+    }
+}

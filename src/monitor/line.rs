@@ -1,0 +1,143 @@
+//! A line of counters, and whom it counts for.
+
+use crate::domain::identity::SessionId;
+use crate::model::Session;
+use pgrx::pg_sys;
+use serde::{Deserialize, Serialize};
+
+/// What is counted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Counter {
+    /// A begin or a claim gave the caller the request to execute, from the beginning or from a checkpoint.
+    Started,
+    /// A begin gave the caller a request that a former holder's lease ran out of.
+    TakenOver,
+    /// The answer was an outcome that was recorded before.
+    Replayed,
+    /// An outcome was recorded as succeeded.
+    Recorded,
+    /// An outcome was recorded as failed.
+    Failed,
+    /// A request was settled by this call: it is never executed.
+    Cancelled,
+    /// A request was given up by its holder.
+    Released,
+    /// The answer was that another holder has the request.
+    InProgress,
+    /// ID001
+    Mismatched,
+    /// ID003
+    Discarded,
+    /// ID005
+    Fenced,
+    /// ID006
+    OutOfSequence,
+    /// ID008, or the warning in its place.
+    Unrecorded,
+    /// A call waited for another holder.
+    Waits,
+    /// How long such calls waited, in milliseconds.
+    WaitMs,
+    /// Outcomes that the sweep deleted.
+    Swept,
+}
+
+impl Counter {
+    /// How many counters there are.
+    pub const COUNT: usize = Counter::Swept as usize + 1;
+}
+
+/// Whom a line counts for.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
+#[repr(C)]
+pub struct Key {
+    /// The database; 0 in a cell that counts for nobody.
+    pub database: u32,
+    /// The role whose client sessions it counts for; 0 for a standing session.
+    pub role: u32,
+    /// The id of a standing session; else zeros.
+    pub session: SessionId,
+}
+
+impl Key {
+    /// The line of a session in this database.
+    pub fn of(session: &Session, database: pg_sys::Oid) -> Key {
+        match session {
+            Session::Standing(session) => Key::of_standing(&session.id, database),
+            Session::Client(session) => Key::of_clients(session.owner, database),
+        }
+    }
+
+    /// The line of a standing session.
+    pub fn of_standing(id: &SessionId, database: pg_sys::Oid) -> Key {
+        Key { database: database.to_u32(), role: 0, session: *id }
+    }
+
+    /// The line of the client sessions of a role.
+    pub fn of_clients(owner: pg_sys::Oid, database: pg_sys::Oid) -> Key {
+        Key { database: database.to_u32(), role: owner.to_u32(), session: SessionId::default() }
+    }
+
+    /// The line of a database for what lines that gave way had counted.
+    pub fn of_others(database: u32) -> Key {
+        Key { database, ..Key::default() }
+    }
+
+    /// Whether it is the line for what lines that gave way had counted.
+    pub fn is_others(&self) -> bool {
+        self.role == 0 && self.session == SessionId::default()
+    }
+}
+
+/// A line.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[repr(C)]
+pub struct Line {
+    /// Whom it counts for.
+    pub key: Key,
+    /// Since when it counts, in PostgreSQL's microseconds.
+    pub since: i64,
+    /// When it was last known to be counting.
+    pub used: i64,
+    /// The counters, by number.
+    pub counts: [u64; Counter::COUNT],
+}
+
+impl Line {
+    /// Makes a line begin at `now_us`. Its key is set.
+    pub fn begin(&mut self, now_us: i64) {
+        self.since = now_us;
+        self.used = now_us;
+        self.counts = [0; Counter::COUNT];
+    }
+
+    /// Adds what another line has counted.
+    pub fn add(&mut self, other: &Line) {
+        self.since = self.since.min(other.since);
+        for (count, more) in self.counts.iter_mut().zip(other.counts) {
+            *count += more;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_of_sessions_roles_and_others_differ() {
+        let database = pg_sys::Oid::from(5);
+        let standing = Key::of_standing(&[1; 16], database);
+        let clients = Key::of_clients(pg_sys::Oid::from(10), database);
+        let others = Key::of_others(5);
+        assert!(standing != clients && clients != others && standing != others);
+        assert!(others.is_others() && !standing.is_others() && !clients.is_others());
+    }
+
+    #[test]
+    fn a_line_takes_over_what_another_has_counted() {
+        let mut line = Line { key: Key::default(), since: 20, used: 20, counts: [1; Counter::COUNT] };
+        line.add(&Line { key: Key::default(), since: 10, used: 30, counts: [2; Counter::COUNT] });
+        assert_eq!((line.since, line.counts), (10, [3; Counter::COUNT]));
+    }
+}

@@ -1,0 +1,82 @@
+//! What PostgreSQL knows of other backends, as `pg_stat_activity` shows it. Everything is told here, whatever the rights of
+//! the caller: whoever shows it decides who may see it.
+
+use pgrx::pg_sys;
+use std::ffi::CStr;
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+/// A backend.
+pub struct Backend {
+    /// The process id.
+    pub pid: i32,
+    /// The role that it logged in as.
+    pub role: pg_sys::Oid,
+    /// What its client calls itself.
+    pub application: String,
+    /// The address of its client; `None` where it came over a local socket.
+    pub client: Option<String>,
+}
+
+/// The process id of this backend.
+pub fn process_id() -> i32 {
+    // SAFETY: a variable of the process.
+    unsafe { pg_sys::MyProcPid }
+}
+
+/// All backends at this moment.
+pub fn backends() -> Vec<Backend> {
+    // SAFETY: the numbers from 1 to the count are valid, and the entries are local copies. The first call makes what an
+    // earlier look of this transaction has found be read anew.
+    unsafe {
+        pg_sys::pgstat_clear_backend_activity_snapshot();
+        let numbers = 1..=pg_sys::pgstat_fetch_stat_numbackends();
+        numbers
+            .filter_map(|number| {
+                #[cfg(feature = "pg15")]
+                let entry = pg_sys::pgstat_fetch_stat_local_beentry(number);
+                #[cfg(not(feature = "pg15"))]
+                let entry = pg_sys::pgstat_get_local_beentry_by_index(number);
+                if entry.is_null() {
+                    return None;
+                }
+                let status = &(*entry).backendStatus;
+                Some(Backend {
+                    pid: status.st_procpid,
+                    role: status.st_userid,
+                    application: text_of(status.st_appname),
+                    client: address(&status.st_clientaddr),
+                })
+            })
+            .collect()
+    }
+}
+
+/// # Safety
+/// The pointer is null or that of a terminated string.
+unsafe fn text_of(text: *const std::ffi::c_char) -> String {
+    if text.is_null() {
+        return String::new();
+    }
+    // SAFETY: as the caller warrants.
+    unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+}
+
+/// The address in numbers; `None` for a local socket.
+fn address(of: &pg_sys::SockAddr) -> Option<String> {
+    let address: *const libc::sockaddr = (&raw const of.addr).cast();
+    // SAFETY: the address is a copy of a socket's, or all zeros. Its family tells which of the forms it has, and there is
+    // room for each of them.
+    unsafe {
+        match i32::from((*address).sa_family) {
+            libc::AF_INET => {
+                let address: *const libc::sockaddr_in = address.cast();
+                Some(Ipv4Addr::from(u32::from_be((*address).sin_addr.s_addr)).to_string())
+            }
+            libc::AF_INET6 => {
+                let address: *const libc::sockaddr_in6 = address.cast();
+                Some(Ipv6Addr::from((*address).sin6_addr.s6_addr).to_string())
+            }
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! What goes to the server's log.
+
+use pgrx::pg_sys::panic::ErrorReport;
+use pgrx::{PgLogLevel, PgSqlErrorCode, function_name, pg_sys};
+use std::ffi::{CStr, c_char};
+
+static mut NEXT: pg_sys::emit_log_hook_type = None;
+static mut CONTEXT: fn() -> Option<String> = || None;
+
+/// Has `context` called for each message on its way to the server's log, once a process. What it gives is added to the
+/// message's CONTEXT. It must raise no error.
+///
+/// PostgreSQL sends the same message to the client afterwards, if the message is for the client too.
+pub fn add_log_context(context: fn() -> Option<String>) {
+    // SAFETY: the process has one thread, and no message passes through the hook while it loads the library.
+    unsafe {
+        CONTEXT = context;
+        NEXT = pg_sys::emit_log_hook;
+        pg_sys::emit_log_hook = Some(emit_log);
+    }
+}
+
+/// It has no guard of pgrx, since it is called while PostgreSQL handles an error. It raises none itself.
+unsafe extern "C-unwind" fn emit_log(message: *mut pg_sys::ErrorData) {
+    // SAFETY: PostgreSQL passes the message that it is about to send. Its texts are allocated in its own memory context,
+    // which is freed with it. The hook before ours gets the message as PostgreSQL would have given it.
+    unsafe {
+        if (*message).elevel < pg_sys::PANIC as i32
+            && (*message).sqlerrcode != PgSqlErrorCode::ERRCODE_OUT_OF_MEMORY as i32
+            && let Some(line) = CONTEXT()
+            // A message that says it itself need not say it twice.
+            && !text_of((*message).message).windows(line.len()).any(|part| part == line.as_bytes())
+        {
+            let before = text_of((*message).context);
+            let parts: [&[u8]; 3] = [before, if before.is_empty() { b"" } else { b"\n" }, line.as_bytes()];
+            let bytes = parts.iter().map(|part| part.len()).sum::<usize>() + 1;
+            let flags = (pg_sys::MCXT_ALLOC_NO_OOM | pg_sys::MCXT_ALLOC_ZERO) as i32;
+            let context: *mut c_char =
+                pg_sys::MemoryContextAllocExtended((*message).assoc_context, bytes, flags).cast();
+            if !context.is_null() {
+                let mut at: *mut u8 = context.cast();
+                for part in parts {
+                    at.copy_from_nonoverlapping(part.as_ptr(), part.len());
+                    at = at.add(part.len());
+                }
+                (*message).context = context;
+            }
+        }
+        if let Some(next) = NEXT {
+            next(message);
+        }
+    }
+}
+
+/// # Safety
+/// The pointer is null or that of a terminated string, which lives as long as the result.
+unsafe fn text_of<'a>(text: *const c_char) -> &'a [u8] {
+    // SAFETY: as the caller warrants.
+    if text.is_null() { &[] } else { unsafe { CStr::from_ptr(text) }.to_bytes() }
+}
+
+/// Writes a line to the server's log, and to nobody else.
+pub fn log_line(message: String, detail: String) {
+    let code = PgSqlErrorCode::ERRCODE_SUCCESSFUL_COMPLETION;
+    ErrorReport::new(code, message, function_name!()).set_detail(detail).report(PgLogLevel::LOG_SERVER_ONLY);
+}

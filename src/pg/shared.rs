@@ -1,0 +1,269 @@
+//! Shared memory whose size the settings decide, and PostgreSQL's lightweight locks and hash table in it.
+//!
+//! The postmaster asks for the memory while it preloads the library, and makes it before it starts any other process.
+//! After a crash of a process it makes all of it anew.
+
+use pgrx::pg_sys;
+use std::cell::Cell;
+use std::ffi::{CStr, c_int, c_void};
+use std::marker::PhantomData;
+
+/// What a part of the library wants of the shared memory.
+#[derive(Clone, Copy)]
+pub struct Wanted {
+    /// The name of the memory and of its locks.
+    pub name: &'static CStr,
+    /// Its size in bytes, asked when the settings are read and the number of backends is known.
+    pub bytes: fn() -> usize,
+    /// The size of what `made` makes beside it.
+    pub bytes_beside: fn() -> usize,
+    /// The number of lightweight locks.
+    pub locks: usize,
+    /// Called once the memory, which is all zeros, and the locks are there.
+    pub made: fn(*mut u8, Locks),
+    /// Called when the postmaster ends, with whether it ends in good order. No other process lives then.
+    pub ending: fn(bool),
+}
+
+/// The lightweight locks that were wanted.
+#[derive(Clone, Copy)]
+pub struct Locks(*mut pg_sys::LWLockPadded);
+
+static mut WANTED: Option<Wanted> = None;
+static mut NEXT_REQUEST: pg_sys::shmem_request_hook_type = None;
+static mut NEXT_STARTUP: pg_sys::shmem_startup_hook_type = None;
+
+/// Asks for shared memory. Called once, while the postmaster preloads the library.
+pub fn want_shared(wanted: Wanted) {
+    // SAFETY: the postmaster has one thread.
+    unsafe {
+        WANTED = Some(wanted);
+        NEXT_REQUEST = pg_sys::shmem_request_hook;
+        pg_sys::shmem_request_hook = Some(request);
+        NEXT_STARTUP = pg_sys::shmem_startup_hook;
+        pg_sys::shmem_startup_hook = Some(startup);
+    }
+}
+
+#[pgrx::pg_guard]
+unsafe extern "C-unwind" fn request() {
+    // SAFETY: called by the postmaster, where the memory may be asked for. The hook before ours expects the same.
+    unsafe {
+        if let Some(next) = NEXT_REQUEST {
+            next();
+        }
+        if let Some(wanted) = WANTED {
+            pg_sys::RequestAddinShmemSpace((wanted.bytes)() + (wanted.bytes_beside)());
+            pg_sys::RequestNamedLWLockTranche(wanted.name.as_ptr(), wanted.locks as c_int);
+        }
+    }
+}
+
+#[pgrx::pg_guard]
+unsafe extern "C-unwind" fn startup() {
+    // SAFETY: called by the postmaster, which made the memory that was asked for. The memory has the size that was asked
+    // for, since the settings behind it need a restart to change.
+    unsafe {
+        if let Some(next) = NEXT_STARTUP {
+            next();
+        }
+        let Some(wanted) = WANTED else { return };
+        let bytes = (wanted.bytes)();
+        let mut found = false;
+        let memory: *mut u8 = pg_sys::ShmemInitStruct(wanted.name.as_ptr(), bytes, &mut found).cast();
+        if !found {
+            memory.write_bytes(0, bytes);
+        }
+        (wanted.made)(memory, Locks(pg_sys::GetNamedLWLockTranche(wanted.name.as_ptr())));
+        if !pg_sys::IsUnderPostmaster {
+            pg_sys::on_shmem_exit(Some(ending), pg_sys::Datum::null());
+        }
+    }
+}
+
+#[pgrx::pg_guard]
+unsafe extern "C-unwind" fn ending(code: c_int, _arg: pg_sys::Datum) {
+    // SAFETY: set before the memory was made.
+    if let Some(wanted) = unsafe { WANTED } {
+        (wanted.ending)(code == 0);
+    }
+}
+
+/// Something in shared memory that is reached only under a lightweight lock.
+pub struct Guarded<T> {
+    lock: *mut pg_sys::LWLock,
+    value: *mut T,
+}
+
+impl<T> Clone for Guarded<T> {
+    fn clone(&self) -> Guarded<T> {
+        *self
+    }
+}
+
+impl<T> Copy for Guarded<T> {}
+
+impl<T> Guarded<T> {
+    /// # Safety
+    /// The value lives in shared memory as long as the process, no lock but this guards it, and the lock's number is
+    /// below the number of the locks that were wanted.
+    pub unsafe fn new(value: *mut T, locks: Locks, number: usize) -> Guarded<T> {
+        // SAFETY: as the caller warrants.
+        Guarded { lock: unsafe { &raw mut (*locks.0.add(number)).lock }, value }
+    }
+
+    /// Takes the lock alone. Nothing is done under it that could raise an error.
+    pub fn lock(&self) -> Exclusive<'_, T> {
+        // SAFETY: the lock is in shared memory.
+        unsafe { pg_sys::LWLockAcquire(self.lock, pg_sys::LWLockMode::LW_EXCLUSIVE) };
+        Exclusive { lock: self.lock, value: self.value, unwinding: std::thread::panicking(), of: PhantomData }
+    }
+
+    /// Uses the value where there is one process only: in the postmaster, before it starts others or after they have
+    /// ended. The postmaster cannot take lightweight locks.
+    ///
+    /// # Safety
+    /// No other process uses the value meanwhile.
+    pub unsafe fn with_alone<R>(&self, work: impl FnOnce(&mut T) -> R) -> R {
+        // SAFETY: as the caller warrants.
+        work(unsafe { &mut *self.value })
+    }
+}
+
+/// The value, while the lock is held.
+pub struct Exclusive<'a, T> {
+    lock: *mut pg_sys::LWLock,
+    value: *mut T,
+    /// Whether an error was unwinding when the lock was taken.
+    unwinding: bool,
+    of: PhantomData<&'a T>,
+}
+
+impl<T> std::ops::Deref for Exclusive<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        // SAFETY: the lock is held alone.
+        unsafe { &*self.value }
+    }
+}
+
+impl<T> std::ops::DerefMut for Exclusive<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: the lock is held alone.
+        unsafe { &mut *self.value }
+    }
+}
+
+impl<T> Drop for Exclusive<'_, T> {
+    fn drop(&mut self) {
+        // If an error was raised under the lock, the end of the transaction releases the lock.
+        if std::thread::panicking() == self.unwinding {
+            // SAFETY: the lock was taken by Guarded::lock().
+            unsafe { pg_sys::LWLockRelease(self.lock) }
+        }
+    }
+}
+
+/// A hash table in shared memory, of a fixed number of entries. An entry begins with its key, which is compared byte by
+/// byte. Its user keeps others out.
+pub struct SharedHash<E> {
+    table: *mut pg_sys::HTAB,
+    of: PhantomData<E>,
+}
+
+impl<E> Clone for SharedHash<E> {
+    fn clone(&self) -> SharedHash<E> {
+        *self
+    }
+}
+
+impl<E> Copy for SharedHash<E> {}
+
+impl<E> SharedHash<E> {
+    /// The memory that a table of so many entries takes.
+    pub fn bytes(entries: usize) -> usize {
+        // SAFETY: only calculates.
+        unsafe { pg_sys::hash_estimate_size(entries as _, size_of::<E>()) }
+    }
+
+    /// Makes the table, while the postmaster makes the shared memory. `K` is the type of the key.
+    pub fn make<K>(name: &'static CStr, entries: usize) -> SharedHash<E> {
+        let mut info = pg_sys::HASHCTL { keysize: size_of::<K>(), entrysize: size_of::<E>(), ..Default::default() };
+        let flags = pg_sys::HASH_ELEM | pg_sys::HASH_BLOBS | pg_sys::HASH_FIXED_SIZE;
+        // SAFETY: the sizes are those of the entry and of the key that it begins with.
+        let table =
+            unsafe { pg_sys::ShmemInitHash(name.as_ptr(), entries as _, entries as _, &mut info, flags as c_int) };
+        SharedHash { table, of: PhantomData }
+    }
+
+    /// The number of entries.
+    pub fn entries(&self) -> usize {
+        // SAFETY: reads the table.
+        unsafe { pg_sys::hash_get_num_entries(self.table) as usize }
+    }
+
+    /// The entry of a key, and whether it was there before. `None`: the table is full. Only the key of a new entry is
+    /// set.
+    pub fn enter<K>(&mut self, key: &K) -> Option<(&mut E, bool)> {
+        let mut found = false;
+        let entry = self.search(key, pg_sys::HASHACTION::HASH_ENTER_NULL, &mut found);
+        // SAFETY: an entry of the table, which the caller keeps others out of.
+        unsafe { entry.as_mut() }.map(|entry| (entry, found))
+    }
+
+    /// The entry of a key.
+    pub fn find<K>(&mut self, key: &K) -> Option<&mut E> {
+        // SAFETY: as above.
+        unsafe { self.search(key, pg_sys::HASHACTION::HASH_FIND, &mut false).as_mut() }
+    }
+
+    /// Removes the entry of a key.
+    pub fn remove<K>(&mut self, key: &K) {
+        self.search(key, pg_sys::HASHACTION::HASH_REMOVE, &mut false);
+    }
+
+    fn search<K>(&self, key: &K, action: pg_sys::HASHACTION::Type, found: &mut bool) -> *mut E {
+        let key: *const c_void = (&raw const *key).cast();
+        // SAFETY: the key has the size that the table was made with.
+        unsafe { pg_sys::hash_search(self.table, key, action, found).cast() }
+    }
+
+    /// Calls `work` for each entry. `work` does not change the table.
+    pub fn for_each(&mut self, mut work: impl FnMut(&mut E)) {
+        // SAFETY: the scan is gone through to its end, which closes it.
+        unsafe {
+            let mut scan: pg_sys::HASH_SEQ_STATUS = std::mem::zeroed();
+            pg_sys::hash_seq_init(&mut scan, self.table);
+            while let Some(entry) = pg_sys::hash_seq_search(&mut scan).cast::<E>().as_mut() {
+                work(entry);
+            }
+        }
+    }
+}
+
+thread_local! {
+    static PLACE: Cell<Option<usize>> = const { Cell::new(None) };
+}
+
+/// The place of this process among all backends, from 0 to below [`super::max_backends`]. `None`: it is no backend.
+pub fn backend_place() -> Option<usize> {
+    if let Some(place) = PLACE.get() {
+        return Some(place);
+    }
+    // SAFETY: variables of the process.
+    #[cfg(any(feature = "pg17", feature = "pg18"))]
+    let place = unsafe { pg_sys::MyProcNumber };
+    // SAFETY: as above.
+    #[cfg(not(any(feature = "pg17", feature = "pg18")))]
+    let place = unsafe { pg_sys::MyBackendId } - 1;
+    let place = usize::try_from(place).ok().filter(|place| (*place as i64) < super::server::max_backends());
+    PLACE.set(place);
+    place
+}
+
+/// Whether this library is being preloaded by the postmaster.
+pub fn is_preloading() -> bool {
+    // SAFETY: variables that the postmaster has set.
+    unsafe { pg_sys::process_shared_preload_libraries_in_progress && !pg_sys::IsBinaryUpgrade }
+}

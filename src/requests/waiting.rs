@@ -1,0 +1,110 @@
+//! Waiting for another holder of a request. A call that waits is counted once, however often it looks again. A wait that
+//! lasts longer than `idempotence.log_waits` is logged while it lasts, with both sides.
+
+use crate::domain::identity::Digest;
+use crate::error::Error;
+use crate::guc;
+use crate::lock::Tag;
+use crate::model::Session;
+use crate::monitor::{Counter, counters, in_flight};
+use crate::open;
+use crate::pg::{self, Deadline};
+use crate::requests::request::Request;
+use crate::store::lease::{self, Holder};
+
+/// The wait of a call. Its end is counted, also if an error ends it.
+pub struct Wait {
+    session: Session,
+    since: i64,
+    is_logged: bool,
+}
+
+impl Wait {
+    /// Begins to wait.
+    pub fn of(session: Session) -> Wait {
+        // The cell that counts is taken now. At the end, perhaps in an error, counting needs no lock.
+        counters::count(&session, Counter::Waits);
+        Wait { session, since: pg::now_us(), is_logged: false }
+    }
+
+    /// Logs the wait if it has lasted long enough and was not logged. `holder` describes the other side.
+    pub fn log_if_long(&mut self, request: &Request<'_>, holder: impl FnOnce() -> String) {
+        if self.unlogged_us() == Some(0) {
+            self.log(request, holder());
+        }
+    }
+
+    fn log(&mut self, request: &Request<'_>, holder: String) {
+        self.is_logged = true;
+        let (pid, waited_ms) = (pg::process_id(), (pg::now_us() - self.since) / 1000);
+        pg::log_line(format!("process {pid} still waits for {} after {waited_ms} ms", request.name()), holder);
+    }
+
+    /// How long the wait may go on before it is time to log it; `None`: it is not going to be.
+    fn unlogged_us(&self) -> Option<i64> {
+        guc::log_waits_us().filter(|_| !self.is_logged).map(|after_us| (self.since + after_us - pg::now_us()).max(0))
+    }
+}
+
+impl Drop for Wait {
+    fn drop(&mut self) {
+        let waited_ms = u64::try_from((pg::now_us() - self.since) / 1000).unwrap_or(0);
+        counters::add(&self.session, Counter::WaitMs, waited_ms);
+    }
+}
+
+/// Takes the request's lock if nobody has it; gives whether it did.
+pub fn take_at_once(request: &Request<'_>, claim: &Tag) -> Result<bool, Error> {
+    with_room(request, || claim.try_acquire())
+}
+
+/// If the lock table has no room left, the error names the request.
+fn with_room(request: &Request<'_>, take: impl FnOnce() -> bool) -> Result<bool, Error> {
+    pg::or_out_of_memory(take).map_err(|error| open::no_room(request.name(), &error))
+}
+
+/// Takes the request's lock, and waits for it up to the deadline; gives whether it did.
+pub fn take(request: &Request<'_>, claim: &Tag, deadline: Deadline, wait: &mut Option<Wait>) -> Result<bool, Error> {
+    if take_at_once(request, claim)? {
+        return Ok(true);
+    }
+    if deadline.left_us() == Some(0) {
+        return Ok(false);
+    }
+    let wait = wait.get_or_insert_with(|| Wait::of(request.session()));
+    if let Some(unlogged_us) = wait.unlogged_us()
+        && deadline.left_us().is_none_or(|left_us| left_us > unlogged_us)
+    {
+        // The wait is cut in two for the line. So a caller loses its place in the queue once, and a deadlock is looked for
+        // anew.
+        if with_room(request, || claim.acquire(Some(unlogged_us)))? {
+            return Ok(true);
+        }
+        wait.log(request, holder(claim));
+    }
+    with_room(request, || claim.acquire(deadline.left_us()))
+}
+
+/// Who holds the lock, in words.
+fn holder(claim: &Tag) -> String {
+    let Some(pid) = claim.holder_pid() else { return "A prepared transaction has it, or nobody any more.".into() };
+    let backend = pg::backends().into_iter().find(|backend| backend.pid == pid);
+    let (application, role) = match &backend {
+        Some(backend) => (backend.application.as_str(), pg::role_name(backend.role).unwrap_or_default()),
+        None => ("", String::new()),
+    };
+    let held = in_flight::read()
+        .into_iter()
+        .find(|held| held.pid == Some(pid) && held.named.as_ref().is_some_and(|named| named.lock == claim.lock_id()));
+    let since = held.map(|held| format!(" since {}", pg::describe_moment(held.since))).unwrap_or_default();
+    format!("Process {pid} (role \"{role}\", application \"{application}\") has it{since}.")
+}
+
+/// Who has the lease of a request, in words.
+pub fn lease_in_words(request: &Request<'_>, claim: &Digest) -> String {
+    let Some(Holder { role, application, until }) = lease::holder(request.stream(), claim) else {
+        return "Nobody has a lease of it any more.".into();
+    };
+    let (role, until) = (pg::role_name(role).unwrap_or_default(), pg::describe_moment(until));
+    format!("Role \"{role}\" (application \"{application}\") has a lease until {until}.")
+}
