@@ -51,6 +51,18 @@ impl Place {
     pub const UNWATCHED: Place = Place(u32::MAX);
     /// The slot had no room, and has only counted it.
     const COUNTED: Place = Place(u32::MAX - 1);
+
+    /// A place for tests that see the list without shared memory.
+    #[cfg(test)]
+    pub fn number(number: u32) -> Place {
+        Place(number)
+    }
+
+    /// Its number.
+    #[cfg(test)]
+    pub fn as_number(self) -> u32 {
+        self.0
+    }
 }
 
 /// A slot, all zeros at first. The names follow it.

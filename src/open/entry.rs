@@ -5,7 +5,7 @@ use crate::domain::identity::Digest;
 use crate::domain::sequence::Range;
 use crate::error::RequestName;
 use crate::model::Session;
-use crate::monitor::in_flight::{self, Place};
+use crate::monitor::in_flight::{Place, State as ShownState};
 
 /// The names by which the list finds a request.
 #[derive(Clone, Copy)]
@@ -83,7 +83,7 @@ pub struct Entry {
     pub open: OpenRequest,
     pub saved: bool,
     pub state: State,
-    /// Where others see it.
+    /// Where those who watch see it.
     pub place: Place,
 }
 
@@ -106,17 +106,14 @@ impl Entry {
         self.request == key.request && self.stream == key.stream && self.session.name() == key.session
     }
 
-    /// Shows its state to those who watch.
-    pub fn show(&self) {
-        in_flight::note(
-            self.place,
-            match self.state {
-                State::Open if self.saved => in_flight::State::Saved,
-                State::Open => in_flight::State::Begun,
-                State::Recorded => in_flight::State::Recorded,
-                State::Released => in_flight::State::Released,
-            },
-        );
+    /// Its state as those see it who watch.
+    pub fn shown(&self) -> ShownState {
+        match self.state {
+            State::Open if self.saved => ShownState::Saved,
+            State::Open => ShownState::Begun,
+            State::Recorded => ShownState::Recorded,
+            State::Released => ShownState::Released,
+        }
     }
 
     pub fn is_open(&self) -> bool {

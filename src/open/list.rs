@@ -8,10 +8,10 @@
 
 use super::entry::{Entry, Finish, OpenRequest, RequestKey, State};
 use super::index::{EntryIndex, SCANNED_MAX};
+use super::watch::Watch;
 use crate::domain::identity::{Digest, SessionId};
 use crate::error::{Missing, RequestName};
 use crate::model::{Session, StandingSession};
-use crate::monitor::in_flight;
 use std::collections::TryReserveError;
 use std::rc::Rc;
 
@@ -29,7 +29,7 @@ enum Change {
 
 /// The list.
 #[derive(Default)]
-pub struct List {
+pub struct List<W> {
     entries: Vec<Entry>,
     changes: Vec<Change>,
     /// The levels that have changes, in rising order, and where the changes of each begin.
@@ -38,9 +38,11 @@ pub struct List {
     open: usize,
     /// Finds entries, once there are more than a few.
     index: Option<EntryIndex>,
+    /// Is told of every change.
+    watch: W,
 }
 
-impl List {
+impl<W: Watch> List<W> {
     /// Makes room for one more request.
     pub fn reserve(&mut self) -> Result<(), TryReserveError> {
         self.entries.try_reserve(1)?;
@@ -52,7 +54,7 @@ impl List {
 
     /// Puts a request on the list that was begun at `since`. A request that was released before is open again.
     pub fn begin(&mut self, session: Session, key: RequestKey<'_>, open: OpenRequest, since: i64, level: Level) {
-        let place = in_flight::add(&session, key.stream, key.request, &open.lock, since);
+        let place = self.watch.add(&session, key, &open.lock, since);
         let (stream, request) = (key.stream.into(), key.request.into());
         let entry = Entry { session, stream, request, open, saved: false, state: State::Open, place };
         match &mut self.index {
@@ -140,14 +142,14 @@ impl List {
                 if std::mem::replace(&mut entry.saved, true) {
                     return;
                 }
-                entry.show();
+                self.watch.note(entry.place, entry.shown());
                 Change::Saved(place)
             }
             // A trigger on the table of outcomes may have finished it within the very call that does so now.
             Finish::Record | Finish::Release if !entry.is_open() => return,
             Finish::Record | Finish::Release => {
                 entry.state = if matches!(finish, Finish::Record) { State::Recorded } else { State::Released };
-                entry.show();
+                self.watch.note(entry.place, entry.shown());
                 self.open -= 1;
                 if let Some(index) = &mut self.index {
                     index.settle(entry);
@@ -202,10 +204,10 @@ impl List {
 
     /// Empties the list, at the end of the transaction.
     pub fn clear(&mut self) {
-        in_flight::clear();
+        self.watch.clear();
         if self.index.is_some() {
             // The list was long, so its memory is given back.
-            *self = List::default();
+            *self = List { watch: std::mem::take(&mut self.watch), ..List::default() };
             return;
         }
         self.entries.clear();
@@ -246,7 +248,7 @@ impl List {
                 // All other changes to the entry came later and are already undone.
                 if let Some(entry) = self.entries.pop() {
                     debug_assert!(entry.is_open() && !entry.saved, "an entry goes as it came");
-                    in_flight::take_away(entry.place);
+                    self.watch.take_away(entry.place);
                     self.open -= 1;
                     if let Some(index) = &mut self.index {
                         index.remove(&entry);
@@ -254,13 +256,14 @@ impl List {
                 }
             }
             Some(Change::Saved(place)) => {
-                self.entries[place].saved = false;
-                self.entries[place].show();
+                let entry = &mut self.entries[place];
+                entry.saved = false;
+                self.watch.note(entry.place, entry.shown());
             }
             Some(Change::Closed(place)) => {
                 let entry = &mut self.entries[place];
                 entry.state = State::Open;
-                entry.show();
+                self.watch.note(entry.place, entry.shown());
                 self.open += 1;
                 if let Some(index) = &mut self.index {
                     index.open_again(entry);
@@ -276,8 +279,30 @@ mod tests {
     use super::*;
     use crate::domain::sequence::Order;
     use crate::model::ClientSession;
+    use crate::monitor::in_flight::{Place, State as ShownState};
     use crate::open::entry::{Leftovers, work};
     use proptest::prelude::*;
+
+    /// Sees the states of the requests on the list, as shared memory shows them.
+    #[derive(Default)]
+    struct Seen(Vec<ShownState>);
+
+    impl Watch for Seen {
+        fn add(&mut self, _: &Session, _: RequestKey<'_>, _: &Digest, _: i64) -> Place {
+            self.0.push(ShownState::Begun);
+            Place::number(self.0.len() as u32 - 1)
+        }
+        fn note(&mut self, place: Place, state: ShownState) {
+            self.0[place.as_number() as usize] = state;
+        }
+        fn take_away(&mut self, place: Place) {
+            self.0.pop();
+            assert_eq!(Place::number(self.0.len() as u32), place, "the last one goes first");
+        }
+        fn clear(&mut self) {
+            self.0.clear();
+        }
+    }
 
     const R: RequestKey<'_> = RequestKey { session: "", stream: "", request: "r" };
 
@@ -285,7 +310,7 @@ mod tests {
         RequestKey { request, ..R }
     }
 
-    fn begin(list: &mut List, request: &str, level: Level) {
+    fn begin(list: &mut List<Seen>, request: &str, level: Level) {
         let zero = Digest([0; 16]);
         let open = OpenRequest {
             lock: zero,
@@ -300,7 +325,7 @@ mod tests {
 
     #[test]
     fn what_was_begun_inside_leaves_the_list() {
-        let mut list = List::default();
+        let mut list = List::<Seen>::default();
         begin(&mut list, "outside", 1);
         begin(&mut list, "inside", 2);
         list.roll_back(2);
@@ -310,7 +335,7 @@ mod tests {
 
     #[test]
     fn what_was_recorded_inside_is_open_again() {
-        let mut list = List::default();
+        let mut list = List::<Seen>::default();
         begin(&mut list, "r", 1);
         list.finish(R, Finish::Record, 2);
         assert!(matches!(list.find(R), Err(Missing::Recorded)));
@@ -320,7 +345,7 @@ mod tests {
 
     #[test]
     fn what_was_recorded_outside_stays_recorded() {
-        let mut list = List::default();
+        let mut list = List::<Seen>::default();
         begin(&mut list, "r", 1);
         list.finish(R, Finish::Record, 1);
         list.roll_back(2);
@@ -329,7 +354,7 @@ mod tests {
 
     #[test]
     fn a_released_savepoint_hands_its_steps_up() {
-        let mut list = List::default();
+        let mut list = List::<Seen>::default();
         begin(&mut list, "r", 3);
         list.finish(R, Finish::Record, 3);
         list.hand_up(3);
@@ -341,7 +366,7 @@ mod tests {
 
     #[test]
     fn what_is_finished_twice_is_finished_once() {
-        let mut list = List::default();
+        let mut list = List::<Seen>::default();
         begin(&mut list, "r", 1);
         list.finish(R, Finish::Record, 1);
         list.finish(R, Finish::Release, 1);
@@ -350,7 +375,7 @@ mod tests {
 
     #[test]
     fn what_was_released_may_be_begun_again() {
-        let mut list = List::default();
+        let mut list = List::<Seen>::default();
         (0..10).for_each(|n| begin(&mut list, &n.to_string(), 1));
         begin(&mut list, "r", 1);
         list.finish(R, Finish::Release, 1);
@@ -376,7 +401,7 @@ mod tests {
             timeout_us: 1,
             created_at: 0,
         });
-        let mut list = List::default();
+        let mut list = List::<Seen>::default();
         for n in 0..20u8 {
             let lock = Digest([n % 5; 16]);
             let open = OpenRequest {
@@ -401,7 +426,7 @@ mod tests {
 
     #[test]
     fn no_call_looks_at_the_whole_list() {
-        let mut list = List::default();
+        let mut list = List::<Seen>::default();
         let (count, calls) = (30_000, 10);
         for n in 0..count {
             let name = n.to_string();
@@ -442,7 +467,7 @@ mod tests {
     proptest! {
         #[test]
         fn as_if_each_entry_were_looked_at(moves in prop::collection::vec((0u8..6, any::<prop::sample::Index>()), 1..80)) {
-            let (mut list, mut model, mut level) = (List::default(), Model::default(), 1);
+            let (mut list, mut model, mut level) = (List::<Seen>::default(), Model::default(), 1);
             for (what, at) in moves {
                 match what {
                     0 => {
@@ -486,6 +511,8 @@ mod tests {
                     }
                     _ => {}
                 }
+                let shown: Vec<_> = list.entries.iter().map(Entry::shown).collect();
+                prop_assert_eq!(&list.watch.0, &shown);
                 prop_assert_eq!(list.open, model.open());
                 prop_assert_eq!(list.unrecorded().map_or(0, |(_, more)| more + 1), model.unrecorded());
             }

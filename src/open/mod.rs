@@ -14,18 +14,20 @@ use pgrx::pg_sys::panic::ErrorReportWithLevel;
 use std::cell::RefCell;
 use std::rc::Rc;
 use used::UsedSessions;
+use watch::Shown;
 
 pub mod answered;
 mod entry;
 mod index;
 mod list;
 mod used;
+mod watch;
 
 pub use entry::{Finish, Leftovers, Numbers, OpenRequest, RequestKey};
 pub use used::UsedSession;
 
 thread_local! {
-    static OPEN: RefCell<List> = RefCell::default();
+    static OPEN: RefCell<List<Shown>> = RefCell::default();
     static USED: RefCell<UsedSessions> = const { RefCell::new(UsedSessions::new()) };
 }
 
