@@ -55,7 +55,7 @@ impl Prepared {
     pub fn sleep(&self, us: i64) {
         // SAFETY: the variable is in shared memory.
         unsafe {
-            pg_sys::ConditionVariableTimedSleep(self.0, us.div_euclid(1000).max(1), pg_sys::PG_WAIT_EXTENSION);
+            pg_sys::ConditionVariableTimedSleep(self.0, us.div_euclid(1000).max(1), wait_event());
         }
     }
 }
@@ -67,4 +67,16 @@ impl Drop for Prepared {
             pg_sys::ConditionVariableCancelSleep();
         }
     }
+}
+
+/// What `pg_stat_activity` shows of a sleep. Before PostgreSQL 17 an extension has no names of its own.
+fn wait_event() -> u32 {
+    #[cfg(any(feature = "pg17", feature = "pg18"))]
+    {
+        static EVENT: std::sync::OnceLock<u32> = std::sync::OnceLock::new();
+        // SAFETY: the name is static. The server keeps it, and gives the same number for it again.
+        *EVENT.get_or_init(|| unsafe { pg_sys::WaitEventExtensionNew(c"IdempotenceLease".as_ptr()) })
+    }
+    #[cfg(not(any(feature = "pg17", feature = "pg18")))]
+    pg_sys::PG_WAIT_EXTENSION
 }

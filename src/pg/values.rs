@@ -2,10 +2,10 @@
 
 use pgrx::callconv::{ArgAbi, BoxRet, FcInfo};
 use pgrx::datum::{Datum, Interval, IntoDatum};
-use pgrx::{FromDatum, pg_sys};
 use pgrx::pgrx_sql_entity_graph::metadata::{
     ArgumentError, ReturnsError, ReturnsRef, SqlMappingRef, SqlTranslatable, TypeOrigin,
 };
+use pgrx::{FromDatum, pg_sys};
 
 /// A `regrole` argument.
 pub struct Regrole(pub pg_sys::Oid);

@@ -67,11 +67,15 @@ pub fn is_any() -> Result<bool, Error> {
     sql::first::<Uuid>(query).map(|found| found.is_some())
 }
 
-/// Deletes those of the outcomes that had expired at `before`; gives how many. The caller has the requests' locks.
-pub fn delete(digests: &[SessionId], before: i64) -> Result<usize, Error> {
-    let statement = "DELETE FROM ONLY idempotence.outcome_long
-        WHERE digest OPERATOR(pg_catalog.=) ANY ($1) AND expires_at OPERATOR(pg_catalog.<=) $2";
-    sql::execute(statement, &[ids(digests).into(), moment(before).into()])
+/// Deletes those of the outcomes that had expired at `before`; gives how many of each session. The caller has the
+/// requests' locks.
+pub fn delete(digests: &[SessionId], before: i64) -> Result<Vec<(SessionId, u64)>, Error> {
+    let statement = "WITH gone AS (
+          DELETE FROM ONLY idempotence.outcome_long
+          WHERE digest OPERATOR(pg_catalog.=) ANY ($1) AND expires_at OPERATOR(pg_catalog.<=) $2 RETURNING session)
+        SELECT g.session, pg_catalog.count(*) FROM gone g GROUP BY g.session";
+    let gone = sql::pairs::<Uuid, i64>(statement, &[ids(digests).into(), moment(before).into()])?;
+    Ok(gone.iter().map(|(id, count)| (*id.as_bytes(), count.unsigned_abs())).collect())
 }
 
 /// Whether the table has no page.

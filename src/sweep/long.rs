@@ -10,6 +10,7 @@ use crate::store::outcome_long;
 use crate::sweep::held_by;
 use crate::sweep::progress::Progress;
 use crate::sweep::ring;
+use crate::sweep::swept;
 
 /// Deletes at most `limit` outcomes that have expired. Truncates the table when nothing is left in it.
 pub fn delete_expired(limit: usize) -> Result<Progress, Error> {
@@ -30,7 +31,9 @@ pub fn delete_expired(limit: usize) -> Result<Progress, Error> {
     let found = outcome_long::expired(before, limit)?;
     let ours = outcome_long::lock_requests(&found);
     if !ours.is_empty() {
-        let deleted = outcome_long::delete(&ours, before)?;
+        let gone = outcome_long::delete(&ours, before)?;
+        let deleted: u64 = gone.iter().map(|(_, outcomes)| outcomes).sum();
+        swept::of_standing(gone);
         progress.done.push(format!("expired outcomes deleted that outlived their segment: {deleted}"));
         progress.more = true;
         return Ok(progress);

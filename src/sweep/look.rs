@@ -5,7 +5,7 @@
 //! (VACUUM FULL, CLUSTER) makes another file, and the row tells which file was looked through. A statement that
 //! adds rows by SQL, as a restore does, sets the row back (`note_restored` in `store/segment.rs`).
 
-use crate::domain::identity::Digest;
+use crate::domain::identity::{Digest, SessionId};
 use crate::domain::pace::{LIVING_ONE_IN, Sample};
 use crate::error::Error;
 use crate::store::rel::Rel;
@@ -72,5 +72,17 @@ impl SegmentPart {
         );
         let found = sql::column::<Uuid>(&query, &[(limit as i64).into(), moment(before).into()])?;
         Ok(found.iter().map(|digest| Digest(*digest.as_bytes())).collect())
+    }
+
+    /// How many outcomes of this part had expired at `before`, for each session.
+    pub fn expired(&self, segment: usize, before: i64) -> Result<Vec<(SessionId, u64)>, Error> {
+        let (from, to) = (self.before.pages, self.after.pages);
+        let query = format!(
+            "SELECT o.session, pg_catalog.count(*) FROM ONLY idempotence.outcome_{segment} o
+             WHERE o.ctid OPERATOR(pg_catalog.>=) '({from},0)'::pg_catalog.tid AND o.ctid OPERATOR(pg_catalog.<) '({to},0)'::pg_catalog.tid
+               AND o.expires_at OPERATOR(pg_catalog.<=) $1 GROUP BY o.session"
+        );
+        let found = sql::pairs::<Uuid, i64>(&query, &[moment(before).into()])?;
+        Ok(found.iter().map(|(id, count)| (*id.as_bytes(), count.unsigned_abs())).collect())
     }
 }

@@ -14,6 +14,7 @@ mod parts;
 pub mod progress;
 mod ring;
 mod sessions;
+mod swept;
 mod tombstones;
 
 use crate::arguments;

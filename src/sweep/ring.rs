@@ -27,6 +27,7 @@ use crate::domain::identity::Digest;
 use crate::domain::limits::{EXPIRY_GRACE_US, KEEP_SLACK_US};
 use crate::domain::pace;
 use crate::error::Error;
+use crate::monitor;
 use crate::pg;
 use crate::store::cache;
 use crate::store::catalog::Table;
@@ -39,6 +40,7 @@ use crate::store::sql;
 use crate::sweep::held_by;
 use crate::sweep::look;
 use crate::sweep::progress::Progress;
+use crate::sweep::swept;
 use crate::sweep::tombstones;
 use pgrx::pg_sys;
 
@@ -257,9 +259,13 @@ fn look_through(
     let is_done = rows[number].scanned.is_done(&table);
     if !is_done {
         let part = look::next_part(rows[number].scanned, &table);
-        let living = part.living(number, now_us.saturating_sub(EXPIRY_GRACE_US), at_once)?;
+        let before = now_us.saturating_sub(EXPIRY_GRACE_US);
+        let living = part.living(number, before, at_once)?;
         if !living.is_empty() {
             return move_living(ring, rows, number, &living, part.before, progress);
+        }
+        if monitor::is_there() {
+            swept::of_standing(part.expired(number, before)?);
         }
         rows[number].set_scanned(part.after);
         rows[number].set_looked_at(now_us);
