@@ -37,7 +37,7 @@ const SETTINGS: [(&str, &str); 5] = [
 ];
 
 /// The distance between the first keys of two runs: more keys than a client can use in a run.
-const KEYS_PER_RUN: u64 = 200_000;
+pub const KEYS_PER_RUN: u64 = 200_000;
 
 /// A private server with the schema of the benchmark and the kept outcomes.
 pub struct Lab {
@@ -84,6 +84,16 @@ impl Lab {
     /// Starts another server of the same installation with the same settings and one more.
     pub fn another_server(&self, setting: &str, value: &str) -> Result<Server> {
         self.builder.clone().conf(setting, value).start()
+    }
+
+    /// The server that has the measured database.
+    pub fn server(&self) -> &Server {
+        &self.server
+    }
+
+    /// The number of outcomes that are kept from the beginning.
+    pub fn kept(&self) -> u64 {
+        self.kept
     }
 
     /// The version of PostgreSQL.

@@ -3,12 +3,13 @@
 //!
 //! The modules are best read in this order: [`row`], [`script`] and [`guarded`], what a row consists of;
 //! [`rows`], the list of all rows; [`lab`], how a run is measured; [`wal`], [`life`], [`wake`],
-//! [`slots`], [`held`] and [`ring`], the rows that are measured in their own way; [`page`], which presents the
+//! [`instructions`], [`slots`], [`held`] and [`ring`], the rows that are measured in their own way; [`page`], which presents the
 //! results.
 
 mod finding;
 mod guarded;
 mod held;
+mod instructions;
 mod lab;
 mod life;
 mod machine;
@@ -103,6 +104,7 @@ fn main() -> Result<()> {
     for row in &rows {
         match row.id {
             wal::WAL => page.wal(row, &wal::measure(&lab, row, &plan)?),
+            instructions::INSTRUCTIONS => page.instructions(row, &instructions::measure(&lab, &plan)?),
             life::LIFE => page.findings(row, &life::measure(&lab, &plan)?),
             wake::WAKE => page.findings(row, &wake::measure(&lab, &plan)?),
             held::HELD => page.findings(row, &held::measure(&lab, &plan)?),

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use crate::finding::{Finding, Goal};
+use crate::instructions::{self, Cost, Measured};
 use crate::lab::{MeasuredCell, Sample, on_or_off};
 use crate::plan::Plan;
 use crate::row::{Cell, Comparison, GoalRatio, Metric, Row, Variant};
@@ -126,6 +127,29 @@ its key together in SQL from the same numbers, even if it does nothing with the 
         self.rows += &table(["", "ratio"], lines);
     }
 
+    /// Adds the row about instructions.
+    pub fn instructions(&mut self, row: &Row, measured: &[Measured]) {
+        self.heading(row);
+        let median = |costs: &[Cost], value: fn(&Cost) -> Option<f64>| {
+            let values: Vec<f64> = costs.iter().filter_map(value).collect();
+            if values.is_empty() { "not counted".into() } else { format!("{:.0}", Spread::of(values).median) }
+        };
+        let lines = measured.iter().enumerate().map(|(place, way)| {
+            [
+                way.name.to_owned(),
+                median(&way.costs, |cost| cost.instructions),
+                instructions::beyond_ceiling(measured, place).map_or_else(String::new, |beyond| format!("{beyond:.0}")),
+                median(&way.costs, |cost| cost.cycles),
+                format!("{:.1}", Spread::of(way.costs.iter().map(|cost| cost.cpu_us)).median),
+            ]
+        });
+        self.rows += &table(["", "instructions", "beyond the ceiling", "cycles", "CPU µs"], lines);
+        if measured.iter().any(|way| way.costs.iter().any(|cost| cost.instructions.is_none())) {
+            self.rows += "`perf` could not count on this machine, so the ratios are those of CPU time.\n\n";
+        }
+        self.finding_lines(row, &instructions::findings(measured));
+    }
+
     /// Adds the row about the space of sessions.
     pub fn slots(&mut self, row: &Row, growth: &Growth) {
         self.heading(row);
@@ -164,6 +188,10 @@ its key together in SQL from the same numbers, even if it does nothing with the 
     /// Adds a row that consists of findings.
     pub fn findings(&mut self, row: &Row, findings: &[Finding]) {
         self.heading(row);
+        self.finding_lines(row, findings);
+    }
+
+    fn finding_lines(&mut self, row: &Row, findings: &[Finding]) {
         let lines = findings.iter().map(|finding| {
             let (goal, reached) = goal_and_verdict(finding);
             [finding.what.clone(), with_spread(finding.measured, finding.decimals), goal, reached.to_owned()]

@@ -11,6 +11,7 @@ mod sessions;
 use anyhow::{Result, bail};
 
 use crate::held::{self, HELD};
+use crate::instructions::{self, INSTRUCTIONS};
 use crate::life::{self, LIFE};
 use crate::ring::{self, RING};
 use crate::row::Row;
@@ -19,7 +20,8 @@ use crate::wake::{self, WAKE};
 use crate::wal::{self, WAL};
 
 /// The ids of all rows, in the order of the page.
-pub const IDS: [&str; 16] = [
+pub const IDS: [&str; 17] = [
+    INSTRUCTIONS,
     "request",
     WAL,
     LIFE,
@@ -44,6 +46,7 @@ pub fn chosen(ids: &[String]) -> Result<Vec<Row>> {
         bail!("there is no row {unknown}; there are {}", IDS.join(", "));
     }
     let all = [
+        instructions::row(),
         request::row(),
         wal::row(),
         life::row(),
