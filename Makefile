@@ -3,6 +3,7 @@
 #   PG_CONFIG  the pg_config of the server to build for, 15 to 18 (default: the one on PATH)
 #   PROFILE    the cargo profile to build with (default: release)
 #   DESTDIR    a directory to install into instead of /
+#   HOURS      how many hours the report looks back (default: 6)
 #   ARGS       options for the demo and the benchmark (--help lists them)
 
 PG_CONFIG ?= pg_config
@@ -45,10 +46,13 @@ demo: ## run clients with lost replies and killed backends, and prove the result
 bench: ## measure against a solution written by hand; does all the set-up itself
 	@scripts/bench.sh $(ARGS)
 
+report: ## say what happened with requests in the last HOURS (6), in 80 columns (PGHOST, PGDATABASE and the like)
+	@psql -X -v hours="$(or $(HOURS),6)" -f $(CURDIR)/monitoring/report.sql
+
 clean: ## remove all that was built, except the tools
 	@scripts/clean.sh
 
 help: ## show this list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
 
-.PHONY: all install package installcheck lint test demo bench clean help
+.PHONY: all install package installcheck lint test demo bench report clean help

@@ -36,13 +36,23 @@ install_missing() {
         apt-get -qq -y --no-install-recommends install "${missing[@]}"
 }
 
-# When they are first installed, Debian's server packages make a cluster and start it. Nobody asked for a cluster
-# here, and it would take port 5432.
+# When they are first installed, Debian's server packages make a cluster and start it, and other packages start their
+# services. Nobody asked for a cluster here, and it would take port 5432; a Prometheus would listen to everybody. The
+# tests start their own.
 no_main_cluster=/etc/postgresql-common/createcluster.d/idempotence-no-main-cluster.conf
+no_start=/usr/sbin/policy-rc.d made=()
+services=(pgbouncer prometheus prometheus-postgres-exporter prometheus-sql-exporter)
+trap '[ ${#made[@]} -eq 0 ] || "${sudo[@]}" rm -f "${made[@]}"' EXIT
 if [[ " ${missing[*]}" == *" postgresql-"* ]]; then
     "${sudo[@]}" mkdir -p "${no_main_cluster%/*}"
     echo 'create_main_cluster = false' | "${sudo[@]}" tee "$no_main_cluster" >/dev/null
-    trap '"${sudo[@]}" rm -f "$no_main_cluster"' EXIT
+    made+=("$no_main_cluster")
+fi
+# Debian asks this program whether a package may start a service. 101: no.
+if ! [ -e "$no_start" ]; then
+    printf '#!/bin/sh\nexit 101\n' | "${sudo[@]}" tee "$no_start" >/dev/null
+    "${sudo[@]}" chmod 755 "$no_start"
+    made+=("$no_start")
 fi
 
 say "installing the Debian packages ${missing[*]}"
@@ -53,7 +63,9 @@ if [ -n "$(unknown)" ] || ! install_missing 2>/dev/null; then
     install_missing
 fi
 
-# The tests of the pooler start a pgbouncer of their own.
-if [[ " ${missing[*]} " == *" pgbouncer "* ]] && command -v systemctl >/dev/null; then
-    "${sudo[@]}" systemctl disable --now pgbouncer >/dev/null 2>&1 || true
-fi
+# Nor at the next start of the machine.
+for service in "${services[@]}"; do
+    if [[ " ${missing[*]} " == *" $service "* ]] && command -v systemctl >/dev/null; then
+        "${sudo[@]}" systemctl disable "$service" >/dev/null 2>&1 || true
+    fi
+done

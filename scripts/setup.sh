@@ -10,7 +10,7 @@ set -euo pipefail
 packages=(build-essential pkg-config libssl-dev clang libclang-dev)
 [ -n "${PG15_CONFIG:-}${PG_CONFIG:-}" ] || packages+=(postgresql-15 postgresql-server-dev-15)
 if [ "${1:-}" = test ]; then
-    packages+=(shellcheck python3-venv pgbouncer)
+    packages+=(shellcheck python3-venv pgbouncer prometheus prometheus-postgres-exporter prometheus-sql-exporter)
     # Debian's extensions go with Debian's server only.
     [ -n "${PG15_CONFIG:-}" ] || packages+=(postgresql-15-cron postgresql-15-repack)
     # A node that is not Debian's will do as well.

@@ -4,6 +4,7 @@
 # * the tests of `make`, lints, unit tests and the search through the protocol of leases
 # * on PostgreSQL 15 to 18, of which 17 and 18 have assertions: the golden SQL, the isolation specs and a search of
 #   the server's log; on 15 and 18 the drivers' examples
+# * what monitoring/ shows and warns of, with the real exporters and the real Prometheus
 # * the tests that need whole clusters, and the demo
 #
 # The output goes to target/test. Here there is one line for each suite, and a table at the end.
@@ -148,5 +149,6 @@ on_server 15
 on_server 16 "$preloaded"
 on_server 17
 on_server 18 "$preloaded"
+suite 'monitoring' count_checks timeout 600 tests/monitoring/run.sh "${private[18]}"
 suite 'clusters' count_cargo cluster_tests
 suite 'demo' count_checks demo

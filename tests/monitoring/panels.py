@@ -1,0 +1,69 @@
+"""The dashboard: each query of each panel is asked of Prometheus, and held against the driver's count."""
+
+import json
+import re
+import time
+
+from expected import WAITERS
+from load import LINES
+from stack import MONITORING
+from told import tell
+
+
+def expressions(panel):
+    for target in panel["targets"]:
+        text = target["expr"].replace("$__rate_interval", "4s")
+        for variable in ("instance", "datname", "session"):
+            text = text.replace(f"${variable}", ".*")
+        yield target, text
+
+
+def panels():
+    return json.loads((MONITORING / "grafana.json").read_text(encoding="utf-8"))["panels"]
+
+
+def dashboard(check):
+    """Each query of each panel has an answer. Where the driver has a count, the answer is that."""
+    load, began = check.load, check.began
+    total = lambda column, **but: sum(load.expected[line][column] for line in LINES if line[2] != but.get("kind"))
+    # Two exporters ask the same server, so Prometheus has everything twice.
+    twice = 2
+    # What a panel must say, at most or summed up over the time.
+    sums = {"started": total("started"), "taken over": total("taken_over"), "replayed": total("replayed"),
+            "in progress": total("in_progress"), "succeeded": total("recorded"), "failed": total("failed"),
+            "cancelled": total("cancelled"), "released": total("released"),
+            "other payload (ID001)": total("mismatched"),
+            "discarded (ID003)": total("discarded"), "fenced (ID005)": total("fenced"),
+            "out of sequence (ID006)": total("out_of_sequence"), "unrecorded (ID008)": total("unrecorded"),
+            "calls that wait": sum(load.waited.values())}
+    most = {"waiters for one request": WAITERS, "of prepared transactions": 1 * twice, 
+            "at work, crew": 10 * twice, "inbox": 1 * twice, "ID001": load.errors["ID001"] * twice,
+            "publications": 1}
+    # What a panel must say at the end.
+    last = {"run out": 2 * twice, "leased": 1 * twice, "suspended": 1 * twice}
+    time.sleep(5)
+    for panel in panels():
+        wrong = []
+        for target, expression in expressions(panel):
+            found = check.stack.query_range(expression, began, time.time())
+            values = [value for _, points in found for _, value in points if value == value]
+            if not values:
+                wrong.append(f"nothing: {expression}")
+            for labels, points in found:
+                legend = re.sub(r"{{(\w+)}}", lambda match: labels.get(match[1], ""), target["legendFormat"])
+                points = [value for _, value in points if value == value]
+                if legend in sums and panel["type"] == "timeseries":
+                    expected = sums.pop(legend) * twice
+                    # What was counted before the second scrape is no rate; rates of counters are estimates.
+                    if abs(sum(points) - expected) > 0.15 * expected + 8:
+                        wrong.append(f"{legend}: {sum(points):.1f} and not {expected}")
+                elif legend in most and panel["type"] != "stat":
+                    expected = most.pop(legend)
+                    if max(points) != expected:
+                        wrong.append(f"{legend}: {max(points)} and not {expected}")
+                elif legend in last:
+                    expected = last.pop(legend)
+                    if points[-1] != expected:
+                        wrong.append(f"{legend}: {points[-1]} at the end and not {expected}")
+        tell(f"panel \"{panel['title']}\"", wrong)
+    tell("no figure of the dashboard is left out", [*sums, *most, *last])
