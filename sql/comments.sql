@@ -95,6 +95,12 @@ COMMENT ON FUNCTION idem_release(text, bigint, bigint, text) IS
   'give a begun request up: nothing is recorded, and a retry after this transaction executes it';
 COMMENT ON FUNCTION idem_release(text, uuid, bigint, text) IS
   'give a begun request up: nothing is recorded, and a retry after this transaction executes it';
+COMMENT ON FUNCTION idem_explain(text, text, text) IS
+  'all that is known of a request: who is at work on it, its outcome, what is unfinished, its repairs, what a begin would answer and why, what to do next; never a payload, state or response';
+COMMENT ON FUNCTION idem_explain(text, bigint, text) IS
+  'all that is known of a request: who is at work on it, its outcome, what is unfinished, its repairs, what a begin would answer and why, what to do next; never a payload, state or response';
+COMMENT ON FUNCTION idem_explain(text, uuid, text) IS
+  'all that is known of a request: who is at work on it, its outcome, what is unfinished, its repairs, what a begin would answer and why, what to do next; never a payload, state or response';
 COMMENT ON FUNCTION idem_outcomes(text, text, text, timestamptz, timestamptz, integer) IS
   'the outcomes of a session, that which was recorded last first: those whose key begins with prefix, that have this status, that were recorded since and before; at most so many';
 COMMENT ON FUNCTION idem_lookup(text, text, text) IS

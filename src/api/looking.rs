@@ -1,12 +1,40 @@
 //! The SQL functions that tell what is known of requests: for people on call, and for the owner of a session.
 
+use super::call::AsKey;
 use super::null::required;
 use crate::error::or_raise;
-use crate::pg::{Jsonb, Regrole, Timestamptz};
+use crate::pg::{self, Jsonb, Regrole, Timestamptz};
+use crate::requests::explain;
 use crate::requests::listing::{self, Asked};
 use pgrx::datum::Uuid;
 use pgrx::iter::TableIterator;
 use pgrx::{default, name, pg_extern};
+
+#[pg_extern(name = "idem_explain", volatile, parallel_unsafe)]
+fn idem_explain_text(session: Option<&str>, request: Option<&str>, stream: default!(Option<&str>, "NULL")) -> Jsonb {
+    explain(session, request, stream)
+}
+
+#[pg_extern(name = "idem_explain", volatile, parallel_unsafe)]
+fn idem_explain_bigint(session: Option<&str>, request: Option<i64>, stream: default!(Option<&str>, "NULL")) -> Jsonb {
+    explain(session, request, stream)
+}
+
+#[pg_extern(name = "idem_explain", volatile, parallel_unsafe)]
+fn idem_explain_uuid(session: Option<&str>, request: Option<Uuid>, stream: default!(Option<&str>, "NULL")) -> Jsonb {
+    explain(session, request, stream)
+}
+
+fn explain(session: Option<&str>, request: Option<impl AsKey>, stream: Option<&str>) -> Jsonb {
+    pg::begin_call();
+    let told = or_raise((|| {
+        let (session, request) = (required("session", session)?, required("request", request)?);
+        let told = explain::explain(session, &request.key(), stream)?;
+        pg::check_memory()?;
+        Ok(told)
+    })());
+    Jsonb::of_text(&told)
+}
 
 #[pg_extern(volatile, parallel_unsafe)]
 #[allow(clippy::type_complexity, reason = "pgrx reads the columns from the type")]
@@ -21,7 +49,7 @@ fn idem_outcomes(
     'static,
     (
         name!(request, String),
-        name!(status, String),
+        name!(status, Option<String>),
         name!(response, Option<Jsonb>),
         name!(response_bytes, Option<i32>),
         name!(fingerprint, Option<Uuid>),
@@ -40,7 +68,7 @@ fn idem_outcomes(
     TableIterator::new(listed.into_iter().map(|outcome| {
         (
             outcome.request,
-            outcome.status,
+            outcome.class.map(|class| class.status().to_owned()),
             outcome.response.as_deref().map(Jsonb::of_text),
             outcome.response_bytes,
             outcome.fingerprint,

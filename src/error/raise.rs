@@ -116,6 +116,34 @@ fn with_sqlstate(state: &[u8; 5], report: impl FnOnce()) {
     unsafe { pg_sys::error_context_stack = CALLBACK.previous };
 }
 
+/// An error as data.
+pub struct Told {
+    /// The SQLSTATE.
+    pub sqlstate: String,
+    /// The message.
+    pub message: String,
+    /// The DETAIL.
+    pub detail: String,
+    /// The HINT.
+    pub hint: String,
+}
+
+impl From<Error> for Told {
+    fn from(error: Error) -> Told {
+        let Texts { code, message, detail, hint } = describe(error);
+        let sqlstate = match code {
+            Code::Own(state) => state.iter().map(|byte| char::from(*byte)).collect(),
+            Code::Standard(code) => unpack(code as i32),
+        };
+        Told { sqlstate, message, detail, hint }
+    }
+}
+
+/// The five characters of a packed SQLSTATE.
+fn unpack(packed: i32) -> String {
+    (0..5).map(|place| char::from((packed >> (6 * place) & 0x3F) as u8 + b'0')).collect()
+}
+
 /// Packs an SQLSTATE as PostgreSQL's MAKE_SQLSTATE does: six bits a character.
 fn pack(state: &[u8; 5]) -> i32 {
     state.iter().enumerate().fold(0, |packed, (i, c)| packed | ((i32::from(*c) - i32::from(b'0')) & 0x3F) << (6 * i))
@@ -134,5 +162,6 @@ mod tests {
         // ERRCODE_UNIQUE_VIOLATION is 23505.
         assert_eq!(super::pack(b"23505"), pgrx::PgSqlErrorCode::ERRCODE_UNIQUE_VIOLATION as i32);
         assert_eq!(super::pack(b"40P01"), pgrx::PgSqlErrorCode::ERRCODE_T_R_DEADLOCK_DETECTED as i32);
+        assert_eq!(super::unpack(super::pack(b"ID0Z9")), "ID0Z9");
     }
 }

@@ -15,6 +15,16 @@ pub fn describe_moment(us: i64) -> String {
     unsafe { CStr::from_ptr(pg_sys::timestamptz_to_str(us)) }.to_string_lossy().into_owned()
 }
 
+/// A moment for programs: in the form of ISO 8601, with the time zone of the session.
+pub fn iso_moment(us: i64) -> String {
+    // SAFETY: makes a buffer of its own for the text of a timestamptz, which is terminated.
+    unsafe {
+        let text =
+            pg_sys::JsonEncodeDateTime(std::ptr::null_mut(), us.into(), pg_sys::TIMESTAMPTZOID, std::ptr::null());
+        CStr::from_ptr(text).to_string_lossy().into_owned()
+    }
+}
+
 /// The version of our extension in this database; `None` if the database does not have the extension.
 pub fn extension_version() -> Option<String> {
     const COLUMNS: usize = pg_sys::Natts_pg_extension as usize;

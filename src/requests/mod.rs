@@ -5,12 +5,14 @@
 //! is kept of a request, `decide.rs` decides by it, and `start.rs` starts the request. `held.rs` finds the request that
 //! a call completes. `saving.rs` is what is stored along with a numbered request. `waiting.rs` waits for another
 //! holder, and `counting.rs` tells what is counted. The calls are in `begin.rs`, `claim.rs`, `settle.rs`, `finish.rs`
-//! (record, checkpoint, release, extend), `lookup.rs`, `once.rs` and `repair.rs`; `listing.rs` lists a session's outcomes.
+//! (record, checkpoint, release, extend), `lookup.rs`, `once.rs` and `repair.rs`; `listing.rs` lists a session's outcomes,
+//! and `explain/` tells all that is known of a request.
 
 pub mod begin;
 pub mod claim;
 pub mod counting;
 pub mod decide;
+pub mod explain;
 pub mod find;
 pub mod finish;
 pub mod held;

@@ -28,6 +28,8 @@ pub enum Rules {
     OfLease,
     /// The present rules, for an admin, who needs no right to the session.
     OfRepair,
+    /// The present rules, also of a session that was dropped, for somebody who only looks.
+    OfLook,
 }
 
 /// A request that the caller has the right to use.
@@ -44,10 +46,11 @@ impl<'a> Request<'a> {
         let begun = || match rules {
             Rules::OfBegin => open::session_of(session, key),
             Rules::OfLease => resolve::even_dropped(session),
-            Rules::Current | Rules::OfRepair => None,
+            Rules::Current | Rules::OfRepair | Rules::OfLook => None,
         };
         let found = match rules {
             Rules::OfRepair => resolve::any_session(session)?,
+            Rules::OfLook => resolve::to_look_at(session)?.0,
             _ => resolve::session(session, begun)?,
         };
         match found {

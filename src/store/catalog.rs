@@ -145,10 +145,15 @@ pub fn is_installed() -> bool {
 
 /// Whether the current role is a monitor, that is, may read the view `health`. Superusers and admins are monitors too.
 pub fn is_monitor() -> bool {
-    let health = find("health");
-    // SAFETY: looks up the view and the role in the system caches.
-    health != pg_sys::InvalidOid
-        && unsafe { pg_sys::pg_class_aclcheck(health, pg_sys::GetUserId(), pg_sys::ACL_SELECT as pg_sys::AclMode) }
+    may_read("health")
+}
+
+/// Whether the current role may read this table or view of ours.
+pub fn may_read(name: &str) -> bool {
+    let relation = find(name);
+    // SAFETY: looks up the relation and the role in the system caches.
+    relation != pg_sys::InvalidOid
+        && unsafe { pg_sys::pg_class_aclcheck(relation, pg_sys::GetUserId(), pg_sys::ACL_SELECT as pg_sys::AclMode) }
             == pg_sys::AclResult::ACLCHECK_OK
 }
 

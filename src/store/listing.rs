@@ -33,7 +33,7 @@ pub struct Listed {
     /// The key or first number.
     pub request: String,
     /// How the request ended.
-    pub status: String,
+    pub class: Option<Class>,
     /// The response, as the text of a jsonb value.
     pub response: Option<String>,
     /// The size of the response as it is stored.
@@ -78,7 +78,7 @@ pub fn of_session(session: &Session, wanted: &Wanted<'_>) -> Result<Vec<Listed>,
     // The responses are read last, so that those of outcomes that are not listed are not read.
     let query = format!(
         "SELECT o.key,
-                CASE o.class WHEN 's' THEN 'succeeded' WHEN 'f' THEN 'failed' ELSE 'cancelled' END,
+                o.class,
                 CASE WHEN $8 THEN o.response::pg_catalog.text END,
                 pg_catalog.pg_column_size(o.response),
                 CASE WHEN $8 THEN o.fingerprint END,
@@ -110,7 +110,7 @@ pub fn of_session(session: &Session, wanted: &Wanted<'_>) -> Result<Vec<Listed>,
 fn read(row: &SpiHeapTupleData<'_>) -> Result<Listed, spi::Error> {
     Ok(Listed {
         request: row.get(1)?.unwrap_or_default(),
-        status: row.get(2)?.unwrap_or_default(),
+        class: row.get::<i8>(2)?.and_then(|letter| Class::of_letter(letter as u8)),
         response: row.get(3)?,
         response_bytes: row.get(4)?,
         fingerprint: row.get(5)?,

@@ -36,4 +36,5 @@ pub mod sweep;
 pub mod tuple;
 mod update;
 mod way;
+pub mod witness;
 pub mod write;

@@ -76,7 +76,7 @@ const TRAPS: &str = r#"
     $do$"#;
 
 /// A call of each function by its full name, and its answer.
-const CALLS: [(&str, &str); 22] = [
+const CALLS: [(&str, &str); 25] = [
     ("SELECT public.idem_create_session('payments')", ""),
     ("SELECT public.idem_create_session('mails', inbox => true, ttl => '1 day')", ""),
     ("SELECT public.idem_alter_session('payments', ttl => '2 days')", ""),
@@ -117,6 +117,18 @@ const CALLS: [(&str, &str); 22] = [
     ("SELECT FROM public.idem_begin('payments', 'left', lease => '10 ms')", ""),
     ("SELECT status, response FROM public.idem_settle('payments', 'settled', response => '3')", "cancelled|3"),
     ("BEGIN; SELECT public.idem_claim('payments', 'c'); SELECT FROM public.idem_record('payments', 'c'); COMMIT", ""),
+    (
+        "SELECT status, response FROM public.idem_outcomes('payments', prefix => 'k', status => 'succeeded', since => '-infinity', before => 'infinity')",
+        "succeeded|2",
+    ),
+    (
+        "SELECT public.idem_explain('payments', 'k') OPERATOR(pg_catalog.->) 'begin_answers' OPERATOR(pg_catalog.->>) 'status'",
+        "succeeded",
+    ),
+    (
+        "SELECT public.idem_explain('payments', 'left') OPERATOR(pg_catalog.->) 'unfinished' OPERATOR(pg_catalog.->>) 'attempt'",
+        "1",
+    ),
     ("SELECT public.idem_once('mails', 'm'), public.idem_once('mails', 'm')", "t|f"),
     ("SELECT ord, request FROM public.idem_once_many('mails', '{m,n,n,o}')", "2|n\n4|o"),
     ("SELECT public.idem_generate_id() IS NOT NULL, cardinality(public.idem_generate_ids(3))", "t|3"),

@@ -1,0 +1,97 @@
+//! What a begin would answer now. The decision is made by the code of begin itself, but without the request's lock and
+//! without writing anything.
+
+use crate::domain::class::Class;
+use crate::domain::decision::Decision;
+use crate::error::Error;
+use crate::lock::{Held, Tag};
+use crate::model::Session;
+use crate::names;
+use crate::open;
+use crate::pg::{self, Deadline, Durability};
+use crate::requests::decide::{Aim, Asked, Decided, refuse_beside_another};
+use crate::requests::find::Seeker;
+use crate::requests::request::Request;
+
+/// The answer of a begin that does not wait.
+pub enum Answer {
+    /// It starts the request.
+    Started,
+    /// It takes the request over, as this attempt.
+    TakenOver(i32),
+    /// It hands out the outcome.
+    Replay(Class),
+    /// It records that the request has failed after so many attempts.
+    GivenUp(i32),
+    /// Another one is at work.
+    InProgress(Because),
+}
+
+/// Why a begin would answer `in_progress`.
+pub enum Because {
+    /// A transaction has the request's lock.
+    Held,
+    /// Somebody has a lease until this moment. It may be that of another number in the same stream.
+    Leased(i64),
+    /// A transaction has the client session alone, or all that is known of it.
+    SessionTaken,
+    /// The outcome is not yet as durable as a commit here would be.
+    NotDurable,
+}
+
+/// Foresees a begin with the payload that the request came with first, or with none. An error is what it would raise.
+pub fn begin(request: &Request<'_>) -> Result<Answer, Error> {
+    request.check_not_inbox()?;
+    let asked_at = pg::now_us();
+    if let Request::Keyed(keyed) = request {
+        if keyed.session.dropped_at.is_some() {
+            return Err(Error::NoSuchSession { session: keyed.session.name.clone() });
+        }
+        keyed.check_time(asked_at)?;
+    }
+    if open::holds(request.request_key()) {
+        let hint = "It is open in this very transaction: record or release it.";
+        return Err(Error::AlreadyBegun { name: request.name(), hint });
+    }
+    let asked =
+        Asked { request, lock: request.lock(), asked_at, fingerprint: None, aim: Aim::Execute { lease_us: None } };
+    // The lock is looked at before the tables, so that a commit in between is not missed.
+    let held = !pg::in_recovery() && Tag::request(&asked.lock).is_held_by_another();
+    match asked.find_and_decide(Seeker::Beginner) {
+        Ok(Some(Decided { decision: Decision::Replay, outcome: Some(outcome), .. })) => {
+            let now = || Deadline::after(Some(0));
+            let durable = pg::wait_until_durable(outcome.writer, Durability::OfCaller, asked_at, now);
+            Ok(if durable { Answer::Replay(outcome.class) } else { Answer::InProgress(Because::NotDurable) })
+        }
+        Ok(None) | Err(Error::SessionInDoubt { .. }) => Ok(Answer::InProgress(Because::SessionTaken)),
+        Ok(Some(_)) | Err(Error::OutOfSequence { .. }) if pg::in_recovery() => Err(Error::ReadOnly {
+            function: "idem_begin",
+            detail: format!("No outcome of {} is kept here, so it would have to be executed.", request.name()),
+        }),
+        // As in begin: none of these is certain without the lock.
+        Ok(_) | Err(Error::KeyTooOld { .. } | Error::OutOfSequence { .. }) if held => {
+            Ok(Answer::InProgress(Because::Held))
+        }
+        Ok(Some(found)) => start(&asked, &found),
+        Err(error) => Err(error),
+    }
+}
+
+/// What becomes of a begin that gets the request's lock and has no outcome to hand out.
+fn start(asked: &Asked<'_>, found: &Decided) -> Result<Answer, Error> {
+    let attempts = found.lease.as_ref().map_or(0, |lease| lease.lease.attempt);
+    if let (Decision::Leased, Some(lease)) = (found.decision, &found.lease) {
+        return Ok(Answer::InProgress(Because::Leased(lease.lease.until)));
+    }
+    if let (Request::Numbered(numbered), Session::Client(session)) = (asked.request, asked.request.session()) {
+        refuse_beside_another(numbered, &asked.lock)?;
+        if names::client_session_lock(&session.id).held_by_others() == Held::Alone {
+            return Ok(Answer::InProgress(Because::SessionTaken));
+        }
+    }
+    Ok(match found.decision {
+        Decision::GiveUp => Answer::GivenUp(attempts),
+        Decision::Execute { taken_over: true, .. } => Answer::TakenOver(attempts.saturating_add(1)),
+        _ => Answer::Started,
+    })
+}

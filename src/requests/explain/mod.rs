@@ -1,0 +1,219 @@
+//! Explain: tells all that is known of one request, for whoever is on call: who is at work on it, what was recorded, what
+//! is unfinished, how it was repaired, what a begin would answer and why, and what to do next. It takes no lock and
+//! writes nothing, so it works on a standby and in a transaction that only reads. It never tells a payload, a state or a
+//! response, since its answer is pasted into tickets.
+
+mod foresee;
+mod told;
+mod words;
+
+use crate::domain::decision::Eligibility;
+use crate::domain::end::End;
+use crate::domain::identity::Digest;
+use crate::domain::sequence::{Order, Range};
+use crate::error::{Error, Told};
+use crate::model::Session;
+use crate::pg;
+use crate::requests::find::{self, Seeker};
+use crate::requests::numbered::{Numbered, Numbering};
+use crate::requests::request::{Request, Rules};
+use crate::sessions::{liveness, resolve};
+use crate::store::checkpoint::{self, Checkpoint};
+use crate::store::lease::{self, StoredLease};
+use crate::store::outcome::Outcome;
+use crate::store::probe::Probe;
+use crate::store::rel::Snapshot;
+use crate::store::session::client as saved;
+use crate::store::witness::{self, Record};
+use told::{Explanation, Now, Of, Repair, Unfinished};
+
+/// How many transactions and how many repairs are told of at most.
+const MOST: usize = 10;
+
+/// The version of the shape. It changes if a member changes its meaning or goes away, not if one is added.
+const VERSION: u32 = 1;
+
+/// Explains a request of a session that the caller may use, or look at as a monitor. Gives JSON.
+pub fn explain(session: &str, key: &str, stream: Option<&str>) -> Result<String, Error> {
+    let (_, may_use) = resolve::to_look_at(session)?;
+    let numbering = Numbering { stream, by_any_number: true, ..Numbering::default() };
+    let request = Request::resolve(session, key, numbering, Rules::OfLook)?;
+    request.check_known()?;
+    let lock = request.lock();
+    // Who is at work is looked at first, so that a commit in between is not missed.
+    let at_work = witness::at_work(&lock, MOST + 1)?;
+    let kept = Kept::of(&request, lock)?;
+    let exact = kept.exact(&request);
+    let request = exact.as_ref().unwrap_or(&request);
+    let repairs = repairs(request, may_use)?;
+    let of = of(request)?;
+    let answer = foresee::begin(request).map_err(Told::from);
+    let now = (!at_work.is_empty()).then(|| Now::of(at_work, lock_is_of(request)));
+    let outcome = kept.outcome.as_ref().map(|outcome| {
+        let expired = !outcome.lives_at(kept.asked_at);
+        told::Outcome::of(outcome, expired, kept.record.as_ref(), repairs.is_redacted)
+    });
+    let unfinished = kept.unfinished(request)?;
+    let begin_answers = words::answer(&answer, &kept, unfinished.as_ref());
+    let what_to_do_next = words::advice(answer, &of, now.as_ref(), outcome.as_ref(), unfinished.as_ref());
+    let audit_trail = repairs.told;
+    let told =
+        Explanation { of, now, outcome, version: VERSION, unfinished, audit_trail, begin_answers, what_to_do_next };
+    serde_json::to_string(&told)
+        .map_err(|error| Error::Corrupted { message: format!("could not tell what is known of a request: {error}") })
+}
+
+/// What the tables keep of a request.
+struct Kept {
+    asked_at: i64,
+    lock: Digest,
+    /// The outcome, expired or not.
+    outcome: Option<Outcome>,
+    record: Option<Record>,
+    /// The request's own lease, if it counts.
+    lease: Option<StoredLease>,
+    /// The request's checkpoint, if it counts.
+    checkpoint: Option<Checkpoint>,
+}
+
+impl Kept {
+    fn of(request: &Request<'_>, lock: Digest) -> Result<Kept, Error> {
+        let asked_at = pg::now_us();
+        let found = find::find(request, &lock, asked_at, Seeker::Inquirer)?;
+        let record = match request {
+            Request::Keyed(_) => witness::record(&lock)?,
+            Request::Numbered(numbered) => witness::record_of_number(numbered.stream(), numbered.range.first)?,
+        };
+        let lives = found.outcome.as_ref().is_some_and(|outcome| outcome.lives_at(asked_at));
+        let mut kept = Kept { asked_at, lock, outcome: found.outcome, record, lease: None, checkpoint: None };
+        if !lives && !matches!(found.eligibility, Eligibility::Discarded { .. }) {
+            kept.find_unfinished(request)?;
+        }
+        Ok(kept)
+    }
+
+    fn find_unfinished(&mut self, request: &Request<'_>) -> Result<(), Error> {
+        let counts = |since: i64| request.unfinished_until(since) > self.asked_at;
+        let lease = lease::find(request.stream(), &self.lock, Snapshot::LatestMvcc)?
+            .filter(|lease| request.is_of(lease) && counts(lease.lease.until));
+        // Any number of a leased range finds the checkpoint of the range.
+        let digest = lease.as_ref().map_or_else(|| request.digest(), |lease| request.digest_of(&lease.request));
+        let key = lease.as_ref().map_or(request.key(), |lease| &lease.request);
+        let until = lease.as_ref().map_or(i64::MIN, |lease| lease.lease.until);
+        self.checkpoint = checkpoint::find(&Probe { key, ..request.probe(digest) }, Snapshot::LatestMvcc)?
+            .map(|found| found.checkpoint)
+            .filter(|checkpoint| counts(checkpoint.written_at.max(until)));
+        self.lease = lease;
+        Ok(())
+    }
+
+    /// The request with the numbers that it has, if it is numbered: a retry comes with these.
+    fn exact<'a>(&self, request: &Request<'a>) -> Option<Request<'a>> {
+        let Request::Numbered(asked) = request else { return None };
+        let recorded = self.record.as_ref().and_then(|record| record.numbers);
+        let range = recorded
+            .map(|(first, last)| Range { first, last })
+            .or_else(|| self.lease.as_ref()?.range())
+            .or_else(|| Some(Range { last: self.checkpoint.as_ref()?.last?, ..asked.range }))
+            .unwrap_or(asked.range);
+        Some(Request::Numbered(Numbered { by_any_number: false, ..asked.with_range(range) }))
+    }
+
+    fn unfinished(&self, request: &Request<'_>) -> Result<Option<Unfinished>, Error> {
+        let since = match (&self.lease, &self.checkpoint) {
+            (Some(lease), _) => lease.lease.begun_at,
+            (None, Some(checkpoint)) => checkpoint.written_at,
+            (None, None) => return Ok(None),
+        };
+        let lease = self.lease.as_ref().map(|lease| lease.lease);
+        let holder = if lease.is_some() { witness::holder(&self.lock)? } else { None };
+        let state = match lease {
+            Some(lease) if lease.runs_at(self.asked_at) => "leased",
+            // In a session that has ended nobody can complete what a lease was for.
+            Some(_) if !request.session_has_ended()? => "run out",
+            _ => "suspended",
+        };
+        let (holder, application) = holder.unzip();
+        Ok(Some(Unfinished {
+            last: request.range().map(|range| range.last),
+            point: self.checkpoint.as_ref().map(|checkpoint| checkpoint.point.clone()),
+            since: pg::iso_moment(since),
+            state,
+            holder,
+            attempt: lease.map(|lease| lease.attempt),
+            application,
+            leased_until: lease.map(|lease| pg::iso_moment(lease.until)),
+        }))
+    }
+}
+
+fn of(request: &Request<'_>) -> Result<Of, Error> {
+    let session = request.session();
+    let (kind, owner) = match &session {
+        Session::Standing(session) => (if session.inbox { "inbox" } else { "standing" }, session.owner),
+        Session::Client(session) => ("client", session.owner),
+    };
+    let (ended, at) = match &session {
+        Session::Standing(session) => (session.dropped_at.map(|_| "dropped"), session.dropped_at),
+        Session::Client(session) => {
+            let written = saved::find(&session.id).and_then(|saved| saved.ended);
+            let how = match (written, liveness::check(session)) {
+                (Some((_, End::Closed)), _) => Some("closed"),
+                (Some((_, End::Fenced)), _) | (None, Err(Error::SessionFenced { .. })) => Some("fenced"),
+                // A session whose clock has run out has ended, whether anybody has written that down or not.
+                (Some((_, End::Expired)), _) | (None, Err(Error::SessionEnded { .. })) => Some("expired"),
+                (None, _) => None,
+            };
+            (how, written.map(|(at, _)| at))
+        }
+    };
+    let key = request.request_key();
+    Ok(Of {
+        kind,
+        last: request.range().map(|range| range.last),
+        owner: pg::role_name(owner).unwrap_or_else(|| owner.to_u32().to_string()),
+        server: if pg::in_recovery() { "standby" } else { "primary" },
+        stream: request.range().map(|_| key.stream.to_owned()),
+        request: key.request.to_owned(),
+        session: key.session.to_owned(),
+        session_ended: ended,
+        session_ended_at: at.map(pg::iso_moment),
+    })
+}
+
+/// What the lock stands for that a begin of the request takes.
+fn lock_is_of(request: &Request<'_>) -> &'static str {
+    match request {
+        Request::Keyed(_) => "request",
+        Request::Numbered(numbered) if numbered.session.order == Order::Any => "slot",
+        Request::Numbered(_) => "stream",
+    }
+}
+
+/// The repairs of a request.
+struct Repairs {
+    /// Those that the caller may know of. Who may use the session is told that there were repairs, and who may read the
+    /// audit is told why as well. A monitor is told nothing.
+    told: Option<Vec<Repair>>,
+    /// Whether one of them took its response away.
+    is_redacted: bool,
+}
+
+fn repairs(request: &Request<'_>, may_use: bool) -> Result<Repairs, Error> {
+    let key = request.request_key();
+    let name = if key.stream.is_empty() { key.request.to_owned() } else { format!("{}/{}", key.stream, key.request) };
+    let found = witness::repairs(key.session, &name, MOST)?;
+    let is_redacted = found.iter().any(|repair| repair.action.starts_with("redact"));
+    let with_reason = witness::may_read_audit();
+    let told = (may_use || with_reason).then(|| {
+        let tell = |repair: witness::Repaired| Repair {
+            at: pg::iso_moment(repair.at.0),
+            by: repair.by,
+            found: repair.found,
+            action: repair.action,
+            reason: with_reason.then_some(repair.reason),
+        };
+        found.into_iter().map(tell).collect()
+    });
+    Ok(Repairs { told, is_redacted })
+}

@@ -1,0 +1,191 @@
+//! The shape of an explanation. jsonb orders the members of an object by the lengths of their names, so the names of the
+//! sections are chosen such that this is the order in which somebody on call asks for them.
+
+use crate::pg::{self, Timestamptz};
+use crate::store::outcome;
+use crate::store::witness::{self, Record};
+use serde::Serialize;
+
+/// All that is known of a request. A section that has nothing to tell is null.
+#[derive(Serialize)]
+pub struct Explanation {
+    /// Which request it is.
+    pub of: Of,
+    /// Who is at work on it at this moment.
+    pub now: Option<Now>,
+    /// Its outcome, expired or not.
+    pub outcome: Option<Outcome>,
+    /// The version of the shape.
+    pub version: u32,
+    /// What was begun, committed, and is not done.
+    pub unfinished: Option<Unfinished>,
+    /// Its last repairs, the last one first; null to those who may not know of them.
+    pub audit_trail: Option<Vec<Repair>>,
+    /// What a begin would answer.
+    pub begin_answers: Begin,
+    /// What to do, in a sentence or two.
+    pub what_to_do_next: String,
+}
+
+/// Which request it is.
+#[derive(Serialize)]
+pub struct Of {
+    /// standing, inbox or client, as in the view `sessions`.
+    pub kind: &'static str,
+    /// The last number of a numbered request.
+    pub last: Option<i64>,
+    /// The role that owns the session.
+    pub owner: String,
+    /// primary, or standby, which sees neither locks nor unlogged tables of the primary.
+    pub server: &'static str,
+    /// The stream of a numbered request.
+    pub stream: Option<String>,
+    /// The key, or the first number.
+    pub request: String,
+    /// The session.
+    pub session: String,
+    /// dropped, closed, expired or fenced.
+    pub session_ended: Option<&'static str>,
+    /// When that was written down.
+    pub session_ended_at: Option<String>,
+}
+
+/// Who has the request's lock, and who waits for it.
+#[derive(Serialize)]
+pub struct Now {
+    /// Who has the lock.
+    pub holder: Option<Transaction>,
+    /// Who waits for it, the longest first; ten at most.
+    pub waiting: Vec<Transaction>,
+    /// request, slot or stream. In a slot or stream another number may be at work.
+    pub lock_is_of: &'static str,
+}
+
+/// A transaction at work on the request, or waiting for it.
+#[derive(Serialize)]
+pub struct Transaction {
+    /// The process.
+    pub pid: Option<i32>,
+    /// The role.
+    pub role: Option<String>,
+    /// Since when.
+    pub since: Option<String>,
+    /// The state, as in `pg_stat_activity`.
+    pub state: Option<String>,
+    /// The address of the client.
+    pub client: Option<String>,
+    /// What COMMIT PREPARED calls it.
+    pub prepared: Option<String>,
+    /// The `application_name`.
+    pub application: Option<String>,
+}
+
+/// What was recorded.
+#[derive(Serialize)]
+pub struct Outcome {
+    /// succeeded, failed or cancelled.
+    pub status: &'static str,
+    /// Whether it has expired, and so counts as absent.
+    pub expired: bool,
+    /// Whether its response was taken away.
+    pub redacted: bool,
+    /// When it expires.
+    pub expires_at: Option<String>,
+    /// When it was recorded.
+    pub recorded_at: String,
+    /// Who recorded it.
+    pub recorded_by: Option<String>,
+    /// The size of the response as it is stored.
+    pub response_bytes: Option<i32>,
+}
+
+/// What was begun, committed, and is not done.
+#[derive(Serialize)]
+pub struct Unfinished {
+    /// The last number of a numbered request.
+    pub last: Option<i64>,
+    /// The point of its checkpoint.
+    pub point: Option<String>,
+    /// When the holder was given the lease, or the checkpoint was written.
+    pub since: String,
+    /// leased, run out or suspended, as in the view `unfinished`.
+    pub state: &'static str,
+    /// The role that has the lease, or had it last.
+    pub holder: Option<String>,
+    /// 1, and one more for each that took over.
+    pub attempt: Option<i32>,
+    /// The `application_name`.
+    pub application: Option<String>,
+    /// When the lease runs out or ran out.
+    pub leased_until: Option<String>,
+}
+
+/// A repair.
+#[derive(Serialize)]
+pub struct Repair {
+    /// When.
+    pub at: String,
+    /// Who.
+    pub by: String,
+    /// What it found.
+    pub found: String,
+    /// Which repair.
+    pub action: String,
+    /// Why; only for those who may read the audit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+/// What a begin would answer, or the error that it would raise.
+#[derive(Serialize)]
+pub struct Begin {
+    /// The status of the ticket; null: an error.
+    pub status: Option<&'static str>,
+    /// Why.
+    pub because: String,
+    /// Whether the outcome would be handed out.
+    pub replayed: bool,
+    /// The SQLSTATE of the error.
+    pub sqlstate: Option<String>,
+}
+
+impl Now {
+    /// Sorts the transactions into the one that has the lock and those that wait for it.
+    pub fn of(at_work: Vec<witness::Transaction>, lock_is_of: &'static str) -> Now {
+        let mut holder = None;
+        let mut waiting = Vec::new();
+        for transaction in at_work {
+            let holds = transaction.holds;
+            let told = Transaction {
+                pid: transaction.pid,
+                role: transaction.role,
+                since: transaction.since.map(|Timestamptz(us)| pg::iso_moment(us)),
+                state: transaction.state,
+                client: transaction.client,
+                prepared: transaction.gid,
+                application: transaction.application,
+            };
+            if holds {
+                holder = Some(told);
+            } else {
+                waiting.push(told);
+            }
+        }
+        Now { holder, waiting, lock_is_of }
+    }
+}
+
+impl Outcome {
+    /// What is told of an outcome. Where it was redacted it has no response any more.
+    pub fn of(outcome: &outcome::Outcome, expired: bool, record: Option<&Record>, redacted: bool) -> Outcome {
+        Outcome {
+            status: outcome.class.status(),
+            expired,
+            redacted: redacted && outcome.response.is_none(),
+            expires_at: outcome.expires_at.map(pg::iso_moment),
+            recorded_at: pg::iso_moment(outcome.recorded_at),
+            recorded_by: record.map(|record| record.by.clone()),
+            response_bytes: record.and_then(|record| record.response_bytes),
+        }
+    }
+}

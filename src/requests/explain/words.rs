@@ -1,0 +1,126 @@
+//! What an explanation says in sentences: why a begin would answer what it would, and what to do next.
+
+use super::Kept;
+use super::foresee::{Answer, Because};
+use super::told::{Begin, Now, Of, Outcome, Unfinished};
+use crate::error::Told;
+use crate::pg;
+
+/// What a begin would answer, and why.
+pub fn answer(answer: &Result<Answer, Told>, kept: &Kept, unfinished: Option<&Unfinished>) -> Begin {
+    let (status, replayed, because) = match answer {
+        Err(told) => {
+            let because = format!("{}. {}", capitalised(&told.message), told.detail);
+            return Begin { status: None, because, replayed: false, sqlstate: Some(told.sqlstate.clone()) };
+        }
+        Ok(Answer::Started) => ("started", false, why_started(kept, unfinished)),
+        Ok(Answer::TakenOver(attempt)) => {
+            let at = unfinished.and_then(|unfinished| unfinished.leased_until.as_ref());
+            let because = format!(
+                "A lease of it ran out{}{}, and nobody has completed it. This would be attempt {attempt}.",
+                at.map(|at| format!(" at {at}")).unwrap_or_default(),
+                point(unfinished).map(|point| format!(", at or after its point \"{point}\"")).unwrap_or_default()
+            );
+            ("taken_over", false, because)
+        }
+        Ok(Answer::Replay(class)) => {
+            let fingerprint = kept.outcome.as_ref().and_then(|outcome| outcome.fingerprint);
+            let of_another =
+                if fingerprint.is_some() { " Another payload than the first is refused (ID001)." } else { "" };
+            (class.status(), true, format!("Its outcome is kept.{of_another}"))
+        }
+        Ok(Answer::GivenUp(attempts)) => {
+            let because = format!(
+                "Its session gives it up after attempt {attempts}, which was begun and not completed. The begin records that it has failed."
+            );
+            ("failed", true, because)
+        }
+        Ok(Answer::InProgress(because)) => ("in_progress", false, why_in_progress(because)),
+    };
+    Begin { status: Some(status), because, replayed, sqlstate: None }
+}
+
+fn why_started(kept: &Kept, unfinished: Option<&Unfinished>) -> String {
+    match (unfinished, &kept.outcome) {
+        (Some(_), _) => match point(unfinished) {
+            Some(point) => format!("It stopped at its point \"{point}\", and nobody is at work on it."),
+            None => "It stopped before it was done, and nobody is at work on it.".into(),
+        },
+        (None, Some(_)) => "Its outcome has expired, so it counts as new.".into(),
+        (None, None) => "Nothing is kept of it.".into(),
+    }
+}
+
+fn point(unfinished: Option<&Unfinished>) -> Option<&str> {
+    unfinished?.point.as_deref()
+}
+
+fn why_in_progress(because: &Because) -> String {
+    match because {
+        Because::Held => "Another transaction has its lock.".into(),
+        Because::Leased(until) => format!("A lease that is in its way lasts until {}.", pg::iso_moment(*until)),
+        Because::SessionTaken => {
+            "Another transaction has its client session, to end it, to hand it over or to save it.".into()
+        }
+        Because::NotDurable => "Its outcome is committed, but not yet as durable as a commit here would be.".into(),
+    }
+}
+
+/// What to do next.
+pub fn advice(
+    answer: Result<Answer, Told>,
+    of: &Of,
+    now: Option<&Now>,
+    outcome: Option<&Outcome>,
+    unfinished: Option<&Unfinished>,
+) -> String {
+    match answer {
+        Err(_) if of.kind == "inbox" && of.session_ended.is_none() => match outcome {
+            Some(outcome) if !outcome.expired => "Nothing: it was seen, so idem_once() says false.".into(),
+            _ => "It was not seen here, so idem_once() says true and notes it.".into(),
+        },
+        Err(_) if of.session_ended == Some("dropped") => {
+            "Find out why the session was dropped. Its owner makes it again with idem_create_session() and the same options; what is kept of its requests counts again then.".into()
+        }
+        Err(told) => told.hint,
+        Ok(Answer::Replay(_)) => match outcome {
+            Some(outcome) if outcome.redacted => {
+                "Nothing: a retry executes nothing. Its response was redacted, so a retry gets NULL.".into()
+            }
+            _ => "Nothing: a retry gets this outcome and executes nothing. Whoever may use the session gets the response with idem_lookup().".into(),
+        },
+        Ok(Answer::InProgress(because)) => while_in_progress(&because, now),
+        Ok(Answer::TakenOver(_)) => {
+            "Find out whether its effect outside the database has happened. A retry takes it over and is told the point. If nobody retries it: idem_settle(), idem_force_record() with what has happened, or idem_force_release() to let it start again.".into()
+        }
+        Ok(Answer::GivenUp(_)) => {
+            "Find out what its workers die of, and whether its effect has happened. The next begin records that it has failed; idem_force_record() records something else before that.".into()
+        }
+        Ok(Answer::Started) => match (unfinished, outcome) {
+            (Some(_), _) => "A retry goes on with it. If nobody retries it: idem_settle(), or idem_force_record() with what has happened.".into(),
+            (None, Some(_)) => "It was done before, and that was forgotten when it expired. A retry executes it again: send it only if that is wanted.".into(),
+            (None, None) => "Nothing of it was committed here. A retry executes it.".into(),
+        },
+    }
+}
+
+fn while_in_progress(because: &Because, now: Option<&Now>) -> String {
+    let holder = now.and_then(|now| now.holder.as_ref());
+    match (because, holder.and_then(|holder| holder.prepared.as_ref()), holder.and_then(|holder| holder.pid)) {
+        (Because::Leased(_), ..) => {
+            "Wait: its holder is at work. If the holder is known to be dead, idem_force_release(session, request, reason, live => true) lets the next begin take it over now.".into()
+        }
+        (Because::Held, Some(gid), _) => format!(
+            "COMMIT PREPARED or ROLLBACK PREPARED \"{gid}\", as its transaction manager decides. The request is in progress until then."
+        ),
+        (Because::Held, None, Some(pid)) => format!(
+            "Wait: process {pid} is at work on it. If that transaction hangs, pg_terminate_backend({pid}) rolls it back; a retry then executes the request."
+        ),
+        _ => "Ask again in a moment.".into(),
+    }
+}
+
+fn capitalised(text: &str) -> String {
+    let mut chars = text.chars();
+    chars.next().map(|first| first.to_uppercase().chain(chars).collect()).unwrap_or_default()
+}

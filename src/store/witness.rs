@@ -1,0 +1,161 @@
+//! What tables and server tell of one request beside what a decision about it rests on: who is at work, who recorded it,
+//! who holds its lease, and how it was repaired. For people on call, so that none of it is read by another call.
+
+use crate::domain::identity::Digest;
+use crate::error::Error;
+use crate::lock::LockClass;
+use crate::model::Stream;
+use crate::pg::{self, Timestamptz};
+use crate::store::catalog::{self, Table};
+use crate::store::rel::{Access, Rel};
+use crate::store::sql;
+use pgrx::datum::Uuid;
+use pgrx::pg_sys;
+
+/// A transaction that has, or waits for, the lock of a request.
+pub struct Transaction {
+    /// Whether it has the lock.
+    pub holds: bool,
+    /// The process; `None`: the transaction is prepared.
+    pub pid: Option<i32>,
+    /// The role that the process was connected as, or that prepared the transaction.
+    pub role: Option<String>,
+    /// The `application_name`.
+    pub application: Option<String>,
+    /// The address of the client.
+    pub client: Option<String>,
+    /// What the process does, as in `pg_stat_activity`.
+    pub state: Option<String>,
+    /// Since when it has the lock at most: when it began, or was prepared. One that waits: since when it waits.
+    pub since: Option<Timestamptz>,
+    /// What COMMIT PREPARED calls it.
+    pub gid: Option<String>,
+}
+
+/// The transactions that have or await the request's lock, at most `most` of them: whoever has it comes first, and then
+/// who has waited longest. A standby does not see those of the primary.
+pub fn at_work(lock: &Digest, most: usize) -> Result<Vec<Transaction>, Error> {
+    let query = "
+        SELECT l.granted, l.pid, COALESCE(a.usename::pg_catalog.text, p.owner::pg_catalog.text), a.application_name,
+               pg_catalog.host(a.client_addr), a.state,
+               CASE WHEN l.granted THEN COALESCE(p.prepared, a.xact_start) ELSE l.waitstart END, p.gid
+        FROM pg_catalog.pg_locks l
+        LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid OPERATOR(pg_catalog.=) l.pid
+        LEFT JOIN (SELECT v.virtualtransaction, v.gid, v.prepared, x.owner
+                   FROM idempotence.prepared v JOIN pg_catalog.pg_prepared_xacts x ON x.gid OPERATOR(pg_catalog.=) v.gid) p
+          ON l.pid IS NULL AND p.virtualtransaction OPERATOR(pg_catalog.=) l.virtualtransaction
+        WHERE l.locktype OPERATOR(pg_catalog.=) 'advisory' AND l.database OPERATOR(pg_catalog.=) $1
+          AND l.classid OPERATOR(pg_catalog.=) $2 AND l.objid OPERATOR(pg_catalog.=) $3 AND l.objsubid OPERATOR(pg_catalog.=) $4
+        ORDER BY l.granted DESC, l.waitstart, l.pid LIMIT $5";
+    let id = lock.lock_id();
+    let arguments = [
+        pg::current_database().into(),
+        pg_sys::Oid::from((id >> 32) as u32).into(),
+        pg_sys::Oid::from(id as u32).into(),
+        (LockClass::Request as i16).into(),
+        (most as i64).into(),
+    ];
+    sql::rows(query, &arguments, |row| {
+        Ok(Transaction {
+            holds: row.get(1)?.unwrap_or(false),
+            pid: row.get(2)?,
+            role: row.get(3)?,
+            application: row.get(4)?,
+            client: row.get(5)?,
+            state: row.get(6)?,
+            since: row.get(7)?,
+            gid: row.get(8)?,
+        })
+    })
+}
+
+/// How an outcome was recorded.
+pub struct Record {
+    /// The role that did it.
+    pub by: String,
+    /// The size of the response as it is stored; `None`: there is none.
+    pub response_bytes: Option<i32>,
+    /// The first and the last number, of a numbered request.
+    pub numbers: Option<(i64, i64)>,
+}
+
+/// The record of a keyed request that was done last, expired or not.
+pub fn record(digest: &Digest) -> Result<Option<Record>, Error> {
+    let query = "
+        SELECT o.recorded_by::pg_catalog.text, pg_catalog.pg_column_size(o.response)
+        FROM (SELECT digest, recorded_by, response, expires_at FROM idempotence.outcome_0
+              UNION ALL SELECT digest, recorded_by, response, expires_at FROM idempotence.outcome_1
+              UNION ALL SELECT digest, recorded_by, response, expires_at FROM idempotence.outcome_2
+              UNION ALL SELECT digest, recorded_by, response, expires_at FROM idempotence.outcome_long) o
+        WHERE o.digest OPERATOR(pg_catalog.=) $1 ORDER BY o.expires_at DESC LIMIT 1";
+    first(sql::rows(query, &[Uuid::from_bytes(digest.0).into()], |row| {
+        Ok(Record { by: row.get(1)?.unwrap_or_default(), response_bytes: row.get(2)?, numbers: None })
+    }))
+}
+
+/// The record of the numbered request that has this number among its numbers, whether its response was dropped or not.
+pub fn record_of_number(of: Stream<'_>, number: i64) -> Result<Option<Record>, Error> {
+    let query = "
+        SELECT r.recorded_by::pg_catalog.text, pg_catalog.pg_column_size(r.response), r.first, r.last
+        FROM idempotence.reply r
+        WHERE r.session OPERATOR(pg_catalog.=) $1 AND r.stream OPERATOR(pg_catalog.=) $2
+          AND $3 OPERATOR(pg_catalog.>=) r.first AND $3 OPERATOR(pg_catalog.<=) r.last";
+    let arguments = [Uuid::from_bytes(*of.session).into(), of.name.into(), number.into()];
+    first(sql::rows(query, &arguments, |row| {
+        let numbers = row.get::<i64>(3)?.zip(row.get::<i64>(4)?);
+        Ok(Record { by: row.get(1)?.unwrap_or_default(), response_bytes: row.get(2)?, numbers })
+    }))
+}
+
+/// The role that has the lease under a request's lock, and its `application_name`.
+pub fn holder(lock: &Digest) -> Result<Option<(String, String)>, Error> {
+    if !Rel::open(Table::Lease, Access::Read).is_readable() {
+        return Ok(None);
+    }
+    let query = "SELECT l.holder::pg_catalog.text, l.application FROM idempotence.lease l WHERE l.digest OPERATOR(pg_catalog.=) $1";
+    first(sql::rows(query, &[Uuid::from_bytes(lock.0).into()], |row| {
+        Ok((row.get(1)?.unwrap_or_default(), row.get(2)?.unwrap_or_default()))
+    }))
+}
+
+/// A repair of the request, or of all requests whose keys begin as its key does.
+pub struct Repaired {
+    /// When.
+    pub at: Timestamptz,
+    /// Who.
+    pub by: String,
+    /// Which repair.
+    pub action: String,
+    /// What it found.
+    pub found: String,
+    /// Why, as its caller said.
+    pub reason: String,
+}
+
+/// The last repairs of a request, the last one first. `request` is what the audit calls it.
+pub fn repairs(session: &str, request: &str, most: usize) -> Result<Vec<Repaired>, Error> {
+    let query = "
+        SELECT a.at, a.by::pg_catalog.text, a.action, a.found, a.reason FROM idempotence.audit a
+        WHERE a.session OPERATOR(pg_catalog.=) $1
+          AND (a.request OPERATOR(pg_catalog.=) $2
+               OR a.action OPERATOR(pg_catalog.~~) '%prefix' AND $2 OPERATOR(pg_catalog.^@) a.request)
+        ORDER BY a.at DESC LIMIT $3";
+    sql::rows(query, &[session.into(), request.into(), (most as i64).into()], |row| {
+        Ok(Repaired {
+            at: row.get(1)?.unwrap_or(Timestamptz(0)),
+            by: row.get(2)?.unwrap_or_default(),
+            action: row.get(3)?.unwrap_or_default(),
+            found: row.get(4)?.unwrap_or_default(),
+            reason: row.get(5)?.unwrap_or_default(),
+        })
+    })
+}
+
+/// Whether the current role may read the audit.
+pub fn may_read_audit() -> bool {
+    catalog::may_read("audit")
+}
+
+fn first<T>(rows: Result<Vec<T>, Error>) -> Result<Option<T>, Error> {
+    Ok(rows?.into_iter().next())
+}
