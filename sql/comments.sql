@@ -201,6 +201,19 @@ COMMENT ON FUNCTION idempotence.launcher() IS 'for the view health: the process 
 COMMENT ON FUNCTION idempotence.is_visited() IS 'for the view health: whether the library is preloaded and the setting idempotence.databases names this database';
 COMMENT ON FUNCTION idempotence.naptime() IS 'the setting idempotence.naptime, for the view health';
 COMMENT ON FUNCTION idempotence.max_sessions_per_role() IS 'the setting idempotence.max_sessions_per_role, for the view health';
+COMMENT ON FUNCTION idempotence.checks() IS 'for the view health: all checks, each looked at by itself';
+COMMENT ON FUNCTION idempotence.setting(text) IS 'internal to the view health: the value of a setting, in its base unit; null: there is no such setting';
+COMMENT ON FUNCTION idempotence.milliseconds(text) IS 'internal to the view health: what a text means as the value of a setting of time; null: nothing';
+COMMENT ON FUNCTION idempotence.restarts(boolean) IS 'internal to the view health: how often the launcher was started anew, lately (within the last hour) or since the server came up; null: the library is not preloaded';
+COMMENT ON FUNCTION idempotence.deadlocks() IS 'internal to the view health: how many waits for locks of this extension ended in a deadlock within the last hour; null: the library is not preloaded';
+COMMENT ON FUNCTION idempotence.clock_jump() IS 'internal to the view health: when the clock was set last; null: that is not known';
+COMMENT ON FUNCTION idempotence.clock_jump_by() IS 'internal to the view health: by how much the clock was set forward, or back if it is negative';
+COMMENT ON FUNCTION idempotence.lock_table_size() IS 'internal to the view health: the number of locks that the lock table is made for';
+COMMENT ON FUNCTION idempotence.free_space() IS 'internal to the view health: the bytes that are free where outcomes are recorded; null: the system does not tell';
+COMMENT ON FUNCTION idempotence.digest_fits(uuid, uuid, text) IS 'internal to the view health: whether the key in use makes this digest of session and request';
+COMMENT ON FUNCTION idempotence.last_page(text) IS 'internal to the view health: the beginning of the last page of a table';
+COMMENT ON FUNCTION idempotence.look_whether_ready() IS 'internal to idem_ready: raises the error that every request would meet';
+COMMENT ON FUNCTION idem_ready() IS 'whether a request can be begun here and now; for readiness probes';
 
 -- Views.
 COMMENT ON VIEW idempotence.sessions IS 'the standing sessions, without the dropped ones, and the client sessions, with the ended ones that are still known';
@@ -354,11 +367,62 @@ COMMENT ON COLUMN idempotence.segments.outcomes IS 'how many outcomes are in it,
 COMMENT ON COLUMN idempotence.segments.bytes IS 'its size with index and TOAST table';
 COMMENT ON COLUMN idempotence.segments.held_by IS 'who holds a lock that keeps it from its next state';
 
-COMMENT ON VIEW idempotence.health IS 'one row a check: is the sweep at work, and what is in its way';
+COMMENT ON VIEW idempotence.upkeep IS 'internal to health: what its checks of the sweep have in common';
+COMMENT ON COLUMN idempotence.upkeep.launcher IS 'the process of the launcher; 0: it does not run, null: the library is not preloaded';
+COMMENT ON COLUMN idempotence.upkeep.last_sweep IS 'when this database was swept last';
+COMMENT ON COLUMN idempotence.upkeep.standby IS 'whether this is a standby';
+COMMENT ON COLUMN idempotence.upkeep.now IS 'the present moment';
+COMMENT ON COLUMN idempotence.upkeep.visited IS 'whether the worker is to visit this database';
+COMMENT ON COLUMN idempotence.upkeep.late IS 'after how long a sweep is late';
+COMMENT ON COLUMN idempotence.upkeep.since IS 'the moment that lateness counts from';
+COMMENT ON VIEW idempotence.holding IS 'internal to health: the transactions that hold locks on requests and sessions';
+COMMENT ON COLUMN idempotence.holding.pid IS 'the process; null: a prepared transaction';
+COMMENT ON COLUMN idempotence.holding.virtualtransaction IS 'what pg_locks calls it';
+COMMENT ON COLUMN idempotence.holding.requests IS 'how many requests it holds';
+COMMENT ON VIEW idempotence.blind IS 'internal to health: whether the leases cannot be seen here';
+COMMENT ON COLUMN idempotence.blind.blind IS 'true on a standby where leases are unlogged';
+COMMENT ON VIEW idempotence.sample IS 'internal to health: some outcomes of each table';
+COMMENT ON COLUMN idempotence.sample.digest IS 'the digest of the request';
+COMMENT ON COLUMN idempotence.sample.session IS 'the session''s id';
+COMMENT ON COLUMN idempotence.sample.key IS 'the request';
+COMMENT ON COLUMN idempotence.sample.recorded_at IS 'when it was recorded';
+COMMENT ON VIEW idempotence.effective IS 'internal to health: settings that matter to requests, for the server and for each role';
+COMMENT ON COLUMN idempotence.effective.role IS 'the role; 0: all that have none of their own';
+COMMENT ON COLUMN idempotence.effective.name IS 'the setting';
+COMMENT ON COLUMN idempotence.effective.value IS 'its value';
+COMMENT ON COLUMN idempotence.effective.place IS 'where that is set, in words';
+COMMENT ON VIEW idempotence.segment_starts IS 'internal to health: when the first outcome of each segment was recorded';
+COMMENT ON COLUMN idempotence.segment_starts.segment IS 'N of the table outcome_N';
+COMMENT ON COLUMN idempotence.segment_starts.is_current IS 'whether it is the current one';
+COMMENT ON COLUMN idempotence.segment_starts.bytes IS 'its size with index and TOAST table';
+COMMENT ON COLUMN idempotence.segment_starts.keep IS 'how long it is left alone once it is closed';
+COMMENT ON COLUMN idempotence.segment_starts.first IS 'when the first outcome in it was recorded; null: it has none';
+COMMENT ON VIEW idempotence.growth IS 'internal to health: what outcomes take, and will take';
+COMMENT ON COLUMN idempotence.growth.rate IS 'bytes in a second';
+COMMENT ON COLUMN idempotence.growth.needed IS 'bytes that the segments take once the ring has turned at this rate';
+COMMENT ON COLUMN idempotence.growth.present IS 'bytes that the segments take now';
+COMMENT ON COLUMN idempotence.growth.free IS 'bytes that are free; null: unknown';
+COMMENT ON VIEW idempotence.health IS 'one row a check: whether all is well, and what to do if not';
 COMMENT ON COLUMN idempotence.health.name IS 'what is checked';
-COMMENT ON COLUMN idempotence.health.status IS 'ok, warning or critical';
+COMMENT ON COLUMN idempotence.health.level IS '0: ok, 1: warning, 2: critical';
+COMMENT ON COLUMN idempotence.health.status IS 'the level as a word: ok, warning or critical';
 COMMENT ON COLUMN idempotence.health.detail IS 'what was found';
 COMMENT ON COLUMN idempotence.health.hint IS 'what to do; null where nothing is to be done';
+-- The views of the checks all have the same columns.
+DO $$
+DECLARE
+  check_ pg_catalog.regclass;
+BEGIN
+  FOR check_ IN SELECT c.oid FROM pg_catalog.pg_class c
+                WHERE c.relnamespace OPERATOR(pg_catalog.=) 'idempotence'::pg_catalog.regnamespace AND c.relkind OPERATOR(pg_catalog.=) 'v'
+                  AND c.relname OPERATOR(pg_catalog.~~) 'check\_%' LOOP
+    EXECUTE pg_catalog.format('COMMENT ON VIEW %s IS ''internal to health: one of its rows''', check_);
+    EXECUTE pg_catalog.format('COMMENT ON COLUMN %s.level IS ''0: ok, 1: warning, 2: critical''', check_);
+    EXECUTE pg_catalog.format('COMMENT ON COLUMN %s.detail IS ''what was found''', check_);
+    EXECUTE pg_catalog.format('COMMENT ON COLUMN %s.hint IS ''what to do if the level is not 0''', check_);
+  END LOOP;
+END
+$$;
 
 COMMENT ON VIEW idempotence.function_level IS 'the functions of this extension and the level that idem_grant gives them with';
 COMMENT ON COLUMN idempotence.function_level.function IS 'its oid';

@@ -6,14 +6,14 @@ CREATE VIEW idempotence.function_level AS
 SELECT p.oid AS function,
        CASE WHEN p.proname OPERATOR(pg_catalog.=) ANY ('{idem_forget,idem_force_release,idem_force_record,idem_set_persistence,idem_accept_restore,idem_stats_reset,idem_sweep,sweep_step,note_sweep}'::pg_catalog.name[]) THEN 'admin'
             WHEN p.proname OPERATOR(pg_catalog.=) ANY ('{at_work_by_role,holders,advisory_holders,
-              naptime,max_sessions_per_role,launcher,is_visited,last_sweep}'::pg_catalog.name[]) THEN 'monitor'
+              naptime,max_sessions_per_role,launcher,is_visited,last_sweep,checks}'::pg_catalog.name[]) THEN 'monitor'
             WHEN p.proname OPERATOR(pg_catalog.=) ANY (
               '{idem_begin,idem_claim,idem_record,idem_checkpoint,idem_extend,idem_release,idem_settle,idem_lookup,idem_once,idem_once_many,
                 idem_run,execute,returns_rows,first_column,recorded,
                 idem_create_session,idem_alter_session,idem_drop_session,
                 idem_register,idem_heartbeat,idem_ack,idem_allocate,idem_position,idem_close,
                 idem_generate_id,idem_generate_ids,idem_key,idem_fingerprint}'::pg_catalog.name[]) THEN 'user'
-            WHEN p.proname OPERATOR(pg_catalog.=) ANY ('{idem_explain,idem_outcomes,at_work,leases,retention,up_since,stats,held_requests,errors}'::pg_catalog.name[]) THEN 'all'
+            WHEN p.proname OPERATOR(pg_catalog.=) ANY ('{idem_ready,idem_explain,idem_outcomes,at_work,leases,retention,up_since,stats,held_requests,errors}'::pg_catalog.name[]) THEN 'all'
        END AS level
 FROM pg_catalog.pg_extension e
 JOIN pg_catalog.pg_depend d ON d.refclassid OPERATOR(pg_catalog.=) 'pg_catalog.pg_extension'::pg_catalog.regclass

@@ -3,6 +3,7 @@
 //! One lock guards the board. It is held only to copy a few values, and nothing is done under it that could fail.
 //! When any process crashes, the server makes the board anew. There is a board only where the library is preloaded.
 
+use crate::domain::moments::Moments;
 use crate::pg;
 use pgrx::prelude::*;
 use pgrx::{PGRXSharedMemory, PgAtomic, PgLwLock, pg_shmem_init, pg_sys};
@@ -74,6 +75,9 @@ pub struct Report {
     pub said: Text,
 }
 
+/// How far back events are counted, in microseconds: an hour.
+const LATELY_US: i64 = 3_600_000_000;
+
 /// What the launcher, visits and backends tell each other.
 pub struct Board {
     /// The report of the present or last visit. The launcher runs one visit at a time.
@@ -84,6 +88,12 @@ pub struct Board {
     pub announced: [u32; ANNOUNCED_MAX],
     /// The number of announced databases.
     pub announced_count: usize,
+    /// How often the launcher was started, and the last moments at which it was started anew.
+    pub starts: (u64, Moments<64>),
+    /// When a wait for a lock of ours ended in a deadlock, by the database.
+    pub deadlocks: Moments<1024>,
+    /// When the clock has jumped last, and by how much.
+    pub jump: Option<(i64, i64)>,
 }
 
 // SAFETY: plain values, which are read and written only under the lock.
@@ -96,6 +106,9 @@ impl Default for Board {
             visited: [(0, 0); DATABASES_MAX],
             announced: [0; ANNOUNCED_MAX],
             announced_count: 0,
+            starts: (0, Moments::NONE),
+            deadlocks: Moments::NONE,
+            jump: None,
         }
     }
 }
@@ -154,4 +167,51 @@ pub fn announce() {
         board.announced[count] = database;
         board.announced_count += 1;
     }
+}
+
+/// Notes that the launcher was started. The first start since the server came up is none anew.
+pub fn note_start() {
+    let now_us = pg::now_us();
+    let mut board = BOARD.exclusive();
+    if board.starts.0 > 0 {
+        board.starts.1.note(0, now_us);
+    }
+    board.starts.0 += 1;
+}
+
+/// How often the launcher was started anew since the server came up, and within the last hour; `None` when the library
+/// is not preloaded.
+pub fn restarts() -> Option<(u64, usize)> {
+    let now_us = pg::now_us();
+    preloaded().then(|| {
+        let (starts, anew) = BOARD.share().starts;
+        (starts.saturating_sub(1), anew.count(0, now_us - LATELY_US, now_us))
+    })
+}
+
+/// Notes that PostgreSQL has ended a wait for a lock of ours because of a deadlock.
+pub fn note_deadlock() {
+    if preloaded() {
+        let (database, now_us) = (pg::current_database().to_u32(), pg::now_us());
+        BOARD.exclusive().deadlocks.note(database, now_us);
+    }
+}
+
+/// How many waits for locks of ours have ended in a deadlock within the last hour in this database; `None` when the
+/// library is not preloaded.
+pub fn deadlocks() -> Option<usize> {
+    let (database, now_us) = (pg::current_database().to_u32(), pg::now_us());
+    preloaded().then(|| BOARD.share().deadlocks.count(database, now_us - LATELY_US, now_us))
+}
+
+/// Notes that the clock has jumped.
+pub fn note_jump(by_us: i64) {
+    let now_us = pg::now_us();
+    BOARD.exclusive().jump = Some((now_us, by_us));
+}
+
+/// When the clock has jumped last since the server came up, by the clock as it was set then, and by how much; `None`
+/// also when the library is not preloaded.
+pub fn jump() -> Option<(i64, i64)> {
+    if preloaded() { BOARD.share().jump } else { None }
 }

@@ -40,6 +40,10 @@ static MAX_ERRORS: GucSetting<i32> = GucSetting::<i32>::new(1_000);
 static LOG_CONTEXT: GucSetting<bool> = GucSetting::<bool>::new(true);
 static LOG_WAITS_MS: GucSetting<i32> = GucSetting::<i32>::new(1_000);
 static DATABASES: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(Some(c"*"));
+static WARN_HOLDER_S: GucSetting<i32> = GucSetting::<i32>::new(300);
+static WARN_WAITERS: GucSetting<i32> = GucSetting::<i32>::new(10);
+static WARN_SUSPENDED_S: GucSetting<i32> = GucSetting::<i32>::new(86_400);
+static WARN_STANDING_SESSIONS: GucSetting<i32> = GucSetting::<i32>::new(1_000);
 static UNRECORDED: GucSetting<Unrecorded> = GucSetting::<Unrecorded>::new(Unrecorded::Error);
 
 /// The ttl of standing sessions that have none of their own, and how long ended client sessions are kept, in
@@ -265,6 +269,7 @@ pub fn init() {
     );
     init_sweep();
     init_monitor();
+    init_health();
     pg::reserve_guc_prefix(c"idempotence");
 }
 
@@ -352,5 +357,49 @@ fn init_monitor() {
         i32::MAX,
         GucContext::Suset,
         GucFlags::UNIT_MS,
+    );
+}
+
+/// Defines the thresholds of the view `health`, which reads them by their names.
+fn init_health() {
+    GucRegistry::define_int_guc(
+        c"idempotence.warn_holder",
+        c"From when on health warns of a transaction that holds requests, and of a wait for one.",
+        c"Counts from the beginning of the transaction, from its PREPARE TRANSACTION, or from the beginning of the wait.",
+        &WARN_HOLDER_S,
+        1,
+        10 * 365 * 86_400,
+        GucContext::Sighup,
+        GucFlags::UNIT_S,
+    );
+    GucRegistry::define_int_guc(
+        c"idempotence.warn_waiters",
+        c"The most transactions that may wait for one request before health warns.",
+        c"Those that wait for the end of a lease do not count.",
+        &WARN_WAITERS,
+        0,
+        i32::MAX,
+        GucContext::Sighup,
+        GucFlags::default(),
+    );
+    GucRegistry::define_int_guc(
+        c"idempotence.warn_suspended",
+        c"From when on health warns of a request that stopped at a checkpoint.",
+        c"Counts from the moment at which the checkpoint was written.",
+        &WARN_SUSPENDED_S,
+        1,
+        10 * 365 * 86_400,
+        GucContext::Sighup,
+        GucFlags::UNIT_S,
+    );
+    GucRegistry::define_int_guc(
+        c"idempotence.warn_standing_sessions",
+        c"The most standing sessions that a role may have before health warns.",
+        c"Dropped ones count. A session is a series of requests: whoever makes one for each request has misunderstood it.",
+        &WARN_STANDING_SESSIONS,
+        0,
+        i32::MAX,
+        GucContext::Sighup,
+        GucFlags::default(),
     );
 }

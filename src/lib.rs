@@ -69,11 +69,30 @@ extension_sql_file!(
     requires = [retention, up_since, forget_cached, note_restored, stats, errors, held_requests]
 );
 extension_sql_file!("../sql/sweep.sql", name = "sweep", requires = [sweep_step, note_sweep]);
+extension_sql_file!("../sql/holders.sql", name = "holders", requires = ["views"]);
+extension_sql_file!("../sql/segments.sql", name = "segments", requires = ["holders"]);
 extension_sql_file!(
-    "../sql/health.sql",
-    name = "health",
-    requires = ["views", naptime, max_sessions_per_role, launcher, is_visited, last_sweep]
+    "../sql/checks.sql",
+    name = "checks",
+    requires = [
+        "segments",
+        naptime,
+        max_sessions_per_role,
+        launcher,
+        is_visited,
+        last_sweep,
+        setting,
+        milliseconds,
+        restarts,
+        deadlocks,
+        clock_jump,
+        clock_jump_by,
+        lock_table_size,
+        free_space,
+        digest_fits
+    ]
 );
+extension_sql_file!("../sql/health.sql", name = "health", requires = ["checks", setting, look_whether_ready]);
 extension_sql_file!("../sql/grants.sql", name = "grants", requires = ["views", "sweep", "health"]);
 extension_sql_file!("../sql/comments.sql", name = "comments", finalize);
 

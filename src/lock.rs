@@ -39,9 +39,10 @@
 //! takes the lock exclusively, and queues for it in short turns only ([`Tag::acquire_in_short_waits`]). New users of
 //! the session would wait behind a longer turn. A transaction that restores rows shares the sweep's lock.
 
+use crate::board;
 use crate::domain::identity::Digest;
 use crate::pg;
-use pgrx::pg_sys;
+use pgrx::{PgSqlErrorCode, pg_sys};
 
 /// What a lock stands for; the number is `objsubid` in `pg_locks`.
 #[derive(Clone, Copy)]
@@ -216,7 +217,7 @@ impl Tag {
         pg::retry(wait_us, |attempt_us| {
             if let Some(holder) = self.in_the_way_of(Mode::Shared).first() {
                 // Turns, since the holder may let go before its end, by a rollback to a savepoint.
-                pg::bounded(Some(attempt_us), || holder.wait());
+                pg::bounded(Some(attempt_us), || noting_deadlocks(|| holder.wait()));
             }
             self.in_the_way_of(Mode::Shared).is_empty()
         })
@@ -230,7 +231,10 @@ impl Tag {
     fn acquire_in(&self, mode: Mode, wait_us: Option<i64>) -> bool {
         match wait_us {
             Some(0) => self.acquire_as_transaction(mode, true),
-            _ => pg::bounded(wait_us, || self.acquire_as_transaction(mode, false)).unwrap_or(false),
+            _ => {
+                let acquire = || noting_deadlocks(|| self.acquire_as_transaction(mode, false));
+                pg::bounded(wait_us, acquire).unwrap_or(false)
+            }
         }
     }
 
@@ -270,6 +274,11 @@ enum Mode {
     Shared = pg_sys::ShareLock as i32,
     /// One transaction holds it exclusively.
     Alone = pg_sys::ExclusiveLock as i32,
+}
+
+/// Runs `work`, which waits for one of our locks. If PostgreSQL ends the wait because of a deadlock, that is noted.
+fn noting_deadlocks<T>(work: impl FnOnce() -> T) -> T {
+    pg::noting(PgSqlErrorCode::ERRCODE_T_R_DEADLOCK_DETECTED, work, board::note_deadlock)
 }
 
 /// Runs `work`, whose locks then belong to the (sub)transaction instead of the running portal.

@@ -6,13 +6,17 @@ use crate::domain::end::End;
 use crate::domain::sequence::Order;
 use crate::lock::LockClass;
 use crate::sweep::Step;
+use std::collections::BTreeSet;
 
 /// The scripts, by name. The update script repeats what has changed in the others.
-const SCRIPTS: [(&str, &str); 8] = [
+const SCRIPTS: [(&str, &str); 11] = [
     ("tables", include_str!("../../sql/tables.sql")),
     ("run", include_str!("../../sql/run.sql")),
     ("views", include_str!("../../sql/views.sql")),
     ("sweep", include_str!("../../sql/sweep.sql")),
+    ("holders", include_str!("../../sql/holders.sql")),
+    ("segments", include_str!("../../sql/segments.sql")),
+    ("checks", include_str!("../../sql/checks.sql")),
     ("health", include_str!("../../sql/health.sql")),
     ("grants", include_str!("../../sql/grants.sql")),
     ("comments", include_str!("../../sql/comments.sql")),
@@ -57,7 +61,7 @@ fn is_of_request(class: LockClass) -> bool {
 }
 
 /// The numbers in a script, outside of comments, that have the form of a lock class.
-fn lock_classes_in(script: &str) -> Vec<u16> {
+fn lock_classes_in(script: &str) -> BTreeSet<u16> {
     let code = script.lines().filter(|line| !line.trim_start().starts_with("--"));
     let numbers = code.flat_map(|line| line.split(|c: char| !c.is_ascii_alphanumeric())).filter_map(|n| n.parse().ok());
     numbers.filter(|number| (0x1DE0..=0x1DFF).contains(number)).collect()
@@ -70,17 +74,19 @@ fn views_name_the_lock_classes_that_they_mean() {
     let (least, greatest) = (of_requests().min().unwrap_or(0), of_requests().max().unwrap_or(0));
     assert!(!(least..=greatest).contains(&sweep));
 
-    let views = ["health", "update"];
-    assert_in(&views, &format!("THEN idempotence.advisory_holders({sweep}) END AS held_by"));
+    assert_in(&["segments", "update"], &format!("THEN idempotence.advisory_holders({sweep}) END AS held_by"));
     assert_in(
-        &views,
+        &["checks", "update"],
         &format!("l.objsubid OPERATOR(pg_catalog.>=) {least} AND l.objsubid OPERATOR(pg_catalog.<=) {greatest}\n"),
     );
+    let requests = [request, least, greatest];
     for (name, script) in SCRIPTS {
         let expected = match name {
-            "views" => vec![request],
-            _ if views.contains(&name) => vec![sweep, least, greatest],
-            _ => Vec::new(),
+            "views" => BTreeSet::from([request]),
+            "segments" => BTreeSet::from([sweep]),
+            "checks" => BTreeSet::from(requests),
+            "update" => requests.into_iter().chain([sweep]).collect(),
+            _ => BTreeSet::new(),
         };
         assert_eq!(lock_classes_in(script), expected, "script {name}");
     }

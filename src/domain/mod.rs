@@ -1,6 +1,7 @@
 //! The rules, without a server: no `pg_sys`, no I/O, and no failure except a refusal.
 
 pub mod class;
+pub mod clock;
 pub mod cursor;
 pub mod databases_setting;
 pub mod decision;
@@ -9,6 +10,7 @@ pub mod fingerprint;
 pub mod identity;
 pub mod lease;
 pub mod limits;
+pub mod moments;
 pub mod pace;
 pub mod right;
 pub mod sequence;

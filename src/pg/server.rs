@@ -129,6 +129,60 @@ pub fn lock_table_size() -> usize {
     each.unsigned_abs() as usize * (backends.unsigned_abs() as usize + max_prepared())
 }
 
+/// The value of a setting in its base unit, without the unit; `None` if there is no such setting.
+pub fn setting(name: &str) -> Option<String> {
+    let name = std::ffi::CString::new(name).ok()?;
+    // SAFETY: the name is terminated. The value is null or a terminated string, which is copied at once.
+    unsafe {
+        let value = pg_sys::GetConfigOption(name.as_ptr(), true, false);
+        (!value.is_null()).then(|| CStr::from_ptr(value).to_string_lossy().into_owned())
+    }
+}
+
+/// What a text means as the value of a setting of time, in milliseconds; `None` if it means nothing.
+pub fn milliseconds(text: &str) -> Option<i32> {
+    let text = std::ffi::CString::new(text).ok()?;
+    let mut ms = 0;
+    // SAFETY: the text is terminated; no hint is asked for.
+    let is_valid =
+        unsafe { pg_sys::parse_int(text.as_ptr(), &mut ms, pg_sys::GUC_UNIT_MS as i32, std::ptr::null_mut()) };
+    is_valid.then_some(ms)
+}
+
+/// A clock that nobody sets, and that goes on while the machine is suspended, in microseconds.
+pub fn steady_us() -> i64 {
+    #[cfg(target_os = "linux")]
+    const CLOCK: libc::clockid_t = libc::CLOCK_BOOTTIME;
+    #[cfg(not(target_os = "linux"))]
+    const CLOCK: libc::clockid_t = libc::CLOCK_MONOTONIC;
+    // SAFETY: zeros are a valid time, which the call fills in.
+    let now = unsafe {
+        let mut now: libc::timespec = std::mem::zeroed();
+        libc::clock_gettime(CLOCK, &mut now);
+        now
+    };
+    now.tv_sec * 1_000_000 + now.tv_nsec / 1_000
+}
+
+/// The bytes that are free for this server in the tablespace of a relation; `None` if the system does not tell.
+pub fn free_bytes(relation: pg_sys::Oid) -> Option<i64> {
+    // SAFETY: reads the catalog and a variable of the backend. The path is a terminated string in the current memory
+    // context. Zeros are a valid answer, which the call fills in.
+    unsafe {
+        let tablespace = match pg_sys::get_rel_tablespace(relation) {
+            pg_sys::InvalidOid => pg_sys::MyDatabaseTableSpace,
+            tablespace => tablespace,
+        };
+        let path = pg_sys::GetDatabasePath(pg_sys::MyDatabaseId, tablespace);
+        let mut told: libc::statvfs = std::mem::zeroed();
+        if libc::statvfs(path, &mut told) != 0 {
+            return None;
+        }
+        // The types of the fields differ between systems.
+        i64::try_from(told.f_bavail as u128 * told.f_frsize as u128).ok()
+    }
+}
+
 /// Reserves the prefix of our settings, so that a misspelt setting is an error.
 pub fn reserve_guc_prefix(prefix: &'static CStr) {
     // SAFETY: the string is static.

@@ -170,6 +170,19 @@ pub fn or_out_of_memory<T>(work: impl FnOnce() -> T) -> Result<T, Box<ErrorRepor
     })
 }
 
+/// Runs `work`. If it raises an error with this code, calls `note`, which must raise no error. The error goes on.
+pub fn noting<T>(code: PgSqlErrorCode, work: impl FnOnce() -> T, note: impl FnOnce()) -> T {
+    // Without an error this costs nothing, as in or_out_of_memory().
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).unwrap_or_else(|payload| {
+        if let Some(CaughtError::PostgresError(error)) = payload.downcast_ref::<CaughtError>()
+            && error.sql_error_code() == code
+        {
+            note();
+        }
+        std::panic::resume_unwind(payload)
+    })
+}
+
 /// Waits until the transaction `xid` has ended.
 pub fn wait_for_transaction(xid: pg_sys::TransactionId) {
     // SAFETY: without a relation, the wait's error context has nothing to describe.

@@ -23,6 +23,7 @@ pub mod outcome;
 pub mod outcome_long;
 pub mod persistence;
 pub mod probe;
+pub mod ready;
 pub mod rel;
 pub mod reply;
 pub mod restore;

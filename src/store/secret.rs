@@ -55,6 +55,14 @@ pub fn key() -> Secret {
     cache::remembered(|cache| cache.secret, look, |cache, secret| cache.secret = Some(secret))
 }
 
+/// Raises the error that [`key`] would raise, except where there is no session yet.
+pub fn check() -> Result<(), Error> {
+    if !row_that_counts(&read()).in_use && session::any() {
+        return Err(not_restored());
+    }
+    restore::missing().map_or(Ok(()), |missing| Err(Error::TablesNotRestored { missing }))
+}
+
 /// Marks the key as in use if it is not. Called in each transaction that makes a session or
 /// registers a client.
 pub fn put_in_use() -> Result<(), Error> {

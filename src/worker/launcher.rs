@@ -2,7 +2,8 @@
 //! once a naptime. The launcher itself is connected to no database.
 
 use super::caught::{self, Failure};
-use crate::board::{BOARD, DATABASES_MAX, Ended, LAUNCHER, Report, Text};
+use crate::board::{self, BOARD, DATABASES_MAX, Ended, LAUNCHER, Report, Text};
+use crate::domain::clock;
 use crate::domain::databases_setting::Databases;
 use crate::guc;
 use crate::pg::{self, OnTerminate};
@@ -46,6 +47,7 @@ pub extern "C-unwind" fn idempotence_launcher(_argument: pg_sys::Datum) {
         pg_sys::before_shmem_exit(Some(leave), pg_sys::Datum::null());
         LAUNCHER.get().store(pg_sys::MyProcPid, Relaxed);
     }
+    board::note_start();
     let mut launcher = Launcher::default();
     while !shutdown_requested() {
         // The memory context frees, at the end of each round, what PostgreSQL allocated in it.
@@ -133,12 +135,15 @@ struct Launcher {
     missing: BTreeSet<String>,
     /// Whether it was logged that there is no slot for a worker.
     no_slot_logged: bool,
+    /// What the wall clock and the steady clock showed at the beginning of the last round.
+    clocks: Option<(i64, i64)>,
 }
 
 impl Launcher {
     /// Visits all databases that are due. Returns the pause until the next one is.
     fn round(&mut self) -> Duration {
         self.reload();
+        self.look_at_clocks();
         match caught::transaction(c"idempotence: list databases", list_databases) {
             Ok(found) => self.follow(&found),
             Err(Failure { said, .. }) => log("idempotence could not list the databases", &said, "Look at the message."),
@@ -165,6 +170,22 @@ impl Launcher {
                 pg_sys::ProcessConfigFile(pg_sys::GucContext::PGC_SIGHUP);
                 self.missing.clear();
             }
+        }
+    }
+
+    /// Notes and logs that somebody has set the clock since the last round.
+    fn look_at_clocks(&mut self) {
+        let (wall_us, steady_us) = (pg::now_us(), pg::steady_us());
+        if let Some((last_wall_us, last_steady_us)) = self.clocks.replace((wall_us, steady_us))
+            && let Some(by_us) = clock::jump_us(wall_us - last_wall_us, steady_us - last_steady_us)
+        {
+            board::note_jump(by_us);
+            let direction = if by_us > 0 { "forward" } else { "back" };
+            log(
+                &format!("the server's clock was set {direction} by {} seconds", by_us.abs() / 1_000_000),
+                "Outcomes expire and leases run out by this clock.",
+                "If it is right now, nothing is to be done. SELECT * FROM idempotence.health tells what was noted by a clock that was ahead.",
+            );
         }
     }
 

@@ -9,6 +9,9 @@ use crate::store::catalog::Table;
 use crate::store::rel::{Access, Rel, Snapshot};
 use columns::Columns;
 
+/// The number of the columns.
+pub(super) const COLUMNS: usize = columns::COLUMNS;
+
 /// Whether the table has any row.
 pub fn any() -> bool {
     let table = Rel::open(Table::Session, Access::Read);

@@ -1,0 +1,34 @@
+-- Who holds locks of this extension and of its tables, in words. The ring, the sweep and the checks of health name them.
+
+-- Every lock in this database that another backend or a prepared transaction holds, with its holder in words. Without
+-- predicate locks, which are in nobody's way.
+CREATE VIEW idempotence.held AS
+SELECT l.locktype, l.relation, l.objsubid, l.mode,
+       CASE WHEN l.pid IS NULL
+            THEN pg_catalog.concat('prepared transaction "', p.gid, '"', ', since ' OPERATOR(pg_catalog.||) pg_catalog.date_trunc('second', p.prepared)::pg_catalog.text)
+            ELSE pg_catalog.concat('process ', l.pid,
+                   ' (' OPERATOR(pg_catalog.||) NULLIF(pg_catalog.concat_ws(', ', a.backend_type, a.usename, NULLIF(a.application_name, ''), a.state), '') OPERATOR(pg_catalog.||) ')',
+                   ', since ' OPERATOR(pg_catalog.||) pg_catalog.date_trunc('second', a.xact_start)::pg_catalog.text) END AS holder
+FROM pg_catalog.pg_locks l
+LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid OPERATOR(pg_catalog.=) l.pid
+LEFT JOIN idempotence.prepared p ON l.pid IS NULL AND p.virtualtransaction OPERATOR(pg_catalog.=) l.virtualtransaction
+WHERE l.granted AND l.mode OPERATOR(pg_catalog.<>) 'SIReadLock' AND l.pid IS DISTINCT FROM pg_catalog.pg_backend_pid()
+  AND l.database OPERATOR(pg_catalog.=) (SELECT d.oid FROM pg_catalog.pg_database d
+                                         WHERE d.datname OPERATOR(pg_catalog.=) pg_catalog.current_database());
+
+-- Who holds one of these locks. The functions run with the owner's rights, since pg_stat_activity hides from a role
+-- what the backends of other roles do.
+CREATE FUNCTION idempotence.holders(relations oid[], modes text[]) RETURNS text
+LANGUAGE sql STABLE PARALLEL RESTRICTED SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $holders$
+  SELECT pg_catalog.string_agg(DISTINCT h.holder, ', ') FROM idempotence.held h
+  WHERE h.locktype OPERATOR(pg_catalog.=) 'relation' AND h.relation OPERATOR(pg_catalog.=) ANY (relations)
+    AND (modes IS NULL OR h.mode OPERATOR(pg_catalog.=) ANY (modes))
+$holders$;
+
+CREATE FUNCTION idempotence.advisory_holders(objsubid integer) RETURNS text
+LANGUAGE sql STABLE PARALLEL RESTRICTED SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $advisory_holders$
+  SELECT pg_catalog.string_agg(DISTINCT h.holder, ', ') FROM idempotence.held h
+  WHERE h.locktype OPERATOR(pg_catalog.=) 'advisory' AND h.objsubid OPERATOR(pg_catalog.=) advisory_holders.objsubid
+$advisory_holders$;

@@ -1,0 +1,119 @@
+//! The functions behind the checks of the view `health` and behind `idem_ready`. Only the extension's owner may execute
+//! them: the checks run with the owner's rights.
+//!
+//! Their SQL is spelt out. Otherwise pgrx would create the schema for them, and fail where the schema is there already.
+
+use crate::board;
+use crate::error::or_raise;
+use crate::names;
+use crate::pg::{self, Timestamptz};
+use crate::store::catalog::Table;
+use crate::store::{cache, ready};
+use pgrx::datum::Uuid;
+use pgrx::prelude::*;
+
+/// The value of a setting in its base unit; NULL if there is no such setting. Where the library was not loaded yet, this
+/// loads it, so that its settings are known.
+#[pg_extern(sql = r#"
+CREATE FUNCTION idempotence.setting(name text) RETURNS text
+LANGUAGE c STABLE PARALLEL SAFE
+AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
+"#)]
+fn setting(name: Option<&str>) -> Option<String> {
+    name.and_then(pg::setting)
+}
+
+/// What a text means as the value of a setting of time, in milliseconds; NULL if it means nothing.
+#[pg_extern(sql = r#"
+CREATE FUNCTION idempotence.milliseconds(value text) RETURNS integer
+LANGUAGE c IMMUTABLE PARALLEL SAFE
+AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
+"#)]
+fn milliseconds(value: Option<&str>) -> Option<i32> {
+    value.and_then(pg::milliseconds)
+}
+
+/// How often the launcher was started anew: since the server came up, or lately, which is within the last hour. NULL when
+/// the library is not preloaded.
+#[pg_extern(sql = r#"
+CREATE FUNCTION idempotence.restarts(lately boolean) RETURNS bigint
+LANGUAGE c VOLATILE PARALLEL SAFE
+AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
+"#)]
+fn restarts(lately: Option<bool>) -> Option<i64> {
+    let (ever, within_the_hour) = board::restarts()?;
+    i64::try_from(if lately? { within_the_hour as u64 } else { ever }).ok()
+}
+
+/// How many waits for locks of ours have ended in a deadlock within the last hour in this database; NULL when the library
+/// is not preloaded.
+#[pg_extern(sql = r#"
+CREATE FUNCTION idempotence.deadlocks() RETURNS bigint
+LANGUAGE c VOLATILE PARALLEL SAFE
+AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
+"#)]
+fn deadlocks() -> Option<i64> {
+    board::deadlocks().and_then(|count| i64::try_from(count).ok())
+}
+
+/// When somebody has set the clock last; NULL if that is not known.
+#[pg_extern(sql = r#"
+CREATE FUNCTION idempotence.clock_jump() RETURNS timestamptz
+LANGUAGE c VOLATILE PARALLEL SAFE
+AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
+"#)]
+fn clock_jump() -> Option<Timestamptz> {
+    board::jump().map(|(at_us, _)| Timestamptz(at_us))
+}
+
+/// By how much somebody has set the clock forward; less than nothing: back.
+#[pg_extern(sql = r#"
+CREATE FUNCTION idempotence.clock_jump_by() RETURNS interval
+LANGUAGE c VOLATILE PARALLEL SAFE
+AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
+"#)]
+fn clock_jump_by() -> Option<Interval> {
+    board::jump().map(|(_, by_us)| pg::interval(by_us))
+}
+
+/// The number of locks that the server's lock table is made for.
+#[pg_extern(sql = r#"
+CREATE FUNCTION idempotence.lock_table_size() RETURNS bigint
+LANGUAGE c STABLE PARALLEL SAFE
+AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
+"#)]
+fn lock_table_size() -> Option<i64> {
+    i64::try_from(pg::lock_table_size()).ok()
+}
+
+/// The bytes that are free where outcomes are recorded: the least of the three segments' tablespaces. NULL if the system
+/// does not tell.
+#[pg_extern(sql = r#"
+CREATE FUNCTION idempotence.free_space() RETURNS bigint
+LANGUAGE c VOLATILE PARALLEL SAFE
+AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
+"#)]
+fn free_space() -> Option<i64> {
+    let segments = [Table::Outcome0, Table::Outcome1, Table::Outcome2];
+    segments.into_iter().filter_map(|segment| pg::free_bytes(cache::oid(segment))).min()
+}
+
+/// Whether an outcome's digest is the one that the key in use makes of its session and its key.
+#[pg_extern(sql = r#"
+CREATE FUNCTION idempotence.digest_fits(digest uuid, session uuid, key text) RETURNS boolean
+LANGUAGE c STABLE PARALLEL UNSAFE
+AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
+"#)]
+fn digest_fits(digest: Option<Uuid>, session: Option<Uuid>, key: Option<&str>) -> Option<bool> {
+    Some(names::of_request(session?.as_bytes(), "", key?).0 == *digest?.as_bytes())
+}
+
+/// Raises the error that every request would meet.
+#[pg_extern(sql = r#"
+CREATE FUNCTION idempotence.look_whether_ready() RETURNS void
+LANGUAGE c VOLATILE PARALLEL UNSAFE
+AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
+"#)]
+fn look_whether_ready() {
+    or_raise(ready::look());
+}
