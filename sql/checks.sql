@@ -337,8 +337,8 @@ CREATE VIEW idempotence.check_settings AS
 SELECT CASE WHEN pg_catalog.count(c.told) OPERATOR(pg_catalog.>) 0 THEN 1 ELSE 0 END AS level,
        COALESCE(pg_catalog.string_agg(c.told, '; ' ORDER BY c.told), 'no setting contradicts another') AS detail,
        'Make idempotence.wait shorter than the timeouts, so that a call that has waited answers in_progress. For the others, docs/reference.md tells what each setting is for.' AS hint
-FROM (SELECT DISTINCT pg_catalog.format('a call waits for up to %s (idempotence.wait %s), but %s is %s (%s)',
-                CASE WHEN w.ms OPERATOR(pg_catalog.<) 0 THEN 'ever' ELSE pg_catalog.make_interval(secs => w.ms OPERATOR(pg_catalog./) 1000.0)::pg_catalog.text END, w.place,
+FROM (SELECT DISTINCT pg_catalog.format('a call waits %s (idempotence.wait %s), but %s is %s (%s)',
+                CASE WHEN w.ms OPERATOR(pg_catalog.<) 0 THEN 'for ever' ELSE pg_catalog.format('for up to %s', pg_catalog.make_interval(secs => w.ms OPERATOR(pg_catalog./) 1000.0)) END, w.place,
                 t.name, pg_catalog.make_interval(secs => t.ms OPERATOR(pg_catalog./) 1000.0), t.place) AS told
       FROM (SELECT e.role, e.place, idempotence.milliseconds(e.value) AS ms FROM idempotence.effective e
             WHERE e.name OPERATOR(pg_catalog.=) 'idempotence.wait') w
@@ -422,8 +422,8 @@ FROM (SELECT c.keep, (SELECT pg_catalog.sum(s.bytes) FROM idempotence.segments s
 
 CREATE VIEW idempotence.check_growth AS
 SELECT CASE WHEN NOT f.too_much THEN 0 WHEN g.free OPERATOR(pg_catalog.<) (g.rate OPERATOR(pg_catalog.*) 86400) THEN 2 ELSE 1 END AS level,
-       pg_catalog.concat(pg_catalog.pg_size_pretty(pg_catalog.round(g.rate OPERATOR(pg_catalog.*) 3600)), ' of outcomes an hour; what they live for takes ', pg_catalog.pg_size_pretty(pg_catalog.round(g.needed)),
-         ', of which they have ', pg_catalog.pg_size_pretty(g.present), '; ',
+       pg_catalog.concat(pg_catalog.pg_size_pretty(pg_catalog.round(g.rate OPERATOR(pg_catalog.*) 3600)), ' of outcomes an hour; at this rate they will take ', pg_catalog.pg_size_pretty(pg_catalog.round(g.needed)),
+         ', and take ', pg_catalog.pg_size_pretty(g.present), ' now; ',
          CASE WHEN g.free IS NULL THEN 'how much is free is unknown' ELSE pg_catalog.concat(pg_catalog.pg_size_pretty(g.free), ' are free') END) AS detail,
        'Give the tablespace more room, or shorten the ttl of sessions (idem_alter_session) and idempotence.retention: that counts for what is recorded from then on.' AS hint
 FROM (SELECT COALESCE(g.rate, 0)::pg_catalog.numeric AS rate, COALESCE(g.needed, 0)::pg_catalog.numeric AS needed, g.present, g.free FROM idempotence.growth g) g

@@ -1,0 +1,312 @@
+-- Goal: each row of the view health tells of what it is for, and is ok again afterwards; a row that is new cannot be
+-- forgotten here. idem_ready() says whether a request can be begun, and raises no error.
+-- Method: each state is brought about and looked at. The rows restarts, waiters and deadlocks, and what takes locks of
+-- others, a standby or a restore, are in the cluster test health.
+\pset format unaligned
+\pset tuples_only on
+\set SHOW_CONTEXT never
+CREATE ROLE regress_health;
+CREATE ROLE regress_health_monitor;
+CREATE ROLE regress_health_nobody;
+SELECT idem_grant('regress_health'), idem_grant('regress_health_monitor', 'monitor');
+SELECT idem_create_session('health', owner => 'regress_health');
+-- Which levels were seen of each row. A sequence keeps that over a rollback.
+SELECT format('CREATE SEQUENCE %I', 'health seen ' || name) FROM idempotence.health \gexec
+-- What the view says of a row; levels are noted.
+CREATE FUNCTION health(name_ text) RETURNS SETOF text LANGUAGE plpgsql AS $$
+DECLARE
+  told idempotence.health;
+  seen text := quote_ident('health seen ' || name_);
+  bits bigint;
+BEGIN
+  SELECT * INTO STRICT told FROM idempotence.health h WHERE h.name = name_;
+  EXECUTE format('SELECT last_value FROM %s', seen) INTO bits;
+  PERFORM setval(seen, ((bits - 1) | CASE told.level WHEN 0 THEN 1 ELSE 2 END) + 1);
+  RETURN NEXT concat(told.level, ' ', told.status, ': ', regexp_replace(regexp_replace(regexp_replace(regexp_replace(told.detail,
+    '(since|at|first since|first at) [A-Z][a-z]{2} [A-Z][a-z]{2} +[0-9]+ [0-9:]{8} [0-9]+ [A-Z]+', '\1 some time', 'g'),
+    'process [0-9]+ \([^)]*\)', 'process N (who)', 'g'), '[0-9]+ (bytes|kB|MB|GB|TB|PB)', 'N bytes', 'g'), '[0-9]+ (of [0-9]+ places)', 'N of N places'));
+  IF told.hint IS NOT NULL THEN
+    RETURN NEXT '  ' || told.hint;
+  END IF;
+END $$;
+-- Only the level.
+CREATE FUNCTION health_level(name_ text) RETURNS text LANGUAGE sql AS $$SELECT split_part(told, ':', 1) FROM health(name_) told LIMIT 1$$;
+-- Settings as if they were set for the server.
+CREATE TABLE health_setting (name text, value text);
+CREATE PROCEDURE health_set(name_ text, value_ text) LANGUAGE plpgsql AS $$
+BEGIN
+  INSERT INTO health_setting VALUES (name_, value_);
+  CREATE OR REPLACE FUNCTION idempotence.setting(name text) RETURNS text LANGUAGE sql STABLE AS
+    'SELECT coalesce((SELECT h.value FROM public.health_setting h WHERE h.name = setting.name), (SELECT s.setting FROM pg_settings s WHERE s.name = setting.name))';
+END $$;
+CALL idem_sweep();
+-- in a database where nothing is wrong, to which the moment of the last sweep and sizes belong
+SELECT name, level FROM idempotence.health WHERE level <> 0;
+
+-- worker, sweep
+BEGIN;
+CREATE OR REPLACE FUNCTION idempotence.launcher() RETURNS integer LANGUAGE sql AS 'SELECT 0';
+SELECT health('worker');
+CREATE OR REPLACE FUNCTION idempotence.launcher() RETURNS integer LANGUAGE sql AS 'SELECT NULL::integer';
+CREATE OR REPLACE FUNCTION idempotence.is_visited() RETURNS boolean LANGUAGE sql AS 'SELECT false';
+CREATE OR REPLACE FUNCTION idempotence.last_sweep() RETURNS timestamptz LANGUAGE sql AS $$SELECT now() - interval '26 hours'$$;
+SELECT health('worker');
+SELECT health('sweep');
+CREATE OR REPLACE FUNCTION idempotence.last_sweep() RETURNS timestamptz LANGUAGE sql AS 'SELECT now()';
+SELECT level FROM idempotence.health WHERE name = 'sweep';
+SELECT health('worker');
+ROLLBACK;
+SELECT health_level('sweep');
+
+-- ring: overdue, and late by its whole keep although it was swept
+BEGIN;
+UPDATE idempotence.segment SET closed_at = now() - interval '9 days' WHERE number = 2;
+INSERT INTO idempotence.outcome_2 SELECT gen_random_uuid(), id, now(), now(), owner, 's', 'k' FROM idempotence.session WHERE name = 'health';
+UPDATE idempotence.segment SET keep_us = 0;
+CREATE OR REPLACE FUNCTION idempotence.last_sweep() RETURNS timestamptz LANGUAGE sql AS $$SELECT now() - interval '2 days'$$;
+SELECT regexp_replace(health('ring'), '@ .* ago', 'some time ago');
+UPDATE idempotence.segment SET closed_at = now() - interval '20 days' WHERE number = 2;
+SELECT health_level('ring');
+ROLLBACK;
+SELECT health('ring');
+
+-- holders: by name, with what they hold
+BEGIN;
+CALL health_set('idempotence.warn_holder', '0');
+SELECT count(b.status) FROM generate_series(1, 2) n, idem_begin('health', 'held ' || n) b;
+SELECT health('holders');
+CALL health_set('idempotence.warn_holder', '3600');
+TRUNCATE health_setting;
+SELECT health('holders');
+ROLLBACK;
+
+-- prepared transactions
+BEGIN;
+SELECT status FROM idem_begin('health', 'prepared');
+SELECT idem_release('health', 'prepared');
+PREPARE TRANSACTION 'regress_health';
+BEGIN;
+SELECT health('prepared transactions');
+CALL health_set('idempotence.warn_holder', '0');
+SELECT health('prepared transactions');
+ROLLBACK;
+COMMIT PREPARED 'regress_health';
+
+-- lock table
+BEGIN;
+SELECT count(b.status) > 0 FROM generate_series(1, idempotence.lock_table_size() * 55 / 100) n, idem_begin('health', 'many ' || n) b;
+SELECT health_level('lock table');
+ROLLBACK;
+SELECT health_level('lock table');
+
+-- leases, run out, suspended
+SELECT status FROM idem_begin('health', 'leased', lease => '1 hour');
+UPDATE idempotence.lease SET attempt = 4;
+SELECT health('leases');
+UPDATE idempotence.lease SET attempt = 3, leased_until = now() - interval '6 minutes';
+SELECT health('leases');
+SELECT health('run out');
+SELECT idem_force_release('health', 'leased', 'a test');
+SELECT health('run out');
+BEGIN; SELECT status FROM idem_begin('health', 'suspended'); SELECT idem_checkpoint('health', 'suspended', 'p'); COMMIT;
+SELECT health('suspended');
+UPDATE idempotence.checkpoint SET written_at = now() - interval '25 hours';
+SELECT health('suspended');
+SELECT status FROM idem_settle('health', 'suspended');
+SELECT health('suspended');
+
+-- client sessions: near the limit, and at it
+SET ROLE regress_health;
+SELECT count(regress_registered('health ' || n, idem_register())) FROM generate_series(1, 9) n;
+RESET ROLE;
+SET idempotence.max_sessions_per_role = 10;
+SELECT regexp_replace(health('client sessions'), '[0-9]+ at work', 'some at work');
+SET idempotence.max_sessions_per_role = 9;
+SELECT health_level('client sessions');
+SELECT bool_and(idem_close(regress_id('health ' || n))) FROM generate_series(1, 9) n;
+SELECT health_level('client sessions');
+RESET idempotence.max_sessions_per_role;
+
+-- standing sessions: many of them, and at the limit
+SELECT count(idem_create_session('health ' || n, owner => 'regress_health')) FROM generate_series(1, 9) n;
+SELECT count(idem_drop_session('health ' || n)) FROM generate_series(8, 9) n;
+BEGIN;
+CALL health_set('idempotence.warn_standing_sessions', '9');
+SELECT regexp_replace(health('standing sessions'), '[0-9]+ (standing|are)', 'N \1', 'g');
+SET idempotence.max_standing_sessions_per_role = 10;
+SELECT health_level('standing sessions');
+ROLLBACK;
+SELECT health_level('standing sessions');
+
+-- owners
+CREATE ROLE regress_health_gone;
+SELECT idem_create_session('health orphan', owner => 'regress_health_gone');
+DROP ROLE regress_health_gone;
+SELECT health('owners');
+SELECT idem_alter_session('health orphan', owner => 'regress_health');
+SELECT health('owners');
+
+-- restore: not looked through, without sessions, without tables; the cluster test half_restore restores in earnest
+BEGIN;
+INSERT INTO idempotence.outcome_1 SELECT * FROM idempotence.outcome_1 WHERE false;
+SELECT health('restore');
+UPDATE idempotence.restore SET orphans = 1;
+SELECT health('restore');
+INSERT INTO idempotence.secret SELECT * FROM idempotence.secret WHERE false;
+SELECT health('restore');
+ROLLBACK;
+SELECT health('restore');
+
+-- secret: none in use, two in use, none at all, another one than that of the outcomes
+SELECT regress_show(idem_run('health', 'k', 'SELECT 1'));
+SELECT health('secret');
+BEGIN;
+UPDATE idempotence.secret SET in_use_since = NULL;
+SELECT health('secret'), idem_ready();
+ROLLBACK;
+BEGIN;
+INSERT INTO idempotence.secret VALUES (now(), decode(repeat('00', 32), 'hex'));
+SELECT idem_accept_restore('a test');
+SELECT health_level('secret'), idem_ready();
+ROLLBACK;
+BEGIN;
+DELETE FROM idempotence.secret;
+SELECT health_level('secret'), idem_ready();
+ROLLBACK;
+BEGIN;
+UPDATE idempotence.secret SET key = decode(repeat('00', 32), 'hex');
+SELECT health_level('secret');
+ROLLBACK;
+SELECT health('secret');
+
+-- unrecorded: wherever it is set, for roles that may begin requests
+ALTER ROLE regress_health SET idempotence.unrecorded = 'off';
+ALTER ROLE regress_health_nobody SET idempotence.unrecorded = 'off';
+SELECT health('unrecorded');
+DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET idempotence.unrecorded = warning', current_database()); END $$;
+DO $$ BEGIN EXECUTE format('ALTER ROLE regress_health IN DATABASE %I SET idempotence.unrecorded = error', current_database()); END $$;
+SELECT health('unrecorded');
+DO $$ BEGIN EXECUTE format('ALTER DATABASE %I RESET idempotence.unrecorded', current_database()); END $$;
+SELECT health('unrecorded');
+ALTER ROLE regress_health RESET ALL;
+ALTER ROLE regress_health_nobody RESET ALL;
+DO $$ BEGIN EXECUTE format('ALTER ROLE regress_health IN DATABASE %I RESET ALL', current_database()); END $$;
+SELECT health('unrecorded');
+
+-- settings: a wait that something else ends before
+SELECT health('settings');
+ALTER ROLE regress_health SET statement_timeout = '3s';
+SELECT health('settings');
+ALTER ROLE regress_health SET idempotence.wait = '2999 ms';
+SELECT health('settings');
+ALTER ROLE regress_health RESET statement_timeout;
+ALTER ROLE regress_health SET lock_timeout = '1min';
+ALTER ROLE regress_health SET idempotence.wait = -1;
+SELECT health('settings');
+ALTER ROLE regress_health SET idempotence.wait = 0;
+SELECT health('settings');
+ALTER ROLE regress_health RESET ALL;
+BEGIN;
+CALL health_set('idempotence.retention', '100');
+CALL health_set('idempotence.max_ttl', '99');
+CALL health_set('idempotence.naptime', '301');
+CREATE OR REPLACE FUNCTION idempotence.lock_table_size() RETURNS bigint LANGUAGE sql AS 'SELECT 9::bigint';
+SELECT regexp_replace(health('settings'), '; ', E'\n', 'g');
+ROLLBACK;
+
+-- publications, persistence
+SET client_min_messages = error;
+CREATE PUBLICATION regress_health FOR TABLE idempotence.audit;
+SELECT health('publications');
+DROP PUBLICATION regress_health;
+RESET client_min_messages;
+SELECT health('publications');
+BEGIN;
+INSERT INTO idempotence.persistence (what, unlogged) VALUES ('claims', true);
+SELECT health('persistence');
+ROLLBACK;
+SELECT health('persistence');
+
+-- clock: something was noted in the future; it was set a while ago, and more than a day ago
+BEGIN;
+UPDATE idempotence.segment SET looked_at = now() + interval '2 minutes' WHERE number = 2;
+SELECT health('clock');
+ROLLBACK;
+BEGIN;
+UPDATE idempotence.outcome_0 SET recorded_at = now() + interval '2 minutes';
+SELECT health_level('clock');
+ROLLBACK;
+BEGIN;
+CREATE OR REPLACE FUNCTION idempotence.clock_jump() RETURNS timestamptz LANGUAGE sql AS $$SELECT now() - interval '23 hours'$$;
+CREATE OR REPLACE FUNCTION idempotence.clock_jump_by() RETURNS interval LANGUAGE sql AS $$SELECT interval '-1 hour'$$;
+SELECT health('clock');
+CREATE OR REPLACE FUNCTION idempotence.clock_jump() RETURNS timestamptz LANGUAGE sql AS $$SELECT now() - interval '25 hours'$$;
+SELECT health_level('clock');
+ROLLBACK;
+
+-- growth: more than is free, and within a day; unknown what is free
+SELECT health_level('growth');
+BEGIN;
+UPDATE idempotence.segment SET keep_us = 2000000000000000000 WHERE current;
+SELECT health('growth');
+CREATE OR REPLACE FUNCTION idempotence.free_space() RETURNS bigint LANGUAGE sql AS 'SELECT 1000::bigint';
+SELECT health_level('growth');
+CREATE OR REPLACE FUNCTION idempotence.free_space() RETURNS bigint LANGUAGE sql AS 'SELECT NULL::bigint';
+SELECT health('growth');
+ROLLBACK;
+
+-- every row was seen both ways
+SELECT name FROM idempotence.health h, LATERAL (SELECT last_value - 1 AS bits FROM pg_sequences s WHERE s.sequencename = 'health seen ' || h.name) s
+WHERE bits IS DISTINCT FROM 3 AND name <> 'size'    -- it tells, and warns of nothing
+  AND name NOT IN ('restarts', 'waiters', 'deadlocks');    -- in the cluster test health
+
+-- one row that fails takes no other with it
+BEGIN;
+CREATE OR REPLACE FUNCTION idempotence.deadlocks() RETURNS bigint LANGUAGE plpgsql AS $$BEGIN RAISE EXCEPTION 'broken' USING ERRCODE = 'AB001'; END$$;
+SELECT name, level, detail, hint FROM idempotence.health WHERE level > 0;
+ROLLBACK;
+BEGIN;
+ALTER TABLE idempotence.lease RENAME TO lost;
+SELECT detail FROM idempotence.health WHERE name = 'leases';
+SELECT count(*) > 10 FROM idempotence.health WHERE level = 0;
+SELECT idem_ready();
+ROLLBACK;
+
+-- idem_ready: for users and monitors
+SET ROLE regress_health;
+SELECT idem_ready();
+SET ROLE regress_health_monitor;
+SELECT idem_ready();
+SELECT count(*) > 20 FROM idempotence.health;
+SET ROLE regress_health_nobody;
+SELECT regress_message('SELECT idem_ready()');
+RESET ROLE;
+-- where nothing can be written
+BEGIN READ ONLY;
+SELECT idem_ready();
+ROLLBACK;
+-- where the tables are those of another version, or were changed, or a restore is not complete
+BEGIN;
+UPDATE pg_extension SET extversion = '1.0.0' WHERE extname = 'idempotence';
+SELECT idem_ready();
+ROLLBACK;
+BEGIN;
+ALTER TABLE idempotence.reply ADD COLUMN more text;
+SELECT idem_ready();
+ROLLBACK;
+BEGIN;
+INSERT INTO idempotence.secret SELECT * FROM idempotence.secret WHERE false;
+SELECT idem_ready();
+ROLLBACK;
+SELECT idem_ready();
+
+SELECT format('DROP SEQUENCE %I', sequencename) FROM pg_sequences WHERE sequencename LIKE 'health seen %' \gexec
+DROP FUNCTION health_level;
+DROP FUNCTION health;
+DROP PROCEDURE health_set;
+DROP TABLE health_setting;
+SELECT idem_drop_session(session) FROM idempotence.sessions WHERE session LIKE 'health%';
+SELECT idem_revoke('regress_health'), idem_revoke('regress_health_monitor');
+TRUNCATE idempotence.outcome_0, idempotence.outcome_1, idempotence.outcome_2, idempotence.checkpoint, idempotence.lease, idempotence.audit;
+DELETE FROM idempotence.session WHERE owner = 'regress_health'::regrole;
+DROP ROLE regress_health, regress_health_monitor, regress_health_nobody;
