@@ -102,8 +102,14 @@ GROUP BY t.threshold;
 CREATE VIEW idempotence.check_waiters AS
 SELECT CASE WHEN pg_catalog.max(r.waiters) OPERATOR(pg_catalog.>) w.most OR pg_catalog.max(r.waited) OPERATOR(pg_catalog.>) w.threshold THEN 1 ELSE 0 END AS level,
        CASE WHEN pg_catalog.count(r.waiters) OPERATOR(pg_catalog.=) 0 THEN 'nobody waits for a request'
-            ELSE pg_catalog.format('%s wait for %s requests; at most %s for the same one; the longest wait has lasted %s',
-                   pg_catalog.sum(r.waiters), pg_catalog.count(r.waiters), pg_catalog.max(r.waiters), pg_catalog.date_trunc('second', pg_catalog.max(r.waited))) END AS detail,
+            ELSE pg_catalog.concat(pg_catalog.format('%s wait for %s requests; at most %s for the same one; the longest wait has lasted %s',
+                          pg_catalog.sum(r.waiters), pg_catalog.count(r.waiters), pg_catalog.max(r.waiters), pg_catalog.date_trunc('second', pg_catalog.max(r.waited))),
+                   -- Only where the library is preloaded are requests known by their names.
+                   CASE WHEN (SELECT idempotence.launcher()) IS NOT NULL
+                        THEN (SELECT pg_catalog.format('; most wait for request %s of session %s, which %s', f.request, f.session,
+                                       COALESCE('process ' OPERATOR(pg_catalog.||) f.pid, pg_catalog.format('prepared transaction "%s"', f.prepared)) OPERATOR(pg_catalog.||) ' has')
+                              FROM idempotence.in_flight f WHERE f.waiters OPERATOR(pg_catalog.>) 0 AND f.request IS NOT NULL
+                              ORDER BY f.waiters DESC, f.since LIMIT 1) END) END AS detail,
        'Who sends the same request again and again, without waiting for its answer? pg_blocking_pids(pid) of a waiter names who has the request; the row holders names who has had one for long.' AS hint
 FROM (SELECT idempotence.setting('idempotence.warn_waiters')::pg_catalog.int8 AS most,
              pg_catalog.make_interval(secs => idempotence.setting('idempotence.warn_holder')::pg_catalog.float8) AS threshold) w

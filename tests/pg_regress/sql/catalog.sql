@@ -179,6 +179,11 @@ DROP ROLE regress_catalog_gone;
 CALL idem_sweep();
 SELECT owner FROM idempotence.sessions;
 SELECT name, status FROM idempotence.health WHERE name IN ('ring', 'client sessions', 'publications');
+-- it cannot see since when others have their transactions open, and says so
+SELECT name, level, detail, hint FROM idempotence.health WHERE level > 0;
+GRANT pg_read_all_stats TO regress_catalog_owner;
+SELECT name FROM idempotence.health WHERE level > 0;
+SELECT idem_ready();
 DROP EXTENSION idempotence;
 DROP ROLE regress_catalog_owner;
 

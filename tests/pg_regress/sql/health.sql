@@ -267,7 +267,7 @@ SELECT name, level, detail, hint FROM idempotence.health WHERE level > 0;
 ROLLBACK;
 BEGIN;
 ALTER TABLE idempotence.lease RENAME TO lost;
-SELECT detail FROM idempotence.health WHERE name = 'leases';
+SELECT detail FROM idempotence.health WHERE name = 'growth';
 SELECT count(*) > 10 FROM idempotence.health WHERE level = 0;
 SELECT idem_ready();
 ROLLBACK;
