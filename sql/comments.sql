@@ -202,6 +202,7 @@ COMMENT ON FUNCTION idempotence.is_visited() IS 'for the view health: whether th
 COMMENT ON FUNCTION idempotence.naptime() IS 'the setting idempotence.naptime, for the view health';
 COMMENT ON FUNCTION idempotence.max_sessions_per_role() IS 'the setting idempotence.max_sessions_per_role, for the view health';
 COMMENT ON FUNCTION idempotence.checks() IS 'for the view health: all checks, each looked at by itself';
+COMMENT ON FUNCTION idempotence.look_at(text) IS 'internal to the view health: what one check finds';
 COMMENT ON FUNCTION idempotence.setting(text) IS 'internal to the view health: the value of a setting, in its base unit; null: there is no such setting';
 COMMENT ON FUNCTION idempotence.milliseconds(text) IS 'internal to the view health: what a text means as the value of a setting of time; null: nothing';
 COMMENT ON FUNCTION idempotence.restarts(boolean) IS 'internal to the view health: how often the launcher was started anew, lately (within the last hour) or since the server came up; null: the library is not preloaded';

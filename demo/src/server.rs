@@ -35,12 +35,19 @@ pub struct Builder {
     pg_config: PathBuf,
     parent: Option<PathBuf>,
     settings: Vec<(String, String)>,
+    environment: Vec<(String, String)>,
 }
 
 impl Builder {
     /// Adds a line to `postgresql.conf`.
     pub fn conf(mut self, name: &str, value: &str) -> Self {
         self.settings.push((name.into(), value.into()));
+        self
+    }
+
+    /// Sets a variable of the environment that the server starts in.
+    pub fn env(mut self, name: &str, value: &str) -> Self {
+        self.environment.push((name.into(), value.into()));
         self
     }
 
@@ -101,7 +108,7 @@ pub struct Server {
 impl Server {
     /// A server of the installation that this `pg_config` belongs to.
     pub fn builder(pg_config: impl Into<PathBuf>) -> Builder {
-        Builder { pg_config: pg_config.into(), parent: None, settings: Vec::new() }
+        Builder { pg_config: pg_config.into(), parent: None, settings: Vec::new(), environment: Vec::new() }
     }
 
     /// A streaming standby of this server, which is read-only until promoted. It has its own replication
@@ -285,6 +292,7 @@ impl Server {
 
     fn pg_ctl(&self, arguments: &[&str], log: Option<&Path>) -> Result<()> {
         let mut command = self.program("pg_ctl");
+        command.envs(self.builder.environment.iter().map(|(name, value)| (name, value)));
         command.args(arguments).args(log);
         self.run(command.arg("-D").arg(self.data_dir()))
     }

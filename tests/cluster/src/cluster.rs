@@ -39,12 +39,18 @@ impl Cluster {
 
     /// Starts a new server with these settings.
     pub fn start_with(version: Version, settings: &[(&str, &str)]) -> Result<Self> {
+        Self::start_in(version, settings, &[])
+    }
+
+    /// Starts a new server with these settings, and with these variables in its environment.
+    pub fn start_in(version: Version, settings: &[(&str, &str)], environment: &[(&str, &str)]) -> Result<Self> {
         // The tests kill processes, never the machine. So everything written is there even without fsync.
         let builder = Server::builder(version.pg_config()?)
             .conf("fsync", "off")
             .conf("max_prepared_transactions", "10")
             .conf("allow_in_place_tablespaces", "on");
         let builder = settings.iter().fold(builder, |builder, (name, value)| builder.conf(name, value));
+        let builder = environment.iter().fold(builder, |builder, (name, value)| builder.env(name, value));
         Ok(Self(builder.start()?))
     }
 

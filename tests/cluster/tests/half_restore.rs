@@ -12,6 +12,7 @@ on_each_version!(
     a_whole_restore_is_cleared_by_itself,
     what_is_unfinished_without_its_session_counts_too,
     a_session_is_not_made_beside_a_restore,
+    outcomes_without_their_key_are_found_out,
 );
 
 const HEALTH: &str = "SELECT status FROM idempotence.health WHERE name = 'restore'";
@@ -279,5 +280,57 @@ async fn a_session_is_not_made_beside_a_restore(version: Version) -> Result<()> 
     // The restoring transaction may create sessions itself.
     restorer.text("SELECT idem_create_session('mine'); COMMIT").await?;
     app.text(MAKE).await?;
+    Ok(())
+}
+
+// Goal: sessions or outcomes that were restored without the key that their digests were made with are found out at once,
+// however they came, whether a sweep has looked or not.
+// Method: all but the secret, into a database that has a key in use, with and without triggers; and into one that has
+// none. Each is put right.
+async fn outcomes_without_their_key_are_found_out(version: Version) -> Result<()> {
+    const SECRET: &str = "SELECT level, detail FROM idempotence.health WHERE name = 'secret'";
+    const WELL: &str = "0|outcomes are found by the key that they were recorded with";
+    let (_source, file) = dumped(version).await?;
+    let target = Cluster::start(version)?;
+    target.psql("postgres", "CREATE ROLE app; CREATE ROLE clerk LOGIN IN ROLE app")?;
+    let dba = target.connect("postgres").await?;
+    let but_the_secret =
+        ["--data-only", "-t", "session", "-t", "outcome_0", "-t", "outcome_1", "-t", "outcome_2", "-t", "reply"];
+    for triggers in [true, false] {
+        dba.text("DROP DATABASE IF EXISTS new").await?;
+        dba.text("CREATE DATABASE new TEMPLATE template0").await?;
+        ensure!(restore(&target, &file, &["--schema-only"])?);
+        target.psql("new", "SELECT idem_create_session('own'); SELECT idem_run('own', 'k', 'SELECT 1')")?;
+        ensure!(target.psql("new", SECRET)?.trim_end() == WELL);
+        let disable: &[&str] = if triggers { &[] } else { &["--disable-triggers"] };
+        ensure!(restore(&target, &file, &[&but_the_secret, disable].concat())?);
+        for _ in 0..2 {
+            let told = target.psql("new", SECRET)?;
+            ensure!(
+                told.trim_end() == "2|there are outcomes that were recorded with another key than the one in use",
+                "{told}"
+            );
+            target.psql("new", "CALL idem_sweep()")?;
+        }
+        // This is what the row warns of.
+        ensure!(target.psql("new", "SELECT status FROM idem_lookup('payments', '17')")?.trim_end() == "unknown");
+        target.psql("new", "DELETE FROM idempotence.outcome_0 WHERE session = (SELECT id FROM idempotence.session WHERE name = 'payments')")?;
+        ensure!(target.psql("new", SECRET)?.trim_end() == WELL, "{}", target.psql("new", SECRET)?);
+    }
+
+    dba.text("DROP DATABASE new").await?;
+    dba.text("CREATE DATABASE new TEMPLATE template0").await?;
+    ensure!(restore(&target, &file, &["--schema-only"])?);
+    ensure!(restore(&target, &file, &but_the_secret)?);
+    let new = target.connect("new").await?;
+    ensure!(new.text(SECRET).await? == "2|there are sessions, but table idempotence.secret has no key in use");
+    ensure!(new.text("SELECT idem_ready()").await? == "f");
+    ensure!(new.sqlstate("SELECT idem_begin('payments', '17')").await? == "XX001");
+    for table in ["outcome_long", "checkpoint", "lease", "stream", "secret"] {
+        ensure!(restore(&target, &file, &["--data-only", "-t", table])?, "{table}");
+    }
+    ensure!(new.text(SECRET).await? == WELL);
+    ensure!(new.text("SELECT idem_ready()").await? == "t");
+    ensure!(new.replay("payments", "17").await? == "succeeded|17");
     Ok(())
 }

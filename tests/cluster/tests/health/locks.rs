@@ -1,0 +1,187 @@
+//! Rows about those who hold requests, and those who wait for them.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use idempotence_cluster_tests::{Cluster, Connection, Version};
+use tokio::task::JoinHandle;
+
+/// The level and the detail of a row.
+pub fn row(name: &str) -> String {
+    format!("SELECT level, detail FROM idempotence.health WHERE name = '{name}'")
+}
+
+/// The level of a row.
+pub fn level(name: &str) -> String {
+    format!("SELECT level FROM idempotence.health WHERE name = '{name}'")
+}
+
+/// Begins a request in a task of its own, and waits for whoever has it. The transaction is rolled back.
+async fn waiter(server: &Cluster, request: &str) -> Result<JoinHandle<Result<String>>> {
+    let connection = server.connect("shop").await?;
+    let begin = format!(
+        "SELECT status FROM idem_begin('payments', '{request}', wait => '1 min'); SELECT idem_release('payments', '{request}')"
+    );
+    Ok(tokio::spawn(async move { connection.text(&begin).await }))
+}
+
+// Goal: a transaction that holds a request for long is named, with its process, role and application, also before it
+// is in anybody's way, and also to a monitor who may not see what others do.
+// Method: a threshold of a second. A transaction in another database holds one too. At the end the row is ok again.
+pub async fn who_holds_a_request_for_long_is_named(version: Version) -> Result<()> {
+    let server = Cluster::start_with(version, &[("idempotence.warn_holder", "1s")])?;
+    server.psql("postgres", "CREATE ROLE till LOGIN; CREATE ROLE watch LOGIN")?;
+    for database in ["shop", "other"] {
+        server.create_database(database)?;
+        server.psql(database, "SELECT idem_create_session('payments', owner => 'till'), idem_grant('till'), idem_grant('watch', 'monitor')")?;
+    }
+    let (here, elsewhere) = (server.connect_as("shop", "till").await?, server.connect_as("other", "till").await?);
+    let watch = server.connect_as("shop", "watch").await?;
+    ensure!(watch.text(&row("holders")).await? == "0|no transaction has held a request for more than 00:00:01");
+    elsewhere.text("BEGIN; SELECT FROM idem_begin('payments', '1')").await?;
+    server.wait_for("other", &level("holders"), "1").await?;
+    ensure!(watch.text(&level("holders")).await? == "0", "the holder is in another database");
+
+    here.text(
+        "SET application_name = 'till 7'; BEGIN; SELECT FROM idem_begin('payments', '1') a, idem_begin('payments', '2') b",
+    )
+    .await?;
+    server.wait_for("shop", &level("holders"), "1").await?;
+    let told = watch.text(&row("holders")).await?;
+    let named = format!("1|process {} (till, till 7, idle in transaction), since 2", here.pid().await?);
+    ensure!(told.starts_with(&named) && told.ends_with("holds 2 requests"), "health says {told}");
+
+    here.text("SELECT idem_release('payments', '1'), idem_release('payments', '2'); PREPARE TRANSACTION 'left'")
+        .await?;
+    ensure!(watch.text(&level("holders")).await? == "0");
+    server.wait_for("shop", &level("prepared transactions"), "1").await?;
+    here.text("ROLLBACK PREPARED 'left'").await?;
+    ensure!(watch.text(&level("prepared transactions")).await? == "0");
+    Ok(())
+}
+
+// Goal: a crowd that waits for one request is told of, and so is a wait that lasts long; each names the request where
+// the library is preloaded.
+// Method: thresholds of two waiters, and an hour, and then of a second. Two wait for one request and one for another;
+// then a third comes.
+pub async fn those_who_wait_are_counted(version: Version) -> Result<()> {
+    let settings = [
+        ("idempotence.warn_waiters", "2"),
+        ("idempotence.warn_holder", "1h"),
+        ("shared_preload_libraries", "idempotence"),
+    ];
+    for preloaded in [false, true] {
+        let server = Cluster::start_with(version, if preloaded { &settings } else { &settings[..2] })?;
+        server.create_database("shop")?;
+        let holder = server.connect("shop").await?;
+        holder.text("SELECT idem_create_session('payments')").await?;
+        ensure!(holder.text(&row("waiters")).await? == "0|nobody waits for a request");
+        holder.text("BEGIN; SELECT FROM idem_begin('payments', '1') a, idem_begin('payments', '2') b").await?;
+        let mut waiters = Vec::new();
+        for request in ["1", "1", "2"] {
+            waiters.push(waiter(&server, request).await?);
+        }
+        let two = "SELECT level FROM idempotence.health WHERE name = 'waiters' AND detail LIKE '3 wait for 2 requests; at most 2 for the same one; %'";
+        server.wait_for("shop", two, "0").await?;
+        waiters.push(waiter(&server, "1").await?);
+        server.wait_for("shop", &level("waiters"), "1").await?;
+        let told = holder.text(&row("waiters")).await?;
+        let named = format!("; most wait for request 1 of session payments, which process {} has", holder.pid().await?);
+        ensure!(
+            told.contains("at most 3 for the same one") && told.ends_with(&named) == preloaded,
+            "health says {told}"
+        );
+        holder.text("SELECT idem_release('payments', '1'), idem_release('payments', '2'); ROLLBACK").await?;
+        for waiter in waiters {
+            ensure!(waiter.await??.starts_with("started"));
+        }
+        ensure!(holder.text(&level("waiters")).await? == "0");
+
+        // One that waits for long.
+        server.conf("idempotence.warn_holder", "1s")?;
+        server.reload()?;
+        holder.text("BEGIN; SELECT FROM idem_begin('payments', '1')").await?;
+        let waiter = waiter(&server, "1").await?;
+        server.wait_for("shop", &level("waiters"), "1").await?;
+        ensure!(holder.text(&row("waiters")).await?.starts_with("1|1 wait for 1 requests"));
+        holder.text("ROLLBACK").await?;
+        waiter.await??;
+        ensure!(holder.text(&level("waiters")).await? == "0");
+    }
+    Ok(())
+}
+
+/// Has two transactions wait for each other's request; PostgreSQL ends one of them.
+async fn deadlock(one: &Connection, two: &Connection, wait: &str) -> Result<()> {
+    one.text("BEGIN; SELECT FROM idem_begin('payments', 'a')").await?;
+    two.text("BEGIN; SELECT FROM idem_begin('payments', 'b')").await?;
+    let begin = |request: &str| format!("SELECT FROM idem_begin('payments', '{request}', wait => '{wait}')");
+    let (b, a) = (begin("b"), begin("a"));
+    let (first, second) = tokio::join!(one.try_text(&b), async {
+        let second = two.try_text(&a).await;
+        two.text("ROLLBACK").await.and(Ok(second))
+    });
+    one.text("ROLLBACK").await?;
+    let codes =
+        [first, second?].map(|ended| ended.err().and_then(|error| error.code().map(|code| code.code().to_owned())));
+    ensure!(codes.iter().flatten().eq(["40P01"]), "the transactions ended with {codes:?}");
+    Ok(())
+}
+
+// Goal: deadlocks on requests are counted in the database where they happen, for bounded and unbounded waits, and
+// nothing else comes of the counting.
+// Method: eleven deadlocks, which is one too many. A crash of the server forgets them.
+pub async fn deadlocks_are_counted(version: Version) -> Result<()> {
+    let plain = Cluster::start(version)?;
+    plain.create_database("shop")?;
+    ensure!(plain.psql("shop", &row("deadlocks"))?.trim_end() == "0|not counted, since the library is not preloaded");
+    drop(plain);
+
+    let settings = [("shared_preload_libraries", "idempotence"), ("deadlock_timeout", "50ms")];
+    let server = Cluster::start_with(version, &settings)?;
+    for database in ["shop", "other"] {
+        server.create_database(database)?;
+    }
+    let (one, two) = (server.connect("shop").await?, server.connect("shop").await?);
+    one.text("SELECT idem_create_session('payments')").await?;
+    // Waits that run out, and deadlocks of others, are none of ours.
+    one.text("BEGIN; SELECT FROM idem_begin('payments', 'a')").await?;
+    ensure!(two.text("SELECT status FROM idem_begin('payments', 'a', wait => '10 ms')").await? == "in_progress");
+    one.text("ROLLBACK").await?;
+    let told = |times: u32| format!("{times} waits for a request or a session ended in a deadlock in the last hour");
+    for times in 1..=11 {
+        deadlock(&one, &two, if times % 2 == 0 { "1 min" } else { "10 days" }).await?;
+        let expected = format!("{}|{}", i32::from(times > 10), told(times));
+        ensure!(one.text(&row("deadlocks")).await? == expected, "after {times} deadlocks");
+    }
+    ensure!(server.psql("other", &row("deadlocks"))?.trim_end() == format!("0|{}", told(0)));
+    one.execute("payments", "a", "1").await?;
+    server.crash()?;
+    let again = server.reconnect("shop").await?;
+    ensure!(again.text(&row("deadlocks")).await? == format!("0|{}", told(0)));
+    Ok(())
+}
+
+// Goal: health answers soon and never fails, and idem_ready answers false, while somebody has locked tables.
+// Method: all tables are locked as VACUUM FULL locks one. Rows that need none of them are as usual.
+pub async fn a_locked_table_is_told_of(version: Version) -> Result<()> {
+    let server = Cluster::start(version)?;
+    server.create_database("shop")?;
+    server.psql("shop", "SELECT idem_create_session('payments'); CALL idem_sweep()")?;
+    let (locker, watch) = (server.connect("shop").await?, server.connect("shop").await?);
+    let bad = "SELECT count(*) FROM idempotence.health WHERE level > 0";
+    ensure!(watch.text(bad).await? == "0");
+    for table in ["session", "outcome_1", "lease", "secret", "restore", "segment", "session_live"] {
+        locker.text(&format!("BEGIN; LOCK TABLE idempotence.{table} IN ACCESS EXCLUSIVE MODE")).await?;
+        let start = Instant::now();
+        let told = watch.text("SELECT DISTINCT level, detail FROM idempotence.health WHERE level > 0").await?;
+        ensure!(told == "1|could not be looked at: a table is locked", "{table}: health says {told}");
+        ensure!(start.elapsed() < Duration::from_secs(4), "{table}: health took {:?}", start.elapsed());
+        ensure!(watch.text("SELECT count(*) > 10 FROM idempotence.health WHERE level = 0").await? == "t", "{table}");
+        ensure!(watch.text("SELECT idem_ready()").await? == "f", "{table}");
+        locker.text("ROLLBACK").await?;
+        ensure!(watch.text(bad).await? == "0", "{table}");
+        ensure!(watch.text("SELECT idem_ready()").await? == "t", "{table}");
+    }
+    Ok(())
+}

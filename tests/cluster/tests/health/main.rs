@@ -1,0 +1,23 @@
+//! The view `health` and `idem_ready`: what takes several connections, a restart, a standby or a wrong clock. The golden
+//! test `health` brings about the other rows, and looks that no row was forgotten: it names those that are here.
+
+mod clock;
+mod locks;
+mod server;
+
+use idempotence_cluster_tests::on_each_version;
+
+on_each_version!(in locks:
+    who_holds_a_request_for_long_is_named,
+    those_who_wait_are_counted,
+    deadlocks_are_counted,
+    a_locked_table_is_told_of,
+);
+
+on_each_version!(in server:
+    a_launcher_that_ends_again_and_again_is_told_of,
+    a_standby_is_well_and_not_ready,
+    settings_of_the_server_are_told_from_those_of_the_monitor,
+);
+
+on_each_version!(in clock: a_clock_that_is_set_is_told_of);
