@@ -159,6 +159,20 @@ COMMENT ON FUNCTION idem_forget(text, bigint, text) IS
   'repair: delete the outcome, the checkpoint and the lease that ran out of a request, so that it may execute again; gives whether there was one';
 COMMENT ON FUNCTION idem_forget(text, uuid, text) IS
   'repair: delete the outcome, the checkpoint and the lease that ran out of a request, so that it may execute again; gives whether there was one';
+COMMENT ON FUNCTION idem_redact(text, text, text, text) IS
+  'take the response and the state of a request away and keep that it was done, so that it is not executed again; gives whether there was either';
+COMMENT ON FUNCTION idem_redact(text, bigint, text, text) IS
+  'take the response and the state of a request away and keep that it was done, so that it is not executed again; gives whether there was either';
+COMMENT ON FUNCTION idem_redact(text, uuid, text, text) IS
+  'take the response and the state of a request away and keep that it was done, so that it is not executed again; gives whether there was either';
+COMMENT ON FUNCTION idem_forget_prefix(text, text, text, integer) IS
+  'repair: idem_forget for the requests whose keys begin with a prefix, a bounded number in a call; gives how many, 0 when none is left';
+COMMENT ON FUNCTION idem_redact_prefix(text, text, text, integer) IS
+  'idem_redact for the requests whose keys begin with a prefix, a bounded number in a call; gives how many, 0 when none is left';
+COMMENT ON FUNCTION idem_purge_audit(timestamptz, text) IS
+  'delete the rows of the audit from before a moment; gives how many';
+COMMENT ON FUNCTION idem_import(text, text, text) IS
+  'take outcomes over from a query into a standing session; gives how many were imported, were there already, and have expired';
 COMMENT ON FUNCTION idem_force_release(text, text, text, text, boolean) IS
   'repair: take away a lease that ran out, as if its request had never been begun with it, or end one that has not run out; gives whether there was one';
 COMMENT ON FUNCTION idem_force_release(text, bigint, text, text, boolean) IS
@@ -185,6 +199,9 @@ COMMENT ON FUNCTION idempotence.execute(text, jsonb) IS 'internal to idem_run: e
 COMMENT ON FUNCTION idempotence.returns_rows(text) IS 'internal to idem_run: whether a command gives rows';
 COMMENT ON FUNCTION idempotence.first_column(record) IS 'internal to idem_run: the first column of a row as jsonb';
 COMMENT ON FUNCTION idempotence.recorded(text, text, jsonb, boolean, interval) IS 'internal to idem_run: records, and gives the ticket';
+COMMENT ON FUNCTION idempotence.import_begin(text, text, text) IS 'internal to idem_import: begins an import, gives the statement that imports';
+COMMENT ON FUNCTION idempotence.import_row(bigint, text, jsonb, boolean, timestamptz, timestamptz, jsonb, uuid) IS 'internal to idem_import: imports a row; 0: imported, 1: there already, 2: expired';
+COMMENT ON FUNCTION idempotence.import_end(bigint, bigint, bigint) IS 'internal to idem_import: ends the import and notes it';
 COMMENT ON FUNCTION idempotence.at_work() IS 'internal to the view sessions: the client sessions at work that the caller may see; none on a standby';
 COMMENT ON FUNCTION idempotence.at_work_by_role() IS 'internal to the view health: how many client sessions each role has at work, and how many of them are silent for longer than their timeout; none on a standby';
 COMMENT ON FUNCTION idempotence.up_since() IS 'internal to the views sessions and health: when the server came up; no session counts as silent from before';
@@ -566,7 +583,7 @@ COMMENT ON TABLE idempotence.secret IS 'the key of the digests: the row in use c
 COMMENT ON COLUMN idempotence.secret.in_use_since IS 'when the first session was made under it; null: not in use';
 COMMENT ON COLUMN idempotence.secret.key IS '32 random bytes';
 
-COMMENT ON TABLE idempotence.audit IS 'repairs and decisions of admins; rows are only ever added';
+COMMENT ON TABLE idempotence.audit IS 'repairs and decisions, those of a session''s owner too; idem_purge_audit deletes old rows';
 COMMENT ON COLUMN idempotence.audit.at IS 'when';
 COMMENT ON COLUMN idempotence.audit.by IS 'the role that did it';
 COMMENT ON COLUMN idempotence.audit.action IS 'what was done';

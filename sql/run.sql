@@ -104,3 +104,15 @@ BEGIN
   RETURN idempotence.recorded(session, request, response, failed, ttl);
 END
 $run$;
+
+-- Takes outcomes over. Like idem_run, in PL/pgSQL, so that the user's query never runs inside a frame of the library: the
+-- statement calls import_row() for each row of the query.
+CREATE FUNCTION idem_import(session text, query text, reason text, OUT imported bigint, OUT present bigint, OUT expired bigint)
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+AS $import$
+#variable_conflict use_variable
+BEGIN
+  EXECUTE idempotence.import_begin(session, query, reason) INTO imported, present, expired;
+  PERFORM idempotence.import_end(imported, present, expired);
+END
+$import$;

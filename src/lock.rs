@@ -37,7 +37,7 @@
 //!
 //! **Sharing.** The transactions that use a client session share its lock. Whoever ends the session or hands it over
 //! takes the lock exclusively, and queues for it in short turns only ([`Tag::acquire_in_short_waits`]). New users of
-//! the session would wait behind a longer turn. A transaction that restores rows shares the sweep's lock.
+//! the session would wait behind a longer turn. A transaction that restores or imports rows shares the sweep's lock.
 
 use crate::board;
 use crate::domain::identity::Digest;
@@ -50,7 +50,7 @@ use pgrx::{PgSqlErrorCode, pg_sys};
 pub enum LockClass {
     /// The claim to a request: its key, or the lane of its number.
     Request = 0x1DE1,
-    /// Making, changing and dropping a standing session.
+    /// Making, changing and dropping a standing session, and importing into it.
     StandingSession = 0x1DE2,
     /// Marking the secret as in use.
     Secret = 0x1DE4,
@@ -69,7 +69,7 @@ pub enum LockClass {
     /// Transactions that save share the lock. So a registration notices a session whose saving was prepared before
     /// a crash, and waits for that transaction.
     SaveOfRegistered = 0x1DEA,
-    /// A step of the sweep. A transaction that restores rows shares the lock, and so keeps the sweep away.
+    /// A step of the sweep. A transaction that restores or imports rows shares the lock, and so keeps the sweep away.
     Sweep = 0x1DEB,
 }
 
@@ -214,12 +214,22 @@ impl Tag {
             pg::nap(1_000);
             return true;
         }
+        self.wait_for_holders(Mode::Shared, wait_us)
+    }
+
+    /// Waits up to `wait_us` until no other transaction holds or shares the lock; gives whether that came true. Unlike
+    /// [`Tag::wait_until_free`] it waits for the end of the holder, so that a deadlock is found. The lock is not taken.
+    pub fn wait_for_end_of_holder(&self, wait_us: Option<i64>) -> bool {
+        wait_us != Some(0) && self.wait_for_holders(Mode::Alone, wait_us)
+    }
+
+    fn wait_for_holders(&self, mode: Mode, wait_us: Option<i64>) -> bool {
         pg::retry(wait_us, |attempt_us| {
-            if let Some(holder) = self.in_the_way_of(Mode::Shared).first() {
+            if let Some(holder) = self.in_the_way_of(mode).first() {
                 // Turns, since the holder may let go before its end, by a rollback to a savepoint.
                 pg::bounded(Some(attempt_us), || noting_deadlocks(|| holder.wait()));
             }
-            self.in_the_way_of(Mode::Shared).is_empty()
+            self.in_the_way_of(mode).is_empty()
         })
     }
 

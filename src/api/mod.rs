@@ -17,6 +17,7 @@ pub mod leases;
 pub mod looking;
 pub mod monitor;
 mod null;
+pub mod repair_sets;
 pub mod repairs;
 pub mod requests;
 #[cfg(test)]

@@ -1,14 +1,13 @@
-//! The SQL functions for admins: repairs of requests, and which tables are logged.
+//! The SQL functions that repair one request, most of them for admins, and which tables are logged.
 
-use super::call::{AsKey, in_stream, with_request};
+use super::call::{AsKey, by_any_number, in_stream, with_request};
 use super::null::required;
-use crate::arguments;
 use crate::domain::class::Class;
 use crate::error::{Error, or_raise};
 use crate::pg::{Jsonb, Timestamptz};
-use crate::requests::repair;
 use crate::requests::request::Rules;
-use crate::store::persistence::{self, What};
+use crate::requests::{redact, repair};
+use crate::store::persistence::What;
 use pgrx::datum::Uuid;
 use pgrx::{default, pg_extern};
 
@@ -33,6 +32,42 @@ fn forget(session: Option<&str>, request: Option<impl AsKey>, reason: Option<&st
         let request = required("request", request)?;
         repair::forget(session, &request.key(), required("reason", reason)?)
     })())
+}
+
+#[pg_extern(name = "idem_redact", volatile, parallel_unsafe)]
+fn idem_redact_text(
+    session: Option<&str>,
+    request: Option<&str>,
+    reason: Option<&str>,
+    stream: default!(Option<&str>, "NULL"),
+) -> bool {
+    redact(session, request, reason, stream)
+}
+
+#[pg_extern(name = "idem_redact", volatile, parallel_unsafe)]
+fn idem_redact_bigint(
+    session: Option<&str>,
+    request: Option<i64>,
+    reason: Option<&str>,
+    stream: default!(Option<&str>, "NULL"),
+) -> bool {
+    redact(session, request, reason, stream)
+}
+
+#[pg_extern(name = "idem_redact", volatile, parallel_unsafe)]
+fn idem_redact_uuid(
+    session: Option<&str>,
+    request: Option<Uuid>,
+    reason: Option<&str>,
+    stream: default!(Option<&str>, "NULL"),
+) -> bool {
+    redact(session, request, reason, stream)
+}
+
+fn redact(session: Option<&str>, request: Option<impl AsKey>, reason: Option<&str>, stream: Option<&str>) -> bool {
+    or_raise(with_request(Rules::OfRedaction, session, request, by_any_number(stream), |request| {
+        redact::redact(request, required("reason", reason)?)
+    }))
 }
 
 #[pg_extern(name = "idem_force_release", volatile, parallel_unsafe)]
@@ -152,7 +187,6 @@ fn idem_set_persistence(what: Option<&str>, persistence: Option<&str>) -> bool {
                 hint: "What is claims or sessions, and its persistence is logged or unlogged.",
             });
         };
-        arguments::check_writable("idem_set_persistence", || "A table is rewritten.".into())?;
-        persistence::choose(what, unlogged)
+        repair::set_persistence(what, unlogged)
     })())
 }

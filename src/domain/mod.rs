@@ -12,6 +12,7 @@ pub mod lease;
 pub mod limits;
 pub mod moments;
 pub mod pace;
+pub mod prefix;
 pub mod right;
 pub mod sequence;
 pub mod share;

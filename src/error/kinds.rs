@@ -256,6 +256,8 @@ pub enum Error {
         /// The inbox session's name.
         session: String,
     },
+    /// 40001: an outcome of the request was imported while this transaction executed it.
+    RecordedBeside(RequestName),
     /// 40001: a reply or an acknowledgement that the request builds on is newer than the snapshot.
     BuildsOnUnseen(RequestName),
     /// 55P03

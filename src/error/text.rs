@@ -316,6 +316,12 @@ pub(super) fn describe(error: Error) -> Texts {
             "The unique index that tells them apart is just being rebuilt (REINDEX CONCURRENTLY).".into(),
             "Retry the transaction.",
         ),
+        Error::RecordedBeside(name) => report(
+            Standard(PgSqlErrorCode::ERRCODE_T_R_SERIALIZATION_FAILURE),
+            format!("could not serialize access: the outcome of {name} came from another transaction"),
+            "It was imported after this transaction had looked for it.".into(),
+            "Retry the transaction: it will get the answer.",
+        ),
         Error::BuildsOnUnseen(name) => report(
             Standard(PgSqlErrorCode::ERRCODE_T_R_SERIALIZATION_FAILURE),
             format!("could not serialize access: what {name} builds on came after this transaction's snapshot"),

@@ -1,4 +1,4 @@
-//! SQL commands that others wrote: executing one within an extension's script, and whether one returns rows.
+//! SQL commands that others wrote: executing one within an extension's script, and which rows one returns.
 
 use pgrx::{Spi, pg_sys, spi};
 use std::ffi::CStr;
@@ -42,6 +42,30 @@ pub fn returns_rows(command: &str) -> bool {
         }
     }
     analysis_finds_rows(&command)
+}
+
+/// The names of the columns that a query gives, found without running it; `None` if it is not one statement that gives
+/// rows.
+pub fn columns_of(query: &str) -> Option<Vec<String>> {
+    let query = std::ffi::CString::new(query).expect("a text value has no NUL");
+    // SAFETY: SPI is connected for as long as the plan is used, and SPI_finish() frees the plan. A plan that a cursor could
+    // run has one source, which describes its rows. An ERROR inside ends the (sub)transaction, and with it the connection.
+    unsafe {
+        pg_sys::SPI_connect();
+        let plan = pg_sys::SPI_prepare(query.as_ptr(), 0, std::ptr::null_mut());
+        let columns = (!plan.is_null() && pg_sys::SPI_is_cursor_plan(plan)).then(|| {
+            let source: *mut pg_sys::CachedPlanSource =
+                pg_sys::list_nth(pg_sys::SPI_plan_get_plan_sources(plan), 0).cast();
+            let shape = (*source).resultDesc;
+            let name = |number| {
+                let column = super::heap::tuple_attribute(shape, number);
+                CStr::from_ptr((*column).attname.data.as_ptr()).to_string_lossy().into_owned()
+            };
+            (0..(*shape).natts as usize).map(name).collect()
+        });
+        pg_sys::SPI_finish();
+        columns
+    }
 }
 
 fn analysis_finds_rows(command: &CStr) -> bool {

@@ -22,7 +22,7 @@ mod wait;
 mod wrapped;
 
 pub use backend::*;
-pub use command::{outside_of_script, returns_rows};
+pub use command::{columns_of, outside_of_script, returns_rows};
 pub use condition::{Conditions, Prepared};
 pub use durable::*;
 pub use heap::*;
@@ -30,7 +30,7 @@ pub use hooks::*;
 pub use jsonb::*;
 pub use keys::*;
 pub use log::*;
-pub use memory::{arena_is_in_use, begin_call, check_memory, init as init_memory, make_sure_of, refill};
+pub use memory::{arena_is_in_use, begin_call, check_memory, in_own_memory, init as init_memory, make_sure_of, refill};
 pub use process::*;
 pub use role::*;
 pub use server::*;

@@ -4,7 +4,6 @@
 use crate::error::Error;
 use pgrx::pg_sys::panic::{CaughtError, ErrorReport, ErrorReportWithLevel};
 use pgrx::{PgLogLevel, PgSqlErrorCode, PgTryBuilder, function_name, pg_sys};
-use std::cell::Cell;
 
 /// Our bound on each wait of this backend for a heavyweight lock. Dropping it restores the caller's bound.
 struct LockTimeoutMs {
@@ -129,41 +128,33 @@ pub fn bounded_or_error<T>(wait_us: Option<i64>, work: impl FnOnce() -> T, timed
     done.unwrap_or_else(|| timed_out().raise())
 }
 
-/// Runs `work`. If it raises an error with this code, `replacement` is given the error's message and may make another
-/// error, which is raised instead.
+/// Runs `work`. If it raises an error of PostgreSQL with this code, `replacement` is given the error's message and may
+/// make another error, which is raised instead. Without an error this costs nothing, unlike a `PgTryBuilder`.
 pub fn replacing_error<T>(
     code: PgSqlErrorCode,
     work: impl FnOnce() -> T,
     replacement: impl FnOnce(&str) -> Option<Error>,
 ) -> T {
-    let mut work = Some(work);
-    let run = std::panic::AssertUnwindSafe(|| work.take().map(|work| work()));
-    let replacement = std::panic::AssertUnwindSafe(Cell::new(Some(replacement)));
-    let replacement = &replacement;
-    let done = PgTryBuilder::new(run)
-        .catch_when(code, |error| {
-            if let CaughtError::PostgresError(report) | CaughtError::ErrorReport(report) = &error
-                && let Some(other) = replacement.take().and_then(|replacement| replacement(report.message()))
-            {
-                other.raise();
-            }
-            error.rethrow()
-        })
-        .execute();
-    done.expect("work runs once")
+    caught(work, |error| error.sql_error_code() == code).unwrap_or_else(|error| match replacement(error.message()) {
+        Some(other) => other.raise(),
+        None => CaughtError::PostgresError(*error).rethrow(),
+    })
 }
 
 /// Runs `work`; gives PostgreSQL's error if that says that memory or shared memory is used up. The caller has to raise
 /// another error in its place, since nothing is rolled back here.
 pub fn or_out_of_memory<T>(work: impl FnOnce() -> T) -> Result<T, Box<ErrorReportWithLevel>> {
-    // Without an error this costs nothing, unlike a `PgTryBuilder`.
+    caught(work, |error| error.sql_error_code() == PgSqlErrorCode::ERRCODE_OUT_OF_MEMORY)
+}
+
+/// Runs `work`; gives its error if that is one of PostgreSQL's that is `wanted`. The caller has to raise an error.
+fn caught<T>(
+    work: impl FnOnce() -> T,
+    wanted: impl FnOnce(&ErrorReportWithLevel) -> bool,
+) -> Result<T, Box<ErrorReportWithLevel>> {
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).map_err(|payload| {
         match payload.downcast::<CaughtError>().map(|caught| *caught) {
-            Ok(CaughtError::PostgresError(error))
-                if error.sql_error_code() == PgSqlErrorCode::ERRCODE_OUT_OF_MEMORY =>
-            {
-                Box::new(error)
-            }
+            Ok(CaughtError::PostgresError(error)) if wanted(&error) => Box::new(error),
             Ok(other) => other.rethrow(),
             Err(payload) => std::panic::resume_unwind(payload),
         }

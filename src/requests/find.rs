@@ -39,15 +39,21 @@ pub enum Seeker {
 pub fn find(request: &Request<'_>, lock: &Digest, asked_at: i64, seeker: Seeker) -> Result<KeptRequest, Error> {
     match request {
         // The digest that is locked for a keyed request is the one that it is kept under.
-        Request::Keyed(request) => find_keyed(request, *lock, asked_at),
+        Request::Keyed(request) => find_keyed(request, *lock, asked_at, seeker),
         Request::Numbered(request) => find_numbered(request, seeker),
     }
 }
 
-fn find_keyed(request: &Keyed<'_>, digest: Digest, asked_at: i64) -> Result<KeptRequest, Error> {
+fn find_keyed(request: &Keyed<'_>, digest: Digest, asked_at: i64, seeker: Seeker) -> Result<KeptRequest, Error> {
     // An inbox renews expired rows in their place, see `store/inbox.rs`. All other outcome rows never change.
     let snapshot = if request.session.inbox { Snapshot::LatestMvcc } else { Snapshot::Itself };
-    let found = outcome::find(&request.probe(digest), asked_at, snapshot)?;
+    let probe = request.probe(digest);
+    let mut found = outcome::find(&probe, asked_at, snapshot)?;
+    if found.is_none() && seeker == Seeker::Beginner {
+        // A redaction may just have moved the outcome behind this look, see `store/outcome.rs`. A beginner without the
+        // lock gets here only if another transaction has the lock, or if it cannot take any. Lookup looks twice itself.
+        found = outcome::find(&probe, asked_at, snapshot)?;
+    }
     let visible = found.as_ref().is_none_or(|found| found.visible);
     let outcome = found.map(|found| found.outcome);
     Ok(KeptRequest { outcome, visible, eligibility: Eligibility::Due { visible: true }, place: None })
@@ -56,12 +62,7 @@ fn find_keyed(request: &Keyed<'_>, digest: Digest, asked_at: i64) -> Result<Kept
 fn find_numbered(request: &Numbered<'_>, seeker: Seeker) -> Result<KeptRequest, Error> {
     let (stream, session) = (request.stream(), &request.session);
     let snapshot = if seeker == Seeker::LockHolder { Snapshot::Itself } else { Snapshot::LatestMvcc };
-    let with_outcome =
-        if request.by_any_number { WithOutcome::OfNumber(request.range.first) } else { WithOutcome::Of(request.range) };
-    let mut replies: Vec<Reply> = match session.order {
-        Order::Any => reply::in_slot(stream, request.slot(), with_outcome, snapshot)?.into_iter().collect(),
-        Order::Strict => reply::in_stream(stream, with_outcome, snapshot)?,
-    };
+    let mut replies = replies(request, snapshot)?;
     let marks = stream::find(stream);
     let acked = Acked { stored: marks.acked, visible: marks.visible, with_request: request.acked };
     let kept: Vec<Kept> = replies.iter().map(|reply| reply.kept).collect();
@@ -82,4 +83,22 @@ fn find_numbered(request: &Numbered<'_>, seeker: Seeker) -> Result<KeptRequest, 
         Place::Ahead(_) | Place::Overlaps(_) => Eligibility::OutOfSequence { visible },
     };
     Ok(KeptRequest { outcome, visible, eligibility, place: Some(place) })
+}
+
+/// The replies that may be kept of a request: that of its slot, or those of its stream. That of the request itself has its
+/// outcome with it.
+fn replies(request: &Numbered<'_>, snapshot: Snapshot) -> Result<Vec<Reply>, Error> {
+    let with_outcome =
+        if request.by_any_number { WithOutcome::OfNumber(request.range.first) } else { WithOutcome::Of(request.range) };
+    match request.session.order {
+        Order::Any => {
+            Ok(reply::in_slot(request.stream(), request.slot(), with_outcome, snapshot)?.into_iter().collect())
+        }
+        Order::Strict => reply::in_stream(request.stream(), with_outcome, snapshot),
+    }
+}
+
+/// The reply that answers a request. The caller has its lane's lock.
+pub fn answering(request: &Numbered<'_>) -> Result<Option<Reply>, Error> {
+    Ok(replies(request, Snapshot::Itself)?.into_iter().find(|reply| reply.outcome.is_some()))
 }

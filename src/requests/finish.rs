@@ -177,7 +177,7 @@ fn check_writable(request: &Request<'_>, function: &'static str) -> Result<(), E
     arguments::check_writable(function, detail)
 }
 
-fn check_size(what: &str, request: &Request<'_>, value: Option<Jsonb>) -> Result<(), Error> {
+pub(super) fn check_size(what: &str, request: &Request<'_>, value: Option<Jsonb>) -> Result<(), Error> {
     let hint = "Keep a reference to a large answer instead of the answer, or raise idempotence.max_response.";
     match value {
         // This is the hot path, so the name is made only if it is needed.

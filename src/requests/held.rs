@@ -107,18 +107,13 @@ fn find_leased(request: &Request<'_>, token: i64, function: &'static str) -> Res
     let stored =
         lease::find(request.stream(), &lock, Snapshot::Itself)?.filter(|stored| stored.request == request.key());
     let of_lease = complete(token, stored.as_ref().map(|stored| &stored.lease), None);
-    let kept = match (of_lease, request) {
-        (Completion::Proceed, Request::Keyed(_)) => None,
-        _ => Some(find::find(request, &lock, asked_at, Seeker::LockHolder)?),
-    };
-    if let (Completion::Proceed, Some(stored)) = (of_lease, stored) {
-        return Ok(Found::Lease(Leased { lock, stored, place: kept.and_then(|kept| kept.place) }));
+    let find::KeptRequest { outcome, visible, place, .. } = find::find(request, &lock, asked_at, Seeker::LockHolder)?;
+    let outcome = outcome.filter(|outcome| outcome.lives_at(asked_at)).map(|outcome| (outcome, visible));
+    // A key with a lease has an outcome too if an import has brought the outcome since the begin. Then the lease is over.
+    let done = matches!(request, Request::Keyed(_)) && outcome.is_some();
+    if let (Completion::Proceed, Some(stored), false) = (of_lease, stored, done) {
+        return Ok(Found::Lease(Leased { lock, stored, place }));
     }
-    let place = kept.as_ref().and_then(|kept| kept.place);
-    let outcome = kept.and_then(|kept| {
-        let outcome = kept.outcome.filter(|outcome| outcome.lives_at(asked_at))?;
-        Some((outcome, kept.visible))
-    });
     let recorded_with = outcome.as_ref().and_then(|(outcome, _)| outcome.token);
     claim.release();
     match (complete(token, None, recorded_with), outcome) {

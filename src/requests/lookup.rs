@@ -50,8 +50,9 @@ pub fn lookup(request: &Request<'_>) -> Result<Known, Error> {
         return Ok(known);
     }
     match find_unfinished(request, &lock, asked_at, held)? {
-        known @ Known::InProgress { .. } => Ok(known),
-        // The lease or the checkpoint may have made way for the outcome since that was looked for.
+        known @ Known::InProgress { leased_until: Some(_), .. } => Ok(known),
+        // The lease or the checkpoint may have made way for the outcome since that was looked for. Or the outcome was
+        // being redacted, by whoever has the claim.
         known => Ok(find_outcome(request, &lock, asked_at)?.unwrap_or(known)),
     }
 }

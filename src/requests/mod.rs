@@ -5,8 +5,9 @@
 //! is kept of a request, `decide.rs` decides by it, and `start.rs` starts the request. `held.rs` finds the request that
 //! a call completes. `saving.rs` is what is stored along with a numbered request. `waiting.rs` waits for another
 //! holder, and `counting.rs` tells what is counted. The calls are in `begin.rs`, `claim.rs`, `settle.rs`, `finish.rs`
-//! (record, checkpoint, release, extend), `lookup.rs`, `once.rs` and `repair.rs`; `listing.rs` lists a session's outcomes,
-//! and `explain/` tells all that is known of a request.
+//! (record, checkpoint, release, extend), `lookup.rs` and `once.rs`; `listing.rs` lists a session's outcomes, and
+//! `explain/` tells all that is known of a request. Those of admins are in `repair.rs`, `redact.rs`, `repair_set.rs`
+//! (forget and redact by prefix) and `import.rs`.
 
 pub mod begin;
 pub mod claim;
@@ -16,12 +17,15 @@ pub mod explain;
 pub mod find;
 pub mod finish;
 pub mod held;
+pub mod import;
 pub mod keyed;
 pub mod listing;
 pub mod lookup;
 pub mod numbered;
 pub mod once;
+pub mod redact;
 pub mod repair;
+pub mod repair_set;
 pub mod request;
 pub mod saving;
 pub mod settle;

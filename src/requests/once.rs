@@ -54,7 +54,7 @@ pub fn once(session: &str, keys: &[&str], function: &'static str) -> Result<Vec<
     let what = || format!("a request of session \"{}\", seen by another transaction,", session.name);
     let inserted = pg::bounded_or_error(
         guc::wait_us(),
-        || inbox::insert(session, &rows, now_us),
+        || inbox::insert(session, &rows, now_us, now_us),
         || Error::WaitRanOut { what: what(), hint: WAIT_BY_SETTING },
     )?;
     let places = in_order_of_places(&fresh, &inserted);

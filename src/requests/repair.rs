@@ -1,5 +1,5 @@
-//! Repairs by hand, for admins. Each takes a reason and is noted in `idempotence.audit`. A caller that may execute these
-//! functions is an admin and needs no right to the session.
+//! Repairs by hand. Each takes a reason and is noted in `idempotence.audit`. A caller that may execute these functions is
+//! an admin and needs no right to the session, except that whoever owns a session may redact its requests.
 
 use crate::arguments;
 use crate::domain::class::Class;
@@ -10,7 +10,7 @@ use crate::domain::limits::REASON_CHARS_MAX;
 use crate::error::{Error, RequestName, WAIT_BY_SETTING};
 use crate::guc;
 use crate::lock::Tag;
-use crate::model::Stream;
+use crate::model::{StandingSession, Stream};
 use crate::open::{self, RequestKey};
 use crate::pg::{self, Deadline, Jsonb};
 use crate::requests::decide::{Aim, Asked};
@@ -25,9 +25,9 @@ use crate::store::checkpoint;
 use crate::store::inbox;
 use crate::store::lease::{self, NewLease, StoredLease};
 use crate::store::outcome::{self, Outcome};
+use crate::store::persistence::{self, What};
 use crate::store::rel::Snapshot;
 use crate::store::restore;
-use crate::store::session::standing;
 use crate::wake;
 use std::rc::Rc;
 
@@ -39,41 +39,42 @@ const AFTER_LEASE: &str =
 /// there was anything to forget.
 pub fn forget(session_name: &str, key: &str, reason: &str) -> Result<bool, Error> {
     check_reason(reason)?;
-    if identity::client_session(session_name).is_some() {
+    let request = Request::Keyed(Keyed::of(session_to_forget(session_name)?, key)?);
+    let hint = "Record or release it; what is not recorded needs no forgetting.";
+    let digest = lock_for_repair(&request, "idem_forget", hint)?;
+    let Request::Keyed(keyed) = &request else { unreachable!("made just now") };
+    let found = if keyed.session.inbox {
+        // No other call on an inbox takes the lock, so the deletion may have to wait for a row.
+        let delete = || forget_in_inbox(digest);
+        let waited = || Error::WaitRanOut { what: request.name().to_string(), hint: WAIT_BY_SETTING };
+        pg::bounded_or_error(guc::wait_us(), delete, waited)?
+    } else {
+        forget_all(keyed, digest)?
+    };
+    note("forget", &request, reason, found.unwrap_or("nothing"));
+    Ok(found.is_some())
+}
+
+/// The session of a request to be forgotten: any standing one, also a dropped one.
+pub(super) fn session_to_forget(name: &str) -> Result<Rc<StandingSession>, Error> {
+    if identity::client_session(name).is_some() {
         return Err(Error::Invalid {
-            message: format!("a request of client session \"{session_name}\" cannot be forgotten"),
+            message: format!("a request of client session \"{name}\" cannot be forgotten"),
             detail: "That a number was done is told by what its slot keeps.".into(),
             hint: "Let its client send the operation again under a number of its own.",
         });
     }
-    let Some((session, _)) = standing::find(session_name) else {
-        return Err(resolve::unknown(session_name));
-    };
-    let request = Keyed::of(Rc::new(session), key)?;
-    arguments::check_writable("idem_forget", || "A repair is noted in idempotence.audit.".into())?;
-    if open::holds(RequestKey { session: session_name, stream: "", request: &request.key }) {
-        let hint = "Record or release it; what is not recorded needs no forgetting.";
-        return Err(Error::AlreadyBegun { name: request.name(), hint });
-    }
-    let digest = request.digest();
-    if !Tag::request(&digest).acquire(guc::wait_us()) {
-        return Err(Error::WaitRanOut { what: request.name().to_string(), hint: WAIT_BY_SETTING });
-    }
+    resolve::even_dropped(name).ok_or_else(|| resolve::unknown(name))
+}
 
-    let found = forget_all(&request, digest)?;
-    let (session, request) = (session_name, request.key.as_ref());
-    audit::insert(&Repair { action: "forget", session, request, reason, found: found.unwrap_or("nothing") });
-    Ok(found.is_some())
+/// Deletes what an inbox keeps of a key and tells what that was. The caller has the request's lock, which keeps the sweep
+/// away. It may wait for a row that another transaction is renewing.
+pub(super) fn forget_in_inbox(digest: Digest) -> Result<Option<&'static str>, Error> {
+    Ok(inbox::delete(&digest, pg::now_us())?.then_some("succeeded outcome"))
 }
 
 /// Deletes what is kept of the request and tells what that was. The caller has the request's lock.
-fn forget_all(request: &Keyed<'_>, digest: Digest) -> Result<Option<&'static str>, Error> {
-    if request.session.inbox {
-        // No other call on an inbox takes the lock, so the deletion may have to wait for a row.
-        let delete = || inbox::delete(&digest, pg::now_us());
-        let waited = || Error::WaitRanOut { what: request.name().to_string(), hint: WAIT_BY_SETTING };
-        return Ok(pg::bounded_or_error(guc::wait_us(), delete, waited)?.then_some("succeeded outcome"));
-    }
+pub(super) fn forget_all(request: &Keyed<'_>, digest: Digest) -> Result<Option<&'static str>, Error> {
     let probe = request.probe(digest);
     let of = Stream { session: &request.session.id, name: "" };
     if let Some(kept) = lease::find(of, &digest, Snapshot::Itself)?.filter(|kept| kept.lease.runs_at(pg::now_us())) {
@@ -97,7 +98,9 @@ fn forget_all(request: &Keyed<'_>, digest: Digest) -> Result<Option<&'static str
 /// Takes away a lease that ran out, as if its request had never been begun with it. Ends one that has not run out, if
 /// `live` says so: its holder is superseded, and the next begin takes the request over. Tells whether there was a lease.
 pub fn force_release(asked: &Request<'_>, reason: &str, live: bool) -> Result<bool, Error> {
-    let lock = lock_for_repair(asked, reason, "idem_force_release")?;
+    check_reason(reason)?;
+    asked.check_not_inbox()?;
+    let lock = lock_for_repair(asked, "idem_force_release", OF_OTHERS)?;
     let found = lease::find(asked.stream(), &lock, Snapshot::Itself)?.filter(|found| asked.is_of(found));
     let Some(found) = found else {
         note("force_release", asked, reason, "nothing");
@@ -141,7 +144,9 @@ pub fn force_record(
             hint: "Name the arguments: reason => '...', response => '...'.",
         });
     }
-    let lock = lock_for_repair(request, reason, "idem_force_record")?;
+    check_reason(reason)?;
+    request.check_not_inbox()?;
+    let lock = lock_for_repair(request, "idem_force_record", OF_OTHERS)?;
     let asked = Asked { request, lock, asked_at: pg::now_us(), fingerprint: None, aim: Aim::Settle };
     let name = || request.name();
     let Some(found) = asked.find_and_decide(Seeker::LockHolder)? else {
@@ -170,18 +175,22 @@ pub fn force_record(
 }
 
 /// The refusal of a repair while a lease has not run out.
-fn leased(name: RequestName, kept: &StoredLease) -> Error {
+pub(super) fn leased(name: RequestName, kept: &StoredLease) -> Error {
     Error::Leased { name, until: pg::describe_moment(kept.lease.until), hint: AFTER_LEASE }
 }
 
+/// The hint where the request is the transaction's own.
+const OF_OTHERS: &str = "Record or release it; a repair is for what others have left behind.";
+
 /// Takes the request's lock for a repair. Gives the digest that is locked.
-fn lock_for_repair(request: &Request<'_>, reason: &str, function: &'static str) -> Result<Digest, Error> {
-    check_reason(reason)?;
-    request.check_not_inbox()?;
-    arguments::check_writable(function, || "A repair is noted in idempotence.audit.".into())?;
+pub(super) fn lock_for_repair(
+    request: &Request<'_>,
+    function: &'static str,
+    if_own: &'static str,
+) -> Result<Digest, Error> {
+    check_writable(function)?;
     if open::holds(request.request_key()) {
-        let hint = "Record or release it; a repair is for what others have left behind.";
-        return Err(Error::AlreadyBegun { name: request.name(), hint });
+        return Err(Error::AlreadyBegun { name: request.name(), hint: if_own });
     }
     let lock = request.lock();
     if !Tag::request(&lock).acquire(guc::wait_us()) {
@@ -190,10 +199,40 @@ fn lock_for_repair(request: &Request<'_>, reason: &str, function: &'static str) 
     Ok(lock)
 }
 
-fn note(action: &'static str, request: &Request<'_>, reason: &str, found: &str) {
+/// Refuses a transaction that cannot note a repair.
+pub(super) fn check_writable(function: &'static str) -> Result<(), Error> {
+    arguments::check_writable(function, || "A repair is noted in idempotence.audit.".into())
+}
+
+pub(super) fn note(action: &'static str, request: &Request<'_>, reason: &str, found: &str) {
     let RequestKey { session, stream, request } = request.request_key();
     let request = if stream.is_empty() { request.to_owned() } else { format!("{stream}/{request}") };
     audit::insert(&Repair { action, session, request: &request, reason, found });
+}
+
+/// Deletes the rows of the audit from before a moment; gives how many. What is deleted cannot be told from what never
+/// was, so this is noted itself.
+pub fn purge_audit(before: i64, reason: &str) -> Result<usize, Error> {
+    check_reason(reason)?;
+    check_writable("idem_purge_audit")?;
+    let purged = audit::delete_before(before)?;
+    let found = format!("{purged} rows from before {}", pg::describe_moment(before));
+    audit::insert(&Repair { action: "purge_audit", session: "", request: "", reason, found: &found });
+    Ok(purged)
+}
+
+/// Makes tables logged or unlogged; gives whether that has changed.
+pub fn set_persistence(what: What, unlogged: bool) -> Result<bool, Error> {
+    arguments::check_writable("idem_set_persistence", || "A table is rewritten.".into())?;
+    let changed = persistence::choose(what, unlogged)?;
+    let (now, former) = if unlogged { ("unlogged", "logged") } else { ("logged", "unlogged") };
+    let found = match changed {
+        true => format!("{} were {former}, and are {now} now", what.name()),
+        false => format!("{} were {now} already", what.name()),
+    };
+    let reason = "idem_set_persistence() takes no reason";
+    audit::insert(&Repair { action: "set_persistence", session: "", request: "", reason, found: &found });
+    Ok(changed)
 }
 
 /// Accepts that a restore brought rows without their sessions. Tells whether there was anything to accept.
@@ -212,7 +251,7 @@ pub fn accept_restore(reason: &str) -> Result<bool, Error> {
     Ok(accepted)
 }
 
-fn check_reason(reason: &str) -> Result<(), Error> {
+pub(super) fn check_reason(reason: &str) -> Result<(), Error> {
     if reason.trim().is_empty() {
         return Err(Error::Invalid {
             message: "the reason is empty".into(),

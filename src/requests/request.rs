@@ -30,6 +30,8 @@ pub enum Rules {
     OfRepair,
     /// The present rules, also of a session that was dropped, for somebody who only looks.
     OfLook,
+    /// The present rules, for whoever owns the session, and for an admin.
+    OfRedaction,
 }
 
 /// A request that the caller has the right to use.
@@ -46,10 +48,11 @@ impl<'a> Request<'a> {
         let begun = || match rules {
             Rules::OfBegin => open::session_of(session, key),
             Rules::OfLease => resolve::even_dropped(session),
-            Rules::Current | Rules::OfRepair | Rules::OfLook => None,
+            Rules::Current | Rules::OfRepair | Rules::OfRedaction | Rules::OfLook => None,
         };
         let found = match rules {
             Rules::OfRepair => resolve::any_session(session)?,
+            Rules::OfRedaction => resolve::to_redact(session)?,
             Rules::OfLook => resolve::to_look_at(session)?.0,
             _ => resolve::session(session, begun)?,
         };

@@ -67,6 +67,20 @@ pub fn to_look_at(name: &str) -> Result<(Session, bool), Error> {
     }
 }
 
+/// The session of a request that is redacted: one whose owner's privileges the caller has, also a dropped one. For an
+/// admin any one.
+pub fn to_redact(name: &str) -> Result<Session, Error> {
+    let found = any_session(name)?;
+    let (owner, is_dropped) = match &found {
+        Session::Standing(session) => (session.owner, session.dropped_at.is_some()),
+        Session::Client(session) => (session.owner, false),
+    };
+    match check_roles(owner, None, found.name(), "redact its requests", Right::Own) {
+        Err(error) if !pg::is_admin() => Err(if is_dropped { unknown(name) } else { error }),
+        _ => Ok(found),
+    }
+}
+
 /// The standing session with this name, dropped or not. Whoever uses it has to be checked.
 pub fn even_dropped(name: &str) -> Option<Rc<StandingSession>> {
     cache::take_in_messages();

@@ -1,8 +1,10 @@
-//! `idempotence.audit`: who repaired what, when and why. The extension only adds rows.
+//! `idempotence.audit`: who repaired what, when and why. The extension adds rows, and deletes old ones if an admin says so.
 
+use crate::error::Error;
 use crate::pg;
 use crate::store::catalog::Table;
 use crate::store::rel::{Access, Rel};
+use crate::store::sql::{self, moment};
 use crate::store::tuple::columns;
 use crate::store::write;
 
@@ -33,4 +35,10 @@ pub fn insert(repair: &Repair<'_>) {
     columns[REASON] = Some(pg::text(repair.reason));
     columns[FOUND] = Some(pg::text(repair.found));
     write::insert(&Rel::open(Table::Audit, Access::Write), &columns);
+}
+
+/// Deletes the rows from before a moment; gives how many.
+pub fn delete_before(before: i64) -> Result<usize, Error> {
+    let statement = "DELETE FROM ONLY idempotence.audit WHERE at OPERATOR(pg_catalog.<) $1";
+    sql::execute(statement, &[moment(before).into()])
 }

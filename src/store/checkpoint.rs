@@ -101,6 +101,17 @@ pub fn save(probe: &Probe<'_>, checkpoint: &Checkpoint) -> Result<(), Error> {
     Ok(())
 }
 
+/// Takes the state away from the request's checkpoint, and keeps all else of it. Gives whether there was a state. The
+/// caller has the request's lock.
+pub fn redact(probe: &Probe<'_>) -> Result<bool, Error> {
+    let Some(StoredCheckpoint { checkpoint, .. }) = find(probe, Snapshot::Itself)? else { return Ok(false) };
+    if checkpoint.state.is_none() {
+        return Ok(false);
+    }
+    save(probe, &Checkpoint { state: None, ..checkpoint })?;
+    Ok(true)
+}
+
 /// Deletes the request's checkpoint if it has one; gives whether it had. The caller has the request's lock.
 pub fn delete(probe: &Probe<'_>) -> Result<bool, Error> {
     let table = Rel::open(Table::Checkpoint, Access::Write);

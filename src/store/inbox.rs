@@ -40,13 +40,20 @@ thread_local! {
 }
 
 /// Inserts the keys; gives the digests of those that had no outcome that lives. The keys must come in the order of
-/// their digests, so that one of two overlapping batches waits for the other without a deadlock.
-pub fn insert(session: &StandingSession, keys: &[Key<'_>], now_us: i64) -> Result<HashSet<Digest>, Error> {
+/// their digests, so that one of two overlapping batches waits for the other without a deadlock. `recorded_at` is noted
+/// with them.
+pub fn insert(
+    session: &StandingSession,
+    keys: &[Key<'_>],
+    recorded_at: i64,
+    now_us: i64,
+) -> Result<HashSet<Digest>, Error> {
     let (current, table) = segment::open_for_outcomes();
     let role = pg::current_role();
     debug_assert!(keys.is_sorted_by_key(|key| key.digest));
     let arbiter = if write::is_as_made(&table) { Arbiter::Column } else { Arbiter::Constraint };
-    let insert = || pg::as_role(table.owner(), || insert_in(current, arbiter, &session.id, keys, now_us, role));
+    let times = [recorded_at, now_us].map(moment);
+    let insert = || pg::as_role(table.owner(), || insert_in(current, arbiter, &session.id, keys, times, role));
     let mut inserted = pg::replacing_error(PgSqlErrorCode::ERRCODE_UNIQUE_VIOLATION, insert, |message| {
         error_while_rebuilt(session, current, message)
     })
@@ -142,19 +149,20 @@ fn insert_in(
     arbiter: Arbiter,
     session: &SessionId,
     keys: &[Key<'_>],
-    now_us: i64,
+    [recorded_at, now]: [Option<TimestampWithTimeZone>; 2],
     role: pg_sys::Oid,
 ) -> Result<HashSet<Digest>, pgrx::spi::Error> {
     let digests: Vec<Uuid> = keys.iter().map(|key| Uuid::from_bytes(key.digest.0)).collect();
     let names: Vec<&str> = keys.iter().map(|key| key.key).collect();
     let ends: Vec<Option<TimestampWithTimeZone>> = keys.iter().map(|key| moment(key.expires_at)).collect();
-    let arguments: [DatumWithOid<'_>; 6] = [
+    let arguments: [DatumWithOid<'_>; 7] = [
         digests.into(),
         names.into(),
         ends.into(),
         Uuid::from_bytes(*session).into(),
-        moment(now_us).into(),
+        now.into(),
         role.into(),
+        recorded_at.into(),
     ];
     let insert = |client: &mut SpiClient<'_>| {
         PLANS.with_borrow_mut(|plans| {
@@ -173,7 +181,7 @@ fn insert_in(
     as_ours(|| Spi::connect_mut(insert))
 }
 
-fn types() -> [pgrx::PgOid; 6] {
+fn types() -> [pgrx::PgOid; 7] {
     [
         pg_sys::UUIDARRAYOID,
         pg_sys::TEXTARRAYOID,
@@ -181,6 +189,7 @@ fn types() -> [pgrx::PgOid; 6] {
         pg_sys::UUIDOID,
         pg_sys::TIMESTAMPTZOID,
         pg_sys::OIDOID,
+        pg_sys::TIMESTAMPTZOID,
     ]
     .map(pgrx::PgOid::from)
 }
@@ -193,7 +202,7 @@ fn statement(segment: usize, arbiter: Arbiter) -> String {
     format!(
         "INSERT INTO idempotence.outcome_{segment} AS o
                 (digest, session, recorded_at, expires_at, recorded_by, class, key)
-         SELECT k.digest, $4, $5, k.expires_at, $6::pg_catalog.regrole, 's', k.key
+         SELECT k.digest, $4, $7, k.expires_at, $6::pg_catalog.regrole, 's', k.key
          FROM ROWS FROM (pg_catalog.unnest($1), pg_catalog.unnest($2), pg_catalog.unnest($3)) AS k (digest, key, expires_at)
          ON CONFLICT {target} DO UPDATE
             SET recorded_at = EXCLUDED.recorded_at, expires_at = EXCLUDED.expires_at, recorded_by = EXCLUDED.recorded_by

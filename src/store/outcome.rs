@@ -4,6 +4,13 @@
 //! Rows are inserted and deleted but never updated, except an inbox's expired ones (see `inbox.rs`). So a probe may use
 //! `SnapshotSelf`, with the request's lock or without it. A row moves from a segment to `outcome_long` in one
 //! transaction, and `outcome_long` is probed last.
+//!
+//! A redaction is no update either. The row is deleted where it is, and inserted without its response into the current
+//! segment, in one transaction. It must not stay in its segment: the sweep may have looked through the page that the new
+//! version would be on, and would take it along when it empties the segment. But the current segment is probed first.
+//! So a probe without the request's lock may pass the new row before the commit and the former one after it, and find
+//! neither. Such a caller probes again before it relies on that there is none (see `requests/find.rs`). It misses
+//! nothing twice, since an outcome is redacted once at most.
 
 use crate::domain::class::Class;
 use crate::domain::decision::{Fingerprint, OutcomeFacts};
@@ -16,7 +23,7 @@ use crate::store::rel::{Access, Rel, Snapshot};
 use crate::store::segment::{self, LONG};
 use crate::store::tuple::{Tid, Tuple, columns, uuid_equals};
 use crate::store::write;
-use pgrx::pg_sys;
+use pgrx::{PgSqlErrorCode, pg_sys};
 
 columns! { "outcome_0", COLUMNS: DIGEST, SESSION, RECORDED_AT, EXPIRES_AT, RECORDED_BY, CLASS, KEY, FINGERPRINT, TOKEN, RESPONSE }
 pub(super) type Columns<'a> = Tuple<'a, COLUMNS>;
@@ -57,6 +64,8 @@ pub struct StoredOutcome {
     pub outcome: Outcome,
     /// Whether the transaction's snapshot sees it.
     pub visible: bool,
+    /// The role that recorded it.
+    recorded_by: pg_sys::Oid,
 }
 
 /// Finds the request's outcome that has not expired at `asked_at`. If there is none, gives an expired one that is still
@@ -118,6 +127,7 @@ fn read(row: &Columns<'_>, table: Table, probe: &Probe<'_>) -> Result<StoredOutc
             writer: row.writer(),
         },
         visible: row.visible(),
+        recorded_by: row.oid(RECORDED_BY).ok_or_else(broken)?,
     })
 }
 
@@ -140,15 +150,51 @@ pub fn clear(probe: &Probe<'_>) -> Result<Option<Class>, Error> {
     Ok(cleared)
 }
 
+/// Takes the response away from the request's outcome, and keeps all else of it. Gives its class; `None`: no outcome of
+/// it has a response. The caller has the request's lock.
+pub fn redact(probe: &Probe<'_>) -> Result<Option<Class>, Error> {
+    let places = || segment::probe_order().into_iter().chain([LONG]);
+    let mut has_response = false;
+    for place in places() {
+        has_response |= find_in(place, probe, Snapshot::Itself)?.is_some_and(|found| found.outcome.response.is_some());
+    }
+    if !has_response {
+        return Ok(None);
+    }
+    // An expired outcome is kept too: a begin that came before the expiry, and waits for the lock, will replay it.
+    let mut kept: Option<StoredOutcome> = None;
+    for place in places() {
+        // As in clear().
+        let table = Rel::open(place.0, Access::Write);
+        if let Some((found, at)) = find_in_open(&table, place, probe, Snapshot::Itself)? {
+            write::delete(&table, at);
+            let lives_longer = |kept: &StoredOutcome| found.outcome.expires_at > kept.outcome.expires_at;
+            if kept.as_ref().is_none_or(lives_longer) {
+                kept = Some(found);
+            }
+        }
+    }
+    Ok(kept.map(|StoredOutcome { outcome, recorded_by, .. }| {
+        insert_by(probe, &Outcome { response: None, ..outcome }, recorded_by);
+        outcome.class
+    }))
+}
+
 /// Inserts an outcome. The caller has the request's lock.
 pub fn insert(probe: &Probe<'_>, outcome: &Outcome) {
+    debug_assert!(Tag::request(&probe.digest).is_held_by_us());
+    insert_by(probe, outcome, pg::current_role());
+}
+
+/// As [`insert`]: an import has no lock of the request, and inserts beside those who have one (see `import.rs`).
+pub fn insert_by(probe: &Probe<'_>, outcome: &Outcome, recorded_by: pg_sys::Oid) {
     let (_, table) = segment::open_for_outcomes();
     let mut columns: [Option<pg_sys::Datum>; COLUMNS] = [None; COLUMNS];
     columns[DIGEST] = Some(pg::uuid(&probe.digest.0));
     columns[SESSION] = Some(pg::uuid(probe.session));
     columns[RECORDED_AT] = Some(outcome.recorded_at.into());
     columns[EXPIRES_AT] = outcome.expires_at.map(Into::into);
-    columns[RECORDED_BY] = Some(pg::current_role().into());
+    columns[RECORDED_BY] = Some(recorded_by.into());
     columns[CLASS] = Some((outcome.class.letter() as i8).into());
     columns[KEY] = Some(pg::text(probe.key));
     columns[FINGERPRINT] = outcome.fingerprint.as_ref().map(pg::uuid);
@@ -156,6 +202,11 @@ pub fn insert(probe: &Probe<'_>, outcome: &Outcome) {
     columns[RESPONSE] = outcome.response.map(Jsonb::datum);
     debug_assert!(probe.stream.is_empty(), "only keyed requests have their outcomes here");
     debug_assert!(outcome.expires_at.is_some_and(|expires_at| expires_at > outcome.recorded_at));
-    debug_assert!(Tag::request(&probe.digest).is_held_by_us());
-    write::insert(&table, &columns);
+    // The segment has an outcome of the request only if an import has brought it since this transaction looked. The
+    // insertion has then waited for the import's commit.
+    let insert = || write::insert(&table, &columns);
+    pg::replacing_error(PgSqlErrorCode::ERRCODE_UNIQUE_VIOLATION, insert, |message| {
+        let of_digest = message.contains(&format!("{}_pkey", table.table.name()));
+        of_digest.then(|| Error::RecordedBeside(RequestName::new(probe.session_name, probe.key)))
+    });
 }

@@ -28,6 +28,8 @@ pub struct Reply {
     pub kept: Kept,
     /// Its outcome, if that was asked for and the response was not dropped.
     pub outcome: Option<Outcome>,
+    /// The role that recorded it.
+    recorded_by: pg_sys::Oid,
 }
 
 /// Which reply is read with its outcome. Of all others only slot and numbers are read.
@@ -139,25 +141,37 @@ fn read(row: &Columns<'_>, stream: Stream<'_>, with_outcome: WithOutcome) -> Res
     };
     let slot = row.int4(SLOT).ok_or_else(broken)?;
     let kept = Kept { range, slot, answers: class.is_some(), visible: row.visible() };
-    Ok(Reply { kept, outcome })
+    Ok(Reply { kept, outcome, recorded_by: row.oid(RECORDED_BY).ok_or_else(broken)? })
 }
 
 /// Writes a reply over the one that its slot keeps. The caller has the lane's lock.
 pub fn save(stream: Stream<'_>, slot: i32, range: Range, outcome: &Outcome) -> Result<(), Error> {
-    let mut columns = row(stream, slot, range);
-    columns[RECORDED_AT] = Some(outcome.recorded_at.into());
-    columns[CLASS] = Some((outcome.class.letter() as i8).into());
-    columns[FINGERPRINT] = outcome.fingerprint.as_ref().map(pg::uuid);
-    columns[TOKEN] = outcome.token.map(Into::into);
-    columns[RESPONSE] = outcome.response.map(Jsonb::datum);
     debug_assert!(outcome.expires_at.is_none(), "a slot decides how long a reply is kept, not the clock");
     debug_assert!(0 <= slot && 1 <= range.first && range.first <= range.last);
+    let columns = columns(stream, slot, range, outcome, pg::current_role());
     let table = Rel::open(Table::Reply, Access::Write);
     match find_in_slot(&table, stream, slot, WithOutcome::None, Snapshot::Itself)? {
         Some((_, at)) => write::update(&table, at, &columns),
         None => write::insert(&table, &columns),
     }
     Ok(())
+}
+
+fn columns(
+    stream: Stream<'_>,
+    slot: i32,
+    range: Range,
+    outcome: &Outcome,
+    recorded_by: pg_sys::Oid,
+) -> [Option<pg_sys::Datum>; COLUMNS] {
+    let mut columns = row(stream, slot, range);
+    columns[RECORDED_AT] = Some(outcome.recorded_at.into());
+    columns[RECORDED_BY] = Some(recorded_by.into());
+    columns[CLASS] = Some((outcome.class.letter() as i8).into());
+    columns[FINGERPRINT] = outcome.fingerprint.as_ref().map(pg::uuid);
+    columns[TOKEN] = outcome.token.map(Into::into);
+    columns[RESPONSE] = outcome.response.map(Jsonb::datum);
+    columns
 }
 
 /// Drops a reply's response and fingerprint. Its numbers stay known as done. The caller has the lane's lock. If another
@@ -171,6 +185,18 @@ pub fn drop_response(stream: Stream<'_>, reply: &Reply) -> Result<(), Error> {
     columns[RECORDED_AT] = Some(pg::now_us().into());
     columns[CLASS] = Some((DROPPED as i8).into());
     write::update(&table, at, &columns);
+    Ok(())
+}
+
+/// Takes the response away from a reply, and keeps all else of it. The caller has the lane's lock, and found the reply
+/// with its outcome under that lock.
+pub fn redact(stream: Stream<'_>, reply: &Reply, outcome: &Outcome) -> Result<(), Error> {
+    let Kept { range, slot, .. } = reply.kept;
+    let table = Rel::open(Table::Reply, Access::Write);
+    let now = find_in_slot(&table, stream, slot, WithOutcome::None, Snapshot::Itself)?;
+    let Some((_, at)) = now.filter(|(now, _)| now.kept.range == range && now.kept.answers) else { return Ok(()) };
+    let redacted = Outcome { response: None, ..*outcome };
+    write::update(&table, at, &columns(stream, slot, range, &redacted, reply.recorded_by));
     Ok(())
 }
 

@@ -186,6 +186,14 @@ async fn a_hostile_search_path_changes_nothing(version: Version) -> Result<()> {
     ensure!(boss.text("SELECT public.idem_forget('payments', 'k', 'a test')").await? == "t");
     ensure!(boss.text("SELECT public.idem_force_record('payments', 'left', 'a test') IS NOT NULL").await? == "t");
     ensure!(boss.text("SELECT public.idem_force_release('payments', 'left', 'a test')").await? == "f");
+    ensure!(boss.text("SELECT public.idem_redact('payments', 'settled', 'a test')").await? == "t");
+    ensure!(boss.text("SELECT public.idem_redact_prefix('payments', 'r', 'a test')").await? == "1");
+    ensure!(boss.text("SELECT public.idem_forget_prefix('payments', 'r', 'a test')").await? == "1");
+    let import = "SELECT imported, present, expired FROM public.idem_import('payments', 'SELECT ''i'' AS key, ''1'' AS response, true AS failed', 'a test')";
+    ensure!(boss.text(import).await? == "1|0|0");
+    let import = "SELECT imported, present, expired FROM public.idem_import('mails', 'SELECT ''i'' AS key', 'a test')";
+    ensure!(boss.text(import).await? == "1|0|0");
+    ensure!(boss.text("SELECT public.idem_purge_audit('2020-01-01', 'a test')").await? == "0");
     ensure!(boss.text("SELECT public.idem_set_persistence('claims', 'unlogged')").await? == "t");
     boss.text("SELECT FROM idempotence.unfinished").await?;
     let unwell = boss.text("SELECT name, detail FROM idempotence.health WHERE level OPERATOR(pg_catalog.>) 0").await?;

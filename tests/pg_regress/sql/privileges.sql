@@ -86,6 +86,8 @@ AS $$
                        WHEN 'failed' THEN 'false'
                        WHEN 'upto' THEN '1'
                        WHEN 'n' THEN '1'
+                       WHEN 'prefix' THEN quote_literal(left(request_, 2))
+                       WHEN 'reason' THEN '''why'''
                        ELSE 'NULL' END), ', ' ORDER BY a.place))
   FROM regress_functions f,
        unnest(f.proargnames[:f.pronargs], f.proargtypes::oid[]) WITH ORDINALITY a (name, type, place)

@@ -1,0 +1,100 @@
+//! Redaction: takes the response of a request away, and the state of its checkpoint, and keeps that it was done. So it is
+//! not executed again. A replay of it has no response.
+//!
+//! A redaction holds the request's lock. So nobody executes the request meanwhile, and the sweep moves nothing of it.
+//! `store/outcome.rs` says what it does to an outcome's row, and what those do who read without the lock.
+
+use crate::domain::class::Class;
+use crate::domain::identity::Digest;
+use crate::error::{Error, WAIT_BY_SETTING};
+use crate::guc;
+use crate::model::Stream;
+use crate::names;
+use crate::pg;
+use crate::requests::find;
+use crate::requests::keyed::Keyed;
+use crate::requests::numbered::Numbered;
+use crate::requests::repair;
+use crate::requests::request::Request;
+use crate::store::checkpoint;
+use crate::store::lease;
+use crate::store::outcome;
+use crate::store::probe::Probe;
+use crate::store::rel::Snapshot;
+use crate::store::reply;
+
+/// Redacts a request. Tells whether there was anything to take away.
+pub fn redact(request: &Request<'_>, reason: &str) -> Result<bool, Error> {
+    repair::check_reason(reason)?;
+    request.check_not_inbox()?;
+    if let Request::Numbered(numbered) = request {
+        share_session(numbered)?;
+    }
+    let hint = "Record or release it: what this transaction does of it is not to be redacted yet.";
+    let lock = repair::lock_for_repair(request, "idem_redact", hint)?;
+    let found = match request {
+        Request::Keyed(keyed) => redact_keyed(keyed, lock)?,
+        Request::Numbered(numbered) => {
+            return redact_numbered(request, numbered, &lock, reason);
+        }
+    };
+    repair::note("redact", request, reason, found.unwrap_or("nothing"));
+    Ok(found.is_some())
+}
+
+/// Redacts a request of a standing session; tells what was taken away. The caller has the request's lock.
+pub(super) fn redact_keyed(request: &Keyed<'_>, digest: Digest) -> Result<Option<&'static str>, Error> {
+    let probe = request.probe(digest);
+    let of = Stream { session: &request.session.id, name: "" };
+    // Whoever has a lease may need the state, and may write another one.
+    if let Some(kept) = lease::find(of, &digest, Snapshot::Itself)?.filter(|kept| kept.lease.runs_at(pg::now_us())) {
+        return Err(repair::leased(request.name(), &kept));
+    }
+    let outcome = outcome::redact(&probe)?;
+    let checkpoint = checkpoint::redact(&probe)?;
+    Ok(outcome.map(of_outcome).or(checkpoint.then_some(OF_CHECKPOINT)))
+}
+
+/// Redacts a request of a client session. Any number of a range stands for the range, which the audit names by its first
+/// number.
+fn redact_numbered(request: &Request<'_>, numbered: &Numbered<'_>, lock: &Digest, reason: &str) -> Result<bool, Error> {
+    let stream = numbered.stream();
+    let kept = lease::find(stream, lock, Snapshot::Itself)?.filter(|kept| request.is_of(kept));
+    if let Some(kept) = kept.as_ref().filter(|kept| kept.lease.runs_at(pg::now_us())) {
+        return Err(repair::leased(request.name(), kept));
+    }
+    let reply = find::answering(numbered)?;
+    let range = reply.as_ref().map(|reply| reply.kept.range).or_else(|| kept.as_ref()?.range());
+    let named = Request::Numbered(numbered.with_range(range.unwrap_or(numbered.range)));
+    let mut found = None;
+    if let Some((reply, outcome)) = reply.as_ref().and_then(|reply| Some((reply, reply.outcome.as_ref()?)))
+        && outcome.response.is_some()
+    {
+        reply::redact(stream, reply, outcome)?;
+        found = Some(of_outcome(outcome.class));
+    }
+    let digest = named.digest();
+    if checkpoint::redact(&Probe { key: named.key(), ..named.probe(digest) })? {
+        found = found.or(Some(OF_CHECKPOINT));
+    }
+    repair::note("redact", &named, reason, found.unwrap_or("nothing"));
+    Ok(found.is_some())
+}
+
+/// Shares a client session, ended or not, so that the sweep does not delete it meanwhile.
+fn share_session(request: &Numbered<'_>) -> Result<(), Error> {
+    if names::client_session_lock(&request.session.id).share(guc::wait_us()) {
+        return Ok(());
+    }
+    Err(Error::WaitRanOut { what: request.name().to_string(), hint: WAIT_BY_SETTING })
+}
+
+const OF_CHECKPOINT: &str = "state of checkpoint";
+
+fn of_outcome(class: Class) -> &'static str {
+    match class {
+        Class::Succeeded => "response of succeeded outcome",
+        Class::Failed => "response of failed outcome",
+        Class::Cancelled => "response of cancelled outcome",
+    }
+}

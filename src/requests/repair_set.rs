@@ -1,0 +1,142 @@
+//! Repairs of all requests of a session whose keys begin with a prefix, a bounded number in a call. Each request is
+//! repaired under its lock, which is only tried for: a request at work is left out, and counted.
+
+use crate::domain::identity::Digest;
+use crate::error::Error;
+use crate::lock::Tag;
+use crate::model::{Session, StandingSession};
+use crate::open::{self, RequestKey};
+use crate::pg;
+use crate::requests::keyed::{Keyed, check_sort};
+use crate::requests::redact;
+use crate::requests::repair;
+use crate::sessions::resolve;
+use crate::store::audit::{self, Repair};
+use crate::store::by_prefix::{self, Wanted};
+use std::borrow::Cow;
+use std::ops::ControlFlow;
+use std::rc::Rc;
+
+/// What a call has done.
+pub struct Repaired {
+    /// How many requests it has repaired.
+    pub done: usize,
+    /// How many it has left out, since somebody is at work on them.
+    pub left_out: usize,
+}
+
+/// How long to wait for a row of an inbox that somebody is renewing: hardly.
+const ROW_WAIT_US: i64 = 1_000;
+
+/// Forgets requests, as `idem_forget` does one.
+pub fn forget(session: &str, prefix: &str, reason: &str, most: i32) -> Result<Repaired, Error> {
+    repair::check_reason(reason)?;
+    let session = repair::session_to_forget(session)?;
+    let set = Set { action: "forget_prefix", function: "idem_forget_prefix", wanted: Wanted::Anything };
+    set.repair(session, prefix, reason, most, |request, digest| {
+        let found = match request.session.inbox {
+            true => pg::bounded(Some(ROW_WAIT_US), || repair::forget_in_inbox(digest)).transpose()?,
+            false => Some(repair::forget_all(request, digest)?),
+        };
+        Ok(found.map(|found| found.is_some()))
+    })
+}
+
+/// Redacts requests, as `idem_redact` does one.
+pub fn redact(session: &str, prefix: &str, reason: &str, most: i32) -> Result<Repaired, Error> {
+    let session = match resolve::to_redact(session)? {
+        Session::Standing(session) => session,
+        Session::Client(session) => {
+            return Err(Error::Invalid {
+                message: format!("requests of client session \"{}\" cannot be redacted by a prefix", session.name),
+                detail: "They are named by numbers.".into(),
+                hint: "Redact them one by one: idem_redact(session, number, reason).",
+            });
+        }
+    };
+    repair::check_reason(reason)?;
+    check_sort(&session, false)?;
+    let set = Set { action: "redact_prefix", function: "idem_redact_prefix", wanted: Wanted::Contents };
+    set.repair(session, prefix, reason, most, |request, digest| {
+        redact::redact_keyed(request, digest).map(|found| Some(found.is_some()))
+    })
+}
+
+/// A repair of a set of requests. The function that repairs one of them tells whether there was anything to repair, or
+/// gives `None` if somebody is at work on it.
+struct Set {
+    action: &'static str,
+    function: &'static str,
+    wanted: Wanted,
+}
+
+impl Set {
+    fn repair(
+        &self,
+        session: Rc<StandingSession>,
+        prefix: &str,
+        reason: &str,
+        most: i32,
+        mut repair_one: impl FnMut(&Keyed<'_>, Digest) -> Result<Option<bool>, Error>,
+    ) -> Result<Repaired, Error> {
+        let most = check_most(most)?;
+        repair::check_writable(self.function)?;
+        // A time key is kept in lower case.
+        let prefix = if session.time_keys { Cow::Owned(prefix.to_lowercase()) } else { Cow::Borrowed(prefix) };
+        let mut repaired = Repaired { done: 0, left_out: 0 };
+        by_prefix::visit(&session.id, &prefix, self.wanted, |key| {
+            let request = Keyed { session: Rc::clone(&session), key: Cow::Borrowed(key), key_time_us: None };
+            match pg::in_own_memory(|| try_one(&request, &mut repair_one))? {
+                Some(found) => repaired.done += usize::from(found),
+                None => repaired.left_out += 1,
+            }
+            Ok(if repaired.done < most { ControlFlow::Continue(()) } else { ControlFlow::Break(()) })
+        })?;
+        let found = format!("{} done, {} at work and left out", repaired.done, repaired.left_out);
+        audit::insert(&Repair { action: self.action, session: &session.name, request: &prefix, reason, found: &found });
+        Ok(repaired)
+    }
+}
+
+/// Repairs a request, if nobody is at work on it; tells whether there was anything to repair.
+fn try_one(
+    request: &Keyed<'_>,
+    repair_one: &mut impl FnMut(&Keyed<'_>, Digest) -> Result<Option<bool>, Error>,
+) -> Result<Option<bool>, Error> {
+    if open::holds(RequestKey { session: &request.session.name, stream: "", request: &request.key }) {
+        return Ok(None);
+    }
+    let digest = request.digest();
+    let lock = Tag::request(&digest);
+    if !pg::or_out_of_memory(|| lock.try_acquire()).map_err(|error| open::no_room(request.name(), &error))? {
+        return Ok(None);
+    }
+    let done = match repair_one(request, digest) {
+        Err(Error::Leased { .. }) => Ok(None),
+        done => done,
+    };
+    if !matches!(done, Ok(Some(true))) {
+        // Nothing was written under it.
+        lock.release();
+    }
+    done
+}
+
+/// The lock table has room for this many requests, and for those of others.
+fn check_most(most: i32) -> Result<usize, Error> {
+    let limit = pg::lock_table_size() / 2;
+    match usize::try_from(most) {
+        Ok(most) if (1..=limit).contains(&most) => Ok(most),
+        Ok(most) if most > limit => Err(Error::LimitExceeded {
+            what: "the number of requests in one call".into(),
+            found: most.to_string(),
+            limit: format!("{limit}, half of the places in the server's lock table"),
+            hint: "Call it again and again, until it gives 0.",
+        }),
+        _ => Err(Error::Invalid {
+            message: "argument \"most\" is not positive".into(),
+            detail: format!("Found {most}."),
+            hint: "Say how many requests one call may take; each is locked to the end of the transaction.",
+        }),
+    }
+}

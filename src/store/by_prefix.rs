@@ -1,0 +1,95 @@
+//! Finds the requests of a standing session whose keys begin with a prefix, in all tables that keep something of them.
+//!
+//! The query is an ordinary one on session and key, so that it uses an index on these two columns where a DBA has added
+//! one. Without it the query reads the tables from their beginning.
+
+use crate::domain::identity::SessionId;
+use crate::domain::prefix;
+use crate::error::Error;
+use crate::pg;
+use crate::store::catalog::Table;
+use crate::store::rel::{Access, Rel};
+use crate::store::segment::{LONG, SEGMENTS};
+use pgrx::datum::{DatumWithOid, Uuid};
+use pgrx::spi::{self, Spi};
+use std::ops::ControlFlow;
+
+/// What is to be found of a request.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Wanted {
+    /// An outcome, a checkpoint or a lease.
+    Anything,
+    /// A response or a state.
+    Contents,
+}
+
+/// How many keys are read at a time.
+const PAGE: i64 = 1000;
+
+/// Shows `visit` the keys, until it breaks off. A key may come twice. What is found was there when the search began.
+pub fn visit(
+    session: &SessionId,
+    prefix: &str,
+    wanted: Wanted,
+    mut visit: impl FnMut(&str) -> Result<ControlFlow<()>, Error>,
+) -> Result<(), Error> {
+    let name = open(session, prefix, wanted).map_err(failed)?;
+    loop {
+        let keys = next(&name).map_err(failed)?;
+        for key in &keys {
+            if visit(key)?.is_break() {
+                return close(&name).map_err(failed);
+            }
+        }
+        if keys.is_empty() {
+            return close(&name).map_err(failed);
+        }
+    }
+}
+
+fn failed(error: spi::Error) -> Error {
+    Error::Corrupted { message: format!("could not find requests by a prefix: {error}") }
+}
+
+/// Opens a cursor; gives its name.
+fn open(session: &SessionId, prefix: &str, wanted: Wanted) -> Result<String, spi::Error> {
+    let end = prefix::end_of(prefix);
+    let query = query(wanted, end.is_some());
+    let session = Uuid::from_bytes(*session);
+    let arguments: [DatumWithOid<'_>; 3] = [session.into(), prefix.into(), end.as_deref().into()];
+    let arguments = &arguments[..if end.is_some() { 3 } else { 2 }];
+    // The role is looked at when the cursor is opened.
+    let owner = Rel::open(Table::Segment, Access::Read).owner();
+    pg::as_role(owner, || {
+        Spi::connect_mut(|client| Ok(client.try_open_cursor_mut(query.as_str(), arguments)?.detach_into_name()))
+    })
+}
+
+fn next(name: &str) -> Result<Vec<String>, spi::Error> {
+    Spi::connect(|client| {
+        let mut cursor = client.find_cursor(name)?;
+        let keys = cursor.fetch(PAGE)?.map(|row| row.get::<String>(1)).filter_map(Result::transpose).collect();
+        cursor.detach_into_name();
+        keys
+    })
+}
+
+fn close(name: &str) -> Result<(), spi::Error> {
+    Spi::connect(|client| client.find_cursor(name).map(drop))
+}
+
+fn query(wanted: Wanted, has_end: bool) -> String {
+    let part = |table: &str, key: &str, contents: Option<&str>| {
+        let end = if has_end { format!(" AND t.{key} OPERATOR(pg_catalog.<) $3") } else { String::new() };
+        let contents = contents.map(|column| format!(" AND t.{column} IS NOT NULL")).unwrap_or_default();
+        format!(
+            "SELECT t.{key} FROM idempotence.{table} t
+             WHERE t.session OPERATOR(pg_catalog.=) $1 AND t.{key} OPERATOR(pg_catalog.>=) $2{end}{contents}"
+        )
+    };
+    let only = |column| (wanted == Wanted::Contents).then_some(column);
+    let outcomes = SEGMENTS.into_iter().chain([LONG]).map(|(table, _)| part(table.name(), "key", only("response")));
+    let checkpoint = part("checkpoint", "request", only("state"));
+    let lease = (wanted == Wanted::Anything).then(|| part("lease", "request", None));
+    outcomes.chain([checkpoint]).chain(lease).collect::<Vec<_>>().join(" UNION ALL ")
+}
