@@ -61,7 +61,14 @@ BEGIN
   RAISE INFO 'settled: %', regress_show(idem_settle('additions', 'settled ' || round));
   COMMIT;
   RAISE INFO 'once: %, %', idem_once('additions inbox', 'message ' || round), idem_once('additions inbox', 'message ' || round);
+  RAISE INFO 'redacted: %, %, %', idem_redact('additions', 'key ' || round, 'a test'), regress_show(idem_begin('additions', 'key ' || round)),
+    idem_redact_prefix('additions', 'half ' || round, 'a test');
   RAISE INFO 'forgotten: %', idem_forget('additions', 'key ' || round, 'a test');
+  COMMIT;
+  RAISE INFO 'imported: %, %', idem_import('additions', format('SELECT %L AS key, ''"there"'' AS response', 'elsewhere ' || round), 'a test'),
+    idem_import('additions inbox', format('SELECT %L AS key', 'elsewhere ' || round), 'a test');
+  COMMIT;
+  RAISE INFO '%, forgotten: %', regress_show(idem_begin('additions', 'elsewhere ' || round)), idem_forget_prefix('additions', 'elsewhere ' || round, 'a test');
   COMMIT;
   client := (idem_register('additions ' || round, window_size => 2)).session;
   COMMIT;
@@ -71,6 +78,7 @@ BEGIN
     COMMIT;
   END LOOP;
   RAISE INFO '%, %', regress_show(idem_begin(client, 4)), (idem_lookup(client, 2)).status;
+  RAISE INFO 'redacted: %, %', idem_redact(client, 4, 'a test'), regress_show(idem_begin(client, 4));
   RAISE INFO 'allocated: %', idem_allocate(client, 3);
   PERFORM idem_ack(client, 4), idem_ack(client, 1, 'a stream');
   COMMIT;
