@@ -32,6 +32,11 @@ BEGIN
         level := 1;
         detail := 'could not be looked at: a table is locked';
         hint := 'Calls that need the table wait, too. Who has locked which table of the schema idempotence, and for how long? pg_locks tells.';
+      WHEN object_not_in_prerequisite_state OR data_corrupted THEN
+        -- The tables are those of another version than the library, or do not fit together: every request is refused.
+        level := 2;
+        detail := pg_catalog.format('could not be looked at: %s (%s)', SQLERRM, SQLSTATE);
+        hint := 'Requests meet the same error. Was the library replaced? Then ALTER EXTENSION idempotence UPDATE. Else see docs/operations.md, Troubleshooting.';
       WHEN OTHERS THEN
         level := 1;
         detail := pg_catalog.format('could not be looked at: %s (%s)', SQLERRM, SQLSTATE);

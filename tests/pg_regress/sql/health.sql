@@ -272,6 +272,13 @@ SELECT count(*) > 10 FROM idempotence.health WHERE level = 0;
 SELECT idem_ready();
 ROLLBACK;
 
+-- where every request is refused it is critical
+BEGIN;
+UPDATE pg_extension SET extversion = '1.0.0' WHERE extname = 'idempotence';
+ALTER TABLE idempotence.audit SET (fillfactor = 99);
+SELECT level, regexp_replace(detail, 'version [0-9.]+', 'version N', 'g'), hint FROM idempotence.health WHERE name = 'growth';
+ROLLBACK;
+
 -- idem_ready: for users and monitors
 SET ROLE regress_health;
 SELECT idem_ready();
