@@ -1,0 +1,35 @@
+//! What a DBA sees: the counters, the requests in flight, the newest errors, and what the log tells of requests.
+
+mod books;
+mod client;
+mod counters;
+mod holder;
+mod in_flight;
+mod kept;
+mod preloaded;
+mod shown;
+
+use idempotence_cluster_tests::on_each_version;
+
+on_each_version!(in counters:
+    counters_equal_what_the_clients_have_counted,
+);
+
+on_each_version!(in in_flight:
+    in_flight_shows_what_is_held_at_each_moment,
+);
+
+on_each_version!(in shown:
+    requests_without_room_are_counted_and_long_names_are_whole,
+    without_any_room_requests_are_counted,
+    prepared_transactions_show_by_name_and_after_a_restart_by_gid,
+    a_crash_leaves_no_request_in_flight,
+    a_role_sees_the_requests_of_its_sessions,
+);
+
+on_each_version!(in kept:
+    counters_live_through_a_restart_and_begin_anew_after_a_crash,
+    a_file_that_cannot_be_read_is_ignored_with_a_line_of_the_log,
+    fewer_lines_than_were_saved_keep_the_sums,
+    a_standby_counts_its_own_replays,
+);
