@@ -83,11 +83,6 @@ impl Tag {
         Tag::named(LockClass::Request, digest)
     }
 
-    /// The claim to the request whose digest has this half, see [`Digest::lock_id`].
-    pub fn of_request_lock(lock_id: u64) -> Tag {
-        Tag::new(LockClass::Request, lock_id)
-    }
-
     /// A lock of a class on what the digest stands for. `pg_locks` shows half of the digest to everybody, so the
     /// digest has to be a keyed one.
     pub fn named(class: LockClass, digest: &Digest) -> Tag {

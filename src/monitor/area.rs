@@ -72,7 +72,8 @@ pub fn init() {
         locks: 2,
         made,
         ending: |in_order| {
-            if let (true, Some(area)) = (in_order, area()) {
+            // After an immediate stop, processes may have ended while they changed what is to be saved.
+            if let (true, Some(area)) = (in_order && pg::was_shut_down(), area()) {
                 // SAFETY: the postmaster ends, and no other process lives.
                 saved::write(unsafe { area.lines.with_alone(|lines| lines.all(area)) });
             }

@@ -150,11 +150,14 @@ impl Lines {
         all
     }
 
-    /// Takes back lines that were saved, as many as there is room for.
-    pub fn take_back(&mut self, saved: Vec<Line>) {
-        for line in saved.into_iter().take(self.most) {
-            if let Some((entry, _)) = self.table.enter(&line.key) {
-                *entry = line;
+    /// Takes back lines that were saved. If there is less room than there was, those that were used last keep a line of
+    /// their own.
+    pub fn take_back(&mut self, mut saved: Vec<Line>) {
+        saved.sort_unstable_by_key(|line| (!line.key.is_others(), std::cmp::Reverse(line.used)));
+        for line in saved.into_iter().filter(|line| line.key.database != 0) {
+            if let Some(kept) = self.line_or_others(line.key, line.since) {
+                kept.add(&line);
+                kept.used = kept.used.max(line.used);
             }
         }
     }
@@ -180,6 +183,19 @@ impl Lines {
         self.enter(key, now_us);
     }
 
+    /// The line of a key. If there is none, and no room for another, that for others of its database, which is always
+    /// found or made.
+    fn line_or_others(&mut self, key: Key, now_us: i64) -> Option<&mut Line> {
+        if self.table.entries() < self.most || self.table.find(&key).is_some() {
+            return self.enter(key, now_us);
+        }
+        let others = Key::of_others(key.database);
+        if self.table.find(&others).is_none() {
+            self.make_room();
+        }
+        self.enter(others, now_us)
+    }
+
     fn enter(&mut self, key: Key, now_us: i64) -> Option<&mut Line> {
         let (line, found) = self.table.enter(&key)?;
         if !found {
@@ -188,19 +204,26 @@ impl Lines {
         Some(line)
     }
 
-    /// Removes the lines that were used longest ago, and those for others only if there is nothing else. It leaves room
-    /// for two lines at least: the one that is wanted, and the one for others.
+    /// Removes the lines that were used longest ago, until there is room for two at least: the one that is wanted, and the
+    /// one for others. Lines for others are removed last, and what they have counted is lost. That happens only if there
+    /// are about as many databases as lines.
     fn make_room(&mut self) {
-        let mut lines = Vec::with_capacity(self.table.entries());
-        self.table.for_each(|line| lines.push(*line));
-        lines.sort_unstable_by_key(|line| (line.key.is_others(), line.used));
-        for line in lines.iter().take((self.most / ONE_IN).max(2)) {
-            self.table.remove(&line.key);
-            if !line.key.is_others()
-                && let Some(others) = self.enter(Key::of_others(line.key.database), line.since)
-            {
-                others.add(line);
-                others.used = line.used;
+        let goal = self.most - (self.most / ONE_IN).max(2);
+        // A line that goes may leave one for others in its place. So the first time may free none, and the second does.
+        while self.table.entries() > goal {
+            let mut oldest = Vec::with_capacity(self.table.entries());
+            self.table.for_each(|line| oldest.push((line.key.is_others(), line.used, line.key)));
+            oldest.sort_unstable_by_key(|(is_others, used, _)| (*is_others, *used));
+            for (is_others, _, key) in oldest {
+                if self.table.entries() <= goal {
+                    return;
+                }
+                let Some(line) = self.table.find(&key).map(|line| *line) else { continue };
+                self.table.remove(&key);
+                if !is_others && let Some(others) = self.enter(Key::of_others(key.database), line.since) {
+                    others.add(&line);
+                    others.used = others.used.max(line.used);
+                }
             }
         }
     }
@@ -218,13 +241,10 @@ impl Lines {
         if key.database == 0 || cell.counts.iter().all(|count| count.load(Relaxed) == 0) {
             return;
         }
-        let is_there = self.table.entries() < self.most || self.table.find(&key).is_some();
-        let line = self.enter(if is_there { key } else { Key::of_others(key.database) }, now_us);
-        // Without any room at all the cell keeps what it has.
-        let Some(line) = line else { return };
+        let Some(line) = self.line_or_others(key, now_us) else { return };
         line.used = now_us;
         for (count, more) in line.counts.iter_mut().zip(&cell.counts) {
-            *count += more.swap(0, Relaxed);
+            *count = count.saturating_add(more.swap(0, Relaxed));
         }
     }
 }

@@ -13,6 +13,7 @@ use crate::monitor::area::{Area, area};
 use crate::pg;
 use pgrx::pg_sys;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed, Ordering::SeqCst, fence};
+use std::time::Duration;
 
 /// The state of a request in flight.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -85,6 +86,8 @@ struct Head {
     unnamed: u32,
     /// The role that was current when the first request was begun.
     role: u32,
+    /// In the slot of a prepared transaction its id. Once it has ended, the slot is free.
+    transaction: u32,
     /// When the first request was begun.
     since: i64,
 }
@@ -155,7 +158,7 @@ pub fn add(session: &Session, stream: &str, request: &str, lock: &Digest, since:
         change(slot, |head, at| {
             if head.used == 0 && head.unnamed == 0 {
                 let (pid, database) = (pg::process_id(), pg::current_database().to_u32());
-                *head = Head { pid, database, used: 0, unnamed: 0, role: entry.role, since };
+                *head = Head { pid, database, role: entry.role, since, ..Head::default() };
             }
             let (from, to) = (head.used as usize, head.used as usize + bytes.next_multiple_of(align_of::<Entry>()));
             if to > area.name_bytes() {
@@ -213,30 +216,33 @@ pub fn clear() {
     }
 }
 
-/// Copies the names to the slot of a prepared transaction, at the end of PREPARE TRANSACTION. `is_held` tells of a lock
-/// whether any transaction holds it: a slot whose first lock nobody holds is free. Without a free slot the names are lost,
-/// and the transaction shows without them.
-pub fn keep_prepared(is_held: impl Fn(u64) -> bool) {
+/// Copies the names to a slot of prepared transactions, when PREPARE TRANSACTION begins. If it fails after that, its
+/// transaction ends, so that nobody sees the slot and another transaction takes it.
+pub fn keep_prepared() {
     let Some((area, slot)) = mine() else { return };
     // SAFETY: the slot is this backend's own.
     if unsafe { (*slot).head.used } == 0 {
         return;
     }
+    let transaction = pg::transaction_id();
+    let of = |number: usize| {
+        // SAFETY: the slot is in shared memory. The number is aligned, so it is read as a whole.
+        unsafe { (&raw const (*area.slot(number)).head.transaction).read_volatile() }
+    };
+    // To ask whether a transaction is in progress may raise an error, so it is asked before the lock is taken.
+    let free: Vec<(usize, u32)> = (area.backends()..area.slots())
+        .map(|number| (number, of(number)))
+        .filter(|(_, other)| *other == 0 || !pg::is_in_progress(*other))
+        .collect();
     let _alone = area.lines.lock();
-    for number in area.backends()..area.slots() {
-        let kept = area.slot(number);
-        // SAFETY: the lock of the lines is held, so no other backend fills the slot. Both slots have the same size.
-        unsafe {
-            let first: *const Entry = kept.add(1).cast();
-            if (*kept).head.used != 0 && is_held((*first).lock) {
-                continue;
-            }
-            change(kept, |head, at| {
-                *head = (*slot).head;
-                at.copy_from_nonoverlapping(slot.add(1).cast(), head.used as usize);
-            });
-        }
-        return;
+    // Another transaction may have taken one of them meanwhile.
+    let Some((number, _)) = free.into_iter().find(|(number, seen)| of(*number) == *seen) else { return };
+    // SAFETY: the lock of the lines is held, so no other backend fills the slot. Both slots have the same size.
+    unsafe {
+        change(area.slot(number), |head, at| {
+            *head = Head { transaction, ..(*slot).head };
+            at.copy_from_nonoverlapping(slot.add(1).cast(), head.used as usize);
+        });
     }
 }
 
@@ -282,6 +288,9 @@ pub fn read() -> Vec<InFlight> {
     for number in 0..area.slots() {
         let Some((head, names)) = copy(area, number).filter(|(head, _)| head.database == database) else { continue };
         let pid = (number < area.backends()).then_some(head.pid);
+        if pid.is_none() && !pg::is_in_progress(head.transaction) {
+            continue;
+        }
         all.extend(entries(&names).map(|(entry, [session, stream, request])| InFlight {
             pid,
             role: entry.role.into(),
@@ -307,10 +316,13 @@ pub fn read() -> Vec<InFlight> {
 
 /// A copy of a slot that is not empty, and of the names in it.
 fn copy(area: &Area, number: usize) -> Option<(Head, Vec<u8>)> {
-    /// How often a slot is copied that changes again and again, as it does only for moments.
-    const TRIES: usize = 1000;
+    /// A slot changes for moments only. After so many tries its backend was probably interrupted in such a moment, and
+    /// the reader waits before each further try.
+    const AT_ONCE: usize = 100;
+    const TRIES: usize = AT_ONCE + 1000;
+    const PAUSE: Duration = Duration::from_millis(1);
     let slot = area.slot(number);
-    for _ in 0..TRIES {
+    for attempt in 0..TRIES {
         // SAFETY: the slot is in shared memory. Whoever changes it does so between two changes of the count, so a copy
         // that was made between the same even count is whole. The length is checked before it is relied on.
         unsafe {
@@ -328,7 +340,7 @@ fn copy(area: &Area, number: usize) -> Option<(Head, Vec<u8>)> {
                 return Some((head, names));
             }
         }
-        std::hint::spin_loop();
+        if attempt < AT_ONCE { std::hint::spin_loop() } else { std::thread::sleep(PAUSE) }
     }
     None
 }

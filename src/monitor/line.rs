@@ -115,7 +115,8 @@ impl Line {
     pub fn add(&mut self, other: &Line) {
         self.since = self.since.min(other.since);
         for (count, more) in self.counts.iter_mut().zip(other.counts) {
-            *count += more;
+            // What was saved in a file may be anything.
+            *count = count.saturating_add(more);
         }
     }
 }

@@ -48,7 +48,10 @@ pub fn read() -> Vec<Line> {
     }
     match serde_json::from_slice::<File>(&bytes) {
         Ok(File { form: FORM, lines }) => lines,
-        Ok(_) => Vec::new(),
+        Ok(File { form, .. }) => {
+            log!("did not read \"{FILE}\", the counters of idempotence begin anew: it has form {form}, and not {FORM}");
+            Vec::new()
+        }
         Err(error) => {
             log!("could not read \"{FILE}\", the counters of idempotence begin anew: {error}");
             Vec::new()

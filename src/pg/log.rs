@@ -34,7 +34,7 @@ unsafe extern "C-unwind" fn emit_log(message: *mut pg_sys::ErrorData) {
             let before = text_of((*message).context);
             let parts: [&[u8]; 3] = [before, if before.is_empty() { b"" } else { b"\n" }, line.as_bytes()];
             let bytes = parts.iter().map(|part| part.len()).sum::<usize>() + 1;
-            let flags = (pg_sys::MCXT_ALLOC_NO_OOM | pg_sys::MCXT_ALLOC_ZERO) as i32;
+            let flags = (pg_sys::MCXT_ALLOC_NO_OOM | pg_sys::MCXT_ALLOC_ZERO | pg_sys::MCXT_ALLOC_HUGE) as i32;
             let context: *mut c_char =
                 pg_sys::MemoryContextAllocExtended((*message).assoc_context, bytes, flags).cast();
             if !context.is_null() {

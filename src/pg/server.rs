@@ -76,6 +76,17 @@ pub fn in_recovery() -> bool {
     unsafe { pg_sys::RecoveryInProgress() }
 }
 
+/// Whether the cluster was shut down in good order, as its control file says. Called in the postmaster, while no other
+/// process lives that could write the file.
+pub fn was_shut_down() -> bool {
+    use pg_sys::DBState::{DB_SHUTDOWNED, DB_SHUTDOWNED_IN_RECOVERY};
+    // The server's own function for this raises an error if it cannot read the file, which would end the postmaster.
+    let from = std::mem::offset_of!(pg_sys::ControlFileData, state);
+    let state = std::fs::read("global/pg_control").ok().and_then(|file| file.get(from..)?.first_chunk().copied());
+    let state = state.map(pg_sys::DBState::Type::from_ne_bytes);
+    state.is_some_and(|state| [DB_SHUTDOWNED, DB_SHUTDOWNED_IN_RECOVERY].contains(&state))
+}
+
 /// When this server last began to accept writes: after a start, a crash or a promotion. The server starts the
 /// walwriter just then, so this is when the walwriter was started. `None` while there is no walwriter: on a standby, in
 /// the first moments after a start, and in single-user mode.

@@ -21,7 +21,8 @@ pub struct Wanted {
     pub locks: usize,
     /// Called once the memory, which is all zeros, and the locks are there.
     pub made: fn(*mut u8, Locks),
-    /// Called when the postmaster ends, with whether it ends in good order. No other process lives then.
+    /// Called when the postmaster ends, with whether it ends without an error, as it also does on an immediate stop. No
+    /// other process lives then.
     pub ending: fn(bool),
 }
 

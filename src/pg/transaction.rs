@@ -28,6 +28,18 @@ pub fn snapshot_sees(xmin: pg_sys::TransactionId) -> bool {
     }
 }
 
+/// The id of this transaction, which has one from now on.
+pub fn transaction_id() -> u32 {
+    // SAFETY: called in a transaction.
+    unsafe { pg_sys::GetTopTransactionId() }.into_inner()
+}
+
+/// Whether a transaction has not ended, be it at work or prepared.
+pub fn is_in_progress(transaction: u32) -> bool {
+    // SAFETY: reads shared state.
+    unsafe { pg_sys::TransactionIdIsInProgress(transaction.into()) }
+}
+
 /// Makes the commit of this transaction wait for its flush, whatever `synchronous_commit` says.
 pub fn force_sync_commit() {
     // SAFETY: sets a flag of the backend, which the end of the transaction clears.

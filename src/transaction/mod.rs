@@ -7,7 +7,6 @@ mod log_context;
 
 use crate::error::Error;
 use crate::guc::{self, Unrecorded};
-use crate::lock::Tag;
 use crate::monitor::{Counter, counters, in_flight};
 use crate::open;
 use crate::pg;
@@ -42,7 +41,7 @@ unsafe extern "C-unwind" fn transaction_event(event: pg_sys::XactEvent::Type, _a
         XACT_EVENT_PRE_PREPARE => {
             first::set_ending(true);
             refuse_unrecorded(true);
-            in_flight::keep_prepared(|lock| Tag::of_request_lock(lock).is_held_by_another());
+            in_flight::keep_prepared();
         }
         _ => {
             first::set_ending(false);

@@ -76,7 +76,6 @@ impl<'a> Client<'a> {
         }
     }
 
-
     fn key(&mut self) -> String {
         self.keys += 1;
         format!("{} {}", self.name, self.keys)
@@ -168,7 +167,8 @@ impl<'a> Client<'a> {
         let sql = format!("BEGIN; {}; SELECT FROM idem_record('work', '{key}'); COMMIT", begin(1));
         Self::expect(&self.first, &sql, "started").await?;
         Self::expect(&self.second, &begin(2), "ID001").await?;
-        let caught = format!("DO $$ BEGIN {}; EXCEPTION WHEN SQLSTATE 'ID001' THEN NULL; END $$", begin(3)).replace("SELECT", "PERFORM");
+        let caught = format!("DO $$ BEGIN {}; EXCEPTION WHEN SQLSTATE 'ID001' THEN NULL; END $$", begin(3))
+            .replace("SELECT", "PERFORM");
         self.second.text(&caught).await?;
         self.count("work", &["started", "recorded", "mismatched", "mismatched"]);
         Ok(())

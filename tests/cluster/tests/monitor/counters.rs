@@ -96,7 +96,8 @@ async fn check_memory(server: &Cluster, finished: &AtomicBool) -> Result<Books> 
     let (mut looks, mut first, mut books) = (0, None, Books::default());
     while !finished.load(Relaxed) {
         for _ in 0..20 {
-            let calls = "BEGIN; SELECT FROM idem_begin('alone', 'k'); SAVEPOINT s; SELECT FROM idem_begin('alone', 'l');
+            let calls =
+                "BEGIN; SELECT FROM idem_begin('alone', 'k'); SAVEPOINT s; SELECT FROM idem_begin('alone', 'l');
                          ROLLBACK TO s; SELECT count(*) FROM idempotence.in_flight, idempotence.stats; ROLLBACK";
             connection.text(calls).await?;
             books.add("alone", "started", 2);

@@ -292,7 +292,9 @@ impl Holder {
             let killer = server.connect(DATABASE).await?;
             killer.text(&format!("SELECT pg_terminate_backend({}, 10000)", self.pid)).await?;
         }
-        server.wait_for(DATABASE, &format!("SELECT count(*) FROM pg_stat_activity WHERE pid = {}", self.pid), "0").await?;
+        server
+            .wait_for(DATABASE, &format!("SELECT count(*) FROM pg_stat_activity WHERE pid = {}", self.pid), "0")
+            .await?;
         self.connection = server.connect(DATABASE).await?;
         self.pid = self.connection.pid().await?;
         self.end();

@@ -61,7 +61,9 @@ pub async fn in_flight_shows_what_is_held_at_each_moment(version: Version) -> Re
             }
         }
         waiters = still;
-        check(&watcher, &held, &waiters).await.map_err(|error| error.context(format!("moment {moment}, {prepared:?}")))?;
+        check(&watcher, &held, &waiters)
+            .await
+            .map_err(|error| error.context(format!("moment {moment}, {prepared:?}")))?;
         for (count, is) in seen.iter_mut().zip([
             held.iter().any(|shown| shown.state == "saved"),
             held.iter().any(|shown| shown.state == "released"),
@@ -97,7 +99,12 @@ async fn check(watcher: &Connection, held: &[Shown], waiters: &[Waiter]) -> Resu
         }
         // Only somebody who has just begun to wait, or to go on, takes a moment.
         ensure!(start.elapsed() < LIMIT, "in flight is\n{}\nand not\n{}", found.join("\n"), wanted.join("\n"));
-        ensure!(!waiters.is_empty() || start.elapsed().as_millis() < 500, "in flight is\n{}\nand not\n{}", found.join("\n"), wanted.join("\n"));
+        ensure!(
+            !waiters.is_empty() || start.elapsed().as_millis() < 500,
+            "in flight is\n{}\nand not\n{}",
+            found.join("\n"),
+            wanted.join("\n")
+        );
         sleep(std::time::Duration::from_millis(1)).await;
     }
 }

@@ -12,7 +12,8 @@ use crate::preloaded::{PRELOADED, start};
 /// The file that keeps the counters while the server is down.
 const FILE: &str = "pg_stat/idempotence.json";
 
-const SUMS: &str = "SELECT session, started, recorded, replayed FROM idempotence.stats WHERE session IS NOT NULL ORDER BY 1";
+const SUMS: &str =
+    "SELECT session, started, recorded, replayed FROM idempotence.stats WHERE session IS NOT NULL ORDER BY 1";
 
 async fn expect(connection: &Connection, sql: &str, wanted: &str) -> Result<()> {
     let found = connection.text(sql).await?;
@@ -28,7 +29,8 @@ fn stop(server: &Cluster, mode: &str) -> Result<()> {
 
 /// Lets nobody be connected, as a smart stop waits for.
 async fn let_all_go(server: &Cluster) -> Result<()> {
-    let others = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()";
+    let others =
+        "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()";
     server.wait_for(DATABASE, others, "0").await
 }
 
@@ -88,8 +90,13 @@ pub async fn a_file_that_cannot_be_read_is_ignored_with_a_line_of_the_log(versio
     server.stop_fast()?;
     let path = server.data_dir().join(FILE);
     let good = fs::read_to_string(&path)?;
-    let contents =
-        [good[..good.len() / 2].to_owned(), good.replacen("\"form\":1", "\"form\":2", 1), "[]".into(), "\u{0}x".into(), String::new()];
+    let contents = [
+        good[..good.len() / 2].to_owned(),
+        good.replacen("\"form\":1", "\"form\":2", 1),
+        "[]".into(),
+        "\u{0}x".into(),
+        String::new(),
+    ];
     for content in contents {
         ensure!(content != good);
         fs::write(&path, &content)?;

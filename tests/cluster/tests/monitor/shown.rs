@@ -6,7 +6,8 @@ use idempotence_cluster_tests::{Cluster, Connection, Version};
 
 use crate::preloaded::{PRELOADED, start};
 
-const ROWS: &str = "SELECT session, stream, request, state, prepared, requests FROM idempotence.in_flight ORDER BY 3, 5";
+const ROWS: &str =
+    "SELECT session, stream, request, state, prepared, requests FROM idempotence.in_flight ORDER BY 3, 5";
 
 async fn expect(connection: &Connection, sql: &str, wanted: &str) -> Result<()> {
     let found = connection.text(sql).await?;
@@ -23,7 +24,8 @@ pub async fn requests_without_room_are_counted_and_long_names_are_whole(version:
     holder.text("SELECT idem_create_session('work')").await?;
     let counts = "SELECT count(*) FILTER (WHERE session IS NOT NULL) BETWEEN 5 AND 15, sum(requests),
                          count(*) FILTER (WHERE session IS NULL AND state IS NULL AND pid IS NOT NULL) FROM idempotence.in_flight";
-    let begin = |from: i32, to: i32| format!("SELECT count(idem_begin('work', 'k' || n)) FROM generate_series({from}, {to}) n");
+    let begin =
+        |from: i32, to: i32| format!("SELECT count(idem_begin('work', 'k' || n)) FROM generate_series({from}, {to}) n");
     holder.text(&format!("BEGIN; {}; SAVEPOINT s; {}", begin(1, 30), begin(31, 50))).await?;
     expect(&watcher, counts, "t|50|1").await?;
     holder.text("ROLLBACK TO s").await?;
@@ -33,7 +35,13 @@ pub async fn requests_without_room_are_counted_and_long_names_are_whole(version:
     // A name that finds no room leaves it to a shorter one.
     holder.text(&format!("SELECT FROM idem_begin('work', '{long}'); SELECT FROM idem_begin('work', 'short')")).await?;
     expect(&watcher, ROWS, "work||short|begun||1\n|||||1").await?;
-    holder.text("SELECT idem_release('work', 'short'); SELECT FROM idem_record('work', '{long}')".replace("{long}", &long).as_str()).await?;
+    holder
+        .text(
+            "SELECT idem_release('work', 'short'); SELECT FROM idem_record('work', '{long}')"
+                .replace("{long}", &long)
+                .as_str(),
+        )
+        .await?;
     expect(&watcher, ROWS, "work||short|released||1\n|||||1").await?;
     holder.text("PREPARE TRANSACTION 'half'").await?;
     // What has no name shows by its lock.
@@ -71,7 +79,8 @@ pub async fn without_any_room_requests_are_counted(version: Version) -> Result<(
 }
 
 async fn prepare(connection: &Connection, keys: &[&str], gid: &str) -> Result<String> {
-    let record = |key: &&str| format!("SELECT FROM idem_begin('work', '{key}'); SELECT FROM idem_record('work', '{key}');");
+    let record =
+        |key: &&str| format!("SELECT FROM idem_begin('work', '{key}'); SELECT FROM idem_record('work', '{key}');");
     let steps: String = keys.iter().map(record).collect();
     connection.outcome_of(&format!("BEGIN; {steps} PREPARE TRANSACTION '{gid}'")).await
 }
@@ -83,7 +92,9 @@ pub async fn prepared_transactions_show_by_name_and_after_a_restart_by_gid(versi
     let server = start(version)?;
     let mut watcher = server.connect(DATABASE).await?;
     let [one, two] = [server.connect(DATABASE).await?, server.connect(DATABASE).await?];
-    watcher.text("CREATE ROLE app LOGIN; SELECT idem_grant('app'); SELECT idem_create_session('work', usable_by => 'app')").await?;
+    watcher
+        .text("CREATE ROLE app LOGIN; SELECT idem_grant('app'); SELECT idem_create_session('work', usable_by => 'app')")
+        .await?;
     ensure!(prepare(&one, &["first"], "taken").await? == "");
     ensure!(prepare(&one, &["a", "b"], "taken").await? == "42710");
     expect(&watcher, ROWS, "work||first|recorded|taken|1").await?;
@@ -109,7 +120,8 @@ pub async fn prepared_transactions_show_by_name_and_after_a_restart_by_gid(versi
     server.restart()?;
     watcher = server.connect(DATABASE).await?;
     expect(&watcher, ROWS, "||||good|1\n||||taken|1").await?;
-    expect(&watcher, "SELECT role, since IS NOT NULL, pid FROM idempotence.in_flight", "postgres|t|\npostgres|t|").await?;
+    expect(&watcher, "SELECT role, since IS NOT NULL, pid FROM idempotence.in_flight", "postgres|t|\npostgres|t|")
+        .await?;
     expect(&server.connect_as(DATABASE, "app").await?, ROWS, "").await?;
     watcher.text("COMMIT PREPARED 'good'").await?;
     watcher.text("ROLLBACK PREPARED 'taken'").await?;
@@ -165,11 +177,16 @@ pub async fn a_role_sees_the_requests_of_its_sessions(version: Version) -> Resul
         .await?;
     let holder = server.connect(DATABASE).await?;
     let begin = |session: &str| format!("SELECT FROM idem_begin('{session}', 'k')");
-    holder.text(&format!("BEGIN; SET LOCAL ROLE app; {}; SET LOCAL ROLE other; {}", begin("mine"), begin("theirs"))).await?;
+    holder
+        .text(&format!("BEGIN; SET LOCAL ROLE app; {}; SET LOCAL ROLE other; {}", begin("mine"), begin("theirs")))
+        .await?;
     let seen = "SELECT session, role FROM idempotence.in_flight ORDER BY 1";
-    for (role, wanted) in
-        [("app", "mine|app"), ("other", "theirs|other"), ("watcher", "mine|app\ntheirs|other"), ("postgres", "mine|app\ntheirs|other")]
-    {
+    for (role, wanted) in [
+        ("app", "mine|app"),
+        ("other", "theirs|other"),
+        ("watcher", "mine|app\ntheirs|other"),
+        ("postgres", "mine|app\ntheirs|other"),
+    ] {
         expect(&server.connect_as(DATABASE, role).await?, seen, wanted).await?;
     }
     let refused = server.connect_as(DATABASE, "nobody").await?.sqlstate(seen).await?;
