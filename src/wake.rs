@@ -74,12 +74,12 @@ impl Sleeper {
         Sleeper { patience: Patience::of(wait_us), prepared, second: (pg::now_us(), 0) }
     }
 
-    /// Sleeps until it is time to look again, at the latest when the lease runs out. False: the wait is over. If the
-    /// user's own `lock_timeout` is shorter, its end is an error.
-    pub fn sleep(&mut self, leased_until: i64) -> bool {
+    /// Sleeps until it is time to look again, at the latest until this moment, as when the lease runs out. False: the wait
+    /// is over. If the user's own `lock_timeout` is shorter, its end is an error.
+    pub fn sleep(&mut self, until: i64) -> bool {
         let Some(left_us) = self.patience.left_us() else { return false };
         let now_us = pg::now_us();
-        let left_us = left_us.min(leased_until.saturating_sub(now_us)).max(0);
+        let left_us = left_us.min(until.saturating_sub(now_us)).max(0);
         if now_us.abs_diff(self.second.0) >= SECOND_US.unsigned_abs() {
             self.second = (now_us, 0);
         }

@@ -213,7 +213,8 @@ impl Holder {
         return (self.0.backendId, self.0.localTransactionId);
     }
 
-    /// Its process; `None` for a prepared transaction, and for one that has just ended.
+    /// Its process; `None` for a prepared transaction, and for one that has just ended. A prepared transaction keeps the
+    /// place of the backend that prepared it. That backend goes on with other transactions.
     pub fn pid(&self) -> Option<i32> {
         // SAFETY: declared as PostgreSQL declares it. It gives the process in that place, or null if the place is free.
         unsafe {
@@ -226,7 +227,12 @@ impl Holder {
                 }
                 BackendIdGetProc(self.0.backendId)
             };
-            process.as_ref().map(|process| process.pid).filter(|pid| *pid != 0)
+            #[cfg(any(feature = "pg17", feature = "pg18"))]
+            let transaction = |process: &pg_sys::PGPROC| process.vxid.lxid;
+            #[cfg(not(any(feature = "pg17", feature = "pg18")))]
+            let transaction = |process: &pg_sys::PGPROC| process.lxid;
+            let at_work = process.as_ref().filter(|process| transaction(process) == self.0.localTransactionId);
+            at_work.map(|process| process.pid).filter(|pid| *pid != 0)
         }
     }
 

@@ -141,8 +141,8 @@ impl BeginCall<'_> {
             Some(sleeper) => {
                 let request = self.asked.request;
                 let wait = wait.get_or_insert_with(|| Wait::of(request.session()));
-                wait.log_if_long(request, || waiting::lease_in_words(request, &self.asked.lock));
-                sleeper.sleep(until)
+                let unlogged_us = wait.log_if_long(request, || waiting::lease_in_words(request, &self.asked.lock));
+                sleeper.sleep(unlogged_us.map_or(until, |us| until.min(pg::now_us().saturating_add(us))))
             }
             None => {
                 *sleeper = Some(Sleeper::of(&self.asked.lock, deadline.left_us()));

@@ -27,11 +27,17 @@ impl Wait {
         Wait { session, since: pg::now_us(), is_logged: false }
     }
 
-    /// Logs the wait if it has lasted long enough and was not logged. `holder` describes the other side.
-    pub fn log_if_long(&mut self, request: &Request<'_>, holder: impl FnOnce() -> String) {
-        if self.unlogged_us() == Some(0) {
-            self.log(request, holder());
+    /// Logs the wait if it has lasted long enough and was not logged. `holder` describes the other side. Gives how long
+    /// the wait may go on before it is time to log it; `None`: it is not going to be.
+    pub fn log_if_long(&mut self, request: &Request<'_>, holder: impl FnOnce() -> String) -> Option<i64> {
+        /// Timers are no more exact than this.
+        const EARLY_US: i64 = 1_000;
+        let unlogged_us = self.unlogged_us()?;
+        if unlogged_us > EARLY_US {
+            return Some(unlogged_us);
         }
+        self.log(request, holder());
+        None
     }
 
     fn log(&mut self, request: &Request<'_>, holder: String) {

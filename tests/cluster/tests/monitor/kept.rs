@@ -4,9 +4,10 @@ use std::fs;
 
 use anyhow::{Result, ensure};
 use idempotence_cluster_tests::shop::{self, DATABASE};
-use idempotence_cluster_tests::{Cluster, Connection, LIMIT, Version};
+use idempotence_cluster_tests::{Cluster, LIMIT, Version};
 use idempotence_demo::host::run;
 
+use crate::expect::expect;
 use crate::preloaded::{PRELOADED, start};
 
 /// The file that keeps the counters while the server is down.
@@ -14,12 +15,6 @@ const FILE: &str = "pg_stat/idempotence.json";
 
 const SUMS: &str =
     "SELECT session, started, recorded, replayed FROM idempotence.stats WHERE session IS NOT NULL ORDER BY 1";
-
-async fn expect(connection: &Connection, sql: &str, wanted: &str) -> Result<()> {
-    let found = connection.text(sql).await?;
-    ensure!(found == wanted, "{sql}\ngives\n{found}\nand not\n{wanted}");
-    Ok(())
-}
 
 fn stop(server: &Cluster, mode: &str) -> Result<()> {
     let mut stop = server.program("pg_ctl");

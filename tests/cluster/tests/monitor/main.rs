@@ -1,11 +1,15 @@
 //! What a DBA sees: the counters, the requests in flight, the newest errors, and what the log tells of requests.
 
 mod books;
+mod bounded;
 mod client;
 mod counters;
+mod errors;
+mod expect;
 mod holder;
 mod in_flight;
 mod kept;
+mod logged;
 mod preloaded;
 mod shown;
 
@@ -32,4 +36,21 @@ on_each_version!(in kept:
     a_file_that_cannot_be_read_is_ignored_with_a_line_of_the_log,
     fewer_lines_than_were_saved_keep_the_sums,
     a_standby_counts_its_own_replays,
+);
+
+on_each_version!(in bounded:
+    sums_are_exact_where_sessions_are_many_and_lines_few,
+    databases_share_the_lines_and_keep_their_sums,
+    swept_is_what_the_sweep_has_removed,
+);
+
+on_each_version!(in errors:
+    errors_show_who_was_refused_what,
+    as_many_errors_are_kept_as_the_setting_says,
+    without_preloading_all_but_the_views_works,
+);
+
+on_each_version!(in logged:
+    each_line_names_the_request_that_is_open,
+    a_long_wait_is_logged_once_with_both_sides,
 );

@@ -4,16 +4,11 @@ use anyhow::{Result, ensure};
 use idempotence_cluster_tests::shop::{self, DATABASE};
 use idempotence_cluster_tests::{Cluster, Connection, Version};
 
+use crate::expect::expect;
 use crate::preloaded::{PRELOADED, start};
 
 const ROWS: &str =
     "SELECT session, stream, request, state, prepared, requests FROM idempotence.in_flight ORDER BY 3, 5";
-
-async fn expect(connection: &Connection, sql: &str, wanted: &str) -> Result<()> {
-    let found = connection.text(sql).await?;
-    ensure!(found == wanted, "{sql}\ngives\n{found}\nand not\n{wanted}");
-    Ok(())
-}
 
 // Goal: where the names of a transaction find no room, a row without names tells how many there are, also after a rollback
 // to a savepoint. Where they do, names are whole, however long.

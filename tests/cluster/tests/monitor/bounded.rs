@@ -1,0 +1,232 @@
+//! Counters where there are more sessions than lines, sessions that are forgotten, and databases that are dropped.
+
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use anyhow::{Context, Result, ensure};
+use futures_util::future::try_join_all;
+use idempotence_cluster_tests::ring::HURRY;
+use idempotence_cluster_tests::shop::{self, DATABASE};
+use idempotence_cluster_tests::{Cluster, Connection, Version};
+use tokio::time::{Duration, Instant};
+
+use crate::expect::expect;
+use crate::preloaded::{PRELOADED, start};
+
+const CLIENTS: usize = 8;
+const SESSIONS: usize = 200;
+const DATABASES: usize = 10;
+
+/// What a client has counted: started, recorded, replayed.
+type Sums = [i64; 3];
+
+const SUMS: &str = "SELECT sum(started), sum(recorded), sum(replayed) FROM idempotence.stats";
+
+fn start_small(version: Version) -> Result<Cluster> {
+    shop::start_with(version, &[PRELOADED, ("idempotence.databases", ""), ("idempotence.max_stats", "16")])
+}
+
+/// Uses sessions at random for a time.
+async fn use_sessions(connection: &Connection, client: usize, time: Duration) -> Result<Sums> {
+    let (start, mut sums, mut key) = (Instant::now(), [0; 3], 0);
+    while start.elapsed() < time {
+        let session = rand::random_range(0..SESSIONS);
+        key += 1;
+        match rand::random_range(0..4) {
+            0 => {
+                connection.execute(&format!("s{session}"), &format!("{client}.{key}"), "1").await?;
+                connection.replay(&format!("s{session}"), &format!("{client}.{key}")).await?;
+                sums = [sums[0] + 1, sums[1] + 1, sums[2] + 1];
+            }
+            1 => {
+                // More sessions than a backend has cells for, in one transaction that is rolled back.
+                let begin = format!(
+                    "BEGIN; SELECT count(idem_begin('s' || (n * 7 + {session}) % {SESSIONS}, '{client}.{key}')) FROM generate_series(1, 20) n; ROLLBACK"
+                );
+                connection.text(&begin).await?;
+                sums[0] += 20;
+            }
+            2 => {
+                connection
+                    .text(&format!("SELECT FROM idem_once_many('inbox', '{{{client}.{key},{client}.{key}}}')"))
+                    .await?;
+                sums = [sums[0], sums[1] + 1, sums[2] + 1];
+            }
+            _ => {
+                let begin = format!("BEGIN; SELECT FROM idem_begin('s{session}', '{client}.{key}'); ROLLBACK");
+                connection.text(&begin).await?;
+                sums[0] += 1;
+            }
+        }
+    }
+    Ok(sums)
+}
+
+fn total(sums: &[Sums]) -> Sums {
+    std::array::from_fn(|counter| sums.iter().map(|sums| sums[counter]).sum())
+}
+
+fn row([started, recorded, replayed]: Sums) -> String {
+    format!("{started}|{recorded}|{replayed}")
+}
+
+const MAKE: &str = "
+    SELECT idem_create_session('s' || n) FROM generate_series(0, 199) n; SELECT idem_create_session('inbox', inbox => true)";
+
+// Goal: there are never more lines than the setting allows, and sums over all lines are exact and never fall.
+// Method: 8 clients use 201 sessions at random, and 16 lines are allowed. Somebody reads all the time.
+pub async fn sums_are_exact_where_sessions_are_many_and_lines_few(version: Version) -> Result<()> {
+    let server = start_small(version)?;
+    let watcher = server.connect(DATABASE).await?;
+    watcher.text(MAKE).await?;
+    let connections = try_join_all((0..CLIENTS).map(|_| server.connect(DATABASE))).await?;
+    let finished = AtomicBool::new(false);
+    let work = async {
+        let clients = connections.iter().enumerate();
+        let done =
+            try_join_all(clients.map(|(client, connection)| use_sessions(connection, client, Duration::from_secs(2))))
+                .await;
+        finished.store(true, Relaxed);
+        done
+    };
+    let watch = async {
+        let (mut last, mut others) = (0, 0);
+        while !finished.load(Relaxed) {
+            let found = watcher
+                .text("SELECT count(*), sum(started + recorded + replayed), count(*) FILTER (WHERE kind = 'other') FROM idempotence.stats")
+                .await?;
+            let found: Vec<i64> = found.split('|').map(|count| count.parse().unwrap_or(0)).collect();
+            ensure!(found[0] <= 16, "there are {} lines", found[0]);
+            ensure!(found[1] >= last, "a sum of {last} has become {}", found[1]);
+            (last, others) = (found[1], others + found[2]);
+        }
+        ensure!(others > 0, "no line gave way");
+        Ok(())
+    };
+    let (sums, ()) = tokio::try_join!(work, watch)?;
+    expect(&watcher, SUMS, &row(total(&sums))).await?;
+
+    // A reset takes all to 0, and what comes then is counted.
+    let reset = watcher.text("SELECT idem_stats_reset()").await?;
+    expect(&watcher, SUMS, "0|0|0").await?;
+    expect(&watcher, &format!("SELECT count(*) FROM idempotence.stats WHERE since <> '{reset}'"), "0").await?;
+    watcher.execute("s1", "after", "1").await?;
+    expect(&watcher, SUMS, "1|1|0").await
+}
+
+// Goal: each database has its own sums, exactly, where databases are almost as many as lines. The lines of a database that
+// is dropped are in nobody's way, and its number in no other's counts.
+// Method: 10 databases, of 16 lines, each used by a client with 201 sessions; then one is dropped, and a new one made.
+pub async fn databases_share_the_lines_and_keep_their_sums(version: Version) -> Result<()> {
+    let server = start_small(version)?;
+    server.connect(DATABASE).await?.text(MAKE).await?;
+    server.wait_for("postgres", "SELECT count(*) FROM pg_stat_activity WHERE datname = 'shop'", "0").await?;
+    let names: Vec<String> = (0..DATABASES).map(|number| format!("d{number}")).collect();
+    for name in &names {
+        server.psql("postgres", &format!("CREATE DATABASE {name} TEMPLATE {DATABASE}"))?;
+    }
+    let mut sums = vec![[0; 3]; DATABASES];
+    for round in 0..2 {
+        // New connections come to places where others have counted for other databases.
+        let work = names.iter().enumerate().map(|(number, name)| {
+            let server = &server;
+            async move {
+                let connection = server.connect(name).await?;
+                use_sessions(&connection, round * DATABASES + number, Duration::from_millis(700)).await
+            }
+        });
+        for (sum, more) in sums.iter_mut().zip(try_join_all(work).await?) {
+            *sum = total(&[*sum, more]);
+        }
+    }
+    for (name, sum) in names.iter().zip(&sums) {
+        let connection = server.connect(name).await?;
+        expect(&connection, SUMS, &row(*sum)).await.with_context(|| format!("database {name}"))?;
+        expect(&connection, "SELECT count(*) <= 16 FROM idempotence.stats", "t").await?;
+    }
+    // What one database resets, the others keep.
+    server.connect("d1").await?.text("SELECT idem_stats_reset()").await?;
+    sums[1] = [0; 3];
+    server.psql("postgres", "DROP DATABASE d0 WITH (FORCE)")?;
+    server.psql("postgres", &format!("CREATE DATABASE fresh TEMPLATE {DATABASE}"))?;
+    let fresh = server.connect("fresh").await?;
+    expect(&fresh, "SELECT count(*) FROM idempotence.stats", "0").await?;
+    let more = use_sessions(&fresh, 0, Duration::from_millis(300)).await?;
+    expect(&fresh, SUMS, &row(more)).await?;
+    for (name, sum) in names.iter().zip(&sums).skip(1) {
+        expect(&server.connect(name).await?, SUMS, &row(*sum)).await.with_context(|| format!("database {name}"))?;
+    }
+    Ok(())
+}
+
+/// SQL that lets this time pass for the outcomes and for the segments.
+fn time_passes(hours: i64) -> String {
+    let outcomes = ["0", "1", "2", "long"].map(|n| {
+        format!(
+            "UPDATE idempotence.outcome_{n} SET recorded_at = recorded_at - interval '{hours} hours',
+                                                    expires_at = expires_at - interval '{hours} hours';"
+        )
+    });
+    format!(
+        "{} UPDATE idempotence.segment SET opened_at = opened_at - interval '{hours} hours',
+              closed_at = closed_at - interval '{hours} hours', looked_at = looked_at - interval '{hours} hours'",
+        outcomes.concat()
+    )
+}
+
+const SWEPT: &str = "SELECT COALESCE(session, kind), swept FROM idempotence.stats WHERE swept > 0 ORDER BY 1";
+
+// Goal: `swept` is the number of outcomes that the sweep has removed, by session, wherever they lay; not of those that it
+// has moved.
+// Method: outcomes of three ttls and of a client session that has ended; time passes, and sweeps turn the ring.
+pub async fn swept_is_what_the_sweep_has_removed(version: Version) -> Result<()> {
+    let server = start(version)?;
+    let connection = server.connect(DATABASE).await?;
+    let run = |session: &str, many: i32| {
+        format!("SELECT count(idem_run('{session}', 'k' || n, 'SELECT 1')) FROM generate_series(1, {many}) n")
+    };
+    connection
+        .text(
+            "SELECT idem_create_session('short'), idem_create_session('long', ttl => '20000 hours'),
+                      idem_create_session('inbox', inbox => true)",
+        )
+        .await?;
+    connection.text(&format!("{}; {}", run("short", 150), run("long", 7))).await?;
+    connection
+        .text("SELECT count(*) FROM idem_once_many('inbox', (SELECT array_agg(n::text) FROM generate_series(1, 25) n))")
+        .await?;
+    let session = connection.register_client("shop", "2 s").await?;
+    for number in 1..=5 {
+        connection.execute(&session, &number.to_string(), "1").await?;
+    }
+    let sweep_for = async |hours: i64| -> Result<()> {
+        for _ in 0..4 {
+            connection.text(&time_passes(hours)).await?;
+            connection.text(HURRY).await?;
+            connection.text("CALL idem_sweep()").await?;
+        }
+        Ok(())
+    };
+    sweep_for(1500).await?;
+    expect(&connection, "SELECT count(*) FROM idempotence.outcomes", "12").await?;
+    expect(&connection, SWEPT, "inbox|25\nshort|150").await?;
+    expect(&connection, "SELECT count(*) FROM idempotence.outcome_long", "7").await?;
+    sweep_for(20_000).await?;
+    expect(&connection, SWEPT, "inbox|25\nlong|7\nshort|150").await?;
+
+    // Replies of a client session go a retention after its end.
+    connection.silence(&session).await?;
+    connection.text("CALL idem_sweep()").await?;
+    connection
+        .text("UPDATE idempotence.session SET ended_at = ended_at - interval '1500 hours' WHERE name IS NULL")
+        .await?;
+    connection.text("CALL idem_sweep()").await?;
+    expect(&connection, "SELECT count(*) FROM idempotence.reply", "0").await?;
+    expect(&connection, SWEPT, "client|5\ninbox|25\nlong|7\nshort|150").await?;
+
+    // What was counted for a session that is forgotten stays in the sum.
+    connection.text("SELECT idem_drop_session('short')").await?;
+    expect(&connection, "SELECT sum(started), sum(swept) FROM idempotence.stats", "162|187").await?;
+    connection.text("DELETE FROM idempotence.session WHERE name = 'short'").await?;
+    expect(&connection, "SELECT sum(started), sum(swept) FROM idempotence.stats", "162|187").await?;
+    expect(&connection, SWEPT, "client|5\ninbox|25\nlong|7\nother|150").await
+}
