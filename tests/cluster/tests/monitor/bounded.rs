@@ -115,7 +115,8 @@ pub async fn sums_are_exact_where_sessions_are_many_and_lines_few(version: Versi
 
 // Goal: each database has its own sums, exactly, where databases are almost as many as lines. The lines of a database that
 // is dropped are in nobody's way, and its number in no other's counts.
-// Method: 10 databases, of 16 lines, each used by a client with 201 sessions; then one is dropped, and a new one made.
+// Method: 10 databases and 16 lines. First each database uses a session in turn, then a client of each uses 201 sessions.
+// Then one database is dropped, and a new one made.
 pub async fn databases_share_the_lines_and_keep_their_sums(version: Version) -> Result<()> {
     let server = start_small(version)?;
     server.connect(DATABASE).await?.text(MAKE).await?;
@@ -125,6 +126,16 @@ pub async fn databases_share_the_lines_and_keep_their_sums(version: Version) -> 
         server.psql("postgres", &format!("CREATE DATABASE {name} TEMPLATE {DATABASE}"))?;
     }
     let mut sums = vec![[0; 3]; DATABASES];
+    // Each database has lines, none has one for others yet, and the oldest lines are of different databases.
+    let connections = try_join_all(names.iter().map(|name| server.connect(name))).await?;
+    for session in 0..3 {
+        for (connection, sum) in connections.iter().zip(&mut sums) {
+            connection.execute(&format!("s{session}"), "first", "1").await?;
+            *sum = total(&[*sum, [1, 1, 0]]);
+            expect(connection, SUMS, &row(*sum)).await?;
+        }
+    }
+    drop(connections);
     for round in 0..2 {
         // New connections come to places where others have counted for other databases.
         let work = names.iter().enumerate().map(|(number, name)| {
