@@ -49,7 +49,7 @@ impl<'a> Client<'a> {
 
     /// Does one thing at random.
     pub async fn step(&mut self) -> Result<()> {
-        match rand::rng().random_range(0..30) {
+        match rand::rng().random_range(0..31) {
             0..3 => self.record().await,
             3 => self.roll_back().await,
             4 => self.roll_back_to_savepoint().await,
@@ -72,6 +72,7 @@ impl<'a> Client<'a> {
             26 => self.run().await,
             27 => self.commit_unrecorded().await,
             28 => self.prepare().await,
+            29 => self.repair().await,
             _ => self.terminate().await,
         }
     }
@@ -376,6 +377,21 @@ impl<'a> Client<'a> {
         Self::expect(&self.second, &begin, "failed").await?;
         Self::expect(&self.first, &begin, "failed").await?;
         self.count("dead", &["started", "failed", "replayed"]);
+        Ok(())
+    }
+
+    async fn repair(&mut self) -> Result<()> {
+        let (lost, ended) = (self.key(), self.key());
+        for key in [&lost, &ended] {
+            self.first.text(&format!("SELECT FROM idem_begin('leased', '{key}', lease => '10 ms')")).await?;
+        }
+        sleep(Duration::from_millis(13)).await;
+        let record = format!("SELECT FROM idem_force_record('leased', '{lost}', 'a test', failed => true)");
+        self.second.text(&record).await?;
+        Self::expect(&self.second, &record, "ID011").await?;
+        // A repair gives nobody the request, and gives up none that was held.
+        self.second.text(&format!("SELECT idem_force_release('leased', '{ended}', 'a test')")).await?;
+        self.count("leased", &["started", "started", "failed"]);
         Ok(())
     }
 
