@@ -34,6 +34,7 @@ SELECT r, idem_redact('redact', r, 'again') FROM unnest('{paid,declined,settled,
 RESET ROLE;
 SELECT b.key, n.response IS NULL, (to_jsonb(b) - 'response') = (to_jsonb(n) - 'response') AS same FROM redact_before b LEFT JOIN redact_now n USING (digest) ORDER BY b.key;
 SELECT by, action, session, request, reason, found FROM idempotence.audit ORDER BY at;
+SELECT r, idem_explain('redact', r) -> 'outcome' ->> 'redacted' FROM unnest('{paid,settled}'::text[]) r;
 DELETE FROM idempotence.audit;
 SET ROLE regress_redact_owner;
 SELECT r, regress_show(idem_begin('redact', r)), regress_show(idem_lookup('redact', r)), regress_show(idem_settle('redact', r)) FROM unnest('{paid,declined,settled,empty}'::text[]) r;

@@ -30,6 +30,9 @@ SELECT request, response FROM set_kept WHERE request !~ '^n' ORDER BY request CO
 SET ROLE regress_set_owner;
 SELECT idem_redact_prefix('set', 'n', 'a test', 10) AS one, idem_redact_prefix('set', 'n', 'a test', most => 10) AS two, idem_redact_prefix('set', 'n', 'a test', 10) AS three, idem_redact_prefix('set', 'n', 'a test', 10) AS four;
 SELECT regress_show(idem_begin('set', 'n7')), regress_show(idem_begin('set 2', 'n1'));
+RESET ROLE;
+SELECT idem_explain('set', 'n7') -> 'outcome' ->> 'redacted', idem_explain('set', 'a') -> 'outcome' ->> 'redacted', idem_explain('set 2', 'n1') -> 'outcome' ->> 'redacted';
+SET ROLE regress_set_owner;
 -- the whole session: what is left of responses and states
 SELECT idem_redact_prefix('set', '', 'all of it'), idem_redact_prefix('set', '', 'all of it');
 SELECT regress_show(idem_lookup('set', 'half')), regress_show(idem_lookup('set', 'half without'));
