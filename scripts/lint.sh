@@ -55,4 +55,5 @@ check 'modules, extension' \
 check 'shellcheck' shellcheck -x -P "$root" scripts/*.sh tests/*/*.sh monitoring/check_idempotence .ci/run
 check 'golden tests complete' scripts/check_tests.sh
 check 'contributing guide true' scripts/check_docs.sh
+check 'tables of roles true' scripts/roles.sh --check
 exit $failed
