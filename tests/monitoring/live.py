@@ -190,6 +190,14 @@ def multi(check):
     never = {name for name, _, _ in metrics()} - {key[0] for key in samples}
     tell("every metric is there", sorted(never))
     stack.stop("discovering")
+    # Databases that have no extension are asked in vain.
+    port = stack.start_postgres_exporter("too many", ["--auto-discover-databases"], "postgres")
+    samples, _ = parse(get(f"http://127.0.0.1:{port}/metrics"))
+    found = {dict(labels).get("datname") for name, labels in samples if name == "idempotence_extension_info"}
+    error = samples[series("pg_exporter_last_scrape_error", {})]
+    tell("a database without the extension is told, and the others are there",
+         [] if (found, error) == ({"shop", "branch"}, 1) else [f"{found}, {error}"])
+    stack.stop("too many")
 
 
 def trouble(check):

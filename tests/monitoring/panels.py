@@ -12,7 +12,7 @@ from told import tell
 
 def expressions(panel):
     for target in panel["targets"]:
-        text = target["expr"].replace("$__rate_interval", "4s")
+        text = target["expr"].replace("$__rate_interval", "8s")
         for variable in ("instance", "datname", "session"):
             text = text.replace(f"${variable}", ".*")
         yield target, text
@@ -41,7 +41,7 @@ def dashboard(check):
             "publications": 1}
     # What a panel must say at the end.
     last = {"run out": 2 * twice, "leased": 1 * twice, "suspended": 1 * twice}
-    time.sleep(5)
+    time.sleep(9)
     for panel in panels():
         wrong = []
         for target, expression in expressions(panel):

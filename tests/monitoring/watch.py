@@ -45,8 +45,8 @@ class Watch:
 
             wrong = differ()
             with contextlib.suppress(TimeoutError):
-                # An exporter asks once a second, and Prometheus another second later.
-                wrong and until(name, lambda: not differ(), 6)
+                # An exporter asks once a second, and Prometheus two seconds later at most.
+                wrong and until(name, lambda: not differ(), 10)
             tell(f"{name}: {route}", differ())
 
     def counters(self):
