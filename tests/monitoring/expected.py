@@ -58,7 +58,7 @@ def nagios_expected(check, health):
         "health -n sweep": (0, "'sweep'=0"),
         "health -n publications": (1,),
         "health -n nothing": (3,),
-        "ready": (check.ready,),
+        "ready": (0,),
         "unfinished": (1, "run_out=2", "leased=1", "suspended=1"),
         "unfinished -w 3": (0, "run_out=2"),
         "unfinished -w 1 -c 2": (2,),

@@ -17,9 +17,6 @@ class Watch:
         self.seen = {}          # alerts that have fired, with their annotations
         self.early = {}         # alerts that were pending or fired in a healthy time
         self.began = time.time()
-        # What the service ready answers.
-        ready, = self.sql("SELECT to_regproc('idem_ready') IS NOT NULL")
-        self.ready = 0 if ready[0] else 3
 
     def sql(self, query, *arguments):
         with self.load.connect("prometheus") as conn:
