@@ -148,7 +148,7 @@ def draw(stack, directory, began, ended):
             by_title[panel["title"]] = panel
     for name, titles in PICTURES.items():
         wide = len(titles) == 2
-        figure, grid = pyplot.subplots(1 if wide else 2, 2, figsize=(10, 3.6 if wide else 5.2), layout="constrained")
+        figure, grid = pyplot.subplots(1 if wide else 2, 2, figsize=(10, 4.2 if wide else 5.2), layout="constrained")
         for axes, title in zip(grid.flat, titles):
             axes.set_title(title, loc="left")
             axes.set_xlim(0, ended - began)

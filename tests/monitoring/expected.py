@@ -81,6 +81,8 @@ def nagios_expected(check, health):
         "errors -w many": (3,),
         "nonsense": (3,),
         "ready -h /nowhere": (2,),
+        "ready -d bare": (2,),
+        "ready -d bare --timeout=soon": (3,),
         "health -h /nowhere": (3,),
         "health -U app": (3,),
     }

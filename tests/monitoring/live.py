@@ -20,6 +20,8 @@ LATE = ["IdempotenceHealthCritical", "IdempotenceScrapeFails", "IdempotenceMetri
 def live(host, superuser, programs):
     load = Load(host, DATABASE, superuser)
     load.set_up()
+    # A database without the extension.
+    load.admin("CREATE DATABASE bare")
     with Stack(host, DATABASE) as stack:
         check = Watch(stack, load, programs)
         check.postgres_port = stack.start_postgres_exporter()
@@ -173,7 +175,7 @@ def cost(check):
 def multi(check):
     """Databases that the exporter discovers: each with the extension is asked, and the others do no harm."""
     load, stack = check.load, check.stack
-    load.admin("CREATE DATABASE bare", "CREATE DATABASE branch")
+    load.admin("CREATE DATABASE branch")
     with psycopg.connect(host=load.where["host"], dbname="branch", user=load.superuser) as conn:
         conn.execute("CREATE EXTENSION idempotence")
         conn.execute("SELECT idem_grant('prometheus', 'monitor')")
