@@ -35,7 +35,7 @@ def dashboard(check):
             "other payload (ID001)": total("mismatched"),
             "discarded (ID003)": total("discarded"), "fenced (ID005)": total("fenced"),
             "out of sequence (ID006)": total("out_of_sequence"), "unrecorded (ID008)": total("unrecorded"),
-            "calls that wait": sum(load.waited.values())}
+            "calls that wait": sum(load.waited.values()), "waits a second": total("waits")}
     most = {"waiters for one request": WAITERS, "of prepared transactions": 1 * twice, 
             "at work, crew": 10 * twice, "inbox": 1 * twice, "ID001": load.errors["ID001"] * twice,
             "publications": 1}
