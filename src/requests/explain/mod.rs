@@ -51,7 +51,7 @@ pub fn explain(session: &str, key: &str, stream: Option<&str>) -> Result<String,
     let now = (!at_work.is_empty()).then(|| Now::of(at_work, lock_is_of(request)));
     let outcome = kept.outcome.as_ref().map(|outcome| {
         let expired = !outcome.lives_at(kept.asked_at);
-        told::Outcome::of(outcome, expired, kept.record.as_ref(), repairs.is_redacted)
+        told::Outcome::of(outcome, expired, kept.record.as_ref(), repairs.redacted_at)
     });
     let unfinished = kept.unfinished(request)?;
     let begin_answers = words::answer(&answer, &kept, unfinished.as_ref());
@@ -195,15 +195,15 @@ struct Repairs {
     /// Those that the caller may know of. Who may use the session is told that there were repairs, and who may read the
     /// audit is told why as well. A monitor is told nothing.
     told: Option<Vec<Repair>>,
-    /// Whether one of them took its response away.
-    is_redacted: bool,
+    /// When the last one that takes responses away took place.
+    redacted_at: Option<i64>,
 }
 
 fn repairs(request: &Request<'_>, may_use: bool) -> Result<Repairs, Error> {
     let key = request.request_key();
     let name = if key.stream.is_empty() { key.request.to_owned() } else { format!("{}/{}", key.stream, key.request) };
     let found = witness::repairs(key.session, &name, MOST)?;
-    let is_redacted = found.iter().any(|repair| repair.action.starts_with("redact"));
+    let redacted_at = found.iter().find(|repair| repair.action.starts_with("redact")).map(|repair| repair.at.0);
     let with_reason = witness::may_read_audit();
     let told = (may_use || with_reason).then(|| {
         let tell = |repair: witness::Repaired| Repair {
@@ -215,5 +215,5 @@ fn repairs(request: &Request<'_>, may_use: bool) -> Result<Repairs, Error> {
         };
         found.into_iter().map(tell).collect()
     });
-    Ok(Repairs { told, is_redacted })
+    Ok(Repairs { told, redacted_at })
 }

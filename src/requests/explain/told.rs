@@ -177,11 +177,11 @@ impl Now {
 
 impl Outcome {
     /// What is told of an outcome. Where it was redacted it has no response any more.
-    pub fn of(outcome: &outcome::Outcome, expired: bool, record: Option<&Record>, redacted: bool) -> Outcome {
+    pub fn of(outcome: &outcome::Outcome, expired: bool, record: Option<&Record>, redacted_at: Option<i64>) -> Outcome {
         Outcome {
             status: outcome.class.status(),
             expired,
-            redacted: redacted && outcome.response.is_none(),
+            redacted: redacted_at.is_some_and(|at| at >= outcome.recorded_at) && outcome.response.is_none(),
             expires_at: outcome.expires_at.map(pg::iso_moment),
             recorded_at: pg::iso_moment(outcome.recorded_at),
             recorded_by: record.map(|record| record.by.clone()),

@@ -64,6 +64,21 @@ async fn a_standby_replays_and_refuses_what_would_have_to_be_executed(version: V
     {
         ensure!(on_standby.lookup("payments", key).await? == known, "{key}");
     }
+    // An explanation foresees what a begin answers here, and tells that it cannot see who is at work on the primary.
+    for (key, foreseen, unfinished) in [
+        ("done", "succeeded", ""),
+        ("refused", "failed", ""),
+        ("half", "25006", "suspended"),
+        ("open", "25006", ""),
+        ("new", "25006", ""),
+    ] {
+        let explain = format!(
+            "SELECT e #>> '{{of,server}}', e -> 'now', coalesce(e #>> '{{begin_answers,status}}', e #>> '{{begin_answers,sqlstate}}'), e #>> '{{unfinished,state}}'
+             FROM idem_explain('payments', '{key}') e"
+        );
+        ensure!(on_standby.text(&explain).await? == format!("standby|null|{foreseen}|{unfinished}"), "{key}");
+    }
+    ensure!(on_standby.text("SELECT string_agg(request, ' ') FROM idem_outcomes('payments')").await? == "refused done");
     for (call, state) in [
         ("begin('payments', 'new')", "25006"),
         ("begin('payments', 'open')", "25006"),

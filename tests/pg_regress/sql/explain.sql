@@ -54,6 +54,13 @@ SELECT status FROM idem_run('explain', 'done', 'SELECT 1');
 SELECT status FROM idem_begin('explain', 'failed', payload => '"secret payload"'), LATERAL (SELECT idem_record('explain', 'failed', '"secret answer"', failed => true)) r;
 SELECT status FROM idem_settle('explain', 'settled');
 SELECT regress_explain('explain', r) FROM unnest('{done,failed,settled}'::text[]) r;
+-- its response redacted, alone and with others of its prefix; another request of that prefix had none
+SELECT idem_redact('explain', 'failed', 'asked for by its customer');
+SELECT regress_explain('explain', 'failed');
+SELECT status FROM idem_run('explain', 'many 1', 'SELECT 1');
+SELECT idem_redact_prefix('explain', 'many ', 'the same');
+SELECT status FROM idem_run('explain', 'many 2', 'DO $x$ BEGIN END $x$');
+SELECT r, idem_explain('explain', r) #>> '{outcome,redacted}', jsonb_array_length(idem_explain('explain', r) -> 'audit_trail') FROM unnest('{many 1,many 2,done}'::text[]) r;
 -- expired: it counts as new
 RESET ROLE;
 UPDATE idempotence.outcome_0 SET expires_at = now() WHERE key = 'done' AND session = (SELECT id FROM idempotence.session WHERE name = 'explain');
