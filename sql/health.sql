@@ -48,10 +48,12 @@ END
 $checks$;
 
 CREATE VIEW idempotence.health WITH (security_barrier) AS
-SELECT c.name, c.level,
+SELECT c.name,
        CASE c.level WHEN 0 THEN 'ok' WHEN 1 THEN 'warning' ELSE 'critical' END AS status,
-       c.detail,
-       CASE WHEN c.level OPERATOR(pg_catalog.>) 0 THEN c.hint END AS hint
+       -- The collation that this column had in 1.0.0, since the columns of a view cannot change theirs.
+       c.detail COLLATE pg_catalog."C" AS detail,
+       CASE WHEN c.level OPERATOR(pg_catalog.>) 0 THEN c.hint END AS hint,
+       c.level
 FROM idempotence.checks() c;
 
 CREATE FUNCTION idem_ready() RETURNS boolean

@@ -162,8 +162,12 @@ async fn what_a_role_was_granted_goes_on(version: Version) -> Result<()> {
     ensure!(may("part", "idem_settle")? == "false");
     // A function or a view that is new goes to those who had all of its level.
     ensure!(may("app", "idem_settle")? == "true" && may("boss", "idem_force_record")? == "true");
-    let sees = "SELECT has_table_privilege('watcher', 'idempotence.unfinished', 'SELECT'), has_table_privilege('app', 'idempotence.unfinished', 'SELECT')";
-    ensure!(server.psql("shop", sees)?.trim_end() == "t|f");
+    let sees = "SELECT string_agg(has_table_privilege(r, 'idempotence.unfinished', 'SELECT')::text, ' ')
+         FROM unnest('{watcher,app,boss,stranger}'::text[]) r";
+    ensure!(server.psql("shop", sees)?.trim_end() == "true true true false");
+    let sees = "SELECT string_agg(has_table_privilege(r, 'idempotence.health', 'SELECT')::text, ' ')
+         FROM unnest('{watcher,app,boss,stranger}'::text[]) r";
+    ensure!(server.psql("shop", sees)?.trim_end() == "true false true false");
     // A dump has the privilege as one that an administrator has granted.
     let dump = dump(&server, &server, "shop", &["--schema-only"])?;
     ensure!(dump.contains("FUNCTION public.idem_create_session(") && dump.contains(" TO app;"), "{dump}");
