@@ -75,7 +75,7 @@ pub fn init() {
             // After an immediate stop, processes may have ended while they changed what is to be saved.
             if let (true, Some(area)) = (in_order && pg::was_shut_down(), area()) {
                 // SAFETY: the postmaster ends, and no other process lives.
-                saved::write(unsafe { area.lines.with_alone(|lines| lines.all(area)) });
+                saved::write(unsafe { area.lines.with_alone(|lines| lines.all(area, |_| true)) });
             }
         },
     });

@@ -115,9 +115,7 @@ pub fn add_to(key: Key, counter: Counter, more: u64) {
 pub fn read() -> Vec<Line> {
     let Some(area) = area() else { return Vec::new() };
     let database = pg::current_database().to_u32();
-    let mut lines = area.lines.lock().all(area);
-    lines.retain(|line| line.key.database == database);
-    lines
+    area.lines.lock().all(area, |key| key.database == database)
 }
 
 /// Sets the counters of this database to 0. Gives the moment from which they count.
@@ -142,11 +140,15 @@ impl Lines {
         Lines { table, most }
     }
 
-    /// All lines, with what the cells have counted.
-    pub fn all(&mut self, area: &Area) -> Vec<Line> {
+    /// All lines that are wanted, with what the cells have counted.
+    pub fn all(&mut self, area: &Area, is_wanted: impl Fn(&Key) -> bool) -> Vec<Line> {
         self.move_from_all(area, pg::now_us());
-        let mut all = Vec::with_capacity(self.table.entries());
-        self.table.for_each(|line| all.push(*line));
+        let mut all = Vec::new();
+        self.table.for_each(|line| {
+            if is_wanted(&line.key) {
+                all.push(*line);
+            }
+        });
         all
     }
 

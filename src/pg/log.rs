@@ -28,8 +28,7 @@ unsafe extern "C-unwind" fn emit_log(message: *mut pg_sys::ErrorData) {
         if (*message).elevel < pg_sys::PANIC as i32
             && (*message).sqlerrcode != PgSqlErrorCode::ERRCODE_OUT_OF_MEMORY as i32
             && let Some(line) = CONTEXT()
-            // A message that says it itself need not say it twice.
-            && !text_of((*message).message).windows(line.len()).any(|part| part == line.as_bytes())
+            && !says(text_of((*message).message), &line)
         {
             let before = text_of((*message).context);
             let parts: [&[u8]; 3] = [before, if before.is_empty() { b"" } else { b"\n" }, line.as_bytes()];
@@ -50,6 +49,13 @@ unsafe extern "C-unwind" fn emit_log(message: *mut pg_sys::ErrorData) {
             next(message);
         }
     }
+}
+
+/// Whether a message says it itself, so that it need not be said twice. A message is as long as the statement that it
+/// has; a long one is none of ours, and not searched.
+fn says(message: &[u8], line: &str) -> bool {
+    const LONG: usize = 8 << 10;
+    message.len() < LONG && message.windows(line.len()).any(|part| part == line.as_bytes())
 }
 
 /// # Safety

@@ -132,6 +132,12 @@ pub fn max_prepared() -> usize {
     unsafe { max_prepared_xacts }.unsigned_abs() as usize
 }
 
+/// How long a wait for a lock lasts before PostgreSQL looks for a deadlock.
+pub fn deadlock_timeout_us() -> i64 {
+    // SAFETY: a setting.
+    i64::from(unsafe { pg_sys::DeadlockTimeout }) * 1_000
+}
+
 /// The number of locks that the server's lock table is made for, for all transactions together. It holds some more as
 /// long as nothing else needs that part of the shared memory.
 pub fn lock_table_size() -> usize {

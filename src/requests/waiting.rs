@@ -78,17 +78,26 @@ pub fn take(request: &Request<'_>, claim: &Tag, deadline: Deadline, wait: &mut O
         return Ok(false);
     }
     let wait = wait.get_or_insert_with(|| Wait::of(request.session()));
-    if let Some(unlogged_us) = wait.unlogged_us()
-        && deadline.left_us().is_none_or(|left_us| left_us > unlogged_us)
+    if let Some(cut_us) = wait.unlogged_us().map(cut_us)
+        && deadline.left_us().is_none_or(|left_us| left_us > cut_us)
     {
         // The wait is cut in two for the line. So a caller loses its place in the queue once, and a deadlock is looked for
         // anew.
-        if with_room(request, || claim.acquire(Some(unlogged_us)))? {
+        if with_room(request, || claim.acquire(Some(cut_us)))? {
             return Ok(true);
         }
         wait.log(request, holder(claim));
     }
     with_room(request, || claim.acquire(deadline.left_us()))
+}
+
+/// Where a wait for a lock is cut that is to be logged after this time. PostgreSQL looks for a deadlock once a wait has
+/// lasted `deadlock_timeout`. A cut shortly before that would put the look off by as much again, and both settings have the
+/// same default. So such a cut comes shortly after.
+fn cut_us(unlogged_us: i64) -> i64 {
+    const AFTER_US: i64 = 10_000;
+    let looked_us = pg::deadlock_timeout_us();
+    if (looked_us / 2..looked_us + AFTER_US).contains(&unlogged_us) { looked_us + AFTER_US } else { unlogged_us }
 }
 
 /// Who holds the lock, in words.

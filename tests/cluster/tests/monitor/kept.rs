@@ -130,7 +130,10 @@ pub async fn fewer_lines_than_were_saved_keep_the_sums(version: Version) -> Resu
         )
         .await?;
     expect(&connection, sums, "60|60|f").await?;
-    connection.text("ALTER SYSTEM SET idempotence.max_stats = 16").await?;
+    // The number of backends decides how much shared memory there is, and may change too.
+    for setting in ["idempotence.max_stats = 16", "max_connections = 30"] {
+        connection.text(&format!("ALTER SYSTEM SET {setting}")).await?;
+    }
     server.restart()?;
     let connection = server.connect(DATABASE).await?;
     expect(&connection, sums, "60|60|t").await?;

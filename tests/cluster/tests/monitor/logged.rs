@@ -5,7 +5,7 @@ use std::fs;
 use anyhow::{Context, Result, ensure};
 use idempotence_cluster_tests::shop::{self, DATABASE};
 use idempotence_cluster_tests::{Cluster, Connection, Version};
-use tokio::time::{Duration, sleep};
+use tokio::time::{Duration, Instant, sleep};
 
 use crate::preloaded::{PRELOADED, start};
 
@@ -296,6 +296,32 @@ pub async fn a_long_wait_is_logged_once_with_both_sides(version: Version) -> Res
     let busy = "SET idempotence.log_waits = '100ms'; SELECT status FROM idem_begin('work', 'busy', wait => '400 ms')";
     ensure!(waiter.text(busy).await? == "in_progress");
     check_line(&server, &mut logged, true, waiter.pid().await?, "busy", "has it since")
+}
+
+// Goal: a wait that is logged is found to be a deadlock as soon as one that is not.
+// Method: two that wait for each other, with the same time for both, as by default.
+pub async fn the_log_of_a_wait_puts_off_no_deadlock(version: Version) -> Result<()> {
+    let server = start(version)?;
+    let [one, two] = [server.connect(DATABASE).await?, server.connect(DATABASE).await?];
+    one.text("SELECT idem_create_session('work')").await?;
+    for limit in ["600ms", "-1"] {
+        let settings = format!("SET deadlock_timeout = '600ms'; SET idempotence.log_waits = '{limit}'; BEGIN");
+        let begin = |key: &str| format!("SELECT status FROM idem_begin('work', '{key}', wait => '1 min')");
+        for (connection, key) in [(&one, "a"), (&two, "b")] {
+            connection.text(&settings).await?;
+            connection.text(&begin(key)).await?;
+        }
+        let start = Instant::now();
+        let (of_one, of_two) = (begin("b"), begin("a"));
+        let (first, second) = tokio::try_join!(one.outcome_of(&of_one), two.outcome_of(&of_two))?;
+        let took = start.elapsed();
+        ensure!([first.as_str(), &second].contains(&"40P01"), "they are told {first} and {second}");
+        ensure!(took < Duration::from_millis(1000), "with log_waits = {limit} a deadlock is found after {took:?}");
+        for connection in [&one, &two] {
+            connection.text("ROLLBACK").await?;
+        }
+    }
+    Ok(())
 }
 
 fn check_line(server: &Cluster, logged: &mut usize, is_logged: bool, pid: i32, key: &str, holder: &str) -> Result<()> {
