@@ -1,7 +1,7 @@
 //! What an explanation says in sentences: why a begin would answer what it would, and what to do next.
 
-use super::Kept;
 use super::foresee::{Answer, Because};
+use super::kept::Kept;
 use super::told::{Begin, Now, Of, Outcome, Unfinished};
 use crate::error::Told;
 use crate::pg;

@@ -1,0 +1,106 @@
+//! What the tables keep of a request that is explained.
+
+use super::told::Unfinished;
+use crate::domain::decision::Eligibility;
+use crate::domain::identity::Digest;
+use crate::domain::sequence::Range;
+use crate::error::Error;
+use crate::pg;
+use crate::requests::find::{self, Seeker};
+use crate::requests::numbered::Numbered;
+use crate::requests::request::Request;
+use crate::store::checkpoint::{self, Checkpoint};
+use crate::store::lease::{self, StoredLease};
+use crate::store::outcome::Outcome;
+use crate::store::probe::Probe;
+use crate::store::rel::Snapshot;
+use crate::store::witness::{self, Record};
+
+/// What the tables keep of a request.
+pub struct Kept {
+    /// When it was asked for.
+    pub asked_at: i64,
+    /// The digest that is locked for it.
+    lock: Digest,
+    /// The outcome, expired or not.
+    pub outcome: Option<Outcome>,
+    /// How that was recorded.
+    pub record: Option<Record>,
+    /// The request's own lease, if it counts.
+    lease: Option<StoredLease>,
+    /// The request's checkpoint, if it counts.
+    checkpoint: Option<Checkpoint>,
+}
+
+impl Kept {
+    /// Finds what is kept of a request; `lock` is the digest that is locked for it.
+    pub fn of(request: &Request<'_>, lock: Digest) -> Result<Kept, Error> {
+        let asked_at = pg::now_us();
+        let found = find::find(request, &lock, asked_at, Seeker::Inquirer)?;
+        let record = match request {
+            Request::Keyed(_) => witness::record(&lock)?,
+            Request::Numbered(numbered) => witness::record_of_number(numbered.stream(), numbered.range.first)?,
+        };
+        let lives = found.outcome.as_ref().is_some_and(|outcome| outcome.lives_at(asked_at));
+        let mut kept = Kept { asked_at, lock, outcome: found.outcome, record, lease: None, checkpoint: None };
+        if !lives && !matches!(found.eligibility, Eligibility::Discarded { .. }) {
+            kept.find_unfinished(request)?;
+        }
+        Ok(kept)
+    }
+
+    fn find_unfinished(&mut self, request: &Request<'_>) -> Result<(), Error> {
+        let counts = |since: i64| request.unfinished_until(since) > self.asked_at;
+        let lease = lease::find(request.stream(), &self.lock, Snapshot::LatestMvcc)?
+            .filter(|lease| request.is_of(lease) && counts(lease.lease.until));
+        // Any number of a leased range finds the checkpoint of the range.
+        let digest = lease.as_ref().map_or_else(|| request.digest(), |lease| request.digest_of(&lease.request));
+        let key = lease.as_ref().map_or(request.key(), |lease| &lease.request);
+        let until = lease.as_ref().map_or(i64::MIN, |lease| lease.lease.until);
+        self.checkpoint = checkpoint::find(&Probe { key, ..request.probe(digest) }, Snapshot::LatestMvcc)?
+            .map(|found| found.checkpoint)
+            .filter(|checkpoint| counts(checkpoint.written_at.max(until)));
+        self.lease = lease;
+        Ok(())
+    }
+
+    /// The request with the numbers that it has, if it is numbered: a retry comes with these.
+    pub fn exact<'a>(&self, request: &Request<'a>) -> Option<Request<'a>> {
+        let Request::Numbered(asked) = request else { return None };
+        let recorded = self.record.as_ref().and_then(|record| record.numbers);
+        let range = recorded
+            .map(|(first, last)| Range { first, last })
+            .or_else(|| self.lease.as_ref()?.range())
+            .or_else(|| Some(Range { last: self.checkpoint.as_ref()?.last?, ..asked.range }))
+            .unwrap_or(asked.range);
+        Some(Request::Numbered(Numbered { by_any_number: false, ..asked.with_range(range) }))
+    }
+
+    /// What was begun, committed, and is not done.
+    pub fn unfinished(&self, request: &Request<'_>) -> Result<Option<Unfinished>, Error> {
+        let since = match (&self.lease, &self.checkpoint) {
+            (Some(lease), _) => lease.lease.begun_at,
+            (None, Some(checkpoint)) => checkpoint.written_at,
+            (None, None) => return Ok(None),
+        };
+        let lease = self.lease.as_ref().map(|lease| lease.lease);
+        let holder = if lease.is_some() { witness::holder(&self.lock)? } else { None };
+        let state = match lease {
+            Some(lease) if lease.runs_at(self.asked_at) => "leased",
+            // In a session that has ended nobody can complete what a lease was for.
+            Some(_) if !request.session_has_ended()? => "run out",
+            _ => "suspended",
+        };
+        let (holder, application) = holder.unzip();
+        Ok(Some(Unfinished {
+            last: request.range().map(|range| range.last),
+            point: self.checkpoint.as_ref().map(|checkpoint| checkpoint.point.clone()),
+            since: pg::iso_moment(since),
+            state,
+            holder,
+            attempt: lease.map(|lease| lease.attempt),
+            application,
+            leased_until: lease.map(|lease| pg::iso_moment(lease.until)),
+        }))
+    }
+}
