@@ -6,12 +6,12 @@ use super::ticket::{self, Ticket};
 use crate::arguments;
 use crate::error::or_raise;
 use crate::pg::{Composite, Jsonb, Timestamptz};
+use crate::requests::answer::Begun;
 use crate::requests::claim;
 use crate::requests::finish;
 use crate::requests::numbered::Numbering;
 use crate::requests::request::Rules;
 use crate::requests::settle::{self, Settled};
-use crate::requests::start::Begun;
 use pgrx::datum::{Interval, Uuid};
 use pgrx::{default, pg_extern};
 

@@ -2,9 +2,9 @@
 
 use crate::domain::class::Class;
 use crate::pg::{self, Composite, Row};
+use crate::requests::answer::{Begun, Start};
 use crate::requests::lookup::Known;
 use crate::requests::settle::Settled;
-use crate::requests::start::{Begun, Start};
 use crate::store::checkpoint::Checkpoint;
 use crate::store::outcome::Outcome;
 use pgrx::pg_sys::Datum;

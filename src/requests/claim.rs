@@ -3,10 +3,10 @@
 use crate::arguments::WAIT_BY_ARGUMENT;
 use crate::error::Error;
 use crate::pg::{self, Jsonb};
+use crate::requests::answer::Begun;
 use crate::requests::begin;
 use crate::requests::decide::Aim;
 use crate::requests::request::Request;
-use crate::requests::start::Begun;
 
 /// Takes the claim to a request. Anything but a request that starts from the beginning is an error.
 pub fn claim(request: &Request<'_>, payload: Option<Jsonb>, wait_us: Option<i64>) -> Result<(), Error> {

@@ -4,8 +4,8 @@ use crate::domain::class::Class;
 use crate::error::Error;
 use crate::model::Session;
 use crate::monitor::{Counter, counters};
+use crate::requests::answer::{Begun, Start};
 use crate::requests::decide::Aim;
-use crate::requests::start::{Begun, Start};
 
 /// Counts an answer of begin, claim or settle.
 pub fn answered(session: &Session, aim: Aim, begun: &Begun) {

@@ -2,13 +2,14 @@
 //! is checked here, beginning with the right to the session.
 //!
 //! `request.rs` resolves what a caller names: `keyed.rs` and `numbered.rs` are the two kinds. `find.rs` finds what
-//! is kept of a request, `decide.rs` decides by it, and `start.rs` starts the request. `held.rs` finds the request that
+//! is kept of a request, `decide.rs` decides by it, and `start.rs` starts the request; `answer.rs` is what begin answers. `held.rs` finds the request that
 //! a call completes. `saving.rs` is what is stored along with a numbered request. `waiting.rs` waits for another
 //! holder, and `counting.rs` tells what is counted. The calls are in `begin.rs`, `claim.rs`, `settle.rs`, `finish.rs`
 //! (record, checkpoint, release, extend), `lookup.rs` and `once.rs`; `listing.rs` lists a session's outcomes, and
 //! `explain/` tells all that is known of a request. Those of admins are in `repair.rs`, `redact.rs`, `repair_set.rs`
 //! (forget and redact by prefix) and `import.rs`.
 
+pub mod answer;
 pub mod begin;
 pub mod claim;
 pub mod counting;

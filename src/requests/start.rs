@@ -8,48 +8,16 @@ use crate::error::Error;
 use crate::guc;
 use crate::open::{self, Finish, Numbers, OpenRequest};
 use crate::pg::{self, Deadline, Jsonb};
+use crate::requests::answer::{Begun, Start};
 use crate::requests::decide::{Aim, Asked, Decided, refuse_beside_another};
 use crate::requests::finish;
 use crate::requests::numbered::Numbered;
 use crate::requests::request::Request;
 use crate::requests::saving;
 use crate::sessions::liveness;
-use crate::store::checkpoint::Checkpoint;
 use crate::store::lease::{self, NewLease};
-use crate::store::outcome::{self, Outcome};
+use crate::store::outcome;
 use crate::transaction;
-
-/// What begin answers.
-pub enum Begun {
-    /// The caller has the claim.
-    Started(Start),
-    /// The request was done, with this outcome.
-    Replay(Outcome),
-    /// All attempts were begun and none was completed. This call has recorded that as a final failure.
-    GivenUp(Outcome),
-    /// The wait ran out: another transaction has the claim, or the outcome is not yet durable, or another holder has a
-    /// lease until this moment.
-    InProgress(Option<i64>),
-}
-
-/// How the caller is to execute the request.
-pub struct Start {
-    /// Where it goes on.
-    pub checkpoint: Option<Checkpoint>,
-    /// Whether the lease of another holder ran out, whose effect may have happened.
-    pub taken_over: bool,
-    /// 1, and one more for each time that the request was taken over.
-    pub attempt: i32,
-    /// The lease that the caller was given.
-    pub lease: Option<Lease>,
-}
-
-impl Start {
-    /// How many attempts were begun before this call.
-    pub fn attempts_before(&self) -> i32 {
-        self.attempt - 1
-    }
-}
 
 /// Starts the request that was decided to be executed, settled or given up. The caller has its lock. `None`: another
 /// transaction has the client session alone.
