@@ -7,7 +7,7 @@ use crate::error::{Error, or_raise};
 use crate::model::StandingSession;
 use crate::monitor;
 use crate::monitor::in_flight::Named;
-use crate::monitor::{Counter, Key, Line, counters, errors, in_flight};
+use crate::monitor::{Counter, Key, Line, NotedError, counters, errors, in_flight};
 use crate::pg::{self, Backend};
 use crate::sessions::resolve;
 use crate::store::session::standing;
@@ -243,7 +243,7 @@ fn errors() -> TableIterator<
 > {
     or_raise(check_there("the errors of idempotence.errors"));
     let is_monitor = pg::is_monitor();
-    let sees = |error: &errors::NotedError| {
+    let sees = |error: &NotedError| {
         is_monitor
             || pg::has_privileges_of(error.role)
             || resolve::even_dropped(&error.session).is_some_and(|session| may_use(session.owner, session.usable_by))

@@ -1,11 +1,11 @@
 //! The shared memory of the monitor: how large it is, and what lies where in it.
 
 use crate::guc;
-use crate::monitor::counters::{self, Cell, Lines};
-use crate::monitor::errors::{self, ErrorRing};
-use crate::monitor::in_flight::{self, Slot};
 use crate::monitor::line::{Key, Line};
+use crate::monitor::lines::{Cells, Lines};
+use crate::monitor::ring::{self, ErrorRing};
 use crate::monitor::saved;
+use crate::monitor::slot::{self, Slot};
 use crate::pg::{self, Guarded, Locks, SharedHash, Wanted};
 use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 
@@ -51,17 +51,16 @@ impl Plan {
         let (lines, errors) = (guc::max_stats(), guc::max_errors());
         let slots_at = 0;
         let end = |at: usize, bytes: usize| (at + bytes).next_multiple_of(CACHE_LINE);
-        let cells_at = end(slots_at, (backends + prepared) * in_flight::slot_bytes(names));
-        let lines_at = end(cells_at, backends * counters::CELLS * size_of::<Cell>());
+        let cells_at = end(slots_at, (backends + prepared) * slot::slot_bytes(names));
+        let lines_at = end(cells_at, backends * size_of::<Cells>());
         let ring_at = end(lines_at, size_of::<Lines>());
-        let bytes = end(ring_at, errors::ring_bytes(errors)) + CACHE_LINE;
+        let bytes = end(ring_at, ring::ring_bytes(errors)) + CACHE_LINE;
         Plan { backends, prepared, names, lines, errors, slots_at, cells_at, lines_at, ring_at, bytes }
     }
 }
 
-/// Reserves the memory, where the postmaster preloads the library, and has errors noted in it.
+/// Reserves the memory, where the postmaster preloads the library.
 pub fn init() {
-    errors::init();
     if !pg::is_preloading() {
         return;
     }
@@ -75,7 +74,7 @@ pub fn init() {
             // After an immediate stop, processes may have ended while they changed what is to be saved.
             if let (true, Some(area)) = (in_order && pg::was_shut_down(), area()) {
                 // SAFETY: the postmaster ends, and no other process lives.
-                saved::write(unsafe { area.lines.with_alone(|lines| lines.all(area, |_| true)) });
+                saved::write(unsafe { area.lines.with_alone(|lines| lines.all(area.all_cells(), |_| true)) });
             }
         },
     });
@@ -132,14 +131,12 @@ impl Area {
     pub fn slot(&self, number: usize) -> *mut Slot {
         debug_assert!(number < self.slots());
         // SAFETY: the number is that of a slot, as planned.
-        unsafe { self.memory.add(self.plan.slots_at + number * in_flight::slot_bytes(self.plan.names)).cast() }
+        unsafe { self.memory.add(self.plan.slots_at + number * slot::slot_bytes(self.plan.names)).cast() }
     }
 
-    /// The cells of a backend.
-    pub fn cells(&self, backend: usize) -> &[Cell; counters::CELLS] {
-        debug_assert!(backend < self.plan.backends);
-        let at = self.plan.cells_at + backend * size_of::<[Cell; counters::CELLS]>();
-        // SAFETY: as planned. A cell has atomics and a key behind a cell, see there.
-        unsafe { &*self.memory.add(at).cast() }
+    /// The cells of all backends.
+    pub fn all_cells(&self) -> &[Cells] {
+        // SAFETY: as planned. A cell has atomics, and a key whose rules stand with it.
+        unsafe { std::slice::from_raw_parts(self.memory.add(self.plan.cells_at).cast(), self.plan.backends) }
     }
 }

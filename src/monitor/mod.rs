@@ -2,12 +2,13 @@
 //!
 //! There is such memory only where the library is preloaded. It has, in this order (`area.rs`):
 //!
-//! * for each backend a *slot*, which has the names of the requests that the backend's transaction has begun
-//!   (`in_flight.rs`). Only the backend writes its slot. Readers copy a slot, and copy it again if it changed meanwhile;
+//! * for each backend a *slot*, which has the names of the requests that the backend's transaction has begun (`slot.rs`,
+//!   `in_flight.rs`). Only the backend writes its slot. Readers copy a slot, and copy it again if it changed meanwhile;
 //! * for each prepared transaction such a slot, filled at PREPARE TRANSACTION;
-//! * for each backend a few *cells*, in which the backend counts (`counters.rs`). A cell counts for one session. Only its
-//!   backend adds to it, and takes no lock for that. Whoever reads the counters moves them from the cells to the *lines*;
-//! * the newest errors, in a ring (`errors.rs`).
+//! * for each backend a few *cells*, in which the backend counts (`lines.rs`, `counters.rs`). A cell counts for one session.
+//!   Only its backend adds to it, and takes no lock for that. Whoever reads the counters moves them from the cells to the
+//!   *lines*;
+//! * the newest errors, in a ring (`ring.rs`, `errors.rs`).
 //!
 //! The lines, one for each session, are a hash table beside it.
 //!
@@ -25,7 +26,17 @@ pub mod counters;
 pub mod errors;
 pub mod in_flight;
 mod line;
+mod lines;
+mod ring;
 mod saved;
+mod slot;
 
-pub use area::{init, is_there};
+pub use area::is_there;
 pub use line::{Counter, Key, Line};
+pub use ring::NotedError;
+
+/// Reserves the memory, where the postmaster preloads the library, and has errors noted.
+pub fn init() {
+    errors::init();
+    area::init();
+}

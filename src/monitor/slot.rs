@@ -1,0 +1,170 @@
+//! A slot: the names of the requests that a transaction has begun, in shared memory.
+//!
+//! **Reading without a lock.** A backend makes the slot's change count odd, changes the slot, and makes the count even.
+//! A reader copies the slot and keeps the copy if the count was even and is still the same. PostgreSQL's
+//! `pg_stat_activity` does it so. The slots of prepared transactions are filled under the lock of the lines.
+
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed, Ordering::SeqCst, fence};
+use std::time::Duration;
+
+/// The state of a request in flight.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum State {
+    /// It was begun, and a commit would be refused.
+    Begun,
+    /// It has a checkpoint or a lease, and may be committed.
+    Saved,
+    /// Its outcome is recorded.
+    Recorded,
+    /// It was given up.
+    Released,
+}
+
+impl State {
+    pub(super) const ALL: [State; 4] = [State::Begun, State::Saved, State::Recorded, State::Released];
+
+    /// As the view shows it.
+    pub fn name(self) -> &'static str {
+        match self {
+            State::Begun => "begun",
+            State::Saved => "saved",
+            State::Recorded => "recorded",
+            State::Released => "released",
+        }
+    }
+}
+
+/// Where the names of a request stand in its slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place(pub(super) u32);
+
+impl Place {
+    /// In no slot: nobody watches.
+    pub const UNWATCHED: Place = Place(u32::MAX);
+    /// The slot had no room, and has only counted it.
+    pub(super) const COUNTED: Place = Place(u32::MAX - 1);
+
+    /// A place for tests that see the list without shared memory.
+    #[cfg(test)]
+    pub fn number(number: u32) -> Place {
+        Place(number)
+    }
+
+    /// Its number.
+    #[cfg(test)]
+    pub fn as_number(self) -> u32 {
+        self.0
+    }
+}
+
+/// A slot, all zeros at first. The names follow it.
+#[repr(C, align(64))]
+pub struct Slot {
+    /// Odd while the slot is being changed.
+    changes: AtomicU32,
+    pub(super) head: Head,
+}
+
+#[derive(Clone, Copy, Default)]
+#[repr(C)]
+pub(super) struct Head {
+    /// The process; in the slot of a prepared transaction the process that prepared it. 0: the slot is empty.
+    pub(super) pid: i32,
+    pub(super) database: u32,
+    /// The number of bytes that names take.
+    pub(super) used: u32,
+    /// The number of requests for whose names there was no room.
+    pub(super) unnamed: u32,
+    /// The role that was current when the first request was begun.
+    pub(super) role: u32,
+    /// In the slot of a prepared transaction its id. Once it has ended, the slot is free.
+    pub(super) transaction: u32,
+    /// When the first request was begun.
+    pub(super) since: i64,
+}
+
+/// What stands before the three names of a request: session, stream, request.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct Entry {
+    pub(super) lock: u64,
+    pub(super) since: i64,
+    pub(super) owner: u32,
+    pub(super) usable_by: u32,
+    pub(super) role: u32,
+    pub(super) state: u32,
+    pub(super) lengths: [u16; 3],
+    pub(super) unused: u16,
+}
+
+/// The size of a slot with so many bytes for names.
+pub fn slot_bytes(names: usize) -> usize {
+    size_of::<Slot>() + names.next_multiple_of(align_of::<Slot>())
+}
+
+/// Changes a slot.
+///
+/// # Safety
+/// Nobody else changes the slot meanwhile: it is this backend's own, or the lock of the lines is held.
+pub(super) unsafe fn change(slot: *mut Slot, work: impl FnOnce(&mut Head, *mut u8)) {
+    // SAFETY: as the caller warrants. Readers only copy, and throw away a copy of a slot that was being changed.
+    unsafe {
+        let changes = &(*slot).changes;
+        changes.store(changes.load(Relaxed).wrapping_add(1), Relaxed);
+        fence(SeqCst);
+        work(&mut (*slot).head, slot.add(1).cast());
+        fence(SeqCst);
+        changes.store(changes.load(Relaxed).wrapping_add(1), Relaxed);
+    }
+}
+
+/// A copy of a slot in shared memory that is not empty, and of the names in it. There is room for this many bytes of names.
+pub(super) fn copy(slot: *const Slot, name_bytes: usize) -> Option<(Head, Vec<u8>)> {
+    /// A slot changes for moments only. After so many tries its backend was probably interrupted in such a moment, and
+    /// the reader waits before each further try.
+    const AT_ONCE: usize = 100;
+    const TRIES: usize = AT_ONCE + 1000;
+    const PAUSE: Duration = Duration::from_millis(1);
+    for attempt in 0..TRIES {
+        // SAFETY: the slot is in shared memory. Whoever changes it does so between two changes of the count, so a copy
+        // that was made between the same even count is whole. The length is checked before it is relied on.
+        unsafe {
+            let before = (*slot).changes.load(Relaxed);
+            fence(SeqCst);
+            let head = (&raw const (*slot).head).read_volatile();
+            if head.pid == 0 && before.is_multiple_of(2) {
+                return None;
+            }
+            let length = (head.used as usize).min(name_bytes);
+            let mut names = vec![0; length];
+            names.as_mut_ptr().copy_from_nonoverlapping(slot.add(1).cast(), length);
+            fence(SeqCst);
+            if before.is_multiple_of(2) && (*slot).changes.load(Relaxed) == before {
+                return Some((head, names));
+            }
+        }
+        if attempt < AT_ONCE { std::hint::spin_loop() } else { std::thread::sleep(PAUSE) }
+    }
+    None
+}
+
+/// The entries of a copied slot.
+pub(super) fn entries(names: &[u8]) -> impl Iterator<Item = (Entry, [String; 3])> {
+    let mut rest = names;
+    std::iter::from_fn(move || {
+        let (head, tail) = rest.split_at_checked(size_of::<Entry>())?;
+        // SAFETY: the bytes are those of an entry, which any bytes are valid for. They need not be aligned here.
+        let entry = unsafe { head.as_ptr().cast::<Entry>().read_unaligned() };
+        let mut tail = tail;
+        let mut texts = [const { String::new() }; 3];
+        for (text, length) in texts.iter_mut().zip(entry.lengths) {
+            let (name, after) = tail.split_at_checked(length.into())?;
+            *text = String::from_utf8_lossy(name).into_owned();
+            tail = after;
+        }
+        let taken = (rest.len() - tail.len()).next_multiple_of(align_of::<Entry>());
+        rest = rest.get(taken..).unwrap_or_default();
+        Some((entry, texts))
+    })
+}
