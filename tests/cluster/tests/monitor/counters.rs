@@ -95,7 +95,7 @@ async fn check_memory(server: &Cluster, finished: &AtomicBool) -> Result<Books> 
     let pid = connection.pid().await?;
     let (mut looks, mut first, mut books) = (0, None, Books::default());
     while !finished.load(Relaxed) {
-        for _ in 0..20 {
+        for _ in 0..5 {
             let calls =
                 "BEGIN; SELECT FROM idem_begin('alone', 'k'); SAVEPOINT s; SELECT FROM idem_begin('alone', 'l');
                          ROLLBACK TO s; SELECT count(*) FROM idempotence.in_flight, idempotence.stats; ROLLBACK";
@@ -103,7 +103,7 @@ async fn check_memory(server: &Cluster, finished: &AtomicBool) -> Result<Books> 
             books.add("alone", "started", 2);
         }
         looks += 1;
-        if looks == 10 {
+        if looks == 5 {
             first = Some(private_kb(pid)?);
         }
     }
