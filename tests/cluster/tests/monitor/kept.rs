@@ -137,8 +137,9 @@ pub async fn fewer_lines_than_were_saved_keep_the_sums(version: Version) -> Resu
     server.restart()?;
     let connection = server.connect(DATABASE).await?;
     expect(&connection, sums, "60|60|t").await?;
-    let newest = "SELECT count(*) FROM idempotence.stats WHERE session = 's60'";
-    expect(&connection, newest, "1").await?;
+    // The sixteen that were used last have a line each, but for the room that others take.
+    let newest = "SELECT count(*) >= 12 FROM idempotence.stats WHERE substr(session, 2)::integer > 44";
+    expect(&connection, newest, "t").await?;
     connection.text("SELECT count(idem_run('s' || n, 'l', 'SELECT 1')) FROM generate_series(1, 60) n").await?;
     expect(&connection, sums, "120|120|t").await
 }
