@@ -239,7 +239,7 @@ class Load:
             # A wait is counted when it begins, its time when it is over.
             self.count(line, waits=1)
             try:
-                self.begin(conn, line, key, "succeeded", True, payload=PAYLOAD, wait="60 s")
+                self.begin(conn, line, key, "succeeded", True, payload=PAYLOAD, wait="600 s")
             except Exception as failure:
                 self.failures.append(f"wait_for: {failure!r}")
                 raise

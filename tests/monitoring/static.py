@@ -5,6 +5,7 @@ import re
 import sys
 
 import yaml
+from panels import panels
 from stack import MONITORING, QUERIES, ROOT, RULES
 from told import alert_names, check_run, metrics, run, tell
 
@@ -27,10 +28,28 @@ def static():
     tell("sql_exporter.yml is made from postgres_exporter.yaml",
          [] if made == shipped else ["make it: tests/monitoring/sql_exporter.py monitoring/postgres_exporter.yaml"])
 
+    tell("the dashboard is in order", sorted(disorder()))
+
     page = (ROOT / "docs/operations.md").read_text(encoding="utf-8")
     documented = page[page.index("## Monitoring"):]
     tell("each alert is documented", [name for name in alert_names() if f"`{name}`" not in documented])
     tell("each metric is documented, with its type and labels", sorted(wrongly_documented(documented)))
+
+
+def disorder():
+    """What Grafana would not show, or show twice."""
+    taken, ids = {}, set()
+    for panel in panels():
+        place, title = panel["gridPos"], f"{panel['title']} ({panel['id']})"
+        for x in range(place["x"], place["x"] + place["w"]):
+            for y in range(place["y"], place["y"] + place["h"]):
+                if x >= 24 or taken.setdefault((x, y), title) != title:
+                    yield f"{title} has no room, or {taken[x, y]} is there"
+        if panel["id"] in ids or not panel["description"]:
+            yield f"{title}: its id is taken, or it has no description"
+        ids.add(panel["id"])
+        if len({target["refId"] for target in panel["targets"]}) != len(panel["targets"]):
+            yield f"{title}: two queries have one name"
 
 
 def wrongly_documented(page):
