@@ -150,6 +150,8 @@ def still_life(check):
     missing = set(alert_names()) - set(LATE) - set(check.seen)
     for name in sorted(set(alert_names()) - set(LATE)):
         tell(f"{name} fires", ["it has not"] if name in missing else [])
+    for name, alert in sorted(check.seen.items()):
+        print(f"# {name}: {alert['annotations']['description']}")
     tell("what alerts say is complete",
          [f"{name}: {text}" for name, alert in check.seen.items() for text in alert["annotations"].values()
           if "<error" in text or "%!" in text or "<no value>" in text])
