@@ -13,7 +13,7 @@ use crate::pg::{self, Composite, Jsonb, Record};
 use crate::requests::finish;
 use crate::requests::numbered::Numbering;
 use crate::requests::request::Rules;
-use crate::store::{message, restore, segment, write};
+use crate::store::{blank, message, restore, segment, write};
 use pgrx::prelude::*;
 
 /// Whether a command returns rows. `idem_run` asks before it executes the command.
@@ -97,6 +97,7 @@ fn note_restored<'a>(trigger: &'a PgTrigger<'a>) -> Result<Option<PgHeapTuple<'a
     if !write::is_ours() {
         let table = trigger.extra_args()?.into_iter().next();
         or_raise(restore::note(&trigger.table_name()?));
+        blank::note_foreign_rows();
         // These tables are no part of the ring.
         if !matches!(table.as_deref(), Some("reply" | "checkpoint" | "lease" | "secret")) {
             or_raise(segment::note_restored(table.as_deref()));

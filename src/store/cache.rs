@@ -33,6 +33,8 @@ pub struct Pointer {
     pub current: usize,
     /// Whether `outcome_long` may have outcomes.
     pub long: bool,
+    /// Which of the other segments have no page. They have none until the ring moves on to them.
+    pub blank: [bool; 3],
 }
 
 /// All that is remembered.

@@ -4,6 +4,7 @@
 use crate::domain::decision::{CheckpointFacts, Fingerprint};
 use crate::error::{Error, RequestName};
 use crate::pg::{self, Jsonb};
+use crate::store::blank;
 use crate::store::catalog::{Index, Table};
 use crate::store::probe::Probe;
 use crate::store::rel::{Access, Rel, Snapshot};
@@ -44,7 +45,12 @@ impl StoredCheckpoint {
 
 /// Finds the request's checkpoint.
 pub fn find(probe: &Probe<'_>, snapshot: Snapshot) -> Result<Option<StoredCheckpoint>, Error> {
+    let Some(noted) = blank::note(Table::Checkpoint) else { return Ok(None) };
     let table = Rel::open(Table::Checkpoint, Access::Read);
+    if table.is_empty() {
+        noted.is_blank();
+        return Ok(None);
+    }
     let found = find_in(&table, probe, snapshot)?;
     Ok(found.map(|(found, _)| found))
 }
@@ -98,6 +104,7 @@ pub fn save(probe: &Probe<'_>, checkpoint: &Checkpoint) -> Result<(), Error> {
         Some((_, earlier)) => write::update(&table, earlier, &columns),
         None => write::insert(&table, &columns),
     }
+    blank::written(Table::Checkpoint);
     Ok(())
 }
 

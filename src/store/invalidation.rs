@@ -11,6 +11,7 @@
 //! The callback runs in the middle of other code's work. So it only notes what came; `cache.rs` acts on it.
 
 use crate::domain::identity::SessionId;
+use crate::store::blank;
 use crate::store::catalog::TABLES;
 use pgrx::{pg_guard, pg_sys};
 use std::cell::Cell;
@@ -114,6 +115,7 @@ unsafe extern "C-unwind" fn relation_changed(_arg: pg_sys::Datum, relation: pg_s
     } else if relation == pg_sys::InvalidOid || WATCHED.get().contains(&relation) {
         // InvalidOid: messages were lost, anything may have changed.
         forget();
+        blank::forget();
     }
 }
 

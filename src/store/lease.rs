@@ -12,6 +12,7 @@ use crate::error::Error;
 use crate::lock::Tag;
 use crate::model::Stream;
 use crate::pg;
+use crate::store::blank;
 use crate::store::catalog::{Index, Table};
 use crate::store::rel::{Access, Rel, Snapshot};
 use crate::store::tuple::{Tid, Tuple, columns, uuid_equals};
@@ -77,7 +78,12 @@ pub fn holder(of: Stream<'_>, lock: &Digest) -> Option<Holder> {
 
 /// Finds the lease that is kept under a request's lock. It may be that of another number in the same lane.
 pub fn find(of: Stream<'_>, lock: &Digest, snapshot: Snapshot) -> Result<Option<StoredLease>, Error> {
+    let Some(noted) = blank::note(Table::Lease) else { return Ok(None) };
     let table = Rel::open(Table::Lease, Access::Read);
+    if table.is_readable() && table.is_empty() {
+        noted.is_blank();
+        return Ok(None);
+    }
     let found = find_in(&table, of, lock, snapshot)?;
     Ok(found.map(|(found, _)| found))
 }
@@ -157,6 +163,7 @@ pub fn save(new: &NewLease<'_>) -> Result<(), Error> {
         Some((_, former)) => write::update(&table, former, &columns),
         None => write::insert(&table, &columns),
     }
+    blank::written(Table::Lease);
     Ok(())
 }
 

@@ -9,6 +9,7 @@
 //! Nothing here checks a privilege. The caller has checked the right to the session before, see `sessions/resolve.rs`.
 
 pub mod audit;
+pub mod blank;
 pub mod by_prefix;
 pub mod cache;
 pub mod catalog;

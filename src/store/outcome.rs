@@ -72,12 +72,18 @@ pub struct StoredOutcome {
 /// there.
 pub fn find(probe: &Probe<'_>, asked_at: i64, snapshot: Snapshot) -> Result<Option<StoredOutcome>, Error> {
     let mut expired = None;
-    for place in segment::probe_order() {
-        match find_in(place, probe, snapshot)? {
-            Some(found) if found.outcome.lives_at(asked_at) => return Ok(Some(found)),
-            Some(found) => expired = Some(found),
-            None => {}
-        }
+    let living = segment::probe(|place| {
+        Ok::<_, Error>(match find_in(place, probe, snapshot)? {
+            Some(found) if found.outcome.lives_at(asked_at) => Some(found),
+            Some(found) => {
+                expired = Some(found);
+                None
+            }
+            None => None,
+        })
+    })?;
+    if living.is_some() {
+        return Ok(living);
     }
     // This table comes last: a row may have moved here since the segments were probed, and it never moves back.
     match if segment::any_long() { find_in(LONG, probe, snapshot)? } else { None } {

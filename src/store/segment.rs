@@ -42,8 +42,38 @@ type Columns<'a> = Tuple<'a, COLUMNS>;
 /// The segments in the order in which look-ups probe them. The current one is the first, since most outcomes are found
 /// there.
 pub fn probe_order() -> [(Table, Index); 3] {
-    let current = pointer().current;
+    in_order_from(pointer().current)
+}
+
+fn in_order_from(current: usize) -> [(Table, Index); 3] {
     [SEGMENTS[current], SEGMENTS[(current + 1) % 3], SEGMENTS[(current + 2) % 3]]
+}
+
+/// Calls `look` for each segment that may have an outcome, in the order of [`probe_order`], until it gives a value.
+///
+/// A segment that is known to have no page is left out. Nothing is written into such a segment before the ring has moved
+/// on to it, or a restore has brought rows; both send a message. Whoever looks for a request may rely on what it knows,
+/// once it has taken the messages in: what its lock has let it wait for had sent them before.
+pub fn probe<T, E>(mut look: impl FnMut((Table, Index)) -> Result<Option<T>, E>) -> Result<Option<T>, E> {
+    loop {
+        let current = pointer().current;
+        if let Some(found) = look(SEGMENTS[current])? {
+            return Ok(Some(found));
+        }
+        cache::take_in_messages();
+        let pointer = pointer();
+        if pointer.current != current {
+            // The ring has moved on since this backend looked last.
+            continue;
+        }
+        for place in in_order_from(current).into_iter().skip(1) {
+            let is_blank = SEGMENTS.iter().zip(pointer.blank).any(|(segment, blank)| *segment == place && blank);
+            if !is_blank && let Some(found) = look(place)? {
+                return Ok(Some(found));
+            }
+        }
+        return Ok(None);
+    }
 }
 
 /// Whether an outcome that is in no segment may be in [`LONG`]. Ask this after the look into the segments. Before
@@ -99,7 +129,8 @@ fn read() -> (Pointer, bool) {
         (Some(current), Some(noted)) if current < SEGMENTS.len() => {
             // Rows that were restored with triggers disabled are not noted.
             let long = noted || !Rel::open(LONG.0, Access::Read).is_empty();
-            (Pointer { current, long }, committed)
+            let is_blank = |number: usize| number != current && Rel::open(SEGMENTS[number].0, Access::Read).is_empty();
+            (Pointer { current, long, blank: [0, 1, 2].map(is_blank) }, committed)
         }
         _ => lost().raise(),
     }
@@ -297,10 +328,13 @@ pub fn note_restored(table: Option<&str>) -> Result<(), Error> {
                  WHERE number OPERATOR(pg_catalog.=) {FIRST} AND NOT long_lived"
             )
         }
-        Some(number) => format!(
-            "UPDATE idempotence.segment SET restored = true, looked_to = 0
-             WHERE number OPERATOR(pg_catalog.=) {number} AND (NOT restored OR looked_to OPERATOR(pg_catalog.>) 0)"
-        ),
+        Some(number) => {
+            message::ring_changed();
+            format!(
+                "UPDATE idempotence.segment SET restored = true, looked_to = 0
+                 WHERE number OPERATOR(pg_catalog.=) {number} AND (NOT restored OR looked_to OPERATOR(pg_catalog.>) 0)"
+            )
+        }
         None => format!(
             "UPDATE idempotence.segment SET sessions_at = pg_catalog.clock_timestamp()
              WHERE number OPERATOR(pg_catalog.=) {FIRST}"

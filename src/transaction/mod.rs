@@ -11,7 +11,7 @@ use crate::monitor::{Counter, counters, in_flight};
 use crate::open;
 use crate::pg;
 use crate::sessions::liveness;
-use crate::store::invalidation;
+use crate::store::{blank, invalidation};
 use crate::wake;
 use pgrx::{pg_guard, pg_sys};
 use std::ffi::c_void;
@@ -34,6 +34,7 @@ unsafe extern "C-unwind" fn transaction_event(event: pg_sys::XactEvent::Type, _a
             first::set_ending(true);
             refuse_unrecorded(false);
             liveness::give_signs(open::take_used_sessions());
+            blank::before_commit();
         }
         XACT_EVENT_PARALLEL_PRE_COMMIT => {}
         // PREPARE gives no signs of life: their locks would stay with the prepared transaction and keep others from
@@ -41,6 +42,7 @@ unsafe extern "C-unwind" fn transaction_event(event: pg_sys::XactEvent::Type, _a
         XACT_EVENT_PRE_PREPARE => {
             first::set_ending(true);
             refuse_unrecorded(true);
+            blank::before_commit();
             in_flight::keep_prepared();
         }
         _ => {

@@ -5,6 +5,7 @@
 //! what they report on the board (`board.rs`).
 
 use crate::board;
+use crate::store::blank;
 use crate::wake;
 use pgrx::bgworkers::{BackgroundWorkerBuilder, BgWorkerStartTime};
 use pgrx::pg_sys;
@@ -26,6 +27,7 @@ pub fn init() {
     }
     board::init();
     wake::init();
+    blank::init();
     BackgroundWorkerBuilder::new("idempotence launcher")
         .set_library("idempotence")
         .set_function("idempotence_launcher")
