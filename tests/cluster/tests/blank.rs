@@ -1,0 +1,176 @@
+//! A backend that knows a table to be empty does not look into it. It must learn of the first row, however that comes.
+
+use anyhow::{Result, ensure};
+use idempotence_cluster_tests::shop::{self, DATABASE};
+use idempotence_cluster_tests::{Cluster, Connection, Version, on_each_version};
+use tokio::time::Instant;
+
+use std::time::Duration;
+
+on_each_version!(
+    the_first_lease_and_the_first_checkpoint_are_met,
+    rows_that_a_restore_brings_are_met,
+    leases_that_come_and_go_are_met,
+    a_promoted_standby_knows_nothing,
+);
+
+/// For how long leases come and go.
+const STORM: Duration = Duration::from_secs(5);
+
+async fn start(version: Version) -> Result<(Cluster, Connection, Connection)> {
+    let server = shop::start_preloaded(version)?;
+    let warm = server.connect(DATABASE).await?;
+    warm.text("SELECT idem_create_session('s')").await?;
+    let other = server.connect(DATABASE).await?;
+    warm_up(&warm, "warm").await?;
+    Ok((server, warm, other))
+}
+
+/// Has the connection find out which tables are empty.
+async fn warm_up(warm: &Connection, key: &str) -> Result<()> {
+    for round in 0..2 {
+        warm.execute("s", &format!("{key} {round}"), "1").await?;
+    }
+    Ok(())
+}
+
+async fn begun(connection: &Connection, key: &str) -> Result<String> {
+    let status = format!("SELECT status, point FROM idem_begin('s', '{key}', wait => '0')");
+    connection.text(&format!("BEGIN; {status}; ROLLBACK")).await
+}
+
+// Goal: whoever has found the tables empty meets the first row in them, once it is committed.
+// Method: a connection finds them empty; another one writes the first row, in each way in which rows are written; VACUUM
+// makes the tables empty again.
+async fn the_first_lease_and_the_first_checkpoint_are_met(version: Version) -> Result<()> {
+    let (_server, warm, other) = start(version).await?;
+    let lease = "SELECT FROM idem_begin('s', 'k', lease => '1 min')";
+    let checkpoint = "SELECT FROM idem_begin('s', 'k'); SELECT idem_checkpoint('s', 'k', 'p')";
+    let leased =
+        ("in_progress|", "SELECT idem_force_release('s', 'k', 'a test', live => true); TRUNCATE idempotence.lease");
+    let stopped = ("started|p", "SELECT idem_forget('s', 'k', 'a test')");
+    for (round, (write, (answer, undo))) in
+        [(lease, leased), (checkpoint, stopped), (lease, leased), (checkpoint, stopped)].into_iter().enumerate()
+    {
+        for (number, (way, commit)) in [
+            ("", "COMMIT"),
+            ("SAVEPOINT a; ROLLBACK TO a;", "COMMIT"),
+            ("", "PREPARE TRANSACTION 'p'; COMMIT PREPARED 'p'"),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            ensure!(begun(&warm, "k").await? == "started|", "round {round}: nothing is there yet");
+            other.text(&format!("BEGIN; {way} {write}")).await?;
+            // The claim is held. A rolled back row leaves no trace.
+            ensure!(begun(&warm, "k").await? == "in_progress|", "round {round}, {write}, held");
+            warm_up(&warm, &format!("{round} {number}")).await?;
+            for statement in commit.split("; ") {
+                other.text(statement).await?;
+            }
+            ensure!(begun(&warm, "k").await? == answer, "round {round}, {write}, {commit}");
+            other.text(undo).await?;
+            for table in ["lease", "checkpoint"] {
+                other.text(&format!("VACUUM idempotence.{table}")).await?;
+            }
+        }
+    }
+    Ok(())
+}
+
+// Goal: rows that come by SQL, as a restore brings them, are met in every table.
+// Method: a connection finds the tables empty; rows are moved out of the way and back by a superuser, into segments that
+// the ring has not come to.
+async fn rows_that_a_restore_brings_are_met(version: Version) -> Result<()> {
+    let (_server, warm, other) = start(version).await?;
+    warm.execute("s", "k", "1").await?;
+    for segment in [1, 2] {
+        warm_up(&warm, &format!("segment {segment}")).await?;
+        other
+            .text(&format!(
+                "WITH moved AS (DELETE FROM idempotence.outcome_{} WHERE key = 'k' RETURNING *)
+                 INSERT INTO idempotence.outcome_{segment} SELECT * FROM moved",
+                segment - 1
+            ))
+            .await?;
+        ensure!(warm.replay("s", "k").await? == "succeeded|1", "segment {segment}");
+    }
+    for (table, write, answer) in [
+        ("lease", "SELECT FROM idem_begin('s', 'l', lease => '1 min')", "in_progress|"),
+        (
+            "checkpoint",
+            "BEGIN; SELECT FROM idem_begin('s', 'l'); SELECT idem_checkpoint('s', 'l', 'p'); COMMIT",
+            "started|p",
+        ),
+    ] {
+        other.text(write).await?;
+        other
+            .text(&format!(
+                "CREATE TEMP TABLE kept AS TABLE idempotence.{table}; TRUNCATE idempotence.{table}; TRUNCATE idempotence.restore"
+            ))
+            .await?;
+        warm_up(&warm, table).await?;
+        ensure!(begun(&warm, "l").await? == "started|");
+        // The look at the table falls between the trigger and the rows.
+        other.text(&format!("BEGIN; INSERT INTO idempotence.{table} SELECT * FROM kept WHERE false")).await?;
+        ensure!(begun(&warm, "l").await? == "started|");
+        other.text(&format!("INSERT INTO idempotence.{table} SELECT * FROM kept; COMMIT; DROP TABLE kept")).await?;
+        ensure!(begun(&warm, "l").await? == answer, "{table}");
+        other.text(&format!("TRUNCATE idempotence.{table}, idempotence.restore")).await?;
+    }
+    Ok(())
+}
+
+// Goal: while the table of leases becomes empty again and again, no committed lease is passed over.
+// Method: pairs of connections, of which one leases a request and the other must be told so; others find the table empty,
+// and VACUUM makes it so.
+async fn leases_that_come_and_go_are_met(version: Version) -> Result<()> {
+    let (server, warm, other) = start(version).await?;
+    let end = Instant::now() + STORM;
+    let mut pairs = Vec::new();
+    for pair in 0..3 {
+        let (worker, asker) = (server.connect(DATABASE).await?, server.connect(DATABASE).await?);
+        pairs.push(tokio::spawn(async move {
+            let mut rounds = 0;
+            while Instant::now() < end {
+                let key = format!("{pair} {rounds}");
+                let begin = format!("SELECT token FROM idem_begin('s', '{key}', lease => '1 min')");
+                let token = worker.text(&begin).await?;
+                let told = begun(&asker, &key).await?;
+                ensure!(told == "in_progress|", "{key} was leased, and a begin says {told}");
+                worker.text(&format!("SELECT idem_release('s', '{key}', token => {token})")).await?;
+                rounds += 1;
+            }
+            Ok(rounds)
+        }));
+    }
+    let mut looks = 0;
+    while Instant::now() < end {
+        warm_up(&warm, &format!("look {looks}")).await?;
+        other.text("VACUUM idempotence.lease").await?;
+        looks += 1;
+    }
+    for pair in pairs {
+        ensure!(pair.await?? > 10, "the pairs have hardly begun");
+    }
+    ensure!(looks > 10, "the table was hardly looked at");
+    Ok(())
+}
+
+// Goal: what a standby found empty before a promotion, and what came by replication, is looked for.
+// Method: lookups on a standby, then a lease on the primary, then a promotion.
+async fn a_promoted_standby_knows_nothing(version: Version) -> Result<()> {
+    let (primary, warm, _) = start(version).await?;
+    let standby = primary.standby()?;
+    standby.catch_up_with(&primary)?;
+    let reader = standby.connect(DATABASE).await?;
+    ensure!(reader.lookup("s", "k").await? == "not_here");
+    warm.text("SELECT FROM idem_begin('s', 'k', lease => '10 min')").await?;
+    standby.catch_up_with(&primary)?;
+    ensure!(reader.lookup("s", "k").await? == "in_progress");
+    drop(primary);
+    standby.promote()?;
+    let promoted = standby.reconnect(DATABASE).await?;
+    ensure!(begun(&promoted, "k").await? == "in_progress|");
+    Ok(())
+}
