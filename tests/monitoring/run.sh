@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # run.sh PG_CONFIG: what monitoring/ says, against a known load with known mistakes: the real exporters and the real
-# Prometheus, the check for Nagios, the report. Starts a server of its own. The libraries for Python go below target/,
-# never into the system. One line a check; fails if one does.
+# Prometheus, the check for Nagios, the report; and an incident, as docs/operations.md tells it. Starts a server of its
+# own. The libraries for Python go below target/, never into the system. One line a check; fails if one does.
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 . "$(dirname "$0")/../../scripts/common.sh"
@@ -22,6 +22,7 @@ trap server_remove EXIT
 server_start "$pg_config" 'fsync = off' 'max_connections = 60' "shared_preload_libraries = 'idempotence'" \
     'idempotence.max_stats = 20' 'idempotence.naptime = 1s'
 "${check[@]}" live "$PGHOST" "$PGUSER" "$server_bin" || failed=1
+"${check[@]}" incident "$PGHOST" "$PGUSER" "$server_bin" "$server_log" || failed=1
 server_stop
 sed -i '/^shared_preload_libraries\|^idempotence\./d' "$server_dir/data/postgresql.conf"
 as_server_user rm -f "$server_dir/data/postgresql.auto.conf"

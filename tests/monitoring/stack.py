@@ -178,6 +178,13 @@ class Stack:
         self.start("prometheus", self.prometheus_port, [
             "prometheus", "--config.file=prometheus.yml", f"--web.listen-address=127.0.0.1:{self.prometheus_port}",
             "--storage.tsdb.path=data", "--log.level=warn"])
+        until("Prometheus takes queries", self.takes_queries)
+
+    def takes_queries(self):
+        try:
+            return get(f"http://127.0.0.1:{self.prometheus_port}/-/ready")
+        except urllib.error.HTTPError:
+            return None
 
     def api(self, path, **arguments):
         url = f"http://127.0.0.1:{self.prometheus_port}/api/v1/{path}?{urllib.parse.urlencode(arguments)}"

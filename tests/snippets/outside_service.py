@@ -8,6 +8,7 @@ started again on the same file goes on from there.
     POST /ship {"order", "address"}     so does this
     POST /notify {"order"}              does not: each call sends a message
     GET /notified?order=O               how many messages were sent
+    GET /charges?order=O                what was charged
 
 For the test alone:
 
@@ -75,6 +76,11 @@ class Store:
             database.execute("UPDATE done SET reply = ? WHERE id = ?", (json.dumps(reply), added.lastrowid))
         return code, reply
 
+    def charges(self, order):
+        with self.open() as database:
+            query = "SELECT reply FROM done WHERE kind = 'charge' AND order_id = ? ORDER BY id"
+            return [json.loads(reply) for (reply,) in database.execute(query, [order])]
+
     def list(self):
         with self.open() as database:
             return database.execute("SELECT kind, order_id, attempt FROM done ORDER BY id").fetchall()
@@ -129,6 +135,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if url.path == "/notified":
             (order,) = urllib.parse.parse_qs(url.query)["order"]
             self.answer(200, {"notified": sum(what[:2] == ("notify", order) for what in done)})
+        elif url.path == "/charges":
+            (order,) = urllib.parse.parse_qs(url.query)["order"]
+            self.answer(200, self.store.charges(order))
         elif url.path == "/held":
             self.answer(200, self.faults.held)
         elif url.path == "/done":
