@@ -106,8 +106,8 @@ SELECT CASE WHEN pg_catalog.max(r.waiters) OPERATOR(pg_catalog.>) w.most OR pg_c
                           pg_catalog.sum(r.waiters), pg_catalog.count(r.waiters), pg_catalog.max(r.waiters), pg_catalog.date_trunc('second', pg_catalog.max(r.waited))),
                    -- Only where the library is preloaded are requests known by their names.
                    CASE WHEN (SELECT idempotence.launcher()) IS NOT NULL
-                        THEN (SELECT pg_catalog.format('; most wait for request %s of session %s, which %s', f.request, f.session,
-                                       COALESCE('process ' OPERATOR(pg_catalog.||) f.pid, pg_catalog.format('prepared transaction "%s"', f.prepared)) OPERATOR(pg_catalog.||) ' has')
+                        THEN (SELECT pg_catalog.format('; most wait for request %s of session %s, which %s', pg_catalog.to_json(f.request), pg_catalog.to_json(f.session),
+                                       COALESCE('process ' OPERATOR(pg_catalog.||) f.pid, pg_catalog.format('prepared transaction %L', f.prepared)) OPERATOR(pg_catalog.||) ' has')
                               FROM idempotence.in_flight f WHERE f.waiters OPERATOR(pg_catalog.>) 0 AND f.request IS NOT NULL
                               ORDER BY f.waiters DESC, f.since LIMIT 1) END) END AS detail,
        'Who sends the same request again and again, without waiting for its answer? pg_blocking_pids(pid) of a waiter names who has the request; the row holders names who has had one for long.' AS hint
@@ -124,7 +124,7 @@ GROUP BY w.most, w.threshold;
 
 CREATE VIEW idempotence.check_prepared_transactions AS
 SELECT CASE WHEN pg_catalog.count(p.gid) OPERATOR(pg_catalog.>) 0 THEN 1 ELSE 0 END AS level,
-       COALESCE(pg_catalog.string_agg(pg_catalog.format('"%s" holds requests since %s', p.gid, pg_catalog.date_trunc('second', p.prepared)), ', ' ORDER BY p.prepared) FILTER (WHERE p.gid IS NOT NULL),
+       COALESCE(pg_catalog.string_agg(pg_catalog.format('%L holds requests since %s', p.gid, pg_catalog.date_trunc('second', p.prepared)), ', ' ORDER BY p.prepared) FILTER (WHERE p.gid IS NOT NULL),
                 pg_catalog.format('none holds a request for more than %s', t.threshold)) AS detail,
        'COMMIT PREPARED or ROLLBACK PREPARED them: their requests are in progress until then.' AS hint
 FROM (SELECT pg_catalog.make_interval(secs => idempotence.setting('idempotence.warn_holder')::pg_catalog.float8) AS threshold) t
@@ -138,7 +138,7 @@ CREATE VIEW idempotence.check_deadlocks AS
 SELECT CASE WHEN d.lately OPERATOR(pg_catalog.>) 10 THEN 1 ELSE 0 END AS level,
        CASE WHEN d.lately IS NULL THEN 'not counted, since the library is not preloaded'
             ELSE pg_catalog.format('%s waits for a request or a session ended in a deadlock in the last hour', d.lately) END AS detail,
-       'The server log has them, with both sides. Transactions that begin several requests, or that also lock rows, have to do so in the same order everywhere. The one that got 40P01 was rolled back, and a retry is right.' AS hint
+       'The server log names the request of the one that got 40P01. Transactions that begin several requests, or that also lock rows, have to do so in the same order everywhere. That one was rolled back, and a retry is right.' AS hint
 FROM (SELECT idempotence.deadlocks() AS lately) d;
 
 CREATE VIEW idempotence.check_lock_table AS
@@ -167,8 +167,8 @@ CREATE VIEW idempotence.check_run_out AS
 SELECT CASE WHEN pg_catalog.count(*) OPERATOR(pg_catalog.>) 0 THEN 1 ELSE 0 END AS level,
        CASE WHEN (SELECT b.blind FROM idempotence.blind b) THEN 'this is a standby, and leases are unlogged; the primary knows them'
             WHEN pg_catalog.count(*) OPERATOR(pg_catalog.>) 0
-            THEN pg_catalog.format('the lease of %s requests ran out more than five minutes ago, and nobody has taken them over; the first at %s, most of them in session "%s"',
-                   pg_catalog.count(*), pg_catalog.date_trunc('second', pg_catalog.min(u.leased_until)), pg_catalog.mode() WITHIN GROUP (ORDER BY u.session))
+            THEN pg_catalog.format('the lease of %s requests ran out more than five minutes ago, and nobody has taken them over; the first at %s, most of them in session %s',
+                   pg_catalog.count(*), pg_catalog.date_trunc('second', pg_catalog.min(u.leased_until)), pg_catalog.to_json(pg_catalog.mode() WITHIN GROUP (ORDER BY u.session)))
             ELSE 'no lease ran out more than five minutes ago' END AS detail,
        'What they were to do outside the database may have happened. Their callers begin them again, or settle them (idem_settle). What nobody asks for any more: idem_force_record() or idem_force_release(). The view unfinished lists them.' AS hint
 FROM idempotence.unfinished u
@@ -177,8 +177,8 @@ WHERE u.state OPERATOR(pg_catalog.=) 'run out' AND u.leased_until OPERATOR(pg_ca
 CREATE VIEW idempotence.check_suspended AS
 SELECT CASE WHEN pg_catalog.count(u.session) OPERATOR(pg_catalog.>) 0 THEN 1 ELSE 0 END AS level,
        CASE WHEN pg_catalog.count(u.session) OPERATOR(pg_catalog.>) 0
-            THEN pg_catalog.format('%s requests have been suspended at a checkpoint for more than %s; the first since %s, most of them in session "%s"',
-                   pg_catalog.count(u.session), t.threshold, pg_catalog.date_trunc('second', pg_catalog.min(u.since)), pg_catalog.mode() WITHIN GROUP (ORDER BY u.session))
+            THEN pg_catalog.format('%s requests have been suspended at a checkpoint for more than %s; the first since %s, most of them in session %s',
+                   pg_catalog.count(u.session), t.threshold, pg_catalog.date_trunc('second', pg_catalog.min(u.since)), pg_catalog.to_json(pg_catalog.mode() WITHIN GROUP (ORDER BY u.session)))
             ELSE pg_catalog.format('no request has been suspended for more than %s', t.threshold) END AS detail,
        'Nobody goes on with them. Their callers begin them again, or settle them (idem_settle). What nobody asks for any more: idem_force_record(), or wait until it expires. The view unfinished lists them.' AS hint
 FROM (SELECT pg_catalog.make_interval(secs => idempotence.setting('idempotence.warn_suspended')::pg_catalog.float8) AS threshold) t

@@ -9,8 +9,8 @@
 -- For this script only: the tables are heap tables, as CREATE EXTENSION makes them.
 DO $$ BEGIN PERFORM pg_catalog.set_config('default_table_access_method', 'heap', true); END $$;
 
--- The grants to roles, which are to be kept.
-CREATE TEMPORARY TABLE upgrade_granted AS
+-- The grants to roles, which are to be kept. The schema is named: a table of this name in another one might come first.
+CREATE TABLE pg_temp.upgrade_granted AS
 SELECT p.oid AS function, p.proname AS name, f.level, a.grantee, a.is_grantable
 FROM idempotence.function_level f
 JOIN pg_catalog.pg_proc p ON p.oid OPERATOR(pg_catalog.=) f.function
@@ -736,7 +736,9 @@ $import$;
 
 -- Views for monitoring. They read the tables with the rights of the extension's owner, and idem_grant grants them. A
 -- monitor, that is a role that may read health, sees all rows. Other roles see the rows of sessions that they own or may
--- use. These views are barriers, so no function of a reader's runs on a row that the reader does not see.
+-- use. These views are barriers, so no function of a reader's runs on a row that the reader does not see. The planner
+-- may still move a leakproof comparison, such as that of a request's name, below the barrier, and EXPLAIN ANALYZE would
+-- then count the rows that it has met. OFFSET 0 keeps every condition of a reader above.
 --
 -- A function is called with the reader's rights, also in a view. Inside a SECURITY DEFINER function nothing tells who
 -- the reader is. So the functions that these views read from have no more rights than their caller. Each reads a view
@@ -746,7 +748,8 @@ $import$;
 -- PL/pgSQL function, which plans the query only where it executes it.
 CREATE VIEW idempotence.shown_at_work WITH (security_barrier) AS
 SELECT l.* FROM idempotence.session_live l
-WHERE (SELECT pg_catalog.has_table_privilege('idempotence.health', 'SELECT')) OR pg_catalog.pg_has_role(l.owner, 'USAGE');
+WHERE (SELECT pg_catalog.has_table_privilege('idempotence.health', 'SELECT')) OR pg_catalog.pg_has_role(l.owner, 'USAGE')
+OFFSET 0;
 
 CREATE OR REPLACE FUNCTION idempotence.at_work() RETURNS SETOF idempotence.session_live
 LANGUAGE plpgsql STABLE PARALLEL UNSAFE
@@ -780,7 +783,8 @@ SELECT l.session, l.stream, l.request, l.last, l.leased_until, l.holder, l.appli
 FROM idempotence.lease l
 LEFT JOIN idempotence.session s ON s.id OPERATOR(pg_catalog.=) l.session
 WHERE (SELECT pg_catalog.has_table_privilege('idempotence.health', 'SELECT'))
-   OR pg_catalog.pg_has_role(s.owner, 'USAGE') OR pg_catalog.pg_has_role(s.usable_by, 'USAGE');
+   OR pg_catalog.pg_has_role(s.owner, 'USAGE') OR pg_catalog.pg_has_role(s.usable_by, 'USAGE')
+OFFSET 0;
 
 CREATE FUNCTION idempotence.leases() RETURNS SETOF idempotence.shown_leases
 LANGUAGE plpgsql STABLE PARALLEL UNSAFE
@@ -846,7 +850,8 @@ FULL JOIN (SELECT * FROM idempotence.session
            WHERE name IS NULL AND ((SELECT pg_catalog.has_table_privilege('idempotence.health', 'SELECT'))
                                    OR pg_catalog.pg_has_role(owner, 'USAGE'))) s ON s.id OPERATOR(pg_catalog.=) l.id
 LEFT JOIN (SELECT k.session, pg_catalog.max(k.leased_until) AS leased_until FROM idempotence.leases() k GROUP BY k.session) k
-       ON k.session OPERATOR(pg_catalog.=) l.id) v;
+       ON k.session OPERATOR(pg_catalog.=) l.id) v
+OFFSET 0;
 
 CREATE OR REPLACE VIEW idempotence.outcomes WITH (security_barrier) AS
 SELECT COALESCE(s.name, s.id::pg_catalog.text) AS session,
@@ -880,7 +885,8 @@ FROM (SELECT session, key, class, response, fingerprint, recorded_by, recorded_a
 JOIN idempotence.session s ON s.id OPERATOR(pg_catalog.=) o.session
 WHERE o.expires_at OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()
   AND ((SELECT pg_catalog.has_table_privilege('idempotence.health', 'SELECT'))
-       OR pg_catalog.pg_has_role(s.owner, 'USAGE') OR pg_catalog.pg_has_role(s.usable_by, 'USAGE'));
+       OR pg_catalog.pg_has_role(s.owner, 'USAGE') OR pg_catalog.pg_has_role(s.usable_by, 'USAGE'))
+OFFSET 0;
 
 -- What was begun, committed, and is not done. It counts as long as an outcome would that was recorded when its lease ran
 -- out or its checkpoint was written; in a client session, until its number is given up. In a client session that has ended
@@ -923,7 +929,8 @@ WHERE (k.lease_counts OR k.counts)
   AND NOT (s.id IS NOT NULL AND s.name IS NULL
            AND EXISTS (SELECT FROM idempotence.stream m
                        WHERE m.session OPERATOR(pg_catalog.=) u.id AND m.stream OPERATOR(pg_catalog.=) u.stream
-                         AND m.acked OPERATOR(pg_catalog.>=) u.request::pg_catalog.int8));
+                         AND m.acked OPERATOR(pg_catalog.>=) u.request::pg_catalog.int8))
+OFFSET 0;
 
 -- What is watched in shared memory. The functions decide which rows their caller sees. Where the library is not preloaded
 -- they raise 55000.
@@ -972,7 +979,8 @@ SELECT h.session, h.stream, h.request, h.pid, COALESCE(h.role, l.prepared_by::pg
 FROM idempotence.held_requests() h
 FULL JOIN idempotence.request_locks l ON l.classid OPERATOR(pg_catalog.=) h.lock_high AND l.objid OPERATOR(pg_catalog.=) h.lock_low
 WHERE h.pid IS NOT NULL
-   OR (l.prepared IS NOT NULL AND (h.session IS NOT NULL OR pg_catalog.has_table_privilege('idempotence.health', 'SELECT')));
+   OR (l.prepared IS NOT NULL AND (h.session IS NOT NULL OR pg_catalog.has_table_privilege('idempotence.health', 'SELECT')))
+OFFSET 0;
 
 -- The sweep by hand. It takes the steps that the background worker takes, each in one or more transactions of its own.
 CREATE OR REPLACE PROCEDURE idem_sweep()
@@ -1191,8 +1199,8 @@ SELECT CASE WHEN pg_catalog.max(r.waiters) OPERATOR(pg_catalog.>) w.most OR pg_c
                           pg_catalog.sum(r.waiters), pg_catalog.count(r.waiters), pg_catalog.max(r.waiters), pg_catalog.date_trunc('second', pg_catalog.max(r.waited))),
                    -- Only where the library is preloaded are requests known by their names.
                    CASE WHEN (SELECT idempotence.launcher()) IS NOT NULL
-                        THEN (SELECT pg_catalog.format('; most wait for request %s of session %s, which %s', f.request, f.session,
-                                       COALESCE('process ' OPERATOR(pg_catalog.||) f.pid, pg_catalog.format('prepared transaction "%s"', f.prepared)) OPERATOR(pg_catalog.||) ' has')
+                        THEN (SELECT pg_catalog.format('; most wait for request %s of session %s, which %s', pg_catalog.to_json(f.request), pg_catalog.to_json(f.session),
+                                       COALESCE('process ' OPERATOR(pg_catalog.||) f.pid, pg_catalog.format('prepared transaction %L', f.prepared)) OPERATOR(pg_catalog.||) ' has')
                               FROM idempotence.in_flight f WHERE f.waiters OPERATOR(pg_catalog.>) 0 AND f.request IS NOT NULL
                               ORDER BY f.waiters DESC, f.since LIMIT 1) END) END AS detail,
        'Who sends the same request again and again, without waiting for its answer? pg_blocking_pids(pid) of a waiter names who has the request; the row holders names who has had one for long.' AS hint
@@ -1209,7 +1217,7 @@ GROUP BY w.most, w.threshold;
 
 CREATE VIEW idempotence.check_prepared_transactions AS
 SELECT CASE WHEN pg_catalog.count(p.gid) OPERATOR(pg_catalog.>) 0 THEN 1 ELSE 0 END AS level,
-       COALESCE(pg_catalog.string_agg(pg_catalog.format('"%s" holds requests since %s', p.gid, pg_catalog.date_trunc('second', p.prepared)), ', ' ORDER BY p.prepared) FILTER (WHERE p.gid IS NOT NULL),
+       COALESCE(pg_catalog.string_agg(pg_catalog.format('%L holds requests since %s', p.gid, pg_catalog.date_trunc('second', p.prepared)), ', ' ORDER BY p.prepared) FILTER (WHERE p.gid IS NOT NULL),
                 pg_catalog.format('none holds a request for more than %s', t.threshold)) AS detail,
        'COMMIT PREPARED or ROLLBACK PREPARED them: their requests are in progress until then.' AS hint
 FROM (SELECT pg_catalog.make_interval(secs => idempotence.setting('idempotence.warn_holder')::pg_catalog.float8) AS threshold) t
@@ -1223,7 +1231,7 @@ CREATE VIEW idempotence.check_deadlocks AS
 SELECT CASE WHEN d.lately OPERATOR(pg_catalog.>) 10 THEN 1 ELSE 0 END AS level,
        CASE WHEN d.lately IS NULL THEN 'not counted, since the library is not preloaded'
             ELSE pg_catalog.format('%s waits for a request or a session ended in a deadlock in the last hour', d.lately) END AS detail,
-       'The server log has them, with both sides. Transactions that begin several requests, or that also lock rows, have to do so in the same order everywhere. The one that got 40P01 was rolled back, and a retry is right.' AS hint
+       'The server log names the request of the one that got 40P01. Transactions that begin several requests, or that also lock rows, have to do so in the same order everywhere. That one was rolled back, and a retry is right.' AS hint
 FROM (SELECT idempotence.deadlocks() AS lately) d;
 
 CREATE VIEW idempotence.check_lock_table AS
@@ -1252,8 +1260,8 @@ CREATE VIEW idempotence.check_run_out AS
 SELECT CASE WHEN pg_catalog.count(*) OPERATOR(pg_catalog.>) 0 THEN 1 ELSE 0 END AS level,
        CASE WHEN (SELECT b.blind FROM idempotence.blind b) THEN 'this is a standby, and leases are unlogged; the primary knows them'
             WHEN pg_catalog.count(*) OPERATOR(pg_catalog.>) 0
-            THEN pg_catalog.format('the lease of %s requests ran out more than five minutes ago, and nobody has taken them over; the first at %s, most of them in session "%s"',
-                   pg_catalog.count(*), pg_catalog.date_trunc('second', pg_catalog.min(u.leased_until)), pg_catalog.mode() WITHIN GROUP (ORDER BY u.session))
+            THEN pg_catalog.format('the lease of %s requests ran out more than five minutes ago, and nobody has taken them over; the first at %s, most of them in session %s',
+                   pg_catalog.count(*), pg_catalog.date_trunc('second', pg_catalog.min(u.leased_until)), pg_catalog.to_json(pg_catalog.mode() WITHIN GROUP (ORDER BY u.session)))
             ELSE 'no lease ran out more than five minutes ago' END AS detail,
        'What they were to do outside the database may have happened. Their callers begin them again, or settle them (idem_settle). What nobody asks for any more: idem_force_record() or idem_force_release(). The view unfinished lists them.' AS hint
 FROM idempotence.unfinished u
@@ -1262,8 +1270,8 @@ WHERE u.state OPERATOR(pg_catalog.=) 'run out' AND u.leased_until OPERATOR(pg_ca
 CREATE VIEW idempotence.check_suspended AS
 SELECT CASE WHEN pg_catalog.count(u.session) OPERATOR(pg_catalog.>) 0 THEN 1 ELSE 0 END AS level,
        CASE WHEN pg_catalog.count(u.session) OPERATOR(pg_catalog.>) 0
-            THEN pg_catalog.format('%s requests have been suspended at a checkpoint for more than %s; the first since %s, most of them in session "%s"',
-                   pg_catalog.count(u.session), t.threshold, pg_catalog.date_trunc('second', pg_catalog.min(u.since)), pg_catalog.mode() WITHIN GROUP (ORDER BY u.session))
+            THEN pg_catalog.format('%s requests have been suspended at a checkpoint for more than %s; the first since %s, most of them in session %s',
+                   pg_catalog.count(u.session), t.threshold, pg_catalog.date_trunc('second', pg_catalog.min(u.since)), pg_catalog.to_json(pg_catalog.mode() WITHIN GROUP (ORDER BY u.session)))
             ELSE pg_catalog.format('no request has been suspended for more than %s', t.threshold) END AS detail,
        'Nobody goes on with them. Their callers begin them again, or settle them (idem_settle). What nobody asks for any more: idem_force_record(), or wait until it expires. The view unfinished lists them.' AS hint
 FROM (SELECT pg_catalog.make_interval(secs => idempotence.setting('idempotence.warn_suspended')::pg_catalog.float8) AS threshold) t
@@ -2322,18 +2330,18 @@ DECLARE
   grantee record;
 BEGIN
   FOR new IN
-    SELECT f.function, p.proname AS name, f.level, NOT EXISTS (SELECT FROM upgrade_granted g WHERE g.function OPERATOR(pg_catalog.=) f.function) AS is_new
+    SELECT f.function, p.proname AS name, f.level, NOT EXISTS (SELECT FROM pg_temp.upgrade_granted g WHERE g.function OPERATOR(pg_catalog.=) f.function) AS is_new
     FROM idempotence.function_level f JOIN pg_catalog.pg_proc p ON p.oid OPERATOR(pg_catalog.=) f.function
-    WHERE f.level OPERATOR(pg_catalog.=) 'all' OR NOT EXISTS (SELECT FROM upgrade_granted g WHERE g.function OPERATOR(pg_catalog.=) f.function)
+    WHERE f.level OPERATOR(pg_catalog.=) 'all' OR NOT EXISTS (SELECT FROM pg_temp.upgrade_granted g WHERE g.function OPERATOR(pg_catalog.=) f.function)
   LOOP
     IF new.is_new THEN
       EXECUTE pg_catalog.format('REVOKE ALL ON ROUTINE %s FROM PUBLIC', new.function::pg_catalog.regprocedure);
     END IF;
     FOR grantee IN
       WITH peers AS (
-        SELECT g.function, g.level, g.grantee, g.is_grantable FROM upgrade_granted g
+        SELECT g.function, g.level, g.grantee, g.is_grantable FROM pg_temp.upgrade_granted g
         WHERE CASE WHEN new.level OPERATOR(pg_catalog.=) 'all' THEN g.level OPERATOR(pg_catalog.=) ANY ('{user,monitor}'::pg_catalog.text[])
-                   WHEN EXISTS (SELECT FROM upgrade_granted n WHERE n.name OPERATOR(pg_catalog.=) new.name)
+                   WHEN EXISTS (SELECT FROM pg_temp.upgrade_granted n WHERE n.name OPERATOR(pg_catalog.=) new.name)
                    THEN g.name OPERATOR(pg_catalog.=) new.name
                    ELSE g.level OPERATOR(pg_catalog.=) new.level END),
       of_a_level AS (
@@ -2368,7 +2376,7 @@ BEGIN
                 WHERE c.oid OPERATOR(pg_catalog.=) 'idempotence.health'::pg_catalog.regclass
                   AND a.privilege_type OPERATOR(pg_catalog.=) 'SELECT' AND a.grantee OPERATOR(pg_catalog.<>) c.relowner
                 UNION ALL
-                SELECT g.grantee, g.is_grantable FROM upgrade_granted g
+                SELECT g.grantee, g.is_grantable FROM pg_temp.upgrade_granted g
                 WHERE g.name OPERATOR(pg_catalog.=) 'idem_lookup' AND g.grantee IS NOT NULL) a
     WHERE r.level OPERATOR(pg_catalog.=) 'all'
     GROUP BY r.relation, a.grantee
@@ -2378,4 +2386,4 @@ BEGIN
 END
 $$;
 
-DROP TABLE upgrade_granted;
+DROP TABLE pg_temp.upgrade_granted;

@@ -32,7 +32,9 @@ ALTER TABLE idempotence.outcome_long ENABLE ALWAYS TRIGGER note_restored;
 
 -- Views for monitoring. They read the tables with the rights of the extension's owner, and idem_grant grants them. A
 -- monitor, that is a role that may read health, sees all rows. Other roles see the rows of sessions that they own or may
--- use. These views are barriers, so no function of a reader's runs on a row that the reader does not see.
+-- use. These views are barriers, so no function of a reader's runs on a row that the reader does not see. The planner
+-- may still move a leakproof comparison, such as that of a request's name, below the barrier, and EXPLAIN ANALYZE would
+-- then count the rows that it has met. OFFSET 0 keeps every condition of a reader above.
 --
 -- A function is called with the reader's rights, also in a view. Inside a SECURITY DEFINER function nothing tells who
 -- the reader is. So the functions that these views read from have no more rights than their caller. Each reads a view
@@ -42,7 +44,8 @@ ALTER TABLE idempotence.outcome_long ENABLE ALWAYS TRIGGER note_restored;
 -- PL/pgSQL function, which plans the query only where it executes it.
 CREATE VIEW idempotence.shown_at_work WITH (security_barrier) AS
 SELECT l.* FROM idempotence.session_live l
-WHERE (SELECT pg_catalog.has_table_privilege('idempotence.health', 'SELECT')) OR pg_catalog.pg_has_role(l.owner, 'USAGE');
+WHERE (SELECT pg_catalog.has_table_privilege('idempotence.health', 'SELECT')) OR pg_catalog.pg_has_role(l.owner, 'USAGE')
+OFFSET 0;
 
 CREATE FUNCTION idempotence.at_work() RETURNS SETOF idempotence.session_live
 LANGUAGE plpgsql STABLE PARALLEL UNSAFE
@@ -76,7 +79,8 @@ SELECT l.session, l.stream, l.request, l.last, l.leased_until, l.holder, l.appli
 FROM idempotence.lease l
 LEFT JOIN idempotence.session s ON s.id OPERATOR(pg_catalog.=) l.session
 WHERE (SELECT pg_catalog.has_table_privilege('idempotence.health', 'SELECT'))
-   OR pg_catalog.pg_has_role(s.owner, 'USAGE') OR pg_catalog.pg_has_role(s.usable_by, 'USAGE');
+   OR pg_catalog.pg_has_role(s.owner, 'USAGE') OR pg_catalog.pg_has_role(s.usable_by, 'USAGE')
+OFFSET 0;
 
 CREATE FUNCTION idempotence.leases() RETURNS SETOF idempotence.shown_leases
 LANGUAGE plpgsql STABLE PARALLEL UNSAFE
@@ -142,7 +146,8 @@ FULL JOIN (SELECT * FROM idempotence.session
            WHERE name IS NULL AND ((SELECT pg_catalog.has_table_privilege('idempotence.health', 'SELECT'))
                                    OR pg_catalog.pg_has_role(owner, 'USAGE'))) s ON s.id OPERATOR(pg_catalog.=) l.id
 LEFT JOIN (SELECT k.session, pg_catalog.max(k.leased_until) AS leased_until FROM idempotence.leases() k GROUP BY k.session) k
-       ON k.session OPERATOR(pg_catalog.=) l.id) v;
+       ON k.session OPERATOR(pg_catalog.=) l.id) v
+OFFSET 0;
 
 CREATE VIEW idempotence.outcomes WITH (security_barrier) AS
 SELECT COALESCE(s.name, s.id::pg_catalog.text) AS session,
@@ -176,7 +181,8 @@ FROM (SELECT session, key, class, response, fingerprint, recorded_by, recorded_a
 JOIN idempotence.session s ON s.id OPERATOR(pg_catalog.=) o.session
 WHERE o.expires_at OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()
   AND ((SELECT pg_catalog.has_table_privilege('idempotence.health', 'SELECT'))
-       OR pg_catalog.pg_has_role(s.owner, 'USAGE') OR pg_catalog.pg_has_role(s.usable_by, 'USAGE'));
+       OR pg_catalog.pg_has_role(s.owner, 'USAGE') OR pg_catalog.pg_has_role(s.usable_by, 'USAGE'))
+OFFSET 0;
 
 -- What was begun, committed, and is not done. It counts as long as an outcome would that was recorded when its lease ran
 -- out or its checkpoint was written; in a client session, until its number is given up. In a client session that has ended
@@ -219,7 +225,8 @@ WHERE (k.lease_counts OR k.counts)
   AND NOT (s.id IS NOT NULL AND s.name IS NULL
            AND EXISTS (SELECT FROM idempotence.stream m
                        WHERE m.session OPERATOR(pg_catalog.=) u.id AND m.stream OPERATOR(pg_catalog.=) u.stream
-                         AND m.acked OPERATOR(pg_catalog.>=) u.request::pg_catalog.int8));
+                         AND m.acked OPERATOR(pg_catalog.>=) u.request::pg_catalog.int8))
+OFFSET 0;
 
 -- What is watched in shared memory. The functions decide which rows their caller sees. Where the library is not preloaded
 -- they raise 55000.
@@ -268,4 +275,5 @@ SELECT h.session, h.stream, h.request, h.pid, COALESCE(h.role, l.prepared_by::pg
 FROM idempotence.held_requests() h
 FULL JOIN idempotence.request_locks l ON l.classid OPERATOR(pg_catalog.=) h.lock_high AND l.objid OPERATOR(pg_catalog.=) h.lock_low
 WHERE h.pid IS NOT NULL
-   OR (l.prepared IS NOT NULL AND (h.session IS NOT NULL OR pg_catalog.has_table_privilege('idempotence.health', 'SELECT')));
+   OR (l.prepared IS NOT NULL AND (h.session IS NOT NULL OR pg_catalog.has_table_privilege('idempotence.health', 'SELECT')))
+OFFSET 0;

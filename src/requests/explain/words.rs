@@ -5,6 +5,7 @@ use super::kept::Kept;
 use super::told::{Begin, Now, Of, Outcome, Unfinished};
 use crate::error::Told;
 use crate::pg;
+use pgrx::spi::quote_literal;
 
 /// What a begin would answer, and why.
 pub fn answer(answer: &Result<Answer, Told>, kept: &Kept, unfinished: Option<&Unfinished>) -> Begin {
@@ -111,7 +112,8 @@ fn while_in_progress(because: &Because, now: Option<&Now>) -> String {
             "Wait: its holder is at work. If the holder is known to be dead, idem_force_release(session, request, reason, live => true) lets the next begin take it over now.".into()
         }
         (Because::Held, Some(gid), _) => format!(
-            "COMMIT PREPARED or ROLLBACK PREPARED \"{gid}\", as its transaction manager decides. The request is in progress until then."
+            "COMMIT PREPARED or ROLLBACK PREPARED {}, as its transaction manager decides. The request is in progress until then.",
+            quote_literal(gid)
         ),
         (Because::Held, None, Some(pid)) => format!(
             "Wait: process {pid} is at work on it. If that transaction hangs, pg_terminate_backend({pid}) rolls it back; a retry then executes the request."

@@ -35,7 +35,7 @@ $$;
 -- The numbers of the answers that are kept, in their order.
 CREATE FUNCTION conformance_kept(name text) RETURNS text LANGUAGE sql
 RETURN (SELECT string_agg(concat_ws('..', request, nullif(last, request::bigint)), ' ' ORDER BY last) FROM idempotence.outcomes o
-        WHERE session = regress_id(name) AND (idem_lookup(session, request)).status <> 'discarded');
+        WHERE CASE WHEN session = regress_id(name) THEN (idem_lookup(session, request)).status <> 'discarded' END);
 
 \echo K-01 numbers one after the other are executed
 SELECT regress_registered('K epoch 0', idem_register(client => 'K', ordering => 'strict'));

@@ -62,7 +62,7 @@ pub async fn who_holds_a_request_for_long_is_named(version: Version) -> Result<(
 
 // Goal: a crowd that waits for one request is told of, and so is a wait that lasts long; each names the request where
 // the library is preloaded.
-// Method: thresholds of two waiters, and an hour, and then of a second. Two wait for one request and one for another;
+// Method: thresholds of two waiters, and an hour, and then of two seconds. Two wait for one request and one for another;
 // then a third comes.
 pub async fn those_who_wait_are_counted(version: Version) -> Result<()> {
     let settings = [
@@ -86,7 +86,8 @@ pub async fn those_who_wait_are_counted(version: Version) -> Result<()> {
         waiters.push(waiter(&server, "1").await?);
         server.wait_for("shop", &level("waiters"), "1").await?;
         let told = holder.text(&row("waiters")).await?;
-        let named = format!("; most wait for request 1 of session payments, which process {} has", holder.pid().await?);
+        let named =
+            format!(r#"; most wait for request "1" of session "payments", which process {} has"#, holder.pid().await?);
         ensure!(
             told.contains("at most 3 for the same one") && told.ends_with(&named) == preloaded,
             "health says {told}"
@@ -97,8 +98,8 @@ pub async fn those_who_wait_are_counted(version: Version) -> Result<()> {
         }
         ensure!(holder.text(&level("waiters")).await? == "0");
 
-        // One that waits for long.
-        server.conf("idempotence.warn_holder", "1s")?;
+        // One that waits for long. Its wait begins anew when it is logged, after a second.
+        server.conf("idempotence.warn_holder", "2s")?;
         server.reload()?;
         holder.text("BEGIN; SELECT FROM idem_begin('payments', '1')").await?;
         let waiter = waiter(&server, "1").await?;
