@@ -25,7 +25,11 @@ const SEEN: &str = "
 // Method: clients take random steps with transactions, savepoints and requests, others wait for them. After each step all
 // stand still, and the clients' own lists are compared with the view.
 pub async fn in_flight_shows_what_is_held_at_each_moment(version: Version) -> Result<()> {
-    let settings = [("shared_preload_libraries", "idempotence"), ("log_min_messages", "fatal")];
+    let settings = [
+        ("shared_preload_libraries", "idempotence"),
+        ("log_min_messages", "fatal"),
+        ("max_prepared_transactions", "20"),
+    ];
     let server = shop::start_with(version, &settings)?;
     let watcher = server.connect(DATABASE).await?;
     watcher
