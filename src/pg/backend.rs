@@ -25,29 +25,29 @@ pub fn process_id() -> i32 {
 
 /// All backends at this moment.
 pub fn backends() -> Vec<Backend> {
-    // SAFETY: the numbers from 1 to the count are valid, and the entries are local copies. The first call makes what an
-    // earlier look of this transaction has found be read anew.
+    // SAFETY: makes what an earlier look of this transaction has found be read anew.
+    unsafe { pg_sys::pgstat_clear_backend_activity_snapshot() };
+    let backend = |status: &pg_sys::PgBackendStatus| Backend {
+        pid: status.st_procpid,
+        role: status.st_userid,
+        // SAFETY: a name in an entry is null or terminated.
+        application: unsafe { text_of(status.st_appname) },
+        client: address(&status.st_clientaddr),
+    };
+    statuses().map(backend).collect()
+}
+
+/// The entries of `pg_stat_activity` that this transaction sees.
+pub(super) fn statuses() -> impl Iterator<Item = &'static pg_sys::PgBackendStatus> {
+    // SAFETY: the numbers from 1 to the count are valid. The entries are local copies, which the caller uses at once.
     unsafe {
-        pg_sys::pgstat_clear_backend_activity_snapshot();
-        let numbers = 1..=pg_sys::pgstat_fetch_stat_numbackends();
-        numbers
-            .filter_map(|number| {
-                #[cfg(feature = "pg15")]
-                let entry = pg_sys::pgstat_fetch_stat_local_beentry(number);
-                #[cfg(not(feature = "pg15"))]
-                let entry = pg_sys::pgstat_get_local_beentry_by_index(number);
-                if entry.is_null() {
-                    return None;
-                }
-                let status = &(*entry).backendStatus;
-                Some(Backend {
-                    pid: status.st_procpid,
-                    role: status.st_userid,
-                    application: text_of(status.st_appname),
-                    client: address(&status.st_clientaddr),
-                })
-            })
-            .collect()
+        (1..=pg_sys::pgstat_fetch_stat_numbackends()).filter_map(|number| {
+            #[cfg(feature = "pg15")]
+            let entry = pg_sys::pgstat_fetch_stat_local_beentry(number);
+            #[cfg(not(feature = "pg15"))]
+            let entry = pg_sys::pgstat_get_local_beentry_by_index(number);
+            entry.as_ref().map(|entry| &entry.backendStatus)
+        })
     }
 }
 

@@ -1,5 +1,6 @@
 //! The server: its clock, its state and its limits.
 
+use super::backend::statuses;
 use pgrx::pg_sys;
 use std::ffi::CStr;
 
@@ -91,20 +92,8 @@ pub fn was_shut_down() -> bool {
 /// walwriter just then, so this is when the walwriter was started. `None` while there is no walwriter: on a standby, in
 /// the first moments after a start, and in single-user mode.
 pub fn up_since() -> Option<i64> {
-    // SAFETY: the numbers from 1 to the count are valid, and the entries are local copies.
-    unsafe {
-        (1..=pg_sys::pgstat_fetch_stat_numbackends()).find_map(|number| {
-            #[cfg(feature = "pg15")]
-            let entry = pg_sys::pgstat_fetch_stat_local_beentry(number);
-            #[cfg(not(feature = "pg15"))]
-            let entry = pg_sys::pgstat_get_local_beentry_by_index(number);
-            if entry.is_null() {
-                return None;
-            }
-            let status = &(*entry).backendStatus;
-            (status.st_backendType == pg_sys::BackendType::B_WAL_WRITER).then_some(status.st_proc_start_timestamp)
-        })
-    }
+    let walwriter = statuses().find(|status| status.st_backendType == pg_sys::BackendType::B_WAL_WRITER);
+    walwriter.map(|status| status.st_proc_start_timestamp)
 }
 
 /// The version of the running server. Its minor version may differ from the one that this library was built for.
