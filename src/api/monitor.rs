@@ -10,6 +10,7 @@ use crate::monitor::in_flight::Named;
 use crate::monitor::{Counter, Key, Line, NotedError, counters, errors, in_flight};
 use crate::pg::{self, Backend};
 use crate::sessions::resolve;
+use crate::store::catalog;
 use crate::store::session::standing;
 use pgrx::datum::TimestampWithTimeZone;
 use pgrx::iter::TableIterator;
@@ -66,7 +67,7 @@ fn stats() -> TableIterator<
     ),
 > {
     or_raise(check_there("the counters of idempotence.stats"));
-    let is_monitor = pg::is_monitor();
+    let is_monitor = catalog::is_monitor();
     let (known, mut others): (Vec<_>, Vec<_>) = counters::read()
         .into_iter()
         .map(|line| (Counted::of(&line), line))
@@ -178,7 +179,7 @@ fn held_requests() -> TableIterator<
     ),
 > {
     or_raise(check_there("the requests of idempotence.in_flight"));
-    let is_monitor = pg::is_monitor();
+    let is_monitor = catalog::is_monitor();
     let sees = |held: &in_flight::InFlight| match &held.named {
         _ if is_monitor => true,
         Some(named) => may_use(named.owner, named.usable_by),
@@ -242,11 +243,13 @@ fn errors() -> TableIterator<
     ),
 > {
     or_raise(check_there("the errors of idempotence.errors"));
-    let is_monitor = pg::is_monitor();
+    let is_monitor = catalog::is_monitor();
     let sees = |error: &NotedError| {
         is_monitor
             || pg::has_privileges_of(error.role)
-            || resolve::even_dropped(&error.session).is_some_and(|session| may_use(session.owner, session.usable_by))
+            // A session that was made after the error is another one of the same name.
+            || resolve::even_dropped(&error.session)
+                .is_some_and(|session| session.created_at <= error.at && may_use(session.owner, session.usable_by))
     };
     let named = |name: String| (!name.is_empty()).then_some(name);
     let rows = errors::read().into_iter().filter(sees).map(|error| {

@@ -116,7 +116,7 @@ pub fn keep_prepared() {
         unsafe { (&raw const (*area.slot(number)).head.transaction).read_volatile() }
     };
     // To ask whether a transaction is in progress may raise an error, so it is asked before the lock is taken.
-    let free: Vec<(usize, u32)> = (area.backends()..area.slots())
+    let free: Vec<(usize, u64)> = (area.backends()..area.slots())
         .map(|number| (number, of(number)))
         .filter(|(_, other)| *other == 0 || !pg::is_in_progress(*other))
         .collect();

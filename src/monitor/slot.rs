@@ -4,8 +4,8 @@
 //! A reader copies the slot and keeps the copy if the count was even and is still the same. PostgreSQL's
 //! `pg_stat_activity` does it so. The slots of prepared transactions are filled under the lock of the lines.
 
+use crate::pg;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed, Ordering::SeqCst, fence};
-use std::time::Duration;
 
 /// The state of a request in flight.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -79,7 +79,7 @@ pub(super) struct Head {
     /// The role that was current when the first request was begun.
     pub(super) role: u32,
     /// In the slot of a prepared transaction its id. Once it has ended, the slot is free.
-    pub(super) transaction: u32,
+    pub(super) transaction: u64,
     /// When the first request was begun.
     pub(super) since: i64,
 }
@@ -125,7 +125,7 @@ pub(super) fn copy(slot: *const Slot, name_bytes: usize) -> Option<(Head, Vec<u8
     /// the reader waits before each further try.
     const AT_ONCE: usize = 100;
     const TRIES: usize = AT_ONCE + 1000;
-    const PAUSE: Duration = Duration::from_millis(1);
+    const PAUSE_US: i64 = 1_000;
     for attempt in 0..TRIES {
         // SAFETY: the slot is in shared memory. Whoever changes it does so between two changes of the count, so a copy
         // that was made between the same even count is whole. The length is checked before it is relied on.
@@ -144,7 +144,7 @@ pub(super) fn copy(slot: *const Slot, name_bytes: usize) -> Option<(Head, Vec<u8
                 return Some((head, names));
             }
         }
-        if attempt < AT_ONCE { std::hint::spin_loop() } else { std::thread::sleep(PAUSE) }
+        if attempt < AT_ONCE { std::hint::spin_loop() } else { pg::nap(PAUSE_US) }
     }
     None
 }

@@ -17,6 +17,22 @@ pub unsafe fn file_of(relation: pg_sys::Relation) -> pg_sys::Oid {
     }
 }
 
+/// Whether this transaction has made the relation or has given it another file.
+///
+/// # Safety
+///
+/// The relation is open.
+pub unsafe fn is_rewritten_by_us(relation: pg_sys::Relation) -> bool {
+    // SAFETY: as the caller warrants.
+    unsafe {
+        #[cfg(feature = "pg15")]
+        let rewritten_in = (*relation).rd_newRelfilenodeSubid;
+        #[cfg(not(feature = "pg15"))]
+        let rewritten_in = (*relation).rd_newRelfilelocatorSubid;
+        (*relation).rd_createSubid != 0 || rewritten_in != 0
+    }
+}
+
 /// Which indexes need a new entry for a row's new version.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum NewEntries {

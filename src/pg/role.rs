@@ -71,15 +71,3 @@ pub fn is_admin() -> bool {
         .flatten()
         .unwrap_or(false)
 }
-
-/// Whether the current role is a monitor, that is, may read the view `idempotence.health`.
-pub fn is_monitor() -> bool {
-    // SAFETY: looks up the view and its privileges in the system caches. The strings are static.
-    unsafe {
-        let schema = pg_sys::get_namespace_oid(c"idempotence".as_ptr(), true);
-        let view = pg_sys::get_relname_relid(c"health".as_ptr(), schema);
-        let select = pg_sys::ACL_SELECT as pg_sys::AclMode;
-        view != pg_sys::InvalidOid
-            && pg_sys::pg_class_aclcheck(view, pg_sys::GetUserId(), select) == pg_sys::AclResult::ACLCHECK_OK
-    }
-}

@@ -28,16 +28,20 @@ pub fn snapshot_sees(xmin: pg_sys::TransactionId) -> bool {
     }
 }
 
-/// The id of this transaction, which has one from now on.
-pub fn transaction_id() -> u32 {
+/// The full id of this transaction, which has one from now on. Full ids do not wrap around.
+pub fn transaction_id() -> u64 {
     // SAFETY: called in a transaction.
-    unsafe { pg_sys::GetTopTransactionId() }.into_inner()
+    unsafe { pg_sys::GetTopFullTransactionId() }.value
 }
 
-/// Whether a transaction has not ended, be it at work or prepared.
-pub fn is_in_progress(transaction: u32) -> bool {
+/// Whether a transaction, given by its full id, has not ended, be it at work or prepared.
+pub fn is_in_progress(transaction: u64) -> bool {
     // SAFETY: reads shared state.
-    unsafe { pg_sys::TransactionIdIsInProgress(transaction.into()) }
+    unsafe {
+        // An older id would be taken for one of the future. A transaction does not last so long.
+        let age = pg_sys::ReadNextFullTransactionId().value.saturating_sub(transaction);
+        age < 1 << 31 && pg_sys::TransactionIdIsInProgress((transaction as u32).into())
+    }
 }
 
 /// Makes the commit of this transaction wait for its flush, whatever `synchronous_commit` says.

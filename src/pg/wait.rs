@@ -33,6 +33,23 @@ impl Drop for LockTimeoutMs {
     }
 }
 
+/// Runs `work`, a wait that has lasted for a while already: the caller's own `lock_timeout`, if there is one, ends it that
+/// much sooner.
+pub fn having_waited<T>(waited_us: i64, work: impl FnOnce() -> T) -> T {
+    // SAFETY: as in bounded_by().
+    let callers = unsafe { pg_sys::LockTimeout };
+    if callers == 0 {
+        return work();
+    }
+    let restored = LockTimeoutMs { callers };
+    let waited_ms = i32::try_from(waited_us / 1000).unwrap_or(i32::MAX);
+    // SAFETY: likewise.
+    unsafe { pg_sys::LockTimeout = callers.saturating_sub(waited_ms).max(1) };
+    let done = work();
+    drop(restored);
+    done
+}
+
 /// Runs `work` in a subtransaction, with each of its waits for locks bounded by `wait_us` (`None`: no bound of ours).
 /// Gives `None` if a wait ran out; all that `work` did is then rolled back.
 ///

@@ -15,6 +15,7 @@ use crate::store::checkpoint::{self, Checkpoint};
 use crate::store::lease::{self, StoredLease};
 use crate::store::outcome::Outcome;
 use crate::store::rel::Snapshot;
+use crate::store::segment;
 
 /// What the caller wants a request for.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -79,6 +80,8 @@ pub struct Decided {
     pub range_begun: Option<Range>,
     /// The slot for the reply of a numbered request that may be executed; otherwise 0.
     pub slot: i32,
+    /// The segment that was the current one before the look.
+    pub segment: usize,
 }
 
 impl Decided {
@@ -96,7 +99,7 @@ impl Asked<'_> {
     /// Finds all that is kept of the request and decides. `None`: it is undecided whether the session is alive. A
     /// decision to refuse is returned as its error.
     pub fn find_and_decide(&self, seeker: Seeker) -> Result<Option<Decided>, Error> {
-        let request = self.request;
+        let (request, segment) = (self.request, segment::current());
         let mut kept = find::find(request, &self.lock, self.asked_at, seeker)?;
         if self.check_session()? == Life::Undecided {
             return Ok(None);
@@ -149,6 +152,7 @@ impl Asked<'_> {
             checkpoint: checkpoint.map(|found| found.checkpoint),
             lease,
             range_begun: begun,
+            segment,
             slot: match kept.place {
                 Some(Place::Next(slot)) => slot,
                 _ => 0,

@@ -70,7 +70,7 @@ pub fn record_open(
             }
             let recorded_at = pg::now_us();
             let outcome = outcome(Some(keyed.expires_at_us(recorded_at, ttl_us)), recorded_at);
-            outcome::insert(&probe, &outcome);
+            outcome::insert(&probe, &outcome, open.segment)?;
             outcome
         }
         Request::Numbered(numbered) => {

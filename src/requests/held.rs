@@ -17,6 +17,7 @@ use crate::sessions::liveness;
 use crate::store::lease::{self, StoredLease};
 use crate::store::outcome::Outcome;
 use crate::store::rel::Snapshot;
+use crate::store::segment;
 
 /// What a call to record finds.
 pub enum Held {
@@ -53,6 +54,8 @@ pub struct Leased {
     pub stored: StoredLease,
     /// The place of a numbered request in its stream.
     place: Option<Place>,
+    /// The segment that was the current one before the look.
+    segment: usize,
 }
 
 /// The request that `function` was called for with this token.
@@ -77,7 +80,8 @@ impl Leased {
             }
         };
         let (fingerprint, token) = (self.stored.fingerprint, Some(self.stored.lease.token));
-        Ok(OpenRequest { lock: self.lock, digest: request.digest(), numbers, fingerprint, leftovers: LEASED, token })
+        let (lock, digest, segment) = (self.lock, request.digest(), self.segment);
+        Ok(OpenRequest { lock, digest, numbers, fingerprint, leftovers: LEASED, token, segment })
     }
 }
 
@@ -103,7 +107,7 @@ fn find_leased(request: &Request<'_>, token: i64, function: &'static str) -> Res
     if !waiting::take(request, &claim, deadline, &mut None)? {
         return Err(Error::WaitRanOut { what: request.name().to_string(), hint: WAIT_BY_SETTING });
     }
-    let asked_at = pg::now_us();
+    let (asked_at, segment) = (pg::now_us(), segment::current());
     let stored =
         lease::find(request.stream(), &lock, Snapshot::Itself)?.filter(|stored| stored.request == request.key());
     let of_lease = complete(token, stored.as_ref().map(|stored| &stored.lease), None);
@@ -112,7 +116,7 @@ fn find_leased(request: &Request<'_>, token: i64, function: &'static str) -> Res
     // A key with a lease has an outcome too if an import has brought the outcome since the begin. Then the lease is over.
     let done = matches!(request, Request::Keyed(_)) && outcome.is_some();
     if let (Completion::Proceed, Some(stored), false) = (of_lease, stored, done) {
-        return Ok(Found::Lease(Leased { lock, stored, place }));
+        return Ok(Found::Lease(Leased { lock, stored, place, segment }));
     }
     let recorded_with = outcome.as_ref().and_then(|(outcome, _)| outcome.token);
     claim.release();

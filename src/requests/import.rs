@@ -7,7 +7,8 @@
 //! An import holds no lock of a request, since the lock table has no room for a million of them. It is right all the same:
 //!
 //! * It shares the sweep's lock. So the ring stands still until its commit: every transaction that records meanwhile writes
-//!   to the same segment, where the unique index lets one of two outcomes of a request in.
+//!   to the same segment, where the unique index lets one of two outcomes of a request in. A record that comes after the
+//!   ring has moved on looks again before it writes (`outcome::insert`).
 //! * For each row it looks at the request's lock first and at the outcome after that. Whoever held the lock before has
 //!   committed its outcome by the second look, or is waited for, or the import is refused.
 //! * Whoever begins the request after these looks does not see what the import has inserted. It executes, and its record

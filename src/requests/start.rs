@@ -53,6 +53,7 @@ pub fn start(asked: &Asked<'_>, found: Decided, deadline: Deadline) -> Result<Op
         fingerprint: asked.fingerprint.or(kept),
         leftovers,
         token: None,
+        segment: found.segment,
     };
     let lease = match (decision, asked.aim) {
         // The record that follows deletes the former lease.

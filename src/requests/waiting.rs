@@ -83,10 +83,14 @@ pub fn take(request: &Request<'_>, claim: &Tag, deadline: Deadline, wait: &mut O
     {
         // The wait is cut in two for the line. So a caller loses its place in the queue once, and a deadlock is looked for
         // anew.
+        let began = pg::now_us();
         if with_room(request, || claim.acquire(Some(cut_us)))? {
             return Ok(true);
         }
         wait.log(request, holder(claim));
+        // The caller's own lock_timeout counts from the beginning of the wait.
+        let rest = || claim.acquire(deadline.left_us());
+        return with_room(request, || pg::having_waited(pg::now_us() - began, rest));
     }
     with_room(request, || claim.acquire(deadline.left_us()))
 }

@@ -63,7 +63,7 @@ pub fn to_look_at(name: &str) -> Result<(Session, bool), Error> {
     match checked {
         Ok(()) => Ok((session, true)),
         Err(_) if catalog::is_monitor() => Ok((session, false)),
-        Err(error) => Err(error),
+        Err(error) => Err(or_unknown(&session, error)),
     }
 }
 
@@ -71,13 +71,22 @@ pub fn to_look_at(name: &str) -> Result<(Session, bool), Error> {
 /// admin any one.
 pub fn to_redact(name: &str) -> Result<Session, Error> {
     let found = any_session(name)?;
-    let (owner, is_dropped) = match &found {
-        Session::Standing(session) => (session.owner, session.dropped_at.is_some()),
-        Session::Client(session) => (session.owner, false),
+    let owner = match &found {
+        Session::Standing(session) => session.owner,
+        Session::Client(session) => session.owner,
     };
     match check_roles(owner, None, found.name(), "redact its requests", Right::Own) {
-        Err(error) if !pg::is_admin() => Err(if is_dropped { unknown(name) } else { error }),
+        Err(error) if !pg::is_admin() => Err(or_unknown(&found, error)),
         _ => Ok(found),
+    }
+}
+
+/// The error for a caller without the right to a session. That a session of another role was dropped is nobody's business:
+/// it is as if it had never been.
+fn or_unknown(session: &Session, error: Error) -> Error {
+    match session {
+        Session::Standing(session) if session.dropped_at.is_some() => unknown(&session.name),
+        _ => error,
     }
 }
 

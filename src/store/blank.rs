@@ -106,15 +106,17 @@ pub struct Noted(Option<(&'static AtomicU64, u64)>);
 /// Notes the word of a table. `None`: the table is known to have no page, and need not be opened.
 pub fn note(table: Table) -> Option<Noted> {
     let noted = word(table).map(|word| (word, word.load(SeqCst)));
-    if noted.is_some_and(|(_, value)| value & KNOWN == KNOWN) { None } else { Some(Noted(noted)) }
+    if noted.is_some_and(|(_, value)| value & KNOWN == KNOWN) {
+        return None;
+    }
+    // A standby may be promoted during the look, so it is asked for before.
+    Some(Noted(noted.filter(|_| !pg::in_recovery())))
 }
 
 impl Noted {
-    /// The table was opened and has no page.
+    /// The table was opened and has no page, also for others.
     pub fn is_blank(self) {
-        if let Some((word, value)) = self.0
-            && !pg::in_recovery()
-        {
+        if let Some((word, value)) = self.0 {
             // If somebody has written meanwhile, nothing is known.
             let _ = word.compare_exchange(value, value | KNOWN, SeqCst, SeqCst);
         }

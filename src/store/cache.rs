@@ -33,8 +33,9 @@ pub struct Pointer {
     pub current: usize,
     /// Whether `outcome_long` may have outcomes.
     pub long: bool,
-    /// Which of the other segments have no page. They have none until the ring moves on to them.
-    pub blank: [bool; 3],
+    /// Whether the segment before the current one is closed and has no page. It has none until the ring has moved on twice, or a restore
+    /// has filled it.
+    pub former_is_blank: bool,
 }
 
 /// All that is remembered.

@@ -48,7 +48,10 @@ pub fn find(probe: &Probe<'_>, snapshot: Snapshot) -> Result<Option<StoredCheckp
     let Some(noted) = blank::note(Table::Checkpoint) else { return Ok(None) };
     let table = Rel::open(Table::Checkpoint, Access::Read);
     if table.is_empty() {
-        noted.is_blank();
+        // If this transaction itself has emptied the table, that may be rolled back.
+        if !table.is_rewritten_by_us() {
+            noted.is_blank();
+        }
         return Ok(None);
     }
     let found = find_in(&table, probe, snapshot)?;

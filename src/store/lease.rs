@@ -81,7 +81,10 @@ pub fn find(of: Stream<'_>, lock: &Digest, snapshot: Snapshot) -> Result<Option<
     let Some(noted) = blank::note(Table::Lease) else { return Ok(None) };
     let table = Rel::open(Table::Lease, Access::Read);
     if table.is_readable() && table.is_empty() {
-        noted.is_blank();
+        // If this transaction itself has emptied the table, that may be rolled back.
+        if !table.is_rewritten_by_us() {
+            noted.is_blank();
+        }
         return Ok(None);
     }
     let found = find_in(&table, of, lock, snapshot)?;

@@ -186,10 +186,21 @@ pub fn redact(probe: &Probe<'_>) -> Result<Option<Class>, Error> {
     }))
 }
 
-/// Inserts an outcome. The caller has the request's lock.
-pub fn insert(probe: &Probe<'_>, outcome: &Outcome) {
+/// Inserts an outcome. The caller has the request's lock, and `segment` was the current one before the caller found that
+/// the request has no outcome.
+pub fn insert(probe: &Probe<'_>, outcome: &Outcome, segment: usize) -> Result<(), Error> {
     debug_assert!(Tag::request(&probe.digest).is_held_by_us());
+    // An import that has brought the outcome meanwhile has written it to that segment, where the unique index would tell.
+    // If the ring has moved on since, the import has committed, and only a look tells.
+    let is_same = segment::open_for_outcomes().0 == segment;
+    if !is_same
+        && find(probe, outcome.recorded_at, Snapshot::Itself)?
+            .is_some_and(|found| found.outcome.lives_at(outcome.recorded_at))
+    {
+        return Err(Error::RecordedBeside(RequestName::new(probe.session_name, probe.key)));
+    }
     insert_by(probe, outcome, pg::current_role());
+    Ok(())
 }
 
 /// As [`insert`]: an import has no lock of the request, and inserts beside those who have one (see `import.rs`).

@@ -76,6 +76,12 @@ impl Rel {
         unsafe { pg_sys::RelationGetNumberOfBlocksInFork(self.rel, pg_sys::ForkNumber::MAIN_FORKNUM) }
     }
 
+    /// Whether this transaction has given it another file, by TRUNCATE for example, or has made it.
+    pub fn is_rewritten_by_us(&self) -> bool {
+        // SAFETY: the relation is open.
+        unsafe { pg::is_rewritten_by_us(self.rel) }
+    }
+
     /// The number of the file that it is stored in. Each rewrite of the table makes another file.
     pub fn file(&self) -> pg_sys::Oid {
         // SAFETY: the relation is open.

@@ -45,19 +45,30 @@ pub fn probe_order() -> [(Table, Index); 3] {
     in_order_from(pointer().current)
 }
 
+/// The current segment.
+pub fn current() -> usize {
+    pointer().current
+}
+
 fn in_order_from(current: usize) -> [(Table, Index); 3] {
     [SEGMENTS[current], SEGMENTS[(current + 1) % 3], SEGMENTS[(current + 2) % 3]]
 }
 
 /// Calls `look` for each segment that may have an outcome, in the order of [`probe_order`], until it gives a value.
 ///
-/// A segment that is known to have no page is left out. Nothing is written into such a segment before the ring has moved
-/// on to it, or a restore has brought rows; both send a message. Whoever looks for a request may rely on what it knows,
-/// once it has taken the messages in: what its lock has let it wait for had sent them before.
+/// The segment before the current one is left out if it is known to be closed and to have no page. Nothing is written into
+/// such a segment before the ring has moved on twice, or a restore has brought rows. The first move has sent its message before the second
+/// began, so whoever takes messages in knows better in time. The segment after the current one is always looked into: a
+/// commit is visible a moment before its messages are sent, and the request's lock may have let the caller wait for an
+/// outcome that was recorded there in this moment.
 pub fn probe<T, E>(mut look: impl FnMut((Table, Index)) -> Result<Option<T>, E>) -> Result<Option<T>, E> {
     loop {
         let current = pointer().current;
-        if let Some(found) = look(SEGMENTS[current])? {
+        let [first, next, former] = in_order_from(current);
+        if let Some(found) = look(first)? {
+            return Ok(Some(found));
+        }
+        if let Some(found) = look(next)? {
             return Ok(Some(found));
         }
         cache::take_in_messages();
@@ -66,13 +77,7 @@ pub fn probe<T, E>(mut look: impl FnMut((Table, Index)) -> Result<Option<T>, E>)
             // The ring has moved on since this backend looked last.
             continue;
         }
-        for place in in_order_from(current).into_iter().skip(1) {
-            let is_blank = SEGMENTS.iter().zip(pointer.blank).any(|(segment, blank)| *segment == place && blank);
-            if !is_blank && let Some(found) = look(place)? {
-                return Ok(Some(found));
-            }
-        }
-        return Ok(None);
+        return if pointer.former_is_blank { Ok(None) } else { look(former) };
     }
 }
 
@@ -114,23 +119,28 @@ fn pointer() -> Pointer {
 
 fn read() -> (Pointer, bool) {
     let (mut current, mut noted, mut committed) = (None, None, true);
+    let mut closed = [false; SEGMENTS.len()];
     let table = Rel::open(Table::Segment, Access::Read);
     table.find(None, &mut [], Snapshot::LatestMvcc, |row: &Columns<'_>| -> Option<()> {
         committed &= !row.is_ours();
         if row.int2(NUMBER)? == FIRST {
             noted = row.bool(LONG_LIVED);
         }
+        let number = usize::try_from(row.int2(NUMBER)?).ok()?;
+        *closed.get_mut(number)? = row.int8(CLOSED_AT).is_some();
         if row.bool(CURRENT)? {
-            current = usize::try_from(row.int2(NUMBER)?).ok();
+            current = Some(number);
         }
         None
     });
     match (current, noted) {
-        (Some(current), Some(noted)) if current < SEGMENTS.len() => {
+        (Some(current), Some(noted)) => {
             // Rows that were restored with triggers disabled are not noted.
             let long = noted || !Rel::open(LONG.0, Access::Read).is_empty();
-            let is_blank = |number: usize| number != current && Rel::open(SEGMENTS[number].0, Access::Read).is_empty();
-            (Pointer { current, long, blank: [0, 1, 2].map(is_blank) }, committed)
+            let former = (current + 2) % SEGMENTS.len();
+            // While the segment is closing, a transaction may still record there.
+            let former_is_blank = closed[former] && Rel::open(SEGMENTS[former].0, Access::Read).is_empty();
+            (Pointer { current, long, former_is_blank }, committed)
         }
         _ => lost().raise(),
     }

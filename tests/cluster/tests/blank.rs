@@ -1,4 +1,5 @@
-//! A backend that knows a table to be empty does not look into it. It must learn of the first row, however that comes.
+//! A backend that knows a table to be empty does not look into it, and a record does not look again for what it has looked
+//! for at the begin. Both must learn of a row that comes meanwhile, however that comes.
 
 use anyhow::{Result, ensure};
 use idempotence_cluster_tests::shop::{self, DATABASE};
@@ -12,6 +13,8 @@ on_each_version!(
     rows_that_a_restore_brings_are_met,
     leases_that_come_and_go_are_met,
     a_promoted_standby_knows_nothing,
+    what_a_transaction_has_emptied_is_not_known_to_be_empty,
+    a_record_meets_what_was_imported_before_the_ring_moved_on,
 );
 
 /// For how long leases come and go.
@@ -172,5 +175,58 @@ async fn a_promoted_standby_knows_nothing(version: Version) -> Result<()> {
     standby.promote()?;
     let promoted = standby.reconnect(DATABASE).await?;
     ensure!(begun(&promoted, "k").await? == "in_progress|");
+    Ok(())
+}
+
+// Goal: a table that an open transaction has emptied may be full again.
+// Method: TRUNCATE and a begin in one transaction; another connection looks for a checkpoint before its end and after.
+async fn what_a_transaction_has_emptied_is_not_known_to_be_empty(version: Version) -> Result<()> {
+    let (_server, warm, other) = start(version).await?;
+    warm.text("BEGIN; SELECT FROM idem_begin('s', 'k'); SELECT idem_checkpoint('s', 'k', 'p'); COMMIT").await?;
+    other
+        .text("BEGIN; TRUNCATE idempotence.checkpoint, idempotence.lease; SELECT FROM idem_begin('s', 'other')")
+        .await?;
+    warm.text("SET lock_timeout = '200ms'").await?;
+    ensure!(warm.sqlstate("BEGIN; SELECT FROM idem_begin('s', 'k')").await? == "55P03");
+    other.text("ROLLBACK").await?;
+    ensure!(begun(&warm, "k").await? == "started|p");
+    Ok(())
+}
+
+// Goal: of a request that is imported while it is executed, one outcome is kept, also if the ring moves on in between.
+// Method: a begin that does not see the import, the import's commit, a turn of the ring, and then the record; with a claim
+// of the transaction and with a lease that was given before.
+async fn a_record_meets_what_was_imported_before_the_ring_moved_on(version: Version) -> Result<()> {
+    let (server, warm, other) = start(version).await?;
+    let current = "SELECT segment FROM idempotence.segments WHERE state = 'current'";
+    let import = |key: &str| {
+        format!(
+            "SELECT * FROM idem_import('s', $$SELECT '{key}' AS key, '\"imported\"'::jsonb AS response$$, 'a test')"
+        )
+    };
+    other.text(&format!("BEGIN; {}", import("k"))).await?;
+    warm.text("BEGIN").await?;
+    ensure!(warm.text("SELECT status FROM idem_begin('s', 'k')").await? == "started");
+    other.text("COMMIT").await?;
+
+    let dba = server.connect(DATABASE).await?;
+    let before = dba.text(current).await?;
+    dba.text("UPDATE idempotence.segment SET opened_at = opened_at - interval '30 days' WHERE current").await?;
+    let turned = format!("{current} AND segment <> {before}");
+    server.wait_for(DATABASE, &format!("SELECT count(*) FROM ({turned}) s"), "1").await?;
+
+    ensure!(warm.sqlstate("SELECT idem_record('s', 'k', '\"executed\"')").await? == "40001");
+    ensure!(warm.replay("s", "k").await? == "succeeded|\"imported\"");
+    let kept = "SELECT count(*) FROM idempotence.outcomes WHERE request = 'k'";
+    ensure!(dba.text(kept).await? == "1");
+    // What nobody has imported is recorded as ever.
+    warm.text("BEGIN; SELECT FROM idem_begin('s', 'l')").await?;
+    let before = dba.text(current).await?;
+    dba.text("UPDATE idempotence.segment SET opened_at = opened_at - interval '30 days' WHERE current").await?;
+    other.execute("s", "of the next segment", "1").await?;
+    let turned = format!("{current} AND segment <> {before}");
+    server.wait_for(DATABASE, &format!("SELECT count(*) FROM ({turned}) s"), "0").await?;
+    warm.text("SELECT FROM idem_record('s', 'l', '1'); COMMIT").await?;
+    ensure!(other.replay("s", "l").await? == "succeeded|1");
     Ok(())
 }
