@@ -10,7 +10,6 @@ use crate::error::{Error, RequestName};
 use crate::model::{ClientSession, Session, StandingSession};
 use crate::pg;
 use list::List;
-use pgrx::pg_sys::panic::ErrorReportWithLevel;
 use std::cell::RefCell;
 use std::rc::Rc;
 use used::UsedSessions;
@@ -92,10 +91,12 @@ pub fn locks() -> usize {
     OPEN.with_borrow(List::locks)
 }
 
-/// The error for a lock table that has no room for the lock of a request.
-pub fn no_room(name: RequestName, error: &ErrorReportWithLevel) -> Error {
-    let (message, hint) = (error.message().into(), error.hint().unwrap_or_default().into());
-    Error::NoLock { name: Box::new(name), message, hint, held: locks() }
+/// Runs `take`, which takes the lock of a request. If the lock table has no room left, the error names the request.
+pub fn with_room<T>(name: impl FnOnce() -> RequestName, take: impl FnOnce() -> T) -> Result<T, Error> {
+    pg::or_out_of_memory(take).map_err(|error| {
+        let (message, hint) = (error.message().into(), error.hint().unwrap_or_default().into());
+        Error::NoLock { name: Box::new(name()), message, hint, held: locks() }
+    })
 }
 
 /// The request, if it is open. If not, the error says that `function` needs it to be.

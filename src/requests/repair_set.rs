@@ -108,7 +108,7 @@ fn try_one(
     }
     let digest = request.digest();
     let lock = Tag::request(&digest);
-    if !pg::or_out_of_memory(|| lock.try_acquire()).map_err(|error| open::no_room(request.name(), &error))? {
+    if !open::with_room(|| request.name(), || lock.try_acquire())? {
         return Ok(None);
     }
     let done = match repair_one(request, digest) {

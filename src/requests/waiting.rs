@@ -61,12 +61,7 @@ impl Drop for Wait {
 
 /// Takes the request's lock if nobody has it; gives whether it did.
 pub fn take_at_once(request: &Request<'_>, claim: &Tag) -> Result<bool, Error> {
-    with_room(request, || claim.try_acquire())
-}
-
-/// If the lock table has no room left, the error names the request.
-fn with_room(request: &Request<'_>, take: impl FnOnce() -> bool) -> Result<bool, Error> {
-    pg::or_out_of_memory(take).map_err(|error| open::no_room(request.name(), &error))
+    open::with_room(|| request.name(), || claim.try_acquire())
 }
 
 /// Takes the request's lock, and waits for it up to the deadline; gives whether it did.
@@ -84,15 +79,15 @@ pub fn take(request: &Request<'_>, claim: &Tag, deadline: Deadline, wait: &mut O
         // The wait is cut in two for the line. So a caller loses its place in the queue once, and a deadlock is looked for
         // anew.
         let began = pg::now_us();
-        if with_room(request, || claim.acquire(Some(cut_us)))? {
+        if open::with_room(|| request.name(), || claim.acquire(Some(cut_us)))? {
             return Ok(true);
         }
         wait.log(request, holder(claim));
         // The caller's own lock_timeout counts from the beginning of the wait.
         let rest = || claim.acquire(deadline.left_us());
-        return with_room(request, || pg::having_waited(pg::now_us() - began, rest));
+        return open::with_room(|| request.name(), || pg::having_waited(pg::now_us() - began, rest));
     }
-    with_room(request, || claim.acquire(deadline.left_us()))
+    open::with_room(|| request.name(), || claim.acquire(deadline.left_us()))
 }
 
 /// Where a wait for a lock is cut that is to be logged after this time. PostgreSQL looks for a deadlock once a wait has

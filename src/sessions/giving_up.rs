@@ -37,7 +37,7 @@ pub fn take_lanes(
         let acquire = || Tag::request(&lock).acquire(deadline.left_us());
         let mut sleeper = None;
         loop {
-            if !pg::or_out_of_memory(acquire).map_err(|error| open::no_room(name(), &error))? {
+            if !open::with_room(name, acquire)? {
                 return Err(Error::WaitRanOut { what: name().to_string(), hint: WAIT_BY_SETTING });
             }
             let Some(until) = supersede_lease(stream, &lock, upto)? else { break };
