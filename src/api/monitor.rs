@@ -8,11 +8,10 @@ use crate::model::StandingSession;
 use crate::monitor;
 use crate::monitor::in_flight::Named;
 use crate::monitor::{Counter, Key, Line, NotedError, counters, errors, in_flight};
-use crate::pg::{self, Backend};
+use crate::pg::{self, Backend, Timestamptz};
 use crate::sessions::resolve;
 use crate::store::catalog;
 use crate::store::session::standing;
-use pgrx::datum::TimestampWithTimeZone;
 use pgrx::iter::TableIterator;
 use pgrx::pg_sys;
 use pgrx::prelude::*;
@@ -20,14 +19,6 @@ use pgrx::prelude::*;
 /// Refuses a call where the library is not preloaded.
 fn check_there(what: &'static str) -> Result<(), Error> {
     if monitor::is_there() { Ok(()) } else { Err(Error::NotPreloaded { what }) }
-}
-
-fn moment(us: i64) -> Option<TimestampWithTimeZone> {
-    TimestampWithTimeZone::try_from(us as pg_sys::TimestampTz).ok()
-}
-
-fn may_use(owner: pg_sys::Oid, usable_by: Option<pg_sys::Oid>) -> bool {
-    pg::has_privileges_of(owner) || usable_by.is_some_and(pg::has_privileges_of)
 }
 
 /// The counters of each session of this database that the caller may see.
@@ -63,7 +54,7 @@ fn stats() -> TableIterator<
         name!(waits, i64),
         name!(wait_ms, i64),
         name!(swept, i64),
-        name!(since, Option<TimestampWithTimeZone>),
+        name!(since, Timestamptz),
     ),
 > {
     or_raise(check_there("the counters of idempotence.stats"));
@@ -103,7 +94,7 @@ fn stats() -> TableIterator<
             of(Counter::Waits),
             of(Counter::WaitMs),
             of(Counter::Swept),
-            moment(line.since),
+            Timestamptz(line.since),
         ))
     });
     TableIterator::new(rows.collect::<Vec<_>>())
@@ -128,7 +119,7 @@ impl Counted {
 
     fn is_callers(&self) -> bool {
         match self {
-            Counted::Standing(session) => may_use(session.owner, session.usable_by),
+            Counted::Standing(session) => resolve::may_use(session.owner, session.usable_by),
             Counted::Clients(role) => pg::has_privileges_of(*role),
             Counted::Others => false,
         }
@@ -146,9 +137,9 @@ impl Counted {
 }
 
 #[pg_extern(volatile, parallel_unsafe)]
-fn idem_stats_reset() -> pg::Timestamptz {
+fn idem_stats_reset() -> Timestamptz {
     or_raise(check_there("the counters of idempotence.stats"));
-    pg::Timestamptz(counters::reset())
+    Timestamptz(counters::reset())
 }
 
 /// The requests in flight in this database that the caller may see, without those who wait for them. `lock_high` and
@@ -171,7 +162,7 @@ fn held_requests() -> TableIterator<
         name!(role, pg_sys::Oid),
         name!(application, Option<String>),
         name!(client, Option<String>),
-        name!(since, Option<TimestampWithTimeZone>),
+        name!(since, Timestamptz),
         name!(state, Option<&'static str>),
         name!(requests, i64),
         name!(lock_high, Option<pg_sys::Oid>),
@@ -182,7 +173,7 @@ fn held_requests() -> TableIterator<
     let is_monitor = catalog::is_monitor();
     let sees = |held: &in_flight::InFlight| match &held.named {
         _ if is_monitor => true,
-        Some(named) => may_use(named.owner, named.usable_by),
+        Some(named) => resolve::may_use(named.owner, named.usable_by),
         None => pg::has_privileges_of(held.role),
     };
     let held: Vec<_> = in_flight::read().into_iter().filter(sees).collect();
@@ -210,7 +201,7 @@ fn held_requests() -> TableIterator<
             held.role,
             application,
             client,
-            moment(held.since),
+            Timestamptz(held.since),
             state,
             held.requests,
             high,
@@ -232,7 +223,7 @@ AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
 fn errors() -> TableIterator<
     'static,
     (
-        name!(at, Option<TimestampWithTimeZone>),
+        name!(at, Timestamptz),
         name!(session, Option<String>),
         name!(stream, Option<String>),
         name!(request, Option<String>),
@@ -249,12 +240,12 @@ fn errors() -> TableIterator<
             || pg::has_privileges_of(error.role)
             // A session that was made after the error is another one of the same name.
             || resolve::even_dropped(&error.session)
-                .is_some_and(|session| session.created_at <= error.at && may_use(session.owner, session.usable_by))
+                .is_some_and(|session| session.created_at <= error.at && resolve::may_use(session.owner, session.usable_by))
     };
     let named = |name: String| (!name.is_empty()).then_some(name);
     let rows = errors::read().into_iter().filter(sees).map(|error| {
         let (session, stream, request) = (named(error.session), named(error.stream), named(error.request));
-        (moment(error.at), session, stream, request, error.role, error.sqlstate, error.application, error.pid)
+        (Timestamptz(error.at), session, stream, request, error.role, error.sqlstate, error.application, error.pid)
     });
     TableIterator::new(rows.collect::<Vec<_>>())
 }

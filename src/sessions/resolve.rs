@@ -132,6 +132,11 @@ pub fn unknown(name: &str) -> Error {
     }
 }
 
+/// Whether the current role may use a session of this owner, which may be lent to another role.
+pub fn may_use(owner: pg_sys::Oid, borrower: Option<pg_sys::Oid>) -> bool {
+    pg::has_privileges_of(owner) || borrower.is_some_and(pg::has_privileges_of)
+}
+
 fn check_roles(
     owner: pg_sys::Oid,
     borrower: Option<pg_sys::Oid>,
@@ -139,11 +144,7 @@ fn check_roles(
     action: &'static str,
     right: Right,
 ) -> Result<(), Error> {
-    if pg::has_privileges_of(owner) || borrower.is_some_and(pg::has_privileges_of) {
-        Ok(())
-    } else {
-        Err(Error::NotYours { session: session.into(), action, right })
-    }
+    if may_use(owner, borrower) { Ok(()) } else { Err(Error::NotYours { session: session.into(), action, right }) }
 }
 
 fn by_id(name: &str, id: &Uuid, action: &'static str) -> Result<Rc<ClientSession>, Error> {
