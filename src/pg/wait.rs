@@ -14,21 +14,27 @@ impl LockTimeoutMs {
     /// Sets our bound; `None` if the user's own `lock_timeout` is as short or shorter.
     fn bounded_by(wait_us: i64) -> Option<LockTimeoutMs> {
         let ms = i32::try_from(wait_us.div_euclid(1000).max(1)).unwrap_or(i32::MAX);
-        // SAFETY: a variable of this backend, which has one thread. Only waits for locks read it.
-        unsafe {
-            let callers = pg_sys::LockTimeout;
-            if callers > 0 && callers <= ms {
-                return None;
-            }
-            pg_sys::LockTimeout = ms;
-            Some(LockTimeoutMs { callers })
-        }
+        let callers = LockTimeoutMs::of_caller();
+        if callers > 0 && callers <= ms { None } else { Some(LockTimeoutMs::set(ms)) }
+    }
+
+    /// What is in force now; 0 is no bound.
+    fn of_caller() -> i32 {
+        // SAFETY: a variable of this backend, which has one thread.
+        unsafe { pg_sys::LockTimeout }
+    }
+
+    fn set(ms: i32) -> LockTimeoutMs {
+        let callers = LockTimeoutMs::of_caller();
+        // SAFETY: likewise. Only waits for locks read it.
+        unsafe { pg_sys::LockTimeout = ms };
+        LockTimeoutMs { callers }
     }
 }
 
 impl Drop for LockTimeoutMs {
     fn drop(&mut self) {
-        // SAFETY: as in bounded_by(). It only writes a variable, so it may run while an error unwinds.
+        // SAFETY: as in set(). It only writes a variable, so it may run while an error unwinds.
         unsafe { pg_sys::LockTimeout = self.callers }
     }
 }
@@ -36,18 +42,10 @@ impl Drop for LockTimeoutMs {
 /// Runs `work`, a wait that has lasted for a while already: the caller's own `lock_timeout`, if there is one, ends it that
 /// much sooner.
 pub fn having_waited<T>(waited_us: i64, work: impl FnOnce() -> T) -> T {
-    // SAFETY: as in bounded_by().
-    let callers = unsafe { pg_sys::LockTimeout };
-    if callers == 0 {
-        return work();
-    }
-    let restored = LockTimeoutMs { callers };
+    let callers = LockTimeoutMs::of_caller();
     let waited_ms = i32::try_from(waited_us / 1000).unwrap_or(i32::MAX);
-    // SAFETY: likewise.
-    unsafe { pg_sys::LockTimeout = callers.saturating_sub(waited_ms).max(1) };
-    let done = work();
-    drop(restored);
-    done
+    let _bound = (callers > 0).then(|| LockTimeoutMs::set(callers.saturating_sub(waited_ms).max(1)));
+    work()
 }
 
 /// Runs `work` in a subtransaction, with each of its waits for locks bounded by `wait_us` (`None`: no bound of ours).
@@ -180,14 +178,9 @@ fn caught<T>(
 
 /// Runs `work`. If it raises an error with this code, calls `note`, which must raise no error. The error goes on.
 pub fn noting<T>(code: PgSqlErrorCode, work: impl FnOnce() -> T, note: impl FnOnce()) -> T {
-    // Without an error this costs nothing, as in or_out_of_memory().
-    std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).unwrap_or_else(|payload| {
-        if let Some(CaughtError::PostgresError(error)) = payload.downcast_ref::<CaughtError>()
-            && error.sql_error_code() == code
-        {
-            note();
-        }
-        std::panic::resume_unwind(payload)
+    caught(work, |error| error.sql_error_code() == code).unwrap_or_else(|error| {
+        note();
+        CaughtError::PostgresError(*error).rethrow()
     })
 }
 
