@@ -17,6 +17,12 @@ pub fn of_request(session: &SessionId, stream: &str, request: &str) -> Digest {
     Digest::of(&secret::key(), session, stream, request)
 }
 
+/// The digests of many requests of a standing session, as [`of_request`] makes each.
+pub fn of_requests<'a>(session: &SessionId, requests: impl Iterator<Item = &'a str>) -> impl Iterator<Item = Digest> {
+    let (secret, session) = (secret::key(), *session);
+    requests.map(move |request| Digest::of(&secret, &session, "", request))
+}
+
 /// The digest of a lane, by which a numbered request is locked.
 pub fn of_lane(stream: Stream<'_>, lane: Lane) -> Digest {
     Digest::of_lane(&secret::key(), stream.session, stream.name, lane)

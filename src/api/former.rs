@@ -76,6 +76,7 @@ fn idem_once_many(
         let session = required("session", session)?;
         let requests = required("requests", requests)?;
         let keys = elements("requests", requests.iter().map(|key| key.map(Into::into)))?;
-        requests::once_many(session, &keys)
+        let fresh = requests::once_many(session, keys)?;
+        Ok(fresh.into_iter().map(|(ord, key)| (ord, key.into_owned())).collect::<Vec<_>>())
     })()))
 }

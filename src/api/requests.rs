@@ -6,7 +6,7 @@ use super::ticket::{self, Ticket};
 use crate::arguments;
 use crate::domain::class::Class;
 use crate::error::{Error, or_raise};
-use crate::pg::{Composite, Jsonb, Keys, Timestamptz};
+use crate::pg::{Composite, Jsonb, Keys, Listed, Timestamptz};
 use crate::requests::answer::Begun;
 use crate::requests::begin;
 use crate::requests::decide::Aim;
@@ -16,8 +16,7 @@ use crate::requests::numbered::Numbering;
 use crate::requests::once;
 use crate::requests::request::Rules;
 use pgrx::datum::{Interval, Uuid};
-use pgrx::iter::TableIterator;
-use pgrx::{default, name, pg_extern};
+use pgrx::{default, pg_extern};
 use std::borrow::Cow;
 
 #[pg_extern(name = "idem_begin", volatile, parallel_unsafe)]
@@ -276,21 +275,20 @@ fn once(session: Option<&str>, request: Option<impl AsKey>) -> bool {
 }
 
 #[pg_extern(name = "idem_once_many", volatile, parallel_unsafe)]
-fn idem_once_many_any(
-    session: Option<&str>,
-    requests: Option<Keys>,
-) -> TableIterator<'static, (name!(ord, i64), name!(request, String))> {
+fn idem_once_many_any<'a>(session: Option<&'a str>, requests: Option<Keys<'a>>) -> Listed<'a> {
     let fresh = or_raise((|| {
         let session = required("session", session)?;
         let requests = required("requests", requests)?;
-        once_many(session, &elements("requests", requests.read()?.into_iter())?)
+        once_many(session, elements("requests", requests.read()?.into_iter())?)
     })());
-    TableIterator::new(fresh)
+    Listed(fresh)
 }
 
 /// The keys that are seen for the first time, each with its place in the list, counted from 1.
-pub(super) fn once_many(session: &str, keys: &[Cow<'_, str>]) -> Result<Vec<(i64, String)>, Error> {
-    let keys: Vec<&str> = keys.iter().map(|key| &**key).collect();
-    let places = once::once(session, &keys, "idem_once_many")?;
-    Ok(places.into_iter().map(|place| (place as i64 + 1, keys[place].to_owned())).collect())
+pub(super) fn once_many<'a>(session: &str, mut keys: Vec<Cow<'a, str>>) -> Result<Vec<(i64, Cow<'a, str>)>, Error> {
+    let places = {
+        let keys: Vec<&str> = keys.iter().map(|key| &**key).collect();
+        once::once(session, &keys, "idem_once_many")?
+    };
+    Ok(places.into_iter().map(|place| (place as i64 + 1, std::mem::take(&mut keys[place]))).collect())
 }

@@ -6,29 +6,28 @@ use pgrx::callconv::ArgAbi;
 use pgrx::pg_sys;
 use std::borrow::Cow;
 use std::ffi::CStr;
+use std::marker::PhantomData;
 use uuid::Uuid;
 
 /// An array argument of type `anycompatiblearray`. For such a parameter PostgreSQL takes an array without a type as
 /// `text[]`. With an overload for each type of array the call would be ambiguous.
-pub struct Keys(pg_sys::Datum);
+/// The argument lives as long as the call (`'fcx`).
+pub struct Keys<'fcx>(pg_sys::Datum, PhantomData<&'fcx ()>);
 
-pgrx::impl_sql_translatable!(Keys, arg_only = "anycompatiblearray");
+pgrx::impl_sql_translatable!(Keys<'_>, arg_only = "anycompatiblearray");
 
 // SAFETY: the argument is an array, and Keys holds the datum of an array.
-unsafe impl<'fcx> ArgAbi<'fcx> for Keys {
+unsafe impl<'fcx> ArgAbi<'fcx> for Keys<'fcx> {
     unsafe fn unbox_arg_unchecked(arg: pgrx::callconv::Arg<'_, 'fcx>) -> Self {
         // SAFETY: the caller passes an argument of our declared type.
-        Keys(
-            unsafe { arg.unbox_arg_using_from_datum::<RawDatum>() }
-                .expect("pgrx unboxes an argument that is not null")
-                .0,
-        )
+        let array = unsafe { arg.unbox_arg_using_from_datum::<RawDatum>() };
+        Keys(array.expect("pgrx unboxes an argument that is not null").0, PhantomData)
     }
 }
 
-impl Keys {
+impl<'fcx> Keys<'fcx> {
     /// The elements as keys, `None` being NULL.
-    pub fn read(&self) -> Result<Vec<Option<Cow<'_, str>>>, Error> {
+    pub fn read(&self) -> Result<Vec<Option<Cow<'fcx, str>>>, Error> {
         let (mut values, mut nulls, mut count) = (std::ptr::null_mut(), std::ptr::null_mut(), 0);
         // SAFETY: the array lives as long as the call. Its header tells the type of its elements, and the layout of
         // that type is looked up. deconstruct_array() makes two arrays of `count` elements.
@@ -103,7 +102,10 @@ impl Reader {
         match self {
             // SAFETY: a text or varchar is a varlena; the database's encoding is UTF-8.
             Reader::Text => unsafe {
-                let text = pg_sys::pg_detoast_datum_packed(value.cast_mut_ptr());
+                let mut text: *mut pg_sys::varlena = value.cast_mut_ptr();
+                if !pgrx::varlena::varatt_is_4b_u(text) {
+                    text = pg_sys::pg_detoast_datum_packed(text);
+                }
                 std::str::from_utf8_unchecked(pgrx::varlena::varlena_to_byte_slice(text)).into()
             },
             // SAFETY: a uuid is passed as a pointer to its 16 bytes.

@@ -28,6 +28,14 @@ pub fn snapshot_sees(xmin: pg_sys::TransactionId) -> bool {
     }
 }
 
+/// Whether this transaction may have one more subtransaction that writes, without pushing others aside. Of the ids of its
+/// subtransactions, 64 have a place where every snapshot finds them. Half of these are left to the caller's savepoints.
+pub fn has_room_for_subtransaction() -> bool {
+    // SAFETY: this process has a place among the others from its start on, and is the only one that writes this there.
+    let ids = unsafe { (*pg_sys::MyProc).subxidStatus };
+    !ids.overflowed && ids.count < 32
+}
+
 /// The full id of this transaction, which has one from now on. Full ids do not wrap around.
 pub fn transaction_id() -> u64 {
     // SAFETY: called in a transaction.

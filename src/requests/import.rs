@@ -346,8 +346,8 @@ impl Import {
             check_sort(&self.session, false)?;
         }
         let key = inbox::Key { key: &request.key, digest: request.digest(), expires_at };
-        let inserted = inbox::insert(&self.session, &[key], recorded_at, now_us)?;
-        Ok(if inserted.is_empty() { Taken::Present } else { Taken::Imported })
+        let inserted = inbox::insert(&self.session, &[key], recorded_at, now_us, false)?;
+        Ok(if inserted == [true] { Taken::Imported } else { Taken::Present })
     }
 }
 

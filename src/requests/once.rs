@@ -7,13 +7,12 @@ use crate::error::{Error, WAIT_BY_SETTING};
 use crate::guc;
 use crate::model::{Session, StandingSession};
 use crate::monitor::{Counter, counters};
+use crate::names;
 use crate::pg::{self, Deadline};
 use crate::requests::keyed::{Keyed, check_sort};
 use crate::sessions::resolve;
 use crate::store::inbox::{self, Key};
-use crate::store::outcome;
-use crate::store::rel::Snapshot;
-use std::collections::{HashMap, HashSet};
+use crate::store::looks::{self, Asked, Found};
 use std::rc::Rc;
 
 /// Finds the keys that are seen for the first time, and notes them. Returns their places in the list; of a key that
@@ -21,43 +20,40 @@ use std::rc::Rc;
 pub fn once(session: &str, keys: &[&str], function: &'static str) -> Result<Vec<usize>, Error> {
     pg::begin_call();
     // The right to the session and its sort are checked for an empty list too.
-    let standing = || resolve::standing(session, Right::Use, resolve::USE);
-    check_sort(&*standing()?, true)?;
+    let standing = resolve::standing(session, Right::Use, resolve::USE)?;
+    check_sort(&standing, true)?;
     check_count(session, keys.len())?;
-    let now_us = pg::now_us();
+    let (session, now_us) = (&standing, pg::now_us());
     let mut requests = Vec::new();
     requests.try_reserve_exact(keys.len())?;
     for key in keys {
-        requests.push(Keyed::of(standing()?, key)?);
+        requests.push(Keyed::of(Rc::clone(session), key)?);
         pg::check_memory()?;
     }
-    let fresh = unseen(&requests, now_us)?;
-    let Some((_, first)) = fresh.first() else {
-        if let Some(request) = requests.first() {
-            count(&request.session, 0, requests.len());
-        }
+    let Unseen { fresh, contended } = unseen(session, &requests, now_us)?;
+    let Some(first) = fresh.first() else {
+        count(session, 0, requests.len());
         return Ok(Vec::new());
     };
-    let session = &requests[*first].session;
     let ttl_us = session.ttl_us();
     arguments::check_writable(function, || {
-        format!("The {} is seen for the first time, which has to be noted.", requests[*first].name())
+        format!("The {} is seen for the first time, which has to be noted.", requests[first.place].name())
     })?;
 
-    let rows: Vec<Key<'_>> = fresh
-        .iter()
-        .map(|(digest, place)| {
-            let request = &requests[*place];
-            Key { key: &request.key, digest: *digest, expires_at: request.expires_at_us(now_us, ttl_us) }
-        })
-        .collect();
+    let row = |fresh: &Fresh| {
+        let request = &requests[fresh.place];
+        Key { key: &request.key, digest: fresh.digest, expires_at: request.expires_at_us(now_us, ttl_us) }
+    };
+    let rows: Vec<Key<'_>> = fresh.iter().map(row).collect();
     let what = || format!("a request of session \"{}\", seen by another transaction,", session.name);
     let inserted = pg::bounded_or_error(
         guc::wait_us(),
-        || inbox::insert(session, &rows, now_us, now_us),
+        || inbox::insert(session, &rows, now_us, now_us, contended),
         || Error::WaitRanOut { what: what(), hint: WAIT_BY_SETTING },
     )?;
-    let places = in_order_of_places(&fresh, &inserted);
+    let mut places: Vec<usize> =
+        fresh.iter().zip(inserted).filter(|(_, inserted)| *inserted).map(|(fresh, _)| fresh.place).collect();
+    places.sort_unstable();
     count(session, places.len(), requests.len() - places.len());
     pg::check_memory()?;
     Ok(places)
@@ -73,24 +69,43 @@ fn count(session: &Rc<StandingSession>, fresh: usize, seen: usize) {
     }
 }
 
-/// The requests that are not kept yet, once each: the digest and the first place, in the order of the digests.
-fn unseen(requests: &[Keyed<'_>], now_us: i64) -> Result<Vec<(Digest, usize)>, Error> {
-    let mut first_places = HashMap::with_capacity(requests.len());
-    for (place, request) in requests.iter().enumerate() {
-        first_places.entry(request.digest()).or_insert(place);
-    }
-    let mut fresh = Vec::with_capacity(first_places.len());
-    let mut seen = Vec::new();
-    for (digest, place) in first_places {
-        let request = &requests[place];
+/// A request that is not kept yet.
+struct Fresh {
+    digest: Digest,
+    /// Its first place in the list.
+    place: usize,
+}
+
+/// The requests that are not kept yet.
+struct Unseen {
+    /// Each once, in the order of the digests.
+    fresh: Vec<Fresh>,
+    /// See [`looks::Found::contended`].
+    contended: bool,
+}
+
+fn unseen(session: &StandingSession, requests: &[Keyed<'_>], now_us: i64) -> Result<Unseen, Error> {
+    for request in requests {
         request.check_time(now_us)?;
-        let found = outcome::find(&request.probe(digest), now_us, Snapshot::Itself)?;
-        match found.filter(|found| found.outcome.lives_at(now_us)) {
-            Some(found) if !found.visible => return Err(Error::Unserializable(request.name())),
-            Some(found) => seen.push(found.outcome.writer),
+    }
+    let digests = names::of_requests(&session.id, requests.iter().map(|request| &*request.key));
+    let mut once_each: Vec<Fresh> = digests.enumerate().map(|(place, digest)| Fresh { digest, place }).collect();
+    // As numbers they are compared faster, and in the same order.
+    once_each.sort_unstable_by_key(|request| (u128::from_be_bytes(request.digest.0), request.place));
+    once_each.dedup_by_key(|request| request.digest);
+    let asked: Vec<Asked<'_>> =
+        once_each.iter().map(|Fresh { digest, place }| Asked { key: &requests[*place].key, digest: *digest }).collect();
+    let Found { outcomes, contended } = looks::find(session, &asked, now_us)?;
+
+    let mut fresh = Vec::with_capacity(once_each.len());
+    let mut seen = Vec::new();
+    for (request, found) in once_each.into_iter().zip(outcomes) {
+        match found {
+            Some(found) if !found.visible => return Err(Error::Unserializable(requests[request.place].name())),
+            Some(found) => seen.push(found.writer),
             None => {
-                check_age(request, now_us)?;
-                fresh.push((digest, place));
+                check_age(&requests[request.place], now_us)?;
+                fresh.push(request);
             }
         }
     }
@@ -102,8 +117,7 @@ fn unseen(requests: &[Keyed<'_>], now_us: i64) -> Result<Vec<(Digest, usize)>, E
         let what = "a commit that noted one of the requests before";
         return Err(Error::WaitRanOut { what: what.into(), hint: WAIT_BY_SETTING });
     }
-    fresh.sort_unstable();
-    Ok(fresh)
+    Ok(Unseen { fresh, contended })
 }
 
 /// Refuses a time key that is too old (ID010), by the same rule as the decision table.
@@ -126,12 +140,4 @@ fn check_count(session: &str, count: usize) -> Result<(), Error> {
         limit: guc::max_batch().to_string(),
         hint: "Send them in several calls, or raise idempotence.max_batch.",
     })
-}
-
-/// The places of the keys that were inserted.
-fn in_order_of_places(fresh: &[(Digest, usize)], inserted: &HashSet<Digest>) -> Vec<usize> {
-    let mut places: Vec<usize> =
-        fresh.iter().filter(|(digest, _)| inserted.contains(digest)).map(|(_, place)| *place).collect();
-    places.sort_unstable();
-    places
 }

@@ -2,8 +2,9 @@
 //! some thousands only. The unique indexes arbitrate: an insertion waits for another transaction that is inserting the
 //! same key.
 //!
-//! The insertion is an SQL statement, since `ON CONFLICT` is PostgreSQL's own arbitration, with its own rules for
-//! snapshots. It renews an expired row of the current segment in its place. No other update of an outcome's row exists.
+//! Where nobody is at work on the same keys, they are inserted directly (`batch.rs`). Else the insertion is an SQL
+//! statement, since `ON CONFLICT` is PostgreSQL's own arbitration, with its own rules for snapshots. It renews an expired
+//! row of the current segment in its place. No other update of an outcome's row exists.
 //! A scan with `SnapshotSelf` can miss a row that is being renewed. So `idem_lookup` uses an MVCC snapshot in an inbox.
 //! In `idem_once` such a miss does no harm, since the insertion then finds the key.
 
@@ -11,7 +12,9 @@ use crate::domain::identity::{Digest, SessionId};
 use crate::error::{Error, RequestName};
 use crate::model::StandingSession;
 use crate::pg;
+use crate::store::batch;
 use crate::store::catalog::Index;
+use crate::store::looks::DirtyScan;
 use crate::store::outcome;
 use crate::store::rel::{Access, Dirty, Rel, Snapshot};
 use crate::store::segment::{self, LONG, SEGMENTS};
@@ -39,25 +42,25 @@ thread_local! {
     static PLANS: RefCell<HashMap<(usize, Arbiter), OwnedPreparedStatement>> = RefCell::default();
 }
 
-/// Inserts the keys; gives the digests of those that had no outcome that lives. The keys must come in the order of
-/// their digests, so that one of two overlapping batches waits for the other without a deadlock. `recorded_at` is noted
-/// with them.
+/// Inserts the keys; tells of each whether it had no outcome that lives. The keys must come in the order of their digests,
+/// so that one of two overlapping batches waits for the other without a deadlock. `recorded_at` is noted with them.
+/// `contended` says that somebody was seen at work on one of the keys, or a row that has expired.
 pub fn insert(
     session: &StandingSession,
     keys: &[Key<'_>],
     recorded_at: i64,
     now_us: i64,
-) -> Result<HashSet<Digest>, Error> {
+    contended: bool,
+) -> Result<Vec<bool>, Error> {
     let (current, table) = segment::open_for_outcomes();
-    let role = pg::current_role();
+    let recorded_by = pg::current_role();
     debug_assert!(keys.is_sorted_by_key(|key| key.digest));
-    let arbiter = if write::is_as_made(&table) { Arbiter::Column } else { Arbiter::Constraint };
-    let times = [recorded_at, now_us].map(moment);
-    let insert = || pg::as_role(table.owner(), || insert_in(current, arbiter, &session.id, keys, times, role));
-    let mut inserted = pg::replacing_error(PgSqlErrorCode::ERRCODE_UNIQUE_VIOLATION, insert, |message| {
-        error_while_rebuilt(session, current, message)
-    })
-    .map_err(|error| Error::Corrupted { message: format!("could not insert into segment {current}: {error}") })?;
+    let common = batch::Common { session: &session.id, recorded_at, recorded_by };
+    let mut inserted = if !contended && batch::insert(&table, keys, &common) {
+        vec![true; keys.len()]
+    } else {
+        insert_by_sql(session, current, &table, keys, [recorded_at, now_us], recorded_by)?
+    };
 
     // When the ring turns, two transactions may insert the same key into different segments. Each inserts before it
     // looks here, so at least one sees the other. A row that the sweep moves meanwhile goes to the last of these
@@ -67,17 +70,43 @@ pub fn insert(
         if number == current || other.is_empty() {
             continue;
         }
-        for key in keys {
-            if inserted.contains(&key.digest) && stands_in(&other, index, session, key, now_us)? {
-                take_back(&table, SEGMENTS[current].1, key);
-                inserted.remove(&key.digest);
+        for place in there(&other, index, keys, &inserted) {
+            if stands_in(&other, index, session, &keys[place], now_us)? {
+                take_back(&table, SEGMENTS[current].1, &keys[place]);
+                inserted[place] = false;
             }
         }
     }
+    Ok(inserted)
+}
+
+/// The places of the keys which were inserted and of which another table has a row, in whatever state.
+fn there(other: &Rel, index: Index, keys: &[Key<'_>], inserted: &[bool]) -> Vec<usize> {
+    let mut scan = DirtyScan::begin(other, index);
+    (0..keys.len()).filter(|place| inserted[*place] && scan.has(&keys[*place].digest)).collect()
+}
+
+/// As [`insert`], by a statement into the current segment.
+fn insert_by_sql(
+    session: &StandingSession,
+    current: usize,
+    table: &Rel,
+    keys: &[Key<'_>],
+    times: [i64; 2],
+    role: pg_sys::Oid,
+) -> Result<Vec<bool>, Error> {
+    let arbiter = if write::is_as_made(table) { Arbiter::Column } else { Arbiter::Constraint };
+    let insert =
+        || pg::as_role(table.owner(), || insert_in(current, arbiter, &session.id, keys, times.map(moment), role));
+    let digests = pg::replacing_error(PgSqlErrorCode::ERRCODE_UNIQUE_VIOLATION, insert, |message| {
+        error_while_rebuilt(session, current, message)
+    })
+    .map_err(|error| Error::Corrupted { message: format!("could not insert into segment {current}: {error}") })?;
+    let inserted: Vec<bool> = keys.iter().map(|key| digests.contains(&key.digest)).collect();
     // A trigger may have suppressed a row or changed it. Then the key was neither seen before nor is it noted now.
     if arbiter == Arbiter::Constraint {
-        for key in keys.iter().filter(|key| !inserted.contains(&key.digest)) {
-            if !stands_anywhere(session, key, now_us)? {
+        for (key, _) in keys.iter().zip(&inserted).filter(|(_, inserted)| !**inserted) {
+            if !stands_anywhere(session, key, times[1])? {
                 return Err(Error::NotWritten { relation: format!("idempotence.outcome_{current}") });
             }
         }

@@ -9,6 +9,7 @@
 //! Nothing here checks a privilege. The caller has checked the right to the session before, see `sessions/resolve.rs`.
 
 pub mod audit;
+mod batch;
 pub mod blank;
 pub mod by_prefix;
 pub mod cache;
@@ -20,6 +21,7 @@ pub mod inbox;
 pub mod invalidation;
 pub mod lease;
 pub mod listing;
+pub mod looks;
 pub mod message;
 pub mod outcome;
 pub mod outcome_long;

@@ -117,6 +117,11 @@ pub fn is_as_made(table: &Rel) -> bool {
     way(table).direct
 }
 
+/// Whether a row with these columns may be written directly.
+pub(super) fn takes_directly(table: &Rel, columns: &[Option<pg_sys::Datum>]) -> bool {
+    way(table).serves(columns)
+}
+
 fn way(table: &Rel) -> Way {
     let remember = |cache: &mut cache::Cache, way| cache.ways[table.table as usize] = Some(way);
     let read = || {

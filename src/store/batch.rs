@@ -1,0 +1,131 @@
+//! Many outcomes of an inbox, inserted directly and all at once.
+//!
+//! One record of the log serves all rows on a page, and there is neither a plan nor an executor. What the executor does
+//! for `ON CONFLICT` and this way does not: it inserts each row on probation, and takes the row back if another
+//! transaction was faster. Here the unique index waits for such a transaction. If that then commits, the insertion is an
+//! error. So all rows are inserted in a subtransaction. It is rolled back on that error, and the caller inserts by SQL.
+//! `docs/design.md`, *Inboxes*, says why this is right.
+
+use crate::domain::identity::SessionId;
+use crate::pg::{self, TextRoom};
+use crate::store::inbox::Key;
+use crate::store::outcome::{CLASS, COLUMNS, DIGEST, EXPIRES_AT, KEY, RECORDED_AT, RECORDED_BY, SESSION};
+use crate::store::rel::Rel;
+use crate::store::tuple::check_columns;
+use crate::store::write;
+use pgrx::{PgSqlErrorCode, pg_sys};
+
+/// From how many rows on this way is cheaper. It costs a subtransaction, with an id of its own.
+const ROWS_MIN: usize = 16;
+
+/// The number of rows that are formed and inserted at a time. They fill a few pages.
+const ROWS_AT_ONCE: usize = 256;
+
+/// What all rows of a batch have in common.
+pub(super) struct Common<'a> {
+    pub session: &'a SessionId,
+    pub recorded_at: i64,
+    pub recorded_by: pg_sys::Oid,
+}
+
+/// Inserts the keys, which must come in the order of their digests, if the table takes rows directly. Gives whether it
+/// did. If not, nothing was inserted, since another way has to be taken: the rows are few, somebody has added to the table
+/// what this way ignores, or another transaction has inserted one of the keys just now.
+pub(super) fn insert(table: &Rel, keys: &[Key<'_>], common: &Common<'_>) -> bool {
+    let Some(first) = keys.first() else { return true };
+    if keys.len() < ROWS_MIN
+        || !write::takes_directly(table, &columns(first, common, &mut TextRoom::default()))
+        || !pg::has_room_for_subtransaction()
+    {
+        return false;
+    }
+    let insert = || pg::in_own_memory(|| insert_all(table, keys, common));
+    // The commands that follow see the rows, since the end of a subtransaction counts as a command.
+    pg::attempt(PgSqlErrorCode::ERRCODE_UNIQUE_VIOLATION, insert).is_some()
+}
+
+/// The columns of a row. They are valid until the key, the common part or the room changes.
+fn columns(key: &Key<'_>, common: &Common<'_>, room: &mut TextRoom) -> [Option<pg_sys::Datum>; COLUMNS] {
+    // The datum of a uuid points to its bytes.
+    let uuid = |bytes: &[u8; 16]| Some(bytes.as_ptr().into());
+    let mut columns = [None; COLUMNS];
+    columns[DIGEST] = uuid(&key.digest.0);
+    columns[SESSION] = uuid(common.session);
+    columns[RECORDED_AT] = Some(common.recorded_at.into());
+    columns[EXPIRES_AT] = Some(key.expires_at.into());
+    columns[RECORDED_BY] = Some(common.recorded_by.into());
+    columns[CLASS] = Some((b's' as i8).into());
+    columns[KEY] = Some(room.text(key.key));
+    columns
+}
+
+fn insert_all(table: &Rel, keys: &[Key<'_>], common: &Common<'_>) {
+    // SAFETY: the relation is open to be written, and takes rows directly. The slots have its shape. An error ends the
+    // subtransaction, which closes the indexes and releases the slots.
+    unsafe {
+        check_columns((*table.rel).rd_att, COLUMNS);
+        let indexes = pg_sys::CatalogOpenIndexes(table.rel);
+        let slot = |_| pg_sys::MakeSingleTupleTableSlot((*table.rel).rd_att, &raw const pg_sys::TTSOpsHeapTuple);
+        let mut slots: Vec<*mut pg_sys::TupleTableSlot> = (0..keys.len().min(ROWS_AT_ONCE)).map(slot).collect();
+        let mut room = TextRoom::default();
+        for keys in keys.chunks(ROWS_AT_ONCE) {
+            let slots = &mut slots[..keys.len()];
+            for (key, slot) in keys.iter().zip(&*slots) {
+                let (mut values, mut nulls) = pg::split(&columns(key, common, &mut room));
+                let tuple = pg_sys::heap_form_tuple((*table.rel).rd_att, values.as_mut_ptr(), nulls.as_mut_ptr());
+                pg_sys::ExecStoreHeapTuple(tuple, *slot, true);
+            }
+            let (command, no_options, one_by_one) = (pg_sys::GetCurrentCommandId(true), 0, std::ptr::null_mut());
+            let count = keys.len() as i32;
+            pg_sys::heap_multi_insert(table.rel, slots.as_mut_ptr(), count, command, no_options, one_by_one);
+            insert_entries(table, indexes, keys, slots);
+            for slot in &*slots {
+                pg_sys::ExecClearTuple(*slot);
+            }
+        }
+        for slot in slots {
+            pg_sys::ExecDropSingleTupleTableSlot(slot);
+        }
+        pg_sys::CatalogCloseIndexes(indexes);
+    }
+}
+
+/// Inserts the rows' entries, index by index, so that an index gets its entries in the order of the digests. If a unique
+/// index has an entry of another transaction that is at work, this waits for that transaction.
+///
+/// # Safety
+///
+/// The slots hold rows of the table, one for each key. `indexes` are those of the table, which are all on plain columns.
+unsafe fn insert_entries(
+    table: &Rel,
+    indexes: pg_sys::CatalogIndexState,
+    keys: &[Key<'_>],
+    slots: &[*mut pg_sys::TupleTableSlot],
+) {
+    let mut values = [pg_sys::Datum::null(); pg_sys::INDEX_MAX_KEYS as usize];
+    let mut nulls = [false; pg_sys::INDEX_MAX_KEYS as usize];
+    // SAFETY: as the caller warrants. The arrays have room for as many columns as an index can have.
+    unsafe {
+        for i in 0..(*indexes).ri_NumIndices as usize {
+            let (index, info) = (*(*indexes).ri_IndexRelationDescs.add(i), *(*indexes).ri_IndexRelationInfo.add(i));
+            if !(*(*index).rd_index).indisready {
+                continue;
+            }
+            let is_on_digest = (*info).ii_NumIndexAttrs == 1 && (*info).ii_IndexAttrNumbers[0] == DIGEST as i16 + 1;
+            let check = match (*(*index).rd_index).indisunique {
+                true => pg_sys::IndexUniqueCheck::UNIQUE_CHECK_YES,
+                false => pg_sys::IndexUniqueCheck::UNIQUE_CHECK_NO,
+            };
+            for (key, slot) in keys.iter().zip(slots) {
+                if is_on_digest {
+                    (values[0], nulls[0]) = (key.digest.0.as_ptr().into(), false);
+                } else {
+                    let no_state = std::ptr::null_mut();
+                    pg_sys::FormIndexDatum(info, *slot, no_state, values.as_mut_ptr(), nulls.as_mut_ptr());
+                }
+                let (values, nulls, place) = (values.as_mut_ptr(), nulls.as_mut_ptr(), &mut (**slot).tts_tid);
+                pg_sys::index_insert(index, values, nulls, place, table.rel, check, false, info);
+            }
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! Looks for the outcomes of many requests at once: each table is opened once, and one scan of its index goes from digest
+//! to digest.
+//!
+//! The scans use a dirty snapshot. It shows what `SnapshotSelf` shows, and also the rows that other transactions are
+//! inserting. So whoever wants to insert learns who is at work on the same requests.
+
+use crate::domain::identity::Digest;
+use crate::error::{Error, RequestName};
+use crate::model::StandingSession;
+use crate::pg::Writer;
+use crate::store::cache;
+use crate::store::catalog::{Index, Table};
+use crate::store::outcome::{self, Columns};
+use crate::store::rel::{Access, Rel};
+use crate::store::segment::{self, LONG};
+use crate::store::tuple::{Tuple, uuid_equals};
+use pgrx::pg_sys;
+
+/// A request to look for.
+pub struct Asked<'a> {
+    /// Its key.
+    pub key: &'a str,
+    /// Its digest.
+    pub digest: Digest,
+}
+
+/// An outcome that has not expired.
+#[derive(Clone, Copy)]
+pub struct Living {
+    /// Whether the transaction's snapshot sees it.
+    pub visible: bool,
+    /// The transaction that wrote it.
+    pub writer: Writer,
+}
+
+/// What was found of many requests.
+pub struct Found {
+    /// The outcome of each request, if one lives.
+    pub outcomes: Vec<Option<Living>>,
+    /// Whether another transaction is at work on one of the requests, or one of them has a row that has expired. To insert
+    /// such a request takes more than an insertion.
+    pub contended: bool,
+}
+
+/// Finds the outcomes that live at `now_us`. The tables are looked through in the order of `outcome::find`.
+pub fn find(session: &StandingSession, asked: &[Asked<'_>], now_us: i64) -> Result<Found, Error> {
+    let mut found = Found { outcomes: vec![None; asked.len()], contended: false };
+    segment::probe(|place| {
+        found.look_in(place, session, asked, now_us)?;
+        Ok::<Option<()>, Error>(None)
+    })?;
+    // This table comes last, see `outcome::find`.
+    if segment::any_long() {
+        found.look_in(LONG, session, asked, now_us)?;
+    }
+    Ok(found)
+}
+
+impl Found {
+    fn look_in(
+        &mut self,
+        (table, index): (Table, Index),
+        session: &StandingSession,
+        asked: &[Asked<'_>],
+        now_us: i64,
+    ) -> Result<(), Error> {
+        let rel = Rel::open(table, Access::Read);
+        if rel.is_empty() {
+            return Ok(());
+        }
+        let mut scan = DirtyScan::begin(&rel, index);
+        for (request, outcome) in asked.iter().zip(&mut self.outcomes) {
+            if outcome.is_some() {
+                continue;
+            }
+            let look = |row: &Columns<'_>, state| match state {
+                RowState::BeingInserted => {
+                    self.contended = true;
+                    None
+                }
+                RowState::Committed { changing } => {
+                    let living = living(row, table, session, request, now_us);
+                    self.contended |= changing || matches!(living, Ok(None));
+                    living.transpose()
+                }
+            };
+            *outcome = scan.find(&request.digest, look).transpose()?;
+        }
+        Ok(())
+    }
+}
+
+/// The outcome in a row, if it lives.
+fn living(
+    row: &Columns<'_>,
+    table: Table,
+    session: &StandingSession,
+    request: &Asked<'_>,
+    now_us: i64,
+) -> Result<Option<Living>, Error> {
+    if row.uuid(outcome::SESSION) != Some(session.id) || !row.text_is(outcome::KEY, request.key) {
+        let name = RequestName::new(&session.name, request.key);
+        return Err(Error::Corrupted { message: format!("the outcome found for {name} is another request's") });
+    }
+    let broken = || Error::Corrupted { message: format!("an outcome in {} lacks a value", table.name()) };
+    let expires_at = row.int8(outcome::EXPIRES_AT).ok_or_else(broken)?;
+    Ok((expires_at > now_us).then(|| Living { visible: row.visible(), writer: row.writer() }))
+}
+
+/// What a dirty snapshot tells of a row.
+#[derive(Clone, Copy)]
+pub(super) enum RowState {
+    /// Another transaction is inserting it.
+    BeingInserted,
+    /// It is committed or this transaction's own. `changing`: another transaction is updating or deleting it.
+    Committed { changing: bool },
+}
+
+/// A scan of a table of outcomes for one digest after the other. Nothing in it may be kept while the caller waits for
+/// somebody, since a scan keeps a page from being vacuumed.
+pub(super) struct DirtyScan<'rel> {
+    table: &'rel Rel,
+    index: pg_sys::Oid,
+    key: pg_sys::ScanKeyData,
+    scan: pg_sys::SysScanDesc,
+    /// Filled in with each row: which transactions are at work on it.
+    snapshot: *mut pg_sys::SnapshotData,
+}
+
+impl<'rel> DirtyScan<'rel> {
+    pub fn begin(table: &'rel Rel, index: Index) -> DirtyScan<'rel> {
+        // The digest is the first column of the table and of its index.
+        let key = uuid_equals(outcome::DIGEST as i16 + 1, &[0; 16]);
+        // SAFETY: a snapshot of zeros and of this type is what InitDirtySnapshot() makes.
+        let snapshot: *mut pg_sys::SnapshotData = unsafe {
+            let snapshot: *mut pg_sys::SnapshotData = pg_sys::palloc0(size_of::<pg_sys::SnapshotData>()).cast();
+            (*snapshot).snapshot_type = pg_sys::SnapshotType::SNAPSHOT_DIRTY;
+            snapshot
+        };
+        let mut scan = DirtyScan { table, index: cache::index_oid(index), key, scan: std::ptr::null_mut(), snapshot };
+        scan.start();
+        scan
+    }
+
+    fn start(&mut self) {
+        // SAFETY: relation, index and key belong together. The snapshot lives as long as the scan.
+        unsafe {
+            let snapshot = self.snapshot;
+            self.scan = pg_sys::systable_beginscan(self.table.rel, self.index, true, snapshot, 1, &mut self.key);
+        }
+    }
+
+    /// Runs `visit` on each row with this digest, until it gives a value.
+    pub fn find<const N: usize, T>(
+        &mut self,
+        digest: &Digest,
+        mut visit: impl FnMut(&Tuple<'_, N>, RowState) -> Option<T>,
+    ) -> Option<T> {
+        self.key.sk_argument = digest.0.as_ptr().into();
+        // SAFETY: as in start(). The datum of a uuid points to its bytes, and the digest outlives this search. A tuple is
+        // used before the scan goes on. On an error the abort closes the scan.
+        unsafe {
+            let entries = (*self.scan).iscan;
+            if entries.is_null() {
+                // The server was started with -P. Then the scan uses no index.
+                pg_sys::systable_endscan(self.scan);
+                self.start();
+            } else {
+                pg_sys::index_rescan(entries, &mut self.key, 1, std::ptr::null_mut(), 0);
+            }
+            loop {
+                let tuple = pg_sys::systable_getnext(self.scan);
+                if tuple.is_null() {
+                    return None;
+                }
+                let state = match ((*self.snapshot).xmin, (*self.snapshot).xmax) {
+                    (pg_sys::InvalidTransactionId, changer) => {
+                        RowState::Committed { changing: changer != pg_sys::InvalidTransactionId }
+                    }
+                    _ => RowState::BeingInserted,
+                };
+                let found = visit(&Tuple::read(tuple, (*self.table.rel).rd_att), state);
+                if found.is_some() {
+                    return found;
+                }
+            }
+        }
+    }
+
+    /// Whether there is a row with this digest, in whatever state.
+    pub fn has(&mut self, digest: &Digest) -> bool {
+        self.find(digest, |_: &Columns<'_>, _| Some(())).is_some()
+    }
+}
+
+impl Drop for DirtyScan<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            // The abort that follows closes the scan.
+            return;
+        }
+        // SAFETY: the scan was begun in start(), and is ended once. Nothing uses the snapshot any more.
+        unsafe {
+            pg_sys::systable_endscan(self.scan);
+            pg_sys::pfree(self.snapshot.cast());
+        }
+    }
+}
