@@ -28,12 +28,16 @@ pub fn snapshot_sees(xmin: pg_sys::TransactionId) -> bool {
     }
 }
 
-/// Whether this transaction may have one more subtransaction that writes, without pushing others aside. Of the ids of its
-/// subtransactions, 64 have a place where every snapshot finds them. Half of these are left to the caller's savepoints.
-pub fn has_room_for_subtransaction() -> bool {
-    // SAFETY: this process has a place among the others from its start on, and is the only one that writes this there.
-    let ids = unsafe { (*pg_sys::MyProc).subxidStatus };
-    !ids.overflowed && ids.count < 32
+/// Whether rows may be written in a subtransaction of ours, so that nobody is worse off for it.
+///
+/// Not inside a savepoint: whoever waits for such a row would wait for the end of the whole transaction, also if there is a
+/// rollback to that savepoint. And of the ids of a transaction's subtransactions 64 have a place where every snapshot finds
+/// them at once. Half of these are left to the caller's savepoints.
+pub fn may_write_in_subtransaction() -> bool {
+    // SAFETY: reads the state of the transaction. This process has a place among the others from its start on, and is the
+    // only one that writes its own ids there.
+    let (level, ids) = unsafe { (pg_sys::GetCurrentTransactionNestLevel(), (*pg_sys::MyProc).subxidStatus) };
+    level == 1 && !ids.overflowed && ids.count < 32
 }
 
 /// The full id of this transaction, which has one from now on. Full ids do not wrap around.

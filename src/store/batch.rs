@@ -29,13 +29,13 @@ pub(super) struct Common<'a> {
 }
 
 /// Inserts the keys, which must come in the order of their digests, if the table takes rows directly. Gives whether it
-/// did. If not, nothing was inserted, since another way has to be taken: the rows are few, somebody has added to the table
-/// what this way ignores, or another transaction has inserted one of the keys just now.
+/// did. If not, nothing was inserted, since another way has to be taken: the rows are few, there is a savepoint, somebody
+/// has added to the table what this way ignores, or another transaction has inserted one of the keys just now.
 pub(super) fn insert(table: &Rel, keys: &[Key<'_>], common: &Common<'_>) -> bool {
     let Some(first) = keys.first() else { return true };
     if keys.len() < ROWS_MIN
         || !write::takes_directly(table, &columns(first, common, &mut TextRoom::default()))
-        || !pg::has_room_for_subtransaction()
+        || !pg::may_write_in_subtransaction()
     {
         return false;
     }

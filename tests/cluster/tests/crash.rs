@@ -53,6 +53,10 @@ async fn is_done_once(server: &Cluster, key: &str) -> Result<()> {
     Ok(())
 }
 
+/// A batch that is large enough to be inserted directly, on several pages. It gives how many of its keys are new.
+const BATCH: &str =
+    "SELECT count(*) FROM idem_once_many('mails', (SELECT array_agg('batch ' || n) FROM generate_series(1, 500) n))";
+
 // Goal: the claims of a backend that dies are gone, recorded or not, as long as nothing was committed.
 // Method: kill -9 between the work and the COMMIT. The server restarts by itself, and the retry executes the
 // request.
@@ -84,10 +88,17 @@ async fn a_crash_leaves_nothing_of_an_unrecorded_request(version: Version) -> Re
     begin_and_work(&recorded, "recorded").await?;
     recorded.text(&record("recorded")).await?;
     recorded.text("SELECT idem_once('mails', 'm')").await?;
+    let batch = server.connect(DATABASE).await?;
+    ensure!(batch.text(&format!("BEGIN; {BATCH}")).await? == "500");
+    // So that the pages of the batch are on disk, and the crash finds them there.
+    server.connect(DATABASE).await?.text("CHECKPOINT").await?;
     server.crash()?;
     executes_once(&server, "begun").await?;
     executes_once(&server, "recorded").await?;
-    ensure!(server.connect(DATABASE).await?.text("SELECT idem_once('mails', 'm')").await? == "t");
+    let mails = server.connect(DATABASE).await?;
+    ensure!(mails.text("SELECT idem_once('mails', 'm')").await? == "t");
+    ensure!(mails.text(BATCH).await? == "500");
+    ensure!(mails.text(BATCH).await? == "0");
     Ok(())
 }
 
@@ -107,12 +118,14 @@ async fn a_committed_outcome_survives_a_crash(version: Version) -> Result<()> {
         )
         .await?;
     connection.execute("late", "k", "1").await?;
+    ensure!(connection.text(BATCH).await? == "500");
     server.crash()?;
 
     is_done_once(&server, "done").await?;
     let connection = server.connect(DATABASE).await?;
     ensure!(connection.replay("late", "k").await? == "succeeded|1");
     ensure!(connection.text("SELECT idem_once('mails', 'm')").await? == "f");
+    ensure!(connection.text(BATCH).await? == "0");
     let ticket = "BEGIN; SELECT status, point, state FROM idem_begin('payments', 'half'); ROLLBACK";
     ensure!(connection.text(ticket).await? == "started|p|2");
     ensure!(connection.sqlstate("SELECT FROM idem_begin('payments', 'half', payload => '3')").await? == "ID001");

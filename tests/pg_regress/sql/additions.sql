@@ -28,6 +28,8 @@ CREATE PROCEDURE additions_use(round text) LANGUAGE plpgsql AS $$
 DECLARE
   ticket idem_ticket;
   client text;
+  batch int;
+  directly int;
 BEGIN
   FOR n IN 1..2 LOOP
     ticket := idem_begin('additions', 'key ' || round, payload => '{"a": 1}');
@@ -61,6 +63,10 @@ BEGIN
   RAISE INFO 'settled: %', regress_show(idem_settle('additions', 'settled ' || round));
   COMMIT;
   RAISE INFO 'once: %, %', idem_once('additions inbox', 'message ' || round), idem_once('additions inbox', 'message ' || round);
+  PERFORM idem_once_many('additions inbox', (SELECT array_agg('batch ' || n || round) FROM generate_series(1, 20) n));
+  SELECT count(*), count(*) FILTER (WHERE xmin::text::bigint <> pg_current_xact_id()::text::bigint % 4294967296)
+    INTO batch, directly FROM idempotence.outcome_0 WHERE key ~ ('^batch .*' || round);
+  RAISE INFO 'a batch: % rows, % of them inserted directly', batch, directly;
   RAISE INFO 'redacted: %, %, %', idem_redact('additions', 'key ' || round, 'a test'), regress_show(idem_begin('additions', 'key ' || round)),
     idem_redact_prefix('additions', 'half ' || round, 'a test');
   RAISE INFO 'forgotten: %', idem_forget('additions', 'key ' || round, 'a test');
@@ -133,6 +139,7 @@ CREATE INDEX additions_gin_1 ON idempotence.checkpoint USING gin (state);
 CREATE INDEX additions_include ON idempotence.outcome_0 (session) INCLUDE (key, recorded_at);
 CREATE INDEX additions_include_live ON idempotence.session_live (last_seen) INCLUDE (id);
 CALL additions_use('d, other methods');
+SELECT additions_compare($$SELECT count(*) FROM idempotence.outcome_0 WHERE session = (SELECT id FROM idempotence.session WHERE name = 'additions inbox')$$);
 CALL additions_make('DROP INDEX idempotence.additions_hash_{table}, idempotence.additions_brin_{table}');
 DROP INDEX idempotence.additions_gin_0, idempotence.additions_gin_1, idempotence.additions_include, idempotence.additions_include_live;
 

@@ -68,6 +68,47 @@ SELECT count(*), count(DISTINCT ord), min(ord), max(ord) FROM idem_once_many('in
 SELECT count(*), min(ord), max(ord) FROM idem_once_many('inbox', (SELECT array_agg('k' || n ORDER BY n) FROM generate_series(4001, 9000) n));
 SELECT count(*) FROM idem_once_many('inbox', (SELECT array_agg('k' || (n % 100 + 1) ORDER BY n) FROM generate_series(1, 10000) n));
 
+-- A batch is inserted directly, which shows by its subtransaction, unless it is small, comes after a savepoint, or the transaction has many of them.
+CREATE VIEW inbox_row AS
+  SELECT key, xmin::text::bigint <> pg_current_xact_id()::text::bigint % 4294967296 AS directly
+  FROM (SELECT xmin, key FROM idempotence.outcome_0 UNION ALL SELECT xmin, key FROM idempotence.outcome_1 UNION ALL SELECT xmin, key FROM idempotence.outcome_2) o;
+CREATE FUNCTION inbox_keys(prefix text, first int, last int) RETURNS text[] IMMUTABLE LANGUAGE sql AS
+  $$SELECT array_agg(prefix || ' ' || n ORDER BY n) FROM generate_series(first, last) n$$;
+BEGIN;
+SELECT count(*) FROM idem_once_many('inbox', inbox_keys('few', 1, 15));
+SELECT count(*) FROM idem_once_many('inbox', inbox_keys('enough', 1, 16));
+SELECT directly, count(*), min(key) FROM inbox_row WHERE key ~ '^(few|enough) ' GROUP BY 1 ORDER BY 1;
+SELECT count(*) FROM idem_once_many('inbox', inbox_keys('enough', 1, 40));
+SELECT directly, count(*) FROM inbox_row WHERE key ~ '^enough ' GROUP BY 1;
+SELECT sum((SELECT count(*) FROM idem_once_many('inbox', inbox_keys('batch ' || n, 1, 20)))) FROM generate_series(1, 40) n;
+SELECT directly, count(*) FROM inbox_row WHERE key ~ '^batch ' GROUP BY 1 ORDER BY 1;
+COMMIT;
+SELECT count(*) FROM idem_once_many('inbox', inbox_keys('batch 40', 1, 21));
+-- A rollback takes it back; what was in the savepoint before it, too.
+BEGIN;
+SAVEPOINT s;
+SELECT count(*) FROM idem_once_many('inbox', inbox_keys('back', 1, 20));
+ROLLBACK TO s;
+SELECT count(*) FROM idem_once_many('inbox', inbox_keys('back', 1, 30));
+SAVEPOINT t;
+SELECT count(*) FROM idem_once_many('inbox', inbox_keys('back', 1, 60));
+RELEASE t;
+SELECT count(*) FROM idem_once_many('inbox', inbox_keys('back', 1, 60));
+ROLLBACK;
+SELECT count(*) FROM idem_once_many('inbox', inbox_keys('back', 1, 60));
+-- Rows are as the other way makes them.
+SELECT count(DISTINCT (session, status, response, fingerprint, recorded_by)), min(recorded_by::text) = current_user, count(*), count(DISTINCT recorded_at), min(expires_at - recorded_at)
+FROM idempotence.outcomes WHERE session = 'inbox' AND request ~ '^(few|enough) ';
+-- Keys of all lengths, and of other types.
+SELECT count(*) FROM idem_once_many('inbox', (SELECT array_agg(repeat(U&'\+01F680', n)) FROM generate_series(1, 255) n));
+SELECT count(*) FROM idem_once_many('inbox', (SELECT array_agg(repeat(U&'\+01F680', n)) FROM generate_series(1, 255) n));
+SELECT count(*), sum(request::bigint) FROM idem_once_many('inbox', (SELECT array_agg(n::bigint) FROM generate_series(1000001, 1000020) n));
+SELECT count(*) FROM idem_once_many('inbox', (SELECT array_agg(n::text::varchar) FROM generate_series(1000001, 1000021) n));
+-- In the select list, and with a limit.
+SELECT (idem_once_many('inbox', '{l1,l2}')).*;
+SELECT * FROM idem_once_many('inbox', '{l2,l3,l4}') LIMIT 1;
+SELECT * FROM idem_once_many('inbox', '{l3,l4,l5}');
+
 -- another inbox has keys of its own
 SELECT idem_create_session('inbox 2', ttl => '1 second', inbox => true);
 SELECT idem_once('inbox 2', 'm1');
@@ -78,9 +119,20 @@ SELECT regress_show(idem_lookup('inbox 2', 'm1'));
 SELECT idem_alter_session('inbox 2', ttl => '1 hour');
 SELECT idem_once('inbox 2', 'm1');
 SELECT * FROM idem_once_many('inbox 2', '{m3,m1,m2,m3}');
+-- a key that has expired keeps its batch from being inserted directly
+SELECT idem_alter_session('inbox 2', ttl => '1 second');
+SELECT idem_once('inbox 2', 'x 7');
+SELECT pg_sleep(1.01);
+SELECT idem_alter_session('inbox 2', ttl => '1 hour');
+BEGIN;
+SELECT count(*) FROM idem_once_many('inbox 2', inbox_keys('x', 1, 20));
+SELECT directly, count(*) FROM inbox_row WHERE key ~ '^x ' GROUP BY 1;
+SELECT count(*) FROM idem_once_many('inbox 2', inbox_keys('x', 1, 40));
+SELECT directly, count(*) FROM inbox_row WHERE key ~ '^x ' GROUP BY 1 ORDER BY 1;
+COMMIT;
 SELECT idem_once('inbox 2', 'm1'), idem_once('inbox 2', 'm2'), idem_once('inbox 2', 'm3');
 SELECT regress_show(idem_lookup('inbox 2', 'm1'));
-SELECT count(*) FROM idempotence.outcomes WHERE session = 'inbox 2';
+SELECT count(*) FROM idempotence.outcomes WHERE session = 'inbox 2' AND request ~ '^m';
 
 -- forgotten by an admin: new again
 SELECT idem_forget('inbox 2', 'm1', 'a test');
@@ -99,6 +151,7 @@ SELECT idem_once('inbox', 'r2'), idem_once('inbox', 'r2'), idem_once('inbox', 'r
 SELECT * FROM idem_once_many('inbox', '{r1,r3,r3}');
 COMMIT;
 
-DROP FUNCTION inbox_consume;
+DROP FUNCTION inbox_consume, inbox_keys;
+DROP VIEW inbox_row;
 DROP TABLE inbox_effect;
 SELECT idem_drop_session('inbox'), idem_drop_session('inbox 2');
