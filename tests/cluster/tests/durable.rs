@@ -148,6 +148,11 @@ async fn a_replay_waits_for_standbys_no_longer_than_they_are_asked_for(version: 
     lagging.ask("SET idempotence.wait = 0", true).await
 }
 
+/// Where the last record of the log ends. If it fills its page, the next one begins behind the header of a page, which is
+/// not written yet.
+const END_OF_LOG: &str = "SELECT next - CASE WHEN mod(next - '0/0', 16777216) = 40 THEN 40 WHEN mod(next - '0/0', 8192) = 24 THEN 24 ELSE 0 END
+    FROM pg_current_wal_insert_lsn() next";
+
 // Goal: an outcome that was committed without waiting for its flush is flushed before it is replayed.
 // Method: a recorder with synchronous_commit off, a retry, and a crash at once. The WAL writer sleeps in the
 // meantime.
@@ -158,10 +163,10 @@ async fn what_is_not_flushed_is_flushed_before_it_is_replayed(version: Version) 
     for round in 0..5 {
         let key = format!("k{round}");
         recorder.execute("payments", &key, "1").await?;
-        let committed = recorder.text("SELECT pg_current_wal_insert_lsn()").await?;
+        let committed = recorder.text(END_OF_LOG).await?;
         ensure!(retry.replay("payments", &key).await? == "succeeded|1");
         let flushed = retry.text(&format!("SELECT pg_current_wal_flush_lsn() >= '{committed}'")).await?;
-        ensure!(flushed == "t", "round {round}: replayed, and not flushed");
+        ensure!(flushed == "t", "round {round}: replayed, and not flushed up to {committed}");
     }
     server.crash()?;
     let after = server.connect(DATABASE).await?;

@@ -60,7 +60,9 @@ async fn a_subscription_gets_each_key_of_racing_batches_once(version: Version) -
     subscriber.wait_for(DATABASE, copied, "1").await?;
 
     let batch = |from: usize, to: usize| {
-        format!("SELECT count(*) FROM idem_once_many('in', ARRAY(SELECT 'k' || n FROM generate_series({from}, {to}) n))")
+        format!(
+            "SELECT count(*) FROM idem_once_many('in', ARRAY(SELECT 'k' || n FROM generate_series({from}, {to}) n))"
+        )
     };
     ensure!(first.text(&format!("BEGIN; {}; ROLLBACK", batch(1, 300))).await? == "300");
     first.text("BEGIN; LOCK TABLE idempotence.outcome_0 IN SHARE MODE").await?;
