@@ -6,9 +6,8 @@
 //! error. So all rows are inserted in a subtransaction. It is rolled back on that error, and the caller inserts by SQL.
 //! `docs/design.md`, *Inboxes*, says why this is right.
 
-use crate::domain::identity::SessionId;
+use crate::domain::identity::{Digest, SessionId};
 use crate::pg::{self, TextRoom};
-use crate::store::inbox::Key;
 use crate::store::outcome::{CLASS, COLUMNS, DIGEST, EXPIRES_AT, KEY, RECORDED_AT, RECORDED_BY, SESSION};
 use crate::store::rel::Rel;
 use crate::store::tuple::check_columns;
@@ -20,6 +19,16 @@ const ROWS_MIN: usize = 16;
 
 /// The number of rows that are formed and inserted at a time. They fill a few pages.
 const ROWS_AT_ONCE: usize = 256;
+
+/// A key to insert.
+pub struct Key<'a> {
+    /// The key, in canonical form where it is a time key.
+    pub key: &'a str,
+    /// The digest of the request.
+    pub digest: Digest,
+    /// When it expires.
+    pub expires_at: i64,
+}
 
 /// What all rows of a batch have in common.
 pub(super) struct Common<'a> {

@@ -13,6 +13,7 @@ use crate::error::{Error, RequestName};
 use crate::model::StandingSession;
 use crate::pg;
 use crate::store::batch;
+pub use crate::store::batch::Key;
 use crate::store::catalog::Index;
 use crate::store::looks::DirtyScan;
 use crate::store::outcome;
@@ -26,16 +27,6 @@ use pgrx::{PgSqlErrorCode, pg_sys};
 use std::cell::RefCell;
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
-
-/// A key to insert.
-pub struct Key<'a> {
-    /// The key, in canonical form where it is a time key.
-    pub key: &'a str,
-    /// The digest of the request.
-    pub digest: Digest,
-    /// When it expires.
-    pub expires_at: i64,
-}
 
 thread_local! {
     /// A plan for each statement. PostgreSQL makes the plan anew by itself when the table has changed.
