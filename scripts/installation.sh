@@ -16,8 +16,11 @@ copy=$(private_dir)/pg$version
 
 pkglibdir=$("$pg_config" --pkglibdir)
 sharedir=$("$pg_config" --sharedir)
+# Tests build small modules with the headers, where the server has any.
+headers=$("$pg_config" --includedir-server)
+[ -d "$headers" ] || headers=''
 server_files() {
-    tar -C / -cf - "${bindir#/}" "${pkglibdir#/}" "${sharedir#/}"
+    tar -C / -cf - "${bindir#/}" "${pkglibdir#/}" "${sharedir#/}" ${headers:+"${headers#/}"}
 }
 if ! cmp -s "$bindir/postgres" "$copy$bindir/postgres"; then
     rm -rf "$copy" "$copy.new"

@@ -228,6 +228,7 @@ COMMENT ON FUNCTION idempotence.clock_jump() IS 'internal to the view health: wh
 COMMENT ON FUNCTION idempotence.clock_jump_by() IS 'internal to the view health: by how much the clock was set forward, or back if it is negative';
 COMMENT ON FUNCTION idempotence.lock_table_size() IS 'internal to the view health: the number of locks that the lock table is made for';
 COMMENT ON FUNCTION idempotence.free_space() IS 'internal to the view health: the bytes that are free where outcomes are recorded; null: the system does not tell';
+COMMENT ON FUNCTION idempotence.coordinator() IS 'internal to the view health: the library of a commit coordinator that can be asked for a two-phase commit; null: none is loaded';
 COMMENT ON FUNCTION idempotence.digest_fits(uuid, uuid, text) IS 'internal to the view health: whether the key in use makes this digest of session and request';
 COMMENT ON FUNCTION idempotence.last_page(text) IS 'internal to the view health: the beginning of the last page of a table';
 COMMENT ON FUNCTION idempotence.look_whether_ready() IS 'internal to idem_ready: raises the error that every request would meet';

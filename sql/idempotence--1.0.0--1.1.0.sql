@@ -103,6 +103,10 @@ CREATE FUNCTION idempotence.deadlocks() RETURNS bigint
 LANGUAGE c VOLATILE PARALLEL SAFE
 AS 'MODULE_PATHNAME', 'deadlocks_wrapper';
 
+CREATE FUNCTION idempotence.coordinator() RETURNS text
+LANGUAGE c VOLATILE PARALLEL SAFE
+AS 'MODULE_PATHNAME', 'coordinator_wrapper';
+
 CREATE FUNCTION idempotence.digest_fits(digest uuid, session uuid, key text) RETURNS boolean
 LANGUAGE c STABLE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'digest_fits_wrapper';
@@ -1398,7 +1402,7 @@ FROM (SELECT '0'::pg_catalog.oid AS role
       SELECT s.setrole FROM pg_catalog.pg_db_role_setting s
       WHERE s.setdatabase OPERATOR(pg_catalog.=) '0'::pg_catalog.oid
          OR s.setdatabase OPERATOR(pg_catalog.=) (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname OPERATOR(pg_catalog.=) pg_catalog.current_database())) r
-CROSS JOIN pg_catalog.unnest('{idempotence.unrecorded,idempotence.wait,statement_timeout,lock_timeout,transaction_timeout}'::pg_catalog.text[]) n (name)
+CROSS JOIN pg_catalog.unnest('{idempotence.unrecorded,idempotence.coordinate,idempotence.wait,statement_timeout,lock_timeout,transaction_timeout}'::pg_catalog.text[]) n (name)
 CROSS JOIN LATERAL (
   SELECT e.value, e.place
   FROM (SELECT pg_catalog.substr(c.entry, pg_catalog.strpos(c.entry, '=') OPERATOR(pg_catalog.+) 1) AS value,
@@ -1431,6 +1435,29 @@ SELECT CASE WHEN pg_catalog.count(u.place) OPERATOR(pg_catalog.>) 0 THEN 1 ELSE 
        'A request may take effect without an outcome, and a retry executes it again. Set it to error once all programs record (RESET it for a role or a database).' AS hint
 FROM (SELECT DISTINCT e.value, e.place FROM idempotence.effective e
       WHERE e.name OPERATOR(pg_catalog.=) 'idempotence.unrecorded' AND pg_catalog.lower(e.value) OPERATOR(pg_catalog.<>) 'error') u;
+
+CREATE VIEW idempotence.check_coordinator AS
+SELECT CASE WHEN c.library IS NOT NULL AND o.places IS NOT NULL OR c.library IS NULL AND c.citus THEN 1 ELSE 0 END AS level,
+       pg_catalog.concat_ws('; ',
+         CASE WHEN c.library IS NOT NULL THEN pg_catalog.format('%s is loaded, and can be asked for a two-phase commit', c.library)
+              WHEN c.citus THEN 'the extension citus is here, and its library does not export the function by which it is asked for a two-phase commit'
+              ELSE 'no commit coordinator is loaded that can be asked for a two-phase commit' END,
+         CASE WHEN c.library IS NOT NULL THEN o.places END,
+         CASE WHEN c.tables OPERATOR(pg_catalog.>) 0
+              THEN pg_catalog.format('%s foreign tables are those of postgres_fdw, which commits on their servers before the commit here, and knows no two-phase commit', c.tables) END) AS detail,
+       CASE WHEN c.library IS NULL
+            THEN 'A crash between the commit on a worker and the commit here leaves an effect without its outcome, and a retry executes it again. docs/scaling.md, Commit coordinators, tells how to build Citus, or what to write besides.'
+            ELSE 'A crash between the commit on another server and the commit here leaves an effect without its outcome, and a retry executes it again. RESET idempotence.coordinate there.' END AS hint
+FROM (SELECT idempotence.coordinator() AS library,
+             EXISTS (SELECT FROM pg_catalog.pg_extension e WHERE e.extname OPERATOR(pg_catalog.=) 'citus') AS citus,
+             (SELECT pg_catalog.count(*) FROM pg_catalog.pg_foreign_table t
+              JOIN pg_catalog.pg_foreign_server s ON s.oid OPERATOR(pg_catalog.=) t.ftserver
+              JOIN pg_catalog.pg_foreign_data_wrapper w ON w.oid OPERATOR(pg_catalog.=) s.srvfdw
+              JOIN pg_catalog.pg_proc p ON p.oid OPERATOR(pg_catalog.=) w.fdwhandler
+              WHERE p.prosrc OPERATOR(pg_catalog.=) 'postgres_fdw_handler') AS tables) c
+CROSS JOIN (SELECT pg_catalog.string_agg(u.told, '; ' ORDER BY u.told) AS places
+            FROM (SELECT DISTINCT pg_catalog.format('idempotence.coordinate is %s %s', e.value, e.place) AS told FROM idempotence.effective e
+                  WHERE e.name OPERATOR(pg_catalog.=) 'idempotence.coordinate' AND pg_catalog.lower(e.value) OPERATOR(pg_catalog.<>) 'auto') u) o;
 
 CREATE VIEW idempotence.check_settings AS
 SELECT CASE WHEN pg_catalog.count(c.told) OPERATOR(pg_catalog.>) 0 THEN 1 ELSE 0 END AS level,
@@ -1558,7 +1585,7 @@ AS $checks$
 BEGIN
   -- From here on all settings are known.
   PERFORM idempotence.setting('idempotence.wait');
-  FOREACH name IN ARRAY '{worker,restarts,sweep,ring,holders,waiters,prepared transactions,deadlocks,lock table,leases,run out,suspended,client sessions,standing sessions,owners,restore,secret,unrecorded,settings,publications,persistence,clock,growth,size}'::pg_catalog.text[] LOOP
+  FOREACH name IN ARRAY '{worker,restarts,sweep,ring,holders,waiters,prepared transactions,deadlocks,lock table,leases,run out,suspended,client sessions,standing sessions,owners,restore,secret,unrecorded,coordinator,settings,publications,persistence,clock,growth,size}'::pg_catalog.text[] LOOP
     BEGIN
       IF name OPERATOR(pg_catalog.=) 'settings' THEN
         -- It looks at the lock_timeout of the session, too. Nobody locks for long what it reads.
@@ -1930,6 +1957,7 @@ COMMENT ON FUNCTION idempotence.clock_jump() IS 'internal to the view health: wh
 COMMENT ON FUNCTION idempotence.clock_jump_by() IS 'internal to the view health: by how much the clock was set forward, or back if it is negative';
 COMMENT ON FUNCTION idempotence.lock_table_size() IS 'internal to the view health: the number of locks that the lock table is made for';
 COMMENT ON FUNCTION idempotence.free_space() IS 'internal to the view health: the bytes that are free where outcomes are recorded; null: the system does not tell';
+COMMENT ON FUNCTION idempotence.coordinator() IS 'internal to the view health: the library of a commit coordinator that can be asked for a two-phase commit; null: none is loaded';
 COMMENT ON FUNCTION idempotence.digest_fits(uuid, uuid, text) IS 'internal to the view health: whether the key in use makes this digest of session and request';
 COMMENT ON FUNCTION idempotence.last_page(text) IS 'internal to the view health: the beginning of the last page of a table';
 COMMENT ON FUNCTION idempotence.look_whether_ready() IS 'internal to idem_ready: raises the error that every request would meet';

@@ -21,6 +21,17 @@ pub enum Unrecorded {
     Off,
 }
 
+/// Whether commit coordinators are asked for a two-phase commit.
+#[derive(Clone, Copy, PartialEq, Eq, PostgresGucEnum)]
+pub enum Coordinate {
+    /// If one is loaded that can be asked.
+    #[name = c"auto"]
+    Auto,
+    /// None is asked.
+    #[name = c"off"]
+    Off,
+}
+
 static RETENTION_S: GucSetting<i32> = GucSetting::<i32>::new(7 * 86_400);
 static MAX_TTL_S: GucSetting<i32> = GucSetting::<i32>::new(3650 * 86_400);
 static WAIT_MS: GucSetting<i32> = GucSetting::<i32>::new(5_000);
@@ -45,6 +56,7 @@ static WARN_WAITERS: GucSetting<i32> = GucSetting::<i32>::new(10);
 static WARN_SUSPENDED_S: GucSetting<i32> = GucSetting::<i32>::new(86_400);
 static WARN_STANDING_SESSIONS: GucSetting<i32> = GucSetting::<i32>::new(1_000);
 static UNRECORDED: GucSetting<Unrecorded> = GucSetting::<Unrecorded>::new(Unrecorded::Error);
+static COORDINATE: GucSetting<Coordinate> = GucSetting::<Coordinate>::new(Coordinate::Auto);
 
 /// The ttl of standing sessions that have none of their own, and how long ended client sessions are kept, in
 /// microseconds.
@@ -120,6 +132,11 @@ pub fn databases() -> Databases {
 /// What becomes of a commit with an unrecorded request.
 pub fn unrecorded() -> Unrecorded {
     UNRECORDED.get()
+}
+
+/// Whether commit coordinators are asked for a two-phase commit.
+pub fn coordinate() -> Coordinate {
+    COORDINATE.get()
 }
 
 /// The most lines of counters.
@@ -264,6 +281,14 @@ pub fn init() {
         c"What becomes of a commit with a begun request that was neither recorded, checkpointed nor released.",
         c"error refuses it (ID008), warning lets it pass with a warning, off lets it pass.",
         &UNRECORDED,
+        GucContext::Suset,
+        GucFlags::default(),
+    );
+    GucRegistry::define_enum_guc(
+        c"idempotence.coordinate",
+        c"Whether a commit coordinator such as Citus is asked for a two-phase commit of what it does on other servers.",
+        c"auto asks in each transaction that writes outcomes, checkpoints, leases or client sessions; off never asks, and a crash may then leave an effect there without its outcome.",
+        &COORDINATE,
         GucContext::Suset,
         GucFlags::default(),
     );

@@ -21,7 +21,7 @@
 //! | [`worker`] | the background worker, which sweeps |
 //! | [`sweep`] | the sweep: the upkeep of a database, done now and then |
 //! | [`requests`] | what each call on a request does, step by step |
-//! | [`transaction`] | the end of a transaction: refuses a commit with unrecorded requests, has signs of life given |
+//! | [`transaction`] | the end of a transaction: refuses a commit with unrecorded requests, has other servers commit in two phases, has signs of life given |
 //! | [`sessions`] | which session a name means, who may use it, and the life of client sessions |
 //! | [`arguments`] | checks of arguments |
 //! | [`names`] | keyed names of requests and locks |
@@ -89,7 +89,8 @@ extension_sql_file!(
         clock_jump_by,
         lock_table_size,
         free_space,
-        digest_fits
+        digest_fits,
+        coordinator
     ]
 );
 extension_sql_file!("../sql/health.sql", name = "health", requires = ["checks", setting, look_whether_ready]);

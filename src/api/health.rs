@@ -9,6 +9,7 @@ use crate::names;
 use crate::pg::{self, Timestamptz};
 use crate::store::catalog::Table;
 use crate::store::{cache, ready};
+use crate::transaction;
 use pgrx::datum::Uuid;
 use pgrx::prelude::*;
 
@@ -96,6 +97,16 @@ AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
 fn free_space() -> Option<i64> {
     let segments = [Table::Outcome0, Table::Outcome1, Table::Outcome2];
     segments.into_iter().filter_map(|segment| pg::free_bytes(cache::oid(segment))).min()
+}
+
+/// The library of a commit coordinator that can be asked for a two-phase commit; NULL if none is loaded.
+#[pg_extern(sql = r#"
+CREATE FUNCTION idempotence.coordinator() RETURNS text
+LANGUAGE c VOLATILE PARALLEL SAFE
+AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
+"#)]
+fn coordinator() -> Option<String> {
+    transaction::coordinator()
 }
 
 /// Whether an outcome's digest is the one that the key in use makes of its session and its key.

@@ -43,3 +43,4 @@ mod update;
 mod way;
 pub mod witness;
 pub mod write;
+pub mod written;

@@ -10,6 +10,7 @@ use crate::store::cache;
 use crate::store::catalog::{Index, Table};
 use crate::store::invalidation;
 use crate::store::tuple::Tuple;
+use crate::store::written;
 use pgrx::pg_sys;
 
 /// How a table is opened, and what happens to its lock when it is closed.
@@ -255,6 +256,7 @@ impl Drop for Rel {
 /// belonged to the running portal, a cursor that fails inside a savepoint would take the lock away, while rows that
 /// were written before the cursor stay.
 fn open_to_write(oid: pg_sys::Oid) -> pg_sys::Relation {
+    written::note();
     let mode = pg_sys::RowExclusiveLock as i32;
     // SAFETY: any oid may be locked. The table is opened under that lock.
     unsafe {

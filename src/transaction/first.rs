@@ -4,9 +4,10 @@
 //! transactions before the local commit. So our check for unrecorded requests must come before theirs. PostgreSQL calls
 //! callbacks in the reverse order of their registration, and such a module may register its callback as late as the
 //! first time that a connection uses it. So our callback is registered anew when a transaction begins its first
-//! request. While a request is open, the statement that the commit follows registers it once more. That statement is
-//! COMMIT or PREPARE TRANSACTION in a transaction block, and any statement outside of a block.
+//! request. While a request is open, or a coordinator is to be asked for a two-phase commit, the statement that the
+//! commit follows registers it once more. That statement is COMMIT or PREPARE TRANSACTION in a transaction block, and any statement outside of a block.
 
+use super::coordinator;
 use crate::open;
 use crate::pg;
 use pgrx::pg_sys;
@@ -62,7 +63,7 @@ pub fn set_ending(ending: bool) {
 
 /// Called after each statement. `is_of_transaction` tells whether it was a transaction command, such as COMMIT.
 fn come_first_if_commit_follows(is_of_transaction: bool) {
-    if (is_of_transaction || !pg::is_in_block()) && open::has_open() {
+    if (is_of_transaction || !pg::is_in_block()) && (open::has_open() || coordinator::is_to_be_asked()) {
         come_first();
     }
 }

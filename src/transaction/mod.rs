@@ -1,7 +1,8 @@
 //! What happens at the end of a transaction and of its subtransactions. A commit or a PREPARE TRANSACTION is refused if
-//! a request is open that has neither checkpoint nor lease. A commit also gives the signs of life of client sessions.
-//! At the end the open list is cleared.
+//! a request is open that has neither checkpoint nor lease. A commit also has other servers commit in two phases, and
+//! gives the signs of life of client sessions. At the end the open list is cleared.
 
+mod coordinator;
 mod first;
 mod log_context;
 
@@ -11,11 +12,12 @@ use crate::monitor::{Counter, counters, in_flight};
 use crate::open;
 use crate::pg;
 use crate::sessions::liveness;
-use crate::store::{blank, invalidation};
+use crate::store::{blank, invalidation, written};
 use crate::wake;
 use pgrx::{pg_guard, pg_sys};
 use std::ffi::c_void;
 
+pub use coordinator::name as coordinator;
 pub use first::come_first;
 
 /// Registers the callbacks, once in each backend.
@@ -33,6 +35,8 @@ unsafe extern "C-unwind" fn transaction_event(event: pg_sys::XactEvent::Type, _a
         XACT_EVENT_PRE_COMMIT => {
             first::set_ending(true);
             refuse_unrecorded(false);
+            // A sign of life alone is no reason to ask.
+            coordinator::ask_for_two_phases();
             liveness::give_signs(open::take_used_sessions());
             blank::before_commit();
         }
@@ -54,6 +58,7 @@ unsafe extern "C-unwind" fn transaction_event(event: pg_sys::XactEvent::Type, _a
                 invalidation::forget();
             }
             open::clear();
+            written::clear();
         }
     }
 }

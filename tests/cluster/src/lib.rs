@@ -14,6 +14,7 @@ pub mod connection;
 pub mod crashes;
 pub mod dump;
 pub mod effort;
+pub mod elsewhere;
 pub mod fixture;
 pub mod frozen;
 pub mod limits;

@@ -193,6 +193,20 @@ ALTER ROLE regress_health_nobody RESET ALL;
 DO $$ BEGIN EXECUTE format('ALTER ROLE regress_health IN DATABASE %I RESET ALL', current_database()); END $$;
 SELECT health('unrecorded');
 
+-- coordinator: one that is asked, and one that is not; Citus, where it cannot be asked
+BEGIN;
+CREATE OR REPLACE FUNCTION idempotence.coordinator() RETURNS text LANGUAGE sql AS $$SELECT 'some_coordinator'$$;
+SELECT health('coordinator');
+ALTER ROLE regress_health SET idempotence.coordinate = 'off';
+SELECT health('coordinator');
+CREATE OR REPLACE FUNCTION idempotence.coordinator() RETURNS text LANGUAGE sql AS 'SELECT NULL::text';
+SELECT health('coordinator');
+INSERT INTO pg_extension (oid, extname, extowner, extnamespace, extrelocatable, extversion)
+  SELECT 1, 'citus', extowner, extnamespace, false, '1' FROM pg_extension WHERE extname = 'plpgsql';
+SELECT health('coordinator');
+ROLLBACK;
+SELECT health('coordinator');
+
 -- settings: a wait that something else ends before
 SELECT health('settings');
 ALTER ROLE regress_health SET statement_timeout = '3s';

@@ -1,0 +1,73 @@
+//! Commit coordinators: modules that commit parts of a transaction on other servers.
+//!
+//! A coordinator that commits there before the commit here leaves a gap. After a crash in it the effect is there and its
+//! outcome is not, so a retry executes the request again. Citus does so where it sees writes on one other server only,
+//! since it does not see ours. It can be asked to prepare the parts, and to commit them after the commit here. It then
+//! finishes after a crash what was committed here.
+//!
+//! So a transaction that has written into our tables asks for that just before its commit. Our callback runs before that
+//! of the coordinator, see `first.rs`. Citus ignores the request in a transaction that has written nowhere else, and in
+//! all others prepares only the parts that have written.
+
+use crate::guc::{self, Coordinate};
+use crate::pg;
+use crate::store::written;
+use pgrx::pg_sys;
+use std::cell::Cell;
+use std::ffi::{CStr, c_void};
+use std::ptr::NonNull;
+
+/// What Citus exports to be asked by.
+const ASK: &CStr = c"Use2PCForCoordinatedTransaction";
+
+/// What is known of the exported function.
+#[derive(Clone, Copy)]
+struct Looked {
+    /// The number of libraries that were loaded when it was looked for.
+    libraries: Option<u64>,
+    /// The function, if a library exports it.
+    ask: Option<NonNull<c_void>>,
+}
+
+thread_local! {
+    static LOOKED: Cell<Looked> = const { Cell::new(Looked { libraries: None, ask: None }) };
+}
+
+/// The function to ask by. It is looked for again when a library was loaded since.
+fn find() -> Option<NonNull<c_void>> {
+    let (libraries, looked) = (pg::libraries_loaded(), LOOKED.get());
+    if libraries.is_some() && libraries == looked.libraries {
+        return looked.ask;
+    }
+    let ask = pg::exported(ASK);
+    LOOKED.set(Looked { libraries, ask });
+    ask
+}
+
+/// The library that can be asked for a two-phase commit.
+pub fn name() -> Option<String> {
+    pg::library_of(find()?)
+}
+
+/// The function to ask by, if the transaction that is about to end has a reason to ask.
+fn to_be_asked() -> Option<NonNull<c_void>> {
+    let has_reason = written::any() && guc::coordinate() == Coordinate::Auto;
+    has_reason.then(find).flatten()
+}
+
+/// Whether [`ask_for_two_phases`] would ask somebody.
+pub fn is_to_be_asked() -> bool {
+    to_be_asked().is_some()
+}
+
+/// Asks the coordinator for a two-phase commit if this transaction has written into our tables. Called just before the
+/// commit, and before the coordinator's own callback.
+pub fn ask_for_two_phases() {
+    if let Some(ask) = to_be_asked() {
+        // SAFETY: Citus declares the function so: no arguments and no result. The library that has it stays loaded.
+        unsafe {
+            let ask = std::mem::transmute::<*mut c_void, unsafe extern "C-unwind" fn()>(ask.as_ptr());
+            pg_sys::ffi::pg_guard_ffi_boundary(|| ask());
+        }
+    }
+}
