@@ -5,6 +5,7 @@
 #   DESTDIR    a directory to install into instead of /
 #   HOURS      how many hours the report looks back (default: 6)
 #   ARGS       options for the demo and the benchmark (--help lists them)
+#   CITUS_SOURCE  the source tree of Citus, or an archive of it, for test-citus
 
 PG_CONFIG ?= pg_config
 PROFILE ?= release
@@ -40,6 +41,9 @@ lint: ## check formatting, clippy, rustdoc, circles of imports, shellcheck, comp
 test: ## test everything, on PostgreSQL 15 to 18; does all the set-up itself
 	@mkdir -p target && flock -o target/test.lock scripts/test.sh
 
+test-citus: ## test on a Citus cluster: an installed Citus, or the source tree that CITUS_SOURCE names
+	@mkdir -p target && flock -o target/test.lock scripts/test_citus.sh $(ARGS)
+
 demo: ## run clients with lost replies and killed backends, and prove the result; does all the set-up itself
 	@scripts/demo.sh $(ARGS)
 
@@ -53,6 +57,6 @@ clean: ## remove all that was built, except the tools
 	@scripts/clean.sh
 
 help: ## show this list
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
 
-.PHONY: all install package installcheck lint test demo bench report clean help
+.PHONY: all install package installcheck lint test test-citus demo bench report clean help

@@ -6,6 +6,7 @@
 #   the server's log; on 15 and 18 the drivers' examples
 # * what monitoring/ shows and warns of, with the real exporters and the real Prometheus
 # * the tests that need whole clusters, and the demo
+# * the tests on a Citus cluster, if Citus is installed or CITUS_SOURCE names its source
 #
 # The output goes to target/test. Here there is one line for each suite, and a table at the end.
 set -euo pipefail
@@ -100,6 +101,12 @@ cluster_tests() (
     timeout 2700 cargo test --locked --no-fail-fast -p idempotence-cluster-tests
 )
 
+# All tests on Citus are ignored where nobody asks for them. Each has three servers.
+citus_tests() {
+    RUST_TEST_THREADS=1 IDEM_PG15_CONFIG=${private[15]} timeout 900 \
+        cargo test --locked --no-fail-fast -p idempotence-cluster-tests --test citus -- --ignored
+}
+
 demo() {
     PG_CONFIG=$pg15_config scripts/demo.sh --quick && echo "ok demo"
 }
@@ -152,3 +159,14 @@ on_server 18 "$preloaded"
 suite 'monitoring' count_checks timeout 600 tests/monitoring/run.sh "${private[18]}"
 suite 'clusters' count_cargo cluster_tests
 suite 'demo' count_checks demo
+status=0
+scripts/citus.sh "${config[15]}" "${private[15]}" || status=$?
+case $status in
+    0) suite 'citus' count_cargo citus_tests ;;
+    3)
+        printf -v row '%-24s %24s' citus 'skipped: there is none'
+        table+=("$row")
+        echo "$row"
+        ;;
+    *) failed=$((failed + 1)) ;;
+esac

@@ -187,7 +187,8 @@ impl Server {
         let mut processes = vec![postmaster];
         host::freeze(postmaster);
         processes.extend(host::children(postmaster)?);
-        for &pid in &processes {
+        // The postmaster comes last: none of the others is to notice its death and do something about it.
+        for &pid in processes.iter().rev() {
             host::kill9(pid);
         }
         host::wait_until("the end of the killed processes", CRASH_LIMIT, || {

@@ -71,6 +71,10 @@ async fn refused_everywhere(server: &Cluster) -> Result<()> {
         )
         .await?;
     ensure!(connection.text("SELECT string_agg(what, ',') FROM there").await? == "kept");
+    // Nobody can ask postgres_fdw for a two-phase commit, and the view health says so.
+    let told = "SELECT detail FROM idempotence.health WHERE name = 'coordinator'";
+    let told = connection.text(told).await?;
+    ensure!(told.contains("1 foreign tables are those of postgres_fdw"), "{told}");
     Ok(())
 }
 

@@ -32,10 +32,8 @@ pub struct Sessions {
 
 /// Makes the sessions.
 pub async fn create(server: &Cluster) -> Result<Sessions> {
-    server.psql(
-        DATABASE,
-        "SELECT idem_create_session('payments'); SELECT idem_create_session('mails', inbox => true)",
-    )?;
+    server
+        .psql(DATABASE, "SELECT idem_create_session('payments'); SELECT idem_create_session('mails', inbox => true)")?;
     let connection = server.connect(DATABASE).await?;
     let client = connection.register("timeout => '1 day', window_size => 1000").await?;
     // This saves the session, so that it outlives a crash.

@@ -1,0 +1,12 @@
+#!/usr/bin/env bash
+# citus.sh: measures what the two-phase commit costs on a Citus coordinator, with a Citus as scripts/citus.sh finds it.
+# ROUNDS, ROUND_SECONDS and CLIENTS say how long.
+set -euo pipefail
+# shellcheck source=scripts/common.sh
+. "$(dirname "$0")/../scripts/common.sh"
+
+cd "$root"
+scripts/setup.sh
+private=$(scripts/installation.sh "$pg15_config")
+scripts/citus.sh "$pg15_config" "$private" || die "there is no Citus for $pg15_config, or it could not be built"
+IDEM_PG15_CONFIG=$private cargo run --quiet --locked --release -p idempotence-cluster-tests --bin citus-bench

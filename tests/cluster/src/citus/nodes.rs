@@ -1,0 +1,122 @@
+//! The servers of a Citus cluster.
+
+use std::thread;
+
+use anyhow::{Context, Result, ensure};
+use tokio::time::{Duration, Instant, sleep};
+
+use crate::cluster::Cluster;
+use crate::connection::Connection;
+use crate::limits::LIMIT;
+use crate::version::Version;
+
+/// The database on all nodes.
+pub const DATABASE: &str = "shop";
+
+/// The libraries that a node preloads. Citus refuses any other order.
+pub const PRELOADED: &str = "citus,idempotence";
+
+/// The servers of a Citus cluster.
+#[derive(Debug)]
+pub struct Citus {
+    /// All nodes. The first is the coordinator.
+    nodes: Vec<Cluster>,
+}
+
+impl Citus {
+    /// Starts a coordinator and this number of workers.
+    pub fn start(workers: usize) -> Result<Self> {
+        Self::start_with(workers, PRELOADED, &[])
+    }
+
+    /// Starts nodes that preload these libraries, with these settings.
+    pub fn start_with(workers: usize, preloaded: &str, settings: &[(&str, &str)]) -> Result<Self> {
+        let mut all = vec![
+            ("shared_preload_libraries", preloaded),
+            ("max_prepared_transactions", "200"),
+            ("max_connections", "200"),
+            ("wal_level", "logical"),
+            ("idempotence.naptime", "1s"),
+            ("citus.shard_count", "8"),
+            // What a crash leaves prepared on a worker blocks others until Citus finishes it.
+            ("citus.recover_2pc_interval", "500ms"),
+            ("citus.enable_statistics_collection", "off"),
+        ];
+        all.extend_from_slice(settings);
+        let nodes = thread::scope(|scope| {
+            let starting: Vec<_> = (0..=workers).map(|_| scope.spawn(|| start_node(&all))).collect();
+            let started = starting.into_iter().map(|node| node.join().expect("a panic of a test ends the test"));
+            started.collect::<Result<Vec<_>>>()
+        })?;
+        let cluster = Self { nodes };
+        // Nodes meet through their Unix sockets, which need no password.
+        let place = |node: &Cluster| format!("'{}', {}", node.home().display(), node.addr().port());
+        let coordinator = cluster.coordinator();
+        coordinator.psql(DATABASE, &format!("SELECT citus_set_coordinator_host({})", place(coordinator)))?;
+        for worker in cluster.workers() {
+            coordinator.psql(DATABASE, &format!("SELECT citus_add_node({})", place(worker)))?;
+        }
+        Ok(cluster)
+    }
+
+    /// The coordinator.
+    pub fn coordinator(&self) -> &Cluster {
+        &self.nodes[0]
+    }
+
+    /// The workers.
+    pub fn workers(&self) -> &[Cluster] {
+        &self.nodes[1..]
+    }
+
+    /// The coordinator and the workers.
+    pub fn nodes(&self) -> &[Cluster] {
+        &self.nodes
+    }
+
+    /// A value of the distribution column of `table` whose shard is on this worker, other than those of `taken`.
+    pub async fn tenant_on(&self, table: &str, worker: usize, taken: &[i32]) -> Result<i32> {
+        let (taken, port) = (format!("{taken:?}").replace(['[', ']'], ""), self.workers()[worker].addr().port());
+        let not_taken = if taken.is_empty() { String::new() } else { format!("AND tenant NOT IN ({taken})") };
+        let find = format!(
+            "SELECT tenant FROM generate_series(1, 1000) tenant
+               JOIN citus_shards s ON s.shardid = get_shard_id_for_distribution_column('{table}', tenant)
+              WHERE s.nodeport = {port} {not_taken} LIMIT 1"
+        );
+        let found = self.coordinator().connect(DATABASE).await?.text(&find).await?;
+        found.parse().with_context(|| format!("no shard of {table} is on worker {worker}"))
+    }
+
+    /// Waits until nothing is prepared any more: Citus has finished what crashes had left.
+    pub async fn settle(&self) -> Result<()> {
+        let start = Instant::now();
+        loop {
+            let coordinator = self.coordinator().reconnect(DATABASE).await?;
+            // A node that has just come up may not be reached yet.
+            let _ = coordinator.try_text("SELECT recover_prepared_transactions()").await;
+            let mut prepared = 0;
+            for node in &self.nodes {
+                prepared += Self::prepared(&node.reconnect(DATABASE).await?).await?;
+            }
+            if prepared == 0 {
+                return Ok(());
+            }
+            ensure!(start.elapsed() < LIMIT, "{prepared} transactions stay prepared");
+            sleep(Duration::from_millis(100)).await;
+        }
+    }
+
+    /// How many transactions are prepared on a node.
+    pub async fn prepared(node: &Connection) -> Result<usize> {
+        Ok(node.text("SELECT count(*) FROM pg_prepared_xacts").await?.parse()?)
+    }
+}
+
+/// Starts a node that knows no other yet.
+fn start_node(settings: &[(&str, &str)]) -> Result<Cluster> {
+    let node = Cluster::start_with(Version::Pg15, settings)
+        .context("the server of IDEM_PG15_CONFIG must have Citus: use `make test-citus`")?;
+    node.psql("postgres", &format!("CREATE DATABASE {DATABASE}"))?;
+    node.psql(DATABASE, "CREATE EXTENSION citus; CREATE EXTENSION idempotence")?;
+    Ok(node)
+}
