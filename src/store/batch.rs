@@ -14,8 +14,9 @@ use crate::store::tuple::check_columns;
 use crate::store::write;
 use pgrx::{PgSqlErrorCode, pg_sys};
 
-/// From how many rows on this way is cheaper. It costs a subtransaction, with an id of its own.
-const ROWS_MIN: usize = 16;
+/// From how many rows on this way is worth a subtransaction, with an id of its own. In instructions alone it would be from
+/// two rows on.
+const ROWS_MIN: usize = 8;
 
 /// The number of rows that are formed and inserted at a time. They fill a few pages.
 const ROWS_AT_ONCE: usize = 256;

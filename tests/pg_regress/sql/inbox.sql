@@ -75,8 +75,8 @@ CREATE VIEW inbox_row AS
 CREATE FUNCTION inbox_keys(prefix text, first int, last int) RETURNS text[] IMMUTABLE LANGUAGE sql AS
   $$SELECT array_agg(prefix || ' ' || n ORDER BY n) FROM generate_series(first, last) n$$;
 BEGIN;
-SELECT count(*) FROM idem_once_many('inbox', inbox_keys('few', 1, 15));
-SELECT count(*) FROM idem_once_many('inbox', inbox_keys('enough', 1, 16));
+SELECT count(*) FROM idem_once_many('inbox', inbox_keys('few', 1, 7));
+SELECT count(*) FROM idem_once_many('inbox', inbox_keys('enough', 1, 8));
 SELECT directly, count(*), min(key) FROM inbox_row WHERE key ~ '^(few|enough) ' GROUP BY 1 ORDER BY 1;
 SELECT count(*) FROM idem_once_many('inbox', inbox_keys('enough', 1, 40));
 SELECT directly, count(*) FROM inbox_row WHERE key ~ '^enough ' GROUP BY 1;
