@@ -41,7 +41,7 @@ install_missing() {
 # tests start their own.
 no_main_cluster=/etc/postgresql-common/createcluster.d/idempotence-no-main-cluster.conf
 no_start=/usr/sbin/policy-rc.d made=()
-services=(pgbouncer prometheus prometheus-postgres-exporter prometheus-sql-exporter)
+services=(pgbouncer redis-server prometheus prometheus-postgres-exporter prometheus-sql-exporter)
 trap '[ ${#made[@]} -eq 0 ] || "${sudo[@]}" rm -f "${made[@]}"' EXIT
 if [[ " ${missing[*]}" == *" postgresql-"* ]]; then
     "${sudo[@]}" mkdir -p "${no_main_cluster%/*}"

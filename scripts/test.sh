@@ -5,6 +5,7 @@
 # * on PostgreSQL 15 to 18, of which 17 and 18 have assertions: the golden SQL, the isolation specs and a search of
 #   the server's log; on 15 and 18 the drivers' examples
 # * what monitoring/ shows and warns of, with the real exporters and the real Prometheus
+# * that what bench/field kills takes effect once, or twice where nothing protects it
 # * the tests that need whole clusters, and the demo
 # * the tests on a Citus cluster, if Citus is installed or CITUS_SOURCE names its source
 #
@@ -117,6 +118,12 @@ snippets() {
         timeout 600 tests/snippets/run.sh "postgresql:///snippets?host=$PGHOST&user=$PGUSER"
 }
 
+# Workers in Python that are killed: with the extension and by hand, and unprotected, to see that the kills hit.
+field() {
+    timeout 300 scripts/field.sh --server "${private[15]}" --check \
+        --contenders unprotected,hand_written,begin_record,claim_pipeline,run
+}
+
 # on_server VERSION [SETTING...]: runs the suites that need only one server, on a fresh private one.
 on_server() {
     local version=$1 name=pg$1 pg_config=${private[$1]}
@@ -157,6 +164,7 @@ on_server 16 "$preloaded"
 on_server 17
 on_server 18 "$preloaded"
 suite 'monitoring' count_checks timeout 600 tests/monitoring/run.sh "${private[18]}"
+suite 'field' count_checks field
 suite 'clusters' count_cargo cluster_tests
 suite 'demo' count_checks demo
 status=0

@@ -3,9 +3,10 @@
 //!
 //! The modules are best read in this order: [`row`], [`script`] and [`guarded`], what a row consists of;
 //! [`rows`], the list of all rows; [`lab`], how a run is measured; [`wal`], [`life`], [`wake`],
-//! [`instructions`], [`slots`], [`held`] and [`ring`], the rows that are measured in their own way; [`page`], which presents the
-//! results.
+//! [`instructions`], [`slots`], [`held`] and [`ring`], the rows that are measured in their own way; [`field`], other
+//! libraries, which `bench/field` measures; [`page`], which presents the results.
 
+mod field;
 mod finding;
 mod guarded;
 mod held;
@@ -98,6 +99,9 @@ fn main() -> Result<()> {
     };
     let rows = rows::chosen(&options.rows)?;
 
+    if rows.iter().any(|row| row.id == field::FIELD) {
+        field::set_up()?;
+    }
     let mut page = Page::new(&plan, machine::describe()?);
     let lab = Lab::start(&options.pg_config, options.dir.as_deref(), plan.kept)?;
     page.server(lab.server_version()?, lab.settings());
@@ -109,6 +113,7 @@ fn main() -> Result<()> {
             wake::WAKE => page.findings(row, &wake::measure(&lab, &plan)?),
             held::HELD => page.findings(row, &held::measure(&lab, &plan)?),
             ring::RING => page.findings(row, &ring::measure(&lab, &plan)?),
+            field::FIELD => page.section(&field::measure(&options.pg_config, &options.out, &plan)?),
             slots::SLOTS => page.slots(row, &slots::measure(&lab, &plan)?),
             _ => page.row(row, &lab.measure(row, &plan)?),
         }

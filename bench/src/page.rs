@@ -204,6 +204,12 @@ its key together in SQL from the same numbers, even if it does nothing with the 
         }
     }
 
+    /// Adds a section that was written elsewhere.
+    pub fn section(&mut self, text: &str) {
+        self.rows += text;
+        self.rows += "\n";
+    }
+
     /// Puts the parts together.
     pub fn finish(&mut self) {
         let mut text = String::from(

@@ -10,6 +10,7 @@ mod sessions;
 
 use anyhow::{Result, bail};
 
+use crate::field::{self, FIELD};
 use crate::held::{self, HELD};
 use crate::instructions::{self, INSTRUCTIONS};
 use crate::life::{self, LIFE};
@@ -20,7 +21,7 @@ use crate::wake::{self, WAKE};
 use crate::wal::{self, WAL};
 
 /// The ids of all rows, in the order of the page.
-pub const IDS: [&str; 17] = [
+pub const IDS: [&str; 18] = [
     INSTRUCTIONS,
     "request",
     WAL,
@@ -38,6 +39,7 @@ pub const IDS: [&str; 17] = [
     SLOTS,
     HELD,
     RING,
+    FIELD,
 ];
 
 /// The rows with these ids, in the order of the page.
@@ -63,6 +65,7 @@ pub fn chosen(ids: &[String]) -> Result<Vec<Row>> {
         slots::row(),
         held::row(),
         ring::row(),
+        field::row(),
     ];
     Ok(all.into_iter().filter(|row| ids.iter().any(|id| id == row.id)).collect())
 }

@@ -1,0 +1,98 @@
+"""Measures what people would otherwise use beside the extension, and writes a section of docs/benchmarks.md.
+
+scripts/field.sh starts the server and calls this.
+"""
+
+import argparse
+import importlib.metadata
+import json
+import os
+import pathlib
+import platform
+import signal
+import sys
+import time
+
+import crashes
+import kills
+import plot
+import rates
+import report
+from contenders import VARIANTS
+from rates import Cell
+from servers import Servers
+
+PACKAGES = ["psycopg", "psycopg-pool", "redis", "aws-lambda-powertools", "dbos", "idemkit"]
+
+
+def arguments():
+    parser = argparse.ArgumentParser(prog="field.sh", description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="a run of minutes: few rounds and few kills")
+    parser.add_argument("--rounds", type=int, help="rounds, each of which measures all contenders once")
+    parser.add_argument("--seconds", type=float, help="seconds for which each is measured in a round")
+    parser.add_argument("--kills", type=int, help="kills for each contender")
+    parser.add_argument("--contenders", default=",".join(VARIANTS), help="some of the contenders, separated by commas")
+    parser.add_argument("--only", choices=["rates", "kills", "crashes"], help="one part, without a page")
+    parser.add_argument("--check", action="store_true", help="only the kills, and say which went as they should")
+    parser.add_argument("--section", type=pathlib.Path, required=True, help="the section to write")
+    parser.add_argument("--picture", type=pathlib.Path, required=True, help="the picture to write")
+    parser.add_argument("--page", type=pathlib.Path, help="the page that takes the section in (default: the section)")
+    parser.add_argument("--results", type=pathlib.Path, required=True, help="the results to write, as JSON")
+    parser.add_argument("--bindir", required=True, help=argparse.SUPPRESS)
+    parser.add_argument("--data", required=True, help=argparse.SUPPRESS)
+    parser.add_argument("--directory", type=pathlib.Path, required=True, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.check:
+        given.only = "kills"
+    usual = {"rounds": 7, "seconds": 1.5, "kills": 2000}
+    if given.quick or given.check:
+        usual = {"rounds": 2, "seconds": 1.0, "kills": 40}
+    for name, value in usual.items():
+        if getattr(given, name) is None:
+            setattr(given, name, value)
+    return given
+
+
+def say(text):
+    print(f"field: {text}", file=sys.stderr, flush=True)
+
+
+def main():
+    given = arguments()
+    variants = given.contenders.split(",")
+    if unknown := [variant for variant in variants if variant not in VARIANTS]:
+        sys.exit(f"there is no contender {unknown[0]}; there are {', '.join(VARIANTS)}")
+    cells = [Cell(4, False), Cell(4, True)]
+    if not given.quick:
+        cells = [Cell(1, False), Cell(4, False), Cell(16, False), Cell(1, True), Cell(4, True)]
+    results = {"quick": given.quick, "rounds": given.rounds, "seconds": given.seconds, "variants": variants}
+    # So that the Redis servers are stopped then, too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    began = time.monotonic()
+    with Servers(given.bindir, given.data, given.directory, variants) as servers:
+        results["versions"] = {
+            "PostgreSQL": servers.postgres.version(),
+            "Redis": servers.redis["default"].version(),
+            "Python": platform.python_version(),
+            **{package: importlib.metadata.version(package) for package in PACKAGES},
+        }
+        if given.only in (None, "rates"):
+            results["rates"] = rates.measure(servers, variants, cells, given.rounds, given.seconds, say)
+        if given.only in (None, "kills"):
+            results["kills"] = kills.measure(servers, kills.of(variants), given.kills, say)
+        if given.only in (None, "crashes"):
+            times, requests = (1, 40) if given.quick else (5, 200)
+            results["crashes"] = crashes.measure(servers, variants, times, requests, say)
+    say(f"done in {time.monotonic() - began:.0f} s")
+    given.results.write_text(json.dumps(results, indent=1) + "\n")
+    if given.check:
+        sys.exit(not kills.check(results["kills"]))
+    if given.only is None:
+        page = given.page or given.section
+        given.picture.parent.mkdir(parents=True, exist_ok=True)
+        given.section.write_text(report.section(results, os.path.relpath(given.picture, page.parent)))
+        given.picture.write_text(plot.picture(results))
+
+
+if __name__ == "__main__":
+    main()
