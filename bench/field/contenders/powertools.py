@@ -29,7 +29,7 @@ class Powertools(Contender):
     The decorator `idempotent` around a handler that does the transaction, with the Redis persistence layer and
     an existing Redis client. The key is chosen by `event_key_jmespath`. The context that is handed to the
     handler tells the time that is left. Powertools for AWS Lambda (Python), *Idempotency*: *Idempotent
-    decorator*, *RedisPersistenceLayer*, *Choosing a payload subset*, *Lambda timeouts*.
+    decorator*, *Persistence layers*, *Choosing a payload subset*, *Lambda timeouts*.
     """
 
     def __init__(self, place):
