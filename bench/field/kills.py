@@ -35,7 +35,8 @@ class Tally:
         self.lock = threading.Lock()
         self.left = [KINDS[number % len(KINDS)] for number in range(kills)]
         self.kind = {}
-        self.stuck = set()
+        # With the last thing that was said of them.
+        self.stuck = {}
         self.waits = []
         self.errors = collections.Counter()
         self.failure = None
@@ -85,10 +86,10 @@ class Slot(threading.Thread):
         killed_at = time.monotonic()
         self.tally.kind[request["key"]] = kind
         self.replace_worker()
-        if self.ask(request, killed_at):
-            self.tally.waits.append(time.monotonic() - killed_at)
+        if last := self.unanswered(request, killed_at + BOUND_S):
+            self.tally.stuck[request["key"]] = last
         else:
-            self.tally.stuck.add(request["key"])
+            self.tally.waits.append(time.monotonic() - killed_at)
 
     def was_killed(self, kind, request, conn):
         """Sends a request for the first time. False: it was answered before it could be killed."""
@@ -96,7 +97,7 @@ class Slot(threading.Thread):
             self.worker.send(request, None)
             message = self.worker.receive(self.moment())
             answered = message is not None and message[0] == "answer"
-            self.delay_s *= 0.97 if answered else 1.03
+            self.delay_s *= 0.9 if answered else 1.1
             return not answered
         if kind == EFFECT and self.variant.contender.in_server:
             conn.execute("INSERT INTO to_stop VALUES (%s)", (request["key"],))
@@ -109,22 +110,23 @@ class Slot(threading.Thread):
     def moment(self):
         return random.uniform(0, 2 * self.delay_s)
 
-    def ask(self, request, since):
-        """The client asks until there is an answer. False: there was none within the bound."""
-        while time.monotonic() < since + BOUND_S:
+    def unanswered(self, request, until):
+        """The client asks until there is an answer. If there is none within the bound: what was said last."""
+        message = None
+        while time.monotonic() < until:
             self.worker.send(request, None)
             message = self.worker.receive(BOUND_S)
             if message is None:
                 # It still waits. Another one has not been asked.
                 self.replace_worker()
-                return False
+                return "no answer at all"
             if message[0] == "answer":
-                return True
+                return None
             if message[0] == "error":
                 with self.tally.lock:
                     self.tally.errors[message[1].splitlines()[0][:200]] += 1
             time.sleep(RETRY_S)
-        return False
+        return message[0]
 
 
 def of(variants):
@@ -173,7 +175,13 @@ def count(servers, tally):
             of_kind["stuck"] += 1
         else:
             of_kind["lost"] += key not in lines
-    return {"kinds": result, "waits_s": sorted(tally.waits), "errors": dict(tally.errors), "requests": len(keys)}
+    return {
+        "kinds": result,
+        "waits_s": sorted(tally.waits),
+        "errors": dict(tally.errors),
+        "stuck": list(tally.stuck.values()),
+        "requests": len(keys),
+    }
 
 
 def total(result, what):
@@ -197,4 +205,5 @@ def check(results):
 
 def summary(result):
     totals = [f"{total(result, what)} {what}" for what in ("kills", "doubled", "lost", "stuck")]
-    return f"{', '.join(totals)}; {result['requests']} requests, {result['seconds']:.0f} s, errors: {result['errors']}"
+    said = [f"{number} times {error!r}" for error, number in result["errors"].items()] + result["stuck"]
+    return "; ".join([", ".join(totals), f"{result['requests']} requests, {result['seconds']:.0f} s", *said])

@@ -1,5 +1,6 @@
 """The section of the page: the results in the words and tables of page.md."""
 
+import collections
 import pathlib
 import string
 
@@ -94,7 +95,17 @@ def killed(results):
         times = [f"{wait * 1000:.0f} ms" for wait in (quantile(waits, 0.5), waits[-1])] if waits else ["", ""]
         rest = [str(total(result, what)) for what in ("lost", "stuck")]
         lines.append([VARIANTS[variant].contender.title, *doubled, of_all, *rest, *times])
-    return table(heads, lines)
+    return table(heads, lines) + last_words(results)
+
+
+def last_words(results):
+    """Of the requests that are stuck: what was answered last, if there are any."""
+    said = [
+        f"{VARIANTS[variant].contender.title}: {number} times “{words}”"
+        for variant, result in results["kills"].items()
+        for words, number in collections.Counter(result["stuck"]).items()
+    ]
+    return f"\n\nThe last answers to requests that were stuck: {'; '.join(said)}." if said else ""
 
 
 def crashed(results):

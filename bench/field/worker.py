@@ -58,7 +58,7 @@ def serve(variant_id, place, pipe):
     """A worker: executes one request after the other, and stops at a place if it is told to."""
     contender = make(variant_id, place)
     # What is done only once (connections, plans) would be most of the time of the first request.
-    contender.transfer(new_request())
+    execute(contender, new_request())
     Stop.tell = lambda: pipe.send(("stopped",))
     pipe.send(("ready",))
     while True:
