@@ -9,7 +9,7 @@ import psycopg
 from contenders import VARIANTS
 from kills import BOUND_S, LEASE_S, RETRY_S, WAIT_S
 from work import new_request
-from worker import Worker, serve
+from worker import start
 
 WORKERS = 4
 
@@ -45,12 +45,12 @@ def ask_all(servers, variant, requests):
     failures = []
 
     def ask(number):
-        worker = Worker(serve, variant.id, servers.place(variant, f"worker-{number}", LEASE_S, WAIT_S)).ready()
+        worker = start(variant.id, servers.place(variant, f"worker-{number}", LEASE_S, WAIT_S))
         try:
             for request in requests[number::WORKERS]:
                 until = time.monotonic() + BOUND_S
                 worker.send(request, None)
-                while (message := worker.receive(BOUND_S))[0] != "answer":
+                while (message := worker.receive(BOUND_S)) is None or message[0] != "answer":
                     if time.monotonic() > until:
                         raise RuntimeError(f"{variant.id} has no answer: {message}")
                     time.sleep(RETRY_S)

@@ -53,8 +53,8 @@ def run(servers, variant, cell, seconds):
         for number in range(cell.clients)
     ]
     try:
-        for worker in workers:
-            worker.ready()
+        if not all(worker.is_ready(120) for worker in workers):
+            raise RuntimeError(f"a client of {variant.id} does not get ready")
         start = time.monotonic() + WARM_UP_S
         for worker in workers:
             worker.send(start, start + seconds)
