@@ -329,7 +329,7 @@ CROSS JOIN LATERAL (
   ORDER BY e.of_role DESC NULLS LAST, e.of_database DESC NULLS LAST LIMIT 1) v
 WHERE r.role OPERATOR(pg_catalog.=) '0'::pg_catalog.oid
    -- Only for a role that may work with requests, and only where something is set for it.
-   OR pg_catalog.has_function_privilege(r.role, 'idempotence.recorded(text, text, jsonb, boolean, interval)', 'EXECUTE');
+   OR pg_catalog.has_function_privilege(r.role, '@extschema@.idem_record(text, text, jsonb, boolean, bigint, interval, text)', 'EXECUTE');
 
 CREATE VIEW idempotence.check_unrecorded AS
 SELECT CASE WHEN pg_catalog.count(u.place) OPERATOR(pg_catalog.>) 0 THEN 1 ELSE 0 END AS level,

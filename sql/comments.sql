@@ -195,10 +195,6 @@ COMMENT ON PROCEDURE idem_sweep() IS
   'sweep this database once, as the background worker does: empty and turn segments, delete what is not kept any longer';
 
 -- Parts of functions and views, not to be called by users.
-COMMENT ON FUNCTION idempotence.execute(text, jsonb) IS 'internal to idem_run: executes the command, gives the response';
-COMMENT ON FUNCTION idempotence.returns_rows(text) IS 'internal to idem_run: whether a command gives rows';
-COMMENT ON FUNCTION idempotence.first_column(record) IS 'internal to idem_run: the first column of a row as jsonb';
-COMMENT ON FUNCTION idempotence.recorded(text, text, jsonb, boolean, interval) IS 'internal to idem_run: records, and gives the ticket';
 COMMENT ON FUNCTION idempotence.import_begin(text, text, text) IS 'internal to idem_import: begins an import, gives the statement that imports';
 COMMENT ON FUNCTION idempotence.import_row(bigint, text, jsonb, boolean, timestamptz, timestamptz, jsonb, uuid) IS 'internal to idem_import: imports a row; 0: imported, 1: there already, 2: expired';
 COMMENT ON FUNCTION idempotence.import_end(bigint, bigint, bigint) IS 'internal to idem_import: ends the import and notes it';

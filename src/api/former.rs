@@ -10,6 +10,7 @@ use super::{requests, standing_sessions};
 use crate::error::or_raise;
 use crate::pg::{Composite, Jsonb, Regrole};
 use crate::requests::numbered::Numbering;
+use crate::store::catalog;
 use pgrx::datum::{Array, Interval};
 use pgrx::iter::TableIterator;
 use pgrx::{name, pg_extern};
@@ -79,4 +80,31 @@ fn idem_once_many(
         let fresh = requests::once_many(session, keys)?;
         Ok(fresh.into_iter().map(|(ord, key)| (ord, key.into_owned())).collect::<Vec<_>>())
     })()))
+}
+
+/// As in version 1.0.0, where it was part of `idem_run`, which says that the update is due before it comes here.
+#[pg_extern(sql = false)]
+fn returns_rows(_command: Option<&str>) -> bool {
+    catalog::check_version();
+    false
+}
+
+/// As [`returns_rows`]. Its argument was a row.
+#[pg_extern(sql = false)]
+fn first_column() -> Option<Jsonb> {
+    catalog::check_version();
+    None
+}
+
+/// As [`returns_rows`].
+#[pg_extern(sql = false)]
+fn recorded(
+    _session: Option<&str>,
+    _request: Option<&str>,
+    _response: Option<Jsonb>,
+    _failed: Option<bool>,
+    _ttl: Option<Interval>,
+) -> Option<Composite<Ticket>> {
+    catalog::check_version();
+    None
 }

@@ -3,63 +3,12 @@
 //! Their SQL is spelt out. Otherwise pgrx would create the schema for them, and fail where the schema is there
 //! already.
 
-use super::call::with_request;
 use super::null::required;
-use super::ticket::{self, Ticket};
-use crate::domain::class::Class;
 use crate::error::{Error, or_raise};
 use crate::guc;
-use crate::pg::{self, Composite, Jsonb, Record};
-use crate::requests::finish;
-use crate::requests::numbered::Numbering;
-use crate::requests::request::Rules;
+use crate::pg;
 use crate::store::{blank, message, restore, segment, write};
 use pgrx::prelude::*;
-
-/// Whether a command returns rows. `idem_run` asks before it executes the command.
-#[pg_extern(sql = r#"
-CREATE FUNCTION idempotence.returns_rows(command text) RETURNS boolean
-LANGUAGE c VOLATILE PARALLEL UNSAFE
-AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
-"#)]
-fn returns_rows(command: Option<&str>) -> bool {
-    let command = or_raise(required("command", command));
-    if command.trim().is_empty() {
-        let (message, detail) = ("the command is empty".into(), "There is nothing to execute.".into());
-        Error::Invalid { message, detail, hint: "Give an SQL statement." }.raise();
-    }
-    pg::returns_rows(command)
-}
-
-/// The first column of a row as jsonb. `idem_run` records it for a command that returned the row.
-#[pg_extern(sql = r#"
-CREATE FUNCTION idempotence.first_column(answer record) RETURNS jsonb
-LANGUAGE c STABLE PARALLEL UNSAFE
-AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
-"#)]
-fn first_column(answer: Option<Record>) -> Option<Jsonb> {
-    answer.and_then(Record::first_column_as_jsonb)
-}
-
-/// Records for `idem_run`. Does what `idem_record` does, but returns a ticket.
-#[pg_extern(sql = r#"
-CREATE FUNCTION idempotence.recorded(session text, request text, response jsonb, failed boolean, ttl interval) RETURNS idem_ticket
-LANGUAGE c VOLATILE PARALLEL UNSAFE
-AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
-"#)]
-fn recorded(
-    session: Option<&str>,
-    request: Option<&str>,
-    response: Option<Jsonb>,
-    failed: Option<bool>,
-    ttl: Option<Interval>,
-) -> Composite<Ticket> {
-    let outcome = with_request(Rules::OfBegin, session, request, Numbering::default(), |request| {
-        let class = if required("failed", failed)? { Class::Failed } else { Class::Succeeded };
-        finish::record(request, class, response, None, ttl)
-    });
-    ticket::executed(or_raise(outcome))
-}
 
 /// Executes a GRANT for a script of the extension as if the script had ended. Otherwise the grant would count as
 /// the extension's own, which no dump saves.

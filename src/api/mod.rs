@@ -20,6 +20,7 @@ mod null;
 pub mod repair_sets;
 pub mod repairs;
 pub mod requests;
+pub mod run;
 #[cfg(test)]
 mod sql_tests;
 pub mod standing_sessions;

@@ -6,6 +6,7 @@ pub mod cursor;
 pub mod databases_setting;
 pub mod decision;
 pub mod end;
+pub mod final_error;
 pub mod fingerprint;
 pub mod identity;
 pub mod lease;

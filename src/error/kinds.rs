@@ -33,6 +33,17 @@ pub enum Superseded {
     Over,
 }
 
+/// A command that `idem_run` does not execute.
+#[derive(Debug)]
+pub enum NotExecuted {
+    /// `SELECT … INTO`.
+    SelectInto,
+    /// `COPY` from the client or to it.
+    Copy,
+    /// `COMMIT` and its like.
+    OfTransaction,
+}
+
 /// An error. Each variant begins with its SQLSTATE, and holds what its texts need.
 #[derive(Debug)]
 pub enum Error {
@@ -65,6 +76,13 @@ pub enum Error {
         /// What to do.
         hint: &'static str,
     },
+    /// 21000: the command of `idem_run` gave more rows than the response has room for.
+    SeveralRows {
+        /// The number of rows.
+        rows: u64,
+    },
+    /// 0A000
+    NotExecuted(NotExecuted),
     /// 42704
     NoSuchSession {
         /// The session's name, as given.

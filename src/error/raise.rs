@@ -133,15 +133,15 @@ impl From<Error> for Told {
         let Texts { code, message, detail, hint } = describe(error);
         let sqlstate = match code {
             Code::Own(state) => state.iter().map(|byte| char::from(*byte)).collect(),
-            Code::Standard(code) => unpack(code as i32),
+            Code::Standard(code) => unpack(code as i32).map(char::from).into_iter().collect(),
         };
         Told { sqlstate, message, detail, hint }
     }
 }
 
 /// The five characters of a packed SQLSTATE.
-fn unpack(packed: i32) -> String {
-    (0..5).map(|place| char::from((packed >> (6 * place) & 0x3F) as u8 + b'0')).collect()
+pub fn unpack(packed: i32) -> [u8; 5] {
+    std::array::from_fn(|place| (packed >> (6 * place) & 0x3F) as u8 + b'0')
 }
 
 /// Packs an SQLSTATE as PostgreSQL's MAKE_SQLSTATE does: six bits a character.
@@ -162,6 +162,6 @@ mod tests {
         // ERRCODE_UNIQUE_VIOLATION is 23505.
         assert_eq!(super::pack(b"23505"), pgrx::PgSqlErrorCode::ERRCODE_UNIQUE_VIOLATION as i32);
         assert_eq!(super::pack(b"40P01"), pgrx::PgSqlErrorCode::ERRCODE_T_R_DEADLOCK_DETECTED as i32);
-        assert_eq!(super::unpack(super::pack(b"ID0Z9")), "ID0Z9");
+        assert_eq!(super::unpack(super::pack(b"ID0Z9")), *b"ID0Z9");
     }
 }

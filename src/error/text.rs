@@ -1,6 +1,6 @@
 //! The SQLSTATE and the texts of each error, in one table.
 
-use super::kinds::{Error, Missing, Superseded};
+use super::kinds::{Error, Missing, NotExecuted, Superseded};
 use crate::domain::class::{Answered, Class};
 use crate::domain::end::End;
 use crate::domain::right::Right;
@@ -45,6 +45,30 @@ pub(super) fn describe(error: Error) -> Texts {
             format!("{what} exceeds its limit"),
             format!("Found {found}; the limit is {limit}."),
             hint,
+        ),
+        Error::SeveralRows { rows } => report(
+            Standard(PgSqlErrorCode::ERRCODE_CARDINALITY_VIOLATION),
+            "the command gave more than one row".into(),
+            format!("Found {rows} rows."),
+            "The response is the first column of the one row; aggregate, with jsonb_agg() say, or add LIMIT 1.",
+        ),
+        Error::NotExecuted(command) => report(
+            Standard(PgSqlErrorCode::ERRCODE_FEATURE_NOT_SUPPORTED),
+            match command {
+                NotExecuted::SelectInto => "idem_run does not execute SELECT ... INTO".into(),
+                NotExecuted::Copy => "idem_run does not execute COPY from or to the client".into(),
+                NotExecuted::OfTransaction => "idem_run does not execute transaction commands".into(),
+            },
+            match command {
+                NotExecuted::SelectInto => "In PL/pgSQL INTO names variables, and not a table to be made.".into(),
+                NotExecuted::Copy => "The client waits for an answer, and not for data.".into(),
+                NotExecuted::OfTransaction => "The command and its outcome are of one transaction.".into(),
+            },
+            match command {
+                NotExecuted::SelectInto => "Write CREATE TABLE ... AS.",
+                NotExecuted::Copy => "Send the rows as args, or copy from a file on the server.",
+                NotExecuted::OfTransaction => "Begin and end the transaction around idem_run().",
+            },
         ),
         Error::NoSuchSession { session } => report(
             Standard(PgSqlErrorCode::ERRCODE_UNDEFINED_OBJECT),

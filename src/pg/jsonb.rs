@@ -1,9 +1,11 @@
-//! `jsonb` values: they are passed on unread, measured, digested, and made from a row's first column.
+//! `jsonb` values: they are passed on unread, measured, digested, and made from an error.
 
+use super::attempt::TakenError;
 use crate::domain::fingerprint::{Hasher, Token};
 use pgrx::callconv::{ArgAbi, BoxRet, FcInfo};
 use pgrx::datum::Datum;
 use pgrx::{FromDatum, IntoDatum, pg_sys};
+use std::ffi::{CStr, c_char};
 
 /// A `jsonb` argument or result. It is passed on unread, since to parse it would cost more than the rest of the call.
 #[derive(Clone, Copy)]
@@ -42,7 +44,7 @@ pub fn json_string(text: &str) -> String {
     unsafe {
         let buffer = pg_sys::makeStringInfo();
         pg_sys::escape_json(buffer, text.as_ptr());
-        std::ffi::CStr::from_ptr((*buffer).data).to_string_lossy().into_owned()
+        CStr::from_ptr((*buffer).data).to_string_lossy().into_owned()
     }
 }
 
@@ -57,6 +59,37 @@ impl Jsonb {
         )
     }
 
+    /// An error as an object of its `sqlstate`, `message`, `detail` and `hint`. A text that is missing is null.
+    pub(super) fn of_error(error: TakenError) -> Jsonb {
+        use pg_sys::JsonbIteratorToken::{WJB_BEGIN_OBJECT, WJB_END_OBJECT, WJB_KEY, WJB_VALUE};
+
+        let sqlstate = error.sqlstate();
+        let [message, detail, hint] = error.texts();
+        let text = |text: *const c_char| {
+            // SAFETY: each text is null or terminated, and outlives this call.
+            let bytes = (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) }.to_bytes());
+            bytes.filter(|bytes| !bytes.is_empty())
+        };
+        let members = [
+            ("sqlstate", Some(&sqlstate[..])),
+            ("message", text(message).or(Some(b""))),
+            ("detail", text(detail)),
+            ("hint", text(hint)),
+        ];
+        // SAFETY: the members are pushed as JsonbIteratorNext() would give them. What the strings point to lives until the
+        // whole is copied into the result.
+        unsafe {
+            let mut state = std::ptr::null_mut();
+            pg_sys::pushJsonbValue(&mut state, WJB_BEGIN_OBJECT, std::ptr::null_mut());
+            for (name, value) in members {
+                pg_sys::pushJsonbValue(&mut state, WJB_KEY, &mut json_value(Some(name.as_bytes())));
+                pg_sys::pushJsonbValue(&mut state, WJB_VALUE, &mut json_value(value));
+            }
+            let object = pg_sys::pushJsonbValue(&mut state, WJB_END_OBJECT, std::ptr::null_mut());
+            Jsonb(pg_sys::JsonbValueToJsonb(object).into())
+        }
+    }
+
     /// The value as text.
     pub fn to_text(self) -> String {
         // SAFETY: a jsonb datum is what the function takes. It gives a terminated string.
@@ -64,7 +97,7 @@ impl Jsonb {
             let jsonb = pg_sys::pg_detoast_datum(self.0.cast_mut_ptr()).cast::<pg_sys::Jsonb>();
             let bytes = pgrx::varlena::varlena_to_byte_slice(jsonb.cast()).len();
             let text = pg_sys::JsonbToCString(std::ptr::null_mut(), &raw mut (*jsonb).root, bytes as i32);
-            std::ffi::CStr::from_ptr(text).to_string_lossy().into_owned()
+            CStr::from_ptr(text).to_string_lossy().into_owned()
         }
     }
 
@@ -161,6 +194,20 @@ impl Jsonb {
     }
 }
 
+/// A string, or null.
+fn json_value(string: Option<&[u8]>) -> pg_sys::JsonbValue {
+    // SAFETY: a value of zeros is a null. The type is set together with the union member that it names.
+    unsafe {
+        let mut value = std::mem::zeroed::<pg_sys::JsonbValue>();
+        if let Some(string) = string {
+            value.type_ = pg_sys::jbvType::jbvString;
+            value.val.string.len = string.len() as i32;
+            value.val.string.val = string.as_ptr().cast_mut().cast();
+        }
+        value
+    }
+}
+
 /// # Safety
 /// `value` must be a string or a key that JsonbIteratorNext() filled in. The walked value must outlive the result.
 unsafe fn string_bytes(value: &pg_sys::JsonbValue) -> &'static [u8] {
@@ -190,70 +237,11 @@ unsafe impl BoxRet for Jsonb {
     }
 }
 
-/// A row argument of any row type.
-pub struct Record(pg_sys::Datum);
-
-pgrx::impl_sql_translatable!(Record, arg_only = "record");
-
-// SAFETY: a composite value is a pointer to a tuple with a header that names its type.
-unsafe impl<'fcx> ArgAbi<'fcx> for Record {
-    unsafe fn unbox_arg_unchecked(arg: pgrx::callconv::Arg<'_, 'fcx>) -> Self {
-        // SAFETY: the caller passes an argument of our declared type.
-        Record(
-            unsafe { arg.unbox_arg_using_from_datum::<RawDatum>() }
-                .expect("pgrx unboxes an argument that is not null")
-                .0,
-        )
-    }
-}
-
 /// Any datum as it is.
 pub(super) struct RawDatum(pub(super) pg_sys::Datum);
 
 impl FromDatum for RawDatum {
     unsafe fn from_polymorphic_datum(datum: pg_sys::Datum, is_null: bool, _: pg_sys::Oid) -> Option<RawDatum> {
         (!is_null).then_some(RawDatum(datum))
-    }
-}
-
-impl Record {
-    /// `to_jsonb` of the first column; `None` where that is null, or where there is no column.
-    pub fn first_column_as_jsonb(self) -> Option<Jsonb> {
-        // SAFETY: the tuple's header names its row type, and the row is read by that type. to_jsonb() asks the call's
-        // expression for the type of its argument, so the call gets an expression with that type.
-        unsafe {
-            let header = pg_sys::pg_detoast_datum(self.0.cast_mut_ptr()) as pg_sys::HeapTupleHeader;
-            let record = (*header).t_choice.t_datum;
-            // As HeapTupleHeaderGetTypMod() would do: for a named row type the field may hold something else.
-            let typmod = if record.datum_typeid == pg_sys::RECORDOID { record.datum_typmod } else { -1 };
-            let shape = pg_sys::lookup_rowtype_tupdesc_copy(record.datum_typeid, typmod);
-            if (*shape).natts == 0 {
-                return None;
-            }
-            let mut tuple = pg_sys::HeapTupleData {
-                t_len: pgrx::varlena::varsize_any(header.cast()) as u32,
-                t_data: header,
-                ..Default::default()
-            };
-            let mut null = false;
-            let value = pg_sys::heap_getattr(&mut tuple, 1, shape, &mut null);
-            if null {
-                return None;
-            }
-            let column = super::heap::tuple_attribute(shape, 0);
-            let argument = pg_sys::makeNullConst((*column).atttypid, (*column).atttypmod, (*column).attcollation);
-            let call = pg_sys::makeFuncExpr(
-                pg_sys::F_TO_JSONB.into(),
-                pg_sys::JSONBOID,
-                pg_sys::lappend(std::ptr::null_mut(), argument.cast()),
-                pg_sys::InvalidOid,
-                pg_sys::InvalidOid,
-                pg_sys::CoercionForm::COERCE_EXPLICIT_CALL,
-            );
-            let mut function = pg_sys::FmgrInfo::default();
-            pg_sys::fmgr_info(pg_sys::F_TO_JSONB.into(), &mut function);
-            function.fn_expr = call.cast();
-            Some(Jsonb(pg_sys::FunctionCall1Coll(&mut function, pg_sys::InvalidOid, value)))
-        }
     }
 }

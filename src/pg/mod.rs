@@ -1,13 +1,17 @@
 //! What we need of PostgreSQL that pgrx does not offer in a safe form, and all that differs between server versions.
 //! Callers name everything here as `pg::…`.
 
+mod around;
+mod attempt;
 mod backend;
 mod command;
 mod condition;
 mod durable;
+mod execute;
 mod heap;
 mod hooks;
 mod jsonb;
+mod kept;
 mod keys;
 mod listed;
 mod loaded;
@@ -24,10 +28,12 @@ mod wait;
 #[cfg(not(test))]
 mod wrapped;
 
+pub use around::*;
 pub use backend::*;
-pub use command::{columns_of, outside_of_script, returns_rows};
+pub use command::{columns_of, outside_of_script};
 pub use condition::{Conditions, Prepared};
 pub use durable::*;
+pub use execute::{Command, Order};
 pub use heap::*;
 pub use hooks::*;
 pub use jsonb::*;

@@ -1,24 +1,48 @@
-//! Claim or raise: begin for programs that need no answer in between.
+//! Claim or raise: begin for programs, and for commands, that need no answer in between.
 
 use crate::arguments::WAIT_BY_ARGUMENT;
 use crate::error::Error;
 use crate::pg::{self, Jsonb};
-use crate::requests::answer::Begun;
+use crate::requests::answer::{Begun, Start};
 use crate::requests::begin;
 use crate::requests::decide::Aim;
 use crate::requests::request::Request;
+use crate::store::outcome::Outcome;
 
 /// Takes the claim to a request. Anything but a request that starts from the beginning is an error.
 pub fn claim(request: &Request<'_>, payload: Option<Jsonb>, wait_us: Option<i64>) -> Result<(), Error> {
+    match begin::begin(request, payload, wait_us, Aim::Claim)? {
+        Begun::Started(start) if is_the_beginning(&start) => Ok(()),
+        begun => Err(refusal(request, begun)),
+    }
+}
+
+/// Takes the claim to a request, or gives its outcome. Anything but a request that starts from the beginning, or that is
+/// done, is an error.
+pub fn claim_or_replay(
+    request: &Request<'_>,
+    payload: Option<Jsonb>,
+    wait_us: Option<i64>,
+) -> Result<Option<Outcome>, Error> {
+    match begin::begin(request, payload, wait_us, Aim::Execute { lease_us: None })? {
+        Begun::Started(start) if is_the_beginning(&start) => Ok(None),
+        Begun::Replay(outcome) | Begun::GivenUp(outcome) => Ok(Some(outcome)),
+        begun => Err(refusal(request, begun)),
+    }
+}
+
+fn is_the_beginning(start: &Start) -> bool {
+    !start.taken_over && start.checkpoint.is_none()
+}
+
+/// Why the request is not the caller's to execute from the beginning.
+fn refusal(request: &Request<'_>, begun: Begun) -> Error {
     let name = request.name();
-    Err(match begin::begin(request, payload, wait_us, Aim::Claim)? {
-        Begun::Started(start) => match (start.taken_over, start.checkpoint) {
-            (false, None) => return Ok(()),
-            (taken_over, checkpoint) => {
-                let point = checkpoint.map(|checkpoint| checkpoint.point);
-                Error::MustLook { name, point, taken_over, given_up: false }
-            }
-        },
+    match begun {
+        Begun::Started(start) => {
+            let point = start.checkpoint.map(|checkpoint| checkpoint.point);
+            Error::MustLook { name, point, taken_over: start.taken_over, given_up: false }
+        }
         // This error takes back what begin has recorded.
         Begun::GivenUp(_) => Error::MustLook { name, point: None, taken_over: true, given_up: true },
         Begun::Replay(outcome) => {
@@ -32,5 +56,5 @@ pub fn claim(request: &Request<'_>, payload: Option<Jsonb>, wait_us: Option<i64>
         Begun::InProgress(Some(until)) => {
             Error::Leased { name, until: pg::describe_moment(until), hint: WAIT_BY_ARGUMENT }
         }
-    })
+    }
 }

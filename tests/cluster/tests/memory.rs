@@ -17,7 +17,7 @@ on_each_version!(
 );
 
 /// The scripts in which each allocation fails in turn. `#` stands for another word each time.
-const SCRIPTS: [&str; 8] = [
+const SCRIPTS: [&str; 9] = [
     "BEGIN; SELECT FROM idem_begin('payments', 'k#', payload => '{\"n\": [1, 2.5, \"x\"]}');
      SELECT FROM idem_record('payments', 'k#', '{\"done\": true}'); COMMIT",
     "SELECT status, response FROM idem_begin('payments', 'fixed')",
@@ -26,6 +26,7 @@ const SCRIPTS: [&str; 8] = [
     "SELECT count(*) FROM idem_once_many('mails', (SELECT array_agg('m#-' || n) FROM generate_series(1, 300) n))",
     "SELECT status FROM idem_begin('payments', 'held', wait => '5ms')",
     "SELECT status FROM idem_run('payments', 'r#', 'SELECT 1')",
+    "SELECT status FROM idem_run('payments', 'e#', 'SELECT #', on_error => 'record')",
     "SELECT cardinality(idem_generate_ids(2000))",
 ];
 

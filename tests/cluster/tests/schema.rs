@@ -62,7 +62,7 @@ const TRAPS: &str = r#"
         EXECUTE 'CREATE DOMAIN trap.regprocedure AS pg_catalog.regprocedure CHECK (trap.spring())';
         EXECUTE 'CREATE DOMAIN trap.regrole AS pg_catalog.regrole CHECK (trap.spring())';
         -- Functions of the same names, which match at least as well.
-        FOREACH name IN ARRAY '{format(text),format(text\,text),format(text\,text\,text),left(text\,int4),length(bytea),now(),clock_timestamp(),current_database(),jsonb_build_object(text\,text),to_jsonb(text),pg_has_role(oid\,text),has_function_privilege(oid\,text),bool_or(bool),getdatabaseencoding(),idem_begin(text\,text),idem_begin(text\,int8),idem_begin(text\,text\,jsonb),idem_begin(text\,text\,jsonb\,interval),idem_record(text\,text),idem_record(text\,text\,jsonb),idem_lookup(text\,text),idem_once(text\,text),idem_run(text\,text\,text),execute(text\,jsonb),returns_rows(text),first_column(record),retention()}'::text[] LOOP
+        FOREACH name IN ARRAY '{format(text),format(text\,text),format(text\,text\,text),left(text\,int4),length(bytea),now(),clock_timestamp(),current_database(),jsonb_build_object(text\,text),to_jsonb(text),pg_has_role(oid\,text),has_function_privilege(oid\,text),bool_or(bool),getdatabaseencoding(),idem_begin(text\,text),idem_begin(text\,int8),idem_begin(text\,text\,jsonb),idem_begin(text\,text\,jsonb\,interval),idem_record(text\,text),idem_record(text\,text\,jsonb),idem_lookup(text\,text),idem_once(text\,text),idem_run(text\,text\,text),retention()}'::text[] LOOP
             EXECUTE format('CREATE FUNCTION trap.%s RETURNS boolean LANGUAGE plpgsql AS ''BEGIN RETURN trap.spring(); END''',
                            replace(replace(replace(name, '(', '(pg_catalog.'), ',', ',pg_catalog.'), '(pg_catalog.)', '()'));
         END LOOP;

@@ -1,0 +1,83 @@
+//! `idem_run`: makes a statement of the caller's idempotent.
+//!
+//! The SQL function is declared in `sql/run.sql`, since its C function is not one of pgrx's: the statement is executed
+//! below it, and its errors must not pass through pgrx.
+
+use super::call::with_request;
+use super::null::required;
+use super::ticket::{self, Ticket};
+use crate::arguments;
+use crate::domain::class::Class;
+use crate::domain::final_error::is_final;
+use crate::error::{Error, or_raise};
+use crate::pg::{Arguments, AroundCommand, Before, Came, Composite, Order, function_around_command};
+use crate::requests::answer::Begun;
+use crate::requests::claim;
+use crate::requests::finish;
+use crate::requests::numbered::Numbering;
+use crate::requests::request::Rules;
+
+/// The function.
+pub struct Run;
+
+function_around_command!(idem_run, pg_finfo_idem_run, Run);
+
+/// The places of the arguments.
+mod place {
+    pub const SESSION: usize = 0;
+    pub const REQUEST: usize = 1;
+    pub const COMMAND: usize = 2;
+    pub const ARGS: usize = 3;
+    pub const ON_ERROR: usize = 4;
+    pub const WAIT: usize = 5;
+    pub const TTL: usize = 6;
+}
+
+impl AroundCommand for Run {
+    type Row = Ticket;
+
+    fn before(arguments: &Arguments<'_>) -> Before<Ticket> {
+        or_raise(begin(arguments))
+    }
+
+    fn after(arguments: &Arguments<'_>, came: Came) -> Composite<Ticket> {
+        let (class, response) = match came {
+            Came::Response(response) => (Class::Succeeded, response),
+            Came::Error(told) => (Class::Failed, Some(told)),
+        };
+        let (session, request) = (arguments.text(place::SESSION), arguments.text(place::REQUEST));
+        let outcome = with_request(Rules::OfBegin, session, request, Numbering::default(), |request| {
+            finish::record(request, class, response, None, arguments.interval(place::TTL))
+        });
+        ticket::executed(or_raise(outcome))
+    }
+}
+
+/// Begins the request.
+fn begin(arguments: &Arguments<'_>) -> Result<Before<Ticket>, Error> {
+    let command = required("command", arguments.command(place::COMMAND))?;
+    let takes: Option<fn(&[u8; 5]) -> bool> = match required("on_error", arguments.text(place::ON_ERROR))? {
+        "raise" => None,
+        "record" => Some(is_final),
+        other => {
+            return Err(Error::Invalid {
+                message: "on_error must be \"raise\" or \"record\"".into(),
+                detail: format!("Found \"{other}\"."),
+                hint: "raise: the error aborts as ever and nothing is recorded; record: it is recorded as a final failure and returned.",
+            });
+        }
+    };
+    let parameter = arguments.jsonb(place::ARGS);
+    let (session, request) = (arguments.text(place::SESSION), arguments.text(place::REQUEST));
+    let outcome = with_request(Rules::Current, session, request, Numbering::default(), |request| {
+        claim::claim_or_replay(request, parameter, arguments::wait_us(arguments.interval(place::WAIT))?)
+    })?;
+    Ok(match outcome {
+        Some(outcome) => Before::Answer(ticket::begun(Begun::Replay(outcome))),
+        None if command.is_blank() => {
+            let (message, detail) = ("the command is empty".into(), "There is nothing to execute.".into());
+            return Err(Error::Invalid { message, detail, hint: "Give an SQL statement." });
+        }
+        None => Before::Execute(Order { command, parameter, takes }),
+    })
+}

@@ -1,0 +1,144 @@
+//! SQL functions that execute a command of their caller between two steps of ours.
+//!
+//! The command is executed below the function as it would be below one in C, see `attempt.rs`. So the frames from the
+//! function's entry to the command are plain: they own nothing that needs a destructor, and our steps are guarded each
+//! for itself.
+
+use super::attempt::guarded;
+use super::execute::{Command, Order, Work, execute};
+use super::jsonb::{Jsonb, RawDatum};
+use super::values::{Composite, Row};
+use pgrx::callconv::{BoxRet, FcInfo};
+use pgrx::datum::Interval;
+use pgrx::{FromDatum, pg_sys};
+
+/// Such a function.
+pub trait AroundCommand {
+    /// What it returns.
+    type Row: Row;
+    /// What comes before the command: the answer, or what is to be executed.
+    fn before(arguments: &Arguments<'_>) -> Before<Self::Row>;
+    /// What comes after the command.
+    fn after(arguments: &Arguments<'_>, came: Came) -> Composite<Self::Row>;
+}
+
+/// What comes before a command.
+pub enum Before<R> {
+    /// The answer; nothing is executed.
+    Answer(Composite<R>),
+    /// The command is due.
+    Execute(Order),
+}
+
+/// What came of a command.
+pub enum Came {
+    /// `to_jsonb` of the first column of its row; `None` if that is null, or if there is no row.
+    Response(Option<Jsonb>),
+    /// An error, as an object of its `sqlstate`, `message`, `detail` and `hint`. What the command did is rolled back.
+    Error(Jsonb),
+}
+
+/// The arguments of a call, by their places. Their types are those that the function is declared with.
+pub struct Arguments<'a>(&'a [pg_sys::NullableDatum]);
+
+impl Arguments<'_> {
+    fn get<T: FromDatum>(&self, place: usize) -> Option<T> {
+        let argument = &self.0[place];
+        // SAFETY: the caller of this private function asks for the type that the argument is declared with.
+        unsafe { T::from_datum(argument.value, argument.isnull) }
+    }
+
+    /// A text.
+    pub fn text(&self, place: usize) -> Option<&str> {
+        self.get(place)
+    }
+
+    /// A jsonb.
+    pub fn jsonb(&self, place: usize) -> Option<Jsonb> {
+        self.get(place)
+    }
+
+    /// An interval.
+    pub fn interval(&self, place: usize) -> Option<Interval> {
+        self.get(place)
+    }
+
+    /// A text that is a command.
+    pub fn command(&self, place: usize) -> Option<Command> {
+        // SAFETY: a text datum is a varlena. It is the argument, or a copy in the call's memory context.
+        self.get::<RawDatum>(place)
+            .map(|text| Command(unsafe { pg_sys::pg_detoast_datum_packed(text.0.cast_mut_ptr()) }))
+    }
+}
+
+/// Defines the C function for an SQL function that executes a command.
+macro_rules! function_around_command {
+    ($name:ident, $information:ident, $function:ty) => {
+        /// Tells the server how the function is called.
+        #[unsafe(no_mangle)]
+        pub extern "C-unwind" fn $information() -> &'static pgrx::pg_sys::Pg_finfo_record {
+            const INFORMATION: pgrx::pg_sys::Pg_finfo_record = pgrx::pg_sys::Pg_finfo_record { api_version: 1 };
+            &INFORMATION
+        }
+
+        /// The C function.
+        ///
+        /// # Safety
+        /// Called by the server, for an SQL function with the arguments and the result that the type expects.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C-unwind" fn $name(call: pgrx::pg_sys::FunctionCallInfo) -> pgrx::pg_sys::Datum {
+            // SAFETY: as above.
+            unsafe { $crate::pg::around_command::<$function>(call) }
+        }
+    };
+}
+pub(crate) use function_around_command;
+
+/// The body of the function.
+///
+/// # Safety
+/// `call` is that of an SQL function with the arguments and the result that `F` expects. The caller's frame owns nothing
+/// that needs a destructor.
+pub unsafe fn around_command<F: AroundCommand>(call: pg_sys::FunctionCallInfo) -> pg_sys::Datum {
+    // SAFETY: no frame from here to the command owns anything, and the steps of F are guarded. The arguments stay valid
+    // during the call.
+    unsafe {
+        let mut work = Work::NONE;
+        let answer = guarded(|| match F::before(&arguments(call)) {
+            Before::Answer(answer) => Some(returned(call, answer)),
+            Before::Execute(order) => {
+                work.take(order);
+                None
+            }
+        });
+        if let Some(answer) = answer {
+            return answer;
+        }
+        let error = execute(&mut work);
+        guarded(|| {
+            let came = match error {
+                Some(error) => {
+                    let told = Jsonb::of_error(error);
+                    error.free();
+                    Came::Error(told)
+                }
+                None => Came::Response(work.response()),
+            };
+            returned(call, F::after(&arguments(call), came))
+        })
+    }
+}
+
+/// # Safety
+/// `call` is valid, and stays so for as long as the result is used.
+unsafe fn arguments<'a>(call: pg_sys::FunctionCallInfo) -> Arguments<'a> {
+    // SAFETY: as the caller warrants. A call has as many arguments as it says.
+    unsafe { Arguments(std::slice::from_raw_parts((*call).args.as_ptr(), (*call).nargs as usize)) }
+}
+
+/// # Safety
+/// `call` is that of a function that is declared to return the type of the row.
+unsafe fn returned<R: Row>(call: pg_sys::FunctionCallInfo, answer: Composite<R>) -> pg_sys::Datum {
+    // SAFETY: as the caller warrants.
+    unsafe { answer.box_into(&mut FcInfo::from_ptr(call)).sans_lifetime() }
+}

@@ -1,0 +1,170 @@
+//! Errors of users' SQL, which have to stay as they are.
+//!
+//! An error that passes through pgrx becomes a panic and then an error again. On this way it loses its CONTEXT, its
+//! position, the names of its objects, and an SQLSTATE that PostgreSQL does not have. So users' SQL runs as it does
+//! below a function in C: an error jumps from where it is raised to whoever catches it, over all frames between. Here
+//! it is caught as PG_TRY catches it.
+//!
+//! The jump skips destructors. So the frames that it passes over own nothing that needs one, and the functions that are
+//! called there are declared without the guard of pgrx. What needs Rust in full stands in a [`guarded`] closure, which
+//! raises errors of ours and of PostgreSQL only, never a user's.
+
+use crate::error;
+use cee_scape::{SigJmpBufFields, call_with_sigsetjmp};
+use pgrx::pg_sys;
+use pgrx::pg_sys::panic::pgrx_extern_c_guard;
+use std::cell::Cell;
+use std::ffi::{c_char, c_int};
+
+// SAFETY: declared as PostgreSQL declares them. They have no guard, see above.
+unsafe extern "C-unwind" {
+    fn CopyErrorData() -> *mut pg_sys::ErrorData;
+    fn FlushErrorState();
+    fn ReThrowError(error: *mut pg_sys::ErrorData) -> !;
+    fn pg_re_throw() -> !;
+    fn geterrcode() -> c_int;
+    fn BeginInternalSubTransaction(name: *const c_char);
+    fn ReleaseCurrentSubTransaction();
+    fn RollbackAndReleaseCurrentSubTransaction();
+}
+
+/// Runs `work` with the whole of Rust. If it raises an error, that goes on as PostgreSQL's errors do.
+///
+/// # Safety
+/// The frames from here to whoever catches PostgreSQL's errors own nothing that needs a destructor.
+pub(super) unsafe fn guarded<T>(work: impl FnOnce() -> T) -> T {
+    // SAFETY: as the caller warrants.
+    unsafe { pgrx_extern_c_guard(work) }
+}
+
+/// Calls `work` with `argument`; whether it returned. If not, it has raised an error, which the caller has to [`pass_on`],
+/// or to copy and to flush before it rolls back a subtransaction.
+///
+/// # Safety
+/// `work` may be called with `argument`, and neither it nor what it calls has a frame that owns something that needs a
+/// destructor, unless within [`guarded`].
+pub(super) unsafe fn attempt<T>(work: unsafe fn(*mut T), argument: *mut T) -> bool {
+    // SAFETY: the buffer is valid while the call lasts that is given it. After that PostgreSQL goes on with the former
+    // one, whether `work` returned or an error has jumped to the buffer. PG_TRY does the same.
+    unsafe {
+        let (handler, callbacks) = (pg_sys::PG_exception_stack, pg_sys::error_context_stack);
+        let jumped = call_with_sigsetjmp(false, |buffer| {
+            pg_sys::PG_exception_stack = (&raw const *buffer).cast_mut().cast::<SigJmpBufFields>().cast();
+            work(argument);
+            0
+        });
+        pg_sys::PG_exception_stack = handler;
+        pg_sys::error_context_stack = callbacks;
+        jumped == 0
+    }
+}
+
+/// Passes the error on that [`attempt`] has met, as it is.
+///
+/// # Safety
+/// [`attempt`] has just given false, and nothing has been done that needs the error to be gone.
+pub(super) unsafe fn pass_on() -> ! {
+    // SAFETY: as the caller warrants.
+    unsafe { pg_re_throw() }
+}
+
+/// Whether the error that [`attempt`] has met says that memory is used up.
+///
+/// # Safety
+/// As for [`pass_on`].
+pub(super) unsafe fn is_out_of_memory() -> bool {
+    // SAFETY: as the caller warrants.
+    unsafe { geterrcode() == pgrx::PgSqlErrorCode::ERRCODE_OUT_OF_MEMORY as c_int }
+}
+
+/// An error that was taken. It is a copy of PostgreSQL's, and plain data: whoever has it has to call
+/// [`TakenError::raise_again`] or [`TakenError::free`].
+#[derive(Clone, Copy)]
+pub(super) struct TakenError(*mut pg_sys::ErrorData);
+
+thread_local! {
+    /// The error that was raised again last. Raising copies it, so it is freed when the next one is raised again.
+    static RAISED: Cell<*mut pg_sys::ErrorData> = const { Cell::new(std::ptr::null_mut()) };
+}
+
+impl TakenError {
+    /// Raises the error again, as it was.
+    ///
+    /// # Safety
+    /// As for [`guarded`].
+    pub(super) unsafe fn raise_again(self) -> ! {
+        // SAFETY: the error is a copy that was made by take(). The former one has been copied by ReThrowError().
+        unsafe {
+            let former = RAISED.replace(self.0);
+            if !former.is_null() {
+                pg_sys::FreeErrorData(former);
+            }
+            ReThrowError(self.0)
+        }
+    }
+
+    /// Frees the copy.
+    pub(super) fn free(self) {
+        // SAFETY: the error is a copy that was made by take(), and the type's users free it once.
+        unsafe { pg_sys::FreeErrorData(self.0) }
+    }
+
+    /// Its SQLSTATE.
+    pub(super) fn sqlstate(self) -> [u8; 5] {
+        // SAFETY: the error is a copy that was not freed.
+        error::unpack(unsafe { (*self.0).sqlerrcode })
+    }
+
+    /// Its message, DETAIL and HINT; each null or terminated.
+    pub(super) fn texts(self) -> [*const c_char; 3] {
+        // SAFETY: as above.
+        unsafe { [(*self.0).message, (*self.0).detail, (*self.0).hint].map(<*mut c_char>::cast_const) }
+    }
+}
+
+/// Calls `work` with `argument` in a subtransaction, as PL/pgSQL runs a block that has an EXCEPTION part. If it raises an
+/// error, rolls the subtransaction back and gives the error.
+///
+/// # Safety
+/// As for [`attempt`].
+pub(super) unsafe fn in_subtransaction<T>(work: unsafe fn(*mut T), argument: *mut T) -> Option<TakenError> {
+    // SAFETY: context and owner were current before the subtransaction began, and outlive it. If `work` leaves a
+    // subtransaction of its own open, it does so with an error that ends it. The error is copied before it is flushed, and
+    // flushed before the rollback.
+    unsafe {
+        let (context, owner) = (pg_sys::CurrentMemoryContext, pg_sys::CurrentResourceOwner);
+        BeginInternalSubTransaction(std::ptr::null());
+        pg_sys::CurrentMemoryContext = context;
+        let mut step = Step { work, argument };
+        let failed = !attempt(Step::run_and_release, &mut step);
+        pg_sys::CurrentMemoryContext = context;
+        if !failed {
+            pg_sys::CurrentResourceOwner = owner;
+            return None;
+        }
+        let error = CopyErrorData();
+        FlushErrorState();
+        RollbackAndReleaseCurrentSubTransaction();
+        pg_sys::CurrentMemoryContext = context;
+        pg_sys::CurrentResourceOwner = owner;
+        Some(TakenError(error))
+    }
+}
+
+/// What runs in a subtransaction.
+struct Step<T> {
+    work: unsafe fn(*mut T),
+    argument: *mut T,
+}
+
+impl<T> Step<T> {
+    /// # Safety
+    /// As for [`attempt`], in the subtransaction.
+    unsafe fn run_and_release(step: *mut Step<T>) {
+        // SAFETY: as the caller warrants.
+        unsafe {
+            ((*step).work)((*step).argument);
+            ReleaseCurrentSubTransaction();
+        }
+    }
+}

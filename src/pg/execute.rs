@@ -1,0 +1,350 @@
+//! Executes a command by SPI, between the steps of `around.rs`. Its frames are plain, as `attempt.rs` says.
+
+use super::attempt::{TakenError, attempt, guarded, in_subtransaction, is_out_of_memory, pass_on};
+use super::jsonb::Jsonb;
+use super::kept::{self, Kept};
+use crate::error::{Error, NotExecuted};
+use pgrx::{FromDatum, pg_sys};
+use std::ffi::{CStr, c_char, c_int, c_long, c_void};
+
+/// A command to be executed.
+pub struct Order {
+    /// Its text.
+    pub command: Command,
+    /// Its only parameter.
+    pub parameter: Option<Jsonb>,
+    /// Which errors are given to the step after the command, by their SQLSTATE. All others are raised. `None`: all errors
+    /// are raised, and no subtransaction is needed.
+    pub takes: Option<fn(&[u8; 5]) -> bool>,
+}
+
+/// The text of a command. It is not read as UTF-8, since a database may have another encoding.
+#[derive(Clone, Copy)]
+pub struct Command(pub(super) *const pg_sys::varlena);
+
+impl Command {
+    fn bytes(&self) -> &[u8] {
+        // SAFETY: the value is a text that is not compressed, and it lives as long as the call, see Arguments::command().
+        unsafe { pgrx::varlena::varlena_to_byte_slice(self.0) }
+    }
+
+    /// Whether there is nothing in it.
+    pub fn is_blank(self) -> bool {
+        self.bytes().iter().all(u8::is_ascii_whitespace)
+    }
+}
+
+/// A command at work. It is plain data.
+#[derive(Clone, Copy)]
+pub(super) struct Work {
+    text: *const c_char,
+    parameter: pg_sys::Datum,
+    has_parameter: bool,
+    takes: Option<fn(&[u8; 5]) -> bool>,
+    /// Where the response goes.
+    context: pg_sys::MemoryContext,
+    /// Null if the command is not kept.
+    kept: *const Kept,
+    response: pg_sys::Datum,
+    has_response: bool,
+}
+
+impl Work {
+    pub(super) const NONE: Work = Work {
+        text: std::ptr::null(),
+        parameter: pg_sys::Datum::null(),
+        has_parameter: false,
+        takes: None,
+        context: std::ptr::null_mut(),
+        kept: std::ptr::null(),
+        response: pg_sys::Datum::null(),
+        has_response: false,
+    };
+
+    /// Takes an order, for the current memory context.
+    pub(super) fn take(&mut self, order: Order) {
+        self.parameter = order.parameter.map_or(pg_sys::Datum::null(), Jsonb::datum);
+        self.has_parameter = order.parameter.is_some();
+        self.takes = order.takes;
+        // SAFETY: a variable of the backend. What was found is in use, so it is valid. The text of the command is one, and
+        // its copy is terminated.
+        unsafe {
+            self.context = pg_sys::CurrentMemoryContext;
+            self.kept = kept::find(order.command.bytes()).unwrap_or(std::ptr::null());
+            self.text = match self.kept.as_ref() {
+                Some(kept) => kept.text().as_ptr(),
+                None => pg_sys::text_to_cstring(order.command.0),
+            };
+        }
+    }
+
+    /// The response that the command gave.
+    pub(super) fn response(&self) -> Option<Jsonb> {
+        // SAFETY: first_column() has put a jsonb there.
+        self.has_response.then(|| unsafe { Jsonb::from_datum(self.response, false) }).flatten()
+    }
+}
+
+/// Executes the command. Gives the error that the function takes.
+///
+/// # Safety
+/// The caller's frames own nothing that needs a destructor.
+pub(super) unsafe fn execute(work: &mut Work) -> Option<TakenError> {
+    // SAFETY: as the caller warrants. The error that attempt() has met is passed on at once.
+    unsafe {
+        let Some(takes) = work.takes else {
+            let done = attempt(run, work);
+            give_back(work, !done);
+            if !done {
+                if is_out_of_memory() {
+                    guarded(kept::forget);
+                }
+                pass_on();
+            }
+            return None;
+        };
+        let error = in_subtransaction(run, work);
+        give_back(work, error.is_some());
+        if let Some(error) = error
+            && !takes(&error.sqlstate())
+        {
+            if error.sqlstate() == *b"53200" {
+                guarded(kept::forget);
+            }
+            error.raise_again();
+        }
+        error
+    }
+}
+
+/// # Safety
+/// As for [`execute`].
+unsafe fn give_back(work: &Work, failed: bool) {
+    if !work.kept.is_null() {
+        // SAFETY: the command was found or kept by this call.
+        unsafe { kept::give_back(work.kept, failed) }
+    }
+}
+
+// SAFETY: declared as PostgreSQL declares them. They have no guard, since users' errors pass through them.
+unsafe extern "C-unwind" {
+    fn SPI_connect() -> c_int;
+    fn SPI_finish() -> c_int;
+    fn SPI_prepare_cursor(text: *const c_char, n: c_int, types: *mut pg_sys::Oid, options: c_int)
+    -> pg_sys::SPIPlanPtr;
+    fn SPI_execute_plan(
+        plan: pg_sys::SPIPlanPtr,
+        values: *mut pg_sys::Datum,
+        nulls: *const c_char,
+        read_only: bool,
+        rows: c_long,
+    ) -> c_int;
+    fn SPI_execute_with_args(
+        text: *const c_char,
+        n: c_int,
+        types: *mut pg_sys::Oid,
+        values: *mut pg_sys::Datum,
+        nulls: *const c_char,
+        read_only: bool,
+        rows: c_long,
+    ) -> c_int;
+    fn SPI_getbinval(row: pg_sys::HeapTuple, shape: pg_sys::TupleDesc, number: c_int, null: *mut bool)
+    -> pg_sys::Datum;
+    fn raw_parser(text: *const c_char, mode: pg_sys::RawParseMode::Type) -> *mut pg_sys::List;
+    fn GetTransactionSnapshot() -> pg_sys::Snapshot;
+    fn PushActiveSnapshot(snapshot: pg_sys::Snapshot);
+    fn PopActiveSnapshot();
+    fn FunctionCall1Coll(
+        function: *mut pg_sys::FmgrInfo,
+        collation: pg_sys::Oid,
+        argument: pg_sys::Datum,
+    ) -> pg_sys::Datum;
+    fn pg_detoast_datum_copy(value: *mut pg_sys::varlena) -> *mut pg_sys::varlena;
+    fn geterrposition() -> c_int;
+    fn errposition(position: c_int) -> c_int;
+    fn internalerrposition(position: c_int) -> c_int;
+    fn internalerrquery(query: *const c_char) -> c_int;
+}
+
+/// Runs the command, and takes its response.
+///
+/// # Safety
+/// As for [`execute`]. `work` is valid.
+unsafe fn run(work: *mut Work) {
+    // SAFETY: as the caller warrants. SPI is connected while it is used; an error ends the connection with its
+    // (sub)transaction. The arrays have one element each, for one parameter. What SPI returns is valid until SPI_finish().
+    unsafe {
+        let work = &mut *work;
+        SPI_connect();
+        let mut types = [pg_sys::JSONBOID];
+        let mut values = [work.parameter];
+        let nulls = if work.has_parameter { c" " } else { c"n" }.as_ptr();
+        let How { plan, several } = how(work, &mut types);
+        let done = if plan.is_null() {
+            SPI_execute_with_args(work.text, 1, types.as_mut_ptr(), values.as_mut_ptr(), nulls, false, 0)
+        } else {
+            SPI_execute_plan(plan, values.as_mut_ptr(), nulls, false, 0)
+        };
+        if done < 0 || done == pg_sys::SPI_OK_SELINTO as c_int {
+            guarded::<()>(|| refuse(done));
+        }
+        if !several && !pg_sys::SPI_tuptable.is_null() {
+            match pg_sys::SPI_processed {
+                0 => {}
+                1 => first_column(work),
+                rows => guarded::<()>(|| Error::SeveralRows { rows }.raise()),
+            }
+        }
+        SPI_finish();
+    }
+}
+
+/// How a command is executed.
+struct How {
+    /// With this plan; null: without one.
+    plan: pg_sys::SPIPlanPtr,
+    /// Whether it is several statements. A later one can be analysed only after an earlier one was executed.
+    several: bool,
+}
+
+/// How the command is executed. Keeps it, if it is new.
+///
+/// # Safety
+/// As for [`run`], with SPI connected.
+unsafe fn how(work: &mut Work, types: &mut [pg_sys::Oid; 1]) -> How {
+    // SAFETY: what is kept and in use is valid. The parser gives a list of RawStmt. SPI copies the types.
+    unsafe {
+        if let Some(kept) = work.kept.as_ref() {
+            return How { plan: kept.plan(), several: kept.several };
+        }
+        let statements = parsed(work.text);
+        let several = !statements.is_null() && (*statements).length > 1;
+        let plan = if !several && can_be_planned(statements) {
+            SPI_prepare_cursor(work.text, 1, types.as_mut_ptr(), pg_sys::CURSOR_OPT_PARALLEL_OK as c_int)
+        } else {
+            std::ptr::null_mut()
+        };
+        let text = work.text;
+        let kept = guarded(|| kept::keep(CStr::from_ptr(text), several, plan));
+        work.kept = kept.unwrap_or(std::ptr::null());
+        How { plan, several }
+    }
+}
+
+/// Parses a text. An error tells its place in the text, as one that SPI meets.
+///
+/// # Safety
+/// As for [`run`].
+unsafe fn parsed(text: *const c_char) -> *mut pg_sys::List {
+    unsafe extern "C-unwind" fn place(text: *mut c_void) {
+        // SAFETY: only errfinish() calls this, while it builds the error.
+        unsafe {
+            let position = geterrposition();
+            if position > 0 {
+                errposition(0);
+                internalerrposition(position);
+                internalerrquery(text.cast());
+            }
+        }
+    }
+
+    // SAFETY: as the caller warrants. The callback is on the stack of callbacks only while the parser runs; an error
+    // restores the stack.
+    unsafe {
+        let mut callback = pg_sys::ErrorContextCallback {
+            previous: pg_sys::error_context_stack,
+            callback: Some(place),
+            arg: text.cast_mut().cast(),
+        };
+        pg_sys::error_context_stack = &mut callback;
+        let statements = raw_parser(text, pg_sys::RawParseMode::RAW_PARSE_DEFAULT);
+        pg_sys::error_context_stack = callback.previous;
+        statements
+    }
+}
+
+/// Whether the first statement has a plan. All others (CALL, DO, CREATE and so on) are executed as they are.
+///
+/// # Safety
+/// The list is one that the parser gave.
+unsafe fn can_be_planned(statements: *const pg_sys::List) -> bool {
+    use pg_sys::NodeTag::{T_DeleteStmt, T_InsertStmt, T_MergeStmt, T_SelectStmt, T_UpdateStmt};
+
+    // SAFETY: as the caller warrants. The tag of a node tells which struct the node is.
+    unsafe {
+        let Some(first) = statements.as_ref() else { return false };
+        let first: *const pg_sys::RawStmt = (*first.elements).ptr_value.cast();
+        let statement = (*first).stmt;
+        match (*statement).type_ {
+            T_SelectStmt => (*statement.cast::<pg_sys::SelectStmt>()).intoClause.is_null(),
+            kind => matches!(kind, T_InsertStmt | T_UpdateStmt | T_DeleteStmt | T_MergeStmt),
+        }
+    }
+}
+
+/// Raises the error for what SPI does not execute for us.
+fn refuse(done: c_int) -> ! {
+    const SELECT_INTO: c_int = pg_sys::SPI_OK_SELINTO as c_int;
+    match done {
+        SELECT_INTO => Error::NotExecuted(NotExecuted::SelectInto).raise(),
+        pg_sys::SPI_ERROR_COPY => Error::NotExecuted(NotExecuted::Copy).raise(),
+        pg_sys::SPI_ERROR_TRANSACTION => Error::NotExecuted(NotExecuted::OfTransaction).raise(),
+        other => unreachable!("SPI gave {other}"),
+    }
+}
+
+/// Takes `to_jsonb` of the first column of the row that SPI has.
+///
+/// # Safety
+/// As for [`run`], and SPI has a row.
+unsafe fn first_column(work: &mut Work) {
+    // SAFETY: as the caller warrants. The row is read by its own shape. An error drops the snapshot with its
+    // (sub)transaction.
+    unsafe {
+        let shape = (*pg_sys::SPI_tuptable).tupdesc;
+        if (*shape).natts == 0 {
+            return;
+        }
+        let mut null = false;
+        let value = SPI_getbinval(*(*pg_sys::SPI_tuptable).vals, shape, 1, &mut null);
+        if null {
+            return;
+        }
+        pg_sys::CurrentMemoryContext = work.context;
+        if (*super::heap::tuple_attribute(shape, 0)).atttypid == pg_sys::JSONBOID {
+            work.response = pg_detoast_datum_copy(value.cast_mut_ptr()).into();
+        } else {
+            let function = guarded(|| to_jsonb_of(shape));
+            // A cast to json that a user has made may be called. It sees what the command did.
+            PushActiveSnapshot(GetTransactionSnapshot());
+            work.response = FunctionCall1Coll(function, pg_sys::InvalidOid, value);
+            PopActiveSnapshot();
+        }
+        work.has_response = true;
+    }
+}
+
+/// `to_jsonb` for the first column of a shape. The function asks the expression of its call for the type of its argument,
+/// so the call gets an expression with that type.
+///
+/// # Safety
+/// The shape is valid and has a column.
+unsafe fn to_jsonb_of(shape: pg_sys::TupleDesc) -> *mut pg_sys::FmgrInfo {
+    // SAFETY: as the caller warrants. All is allocated in the current memory context, which outlives the call.
+    unsafe {
+        let column = super::heap::tuple_attribute(shape, 0);
+        let argument = pg_sys::makeNullConst((*column).atttypid, (*column).atttypmod, (*column).attcollation);
+        let call = pg_sys::makeFuncExpr(
+            pg_sys::F_TO_JSONB.into(),
+            pg_sys::JSONBOID,
+            pg_sys::lappend(std::ptr::null_mut(), argument.cast()),
+            pg_sys::InvalidOid,
+            pg_sys::InvalidOid,
+            pg_sys::CoercionForm::COERCE_EXPLICIT_CALL,
+        );
+        let function: *mut pg_sys::FmgrInfo = pg_sys::palloc0(size_of::<pg_sys::FmgrInfo>()).cast();
+        pg_sys::fmgr_info(pg_sys::F_TO_JSONB.into(), function);
+        (*function).fn_expr = call.cast();
+        function
+    }
+}

@@ -1,0 +1,249 @@
+//! Plans of commands, kept by a backend from call to call.
+//!
+//! A command is known again by its text, the role that executes it, and the settings that decide how a text is read.
+//! PostgreSQL itself analyses and plans a kept plan anew when a table of it has changed, or the search_path, or after
+//! DISCARD PLANS. What it does not see is a literal that means something else by now: `'now'::timestamptz`, or a date
+//! after `SET datestyle`. The meaning is part of the analysis. So a command that has a literal of such a type is not
+//! kept: each call analyses it. Whether it has one is looked up again after each analysis.
+//!
+//! What is kept of a command that has no plan to keep is how it is executed.
+
+use super::role::current_role;
+use pgrx::{pg_guard, pg_sys};
+use std::cell::{Cell, RefCell};
+use std::ffi::{CStr, CString, c_int, c_void};
+
+/// How many commands are kept. The one that was used longest ago makes way.
+const COMMANDS_MAX: usize = 64;
+
+/// The longest text that is kept, in bytes.
+const TEXT_BYTES_MAX: usize = 8192;
+
+/// A command that is kept. Its address stays the same while it is in use.
+pub(super) struct Kept {
+    text: CString,
+    reader: Reader,
+    /// Whether it is several statements.
+    pub several: bool,
+    /// Its plan; null if each call has to analyse it.
+    plan: Cell<pg_sys::SPIPlanPtr>,
+    /// What the plan was made of.
+    source: *const pg_sys::CachedPlanSource,
+    /// How many plans had been made when the analysis was looked at. A new analysis is followed by a new plan, unless that
+    /// fails.
+    generation: Cell<c_int>,
+    /// How many calls are executing it, one within the other.
+    in_use: Cell<u32>,
+}
+
+/// Who reads the text, and how.
+#[derive(Clone, Copy, PartialEq)]
+struct Reader {
+    role: pg_sys::Oid,
+    standard_conforming_strings: bool,
+    backslash_quote: c_int,
+    array_nulls: bool,
+    transform_null_equals: bool,
+}
+
+impl Reader {
+    fn current() -> Reader {
+        // SAFETY: variables of the backend.
+        unsafe {
+            Reader {
+                role: current_role(),
+                standard_conforming_strings: pg_sys::standard_conforming_strings,
+                backslash_quote: pg_sys::backslash_quote,
+                array_nulls: pg_sys::Array_nulls,
+                transform_null_equals: pg_sys::Transform_null_equals,
+            }
+        }
+    }
+}
+
+thread_local! {
+    /// What is kept; what was used last comes first.
+    #[allow(clippy::vec_box, reason = "the address of each stays the same")]
+    static KEPT: RefCell<Vec<Box<Kept>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The command, if it is kept. It then counts as in use until [`give_back`].
+pub(super) fn find(text: &[u8]) -> Option<*const Kept> {
+    let reader = Reader::current();
+    KEPT.with_borrow_mut(|list| {
+        let place = list.iter().position(|kept| kept.text.as_bytes() == text && kept.reader == reader)?;
+        list[..=place].rotate_right(1);
+        let kept = &list[0];
+        kept.drop_plan_that_froze();
+        kept.in_use.set(kept.in_use.get() + 1);
+        Some(&raw const **kept)
+    })
+}
+
+/// Keeps a command with its plan, which may be null. It then counts as in use. Gives nothing if it cannot be kept.
+///
+/// # Safety
+/// The plan, if there is one, is of one statement and is not saved yet.
+pub(super) unsafe fn keep(text: &CStr, several: bool, plan: pg_sys::SPIPlanPtr) -> Option<*const Kept> {
+    let text = text.to_bytes_with_nul();
+    if text.len() > TEXT_BYTES_MAX {
+        return None;
+    }
+    // SAFETY: as the caller warrants.
+    let source = unsafe { source(plan) };
+    // SAFETY: the source is that of the plan, or null.
+    let (plan, source) = match unsafe { source.as_ref() } {
+        Some(of_plan) if !freezes(of_plan) => (plan, source),
+        _ => (std::ptr::null_mut(), std::ptr::null()),
+    };
+    KEPT.with_borrow_mut(|list| {
+        let former = (list.len() == COMMANDS_MAX).then(|| list.iter().rposition(|kept| kept.in_use.get() == 0));
+        match former {
+            Some(None) => return None,
+            Some(Some(place)) => drop(list.remove(place)),
+            None => {}
+        }
+        let mut copy = Vec::new();
+        list.try_reserve(1).and_then(|()| copy.try_reserve_exact(text.len())).ok()?;
+        copy.extend_from_slice(text);
+        let kept = Box::new(Kept {
+            text: CString::from_vec_with_nul(copy).ok()?,
+            reader: Reader::current(),
+            several,
+            plan: Cell::new(plan),
+            source,
+            // No plan has been made yet of what was just looked at.
+            generation: Cell::new(0),
+            in_use: Cell::new(1),
+        });
+        if !plan.is_null() {
+            // SAFETY: the plan is not saved yet. From here on it lives until it is freed.
+            unsafe { pg_sys::SPI_keepplan(plan) };
+        }
+        list.insert(0, kept);
+        Some(&raw const *list[0])
+    })
+}
+
+/// Ends a use of a command. After a failure its analysis is looked at again before the next use: it may be new, without a
+/// plan.
+///
+/// # Safety
+/// The command is in use by the caller.
+pub(super) unsafe fn give_back(kept: *const Kept, failed: bool) {
+    // SAFETY: what is in use stays where it is.
+    let kept = unsafe { &*kept };
+    kept.in_use.set(kept.in_use.get() - 1);
+    if failed {
+        kept.generation.set(-1);
+    }
+}
+
+/// Forgets all commands that are not in use.
+pub(super) fn forget() {
+    KEPT.with_borrow_mut(|list| list.retain(|kept| kept.in_use.get() > 0));
+}
+
+impl Kept {
+    /// Its text.
+    pub(super) fn text(&self) -> &CStr {
+        &self.text
+    }
+
+    /// Its plan; null if each call has to analyse it.
+    pub(super) fn plan(&self) -> pg_sys::SPIPlanPtr {
+        self.plan.get()
+    }
+
+    /// Drops a plan that PostgreSQL has analysed anew, if the new analysis has a literal that must not be kept. A call that
+    /// is executing the plan goes on with it; its analysis is as new as that call.
+    fn drop_plan_that_froze(&self) {
+        let plan = self.plan.get();
+        if plan.is_null() || self.in_use.get() > 0 {
+            return;
+        }
+        // SAFETY: the plan is kept, so its source is valid.
+        let source = unsafe { &*self.source };
+        if source.generation == self.generation.get() {
+            return;
+        }
+        self.generation.set(source.generation);
+        if freezes(source) {
+            self.plan.set(std::ptr::null_mut());
+            // SAFETY: the plan is kept, and nobody is executing it.
+            unsafe { pg_sys::SPI_freeplan(plan) };
+        }
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        let plan = self.plan.get();
+        if !plan.is_null() {
+            // SAFETY: the plan is kept, and this was the only pointer to it. Nobody is executing it, since what is in use
+            // stays on the list.
+            unsafe { pg_sys::SPI_freeplan(plan) };
+        }
+    }
+}
+
+/// The source of a plan; null if there is no plan.
+///
+/// # Safety
+/// The plan is null, or valid and of one statement.
+unsafe fn source(plan: pg_sys::SPIPlanPtr) -> *const pg_sys::CachedPlanSource {
+    if plan.is_null() {
+        return std::ptr::null();
+    }
+    // SAFETY: as the caller warrants.
+    unsafe { pg_sys::list_nth(pg_sys::SPI_plan_get_plan_sources(plan), 0).cast_const().cast() }
+}
+
+/// Whether the present analysis of a command has a literal that may mean something else later.
+fn freezes(source: &pg_sys::CachedPlanSource) -> bool {
+    // SAFETY: the walker gets a list of Query, as it is given parts of one by PostgreSQL's walkers.
+    unsafe { has_frozen_literal(source.query_list.cast(), std::ptr::null_mut()) }
+}
+
+/// Looks for a literal that may mean something else later, as a walker of expressions.
+#[pg_guard]
+unsafe extern "C-unwind" fn has_frozen_literal(node: *mut pg_sys::Node, context: *mut c_void) -> bool {
+    if node.is_null() {
+        return false;
+    }
+    // SAFETY: the tag of a node tells which struct the node is. The walkers call this function with nodes and with the
+    // context that they were given.
+    unsafe {
+        match (*node).type_ {
+            pg_sys::NodeTag::T_Const => {
+                let literal: *const pg_sys::Const = node.cast();
+                !(*literal).constisnull && !means_the_same((*literal).consttype)
+            }
+            pg_sys::NodeTag::T_Query => pg_sys::query_tree_walker(node.cast(), Some(has_frozen_literal), context, 0),
+            _ => pg_sys::expression_tree_walker(node, Some(has_frozen_literal), context),
+        }
+    }
+}
+
+/// Whether the text of a literal of this type means the same at any time and under any settings. For a table's name
+/// (`regclass`, as in `nextval('…')`) PostgreSQL sees when that changes; the labels of an enum are its own.
+///
+/// # Safety
+/// Called in a transaction.
+unsafe fn means_the_same(type_: pg_sys::Oid) -> bool {
+    const ENUM: u8 = pg_sys::TYPTYPE_ENUM;
+    const IMMUTABLE: u8 = pg_sys::PROVOLATILE_IMMUTABLE;
+    // SAFETY: look-ups in the system caches, of a type that a query names.
+    unsafe {
+        let element = pg_sys::get_element_type(type_);
+        if element != pg_sys::InvalidOid {
+            return means_the_same(element);
+        }
+        if type_ == pg_sys::REGCLASSOID || pg_sys::get_typtype(type_) as u8 == ENUM {
+            return true;
+        }
+        let (mut input, mut parameter) = (pg_sys::InvalidOid, pg_sys::InvalidOid);
+        pg_sys::getTypeInputInfo(type_, &mut input, &mut parameter);
+        pg_sys::func_volatile(input) as u8 == IMMUTABLE
+    }
+}
