@@ -7,7 +7,8 @@
 //! with a rollback or with a backend.
 //!
 //! If there are as many lines as the setting allows, the lines that were used longest ago give way. What they had counted
-//! goes to one line of their database, so that sums over all lines only grow.
+//! goes to one line of their database, so that sums over all lines only grow. Lines give way ten times a second at most. A
+//! session that comes in between and has no line is counted in that one line too.
 
 use crate::model::Session;
 use crate::monitor::area::{Area, area};
@@ -20,13 +21,19 @@ thread_local! {
     static MINE: RefCell<Option<Mine>> = const { RefCell::new(None) };
 }
 
+/// A session that finds no room for a line is counted with others so many times before it asks again.
+const COUNTED_WITH_OTHERS: u32 = 32;
+
 /// This backend's cells.
 struct Mine {
     cells: &'static Cells,
     /// The keys of the cells.
     keys: [Key; CELLS],
-    /// The cell that counted last.
+    /// The session that was counted last, and the cell that counted for it: its own, or that for others.
+    asked: Key,
     last: usize,
+    /// How often the cell for others may still count for that session before the session asks for a line again.
+    left: u32,
     /// The cell that is taken next.
     next: usize,
 }
@@ -36,30 +43,41 @@ impl Mine {
         let cells = &area.all_cells()[pg::backend_place()?];
         // A backend that has ended may have left counters in them. They stay what they are.
         let keys = std::array::from_fn(|cell| cells[cell].key());
-        Some(Mine { cells, keys, last: 0, next: 0 })
+        Some(Mine { cells, keys, asked: keys[0], last: 0, left: 0, next: 0 })
     }
 
     fn cell(&mut self, key: Key, area: &Area) -> &Cell {
-        if self.keys[self.last] != key {
-            self.last = match self.keys.iter().position(|other| *other == key) {
-                Some(cell) => cell,
-                None => self.take(key, area),
-            };
+        if self.asked != key {
+            (self.asked, self.left) = (key, 0);
+        } else if self.keys[self.last] == key {
+            return &self.cells[self.last];
         }
+        self.last = match self.keys.iter().position(|other| *other == key) {
+            Some(cell) => cell,
+            None if self.left > 0 => self.last,
+            None => self.take(key, area),
+        };
+        self.left = self.left.saturating_sub(1);
         &self.cells[self.last]
     }
 
     /// Makes a cell count for another session.
     #[cold]
     fn take(&mut self, key: Key, area: &Area) -> usize {
-        let number = self.next;
-        self.next = (number + 1) % CELLS;
         let now_us = pg::now_us();
         let mut lines = area.lines.lock();
+        let counting = lines.line(key, now_us, area.all_cells());
+        if counting != key {
+            self.left = COUNTED_WITH_OTHERS;
+            if let Some(cell) = self.keys.iter().position(|other| *other == counting) {
+                return cell;
+            }
+        }
+        let number = self.next;
+        self.next = (number + 1) % CELLS;
         lines.move_from(&self.cells[number], now_us);
-        lines.line(key, now_us, area.all_cells());
-        self.cells[number].set_key(key);
-        self.keys[number] = key;
+        self.cells[number].set_key(counting);
+        self.keys[number] = counting;
         number
     }
 }

@@ -11,6 +11,10 @@ pub const CELLS: usize = 16;
 /// Of so many lines one gives way when there is no room for another.
 const ONE_IN: usize = 16;
 
+/// After room was made, none is made for so long. To make it takes a look at all lines and all cells, while others wait for
+/// the lock. Where sessions are many and each is used rarely, that would be for nothing, again and again.
+const PAUSE_US: i64 = 100_000;
+
 /// A cell, all zeros at first.
 #[repr(C, align(64))]
 pub struct Cell {
@@ -45,12 +49,14 @@ impl Cell {
 pub struct Lines {
     table: SharedHash<Line>,
     most: usize,
+    /// When room was made last.
+    made_room_at: i64,
 }
 
 impl Lines {
     /// A table without a line.
     pub fn new(table: SharedHash<Line>, most: usize) -> Lines {
-        Lines { table, most }
+        Lines { table, most, made_room_at: i64::MIN }
     }
 
     /// All lines that are wanted, with what the cells have counted.
@@ -85,17 +91,24 @@ impl Lines {
         });
     }
 
-    /// The line of a key. If there is none, makes one, and room for it if need be.
-    pub fn line(&mut self, key: Key, now_us: i64, cells: &[Cells]) {
+    /// Has a line count for a key, and gives the line's key. If the key has no line, makes one, and room for it if need be.
+    /// Where room was made just now, the line for others counts.
+    pub fn line(&mut self, key: Key, now_us: i64, cells: &[Cells]) -> Key {
         if let Some(line) = self.table.find(&key) {
             line.used = now_us;
-            return;
+            return key;
         }
         if self.table.entries() >= self.most {
+            // The clock may have been set back.
+            if (0..PAUSE_US).contains(&now_us.saturating_sub(self.made_room_at)) {
+                return Key::of_others(key.database);
+            }
             self.move_from_all(cells, now_us);
             self.make_room();
+            self.made_room_at = now_us;
         }
         self.enter(key, now_us);
+        key
     }
 
     /// The line of a key. If there is none, and no room for another, that for others of its database, which is always
@@ -125,14 +138,12 @@ impl Lines {
     fn make_room(&mut self) {
         let goal = self.most - (self.most / ONE_IN).max(2);
         // A line that goes may leave one for others in its place. So the first time may free none, and the second does.
-        while self.table.entries() > goal {
+        while let excess @ 1.. = self.table.entries().saturating_sub(goal) {
             let mut oldest = Vec::with_capacity(self.table.entries());
             self.table.for_each(|line| oldest.push((line.key.is_others(), line.used, line.key)));
-            oldest.sort_unstable_by_key(|(is_others, used, _)| (*is_others, *used));
+            oldest.select_nth_unstable_by_key(excess - 1, |(is_others, used, _)| (*is_others, *used));
+            oldest.truncate(excess);
             for (is_others, _, key) in oldest {
-                if self.table.entries() <= goal {
-                    return;
-                }
                 let Some(line) = self.table.find(&key).map(|line| *line) else { continue };
                 self.table.remove(&key);
                 if !is_others && let Some(others) = self.enter(Key::of_others(key.database), line.since) {

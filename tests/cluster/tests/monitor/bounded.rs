@@ -113,6 +113,41 @@ pub async fn sums_are_exact_where_sessions_are_many_and_lines_few(version: Versi
     expect(&watcher, SUMS, "1|1|0").await
 }
 
+// Goal: sessions that are used once each, however many, do not take the lines of those that are used all the time. And one
+// that is used again and again gets a line, though it comes when there is no room.
+// Method: 16 lines, of which 10 sessions have one. 190 others come in one statement, and then one of them many times.
+pub async fn sessions_that_are_used_once_leave_the_lines_to_others(version: Version) -> Result<()> {
+    let server = start_small(version)?;
+    let connection = server.connect(DATABASE).await?;
+    connection.text(MAKE).await?;
+    let run = |sessions: &str, key: &str| {
+        format!("SELECT count(idem_run('s' || n, '{key} ' || n, 'SELECT 1')) FROM generate_series({sessions}) n")
+    };
+    connection.text(&run("0, 9", "first")).await?;
+    let with_line = |sessions: &str| {
+        format!("SELECT count(*) FROM idempotence.stats WHERE substr(session, 2)::integer BETWEEN {sessions}")
+    };
+    expect(&connection, &with_line("0 AND 9"), "10").await?;
+    let start = Instant::now();
+    connection.text(&run("10, 199", "once")).await?;
+    // Two lines give way in a tenth of a second, and at first one more for the line for others. Those of the first ten
+    // sessions are the oldest.
+    let most = 1 + 2 * (1 + start.elapsed().as_millis() / 100);
+    let kept: u128 = connection.text(&with_line("0 AND 9")).await?.parse()?;
+    ensure!(kept + most >= 10, "{kept} of ten lines are left, and {most} may be gone");
+    expect(&connection, SUMS, "200|200|0").await?;
+
+    // All of the time this connection counts for one session only.
+    let start = Instant::now();
+    let mut runs = 0;
+    while connection.text(&with_line("150 AND 150")).await? == "0" {
+        ensure!(start.elapsed() < Duration::from_secs(20), "the session has no line after {runs} calls");
+        runs += 1;
+        connection.text(&format!("SELECT idem_run('s150', 'again {runs}', 'SELECT 1')")).await?;
+    }
+    expect(&connection, SUMS, &row([200 + runs, 200 + runs, 0])).await
+}
+
 // Goal: each database has its own sums, exactly, where databases are almost as many as lines. The lines of a database that
 // is dropped are in nobody's way, and its number in no other's counts.
 // Method: 10 databases and 16 lines. First each database uses a session in turn, then a client of each uses 201 sessions.
