@@ -19,21 +19,29 @@ pub struct Share {
     limit: i64,
     /// The places left, including the place that the counting call itself took.
     left: i64,
-    counted_at: i64,
+    /// How long the count is used.
+    until: i64,
 }
 
-/// How long a count is used. Other backends make and end sessions meanwhile.
+/// How long a count is used at least. Other backends make and end sessions meanwhile.
 const COUNT_HOLDS_US: i64 = 1_000_000;
 
+/// A count that takes long is used longer: so many times as long as it took. So counting takes little of a backend's time
+/// also where a role may have sessions by the million.
+const COUNT_HOLDS_TIMES: i64 = 20;
+
 impl Share {
-    /// The share of a backend: what is left to the limit, divided by the number of backends that there can be.
-    pub fn after_count(limit: i64, count: i64, backends: i64, now_us: i64) -> Share {
-        Share { limit, left: (limit - count) / backends.max(1), counted_at: now_us }
+    /// The share of a backend: what is left to the limit, divided by the number of backends that there can be. The count
+    /// was begun at `begun_us`, and has ended now.
+    pub fn after_count(limit: i64, count: i64, backends: i64, begun_us: i64, now_us: i64) -> Share {
+        let took_us = now_us.saturating_sub(begun_us).max(0);
+        let until = now_us.saturating_add(COUNT_HOLDS_US.max(took_us.saturating_mul(COUNT_HOLDS_TIMES)));
+        Share { limit, left: (limit - count) / backends.max(1), until }
     }
 
     /// Takes one place; `false` if the sessions must be counted again first.
     pub fn take(&mut self, limit: i64, now_us: i64) -> bool {
-        let has_one = self.limit == limit && self.left > 1 && now_us - self.counted_at < COUNT_HOLDS_US;
+        let has_one = self.limit == limit && self.left > 1 && now_us < self.until;
         if has_one {
             self.left -= 1;
         }
@@ -47,12 +55,20 @@ mod tests {
 
     #[test]
     fn a_share_ends_with_its_places_its_time_or_another_limit() {
-        let share = Share::after_count(100, 60, 10, 5);
+        let share = Share::after_count(100, 60, 10, 5, 5);
         let mut used = share;
         assert_eq!((0..10).filter(|_| used.take(100, 5)).count(), 3);
         assert!(!share.clone().take(101, 5));
         assert!(share.clone().take(100, 4 + COUNT_HOLDS_US));
         assert!(!share.clone().take(100, 5 + COUNT_HOLDS_US));
-        assert!(!Share::after_count(100, 99, 10, 5).take(100, 5));
+        assert!(!Share::after_count(100, 99, 10, 5, 5).take(100, 5));
+    }
+
+    #[test]
+    fn a_count_that_takes_long_is_used_longer() {
+        let share = |took_us: i64| Share::after_count(100, 60, 10, 7, 7 + took_us);
+        assert!(!share(10_000).take(100, 1_010_007));
+        assert!(share(100_000).take(100, 2_100_006));
+        assert!(!share(100_000).take(100, 2_100_007));
     }
 }

@@ -36,6 +36,16 @@ pub enum Search<T> {
     Nothing,
 }
 
+/// As [`or_doubt`], on a primary, for what is mostly not there: it looks at the lock first, and so searches once.
+pub fn or_doubt_at_once<T>(lock: Tag, find: impl FnOnce() -> Option<T>) -> Search<T> {
+    let held = lock.is_held_by_another();
+    match find() {
+        Some(found) => Search::Found(found),
+        None if held => Search::InDoubt,
+        None => Search::Nothing,
+    }
+}
+
 /// Searches with `find`. Whoever writes what is searched for holds `lock` until its commit. So a search that finds
 /// nothing is certain only if no other transaction holds the lock. And since a holder may commit at that very moment,
 /// the search is repeated after the look at the lock.

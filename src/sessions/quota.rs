@@ -31,7 +31,7 @@ pub fn take(owner: pg_sys::Oid, kind: Kind) -> Result<(), Error> {
     if count >= limit {
         return Err(exceeded(owner, kind, count, limit));
     }
-    let share = Share::after_count(limit, count, pg::max_backends(), now_us);
+    let share = Share::after_count(limit, count, pg::max_backends(), now_us, pg::now_us());
     cache::with(|cache| cache.quota.put((owner, kind), share));
     Ok(())
 }

@@ -81,7 +81,7 @@ pub fn register(asked: &Registration<'_>) -> Result<Registered, Error> {
     }
     // The session's time begins here, after the waits.
     let now_us = pg::now_us();
-    live::save(&session, now_us);
+    live::insert(&session, now_us);
     if session.client.is_some() && session.request_id.is_some() && asked_for_at(&session).is_none() {
         // The id tells no time by which a late copy of this registration could be recognised. Only the session's row
         // can tell, so the row must survive a crash.
@@ -184,7 +184,7 @@ fn registered_before(
 fn find_certain(owner: pg_sys::Oid, by: KnownBy<'_>, deadline: Deadline) -> Result<Option<ClientSession>, Error> {
     let lock = names::save_of_registered_lock(owner, by);
     let find = || find::registered(owner, by);
-    match find::or_doubt(|| lock, || Ok(find()))? {
+    match find::or_doubt_at_once(lock, find) {
         Search::Found(session) => Ok(Some(session)),
         Search::Nothing | Search::NotHere => Ok(None),
         Search::InDoubt if lock.wait_until_free(deadline.left_us()) => Ok(find()),

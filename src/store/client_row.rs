@@ -6,7 +6,7 @@ use crate::domain::sequence::Order;
 use crate::model::ClientSession;
 use crate::pg;
 use crate::store::catalog::Index;
-use crate::store::rel::Rel;
+use crate::store::rel::{Rel, Snapshot};
 use crate::store::tuple::{Tid, Tuple, is_null, oid_equals, text_equals, uuid_equals};
 use pgrx::datum::IntoDatum;
 use pgrx::pg_sys;
@@ -71,7 +71,8 @@ impl ClientColumns {
         table.find_changing(self.by_id, &mut [uuid_equals(number(self.id), id)], read)
     }
 
-    /// Finds the session of an owner's client, if it has not ended.
+    /// Finds the session of an owner's client, if it has not ended. Mostly there is none, so this searches once, with the
+    /// snapshot that misses nothing.
     pub fn find_by_client<const N: usize, T>(
         &self,
         table: &Rel,
@@ -81,10 +82,11 @@ impl ClientColumns {
     ) -> Option<T> {
         let mut keys = vec![oid_equals(number(self.owner), owner), text_equals(number(self.client), client)];
         keys.extend(self.ended_at.map(|column| is_null(number(column))));
-        table.find_changing(self.by_client, &mut keys, read)
+        table.find(Some(self.by_client), &mut keys, Snapshot::LatestMvcc, read)
     }
 
-    /// Finds the session that an owner registered under an id, ended or not.
+    /// Finds the session that an owner registered under an id, ended or not. It searches once, as [`Self::find_by_client`]
+    /// does.
     pub fn find_by_request_id<const N: usize, T>(
         &self,
         table: &Rel,
@@ -94,7 +96,7 @@ impl ClientColumns {
     ) -> Option<T> {
         let keys = &mut [uuid_equals(number(self.request_id), request_id)];
         let of_owner = |row: &Tuple<'_, N>| if row.oid(self.owner)? == owner { read(row) } else { None };
-        table.find_changing(self.by_request_id, keys, of_owner)
+        table.find(Some(self.by_request_id), keys, Snapshot::LatestMvcc, of_owner)
     }
 }
 

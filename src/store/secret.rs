@@ -11,7 +11,7 @@ use crate::error::{Error, WAIT_BY_SETTING};
 use crate::guc;
 use crate::lock::Tag;
 use crate::pg;
-use crate::store::cache;
+use crate::store::cache::{self, Cache};
 use crate::store::catalog::Table;
 use crate::store::message;
 use crate::store::rel::{Access, Rel, Snapshot};
@@ -66,7 +66,15 @@ pub fn check() -> Result<(), Error> {
 /// Marks the key as in use if it is not. Called in each transaction that makes a session or
 /// registers a client.
 pub fn put_in_use() -> Result<(), Error> {
-    if cache::with(|cache| cache.secret.is_some()) || row_that_counts(&read()).in_use {
+    let look = || {
+        let table = read();
+        let row = row_that_counts(&table);
+        // As in key(), what is remembered is certain.
+        ((row.key, row.in_use), row.in_use && row.committed && restore::missing().is_none())
+    };
+    let key_in_use = |cache: &Cache| cache.secret.map(|key| (key, true));
+    let (_, in_use) = cache::remembered(key_in_use, look, |cache, (key, _)| cache.secret = Some(key));
+    if in_use {
         return Ok(());
     }
     if !Tag::secret().acquire(guc::wait_us()) {

@@ -93,15 +93,24 @@ pub fn try_lock() -> bool {
 }
 
 /// Puts a session to work or back to work, or writes its sign of life. The caller holds the session's lock exclusively
-/// or the lock on its sign of life, or has just made the session.
+/// or the lock on its sign of life.
 pub fn save(session: &ClientSession, last_seen: i64) {
     let table = Rel::open(Table::SessionLive, Access::Write);
-    let mut columns = ROW.write::<COLUMNS>(session);
-    columns[LAST_SEEN] = Some(last_seen.into());
     match ROW.find(&table, &session.id, read) {
-        Some((_, place)) => write::update(&table, place, &columns),
-        None => write::insert(&table, &columns),
+        Some((_, place)) => write::update(&table, place, &row(session, last_seen)),
+        None => write::insert(&table, &row(session, last_seen)),
     }
+}
+
+/// Puts a session to work whose id was made just now, so that it has no row yet.
+pub fn insert(session: &ClientSession, last_seen: i64) {
+    write::insert(&Rel::open(Table::SessionLive, Access::Write), &row(session, last_seen));
+}
+
+fn row(session: &ClientSession, last_seen: i64) -> [Option<pg_sys::Datum>; COLUMNS] {
+    let mut columns = ROW.write(session);
+    columns[LAST_SEEN] = Some(last_seen.into());
+    columns
 }
 
 /// Deletes the session's row if it has one: the session is no longer at work. The caller holds its lock exclusively.

@@ -46,8 +46,7 @@ pub fn find_by_id(id: &SessionId) -> Option<StandingSession> {
 }
 
 fn find_in<'rel>(table: &'rel Rel, name: &str) -> Option<StoredSession<'rel>> {
-    let keys = &mut [text_equals(NAME as i16 + 1, name)];
-    table.find(Some(Index::SessionName), keys, Snapshot::LatestMvcc, read)
+    table.find_changing(Index::SessionName, &mut [text_equals(NAME as i16 + 1, name)], read)
 }
 
 fn read<'rel>(row: &Columns<'rel>) -> Option<StoredSession<'rel>> {
