@@ -8,6 +8,8 @@ pub const CEILING: usize = 0;
 pub const FLOOR: usize = 1;
 pub const HAND_WRITTEN: usize = 2;
 pub const IDEMPOTENCE: usize = 3;
+/// The position of what [`claimed`] gives, where it comes after these.
+pub const CLAIMED: usize = 4;
 
 /// The same transaction, guarded in each of the four ways.
 pub fn guarded(key: &str, keygen: Keygen) -> Vec<Variant> {
@@ -45,9 +47,22 @@ ON CONFLICT (scope, key) DO NOTHING RETURNING true"
             "idempotence",
             COUNT_OUTCOMES,
             transaction(
-                &format!("SELECT * FROM idem_begin('payments', {key}, :payload)"),
+                &format!("SELECT status, replayed, response FROM idem_begin('payments', {key}, :payload)"),
                 &format!("SELECT idem_record('payments', {key}, :response)"),
             ),
         ),
     ]
+}
+
+/// The same transaction, guarded by a claim.
+pub fn claimed(key: &str, keygen: Keygen) -> Variant {
+    Variant::new(
+        "idempotence, by a claim",
+        COUNT_OUTCOMES,
+        transaction(
+            &format!("SELECT idem_claim('payments', {key}, :payload)"),
+            &format!("SELECT idem_record('payments', {key}, :response)"),
+        ),
+        keygen,
+    )
 }

@@ -77,13 +77,15 @@ impl Lab {
         let server = builder.clone().start()?;
         server.psql("postgres", &format!("CREATE DATABASE {TEMPLATE}"))?;
         server.psql(TEMPLATE, include_str!("../sql/schema.sql")).context("is the extension installed?")?;
+        server.psql(TEMPLATE, include_str!("../sql/keys.sql"))?;
         server.psql(TEMPLATE, &format!("SET bench.kept = {kept};\n{}", include_str!("../sql/kept.sql")))?;
         Ok(Self { server, builder, kept })
     }
 
-    /// Starts another server of the same installation with the same settings and one more.
-    pub fn another_server(&self, setting: &str, value: &str) -> Result<Server> {
-        self.builder.clone().conf(setting, value).start()
+    /// Starts another server of the same installation with the same settings and some more.
+    pub fn another_server(&self, settings: &[(&str, &str)]) -> Result<Server> {
+        let builder = self.builder.clone();
+        settings.iter().fold(builder, |builder, (name, value)| builder.conf(name, value)).start()
     }
 
     /// The server that has the measured database.

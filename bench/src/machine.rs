@@ -27,6 +27,11 @@ pub fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
+/// The private memory of a process; `None` once it has ended.
+pub fn private_memory_kb(pid: i32) -> Option<f64> {
+    field(&format!("/proc/{pid}/status"), "RssAnon").ok()??.split_whitespace().next()?.parse().ok()
+}
+
 /// The value of the first line `name: value` in a file.
 fn field(path: &str, name: &str) -> Result<Option<String>> {
     let text = fs::read_to_string(path)?;

@@ -1,13 +1,16 @@
 //! The benchmark of the `idempotence` extension: side by side with what one would write by hand, on
 //! a private server, in interleaved rounds. The result is a page for people.
 //!
-//! The modules are best read in this order: [`row`], [`script`] and [`guarded`], what a row consists of;
+//! The modules are best read in this order: [`row`], [`script`], [`guarded`] and [`variants`], what a row consists of;
 //! [`rows`], the list of all rows; [`lab`], how a run is measured; [`wal`], [`life`], [`wake`],
-//! [`instructions`], [`slots`], [`held`] and [`ring`], the rows that are measured in their own way; [`field`], other
-//! libraries, which `bench/field` measures; [`page`], which presents the results.
+//! [`count`], how instructions are counted; [`instructions`], [`growth`], [`slots`], [`held`] and [`ring`], the rows that
+//! are measured in their own way; [`field`], other libraries, which `bench/field` measures; [`page`] and [`shown`], which
+//! present the results.
 
+mod count;
 mod field;
 mod finding;
+mod growth;
 mod guarded;
 mod held;
 mod instructions;
@@ -20,8 +23,10 @@ mod ring;
 mod row;
 mod rows;
 mod script;
+mod shown;
 mod slots;
 mod spread;
+mod variants;
 mod wake;
 mod wal;
 
@@ -95,7 +100,7 @@ fn main() -> Result<()> {
         wakes: if options.quick { 200 } else { 500 },
         held_requests: if options.quick { 10_000 } else { 30_000 },
         emptied: options.emptied.unwrap_or(slot_requests),
-        many: options.many.unwrap_or(2 * slot_requests),
+        many: options.many.unwrap_or(if options.quick { 2 * slot_requests } else { 10_000_000 }),
     };
     let rows = rows::chosen(&options.rows)?;
 
@@ -111,6 +116,7 @@ fn main() -> Result<()> {
             instructions::INSTRUCTIONS => page.instructions(row, &instructions::measure(&lab, &plan)?),
             life::LIFE => page.findings(row, &life::measure(&lab, &plan)?),
             wake::WAKE => page.findings(row, &wake::measure(&lab, &plan)?),
+            growth::GROWTH => page.growth(row, &growth::measure(&lab, &plan)?),
             held::HELD => page.findings(row, &held::measure(&lab, &plan)?),
             ring::RING => page.findings(row, &ring::measure(&lab, &plan)?),
             field::FIELD => page.section(&field::measure(&options.pg_config, &options.out, &plan)?),

@@ -1,16 +1,13 @@
-//! The page: the results in words and tables.
+//! The page: the results in words and tables. `shown.rs` has the rows that are shown in their own way.
 
 use std::fmt::Write;
 
 use crate::finding::{Finding, Goal};
-use crate::instructions::{self, Cost, Measured};
 use crate::lab::{MeasuredCell, Sample, on_or_off};
 use crate::plan::Plan;
 use crate::row::{Cell, Comparison, GoalRatio, Metric, Row, Variant};
 use crate::script::CONSTANTS;
-use crate::slots::{Growth, SESSIONS};
 use crate::spread::Spread;
-use crate::wal::WalBytes;
 
 /// The page while it is being written.
 pub struct Page {
@@ -20,9 +17,9 @@ pub struct Page {
     /// The text about how everything is measured.
     method: String,
     /// The lines of the table of goals.
-    summary: String,
+    pub summary: String,
     /// The sections about the rows.
-    rows: String,
+    pub rows: String,
     /// The complete page, once it is finished.
     text: String,
 }
@@ -87,117 +84,25 @@ its key together in SQL from the same numbers, even if it does nothing with the 
         self.statements(&row.variants);
     }
 
-    /// Adds the row about the write-ahead log.
-    pub fn wal(&mut self, row: &Row, measured: &[Vec<WalBytes>]) {
-        self.heading(row);
-        let kinds = ["UUIDv7 keys", "random keys"];
-        let variants_per_kind = row.variants.len() / kinds.len();
-        for (kind, positions) in kinds.iter().zip((0..row.variants.len()).collect::<Vec<_>>().chunks(variants_per_kind))
-        {
-            self.rows += &format!("### {kind}, bytes a transaction\n\n");
-            let median = |position: usize, bytes: fn(&WalBytes) -> f64| {
-                Spread::of(measured.iter().map(|round| bytes(&round[position]))).median
-            };
-            let lines = positions.iter().map(|&position| {
-                [
-                    row.variants[position].name.to_owned(),
-                    format!("{:.0}", median(position, |wal| wal.all)),
-                    format!("{:.0}", median(position, |wal| wal.images)),
-                    format!("{:.0}", median(position, |wal| wal.records)),
-                    measured[0][position]
-                        .by_manager
-                        .iter()
-                        .map(|(name, bytes)| format!("{name} {bytes:.0}"))
-                        .collect::<Vec<_>>()
-                        .join(", "),
-                ]
-            });
-            self.rows += &table(["", "all", "page images", "records", "of these"], lines);
-        }
-        let cell = row.cells[0];
-        let mut ratios = Vec::new();
-        for comparison in &row.comparisons {
-            ratios.push((comparison, wal_ratio(comparison, measured, |wal| wal.all)));
-        }
-        self.comparisons(row, cell, &ratios);
-        self.rows += "The same ratios for the records alone, without page images:\n\n";
-        let lines = row.comparisons.iter().map(|comparison| {
-            [comparison.what.to_owned(), with_spread(wal_ratio(comparison, measured, |wal| wal.records), 2)]
-        });
-        self.rows += &table(["", "ratio"], lines);
-    }
-
-    /// Adds the row about instructions.
-    pub fn instructions(&mut self, row: &Row, measured: &[Measured]) {
-        self.heading(row);
-        let median = |costs: &[Cost], value: fn(&Cost) -> Option<f64>| {
-            let values: Vec<f64> = costs.iter().filter_map(value).collect();
-            if values.is_empty() { "not counted".into() } else { format!("{:.0}", Spread::of(values).median) }
-        };
-        let lines = measured.iter().enumerate().map(|(place, way)| {
-            [
-                way.name.to_owned(),
-                median(&way.costs, |cost| cost.instructions),
-                instructions::beyond_ceiling(measured, place).map_or_else(String::new, |beyond| format!("{beyond:.0}")),
-                median(&way.costs, |cost| cost.cycles),
-                format!("{:.1}", Spread::of(way.costs.iter().map(|cost| cost.cpu_us)).median),
-            ]
-        });
-        self.rows += &table(["", "instructions", "beyond the ceiling", "cycles", "CPU µs"], lines);
-        if measured.iter().any(|way| way.costs.iter().any(|cost| cost.instructions.is_none())) {
-            self.rows += "`perf` could not count on this machine, so the ratios are those of CPU time.\n\n";
-        }
-        self.finding_lines(row, &instructions::findings(measured));
-    }
-
-    /// Adds the row about the space of sessions.
-    pub fn slots(&mut self, row: &Row, growth: &Growth) {
-        self.heading(row);
-        self.rows += &format!("### {} requests of {SESSIONS} sessions\n\n", growth.requests);
-        let kb = |bytes: f64| format!("{:.0}", bytes / 1024.0);
-        let lines = growth.tables.iter().map(|table| {
-            let size_ratio = format!("{:.2}", table.last_bytes / table.first_bytes);
-            let hot =
-                if table.updates > 0.0 { format!("{:.2}", table.hot_updates / table.updates) } else { String::new() };
-            let counts =
-                [kb(table.first_bytes), kb(table.last_bytes), size_ratio, format!("{:.0}", table.updates), hot];
-            let [first, last, size_ratio, updates, hot] = counts;
-            [format!("`{}`", table.name), first, last, size_ratio, updates, hot]
-        });
-        self.rows +=
-            &table(["", "kB after the first laps", "kB at the end", "ratio", "updates", "of these HOT"], lines);
-        if let Some(reply) = growth.tables.first() {
-            let (size_ratio, hot) = (reply.last_bytes / reply.first_bytes, reply.hot_updates / reply.updates);
-            let _ = writeln!(
-                self.summary,
-                "| {}: size of `reply` at the end / after the first laps | {} requests | 0.8 … 1.2 | {size_ratio:.2} | {} |",
-                row.title,
-                growth.requests,
-                yes_or_no((0.8..=1.2).contains(&size_ratio))
-            );
-            let _ = writeln!(
-                self.summary,
-                "| {}: share of HOT updates of `reply` | {} requests | ≥ 0.99 | {hot:.3} | {} |",
-                row.title,
-                growth.requests,
-                yes_or_no(hot >= 0.99)
-            );
-        }
-    }
-
     /// Adds a row that consists of findings.
     pub fn findings(&mut self, row: &Row, findings: &[Finding]) {
         self.heading(row);
         self.finding_lines(row, findings);
     }
 
-    fn finding_lines(&mut self, row: &Row, findings: &[Finding]) {
+    /// Adds a table of findings.
+    pub fn finding_lines(&mut self, row: &Row, findings: &[Finding]) {
         let lines = findings.iter().map(|finding| {
             let (goal, reached) = goal_and_verdict(finding);
             [finding.what.clone(), with_spread(finding.measured, finding.decimals), goal, reached.to_owned()]
         });
         self.rows += &table(["", "measured", "goal", "reached"], lines);
-        for finding in findings.iter().filter(|finding| finding.goal.is_some()) {
+        findings.iter().for_each(|finding| self.summarize(row, finding));
+    }
+
+    /// Adds a finding with a goal to the table of goals.
+    pub fn summarize(&mut self, row: &Row, finding: &Finding) {
+        if finding.goal.is_some() {
             let (goal, reached) = goal_and_verdict(finding);
             let measured = with_spread(finding.measured, finding.decimals);
             let _ = writeln!(self.summary, "| {}: {} | | {goal} | {measured} | {reached} |", row.title, finding.what);
@@ -226,7 +131,7 @@ are those of one run on one machine. Ratios carry over to other machines better 
         text += &self.rows;
         text += include_str!("../notes.md");
         let _ = write!(text, "\n## How it is measured\n\n{}\n\n", self.method);
-        text += "## Repeat it\n\n```sh\nmake bench                                   # all of it, more than an hour\nscripts/bench.sh --quick                     # a look in minutes\nscripts/bench.sh --rows request,replay --rounds 15\n```\n\n\
+        text += "## Repeat it\n\n```sh\nmake bench                                   # all of it, some hours, and 30 GB of disk\nscripts/bench.sh --quick                     # a look in half an hour\nscripts/instructions.sh                      # instructions only, in two minutes\nscripts/bench.sh --rows request,replay --rounds 15\n```\n\n\
 The benchmark starts a private server and removes it afterwards. To measure another server than Debian's, set `PG_CONFIG`. If the \
 machine is busy with something else, the quartiles show it.\n\n";
         text += "## The machine and the server\n\n";
@@ -252,11 +157,13 @@ machine is busy with something else, the quartiles show it.\n\n";
         &self.text
     }
 
-    fn heading(&mut self, row: &Row) {
+    /// Adds the heading and the text of a row.
+    pub fn heading(&mut self, row: &Row) {
         let _ = write!(self.rows, "## {}\n\n{}\n\n", row.title, row.text);
     }
 
-    fn comparisons(&mut self, row: &Row, cell: Cell, ratios: &[(&Comparison, Spread)]) {
+    /// Adds a table of ratios, those of a cell.
+    pub fn comparisons(&mut self, row: &Row, cell: Cell, ratios: &[(&Comparison, Spread)]) {
         let has_goals = row.goal_cells.contains(&cell);
         let lines = ratios.iter().map(|(comparison, spread)| {
             let goal = comparison.goal.filter(|_| has_goals);
@@ -316,17 +223,8 @@ fn ratio(comparison: &Comparison, samples: &[Vec<Sample>]) -> Spread {
     }))
 }
 
-/// The same for the write-ahead log.
-fn wal_ratio(comparison: &Comparison, measured: &[Vec<WalBytes>], bytes: fn(&WalBytes) -> f64) -> Spread {
-    let Metric::WalBeyond(base) = comparison.metric else { unreachable!("this row compares the log") };
-    Spread::of(measured.iter().map(|round| {
-        let beyond = |position: usize| bytes(&round[position]) - bytes(&round[base]);
-        beyond(comparison.numerator) / beyond(comparison.denominator)
-    }))
-}
-
 /// The goal of a finding, and whether it is reached.
-fn goal_and_verdict(finding: &Finding) -> (String, &'static str) {
+pub fn goal_and_verdict(finding: &Finding) -> (String, &'static str) {
     let median = finding.measured.median;
     let (goal, is_reached) = match finding.goal {
         Some(Goal::AtLeast(least)) => (format!("≥ {least}"), median >= least),
@@ -347,7 +245,8 @@ fn reached(metric: Metric, GoalRatio(goal): GoalRatio, Spread { median, .. }: Sp
     yes_or_no(if metric == Metric::Rate { median >= goal } else { median <= goal })
 }
 
-fn yes_or_no(is_reached: bool) -> &'static str {
+/// What the page says about a goal.
+pub fn yes_or_no(is_reached: bool) -> &'static str {
     if is_reached { "yes" } else { "no" }
 }
 
@@ -360,11 +259,13 @@ fn plural(count: usize, word: &str) -> String {
     if count == 1 { word.to_owned() } else { format!("{word}s") }
 }
 
-fn with_spread(Spread { low, median, high }: Spread, decimals: usize) -> String {
+/// The median, and the quartiles in brackets.
+pub fn with_spread(Spread { low, median, high }: Spread, decimals: usize) -> String {
     format!("{median:.decimals$} [{low:.decimals$} … {high:.decimals$}]")
 }
 
-fn table<const N: usize>(heads: [&str; N], lines: impl Iterator<Item = [String; N]>) -> String {
+/// A table with these heads.
+pub fn table<const N: usize>(heads: [&str; N], lines: impl Iterator<Item = [String; N]>) -> String {
     let mut text = format!("| {} |\n|{}\n", heads.join(" | "), "---|".repeat(N));
     for line in lines {
         let _ = writeln!(text, "| {} |", line.join(" | "));

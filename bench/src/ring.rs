@@ -1,10 +1,9 @@
-//! The row about the ring of segments: what it costs to empty a segment, what many kept outcomes cost, what
+//! The row about the ring of segments: what it costs to empty a segment, what
 //! a busy sweep takes, and whether the tables stay as large as they are.
 
 mod emptying;
 mod load;
-mod many_kept;
-mod segments;
+pub mod segments;
 mod size;
 mod sweep;
 
@@ -25,8 +24,7 @@ pub fn row() -> Row {
         text: "*Emptying*: the sweep empties a segment full of expired outcomes (`TRUNCATE`, its locks taken one by one without \
 waiting). This is compared with `DELETE` and `VACUUM` of as many rows in the hand-written table. *While it happens*: four clients \
 begin and record without a pause. The 99th percentile of their transactions in the second of the emptying is compared with that of \
-the second before. *Many kept*: the time of begin and record under random keys, with a third of the outcomes in each of the three \
-segments. *A busy sweep*: the rate of the same clients beside a connection that calls `idem_sweep()` without a pause, on a machine \
+the second before. *A busy sweep*: the rate of the same clients beside a connection that calls `idem_sweep()` without a pause, on a machine \
 that has no processor to spare for it. The worker sweeps for a second in ten at most. *Cycles*: requests are sent, half a \
 retention passes, and a sweep comes, again and again. What all tables take at the end, catalogs included, is compared with what \
 they take after the third turn. *A few that live long*: one outcome in a hundred has a ttl fifty times that of the others. What \
@@ -48,7 +46,6 @@ pub fn measure(lab: &Lab, plan: &Plan) -> Result<Vec<Finding>> {
     emptying::cost(lab, plan.emptied, rounds, &mut findings)?;
     emptying::under_load(lab, plan.emptied, rounds, &mut findings)?;
     sweep::beside_load(lab, plan, &mut findings)?;
-    many_kept::measure(lab, plan, &mut findings)?;
     size::after_cycles(lab, plan.wal_transactions, &mut findings)?;
     size::with_long_lived(lab, &mut findings)?;
     Ok(findings)

@@ -11,6 +11,7 @@ mod sessions;
 use anyhow::{Result, bail};
 
 use crate::field::{self, FIELD};
+use crate::growth::{self, GROWTH};
 use crate::held::{self, HELD};
 use crate::instructions::{self, INSTRUCTIONS};
 use crate::life::{self, LIFE};
@@ -21,7 +22,7 @@ use crate::wake::{self, WAKE};
 use crate::wal::{self, WAL};
 
 /// The ids of all rows, in the order of the page.
-pub const IDS: [&str; 18] = [
+pub const IDS: [&str; 19] = [
     INSTRUCTIONS,
     "request",
     WAL,
@@ -39,6 +40,7 @@ pub const IDS: [&str; 18] = [
     SLOTS,
     HELD,
     RING,
+    GROWTH,
     FIELD,
 ];
 
@@ -65,6 +67,7 @@ pub fn chosen(ids: &[String]) -> Result<Vec<Row>> {
         slots::row(),
         held::row(),
         ring::row(),
+        growth::row(),
         field::row(),
     ];
     Ok(all.into_iter().filter(|row| ids.iter().any(|id| id == row.id)).collect())

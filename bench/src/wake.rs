@@ -49,7 +49,7 @@ pub fn measure(lab: &Lab, plan: &Plan) -> Result<Vec<Finding>> {
     for (where_, libraries, goal) in
         [("preloaded", "idempotence", Some(Goal::AtMost(GOAL_MS))), ("not preloaded", "", None)]
     {
-        let server = lab.another_server("shared_preload_libraries", libraries)?;
+        let server = lab.another_server(&[("shared_preload_libraries", libraries)])?;
         server.psql("postgres", "CREATE EXTENSION idempotence; SELECT idem_create_session('payments')")?;
         let mut rounds = Vec::new();
         for round in 0..plan.wal_rounds {

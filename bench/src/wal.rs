@@ -28,14 +28,14 @@ keys touch pages all over an index.",
         variants,
         comparisons: vec![
             Comparison {
-                what: "bytes beyond the ceiling's, idempotence / hand-written, UUIDv7 keys",
+                what: "bytes of records beyond the ceiling's, idempotence / hand-written, UUIDv7 keys",
                 metric: Metric::WalBeyond(CEILING),
                 numerator: IDEMPOTENCE,
                 denominator: HAND_WRITTEN,
                 goal: Some(GoalRatio(0.5)),
             },
             Comparison {
-                what: "bytes beyond the ceiling's, idempotence / hand-written, random keys",
+                what: "bytes of records beyond the ceiling's, idempotence / hand-written, random keys",
                 metric: Metric::WalBeyond(random + CEILING),
                 numerator: random + IDEMPOTENCE,
                 denominator: random + HAND_WRITTEN,

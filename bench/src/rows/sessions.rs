@@ -2,16 +2,12 @@
 
 use crate::guarded::{CEILING, HAND_WRITTEN, IDEMPOTENCE, guarded};
 use crate::row::{Comparison, GoalRatio, Metric, OFF_4, ON_4, Row, Variant, cells};
-use crate::script::{COUNT_LEDGER, COUNT_REQUESTS, KEY, Keygen, transaction};
+use crate::script::{KEY, Keygen, transaction};
+use crate::variants::{numbered_by_hand, registering, signs};
 
 /// Counts the numbered requests that have an outcome.
 const COUNT_REPLIES: &str =
     "SELECT COALESCE(sum(last), 0) FROM (SELECT max(last) AS last FROM idempotence.reply GROUP BY session, stream) s";
-/// Counts the client sessions that are open.
-const COUNT_LIVE_SESSIONS: &str = "SELECT count(*) FROM idempotence.session_live";
-/// Counts the sessions in the hand-written table.
-const COUNT_HAND_WRITTEN_SESSIONS: &str = "SELECT count(*) FROM session_by_hand";
-
 /// Numbered requests, compared with requests that have keys.
 pub fn numbered() -> Row {
     let mut variants = guarded(KEY, Keygen::Numbered);
@@ -20,18 +16,7 @@ pub fn numbered() -> Row {
             variant.name = "idempotence, keyed";
         }
     }
-    // The hand-written variant takes the number as a key in the client's name.
-    variants[HAND_WRITTEN] = Variant::new(
-        "hand-written",
-        COUNT_REQUESTS,
-        transaction(
-            "INSERT INTO request (scope, key, fingerprint, expires_at)
-VALUES (:session, :k::text, :fingerprint, now() + interval '7 days')
-ON CONFLICT (scope, key) DO NOTHING RETURNING true",
-            "UPDATE request SET response = :response WHERE scope = :session AND key = :k::text",
-        ),
-        Keygen::Numbered,
-    );
+    variants[HAND_WRITTEN] = numbered_by_hand();
     variants.push(Variant::new(
         "idempotence, numbered",
         COUNT_REPLIES,
@@ -75,20 +60,12 @@ numbers its requests 1, 2, 3 and so on. By hand, the number is a key in the clie
 
 /// Signs of life of a client session.
 pub fn heartbeat() -> Row {
-    let variant =
-        |name, sql: &str| Variant { new_keys: 0, ..Variant::new(name, COUNT_LEDGER, sql.into(), Keygen::Numbered) };
     Row {
         id: "heartbeat",
         title: "Signs of life",
         text: "Each client sends signs of life for its session as fast as it can. By hand, that is an `UPDATE` of a logged row by \
 primary key. `idem_heartbeat` writes once in an eighth of the timeout, without a flush. ",
-        variants: vec![
-            variant(
-                "UPDATE by hand",
-                "UPDATE session_by_hand SET last_seen = clock_timestamp() WHERE id = :session::uuid;\n",
-            ),
-            variant("idem_heartbeat", "SELECT idem_heartbeat(:session);\n"),
-        ],
+        variants: signs().into(),
         comparisons: vec![Comparison {
             what: "signs/s, idem_heartbeat / UPDATE by hand",
             metric: Metric::Rate,
@@ -103,20 +80,12 @@ primary key. `idem_heartbeat` writes once in an eighth of the timeout, without a
 
 /// The registration of a client session.
 pub fn register() -> Row {
-    let variant = |name, count, sql: &str| Variant::new(name, count, sql.into(), Keygen::Ascending);
     Row {
         id: "register",
         title: "Registering",
         text: "A client gets a session. By hand, that is a row in a logged table with a unique name of the client. `idem_register` \
 writes its row in an unlogged table and waits for no flush. ",
-        variants: vec![
-            variant(
-                "INSERT by hand",
-                COUNT_HAND_WRITTEN_SESSIONS,
-                "INSERT INTO session_by_hand (client, timeout) VALUES ('app-' || :t || :u || :c, '5 min') RETURNING id;\n",
-            ),
-            variant("idem_register", COUNT_LIVE_SESSIONS, "SELECT * FROM idem_register('app-' || :t || :u || :c);\n"),
-        ],
+        variants: registering().into(),
         comparisons: vec![Comparison {
             what: "registrations/s, idem_register / INSERT by hand",
             metric: Metric::Rate,
