@@ -532,6 +532,7 @@ COMMENT ON COLUMN idempotence.segment.number IS 'N of the table outcome_N';
 COMMENT ON COLUMN idempotence.segment.current IS 'whether outcomes are recorded there';
 COMMENT ON COLUMN idempotence.segment.sessions_at IS 'in the first row: when sessions were restored last, or the ring was made';
 COMMENT ON COLUMN idempotence.segment.long_lived IS 'in the first row: whether outcomes may be in outcome_long';
+COMMENT ON COLUMN idempotence.segment.opening IS 'whether it is announced as the next one to be current';
 COMMENT ON COLUMN idempotence.segment.looked_at IS 'when it was last looked into, for how long its outcomes live';
 COMMENT ON COLUMN idempotence.segment.restored IS 'whether something may have been put there by SQL, as a restore does';
 COMMENT ON COLUMN idempotence.segment.looked_to IS 'how many of its pages were looked through so far, and what lives in them moved to outcome_long';

@@ -50,6 +50,7 @@ CREATE TABLE idempotence.outcome_long (LIKE idempotence.outcome_0,
 CREATE INDEX outcome_long_expires_at_idx ON idempotence.outcome_long (expires_at);
 ALTER TABLE idempotence.segment ADD COLUMN looked_at timestamptz;
 ALTER TABLE idempotence.segment ADD COLUMN long_lived boolean NOT NULL DEFAULT false;
+ALTER TABLE idempotence.segment ADD COLUMN opening boolean NOT NULL DEFAULT false;
 -- keep_us was made of the ttls that sessions were promised. Now it is made of what was recorded, which the sweep
 -- finds out by looking.
 UPDATE idempotence.segment SET keep_us = 0;
@@ -2167,6 +2168,7 @@ COMMENT ON COLUMN idempotence.segment.number IS 'N of the table outcome_N';
 COMMENT ON COLUMN idempotence.segment.current IS 'whether outcomes are recorded there';
 COMMENT ON COLUMN idempotence.segment.sessions_at IS 'in the first row: when sessions were restored last, or the ring was made';
 COMMENT ON COLUMN idempotence.segment.long_lived IS 'in the first row: whether outcomes may be in outcome_long';
+COMMENT ON COLUMN idempotence.segment.opening IS 'whether it is announced as the next one to be current';
 COMMENT ON COLUMN idempotence.segment.looked_at IS 'when it was last looked into, for how long its outcomes live';
 COMMENT ON COLUMN idempotence.segment.restored IS 'whether something may have been put there by SQL, as a restore does';
 COMMENT ON COLUMN idempotence.segment.looked_to IS 'how many of its pages were looked through so far, and what lives in them moved to outcome_long';

@@ -176,6 +176,7 @@ CREATE TABLE idempotence.segment (
   restored    boolean     NOT NULL DEFAULT true,
   looked_at   timestamptz,
   long_lived  boolean     NOT NULL DEFAULT false,
+  opening     boolean     NOT NULL DEFAULT false,
   CONSTRAINT segment_pkey PRIMARY KEY (number)
 );
 INSERT INTO idempotence.segment (number, current, opened_at, keep_us)

@@ -8,6 +8,7 @@
 //! transactions below that id had ended when the log stood there. Once the log is durable up to that position, so are
 //! their commits.
 
+use super::raw::harmless;
 use super::server::server_version;
 use super::wait::{Deadline, nap};
 use pgrx::pg_sys;
@@ -111,8 +112,8 @@ fn look_and_wait(writer: Writer, level: i32, now_us: i64, deadline: Deadline) ->
     // SAFETY: reads the state of the server and of the transaction. The id comes from a row that was just seen, so the
     // server still knows it unless the row is frozen.
     unsafe {
-        if pg_sys::RecoveryInProgress()
-            || pg_sys::TransactionIdIsCurrentTransactionId(pg_sys::TransactionId::from_inner(writer.xid))
+        if harmless::RecoveryInProgress()
+            || harmless::TransactionIdIsCurrentTransactionId(pg_sys::TransactionId::from_inner(writer.xid))
         {
             return true;
         }

@@ -1,6 +1,7 @@
 //! `jsonb` values: they are passed on unread, measured, digested, and made from an error.
 
 use super::attempt::TakenError;
+use super::raw;
 use crate::domain::fingerprint::{Hasher, Token};
 use pgrx::callconv::{ArgAbi, BoxRet, FcInfo};
 use pgrx::datum::Datum;
@@ -143,52 +144,16 @@ impl Jsonb {
 
     /// Digests the value, walking it in jsonb's own order.
     pub fn fingerprint(self) -> [u8; 16] {
-        use pg_sys::JsonbIteratorToken as Step;
-        use pg_sys::jbvType as Kind;
-
         let mut fingerprint = Hasher::new();
-        // SAFETY: the detoasted value is a valid Jsonb for the whole walk. JsonbIteratorNext() fills `value`, whose
-        // `type_` names the active union member. That member points into the walked value.
+        // SAFETY: a jsonb datum is a varlena pointer. The closure has nothing to drop and does not panic.
         unsafe {
-            let jsonb: *mut pg_sys::Jsonb = pg_sys::pg_detoast_datum(self.0.cast_mut_ptr()).cast();
-            let mut iterator = pg_sys::JsonbIteratorInit(&raw mut (*jsonb).root);
-            let mut value = std::mem::zeroed::<pg_sys::JsonbValue>();
-            // A top-level scalar is stored as an array of one element that is marked as no array.
-            let mut scalar = false;
-            loop {
-                let token = match pg_sys::JsonbIteratorNext(&mut iterator, &mut value, false) {
-                    Step::WJB_DONE => break,
-                    Step::WJB_BEGIN_OBJECT => Token::ObjectBegin,
-                    Step::WJB_END_OBJECT => Token::ObjectEnd,
-                    Step::WJB_BEGIN_ARRAY => {
-                        scalar = value.val.array.rawScalar;
-                        if scalar {
-                            continue;
-                        }
-                        Token::ArrayBegin
-                    }
-                    Step::WJB_END_ARRAY if scalar => continue,
-                    Step::WJB_END_ARRAY => Token::ArrayEnd,
-                    Step::WJB_KEY => Token::Key(string_bytes(&value)),
-                    _ => match value.type_ {
-                        Kind::jbvNull => Token::Null,
-                        Kind::jbvBool => Token::Bool(value.val.boolean),
-                        Kind::jbvNumeric => {
-                            // Freed at once, since there may be many numbers and each takes a buffer of 1 kB.
-                            let wire = numeric_wire(value.val.numeric);
-                            fingerprint.token(Token::Numeric(pgrx::varlena::varlena_to_byte_slice(wire)));
-                            pg_sys::pfree(wire.cast());
-                            continue;
-                        }
-                        Kind::jbvString => Token::String(string_bytes(&value)),
-                        other => unreachable!("a stored jsonb has no value of type {other}"),
-                    },
-                };
-                fingerprint.token(token);
-            }
-            if jsonb.cast() != self.0.cast_mut_ptr::<pg_sys::varlena>() {
-                pg_sys::pfree(jsonb.cast());
-            }
+            raw::guarded(|| {
+                let jsonb: *mut pg_sys::Jsonb = raw::pg_detoast_datum(self.0.cast_mut_ptr()).cast();
+                walk(jsonb, &mut fingerprint);
+                if jsonb.cast() != self.0.cast_mut_ptr::<pg_sys::varlena>() {
+                    raw::pfree(jsonb.cast());
+                }
+            });
         }
         fingerprint.finish()
     }
@@ -208,6 +173,55 @@ fn json_value(string: Option<&[u8]>) -> pg_sys::JsonbValue {
     }
 }
 
+/// Feeds the tokens of a value to a fingerprint.
+///
+/// # Safety
+/// `jsonb` is a valid value, not compressed. Called within a guard.
+unsafe fn walk(jsonb: *mut pg_sys::Jsonb, fingerprint: &mut Hasher) {
+    use pg_sys::JsonbIteratorToken as Step;
+    use pg_sys::jbvType as Kind;
+
+    // SAFETY: the value is valid for the whole walk. JsonbIteratorNext() fills `value`, whose `type_` names the active
+    // union member. That member points into the walked value.
+    unsafe {
+        let mut iterator = raw::JsonbIteratorInit(&raw mut (*jsonb).root);
+        let mut value = std::mem::zeroed::<pg_sys::JsonbValue>();
+        // A top-level scalar is stored as an array of one element that is marked as no array.
+        let mut scalar = false;
+        loop {
+            let token = match raw::JsonbIteratorNext(&mut iterator, &mut value, false) {
+                Step::WJB_DONE => break,
+                Step::WJB_BEGIN_OBJECT => Token::ObjectBegin,
+                Step::WJB_END_OBJECT => Token::ObjectEnd,
+                Step::WJB_BEGIN_ARRAY => {
+                    scalar = value.val.array.rawScalar;
+                    if scalar {
+                        continue;
+                    }
+                    Token::ArrayBegin
+                }
+                Step::WJB_END_ARRAY if scalar => continue,
+                Step::WJB_END_ARRAY => Token::ArrayEnd,
+                Step::WJB_KEY => Token::Key(string_bytes(&value)),
+                _ => match value.type_ {
+                    Kind::jbvBool => Token::Bool(value.val.boolean),
+                    Kind::jbvNumeric => {
+                        // Freed at once, since there may be many numbers and each takes a buffer of 1 kB.
+                        let wire = numeric_wire(value.val.numeric);
+                        fingerprint.token(Token::Numeric(pgrx::varlena::varlena_to_byte_slice(wire)));
+                        raw::pfree(wire.cast());
+                        continue;
+                    }
+                    Kind::jbvString => Token::String(string_bytes(&value)),
+                    // A stored value has no other scalars.
+                    _ => Token::Null,
+                },
+            };
+            fingerprint.token(token);
+        }
+    }
+}
+
 /// # Safety
 /// `value` must be a string or a key that JsonbIteratorNext() filled in. The walked value must outlive the result.
 unsafe fn string_bytes(value: &pg_sys::JsonbValue) -> &'static [u8] {
@@ -219,13 +233,12 @@ unsafe fn string_bytes(value: &pg_sys::JsonbValue) -> &'static [u8] {
 /// A numeric in its binary wire form, the only canonical form that PostgreSQL makes public. The caller frees it.
 ///
 /// # Safety
-/// `numeric` must point to a valid numeric.
+/// `numeric` must point to a valid numeric. Called within a guard.
 unsafe fn numeric_wire(numeric: pg_sys::Numeric) -> *mut pg_sys::varlena {
     // SAFETY: numeric_send() takes a numeric and returns a bytea in the current memory context.
     unsafe {
-        pgrx::direct_function_call_as_datum(pg_sys::numeric_send, &[Some(pg_sys::Datum::from(numeric))])
-            .expect("numeric_send does not return null")
-            .cast_mut_ptr()
+        let no_collation = pg_sys::InvalidOid;
+        raw::DirectFunctionCall1Coll(Some(raw::numeric_send), no_collation, numeric.into()).cast_mut_ptr()
     }
 }
 

@@ -18,6 +18,7 @@ mod loaded;
 mod log;
 mod memory;
 mod process;
+pub mod raw;
 mod role;
 mod scratch;
 mod server;

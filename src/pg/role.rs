@@ -1,18 +1,19 @@
 //! The role whose rights count, and acting as another role.
 
+use super::raw::harmless;
 use pgrx::{Spi, pg_sys};
 use std::ffi::CStr;
 
 /// The role whose rights count. Inside a SECURITY DEFINER function that is the owner of the function.
 pub fn current_role() -> pg_sys::Oid {
     // SAFETY: reads a variable of the backend.
-    unsafe { pg_sys::GetUserId() }
+    unsafe { harmless::GetUserId() }
 }
 
 /// Whether the current role has the privileges of `owner`. If `owner` was dropped, only superusers have them.
 pub fn has_privileges_of(owner: pg_sys::Oid) -> bool {
     // SAFETY: looks up the roles in the system caches.
-    unsafe { pg_sys::has_privs_of_role(pg_sys::GetUserId(), owner) }
+    unsafe { pg_sys::has_privs_of_role(harmless::GetUserId(), owner) }
 }
 
 /// The name of a role; `None` if the role was dropped.

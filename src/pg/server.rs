@@ -1,13 +1,14 @@
 //! The server: its clock, its state and its limits.
 
 use super::backend::statuses;
+use super::raw::harmless;
 use pgrx::pg_sys;
 use std::ffi::CStr;
 
 /// The present time by the wall clock, in microseconds since 2000-01-01 UTC.
 pub fn now_us() -> i64 {
     // SAFETY: reads the clock.
-    unsafe { pg_sys::GetCurrentTimestamp() }
+    unsafe { harmless::GetCurrentTimestamp() }
 }
 
 /// A moment in microseconds since 2000-01-01 UTC, as SQL shows it.
@@ -74,7 +75,7 @@ pub fn current_database_name() -> String {
 /// Whether this server is a standby, or still recovers from a crash.
 pub fn in_recovery() -> bool {
     // SAFETY: reads shared state.
-    unsafe { pg_sys::RecoveryInProgress() }
+    unsafe { harmless::RecoveryInProgress() }
 }
 
 /// Whether the cluster was shut down in good order, as its control file says. Called in the postmaster, while no other

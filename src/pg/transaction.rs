@@ -1,11 +1,12 @@
 //! The state of the transaction.
 
+use super::raw::harmless;
 use pgrx::pg_sys;
 
 /// Whether this transaction must not write. Direct table access has no other check for that.
 pub fn read_only() -> bool {
     // SAFETY: reads a variable of the backend.
-    unsafe { pg_sys::XactReadOnly || pg_sys::RecoveryInProgress() }
+    unsafe { pg_sys::XactReadOnly || harmless::RecoveryInProgress() }
 }
 
 /// Whether the transaction keeps one snapshot to its end (REPEATABLE READ and SERIALIZABLE).
@@ -23,7 +24,7 @@ pub fn snapshot_sees(xmin: pg_sys::TransactionId) -> bool {
     // SAFETY: under these levels GetTransactionSnapshot() returns the transaction's one snapshot. It exists, since a
     // statement is running.
     unsafe {
-        pg_sys::TransactionIdIsCurrentTransactionId(xmin)
+        harmless::TransactionIdIsCurrentTransactionId(xmin)
             || !pg_sys::XidInMVCCSnapshot(xmin, pg_sys::GetTransactionSnapshot())
     }
 }
@@ -96,7 +97,7 @@ pub fn with_snapshot<T>(work: impl FnOnce() -> T) -> T {
 /// The nesting level of the current subtransaction; the transaction itself has level 1.
 pub fn nesting_level() -> i32 {
     // SAFETY: reads the transaction state.
-    unsafe { pg_sys::GetCurrentTransactionNestLevel() }
+    unsafe { harmless::GetCurrentTransactionNestLevel() }
 }
 
 /// Whether a statement is running in a portal.

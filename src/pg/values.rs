@@ -1,5 +1,6 @@
 //! Values of other types: arguments, results of composite types, columns.
 
+use super::raw;
 use pgrx::callconv::{ArgAbi, BoxRet, FcInfo};
 use pgrx::datum::{Datum, Interval, IntoDatum};
 use pgrx::pgrx_sql_entity_graph::metadata::{
@@ -97,33 +98,50 @@ unsafe impl<R: Row> SqlTranslatable for Composite<R> {
 
 // SAFETY: returns a composite datum of the type that the function is declared to return.
 unsafe impl<R: Row> BoxRet for Composite<R> {
-    /// Takes the row's shape from the function's declared result type, once per call site. A look-up of the type by its
-    /// name would be needed at every call, and would depend on the caller's search_path.
     unsafe fn box_into<'fcx>(self, fcinfo: &mut FcInfo<'fcx>) -> Datum<'fcx> {
-        // SAFETY: pgrx passes the call's own fcinfo. A function that returns no set may use fn_extra for itself. The
-        // shape is made in fn_mcxt, so it lives as long as fn_extra.
-        unsafe {
-            let call = fcinfo.as_mut_ptr();
-            let site = (*call).flinfo;
-            let mut shape: pg_sys::TupleDesc = (*site).fn_extra.cast();
-            if shape.is_null() {
-                let caller = pg_sys::MemoryContextSwitchTo((*site).fn_mcxt);
-                let class = pg_sys::get_call_result_type(call, std::ptr::null_mut(), &mut shape);
-                assert_eq!(class, pg_sys::TypeFuncClass::TYPEFUNC_COMPOSITE, "{} is a composite type", R::SQL_TYPE);
-                pg_sys::MemoryContextSwitchTo(caller);
-                (*site).fn_extra = shape.cast();
-            }
-            let columns = self.0.columns();
-            assert_eq!(columns.len(), (*shape).natts as usize, "{} has as many columns as its type", R::SQL_TYPE);
-            let (mut values, mut nulls) = split(&columns);
-            let tuple = pg_sys::heap_form_tuple(shape, values.as_mut_ptr(), nulls.as_mut_ptr());
-            fcinfo.return_raw_datum(pg_sys::HeapTupleHeaderGetDatum((*tuple).t_data))
+        // SAFETY: pgrx passes the call's own fcinfo.
+        let row_type = unsafe { result_type((*fcinfo.as_mut_ptr()).flinfo) };
+        let columns = self.0.columns();
+        let (mut values, mut nulls) = split(&columns);
+        // SAFETY: the arrays have a value for each column of the type, which is checked first. The closure has nothing to
+        // drop and does not panic.
+        let row = unsafe {
+            raw::guarded(|| {
+                let shape = raw::lookup_rowtype_tupdesc(row_type, -1);
+                let fits = (*shape).natts as usize == columns.len();
+                let row = fits.then(|| {
+                    let tuple = raw::heap_form_tuple(shape, values.as_mut_ptr(), nulls.as_mut_ptr());
+                    raw::HeapTupleHeaderGetDatum((*tuple).t_data)
+                });
+                if (*shape).tdrefcount >= 0 {
+                    raw::DecrTupleDescRefCount(shape);
+                }
+                row
+            })
+        };
+        let row = row.unwrap_or_else(|| panic!("{} has as many columns as its type", R::SQL_TYPE));
+        // SAFETY: it is a row of the declared type.
+        unsafe { fcinfo.return_raw_datum(row) }
+    }
+}
+
+/// The type that a function is declared to return. To look the type up by its name would depend on the search_path.
+///
+/// # Safety
+/// `function` is that of a call.
+unsafe fn result_type(function: *mut pg_sys::FmgrInfo) -> pg_sys::Oid {
+    // SAFETY: as the caller warrants.
+    unsafe {
+        // The expression of the call tells it; a call without an expression has the catalog.
+        match raw::harmless::get_fn_expr_rettype(function) {
+            pg_sys::InvalidOid => pg_sys::get_func_rettype((*function).fn_oid),
+            row_type => row_type,
         }
     }
 }
 
 /// A limit that none of our rows reaches.
-const COLUMNS_MAX: usize = 32;
+pub const COLUMNS_MAX: usize = 32;
 
 /// The columns as `heap_form_tuple` takes them: their values, and which of them are NULL.
 pub fn split(columns: &[Option<pg_sys::Datum>]) -> ([pg_sys::Datum; COLUMNS_MAX], [bool; COLUMNS_MAX]) {
@@ -142,9 +160,9 @@ pub fn text(value: &str) -> pg_sys::Datum {
     value.into_datum().expect("a string is not null")
 }
 
-/// A uuid value in the current memory context.
+/// A uuid value. It is a pointer to these bytes, and valid as long as they are.
 pub fn uuid(bytes: &[u8; 16]) -> pg_sys::Datum {
-    pgrx::datum::Uuid::from_bytes(*bytes).into_datum().expect("an array is not null")
+    pg_sys::Datum::from(bytes.as_ptr())
 }
 
 /// An interval in microseconds, with days of 24 hours and months of 30 days; `None` if the number would overflow, as

@@ -4,6 +4,9 @@
 //! a committed outcome, which it may replay at once; if there is none it waits for the lock, looks again and decides. A
 //! request that starts goes on the open list and keeps the lock. Any other answer gives the lock back. A lease of
 //! another holder is waited for without the lock.
+//!
+//! Where the last begin of this backend was a replay, the next one may well be a replay too, as when a batch is sent
+//! again. Such a begin looks for a committed outcome first, and takes the lock only if there is none.
 
 use crate::domain::class::Answered;
 use crate::domain::decision::Decision;
@@ -20,6 +23,12 @@ use crate::requests::start;
 use crate::requests::waiting::{self, Wait};
 use crate::sessions::liveness;
 use crate::wake::Sleeper;
+use std::cell::Cell;
+
+thread_local! {
+    /// Whether the last begin of this backend was a replay.
+    static LAST_REPLAYED: Cell<bool> = const { Cell::new(false) };
+}
 
 /// Begins a request. `wait_us` is the result of [`crate::arguments::wait_us`].
 pub fn begin(request: &Request<'_>, payload: Option<Jsonb>, wait_us: Option<i64>, aim: Aim) -> Result<Begun, Error> {
@@ -49,10 +58,16 @@ pub fn begin(request: &Request<'_>, payload: Option<Jsonb>, wait_us: Option<i64>
     let begun = if pg::read_only() {
         call.replay_only(deadline)?
     } else {
-        call.check_room()?;
-        open::reserve()?;
-        call.claim_or_answer(deadline)?
+        match call.replay_as_before()? {
+            Some(replay) => replay,
+            None => {
+                call.check_room()?;
+                open::reserve()?;
+                call.claim_or_answer(deadline)?
+            }
+        }
     };
+    LAST_REPLAYED.set(matches!(begun, Begun::Replay(_)));
     let durability = if aim == Aim::Settle { Durability::Flushed } else { Durability::OfCaller };
     let begun = match begun {
         // The caller may rely on the outcome as if it had committed it itself. This wait holds no lock.
@@ -102,14 +117,28 @@ impl BeginCall<'_> {
         })
     }
 
+    /// Replays a committed outcome, if there is one, where the last begin was a replay too.
+    fn replay_as_before(&self) -> Result<Option<Begun>, Error> {
+        if !LAST_REPLAYED.get() {
+            return Ok(None);
+        }
+        Ok(match self.attempt_without_lock(Seeker::Passer)? {
+            Attempt::Answered(begun) => Some(begun),
+            _ => None,
+        })
+    }
+
     fn claim_or_answer(&self, deadline: Deadline) -> Result<Begun, Error> {
         let claim = Tag::request(&self.asked.lock);
         let (mut sleeper, mut wait) = (None, None);
         loop {
             let mut claimed = waiting::take_at_once(self.asked.request, &claim)?;
             // A replay does not wait for the lock: a committed outcome stands, whoever has the lock.
-            let mut attempt =
-                if claimed { self.attempt_with_lock(&claim, deadline)? } else { self.attempt_without_lock()? };
+            let mut attempt = if claimed {
+                self.attempt_with_lock(&claim, deadline)?
+            } else {
+                self.attempt_without_lock(Seeker::Beginner)?
+            };
             if let Attempt::NoAnswer = attempt {
                 if !waiting::take(self.asked.request, &claim, deadline, &mut wait)? {
                     return Ok(Begun::InProgress(None));
@@ -154,8 +183,8 @@ impl BeginCall<'_> {
 
     /// Replays a committed outcome, if there is one. If there is none, nothing follows from that: whoever has the lock
     /// may just be recording it.
-    fn attempt_without_lock(&self) -> Result<Attempt, Error> {
-        match self.asked.find_and_decide(Seeker::Beginner) {
+    fn attempt_without_lock(&self, seeker: Seeker) -> Result<Attempt, Error> {
+        match self.asked.find_and_decide(seeker) {
             Ok(Some(Decided { decision: Decision::Replay, outcome: Some(outcome), .. })) => {
                 Ok(Attempt::Answered(Begun::Replay(outcome)))
             }

@@ -31,6 +31,8 @@ pub enum Seeker {
     LockHolder,
     /// A caller that wants to begin the request and does not hold its lock.
     Beginner,
+    /// A caller that wants to begin the request, and takes its lock next unless it finds an outcome.
+    Passer,
     /// A caller that asks what became of the request.
     Inquirer,
 }

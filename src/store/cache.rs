@@ -33,9 +33,8 @@ pub struct Pointer {
     pub current: usize,
     /// Whether `outcome_long` may have outcomes.
     pub long: bool,
-    /// Whether the segment before the current one is closed and has no page. It has none until the ring has moved on twice, or a restore
-    /// has filled it.
-    pub former_is_blank: bool,
+    /// Whether the segment after the current one, and the one before it, are known to have no outcome.
+    pub blank: [bool; 2],
 }
 
 /// All that is remembered.

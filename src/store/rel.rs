@@ -5,10 +5,11 @@
 //! the table was locked may belong to another row by now.
 
 use crate::lock;
-use crate::pg;
+use crate::pg::{self, raw};
 use crate::store::cache;
 use crate::store::catalog::{Index, Table};
 use crate::store::invalidation;
+use crate::store::scan::Scan;
 use crate::store::tuple::Tuple;
 use crate::store::written;
 use pgrx::pg_sys;
@@ -35,8 +36,7 @@ impl Rel {
         loop {
             let oid = cache::oid(table);
             let rel = match access {
-                // SAFETY: the oid is that of our table, or of no relation if the table was dropped meanwhile.
-                Access::Read => unsafe { pg_sys::try_table_open(oid, pg_sys::AccessShareLock as i32) },
+                Access::Read => open_to_read(oid),
                 Access::Write => open_to_write(oid),
             };
             if !rel.is_null() {
@@ -97,42 +97,15 @@ impl Rel {
         snapshot: Snapshot,
         mut visit: impl FnMut(&Tuple<'rel, N>) -> Option<T>,
     ) -> Option<T> {
-        let index_oid = index.map_or(pg_sys::InvalidOid, cache::index_oid);
-        let newest_first = index.is_some_and(Index::is_of_rewritten);
-        // SAFETY: relation, index and keys belong together. The snapshots are static, or registered during the scan.
-        // The tuple is used before the scan goes on. On an error the abort closes the scan.
-        unsafe {
-            let (shown, latest) = snapshot.begin();
-            let scan = pg_sys::systable_beginscan(
-                self.rel,
-                index_oid,
-                index.is_some(),
-                shown,
-                keys.len() as i32,
-                keys.as_mut_ptr(),
-            );
-            let mut found = None;
-            while found.is_none() {
-                // Among equal keys an index keeps the entries of later places last. On a server that was started
-                // with -P the scan does not use the index.
-                let tuple = if newest_first && !(*scan).irel.is_null() {
-                    pg_sys::systable_getnext_ordered(scan, pg_sys::ScanDirection::BackwardScanDirection)
-                } else {
-                    pg_sys::systable_getnext(scan)
-                };
-                if tuple.is_null() {
-                    break;
-                }
-                if latest.is_some_and(|latest| !pg_sys::table_tuple_satisfies_snapshot(self.rel, (*scan).slot, latest))
-                {
-                    continue;
-                }
-                found = visit(&Tuple::read(tuple, (*self.rel).rd_att));
-            }
-            pg_sys::systable_endscan(scan);
-            Snapshot::end(latest);
-            found
+        let mut scan = Scan::begin(self, index, keys, snapshot);
+        let mut found = None;
+        while found.is_none() {
+            // SAFETY: the tuple is one of this open table, and is used before the scan goes on.
+            let Some(tuple) = scan.next().map(|tuple| unsafe { Tuple::read(tuple, (*self.rel).rd_att) }) else { break };
+            found = visit(&tuple);
         }
+        scan.end();
+        found
     }
 
     /// Runs `visit` on the rows that match the keys and that the snapshot sees, from the end of an index of rewritten
@@ -150,7 +123,7 @@ impl Rel {
         let (index_oid, mut is_visited) = (cache::index_oid(index), false);
         // SAFETY: as in find(). The scan stays at an index entry until it has looked at all versions behind the entry.
         let end = unsafe {
-            let (shown, latest) = snapshot.begin();
+            let (shown, latest) = raw::guarded(|| snapshot.begin());
             let (count, keys) = (keys.len() as i32, keys.as_mut_ptr());
             let scan = pg_sys::systable_beginscan(self.rel, index_oid, true, shown, count, keys);
             let (entries, slot) = ((*scan).iscan, (*scan).slot);
@@ -176,7 +149,7 @@ impl Rel {
                 }
             };
             pg_sys::systable_endscan(scan);
-            Snapshot::end(latest);
+            raw::guarded(|| Snapshot::end(latest));
             end
         };
         end.unwrap_or_else(|| {
@@ -252,20 +225,29 @@ impl Drop for Rel {
     }
 }
 
+/// Opens a table to read it; gives null if the table is gone.
+fn open_to_read(oid: pg_sys::Oid) -> pg_sys::Relation {
+    // SAFETY: the oid is that of our table, or of no relation if the table was dropped meanwhile.
+    unsafe { pg_sys::try_table_open(oid, pg_sys::AccessShareLock as i32) }
+}
+
 /// Opens a table with the lock to write it; gives null if the table is gone. The lock belongs to the transaction. If it
 /// belonged to the running portal, a cursor that fails inside a savepoint would take the lock away, while rows that
 /// were written before the cursor stay.
 fn open_to_write(oid: pg_sys::Oid) -> pg_sys::Relation {
     written::note();
     let mode = pg_sys::RowExclusiveLock as i32;
-    // SAFETY: any oid may be locked. The table is opened under that lock.
+    // SAFETY: any oid may be locked. The table is opened under that lock. The closure has nothing to drop and does not
+    // panic.
     unsafe {
-        lock::as_transaction(|| pg_sys::LockRelationOid(oid, mode));
-        let rel = pg_sys::try_table_open(oid, pg_sys::NoLock as i32);
-        if rel.is_null() {
-            lock::as_transaction(|| pg_sys::UnlockRelationOid(oid, mode));
-        }
-        rel
+        raw::guarded(|| {
+            lock::as_transaction(|| raw::LockRelationOid(oid, mode));
+            let rel = raw::try_table_open(oid, pg_sys::NoLock as i32);
+            if rel.is_null() {
+                lock::as_transaction(|| raw::UnlockRelationOid(oid, mode));
+            }
+            rel
+        })
     }
 }
 
@@ -333,22 +315,27 @@ pub enum Snapshot {
 impl Snapshot {
     /// The snapshot for the scan, and the snapshot that each fetched row is compared with. The latter has to be ended
     /// after the scan.
-    fn begin(self) -> (pg_sys::Snapshot, Option<pg_sys::Snapshot>) {
+    ///
+    /// # Safety
+    /// Called within a guard.
+    pub(super) unsafe fn begin(self) -> (pg_sys::Snapshot, Option<pg_sys::Snapshot>) {
         // SAFETY: SnapshotSelf and SnapshotAny are static. The latest snapshot is registered until end().
         unsafe {
             match self {
                 Snapshot::Itself => (&raw mut pg_sys::SnapshotSelfData, None),
                 Snapshot::LatestMvcc => {
-                    (&raw mut pg_sys::SnapshotAnyData, Some(pg_sys::RegisterSnapshot(pg_sys::GetLatestSnapshot())))
+                    (&raw mut pg_sys::SnapshotAnyData, Some(raw::RegisterSnapshot(raw::GetLatestSnapshot())))
                 }
             }
         }
     }
 
-    fn end(latest: Option<pg_sys::Snapshot>) {
+    /// # Safety
+    /// Called within a guard. [`Snapshot::begin`] gave the snapshot, which is not used any more.
+    pub(super) unsafe fn end(latest: Option<pg_sys::Snapshot>) {
         if let Some(latest) = latest {
-            // SAFETY: it was registered in begin(), and is no longer used.
-            unsafe { pg_sys::UnregisterSnapshot(latest) }
+            // SAFETY: as the caller warrants.
+            unsafe { raw::UnregisterSnapshot(latest) }
         }
     }
 }

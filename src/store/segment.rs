@@ -36,7 +36,7 @@ pub const SEGMENTS: [(Table, Index); 3] =
 /// The table of the outcomes that outlived their segment.
 pub const LONG: (Table, Index) = (Table::OutcomeLong, Index::OutcomeLong);
 
-columns! { "segment", COLUMNS: OPENED_AT, CLOSED_AT, KEEP_US, SESSIONS_AT, LOOKED_TO, LOOKED_IN, NUMBER, CURRENT, RESTORED, LOOKED_AT, LONG_LIVED }
+columns! { "segment", COLUMNS: OPENED_AT, CLOSED_AT, KEEP_US, SESSIONS_AT, LOOKED_TO, LOOKED_IN, NUMBER, CURRENT, RESTORED, LOOKED_AT, LONG_LIVED, OPENING }
 type Columns<'a> = Tuple<'a, COLUMNS>;
 
 /// The segments in the order in which look-ups probe them. The current one is the first, since most outcomes are found
@@ -56,28 +56,32 @@ fn in_order_from(current: usize) -> [(Table, Index); 3] {
 
 /// Calls `look` for each segment that may have an outcome, in the order of [`probe_order`], until it gives a value.
 ///
-/// The segment before the current one is left out if it is known to be closed and to have no page. Nothing is written into
-/// such a segment before the ring has moved on twice, or a restore has brought rows. The first move has sent its message before the second
-/// began, so whoever takes messages in knows better in time. The segment after the current one is always looked into: a
-/// commit is visible a moment before its messages are sent, and the request's lock may have let the caller wait for an
-/// outcome that was recorded there in this moment.
+/// A segment other than the current one is left out if it is known to be blank: closed, without a page, and not announced
+/// as the next one. Before anything is written into such a segment, the ring moves on to it, and a transaction before
+/// that announces it (see `sweep/ring.rs`). So the announcement's message was sent before anybody knew the new pointer,
+/// and whoever takes messages in after an outcome was recorded there knows better in time. The same holds for what a
+/// restore brings: the message comes with its commit.
 pub fn probe<T, E>(mut look: impl FnMut((Table, Index)) -> Result<Option<T>, E>) -> Result<Option<T>, E> {
-    loop {
+    'ring: loop {
         let current = pointer().current;
         let [first, next, former] = in_order_from(current);
         if let Some(found) = look(first)? {
             return Ok(Some(found));
         }
-        if let Some(found) = look(next)? {
-            return Ok(Some(found));
+        for (other, table) in [next, former].into_iter().enumerate() {
+            cache::take_in_messages();
+            let pointer = pointer();
+            if pointer.current != current {
+                // The ring has moved on since this backend looked last.
+                continue 'ring;
+            }
+            if !pointer.blank[other]
+                && let Some(found) = look(table)?
+            {
+                return Ok(Some(found));
+            }
         }
-        cache::take_in_messages();
-        let pointer = pointer();
-        if pointer.current != current {
-            // The ring has moved on since this backend looked last.
-            continue;
-        }
-        return if pointer.former_is_blank { Ok(None) } else { look(former) };
+        return Ok(None);
     }
 }
 
@@ -119,7 +123,7 @@ fn pointer() -> Pointer {
 
 fn read() -> (Pointer, bool) {
     let (mut current, mut noted, mut committed) = (None, None, true);
-    let mut closed = [false; SEGMENTS.len()];
+    let mut at_rest = [false; SEGMENTS.len()];
     let table = Rel::open(Table::Segment, Access::Read);
     table.find(None, &mut [], Snapshot::LatestMvcc, |row: &Columns<'_>| -> Option<()> {
         committed &= !row.is_ours();
@@ -127,7 +131,8 @@ fn read() -> (Pointer, bool) {
             noted = row.bool(LONG_LIVED);
         }
         let number = usize::try_from(row.int2(NUMBER)?).ok()?;
-        *closed.get_mut(number)? = row.int8(CLOSED_AT).is_some();
+        // While a segment is closing, a transaction may still record there.
+        *at_rest.get_mut(number)? = row.int8(CLOSED_AT).is_some() && !row.bool(OPENING)?;
         if row.bool(CURRENT)? {
             current = Some(number);
         }
@@ -137,10 +142,11 @@ fn read() -> (Pointer, bool) {
         (Some(current), Some(noted)) => {
             // Rows that were restored with triggers disabled are not noted.
             let long = noted || !Rel::open(LONG.0, Access::Read).is_empty();
-            let former = (current + 2) % SEGMENTS.len();
-            // While the segment is closing, a transaction may still record there.
-            let former_is_blank = closed[former] && Rel::open(SEGMENTS[former].0, Access::Read).is_empty();
-            (Pointer { current, long, former_is_blank }, committed)
+            let blank = [1, 2].map(|distance| {
+                let number = (current + distance) % SEGMENTS.len();
+                at_rest[number] && Rel::open(SEGMENTS[number].0, Access::Read).is_empty()
+            });
+            (Pointer { current, long, blank }, committed)
         }
         _ => lost().raise(),
     }
@@ -194,6 +200,8 @@ pub struct Segment<'rel> {
     pub looked_at: Option<i64>,
     /// In the first row: whether `outcome_long` may have outcomes.
     pub long_lived: bool,
+    /// Whether it is announced as the next one to be current.
+    pub opening: bool,
     /// Whether this transaction has written the row.
     pub is_ours: bool,
     place: Tid<'rel>,
@@ -244,8 +252,14 @@ impl Segment<'_> {
         self.set_scanned(Scanned::NOTHING);
     }
 
+    /// Announces that it is going to be the current one.
+    pub fn set_opening(&mut self) {
+        self.columns[OPENING] = Some(true.into());
+    }
+
     /// Notes that it is the current one from now on.
     pub fn set_opened(&mut self, now_us: i64) {
+        self.columns[OPENING] = Some(false.into());
         self.columns[CURRENT] = Some(true.into());
         self.columns[RESTORED] = Some(false.into());
         self.columns[OPENED_AT] = Some(now_us.into());
@@ -309,6 +323,7 @@ pub fn rows<'rel>(ring: &'rel Rel) -> Result<[Segment<'rel>; 3], Error> {
             scanned: Scanned { file: row.oid(LOOKED_IN)?, pages: row.int8(LOOKED_TO)? },
             looked_at: row.int8(LOOKED_AT),
             long_lived: row.bool(LONG_LIVED)?,
+            opening: row.bool(OPENING)?,
             is_ours: row.is_ours(),
             place: row.at(),
             columns: std::array::from_fn(|column| row.datum(column)),

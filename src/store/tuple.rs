@@ -77,7 +77,7 @@ impl<'rel, const N: usize> Tuple<'rel, N> {
         // SAFETY: the arrays have as many elements as the table has columns, which is checked here.
         unsafe {
             check_columns(shape, N);
-            pg_sys::heap_deform_tuple(tuple, shape, values.as_mut_ptr(), nulls.as_mut_ptr());
+            pg::raw::harmless::heap_deform_tuple(tuple, shape, values.as_mut_ptr(), nulls.as_mut_ptr());
         }
         Tuple { tuple, values, nulls, rel: PhantomData }
     }
@@ -102,7 +102,7 @@ impl<'rel, const N: usize> Tuple<'rel, N> {
     /// Whether this transaction wrote the row, which is then not committed yet.
     pub fn is_ours(&self) -> bool {
         // SAFETY: reads the transaction state.
-        unsafe { pg_sys::TransactionIdIsCurrentTransactionId(self.xmin()) }
+        unsafe { pg::raw::harmless::TransactionIdIsCurrentTransactionId(self.xmin()) }
     }
 
     fn xmin(&self) -> pg_sys::TransactionId {

@@ -6,6 +6,7 @@
 
 use crate::pg;
 use crate::store::catalog::Table;
+use crate::store::insert::SoleIndex;
 use pgrx::pg_sys;
 use std::ffi::CStr;
 
@@ -21,6 +22,8 @@ pub(super) struct Way {
     pub replaced: bool,
     /// The columns that must not be NULL, a bit for each.
     not_null: u64,
+    /// The only index, if it is the only one.
+    sole_index: Option<SoleIndex>,
 }
 
 impl Way {
@@ -40,8 +43,14 @@ impl Way {
             let not_null = |column: &usize| (*pg::tuple_attribute(shape, *column)).attnotnull;
             let columns = (*shape).natts as usize;
             let replaced = rules_of((*rel).rd_rules).iter().any(|rule| (**rule).isInstead);
-            Way { direct, replaced, not_null: (0..columns).filter(not_null).fold(0, |bits, column| bits | 1 << column) }
+            let not_null = (0..columns).filter(not_null).fold(0, |bits, column| bits | 1 << column);
+            Way { direct, replaced, not_null, sole_index: sole_index_of(rel) }
         }
+    }
+
+    /// The only index, if the table has one index and that is a B-tree on one column.
+    pub fn sole_index(self) -> Option<SoleIndex> {
+        self.sole_index
     }
 
     /// Whether a row with these columns may be written directly.
@@ -115,5 +124,27 @@ unsafe fn indexes_are_plain(rel: pg_sys::Relation) -> bool {
             pg_sys::index_close(index, pg_sys::AccessShareLock as i32);
             plain
         })
+    }
+}
+
+/// The only index of a table, if it is a B-tree on one column that takes entries.
+///
+/// # Safety
+/// As for [`indexes_are_plain`], and the indexes are plain.
+unsafe fn sole_index_of(rel: pg_sys::Relation) -> Option<SoleIndex> {
+    // SAFETY: as in indexes_are_plain().
+    unsafe {
+        let list = pg_sys::RelationGetIndexList(rel);
+        if list.is_null() || (*list).length != 1 {
+            return None;
+        }
+        let oid = pg_sys::list_nth_oid(list, 0);
+        let index = pg_sys::index_open(oid, pg_sys::AccessShareLock as i32);
+        let form = (*index).rd_index;
+        let fits = (*(*index).rd_rel).relam == pg_sys::BTREE_AM_OID && (*form).indnatts == 1 && (*form).indisready;
+        let column = *(*form).indkey.values.as_ptr();
+        let sole = SoleIndex { oid, column: usize::try_from(column - 1).unwrap_or(0), is_unique: (*form).indisunique };
+        pg_sys::index_close(index, pg_sys::AccessShareLock as i32);
+        (fits && column > 0).then_some(sole)
     }
 }

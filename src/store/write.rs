@@ -14,6 +14,7 @@ use crate::error::Error;
 use crate::pg;
 use crate::store::cache;
 use crate::store::catalog::Table;
+use crate::store::insert;
 use crate::store::rel::{Access, Rel};
 use crate::store::tuple::{Tid, check_columns};
 use crate::store::update;
@@ -58,21 +59,30 @@ enum Verb {
 
 /// Inserts a row. The commands that follow see it.
 pub fn insert(table: &Rel, columns: &[Option<pg_sys::Datum>]) {
-    with_tuple(table, columns, |rel, tuple| match tuple {
-        // SAFETY: the tuple was formed for this table, and the direct way serves the table.
-        Some(tuple) => unsafe { pg_sys::CatalogTupleInsert(rel, tuple) },
-        None => by_sql(table, Verb::Insert, columns, None),
-    });
+    let row = Row::of(table, columns);
+    let way = way(table);
+    if !way.serves(columns) {
+        return by_sql(table, Verb::Insert, columns, None);
+    }
+    // SAFETY: the row is one of this table, and the direct way serves the table.
+    unsafe { insert::insert(table.rel, row, way.sole_index()) }
 }
 
 /// Writes a row over the one at `at`, which has the same primary key.
 pub fn update(table: &Rel, at: Tid<'_>, columns: &[Option<pg_sys::Datum>]) {
-    with_tuple(table, columns, |rel, tuple| match tuple {
-        // SAFETY: as in insert(). `at` is a row of this table, which was locked before the row was found. The caller's
-        // advisory lock keeps other transactions from changing the row.
-        Some(tuple) => unsafe { update::update(rel, &mut at.get(), tuple) },
-        None => by_sql(table, Verb::Update, columns, Some(at)),
-    });
+    let mut row = Row::of(table, columns);
+    if !way(table).serves(columns) {
+        return by_sql(table, Verb::Update, columns, Some(at));
+    }
+    // SAFETY: as in insert(). `at` is a row of this table, which was locked before the row was found. The caller's
+    // advisory lock keeps other transactions from changing the row.
+    unsafe {
+        let (values, nulls) = row.parts();
+        let tuple = pg_sys::heap_form_tuple((*table.rel).rd_att, values, nulls);
+        update::update(table.rel, &mut at.get(), tuple);
+        pg_sys::heap_freetuple(tuple);
+        pg_sys::CommandCounterIncrement();
+    }
 }
 
 /// Deletes a row.
@@ -81,34 +91,37 @@ pub fn delete(table: &Rel, at: Tid<'_>) {
     // SAFETY: as in update(). The command counter makes a row deletable that this command itself inserted.
     unsafe {
         pg_sys::CommandCounterIncrement();
-        if is_as_made(table) {
-            pg_sys::CatalogTupleDelete(table.rel, &mut at.get());
-        } else {
-            by_sql(table, Verb::Delete, &[], Some(at));
+        if !is_as_made(table) {
+            return by_sql(table, Verb::Delete, &[], Some(at));
         }
+        pg_sys::CatalogTupleDelete(table.rel, &mut at.get());
         pg_sys::CommandCounterIncrement();
     }
 }
 
-/// Calls `write` with the formed row if the direct way serves the table, and with `None` if not.
-fn with_tuple(
-    table: &Rel,
-    columns: &[Option<pg_sys::Datum>],
-    write: impl FnOnce(pg_sys::Relation, Option<pg_sys::HeapTuple>),
-) {
-    debug_assert!(table.access == Access::Write);
-    let (mut values, mut nulls) = pg::split(columns);
-    // SAFETY: values and nulls have an element for each column of the table, which is checked here.
-    unsafe {
-        check_columns((*table.rel).rd_att, columns.len());
-        if way(table).serves(columns) {
-            let tuple = pg_sys::heap_form_tuple((*table.rel).rd_att, values.as_mut_ptr(), nulls.as_mut_ptr());
-            write(table.rel, Some(tuple));
-            pg_sys::heap_freetuple(tuple);
-        } else {
-            write(table.rel, None);
-        }
-        pg_sys::CommandCounterIncrement();
+/// The columns of a row as PostgreSQL takes them.
+pub(super) struct Row {
+    values: [pg_sys::Datum; pg::COLUMNS_MAX],
+    nulls: [bool; pg::COLUMNS_MAX],
+}
+
+impl Row {
+    fn of(table: &Rel, columns: &[Option<pg_sys::Datum>]) -> Row {
+        debug_assert!(table.access == Access::Write);
+        // SAFETY: the relation is open.
+        unsafe { check_columns((*table.rel).rd_att, columns.len()) };
+        let (values, nulls) = pg::split(columns);
+        Row { values, nulls }
+    }
+
+    /// The values, and which of them are NULL.
+    pub(super) fn parts(&mut self) -> (*mut pg_sys::Datum, *mut bool) {
+        (self.values.as_mut_ptr(), self.nulls.as_mut_ptr())
+    }
+
+    /// A column's value, and whether it is NULL.
+    pub(super) fn column(&self, number: usize) -> (pg_sys::Datum, bool) {
+        (self.values[number], self.nulls[number])
     }
 }
 
@@ -169,6 +182,8 @@ fn by_sql(table: &Rel, verb: Verb, columns: &[Option<pg_sys::Datum>], at: Option
     if way(table).replaced || as_ours(|| pg::as_role(table.owner(), run)) != 1 {
         Error::NotWritten { relation: format!("idempotence.{}", table.table.name()) }.raise();
     }
+    // SAFETY: called inside a transaction.
+    unsafe { pg_sys::CommandCounterIncrement() }
 }
 
 /// # Safety

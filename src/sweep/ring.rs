@@ -4,8 +4,8 @@
 //! A segment is *current*, then *closing*, *closed* and *empty*, and then current again:
 //!
 //! * [`turn`] moves the pointer to the next segment. The current segment has to be older than half its `keep`,
-//!   and the next one empty. This takes no lock that a writer takes: transactions that write the old segment
-//!   go on writing it.
+//!   and the next one empty. A transaction before that announces the next one, so that nobody leaves it out any more.
+//!   This takes no lock that a writer takes: transactions that write the old segment go on writing it.
 //! * [`close`] notes the time when certainly nobody writes the old segment any more. That is so once a SHARE
 //!   lock on it can be taken.
 //! * [`empty`] comes `keep` after that time, and looks at some pages of the segment. If many of its outcomes
@@ -136,7 +136,18 @@ pub fn turn() -> Result<Progress, Error> {
         }
         return Ok(progress);
     }
-    row.set_turned_away_from();
+    if !rows[next].opening {
+        rows[next].set_opening();
+        rows[next].save(&ring);
+        message::ring_changed();
+        progress.more = true;
+        return Ok(progress);
+    }
+    if rows[next].is_ours {
+        // This transaction has announced it, and its message goes out with the commit. The next one turns.
+        return Ok(progress);
+    }
+    rows[current].set_turned_away_from();
     let opened = &mut rows[next];
     opened.set_keep(keep_us);
     opened.forget_looks();

@@ -1,0 +1,104 @@
+//! Functions of the server without a guard each, and one guard around several of them.
+//!
+//! An error of the server leaves its frames by longjmp, which runs no destructors. So pgrx puts a guard around each
+//! function that it offers: the guard catches the error and turns it into a panic. That costs about a hundred
+//! instructions a call, as much as some of the functions themselves take. The functions here are for the paths that every
+//! request takes, where a guard encloses all calls of one step.
+
+use pgrx::pg_sys::{self, Datum, LOCKMODE, Oid, Relation};
+use std::ffi::{c_int, c_void};
+
+/// Runs `work` under one guard.
+///
+/// # Safety
+///
+/// No frame inside `work` may have anything to drop while it calls one of the functions below, and nothing in `work` may
+/// panic. So `work` calls none of pgrx's functions, which panic on an error.
+pub unsafe fn guarded<T>(work: impl FnOnce() -> T) -> T {
+    // SAFETY: as the caller warrants. A backend has one thread.
+    unsafe { pg_sys::submodules::ffi::pg_guard_ffi_boundary(work) }
+}
+
+// SAFETY: as PostgreSQL declares them, in all supported versions.
+#[allow(missing_docs, reason = "PostgreSQL documents them")]
+unsafe extern "C-unwind" {
+    pub fn LockRelationOid(relation: Oid, mode: LOCKMODE);
+    pub fn UnlockRelationOid(relation: Oid, mode: LOCKMODE);
+    pub fn try_table_open(relation: Oid, mode: LOCKMODE) -> Relation;
+    pub fn table_close(relation: Relation, mode: LOCKMODE);
+    pub fn index_open(index: Oid, mode: LOCKMODE) -> Relation;
+    pub fn index_close(index: Relation, mode: LOCKMODE);
+
+    pub fn GetLatestSnapshot() -> pg_sys::Snapshot;
+    pub fn RegisterSnapshot(snapshot: pg_sys::Snapshot) -> pg_sys::Snapshot;
+    pub fn UnregisterSnapshot(snapshot: pg_sys::Snapshot);
+    pub fn systable_beginscan(
+        table: Relation,
+        index: Oid,
+        use_index: bool,
+        snapshot: pg_sys::Snapshot,
+        count: c_int,
+        keys: pg_sys::ScanKey,
+    ) -> pg_sys::SysScanDesc;
+    pub fn systable_getnext(scan: pg_sys::SysScanDesc) -> pg_sys::HeapTuple;
+    pub fn systable_getnext_ordered(
+        scan: pg_sys::SysScanDesc,
+        direction: pg_sys::ScanDirection::Type,
+    ) -> pg_sys::HeapTuple;
+    pub fn systable_endscan(scan: pg_sys::SysScanDesc);
+
+    pub fn heap_form_tuple(shape: pg_sys::TupleDesc, values: *mut Datum, nulls: *mut bool) -> pg_sys::HeapTuple;
+    pub fn heap_freetuple(tuple: pg_sys::HeapTuple);
+    pub fn simple_heap_insert(table: Relation, tuple: pg_sys::HeapTuple);
+    pub fn index_insert(
+        index: Relation,
+        values: *mut Datum,
+        nulls: *mut bool,
+        place: pg_sys::ItemPointer,
+        table: Relation,
+        check: pg_sys::IndexUniqueCheck::Type,
+        unchanged: bool,
+        info: *mut pg_sys::IndexInfo,
+    ) -> bool;
+    pub fn CatalogTupleInsert(table: Relation, tuple: pg_sys::HeapTuple);
+    pub fn CommandCounterIncrement();
+
+    pub fn AcceptInvalidationMessages();
+
+    pub fn lookup_rowtype_tupdesc(row_type: Oid, modifier: i32) -> pg_sys::TupleDesc;
+    pub fn DecrTupleDescRefCount(shape: pg_sys::TupleDesc);
+    pub fn HeapTupleHeaderGetDatum(row: pg_sys::HeapTupleHeader) -> Datum;
+    pub fn pfree(memory: *mut c_void);
+    pub fn pg_detoast_datum(datum: *mut pg_sys::varlena) -> *mut pg_sys::varlena;
+    pub fn JsonbIteratorInit(container: *mut pg_sys::JsonbContainer) -> *mut pg_sys::JsonbIterator;
+    pub fn JsonbIteratorNext(
+        iterator: *mut *mut pg_sys::JsonbIterator,
+        value: *mut pg_sys::JsonbValue,
+        skip_nested: bool,
+    ) -> pg_sys::JsonbIteratorToken::Type;
+    pub fn DirectFunctionCall1Coll(function: pg_sys::PGFunction, collation: Oid, argument: Datum) -> Datum;
+    pub fn numeric_send(call: pg_sys::FunctionCallInfo) -> Datum;
+}
+
+/// Functions that raise no error, and so need no guard at all.
+pub mod harmless {
+    use pgrx::pg_sys::{self, Datum, Oid, TransactionId};
+    use std::ffi::c_int;
+
+    // SAFETY: as PostgreSQL declares them, in all supported versions.
+    #[allow(missing_docs, reason = "PostgreSQL documents them")]
+    unsafe extern "C-unwind" {
+        pub fn GetUserId() -> Oid;
+        pub fn GetCurrentTimestamp() -> pg_sys::TimestampTz;
+        pub fn GetCurrentTransactionNestLevel() -> c_int;
+        pub fn RecoveryInProgress() -> bool;
+        pub fn TransactionIdIsCurrentTransactionId(transaction: TransactionId) -> bool;
+        pub fn get_fn_expr_rettype(function: *mut pg_sys::FmgrInfo) -> Oid;
+        pub fn heap_deform_tuple(
+            tuple: pg_sys::HeapTuple,
+            shape: pg_sys::TupleDesc,
+            values: *mut Datum,
+            nulls: *mut bool,
+        );
+    }
+}
