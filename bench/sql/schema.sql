@@ -132,3 +132,6 @@ BEGIN
   END LOOP;
 END
 $$;
+
+-- What the worker does within a minute.
+CALL idem_sweep();

@@ -27,8 +27,10 @@ const TEMPLATE: &str = "original";
 /// The database that is measured.
 pub const DATABASE: &str = "bench";
 
-/// The settings that differ from the defaults. They keep checkpoints out of the runs.
-const SETTINGS: [(&str, &str); 5] = [
+/// The settings that differ from the defaults. They keep checkpoints and sweeps out of the runs.
+const SETTINGS: [(&str, &str); 7] = [
+    ("shared_preload_libraries", "idempotence"),
+    ("idempotence.databases", ""),
     ("shared_buffers", "512MB"),
     ("min_wal_size", "2GB"),
     ("max_wal_size", "16GB"),
