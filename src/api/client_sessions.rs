@@ -13,9 +13,10 @@ use pgrx::{default, pg_extern};
 
 impl Row for Registered {
     const SQL_TYPE: &'static str = "idem_session";
+    type Columns = [Option<Datum>; 6];
 
-    fn columns(self) -> Vec<Option<Datum>> {
-        vec![
+    fn columns(self) -> Self::Columns {
+        [
             Some(pg::text(&self.session.name)),
             Some(self.resumed.into()),
             Some(self.session.window.into()),
@@ -28,9 +29,10 @@ impl Row for Registered {
 
 impl Row for Position {
     const SQL_TYPE: &'static str = "idem_position";
+    type Columns = [Option<Datum>; 4];
 
-    fn columns(self) -> Vec<Option<Datum>> {
-        [self.last_number, self.next_number, self.acked, self.allocated].map(|number| Some(number.into())).into()
+    fn columns(self) -> Self::Columns {
+        [self.last_number, self.next_number, self.acked, self.allocated].map(|number| Some(number.into()))
     }
 }
 

@@ -23,11 +23,12 @@ pub struct Ticket {
 
 impl Row for Ticket {
     const SQL_TYPE: &'static str = "idem_ticket";
+    type Columns = [Option<Datum>; 9];
 
-    fn columns(self) -> Vec<Option<Datum>> {
+    fn columns(self) -> Self::Columns {
         let outcome = self.outcome.as_ref();
         let checkpoint = self.checkpoint.as_ref();
-        vec![
+        [
             Some(pg::text(self.status)),
             Some(self.replayed.into()),
             outcome.and_then(|outcome| outcome.response).map(pg::Jsonb::datum),

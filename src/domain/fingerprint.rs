@@ -33,9 +33,10 @@ pub enum Token<'a> {
 
 /// A digest in the making. Tokens are short, and the hash is fastest in one go. So they are collected first.
 pub struct Hasher {
-    hash: blake3::Hasher,
     collected: [u8; COLLECTED_MAX],
     used: usize,
+    /// What did not find room, and what came before it.
+    fed: Option<Box<blake3::Hasher>>,
 }
 
 /// Room for the tokens of a payload of usual size.
@@ -48,7 +49,7 @@ static BEGINNING: LazyLock<blake3::Hasher> =
 impl Hasher {
     /// Starts a digest.
     pub fn new() -> Hasher {
-        Hasher { hash: BEGINNING.clone(), collected: [0; COLLECTED_MAX], used: 0 }
+        Hasher { collected: [0; COLLECTED_MAX], used: 0, fed: None }
     }
 
     /// Feeds one token.
@@ -75,10 +76,14 @@ impl Hasher {
     }
 
     /// The digest.
-    pub fn finish(mut self) -> [u8; 16] {
-        self.hash.update(&self.collected[..self.used]);
+    pub fn finish(self) -> [u8; 16] {
+        let collected = &self.collected[..self.used];
+        let hash = match self.fed {
+            Some(mut fed) => fed.update(collected).finalize(),
+            None => BEGINNING.clone().update(collected).finalize(),
+        };
         let mut digest = [0; 16];
-        digest.copy_from_slice(&self.hash.finalize().as_bytes()[..16]);
+        digest.copy_from_slice(&hash.as_bytes()[..16]);
         digest
     }
 
@@ -86,19 +91,18 @@ impl Hasher {
         let mut head = [0; 9];
         head[0] = tag;
         head[1..].copy_from_slice(&(bytes.len() as u64).to_le_bytes());
-        self.feed(&head);
-        self.feed(bytes);
-    }
-
-    fn feed(&mut self, bytes: &[u8]) {
-        if let Some(room) = self.collected[self.used..].get_mut(..bytes.len()) {
-            room.copy_from_slice(bytes);
-            self.used += bytes.len();
-            return;
+        match self.collected[self.used..].split_first_chunk_mut() {
+            Some((first, rest)) if bytes.len() <= rest.len() => {
+                *first = head;
+                rest[..bytes.len()].copy_from_slice(bytes);
+                self.used += head.len() + bytes.len();
+            }
+            _ => {
+                let fed = self.fed.get_or_insert_with(|| Box::new(BEGINNING.clone()));
+                fed.update(&self.collected[..self.used]).update(&head).update(bytes);
+                self.used = 0;
+            }
         }
-        self.hash.update(&self.collected[..self.used]);
-        self.hash.update(bytes);
-        self.used = 0;
     }
 }
 

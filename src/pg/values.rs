@@ -81,8 +81,10 @@ impl IntoDatum for Timestamptz {
 pub trait Row: 'static {
     /// The composite type's name.
     const SQL_TYPE: &'static str;
+    /// An array with an element for each column.
+    type Columns: AsRef<[Option<pg_sys::Datum>]>;
     /// The values of the columns in their order; `None` is NULL. Each datum has the column's declared type.
-    fn columns(self) -> Vec<Option<pg_sys::Datum>>;
+    fn columns(self) -> Self::Columns;
 }
 
 /// A function's result of a composite type.
@@ -102,7 +104,8 @@ unsafe impl<R: Row> BoxRet for Composite<R> {
         // SAFETY: pgrx passes the call's own fcinfo.
         let row_type = unsafe { result_type((*fcinfo.as_mut_ptr()).flinfo) };
         let columns = self.0.columns();
-        let (mut values, mut nulls) = split(&columns);
+        let columns = columns.as_ref();
+        let (mut values, mut nulls) = split(columns);
         // SAFETY: the arrays have a value for each column of the type, which is checked first. The closure has nothing to
         // drop and does not panic.
         let row = unsafe {

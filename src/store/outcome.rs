@@ -107,9 +107,6 @@ fn find_in_open<'rel>(
     probe: &Probe<'_>,
     snapshot: Snapshot,
 ) -> Result<Option<(StoredOutcome, Tid<'rel>)>, Error> {
-    if table.is_empty() {
-        return Ok(None);
-    }
     let keys = &mut [uuid_equals(DIGEST as i16 + 1, &probe.digest.0)];
     let read = |row: &Columns<'rel>| Some(read(row, name, probe).map(|found| (found, row.at())));
     table.find(Some(index), keys, snapshot, read).transpose()
@@ -192,20 +189,23 @@ pub fn insert(probe: &Probe<'_>, outcome: &Outcome, segment: usize) -> Result<()
     debug_assert!(Tag::request(&probe.digest).is_held_by_us());
     // An import that has brought the outcome meanwhile has written it to that segment, where the unique index would tell.
     // If the ring has moved on since, the import has committed, and only a look tells.
-    let is_same = segment::open_for_outcomes().0 == segment;
-    if !is_same
+    let (current, table) = segment::open_for_outcomes();
+    if current != segment
         && find(probe, outcome.recorded_at, Snapshot::Itself)?
             .is_some_and(|found| found.outcome.lives_at(outcome.recorded_at))
     {
         return Err(Error::RecordedBeside(RequestName::new(probe.session_name, probe.key)));
     }
-    insert_by(probe, outcome, pg::current_role());
+    insert_into(&table, probe, outcome, pg::current_role());
     Ok(())
 }
 
 /// As [`insert`]: an import has no lock of the request, and inserts beside those who have one (see `import.rs`).
 pub fn insert_by(probe: &Probe<'_>, outcome: &Outcome, recorded_by: pg_sys::Oid) {
-    let (_, table) = segment::open_for_outcomes();
+    insert_into(&segment::open_for_outcomes().1, probe, outcome, recorded_by);
+}
+
+fn insert_into(table: &Rel, probe: &Probe<'_>, outcome: &Outcome, recorded_by: pg_sys::Oid) {
     let mut columns: [Option<pg_sys::Datum>; COLUMNS] = [None; COLUMNS];
     columns[DIGEST] = Some(pg::uuid(&probe.digest.0));
     columns[SESSION] = Some(pg::uuid(probe.session));
@@ -221,7 +221,7 @@ pub fn insert_by(probe: &Probe<'_>, outcome: &Outcome, recorded_by: pg_sys::Oid)
     debug_assert!(outcome.expires_at.is_some_and(|expires_at| expires_at > outcome.recorded_at));
     // The segment has an outcome of the request only if an import has brought it since this transaction looked. The
     // insertion has then waited for the import's commit.
-    let insert = || write::insert(&table, &columns);
+    let insert = || write::insert(table, &columns);
     pg::replacing_error(PgSqlErrorCode::ERRCODE_UNIQUE_VIOLATION, insert, |message| {
         let of_digest = message.contains(&format!("{}_pkey", table.table.name()));
         of_digest.then(|| Error::RecordedBeside(RequestName::new(probe.session_name, probe.key)))
