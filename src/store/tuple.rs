@@ -180,10 +180,13 @@ impl<'rel, const N: usize> Tuple<'rel, N> {
 
     /// Whether a text column holds exactly these bytes.
     pub fn text_is(&self, column: usize, value: &str) -> bool {
-        // A key is short, but in a long row it may have been compressed or moved to the TOAST table all the same.
         // SAFETY: a text is a varlena, and the scan keeps the table open and locked.
         self.datum(column).is_some_and(|datum| unsafe {
-            let text = pg_sys::pg_detoast_datum_packed(datum.cast_mut_ptr());
+            let mut text: *mut pg_sys::varlena = datum.cast_mut_ptr();
+            // A key is short, but in a long row it may have been compressed or moved to the TOAST table all the same.
+            if pgrx::varlena::varatt_is_4b_c(text) || pgrx::varlena::varatt_is_1b_e(text) {
+                text = pg_sys::pg_detoast_datum_packed(text);
+            }
             pgrx::varlena::varlena_to_byte_slice(text) == value.as_bytes()
         })
     }

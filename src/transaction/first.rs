@@ -63,7 +63,7 @@ pub fn set_ending(ending: bool) {
 
 /// Called after each statement. `is_of_transaction` tells whether it was a transaction command, such as COMMIT.
 fn come_first_if_commit_follows(is_of_transaction: bool) {
-    if (is_of_transaction || !pg::is_in_block()) && (open::has_open() || coordinator::is_to_be_asked()) {
+    if (open::has_open() || coordinator::is_to_be_asked()) && (is_of_transaction || !pg::is_in_block()) {
         come_first();
     }
 }
