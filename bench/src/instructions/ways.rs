@@ -134,18 +134,18 @@ fn reads() -> Vec<Variant> {
         let script = format!("\\if :k = 1\n{request}\\else\n{sql};\n\\endif\n");
         Variant::new(name, COUNT_OUTCOMES, script, Keygen::Numbered)
     };
-    let (begin, lookup) =
-        (format!("idem_begin('payments', {KEY}, :payload)"), format!("idem_lookup('payments', {KEY})"));
+    let (begin, lookup) = (format!("idem_begin('payments', {KEY})"), format!("idem_lookup('payments', {KEY})"));
     vec![
         read("trivial SELECT", format!("SELECT {KEY}")),
         read(KEY_SELECT, format!("SELECT response FROM request WHERE scope = 'payments' AND key = {KEY}")),
         read("replay, *", format!("{ALL}{begin}")),
         read(REPLAY_THREE, format!("{THREE}{begin}")),
         read("replay, scalar", format!("{SCALAR}{begin}")),
+        read("replay with payload, three columns", format!("{THREE}idem_begin('payments', {KEY}, :payload)")),
         read("idem_lookup, three columns", format!("{THREE}{lookup}")),
         read("idem_lookup, scalar", format!("{SCALAR}{lookup}")),
-        of_number("numbered: replay, three columns", &format!("{THREE}idem_begin(:session, 1, :payload)")),
-        of_number("numbered: replay, scalar", &format!("{SCALAR}idem_begin(:session, 1, :payload)")),
+        of_number("numbered: replay, three columns", &format!("{THREE}idem_begin(:session, 1)")),
+        of_number("numbered: replay, scalar", &format!("{SCALAR}idem_begin(:session, 1)")),
         of_number("numbered: idem_lookup, three columns", &format!("{THREE}idem_lookup(:session, 1)")),
     ]
 }
