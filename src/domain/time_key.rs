@@ -36,6 +36,15 @@ pub fn time_us(id: &Uuid) -> i64 {
     ms * 1000 - EPOCH_DIFFERENCE_US
 }
 
+/// The first of all 16 bytes that begin with a time of this moment or later, as a UUIDv7 begins; `None`: no UUIDv7 tells
+/// this moment.
+pub fn earliest(at_us: i64) -> Option<[u8; 16]> {
+    let ms = u64::try_from(at_us.checked_add(EPOCH_DIFFERENCE_US)?).ok()?.div_ceil(1000);
+    let mut bytes = [0; 16];
+    bytes[..6].copy_from_slice(&ms.to_be_bytes()[2..]);
+    (ms < 1 << 48).then_some(bytes)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -45,6 +54,18 @@ mod tests {
         // RFC 9562, appendix A.6: 2022-02-22 19:22:22.000 UTC.
         let id = parse("017f22e2-79b0-7cc3-98c4-dc0c0c07398f").unwrap();
         assert_eq!(time_us(&id), (1_645_557_742_000 - 946_684_800_000) * 1000);
+    }
+
+    #[test]
+    fn the_earliest_id_of_a_moment_is_of_that_moment_or_later() {
+        let id = parse("017f22e2-79b0-7cc3-98c4-dc0c0c07398f").unwrap();
+        let at = time_us(&id);
+        let ms = |at_us| earliest(at_us).map(|bytes| bytes[..6].to_vec());
+        assert_eq!(ms(at), Some(id.as_bytes()[..6].to_vec()));
+        assert_eq!(ms(at - 999), ms(at));
+        assert!(ms(at + 1) > ms(at));
+        assert!(earliest(at + 1).unwrap() > *id.as_bytes());
+        assert_eq!((earliest(-EPOCH_DIFFERENCE_US - 1), earliest(i64::MAX)), (None, None));
     }
 
     #[test]

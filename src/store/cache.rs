@@ -24,17 +24,40 @@ use std::borrow::Borrow;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::hash::Hash;
+use std::ops::Range;
 use std::rc::Rc;
 
 /// Where the ring stands, see `segment.rs`.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub struct Pointer {
     /// The segment that records go to.
     pub current: usize,
     /// Whether `outcome_long` may have outcomes.
     pub long: bool,
-    /// Whether the segment after the current one, and the one before it, are known to have no outcome.
-    pub blank: [bool; 2],
+    /// What is known of the segment after the current one, and of the one before it.
+    pub others: [Other; 2],
+}
+
+/// What is known of a segment that is not the current one.
+#[derive(Clone)]
+pub enum Other {
+    /// Any request may have an outcome there.
+    Any,
+    /// It has no outcome.
+    Blank,
+    /// It has no UUIDv7 of these times, see `fresh.rs`.
+    NoneOf(Range<i64>),
+}
+
+impl Other {
+    /// Whether it may have an outcome of a key. `made_at` tells when the key was made, if it is a UUIDv7.
+    pub fn may_have(&self, made_at: impl FnOnce() -> Option<i64>) -> bool {
+        match self {
+            Other::Any => true,
+            Other::Blank => false,
+            Other::NoneOf(times) => made_at().is_none_or(|at| !times.contains(&at)),
+        }
+    }
 }
 
 /// All that is remembered.

@@ -17,6 +17,7 @@ pub mod catalog;
 pub mod checkpoint;
 mod client_row;
 pub mod exclusive;
+mod fresh;
 pub mod inbox;
 mod insert;
 pub mod invalidation;

@@ -14,6 +14,7 @@
 
 use crate::domain::class::Class;
 use crate::domain::decision::{Fingerprint, OutcomeFacts};
+use crate::domain::time_key;
 use crate::error::{Error, RequestName};
 use crate::lock::Tag;
 use crate::pg::{self, Jsonb, Writer};
@@ -72,7 +73,8 @@ pub struct StoredOutcome {
 /// there.
 pub fn find(probe: &Probe<'_>, asked_at: i64, snapshot: Snapshot) -> Result<Option<StoredOutcome>, Error> {
     let mut expired = None;
-    let living = segment::probe(|place| {
+    let made_at = || time_key::parse(probe.key).map(|id| time_key::time_us(&id));
+    let living = segment::probe(made_at, |place| {
         Ok::<_, Error>(match find_in(place, probe, snapshot)? {
             Some(found) if found.outcome.lives_at(asked_at) => Some(found),
             Some(found) => {

@@ -19,8 +19,9 @@ use crate::domain::limits::KEEP_SLACK_US;
 use crate::error::Error;
 use crate::guc;
 use crate::lock::Tag;
-use crate::store::cache::{self, Pointer};
+use crate::store::cache::{self, Other, Pointer};
 use crate::store::catalog::{Index, Table};
+use crate::store::fresh;
 use crate::store::message;
 use crate::store::rel::{Access, Rel, Snapshot};
 use crate::store::sql;
@@ -54,16 +55,20 @@ fn in_order_from(current: usize) -> [(Table, Index); 3] {
     [SEGMENTS[current], SEGMENTS[(current + 1) % 3], SEGMENTS[(current + 2) % 3]]
 }
 
-/// Calls `look` for each segment that may have an outcome, in the order of [`probe_order`], until it gives a value.
+/// Calls `look` for each segment that may have an outcome of a key, in the order of [`probe_order`], until it gives a
+/// value. `made_at` tells when the key was made, if it is a UUIDv7.
 ///
-/// A segment other than the current one is left out if it is known to be blank: closed, without a page, and not announced
-/// as the next one. Before anything is written into such a segment, the ring moves on to it, and a transaction before
-/// that announces it (see `sweep/ring.rs`). So the announcement's message was sent before anybody knew the new pointer,
-/// and whoever takes messages in after an outcome was recorded there knows better in time. The same holds for what a
-/// restore brings: the message comes with its commit.
-pub fn probe<T, E>(mut look: impl FnMut((Table, Index)) -> Result<Option<T>, E>) -> Result<Option<T>, E> {
+/// A segment other than the current one is left out if it is known not to have the outcome: it was closed and had no page,
+/// or no key as new as this one, and it is not announced as the next one. Before anything is written into such a segment,
+/// the ring moves on to it, and a transaction before that announces it (see `sweep/ring.rs`). So the announcement's
+/// message was sent before anybody knew the new pointer, and whoever takes messages in after an outcome was recorded there
+/// knows better in time. What a restore brings is told by a message with its commit.
+pub fn probe<T, E>(
+    made_at: impl Fn() -> Option<i64>,
+    mut look: impl FnMut((Table, Index)) -> Result<Option<T>, E>,
+) -> Result<Option<T>, E> {
     'ring: loop {
-        let current = pointer().current;
+        let current = current();
         let [first, next, former] = in_order_from(current);
         if let Some(found) = look(first)? {
             return Ok(Some(found));
@@ -75,7 +80,7 @@ pub fn probe<T, E>(mut look: impl FnMut((Table, Index)) -> Result<Option<T>, E>)
                 // The ring has moved on since this backend looked last.
                 continue 'ring;
             }
-            if !pointer.blank[other]
+            if pointer.others[other].may_have(&made_at)
                 && let Some(found) = look(table)?
             {
                 return Ok(Some(found));
@@ -118,12 +123,12 @@ pub fn sessions_restored_at() -> i64 {
 }
 
 fn pointer() -> Pointer {
-    cache::remembered(|cache| cache.pointer, read, |cache, pointer| cache.pointer = Some(pointer))
+    cache::remembered(|cache| cache.pointer.clone(), read, |cache, pointer| cache.pointer = Some(pointer))
 }
 
 fn read() -> (Pointer, bool) {
     let (mut current, mut noted, mut committed) = (None, None, true);
-    let mut at_rest = [false; SEGMENTS.len()];
+    let mut at_rest = [None; SEGMENTS.len()];
     let table = Rel::open(Table::Segment, Access::Read);
     table.find(None, &mut [], Snapshot::LatestMvcc, |row: &Columns<'_>| -> Option<()> {
         committed &= !row.is_ours();
@@ -132,7 +137,7 @@ fn read() -> (Pointer, bool) {
         }
         let number = usize::try_from(row.int2(NUMBER)?).ok()?;
         // While a segment is closing, a transaction may still record there.
-        *at_rest.get_mut(number)? = row.int8(CLOSED_AT).is_some() && !row.bool(OPENING)?;
+        *at_rest.get_mut(number)? = row.int8(CLOSED_AT).filter(|_| row.bool(OPENING) == Some(false));
         if row.bool(CURRENT)? {
             current = Some(number);
         }
@@ -142,14 +147,23 @@ fn read() -> (Pointer, bool) {
         (Some(current), Some(noted)) => {
             // Rows that were restored with triggers disabled are not noted.
             let long = noted || !Rel::open(LONG.0, Access::Read).is_empty();
-            let blank = [1, 2].map(|distance| {
+            let others = [1, 2].map(|distance| {
                 let number = (current + distance) % SEGMENTS.len();
-                at_rest[number] && Rel::open(SEGMENTS[number].0, Access::Read).is_empty()
+                at_rest[number].map_or(Other::Any, |closed_at| other(SEGMENTS[number], closed_at))
             });
-            (Pointer { current, long, blank }, committed)
+            (Pointer { current, long, others }, committed)
         }
         _ => lost().raise(),
     }
+}
+
+/// What is known of a segment that was closed at that time.
+fn other((table, index): (Table, Index), closed_at: i64) -> Other {
+    let table = Rel::open(table, Access::Read);
+    if table.is_empty() {
+        return Other::Blank;
+    }
+    fresh::times(&table, index, closed_at).map_or(Other::Any, Other::NoneOf)
 }
 
 /// The error that the rows of the ring are not as the extension left them.

@@ -197,6 +197,16 @@ pub fn uuid_equals(column: i16, value: &[u8; 16]) -> pg_sys::ScanKeyData {
     equals(column, pg_sys::F_UUID_EQ, pg::uuid(value))
 }
 
+/// The scan key `column >= value` for a uuid column.
+pub fn uuid_at_least(column: i16, value: &[u8; 16]) -> pg_sys::ScanKeyData {
+    compares(column, pg_sys::BTGreaterEqualStrategyNumber, pg_sys::F_UUID_GE, pg::uuid(value))
+}
+
+/// The scan key `column < value` for a uuid column.
+pub fn uuid_below(column: i16, value: &[u8; 16]) -> pg_sys::ScanKeyData {
+    compares(column, pg_sys::BTLessStrategyNumber, pg_sys::F_UUID_LT, pg::uuid(value))
+}
+
 /// The scan key `column = value` for a text column in collation "C".
 pub fn text_equals(column: i16, value: &str) -> pg_sys::ScanKeyData {
     equals(column, pg_sys::F_TEXTEQ, pg::text(value))

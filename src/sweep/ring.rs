@@ -93,10 +93,9 @@ pub fn close() -> Result<Progress, Error> {
         row.set_keep(row.keep_us);
         row.forget_looks();
         row.save(&ring);
-        if row.is_empty() {
-            // What is closed and empty need not be looked into any more.
-            message::ring_changed();
-        } else {
+        // What is closed and empty need not be looked into any more, and otherwise not for fresh keys.
+        message::ring_changed();
+        if !row.is_empty() {
             progress.done.push(format!("segment {} is closed", row.number));
         }
     }
