@@ -36,6 +36,14 @@ pub fn time_us(id: &Uuid) -> i64 {
     ms * 1000 - EPOCH_DIFFERENCE_US
 }
 
+/// When the first and the last of some keys were made; `None` unless all are UUIDv7s.
+pub fn made_from_to<'a>(keys: impl IntoIterator<Item = &'a str>) -> Option<(i64, i64)> {
+    keys.into_iter().try_fold((i64::MAX, i64::MIN), |(first, last), key| {
+        let made_at = time_us(&parse(key)?);
+        Some((first.min(made_at), last.max(made_at)))
+    })
+}
+
 /// The first of all 16 bytes that begin with a time of this moment or later, as a UUIDv7 begins; `None`: no UUIDv7 tells
 /// this moment.
 pub fn earliest(at_us: i64) -> Option<[u8; 16]> {
@@ -54,6 +62,15 @@ mod tests {
         // RFC 9562, appendix A.6: 2022-02-22 19:22:22.000 UTC.
         let id = parse("017f22e2-79b0-7cc3-98c4-dc0c0c07398f").unwrap();
         assert_eq!(time_us(&id), (1_645_557_742_000 - 946_684_800_000) * 1000);
+    }
+
+    #[test]
+    fn keys_tell_from_when_to_when_they_were_made_if_all_are_of_version_7() {
+        let (early, late) = ("017f22e2-79b0-7cc3-98c4-dc0c0c07398f", "017f22e2-79b1-7cc3-98c4-dc0c0c07398f");
+        let at = time_us(&parse(early).unwrap());
+        assert_eq!(made_from_to([early]), Some((at, at)));
+        assert_eq!(made_from_to([late, early]), Some((at, at + 1000)));
+        assert_eq!(made_from_to([early, "k"]), None);
     }
 
     #[test]

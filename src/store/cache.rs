@@ -50,12 +50,13 @@ pub enum Other {
 }
 
 impl Other {
-    /// Whether it may have an outcome of a key. `made_at` tells when the key was made, if it is a UUIDv7.
-    pub fn may_have(&self, made_at: impl FnOnce() -> Option<i64>) -> bool {
+    /// Whether it may have an outcome of one of some keys. `made_at` tells when the first and the last of them were made,
+    /// if they are UUIDv7s.
+    pub fn may_have(&self, made_at: impl FnOnce() -> Option<(i64, i64)>) -> bool {
         match self {
             Other::Any => true,
             Other::Blank => false,
-            Other::NoneOf(times) => made_at().is_none_or(|at| !times.contains(&at)),
+            Other::NoneOf(times) => made_at().is_none_or(|(first, last)| first < times.start || last >= times.end),
         }
     }
 }

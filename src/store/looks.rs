@@ -5,6 +5,7 @@
 //! inserting. So whoever wants to insert learns who is at work on the same requests.
 
 use crate::domain::identity::Digest;
+use crate::domain::time_key;
 use crate::error::{Error, RequestName};
 use crate::model::StandingSession;
 use crate::pg::Writer;
@@ -45,7 +46,8 @@ pub struct Found {
 /// Finds the outcomes that live at `now_us`. The tables are looked through in the order of `outcome::find`.
 pub fn find(session: &StandingSession, asked: &[Asked<'_>], now_us: i64) -> Result<Found, Error> {
     let mut found = Found { outcomes: vec![None; asked.len()], contended: false };
-    segment::probe(|place| {
+    let made_at = || time_key::made_from_to(asked.iter().map(|request| request.key));
+    segment::probe(made_at, |place| {
         found.look_in(place, session, asked, now_us)?;
         Ok::<Option<()>, Error>(None)
     })?;

@@ -73,7 +73,7 @@ pub struct StoredOutcome {
 /// there.
 pub fn find(probe: &Probe<'_>, asked_at: i64, snapshot: Snapshot) -> Result<Option<StoredOutcome>, Error> {
     let mut expired = None;
-    let made_at = || time_key::parse(probe.key).map(|id| time_key::time_us(&id));
+    let made_at = || time_key::made_from_to([probe.key]);
     let living = segment::probe(made_at, |place| {
         Ok::<_, Error>(match find_in(place, probe, snapshot)? {
             Some(found) if found.outcome.lives_at(asked_at) => Some(found),

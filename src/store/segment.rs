@@ -55,16 +55,16 @@ fn in_order_from(current: usize) -> [(Table, Index); 3] {
     [SEGMENTS[current], SEGMENTS[(current + 1) % 3], SEGMENTS[(current + 2) % 3]]
 }
 
-/// Calls `look` for each segment that may have an outcome of a key, in the order of [`probe_order`], until it gives a
-/// value. `made_at` tells when the key was made, if it is a UUIDv7.
+/// Calls `look` for each segment that may have an outcome of some keys, in the order of [`probe_order`], until it gives a
+/// value. `made_at` tells when the first and the last of the keys were made, if they are UUIDv7s.
 ///
 /// A segment other than the current one is left out if it is known not to have the outcome: it was closed and had no page,
-/// or no key as new as this one, and it is not announced as the next one. Before anything is written into such a segment,
+/// or no key as new as these, and it is not announced as the next one. Before anything is written into such a segment,
 /// the ring moves on to it, and a transaction before that announces it (see `sweep/ring.rs`). So the announcement's
 /// message was sent before anybody knew the new pointer, and whoever takes messages in after an outcome was recorded there
 /// knows better in time. What a restore brings is told by a message with its commit.
 pub fn probe<T, E>(
-    made_at: impl Fn() -> Option<i64>,
+    made_at: impl Fn() -> Option<(i64, i64)>,
     mut look: impl FnMut((Table, Index)) -> Result<Option<T>, E>,
 ) -> Result<Option<T>, E> {
     'ring: loop {

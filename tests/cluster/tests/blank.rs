@@ -15,6 +15,8 @@ on_each_version!(
     a_promoted_standby_knows_nothing,
     what_a_transaction_has_emptied_is_not_known_to_be_empty,
     a_record_meets_what_was_imported_before_the_ring_moved_on,
+    a_key_that_is_newer_than_a_closed_segment_is_met_there_all_the_same,
+    the_ring_announces_where_it_turns_to,
 );
 
 /// For how long leases come and go.
@@ -228,5 +230,99 @@ async fn a_record_meets_what_was_imported_before_the_ring_moved_on(version: Vers
     server.wait_for(DATABASE, &format!("SELECT count(*) FROM ({turned}) s"), "0").await?;
     warm.text("SELECT FROM idem_record('s', 'l', '1'); COMMIT").await?;
     ensure!(other.replay("s", "l").await? == "succeeded|1");
+    Ok(())
+}
+
+/// A UUIDv7 that a clock makes which is ahead by `hours`.
+async fn key_of(connection: &Connection, hours: i32) -> Result<String> {
+    let ms = format!("lpad(to_hex((extract(epoch FROM now() + interval '{hours} hours') * 1000)::bigint), 12, '0')");
+    let rest = "'-7' || substr(gen_random_uuid()::text, 16, 4) || 'a' || substr(gen_random_uuid()::text, 21)";
+    connection.text(&format!("SELECT left({ms}, 8) || '-' || right({ms}, 4) || {rest}")).await
+}
+
+/// How often a begin of a new key looks into the segment.
+async fn looks_into(connection: &Connection, segment: &str, key: &str) -> Result<u64> {
+    // The statistics also have what earlier transactions did, until that is handed on.
+    let looks =
+        format!("SELECT coalesce(sum(idx_scan), 0) FROM pg_stat_xact_all_tables WHERE relname = 'outcome_{segment}'");
+    let told =
+        connection.text(&format!("BEGIN; {looks}; SELECT FROM idem_begin('s', '{key}'); {looks}; ROLLBACK")).await?;
+    let counts: Vec<u64> = told.lines().filter_map(|line| line.parse().ok()).collect();
+    ensure!(counts.len() == 2, "{told}");
+    Ok(counts[1] - counts[0])
+}
+
+// Goal: an outcome in a closed segment is met, however new its key is, and whoever put it there; and where no key is as new,
+// the segment is not looked into.
+// Method: keys of clocks that are ahead; a turn of the ring; rows that a superuser moves into the closed segment, with our
+// triggers and without them. What was looked into is what the statistics of the transaction say.
+async fn a_key_that_is_newer_than_a_closed_segment_is_met_there_all_the_same(version: Version) -> Result<()> {
+    let (server, warm, other) = start(version).await?;
+    let dba = server.connect(DATABASE).await?;
+    let (now, ahead) = (key_of(&dba, 0).await?, key_of(&dba, 1).await?);
+    warm.execute("s", &now, "1").await?;
+    warm.execute("s", &ahead, "2").await?;
+    warm.execute("s", "no uuid", "3").await?;
+
+    let of = |state: &str| format!("SELECT segment FROM idempotence.segments WHERE state = '{state}'");
+    let former = dba.text(&of("current")).await?;
+    dba.text("UPDATE idempotence.segment SET opened_at = opened_at - interval '30 days' WHERE current").await?;
+    server.wait_for(DATABASE, &of("closed"), &former).await?;
+    let current = dba.text(&of("current")).await?;
+    ensure!(current != former);
+
+    for connection in [&warm, &other, &server.connect(DATABASE).await?] {
+        for (key, response) in [(now.as_str(), "1"), (ahead.as_str(), "2"), ("no uuid", "3")] {
+            ensure!(connection.replay("s", key).await? == format!("succeeded|{response}"), "{key}");
+        }
+        // After a replay, a begin looks twice.
+        connection.text("BEGIN; SELECT FROM idem_begin('s', 'k'); ROLLBACK").await?;
+        // The newest key there is an hour ahead.
+        for (hours, looks) in [(0, 1), (2, 0), (9_000, 1)] {
+            let key = key_of(&dba, hours).await?;
+            ensure!(looks_into(connection, &former, &key).await? == looks, "{hours} hours ahead");
+        }
+        ensure!(looks_into(connection, &former, "another that is no uuid").await? == 1);
+    }
+
+    for (hours, before, after) in [
+        (3, String::new(), String::new()),
+        (
+            4,
+            format!("ALTER TABLE idempotence.outcome_{former} DISABLE TRIGGER ALL"),
+            format!("ALTER TABLE idempotence.outcome_{former} ENABLE TRIGGER ALL"),
+        ),
+    ] {
+        let key = key_of(&dba, hours).await?;
+        warm.execute("s", &key, "4").await?;
+        let moved = format!(
+            "WITH taken AS (DELETE FROM idempotence.outcome_{current} WHERE key = '{key}' RETURNING *)
+             INSERT INTO idempotence.outcome_{former} SELECT * FROM taken"
+        );
+        dba.text(&format!("BEGIN; {before}; {moved}; {after}; COMMIT")).await?;
+        for connection in [&warm, &other] {
+            ensure!(connection.replay("s", &key).await? == "succeeded|4", "{hours} hours ahead");
+        }
+    }
+    Ok(())
+}
+
+// Goal: the ring says in a transaction of its own where it turns to, before it turns.
+// Method: the step, one transaction at a time and two at once, on a server whose worker stays away.
+async fn the_ring_announces_where_it_turns_to(version: Version) -> Result<()> {
+    let (server, warm, _other) = start(version).await?;
+    server.psql("postgres", "ALTER SYSTEM SET idempotence.databases = ''")?;
+    server.psql("postgres", "SELECT pg_reload_conf()")?;
+    let dba = server.connect(DATABASE).await?;
+    dba.text("CALL idem_sweep()").await?;
+    warm.execute("s", "k", "1").await?;
+    dba.text("UPDATE idempotence.segment SET opened_at = opened_at - interval '30 days' WHERE current").await?;
+    let ring = "SELECT string_agg(CASE WHEN current THEN 'current' WHEN opening THEN 'opening' ELSE '-' END, ' ' ORDER BY number) FROM idempotence.segment";
+    let turn = "SELECT idempotence.sweep_step('turn')";
+    // In one transaction the second step waits for the commit of the first.
+    ensure!(dba.text(&format!("BEGIN; {turn}; {turn}; COMMIT")).await? == "t\nf");
+    ensure!(dba.text(ring).await? == "current opening -");
+    ensure!(dba.text(turn).await? == "f");
+    ensure!(dba.text(ring).await? == "- current -");
     Ok(())
 }
