@@ -55,7 +55,8 @@ def claim(conn, order, length):
         raise LookupError(f"there is no order {order}")
     payload = purchase._asdict()
     ticket = conn.execute(
-        "SELECT * FROM idem_begin('orders', %s, payload => %s, wait => '0', lease => %s)",
+        "SELECT status, replayed, response, token, attempt, point, state"
+        " FROM idem_begin('orders', %s, payload => %s, wait => '0', lease => %s)",
         (order, Jsonb(payload), length),
     ).fetchone()
     state = ticket.state

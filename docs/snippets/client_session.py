@@ -120,7 +120,8 @@ class Sender:
 def deliver(conn, session, number, message):
     """One transaction: begin, work, record."""
     ticket = conn.execute(
-        "SELECT * FROM idem_begin(%s, %s, payload => %s)", (session, number, Jsonb({"message": message}))
+        "SELECT status, replayed, response FROM idem_begin(%s, %s, payload => %s)",
+        (session, number, Jsonb({"message": message})),
     ).fetchone()
     if ticket.status != "started":
         return unless_in_progress(ticket)
@@ -135,7 +136,7 @@ def look_up(connection, session, number):
     try:
         ticket = connection.ask(
             lambda conn: unless_in_progress(
-                conn.execute("SELECT * FROM idem_lookup(%s, %s)", (session, number)).fetchone()
+                conn.execute("SELECT status, response, point FROM idem_lookup(%s, %s)", (session, number)).fetchone()
             )
         )
     except psycopg.DatabaseError as error:

@@ -42,7 +42,7 @@ function isRetryable(e) {
 // One transaction: begin, work, record.
 async function execute(client, key, payload) {
   const begun = await client.query(
-    "SELECT * FROM idem_begin('payments', $1, payload => $2, wait => $3)",
+    "SELECT status, replayed, response FROM idem_begin('payments', $1, payload => $2, wait => $3)",
     [key, JSON.stringify(payload), '5 seconds'], // an array as it is would become an SQL array
   );
   const ticket = begun.rows[0];

@@ -106,7 +106,7 @@ class Payments:
 
     def look_up(self, key, payload):
         """The answer to a request that is done."""
-        ticket = self.connect().execute("SELECT * FROM idem_lookup('payments', %s)", (str(key),)).fetchone()
+        ticket = self.connect().execute("SELECT status, response FROM idem_lookup('payments', %s)", (str(key),)).fetchone()
         # Or in_progress: it may still be taken back by a failover.
         if ticket.status in ("succeeded", "failed", "cancelled"):
             return Answer(ticket.status, True, ticket.response)
@@ -115,7 +115,8 @@ class Payments:
         """What became of a request that stopped half way."""
         with self.connect().transaction():
             ticket = self.conn.execute(
-                "SELECT * FROM idem_begin('payments', %s, payload => %s)", (str(key), Jsonb(payload))
+                "SELECT status, replayed, response, point FROM idem_begin('payments', %s, payload => %s)",
+                (str(key), Jsonb(payload)),
             ).fetchone()
             if ticket.replayed:
                 return Answer(ticket.status, True, ticket.response)

@@ -35,7 +35,7 @@ def transfer(uri, key, payload, attempts_max=10):
 def execute(conn, key, payload):
     """One transaction: begin, work, record."""
     ticket = conn.execute(
-        "SELECT * FROM idem_begin('payments', %s, payload => %s, wait => %s)",
+        "SELECT status, replayed, response FROM idem_begin('payments', %s, payload => %s, wait => %s)",
         # A uuid.UUID as it is would look for a function that takes a uuid.
         (str(key), Jsonb(payload), datetime.timedelta(seconds=5)),
     ).fetchone()
