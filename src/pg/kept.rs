@@ -6,6 +6,9 @@
 //! after `SET datestyle`. The meaning is part of the analysis. So a command that has a literal of such a type is not
 //! kept: each call analyses it. Whether it has one is looked up again after each analysis.
 //!
+//! The planner may put the body of an SQL function in the place of its call, and analyses the body then. So a command that
+//! calls such a function is planned at each call.
+//!
 //! What is kept of a command that has no plan to keep is how it is executed.
 
 use super::role::current_role;
@@ -28,7 +31,7 @@ pub(super) struct Kept {
     /// Its plan; null if each call has to analyse it.
     plan: Cell<pg_sys::SPIPlanPtr>,
     /// What the plan was made of.
-    source: *const pg_sys::CachedPlanSource,
+    source: *mut pg_sys::CachedPlanSource,
     /// How many plans had been made when the analysis was looked at. A new analysis is followed by a new plan, unless that
     /// fails.
     generation: Cell<c_int>,
@@ -92,9 +95,12 @@ pub(super) unsafe fn keep(text: &CStr, several: bool, plan: pg_sys::SPIPlanPtr) 
     // SAFETY: as the caller warrants.
     let source = unsafe { source(plan) };
     // SAFETY: the source is that of the plan, or null.
-    let (plan, source) = match unsafe { source.as_ref() } {
-        Some(of_plan) if !freezes(of_plan) => (plan, source),
-        _ => (std::ptr::null_mut(), std::ptr::null()),
+    let (plan, source) = match unsafe { source.as_mut() } {
+        Some(of_plan) if !freezes(of_plan) => {
+            plan_each_time_if_inlined(of_plan);
+            (plan, source)
+        }
+        _ => (std::ptr::null_mut(), std::ptr::null_mut()),
     };
     KEPT.with_borrow_mut(|list| {
         let former = (list.len() == COMMANDS_MAX).then(|| list.iter().rposition(|kept| kept.in_use.get() == 0));
@@ -163,11 +169,12 @@ impl Kept {
             return;
         }
         // SAFETY: the plan is kept, so its source is valid.
-        let source = unsafe { &*self.source };
+        let source = unsafe { &mut *self.source };
         if source.generation == self.generation.get() {
             return;
         }
         self.generation.set(source.generation);
+        plan_each_time_if_inlined(source);
         if freezes(source) {
             self.plan.set(std::ptr::null_mut());
             // SAFETY: the plan is kept, and nobody is executing it.
@@ -191,13 +198,59 @@ impl Drop for Kept {
 ///
 /// # Safety
 /// The plan is null, or valid and of one statement.
-unsafe fn source(plan: pg_sys::SPIPlanPtr) -> *const pg_sys::CachedPlanSource {
+unsafe fn source(plan: pg_sys::SPIPlanPtr) -> *mut pg_sys::CachedPlanSource {
     if plan.is_null() {
-        return std::ptr::null();
+        return std::ptr::null_mut();
     }
     // SAFETY: as the caller warrants.
-    unsafe { pg_sys::list_nth(pg_sys::SPI_plan_get_plan_sources(plan), 0).cast_const().cast() }
+    unsafe { pg_sys::list_nth(pg_sys::SPI_plan_get_plan_sources(plan), 0).cast() }
 }
+
+/// Has PostgreSQL plan the command at each call, if it calls an SQL function whose body may take the place of the call.
+fn plan_each_time_if_inlined(source: &mut pg_sys::CachedPlanSource) {
+    // SAFETY: as in freezes().
+    if unsafe { may_be_inlined(source.query_list.cast(), std::ptr::null_mut()) } {
+        source.cursor_options |= pg_sys::CURSOR_OPT_CUSTOM_PLAN as c_int;
+    }
+}
+
+/// Looks for a call of an SQL function, as a walker of expressions.
+#[pg_guard]
+unsafe extern "C-unwind" fn may_be_inlined(node: *mut pg_sys::Node, context: *mut c_void) -> bool {
+    if node.is_null() {
+        return false;
+    }
+    // SAFETY: as in has_frozen_literal().
+    unsafe {
+        if (*node).type_ == pg_sys::NodeTag::T_Query {
+            return pg_sys::query_tree_walker(node.cast(), Some(may_be_inlined), context, 0);
+        }
+        pg_sys::check_functions_in_node(node, Some(is_sql), context)
+            || pg_sys::expression_tree_walker(node, Some(may_be_inlined), context)
+    }
+}
+
+/// Whether a function is written in SQL.
+#[pg_guard]
+unsafe extern "C-unwind" fn is_sql(function: pg_sys::Oid, _context: *mut c_void) -> bool {
+    let cache = pg_sys::SysCacheIdentifier::PROCOID as c_int;
+    let none = pg_sys::Datum::null();
+    // SAFETY: a row of pg_proc is read while it is held. A function that is gone has none.
+    unsafe {
+        let row = pg_sys::SearchSysCache(cache, function.into(), none, none, none);
+        if row.is_null() {
+            return false;
+        }
+        let header = (*row).t_data;
+        let form = header.cast::<u8>().add((*header).t_hoff.into()).cast::<pg_sys::FormData_pg_proc>();
+        let is_sql = (*form).prolang == SQL_LANGUAGE;
+        pg_sys::ReleaseSysCache(row);
+        is_sql
+    }
+}
+
+/// The language `sql`. PostgreSQL gives it this oid in every database.
+const SQL_LANGUAGE: pg_sys::Oid = pg_sys::Oid::from_u32(14);
 
 /// Whether the present analysis of a command has a literal that may mean something else later.
 fn freezes(source: &pg_sys::CachedPlanSource) -> bool {

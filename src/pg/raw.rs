@@ -91,9 +91,11 @@ pub mod harmless {
         pub fn GetUserId() -> Oid;
         pub fn GetCurrentTimestamp() -> pg_sys::TimestampTz;
         pub fn GetCurrentTransactionNestLevel() -> c_int;
+        pub fn GetTopTransactionIdIfAny() -> TransactionId;
         pub fn RecoveryInProgress() -> bool;
         pub fn TransactionIdIsCurrentTransactionId(transaction: TransactionId) -> bool;
         pub fn get_fn_expr_rettype(function: *mut pg_sys::FmgrInfo) -> Oid;
+        /// As long as no column was added to the table with a default that is passed by reference.
         pub fn heap_deform_tuple(
             tuple: pg_sys::HeapTuple,
             shape: pg_sys::TupleDesc,

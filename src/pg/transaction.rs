@@ -57,6 +57,12 @@ pub fn is_in_progress(transaction: u64) -> bool {
     }
 }
 
+/// Whether this transaction has written, or may have.
+pub fn has_written() -> bool {
+    // SAFETY: reads the state of the transaction.
+    unsafe { harmless::GetTopTransactionIdIfAny() != pg_sys::InvalidTransactionId }
+}
+
 /// Makes the commit of this transaction wait for its flush, whatever `synchronous_commit` says.
 pub fn force_sync_commit() {
     // SAFETY: sets a flag of the backend, which the end of the transaction clears.

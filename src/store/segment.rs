@@ -19,6 +19,7 @@ use crate::domain::limits::KEEP_SLACK_US;
 use crate::error::Error;
 use crate::guc;
 use crate::lock::Tag;
+use crate::pg;
 use crate::store::cache::{self, Other, Pointer};
 use crate::store::catalog::{Index, Table};
 use crate::store::fresh;
@@ -126,7 +127,21 @@ fn pointer() -> Pointer {
     cache::remembered(|cache| cache.pointer.clone(), read, |cache, pointer| cache.pointer = Some(pointer))
 }
 
+thread_local! {
+    /// Whether the pointer was read while the transaction had written, so that what was read may be rolled back.
+    static READ_AMID_WRITES: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Ends a (sub)transaction. If it was not committed, what was read after a deletion of its own must not be remembered: the
+/// outcome that was deleted is there again.
+pub fn end_transaction(committed: bool) {
+    if READ_AMID_WRITES.replace(false) && !committed {
+        message::ring_may_be_otherwise();
+    }
+}
+
 fn read() -> (Pointer, bool) {
+    READ_AMID_WRITES.set(READ_AMID_WRITES.get() || pg::has_written());
     let (mut current, mut noted, mut committed) = (None, None, true);
     let mut at_rest = [None; SEGMENTS.len()];
     let table = Rel::open(Table::Segment, Access::Read);

@@ -64,6 +64,9 @@ pub fn is_to_be_asked() -> bool {
 /// commit, and before the coordinator's own callback.
 pub fn ask_for_two_phases() {
     if let Some(ask) = to_be_asked() {
+        // What was prepared elsewhere is committed there right after the commit here. A commit that a crash could lose
+        // would leave the effect without its outcome.
+        pg::force_sync_commit();
         // SAFETY: Citus declares the function so: no arguments and no result. The library that has it stays loaded.
         unsafe {
             let ask = std::mem::transmute::<*mut c_void, unsafe extern "C-unwind" fn()>(ask.as_ptr());

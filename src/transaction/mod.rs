@@ -12,7 +12,7 @@ use crate::monitor::{Counter, counters, in_flight};
 use crate::open;
 use crate::pg;
 use crate::sessions::liveness;
-use crate::store::{blank, invalidation, written};
+use crate::store::{blank, invalidation, segment, written};
 use crate::wake;
 use pgrx::{pg_guard, pg_sys};
 use std::ffi::c_void;
@@ -57,6 +57,7 @@ unsafe extern "C-unwind" fn transaction_event(event: pg_sys::XactEvent::Type, _a
                 // The caches outlive the transaction, so they must not stay in the arena.
                 invalidation::forget();
             }
+            segment::end_transaction(event == XACT_EVENT_COMMIT);
             open::clear();
             written::clear();
         }
@@ -84,7 +85,10 @@ unsafe extern "C-unwind" fn subtransaction_event(
     _arg: *mut c_void,
 ) {
     match event {
-        pg_sys::SubXactEvent::SUBXACT_EVENT_ABORT_SUB => open::roll_back(),
+        pg_sys::SubXactEvent::SUBXACT_EVENT_ABORT_SUB => {
+            open::roll_back();
+            segment::end_transaction(false);
+        }
         pg_sys::SubXactEvent::SUBXACT_EVENT_COMMIT_SUB => open::hand_up(),
         _ => {}
     }

@@ -2,37 +2,24 @@
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use idempotence_demo::host::run;
 
+use crate::c_module::CModule;
 use crate::cluster::Cluster;
 use crate::connection::Connection;
-use crate::limits::LIMIT;
 use crate::version::Version;
 
 /// The module, built for one version of the server, and the file with the effects.
 pub struct Elsewhere {
-    directory: PathBuf,
+    module: CModule,
 }
 
 impl Elsewhere {
     /// Builds the module. With `two_phases` it can be asked for a two-phase commit.
     pub fn build(version: Version, two_phases: bool) -> Result<Self> {
-        let directory = std::env::temp_dir().join(format!("elsewhere-{}", uuid::Uuid::new_v4()));
-        fs::create_dir(&directory)?;
-        let built = Self { directory };
-        fs::set_permissions(&built.directory, Permissions::from_mode(0o755))?;
-        let headers = run(Command::new(version.pg_config()?).arg("--includedir-server"), None, LIMIT)?;
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("c/elsewhere.c");
-        let mut compiler = Command::new("cc");
-        compiler.args(["-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-I"]).arg(headers.trim_end());
-        if two_phases {
-            compiler.arg("-DTWO_PHASES");
-        }
-        run(compiler.arg("-o").arg(built.library()).arg(source), None, LIMIT)?;
+        let flags: &[&str] = if two_phases { &["-DTWO_PHASES"] } else { &[] };
+        let built = Self { module: CModule::build(version, "elsewhere", flags)? };
         fs::write(built.file(), "")?;
         fs::set_permissions(built.file(), Permissions::from_mode(0o666))?;
         Ok(built)
@@ -40,12 +27,12 @@ impl Elsewhere {
 
     /// The path of the library, as it is preloaded.
     pub fn library(&self) -> String {
-        self.directory.join("elsewhere.so").display().to_string()
+        self.module.library()
     }
 
     /// The file with the effects, for the setting `elsewhere.file`.
     pub fn file(&self) -> String {
-        self.directory.join("effects").display().to_string()
+        self.module.beside("effects")
     }
 
     /// Creates the function `elsewhere(what)`. The first call in a connection loads the module.
@@ -85,12 +72,5 @@ impl Elsewhere {
             Some((phase.to_owned(), transaction.to_owned()))
         };
         Ok(all.lines().filter_map(of_it).collect())
-    }
-}
-
-impl Drop for Elsewhere {
-    fn drop(&mut self) {
-        // What stays behind does no harm.
-        let _ = fs::remove_dir_all(&self.directory);
     }
 }

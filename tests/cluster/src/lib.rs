@@ -8,6 +8,7 @@
 //! waits for a fixed time. It waits for a condition, at most for [`LIMIT`].
 
 pub mod bank;
+pub mod c_module;
 pub mod citus;
 pub mod client;
 pub mod cluster;

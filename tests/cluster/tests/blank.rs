@@ -2,6 +2,7 @@
 //! for at the begin. Both must learn of a row that comes meanwhile, however that comes.
 
 use anyhow::{Result, ensure};
+use idempotence_cluster_tests::c_module::CModule;
 use idempotence_cluster_tests::shop::{self, DATABASE};
 use idempotence_cluster_tests::{Cluster, Connection, Version, on_each_version};
 use tokio::time::Instant;
@@ -17,6 +18,7 @@ on_each_version!(
     a_record_meets_what_was_imported_before_the_ring_moved_on,
     a_key_that_is_newer_than_a_closed_segment_is_met_there_all_the_same,
     the_ring_announces_where_it_turns_to,
+    an_outcome_is_met_before_the_message_that_the_ring_has_turned,
 );
 
 /// For how long leases come and go.
@@ -324,5 +326,44 @@ async fn the_ring_announces_where_it_turns_to(version: Version) -> Result<()> {
     ensure!(dba.text(ring).await? == "current opening -");
     ensure!(dba.text(turn).await? == "f");
     ensure!(dba.text(ring).await? == "- current -");
+    Ok(())
+}
+
+// Goal: what was recorded in the next segment is met by a connection that has not heard of the turn.
+// Method: a module keeps the turn's messages back when the turn can be seen already. A connection that knows nothing yet
+// reads the new pointer and records; one that knows the former pointer begins the same request.
+async fn an_outcome_is_met_before_the_message_that_the_ring_has_turned(version: Version) -> Result<()> {
+    let (server, warm, _other) = start(version).await?;
+    let late = CModule::build(version, "late_messages", &[])?;
+    server.psql("postgres", "ALTER SYSTEM SET idempotence.databases = ''")?;
+    server.psql("postgres", "SELECT pg_reload_conf()")?;
+    let dba = server.connect(DATABASE).await?;
+    dba.text("CALL idem_sweep()").await?;
+    dba.text("UPDATE idempotence.segment SET opened_at = opened_at - interval '30 days' WHERE current").await?;
+    let turn = "SELECT idempotence.sweep_step('turn')";
+    // The announcement.
+    ensure!(dba.text(turn).await? == "t");
+    warm_up(&warm, "after the announcement").await?;
+
+    let file = late.beside("wait");
+    dba.text(&format!("LOAD '{}'; SET late_messages.file = '{file}'", late.library())).await?;
+    std::fs::write(&file, "")?;
+    let turned = async {
+        dba.text(turn).await?;
+        Ok::<_, anyhow::Error>(())
+    };
+    let meanwhile = async {
+        server.wait_for(DATABASE, "SELECT number FROM idempotence.segment WHERE current", "1").await?;
+        let fresh = server.connect(DATABASE).await?;
+        fresh.execute("s", "k", "1").await?;
+        let recorded = "SELECT tableoid::regclass FROM idempotence.outcome_1 WHERE key = 'k'";
+        ensure!(fresh.text(recorded).await? == "idempotence.outcome_1");
+        let met = warm.replay("s", "k").await;
+        std::fs::remove_file(&file)?;
+        ensure!(met? == "succeeded|1");
+        Ok(())
+    };
+    tokio::try_join!(turned, meanwhile)?;
+    ensure!(warm.replay("s", "k").await? == "succeeded|1");
     Ok(())
 }

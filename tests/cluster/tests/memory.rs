@@ -26,7 +26,7 @@ const SCRIPTS: [&str; 9] = [
     "SELECT count(*) FROM idem_once_many('mails', (SELECT array_agg('m#-' || n) FROM generate_series(1, 300) n))",
     "SELECT status FROM idem_begin('payments', 'held', wait => '5ms')",
     "SELECT status FROM idem_run('payments', 'r#', 'SELECT 1')",
-    "SELECT status FROM idem_run('payments', 'e#', 'SELECT #', on_error => 'record')",
+    "SELECT status FROM idem_run('payments', 'e#', 'SELECT length(''#'')', on_error => 'record')",
     "SELECT cardinality(idem_generate_ids(2000))",
 ];
 

@@ -207,6 +207,19 @@ SELECT run_plans.run('SELECT 10 / ($1->>0)::integer', '[2]'), run_plans.kept('SE
 -- a text that is too long to be kept
 SELECT run_plans.run('SELECT length(' || quote_literal(repeat('x', 10000)) || ')'), (SELECT count(*) FROM pg_backend_memory_contexts WHERE name = 'CachedPlanSource' AND ident LIKE 'SELECT length(%');
 
+-- a function whose body the planner puts in the place of the call: its literals mean what they mean now
+CREATE FUNCTION run_plans.moment() RETURNS timestamptz LANGUAGE sql STABLE AS $$ SELECT 'now'::timestamptz $$;
+CREATE TABLE run_plans.moments (at text);
+INSERT INTO run_plans.moments SELECT run_plans.run('SELECT run_plans.moment()');
+INSERT INTO run_plans.moments SELECT run_plans.run('SELECT run_plans.moment()');
+INSERT INTO run_plans.moments SELECT run_plans.run('SELECT run_plans.moment()');
+INSERT INTO run_plans.moments SELECT run_plans.run('SELECT run_plans.moment()');
+INSERT INTO run_plans.moments SELECT run_plans.run('SELECT run_plans.moment()');
+INSERT INTO run_plans.moments SELECT run_plans.run('SELECT run_plans.moment()');
+INSERT INTO run_plans.moments SELECT run_plans.run('SELECT run_plans.moment()');
+INSERT INTO run_plans.moments SELECT run_plans.run('SELECT run_plans.moment()');
+SELECT count(DISTINCT at), count(*) FROM run_plans.moments;
+
 SET client_min_messages = warning;
 DROP SCHEMA run_plans, run_plans_1, run_plans_2 CASCADE;
 SELECT idem_drop_session('run plans'), idem_drop_session('run plans one'), idem_drop_session('run plans two');
