@@ -145,6 +145,11 @@ pub(super) unsafe fn give_back(kept: *const Kept, failed: bool) {
     }
 }
 
+/// Ends all uses, at the end of the transaction. An error in the wrong place may have left one behind.
+pub fn end_uses() {
+    KEPT.with_borrow(|list| list.iter().for_each(|kept| kept.in_use.set(0)));
+}
+
 /// Forgets all commands that are not in use.
 pub(super) fn forget() {
     KEPT.with_borrow_mut(|list| list.retain(|kept| kept.in_use.get() > 0));
@@ -270,7 +275,9 @@ unsafe extern "C-unwind" fn has_frozen_literal(node: *mut pg_sys::Node, context:
         match (*node).type_ {
             pg_sys::NodeTag::T_Const => {
                 let literal: *const pg_sys::Const = node.cast();
-                !(*literal).constisnull && !means_the_same((*literal).consttype)
+                // One without a place in the text comes from a view, a default or a policy. Its meaning is fixed there.
+                let is_in_text = (*literal).location >= 0;
+                is_in_text && !(*literal).constisnull && !means_the_same((*literal).consttype)
             }
             pg_sys::NodeTag::T_Query => pg_sys::query_tree_walker(node.cast(), Some(has_frozen_literal), context, 0),
             _ => pg_sys::expression_tree_walker(node, Some(has_frozen_literal), context),

@@ -38,6 +38,7 @@ pub use execute::{Command, Order};
 pub use heap::*;
 pub use hooks::*;
 pub use jsonb::*;
+pub use kept::end_uses;
 pub use keys::*;
 pub use listed::Listed;
 pub use loaded::*;

@@ -7,6 +7,7 @@
 //! [`Digest::of`]: crate::domain::identity::Digest::of
 
 use crate::domain::time_key;
+use crate::pg;
 use crate::store::catalog::Index;
 use crate::store::outcome::{Columns, DIGEST, KEY};
 use crate::store::rel::{Rel, Snapshot};
@@ -27,12 +28,17 @@ const ROWS_MAX: usize = 64;
 pub(super) fn times(segment: &Rel, index: Index, closed_at: i64) -> Option<Range<i64>> {
     let begin = closed_at.checked_add(AFTER_US)?;
     let mut fresh = begin..begin.checked_add(LENGTH_US)?;
+    let now_us = pg::now_us();
     let (first, end) = (time_key::earliest(fresh.start)?, time_key::earliest(fresh.end)?);
     let keys = &mut [uuid_at_least(DIGEST as i16 + 1, &first), uuid_below(DIGEST as i16 + 1, &end)];
     let mut rows = 0;
     let too_many = segment.find(Some(index), keys, Snapshot::LatestMvcc, |row: &Columns<'_>| {
-        let made_at = row.text(KEY).and_then(|key| time_key::parse(&key)).map(|id| time_key::time_us(&id));
-        fresh.start = fresh.start.max(made_at.map_or(i64::MIN, |at| at + 1));
+        // What is left is the time around now that has no key.
+        match row.text(KEY).and_then(|key| time_key::parse(&key)).map(|id| time_key::time_us(&id)) {
+            Some(made_at) if made_at <= now_us => fresh.start = fresh.start.max(made_at + 1),
+            Some(made_at) => fresh.end = fresh.end.min(made_at),
+            None => {}
+        }
         rows += 1;
         (rows > ROWS_MAX).then_some(())
     });

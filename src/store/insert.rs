@@ -58,7 +58,8 @@ unsafe fn insert_entry(
     } else {
         pg_sys::IndexUniqueCheck::UNIQUE_CHECK_NO
     };
-    // SAFETY: as the caller warrants. A B-tree needs no more of an index's description than these columns of it.
+    // SAFETY: as the caller warrants. index_insert() hands the description on to the access method, and a B-tree does not
+    // look at it.
     unsafe {
         let mut info = std::mem::zeroed::<pg_sys::IndexInfo>();
         info.type_ = pg_sys::NodeTag::T_IndexInfo;

@@ -130,7 +130,7 @@ unsafe fn indexes_are_plain(rel: pg_sys::Relation) -> bool {
 /// The only index of a table, if it is a B-tree on one column that takes entries.
 ///
 /// # Safety
-/// As for [`indexes_are_plain`], and the indexes are plain.
+/// As for [`indexes_are_plain`]. The result counts only where rows may be written directly.
 unsafe fn sole_index_of(rel: pg_sys::Relation) -> Option<SoleIndex> {
     // SAFETY: as in indexes_are_plain().
     unsafe {

@@ -114,7 +114,12 @@ pub fn turn() -> Result<Progress, Error> {
     if mend_future_moments(&ring, &mut rows[current], &mut progress)? || rows[current].is_empty() {
         return Ok(progress);
     }
-    let (is_ready, row) = (is_ready(&rows[next]), &mut rows[current]);
+    let is_ready = is_ready(&rows[next]);
+    if is_ready && !rows[next].opening && is_to_be_turned(&rows[current], now_us) {
+        announce(&ring, &mut rows[next], &mut progress);
+        return Ok(progress);
+    }
+    let row = &mut rows[current];
     let has_looked = is_time_to_look(row, now_us) || is_ready && is_to_be_turned(row, now_us);
     if has_looked {
         if let Some(keep_us) = look::sample(row.number, &row.open(), now_us)?.keep_us() {
@@ -136,10 +141,8 @@ pub fn turn() -> Result<Progress, Error> {
         return Ok(progress);
     }
     if !rows[next].opening {
-        rows[next].set_opening();
-        rows[next].save(&ring);
-        message::ring_changed();
-        progress.more = true;
+        // What was recorded lives for less time than it was known before.
+        announce(&ring, &mut rows[next], &mut progress);
         return Ok(progress);
     }
     if rows[next].is_ours {
@@ -156,6 +159,14 @@ pub fn turn() -> Result<Progress, Error> {
     message::ring_changed();
     progress.done.push(format!("outcomes are recorded in segment {next} now"));
     Ok(progress)
+}
+
+/// Announces a segment as the next one to be current. The next transaction turns to it.
+fn announce(ring: &Rel, next: &mut Segment<'_>, progress: &mut Progress) {
+    next.set_opening();
+    next.save(ring);
+    message::ring_changed();
+    progress.more = true;
 }
 
 /// How far in the future a moment may lie before the clock counts as having been wrong.

@@ -10,6 +10,7 @@
 use super::coordinator;
 use crate::open;
 use crate::pg;
+use crate::store::written;
 use pgrx::pg_sys;
 use std::cell::Cell;
 use std::ffi::c_void;
@@ -63,7 +64,8 @@ pub fn set_ending(ending: bool) {
 
 /// Called after each statement. `is_of_transaction` tells whether it was a transaction command, such as COMMIT.
 fn come_first_if_commit_follows(is_of_transaction: bool) {
-    if (open::has_open() || coordinator::is_to_be_asked()) && (is_of_transaction || !pg::is_in_block()) {
+    let has_reason = open::has_open() || written::any();
+    if has_reason && (is_of_transaction || !pg::is_in_block()) && (open::has_open() || coordinator::is_to_be_asked()) {
         come_first();
     }
 }

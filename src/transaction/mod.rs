@@ -58,6 +58,7 @@ unsafe extern "C-unwind" fn transaction_event(event: pg_sys::XactEvent::Type, _a
                 invalidation::forget();
             }
             segment::end_transaction(event == XACT_EVENT_COMMIT);
+            pg::end_uses();
             open::clear();
             written::clear();
         }

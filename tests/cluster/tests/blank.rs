@@ -235,9 +235,10 @@ async fn a_record_meets_what_was_imported_before_the_ring_moved_on(version: Vers
     Ok(())
 }
 
-/// A UUIDv7 that a clock makes which is ahead by `hours`.
-async fn key_of(connection: &Connection, hours: i32) -> Result<String> {
-    let ms = format!("lpad(to_hex((extract(epoch FROM now() + interval '{hours} hours') * 1000)::bigint), 12, '0')");
+/// A UUIDv7 that a clock makes which is ahead by `minutes`.
+async fn key_of(connection: &Connection, minutes: i32) -> Result<String> {
+    let ms =
+        format!("lpad(to_hex((extract(epoch FROM now() + interval '{minutes} minutes') * 1000)::bigint), 12, '0')");
     let rest = "'-7' || substr(gen_random_uuid()::text, 16, 4) || 'a' || substr(gen_random_uuid()::text, 21)";
     connection.text(&format!("SELECT left({ms}, 8) || '-' || right({ms}, 4) || {rest}")).await
 }
@@ -261,7 +262,7 @@ async fn looks_into(connection: &Connection, segment: &str, key: &str) -> Result
 async fn a_key_that_is_newer_than_a_closed_segment_is_met_there_all_the_same(version: Version) -> Result<()> {
     let (server, warm, other) = start(version).await?;
     let dba = server.connect(DATABASE).await?;
-    let (now, ahead) = (key_of(&dba, 0).await?, key_of(&dba, 1).await?);
+    let (now, ahead) = (key_of(&dba, 0).await?, key_of(&dba, 60).await?);
     warm.execute("s", &now, "1").await?;
     warm.execute("s", &ahead, "2").await?;
     warm.execute("s", "no uuid", "3").await?;
@@ -279,23 +280,23 @@ async fn a_key_that_is_newer_than_a_closed_segment_is_met_there_all_the_same(ver
         }
         // After a replay, a begin looks twice.
         connection.text("BEGIN; SELECT FROM idem_begin('s', 'k'); ROLLBACK").await?;
-        // The newest key there is an hour ahead.
-        for (hours, looks) in [(0, 1), (2, 0), (9_000, 1)] {
-            let key = key_of(&dba, hours).await?;
-            ensure!(looks_into(connection, &former, &key).await? == looks, "{hours} hours ahead");
+        // The segment was closed just now, and the newest key there is an hour ahead.
+        for (minutes, looks) in [(0, 1), (30, 0), (120, 1)] {
+            let key = key_of(&dba, minutes).await?;
+            ensure!(looks_into(connection, &former, &key).await? == looks, "{minutes} minutes ahead");
         }
         ensure!(looks_into(connection, &former, "another that is no uuid").await? == 1);
     }
 
-    for (hours, before, after) in [
-        (3, String::new(), String::new()),
+    for (minutes, before, after) in [
+        (20, String::new(), String::new()),
         (
-            4,
+            40,
             format!("ALTER TABLE idempotence.outcome_{former} DISABLE TRIGGER ALL"),
             format!("ALTER TABLE idempotence.outcome_{former} ENABLE TRIGGER ALL"),
         ),
     ] {
-        let key = key_of(&dba, hours).await?;
+        let key = key_of(&dba, minutes).await?;
         warm.execute("s", &key, "4").await?;
         let moved = format!(
             "WITH taken AS (DELETE FROM idempotence.outcome_{current} WHERE key = '{key}' RETURNING *)
@@ -303,7 +304,7 @@ async fn a_key_that_is_newer_than_a_closed_segment_is_met_there_all_the_same(ver
         );
         dba.text(&format!("BEGIN; {before}; {moved}; {after}; COMMIT")).await?;
         for connection in [&warm, &other] {
-            ensure!(connection.replay("s", &key).await? == "succeeded|4", "{hours} hours ahead");
+            ensure!(connection.replay("s", &key).await? == "succeeded|4", "{minutes} minutes ahead");
         }
     }
     Ok(())
