@@ -4,17 +4,9 @@
 //! inserted without the helpers that PostgreSQL has for its catalogs, which look up all indexes of a table for each row.
 
 use crate::pg::raw;
-use crate::store::write::Row;
+use crate::store::row::Row;
+use crate::store::way::SoleIndex;
 use pgrx::pg_sys;
-
-/// The only index of a table: a B-tree on one plain column.
-#[derive(Clone, Copy)]
-pub(super) struct SoleIndex {
-    pub oid: pg_sys::Oid,
-    /// The column, counted from 0.
-    pub column: usize,
-    pub is_unique: bool,
-}
 
 /// Inserts a row. The commands that follow see it.
 ///

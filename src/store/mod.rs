@@ -33,6 +33,7 @@ pub mod ready;
 pub mod rel;
 pub mod reply;
 pub mod restore;
+mod row;
 mod scan;
 pub mod secret;
 pub mod segment;

@@ -6,12 +6,20 @@
 
 use crate::pg;
 use crate::store::catalog::Table;
-use crate::store::insert::SoleIndex;
 use pgrx::pg_sys;
 use std::ffi::CStr;
 
 /// The triggers that the extension itself has put on its tables. They ignore rows that the extension writes.
 const OUR_TRIGGERS: [&CStr; 2] = [c"forget_cached", c"note_restored"];
+
+/// The only index of a table: a B-tree on one plain column.
+#[derive(Clone, Copy)]
+pub(super) struct SoleIndex {
+    pub oid: pg_sys::Oid,
+    /// The column, counted from 0.
+    pub column: usize,
+    pub is_unique: bool,
+}
 
 /// How a table takes its rows.
 #[derive(Clone, Copy)]

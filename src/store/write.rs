@@ -16,7 +16,8 @@ use crate::store::cache;
 use crate::store::catalog::Table;
 use crate::store::insert;
 use crate::store::rel::{Access, Rel};
-use crate::store::tuple::{Tid, check_columns};
+use crate::store::row::Row;
+use crate::store::tuple::Tid;
 use crate::store::update;
 use crate::store::way::Way;
 use pgrx::pg_sys;
@@ -96,32 +97,6 @@ pub fn delete(table: &Rel, at: Tid<'_>) {
         }
         pg_sys::CatalogTupleDelete(table.rel, &mut at.get());
         pg_sys::CommandCounterIncrement();
-    }
-}
-
-/// The columns of a row as PostgreSQL takes them.
-pub(super) struct Row {
-    values: [pg_sys::Datum; pg::COLUMNS_MAX],
-    nulls: [bool; pg::COLUMNS_MAX],
-}
-
-impl Row {
-    fn of(table: &Rel, columns: &[Option<pg_sys::Datum>]) -> Row {
-        debug_assert!(table.access == Access::Write);
-        // SAFETY: the relation is open.
-        unsafe { check_columns((*table.rel).rd_att, columns.len()) };
-        let (values, nulls) = pg::split(columns);
-        Row { values, nulls }
-    }
-
-    /// The values, and which of them are NULL.
-    pub(super) fn parts(&mut self) -> (*mut pg_sys::Datum, *mut bool) {
-        (self.values.as_mut_ptr(), self.nulls.as_mut_ptr())
-    }
-
-    /// A column's value, and whether it is NULL.
-    pub(super) fn column(&self, number: usize) -> (pg_sys::Datum, bool) {
-        (self.values[number], self.nulls[number])
     }
 }
 
