@@ -8,7 +8,7 @@
 
 use crate::domain::identity::{Digest, SessionId};
 use crate::pg::{self, TextRoom};
-use crate::store::outcome::{CLASS, COLUMNS, DIGEST, EXPIRES_AT, KEY, RECORDED_AT, RECORDED_BY, SESSION};
+use crate::store::outcome_columns::{CLASS, COLUMNS, DIGEST, EXPIRES_AT, KEY, RECORDED_AT, RECORDED_BY, SESSION};
 use crate::store::rel::Rel;
 use crate::store::tuple::check_columns;
 use crate::store::write;

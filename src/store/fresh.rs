@@ -9,7 +9,7 @@
 use crate::domain::time_key;
 use crate::pg;
 use crate::store::catalog::Index;
-use crate::store::outcome::{Columns, DIGEST, KEY};
+use crate::store::outcome_columns::{Columns, DIGEST, KEY};
 use crate::store::rel::{Rel, Snapshot};
 use crate::store::tuple::{uuid_at_least, uuid_below};
 use std::ops::Range;

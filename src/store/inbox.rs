@@ -16,7 +16,7 @@ use crate::store::batch;
 pub use crate::store::batch::Key;
 use crate::store::catalog::Index;
 use crate::store::looks::DirtyScan;
-use crate::store::outcome;
+use crate::store::outcome_columns;
 use crate::store::rel::{Access, Dirty, Rel, Snapshot};
 use crate::store::segment::{self, LONG, SEGMENTS};
 use crate::store::tuple::uuid_equals;
@@ -233,7 +233,7 @@ fn statement(segment: usize, arbiter: Arbiter) -> String {
 
 /// Whether the key has an outcome in this table that lives. Waits for transactions that are at work on such a row.
 fn stands_in(table: &Rel, index: Index, session: &StandingSession, key: &Key<'_>, now_us: i64) -> Result<bool, Error> {
-    let keys = || [uuid_equals(outcome::DIGEST as i16 + 1, &key.digest.0)];
+    let keys = || [uuid_equals(outcome_columns::DIGEST as i16 + 1, &key.digest.0)];
     loop {
         match table.find_dirty(index, &mut keys()) {
             Dirty::Nothing => return Ok(false),
@@ -241,7 +241,8 @@ fn stands_in(table: &Rel, index: Index, session: &StandingSession, key: &Key<'_>
             Dirty::Committed => break,
         }
     }
-    let lives = |row: &outcome::Columns<'_>| (row.int8(outcome::EXPIRES_AT)? > now_us).then(|| row.visible());
+    let lives =
+        |row: &outcome_columns::Columns<'_>| (row.int8(outcome_columns::EXPIRES_AT)? > now_us).then(|| row.visible());
     match table.find(Some(index), &mut keys(), Snapshot::LatestMvcc, lives) {
         Some(true) => Ok(true),
         Some(false) => Err(Error::Unserializable(RequestName::new(&session.name, key.key))),
@@ -251,8 +252,8 @@ fn stands_in(table: &Rel, index: Index, session: &StandingSession, key: &Key<'_>
 
 /// Deletes the row for the key that this transaction has inserted.
 fn take_back<'rel>(table: &'rel Rel, index: Index, key: &Key<'_>) {
-    let keys = &mut [uuid_equals(outcome::DIGEST as i16 + 1, &key.digest.0)];
-    let ours = |row: &outcome::Columns<'rel>| row.is_ours().then(|| row.at());
+    let keys = &mut [uuid_equals(outcome_columns::DIGEST as i16 + 1, &key.digest.0)];
+    let ours = |row: &outcome_columns::Columns<'rel>| row.is_ours().then(|| row.at());
     if let Some(at) = table.find(Some(index), keys, Snapshot::Itself, ours) {
         write::delete(table, at);
     }

@@ -11,7 +11,7 @@ use crate::model::StandingSession;
 use crate::pg::Writer;
 use crate::store::cache;
 use crate::store::catalog::{Index, Table};
-use crate::store::outcome::{self, Columns};
+use crate::store::outcome_columns::{self, Columns};
 use crate::store::rel::{Access, Rel};
 use crate::store::segment::{self, LONG};
 use crate::store::tuple::{Tuple, uuid_equals};
@@ -100,12 +100,12 @@ fn living(
     request: &Asked<'_>,
     now_us: i64,
 ) -> Result<Option<Living>, Error> {
-    if row.uuid(outcome::SESSION) != Some(session.id) || !row.text_is(outcome::KEY, request.key) {
+    if row.uuid(outcome_columns::SESSION) != Some(session.id) || !row.text_is(outcome_columns::KEY, request.key) {
         let name = RequestName::new(&session.name, request.key);
         return Err(Error::Corrupted { message: format!("the outcome found for {name} is another request's") });
     }
     let broken = || Error::Corrupted { message: format!("an outcome in {} lacks a value", table.name()) };
-    let expires_at = row.int8(outcome::EXPIRES_AT).ok_or_else(broken)?;
+    let expires_at = row.int8(outcome_columns::EXPIRES_AT).ok_or_else(broken)?;
     Ok((expires_at > now_us).then(|| Living { visible: row.visible(), writer: row.writer() }))
 }
 
@@ -132,7 +132,7 @@ pub(super) struct DirtyScan<'rel> {
 impl<'rel> DirtyScan<'rel> {
     pub fn begin(table: &'rel Rel, index: Index) -> DirtyScan<'rel> {
         // The digest is the first column of the table and of its index.
-        let key = uuid_equals(outcome::DIGEST as i16 + 1, &[0; 16]);
+        let key = uuid_equals(outcome_columns::DIGEST as i16 + 1, &[0; 16]);
         // SAFETY: a snapshot of zeros and of this type is what InitDirtySnapshot() makes.
         let snapshot: *mut pg_sys::SnapshotData = unsafe {
             let snapshot: *mut pg_sys::SnapshotData = pg_sys::palloc0(size_of::<pg_sys::SnapshotData>()).cast();

@@ -19,15 +19,13 @@ use crate::error::{Error, RequestName};
 use crate::lock::Tag;
 use crate::pg::{self, Jsonb, Writer};
 use crate::store::catalog::{Index, Table};
+use crate::store::outcome_columns::*;
 use crate::store::probe::Probe;
 use crate::store::rel::{Access, Rel, Snapshot};
 use crate::store::segment::{self, LONG};
-use crate::store::tuple::{Tid, Tuple, columns, uuid_equals};
+use crate::store::tuple::{Tid, uuid_equals};
 use crate::store::write;
 use pgrx::{PgSqlErrorCode, pg_sys};
-
-columns! { "outcome_0", COLUMNS: DIGEST, SESSION, RECORDED_AT, EXPIRES_AT, RECORDED_BY, CLASS, KEY, FINGERPRINT, TOKEN, RESPONSE }
-pub(super) type Columns<'a> = Tuple<'a, COLUMNS>;
 
 /// The outcome of a request: what is kept of it once it was executed.
 pub struct Outcome {

@@ -4,16 +4,18 @@ use crate::error::Error;
 use crate::store::catalog::{self, Table};
 use crate::store::rel::{Access, Rel};
 use crate::store::tuple::check_columns;
-use crate::store::{checkpoint, lease, outcome, reply, restore, secret, segment, session, session_live, stream};
+use crate::store::{
+    checkpoint, lease, outcome_columns, reply, restore, secret, segment, session, session_live, stream,
+};
 
 /// The tables that requests need, with the number of their columns.
 const NEEDED: [(Table, usize); 12] = [
     (Table::Session, session::COLUMNS),
     (Table::SessionLive, session_live::COLUMNS),
-    (Table::Outcome0, outcome::COLUMNS),
-    (Table::Outcome1, outcome::COLUMNS),
-    (Table::Outcome2, outcome::COLUMNS),
-    (Table::OutcomeLong, outcome::COLUMNS),
+    (Table::Outcome0, outcome_columns::COLUMNS),
+    (Table::Outcome1, outcome_columns::COLUMNS),
+    (Table::Outcome2, outcome_columns::COLUMNS),
+    (Table::OutcomeLong, outcome_columns::COLUMNS),
     (Table::Segment, segment::COLUMNS),
     (Table::Checkpoint, checkpoint::COLUMNS),
     (Table::Lease, lease::COLUMNS),

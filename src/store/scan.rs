@@ -3,7 +3,7 @@
 use crate::pg::raw;
 use crate::store::cache;
 use crate::store::catalog::Index;
-use crate::store::rel::{Rel, Snapshot};
+use crate::store::snapshot::Snapshot;
 use pgrx::pg_sys;
 
 /// A scan that is at a row, or at its end. A panic leaves it as it is: the abort that follows ends it.
@@ -20,10 +20,16 @@ pub(super) struct Scan {
 
 impl Scan {
     /// Begins a scan for the rows that match the keys and that the snapshot sees.
-    pub fn begin(table: &Rel, index: Option<Index>, keys: &mut [pg_sys::ScanKeyData], snapshot: Snapshot) -> Scan {
+    /// `rel` is an open table of ours.
+    pub fn begin(
+        rel: pg_sys::Relation,
+        index: Option<Index>,
+        keys: &mut [pg_sys::ScanKeyData],
+        snapshot: Snapshot,
+    ) -> Scan {
         let index_oid = index.map_or(pg_sys::InvalidOid, cache::index_oid);
         let newest_first = index.is_some_and(Index::is_of_rewritten);
-        let (rel, count, keys) = (table.rel, keys.len() as i32, keys.as_mut_ptr());
+        let (count, keys) = (keys.len() as i32, keys.as_mut_ptr());
         // SAFETY: relation, index and keys belong together. The snapshots are static, or registered during the scan. On
         // an error the abort closes the scan. The closure has nothing to drop and does not panic.
         unsafe {

@@ -1,0 +1,45 @@
+//! Which rows a scan sees.
+
+use crate::pg::raw;
+use pgrx::pg_sys;
+
+/// Which rows a scan sees.
+#[derive(Clone, Copy)]
+pub enum Snapshot {
+    /// `SnapshotSelf`: all rows that are committed at this moment, and this transaction's own. It can miss a row that
+    /// is being updated. So it is for rows that are never updated, or that are updated only under a lock that the
+    /// caller holds. It takes no predicate locks. With an MVCC snapshot, two SERIALIZABLE transactions with different
+    /// new keys on one index page would abort each other.
+    Itself,
+    /// A fresh MVCC snapshot, for rows that another transaction may be updating. The scan fetches every version of a
+    /// row and then compares it with the snapshot, so that this takes no predicate locks either.
+    LatestMvcc,
+}
+
+impl Snapshot {
+    /// The snapshot for the scan, and the snapshot that each fetched row is compared with. The latter has to be ended
+    /// after the scan.
+    ///
+    /// # Safety
+    /// Called within a guard.
+    pub unsafe fn begin(self) -> (pg_sys::Snapshot, Option<pg_sys::Snapshot>) {
+        // SAFETY: SnapshotSelf and SnapshotAny are static. The latest snapshot is registered until end().
+        unsafe {
+            match self {
+                Snapshot::Itself => (&raw mut pg_sys::SnapshotSelfData, None),
+                Snapshot::LatestMvcc => {
+                    (&raw mut pg_sys::SnapshotAnyData, Some(raw::RegisterSnapshot(raw::GetLatestSnapshot())))
+                }
+            }
+        }
+    }
+
+    /// # Safety
+    /// Called within a guard. [`Snapshot::begin`] gave the snapshot, which is not used any more.
+    pub(super) unsafe fn end(latest: Option<pg_sys::Snapshot>) {
+        if let Some(latest) = latest {
+            // SAFETY: as the caller warrants.
+            unsafe { raw::UnregisterSnapshot(latest) }
+        }
+    }
+}
