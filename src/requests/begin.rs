@@ -57,15 +57,12 @@ pub fn begin(request: &Request<'_>, payload: Option<Jsonb>, wait_us: Option<i64>
     let deadline = Deadline::after(wait_us);
     let begun = if pg::read_only() {
         call.replay_only(deadline)?
+    } else if let Some(replay) = call.replay_as_before()? {
+        replay
     } else {
-        match call.replay_as_before()? {
-            Some(replay) => replay,
-            None => {
-                call.check_room()?;
-                open::reserve()?;
-                call.claim_or_answer(deadline)?
-            }
-        }
+        call.check_room()?;
+        open::reserve()?;
+        call.claim_or_answer(deadline)?
     };
     LAST_REPLAYED.set(matches!(begun, Begun::Replay(_)));
     let durability = if aim == Aim::Settle { Durability::Flushed } else { Durability::OfCaller };

@@ -56,11 +56,9 @@ pub(super) fn insert(table: &Rel, keys: &[Key<'_>], common: &Common<'_>) -> bool
 
 /// The columns of a row. They are valid until the key, the common part or the room changes.
 fn columns(key: &Key<'_>, common: &Common<'_>, room: &mut TextRoom) -> [Option<pg_sys::Datum>; COLUMNS] {
-    // The datum of a uuid points to its bytes.
-    let uuid = |bytes: &[u8; 16]| Some(bytes.as_ptr().into());
     let mut columns = [None; COLUMNS];
-    columns[DIGEST] = uuid(&key.digest.0);
-    columns[SESSION] = uuid(common.session);
+    columns[DIGEST] = Some(pg::uuid(&key.digest.0));
+    columns[SESSION] = Some(pg::uuid(common.session));
     columns[RECORDED_AT] = Some(common.recorded_at.into());
     columns[EXPIRES_AT] = Some(key.expires_at.into());
     columns[RECORDED_BY] = Some(common.recorded_by.into());
@@ -128,7 +126,7 @@ unsafe fn insert_entries(
             };
             for (key, slot) in keys.iter().zip(slots) {
                 if is_on_digest {
-                    (values[0], nulls[0]) = (key.digest.0.as_ptr().into(), false);
+                    (values[0], nulls[0]) = (pg::uuid(&key.digest.0), false);
                 } else {
                     let no_state = std::ptr::null_mut();
                     pg_sys::FormIndexDatum(info, *slot, no_state, values.as_mut_ptr(), nulls.as_mut_ptr());

@@ -12,7 +12,6 @@
 use crate::guc::{self, Coordinate};
 use crate::pg;
 use crate::store::written;
-use pgrx::pg_sys;
 use std::cell::Cell;
 use std::ffi::{CStr, c_void};
 use std::ptr::NonNull;
@@ -70,7 +69,7 @@ pub fn ask_for_two_phases() {
         // SAFETY: Citus declares the function so: no arguments and no result. The library that has it stays loaded.
         unsafe {
             let ask = std::mem::transmute::<*mut c_void, unsafe extern "C-unwind" fn()>(ask.as_ptr());
-            pg_sys::ffi::pg_guard_ffi_boundary(|| ask());
+            pg::raw::guarded(|| ask());
         }
     }
 }

@@ -5,7 +5,8 @@
 //! callbacks in the reverse order of their registration, and such a module may register its callback as late as the
 //! first time that a connection uses it. So our callback is registered anew when a transaction begins its first
 //! request. While a request is open, or a coordinator is to be asked for a two-phase commit, the statement that the
-//! commit follows registers it once more. That statement is COMMIT or PREPARE TRANSACTION in a transaction block, and any statement outside of a block.
+//! commit follows registers it once more. That statement is COMMIT or PREPARE TRANSACTION in a transaction block, and
+//! any statement outside of a block.
 
 use super::coordinator;
 use crate::open;
