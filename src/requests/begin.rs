@@ -21,7 +21,7 @@ use crate::requests::find::Seeker;
 use crate::requests::request::{self, Request};
 use crate::requests::start;
 use crate::requests::waiting::{self, Wait};
-use crate::sessions::liveness;
+use crate::sessions::{liveness, resolve};
 use crate::wake::Sleeper;
 use std::cell::Cell;
 
@@ -234,11 +234,22 @@ impl BeginCall<'_> {
         Ok(match (found.decision, found.outcome, &found.lease) {
             (Decision::Replay, Some(outcome), _) => Attempt::Answered(Begun::Replay(outcome)),
             (Decision::Leased, _, Some(lease)) => Attempt::Leased(lease.lease.until),
-            (_, outcome, _) => match start::start(&self.asked, Decided { outcome, ..found }, deadline)? {
-                Some(begun) => Attempt::Answered(begun),
-                None => Attempt::SessionTaken,
-            },
+            (_, outcome, _) => {
+                self.check_still_open(claim)?;
+                match start::start(&self.asked, Decided { outcome, ..found }, deadline)? {
+                    Some(begun) => Attempt::Answered(begun),
+                    None => Attempt::SessionTaken,
+                }
+            }
         })
+    }
+
+    /// Refuses to start a request of a session that was dropped while this call was on its way to the claim.
+    fn check_still_open(&self, claim: &Tag) -> Result<(), Error> {
+        match self.asked.request {
+            Request::Keyed(keyed) => resolve::check_still_open(&keyed.session).inspect_err(|_| claim.release()),
+            Request::Numbered(_) => Ok(()),
+        }
     }
 
     /// Remembers an answer other than `started`, for the error if the program records the request all the same.

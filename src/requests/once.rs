@@ -51,6 +51,7 @@ pub fn once(session: &str, keys: &[&str], function: &'static str) -> Result<Vec<
         || inbox::insert(session, &rows, now_us, now_us, contended),
         || Error::WaitRanOut { what: what(), hint: WAIT_BY_SETTING },
     )?;
+    resolve::check_still_open(session)?;
     let mut places: Vec<usize> =
         fresh.iter().zip(inserted).filter(|(_, inserted)| *inserted).map(|(fresh, _)| fresh.place).collect();
     places.sort_unstable();

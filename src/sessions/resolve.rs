@@ -43,6 +43,18 @@ pub fn standing(name: &str, right: Right, action: &'static str) -> Result<Rc<Sta
     }
 }
 
+/// Refuses a standing session that was dropped since the caller has found it. The caller calls this under a lock that
+/// whoever has dropped the session looks for: the claim of the request, or in an inbox the lock on the table of outcomes.
+/// So nobody executes in a session for whose requests somebody has waited since it was dropped, see `requests/at_rest.rs`.
+pub fn check_still_open(session: &Rc<StandingSession>) -> Result<(), Error> {
+    cache::take_in_messages();
+    let is_same = |now: &Rc<StandingSession>| Rc::ptr_eq(now, session);
+    if cache::with(|cache| cache.standing.get(session.name.as_str()).is_some_and(is_same)) {
+        return Ok(());
+    }
+    standing(&session.name, Right::Use, USE).map(drop)
+}
+
 /// The session of a request that an admin repairs: any one, also a dropped one.
 pub fn any_session(name: &str) -> Result<Session, Error> {
     match identity::client_session(name) {
@@ -70,12 +82,21 @@ pub fn to_look_at(name: &str) -> Result<(Session, bool), Error> {
 /// The session of a request that is redacted: one whose owner's privileges the caller has, also a dropped one. For an
 /// admin any one.
 pub fn to_redact(name: &str) -> Result<Session, Error> {
+    owned_or_any(name, "redact its requests")
+}
+
+/// The session that is exported: as [`to_redact`].
+pub fn to_export(name: &str) -> Result<Session, Error> {
+    owned_or_any(name, "export it")
+}
+
+fn owned_or_any(name: &str, action: &'static str) -> Result<Session, Error> {
     let found = any_session(name)?;
     let owner = match &found {
         Session::Standing(session) => session.owner,
         Session::Client(session) => session.owner,
     };
-    match check_roles(owner, None, found.name(), "redact its requests", Right::Own) {
+    match check_roles(owner, None, found.name(), action, Right::Own) {
         Err(error) if !pg::is_admin() => Err(or_unknown(&found, error)),
         _ => Ok(found),
     }
