@@ -173,6 +173,8 @@ COMMENT ON FUNCTION idem_purge_audit(timestamptz, text) IS
   'delete the rows of the audit from before a moment; gives how many';
 COMMENT ON FUNCTION idem_import(text, text, text) IS
   'take outcomes over from a query into a standing session; gives how many were imported, were there already, and have expired';
+COMMENT ON FUNCTION idem_export(text, text, text) IS
+  'give what is kept of the requests of a dropped session, for idem_import on the server where the session goes on';
 COMMENT ON FUNCTION idem_force_release(text, text, text, text, boolean) IS
   'repair: take away a lease that ran out, as if its request had never been begun with it, or end one that has not run out; gives whether there was one';
 COMMENT ON FUNCTION idem_force_release(text, bigint, text, text, boolean) IS
@@ -196,7 +198,7 @@ COMMENT ON PROCEDURE idem_sweep() IS
 
 -- Parts of functions and views, not to be called by users.
 COMMENT ON FUNCTION idempotence.import_begin(text, text, text) IS 'internal to idem_import: begins an import, gives the statement that imports';
-COMMENT ON FUNCTION idempotence.import_row(bigint, text, jsonb, boolean, timestamptz, timestamptz, jsonb, uuid) IS 'internal to idem_import: imports a row; 0: imported, 1: there already, 2: expired';
+COMMENT ON FUNCTION idempotence.import_row(bigint, text, jsonb, boolean, timestamptz, timestamptz, jsonb, uuid, text, bigint, integer, timestamptz, timestamptz, text, jsonb) IS 'internal to idem_import: imports a row; 0: imported, 1: there already, 2: expired';
 COMMENT ON FUNCTION idempotence.import_end(bigint, bigint, bigint) IS 'internal to idem_import: ends the import and notes it';
 COMMENT ON FUNCTION idempotence.at_work() IS 'internal to the view sessions: the client sessions at work that the caller may see; none on a standby';
 COMMENT ON FUNCTION idempotence.at_work_by_role() IS 'internal to the view health: how many client sessions each role has at work, and how many of them are silent for longer than their timeout; none on a standby';

@@ -10,7 +10,7 @@ SELECT p.oid AS function,
               naptime,max_sessions_per_role,launcher,is_visited,last_sweep,checks}'::pg_catalog.name[]) THEN 'monitor'
             WHEN p.proname OPERATOR(pg_catalog.=) ANY (
               '{idem_begin,idem_claim,idem_record,idem_checkpoint,idem_extend,idem_release,idem_settle,idem_lookup,idem_once,idem_once_many,idem_redact,idem_redact_prefix,
-                idem_run,
+                idem_export,idem_run,
                 idem_create_session,idem_alter_session,idem_drop_session,
                 idem_register,idem_heartbeat,idem_ack,idem_allocate,idem_position,idem_close,
                 idem_generate_id,idem_generate_ids,idem_key,idem_fingerprint}'::pg_catalog.name[]) THEN 'user'

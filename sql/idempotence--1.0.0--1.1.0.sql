@@ -395,6 +395,15 @@ VOLATILE PARALLEL UNSAFE
 LANGUAGE c
 AS 'MODULE_PATHNAME', 'idem_forget_uuid_wrapper';
 
+CREATE FUNCTION "idem_export"(
+  "session" TEXT,
+  "reason" TEXT,
+  "prefix" TEXT DEFAULT NULL
+) RETURNS TABLE (key text, status text, response jsonb, fingerprint uuid, token bigint, recorded_at timestamptz, expires_at timestamptz, attempt integer, begun_at timestamptz, leased_until timestamptz, point text, state jsonb)
+VOLATILE PARALLEL UNSAFE
+LANGUAGE c
+AS 'MODULE_PATHNAME', 'idem_export_wrapper';
+
 CREATE FUNCTION "idem_forget_prefix"(
   "session" TEXT,
   "prefix" TEXT,
@@ -582,7 +591,9 @@ LANGUAGE c VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'import_end_wrapper';
 
 CREATE FUNCTION idempotence.import_row(import bigint, key text, response jsonb, failed boolean, recorded_at timestamptz,
-                                       expires_at timestamptz, payload jsonb, fingerprint uuid) RETURNS integer
+                                       expires_at timestamptz, payload jsonb, fingerprint uuid, status text, token bigint,
+                                       attempt integer, begun_at timestamptz, leased_until timestamptz, point text,
+                                       state jsonb) RETURNS integer
 LANGUAGE c VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'import_row_wrapper';
 
@@ -1557,7 +1568,7 @@ SELECT p.oid AS function,
               naptime,max_sessions_per_role,launcher,is_visited,last_sweep,checks}'::pg_catalog.name[]) THEN 'monitor'
             WHEN p.proname OPERATOR(pg_catalog.=) ANY (
               '{idem_begin,idem_claim,idem_record,idem_checkpoint,idem_extend,idem_release,idem_settle,idem_lookup,idem_once,idem_once_many,idem_redact,idem_redact_prefix,
-                idem_run,
+                idem_export,idem_run,
                 idem_create_session,idem_alter_session,idem_drop_session,
                 idem_register,idem_heartbeat,idem_ack,idem_allocate,idem_position,idem_close,
                 idem_generate_id,idem_generate_ids,idem_key,idem_fingerprint}'::pg_catalog.name[]) THEN 'user'
@@ -1809,6 +1820,8 @@ COMMENT ON FUNCTION idem_purge_audit(timestamptz, text) IS
   'delete the rows of the audit from before a moment; gives how many';
 COMMENT ON FUNCTION idem_import(text, text, text) IS
   'take outcomes over from a query into a standing session; gives how many were imported, were there already, and have expired';
+COMMENT ON FUNCTION idem_export(text, text, text) IS
+  'give what is kept of the requests of a dropped session, for idem_import on the server where the session goes on';
 COMMENT ON FUNCTION idem_force_release(text, text, text, text, boolean) IS
   'repair: take away a lease that ran out, as if its request had never been begun with it, or end one that has not run out; gives whether there was one';
 COMMENT ON FUNCTION idem_force_release(text, bigint, text, text, boolean) IS
@@ -1832,7 +1845,7 @@ COMMENT ON PROCEDURE idem_sweep() IS
 
 -- Parts of functions and views, not to be called by users.
 COMMENT ON FUNCTION idempotence.import_begin(text, text, text) IS 'internal to idem_import: begins an import, gives the statement that imports';
-COMMENT ON FUNCTION idempotence.import_row(bigint, text, jsonb, boolean, timestamptz, timestamptz, jsonb, uuid) IS 'internal to idem_import: imports a row; 0: imported, 1: there already, 2: expired';
+COMMENT ON FUNCTION idempotence.import_row(bigint, text, jsonb, boolean, timestamptz, timestamptz, jsonb, uuid, text, bigint, integer, timestamptz, timestamptz, text, jsonb) IS 'internal to idem_import: imports a row; 0: imported, 1: there already, 2: expired';
 COMMENT ON FUNCTION idempotence.import_end(bigint, bigint, bigint) IS 'internal to idem_import: ends the import and notes it';
 COMMENT ON FUNCTION idempotence.at_work() IS 'internal to the view sessions: the client sessions at work that the caller may see; none on a standby';
 COMMENT ON FUNCTION idempotence.at_work_by_role() IS 'internal to the view health: how many client sessions each role has at work, and how many of them are silent for longer than their timeout; none on a standby';

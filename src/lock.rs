@@ -37,7 +37,7 @@
 //!
 //! **Sharing.** The transactions that use a client session share its lock. Whoever ends the session or hands it over
 //! takes the lock exclusively, and queues for it in short turns only ([`Tag::acquire_in_short_waits`]). New users of
-//! the session would wait behind a longer turn. A transaction that restores or imports rows shares the sweep's lock.
+//! the session would wait behind a longer turn. A transaction that restores, imports or exports rows shares the sweep's lock.
 
 use crate::board;
 use crate::domain::identity::Digest;
@@ -50,7 +50,7 @@ use pgrx::{PgSqlErrorCode, pg_sys};
 pub enum LockClass {
     /// The claim to a request: its key, or the lane of its number.
     Request = 0x1DE1,
-    /// Making, changing and dropping a standing session, and importing into it.
+    /// Making, changing and dropping a standing session, importing into it and exporting it.
     StandingSession = 0x1DE2,
     /// Marking the secret as in use.
     Secret = 0x1DE4,
@@ -69,7 +69,8 @@ pub enum LockClass {
     /// Transactions that save share the lock. So a registration notices a session whose saving was prepared before
     /// a crash, and waits for that transaction.
     SaveOfRegistered = 0x1DEA,
-    /// A step of the sweep. A transaction that restores or imports rows shares the lock, and so keeps the sweep away.
+    /// A step of the sweep. A transaction that restores, imports or exports rows shares the lock, and so keeps the sweep
+    /// away.
     Sweep = 0x1DEB,
 }
 

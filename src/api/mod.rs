@@ -16,6 +16,7 @@ pub mod internal;
 pub mod leases;
 pub mod looking;
 pub mod monitor;
+pub mod moving;
 mod null;
 pub mod repair_sets;
 pub mod repairs;

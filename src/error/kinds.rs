@@ -172,6 +172,32 @@ pub enum Error {
         /// What the caller wanted to do.
         action: &'static str,
     },
+    /// 55000: requests could still begin in a session that is to be exported.
+    SessionOpen {
+        /// The session's name.
+        session: String,
+        /// Whether this very transaction has dropped it.
+        dropped_here: bool,
+    },
+    /// 55006: a transaction that may have executed requests of the session has not ended.
+    NotAtRest {
+        /// The session's name.
+        session: String,
+        /// A request of the session that is at work, if that is known.
+        request: Option<RequestName>,
+        /// Who is at work, in words.
+        holders: String,
+    },
+    /// 55006: this very transaction has executed requests, or may have.
+    ExportsOwn {
+        /// The session's name.
+        session: String,
+    },
+    /// 40001: something of the session is newer than the snapshot.
+    ExportsUnseen {
+        /// The session's name.
+        session: String,
+    },
     /// 55006: this very transaction has begun the request that it gives up.
     GivesUpOwn(RequestName),
     /// ID006

@@ -1,5 +1,6 @@
 //! The SQLSTATE and the texts of each error, in one table.
 
+use super::WAIT_BY_SETTING;
 use super::kinds::{Error, Missing, NotExecuted, Superseded};
 use crate::domain::class::{Answered, Class};
 use crate::domain::end::End;
@@ -185,6 +186,36 @@ pub(super) fn describe(error: Error) -> Texts {
             format!("cannot {action} client session \"{session}\": this transaction has begun requests in it"),
             "A session in use neither ends nor is handed over.".into(),
             "Record or release them first, or do it in a transaction of its own.",
+        ),
+        Error::SessionOpen { session, dropped_here } => report(
+            Standard(PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+            format!("session \"{session}\" is open, and cannot be exported"),
+            match dropped_here {
+                true => "It was dropped in this transaction, and nobody else knows that before the commit.".into(),
+                false => "What begins here after the export would be executed again where the session goes on.".into(),
+            },
+            "Drop it with idem_drop_session(), commit, and export it then. What was recorded stays: made again, the session has it.",
+        ),
+        Error::NotAtRest { session, request, holders } => report(
+            Standard(PgSqlErrorCode::ERRCODE_OBJECT_IN_USE),
+            format!("session \"{session}\" cannot be exported while its requests may be at work"),
+            match request {
+                Some(request) => format!("At work is {request}. What was begun before the drop may be held by {holders}."),
+                None => format!("What was begun before the drop may be held by {holders}."),
+            },
+            WAIT_BY_SETTING,
+        ),
+        Error::ExportsOwn { session } => report(
+            Standard(PgSqlErrorCode::ERRCODE_OBJECT_IN_USE),
+            format!("cannot export session \"{session}\": this transaction has begun requests itself"),
+            "What it did may still be rolled back, and would count as done where the session goes on.".into(),
+            "Export it in a transaction of its own.",
+        ),
+        Error::ExportsUnseen { session } => report(
+            Standard(PgSqlErrorCode::ERRCODE_T_R_SERIALIZATION_FAILURE),
+            format!("could not serialize access: requests of session \"{session}\" ended after this transaction's snapshot"),
+            "What they recorded is committed, but neither that nor their effects are visible to this transaction.".into(),
+            "Retry the transaction: its snapshot will see them.",
         ),
         Error::GivesUpOwn(name) => report(
             Standard(PgSqlErrorCode::ERRCODE_OBJECT_IN_USE),

@@ -83,7 +83,7 @@ unsafe extern "C-unwind" {
 /// Functions that raise no error, and so need no guard at all.
 pub mod harmless {
     use pgrx::pg_sys::{self, Datum, Oid, TransactionId};
-    use std::ffi::c_int;
+    use std::ffi::{c_char, c_int};
 
     // SAFETY: as PostgreSQL declares them, in all supported versions.
     #[allow(missing_docs, reason = "PostgreSQL documents them")]
@@ -95,6 +95,14 @@ pub mod harmless {
         pub fn RecoveryInProgress() -> bool;
         pub fn TransactionIdIsCurrentTransactionId(transaction: TransactionId) -> bool;
         pub fn get_fn_expr_rettype(function: *mut pg_sys::FmgrInfo) -> Oid;
+        pub fn SetTuplestoreDestReceiverParams(
+            receiver: *mut pg_sys::DestReceiver,
+            store: *mut pg_sys::Tuplestorestate,
+            context: pg_sys::MemoryContext,
+            detoast: bool,
+            shape: pg_sys::TupleDesc,
+            message: *const c_char,
+        );
         /// As long as no column was added to the table with a default that is passed by reference.
         pub fn heap_deform_tuple(
             tuple: pg_sys::HeapTuple,

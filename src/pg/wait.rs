@@ -223,6 +223,17 @@ impl PartialEq for Holder {
 }
 
 impl Holder {
+    /// The transaction that `pg_locks` shows as this `virtualtransaction`; `None` if that is no such name.
+    pub fn named(name: &str) -> Option<Holder> {
+        let (place, number) = name.split_once('/')?;
+        let (place, number): (i32, u32) = (place.parse().ok()?, number.parse().ok()?);
+        #[cfg(any(feature = "pg17", feature = "pg18"))]
+        let id = pg_sys::VirtualTransactionId { procNumber: place, localTransactionId: number };
+        #[cfg(not(any(feature = "pg17", feature = "pg18")))]
+        let id = pg_sys::VirtualTransactionId { backendId: place, localTransactionId: number };
+        Some(Holder(id))
+    }
+
     fn parts(&self) -> (i32, u32) {
         #[cfg(any(feature = "pg17", feature = "pg18"))]
         return (self.0.procNumber, self.0.localTransactionId);

@@ -7,18 +7,21 @@
 //! holder, and `counting.rs` tells what is counted. The calls are in `begin.rs`, `claim.rs`, `settle.rs`, `finish.rs`
 //! (record, checkpoint, release, extend), `lookup.rs` and `once.rs`; `listing.rs` lists a session's outcomes, and
 //! `explain/` tells all that is known of a request. Those of admins are in `repair.rs`, `redact.rs`, `repair_set.rs`
-//! (forget and redact by prefix) and `import.rs`.
+//! (forget and redact by prefix), `import.rs` with `imported.rs`, and `export.rs` with `at_rest.rs`.
 
 pub mod answer;
+pub mod at_rest;
 pub mod begin;
 pub mod claim;
 pub mod counting;
 pub mod decide;
 pub mod explain;
+pub mod export;
 pub mod find;
 pub mod finish;
 pub mod held;
 pub mod import;
+pub mod imported;
 pub mod keyed;
 pub mod listing;
 pub mod lookup;

@@ -2,6 +2,7 @@
 //! look-up reads it without that lock. The sweep deletes checkpoints that do not count any more.
 
 use crate::domain::decision::{CheckpointFacts, Fingerprint};
+use crate::domain::identity::SessionId;
 use crate::error::{Error, RequestName};
 use crate::pg::{self, Jsonb};
 use crate::store::blank;
@@ -87,6 +88,13 @@ fn read(row: &Columns<'_>, probe: &Probe<'_>) -> Result<StoredCheckpoint, Error>
         }
         _ => Err(Error::Corrupted { message: format!("the checkpoint of {} lacks a value", name()) }),
     }
+}
+
+/// Whether the transaction's snapshot does not see a checkpoint of the session.
+pub fn any_unseen(session: &SessionId) -> bool {
+    let table = Rel::open(Table::Checkpoint, Access::Read);
+    let keys = &mut [uuid_equals(SESSION as i16 + 1, session)];
+    table.find(None, keys, Snapshot::LatestMvcc, |row: &Columns<'_>| (!row.visible()).then_some(())).is_some()
 }
 
 /// Writes the request's checkpoint, over an earlier one if there is one. The caller has the request's lock.

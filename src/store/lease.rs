@@ -207,6 +207,20 @@ pub fn last_end(session: &SessionId, now_us: i64) -> Option<i64> {
     last
 }
 
+/// The keys or first numbers that have a lease in a session, run out or not.
+pub fn keys_of(session: &SessionId) -> Vec<String> {
+    let mut keys = Vec::new();
+    visit_session(session, |row| keys.extend(row.text(REQUEST)));
+    keys
+}
+
+/// Whether the transaction's snapshot does not see a lease of the session.
+pub fn any_unseen(session: &SessionId) -> bool {
+    let mut unseen = false;
+    visit_session(session, |row| unseen |= !row.visible());
+    unseen
+}
+
 /// Shows `visit` every lease that a session has, as the latest snapshot sees it.
 fn visit_session(session: &SessionId, mut visit: impl FnMut(&Columns<'_>)) {
     let table = Rel::open(Table::Lease, Access::Read);

@@ -25,6 +25,7 @@ pub mod lease;
 pub mod listing;
 pub mod looks;
 pub mod message;
+pub mod moving;
 pub mod outcome;
 mod outcome_columns;
 pub mod outcome_long;

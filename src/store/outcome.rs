@@ -14,6 +14,7 @@
 
 use crate::domain::class::Class;
 use crate::domain::decision::{Fingerprint, OutcomeFacts};
+use crate::domain::identity::SessionId;
 use crate::domain::time_key;
 use crate::error::{Error, RequestName};
 use crate::lock::Tag;
@@ -22,7 +23,7 @@ use crate::store::catalog::{Index, Table};
 use crate::store::outcome_columns::*;
 use crate::store::probe::Probe;
 use crate::store::rel::{Access, Rel, Snapshot};
-use crate::store::segment::{self, LONG};
+use crate::store::segment::{self, LONG, SEGMENTS};
 use crate::store::tuple::{Tid, uuid_equals};
 use crate::store::write;
 use pgrx::{PgSqlErrorCode, pg_sys};
@@ -90,6 +91,16 @@ pub fn find(probe: &Probe<'_>, asked_at: i64, snapshot: Snapshot) -> Result<Opti
         Some(found) if found.outcome.lives_at(asked_at) => Ok(Some(found)),
         found => Ok(found.or(expired)),
     }
+}
+
+/// Whether the transaction's snapshot does not see an outcome of the session.
+pub fn any_unseen(session: &SessionId) -> bool {
+    SEGMENTS.into_iter().chain([LONG]).any(|(table, _)| {
+        let table = Rel::open(table, Access::Read);
+        let keys = &mut [uuid_equals(SESSION as i16 + 1, session)];
+        let unseen = |row: &Columns<'_>| (!row.visible()).then_some(());
+        table.find(None, keys, Snapshot::LatestMvcc, unseen).is_some()
+    })
 }
 
 /// A table of outcomes and its index.

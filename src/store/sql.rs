@@ -8,6 +8,7 @@ use crate::store::rel::{Access, Rel};
 use pgrx::datum::{DatumWithOid, TimestampWithTimeZone, Uuid};
 use pgrx::spi::{self, Spi, SpiClient, SpiHeapTupleData};
 use pgrx::{FromDatum, pg_sys};
+use std::ffi::CString;
 
 /// Executes a statement; gives the number of rows that it processed.
 pub fn execute(statement: &str, arguments: &[DatumWithOid<'_>]) -> Result<usize, Error> {
@@ -51,6 +52,12 @@ pub fn rows<T>(
     by_owner(query, |client| client.select(query, None, arguments)?.map(|row| read(&row)).collect())
 }
 
+/// Puts the rows of a query into a store; gives how many there are.
+pub fn fill(store: &pg::RowStore, query: &str) -> u64 {
+    let query = CString::new(query).expect("a text value has no NUL");
+    pg::as_role(owner(), || store.add(&query))
+}
+
 /// A moment as an argument.
 pub fn moment(us: i64) -> Option<TimestampWithTimeZone> {
     TimestampWithTimeZone::try_from(us as pg_sys::TimestampTz).ok()
@@ -62,8 +69,11 @@ pub fn ids(ids: &[[u8; 16]]) -> Vec<Uuid> {
 }
 
 fn by_owner<T>(statement: &str, work: impl FnOnce(&mut SpiClient<'_>) -> Result<T, spi::Error>) -> Result<T, Error> {
-    // The table is closed again at once, since TRUNCATE refuses a table that is open.
-    let owner = Rel::open(Table::Segment, Access::Read).owner();
-    pg::as_role(owner, || Spi::connect_mut(work))
+    pg::as_role(owner(), || Spi::connect_mut(work))
         .map_err(|error| Error::Corrupted { message: format!("could not execute {statement}: {error}") })
+}
+
+fn owner() -> pg_sys::Oid {
+    // The table is closed again at once, since TRUNCATE refuses a table that is open.
+    Rel::open(Table::Segment, Access::Read).owner()
 }

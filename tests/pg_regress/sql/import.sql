@@ -94,7 +94,7 @@ SELECT * FROM idem_import('import', 'SELECT unnest(''{prepared,z1}''::text[]) AS
 SELECT query, regress_message(format('SELECT idem_import(''import'', %L, ''why'')', query)) FROM unnest(ARRAY[
   'SELECT 1 AS key, 2 AS kay', 'SELECT 1 AS key, 2 AS key', 'SELECT 2 AS response', 'SELECT', 'DELETE FROM import_from RETURNING key', 'SELECT 1 AS key; SELECT 2 AS key', '', 'SELECT nothing FROM nowhere',
   'SELECT unnest(ARRAY[''ok'', NULL]) AS key', 'SELECT '''' AS key', 'SELECT repeat(''k'', 256) AS key', 'SELECT 1 AS key, now() + interval ''1 day'' AS recorded_at',
-  'SELECT 1 AS key, timestamptz ''-infinity'' AS recorded_at', 'SELECT 1 AS key, now() + interval ''61 minutes'' AS expires_at', 'SELECT 1 AS key, timestamptz ''infinity'' AS expires_at',
+  'SELECT 1 AS key, timestamptz ''-infinity'' AS recorded_at', 'SELECT 1 AS key, now() + interval ''66 minutes'' AS expires_at', 'SELECT 1 AS key, timestamptz ''infinity'' AS expires_at',
   'SELECT 1 AS key, ''1''::jsonb AS payload, gen_random_uuid() AS fingerprint', 'SELECT 1 AS key, ''not json'' AS response', 'SELECT 1 / 0 AS key',
   'SELECT ''big'' AS key, to_jsonb(repeat(''x'', 1100000)) AS response', 'SELECT ''big'' AS key, to_jsonb(repeat(''x'', 11000000)) AS payload', 'SELECT (idem_import(''import'', ''SELECT 1 AS key'', ''why'')).imported AS key']) query;
 CREATE FUNCTION import_fails() RETURNS text LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'my own' USING ERRCODE = 'AB123'; END $$;
@@ -112,14 +112,14 @@ SELECT regress_message($$SELECT idem_import('import', 'SELECT 1 AS key', 'why')$
 SET ROLE regress_import_admin;
 -- the query has its caller's rights; the parts do nothing by themselves
 SELECT regress_message($$SELECT idem_import('import', 'SELECT alias AS key FROM regress_client_session', 'why')$$);
-SELECT regress_message($$SELECT idempotence.import_row(1, 'key', NULL, NULL, NULL, NULL, NULL, NULL)$$), regress_message($$SELECT idempotence.import_row(NULL, 'key', NULL, NULL, NULL, NULL, NULL, NULL)$$);
+SELECT regress_message($$SELECT idempotence.import_row(1, 'key', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL)$$), regress_message($$SELECT idempotence.import_row(NULL, 'key', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL)$$);
 BEGIN;
 SAVEPOINT s;
 SELECT idempotence.import_begin('import', 'SELECT 1 AS key', 'why') ~ 'import_row\((\d+),';
 SELECT substring(idempotence.import_begin('import', 'SELECT 1 AS key', 'why') FROM 'import_row\((\d+),') AS number \gset
-SELECT idempotence.import_row(:number, 'by hand', NULL, NULL, NULL, NULL, NULL, NULL), regress_message(format('SELECT idempotence.import_row(%s, ''by hand'', NULL, NULL, NULL, NULL, NULL, NULL)', :number - 1));
+SELECT idempotence.import_row(:number, 'by hand', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL), regress_message(format('SELECT idempotence.import_row(%s, ''by hand'', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL)', :number - 1));
 ROLLBACK TO SAVEPOINT s;
-SELECT regress_message(format('SELECT idempotence.import_row(%s, ''by hand'', NULL, NULL, NULL, NULL, NULL, NULL)', :number));
+SELECT regress_message(format('SELECT idempotence.import_row(%s, ''by hand'', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL)', :number));
 ROLLBACK;
 RESET ROLE;
 

@@ -1,0 +1,108 @@
+//! The SQL function that exports a session, and the parts of `idem_import`.
+
+use super::null::required;
+use crate::error::or_raise;
+use crate::pg::{self, Filled, Jsonb, Shape, Timestamptz};
+use crate::requests::export::Export;
+use crate::requests::import;
+use crate::requests::imported::Row;
+use crate::store::moving;
+use pgrx::datum::Uuid;
+use pgrx::{default, pg_extern};
+
+/// The columns of `idem_export`.
+pub struct Exported;
+
+impl Shape for Exported {
+    const SQL: &'static str = moving::COLUMNS;
+}
+
+#[pg_extern(volatile, parallel_unsafe)]
+fn idem_export(
+    session: Option<&str>,
+    reason: Option<&str>,
+    prefix: default!(Option<&str>, "NULL"),
+) -> Filled<Exported> {
+    pg::begin_call();
+    let export = or_raise((|| {
+        let (session, reason) = (required("session", session)?, required("reason", reason)?);
+        Export::begin(session, reason, prefix)
+    })());
+    Filled::by(move |store| export.fill(store))
+}
+
+/// Begins an import; gives the statement to execute.
+#[pg_extern(sql = r#"
+CREATE FUNCTION idempotence.import_begin(session text, query text, reason text) RETURNS text
+LANGUAGE c VOLATILE PARALLEL UNSAFE
+AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
+"#)]
+fn import_begin(session: Option<&str>, query: Option<&str>, reason: Option<&str>) -> String {
+    or_raise((|| {
+        let (session, query) = (required("session", session)?, required("query", query)?);
+        import::begin(session, query, required("reason", reason)?)
+    })())
+}
+
+/// Imports a row; gives what became of it.
+#[pg_extern(sql = r#"
+CREATE FUNCTION idempotence.import_row(import bigint, key text, response jsonb, failed boolean, recorded_at timestamptz,
+                                       expires_at timestamptz, payload jsonb, fingerprint uuid, status text, token bigint,
+                                       attempt integer, begun_at timestamptz, leased_until timestamptz, point text,
+                                       state jsonb) RETURNS integer
+LANGUAGE c VOLATILE PARALLEL UNSAFE
+AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
+"#)]
+fn import_row(
+    import: Option<i64>,
+    key: Option<&str>,
+    response: Option<Jsonb>,
+    failed: Option<bool>,
+    recorded_at: Option<Timestamptz>,
+    expires_at: Option<Timestamptz>,
+    payload: Option<Jsonb>,
+    fingerprint: Option<Uuid>,
+    status: Option<&str>,
+    token: Option<i64>,
+    attempt: Option<i32>,
+    begun_at: Option<Timestamptz>,
+    leased_until: Option<Timestamptz>,
+    point: Option<&str>,
+    state: Option<Jsonb>,
+) -> i32 {
+    pg::begin_call();
+    let row = Row {
+        key,
+        response,
+        failed,
+        recorded_at: recorded_at.map(|at| at.0),
+        expires_at: expires_at.map(|at| at.0),
+        payload,
+        fingerprint: fingerprint.map(|fingerprint| *fingerprint.as_bytes()),
+        status,
+        token,
+        attempt,
+        begun_at: begun_at.map(|at| at.0),
+        leased_until: leased_until.map(|at| at.0),
+        point,
+        state,
+    };
+    or_raise((|| {
+        let taken = import::row(required("import", import)?, &row)?;
+        pg::check_memory()?;
+        Ok(taken as i32)
+    })())
+}
+
+/// Ends the import and notes it.
+#[pg_extern(sql = r#"
+CREATE FUNCTION idempotence.import_end(imported bigint, present bigint, expired bigint) RETURNS void
+LANGUAGE c VOLATILE PARALLEL UNSAFE
+AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
+"#)]
+fn import_end(imported: Option<i64>, present: Option<i64>, expired: Option<i64>) {
+    or_raise((|| {
+        let (imported, present) = (required("imported", imported)?, required("present", present)?);
+        import::end(imported, present, required("expired", expired)?)
+    })());
+}

@@ -1,0 +1,81 @@
+//! The rows of a query as the result of a function.
+
+use super::raw::harmless;
+use pgrx::callconv::{BoxRet, FcInfo};
+use pgrx::datum::Datum;
+use pgrx::pg_sys;
+use pgrx::pgrx_sql_entity_graph::metadata::{
+    ArgumentError, ReturnsError, ReturnsRef, SqlMappingRef, SqlTranslatable, TypeOrigin,
+};
+use std::ffi::CStr;
+use std::marker::PhantomData;
+
+/// The columns of a result.
+pub trait Shape: 'static {
+    /// The columns as SQL: `TABLE (…)`.
+    const SQL: &'static str;
+}
+
+/// A result of any number of rows. It is a function of ours, which is called when PostgreSQL's store for the rows is there,
+/// and fills the store. The rows go from a query's plan to the store, and a store beyond `work_mem` is a file. So their
+/// number does not matter to memory.
+pub struct Filled<S>(Box<dyn FnOnce(&RowStore)>, PhantomData<S>);
+
+impl<S: Shape> Filled<S> {
+    /// The result that `fill` fills.
+    pub fn by(fill: impl FnOnce(&RowStore) + 'static) -> Filled<S> {
+        Filled(Box::new(fill), PhantomData)
+    }
+}
+
+/// PostgreSQL's store for the rows of a result.
+pub struct RowStore {
+    store: *mut pg_sys::Tuplestorestate,
+    context: pg_sys::MemoryContext,
+}
+
+impl RowStore {
+    /// Executes a query and adds its rows. It must give the columns of the result, in their types. Gives how many rows it
+    /// has added.
+    pub fn add(&self, query: &CStr) -> u64 {
+        // SAFETY: the store and its context live until the function has returned, and the receiver is used before that.
+        // The columns are those that the store was made for. SPI_finish() frees what was allocated. An ERROR inside ends
+        // the (sub)transaction, and with it the connection.
+        unsafe {
+            let receiver = pg_sys::CreateDestReceiver(pg_sys::CommandDest::DestTuplestore);
+            let (no_detoasting, no_map, no_message) = (false, std::ptr::null_mut(), std::ptr::null());
+            let (store, context) = (self.store, self.context);
+            harmless::SetTuplestoreDestReceiverParams(receiver, store, context, no_detoasting, no_map, no_message);
+            let options = pg_sys::SPIExecuteOptions { dest: receiver, ..Default::default() };
+            pg_sys::SPI_connect();
+            let code = pg_sys::SPI_execute_extended(query.as_ptr(), &options);
+            let added = if code < 0 { 0 } else { pg_sys::SPI_processed };
+            pg_sys::SPI_finish();
+            added
+        }
+    }
+}
+
+// SAFETY: names the type that box_into() returns.
+unsafe impl<S: Shape> SqlTranslatable for Filled<S> {
+    const TYPE_IDENT: &'static str = S::SQL;
+    const TYPE_ORIGIN: TypeOrigin = TypeOrigin::External;
+    const ARGUMENT_SQL: Result<SqlMappingRef, ArgumentError> = Err(ArgumentError::NotValidAsArgument(S::SQL));
+    const RETURN_SQL: Result<ReturnsRef, ReturnsError> = Ok(ReturnsRef::One(SqlMappingRef::literal(S::SQL)));
+}
+
+// SAFETY: returns rows of the type that the function is declared to return.
+unsafe impl<S: Shape> BoxRet for Filled<S> {
+    unsafe fn box_into<'fcx>(self, fcinfo: &mut FcInfo<'fcx>) -> Datum<'fcx> {
+        // SAFETY: pgrx passes the call's own fcinfo. InitMaterializedSRF() checks that the caller takes a store, and makes
+        // it with the shape of the declared type, in the memory of the caller's query.
+        let store = unsafe {
+            let call = fcinfo.as_mut_ptr();
+            pg_sys::InitMaterializedSRF(call, 0);
+            let result: *mut pg_sys::ReturnSetInfo = (*call).resultinfo.cast();
+            RowStore { store: (*result).setResult, context: (*(*result).econtext).ecxt_per_query_memory }
+        };
+        (self.0)(&store);
+        fcinfo.return_null()
+    }
+}

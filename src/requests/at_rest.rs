@@ -1,0 +1,96 @@
+//! Waits until nobody can be at work in a session that was dropped.
+//!
+//! Whoever executes a request holds its claim to the end of the transaction, and whoever notes messages in an inbox holds a
+//! lock on the table of outcomes. The name of a claim does not tell its session. So this waits for every transaction of
+//! the database that holds a claim, or in the case of an inbox writes outcomes, at the moment of the look. Transactions
+//! that come later are not waited for.
+//!
+//! None slips through. The caller has the session's lock, which the transaction that dropped the session has given back
+//! after telling all backends. A begin finds the session, takes the claim and then asks whether the session is still there
+//! (`sessions/resolve.rs`). If it took the claim before the look, it is waited for. If it took the claim later, it is
+//! told of the drop when it asks.
+
+use crate::error::{Error, RequestName};
+use crate::lock::LockClass;
+use crate::model::StandingSession;
+use crate::monitor::in_flight::{self, Named};
+use crate::pg::{self, Deadline, Holder};
+use crate::store::sql;
+
+/// Waits for the transactions that may have executed requests of the session. The caller has the session's lock.
+pub fn wait(session: &StandingSession, deadline: Deadline) -> Result<(), Error> {
+    let sort = Sort::of(session);
+    let holders = sort.holders()?;
+    if holders.iter().any(|(_, pid)| *pid == pg::process_id()) {
+        return Err(Error::ExportsOwn { session: session.name.clone() });
+    }
+    for (transaction, _) in holders {
+        let holder = Holder::named(&transaction).ok_or_else(|| Error::Corrupted {
+            message: format!("pg_locks has a virtualtransaction of another form: {transaction}"),
+        })?;
+        if pg::bounded(deadline.left_us(), || holder.wait()).is_none() {
+            let (name, request) = (session.name.clone(), at_work_in(session));
+            return Err(Error::NotAtRest { session: name, request, holders: sort.in_words()? });
+        }
+    }
+    Ok(())
+}
+
+/// A request of the session that is at work, where the library is preloaded, so that this is known by name.
+fn at_work_in(session: &StandingSession) -> Option<RequestName> {
+    let mut named = in_flight::read().into_iter().filter_map(|request| request.named);
+    let of_it = |named: &Named| named.owner == session.owner && named.session == session.name;
+    named.find(of_it).map(|named| RequestName::new(&named.session, &named.request))
+}
+
+/// What those hold who are at work.
+#[derive(Clone, Copy)]
+enum Sort {
+    /// Claims.
+    Claims,
+    /// The tables of outcomes, to write them.
+    Tables,
+}
+
+impl Sort {
+    fn of(session: &StandingSession) -> Sort {
+        if session.inbox { Sort::Tables } else { Sort::Claims }
+    }
+
+    /// The transactions that hold such a lock now, as `pg_locks` names them, and their processes; 0 for prepared ones.
+    fn holders(self) -> Result<Vec<(String, i32)>, Error> {
+        let holds = match self {
+            Sort::Claims => format!(
+                "l.locktype OPERATOR(pg_catalog.=) 'advisory' AND l.objsubid OPERATOR(pg_catalog.=) {}",
+                LockClass::Request as u16
+            ),
+            Sort::Tables => format!(
+                "l.locktype OPERATOR(pg_catalog.=) 'relation' AND l.mode OPERATOR(pg_catalog.=) '{WRITES}'
+                 AND l.relation OPERATOR(pg_catalog.=) ANY ({TABLES})"
+            ),
+        };
+        let query = format!(
+            "SELECT DISTINCT l.virtualtransaction, COALESCE(l.pid, 0) FROM pg_catalog.pg_locks l
+             WHERE l.granted AND {holds}
+               AND l.database OPERATOR(pg_catalog.=) (SELECT d.oid FROM pg_catalog.pg_database d
+                                                      WHERE d.datname OPERATOR(pg_catalog.=) pg_catalog.current_database())"
+        );
+        sql::pairs(&query, &[])
+    }
+
+    /// Who holds such a lock now.
+    fn in_words(self) -> Result<String, Error> {
+        let query = match self {
+            Sort::Claims => format!("SELECT idempotence.advisory_holders({})", LockClass::Request as u16),
+            Sort::Tables => format!("SELECT idempotence.holders({TABLES}, '{{{WRITES}}}')"),
+        };
+        Ok(sql::first(&query)?.unwrap_or_else(|| "a transaction that has just ended".into()))
+    }
+}
+
+const WRITES: &str = "RowExclusiveLock";
+
+/// The tables that inboxes write.
+const TABLES: &str =
+    "ARRAY[pg_catalog.to_regclass('idempotence.outcome_0'), pg_catalog.to_regclass('idempotence.outcome_1'),
+                            pg_catalog.to_regclass('idempotence.outcome_2')]::pg_catalog.oid[]";

@@ -1,0 +1,141 @@
+//! Export: gives all that has to be known of a session's requests where the session goes on, on another server.
+//!
+//! What is executed here after the export, or has been executed and is not in it, is executed again there. So an export
+//! makes sure of this:
+//!
+//! * The session was dropped, and that is committed: no request of it begins any more, and none is replayed.
+//! * Everybody who was at work in it has ended (`at_rest.rs`).
+//! * No lease of it lasts: its holder could still record here, with the token. A lease that ran out gets another token,
+//!   in the exporting transaction. Its holder is superseded by that, and a begin at the other server takes the request over.
+//! * The session's lock is held to the end of the transaction. So the session is not made again meanwhile, nor imported into.
+//! * The sweep's lock is shared. So no outcome moves from table to table under the query that reads them.
+//! * Where the transaction keeps its snapshot, that has to see all that is exported (40001).
+
+use crate::arguments;
+use crate::domain::lease::Lease;
+use crate::error::{Error, WAIT_BY_SETTING};
+use crate::guc;
+use crate::lock::Tag;
+use crate::model::{Session, StandingSession, Stream};
+use crate::names;
+use crate::open;
+use crate::pg::{self, Deadline};
+use crate::requests::at_rest;
+use crate::requests::keyed::Keyed;
+use crate::requests::repair;
+use crate::sessions::resolve;
+use crate::store::audit::{self, Repair};
+use crate::store::lease::{self, NewLease};
+use crate::store::moving;
+use crate::store::outcome;
+use crate::store::rel::Snapshot;
+use crate::store::session::standing;
+use crate::store::sql;
+use std::rc::Rc;
+
+/// An export, of which the rows are still to be given.
+pub struct Export {
+    session: Rc<StandingSession>,
+    /// With what the keys begin that are exported.
+    prefix: Option<String>,
+    reason: String,
+}
+
+impl Export {
+    /// Makes sure that nobody is at work in the session, and that nobody begins.
+    pub fn begin(name: &str, reason: &str, prefix: Option<&str>) -> Result<Export, Error> {
+        let found = standing(name)?;
+        repair::check_reason(reason)?;
+        arguments::check_writable("idem_export", || "The export is to be noted in idempotence.audit.".into())?;
+        let waited = |what: String| Error::WaitRanOut { what, hint: WAIT_BY_SETTING };
+        let deadline = Deadline::after(guc::wait_us());
+        if !names::standing_session_lock(&found.name).acquire(deadline.left_us()) {
+            return Err(waited(format!("a change of session \"{name}\", or an import into it,")));
+        }
+        if !Tag::sweep().share(deadline.left_us()) {
+            return Err(waited("a step of the sweep".into()));
+        }
+        let session = closed(name)?;
+        at_rest::wait(&session, deadline)?;
+        // A time key is kept in lower case.
+        let lower = |prefix: &str| if session.time_keys { prefix.to_lowercase() } else { prefix.to_owned() };
+        let export = Export { prefix: prefix.map(lower), session, reason: reason.into() };
+        export.supersede_leases(deadline)?;
+        if pg::keeps_snapshot() && moving::any_unseen(&export.session.id) {
+            return Err(Error::ExportsUnseen { session: export.session.name.clone() });
+        }
+        Ok(export)
+    }
+
+    /// Gives the rows.
+    pub fn fill(self, store: &pg::RowStore) {
+        let (session, prefix) = (&self.session, self.prefix.as_deref());
+        let rows = sql::fill(store, &moving::query(&session.id, prefix));
+        let found = if rows == 1 { "1 request".into() } else { format!("{rows} requests") };
+        let (request, reason) = (prefix.unwrap_or(""), &*self.reason);
+        audit::insert(&Repair { action: "export", session: &session.name, request, reason, found: &found });
+    }
+
+    /// Sees to it that no token completes a request here any more.
+    fn supersede_leases(&self, deadline: Deadline) -> Result<(), Error> {
+        for key in lease::keys_of(&self.session.id) {
+            if self.prefix.as_ref().is_some_and(|prefix| !key.starts_with(prefix)) {
+                continue;
+            }
+            let request = Keyed::of(Rc::clone(&self.session), &key)?;
+            let digest = request.digest();
+            let (lock, of) = (Tag::request(&digest), Stream { session: &self.session.id, name: "" });
+            if !open::with_room(|| request.name(), || lock.acquire(deadline.left_us()))? {
+                return Err(Error::WaitRanOut { what: request.name().to_string(), hint: WAIT_BY_SETTING });
+            }
+            let now_us = pg::now_us();
+            let Some(kept) = lease::find(of, &digest, Snapshot::Itself)? else { continue };
+            let done = outcome::find(&request.probe(digest), now_us, Snapshot::Itself)?;
+            if done.is_some_and(|done| done.outcome.lives_at(now_us)) {
+                // An import has brought the outcome since the begin, and the lease is over.
+                lease::delete(of, &digest)?;
+            } else if kept.lease.runs_at(now_us) {
+                return Err(Error::Leased {
+                    name: request.name(),
+                    until: pg::describe_moment(kept.lease.until),
+                    hint: "Export again when its holder has recorded or released it, or when the lease has run out.",
+                });
+            } else {
+                lease::save(&NewLease {
+                    of,
+                    lock: &digest,
+                    request: &kept.request,
+                    last: None,
+                    fingerprint: kept.fingerprint,
+                    // Nobody takes it over by this.
+                    lease: Lease { attempt: kept.lease.attempt, ..kept.lease.superseded(now_us, None) },
+                    is_first: false,
+                })?;
+            }
+            lease::keep_through_crash();
+        }
+        Ok(())
+    }
+}
+
+/// The standing session to export, which the caller owns or administers.
+fn standing(name: &str) -> Result<Rc<StandingSession>, Error> {
+    match resolve::to_export(name)? {
+        Session::Standing(session) => Ok(session),
+        Session::Client(session) => Err(Error::Invalid {
+            message: format!("client session \"{}\" cannot be exported", session.name),
+            detail: "It stays where its client has registered.".into(),
+            hint: "Let its client close it with idem_close(), and register at the other server.",
+        }),
+    }
+}
+
+/// The session under its lock. Refuses one that is not closed for all others.
+fn closed(name: &str) -> Result<Rc<StandingSession>, Error> {
+    let session = standing(name)?;
+    let committed = standing::find(name).is_some_and(|(_, committed)| committed);
+    match session.dropped_at {
+        Some(_) if committed => Ok(session),
+        dropped_at => Err(Error::SessionOpen { session: session.name.clone(), dropped_here: dropped_at.is_some() }),
+    }
+}
