@@ -21,6 +21,7 @@ pub mod fixture;
 pub mod frozen;
 pub mod limits;
 pub mod load;
+pub mod plproxy;
 pub mod ring;
 pub mod senders;
 pub mod shop;

@@ -1,4 +1,5 @@
-//! Clients that send requests to a Citus cluster until each is answered, and the proof that each took effect once.
+//! Clients that send requests until each is answered, to a Citus cluster or to other servers, and the proof that each
+//! took effect once.
 //!
 //! [`Work`] says what a request does. [`Load`] runs the clients. [`Report`] is what came of it.
 
@@ -42,6 +43,11 @@ pub trait Work: Send + Sync + 'static {
     /// The node that an attempt goes to; 0 is the coordinator.
     fn node(&self, _nodes: usize) -> usize {
         0
+    }
+
+    /// A statement that goes before the begin, by itself.
+    fn opening(&self, _attempt: &Attempt) -> Option<&'static str> {
+        None
     }
 
     /// SQL that begins the request. It returns a status and the name of the attempt that has executed the request. A
@@ -111,7 +117,7 @@ pub struct Load {
 
 struct Shared {
     work: Box<dyn Work>,
-    /// The connection strings of the nodes.
+    /// The connection strings, of the nodes or of other ways to a server.
     nodes: Vec<String>,
     told: Mutex<Told>,
     retries: AtomicUsize,
@@ -122,9 +128,14 @@ impl Load {
     /// Starts this number of clients.
     pub fn start(citus: &Citus, work: impl Work, clients: usize) -> Self {
         let string = |node: &Cluster| node.connect_string(DATABASE, "postgres");
+        Self::through(citus.nodes().iter().map(string).collect(), work, clients)
+    }
+
+    /// Starts this number of clients, which connect by these strings. [`Work::node`] chooses among them.
+    pub fn through(ways: Vec<String>, work: impl Work, clients: usize) -> Self {
         let shared = Arc::new(Shared {
             work: Box::new(work),
-            nodes: citus.nodes().iter().map(string).collect(),
+            nodes: ways,
             told: Mutex::default(),
             retries: AtomicUsize::new(0),
             closing: AtomicBool::new(false),
@@ -157,21 +168,45 @@ impl Load {
     /// Lets the clients finish, waits until Citus has finished what was left prepared, and compares the answers with
     /// the tables.
     pub async fn close(mut self, citus: &Citus) -> Result<Report> {
+        self.end().await?;
+        for node in citus.nodes() {
+            wait_until_idle(&node.connect(DATABASE).await?).await?;
+        }
+        citus.settle().await?;
+        self.compare(&citus.coordinator().connect(DATABASE).await?).await
+    }
+
+    /// Lets the clients finish, and compares the answers with the tables of one server, as a superuser of it.
+    pub async fn close_on(mut self, server: &Connection) -> Result<Report> {
+        self.end().await?;
+        wait_until_idle(server).await?;
+        self.compare(server).await
+    }
+
+    async fn end(&mut self) -> Result<()> {
         self.shared.closing.store(true, Relaxed);
         while let Some(ended) = self.clients.join_next().await {
             ended?.context("a client gave up")?;
         }
-        // Attempts that a client has given up may still be at work.
-        for node in citus.nodes() {
-            let busy = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend' \
-                        AND pid <> pg_backend_pid() AND state <> 'idle'";
-            node.wait_for(DATABASE, busy, "0").await?;
-        }
-        citus.settle().await?;
-        let told = std::mem::take(&mut *lock(&self.shared.told));
-        let connection = citus.coordinator().connect(DATABASE).await?;
-        compare(&connection, &*self.shared.work, told, self.shared.retries.load(Relaxed)).await
+        Ok(())
     }
+
+    async fn compare(self, server: &Connection) -> Result<Report> {
+        let told = std::mem::take(&mut *lock(&self.shared.told));
+        compare(server, &*self.shared.work, told, self.shared.retries.load(Relaxed)).await
+    }
+}
+
+/// Waits until no client is at work on the server: attempts that a client has given up may still be.
+async fn wait_until_idle(server: &Connection) -> Result<()> {
+    let busy = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend' \
+                AND pid <> pg_backend_pid() AND state <> 'idle'";
+    let start = Instant::now();
+    while server.text(busy).await? != "0" {
+        ensure!(start.elapsed() <= LIMIT, "attempts that were given up do not end");
+        sleep(PAUSE).await;
+    }
+    Ok(())
 }
 
 impl Shared {
@@ -233,6 +268,9 @@ impl Shared {
             }
         };
         let attempt = Attempt { key: key.into(), name: Uuid::new_v4().to_string() };
+        if let Some(opening) = self.work.opening(&attempt) {
+            connection.try_text(opening).await?;
+        }
         let ticket = connection.try_text(&self.work.begin(&attempt)).await?;
         match ticket.split_once('|') {
             Some(("started", _)) => {
