@@ -2,6 +2,7 @@
 //! and return text, and the load that runs while a test disturbs a server.
 //!
 //! - [`fixture`] makes rows of each kind that the extension keeps, and checks that they are still there.
+//! - [`plproxy`] is a proxy and its shards.
 //! - [`bank`], [`senders`], [`workers`] and [`workload`] are clients that go on, whatever happens to their server.
 //!
 //! Environment variables name the servers to test: `IDEM_PG15_CONFIG` to `IDEM_PG18_CONFIG`. A test never
