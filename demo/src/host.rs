@@ -5,6 +5,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::{DirBuilderExt, chown};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -24,14 +25,20 @@ const SOCKET_PATH_MAX: usize = 107;
 
 /// The account that runs the server's programs.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Account {
+pub enum Account {
     /// The account of this process.
     Own,
     /// The user `postgres`, because this process runs as root and the server must not.
-    Postgres { uid: u32, gid: u32 },
+    Postgres {
+        /// Its user id.
+        uid: u32,
+        /// The id of its group.
+        gid: u32,
+    },
 }
 
 impl Account {
+    /// The account for a server that this process starts.
     pub fn for_server() -> Result<Self> {
         if !Uid::effective().is_root() {
             return Ok(Self::Own);
@@ -53,13 +60,18 @@ impl Account {
                 command
             }
         };
-        command.current_dir("/").env("LC_ALL", "C");
-        for (name, _) in std::env::vars_os() {
-            let name_bytes = name.as_encoded_bytes();
-            if name_bytes.starts_with(b"PG") || name_bytes.starts_with(b"RUST_") {
-                command.env_remove(name);
-            }
+        plain_surroundings(&mut command);
+        command
+    }
+
+    /// As [`command`](Self::command), for a program that goes on: its process is the child of this one, so that it can
+    /// be killed.
+    pub fn daemon(self, program: impl AsRef<OsStr>) -> Command {
+        let mut command = Command::new(program);
+        if let Self::Postgres { uid, gid } = self {
+            command.uid(uid).gid(gid);
         }
+        plain_surroundings(&mut command);
         command
     }
 
@@ -71,12 +83,23 @@ impl Account {
     }
 }
 
+/// A directory that every account can enter, and no variables that would lead a program elsewhere.
+fn plain_surroundings(command: &mut Command) {
+    command.current_dir("/").env("LC_ALL", "C");
+    for (name, _) in std::env::vars_os() {
+        let name_bytes = name.as_encoded_bytes();
+        if name_bytes.starts_with(b"PG") || name_bytes.starts_with(b"RUST_") {
+            command.env_remove(name);
+        }
+    }
+}
+
 /// The directory of one server. Dropping the value removes the directory, unless it is to be kept.
 ///
 /// Only the server's account can enter the directory, because the server trusts everybody who can
 /// reach the socket in it.
 #[derive(Debug)]
-pub(crate) struct Home {
+pub struct Home {
     path: PathBuf,
     keep: AtomicBool,
 }
@@ -106,10 +129,12 @@ impl Home {
         bail!("found no directory that the server's user can reach, not even /tmp")
     }
 
+    /// Where it is.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
+    /// Makes the directory stay when the value is dropped.
     pub fn keep(&self) {
         self.keep.store(true, Relaxed);
     }
@@ -189,7 +214,8 @@ pub(crate) fn is_child(pid: i32, parent: i32) -> bool {
     state_and_parent(pid).is_some_and(|(_, its_parent)| its_parent == parent)
 }
 
-pub(crate) fn children(parent: i32) -> Result<Vec<i32>> {
+/// The processes that this process has started and that it has not waited for.
+pub fn children(parent: i32) -> Result<Vec<i32>> {
     Ok(fs::read_dir("/proc")?
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
         .filter(|&pid| is_child(pid, parent))
@@ -198,17 +224,23 @@ pub(crate) fn children(parent: i32) -> Result<Vec<i32>> {
 
 /// Whether a process has ended. A zombie counts as ended: in some containers nobody reaps the dead, and
 /// they stay zombies.
-pub(crate) fn has_ended(pid: i32) -> bool {
+pub fn has_ended(pid: i32) -> bool {
     state_and_parent(pid).is_none_or(|(state, _)| state == 'Z')
 }
 
 /// Stops a process without ending it.
-pub(crate) fn freeze(pid: i32) {
+pub fn freeze(pid: i32) {
     signal(pid, Signal::SIGSTOP);
 }
 
-pub(crate) fn kill9(pid: i32) {
+/// Kills a process with signal 9.
+pub fn kill9(pid: i32) {
     signal(pid, Signal::SIGKILL);
+}
+
+/// Asks a process to end now, as Ctrl-C does.
+pub fn interrupt(pid: i32) {
+    signal(pid, Signal::SIGINT);
 }
 
 fn signal(pid: i32, signal: Signal) {
@@ -217,7 +249,7 @@ fn signal(pid: i32, signal: Signal) {
 }
 
 /// Polls `condition` until it holds, at most for `limit`.
-pub(crate) fn wait_until(what: &str, limit: Duration, mut condition: impl FnMut() -> Result<bool>) -> Result<()> {
+pub fn wait_until(what: &str, limit: Duration, mut condition: impl FnMut() -> Result<bool>) -> Result<()> {
     let start = Instant::now();
     while !condition()? {
         if start.elapsed() > limit {

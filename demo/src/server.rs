@@ -182,24 +182,7 @@ impl Server {
 
     /// Crashes the server: all its processes are killed at once, and nothing is flushed.
     pub fn kill9(&self) -> Result<()> {
-        let postmaster = self.postmaster_pid().context("the server does not run")?;
-        // Freeze the postmaster first, so that it starts no process while we list its children.
-        let mut processes = vec![postmaster];
-        host::freeze(postmaster);
-        processes.extend(host::children(postmaster)?);
-        // The postmaster comes last: none of the others is to notice its death and do something about it.
-        for &pid in processes.iter().rev() {
-            host::kill9(pid);
-        }
-        host::wait_until("the end of the killed processes", CRASH_LIMIT, || {
-            Ok(processes.iter().all(|&pid| host::has_ended(pid)))
-        })?;
-        // If nobody reaps the zombies, these files would make the next start believe that the server runs.
-        let mut socket_lock = host::socket_path(self.home.path(), self.port).into_os_string();
-        socket_lock.push(".lock");
-        fs::remove_file(self.data_dir().join("postmaster.pid"))?;
-        fs::remove_file(socket_lock)?;
-        Ok(())
+        kill9_server(&self.data_dir(), self.home.path(), self.port)
     }
 
     /// Kills one backend, whereupon the server restarts all backends. Returns false if this server has no
@@ -281,9 +264,7 @@ impl Server {
 
     /// The process of the postmaster, or `None` if the server does not run.
     fn postmaster_pid(&self) -> Option<i32> {
-        let file = fs::read_to_string(self.data_dir().join("postmaster.pid")).ok()?;
-        let pid = file.lines().next()?.parse().ok()?;
-        (!host::has_ended(pid)).then_some(pid)
+        postmaster_pid(&self.data_dir())
     }
 
     /// A command that runs one of the installation's programs as the server's account.
@@ -316,7 +297,44 @@ impl Drop for Server {
     }
 }
 
-fn free_port() -> Result<u16> {
+/// The process of the postmaster that runs on this data directory, or `None` if none does.
+pub fn postmaster_pid(data_dir: &Path) -> Option<i32> {
+    let file = fs::read_to_string(data_dir.join("postmaster.pid")).ok()?;
+    let pid = file.lines().next()?.parse().ok()?;
+    (!host::has_ended(pid)).then_some(pid)
+}
+
+/// Kills all processes of the server that runs on this data directory, whoever has started it. Its socket is in
+/// `sockets`.
+pub fn kill9_server(data_dir: &Path, sockets: &Path, port: u16) -> Result<()> {
+    let postmaster = postmaster_pid(data_dir).context("the server does not run")?;
+    // Freeze the postmaster first, so that it starts no process while we list its children.
+    let mut processes = vec![postmaster];
+    host::freeze(postmaster);
+    processes.extend(host::children(postmaster)?);
+    // The postmaster comes last: none of the others is to notice its death and do something about it.
+    for &pid in processes.iter().rev() {
+        host::kill9(pid);
+    }
+    host::wait_until("the end of the killed processes", CRASH_LIMIT, || {
+        Ok(processes.iter().all(|&pid| host::has_ended(pid)))
+    })?;
+    // If nobody reaps the zombies, these files would make the next start believe that the server runs. Whoever has
+    // started the server may already have started it again, with files of its own.
+    let mut socket_lock = host::socket_path(sockets, port).into_os_string();
+    socket_lock.push(".lock");
+    for file in [data_dir.join("postmaster.pid"), socket_lock.into()] {
+        let is_left = fs::read_to_string(&file)
+            .is_ok_and(|text| text.lines().next().is_some_and(|pid| pid.parse() == Ok(postmaster)));
+        if is_left {
+            fs::remove_file(file)?;
+        }
+    }
+    Ok(())
+}
+
+/// A port of 127.0.0.1 that nobody uses now.
+pub fn free_port() -> Result<u16> {
     for _ in 0..PORT_TRIES_MAX {
         let port = rand::rng().random_range(PORTS);
         if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
