@@ -128,11 +128,16 @@ impl Drop for Cluster {
         // The test harness shows this only if the test fails.
         println!("the end of {}:", self.home().display());
         log.lines().skip(skipped).for_each(|line| println!("  {line}"));
-        let bad: Vec<&str> = log.lines().filter(|line| is_bad(line)).collect();
+        let bad = bad_lines(&log);
         if !bad.is_empty() && !thread::panicking() {
             panic!("the server's log has:\n{}", bad.join("\n"));
         }
     }
+}
+
+/// The lines of a server's log that no server may ever log.
+pub fn bad_lines(log: &str) -> Vec<&str> {
+    log.lines().filter(|line| is_bad(line)).collect()
 }
 
 /// Whether no server may ever log this line, whatever happens to it. Signal 9 comes from the tests.

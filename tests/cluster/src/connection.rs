@@ -44,6 +44,11 @@ impl Connection {
         Ok(rows.filter(|row| !row.is_empty()).collect::<Vec<_>>().join("\n"))
     }
 
+    /// How many rows one statement returns that is prepared first, as drivers do.
+    pub async fn prepared(&self, sql: &str) -> Result<usize, tokio_postgres::Error> {
+        Ok(self.client.query(sql, &[]).await?.len())
+    }
+
     /// The error of these statements, which must fail.
     pub async fn error(&self, sql: &str) -> Result<DbError> {
         match self.try_text(sql).await {

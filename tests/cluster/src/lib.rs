@@ -2,8 +2,8 @@
 //! and return text, and the load that runs while a test disturbs a server.
 //!
 //! - [`fixture`] makes rows of each kind that the extension keeps, and checks that they are still there.
-//! - [`plproxy`] is a proxy and its shards.
 //! - [`bank`], [`senders`], [`workers`] and [`workload`] are clients that go on, whatever happens to their server.
+//! - [`patroni`], [`haproxy`], [`pgpool`] and [`citus`] are what stands around servers, and [`daemon`] runs it.
 //!
 //! Environment variables name the servers to test: `IDEM_PG15_CONFIG` to `IDEM_PG18_CONFIG`. A test never
 //! waits for a fixed time. It waits for a condition, at most for [`LIMIT`].
@@ -15,14 +15,19 @@ pub mod client;
 pub mod cluster;
 pub mod connection;
 pub mod crashes;
+pub mod daemon;
+pub mod documented;
 pub mod dump;
 pub mod effort;
 pub mod elsewhere;
 pub mod fixture;
 pub mod frozen;
+pub mod haproxy;
 pub mod limits;
 pub mod load;
-pub mod plproxy;
+pub mod patroni;
+pub mod payments;
+pub mod pgpool;
 pub mod ring;
 pub mod senders;
 pub mod shop;

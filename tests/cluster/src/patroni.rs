@@ -1,0 +1,211 @@
+//! Three servers under Patroni, which chooses a leader among them, makes one of the others the synchronous standby, and
+//! puts it in the leader's place when the leader is lost. What Patroni knows is kept in an etcd.
+//!
+//! - [`Node`] is one of the servers with its Patroni, and how it is killed.
+//! - [`Fleet`] is all of it.
+
+mod node;
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Result, ensure};
+use idempotence_demo::host::{Account, Home};
+use idempotence_demo::server::free_port;
+use serde_json::json;
+use tokio::time::{Duration, Instant, sleep};
+use uuid::Uuid;
+
+pub use node::{Node, Victim};
+
+use crate::connection::Connection;
+use crate::daemon::{Daemon, installed};
+use crate::limits::LIMIT;
+use crate::version::Version;
+
+/// The database of the clients.
+pub const DATABASE: &str = "shop";
+
+/// The role of the clients.
+pub const ROLE: &str = "app";
+
+const NODES: [&str; 3] = ["a", "b", "c"];
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// The servers.
+#[derive(Debug)]
+pub struct Fleet {
+    // In the order in which they have to end: the directory last.
+    nodes: Vec<Node>,
+    _etcd: Daemon,
+    password: String,
+    home: Home,
+}
+
+impl Fleet {
+    /// Starts the servers, with the extension, the database and the role. If they are not synchronous, a standby that
+    /// lags may take the leader's place.
+    pub async fn start(version: Version, synchronous: bool) -> Result<Self> {
+        let account = Account::for_server()?;
+        let home = Home::create(account, None)?;
+        let (client, peer) = (free_port()?, free_port()?);
+        let etcd = start_etcd(account, home.path(), client, peer)?;
+        let password = Uuid::new_v4().to_string();
+        let mut nodes = Vec::new();
+        for name in NODES {
+            let node = Node::new(account, home.path(), name)?;
+            let settings = settings(&node, &version.bindir()?, client, &password, synchronous);
+            fs::write(node.settings(), settings.to_string())?;
+            node.manage()?;
+            nodes.push(node);
+        }
+        let fleet = Self { nodes, _etcd: etcd, password, home };
+        let leader = fleet.wait_for_leader(None).await?;
+        let superuser = fleet.connect(leader, "postgres").await?;
+        superuser.text(&format!("CREATE ROLE {ROLE} LOGIN PASSWORD '{}'", fleet.password)).await?;
+        superuser.text(&format!("CREATE DATABASE {DATABASE}")).await?;
+        fleet.connect(leader, DATABASE).await?.text("CREATE EXTENSION idempotence").await?;
+        fleet.wait_until_whole(synchronous).await?;
+        Ok(fleet)
+    }
+
+    /// The servers.
+    pub fn nodes(&self) -> &[Node] {
+        &self.nodes
+    }
+
+    /// The directory of all their files.
+    pub fn home(&self) -> &Path {
+        self.home.path()
+    }
+
+    /// Connects to a server as the superuser.
+    pub async fn connect(&self, node: usize, database: &str) -> Result<Connection> {
+        Ok(Connection::open(&self.nodes[node].socket(database)).await?)
+    }
+
+    /// The string by which a client finds the leader among all servers.
+    pub fn hosts(&self) -> String {
+        let hosts = vec!["127.0.0.1"; self.nodes.len()].join(",");
+        let ports: Vec<String> = self.nodes.iter().map(|node| node.port().to_string()).collect();
+        let ports = ports.join(",");
+        format!("host={hosts} port={ports} {} target_session_attrs=read-write connect_timeout=2", self.login())
+    }
+
+    /// What a connection string needs besides the address.
+    pub fn login(&self) -> String {
+        format!("dbname={DATABASE} user={ROLE} password={}", self.password)
+    }
+
+    /// Waits until Patroni says that there is a leader, other than this one.
+    pub async fn wait_for_leader(&self, other_than: Option<usize>) -> Result<usize> {
+        let start = Instant::now();
+        loop {
+            for (number, node) in self.nodes.iter().enumerate() {
+                if Some(number) != other_than
+                    && node.is("primary").await
+                    && self.connect(number, "postgres").await.is_ok()
+                {
+                    return Ok(number);
+                }
+            }
+            ensure!(start.elapsed() <= LIMIT, "there is no leader: {}", self.logs());
+            sleep(PAUSE).await;
+        }
+    }
+
+    /// Waits until there are a leader and two standbys that follow it, one of them, if it is to be so, synchronous.
+    /// Returns the leader.
+    pub async fn wait_until_whole(&self, synchronous: bool) -> Result<usize> {
+        let start = Instant::now();
+        loop {
+            if let Some(leader) = self.leader_of_all(synchronous).await {
+                return Ok(leader);
+            }
+            ensure!(start.elapsed() <= LIMIT, "the servers do not follow one leader: {}", self.logs());
+            sleep(PAUSE).await;
+        }
+    }
+
+    async fn leader_of_all(&self, synchronous: bool) -> Option<usize> {
+        let mut leader = None;
+        let mut following = 0;
+        let mut in_step = 0;
+        for (number, node) in self.nodes.iter().enumerate() {
+            if node.is("primary").await {
+                leader = Some(number);
+            }
+            following += usize::from(node.is("replica").await);
+            in_step += usize::from(node.is("sync").await);
+        }
+        let leader = leader.filter(|_| following == 2 && in_step == usize::from(synchronous))?;
+        let streaming = "SELECT count(*) FROM pg_stat_replication WHERE state = 'streaming'";
+        let there = self.connect(leader, "postgres").await.ok()?;
+        (there.try_text(streaming).await.ok()? == "2").then_some(leader)
+    }
+
+    /// The ends of all logs, for the message of an error.
+    fn logs(&self) -> String {
+        self.nodes.iter().map(|node| format!("\n{}: {}", node.name(), node.end_of_log())).collect()
+    }
+}
+
+fn start_etcd(account: Account, home: &Path, client: u16, peer: u16) -> Result<Daemon> {
+    let (client, peer) = (format!("http://127.0.0.1:{client}"), format!("http://127.0.0.1:{peer}"));
+    let mut etcd = account.daemon(installed(&["/usr/bin/etcd", "etcd"]));
+    etcd.arg("--data-dir").arg(home.join("etcd")).args(["--name", "etcd", "--log-level", "warn"]);
+    etcd.args(["--listen-client-urls", &client, "--advertise-client-urls", &client]);
+    etcd.args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer]);
+    etcd.args(["--initial-cluster", &format!("etcd={peer}")]);
+    Daemon::start(etcd, &home.join("etcd.log"))
+}
+
+/// The settings of a node's Patroni. What Patroni reads as YAML may as well be JSON.
+fn settings(node: &Node, bindir: &Path, etcd: u16, password: &str, synchronous: bool) -> serde_json::Value {
+    let address = |port: u16| format!("127.0.0.1:{port}");
+    let login = |role: &str| json!({"username": role, "password": password});
+    json!({
+        "scope": "fleet",
+        "name": node.name(),
+        "restapi": {"listen": address(node.rest()), "connect_address": address(node.rest())},
+        "etcd3": {"host": address(etcd)},
+        "bootstrap": {
+            "dcs": {
+                // Patroni's usual times are three times as long.
+                "ttl": 10,
+                "loop_wait": 1,
+                "retry_timeout": 3,
+                "synchronous_mode": synchronous,
+                // A leader that has crashed gives way, where Patroni would otherwise start it again.
+                "primary_start_timeout": 0,
+                "postgresql": {
+                    "use_pg_rewind": true,
+                    "parameters": {
+                        "shared_preload_libraries": "idempotence",
+                        "idempotence.naptime": "1s",
+                        "max_connections": 100,
+                        // The tests kill processes, never the machine.
+                        "fsync": "off",
+                    },
+                },
+            },
+            "initdb": [{"encoding": "UTF8"}, {"locale": "C"}, "data-checksums"],
+        },
+        "postgresql": {
+            "listen": address(node.port()),
+            "connect_address": address(node.port()),
+            "data_dir": node.data_dir(),
+            "bin_dir": bindir,
+            "pgpass": node.directory().join("pgpass"),
+            "use_unix_socket": true,
+            "basebackup": [{"checkpoint": "fast"}],
+            "authentication": {"superuser": login("postgres"), "replication": login("replicator")},
+            "parameters": {"unix_socket_directories": node.directory()},
+            "pg_hba": [
+                "local all all trust",
+                "host replication replicator 127.0.0.1/32 scram-sha-256",
+                "host all all 127.0.0.1/32 scram-sha-256",
+            ],
+        },
+    })
+}
