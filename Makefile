@@ -44,6 +44,9 @@ test: ## test everything, on PostgreSQL 15 to 18; does all the set-up itself
 test-citus: ## test on a Citus cluster: an installed Citus, or the source tree that CITUS_SOURCE names
 	@mkdir -p target && flock -o target/test.lock scripts/test_citus.sh $(ARGS)
 
+test-fleet: ## test failover by Patroni, and pgpool-II in front of a standby that lags; does all the set-up itself
+	@mkdir -p target && flock -o target/test.lock scripts/test_fleet.sh $(ARGS)
+
 demo: ## run clients with lost replies and killed backends, and prove the result; does all the set-up itself
 	@scripts/demo.sh $(ARGS)
 
@@ -59,4 +62,4 @@ clean: ## remove all that was built, except the tools
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
 
-.PHONY: all install package installcheck lint test test-citus demo bench report clean help
+.PHONY: all install package installcheck lint test test-citus test-fleet demo bench report clean help

@@ -21,6 +21,9 @@ pg15_config=${PG15_CONFIG:-/usr/lib/postgresql/15/bin/pg_config}
 # The major versions that the extension is for. The suite tests all of them.
 test_versions=(15 16 17 18)
 
+# Debian's packages of what stands around servers, which the suites failover and splitting need.
+fleet_packages=(patroni etcd-server haproxy pgpool2)
+
 say() { printf '==> %s\n' "$*" >&2; }
 die() {
     printf 'error: %s\n' "$*" >&2

@@ -41,7 +41,8 @@ install_missing() {
 # tests start their own.
 no_main_cluster=/etc/postgresql-common/createcluster.d/idempotence-no-main-cluster.conf
 no_start=/usr/sbin/policy-rc.d made=()
-services=(pgbouncer redis-server prometheus prometheus-postgres-exporter prometheus-sql-exporter)
+services=(pgbouncer redis-server prometheus prometheus-postgres-exporter prometheus-sql-exporter
+    etcd-server haproxy pgpool2)
 trap '[ ${#made[@]} -eq 0 ] || "${sudo[@]}" rm -f "${made[@]}"' EXIT
 if [[ " ${missing[*]}" == *" postgresql-"* ]]; then
     "${sudo[@]}" mkdir -p "${no_main_cluster%/*}"
@@ -64,8 +65,9 @@ if [ -n "$(unknown)" ] || ! install_missing 2>/dev/null; then
 fi
 
 # Nor at the next start of the machine.
-for service in "${services[@]}"; do
-    if [[ " ${missing[*]} " == *" $service "* ]] && command -v systemctl >/dev/null; then
-        "${sudo[@]}" systemctl disable "$service" >/dev/null 2>&1 || true
+for package in "${services[@]}"; do
+    if [[ " ${missing[*]} " == *" $package "* ]] && command -v systemctl >/dev/null; then
+        # The package etcd-server has the service etcd.
+        "${sudo[@]}" systemctl disable "${package/#etcd-server/etcd}" >/dev/null 2>&1 || true
     fi
 done

@@ -7,7 +7,7 @@
 # * what monitoring/ shows and warns of, with the real exporters and the real Prometheus
 # * that what bench/field kills takes effect once, or twice where nothing protects it
 # * the tests that need whole clusters, and the demo
-# * shards behind PL/Proxy, if that is installed
+# * failovers by Patroni, and pgpool-II, if they are installed
 # * the tests on a Citus cluster, if Citus is installed or CITUS_SOURCE names its source
 #
 # The output goes to target/test. Here there is one line for each suite, and a table at the end.
@@ -59,6 +59,14 @@ suite() {
     fi
 }
 
+# skip NAME WHY: says that a suite is left out.
+skip() {
+    local row
+    printf -v row '%-24s %24s' "$1" "skipped: $2"
+    table+=("$row")
+    echo "$row"
+}
+
 count_checks() { awk '/^ok / { ok++ } /^not ok / { bad++ } END { print ok + 0, bad + 0 }'; }
 count_cargo() { awk '/^test result:/ { ok += $4; bad += $6 } END { print ok + 0, bad + 0 }'; }
 # "All 7 tests passed." or "2 of 7 tests failed."
@@ -103,16 +111,30 @@ cluster_tests() (
     timeout 2700 cargo test --locked --no-fail-fast -p idempotence-cluster-tests
 )
 
-# Ignored where nobody asks for them. Each test has up to five servers.
-plproxy_tests() {
-    RUST_TEST_THREADS=1 IDEM_PG15_CONFIG=${private[15]} timeout 600 \
-        cargo test --locked --no-fail-fast -p idempotence-cluster-tests --test plproxy -- --ignored
-}
-
 # All tests on Citus are ignored where nobody asks for them. Each has three servers.
 citus_tests() {
     RUST_TEST_THREADS=1 IDEM_PG15_CONFIG=${private[15]} timeout 900 \
         cargo test --locked --no-fail-fast -p idempotence-cluster-tests --test citus -- --ignored
+}
+
+# fleet NAME PROGRAM...: runs tests that are ignored where nobody asks for them, if these programs are there. Debian
+# has some of them where only root looks.
+fleet() {
+    local name=$1 program
+    shift
+    for program in "$@"; do
+        if ! PATH=$PATH:/usr/sbin command -v "$program" >/dev/null; then
+            skip "$name" "no $program"
+            return
+        fi
+    done
+    suite "$name" count_cargo fleet_tests "$name"
+}
+
+# Each test has up to four servers and what stands around them.
+fleet_tests() {
+    RUST_TEST_THREADS=1 IDEM_PG15_CONFIG=${private[15]} timeout 600 \
+        cargo test --locked --no-fail-fast -p idempotence-cluster-tests --test "$1" -- --ignored
 }
 
 demo() {
@@ -174,21 +196,12 @@ suite 'monitoring' count_checks timeout 600 tests/monitoring/run.sh "${private[1
 suite 'field' count_checks field
 suite 'clusters' count_cargo cluster_tests
 suite 'demo' count_checks demo
-if [ -e "$("${private[15]}" --pkglibdir)/plproxy.so" ]; then
-    suite 'plproxy' count_cargo plproxy_tests
-else
-    printf -v row '%-24s %24s' plproxy 'skipped: there is none'
-    table+=("$row")
-    echo "$row"
-fi
+fleet failover patroni etcd haproxy
+fleet splitting pgpool
 status=0
 scripts/citus.sh "${config[15]}" "${private[15]}" || status=$?
 case $status in
     0) suite 'citus' count_cargo citus_tests ;;
-    3)
-        printf -v row '%-24s %24s' citus 'skipped: there is none'
-        table+=("$row")
-        echo "$row"
-        ;;
+    3) skip citus 'there is none' ;;
     *) failed=$((failed + 1)) ;;
 esac
