@@ -22,6 +22,9 @@ fi
 
 "$root/scripts/packages.sh" "${packages[@]}" ||
     die "set-up is incomplete. A PostgreSQL 15 that is there already can be named: PG15_CONFIG=..."
+# It goes with Debian's server only. Without it, its suite is skipped.
+[ "${1:-}" != test ] || [ -n "${PG15_CONFIG:-}" ] || "$root/scripts/packages.sh" postgresql-15-plproxy ||
+    say "the suite plproxy is going to be skipped"
 # A suite whose program is missing is skipped.
 [ "${1:-}" != test ] || "$root/scripts/packages.sh" "${fleet_packages[@]}" ||
     say "without ${fleet_packages[*]}, suites are left out"

@@ -7,6 +7,7 @@
 # * what monitoring/ shows and warns of, with the real exporters and the real Prometheus
 # * that what bench/field kills takes effect once, or twice where nothing protects it
 # * the tests that need whole clusters, and the demo
+# * shards behind PL/Proxy, if that is installed
 # * failovers by Patroni, and pgpool-II, if they are installed
 # * the tests on a Citus cluster, if Citus is installed or CITUS_SOURCE names its source
 #
@@ -111,6 +112,12 @@ cluster_tests() (
     timeout 2700 cargo test --locked --no-fail-fast -p idempotence-cluster-tests
 )
 
+# Ignored where nobody asks for them. Each test has up to five servers.
+plproxy_tests() {
+    RUST_TEST_THREADS=1 IDEM_PG15_CONFIG=${private[15]} timeout 600 \
+        cargo test --locked --no-fail-fast -p idempotence-cluster-tests --test plproxy -- --ignored
+}
+
 # All tests on Citus are ignored where nobody asks for them. Each has three servers.
 citus_tests() {
     RUST_TEST_THREADS=1 IDEM_PG15_CONFIG=${private[15]} timeout 900 \
@@ -196,6 +203,11 @@ suite 'monitoring' count_checks timeout 600 tests/monitoring/run.sh "${private[1
 suite 'field' count_checks field
 suite 'clusters' count_cargo cluster_tests
 suite 'demo' count_checks demo
+if [ -e "$("${private[15]}" --pkglibdir)/plproxy.so" ]; then
+    suite 'plproxy' count_cargo plproxy_tests
+else
+    skip plproxy 'there is none'
+fi
 fleet failover patroni etcd haproxy
 fleet splitting pgpool
 status=0

@@ -2,6 +2,7 @@
 //! and return text, and the load that runs while a test disturbs a server.
 //!
 //! - [`fixture`] makes rows of each kind that the extension keeps, and checks that they are still there.
+//! - [`plproxy`] is a proxy and its shards.
 //! - [`bank`], [`senders`], [`workers`] and [`workload`] are clients that go on, whatever happens to their server.
 //! - [`patroni`], [`haproxy`], [`pgpool`] and [`citus`] are what stands around servers, and [`daemon`] runs it.
 //!
@@ -28,6 +29,7 @@ pub mod load;
 pub mod patroni;
 pub mod payments;
 pub mod pgpool;
+pub mod plproxy;
 pub mod ring;
 pub mod senders;
 pub mod shop;
