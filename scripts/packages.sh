@@ -42,7 +42,7 @@ install_missing() {
 no_main_cluster=/etc/postgresql-common/createcluster.d/idempotence-no-main-cluster.conf
 no_start=/usr/sbin/policy-rc.d made=()
 services=(pgbouncer redis-server prometheus prometheus-postgres-exporter prometheus-sql-exporter
-    etcd-server haproxy pgpool2)
+    etcd-server haproxy patroni pgpool2)
 trap '[ ${#made[@]} -eq 0 ] || "${sudo[@]}" rm -f "${made[@]}"' EXIT
 if [[ " ${missing[*]}" == *" postgresql-"* ]]; then
     "${sudo[@]}" mkdir -p "${no_main_cluster%/*}"
