@@ -362,6 +362,19 @@ CROSS JOIN (SELECT pg_catalog.string_agg(u.told, '; ' ORDER BY u.told) AS places
             FROM (SELECT DISTINCT pg_catalog.format('idempotence.coordinate is %s %s', e.value, e.place) AS told FROM idempotence.effective e
                   WHERE e.name OPERATOR(pg_catalog.=) 'idempotence.coordinate' AND pg_catalog.lower(e.value) OPERATOR(pg_catalog.<>) 'auto') u) o;
 
+-- The name of this server, so that a DBA finds it where the setting is empty. A session that is bound to another node is
+-- as it should be.
+CREATE VIEW idempotence.check_node AS
+SELECT 0 AS level,
+       pg_catalog.format('this is node "%s"%s; %s standing sessions are bound to it, %s to other nodes', n.name,
+         CASE WHEN idempotence.setting('idempotence.node') OPERATOR(pg_catalog.=) '' THEN ', a name made from the system''s identifier' END,
+         pg_catalog.count(*) FILTER (WHERE s.node OPERATOR(pg_catalog.=) n.name),
+         pg_catalog.count(*) FILTER (WHERE s.node OPERATOR(pg_catalog.<>) n.name)) AS detail,
+       NULL::pg_catalog.text AS hint
+FROM (SELECT @extschema@.idem_node() AS name) n
+LEFT JOIN idempotence.session s ON s.name IS NOT NULL AND s.ended_at IS NULL
+GROUP BY n.name;
+
 CREATE VIEW idempotence.check_settings AS
 SELECT CASE WHEN pg_catalog.count(c.told) OPERATOR(pg_catalog.>) 0 THEN 1 ELSE 0 END AS level,
        COALESCE(pg_catalog.string_agg(c.told, '; ' ORDER BY c.told), 'no setting contradicts another') AS detail,

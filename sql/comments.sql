@@ -121,10 +121,11 @@ COMMENT ON FUNCTION idem_run(text, text, text, jsonb, text, interval, interval) 
   'begin a request, execute a command with args as $1, record the first column of its row; gives the outcome';
 
 -- Sessions.
-COMMENT ON FUNCTION idem_create_session(text, interval, boolean, boolean, boolean, regrole, regrole, integer) IS
+COMMENT ON FUNCTION idem_create_session(text, interval, boolean, boolean, boolean, regrole, regrole, integer, text) IS
   'make a standing session: a named, owned series of requests with one policy';
-COMMENT ON FUNCTION idem_alter_session(text, interval, boolean, regrole, regrole, integer) IS
-  'change ttl, require_payload, owner or max_attempts of a session, or lend it; null leaves as it is';
+COMMENT ON FUNCTION idem_alter_session(text, interval, boolean, regrole, regrole, integer, text) IS
+  'change ttl, require_payload, owner or max_attempts of a session, lend it, or bind it to a node; null leaves as it is';
+COMMENT ON FUNCTION idem_node() IS 'the name of this server: as the setting idempotence.node says, or made from the system''s identifier';
 COMMENT ON FUNCTION idem_drop_session(text) IS
   'drop a session; its outcomes stay until they expire, and are found again if it is made again';
 
@@ -234,7 +235,7 @@ COMMENT ON FUNCTION idem_ready() IS 'whether a request can be begun here and now
 
 -- Views.
 COMMENT ON VIEW idempotence.sessions IS 'the standing sessions, without the dropped ones, and the client sessions, with the ended ones that are still known';
-COMMENT ON COLUMN idempotence.sessions.session IS 'its name; of a client session its id';
+COMMENT ON COLUMN idempotence.sessions.session IS 'its name; that of a client session is its id and, after an @, the node where it was registered';
 COMMENT ON COLUMN idempotence.sessions.owner IS 'the role that it belongs to: whoever has the privileges of this role may use, change, lend and drop it';
 COMMENT ON COLUMN idempotence.sessions.kind IS 'standing; inbox: that one only deduplicates; or client';
 COMMENT ON COLUMN idempotence.sessions.ttl IS 'how long its outcomes live; the setting idempotence.retention where it names none; null: a client session';
@@ -252,6 +253,7 @@ COMMENT ON COLUMN idempotence.sessions.ended IS 'how a client session ended: clo
 COMMENT ON COLUMN idempotence.sessions.ended_at IS 'when a client session ended';
 COMMENT ON COLUMN idempotence.sessions.usable_by IS 'the role that a standing session is lent to: whoever has the privileges of this role may use it too; null: lent to nobody, or a client session';
 COMMENT ON COLUMN idempotence.sessions.max_attempts IS 'after how many attempts a request whose lease runs out is given up; null: never';
+COMMENT ON COLUMN idempotence.sessions.node IS 'the node that a standing session is bound to, null: none; the node where a client session was registered, null: with version 1.0.0';
 
 COMMENT ON VIEW idempotence.outcomes IS 'the outcomes that have not expired, and the replies of client sessions';
 COMMENT ON COLUMN idempotence.outcomes.session IS 'the session''s name';
@@ -349,6 +351,7 @@ COMMENT ON COLUMN idempotence.shown_at_work.ordering IS 'of its numbers: a (any)
 COMMENT ON COLUMN idempotence.shown_at_work.request_id IS 'the id of its registration';
 COMMENT ON COLUMN idempotence.shown_at_work.timeout IS 'the longest silence that it outlasts';
 COMMENT ON COLUMN idempotence.shown_at_work.client IS 'the name that its client registered under';
+COMMENT ON COLUMN idempotence.shown_at_work.node IS 'the node where it was registered';
 
 COMMENT ON VIEW idempotence.shown_leases IS 'internal to leases(): the leases that the reader may see; of others than monitors, those of sessions that the reader may use';
 COMMENT ON COLUMN idempotence.shown_leases.session IS 'the id of the session';
@@ -463,14 +466,15 @@ COMMENT ON COLUMN idempotence.session.timeout IS 'the longest silence that a cli
 COMMENT ON COLUMN idempotence.session.client IS 'the name that a client registered under';
 COMMENT ON COLUMN idempotence.session.usable_by IS 'the role that a standing session is lent to; null: nobody';
 COMMENT ON COLUMN idempotence.session.max_attempts IS 'after how many attempts a request whose lease runs out is given up; null: never';
+COMMENT ON COLUMN idempotence.session.node IS 'the node that a standing session is bound to, or where a client session was registered; null: none, or with version 1.0.0';
 COMMENT ON COLUMN idempotence.session.require_payload IS 'whether each request must come with a payload';
 COMMENT ON COLUMN idempotence.session.inbox IS 'whether it only deduplicates';
 COMMENT ON COLUMN idempotence.session.time_keys IS 'whether its keys must be UUIDv7';
 COMMENT ON COLUMN idempotence.session.ttl IS 'how long its outcomes live; null: the setting idempotence.retention';
-COMMENT ON COLUMN idempotence.session.name IS 'what callers know it by; null: a client session, known by its id';
+COMMENT ON COLUMN idempotence.session.name IS 'what callers know it by; null: a client session, known by its id and node';
 
 COMMENT ON TABLE idempotence.session_live IS 'client sessions at work; unlogged, so empty after a crash and on a standby';
-COMMENT ON COLUMN idempotence.session_live.id IS 'what its client knows it by';
+COMMENT ON COLUMN idempotence.session_live.id IS 'what its client knows it by, with the node';
 COMMENT ON COLUMN idempotence.session_live.created_at IS 'when it was registered';
 COMMENT ON COLUMN idempotence.session_live.last_seen IS 'its last sign of life; one is written when the last is older than an eighth of the timeout';
 COMMENT ON COLUMN idempotence.session_live.owner IS 'the role that registered it';
@@ -479,6 +483,7 @@ COMMENT ON COLUMN idempotence.session_live.ordering IS 'of its numbers; a: any, 
 COMMENT ON COLUMN idempotence.session_live.request_id IS 'the id that it was registered with';
 COMMENT ON COLUMN idempotence.session_live.timeout IS 'the longest silence that it outlasts';
 COMMENT ON COLUMN idempotence.session_live.client IS 'the name that its client registered under';
+COMMENT ON COLUMN idempotence.session_live.node IS 'the node where it was registered; null: with version 1.0.0';
 
 COMMENT ON TABLE idempotence.reply IS 'outcomes of client sessions: the newest of each stream, in as many slots as the window is wide';
 COMMENT ON COLUMN idempotence.reply.session IS 'the session''s id';

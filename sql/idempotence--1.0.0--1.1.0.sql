@@ -22,6 +22,8 @@ LEFT JOIN LATERAL (SELECT * FROM pg_catalog.aclexplode(p.proacl) a WHERE a.grant
 CREATE INDEX session_ended_idx ON idempotence.session (owner, ended);
 ALTER TABLE idempotence.session ADD COLUMN usable_by regrole;
 ALTER TABLE idempotence.session ADD COLUMN max_attempts integer;
+ALTER TABLE idempotence.session ADD COLUMN node text COLLATE "C";
+ALTER TABLE idempotence.session_live ADD COLUMN node text COLLATE "C";
 CREATE TABLE idempotence.lease (
   digest       uuid        NOT NULL,
   session      uuid        NOT NULL,
@@ -144,7 +146,8 @@ CREATE FUNCTION "idem_alter_session"(
   "require_payload" bool DEFAULT NULL,
   "owner" regrole DEFAULT NULL,
   "usable_by" regrole DEFAULT NULL,
-  "max_attempts" INT DEFAULT NULL
+  "max_attempts" INT DEFAULT NULL,
+  "node" TEXT DEFAULT NULL
 ) RETURNS void
 VOLATILE PARALLEL UNSAFE
 LANGUAGE c
@@ -251,7 +254,8 @@ CREATE FUNCTION "idem_create_session"(
   "time_keys" bool DEFAULT false,
   "owner" regrole DEFAULT NULL,
   "usable_by" regrole DEFAULT NULL,
-  "max_attempts" INT DEFAULT NULL
+  "max_attempts" INT DEFAULT NULL,
+  "node" TEXT DEFAULT NULL
 ) RETURNS void
 VOLATILE PARALLEL UNSAFE
 LANGUAGE c
@@ -422,6 +426,11 @@ CREATE FUNCTION "idem_lookup"(
 VOLATILE PARALLEL UNSAFE
 LANGUAGE c
 AS 'MODULE_PATHNAME', 'idem_lookup_uuid_wrapper';
+
+CREATE FUNCTION "idem_node"() RETURNS TEXT
+STRICT STABLE PARALLEL SAFE
+LANGUAGE c
+AS 'MODULE_PATHNAME', 'idem_node_wrapper';
 
 CREATE FUNCTION "idem_once"(
   "session" TEXT,
@@ -740,13 +749,14 @@ SELECT s.name AS session,
        NULL::pg_catalog.text AS ended,
        NULL::pg_catalog.timestamptz AS ended_at,
        s.usable_by,
-       s.max_attempts
+       s.max_attempts,
+       s.node
 FROM idempotence.session s
 WHERE s.ended_at IS NULL AND s.name IS NOT NULL
   AND ((SELECT pg_catalog.has_table_privilege('idempotence.health', 'SELECT'))
        OR pg_catalog.pg_has_role(s.owner, 'USAGE') OR pg_catalog.pg_has_role(s.usable_by, 'USAGE'))
 UNION ALL
-SELECT COALESCE(l.id, s.id)::pg_catalog.text,
+SELECT pg_catalog.concat_ws('@', COALESCE(l.id, s.id), COALESCE(l.node, s.node)),
        COALESCE(l.owner, s.owner),
        'client',
        NULL,
@@ -766,7 +776,8 @@ SELECT COALESCE(l.id, s.id)::pg_catalog.text,
             WHEN s.ended OPERATOR(pg_catalog.=) ANY ('{f,F}'::pg_catalog."char"[]) THEN 'fenced' END,
        s.ended_at,
        NULL,
-       NULL
+       NULL,
+       COALESCE(l.node, s.node)
 FROM idempotence.at_work() l
 FULL JOIN (SELECT * FROM idempotence.session
            WHERE name IS NULL AND ((SELECT pg_catalog.has_table_privilege('idempotence.health', 'SELECT'))
@@ -776,7 +787,7 @@ LEFT JOIN (SELECT k.session, pg_catalog.max(k.leased_until) AS leased_until FROM
 OFFSET 0;
 
 CREATE OR REPLACE VIEW idempotence.outcomes WITH (security_barrier) AS
-SELECT COALESCE(s.name, s.id::pg_catalog.text) AS session,
+SELECT COALESCE(s.name, pg_catalog.concat_ws('@', s.id, s.node)) AS session,
        o.key AS request,
        CASE o.class WHEN 's' THEN 'succeeded' WHEN 'f' THEN 'failed' ELSE 'cancelled' END AS status,
        CASE WHEN pg_catalog.pg_has_role(s.owner, 'USAGE') OR pg_catalog.pg_has_role(s.usable_by, 'USAGE') THEN o.response END AS response,
@@ -814,7 +825,7 @@ OFFSET 0;
 -- out or its checkpoint was written; in a client session, until its number is given up. In a client session that has ended
 -- nobody can complete what a lease was for.
 CREATE VIEW idempotence.unfinished WITH (security_barrier) AS
-SELECT COALESCE(s.name, u.id::pg_catalog.text) AS session,
+SELECT COALESCE(s.name, pg_catalog.concat_ws('@', u.id, s.node)) AS session,
        u.stream,
        u.request,
        CASE WHEN u.leased_until OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp() THEN 'leased'
@@ -1377,6 +1388,19 @@ CROSS JOIN (SELECT pg_catalog.string_agg(u.told, '; ' ORDER BY u.told) AS places
             FROM (SELECT DISTINCT pg_catalog.format('idempotence.coordinate is %s %s', e.value, e.place) AS told FROM idempotence.effective e
                   WHERE e.name OPERATOR(pg_catalog.=) 'idempotence.coordinate' AND pg_catalog.lower(e.value) OPERATOR(pg_catalog.<>) 'auto') u) o;
 
+-- The name of this server, so that a DBA finds it where the setting is empty. A session that is bound to another node is
+-- as it should be.
+CREATE VIEW idempotence.check_node AS
+SELECT 0 AS level,
+       pg_catalog.format('this is node "%s"%s; %s standing sessions are bound to it, %s to other nodes', n.name,
+         CASE WHEN idempotence.setting('idempotence.node') OPERATOR(pg_catalog.=) '' THEN ', a name made from the system''s identifier' END,
+         pg_catalog.count(*) FILTER (WHERE s.node OPERATOR(pg_catalog.=) n.name),
+         pg_catalog.count(*) FILTER (WHERE s.node OPERATOR(pg_catalog.<>) n.name)) AS detail,
+       NULL::pg_catalog.text AS hint
+FROM (SELECT @extschema@.idem_node() AS name) n
+LEFT JOIN idempotence.session s ON s.name IS NOT NULL AND s.ended_at IS NULL
+GROUP BY n.name;
+
 CREATE VIEW idempotence.check_settings AS
 SELECT CASE WHEN pg_catalog.count(c.told) OPERATOR(pg_catalog.>) 0 THEN 1 ELSE 0 END AS level,
        COALESCE(pg_catalog.string_agg(c.told, '; ' ORDER BY c.told), 'no setting contradicts another') AS detail,
@@ -1503,7 +1527,7 @@ AS $checks$
 BEGIN
   -- From here on all settings are known.
   PERFORM idempotence.setting('idempotence.wait');
-  FOREACH name IN ARRAY '{worker,restarts,sweep,ring,holders,waiters,prepared transactions,deadlocks,lock table,leases,run out,suspended,client sessions,standing sessions,owners,restore,secret,unrecorded,coordinator,settings,publications,persistence,clock,growth,size}'::pg_catalog.text[] LOOP
+  FOREACH name IN ARRAY '{worker,restarts,sweep,ring,holders,waiters,prepared transactions,deadlocks,lock table,leases,run out,suspended,client sessions,standing sessions,owners,restore,secret,unrecorded,coordinator,node,settings,publications,persistence,clock,growth,size}'::pg_catalog.text[] LOOP
     BEGIN
       IF name OPERATOR(pg_catalog.=) 'settings' THEN
         -- It looks at the lock_timeout of the session, too. Nobody locks for long what it reads.
@@ -1572,7 +1596,7 @@ SELECT p.oid AS function,
                 idem_create_session,idem_alter_session,idem_drop_session,
                 idem_register,idem_heartbeat,idem_ack,idem_allocate,idem_position,idem_close,
                 idem_generate_id,idem_generate_ids,idem_key,idem_fingerprint}'::pg_catalog.name[]) THEN 'user'
-            WHEN p.proname OPERATOR(pg_catalog.=) ANY ('{idem_ready,idem_explain,idem_outcomes,at_work,leases,retention,up_since,stats,held_requests,errors}'::pg_catalog.name[]) THEN 'all'
+            WHEN p.proname OPERATOR(pg_catalog.=) ANY ('{idem_ready,idem_node,idem_explain,idem_outcomes,at_work,leases,retention,up_since,stats,held_requests,errors}'::pg_catalog.name[]) THEN 'all'
        END AS level
 FROM pg_catalog.pg_extension e
 JOIN pg_catalog.pg_depend d ON d.refclassid OPERATOR(pg_catalog.=) 'pg_catalog.pg_extension'::pg_catalog.regclass
@@ -1768,10 +1792,11 @@ COMMENT ON FUNCTION idem_run(text, text, text, jsonb, text, interval, interval) 
   'begin a request, execute a command with args as $1, record the first column of its row; gives the outcome';
 
 -- Sessions.
-COMMENT ON FUNCTION idem_create_session(text, interval, boolean, boolean, boolean, regrole, regrole, integer) IS
+COMMENT ON FUNCTION idem_create_session(text, interval, boolean, boolean, boolean, regrole, regrole, integer, text) IS
   'make a standing session: a named, owned series of requests with one policy';
-COMMENT ON FUNCTION idem_alter_session(text, interval, boolean, regrole, regrole, integer) IS
-  'change ttl, require_payload, owner or max_attempts of a session, or lend it; null leaves as it is';
+COMMENT ON FUNCTION idem_alter_session(text, interval, boolean, regrole, regrole, integer, text) IS
+  'change ttl, require_payload, owner or max_attempts of a session, lend it, or bind it to a node; null leaves as it is';
+COMMENT ON FUNCTION idem_node() IS 'the name of this server: as the setting idempotence.node says, or made from the system''s identifier';
 COMMENT ON FUNCTION idem_drop_session(text) IS
   'drop a session; its outcomes stay until they expire, and are found again if it is made again';
 
@@ -1881,7 +1906,7 @@ COMMENT ON FUNCTION idem_ready() IS 'whether a request can be begun here and now
 
 -- Views.
 COMMENT ON VIEW idempotence.sessions IS 'the standing sessions, without the dropped ones, and the client sessions, with the ended ones that are still known';
-COMMENT ON COLUMN idempotence.sessions.session IS 'its name; of a client session its id';
+COMMENT ON COLUMN idempotence.sessions.session IS 'its name; that of a client session is its id and, after an @, the node where it was registered';
 COMMENT ON COLUMN idempotence.sessions.owner IS 'the role that it belongs to: whoever has the privileges of this role may use, change, lend and drop it';
 COMMENT ON COLUMN idempotence.sessions.kind IS 'standing; inbox: that one only deduplicates; or client';
 COMMENT ON COLUMN idempotence.sessions.ttl IS 'how long its outcomes live; the setting idempotence.retention where it names none; null: a client session';
@@ -1899,6 +1924,7 @@ COMMENT ON COLUMN idempotence.sessions.ended IS 'how a client session ended: clo
 COMMENT ON COLUMN idempotence.sessions.ended_at IS 'when a client session ended';
 COMMENT ON COLUMN idempotence.sessions.usable_by IS 'the role that a standing session is lent to: whoever has the privileges of this role may use it too; null: lent to nobody, or a client session';
 COMMENT ON COLUMN idempotence.sessions.max_attempts IS 'after how many attempts a request whose lease runs out is given up; null: never';
+COMMENT ON COLUMN idempotence.sessions.node IS 'the node that a standing session is bound to, null: none; the node where a client session was registered, null: with version 1.0.0';
 
 COMMENT ON VIEW idempotence.outcomes IS 'the outcomes that have not expired, and the replies of client sessions';
 COMMENT ON COLUMN idempotence.outcomes.session IS 'the session''s name';
@@ -1996,6 +2022,7 @@ COMMENT ON COLUMN idempotence.shown_at_work.ordering IS 'of its numbers: a (any)
 COMMENT ON COLUMN idempotence.shown_at_work.request_id IS 'the id of its registration';
 COMMENT ON COLUMN idempotence.shown_at_work.timeout IS 'the longest silence that it outlasts';
 COMMENT ON COLUMN idempotence.shown_at_work.client IS 'the name that its client registered under';
+COMMENT ON COLUMN idempotence.shown_at_work.node IS 'the node where it was registered';
 
 COMMENT ON VIEW idempotence.shown_leases IS 'internal to leases(): the leases that the reader may see; of others than monitors, those of sessions that the reader may use';
 COMMENT ON COLUMN idempotence.shown_leases.session IS 'the id of the session';
@@ -2110,14 +2137,15 @@ COMMENT ON COLUMN idempotence.session.timeout IS 'the longest silence that a cli
 COMMENT ON COLUMN idempotence.session.client IS 'the name that a client registered under';
 COMMENT ON COLUMN idempotence.session.usable_by IS 'the role that a standing session is lent to; null: nobody';
 COMMENT ON COLUMN idempotence.session.max_attempts IS 'after how many attempts a request whose lease runs out is given up; null: never';
+COMMENT ON COLUMN idempotence.session.node IS 'the node that a standing session is bound to, or where a client session was registered; null: none, or with version 1.0.0';
 COMMENT ON COLUMN idempotence.session.require_payload IS 'whether each request must come with a payload';
 COMMENT ON COLUMN idempotence.session.inbox IS 'whether it only deduplicates';
 COMMENT ON COLUMN idempotence.session.time_keys IS 'whether its keys must be UUIDv7';
 COMMENT ON COLUMN idempotence.session.ttl IS 'how long its outcomes live; null: the setting idempotence.retention';
-COMMENT ON COLUMN idempotence.session.name IS 'what callers know it by; null: a client session, known by its id';
+COMMENT ON COLUMN idempotence.session.name IS 'what callers know it by; null: a client session, known by its id and node';
 
 COMMENT ON TABLE idempotence.session_live IS 'client sessions at work; unlogged, so empty after a crash and on a standby';
-COMMENT ON COLUMN idempotence.session_live.id IS 'what its client knows it by';
+COMMENT ON COLUMN idempotence.session_live.id IS 'what its client knows it by, with the node';
 COMMENT ON COLUMN idempotence.session_live.created_at IS 'when it was registered';
 COMMENT ON COLUMN idempotence.session_live.last_seen IS 'its last sign of life; one is written when the last is older than an eighth of the timeout';
 COMMENT ON COLUMN idempotence.session_live.owner IS 'the role that registered it';
@@ -2126,6 +2154,7 @@ COMMENT ON COLUMN idempotence.session_live.ordering IS 'of its numbers; a: any, 
 COMMENT ON COLUMN idempotence.session_live.request_id IS 'the id that it was registered with';
 COMMENT ON COLUMN idempotence.session_live.timeout IS 'the longest silence that it outlasts';
 COMMENT ON COLUMN idempotence.session_live.client IS 'the name that its client registered under';
+COMMENT ON COLUMN idempotence.session_live.node IS 'the node where it was registered; null: with version 1.0.0';
 
 COMMENT ON TABLE idempotence.reply IS 'outcomes of client sessions: the newest of each stream, in as many slots as the window is wide';
 COMMENT ON COLUMN idempotence.reply.session IS 'the session''s id';

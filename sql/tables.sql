@@ -66,6 +66,9 @@ CREATE TYPE idem_position AS (
 --
 -- A client session has an ordering instead of a name. It comes here with its first outcome. One without an outcome
 -- comes here with its end if it was fenced or had a request_id, so that this is still known afterwards.
+--
+-- The node of a standing session is the one that it is bound to, if it is bound to any. That of a client session is the
+-- one where it was registered, and part of its name; it is NULL if that was with version 1.0.0.
 CREATE TABLE idempotence.session (
   id              uuid        NOT NULL,
   created_at      timestamptz NOT NULL,
@@ -84,6 +87,7 @@ CREATE TABLE idempotence.session (
   client          text        COLLATE "C",
   usable_by       regrole,
   max_attempts    integer,
+  node            text        COLLATE "C",
   CONSTRAINT session_pkey PRIMARY KEY (id),
   CONSTRAINT session_name_key UNIQUE (name)
 );
@@ -104,6 +108,7 @@ CREATE UNLOGGED TABLE idempotence.session_live (
   request_id  uuid,
   timeout     interval    NOT NULL,
   client      text        COLLATE "C",
+  node        text        COLLATE "C",
   CONSTRAINT session_live_pkey PRIMARY KEY (id)
 ) WITH (fillfactor = 50);
 CREATE INDEX session_live_client_idx ON idempotence.session_live (owner, client);

@@ -114,13 +114,14 @@ SELECT s.name AS session,
        NULL::pg_catalog.text AS ended,
        NULL::pg_catalog.timestamptz AS ended_at,
        s.usable_by,
-       s.max_attempts
+       s.max_attempts,
+       s.node
 FROM idempotence.session s
 WHERE s.ended_at IS NULL AND s.name IS NOT NULL
   AND ((SELECT pg_catalog.has_table_privilege('idempotence.health', 'SELECT'))
        OR pg_catalog.pg_has_role(s.owner, 'USAGE') OR pg_catalog.pg_has_role(s.usable_by, 'USAGE'))
 UNION ALL
-SELECT COALESCE(l.id, s.id)::pg_catalog.text,
+SELECT pg_catalog.concat_ws('@', COALESCE(l.id, s.id), COALESCE(l.node, s.node)),
        COALESCE(l.owner, s.owner),
        'client',
        NULL,
@@ -140,7 +141,8 @@ SELECT COALESCE(l.id, s.id)::pg_catalog.text,
             WHEN s.ended OPERATOR(pg_catalog.=) ANY ('{f,F}'::pg_catalog."char"[]) THEN 'fenced' END,
        s.ended_at,
        NULL,
-       NULL
+       NULL,
+       COALESCE(l.node, s.node)
 FROM idempotence.at_work() l
 FULL JOIN (SELECT * FROM idempotence.session
            WHERE name IS NULL AND ((SELECT pg_catalog.has_table_privilege('idempotence.health', 'SELECT'))
@@ -150,7 +152,7 @@ LEFT JOIN (SELECT k.session, pg_catalog.max(k.leased_until) AS leased_until FROM
 OFFSET 0;
 
 CREATE VIEW idempotence.outcomes WITH (security_barrier) AS
-SELECT COALESCE(s.name, s.id::pg_catalog.text) AS session,
+SELECT COALESCE(s.name, pg_catalog.concat_ws('@', s.id, s.node)) AS session,
        o.key AS request,
        CASE o.class WHEN 's' THEN 'succeeded' WHEN 'f' THEN 'failed' ELSE 'cancelled' END AS status,
        CASE WHEN pg_catalog.pg_has_role(s.owner, 'USAGE') OR pg_catalog.pg_has_role(s.usable_by, 'USAGE') THEN o.response END AS response,
@@ -188,7 +190,7 @@ OFFSET 0;
 -- out or its checkpoint was written; in a client session, until its number is given up. In a client session that has ended
 -- nobody can complete what a lease was for.
 CREATE VIEW idempotence.unfinished WITH (security_barrier) AS
-SELECT COALESCE(s.name, u.id::pg_catalog.text) AS session,
+SELECT COALESCE(s.name, pg_catalog.concat_ws('@', u.id, s.node)) AS session,
        u.stream,
        u.request,
        CASE WHEN u.leased_until OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp() THEN 'leased'

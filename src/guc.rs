@@ -2,6 +2,7 @@
 
 use crate::domain::databases_setting::Databases;
 use crate::domain::limits::WINDOW_MAX;
+use crate::domain::node;
 use crate::pg;
 use pgrx::guc::{GucContext, GucFlags, GucRegistry, GucSetting, PostgresGucEnum};
 use std::ffi::CString;
@@ -51,6 +52,7 @@ static MAX_ERRORS: GucSetting<i32> = GucSetting::<i32>::new(1_000);
 static LOG_CONTEXT: GucSetting<bool> = GucSetting::<bool>::new(true);
 static LOG_WAITS_MS: GucSetting<i32> = GucSetting::<i32>::new(1_000);
 static DATABASES: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(Some(c"*"));
+static NODE: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(Some(c""));
 static WARN_HOLDER_S: GucSetting<i32> = GucSetting::<i32>::new(300);
 static WARN_WAITERS: GucSetting<i32> = GucSetting::<i32>::new(10);
 static WARN_SUSPENDED_S: GucSetting<i32> = GucSetting::<i32>::new(86_400);
@@ -127,6 +129,12 @@ pub fn sweep_batch() -> usize {
 /// The databases that the background worker visits.
 pub fn databases() -> Databases {
     Databases::parse(&DATABASES.get().map(|names| names.to_string_lossy().into_owned()).unwrap_or_default())
+}
+
+/// The name of this server, which tells it from others: as it is set, or made from the system's identifier.
+pub fn node() -> String {
+    let set = NODE.get().map(|name| name.to_string_lossy().into_owned()).filter(|name| !name.is_empty());
+    set.unwrap_or_else(|| node::of_system(pg::system_identifier()))
 }
 
 /// What becomes of a commit with an unrecorded request.
@@ -292,10 +300,23 @@ pub fn init() {
         GucContext::Suset,
         GucFlags::default(),
     );
+    let name_was_refused = pg::define_checked_guc(
+        c"idempotence.node",
+        [
+            c"The name of this server, which tells it from others; empty: a name made from the system's identifier.",
+            c"1 to 32 characters: letters of ASCII, digits, _, . and -. Client sessions carry the name of the server where they were registered, and standing sessions may be bound to it.",
+        ],
+        &NODE,
+        node::fault,
+        node::FORM,
+    );
     init_sweep();
     init_monitor();
     init_health();
     pg::reserve_guc_prefix(c"idempotence");
+    if name_was_refused && !pg::is_preloading() {
+        pg::read_configuration();
+    }
 }
 
 /// Defines the settings of the sweep and the background worker.

@@ -90,7 +90,8 @@ extension_sql_file!(
         lock_table_size,
         free_space,
         digest_fits,
-        coordinator
+        coordinator,
+        idem_node
     ]
 );
 extension_sql_file!("../sql/health.sql", name = "health", requires = ["checks", setting, look_whether_ready]);

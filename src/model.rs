@@ -2,6 +2,7 @@
 
 use crate::domain::identity::{Lane, SessionId};
 use crate::domain::sequence::Order;
+use crate::error::Error;
 use crate::guc;
 use pgrx::pg_sys;
 use std::rc::Rc;
@@ -27,6 +28,8 @@ pub struct StandingSession {
     pub ttl_us: Option<i64>,
     /// After how many attempts a request is given up instead of taken over; `None`: never.
     pub max_attempts: Option<i32>,
+    /// The node that it is bound to: on other servers it is a signpost, which says where its requests go.
+    pub node: Option<String>,
     /// When it was made.
     pub created_at: i64,
     /// When it was dropped, if it was.
@@ -38,6 +41,16 @@ impl StandingSession {
     pub fn ttl_us(&self) -> i64 {
         self.ttl_us.unwrap_or_else(guc::retention_us)
     }
+
+    /// Refuses a use of it on another server than the one that it is bound to.
+    pub fn check_here(&self) -> Result<(), Error> {
+        match &self.node {
+            Some(node) if *node != guc::node() => {
+                Err(Error::Elsewhere { session: self.name.clone(), node: node.clone(), here: guc::node(), bound: true })
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 /// The part of a client session that never changes.
@@ -45,7 +58,7 @@ impl StandingSession {
 pub struct ClientSession {
     /// The id, which the server generates and never reuses.
     pub id: SessionId,
-    /// The id as text, which callers use.
+    /// The name that callers use: the id as text and, after an `@`, the node where it was registered.
     pub name: String,
     /// The role that registered it.
     pub owner: pg_sys::Oid,
@@ -64,6 +77,11 @@ pub struct ClientSession {
 }
 
 impl ClientSession {
+    /// The node where it was registered, unless that was with version 1.0.0.
+    pub fn node(&self) -> Option<&str> {
+        self.name.split_once('@').map(|(_, node)| node)
+    }
+
     /// What a registration can find it by.
     pub fn known_by(&self) -> impl Iterator<Item = KnownBy<'_>> {
         let id = self.request_id.as_ref().map(KnownBy::RequestId);

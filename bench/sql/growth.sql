@@ -5,8 +5,8 @@ CREATE FUNCTION client_name(n integer) RETURNS text LANGUAGE sql IMMUTABLE AS $$
   SELECT '01990000-0000-7000-8000-' || 100000000000 + n
 $$;
 CREATE PROCEDURE make_clients(first integer, last integer, window_size integer) LANGUAGE sql AS $$
-  INSERT INTO idempotence.session_live (id, created_at, last_seen, owner, window_size, ordering, timeout)
-  SELECT client_name(n)::uuid, now(), now(), current_role::regrole, window_size, 'a', '1 day' FROM generate_series(first, last) n
+  INSERT INTO idempotence.session_live (id, created_at, last_seen, owner, window_size, ordering, timeout, node)
+  SELECT client_name(n)::uuid, now(), now(), current_role::regrole, window_size, 'a', '1 day', idem_node() FROM generate_series(first, last) n
 $$;
 
 -- Fills the windows of these sessions. Each request is a transaction.

@@ -47,7 +47,7 @@ impl Keygen {
         };
         let session = match self {
             Self::Numbered => {
-                "\\if :k = 0\nSELECT session FROM idem_register() \\gset\nINSERT INTO session_by_hand (id, client, timeout) VALUES (:session::uuid, :session, '5 min');\n\\endif\n\\set k :k + 1\n"
+                "\\if :k = 0\nSELECT session, split_part(session, '@', 1) AS by_hand FROM idem_register() \\gset\nINSERT INTO session_by_hand (id, client, timeout) VALUES (:by_hand::uuid, :session, '5 min');\n\\endif\n\\set k :k + 1\n"
             }
             _ => "",
         };

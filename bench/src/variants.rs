@@ -61,7 +61,7 @@ pub fn signs() -> [Variant; 2] {
     [
         variant(
             "UPDATE by hand",
-            "UPDATE session_by_hand SET last_seen = clock_timestamp() WHERE id = :session::uuid;\n",
+            "UPDATE session_by_hand SET last_seen = clock_timestamp() WHERE id = :by_hand::uuid;\n",
         ),
         variant("idem_heartbeat", "SELECT idem_heartbeat(:session);\n"),
     ]

@@ -209,6 +209,7 @@ fn error_name(sqlstate: &str) -> &'static str {
         "ID009" => "limit_exceeded",
         "ID010" => "key_too_old",
         "ID011" => "already_done",
+        "ID012" => "elsewhere",
         _ => "",
     }
 }

@@ -30,7 +30,8 @@ public class Retry {
                 error = new SQLException("another attempt is still at work");
             } catch (SQLException e) {
                 // Connection lost, serialization failure, deadlock, a wait that ran out. Anything else
-                // is an answer, or a mistake. Closing the connection rolls back.
+                // is an answer, or a mistake: ID012 the mistake of asking the wrong server, which knows
+                // nothing of what was done (nodes.py). Closing the connection rolls back.
                 if (!String.valueOf(e.getSQLState()).matches("08...|57P..|40001|40P01|55P03")) {
                     throw e;
                 }

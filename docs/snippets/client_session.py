@@ -96,7 +96,8 @@ class Sender:
                     number += session.window_size
                 except psycopg.DatabaseError as error:
                     # ID004: silent for too long, or the server crashed before the first outcome. Not
-                    # ID005: another process is this client now, and this one has to stop.
+                    # ID005: another process is this client now, and this one has to stop. Not ID012: this is
+                    # another server than the session lives on, which cannot know what was done; see nodes.py.
                     if error.sqlstate != "ID004":
                         raise
                     ticket = look_up(connection, session.session, number)

@@ -197,7 +197,8 @@ impl Sender {
                         break;
                     }
                     // Silent for too long, or the server crashed before the first outcome. Not ID005:
-                    // another process is this client now, and this one has to stop.
+                    // another process is this client now, and this one has to stop. Not ID012: this is
+                    // another server than the session lives on, which cannot know what was done; see nodes.py.
                     Err(error) if is_ended(&error) => {
                         let done = look_up(&mut connection, &session.name, number).await?;
                         (session, number) = (self.register(Some(&session)).await?, place);

@@ -33,7 +33,8 @@ async function transfer(key, payload, attemptsMax = 10) {
 }
 
 // Connection lost, serialization failure, deadlock, a wait that ran out. Anything else is an
-// answer, or a mistake.
+// answer, or a mistake: ID012 the mistake of asking the wrong server, which knows nothing of what was
+// done (nodes.py).
 function isRetryable(e) {
   if (e instanceof pg.DatabaseError) return /^(08|57P|40001|40P01|55P03)/.test(e.code);
   return /^E[A-Z]+$/.test(e.code) || /^Connection terminated/.test(e.message);

@@ -26,7 +26,8 @@ def transfer(uri, key, payload, attempts_max=10):
                 return ticket
             error = TimeoutError("another attempt is still at work")
         except psycopg.OperationalError as retryable:
-            # Connection lost, 40001, 40P01, 55P03. Anything else is an answer, or a mistake.
+            # Connection lost, 40001, 40P01, 55P03. Anything else is an answer, or a mistake: ID012 the mistake
+            # of asking the wrong server, which knows nothing of what was done (nodes.py).
             error = retryable
         time.sleep(random.uniform(0.5, 1) * min(0.05 * 2**attempt, 2))
     raise error

@@ -43,7 +43,8 @@ async fn attempt_once(uri: &str, key: &str, payload: &Value) -> Result<Ticket, F
 }
 
 /// Connection lost, serialization failure, deadlock, a wait that ran out. Anything else is an
-/// answer, or a mistake.
+/// answer, or a mistake: ID012 the mistake of asking the wrong server, which knows nothing of what was
+/// done (nodes.py).
 fn is_retryable(failure: &Failure) -> bool {
     let Some(error) = failure.downcast_ref::<tokio_postgres::Error>() else { return false };
     match error.code() {

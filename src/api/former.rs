@@ -25,7 +25,17 @@ fn idem_create_session(
     time_keys: Option<bool>,
     owner: Option<Regrole>,
 ) {
-    standing_sessions::idem_create_session_lent(session, ttl, require_payload, inbox, time_keys, owner, None, None);
+    standing_sessions::idem_create_session_lent(
+        session,
+        ttl,
+        require_payload,
+        inbox,
+        time_keys,
+        owner,
+        None,
+        None,
+        None,
+    );
 }
 
 /// As in version 1.0.0.
@@ -36,7 +46,7 @@ fn idem_alter_session(
     require_payload: Option<bool>,
     owner: Option<Regrole>,
 ) {
-    standing_sessions::idem_alter_session_lent(session, ttl, require_payload, owner, None, None);
+    standing_sessions::idem_alter_session_lent(session, ttl, require_payload, owner, None, None, None);
 }
 
 /// As in version 1.0.0.

@@ -1,7 +1,8 @@
-//! The SQL functions on standing sessions: create, alter and drop.
+//! The SQL functions on standing sessions: create, alter and drop; and the name of the server, which they can be bound to.
 
 use super::null::required;
 use crate::error::or_raise;
+use crate::guc;
 use crate::pg::Regrole;
 use crate::sessions::standing::{self, Created, Options};
 use pgrx::datum::Interval;
@@ -17,6 +18,7 @@ pub(super) fn idem_create_session_lent(
     owner: default!(Option<Regrole>, "NULL"),
     usable_by: default!(Option<Regrole>, "NULL"),
     max_attempts: default!(Option<i32>, "NULL"),
+    node: default!(Option<&str>, "NULL"),
 ) {
     let (session, created) = or_raise((|| {
         let session = required("session", session)?;
@@ -28,6 +30,7 @@ pub(super) fn idem_create_session_lent(
             owner: owner.map(|role| role.0),
             usable_by: usable_by.map(|role| role.0),
             max_attempts,
+            node,
         };
         Ok((session, standing::create(session, &options)?))
     })());
@@ -45,14 +48,20 @@ pub(super) fn idem_alter_session_lent(
     owner: default!(Option<Regrole>, "NULL"),
     usable_by: default!(Option<Regrole>, "NULL"),
     max_attempts: default!(Option<i32>, "NULL"),
+    node: default!(Option<&str>, "NULL"),
 ) {
     or_raise(required("session", session).and_then(|session| {
         let (owner, usable_by) = (owner.map(|role| role.0), usable_by.map(|role| role.0));
-        standing::alter(session, ttl, require_payload, owner, usable_by, max_attempts)
+        standing::alter(session, ttl, require_payload, owner, usable_by, max_attempts, node)
     }));
 }
 
 #[pg_extern(volatile, parallel_unsafe)]
 fn idem_drop_session(session: Option<&str>) {
     or_raise(required("session", session).and_then(standing::drop));
+}
+
+#[pg_extern(stable, parallel_safe)]
+fn idem_node() -> String {
+    guc::node()
 }

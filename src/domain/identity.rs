@@ -4,6 +4,7 @@
 //! a secret of the database: no role can compute the digest of another role's request. The digest is an index key and
 //! never a proof. A row that is found by it is compared with session and request in full.
 
+use super::limits::SESSION_CHARS_MAX;
 use super::time_key;
 use uuid::Uuid;
 
@@ -86,10 +87,33 @@ fn join<'a>(parts: &[&[u8]], room: &'a mut [u8; SHORT_BYTES]) -> Option<&'a [u8]
     Some(&room[..end])
 }
 
-/// The id in a session's name, if the name is a UUID. Only client sessions have such names, which the server
-/// generates.
-pub fn client_session(name: &str) -> Option<Uuid> {
-    Uuid::try_parse(name).ok()
+/// What the name of a client session says. The server makes such names.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ClientName<'a> {
+    /// The session's id.
+    pub id: Uuid,
+    /// What follows the `@`: the node where the session was registered. Names that version 1.0.0 made have none. A caller
+    /// may give anything here, also what is not the name of a node.
+    pub node: Option<&'a str>,
+}
+
+/// Reads the name of a client session: a UUID alone, or before an `@`. `None`: the name is that of a standing session.
+pub fn client_session(name: &str) -> Option<ClientName<'_>> {
+    let (id, node) = match name.split_once('@') {
+        Some((id, node)) => (id, Some(node)),
+        None => (name, None),
+    };
+    let id = Uuid::try_parse(id).ok()?;
+    (name.len() <= SESSION_CHARS_MAX).then_some(ClientName { id, node })
+}
+
+/// The name of a client session that was registered on a node. One that was registered with version 1.0.0 has no node.
+pub fn client_session_name(id: &SessionId, node: Option<&str>) -> String {
+    let id = Uuid::from_bytes(*id);
+    match node {
+        Some(node) => format!("{id}@{node}"),
+        None => id.to_string(),
+    }
 }
 
 #[cfg(test)]
@@ -137,15 +161,33 @@ mod tests {
     }
 
     #[test]
-    fn every_spelling_of_a_uuid_is_no_session_name() {
-        for name in [
-            "919108f7-52d1-4320-9bac-f847db4148a8",
-            "{919108F7-52d1-4320-9bac-f847db4148a8}",
-            "919108f752d143209bacf847db4148a8",
-        ] {
-            assert!(client_session(name).is_some(), "{name}");
+    fn every_spelling_of_a_uuid_names_a_client_session() {
+        const ID: &str = "919108f7-52d1-4320-9bac-f847db4148a8";
+        let id = Uuid::try_parse(ID).unwrap();
+        for spelling in [ID, "{919108F7-52d1-4320-9bac-f847db4148a8}", "919108f752d143209bacf847db4148a8"] {
+            assert_eq!(client_session(spelling), Some(ClientName { id, node: None }), "{spelling}");
+            for node in ["a", "Orders-2", "", "@", "a@b", "no node"] {
+                let name = format!("{spelling}@{node}");
+                assert_eq!(client_session(&name), Some(ClientName { id, node: Some(node) }), "{name}");
+            }
         }
-        assert!(client_session("payments").is_none());
+        for name in ["payments", "", "@", "@a", "payments@a", "919108f7-52d1-4320-9bac@a", &format!(" {ID}@a")] {
+            assert_eq!(client_session(name), None, "{name}");
+        }
+        let too_long = format!("{ID}@{}", "n".repeat(SESSION_CHARS_MAX));
+        assert_eq!(client_session(&too_long), None);
+    }
+
+    proptest! {
+        #[test]
+        fn the_name_of_a_client_session_is_read_as_it_was_made(
+            id in any::<[u8; 16]>(),
+            node in proptest::option::of("[A-Za-z0-9_.-]{1,32}"),
+        ) {
+            let name = client_session_name(&id, node.as_deref());
+            let read = client_session(&name).map(|name| (name.id.into_bytes(), name.node));
+            prop_assert_eq!(read, Some((id, node.as_deref())));
+        }
     }
 
     proptest! {

@@ -6,6 +6,9 @@ pub const KEY_CHARS_MAX: usize = 255;
 /// The longest name of a standing session, in characters.
 pub const SESSION_CHARS_MAX: usize = 255;
 
+/// The longest name of a node, in characters.
+pub const NODE_CHARS_MAX: usize = 32;
+
 /// The longest name of a client, in characters.
 pub const CLIENT_CHARS_MAX: usize = 255;
 
@@ -71,6 +74,7 @@ mod tests {
         for line in [
             format!("| key | {KEY_CHARS_MAX} characters |"),
             format!("| session name | {SESSION_CHARS_MAX} characters |"),
+            format!("| name of a node | {NODE_CHARS_MAX} characters |"),
             format!("| point of a checkpoint | {POINT_CHARS_MAX} characters |"),
             format!("| name of a client, of a stream | {names} characters |"),
             format!("| number of a request | 1 to 2^{} ({NUMBER_MAX}) |", NUMBER_MAX.ilog2()),

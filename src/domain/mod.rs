@@ -12,6 +12,7 @@ pub mod identity;
 pub mod lease;
 pub mod limits;
 pub mod moments;
+pub mod node;
 pub mod pace;
 pub mod prefix;
 pub mod right;

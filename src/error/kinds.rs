@@ -155,6 +155,17 @@ pub enum Error {
         /// The client's present session.
         session: String,
     },
+    /// ID012
+    Elsewhere {
+        /// The session's name, as given.
+        session: String,
+        /// The node that the session belongs to.
+        node: String,
+        /// The name of this server.
+        here: String,
+        /// Whether it is a standing session that is bound to the node; else a client session that nothing is known of.
+        bound: bool,
+    },
     /// 55P03: nothing is known of the session, but a transaction that has not ended holds it.
     SessionInDoubt {
         /// The session's name, as given.
@@ -176,8 +187,8 @@ pub enum Error {
     SessionOpen {
         /// The session's name.
         session: String,
-        /// Whether this very transaction has dropped it.
-        dropped_here: bool,
+        /// Whether this very transaction has dropped it or bound it to another node.
+        closed_here: bool,
     },
     /// 55006: a transaction that may have executed requests of the session has not ended.
     NotAtRest {
@@ -386,6 +397,7 @@ impl Error {
             | Error::Unrecorded { name, .. }
             | Error::KeyTooOld { name, .. } => name.clone(),
             Error::SessionEnded { session, .. }
+            | Error::Elsewhere { session, .. }
             | Error::SessionFenced { session }
             | Error::LateRegistration { session, .. } => RequestName::new(session, ""),
             _ => RequestName::new("", ""),

@@ -143,7 +143,7 @@ pub(super) fn describe(error: Error) -> Texts {
         Error::SessionEnded { session, how: None } => report(
             Own(b"ID004"),
             format!("client session \"{session}\" was never registered, or has ended"),
-            "A name in the form of a UUID is that of a client session, and nothing is known of this one.".into(),
+            "A name that begins with a UUID is that of a client session, and nothing is known of this one.".into(),
             "Call idem_register() and use the session that it gives. Standing sessions have names that do not look like a UUID; look for session and request given in the wrong order.",
         ),
         Error::SessionEnded { session, how: Some(how) } => report(
@@ -169,6 +169,17 @@ pub(super) fn describe(error: Error) -> Texts {
             ),
             "A late copy is to be dropped. A process that is the client now registers with a request_id that it makes now, best by idem_generate_id(): a clock of its own may be behind.",
         ),
+        Error::Elsewhere { session, node, here, bound } => report(
+            Own(b"ID012"),
+            format!("session \"{session}\" belongs to node \"{node}\""),
+            match bound {
+                true => format!("This is node \"{here}\", where the session is only a signpost."),
+                false => format!("This is node \"{here}\", where nothing is known of the session, nor of what was done in it."),
+            },
+            &format!(
+                "Send the call to node \"{node}\" as it is: only there it is known whether the request was done. If this server is that node under a new name, set idempotence.node to \"{node}\" here."
+            ),
+        ),
         Error::SessionInDoubt { session } => report(
             Standard(PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE),
             format!("client session \"{session}\" is in use by a transaction that has not ended"),
@@ -187,14 +198,14 @@ pub(super) fn describe(error: Error) -> Texts {
             "A session in use neither ends nor is handed over.".into(),
             "Record or release them first, or do it in a transaction of its own.",
         ),
-        Error::SessionOpen { session, dropped_here } => report(
+        Error::SessionOpen { session, closed_here } => report(
             Standard(PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
             format!("session \"{session}\" is open, and cannot be exported"),
-            match dropped_here {
-                true => "It was dropped in this transaction, and nobody else knows that before the commit.".into(),
+            match closed_here {
+                true => "It was closed in this transaction, and nobody else knows that before the commit.".into(),
                 false => "What begins here after the export would be executed again where the session goes on.".into(),
             },
-            "Drop it with idem_drop_session(), commit, and export it then. What was recorded stays: made again, the session has it.",
+            "Drop it with idem_drop_session(), or bind it to the node where it goes on with idem_alter_session(); commit, and export it then. What was recorded stays: made again, or bound to this node, the session has it.",
         ),
         Error::NotAtRest { session, request, holders } => report(
             Standard(PgSqlErrorCode::ERRCODE_OBJECT_IN_USE),

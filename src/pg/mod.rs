@@ -4,6 +4,7 @@
 mod around;
 mod attempt;
 mod backend;
+mod checked;
 mod command;
 mod condition;
 mod durable;
@@ -32,6 +33,7 @@ mod wrapped;
 
 pub use around::*;
 pub use backend::*;
+pub use checked::{define_checked_guc, read_configuration};
 pub use command::{columns_of, outside_of_script};
 pub use condition::{Conditions, Prepared};
 pub use durable::*;

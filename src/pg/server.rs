@@ -72,6 +72,13 @@ pub fn current_database_name() -> String {
     if name.is_null() { String::new() } else { unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned() }
 }
 
+/// The identifier that PostgreSQL made for the data of this server with initdb. A standby has that of its primary, and a
+/// physical copy has that of its original. pg_upgrade, pg_createsubscriber and pg_resetwal make another one.
+pub fn system_identifier() -> u64 {
+    // SAFETY: the control file was read when the server started.
+    unsafe { pg_sys::GetSystemIdentifier() }
+}
+
 /// Whether this server is a standby, or still recovers from a crash.
 pub fn in_recovery() -> bool {
     // SAFETY: reads shared state.

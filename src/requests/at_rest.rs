@@ -1,14 +1,14 @@
-//! Waits until nobody can be at work in a session that was dropped.
+//! Waits until nobody can be at work in a session that was dropped or bound to another node.
 //!
 //! Whoever executes a request holds its claim to the end of the transaction, and whoever notes messages in an inbox holds a
 //! lock on the table of outcomes. The name of a claim does not tell its session. So this waits for every transaction of
 //! the database that holds a claim, or in the case of an inbox writes outcomes, at the moment of the look. Transactions
 //! that come later are not waited for.
 //!
-//! None slips through. The caller has the session's lock, which the transaction that dropped the session has given back
+//! None slips through. The caller has the session's lock, which the transaction that closed the session has given back
 //! after telling all backends. A begin finds the session, takes the claim and then asks whether the session is still there
 //! (`sessions/resolve.rs`). If it took the claim before the look, it is waited for. If it took the claim later, it is
-//! told of the drop when it asks.
+//! told of it when it asks.
 
 use crate::error::{Error, RequestName};
 use crate::lock::LockClass;

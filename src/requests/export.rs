@@ -3,7 +3,8 @@
 //! What is executed here after the export, or has been executed and is not in it, is executed again there. So an export
 //! makes sure of this:
 //!
-//! * The session was dropped, and that is committed: no request of it begins any more, and none is replayed.
+//! * The session was dropped or bound to another node, and that is committed: no request of it begins any more, and none
+//!   is replayed.
 //! * Everybody who was at work in it has ended (`at_rest.rs`).
 //! * No lease of it lasts: its holder could still record here, with the token. A lease that ran out gets another token,
 //!   in the exporting transaction. Its holder is superseded by that, and a begin at the other server takes the request over.
@@ -134,8 +135,9 @@ fn standing(name: &str) -> Result<Rc<StandingSession>, Error> {
 fn closed(name: &str) -> Result<Rc<StandingSession>, Error> {
     let session = standing(name)?;
     let committed = standing::find(name).is_some_and(|(_, committed)| committed);
-    match session.dropped_at {
-        Some(_) if committed => Ok(session),
-        dropped_at => Err(Error::SessionOpen { session: session.name.clone(), dropped_here: dropped_at.is_some() }),
+    let is_closed = session.dropped_at.is_some() || session.check_here().is_err();
+    if is_closed && committed {
+        return Ok(session);
     }
+    Err(Error::SessionOpen { session: session.name.clone(), closed_here: is_closed })
 }

@@ -129,6 +129,10 @@ fn find_leased(request: &Request<'_>, token: i64, function: &'static str) -> Res
             Err(Error::WaitRanOut { what: request.name().to_string(), hint: WAIT_BY_SETTING })
         }
         (_, outcome) => {
+            if outcome.is_none() {
+                // Nothing that is kept here tells of the token. The lease may be where the session lives.
+                request.check_here()?;
+            }
             let how = match outcome {
                 Some((outcome, _)) => Superseded::Done(outcome.class),
                 None if place == Some(Place::Discarded) => Superseded::Over,

@@ -45,6 +45,10 @@ pub fn outcomes(session: &str, asked: &Asked<'_>) -> Result<Vec<Listed>, Error> 
         },
     )?;
     pg::check_memory()?;
+    if let (Session::Standing(session), []) = (&session, &listed[..]) {
+        // They may all be on the node that the session is bound to.
+        session.check_here()?;
+    }
     Ok(listed)
 }
 

@@ -38,6 +38,9 @@ pub fn redact(request: &Request<'_>, reason: &str) -> Result<bool, Error> {
             return redact_numbered(request, numbered, &lock, reason);
         }
     };
+    if found.is_none() {
+        request.check_here()?;
+    }
     repair::note("redact", request, reason, found.unwrap_or("nothing"));
     Ok(found.is_some())
 }

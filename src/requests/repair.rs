@@ -1,5 +1,8 @@
 //! Repairs by hand. Each takes a reason and is noted in `idempotence.audit`. A caller that may execute these functions is
 //! an admin and needs no right to the session, except that whoever owns a session may redact its requests.
+//!
+//! Of a session that is bound to another node, a repair works on what is here. Where it finds nothing, it says which node
+//! the session belongs to.
 
 use crate::arguments;
 use crate::domain::class::Class;
@@ -51,20 +54,23 @@ pub fn forget(session_name: &str, key: &str, reason: &str) -> Result<bool, Error
     } else {
         forget_all(keyed, digest)?
     };
+    if found.is_none() {
+        request.check_here()?;
+    }
     note("forget", &request, reason, found.unwrap_or("nothing"));
     Ok(found.is_some())
 }
 
 /// The session of a request to be forgotten: any standing one, also a dropped one.
 pub(super) fn session_to_forget(name: &str) -> Result<Rc<StandingSession>, Error> {
-    if identity::client_session(name).is_some() {
-        return Err(Error::Invalid {
+    resolve::even_dropped(name).ok_or_else(|| match identity::client_session(name) {
+        Some(_) => Error::Invalid {
             message: format!("a request of client session \"{name}\" cannot be forgotten"),
             detail: "That a number was done is told by what its slot keeps.".into(),
             hint: "Let its client send the operation again under a number of its own.",
-        });
-    }
-    resolve::even_dropped(name).ok_or_else(|| resolve::unknown(name))
+        },
+        None => resolve::unknown(name),
+    })
 }
 
 /// Deletes what an inbox keeps of a key and tells what that was. The caller has the request's lock, which keeps the sweep
@@ -103,6 +109,7 @@ pub fn force_release(asked: &Request<'_>, reason: &str, live: bool) -> Result<bo
     let lock = lock_for_repair(asked, "idem_force_release", OF_OTHERS)?;
     let found = lease::find(asked.stream(), &lock, Snapshot::Itself)?.filter(|found| asked.is_of(found));
     let Some(found) = found else {
+        asked.check_here()?;
         note("force_release", asked, reason, "nothing");
         return Ok(false);
     };
@@ -164,7 +171,10 @@ pub fn force_record(
             format!("lease that ran out, attempt {}", kept.lease.attempt)
         }
         (Decision::Execute { from_checkpoint: true, .. }, _, _) => "checkpoint".into(),
-        _ => return Err(Error::NothingUnfinished { name: name() }),
+        _ => {
+            request.check_here()?;
+            return Err(Error::NothingUnfinished { name: name() });
+        }
     };
     if start::start(&asked, found, Deadline::after(guc::wait_us()))?.is_none() {
         return Err(Error::WaitRanOut { what: name().to_string(), hint: WAIT_BY_SETTING });

@@ -92,6 +92,9 @@ impl Set {
             }
             Ok(if repaired.done < most { ControlFlow::Continue(()) } else { ControlFlow::Break(()) })
         })?;
+        if (repaired.done, repaired.left_out) == (0, 0) {
+            session.check_here()?;
+        }
         let found = format!("{} done, {} at work and left out", repaired.done, repaired.left_out);
         audit::insert(&Repair { action: self.action, session: &session.name, request: &prefix, reason, found: &found });
         Ok(repaired)

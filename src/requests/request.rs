@@ -203,6 +203,14 @@ impl<'a> Request<'a> {
         }
     }
 
+    /// Refuses a request of a session that is bound to another node.
+    pub fn check_here(&self) -> Result<(), Error> {
+        match self {
+            Request::Keyed(request) => request.session.check_here(),
+            Request::Numbered(_) => Ok(()),
+        }
+    }
+
     /// Refuses a request of an inbox, where requests are not begun.
     pub fn check_not_inbox(&self) -> Result<(), Error> {
         match self {

@@ -127,8 +127,8 @@ pub fn last_seen(session: &ClientSession) -> Result<i64, Error> {
 }
 
 fn find_last_seen(session: &ClientSession) -> Result<Option<i64>, Error> {
-    if let Some(live) = live::find(&session.id) {
-        return Ok(Some(live.last_seen));
+    if let Some(seen) = live::last_seen(&session.id) {
+        return Ok(Some(seen));
     }
     let name = || session.name.clone();
     match saved::find(&session.id).map(|saved| saved.ended) {

@@ -6,7 +6,7 @@
 
 use crate::arguments::{self, WAIT_BY_ARGUMENT};
 use crate::domain::end::End;
-use crate::domain::identity::SessionId;
+use crate::domain::identity::{self, SessionId};
 use crate::domain::limits::{CLIENT_CHARS_MAX, TIMEOUT_US_MAX, TIMEOUT_US_MIN, WINDOW_MAX};
 use crate::domain::sequence::Order;
 use crate::domain::share::Kind;
@@ -115,10 +115,10 @@ fn new_session(asked: &Registration<'_>) -> Result<ClientSession, Error> {
         }
         arguments::check_chars("the name of a client", client, CLIENT_CHARS_MAX, "Choose a shorter name.")?;
     }
-    let id = Uuid::now_v7();
+    let id = Uuid::now_v7().into_bytes();
     Ok(ClientSession {
-        id: id.into_bytes(),
-        name: id.to_string(),
+        id,
+        name: identity::client_session_name(&id, Some(&guc::node())),
         owner: pg::current_role(),
         client: asked.client.map(Into::into),
         request_id: asked.request_id,

@@ -1,11 +1,17 @@
-//! Finds the session that a name means and checks the caller's right to it. The check
-//! comes before any lock, so that nobody blocks another role's requests or learns of them. `standing.rs` also
-//! decides to whom a session may be given, and who may make a dropped session again.
+//! Finds the session that a name means, checks the caller's right to it, and whether it lives on this server. The check
+//! of the right comes before any lock, so that nobody blocks another role's requests or learns of them. `standing.rs`
+//! also decides to whom a session may be given, and who may make a dropped session again.
+//!
+//! A client session is looked for by its id first. If it is here, it is this server's own, whatever node its name tells:
+//! pg_upgrade and a restored dump bring sessions that have the name of another node. Only where nothing is known of it
+//! does the node in the name count.
 
-use crate::domain::identity::{self, SessionId};
+use crate::domain::identity::{self, ClientName, SessionId};
 use crate::domain::limits::SESSION_CHARS_MAX;
+use crate::domain::node;
 use crate::domain::right::Right;
 use crate::error::Error;
+use crate::guc;
 use crate::model::{ClientSession, Session, StandingSession};
 use crate::names;
 use crate::pg;
@@ -15,7 +21,6 @@ use crate::store::catalog;
 use crate::store::session::standing;
 use pgrx::pg_sys;
 use std::rc::Rc;
-use uuid::Uuid;
 
 /// The action for which the session of a request is resolved, as [`Error::NotYours`] names it.
 pub const USE: &str = "use its requests";
@@ -23,29 +28,37 @@ pub const USE: &str = "use its requests";
 /// The session of a request, if the caller may use it. `begun` gives the standing session as it was when this
 /// transaction began the request, where its rules of that time still count.
 pub fn session(name: &str, begun: impl FnOnce() -> Option<Rc<StandingSession>>) -> Result<Session, Error> {
-    if let Some(id) = identity::client_session(name) {
-        return by_id(name, &id, USE).map(Session::Client);
+    if let Some(session) = client_session(name)? {
+        return allowed_client(session, USE).map(Session::Client);
     }
     match begun() {
+        // It was here when the request was begun, so the request is completed here.
         Some(session) => allowed(session, Right::Use, USE),
         None => standing(name, Right::Use, USE),
     }
     .map(Session::Standing)
 }
 
-/// The standing session with this name, if the caller has the right to it.
+/// The standing session with this name, if the caller has the right to it. Its requests can be used only where it lives.
 pub fn standing(name: &str, right: Right, action: &'static str) -> Result<Rc<StandingSession>, Error> {
     // A remembered session is used without a lock on its table, so messages about changes by others are taken in here.
     cache::take_in_messages();
     match remembered(name).filter(|session| session.dropped_at.is_none()) {
-        Some(session) => allowed(session, right, action),
+        Some(session) => {
+            let session = allowed(session, right, action)?;
+            if right == Right::Use {
+                session.check_here()?;
+            }
+            Ok(session)
+        }
         None => Err(not_standing(name, action)),
     }
 }
 
-/// Refuses a standing session that was dropped since the caller has found it. The caller calls this under a lock that
-/// whoever has dropped the session looks for: the claim of the request, or in an inbox the lock on the table of outcomes.
-/// So nobody executes in a session for whose requests somebody has waited since it was dropped, see `requests/at_rest.rs`.
+/// Refuses a standing session that was dropped, or bound to another node, since the caller has found it. The caller calls
+/// this under a lock that whoever has done so looks for: the claim of the request, or in an inbox the lock on the table of
+/// outcomes. So nobody executes in a session for whose requests somebody has waited since then, see
+/// `requests/at_rest.rs`.
 pub fn check_still_open(session: &Rc<StandingSession>) -> Result<(), Error> {
     cache::take_in_messages();
     let is_same = |now: &Rc<StandingSession>| Rc::ptr_eq(now, session);
@@ -55,10 +68,10 @@ pub fn check_still_open(session: &Rc<StandingSession>) -> Result<(), Error> {
     standing(&session.name, Right::Use, USE).map(drop)
 }
 
-/// The session of a request that an admin repairs: any one, also a dropped one.
+/// The session of a request that an admin repairs: any one, also a dropped one, or one that is bound to another node.
 pub fn any_session(name: &str) -> Result<Session, Error> {
-    match identity::client_session(name) {
-        Some(id) => find_by_id(name, id.as_bytes()).map(Session::Client),
+    match client_session(name)? {
+        Some(session) => Ok(Session::Client(session)),
         None => even_dropped(name).map(Session::Standing).ok_or_else(|| unknown(name)),
     }
 }
@@ -119,8 +132,8 @@ pub fn even_dropped(name: &str) -> Option<Rc<StandingSession>> {
 
 /// The client session with this name, ended or not, if the caller has the right to it.
 pub fn client(name: &str, action: &'static str) -> Result<Rc<ClientSession>, Error> {
-    match identity::client_session(name) {
-        Some(id) => by_id(name, &id, action),
+    match client_session(name)? {
+        Some(session) => allowed_client(session, action),
         None => Err(not_a_client_session(name, action)),
     }
 }
@@ -139,9 +152,7 @@ pub fn check(session: &StandingSession, right: Right, action: &'static str) -> R
 
 /// The error for a name that no standing session has.
 pub fn unknown(name: &str) -> Error {
-    if identity::client_session(name).is_some() {
-        Error::SessionEnded { session: name.into(), how: None }
-    } else if name.chars().nth(SESSION_CHARS_MAX).is_some() {
+    if name.chars().nth(SESSION_CHARS_MAX).is_some() {
         Error::LimitExceeded {
             what: "the name of a session".into(),
             found: format!("{} characters", name.chars().count()),
@@ -168,20 +179,45 @@ fn check_roles(
     if may_use(owner, borrower) { Ok(()) } else { Err(Error::NotYours { session: session.into(), action, right }) }
 }
 
-fn by_id(name: &str, id: &Uuid, action: &'static str) -> Result<Rc<ClientSession>, Error> {
-    let session = find_by_id(name, id.as_bytes())?;
+fn allowed_client(session: Rc<ClientSession>, action: &'static str) -> Result<Rc<ClientSession>, Error> {
     check_roles(session.owner, None, &session.name, action, Right::Own)?;
     Ok(session)
 }
 
-fn find_by_id(name: &str, id: &SessionId) -> Result<Rc<ClientSession>, Error> {
-    let session = name.to_owned();
+/// The client session with this name, ended or not. `None`: the name is that of a standing session. Whoever uses the
+/// session has to be checked.
+fn client_session(name: &str) -> Result<Option<Rc<ClientSession>>, Error> {
+    let Some(named) = identity::client_session(name) else { return Ok(None) };
+    match find_client(name, named) {
+        // With version 1.0.0 a standing session could be given a name of a UUID, an @ and more.
+        Err(_) if named.node.is_some() && even_dropped(name).is_some() => Ok(None),
+        found => found.map(Some),
+    }
+}
+
+fn find_client(name: &str, named: ClientName<'_>) -> Result<Rc<ClientSession>, Error> {
+    let id = named.id.as_bytes();
+    let session = || name.to_owned();
+    let or_elsewhere = |error: Error| elsewhere(name, named).unwrap_or(error);
     match find::or_doubt(|| names::client_session_lock(id), || Ok(remembered_by_id(id)))? {
         Search::Found(found) => Ok(found),
-        Search::NotHere => Err(Error::SessionNotHere { session }),
-        Search::InDoubt => Err(Error::SessionInDoubt { session }),
-        Search::Nothing => Err(Error::SessionEnded { session, how: None }),
+        Search::InDoubt => Err(Error::SessionInDoubt { session: session() }),
+        Search::NotHere => Err(or_elsewhere(Error::SessionNotHere { session: session() })),
+        Search::Nothing => Err(or_elsewhere(Error::SessionEnded { session: session(), how: None })),
     }
+}
+
+/// The error for a client session that nothing is known of here, if its name tells another node than this one.
+fn elsewhere(name: &str, named: ClientName<'_>) -> Option<Error> {
+    let (session, node, here) = (name.to_owned(), named.node?, guc::node());
+    if let Some(detail) = node::fault(node.as_bytes()) {
+        return Some(Error::Invalid {
+            message: format!("\"{session}\" is not the name of a session"),
+            detail: format!("What follows the @ in the name of a client session is the name of a node. {detail}"),
+            hint: "Use the name that idem_register() gave, as it is.",
+        });
+    }
+    (node != here).then(|| Error::Elsewhere { session, node: node.into(), here, bound: false })
 }
 
 fn remembered_by_id(id: &SessionId) -> Option<Rc<ClientSession>> {
@@ -219,10 +255,10 @@ fn remembered(name: &str) -> Option<Rc<StandingSession>> {
 
 /// As [`unknown`], for a name that may be that of a client session.
 fn not_standing(name: &str, action: &'static str) -> Error {
-    let Some(id) = identity::client_session(name) else { return unknown(name) };
-    match by_id(name, &id, action) {
+    match client_session(name).and_then(|found| found.map(|session| allowed_client(session, action)).transpose()) {
         Err(error) => error,
-        Ok(session) => Error::Invalid {
+        Ok(None) => unknown(name),
+        Ok(Some(session)) => Error::Invalid {
             message: format!("session \"{}\" is a client session", session.name),
             detail: "It is neither an inbox nor to be changed or dropped: its client registered it as it is.".into(),
             hint: "Use its requests with idem_begin() and idem_record(); end it with idem_close().",
@@ -233,7 +269,9 @@ fn not_standing(name: &str, action: &'static str) -> Error {
 fn not_a_client_session(name: &str, action: &'static str) -> Error {
     let detail = match standing(name, Right::Use, action) {
         Ok(_) => "It is a standing session: it has no numbers, and does not end by itself.",
-        Err(Error::NoSuchSession { .. }) => "Client sessions have a UUID for a name, which the server makes up.",
+        Err(Error::NoSuchSession { .. }) => {
+            "The name of a client session begins with a UUID, and the server makes it up."
+        }
         Err(error) => return error,
     };
     let message = format!("session \"{name}\" is not a client session");

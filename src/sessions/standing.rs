@@ -3,6 +3,7 @@
 use crate::arguments;
 use crate::domain::identity;
 use crate::domain::limits::{ATTEMPTS_MAX, SESSION_CHARS_MAX, TTL_US_MAX, TTL_US_MIN};
+use crate::domain::node;
 use crate::domain::right::Right;
 use crate::domain::share::Kind;
 use crate::error::{Error, WAIT_BY_SETTING};
@@ -19,7 +20,7 @@ use pgrx::pg_sys;
 use uuid::Uuid;
 
 /// The options that a session is made with.
-pub struct Options {
+pub struct Options<'a> {
     /// How long its outcomes live; NULL: as long as `idempotence.retention` says.
     pub ttl: Option<Interval>,
     /// Whether each request must come with a payload.
@@ -35,6 +36,8 @@ pub struct Options {
     pub usable_by: Option<pg_sys::Oid>,
     /// After how many attempts a request is given up instead of taken over. NULL or 0: never.
     pub max_attempts: Option<i32>,
+    /// The node that it is bound to. NULL: none, or as before if there is or was such a session. `-`: none.
+    pub node: Option<&'a str>,
 }
 
 /// The result of [`create`].
@@ -46,7 +49,7 @@ pub enum Created {
 }
 
 /// Makes a session, or makes a dropped one again.
-pub fn create(name: &str, options: &Options) -> Result<Created, Error> {
+pub fn create(name: &str, options: &Options<'_>) -> Result<Created, Error> {
     check_name(name)?;
     let ttl_us = options.ttl.as_ref().map(checked_ttl_us).transpose()?;
     if options.time_keys && ttl_us.is_none() {
@@ -62,15 +65,18 @@ pub fn create(name: &str, options: &Options) -> Result<Created, Error> {
     check_lending(options.usable_by)?;
     let max_attempts = checked_attempts(name, options.max_attempts)?.flatten();
     refuse_attempts_of_inbox(name, options.inbox, max_attempts)?;
+    check_node(name, options.node)?;
     check_writable("idem_create_session")?;
     take_lock(name)?;
 
     let now_us = pg::now_us();
-    let wanted = |id, created_at, owner, usable_by| StandingSession {
+    // What the session is to be; `so_far` is what it is or was.
+    let wanted = |id, created_at, owner, so_far: Option<&StandingSession>| StandingSession {
         id,
         name: name.into(),
         owner,
-        usable_by: lent(options.usable_by, usable_by),
+        usable_by: lent(options.usable_by, so_far.and_then(|so_far| so_far.usable_by)),
+        node: bound(options.node, so_far.and_then(|so_far| so_far.node.as_deref())),
         require_payload: options.require_payload,
         inbox: options.inbox,
         time_keys: options.time_keys,
@@ -91,12 +97,12 @@ pub fn create(name: &str, options: &Options) -> Result<Created, Error> {
         Some((present, _)) if present.dropped_at.is_none() => {
             resolve::check(&present, Right::Own, "make it again")?;
             let owner = options.owner.unwrap_or(present.owner);
-            let same = wanted(present.id, present.created_at, owner, present.usable_by);
+            let same = wanted(present.id, present.created_at, owner, Some(&present));
             return if same == present { Ok(Created::AlreadyThere) } else { Err(other_options(&present, &same)) };
         }
         Some((tombstone, _)) => {
             let owner = options.owner.unwrap_or(tombstone.owner);
-            let again = wanted(tombstone.id, tombstone.created_at, owner, tombstone.usable_by);
+            let again = wanted(tombstone.id, tombstone.created_at, owner, Some(&tombstone));
             // An admin may make it again, but may neither take nor lend it: its outcomes are still there.
             let roles = |session: &StandingSession| (session.owner, session.usable_by);
             if roles(&again) != roles(&tombstone) || !pg::is_admin() {
@@ -113,6 +119,7 @@ pub fn create(name: &str, options: &Options) -> Result<Created, Error> {
                     max_attempts: again.max_attempts,
                     owner: again.owner,
                     usable_by: again.usable_by,
+                    node: again.node.clone(),
                     ..tombstone
                 };
                 return Err(other_options(&same_but_rules, &again));
@@ -137,7 +144,9 @@ pub fn alter(
     owner: Option<pg_sys::Oid>,
     usable_by: Option<pg_sys::Oid>,
     max_attempts: Option<i32>,
+    node: Option<&str>,
 ) -> Result<(), Error> {
+    check_node(name, node)?;
     let max_attempts = checked_attempts(name, max_attempts)?;
     let ttl_us = ttl.as_ref().map(checked_ttl_us).transpose()?;
     let present = find_to_change(name, "change it", "idem_alter_session")?;
@@ -163,6 +172,7 @@ pub fn alter(
         owner: owner.unwrap_or(present.owner),
         usable_by: lent(usable_by, present.usable_by),
         max_attempts: max_attempts.unwrap_or(present.max_attempts),
+        node: bound(node, present.node.as_deref()),
         ..present
     };
     refuse_attempts_of_inbox(name, changed.inbox, changed.max_attempts)?;
@@ -218,8 +228,9 @@ fn check_name(name: &str) -> Result<(), Error> {
     }
     if identity::client_session(name).is_some() {
         return Err(Error::Invalid {
-            message: format!("session \"{name}\" cannot have the form of a UUID for a name"),
-            detail: "Such names are those of client sessions, which the server makes up itself.".into(),
+            message: format!("session \"{name}\" cannot be named like a client session"),
+            detail: "A UUID, alone or before an @, is the name of a client session, which the server makes up itself."
+                .into(),
             hint: "Name it after what its requests do, such as 'payments'.",
         });
     }
@@ -249,6 +260,26 @@ fn lent(asked: Option<pg_sys::Oid>, so_far: Option<pg_sys::Oid>) -> Option<pg_sy
     match asked {
         None => so_far,
         Some(role) => (role != pg_sys::InvalidOid).then_some(role),
+    }
+}
+
+/// The node that a session is to be bound to: NULL leaves it as it is, `-` ends the binding.
+fn bound(asked: Option<&str>, so_far: Option<&str>) -> Option<String> {
+    match asked {
+        None => so_far.map(Into::into),
+        Some(node) => (node != node::NONE).then(|| node.into()),
+    }
+}
+
+/// Refuses to bind to what is not the name of a node.
+fn check_node(session: &str, asked: Option<&str>) -> Result<(), Error> {
+    match asked.filter(|node| *node != node::NONE).and_then(|node| node::fault(node.as_bytes())) {
+        None => Ok(()),
+        Some(detail) => Err(Error::Invalid {
+            message: format!("session \"{session}\" cannot be bound to a node of that name"),
+            detail,
+            hint: "The name of a node has 1 to 32 characters: letters of ASCII, digits, _, . and -. To bind the session to none, give '-'.",
+        }),
     }
 }
 
@@ -318,10 +349,12 @@ fn other_options(present: &StandingSession, wanted: &StandingSession) -> Error {
     compare("owner", role(present.owner), role(wanted.owner));
     let lent = |session: &StandingSession| session.usable_by.map_or("-".into(), role);
     compare("usable_by", lent(present), lent(wanted));
+    let node = |session: &StandingSession| session.node.clone().unwrap_or(node::NONE.into());
+    compare("node", node(present), node(wanted));
     Error::SessionExists {
         session: present.name.clone(),
         dropped: present.dropped_at.is_some(),
         detail: format!("Its {}.", differences.join("; its ")),
-        hint: "Change ttl, require_payload, owner, usable_by or max_attempts with idem_alter_session(). inbox and time_keys never change, nor does ttl with time_keys; dropping the session does not help.",
+        hint: "Change ttl, require_payload, owner, usable_by, max_attempts or node with idem_alter_session(). inbox and time_keys never change, nor does ttl with time_keys; dropping the session does not help.",
     }
 }

@@ -1,7 +1,7 @@
 //! The columns of a client session. Two tables have them, at different positions: `session` for saved sessions, and
 //! `session_live` for sessions at work.
 
-use crate::domain::identity::SessionId;
+use crate::domain::identity::{self, SessionId};
 use crate::domain::sequence::Order;
 use crate::model::ClientSession;
 use crate::pg;
@@ -10,7 +10,6 @@ use crate::store::rel::{Rel, Snapshot};
 use crate::store::tuple::{Tid, Tuple, is_null, oid_equals, text_equals, uuid_equals};
 use pgrx::datum::IntoDatum;
 use pgrx::pg_sys;
-use uuid::Uuid;
 
 /// The positions of the columns in a table, and the indexes that its rows are found by.
 pub(super) struct ClientColumns {
@@ -22,6 +21,7 @@ pub(super) struct ClientColumns {
     pub request_id: usize,
     pub timeout: usize,
     pub client: usize,
+    pub node: usize,
     /// The column that tells that a session has ended, in the table that keeps rows of ended sessions.
     pub ended_at: Option<usize>,
     pub by_id: Index,
@@ -35,7 +35,7 @@ impl ClientColumns {
         let id = row.uuid(self.id)?;
         Some(ClientSession {
             id,
-            name: Uuid::from_bytes(id).to_string(),
+            name: identity::client_session_name(&id, row.text(self.node).as_deref()),
             owner: row.oid(self.owner)?,
             client: row.text(self.client),
             request_id: row.uuid(self.request_id),
@@ -57,6 +57,7 @@ impl ClientColumns {
         columns[self.request_id] = session.request_id.as_ref().map(pg::uuid);
         columns[self.timeout] = pg::interval(session.timeout_us).into_datum();
         columns[self.client] = session.client.as_deref().map(pg::text);
+        columns[self.node] = session.node().map(pg::text);
         columns
     }
 

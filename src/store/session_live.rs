@@ -14,7 +14,7 @@ use crate::store::write;
 use pgrx::pg_sys;
 
 columns! { "session_live", COLUMNS:
-    ID, CREATED_AT, LAST_SEEN, OWNER, WINDOW_SIZE, ORDERING, REQUEST_ID, TIMEOUT, CLIENT
+    ID, CREATED_AT, LAST_SEEN, OWNER, WINDOW_SIZE, ORDERING, REQUEST_ID, TIMEOUT, CLIENT, NODE
 }
 type Columns<'a> = Tuple<'a, COLUMNS>;
 
@@ -27,6 +27,7 @@ const ROW: client_row::ClientColumns = client_row::ClientColumns {
     request_id: REQUEST_ID,
     timeout: TIMEOUT,
     client: CLIENT,
+    node: NODE,
     ended_at: None,
     by_id: Index::SessionLive,
     by_client: Index::SessionLiveClient,
@@ -51,6 +52,15 @@ pub fn find(id: &SessionId) -> Option<Live> {
         return None;
     }
     ROW.find(&Rel::open(Table::SessionLive, Access::Read), id, read).map(|(live, _)| live)
+}
+
+/// When the last sign of life of the session was written, if the session is at work. A standby finds none.
+pub fn last_seen(id: &SessionId) -> Option<i64> {
+    if pg::in_recovery() {
+        return None;
+    }
+    let read = |row: &Columns<'_>| row.int8(LAST_SEEN);
+    ROW.find(&Rel::open(Table::SessionLive, Access::Read), id, read).map(|(seen, _)| seen)
 }
 
 /// The session at work of an owner's client.

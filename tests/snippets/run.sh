@@ -67,6 +67,7 @@ run node-pg node "$work/node/node_pg.mjs"
 run tokio-postgres "$rust/tokio_postgres"
 run_session psycopg-client-session "$python" "$root/docs/snippets/client_session.py"
 run_session tokio-postgres-client-session "$rust/client_session"
+"$python" "$root/tests/snippets/check_nodes.py" psycopg-nodes "$uri" "$python" "$root/docs/snippets/nodes.py" || failed=1
 run psycopg-pipeline "$python" "$root/docs/snippets/pipeline_psycopg.py"
 run tokio-postgres-pipeline "$rust/pipeline_tokio_postgres"
 run_pipeline psycopg-one-round-trip "$python" "$root/docs/snippets/pipeline_psycopg.py"

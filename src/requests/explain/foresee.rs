@@ -41,12 +41,15 @@ pub enum Because {
 
 /// Foresees a begin with the payload that the request came with first, or with none. An error is what it would raise.
 pub fn begin(request: &Request<'_>) -> Result<Answer, Error> {
+    if let Request::Keyed(keyed) = request
+        && keyed.session.dropped_at.is_some()
+    {
+        return Err(Error::NoSuchSession { session: keyed.session.name.clone() });
+    }
+    request.check_here()?;
     request.check_not_inbox()?;
     let asked_at = pg::now_us();
     if let Request::Keyed(keyed) = request {
-        if keyed.session.dropped_at.is_some() {
-            return Err(Error::NoSuchSession { session: keyed.session.name.clone() });
-        }
         keyed.check_time(asked_at)?;
     }
     if open::holds(request.request_key()) {

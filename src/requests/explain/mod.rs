@@ -11,6 +11,7 @@ mod words;
 use crate::domain::end::End;
 use crate::domain::sequence::Order;
 use crate::error::{Error, Told};
+use crate::guc;
 use crate::model::Session;
 use crate::pg;
 use crate::requests::numbered::Numbering;
@@ -77,9 +78,15 @@ fn of(request: &Request<'_>) -> Result<Of, Error> {
             (how, written.map(|(at, _)| at))
         }
     };
+    let node = match &session {
+        Session::Standing(session) => session.node.as_deref(),
+        Session::Client(session) => session.node(),
+    };
     let key = request.request_key();
     Ok(Of {
         kind,
+        node: guc::node(),
+        session_node: node.map(Into::into),
         last: request.range().map(|range| range.last),
         owner: pg::role_name(owner).unwrap_or_else(|| owner.to_u32().to_string()),
         server: if pg::in_recovery() { "standby" } else { "primary" },

@@ -34,6 +34,8 @@ pub struct Of {
     pub kind: &'static str,
     /// The last number of a numbered request.
     pub last: Option<i64>,
+    /// The name of this server.
+    pub node: String,
     /// The role that owns the session.
     pub owner: String,
     /// primary, or standby, which sees neither locks nor unlogged tables of the primary.
@@ -44,6 +46,8 @@ pub struct Of {
     pub request: String,
     /// The session.
     pub session: String,
+    /// The node that a standing session is bound to, or where a client session was registered.
+    pub session_node: Option<String>,
     /// dropped, closed, expired or fenced.
     pub session_ended: Option<&'static str>,
     /// When that was written down.

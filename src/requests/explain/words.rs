@@ -76,6 +76,7 @@ pub fn advice(
     unfinished: Option<&Unfinished>,
 ) -> String {
     match answer {
+        Err(told) if told.sqlstate == "ID012" => told.hint,
         Err(_) if of.kind == "inbox" && of.session_ended.is_none() => match outcome {
             Some(outcome) if !outcome.expired => "Nothing: it was seen, so idem_once() says false.".into(),
             _ => "It was not seen here, so idem_once() says true and notes it.".into(),

@@ -22,6 +22,7 @@ const ROW: client_row::ClientColumns = client_row::ClientColumns {
     request_id: REQUEST_ID,
     timeout: TIMEOUT,
     client: CLIENT,
+    node: NODE,
     ended_at: Some(ENDED_AT),
     by_id: Index::Session,
     by_client: Index::SessionClient,

@@ -60,6 +60,7 @@ fn read<'rel>(row: &Columns<'rel>) -> Option<StoredSession<'rel>> {
         time_keys: row.bool(TIME_KEYS)?,
         ttl_us: row.interval_us(TTL),
         max_attempts: row.int4(MAX_ATTEMPTS),
+        node: row.text(NODE),
         created_at: row.int8(CREATED_AT)?,
         dropped_at: row.int8(ENDED_AT),
     };
@@ -90,5 +91,6 @@ fn row(session: &StandingSession) -> [Option<pg_sys::Datum>; COLUMNS] {
     columns[NAME] = Some(pg::text(&session.name));
     columns[MAX_ATTEMPTS] = session.max_attempts.map(Into::into);
     columns[USABLE_BY] = session.usable_by.map(Into::into);
+    columns[NODE] = session.node.as_deref().map(pg::text);
     columns
 }

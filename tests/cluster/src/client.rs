@@ -11,9 +11,15 @@ use crate::limits::LIMIT;
 /// The time when the server came up, as SQL. The server starts the walwriter at that moment.
 pub const UP: &str = "(SELECT backend_start FROM pg_stat_activity WHERE backend_type = 'walwriter')";
 
+/// The id of a client session: what stands before the `@` in its name.
+pub fn id_of(session: &str) -> &str {
+    session.split_once('@').map_or(session, |(id, _)| id)
+}
+
 /// A query that counts those of these sessions that are at work.
 pub fn at_work(sessions: &[&str]) -> String {
-    format!("SELECT count(*) FROM idempotence.session_live WHERE id IN ('{}')", sessions.join("','"))
+    let ids: Vec<&str> = sessions.iter().map(|session| id_of(session)).collect();
+    format!("SELECT count(*) FROM idempotence.session_live WHERE id IN ('{}')", ids.join("','"))
 }
 
 impl Connection {
@@ -61,10 +67,11 @@ impl Connection {
     /// which the server was down does not count, so the server must have been up for the timeout: the
     /// method waits for that. It is quick for a session with a short timeout.
     pub async fn silence(&self, session: &str) -> Result<()> {
-        let silence = format!("UPDATE idempotence.session_live SET last_seen = '-infinity' WHERE id = '{session}'");
+        let id = id_of(session);
+        let silence = format!("UPDATE idempotence.session_live SET last_seen = '-infinity' WHERE id = '{id}'");
         self.text(&silence).await?;
         let is_past = format!(
-            "SELECT clock_timestamp() > {UP} + 1.125 * timeout FROM idempotence.session_live WHERE id = '{session}'"
+            "SELECT clock_timestamp() > {UP} + 1.125 * timeout FROM idempotence.session_live WHERE id = '{id}'"
         );
         let start = Instant::now();
         while self.text(&is_past).await? == "f" {

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use anyhow::{Context, Result, bail, ensure};
 use futures_util::future::try_join_all;
+use idempotence_cluster_tests::client::id_of;
 use idempotence_cluster_tests::load::{LEVELS, check_happened, disturb};
 use idempotence_cluster_tests::senders::{APPLICATION, Senders};
 use idempotence_cluster_tests::shop::{DATABASE, start};
@@ -184,8 +185,9 @@ async fn first_outcomes_at_once_all_count(version: Version) -> Result<()> {
         let position = connections[0].text(&format!("SELECT last_number FROM idem_position('{session}')")).await?;
         ensure!(position == WINDOW.to_string(), "round {round}: the session is at {position}");
         let kept = format!(
-            "SELECT (SELECT count(*) FROM idempotence.session WHERE id = '{session}'),
-                    (SELECT count(*) FROM idempotence.reply WHERE session = '{session}')"
+            "SELECT (SELECT count(*) FROM idempotence.session WHERE id = '{id}'),
+                    (SELECT count(*) FROM idempotence.reply WHERE session = '{id}')",
+            id = id_of(&session)
         );
         ensure!(connections[0].text(&kept).await? == format!("1|{WINDOW}"), "round {round}");
     }

@@ -21,6 +21,11 @@ async fn an_upgrade_keeps_everything(mode: &str, create_extension: &str, setting
                    WHERE e.extname = 'idempotence' AND d.deptype = 'e' AND d.classid <> 'pg_type'::regclass ORDER BY 1";
     let members_before = old.psql("shop", members)?;
 
+    // A name that nobody has set is made from the identifier that pg_upgrade changes.
+    let superuser = fixture::connect(&old, "shop", "postgres").await?;
+    let node = superuser.text("SELECT idem_node()").await?;
+    superuser.text(&format!("SELECT idem_create_session('bound', node => '{node}', owner => 'app')")).await?;
+
     let new = Cluster::start_with(Version::Pg18, settings)?;
     upgrade(&old, &new, mode)?;
     let members = new.psql("shop", members)?;
@@ -29,6 +34,18 @@ async fn an_upgrade_keeps_everything(mode: &str, create_extension: &str, setting
     // The old server was stopped in order, so that not even unlogged rows are lost.
     let app = fixture::connect(&new, "shop", "app").await?;
     ensure!(app.answer(&fixture.clients.unsaved, "1").await? == "started|");
+    // A session that is bound to the former name executes nothing before the server has that name again.
+    let gone = format!("01890a5d-ac96-774b-bcce-b302099a8057@{node}");
+    for session in ["bound", &gone] {
+        let answer = app.answer(session, "1").await?;
+        ensure!(answer == "ID012", "under another name {session} answers {answer}");
+    }
+    new.conf("idempotence.node", &node)?;
+    new.restart()?;
+    let app = fixture::connect(&new, "shop", "app").await?;
+    ensure!(app.answer("bound", "1").await? == "started|");
+    ensure!(app.answer(&gone, "1").await? == "ID004");
+    new.psql("shop", "DELETE FROM idempotence.session WHERE name = 'bound'")?;
     fixture.check(&new, "shop").await?;
     // The extension can be dropped.
     new.psql("shop", "DROP EXTENSION idempotence")?;

@@ -48,7 +48,7 @@ SELECT pg_current_xact_id_if_assigned() IS NULL;
 COMMIT;
 -- another payload: refused, and the answer stands; so it is by a session's other spellings
 SELECT regress_error($$SELECT idem_begin(regress_id('any'), 1, payload => '{"amount": 11}')$$);
-SELECT regress_show(idem_begin(upper(regress_id('any')), 1)), regress_show(idem_lookup('{' || regress_id('any') || '}', 1)), regress_show(idem_lookup(replace(regress_id('any'), '-', ''), 1));
+SELECT regress_show(idem_begin(upper(regress_id('any')), 1)), regress_show(idem_lookup('{' || regress_uuid('any') || '}', 1)), regress_show(idem_lookup(replace(regress_uuid('any')::text, '-', ''), 1));
 SELECT regress_message($$SELECT idem_begin(upper(regress_id('any')), 1, payload => '{"amount": 11}')$$);
 BEGIN;
 SELECT regress_show(idem_begin(upper(regress_id('any')), 2));

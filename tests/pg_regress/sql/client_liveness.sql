@@ -139,7 +139,7 @@ SELECT idem_record(regress_id('closed'), 1, '1');
 SELECT idem_close(regress_id('closed'));
 COMMIT;
 SELECT regress_session('closed'), regress_message($$SELECT idem_begin(regress_id('closed'), 2)$$);
-SELECT count(*) FROM idempotence.session_live WHERE id = regress_id('closed')::uuid;
+SELECT count(*) FROM idempotence.session_live WHERE id = regress_uuid('closed');
 -- one that ran out is closed already
 SELECT regress_registered('late', idem_register(timeout => '2 seconds'));
 SELECT regress_run_out('late');
@@ -157,7 +157,7 @@ SELECT regress_show(idem_begin(regress_id('crashed'), 1));
 SELECT idem_record(regress_id('crashed'), 1, '1');
 COMMIT;
 SELECT regress_registered('crashed unsaved', idem_register());
-DELETE FROM idempotence.session_live WHERE id IN (regress_id('crashed')::uuid, regress_id('crashed unsaved')::uuid);
+DELETE FROM idempotence.session_live WHERE id IN (regress_uuid('crashed'), regress_uuid('crashed unsaved'));
 SELECT regress_session('crashed');
 SELECT regress_show(idem_begin(regress_id('crashed'), 1)), regress_show(idem_lookup(regress_id('crashed'), 2)), idem_position(regress_id('crashed'));
 SELECT regress_message($$SELECT idem_begin(regress_id('crashed unsaved'), 1)$$);
@@ -168,11 +168,11 @@ COMMIT;
 -- resumed, it is at work again; fenced or closed, it stays so
 SELECT regress_registered('never', idem_register(client => 'crashed', resume => true));
 SELECT regress_session('crashed');
-DELETE FROM idempotence.session_live WHERE id = regress_id('crashed')::uuid;
+DELETE FROM idempotence.session_live WHERE id = regress_uuid('crashed');
 SELECT regress_registered('after', idem_register(client => 'crashed'));
 SELECT regress_session('crashed'), regress_message($$SELECT idem_begin(regress_id('crashed'), 3)$$);
 SELECT idem_ack(regress_id('after'), 1);
-DELETE FROM idempotence.session_live WHERE id = regress_id('after')::uuid;
+DELETE FROM idempotence.session_live WHERE id = regress_uuid('after');
 SELECT idem_close(regress_id('after')), regress_message($$SELECT idem_begin(regress_id('after'), 2)$$);
 
 DROP FUNCTION liveness_uses;

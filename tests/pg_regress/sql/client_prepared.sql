@@ -154,7 +154,7 @@ BEGIN;
 SELECT regress_show(idem_begin(regress_id('in doubt'), 1));
 SELECT idem_record(regress_id('in doubt'), 1, '1');
 PREPARE TRANSACTION 'regress_client_prepared';
-DELETE FROM idempotence.session_live WHERE id = regress_id('in doubt')::uuid;
+DELETE FROM idempotence.session_live WHERE id = regress_uuid('in doubt');
 \c
 SELECT regress_show(idem_begin(regress_id('in doubt'), 1)), regress_show(idem_lookup(regress_id('in doubt'), 1));
 SELECT regress_error($$SELECT idem_heartbeat(regress_id('in doubt'))$$);

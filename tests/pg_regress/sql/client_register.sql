@@ -13,8 +13,8 @@ SELECT regress_registered('set', idem_register());
 SELECT regress_registered('said', idem_register(timeout => '10 minutes', window_size => 3));
 RESET idempotence.session_timeout;
 RESET idempotence.window_size;
--- a session is named by a UUID of version 7, in lower case
-SELECT regress_id('plain') ~ '^[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$';
+-- a session is named by a UUID of version 7, in lower case, and the node
+SELECT split_part(regress_id('plain'), '@', 1) ~ '^[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$', split_part(regress_id('plain'), '@', 2) = idem_node();
 -- two registrations without a name are two sessions, in one statement too
 SELECT count(DISTINCT (r).session) FROM (SELECT idem_register() AS r FROM generate_series(1, 3) OFFSET 0) registered;
 

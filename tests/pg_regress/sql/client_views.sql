@@ -18,7 +18,7 @@ SELECT regress_show(idem_run(regress_id(s), '1', 'SELECT 1')) FROM unnest('{save
 SELECT idem_close(regress_id(s)) FROM unnest('{closed,closed unsaved,closed by id}'::text[]) s;
 SELECT regress_registered('newer', idem_register(client => 'fenced')), regress_registered('newer too', idem_register(client => 'fenced unsaved'));
 SELECT regress_run_out('run out');
-DELETE FROM idempotence.session_live WHERE id = regress_id('not at work')::uuid;
+DELETE FROM idempotence.session_live WHERE id = regress_uuid('not at work');
 
 -- who, how, since when
 SELECT coalesce(c.alias, s.session), kind, owner = current_user::regrole AS mine, client, ordering, window_size, timeout, created_at BETWEEN now() - interval '10 minutes' AND now() AS just_made
@@ -43,7 +43,7 @@ FROM idempotence.outcomes o LEFT JOIN regress_client_session c USING (session) W
 -- dropped by an ack, it is not shown: that the number was done is kept, its answer is not
 SELECT idem_ack(regress_id('numbers'), 3);
 SELECT request, stream FROM idempotence.outcomes WHERE session = regress_id('numbers') ORDER BY stream, request;
-SELECT slot, first, class, response, fingerprint IS NOT NULL FROM idempotence.reply WHERE session = regress_id('numbers')::uuid AND stream = '' ORDER BY slot;
+SELECT slot, first, class, response, fingerprint IS NOT NULL FROM idempotence.reply WHERE session = regress_uuid('numbers') AND stream = '' ORDER BY slot;
 
 SELECT idem_drop_session('views'), idem_drop_session('views inbox');
 SELECT regress_close();

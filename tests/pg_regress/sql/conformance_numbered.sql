@@ -200,13 +200,13 @@ SELECT idem_position(regress_id('L-12')), conformance_kept('L-12');
 \echo L-13 we choose otherwise: no keepalives of their own, whoever is silent sends a heartbeat, and at most eight a timeout are written
 SELECT regress_registered('L-13', idem_register(timeout => '80 minutes'));
 SELECT regress_fall_silent('L-13', '9 minutes');
-SELECT ctid AS at FROM idempotence.session_live WHERE id = regress_id('L-13')::uuid \gset
+SELECT ctid AS at FROM idempotence.session_live WHERE id = regress_uuid('L-13') \gset
 SELECT idem_heartbeat(regress_id('L-13')) > now();
-SELECT ctid = :'at' AS unchanged FROM idempotence.session_live WHERE id = regress_id('L-13')::uuid;
+SELECT ctid = :'at' AS unchanged FROM idempotence.session_live WHERE id = regress_uuid('L-13');
 SELECT regress_fall_silent('L-13', '1 minute');
-SELECT ctid AS at FROM idempotence.session_live WHERE id = regress_id('L-13')::uuid \gset
+SELECT ctid AS at FROM idempotence.session_live WHERE id = regress_uuid('L-13') \gset
 SELECT idem_heartbeat(regress_id('L-13')) > now();
-SELECT ctid = :'at' AS unchanged FROM idempotence.session_live WHERE id = regress_id('L-13')::uuid;
+SELECT ctid = :'at' AS unchanged FROM idempotence.session_live WHERE id = regress_uuid('L-13');
 
 SELECT session, string_agg(first::text, ' ' ORDER BY id) FROM conformance_effect WHERE session LIKE 'L%' GROUP BY session ORDER BY session COLLATE "C";
 DROP FUNCTION conformance_send, conformance_kept;

@@ -30,6 +30,7 @@ EXCEPTION
   WHEN SQLSTATE 'ID009' THEN RETURN 'ID009 limit_exceeded';
   WHEN SQLSTATE 'ID010' THEN RETURN 'ID010 key_too_old';
   WHEN SQLSTATE 'ID011' THEN RETURN 'ID011 already_done';
+  WHEN SQLSTATE 'ID012' THEN RETURN 'ID012 elsewhere';
   WHEN null_value_not_allowed THEN RETURN 'null_value_not_allowed';
   WHEN invalid_parameter_value THEN RETURN 'invalid_parameter_value';
   WHEN undefined_object THEN RETURN 'undefined_object';
@@ -319,6 +320,15 @@ SELECT regress_error(:'do');
 SELECT errors_caught(:'do');
 \set do 'SELECT idem_claim(\'errors\', \'recorded\')'
 SELECT regress_error(:'do');
+
+-- ID012 elsewhere: of a session that is bound to another node, and of a client session with the name of another one
+SELECT idem_create_session('errors elsewhere', node => 'paris');
+\set do 'SELECT idem_begin(\'errors elsewhere\', \'new\')'
+SELECT replace(told, idem_node(), 'HERE') FROM regress_error(:'do') told;
+SELECT errors_caught(:'do');
+\set do 'SELECT idem_begin(\'01890a5d-ac96-774b-bcce-b302099a8057@paris\', 1)'
+SELECT replace(told, idem_node(), 'HERE') FROM regress_error(:'do') told;
+SELECT errors_caught(:'do');
 
 -- 55000 object_not_in_prerequisite_state: somebody must look first, by either function; nothing is there to be repaired
 SELECT regress_take('a', idem_begin('errors', 'run out', lease => '1 hour')), regress_lease_ends('errors', 'run out');

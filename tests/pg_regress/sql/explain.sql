@@ -14,7 +14,7 @@ SELECT idem_grant('regress_explain_monitor', 'monitor'), idem_grant('regress_exp
 -- Without clock values, processes and the server's names.
 CREATE FUNCTION regress_plain(told text) RETURNS text
 LANGUAGE sql
-RETURN regexp_replace(regexp_replace(replace(regress_told(told), '"role": "' || session_user, '"role": "whoever is connected'), '\d{4}-\d\d-\d\dT[0-9:.]+[+-]\d\d:\d\d', 'a moment', 'g'), '("pid": |process |backend\()\d+', '\1N', 'g');
+RETURN regexp_replace(regexp_replace(replace(replace(regress_told(told), '"' || idem_node() || '"', '"here"'), '"role": "' || session_user, '"role": "whoever is connected'), '\d{4}-\d\d-\d\dT[0-9:.]+[+-]\d\d:\d\d', 'a moment', 'g'), '("pid": |process |backend\()\d+', '\1N', 'g');
 -- An explanation, without what is null; then whether a begin does what it foresees.
 CREATE FUNCTION regress_explain(session text, request text, stream text DEFAULT NULL) RETURNS SETOF text
 LANGUAGE plpgsql

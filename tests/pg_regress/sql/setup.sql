@@ -44,6 +44,11 @@ BEGIN
 END
 $$;
 
+-- The id of the session of this name: what stands before the @.
+CREATE FUNCTION regress_uuid(name text) RETURNS uuid
+LANGUAGE sql STABLE
+RETURN split_part(regress_id(name), '@', 1)::uuid;
+
 -- A line with our names instead of the server's.
 CREATE FUNCTION regress_told(line text) RETURNS text
 LANGUAGE plpgsql STABLE SECURITY DEFINER
@@ -52,7 +57,7 @@ DECLARE
   known regress_client_session;
 BEGIN
   FOR known IN TABLE regress_client_session LOOP
-    line := replace(line, known.session, known.alias);
+    line := replace(replace(line, known.session, known.alias), split_part(known.session, '@', 1), known.alias);
   END LOOP;
   SELECT coalesce(max(replace(line, 'token ' || t.token || ' ', 'token ' || t.name || ' ')), line) INTO line
   FROM regress_lease_token t WHERE line LIKE '%token ' || t.token || ' %';
@@ -65,7 +70,7 @@ CREATE FUNCTION regress_fall_silent(name text, since interval) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER
 AS $$
 BEGIN
-  UPDATE idempotence.session_live SET last_seen = last_seen - since WHERE id = regress_id(name)::uuid;
+  UPDATE idempotence.session_live SET last_seen = last_seen - since WHERE id = regress_uuid(name);
   ASSERT FOUND, 'session is not at work';
 END
 $$;
@@ -75,7 +80,7 @@ CREATE FUNCTION regress_run_out(name text, since interval DEFAULT '1 day') RETUR
 LANGUAGE plpgsql SECURITY DEFINER
 AS $$
 BEGIN
-  ASSERT (SELECT timeout FROM idempotence.session_live WHERE id = regress_id(name)::uuid) = interval '2 seconds', 'another timeout';
+  ASSERT (SELECT timeout FROM idempotence.session_live WHERE id = regress_uuid(name)) = interval '2 seconds', 'another timeout';
   PERFORM regress_fall_silent(name, since);
 END
 $$;
@@ -137,7 +142,7 @@ LANGUAGE plpgsql SECURITY DEFINER
 AS $$
 BEGIN
   UPDATE idempotence.lease l SET leased_until = clock_timestamp() - since, begun_at = clock_timestamp() - since - interval '1 second'
-  WHERE request = request_ AND session = (SELECT id FROM idempotence.session WHERE name = session_ OR id::text = session_);
+  WHERE request = request_ AND session = (SELECT id FROM idempotence.session WHERE session_ IN (name, concat_ws('@', id, node)));
   ASSERT FOUND, 'no such lease';
 END
 $$;
@@ -151,7 +156,7 @@ AS $$
              FROM idempotence.lease l WHERE l.session = s.id
              UNION ALL SELECT concat(c.request, '..' || nullif(c.last::text, c.request), ' of ' || nullif(c.stream, ''), ': checkpoint ', c.point)
              FROM idempotence.checkpoint c WHERE c.session = s.id) k
-  WHERE s.name = session_ OR s.id::text = session_
+  WHERE session_ IN (s.name, concat_ws('@', s.id, s.node))
 $$;
 
 -- The same line for an error: SQLSTATE and message, then DETAIL and HINT. The statement's effects

@@ -249,7 +249,7 @@ SELECT idem_ack(regress_id('sweep points'), 1);
 CREATE PROCEDURE sweep_after(pause interval) LANGUAGE plpgsql AS $$
 BEGIN
   UPDATE idempotence.checkpoint SET written_at = written_at - pause;
-  UPDATE idempotence.session SET ended_at = ended_at - pause WHERE id::text = regress_id('sweep points');
+  UPDATE idempotence.session SET ended_at = ended_at - pause WHERE id = regress_uuid('sweep points');
   UPDATE idempotence.sweep SET done_at = done_at - interval '1 day';
 END $$;
 CALL sweep_after('8 days');
@@ -279,7 +279,7 @@ FROM (VALUES ('sweep month', 'month'), ('sweep leases', 'left'), ('sweep leases'
 CREATE PROCEDURE sweep_after(pause interval) LANGUAGE plpgsql AS $$
 BEGIN
   UPDATE idempotence.lease SET leased_until = clock_timestamp() - pause, begun_at = clock_timestamp() - pause - interval '1 hour' WHERE request <> 'alive';
-  UPDATE idempotence.session SET ended_at = ended_at - pause WHERE id::text = regress_id('sweep leases');
+  UPDATE idempotence.session SET ended_at = ended_at - pause WHERE id = regress_uuid('sweep leases');
   UPDATE idempotence.sweep SET done_at = done_at - interval '1 day';
 END $$;
 CALL sweep_after('1 second');

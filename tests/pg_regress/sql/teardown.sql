@@ -11,7 +11,7 @@ SELECT gid FROM pg_prepared_xacts WHERE database = current_database();
 SELECT rolname FROM pg_roles WHERE rolname ~ '^regress_';
 SELECT datname FROM pg_database WHERE datname ~ '^regress_';
 SELECT relname FROM pg_class WHERE relnamespace = 'public'::regnamespace AND relkind <> 'c' AND relname !~ '^regress_(client_session|lease_token)';
-DROP FUNCTION regress_show, regress_error, regress_message, regress_uuid7, regress_claims, regress_registered, regress_id, regress_told,
+DROP FUNCTION regress_show, regress_error, regress_message, regress_uuid7, regress_claims, regress_registered, regress_id, regress_uuid, regress_told,
   regress_fall_silent, regress_run_out, regress_session, regress_close, regress_take, regress_token, regress_lease_ends, regress_kept;
 DROP TABLE regress_client_session, regress_lease_token;
 ALTER DATABASE contrib_regression IS_TEMPLATE false;

@@ -3,7 +3,7 @@
 use anyhow::{Result, ensure};
 use futures_util::future::try_join_all;
 use idempotence_cluster_tests::Version;
-use idempotence_cluster_tests::client::{Brief, UP};
+use idempotence_cluster_tests::client::{Brief, UP, id_of};
 use idempotence_cluster_tests::shop::{DATABASE, start};
 use tokio::sync::Barrier;
 
@@ -77,7 +77,7 @@ pub async fn signs_of_life_that_restore_a_session_do_not_wait_for_each_other(ver
     other.text("SET synchronous_commit = local; SET lock_timeout = '1 min'; SET idempotence.wait = '0'").await?;
     other.text(&format!("SELECT idem_heartbeat('{session}')")).await?;
     other.execute(&session, "3", "3").await?;
-    let rows = format!("SELECT count(*) FROM idempotence.session_live WHERE id = '{session}'");
+    let rows = format!("SELECT count(*) FROM idempotence.session_live WHERE id = '{}'", id_of(&session));
     ensure!(other.text(&rows).await? == "0", "the first sign has been committed, or another given beside it");
     ensure!(other.text(&waits).await? == "SyncRep", "the first sign did not wait that long");
     server.psql(DATABASE, "ALTER SYSTEM RESET synchronous_standby_names; SELECT pg_reload_conf()")?;

@@ -1,5 +1,7 @@
 //! What a client can do, and how a client says it in SQL.
 
+use idempotence_cluster_tests::client::id_of;
+
 use crate::stream::{Kind, Range, STREAMS};
 
 /// The timeout of each session. Silence counts only when the server has been up for 9/8 of the timeout.
@@ -104,7 +106,7 @@ impl Step {
             Step::Close { session } => format!("SELECT idem_close('{}')", names.sessions[*session]),
             Step::Silence { session } => format!(
                 "UPDATE idempotence.session_live SET last_seen = '-infinity' WHERE id = '{}'",
-                names.sessions[*session]
+                id_of(&names.sessions[*session])
             ),
             Step::Call { session, call } => call.sql(&names.sessions[*session]),
         }

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use idempotence_cluster_tests::Version;
-use idempotence_cluster_tests::client::at_work;
+use idempotence_cluster_tests::client::{at_work, id_of};
 use idempotence_cluster_tests::shop::{DATABASE, start_preloaded};
 
 use crate::watch::send;
@@ -87,7 +87,7 @@ pub async fn ended_sessions_are_deleted_a_retention_later(version: Version) -> R
         connection.text(&format!("SELECT idem_close('{session}')")).await?;
         ensure!(connection.lookup(session, "5").await? == "succeeded");
     }
-    let all = sessions.join("','");
+    let all = sessions.iter().map(|session| id_of(session)).collect::<Vec<_>>().join("','");
     let left = format!(
         "SELECT (SELECT count(*) FROM idempotence.session WHERE id IN ('{all}'))
               + (SELECT count(*) FROM idempotence.reply WHERE session IN ('{all}'))
