@@ -211,8 +211,8 @@ pub(super) fn describe(error: Error) -> Texts {
             Standard(PgSqlErrorCode::ERRCODE_OBJECT_IN_USE),
             format!("session \"{session}\" cannot be exported while its requests may be at work"),
             match request {
-                Some(request) => format!("At work is {request}. What was begun before the drop may be held by {holders}."),
-                None => format!("What was begun before the drop may be held by {holders}."),
+                Some(request) => format!("At work is {request}. What was begun before that may be held by {holders}."),
+                None => format!("What was begun before that may be held by {holders}."),
             },
             WAIT_BY_SETTING,
         ),

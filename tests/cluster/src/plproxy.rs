@@ -25,6 +25,11 @@ const CONFIGURATION: &str = "
       LANGUAGE sql AS $$VALUES ('connection_lifetime', '600')$$;
     INSERT INTO plproxy.version VALUES (1)";
 
+/// The name of a shard.
+pub fn node(shard: usize) -> String {
+    format!("shard-{shard}")
+}
+
 /// The proxy and its shards.
 pub struct Sharded {
     proxy: Cluster,
@@ -32,12 +37,16 @@ pub struct Sharded {
 }
 
 impl Sharded {
-    /// Starts a proxy and this number of shards, which is a power of 2. The database on a shard has the extension.
+    /// Starts a proxy and this number of shards, which is a power of 2. A shard has a database with the extension, and a
+    /// [`node`] of its own.
     pub fn start(shards: usize) -> Result<Self> {
-        let settings = [("shared_preload_libraries", "idempotence"), ("idempotence.naptime", "1s")];
+        let start = |number| {
+            let node = node(number);
+            let preloaded = [("shared_preload_libraries", "idempotence"), ("idempotence.naptime", "1s")];
+            shop::start_with(Version::Pg15, &[&preloaded[..], &[("idempotence.node", &node)]].concat())
+        };
         let shards = thread::scope(|scope| {
-            let start = || shop::start_with(Version::Pg15, &settings);
-            let starting: Vec<_> = (0..shards).map(|_| scope.spawn(start)).collect();
+            let starting: Vec<_> = (0..shards).map(|number| scope.spawn(move || start(number))).collect();
             let started = starting.into_iter().map(|shard| shard.join().expect("a panic of a test ends the test"));
             started.collect::<Result<Vec<_>>>()
         })?;

@@ -93,6 +93,16 @@ SELECT regress_kept('export third'), regress_show(idem_lookup('export third', 't
 -- made again, the session is as it was, but for the leases that ran out
 SELECT idem_create_session('export', ttl => '1 hour', max_attempts => 3), regress_kept('export'), regress_show(idem_lookup('export', 't1/paid'));
 
+-- bound to another node it is closed, too; a holder completes until the export; the other end is a signpost until it is filled
+SELECT idem_create_session('export bound', ttl => '1 hour'), idem_create_session('export signpost', ttl => '1 hour', node => 'elsewhere');
+SELECT regress_show(idem_run('export bound', 'k', 'SELECT 1')), regress_take('bound', idem_begin('export bound', 'lost', lease => '1 hour')), idem_alter_session('export bound', node => 'elsewhere');
+SELECT regress_message($$SELECT idem_begin('export bound', 'k')$$), regress_message($$SELECT idem_export('export bound', 'a test')$$);
+SELECT regress_lease_ends('export bound', 'lost'), regress_message($$SELECT idem_record('export bound', 'lost', '1', token => regress_token('bound'))$$);
+SELECT * FROM idem_import('export signpost', $$SELECT * FROM idem_export('export bound', 'moves')$$, 'a test');
+SELECT regress_message($$SELECT idem_record('export bound', 'lost', '1', token => regress_token('bound'))$$), regress_message($$SELECT idem_begin('export signpost', 'k')$$);
+SELECT idem_alter_session('export signpost', node => idem_node()), regress_show(idem_begin('export signpost', 'k')), regress_show(idem_lookup('export signpost', 'lost'));
+SELECT idem_alter_session('export bound', node => '-'), regress_show(idem_begin('export bound', 'k')), idem_drop_session('export bound'), idem_drop_session('export signpost');
+
 -- an inbox, time keys
 SELECT idem_create_session('export inbox there', ttl => '1 hour', inbox => true), idem_create_session('export time there', ttl => '1 hour', time_keys => true);
 SELECT * FROM idem_import('export inbox there', $$SELECT * FROM idem_export('export inbox', 'moves')$$, 'a test');

@@ -20,9 +20,9 @@ async fn a_tenant_that_moves_without_its_outcomes_pays_twice() -> Result<()> {
     for (tenant, executed_by) in [(2, "first"), (4, "second")] {
         let pay = |attempt: &str| format!("SELECT pay({tenant}, 'k', '{attempt}')");
         ensure!(connection.text(&pay("first")).await? == "first");
-        let luggage = pack(from, tenant).await?;
+        let luggage = pack(from, tenant, 1).await?;
         let luggage = if executed_by == "first" { luggage } else { luggage.without_outcomes() };
-        unpack(&luggage, to, tenant)?;
+        unpack(&luggage, &sharded, tenant, 1)?;
         resettle(&sharded, from, 1, tenant)?;
         let answer = connection.text(&pay("second")).await?;
         ensure!(answer == executed_by, "tenant {tenant}: executed by {answer}");

@@ -4,11 +4,11 @@ use anyhow::{Result, ensure};
 use idempotence_cluster_tests::Cluster;
 use idempotence_cluster_tests::citus::load::Load;
 use idempotence_cluster_tests::effort::requests;
-use idempotence_cluster_tests::plproxy::Sharded;
+use idempotence_cluster_tests::plproxy::{Sharded, node};
 use idempotence_cluster_tests::shop::DATABASE;
 
 use crate::tenants::{again, pack, resettle, unpack};
-use crate::work::{Payments, TENANTS, close, open};
+use crate::work::{Payments, TENANTS, bind};
 
 const CLIENTS: usize = 8;
 
@@ -26,27 +26,27 @@ async fn kill(load: &mut Load, sharded: &Sharded, kills: usize, requests_each: u
 }
 
 /// Two shards become four. Each new shard is a copy of an old one, outcomes included. Of the tenants of the old one, it
-/// takes over those that have a place there once there are four.
+/// takes over those that have a place there once there are four. Their sessions come open, since they are bound to it.
 async fn grow(load: &mut Load, sharded: &mut Sharded) -> Result<()> {
     let old = sharded.shards().len();
     let copies = sharded.shards().iter().map(Cluster::standby).collect::<Result<Vec<_>>>()?;
-    load.progress(100).await?;
-    let goes = |tenant: &usize, shard: usize| tenant % (2 * old) == shard + old;
-    let of = |shard: usize| (0..TENANTS).filter(move |tenant| tenant % old == shard);
-    // From here on the tenants that go wait.
-    for (shard, server) in sharded.shards().iter().enumerate() {
-        for tenant in of(shard).filter(|tenant| goes(tenant, shard)) {
-            close(server, tenant)?;
-            let at_rest = format!("SELECT count(*) FROM idem_export('tenant-{tenant}', 'goes to the copy')");
-            again(|| server.psql(DATABASE, &at_rest)).await?;
-        }
+    for (shard, copy) in copies.iter().enumerate() {
+        copy.conf("idempotence.node", &node(shard + old))?;
+        copy.reload()?;
     }
-    for (shard, (server, copy)) in sharded.shards().iter().zip(&copies).enumerate() {
+    load.progress(100).await?;
+    // From here on the tenants that go wait.
+    for tenant in (0..TENANTS).filter(|tenant| tenant % (2 * old) >= old) {
+        let (from, to) = (tenant % old, tenant % (2 * old));
+        for server in sharded.shards() {
+            bind(server, tenant, to)?;
+        }
+        let at_rest = format!("SELECT count(*) FROM idem_export('tenant-{tenant}', 'goes to the copy')");
+        again(|| sharded.shards()[from].psql(DATABASE, &at_rest)).await?;
+    }
+    for (server, copy) in sharded.shards().iter().zip(&copies) {
         copy.catch_up_with(server)?;
         copy.promote()?;
-        for tenant in of(shard) {
-            if goes(&tenant, shard) { open(copy, tenant)? } else { close(copy, tenant)? }
-        }
     }
     sharded.add(copies);
     sharded.switch()?;
@@ -61,12 +61,12 @@ async fn grow(load: &mut Load, sharded: &mut Sharded) -> Result<()> {
 /// A tenant moves while servers are killed between the steps.
 async fn move_tenant(sharded: &Sharded, tenant: usize, from: usize, to: usize, kills: bool) -> Result<()> {
     let (source, target) = (&sharded.shards()[from], &sharded.shards()[to]);
-    let luggage = pack(source, tenant).await?;
+    let luggage = pack(source, tenant, to).await?;
     if kills {
         source.crash()?;
         target.crash()?;
     }
-    unpack(&luggage, target, tenant)?;
+    unpack(&luggage, sharded, tenant, to)?;
     if kills {
         target.crash()?;
     }

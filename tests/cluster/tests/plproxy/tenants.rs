@@ -3,12 +3,12 @@
 use anyhow::{Result, ensure};
 use idempotence_cluster_tests::Cluster;
 use idempotence_cluster_tests::limits::LIMIT;
-use idempotence_cluster_tests::plproxy::Sharded;
+use idempotence_cluster_tests::plproxy::{Sharded, node};
 use idempotence_cluster_tests::shop::DATABASE;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
-use crate::work::close;
+use crate::work::bind;
 
 /// The columns of idem_export.
 const COLUMNS: &str = "key text, status text, response jsonb, fingerprint uuid, token bigint, recorded_at timestamptz, \
@@ -28,17 +28,17 @@ impl Luggage {
     }
 }
 
-/// Closes the tenant's session, waits for those at work, and takes what it has.
-pub async fn pack(from: &Cluster, tenant: usize) -> Result<Luggage> {
-    close(from, tenant)?;
+/// Binds the tenant's session to the shard that it goes to, waits for those at work, and takes what the tenant has.
+pub async fn pack(from: &Cluster, tenant: usize, to: usize) -> Result<Luggage> {
+    bind(from, tenant, to)?;
     let outcomes = format!("COPY (SELECT * FROM idem_export('tenant-{tenant}', 'moves')) TO STDOUT");
     let outcomes = again(|| from.psql(DATABASE, &outcomes)).await?;
     let effects = format!("COPY (SELECT * FROM effect WHERE tenant = {tenant}) TO STDOUT");
     Ok(Luggage { outcomes, effects: from.psql(DATABASE, &effects)? })
 }
 
-/// Brings all that the tenant has into another shard, in one transaction, which may be repeated.
-pub fn unpack(luggage: &Luggage, to: &Cluster, tenant: usize) -> Result<()> {
+/// Brings all that the tenant has into another shard and opens its session there, in one transaction, which may be repeated.
+pub fn unpack(luggage: &Luggage, sharded: &Sharded, tenant: usize, to: usize) -> Result<()> {
     let Luggage { outcomes, effects } = luggage;
     let script = format!(
         "BEGIN;
@@ -46,11 +46,12 @@ pub fn unpack(luggage: &Luggage, to: &Cluster, tenant: usize) -> Result<()> {
          COPY came FROM STDIN;\n{outcomes}\\.\n
          DELETE FROM effect WHERE tenant = {tenant};
          COPY effect FROM STDIN;\n{effects}\\.\n
-         SELECT FROM idem_create_session('tenant-{tenant}');
          SELECT imported + present FROM idem_import('tenant-{tenant}', 'TABLE came', 'moves');
-         COMMIT"
+         SELECT FROM idem_alter_session('tenant-{tenant}', node => '{}');
+         COMMIT",
+        node(to)
     );
-    let told = to.psql(DATABASE, &script)?;
+    let told = sharded.shards()[to].psql(DATABASE, &script)?;
     let lines = outcomes.lines().count();
     ensure!(told.trim() == lines.to_string(), "{lines} outcomes were to be there, but: {told}");
     Ok(())

@@ -4,24 +4,20 @@
 use anyhow::Result;
 use idempotence_cluster_tests::Cluster;
 use idempotence_cluster_tests::citus::load::{Attempt, Work};
-use idempotence_cluster_tests::plproxy::{SHARDS, Sharded};
+use idempotence_cluster_tests::plproxy::{SHARDS, Sharded, node};
 use idempotence_cluster_tests::shop::DATABASE;
 
 /// The tenants have the numbers from 0 to this one, without it.
 pub const TENANTS: usize = 8;
 
-/// What a shard has. While the session of a tenant is closed, its requests are to come again.
+/// What a shard has.
 const SHARD: &str = "
     CREATE TABLE effect (tenant int NOT NULL, key text NOT NULL, attempt text NOT NULL);
     CREATE FUNCTION pay(tenant int, key text, attempt text) RETURNS text LANGUAGE plpgsql AS $$
     DECLARE
       t idem_ticket;
     BEGIN
-      BEGIN
-        t := idem_begin('tenant-' || tenant, key);
-      EXCEPTION WHEN undefined_object THEN
-        RAISE EXCEPTION 'tenant % is on its way to another server', tenant USING ERRCODE = 'lock_not_available';
-      END;
+      t := idem_begin('tenant-' || tenant, key);
       IF t.status = 'started' THEN
         INSERT INTO effect VALUES (tenant, key, attempt);
         PERFORM idem_record('tenant-' || tenant, key, jsonb_build_object('attempt', attempt));
@@ -55,27 +51,23 @@ fn proxy() -> String {
 pub struct Payments;
 
 impl Payments {
-    /// Creates the functions on all servers, and the session of each tenant on its shard.
+    /// Creates the functions on all servers. Each shard has the sessions of all tenants, bound to their shards.
     pub fn create(sharded: &Sharded) -> Result<()> {
         sharded.proxy().psql(DATABASE, &proxy())?;
-        for (number, shard) in sharded.shards().iter().enumerate() {
+        for shard in sharded.shards() {
             shard.psql(DATABASE, SHARD)?;
-            for tenant in (0..TENANTS).filter(|tenant| tenant % sharded.shards().len() == number) {
-                open(shard, tenant)?;
+            for tenant in 0..TENANTS {
+                let node = node(tenant % sharded.shards().len());
+                shard.psql(DATABASE, &format!("SELECT idem_create_session('tenant-{tenant}', node => '{node}')"))?;
             }
         }
         Ok(())
     }
 }
 
-/// Makes the session of a tenant, or makes it again.
-pub fn open(shard: &Cluster, tenant: usize) -> Result<()> {
-    shard.psql(DATABASE, &format!("SELECT idem_create_session('tenant-{tenant}')")).map(drop)
-}
-
-/// Drops the session of a tenant.
-pub fn close(shard: &Cluster, tenant: usize) -> Result<()> {
-    shard.psql(DATABASE, &format!("SELECT idem_drop_session('tenant-{tenant}')")).map(drop)
+/// Binds the session of a tenant to a shard, as told to one of the shards.
+pub fn bind(at: &Cluster, tenant: usize, to: usize) -> Result<()> {
+    at.psql(DATABASE, &format!("SELECT idem_alter_session('tenant-{tenant}', node => '{}')", node(to))).map(drop)
 }
 
 impl Work for Payments {
