@@ -5,7 +5,11 @@ use idempotence_cluster_tests::effort::requests;
 use idempotence_cluster_tests::shop::{self, DATABASE};
 use idempotence_cluster_tests::{Cluster, Connection, Version, on_each_version};
 
-on_each_version!(what_was_done_there_is_answered_here, an_export_takes_little_memory_however_much_it_gives);
+on_each_version!(
+    what_was_done_there_is_answered_here,
+    an_export_takes_little_memory_however_much_it_gives,
+    who_is_at_work_is_told,
+);
 
 /// The columns of idem_export.
 const COLUMNS: &str = "key text, status text, response jsonb, fingerprint uuid, token bigint, recorded_at timestamptz, \
@@ -151,4 +155,27 @@ async fn an_export_takes_little_memory_however_much_it_gives(version: Version) -
     let stored = exporting.text("SELECT count(*) > 0 FROM pg_ls_tmpdir()").await?;
     ensure!(stored == "t", "the rows are in no file");
     exporting.text("COMMIT").await.map(drop)
+}
+
+// Goal: an export that is refused tells who is at work and, where the library is preloaded, on which request.
+// Method: a request of the session is open in another connection, beside one of another session.
+async fn who_is_at_work_is_told(version: Version) -> Result<()> {
+    for (server, request) in
+        [(shop::start(version)?, ""), (shop::start_preloaded(version)?, "request \"k\" of session \"s\"")]
+    {
+        let connection = server.connect(DATABASE).await?;
+        connection.text("SELECT idem_create_session('s'), idem_create_session('other')").await?;
+        let worker = server.connect(DATABASE).await?;
+        worker
+            .text("SET application_name = 'worker'; BEGIN; SELECT FROM idem_begin('other', 'o'); SELECT FROM idem_begin('s', 'k')")
+            .await?;
+        connection.text("SELECT idem_drop_session('s')").await?;
+        let error = connection.error("SET idempotence.wait = '10 ms'; SELECT idem_export('s', 'a test')").await?;
+        let detail = error.detail().unwrap_or_default();
+        ensure!(error.code().code() == "55006", "{error:?}");
+        ensure!(detail.contains(&format!("process {}", worker.pid().await?)) && detail.contains("worker"), "{detail}");
+        ensure!(detail.contains(request) && !detail.contains("\"o\""), "{detail}");
+        ensure!(request.is_empty() != detail.starts_with("At work is"), "{detail}");
+    }
+    Ok(())
 }
