@@ -177,6 +177,7 @@ on_server() {
 }
 
 scripts/setup.sh test
+scripts/field.sh --setup
 config=() private=()
 for version in "${test_versions[@]}"; do
     config[version]=$(scripts/test_server.sh "$version")

@@ -1373,7 +1373,8 @@ SELECT CASE WHEN c.library IS NOT NULL AND o.places IS NOT NULL OR c.library IS 
               ELSE 'no commit coordinator is loaded that can be asked for a two-phase commit' END,
          CASE WHEN c.library IS NOT NULL THEN o.places END,
          CASE WHEN c.tables OPERATOR(pg_catalog.>) 0
-              THEN pg_catalog.format('%s foreign tables are those of postgres_fdw, which commits on their servers before the commit here, and knows no two-phase commit', c.tables) END) AS detail,
+              THEN pg_catalog.format('%s of postgres_fdw, which commits on their servers before the commit here, and knows no two-phase commit',
+                CASE c.tables WHEN 1 THEN '1 table is' ELSE pg_catalog.format('%s tables are', c.tables) END) END) AS detail,
        CASE WHEN c.library IS NULL
             THEN 'A crash between the commit on a worker and the commit here leaves an effect without its outcome, and a retry executes it again. docs/scaling.md, Commit coordinators, tells how to build Citus, or what to write besides.'
             ELSE 'A crash between the commit on another server and the commit here leaves an effect without its outcome, and a retry executes it again. RESET idempotence.coordinate there.' END AS hint

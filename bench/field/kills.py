@@ -103,7 +103,8 @@ class Slot(threading.Thread):
             conn.execute("INSERT INTO to_stop VALUES (%s)", (request["key"],))
         self.worker.send(request, kind)
         message = self.worker.receive(BOUND_S)
-        if message is not None and message[0] == "answer":
+        # Where the server is held there, it is the notice that stops the worker.
+        if message != ("stopped",):
             raise RuntimeError(f"{self.variant.id} did not stop at {kind}: {message}")
         conn.execute("DELETE FROM to_stop WHERE key = %s", (request["key"],))
         return True

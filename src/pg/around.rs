@@ -1,10 +1,10 @@
 //! SQL functions that execute a command of their caller between two steps of ours.
 //!
 //! The command is executed below the function as it would be below one in C, see `attempt.rs`. So the frames from the
-//! function's entry to the command are plain: they own nothing that needs a destructor, and our steps are guarded each
-//! for itself.
+//! function's entry to the command are plain: they own nothing that needs a destructor, and our steps are closures for
+//! [`in_rust`].
 
-use super::attempt::guarded;
+use super::attempt::in_rust;
 use super::execute::{Command, Order, Work, execute};
 use super::jsonb::{Jsonb, RawDatum};
 use super::values::{Composite, Row};
@@ -100,11 +100,11 @@ pub(crate) use function_around_command;
 /// `call` is that of an SQL function with the arguments and the result that `F` expects. The caller's frame owns nothing
 /// that needs a destructor.
 pub unsafe fn around_command<F: AroundCommand>(call: pg_sys::FunctionCallInfo) -> pg_sys::Datum {
-    // SAFETY: no frame from here to the command owns anything, and the steps of F are guarded. The arguments stay valid
+    // SAFETY: no frame from here to the command owns anything, and the steps of F run in in_rust(). The arguments stay valid
     // during the call.
     unsafe {
         let mut work = Work::NONE;
-        let answer = guarded(|| match F::before(&arguments(call)) {
+        let answer = in_rust(|| match F::before(&arguments(call)) {
             Before::Answer(answer) => Some(returned(call, answer)),
             Before::Execute(order) => {
                 work.take(order);
@@ -115,7 +115,7 @@ pub unsafe fn around_command<F: AroundCommand>(call: pg_sys::FunctionCallInfo) -
             return answer;
         }
         let error = execute(&mut work);
-        guarded(|| {
+        in_rust(|| {
             let came = match error {
                 Some(error) => {
                     let told = Jsonb::of_error(error);

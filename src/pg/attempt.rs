@@ -6,8 +6,9 @@
 //! it is caught as PG_TRY catches it.
 //!
 //! The jump skips destructors. So the frames that it passes over own nothing that needs one, and the functions that are
-//! called there are declared without the guard of pgrx. What needs Rust in full stands in a [`guarded`] closure, which
-//! raises errors of ours and of PostgreSQL only, never a user's.
+//! called there are declared without the guard of pgrx. What needs Rust in full stands in a closure for [`in_rust`], which
+//! raises errors of ours and of PostgreSQL only, never a user's. So there are two kinds of subtransactions: the one here,
+//! for users' SQL, and the one of `wait.rs`, for steps of ours, whose frames have destructors.
 
 use crate::error;
 use cee_scape::{SigJmpBufFields, call_with_sigsetjmp};
@@ -32,7 +33,7 @@ unsafe extern "C-unwind" {
 ///
 /// # Safety
 /// The frames from here to whoever catches PostgreSQL's errors own nothing that needs a destructor.
-pub(super) unsafe fn guarded<T>(work: impl FnOnce() -> T) -> T {
+pub(super) unsafe fn in_rust<T>(work: impl FnOnce() -> T) -> T {
     // SAFETY: as the caller warrants.
     unsafe { pgrx_extern_c_guard(work) }
 }
@@ -42,7 +43,7 @@ pub(super) unsafe fn guarded<T>(work: impl FnOnce() -> T) -> T {
 ///
 /// # Safety
 /// `work` may be called with `argument`, and neither it nor what it calls has a frame that owns something that needs a
-/// destructor, unless within [`guarded`].
+/// destructor, unless within [`in_rust`].
 pub(super) unsafe fn attempt<T>(work: unsafe fn(*mut T), argument: *mut T) -> bool {
     // SAFETY: the buffer is valid while the call lasts that is given it. After that PostgreSQL goes on with the former
     // one, whether `work` returned or an error has jumped to the buffer. PG_TRY does the same.
@@ -91,7 +92,7 @@ impl TakenError {
     /// Raises the error again, as it was.
     ///
     /// # Safety
-    /// As for [`guarded`].
+    /// As for [`in_rust`].
     pub(super) unsafe fn raise_again(self) -> ! {
         // SAFETY: the error is a copy that was made by take(). The former one has been copied by ReThrowError().
         unsafe {

@@ -1,6 +1,6 @@
 //! Executes a command by SPI, between the steps of `around.rs`. Its frames are plain, as `attempt.rs` says.
 
-use super::attempt::{TakenError, attempt, guarded, in_subtransaction, is_out_of_memory, pass_on};
+use super::attempt::{TakenError, attempt, in_rust, in_subtransaction, is_out_of_memory, pass_on};
 use super::jsonb::Jsonb;
 use super::kept::{self, Kept};
 use crate::error::{Error, NotExecuted};
@@ -97,7 +97,7 @@ pub(super) unsafe fn execute(work: &mut Work) -> Option<TakenError> {
             give_back(work, !done);
             if !done {
                 if is_out_of_memory() {
-                    guarded(kept::forget);
+                    in_rust(kept::forget);
                 }
                 pass_on();
             }
@@ -109,7 +109,7 @@ pub(super) unsafe fn execute(work: &mut Work) -> Option<TakenError> {
             && !takes(&error.sqlstate())
         {
             if error.sqlstate() == *b"53200" {
-                guarded(kept::forget);
+                in_rust(kept::forget);
             }
             error.raise_again();
         }
@@ -186,13 +186,13 @@ unsafe fn run(work: *mut Work) {
             SPI_execute_plan(plan, values.as_mut_ptr(), nulls, false, 0)
         };
         if done < 0 || done == pg_sys::SPI_OK_SELINTO as c_int {
-            guarded::<()>(|| refuse(done));
+            in_rust::<()>(|| refuse(done));
         }
         if !several && !pg_sys::SPI_tuptable.is_null() {
             match pg_sys::SPI_processed {
                 0 => {}
                 1 => first_column(work),
-                rows => guarded::<()>(|| Error::SeveralRows { rows }.raise()),
+                rows => in_rust::<()>(|| Error::SeveralRows { rows }.raise()),
             }
         }
         SPI_finish();
@@ -225,7 +225,7 @@ unsafe fn how(work: &mut Work, types: &mut [pg_sys::Oid; 1]) -> How {
             std::ptr::null_mut()
         };
         let text = work.text;
-        let kept = guarded(|| kept::keep(CStr::from_ptr(text), several, plan));
+        let kept = in_rust(|| kept::keep(CStr::from_ptr(text), several, plan));
         work.kept = kept.unwrap_or(std::ptr::null());
         How { plan, several }
     }
@@ -314,7 +314,7 @@ unsafe fn first_column(work: &mut Work) {
         if (*super::heap::tuple_attribute(shape, 0)).atttypid == pg_sys::JSONBOID {
             work.response = pg_detoast_datum_copy(value.cast_mut_ptr()).into();
         } else {
-            let function = guarded(|| to_jsonb_of(shape));
+            let function = in_rust(|| to_jsonb_of(shape));
             // A cast to json that a user has made may be called. It sees what the command did.
             PushActiveSnapshot(GetTransactionSnapshot());
             work.response = FunctionCall1Coll(function, pg_sys::InvalidOid, value);

@@ -58,14 +58,14 @@ pub fn bounded<T>(wait_us: Option<i64>, work: impl FnOnce() -> T) -> Option<T> {
     let Some(bound) = wait_us.and_then(LockTimeoutMs::bounded_by) else {
         return Some(work());
     };
-    let done = attempt(PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE, || in_time(work));
+    let done = rolled_back_on(PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE, || in_time(work));
     drop(bound);
     done
 }
 
 /// Runs `work` in a subtransaction. If it raises an error with this code, rolls back all that it did, and gives `None`.
 /// Any other error rolls it back too before it goes on, see [`bounded`].
-pub fn attempt<T>(code: PgSqlErrorCode, work: impl FnOnce() -> T) -> Option<T> {
+pub fn rolled_back_on<T>(code: PgSqlErrorCode, work: impl FnOnce() -> T) -> Option<T> {
     let subtransaction = Subtransaction::begin();
     let mut work = Some(work);
     let run = std::panic::AssertUnwindSafe(|| work.take().map(|work| work()));

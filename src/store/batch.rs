@@ -51,7 +51,7 @@ pub(super) fn insert(table: &Rel, keys: &[Key<'_>], common: &Common<'_>) -> bool
     }
     let insert = || pg::in_own_memory(|| insert_all(table, keys, common));
     // The commands that follow see the rows, since the end of a subtransaction counts as a command.
-    pg::attempt(PgSqlErrorCode::ERRCODE_UNIQUE_VIOLATION, insert).is_some()
+    pg::rolled_back_on(PgSqlErrorCode::ERRCODE_UNIQUE_VIOLATION, insert).is_some()
 }
 
 /// The columns of a row. They are valid until the key, the common part or the room changes.

@@ -66,6 +66,9 @@ class ClaimPipeline(Contender):
                     )
                     conn.execute("COMMIT")
                 answer = record.fetchone()[0]
+            except psycopg.errors.LockNotAvailable:
+                conn.rollback()
+                raise InProgress from None
             except psycopg.Error as error:
                 conn.rollback()
                 if error.sqlstate != ALREADY_DONE:
@@ -89,11 +92,12 @@ class Run(Contender):
 
     def transfer(self, request):
         with self.pool.connection() as conn:
-            status, _, answer = conn.execute(
-                "SELECT status, replayed, response FROM idem_run('payments', %s, 'SELECT pay($1)', %s)",
-                (request["key"], Jsonb(request)),
-            ).fetchone()
-        if status == "in_progress":
-            raise InProgress
+            try:
+                (answer,) = conn.execute(
+                    "SELECT response FROM idem_run('payments', %s, 'SELECT pay($1)', %s)",
+                    (request["key"], Jsonb(request)),
+                ).fetchone()
+            except psycopg.errors.LockNotAvailable:
+                raise InProgress from None
         reached(COMMIT)
         return answer

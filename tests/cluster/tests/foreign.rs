@@ -74,7 +74,7 @@ async fn refused_everywhere(server: &Cluster) -> Result<()> {
     // Nobody can ask postgres_fdw for a two-phase commit, and the view health says so.
     let told = "SELECT detail FROM idempotence.health WHERE name = 'coordinator'";
     let told = connection.text(told).await?;
-    ensure!(told.contains("1 foreign tables are those of postgres_fdw"), "{told}");
+    ensure!(told.contains("1 table is of postgres_fdw"), "{told}");
     Ok(())
 }
 
