@@ -28,6 +28,12 @@ impl Writer {
     /// This transaction. Its own commit makes the row durable, so nothing is waited for.
     pub const THIS: Writer = Writer { xid: 0, frozen: false };
 
+    /// The writer of a row, by the column `xmin` of the row. Where the row is frozen, the column still has the id. So it
+    /// counts as frozen: the server may not be asked about the id.
+    pub fn of_xid(xid: pg_sys::TransactionId) -> Writer {
+        Writer { xid: xid.into_inner(), frozen: true }
+    }
+
     /// The writer of a row.
     ///
     /// # Safety

@@ -25,9 +25,11 @@ mod role;
 mod scratch;
 mod server;
 mod shared;
+mod statement;
 mod transaction;
 mod values;
 mod wait;
+mod watched;
 #[cfg(not(test))]
 mod wrapped;
 
@@ -53,6 +55,8 @@ pub use role::*;
 pub use scratch::TextRoom;
 pub use server::*;
 pub use shared::*;
+pub use statement::*;
 pub use transaction::*;
 pub use values::*;
 pub use wait::*;
+pub use watched::*;

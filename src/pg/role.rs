@@ -42,6 +42,15 @@ pub fn application_name() -> String {
 
 /// Runs `work` as the role `owner`. Our tables are accessed so, since nobody but their owner has a privilege on them.
 pub fn as_role<T>(owner: pg_sys::Oid, work: impl FnOnce() -> T) -> T {
+    as_role_with(pg_sys::SECURITY_LOCAL_USERID_CHANGE, owner, work)
+}
+
+/// Runs `work` as the role `owner`, and lets it become nobody else, as PostgreSQL does where it maintains a user's table.
+pub fn as_owner_alone<T>(owner: pg_sys::Oid, work: impl FnOnce() -> T) -> T {
+    as_role_with(pg_sys::SECURITY_RESTRICTED_OPERATION, owner, work)
+}
+
+fn as_role_with<T>(rules: u32, owner: pg_sys::Oid, work: impl FnOnce() -> T) -> T {
     /// Restores the role, also when an error unwinds.
     struct Caller(pg_sys::Oid, i32);
     impl Drop for Caller {
@@ -55,7 +64,7 @@ pub fn as_role<T>(owner: pg_sys::Oid, work: impl FnOnce() -> T) -> T {
     // SAFETY: reads and sets two variables of the backend.
     unsafe {
         pg_sys::GetUserIdAndSecContext(&mut caller.0, &mut caller.1);
-        pg_sys::SetUserIdAndSecContext(owner, caller.1 | pg_sys::SECURITY_LOCAL_USERID_CHANGE as i32);
+        pg_sys::SetUserIdAndSecContext(owner, caller.1 | rules as i32);
     }
     work()
 }

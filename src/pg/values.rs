@@ -29,6 +29,19 @@ unsafe impl BoxRet for Regrole {
     }
 }
 
+/// A `regtype` argument.
+pub struct Regtype(pub pg_sys::Oid);
+
+pgrx::impl_sql_translatable!(Regtype, "regtype");
+
+// SAFETY: a regtype is an oid, passed by value.
+unsafe impl<'fcx> ArgAbi<'fcx> for Regtype {
+    unsafe fn unbox_arg_unchecked(arg: pgrx::callconv::Arg<'_, 'fcx>) -> Self {
+        // SAFETY: the caller passes an argument of our declared type.
+        Regtype(unsafe { arg.unbox_arg_using_from_datum() }.expect("pgrx unboxes an argument that is not null"))
+    }
+}
+
 impl IntoDatum for Regrole {
     fn into_datum(self) -> Option<pg_sys::Datum> {
         self.0.into_datum()

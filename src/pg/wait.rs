@@ -4,6 +4,7 @@
 use crate::error::Error;
 use pgrx::pg_sys::panic::{CaughtError, ErrorReport, ErrorReportWithLevel};
 use pgrx::{PgLogLevel, PgSqlErrorCode, PgTryBuilder, function_name, pg_sys};
+use std::ffi::c_int;
 
 /// Our bound on each wait of this backend for a heavyweight lock. Dropping it restores the caller's bound.
 struct LockTimeoutMs {
@@ -84,6 +85,106 @@ pub fn rolled_back_on<T>(code: PgSqlErrorCode, work: impl FnOnce() -> T) -> Opti
     }
     done
 }
+
+/// Runs `work`, statements on tables that may be elsewhere, in a subtransaction. If all of them together take longer than
+/// `wait_us` (`None`: no bound of ours), or if `keep` does not want what `work` gives, rolls back all that it did. Gives
+/// `None` in the first case. If the user's own `lock_timeout` is shorter, its end is an error.
+pub fn tentatively<T>(wait_us: Option<i64>, work: impl FnOnce() -> T, keep: impl FnOnce(&T) -> bool) -> Option<T> {
+    let bound = wait_us.and_then(LockTimeoutMs::bounded_by);
+    let subtransaction = Subtransaction::begin();
+    let mut work = Some(work);
+    let run = std::panic::AssertUnwindSafe(|| work.take().map(|work| in_time(|| timed(work))));
+    let is_ours = bound.is_some();
+    let caught = PgTryBuilder::new(run)
+        .catch_when(PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE, |error| {
+            subtransaction.roll_back();
+            if is_ours { None } else { error.rethrow() }
+        })
+        .catch_others(|error| {
+            subtransaction.roll_back();
+            error.rethrow()
+        })
+        .execute();
+    drop(bound);
+    match &caught {
+        Some(done) if keep(done) => subtransaction.commit(),
+        Some(_) => subtransaction.roll_back(),
+        None => {}
+    }
+    caught
+}
+
+/// Runs `work`, statements on tables that may be elsewhere. If all of them together take longer than `wait_us` (`None`: no
+/// bound of ours), raises the error that `timed_out` makes.
+pub fn in_time_or_error<T>(wait_us: Option<i64>, work: impl FnOnce() -> T, timed_out: impl FnOnce() -> Error) -> T {
+    bounded_or_error(wait_us, || timed(work), timed_out)
+}
+
+/// Runs `work` while the clock of `lock_timeout` runs. PostgreSQL starts that clock only where this backend itself waits
+/// for a lock. Here it also ends a wait for another server, whose backend waits for a lock there.
+fn timed<T>(work: impl FnOnce() -> T) -> T {
+    /// As PostgreSQL numbers it, in all supported versions.
+    const LOCK_TIMEOUT: c_int = 2;
+    /// A statement on another server takes a while without any wait for a lock. Whoever will not wait at all waits so long.
+    const ELSEWHERE_MS: c_int = 100;
+
+    // SAFETY: as PostgreSQL declares them.
+    unsafe extern "C-unwind" {
+        fn enable_timeout_after(id: c_int, ms: c_int);
+        fn disable_timeout(id: c_int, keep_indicator: bool);
+    }
+
+    /// Stops the clock, also while an error unwinds.
+    struct Clock;
+    impl Drop for Clock {
+        fn drop(&mut self) {
+            // SAFETY: it raises no error. The indicator stays, so that a timeout that has come is still reported.
+            unsafe { disable_timeout(LOCK_TIMEOUT, true) }
+        }
+    }
+
+    let ms = LockTimeoutMs::of_caller();
+    if ms <= 0 {
+        return work();
+    }
+    // SAFETY: every backend has this clock, and it raises no error.
+    unsafe { enable_timeout_after(LOCK_TIMEOUT, ms.max(ELSEWHERE_MS)) };
+    let _clock = Clock;
+    work()
+}
+
+/// Runs `work` in a subtransaction. If it raises an error, rolls back all that it did, and gives the error's message. A
+/// cancel or a termination goes on as an error.
+pub fn undone_on_error<T>(work: impl FnOnce() -> T) -> Result<T, String> {
+    let subtransaction = Subtransaction::begin();
+    let mut work = Some(work);
+    let run = std::panic::AssertUnwindSafe(|| work.take().map(|work| work()).ok_or_else(String::new));
+    let done = PgTryBuilder::new(run)
+        .catch_others(|error| {
+            subtransaction.roll_back();
+            match &error {
+                CaughtError::PostgresError(report) | CaughtError::ErrorReport(report)
+                    if !ENDS.contains(&report.sql_error_code()) =>
+                {
+                    Err(report.message().to_owned())
+                }
+                _ => error.rethrow(),
+            }
+        })
+        .execute();
+    if done.is_ok() {
+        subtransaction.commit();
+    }
+    done
+}
+
+/// Errors that end more than the work at hand.
+const ENDS: [PgSqlErrorCode; 4] = [
+    PgSqlErrorCode::ERRCODE_QUERY_CANCELED,
+    PgSqlErrorCode::ERRCODE_ADMIN_SHUTDOWN,
+    PgSqlErrorCode::ERRCODE_CRASH_SHUTDOWN,
+    PgSqlErrorCode::ERRCODE_OUT_OF_MEMORY,
+];
 
 /// Runs `work`, and then lets a timeout be reported. The time may run out just as a lock is granted, and PostgreSQL
 /// reports that at the next occasion. That has to be here, where the error is caught.

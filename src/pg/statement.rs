@@ -1,0 +1,148 @@
+//! Statements on tables that are not ours. PostgreSQL plans them, and decides whether the current role may execute them.
+
+use crate::pg::{Jsonb, Writer};
+use pgrx::{FromDatum, pg_sys};
+use std::ffi::CString;
+
+/// A statement of a backend, parsed once. PostgreSQL plans it anew by itself when a table of it has changed, or another
+/// role executes it.
+pub struct Statement {
+    plan: pg_sys::SPIPlanPtr,
+    parameters: usize,
+}
+
+/// What a statement sees.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Sight {
+    /// What the transaction's isolation level says.
+    OfTransaction,
+    /// What is committed now, and what this transaction has written.
+    Newest,
+}
+
+/// A row that a statement gave.
+pub struct FoundRow {
+    tuple: pg_sys::HeapTuple,
+    shape: pg_sys::TupleDesc,
+    /// Where the values go that outlive the row.
+    context: pg_sys::MemoryContext,
+}
+
+impl Statement {
+    /// Parses a statement with parameters of these types.
+    pub fn prepare(text: &str, types: &[pg_sys::Oid]) -> Statement {
+        let text = CString::new(text).expect("a statement of ours has no NUL");
+        let mut types = types.to_vec();
+        // SAFETY: SPI is connected, and copies the text and the types. The plan outlives the connection once it is kept.
+        let plan = unsafe {
+            pg_sys::SPI_connect();
+            let plan = pg_sys::SPI_prepare(text.as_ptr(), types.len() as i32, types.as_mut_ptr());
+            assert!(!plan.is_null(), "SPI prepares a single statement");
+            pg_sys::SPI_keepplan(plan);
+            pg_sys::SPI_finish();
+            plan
+        };
+        Statement { plan, parameters: types.len() }
+    }
+
+    /// Executes the statement. Gives how many rows it processed, and what `read` makes of the first one that it returned.
+    pub fn execute<T>(
+        &self,
+        values: &[Option<pg_sys::Datum>],
+        sight: Sight,
+        read: impl FnOnce(&FoundRow) -> T,
+    ) -> (u64, Option<T>) {
+        assert_eq!(values.len(), self.parameters, "a value for each parameter");
+        let nulls: Vec<_> = values.iter().map(|value| if value.is_some() { b' ' } else { b'n' } as i8).collect();
+        let mut values: Vec<_> = values.iter().map(|value| value.unwrap_or(pg_sys::Datum::null())).collect();
+        // SAFETY: the plan is kept, and the arrays have an element for each parameter. SPI is connected while its row is
+        // read. An error ends the connection, and drops the snapshot, with its (sub)transaction.
+        unsafe {
+            let context = pg_sys::CurrentMemoryContext;
+            pg_sys::SPI_connect();
+            let snapshot = match sight {
+                Sight::OfTransaction => std::ptr::null_mut(),
+                Sight::Newest => pg_sys::RegisterSnapshot(pg_sys::GetLatestSnapshot()),
+            };
+            let done = pg_sys::SPI_execute_snapshot(
+                self.plan,
+                values.as_mut_ptr(),
+                nulls.as_ptr(),
+                snapshot,
+                std::ptr::null_mut(),
+                false,
+                true,
+                0,
+            );
+            assert!(done > 0, "SPI executes a statement of ours");
+            let (processed, table) = (pg_sys::SPI_processed, pg_sys::SPI_tuptable);
+            let first = (!table.is_null() && processed > 0)
+                .then(|| read(&FoundRow { tuple: *(*table).vals, shape: (*table).tupdesc, context }));
+            if !snapshot.is_null() {
+                pg_sys::UnregisterSnapshot(snapshot);
+            }
+            pg_sys::SPI_finish();
+            (processed, first)
+        }
+    }
+}
+
+impl Drop for Statement {
+    fn drop(&mut self) {
+        // SAFETY: the plan is kept, and this was the only pointer to it. If it is executing, whoever does so counts too.
+        unsafe { pg_sys::SPI_freeplan(self.plan) };
+    }
+}
+
+impl FoundRow {
+    /// The value of a column, counted from 0, in memory that outlives the row if it is passed by value.
+    fn get<T: FromDatum>(&self, column: usize) -> Option<T> {
+        let mut null = false;
+        // SAFETY: the row is valid while it is read, and the caller asks for the type that the column has.
+        unsafe {
+            let value = pg_sys::SPI_getbinval(self.tuple, self.shape, column as i32 + 1, &mut null);
+            T::from_datum(value, null)
+        }
+    }
+
+    /// A text.
+    pub fn text(&self, column: usize) -> Option<String> {
+        self.get(column)
+    }
+
+    /// A bigint, or a timestamptz in microseconds since 2000-01-01 UTC.
+    pub fn int8(&self, column: usize) -> Option<i64> {
+        self.get(column)
+    }
+
+    /// An integer.
+    pub fn int4(&self, column: usize) -> Option<i32> {
+        self.get(column)
+    }
+
+    /// A uuid.
+    pub fn uuid(&self, column: usize) -> Option<[u8; 16]> {
+        self.get::<pgrx::datum::Uuid>(column).map(|uuid| *uuid.as_bytes())
+    }
+
+    /// A jsonb, copied.
+    pub fn jsonb(&self, column: usize) -> Option<Jsonb> {
+        let mut null = false;
+        // SAFETY: as in get(). The copy is made in the caller's memory context.
+        unsafe {
+            let value = pg_sys::SPI_getbinval(self.tuple, self.shape, column as i32 + 1, &mut null);
+            if null {
+                return None;
+            }
+            let own = pg_sys::MemoryContextSwitchTo(self.context);
+            let copy = pg_sys::pg_detoast_datum_copy(value.cast_mut_ptr());
+            pg_sys::MemoryContextSwitchTo(own);
+            Jsonb::from_datum(copy.into(), false)
+        }
+    }
+
+    /// The transaction that wrote the row, from a column that has the row's `xmin`.
+    pub fn writer(&self, column: usize) -> Option<Writer> {
+        self.get::<pg_sys::TransactionId>(column).map(Writer::of_xid)
+    }
+}
