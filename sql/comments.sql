@@ -117,15 +117,17 @@ COMMENT ON FUNCTION idem_once(text, uuid) IS
   'note a request in an inbox; gives true the first time and false afterwards';
 COMMENT ON FUNCTION idem_once_many(text, anycompatiblearray) IS
   'note many requests in an inbox; gives those seen for the first time, once each, with their place in the array';
-COMMENT ON FUNCTION idem_run(text, text, text, jsonb, text, interval, interval) IS
+COMMENT ON FUNCTION idem_run(text, text, text, jsonb, text, interval, interval, text) IS
   'begin a request, execute a command with args as $1, record the first column of its row; gives the outcome';
 
 -- Sessions.
-COMMENT ON FUNCTION idem_create_session(text, interval, boolean, boolean, boolean, regrole, regrole, integer, text) IS
+COMMENT ON FUNCTION idem_create_session(text, interval, boolean, boolean, boolean, regrole, regrole, integer, text, text) IS
   'make a standing session: a named, owned series of requests with one policy';
 COMMENT ON FUNCTION idem_alter_session(text, interval, boolean, regrole, regrole, integer, text) IS
   'change ttl, require_payload, owner or max_attempts of a session, lend it, or bind it to a node; null leaves as it is';
 COMMENT ON FUNCTION idem_node() IS 'the name of this server: as the setting idempotence.node says, or made from the system''s identifier';
+COMMENT ON FUNCTION idem_create_journal(text, text, regtype) IS
+  'make a table that keeps the requests of sessions, to lie beside a tenant''s rows; or check that a table can';
 COMMENT ON FUNCTION idem_drop_session(text) IS
   'drop a session; its outcomes stay until they expire, and are found again if it is made again';
 
@@ -154,11 +156,11 @@ COMMENT ON FUNCTION idem_fingerprint(jsonb) IS 'give the fingerprint that a payl
 COMMENT ON FUNCTION idem_grant(regrole, text) IS
   'give a role what a level needs: user (requests and sessions), monitor (views), admin (both, and repair)';
 COMMENT ON FUNCTION idem_revoke(regrole) IS 'take away what idem_grant gave a role, all levels';
-COMMENT ON FUNCTION idem_forget(text, text, text) IS
+COMMENT ON FUNCTION idem_forget(text, text, text, text) IS
   'repair: delete the outcome, the checkpoint and the lease that ran out of a request, so that it may execute again; gives whether there was one';
-COMMENT ON FUNCTION idem_forget(text, bigint, text) IS
+COMMENT ON FUNCTION idem_forget(text, bigint, text, text) IS
   'repair: delete the outcome, the checkpoint and the lease that ran out of a request, so that it may execute again; gives whether there was one';
-COMMENT ON FUNCTION idem_forget(text, uuid, text) IS
+COMMENT ON FUNCTION idem_forget(text, uuid, text, text) IS
   'repair: delete the outcome, the checkpoint and the lease that ran out of a request, so that it may execute again; gives whether there was one';
 COMMENT ON FUNCTION idem_redact(text, text, text, text) IS
   'take the response and the state of a request away and keep that it was done, so that it is not executed again; gives whether there was either';
@@ -254,6 +256,7 @@ COMMENT ON COLUMN idempotence.sessions.ended_at IS 'when a client session ended'
 COMMENT ON COLUMN idempotence.sessions.usable_by IS 'the role that a standing session is lent to: whoever has the privileges of this role may use it too; null: lent to nobody, or a client session';
 COMMENT ON COLUMN idempotence.sessions.max_attempts IS 'after how many attempts a request whose lease runs out is given up; null: never';
 COMMENT ON COLUMN idempotence.sessions.node IS 'the node that a standing session is bound to, null: none; the node where a client session was registered, null: with version 1.0.0';
+COMMENT ON COLUMN idempotence.sessions.journal IS 'the table that keeps its requests; null: the extension does';
 
 COMMENT ON VIEW idempotence.outcomes IS 'the outcomes that have not expired, and the replies of client sessions';
 COMMENT ON COLUMN idempotence.outcomes.session IS 'the session''s name';
@@ -467,6 +470,7 @@ COMMENT ON COLUMN idempotence.session.client IS 'the name that a client register
 COMMENT ON COLUMN idempotence.session.usable_by IS 'the role that a standing session is lent to; null: nobody';
 COMMENT ON COLUMN idempotence.session.max_attempts IS 'after how many attempts a request whose lease runs out is given up; null: never';
 COMMENT ON COLUMN idempotence.session.node IS 'the node that a standing session is bound to, or where a client session was registered; null: none, or with version 1.0.0';
+COMMENT ON COLUMN idempotence.session.journal IS 'the table that keeps its requests; null: ours do';
 COMMENT ON COLUMN idempotence.session.require_payload IS 'whether each request must come with a payload';
 COMMENT ON COLUMN idempotence.session.inbox IS 'whether it only deduplicates';
 COMMENT ON COLUMN idempotence.session.time_keys IS 'whether its keys must be UUIDv7';

@@ -11,7 +11,7 @@ SELECT p.oid AS function,
             WHEN p.proname OPERATOR(pg_catalog.=) ANY (
               '{idem_begin,idem_claim,idem_record,idem_checkpoint,idem_extend,idem_release,idem_settle,idem_lookup,idem_once,idem_once_many,idem_redact,idem_redact_prefix,
                 idem_export,idem_run,
-                idem_create_session,idem_alter_session,idem_drop_session,
+                idem_create_session,idem_alter_session,idem_drop_session,idem_create_journal,
                 idem_register,idem_heartbeat,idem_ack,idem_allocate,idem_position,idem_close,
                 idem_generate_id,idem_generate_ids,idem_key,idem_fingerprint}'::pg_catalog.name[]) THEN 'user'
             WHEN p.proname OPERATOR(pg_catalog.=) ANY ('{idem_ready,idem_node,idem_explain,idem_outcomes,at_work,leases,retention,up_since,stats,held_requests,errors}'::pg_catalog.name[]) THEN 'all'

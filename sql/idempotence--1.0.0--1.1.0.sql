@@ -24,6 +24,7 @@ ALTER TABLE idempotence.session ADD COLUMN usable_by regrole;
 ALTER TABLE idempotence.session ADD COLUMN max_attempts integer;
 ALTER TABLE idempotence.session ADD COLUMN node text COLLATE "C";
 ALTER TABLE idempotence.session_live ADD COLUMN node text COLLATE "C";
+ALTER TABLE idempotence.session ADD COLUMN journal text COLLATE "C";
 CREATE TABLE idempotence.lease (
   digest       uuid        NOT NULL,
   session      uuid        NOT NULL,
@@ -97,6 +98,15 @@ DROP FUNCTION idempotence.first_column(record);
 DROP FUNCTION idempotence.recorded(text, text, jsonb, boolean, interval);
 DROP FUNCTION @extschema@.idem_begin(text, text, jsonb, interval, text, bigint, bigint);
 DROP FUNCTION @extschema@.idem_begin(text, bigint, jsonb, interval, text, bigint, bigint);
+DROP FUNCTION @extschema@.idem_forget(text, text, text);
+DROP FUNCTION @extschema@.idem_forget(text, bigint, text);
+DROP FUNCTION @extschema@.idem_run(text, text, text, jsonb, text, interval, interval);
+
+CREATE FUNCTION idem_run(session text, request text, command text, args jsonb DEFAULT NULL, on_error text DEFAULT 'raise',
+                         wait interval DEFAULT NULL, ttl interval DEFAULT NULL, stream text DEFAULT NULL)
+RETURNS idem_ticket
+LANGUAGE c VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'idem_run';
 
 CREATE FUNCTION idempotence.clock_jump() RETURNS timestamptz
 LANGUAGE c VOLATILE PARALLEL SAFE
@@ -106,13 +116,13 @@ CREATE FUNCTION idempotence.clock_jump_by() RETURNS interval
 LANGUAGE c VOLATILE PARALLEL SAFE
 AS 'MODULE_PATHNAME', 'clock_jump_by_wrapper';
 
-CREATE FUNCTION idempotence.deadlocks() RETURNS bigint
-LANGUAGE c VOLATILE PARALLEL SAFE
-AS 'MODULE_PATHNAME', 'deadlocks_wrapper';
-
 CREATE FUNCTION idempotence.coordinator() RETURNS text
 LANGUAGE c VOLATILE PARALLEL SAFE
 AS 'MODULE_PATHNAME', 'coordinator_wrapper';
+
+CREATE FUNCTION idempotence.deadlocks() RETURNS bigint
+LANGUAGE c VOLATILE PARALLEL SAFE
+AS 'MODULE_PATHNAME', 'deadlocks_wrapper';
 
 CREATE FUNCTION idempotence.digest_fits(digest uuid, session uuid, key text) RETURNS boolean
 LANGUAGE c STABLE PARALLEL UNSAFE
@@ -246,6 +256,15 @@ VOLATILE PARALLEL UNSAFE
 LANGUAGE c
 AS 'MODULE_PATHNAME', 'idem_claim_uuid_wrapper';
 
+CREATE FUNCTION "idem_create_journal"(
+  "journal" TEXT,
+  "tenant" TEXT DEFAULT 'tenant',
+  "tenant_type" regtype DEFAULT 'text'
+) RETURNS void
+VOLATILE PARALLEL UNSAFE
+LANGUAGE c
+AS 'MODULE_PATHNAME', 'idem_create_journal_wrapper';
+
 CREATE FUNCTION "idem_create_session"(
   "session" TEXT,
   "ttl" interval DEFAULT NULL,
@@ -255,7 +274,8 @@ CREATE FUNCTION "idem_create_session"(
   "owner" regrole DEFAULT NULL,
   "usable_by" regrole DEFAULT NULL,
   "max_attempts" INT DEFAULT NULL,
-  "node" TEXT DEFAULT NULL
+  "node" TEXT DEFAULT NULL,
+  "journal" TEXT DEFAULT NULL
 ) RETURNS void
 VOLATILE PARALLEL UNSAFE
 LANGUAGE c
@@ -287,6 +307,15 @@ CREATE FUNCTION "idem_explain"(
 VOLATILE PARALLEL UNSAFE
 LANGUAGE c
 AS 'MODULE_PATHNAME', 'idem_explain_uuid_wrapper';
+
+CREATE FUNCTION "idem_export"(
+  "session" TEXT,
+  "reason" TEXT,
+  "prefix" TEXT DEFAULT NULL
+) RETURNS TABLE (key text, status text, response jsonb, fingerprint uuid, token bigint, recorded_at timestamptz, expires_at timestamptz, attempt integer, begun_at timestamptz, leased_until timestamptz, point text, state jsonb)
+VOLATILE PARALLEL UNSAFE
+LANGUAGE c
+AS 'MODULE_PATHNAME', 'idem_export_wrapper';
 
 CREATE FUNCTION "idem_extend"(
   "session" TEXT,
@@ -392,21 +421,33 @@ AS 'MODULE_PATHNAME', 'idem_force_release_uuid_wrapper';
 
 CREATE FUNCTION "idem_forget"(
   "session" TEXT,
-  "request" uuid,
-  "reason" TEXT
+  "request" bigint,
+  "reason" TEXT,
+  "stream" TEXT DEFAULT NULL
 ) RETURNS bool
 VOLATILE PARALLEL UNSAFE
 LANGUAGE c
-AS 'MODULE_PATHNAME', 'idem_forget_uuid_wrapper';
+AS 'MODULE_PATHNAME', 'idem_forget_in_stream_bigint_wrapper';
 
-CREATE FUNCTION "idem_export"(
+CREATE FUNCTION "idem_forget"(
   "session" TEXT,
+  "request" TEXT,
   "reason" TEXT,
-  "prefix" TEXT DEFAULT NULL
-) RETURNS TABLE (key text, status text, response jsonb, fingerprint uuid, token bigint, recorded_at timestamptz, expires_at timestamptz, attempt integer, begun_at timestamptz, leased_until timestamptz, point text, state jsonb)
+  "stream" TEXT DEFAULT NULL
+) RETURNS bool
 VOLATILE PARALLEL UNSAFE
 LANGUAGE c
-AS 'MODULE_PATHNAME', 'idem_export_wrapper';
+AS 'MODULE_PATHNAME', 'idem_forget_in_stream_text_wrapper';
+
+CREATE FUNCTION "idem_forget"(
+  "session" TEXT,
+  "request" uuid,
+  "reason" TEXT,
+  "stream" TEXT DEFAULT NULL
+) RETURNS bool
+VOLATILE PARALLEL UNSAFE
+LANGUAGE c
+AS 'MODULE_PATHNAME', 'idem_forget_in_stream_uuid_wrapper';
 
 CREATE FUNCTION "idem_forget_prefix"(
   "session" TEXT,
@@ -443,10 +484,7 @@ AS 'MODULE_PATHNAME', 'idem_once_uuid_wrapper';
 CREATE FUNCTION "idem_once_many"(
   "session" TEXT,
   "requests" anycompatiblearray
-) RETURNS TABLE (
-  "ord" bigint,
-  "request" TEXT
-)
+) RETURNS TABLE (ord bigint, request text)
 VOLATILE PARALLEL UNSAFE
 LANGUAGE c
 AS 'MODULE_PATHNAME', 'idem_once_many_any_wrapper';
@@ -648,7 +686,7 @@ AS 'MODULE_PATHNAME', 'up_since_wrapper';
 -- src/pg/around.rs.
 
 CREATE OR REPLACE FUNCTION idem_run(session text, request text, command text, args jsonb DEFAULT NULL, on_error text DEFAULT 'raise',
-                         wait interval DEFAULT NULL, ttl interval DEFAULT NULL)
+                         wait interval DEFAULT NULL, ttl interval DEFAULT NULL, stream text DEFAULT NULL)
 RETURNS idem_ticket
 LANGUAGE c VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'idem_run';
@@ -750,7 +788,8 @@ SELECT s.name AS session,
        NULL::pg_catalog.timestamptz AS ended_at,
        s.usable_by,
        s.max_attempts,
-       s.node
+       s.node,
+       s.journal
 FROM idempotence.session s
 WHERE s.ended_at IS NULL AND s.name IS NOT NULL
   AND ((SELECT pg_catalog.has_table_privilege('idempotence.health', 'SELECT'))
@@ -777,7 +816,8 @@ SELECT pg_catalog.concat_ws('@', COALESCE(l.id, s.id), COALESCE(l.node, s.node))
        s.ended_at,
        NULL,
        NULL,
-       COALESCE(l.node, s.node)
+       COALESCE(l.node, s.node),
+       NULL
 FROM idempotence.at_work() l
 FULL JOIN (SELECT * FROM idempotence.session
            WHERE name IS NULL AND ((SELECT pg_catalog.has_table_privilege('idempotence.health', 'SELECT'))
@@ -923,7 +963,7 @@ DECLARE
   step pg_catalog.text;
   more pg_catalog.bool;
 BEGIN
-  FOREACH step IN ARRAY '{empty,turn,close,long,restore,end,delete,checkpoints,leases,persistence,owners,orphans,tombstones}'::pg_catalog.text[] LOOP
+  FOREACH step IN ARRAY '{empty,turn,close,long,restore,end,delete,checkpoints,leases,journals,persistence,owners,orphans,tombstones}'::pg_catalog.text[] LOOP
     LOOP
       -- The step needs this isolation level and, on a primary, READ WRITE, whatever the defaults of role and database
       -- are. Nothing may be evaluated between the two commands, since it could take a snapshot. On a standby READ
@@ -1401,6 +1441,14 @@ SELECT 0 AS level,
 FROM (SELECT @extschema@.idem_node() AS name) n
 LEFT JOIN idempotence.session s ON s.name IS NOT NULL AND s.ended_at IS NULL
 GROUP BY n.name;
+CREATE VIEW idempotence.check_journals AS
+SELECT CASE WHEN pg_catalog.bool_or(j.is_gone) THEN 2 ELSE 0 END AS level,
+       COALESCE(pg_catalog.string_agg(pg_catalog.format('journal %s of %s is not there', j.journal, j.sessions), '; ' ORDER BY j.journal) FILTER (WHERE j.is_gone),
+                CASE pg_catalog.count(*) WHEN 0 THEN 'no session has a journal' ELSE pg_catalog.format('journals of sessions, all of them there: %s', pg_catalog.count(*)) END) AS detail,
+       'All requests of these sessions fail (42P01), since nobody can tell what was done. Restore the table, or give it its name back.' AS hint
+FROM (SELECT s.journal, pg_catalog.to_regclass(s.journal) IS NULL AS is_gone, pg_catalog.string_agg(pg_catalog.quote_ident(s.name), ', ' ORDER BY s.name) AS sessions
+      FROM idempotence.session s
+      WHERE s.journal IS NOT NULL AND s.ended_at IS NULL GROUP BY s.journal) j;
 
 CREATE VIEW idempotence.check_settings AS
 SELECT CASE WHEN pg_catalog.count(c.told) OPERATOR(pg_catalog.>) 0 THEN 1 ELSE 0 END AS level,
@@ -1528,7 +1576,7 @@ AS $checks$
 BEGIN
   -- From here on all settings are known.
   PERFORM idempotence.setting('idempotence.wait');
-  FOREACH name IN ARRAY '{worker,restarts,sweep,ring,holders,waiters,prepared transactions,deadlocks,lock table,leases,run out,suspended,client sessions,standing sessions,owners,restore,secret,unrecorded,coordinator,node,settings,publications,persistence,clock,growth,size}'::pg_catalog.text[] LOOP
+  FOREACH name IN ARRAY '{worker,restarts,sweep,ring,holders,waiters,prepared transactions,deadlocks,lock table,leases,run out,suspended,client sessions,standing sessions,owners,restore,secret,unrecorded,coordinator,node,journals,settings,publications,persistence,clock,growth,size}'::pg_catalog.text[] LOOP
     BEGIN
       IF name OPERATOR(pg_catalog.=) 'settings' THEN
         -- It looks at the lock_timeout of the session, too. Nobody locks for long what it reads.
@@ -1594,7 +1642,7 @@ SELECT p.oid AS function,
             WHEN p.proname OPERATOR(pg_catalog.=) ANY (
               '{idem_begin,idem_claim,idem_record,idem_checkpoint,idem_extend,idem_release,idem_settle,idem_lookup,idem_once,idem_once_many,idem_redact,idem_redact_prefix,
                 idem_export,idem_run,
-                idem_create_session,idem_alter_session,idem_drop_session,
+                idem_create_session,idem_alter_session,idem_drop_session,idem_create_journal,
                 idem_register,idem_heartbeat,idem_ack,idem_allocate,idem_position,idem_close,
                 idem_generate_id,idem_generate_ids,idem_key,idem_fingerprint}'::pg_catalog.name[]) THEN 'user'
             WHEN p.proname OPERATOR(pg_catalog.=) ANY ('{idem_ready,idem_node,idem_explain,idem_outcomes,at_work,leases,retention,up_since,stats,held_requests,errors}'::pg_catalog.name[]) THEN 'all'
@@ -1789,15 +1837,17 @@ COMMENT ON FUNCTION idem_once(text, uuid) IS
   'note a request in an inbox; gives true the first time and false afterwards';
 COMMENT ON FUNCTION idem_once_many(text, anycompatiblearray) IS
   'note many requests in an inbox; gives those seen for the first time, once each, with their place in the array';
-COMMENT ON FUNCTION idem_run(text, text, text, jsonb, text, interval, interval) IS
+COMMENT ON FUNCTION idem_run(text, text, text, jsonb, text, interval, interval, text) IS
   'begin a request, execute a command with args as $1, record the first column of its row; gives the outcome';
 
 -- Sessions.
-COMMENT ON FUNCTION idem_create_session(text, interval, boolean, boolean, boolean, regrole, regrole, integer, text) IS
+COMMENT ON FUNCTION idem_create_session(text, interval, boolean, boolean, boolean, regrole, regrole, integer, text, text) IS
   'make a standing session: a named, owned series of requests with one policy';
 COMMENT ON FUNCTION idem_alter_session(text, interval, boolean, regrole, regrole, integer, text) IS
   'change ttl, require_payload, owner or max_attempts of a session, lend it, or bind it to a node; null leaves as it is';
 COMMENT ON FUNCTION idem_node() IS 'the name of this server: as the setting idempotence.node says, or made from the system''s identifier';
+COMMENT ON FUNCTION idem_create_journal(text, text, regtype) IS
+  'make a table that keeps the requests of sessions, to lie beside a tenant''s rows; or check that a table can';
 COMMENT ON FUNCTION idem_drop_session(text) IS
   'drop a session; its outcomes stay until they expire, and are found again if it is made again';
 
@@ -1826,11 +1876,11 @@ COMMENT ON FUNCTION idem_fingerprint(jsonb) IS 'give the fingerprint that a payl
 COMMENT ON FUNCTION idem_grant(regrole, text) IS
   'give a role what a level needs: user (requests and sessions), monitor (views), admin (both, and repair)';
 COMMENT ON FUNCTION idem_revoke(regrole) IS 'take away what idem_grant gave a role, all levels';
-COMMENT ON FUNCTION idem_forget(text, text, text) IS
+COMMENT ON FUNCTION idem_forget(text, text, text, text) IS
   'repair: delete the outcome, the checkpoint and the lease that ran out of a request, so that it may execute again; gives whether there was one';
-COMMENT ON FUNCTION idem_forget(text, bigint, text) IS
+COMMENT ON FUNCTION idem_forget(text, bigint, text, text) IS
   'repair: delete the outcome, the checkpoint and the lease that ran out of a request, so that it may execute again; gives whether there was one';
-COMMENT ON FUNCTION idem_forget(text, uuid, text) IS
+COMMENT ON FUNCTION idem_forget(text, uuid, text, text) IS
   'repair: delete the outcome, the checkpoint and the lease that ran out of a request, so that it may execute again; gives whether there was one';
 COMMENT ON FUNCTION idem_redact(text, text, text, text) IS
   'take the response and the state of a request away and keep that it was done, so that it is not executed again; gives whether there was either';
@@ -1926,6 +1976,7 @@ COMMENT ON COLUMN idempotence.sessions.ended_at IS 'when a client session ended'
 COMMENT ON COLUMN idempotence.sessions.usable_by IS 'the role that a standing session is lent to: whoever has the privileges of this role may use it too; null: lent to nobody, or a client session';
 COMMENT ON COLUMN idempotence.sessions.max_attempts IS 'after how many attempts a request whose lease runs out is given up; null: never';
 COMMENT ON COLUMN idempotence.sessions.node IS 'the node that a standing session is bound to, null: none; the node where a client session was registered, null: with version 1.0.0';
+COMMENT ON COLUMN idempotence.sessions.journal IS 'the table that keeps its requests; null: the extension does';
 
 COMMENT ON VIEW idempotence.outcomes IS 'the outcomes that have not expired, and the replies of client sessions';
 COMMENT ON COLUMN idempotence.outcomes.session IS 'the session''s name';
@@ -2139,6 +2190,7 @@ COMMENT ON COLUMN idempotence.session.client IS 'the name that a client register
 COMMENT ON COLUMN idempotence.session.usable_by IS 'the role that a standing session is lent to; null: nobody';
 COMMENT ON COLUMN idempotence.session.max_attempts IS 'after how many attempts a request whose lease runs out is given up; null: never';
 COMMENT ON COLUMN idempotence.session.node IS 'the node that a standing session is bound to, or where a client session was registered; null: none, or with version 1.0.0';
+COMMENT ON COLUMN idempotence.session.journal IS 'the table that keeps its requests; null: ours do';
 COMMENT ON COLUMN idempotence.session.require_payload IS 'whether each request must come with a payload';
 COMMENT ON COLUMN idempotence.session.inbox IS 'whether it only deduplicates';
 COMMENT ON COLUMN idempotence.session.time_keys IS 'whether its keys must be UUIDv7';

@@ -2,7 +2,7 @@
 -- src/pg/around.rs.
 
 CREATE FUNCTION idem_run(session text, request text, command text, args jsonb DEFAULT NULL, on_error text DEFAULT 'raise',
-                         wait interval DEFAULT NULL, ttl interval DEFAULT NULL)
+                         wait interval DEFAULT NULL, ttl interval DEFAULT NULL, stream text DEFAULT NULL)
 RETURNS idem_ticket
 LANGUAGE c VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'idem_run';

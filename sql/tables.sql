@@ -62,7 +62,8 @@ CREATE TYPE idem_position AS (
 --
 -- A standing session has a name. When it is dropped its row stays, with the moment of the drop (a tombstone). If a
 -- session of that name is made again, it has the same id, and its outcomes are found again. The columns ended and
--- ended_at of a tombstone say how near it is to being forgotten (src/sweep/tombstones.rs).
+-- ended_at of a tombstone say how near it is to being forgotten (src/sweep/tombstones.rs). Where journal names a table,
+-- that table keeps the requests of the session, and ours know nothing of them.
 --
 -- A client session has an ordering instead of a name. It comes here with its first outcome. One without an outcome
 -- comes here with its end if it was fenced or had a request_id, so that this is still known afterwards.
@@ -88,6 +89,7 @@ CREATE TABLE idempotence.session (
   usable_by       regrole,
   max_attempts    integer,
   node            text        COLLATE "C",
+  journal         text        COLLATE "C",
   CONSTRAINT session_pkey PRIMARY KEY (id),
   CONSTRAINT session_name_key UNIQUE (name)
 );

@@ -115,7 +115,8 @@ SELECT s.name AS session,
        NULL::pg_catalog.timestamptz AS ended_at,
        s.usable_by,
        s.max_attempts,
-       s.node
+       s.node,
+       s.journal
 FROM idempotence.session s
 WHERE s.ended_at IS NULL AND s.name IS NOT NULL
   AND ((SELECT pg_catalog.has_table_privilege('idempotence.health', 'SELECT'))
@@ -142,7 +143,8 @@ SELECT pg_catalog.concat_ws('@', COALESCE(l.id, s.id), COALESCE(l.node, s.node))
        s.ended_at,
        NULL,
        NULL,
-       COALESCE(l.node, s.node)
+       COALESCE(l.node, s.node),
+       NULL
 FROM idempotence.at_work() l
 FULL JOIN (SELECT * FROM idempotence.session
            WHERE name IS NULL AND ((SELECT pg_catalog.has_table_privilege('idempotence.health', 'SELECT'))

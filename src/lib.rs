@@ -24,6 +24,7 @@
 //! | [`transaction`] | the end of a transaction: refuses a commit with unrecorded requests, has other servers commit in two phases, has signs of life given |
 //! | [`sessions`] | which session a name means, who may use it, and the life of client sessions |
 //! | [`arguments`] | checks of arguments |
+//! | [`journal`] | tables of users that keep the requests of a session |
 //! | [`names`] | keyed names of requests and locks |
 //! | [`open`] | the requests that this transaction has begun |
 //! | [`store`] | our tables |
@@ -45,6 +46,7 @@ pub mod board;
 pub mod domain;
 pub mod error;
 pub mod guc;
+pub mod journal;
 pub mod lock;
 pub mod model;
 pub mod monitor;

@@ -30,6 +30,8 @@ pub struct StandingSession {
     pub max_attempts: Option<i32>,
     /// The node that it is bound to: on other servers it is a signpost, which says where its requests go.
     pub node: Option<String>,
+    /// The table that keeps its requests, qualified and quoted; `None`: ours do.
+    pub journal: Option<String>,
     /// When it was made.
     pub created_at: i64,
     /// When it was dropped, if it was.

@@ -6,7 +6,7 @@
 
 use super::null::{elements, required};
 use super::ticket::Ticket;
-use super::{requests, standing_sessions};
+use super::{repairs, requests, standing_sessions};
 use crate::error::or_raise;
 use crate::pg::{Composite, Jsonb, Regrole};
 use crate::requests::numbered::Numbering;
@@ -35,6 +35,7 @@ fn idem_create_session(
         None,
         None,
         None,
+        None,
     );
 }
 
@@ -47,6 +48,18 @@ fn idem_alter_session(
     owner: Option<Regrole>,
 ) {
     standing_sessions::idem_alter_session_lent(session, ttl, require_payload, owner, None, None, None);
+}
+
+/// As in version 1.0.0.
+#[pg_extern(sql = false)]
+fn idem_forget_text(session: Option<&str>, request: Option<&str>, reason: Option<&str>) -> bool {
+    repairs::forget(session, request, reason, None)
+}
+
+/// As in version 1.0.0.
+#[pg_extern(sql = false)]
+fn idem_forget_bigint(session: Option<&str>, request: Option<i64>, reason: Option<&str>) -> bool {
+    repairs::forget(session, request, reason, None)
 }
 
 /// As in version 1.0.0.

@@ -12,25 +12,45 @@ use pgrx::datum::Uuid;
 use pgrx::{default, pg_extern};
 
 #[pg_extern(name = "idem_forget", volatile, parallel_unsafe)]
-fn idem_forget_text(session: Option<&str>, request: Option<&str>, reason: Option<&str>) -> bool {
-    forget(session, request, reason)
+fn idem_forget_in_stream_text(
+    session: Option<&str>,
+    request: Option<&str>,
+    reason: Option<&str>,
+    stream: default!(Option<&str>, "NULL"),
+) -> bool {
+    forget(session, request, reason, stream)
 }
 
 #[pg_extern(name = "idem_forget", volatile, parallel_unsafe)]
-fn idem_forget_bigint(session: Option<&str>, request: Option<i64>, reason: Option<&str>) -> bool {
-    forget(session, request, reason)
+fn idem_forget_in_stream_bigint(
+    session: Option<&str>,
+    request: Option<i64>,
+    reason: Option<&str>,
+    stream: default!(Option<&str>, "NULL"),
+) -> bool {
+    forget(session, request, reason, stream)
 }
 
 #[pg_extern(name = "idem_forget", volatile, parallel_unsafe)]
-fn idem_forget_uuid(session: Option<&str>, request: Option<Uuid>, reason: Option<&str>) -> bool {
-    forget(session, request, reason)
+fn idem_forget_in_stream_uuid(
+    session: Option<&str>,
+    request: Option<Uuid>,
+    reason: Option<&str>,
+    stream: default!(Option<&str>, "NULL"),
+) -> bool {
+    forget(session, request, reason, stream)
 }
 
-fn forget(session: Option<&str>, request: Option<impl AsKey>, reason: Option<&str>) -> bool {
+pub(super) fn forget(
+    session: Option<&str>,
+    request: Option<impl AsKey>,
+    reason: Option<&str>,
+    stream: Option<&str>,
+) -> bool {
     or_raise((|| {
         let session = required("session", session)?;
         let request = required("request", request)?;
-        repair::forget(session, &request.key(), required("reason", reason)?)
+        repair::forget(session, &request.key(), required("reason", reason)?, in_stream(stream))
     })())
 }
 

@@ -3,7 +3,7 @@
 //! The SQL function is declared in `sql/run.sql`, since its C function is not one of pgrx's: the statement is executed
 //! below it, and its errors must not pass through pgrx.
 
-use super::call::with_request;
+use super::call::{in_stream, with_request};
 use super::null::required;
 use super::ticket::{self, Ticket};
 use crate::arguments;
@@ -14,7 +14,6 @@ use crate::pg::{Arguments, AroundCommand, Before, Came, Composite, Order, functi
 use crate::requests::answer::Begun;
 use crate::requests::claim;
 use crate::requests::finish;
-use crate::requests::numbered::Numbering;
 use crate::requests::request::Rules;
 
 /// The function.
@@ -31,6 +30,7 @@ mod place {
     pub const ON_ERROR: usize = 4;
     pub const WAIT: usize = 5;
     pub const TTL: usize = 6;
+    pub const STREAM: usize = 7;
 }
 
 impl AroundCommand for Run {
@@ -46,7 +46,8 @@ impl AroundCommand for Run {
             Came::Error(told) => (Class::Failed, Some(told)),
         };
         let (session, request) = (arguments.text(place::SESSION), arguments.text(place::REQUEST));
-        let outcome = with_request(Rules::OfBegin, session, request, Numbering::default(), |request| {
+        let numbering = in_stream(arguments.text(place::STREAM));
+        let outcome = with_request(Rules::OfBegin, session, request, numbering, |request| {
             finish::record(request, class, response, None, arguments.interval(place::TTL))
         });
         ticket::executed(or_raise(outcome))
@@ -69,7 +70,8 @@ fn begin(arguments: &Arguments<'_>) -> Result<Before<Ticket>, Error> {
     };
     let parameter = arguments.jsonb(place::ARGS);
     let (session, request) = (arguments.text(place::SESSION), arguments.text(place::REQUEST));
-    let outcome = with_request(Rules::Current, session, request, Numbering::default(), |request| {
+    let numbering = in_stream(arguments.text(place::STREAM));
+    let outcome = with_request(Rules::Current, session, request, numbering, |request| {
         claim::claim_or_replay(request, parameter, arguments::wait_us(arguments.interval(place::WAIT))?)
     })?;
     Ok(match outcome {

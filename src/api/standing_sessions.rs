@@ -3,7 +3,8 @@
 use super::null::required;
 use crate::error::or_raise;
 use crate::guc;
-use crate::pg::Regrole;
+use crate::journal::create;
+use crate::pg::{Regrole, Regtype};
 use crate::sessions::standing::{self, Created, Options};
 use pgrx::datum::Interval;
 use pgrx::{PgSqlErrorCode, default, ereport, pg_extern};
@@ -19,6 +20,7 @@ pub(super) fn idem_create_session_lent(
     usable_by: default!(Option<Regrole>, "NULL"),
     max_attempts: default!(Option<i32>, "NULL"),
     node: default!(Option<&str>, "NULL"),
+    journal: default!(Option<&str>, "NULL"),
 ) {
     let (session, created) = or_raise((|| {
         let session = required("session", session)?;
@@ -31,6 +33,7 @@ pub(super) fn idem_create_session_lent(
             usable_by: usable_by.map(|role| role.0),
             max_attempts,
             node,
+            journal,
         };
         Ok((session, standing::create(session, &options)?))
     })());
@@ -54,6 +57,23 @@ pub(super) fn idem_alter_session_lent(
         let (owner, usable_by) = (owner.map(|role| role.0), usable_by.map(|role| role.0));
         standing::alter(session, ttl, require_payload, owner, usable_by, max_attempts, node)
     }));
+}
+
+#[pg_extern(volatile, parallel_unsafe)]
+fn idem_create_journal(
+    journal: Option<&str>,
+    tenant: default!(Option<&str>, "'tenant'"),
+    tenant_type: default!(Option<Regtype>, "'text'"),
+) {
+    let (journal, created) = or_raise((|| {
+        let journal = required("journal", journal)?;
+        let tenant_type = required("tenant_type", tenant_type)?.0;
+        Ok((journal, create::create(journal, required("tenant", tenant)?, tenant_type)?))
+    })());
+    if let create::Created::AlreadyThere = created {
+        let message = format!("table \"{journal}\" is a journal already, skipping");
+        ereport!(NOTICE, PgSqlErrorCode::ERRCODE_DUPLICATE_TABLE, message);
+    }
 }
 
 #[pg_extern(volatile, parallel_unsafe)]

@@ -347,6 +347,18 @@ pub enum Error {
         /// The name of the table or index that is missing.
         relation: String,
     },
+    /// 42P01: the table that keeps the session's requests is not there.
+    NoJournal {
+        /// The table's name, as the session has it or as given.
+        journal: String,
+    },
+    /// 42P16: the table cannot keep requests.
+    UnfitJournal {
+        /// The table's name.
+        journal: String,
+        /// What is missing or wrong.
+        detail: String,
+    },
     /// 09000: a trigger or a rule that somebody has added to a table kept a row back.
     NotWritten {
         /// The name of the table.

@@ -424,11 +424,23 @@ pub(super) fn describe(error: Error) -> Texts {
             "It belongs to the extension \"idempotence\", which is not in this database any more.".into(),
             "Create the extension, or restore it.",
         ),
+        Error::NoJournal { journal } => report(
+            Standard(PgSqlErrorCode::ERRCODE_UNDEFINED_TABLE),
+            format!("journal {journal} does not exist"),
+            "The requests of the session are rows of this table. What it has kept cannot be told without it.".into(),
+            "Restore the table, or give it its name back. For a new session make one with idem_create_journal().",
+        ),
+        Error::UnfitJournal { journal, detail } => report(
+            Standard(PgSqlErrorCode::ERRCODE_INVALID_TABLE_DEFINITION),
+            format!("table {journal} cannot be a journal as it is"),
+            detail,
+            "idem_create_journal() makes such a table. It may have columns of its own, if each has a default or may be null.",
+        ),
         Error::NotWritten { relation } => report(
             Standard(PgSqlErrorCode::ERRCODE_TRIGGERED_ACTION_EXCEPTION),
             format!("a row of table \"{relation}\" was not written"),
-            "A trigger or a rule that somebody has added to the table kept the row back.".into(),
-            "Let no trigger of this table give NULL, and no rule do something instead.",
+            "A trigger, a rule or a policy that somebody has added to the table kept the row back.".into(),
+            "Let no trigger of this table give NULL, no rule do something instead, and no policy hide the row.",
         ),
         Error::OtherVersion { tables } => {
             let library = version::LIBRARY;

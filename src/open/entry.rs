@@ -12,7 +12,7 @@ use crate::monitor::in_flight::{Place, State as ShownState};
 pub struct RequestKey<'a> {
     /// Its session's name.
     pub session: &'a str,
-    /// Its stream; empty in a standing session.
+    /// Its stream, or in a session with a journal its tenant; empty in any other standing session.
     pub stream: &'a str,
     /// Its key, or its first number, in canonical form.
     pub request: &'a str,

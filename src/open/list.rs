@@ -93,8 +93,8 @@ impl<W: Watch> List<W> {
 
     /// The standing session of a request on the list. `request` need not be in canonical form: whether the key is a
     /// time key, only the session tells.
-    pub fn standing(&self, session: &str, request: &str) -> Option<Rc<StandingSession>> {
-        let named = |request: &str| match self.newest(RequestKey { session, stream: "", request }) {
+    pub fn standing(&self, session: &str, stream: &str, request: &str) -> Option<Rc<StandingSession>> {
+        let named = |request: &str| match self.newest(RequestKey { session, stream, request }) {
             Some((_, Entry { session: Session::Standing(standing), .. })) => Some(Rc::clone(standing)),
             _ => None,
         };
@@ -432,7 +432,7 @@ mod tests {
         let (count, calls) = (30_000, 10);
         for n in 0..count {
             let name = n.to_string();
-            assert!(!list.holds(key(&name)) && list.standing("", &name).is_none());
+            assert!(!list.holds(key(&name)) && list.standing("", "", &name).is_none());
             begin(&mut list, &name, 2);
             match n % 3 {
                 // A savepoint that is released, one that is rolled back, and one in which it is recorded.

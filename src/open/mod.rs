@@ -32,8 +32,8 @@ thread_local! {
 
 /// The standing session as it was when this transaction began the request. A request ends under the rules that it was
 /// begun under, even if the session has been changed or dropped meanwhile.
-pub fn session_of(session: &str, request: &str) -> Option<Rc<StandingSession>> {
-    OPEN.with_borrow(|list| list.standing(session, request))
+pub fn session_of(session: &str, stream: &str, request: &str) -> Option<Rc<StandingSession>> {
+    OPEN.with_borrow(|list| list.standing(session, stream, request))
 }
 
 /// Whether the request is open in this transaction.

@@ -8,6 +8,7 @@
 //! Where the last begin of this backend was a replay, the next one may well be a replay too, as when a batch is sent
 //! again. Such a begin looks for a committed outcome first, and takes the lock only if there is none.
 
+use crate::arguments::WAIT_BY_ARGUMENT;
 use crate::domain::class::Answered;
 use crate::domain::decision::Decision;
 use crate::error::Error;
@@ -17,12 +18,15 @@ use crate::pg::{self, Deadline, Durability, Jsonb};
 use crate::requests::answer::Begun;
 use crate::requests::counting;
 use crate::requests::decide::{Aim, Asked, Decided};
+use crate::journal::row::Claimed;
 use crate::requests::find::Seeker;
+use crate::requests::journaled::{InJournal, slack_us};
 use crate::requests::request::{self, Request};
 use crate::requests::start;
 use crate::requests::waiting::{self, Wait};
 use crate::sessions::{liveness, resolve};
 use crate::wake::Sleeper;
+use pgrx::PgSqlErrorCode;
 use std::cell::Cell;
 
 thread_local! {
@@ -60,9 +64,14 @@ pub fn begin(request: &Request<'_>, payload: Option<Jsonb>, wait_us: Option<i64>
     } else if let Some(replay) = call.replay_as_before()? {
         replay
     } else {
-        call.check_room()?;
         open::reserve()?;
-        call.claim_or_answer(deadline)?
+        match request.in_journal() {
+            None => {
+                call.check_room()?;
+                call.claim_or_answer(deadline)?
+            }
+            Some(kept) => call.claim_or_answer_in_journal(&kept, deadline)?,
+        }
     };
     LAST_REPLAYED.set(matches!(begun, Begun::Replay(_)));
     let durability = if aim == Aim::Settle { Durability::Flushed } else { Durability::OfCaller };
@@ -81,6 +90,9 @@ pub fn begin(request: &Request<'_>, payload: Option<Jsonb>, wait_us: Option<i64>
     );
     Ok(begun)
 }
+
+/// How often a row may be gone that was there a moment before. More often, something keeps it from being written.
+const VANISHED_MAX: usize = 10;
 
 /// A call of begin.
 struct BeginCall<'a> {
@@ -160,6 +172,85 @@ impl BeginCall<'_> {
         }
     }
 
+    /// As [`BeginCall::claim_or_answer`], in a journal, whose unique index arbitrates. Whoever inserts the request's row has
+    /// the claim. Whoever finds one there looks for an outcome, and locks the row if there is none.
+    fn claim_or_answer_in_journal(&self, kept: &InJournal<'_>, deadline: Deadline) -> Result<Begun, Error> {
+        let Request::Keyed(keyed) = self.asked.request else { unreachable!("only keyed requests are in a journal") };
+        let claim = Tag::request(&self.asked.lock);
+        let ttl_us = keyed.session.ttl_us();
+        let (mut sleeper, mut wait) = (None, None);
+        let mut vanished = 0;
+        loop {
+            let expires_at = keyed.expires_at_us(pg::now_us(), ttl_us).saturating_add(slack_us(ttl_us));
+            match self.insert_claim(kept, expires_at, deadline)? {
+                None => return Ok(Begun::InProgress(None)),
+                Some(Claimed::New) => {
+                    return match self.attempt_with_lock(&claim, deadline)? {
+                        Attempt::Answered(begun) => Ok(begun),
+                        _ => unreachable!("nothing is kept of a request without a row"),
+                    };
+                }
+                Some(Claimed::There) => {}
+            }
+            if let Attempt::Answered(begun) = self.attempt_without_lock(Seeker::Beginner)? {
+                return Ok(begun);
+            }
+            let attempt = || match kept.lock()? {
+                true => self.attempt_with_lock(&claim, deadline).map(Some),
+                // It was deleted meanwhile.
+                false => Ok(None),
+            };
+            let is_kept =
+                |attempt: &Option<Attempt>| matches!(attempt, Some(Attempt::Answered(Begun::Started(_) | Begun::GivenUp(_))));
+            match self.in_time(deadline, attempt, is_kept)? {
+                None => return Ok(Begun::InProgress(None)),
+                Some(None) if vanished == VANISHED_MAX => return Err(kept.not_written()),
+                Some(None) => vanished += 1,
+                Some(Some(Attempt::Answered(begun))) => return Ok(begun),
+                Some(Some(Attempt::Leased(until))) if !self.sleep(&mut sleeper, &mut wait, until, deadline) => {
+                    return Ok(Begun::InProgress(Some(until)));
+                }
+                Some(Some(_)) => {}
+            }
+        }
+    }
+
+    /// Inserts the request's row; `None`: the wait for others at work on it ran out. Where that is an error in any case, no
+    /// subtransaction is needed.
+    fn insert_claim(
+        &self,
+        kept: &InJournal<'_>,
+        expires_at: i64,
+        deadline: Deadline,
+    ) -> Result<Option<Claimed>, Error> {
+        if self.asked.aim != Aim::Claim {
+            return self.in_time(deadline, || Ok(kept.claim(expires_at)), |_| true);
+        }
+        let what = || self.asked.request.name().to_string();
+        let ran_out = || Error::WaitRanOut { what: what(), hint: WAIT_BY_ARGUMENT };
+        let claim = || kept.claim(expires_at);
+        Ok(Some(self.naming(|| pg::in_time_or_error(deadline.left_us(), claim, ran_out))))
+    }
+
+    /// Runs `work`, which waits for others at work on the request's row. If the wait runs out (`None`), or `keep` does not
+    /// want what comes, all is taken back.
+    fn in_time<T>(
+        &self,
+        deadline: Deadline,
+        work: impl FnOnce() -> Result<T, Error>,
+        keep: impl FnOnce(&T) -> bool,
+    ) -> Result<Option<T>, Error> {
+        let keep = |done: &Result<T, Error>| done.as_ref().is_ok_and(keep);
+        self.naming(|| pg::tentatively(deadline.left_us(), work, keep)).transpose()
+    }
+
+    /// Runs `work`. If it meets a row that the transaction's snapshot does not see, the error names the request.
+    fn naming<T>(&self, work: impl FnOnce() -> T) -> T {
+        pg::replacing_error(PgSqlErrorCode::ERRCODE_T_R_SERIALIZATION_FAILURE, work, |message| {
+            message.contains("concurrent").then(|| Error::Unserializable(self.asked.request.name()))
+        })
+    }
+
     /// Waits for a change of the lease; whether it is worth looking again. A transaction that keeps its snapshot does
     /// not wait, since it could not rely on what comes.
     fn sleep(&self, sleeper: &mut Option<Sleeper>, wait: &mut Option<Wait>, until: i64, deadline: Deadline) -> bool {
@@ -220,7 +311,10 @@ impl BeginCall<'_> {
     /// Replays, or starts the request. The caller has the request's lock, so what is kept of the request does not change
     /// meanwhile.
     fn attempt_with_lock(&self, claim: &Tag, deadline: Deadline) -> Result<Attempt, Error> {
-        debug_assert!(claim.is_held_by_us(), "only the holder of the claim decides to execute");
+        debug_assert!(
+            self.asked.request.in_journal().is_some() || claim.is_held_by_us(),
+            "only the holder of the claim decides to execute"
+        );
         let found = match self.asked.find_and_decide(Seeker::LockHolder) {
             Ok(Some(found)) => found,
             Ok(None) => return Ok(Attempt::SessionTaken),

@@ -8,11 +8,12 @@ use crate::error::Error;
 use crate::open::{self, Leftovers};
 use crate::pg;
 use crate::requests::find::{self, Seeker};
+use crate::requests::keeping;
 use crate::requests::numbered::Numbered;
 use crate::requests::request::Request;
 use crate::sessions::liveness::{self, Life};
-use crate::store::checkpoint::{self, Checkpoint};
-use crate::store::lease::{self, StoredLease};
+use crate::store::checkpoint::Checkpoint;
+use crate::store::lease::StoredLease;
 use crate::store::outcome::Outcome;
 use crate::store::rel::Snapshot;
 use crate::store::segment;
@@ -99,7 +100,8 @@ impl Asked<'_> {
     /// Finds all that is kept of the request and decides. `None`: it is undecided whether the session is alive. A
     /// decision to refuse is returned as its error.
     pub fn find_and_decide(&self, seeker: Seeker) -> Result<Option<Decided>, Error> {
-        let (request, segment) = (self.request, segment::current());
+        let request = self.request;
+        let segment = if request.in_journal().is_some() { 0 } else { segment::current() };
         let mut kept = find::find(request, &self.lock, self.asked_at, seeker)?;
         if self.check_session()? == Life::Undecided {
             return Ok(None);
@@ -114,8 +116,8 @@ impl Asked<'_> {
             true => (None, None),
             false => {
                 let snapshot = if seeker == Seeker::LockHolder { Snapshot::Itself } else { Snapshot::LatestMvcc };
-                let lease = lease::find(request.stream(), &self.lock, snapshot)?;
-                (checkpoint::find(&request.probe(digest), Snapshot::Itself)?, lease)
+                let lease = keeping::lease(request, &self.lock, snapshot)?;
+                (keeping::checkpoint(request, &request.probe(digest), Snapshot::Itself)?, lease)
             }
         };
         let lease_facts =

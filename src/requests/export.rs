@@ -22,7 +22,7 @@ use crate::names;
 use crate::open;
 use crate::pg::{self, Deadline};
 use crate::requests::at_rest;
-use crate::requests::keyed::Keyed;
+use crate::requests::keyed::{Keyed, refuse_journal};
 use crate::requests::repair;
 use crate::sessions::resolve;
 use crate::store::audit::{self, Repair};
@@ -46,6 +46,7 @@ impl Export {
     /// Makes sure that nobody is at work in the session, and that nobody begins.
     pub fn begin(name: &str, reason: &str, prefix: Option<&str>) -> Result<Export, Error> {
         let found = standing(name)?;
+        refuse_journal(&found, "idem_export")?;
         repair::check_reason(reason)?;
         arguments::check_writable("idem_export", || "The export is to be noted in idempotence.audit.".into())?;
         let waited = |what: String| Error::WaitRanOut { what, hint: WAIT_BY_SETTING };
@@ -83,7 +84,7 @@ impl Export {
             if self.prefix.as_ref().is_some_and(|prefix| !key.starts_with(prefix)) {
                 continue;
             }
-            let request = Keyed::of(Rc::clone(&self.session), &key)?;
+            let request = Keyed::of(Rc::clone(&self.session), &key, None)?;
             let digest = request.digest();
             let (lock, of) = (Tag::request(&digest), Stream { session: &self.session.id, name: "" });
             if !open::with_room(|| request.name(), || lock.acquire(deadline.left_us()))? {

@@ -47,6 +47,13 @@ pub fn find(request: &Request<'_>, lock: &Digest, asked_at: i64, seeker: Seeker)
 }
 
 fn find_keyed(request: &Keyed<'_>, digest: Digest, asked_at: i64, seeker: Seeker) -> Result<KeptRequest, Error> {
+    if let Some(kept) = request.in_journal() {
+        // Nobody else changes the row while this transaction has it locked.
+        let row = if seeker == Seeker::LockHolder { kept.row()? } else { kept.row_anew()? };
+        let visible = row.as_ref().is_none_or(|row| row.visible);
+        let outcome = row.and_then(|row| row.outcome());
+        return Ok(KeptRequest { outcome, visible, eligibility: Eligibility::Due { visible: true }, place: None });
+    }
     // An inbox renews expired rows in their place, see `store/inbox.rs`. All other outcome rows never change.
     let snapshot = if request.session.inbox { Snapshot::LatestMvcc } else { Snapshot::Itself };
     let probe = request.probe(digest);

@@ -12,13 +12,14 @@ use crate::open::{self, Finish, Numbers, OpenRequest};
 use crate::pg::{self, Deadline, Jsonb};
 use crate::requests::counting;
 use crate::requests::held::{self, Held};
+use crate::requests::keeping;
 use crate::requests::keyed::Keyed;
 use crate::requests::numbered::Numbered;
 use crate::requests::request::Request;
 use crate::requests::saving;
 use crate::store::checkpoint::{self, Checkpoint};
 use crate::store::lease::{self, NewLease};
-use crate::store::outcome::{self, Outcome};
+use crate::store::outcome::Outcome;
 use crate::store::reply;
 use crate::wake;
 use pgrx::datum::Interval;
@@ -47,12 +48,15 @@ pub fn record_open(
     response: Option<Jsonb>,
     ttl: Option<Interval>,
 ) -> Result<Outcome, Error> {
-    debug_assert!(Tag::request(&open.lock).is_held_by_us(), "an open request has its claim");
+    debug_assert!(
+        request.in_journal().is_some() || Tag::request(&open.lock).is_held_by_us(),
+        "an open request has its claim"
+    );
     check_writable(request, "idem_record")?;
     check_size("response", request, response)?;
-    let outcome = |expires_at, recorded_at| {
+    let outcome = |recorded_at| {
         let (fingerprint, token, writer) = (open.fingerprint, open.token, pg::Writer::THIS);
-        Outcome { class, response, fingerprint, token, recorded_at, expires_at, writer }
+        Outcome { class, response, fingerprint, token, recorded_at, expires_at: None, writer }
     };
     let outcome = match request {
         Request::Keyed(keyed) => {
@@ -60,18 +64,7 @@ pub fn record_open(
                 None => keyed.session.ttl_us(),
                 Some(ttl) => asked_ttl_us(keyed, &ttl)?,
             };
-            let probe = keyed.probe(open.digest);
-            if open.leftovers.outcome {
-                // The outcome that begin found had expired: a live one would have been replayed.
-                outcome::clear(&probe)?;
-            }
-            if open.leftovers.checkpoint {
-                checkpoint::delete(&probe)?;
-            }
-            let recorded_at = pg::now_us();
-            let outcome = outcome(Some(keyed.expires_at_us(recorded_at, ttl_us)), recorded_at);
-            outcome::insert(&probe, &outcome, open.segment)?;
-            outcome
+            keeping::record(keyed, &open, outcome(pg::now_us()), ttl_us)?
         }
         Request::Numbered(numbered) => {
             refuse_ttl(numbered, ttl)?;
@@ -81,13 +74,14 @@ pub fn record_open(
             if open.leftovers.checkpoint {
                 checkpoint::delete(&request.probe(open.digest))?;
             }
-            let outcome = outcome(None, pg::now_us());
+            let outcome = outcome(pg::now_us());
             reply::save(numbered.stream(), numbers.slot, numbers.range, &outcome)?;
             ack.note(numbered)?;
             outcome
         }
     };
-    if open.leftovers.lease && lease::delete(request.stream(), &open.lock)? {
+    // In a journal the outcome was written over the lease.
+    if open.leftovers.lease && (request.in_journal().is_some() || lease::delete(request.stream(), &open.lock)?) {
         wake::at_commit(&open.lock);
     }
     open::finish(request.request_key(), Finish::Record);
@@ -113,11 +107,11 @@ pub fn checkpoint(request: &Request<'_>, point: &str, state: Option<Jsonb>, toke
         written_at: pg::now_us(),
         last: open.numbers.map(|numbers| numbers.range.last),
     };
-    checkpoint::save(&request.probe(open.digest), &checkpoint)?;
+    keeping::save_checkpoint(request, open.digest, &checkpoint)?;
     if open.token.is_none() && open.leftovers.lease {
         // Whoever went on in a transaction without a lease has superseded the former lease, and its steps are done.
-        lease::delete(request.stream(), &open.lock)?;
-        lease::keep_through_crash();
+        keeping::delete_lease(request, &open.lock)?;
+        keeping::keep_lease_through_crash(request);
     }
     open::finish(request.request_key(), Finish::Saved);
     Ok(())
@@ -133,9 +127,11 @@ fn numbers_of(open: &OpenRequest, request: &Numbered<'_>) -> Result<Numbers, Err
 pub fn release(request: &Request<'_>, token: Option<i64>) -> Result<(), Error> {
     let open = held::by(request, token, "idem_release")?;
     if open.token.is_some() {
-        lease::delete(request.stream(), &open.lock)?;
-        lease::keep_through_crash();
+        keeping::delete_lease(request, &open.lock)?;
+        keeping::keep_lease_through_crash(request);
         wake::at_commit(&open.lock);
+    } else {
+        keeping::take_back_claim(request, &open)?;
     }
     open::finish(request.request_key(), Finish::Release);
     counters::count(&request.session(), Counter::Released);
@@ -146,7 +142,7 @@ pub fn release(request: &Request<'_>, token: Option<i64>) -> Result<(), Error> {
 pub fn extend(request: &Request<'_>, token: i64, lease_us: i64) -> Result<i64, Error> {
     let held = held::leased(request, token, "idem_extend")?;
     let lease = held.stored.lease.extended(pg::now_us(), lease_us);
-    lease::save(&NewLease {
+    let new = NewLease {
         of: request.stream(),
         lock: &held.lock,
         request: request.key(),
@@ -154,8 +150,8 @@ pub fn extend(request: &Request<'_>, token: i64, lease_us: i64) -> Result<i64, E
         fingerprint: held.stored.fingerprint,
         lease,
         is_first: false,
-    })?;
-    lease::keep_through_crash();
+    };
+    keeping::save_lease(request, &new)?;
     Ok(lease.until)
 }
 

@@ -11,10 +11,11 @@ use crate::lock::Tag;
 use crate::open::{self, Leftovers, Numbers, OpenRequest, answered};
 use crate::pg::{self, Deadline};
 use crate::requests::find::{self, Seeker};
+use crate::requests::keeping;
 use crate::requests::request::Request;
 use crate::requests::waiting;
 use crate::sessions::liveness;
-use crate::store::lease::{self, StoredLease};
+use crate::store::lease::StoredLease;
 use crate::store::outcome::Outcome;
 use crate::store::rel::Snapshot;
 use crate::store::segment;
@@ -104,12 +105,17 @@ fn find_leased(request: &Request<'_>, token: i64, function: &'static str) -> Res
     }
     let lock = request.lock();
     let claim = Tag::request(&lock);
-    if !waiting::take(request, &claim, deadline, &mut None)? {
-        return Err(Error::WaitRanOut { what: request.name().to_string(), hint: WAIT_BY_SETTING });
-    }
-    let (asked_at, segment) = (pg::now_us(), segment::current());
-    let stored =
-        lease::find(request.stream(), &lock, Snapshot::Itself)?.filter(|stored| stored.request == request.key());
+    let segment = if let Some(kept) = request.in_journal() {
+        kept.lock_within(deadline, || request.name())?;
+        0
+    } else {
+        if !waiting::take(request, &claim, deadline, &mut None)? {
+            return Err(Error::WaitRanOut { what: request.name().to_string(), hint: WAIT_BY_SETTING });
+        }
+        segment::current()
+    };
+    let asked_at = pg::now_us();
+    let stored = keeping::lease(request, &lock, Snapshot::Itself)?.filter(|stored| stored.request == request.key());
     let of_lease = complete(token, stored.as_ref().map(|stored| &stored.lease), None);
     let find::KeptRequest { outcome, visible, place, .. } = find::find(request, &lock, asked_at, Seeker::LockHolder)?;
     let outcome = outcome.filter(|outcome| outcome.lives_at(asked_at)).map(|outcome| (outcome, visible));
@@ -119,7 +125,9 @@ fn find_leased(request: &Request<'_>, token: i64, function: &'static str) -> Res
         return Ok(Found::Lease(Leased { lock, stored, place, segment }));
     }
     let recorded_with = outcome.as_ref().and_then(|(outcome, _)| outcome.token);
-    claim.release();
+    if request.in_journal().is_none() {
+        claim.release();
+    }
     match (complete(token, None, recorded_with), outcome) {
         (Completion::Repeat, Some((_, false))) => Err(Error::Unserializable(request.name())),
         (Completion::Repeat, Some((outcome, true))) => {
@@ -153,7 +161,7 @@ fn begun(request: &Request<'_>, function: &'static str) -> Result<OpenRequest, E
             Error::NotBegun { missing: Missing::Begin, .. } => {
                 let lock = request.lock();
                 let answered = answered::to((lock, request.number()));
-                let kept = lease::find(request.stream(), &lock, Snapshot::LatestMvcc)?;
+                let kept = keeping::lease(request, &lock, Snapshot::LatestMvcc)?;
                 not_begun(match answered {
                     Some(answered) => Missing::Answered(answered),
                     None if kept.is_some_and(|kept| kept.request == request.key()) => Missing::Token,

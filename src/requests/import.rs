@@ -28,7 +28,7 @@ use crate::model::{Session, StandingSession};
 use crate::names;
 use crate::pg::{self, Deadline};
 use crate::requests::imported::{Row, Taken, Target};
-use crate::requests::keyed::Keyed;
+use crate::requests::keyed::{Keyed, refuse_journal};
 use crate::requests::repair;
 use crate::sessions::resolve;
 use crate::store::audit::{self, Repair};
@@ -105,7 +105,10 @@ pub fn begin(session: &str, query: &str, reason: &str) -> Result<String, Error> 
 /// The standing session to import into.
 fn standing(name: &str) -> Result<Rc<StandingSession>, Error> {
     match resolve::any_session(name)? {
-        Session::Standing(session) if session.dropped_at.is_none() => Ok(session),
+        Session::Standing(session) if session.dropped_at.is_none() => {
+            refuse_journal(&session, "idem_import")?;
+            Ok(session)
+        }
         Session::Standing(_) => Err(resolve::unknown(name)),
         Session::Client(session) => Err(Error::Invalid {
             message: format!("outcomes cannot be imported into client session \"{}\"", session.name),
@@ -174,5 +177,5 @@ pub fn row(number: i64, row: &Row<'_>) -> Result<Taken, Error> {
             hint: "Leave such rows out, or give them a key.",
         });
     };
-    import.target.take(Keyed::of(Rc::clone(&import.target.session), key)?, row)
+    import.target.take(Keyed::of(Rc::clone(&import.target.session), key, None)?, row)
 }

@@ -7,6 +7,7 @@ use crate::domain::time_key;
 use crate::error::{Error, RequestName};
 use crate::model::StandingSession;
 use crate::names;
+use crate::requests::journaled::{InJournal, Journaled};
 use crate::store::probe::Probe;
 use std::borrow::Cow;
 use std::rc::Rc;
@@ -19,14 +20,18 @@ pub struct Keyed<'a> {
     pub key: Cow<'a, str>,
     /// The time in its key, in a session with `time_keys`.
     pub key_time_us: Option<i64>,
+    /// Where it is kept, in a session with a journal.
+    pub journal: Option<Journaled>,
 }
 
 impl<'a> Keyed<'a> {
-    /// Checks the key of a request of a session that the caller has the right to.
-    pub fn of(session: Rc<StandingSession>, key: &'a str) -> Result<Keyed<'a>, Error> {
+    /// Checks the key of a request of a session that the caller has the right to. In a session with a journal, the stream
+    /// names the request's tenant.
+    pub fn of(session: Rc<StandingSession>, key: &'a str, stream: Option<&str>) -> Result<Keyed<'a>, Error> {
         check_key(&session.name, key)?;
+        let journal = Journaled::of(&session, stream)?;
         if !session.time_keys {
-            return Ok(Keyed { session, key: Cow::Borrowed(key), key_time_us: None });
+            return Ok(Keyed { session, key: Cow::Borrowed(key), key_time_us: None, journal });
         }
         // In upper case it is the same UUID, so it must be the same request.
         let Some(id) = time_key::parse(key) else {
@@ -37,17 +42,27 @@ impl<'a> Keyed<'a> {
             });
         };
         let key = Cow::Owned(id.hyphenated().to_string());
-        Ok(Keyed { session, key, key_time_us: Some(time_key::time_us(&id)) })
+        Ok(Keyed { session, key, key_time_us: Some(time_key::time_us(&id)), journal })
     }
 
     /// Its name for messages.
     pub fn name(&self) -> RequestName {
-        RequestName::new(&self.session.name, &self.key)
+        RequestName::in_stream(&self.session.name, self.tenant(), &self.key)
     }
 
-    /// The digest under which it is kept and locked.
+    /// The name of its tenant, in a session with a journal; otherwise empty.
+    pub fn tenant(&self) -> &str {
+        self.journal.as_ref().map_or("", Journaled::tenant)
+    }
+
+    /// Its row, in a session with a journal.
+    pub fn in_journal(&self) -> Option<InJournal<'_>> {
+        self.journal.as_ref().map(|journal| journal.at(&self.session, &self.key))
+    }
+
+    /// The digest under which it is kept and locked, and by which memory knows it.
     pub fn digest(&self) -> Digest {
-        names::of_request(&self.session.id, "", &self.key)
+        names::of_request(&self.session.id, self.tenant(), &self.key)
     }
 
     /// What the tables are searched for.
@@ -99,6 +114,16 @@ pub fn check_sort(session: &StandingSession, inbox: bool) -> Result<(), Error> {
         }),
         _ => Ok(()),
     }
+}
+
+/// Refuses a session with a journal for a function that works on our tables only.
+pub fn refuse_journal(session: &StandingSession, function: &'static str) -> Result<(), Error> {
+    let Some(journal) = &session.journal else { return Ok(()) };
+    Err(Error::Invalid {
+        message: format!("{function}() does not work on session \"{}\"", session.name),
+        detail: format!("Its requests are rows of journal {journal}, which is a table of its owner."),
+        hint: "Use SQL on the journal. The reference tells what its columns mean.",
+    })
 }
 
 /// Refuses a key that does not have 1 to 255 characters.

@@ -6,6 +6,7 @@ use crate::error::Error;
 use crate::guc;
 use crate::model::Session;
 use crate::pg::{self, Timestamptz};
+use crate::requests::keyed::refuse_journal;
 use crate::sessions::resolve;
 use crate::store::listing::{self, Listed, Wanted};
 
@@ -27,6 +28,9 @@ pub struct Asked<'a> {
 pub fn outcomes(session: &str, asked: &Asked<'_>) -> Result<Vec<Listed>, Error> {
     pg::begin_call();
     let (session, in_full) = resolve::to_look_at(session)?;
+    if let Session::Standing(session) = &session {
+        refuse_journal(session, "idem_outcomes")?;
+    }
     let class = asked.status.map(class).transpose()?;
     let most = most(asked.most)?;
     // A key of a session with time_keys is kept in lower case.

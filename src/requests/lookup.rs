@@ -8,9 +8,9 @@ use crate::lock::Tag;
 use crate::open;
 use crate::pg::{self, Deadline};
 use crate::requests::find::{self, Seeker};
+use crate::requests::keeping;
 use crate::requests::request::Request;
-use crate::store::checkpoint::{self, Checkpoint};
-use crate::store::lease;
+use crate::store::checkpoint::Checkpoint;
 use crate::store::outcome::Outcome;
 use crate::store::probe::Probe;
 use crate::store::rel::Snapshot;
@@ -45,9 +45,14 @@ pub fn lookup(request: &Request<'_>) -> Result<Known, Error> {
     // The lock is looked at first and the outcome after it, so that a commit in between is not missed. A standby does
     // not see the locks of the primary.
     let lock = request.lock();
-    let held = open::holds(request.request_key()) || !pg::in_recovery() && Tag::request(&lock).is_held_by_another();
+    let mut held = open::holds(request.request_key())
+        || !pg::in_recovery() && request.in_journal().is_none() && Tag::request(&lock).is_held_by_another();
     if let Some(known) = find_outcome(request, &lock, asked_at)? {
         return Ok(known);
+    }
+    if let (Some(kept), false) = (request.in_journal(), held) {
+        // Here it takes a write to find out. What is read next is read after it.
+        held = !pg::read_only() && kept.is_held_by_another(request.unfinished_until(asked_at))?;
     }
     match find_unfinished(request, &lock, asked_at, held)? {
         known @ Known::InProgress { leased_until: Some(_), .. } => Ok(known),
@@ -78,13 +83,13 @@ fn find_outcome(request: &Request<'_>, lock: &Digest, asked_at: i64) -> Result<O
 /// What is known of a request that has no outcome. `held` tells whether a transaction has its claim.
 fn find_unfinished(request: &Request<'_>, lock: &Digest, asked_at: i64, held: bool) -> Result<Known, Error> {
     let counts = |since: i64| request.unfinished_until(since) > asked_at;
-    let lease = lease::find(request.stream(), lock, Snapshot::LatestMvcc)?
+    let lease = keeping::lease(request, lock, Snapshot::LatestMvcc)?
         .filter(|lease| request.is_of(lease) && counts(lease.lease.until));
     let until = lease.as_ref().map(|lease| lease.lease.until);
     // Any number of a leased range finds the checkpoint of the range.
     let digest = lease.as_ref().map_or_else(|| request.digest(), |lease| request.digest_of(&lease.request));
     let key = lease.as_ref().map_or(request.key(), |lease| &lease.request);
-    let checkpoint = checkpoint::find(&Probe { key, ..request.probe(digest) }, Snapshot::LatestMvcc)?
+    let checkpoint = keeping::checkpoint(request, &Probe { key, ..request.probe(digest) }, Snapshot::LatestMvcc)?
         .map(|found| found.checkpoint)
         .filter(|checkpoint| counts(checkpoint.written_at.max(until.unwrap_or(i64::MIN))));
     // In a session that has ended nobody can complete what a lease that ran out was for.
@@ -93,10 +98,15 @@ fn find_unfinished(request: &Request<'_>, lock: &Digest, asked_at: i64, held: bo
         (Some(_), checkpoint) if is_over => Known::Suspended(checkpoint),
         (Some(leased_until), checkpoint) => Known::InProgress { checkpoint, leased_until: Some(leased_until) },
         (None, checkpoint) if held => Known::InProgress { checkpoint, leased_until: None },
-        (None, checkpoint) if pg::in_recovery() => Known::NotHere(checkpoint),
+        (None, checkpoint) if pg::in_recovery() || cannot_tell(request) => Known::NotHere(checkpoint),
         (None, Some(checkpoint)) => Known::Suspended(Some(checkpoint)),
         (None, None) => Known::Unknown,
     })
+}
+
+/// Whether it takes a write to find out whether somebody is at work on the request, and this transaction only reads.
+fn cannot_tell(request: &Request<'_>) -> bool {
+    request.in_journal().is_some() && pg::read_only()
 }
 
 impl Known {

@@ -5,7 +5,7 @@ use crate::domain::identity::Digest;
 use crate::domain::limits::NUMBER_MAX;
 use crate::domain::sequence::{self, Order, Range};
 use crate::error::{Error, RequestName};
-use crate::model::{ClientSession, Stream};
+use crate::model::{ClientSession, StandingSession, Stream};
 use crate::names;
 use std::rc::Rc;
 
@@ -23,9 +23,11 @@ pub struct Numbering<'a> {
 }
 
 impl Numbering<'_> {
-    /// Refuses these arguments for a standing session.
-    pub fn refuse(&self, session: &str) -> Result<(), Error> {
-        let given = [("stream", self.stream.is_some()), ("last", self.last.is_some()), ("ack", self.ack.is_some())];
+    /// Refuses these arguments for a standing session. In one with a journal, the stream names the tenant.
+    pub fn refuse(&self, session: &StandingSession) -> Result<(), Error> {
+        let stream = self.stream.is_some() && session.journal.is_none();
+        let (given, session) =
+            ([("stream", stream), ("last", self.last.is_some()), ("ack", self.ack.is_some())], &session.name);
         match given.into_iter().find(|(_, given)| *given) {
             Some((argument, _)) => Err(Error::Invalid {
                 message: format!("argument \"{argument}\" does not go with session \"{session}\""),

@@ -27,7 +27,7 @@ pub fn once(session: &str, keys: &[&str], function: &'static str) -> Result<Vec<
     let mut requests = Vec::new();
     requests.try_reserve_exact(keys.len())?;
     for key in keys {
-        requests.push(Keyed::of(Rc::clone(session), key)?);
+        requests.push(Keyed::of(Rc::clone(session), key, None)?);
         pg::check_memory()?;
     }
     let Unseen { fresh, contended } = unseen(session, &requests, now_us)?;

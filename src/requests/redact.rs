@@ -12,6 +12,7 @@ use crate::model::Stream;
 use crate::names;
 use crate::pg;
 use crate::requests::find;
+use crate::requests::journaled::InJournal;
 use crate::requests::keyed::Keyed;
 use crate::requests::numbered::Numbered;
 use crate::requests::repair;
@@ -33,7 +34,10 @@ pub fn redact(request: &Request<'_>, reason: &str) -> Result<bool, Error> {
     let hint = "Record or release it: what this transaction does of it is not to be redacted yet.";
     let lock = repair::lock_for_repair(request, "idem_redact", hint)?;
     let found = match request {
-        Request::Keyed(keyed) => redact_keyed(keyed, lock)?,
+        Request::Keyed(keyed) => match keyed.in_journal() {
+            None => redact_keyed(keyed, lock)?,
+            Some(kept) => redact_in_journal(request, &kept)?,
+        },
         Request::Numbered(numbered) => {
             return redact_numbered(request, numbered, &lock, reason);
         }
@@ -56,6 +60,19 @@ pub(super) fn redact_keyed(request: &Keyed<'_>, digest: Digest) -> Result<Option
     let outcome = outcome::redact(&probe)?;
     let checkpoint = checkpoint::redact(&probe)?;
     Ok(outcome.map(of_outcome).or(checkpoint.then_some(OF_CHECKPOINT)))
+}
+
+/// Redacts a request in a journal; tells what was taken away. The caller has the row locked.
+fn redact_in_journal(request: &Request<'_>, kept: &InJournal<'_>) -> Result<Option<&'static str>, Error> {
+    let Some(row) = kept.row()? else { return Ok(None) };
+    if let Some(lease) = row.lease(request.key()).filter(|lease| lease.lease.runs_at(pg::now_us())) {
+        return Err(repair::leased(request.name(), &lease));
+    }
+    if !row.tells() {
+        return Ok(None);
+    }
+    kept.write(|row| row.redact())?;
+    Ok(Some(row.outcome().map_or(OF_CHECKPOINT, |outcome| of_outcome(outcome.class))))
 }
 
 /// Redacts a request of a client session. Any number of a range stands for the range, which the audit names by its first

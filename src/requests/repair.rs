@@ -19,7 +19,10 @@ use crate::pg::{self, Deadline, Jsonb};
 use crate::requests::decide::{Aim, Asked};
 use crate::requests::find::Seeker;
 use crate::requests::finish;
+use crate::requests::journaled::InJournal;
+use crate::requests::keeping;
 use crate::requests::keyed::Keyed;
+use crate::requests::numbered::Numbering;
 use crate::requests::request::Request;
 use crate::requests::start;
 use crate::sessions::resolve;
@@ -40,13 +43,17 @@ const AFTER_LEASE: &str =
 
 /// Forgets the outcome and what is unfinished of a request, so that the request may be executed again. Tells whether
 /// there was anything to forget.
-pub fn forget(session_name: &str, key: &str, reason: &str) -> Result<bool, Error> {
+pub fn forget(session_name: &str, key: &str, reason: &str, numbering: Numbering<'_>) -> Result<bool, Error> {
     check_reason(reason)?;
-    let request = Request::Keyed(Keyed::of(session_to_forget(session_name)?, key)?);
+    let session = session_to_forget(session_name)?;
+    numbering.refuse(&session)?;
+    let request = Request::Keyed(Keyed::of(session, key, numbering.stream)?);
     let hint = "Record or release it; what is not recorded needs no forgetting.";
     let digest = lock_for_repair(&request, "idem_forget", hint)?;
     let Request::Keyed(keyed) = &request else { unreachable!("made just now") };
-    let found = if keyed.session.inbox {
+    let found = if let Some(kept) = keyed.in_journal() {
+        forget_in_journal(&request, &kept)?
+    } else if keyed.session.inbox {
         // No other call on an inbox takes the lock, so the deletion may have to wait for a row.
         let delete = || forget_in_inbox(digest);
         let waited = || Error::WaitRanOut { what: request.name().to_string(), hint: WAIT_BY_SETTING };
@@ -79,6 +86,18 @@ pub(super) fn forget_in_inbox(digest: Digest) -> Result<Option<&'static str>, Er
     Ok(inbox::delete(&digest, pg::now_us())?.then_some("succeeded outcome"))
 }
 
+/// Deletes the row of a request in a journal and tells what it was. The caller has it locked.
+fn forget_in_journal(request: &Request<'_>, kept: &InJournal<'_>) -> Result<Option<&'static str>, Error> {
+    let Some(row) = kept.row()? else { return Ok(None) };
+    let lease = row.lease(request.key());
+    if let Some(lease) = lease.as_ref().filter(|lease| lease.lease.runs_at(pg::now_us())) {
+        return Err(leased(request.name(), lease));
+    }
+    let outcome = row.outcome().map(|outcome| outcome.class);
+    kept.write(|row| row.delete())?;
+    Ok(in_words(outcome, row.checkpoint().is_some(), lease.is_some()))
+}
+
 /// Deletes what is kept of the request and tells what that was. The caller has the request's lock.
 pub(super) fn forget_all(request: &Keyed<'_>, digest: Digest) -> Result<Option<&'static str>, Error> {
     let probe = request.probe(digest);
@@ -92,13 +111,18 @@ pub(super) fn forget_all(request: &Keyed<'_>, digest: Digest) -> Result<Option<&
     if lease {
         lease::keep_through_crash();
     }
-    Ok(match outcome {
+    Ok(in_words(outcome, checkpoint, lease))
+}
+
+/// What was forgotten of a request.
+fn in_words(outcome: Option<Class>, checkpoint: bool, lease: bool) -> Option<&'static str> {
+    match outcome {
         Some(Class::Succeeded) => Some("succeeded outcome"),
         Some(Class::Failed) => Some("failed outcome"),
         Some(Class::Cancelled) => Some("cancelled outcome"),
         None if checkpoint => Some("checkpoint"),
         None => lease.then_some("lease that ran out"),
-    })
+    }
 }
 
 /// Takes away a lease that ran out, as if its request had never been begun with it. Ends one that has not run out, if
@@ -107,7 +131,7 @@ pub fn force_release(asked: &Request<'_>, reason: &str, live: bool) -> Result<bo
     check_reason(reason)?;
     asked.check_not_inbox()?;
     let lock = lock_for_repair(asked, "idem_force_release", OF_OTHERS)?;
-    let found = lease::find(asked.stream(), &lock, Snapshot::Itself)?.filter(|found| asked.is_of(found));
+    let found = keeping::lease(asked, &lock, Snapshot::Itself)?.filter(|found| asked.is_of(found));
     let Some(found) = found else {
         asked.check_here()?;
         note("force_release", asked, reason, "nothing");
@@ -115,10 +139,10 @@ pub fn force_release(asked: &Request<'_>, reason: &str, live: bool) -> Result<bo
     };
     let now_us = pg::now_us();
     let state = if !found.lease.runs_at(now_us) {
-        lease::delete(asked.stream(), &lock)?;
+        keeping::delete_lease(asked, &lock)?;
         "ran out"
     } else if live {
-        lease::save(&NewLease {
+        let new = NewLease {
             of: asked.stream(),
             lock: &lock,
             request: &found.request,
@@ -126,12 +150,13 @@ pub fn force_release(asked: &Request<'_>, reason: &str, live: bool) -> Result<bo
             fingerprint: found.fingerprint,
             lease: Lease { attempt: found.lease.attempt, ..found.lease.superseded(now_us, None) },
             is_first: false,
-        })?;
+        };
+        keeping::save_lease(asked, &new)?;
         "had not run out"
     } else {
         return Err(leased(asked.name(), &found));
     };
-    lease::keep_through_crash();
+    keeping::keep_lease_through_crash(asked);
     wake::at_commit(&lock);
     note("force_release", asked, reason, &format!("lease that {state}, attempt {}", found.lease.attempt));
     Ok(true)
@@ -203,7 +228,9 @@ pub(super) fn lock_for_repair(
         return Err(Error::AlreadyBegun { name: request.name(), hint: if_own });
     }
     let lock = request.lock();
-    if !Tag::request(&lock).acquire(guc::wait_us()) {
+    if let Some(kept) = request.in_journal() {
+        kept.lock_within(Deadline::after(guc::wait_us()), || request.name())?;
+    } else if !Tag::request(&lock).acquire(guc::wait_us()) {
         return Err(Error::WaitRanOut { what: request.name().to_string(), hint: WAIT_BY_SETTING });
     }
     Ok(lock)

@@ -7,7 +7,7 @@ use crate::lock::Tag;
 use crate::model::{Session, StandingSession};
 use crate::open::{self, RequestKey};
 use crate::pg;
-use crate::requests::keyed::{Keyed, check_sort};
+use crate::requests::keyed::{Keyed, check_sort, refuse_journal};
 use crate::requests::redact;
 use crate::requests::repair;
 use crate::sessions::resolve;
@@ -32,6 +32,7 @@ const ROW_WAIT_US: i64 = 1_000;
 pub fn forget(session: &str, prefix: &str, reason: &str, most: i32) -> Result<Repaired, Error> {
     repair::check_reason(reason)?;
     let session = repair::session_to_forget(session)?;
+    refuse_journal(&session, "idem_forget_prefix")?;
     let set = Set { action: "forget_prefix", function: "idem_forget_prefix", wanted: Wanted::Anything };
     set.repair(session, prefix, reason, most, |request, digest| {
         let found = match request.session.inbox {
@@ -55,6 +56,7 @@ pub fn redact(session: &str, prefix: &str, reason: &str, most: i32) -> Result<Re
         }
     };
     repair::check_reason(reason)?;
+    refuse_journal(&session, "idem_redact_prefix")?;
     check_sort(&session, false)?;
     let set = Set { action: "redact_prefix", function: "idem_redact_prefix", wanted: Wanted::Contents };
     set.repair(session, prefix, reason, most, |request, digest| {
@@ -85,7 +87,7 @@ impl Set {
         let prefix = if session.time_keys { Cow::Owned(prefix.to_lowercase()) } else { Cow::Borrowed(prefix) };
         let mut repaired = Repaired { done: 0, left_out: 0 };
         by_prefix::visit(&session.id, &prefix, self.wanted, |key| {
-            let request = Keyed { session: Rc::clone(&session), key: Cow::Borrowed(key), key_time_us: None };
+            let request = Keyed { session: Rc::clone(&session), key: Cow::Borrowed(key), key_time_us: None, journal: None };
             match pg::in_own_memory(|| try_one(&request, &mut repair_one))? {
                 Some(found) => repaired.done += usize::from(found),
                 None => repaired.left_out += 1,

@@ -9,6 +9,7 @@ use crate::model::{Session, Stream};
 use crate::names;
 use crate::open::{self, RequestKey};
 use crate::pg::Jsonb;
+use crate::requests::journaled::InJournal;
 use crate::requests::keyed::{Keyed, check_sort};
 use crate::requests::numbered::{Numbered, Numbering};
 use crate::sessions::{liveness, resolve};
@@ -46,7 +47,7 @@ impl<'a> Request<'a> {
     /// Finds the session, checks the caller's right to it, and then checks the key or number.
     pub fn resolve(session: &str, key: &'a str, numbering: Numbering<'a>, rules: Rules) -> Result<Request<'a>, Error> {
         let begun = || match rules {
-            Rules::OfBegin => open::session_of(session, key),
+            Rules::OfBegin => open::session_of(session, numbering.stream.unwrap_or_default(), key),
             Rules::OfLease => resolve::even_dropped(session),
             Rules::Current | Rules::OfRepair | Rules::OfRedaction | Rules::OfLook => None,
         };
@@ -58,9 +59,8 @@ impl<'a> Request<'a> {
         };
         match found {
             Session::Standing(session) => {
-                let request = Keyed::of(session, key)?;
-                numbering.refuse(&request.session.name)?;
-                Ok(Request::Keyed(request))
+                numbering.refuse(&session)?;
+                Keyed::of(session, key, numbering.stream).map(Request::Keyed)
             }
             Session::Client(session) => Numbered::of(session, key, numbering).map(Request::Numbered),
         }
@@ -77,8 +77,8 @@ impl<'a> Request<'a> {
     /// Its name on the open list.
     pub fn request_key(&self) -> RequestKey<'_> {
         match self {
-            Request::Keyed(Keyed { session, key, .. }) => {
-                RequestKey { session: &session.name, stream: "", request: key }
+            Request::Keyed(keyed) => {
+                RequestKey { session: &keyed.session.name, stream: keyed.tenant(), request: &keyed.key }
             }
             Request::Numbered(Numbered { session, stream, key, .. }) => {
                 RequestKey { session: &session.name, stream, request: key }
@@ -180,8 +180,16 @@ impl<'a> Request<'a> {
     /// Its session's id and its stream.
     pub fn stream(&self) -> Stream<'_> {
         match self {
-            Request::Keyed(request) => Stream { session: &request.session.id, name: "" },
+            Request::Keyed(request) => Stream { session: &request.session.id, name: request.tenant() },
             Request::Numbered(request) => request.stream(),
+        }
+    }
+
+    /// Its row, in a session with a journal.
+    pub fn in_journal(&self) -> Option<InJournal<'_>> {
+        match self {
+            Request::Keyed(request) => request.in_journal(),
+            Request::Numbered(_) => None,
         }
     }
 

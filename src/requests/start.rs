@@ -11,12 +11,12 @@ use crate::pg::{self, Deadline, Jsonb};
 use crate::requests::answer::{Begun, Start};
 use crate::requests::decide::{Aim, Asked, Decided, refuse_beside_another};
 use crate::requests::finish;
+use crate::requests::keeping;
 use crate::requests::numbered::Numbered;
 use crate::requests::request::Request;
 use crate::requests::saving;
 use crate::sessions::liveness;
-use crate::store::lease::{self, NewLease};
-use crate::store::outcome;
+use crate::store::lease::NewLease;
 use crate::transaction;
 
 /// Starts the request that was decided to be executed, settled or given up. The caller has its lock. `None`: another
@@ -126,9 +126,9 @@ fn take_lease(
         ack.save_session(numbered)?;
         ack.note(numbered)?;
     }
-    if let (Some(_), Request::Keyed(keyed), true) = (lease_us, request, open.leftovers.outcome) {
+    if lease_us.is_some() && open.leftovers.outcome {
         // It has expired. The record comes later, and need not look for it.
-        outcome::clear(&keyed.probe(open.digest))?;
+        keeping::clear_expired(request, open.digest)?;
     }
     let now_us = pg::now_us();
     let lease = match (former, lease_us) {
@@ -137,7 +137,7 @@ fn take_lease(
         (None, Some(lease_us)) => Lease::first(now_us, lease_us),
         (None, None) => return Ok(None),
     };
-    lease::save(&NewLease {
+    let new = NewLease {
         of: request.stream(),
         lock: &open.lock,
         request: request.key(),
@@ -145,7 +145,7 @@ fn take_lease(
         fingerprint: open.fingerprint,
         lease,
         is_first: !open.leftovers.lease,
-    })?;
-    lease::keep_through_crash();
+    };
+    keeping::save_lease(request, &new)?;
     Ok(lease_us.map(|_| lease))
 }

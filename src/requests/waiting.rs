@@ -116,9 +116,12 @@ fn holder(claim: &Tag) -> String {
 
 /// Who has the lease of a request, in words.
 pub fn lease_in_words(request: &Request<'_>, claim: &Digest) -> String {
-    let Some(Holder { role, application, until }) = lease::holder(request.stream(), claim) else {
-        return "Nobody has a lease of it any more.".into();
+    let holder = match request.in_journal() {
+        None => lease::holder(request.stream(), claim)
+            .map(|Holder { role, application, until }| (pg::role_name(role).unwrap_or_default(), application, until)),
+        Some(kept) => kept.row().ok().flatten().and_then(|row| row.holder()),
     };
-    let (role, until) = (pg::role_name(role).unwrap_or_default(), pg::describe_moment(until));
+    let Some((role, application, until)) = holder else { return "Nobody has a lease of it any more.".into() };
+    let until = pg::describe_moment(until);
     format!("Role \"{role}\" (application \"{application}\") has a lease until {until}.")
 }

@@ -8,6 +8,7 @@ use crate::domain::right::Right;
 use crate::domain::share::Kind;
 use crate::error::{Error, WAIT_BY_SETTING};
 use crate::guc;
+use crate::journal::table;
 use crate::model::StandingSession;
 use crate::names;
 use crate::pg;
@@ -38,6 +39,8 @@ pub struct Options<'a> {
     pub max_attempts: Option<i32>,
     /// The node that it is bound to. NULL: none, or as before if there is or was such a session. `-`: none.
     pub node: Option<&'a str>,
+    /// The table that keeps its requests; NULL: ours do.
+    pub journal: Option<&'a str>,
 }
 
 /// The result of [`create`].
@@ -66,6 +69,7 @@ pub fn create(name: &str, options: &Options<'_>) -> Result<Created, Error> {
     let max_attempts = checked_attempts(name, options.max_attempts)?.flatten();
     refuse_attempts_of_inbox(name, options.inbox, max_attempts)?;
     check_node(name, options.node)?;
+    let journal = options.journal.map(|journal| checked_journal(name, options.inbox, journal)).transpose()?;
     check_writable("idem_create_session")?;
     take_lock(name)?;
 
@@ -82,6 +86,7 @@ pub fn create(name: &str, options: &Options<'_>) -> Result<Created, Error> {
         time_keys: options.time_keys,
         ttl_us,
         max_attempts,
+        journal: journal.clone(),
         created_at,
         dropped_at: None,
     };
@@ -111,7 +116,8 @@ pub fn create(name: &str, options: &Options<'_>) -> Result<Created, Error> {
             // Its outcomes were made under these rules, so the rules stay. For example, a key that was too old stays
             // so.
             let rules = |session: &StandingSession| {
-                (session.inbox, session.time_keys, session.ttl_us.filter(|_| session.time_keys))
+                let ttl_us = session.ttl_us.filter(|_| session.time_keys);
+                (session.inbox, session.time_keys, ttl_us, session.journal.clone())
             };
             if rules(&again) != rules(&tombstone) {
                 let same_but_rules = StandingSession {
@@ -308,6 +314,20 @@ fn refuse_attempts_of_inbox(session: &str, inbox: bool, max_attempts: Option<i32
     })
 }
 
+/// The name of a journal, qualified and quoted. The table has to be there, and to fit.
+fn checked_journal(session: &str, inbox: bool, journal: &str) -> Result<String, Error> {
+    if inbox {
+        return Err(Error::Invalid {
+            message: format!("inbox \"{session}\" cannot have a journal"),
+            detail: "An inbox notes that keys were seen, many at a time, in tables of the extension.".into(),
+            hint: "Leave journal out, or make a session that is no inbox.",
+        });
+    }
+    let Some(table) = table::relation(journal)? else { return Err(Error::NoJournal { journal: journal.into() }) };
+    table::find(&table.name)?;
+    Ok(table.name)
+}
+
 fn checked_ttl_us(ttl: &Interval) -> Result<i64, Error> {
     arguments::duration_us("ttl", ttl, TTL_US_MIN, TTL_US_MAX)
 }
@@ -339,6 +359,8 @@ fn other_options(present: &StandingSession, wanted: &StandingSession) -> Error {
     };
     compare("inbox", present.inbox.to_string(), wanted.inbox.to_string());
     compare("time_keys", present.time_keys.to_string(), wanted.time_keys.to_string());
+    let journal = |session: &StandingSession| session.journal.clone().unwrap_or_else(|| "-".into());
+    compare("journal", journal(present), journal(wanted));
     compare("require_payload", present.require_payload.to_string(), wanted.require_payload.to_string());
     compare("ttl", ttl(present), ttl(wanted));
     let attempts = |session: &StandingSession| {
@@ -355,6 +377,6 @@ fn other_options(present: &StandingSession, wanted: &StandingSession) -> Error {
         session: present.name.clone(),
         dropped: present.dropped_at.is_some(),
         detail: format!("Its {}.", differences.join("; its ")),
-        hint: "Change ttl, require_payload, owner, usable_by, max_attempts or node with idem_alter_session(). inbox and time_keys never change, nor does ttl with time_keys; dropping the session does not help.",
+        hint: "Change ttl, require_payload, owner, usable_by, max_attempts or node with idem_alter_session(). inbox, time_keys and journal never change, nor does ttl with time_keys; dropping the session does not help.",
     }
 }

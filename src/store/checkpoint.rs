@@ -38,6 +38,11 @@ pub struct StoredCheckpoint {
 }
 
 impl StoredCheckpoint {
+    /// A checkpoint that is not kept in the table.
+    pub fn of(checkpoint: Checkpoint, visible: bool) -> StoredCheckpoint {
+        StoredCheckpoint { checkpoint, visible }
+    }
+
     /// The facts for the decision. The checkpoint counts until `expires_at`.
     pub fn facts(&self, expires_at: i64) -> CheckpointFacts {
         CheckpointFacts { expires_at, visible: self.visible, fingerprint: self.checkpoint.fingerprint }

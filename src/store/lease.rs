@@ -38,6 +38,11 @@ pub struct StoredLease {
 }
 
 impl StoredLease {
+    /// The lease of a request that is not kept in the table.
+    pub fn of_key(lease: Lease, key: &str, fingerprint: Option<Fingerprint>, visible: bool) -> StoredLease {
+        StoredLease { lease, request: key.to_owned(), last: None, fingerprint, visible }
+    }
+
     /// The facts for the decision about `request`. After it ran out the lease counts until `expires_at`.
     pub fn facts(&self, request: &str, expires_at: i64) -> LeaseFacts {
         let Lease { until, attempt, .. } = self.lease;

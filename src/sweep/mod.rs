@@ -21,6 +21,7 @@ use crate::arguments;
 use crate::domain::cursor::Cursor;
 use crate::error::Error;
 use crate::guc;
+use crate::journal::expired;
 use crate::lock::Tag;
 use crate::pg;
 use crate::store::persistence;
@@ -48,6 +49,8 @@ pub enum Step {
     Checkpoints,
     /// Deletes abandoned leases.
     Leases,
+    /// Deletes what has expired in journals.
+    Journals,
     /// Makes restored tables logged or unlogged, as was chosen.
     Persistence,
     /// Takes dropped roles out of sessions.
@@ -62,7 +65,7 @@ impl Step {
     /// All steps, in their order. The steps of the ring come first, since they take only moments. Among them
     /// `Empty` comes before `Turn`, which needs an empty segment, and `Turn` before `Close`, which closes the
     /// segment that was turned away from.
-    pub const ALL: [Step; 13] = [
+    pub const ALL: [Step; 14] = [
         Step::Empty,
         Step::Turn,
         Step::Close,
@@ -72,6 +75,7 @@ impl Step {
         Step::Delete,
         Step::Checkpoints,
         Step::Leases,
+        Step::Journals,
         Step::Persistence,
         Step::Owners,
         Step::Orphans,
@@ -90,6 +94,7 @@ impl Step {
             Step::Delete => "delete",
             Step::Checkpoints => "checkpoints",
             Step::Leases => "leases",
+            Step::Journals => "journals",
             Step::Persistence => "persistence",
             Step::Owners => "owners",
             Step::Orphans => "orphans",
@@ -136,6 +141,7 @@ pub fn take(step: Step) -> Result<Option<Progress>, Error> {
         Step::Delete => delete_ended(),
         Step::Checkpoints => take_part(step, RARELY_US, "abandoned checkpoints deleted", abandoned::delete_checkpoints),
         Step::Leases => take_part(step, RARELY_US, "abandoned leases deleted", abandoned::delete_leases),
+        Step::Journals => delete_in_journals(),
         Step::Persistence => apply_persistence(),
         Step::Owners => take_part(step, RARELY_US, "sessions with a role that is gone", sessions::clear_owners),
         Step::Orphans => look_for_orphans(),
@@ -180,6 +186,12 @@ fn delete_ended() -> Result<Progress, Error> {
     let batch = guc::sweep_batch();
     let (rows, deleted) = sessions::delete_ended(batch)?;
     Ok(Progress::counted(deleted, "ended client sessions deleted", rows >= batch))
+}
+
+fn delete_in_journals() -> Result<Progress, Error> {
+    let deleted = expired::delete(guc::sweep_batch())?;
+    let progress = Progress::counted(deleted.rows, "expired rows of journals deleted", deleted.more);
+    Ok(Progress { delayed: deleted.failed, ..progress })
 }
 
 fn apply_persistence() -> Result<Progress, Error> {

@@ -12,7 +12,8 @@
 //!   `outcome_long`. When each of these segments is empty, and `outcome_long` has no outcome of the session, the
 //!   sweep deletes the tombstone.
 //!
-//! A session with `time_keys` keeps its tombstone for ever. A new session of its name might have a longer ttl.
+//! A session with `time_keys` keeps its tombstone for ever. A new session of its name might have a longer ttl. So does a
+//! session with a journal: a new session of its name might have another journal, or none.
 //! Then a key that was refused as too old would be executed.
 
 use crate::domain::cursor::Cursor;
@@ -31,7 +32,7 @@ const LONG_BYTES_MAX: i64 = 64 << 20;
 
 /// Finds tombstones that may be deleted some day. Returns them, and where to go on.
 pub fn find(from: Cursor, limit: usize) -> Result<Part, Error> {
-    let condition = "t.name IS NOT NULL AND t.ended_at IS NOT NULL AND NOT t.time_keys";
+    let condition = "t.name IS NOT NULL AND t.ended_at IS NOT NULL AND NOT t.time_keys AND t.journal IS NULL";
     parts::find(Table::Session, "id", from, limit, condition, Vec::new())
 }
 

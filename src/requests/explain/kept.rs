@@ -7,10 +7,11 @@ use crate::domain::sequence::Range;
 use crate::error::Error;
 use crate::pg;
 use crate::requests::find::{self, Seeker};
+use crate::requests::keeping;
 use crate::requests::numbered::Numbered;
 use crate::requests::request::Request;
-use crate::store::checkpoint::{self, Checkpoint};
-use crate::store::lease::{self, StoredLease};
+use crate::store::checkpoint::Checkpoint;
+use crate::store::lease::StoredLease;
 use crate::store::outcome::Outcome;
 use crate::store::probe::Probe;
 use crate::store::rel::Snapshot;
@@ -51,13 +52,13 @@ impl Kept {
 
     fn find_unfinished(&mut self, request: &Request<'_>) -> Result<(), Error> {
         let counts = |since: i64| request.unfinished_until(since) > self.asked_at;
-        let lease = lease::find(request.stream(), &self.lock, Snapshot::LatestMvcc)?
+        let lease = keeping::lease(request, &self.lock, Snapshot::LatestMvcc)?
             .filter(|lease| request.is_of(lease) && counts(lease.lease.until));
         // Any number of a leased range finds the checkpoint of the range.
         let digest = lease.as_ref().map_or_else(|| request.digest(), |lease| request.digest_of(&lease.request));
         let key = lease.as_ref().map_or(request.key(), |lease| &lease.request);
         let until = lease.as_ref().map_or(i64::MIN, |lease| lease.lease.until);
-        self.checkpoint = checkpoint::find(&Probe { key, ..request.probe(digest) }, Snapshot::LatestMvcc)?
+        self.checkpoint = keeping::checkpoint(request, &Probe { key, ..request.probe(digest) }, Snapshot::LatestMvcc)?
             .map(|found| found.checkpoint)
             .filter(|checkpoint| counts(checkpoint.written_at.max(until)));
         self.lease = lease;

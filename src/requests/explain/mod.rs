@@ -90,7 +90,7 @@ fn of(request: &Request<'_>) -> Result<Of, Error> {
         last: request.range().map(|range| range.last),
         owner: pg::role_name(owner).unwrap_or_else(|| owner.to_u32().to_string()),
         server: if pg::in_recovery() { "standby" } else { "primary" },
-        stream: request.range().map(|_| key.stream.to_owned()),
+        stream: (request.range().is_some() || request.in_journal().is_some()).then(|| key.stream.to_owned()),
         request: key.request.to_owned(),
         session: key.session.to_owned(),
         session_ended: ended,

@@ -61,6 +61,7 @@ fn read<'rel>(row: &Columns<'rel>) -> Option<StoredSession<'rel>> {
         ttl_us: row.interval_us(TTL),
         max_attempts: row.int4(MAX_ATTEMPTS),
         node: row.text(NODE),
+        journal: row.text(JOURNAL),
         created_at: row.int8(CREATED_AT)?,
         dropped_at: row.int8(ENDED_AT),
     };
@@ -90,6 +91,7 @@ fn row(session: &StandingSession) -> [Option<pg_sys::Datum>; COLUMNS] {
     columns[TTL] = session.ttl_us.and_then(|us| pg::interval(us).into_datum());
     columns[NAME] = Some(pg::text(&session.name));
     columns[MAX_ATTEMPTS] = session.max_attempts.map(Into::into);
+    columns[JOURNAL] = session.journal.as_deref().map(pg::text);
     columns[USABLE_BY] = session.usable_by.map(Into::into);
     columns[NODE] = session.node.as_deref().map(pg::text);
     columns

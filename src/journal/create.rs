@@ -1,0 +1,70 @@
+//! Makes a journal, or checks that a table can be one.
+
+use super::table::{self, COLUMNS, TENANT_TYPES};
+use crate::error::Error;
+use pgrx::pg_sys;
+use pgrx::spi::Spi;
+
+/// What [`create`] has found.
+pub enum Created {
+    /// There was no such table, and it is there now.
+    New,
+    /// The table was there, and fits.
+    AlreadyThere,
+}
+
+/// Makes a journal with the rights of the caller, unless there is one. `tenant` names the tenant's column.
+pub fn create(journal: &str, tenant: &str, tenant_type: pg_sys::Oid) -> Result<Created, Error> {
+    let Some((_, sql_type)) = TENANT_TYPES.into_iter().find(|(of, _)| of.value() == tenant_type) else {
+        return Err(Error::Invalid {
+            message: format!("the tenant of journal {journal} cannot be of this type"),
+            detail: format!("A tenant is of one of the types {}.", TENANT_TYPES.map(|(_, name)| name).join(", ")),
+            hint: "Choose that of the column by which the rows of the requests are distributed.",
+        });
+    };
+    if tenant.is_empty() || COLUMNS.iter().any(|column| column.name == tenant) {
+        return Err(Error::Invalid {
+            message: format!("the tenant's column of journal {journal} cannot be named \"{tenant}\""),
+            detail: "Another column of a journal has this name, or it is empty.".into(),
+            hint: "Name it as the column by which the rows of the requests are distributed.",
+        });
+    }
+    if let Some(there) = table::relation(journal)? {
+        let found = table::find(&there.name)?;
+        let quoted = text("SELECT pg_catalog.quote_ident($1)", tenant)?;
+        if found.tenant != quoted || found.tenant_type.value() != tenant_type {
+            let detail = format!("Its column for the tenant is {}, and not {quoted} of type {sql_type}.", found.tenant);
+            return Err(Error::UnfitJournal { journal: there.name, detail });
+        }
+        return Ok(Created::AlreadyThere);
+    }
+    let name = text(
+        "SELECT pg_catalog.string_agg(pg_catalog.quote_ident(part), '.') FROM pg_catalog.unnest(pg_catalog.parse_ident($1)) AS part",
+        journal,
+    )?;
+    let tenant = text("SELECT pg_catalog.quote_ident($1)", tenant)?;
+    let columns: Vec<String> = COLUMNS
+        .iter()
+        .map(|column| format!("{} {}{}", column.name, column.sql_type, column.constraint))
+        .collect();
+    run(&format!(
+        "CREATE TABLE {name} ({tenant} {sql_type} NOT NULL, {}, PRIMARY KEY ({tenant}, session, request)) WITH (fillfactor = 80)",
+        columns.join(", ")
+    ))?;
+    run(&format!("CREATE INDEX ON {name} (expires_at)"))?;
+    run(&format!("COMMENT ON TABLE {name} IS 'A journal of extension idempotence: what is known of the requests of its sessions'"))?;
+    Ok(Created::New)
+}
+
+fn run(statement: &str) -> Result<(), Error> {
+    Spi::run(statement).map_err(|error| broken(statement, &error))
+}
+
+fn text(query: &str, argument: &str) -> Result<String, Error> {
+    let found = Spi::get_one_with_args::<String>(query, &[argument.into()]).map_err(|error| broken(query, &error))?;
+    found.ok_or_else(|| Error::Corrupted { message: format!("{query} gave no row") })
+}
+
+fn broken(statement: &str, error: &pgrx::spi::Error) -> Error {
+    Error::Corrupted { message: format!("could not execute {statement}: {error}") }
+}

@@ -1,0 +1,297 @@
+//! The row of a request in a journal.
+
+use super::statement::{Act, place};
+use super::table::{Journal, Tenant};
+use crate::domain::class::Class;
+use crate::domain::decision::Fingerprint;
+use crate::domain::lease::Lease;
+use crate::error::Error;
+use crate::pg::{self, FoundRow, Jsonb, Sight, Writer};
+use crate::store::checkpoint::{Checkpoint, StoredCheckpoint};
+use crate::store::lease::StoredLease;
+use crate::store::outcome::Outcome;
+use crate::store::written;
+use pgrx::IntoDatum;
+use pgrx::pg_sys;
+use std::rc::Rc;
+
+/// A request that is kept in a journal.
+pub struct Place<'a> {
+    /// The journal.
+    pub journal: &'a Rc<Journal>,
+    /// The tenant.
+    pub tenant: &'a Tenant,
+    /// The session's name.
+    pub session: &'a str,
+    /// The request's key.
+    pub key: &'a str,
+}
+
+/// What the row of a request says.
+#[derive(Clone)]
+pub struct Row {
+    class: Option<Class>,
+    response: Option<Jsonb>,
+    fingerprint: Option<Fingerprint>,
+    token: Option<i64>,
+    recorded_at: Option<i64>,
+    expires_at: i64,
+    attempt: Option<i32>,
+    begun_at: Option<i64>,
+    leased_until: Option<i64>,
+    written_at: Option<i64>,
+    point: Option<String>,
+    state: Option<Jsonb>,
+    holder: Option<String>,
+    application: Option<String>,
+    writer: Writer,
+    /// Whether the transaction's snapshot sees it.
+    pub visible: bool,
+}
+
+/// How a claim went.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Claimed {
+    /// The request had no row, and has one of this transaction now.
+    New,
+    /// It has a row that is committed, or this transaction's own.
+    There,
+}
+
+type Value = Option<pg_sys::Datum>;
+
+impl Place<'_> {
+    /// Inserts the row, unless it is there. It counts until `expires_at`. Waits for another transaction that is inserting
+    /// it or deleting it.
+    pub fn claim(&self, expires_at: i64) -> Claimed {
+        match self.change(Act::Claim, &[moment(expires_at)]) {
+            0 => Claimed::There,
+            _ => Claimed::New,
+        }
+    }
+
+    /// Reads the row as it is now.
+    pub fn look(&self) -> Result<Option<Row>, Error> {
+        let row = self.read(Act::Look, Sight::Newest)?;
+        if !pg::keeps_snapshot() {
+            return Ok(row);
+        }
+        let Some(row) = row else { return Ok(None) };
+        let seen = self.read(Act::Look, Sight::OfTransaction)?;
+        let visible = seen.is_some_and(|seen| seen.version() == row.version());
+        Ok(Some(Row { visible, ..row }))
+    }
+
+    /// Reads the row and locks it. Waits for another transaction that has it locked or is changing it.
+    pub fn lock(&self) -> Result<Option<Row>, Error> {
+        self.read(Act::Lock, Sight::OfTransaction)
+    }
+
+    /// As [`Place::lock`], without a wait: gives whether the row could be locked.
+    pub fn try_lock(&self) -> Result<bool, Error> {
+        Ok(self.read(Act::TryLock, Sight::OfTransaction)?.is_some())
+    }
+
+    /// Makes the row an outcome, which counts until `at_least`, or a little longer. Gives until when.
+    pub fn record(&self, outcome: &Outcome, at_least: i64, at_most: i64) -> Result<i64, Error> {
+        let values = [
+            text(outcome.class.status()),
+            outcome.response.map(Jsonb::datum),
+            outcome.fingerprint.as_ref().map(pg::uuid),
+            outcome.token.and_then(IntoDatum::into_datum),
+            moment(outcome.recorded_at),
+            text(&role()),
+            moment(at_least),
+            moment(at_most),
+        ];
+        self.note_write();
+        let expires_at = |row: &FoundRow| row.int8(0);
+        let (_, expires_at) = self.execute(Act::Record, &values, Sight::OfTransaction, expires_at);
+        expires_at.flatten().ok_or_else(|| self.not_written())
+    }
+
+    /// Gives the row a lease. The row counts until `expires_at`.
+    pub fn lease(&self, lease: &Lease, fingerprint: Option<Fingerprint>, expires_at: i64) -> Result<(), Error> {
+        self.must_change(
+            Act::Lease,
+            &[
+                fingerprint.as_ref().map(pg::uuid),
+                lease.token.into_datum(),
+                lease.attempt.into_datum(),
+                moment(lease.begun_at),
+                moment(lease.until),
+                text(&role()),
+                text(&pg::application_name()),
+                moment(expires_at),
+            ],
+        )
+    }
+
+    /// Gives the row a checkpoint. The row counts until `expires_at`.
+    pub fn checkpoint(&self, checkpoint: &Checkpoint, expires_at: i64) -> Result<(), Error> {
+        self.must_change(
+            Act::Checkpoint,
+            &[
+                text(&checkpoint.point),
+                checkpoint.state.map(Jsonb::datum),
+                checkpoint.fingerprint.as_ref().map(pg::uuid),
+                moment(checkpoint.written_at),
+                moment(expires_at),
+            ],
+        )
+    }
+
+    /// Takes the lease away, if there is one; gives whether there was. A row that has no checkpoint either goes with it.
+    pub fn end_lease(&self) -> Result<bool, Error> {
+        let Some(row) = self.look()?.filter(|row| row.class.is_none() && row.leased_until.is_some()) else {
+            return Ok(false);
+        };
+        let act = if row.point.is_some() { Act::EndLease } else { Act::Delete };
+        self.must_change(act, &[]).map(|()| true)
+    }
+
+    /// Takes the response and the state away.
+    pub fn redact(&self) -> Result<(), Error> {
+        self.must_change(Act::Redact, &[])
+    }
+
+    /// Deletes the row.
+    pub fn delete(&self) -> Result<(), Error> {
+        self.must_change(Act::Delete, &[])
+    }
+
+    fn read(&self, act: Act, sight: Sight) -> Result<Option<Row>, Error> {
+        self.execute(act, &[], sight, |row| self.row(row)).1.transpose()
+    }
+
+    fn row(&self, row: &FoundRow) -> Result<Row, Error> {
+        let broken = |what| Error::Corrupted { message: format!("a row of journal {} {what}", self.journal.name) };
+        let class = match row.text(place::STATUS) {
+            None => None,
+            Some(status) => {
+                let class = Class::ALL.into_iter().find(|class| class.status() == status);
+                Some(class.ok_or_else(|| broken("has a status that no outcome has"))?)
+            }
+        };
+        Ok(Row {
+            class,
+            response: row.jsonb(place::RESPONSE),
+            fingerprint: row.uuid(place::FINGERPRINT),
+            token: row.int8(place::TOKEN),
+            recorded_at: row.int8(place::RECORDED_AT),
+            expires_at: row.int8(place::EXPIRES_AT).ok_or_else(|| broken("does not say when it expires"))?,
+            attempt: row.int4(place::ATTEMPT),
+            begun_at: row.int8(place::BEGUN_AT),
+            leased_until: row.int8(place::LEASED_UNTIL),
+            written_at: row.int8(place::WRITTEN_AT),
+            point: row.text(place::POINT),
+            state: row.jsonb(place::STATE),
+            holder: row.text(place::HOLDER),
+            application: row.text(place::APPLICATION),
+            writer: if self.journal.is_local { row.writer(place::WRITER) } else { None }.unwrap_or(Writer::THIS),
+            visible: true,
+        })
+    }
+
+    fn must_change(&self, act: Act, values: &[Value]) -> Result<(), Error> {
+        if self.change(act, values) == 0 { Err(self.not_written()) } else { Ok(()) }
+    }
+
+    fn change(&self, act: Act, values: &[Value]) -> u64 {
+        self.note_write();
+        self.execute(act, values, Sight::OfTransaction, |_| ()).0
+    }
+
+    /// What Citus keeps it commits on its own, together with the effects.
+    fn note_write(&self) {
+        if self.journal.is_local {
+            written::note();
+        }
+    }
+
+    fn execute<T>(
+        &self,
+        act: Act,
+        values: &[Value],
+        sight: Sight,
+        read: impl FnOnce(&FoundRow) -> T,
+    ) -> (u64, Option<T>) {
+        let statement = act.on(self.journal);
+        let mut all = vec![Some(self.tenant.datum()), text(self.session), text(self.key)];
+        all.extend_from_slice(values);
+        statement.execute(&all, sight, read)
+    }
+
+    /// The error for a row that was not written though it had to be.
+    pub fn not_written(&self) -> Error {
+        Error::NotWritten { relation: self.journal.name.clone() }
+    }
+}
+
+impl Row {
+    /// The outcome, expired or not.
+    pub fn outcome(&self) -> Option<Outcome> {
+        Some(Outcome {
+            class: self.class?,
+            response: self.response,
+            fingerprint: self.fingerprint,
+            token: self.token,
+            recorded_at: self.recorded_at.unwrap_or(self.expires_at),
+            expires_at: Some(self.expires_at),
+            writer: self.writer,
+        })
+    }
+
+    /// The lease of the request `key`, run out or not.
+    pub fn lease(&self, key: &str) -> Option<StoredLease> {
+        let until = self.leased_until.filter(|_| self.class.is_none())?;
+        let lease = Lease {
+            token: self.token.unwrap_or(0),
+            attempt: self.attempt.unwrap_or(1),
+            begun_at: self.begun_at.unwrap_or(until),
+            until,
+        };
+        Some(StoredLease::of_key(lease, key, self.fingerprint, self.visible))
+    }
+
+    /// Who holds the lease, by the name of the role.
+    pub fn holder(&self) -> Option<(String, String, i64)> {
+        let until = self.leased_until.filter(|_| self.class.is_none())?;
+        Some((self.holder.clone().unwrap_or_default(), self.application.clone().unwrap_or_default(), until))
+    }
+
+    /// The checkpoint.
+    pub fn checkpoint(&self) -> Option<StoredCheckpoint> {
+        let point = self.point.clone().filter(|_| self.class.is_none())?;
+        let checkpoint = Checkpoint {
+            point,
+            state: self.state,
+            fingerprint: self.fingerprint,
+            written_at: self.written_at.unwrap_or(self.expires_at),
+            last: None,
+        };
+        Some(StoredCheckpoint::of(checkpoint, self.visible))
+    }
+
+    /// Whether there is a response or a state to take away.
+    pub fn tells(&self) -> bool {
+        self.response.is_some() || self.state.is_some()
+    }
+
+    /// What differs between two versions of the row.
+    fn version(&self) -> impl PartialEq + use<> {
+        (self.class, self.token, self.recorded_at, self.expires_at, self.leased_until, self.written_at, self.attempt)
+    }
+}
+
+fn role() -> String {
+    pg::role_name(pg::current_role()).unwrap_or_default()
+}
+
+fn text(text: &str) -> Value {
+    Some(pg::text(text))
+}
+
+fn moment(us: i64) -> Value {
+    Some(us.into())
+}

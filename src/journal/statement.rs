@@ -1,0 +1,153 @@
+//! The statements on a journal. Each names a request by its tenant, its session and its key: the parameters $1 to $3.
+
+use super::table::Journal;
+use crate::pg::{self, Statement};
+use pgrx::pg_sys::{BuiltinOid, Oid};
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+
+/// What is done to the row of a request.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Act {
+    /// Inserts it, unless it is there.
+    Claim,
+    /// Reads it.
+    Look,
+    /// Reads it and locks it to the end of the transaction.
+    Lock,
+    /// Reads it and locks it, unless another transaction has it locked.
+    TryLock,
+    /// Makes it an outcome.
+    Record,
+    /// Gives it a lease.
+    Lease,
+    /// Gives it a checkpoint.
+    Checkpoint,
+    /// Takes its lease away.
+    EndLease,
+    /// Takes its response and its state away.
+    Redact,
+    /// Deletes it.
+    Delete,
+}
+
+/// The columns that are read, in their order.
+pub mod place {
+    pub const STATUS: usize = 0;
+    pub const RESPONSE: usize = 1;
+    pub const FINGERPRINT: usize = 2;
+    pub const TOKEN: usize = 3;
+    pub const RECORDED_AT: usize = 4;
+    pub const EXPIRES_AT: usize = 5;
+    pub const ATTEMPT: usize = 6;
+    pub const BEGUN_AT: usize = 7;
+    pub const LEASED_UNTIL: usize = 8;
+    pub const WRITTEN_AT: usize = 9;
+    pub const POINT: usize = 10;
+    pub const STATE: usize = 11;
+    pub const HOLDER: usize = 12;
+    pub const APPLICATION: usize = 13;
+    pub const WRITER: usize = 14;
+}
+
+const READ: &str = "j.status, j.response, j.fingerprint, j.token, j.recorded_at, j.expires_at, j.attempt, j.begun_at, \
+                    j.leased_until, j.written_at, j.point, j.state, j.holder, j.application";
+
+/// What an unfinished request has none of.
+const NO_OUTCOME: &str = "status = NULL, response = NULL, recorded_at = NULL, recorded_by = NULL";
+
+/// What a request without a lease has none of.
+const NO_LEASE: &str = "attempt = NULL, begun_at = NULL, leased_until = NULL, holder = NULL, application = NULL";
+
+impl Act {
+    fn text(self, journal: &Journal) -> String {
+        let (table, tenant) = (&journal.name, &journal.tenant);
+        let is_its = format!(
+            "j.{tenant} OPERATOR(pg_catalog.=) $1 AND j.session OPERATOR(pg_catalog.=) $2 AND j.request OPERATOR(pg_catalog.=) $3"
+        );
+        // Where Citus keeps the row, its writer is a transaction of another server.
+        let writer = if journal.is_local { ", j.xmin" } else { "" };
+        let select = format!("SELECT {READ}{writer} FROM {table} j WHERE {is_its}");
+        let update = |columns: &str| format!("UPDATE {table} j SET {columns} WHERE {is_its}");
+        match self {
+            Act::Claim => format!(
+                "INSERT INTO {table} ({tenant}, session, request, expires_at) VALUES ($1, $2, $3, $4)
+                 ON CONFLICT ({tenant}, session, request) DO NOTHING"
+            ),
+            Act::Look => select,
+            Act::Lock => format!("{select} FOR UPDATE"),
+            Act::TryLock => format!("{select} FOR UPDATE SKIP LOCKED"),
+            // The row says already until when it counts, a little longer than it has to. If that will do, the column stays
+            // as it is, and so does the index on it.
+            Act::Record => format!(
+                "{} RETURNING expires_at",
+                update(&format!(
+                    "status = $4, response = $5, fingerprint = $6, token = $7, recorded_at = $8, recorded_by = $9, {NO_LEASE},
+                     expires_at = CASE WHEN j.expires_at OPERATOR(pg_catalog.>=) $10 AND j.expires_at OPERATOR(pg_catalog.<=) $11
+                                       THEN j.expires_at ELSE $10 END,
+                     point = NULL, state = NULL, written_at = NULL"
+                ))
+            ),
+            Act::Lease => update(&format!(
+                "{NO_OUTCOME}, fingerprint = $4, token = $5, attempt = $6, begun_at = $7, leased_until = $8, holder = $9,
+                 application = $10, expires_at = $11"
+            )),
+            Act::Checkpoint => update(&format!(
+                "{NO_OUTCOME}, point = $4, state = $5, fingerprint = $6, written_at = $7, expires_at = $8"
+            )),
+            Act::EndLease => update(&format!("token = NULL, {NO_LEASE}")),
+            Act::Redact => update("response = NULL, state = NULL"),
+            Act::Delete => format!("DELETE FROM {table} j WHERE {is_its}"),
+        }
+    }
+
+    /// The types of the parameters after the third one.
+    fn more(self) -> &'static [BuiltinOid] {
+        use BuiltinOid::{INT4OID, INT8OID, JSONBOID, TEXTOID, TIMESTAMPTZOID, UUIDOID};
+        match self {
+            Act::Claim => &[TIMESTAMPTZOID],
+            Act::Look | Act::Lock | Act::TryLock | Act::EndLease | Act::Redact | Act::Delete => &[],
+            Act::Record => {
+                &[TEXTOID, JSONBOID, UUIDOID, INT8OID, TIMESTAMPTZOID, TEXTOID, TIMESTAMPTZOID, TIMESTAMPTZOID]
+            }
+            Act::Lease => {
+                &[UUIDOID, INT8OID, INT4OID, TIMESTAMPTZOID, TIMESTAMPTZOID, TEXTOID, TEXTOID, TIMESTAMPTZOID]
+            }
+            Act::Checkpoint => &[TEXTOID, JSONBOID, UUIDOID, TIMESTAMPTZOID, TIMESTAMPTZOID],
+        }
+    }
+
+    /// The statement on a journal, prepared once in a backend.
+    pub fn on(self, journal: &Journal) -> Rc<Statement> {
+        let changes = pg::relation_changes();
+        let known = PREPARED.with_borrow_mut(|prepared| {
+            if prepared.upto != changes {
+                // Not dropped while they are borrowed: to free a plan calls into PostgreSQL.
+                return Err(std::mem::replace(prepared, Prepared { upto: changes, statements: HashMap::new() }));
+            }
+            Ok(prepared.statements.get(&(journal.oid, self)).cloned())
+        });
+        if let Ok(Some(statement)) = known {
+            return statement;
+        }
+        let tenant = [journal.tenant_type, BuiltinOid::TEXTOID, BuiltinOid::TEXTOID];
+        let types: Vec<Oid> = tenant.iter().chain(self.more()).map(|of| of.value()).collect();
+        let statement = Rc::new(Statement::prepare(&self.text(journal), &types));
+        PREPARED.with_borrow_mut(|prepared| {
+            prepared.statements.insert((journal.oid, self), Rc::clone(&statement));
+        });
+        statement
+    }
+}
+
+/// The statements of this backend, and the count of changes up to which they name what is there.
+#[derive(Default)]
+struct Prepared {
+    upto: u64,
+    statements: HashMap<(Oid, Act), Rc<Statement>>,
+}
+
+thread_local! {
+    static PREPARED: RefCell<Prepared> = RefCell::default();
+}

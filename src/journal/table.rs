@@ -1,0 +1,279 @@
+//! Which table is a journal, and what it must look like.
+
+use crate::error::Error;
+use crate::pg;
+use pgrx::datum::DatumWithOid;
+use pgrx::pg_sys::{self, BuiltinOid};
+use pgrx::spi::{self, Spi, SpiHeapTupleData};
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+use uuid::Uuid;
+
+/// A table that is a journal.
+#[derive(Debug)]
+pub struct Journal {
+    /// Its name, qualified and quoted as SQL needs it.
+    pub name: String,
+    /// The column that tells the tenant, quoted as SQL needs it.
+    pub tenant: String,
+    /// The type of that column.
+    pub tenant_type: BuiltinOid,
+    /// The table itself.
+    pub oid: pg_sys::Oid,
+    /// Whether its rows are in this database. Otherwise Citus keeps them, on other servers perhaps.
+    pub is_local: bool,
+}
+
+/// A column that every journal has.
+pub struct Column {
+    /// Its name.
+    pub name: &'static str,
+    /// Its type, as SQL names it.
+    pub sql_type: &'static str,
+    of: BuiltinOid,
+    /// What follows the type where the table is made.
+    pub constraint: &'static str,
+}
+
+const fn column(name: &'static str, sql_type: &'static str, of: BuiltinOid, constraint: &'static str) -> Column {
+    Column { name, sql_type, of, constraint }
+}
+
+/// The columns besides that of the tenant, in the order in which a journal is made. Those of fixed width come first.
+pub const COLUMNS: [Column; 17] = {
+    use BuiltinOid::{INT4OID, INT8OID, JSONBOID, TEXTOID, TIMESTAMPTZOID, UUIDOID};
+    [
+        column("expires_at", "timestamptz", TIMESTAMPTZOID, " NOT NULL"),
+        column("recorded_at", "timestamptz", TIMESTAMPTZOID, ""),
+        column("begun_at", "timestamptz", TIMESTAMPTZOID, ""),
+        column("leased_until", "timestamptz", TIMESTAMPTZOID, ""),
+        column("written_at", "timestamptz", TIMESTAMPTZOID, ""),
+        column("token", "bigint", INT8OID, ""),
+        column("fingerprint", "uuid", UUIDOID, ""),
+        column("attempt", "integer", INT4OID, ""),
+        column("session", "text", TEXTOID, " COLLATE \"C\" NOT NULL"),
+        column("request", "text", TEXTOID, " COLLATE \"C\" NOT NULL"),
+        column("status", "text", TEXTOID, " CHECK (status IN ('succeeded', 'failed', 'cancelled'))"),
+        column("recorded_by", "text", TEXTOID, ""),
+        column("holder", "text", TEXTOID, ""),
+        column("application", "text", TEXTOID, ""),
+        column("point", "text", TEXTOID, ""),
+        column("state", "jsonb", JSONBOID, ""),
+        column("response", "jsonb", JSONBOID, ""),
+    ]
+};
+
+/// The types that a tenant's column may have, as SQL names them. Their values have one text each, and their equality is
+/// PostgreSQL's own.
+pub const TENANT_TYPES: [(BuiltinOid, &str); 6] = [
+    (BuiltinOid::TEXTOID, "text"),
+    (BuiltinOid::VARCHAROID, "varchar"),
+    (BuiltinOid::INT2OID, "smallint"),
+    (BuiltinOid::INT4OID, "integer"),
+    (BuiltinOid::INT8OID, "bigint"),
+    (BuiltinOid::UUIDOID, "uuid"),
+];
+
+/// The columns that, after the tenant's, make up the name of a request.
+const KEY: [&str; 2] = ["session", "request"];
+
+/// What was found, and the count of changes up to which that is true.
+#[derive(Default)]
+struct Found {
+    upto: u64,
+    journals: HashMap<String, Rc<Journal>>,
+}
+
+thread_local! {
+    static FOUND: RefCell<Found> = RefCell::default();
+}
+
+/// The journal of this name. Refuses a table that is gone or does not fit.
+pub fn find(name: &str) -> Result<Rc<Journal>, Error> {
+    let changes = pg::relation_changes();
+    let known = FOUND.with_borrow_mut(|found| {
+        if found.upto != changes {
+            *found = Found { upto: changes, journals: HashMap::new() };
+        }
+        found.journals.get(name).cloned()
+    });
+    if let Some(journal) = known {
+        return Ok(journal);
+    }
+    let Some(relation) = relation(name)? else { return Err(Error::NoJournal { journal: name.to_owned() }) };
+    // Watched before it is looked at, so that a change in between is not missed.
+    pg::watch_relation(relation.oid);
+    let journal = Rc::new(look(relation)?);
+    FOUND.with_borrow_mut(|found| {
+        if found.upto == pg::relation_changes() {
+            found.journals.insert(name.to_owned(), Rc::clone(&journal));
+        }
+    });
+    Ok(journal)
+}
+
+/// A relation by its name.
+pub struct Relation {
+    oid: pg_sys::Oid,
+    /// Its name, qualified and quoted as SQL needs it.
+    pub name: String,
+    is_table: bool,
+}
+
+/// The relation that a name means to the caller.
+pub fn relation(name: &str) -> Result<Option<Relation>, Error> {
+    let query = "SELECT c.oid, pg_catalog.format('%I.%I', n.nspname, c.relname), c.relkind IN ('r', 'p')
+        FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace
+        WHERE c.oid OPERATOR(pg_catalog.=) pg_catalog.to_regclass($1)::pg_catalog.oid";
+    let found = rows(query, &[name.into()], |row| {
+        Ok(row.get(1)?.zip(row.get(2)?).zip(row.get(3)?).map(|((oid, name), is_table)| Relation { oid, name, is_table }))
+    })?;
+    Ok(found.into_iter().flatten().next())
+}
+
+fn look(Relation { oid, name, is_table }: Relation) -> Result<Journal, Error> {
+    let unfit = |detail: String| Error::UnfitJournal { journal: name.clone(), detail };
+    if !is_table {
+        return Err(unfit("It is no table.".into()));
+    }
+    let types = types(oid)?;
+    for Column { name, sql_type, of, .. } in &COLUMNS {
+        match types.get(*name) {
+            None => return Err(unfit(format!("It has no column \"{name}\" of type {sql_type}."))),
+            Some(found) if *found != of.value() => {
+                return Err(unfit(format!("Its column \"{name}\" is not of type {sql_type}.")));
+            }
+            Some(_) => {}
+        }
+    }
+    let tenants = tenants(oid)?;
+    let [(tenant, quoted)] = &tenants[..] else {
+        return Err(unfit(
+            "It needs one unique index on three columns, that of the tenant, session and request in this order, which is valid, not deferrable, and on all rows."
+                .into(),
+        ));
+    };
+    let Some((tenant_type, _)) = TENANT_TYPES.into_iter().find(|(of, _)| types.get(tenant) == Some(&of.value())) else {
+        let types = TENANT_TYPES.map(|(_, name)| name).join(", ");
+        return Err(unfit(format!("Its column \"{tenant}\", the tenant's, has none of the types {types}.")));
+    };
+    Ok(Journal { tenant: quoted.clone(), tenant_type, oid, is_local: !is_of_citus(oid)?, name })
+}
+
+/// The types of a table's columns, by name.
+fn types(table: pg_sys::Oid) -> Result<HashMap<String, pg_sys::Oid>, Error> {
+    let query = "SELECT a.attname::pg_catalog.text, a.atttypid FROM pg_catalog.pg_attribute a
+        WHERE a.attrelid OPERATOR(pg_catalog.=) $1 AND a.attnum OPERATOR(pg_catalog.>) 0 AND NOT a.attisdropped";
+    let types = rows(query, &[table.into()], |row| Ok(row.get(1)?.zip(row.get(2)?)))?;
+    Ok(types.into_iter().flatten().collect())
+}
+
+/// The columns of a table that, with session and request after them, have a unique index that arbitrates. Each as it is,
+/// and quoted as SQL needs it.
+fn tenants(table: pg_sys::Oid) -> Result<Vec<(String, String)>, Error> {
+    let query = "SELECT DISTINCT k.names[1], pg_catalog.quote_ident(k.names[1])
+        FROM pg_catalog.pg_index i,
+        LATERAL (SELECT pg_catalog.array_agg(a.attname::pg_catalog.text ORDER BY c.place) AS names,
+                        pg_catalog.bool_and(COALESCE(l.collisdeterministic, true)) AS is_exact
+                 FROM ROWS FROM (pg_catalog.unnest(i.indkey::pg_catalog.int2[]), pg_catalog.unnest(i.indcollation::pg_catalog.oid[]))
+                      WITH ORDINALITY AS c (number, sorted_by, place)
+                 JOIN pg_catalog.pg_attribute a ON a.attrelid OPERATOR(pg_catalog.=) i.indrelid AND a.attnum OPERATOR(pg_catalog.=) c.number
+                 LEFT JOIN pg_catalog.pg_collation l ON l.oid OPERATOR(pg_catalog.=) c.sorted_by
+                 WHERE c.place OPERATOR(pg_catalog.<=) i.indnkeyatts) k
+        WHERE i.indrelid OPERATOR(pg_catalog.=) $1 AND i.indisunique AND i.indisvalid AND i.indimmediate
+          AND i.indpred IS NULL AND i.indexprs IS NULL AND k.is_exact
+          AND k.names[2:] OPERATOR(pg_catalog.=) $2 AND k.names[1] OPERATOR(pg_catalog.<>) ALL ($3)";
+    let key = KEY.to_vec();
+    let others: Vec<&str> = COLUMNS.iter().map(|column| column.name).collect();
+    let arguments = [table.into(), key.into(), others.into()];
+    Ok(rows(query, &arguments, |row| Ok(row.get(1)?.zip(row.get(2)?)))?.into_iter().flatten().collect())
+}
+
+/// Whether Citus manages the table.
+fn is_of_citus(table: pg_sys::Oid) -> Result<bool, Error> {
+    let has_citus = "SELECT pg_catalog.to_regclass('pg_catalog.pg_dist_partition') IS NOT NULL";
+    if !one(rows(has_citus, &[], |row| row.get(1))?) {
+        return Ok(false);
+    }
+    let query = "SELECT EXISTS (SELECT FROM pg_catalog.pg_dist_partition p WHERE p.logicalrelid::pg_catalog.oid OPERATOR(pg_catalog.=) $1)";
+    Ok(one(rows(query, &[table.into()], |row| row.get(1))?))
+}
+
+fn one(answers: Vec<Option<bool>>) -> bool {
+    answers.first().copied().flatten().unwrap_or(false)
+}
+
+fn rows<T>(
+    query: &str,
+    arguments: &[DatumWithOid<'_>],
+    read: impl Fn(&SpiHeapTupleData<'_>) -> Result<T, spi::Error>,
+) -> Result<Vec<T>, Error> {
+    Spi::connect(|client| -> Result<Vec<T>, spi::Error> {
+        client.select(query, None, arguments)?.map(|row| read(&row)).collect()
+    })
+    .map_err(|error| Error::Corrupted { message: format!("could not look a journal up: {error}") })
+}
+
+/// A tenant.
+#[derive(Clone, Debug)]
+pub struct Tenant {
+    /// The one text of its value.
+    pub text: String,
+    value: Value,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Value {
+    Text,
+    Int2(i16),
+    Int4(i32),
+    Int8(i64),
+    Uuid(Uuid),
+}
+
+impl Tenant {
+    /// The tenant that a text names.
+    pub fn of(journal: &Journal, session: &str, text: &str) -> Result<Tenant, Error> {
+        let value = match journal.tenant_type {
+            BuiltinOid::INT2OID => text.parse().ok().map(Value::Int2),
+            BuiltinOid::INT4OID => text.parse().ok().map(Value::Int4),
+            BuiltinOid::INT8OID => text.parse().ok().map(Value::Int8),
+            BuiltinOid::UUIDOID => Uuid::try_parse(text).ok().map(Value::Uuid),
+            _ => Some(Value::Text),
+        };
+        let text = match value {
+            Some(Value::Text) => text.to_owned(),
+            Some(Value::Int2(number)) => number.to_string(),
+            Some(Value::Int4(number)) => number.to_string(),
+            Some(Value::Int8(number)) => number.to_string(),
+            Some(Value::Uuid(uuid)) => uuid.to_string(),
+            None => return Err(not_a_tenant(journal, session, text)),
+        };
+        Ok(Tenant { text, value: value.unwrap_or(Value::Text) })
+    }
+
+    /// Its value, of the type of the journal's column.
+    pub fn datum(&self) -> pg_sys::Datum {
+        match self.value {
+            Value::Text => pg::text(&self.text),
+            Value::Int2(number) => number.into(),
+            Value::Int4(number) => number.into(),
+            Value::Int8(number) => number.into(),
+            Value::Uuid(ref uuid) => pg::uuid(uuid.as_bytes()),
+        }
+    }
+}
+
+fn not_a_tenant(journal: &Journal, session: &str, text: &str) -> Error {
+    let sql_type = TENANT_TYPES.iter().find(|(of, _)| *of == journal.tenant_type).map_or("", |(_, name)| *name);
+    let found = match text {
+        "" => "none".to_owned(),
+        text => format!("\"{}\"", text.chars().take(64).collect::<String>()),
+    };
+    Error::Invalid {
+        message: format!("argument \"stream\" names no tenant of session \"{session}\""),
+        detail: format!("Found {found}; column {} of journal {} is of type {sql_type}.", journal.tenant, journal.name),
+        hint: "Give the tenant of the request as stream, in each call on it.",
+    }
+}

@@ -1,0 +1,116 @@
+//! A request of a session with a journal: where it is kept, and what its row says.
+
+use crate::error::{Error, RequestName, WAIT_BY_SETTING};
+use crate::journal::row::{Claimed, Place, Row};
+use crate::journal::table::{self, Journal, Tenant};
+use crate::model::StandingSession;
+use crate::pg::{self, Deadline};
+use std::cell::RefCell;
+use std::rc::Rc;
+
+/// Where a request is kept that has a journal.
+pub struct Journaled {
+    journal: Rc<Journal>,
+    tenant: Tenant,
+    /// The row as it was read last, if it was.
+    row: RefCell<Option<Option<Row>>>,
+}
+
+impl Journaled {
+    /// The place of the requests of a tenant. `None`: the session has no journal.
+    pub fn of(session: &StandingSession, stream: Option<&str>) -> Result<Option<Journaled>, Error> {
+        let Some(name) = &session.journal else { return Ok(None) };
+        let journal = table::find(name)?;
+        let tenant = Tenant::of(&journal, &session.name, stream.unwrap_or_default())?;
+        Ok(Some(Journaled { journal, tenant, row: RefCell::default() }))
+    }
+
+    /// The tenant's name.
+    pub fn tenant(&self) -> &str {
+        &self.tenant.text
+    }
+
+    /// The row of a request.
+    pub fn at<'a>(&'a self, session: &'a StandingSession, key: &'a str) -> InJournal<'a> {
+        let place = Place { journal: &self.journal, tenant: &self.tenant, session: &session.name, key };
+        InJournal { place, row: &self.row }
+    }
+}
+
+/// A request and its row.
+pub struct InJournal<'a> {
+    place: Place<'a>,
+    row: &'a RefCell<Option<Option<Row>>>,
+}
+
+impl InJournal<'_> {
+    /// The row as it was read last in this call; if it was not, it is read.
+    pub fn row(&self) -> Result<Option<Row>, Error> {
+        let known = self.row.borrow().clone();
+        known.map_or_else(|| self.row_anew(), Ok)
+    }
+
+    /// The row as it is now.
+    pub fn row_anew(&self) -> Result<Option<Row>, Error> {
+        let row = self.place.look()?;
+        self.row.replace(Some(row.clone()));
+        Ok(row)
+    }
+
+    /// The error for a row that was not written though it had to be.
+    pub fn not_written(&self) -> Error {
+        self.place.not_written()
+    }
+
+    /// Writes the row.
+    pub fn write<T>(&self, work: impl FnOnce(&Place<'_>) -> Result<T, Error>) -> Result<T, Error> {
+        self.row.replace(None);
+        work(&self.place)
+    }
+
+    /// Claims the request by inserting its row, which counts until `expires_at`.
+    pub fn claim(&self, expires_at: i64) -> Claimed {
+        let claimed = self.place.claim(expires_at);
+        // A row of this transaction's own that says nothing is as good as none.
+        self.row.replace(if claimed == Claimed::New { Some(None) } else { None });
+        claimed
+    }
+
+    /// Locks the row and reads it; gives whether there is one.
+    pub fn lock(&self) -> Result<bool, Error> {
+        let row = self.place.lock()?;
+        let locked = row.is_some();
+        self.row.replace(Some(row));
+        Ok(locked)
+    }
+
+    /// As [`InJournal::lock`]. If the wait runs out, that is an error.
+    pub fn lock_within(&self, deadline: Deadline, name: impl FnOnce() -> RequestName) -> Result<bool, Error> {
+        let waited = || Error::WaitRanOut { what: name().to_string(), hint: WAIT_BY_SETTING };
+        pg::in_time_or_error(deadline.left_us(), || self.lock(), waited)
+    }
+
+    /// Whether another transaction is at work on the request: it has inserted the row, or locked it, and has not ended. To
+    /// find out, this tries the same and takes it back.
+    pub fn is_held_by_another(&self, expires_at: i64) -> Result<bool, Error> {
+        /// Nobody is waited for.
+        const AT_ONCE: Option<i64> = Some(0);
+        self.row.replace(None);
+        let free = pg::tentatively(
+            AT_ONCE,
+            || match self.place.claim(expires_at) {
+                Claimed::New => Ok(true),
+                Claimed::There => self.place.try_lock(),
+            },
+            |_| false,
+        );
+        Ok(!free.transpose()?.unwrap_or(false))
+    }
+}
+
+/// How much longer a row of a session with this ttl may count than it has to. Then a record need not change the moment, nor
+/// the index on it.
+pub fn slack_us(ttl_us: i64) -> i64 {
+    const MOST_US: i64 = 60_000_000;
+    (ttl_us / 10).min(MOST_US)
+}

@@ -1,0 +1,116 @@
+//! What is kept of a request besides its replies, wherever that is: in our tables, or in a journal. Each function says what
+//! both have in common; who calls them need not know which it is.
+
+use crate::domain::class::Class;
+use crate::domain::identity::Digest;
+use crate::error::Error;
+use crate::open::OpenRequest;
+use crate::pg;
+use crate::requests::journaled::slack_us;
+use crate::requests::keyed::Keyed;
+use crate::requests::request::Request;
+use crate::store::checkpoint::{self, Checkpoint, StoredCheckpoint};
+use crate::store::lease::{self, NewLease, StoredLease};
+use crate::store::outcome::{self, Outcome};
+use crate::store::probe::Probe;
+use crate::store::rel::Snapshot;
+
+/// The lease that is kept under the request's lock. In a client session it may be that of another number of the lane.
+pub fn lease(request: &Request<'_>, lock: &Digest, snapshot: Snapshot) -> Result<Option<StoredLease>, Error> {
+    match request.in_journal() {
+        None => lease::find(request.stream(), lock, snapshot),
+        Some(kept) => Ok(kept.row()?.and_then(|row| row.lease(request.key()))),
+    }
+}
+
+/// Writes a lease over the one that is kept. The caller has the request's lock.
+pub fn save_lease(request: &Request<'_>, new: &NewLease<'_>) -> Result<(), Error> {
+    match request.in_journal() {
+        None => lease::save(new)?,
+        Some(kept) => {
+            let until = request.unfinished_until(new.lease.until);
+            kept.write(|row| row.lease(&new.lease, new.fingerprint, until))?;
+        }
+    }
+    keep_lease_through_crash(request);
+    Ok(())
+}
+
+/// Deletes the lease that is kept under the request's lock; gives whether there was one. The caller has the lock.
+pub fn delete_lease(request: &Request<'_>, lock: &Digest) -> Result<bool, Error> {
+    match request.in_journal() {
+        None => lease::delete(request.stream(), lock),
+        Some(kept) => kept.write(|row| row.end_lease()),
+    }
+}
+
+/// Makes the commit of this transaction wait for its flush: no crash may undo what becomes of a lease.
+pub fn keep_lease_through_crash(request: &Request<'_>) {
+    match request.in_journal() {
+        None => lease::keep_through_crash(),
+        Some(_) => pg::force_sync_commit(),
+    }
+}
+
+/// The request's checkpoint. `probe` names it.
+pub fn checkpoint(
+    request: &Request<'_>,
+    probe: &Probe<'_>,
+    snapshot: Snapshot,
+) -> Result<Option<StoredCheckpoint>, Error> {
+    match request.in_journal() {
+        None => checkpoint::find(probe, snapshot),
+        Some(kept) => Ok(kept.row()?.and_then(|row| row.checkpoint())),
+    }
+}
+
+/// Writes a checkpoint over the one that is kept. The caller has the request's lock.
+pub fn save_checkpoint(request: &Request<'_>, digest: Digest, checkpoint: &Checkpoint) -> Result<(), Error> {
+    match request.in_journal() {
+        None => checkpoint::save(&request.probe(digest), checkpoint),
+        Some(kept) => {
+            let until = kept.row()?.and_then(|row| row.lease(request.key())).map(|lease| lease.lease.until);
+            let until = request.unfinished_until(checkpoint.written_at.max(until.unwrap_or(i64::MIN)));
+            kept.write(|row| row.checkpoint(checkpoint, until))
+        }
+    }
+}
+
+/// Records the outcome of a request with a key, and clears away what was kept of it before. Gives the outcome as it is kept.
+pub fn record(keyed: &Keyed<'_>, open: &OpenRequest, outcome: Outcome, ttl_us: i64) -> Result<Outcome, Error> {
+    let expires_at = keyed.expires_at_us(outcome.recorded_at, ttl_us);
+    let Some(kept) = keyed.in_journal() else {
+        let probe = keyed.probe(open.digest);
+        if open.leftovers.outcome {
+            // The outcome that begin found had expired: a live one would have been replayed.
+            outcome::clear(&probe)?;
+        }
+        if open.leftovers.checkpoint {
+            checkpoint::delete(&probe)?;
+        }
+        let outcome = Outcome { expires_at: Some(expires_at), ..outcome };
+        outcome::insert(&probe, &outcome, open.segment)?;
+        return Ok(outcome);
+    };
+    let expires_at =
+        kept.write(|row| row.record(&outcome, expires_at, expires_at.saturating_add(slack_us(ttl_us))))?;
+    Ok(Outcome { expires_at: Some(expires_at), ..outcome })
+}
+
+/// Clears away an outcome that has expired, where a lease is about to be written and the record comes later.
+pub fn clear_expired(request: &Request<'_>, digest: Digest) -> Result<Option<Class>, Error> {
+    match request {
+        Request::Keyed(keyed) if keyed.in_journal().is_none() => outcome::clear(&keyed.probe(digest)),
+        // The lease is written over the outcome. A numbered request has no outcome that expires.
+        _ => Ok(None),
+    }
+}
+
+/// Takes back what the claim has written, where a request is released of which nothing else is kept.
+pub fn take_back_claim(request: &Request<'_>, open: &OpenRequest) -> Result<(), Error> {
+    let unwritten = !open.leftovers.outcome && !open.leftovers.checkpoint && !open.leftovers.lease;
+    match request.in_journal() {
+        Some(kept) if unwritten => kept.write(|row| row.delete()),
+        _ => Ok(()),
+    }
+}
