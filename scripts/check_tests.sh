@@ -23,6 +23,11 @@ check() {
     for name in $(comm -13 <(echo "$scheduled") <(echo "$there")); do
         complain "tests/$sources/$name$suffix is not in tests/$dir/schedule"
     done
+    # The schedule of those that are run again over journals names what is there.
+    for name in $(sed -n 's/^test: *//p' "$dir/journal/schedule" | tr -s ' ' '\n'); do
+        [ -e "$sources/$name$suffix" ] || [ -e "$dir/journal/${sources##*/}/$name$suffix" ] ||
+            complain "tests/$dir/journal/schedule names $name, which is not there"
+    done
     for name in $there; do
         [ -e "$dir/expected/$name.out" ] ||
             complain "tests/$sources/$name$suffix has no tests/$dir/expected/$name.out"

@@ -167,6 +167,7 @@ on_server() {
     server_start "$pg_config" 'fsync = off' "$@"
     suite "$name golden SQL" count_regress timeout 600 scripts/installcheck.sh "$pg_config" regress
     suite "$name isolation" count_regress timeout 600 scripts/installcheck.sh "$pg_config" isolation
+    suite "$name over journals" count_regress timeout 600 scripts/installcheck.sh "$pg_config" journal
     case $version in
         15 | 18) suite "$name snippets" count_checks snippets ;;
     esac

@@ -207,6 +207,16 @@ SELECT health('coordinator');
 ROLLBACK;
 SELECT health('coordinator');
 
+-- journals: none, one, and one that is gone
+SELECT health('journals');
+BEGIN;
+SELECT idem_create_journal('health_journal');
+SELECT idem_create_session('health journaled', journal => 'health_journal');
+SELECT health('journals');
+ALTER TABLE health_journal RENAME TO hidden;
+SELECT health('journals');
+ROLLBACK;
+
 -- settings: a wait that something else ends before
 SELECT health('settings');
 ALTER ROLE regress_health SET statement_timeout = '3s';
