@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# citus.sh: measures what the two-phase commit costs on a Citus coordinator, with a Citus as scripts/citus.sh finds it.
-# ROUNDS, ROUND_SECONDS and CLIENTS say how long.
+# citus.sh: measures what requests cost on a Citus cluster, in sessions with a journal and without, with a Citus as
+# scripts/citus.sh finds it. ROUNDS, ROUND_SECONDS and CLIENTS say how long.
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 . "$(dirname "$0")/../scripts/common.sh"

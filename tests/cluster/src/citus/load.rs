@@ -30,6 +30,9 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// After this share of the failed attempts, the client does not try again.
 const ABANDON_RATE: f64 = 0.1;
 
+/// This share of the answered requests is sent once more.
+const REPEAT_RATE: f64 = 0.2;
+
 /// An attempt at a request.
 pub struct Attempt {
     /// The key of the request.
@@ -215,7 +218,15 @@ impl Shared {
         while !self.closing.load(Relaxed) {
             let key = Uuid::now_v7().to_string();
             match self.submit(&mut connections, &key).await? {
-                Some(attempt) => _ = lock(&self.told).acknowledged.insert(key, attempt),
+                Some(attempt) => {
+                    // A copy that comes late, perhaps to another node.
+                    if rand::rng().random_bool(REPEAT_RATE)
+                        && let Some(again) = self.submit(&mut connections, &key).await?
+                    {
+                        ensure!(again == attempt, "request {key} was answered by {attempt}, and then by {again}");
+                    }
+                    lock(&self.told).acknowledged.insert(key, attempt);
+                }
                 None => lock(&self.told).abandoned.push(key),
             }
         }

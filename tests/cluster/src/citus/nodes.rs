@@ -51,6 +51,12 @@ impl Citus {
         let cluster = Self { nodes };
         // Nodes meet through their Unix sockets, which need no password.
         let place = |node: &Cluster| format!("'{}', {}", node.home().display(), node.addr().port());
+        // A node that moves a shard also connects to itself.
+        for node in cluster.nodes() {
+            let to_itself = format!("ALTER SYSTEM SET citus.local_hostname = '{}'", node.home().display());
+            node.psql(DATABASE, &to_itself)?;
+            node.psql(DATABASE, "SELECT pg_reload_conf()")?;
+        }
         let coordinator = cluster.coordinator();
         coordinator.psql(DATABASE, &format!("SELECT citus_set_coordinator_host({})", place(coordinator)))?;
         for worker in cluster.workers() {

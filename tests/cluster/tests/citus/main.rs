@@ -2,4 +2,6 @@
 
 mod commits;
 mod crashes;
+mod journal;
+mod moves;
 mod work;
