@@ -338,12 +338,15 @@ impl BeginCall<'_> {
         })
     }
 
-    /// Refuses to start a request of a session that was dropped while this call was on its way to the claim.
+    /// Refuses to start a request of a session that was closed while this call was on its way to the claim.
     fn check_still_open(&self, claim: &Tag) -> Result<(), Error> {
-        match self.asked.request {
-            Request::Keyed(keyed) => resolve::check_still_open(&keyed.session).inspect_err(|_| claim.release()),
-            Request::Numbered(_) => Ok(()),
-        }
+        let Request::Keyed(keyed) = self.asked.request else { return Ok(()) };
+        resolve::check_still_open(&keyed.session).inspect_err(|_| {
+            // In a journal the row is the claim, and the error takes that back.
+            if self.asked.request.in_journal().is_none() {
+                claim.release();
+            }
+        })
     }
 
     /// Remembers an answer other than `started`, for the error if the program records the request all the same.
