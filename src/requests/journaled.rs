@@ -18,11 +18,11 @@ pub struct Journaled {
 
 impl Journaled {
     /// The place of the requests of a tenant. `None`: the session has no journal.
-    pub fn of(session: &StandingSession, stream: Option<&str>) -> Result<Option<Journaled>, Error> {
+    pub fn of(session: &StandingSession, stream: Option<&str>) -> Result<Option<Box<Journaled>>, Error> {
         let Some(name) = &session.journal else { return Ok(None) };
         let journal = table::find(name)?;
         let tenant = Tenant::of(&journal, &session.name, stream.unwrap_or_default())?;
-        Ok(Some(Journaled { journal, tenant, row: RefCell::default() }))
+        Ok(Some(Box::new(Journaled { journal, tenant, row: RefCell::default() })))
     }
 
     /// The tenant's name.

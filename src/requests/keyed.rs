@@ -21,7 +21,7 @@ pub struct Keyed<'a> {
     /// The time in its key, in a session with `time_keys`.
     pub key_time_us: Option<i64>,
     /// Where it is kept, in a session with a journal.
-    pub journal: Option<Journaled>,
+    pub journal: Option<Box<Journaled>>,
 }
 
 impl<'a> Keyed<'a> {
@@ -52,7 +52,7 @@ impl<'a> Keyed<'a> {
 
     /// The name of its tenant, in a session with a journal; otherwise empty.
     pub fn tenant(&self) -> &str {
-        self.journal.as_ref().map_or("", Journaled::tenant)
+        self.journal.as_ref().map_or("", |journal| journal.tenant())
     }
 
     /// Its row, in a session with a journal.
