@@ -43,16 +43,16 @@ pub fn create(journal: &str, tenant: &str, tenant_type: pg_sys::Oid) -> Result<C
         journal,
     )?;
     let tenant = text("SELECT pg_catalog.quote_ident($1)", tenant)?;
-    let columns: Vec<String> = COLUMNS
-        .iter()
-        .map(|column| format!("{} {}{}", column.name, column.sql_type, column.constraint))
-        .collect();
+    let columns: Vec<String> =
+        COLUMNS.iter().map(|column| format!("{} {}{}", column.name, column.sql_type, column.constraint)).collect();
     run(&format!(
         "CREATE TABLE {name} ({tenant} {sql_type} NOT NULL, {}, PRIMARY KEY ({tenant}, session, request)) WITH (fillfactor = 80)",
         columns.join(", ")
     ))?;
     run(&format!("CREATE INDEX ON {name} (expires_at)"))?;
-    run(&format!("COMMENT ON TABLE {name} IS 'A journal of extension idempotence: what is known of the requests of its sessions'"))?;
+    run(&format!(
+        "COMMENT ON TABLE {name} IS 'A journal of extension idempotence: what is known of the requests of its sessions'"
+    ))?;
     Ok(Created::New)
 }
 

@@ -54,10 +54,7 @@ fn delete_in(journal: &Rc<Journal>, limit: usize) -> Option<usize> {
     let now_us = pg::now_us().saturating_sub(KEEP_SLACK_US);
     let expired = "j.expires_at OPERATOR(pg_catalog.<=) $1 AND (j.leased_until IS NULL OR j.leased_until OPERATOR(pg_catalog.<=) $1)";
     let last = Statement::prepare(
-        &format!(
-            "SELECT j.expires_at FROM {} j WHERE {expired} ORDER BY j.expires_at OFFSET $2 LIMIT 1",
-            journal.name
-        ),
+        &format!("SELECT j.expires_at FROM {} j WHERE {expired} ORDER BY j.expires_at OFFSET $2 LIMIT 1", journal.name),
         &[TIMESTAMPTZOID.value(), INT8OID.value()],
     );
     let delete = Statement::prepare(

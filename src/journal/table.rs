@@ -127,7 +127,11 @@ pub fn relation(name: &str) -> Result<Option<Relation>, Error> {
         FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace
         WHERE c.oid OPERATOR(pg_catalog.=) pg_catalog.to_regclass($1)::pg_catalog.oid";
     let found = rows(query, &[name.into()], |row| {
-        Ok(row.get(1)?.zip(row.get(2)?).zip(row.get(3)?).map(|((oid, name), is_table)| Relation { oid, name, is_table }))
+        Ok(row.get(1)?.zip(row.get(2)?).zip(row.get(3)?).map(|((oid, name), is_table)| Relation {
+            oid,
+            name,
+            is_table,
+        }))
     })?;
     Ok(found.into_iter().flatten().next())
 }

@@ -27,7 +27,8 @@ pub fn relation_changes() -> u64 {
 
 #[pg_guard]
 unsafe extern "C-unwind" fn changed(_arg: pg_sys::Datum, relation: pg_sys::Oid) {
-    let is_watched = || WATCHED.try_with(|watched| watched.try_borrow().is_ok_and(|watched| watched.contains(&relation)));
+    let is_watched =
+        || WATCHED.try_with(|watched| watched.try_borrow().is_ok_and(|watched| watched.contains(&relation)));
     if relation == pg_sys::InvalidOid || is_watched() != Ok(false) {
         CHANGES.set(CHANGES.get() + 1);
     }

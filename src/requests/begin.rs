@@ -12,13 +12,13 @@ use crate::arguments::WAIT_BY_ARGUMENT;
 use crate::domain::class::Answered;
 use crate::domain::decision::Decision;
 use crate::error::Error;
+use crate::journal::row::Claimed;
 use crate::lock::Tag;
 use crate::open::{self, answered};
 use crate::pg::{self, Deadline, Durability, Jsonb};
 use crate::requests::answer::Begun;
 use crate::requests::counting;
 use crate::requests::decide::{Aim, Asked, Decided};
-use crate::journal::row::Claimed;
 use crate::requests::find::Seeker;
 use crate::requests::journaled::{InJournal, slack_us};
 use crate::requests::request::{self, Request};
@@ -200,8 +200,9 @@ impl BeginCall<'_> {
                 // It was deleted meanwhile.
                 false => Ok(None),
             };
-            let is_kept =
-                |attempt: &Option<Attempt>| matches!(attempt, Some(Attempt::Answered(Begun::Started(_) | Begun::GivenUp(_))));
+            let is_kept = |attempt: &Option<Attempt>| {
+                matches!(attempt, Some(Attempt::Answered(Begun::Started(_) | Begun::GivenUp(_))))
+            };
             match self.in_time(deadline, attempt, is_kept)? {
                 None => return Ok(Begun::InProgress(None)),
                 Some(None) if vanished == VANISHED_MAX => return Err(kept.not_written()),

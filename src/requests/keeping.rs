@@ -92,8 +92,7 @@ pub fn record(keyed: &Keyed<'_>, open: &OpenRequest, outcome: Outcome, ttl_us: i
         outcome::insert(&probe, &outcome, open.segment)?;
         return Ok(outcome);
     };
-    let expires_at =
-        kept.write(|row| row.record(&outcome, expires_at, expires_at.saturating_add(slack_us(ttl_us))))?;
+    let expires_at = kept.write(|row| row.record(&outcome, expires_at, expires_at.saturating_add(slack_us(ttl_us))))?;
     Ok(Outcome { expires_at: Some(expires_at), ..outcome })
 }
 

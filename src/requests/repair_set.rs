@@ -87,7 +87,8 @@ impl Set {
         let prefix = if session.time_keys { Cow::Owned(prefix.to_lowercase()) } else { Cow::Borrowed(prefix) };
         let mut repaired = Repaired { done: 0, left_out: 0 };
         by_prefix::visit(&session.id, &prefix, self.wanted, |key| {
-            let request = Keyed { session: Rc::clone(&session), key: Cow::Borrowed(key), key_time_us: None, journal: None };
+            let request =
+                Keyed { session: Rc::clone(&session), key: Cow::Borrowed(key), key_time_us: None, journal: None };
             match pg::in_own_memory(|| try_one(&request, &mut repair_one))? {
                 Some(found) => repaired.done += usize::from(found),
                 None => repaired.left_out += 1,

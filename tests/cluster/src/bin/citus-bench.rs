@@ -30,8 +30,7 @@ const RECORD_BY_HAND: &str = "UPDATE by_hand SET response = '{}' WHERE tenant = 
 const TABLES: &str = "CREATE TABLE effect (tenant int, key bigint);
     CREATE TABLE by_hand (tenant int, key text, response jsonb, PRIMARY KEY (tenant, key)) WITH (fillfactor = 80);
     SELECT idem_create_journal('journal', 'tenant', 'int')";
-const SESSIONS: &str =
-    "SELECT idem_create_session('payments'), idem_create_session('journaled', journal => 'journal')";
+const SESSIONS: &str = "SELECT idem_create_session('payments'), idem_create_session('journaled', journal => 'journal')";
 const DISTRIBUTED: &str = "SELECT create_distributed_table('effect', 'tenant');
     SELECT create_distributed_table('by_hand', 'tenant', colocate_with => 'effect');
     SELECT create_distributed_table('journal', 'tenant', colocate_with => 'effect')";
@@ -91,11 +90,8 @@ fn main() -> Result<()> {
     let journal = || way("journal, idem_begin", &[BEGIN_IN_JOURNAL, EFFECT, RECORD_IN_JOURNAL]);
     let claim = || way("journal, idem_claim", &[CLAIM_IN_JOURNAL, EFFECT, RECORD_IN_JOURNAL]);
     let ordinary = || way("session without a journal", &[BEGIN, EFFECT, RECORD]);
-    let one_phase = Way {
-        name: "session without a journal, one phase",
-        options: "-c idempotence.coordinate=off",
-        ..ordinary()
-    };
+    let one_phase =
+        Way { name: "session without a journal, one phase", options: "-c idempotence.coordinate=off", ..ordinary() };
     let delegated = [
         call("delegated, no request", "SELECT pay_bare(:tenant, :key);"),
         call("delegated, by hand", "SELECT pay_by_hand(:tenant, :key);"),

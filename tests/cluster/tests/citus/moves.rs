@@ -70,7 +70,8 @@ async fn moved(citus: &Citus, way: Way) -> Result<()> {
         let worker = &citus.workers()[number];
         (worker.home().display().to_string(), worker.addr().port())
     });
-    let shards = format!("SELECT shardid FROM citus_shards WHERE table_name = 'charge'::regclass AND nodeport = {one_port}");
+    let shards =
+        format!("SELECT shardid FROM citus_shards WHERE table_name = 'charge'::regclass AND nodeport = {one_port}");
     for shard in citus.coordinator().psql(DATABASE, &shards)?.split_whitespace() {
         let move_it = format!(
             "SELECT citus_move_shard_placement({shard}, '{one}', {one_port}, '{other}', {other_port}, 'block_writes')"
@@ -115,12 +116,18 @@ async fn a_claim_and_a_lease_on_one_node_hold_on_another() -> Result<()> {
             (here.text(&begin(", lease => '1 hour'")).await?, "started"),
             (there.text(&begin("")).await?, "in_progress"),
             (there.text(&lookup).await?, "in_progress"),
-            (there.text(&format!("SELECT status FROM idem_settle('charges', 'k', wait => '0', stream => '{tenant}')")).await?, "in_progress"),
+            (
+                there
+                    .text(&format!("SELECT status FROM idem_settle('charges', 'k', wait => '0', stream => '{tenant}')"))
+                    .await?,
+                "in_progress",
+            ),
         ];
         for (number, (told, wanted)) in asked.iter().enumerate() {
             ensure!(told.trim() == *wanted, "tenant {tenant}, question {number}: {told} instead of {wanted}");
         }
-        let refused = there.try_text(&format!("SELECT idem_claim('charges', 'k', stream => '{tenant}', wait => '0')")).await;
+        let refused =
+            there.try_text(&format!("SELECT idem_claim('charges', 'k', stream => '{tenant}', wait => '0')")).await;
         let code = refused.err().and_then(|error| error.code().map(|code| code.code().to_owned()));
         ensure!(code.as_deref() == Some("55P03"), "tenant {tenant}: {code:?}");
     }
