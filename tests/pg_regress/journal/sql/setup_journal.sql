@@ -105,7 +105,7 @@ BEGIN
   WHERE request = request_ AND session = session_ AND leased_until IS NOT NULL;
   IF NOT FOUND THEN
     UPDATE idempotence.lease l SET leased_until = ends, begun_at = ends - interval '1 second'
-    WHERE request = request_ AND session = (SELECT id FROM idempotence.session WHERE name = session_ OR id::text = session_);
+    WHERE request = request_ AND session = (SELECT id FROM idempotence.session WHERE name = session_ OR id::text = split_part(session_, '@', 1));
     ASSERT FOUND, 'no such lease';
   END IF;
 END
