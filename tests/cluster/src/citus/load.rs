@@ -104,6 +104,12 @@ pub struct Report {
 }
 
 impl Report {
+    /// Prints how many requests were answered, and the errors on the way.
+    pub fn tell(&self, what: &str) {
+        println!("{what}: {} answered, {} retries", self.answered, self.retries);
+        self.errors.iter().for_each(|(error, count)| println!("  {count} × {error}"));
+    }
+
     /// Fails unless each request took effect once.
     pub fn check(&self) -> Result<()> {
         let Self { doubled, lost, torn, .. } = self;

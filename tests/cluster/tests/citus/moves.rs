@@ -1,47 +1,46 @@
 //! Journals on Citus: any node, kills, and shards that move.
 
-use anyhow::{Result, ensure};
-use idempotence_cluster_tests::citus::kills::Victim;
-use idempotence_cluster_tests::citus::load::{Load, Report};
-use idempotence_cluster_tests::citus::{Citus, DATABASE};
+use anyhow::{Context, Result, ensure};
+use idempotence_cluster_tests::citus::load::Load;
+use idempotence_cluster_tests::citus::{Citus, DATABASE, kills};
 use idempotence_cluster_tests::effort::requests;
-use rand::RngExt;
 
 use crate::journal::{Journaled, Way};
 
-const KILLS: usize = 6;
 const MOVES: usize = 12;
-
-fn told(what: &str, report: &Report) -> Result<()> {
-    println!("{what}: {} answered, {} retries", report.answered, report.retries);
-    report.errors.iter().for_each(|(error, count)| println!("  {count} × {error}"));
-    report.check()
-}
 
 // Goal: a retry that comes to another node executes nothing again, whatever is killed.
 // Method: each attempt goes to a node chosen at random. The coordinator, a worker or a backend is killed at random moments.
-async fn killed_on_any_node(citus: &Citus, way: Way) -> Result<()> {
-    let mut load = Load::start(citus, Journaled(way), 8);
-    let (wanted, kills) = (requests(3000, 12_000), requests(KILLS, 24));
-    for turn in 0..kills {
-        load.progress(rand::rng().random_range(1..=2 * wanted / kills - 1)).await?;
-        Victim::of_turn(turn, citus).kill(citus).await?;
-    }
-    load.progress(wanted.saturating_sub(load.answered()).max(100)).await?;
-    let report = load.close(citus).await?;
-    ensure!(report.retries > 0, "no client noticed any of the kills");
-    told(&format!("{way:?}, {kills} kills"), &report)
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs Citus: make test-citus"]
 async fn requests_on_any_node_happen_once_through_kills() -> Result<()> {
     for way in [Way::Statements, Way::Delegated] {
         let citus = Citus::start(2)?;
         Journaled::create(&citus).await?;
-        killed_on_any_node(&citus, way).await?;
+        kills::survives(&citus, Journaled(way), &format!("{way:?}")).await?;
     }
     Ok(())
+}
+
+/// The shards of the effects that a worker has.
+fn shards(citus: &Citus, worker: usize) -> Result<Vec<String>> {
+    let port = citus.workers()[worker].addr().port();
+    let of_worker = format!(
+        "SELECT shardid FROM citus_shards WHERE table_name = 'charge'::regclass AND nodeport = {port} ORDER BY 1"
+    );
+    let shards = citus.coordinator().psql(DATABASE, &of_worker)?;
+    Ok(shards.split_whitespace().map(str::to_owned).collect())
+}
+
+/// Moves a shard from this worker of two to the other, with what is distributed together with it.
+fn move_shard(citus: &Citus, shard: &str, from: usize) -> Result<()> {
+    let place = |number: usize| {
+        let worker = &citus.workers()[number];
+        format!("'{}', {}", worker.home().display(), worker.addr().port())
+    };
+    let to_move =
+        format!("SELECT citus_move_shard_placement({shard}, {}, {}, 'block_writes')", place(from), place(1 - from));
+    citus.coordinator().psql(DATABASE, &to_move).map(drop)
 }
 
 // Goal: outcomes go with the shards that move, so that nothing is executed again.
@@ -50,38 +49,19 @@ async fn moved(citus: &Citus, way: Way) -> Result<()> {
     let mut load = Load::start(citus, Journaled(way), 6);
     for turn in 0..MOVES {
         load.progress(50).await?;
-        let [from, to] = [turn % 2, (turn + 1) % 2].map(|number| {
-            let worker = &citus.workers()[number];
-            (worker.home().display().to_string(), worker.addr().port())
-        });
-        let shard = format!(
-            "SELECT min(shardid) FROM citus_shards WHERE table_name = 'charge'::regclass AND nodeport = {}",
-            from.1
-        );
-        let move_it = format!(
-            "SELECT citus_move_shard_placement(({shard}), '{}', {}, '{}', {}, 'block_writes')",
-            from.0, from.1, to.0, to.1
-        );
-        citus.coordinator().psql(DATABASE, &move_it)?;
+        let shard = shards(citus, turn % 2)?.into_iter().next().context("the worker has no shard left")?;
+        move_shard(citus, &shard, turn % 2)?;
     }
     load.progress(50).await?;
     // Everything on one worker first, so that there is something to do.
-    let [(one, one_port), (other, other_port)] = [0, 1].map(|number| {
-        let worker = &citus.workers()[number];
-        (worker.home().display().to_string(), worker.addr().port())
-    });
-    let shards =
-        format!("SELECT shardid FROM citus_shards WHERE table_name = 'charge'::regclass AND nodeport = {one_port}");
-    for shard in citus.coordinator().psql(DATABASE, &shards)?.split_whitespace() {
-        let move_it = format!(
-            "SELECT citus_move_shard_placement({shard}, '{one}', {one_port}, '{other}', {other_port}, 'block_writes')"
-        );
-        citus.coordinator().psql(DATABASE, &move_it)?;
+    for shard in shards(citus, 0)? {
+        move_shard(citus, &shard, 0)?;
     }
     citus.coordinator().psql(DATABASE, "SELECT rebalance_table_shards(shard_transfer_mode => 'block_writes')")?;
     load.progress(requests(3000, 12_000).saturating_sub(load.answered()).max(200)).await?;
     let report = load.close(citus).await?;
-    told(&format!("{way:?}, {MOVES} moves and a rebalance"), &report)
+    report.tell(&format!("{way:?}, {MOVES} moves and a rebalance"));
+    report.check()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
