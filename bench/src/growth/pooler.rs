@@ -47,8 +47,12 @@ impl<'a> Pooler<'a> {
         );
         fs::write(pooler.directory.join("settings"), settings)?;
         fs::write(pooler.directory.join("users"), format!("\"{SUPERUSER}\" \"\"\n"))?;
-        // pgbouncer refuses to run as root too, so it runs as the server's account.
-        run(as_server(server, program).arg("--daemon").arg(pooler.directory.join("settings")))?;
+        // pgbouncer refuses to run as root too, so it runs as the server's account. A thousand clients are as many open files,
+        // which is about what a process is allowed at first.
+        let start = "ulimit -S -n \"$(ulimit -H -n)\" && exec \"$@\"";
+        let mut shell = as_server(server, "sh");
+        shell.args(["-c", start, "pgbouncer", program, "--daemon"]).arg(pooler.directory.join("settings"));
+        run(&mut shell)?;
         let start = Instant::now();
         while !server
             .program("psql")
