@@ -963,7 +963,7 @@ DECLARE
   step pg_catalog.text;
   more pg_catalog.bool;
 BEGIN
-  FOREACH step IN ARRAY '{empty,turn,close,long,restore,end,delete,checkpoints,leases,journals,persistence,owners,orphans,tombstones}'::pg_catalog.text[] LOOP
+  FOREACH step IN ARRAY '{empty,turn,close,long,restore,end,delete,checkpoints,leases,persistence,owners,orphans,tombstones,journals}'::pg_catalog.text[] LOOP
     LOOP
       -- The step needs this isolation level and, on a primary, READ WRITE, whatever the defaults of role and database
       -- are. Nothing may be evaluated between the two commands, since it could take a snapshot. On a standby READ

@@ -352,6 +352,13 @@ pub enum Error {
         /// The table's name, as the session has it or as given.
         journal: String,
     },
+    /// 42501: the session's owner does not have the privileges of the table's owner.
+    NotYourJournal {
+        /// The table's name.
+        journal: String,
+        /// The session's name.
+        session: String,
+    },
     /// 42P16: the table cannot keep requests.
     UnfitJournal {
         /// The table's name.

@@ -430,6 +430,12 @@ pub(super) fn describe(error: Error) -> Texts {
             "The requests of the session are rows of this table. What it has kept cannot be told without it.".into(),
             "Restore the table, or give it its name back. For a new session make one with idem_create_journal().",
         ),
+        Error::NotYourJournal { journal, session } => report(
+            Standard(PgSqlErrorCode::ERRCODE_INSUFFICIENT_PRIVILEGE),
+            format!("permission denied to keep the requests of session \"{session}\" in {journal}"),
+            "The session's owner does not have the privileges of the table's owner. What has expired is deleted from a journal, whoever wrote it.".into(),
+            "Make the session as the table's owner or as a member of it (owner => ...), and lend it to others (usable_by => ...).",
+        ),
         Error::UnfitJournal { journal, detail } => report(
             Standard(PgSqlErrorCode::ERRCODE_INVALID_TABLE_DEFINITION),
             format!("table {journal} cannot be a journal as it is"),

@@ -1,21 +1,20 @@
 //! Deletes what has expired in journals.
 //!
 //! A journal belongs to a user, and so do its triggers. So its owner deletes here, and can do nothing else meanwhile, as
-//! when PostgreSQL maintains a table. A batch is bounded by a moment and not by a LIMIT, since a journal may be
-//! distributed over many servers.
+//! when PostgreSQL maintains a table. Only a journal that a session of its
+//! owner has is deleted from: anybody can make a session that names any table.
 
 use super::table::{self, Journal};
 use crate::domain::limits::KEEP_SLACK_US;
 use crate::error::Error;
-use crate::pg::{self, Sight, Statement};
+use crate::pg::{self, Rows, Sight, Statement};
 use crate::store::sql;
 use pgrx::pg_sys;
 use pgrx::pg_sys::BuiltinOid::{INT8OID, TIMESTAMPTZOID};
-use pgrx::spi::Spi;
-use std::rc::Rc;
 
-/// How long a deletion may take, with its waits for those who are at work on an expired row.
-const PATIENCE_US: i64 = 5_000_000;
+/// How long a deletion may wait for those who are at work on an expired row, where it cannot pass them by. It is shorter
+/// than the time after which PostgreSQL looks for a deadlock, so that nobody else becomes the victim.
+const PATIENCE_US: i64 = 200_000;
 
 /// What was deleted.
 #[derive(Default)]
@@ -28,52 +27,80 @@ pub struct Deleted {
     pub failed: Vec<String>,
 }
 
-/// Deletes about `limit` expired rows of each journal that a session has.
+/// Deletes about `limit` expired rows of each journal that a session of its owner has.
 pub fn delete(limit: usize) -> Result<Deleted, Error> {
-    let query = "SELECT DISTINCT s.journal FROM idempotence.session s WHERE s.journal IS NOT NULL ORDER BY 1";
-    let mut deleted = Deleted::default();
-    for name in sql::column::<String>(query, &[])? {
-        let why = match table::find(&name).map(|journal| pg::undone_on_error(|| delete_in(&journal, limit))) {
+    let query = "SELECT s.journal, s.owner::pg_catalog.oid FROM idempotence.session s WHERE s.journal IS NOT NULL GROUP BY 1, 2 ORDER BY 1, 2";
+    let (mut deleted, mut done) = (Deleted::default(), None);
+    for (name, session_owner) in sql::pairs::<String, pg_sys::Oid>(query, &[])? {
+        if done.as_ref() == Some(&name) {
+            continue;
+        }
+        // A user's journal may be wherever the user likes, and raise what it likes. It delays no other one.
+        let why = match pg::undone_on_error(|| delete_for(&name, session_owner, limit)) {
             Ok(Ok(Some(rows))) => {
                 deleted.rows += rows;
                 deleted.more |= rows >= limit;
+                done = Some(name);
                 continue;
             }
-            Ok(Ok(None)) => "somebody is at work on such rows".to_owned(),
-            Ok(Err(message)) => message,
-            Err(_) => "there is no such table, or it does not fit".to_owned(),
+            Ok(Ok(None)) => "somebody is at work on such rows, or the table is another role's".to_owned(),
+            Ok(Err(_)) => "there is no such table, or it does not fit".to_owned(),
+            Err(message) => message,
         };
         deleted.failed.push(format!("what has expired in journal {name} cannot be deleted yet: {why}"));
     }
     Ok(deleted)
 }
 
-/// Deletes about `limit` expired rows. `None`: the table is gone, or a wait took too long.
-fn delete_in(journal: &Rc<Journal>, limit: usize) -> Option<usize> {
-    let owner = owner(journal.oid)?;
+/// Deletes about `limit` expired rows, if whoever owns the session has the rights of the table's owner. `None`: not so, or a
+/// wait took too long.
+fn delete_for(name: &str, session_owner: pg_sys::Oid, limit: usize) -> Result<Option<usize>, Error> {
+    let journal = table::find(name)?;
+    if !pg::has_privileges(session_owner, journal.owner) {
+        return Ok(None);
+    }
     let now_us = pg::now_us().saturating_sub(KEEP_SLACK_US);
-    let expired = "j.expires_at OPERATOR(pg_catalog.<=) $1 AND (j.leased_until IS NULL OR j.leased_until OPERATOR(pg_catalog.<=) $1)";
+    let work = || {
+        pg::as_owner_alone(journal.owner, || match journal.rows() {
+            Rows::Here => delete_here(&journal, now_us, limit),
+            Rows::Elsewhere => delete_elsewhere(&journal, now_us, limit),
+        })
+    };
+    Ok(pg::tentatively(journal.rows(), Some(PATIENCE_US), work, |_| true).map(|deleted| deleted as usize))
+}
+
+/// What has expired. $1 is the present moment, less the slack that time keys ahead of the clock need.
+const EXPIRED: &str =
+    "j.expires_at OPERATOR(pg_catalog.<=) $1 AND (j.leased_until IS NULL OR j.leased_until OPERATOR(pg_catalog.<=) $1)";
+
+/// Passes by the rows that somebody is at work on.
+fn delete_here(journal: &Journal, now_us: i64, limit: usize) -> u64 {
+    let (name, tenant) = (&journal.name, &journal.tenant);
+    let delete = Statement::prepare(
+        &format!(
+            "DELETE FROM {name} d USING (SELECT j.{tenant} AS tenant, j.session, j.request FROM {name} j WHERE {EXPIRED}
+                                         ORDER BY j.expires_at LIMIT $2 FOR UPDATE SKIP LOCKED) e
+             WHERE d.{tenant} OPERATOR(pg_catalog.=) e.tenant AND d.session OPERATOR(pg_catalog.=) e.session
+               AND d.request OPERATOR(pg_catalog.=) e.request"
+        ),
+        &[TIMESTAMPTZOID.value(), INT8OID.value()],
+    );
+    delete.execute(&[Some(now_us.into()), Some((limit as i64).into())], Sight::OfTransaction, |_| ()).0
+}
+
+/// A batch ends at a moment, and not at a number of rows: a table that is distributed is not deleted from by a LIMIT.
+fn delete_elsewhere(journal: &Journal, now_us: i64, limit: usize) -> u64 {
+    let name = &journal.name;
     let last = Statement::prepare(
-        &format!("SELECT j.expires_at FROM {} j WHERE {expired} ORDER BY j.expires_at OFFSET $2 LIMIT 1", journal.name),
+        &format!("SELECT j.expires_at FROM {name} j WHERE {EXPIRED} ORDER BY j.expires_at OFFSET $2 LIMIT 1"),
         &[TIMESTAMPTZOID.value(), INT8OID.value()],
     );
     let delete = Statement::prepare(
-        &format!("DELETE FROM {} j WHERE {expired} AND j.expires_at OPERATOR(pg_catalog.<=) $2", journal.name),
+        &format!("DELETE FROM {name} j WHERE {EXPIRED} AND j.expires_at OPERATOR(pg_catalog.<=) $2"),
         &[TIMESTAMPTZOID.value(), TIMESTAMPTZOID.value()],
     );
-    let work = || {
-        pg::as_owner_alone(owner, || {
-            let place = limit.saturating_sub(1) as i64;
-            let arguments = [Some(now_us.into()), Some(place.into())];
-            let found = last.execute(&arguments, Sight::OfTransaction, |row| row.int8(0)).1.flatten();
-            let upto: i64 = found.unwrap_or(now_us);
-            delete.execute(&[Some(now_us.into()), Some(upto.into())], Sight::OfTransaction, |_| ()).0
-        })
-    };
-    pg::tentatively(Some(PATIENCE_US), work, |_| true).map(|deleted| deleted as usize)
-}
-
-fn owner(table: pg_sys::Oid) -> Option<pg_sys::Oid> {
-    let query = "SELECT c.relowner FROM pg_catalog.pg_class c WHERE c.oid OPERATOR(pg_catalog.=) $1";
-    Spi::get_one_with_args(query, &[table.into()]).ok().flatten()
+    let place = limit.saturating_sub(1) as i64;
+    let found = last.execute(&[Some(now_us.into()), Some(place.into())], Sight::OfTransaction, |row| row.int8(0));
+    let upto: i64 = found.1.flatten().unwrap_or(now_us);
+    delete.execute(&[Some(now_us.into()), Some(upto.into())], Sight::OfTransaction, |_| ()).0
 }

@@ -76,8 +76,8 @@ impl Act {
                  ON CONFLICT ({tenant}, session, request) DO NOTHING"
             ),
             Act::Look => select,
-            Act::Lock => format!("{select} FOR UPDATE"),
-            Act::TryLock => format!("{select} FOR UPDATE SKIP LOCKED"),
+            Act::Lock => format!("{select} FOR NO KEY UPDATE"),
+            Act::TryLock => format!("{select} FOR NO KEY UPDATE SKIP LOCKED"),
             // The row says already until when it counts, a little longer than it has to. If that will do, the column stays
             // as it is, and so does the index on it.
             Act::Record => format!(

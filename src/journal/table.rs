@@ -21,6 +21,8 @@ pub struct Journal {
     pub tenant_type: BuiltinOid,
     /// The table itself.
     pub oid: pg_sys::Oid,
+    /// Its owner.
+    pub owner: pg_sys::Oid,
     /// Whether its rows are in this database. Otherwise Citus keeps them, on other servers perhaps.
     pub is_local: bool,
 }
@@ -119,27 +121,26 @@ pub struct Relation {
     /// Its name, qualified and quoted as SQL needs it.
     pub name: String,
     is_table: bool,
+    owner: pg_sys::Oid,
 }
 
 /// The relation that a name means to the caller.
 pub fn relation(name: &str) -> Result<Option<Relation>, Error> {
-    let query = "SELECT c.oid, pg_catalog.format('%I.%I', n.nspname, c.relname), c.relkind IN ('r', 'p')
+    let query = "SELECT c.oid, pg_catalog.format('%I.%I', n.nspname, c.relname), 
+        c.relpersistence OPERATOR(pg_catalog.=) 'p' AND (c.relkind OPERATOR(pg_catalog.=) 'p' OR c.relkind OPERATOR(pg_catalog.=) 'r' AND NOT c.relhassubclass), c.relowner
         FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace
         WHERE c.oid OPERATOR(pg_catalog.=) pg_catalog.to_regclass($1)::pg_catalog.oid";
     let found = rows(query, &[name.into()], |row| {
-        Ok(row.get(1)?.zip(row.get(2)?).zip(row.get(3)?).map(|((oid, name), is_table)| Relation {
-            oid,
-            name,
-            is_table,
-        }))
+        let found = row.get(1)?.zip(row.get(2)?).zip(row.get(3)?.zip(row.get(4)?));
+        Ok(found.map(|((oid, name), (is_table, owner))| Relation { oid, name, is_table, owner }))
     })?;
     Ok(found.into_iter().flatten().next())
 }
 
-fn look(Relation { oid, name, is_table }: Relation) -> Result<Journal, Error> {
+fn look(Relation { oid, name, is_table, owner }: Relation) -> Result<Journal, Error> {
     let unfit = |detail: String| Error::UnfitJournal { journal: name.clone(), detail };
     if !is_table {
-        return Err(unfit("It is no table.".into()));
+        return Err(unfit("It is no table, or one that is temporary or unlogged, or that others inherit from.".into()));
     }
     let types = types(oid)?;
     for Column { name, sql_type, of, .. } in &COLUMNS {
@@ -162,7 +163,7 @@ fn look(Relation { oid, name, is_table }: Relation) -> Result<Journal, Error> {
         let types = TENANT_TYPES.map(|(_, name)| name).join(", ");
         return Err(unfit(format!("Its column \"{tenant}\", the tenant's, has none of the types {types}.")));
     };
-    Ok(Journal { tenant: quoted.clone(), tenant_type, oid, is_local: !is_of_citus(oid)?, name })
+    Ok(Journal { tenant: quoted.clone(), tenant_type, oid, owner, is_local: !is_of_citus(oid)?, name })
 }
 
 /// The types of a table's columns, by name.
@@ -179,7 +180,7 @@ fn tenants(table: pg_sys::Oid) -> Result<Vec<(String, String)>, Error> {
     let query = "SELECT DISTINCT k.names[1], pg_catalog.quote_ident(k.names[1])
         FROM pg_catalog.pg_index i,
         LATERAL (SELECT pg_catalog.array_agg(a.attname::pg_catalog.text ORDER BY c.place) AS names,
-                        pg_catalog.bool_and(COALESCE(l.collisdeterministic, true)) AS is_exact
+                        pg_catalog.bool_and(COALESCE(l.collisdeterministic, true) AND a.attcollation OPERATOR(pg_catalog.=) c.sorted_by) AS is_exact
                  FROM ROWS FROM (pg_catalog.unnest(i.indkey::pg_catalog.int2[]), pg_catalog.unnest(i.indcollation::pg_catalog.oid[]))
                       WITH ORDINALITY AS c (number, sorted_by, place)
                  JOIN pg_catalog.pg_attribute a ON a.attrelid OPERATOR(pg_catalog.=) i.indrelid AND a.attnum OPERATOR(pg_catalog.=) c.number
@@ -234,6 +235,13 @@ enum Value {
     Int4(i32),
     Int8(i64),
     Uuid(Uuid),
+}
+
+impl Journal {
+    /// Where its rows are.
+    pub fn rows(&self) -> pg::Rows {
+        if self.is_local { pg::Rows::Here } else { pg::Rows::Elsewhere }
+    }
 }
 
 impl Tenant {

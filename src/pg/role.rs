@@ -45,9 +45,40 @@ pub fn as_role<T>(owner: pg_sys::Oid, work: impl FnOnce() -> T) -> T {
     as_role_with(pg_sys::SECURITY_LOCAL_USERID_CHANGE, owner, work)
 }
 
-/// Runs `work` as the role `owner`, and lets it become nobody else, as PostgreSQL does where it maintains a user's table.
+/// Runs `work` as the role `owner`, and lets it become nobody else and change no setting for others, as PostgreSQL does
+/// where it maintains a user's table: triggers of the table are code of its owner.
 pub fn as_owner_alone<T>(owner: pg_sys::Oid, work: impl FnOnce() -> T) -> T {
-    as_role_with(pg_sys::SECURITY_RESTRICTED_OPERATION, owner, work)
+    as_role_with(pg_sys::SECURITY_RESTRICTED_OPERATION, owner, || {
+        // SAFETY: the level is ended below. An error ends it with its (sub)transaction. The strings are terminated.
+        unsafe {
+            let level = pg_sys::NewGUCNestLevel();
+            pg_sys::set_config_option(
+                c"search_path".as_ptr(),
+                c"pg_catalog, pg_temp".as_ptr(),
+                pg_sys::GucContext::PGC_USERSET,
+                pg_sys::GucSource::PGC_S_SESSION,
+                pg_sys::GucAction::GUC_ACTION_SAVE,
+                true,
+                0,
+                false,
+            );
+            let done = work();
+            pg_sys::AtEOXact_GUC(false, level);
+            done
+        }
+    })
+}
+
+/// Whether a role has the privileges of another one.
+pub fn has_privileges(role: pg_sys::Oid, of: pg_sys::Oid) -> bool {
+    // SAFETY: looks up the roles in the system caches. A role that was dropped has no privileges.
+    unsafe { pg_sys::has_privs_of_role(role, of) }
+}
+
+/// Whether the current role is a superuser.
+pub fn is_superuser() -> bool {
+    // SAFETY: looks up the role in a cache of the backend.
+    unsafe { pg_sys::superuser() }
 }
 
 fn as_role_with<T>(rules: u32, owner: pg_sys::Oid, work: impl FnOnce() -> T) -> T {

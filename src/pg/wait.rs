@@ -86,14 +86,28 @@ pub fn rolled_back_on<T>(code: PgSqlErrorCode, work: impl FnOnce() -> T) -> Opti
     done
 }
 
-/// Runs `work`, statements on tables that may be elsewhere, in a subtransaction. If all of them together take longer than
-/// `wait_us` (`None`: no bound of ours), or if `keep` does not want what `work` gives, rolls back all that it did. Gives
-/// `None` in the first case. If the user's own `lock_timeout` is shorter, its end is an error.
-pub fn tentatively<T>(wait_us: Option<i64>, work: impl FnOnce() -> T, keep: impl FnOnce(&T) -> bool) -> Option<T> {
+/// Where the rows are that a statement may wait for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Rows {
+    /// In this database.
+    Here,
+    /// On another server, perhaps.
+    Elsewhere,
+}
+
+/// Runs `work`, statements on such rows, in a subtransaction. If a wait for others takes longer than `wait_us` (`None`: no
+/// bound of ours), or if `keep` does not want what `work` gives, rolls back all that it did. Gives `None` in the first
+/// case. If the user's own `lock_timeout` is shorter, its end is an error.
+pub fn tentatively<T>(
+    rows: Rows,
+    wait_us: Option<i64>,
+    work: impl FnOnce() -> T,
+    keep: impl FnOnce(&T) -> bool,
+) -> Option<T> {
     let bound = wait_us.and_then(LockTimeoutMs::bounded_by);
     let subtransaction = Subtransaction::begin();
     let mut work = Some(work);
-    let run = std::panic::AssertUnwindSafe(|| work.take().map(|work| in_time(|| timed(work))));
+    let run = std::panic::AssertUnwindSafe(|| work.take().map(|work| in_time(|| timed(rows, work))));
     let is_ours = bound.is_some();
     let caught = PgTryBuilder::new(run)
         .catch_when(PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE, |error| {
@@ -114,15 +128,20 @@ pub fn tentatively<T>(wait_us: Option<i64>, work: impl FnOnce() -> T, keep: impl
     caught
 }
 
-/// Runs `work`, statements on tables that may be elsewhere. If all of them together take longer than `wait_us` (`None`: no
-/// bound of ours), raises the error that `timed_out` makes.
-pub fn in_time_or_error<T>(wait_us: Option<i64>, work: impl FnOnce() -> T, timed_out: impl FnOnce() -> Error) -> T {
-    bounded_or_error(wait_us, || timed(work), timed_out)
+/// Runs `work`, statements on such rows. If a wait for others takes longer than `wait_us` (`None`: no bound of ours), raises
+/// the error that `timed_out` makes.
+pub fn in_time_or_error<T>(
+    rows: Rows,
+    wait_us: Option<i64>,
+    work: impl FnOnce() -> T,
+    timed_out: impl FnOnce() -> Error,
+) -> T {
+    bounded_or_error(wait_us, || timed(rows, work), timed_out)
 }
 
-/// Runs `work` while the clock of `lock_timeout` runs. PostgreSQL starts that clock only where this backend itself waits
-/// for a lock. Here it also ends a wait for another server, whose backend waits for a lock there.
-fn timed<T>(work: impl FnOnce() -> T) -> T {
+/// Runs `work`. Where its rows are elsewhere, the clock of `lock_timeout` runs meanwhile. PostgreSQL starts that clock only
+/// where this backend itself waits for a lock. Here it also ends a wait for another server, whose backend waits there.
+fn timed<T>(rows: Rows, work: impl FnOnce() -> T) -> T {
     /// As PostgreSQL numbers it, in all supported versions.
     const LOCK_TIMEOUT: c_int = 2;
     /// A statement on another server takes a while without any wait for a lock. Whoever will not wait at all waits so long.
@@ -144,7 +163,7 @@ fn timed<T>(work: impl FnOnce() -> T) -> T {
     }
 
     let ms = LockTimeoutMs::of_caller();
-    if ms <= 0 {
+    if ms <= 0 || rows == Rows::Here {
         return work();
     }
     // SAFETY: every backend has this clock, and it raises no error.

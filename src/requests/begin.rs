@@ -203,7 +203,7 @@ impl BeginCall<'_> {
             let is_kept = |attempt: &Option<Attempt>| {
                 matches!(attempt, Some(Attempt::Answered(Begun::Started(_) | Begun::GivenUp(_))))
             };
-            match self.in_time(deadline, attempt, is_kept)? {
+            match self.in_time(kept.rows(), deadline, attempt, is_kept)? {
                 None => return Ok(Begun::InProgress(None)),
                 Some(None) if vanished == VANISHED_MAX => return Err(kept.not_written()),
                 Some(None) => vanished += 1,
@@ -225,24 +225,25 @@ impl BeginCall<'_> {
         deadline: Deadline,
     ) -> Result<Option<Claimed>, Error> {
         if self.asked.aim != Aim::Claim {
-            return self.in_time(deadline, || Ok(kept.claim(expires_at)), |_| true);
+            return self.in_time(kept.rows(), deadline, || Ok(kept.claim(expires_at)), |_| true);
         }
         let what = || self.asked.request.name().to_string();
         let ran_out = || Error::WaitRanOut { what: what(), hint: WAIT_BY_ARGUMENT };
         let claim = || kept.claim(expires_at);
-        Ok(Some(self.naming(|| pg::in_time_or_error(deadline.left_us(), claim, ran_out))))
+        Ok(Some(self.naming(|| pg::in_time_or_error(kept.rows(), deadline.left_us(), claim, ran_out))))
     }
 
     /// Runs `work`, which waits for others at work on the request's row. If the wait runs out (`None`), or `keep` does not
     /// want what comes, all is taken back.
     fn in_time<T>(
         &self,
+        rows: pg::Rows,
         deadline: Deadline,
         work: impl FnOnce() -> Result<T, Error>,
         keep: impl FnOnce(&T) -> bool,
     ) -> Result<Option<T>, Error> {
         let keep = |done: &Result<T, Error>| done.as_ref().is_ok_and(keep);
-        self.naming(|| pg::tentatively(deadline.left_us(), work, keep)).transpose()
+        self.naming(|| pg::tentatively(rows, deadline.left_us(), work, keep)).transpose()
     }
 
     /// Runs `work`. If it meets a row that the transaction's snapshot does not see, the error names the request.

@@ -69,7 +69,8 @@ pub fn create(name: &str, options: &Options<'_>) -> Result<Created, Error> {
     let max_attempts = checked_attempts(name, options.max_attempts)?.flatten();
     refuse_attempts_of_inbox(name, options.inbox, max_attempts)?;
     check_node(name, options.node)?;
-    let journal = options.journal.map(|journal| checked_journal(name, options.inbox, journal)).transpose()?;
+    let owner = options.owner.unwrap_or_else(pg::current_role);
+    let journal = options.journal.map(|journal| checked_journal(name, options.inbox, owner, journal)).transpose()?;
     check_writable("idem_create_session")?;
     take_lock(name)?;
 
@@ -315,7 +316,7 @@ fn refuse_attempts_of_inbox(session: &str, inbox: bool, max_attempts: Option<i32
 }
 
 /// The name of a journal, qualified and quoted. The table has to be there, and to fit.
-fn checked_journal(session: &str, inbox: bool, journal: &str) -> Result<String, Error> {
+fn checked_journal(session: &str, inbox: bool, owner: pg_sys::Oid, journal: &str) -> Result<String, Error> {
     if inbox {
         return Err(Error::Invalid {
             message: format!("inbox \"{session}\" cannot have a journal"),
@@ -324,7 +325,9 @@ fn checked_journal(session: &str, inbox: bool, journal: &str) -> Result<String, 
         });
     }
     let Some(table) = table::relation(journal)? else { return Err(Error::NoJournal { journal: journal.into() }) };
-    table::find(&table.name)?;
+    if !pg::has_privileges(owner, table::find(&table.name)?.owner) {
+        return Err(Error::NotYourJournal { journal: table.name, session: session.into() });
+    }
     Ok(table.name)
 }
 

@@ -49,8 +49,6 @@ pub enum Step {
     Checkpoints,
     /// Deletes abandoned leases.
     Leases,
-    /// Deletes what has expired in journals.
-    Journals,
     /// Makes restored tables logged or unlogged, as was chosen.
     Persistence,
     /// Takes dropped roles out of sessions.
@@ -59,6 +57,8 @@ pub enum Step {
     Orphans,
     /// Forgets dropped sessions that have no outcome left, so that their names are free.
     Tombstones,
+    /// Deletes what has expired in journals. It comes last, since it executes triggers of users.
+    Journals,
 }
 
 impl Step {
@@ -75,11 +75,11 @@ impl Step {
         Step::Delete,
         Step::Checkpoints,
         Step::Leases,
-        Step::Journals,
         Step::Persistence,
         Step::Owners,
         Step::Orphans,
         Step::Tombstones,
+        Step::Journals,
     ];
 
     /// The step's name in SQL.

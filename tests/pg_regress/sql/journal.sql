@@ -199,6 +199,45 @@ SELECT regress_message($$ SELECT idem_create_journal('kept.mine') $$);
 RESET ROLE;
 SELECT recorded_by FROM kept.payment_request WHERE request = 'order-6';
 
+-- Nobody keeps requests in another role's table: what has expired there would be deleted.
+SET ROLE regress_teller;
+SELECT regress_error($$ SELECT idem_create_session('stolen', journal => 'kept.payment_request') $$);
+RESET ROLE;
+
+-- Triggers are the owner's, also where a superuser calls or sweeps, and change nothing for these.
+CREATE TABLE kept.tellers (LIKE kept.payment_request INCLUDING ALL);
+ALTER TABLE kept.tellers OWNER TO regress_teller;
+CREATE FUNCTION kept.trick() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  RAISE NOTICE '% as %', TG_OP, current_user;
+  PERFORM pg_catalog.set_config('search_path', 'kept', false), pg_catalog.set_config('idempotence.wait', '1s', false);
+  RETURN coalesce(NEW, OLD);
+END
+$$;
+CREATE TRIGGER trick BEFORE INSERT OR DELETE ON kept.tellers FOR EACH ROW EXECUTE FUNCTION kept.trick();
+SELECT idem_create_session('tellers', ttl => '1 hour', journal => 'kept.tellers', owner => 'regress_teller');
+SELECT status FROM idem_settle('tellers', 'a');
+UPDATE kept.tellers SET expires_at = now() - interval '1 hour';
+CALL idem_sweep();
+SHOW search_path;
+SHOW idempotence.wait;
+SELECT status FROM idem_lookup('tellers', 'b');
+SELECT count(*) FROM kept.tellers;
+ALTER TABLE kept.tellers OWNER TO CURRENT_USER;
+SELECT idem_drop_session('tellers');
+
+-- Not for keeps: unlogged, temporary, inherited from, or with a unique index by another collation.
+CREATE UNLOGGED TABLE kept.unlogged (LIKE kept.payment_request INCLUDING ALL);
+SELECT regress_message($$ SELECT idem_create_session('none', journal => 'kept.unlogged') $$);
+CREATE TEMP TABLE temporary (LIKE kept.payment_request INCLUDING ALL);
+SELECT left(regress_message($$ SELECT idem_create_session('none', journal => 'pg_temp.temporary') $$), 5);
+CREATE TABLE kept.parent (LIKE kept.payment_request INCLUDING ALL);
+CREATE TABLE kept.child () INHERITS (kept.parent);
+SELECT regress_message($$ SELECT idem_create_session('none', journal => 'kept.parent') $$);
+CREATE TABLE kept.collated (LIKE kept.payment_request);
+CREATE UNIQUE INDEX ON kept.collated (tenant, session COLLATE "POSIX", request);
+SELECT regress_message($$ SELECT idem_create_session('none', journal => 'kept.collated') $$);
+
 -- Partitioned by tenant, as an owner may make it.
 CREATE TABLE kept.parts (LIKE kept.by_number INCLUDING DEFAULTS, PRIMARY KEY ("account no", session, request)) PARTITION BY LIST ("account no");
 CREATE TABLE kept.parts_1 PARTITION OF kept.parts FOR VALUES IN (1);
