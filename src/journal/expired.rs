@@ -29,7 +29,7 @@ pub struct Deleted {
 
 /// Deletes about `limit` expired rows of each journal that a session of its owner has.
 pub fn delete(limit: usize) -> Result<Deleted, Error> {
-    let query = "SELECT s.journal, s.owner::pg_catalog.oid FROM idempotence.session s WHERE s.journal IS NOT NULL GROUP BY 1, 2 ORDER BY 1, 2";
+    let query = "SELECT s.journal, s.owner::pg_catalog.oid FROM idempotence.session s WHERE s.journal IS NOT NULL AND s.ended_at IS NULL GROUP BY 1, 2 ORDER BY 1, 2";
     let (mut deleted, mut done) = (Deleted::default(), None);
     for (name, session_owner) in sql::pairs::<String, pg_sys::Oid>(query, &[])? {
         if done.as_ref() == Some(&name) {
