@@ -95,3 +95,9 @@ pub fn cells(clients: &[u32]) -> Vec<Cell> {
         .flat_map(|&synchronous| clients.iter().map(move |&clients| Cell { synchronous, clients }))
         .collect()
 }
+
+/// The cells with these numbers of clients and `synchronous_commit` off, and one with it on: there the disk decides, and the
+/// number of clients says little more.
+pub fn cells_off(clients: &[u32]) -> Vec<Cell> {
+    clients.iter().map(|&clients| Cell { synchronous: false, clients }).chain([ON_4]).collect()
+}

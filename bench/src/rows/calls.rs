@@ -1,6 +1,6 @@
 //! The rows about requests that are a single call each, in which no round trips hide the cost.
 
-use crate::row::{Comparison, Metric, OFF_4, Row, Variant, cells};
+use crate::row::{Comparison, Metric, OFF_4, Row, Variant, cells_off};
 use crate::script::{COUNT_LEDGER, COUNT_OUTCOMES, COUNT_REQUESTS, KEY, Keygen};
 
 /// The arguments of the function that does the work.
@@ -31,7 +31,7 @@ twice), and it is made idempotent by `idem_run`. Each call is one statement, one
             denominator: 0,
             goal: None,
         }],
-        cells: cells(&[1, 4, 16]),
+        cells: cells_off(&[1, 4, 16]),
         goal_cells: vec![OFF_4],
     }
 }
@@ -72,7 +72,7 @@ with `idem_begin` and `idem_record`. Here no round trips hide what the steps cos
                 goal: None,
             },
         ],
-        cells: cells(&[1, 4, 16]),
+        cells: cells_off(&[1, 4, 16]),
         goal_cells: vec![OFF_4],
     }
 }

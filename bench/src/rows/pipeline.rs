@@ -1,6 +1,6 @@
 //! The row about a whole transaction in one round trip.
 
-use crate::row::{Comparison, GoalRatio, Metric, OFF_4, Row, Variant, cells};
+use crate::row::{Comparison, GoalRatio, Metric, OFF_4, Row, Variant, cells_off};
 use crate::script::{COUNT_LEDGER, COUNT_OUTCOMES, COUNT_REQUESTS, KEY, Keygen, pipeline, transaction};
 
 // The positions of the variants in the row.
@@ -65,7 +65,7 @@ with two `SELECT`s instead of the steps.",
                 goal: None,
             },
         ],
-        cells: cells(&[1, 4, 16]),
+        cells: cells_off(&[1, 4, 16]),
         goal_cells: vec![OFF_4],
     }
 }

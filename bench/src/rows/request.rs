@@ -1,7 +1,7 @@
 //! The row about a whole transaction: begin, work and record, each a round trip.
 
 use crate::guarded::{CEILING, CLAIMED, FLOOR, HAND_WRITTEN, IDEMPOTENCE, claimed, guarded};
-use crate::row::{Comparison, GoalRatio, Metric, OFF_4, Row, cells};
+use crate::row::{Comparison, GoalRatio, Metric, OFF_4, Row, cells_off};
 use crate::script::{KEY, Keygen};
 
 pub fn row() -> Row {
@@ -63,7 +63,7 @@ be executed.",
                 goal: None,
             },
         ],
-        cells: cells(&[1, 4, 16]),
+        cells: cells_off(&[1, 4, 16]),
         goal_cells: vec![OFF_4],
     }
 }

@@ -1,7 +1,7 @@
 //! The rows about client sessions.
 
 use crate::guarded::{CEILING, HAND_WRITTEN, IDEMPOTENCE, guarded};
-use crate::row::{Comparison, GoalRatio, Metric, OFF_4, ON_4, Row, Variant, cells};
+use crate::row::{Comparison, GoalRatio, Metric, OFF_4, ON_4, Row, Variant, cells, cells_off};
 use crate::script::{KEY, Keygen, transaction};
 use crate::variants::{numbered_by_hand, registering, signs};
 
@@ -53,7 +53,7 @@ numbers its requests 1, 2, 3 and so on. By hand, the number is a key in the clie
                 goal: None,
             },
         ],
-        cells: cells(&[1, 4, 16]),
+        cells: cells_off(&[1, 4, 16]),
         goal_cells: vec![OFF_4],
     }
 }
