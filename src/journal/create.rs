@@ -29,9 +29,9 @@ pub fn create(journal: &str, tenant: &str, tenant_type: pg_sys::Oid) -> Result<C
             hint: "Name it as the column by which the rows of the requests are distributed.",
         });
     }
+    let quoted = text("SELECT pg_catalog.quote_ident($1)", tenant)?;
     if let Some(there) = table::relation(journal)? {
         let found = table::find(&there.name)?;
-        let quoted = text("SELECT pg_catalog.quote_ident($1)", tenant)?;
         if found.tenant != quoted || found.tenant_type.value() != tenant_type {
             let detail = format!("Its column for the tenant is {}, and not {quoted} of type {sql_type}.", found.tenant);
             return Err(Error::UnfitJournal { journal: there.name, detail });
@@ -42,11 +42,10 @@ pub fn create(journal: &str, tenant: &str, tenant_type: pg_sys::Oid) -> Result<C
         "SELECT pg_catalog.string_agg(pg_catalog.quote_ident(part), '.') FROM pg_catalog.unnest(pg_catalog.parse_ident($1)) AS part",
         journal,
     )?;
-    let tenant = text("SELECT pg_catalog.quote_ident($1)", tenant)?;
     let columns: Vec<String> =
         COLUMNS.iter().map(|column| format!("{} {}{}", column.name, column.sql_type, column.constraint)).collect();
     run(&format!(
-        "CREATE TABLE {name} ({tenant} {sql_type} NOT NULL, {}, PRIMARY KEY ({tenant}, session, request)) WITH (fillfactor = 80)",
+        "CREATE TABLE {name} ({quoted} {sql_type} NOT NULL, {}, PRIMARY KEY ({quoted}, session, request)) WITH (fillfactor = 80)",
         columns.join(", ")
     ))?;
     run(&format!("CREATE INDEX ON {name} (expires_at)"))?;

@@ -1,8 +1,8 @@
 //! Deletes what has expired in journals.
 //!
 //! A journal belongs to a user, and so do its triggers. So its owner deletes here, and can do nothing else meanwhile, as
-//! when PostgreSQL maintains a table. Only a journal that a session of its
-//! owner has is deleted from: anybody can make a session that names any table.
+//! when PostgreSQL maintains a table. Rows are deleted only if the session's owner has the privileges of the table's owner:
+//! a table may have changed hands since the session was made.
 
 use super::table::{self, Journal};
 use crate::domain::limits::KEEP_SLACK_US;

@@ -13,8 +13,7 @@ pub fn current_role() -> pg_sys::Oid {
 /// Whether the current role has the privileges of `owner`. If `owner` was dropped, only superusers have them.
 pub fn has_privileges_of(owner: pg_sys::Oid) -> bool {
     let role = current_role();
-    // SAFETY: looks up the roles in the system caches.
-    role == owner || unsafe { pg_sys::has_privs_of_role(role, owner) }
+    role == owner || has_privileges(role, owner)
 }
 
 /// The name of a role; `None` if the role was dropped.
