@@ -111,7 +111,6 @@ pub fn checkpoint(request: &Request<'_>, point: &str, state: Option<Jsonb>, toke
     if open.token.is_none() && open.leftovers.lease {
         // Whoever went on in a transaction without a lease has superseded the former lease, and its steps are done.
         keeping::delete_lease(request, &open.lock)?;
-        keeping::keep_lease_through_crash(request);
     }
     open::finish(request.request_key(), Finish::Saved);
     Ok(())
@@ -128,7 +127,6 @@ pub fn release(request: &Request<'_>, token: Option<i64>) -> Result<(), Error> {
     let open = held::by(request, token, "idem_release")?;
     if open.token.is_some() {
         keeping::delete_lease(request, &open.lock)?;
-        keeping::keep_lease_through_crash(request);
         wake::at_commit(&open.lock);
     } else {
         keeping::take_back_claim(request, &open)?;

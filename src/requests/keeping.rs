@@ -36,16 +36,18 @@ pub fn save_lease(request: &Request<'_>, new: &NewLease<'_>) -> Result<(), Error
     Ok(())
 }
 
-/// Deletes the lease that is kept under the request's lock; gives whether there was one. The caller has the lock.
-pub fn delete_lease(request: &Request<'_>, lock: &Digest) -> Result<bool, Error> {
+/// Deletes the lease that is kept under the request's lock, where no outcome takes its place. The caller has the lock.
+pub fn delete_lease(request: &Request<'_>, lock: &Digest) -> Result<(), Error> {
     match request.in_journal() {
-        None => lease::delete(request.stream(), lock),
-        Some(kept) => kept.write(|row| row.end_lease()),
-    }
+        None => lease::delete(request.stream(), lock)?,
+        Some(kept) => kept.write(|row| row.end_lease())?,
+    };
+    keep_lease_through_crash(request);
+    Ok(())
 }
 
 /// Makes the commit of this transaction wait for its flush: no crash may undo what becomes of a lease.
-pub fn keep_lease_through_crash(request: &Request<'_>) {
+fn keep_lease_through_crash(request: &Request<'_>) {
     match request.in_journal() {
         None => lease::keep_through_crash(),
         Some(_) => pg::force_sync_commit(),

@@ -156,7 +156,6 @@ pub fn force_release(asked: &Request<'_>, reason: &str, live: bool) -> Result<bo
     } else {
         return Err(leased(asked.name(), &found));
     };
-    keeping::keep_lease_through_crash(asked);
     wake::at_commit(&lock);
     note("force_release", asked, reason, &format!("lease that {state}, attempt {}", found.lease.attempt));
     Ok(true)
