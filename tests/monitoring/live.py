@@ -119,14 +119,13 @@ def still_life(check):
     client = load.connect("crew")
     client.execute("SELECT FROM idem_begin(%s, 1)", (load.client,))
     load.count(CREW, started=1)
-    now = time.monotonic() - check.held_since
 
-    check.compare("counters", {key: value for key, value in check.counters().items() if "wait_seconds" not in key[0]
-                               or dict(key[1]).get("session") != "refunds"})
-    check.compare("gauges", gauges(check, now))
+    check.compare("counters", lambda: {key: value for key, value in check.counters().items()
+                                       if "wait_seconds" not in key[0] or dict(key[1]).get("session") != "refunds"})
+    check.compare("gauges", lambda: gauges(check, time.monotonic() - check.held_since))
     health = dict(check.sql("SELECT name, level FROM idempotence.health"))
-    check.compare("health", {series("idempotence_health_level", {"datname": DATABASE, "name": name}): level
-                             for name, level in health.items()})
+    check.compare("health", lambda: {series("idempotence_health_level", {"datname": DATABASE, "name": name}): level
+                                     for name, level in health.items()})
     check.check_nagios("services tell what is wrong", nagios_expected(check, health))
     report(check)
     cost(check)
@@ -145,7 +144,7 @@ def still_life(check):
     load.stopping.clear()
     load.count(REFUNDS, recorded=1)
     load.count(CREW, recorded=1)
-    check.compare("counters, after the waits", check.counters())
+    check.compare("counters, after the waits", check.counters)
 
     missing = set(alert_names()) - set(LATE) - set(check.seen)
     for name in sorted(set(alert_names()) - set(LATE)):

@@ -33,12 +33,15 @@ class Watch:
                 lambda job=job: self.stack.query(f'{{__name__=~"idempotence_.*",job="{job}"}}')
 
     def compare(self, name, expected):
-        """Every series of these is there by each way, with the driver's value. A value may be a range."""
+        """Every series that `expected` names is there by each way, with the driver's value. A value may be a range.
+
+        It is asked for at each look, since autovacuum may have changed the size of a table.
+        """
         for route, samples in self.routes():
             def differ(samples=samples):
                 there = samples()
-                return [f"{key[0]} {dict(key[1])}: {there.get(key)} and not {value}" for key, value in expected.items()
-                        if not fits(there.get(key), value)]
+                return [f"{key[0]} {dict(key[1])}: {there.get(key)} and not {value}"
+                        for key, value in expected().items() if not fits(there.get(key), value)]
 
             wrong = differ()
             with contextlib.suppress(TimeoutError):
