@@ -107,6 +107,14 @@ impl Lab {
         Ok(version.split_whitespace().next().unwrap_or_default().to_owned())
     }
 
+    /// The build of the extension: equal for equal libraries.
+    pub fn build(&self) -> Result<String> {
+        self.psql(
+            "postgres",
+            "SELECT encode(sha256(pg_read_binary_file(setting || '/idempotence.so')), 'hex') FROM pg_config WHERE name = 'PKGLIBDIR'",
+        )
+    }
+
     /// The settings that differ from the defaults.
     pub fn settings(&self) -> &'static [(&'static str, &'static str)] {
         &SETTINGS

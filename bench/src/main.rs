@@ -5,7 +5,7 @@
 //! [`rows`], the list of all rows; [`lab`], how a run is measured; [`wal`], [`life`], [`wake`],
 //! [`count`], how instructions are counted; [`instructions`], [`growth`], [`slots`], [`held`] and [`ring`], the rows that
 //! are measured in their own way; [`field`], other libraries, which `bench/field` measures; [`page`] and [`shown`], which
-//! present the results.
+//! present the results; [`sitting`], how a run that was cut off goes on.
 
 mod count;
 mod field;
@@ -24,6 +24,7 @@ mod row;
 mod rows;
 mod script;
 mod shown;
+mod sitting;
 mod slots;
 mod spread;
 mod variants;
@@ -39,6 +40,7 @@ use clap::Parser;
 use lab::Lab;
 use page::Page;
 use plan::Plan;
+use sitting::Sitting;
 
 /// Measures the installed extension against hand-written SQL and writes a page about it.
 #[derive(Parser, Debug)]
@@ -55,6 +57,11 @@ struct Options {
     /// The page to write
     #[arg(long, default_value = "docs/benchmarks.md")]
     out: PathBuf,
+
+    /// Go on with a run that was cut off: take the rows that it has measured, and measure the others. It must have been
+    /// one of the same build with the same options
+    #[arg(long)]
+    resume: bool,
 
     /// A run of minutes: few rounds, and only the cells that have a goal
     #[arg(long)]
@@ -107,10 +114,16 @@ fn main() -> Result<()> {
     if rows.iter().any(|row| row.id == field::FIELD) {
         field::set_up()?;
     }
-    let mut page = Page::new(&plan, machine::describe()?);
     let lab = Lab::start(&options.pg_config, options.dir.as_deref(), plan.kept)?;
+    let sitting = Sitting::open(options.resume, &format!("{plan:?}, {}", lab.build()?))?;
+    let mut page = Page::new(&plan, machine::describe()?);
     page.server(lab.server_version()?, lab.settings());
     for row in &rows {
+        if let Some(part) = sitting.measured(row.id)? {
+            page.add(&part);
+            continue;
+        }
+        let before = page.mark();
         match row.id {
             wal::WAL => page.wal(row, &wal::measure(&lab, row, &plan)?),
             instructions::INSTRUCTIONS => page.instructions(row, &instructions::measure(&lab, &plan)?),
@@ -123,6 +136,7 @@ fn main() -> Result<()> {
             slots::SLOTS => page.slots(row, &slots::measure(&lab, &plan)?),
             _ => page.row(row, &lab.measure(row, &plan)?),
         }
+        sitting.keep(row.id, &page.since(before))?;
     }
     page.finish();
 

@@ -24,6 +24,21 @@ pub struct Page {
     text: String,
 }
 
+/// What a row has added to the page.
+pub struct Part {
+    /// Its lines of the table of goals.
+    pub summary: String,
+    /// Its section.
+    pub section: String,
+}
+
+/// A place in the page, up to which it was written.
+#[derive(Clone, Copy)]
+pub struct Mark {
+    summary: usize,
+    rows: usize,
+}
+
 impl Page {
     pub fn new(plan: &Plan, machine: Vec<(&'static str, String)>) -> Self {
         let method = format!(
@@ -115,6 +130,22 @@ its key together in SQL from the same numbers, even if it does nothing with the 
         self.rows += "\n";
     }
 
+    /// How far the page has been written.
+    pub fn mark(&self) -> Mark {
+        Mark { summary: self.summary.len(), rows: self.rows.len() }
+    }
+
+    /// What was added since.
+    pub fn since(&self, before: Mark) -> Part {
+        Part { summary: self.summary[before.summary..].to_owned(), section: self.rows[before.rows..].to_owned() }
+    }
+
+    /// Adds what a row added in a former sitting.
+    pub fn add(&mut self, part: &Part) {
+        self.summary += &part.summary;
+        self.rows += &part.section;
+    }
+
     /// Puts the parts together.
     pub fn finish(&mut self) {
         let mut text = String::from(
@@ -131,7 +162,7 @@ are those of one run on one machine. Ratios carry over to other machines better 
         text += &self.rows;
         text += include_str!("../notes.md");
         let _ = write!(text, "\n## How it is measured\n\n{}\n\n", self.method);
-        text += "## Repeat it\n\n```sh\nmake bench                                   # all of it, some hours, and 30 GB of disk\nscripts/bench.sh --quick                     # a look in half an hour\nscripts/instructions.sh                      # instructions only, in two minutes\nscripts/bench.sh --rows request,replay --rounds 15\n```\n\n\
+        text += "## Repeat it\n\n```sh\nmake bench                                   # all of it, some hours, and 30 GB of disk\nscripts/bench.sh --resume                    # the rest, where such a run was cut off\nscripts/bench.sh --quick                     # a look in half an hour\nscripts/instructions.sh                      # instructions only, in two minutes\nscripts/bench.sh --rows request,replay --rounds 15\n```\n\n\
 The benchmark starts a private server and removes it afterwards. To measure another server than Debian's, set `PG_CONFIG`. If the \
 machine is busy with something else, the quartiles show it.\n\n";
         text += "## The machine and the server\n\n";

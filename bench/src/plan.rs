@@ -1,6 +1,7 @@
 //! How much is measured.
 
 /// The extent of all measurements.
+#[derive(Debug)]
 pub struct Plan {
     /// Whether only the cells with a goal are measured.
     pub quick: bool,
