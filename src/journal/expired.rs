@@ -7,7 +7,7 @@
 use super::table::{self, Journal};
 use crate::domain::limits::KEEP_SLACK_US;
 use crate::error::Error;
-use crate::pg::{self, Rows, Sight, Statement};
+use crate::pg::{self, Sight, Statement};
 use crate::store::sql;
 use pgrx::pg_sys;
 use pgrx::pg_sys::BuiltinOid::{INT8OID, TIMESTAMPTZOID};
@@ -61,12 +61,12 @@ fn delete_for(name: &str, session_owner: pg_sys::Oid, limit: usize) -> Result<Op
     }
     let now_us = pg::now_us().saturating_sub(KEEP_SLACK_US);
     let work = || {
-        pg::as_owner_alone(journal.owner, || match journal.rows() {
-            Rows::Here => delete_here(&journal, now_us, limit),
-            Rows::Elsewhere => delete_elsewhere(&journal, now_us, limit),
+        pg::as_owner_alone(journal.owner, || match journal.is_local {
+            true => delete_here(&journal, now_us, limit),
+            false => delete_elsewhere(&journal, now_us, limit),
         })
     };
-    Ok(pg::tentatively(journal.rows(), Some(PATIENCE_US), work, |_| true).map(|deleted| deleted as usize))
+    Ok(pg::tentatively(Some(PATIENCE_US), work, |_| true).map(|deleted| deleted as usize))
 }
 
 /// What has expired. $1 is the present moment, less the slack that time keys ahead of the clock need.
@@ -102,5 +102,5 @@ fn delete_elsewhere(journal: &Journal, now_us: i64, limit: usize) -> u64 {
     let place = limit.saturating_sub(1) as i64;
     let found = last.execute(&[Some(now_us.into()), Some(place.into())], Sight::OfTransaction, |row| row.int8(0));
     let upto: i64 = found.1.flatten().unwrap_or(now_us);
-    delete.execute(&[Some(now_us.into()), Some(upto.into())], Sight::OfTransaction, |_| ()).0
+    pg::clocked(|| delete.execute(&[Some(now_us.into()), Some(upto.into())], Sight::OfTransaction, |_| ()).0)
 }

@@ -219,11 +219,15 @@ impl Place<'_> {
         let statement = act.on(self.journal);
         let mut all = vec![Some(self.tenant.datum()), text(self.session), text(self.key)];
         all.extend_from_slice(values);
+        let execute = || match act.waits() && !self.journal.is_local {
+            true => pg::clocked(|| statement.execute(&all, sight, read)),
+            false => statement.execute(&all, sight, read),
+        };
         // What a superuser executes must not execute the owner's triggers as a superuser.
         if pg::is_superuser() && pg::current_role() != self.journal.owner {
-            return pg::as_owner_alone(self.journal.owner, || statement.execute(&all, sight, read));
+            return pg::as_owner_alone(self.journal.owner, execute);
         }
-        statement.execute(&all, sight, read)
+        execute()
     }
 
     /// The error for a row that was not written though it had to be.

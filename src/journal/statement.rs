@@ -102,6 +102,11 @@ impl Act {
         }
     }
 
+    /// Whether it may find somebody else at work on the row. The others come after it, in the same transaction.
+    pub fn waits(self) -> bool {
+        matches!(self, Act::Claim | Act::Lock | Act::TryLock)
+    }
+
     /// The types of the parameters after the third one.
     fn more(self) -> &'static [BuiltinOid] {
         use BuiltinOid::{INT4OID, INT8OID, JSONBOID, TEXTOID, TIMESTAMPTZOID, UUIDOID};

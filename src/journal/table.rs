@@ -142,14 +142,16 @@ fn look(Relation { oid, name, is_table, owner }: Relation) -> Result<Journal, Er
     if !is_table {
         return Err(unfit("It is no table, or one that is temporary or unlogged, or that others inherit from.".into()));
     }
-    let types = types(oid)?;
+    let found = columns(oid)?;
     for Column { name, sql_type, of, .. } in &COLUMNS {
-        match types.get(*name) {
+        match found.get(*name) {
             None => return Err(unfit(format!("It has no column \"{name}\" of type {sql_type}."))),
-            Some(found) if *found != of.value() => {
+            Some((found, _)) if *found != of.value() => {
                 return Err(unfit(format!("Its column \"{name}\" is not of type {sql_type}.")));
             }
-            Some(_) => {}
+            // A claim is a row with nothing else in it.
+            Some((_, true)) => return Err(unfit(format!("Its column \"{name}\" has a default or is generated."))),
+            Some((_, false)) => {}
         }
     }
     let tenants = tenants(oid)?;
@@ -159,19 +161,21 @@ fn look(Relation { oid, name, is_table, owner }: Relation) -> Result<Journal, Er
                 .into(),
         ));
     };
-    let Some((tenant_type, _)) = TENANT_TYPES.into_iter().find(|(of, _)| types.get(tenant) == Some(&of.value())) else {
+    let of_tenant = found.get(tenant).map(|(of, _)| *of);
+    let Some((tenant_type, _)) = TENANT_TYPES.into_iter().find(|(of, _)| of_tenant == Some(of.value())) else {
         let types = TENANT_TYPES.map(|(_, name)| name).join(", ");
         return Err(unfit(format!("Its column \"{tenant}\", the tenant's, has none of the types {types}.")));
     };
     Ok(Journal { tenant: quoted.clone(), tenant_type, oid, owner, is_local: !is_of_citus(oid)?, name })
 }
 
-/// The types of a table's columns, by name.
-fn types(table: pg_sys::Oid) -> Result<HashMap<String, pg_sys::Oid>, Error> {
-    let query = "SELECT a.attname::pg_catalog.text, a.atttypid FROM pg_catalog.pg_attribute a
+/// The columns of a table by name: the type of each, and whether it has a value where none is given.
+fn columns(table: pg_sys::Oid) -> Result<HashMap<String, (pg_sys::Oid, bool)>, Error> {
+    let query = "SELECT a.attname::pg_catalog.text, a.atttypid, a.atthasdef OR a.attidentity OPERATOR(pg_catalog.<>) ''
+        FROM pg_catalog.pg_attribute a
         WHERE a.attrelid OPERATOR(pg_catalog.=) $1 AND a.attnum OPERATOR(pg_catalog.>) 0 AND NOT a.attisdropped";
-    let types = rows(query, &[table.into()], |row| Ok(row.get(1)?.zip(row.get(2)?)))?;
-    Ok(types.into_iter().flatten().collect())
+    let columns = rows(query, &[table.into()], |row| Ok(row.get(1)?.zip(row.get(2)?.zip(row.get(3)?))))?;
+    Ok(columns.into_iter().flatten().collect())
 }
 
 /// The columns of a table that, with session and request after them, have a unique index that arbitrates. Each as it is,
@@ -235,13 +239,6 @@ enum Value {
     Int4(i32),
     Int8(i64),
     Uuid(Uuid),
-}
-
-impl Journal {
-    /// Where its rows are.
-    pub fn rows(&self) -> pg::Rows {
-        if self.is_local { pg::Rows::Here } else { pg::Rows::Elsewhere }
-    }
 }
 
 impl Tenant {

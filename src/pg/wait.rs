@@ -1,10 +1,10 @@
 //! Bounded waits. A lock timeout of ours bounds each wait for a lock, unless the user's own `lock_timeout` is as short
 //! or shorter. In that case the user's ends the wait, with PostgreSQL's own error.
 
+use super::clock::Clock;
 use crate::error::Error;
 use pgrx::pg_sys::panic::{CaughtError, ErrorReport, ErrorReportWithLevel};
 use pgrx::{PgLogLevel, PgSqlErrorCode, PgTryBuilder, function_name, pg_sys};
-use std::ffi::c_int;
 
 /// Our bound on each wait of this backend for a heavyweight lock. Dropping it restores the caller's bound.
 struct LockTimeoutMs {
@@ -86,28 +86,14 @@ pub fn rolled_back_on<T>(code: PgSqlErrorCode, work: impl FnOnce() -> T) -> Opti
     done
 }
 
-/// Where the rows are that a statement may wait for.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Rows {
-    /// In this database.
-    Here,
-    /// On another server, perhaps.
-    Elsewhere,
-}
-
-/// Runs `work`, statements on such rows, in a subtransaction. If a wait for others takes longer than `wait_us` (`None`: no
-/// bound of ours), or if `keep` does not want what `work` gives, rolls back all that it did. Gives `None` in the first
-/// case. If the user's own `lock_timeout` is shorter, its end is an error.
-pub fn tentatively<T>(
-    rows: Rows,
-    wait_us: Option<i64>,
-    work: impl FnOnce() -> T,
-    keep: impl FnOnce(&T) -> bool,
-) -> Option<T> {
+/// Runs `work` in a subtransaction. If a wait for others takes longer than `wait_us` (`None`: no bound of ours), or if
+/// `keep` does not want what `work` gives, rolls back all that it did. Gives `None` in the first case. If the user's own
+/// `lock_timeout` is shorter, its end is an error.
+pub fn tentatively<T>(wait_us: Option<i64>, work: impl FnOnce() -> T, keep: impl FnOnce(&T) -> bool) -> Option<T> {
     let bound = wait_us.and_then(LockTimeoutMs::bounded_by);
     let subtransaction = Subtransaction::begin();
     let mut work = Some(work);
-    let run = std::panic::AssertUnwindSafe(|| work.take().map(|work| in_time(|| timed(rows, work))));
+    let run = std::panic::AssertUnwindSafe(|| work.take().map(in_time));
     let is_ours = bound.is_some();
     let caught = PgTryBuilder::new(run)
         .catch_when(PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE, |error| {
@@ -128,47 +114,26 @@ pub fn tentatively<T>(
     caught
 }
 
-/// Runs `work`, statements on such rows. If a wait for others takes longer than `wait_us` (`None`: no bound of ours), raises
-/// the error that `timed_out` makes.
-pub fn in_time_or_error<T>(
-    rows: Rows,
-    wait_us: Option<i64>,
-    work: impl FnOnce() -> T,
-    timed_out: impl FnOnce() -> Error,
-) -> T {
-    bounded_or_error(wait_us, || timed(rows, work), timed_out)
-}
-
-/// Runs `work`. Where its rows are elsewhere, the clock of `lock_timeout` runs meanwhile. PostgreSQL starts that clock only
-/// where this backend itself waits for a lock. Here it also ends a wait for another server, whose backend waits there.
-fn timed<T>(rows: Rows, work: impl FnOnce() -> T) -> T {
-    /// As PostgreSQL numbers it, in all supported versions.
-    const LOCK_TIMEOUT: c_int = 2;
+/// Runs `work`, a statement that may wait for a lock of another server. PostgreSQL starts the clock of `lock_timeout` only
+/// where this backend itself waits for a lock, and stops it after that. Here the clock runs during the whole statement.
+pub fn clocked<T>(work: impl FnOnce() -> T) -> T {
     /// A statement on another server takes a while without any wait for a lock. Whoever will not wait at all waits so long.
-    const ELSEWHERE_MS: c_int = 100;
-
-    // SAFETY: as PostgreSQL declares them.
-    unsafe extern "C-unwind" {
-        fn enable_timeout_after(id: c_int, ms: c_int);
-        fn disable_timeout(id: c_int, keep_indicator: bool);
-    }
+    const ELSEWHERE_MS: i32 = 100;
 
     /// Stops the clock, also while an error unwinds.
-    struct Clock;
-    impl Drop for Clock {
+    struct Running;
+    impl Drop for Running {
         fn drop(&mut self) {
-            // SAFETY: it raises no error. The indicator stays, so that a timeout that has come is still reported.
-            unsafe { disable_timeout(LOCK_TIMEOUT, true) }
+            Clock::Lock.stop();
         }
     }
 
     let ms = LockTimeoutMs::of_caller();
-    if ms <= 0 || rows == Rows::Here {
+    if ms <= 0 {
         return work();
     }
-    // SAFETY: every backend has this clock, and it raises no error.
-    unsafe { enable_timeout_after(LOCK_TIMEOUT, ms.max(ELSEWHERE_MS)) };
-    let _clock = Clock;
+    Clock::Lock.start(ms.max(ELSEWHERE_MS));
+    let _running = Running;
     work()
 }
 
@@ -270,14 +235,14 @@ pub fn bounded_or_error<T>(wait_us: Option<i64>, work: impl FnOnce() -> T, timed
     done.unwrap_or_else(|| timed_out().raise())
 }
 
-/// Runs `work`. If it raises an error of PostgreSQL with this code, `replacement` is given the error's message and may
-/// make another error, which is raised instead. Without an error this costs nothing, unlike a `PgTryBuilder`.
+/// Runs `work`. If it raises an error of PostgreSQL with this code, `replacement` is given the error and may make another
+/// one, which is raised instead. Without an error this costs nothing, unlike a `PgTryBuilder`.
 pub fn replacing_error<T>(
     code: PgSqlErrorCode,
     work: impl FnOnce() -> T,
-    replacement: impl FnOnce(&str) -> Option<Error>,
+    replacement: impl FnOnce(&ErrorReportWithLevel) -> Option<Error>,
 ) -> T {
-    caught(work, |error| error.sql_error_code() == code).unwrap_or_else(|error| match replacement(error.message()) {
+    caught(work, |error| error.sql_error_code() == code).unwrap_or_else(|error| match replacement(&error) {
         Some(other) => other.raise(),
         None => CaughtError::PostgresError(*error).rethrow(),
     })

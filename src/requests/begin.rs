@@ -21,6 +21,7 @@ use crate::requests::counting;
 use crate::requests::decide::{Aim, Asked, Decided};
 use crate::requests::find::Seeker;
 use crate::requests::journaled::{InJournal, slack_us};
+use crate::requests::keeping;
 use crate::requests::request::{self, Request};
 use crate::requests::start;
 use crate::requests::waiting::{self, Wait};
@@ -143,17 +144,14 @@ impl BeginCall<'_> {
         loop {
             let mut claimed = waiting::take_at_once(self.asked.request, &claim)?;
             // A replay does not wait for the lock: a committed outcome stands, whoever has the lock.
-            let mut attempt = if claimed {
-                self.attempt_with_lock(&claim, deadline)?
-            } else {
-                self.attempt_without_lock(Seeker::Beginner)?
-            };
+            let mut attempt =
+                if claimed { self.attempt_with_lock(deadline)? } else { self.attempt_without_lock(Seeker::Beginner)? };
             if let Attempt::NoAnswer = attempt {
                 if !waiting::take(self.asked.request, &claim, deadline, &mut wait)? {
                     return Ok(Begun::InProgress(None));
                 }
                 claimed = true;
-                attempt = self.attempt_with_lock(&claim, deadline)?;
+                attempt = self.attempt_with_lock(deadline)?;
             }
             if claimed && !matches!(attempt, Attempt::Answered(Begun::Started(_) | Begun::GivenUp(_))) {
                 // A replay leaves no lock. And whoever has the session alone, or a lease, may want this very request,
@@ -176,7 +174,6 @@ impl BeginCall<'_> {
     /// the claim. Whoever finds one there looks for an outcome, and locks the row if there is none.
     fn claim_or_answer_in_journal(&self, kept: &InJournal<'_>, deadline: Deadline) -> Result<Begun, Error> {
         let Request::Keyed(keyed) = self.asked.request else { unreachable!("only keyed requests are in a journal") };
-        let claim = Tag::request(&self.asked.lock);
         let ttl_us = keyed.session.ttl_us();
         let (mut sleeper, mut wait) = (None, None);
         let mut vanished = 0;
@@ -185,7 +182,7 @@ impl BeginCall<'_> {
             match self.insert_claim(kept, expires_at, deadline)? {
                 None => return Ok(Begun::InProgress(None)),
                 Some(Claimed::New) => {
-                    return match self.attempt_with_lock(&claim, deadline)? {
+                    return match self.attempt_with_lock(deadline)? {
                         Attempt::Answered(begun) => Ok(begun),
                         _ => unreachable!("nothing is kept of a request without a row"),
                     };
@@ -196,14 +193,14 @@ impl BeginCall<'_> {
                 return Ok(begun);
             }
             let attempt = || match kept.lock()? {
-                true => self.attempt_with_lock(&claim, deadline).map(Some),
+                true => self.attempt_with_lock(deadline).map(Some),
                 // It was deleted meanwhile.
                 false => Ok(None),
             };
             let is_kept = |attempt: &Option<Attempt>| {
                 matches!(attempt, Some(Attempt::Answered(Begun::Started(_) | Begun::GivenUp(_))))
             };
-            match self.in_time(kept.rows(), deadline, attempt, is_kept)? {
+            match self.in_time(deadline, attempt, is_kept)? {
                 None => return Ok(Begun::InProgress(None)),
                 Some(None) if vanished == VANISHED_MAX => return Err(kept.not_written()),
                 Some(None) => vanished += 1,
@@ -225,31 +222,31 @@ impl BeginCall<'_> {
         deadline: Deadline,
     ) -> Result<Option<Claimed>, Error> {
         if self.asked.aim != Aim::Claim {
-            return self.in_time(kept.rows(), deadline, || Ok(kept.claim(expires_at)), |_| true);
+            return self.in_time(deadline, || Ok(kept.claim(expires_at)), |_| true);
         }
         let what = || self.asked.request.name().to_string();
         let ran_out = || Error::WaitRanOut { what: what(), hint: WAIT_BY_ARGUMENT };
         let claim = || kept.claim(expires_at);
-        Ok(Some(self.naming(|| pg::in_time_or_error(kept.rows(), deadline.left_us(), claim, ran_out))))
+        Ok(Some(self.naming(|| pg::bounded_or_error(deadline.left_us(), claim, ran_out))))
     }
 
     /// Runs `work`, which waits for others at work on the request's row. If the wait runs out (`None`), or `keep` does not
     /// want what comes, all is taken back.
     fn in_time<T>(
         &self,
-        rows: pg::Rows,
         deadline: Deadline,
         work: impl FnOnce() -> Result<T, Error>,
         keep: impl FnOnce(&T) -> bool,
     ) -> Result<Option<T>, Error> {
         let keep = |done: &Result<T, Error>| done.as_ref().is_ok_and(keep);
-        self.naming(|| pg::tentatively(rows, deadline.left_us(), work, keep)).transpose()
+        self.naming(|| pg::tentatively(deadline.left_us(), work, keep)).transpose()
     }
 
-    /// Runs `work`. If it meets a row that the transaction's snapshot does not see, the error names the request.
+    /// Runs `work`. If it meets a row that the transaction's snapshot does not see, the error names the request. Other
+    /// failures to serialize have a DETAIL, which tells the reason.
     fn naming<T>(&self, work: impl FnOnce() -> T) -> T {
-        pg::replacing_error(PgSqlErrorCode::ERRCODE_T_R_SERIALIZATION_FAILURE, work, |message| {
-            message.contains("concurrent").then(|| Error::Unserializable(self.asked.request.name()))
+        pg::replacing_error(PgSqlErrorCode::ERRCODE_T_R_SERIALIZATION_FAILURE, work, |error| {
+            error.detail().is_none().then(|| Error::Unserializable(self.asked.request.name()))
         })
     }
 
@@ -312,9 +309,9 @@ impl BeginCall<'_> {
 
     /// Replays, or starts the request. The caller has the request's lock, so what is kept of the request does not change
     /// meanwhile.
-    fn attempt_with_lock(&self, claim: &Tag, deadline: Deadline) -> Result<Attempt, Error> {
+    fn attempt_with_lock(&self, deadline: Deadline) -> Result<Attempt, Error> {
         debug_assert!(
-            self.asked.request.in_journal().is_some() || claim.is_held_by_us(),
+            keeping::holds_claim(self.asked.request, &self.asked.lock),
             "only the holder of the claim decides to execute"
         );
         let found = match self.asked.find_and_decide(Seeker::LockHolder) {
@@ -322,7 +319,7 @@ impl BeginCall<'_> {
             Ok(None) => return Ok(Attempt::SessionTaken),
             Err(error @ (Error::SessionEnded { .. } | Error::SessionFenced { .. })) => {
                 // Settling goes on after this error, and leaves no lock.
-                claim.release();
+                keeping::release_claim(self.asked.request, &self.asked.lock);
                 return Err(error);
             }
             Err(error) => return Err(error),
@@ -331,7 +328,7 @@ impl BeginCall<'_> {
             (Decision::Replay, Some(outcome), _) => Attempt::Answered(Begun::Replay(outcome)),
             (Decision::Leased, _, Some(lease)) => Attempt::Leased(lease.lease.until),
             (_, outcome, _) => {
-                self.check_still_open(claim)?;
+                self.check_still_open()?;
                 match start::start(&self.asked, Decided { outcome, ..found }, deadline)? {
                     Some(begun) => Attempt::Answered(begun),
                     None => Attempt::SessionTaken,
@@ -341,14 +338,10 @@ impl BeginCall<'_> {
     }
 
     /// Refuses to start a request of a session that was closed while this call was on its way to the claim.
-    fn check_still_open(&self, claim: &Tag) -> Result<(), Error> {
+    fn check_still_open(&self) -> Result<(), Error> {
         let Request::Keyed(keyed) = self.asked.request else { return Ok(()) };
-        resolve::check_still_open(&keyed.session).inspect_err(|_| {
-            // In a journal the row is the claim, and the error takes that back.
-            if self.asked.request.in_journal().is_none() {
-                claim.release();
-            }
-        })
+        resolve::check_still_open(&keyed.session)
+            .inspect_err(|_| keeping::release_claim(self.asked.request, &self.asked.lock))
     }
 
     /// Remembers an answer other than `started`, for the error if the program records the request all the same.

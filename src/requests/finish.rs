@@ -6,7 +6,6 @@ use crate::domain::class::Class;
 use crate::domain::limits::POINT_CHARS_MAX;
 use crate::error::Error;
 use crate::guc;
-use crate::lock::Tag;
 use crate::monitor::{Counter, counters};
 use crate::open::{self, Finish, Numbers, OpenRequest};
 use crate::pg::{self, Deadline, Jsonb};
@@ -18,7 +17,7 @@ use crate::requests::numbered::Numbered;
 use crate::requests::request::Request;
 use crate::requests::saving;
 use crate::store::checkpoint::{self, Checkpoint};
-use crate::store::lease::{self, NewLease};
+use crate::store::lease::NewLease;
 use crate::store::outcome::Outcome;
 use crate::store::reply;
 use crate::wake;
@@ -48,10 +47,7 @@ pub fn record_open(
     response: Option<Jsonb>,
     ttl: Option<Interval>,
 ) -> Result<Outcome, Error> {
-    debug_assert!(
-        request.in_journal().is_some() || Tag::request(&open.lock).is_held_by_us(),
-        "an open request has its claim"
-    );
+    debug_assert!(keeping::holds_claim(request, &open.lock), "an open request has its claim");
     check_writable(request, "idem_record")?;
     check_size("response", request, response)?;
     let outcome = |recorded_at| {
@@ -80,8 +76,7 @@ pub fn record_open(
             outcome
         }
     };
-    // In a journal the outcome was written over the lease.
-    if open.leftovers.lease && (request.in_journal().is_some() || lease::delete(request.stream(), &open.lock)?) {
+    if open.leftovers.lease && keeping::end_lease_of_recorded(request, &open.lock)? {
         wake::at_commit(&open.lock);
     }
     open::finish(request.request_key(), Finish::Record);

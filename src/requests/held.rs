@@ -125,9 +125,7 @@ fn find_leased(request: &Request<'_>, token: i64, function: &'static str) -> Res
         return Ok(Found::Lease(Leased { lock, stored, place, segment }));
     }
     let recorded_with = outcome.as_ref().and_then(|(outcome, _)| outcome.token);
-    if request.in_journal().is_none() {
-        claim.release();
-    }
+    keeping::release_claim(request, &lock);
     match (complete(token, None, recorded_with), outcome) {
         (Completion::Repeat, Some((_, false))) => Err(Error::Unserializable(request.name())),
         (Completion::Repeat, Some((outcome, true))) => {

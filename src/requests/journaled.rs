@@ -57,11 +57,6 @@ impl InJournal<'_> {
         Ok(row)
     }
 
-    /// Where the row is.
-    pub fn rows(&self) -> pg::Rows {
-        self.place.journal.rows()
-    }
-
     /// The error for a row that was not written though it had to be.
     pub fn not_written(&self) -> Error {
         self.place.not_written()
@@ -92,7 +87,7 @@ impl InJournal<'_> {
     /// As [`InJournal::lock`]. If the wait runs out, that is an error.
     pub fn lock_within(&self, deadline: Deadline, name: impl FnOnce() -> RequestName) -> Result<bool, Error> {
         let waited = || Error::WaitRanOut { what: name().to_string(), hint: WAIT_BY_SETTING };
-        pg::in_time_or_error(self.rows(), deadline.left_us(), || self.lock(), waited)
+        pg::bounded_or_error(deadline.left_us(), || self.lock(), waited)
     }
 
     /// Whether another transaction is at work on the request: it has inserted the row, or locked it, and has not ended. To
@@ -102,7 +97,6 @@ impl InJournal<'_> {
         const AT_ONCE: Option<i64> = Some(0);
         self.row.replace(None);
         let free = pg::tentatively(
-            self.rows(),
             AT_ONCE,
             || match self.place.claim(expires_at) {
                 Claimed::New => Ok(true),

@@ -4,6 +4,7 @@
 use crate::domain::class::Class;
 use crate::domain::identity::Digest;
 use crate::error::Error;
+use crate::lock::Tag;
 use crate::open::OpenRequest;
 use crate::pg;
 use crate::requests::journaled::slack_us;
@@ -44,6 +45,27 @@ pub fn delete_lease(request: &Request<'_>, lock: &Digest) -> Result<(), Error> {
     };
     keep_lease_through_crash(request);
     Ok(())
+}
+
+/// Deletes the lease of a request whose outcome was just recorded; gives whether there was one. In a journal the outcome was
+/// written over it.
+pub fn end_lease_of_recorded(request: &Request<'_>, lock: &Digest) -> Result<bool, Error> {
+    match request.in_journal() {
+        None => lease::delete(request.stream(), lock),
+        Some(_) => Ok(true),
+    }
+}
+
+/// Whether this transaction has the claim. A row tells that to nobody, so in a journal it is taken for granted.
+pub fn holds_claim(request: &Request<'_>, lock: &Digest) -> bool {
+    request.in_journal().is_some() || Tag::request(lock).is_held_by_us()
+}
+
+/// Gives the claim back before the transaction ends. The row of a journal goes with whatever rolls its writing back.
+pub fn release_claim(request: &Request<'_>, lock: &Digest) {
+    if request.in_journal().is_none() {
+        Tag::request(lock).release();
+    }
 }
 
 /// Makes the commit of this transaction wait for its flush: no crash may undo what becomes of a lease.

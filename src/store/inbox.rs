@@ -89,8 +89,8 @@ fn insert_by_sql(
     let arbiter = if write::is_as_made(table) { Arbiter::Column } else { Arbiter::Constraint };
     let insert =
         || pg::as_role(table.owner(), || insert_in(current, arbiter, &session.id, keys, times.map(moment), role));
-    let digests = pg::replacing_error(PgSqlErrorCode::ERRCODE_UNIQUE_VIOLATION, insert, |message| {
-        error_while_rebuilt(session, current, message)
+    let digests = pg::replacing_error(PgSqlErrorCode::ERRCODE_UNIQUE_VIOLATION, insert, |error| {
+        error_while_rebuilt(session, current, error.message())
     })
     .map_err(|error| Error::Corrupted { message: format!("could not insert into segment {current}: {error}") })?;
     let inserted: Vec<bool> = keys.iter().map(|key| digests.contains(&key.digest)).collect();

@@ -233,8 +233,8 @@ fn insert_into(table: &Rel, probe: &Probe<'_>, outcome: &Outcome, recorded_by: p
     // The segment has an outcome of the request only if an import has brought it since this transaction looked. The
     // insertion has then waited for the import's commit.
     let insert = || write::insert(table, &columns);
-    pg::replacing_error(PgSqlErrorCode::ERRCODE_UNIQUE_VIOLATION, insert, |message| {
-        let of_digest = message.contains(&format!("{}_pkey", table.table.name()));
+    pg::replacing_error(PgSqlErrorCode::ERRCODE_UNIQUE_VIOLATION, insert, |error| {
+        let of_digest = error.message().contains(&format!("{}_pkey", table.table.name()));
         of_digest.then(|| Error::RecordedBeside(RequestName::new(probe.session_name, probe.key)))
     });
 }

@@ -10,12 +10,12 @@ use super::caught::{self, Failure};
 use crate::board::{BOARD, Ended, Report, Text};
 use crate::error::{Error, or_raise};
 use crate::lock::LockClass;
-use crate::pg::{self, OnTerminate};
+use crate::pg::{self, Clock, OnTerminate};
 use crate::store::{catalog, sql};
 use crate::sweep::progress::Progress;
 use crate::sweep::{self, Step};
 use pgrx::prelude::*;
-use std::ffi::{CStr, CString, c_int};
+use std::ffi::{CStr, CString};
 use std::time::{Duration, Instant};
 
 /// How long a visit may last once it is connected.
@@ -50,7 +50,8 @@ pub extern "C-unwind" fn idempotence_visit(database: pg_sys::Datum) {
     }
     pg::plan_alone_without_timeout();
 
-    cancel_after(STAY);
+    // A worker that is connected to a database takes the signal of the clock for a request to cancel.
+    Clock::Statement.start(STAY.as_millis() as i32);
     let first = BOARD.share().report.step;
     let mut visit = Visit { start: Instant::now(), failed: None, delayed: Vec::new() };
     let (ended, step) = visit.sweep(first);
@@ -208,18 +209,4 @@ fn log(database: &str, step: Step, swept: &Progress) {
         let message = format!("idempotence, database \"{database}\": {line}");
         pgrx::ereport!(level, PgSqlErrorCode::ERRCODE_SUCCESSFUL_COMPLETION, message);
     }
-}
-
-unsafe extern "C-unwind" {
-    /// Declared here because pgrx hides it: has a timer go off after `delay_ms` milliseconds.
-    fn enable_timeout_after(id: c_int, delay_ms: c_int);
-}
-
-/// STATEMENT_TIMEOUT of `TimeoutId`: when it goes off, it cancels the running statement.
-const STATEMENT_TIMEOUT: c_int = 3;
-
-fn cancel_after(time: Duration) {
-    // SAFETY: connecting has registered this timeout's handler. The handler sends SIGINT to this process, and a
-    // worker that is connected to a database takes that for a request to cancel.
-    unsafe { enable_timeout_after(STATEMENT_TIMEOUT, time.as_millis() as c_int) }
 }

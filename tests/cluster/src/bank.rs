@@ -62,11 +62,22 @@ enum Answer {
 impl Bank {
     /// Creates the database and starts this number of clients.
     pub fn open(server: &Cluster, clients: usize) -> Result<Self> {
+        Self::open_with(server, clients, "SELECT idem_create_session('transfers')")
+    }
+
+    /// The same, where the outcomes are kept in a journal.
+    pub fn open_with_journal(server: &Cluster, clients: usize) -> Result<Self> {
+        let session =
+            "SELECT idem_create_journal('transfer'); SELECT idem_create_session('transfers', journal => 'transfer')";
+        Self::open_with(server, clients, session)
+    }
+
+    fn open_with(server: &Cluster, clients: usize, session: &str) -> Result<Self> {
         server.create_database(DATABASE)?;
         server.psql(
             DATABASE,
             &format!(
-                "SELECT idem_create_session('transfers');
+                "{session};
                  CREATE TABLE account (id int PRIMARY KEY, balance bigint NOT NULL);
                  INSERT INTO account SELECT n, {OPENING_BALANCE} FROM generate_series(0, {ACCOUNTS} - 1) n;
                  CREATE TABLE effect (key text NOT NULL, attempt text NOT NULL);

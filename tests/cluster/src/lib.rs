@@ -3,7 +3,8 @@
 //!
 //! - [`fixture`] makes rows of each kind that the extension keeps, and checks that they are still there.
 //! - [`plproxy`] is a proxy and its shards.
-//! - [`bank`], [`senders`], [`workers`] and [`workload`] are clients that go on, whatever happens to their server.
+//! - [`bank`], [`senders`], [`workers`] and [`workload`] are clients that go on, whatever happens to their server, and so are
+//!   those of [`driver`], whatever stands between them and it.
 //! - [`patroni`], [`haproxy`], [`pgpool`] and [`citus`] are what stands around servers, and [`daemon`] runs it.
 //!
 //! Environment variables name the servers to test: `IDEM_PG15_CONFIG` to `IDEM_PG18_CONFIG`. A test never
@@ -18,6 +19,7 @@ pub mod connection;
 pub mod crashes;
 pub mod daemon;
 pub mod documented;
+pub mod driver;
 pub mod dump;
 pub mod effort;
 pub mod elsewhere;

@@ -4,8 +4,8 @@
 use anyhow::Result;
 use rand::RngExt;
 
-use crate::citus::load::{Attempt, Work};
 use crate::connection::Connection;
+use crate::driver::{Attempt, Work};
 
 /// The name of the session.
 pub const SESSION: &str = "payments";

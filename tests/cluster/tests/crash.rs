@@ -6,6 +6,8 @@ use idempotence_cluster_tests::shop::{self, DATABASE};
 use idempotence_cluster_tests::{Cluster, Connection, Version, on_all_versions};
 use rand::RngExt;
 
+use Kept::{Here, InJournal};
+
 on_all_versions!(
     a_killed_backend_leaves_nothing_of_an_unrecorded_request,
     a_crash_leaves_nothing_of_an_unrecorded_request,
@@ -15,12 +17,28 @@ on_all_versions!(
     crashes_at_random_lose_no_acknowledged_outcome_and_repeat_no_effect,
 );
 
-fn start(version: Version) -> Result<Cluster> {
+/// Where a session's requests are kept.
+#[derive(Clone, Copy)]
+enum Kept {
+    /// In the tables of the extension.
+    Here,
+    /// In a journal.
+    InJournal,
+}
+
+fn start(version: Version, kept: Kept) -> Result<Cluster> {
     let server = shop::start(version)?;
+    let payments = match kept {
+        Here => "SELECT idem_create_session('payments')",
+        InJournal => {
+            "SELECT idem_create_journal('payment'); SELECT idem_create_session('payments', journal => 'payment')"
+        }
+    };
     server.psql(
         DATABASE,
-        "SELECT idem_create_session('payments'); SELECT idem_create_session('mails', inbox => true);
-         CREATE TABLE effect (key text NOT NULL)",
+        &format!(
+            "{payments}; SELECT idem_create_session('mails', inbox => true); CREATE TABLE effect (key text NOT NULL)"
+        ),
     )?;
     Ok(server)
 }
@@ -61,20 +79,22 @@ const BATCH: &str =
 // Method: kill -9 between the work and the COMMIT. The server restarts by itself, and the retry executes the
 // request.
 async fn a_killed_backend_leaves_nothing_of_an_unrecorded_request(version: Version) -> Result<()> {
-    let server = start(version)?;
-    for (key, recorded) in [("begun", false), ("recorded", true)] {
-        let doomed = server.reconnect(DATABASE).await?;
-        begin_and_work(&doomed, key).await?;
-        if recorded {
-            doomed.text(&record(key)).await?;
+    for kept in [Here, InJournal] {
+        let server = start(version, kept)?;
+        for (key, recorded) in [("begun", false), ("recorded", true)] {
+            let doomed = server.reconnect(DATABASE).await?;
+            begin_and_work(&doomed, key).await?;
+            if recorded {
+                doomed.text(&record(key)).await?;
+            }
+            let witness = server.reconnect(DATABASE).await?;
+            ensure!(server.kill9_backend(doomed.pid().await?), "there is no such backend");
+            ensure!(doomed.try_text("COMMIT").await.is_err(), "a killed backend committed");
+            // Until the server has noticed the death, it accepts clients, and the dead backend's locks are still
+            // held.
+            witness.wait_for_end().await?;
+            executes_once(&server, key).await?;
         }
-        let witness = server.reconnect(DATABASE).await?;
-        ensure!(server.kill9_backend(doomed.pid().await?), "there is no such backend");
-        ensure!(doomed.try_text("COMMIT").await.is_err(), "a killed backend committed");
-        // Until the server has noticed the death, it accepts clients, and the dead backend's locks are still
-        // held.
-        witness.wait_for_end().await?;
-        executes_once(&server, key).await?;
     }
     Ok(())
 }
@@ -82,23 +102,25 @@ async fn a_killed_backend_leaves_nothing_of_an_unrecorded_request(version: Versi
 // Goal: the same if the whole server dies.
 // Method: all processes are killed at once between the work and the COMMIT, and the server is started again.
 async fn a_crash_leaves_nothing_of_an_unrecorded_request(version: Version) -> Result<()> {
-    let server = start(version)?;
-    let (begun, recorded) = (server.connect(DATABASE).await?, server.connect(DATABASE).await?);
-    begin_and_work(&begun, "begun").await?;
-    begin_and_work(&recorded, "recorded").await?;
-    recorded.text(&record("recorded")).await?;
-    recorded.text("SELECT idem_once('mails', 'm')").await?;
-    let batch = server.connect(DATABASE).await?;
-    ensure!(batch.text(&format!("BEGIN; {BATCH}")).await? == "500");
-    // So that the pages of the batch are on disk, and the crash finds them there.
-    server.connect(DATABASE).await?.text("CHECKPOINT").await?;
-    server.crash()?;
-    executes_once(&server, "begun").await?;
-    executes_once(&server, "recorded").await?;
-    let mails = server.connect(DATABASE).await?;
-    ensure!(mails.text("SELECT idem_once('mails', 'm')").await? == "t");
-    ensure!(mails.text(BATCH).await? == "500");
-    ensure!(mails.text(BATCH).await? == "0");
+    for kept in [Here, InJournal] {
+        let server = start(version, kept)?;
+        let (begun, recorded) = (server.connect(DATABASE).await?, server.connect(DATABASE).await?);
+        begin_and_work(&begun, "begun").await?;
+        begin_and_work(&recorded, "recorded").await?;
+        recorded.text(&record("recorded")).await?;
+        recorded.text("SELECT idem_once('mails', 'm')").await?;
+        let batch = server.connect(DATABASE).await?;
+        ensure!(batch.text(&format!("BEGIN; {BATCH}")).await? == "500");
+        // So that the pages of the batch are on disk, and the crash finds them there.
+        server.connect(DATABASE).await?.text("CHECKPOINT").await?;
+        server.crash()?;
+        executes_once(&server, "begun").await?;
+        executes_once(&server, "recorded").await?;
+        let mails = server.connect(DATABASE).await?;
+        ensure!(mails.text("SELECT idem_once('mails', 'm')").await? == "t");
+        ensure!(mails.text(BATCH).await? == "500");
+        ensure!(mails.text(BATCH).await? == "0");
+    }
     Ok(())
 }
 
@@ -106,29 +128,31 @@ async fn a_crash_leaves_nothing_of_an_unrecorded_request(version: Version) -> Re
 // Method: outcomes, a checkpoint, an inbox entry and a change of a session are committed just before the
 // crash.
 async fn a_committed_outcome_survives_a_crash(version: Version) -> Result<()> {
-    let server = start(version)?;
-    let connection = server.connect(DATABASE).await?;
-    connection.text("CHECKPOINT").await?;
-    begin_and_work(&connection, "done").await?;
-    connection.text(&format!("{}; COMMIT", record("done"))).await?;
-    connection
-        .text(
-            "SELECT idem_once('mails', 'm'), idem_create_session('late', ttl => '90 days');
-             BEGIN; SELECT FROM idem_begin('payments', 'half', payload => '1'); SELECT idem_checkpoint('payments', 'half', 'p', '2'); COMMIT",
-        )
-        .await?;
-    connection.execute("late", "k", "1").await?;
-    ensure!(connection.text(BATCH).await? == "500");
-    server.crash()?;
+    for kept in [Here, InJournal] {
+        let server = start(version, kept)?;
+        let connection = server.connect(DATABASE).await?;
+        connection.text("CHECKPOINT").await?;
+        begin_and_work(&connection, "done").await?;
+        connection.text(&format!("{}; COMMIT", record("done"))).await?;
+        connection
+            .text(
+                "SELECT idem_once('mails', 'm'), idem_create_session('late', ttl => '90 days');
+                 BEGIN; SELECT FROM idem_begin('payments', 'half', payload => '1'); SELECT idem_checkpoint('payments', 'half', 'p', '2'); COMMIT",
+            )
+            .await?;
+        connection.execute("late", "k", "1").await?;
+        ensure!(connection.text(BATCH).await? == "500");
+        server.crash()?;
 
-    is_done_once(&server, "done").await?;
-    let connection = server.connect(DATABASE).await?;
-    ensure!(connection.replay("late", "k").await? == "succeeded|1");
-    ensure!(connection.text("SELECT idem_once('mails', 'm')").await? == "f");
-    ensure!(connection.text(BATCH).await? == "0");
-    let ticket = "BEGIN; SELECT status, point, state FROM idem_begin('payments', 'half'); ROLLBACK";
-    ensure!(connection.text(ticket).await? == "started|p|2");
-    ensure!(connection.sqlstate("SELECT FROM idem_begin('payments', 'half', payload => '3')").await? == "ID001");
+        is_done_once(&server, "done").await?;
+        let connection = server.connect(DATABASE).await?;
+        ensure!(connection.replay("late", "k").await? == "succeeded|1");
+        ensure!(connection.text("SELECT idem_once('mails', 'm')").await? == "f");
+        ensure!(connection.text(BATCH).await? == "0");
+        let ticket = "BEGIN; SELECT status, point, state FROM idem_begin('payments', 'half'); ROLLBACK";
+        ensure!(connection.text(ticket).await? == "started|p|2");
+        ensure!(connection.sqlstate("SELECT FROM idem_begin('payments', 'half', payload => '3')").await? == "ID001");
+    }
     Ok(())
 }
 
@@ -136,38 +160,41 @@ async fn a_committed_outcome_survives_a_crash(version: Version) -> Result<()> {
 // Method: two prepared transactions, a crash, and begins by others. Then one transaction is committed, and
 // the other is rolled back.
 async fn a_prepared_transaction_keeps_its_claim_through_a_crash(version: Version) -> Result<()> {
-    let server = start(version)?;
-    let connection = server.connect(DATABASE).await?;
-    for key in ["kept", "undone"] {
-        begin_and_work(&connection, key).await?;
-        connection.text(&format!("{}; PREPARE TRANSACTION '{key}'", record(key))).await?;
-    }
-    begin_and_work(&connection, "open").await?;
-    ensure!(connection.sqlstate("PREPARE TRANSACTION 'open'").await? == "ID008");
+    for kept in [Here, InJournal] {
+        let server = start(version, kept)?;
+        let connection = server.connect(DATABASE).await?;
+        for key in ["kept", "undone"] {
+            begin_and_work(&connection, key).await?;
+            connection.text(&format!("{}; PREPARE TRANSACTION '{key}'", record(key))).await?;
+        }
+        begin_and_work(&connection, "open").await?;
+        ensure!(connection.sqlstate("PREPARE TRANSACTION 'open'").await? == "ID008");
 
-    for crashed in [false, true] {
-        if crashed {
-            server.crash()?;
+        for crashed in [false, true] {
+            if crashed {
+                server.crash()?;
+            }
+            let other = server.connect(DATABASE).await?;
+            for key in ["kept", "undone"] {
+                let begin = format!("SELECT status FROM idem_begin('payments', '{key}', wait => '10 ms')");
+                ensure!(other.text(&begin).await? == "in_progress", "request {key} is prepared");
+                ensure!(other.lookup("payments", key).await? == "in_progress");
+            }
         }
         let other = server.connect(DATABASE).await?;
-        for key in ["kept", "undone"] {
-            let begin = format!("SELECT status FROM idem_begin('payments', '{key}', wait => '10 ms')");
-            ensure!(other.text(&begin).await? == "in_progress", "request {key} is prepared");
-            ensure!(other.lookup("payments", key).await? == "in_progress");
-        }
+        other.text("COMMIT PREPARED 'kept'").await?;
+        other.text("ROLLBACK PREPARED 'undone'").await?;
+        is_done_once(&server, "kept").await?;
+        executes_once(&server, "undone").await?;
+        executes_once(&server, "open").await?;
     }
-    let other = server.connect(DATABASE).await?;
-    other.text("COMMIT PREPARED 'kept'").await?;
-    other.text("ROLLBACK PREPARED 'undone'").await?;
-    is_done_once(&server, "kept").await?;
-    executes_once(&server, "undone").await?;
-    executes_once(&server, "open").await
+    Ok(())
 }
 
 // Goal: for others, a prepared inbox entry is neither new nor known, but in progress.
 // Method: a crash while two entries are prepared. The unique index, not a lock, holds them through the crash.
 async fn a_prepared_inbox_entry_keeps_its_place_through_a_crash(version: Version) -> Result<()> {
-    let server = start(version)?;
+    let server = start(version, Here)?;
     let connection = server.connect(DATABASE).await?;
     for key in ["kept", "undone"] {
         let sql = format!("BEGIN; SELECT idem_once('mails', '{key}'); PREPARE TRANSACTION '{key}'");
@@ -186,18 +213,20 @@ async fn a_prepared_inbox_entry_keeps_its_place_through_a_crash(version: Version
 }
 
 // Goal: no acknowledged outcome is lost and no effect is repeated, whenever the server dies.
-// Method: clients transfer money with keys. The server is killed ten times, each time after a random number
-// of transfers. Then the answers that the clients got are compared with the tables.
+// Method: clients transfer money with keys, in a session without a journal and in one with a journal. The server is killed
+// ten times, each time after a random number of transfers. Then the answers that the clients got are compared with the tables.
 async fn crashes_at_random_lose_no_acknowledged_outcome_and_repeat_no_effect(version: Version) -> Result<()> {
-    let server = Cluster::start(version)?;
-    let mut bank = Bank::open(&server, 6)?;
-    for _ in 0..10 {
-        let transfers = rand::rng().random_range(1..300);
-        bank.progress(transfers).await?;
-        server.crash()?;
+    for open in [Bank::open, Bank::open_with_journal] {
+        let server = Cluster::start(version)?;
+        let mut bank = open(&server, 6)?;
+        for _ in 0..10 {
+            let transfers = rand::rng().random_range(1..300);
+            bank.progress(transfers).await?;
+            server.crash()?;
+        }
+        bank.progress(100).await?;
+        let retries = bank.close(&server).await?;
+        ensure!(retries > 0, "no client noticed any of the crashes");
     }
-    bank.progress(100).await?;
-    let retries = bank.close(&server).await?;
-    ensure!(retries > 0, "no client noticed any of the crashes");
     Ok(())
 }

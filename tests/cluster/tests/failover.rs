@@ -2,7 +2,7 @@
 //! `make test-fleet` runs this; the other suites skip it.
 
 use anyhow::{Result, ensure};
-use idempotence_cluster_tests::citus::load::Load;
+use idempotence_cluster_tests::driver::Load;
 use idempotence_cluster_tests::effort::requests;
 use idempotence_cluster_tests::haproxy::Haproxy;
 use idempotence_cluster_tests::patroni::{DATABASE, Fleet, ROLE, Victim};

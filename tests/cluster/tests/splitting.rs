@@ -2,8 +2,8 @@
 //! find out what reads. `make test-fleet` runs this; the other suites skip it.
 
 use anyhow::{Context, Result, ensure};
-use idempotence_cluster_tests::citus::load::{APPLICATION, Load};
 use idempotence_cluster_tests::crashes::Crash;
+use idempotence_cluster_tests::driver::{APPLICATION, Load};
 use idempotence_cluster_tests::effort::requests;
 use idempotence_cluster_tests::payments::{Payments, SESSION};
 use idempotence_cluster_tests::pgpool::Pgpool;

@@ -11,6 +11,7 @@ on_each_version!(
     a_standby_replays_and_refuses_what_would_have_to_be_executed,
     a_warm_backend_of_a_standby_follows_the_primary,
     a_standby_that_is_promoted_executes,
+    a_standby_replays_out_of_a_journal,
     a_failover_under_load_loses_no_acknowledged_outcome_and_repeats_no_effect,
 );
 
@@ -157,20 +158,85 @@ async fn a_standby_that_is_promoted_executes(version: Version) -> Result<()> {
     Ok(())
 }
 
+// Goal: a journal is read on a standby as our tables are, and written after a promotion.
+// Method: outcomes, a lease and a checkpoint in a journal. Each call on the standby, then what was refused there, on the
+// same connection, after the promotion.
+async fn a_standby_replays_out_of_a_journal(version: Version) -> Result<()> {
+    let primary = shop::start(version)?;
+    primary.psql(
+        DATABASE,
+        "SELECT idem_create_journal('payment', 'account', 'bigint');
+         SELECT idem_create_session('payments', journal => 'payment')",
+    )?;
+    let standby = primary.standby()?;
+    let of = "stream => '7'";
+    let on_primary = primary.connect(DATABASE).await?;
+    on_primary
+        .text(&format!(
+            "BEGIN; SELECT FROM idem_begin('payments', 'done', '1', {of}); SELECT FROM idem_record('payments', 'done', '2', {of}); COMMIT;
+             BEGIN; SELECT FROM idem_begin('payments', 'half', {of}); SELECT idem_checkpoint('payments', 'half', 'p', {of}); COMMIT;
+             SELECT FROM idem_begin('payments', 'leased', lease => '1 hour', {of});
+             BEGIN; SELECT FROM idem_begin('payments', 'open', {of})"
+        ))
+        .await?;
+    standby.catch_up_with(&primary)?;
+
+    let on_standby = standby.connect(DATABASE).await?;
+    on_standby.text("SET idempotence.wait = -1").await?;
+    let replay = format!("SELECT status, replayed, response FROM idem_begin('payments', 'done', '1', {of})");
+    ensure!(on_standby.text(&replay).await? == "succeeded|t|2");
+    ensure!(on_standby.text(&format!("BEGIN READ ONLY; {replay}; COMMIT")).await? == "succeeded|t|2");
+    for (call, told) in [
+        ("lookup('payments', 'done', ", "succeeded"),
+        ("lookup('payments', 'half', ", "not_here"),
+        ("lookup('payments', 'leased', ", "in_progress"),
+        ("lookup('payments', 'open', ", "not_here"),
+        ("lookup('payments', 'new', ", "not_here"),
+        ("run('payments', 'done', 'SELECT 1', ", "succeeded"),
+        ("settle('payments', 'done', ", "succeeded"),
+        ("begin('payments', 'done', '3', ", "ID001"),
+        ("begin('payments', 'half', ", "25006"),
+        ("begin('payments', 'open', ", "25006"),
+        ("begin('payments', 'new', ", "25006"),
+        ("begin('payments', 'new', lease => '1 hour', ", "25006"),
+        ("run('payments', 'new', 'SELECT 1', ", "25006"),
+        ("settle('payments', 'new', ", "25006"),
+    ] {
+        let found = on_standby.outcome_of(&format!("SELECT status FROM idem_{call}{of})")).await?;
+        ensure!(found == told, "idem_{call}{of}) gives {found} instead of {told}");
+    }
+    ensure!(on_standby.sqlstate("SELECT idem_create_journal('another')").await? == "25006");
+
+    primary.kill9()?;
+    standby.promote()?;
+    ensure!(on_standby.text(&replay).await? == "succeeded|t|2");
+    let begin = |key: &str| format!("SELECT status, point FROM idem_begin('payments', '{key}', wait => '10 ms', {of})");
+    let record = |key: &str| format!("SELECT FROM idem_record('payments', '{key}', {of})");
+    for (key, begun) in [("half", "started|p"), ("open", "started|"), ("new", "started|")] {
+        let done = on_standby.text(&format!("BEGIN; {}; {}; COMMIT", begin(key), record(key))).await?;
+        ensure!(done == begun, "{key}: {done}");
+        ensure!(on_standby.text(&begin(key)).await? == "succeeded|", "{key}");
+    }
+    ensure!(on_standby.text(&begin("leased")).await? == "in_progress|");
+    Ok(())
+}
+
 // Goal: with synchronous replication, a failover loses no acknowledged outcome and repeats no effect.
 // Method: clients transfer money with keys. The primary is killed, the standby is promoted, and the clients
 // go to it.
 async fn a_failover_under_load_loses_no_acknowledged_outcome_and_repeats_no_effect(version: Version) -> Result<()> {
-    let primary = Cluster::start(version)?;
-    let standby = start_synchronous(&primary, "remote_apply").await?;
+    for open in [Bank::open, Bank::open_with_journal] {
+        let primary = Cluster::start(version)?;
+        let standby = start_synchronous(&primary, "remote_apply").await?;
 
-    let mut bank = Bank::open(&primary, 6)?;
-    bank.progress(rand::rng().random_range(200..500)).await?;
-    primary.kill9()?;
-    standby.promote()?;
-    bank.move_to(&standby);
-    bank.progress(200).await?;
-    let retries = bank.close(&standby).await?;
-    ensure!(retries > 0, "no client noticed the failover");
+        let mut bank = open(&primary, 6)?;
+        bank.progress(rand::rng().random_range(200..500)).await?;
+        primary.kill9()?;
+        standby.promote()?;
+        bank.move_to(&standby);
+        bank.progress(200).await?;
+        let retries = bank.close(&standby).await?;
+        ensure!(retries > 0, "no client noticed the failover");
+    }
     Ok(())
 }

@@ -26,6 +26,13 @@ SELECT regress_message($$ SELECT idem_begin('journaled', 'order-1', '{"amount": 
 SELECT regress_message($$ SELECT idem_claim('journaled', 'order-1', stream => 'anna') $$);
 SELECT status FROM idem_settle('journaled', 'order-1', stream => 'anna');
 
+-- A command is run once for a tenant.
+SELECT status, replayed, response FROM idem_run('journaled', 'order-7', 'SELECT 42 AS n', stream => 'anna');
+SELECT status, replayed, response FROM idem_run('journaled', 'order-7', 'SELECT 43 AS n', stream => 'anna');
+SELECT status, replayed, response FROM idem_run('journaled', 'order-7', 'SELECT 1 / 0', stream => 'bert', on_error => 'record');
+SELECT tenant, status, response ->> 'sqlstate' FROM kept.payment_request WHERE request = 'order-7' ORDER BY tenant;
+DELETE FROM kept.payment_request WHERE request = 'order-7';
+
 -- Another tenant's request of the same key is another request; without a stream it is that of the tenant ''.
 SELECT status FROM idem_begin('journaled', 'order-1', lease => '1 hour', stream => 'bert');
 SELECT status FROM idem_settle('journaled', 'order-1', stream => '');
@@ -159,6 +166,15 @@ ALTER TABLE kept.unfit ALTER token TYPE integer;
 SELECT regress_error($$ SELECT idem_begin('none', 'a') $$);
 ALTER TABLE kept.unfit DROP token;
 SELECT regress_error($$ SELECT idem_begin('none', 'a') $$);
+
+-- A claim is a row of which nothing else is set, so that no column is set by itself.
+CREATE TABLE kept.preset (LIKE kept.payment_request INCLUDING ALL);
+ALTER TABLE kept.preset ALTER status SET DEFAULT 'succeeded';
+SELECT regress_error($$ SELECT idem_create_session('preset', journal => 'kept.preset') $$);
+ALTER TABLE kept.preset ALTER status DROP DEFAULT;
+SELECT idem_create_session('preset', journal => 'kept.preset');
+ALTER TABLE kept.preset ALTER attempt SET NOT NULL, ALTER attempt ADD GENERATED ALWAYS AS IDENTITY;
+SELECT regress_message($$ SELECT idem_begin('preset', 'a') $$);
 
 -- A journal that goes away under its session says so, and comes back with all that it has kept.
 ALTER TABLE kept.payment_request RENAME TO hidden;

@@ -3,9 +3,9 @@
 use anyhow::{Result, ensure};
 use rand::RngExt;
 
-use crate::citus::load::{APPLICATION, Load, Work};
 use crate::citus::nodes::{Citus, DATABASE};
 use crate::crashes::Crash;
+use crate::driver::{APPLICATION, Work};
 use crate::effort::requests;
 
 /// What is killed.
@@ -42,14 +42,14 @@ impl Victim {
 /// Has clients do this work, kills nodes and processes at random moments until there were enough kills and enough
 /// requests, and fails unless each request took effect once.
 pub async fn survives(citus: &Citus, work: impl Work, what: &str) -> Result<()> {
-    let mut load = Load::start(citus, work, 8);
+    let mut load = citus.start_load(work, 8);
     let (wanted, kills) = (requests(3000, 12_000), requests(6, 24));
     for turn in 0..kills {
         load.progress(rand::rng().random_range(1..=2 * wanted / kills - 1)).await?;
         Victim::of_turn(turn, citus).kill(citus).await?;
     }
     load.progress(wanted.saturating_sub(load.answered()).max(100)).await?;
-    let report = load.close(citus).await?;
+    let report = citus.close(load).await?;
     ensure!(report.retries > 0, "no client noticed any of the kills");
     report.tell(&format!("{what}, {kills} kills"));
     report.check()

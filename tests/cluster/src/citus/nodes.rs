@@ -7,6 +7,7 @@ use tokio::time::{Duration, Instant, sleep};
 
 use crate::cluster::Cluster;
 use crate::connection::Connection;
+use crate::driver::{Load, Report, Work, wait_until_idle};
 use crate::limits::LIMIT;
 use crate::version::Version;
 
@@ -91,6 +92,23 @@ impl Citus {
         );
         let found = self.coordinator().connect(DATABASE).await?.text(&find).await?;
         found.parse().with_context(|| format!("no shard of {table} is on worker {worker}"))
+    }
+
+    /// Starts this number of clients, who know the way to each node.
+    pub fn start_load(&self, work: impl Work, clients: usize) -> Load {
+        let way = |node: &Cluster| node.connect_string(DATABASE, "postgres");
+        Load::through(self.nodes.iter().map(way).collect(), work, clients)
+    }
+
+    /// Lets the clients finish, waits until Citus has finished what was left prepared, and compares the answers with the
+    /// tables.
+    pub async fn close(&self, mut load: Load) -> Result<Report> {
+        load.end().await?;
+        for node in &self.nodes {
+            wait_until_idle(&node.connect(DATABASE).await?).await?;
+        }
+        self.settle().await?;
+        load.close_on(&self.coordinator().connect(DATABASE).await?).await
     }
 
     /// Waits until nothing is prepared any more: Citus has finished what crashes had left.

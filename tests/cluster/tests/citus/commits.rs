@@ -1,9 +1,9 @@
 //! The commit of a transaction that has written on the coordinator and on a worker, step by step.
 
 use anyhow::{Result, ensure};
-use idempotence_cluster_tests::citus::load::{Attempt, Work};
 use idempotence_cluster_tests::citus::{Citus, DATABASE, PRELOADED};
 use idempotence_cluster_tests::crashes::is_disconnected;
+use idempotence_cluster_tests::driver::{Attempt, Work};
 use idempotence_cluster_tests::elsewhere::Elsewhere;
 use idempotence_cluster_tests::{Cluster, Connection, Version};
 

@@ -1,8 +1,8 @@
 //! Requests whose outcomes lie in the tenant's own shard: in a journal that is distributed as the effects are.
 
 use anyhow::Result;
-use idempotence_cluster_tests::citus::load::{Attempt, Work};
 use idempotence_cluster_tests::citus::{Citus, DATABASE};
+use idempotence_cluster_tests::driver::{Attempt, Work};
 use rand::RngExt;
 
 /// How many tenants there are.

@@ -1,7 +1,6 @@
 //! Journals on Citus: any node, kills, and shards that move.
 
 use anyhow::{Context, Result, ensure};
-use idempotence_cluster_tests::citus::load::Load;
 use idempotence_cluster_tests::citus::{Citus, DATABASE, kills};
 use idempotence_cluster_tests::effort::requests;
 
@@ -46,7 +45,7 @@ fn move_shard(citus: &Citus, shard: &str, from: usize) -> Result<()> {
 // Goal: outcomes go with the shards that move, so that nothing is executed again.
 // Method: under load from all nodes, shards move from one worker to the other and back, and then all are rebalanced.
 async fn moved(citus: &Citus, way: Way) -> Result<()> {
-    let mut load = Load::start(citus, Journaled(way), 6);
+    let mut load = citus.start_load(Journaled(way), 6);
     for turn in 0..MOVES {
         load.progress(50).await?;
         let shard = shards(citus, turn % 2)?.into_iter().next().context("the worker has no shard left")?;
@@ -59,7 +58,7 @@ async fn moved(citus: &Citus, way: Way) -> Result<()> {
     }
     citus.coordinator().psql(DATABASE, "SELECT rebalance_table_shards(shard_transfer_mode => 'block_writes')")?;
     load.progress(requests(3000, 12_000).saturating_sub(load.answered()).max(200)).await?;
-    let report = load.close(citus).await?;
+    let report = citus.close(load).await?;
     report.tell(&format!("{way:?}, {MOVES} moves and a rebalance"));
     report.check()
 }

@@ -2,8 +2,8 @@
 //! insert a row on one worker or a row on each of two.
 
 use anyhow::Result;
-use idempotence_cluster_tests::citus::load::{Attempt, Work};
 use idempotence_cluster_tests::citus::{Citus, DATABASE};
+use idempotence_cluster_tests::driver::{Attempt, Work};
 
 /// Requests with effects for these tenants.
 pub struct Payment {

@@ -2,7 +2,7 @@
 
 use anyhow::{Result, ensure};
 use idempotence_cluster_tests::Cluster;
-use idempotence_cluster_tests::citus::load::Load;
+use idempotence_cluster_tests::driver::Load;
 use idempotence_cluster_tests::effort::requests;
 use idempotence_cluster_tests::plproxy::{Sharded, node};
 use idempotence_cluster_tests::shop::DATABASE;

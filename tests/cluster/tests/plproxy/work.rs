@@ -3,7 +3,7 @@
 
 use anyhow::Result;
 use idempotence_cluster_tests::Cluster;
-use idempotence_cluster_tests::citus::load::{Attempt, Work};
+use idempotence_cluster_tests::driver::{Attempt, Work};
 use idempotence_cluster_tests::plproxy::{SHARDS, Sharded, node};
 use idempotence_cluster_tests::shop::DATABASE;
 

@@ -1,5 +1,5 @@
-//! Clients that send requests until each is answered, to a Citus cluster or to other servers, and the proof that each
-//! took effect once.
+//! Clients that send requests until each is answered, to whatever stands between them and the servers, and the proof that
+//! each took effect once.
 //!
 //! [`Work`] says what a request does. [`Load`] runs the clients. [`Report`] is what came of it.
 
@@ -14,8 +14,6 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 use uuid::Uuid;
 
-use crate::citus::nodes::{Citus, DATABASE};
-use crate::cluster::Cluster;
 use crate::connection::{Connection, describe};
 use crate::limits::LIMIT;
 use crate::load::lock;
@@ -43,7 +41,7 @@ pub struct Attempt {
 
 /// What a request does.
 pub trait Work: Send + Sync + 'static {
-    /// The node that an attempt goes to; 0 is the coordinator.
+    /// The way that an attempt takes, of those that the clients know. On a Citus cluster 0 is that to the coordinator.
     fn node(&self, _nodes: usize) -> usize {
         0
     }
@@ -65,7 +63,7 @@ pub trait Work: Send + Sync + 'static {
         "COMMIT"
     }
 
-    /// SQL that returns the key and the attempt of each effect, asked on the coordinator.
+    /// SQL that returns the key and the attempt of each effect.
     fn effects(&self) -> String;
 
     /// How many effects a request has.
@@ -134,12 +132,6 @@ struct Shared {
 }
 
 impl Load {
-    /// Starts this number of clients.
-    pub fn start(citus: &Citus, work: impl Work, clients: usize) -> Self {
-        let string = |node: &Cluster| node.connect_string(DATABASE, "postgres");
-        Self::through(citus.nodes().iter().map(string).collect(), work, clients)
-    }
-
     /// Starts this number of clients, which connect by these strings. [`Work::node`] chooses among them.
     pub fn through(ways: Vec<String>, work: impl Work, clients: usize) -> Self {
         let shared = Arc::new(Shared {
@@ -174,40 +166,26 @@ impl Load {
         Ok(())
     }
 
-    /// Lets the clients finish, waits until Citus has finished what was left prepared, and compares the answers with
-    /// the tables.
-    pub async fn close(mut self, citus: &Citus) -> Result<Report> {
-        self.end().await?;
-        for node in citus.nodes() {
-            wait_until_idle(&node.connect(DATABASE).await?).await?;
-        }
-        citus.settle().await?;
-        self.compare(&citus.coordinator().connect(DATABASE).await?).await
-    }
-
     /// Lets the clients finish, and compares the answers with the tables of one server, as a superuser of it.
     pub async fn close_on(mut self, server: &Connection) -> Result<Report> {
         self.end().await?;
         wait_until_idle(server).await?;
-        self.compare(server).await
+        let told = std::mem::take(&mut *lock(&self.shared.told));
+        compare(server, &*self.shared.work, told, self.shared.retries.load(Relaxed)).await
     }
 
-    async fn end(&mut self) -> Result<()> {
+    /// Lets the clients finish.
+    pub async fn end(&mut self) -> Result<()> {
         self.shared.closing.store(true, Relaxed);
         while let Some(ended) = self.clients.join_next().await {
             ended?.context("a client gave up")?;
         }
         Ok(())
     }
-
-    async fn compare(self, server: &Connection) -> Result<Report> {
-        let told = std::mem::take(&mut *lock(&self.shared.told));
-        compare(server, &*self.shared.work, told, self.shared.retries.load(Relaxed)).await
-    }
 }
 
 /// Waits until no client is at work on the server: attempts that a client has given up may still be.
-async fn wait_until_idle(server: &Connection) -> Result<()> {
+pub async fn wait_until_idle(server: &Connection) -> Result<()> {
     let busy = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend' \
                 AND pid <> pg_backend_pid() AND state <> 'idle'";
     let start = Instant::now();
