@@ -7,7 +7,7 @@ use idempotence_demo::server::Server;
 
 use crate::count::{Cost, Counter, Load};
 use crate::finding::{Finding, Goal};
-use crate::lab::{DATABASE, Lab};
+use crate::lab::{DATABASE, Lab, WEAR};
 use crate::plan::Plan;
 use crate::row::{OFF_4, Row};
 use crate::spread::Spread;
@@ -78,6 +78,7 @@ pub fn measure(lab: &Lab, plan: &Plan) -> Result<Vec<Measured>> {
         let server = lab.another_server(&[("shared_preload_libraries", libraries)])?;
         server.psql("postgres", &format!("CREATE DATABASE {DATABASE}"))?;
         server.psql(DATABASE, include_str!("../sql/schema.sql"))?;
+        server.psql(DATABASE, WEAR)?;
         Ok(server)
     };
     let (plain, preloaded) = (server("")?, server("idempotence")?);

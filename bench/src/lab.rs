@@ -65,6 +65,9 @@ pub struct MeasuredCell {
     pub samples: Vec<Vec<Sample>>,
 }
 
+/// What makes the accounts of a database as they are after some use.
+pub const WEAR: &str = include_str!("../sql/wear.sql");
+
 impl Lab {
     /// Starts the server and fills the database.
     pub fn start(pg_config: &Path, dir: Option<&Path>, kept: u64) -> Result<Self> {
@@ -81,6 +84,7 @@ impl Lab {
         server.psql(TEMPLATE, include_str!("../sql/schema.sql")).context("is the extension installed?")?;
         server.psql(TEMPLATE, include_str!("../sql/keys.sql"))?;
         server.psql(TEMPLATE, &format!("SET bench.kept = {kept};\n{}", include_str!("../sql/kept.sql")))?;
+        server.psql(TEMPLATE, WEAR)?;
         Ok(Self { server, builder, kept })
     }
 

@@ -8,7 +8,7 @@ use crate::variants::{in_batches, numbered_by_hand, registering, signs};
 /// Where a way is measured.
 #[derive(Clone, Copy, PartialEq)]
 pub enum On {
-    /// The server of the lab, with its kept outcomes. The library is not preloaded.
+    /// The server of the lab, with its kept outcomes. The library is preloaded.
     Lab,
     /// A server of its own that preloads the library, and nothing kept.
     Preloaded,
