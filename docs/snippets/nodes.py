@@ -1,8 +1,12 @@
 """Transfers money and delivers messages once, on several servers, whichever is asked first. psycopg 3; usage:
-nodes.py KEY NODE=URI [NODE=URI ...]; NODE is what SELECT idem_node() says there.
+nodes.py SESSION KEY NODE=URI [NODE=URI ...]; NODE is what SELECT idem_node() says there.
 
 setup.sql makes what it needs on each server. Besides, each server needs a session for each node, bound to it:
 SELECT idem_create_session('payments of paris', ttl => '24 hours', node => 'paris').
+
+Whoever makes a request chooses its session together with its key, and keeps both, for example in the row of the order.
+Both are the name of the request from then on. A program that chose the session anew, from the nodes that it knows at the
+time, would send a retry as another request.
 """
 
 import json
@@ -10,7 +14,6 @@ import random
 import re
 import sys
 import time
-import zlib
 
 import psycopg
 from psycopg.rows import namedtuple_row
@@ -32,6 +35,7 @@ class Nodes:
 
     def ask(self, node, work):
         """Calls work(conn) in a transaction until there is an answer, first on this node."""
+        was_sent_on = False
         for attempt in range(ATTEMPTS_MAX):
             try:
                 with psycopg.connect(self.uris[node], row_factory=namedtuple_row) as conn:
@@ -48,7 +52,10 @@ class Nodes:
                 # The wrong server, which cannot know what was done. The same again on the right one: the same
                 # session, the same key or number, the same payload. Nothing else is an answer.
                 node, error = self.named_by(misrouted), misrouted
-                continue
+                if not was_sent_on:
+                    was_sent_on = True
+                    continue
+                # While a session moves, each of its two servers names the other one.
             time.sleep(random.uniform(0.5, 1) * min(0.05 * 2**attempt, 1))
         raise error
 
@@ -58,11 +65,6 @@ class Nodes:
         if node not in self.uris:
             raise LookupError(f"the address of node {node} is not known here") from misrouted
         return node
-
-    def session_of(self, key):
-        """The session of a new request. It is chosen once, with the key, and is kept with the key."""
-        homes = sorted(self.uris)
-        return f"payments of {homes[zlib.crc32(key.encode()) % len(homes)]}"
 
 
 def transfer(conn, session, key, amount):
@@ -98,12 +100,11 @@ def tell(where, ticket):
 
 
 def main():
-    key, *named = sys.argv[1:]
+    session, key, *named = sys.argv[1:]
     nodes = Nodes(dict(node.split("=", 1) for node in named))
     for uri in nodes.uris.values():
         # A wrong address, login or database is told here, and not retried. Its error has no SQLSTATE.
         psycopg.connect(uri).close()
-    session = nodes.session_of(key)
     for _ in range(4):
         tell(session, nodes.ask(nodes.any(), lambda conn: transfer(conn, session, key, "10.00")))
 

@@ -1,19 +1,23 @@
 """Runs the example for several servers, which is to find the right one by itself and to execute nothing on another.
 
 Usage: check_nodes.py NAME URI COMMAND...; two servers are made from the programs of the one at URI. The command is given
-keys, and the names and addresses of both servers. Each request is sent several times, to any of them: it must take
-effect once, on its own server, also while its key is held there by somebody else whose connection is then cut. If the
-address of its server is missing, the example must say so, and nothing may be executed.
+sessions and keys, and the names and addresses of both servers. Each request is sent several times, to any of them: it
+must take effect once, on its own server, also while its key is held there by somebody else whose connection is then cut,
+and while its session moves. If the address of its server is missing, the example must say so, and nothing may be executed.
 """
 
 import json
 import re
 import subprocess
 import sys
+import time
 import uuid
 
 import psycopg
 from guide_parts import DEADLINE_S, ROOT, Server, until
+
+# How long a session moves. Without a pause, the example would have spent its attempts by then.
+MOVE_S = 4
 
 # Cuts off whoever waits for a request.
 CUT = "SELECT count(pg_terminate_backend(pid)) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
@@ -45,17 +49,14 @@ def check(uri, command):
         assert len(servers) == 2, "both servers have one name"
         addresses = [f"{node}={server.uri}" for node, server in servers.items()]
         conns = {node: prepared(server, servers) for node, server in servers.items()}
-        homes = set()
-        for _ in range(8):
-            key = str(uuid.uuid4())
-            done = run(command, key, *addresses)
+        for home in 2 * list(servers):
+            session, key = f"payments of {home}", str(uuid.uuid4())
+            done = run(command, session, key, *addresses)
             assert done.returncode == 0, f"exit code {done.returncode}: {done.stderr}"
             lines = done.stdout.splitlines()
             paid = [re.fullmatch(r"payments of (\S+) succeeded (\w+) (.*)", line) for line in lines[:4]]
             assert [line[2] for line in paid] == ["executed"] + 3 * ["replayed"], done.stdout
-            assert all(json.loads(line[3]) == {"paid": "10.00"} for line in paid), done.stdout
-            home = paid[0][1]
-            homes.add(home)
+            assert all(line[1] == home and json.loads(line[3]) == {"paid": "10.00"} for line in paid), done.stdout
             delivered = [re.fullmatch(r"number (\d) on (\S+) succeeded (\w+) (.*)", line) for line in lines[4:]]
             found = [(line[1], line[3], line[4]) for line in delivered]
             expected = [
@@ -70,13 +71,13 @@ def check(uri, command):
                 assert outcomes == (node == home), f"{node} has {outcomes} outcomes of a request of {home}"
                 deliveries = conn.execute("SELECT count(*) FROM delivery WHERE message LIKE %s", [f"{key}/%"]).fetchone()[0]
                 assert deliveries == 2 * (node == delivered[0][2]), f"{node} has made {deliveries} deliveries"
-        assert homes == set(servers), f"all {homes} of {set(servers)}"
         held_and_cut(command, conns, servers, addresses)
+        moves(command, conns, addresses)
 
         # Only the address of one server: for a request of the other there is no answer, and nothing is executed.
         before = [conn.execute("SELECT sum(balance * id) FROM account").fetchone() for conn in conns.values()]
         conns[home].execute("SELECT idem_alter_session(%s, node => 'far')", [f"payments of {home}"])
-        lost = run(command, key, f"{home}={servers[home].uri}")
+        lost = run(command, session, key, f"{home}={servers[home].uri}")
         assert lost.returncode != 0 and "the address of node far is not known here" in lost.stderr, lost.stderr
         after = [conn.execute("SELECT sum(balance * id) FROM account").fetchone() for conn in conns.values()]
         assert before == after, "something was executed"
@@ -86,22 +87,43 @@ def check(uri, command):
 
 def held_and_cut(command, conns, servers, addresses):
     """The example waits for its key where somebody else has it, is cut off, and goes on there."""
-    key = str(uuid.uuid4())
-    sessions = [f"payments of {node}" for node in servers]
-    holders = {node: psycopg.connect(server.uri) for node, server in servers.items()}
-    for node, holder in holders.items():
-        holder.execute("SELECT idem_begin(%s, %s)", [f"payments of {node}", key])
-    program = subprocess.Popen([*command, key, *addresses], stdout=subprocess.PIPE, text=True)
+    home, server = list(servers.items())[0]
+    session, key = f"payments of {home}", str(uuid.uuid4())
+    holder = psycopg.connect(server.uri)
+    holder.execute("SELECT idem_begin(%s, %s)", [session, key])
+    program = subprocess.Popen([*command, session, key, *addresses], stdout=subprocess.PIPE, text=True)
     try:
-        until(lambda: any(conn.execute(CUT).fetchone()[0] for conn in conns.values()), "the example waits for its key")
-        for holder in holders.values():
-            holder.close()
+        until(lambda: conns[home].execute(CUT).fetchone()[0], "the example waits for its key")
+        holder.close()
         output, _ = program.communicate(timeout=DEADLINE_S)
     finally:
         program.kill()
     assert program.returncode == 0, f"exit code {program.returncode}: {output}"
-    done = [conn.execute("SELECT session FROM idempotence.outcomes WHERE request = %s", [key]).fetchall() for conn in conns.values()]
-    assert sorted(len(rows) for rows in done) == [0, 1] and sum(done, [])[0][0] in sessions, f"the outcomes are {done}"
+    assert outcomes_of(conns, key) == {home: [session]}, f"the outcomes are {outcomes_of(conns, key)}"
+
+
+def moves(command, conns, addresses):
+    """Each of two servers says that the session is on the other one; a while later it is open on one of them."""
+    home, other = conns
+    session, key = f"payments of {home}", str(uuid.uuid4())
+    conns[home].execute("SELECT idem_alter_session(%s, node => %s)", [session, other])
+    program = subprocess.Popen([*command, session, key, *addresses], stdout=subprocess.PIPE, text=True)
+    try:
+        time.sleep(MOVE_S)
+        assert program.poll() is None, f"it has given up on a session that moves, with exit code {program.returncode}"
+        conns[other].execute("SELECT idem_alter_session(%s, node => %s)", [session, other])
+        output, _ = program.communicate(timeout=DEADLINE_S)
+    finally:
+        program.kill()
+    assert program.returncode == 0, f"exit code {program.returncode}: {output}"
+    assert outcomes_of(conns, key) == {other: [session]}, f"the outcomes are {outcomes_of(conns, key)}"
+
+
+def outcomes_of(conns, key):
+    """The sessions with an outcome of the key, by the nodes that have any."""
+    query = "SELECT session FROM idempotence.outcomes WHERE request = %s"
+    found = {node: [row[0] for row in conn.execute(query, [key])] for node, conn in conns.items()}
+    return {node: sessions for node, sessions in found.items() if sessions}
 
 
 def main():
