@@ -5,8 +5,8 @@ setup.sql makes what it needs on each server. Besides, each server needs a sessi
 SELECT idem_create_session('payments of paris', ttl => '24 hours', node => 'paris').
 
 Whoever makes a request chooses its session together with its key, and keeps both, for example in the row of the order.
-Both are the name of the request from then on. A program that chose the session anew, from the nodes that it knows at the
-time, would send a retry as another request.
+Both are the name of the request from then on. A program that chose the session anew, from the nodes that it knows at
+the time, would send a retry as another request.
 """
 
 import json

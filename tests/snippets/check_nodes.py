@@ -2,8 +2,9 @@
 
 Usage: check_nodes.py NAME URI COMMAND...; two servers are made from the programs of the one at URI. The command is given
 sessions and keys, and the names and addresses of both servers. Each request is sent several times, to any of them: it
-must take effect once, on its own server, also while its key is held there by somebody else whose connection is then cut,
-and while its session moves. If the address of its server is missing, the example must say so, and nothing may be executed.
+must take effect once, on its own server, also while its key is held there by somebody else whose connection is then
+cut, and while its session moves. If the address of its server is missing, the example must say so, and nothing may be
+executed.
 """
 
 import json
