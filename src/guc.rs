@@ -300,13 +300,16 @@ pub fn init() {
         GucContext::Suset,
         GucFlags::default(),
     );
-    let name_was_refused = pg::define_checked_guc(
+    // An export relies on it that a session that is bound elsewhere is so for every process of this server. A process
+    // takes a reload in only between two statements, and not at all inside a procedure.
+    let name_is_missing = pg::define_checked_guc(
         c"idempotence.node",
         [
             c"The name of this server, which tells it from others; empty: a name made from the system's identifier.",
             c"1 to 32 characters: letters of ASCII, digits, _, . and -. Client sessions carry the name of the server where they were registered, and standing sessions may be bound to it.",
         ],
         &NODE,
+        at_start(),
         node::fault,
         node::FORM,
     );
@@ -314,9 +317,15 @@ pub fn init() {
     init_monitor();
     init_health();
     pg::reserve_guc_prefix(c"idempotence");
-    if name_was_refused && !pg::is_preloading() {
+    if name_is_missing && !pg::is_preloading() {
         pg::read_configuration();
     }
+}
+
+/// The context of a setting that is fixed at the server's start. PostgreSQL does not let a library that is not preloaded
+/// define such settings.
+fn at_start() -> GucContext {
+    if pg::is_preloading() { GucContext::Postmaster } else { GucContext::Sighup }
 }
 
 /// Defines the settings of the sweep and the background worker.
@@ -351,11 +360,9 @@ fn init_sweep() {
     );
 }
 
-/// Defines the settings of what a DBA watches.
+/// Defines the settings of what a DBA watches. The size of shared memory is fixed at the start; a library that is not
+/// preloaded has none.
 fn init_monitor() {
-    // The size of shared memory is fixed at the start. A library that is not preloaded has none, and PostgreSQL would
-    // not let it define settings of the start.
-    let at_start = || if pg::is_preloading() { GucContext::Postmaster } else { GucContext::Sighup };
     GucRegistry::define_int_guc(
         c"idempotence.max_stats",
         c"The most lines of the view stats: standing sessions, and roles with client sessions, of all databases together.",

@@ -11,30 +11,31 @@ type Fault = fn(&[u8]) -> Option<String>;
 /// How a value is checked, and the HINT for one that is refused.
 static CHECK: OnceLock<(Fault, &CStr)> = OnceLock::new();
 
-/// Defines a setting that only the server's configuration can set, so that all processes have the same value. A value
-/// that is not empty must pass `fault`, which gives the DETAIL for one that is refused. There is one such setting.
+/// Defines a setting that only the server's configuration can set, so that all processes have the same value: of
+/// [`GucContext::Postmaster`] or [`GucContext::Sighup`]. A value that is not empty must pass `fault`, which gives the
+/// DETAIL for one that is refused. There is one such setting.
 ///
-/// Tells whether a value was there before and was refused. Where the library is not preloaded, a connection can set what
-/// is no setting yet. PostgreSQL refuses that now, but it has forgotten what the configuration says:
-/// [`read_configuration`].
+/// Tells whether a value was there before, perhaps an empty one, and the setting has none now. Where the library is not
+/// preloaded, a connection can set what is no setting yet. PostgreSQL refuses that now, but it has forgotten what the
+/// configuration says: [`read_configuration`].
 pub fn define_checked_guc(
     name: &'static CStr,
     descriptions: [&'static CStr; 2],
     setting: &'static GucSetting<Option<CString>>,
+    context: GucContext,
     fault: Fault,
     hint: &'static CStr,
 ) -> bool {
-    let before = name.to_str().ok().and_then(super::server::setting);
+    let was_there = name.to_str().is_ok_and(|name| super::server::setting(name).is_some());
     let is_first = CHECK.set((fault, hint)).is_ok();
     debug_assert!(is_first, "there is one such setting");
     let [short, long] = descriptions;
-    let (context, flags) = (GucContext::Sighup, GucFlags::default());
+    let flags = GucFlags::default();
     // SAFETY: the hook is guarded.
     unsafe {
         GucRegistry::define_string_guc_with_hooks(name, short, long, setting, context, flags, Some(check), None, None);
     }
-    let is_empty = setting.get().is_none_or(|value| value.is_empty());
-    is_empty && before.is_some_and(|value| !value.is_empty())
+    was_there && setting.get().is_none_or(|value| value.is_empty())
 }
 
 /// Reads the server's configuration files, as a backend does when it is told that they have changed.

@@ -27,8 +27,8 @@ WHERE (c.relkind IN ('r', 'v') AND c.oid IN (SELECT objid FROM catalog_member WH
 SELECT obj_description((SELECT oid FROM pg_extension WHERE extname = 'idempotence'), 'pg_extension');
 -- settings describe themselves; a misspelt one is an error
 LOAD 'idempotence';
--- those of shared memory can be set at the start only, which a library that is not preloaded cannot declare
-SELECT name, CASE WHEN name NOT IN ('idempotence.max_stats', 'idempotence.max_errors', 'idempotence.track_in_flight') THEN context END, vartype, unit, min_val, max_val, boot_val
+-- those of shared memory, and the server's name, can be set at the start only, which a library that is not preloaded cannot declare
+SELECT name, CASE WHEN name NOT IN ('idempotence.max_stats', 'idempotence.max_errors', 'idempotence.track_in_flight', 'idempotence.node') THEN context END, vartype, unit, min_val, max_val, boot_val
 FROM pg_settings WHERE name LIKE 'idempotence.%' ORDER BY name COLLATE "C";
 SELECT name FROM pg_settings WHERE name LIKE 'idempotence.%' AND (coalesce(short_desc, '') = '' OR coalesce(extra_desc, '') = '');
 SET idempotence.wiat = 1;

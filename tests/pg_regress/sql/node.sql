@@ -23,10 +23,11 @@ SELECT idem_grant('regress_node'), idem_grant('regress_node_other');
 -- the name of this server: the setting, or the system's identifier
 SELECT idem_node() = coalesce(nullif(current_setting('idempotence.node'), ''), lpad(to_hex(system_identifier), 16, '0')) FROM pg_control_system();
 -- only the server's configuration may set it, to a name
-SELECT regress_message($$SET idempotence.node = 'mine'$$), regress_message($$SELECT set_config('idempotence.node', 'mine', true)$$);
-SELECT regress_message($$ALTER ROLE regress_node SET idempotence.node = 'mine'$$), regress_message($$ALTER DATABASE contrib_regression SET idempotence.node = 'mine'$$);
+\set refused '^55P02: parameter "idempotence.node" cannot be changed (now|without restarting the server)$'
+SELECT statement, regress_message(statement) ~ :'refused' FROM unnest(ARRAY[$$SET idempotence.node = 'mine'$$, $$SELECT set_config('idempotence.node', 'mine', true)$$, $$ALTER ROLE regress_node SET idempotence.node = 'mine'$$,
+  $$ALTER DATABASE contrib_regression SET idempotence.node = 'mine'$$]) statement;
 SET ROLE regress_node;
-SELECT regress_message($$SET idempotence.node = 'mine'$$);
+SELECT regress_message($$SET idempotence.node = 'mine'$$) ~ :'refused';
 RESET ROLE;
 ALTER SYSTEM SET idempotence.node = 'two words';
 ALTER SYSTEM SET idempotence.node = 'a@b';

@@ -32,7 +32,7 @@ async fn grow(load: &mut Load, sharded: &mut Sharded) -> Result<()> {
     let copies = sharded.shards().iter().map(Cluster::standby).collect::<Result<Vec<_>>>()?;
     for (shard, copy) in copies.iter().enumerate() {
         copy.conf("idempotence.node", &node(shard + old))?;
-        copy.reload()?;
+        copy.restart()?;
     }
     load.progress(100).await?;
     // From here on the tenants that go wait.
