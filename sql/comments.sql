@@ -202,7 +202,7 @@ COMMENT ON PROCEDURE idem_sweep() IS
 -- Parts of functions and views, not to be called by users.
 COMMENT ON FUNCTION idempotence.import_begin(text, text, text) IS 'internal to idem_import: begins an import, gives the statement that imports';
 COMMENT ON FUNCTION idempotence.import_row(bigint, text, jsonb, boolean, timestamptz, timestamptz, jsonb, uuid, text, bigint, integer, timestamptz, timestamptz, text, jsonb) IS 'internal to idem_import: imports a row; 0: imported, 1: there already, 2: expired';
-COMMENT ON FUNCTION idempotence.import_end(bigint, bigint, bigint) IS 'internal to idem_import: ends the import and notes it';
+COMMENT ON FUNCTION idempotence.import_end() IS 'internal to idem_import: ends the import and notes it';
 COMMENT ON FUNCTION idempotence.at_work() IS 'internal to the view sessions: the client sessions at work that the caller may see; none on a standby';
 COMMENT ON FUNCTION idempotence.at_work_by_role() IS 'internal to the view health: how many client sessions each role has at work, and how many of them are silent for longer than their timeout; none on a standby';
 COMMENT ON FUNCTION idempotence.up_since() IS 'internal to the views sessions and health: when the server came up; no session counts as silent from before';

@@ -15,6 +15,6 @@ AS $import$
 #variable_conflict use_variable
 BEGIN
   EXECUTE idempotence.import_begin(session, query, reason) INTO imported, present, expired;
-  PERFORM idempotence.import_end(imported, present, expired);
+  PERFORM idempotence.import_end();
 END
 $import$;

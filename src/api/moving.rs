@@ -96,13 +96,10 @@ fn import_row(
 
 /// Ends the import and notes it.
 #[pg_extern(sql = r#"
-CREATE FUNCTION idempotence.import_end(imported bigint, present bigint, expired bigint) RETURNS void
+CREATE FUNCTION idempotence.import_end() RETURNS void
 LANGUAGE c VOLATILE PARALLEL UNSAFE
 AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
 "#)]
-fn import_end(imported: Option<i64>, present: Option<i64>, expired: Option<i64>) {
-    or_raise((|| {
-        let (imported, present) = (required("imported", imported)?, required("present", present)?);
-        import::end(imported, present, required("expired", expired)?)
-    })());
+fn import_end() {
+    or_raise(import::end());
 }

@@ -2,7 +2,8 @@
 //!
 //! `idem_import` (`sql/run.sql`) executes a statement that [`begin`] makes of the user's query. It calls [`row`] for each
 //! row. So the user's query never runs inside a frame of the library, rows are not kept in memory, and one call writes
-//! one row.
+//! one row. [`end`] notes the import in the audit; a transaction that has not come to that does not commit
+//! (`transaction/importing.rs`).
 //!
 //! An import holds no lock of a request, since the lock table has no room for a million of them. It is right all the same:
 //!
@@ -32,6 +33,7 @@ use crate::requests::keyed::{Keyed, refuse_journal};
 use crate::requests::repair;
 use crate::sessions::resolve;
 use crate::store::audit::{self, Repair};
+use crate::transaction::importing;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
@@ -55,16 +57,18 @@ const COLUMNS: [(&str, &str); 14] = [
 
 /// An import that is under way.
 struct Import {
-    /// Tells it from an import that was begun later in the same transaction.
+    /// Its number, by which `importing` knows it.
     number: i64,
     target: Target,
     reason: String,
     rows: Cell<u64>,
+    /// How many rows were imported, how many were there already, and how many had expired.
+    taken: Cell<[u64; 3]>,
 }
 
 thread_local! {
+    /// The import that was begun last, be it under way or not.
     static IMPORT: RefCell<Option<Rc<Import>>> = const { RefCell::new(None) };
-    static NUMBER: Cell<i64> = const { Cell::new(0) };
 }
 
 /// Begins an import. Gives the statement that imports.
@@ -83,14 +87,15 @@ pub fn begin(session: &str, query: &str, reason: &str) -> Result<String, Error> 
     if !Tag::sweep().share(deadline.left_us()) {
         return Err(waited("a step of the sweep"));
     }
-    let number = NUMBER.get() + 1;
-    NUMBER.set(number);
-    let import = Import {
-        number,
-        target: Target { session: standing(session)?, role: pg::current_role(), deadline },
-        reason: reason.into(),
-        rows: Cell::new(0),
+    let target = Target { session: standing(session)?, role: pg::current_role(), deadline };
+    let Some(number) = importing::begin() else {
+        return Err(Error::Invalid {
+            message: "another import is under way".into(),
+            detail: "This transaction has begun one that has not ended, and none can run inside another.".into(),
+            hint: "Call idem_import() for one query after the other.",
+        });
     };
+    let import = Import { number, target, reason: reason.into(), rows: Cell::new(0), taken: Cell::default() };
     IMPORT.set(Some(Rc::new(import)));
     let count =
         |taken: Taken| format!("pg_catalog.count(*) FILTER (WHERE i.taken OPERATOR(pg_catalog.=) {})", taken as i32);
@@ -146,20 +151,24 @@ fn values(query: &str) -> Result<String, Error> {
     Ok(COLUMNS.map(value).join(", "))
 }
 
-/// The import that the statement with this number belongs to. It must still have the sweep's lock, which a rollback to a
-/// savepoint may have given back.
-fn under_way(number: i64) -> Result<Rc<Import>, Error> {
-    let import = IMPORT.with_borrow(Clone::clone).filter(|import| import.number == number);
-    import.filter(|_| Tag::sweep().is_shared_by_us()).ok_or_else(|| Error::Invalid {
+/// The import that is under way, if it has this number.
+fn under_way(number: Option<i64>) -> Result<Rc<Import>, Error> {
+    let import = IMPORT.with_borrow(Clone::clone).filter(|import| Some(import.number) == number);
+    let import = import.filter(|_| importing::number() == number).ok_or_else(|| Error::Invalid {
         message: "no such import is under way".into(),
-        detail: "This function belongs to a call of idem_import(), and one import cannot run inside another.".into(),
+        detail: "This function belongs to a call of idem_import().".into(),
         hint: "Call idem_import().",
-    })
+    })?;
+    debug_assert!(Tag::sweep().is_shared_by_us(), "an import shares the sweep's lock to the end of its transaction");
+    Ok(import)
 }
 
 /// Ends the import, and notes it.
-pub fn end(imported: i64, present: i64, expired: i64) -> Result<(), Error> {
-    let Some(import) = IMPORT.take() else { return Ok(()) };
+pub fn end() -> Result<(), Error> {
+    let import = under_way(importing::number())?;
+    importing::end();
+    IMPORT.take();
+    let [imported, present, expired] = import.taken.get();
     let found = format!("{imported} imported, {present} there already, {expired} expired");
     let (session, reason) = (&import.target.session.name, &import.reason);
     audit::insert(&Repair { action: "import", session, request: "", reason, found: &found });
@@ -168,7 +177,7 @@ pub fn end(imported: i64, present: i64, expired: i64) -> Result<(), Error> {
 
 /// Imports a row.
 pub fn row(number: i64, row: &Row<'_>) -> Result<Taken, Error> {
-    let import = under_way(number)?;
+    let import = under_way(Some(number))?;
     import.rows.set(import.rows.get() + 1);
     let Some(key) = row.key else {
         return Err(Error::Invalid {
@@ -177,5 +186,9 @@ pub fn row(number: i64, row: &Row<'_>) -> Result<Taken, Error> {
             hint: "Leave such rows out, or give them a key.",
         });
     };
-    import.target.take(Keyed::of(Rc::clone(&import.target.session), key, None)?, row)
+    let taken = import.target.take(Keyed::of(Rc::clone(&import.target.session), key, None)?, row)?;
+    let mut counts = import.taken.get();
+    counts[taken as usize] += 1;
+    import.taken.set(counts);
+    Ok(taken)
 }

@@ -1,9 +1,10 @@
 //! What happens at the end of a transaction and of its subtransactions. A commit or a PREPARE TRANSACTION is refused if
-//! a request is open that has neither checkpoint nor lease. A commit also has other servers commit in two phases, and
+//! a request is open that has neither checkpoint nor lease, or an import has not ended. A commit also has other servers commit in two phases, and
 //! gives the signs of life of client sessions. At the end the open list is cleared.
 
 mod coordinator;
 mod first;
+pub mod importing;
 mod log_context;
 
 use crate::error::Error;
@@ -35,6 +36,7 @@ unsafe extern "C-unwind" fn transaction_event(event: pg_sys::XactEvent::Type, _a
         XACT_EVENT_PRE_COMMIT => {
             first::set_ending(true);
             refuse_unrecorded(false);
+            importing::refuse_unended();
             // A sign of life alone is no reason to ask.
             coordinator::ask_for_two_phases();
             liveness::give_signs(open::take_used_sessions());
@@ -46,6 +48,7 @@ unsafe extern "C-unwind" fn transaction_event(event: pg_sys::XactEvent::Type, _a
         XACT_EVENT_PRE_PREPARE => {
             first::set_ending(true);
             refuse_unrecorded(true);
+            importing::refuse_unended();
             blank::before_commit();
             in_flight::keep_prepared();
         }
@@ -60,6 +63,7 @@ unsafe extern "C-unwind" fn transaction_event(event: pg_sys::XactEvent::Type, _a
             segment::end_transaction(event == XACT_EVENT_COMMIT);
             pg::end_uses();
             open::clear();
+            importing::end();
             written::clear();
         }
     }
@@ -88,9 +92,13 @@ unsafe extern "C-unwind" fn subtransaction_event(
     match event {
         pg_sys::SubXactEvent::SUBXACT_EVENT_ABORT_SUB => {
             open::roll_back();
+            importing::roll_back();
             segment::end_transaction(false);
         }
-        pg_sys::SubXactEvent::SUBXACT_EVENT_COMMIT_SUB => open::hand_up(),
+        pg_sys::SubXactEvent::SUBXACT_EVENT_COMMIT_SUB => {
+            open::hand_up();
+            importing::hand_up();
+        }
         _ => {}
     }
 }

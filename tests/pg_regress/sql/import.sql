@@ -107,6 +107,8 @@ SELECT regress_error(format('SELECT idem_import(%L, ''SELECT 1 AS key'', ''why''
 BEGIN READ ONLY;
 SELECT regress_message($$SELECT idem_import('import', 'SELECT 1 AS key', 'why')$$);
 COMMIT;
+CREATE FUNCTION import_by_hand(number bigint, key text) RETURNS integer LANGUAGE sql
+AS $$SELECT idempotence.import_row(number, key, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL)$$;
 SET ROLE regress_import_owner;
 SELECT regress_message($$SELECT idem_import('import', 'SELECT 1 AS key', 'why')$$), regress_message($$SELECT idempotence.import_begin('import', 'SELECT 1 AS key', 'why')$$);
 SET ROLE regress_import_admin;
@@ -115,14 +117,47 @@ SELECT regress_message($$SELECT idem_import('import', 'SELECT alias AS key FROM 
 SELECT regress_message($$SELECT idempotence.import_row(1, 'key', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL)$$), regress_message($$SELECT idempotence.import_row(NULL, 'key', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL)$$);
 BEGIN;
 SAVEPOINT s;
-SELECT idempotence.import_begin('import', 'SELECT 1 AS key', 'why') ~ 'import_row\((\d+),';
 SELECT substring(idempotence.import_begin('import', 'SELECT 1 AS key', 'why') FROM 'import_row\((\d+),') AS number \gset
-SELECT idempotence.import_row(:number, 'by hand', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL), regress_message(format('SELECT idempotence.import_row(%s, ''by hand'', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL)', :number - 1));
+SELECT import_by_hand(:number, 'by hand'), regress_message(format('SELECT import_by_hand(%s, ''by hand'')', :number - 1));
 ROLLBACK TO SAVEPOINT s;
-SELECT regress_message(format('SELECT idempotence.import_row(%s, ''by hand'', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL)', :number));
+SELECT regress_message(format('SELECT import_by_hand(%s, ''by hand'')', :number));
 ROLLBACK;
+-- an import by hand has to end in its own transaction, and the audit has what the library has counted
+BEGIN;
+SAVEPOINT s;
+SELECT substring(idempotence.import_begin('import', 'SELECT 1 AS key', 'why') FROM 'import_row\((\d+),') AS number \gset
+SELECT regress_message($$SELECT idempotence.import_begin('import', 'SELECT 1 AS key', 'why')$$), import_by_hand(:number, 'by hand');
+SELECT idempotence.import_end();
+SELECT regress_message('SELECT idempotence.import_end()'), regress_message(format('SELECT import_by_hand(%s, %L)', :number, 'too late'));
+SELECT substring(idempotence.import_begin('import', 'SELECT 1 AS key', 'why') FROM 'import_row\((\d+),') AS number \gset
+ROLLBACK TO SAVEPOINT s;
+SELECT regress_message(format('SELECT import_by_hand(%s, %L)', :number, 'by hand'));
+SAVEPOINT t;
+SELECT substring(idempotence.import_begin('import', 'SELECT 1 AS key', 'why') FROM 'import_row\((\d+),') AS number \gset
+RELEASE SAVEPOINT t;
+SELECT import_by_hand(:number, 'by hand');
+ROLLBACK TO SAVEPOINT s;
+SELECT regress_message(format('SELECT import_by_hand(%s, %L)', :number, 'by hand'));
+SAVEPOINT t;
+SELECT substring(idempotence.import_begin('import', 'SELECT 1 AS key', 'why') FROM 'import_row\((\d+),') AS number \gset
+RELEASE SAVEPOINT t;
+SELECT import_by_hand(:number, 'by hand');
+COMMIT;
+BEGIN;
+SELECT regress_message(format('SELECT import_by_hand(%s, %L)', :number, 'by hand')), regress_message('SELECT idempotence.import_end()');
+SELECT substring(idempotence.import_begin('import', 'SELECT 1 AS key', 'why') FROM 'import_row\((\d+),') AS number \gset
+SELECT import_by_hand(:number, 'by hand');
+PREPARE TRANSACTION 'regress_import';
+BEGIN;
+SELECT substring(idempotence.import_begin('import', 'SELECT 1 AS key', 'by hand') FROM 'import_row\((\d+),') AS number \gset
+SELECT import_by_hand(:number, k) FROM unnest('{by hand,by hand,and more}'::text[]) k;
+SELECT idempotence.import_end(), regress_message(format('SELECT import_by_hand(%s, %L)', :number, 'too late'));
+COMMIT;
 RESET ROLE;
+SELECT action, session, reason, found FROM idempotence.audit ORDER BY at DESC LIMIT 1;
+SELECT regress_show(idem_lookup('import', 'by hand')), regress_show(idem_lookup('import', 'too late'));
 
+DROP FUNCTION import_by_hand;
 DROP FUNCTION import_fails;
 SELECT idem_release('import', 'leased', token => regress_token('a')), idem_force_release('import', 'run out', 'a test');
 SELECT regress_close(), idem_drop_session('import'), idem_drop_session('import strict'), idem_drop_session('import inbox'), idem_drop_session('import time');
