@@ -8,7 +8,7 @@
 //! they were taken. They belong to the (sub)transaction, not to the running portal. A portal's lock would be lost
 //! when a cursor fails inside a savepoint, while the request is still on the open list. Three are given back
 //! earlier: a request's lock by a begin that ends without the claim, the share of a client session by a call that
-//! then finds the session ended, and the sweep's lock by the making of a standing session.
+//! then finds the session ended, and the sweep's lock by the making of a standing session and by an export.
 //!
 //! **The order in which one call waits for them.** A call that takes several locks waits for them in this order:
 //!
@@ -26,6 +26,7 @@
 //! * `idem_begin` takes the request's lock first and then tries to share the client session's. If another transaction
 //!   holds that exclusively, begin gives the request's lock back before it waits.
 //! * `idem_ack` drops the responses in the lanes that it can lock after the marks.
+//! * `idem_export` tries to share the sweep's lock after it has taken those of requests.
 //! * `SignOfLife` is always tried for.
 //! * `SaveOfRegistered` is only ever shared, so to share it waits for nobody. A registration that holds its own locks
 //!   may wait until nobody shares it, without taking it.
@@ -37,7 +38,8 @@
 //!
 //! **Sharing.** The transactions that use a client session share its lock. Whoever ends the session or hands it over
 //! takes the lock exclusively, and queues for it in short turns only ([`Tag::acquire_in_short_waits`]). New users of
-//! the session would wait behind a longer turn. A transaction that restores, imports or exports rows shares the sweep's lock.
+//! the session would wait behind a longer turn. A transaction that restores or imports rows shares the
+//! sweep's lock, and so does the call of an export while it reads.
 
 use crate::board;
 use crate::domain::identity::Digest;
@@ -69,8 +71,8 @@ pub enum LockClass {
     /// Transactions that save share the lock. So a registration notices a session whose saving was prepared before
     /// a crash, and waits for that transaction.
     SaveOfRegistered = 0x1DEA,
-    /// A step of the sweep. A transaction that restores, imports or exports rows shares the lock, and so keeps the sweep
-    /// away.
+    /// A step of the sweep. A transaction that restores or imports rows shares the lock, and so does an export while it
+    /// reads. That keeps the sweep away.
     Sweep = 0x1DEB,
 }
 

@@ -4,6 +4,10 @@
 //! from all other leases of the request. Whoever completes the request shows the token; a token that was superseded is
 //! refused. A lease that ran out stays valid until somebody supersedes it.
 
+/// The greatest token that comes from outside. It is far enough from the end of bigint for any number of leases to
+/// follow.
+pub const TOKEN_MAX: i64 = 1 << 62;
+
 /// The lease of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Lease {
@@ -20,18 +24,19 @@ pub struct Lease {
 impl Lease {
     /// The lease of a request that nobody has a lease of.
     pub fn first(now_us: i64, lease_us: i64) -> Lease {
-        Lease { token: next_token(None, now_us), attempt: 1, begun_at: now_us, until: now_us.saturating_add(lease_us) }
+        Lease { token: now_us, attempt: 1, begun_at: now_us, until: now_us.saturating_add(lease_us) }
     }
 
     /// The lease that supersedes this one. Without a `lease_us` a transaction supersedes it that needs no lease. Then
-    /// it has run out from the start, and nobody is told its token.
-    pub fn superseded(self, now_us: i64, lease_us: Option<i64>) -> Lease {
-        Lease {
-            token: next_token(Some(self.token), now_us),
+    /// it has run out from the start, and nobody is told its token. `None`: there is no higher token, which is so only
+    /// if somebody has written one near the end of bigint.
+    pub fn superseded(self, now_us: i64, lease_us: Option<i64>) -> Option<Lease> {
+        Some(Lease {
+            token: next_token(self.token, now_us)?,
             attempt: self.attempt.saturating_add(1),
             begun_at: now_us,
             until: lease_us.map_or(now_us, |lease_us| now_us.saturating_add(lease_us)),
-        }
+        })
     }
 
     /// This lease, extended to run out `lease_us` from now, or when it would have run out if that is later.
@@ -48,8 +53,8 @@ impl Lease {
 /// A token that no former lease of the request had: higher than the former one, and the time in microseconds. The time
 /// sees to it that a token does not come again where the former lease is lost, in a crash or a restore. Tokens have
 /// less than 53 bits until the year 2285, so JavaScript keeps them exact.
-fn next_token(former: Option<i64>, now_us: i64) -> i64 {
-    former.map_or(now_us, |former| now_us.max(former.saturating_add(1)))
+fn next_token(former: i64, now_us: i64) -> Option<i64> {
+    former.checked_add(1).map(|next| now_us.max(next))
 }
 
 /// What becomes of a call that completes a request with a token.
@@ -83,13 +88,22 @@ mod tests {
     #[test]
     fn only_the_newest_token_completes() {
         let first = Lease::first(1_000, 500);
-        let second = first.superseded(2_000, Some(500));
+        let second = first.superseded(2_000, Some(500)).expect("there are higher tokens");
         assert_eq!((first.attempt, second.attempt, second.until), (1, 2, 2_500));
         assert_eq!(complete(second.token, Some(&second), None), Completion::Proceed);
         assert_eq!(complete(first.token, Some(&second), None), Completion::Superseded);
         assert_eq!(complete(first.token, None, Some(first.token)), Completion::Repeat);
         assert_eq!(complete(first.token, None, None), Completion::Superseded);
         assert_eq!(complete(first.token, None, Some(second.token)), Completion::Superseded);
+    }
+
+    #[test]
+    fn no_token_is_given_twice_at_the_end_of_bigint() {
+        let with = |token| Lease { token, ..Lease::first(1_000, 500) };
+        let last = with(i64::MAX - 1).superseded(2_000, None);
+        assert_eq!(last.map(|last| last.token), Some(i64::MAX));
+        assert_eq!(with(i64::MAX).superseded(2_000, Some(500)), None);
+        assert_eq!(with(TOKEN_MAX).superseded(2_000, None).map(|next| next.token), Some(TOKEN_MAX + 1));
     }
 
     #[test]
@@ -105,7 +119,7 @@ mod tests {
         fn tokens_rise_even_if_the_clock_does_not(moments in prop::collection::vec(0i64..50, 2..20)) {
             let mut lease = Lease::first(moments[0], 5);
             for now_us in &moments[1..] {
-                let next = lease.superseded(*now_us, Some(5));
+                let next = lease.superseded(*now_us, Some(5)).expect("there are higher tokens");
                 prop_assert!(next.token > lease.token && next.token >= *now_us);
                 lease = next;
             }

@@ -9,7 +9,8 @@
 //! * No lease of it lasts: its holder could still record here, with the token. A lease that ran out gets another token,
 //!   in the exporting transaction. Its holder is superseded by that, and a begin at the other server takes the request over.
 //! * The session's lock is held to the end of the transaction. So the session is not made again meanwhile, nor imported into.
-//! * The sweep's lock is shared. So no outcome moves from table to table under the query that reads them.
+//! * The sweep's lock is shared while the rows are read. So no outcome moves from table to table under the query. It is
+//!   given back at the end of the call, since whoever may export could otherwise keep the sweep away for as long as he likes.
 //! * Where the transaction keeps its snapshot, that has to see all that is exported (40001).
 
 use crate::arguments;
@@ -24,6 +25,7 @@ use crate::pg::{self, Deadline};
 use crate::requests::at_rest;
 use crate::requests::keyed::{Keyed, refuse_journal};
 use crate::requests::repair;
+use crate::requests::start::supersede;
 use crate::sessions::resolve;
 use crate::store::audit::{self, Repair};
 use crate::store::lease::{self, NewLease};
@@ -54,15 +56,16 @@ impl Export {
         if !names::standing_session_lock(&found.name).acquire(deadline.left_us()) {
             return Err(waited(format!("a change of session \"{name}\", or an import into it,")));
         }
-        if !Tag::sweep().share(deadline.left_us()) {
-            return Err(waited("a step of the sweep".into()));
-        }
         let session = closed(name)?;
         at_rest::wait(&session, deadline)?;
         // A time key is kept in lower case.
         let lower = |prefix: &str| if session.time_keys { prefix.to_lowercase() } else { prefix.to_owned() };
         let export = Export { prefix: prefix.map(lower), session, reason: reason.into() };
         export.supersede_leases(deadline)?;
+        // It comes last, and is only tried for: no wait of this call may keep the sweep away.
+        if !pg::retry(deadline.left_us(), |_| Tag::sweep().try_share()) {
+            return Err(waited("a step of the sweep".into()));
+        }
         if pg::keeps_snapshot() && moving::any_unseen(&export.session.id) {
             return Err(Error::ExportsUnseen { session: export.session.name.clone() });
         }
@@ -73,6 +76,7 @@ impl Export {
     pub fn fill(self, store: &pg::RowStore) {
         let (session, prefix) = (&self.session, self.prefix.as_deref());
         let rows = sql::fill(store, &moving::query(&session.id, prefix));
+        Tag::sweep().release_share();
         let found = if rows == 1 { "1 request".into() } else { format!("{rows} requests") };
         let (request, reason) = (prefix.unwrap_or(""), &*self.reason);
         audit::insert(&Repair { action: "export", session: &session.name, request, reason, found: &found });
@@ -110,7 +114,10 @@ impl Export {
                     last: None,
                     fingerprint: kept.fingerprint,
                     // Nobody takes it over by this.
-                    lease: Lease { attempt: kept.lease.attempt, ..kept.lease.superseded(now_us, None) },
+                    lease: Lease {
+                        attempt: kept.lease.attempt,
+                        ..supersede(kept.lease, now_us, None, || request.name())?
+                    },
                     is_first: false,
                 })?;
             }

@@ -3,13 +3,18 @@
 //! A row tells either of an outcome or of a request that is unfinished: begun there, committed, and not done. An
 //! unfinished request may have had a lease there. Whoever exports has seen to it that its holder completes nothing any
 //! more. So the lease comes as one that has run out, and a begin here takes the request over.
+//!
+//! A row with a status is moved: it tells what another server has kept of a request, as `idem_export` gives it. What
+//! was kept there is kept here as it was, also where this server or session would not let it be recorded so today: an
+//! outcome that is left behind is executed again. Rows without a status come from a query that somebody wrote, and are
+//! checked as a record is.
 
 use crate::arguments;
 use crate::domain::class::Class;
 use crate::domain::decision::Fingerprint;
 use crate::domain::identity::Digest;
-use crate::domain::lease::Lease;
-use crate::domain::limits::POINT_CHARS_MAX;
+use crate::domain::lease::{Lease, TOKEN_MAX};
+use crate::domain::limits::{POINT_CHARS_MAX, TTL_US_MAX};
 use crate::domain::time_key::AHEAD_US_MAX;
 use crate::error::Error;
 use crate::lock::Tag;
@@ -59,6 +64,13 @@ pub struct Row<'a> {
     pub state: Option<Jsonb>,
 }
 
+impl Row<'_> {
+    /// Whether it tells what another server has kept, as `idem_export` gives it.
+    fn is_moved(&self) -> bool {
+        self.status.is_some()
+    }
+}
+
 /// What became of a row. The statement counts the numbers.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Taken {
@@ -97,7 +109,9 @@ impl Target {
     pub fn take(&self, request: Keyed<'_>, row: &Row<'_>) -> Result<Taken, Error> {
         // The clock of this row: the query may give what was done since the import began.
         let now_us = pg::now_us();
-        request.check_time(now_us)?;
+        if !row.is_moved() {
+            request.check_time(now_us)?;
+        }
         let kept = kept(&request, row, now_us)?;
         let (recorded_at, expires_at) = self.moments(&request, row, now_us)?;
         if self.session.inbox {
@@ -112,7 +126,7 @@ impl Target {
         }
         let request = Request::Keyed(request);
         finish::check_size("response", &request, row.response)?;
-        let fingerprint = fingerprint(&request, row, class != Class::Cancelled)?;
+        let fingerprint = fingerprint(&request, row, !row.is_moved())?;
         let Request::Keyed(request) = request else { unreachable!("made just now") };
         let digest = request.digest();
         if !self.look(&request, digest, now_us)? {
@@ -140,7 +154,8 @@ impl Target {
         };
         let ttl_us = self.session.ttl_us();
         let recorded_at = row.recorded_at.unwrap_or(now_us);
-        if recorded_at == i64::MIN || recorded_at > now_us.saturating_add(AHEAD_US_MAX) {
+        let is_ahead = recorded_at > now_us.saturating_add(AHEAD_US_MAX) && !row.is_moved();
+        if is_ahead || [i64::MIN, i64::MAX].contains(&recorded_at) {
             return Err(invalid(
                 "was recorded at no time in the past",
                 format!("Found {} as recorded_at.", describe(recorded_at)),
@@ -151,7 +166,9 @@ impl Target {
         let recorded_at = recorded_at.min(now_us);
         let by_ttl = request.expires_at_us(recorded_at, ttl_us);
         let expires_at = row.expires_at.unwrap_or(by_ttl);
-        let latest = request.expires_at_us(now_us, ttl_us);
+        let earliest = request.key_expires_at_us();
+        // Outcomes keep the ttl that they were recorded with, which may be longer than that of the session by now.
+        let latest = request.expires_at_us(now_us, if row.is_moved() { TTL_US_MAX } else { ttl_us });
         // By that clock it expires as much later.
         let expires_at =
             if expires_at <= latest.saturating_add(AHEAD_US_MAX) { expires_at.min(latest) } else { expires_at };
@@ -162,7 +179,10 @@ impl Target {
                 "Leave expires_at out, give an earlier one, or alter the session's ttl with idem_alter_session().",
             ));
         }
-        if request.key_expires_at_us().is_some_and(|earliest| expires_at < earliest) {
+        if row.is_moved() {
+            return Ok((recorded_at, earliest.map_or(expires_at, |earliest| expires_at.max(earliest))));
+        }
+        if earliest.is_some_and(|earliest| expires_at < earliest) {
             return Err(invalid(
                 "would expire before its time key is too old",
                 format!("Found {} as expires_at.", describe(expires_at)),
@@ -320,20 +340,17 @@ fn kept<'a>(request: &Keyed<'_>, row: &Row<'a>, now_us: i64) -> Result<Kept<'a>,
                 format!("Found attempt, begun_at, leased_until, point or state with status {}.", class.status());
             return Err(invalid("is done, and comes as an unfinished one", detail, EXPORT));
         }
-        if class == Class::Cancelled && row.response.is_some() {
-            let detail = "A request that was settled before it was done has no response.".into();
-            return Err(invalid("is cancelled, and comes with a response", detail, EXPORT));
-        }
         return Ok(Kept::Outcome(class));
     }
     let lease = match (row.token, row.attempt, row.begun_at, row.leased_until) {
         (None, None, None, None) => None,
-        (Some(token @ 1..), Some(attempt @ 1..), Some(begun_at), Some(until)) if begun_at <= until => {
+        (Some(token @ 1..=TOKEN_MAX), Some(attempt @ 1..), Some(begun_at), Some(until)) if begun_at <= until => {
             // Nobody holds it any more.
             Some(Lease { token, attempt, begun_at: begun_at.min(now_us), until: until.min(now_us) })
         }
         _ => {
-            let detail = "A lease has token, attempt, begun_at and leased_until.".into();
+            let detail =
+                format!("A lease has token, attempt, begun_at and leased_until; the greatest token is {TOKEN_MAX}.");
             return Err(invalid("comes with half a lease", detail, EXPORT));
         }
     };
@@ -349,7 +366,8 @@ fn kept<'a>(request: &Keyed<'_>, row: &Row<'a>, now_us: i64) -> Result<Kept<'a>,
     Ok(Kept::Unfinished(Unfinished { lease, point: row.point }))
 }
 
-/// The fingerprint of the payload that a request came with. A request may have been settled, or begun, without one.
+/// The fingerprint of the payload that a request came with. A request may have been settled or begun without one, or
+/// recorded before the session came to require payloads.
 fn fingerprint(request: &Request<'_>, row: &Row<'_>, is_required: bool) -> Result<Option<Fingerprint>, Error> {
     match (row.payload, row.fingerprint) {
         (Some(_), Some(_)) => Err(Error::Invalid {

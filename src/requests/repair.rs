@@ -148,7 +148,10 @@ pub fn force_release(asked: &Request<'_>, reason: &str, live: bool) -> Result<bo
             request: &found.request,
             last: found.last,
             fingerprint: found.fingerprint,
-            lease: Lease { attempt: found.lease.attempt, ..found.lease.superseded(now_us, None) },
+            lease: Lease {
+                attempt: found.lease.attempt,
+                ..start::supersede(found.lease, now_us, None, || asked.name())?
+            },
             is_first: false,
         };
         keeping::save_lease(asked, &new)?;

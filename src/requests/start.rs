@@ -4,7 +4,7 @@ use crate::domain::class::Class;
 use crate::domain::decision::Decision;
 use crate::domain::lease::Lease;
 use crate::domain::sequence::Range;
-use crate::error::Error;
+use crate::error::{Error, RequestName};
 use crate::guc;
 use crate::open::{self, Finish, Numbers, OpenRequest};
 use crate::pg::{self, Deadline, Jsonb};
@@ -132,8 +132,8 @@ fn take_lease(
     }
     let now_us = pg::now_us();
     let lease = match (former, lease_us) {
-        (Some(former), _) if taken_over => former.superseded(now_us, lease_us),
-        (Some(former), _) => Lease { attempt: 1, ..former.superseded(now_us, lease_us) },
+        (Some(former), _) if taken_over => supersede(former, now_us, lease_us, || request.name())?,
+        (Some(former), _) => Lease { attempt: 1, ..supersede(former, now_us, lease_us, || request.name())? },
         (None, Some(lease_us)) => Lease::first(now_us, lease_us),
         (None, None) => return Ok(None),
     };
@@ -148,4 +148,17 @@ fn take_lease(
     };
     keeping::save_lease(request, &new)?;
     Ok(lease_us.map(|_| lease))
+}
+
+/// The lease that supersedes a former one. Its token is higher. Only a token that was written by hand can be too high for
+/// that; such a lease is not superseded, since then its holder could complete the request beside the next one.
+pub fn supersede(
+    former: Lease,
+    now_us: i64,
+    lease_us: Option<i64>,
+    name: impl FnOnce() -> RequestName,
+) -> Result<Lease, Error> {
+    former.superseded(now_us, lease_us).ok_or_else(|| Error::Corrupted {
+        message: format!("{} has a lease with token {}, and no token is higher", name(), former.token),
+    })
 }

@@ -157,7 +157,7 @@ async fn an_export_takes_little_memory_however_much_it_gives(version: Version) -
     exporting.text("COMMIT").await.map(drop)
 }
 
-// Goal: an export that is refused tells who is at work and, where the library is preloaded, on which request.
+// Goal: an export that is refused tells a monitor who is at work and, where the library is preloaded, on which request.
 // Method: a request of the session is open in another connection, beside one of another session.
 async fn who_is_at_work_is_told(version: Version) -> Result<()> {
     for (server, request) in
@@ -176,6 +176,16 @@ async fn who_is_at_work_is_told(version: Version) -> Result<()> {
         ensure!(detail.contains(&format!("process {}", worker.pid().await?)) && detail.contains("worker"), "{detail}");
         ensure!(detail.contains(request) && !detail.contains("\"o\""), "{detail}");
         ensure!(request.is_empty() != detail.starts_with("At work is"), "{detail}");
+
+        // To the owner of the session, who is no monitor, the same is told without the holders.
+        server.psql("postgres", "CREATE ROLE app LOGIN")?;
+        server.psql(DATABASE, "SELECT idem_grant('app'); SELECT idem_create_session('of app', owner => 'app')")?;
+        let app = server.connect_as(DATABASE, "app").await?;
+        app.text("SELECT idem_drop_session('of app')").await?;
+        let error = app.error("SET idempotence.wait = '10 ms'; SELECT idem_export('of app', 'a test')").await?;
+        let detail = error.detail().unwrap_or_default();
+        let told = "What was begun before that may be held by one transaction; a monitor is told which.";
+        ensure!(error.code().code() == "55006" && detail == told, "{error:?}");
     }
     Ok(())
 }
