@@ -42,10 +42,13 @@ pub fn create(journal: &str, tenant: &str, tenant_type: pg_sys::Oid) -> Result<C
         "SELECT pg_catalog.string_agg(pg_catalog.quote_ident(part), '.') FROM pg_catalog.unnest(pg_catalog.parse_ident($1)) AS part",
         journal,
     )?;
-    let columns: Vec<String> =
-        COLUMNS.iter().map(|column| format!("{} {}{}", column.name, column.sql_type, column.constraint)).collect();
+    let columns: Vec<String> = COLUMNS
+        .iter()
+        .map(|column| format!("{} {}{}", column.name, sure(column.sql_type), column.constraint))
+        .collect();
     run(&format!(
-        "CREATE TABLE {name} ({quoted} {sql_type} NOT NULL, {}, PRIMARY KEY ({quoted}, session, request)) WITH (fillfactor = 80)",
+        "CREATE TABLE {name} ({quoted} {} NOT NULL, {}, PRIMARY KEY ({quoted}, session, request)) WITH (fillfactor = 80)",
+        sure(sql_type),
         columns.join(", ")
     ))?;
     run(&format!("CREATE INDEX ON {name} (expires_at)"))?;
@@ -53,6 +56,14 @@ pub fn create(journal: &str, tenant: &str, tenant_type: pg_sys::Oid) -> Result<C
         "COMMENT ON TABLE {name} IS 'A journal of extension idempotence: what is known of the requests of its sessions'"
     ))?;
     Ok(Created::New)
+}
+
+/// A type so that the caller's search_path has no say in what it is. The other names are words of SQL itself.
+fn sure(sql_type: &str) -> String {
+    match sql_type {
+        "text" | "timestamptz" | "uuid" | "jsonb" => format!("pg_catalog.{sql_type}"),
+        _ => sql_type.to_owned(),
+    }
 }
 
 fn run(statement: &str) -> Result<(), Error> {

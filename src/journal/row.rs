@@ -202,10 +202,19 @@ impl Place<'_> {
         self.execute(act, values, Sight::OfTransaction, |_| ()).0
     }
 
-    /// What Citus keeps it commits on its own, together with the effects.
+    /// What Citus keeps it commits together with the effects that it keeps too.
     fn note_write(&self) {
-        if self.journal.is_local {
-            written::note();
+        match self.journal.is_local {
+            true => written::note(),
+            false => written::note_elsewhere(),
+        }
+    }
+
+    /// No crash may undo what this transaction writes.
+    pub fn keep_through_crash(&self) {
+        match self.journal.is_local {
+            true => pg::force_sync_commit(),
+            false => written::note_lasting(),
         }
     }
 
@@ -219,10 +228,7 @@ impl Place<'_> {
         let statement = act.on(self.journal);
         let mut all = vec![Some(self.tenant.datum()), text(self.session), text(self.key)];
         all.extend_from_slice(values);
-        let execute = || match act.waits() && !self.journal.is_local {
-            true => pg::clocked(|| statement.execute(&all, sight, read)),
-            false => statement.execute(&all, sight, read),
-        };
+        let execute = || statement.execute(&all, sight, read);
         // What a superuser executes must not execute the owner's triggers as a superuser.
         if pg::is_superuser() && pg::current_role() != self.journal.owner {
             return pg::as_owner_alone(self.journal.owner, execute);

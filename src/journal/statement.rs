@@ -102,11 +102,6 @@ impl Act {
         }
     }
 
-    /// Whether it may find somebody else at work on the row. The others come after it, in the same transaction.
-    pub fn waits(self) -> bool {
-        matches!(self, Act::Claim | Act::Lock | Act::TryLock)
-    }
-
     /// The types of the parameters after the third one.
     fn more(self) -> &'static [BuiltinOid] {
         use BuiltinOid::{INT4OID, INT8OID, JSONBOID, TEXTOID, TIMESTAMPTZOID, UUIDOID};
@@ -151,6 +146,13 @@ impl Act {
 struct Prepared {
     upto: u64,
     statements: HashMap<(Oid, Act), Rc<Statement>>,
+}
+
+/// Forgets the statements.
+pub fn forget() {
+    // Not dropped while they are borrowed: to free a plan calls into PostgreSQL.
+    let prepared = PREPARED.take();
+    drop(prepared);
 }
 
 thread_local! {

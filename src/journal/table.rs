@@ -54,9 +54,14 @@ pub const COLUMNS: [Column; 17] = {
         column("token", "bigint", INT8OID, ""),
         column("fingerprint", "uuid", UUIDOID, ""),
         column("attempt", "integer", INT4OID, ""),
-        column("session", "text", TEXTOID, " COLLATE \"C\" NOT NULL"),
-        column("request", "text", TEXTOID, " COLLATE \"C\" NOT NULL"),
-        column("status", "text", TEXTOID, " CHECK (status IN ('succeeded', 'failed', 'cancelled'))"),
+        column("session", "text", TEXTOID, " COLLATE pg_catalog.\"C\" NOT NULL"),
+        column("request", "text", TEXTOID, " COLLATE pg_catalog.\"C\" NOT NULL"),
+        column(
+            "status",
+            "text",
+            TEXTOID,
+            " CHECK (status OPERATOR(pg_catalog.=) ANY ('{succeeded,failed,cancelled}'))",
+        ),
         column("recorded_by", "text", TEXTOID, ""),
         column("holder", "text", TEXTOID, ""),
         column("application", "text", TEXTOID, ""),
@@ -79,6 +84,12 @@ pub const TENANT_TYPES: [(BuiltinOid, &str); 6] = [
 
 /// The columns that, after the tenant's, make up the name of a request.
 const KEY: [&str; 2] = ["session", "request"];
+
+/// Forgets what was found.
+pub fn forget() {
+    let found = FOUND.take();
+    drop(found);
+}
 
 /// What was found, and the count of changes up to which that is true.
 #[derive(Default)]
@@ -260,6 +271,12 @@ impl Tenant {
             None => return Err(not_a_tenant(journal, session, text)),
         };
         Ok(Tenant { text, value: value.unwrap_or(Value::Text) })
+    }
+
+    /// The one text of the number or the UUID that a text stands for, where tenants are numbers or UUIDs.
+    pub fn other_text(text: &str) -> Option<String> {
+        let number = || text.parse().ok().map(|number: i64| number.to_string());
+        Uuid::try_parse(text).ok().map(|uuid| uuid.to_string()).or_else(number)
     }
 
     /// Its value, of the type of the journal's column.

@@ -1,7 +1,7 @@
 //! Bounded waits. A lock timeout of ours bounds each wait for a lock, unless the user's own `lock_timeout` is as short
 //! or shorter. In that case the user's ends the wait, with PostgreSQL's own error.
 
-use super::clock::Clock;
+use super::subtransaction::Subtransaction;
 use crate::error::Error;
 use pgrx::pg_sys::panic::{CaughtError, ErrorReport, ErrorReportWithLevel};
 use pgrx::{PgLogLevel, PgSqlErrorCode, PgTryBuilder, function_name, pg_sys};
@@ -86,137 +86,12 @@ pub fn rolled_back_on<T>(code: PgSqlErrorCode, work: impl FnOnce() -> T) -> Opti
     done
 }
 
-/// Runs `work` in a subtransaction. If a wait for others takes longer than `wait_us` (`None`: no bound of ours), or if
-/// `keep` does not want what `work` gives, rolls back all that it did. Gives `None` in the first case. If the user's own
-/// `lock_timeout` is shorter, its end is an error.
-pub fn tentatively<T>(wait_us: Option<i64>, work: impl FnOnce() -> T, keep: impl FnOnce(&T) -> bool) -> Option<T> {
-    let bound = wait_us.and_then(LockTimeoutMs::bounded_by);
-    let subtransaction = Subtransaction::begin();
-    let mut work = Some(work);
-    let run = std::panic::AssertUnwindSafe(|| work.take().map(in_time));
-    let is_ours = bound.is_some();
-    let caught = PgTryBuilder::new(run)
-        .catch_when(PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE, |error| {
-            subtransaction.roll_back();
-            if is_ours { None } else { error.rethrow() }
-        })
-        .catch_others(|error| {
-            subtransaction.roll_back();
-            error.rethrow()
-        })
-        .execute();
-    drop(bound);
-    match &caught {
-        Some(done) if keep(done) => subtransaction.commit(),
-        Some(_) => subtransaction.roll_back(),
-        None => {}
-    }
-    caught
-}
-
-/// Runs `work`, a statement that may wait for a lock of another server. PostgreSQL starts the clock of `lock_timeout` only
-/// where this backend itself waits for a lock, and stops it after that. Here the clock runs during the whole statement.
-pub fn clocked<T>(work: impl FnOnce() -> T) -> T {
-    /// A statement on another server takes a while without any wait for a lock. Whoever will not wait at all waits so long.
-    const ELSEWHERE_MS: i32 = 100;
-
-    /// Stops the clock, also while an error unwinds.
-    struct Running;
-    impl Drop for Running {
-        fn drop(&mut self) {
-            Clock::Lock.stop();
-        }
-    }
-
-    let ms = LockTimeoutMs::of_caller();
-    if ms <= 0 {
-        return work();
-    }
-    Clock::Lock.start(ms.max(ELSEWHERE_MS));
-    let _running = Running;
-    work()
-}
-
-/// Runs `work` in a subtransaction. If it raises an error, rolls back all that it did, and gives the error's message. A
-/// cancel or a termination goes on as an error.
-pub fn undone_on_error<T>(work: impl FnOnce() -> T) -> Result<T, String> {
-    let subtransaction = Subtransaction::begin();
-    let mut work = Some(work);
-    let run = std::panic::AssertUnwindSafe(|| work.take().map(|work| work()).ok_or_else(String::new));
-    let done = PgTryBuilder::new(run)
-        .catch_others(|error| {
-            subtransaction.roll_back();
-            match &error {
-                CaughtError::PostgresError(report) | CaughtError::ErrorReport(report)
-                    if !ENDS.contains(&report.sql_error_code()) =>
-                {
-                    Err(report.message().to_owned())
-                }
-                _ => error.rethrow(),
-            }
-        })
-        .execute();
-    if done.is_ok() {
-        subtransaction.commit();
-    }
-    done
-}
-
-/// Errors that end more than the work at hand.
-const ENDS: [PgSqlErrorCode; 4] = [
-    PgSqlErrorCode::ERRCODE_QUERY_CANCELED,
-    PgSqlErrorCode::ERRCODE_ADMIN_SHUTDOWN,
-    PgSqlErrorCode::ERRCODE_CRASH_SHUTDOWN,
-    PgSqlErrorCode::ERRCODE_OUT_OF_MEMORY,
-];
-
 /// Runs `work`, and then lets a timeout be reported. The time may run out just as a lock is granted, and PostgreSQL
 /// reports that at the next occasion. That has to be here, where the error is caught.
 fn in_time<T>(work: impl FnOnce() -> T) -> T {
     let done = work();
     pg_sys::check_for_interrupts!();
     done
-}
-
-/// An internal subtransaction, entered and left as PL/pgSQL does it for an exception block. The memory context and the
-/// resource owner stay those of the caller.
-struct Subtransaction {
-    context: pg_sys::MemoryContext,
-    owner: pg_sys::ResourceOwner,
-}
-
-impl Subtransaction {
-    fn begin() -> Subtransaction {
-        // SAFETY: called inside a transaction. The context and the owner outlive the subtransaction.
-        unsafe {
-            let callers = Subtransaction { context: pg_sys::CurrentMemoryContext, owner: pg_sys::CurrentResourceOwner };
-            pg_sys::BeginInternalSubTransaction(std::ptr::null());
-            pg_sys::MemoryContextSwitchTo(callers.context);
-            callers
-        }
-    }
-
-    fn commit(&self) {
-        // SAFETY: ours is the innermost subtransaction.
-        unsafe { pg_sys::ReleaseCurrentSubTransaction() }
-        self.back_to_caller();
-    }
-
-    /// By now pgrx has copied the error out of ErrorContext and has cleared PostgreSQL's error state.
-    fn roll_back(&self) {
-        self.back_to_caller();
-        // SAFETY: ours is the innermost subtransaction, since `work` leaves none of its own open.
-        unsafe { pg_sys::RollbackAndReleaseCurrentSubTransaction() }
-        self.back_to_caller();
-    }
-
-    fn back_to_caller(&self) {
-        // SAFETY: the context and the owner were current before the subtransaction began, and still exist.
-        unsafe {
-            pg_sys::MemoryContextSwitchTo(self.context);
-            pg_sys::CurrentResourceOwner = self.owner;
-        }
-    }
 }
 
 /// Runs `work`, with each of its waits for locks bounded by `wait_us` (`None`: no bound of ours). If a wait runs out,

@@ -227,7 +227,7 @@ impl BeginCall<'_> {
         let what = || self.asked.request.name().to_string();
         let ran_out = || Error::WaitRanOut { what: what(), hint: WAIT_BY_ARGUMENT };
         let claim = || kept.claim(expires_at);
-        Ok(Some(self.naming(|| pg::bounded_or_error(deadline.left_us(), claim, ran_out))))
+        Ok(Some(self.naming(|| pg::in_time_or_error(deadline.left_us(), claim, ran_out))))
     }
 
     /// Runs `work`, which waits for others at work on the request's row. If the wait runs out (`None`), or `keep` does not

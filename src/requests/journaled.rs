@@ -18,9 +18,13 @@ pub struct Journaled {
 
 impl Journaled {
     /// The place of the requests of a tenant. `None`: the session has no journal.
+    /// Refuses a table that has changed hands, or has taken the place of another one: it would know of no request.
     pub fn of(session: &StandingSession, stream: Option<&str>) -> Result<Option<Box<Journaled>>, Error> {
         let Some(name) = &session.journal else { return Ok(None) };
         let journal = table::find(name)?;
+        if session.owner != journal.owner && !pg::has_privileges(session.owner, journal.owner) {
+            return Err(Error::NotYourJournal { journal: name.clone(), session: session.name.clone() });
+        }
         let tenant = Tenant::of(&journal, &session.name, stream.unwrap_or_default())?;
         Ok(Some(Box::new(Journaled { journal, tenant, row: RefCell::default() })))
     }
@@ -57,6 +61,11 @@ impl InJournal<'_> {
         Ok(row)
     }
 
+    /// No crash may undo what this transaction writes into the row.
+    pub fn keep_through_crash(&self) {
+        self.place.keep_through_crash();
+    }
+
     /// The error for a row that was not written though it had to be.
     pub fn not_written(&self) -> Error {
         self.place.not_written()
@@ -87,7 +96,27 @@ impl InJournal<'_> {
     /// As [`InJournal::lock`]. If the wait runs out, that is an error.
     pub fn lock_within(&self, deadline: Deadline, name: impl FnOnce() -> RequestName) -> Result<bool, Error> {
         let waited = || Error::WaitRanOut { what: name().to_string(), hint: WAIT_BY_SETTING };
-        pg::bounded_or_error(deadline.left_us(), || self.lock(), waited)
+        pg::in_time_or_error(deadline.left_us(), || self.lock(), waited)
+    }
+
+    /// As [`InJournal::lock_within`]. Also waits for whoever has begun the request for the first time: that row is not there
+    /// yet for anybody else, but keeps others from inserting theirs.
+    pub fn lock_after_others(
+        &self,
+        expires_at: i64,
+        deadline: Deadline,
+        name: impl Fn() -> RequestName,
+    ) -> Result<bool, Error> {
+        if self.lock_within(deadline, &name)? {
+            return Ok(true);
+        }
+        let claimed = pg::tentatively(deadline.left_us(), || self.place.claim(expires_at), |_| false);
+        self.row.replace(None);
+        match claimed {
+            None => Err(Error::WaitRanOut { what: name().to_string(), hint: WAIT_BY_SETTING }),
+            Some(Claimed::New) => Ok(false),
+            Some(Claimed::There) => self.lock_within(deadline, &name),
+        }
     }
 
     /// Whether another transaction is at work on the request: it has inserted the row, or locked it, and has not ended. To

@@ -68,11 +68,19 @@ pub fn release_claim(request: &Request<'_>, lock: &Digest) {
     }
 }
 
-/// Makes the commit of this transaction wait for its flush: no crash may undo what becomes of a lease.
+/// No crash may undo what becomes of a lease.
 fn keep_lease_through_crash(request: &Request<'_>) {
     match request.in_journal() {
         None => lease::keep_through_crash(),
-        Some(_) => pg::force_sync_commit(),
+        Some(kept) => kept.keep_through_crash(),
+    }
+}
+
+/// No crash may undo the verdict on a request: somebody acts on it.
+pub fn keep_verdict_through_crash(request: &Request<'_>) {
+    match request.in_journal() {
+        None => pg::force_sync_commit(),
+        Some(kept) => kept.keep_through_crash(),
     }
 }
 

@@ -51,13 +51,14 @@ pub fn lookup(request: &Request<'_>) -> Result<Known, Error> {
         return Ok(known);
     }
     if let (Some(kept), false) = (request.in_journal(), held) {
-        // Here it takes a write to find out. What is read next is read after it. A lease tells without. And a transaction
-        // that keeps its snapshot could not lock a row that is newer than that.
+        // Here it takes a write to find out. What is read next is read after it. A lease tells without.
         let row = kept.row()?;
         let lease = row.as_ref().and_then(|row| row.lease(request.key()));
         let leased = lease.is_some_and(|lease| lease.lease.runs_at(asked_at));
-        let asks = !pg::read_only() && !leased && (row.is_none() || !pg::keeps_snapshot());
-        held = asks && kept.is_held_by_another(request.unfinished_until(asked_at))?;
+        // A transaction that keeps its snapshot cannot lock a row that is newer. Somebody was at work on it, or still is.
+        let is_newer = row.is_some_and(|row| !row.visible);
+        let asks = !pg::read_only() && !leased;
+        held = asks && (is_newer || kept.is_held_by_another(request.unfinished_until(asked_at))?);
     }
     match find_unfinished(request, &lock, asked_at, held)? {
         known @ Known::InProgress { leased_until: Some(_), .. } => Ok(known),

@@ -231,7 +231,8 @@ pub(super) fn lock_for_repair(
     }
     let lock = request.lock();
     if let Some(kept) = request.in_journal() {
-        kept.lock_within(Deadline::after(guc::wait_us()), || request.name())?;
+        let until = request.unfinished_until(pg::now_us());
+        kept.lock_after_others(until, Deadline::after(guc::wait_us()), || request.name())?;
     } else if !Tag::request(&lock).acquire(guc::wait_us()) {
         return Err(Error::WaitRanOut { what: request.name().to_string(), hint: WAIT_BY_SETTING });
     }

@@ -5,6 +5,7 @@ use crate::domain::identity::Digest;
 use crate::domain::sequence::Range;
 use crate::error::{Error, RequestName};
 use crate::guc;
+use crate::journal::table::Tenant;
 use crate::model::{Session, Stream};
 use crate::names;
 use crate::open::{self, RequestKey};
@@ -47,7 +48,11 @@ impl<'a> Request<'a> {
     /// Finds the session, checks the caller's right to it, and then checks the key or number.
     pub fn resolve(session: &str, key: &'a str, numbering: Numbering<'a>, rules: Rules) -> Result<Request<'a>, Error> {
         let begun = || match rules {
-            Rules::OfBegin => open::session_of(session, numbering.stream.unwrap_or_default(), key),
+            Rules::OfBegin => {
+                let stream = numbering.stream.unwrap_or_default();
+                let other = || Tenant::other_text(stream).and_then(|stream| open::session_of(session, &stream, key));
+                open::session_of(session, stream, key).or_else(other)
+            }
             Rules::OfLease => resolve::even_dropped(session),
             Rules::Current | Rules::OfRepair | Rules::OfRedaction | Rules::OfLook => None,
         };

@@ -11,6 +11,7 @@ use crate::requests::counting;
 use crate::requests::decide::Aim;
 use crate::requests::find::{self, Seeker};
 use crate::requests::finish;
+use crate::requests::keeping;
 use crate::requests::numbered::Numbered;
 use crate::requests::request::Request;
 use crate::sessions::liveness;
@@ -50,8 +51,7 @@ fn settle_one(request: &Request<'_>, wait_us: Option<i64>, response: Option<Json
     };
     let Begun::Started(start) = begun else { return Ok(Settled::Answered(begun)) };
     let outcome = finish::record(request, Class::Cancelled, response, None, None)?;
-    // Somebody acts on the verdict, so no crash may undo it, whatever synchronous_commit says.
-    pg::force_sync_commit();
+    keeping::keep_verdict_through_crash(request);
     Ok(Settled::Cancelled(Some(outcome), start))
 }
 

@@ -184,6 +184,9 @@ pub fn alter(
     };
     refuse_attempts_of_inbox(name, changed.inbox, changed.max_attempts)?;
     if changed.owner != former_owner {
+        if let Some(journal) = &changed.journal {
+            check_journals_owner(name, changed.owner, journal)?;
+        }
         quota::take(changed.owner, Kind::Standing)?;
     }
     standing::save(&changed);
@@ -325,10 +328,16 @@ fn checked_journal(session: &str, inbox: bool, owner: pg_sys::Oid, journal: &str
         });
     }
     let Some(table) = table::relation(journal)? else { return Err(Error::NoJournal { journal: journal.into() }) };
-    if !pg::has_privileges(owner, table::find(&table.name)?.owner) {
-        return Err(Error::NotYourJournal { journal: table.name, session: session.into() });
-    }
+    check_journals_owner(session, owner, &table.name)?;
     Ok(table.name)
+}
+
+/// Refuses an owner of a session who does not have the privileges of its journal's owner.
+fn check_journals_owner(session: &str, owner: pg_sys::Oid, journal: &str) -> Result<(), Error> {
+    match pg::has_privileges(owner, table::find(journal)?.owner) {
+        true => Ok(()),
+        false => Err(Error::NotYourJournal { journal: journal.into(), session: session.into() }),
+    }
 }
 
 fn checked_ttl_us(ttl: &Interval) -> Result<i64, Error> {

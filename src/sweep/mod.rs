@@ -57,7 +57,7 @@ pub enum Step {
     Orphans,
     /// Forgets dropped sessions that have no outcome left, so that their names are free.
     Tombstones,
-    /// Deletes what has expired in journals. It comes last, since it executes triggers of users.
+    /// Deletes what has expired in journals, a journal in a transaction. It comes last, since it executes triggers of users.
     Journals,
 }
 
@@ -141,7 +141,7 @@ pub fn take(step: Step) -> Result<Option<Progress>, Error> {
         Step::Delete => delete_ended(),
         Step::Checkpoints => take_part(step, RARELY_US, "abandoned checkpoints deleted", abandoned::delete_checkpoints),
         Step::Leases => take_part(step, RARELY_US, "abandoned leases deleted", abandoned::delete_leases),
-        Step::Journals => delete_in_journals(),
+        Step::Journals => delete_in_journal(),
         Step::Persistence => apply_persistence(),
         Step::Owners => take_part(step, RARELY_US, "sessions with a role that is gone", sessions::clear_owners),
         Step::Orphans => look_for_orphans(),
@@ -188,10 +188,15 @@ fn delete_ended() -> Result<Progress, Error> {
     Ok(Progress::counted(deleted, "ended client sessions deleted", rows >= batch))
 }
 
-fn delete_in_journals() -> Result<Progress, Error> {
-    let deleted = expired::delete(guc::sweep_batch())?;
-    let progress = Progress::counted(deleted.rows, "expired rows of journals deleted", deleted.more);
-    Ok(Progress { delayed: deleted.failed, ..progress })
+fn delete_in_journal() -> Result<Progress, Error> {
+    let mut failed = None;
+    let work = |from, _| {
+        let deleted = expired::delete(from, guc::sweep_batch())?;
+        failed = deleted.failed;
+        Ok((deleted.rows, deleted.next))
+    };
+    let progress = take_part(Step::Journals, 0, "expired rows of a journal deleted", work)?;
+    Ok(Progress { delayed: failed.into_iter().collect(), ..progress })
 }
 
 fn apply_persistence() -> Result<Progress, Error> {

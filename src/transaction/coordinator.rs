@@ -5,7 +5,9 @@
 //! since it does not see ours. It can be asked to prepare the parts, and to commit them after the commit here. It then
 //! finishes after a crash what was committed here.
 //!
-//! So a transaction that has written into our tables asks for that just before its commit. Our callback runs before that
+//! So a transaction that has written into our tables asks for that just before its commit. So does one that has written into
+//! a journal of Citus and, in the same transaction, into any table of this server: Citus does not see that write either. And
+//! one whose lease or verdict must outlast a crash: a server always flushes what it prepares. Our callback runs before that
 //! of the coordinator, see `first.rs`. Citus ignores the request in a transaction that has written nowhere else, and in
 //! all others prepares only the parts that have written.
 
@@ -50,8 +52,8 @@ pub fn name() -> Option<String> {
 
 /// The function to ask by, if the transaction that is about to end has a reason to ask.
 fn to_be_asked() -> Option<NonNull<c_void>> {
-    let has_reason = written::any() && guc::coordinate() == Coordinate::Auto;
-    has_reason.then(find).flatten()
+    let has_reason = written::here() || written::lasting() || written::elsewhere() && pg::has_written();
+    (has_reason && guc::coordinate() == Coordinate::Auto).then(find).flatten()
 }
 
 /// Whether [`ask_for_two_phases`] would ask somebody.
@@ -59,8 +61,8 @@ pub fn is_to_be_asked() -> bool {
     to_be_asked().is_some()
 }
 
-/// Asks the coordinator for a two-phase commit if this transaction has written into our tables. Called just before the
-/// commit, and before the coordinator's own callback.
+/// Asks the coordinator for a two-phase commit if this transaction has a reason to. Called just before the commit, and before
+/// the coordinator's own callback.
 pub fn ask_for_two_phases() {
     if let Some(ask) = to_be_asked() {
         // What was prepared elsewhere is committed there right after the commit here. A commit that a crash could lose

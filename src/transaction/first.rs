@@ -65,7 +65,7 @@ pub fn set_ending(ending: bool) {
 
 /// Called after each statement. `is_of_transaction` tells whether it was a transaction command, such as COMMIT.
 fn come_first_if_commit_follows(is_of_transaction: bool) {
-    let has_reason = open::has_open() || written::any();
+    let has_reason = open::has_open() || written::here() || written::elsewhere();
     if has_reason && (is_of_transaction || !pg::is_in_block()) && (open::has_open() || coordinator::is_to_be_asked()) {
         come_first();
     }

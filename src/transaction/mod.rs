@@ -9,6 +9,7 @@ mod log_context;
 
 use crate::error::Error;
 use crate::guc::{self, Unrecorded};
+use crate::journal;
 use crate::monitor::{Counter, counters, in_flight};
 use crate::open;
 use crate::pg;
@@ -59,6 +60,7 @@ unsafe extern "C-unwind" fn transaction_event(event: pg_sys::XactEvent::Type, _a
             if pg::arena_is_in_use() {
                 // The caches outlive the transaction, so they must not stay in the arena.
                 invalidation::forget();
+                journal::forget();
             }
             segment::end_transaction(event == XACT_EVENT_COMMIT);
             pg::end_uses();

@@ -10,7 +10,7 @@ use super::caught::{self, Failure};
 use crate::board::{BOARD, Ended, Report, Text};
 use crate::error::{Error, or_raise};
 use crate::lock::LockClass;
-use crate::pg::{self, Clock, OnTerminate};
+use crate::pg::{self, OnTerminate};
 use crate::store::{catalog, sql};
 use crate::sweep::progress::Progress;
 use crate::sweep::{self, Step};
@@ -50,8 +50,7 @@ pub extern "C-unwind" fn idempotence_visit(database: pg_sys::Datum) {
     }
     pg::plan_alone_without_timeout();
 
-    // A worker that is connected to a database takes the signal of the clock for a request to cancel.
-    Clock::Statement.start(STAY.as_millis() as i32);
+    pg::cancel_worker_after(STAY.as_millis() as i32);
     let first = BOARD.share().report.step;
     let mut visit = Visit { start: Instant::now(), failed: None, delayed: Vec::new() };
     let (ended, step) = visit.sweep(first);
@@ -126,6 +125,8 @@ impl Visit {
                     self.failed.get_or_insert(format!("step \"{}\" takes longer than a visit may last", step.name()));
                     return (Ended::Failed, place + 1);
                 }
+                // Users' triggers may take all the time there is. So the other steps come first in the next visit too.
+                StepEnd::OutOfTime { .. } if step == Step::Journals => return (Ended::Cut, 0),
                 StepEnd::OutOfTime { .. } => return (Ended::Cut, place),
             }
         }
@@ -158,7 +159,7 @@ impl Visit {
     /// Notes what a failed transaction of a step has to say.
     fn end_of_failed(&mut self, failure: Failure, advanced: bool) -> StepEnd {
         match failure.code {
-            // The timer of `cancel_after` has gone off.
+            // The visit's time is up.
             PgSqlErrorCode::ERRCODE_QUERY_CANCELED => return StepEnd::OutOfTime { advanced },
             PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE => {
                 let locked = caught::transaction(c"idempotence: look who is in the way", || or_raise(locked()));

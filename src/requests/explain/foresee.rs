@@ -13,6 +13,9 @@ use crate::requests::decide::{Aim, Asked, Decided, refuse_beside_another};
 use crate::requests::find::Seeker;
 use crate::requests::request::Request;
 
+/// How long it may take to find out whether somebody is at work on a request in a journal.
+const AT_MOST_US: i64 = 100_000;
+
 /// The answer of a begin that does not wait.
 pub enum Answer {
     /// It starts the request.
@@ -59,7 +62,14 @@ pub fn begin(request: &Request<'_>) -> Result<Answer, Error> {
     let asked =
         Asked { request, lock: request.lock(), asked_at, fingerprint: None, aim: Aim::Execute { lease_us: None } };
     // The lock is looked at before the tables, so that a commit in between is not missed.
-    let held = !pg::in_recovery() && Tag::request(&asked.lock).is_held_by_another();
+    let held = match request.in_journal() {
+        None => !pg::in_recovery() && Tag::request(&asked.lock).is_held_by_another(),
+        // Who may only read the journal cannot find out.
+        Some(kept) => {
+            let ask = || kept.is_held_by_another(request.unfinished_until(asked_at));
+            !pg::read_only() && matches!(pg::undone_on_error(AT_MOST_US, ask), Ok(Ok(true)))
+        }
+    };
     match asked.find_and_decide(Seeker::Beginner) {
         Ok(Some(Decided { decision: Decision::Replay, outcome: Some(outcome), .. })) => {
             let now = || Deadline::after(Some(0));

@@ -109,6 +109,12 @@ COMMIT;
 SELECT "account no", request, status FROM kept.by_number;
 SELECT status FROM idem_settle('by uuid', 'a', stream => 'F47AC10B-58CC-4372-A567-0E02B2C3D479');
 SELECT status FROM idem_lookup('by uuid', 'a', stream => 'f47ac10b58cc4372a5670e02b2c3d479');
+-- What this transaction has begun is found by any text of the tenant, though its session is gone for others.
+BEGIN;
+SELECT status FROM idem_begin('by number', 'b', stream => '007');
+SELECT idem_drop_session('by number');
+SELECT idem_record('by number', 'b', stream => '07') IS NOT NULL;
+ROLLBACK;
 SELECT regress_error($$ SELECT idem_begin('by number', 'a') $$);
 SELECT regress_error($$ SELECT idem_begin('by number', 'a', stream => 'seven') $$);
 SELECT regress_error($$ SELECT idem_begin('by uuid', 'a', stream => '7') $$);
@@ -199,6 +205,20 @@ SELECT regress_message($$ SELECT idem_record('journaled', 'order-5', stream => '
 ROLLBACK;
 DROP TRIGGER nothing ON kept.payment_request;
 
+-- What a trigger does to lock_timeout ends with the trigger's transaction, and so does what a bounded wait does.
+CREATE FUNCTION kept.hurry() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  PERFORM pg_catalog.set_config('lock_timeout', '7s', true);
+  RETURN NEW;
+END
+$$;
+CREATE TRIGGER hurry BEFORE INSERT ON kept.payment_request FOR EACH ROW EXECUTE FUNCTION kept.hurry();
+SELECT status FROM idem_lookup('journaled', 'order-5', stream => 'anna');
+SHOW lock_timeout;
+SELECT status FROM idem_settle('journaled', 'order-5', stream => 'anna');
+SHOW lock_timeout;
+DROP TRIGGER hurry ON kept.payment_request;
+
 -- The rights of the caller count: to the session, and to the table.
 CREATE ROLE regress_teller;
 SELECT idem_grant('regress_teller');
@@ -240,7 +260,32 @@ SHOW idempotence.wait;
 SELECT status FROM idem_lookup('tellers', 'b');
 SELECT count(*) FROM kept.tellers;
 ALTER TABLE kept.tellers OWNER TO CURRENT_USER;
-SELECT idem_drop_session('tellers');
+
+-- A table that has changed hands, or that has taken the journal's place, knows of no request.
+SET ROLE regress_teller;
+SELECT regress_error($$ SELECT idem_begin('tellers', 'a') $$);
+RESET ROLE;
+SELECT regress_message($$ SELECT idem_alter_session('journaled', owner => 'regress_teller') $$);
+ALTER TABLE kept.tellers OWNER TO regress_teller;
+DROP TRIGGER trick ON kept.tellers;
+
+-- A trigger that takes its time, or that brings back what is deleted, keeps the sweep from no other journal.
+CREATE FUNCTION kept.sleep() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_catalog.pg_sleep(60); RETURN OLD; END $$;
+CREATE TABLE kept.asleep (LIKE kept.payment_request INCLUDING ALL);
+CREATE TRIGGER sleep BEFORE DELETE ON kept.asleep FOR EACH ROW EXECUTE FUNCTION kept.sleep();
+CREATE FUNCTION kept.again() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO kept.back (SELECT OLD.*); RETURN OLD; END $$;
+CREATE TABLE kept.back (LIKE kept.payment_request INCLUDING ALL);
+CREATE TRIGGER again AFTER DELETE ON kept.back FOR EACH ROW EXECUTE FUNCTION kept.again();
+SELECT idem_create_session('asleep', journal => 'kept.asleep'), idem_create_session('back', journal => 'kept.back');
+SELECT session, (idem_settle(session, 'a')).status FROM unnest('{asleep,back,tellers}'::text[]) session;
+UPDATE kept.asleep SET expires_at = now() - interval '1 hour';
+UPDATE kept.back SET expires_at = now() - interval '1 hour';
+UPDATE kept.tellers SET expires_at = now() - interval '1 hour';
+SET client_min_messages = warning;
+CALL idem_sweep();
+RESET client_min_messages;
+SELECT (SELECT count(*) FROM kept.asleep), (SELECT count(*) FROM kept.back), (SELECT count(*) FROM kept.tellers);
+SELECT idem_drop_session(session) FROM unnest('{asleep,back,tellers}'::text[]) session;
 
 -- Not for keeps: unlogged, temporary, inherited from, or with a unique index by another collation.
 CREATE UNLOGGED TABLE kept.unlogged (LIKE kept.payment_request INCLUDING ALL);
