@@ -143,8 +143,8 @@ async fn a_write_that_citus_takes_for_a_read_is_lost() -> Result<()> {
     Ok(())
 }
 
-// Goal: only a transaction that has written both here and on a worker is committed in two phases; and the view health
-// names Citus.
+// Goal: only a transaction that has written both here and on a worker is committed in two phases, or one whose lease or
+// verdict in a journal must outlast a crash; and the view health names Citus.
 // Method: the workers log their statements, of which Citus sends them a PREPARE TRANSACTION or none.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs Citus: make test-citus"]
@@ -154,7 +154,11 @@ async fn only_transactions_that_write_here_and_there_are_prepared() -> Result<()
     citus.coordinator().psql(
         DATABASE,
         "CREATE TABLE everywhere (n int); SELECT create_reference_table('everywhere');
-         CREATE TABLE managed (n int); SELECT citus_add_local_table_to_metadata('managed')",
+         CREATE TABLE managed (n int); SELECT citus_add_local_table_to_metadata('managed');
+         CREATE TABLE here (n int);
+         SELECT idem_create_journal('kept', 'tenant', 'int');
+         SELECT create_distributed_table('kept', 'tenant', colocate_with => 'effect');
+         SELECT idem_create_session('kept', journal => 'kept')",
     )?;
     let work = Payment::on(&citus, &[0]).await?;
     let connection = citus.coordinator().connect(DATABASE).await?;
@@ -164,7 +168,18 @@ async fn only_transactions_that_write_here_and_there_are_prepared() -> Result<()
         let attempt = attempt(key);
         format!("{}; {}", work.begin(&attempt), work.execute(&attempt).join("; "))
     };
+    let tenant = citus.tenant_on("effect", 0, &[]).await?;
+    let kept = |key: &str, effect: &str| {
+        let of = format!("'kept', '{key}', stream => '{tenant}'");
+        format!("BEGIN; SELECT FROM idem_begin({of}); {effect}; SELECT FROM idem_record({of}); COMMIT")
+    };
+    let lease = format!("SELECT FROM idem_begin('kept', 'r', lease => '1 s', stream => '{tenant}')");
     let programs = [
+        ("an outcome in a journal", kept("o", "SELECT 1"), false),
+        ("an outcome in a journal and a row beside it", kept("p", &insert), false),
+        ("an outcome in a journal and a row here", kept("q", "INSERT INTO here VALUES (1)"), true),
+        ("a lease in a journal", lease, true),
+        ("a verdict in a journal", format!("SELECT FROM idem_settle('kept', 's', stream => '{tenant}')"), true),
         ("an outcome and a row", request("k"), true),
         ("a replay and a row", format!("{}; {insert}; COMMIT", work.begin(&attempt("k"))), false),
         ("a row", insert.clone(), false),
