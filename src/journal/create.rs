@@ -1,6 +1,7 @@
 //! Makes a journal, or checks that a table can be one.
 
 use super::table::{self, COLUMNS, TENANT_TYPES};
+use crate::arguments;
 use crate::error::Error;
 use pgrx::pg_sys;
 use pgrx::spi::Spi;
@@ -38,6 +39,7 @@ pub fn create(journal: &str, tenant: &str, tenant_type: pg_sys::Oid) -> Result<C
         }
         return Ok(Created::AlreadyThere);
     }
+    arguments::check_writable("idem_create_journal", || format!("Table {journal} is to be made."))?;
     let name = text(
         "SELECT pg_catalog.string_agg(pg_catalog.quote_ident(part), '.') FROM pg_catalog.unnest(pg_catalog.parse_ident($1)) AS part",
         journal,

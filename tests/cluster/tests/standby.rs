@@ -175,7 +175,7 @@ async fn a_standby_replays_out_of_a_journal(version: Version) -> Result<()> {
         .text(&format!(
             "BEGIN; SELECT FROM idem_begin('payments', 'done', '1', {of}); SELECT FROM idem_record('payments', 'done', '2', {of}); COMMIT;
              BEGIN; SELECT FROM idem_begin('payments', 'half', {of}); SELECT idem_checkpoint('payments', 'half', 'p', {of}); COMMIT;
-             SELECT FROM idem_begin('payments', 'leased', lease => '1 hour', {of});
+             BEGIN; SELECT FROM idem_begin('payments', 'leased', lease => '1 hour', {of}); COMMIT;
              BEGIN; SELECT FROM idem_begin('payments', 'open', {of})"
         ))
         .await?;
