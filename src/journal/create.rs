@@ -30,6 +30,7 @@ pub fn create(journal: &str, tenant: &str, tenant_type: pg_sys::Oid) -> Result<C
             hint: "Name it as the column by which the rows of the requests are distributed.",
         });
     }
+    arguments::check_writable("idem_create_journal", || format!("Table {journal} is to be made."))?;
     let quoted = text("SELECT pg_catalog.quote_ident($1)", tenant)?;
     if let Some(there) = table::relation(journal)? {
         let found = table::find(&there.name)?;
@@ -39,7 +40,6 @@ pub fn create(journal: &str, tenant: &str, tenant_type: pg_sys::Oid) -> Result<C
         }
         return Ok(Created::AlreadyThere);
     }
-    arguments::check_writable("idem_create_journal", || format!("Table {journal} is to be made."))?;
     let name = text(
         "SELECT pg_catalog.string_agg(pg_catalog.quote_ident(part), '.') FROM pg_catalog.unnest(pg_catalog.parse_ident($1)) AS part",
         journal,
