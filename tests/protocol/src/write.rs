@@ -99,7 +99,7 @@ fn begin(setup: &Setup, state: &mut State, asked: Asked, with_lease: bool) -> Lo
 
 fn new_lease(setup: &Setup, former: Option<Lease>, made_at: i64, now_us: i64, lease_us: Option<i64>) -> Lease {
     let made = match former {
-        Some(former) => former.superseded(made_at, lease_us),
+        Some(former) => former.superseded(made_at, lease_us).expect("the times of the model are small"),
         None => Lease::first(made_at, lease_us.unwrap_or(0)),
     };
     if setup.errs(Fault::TokenCounted) {
