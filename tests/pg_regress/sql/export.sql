@@ -131,6 +131,13 @@ SELECT * FROM idem_import('export inbox there', $$SELECT * FROM idem_export('exp
 SELECT * FROM idem_import('export time there', $$SELECT * FROM idem_export('export time', 'moves')$$, 'a test');
 SELECT idem_once('export inbox there', 'm3'), idem_once('export inbox there', 'm4'), regress_show(idem_begin('export time there', :'id'));
 
+-- a time key by another clock; one whose session had a shorter ttl there is kept until it is too old here
+SELECT regress_uuid7(now() + interval '10 minutes') AS ahead, regress_uuid7(now() - interval '9 minutes') AS nine \gset
+SELECT * FROM idem_import('export time there', format($$SELECT %L AS key, 'succeeded' AS status, now() + interval '10 minutes' AS recorded_at, now() + interval '70 minutes' AS expires_at
+  UNION ALL SELECT %L, 'failed', now() - interval '9 minutes', now() + interval '1 minute'$$, :'ahead', :'nine'), 'a test');
+SELECT request = :'ahead' AS ahead, recorded_at <= clock_timestamp() AS recorded, date_trunc('minute', expires_at - now() + interval '10 seconds') AS lives FROM idempotence.outcomes WHERE session = 'export time there' AND request IN (:'ahead', :'nine') ORDER BY 1;
+SELECT status, replayed FROM idem_begin('export time there', :'nine');
+
 -- refused: wrong sessions, roles, transactions
 SELECT regress_registered('export any', idem_register());
 SELECT regress_error(format('SELECT idem_export(%L, ''why'')', regress_id('export any')));
