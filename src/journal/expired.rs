@@ -17,9 +17,55 @@ use pgrx::pg_sys::BuiltinOid::{INT8OID, TIMESTAMPTZOID};
 /// they like. It is shorter than the time after which PostgreSQL looks for a deadlock, so that nobody else becomes the victim.
 const BATCH_US: i64 = 500_000;
 
-/// How many batches of a journal are deleted before it is the turn of the next one: its triggers may insert as many rows as
-/// are deleted.
-const BATCHES_MAX: u16 = 1000;
+/// How many batches of a journal are deleted before it is the turn of the next one.
+const BATCHES: u16 = 10;
+
+/// How many turns each journal gets in a sweep. A trigger may insert as many rows as are deleted.
+const ROUNDS: u16 = 100;
+
+/// Where a look through the journals is: the journals get their turns one after the other, round by round.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Turn {
+    round: u16,
+    /// The number of the journal, in the order of the names.
+    journal: u16,
+    /// How many batches of the journal were deleted in this turn.
+    batches: u16,
+    /// Whether a journal of this round has more than its turn took.
+    more: bool,
+}
+
+impl Turn {
+    fn at(cursor: Cursor) -> Turn {
+        Turn {
+            round: (cursor.page >> 16) as u16,
+            journal: cursor.page as u16,
+            batches: cursor.item >> 1,
+            more: cursor.item & 1 == 1,
+        }
+    }
+
+    fn cursor(self) -> Cursor {
+        Cursor {
+            page: u32::from(self.round) << 16 | u32::from(self.journal),
+            item: self.batches << 1 | u16::from(self.more),
+        }
+    }
+
+    /// What follows, if there are so many journals. `full`: the batch was a full one. `None`: all have had their turns.
+    fn next(self, full: bool, journals: usize) -> Option<Turn> {
+        let batches = self.batches + 1;
+        if full && batches < BATCHES {
+            return Some(Turn { batches, ..self });
+        }
+        let more = self.more || full;
+        match self.journal.checked_add(1) {
+            Some(journal) if usize::from(journal) < journals => Some(Turn { journal, batches: 0, more, ..self }),
+            _ if more && self.round + 1 < ROUNDS => Some(Turn { round: self.round + 1, ..Turn::default() }),
+            _ => None,
+        }
+    }
+}
 
 /// What was deleted.
 #[derive(Default)]
@@ -28,27 +74,23 @@ pub struct Deleted {
     pub rows: usize,
     /// Why nothing was deleted from a journal, in words.
     pub failed: Option<String>,
-    /// Where to go on; `None`: that was the last journal.
+    /// Where to go on; `None`: everything was looked through.
     pub next: Option<Cursor>,
 }
 
-/// Deletes about `limit` expired rows of one journal. The page of `from` counts the journals, its item the batches of that
-/// one.
+/// Deletes about `limit` expired rows of the journal whose turn it is.
 pub fn delete(from: Cursor, limit: usize) -> Result<Deleted, Error> {
     let query = "SELECT s.journal, s.owner::pg_catalog.oid FROM idempotence.session s WHERE s.journal IS NOT NULL AND s.ended_at IS NULL GROUP BY 1, 2 ORDER BY 1, 2";
     let of_owners = sql::pairs::<String, pg_sys::Oid>(query, &[])?;
     let journals: Vec<_> = of_owners.chunk_by(|one, other| one.0 == other.0).collect();
-    let Some(of_owners) = journals.get(from.page as usize) else { return Ok(Deleted::default()) };
-    let other = Cursor { page: from.page + 1, item: 0 };
-    let other = Some(other).filter(|other| (other.page as usize) < journals.len());
+    let turn = Turn::at(from);
+    // Journals may have come and gone since.
+    let Some(of_owners) = journals.get(usize::from(turn.journal)) else { return Ok(Deleted::default()) };
+    let next = |full| turn.next(full, journals.len()).map(Turn::cursor);
     let mut why = None;
     for (name, session_owner) in *of_owners {
         match pg::undone_on_error(BATCH_US, || delete_for(name, *session_owner, limit)) {
-            Ok(Ok(Some(rows))) => {
-                let again = rows >= limit && from.item < BATCHES_MAX;
-                let next = if again { Some(Cursor { item: from.item + 1, ..from }) } else { other };
-                return Ok(Deleted { rows, failed: None, next });
-            }
+            Ok(Ok(Some(rows))) => return Ok(Deleted { rows, failed: None, next: next(rows >= limit) }),
             Ok(Ok(None)) => why = Some("the table is another role's".to_owned()),
             Ok(Err(_)) => why = Some("there is no such table, or it does not fit".to_owned()),
             Err(Some(message)) => why = Some(message),
@@ -58,7 +100,7 @@ pub fn delete(from: Cursor, limit: usize) -> Result<Deleted, Error> {
     let failed = why
         .zip(of_owners.first())
         .map(|(why, (name, _))| format!("what has expired in journal {name} cannot be deleted yet: {why}"));
-    Ok(Deleted { rows: 0, failed, next: other })
+    Ok(Deleted { rows: 0, failed, next: next(false) })
 }
 
 /// Why a batch was given up.
@@ -112,4 +154,31 @@ fn delete_elsewhere(journal: &Journal, now_us: i64, limit: usize) -> u64 {
     let found = last.execute(&[Some(now_us.into()), Some(place.into())], Sight::OfTransaction, |row| row.int8(0));
     let upto: i64 = found.1.flatten().unwrap_or(now_us);
     delete.execute(&[Some(now_us.into()), Some(upto.into())], Sight::OfTransaction, |_| ()).0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{BATCHES, ROUNDS, Turn};
+    use crate::domain::cursor::Cursor;
+
+    /// The journals of the batches, if those of these numbers never come to an end.
+    fn journals(endless: &[u16], count: usize) -> Vec<u16> {
+        let (mut seen, mut cursor) = (Vec::new(), Some(Cursor::START));
+        while let Some(at) = cursor {
+            let turn = Turn::at(at);
+            seen.push(turn.journal);
+            cursor = turn.next(endless.contains(&turn.journal), count).map(Turn::cursor);
+        }
+        seen
+    }
+
+    #[test]
+    fn each_journal_gets_its_turn_and_a_sweep_ends() {
+        assert_eq!(journals(&[], 3), [0, 1, 2]);
+        let seen = journals(&[0], 3);
+        let turns = |journal| seen.iter().filter(|seen| **seen == journal).count();
+        assert_eq!(turns(0), usize::from(BATCHES) * usize::from(ROUNDS));
+        assert_eq!(turns(2), usize::from(ROUNDS));
+        assert_eq!(seen[..usize::from(BATCHES) + 1], [vec![0; usize::from(BATCHES)], vec![1]].concat());
+    }
 }

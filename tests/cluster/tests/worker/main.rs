@@ -3,6 +3,7 @@
 mod crashes;
 mod databases;
 mod delays;
+mod journals;
 mod sessions;
 mod watch;
 
@@ -25,6 +26,10 @@ on_each_version!(in delays:
     nobody_is_held_up,
     a_stop_is_heeded_at_once,
     what_delays_the_ring_is_named,
+);
+
+on_each_version!(in journals:
+    triggers_of_users_keep_the_worker_from_nothing,
 );
 
 on_each_version!(in crashes:
