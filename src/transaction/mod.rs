@@ -1,6 +1,6 @@
 //! What happens at the end of a transaction and of its subtransactions. A commit or a PREPARE TRANSACTION is refused if
-//! a request is open that has neither checkpoint nor lease, or an import has not ended. A commit also has other servers commit in two phases, and
-//! gives the signs of life of client sessions. At the end the open list is cleared.
+//! a request is open that has neither checkpoint nor lease, or if an import has not ended. A commit also has other
+//! servers commit in two phases, and gives the signs of life of client sessions. At the end the open list is cleared.
 
 mod coordinator;
 mod first;
