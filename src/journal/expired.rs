@@ -12,6 +12,7 @@ use crate::pg::{self, Sight, Statement};
 use crate::store::sql;
 use pgrx::pg_sys;
 use pgrx::pg_sys::BuiltinOid::{INT8OID, TIMESTAMPTZOID};
+use std::cell::Cell;
 
 /// How long the deletion of a batch may take. A user's journal may be wherever the user likes, and its triggers may do what
 /// they like. It is shorter than the time after which PostgreSQL looks for a deadlock, so that nobody else becomes the victim.
@@ -31,6 +32,8 @@ struct Turn {
     journal: u16,
     /// How many batches of the journal were deleted in this turn.
     batches: u16,
+    /// Whether the next batch was announced.
+    announced: bool,
     /// Whether a journal of this round has more than its turn took.
     more: bool,
 }
@@ -40,15 +43,16 @@ impl Turn {
         Turn {
             round: (cursor.page >> 16) as u16,
             journal: cursor.page as u16,
-            batches: cursor.item >> 1,
-            more: cursor.item & 1 == 1,
+            batches: cursor.item >> 2,
+            announced: cursor.item & 2 != 0,
+            more: cursor.item & 1 != 0,
         }
     }
 
     fn cursor(self) -> Cursor {
         Cursor {
             page: u32::from(self.round) << 16 | u32::from(self.journal),
-            item: self.batches << 1 | u16::from(self.more),
+            item: self.batches << 2 | u16::from(self.announced) << 1 | u16::from(self.more),
         }
     }
 
@@ -60,11 +64,18 @@ impl Turn {
         }
         let more = self.more || full;
         match self.journal.checked_add(1) {
-            Some(journal) if usize::from(journal) < journals => Some(Turn { journal, batches: 0, more, ..self }),
+            Some(journal) if usize::from(journal) < journals => {
+                Some(Turn { round: self.round, journal, more, ..Turn::default() })
+            }
             _ if more && self.round + 1 < ROUNDS => Some(Turn { round: self.round + 1, ..Turn::default() }),
             _ => None,
         }
     }
+}
+
+thread_local! {
+    /// The batch that this process has announced.
+    static ANNOUNCED: Cell<Option<Turn>> = const { Cell::new(None) };
 }
 
 /// What was deleted.
@@ -78,7 +89,8 @@ pub struct Deleted {
     pub next: Option<Cursor>,
 }
 
-/// Deletes about `limit` expired rows of the journal whose turn it is.
+/// Deletes about `limit` expired rows of the journal whose turn it is. Each turn is announced first, in a transaction of its
+/// own: a trigger may take no notice of an alarm, and whoever ends its process then lets the next sweep pass it by.
 pub fn delete(from: Cursor, limit: usize) -> Result<Deleted, Error> {
     let query = "SELECT s.journal, s.owner::pg_catalog.oid FROM idempotence.session s WHERE s.journal IS NOT NULL AND s.ended_at IS NULL GROUP BY 1, 2 ORDER BY 1, 2";
     let of_owners = sql::pairs::<String, pg_sys::Oid>(query, &[])?;
@@ -87,21 +99,36 @@ pub fn delete(from: Cursor, limit: usize) -> Result<Deleted, Error> {
     // Journals may have come and gone since.
     let Some(of_owners) = journals.get(usize::from(turn.journal)) else { return Ok(Deleted::default()) };
     let next = |full| turn.next(full, journals.len()).map(Turn::cursor);
+    if !turn.announced {
+        let announced = Turn { announced: true, ..turn };
+        ANNOUNCED.set(Some(announced));
+        return Ok(Deleted { next: Some(announced.cursor()), ..Deleted::default() });
+    }
+    let told = |why: String| {
+        of_owners.first().map(|(name, _)| format!("what has expired in journal {name} cannot be deleted yet: {why}"))
+    };
+    if ANNOUNCED.get() != Some(turn) {
+        return Ok(Deleted { rows: 0, failed: told(ENDED.into()), next: next(false) });
+    }
     let mut why = None;
     for (name, session_owner) in *of_owners {
         match pg::undone_on_error(BATCH_US, || delete_for(name, *session_owner, limit)) {
-            Ok(Ok(Some(rows))) => return Ok(Deleted { rows, failed: None, next: next(rows >= limit) }),
+            Ok(Ok(Some(rows))) => {
+                let next = next(rows >= limit);
+                ANNOUNCED.set(next.map(Turn::at));
+                return Ok(Deleted { rows, failed: None, next });
+            }
             Ok(Ok(None)) => why = Some("the table is another role's".to_owned()),
             Ok(Err(_)) => why = Some("there is no such table, or it does not fit".to_owned()),
             Err(Some(message)) => why = Some(message),
             Err(None) => why = Some(TOO_LONG.to_owned()),
         }
     }
-    let failed = why
-        .zip(of_owners.first())
-        .map(|(why, (name, _))| format!("what has expired in journal {name} cannot be deleted yet: {why}"));
-    Ok(Deleted { rows: 0, failed, next: next(false) })
+    Ok(Deleted { rows: 0, failed: why.and_then(told), next: next(false) })
 }
+
+/// Why a journal is passed by.
+const ENDED: &str = "the process that tried last was ended meanwhile";
 
 /// Why a batch was given up.
 const TOO_LONG: &str = "it takes longer than 0.5 s; somebody is at work on such rows, a trigger takes its time, or no index on expires_at helps";
@@ -166,6 +193,10 @@ mod tests {
         let (mut seen, mut cursor) = (Vec::new(), Some(Cursor::START));
         while let Some(at) = cursor {
             let turn = Turn::at(at);
+            if !turn.announced {
+                cursor = Some(Turn { announced: true, ..turn }.cursor());
+                continue;
+            }
             seen.push(turn.journal);
             cursor = turn.next(endless.contains(&turn.journal), count).map(Turn::cursor);
         }

@@ -25,6 +25,8 @@ pub struct Place<'a> {
     pub session: &'a str,
     /// The request's key.
     pub key: &'a str,
+    /// Whether the table's owner executes the statements, in a security-restricted operation, and not the caller.
+    pub as_owner: bool,
 }
 
 /// What the row of a request says.
@@ -225,12 +227,10 @@ impl Place<'_> {
         sight: Sight,
         read: impl FnOnce(&FoundRow) -> T,
     ) -> (u64, Option<T>) {
-        let statement = act.on(self.journal);
         let mut all = vec![Some(self.tenant.datum()), text(self.session), text(self.key)];
         all.extend_from_slice(values);
-        let execute = || statement.execute(&all, sight, read);
-        // What a superuser executes must not execute the owner's triggers as a superuser.
-        if pg::is_superuser() && pg::current_role() != self.journal.owner {
+        let execute = || act.on(self.journal).execute(&all, sight, read);
+        if self.as_owner {
             return pg::as_owner_alone(self.journal.owner, execute);
         }
         execute()

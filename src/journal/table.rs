@@ -138,7 +138,7 @@ pub struct Relation {
 /// The relation that a name means to the caller.
 pub fn relation(name: &str) -> Result<Option<Relation>, Error> {
     let query = "SELECT c.oid, pg_catalog.format('%I.%I', n.nspname, c.relname), 
-        c.relpersistence OPERATOR(pg_catalog.=) 'p' AND (c.relkind OPERATOR(pg_catalog.=) 'p' OR c.relkind OPERATOR(pg_catalog.=) 'r' AND NOT c.relhassubclass), c.relowner
+        c.relpersistence OPERATOR(pg_catalog.=) 'p' AND (c.relkind OPERATOR(pg_catalog.=) 'p' OR c.relkind OPERATOR(pg_catalog.=) 'r' AND NOT EXISTS (SELECT FROM pg_catalog.pg_inherits h WHERE h.inhparent OPERATOR(pg_catalog.=) c.oid)), c.relowner
         FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace
         WHERE c.oid OPERATOR(pg_catalog.=) pg_catalog.to_regclass($1)::pg_catalog.oid";
     let found = rows(query, &[name.into()], |row| {

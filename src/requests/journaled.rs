@@ -5,6 +5,7 @@ use crate::journal::row::{Claimed, Place, Row};
 use crate::journal::table::{self, Journal, Tenant};
 use crate::model::StandingSession;
 use crate::pg::{self, Deadline};
+use crate::sessions::resolve;
 use std::cell::RefCell;
 use std::rc::Rc;
 
@@ -12,6 +13,10 @@ use std::rc::Rc;
 pub struct Journaled {
     journal: Rc<Journal>,
     tenant: Tenant,
+    /// Whether the table's owner executes the statements, and not the caller: the table's triggers and policies are code of
+    /// its owner. A superuser did not choose to trust that owner, nor did a caller with a level who has no right to the
+    /// session.
+    as_owner: bool,
     /// The row as it was read last, if it was.
     row: RefCell<Option<Option<Row>>>,
 }
@@ -21,12 +26,18 @@ impl Journaled {
     /// Refuses a table that has changed hands, or has taken the place of another one: it would know of no request.
     pub fn of(session: &StandingSession, stream: Option<&str>) -> Result<Option<Box<Journaled>>, Error> {
         let Some(name) = &session.journal else { return Ok(None) };
-        let journal = table::find(name)?;
+        let trusts = !pg::is_superuser() && resolve::may_use(session.owner, session.usable_by);
+        let journal = match trusts || pg::role_name(session.owner).is_none() {
+            true => table::find(name)?,
+            // Whoever is on call need not have the right to the table's schema.
+            false => pg::as_owner_alone(session.owner, || table::find(name))?,
+        };
         if session.owner != journal.owner && !pg::has_privileges(session.owner, journal.owner) {
             return Err(Error::NotYourJournal { journal: name.clone(), session: session.name.clone() });
         }
         let tenant = Tenant::of(&journal, &session.name, stream.unwrap_or_default())?;
-        Ok(Some(Box::new(Journaled { journal, tenant, row: RefCell::default() })))
+        let as_owner = !trusts && pg::current_role() != journal.owner;
+        Ok(Some(Box::new(Journaled { journal, tenant, as_owner, row: RefCell::default() })))
     }
 
     /// The tenant's name.
@@ -36,7 +47,8 @@ impl Journaled {
 
     /// The row of a request.
     pub fn at<'a>(&'a self, session: &'a StandingSession, key: &'a str) -> InJournal<'a> {
-        let place = Place { journal: &self.journal, tenant: &self.tenant, session: &session.name, key };
+        let (journal, tenant, as_owner) = (&self.journal, &self.tenant, self.as_owner);
+        let place = Place { journal, tenant, session: &session.name, key, as_owner };
         InJournal { place, row: &self.row }
     }
 }

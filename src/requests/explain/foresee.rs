@@ -62,13 +62,13 @@ pub fn begin(request: &Request<'_>) -> Result<Answer, Error> {
     let asked =
         Asked { request, lock: request.lock(), asked_at, fingerprint: None, aim: Aim::Execute { lease_us: None } };
     // The lock is looked at before the tables, so that a commit in between is not missed.
-    let held = match request.in_journal() {
-        None => !pg::in_recovery() && Tag::request(&asked.lock).is_held_by_another(),
-        // Who may only read the journal cannot find out.
-        Some(kept) => {
-            let ask = || kept.is_held_by_another(request.unfinished_until(asked_at));
-            !pg::read_only() && matches!(pg::undone_on_error(AT_MOST_US, ask), Ok(Ok(true)))
-        }
+    let locked = request.in_journal().is_none() && !pg::in_recovery() && Tag::request(&asked.lock).is_held_by_another();
+    // In a journal it takes a write to find out, so that is not done for a request that has an outcome. Who may only read the
+    // journal cannot find out.
+    let held = || {
+        let Some(kept) = request.in_journal() else { return locked };
+        let ask = || kept.is_held_by_another(request.unfinished_until(asked_at));
+        !pg::read_only() && matches!(pg::undone_on_error(AT_MOST_US, ask), Ok(Ok(true)))
     };
     match asked.find_and_decide(Seeker::Beginner) {
         Ok(Some(Decided { decision: Decision::Replay, outcome: Some(outcome), .. })) => {
@@ -82,7 +82,7 @@ pub fn begin(request: &Request<'_>) -> Result<Answer, Error> {
             detail: format!("No outcome of {} is kept here, so it would have to be executed.", request.name()),
         }),
         // As in begin: none of these is certain without the lock.
-        Ok(_) | Err(Error::KeyTooOld { .. } | Error::OutOfSequence { .. }) if held => {
+        Ok(_) | Err(Error::KeyTooOld { .. } | Error::OutOfSequence { .. }) if held() => {
             Ok(Answer::InProgress(Because::Held))
         }
         Ok(Some(found)) => start(&asked, &found),

@@ -259,6 +259,34 @@ SHOW search_path;
 SHOW idempotence.wait;
 SELECT status FROM idem_lookup('tellers', 'b');
 SELECT count(*) FROM kept.tellers;
+
+-- And where somebody calls whose right comes from a level: neither policies nor triggers are executed as that role.
+CREATE FUNCTION kept.told(request text) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+  RAISE NOTICE 'a policy as %', current_user;
+  RETURN true;
+END
+$$;
+ALTER TABLE kept.tellers ENABLE ROW LEVEL SECURITY;
+CREATE POLICY told ON kept.tellers USING (kept.told(request));
+GRANT ALL ON kept.tellers TO PUBLIC;
+CREATE ROLE regress_on_call;
+SELECT idem_grant('regress_on_call', 'admin');
+SELECT status FROM idem_settle('tellers', 'c');
+SET ROLE regress_on_call;
+SELECT e.told #>> '{outcome,status}' FROM (SELECT idem_explain('tellers', 'c')) e (told);
+SELECT idem_redact('tellers', 'c', 'a test'), idem_force_release('tellers', 'c', 'a test');
+SELECT idem_forget('tellers', 'c', 'a test');
+RESET ROLE;
+SELECT idem_revoke('regress_on_call');
+DROP ROLE regress_on_call;
+DROP POLICY told ON kept.tellers;
+
+-- A table that others have inherited from is a journal again without them.
+CREATE TABLE kept.child_of_tellers () INHERITS (kept.tellers);
+SELECT regress_message($$ SELECT idem_lookup('tellers', 'c') $$);
+DROP TABLE kept.child_of_tellers;
+SELECT status FROM idem_lookup('tellers', 'c');
 ALTER TABLE kept.tellers OWNER TO CURRENT_USER;
 
 -- A table that has changed hands, or that has taken the journal's place, knows of no request.

@@ -26,6 +26,16 @@ const JOURNALS: &str = "
     END $$;
     CREATE FUNCTION of_users.sleep() RETURNS trigger LANGUAGE plpgsql AS
       $$ BEGIN PERFORM pg_catalog.pg_sleep(60); RETURN OLD; END $$;
+    CREATE FUNCTION of_users.sleep_on() RETURNS trigger LANGUAGE plpgsql AS
+      $$ BEGIN
+        LOOP
+          BEGIN
+            PERFORM pg_catalog.pg_sleep(60);
+          EXCEPTION WHEN query_canceled THEN
+            NULL;
+          END;
+        END LOOP;
+      END $$;
     CREATE TRIGGER sleep BEFORE DELETE ON of_users.slow FOR EACH ROW EXECUTE FUNCTION of_users.sleep();
     CREATE FUNCTION of_users.bring_back() RETURNS trigger LANGUAGE plpgsql AS
       $$ BEGIN
@@ -52,5 +62,19 @@ pub async fn triggers_of_users_keep_the_worker_from_nothing(version: Version) ->
         server.wait_for(DATABASE, "SELECT count(*) FROM of_users.plain", "0").await?;
     }
     ensure!(connection.text("SELECT count(*) FROM of_users.slow").await? == "1");
-    server.wait_for_log("what has expired in journal of_users.slow cannot be deleted yet: it takes longer").await
+    server.wait_for_log("what has expired in journal of_users.slow cannot be deleted yet: it takes longer").await?;
+
+    // The launcher ends a process that takes no notice of a cancel. The next one passes the journal by.
+    connection
+        .text(
+            "DROP TRIGGER bring_back ON of_users.endless; DROP TRIGGER sleep ON of_users.slow;
+             CREATE TRIGGER sleep_on BEFORE DELETE ON of_users.slow FOR EACH ROW EXECUTE FUNCTION of_users.sleep_on()",
+        )
+        .await?;
+    server.wait_for_log("terminating background worker \"idempotence worker\"").await?;
+    // Made after the journal that is slow, by the order of their names.
+    let later = "SELECT idem_create_journal('of_users.tidy'); SELECT idem_create_session('tidy', journal => 'of_users.tidy');
+                 INSERT INTO of_users.tidy (tenant, session, request, expires_at) VALUES ('', 'tidy', '1', '-infinity')";
+    connection.text(later).await?;
+    server.wait_for(DATABASE, "SELECT count(*) FROM of_users.tidy", "0").await
 }
