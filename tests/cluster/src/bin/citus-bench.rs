@@ -51,7 +51,7 @@ const FUNCTIONS: &str = "
         INSERT INTO effect VALUES (tenant, key);
         PERFORM idem_record('journaled', 'order-' || key, '{}', stream => tenant::text);
       END $$;
-    SELECT create_distributed_function(f || '(int, bigint)', 'tenant', colocate_with => 'effect', force_delegation => true)
+    SELECT create_distributed_function((f || '(int, bigint)')::regprocedure, 'tenant', colocate_with => 'effect', force_delegation => true)
     FROM unnest('{pay_bare,pay_by_hand,pay_journal}'::text[]) f";
 
 /// A way to do the work: a name, its statements, whether these are a transaction, and options of the connection.
