@@ -56,7 +56,7 @@ bench: ## measure against a solution written by hand; does all the set-up itself
 report: ## say what happened with requests in the last HOURS (6), in 80 columns (PGHOST, PGDATABASE and the like)
 	@psql -X -v hours="$(or $(HOURS),6)" -f $(CURDIR)/monitoring/report.sql
 
-clean: ## remove all that was built, except the tools
+clean: ## remove all that was built in this checkout
 	@scripts/clean.sh
 
 help: ## show this list

@@ -2,7 +2,6 @@
 # shellcheck shell=bash disable=SC2034
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-export PATH="$root/target/tools/bin:$PATH"
 umask 022
 # The flags of a make that runs this script are not meant for a make that it calls.
 unset MAKEFLAGS MAKELEVEL
@@ -14,6 +13,10 @@ if [ "$(id -u)" -eq 0 ]; then
 else
     cache=${IDEMPOTENCE_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/idempotence}
 fi
+
+# Where the tools are that cargo calls.
+tools=$cache/tools
+export PATH="$tools/bin:$PATH"
 
 # The server that is used if none is named: Debian's.
 pg15_config=${PG15_CONFIG:-/usr/lib/postgresql/15/bin/pg_config}

@@ -24,17 +24,26 @@ logs=$root/target/test
 rm -rf "$logs"
 mkdir -p "$logs"
 
-passed=0 failed=0 table=()
+# A line for each suite that has run: its name, the tests passed and failed, and the seconds. Suites that run side by side
+# write into it, each line at once.
+results=$logs/results
+
+# row NAME PASSED FAILED SECONDS
+row() { printf '%-24s %7s %7s %8s\n' "$@"; }
 
 # The last line of the output has the result, even if the run ends early.
 finish() {
-    local status=$?
+    local status=$? passed=0 failed=0 name ok bad seconds
     server_remove
-    [ "$status" -eq 0 ] || failed=$((failed + 1))
-    if [ ${#table[@]} -gt 0 ]; then
-        printf '\n%-24s %7s %7s %8s\n' suite passed failed seconds
-        printf '%s\n' "${table[@]}"
+    if [ -s "$results" ]; then
+        printf '\n'
+        row suite passed failed seconds
+        while IFS=$'\t' read -r name ok bad seconds; do
+            row "$name" "$ok" "$bad" "$seconds"
+            passed=$((passed + ok)) failed=$((failed + bad))
+        done <"$results"
     fi
+    [ "$status" -eq 0 ] || failed=$((failed + 1))
     printf '\n%d passed, %d failed\n' "$passed" "$failed"
     [ "$failed" -eq 0 ] || exit 1
 }
@@ -43,17 +52,16 @@ trap finish EXIT
 # suite NAME COUNTER COMMAND...: runs a command. The counter reads the output and prints two numbers: tests passed
 # and tests failed. A suite that fails without a failed test, or runs no test at all, counts as a failed test.
 suite() {
-    local name=$1 counter=$2 log=$logs/${1// /-}.log start=$SECONDS status=0 ok bad row
+    local name=$1 counter=$2 log=$logs/${1// /-}.log start=$SECONDS status=0 ok bad seconds
     shift 2
     "$@" >"$log" 2>&1 </dev/null || status=$?
     read -r ok bad < <("$counter" <"$log")
     if [ "$bad" -eq 0 ] && { [ "$status" -ne 0 ] || [ "$ok" -eq 0 ]; }; then
         bad=1
     fi
-    passed=$((passed + ok)) failed=$((failed + bad))
-    printf -v row '%-24s %7d %7d %8d' "$name" "$ok" "$bad" $((SECONDS - start))
-    table+=("$row")
-    echo "$row"
+    seconds=$((SECONDS - start))
+    printf '%s\t%d\t%d\t%d\n' "$name" "$ok" "$bad" "$seconds" >>"$results"
+    row "$name" "$ok" "$bad" "$seconds"
     if [ "$bad" -gt 0 ]; then
         tail -n 200 "$log"
         echo "(all of it: $log)"
@@ -62,10 +70,8 @@ suite() {
 
 # skip NAME WHY: says that a suite is left out.
 skip() {
-    local row
-    printf -v row '%-24s %24s' "$1" "skipped: $2"
-    table+=("$row")
-    echo "$row"
+    printf '%s\t0\t0\t%s\n' "$1" "skipped: $2" >>"$results"
+    row "$1" 0 0 "skipped: $2"
 }
 
 count_checks() { awk '/^ok / { ok++ } /^not ok / { bad++ } END { print ok + 0, bad + 0 }'; }
@@ -77,8 +83,11 @@ count_regress() {
         awk '{ bad += $1; ok += $2 - $1 } END { print ok + 0, bad + 0 }'
 }
 
+# What the lints and all tests in Rust share, so that nothing is compiled twice.
+check=$root/target/check
+
 unit_tests() (
-    export CARGO_TARGET_DIR=$root/target/check PGRX_PG_CONFIG_PATH=$pg15_config
+    export CARGO_TARGET_DIR=$check PGRX_PG_CONFIG_PATH=$pg15_config
     status=0
     cargo test --locked --no-fail-fast -p idempotence --no-default-features --features pg15 ||
         status=1
@@ -89,7 +98,7 @@ unit_tests() (
 
 # All states of the protocol of leases. Each search takes both cores by itself.
 protocol() {
-    timeout 1200 cargo test --locked --no-fail-fast --target-dir "$root/target/check" -p idempotence-protocol-model \
+    timeout 1200 cargo test --locked --no-fail-fast --target-dir "$check" -p idempotence-protocol-model \
         -- --nocapture --test-threads 1
 }
 
@@ -109,19 +118,19 @@ cluster_tests() (
     for version in "${test_versions[@]}"; do
         export "IDEM_PG${version}_CONFIG=${private[$version]}"
     done
-    timeout 2700 cargo test --locked --no-fail-fast -p idempotence-cluster-tests
+    timeout 2700 cargo test --locked --no-fail-fast --target-dir "$check" -p idempotence-cluster-tests
 )
 
 # Ignored where nobody asks for them. Each test has up to five servers.
 plproxy_tests() {
     RUST_TEST_THREADS=1 IDEM_PG15_CONFIG=${private[15]} timeout 600 \
-        cargo test --locked --no-fail-fast -p idempotence-cluster-tests --test plproxy -- --ignored
+        cargo test --locked --no-fail-fast --target-dir "$check" -p idempotence-cluster-tests --test plproxy -- --ignored
 }
 
 # All tests on Citus are ignored where nobody asks for them. Each has three servers.
 citus_tests() {
     RUST_TEST_THREADS=1 IDEM_PG15_CONFIG=${private[15]} timeout 900 \
-        cargo test --locked --no-fail-fast -p idempotence-cluster-tests --test citus -- --ignored
+        cargo test --locked --no-fail-fast --target-dir "$check" -p idempotence-cluster-tests --test citus -- --ignored
 }
 
 # fleet NAME PROGRAM...: runs tests that are ignored where nobody asks for them, if these programs are there. Debian
@@ -141,7 +150,7 @@ fleet() {
 # Each test has up to four servers and what stands around them.
 fleet_tests() {
     RUST_TEST_THREADS=1 IDEM_PG15_CONFIG=${private[15]} timeout 600 \
-        cargo test --locked --no-fail-fast -p idempotence-cluster-tests --test "$1" -- --ignored
+        cargo test --locked --no-fail-fast --target-dir "$check" -p idempotence-cluster-tests --test "$1" -- --ignored
 }
 
 demo() {
@@ -177,6 +186,38 @@ on_server() {
     suite "$name server log" count_checks check_server_log "$logs/$name-server.log"
 }
 
+# Two of the four servers preload the library and so have the worker: one with assertions and one without.
+preloaded="shared_preload_libraries = 'idempotence'"
+
+# These share what the drivers' examples install.
+oldest_and_newest() {
+    on_server 15
+    on_server 18 "$preloaded"
+}
+
+the_others() {
+    on_server 16 "$preloaded"
+    on_server 17
+    suite 'field' count_checks field
+}
+
+# side_by_side FUNCTION...: runs functions at the same time. Most of their suites wait more than they work, so two take
+# little longer than one.
+side_by_side() {
+    local function process processes=() status=0
+    for function in "$@"; do
+        (
+            trap server_remove EXIT
+            "$function"
+        ) &
+        processes+=($!)
+    done
+    for process in "${processes[@]}"; do
+        wait "$process" || status=1
+    done
+    return "$status"
+}
+
 scripts/setup.sh test
 scripts/field.sh --setup
 config=() private=()
@@ -185,7 +226,8 @@ for version in "${test_versions[@]}"; do
 done
 
 suite 'make' count_checks tests/make/run.sh
-suite 'lints' count_checks scripts/lint.sh "${config[@]}"
+# Each branch of the code is for the oldest version or for the newest. All four are compiled below.
+suite 'lints' count_checks scripts/lint.sh "${config[15]}" "${config[18]}"
 suite 'unit tests' count_cargo unit_tests
 suite 'protocol' count_cargo protocol
 
@@ -195,14 +237,8 @@ private[15]=$(scripts/installation.sh "${config[15]}")
 for version in 16 17 18; do
     private[version]=$(scripts/installation.sh "${config[$version]}" dev)
 done
-# Two of the four servers preload the library and so have the worker: one with assertions and one without.
-preloaded="shared_preload_libraries = 'idempotence'"
-on_server 15
-on_server 16 "$preloaded"
-on_server 17
-on_server 18 "$preloaded"
+side_by_side oldest_and_newest the_others
 suite 'monitoring' count_checks timeout 600 tests/monitoring/run.sh "${private[18]}"
-suite 'field' count_checks field
 suite 'clusters' count_cargo cluster_tests
 suite 'demo' count_checks demo
 if [ -e "$("${private[15]}" --pkglibdir)/plproxy.so" ]; then
@@ -217,5 +253,5 @@ scripts/citus.sh "${config[15]}" "${private[15]}" || status=$?
 case $status in
     0) suite 'citus' count_cargo citus_tests ;;
     3) skip citus 'there is none' ;;
-    *) failed=$((failed + 1)) ;;
+    *) suite 'citus' count_cargo false ;;
 esac

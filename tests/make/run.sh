@@ -30,7 +30,8 @@ for version in 14.9 15.0; do
 done
 printf '#!/bin/sh\necho hello\n' >"$programs/hello"
 chmod 755 "$programs"/*
-# cargo looks into its own directory first, unless PATH names it.
+# Without the cargo-pgrx of the cache. cargo looks into its own directory first, unless PATH names it.
+export IDEMPOTENCE_CACHE=$work/cache
 PATH=$programs:$PATH:${CARGO_HOME:-$HOME/.cargo}/bin
 
 failed=0
