@@ -162,8 +162,9 @@ pub async fn a_waiter_looks_seldom_however_often_it_is_woken(version: Version) -
     let ((), sleeps) = tokio::try_join!(wake, watch)?;
     println!("{wakes} wakes, {sleeps:.1} sleeps a second");
     ensure!(wakes > 300, "there were only {wakes} wakes");
-    // In each look, the waiter may also have to sleep until it gets the request's lock.
-    ensure!(sleeps <= 22.0, "a waiter sleeps {sleeps:.1} times a second");
+    // It looks ten times a second. In each look it may also have to sleep until it gets the request's lock, and on a busy
+    // machine for a lock of the server. If each wake had it look, it would sleep hundreds of times.
+    ensure!(sleeps <= 50.0, "a waiter sleeps {sleeps:.1} times a second");
     worker.text(&format!("SELECT FROM idem_record('jobs', 'j', '1', token => {token})")).await?;
     ensure!(waiter.answer_soon().await? == "succeeded|t|1");
     Ok(())
