@@ -1,11 +1,10 @@
 """What can be seen of a running server by each way: exporters, Prometheus, alerts, the check for Nagios."""
 
-import contextlib
 import re
 import time
 
 from load import LINES
-from stack import MONITORING, get, parse, series, until
+from stack import MONITORING, get, parse, series
 from told import metrics, run, tell
 
 DATABASE = "shop"
@@ -43,11 +42,11 @@ class Watch:
                 return [f"{key[0]} {dict(key[1])}: {there.get(key)} and not {value}"
                         for key, value in expected().items() if not fits(there.get(key), value)]
 
-            wrong = differ()
-            with contextlib.suppress(TimeoutError):
-                # An exporter asks once a second, and Prometheus two seconds later at most.
-                wrong and until(name, lambda: not differ(), 10)
-            tell(f"{name}: {route}", differ())
+            # An exporter asks once a second, and Prometheus two seconds later at most.
+            deadline = time.monotonic() + 10
+            while (wrong := differ()) and time.monotonic() < deadline:
+                time.sleep(0.1)
+            tell(f"{name}: {route}", wrong)
 
     def counters(self):
         expected = {}
