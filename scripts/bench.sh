@@ -8,8 +8,9 @@ set -euo pipefail
 cd "$root"
 scripts/setup.sh
 # The rows that need these do what they can without.
-scripts/packages.sh linux-perf pgbouncer ||
-    say "going on: without linux-perf CPU time takes the place of instructions, and without pgbouncer its lines are left out"
+scripts/packages.sh linux-perf valgrind pgbouncer ||
+    say "going on: without linux-perf and valgrind CPU time takes the place of instructions, and without pgbouncer its" \
+        "lines are left out"
 private=$(scripts/installation.sh "${PG_CONFIG:-$pg15_config}")
 say "building the benchmark"
 cargo build --quiet --release -p idempotence-bench

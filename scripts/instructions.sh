@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# instructions.sh [OPTION...]: counts the instructions of a request, a replay and their like, in under two minutes, for use
-# while working on their speed. Prints the section of the benchmark's page. The options are those of bench.sh.
+# instructions.sh [OPTION...]: counts the instructions of a request, a replay and their like, for use while working on their
+# speed. Takes less than two minutes where `perf` can count, and several where valgrind does. Prints the section of the
+# benchmark's page. The options are those of bench.sh.
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 . "$(dirname "$0")/common.sh"

@@ -33,6 +33,7 @@ def arguments():
     parser.add_argument("--kills", type=int, help="kills for each contender")
     parser.add_argument("--contenders", default=",".join(VARIANTS), help="some of the contenders, separated by commas")
     parser.add_argument("--only", choices=["rates", "kills", "crashes"], help="one part, without a page")
+    parser.add_argument("--resume", action="store_true", help="take what a run that was cut off has measured")
     parser.add_argument("--check", action="store_true", help="only the kills, and say which went as they should")
     parser.add_argument("--section", type=pathlib.Path, required=True, help="the section to write")
     parser.add_argument("--picture", type=pathlib.Path, required=True, help="the picture to write")
@@ -57,6 +58,21 @@ def say(text):
     print(f"field: {text}", file=sys.stderr, flush=True)
 
 
+class Results(dict):
+    """What was measured so far, in a file if there is one, so that a run that was cut off can go on."""
+
+    def __init__(self, path, subject, resume):
+        kept = json.loads(path.read_text()) if resume and path and path.exists() else {}
+        # Only what was measured in the same way comes into one page.
+        super().__init__(kept if subject.items() <= kept.items() else subject)
+        self.path = path
+
+    def keep(self, name, value):
+        self[name] = value
+        if self.path:
+            self.path.write_text(json.dumps(self, indent=1) + "\n")
+
+
 def main():
     given = arguments()
     variants = given.contenders.split(",")
@@ -65,26 +81,35 @@ def main():
     cells = [Cell(4, False), Cell(4, True)]
     if not given.quick:
         cells = [Cell(1, False), Cell(4, False), Cell(16, False), Cell(1, True), Cell(4, True)]
-    results = {"quick": given.quick, "rounds": given.rounds, "seconds": given.seconds, "variants": variants}
     # So that the Redis servers are stopped then, too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     began = time.monotonic()
     with Servers(given.bindir, given.data, given.directory, variants) as servers:
-        results["versions"] = {
-            "PostgreSQL": servers.postgres.version(),
-            "Redis": servers.redis["default"].version(),
-            "Python": platform.python_version(),
-            **{package: importlib.metadata.version(package) for package in PACKAGES},
+        subject = {
+            "quick": given.quick,
+            "rounds": given.rounds,
+            "seconds": given.seconds,
+            "kills_each": given.kills,
+            "variants": variants,
+            "versions": {
+                "PostgreSQL": servers.postgres.version(),
+                "Redis": servers.redis["default"].version(),
+                "Python": platform.python_version(),
+                **{package: importlib.metadata.version(package) for package in PACKAGES},
+            },
         }
-        if given.only in (None, "rates"):
-            results["rates"] = rates.measure(servers, variants, cells, given.rounds, given.seconds, say)
+        results = Results(None if given.check else given.results, subject, given.resume)
+        if given.only in (None, "rates") and "rates" not in results:
+            results.keep("rates", rates.measure(servers, variants, cells, given.rounds, given.seconds, say))
         if given.only in (None, "kills"):
-            results["kills"] = kills.measure(servers, kills.of(variants), given.kills, say)
-        if given.only in (None, "crashes"):
+            killed = results.get("kills", {})
+            for variant, result in kills.measure(servers, kills.of(variants), given.kills, killed, say):
+                killed[variant] = result
+                results.keep("kills", killed)
+        if given.only in (None, "crashes") and "crashes" not in results:
             times, requests = (1, 40) if given.quick else (5, 200)
-            results["crashes"] = crashes.measure(servers, variants, times, requests, say)
+            results.keep("crashes", crashes.measure(servers, variants, times, requests, say))
     say(f"done in {time.monotonic() - began:.0f} s")
-    given.results.write_text(json.dumps(results, indent=1) + "\n")
     if given.check:
         sys.exit(not kills.check(results["kills"]))
     if given.only is None:

@@ -1,37 +1,36 @@
-//! Counts what transactions cost the backends that serve them: instructions and cycles at user level by `perf stat`, and
-//! CPU time.
+//! Counts what transactions cost the backends that serve them: instructions and cycles at user level, and CPU time.
 //!
 //! Times and cycles depend on what else the machine does. The number of instructions at user level does not, so a change of
-//! 2 % is seen, also where neighbours are noisy. Without `perf` (`linux-perf` on Debian) there is only CPU time, and the
-//! page says so.
+//! 2 % is seen, also where neighbours are noisy. [`Perf`] counts them where the processor lets it, else [`Valgrind`] does,
+//! and without either (Debian's packages are `linux-perf` and `valgrind`) there is only CPU time. The page says which.
 //!
 //! The same load is run twice, with few and with many transactions. The difference leaves out what a backend does once:
 //! starting, loading the library, planning, ending. Before its first transaction each client sleeps, so that `perf` has
-//! attached before the work begins.
+//! attached before the work begins, and all backends of the load are there at one moment.
 
 use std::cell::Cell;
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use idempotence_demo::server::{SUPERUSER, Server};
-use nix::sys::signal::{Signal, kill};
 use nix::time::{ClockId, clock_getcpuclockid};
 use nix::unistd::Pid;
 
 use crate::lab::{DATABASE, KEYS_PER_RUN};
 use crate::machine;
+use crate::perf::{Counts, Perf};
 use crate::script::CONSTANTS;
+use crate::valgrind::Valgrind;
 
 /// What a transaction, or a key of it, costs.
 #[derive(Clone, Copy)]
 pub struct Cost {
-    /// Instructions at user level; `None` without `perf`.
+    /// Instructions at user level; `None` where they were not counted.
     pub instructions: Option<f64>,
-    /// Cycles at user level.
+    /// Cycles at user level; `None` without `perf`.
     pub cycles: Option<f64>,
     /// User and system time.
     pub cpu_us: f64,
@@ -45,19 +44,6 @@ impl Cost {
     /// What ratios are made of.
     pub fn number(self) -> f64 {
         self.instructions.unwrap_or(self.cpu_us)
-    }
-
-    /// The cost of each of the keys of a transaction.
-    pub fn of_each_in(self, keys: u32) -> Cost {
-        let keys = f64::from(keys);
-        let each = |count: Option<f64>| Some(count? / keys);
-        Cost {
-            instructions: each(self.instructions),
-            cycles: each(self.cycles),
-            cpu_us: self.cpu_us / keys,
-            rate: self.rate * keys,
-            ..self
-        }
     }
 }
 
@@ -87,21 +73,47 @@ impl<'a> Load<'a> {
     }
 }
 
+/// By what instructions are counted.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Means {
+    Perf,
+    Valgrind,
+    /// Not at all: CPU time takes their place.
+    CpuTime,
+}
+
+impl Means {
+    /// The best that there is here.
+    fn here() -> Means {
+        if Perf::can_count() {
+            Means::Perf
+        } else if Valgrind::can_count() {
+            Means::Valgrind
+        } else {
+            Means::CpuTime
+        }
+    }
+}
+
 /// Counts on servers of one machine.
 pub struct Counter {
-    can_count: bool,
+    means: Means,
     /// How much longer than usual clients sleep before their first transaction.
     patience: Cell<u32>,
     /// The number of runs so far.
     runs: Cell<u64>,
 }
 
-/// The events, in the order in which they are asked for.
-const EVENTS: [&str; 2] = ["instructions:u", "cycles:u"];
-
 /// How long clients sleep before their first transaction, and how long at least for each of them.
 const SLEEP: Duration = Duration::from_millis(400);
 const SLEEP_FOR_A_CLIENT: Duration = Duration::from_millis(4);
+
+/// The same under valgrind, where a backend takes longer to start.
+const SLEEP_UNDER_VALGRIND: Duration = Duration::from_secs(2);
+const SLEEP_FOR_A_CLIENT_UNDER_VALGRIND: Duration = Duration::from_millis(500);
+
+/// Valgrind takes some twenty times as long, and counts the same in a fifth of the transactions.
+const FEWER_UNDER_VALGRIND: u64 = 5;
 
 /// How long pgbench may take to connect all its clients.
 const CONNECT_LIMIT: Duration = Duration::from_secs(60);
@@ -112,7 +124,7 @@ const RUNS_MAX: u64 = 400;
 /// What a run has cost.
 #[derive(Clone, Copy)]
 struct Total {
-    counts: Option<[f64; 2]>,
+    counts: Option<Counts>,
     cpu: Duration,
     wall: Duration,
     memory_kb: f64,
@@ -122,10 +134,10 @@ impl Total {
     /// The cost of each of the transactions that a longer run has more.
     fn each_of(self, longer: Total, transactions: u64) -> Cost {
         let transactions = transactions as f64;
-        let each = |event: usize| Some((longer.counts?[event] - self.counts?[event]) / transactions);
+        let each = |count: fn(Counts) -> f64| Some((count(longer.counts?) - count(self.counts?)) / transactions);
         Cost {
-            instructions: each(0),
-            cycles: each(1),
+            instructions: each(|counts| counts.instructions),
+            cycles: each(|counts| counts.cycles),
             cpu_us: longer.cpu.saturating_sub(self.cpu).as_secs_f64() * 1e6 / transactions,
             rate: transactions / longer.wall.saturating_sub(self.wall).as_secs_f64(),
             memory_kb: longer.memory_kb,
@@ -134,14 +146,31 @@ impl Total {
 }
 
 impl Counter {
-    /// Tries whether `perf` can count here.
+    /// Counts by the best means that there is here.
     pub fn new() -> Counter {
-        let tried = Command::new("perf").args(["stat", "-x,", "-e", &EVENTS.join(","), "true"]).output();
-        let can_count = tried.is_ok_and(|output| counts(&String::from_utf8_lossy(&output.stderr)).is_some());
-        if !can_count {
-            eprintln!("perf cannot count here (Debian's package is linux-perf); only CPU time is measured");
+        let means = Means::here();
+        match means {
+            Means::Perf => {}
+            Means::Valgrind => {
+                eprintln!("perf cannot count here (Debian's linux-perf); valgrind counts, which takes longer")
+            }
+            Means::CpuTime => eprintln!("neither perf nor valgrind can count here; only CPU time is measured"),
         }
-        Counter { can_count, patience: Cell::new(1), runs: Cell::new(0) }
+        Counter::by(means)
+    }
+
+    /// Counts where more backends are needed than valgrind can start: by `perf`, or CPU time.
+    pub fn without_valgrind() -> Counter {
+        Counter::by(if Perf::can_count() { Means::Perf } else { Means::CpuTime })
+    }
+
+    fn by(means: Means) -> Counter {
+        Counter { means, patience: Cell::new(1), runs: Cell::new(0) }
+    }
+
+    /// By what it counts.
+    pub fn means(&self) -> Means {
+        self.means
     }
 
     /// Begins with the first keys again, for a fresh database.
@@ -149,8 +178,21 @@ impl Counter {
         self.runs.set(0);
     }
 
-    /// The cost of a transaction.
-    pub fn cost(&self, server: &Server, load: &Load<'_>) -> Result<Cost> {
+    /// The cost of a transaction in each of some rounds. Valgrind counts once for all, since it would hardly count anything
+    /// else.
+    pub fn costs(&self, server: &Server, load: &Load<'_>, rounds: usize) -> Result<Vec<Cost>> {
+        let mut costs = (0..rounds).map(|_| self.times(server, load)).collect::<Result<Vec<Cost>>>()?;
+        if self.means == Means::Valgrind {
+            let valgrind = Valgrind::start(&[server])?;
+            let instructions = self.instructions(&valgrind, server, load)?;
+            valgrind.end()?;
+            costs.iter_mut().for_each(|cost| cost.instructions = Some(instructions));
+        }
+        Ok(costs)
+    }
+
+    /// The cost of a transaction of a server that runs as always: all but what only valgrind can count here.
+    pub fn times(&self, server: &Server, load: &Load<'_>) -> Result<Cost> {
         if load.pooler.is_some() {
             // So that the pooler has its connections to the server.
             self.total(server, load, load.few)?;
@@ -160,7 +202,15 @@ impl Counter {
         Ok(few.each_of(many, load.more * u64::from(load.clients)))
     }
 
-    /// Runs a load and counts in the backends that serve it.
+    /// The instructions of a transaction, as valgrind counts them.
+    pub fn instructions(&self, valgrind: &Valgrind<'_>, server: &Server, load: &Load<'_>) -> Result<f64> {
+        let (few, more) = (load.few.div_ceil(FEWER_UNDER_VALGRIND), load.more.div_ceil(FEWER_UNDER_VALGRIND));
+        let least = self.total_instructions(valgrind, server, load, few)?;
+        let most = self.total_instructions(valgrind, server, load, few + more)?;
+        Ok((most - least) / (more * u64::from(load.clients)) as f64)
+    }
+
+    /// Runs a load and measures the backends that serve it.
     fn total(&self, server: &Server, load: &Load<'_>, transactions: u64) -> Result<Total> {
         loop {
             // The sleep has to last until all clients are asleep and perf has attached.
@@ -168,19 +218,39 @@ impl Counter {
             let start = Instant::now();
             let mut pgbench = self.start(server, load, transactions, sleep)?;
             let (pids, asleep_since) = backends(server, load, &mut pgbench)?;
-            let perf = if self.can_count && !pids.is_empty() { Some(attach(&pids)?) } else { None };
+            let attaches = self.means == Means::Perf && !pids.is_empty();
+            let perf = attaches.then(|| Perf::attach(&pids)).transpose()?;
             let in_time = asleep_since.elapsed() < sleep;
             let (cpu, memory_kb, output) = watch(pgbench, &pids)?;
             let wall = start.elapsed();
             // If it came too late, it may have met no process any more.
-            let counts = perf.filter(|_| in_time).map(finish_counting).transpose()?;
-            if !output.status.success() {
-                bail!("pgbench failed:\n{}\n{}", String::from_utf8_lossy(&output.stderr), load.script);
-            }
+            let counts = perf.filter(|_| in_time).map(Perf::finish).transpose()?;
+            check(&output, load)?;
             if in_time {
                 return Ok(Total { counts, cpu, wall: wall.saturating_sub(sleep), memory_kb });
             }
             // The machine was slow.
+            self.patience.set(self.patience.get() * 2);
+        }
+    }
+
+    /// Runs a load, and counts from the start to the end of the backends that serve it.
+    fn total_instructions(
+        &self,
+        valgrind: &Valgrind<'_>,
+        server: &Server,
+        load: &Load<'_>,
+        transactions: u64,
+    ) -> Result<f64> {
+        loop {
+            let sleep = (SLEEP_UNDER_VALGRIND + SLEEP_FOR_A_CLIENT_UNDER_VALGRIND * load.clients) * self.patience.get();
+            let mut pgbench = self.start(server, load, transactions, sleep)?;
+            let (pids, _) = backends(server, load, &mut pgbench)?;
+            check(&pgbench.wait_with_output()?, load)?;
+            if pids.len() == load.clients as usize {
+                return valgrind.instructions(server, &pids);
+            }
+            // Some had gone before the others came.
             self.patience.set(self.patience.get() * 2);
         }
     }
@@ -237,27 +307,6 @@ fn backends(server: &Server, load: &Load<'_>, pgbench: &mut Child) -> Result<(Ve
     bail!("pgbench did not connect in time")
 }
 
-/// Starts counting in processes, until they or the counting end.
-fn attach(pids: &[i32]) -> Result<Child> {
-    let list = pids.iter().map(i32::to_string).collect::<Vec<_>>().join(",");
-    let mut perf = Command::new("perf");
-    perf.args(["stat", "-x,", "-e", &EVENTS.join(","), "-p", &list]);
-    let mut perf = perf.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn()?;
-    // It counts as soon as it has opened each event for each process.
-    let opened = format!("/proc/{}/fd", perf.id());
-    while count_of_events(Path::new(&opened)) < pids.len() * EVENTS.len() && perf.try_wait()?.is_none() {
-        thread::sleep(Duration::from_millis(2));
-    }
-    Ok(perf)
-}
-
-/// The number of events that a process has open.
-fn count_of_events(opened: &Path) -> usize {
-    let Ok(files) = fs::read_dir(opened) else { return 0 };
-    let is_event = |link: &PathBuf| link.as_os_str() == "anon_inode:[perf_event]";
-    files.flatten().filter_map(|file| fs::read_link(file.path()).ok()).filter(is_event).count()
-}
-
 /// Waits for the end of a run. Gives the CPU time that the backends have taken until then, the private memory of the
 /// first of them, and what pgbench says.
 fn watch(mut pgbench: Child, pids: &[i32]) -> Result<(Duration, f64, Output)> {
@@ -279,22 +328,12 @@ fn watch(mut pgbench: Child, pids: &[i32]) -> Result<(Duration, f64, Output)> {
     Ok((times.iter().sum(), memory_kb, pgbench.wait_with_output()?))
 }
 
-/// The counts of an attached `perf`.
-fn finish_counting(perf: Child) -> Result<[f64; 2]> {
-    // The processes may live on, behind a pooler.
-    let _ = kill(Pid::from_raw(i32::try_from(perf.id())?), Signal::SIGINT);
-    let output = perf.wait_with_output()?;
-    let text = String::from_utf8_lossy(&output.stderr).into_owned();
-    counts(&text).with_context(|| format!("perf says:\n{text}"))
-}
-
-/// The counts in what `perf stat -x,` prints: a line for each event, which begins with its count.
-fn counts(text: &str) -> Option<[f64; 2]> {
-    let mut counts = text.lines().filter_map(|line| {
-        let (count, rest) = line.split_once(',')?;
-        rest.contains(":u,").then(|| count.parse::<f64>().ok())?
-    });
-    Some([counts.next()?, counts.next()?])
+/// Fails if pgbench did.
+fn check(output: &Output, load: &Load<'_>) -> Result<()> {
+    if !output.status.success() {
+        bail!("pgbench failed:\n{}\n{}", String::from_utf8_lossy(&output.stderr), load.script);
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -302,17 +341,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_perf_prints_is_read() {
-        let text = "123456,,instructions:u,1000,100.00,1.5,insn per cycle\n7890,,cycles:u,1000,100.00,,\n";
-        assert_eq!(counts(text), Some([123_456.0, 7_890.0]));
-        assert_eq!(counts("<not supported>,,instructions:u,0,100.00,,\n<not supported>,,cycles:u,0,100.00,,\n"), None);
-        assert_eq!(counts("perf: command failed\n"), None);
-    }
-
-    #[test]
     fn what_a_backend_does_once_is_left_out() {
         let total = |instructions, seconds| Total {
-            counts: Some([instructions, 0.0]),
+            counts: Some(Counts { instructions, cycles: 0.0 }),
             cpu: Duration::ZERO,
             wall: Duration::from_secs(seconds),
             memory_kb: 0.0,

@@ -21,10 +21,10 @@ const SECTION: &str = "target/field/section.md";
 const PICTURE: &str = "images/benchmarks-field.svg";
 
 pub fn row() -> Row {
-    // The section has its own title and text, in bench/field/page.md.
+    // bench/field/page.md has the title too, and the text.
     Row {
         id: FIELD,
-        title: "",
+        title: "What people would otherwise use",
         text: "",
         variants: Vec::new(),
         comparisons: Vec::new(),
@@ -39,13 +39,17 @@ pub fn set_up() -> Result<()> {
     run(Command::new(absolute()?).arg("--setup"))
 }
 
-/// Measures on a server of its own, and returns the section. The picture goes beside the page.
-pub fn measure(pg_config: &Path, page: &Path, plan: &Plan) -> Result<String> {
+/// Measures on a server of its own, and returns the section. The picture goes beside the page. What a run that was cut off
+/// has measured is taken with `resume`.
+pub fn measure(pg_config: &Path, page: &Path, plan: &Plan, resume: bool) -> Result<String> {
     let picture = page.parent().unwrap_or(Path::new("")).join(PICTURE);
     let mut command = Command::new(absolute()?);
     command.arg("--server").arg(pg_config).arg("--page").arg(page).arg("--picture").arg(picture);
     if plan.quick {
         command.arg("--quick");
+    }
+    if resume {
+        command.arg("--resume");
     }
     run(&mut command)?;
     fs::read_to_string(SECTION).with_context(|| format!("{SCRIPT} has left no {SECTION}"))

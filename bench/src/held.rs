@@ -37,7 +37,7 @@ pub fn measure(lab: &Lab, plan: &Plan) -> Result<Vec<Finding>> {
     let mut findings = Vec::new();
     for ordering in ["any", "strict"] {
         let (mut firsts, mut lasts, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
-        for round in 0..plan.wal_rounds {
+        for round in 0..plan.few_rounds {
             eprintln!("held: {requests} requests of a session of ordering {ordering}, round {}", round + 1);
             lab.fresh_copy()?;
             let (first, last) = first_and_last(lab, ordering, requests)?;

@@ -5,12 +5,13 @@ mod ways;
 use anyhow::Result;
 use idempotence_demo::server::Server;
 
-use crate::count::{Cost, Counter, Load};
+use crate::count::{Counter, Load, Means};
 use crate::finding::{Finding, Goal};
 use crate::lab::{DATABASE, Lab, WEAR};
 use crate::plan::Plan;
 use crate::row::{OFF_4, Row};
 use crate::spread::Spread;
+use crate::valgrind::Valgrind;
 use ways::*;
 
 /// The id of the row.
@@ -33,11 +34,11 @@ pub fn row() -> Row {
         id: INSTRUCTIONS,
         title: "Instructions",
         text: "One client, prepared statements. What is counted is what its backend executes at user level, for each transaction: \
-instructions, and the cycles that they took. The number of instructions hardly depends on what else the machine does. The \
-transactions are those of the sections about requests, numbered requests, replays and so on. *Three columns* is `SELECT status, replayed, \
-response FROM idem_begin(…)`, as the examples have it. By hand each request leaves a dead row version. So every round begins with a \
-fresh copy of the database; hand-written is counted there, before others have used its table, and once more at the end of the round, \
-when as many dead rows were made as there can be before autovacuum comes.",
+instructions and, where `perf` counts, the cycles that they took. The number of instructions hardly depends on what else the machine \
+does. The transactions are those of the sections about requests, numbered requests, replays and so on. *Three columns* is \
+`SELECT status, replayed, response FROM idem_begin(…)`, as the examples have it. By hand each request leaves a dead row version. So \
+every round begins with a fresh copy of the database; hand-written is counted there, before others have used its table, and once more \
+at the end of the round, when as many dead rows were made as there can be before autovacuum comes.",
         variants: Vec::new(),
         comparisons: Vec::new(),
         cells: vec![OFF_4],
@@ -45,16 +46,46 @@ when as many dead rows were made as there can be before autovacuum comes.",
     }
 }
 
-/// The costs of each way, one for each round.
+/// What was counted, and by what.
+pub struct Counted {
+    pub means: Means,
+    pub ways: Vec<Measured>,
+}
+
+/// What was counted of each way, once for each round.
 pub struct Measured {
     pub name: &'static str,
     kind: Kind,
-    pub costs: Vec<Cost>,
+    pub counts: Vec<Count>,
+}
+
+/// What was counted of a transaction, or of a key of it.
+#[derive(Clone, Copy)]
+pub struct Count {
+    /// Instructions, or µs of CPU time where these cannot be counted.
+    pub number: f64,
+    /// Cycles, where `perf` counts.
+    pub cycles: Option<f64>,
+}
+
+impl Count {
+    /// What falls to each of the keys of a transaction.
+    fn of_each_in(self, keys: u32) -> Count {
+        let keys = f64::from(keys);
+        Count { number: self.number / keys, cycles: self.cycles.map(|cycles| cycles / keys) }
+    }
 }
 
 impl Measured {
-    fn median(&self) -> f64 {
-        Spread::of(self.costs.iter().map(|cost| cost.number())).median
+    /// The median of the rounds.
+    pub fn median(&self) -> f64 {
+        Spread::of(self.counts.iter().map(|count| count.number)).median
+    }
+
+    /// The median of the cycles, where `perf` counts.
+    pub fn median_cycles(&self) -> Option<f64> {
+        let cycles: Option<Vec<f64>> = self.counts.iter().map(|count| count.cycles).collect();
+        Some(Spread::of(cycles?).median)
     }
 }
 
@@ -68,47 +99,84 @@ pub fn beyond_ceiling(measured: &[Measured], way: &Measured) -> Option<f64> {
     (way.kind == Kind::Transaction).then(|| way.median() - of(measured, CEILING).median())
 }
 
-/// Measures every way in rounds.
-pub fn measure(lab: &Lab, plan: &Plan) -> Result<Vec<Measured>> {
-    let ways = ways();
-    let rounds = if plan.quick { 1 } else { plan.rounds };
-    let more = if plan.quick { MORE_IF_QUICK } else { MORE };
-    let counter = Counter::new();
-    let server = |libraries| -> Result<Server> {
-        let server = lab.another_server(&[("shared_preload_libraries", libraries)])?;
-        server.psql("postgres", &format!("CREATE DATABASE {DATABASE}"))?;
-        server.psql(DATABASE, include_str!("../sql/schema.sql"))?;
-        server.psql(DATABASE, WEAR)?;
-        Ok(server)
-    };
-    let (plain, preloaded) = (server("")?, server("idempotence")?);
-    let mut measured: Vec<Measured> =
-        ways.iter().map(|way| Measured { name: way.variant.name, kind: way.kind, costs: Vec::new() }).collect();
-    for round in 0..rounds {
-        eprintln!("{INSTRUCTIONS}: round {} of {rounds}", round + 1);
-        lab.fresh_copy()?;
-        counter.begin_anew();
-        for (way, measured) in ways.iter().zip(&mut measured) {
-            let server = match way.on {
-                On::Lab => lab.server(),
-                On::Plain => &plain,
-                On::Preloaded => &preloaded,
-            };
-            if !way.variant.before.is_empty() {
-                server.psql(DATABASE, way.variant.before)?;
-            }
-            let (script, variables) = (way.variant.script(), [("kept", lab.kept())]);
-            let like = if way.variant.keys > 1 { KEYS_LIKE } else { 1 };
-            let load = Load { variables: &variables, ..Load::new(&script, FEW / like, more / like) };
-            measured.costs.push(counter.cost(server, &load)?.of_each_in(way.variant.keys));
+/// Where the ways are measured.
+struct Servers<'a> {
+    lab: &'a Lab,
+    preloaded: Server,
+    plain: Server,
+}
+
+impl<'a> Servers<'a> {
+    fn start(lab: &'a Lab) -> Result<Self> {
+        let server = |libraries| -> Result<Server> {
+            let server = lab.another_server(&[("shared_preload_libraries", libraries)])?;
+            server.psql("postgres", &format!("CREATE DATABASE {DATABASE}"))?;
+            server.psql(DATABASE, include_str!("../sql/schema.sql"))?;
+            server.psql(DATABASE, WEAR)?;
+            Ok(server)
+        };
+        Ok(Self { lab, preloaded: server("idempotence")?, plain: server("")? })
+    }
+
+    fn of(&self, on: On) -> &Server {
+        match on {
+            On::Lab => self.lab.server(),
+            On::Preloaded => &self.preloaded,
+            On::Plain => &self.plain,
         }
     }
-    Ok(measured)
+
+    fn all(&self) -> [&Server; 3] {
+        [On::Lab, On::Preloaded, On::Plain].map(|on| self.of(on))
+    }
+
+    /// Prepares the load of a way, and measures it.
+    fn with_load<T>(&self, way: &Way, more: u64, measure: impl FnOnce(&Server, &Load<'_>) -> Result<T>) -> Result<T> {
+        let server = self.of(way.on);
+        if !way.variant.before.is_empty() {
+            server.psql(DATABASE, way.variant.before)?;
+        }
+        let (script, variables) = (way.variant.script(), [("kept", self.lab.kept())]);
+        let like = if way.variant.keys > 1 { KEYS_LIKE } else { 1 };
+        measure(server, &Load { variables: &variables, ..Load::new(&script, FEW / like, more / like) })
+    }
+}
+
+/// Measures every way in rounds.
+pub fn measure(lab: &Lab, plan: &Plan) -> Result<Counted> {
+    let (ways, servers, counter) = (ways(), Servers::start(lab)?, Counter::new());
+    let rounds = plan.few_rounds;
+    let more = if plan.quick { MORE_IF_QUICK } else { MORE };
+    let mut measured: Vec<Measured> =
+        ways.iter().map(|way| Measured { name: way.variant.name, kind: way.kind, counts: Vec::new() }).collect();
+    for round in 0..rounds {
+        eprintln!("{INSTRUCTIONS}: round {} of {rounds}", round + 1);
+        counter.begin_anew();
+        lab.fresh_copy()?;
+        let valgrind = match counter.means() {
+            Means::Valgrind => Some(Valgrind::start(&servers.all())?),
+            Means::Perf | Means::CpuTime => None,
+        };
+        for (way, measured) in ways.iter().zip(&mut measured) {
+            let count = servers.with_load(way, more, |server, load| match &valgrind {
+                Some(valgrind) => Ok(Count { number: counter.instructions(valgrind, server, load)?, cycles: None }),
+                None => {
+                    let cost = counter.times(server, load)?;
+                    Ok(Count { number: cost.number(), cycles: cost.cycles })
+                }
+            })?;
+            measured.counts.push(count.of_each_in(way.variant.keys));
+        }
+        if let Some(valgrind) = valgrind {
+            valgrind.end()?;
+        }
+    }
+    Ok(Counted { means: counter.means(), ways: measured })
 }
 
 /// The findings: ratios of numbers of instructions.
 pub fn findings(measured: &[Measured]) -> Vec<Finding> {
-    let each = |name: &str| of(measured, name).costs.iter().map(|cost| cost.number()).collect::<Vec<_>>();
+    let each = |name: &str| of(measured, name).counts.iter().map(|count| count.number).collect::<Vec<_>>();
     let beyond = |name: &str, base: Option<&str>| {
         let base = base.map(each);
         let bases = |round: usize| base.as_ref().map_or(0.0, |base| base[round]);
@@ -152,9 +220,9 @@ mod tests {
 
     #[test]
     fn findings_name_existing_ways() {
-        let cost = Cost { instructions: Some(1.0), cycles: None, cpu_us: 1.0, rate: 1.0, memory_kb: 0.0 };
+        let count = Count { number: 1.0, cycles: None };
         let measured: Vec<Measured> =
-            ways().iter().map(|way| Measured { name: way.variant.name, kind: way.kind, costs: vec![cost] }).collect();
+            ways().iter().map(|way| Measured { name: way.variant.name, kind: way.kind, counts: vec![count] }).collect();
         assert!(findings(&measured).len() > 5);
         let mut names: Vec<&str> = measured.iter().map(|way| way.name).collect();
         names.sort_unstable();

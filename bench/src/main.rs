@@ -2,8 +2,8 @@
 //! a private server, in interleaved rounds. The result is a page for people.
 //!
 //! The modules are best read in this order: [`row`], [`script`], [`guarded`] and [`variants`], what a row consists of;
-//! [`rows`], the list of all rows; [`lab`], how a run is measured; [`wal`], [`life`], [`wake`],
-//! [`count`], how instructions are counted; [`instructions`], [`growth`], [`slots`], [`held`] and [`ring`], the rows that
+//! [`rows`], the list of all rows; [`lab`], how a run is measured; [`count`], [`perf`] and [`valgrind`], how instructions
+//! are counted; [`wal`], [`life`], [`wake`], [`instructions`], [`growth`], [`slots`], [`held`] and [`ring`], the rows that
 //! are measured in their own way; [`field`], other libraries, which `bench/field` measures; [`page`] and [`shown`], which
 //! present the results; [`sitting`], how a run that was cut off goes on.
 
@@ -18,6 +18,7 @@ mod lab;
 mod life;
 mod machine;
 mod page;
+mod perf;
 mod plan;
 mod ring;
 mod row;
@@ -27,6 +28,7 @@ mod shown;
 mod sitting;
 mod slots;
 mod spread;
+mod valgrind;
 mod variants;
 mod wake;
 mod wal;
@@ -38,9 +40,9 @@ use anyhow::{Context, Result};
 use clap::Parser;
 
 use lab::Lab;
-use page::Page;
+use page::{Page, Part};
 use plan::Plan;
-use sitting::Sitting;
+use row::Row;
 
 /// Measures the installed extension against hand-written SQL and writes a page about it.
 #[derive(Parser, Debug)]
@@ -58,8 +60,7 @@ struct Options {
     #[arg(long, default_value = "docs/benchmarks.md")]
     out: PathBuf,
 
-    /// Go on with a run that was cut off: take the rows that it has measured, and measure the others. It must have been
-    /// one of the same build with the same options
+    /// Go on with the page that a run has written which was cut off: what it has measured of this build to this extent stays
     #[arg(long)]
     resume: bool,
 
@@ -67,7 +68,7 @@ struct Options {
     #[arg(long)]
     quick: bool,
 
-    /// The number of rounds, each of which measures all variants once
+    /// The number of rounds of a cell that has a goal; each measures all variants once
     #[arg(long)]
     rounds: Option<usize>,
 
@@ -75,9 +76,9 @@ struct Options {
     #[arg(long)]
     seconds: Option<u32>,
 
-    /// The number of outcomes that are kept when a measurement begins
-    #[arg(long, default_value_t = 200_000)]
-    kept: u64,
+    /// The number of outcomes that are kept when a measurement begins (200000)
+    #[arg(long)]
+    kept: Option<u64>,
 
     /// The number of outcomes that are kept in measurements about many of them; the goals hold for 10000000
     #[arg(long)]
@@ -94,20 +95,14 @@ struct Options {
 
 fn main() -> Result<()> {
     let options = Options::parse();
-    let (rounds, seconds, wal_transactions, wal_rounds, slot_requests) =
-        if options.quick { (3, 1, 20_000, 1, 100_000) } else { (7, 2, 100_000, 3, 1_000_000) };
+    let usual = if options.quick { Plan::quick() } else { Plan::complete() };
     let plan = Plan {
-        quick: options.quick,
-        rounds: options.rounds.unwrap_or(rounds).max(1),
-        seconds: options.seconds.unwrap_or(seconds).max(1),
-        kept: options.kept.max(1),
-        wal_transactions,
-        wal_rounds,
-        slot_requests,
-        wakes: if options.quick { 200 } else { 500 },
-        held_requests: if options.quick { 10_000 } else { 30_000 },
-        emptied: options.emptied.unwrap_or(slot_requests),
-        many: options.many.unwrap_or(if options.quick { 2 * slot_requests } else { 10_000_000 }),
+        rounds: options.rounds.unwrap_or(usual.rounds).max(1),
+        seconds: options.seconds.unwrap_or(usual.seconds).max(1),
+        kept: options.kept.unwrap_or(usual.kept).max(1),
+        emptied: options.emptied.unwrap_or(usual.emptied),
+        many: options.many.unwrap_or(usual.many),
+        ..usual
     };
     let rows = rows::chosen(&options.rows)?;
 
@@ -115,35 +110,49 @@ fn main() -> Result<()> {
         field::set_up()?;
     }
     let lab = Lab::start(&options.pg_config, options.dir.as_deref(), plan.kept)?;
-    let sitting = Sitting::open(options.resume, &format!("{plan:?}, {}", lab.build()?))?;
-    let mut page = Page::new(&plan, machine::describe()?);
-    page.server(lab.server_version()?, lab.settings());
-    for row in &rows {
-        if let Some(part) = sitting.measured(row.id)? {
-            page.add(&part);
-            continue;
-        }
-        let before = page.mark();
-        match row.id {
-            wal::WAL => page.wal(row, &wal::measure(&lab, row, &plan)?),
-            instructions::INSTRUCTIONS => page.instructions(row, &instructions::measure(&lab, &plan)?),
-            life::LIFE => page.findings(row, &life::measure(&lab, &plan)?),
-            wake::WAKE => page.findings(row, &wake::measure(&lab, &plan)?),
-            growth::GROWTH => page.growth(row, &growth::measure(&lab, &plan)?),
-            held::HELD => page.findings(row, &held::measure(&lab, &plan)?),
-            ring::RING => page.findings(row, &ring::measure(&lab, &plan)?),
-            field::FIELD => page.section(&field::measure(&options.pg_config, &options.out, &plan)?),
-            slots::SLOTS => page.slots(row, &slots::measure(&lab, &plan)?),
-            _ => page.row(row, &lab.measure(row, &plan)?),
-        }
-        sitting.keep(row.id, &page.since(before))?;
+    let version = lab.server_version()?;
+    let subject = format!("{plan:?}, PostgreSQL {version}, {}", sitting::sources()?);
+    let former = if options.resume { sitting::former(&options.out, &subject)? } else { None };
+    if options.resume && former.is_none() {
+        eprintln!("{} is no page of this build and this extent: beginning anew", options.out.display());
     }
-    page.finish();
-
+    let mut page = Page::new(&plan, machine::describe()?, subject);
+    page.server(version, lab.settings());
     if let Some(directory) = options.out.parent() {
         fs::create_dir_all(directory)?;
     }
-    fs::write(&options.out, page.text()).with_context(|| format!("writing {}", options.out.display()))?;
+
+    let all = rows::all();
+    let mut parts: Vec<Option<Part>> =
+        all.iter().map(|row| former.as_ref().and_then(|page| sitting::part(page, row))).collect();
+    for (position, row) in all.iter().enumerate() {
+        if parts[position].is_none() && rows.iter().any(|chosen| chosen.id == row.id) {
+            parts[position] = Some(measure(&lab, row, &plan, &options)?);
+            let left_out: Vec<&str> =
+                all.iter().zip(&parts).filter(|(_, part)| part.is_none()).map(|(row, _)| row.title).collect();
+            let text = page.text(&parts.iter().flatten().collect::<Vec<_>>(), &left_out);
+            fs::write(&options.out, text).with_context(|| format!("writing {}", options.out.display()))?;
+        }
+    }
     eprintln!("wrote {}", options.out.display());
     Ok(())
+}
+
+/// Measures a row.
+fn measure(lab: &Lab, row: &Row, plan: &Plan, options: &Options) -> Result<Part> {
+    let mut part = Part::default();
+    match row.id {
+        wal::WAL => part.wal(row, &wal::measure(lab, row, plan)?),
+        instructions::INSTRUCTIONS => part.instructions(row, &instructions::measure(lab, plan)?),
+        life::LIFE => part.findings(row, &life::measure(lab, plan)?),
+        wake::WAKE => part.findings(row, &wake::measure(lab, plan)?),
+        growth::GROWTH => part.growth(row, &growth::measure(lab, plan)?),
+        growth::CONNECTIONS => part.growth(row, &growth::measure_connections(lab, plan)?),
+        held::HELD => part.findings(row, &held::measure(lab, plan)?),
+        ring::RING => part.findings(row, &ring::measure(lab, plan)?),
+        field::FIELD => part.text(&field::measure(&options.pg_config, &options.out, plan, options.resume)?),
+        slots::SLOTS => part.slots(row, &slots::measure(lab, plan)?),
+        _ => part.row(row, &lab.measure(row, plan)?),
+    }
+    Ok(part)
 }

@@ -9,22 +9,8 @@ use crate::row::{Cell, Comparison, GoalRatio, Metric, Row, Variant};
 use crate::script::CONSTANTS;
 use crate::spread::Spread;
 
-/// The page while it is being written.
-pub struct Page {
-    /// The machine and the server.
-    machine: Vec<(&'static str, String)>,
-    settings: String,
-    /// The text about how everything is measured.
-    method: String,
-    /// The lines of the table of goals.
-    pub summary: String,
-    /// The sections about the rows.
-    pub rows: String,
-    /// The complete page, once it is finished.
-    text: String,
-}
-
-/// What a row has added to the page.
+/// What a row adds to the page.
+#[derive(Debug, Default, PartialEq)]
 pub struct Part {
     /// Its lines of the table of goals.
     pub summary: String,
@@ -32,19 +18,29 @@ pub struct Part {
     pub section: String,
 }
 
-/// A place in the page, up to which it was written.
-#[derive(Clone, Copy)]
-pub struct Mark {
-    summary: usize,
-    rows: usize,
+/// The line by which a page tells what was measured, and to what extent.
+pub fn mark(subject: &str) -> String {
+    format!("<!-- {subject} -->")
+}
+
+/// What the page says besides the parts of its rows.
+pub struct Page {
+    /// The machine and the server.
+    machine: Vec<(&'static str, String)>,
+    settings: String,
+    /// The text about how everything is measured.
+    method: String,
+    quick: bool,
+    /// What is measured, and to what extent, for a later run that goes on.
+    subject: String,
 }
 
 impl Page {
-    pub fn new(plan: &Plan, machine: Vec<(&'static str, String)>) -> Self {
+    pub fn new(plan: &Plan, machine: Vec<(&'static str, String)>, subject: String) -> Self {
         let method = format!(
             "Every cell starts from a fresh copy of the same database, with {kept} outcomes under UUIDv7-like and as many under \
 random keys in each table, and is measured in \
-{rounds} {round_word}. In a round, each variant runs once, one right after the other, and each round begins with another variant. \
+{rounds} {round_word}, without a goal in {few}. In a round, each variant runs once, one right after the other, and each round begins with another variant. \
 Ratios are taken within a round, so that what disturbs the machine for a while disturbs both sides. The tables show the median over the \
 rounds and, in brackets, the quartiles. A run is one second of warming up, then {seconds} {second_word} that count.
 
@@ -57,15 +53,12 @@ Keys are text of 36 characters. Unless said otherwise they are UUIDv7-like: thos
 its key together in SQL from the same numbers, even if it does nothing with the key, so that this costs the same everywhere.",
             kept = plan.kept,
             rounds = plan.rounds,
+            few = plan.rounds.min(plan.few_rounds),
             round_word = plural(plan.rounds, "round"),
             seconds = plan.seconds,
             second_word = plural(plan.seconds as usize, "second"),
         );
-        let mut rows = String::new();
-        if plan.quick {
-            rows += "This was a quick run: few rounds, and only the cells that have a goal.\n\n";
-        }
-        Self { machine, settings: String::new(), method, summary: String::new(), rows, text: String::new() }
+        Self { machine, settings: String::new(), method, quick: plan.quick, subject }
     }
 
     /// Adds the version and the settings of the server.
@@ -75,6 +68,55 @@ its key together in SQL from the same numbers, even if it does nothing with the 
             settings.iter().map(|(name, value)| format!("`{name} = {value}`")).collect::<Vec<_>>().join(", ");
     }
 
+    /// The page with these parts, and without the rows that have these titles.
+    pub fn text(&self, parts: &[&Part], left_out: &[&str]) -> String {
+        let mut text = format!(
+            "{}
+
+# Benchmarks
+
+What the extension costs, side by side with what you would write by hand instead. `make bench` writes the whole page. The numbers \
+are those of one run on one machine. Ratios carry over to other machines better than absolute numbers.
+
+",
+            mark(&self.subject)
+        );
+        text += "| what | where | goal | measured | reached |\n|---|---|---|---|---|\n";
+        parts.iter().for_each(|part| text += &part.summary);
+        text += "\nGoals for rates mean *at least*. Goals for what is spent beyond the ceiling mean *at most*.\n\n";
+        if self.quick {
+            text += "This was a quick run: few rounds, and only the cells that have a goal.\n\n";
+        }
+        if !left_out.is_empty() {
+            let _ = write!(text, "Not measured: {}.\n\n", left_out.join("; "));
+        }
+        parts.iter().for_each(|part| text += &part.section);
+        text += include_str!("../notes.md");
+        let _ = write!(text, "\n## How it is measured\n\n{}\n\n", self.method);
+        text += "## Repeat it\n\n```sh\nmake bench                                   # all of it, some hours, and 30 GB of disk\nscripts/bench.sh --resume                    # the rest, where such a run was cut off\nscripts/bench.sh --quick                     # a look in half an hour\nscripts/instructions.sh                      # instructions only, in some minutes\nscripts/bench.sh --rows request,replay --rounds 15\n```\n\n\
+The benchmark starts a private server and removes it afterwards. To measure another server than Debian's, set `PG_CONFIG`. If the \
+machine is busy with something else, the quartiles show it.\n\n";
+        text += "## The machine and the server\n\n";
+        for (name, value) in &self.machine {
+            let _ = writeln!(text, "- {name}: {value}");
+        }
+        let _ = writeln!(
+            text,
+            "- Settings besides the defaults: {}; checkpoints are out of the way, so that none falls into a run. `fsync`, \
+`full_page_writes` and autovacuum are on.\n",
+            self.settings
+        );
+        text += "The tables and functions that are measured:\n\n```sql\n";
+        text += include_str!("../sql/schema.sql");
+        text += "```\n\nThe parameters that are the same in each transaction:\n\n";
+        for (name, value) in CONSTANTS {
+            let _ = writeln!(text, "- `:{name}` = `{value}`");
+        }
+        text
+    }
+}
+
+impl Part {
     /// Adds a row whose variants were measured in rounds.
     pub fn row(&mut self, row: &Row, measured: &[MeasuredCell]) {
         self.heading(row);
@@ -90,8 +132,8 @@ its key together in SQL from the same numbers, even if it does nothing with the 
             let unit = if row.variants.iter().any(|variant| variant.keys > 1) { "key" } else { "transaction" };
             let rate = format!("{unit}s/s");
             let cpu = format!("CPU µs/{unit}");
-            self.rows += &format!("### {}\n\n", describe(cell.cell));
-            self.rows += &table(["", rate.as_str(), cpu.as_str()], lines);
+            self.section += &format!("### {}\n\n", describe(cell.cell));
+            self.section += &table(["", rate.as_str(), cpu.as_str()], lines);
             let ratios: Vec<(&Comparison, Spread)> =
                 row.comparisons.iter().map(|comparison| (comparison, ratio(comparison, &cell.samples))).collect();
             self.comparisons(row, cell.cell, &ratios);
@@ -111,7 +153,7 @@ its key together in SQL from the same numbers, even if it does nothing with the 
             let (goal, reached) = goal_and_verdict(finding);
             [finding.what.clone(), with_spread(finding.measured, finding.decimals), goal, reached.to_owned()]
         });
-        self.rows += &table(["", "measured", "goal", "reached"], lines);
+        self.section += &table(["", "measured", "goal", "reached"], lines);
         findings.iter().for_each(|finding| self.summarize(row, finding));
     }
 
@@ -125,72 +167,14 @@ its key together in SQL from the same numbers, even if it does nothing with the 
     }
 
     /// Adds a section that was written elsewhere.
-    pub fn section(&mut self, text: &str) {
-        self.rows += text;
-        self.rows += "\n";
-    }
-
-    /// How far the page has been written.
-    pub fn mark(&self) -> Mark {
-        Mark { summary: self.summary.len(), rows: self.rows.len() }
-    }
-
-    /// What was added since.
-    pub fn since(&self, before: Mark) -> Part {
-        Part { summary: self.summary[before.summary..].to_owned(), section: self.rows[before.rows..].to_owned() }
-    }
-
-    /// Adds what a row added in a former sitting.
-    pub fn add(&mut self, part: &Part) {
-        self.summary += &part.summary;
-        self.rows += &part.section;
-    }
-
-    /// Puts the parts together.
-    pub fn finish(&mut self) {
-        let mut text = String::from(
-            "# Benchmarks
-
-What the extension costs, side by side with what you would write by hand instead. `make bench` writes the whole page. The numbers \
-are those of one run on one machine. Ratios carry over to other machines better than absolute numbers.
-
-",
-        );
-        text += "| what | where | goal | measured | reached |\n|---|---|---|---|---|\n";
-        text += &self.summary;
-        text += "\nGoals for rates mean *at least*. Goals for what is spent beyond the ceiling mean *at most*.\n\n";
-        text += &self.rows;
-        text += include_str!("../notes.md");
-        let _ = write!(text, "\n## How it is measured\n\n{}\n\n", self.method);
-        text += "## Repeat it\n\n```sh\nmake bench                                   # all of it, some hours, and 30 GB of disk\nscripts/bench.sh --resume                    # the rest, where such a run was cut off\nscripts/bench.sh --quick                     # a look in half an hour\nscripts/instructions.sh                      # instructions only, in two minutes\nscripts/bench.sh --rows request,replay --rounds 15\n```\n\n\
-The benchmark starts a private server and removes it afterwards. To measure another server than Debian's, set `PG_CONFIG`. If the \
-machine is busy with something else, the quartiles show it.\n\n";
-        text += "## The machine and the server\n\n";
-        for (name, value) in &self.machine {
-            let _ = writeln!(text, "- {name}: {value}");
-        }
-        let _ = writeln!(
-            text,
-            "- Settings besides the defaults: {}; checkpoints are out of the way, so that none falls into a run. `fsync`, \
-`full_page_writes` and autovacuum are on.\n",
-            self.settings
-        );
-        text += "The tables and functions that are measured:\n\n```sql\n";
-        text += include_str!("../sql/schema.sql");
-        text += "```\n\nThe parameters that are the same in each transaction:\n\n";
-        for (name, value) in CONSTANTS {
-            let _ = writeln!(text, "- `:{name}` = `{value}`");
-        }
-        self.text = text;
-    }
-
-    pub fn text(&self) -> &str {
-        &self.text
+    pub fn text(&mut self, text: &str) {
+        self.section += text;
+        self.section += "\n";
     }
 
     /// Adds the heading and the text of a row.
     pub fn heading(&mut self, row: &Row) {
-        let _ = write!(self.rows, "## {}\n\n{}\n\n", row.title, row.text);
+        let _ = write!(self.section, "## {}\n\n{}\n\n", row.title, row.text);
     }
 
     /// Adds a table of ratios, those of a cell.
@@ -205,7 +189,7 @@ machine is busy with something else, the quartiles show it.\n\n";
                 goal.map_or("", |goal| reached(comparison.metric, goal, *spread)).to_owned(),
             ]
         });
-        self.rows += &table(["", "ratio", "goal", "reached"], lines);
+        self.section += &table(["", "ratio", "goal", "reached"], lines);
         for (comparison, spread) in ratios.iter().filter(|_| has_goals) {
             let Some(goal @ GoalRatio(ratio)) = comparison.goal else { continue };
             let _ = writeln!(
@@ -224,7 +208,7 @@ machine is busy with something else, the quartiles show it.\n\n";
     /// Adds the scripts of the variants. A long script, which repeats itself, is cut in the middle.
     fn statements(&mut self, variants: &[Variant]) {
         const LINES_MAX: usize = 20;
-        self.rows += "<details><summary>The scripts</summary>\n\n";
+        self.section += "<details><summary>The scripts</summary>\n\n";
         for variant in variants {
             let lines: Vec<&str> = variant.sql.lines().collect();
             let text = match lines[..] {
@@ -234,9 +218,9 @@ machine is busy with something else, the quartiles show it.\n\n";
                 }
                 _ => variant.sql.clone(),
             };
-            let _ = write!(self.rows, "{}:\n\n```sql\n{}{text}```\n\n", variant.name, variant.keygen.script());
+            let _ = write!(self.section, "{}:\n\n```sql\n{}{text}```\n\n", variant.name, variant.keygen.script());
         }
-        self.rows += "</details>\n\n";
+        self.section += "</details>\n\n";
     }
 }
 

@@ -39,7 +39,7 @@ compared with what they take without long-lived outcomes.",
 
 /// Measures all that the row shows.
 pub fn measure(lab: &Lab, plan: &Plan) -> Result<Vec<Finding>> {
-    let rounds = plan.wal_rounds;
+    let rounds = plan.few_rounds;
     let mut findings = Vec::new();
     lab.fresh_copy()?;
     lab.psql(DATABASE, "CALL idem_sweep()")?;

@@ -11,7 +11,7 @@ mod sessions;
 use anyhow::{Result, bail};
 
 use crate::field::{self, FIELD};
-use crate::growth::{self, GROWTH};
+use crate::growth::{self, CONNECTIONS, GROWTH};
 use crate::held::{self, HELD};
 use crate::instructions::{self, INSTRUCTIONS};
 use crate::life::{self, LIFE};
@@ -22,7 +22,7 @@ use crate::wake::{self, WAKE};
 use crate::wal::{self, WAL};
 
 /// The ids of all rows, in the order of the page.
-pub const IDS: [&str; 19] = [
+pub const IDS: [&str; 20] = [
     INSTRUCTIONS,
     "request",
     WAL,
@@ -41,6 +41,7 @@ pub const IDS: [&str; 19] = [
     HELD,
     RING,
     GROWTH,
+    CONNECTIONS,
     FIELD,
 ];
 
@@ -49,7 +50,12 @@ pub fn chosen(ids: &[String]) -> Result<Vec<Row>> {
     if let Some(unknown) = ids.iter().find(|id| !IDS.contains(&id.as_str())) {
         bail!("there is no row {unknown}; there are {}", IDS.join(", "));
     }
-    let all = [
+    Ok(all().into_iter().filter(|row| ids.iter().any(|id| id == row.id)).collect())
+}
+
+/// All rows, in the order of the page.
+pub fn all() -> Vec<Row> {
+    vec![
         instructions::row(),
         request::row(),
         wal::row(),
@@ -68,9 +74,9 @@ pub fn chosen(ids: &[String]) -> Result<Vec<Row>> {
         held::row(),
         ring::row(),
         growth::row(),
+        growth::connections_row(),
         field::row(),
-    ];
-    Ok(all.into_iter().filter(|row| ids.iter().any(|id| id == row.id)).collect())
+    ]
 }
 
 #[cfg(test)]

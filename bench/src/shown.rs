@@ -2,19 +2,43 @@
 
 use std::fmt::Write;
 
-use crate::count::Cost;
+use crate::count::{Cost, Means};
 use crate::growth::{self, End, Grown};
-use crate::instructions::{self, Measured};
-use crate::page::{Page, goal_and_verdict, table, with_spread, yes_or_no};
+use crate::instructions::{self, Counted, Measured};
+use crate::page::{Part, goal_and_verdict, table, with_spread, yes_or_no};
 use crate::row::{Comparison, Metric, Row};
 use crate::slots::{Growth, SESSIONS};
 use crate::spread::Spread;
 use crate::wal::WalBytes;
 
-/// What the page says where instructions could not be counted.
-const NOT_COUNTED: &str = "`perf` could not count on this machine, so the ratios are those of CPU time.\n\n";
+/// In what was counted.
+fn unit(means: Means) -> &'static str {
+    match means {
+        Means::Perf | Means::Valgrind => "instructions",
+        Means::CpuTime => "CPU µs",
+    }
+}
 
-impl Page {
+fn decimals(means: Means) -> usize {
+    match means {
+        Means::Perf | Means::Valgrind => 0,
+        Means::CpuTime => 1,
+    }
+}
+
+/// What the page says of the means by which was counted.
+fn means_text(means: Means) -> &'static str {
+    match means {
+        Means::Perf => "",
+        Means::Valgrind => {
+            "`perf` could not count on this machine, so `valgrind --tool=cachegrind` has counted the instructions. Rates are those of \
+a server without it.\n\n"
+        }
+        Means::CpuTime => "Instructions could not be counted here, so the ratios are those of CPU time.\n\n",
+    }
+}
+
+impl Part {
     /// Adds the row about the write-ahead log.
     pub fn wal(&mut self, row: &Row, measured: &[Vec<WalBytes>]) {
         self.heading(row);
@@ -22,7 +46,7 @@ impl Page {
         let variants_per_kind = row.variants.len() / kinds.len();
         for (kind, positions) in kinds.iter().zip((0..row.variants.len()).collect::<Vec<_>>().chunks(variants_per_kind))
         {
-            self.rows += &format!("### {kind}, bytes a transaction\n\n");
+            self.section += &format!("### {kind}, bytes a transaction\n\n");
             let median = |position: usize, bytes: fn(&WalBytes) -> f64| {
                 Spread::of(measured.iter().map(|round| bytes(&round[position]))).median
             };
@@ -40,43 +64,44 @@ impl Page {
                         .join(", "),
                 ]
             });
-            self.rows += &table(["", "all", "page images", "records", "of these"], lines);
+            self.section += &table(["", "all", "page images", "records", "of these"], lines);
         }
-        self.rows += "The records alone, without page images:\n\n";
+        self.section += "The records alone, without page images:\n\n";
         let ratios: Vec<(&Comparison, Spread)> = row
             .comparisons
             .iter()
             .map(|comparison| (comparison, wal_ratio(comparison, measured, |wal| wal.records)))
             .collect();
         self.comparisons(row, row.cells[0], &ratios);
-        self.rows += "The same ratios for all, with page images:\n\n";
+        self.section += "The same ratios for all, with page images:\n\n";
         let lines = row.comparisons.iter().map(|comparison| {
             let all = with_spread(wal_ratio(comparison, measured, |wal| wal.all), 2);
             [comparison.what.replacen("bytes of records", "all bytes", 1), all]
         });
-        self.rows += &table(["", "ratio"], lines);
+        self.section += &table(["", "ratio"], lines);
     }
 
     /// Adds the row about instructions.
-    pub fn instructions(&mut self, row: &Row, measured: &[Measured]) {
+    pub fn instructions(&mut self, row: &Row, Counted { means, ways: measured }: &Counted) {
         self.heading(row);
-        let median = |costs: &[Cost], value: fn(&Cost) -> Option<f64>| {
-            let values: Vec<f64> = costs.iter().filter_map(value).collect();
-            if values.is_empty() { "not counted".into() } else { format!("{:.0}", Spread::of(values).median) }
+        let (unit, decimals) = (unit(*means), decimals(*means));
+        let counts = |way: &Measured| {
+            let beyond = instructions::beyond_ceiling(measured, way);
+            let beyond = beyond.map_or_else(String::new, |beyond| format!("{beyond:.decimals$}"));
+            [way.name.to_owned(), format!("{:.decimals$}", way.median()), beyond]
         };
-        let lines = measured.iter().map(|way| {
-            [
-                way.name.to_owned(),
-                median(&way.costs, |cost| cost.instructions),
-                instructions::beyond_ceiling(measured, way).map_or_else(String::new, |beyond| format!("{beyond:.0}")),
-                median(&way.costs, |cost| cost.cycles),
-                format!("{:.1}", Spread::of(way.costs.iter().map(|cost| cost.cpu_us)).median),
-            ]
-        });
-        self.rows += &table(["", "instructions", "beyond the ceiling", "cycles", "CPU µs"], lines);
-        if measured.iter().any(|way| way.costs.iter().any(|cost| cost.instructions.is_none())) {
-            self.rows += NOT_COUNTED;
-        }
+        self.section += &match means {
+            Means::Perf => {
+                let lines = measured.iter().map(|way| {
+                    let [name, instructions, beyond] = counts(way);
+                    let cycles = way.median_cycles().map_or_else(String::new, |cycles| format!("{cycles:.0}"));
+                    [name, instructions, beyond, cycles]
+                });
+                table(["", unit, "beyond the ceiling", "cycles"], lines)
+            }
+            Means::Valgrind | Means::CpuTime => table(["", unit, "beyond the ceiling"], measured.iter().map(counts)),
+        };
+        self.section += means_text(*means);
         self.finding_lines(row, &instructions::findings(measured));
     }
 
@@ -88,25 +113,21 @@ impl Page {
             let (small, large) = (median(&comparison.small), median(&comparison.large));
             format!("{small:.decimals$} → {large:.decimals$}")
         };
-        let is_counted = grown.comparisons.iter().all(|comparison| comparison.is_counted());
         let lines = grown.comparisons.iter().map(|comparison| {
             let finding = comparison.finding();
             let (goal, reached) = goal_and_verdict(&finding);
             [
                 comparison.what.clone(),
                 format!("{} → {}", comparison.small.name, comparison.large.name),
-                both(comparison, |cost| cost.number(), if is_counted { 0 } else { 1 }),
+                both(comparison, |cost| cost.number(), decimals(grown.means)),
                 both(comparison, |cost| cost.rate, 0),
                 with_spread(finding.measured, finding.decimals),
                 goal,
                 reached.to_owned(),
             ]
         });
-        let unit = if is_counted { "instructions" } else { "CPU µs" };
-        self.rows += &table(["", "from → to", unit, "a second", "ratio", "goal", "reached"], lines);
-        if !is_counted {
-            self.rows += NOT_COUNTED;
-        }
+        self.section += &table(["", "from → to", unit(grown.means), "a second", "ratio", "goal", "reached"], lines);
+        self.section += means_text(grown.means);
         for comparison in &grown.comparisons {
             self.summarize(row, &comparison.finding());
         }
@@ -116,7 +137,7 @@ impl Page {
     /// Adds the row about the space of sessions.
     pub fn slots(&mut self, row: &Row, growth: &Growth) {
         self.heading(row);
-        self.rows += &format!("### {} requests of {SESSIONS} sessions\n\n", growth.requests);
+        self.section += &format!("### {} requests of {SESSIONS} sessions\n\n", growth.requests);
         let kb = |bytes: f64| format!("{:.0}", bytes / 1024.0);
         let lines = growth.tables.iter().map(|table| {
             let size_ratio = format!("{:.2}", table.last_bytes / table.first_bytes);
@@ -127,7 +148,7 @@ impl Page {
             let [first, last, size_ratio, updates, hot] = counts;
             [format!("`{}`", table.name), first, last, size_ratio, updates, hot]
         });
-        self.rows +=
+        self.section +=
             &table(["", "kB after the first laps", "kB at the end", "ratio", "updates", "of these HOT"], lines);
         if let Some(reply) = growth.tables.first() {
             let (size_ratio, hot) = (reply.last_bytes / reply.first_bytes, reply.hot_updates / reply.updates);

@@ -1,69 +1,85 @@
-//! A full run takes hours. What each row adds to the page is kept, so that a run that was cut off goes on in another
-//! sitting.
+//! A full run takes hours. The page is written after each row, and a run that was cut off goes on with it in another
+//! sitting: the parts of rows that are in the page are taken from there.
 
 use std::fs;
-use std::io;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::ErrorKind;
-use std::path::PathBuf;
+use std::path::Path;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 
-use crate::page::Part;
+use crate::page::{Part, mark};
+use crate::row::Row;
 
-/// Where the parts are kept, relative to the checkout.
-const DIRECTORY: &str = "target/bench";
-/// The file that tells what was measured, so that only equal things come into one page.
-const SUBJECT: &str = "subject";
+/// Where the sources of the extension are, relative to the checkout.
+const SOURCES: [&str; 3] = ["src", "sql", "Cargo.lock"];
 
-/// The parts of a run's page that have been measured.
-pub struct Sitting {
-    directory: PathBuf,
+/// What stands for the sources of the extension: equal for equal sources, wherever they are built.
+pub fn sources() -> Result<String> {
+    let mut hasher = DefaultHasher::new();
+    SOURCES.iter().try_for_each(|source| add(Path::new(source), &mut hasher))?;
+    Ok(format!("sources {:016x}", hasher.finish()))
 }
 
-impl Sitting {
-    /// Begins a run of this subject, or goes on with one.
-    pub fn open(resume: bool, subject: &str) -> Result<Self> {
-        let directory = PathBuf::from(DIRECTORY);
-        if resume {
-            if found(fs::read_to_string(directory.join(SUBJECT)))?.is_none_or(|kept| kept != subject) {
-                bail!("there is no run of this build with these options to go on with: leave out --resume");
-            }
-        } else {
-            found(fs::remove_dir_all(&directory))?;
-            fs::create_dir_all(&directory)?;
-            fs::write(directory.join(SUBJECT), subject)?;
-        }
-        Ok(Self { directory })
-    }
-
-    /// The part of a row that has been measured.
-    pub fn measured(&self, row: &str) -> Result<Option<Part>> {
-        let Some(summary) = found(fs::read_to_string(self.summary(row)))? else { return Ok(None) };
-        let section = fs::read_to_string(self.section(row)).with_context(|| format!("the section of {row}"))?;
-        Ok(Some(Part { summary, section }))
-    }
-
-    /// Keeps the part of a row. The summary comes last: where it is, the section is.
-    pub fn keep(&self, row: &str, part: &Part) -> Result<()> {
-        fs::write(self.section(row), &part.section)?;
-        fs::write(self.summary(row), &part.summary)?;
+fn add(path: &Path, hasher: &mut DefaultHasher) -> Result<()> {
+    path.hash(hasher);
+    if path.is_dir() {
+        let mut entries = fs::read_dir(path)?.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
+        entries.sort();
+        entries.iter().try_for_each(|entry| add(entry, hasher))
+    } else {
+        fs::read(path).with_context(|| format!("reading {}", path.display()))?.hash(hasher);
         Ok(())
     }
+}
 
-    fn summary(&self, row: &str) -> PathBuf {
-        self.directory.join(format!("{row}.summary.md"))
-    }
-
-    fn section(&self, row: &str) -> PathBuf {
-        self.directory.join(format!("{row}.section.md"))
+/// A page that was written before; `None` if there is none, or if it is about something else. Only equal things come into
+/// one page.
+pub fn former(page: &Path, subject: &str) -> Result<Option<String>> {
+    match fs::read_to_string(page) {
+        Ok(text) => Ok(text.starts_with(&mark(subject)).then_some(text)),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error.into()),
     }
 }
 
-/// What was read, if there was something.
-fn found<T>(result: io::Result<T>) -> Result<Option<T>> {
-    match result {
-        Ok(value) => Ok(Some(value)),
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error.into()),
+/// The part of a row in a page, if it was measured.
+pub fn part(page: &str, row: &Row) -> Option<Part> {
+    let heading = format!("## {}\n", row.title);
+    let goal = format!("| {}: ", row.title);
+    let lines = || page.split_inclusive('\n');
+    let mut section = String::new();
+    for line in lines().skip_while(|line| *line != heading) {
+        if line.starts_with("## ") && !section.is_empty() {
+            break;
+        }
+        section += line;
+    }
+    let summary = lines().filter(|line| line.starts_with(&goal)).collect();
+    (!section.is_empty()).then_some(Part { summary, section })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::page::Page;
+    use crate::plan::Plan;
+    use crate::rows;
+
+    #[test]
+    fn the_parts_of_a_page_are_found_again() {
+        let all = rows::chosen(&rows::IDS.map(String::from)).expect("all ids are known");
+        let part_of = |row: &Row| Part {
+            summary: format!("| {}: a ratio | | ≥ 1 | 1.0 | yes |\n", row.title),
+            section: format!("## {}\n\nText.\n\n### Of {}\n\n|  | a |\n\n", row.title, row.id),
+        };
+        let parts: Vec<Part> = all.iter().map(part_of).collect();
+        let text = Page::new(&Plan::quick(), Vec::new(), "this".into()).text(&parts.iter().collect::<Vec<_>>(), &[]);
+        assert!(text.starts_with(&mark("this")) && !text.starts_with(&mark("that")));
+        for (row, written) in all.iter().zip(parts) {
+            assert_eq!(part(&text, row), Some(written));
+        }
+        let other = Row { title: "Tea", ..all.into_iter().next().expect("there are rows") };
+        assert_eq!(part(&text, &other), None);
     }
 }

@@ -52,7 +52,7 @@ pub fn measure(lab: &Lab, plan: &Plan) -> Result<Vec<Finding>> {
         let server = lab.another_server(&[("shared_preload_libraries", libraries)])?;
         server.psql("postgres", "CREATE EXTENSION idempotence; SELECT idem_create_session('payments')")?;
         let mut rounds = Vec::new();
-        for round in 0..plan.wal_rounds {
+        for round in 0..plan.few_rounds {
             eprintln!("{WAKE}: {} waits, {where_}, round {}", plan.wakes, round + 1);
             let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
             rounds.push(runtime.block_on(latencies(&server, round, plan.wakes))?);

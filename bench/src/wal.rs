@@ -66,9 +66,9 @@ const BYTES_WORTH_A_LINE: f64 = 1.0;
 /// Measures all variants in rounds. The result is `[round][variant]`.
 pub fn measure(lab: &Lab, row: &Row, plan: &Plan) -> Result<Vec<Vec<WalBytes>>> {
     let cell = row.cells[0];
-    (0..plan.wal_rounds)
+    (0..plan.few_rounds)
         .map(|round| {
-            eprintln!("{}: round {} of {}", row.id, round + 1, plan.wal_rounds);
+            eprintln!("{}: round {} of {}", row.id, round + 1, plan.few_rounds);
             row.variants.iter().map(|variant| run(lab, variant, cell, plan.wal_transactions)).collect()
         })
         .collect()

@@ -156,7 +156,17 @@ impl Server {
 
     /// Starts the server again after [`stop_fast`](Self::stop_fast) or [`kill9`](Self::kill9).
     pub fn start(&self) -> Result<()> {
-        self.pg_ctl(&["start", "-w", "-t", "60", "-l"], Some(&self.log_path()))
+        self.start_with(&[])
+    }
+
+    /// The same with another program in the place of `postgres`, which executes it in its own process.
+    pub fn start_by(&self, program: &Path) -> Result<()> {
+        self.start_with(&["-p", &program.display().to_string()])
+    }
+
+    fn start_with(&self, options: &[&str]) -> Result<()> {
+        let arguments = [&["start", "-w", "-t", "60"], options, &["-l"]].concat();
+        self.pg_ctl(&arguments, Some(&self.log_path()))
             .with_context(|| format!("the server's log:\n{}", tail(&self.log(), 30)))
     }
 
@@ -258,6 +268,11 @@ impl Server {
         self.home.path()
     }
 
+    /// The path of one of the installation's programs.
+    pub fn path_of(&self, name: &str) -> PathBuf {
+        self.bindir.join(name)
+    }
+
     fn log_path(&self) -> PathBuf {
         self.home.path().join("log")
     }
@@ -269,7 +284,7 @@ impl Server {
 
     /// A command that runs one of the installation's programs as the server's account.
     pub fn program(&self, name: &str) -> Command {
-        self.account.command(self.bindir.join(name))
+        self.account.command(self.path_of(name))
     }
 
     fn pg_ctl(&self, arguments: &[&str], log: Option<&Path>) -> Result<()> {

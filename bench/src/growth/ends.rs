@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use crate::count::Cost;
+use crate::count::{Cost, Means};
 use crate::finding::{Finding, Goal};
 use crate::spread::Spread;
 
@@ -35,11 +35,6 @@ impl Comparison {
         Comparison { what: what.into(), small, large, goal }
     }
 
-    /// Whether instructions were counted.
-    pub fn is_counted(&self) -> bool {
-        self.small.costs.iter().chain(&self.large.costs).all(|cost| cost.instructions.is_some())
-    }
-
     /// The cost at the large end against that at the small one.
     pub fn finding(&self) -> Finding {
         let ratios = self.large.costs.iter().zip(&self.small.costs);
@@ -50,13 +45,19 @@ impl Comparison {
 }
 
 /// All that the row shows.
-#[derive(Default)]
 pub struct Grown {
+    /// By what the costs were counted.
+    pub means: Means,
     pub comparisons: Vec<Comparison>,
     pub findings: Vec<Finding>,
 }
 
 impl Grown {
+    /// Nothing so far.
+    pub fn new(means: Means) -> Grown {
+        Grown { means, comparisons: Vec::new(), findings: Vec::new() }
+    }
+
     /// Adds a comparison.
     pub fn compare(&mut self, what: impl Into<String>, ends: [End; 2], goal: Option<Goal>) {
         self.comparisons.push(Comparison::new(what, ends, goal));

@@ -9,9 +9,6 @@ use crate::plan::Plan;
 use crate::script::{KEY, Keygen};
 use crate::spread::Spread;
 
-/// The id of the row.
-pub const GROWTH: &str = "growth";
-
 /// The database that is copied for each part.
 pub const TEMPLATE: &str = "growth";
 
@@ -52,9 +49,9 @@ impl Ground<'_> {
 
     /// The costs of a load, one for each round.
     pub fn costs(&self, what: &str, load: &Load<'_>) -> Result<Vec<Cost>> {
-        let costs = (0..self.rounds).map(|_| self.counter.cost(&self.server, load)).collect::<Result<Vec<_>>>()?;
+        let costs = self.counter.costs(&self.server, load, self.rounds)?;
         let median = |value: fn(&Cost) -> f64| Spread::of(costs.iter().map(value)).median;
-        eprintln!("{GROWTH}: {what}: {:.0}, {:.0} a second", median(|cost| cost.number()), median(|cost| cost.rate));
+        eprintln!("growth: {what}: {:.0}, {:.0} a second", median(|cost| cost.number()), median(|cost| cost.rate));
         Ok(costs)
     }
 }
