@@ -10,10 +10,17 @@ set -euo pipefail
 
 version=$1
 package=postgresql-$version
-# The releases of Debian that have the package. The release that will keep it for longest comes first.
+# The releases of Debian that have the package. The release that will keep it for longest comes first. And a version
+# that was in one of them, with the digest that Debian has signed for it.
 case $version in
-    17) suites=(trixie) ;;
-    18) suites=(forky sid) ;;
+    17)
+        suites=(trixie)
+        known=(17.11 dd27f2b3c59e73ed14aa3324901242bf69a032a6347805f274e6260322d42979)
+        ;;
+    18)
+        suites=(forky sid)
+        known=(18.6 555610c24d53e4316da5b7d3fc25c279d96856d5e0e23ee308c328c5fa881d9f)
+        ;;
     *) die "no release of Debian is known here that has the source package $package" ;;
 esac
 
@@ -48,7 +55,7 @@ if [ ! -x "$prefix/bin/pg_config" ]; then
     say "building PostgreSQL $version with assertions into $prefix (a few minutes, once)"
     work=$(mktemp -d)
     trap 'rm -rf "$work"' EXIT
-    fetch_source "$package" "${suites[@]}" >&2 ||
+    fetch_source "$package" "${suites[@]}" >&2 || fetch_known_source "$package" "${known[@]}" >&2 ||
         die "A server that is there already can be named: PG${version}_CONFIG=..."
     build >&2
 fi
