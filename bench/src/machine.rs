@@ -5,21 +5,16 @@ use std::fs;
 
 use anyhow::Result;
 
-/// The processor, the memory, the kernel, and the load before the benchmark.
-pub fn describe() -> Result<Vec<(&'static str, String)>> {
+/// The processor, the memory and the kernel.
+pub fn describe() -> Result<String> {
     let processor = field("/proc/cpuinfo", "model name")?.unwrap_or_else(|| std::env::consts::ARCH.into());
     let memory_kb: u64 = field("/proc/meminfo", "MemTotal")?
         .and_then(|value| value.split_whitespace().next()?.parse().ok())
         .unwrap_or_default();
     let kernel = fs::read_to_string("/proc/sys/kernel/osrelease")?;
     let release: Vec<&str> = kernel.trim().split(['.', '-']).take(2).collect();
-    let load = fs::read_to_string("/proc/loadavg")?;
-    Ok(vec![
-        ("Processor", format!("{processor}, {} logical cores", cores())),
-        ("Memory", format!("{} GB", memory_kb.div_ceil(1 << 20))),
-        ("Kernel", format!("Linux {}", release.join("."))),
-        ("Load average before", load.split_whitespace().next().unwrap_or("unknown").into()),
-    ])
+    let memory_gb = memory_kb.div_ceil(1 << 20);
+    Ok(format!("{processor}, {} logical cores, {memory_gb} GB of memory, Linux {}", cores(), release.join(".")))
 }
 
 /// The number of processor cores, which pgbench shares with the server.

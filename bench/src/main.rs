@@ -110,14 +110,13 @@ fn main() -> Result<()> {
         field::set_up()?;
     }
     let lab = Lab::start(&options.pg_config, options.dir.as_deref(), plan.kept)?;
-    let version = lab.server_version()?;
-    let subject = format!("{plan:?}, PostgreSQL {version}, {}", sitting::sources()?);
+    let place = format!("{}, PostgreSQL {}", machine::describe()?, lab.server_version()?);
+    let subject = format!("{plan:?}, {}", sitting::sources()?);
     let former = if options.resume { sitting::former(&options.out, &subject)? } else { None };
     if options.resume && former.is_none() {
         eprintln!("{} is no page of this build and this extent: beginning anew", options.out.display());
     }
-    let mut page = Page::new(&plan, machine::describe()?, subject);
-    page.server(version, lab.settings());
+    let page = Page::new(&plan, lab.settings(), subject);
     if let Some(directory) = options.out.parent() {
         fs::create_dir_all(directory)?;
     }
@@ -127,20 +126,18 @@ fn main() -> Result<()> {
         all.iter().map(|row| former.as_ref().and_then(|page| sitting::part(page, row))).collect();
     for (position, row) in all.iter().enumerate() {
         if parts[position].is_none() && rows.iter().any(|chosen| chosen.id == row.id) {
-            parts[position] = Some(measure(&lab, row, &plan, &options)?);
-            let left_out: Vec<&str> =
-                all.iter().zip(&parts).filter(|(_, part)| part.is_none()).map(|(row, _)| row.title).collect();
-            let text = page.text(&parts.iter().flatten().collect::<Vec<_>>(), &left_out);
-            fs::write(&options.out, text).with_context(|| format!("writing {}", options.out.display()))?;
+            parts[position] = Some(measure(&lab, row, Part::new(&place), &plan, &options)?);
+            let measured: Vec<_> = all.iter().zip(parts.iter().map(Option::as_ref)).collect();
+            fs::write(&options.out, page.text(&measured))
+                .with_context(|| format!("writing {}", options.out.display()))?;
         }
     }
     eprintln!("wrote {}", options.out.display());
     Ok(())
 }
 
-/// Measures a row.
-fn measure(lab: &Lab, row: &Row, plan: &Plan, options: &Options) -> Result<Part> {
-    let mut part = Part::default();
+/// Measures a row and adds it to its part.
+fn measure(lab: &Lab, row: &Row, mut part: Part, plan: &Plan, options: &Options) -> Result<Part> {
     match row.id {
         wal::WAL => part.wal(row, &wal::measure(lab, row, plan)?),
         instructions::INSTRUCTIONS => part.instructions(row, &instructions::measure(lab, plan)?),

@@ -12,21 +12,22 @@ use crate::spread::Spread;
 /// What a row adds to the page.
 #[derive(Debug, Default, PartialEq)]
 pub struct Part {
+    /// The machine and the server that it was measured on.
+    pub place: String,
     /// Its lines of the table of goals.
     pub summary: String,
     /// Its section.
     pub section: String,
 }
 
-/// The line by which a page tells what was measured, and to what extent.
-pub fn mark(subject: &str) -> String {
-    format!("<!-- {subject} -->")
+/// A line that a later run reads, and nobody else.
+pub fn mark(told: &str) -> String {
+    format!("<!-- {told} -->")
 }
 
 /// What the page says besides the parts of its rows.
 pub struct Page {
-    /// The machine and the server.
-    machine: Vec<(&'static str, String)>,
+    /// The settings of the server.
     settings: String,
     /// The text about how everything is measured.
     method: String,
@@ -36,7 +37,7 @@ pub struct Page {
 }
 
 impl Page {
-    pub fn new(plan: &Plan, machine: Vec<(&'static str, String)>, subject: String) -> Self {
+    pub fn new(plan: &Plan, settings: &[(&str, &str)], subject: String) -> Self {
         let method = format!(
             "Every cell starts from a fresh copy of the same database, with {kept} outcomes under UUIDv7-like and as many under \
 random keys in each table, and is measured in \
@@ -58,31 +59,28 @@ its key together in SQL from the same numbers, even if it does nothing with the 
             seconds = plan.seconds,
             second_word = plural(plan.seconds as usize, "second"),
         );
-        Self { machine, settings: String::new(), method, quick: plan.quick, subject }
-    }
-
-    /// Adds the version and the settings of the server.
-    pub fn server(&mut self, version: String, settings: &[(&str, &str)]) {
-        self.machine.push(("PostgreSQL", version));
-        self.settings =
+        let settings =
             settings.iter().map(|(name, value)| format!("`{name} = {value}`")).collect::<Vec<_>>().join(", ");
+        Self { settings, method, quick: plan.quick, subject }
     }
 
-    /// The page with these parts, and without the rows that have these titles.
-    pub fn text(&self, parts: &[&Part], left_out: &[&str]) -> String {
+    /// The page with these parts of rows, and without the other rows.
+    pub fn text(&self, rows: &[(&Row, Option<&Part>)]) -> String {
+        let parts: Vec<(&Row, &Part)> = rows.iter().filter_map(|(row, part)| Some((*row, (*part)?))).collect();
+        let left_out: Vec<&str> = rows.iter().filter(|(_, part)| part.is_none()).map(|(row, _)| row.title).collect();
         let mut text = format!(
             "{}
 
 # Benchmarks
 
 What the extension costs, side by side with what you would write by hand instead. `make bench` writes the whole page. The numbers \
-are those of one run on one machine. Ratios carry over to other machines better than absolute numbers.
+are those of one build. Each section was measured on one machine, which the end of the page names. Ratios carry over to other machines better than absolute numbers.
 
 ",
             mark(&self.subject)
         );
         text += "| what | where | goal | measured | reached |\n|---|---|---|---|---|\n";
-        parts.iter().for_each(|part| text += &part.summary);
+        parts.iter().for_each(|(_, part)| text += &part.summary);
         text += "\nGoals for rates mean *at least*. Goals for what is spent beyond the ceiling mean *at most*.\n\n";
         if self.quick {
             text += "This was a quick run: few rounds, and only the cells that have a goal.\n\n";
@@ -90,19 +88,19 @@ are those of one run on one machine. Ratios carry over to other machines better 
         if !left_out.is_empty() {
             let _ = write!(text, "Not measured: {}.\n\n", left_out.join("; "));
         }
-        parts.iter().for_each(|part| text += &part.section);
+        parts.iter().for_each(|(_, part)| text += &part.marked_section());
         text += include_str!("../notes.md");
         let _ = write!(text, "\n## How it is measured\n\n{}\n\n", self.method);
         text += "## Repeat it\n\n```sh\nmake bench                                   # all of it, some hours, and 30 GB of disk\nscripts/bench.sh --resume                    # the rest, where such a run was cut off\nscripts/bench.sh --quick                     # a look in half an hour\nscripts/instructions.sh                      # instructions only, in some minutes\nscripts/bench.sh --rows request,replay --rounds 15\n```\n\n\
 The benchmark starts a private server and removes it afterwards. To measure another server than Debian's, set `PG_CONFIG`. If the \
 machine is busy with something else, the quartiles show it.\n\n";
         text += "## The machine and the server\n\n";
-        for (name, value) in &self.machine {
-            let _ = writeln!(text, "- {name}: {value}");
+        for (place, titles) in places(&parts) {
+            let _ = writeln!(text, "- {place}: {titles}.");
         }
         let _ = writeln!(
             text,
-            "- Settings besides the defaults: {}; checkpoints are out of the way, so that none falls into a run. `fsync`, \
+            "\nSettings besides the defaults: {}; checkpoints are out of the way, so that none falls into a run. `fsync`, \
 `full_page_writes` and autovacuum are on.\n",
             self.settings
         );
@@ -117,6 +115,17 @@ machine is busy with something else, the quartiles show it.\n\n";
 }
 
 impl Part {
+    /// Nothing yet.
+    pub fn new(place: &str) -> Self {
+        Self { place: place.into(), ..Self::default() }
+    }
+
+    /// Its section, with the place below the heading for [`mark`]'s reader.
+    fn marked_section(&self) -> String {
+        let (heading, rest) = self.section.split_once('\n').unwrap_or((&self.section, ""));
+        format!("{heading}\n{}\n{rest}", mark(&self.place))
+    }
+
     /// Adds a row whose variants were measured in rounds.
     pub fn row(&mut self, row: &Row, measured: &[MeasuredCell]) {
         self.heading(row);
@@ -222,6 +231,20 @@ impl Part {
         }
         self.section += "</details>\n\n";
     }
+}
+
+/// The places where parts were measured, and what was measured there.
+fn places(parts: &[(&Row, &Part)]) -> Vec<(String, String)> {
+    let mut places: Vec<(&str, Vec<&str>)> = Vec::new();
+    for (row, part) in parts {
+        match places.iter_mut().find(|(place, _)| *place == part.place) {
+            Some((_, titles)) => titles.push(row.title),
+            None => places.push((&part.place, vec![row.title])),
+        }
+    }
+    let only_one = places.len() == 1;
+    let told = |titles: Vec<&str>| if only_one { "all sections".into() } else { titles.join("; ") };
+    places.into_iter().map(|(place, titles)| (place.to_owned(), told(titles))).collect()
 }
 
 /// The spread of the ratios that a comparison has in each round.

@@ -24,7 +24,7 @@ pub fn row() -> Row {
         text: "*Emptying*: the sweep empties a segment full of expired outcomes (`TRUNCATE`, its locks taken one by one without \
 waiting). This is compared with `DELETE` and `VACUUM` of as many rows in the hand-written table. *While it happens*: four clients \
 begin and record without a pause. The 99th percentile of their transactions in the second of the emptying is compared with that of \
-the second before. *A busy sweep*: the rate of the same clients beside a connection that calls `idem_sweep()` without a pause, on a machine \
+the second before, and so is that beside `DELETE` and `VACUUM`. *A busy sweep*: the rate of the same clients beside a connection that calls `idem_sweep()` without a pause, on a machine \
 that has no processor to spare for it. The worker sweeps for a second in ten at most. *Cycles*: requests are sent, half a \
 retention passes, and a sweep comes, again and again. What all tables take at the end, catalogs included, is compared with what \
 they take after the third turn. *A few that live long*: one outcome in a hundred has a ttl fifty times that of the others. What \

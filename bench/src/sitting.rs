@@ -4,6 +4,7 @@
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::ErrorKind;
+use std::iter;
 use std::path::Path;
 
 use anyhow::{Context, Result};
@@ -33,8 +34,8 @@ fn add(path: &Path, hasher: &mut DefaultHasher) -> Result<()> {
     }
 }
 
-/// A page that was written before; `None` if there is none, or if it is about something else. Only equal things come into
-/// one page.
+/// A page that was written before; `None` if there is none, or if it is about another build or another extent. The machine
+/// and the server may be others, since each part names its own.
 pub fn former(page: &Path, subject: &str) -> Result<Option<String>> {
     match fs::read_to_string(page) {
         Ok(text) => Ok(text.starts_with(&mark(subject)).then_some(text)),
@@ -43,20 +44,21 @@ pub fn former(page: &Path, subject: &str) -> Result<Option<String>> {
     }
 }
 
+/// What a [`mark`] tells.
+fn marked(line: &str) -> Option<&str> {
+    line.trim_end().strip_prefix("<!-- ")?.strip_suffix(" -->")
+}
+
 /// The part of a row in a page, if it was measured.
 pub fn part(page: &str, row: &Row) -> Option<Part> {
     let heading = format!("## {}\n", row.title);
     let goal = format!("| {}: ", row.title);
     let lines = || page.split_inclusive('\n');
-    let mut section = String::new();
-    for line in lines().skip_while(|line| *line != heading) {
-        if line.starts_with("## ") && !section.is_empty() {
-            break;
-        }
-        section += line;
-    }
+    let mut of_section = lines().skip_while(|line| *line != heading);
+    let (first, place) = (of_section.next()?, marked(of_section.next()?)?);
+    let section = iter::once(first).chain(of_section.take_while(|line| !line.starts_with("## "))).collect();
     let summary = lines().filter(|line| line.starts_with(&goal)).collect();
-    (!section.is_empty()).then_some(Part { summary, section })
+    Some(Part { place: place.into(), summary, section })
 }
 
 #[cfg(test)]
@@ -70,11 +72,13 @@ mod tests {
     fn the_parts_of_a_page_are_found_again() {
         let all = rows::chosen(&rows::IDS.map(String::from)).expect("all ids are known");
         let part_of = |row: &Row| Part {
+            place: format!("the machine of {}", row.id),
             summary: format!("| {}: a ratio | | ≥ 1 | 1.0 | yes |\n", row.title),
             section: format!("## {}\n\nText.\n\n### Of {}\n\n|  | a |\n\n", row.title, row.id),
         };
         let parts: Vec<Part> = all.iter().map(part_of).collect();
-        let text = Page::new(&Plan::quick(), Vec::new(), "this".into()).text(&parts.iter().collect::<Vec<_>>(), &[]);
+        let rows: Vec<(&Row, Option<&Part>)> = all.iter().zip(parts.iter().map(Some)).collect();
+        let text = Page::new(&Plan::quick(), &[], "this".into()).text(&rows);
         assert!(text.starts_with(&mark("this")) && !text.starts_with(&mark("that")));
         for (row, written) in all.iter().zip(parts) {
             assert_eq!(part(&text, row), Some(written));

@@ -1,4 +1,4 @@
-//! SQL that fills a segment, and that makes the ring older.
+//! SQL that fills a segment, or the table by hand, and that makes the ring older.
 
 /// Fills a segment with outcomes like those of the extension, which have expired or not.
 pub fn fill(segment: u64, rows: u64, expired: bool) -> String {
@@ -14,6 +14,15 @@ pub fn fill(segment: u64, rows: u64, expired: bool) -> String {
            FROM generate_series(1, {rows}) n, idempotence.session s WHERE s.name = 'payments';
          UPDATE idempotence.segment SET closed_at = {closed_at} WHERE number = {segment} AND NOT current;
          CHECKPOINT"
+    )
+}
+
+/// Fills the hand-written table with as many that have expired.
+pub fn fill_by_hand(rows: u64) -> String {
+    format!(
+        "INSERT INTO request (scope, key, fingerprint, response, expires_at)
+         SELECT 'filled', gen_random_uuid(), sha256(n::text::bytea), '{{\"status\": \"booked\", \"transfer\": 4711}}', now() - interval '1 day'
+           FROM generate_series(1, {rows}) n"
     )
 }
 
