@@ -156,8 +156,11 @@ impl Part {
         self.finding_lines(row, findings);
     }
 
-    /// Adds a table of findings.
+    /// Adds a table of findings, if there are any.
     pub fn finding_lines(&mut self, row: &Row, findings: &[Finding]) {
+        if findings.is_empty() {
+            return;
+        }
         let lines = findings.iter().map(|finding| {
             let (goal, reached) = goal_and_verdict(finding);
             [finding.what.clone(), with_spread(finding.measured, finding.decimals), goal, reached.to_owned()]
