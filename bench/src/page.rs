@@ -41,7 +41,7 @@ impl Page {
         let method = format!(
             "Every cell starts from a fresh copy of the same database, with {kept} outcomes under UUIDv7-like and as many under \
 random keys in each table, and is measured in \
-{rounds} {round_word}, without a goal in {few}. In a round, each variant runs once, one right after the other, and each round begins with another variant. \
+{rounds} {round_word}, or {few} where there is no goal. In a round, each variant runs once, one right after the other, and each round begins with another variant. \
 Ratios are taken within a round, so that what disturbs the machine for a while disturbs both sides. The tables show the median over the \
 rounds and, in brackets, the quartiles. A run is one second of warming up, then {seconds} {second_word} that count.
 

@@ -51,7 +51,7 @@ pub fn cost(lab: &Lab, rows: u64, rounds: usize, findings: &mut Vec<Finding>) ->
     }
     let ratios = Spread::of(emptying.iter().zip(&by_hand).map(|(emptying, by_hand)| by_hand / emptying));
     findings.push(Finding::new(format!("emptying {rows} outcomes, ms"), Spread::of(emptying), 1));
-    findings.push(Finding::new("of these the transaction that locks the segment, ms", Spread::of(locking), 1));
+    findings.push(Finding::new("of these the last transaction, which locks the segment, ms", Spread::of(locking), 1));
     findings.push(Finding::new("`DELETE` and `VACUUM` of as many, ms", Spread::of(by_hand), 0));
     findings.push(Finding::new("time by hand / emptying", ratios, 0).with_goal(Goal::AtLeast(100.0)));
     findings.push(Finding::new("log of emptying, kB", Spread::of(emptying_kb), 0));
