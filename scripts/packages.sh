@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # packages.sh PACKAGE...: installs those of the named Debian packages that are missing. Calls apt-get only if a
-# package is missing. Updates apt's lists only if they do not know the package or are out of date.
+# package is missing. Updates apt's lists only if they do not know the package or are out of date. Upgrades nothing
+# that is installed: where a package's newest version would, an older version that fits is taken, or none.
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 . "$(dirname "$0")/common.sh"
@@ -31,9 +32,38 @@ unknown() {
     done
 }
 
+# Prints what apt-get would upgrade or remove if it installed these, or its refusal.
+disturbed() {
+    local plan
+    plan=$(LC_ALL=C apt-get -s --no-upgrade --no-install-recommends install "$@" 2>&1) || {
+        sed -n 's/^E: //p' <<<"$plan"
+        return
+    }
+    sed -nE 's/^(Inst ([^ ]+) \[.*|Remv ([^ ]+) .*)/\2\3/p' <<<"$plan"
+}
+
+# Prints the missing packages, each with a version where its newest one would upgrade what is installed.
+fitting() {
+    local package version
+    for package in "${missing[@]}"; do
+        version=''
+        if [ -n "$(disturbed "$package")" ]; then
+            for version in $(apt-cache madison "$package" | awk '{ print $3 }'); do
+                [ -n "$(disturbed "$package=$version")" ] || break
+            done
+        fi
+        echo "$package${version:+=$version}"
+    done
+}
+
 install_missing() {
+    local wanted=("${missing[@]}") others
+    [ -z "$(disturbed "${wanted[@]}")" ] || mapfile -t wanted < <(fitting)
+    others=$(disturbed "${wanted[@]}" | paste -sd ' ')
+    [ -z "$others" ] || die "${missing[*]} cannot be installed unless what is installed is upgraded ($others), and" \
+        "this upgrades nothing. To upgrade it yourself, run: apt-get install ${missing[*]}"
     quietly "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive \
-        apt-get -qq -y --no-install-recommends install "${missing[@]}"
+        apt-get -qq -y --no-upgrade --no-install-recommends install "${wanted[@]}"
 }
 
 # When they are first installed, Debian's server packages make a cluster and start it, and other packages start their
@@ -57,7 +87,7 @@ if ! [ -e "$no_start" ]; then
 fi
 
 say "installing the Debian packages ${missing[*]}"
-if [ -n "$(unknown)" ] || ! install_missing 2>/dev/null; then
+if [ -n "$(unknown)" ] || ! (install_missing) 2>/dev/null; then
     quietly "${sudo[@]}" apt-get -qq update
     absent=$(unknown)
     [ -z "$absent" ] || die "this release of Debian has no package ${absent% }"

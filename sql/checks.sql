@@ -225,16 +225,15 @@ FROM (SELECT s.*, pg_catalog.row_number() OVER (ORDER BY s.name) AS place
       WHERE s.ownerless OR s.lent_to_nobody) s;
 
 -- The tables that a restore has left out. If the key of the digests was restored, each of these tables must have been
--- restored too, since pg_dump has a COPY even of an empty table. Dumps of version 1.0.0 have neither outcome_long nor
--- lease, and where leases are unlogged a dump may leave them out. One row, with NULL where nothing is missing.
+-- restored too, since pg_dump has a COPY even of an empty table. Where leases are unlogged a dump may leave them out. One
+-- row, with NULL where nothing is missing.
 CREATE VIEW idempotence.missing AS
 SELECT pg_catalog.string_agg(pg_catalog.concat('idempotence.', t.name), ', ' ORDER BY t.name) AS missing
 FROM pg_catalog.unnest('{session,outcome_0,outcome_1,outcome_2,reply,checkpoint,lease}'::pg_catalog.text[]) t (name)
 WHERE EXISTS (SELECT FROM idempotence.restore r WHERE r.brought OPERATOR(pg_catalog.=) 'secret')
   AND NOT EXISTS (SELECT FROM idempotence.restore r WHERE r.brought OPERATOR(pg_catalog.=) t.name)
   AND (t.name OPERATOR(pg_catalog.<>) 'lease'
-       OR (EXISTS (SELECT FROM idempotence.restore r WHERE r.brought OPERATOR(pg_catalog.=) 'outcome_long')
-           AND NOT EXISTS (SELECT FROM idempotence.persistence p WHERE p.what OPERATOR(pg_catalog.=) 'claims' AND p.unlogged)));
+       OR NOT EXISTS (SELECT FROM idempotence.persistence p WHERE p.what OPERATOR(pg_catalog.=) 'claims' AND p.unlogged));
 
 CREATE VIEW idempotence.check_restore AS
 SELECT CASE WHEN pg_catalog.bool_or(r.orphans OPERATOR(pg_catalog.>) 0) OR m.missing IS NOT NULL THEN 2

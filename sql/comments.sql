@@ -209,7 +209,6 @@ COMMENT ON FUNCTION idempotence.up_since() IS 'internal to the views sessions an
 COMMENT ON FUNCTION idempotence.holders(oid[], text[]) IS 'internal to the view segments: who else holds a lock of one of these modes, null: of any, on one of these relations';
 COMMENT ON FUNCTION idempotence.advisory_holders(integer) IS 'internal to the view segments: who else holds an advisory lock with this objsubid in this database';
 COMMENT ON FUNCTION idempotence.retention() IS 'the setting idempotence.retention, for the view sessions';
-COMMENT ON FUNCTION idempotence.keep_grant(text) IS 'for the scripts of this extension: grant what roles had before; only for the owner of the extension';
 COMMENT ON FUNCTION idempotence.note_restored() IS 'internal: trigger that notes what a restore puts into segments and sessions';
 COMMENT ON FUNCTION idempotence.forget_cached() IS 'internal: backends read sessions and secret again after SQL wrote them';
 COMMENT ON FUNCTION idempotence.sweep_step(text) IS 'internal to idem_sweep: a step, or a batch of it; whether there is more to do, null when another sweep is at work';
@@ -255,7 +254,7 @@ COMMENT ON COLUMN idempotence.sessions.ended IS 'how a client session ended: clo
 COMMENT ON COLUMN idempotence.sessions.ended_at IS 'when a client session ended';
 COMMENT ON COLUMN idempotence.sessions.usable_by IS 'the role that a standing session is lent to: whoever has the privileges of this role may use it too; null: lent to nobody, or a client session';
 COMMENT ON COLUMN idempotence.sessions.max_attempts IS 'after how many attempts a request whose lease runs out is given up; null: never';
-COMMENT ON COLUMN idempotence.sessions.node IS 'the node that a standing session is bound to, null: none; the node where a client session was registered, null: with version 1.0.0';
+COMMENT ON COLUMN idempotence.sessions.node IS 'the node that a standing session is bound to, null: none; the node where a client session was registered';
 COMMENT ON COLUMN idempotence.sessions.journal IS 'the table that keeps its requests; null: the extension does';
 
 COMMENT ON VIEW idempotence.outcomes IS 'the outcomes that have not expired, and the replies of client sessions';
@@ -469,7 +468,7 @@ COMMENT ON COLUMN idempotence.session.timeout IS 'the longest silence that a cli
 COMMENT ON COLUMN idempotence.session.client IS 'the name that a client registered under';
 COMMENT ON COLUMN idempotence.session.usable_by IS 'the role that a standing session is lent to; null: nobody';
 COMMENT ON COLUMN idempotence.session.max_attempts IS 'after how many attempts a request whose lease runs out is given up; null: never';
-COMMENT ON COLUMN idempotence.session.node IS 'the node that a standing session is bound to, or where a client session was registered; null: none, or with version 1.0.0';
+COMMENT ON COLUMN idempotence.session.node IS 'the node that a standing session is bound to, or where a client session was registered; null: none';
 COMMENT ON COLUMN idempotence.session.journal IS 'the table that keeps its requests; null: ours do';
 COMMENT ON COLUMN idempotence.session.require_payload IS 'whether each request must come with a payload';
 COMMENT ON COLUMN idempotence.session.inbox IS 'whether it only deduplicates';
@@ -487,7 +486,7 @@ COMMENT ON COLUMN idempotence.session_live.ordering IS 'of its numbers; a: any, 
 COMMENT ON COLUMN idempotence.session_live.request_id IS 'the id that it was registered with';
 COMMENT ON COLUMN idempotence.session_live.timeout IS 'the longest silence that it outlasts';
 COMMENT ON COLUMN idempotence.session_live.client IS 'the name that its client registered under';
-COMMENT ON COLUMN idempotence.session_live.node IS 'the node where it was registered; null: with version 1.0.0';
+COMMENT ON COLUMN idempotence.session_live.node IS 'the node where it was registered';
 
 COMMENT ON TABLE idempotence.reply IS 'outcomes of client sessions: the newest of each stream, in as many slots as the window is wide';
 COMMENT ON COLUMN idempotence.reply.session IS 'the session''s id';

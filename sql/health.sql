@@ -50,8 +50,7 @@ $checks$;
 CREATE VIEW idempotence.health WITH (security_barrier) AS
 SELECT c.name,
        CASE c.level WHEN 0 THEN 'ok' WHEN 1 THEN 'warning' ELSE 'critical' END AS status,
-       -- The collation that this column had in 1.0.0, since the columns of a view cannot change theirs.
-       c.detail COLLATE pg_catalog."C" AS detail,
+       c.detail,
        CASE WHEN c.level OPERATOR(pg_catalog.>) 0 THEN c.hint END AS hint,
        c.level
 FROM idempotence.checks() c;

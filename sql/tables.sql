@@ -69,7 +69,7 @@ CREATE TYPE idem_position AS (
 -- comes here with its end if it was fenced or had a request_id, so that this is still known afterwards.
 --
 -- The node of a standing session is the one that it is bound to, if it is bound to any. That of a client session is the
--- one where it was registered, and part of its name; it is NULL if that was with version 1.0.0.
+-- one where it was registered, and part of its name.
 CREATE TABLE idempotence.session (
   id              uuid        NOT NULL,
   created_at      timestamptz NOT NULL,

@@ -79,7 +79,7 @@ pub struct ClientSession {
 }
 
 impl ClientSession {
-    /// The node where it was registered, unless that was with version 1.0.0.
+    /// The node where it was registered.
     pub fn node(&self) -> Option<&str> {
         self.name.split_once('@').map(|(_, node)| node)
     }

@@ -3,27 +3,11 @@
 //! Their SQL is spelt out. Otherwise pgrx would create the schema for them, and fail where the schema is there
 //! already.
 
-use super::null::required;
-use crate::error::{Error, or_raise};
+use crate::error::or_raise;
 use crate::guc;
 use crate::pg;
 use crate::store::{blank, message, restore, segment, write};
 use pgrx::prelude::*;
-
-/// Executes a GRANT for a script of the extension as if the script had ended. Otherwise the grant would count as
-/// the extension's own, which no dump saves.
-#[pg_extern(sql = r#"
-CREATE FUNCTION idempotence.keep_grant(command text) RETURNS void
-LANGUAGE c VOLATILE PARALLEL UNSAFE
-AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
-"#)]
-fn keep_grant(command: Option<&str>) {
-    let command = or_raise(required("command", command));
-    or_raise(pg::outside_of_script(command).map_err(|error| {
-        let message = format!("could not execute {command}");
-        Error::Invalid { message, detail: error.to_string(), hint: "It is for the extension's own scripts." }
-    }));
-}
 
 /// The setting `idempotence.retention`, also in a backend that has not loaded the library yet.
 #[pg_extern(sql = r#"

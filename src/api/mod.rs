@@ -9,7 +9,6 @@
 pub mod admin;
 mod call;
 pub mod client_sessions;
-pub mod former;
 pub mod health;
 pub mod ids;
 pub mod internal;

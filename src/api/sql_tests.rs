@@ -8,8 +8,8 @@ use crate::lock::LockClass;
 use crate::sweep::Step;
 use std::collections::BTreeSet;
 
-/// The scripts, by name. The update script repeats what has changed in the others.
-const SCRIPTS: [(&str, &str); 11] = [
+/// The scripts, by name.
+const SCRIPTS: [(&str, &str); 10] = [
     ("tables", include_str!("../../sql/tables.sql")),
     ("run", include_str!("../../sql/run.sql")),
     ("views", include_str!("../../sql/views.sql")),
@@ -20,7 +20,6 @@ const SCRIPTS: [(&str, &str); 11] = [
     ("health", include_str!("../../sql/health.sql")),
     ("grants", include_str!("../../sql/grants.sql")),
     ("comments", include_str!("../../sql/comments.sql")),
-    ("update", include_str!("../../sql/idempotence--1.0.0--1.1.0.sql")),
 ];
 
 /// Checks that each of these scripts has this text.
@@ -74,9 +73,9 @@ fn views_name_the_lock_classes_that_they_mean() {
     let (least, greatest) = (of_requests().min().unwrap_or(0), of_requests().max().unwrap_or(0));
     assert!(!(least..=greatest).contains(&sweep));
 
-    assert_in(&["segments", "update"], &format!("THEN idempotence.advisory_holders({sweep}) END AS held_by"));
+    assert_in(&["segments"], &format!("THEN idempotence.advisory_holders({sweep}) END AS held_by"));
     assert_in(
-        &["checks", "update"],
+        &["checks"],
         &format!("l.objsubid OPERATOR(pg_catalog.>=) {least} AND l.objsubid OPERATOR(pg_catalog.<=) {greatest}\n"),
     );
     let requests = [request, least, greatest];
@@ -85,7 +84,6 @@ fn views_name_the_lock_classes_that_they_mean() {
             "views" => BTreeSet::from([request]),
             "segments" => BTreeSet::from([sweep]),
             "checks" => BTreeSet::from(requests),
-            "update" => requests.into_iter().chain([sweep]).collect(),
             _ => BTreeSet::new(),
         };
         assert_eq!(lock_classes_in(script), expected, "script {name}");
@@ -95,7 +93,7 @@ fn views_name_the_lock_classes_that_they_mean() {
 #[test]
 fn idem_sweep_takes_all_steps_in_their_order() {
     let steps = Step::ALL.map(Step::name).join(",");
-    assert_in(&["sweep", "update"], &format!("FOREACH step IN ARRAY '{{{steps}}}'::pg_catalog.text[] LOOP"));
+    assert_in(&["sweep"], &format!("FOREACH step IN ARRAY '{{{steps}}}'::pg_catalog.text[] LOOP"));
 }
 
 #[test]
@@ -103,7 +101,7 @@ fn views_and_comments_know_the_letters_of_outcomes() {
     let names = Class::ALL.map(|class| (char::from(class.letter()), class.status()));
     let [succeeded, failed, cancelled] = names;
     assert_in(
-        &["views", "update"],
+        &["views"],
         &format!(
             "CASE o.class WHEN '{}' THEN '{}' WHEN '{}' THEN '{}' ELSE '{}' END AS status",
             succeeded.0, succeeded.1, failed.0, failed.1, cancelled.1
@@ -124,7 +122,7 @@ fn views_and_comments_know_the_letters_of_ends() {
     for end in End::ALL {
         let [saved, never_saved] = [true, false].map(|saved| char::from(end.letter(saved)));
         assert_in(
-            &["views", "update"],
+            &["views"],
             &format!(
                 "WHEN s.ended OPERATOR(pg_catalog.=) ANY ('{{{saved},{never_saved}}}'::pg_catalog.\"char\"[]) THEN '{}'",
                 word(end)
@@ -133,7 +131,7 @@ fn views_and_comments_know_the_letters_of_ends() {
     }
     let letters = End::ALL.map(|end| format!("{}: {}", char::from(end.letter(true)), word(end))).join(", ");
     assert_in(
-        &["comments", "update"],
+        &["comments"],
         &format!("COMMENT ON COLUMN idempotence.session.ended IS 'how a client session ended; {letters}; a capital: "),
     );
 }
@@ -142,7 +140,7 @@ fn views_and_comments_know_the_letters_of_ends() {
 fn views_and_comments_know_the_letters_of_orders() {
     let [any, strict] = [Order::Any, Order::Strict].map(|order| char::from(order.letter()));
     assert_in(
-        &["views", "update"],
+        &["views"],
         &format!(
             "CASE WHEN COALESCE(l.ordering, s.ordering) OPERATOR(pg_catalog.=) '{any}' THEN 'any' ELSE 'strict' END"
         ),

@@ -92,8 +92,8 @@ fn join<'a>(parts: &[&[u8]], room: &'a mut [u8; SHORT_BYTES]) -> Option<&'a [u8]
 pub struct ClientName<'a> {
     /// The session's id.
     pub id: Uuid,
-    /// What follows the `@`: the node where the session was registered. Names that version 1.0.0 made have none. A caller
-    /// may give anything here, also what is not the name of a node.
+    /// What follows the `@`: the node where the session was registered. A caller may leave it
+    /// out, or give anything here, also what is not the name of a node.
     pub node: Option<&'a str>,
 }
 
@@ -107,7 +107,7 @@ pub fn client_session(name: &str) -> Option<ClientName<'_>> {
     (name.len() <= SESSION_CHARS_MAX).then_some(ClientName { id, node })
 }
 
-/// The name of a client session that was registered on a node. One that was registered with version 1.0.0 has no node.
+/// The name of a client session that was registered on a node.
 pub fn client_session_name(id: &SessionId, node: Option<&str>) -> String {
     let id = Uuid::from_bytes(*id);
     match node {

@@ -1,26 +1,7 @@
-//! SQL commands that others wrote: executing one within an extension's script, and which columns one gives.
+//! SQL commands that others wrote: which columns one gives.
 
-use pgrx::{Spi, pg_sys, spi};
+use pgrx::pg_sys;
 use std::ffi::CStr;
-
-/// Executes a command within an extension's script as if the script had ended. Otherwise a GRANT would count as a
-/// grant by the extension itself, which no dump saves.
-pub fn outside_of_script(command: &str) -> Result<(), spi::Error> {
-    /// Restores the variable, also when an error unwinds.
-    struct Script(bool);
-    impl Drop for Script {
-        fn drop(&mut self) {
-            // SAFETY: sets a variable of the backend to what it was.
-            unsafe { pg_sys::creating_extension = self.0 }
-        }
-    }
-
-    // SAFETY: a variable of the backend. ALTER EXTENSION sets it, and resets it however the script ends.
-    let _script = Script(unsafe { pg_sys::creating_extension });
-    // SAFETY: as above.
-    unsafe { pg_sys::creating_extension = false };
-    Spi::run(command)
-}
 
 /// The names of the columns that a query gives, found without running it; `None` if it is not one statement that gives
 /// rows.

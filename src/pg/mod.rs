@@ -40,7 +40,7 @@ pub use around::*;
 pub use backend::*;
 pub use checked::{define_checked_guc, read_configuration};
 pub use clock::cancel_worker_after;
-pub use command::{columns_of, outside_of_script};
+pub use command::columns_of;
 pub use condition::{Conditions, Prepared};
 pub use durable::*;
 pub use execute::{Command, Order};

@@ -188,11 +188,7 @@ fn allowed_client(session: Rc<ClientSession>, action: &'static str) -> Result<Rc
 /// session has to be checked.
 fn client_session(name: &str) -> Result<Option<Rc<ClientSession>>, Error> {
     let Some(named) = identity::client_session(name) else { return Ok(None) };
-    match find_client(name, named) {
-        // With version 1.0.0 a standing session could be given a name of a UUID, an @ and more.
-        Err(_) if named.node.is_some() && even_dropped(name).is_some() => Ok(None),
-        found => found.map(Some),
-    }
+    find_client(name, named).map(Some)
 }
 
 fn find_client(name: &str, named: ClientName<'_>) -> Result<Rc<ClientSession>, Error> {

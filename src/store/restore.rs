@@ -105,19 +105,15 @@ pub fn has_come(table: Table) -> bool {
     brought().iter().any(|brought| brought == table.name())
 }
 
-/// The tables of which a dump has a COPY if it has one of `outcome_long`, which dumps of version 1.0.0 lack.
-const DUMPED_SINCE: [Table; 1] = [Table::Lease];
-
 /// The tables that have not come yet, if the secret was restored and any are missing.
 pub fn missing() -> Option<String> {
     let brought = brought();
     let has = |table: Table| brought.iter().any(|brought| brought == table.name());
     // Where leases are unlogged a dump may leave them out, as a crash may lose them.
-    let since =
-        DUMPED_SINCE.into_iter().filter(|_| has(Table::OutcomeLong) && !persistence::claims_are_to_be_unlogged());
+    let leases = (!persistence::claims_are_to_be_unlogged()).then_some(Table::Lease);
     let missing: Vec<String> = DUMPED
         .into_iter()
-        .chain(since)
+        .chain(leases)
         .filter(|table| !has(*table))
         .map(|table| format!("idempotence.{}", table.name()))
         .collect();
@@ -170,14 +166,14 @@ pub fn accept() -> Result<bool, Error> {
 
 #[cfg(test)]
 mod tests {
-    use super::{DUMPED, DUMPED_SINCE};
+    use super::DUMPED;
     use crate::store::catalog::Table;
 
     /// Each table that a dump has is known to be missing if it does not come, or its absence does no harm.
     #[test]
     fn what_a_dump_has_is_missed() {
         const HARMLESS: [&str; 5] = ["stream", "outcome_long", "persistence", "secret", "audit"];
-        let missed: Vec<&str> = DUMPED.into_iter().chain(DUMPED_SINCE).map(Table::name).chain(HARMLESS).collect();
+        let missed: Vec<&str> = DUMPED.into_iter().chain([Table::Lease]).map(Table::name).chain(HARMLESS).collect();
         let script = include_str!("../../sql/tables.sql");
         let dumped = script.lines().filter_map(|line| {
             line.strip_prefix("SELECT pg_catalog.pg_extension_config_dump('idempotence.")?.split('\'').next()

@@ -2,18 +2,15 @@
 //! another database, cluster or version.
 
 pub mod clients;
-mod names;
 
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Result, ensure};
-use serde_json::{Value, json};
 use uuid::{NoContext, Timestamp, Uuid};
 
 use crate::cluster::Cluster;
 use crate::connection::Connection;
 use crate::fixture::clients::Clients;
-use crate::fixture::names::text_of;
 
 /// Every schema that the extension may be in, in these tests.
 const SEARCH_PATH: &str = r#"SET search_path = public, idempotence, "Odd Schema""#;
@@ -86,25 +83,19 @@ pub async fn grant(superuser: &Connection) -> Result<()> {
 
 /// Fills a database that has the extension.
 pub async fn fill(cluster: &Cluster, database: &str) -> Result<Fixture> {
-    fill_at(cluster, database, Duration::ZERO).await
-}
-
-/// The same as [`fill`], but the key in the session with `time_keys` has this age, for a check at a later time.
-pub async fn fill_at(cluster: &Cluster, database: &str, age: Duration) -> Result<Fixture> {
     let superuser = cluster.connect(database).await?;
     grant(&superuser).await?;
 
     let app = connect(cluster, database, "app").await?;
-    let time_key = key_made_before(age)?;
-    app.text(&format!(
+    let time_key = key_made_before(Duration::ZERO)?;
+    app.text(
         "SELECT idem_create_session('payments', ttl => '30 days');
          SELECT idem_create_session('retired');
          SELECT idem_create_session('lent', usable_by => 'other');
          SELECT idem_create_session('mails', inbox => true);
-         SELECT idem_create_session('timed', ttl => '{} days', time_keys => true);
+         SELECT idem_create_session('timed', ttl => '2 days', time_keys => true);
          SELECT idem_create_session('strict', require_payload => true)",
-        2 + age.as_secs() / 86_400,
-    ))
+    )
     .await?;
     connect(cluster, database, "other").await?.text("SELECT idem_create_session('theirs')").await?;
 
@@ -156,22 +147,6 @@ pub async fn fill_at(cluster: &Cluster, database: &str, age: Duration) -> Result
 }
 
 impl Fixture {
-    /// The names that the checks ask for. A file keeps them beside the rows of a database.
-    pub fn names(&self) -> Value {
-        json!({ "time_key": self.time_key, "clients": self.clients.names() })
-    }
-
-    /// A fixture from what [`Fixture::names`] returned. It knows no rows and no privileges, so it only serves for
-    /// [`Fixture::check_works`].
-    pub fn named(names: &Value) -> Result<Self> {
-        Ok(Self {
-            kept: String::new(),
-            granted: String::new(),
-            time_key: text_of(names, "time_key")?,
-            clients: Clients::named(&names["clients"])?,
-        })
-    }
-
     /// Checks that every row and every privilege is there, and that all works as if nothing had happened. The
     /// checks execute requests, so a test can check a database only once.
     pub async fn check(&self, cluster: &Cluster, database: &str) -> Result<()> {

@@ -2,8 +2,7 @@
 
 use anyhow::{Result, ensure};
 use idempotence_cluster_tests::upgrade::upgrade;
-use idempotence_cluster_tests::{Cluster, Version};
-use idempotence_cluster_tests::{fixture, frozen};
+use idempotence_cluster_tests::{Cluster, Version, fixture};
 
 /// The settings with the library preloaded, which both servers may have. The worker visits each database once
 /// and then rests.
@@ -73,27 +72,4 @@ async fn an_upgrade_by_linking_keeps_everything() -> Result<()> {
 async fn an_upgrade_keeps_the_extension_in_its_own_schema() -> Result<()> {
     let create = "CREATE SCHEMA idempotence; CREATE EXTENSION idempotence SCHEMA idempotence";
     an_upgrade_keeps_everything("--copy", create, &[]).await
-}
-
-// Goal: the server may be upgraded before the extension, because the new library has all functions that the
-// old version names.
-// Method: pg_upgrade of a cluster with a released version and all rows that it kept. Then the extension is
-// updated.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_upgrade_may_come_before_that_of_the_extension() -> Result<()> {
-    frozen::install(Version::Pg15, "1.0.0")?;
-    let old = Cluster::start_with(Version::Pg15, &PRELOADED)?;
-    fixture::create_roles(&old)?;
-    old.psql("postgres", "CREATE DATABASE shop")?;
-    old.psql("shop", "CREATE EXTENSION idempotence VERSION '1.0.0'")?;
-    fixture::grant(&old.connect("shop").await?).await?;
-    let kept = frozen::load(&old, "shop", "1.0.0")?;
-
-    let new = Cluster::start_with(Version::Pg18, &PRELOADED)?;
-    upgrade(&old, &new, "--copy")?;
-    let app = fixture::connect(&new, "shop", "app").await?;
-    ensure!(app.sqlstate("SELECT FROM idem_begin('payments', 'paid')").await? == "55000");
-    new.psql("shop", "ALTER EXTENSION idempotence UPDATE")?;
-    ensure!(app.answer(&kept.clients.unsaved, "1").await? == "started|");
-    kept.check_works(&new, "shop").await
 }

@@ -90,38 +90,6 @@ SELECT left(node_message(format('SELECT idem_begin(%L, 1)', '01890a5d-ac96-774b-
 SELECT name, node_message(format('SELECT idem_begin(%L, 1)', name)) FROM unnest('{@,@elsewhere,@@,01890a5d-ac96-774b-bcce@elsewhere,"01890a5d-ac96-774b-bcce-b302099a8057 @elsewhere"}'::text[]) name;
 -- no standing session may be named so
 SELECT node_message(format('SELECT idem_create_session(%L)', '01890a5d-ac96-774b-bcce-b302099a8057' || name)) FROM unnest('{@elsewhere,@,"@two words"}'::text[]) name;
--- but with 1.0.0 it might
-SELECT idem_create_session('node odd'), idem_create_session('node odd inbox', inbox => true);
-UPDATE idempotence.session SET name = '01890a5d-ac96-774b-bcce-b302099a8058@example.org' WHERE name = 'node odd';
-UPDATE idempotence.session SET name = '01890a5d-ac96-774b-bcce-b302099a8059@example.org' WHERE name = 'node odd inbox';
-\set odd '\'01890a5d-ac96-774b-bcce-b302099a8058@example.org\''
-BEGIN;
-SELECT regress_show(idem_begin(:odd, 'k'));
-SELECT idem_record(:odd, 'k', '1', ttl => '1 hour') IS NOT NULL;
-COMMIT;
-SELECT regress_show(idem_begin(:odd, 'k')), regress_show(idem_lookup(:odd, 'k')), idem_forget(:odd, 'k', 'a test'), idem_explain(:odd, 'k') #>> '{of,kind}';
-SELECT idem_once('01890a5d-ac96-774b-bcce-b302099a8059@example.org', 'k'), idem_once('01890a5d-ac96-774b-bcce-b302099a8059@example.org', 'k');
-SELECT idem_alter_session(:odd, ttl => '2 hours'), idem_drop_session(:odd), idem_drop_session('01890a5d-ac96-774b-bcce-b302099a8059@example.org');
-SELECT node_message(format('SELECT idem_begin(%L, %L)', :odd, 'k')), node_message(format('SELECT idem_create_session(%L)', :odd));
-DELETE FROM idempotence.session WHERE name LIKE '%@example.org';
-
--- a session of 1.0.0 has no node in its name
-UPDATE idempotence.session_live SET node = NULL WHERE id = regress_uuid('strict');
-\c -
-\pset format unaligned
-\pset tuples_only on
-\set SHOW_CONTEXT never
-SELECT regress_uuid('strict')::text AS id \gset
-SELECT session = :'id', node FROM idempotence.sessions WHERE session LIKE :'id' || '%';
-BEGIN;
-SELECT regress_show(idem_begin(:'id' || '@elsewhere', 1));
-SELECT idem_record(:'id', 1, '1');
-COMMIT;
-SELECT session = :'id', request FROM idempotence.outcomes WHERE session LIKE :'id' || '%';
-SELECT session = :'id', saved, node FROM idempotence.sessions WHERE session LIKE :'id' || '%';
-SELECT node_sqlerrm(format('SELECT idem_begin(%L, 9)', :'id' || '@elsewhere')) = format('request "9" of session "%s" is out of sequence', :'id');
-SELECT idem_close(:'id' || '@' || idem_node());
-
 -- a standing session that is bound to this node is an ordinary one
 SET ROLE regress_node;
 SELECT idem_create_session('node here', ttl => '1 hour', node => idem_node()), idem_create_session('node free', ttl => '1 hour', node => '-'), idem_create_session('node there', ttl => '1 hour', node => 'elsewhere'),
