@@ -12,7 +12,6 @@ for pg_config in "$@"; do
     versions+=("$(server_version "$pg_config")")
 done
 "$root/scripts/cargo_pgrx.sh"
-"$root/scripts/cargo_modules.sh"
 export CARGO_TARGET_DIR=$root/target/check RUSTDOCFLAGS='-D warnings'
 
 failed=0
@@ -28,14 +27,11 @@ check() {
 }
 
 check 'formatting' cargo fmt --all --check
+check 'no circle of imports' scripts/check_modules.py src/lib.rs demo/src/lib.rs bench/src/main.rs tests/cluster/src/lib.rs
 check 'clippy, members' \
     cargo clippy --locked --workspace --exclude idempotence --all-targets -- -D warnings
 check 'rustdoc, members' \
     cargo doc --locked --workspace --exclude idempotence --no-deps --document-private-items
-
-check 'modules, demo' scripts/check_modules.sh idempotence-demo --lib
-check 'modules, bench' scripts/check_modules.sh idempotence-bench --bin=idempotence-bench
-check 'modules, cluster tests' scripts/check_modules.sh idempotence-cluster-tests --lib
 
 for version in "${versions[@]}"; do
     pg_config=$1
@@ -48,10 +44,6 @@ for version in "${versions[@]}"; do
     check "rustdoc, extension for $version" \
         cargo doc "${extension[@]}" --no-deps --document-private-items
 done
-# The modules are the same for each server, so one check is enough.
-check 'modules, extension' \
-    scripts/check_modules.sh idempotence --lib --no-default-features "--features=pg$version"
-
 check 'shellcheck' shellcheck -x -P "$root" scripts/*.sh bench/*.sh tests/*/*.sh monitoring/check_idempotence .ci/run
 check 'golden tests complete' scripts/check_tests.sh
 check 'contributing guide true' scripts/check_docs.sh

@@ -1,12 +1,14 @@
 //! The SQLSTATE and the texts of each error, in one table.
 
-use super::WAIT_BY_SETTING;
 use super::kinds::{Error, Missing, NotExecuted, Superseded};
 use crate::domain::class::{Answered, Class};
 use crate::domain::end::End;
 use crate::domain::right::Right;
 use crate::domain::version;
 use pgrx::PgSqlErrorCode;
+
+/// The hint for a wait that only the setting bounds, and no argument.
+pub const WAIT_BY_SETTING: &str = "Try again as it is, or wait longer (setting idempotence.wait).";
 
 /// What the caller sees of an error.
 pub(super) struct Texts {

@@ -1,6 +1,7 @@
 //! Statements on tables that are not ours. PostgreSQL plans them, and decides whether the current role may execute them.
 
-use crate::pg::{Jsonb, Writer};
+use super::durable::Writer;
+use super::jsonb::Jsonb;
 use pgrx::{FromDatum, pg_sys};
 use std::ffi::CString;
 
