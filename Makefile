@@ -4,7 +4,7 @@
 #   PROFILE    the cargo profile to build with (default: release)
 #   DESTDIR    a directory to install into instead of /
 #   HOURS      how many hours the report looks back (default: 6)
-#   ARGS       options for the demo and the benchmark (--help lists them)
+#   ARGS       options for the suite, the demo and the benchmark (--help lists those of the last two)
 #   CITUS_SOURCE  the source tree of Citus, or an archive of it, for test-citus
 
 PG_CONFIG ?= pg_config
@@ -38,8 +38,8 @@ lint: ## check formatting, clippy, rustdoc, circles of imports, shellcheck, comp
 	@scripts/lint.sh $(PG_CONFIG)
 
 # One run at a time in a checkout. A second one waits.
-test: ## test everything, on PostgreSQL 15 to 18; does all the set-up itself
-	@mkdir -p target && flock -o target/test.lock scripts/test.sh
+test: ## test everything, on PostgreSQL 15 to 18 (ARGS=--quick: a part, in minutes); does all the set-up itself
+	@mkdir -p target && flock -o target/test.lock scripts/test.sh $(ARGS)
 
 test-citus: ## test on a Citus cluster: an installed Citus, or the source tree that CITUS_SOURCE names
 	@mkdir -p target && flock -o target/test.lock scripts/test_citus.sh $(ARGS)

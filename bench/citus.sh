@@ -7,6 +7,7 @@ set -euo pipefail
 
 cd "$root"
 scripts/setup.sh
-private=$(scripts/installation.sh "$pg15_config")
-scripts/citus.sh "$pg15_config" "$private" || die "there is no Citus for $pg15_config, or it could not be built"
-IDEM_PG15_CONFIG=$private cargo run --quiet --locked --release -p idempotence-cluster-tests --bin citus-bench
+pg_config=$(scripts/test_server.sh 18)
+private=$(scripts/installation.sh "$pg_config")
+scripts/citus.sh "$pg_config" "$private" || die "there is no Citus for $pg_config, or it could not be built"
+IDEM_PG18_CONFIG=$private cargo run --quiet --locked --release -p idempotence-cluster-tests --bin citus-bench

@@ -23,8 +23,7 @@ source=$(cd "$(dirname "$CITUS_SOURCE")" && pwd)/$(basename "$CITUS_SOURCE")
 id=$(printf '%s %s %s' "$source" "$pg_config" "$(stat -c %Y "$source")" | cksum | cut -d' ' -f1)
 built=$cache/citus-pg$version-$id
 if [ ! -d "$built" ]; then
-    "$root/scripts/packages.sh" build-essential flex libcurl4-openssl-dev liblz4-dev libzstd-dev libssl-dev \
-        libkrb5-dev libpam0g-dev libreadline-dev libselinux1-dev libxslt1-dev
+    "$root/scripts/packages.sh" build-essential liblz4-dev libzstd-dev
     mkdir -p "$cache"
     exec 9>"$cache/citus.lock"
     flock 9
@@ -41,8 +40,8 @@ if [ ! -d "$built" ]; then
         tar -C "$source" -cf - . | tar -xf - -C "$work/src"
     fi
     cd "$work/src"
-    quietly ./configure PG_CONFIG="$(command -v "$pg_config")"
-    # From version 16 on, PostgreSQL has extensions hide what they do not mark, and Citus does not mark the function by
+    quietly ./configure PG_CONFIG="$(command -v "$pg_config")" --without-libcurl
+    # PostgreSQL has extensions hide what they do not mark, and Citus does not mark the function by
     # which it is asked for a two-phase commit.
     options=(with_llvm=no CFLAGS_SL_MODULE=)
     quietly make -s -j"$(nproc)" "${options[@]}"

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# setup.sh [test]: installs what `make demo` and `make bench` need, or with `test` what the whole suite needs.
+# setup.sh [lint|test]: installs what `make demo` and `make bench` need, with `lint` what the lints need too, or with
+# `test` what the whole suite needs.
 # If everything is there, it returns quickly and changes nothing.
 #
 # PG15_CONFIG to PG18_CONFIG name servers to use instead of Debian's 15 and of those that we make.
@@ -9,8 +10,9 @@ set -euo pipefail
 
 packages=(build-essential pkg-config libssl-dev clang libclang-dev)
 [ -n "${PG15_CONFIG:-}${PG_CONFIG:-}" ] || packages+=(postgresql-15 postgresql-server-dev-15)
+[ -z "${1:-}" ] || packages+=(shellcheck)
 if [ "${1:-}" = test ]; then
-    packages+=(shellcheck python3-venv pgbouncer prometheus prometheus-postgres-exporter prometheus-sql-exporter)
+    packages+=(python3-venv pgbouncer prometheus prometheus-postgres-exporter prometheus-sql-exporter)
     # Debian's extensions go with Debian's server only.
     [ -n "${PG15_CONFIG:-}" ] || packages+=(postgresql-15-cron postgresql-15-repack)
     # A node that is not Debian's will do as well.

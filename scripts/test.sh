@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Runs the whole suite. Does all the set-up itself. The suite has:
+# test.sh [--quick]: runs the whole suite, or with --quick a part that takes minutes: the lints, the unit tests, and on
+# PostgreSQL 15 the golden SQL, the isolation specs, crashes and the demo. Does all the set-up itself. The suite has:
 #
 # * the tests of `make`, lints, unit tests and the search through the protocol of leases
 # * on PostgreSQL 15 to 18, of which 17 and 18 have assertions: the golden SQL, the isolation specs and a search of
@@ -18,11 +19,21 @@ set -euo pipefail
 # shellcheck source=scripts/server.sh
 . "$(dirname "$0")/server.sh"
 
+quick=''
+case ${1:-} in
+    '') ;;
+    --quick) quick=yes ;;
+    *) die "usage: test.sh [--quick]" ;;
+esac
+
 cd "$root"
 unset PG_CONFIG # PG15_CONFIG to PG18_CONFIG name the servers here
 logs=$root/target/test
 rm -rf "$logs"
 mkdir -p "$logs"
+
+# The pg_config of each version's server, and of the private copy that has the extension.
+config=() private=()
 
 # A line for each suite that has run: its name, the tests passed and failed, and the seconds. Suites that run side by side
 # write into it, each line at once.
@@ -112,13 +123,14 @@ check_server_log() {
     echo "ok $1"
 }
 
+# cluster_tests [ARGUMENT...]
 cluster_tests() (
     # Each test has servers of its own, and the machine may have only two cores.
     export RUST_TEST_THREADS=2
-    for version in "${test_versions[@]}"; do
+    for version in "${!private[@]}"; do
         export "IDEM_PG${version}_CONFIG=${private[$version]}"
     done
-    timeout 2700 cargo test --locked --no-fail-fast --target-dir "$check" -p idempotence-cluster-tests
+    timeout 2700 cargo test --locked --no-fail-fast --target-dir "$check" -p idempotence-cluster-tests "$@"
 )
 
 # Ignored where nobody asks for them. Each test has up to five servers.
@@ -129,7 +141,7 @@ plproxy_tests() {
 
 # All tests on Citus are ignored where nobody asks for them. Each has three servers.
 citus_tests() {
-    RUST_TEST_THREADS=1 IDEM_PG15_CONFIG=${private[15]} timeout 900 \
+    RUST_TEST_THREADS=1 IDEM_PG18_CONFIG=${private[18]} timeout 900 \
         cargo test --locked --no-fail-fast --target-dir "$check" -p idempotence-cluster-tests --test citus -- --ignored
 }
 
@@ -176,10 +188,12 @@ on_server() {
     server_start "$pg_config" 'fsync = off' "$@"
     suite "$name golden SQL" count_regress timeout 600 scripts/installcheck.sh "$pg_config" regress
     suite "$name isolation" count_regress timeout 600 scripts/installcheck.sh "$pg_config" isolation
-    suite "$name over journals" count_regress timeout 600 scripts/installcheck.sh "$pg_config" journal
-    case $version in
-        15 | 18) suite "$name snippets" count_checks snippets ;;
-    esac
+    if [ -z "$quick" ]; then
+        suite "$name over journals" count_regress timeout 600 scripts/installcheck.sh "$pg_config" journal
+        case $version in
+            15 | 18) suite "$name snippets" count_checks snippets ;;
+        esac
+    fi
     server_stop
     cp "$server_log" "$logs/$name-server.log"
     server_remove
@@ -201,6 +215,28 @@ the_others() {
     suite 'field' count_checks field
 }
 
+clusters() { suite 'clusters' count_cargo cluster_tests; }
+
+# What takes servers of its own too, and mostly waits for them.
+around_servers() {
+    local status=0
+    suite 'monitoring' count_checks timeout 600 tests/monitoring/run.sh "${private[18]}"
+    suite 'demo' count_checks demo
+    if [ -e "$("${private[15]}" --pkglibdir)/plproxy.so" ]; then
+        suite 'plproxy' count_cargo plproxy_tests
+    else
+        skip plproxy 'there is none'
+    fi
+    fleet failover patroni etcd haproxy
+    fleet splitting pgpool
+    scripts/citus.sh "${config[18]}" "${private[18]}" || status=$?
+    case $status in
+        0) suite 'citus' count_cargo citus_tests ;;
+        3) skip citus 'there is none' ;;
+        *) suite 'citus' count_cargo false ;;
+    esac
+}
+
 # side_by_side FUNCTION...: runs functions at the same time. Most of their suites wait more than they work, so two take
 # little longer than one.
 side_by_side() {
@@ -218,9 +254,20 @@ side_by_side() {
     return "$status"
 }
 
+if [ -n "$quick" ]; then
+    scripts/setup.sh lint
+    config[15]=$pg15_config
+    suite 'lints' count_checks scripts/lint.sh "${config[15]}"
+    suite 'unit tests' count_cargo unit_tests
+    private[15]=$(scripts/installation.sh "${config[15]}")
+    on_server 15
+    suite 'crashes' count_cargo cluster_tests --test crash -- pg15
+    suite 'demo' count_checks demo
+    exit
+fi
+
 scripts/setup.sh test
 scripts/field.sh --setup
-config=() private=()
 for version in "${test_versions[@]}"; do
     config[version]=$(scripts/test_server.sh "$version")
 done
@@ -238,20 +285,4 @@ for version in 16 17 18; do
     private[version]=$(scripts/installation.sh "${config[$version]}" dev)
 done
 side_by_side oldest_and_newest the_others
-suite 'monitoring' count_checks timeout 600 tests/monitoring/run.sh "${private[18]}"
-suite 'clusters' count_cargo cluster_tests
-suite 'demo' count_checks demo
-if [ -e "$("${private[15]}" --pkglibdir)/plproxy.so" ]; then
-    suite 'plproxy' count_cargo plproxy_tests
-else
-    skip plproxy 'there is none'
-fi
-fleet failover patroni etcd haproxy
-fleet splitting pgpool
-status=0
-scripts/citus.sh "${config[15]}" "${private[15]}" || status=$?
-case $status in
-    0) suite 'citus' count_cargo citus_tests ;;
-    3) skip citus 'there is none' ;;
-    *) suite 'citus' count_cargo false ;;
-esac
+side_by_side clusters around_servers

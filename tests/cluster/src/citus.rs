@@ -2,7 +2,7 @@
 //!
 //! - [`kills`] kills nodes and their processes.
 //!
-//! Only `make test-citus` runs what needs this, on a server that has Citus. `IDEM_PG15_CONFIG` names its pg_config.
+//! Only `make test-citus` runs what needs this, on a server that has Citus. `IDEM_PG18_CONFIG` names its pg_config.
 
 pub mod kills;
 mod nodes;

@@ -110,7 +110,7 @@ fn main() -> Result<()> {
         coordinator.psql(DATABASE, FUNCTIONS)?;
         compare(&format!("Citus, fsync {fsync}"), coordinator, DATABASE, &on_citus)?;
     }
-    let server = Cluster::start_with(Version::Pg15, &[("shared_preload_libraries", "idempotence")])?;
+    let server = Cluster::start_with(Version::Pg18, &[("shared_preload_libraries", "idempotence")])?;
     server.psql("postgres", "CREATE EXTENSION idempotence")?;
     server.psql("postgres", TABLES)?;
     server.psql("postgres", SESSIONS)?;

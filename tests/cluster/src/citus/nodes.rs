@@ -138,8 +138,8 @@ impl Citus {
 
 /// Starts a node that knows no other yet.
 fn start_node(settings: &[(&str, &str)]) -> Result<Cluster> {
-    let node = Cluster::start_with(Version::Pg15, settings)
-        .context("the server of IDEM_PG15_CONFIG must have Citus: use `make test-citus`")?;
+    let node = Cluster::start_with(Version::Pg18, settings)
+        .context("the server of IDEM_PG18_CONFIG must have Citus: use `make test-citus`")?;
     node.psql("postgres", &format!("CREATE DATABASE {DATABASE}"))?;
     node.psql(DATABASE, "CREATE EXTENSION citus; CREATE EXTENSION idempotence")?;
     Ok(node)

@@ -19,7 +19,7 @@ struct Place {
 impl Place {
     /// `preloaded` is what the nodes preload; `#` stands for the module.
     fn start(preloaded: &str) -> Result<Self> {
-        let elsewhere = Elsewhere::build(Version::Pg15, false)?;
+        let elsewhere = Elsewhere::build(Version::Pg18, false)?;
         let citus = Citus::start_with(2, &preloaded.replace('#', &elsewhere.library()), &[])?;
         Payment::create(&citus)?;
         elsewhere.create_function(citus.coordinator(), DATABASE)?;
@@ -217,7 +217,7 @@ fn prepared(citus: &Citus) -> usize {
 #[ignore = "needs Citus: make test-citus"]
 fn citus_refuses_to_be_preloaded_second() -> Result<()> {
     let settings = [("shared_preload_libraries", "idempotence,citus")];
-    let error = Cluster::start_with(Version::Pg15, &settings).err().map(|error| format!("{error:#}"));
+    let error = Cluster::start_with(Version::Pg18, &settings).err().map(|error| format!("{error:#}"));
     ensure!(error.as_ref().is_some_and(|error| error.contains("Citus has to be loaded first")), "{error:?}");
     Ok(())
 }
