@@ -13,9 +13,10 @@ PROFILE ?= release
 # Empty where there is no such pg_config. The scripts then say so.
 pg_config := $(shell command -v $(PG_CONFIG) 2>/dev/null)
 pg_major = $(shell $(pg_config) --version | sed 's/^[^0-9]*\([0-9]*\).*/\1/')
+pkglibdir = $(if $(pg_config),$(shell $(pg_config) --pkglibdir))
 
 # One package for each server and profile, since it holds that server's paths.
-package := $(CURDIR)/target/package/$(PROFILE)$(subst /,-,$(pg_config))
+package = $(CURDIR)/target/package/$(PROFILE)$(subst /,-,$(pkglibdir))
 
 all: $(package).stamp ## build the extension for PG_CONFIG (the default)
 

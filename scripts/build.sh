@@ -1,25 +1,32 @@
 #!/usr/bin/env bash
-# build.sh PG_CONFIG PROFILE PACKAGE: builds the extension for the server that PG_CONFIG belongs
-# to, and leaves in the directory PACKAGE the files to be installed, laid out as below /.
+# build.sh PG_CONFIG PROFILE PACKAGE: builds the extension for the server that PG_CONFIG belongs to, and leaves in the
+# directory PACKAGE the files to be installed, laid out as below /. Needs cargo, clang (for the server's headers) and
+# PG_CONFIG, and nothing else.
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 . "$(dirname "$0")/common.sh"
 
 version=$(server_version "$1")
-pg_config=$(command -v "$1")
+pg_config=$(own_pg_config "$1")
 profile=$2 package=$3
-"$root/scripts/cargo_pgrx.sh"
 cd "$root"
 
-# cargo-pgrx asks cargo for the metadata first, without --locked. If Cargo.lock does not fit, cargo then
-# updates it in silence. So it is checked here before that.
-quietly cargo metadata --locked --format-version 1 ||
-    die "Cargo.lock does not fit Cargo.toml, and is left as it is. To renew it: cargo update --workspace"
+wanted=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
+command -v cargo >/dev/null || die "there is no cargo: install Rust $wanted or later, for example with rustup"
+found=$(rustc --version | cut -d' ' -f2)
+[ "$(printf '%s\n' "$wanted" "$found" | sort -V | head -n 1)" = "$wanted" ] ||
+    die "Rust is $found here, and the extension needs $wanted or later: rustup update"
 
-# One target directory for each major version. In a common one, cargo would build the extension anew at
-# each change from one version to another.
+# One target directory for each major version. In a common one, cargo would build the extension anew at each change from
+# one version to another.
 export PGRX_PG_CONFIG_PATH=$pg_config CARGO_TARGET_DIR=$root/target/pg$version
+cargo build --locked --lib -p idempotence --no-default-features --features "pg$version" --profile "$profile"
 
 rm -rf "$package"
-export PGRX_BUILD_FLAGS=--locked
-cargo pgrx package --pg-config "$pg_config" --profile "$profile" --out-dir "$package"
+extension=$package$("$pg_config" --sharedir)/extension
+library=$package$("$pg_config" --pkglibdir)
+mkdir -p "$extension" "$library"
+cp "$CARGO_TARGET_DIR/${profile/#dev/debug}/libidempotence.so" "$library/idempotence.so"
+release=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
+sed "s/@CARGO_VERSION@/$release/" idempotence.control >"$extension/idempotence.control"
+cp "sql/idempotence--$release.sql" "$extension/"

@@ -33,17 +33,29 @@ die() {
     exit 1
 }
 
-# Runs a long command silently. Shows the end of its output only if it fails.
+# Runs a long command silently, but for a line each half minute. Shows the end of its output only if it fails.
 quietly() {
     local log rc=0
     log=$(mktemp)
-    "$@" >"$log" 2>&1 || rc=$?
+    # shellcheck disable=SC2094 # the log is read while it is written
+    "$@" >"$log" 2>&1 8> >(tell_progress "$log") || rc=$?
     if [ "$rc" -ne 0 ]; then
         tail -n 100 "$log" >&2
         printf 'error: failed (%s): %s\n' "$rc" "$*" >&2
     fi
     rm -f "$log"
     return "$rc"
+}
+
+# Says each half minute how far the log is, until standard input ends or the log is gone.
+tell_progress() {
+    local status=142
+    while [ "$status" -gt 128 ]; do
+        status=0
+        read -rt 30 || status=$?
+        [ -e "$1" ] || return 0
+        [ "$status" -le 128 ] || say "... $(tail -n 1 "$1" | cut -c 1-100)"
+    done
 }
 
 # PostgreSQL refuses to run as root. If we are root, its programs run as the postgres user, from a directory
@@ -69,6 +81,15 @@ server_version() {
         '') die "$1 is no pg_config: it names no version of PostgreSQL" ;;
         *) die "$1 belongs to PostgreSQL $version; the extension is for 15 to 18" ;;
     esac
+}
+
+# Prints the pg_config of a server by its own path. Debian has another on PATH, which calls it, and cargo builds all anew
+# where the path is another.
+own_pg_config() {
+    local own
+    own=$("$1" --bindir)/pg_config
+    [ -x "$own" ] || own=$(command -v "$1")
+    echo "$own"
 }
 
 # Prints the directory for private servers and their programs. It is below target/, unless the server's user

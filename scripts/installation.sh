@@ -9,7 +9,7 @@ set -euo pipefail
 . "$(dirname "$0")/common.sh"
 
 version=$(server_version "$1")
-pg_config=$(command -v "$1")
+pg_config=$(own_pg_config "$1")
 profile=${2:-release}
 bindir=$("$pg_config" --bindir)
 copy=$(private_dir)/pg$version

@@ -11,7 +11,6 @@ versions=()
 for pg_config in "$@"; do
     versions+=("$(server_version "$pg_config")")
 done
-"$root/scripts/cargo_pgrx.sh"
 export CARGO_TARGET_DIR=$root/target/check RUSTDOCFLAGS='-D warnings'
 
 failed=0
@@ -44,6 +43,7 @@ for version in "${versions[@]}"; do
     check "rustdoc, extension for $version" \
         cargo doc "${extension[@]}" --no-deps --document-private-items
 done
+check 'script of CREATE EXTENSION' scripts/schema.sh --check "$pg_config"
 check 'shellcheck' shellcheck -x -P "$root" scripts/*.sh bench/*.sh tests/*/*.sh monitoring/check_idempotence .ci/run
 check 'golden tests complete' scripts/check_tests.sh
 check 'contributing guide true' scripts/check_docs.sh

@@ -30,7 +30,7 @@ fi
 # A suite whose program is missing is skipped.
 [ "${1:-}" != test ] || "$root/scripts/packages.sh" "${fleet_packages[@]}" ||
     say "without ${fleet_packages[*]}, suites are left out"
-"$root/scripts/cargo_pgrx.sh"
+[ -z "${1:-}" ] || "$root/scripts/cargo_pgrx.sh"
 if [ "${1:-}" = test ]; then
     for version in "${test_versions[@]}"; do
         "$root/scripts/test_server.sh" "$version" >/dev/null

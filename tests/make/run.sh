@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # run.sh: what make says, and what it leaves, where a server, a right or a fitting Cargo.lock is
-# missing. On a copy of the tree, with a cargo-pgrx that builds nothing. One line a test.
+# missing. On a copy of the tree, with a cargo that builds nothing. One line a test.
 # shellcheck disable=SC2317 # the functions are called through check
 set -euo pipefail
 # shellcheck source=scripts/common.sh
@@ -13,26 +13,32 @@ tree=$work/tree programs=$work/programs
 mkdir "$tree" "$programs"
 tar -C "$root" --exclude=./target --exclude=./.git -cf - . | tar -C "$tree" --no-same-owner -xf -
 
-# As the real one: asks cargo for the metadata, then builds with the flags that it was given.
-cat >"$programs/cargo-pgrx" <<'STUB'
+# As the real one, but that it compiles nothing: `cargo build` looks at Cargo.lock, and leaves a library.
+cargo=$(command -v cargo)
+cat >"$programs/cargo" <<STUB
 #!/bin/sh
-[ "$2" != --version ] || { echo "cargo-pgrx $(sed -n 's/^pgrx = .*"=\([0-9.]*\)".*/\1/p' Cargo.toml)" && exit; }
 set -e
-cargo metadata --format-version 1 >/dev/null
-echo "$PGRX_BUILD_FLAGS" >flags
-while [ "$1" != --out-dir ]; do shift; done
-mkdir -p "$2/usr/lib/idem" "$2/usr/share/idem"
-echo library >"$2/usr/lib/idem/idempotence.so"
-echo control >"$2/usr/share/idem/idempotence.control"
+[ "\$1" = build ] || exec "$cargo" "\$@"
+case " \$* " in *' --locked '*) locked=--locked ;; esac
+"$cargo" metadata \$locked --format-version 1 >/dev/null
+echo "\$locked" >flags
+mkdir -p "\$CARGO_TARGET_DIR/release"
+echo library >"\$CARGO_TARGET_DIR/release/libidempotence.so"
 STUB
 for version in 14.9 15.0; do
-    printf '#!/bin/sh\necho "PostgreSQL %s"\n' "$version" >"$programs/pg_config-${version%.*}"
+    cat >"$programs/pg_config-${version%.*}" <<STUB
+#!/bin/sh
+case \$1 in
+    --version) echo 'PostgreSQL $version' ;;
+    --bindir) echo /usr/lib/idem/bin ;;
+    --pkglibdir) echo /usr/lib/idem ;;
+    --sharedir) echo /usr/share/idem ;;
+esac
+STUB
 done
 printf '#!/bin/sh\necho hello\n' >"$programs/hello"
 chmod 755 "$programs"/*
-# Without the cargo-pgrx of the cache. cargo looks into its own directory first, unless PATH names it.
-export IDEMPOTENCE_CACHE=$work/cache
-PATH=$programs:$PATH:${CARGO_HOME:-$HOME/.cargo}/bin
+PATH=$programs:$PATH
 
 failed=0
 # check NAME COMMAND...
@@ -68,6 +74,13 @@ check 'a version that is not supported' \
 check 'a program that is no pg_config' \
     fails_with 'hello is no pg_config' make -C "$tree" PG_CONFIG=hello installcheck
 
+mkdir "$work/old"
+printf '#!/bin/sh\necho "rustc 1.80.0"\n' >"$work/old/rustc"
+chmod 755 "$work/old/rustc"
+check 'a Rust that is too old' \
+    fails_with 'Rust is 1\.80\.0 here, and the extension needs 1\.' \
+    env PATH="$work/old:$PATH" make -C "$tree" PG_CONFIG=pg_config-15
+
 builds_locked() { make -C "$tree" PG_CONFIG=pg_config-15 && [ "$(cat "$tree/flags")" = --locked ]; }
 check 'a build uses the versions in Cargo.lock' builds_locked
 
@@ -76,7 +89,7 @@ refuses_stale_lock() {
     cp -r "$work/tree" "$tree" && rm -rf "$tree/target" "$tree/flags" &&
         sed -i 's/^version = .*/version = "99.0.0"/' "$tree/Cargo.toml" || return 1
     ! make -C "$tree" PG_CONFIG=pg_config-15 >"$work/output" 2>&1 &&
-        grep -q '^error: Cargo.lock does not fit' "$work/output" &&
+        grep -q '^error: .*lock file .*--locked' "$work/output" &&
         cmp "$tree/Cargo.lock" "$root/Cargo.lock" && [ ! -e "$tree/flags" ]
 }
 check 'a Cargo.lock that does not fit is left as it is' refuses_stale_lock
@@ -84,7 +97,7 @@ check 'a Cargo.lock that does not fit is left as it is' refuses_stale_lock
 installs() {
     mkdir "$work/there" && (cd "$work" && make -C "$tree" PG_CONFIG=pg_config-15 DESTDIR=../there install) &&
         [ "$(stat -c %a "$work/there/usr/lib/idem/idempotence.so")" = 755 ] &&
-        [ "$(stat -c %a "$work/there/usr/share/idem/idempotence.control")" = 644 ]
+        [ "$(stat -c %a "$work/there/usr/share/idem/extension/idempotence.control")" = 644 ]
 }
 check 'installing below a directory' installs
 
