@@ -28,6 +28,9 @@ $(package).stamp: Cargo.toml Cargo.lock idempotence.control $(shell find src sql
 install: all ## install the extension into that server, or below DESTDIR
 	@scripts/install_files.sh $(package) "$(DESTDIR)"
 
+uninstall: ## remove the extension's files from that server, or from below DESTDIR
+	@scripts/uninstall.sh $(PG_CONFIG) "$(DESTDIR)"
+
 package: all ## make target/idempotence-pgNN.tar.gz, to be unpacked in / of another machine
 	@tar -C $(package) -czf target/idempotence-pg$(pg_major).tar.gz --owner=0 --group=0 .
 	@echo target/idempotence-pg$(pg_major).tar.gz
@@ -63,4 +66,4 @@ clean: ## remove all that was built in this checkout
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
 
-.PHONY: all install package installcheck lint test test-citus test-fleet demo bench report clean help
+.PHONY: all install uninstall package installcheck lint test test-citus test-fleet demo bench report clean help

@@ -65,7 +65,7 @@ fails_with() {
 }
 
 # An interrupted or failed build is no build, so that each of these stands for itself.
-for target in all install package installcheck lint; do
+for target in all install uninstall package installcheck lint; do
     check "$target without a server" \
         fails_with 'there is no /nonexistent\.' make -C "$tree" PG_CONFIG=/nonexistent "$target"
 done
@@ -100,6 +100,13 @@ installs() {
         [ "$(stat -c %a "$work/there/usr/share/idem/extension/idempotence.control")" = 644 ]
 }
 check 'installing below a directory' installs
+
+uninstalls() {
+    touch "$work/there/usr/share/idem/extension/another.control"
+    make -C "$tree" PG_CONFIG=pg_config-15 DESTDIR="$work/there" uninstall &&
+        [ "$(find "$work/there" -type f)" = "$work/there/usr/share/idem/extension/another.control" ]
+}
+check 'uninstalling leaves what is not ours' uninstalls
 
 # The way to one file is open, to the other it is not: neither is installed.
 refuses_without_right() {
