@@ -1,4 +1,5 @@
-"""Types what README.md says into a fresh database, and holds the answers against its comments.
+"""Types what README.md and the first example of docs/reference.md say into a fresh database, and holds the answers
+against their comments.
 
 Usage: check_readme.py URI PYTHON; the URI is a superuser's. Makes and drops the database `readme` and the
 role `app`. The Python program is run as it stands there.
@@ -15,11 +16,12 @@ import psycopg
 from psycopg.conninfo import make_conninfo
 from wrong import tells_what_is_wrong
 
-README = pathlib.Path(__file__).resolve().parents[2] / "README.md"
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 
-def sections():
-    """The code blocks of each section, in their order."""
-    text = README.read_text()
+
+def sections(page):
+    """The code blocks of each section of a page, in their order."""
+    text = (ROOT / page).read_text()
     parts = re.split(r"^## (.*)$", text, flags=re.MULTILINE)[1:]
     return {
         title: re.findall(r"^```(\w+)\n(.*?)^```$", body, flags=re.MULTILINE | re.DOTALL)
@@ -61,7 +63,8 @@ def run(conn, block):
 
 
 def check(uri, python):
-    readme = sections()
+    readme = sections("README.md")
+    readme["One endpoint"] = sections("docs/reference.md")["One endpoint"]
     with psycopg.connect(uri, autocommit=True) as server:
         server.execute("DROP DATABASE IF EXISTS readme")
         server.execute("CREATE DATABASE readme")
@@ -71,7 +74,7 @@ def check(uri, python):
             with psycopg.connect(superuser, autocommit=True) as conn:
                 run(conn, next(code for language, code in readme["Install"] if language == "sql"))
             with psycopg.connect(app, autocommit=True) as conn:
-                for title in ["Use it in PL/pgSQL", "Use it from a program", "Make an effect elsewhere"]:
+                for title in ["Use it in PL/pgSQL", "One endpoint", "Use it from a program", "Make an effect elsewhere"]:
                     for _, code in (block for block in readme[title] if block[0] == "sql"):
                         run(conn, code)
             for program in (code for language, code in readme["Use it from a program"] if language == "python"):
@@ -80,7 +83,7 @@ def check(uri, python):
                 for _, code in readme["Deduplicate messages"]:
                     run(conn, code)
                 balances = conn.execute("SELECT array_agg(balance ORDER BY id) FROM account").fetchone()[0]
-            assert balances == [100 - 55, 55], f"the accounts are {balances}"
+            assert balances == [100 - 52, 52], f"the accounts are {balances}"
         finally:
             server.execute("DROP DATABASE IF EXISTS readme WITH (FORCE)")
             server.execute("DROP ROLE IF EXISTS app")
