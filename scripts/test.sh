@@ -123,15 +123,32 @@ check_server_log() {
     echo "ok $1"
 }
 
-# cluster_tests [ARGUMENT...]
-cluster_tests() (
-    # Each test has servers of its own, and the machine may have only two cores.
-    export RUST_TEST_THREADS=2
+# in_cluster_tests OPTION...: runs some of the tests that have servers of their own.
+in_cluster_tests() (
     for version in "${!private[@]}"; do
         export "IDEM_PG${version}_CONFIG=${private[$version]}"
     done
-    timeout 2700 cargo test --locked --no-fail-fast --target-dir "$check" -p idempotence-cluster-tests "$@"
+    timeout 1800 cargo test --locked --no-fail-fast --target-dir "$check" -p idempotence-cluster-tests "$@"
 )
+
+# Three at a time, though the machine may have only two cores, since they wait more than they work. What is large comes
+# first, for it takes long.
+cluster_tests() {
+    local test status=0
+    export RUST_TEST_THREADS=1
+    mkdir "$logs/clusters"
+    in_cluster_tests --no-run || return
+    in_cluster_tests --lib --bins || status=1
+    while read -r test; do
+        [ "$(jobs -rp | wc -l)" -lt 3 ] || wait -n || status=1
+        in_cluster_tests --test "$test" >"$logs/clusters/$test.log" 2>&1 &
+    done < <(du -s tests/cluster/tests/* | sort -rn | sed -E 's#.*/([a-z_]+)(\.rs)?$#\1#')
+    while [ -n "$(jobs -p)" ]; do
+        wait -n || status=1
+    done
+    cat "$logs"/clusters/*.log
+    return "$status"
+}
 
 # Ignored where nobody asks for them. Each test has up to five servers.
 plproxy_tests() {
@@ -261,7 +278,7 @@ if [ -n "$quick" ]; then
     suite 'unit tests' count_cargo unit_tests
     private[15]=$(scripts/installation.sh "${config[15]}")
     on_server 15
-    suite 'crashes' count_cargo cluster_tests --test crash -- pg15
+    suite 'crashes' count_cargo in_cluster_tests --test crash -- pg15
     suite 'demo' count_checks demo
     exit
 fi
