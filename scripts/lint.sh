@@ -53,6 +53,7 @@ check 'modules, extension' \
     scripts/check_modules.sh idempotence --lib --no-default-features "--features=pg$version"
 
 check 'shellcheck' shellcheck -x -P "$root" scripts/*.sh bench/*.sh tests/*/*.sh monitoring/check_idempotence .ci/run
+check 'SQL qualified' scripts/check_sql.py
 check 'golden tests complete' scripts/check_tests.sh
 check 'contributing guide true' scripts/check_docs.sh
 check 'tables of roles true' scripts/roles.sh --check
