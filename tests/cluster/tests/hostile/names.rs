@@ -350,6 +350,7 @@ impl Named {
                 }
             }
         }
-        self.operators.remove("");
+        // The source may name one by a variable.
+        self.operators.retain(|operator| !operator.is_empty() && !operator.contains('{'));
     }
 }
