@@ -59,7 +59,7 @@ SELECT -- Critical: a segment is late by its whole keep, although a sweep came b
               THEN pg_catalog.format('segment %s was opened or closed at %s, by a clock that was ahead and has been set back', s.segment,
                      pg_catalog.date_trunc('second', GREATEST(s.opened_at, s.closed_at)))
               ELSE pg_catalog.format('segment %s should have been %s %s ago%s', s.segment,
-                     CASE s.state WHEN 'current' THEN 'turned away from' WHEN 'closing' THEN 'closed' ELSE 'emptied' END,
+                     CASE WHEN s.state OPERATOR(pg_catalog.=) 'current' THEN 'turned away from' WHEN s.state OPERATOR(pg_catalog.=) 'closing' THEN 'closed' ELSE 'emptied' END,
                      pg_catalog.date_trunc('second', w.now OPERATOR(pg_catalog.-) s.due_at),
                      CASE WHEN s.held_by IS NOT NULL THEN pg_catalog.concat('; held by ', s.held_by)
                           WHEN w.last_sweep OPERATOR(pg_catalog.<) s.due_at THEN '; not swept since' ELSE '' END) END,
@@ -93,8 +93,8 @@ SELECT CASE WHEN pg_catalog.count(h.pid) OPERATOR(pg_catalog.>) 0 OR NOT pg_cata
 FROM (SELECT pg_catalog.make_interval(secs => idempotence.setting('idempotence.warn_holder')::pg_catalog.float8) AS threshold) t
 LEFT JOIN (SELECT l.pid, a.xact_start, pg_catalog.row_number() OVER (ORDER BY a.xact_start) AS place,
                   pg_catalog.format('process %s (%s), since %s, holds %s', l.pid,
-                    pg_catalog.concat_ws(', ', a.usename, NULLIF(a.application_name, ''), a.state), pg_catalog.date_trunc('second', a.xact_start),
-                    CASE l.requests WHEN 0 THEN 'a session' WHEN 1 THEN 'a request' ELSE pg_catalog.concat(l.requests, ' requests') END) AS told
+                    pg_catalog.concat_ws(', ', a.usename, CASE WHEN a.application_name OPERATOR(pg_catalog.<>) '' THEN a.application_name END, a.state), pg_catalog.date_trunc('second', a.xact_start),
+                    CASE WHEN l.requests OPERATOR(pg_catalog.=) 0 THEN 'a session' WHEN l.requests OPERATOR(pg_catalog.=) 1 THEN 'a request' ELSE pg_catalog.concat(l.requests, ' requests') END) AS told
            FROM idempotence.holding l JOIN pg_catalog.pg_stat_activity a ON a.pid OPERATOR(pg_catalog.=) l.pid) h
   ON h.xact_start OPERATOR(pg_catalog.<) (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) t.threshold)
 GROUP BY t.threshold;
@@ -158,8 +158,9 @@ CREATE VIEW idempotence.check_leases AS
 SELECT CASE WHEN pg_catalog.count(*) FILTER (WHERE u.attempt OPERATOR(pg_catalog.>) 3) OPERATOR(pg_catalog.>) 0 THEN 1 ELSE 0 END AS level,
        CASE WHEN (SELECT b.blind FROM idempotence.blind b) THEN 'this is a standby, and leases are unlogged; the primary knows them'
             ELSE pg_catalog.concat(pg_catalog.count(*) FILTER (WHERE u.state OPERATOR(pg_catalog.=) 'leased'), ' requests are leased',
-                   '; ' OPERATOR(pg_catalog.||) (NULLIF(pg_catalog.count(*) FILTER (WHERE u.attempt OPERATOR(pg_catalog.>) 3), 0)
-                     OPERATOR(pg_catalog.||) (' unfinished ones were taken over more than three times, one by attempt ' OPERATOR(pg_catalog.||) pg_catalog.max(u.attempt)))) END AS detail,
+                   CASE WHEN pg_catalog.count(*) FILTER (WHERE u.attempt OPERATOR(pg_catalog.>) 3) OPERATOR(pg_catalog.>) 0
+                        THEN pg_catalog.concat('; ', pg_catalog.count(*) FILTER (WHERE u.attempt OPERATOR(pg_catalog.>) 3),
+                               ' unfinished ones were taken over more than three times, one by attempt ', pg_catalog.max(u.attempt)) END) END AS detail,
        'A request that was taken over again and again may be what its workers die of, or its lease is too short for the work. The view unfinished tells who has it. max_attempts of a session gives such requests up.' AS hint
 FROM idempotence.unfinished u;
 
@@ -250,7 +251,7 @@ SELECT CASE WHEN pg_catalog.bool_or(r.orphans OPERATOR(pg_catalog.>) 0) OR m.mis
             WHEN pg_catalog.bool_or(r.orphans OPERATOR(pg_catalog.>) 0)
             THEN 'No session that is new can be made. Create the roles that the restore missed and restore the data of table idempotence.session again, or give up what has no session: idem_accept_restore().'
             ELSE 'The sweep looks through it. Where no worker visits this database, CALL idem_sweep().' END AS hint
-FROM idempotence.missing m LEFT JOIN idempotence.restore r ON r.orphans IS DISTINCT FROM 0
+FROM idempotence.missing m LEFT JOIN idempotence.restore r ON r.orphans IS NULL OR r.orphans OPERATOR(pg_catalog.<>) 0
 GROUP BY m.missing;
 
 -- The beginning of a table's last page.
@@ -347,7 +348,7 @@ SELECT CASE WHEN c.library IS NOT NULL AND o.places IS NOT NULL OR c.library IS 
          CASE WHEN c.library IS NOT NULL THEN o.places END,
          CASE WHEN c.tables OPERATOR(pg_catalog.>) 0
               THEN pg_catalog.format('%s of postgres_fdw, which commits on their servers before the commit here, and knows no two-phase commit',
-                CASE c.tables WHEN 1 THEN '1 table is' ELSE pg_catalog.format('%s tables are', c.tables) END) END) AS detail,
+                CASE WHEN c.tables OPERATOR(pg_catalog.=) 1 THEN '1 table is' ELSE pg_catalog.format('%s tables are', c.tables) END) END) AS detail,
        CASE WHEN c.library IS NULL
             THEN 'A crash between the commit on a worker and the commit here leaves an effect without its outcome, and a retry executes it again. docs/scaling.md, Commit coordinators, tells how to build Citus, or what to write besides.'
             ELSE 'A crash between the commit on another server and the commit here leaves an effect without its outcome, and a retry executes it again. RESET idempotence.coordinate there.' END AS hint
@@ -377,7 +378,7 @@ GROUP BY n.name;
 CREATE VIEW idempotence.check_journals AS
 SELECT CASE WHEN pg_catalog.bool_or(j.is_gone) THEN 2 ELSE 0 END AS level,
        COALESCE(pg_catalog.string_agg(pg_catalog.format('journal %s of %s is not there', j.journal, j.sessions), '; ' ORDER BY j.journal) FILTER (WHERE j.is_gone),
-                CASE pg_catalog.count(*) WHEN 0 THEN 'no session has a journal' ELSE pg_catalog.format('journals of sessions, all of them there: %s', pg_catalog.count(*)) END) AS detail,
+                CASE WHEN pg_catalog.count(*) OPERATOR(pg_catalog.=) 0 THEN 'no session has a journal' ELSE pg_catalog.format('journals of sessions, all of them there: %s', pg_catalog.count(*)) END) AS detail,
        'All requests of these sessions fail (42P01), since nobody can tell what was done. Restore the table, or give it its name back.' AS hint
 FROM (SELECT s.journal, pg_catalog.to_regclass(s.journal) IS NULL AS is_gone, pg_catalog.string_agg(pg_catalog.quote_ident(s.name), ', ' ORDER BY s.name) AS sessions
       FROM idempotence.session s
@@ -451,9 +452,9 @@ CROSS JOIN (SELECT GREATEST((SELECT pg_catalog.max(GREATEST(s.opened_at, s.close
 -- When the first outcome of each segment was recorded, as far as its first page tells.
 CREATE VIEW idempotence.segment_starts AS
 SELECT s.segment, s.state OPERATOR(pg_catalog.=) 'current' AS is_current, CASE WHEN s.state OPERATOR(pg_catalog.=) 'empty' THEN 0 ELSE s.bytes END AS bytes, s.keep,
-       CASE s.segment
-         WHEN 0 THEN (SELECT pg_catalog.min(o.recorded_at) FROM idempotence.outcome_0 o WHERE o.ctid OPERATOR(pg_catalog.<) '(1,0)'::pg_catalog.tid)
-         WHEN 1 THEN (SELECT pg_catalog.min(o.recorded_at) FROM idempotence.outcome_1 o WHERE o.ctid OPERATOR(pg_catalog.<) '(1,0)'::pg_catalog.tid)
+       CASE
+         WHEN s.segment OPERATOR(pg_catalog.=) 0 THEN (SELECT pg_catalog.min(o.recorded_at) FROM idempotence.outcome_0 o WHERE o.ctid OPERATOR(pg_catalog.<) '(1,0)'::pg_catalog.tid)
+         WHEN s.segment OPERATOR(pg_catalog.=) 1 THEN (SELECT pg_catalog.min(o.recorded_at) FROM idempotence.outcome_1 o WHERE o.ctid OPERATOR(pg_catalog.<) '(1,0)'::pg_catalog.tid)
          ELSE (SELECT pg_catalog.min(o.recorded_at) FROM idempotence.outcome_2 o WHERE o.ctid OPERATOR(pg_catalog.<) '(1,0)'::pg_catalog.tid) END AS first
 FROM idempotence.segments s;
 

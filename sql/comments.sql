@@ -172,6 +172,8 @@ COMMENT ON FUNCTION idem_forget_prefix(text, text, text, integer) IS
   'repair: idem_forget for the requests whose keys begin with a prefix, a bounded number in a call; gives how many, 0 when none is left';
 COMMENT ON FUNCTION idem_redact_prefix(text, text, text, integer) IS
   'idem_redact for the requests whose keys begin with a prefix, a bounded number in a call; gives how many, 0 when none is left';
+COMMENT ON FUNCTION idem_force_release_prefix(text, text, text, boolean, integer) IS
+  'repair: idem_force_release for the leases of requests whose keys begin with a prefix, those that ran out or those that have not, a bounded number in a call; gives how many, 0 when none is left';
 COMMENT ON FUNCTION idem_purge_audit(timestamptz, text) IS
   'delete the rows of the audit from before a moment; gives how many';
 COMMENT ON FUNCTION idem_import(text, text, text) IS

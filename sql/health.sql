@@ -49,7 +49,7 @@ $checks$;
 
 CREATE VIEW idempotence.health WITH (security_barrier) AS
 SELECT c.name,
-       CASE c.level WHEN 0 THEN 'ok' WHEN 1 THEN 'warning' ELSE 'critical' END AS status,
+       CASE WHEN c.level OPERATOR(pg_catalog.=) 0 THEN 'ok' WHEN c.level OPERATOR(pg_catalog.=) 1 THEN 'warning' ELSE 'critical' END AS status,
        c.detail,
        CASE WHEN c.level OPERATOR(pg_catalog.>) 0 THEN c.hint END AS hint,
        c.level

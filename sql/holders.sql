@@ -7,12 +7,14 @@ SELECT l.locktype, l.relation, l.objsubid, l.mode,
        CASE WHEN l.pid IS NULL
             THEN pg_catalog.concat('prepared transaction "', p.gid, '"', ', since ' OPERATOR(pg_catalog.||) pg_catalog.date_trunc('second', p.prepared)::pg_catalog.text)
             ELSE pg_catalog.concat('process ', l.pid,
-                   ' (' OPERATOR(pg_catalog.||) NULLIF(pg_catalog.concat_ws(', ', a.backend_type, a.usename, NULLIF(a.application_name, ''), a.state), '') OPERATOR(pg_catalog.||) ')',
+                   (SELECT pg_catalog.concat(' (', w.words, ')')
+                    FROM (SELECT pg_catalog.concat_ws(', ', a.backend_type, a.usename, CASE WHEN a.application_name OPERATOR(pg_catalog.<>) '' THEN a.application_name END, a.state)) w (words)
+                    WHERE w.words OPERATOR(pg_catalog.<>) ''),
                    ', since ' OPERATOR(pg_catalog.||) pg_catalog.date_trunc('second', a.xact_start)::pg_catalog.text) END AS holder
 FROM pg_catalog.pg_locks l
 LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid OPERATOR(pg_catalog.=) l.pid
 LEFT JOIN idempotence.prepared p ON l.pid IS NULL AND p.virtualtransaction OPERATOR(pg_catalog.=) l.virtualtransaction
-WHERE l.granted AND l.mode OPERATOR(pg_catalog.<>) 'SIReadLock' AND l.pid IS DISTINCT FROM pg_catalog.pg_backend_pid()
+WHERE l.granted AND l.mode OPERATOR(pg_catalog.<>) 'SIReadLock' AND (l.pid IS NULL OR l.pid OPERATOR(pg_catalog.<>) pg_catalog.pg_backend_pid())
   AND l.database OPERATOR(pg_catalog.=) (SELECT d.oid FROM pg_catalog.pg_database d
                                          WHERE d.datname OPERATOR(pg_catalog.=) pg_catalog.current_database());
 

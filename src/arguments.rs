@@ -1,6 +1,6 @@
 //! Checks of arguments: lengths, sizes, intervals, and whether the transaction may write at all.
 
-use crate::domain::limits::{LEASE_US_MAX, LEASE_US_MIN, NUMBER_MAX, STREAM_CHARS_MAX};
+use crate::domain::limits::{DEPTH_MAX, LEASE_US_MAX, LEASE_US_MIN, NUMBER_MAX, STREAM_CHARS_MAX};
 use crate::error::{Error, RequestName};
 use crate::guc;
 use crate::pg::{self, Jsonb};
@@ -30,22 +30,32 @@ pub fn check_chars(what: &str, value: &str, chars_max: usize, hint: &'static str
     })
 }
 
-/// Refuses a jsonb value of more than `bytes_max` bytes; `what` says what it is of the request.
+/// Refuses a jsonb value of more than `bytes_max` bytes, and one that is nested too deeply; `what` says what it is of the
+/// request. This is on the hot path, so the request's name is made only if it is needed.
 pub fn check_jsonb(
     what: &str,
-    of: &RequestName,
-    value: Option<Jsonb>,
+    of: impl FnOnce() -> RequestName,
+    value: Jsonb,
     bytes_max: usize,
     hint: &'static str,
 ) -> Result<(), Error> {
-    match value.map_or(0, Jsonb::raw_bytes) {
-        bytes if bytes <= bytes_max => Ok(()),
-        bytes => Err(Error::LimitExceeded {
-            what: format!("the {what} of {of}"),
+    // A level takes eight bytes, and the innermost four. So a shorter value is not deeper, and is not read.
+    const BYTES_OF_DEEP: usize = 8 * DEPTH_MAX;
+    match value.raw_bytes() {
+        bytes if bytes > bytes_max => Err(Error::LimitExceeded {
+            what: format!("the {what} of {}", of()),
             found: format!("{bytes} bytes"),
             limit: format!("{bytes_max} bytes"),
             hint,
         }),
+        bytes if bytes > BYTES_OF_DEEP && value.is_deeper_than(DEPTH_MAX) => Err(Error::Invalid {
+            message: format!("the {what} of {} is nested too deeply", of()),
+            detail: format!(
+                "It has more than {DEPTH_MAX} levels of arrays and objects, which a restore could not read."
+            ),
+            hint: "Write it flatter, or as a string.",
+        }),
+        _ => Ok(()),
     }
 }
 

@@ -33,6 +33,21 @@ fn idem_redact_prefix(
     })())
 }
 
+#[pg_extern(volatile, parallel_unsafe)]
+fn idem_force_release_prefix(
+    session: Option<&str>,
+    prefix: Option<&str>,
+    reason: Option<&str>,
+    live: default!(Option<bool>, "false"),
+    most: default!(Option<i32>, "1000"),
+) -> i64 {
+    or_raise((|| {
+        let (session, prefix) = (required("session", session)?, required("prefix", prefix)?);
+        let (reason, live, most) = (required("reason", reason)?, required("live", live)?, required("most", most)?);
+        repair_set::force_release(session, prefix, reason, live, most).map(told)
+    })())
+}
+
 /// The number of requests that were repaired. A notice tells of those that were left out.
 fn told(repaired: Repaired) -> i64 {
     match repaired.left_out {

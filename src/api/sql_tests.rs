@@ -103,7 +103,7 @@ fn views_and_comments_know_the_letters_of_outcomes() {
     assert_in(
         &["views"],
         &format!(
-            "CASE o.class WHEN '{}' THEN '{}' WHEN '{}' THEN '{}' ELSE '{}' END AS status",
+            "CASE WHEN o.class OPERATOR(pg_catalog.=) '{}' THEN '{}' WHEN o.class OPERATOR(pg_catalog.=) '{}' THEN '{}' ELSE '{}' END AS status",
             succeeded.0, succeeded.1, failed.0, failed.1, cancelled.1
         ),
     );

@@ -4,9 +4,9 @@
 //! from all other leases of the request. Whoever completes the request shows the token; a token that was superseded is
 //! refused. A lease that ran out stays valid until somebody supersedes it.
 
-/// The greatest token that comes from outside. It is far enough from the end of bigint for any number of leases to
-/// follow.
-pub const TOKEN_MAX: i64 = 1 << 62;
+/// The greatest token: the last number before 2^53, so that JavaScript keeps each exact. None is handed out beyond it, and
+/// none taken from outside. The clock in microseconds comes to it in the year 2285.
+pub const TOKEN_MAX: i64 = (1 << 53) - 1;
 
 /// The lease of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -29,7 +29,7 @@ impl Lease {
 
     /// The lease that supersedes this one. Without a `lease_us` a transaction supersedes it that needs no lease. Then
     /// it has run out from the start, and nobody is told its token. `None`: there is no higher token, which is so only
-    /// if somebody has written one near the end of bigint.
+    /// if somebody has written the greatest one.
     pub fn superseded(self, now_us: i64, lease_us: Option<i64>) -> Option<Lease> {
         Some(Lease {
             token: next_token(self.token, now_us)?,
@@ -51,10 +51,9 @@ impl Lease {
 }
 
 /// A token that no former lease of the request had: higher than the former one, and the time in microseconds. The time
-/// sees to it that a token does not come again where the former lease is lost, in a crash or a restore. Tokens have
-/// less than 53 bits until the year 2285, so JavaScript keeps them exact.
+/// sees to it that a token does not come again where the former lease is lost, in a crash or a restore.
 fn next_token(former: i64, now_us: i64) -> Option<i64> {
-    former.checked_add(1).map(|next| now_us.max(next))
+    former.checked_add(1).map(|next| now_us.max(next)).filter(|next| *next <= TOKEN_MAX)
 }
 
 /// What becomes of a call that completes a request with a token.
@@ -98,12 +97,12 @@ mod tests {
     }
 
     #[test]
-    fn no_token_is_given_twice_at_the_end_of_bigint() {
-        let with = |token| Lease { token, ..Lease::first(1_000, 500) };
-        let last = with(i64::MAX - 1).superseded(2_000, None);
-        assert_eq!(last.map(|last| last.token), Some(i64::MAX));
-        assert_eq!(with(i64::MAX).superseded(2_000, Some(500)), None);
-        assert_eq!(with(TOKEN_MAX).superseded(2_000, None).map(|next| next.token), Some(TOKEN_MAX + 1));
+    fn no_token_is_beyond_the_greatest() {
+        let after = |token| Lease { token, ..Lease::first(1_000, 500) }.superseded(2_000, None).map(|next| next.token);
+        assert_eq!(after(TOKEN_MAX - 1), Some(TOKEN_MAX));
+        assert_eq!(after(TOKEN_MAX), None);
+        assert_eq!(after(i64::MAX), None);
+        assert_eq!(TOKEN_MAX as f64 as i64 + 1, 1 << 53);
     }
 
     #[test]

@@ -33,6 +33,10 @@ pub const SIGNS_A_TIMEOUT: i64 = 8;
 /// The longest name of a checkpoint's point, in characters.
 pub const POINT_CHARS_MAX: usize = 255;
 
+/// How many levels of arrays and objects a response, a state or a payload may have. PostgreSQL reads the text of a value
+/// level by level, as deep as its stack allows, and a dump is read where that may be less than where it was made.
+pub const DEPTH_MAX: usize = 1000;
+
 /// The longest reason given for a repair, in characters.
 pub const REASON_CHARS_MAX: usize = 1000;
 
@@ -84,6 +88,9 @@ mod tests {
             ),
             format!("| lease | {} milliseconds to {} days |", LEASE_US_MIN / 1000, LEASE_US_MAX / DAY),
             format!("| `max_attempts` of a session | 1 to {ATTEMPTS_MAX} |"),
+            format!(
+                "| nesting of a response, a state or a payload | {DEPTH_MAX} levels of arrays and objects (22023) |"
+            ),
             format!("| reason of a repair | {REASON_CHARS_MAX} characters |"),
             format!("| ttl | {} second to {} days; for a session at most", TTL_US_MIN / SECOND, TTL_US_MAX / DAY),
             format!("| time of a time key | {} minutes ahead of the database's clock |", AHEAD_US_MAX / (60 * SECOND)),

@@ -142,6 +142,33 @@ impl Jsonb {
         }
     }
 
+    /// Whether it has more levels of arrays and objects. It is read no further than to the first such level.
+    pub fn is_deeper_than(self, levels: usize) -> bool {
+        use pg_sys::JsonbIteratorToken as Step;
+
+        let mut level = 0;
+        // SAFETY: as in fingerprint(). A value in a container is given as it is, since the iterator is not to skip it.
+        unsafe {
+            raw::guarded(|| {
+                let jsonb: *mut pg_sys::Jsonb = raw::pg_detoast_datum(self.0.cast_mut_ptr()).cast();
+                let mut iterator = raw::JsonbIteratorInit(&raw mut (*jsonb).root);
+                let mut value = std::mem::zeroed::<pg_sys::JsonbValue>();
+                while level <= levels {
+                    match raw::JsonbIteratorNext(&mut iterator, &mut value, false) {
+                        Step::WJB_DONE => break,
+                        Step::WJB_BEGIN_ARRAY | Step::WJB_BEGIN_OBJECT => level += 1,
+                        Step::WJB_END_ARRAY | Step::WJB_END_OBJECT => level -= 1,
+                        _ => {}
+                    }
+                }
+                if jsonb.cast() != self.0.cast_mut_ptr::<pg_sys::varlena>() {
+                    raw::pfree(jsonb.cast());
+                }
+            });
+        }
+        level > levels
+    }
+
     /// Digests the value, walking it in jsonb's own order.
     pub fn fingerprint(self) -> [u8; 16] {
         let mut fingerprint = Hasher::new();

@@ -39,7 +39,7 @@ pub fn application_name() -> String {
     }
 }
 
-/// Runs `work` as the role `owner`. Our tables are accessed so, since nobody but their owner has a privilege on them.
+/// Runs `work` as the role `owner`. SQL on our tables is executed so, since nobody but their owner has a privilege on them.
 pub fn as_role<T>(owner: pg_sys::Oid, work: impl FnOnce() -> T) -> T {
     as_role_with(pg_sys::SECURITY_LOCAL_USERID_CHANGE, owner, work)
 }
@@ -47,25 +47,7 @@ pub fn as_role<T>(owner: pg_sys::Oid, work: impl FnOnce() -> T) -> T {
 /// Runs `work` as the role `owner`, and lets it become nobody else and change no setting for others, as PostgreSQL does
 /// where it maintains a user's table: triggers of the table are code of its owner.
 pub fn as_owner_alone<T>(owner: pg_sys::Oid, work: impl FnOnce() -> T) -> T {
-    as_role_with(pg_sys::SECURITY_RESTRICTED_OPERATION, owner, || {
-        // SAFETY: the level is ended below. An error ends it with its (sub)transaction. The strings are terminated.
-        unsafe {
-            let level = pg_sys::NewGUCNestLevel();
-            pg_sys::set_config_option(
-                c"search_path".as_ptr(),
-                c"pg_catalog, pg_temp".as_ptr(),
-                pg_sys::GucContext::PGC_USERSET,
-                pg_sys::GucSource::PGC_S_SESSION,
-                pg_sys::GucAction::GUC_ACTION_SAVE,
-                true,
-                0,
-                false,
-            );
-            let done = work();
-            pg_sys::AtEOXact_GUC(false, level);
-            done
-        }
-    })
+    as_role_with(pg_sys::SECURITY_RESTRICTED_OPERATION, owner, work)
 }
 
 /// Whether a role has the privileges of another one.
@@ -80,6 +62,8 @@ pub fn is_superuser() -> bool {
     unsafe { pg_sys::superuser() }
 }
 
+/// Runs `work` as another role, with a search_path on which the caller's objects are not: SQL that left a name to the
+/// path would run the caller's code with the other role's rights.
 fn as_role_with<T>(rules: u32, owner: pg_sys::Oid, work: impl FnOnce() -> T) -> T {
     /// Restores the role, also when an error unwinds.
     struct Caller(pg_sys::Oid, i32);
@@ -96,7 +80,23 @@ fn as_role_with<T>(rules: u32, owner: pg_sys::Oid, work: impl FnOnce() -> T) -> 
         pg_sys::GetUserIdAndSecContext(&mut caller.0, &mut caller.1);
         pg_sys::SetUserIdAndSecContext(owner, caller.1 | rules as i32);
     }
-    work()
+    // SAFETY: the level is ended below. An error ends it with its (sub)transaction. The strings are terminated.
+    unsafe {
+        let level = pg_sys::NewGUCNestLevel();
+        pg_sys::set_config_option(
+            c"search_path".as_ptr(),
+            c"pg_catalog, pg_temp".as_ptr(),
+            pg_sys::GucContext::PGC_USERSET,
+            pg_sys::GucSource::PGC_S_SESSION,
+            pg_sys::GucAction::GUC_ACTION_SAVE,
+            true,
+            0,
+            false,
+        );
+        let done = work();
+        pg_sys::AtEOXact_GUC(false, level);
+        done
+    }
 }
 
 /// Whether the current role is an admin, that is, may execute the repair function `idem_forget`.

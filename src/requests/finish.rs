@@ -49,7 +49,7 @@ pub fn record_open(
 ) -> Result<Outcome, Error> {
     debug_assert!(keeping::holds_claim(request, &open.lock), "an open request has its claim");
     check_writable(request, "idem_record")?;
-    check_size("response", request, response)?;
+    check_value("response", request, response)?;
     let outcome = |recorded_at| {
         let (fingerprint, token, writer) = (open.fingerprint, open.token, pg::Writer::THIS);
         Outcome { class, response, fingerprint, token, recorded_at, expires_at: None, writer }
@@ -90,7 +90,7 @@ pub fn checkpoint(request: &Request<'_>, point: &str, state: Option<Jsonb>, toke
     check_writable(request, "idem_checkpoint")?;
     let hint = "A point is a name for where to go on; what that needs belongs in state.";
     arguments::check_chars(&format!("the point of {}", request.name()), point, POINT_CHARS_MAX, hint)?;
-    check_size("state", request, state)?;
+    check_value("state", request, state)?;
     if let Request::Numbered(numbered) = request {
         let numbers = numbers_of(&open, numbered)?;
         saving::before(numbered, numbers, Deadline::after(guc::wait_us()))?.save(numbered)?;
@@ -166,15 +166,10 @@ fn check_writable(request: &Request<'_>, function: &'static str) -> Result<(), E
     arguments::check_writable(function, detail)
 }
 
-pub(super) fn check_size(what: &str, request: &Request<'_>, value: Option<Jsonb>) -> Result<(), Error> {
+pub(super) fn check_value(what: &str, request: &Request<'_>, value: Option<Jsonb>) -> Result<(), Error> {
     let hint = "Keep a reference to a large answer instead of the answer, or raise idempotence.max_response.";
-    match value {
-        // This is the hot path, so the name is made only if it is needed.
-        Some(jsonb) if jsonb.raw_bytes() > guc::max_response_bytes() => {
-            arguments::check_jsonb(what, &request.name(), value, guc::max_response_bytes(), hint)
-        }
-        _ => Ok(()),
-    }
+    value
+        .map_or(Ok(()), |value| arguments::check_jsonb(what, || request.name(), value, guc::max_response_bytes(), hint))
 }
 
 /// The ttl that was given with a record, checked against the session's.

@@ -125,7 +125,7 @@ impl Target {
             return Ok(Taken::Expired);
         }
         let request = Request::Keyed(request);
-        finish::check_size("response", &request, row.response)?;
+        finish::check_value("response", &request, row.response)?;
         let fingerprint = fingerprint(&request, row, !row.is_moved())?;
         let Request::Keyed(request) = request else { unreachable!("made just now") };
         let digest = request.digest();
@@ -252,7 +252,7 @@ impl Target {
     ) -> Result<Taken, Error> {
         let Unfinished { lease, point } = unfinished;
         let request = Request::Keyed(request);
-        finish::check_size("state", &request, row.state)?;
+        finish::check_value("state", &request, row.state)?;
         let fingerprint = fingerprint(&request, row, false)?;
         let Request::Keyed(request) = request else { unreachable!("made just now") };
         let digest = request.digest();
@@ -319,6 +319,10 @@ fn kept<'a>(request: &Keyed<'_>, row: &Row<'a>, now_us: i64) -> Result<Kept<'a>,
         hint,
     };
     const EXPORT: &str = "Give these columns as idem_export() gives them, or leave them out.";
+    if let Some(token) = row.token.filter(|token| !(1..=TOKEN_MAX).contains(token)) {
+        let detail = format!("Found {token}; a token is between 1 and {TOKEN_MAX}.");
+        return Err(invalid("comes with a token out of range", detail, EXPORT));
+    }
     let class = match (row.status, row.failed) {
         (Some(_), Some(_)) => {
             let detail = "One of them says the other.".into();
@@ -344,14 +348,13 @@ fn kept<'a>(request: &Keyed<'_>, row: &Row<'a>, now_us: i64) -> Result<Kept<'a>,
     }
     let lease = match (row.token, row.attempt, row.begun_at, row.leased_until) {
         (None, None, None, None) => None,
-        (Some(token @ 1..=TOKEN_MAX), Some(attempt @ 1..), Some(begun_at), Some(until)) if begun_at <= until => {
+        (Some(token), Some(attempt @ 1..), Some(begun_at), Some(until)) if begun_at <= until => {
             // Nobody holds it any more.
             Some(Lease { token, attempt, begun_at: begun_at.min(now_us), until: until.min(now_us) })
         }
         _ => {
-            let detail =
-                format!("A lease has token, attempt, begun_at and leased_until; the greatest token is {TOKEN_MAX}.");
-            return Err(invalid("comes with half a lease", detail, EXPORT));
+            let detail = "A lease has token, attempt, begun_at and leased_until, which do not contradict each other.";
+            return Err(invalid("comes with half a lease", detail.into(), EXPORT));
         }
     };
     let is_whole = (lease.is_some() || row.point.is_some()) && (row.point.is_some() || row.state.is_none());

@@ -138,30 +138,38 @@ pub fn force_release(asked: &Request<'_>, reason: &str, live: bool) -> Result<bo
         return Ok(false);
     };
     let now_us = pg::now_us();
-    let state = if !found.lease.runs_at(now_us) {
-        keeping::delete_lease(asked, &lock)?;
-        "ran out"
-    } else if live {
-        let new = NewLease {
-            of: asked.stream(),
-            lock: &lock,
-            request: &found.request,
-            last: found.last,
-            fingerprint: found.fingerprint,
-            lease: Lease {
-                attempt: found.lease.attempt,
-                ..start::supersede(found.lease, now_us, None, || asked.name())?
-            },
-            is_first: false,
-        };
-        keeping::save_lease(asked, &new)?;
-        "had not run out"
-    } else {
+    let runs = found.lease.runs_at(now_us);
+    if runs && !live {
         return Err(leased(asked.name(), &found));
-    };
-    wake::at_commit(&lock);
+    }
+    end_lease(asked, &lock, &found, now_us)?;
+    let state = if runs { "had not run out" } else { "ran out" };
     note("force_release", asked, reason, &format!("lease that {state}, attempt {}", found.lease.attempt));
     Ok(true)
+}
+
+/// Takes away a lease that ran out, and supersedes one that has not. The caller has the request's lock.
+pub(super) fn end_lease(request: &Request<'_>, lock: &Digest, found: &StoredLease, now_us: i64) -> Result<(), Error> {
+    if found.lease.runs_at(now_us) {
+        let lease = start::supersede(found.lease, now_us, None, || request.name())?;
+        keeping::save_lease(
+            request,
+            &NewLease {
+                of: request.stream(),
+                lock,
+                request: &found.request,
+                last: found.last,
+                fingerprint: found.fingerprint,
+                // Nobody takes it over by this.
+                lease: Lease { attempt: found.lease.attempt, ..lease },
+                is_first: false,
+            },
+        )?;
+    } else {
+        keeping::delete_lease(request, lock)?;
+    }
+    wake::at_commit(lock);
+    Ok(())
 }
 
 /// Records the outcome of a request that is unfinished: a lease of it ran out, or it stopped at a checkpoint.

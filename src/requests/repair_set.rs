@@ -1,18 +1,21 @@
 //! Repairs of all requests of a session whose keys begin with a prefix, a bounded number in a call. Each request is
 //! repaired under its lock, which is only tried for: a request at work is left out, and counted.
 
-use crate::domain::identity::Digest;
+use crate::domain::identity::{self, Digest};
 use crate::error::Error;
 use crate::lock::Tag;
 use crate::model::{Session, StandingSession};
 use crate::open::{self, RequestKey};
 use crate::pg;
+use crate::requests::keeping;
 use crate::requests::keyed::{Keyed, check_sort, refuse_journal};
 use crate::requests::redact;
 use crate::requests::repair;
+use crate::requests::request::Request;
 use crate::sessions::resolve;
 use crate::store::audit::{self, Repair};
 use crate::store::by_prefix::{self, Wanted};
+use crate::store::rel::Snapshot;
 use std::borrow::Cow;
 use std::ops::ControlFlow;
 use std::rc::Rc;
@@ -48,11 +51,11 @@ pub fn redact(session: &str, prefix: &str, reason: &str, most: i32) -> Result<Re
     let session = match resolve::to_redact(session)? {
         Session::Standing(session) => session,
         Session::Client(session) => {
-            return Err(Error::Invalid {
-                message: format!("requests of client session \"{}\" cannot be redacted by a prefix", session.name),
-                detail: "They are named by numbers.".into(),
-                hint: "Redact them one by one: idem_redact(session, number, reason).",
-            });
+            return Err(numbered(
+                &session.name,
+                "redacted",
+                "Redact them one by one: idem_redact(session, number, reason).",
+            ));
         }
     };
     repair::check_reason(reason)?;
@@ -62,6 +65,37 @@ pub fn redact(session: &str, prefix: &str, reason: &str, most: i32) -> Result<Re
     set.repair(session, prefix, reason, most, |request, digest| {
         redact::redact_keyed(request, digest).map(|found| Some(found.is_some()))
     })
+}
+
+/// Ends leases, as `idem_force_release` does one: those that have not run out, or those that ran out.
+pub fn force_release(session: &str, prefix: &str, reason: &str, live: bool, most: i32) -> Result<Repaired, Error> {
+    repair::check_reason(reason)?;
+    if identity::client_session(session).is_some() {
+        let hint = "Release them one by one: idem_force_release(session, number, reason).";
+        return Err(numbered(session, "released", hint));
+    }
+    let session = repair::session_to_forget(session)?;
+    refuse_journal(&session, "idem_force_release_prefix")?;
+    check_sort(&session, false)?;
+    let (action, function) = ("force_release_prefix", "idem_force_release_prefix");
+    let set = Set { action, function, wanted: Wanted::Lease { live } };
+    set.repair(session, prefix, reason, most, |request, digest| {
+        let (session, key) = (Rc::clone(&request.session), Cow::Borrowed(&*request.key));
+        let request = Request::Keyed(Keyed { session, key, key_time_us: None, journal: None });
+        let now_us = pg::now_us();
+        let found = keeping::lease(&request, &digest, Snapshot::Itself)?;
+        let found = found.filter(|found| found.lease.runs_at(now_us) == live);
+        found.as_ref().map_or(Ok(()), |found| repair::end_lease(&request, &digest, found, now_us))?;
+        Ok(Some(found.is_some()))
+    })
+}
+
+fn numbered(session: &str, what: &str, hint: &'static str) -> Error {
+    Error::Invalid {
+        message: format!("requests of client session \"{session}\" cannot be {what} by a prefix"),
+        detail: "They are named by numbers.".into(),
+        hint,
+    }
 }
 
 /// A repair of a set of requests. The function that repairs one of them tells whether there was anything to repair, or

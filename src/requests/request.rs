@@ -245,11 +245,8 @@ pub fn fingerprint(request: &Request<'_>, payload: Option<Jsonb>) -> Result<Opti
             _ => Ok(None),
         },
         Some(payload) => {
-            // This is the hot path, so the name is made only if it is needed.
-            if payload.raw_bytes() > guc::max_payload_bytes() {
-                let hint = "Send what tells requests apart, not all of it, or raise idempotence.max_payload.";
-                arguments::check_jsonb("payload", &request.name(), Some(payload), guc::max_payload_bytes(), hint)?;
-            }
+            let hint = "Send what tells requests apart, not all of it, or raise idempotence.max_payload.";
+            arguments::check_jsonb("payload", || request.name(), payload, guc::max_payload_bytes(), hint)?;
             Ok(Some(payload.fingerprint()))
         }
     }

@@ -3,6 +3,7 @@
 use crate::domain::class::Class;
 use crate::domain::decision::Decision;
 use crate::domain::lease::Lease;
+use crate::domain::limits::DEPTH_MAX;
 use crate::domain::sequence::Range;
 use crate::error::{Error, RequestName};
 use crate::guc;
@@ -80,7 +81,7 @@ pub fn start(asked: &Asked<'_>, found: Decided, deadline: Deadline) -> Result<Op
 }
 
 /// Records that all attempts were begun and none was completed, and how far they got. The state is left out where the
-/// response would be too large with it.
+/// response would be too large or nested too deeply with it.
 fn give_up(
     request: &Request<'_>,
     open: OpenRequest,
@@ -91,6 +92,7 @@ fn give_up(
     /// More than a point and the names of the members take.
     const BESIDE_STATE: usize = 4096;
     let state = state.filter(|state| state.raw_bytes().saturating_add(BESIDE_STATE) <= guc::max_response_bytes());
+    let state = state.filter(|state| !state.is_deeper_than(DEPTH_MAX - 1));
     let members = [
         Some(format!("\"attempts\": {attempts}")),
         point.map(|point| format!("\"point\": {}", pg::json_string(point))),

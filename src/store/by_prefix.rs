@@ -21,6 +21,11 @@ pub enum Wanted {
     Anything,
     /// A response or a state.
     Contents,
+    /// A lease that has not run out, or one that ran out.
+    Lease {
+        /// Which of the two.
+        live: bool,
+    },
 }
 
 /// How many keys are read at a time.
@@ -79,17 +84,25 @@ fn close(name: &str) -> Result<(), spi::Error> {
 }
 
 fn query(wanted: Wanted, has_end: bool) -> String {
-    let part = |table: &str, key: &str, contents: Option<&str>| {
+    let part = |table: &str, key: &str, condition: &str| {
         let end = if has_end { format!(" AND t.{key} OPERATOR(pg_catalog.<) $3") } else { String::new() };
-        let contents = contents.map(|column| format!(" AND t.{column} IS NOT NULL")).unwrap_or_default();
         format!(
             "SELECT t.{key} FROM idempotence.{table} t
-             WHERE t.session OPERATOR(pg_catalog.=) $1 AND t.{key} OPERATOR(pg_catalog.>=) $2{end}{contents}"
+             WHERE t.session OPERATOR(pg_catalog.=) $1 AND t.{key} OPERATOR(pg_catalog.>=) $2{end}{condition}"
         )
     };
-    let only = |column| (wanted == Wanted::Contents).then_some(column);
-    let outcomes = SEGMENTS.into_iter().chain([LONG]).map(|(table, _)| part(table.name(), "key", only("response")));
-    let checkpoint = part("checkpoint", "request", only("state"));
-    let lease = (wanted == Wanted::Anything).then(|| part("lease", "request", None));
+    let (of_outcomes, of_checkpoints) = match wanted {
+        Wanted::Anything => ("", ""),
+        Wanted::Contents => (" AND t.response IS NOT NULL", " AND t.state IS NOT NULL"),
+        Wanted::Lease { live } => {
+            let compared = if live { ">" } else { "<=" };
+            let now = "pg_catalog.clock_timestamp()";
+            let condition = format!(" AND t.leased_until OPERATOR(pg_catalog.{compared}) {now}");
+            return part("lease", "request", &condition);
+        }
+    };
+    let outcomes = SEGMENTS.into_iter().chain([LONG]).map(|(table, _)| part(table.name(), "key", of_outcomes));
+    let checkpoint = part("checkpoint", "request", of_checkpoints);
+    let lease = (wanted == Wanted::Anything).then(|| part("lease", "request", ""));
     outcomes.chain([checkpoint]).chain(lease).collect::<Vec<_>>().join(" UNION ALL ")
 }

@@ -126,7 +126,9 @@ pub fn is_in_question() -> Result<bool, Error> {
     if Rel::open(Table::Restore, Access::Read).is_empty() {
         return Ok(false);
     }
-    Ok(sql::first::<bool>("SELECT true FROM idempotence.restore WHERE orphans IS DISTINCT FROM 0 LIMIT 1")?.is_some())
+    let query = "SELECT true FROM idempotence.restore r
+        WHERE r.orphans IS NULL OR r.orphans OPERATOR(pg_catalog.<>) 0 LIMIT 1";
+    Ok(sql::first::<bool>(query)?.is_some())
 }
 
 /// Refuses to make a session of a new name while there are rows that may belong to a former session of that name.

@@ -186,6 +186,9 @@ async fn a_hostile_search_path_changes_nothing(version: Version) -> Result<()> {
     ensure!(boss.text("SELECT public.idem_forget('payments', 'k', 'a test')").await? == "t");
     ensure!(boss.text("SELECT public.idem_force_record('payments', 'left', 'a test') IS NOT NULL").await? == "t");
     ensure!(boss.text("SELECT public.idem_force_release('payments', 'left', 'a test')").await? == "f");
+    ensure!(
+        boss.text("SELECT public.idem_force_release_prefix('payments', 'lea', 'a test', live => true)").await? == "1"
+    );
     ensure!(boss.text("SELECT public.idem_redact('payments', 'settled', 'a test')").await? == "t");
     ensure!(boss.text("SELECT public.idem_redact_prefix('payments', 'r', 'a test')").await? == "1");
     ensure!(boss.text("SELECT public.idem_forget_prefix('payments', 'r', 'a test')").await? == "1");

@@ -173,7 +173,7 @@ ALTER TABLE idempotence.session_live DROP CONSTRAINT additions_excluded_live;
 CREATE TABLE additions_seen (tab text, op text, rows jsonb);
 CREATE FUNCTION additions_see() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-  INSERT INTO additions_seen VALUES (TG_TABLE_NAME, TG_OP, to_jsonb(coalesce(NEW, OLD)));
+  INSERT INTO public.additions_seen VALUES (TG_TABLE_NAME, TG_OP, to_jsonb(coalesce(NEW, OLD)));
   RETURN coalesce(NEW, OLD);
 END
 $$;
@@ -208,7 +208,7 @@ SELECT tab, op, rows ->> 'recorded_by' FROM additions_seen WHERE tab LIKE 'outco
 -- Statement triggers, with what they are told of.
 CREATE FUNCTION additions_see_all() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-  INSERT INTO additions_seen SELECT TG_TABLE_NAME, 'statement ' || TG_OP, to_jsonb(s) FROM seen s;
+  INSERT INTO public.additions_seen SELECT TG_TABLE_NAME, 'statement ' || TG_OP, to_jsonb(s) FROM seen s;
   RETURN NULL;
 END
 $$;

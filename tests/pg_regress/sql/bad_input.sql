@@ -200,6 +200,32 @@ SELECT regress_error($$SELECT idem_run('bad input', 'sizes', 'SELECT 1', args =>
 SELECT regress_error($$SELECT idem_run('bad input', 'sizes', 'SELECT repeat(''x'', 193)')$$);
 RESET idempotence.max_payload;
 RESET idempotence.max_response;
+-- levels of arrays and objects, as many as may be and one more, wherever a jsonb comes in: what is deeper could be dumped and not restored
+CREATE FUNCTION bad_input_deep(levels integer) RETURNS jsonb LANGUAGE sql AS $$ SELECT (repeat('[', levels) || repeat(']', levels))::jsonb $$;
+BEGIN;
+SELECT regress_show(idem_begin('bad input', 'deep', payload => bad_input_deep(1000)));
+SELECT idem_record('bad input', 'deep', jsonb_build_object('a', bad_input_deep(999), 'b', repeat('x', 10000), 'c', bad_input_deep(999))) IS NOT NULL;
+ROLLBACK;
+BEGIN;
+SELECT regress_show(idem_begin('bad input', 'deep'));
+SELECT idem_checkpoint('bad input', 'deep', 'p', bad_input_deep(1000));
+SELECT regress_error($$SELECT idem_checkpoint('bad input', 'deep', 'p', bad_input_deep(1001))$$);
+SELECT regress_error($$SELECT idem_record('bad input', 'deep', bad_input_deep(1001))$$);
+SELECT regress_message($$SELECT idem_record('bad input', 'deep', jsonb_build_object('a', 1, 'b', bad_input_deep(1000)), failed => true)$$);
+COMMIT;
+SELECT regress_error($$SELECT idem_begin('bad input', 'deeper', payload => bad_input_deep(1001))$$);
+SELECT regress_message($$SELECT idem_run('bad input', 'deeper', 'SELECT 1', args => bad_input_deep(5000))$$), regress_message($$SELECT idem_run('bad input', 'deeper', 'SELECT bad_input_deep(5000)')$$);
+SELECT regress_message($$SELECT idem_settle('bad input', 'deeper', response => bad_input_deep(1001))$$), regress_message($$SELECT idem_force_record('bad input', 'deep', 'a test', response => bad_input_deep(1001))$$);
+SELECT column_name, regress_message(format($$SELECT idem_import('bad input', %L, 'a test')$$, format('SELECT ''deeper'' AS key, %s, bad_input_deep(1001) AS %I', other, column_name)))
+FROM (VALUES ('response', '''succeeded'' AS status'), ('payload', 'false AS failed'), ('state', '''unfinished'' AS status, ''p'' AS point')) v (column_name, other);
+-- the state stays out of the last words of a request that is given up, where it would be one level too deep in them
+SELECT idem_alter_session('bad input', max_attempts => 1), regress_take('deep', idem_begin('bad input', 'given up', lease => '1 hour'));
+SELECT idem_checkpoint('bad input', 'given up', 'p', bad_input_deep(1000), token => regress_token('deep')), regress_lease_ends('bad input', 'given up');
+SELECT regress_show(idem_begin('bad input', 'given up', lease => '1 hour'));
+SELECT idem_alter_session('bad input', max_attempts => 0), idem_forget('bad input', 'given up', 'a test'), idem_forget('bad input', 'deep', 'a test');
+DELETE FROM idempotence.audit;
+DELETE FROM regress_lease_token;
+DROP FUNCTION bad_input_deep;
 -- the sizes as they come, a little under and over one megabyte
 BEGIN;
 SELECT regress_show(idem_begin('bad input', 'sizes', payload => to_jsonb(repeat('x', 1048568))));

@@ -173,6 +173,16 @@ RESET ROLE;
 -- no secrets, whoever asks
 SELECT count(*) FROM unnest('{failed,half,leased}'::text[]) r, LATERAL (SELECT idem_explain('explain', r)::text AS told) e
 WHERE told LIKE '%secret%' OR told LIKE '%' || regress_token('a') || '%';
+-- a token is a fence: it can be computed from what is told, and serves only those who may use the session
+SET ROLE regress_explain_borrower;
+SELECT regress_show(idem_begin('explain', 'fence', lease => '1 hour'));
+SET ROLE regress_explain_monitor;
+SELECT (extract(epoch FROM since) * 1000000)::bigint - 946684800000000 AS computed FROM idempotence.unfinished WHERE request = 'fence' \gset
+SET ROLE regress_explain_other;
+SELECT regress_message(format($$SELECT idem_extend('explain', 'fence', %s, '2 hours')$$, :computed)), regress_message(format($$SELECT idem_record('explain', 'fence', token => %s)$$, :computed));
+SET ROLE regress_explain_owner;
+SELECT idem_extend('explain', 'fence', :computed, '2 hours') > now() AS extended, idem_release('explain', 'fence', token => :computed);
+RESET ROLE;
 -- a session that was dropped
 SELECT idem_drop_session('explain');
 SELECT regress_plain(idem_explain('explain', 'failed') ->> s) FROM unnest('{of,outcome,begin_answers,what_to_do_next}'::text[]) s;

@@ -37,7 +37,7 @@ SET ROLE regress_set_owner;
 SELECT idem_redact_prefix('set', '', 'all of it'), idem_redact_prefix('set', '', 'all of it');
 SELECT regress_show(idem_lookup('set', 'half')), regress_show(idem_lookup('set', 'half without'));
 SET ROLE regress_set_other;
-SELECT regress_message($$SELECT idem_redact_prefix('set', 'a', 'why')$$), regress_message($$SELECT idem_forget_prefix('set', 'a', 'why')$$), regress_message($$SELECT idem_purge_audit(now(), 'why')$$);
+SELECT regress_message($$SELECT idem_redact_prefix('set', 'a', 'why')$$), regress_message($$SELECT idem_forget_prefix('set', 'a', 'why')$$), regress_message($$SELECT idem_purge_audit(now(), 'why')$$), regress_message($$SELECT idem_force_release_prefix('set', 'a', 'why')$$);
 SET ROLE regress_set_owner;
 SELECT regress_message($$SELECT idem_forget_prefix('set', 'a', 'why')$$);
 
@@ -70,6 +70,23 @@ SELECT idem_forget_prefix('set', '', 'a test'), idem_forget_prefix('set', '', 'a
 SELECT regress_kept('set'), (SELECT count(*) FROM set_kept), (SELECT count(*) FROM idempotence.outcomes WHERE session = 'set 2');
 SELECT action, session, request, reason, found FROM idempotence.audit ORDER BY at;
 
+-- leases: those that ran out are taken away, and with live those end that have not run out; each kind until 0
+DELETE FROM idempotence.audit;
+SELECT count(idem_begin('set', 'l' || n, lease => '1 hour')) FROM generate_series(1, 5) n;
+SELECT regress_take('c', idem_begin('set', 'l6', lease => '1 hour'));
+SELECT regress_lease_ends('set', 'l' || n) FROM generate_series(1, 2) n;
+BEGIN;
+SELECT regress_show(idem_begin('set', 'l7', lease => '1 hour'));
+SET ROLE regress_set_admin;
+SELECT idem_force_release_prefix('set', 'l', 'a test', most => 1), idem_force_release_prefix('set', 'l', 'a test'), idem_force_release_prefix('set', 'l', 'a test');
+SELECT idem_force_release_prefix('set', 'l', 'a test', live => true, most => 3), idem_force_release_prefix('set', 'l', 'a test', live => true), idem_force_release_prefix('set', 'l', 'a test', live => true);
+RESET ROLE;
+COMMIT;
+SELECT regress_message($$SELECT idem_record('set', 'l6', token => regress_token('c'))$$);
+SELECT regress_show(idem_begin('set', 'l1', lease => '1 hour')), regress_show(idem_begin('set', 'l6', lease => '1 hour'));
+SELECT idem_force_release_prefix('set', '', 'a test', live => true), idem_force_release_prefix('set', '', 'a test'), regress_kept('set');
+SELECT action, session, request, reason, found FROM idempotence.audit ORDER BY at;
+
 -- an inbox, time keys in any case, a dropped session
 SELECT count(*) FROM idem_once_many('set inbox', ARRAY(SELECT 'm' || n FROM generate_series(1, 30) n));
 SELECT idem_forget_prefix('set inbox', 'm1', 'a test'), idem_once('set inbox', 'm1'), idem_once('set inbox', 'm2'), regress_error($$SELECT idem_redact_prefix('set inbox', '', 'why')$$);
@@ -84,14 +101,16 @@ SELECT call, regress_message('SELECT ' || call) FROM unnest(ARRAY[
   'idem_forget_prefix(NULL, ''a'', ''why'')', 'idem_forget_prefix(''set'', NULL, ''why'')', 'idem_forget_prefix(''set'', ''a'', NULL)', 'idem_forget_prefix(''set'', ''a'', ''why'', NULL)',
   'idem_redact_prefix(NULL, ''a'', ''why'')', 'idem_redact_prefix(''set'', NULL, ''why'')', 'idem_redact_prefix(''set'', ''a'', NULL)', 'idem_redact_prefix(''set'', ''a'', ''why'', NULL)',
   'idem_forget_prefix(''set'', ''a'', '' '')', 'idem_redact_prefix(''set'', ''a'', '''')', 'idem_forget_prefix(''set none'', ''a'', ''why'')', 'idem_redact_prefix(''set none'', ''a'', ''why'')',
+  'idem_force_release_prefix(NULL, ''a'', ''why'')', 'idem_force_release_prefix(''set'', NULL, ''why'')', 'idem_force_release_prefix(''set'', ''a'', NULL)', 'idem_force_release_prefix(''set'', ''a'', ''why'', NULL)',
+  'idem_force_release_prefix(''set'', ''a'', ''why'', most => NULL)', 'idem_force_release_prefix(''set'', ''a'', '' '')', 'idem_force_release_prefix(''set none'', ''a'', ''why'')', 'idem_force_release_prefix(''set inbox'', ''a'', ''why'')',
   'idem_purge_audit(NULL, ''why'')', 'idem_purge_audit(now(), NULL)', 'idem_purge_audit(now(), '' '')']) WITH ORDINALITY c (call, place) ORDER BY place;
 SELECT regress_error($$SELECT idem_forget_prefix('set', 'a', 'why', 0)$$);
 SELECT regress_message($$SELECT idem_redact_prefix('set', 'a', 'why', -1)$$), regress_message($$SELECT idem_redact_prefix('set', 'a', 'why', 2000000000)$$);
 SELECT regress_registered('any', idem_register());
 SELECT regress_error(format('SELECT idem_redact_prefix(%L, '''', ''why'')', regress_id('any')));
-SELECT regress_message(format('SELECT idem_forget_prefix(%L, '''', ''why'')', regress_id('any')));
+SELECT regress_message(format('SELECT idem_forget_prefix(%L, '''', ''why'')', regress_id('any'))), regress_error(format('SELECT idem_force_release_prefix(%L, '''', ''why'')', regress_id('any')));
 BEGIN READ ONLY;
-SELECT regress_message($$SELECT idem_redact_prefix('set', 'a', 'why')$$), regress_message($$SELECT idem_forget_prefix('set', 'a', 'why')$$), regress_message($$SELECT idem_purge_audit(now(), 'why')$$);
+SELECT regress_message($$SELECT idem_redact_prefix('set', 'a', 'why')$$), regress_message($$SELECT idem_forget_prefix('set', 'a', 'why')$$), regress_message($$SELECT idem_purge_audit(now(), 'why')$$), regress_message($$SELECT idem_force_release_prefix('set', 'a', 'why')$$);
 COMMIT;
 
 -- the audit: what is older than a moment goes, and that is told; a moment to come means now; and what is logged is told

@@ -1,0 +1,170 @@
+#!/usr/bin/env python3
+"""Checks that the extension's SQL leaves no name to a search_path: neither that of sql/*.sql nor that of the strings in src/.
+
+SQL that runs with the rights of another role must not look anything up on a path that the caller may set. So casts,
+functions, relations and operators are qualified, and what looks an operator up by itself is not used: IS DISTINCT FROM,
+NULLIF, IN, BETWEEN, CASE x WHEN, USING, LIKE and their like. All SQL is held to that, whoever runs it. A string of Rust
+counts as SQL if it begins or looks so; the rest of a statement that is put together of words cannot be told from prose.
+"""
+
+import pathlib
+import re
+import sys
+
+TOKEN = re.compile(
+    r"""(?P<space>\s+|--[^\n]*|\#variable_conflict[^\n]*)
+      | (?P<text>[Ee]?'(?:[^']|'')*')
+      | (?P<quoted>"[^"]*")
+      | (?P<dollar>\$[a-z_]*\$)
+      | (?P<parameter>\$\d+)
+      | (?P<number>\d[\d.e]*)
+      | (?P<name>@extschema@|[A-Za-z_]\w*)
+      | (?P<sign>::|:=|=>|[-+*/<>=~!@\#%^&|?]+|.)""",
+    re.VERBOSE | re.DOTALL,
+)
+OPERATOR = re.compile(r"[-+*/<>=~!@#%^&|?]+$")
+# What may stand before a parenthesis and is no function.
+WORDS = set(
+    """ALL AND ANY ARRAY AS BY CHECK COALESCE CONFLICT CROSS DISTINCT ELSE END EXCEPTION EXISTS EXTRACT FILTER FROM FULL GREATEST
+    GROUP IF INNER INTO JOIN KEY LATERAL LEAST LEFT LOOP NOT ON OR ORDER OVER PERFORM RETURN RETURNS ROW ROWS SELECT SET SETOF
+    TABLE TABLESAMPLE THEN UNION UNIQUE USING VALUES WHEN WHERE WITH WITHIN CURRENT_USER SESSION_USER ONLY RETURNING""".split()
+)
+LOOKS_LIKE_SQL = re.compile(
+    r"^\s*(SELECT|WITH|INSERT INTO|UPDATE|DELETE FROM|TRUNCATE|CREATE (TABLE|INDEX|FUNCTION)|ALTER TABLE)\b"
+    r"|OPERATOR\(|pg_catalog\.|\bidempotence\.\w+ [a-z] WHERE| IS (NOT )?NULL\b|\bEXISTS \(|\bORDER BY\b|\bNULLIF\(|\bDISTINCT FROM\b"
+    r"|\bCASE WHEN\b|\bRETURNING\b|\b[a-z_.]+ (=|<>|<|>|<=|>=) (\$\d|'|[a-z]\.)"
+)
+RUST = re.compile(
+    r"""(?P<skip>//[^\n]*|b?'(?:[^'\\]|\\.)'|b"(?:[^"\\]|\\.)*")
+      | r(?P<hashes>\#*)"(?P<raw>.*?)"(?P=hashes)
+      | "(?P<plain>(?:[^"\\]|\\.)*)" """,
+    re.VERBOSE | re.DOTALL,
+)
+
+
+def faults(sql, assigns=False):
+    """What is wrong in a piece of SQL: pairs of a place and a text. `assigns`: it may be the columns of an UPDATE."""
+    tokens = [(m.group(), m.lastgroup, m.start()) for m in TOKEN.finditer(sql) if m.lastgroup not in ("space", "dollar")]
+    words = [word for word, _, _ in tokens] + [""] * 4
+    queries = {words[i] for i in range(len(tokens)) if words[i + 1] == "AS" and words[i + 2] == "("}
+    depth, setting, functions = 0, [0] if assigns else [], []
+    for i, (word, kind, at) in enumerate(tokens):
+        before, after = (words[i - 1] if i else ""), words[i + 1]
+
+        def fault(what, at=at):
+            return at, what
+
+        if kind == "sign":
+            if word in "([":
+                depth += 1
+                functions.append(before)
+            elif word in ")]":
+                depth -= 1
+                functions = functions[:-1]
+            elif word == "::":
+                if after not in ("pg_catalog", "@extschema@", "hole") and words[i + 2] != ".":
+                    yield fault(f"the cast ::{after} is not qualified")
+            elif OPERATOR.match(word) and word not in (":=", "=>"):
+                inside = functions and functions[-1] == "OPERATOR"
+                star = word == "*" and before in ("(", "SELECT", ".", "RETURNING", ",")
+                assigned = word == "=" and depth in setting
+                option = word == "=" and functions and functions[-1] == "WITH"
+                if not (inside or star or assigned or option):
+                    yield fault(f"the operator {word} is not qualified")
+            if word == ";":
+                setting = []
+        if kind != "name":
+            continue
+        if re.match("[a-z]", word) and i + 1 < len(tokens) and tokens[i + 1][1] == "text" and before != "BEGIN":
+            yield fault(f"the type {word} is not qualified")
+        if word == "OPERATOR" and words[i + 1 : i + 3] != ["(", "pg_catalog"]:
+            yield fault("an operator is not one of pg_catalog's")
+        elif word in ("WHERE", "RETURNING", "BEGIN", "AS"):
+            setting = [place for place in setting if place < depth]
+        elif word == "SET":
+            setting.append(depth)
+        elif word == "FROM" and before == "DISTINCT":
+            yield fault("IS DISTINCT FROM looks an operator up")
+        elif word in ("NULLIF", "BETWEEN", "ILIKE", "SIMILAR", "NATURAL", "CAST", "OVERLAPS"):
+            yield fault(f"{word} looks a name up")
+        elif word == "LIKE" and before != "(":
+            yield fault("LIKE looks an operator up")
+        elif word == "IN" and words[max(i - 2, 0)] not in ("FOR", "FOREACH"):
+            yield fault("IN looks an operator up")
+        elif word == "CASE" and after != "WHEN":
+            yield fault("CASE x WHEN looks an operator up")
+        elif word == "USING":
+            if after == "(" and words[i + 2] != "SELECT":
+                yield fault("USING looks an operator up")
+            elif after != "(":
+                setting.append(depth)
+        elif after == "(" and before not in (".", ")", "FUNCTION", "PROCEDURE", "AS", "ROLE"):
+            if word not in WORDS and word != "hole" and not (word == "LIKE" or word in queries or word == "OPERATOR"):
+                yield fault(f"the function {word} is not qualified")
+        if kind == "name" and word in ("FROM", "JOIN", "UPDATE", "TRUNCATE") or word == "INTO" and before == "INSERT":
+            is_of_extract = word == "FROM" and functions and functions[-1] == "EXTRACT"
+            is_lock = word == "UPDATE" and before not in ("", ";", "(", "BEGIN", "AS")
+            place = i + 1 + (words[i + 1] in ("ONLY", "TABLE"))
+            named = words[place]
+            if re.fullmatch(r"[a-z_]\w*", named) and words[place + 1] not in (".", "(") and not is_of_extract and not is_lock:
+                if named not in queries | {"hole"}:
+                    yield fault(f"the relation {named} is not qualified")
+
+
+def unescaped(text):
+    """What a string of Rust holds, with as many lines, and a name for each of its holes."""
+    text = re.sub(r"\\\n\s*", lambda m: "\n" * m.group().count("\n"), text)
+    text = text.replace('\\"', '"').replace("\\n", " ").replace("\\\\", "\\")
+    return re.sub(r"\{[a-z_0-9.:?]*\}", "hole", text)
+
+
+def pieces():
+    """The SQL: the name of a file, the number of the first line, the text, and whether it may be a list of columns."""
+    for path in sorted(pathlib.Path("sql").glob("*.sql")):
+        yield path, 1, path.read_text(), False
+    for path in sorted(pathlib.Path("src").rglob("*.rs")):
+        text = path.read_text().split("#[cfg(test)]")[0]
+        for match in RUST.finditer(text):
+            piece = match.group("plain") if match.group("raw") is None else match.group("raw")
+            if match.group("skip") is None and LOOKS_LIKE_SQL.search(piece):
+                line = text.count("\n", 0, match.start()) + 1
+                yield path, line, unescaped(piece), path.name == "statement.rs"
+
+
+# What must be found, so that it is known that faults are.
+FAULTY = [
+    "SELECT true FROM idempotence.restore r WHERE r.orphans IS DISTINCT FROM 0",
+    "SELECT NULLIF(a.x, 0) FROM idempotence.audit a",
+    "a.x IN (1, 2)",
+    "a.x BETWEEN 1 AND 2",
+    "CASE a.x WHEN 1 THEN 2 END",
+    "idempotence.lease l JOIN idempotence.session s USING (id)",
+    "a.x LIKE 'a%'",
+    "SELECT count(*) FROM idempotence.audit a",
+    "SELECT a.x::text FROM idempotence.audit a",
+    "SELECT interval '1 day'",
+    "SELECT a.x FROM audit a",
+    "UPDATE idempotence.restore SET place = 1 WHERE place = 0",
+    "SELECT a.x OPERATOR(public.=) 1",
+]
+
+
+def main():
+    for sql in FAULTY:
+        if len(list(faults(sql))) != 1:
+            sys.exit(f"one fault is to be found in: {sql}")
+    failed = pieces_seen = 0
+    for path, line, sql, assigns in pieces():
+        pieces_seen += 1
+        if path.name == "comments.sql":
+            continue
+        for at, what in faults(sql, assigns):
+            failed += 1
+            print(f"{path}:{line + sql.count(chr(10), 0, at)}: {what}")
+    if pieces_seen < 50:
+        sys.exit("the SQL is not found")
+    sys.exit(failed > 0)
+
+
+if __name__ == "__main__":
+    main()
