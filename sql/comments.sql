@@ -220,6 +220,8 @@ COMMENT ON FUNCTION idempotence.launcher() IS 'for the view health: the process 
 COMMENT ON FUNCTION idempotence.is_visited() IS 'for the view health: whether the library is preloaded and the setting idempotence.databases names this database';
 COMMENT ON FUNCTION idempotence.naptime() IS 'the setting idempotence.naptime, for the view health';
 COMMENT ON FUNCTION idempotence.max_sessions_per_role() IS 'the setting idempotence.max_sessions_per_role, for the view health';
+COMMENT ON FUNCTION idempotence.visits() IS 'internal to the view health: the databases that the worker has swept or could not sweep since the server came up, when last, and with what error';
+COMMENT ON FUNCTION idempotence.databases() IS 'internal to the view health: the names in the setting idempotence.databases';
 COMMENT ON FUNCTION idempotence.checks() IS 'for the view health: all checks, each looked at by itself';
 COMMENT ON FUNCTION idempotence.look_at(text) IS 'internal to the view health: what one check finds';
 COMMENT ON FUNCTION idempotence.setting(text) IS 'internal to the view health: the value of a setting, in its base unit; null: there is no such setting';
@@ -345,6 +347,10 @@ COMMENT ON COLUMN idempotence.in_flight.waiters IS 'how many processes wait for 
 COMMENT ON COLUMN idempotence.in_flight.longest_wait IS 'how long the first of them has been waiting';
 COMMENT ON COLUMN idempotence.in_flight.prepared IS 'the gid of the prepared transaction that holds it';
 COMMENT ON COLUMN idempotence.in_flight.requests IS '1; in a row without names: how many more requests the transaction holds';
+COMMENT ON COLUMN idempotence.in_flight.backend_state IS 'what the holder does, as state in pg_stat_activity';
+COMMENT ON COLUMN idempotence.in_flight.wait_event IS 'what the holder waits for, as type/event; null: for nothing';
+COMMENT ON COLUMN idempotence.in_flight.blocked_by IS 'the process at the root of what the holder waits for; 0: a prepared transaction';
+COMMENT ON FUNCTION idempotence.root_blocker(integer) IS 'internal to in_flight, health and idem_explain: the process that holds up another one, and waits for no lock itself; 0: a prepared transaction';
 COMMENT ON VIEW idempotence.shown_at_work IS 'internal to at_work(): the client sessions at work that the reader may see; of others than monitors, those that the reader owns';
 COMMENT ON COLUMN idempotence.shown_at_work.id IS 'its id';
 COMMENT ON COLUMN idempotence.shown_at_work.created_at IS 'when it was registered';
@@ -391,6 +397,17 @@ COMMENT ON COLUMN idempotence.segments.outcomes IS 'how many outcomes are in it,
 COMMENT ON COLUMN idempotence.segments.bytes IS 'its size with index and TOAST table';
 COMMENT ON COLUMN idempotence.segments.held_by IS 'who holds a lock that keeps it from its next state';
 
+COMMENT ON VIEW idempotence.held_up IS 'internal to health: the transactions that hold requests, each with the root of what it waits for';
+COMMENT ON VIEW idempotence.synchronous IS 'internal to health: how many synchronous standbys a commit waits for, how many are there, which are not, and how many commits wait';
+COMMENT ON COLUMN idempotence.held_up.pid IS 'the process';
+COMMENT ON COLUMN idempotence.held_up.requests IS 'how many requests it holds';
+COMMENT ON COLUMN idempotence.held_up.xact_start IS 'when its transaction began';
+COMMENT ON COLUMN idempotence.held_up.root IS 'the process at the root of what it waits for, itself if it waits for no lock; 0: a prepared transaction';
+COMMENT ON COLUMN idempotence.synchronous.needed IS 'how many standbys a commit waits for';
+COMMENT ON COLUMN idempotence.synchronous.there IS 'how many of them keep up';
+COMMENT ON COLUMN idempotence.synchronous.waiting IS 'how many commits wait';
+COMMENT ON COLUMN idempotence.synchronous.since IS 'when the first of their statements began';
+COMMENT ON COLUMN idempotence.synchronous.missing IS 'those of the setting that do not keep up';
 COMMENT ON VIEW idempotence.upkeep IS 'internal to health: what its checks of the sweep have in common';
 COMMENT ON COLUMN idempotence.upkeep.launcher IS 'the process of the launcher; 0: it does not run, null: the library is not preloaded';
 COMMENT ON COLUMN idempotence.upkeep.last_sweep IS 'when this database was swept last';
@@ -415,14 +432,11 @@ COMMENT ON COLUMN idempotence.effective.role IS 'the role; 0: all that have none
 COMMENT ON COLUMN idempotence.effective.name IS 'the setting';
 COMMENT ON COLUMN idempotence.effective.value IS 'its value';
 COMMENT ON COLUMN idempotence.effective.place IS 'where that is set, in words';
-COMMENT ON VIEW idempotence.segment_starts IS 'internal to health: when the first outcome of each segment was recorded';
-COMMENT ON COLUMN idempotence.segment_starts.segment IS 'N of the table outcome_N';
-COMMENT ON COLUMN idempotence.segment_starts.is_current IS 'whether it is the current one';
-COMMENT ON COLUMN idempotence.segment_starts.bytes IS 'its size with index and TOAST table';
-COMMENT ON COLUMN idempotence.segment_starts.keep IS 'how long it is left alone once it is closed';
-COMMENT ON COLUMN idempotence.segment_starts.first IS 'when the first outcome in it was recorded; null: it has none';
+COMMENT ON FUNCTION idempotence.segment_pace(integer, timestamptz) IS 'internal to health: what was recorded into a segment since it was opened, since when, and how many bytes in a second lately';
+COMMENT ON FUNCTION idempotence.limit_of(regrole, text) IS 'internal to health: a limit on sessions, as it is set for a role';
 COMMENT ON VIEW idempotence.growth IS 'internal to health: what outcomes take, and will take';
 COMMENT ON COLUMN idempotence.growth.rate IS 'bytes in a second';
+COMMENT ON COLUMN idempotence.growth.lately IS 'bytes in a second within the last hour';
 COMMENT ON COLUMN idempotence.growth.needed IS 'bytes that the segments take once the ring has turned at this rate';
 COMMENT ON COLUMN idempotence.growth.present IS 'bytes that the segments take now';
 COMMENT ON COLUMN idempotence.growth.free IS 'bytes that are free; null: unknown';

@@ -269,13 +269,36 @@ WHERE l.locktype OPERATOR(pg_catalog.=) 'advisory' AND l.objsubid OPERATOR(pg_ca
                                          WHERE d.datname OPERATOR(pg_catalog.=) pg_catalog.current_database())
 GROUP BY l.classid, l.objid;
 
+-- The process that holds up another one, and waits for no lock itself; 0: a prepared transaction; null: the process waits
+-- for no lock of anybody. Where several hold it up, it is one of them.
+CREATE FUNCTION idempotence.root_blocker(pid integer) RETURNS integer
+LANGUAGE plpgsql STABLE PARALLEL UNSAFE
+AS $root_blocker$
+DECLARE
+  seen pg_catalog.int4[] := ARRAY[pid];
+  root pg_catalog.int4 := pid;
+  next pg_catalog.int4;
+BEGIN
+  -- Processes that wait for each other are no end of the way. PostgreSQL ends one of them soon.
+  WHILE root OPERATOR(pg_catalog.<>) 0 AND pg_catalog.cardinality(seen) OPERATOR(pg_catalog.<) 100 LOOP
+    SELECT b.pid INTO next FROM pg_catalog.unnest(pg_catalog.pg_blocking_pids(root)) b (pid)
+    WHERE b.pid OPERATOR(pg_catalog.<>) ALL (seen) LIMIT 1;
+    EXIT WHEN NOT FOUND;
+    root := next;
+    seen := pg_catalog.array_append(seen, next);
+  END LOOP;
+  RETURN CASE WHEN root OPERATOR(pg_catalog.<>) pid THEN root END;
+END
+$root_blocker$;
+
 -- A prepared transaction that was prepared before the server was started shows without the names of its requests, and
 -- only to monitors: shared memory does not know them any more.
 CREATE VIEW idempotence.in_flight WITH (security_barrier) AS
 SELECT h.session, h.stream, h.request, h.pid, COALESCE(h.role, l.prepared_by::pg_catalog.regrole) AS role, h.application,
        h.client::pg_catalog.inet AS client, COALESCE(h.since, l.prepared_at) AS since, h.state,
        COALESCE(l.waiters, 0) AS waiters, pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) l.waited_for_since AS longest_wait,
-       l.prepared, COALESCE(h.requests, 1) AS requests
+       l.prepared, COALESCE(h.requests, 1) AS requests, h.backend_state, h.wait_event,
+       CASE WHEN pg_catalog.starts_with(h.wait_event, 'Lock/') THEN idempotence.root_blocker(h.pid) END AS blocked_by
 FROM idempotence.held_requests() h
 FULL JOIN idempotence.request_locks l ON l.classid OPERATOR(pg_catalog.=) h.lock_high AND l.objid OPERATOR(pg_catalog.=) h.lock_low
 WHERE h.pid IS NOT NULL

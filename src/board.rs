@@ -13,6 +13,9 @@ use std::sync::atomic::{AtomicBool, AtomicI32, Ordering::Relaxed};
 /// ago, which then looks as if it had never been visited.
 pub const DATABASES_MAX: usize = 4096;
 
+/// The number of databases whose failure is remembered. One more replaces the failure that is the oldest.
+pub const FAILURES_MAX: usize = 32;
+
 /// The number of databases that can be announced at once. Others wait for their usual visit.
 const ANNOUNCED_MAX: usize = 256;
 
@@ -75,6 +78,17 @@ pub struct Report {
     pub said: Text,
 }
 
+/// A database that could not be swept.
+#[derive(Clone, Copy)]
+pub struct Unswept {
+    /// The database; 0: a free place.
+    pub database: u32,
+    /// When the last visit failed.
+    pub at: i64,
+    /// The error.
+    pub said: Text,
+}
+
 /// How far back events are counted, in microseconds: an hour.
 const LATELY_US: i64 = 3_600_000_000;
 
@@ -84,6 +98,8 @@ pub struct Board {
     pub report: Report,
     /// Databases, and when each was swept last; (0, 0) is a free place.
     pub visited: [(u32, i64); DATABASES_MAX],
+    /// The databases whose last visit failed.
+    pub failures: [Unswept; FAILURES_MAX],
     /// Databases in which a backend has just found the extension.
     pub announced: [u32; ANNOUNCED_MAX],
     /// The number of announced databases.
@@ -104,6 +120,7 @@ impl Default for Board {
         Board {
             report: Report { database: 0, ended: Ended::Unknown, step: 0, said: Text::EMPTY },
             visited: [(0, 0); DATABASES_MAX],
+            failures: [Unswept { database: 0, at: 0, said: Text::EMPTY }; FAILURES_MAX],
             announced: [0; ANNOUNCED_MAX],
             announced_count: 0,
             starts: (0, Moments::NONE),
@@ -148,6 +165,38 @@ pub fn last_visit(database: pg_sys::Oid) -> Option<i64> {
     }
     let board = BOARD.share();
     board.visited.iter().find(|(visited, _)| *visited == database.to_u32()).map(|(_, at)| *at)
+}
+
+/// A database that the worker has come to.
+pub struct Visited {
+    /// The database.
+    pub database: u32,
+    /// When it was swept last.
+    pub swept_at: Option<i64>,
+    /// When the last visit failed, and with what error; `None`: it did not fail.
+    pub failed: Option<(i64, String)>,
+}
+
+/// The databases that were swept, or could not be swept, since the server came up.
+pub fn visits() -> Vec<Visited> {
+    if !preloaded() {
+        return Vec::new();
+    }
+    let (swept, failures) = {
+        let board = BOARD.share();
+        (board.visited, board.failures)
+    };
+    let failed = |database: u32| {
+        let failure = failures.iter().find(|failure| failure.database == database)?;
+        Some((failure.at, failure.said.get()))
+    };
+    let swept = swept.into_iter().filter(|(database, _)| *database != 0);
+    let known: Vec<_> =
+        swept.map(|(database, at)| Visited { database, swept_at: Some(at), failed: failed(database) }).collect();
+    let is_new = |database: u32| database != 0 && !known.iter().any(|visited| visited.database == database);
+    let never = failures.iter().map(|failure| failure.database).filter(|database| is_new(*database));
+    let never: Vec<_> = never.map(|database| Visited { database, swept_at: None, failed: failed(database) }).collect();
+    known.into_iter().chain(never).collect()
 }
 
 /// Tells the launcher that the extension is in this database. The launcher may still believe that it is not.

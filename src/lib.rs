@@ -56,6 +56,8 @@ extension_sql_file!(
         clock_jump_by,
         lock_table_size,
         free_space,
+        visits,
+        databases,
         digest_fits,
         coordinator,
         idem_node

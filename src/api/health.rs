@@ -5,12 +5,15 @@
 
 use crate::board;
 use crate::error::or_raise;
+use crate::guc;
 use crate::names;
 use crate::pg::{self, Timestamptz};
 use crate::store::catalog::Table;
 use crate::store::{cache, ready};
 use crate::transaction;
 use pgrx::datum::Uuid;
+use pgrx::iter::TableIterator;
+use pgrx::pg_sys;
 use pgrx::prelude::*;
 
 /// The value of a setting in its base unit; NULL if there is no such setting. Where the library was not loaded yet, this
@@ -97,6 +100,39 @@ AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
 fn free_space() -> Option<i64> {
     let segments = [Table::Outcome0, Table::Outcome1, Table::Outcome2];
     segments.into_iter().filter_map(|segment| pg::free_bytes(cache::oid(segment))).min()
+}
+
+/// The databases that the worker has swept, or could not sweep, since the server came up; none where the library is not
+/// preloaded.
+#[pg_extern(sql = r#"
+CREATE FUNCTION idempotence.visits(OUT database oid, OUT swept_at timestamptz, OUT failed_at timestamptz, OUT error text) RETURNS SETOF record
+LANGUAGE c VOLATILE PARALLEL UNSAFE
+AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
+"#)]
+#[allow(clippy::type_complexity, reason = "an SQL function has as many columns as its view needs")]
+fn visits() -> TableIterator<
+    'static,
+    (
+        name!(database, pg_sys::Oid),
+        name!(swept_at, Option<Timestamptz>),
+        name!(failed_at, Option<Timestamptz>),
+        name!(error, Option<String>),
+    ),
+> {
+    TableIterator::new(board::visits().into_iter().map(|visited| {
+        let (failed_at, error) = visited.failed.unzip();
+        (visited.database.into(), visited.swept_at.map(Timestamptz), failed_at.map(Timestamptz), error)
+    }))
+}
+
+/// The names in the setting `idempotence.databases`; none: all databases are visited.
+#[pg_extern(sql = r#"
+CREATE FUNCTION idempotence.databases() RETURNS text[]
+LANGUAGE c STABLE PARALLEL SAFE
+AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
+"#)]
+fn databases() -> Vec<String> {
+    guc::databases().names().to_vec()
 }
 
 /// The library of a commit coordinator that can be asked for a two-phase commit; NULL if none is loaded.

@@ -147,7 +147,8 @@ fn idem_stats_reset() -> Timestamptz {
 #[pg_extern(sql = r#"
 CREATE FUNCTION idempotence.held_requests(OUT session text, OUT stream text, OUT request text, OUT pid integer, OUT role regrole,
                                           OUT application text, OUT client text, OUT since timestamptz, OUT state text,
-                                          OUT requests bigint, OUT lock_high oid, OUT lock_low oid) RETURNS SETOF record
+                                          OUT requests bigint, OUT lock_high oid, OUT lock_low oid,
+                                          OUT backend_state text, OUT wait_event text) RETURNS SETOF record
 LANGUAGE c VOLATILE PARALLEL UNSAFE
 AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
 "#)]
@@ -167,6 +168,8 @@ fn held_requests() -> TableIterator<
         name!(requests, i64),
         name!(lock_high, Option<pg_sys::Oid>),
         name!(lock_low, Option<pg_sys::Oid>),
+        name!(backend_state, Option<&'static str>),
+        name!(wait_event, Option<String>),
     ),
 > {
     or_raise(check_there("the requests of idempotence.in_flight"));
@@ -184,6 +187,8 @@ fn held_requests() -> TableIterator<
             Some(Backend { application, client, .. }) => (Some(application.clone()), client.clone()),
             None => (None, None),
         };
+        let backend_state = backend.and_then(|backend| backend.state);
+        let wait_event = backend.and_then(|backend| backend.wait_event.clone());
         let half = |bits: u64| pg_sys::Oid::from(bits as u32);
         let (names, state, lock) = match held.named {
             Some(Named { session, stream, request, state, lock, .. }) => {
@@ -206,6 +211,8 @@ fn held_requests() -> TableIterator<
             held.requests,
             high,
             low,
+            backend_state,
+            wait_event,
         )
     });
     TableIterator::new(rows.collect::<Vec<_>>())

@@ -15,6 +15,10 @@ pub struct Backend {
     pub application: String,
     /// The address of its client; `None` where it came over a local socket.
     pub client: Option<String>,
+    /// What it does: the column `state` of `pg_stat_activity`. `None` where the server does not track that.
+    pub state: Option<&'static str>,
+    /// What it waits for, as `type/event`. `None`: for nothing.
+    pub wait_event: Option<String>,
 }
 
 /// The process id of this backend.
@@ -33,8 +37,32 @@ pub fn backends() -> Vec<Backend> {
         // SAFETY: a name in an entry is null or terminated.
         application: unsafe { text_of(status.st_appname) },
         client: address(&status.st_clientaddr),
+        state: state(status.st_state),
+        wait_event: wait_event(status.st_procpid),
     };
     statuses().map(backend).collect()
+}
+
+fn state(of: pg_sys::BackendState::Type) -> Option<&'static str> {
+    match of {
+        pg_sys::BackendState::STATE_IDLE => Some("idle"),
+        pg_sys::BackendState::STATE_RUNNING => Some("active"),
+        pg_sys::BackendState::STATE_IDLEINTRANSACTION => Some("idle in transaction"),
+        pg_sys::BackendState::STATE_FASTPATH => Some("fastpath function call"),
+        pg_sys::BackendState::STATE_IDLEINTRANSACTION_ABORTED => Some("idle in transaction (aborted)"),
+        _ => None,
+    }
+}
+
+fn wait_event(pid: i32) -> Option<String> {
+    // SAFETY: the entry of a process, or null. It stays in shared memory, whoever has it later. The number is aligned, so
+    // it is read as a whole, and the names of a number are static, or null.
+    unsafe {
+        let process = pg_sys::BackendPidGetProc(pid).as_ref()?;
+        let number = (&raw const process.wait_event_info).read_volatile();
+        let [class, event] = [pg_sys::pgstat_get_wait_event_type(number), pg_sys::pgstat_get_wait_event(number)];
+        (!class.is_null()).then(|| format!("{}/{}", text_of(class), text_of(event)))
+    }
 }
 
 /// The entries of `pg_stat_activity` that this transaction sees.

@@ -117,3 +117,14 @@ pub fn is_in_block() -> bool {
     // SAFETY: reads the transaction state.
     unsafe { pg_sys::IsTransactionBlock() }
 }
+
+/// Runs `work` with a snapshot of now, whatever the transaction's own is. It assigns no transaction id.
+pub fn with_newest_snapshot<T>(work: impl FnOnce() -> T) -> T {
+    // SAFETY: as in with_snapshot(), and in no parallel worker, since none executes a function of ours that asks for this.
+    unsafe {
+        pg_sys::PushActiveSnapshot(pg_sys::GetLatestSnapshot());
+        let result = work();
+        pg_sys::PopActiveSnapshot();
+        result
+    }
+}

@@ -74,8 +74,10 @@ pub fn delete(digests: &[SessionId], before: i64) -> Result<Vec<(SessionId, u64)
           DELETE FROM ONLY idempotence.outcome_long
           WHERE digest OPERATOR(pg_catalog.=) ANY ($1) AND expires_at OPERATOR(pg_catalog.<=) $2 RETURNING session)
         SELECT g.session, pg_catalog.count(*) FROM gone g GROUP BY g.session";
-    let gone = sql::pairs::<Uuid, i64>(statement, &[ids(digests).into(), moment(before).into()])?;
-    Ok(gone.iter().map(|(id, count)| (*id.as_bytes(), count.unsigned_abs())).collect())
+    let gone = sql::changing(statement, &[ids(digests).into(), moment(before).into()], |row| {
+        Ok(row.get::<Uuid>(1)?.zip(row.get::<i64>(2)?))
+    })?;
+    Ok(gone.iter().flatten().map(|(id, count)| (*id.as_bytes(), count.unsigned_abs())).collect())
 }
 
 /// Whether the table has no page.

@@ -15,18 +15,27 @@ pub fn execute(statement: &str, arguments: &[DatumWithOid<'_>]) -> Result<usize,
     by_owner(statement, |client| Ok(client.update(statement, None, arguments)?.len()))
 }
 
+/// What `read` makes of each row that a statement returns which changes rows.
+pub fn changing<T>(
+    statement: &str,
+    arguments: &[DatumWithOid<'_>],
+    read: impl Fn(&SpiHeapTupleData<'_>) -> Result<T, spi::Error>,
+) -> Result<Vec<T>, Error> {
+    by_owner(statement, |client| client.update(statement, None, arguments)?.map(|row| read(&row)).collect())
+}
+
 /// The first column of the first row; `None` if there is no row.
 pub fn first<T: FromDatum + pgrx::IntoDatum>(query: &str) -> Result<Option<T>, Error> {
-    by_owner(query, |client| {
-        let rows = client.update(query, Some(1), &[])?;
+    newest(query, |client| {
+        let rows = client.select(query, Some(1), &[])?;
         if rows.is_empty() { Ok(None) } else { rows.first().get_one::<T>() }
     })
 }
 
 /// The first column of every row, without NULLs.
 pub fn column<T: FromDatum + pgrx::IntoDatum>(query: &str, arguments: &[DatumWithOid<'_>]) -> Result<Vec<T>, Error> {
-    by_owner(query, |client| {
-        let rows = client.update(query, None, arguments)?;
+    newest(query, |client| {
+        let rows = client.select(query, None, arguments)?;
         rows.map(|row| row.get::<T>(1)).filter_map(Result::transpose).collect()
     })
 }
@@ -37,8 +46,8 @@ where
     A: FromDatum + pgrx::IntoDatum,
     B: FromDatum + pgrx::IntoDatum,
 {
-    by_owner(query, |client| {
-        let rows = client.update(query, None, arguments)?;
+    newest(query, |client| {
+        let rows = client.select(query, None, arguments)?;
         rows.map(|row| Ok(row.get::<A>(1)?.zip(row.get::<B>(2)?))).filter_map(Result::transpose).collect()
     })
 }
@@ -66,6 +75,12 @@ pub fn moment(us: i64) -> Option<TimestampWithTimeZone> {
 /// Ids or digests as an argument.
 pub fn ids(ids: &[[u8; 16]]) -> Vec<Uuid> {
     ids.iter().map(|id| Uuid::from_bytes(*id)).collect()
+}
+
+/// A query that sees what is committed now, whatever this transaction saw when it began. It takes no transaction id, so a
+/// sweep that finds nothing to do writes nothing.
+fn newest<T>(query: &str, work: impl FnOnce(&mut SpiClient<'_>) -> Result<T, spi::Error>) -> Result<T, Error> {
+    by_owner(query, |client| pg::with_newest_snapshot(|| work(client)))
 }
 
 fn by_owner<T>(statement: &str, work: impl FnOnce(&mut SpiClient<'_>) -> Result<T, spi::Error>) -> Result<T, Error> {

@@ -30,15 +30,27 @@ pub struct Transaction {
     pub since: Option<Timestamptz>,
     /// What COMMIT PREPARED calls it.
     pub gid: Option<String>,
+    /// What the process waits for, as `type/event`.
+    pub wait_event: Option<String>,
+}
+
+/// The transactions at work on a request.
+pub struct AtWork {
+    /// Some of them.
+    pub transactions: Vec<Transaction>,
+    /// How many wait, told of or not.
+    pub waiters: i64,
 }
 
 /// The transactions that have or await the request's lock, at most `most` of them: whoever has it comes first, and then
 /// who has waited longest. A standby does not see those of the primary.
-pub fn at_work(lock: &Digest, most: usize) -> Result<Vec<Transaction>, Error> {
+pub fn at_work(lock: &Digest, most: usize) -> Result<AtWork, Error> {
     let query = "
         SELECT l.granted, l.pid, COALESCE(a.usename::pg_catalog.text, p.owner::pg_catalog.text), a.application_name,
                pg_catalog.host(a.client_addr), a.state,
-               CASE WHEN l.granted THEN COALESCE(p.prepared, a.xact_start) ELSE l.waitstart END, p.gid
+               CASE WHEN l.granted THEN COALESCE(p.prepared, a.xact_start) ELSE l.waitstart END, p.gid,
+               a.wait_event_type OPERATOR(pg_catalog.||) '/' OPERATOR(pg_catalog.||) a.wait_event,
+               pg_catalog.count(*) FILTER (WHERE NOT l.granted) OVER ()
         FROM pg_catalog.pg_locks l
         LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid OPERATOR(pg_catalog.=) l.pid
         LEFT JOIN (SELECT v.virtualtransaction, v.gid, v.prepared, x.owner
@@ -55,8 +67,8 @@ pub fn at_work(lock: &Digest, most: usize) -> Result<Vec<Transaction>, Error> {
         (LockClass::Request as i16).into(),
         (most as i64).into(),
     ];
-    sql::rows(query, &arguments, |row| {
-        Ok(Transaction {
+    let rows = sql::rows(query, &arguments, |row| {
+        let transaction = Transaction {
             holds: row.get(1)?.unwrap_or(false),
             pid: row.get(2)?,
             role: row.get(3)?,
@@ -65,8 +77,36 @@ pub fn at_work(lock: &Digest, most: usize) -> Result<Vec<Transaction>, Error> {
             state: row.get(6)?,
             since: row.get(7)?,
             gid: row.get(8)?,
+            wait_event: row.get(9)?,
+        };
+        Ok((transaction, row.get(10)?.unwrap_or(0)))
+    })?;
+    let waiters = rows.first().map_or(0, |(_, waiters)| *waiters);
+    Ok(AtWork { transactions: rows.into_iter().map(|(transaction, _)| transaction).collect(), waiters })
+}
+
+/// The transaction at the root of what a process waits for; `None`: it waits for no lock. A prepared transaction has no
+/// process. It may be anybody's, so the address of its client is not told.
+pub fn blocker(pid: i32) -> Result<Option<Transaction>, Error> {
+    let query = "
+        SELECT CASE WHEN r.pid OPERATOR(pg_catalog.<>) 0 THEN r.pid END, a.usename::pg_catalog.text, a.application_name, a.state, a.xact_start,
+               a.wait_event_type OPERATOR(pg_catalog.||) '/' OPERATOR(pg_catalog.||) a.wait_event
+        FROM (SELECT idempotence.root_blocker($1) AS pid) r
+        LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid OPERATOR(pg_catalog.=) r.pid
+        WHERE r.pid IS NOT NULL";
+    first(sql::rows(query, &[pid.into()], |row| {
+        Ok(Transaction {
+            holds: true,
+            pid: row.get(1)?,
+            role: row.get(2)?,
+            application: row.get(3)?,
+            client: None,
+            state: row.get(4)?,
+            since: row.get(5)?,
+            gid: None,
+            wait_event: row.get(6)?,
         })
-    })
+    }))
 }
 
 /// How an outcome was recorded.

@@ -73,8 +73,9 @@ fn delete_replies(sessions: &[SessionId], limit: usize) -> Result<usize, Error> 
         FROM gone g LEFT JOIN idempotence.session s ON s.id OPERATOR(pg_catalog.=) g.session
         GROUP BY s.owner";
     let mut rows = 0;
-    for gone in sql::column::<Vec<i64>>(statement, &[ids(sessions).into(), (limit as i64).into()])? {
-        let [owner, replies, outcomes] = gone[..] else { continue };
+    for gone in sql::changing(statement, &[ids(sessions).into(), (limit as i64).into()], |row| row.get::<Vec<i64>>(1))?
+    {
+        let [owner, replies, outcomes] = gone.unwrap_or_default()[..] else { continue };
         rows += usize::try_from(replies).unwrap_or(0);
         swept::of_clients(u32::try_from(owner).unwrap_or(0).into(), outcomes.unsigned_abs());
     }

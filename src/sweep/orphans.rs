@@ -35,12 +35,15 @@ pub fn look(limit: usize) -> Result<Option<Looked>, Error> {
         return Ok(None);
     }
     // A row that was noted since the look began has it begin anew.
-    let begin = format!(
-        "UPDATE idempotence.restore SET looked_at = pg_catalog.clock_timestamp(), place = 0
-         WHERE EXISTS (SELECT FROM idempotence.restore r WHERE r.looked_at IS NULL)
+    let due = format!(
+        "EXISTS (SELECT FROM idempotence.restore r WHERE r.looked_at IS NULL)
             OR (place OPERATOR(pg_catalog.=) 0 AND (looked_at OPERATOR(pg_catalog.+) '{AGAIN}'::pg_catalog.interval) OPERATOR(pg_catalog.<) pg_catalog.clock_timestamp())"
     );
-    let begins = sql::execute(&begin, &[])? > 0;
+    let begins = sql::first::<bool>(&format!("SELECT true FROM idempotence.restore WHERE {due} LIMIT 1"))?.is_some();
+    if begins {
+        let begin = "UPDATE idempotence.restore SET looked_at = pg_catalog.clock_timestamp(), place = 0 WHERE";
+        sql::execute(&format!("{begin} {due}"), &[])?;
+    }
     let place = sql::first::<i64>("SELECT pg_catalog.max(place) FROM idempotence.restore")?.unwrap_or(0);
     if place == 0 && !begins {
         return Ok(None);

@@ -2,7 +2,7 @@
 //! once a naptime. The launcher itself is connected to no database.
 
 use super::caught::{self, Failure};
-use crate::board::{self, BOARD, DATABASES_MAX, Ended, LAUNCHER, Report, Text};
+use crate::board::{self, BOARD, DATABASES_MAX, Ended, FAILURES_MAX, LAUNCHER, Report, Text, Unswept};
 use crate::domain::clock;
 use crate::domain::databases_setting::Databases;
 use crate::guc;
@@ -270,9 +270,7 @@ impl Launcher {
         }
         if let Some(database) = self.databases.get_mut(&oid) {
             database.take_in(&report);
-            if report.ended == Ended::Swept {
-                note_visit(oid);
-            }
+            note_visit(oid, &report);
         }
     }
 
@@ -375,10 +373,30 @@ fn wait_for_end(worker: DynamicBackgroundWorker) {
     }
 }
 
-/// Notes on the board that a database was swept now.
-fn note_visit(oid: u32) {
+/// Notes on the board that a database was swept now, or could not be.
+fn note_visit(oid: u32, report: &Report) {
     let now_us = pg::now_us();
+    let said = match report.ended {
+        Ended::Failed | Ended::OtherVersion => Some(report.said),
+        Ended::Unknown => Some(Text::of("the visit ended without a report; the server log may tell why")),
+        Ended::Swept | Ended::Delayed | Ended::Cut | Ended::NotInstalled => None,
+    };
     let mut board = BOARD.exclusive();
+    // The database's own entry, or else a free one, or else the oldest.
+    let place = (0..FAILURES_MAX).find(|&place| board.failures[place].database == oid);
+    match (said, place) {
+        (Some(said), _) => {
+            let oldest = || (0..FAILURES_MAX).min_by_key(|&place| board.failures[place].at);
+            if let Some(place) = place.or_else(oldest) {
+                board.failures[place] = Unswept { database: oid, at: now_us, said };
+            }
+        }
+        (None, Some(place)) => board.failures[place] = Unswept { database: 0, at: 0, said: Text::EMPTY },
+        (None, None) => {}
+    }
+    if report.ended != Ended::Swept {
+        return;
+    }
     // The database's own entry, or else the oldest.
     let place = (0..DATABASES_MAX)
         .find(|&place| board.visited[place].0 == oid)

@@ -43,7 +43,7 @@ pub fn explain(session: &str, key: &str, stream: Option<&str>) -> Result<String,
     let repairs = repairs(request, may_use)?;
     let of = of(request)?;
     let answer = foresee::begin(request).map_err(Told::from);
-    let now = (!at_work.is_empty()).then(|| Now::of(at_work, lock_is_of(request)));
+    let now = if at_work.transactions.is_empty() { None } else { Some(Now::of(at_work, lock_is_of(request))?) };
     let outcome = kept.outcome.as_ref().map(|outcome| {
         let expired = !outcome.lives_at(kept.asked_at);
         told::Outcome::of(outcome, expired, kept.record.as_ref(), repairs.redacted_at)

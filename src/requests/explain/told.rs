@@ -1,9 +1,10 @@
 //! The shape of an explanation. jsonb orders the members of an object by the lengths of their names, so the names of the
 //! sections are chosen such that this is the order in which somebody on call asks for them.
 
+use crate::error::Error;
 use crate::pg::{self, Timestamptz};
 use crate::store::outcome;
-use crate::store::witness::{self, Record};
+use crate::store::witness::{self, AtWork, Record};
 use serde::Serialize;
 
 /// All that is known of a request. A section that has nothing to tell is null.
@@ -59,6 +60,10 @@ pub struct Of {
 pub struct Now {
     /// Who has the lock.
     pub holder: Option<Transaction>,
+    /// Who holds up the holder: the root of what it waits for.
+    pub blocker: Option<Transaction>,
+    /// How many wait.
+    pub waiters: i64,
     /// Who waits for it, the longest first; ten at most.
     pub waiting: Vec<Transaction>,
     /// request, slot or stream. In a slot or stream another number may be at work.
@@ -80,6 +85,8 @@ pub struct Transaction {
     pub client: Option<String>,
     /// What COMMIT PREPARED calls it.
     pub prepared: Option<String>,
+    /// What the process waits for, as `type/event`.
+    pub wait_event: Option<String>,
     /// The `application_name`.
     pub application: Option<String>,
 }
@@ -155,27 +162,35 @@ pub struct Begin {
 
 impl Now {
     /// Sorts the transactions into the one that has the lock and those that wait for it.
-    pub fn of(at_work: Vec<witness::Transaction>, lock_is_of: &'static str) -> Now {
-        let mut holder = None;
-        let mut waiting = Vec::new();
-        for transaction in at_work {
-            let holds = transaction.holds;
-            let told = Transaction {
-                pid: transaction.pid,
-                role: transaction.role,
-                since: transaction.since.map(|Timestamptz(us)| pg::iso_moment(us)),
-                state: transaction.state,
-                client: transaction.client,
-                prepared: transaction.gid,
-                application: transaction.application,
-            };
-            if holds {
-                holder = Some(told);
-            } else {
-                waiting.push(told);
-            }
+    pub fn of(at_work: AtWork, lock_is_of: &'static str) -> Result<Now, Error> {
+        let waiters = at_work.waiters;
+        let (holders, waiting): (Vec<_>, Vec<_>) =
+            at_work.transactions.into_iter().partition(|transaction| transaction.holds);
+        let holder = holders.into_iter().map(Transaction::of).next();
+        let waiting = waiting.into_iter().map(Transaction::of).collect();
+        let held_up = holder.as_ref().filter(|holder| holder.waits_for("Lock/")).and_then(|holder| holder.pid);
+        let blocker = held_up.map(witness::blocker).transpose()?.flatten().map(Transaction::of);
+        Ok(Now { holder, blocker, waiters, waiting, lock_is_of })
+    }
+}
+
+impl Transaction {
+    fn of(found: witness::Transaction) -> Transaction {
+        Transaction {
+            pid: found.pid,
+            role: found.role,
+            since: found.since.map(|Timestamptz(us)| pg::iso_moment(us)),
+            state: found.state,
+            client: found.client,
+            prepared: found.gid,
+            wait_event: found.wait_event,
+            application: found.application,
         }
-        Now { holder, waiting, lock_is_of }
+    }
+
+    /// Whether the process waits for an event whose name begins so.
+    pub fn waits_for(&self, event: &str) -> bool {
+        self.wait_event.as_ref().is_some_and(|waits_for| waits_for.starts_with(event))
     }
 }
 

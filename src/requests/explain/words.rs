@@ -2,7 +2,7 @@
 
 use super::foresee::{Answer, Because};
 use super::kept::Kept;
-use super::told::{Begin, Now, Of, Outcome, Unfinished};
+use super::told::{Begin, Now, Of, Outcome, Transaction, Unfinished};
 use crate::error::Told;
 use crate::pg;
 use pgrx::spi::quote_literal;
@@ -116,10 +116,36 @@ fn while_in_progress(because: &Because, now: Option<&Now>) -> String {
             "COMMIT PREPARED or ROLLBACK PREPARED {}, as its transaction manager decides. The request is in progress until then.",
             quote_literal(gid)
         ),
-        (Because::Held, None, Some(pid)) => format!(
+        (Because::Held, None, Some(pid)) => while_at_work(pid, holder, now.and_then(|now| now.blocker.as_ref())),
+        (Because::NotDurable, ..) => {
+            "Ask again in a moment: it is done, and a retry executes nothing. If it stays so, a synchronous standby is away, and the row standby of idempotence.health tells which.".into()
+        }
+        _ => "Ask again in a moment.".into(),
+    }
+}
+
+/// What to do while this process has the lock. Ending it undoes the request, unless it has committed already; and it helps
+/// nobody if another one holds it up.
+fn while_at_work(pid: i32, holder: Option<&Transaction>, blocker: Option<&Transaction>) -> String {
+    let waits_for_standby = |of: Option<&Transaction>| of.is_some_and(|of| of.waits_for("IPC/SyncRep"));
+    let root = blocker.map_or(Some(pid), |blocker| blocker.pid);
+    match (root, blocker) {
+        (Some(root), _) if waits_for_standby(blocker.or(holder)) => {
+            let held_up = if root == pid { String::new() } else { format!(", which holds up process {pid},") };
+            format!(
+                "Wait: process {root}{held_up} has written its commit here, and waits for a synchronous standby. pg_terminate_backend({root}) would undo nothing: a retry gets the outcome, once the standby has it. The row standby of idempotence.health tells what is away."
+            )
+        }
+        (Some(root), Some(Transaction { state, .. })) => format!(
+            "Wait: process {pid} is at work on it, and waits for process {root} ({}). If that one hangs, pg_terminate_backend({root}) rolls it back, and process {pid} goes on. To end process {pid} would free nothing but this request.",
+            state.as_deref().unwrap_or("state unknown")
+        ),
+        (None, _) => format!(
+            "Wait: process {pid} is at work on it, and waits for a prepared transaction. COMMIT PREPARED or ROLLBACK PREPARED that one, as its transaction manager decides: pg_prepared_xacts lists them."
+        ),
+        (Some(_), None) => format!(
             "Wait: process {pid} is at work on it. If that transaction hangs, pg_terminate_backend({pid}) rolls it back; a retry then executes the request."
         ),
-        _ => "Ask again in a moment.".into(),
     }
 }
 

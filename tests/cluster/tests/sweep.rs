@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 use idempotence_cluster_tests::client::at_work;
 use idempotence_cluster_tests::dump::{dump, restore};
 use idempotence_cluster_tests::ring::{CURRENT, HURRY};
-use idempotence_cluster_tests::shop::{DATABASE, start_preloaded};
+use idempotence_cluster_tests::shop::{DATABASE, start_preloaded, start_with};
 use idempotence_cluster_tests::{Connection, Version, on_each_version};
 
 on_each_version!(
@@ -18,6 +18,7 @@ on_each_version!(
     a_session_that_is_being_made_keeps_nothing_waiting,
     a_clock_that_was_wrong_once_is_overcome,
     large_tables_are_swept_in_parts,
+    a_sweep_that_finds_nothing_to_do_writes_nothing,
 );
 
 // Goal: whatever the worker does during a slow restore, no outcome is gone before its time, and the timeout
@@ -249,5 +250,55 @@ async fn large_tables_are_swept_in_parts(version: Version) -> Result<()> {
     server.wait_for(DATABASE, "SELECT count(*) FROM idempotence.session_live", "12000").await?;
     server.wait_for(DATABASE, "SELECT count(*) FROM idempotence.session_live", "0").await?;
     ensure!(connection.text("SELECT count(*) FROM idempotence.session WHERE ended = 'e'").await? == "12000");
+    Ok(())
+}
+
+// Goal: a worker that finds nothing to do takes no transaction id and writes no WAL, and neither does a sweep by hand but
+// for the note of its end.
+// Method: a database with a session of each kind, outcomes of which some have outlived their segment, a lease and a
+// checkpoint. After a few visits, which do what is done once an hour, many more visits leave no trace.
+async fn a_sweep_that_finds_nothing_to_do_writes_nothing(version: Version) -> Result<()> {
+    let settings = [
+        ("shared_preload_libraries", "idempotence"),
+        ("idempotence.naptime", "1s"),
+        ("autovacuum", "off"),
+        ("wal_level", "minimal"),
+        ("max_wal_senders", "0"),
+    ];
+    let server = start_with(version, &settings)?;
+    let connection = server.connect(DATABASE).await?;
+    connection.text("SELECT idem_create_session('payments'), idem_create_session('mails', inbox => true)").await?;
+    connection.execute("payments", "1", "1").await?;
+    let client = connection.register_client("shop", "1 hour").await?;
+    connection.execute(&client, "1", "1").await?;
+    connection
+        .text(
+            "SELECT idem_once('mails', '1');
+             SELECT status FROM idem_begin('payments', 'leased', lease => '1 hour');
+             BEGIN; SELECT status FROM idem_begin('payments', 'half'); SELECT idem_checkpoint('payments', 'half', 'p'); COMMIT;
+             INSERT INTO idempotence.outcome_long (digest, session, key, class, recorded_by, recorded_at, expires_at)
+               SELECT gen_random_uuid(), id, 'old', 's', 10, now(), now() + interval '1 day' FROM idempotence.session WHERE name = 'payments'",
+        )
+        .await?;
+    let swept = "SELECT idempotence.last_sweep()";
+    let visits = async |count: u32| -> Result<()> {
+        for _ in 0..count {
+            let last = connection.text(swept).await?;
+            server
+                .wait_for(
+                    DATABASE,
+                    &format!("SELECT idempotence.last_sweep() IS DISTINCT FROM nullif('{last}', '')::timestamptz"),
+                    "t",
+                )
+                .await?;
+        }
+        Ok(())
+    };
+    visits(4).await?;
+    let state = "SELECT pg_snapshot_xmax(pg_current_snapshot()), pg_current_wal_insert_lsn()";
+    let before = connection.text(state).await?;
+    visits(5).await?;
+    let after = connection.text(state).await?;
+    ensure!(before == after, "five idle visits went from {before} to {after}");
     Ok(())
 }

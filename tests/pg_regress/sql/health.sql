@@ -1,7 +1,7 @@
 -- Goal: each row of the view health tells of what it is for, and is ok again afterwards; a row that is new cannot be
 -- forgotten here. idem_ready() says whether a request can be begun, and raises no error.
--- Method: each state is brought about and looked at. The rows restarts, waiters and deadlocks, and what takes locks of
--- others, a standby or a restore, are in the cluster test health.
+-- Method: each state is brought about and looked at. The rows restarts, waiters, standby and deadlocks, and what takes
+-- locks of others, a standby or a restore, are in the cluster test health.
 \pset format unaligned
 \pset tuples_only on
 \set SHOW_CONTEXT never
@@ -115,7 +115,7 @@ SELECT health('suspended');
 SELECT status FROM idem_settle('health', 'suspended');
 SELECT health('suspended');
 
--- client sessions: near the limit, and at it
+-- client sessions: near the limit, and at it, also at one of the role's own; ended ones that are known for their end count too
 SET ROLE regress_health;
 SELECT count(regress_registered('health ' || n, idem_register())) FROM generate_series(1, 9) n;
 RESET ROLE;
@@ -123,9 +123,20 @@ SET idempotence.max_sessions_per_role = 10;
 SELECT regexp_replace(health('client sessions'), '[0-9]+ at work', 'some at work');
 SET idempotence.max_sessions_per_role = 9;
 SELECT health_level('client sessions');
+RESET idempotence.max_sessions_per_role;
+ALTER ROLE regress_health SET idempotence.max_sessions_per_role = 9;
+SELECT regexp_replace(health('client sessions'), '[0-9]+ at work', 'some at work');
+ALTER ROLE regress_health RESET ALL;
 SELECT bool_and(idem_close(regress_id('health ' || n))) FROM generate_series(1, 9) n;
 SELECT health_level('client sessions');
-RESET idempotence.max_sessions_per_role;
+BEGIN;
+INSERT INTO idempotence.session (id, owner, created_at, client, ended, ended_at, ordering, window_size, timeout, node, require_payload, inbox, time_keys)
+  SELECT gen_random_uuid(), 'regress_health', now(), 'a client', 'F', now(), 'a', 5, '1 min', idem_node(), false, false, false FROM generate_series(1, 10);
+SET LOCAL idempotence.max_sessions_per_role = 11;
+SELECT regexp_replace(health('client sessions'), '[0-9]+ at work', 'some at work');
+SET LOCAL idempotence.max_sessions_per_role = 10;
+SELECT health_level('client sessions');
+ROLLBACK;
 
 -- standing sessions: many of them, and at the limit
 SELECT count(idem_create_session('health ' || n, owner => 'regress_health')) FROM generate_series(1, 9) n;
@@ -134,6 +145,9 @@ BEGIN;
 CALL health_set('idempotence.warn_standing_sessions', '9');
 SELECT regexp_replace(health('standing sessions'), '[0-9]+ (standing|are)', 'N \1', 'g');
 SET idempotence.max_standing_sessions_per_role = 10;
+SELECT health_level('standing sessions');
+RESET idempotence.max_standing_sessions_per_role;
+ALTER ROLE regress_health SET idempotence.max_standing_sessions_per_role = 10;
 SELECT health_level('standing sessions');
 ROLLBACK;
 SELECT health_level('standing sessions');
@@ -268,8 +282,57 @@ CREATE OR REPLACE FUNCTION idempotence.clock_jump() RETURNS timestamptz LANGUAGE
 SELECT health_level('clock');
 ROLLBACK;
 
--- growth: more than is free, and within a day; unknown what is free
+-- databases: a name that is misspelt, this database failed, another one failed; the cluster test health has real visits
+BEGIN;
+CREATE OR REPLACE FUNCTION idempotence.launcher() RETURNS integer LANGUAGE sql AS 'SELECT 1';
+CREATE OR REPLACE FUNCTION idempotence.databases() RETURNS text[] LANGUAGE sql AS $$SELECT ARRAY['postgres', 'regress misspelt', 'template1']$$;
+CREATE OR REPLACE FUNCTION idempotence.is_visited() RETURNS boolean LANGUAGE sql AS 'SELECT true';
+CREATE OR REPLACE FUNCTION idempotence.visits(OUT database oid, OUT swept_at timestamptz, OUT failed_at timestamptz, OUT error text) RETURNS SETOF record
+  LANGUAGE sql AS 'SELECT NULL::oid, NULL::timestamptz, NULL::timestamptz, NULL::text WHERE false';
+SELECT health('databases');
+CREATE OR REPLACE FUNCTION idempotence.databases() RETURNS text[] LANGUAGE sql AS 'SELECT NULL::text[]';
+CREATE OR REPLACE FUNCTION idempotence.is_visited() RETURNS boolean LANGUAGE sql AS 'SELECT false';
+SELECT health('databases');
+CREATE OR REPLACE FUNCTION idempotence.visits(OUT database oid, OUT swept_at timestamptz, OUT failed_at timestamptz, OUT error text) RETURNS SETOF record
+  LANGUAGE sql AS $$SELECT oid, NULL::timestamptz, now(), 'broken' FROM pg_database WHERE datname = 'template1'$$;
+SELECT health_level('databases');
+CREATE OR REPLACE FUNCTION idempotence.visits(OUT database oid, OUT swept_at timestamptz, OUT failed_at timestamptz, OUT error text) RETURNS SETOF record
+  LANGUAGE sql AS $$SELECT oid, NULL::timestamptz, now(), 'broken' FROM pg_database WHERE datname = current_database()$$;
+SELECT regexp_replace(replace(health('databases'), current_database(), 'here'), 'failed at [^:]*:[0-9:]{5}[^:]*', 'failed at some time');
+ROLLBACK;
+SELECT health_level('databases');
+
+-- growth: more than is free, and within a day; unknown what is free; next to nothing is free, whatever the rate
 SELECT health_level('growth');
+BEGIN;
+CREATE OR REPLACE FUNCTION idempotence.free_space() RETURNS bigint LANGUAGE sql AS 'SELECT 0::bigint';
+TRUNCATE idempotence.outcome_0, idempotence.outcome_1, idempotence.outcome_2;
+SELECT health('growth');
+ROLLBACK;
+-- growth: the rate. What comes in 10 minutes is six times as much in an hour, also with an old outcome on its first page; what was
+-- imported with old moments counts for nothing; and a burst late in an old segment is seen
+CREATE FUNCTION health_rate(moments text) RETURNS TABLE (rate text, lately text) LANGUAGE plpgsql AS $$
+BEGIN
+  TRUNCATE idempotence.outcome_0, idempotence.outcome_1, idempotence.outcome_2;
+  UPDATE idempotence.segment SET opened_at = now() - CASE WHEN current THEN interval '10 days' ELSE '40 days' END;
+  EXECUTE format('INSERT INTO idempotence.outcome_%s (digest, session, key, class, recorded_by, recorded_at, expires_at)
+    SELECT gen_random_uuid(), s.id, ''k'' || n, ''s'', 10, now() - (%s), ''infinity'' FROM idempotence.session s, generate_series(1, 4000) n
+    WHERE s.name = ''health'' ORDER BY n', (SELECT number FROM idempotence.segment WHERE current), moments);
+  -- in MB an hour for each MB that there is
+  RETURN QUERY SELECT round(g.rate * 3600 / g.present)::text, round(g.lately * 3600 / g.present)::text FROM idempotence.growth g;
+END $$;
+BEGIN;
+SELECT health_rate($$(4000 - n) * interval '150 ms'$$);
+ROLLBACK;
+BEGIN;
+SELECT health_rate($$CASE n WHEN 1 THEN '9 days' ELSE (4000 - n) * interval '150 ms' END$$);
+ROLLBACK;
+BEGIN;
+SELECT health_rate($$interval '60 days'$$);
+ROLLBACK;
+BEGIN;
+SELECT health_rate($$CASE WHEN n < 2000 THEN (4000 - n) * interval '150 s' ELSE (4000 - n) * interval '300 ms' END$$);
+ROLLBACK;
 BEGIN;
 UPDATE idempotence.segment SET keep_us = 2000000000000000000 WHERE current;
 SELECT health('growth');
@@ -282,7 +345,7 @@ ROLLBACK;
 -- every row was seen both ways
 SELECT name FROM idempotence.health h, LATERAL (SELECT last_value - 1 AS bits FROM pg_sequences s WHERE s.sequencename = 'health seen ' || h.name) s
 WHERE bits IS DISTINCT FROM 3 AND name NOT IN ('node', 'size')    -- they tell, and warn of nothing
-  AND name NOT IN ('restarts', 'waiters', 'deadlocks');    -- in the cluster test health
+  AND name NOT IN ('restarts', 'waiters', 'standby', 'deadlocks');    -- in the cluster test health
 
 -- one row that fails takes no other with it
 BEGIN;
@@ -332,6 +395,7 @@ ROLLBACK;
 SELECT idem_ready();
 
 SELECT format('DROP SEQUENCE %I', sequencename) FROM pg_sequences WHERE sequencename LIKE 'health seen %' \gexec
+DROP FUNCTION health_rate;
 DROP FUNCTION health_level;
 DROP FUNCTION health;
 DROP PROCEDURE health_set;

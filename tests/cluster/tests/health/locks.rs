@@ -48,7 +48,8 @@ pub async fn who_holds_a_request_for_long_is_named(version: Version) -> Result<(
     .await?;
     server.wait_for("shop", &level("holders"), "1").await?;
     let told = watch.text(&row("holders")).await?;
-    let named = format!("1|process {} (till, till 7, idle in transaction), since 2", here.pid().await?);
+    let named =
+        format!("1|process {} (till, till 7, idle in transaction, Client/ClientRead), since 2", here.pid().await?);
     ensure!(told.starts_with(&named) && told.ends_with("holds 2 requests"), "health says {told}");
 
     here.text("SELECT idem_release('payments', '1'), idem_release('payments', '2'); PREPARE TRANSACTION 'left'")
@@ -109,6 +110,91 @@ pub async fn those_who_wait_are_counted(version: Version) -> Result<()> {
         waiter.await??;
         ensure!(holder.text(&level("waiters")).await? == "0");
     }
+    Ok(())
+}
+
+// Goal: whoever holds up those that hold requests is named, though it holds no request itself: by the row holders first, by
+// the row waiters, by in_flight, and by idem_explain, which tell not to end a victim. So is a prepared transaction.
+// Method: somebody changes a row and idles. Twelve payments begin a request each and want the row, and twelve others wait
+// for the first of these requests.
+pub async fn whoever_holds_up_the_holders_is_named(version: Version) -> Result<()> {
+    let settings = [("idempotence.warn_holder", "2s"), ("shared_preload_libraries", "idempotence")];
+    let server = Cluster::start_with(version, &settings)?;
+    server.create_database("shop")?;
+    server.psql("postgres", "CREATE ROLE till LOGIN; CREATE ROLE dba LOGIN SUPERUSER")?;
+    server.psql(
+        "shop",
+        "SELECT idem_create_session('payments', owner => 'till'), idem_grant('till');
+         CREATE TABLE account AS SELECT 1 AS id, 0 AS balance; GRANT ALL ON account TO till",
+    )?;
+    let watch = server.connect_as("shop", "till").await?;
+    let (health, root) = (server.connect("shop").await?, server.connect_as("shop", "dba").await?);
+    root.text("SET application_name = 'psql'; BEGIN; UPDATE account SET balance = 1").await?;
+    let root_pid = root.pid().await?;
+    let mut victims = Vec::new();
+    for request in 1..=12 {
+        let connection = server.connect_as("shop", "till").await?;
+        let pid = connection.pid().await?;
+        let work = format!(
+            "BEGIN; SELECT status FROM idem_begin('payments', '{request}'); UPDATE account SET balance = balance + 1;
+             SELECT FROM idem_record('payments', '{request}', '1'); COMMIT"
+        );
+        victims.push((pid, tokio::spawn(async move { connection.text(&work).await })));
+        let waits = format!("SELECT count(*) FROM pg_locks WHERE pid = {pid} AND NOT granted");
+        server.wait_for("shop", &waits, "1").await?;
+    }
+    let mut waiters = Vec::new();
+    for _ in 0..12 {
+        waiters.push(waiter(&server, "1").await?);
+    }
+    server.wait_for("shop", "SELECT max(waiters) FROM idempotence.in_flight", "12").await?;
+    let in_flight =
+        "SELECT DISTINCT state, backend_state, split_part(wait_event, '/', 1), blocked_by FROM idempotence.in_flight";
+    ensure!(
+        watch.text(in_flight).await? == format!("begun|active|Lock|{root_pid}"),
+        "{}",
+        watch.text(in_flight).await?
+    );
+
+    let explain = |what: &str| format!("SELECT idem_explain('payments', '1') #>> '{{{what}}}'");
+    let blocker = watch
+        .text("SELECT b ->> 'pid', b ->> 'role', b ->> 'application', b ->> 'state', b ->> 'wait_event' FROM (SELECT idem_explain('payments', '1') #> '{now,blocker}') e (b)")
+        .await?;
+    ensure!(blocker == format!("{root_pid}|dba|psql|idle in transaction|Client/ClientRead"), "{blocker}");
+    ensure!(watch.text(&explain("now,waiters")).await? == "12");
+    ensure!(watch.text("SELECT jsonb_array_length(idem_explain('payments', '1') #> '{now,waiting}')").await? == "10");
+    let advice = watch.text(&explain("what_to_do_next")).await?;
+    let victim = victims[0].0;
+    ensure!(advice.contains(&format!("waits for process {root_pid} (idle in transaction)")), "{advice}");
+    ensure!(!advice.contains(&format!("pg_terminate_backend({victim})")), "{advice}");
+
+    server.wait_for("shop", &level("holders"), "1").await?;
+    let told = health.text(&row("holders")).await?;
+    let named = format!("1|process {root_pid} (dba, psql, idle in transaction, Client/ClientRead), since 2");
+    ensure!(told.starts_with(&named) && told.ends_with("holds up 12 others that hold requests"), "health says {told}");
+    let told = health.text(&row("waiters")).await?;
+    ensure!(
+        told.ends_with(&format!("which process {victim} has, held up by process {root_pid}")),
+        "health says {told}"
+    );
+
+    // The same root, prepared.
+    root.text("PREPARE TRANSACTION 'root'").await?;
+    let advice = watch.text(&explain("what_to_do_next")).await?;
+    ensure!(advice.contains("waits for a prepared transaction"), "{advice}");
+    ensure!(watch.text("SELECT DISTINCT blocked_by FROM idempotence.in_flight").await? == "0");
+    let told = health.text(&row("holders")).await?;
+    ensure!(told == "1|a prepared transaction (pg_prepared_xacts), holds up 12 others that hold requests", "{told}");
+    // What the advice promises: it goes, and all go on.
+    root.text("ROLLBACK PREPARED 'root'").await?;
+    for (_, victim) in victims {
+        ensure!(victim.await?? == "started");
+    }
+    for waiter in waiters {
+        // They waited for what is done now, and give nothing back.
+        let _ = waiter.await?;
+    }
+    ensure!(health.text(&row("holders")).await? == "0|no transaction has held a request for more than 00:00:02");
     Ok(())
 }
 

@@ -1,6 +1,7 @@
 //! Rows about the server: its launcher, its role as a standby, its settings.
 
 use anyhow::{Result, ensure};
+use idempotence_cluster_tests::standby::start_synchronous;
 use idempotence_cluster_tests::{Cluster, Connection, Version};
 
 use crate::locks::{level, row};
@@ -101,5 +102,113 @@ pub async fn settings_of_the_server_are_told_from_those_of_the_monitor(version: 
     server.restart()?;
     let watch = server.connect_as("shop", "watch").await?;
     ensure!(watch.text(BAD).await?.is_empty(), "{}", watch.text(BAD).await?);
+    Ok(())
+}
+
+/// What the row `standby` says, without the moment.
+const STANDBY: &str =
+    "SELECT level, regexp_replace(detail, 'since 2.*', 'since') FROM idempotence.health WHERE name = 'standby'";
+
+// Goal: while a synchronous standby is away, health is critical, and names it and how many wait. idem_explain and the row
+// holders tell that the holder has committed, and what they tell is true: terminated, it leaves its outcome behind.
+// Method: a request is recorded while the standby is down. Then its backend is terminated, and the standby comes back.
+pub async fn a_synchronous_standby_that_is_away_is_told_of(version: Version) -> Result<()> {
+    let primary = Cluster::start_with(version, &[("idempotence.warn_holder", "1s")])?;
+    primary.create_database("shop")?;
+    primary.psql("shop", "SELECT idem_create_session('payments')")?;
+    let watch = primary.connect("shop").await?;
+    watch.text("SET synchronous_commit = local").await?;
+    let nothing = "0|synchronous_standby_names is empty: no commit waits for a standby";
+    ensure!(watch.text(STANDBY).await? == nothing, "{}", watch.text(STANDBY).await?);
+    let standby = start_synchronous(&primary, "on").await?;
+    for names in ["*", "walreceiver", "2 (\"paris, rue 1\", walreceiver)", "any 1 (walreceiver, PARIS)"] {
+        primary.conf("synchronous_standby_names", names)?;
+        primary.reload()?;
+        let expected = if names.starts_with('2') {
+            "2|1 of 2 synchronous standbys are there, missing: paris, rue 1; 0 commits wait for them"
+        } else {
+            "0|1 of 1 synchronous standbys are there; 0 commits wait for them"
+        };
+        primary.wait_for("shop", STANDBY, expected).await?;
+    }
+    ensure!(standby.psql("shop", STANDBY)?.trim_end() == "0|this is a standby; the primary waits for its standbys");
+
+    standby.stop_fast()?;
+    let recorder = primary.connect("shop").await?;
+    let pid = recorder.pid().await?;
+    let recording = tokio::spawn(async move { recorder.execute("payments", "1", "1").await });
+    let waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'";
+    primary.wait_for("shop", waits, "1").await?;
+    let away = "2|0 of 1 synchronous standbys are there, missing: walreceiver, PARIS; 1 commits wait for them, the first since";
+    primary.wait_for("shop", STANDBY, away).await?;
+    let advice = "SELECT idem_explain('payments', '1') ->> 'what_to_do_next'";
+    let told = watch.text(advice).await?;
+    let begins = format!(
+        "Wait: process {pid} has written its commit here, and waits for a synchronous standby. pg_terminate_backend({pid}) would undo nothing"
+    );
+    ensure!(told.starts_with(&begins), "{told}");
+    ensure!(watch.text("SELECT idem_explain('payments', '1') #>> '{now,holder,wait_event}'").await? == "IPC/SyncRep");
+    primary.wait_for("shop", &level("holders"), "1").await?;
+    let holders = watch.text("SELECT detail, hint FROM idempotence.health WHERE name = 'holders'").await?;
+    ensure!(holders.contains("active, IPC/SyncRep), since 2"), "{holders}");
+    ensure!(holders.contains("It does nothing for a process in IPC/SyncRep"), "{holders}");
+
+    watch.text(&format!("SELECT pg_terminate_backend({pid})")).await?;
+    ensure!(recording.await?.is_err());
+    primary.wait_for("shop", waits, "0").await?;
+    ensure!(watch.replay("payments", "1").await? == "succeeded|1");
+    let asks = primary.connect("shop").await?;
+    let told = asks.text(advice).await?;
+    ensure!(told.contains("it is done, and a retry executes nothing") && told.contains("row standby"), "{told}");
+    standby.start()?;
+    primary.wait_for("shop", &level("standby"), "0").await?;
+    ensure!(primary.connect("shop").await?.replay("payments", "1").await? == "succeeded|1");
+    Ok(())
+}
+
+// Goal: a name in idempotence.databases that no database has is told of at once, in each database; so is a database whose
+// visits fail. Each database tells of all when they were swept.
+// Method: two databases; one is broken for the worker. Then the setting is misspelt.
+pub async fn which_databases_are_visited_is_told(version: Version) -> Result<()> {
+    let server = Cluster::start_preloaded(version)?;
+    for database in ["shop", "other"] {
+        server.create_database(database)?;
+    }
+    let told = "SELECT level, regexp_replace(detail, '(at|swept at) [A-Z0-9][^:]*:[0-9]{2}:[0-9]{2}[^;,:]*', '\\1 T', 'g') FROM idempotence.health WHERE name = 'databases'";
+    let both = "SELECT detail LIKE '%\"other\" swept at %' AND detail LIKE '%\"shop\" swept at %' AND level = 0 FROM idempotence.health WHERE name = 'databases'";
+    server.wait_for("shop", both, "t").await?;
+    server.psql(
+        "other",
+        "ALTER TABLE idempotence.stream RENAME TO lost; ALTER TABLE idempotence.reply RENAME TO lost_too",
+    )?;
+    let failed = |database: &str| {
+        format!(
+            "SELECT level FROM idempotence.health WHERE name = 'databases' AND detail LIKE '\"{database}\" swept at %, failed at %: %'"
+        )
+    };
+    server.wait_for("shop", &failed("other"), "0").await?;
+    server.psql(
+        "other",
+        "ALTER TABLE idempotence.lost RENAME TO stream; ALTER TABLE idempotence.lost_too RENAME TO reply",
+    )?;
+    server.wait_for("shop", &format!("SELECT count(*) FROM ({}) f", failed("other")), "0").await?;
+
+    server.conf("idempotence.databases", "shpo,other,template1")?;
+    server.reload()?;
+    let watch = server.connect("shop").await?;
+    server.wait_for("shop", &level("databases"), "1").await?;
+    let found = watch.text(told).await?;
+    let begins = "1|idempotence.databases names what cannot be visited: \"shpo\", \"template1\"; this database is not visited; \"";
+    ensure!(found.starts_with(begins), "{found}");
+    server.wait_for("other", &level("databases"), "1").await?;
+    server.conf("idempotence.databases", "*")?;
+    server.reload()?;
+    server.wait_for("shop", &level("databases"), "0").await?;
+    drop(server);
+
+    let plain = Cluster::start(version)?;
+    plain.create_database("shop")?;
+    let found = plain.psql("shop", told)?;
+    ensure!(found.trim_end() == "0|the library is not preloaded; no database of this server is visited", "{found}");
     Ok(())
 }
