@@ -120,7 +120,8 @@ def unescaped(text):
 
 def pieces():
     """The SQL: the name of a file, the number of the first line, the text, and whether it may be a list of columns."""
-    for path in sorted(pathlib.Path("sql").glob("[!i]*.sql")):
+    # The script of CREATE EXTENSION is made of the others.
+    for path in sorted(path for path in pathlib.Path("sql").glob("*.sql") if "--" not in path.name):
         yield path, 1, path.read_text(), False
     for path in sorted(pathlib.Path("src").rglob("*.rs")):
         text = path.read_text().split("#[cfg(test)]")[0]

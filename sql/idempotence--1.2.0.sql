@@ -351,6 +351,14 @@ AS 'MODULE_PATHNAME', 'coordinator_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
+-- idempotence::api::health::databases
+
+CREATE FUNCTION idempotence.databases() RETURNS text[]
+LANGUAGE c STABLE PARALLEL SAFE
+AS 'MODULE_PATHNAME', 'databases_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
 -- idempotence::api::health::deadlocks
 
 CREATE FUNCTION idempotence.deadlocks() RETURNS bigint
@@ -388,7 +396,8 @@ AS 'MODULE_PATHNAME', 'free_space_wrapper';
 
 CREATE FUNCTION idempotence.held_requests(OUT session text, OUT stream text, OUT request text, OUT pid integer, OUT role regrole,
                                           OUT application text, OUT client text, OUT since timestamptz, OUT state text,
-                                          OUT requests bigint, OUT lock_high oid, OUT lock_low oid) RETURNS SETOF record
+                                          OUT requests bigint, OUT lock_high oid, OUT lock_low oid,
+                                          OUT backend_state text, OUT wait_event text) RETURNS SETOF record
 LANGUAGE c VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'held_requests_wrapper';
 /* </end connected objects> */
@@ -823,6 +832,20 @@ CREATE  FUNCTION "idem_force_release"(
 VOLATILE PARALLEL UNSAFE 
 LANGUAGE c /* Rust */
 AS 'MODULE_PATHNAME', 'idem_force_release_uuid_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::repair_sets::idem_force_release_prefix
+CREATE  FUNCTION "idem_force_release_prefix"(
+	"session" TEXT, /* Option < & str > */
+	"prefix" TEXT, /* Option < & str > */
+	"reason" TEXT, /* Option < & str > */
+	"live" bool DEFAULT false, /* Option < bool > */
+	"most" INT DEFAULT 1000 /* Option < i32 > */
+) RETURNS bigint /* i64 */
+VOLATILE PARALLEL UNSAFE
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'idem_force_release_prefix_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
@@ -1457,6 +1480,14 @@ AS 'MODULE_PATHNAME', 'up_since_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
+-- idempotence::api::health::visits
+
+CREATE FUNCTION idempotence.visits(OUT database oid, OUT swept_at timestamptz, OUT failed_at timestamptz, OUT error text) RETURNS SETOF record
+LANGUAGE c VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'visits_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
 -- idempotence::api::internal::forget_cached
 
 CREATE FUNCTION idempotence.forget_cached() RETURNS trigger
@@ -1640,7 +1671,7 @@ OFFSET 0;
 CREATE VIEW idempotence.outcomes WITH (security_barrier) AS
 SELECT COALESCE(s.name, pg_catalog.concat_ws('@', s.id, s.node)) AS session,
        o.key AS request,
-       CASE o.class WHEN 's' THEN 'succeeded' WHEN 'f' THEN 'failed' ELSE 'cancelled' END AS status,
+       CASE WHEN o.class OPERATOR(pg_catalog.=) 's' THEN 'succeeded' WHEN o.class OPERATOR(pg_catalog.=) 'f' THEN 'failed' ELSE 'cancelled' END AS status,
        CASE WHEN pg_catalog.pg_has_role(s.owner, 'USAGE') OR pg_catalog.pg_has_role(s.usable_by, 'USAGE') THEN o.response END AS response,
        pg_catalog.pg_column_size(o.response) AS response_bytes,
        CASE WHEN pg_catalog.pg_has_role(s.owner, 'USAGE') OR pg_catalog.pg_has_role(s.usable_by, 'USAGE') THEN o.fingerprint END AS fingerprint,
@@ -1753,13 +1784,36 @@ WHERE l.locktype OPERATOR(pg_catalog.=) 'advisory' AND l.objsubid OPERATOR(pg_ca
                                          WHERE d.datname OPERATOR(pg_catalog.=) pg_catalog.current_database())
 GROUP BY l.classid, l.objid;
 
+-- The process that holds up another one, and waits for no lock itself; 0: a prepared transaction; null: the process waits
+-- for no lock of anybody. Where several hold it up, it is one of them.
+CREATE FUNCTION idempotence.root_blocker(pid integer) RETURNS integer
+LANGUAGE plpgsql STABLE PARALLEL UNSAFE
+AS $root_blocker$
+DECLARE
+  seen pg_catalog.int4[] := ARRAY[pid];
+  root pg_catalog.int4 := pid;
+  next pg_catalog.int4;
+BEGIN
+  -- Processes that wait for each other are no end of the way. PostgreSQL ends one of them soon.
+  WHILE root OPERATOR(pg_catalog.<>) 0 AND pg_catalog.cardinality(seen) OPERATOR(pg_catalog.<) 100 LOOP
+    SELECT b.pid INTO next FROM pg_catalog.unnest(pg_catalog.pg_blocking_pids(root)) b (pid)
+    WHERE b.pid OPERATOR(pg_catalog.<>) ALL (seen) LIMIT 1;
+    EXIT WHEN NOT FOUND;
+    root := next;
+    seen := pg_catalog.array_append(seen, next);
+  END LOOP;
+  RETURN CASE WHEN root OPERATOR(pg_catalog.<>) pid THEN root END;
+END
+$root_blocker$;
+
 -- A prepared transaction that was prepared before the server was started shows without the names of its requests, and
 -- only to monitors: shared memory does not know them any more.
 CREATE VIEW idempotence.in_flight WITH (security_barrier) AS
 SELECT h.session, h.stream, h.request, h.pid, COALESCE(h.role, l.prepared_by::pg_catalog.regrole) AS role, h.application,
        h.client::pg_catalog.inet AS client, COALESCE(h.since, l.prepared_at) AS since, h.state,
        COALESCE(l.waiters, 0) AS waiters, pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) l.waited_for_since AS longest_wait,
-       l.prepared, COALESCE(h.requests, 1) AS requests
+       l.prepared, COALESCE(h.requests, 1) AS requests, h.backend_state, h.wait_event,
+       CASE WHEN pg_catalog.starts_with(h.wait_event, 'Lock/') THEN idempotence.root_blocker(h.pid) END AS blocked_by
 FROM idempotence.held_requests() h
 FULL JOIN idempotence.request_locks l ON l.classid OPERATOR(pg_catalog.=) h.lock_high AND l.objid OPERATOR(pg_catalog.=) h.lock_low
 WHERE h.pid IS NOT NULL
@@ -1780,12 +1834,14 @@ SELECT l.locktype, l.relation, l.objsubid, l.mode,
        CASE WHEN l.pid IS NULL
             THEN pg_catalog.concat('prepared transaction "', p.gid, '"', ', since ' OPERATOR(pg_catalog.||) pg_catalog.date_trunc('second', p.prepared)::pg_catalog.text)
             ELSE pg_catalog.concat('process ', l.pid,
-                   ' (' OPERATOR(pg_catalog.||) NULLIF(pg_catalog.concat_ws(', ', a.backend_type, a.usename, NULLIF(a.application_name, ''), a.state), '') OPERATOR(pg_catalog.||) ')',
+                   (SELECT pg_catalog.concat(' (', w.words, ')')
+                    FROM (SELECT pg_catalog.concat_ws(', ', a.backend_type, a.usename, CASE WHEN a.application_name OPERATOR(pg_catalog.<>) '' THEN a.application_name END, a.state)) w (words)
+                    WHERE w.words OPERATOR(pg_catalog.<>) ''),
                    ', since ' OPERATOR(pg_catalog.||) pg_catalog.date_trunc('second', a.xact_start)::pg_catalog.text) END AS holder
 FROM pg_catalog.pg_locks l
 LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid OPERATOR(pg_catalog.=) l.pid
 LEFT JOIN idempotence.prepared p ON l.pid IS NULL AND p.virtualtransaction OPERATOR(pg_catalog.=) l.virtualtransaction
-WHERE l.granted AND l.mode OPERATOR(pg_catalog.<>) 'SIReadLock' AND l.pid IS DISTINCT FROM pg_catalog.pg_backend_pid()
+WHERE l.granted AND l.mode OPERATOR(pg_catalog.<>) 'SIReadLock' AND (l.pid IS NULL OR l.pid OPERATOR(pg_catalog.<>) pg_catalog.pg_backend_pid())
   AND l.database OPERATOR(pg_catalog.=) (SELECT d.oid FROM pg_catalog.pg_database d
                                          WHERE d.datname OPERATOR(pg_catalog.=) pg_catalog.current_database());
 
@@ -1870,6 +1926,8 @@ ORDER BY r.segment;
 --   clock_jump_by
 --   lock_table_size
 --   free_space
+--   visits
+--   databases
 --   digest_fits
 --   coordinator
 --   idem_node
@@ -1926,6 +1984,33 @@ SELECT CASE WHEN w.standby OR w.since OPERATOR(pg_catalog.>) (w.now OPERATOR(pg_
             ELSE 'The setting idempotence.databases leaves this database out: name it there, or have a scheduler CALL idem_sweep() at least daily.' END AS hint
 FROM idempotence.upkeep w;
 
+-- Which databases of this server are swept by the worker. Each of them has this row.
+CREATE VIEW idempotence.check_databases AS
+SELECT CASE WHEN NOT w.standby AND w.launcher IS NOT NULL AND (n.missing IS NOT NULL OR v.own_failure) THEN 1 ELSE 0 END AS level,
+       CASE WHEN w.standby THEN 'this is a standby; nothing is swept here'
+            WHEN w.launcher IS NULL THEN 'the library is not preloaded; no database of this server is visited'
+            ELSE pg_catalog.concat_ws('; ',
+                   'idempotence.databases names what cannot be visited: ' OPERATOR(pg_catalog.||) n.missing,
+                   CASE WHEN NOT w.visited THEN 'this database is not visited' END,
+                   COALESCE(v.told, 'no database was swept yet since the server came up')) END AS detail,
+       CASE WHEN n.missing IS NOT NULL THEN 'The name is misspelt, or that of a template, or of a database that allows no connections or is gone. Correct idempotence.databases and reload.'
+            ELSE 'The server log has the error too, and CALL idem_sweep() in the database shows it. Was the library replaced? Then ALTER EXTENSION idempotence UPDATE there.' END AS hint
+FROM idempotence.upkeep w
+CROSS JOIN (SELECT pg_catalog.string_agg(pg_catalog.format('"%s"', n.name), ', ' ORDER BY n.name) AS missing
+            FROM pg_catalog.unnest(idempotence.databases()) n (name)
+            WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_database d
+                              WHERE d.datname OPERATOR(pg_catalog.=) n.name AND d.datallowconn AND NOT d.datistemplate)) n
+CROSS JOIN (SELECT pg_catalog.bool_or(v.error IS NOT NULL AND v.is_own) AS own_failure,
+                   pg_catalog.string_agg(v.told, '; ' ORDER BY v.place) FILTER (WHERE v.place OPERATOR(pg_catalog.<=) 20) OPERATOR(pg_catalog.||)
+                     CASE WHEN pg_catalog.count(*) OPERATOR(pg_catalog.>) 20 THEN pg_catalog.format('; and %s more', pg_catalog.count(*) OPERATOR(pg_catalog.-) 20) ELSE '' END AS told
+            FROM (SELECT v.error, d.datname OPERATOR(pg_catalog.=) pg_catalog.current_database() AS is_own,
+                         -- First those that failed, then those that were not swept for the longest time.
+                         pg_catalog.row_number() OVER (ORDER BY v.error IS NULL, v.swept_at NULLS FIRST) AS place,
+                         pg_catalog.concat('"', d.datname, '" ',
+                           COALESCE('swept at ' OPERATOR(pg_catalog.||) pg_catalog.date_trunc('second', v.swept_at)::pg_catalog.text, 'never swept'),
+                           ', failed at ' OPERATOR(pg_catalog.||) pg_catalog.date_trunc('second', v.failed_at)::pg_catalog.text OPERATOR(pg_catalog.||) ': ' OPERATOR(pg_catalog.||) v.error) AS told
+                  FROM idempotence.visits() v JOIN pg_catalog.pg_database d ON d.oid OPERATOR(pg_catalog.=) v.database) v) v;
+
 CREATE VIEW idempotence.check_ring AS
 SELECT -- Critical: a segment is late by its whole keep, although a sweep came by when it was late already.
        CASE WHEN pg_catalog.bool_or(NOT s.is_ahead AND (s.due_at OPERATOR(pg_catalog.+) s.keep) OPERATOR(pg_catalog.<) w.now AND (s.due_at OPERATOR(pg_catalog.+) w.late) OPERATOR(pg_catalog.<) w.last_sweep) THEN 2
@@ -1935,7 +2020,7 @@ SELECT -- Critical: a segment is late by its whole keep, although a sweep came b
               THEN pg_catalog.format('segment %s was opened or closed at %s, by a clock that was ahead and has been set back', s.segment,
                      pg_catalog.date_trunc('second', GREATEST(s.opened_at, s.closed_at)))
               ELSE pg_catalog.format('segment %s should have been %s %s ago%s', s.segment,
-                     CASE s.state WHEN 'current' THEN 'turned away from' WHEN 'closing' THEN 'closed' ELSE 'emptied' END,
+                     CASE WHEN s.state OPERATOR(pg_catalog.=) 'current' THEN 'turned away from' WHEN s.state OPERATOR(pg_catalog.=) 'closing' THEN 'closed' ELSE 'emptied' END,
                      pg_catalog.date_trunc('second', w.now OPERATOR(pg_catalog.-) s.due_at),
                      CASE WHEN s.held_by IS NOT NULL THEN pg_catalog.concat('; held by ', s.held_by)
                           WHEN w.last_sweep OPERATOR(pg_catalog.<) s.due_at THEN '; not swept since' ELSE '' END) END,
@@ -1958,21 +2043,40 @@ WHERE l.locktype OPERATOR(pg_catalog.=) 'advisory' AND l.granted
   AND l.database OPERATOR(pg_catalog.=) (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname OPERATOR(pg_catalog.=) pg_catalog.current_database())
 GROUP BY l.pid, l.virtualtransaction;
 
+-- The transactions that hold locks on requests and sessions, each with whoever is at the root of what it waits for: itself,
+-- if it waits for no lock. To follow the waits of a crowd takes long, so only those of the oldest hundred are followed.
+CREATE VIEW idempotence.held_up AS
+SELECT h.pid, h.requests, h.xact_start,
+       CASE WHEN h.waits AND h.place OPERATOR(pg_catalog.<=) 100 THEN COALESCE(idempotence.root_blocker(h.pid), h.pid) ELSE h.pid END AS root
+FROM (SELECT l.pid, l.requests, a.xact_start, COALESCE(a.wait_event_type OPERATOR(pg_catalog.=) 'Lock', false) AS waits,
+             pg_catalog.row_number() OVER (PARTITION BY COALESCE(a.wait_event_type OPERATOR(pg_catalog.=) 'Lock', false) ORDER BY a.xact_start) AS place
+      FROM idempotence.holding l JOIN pg_catalog.pg_stat_activity a ON a.pid OPERATOR(pg_catalog.=) l.pid) h;
+
 CREATE VIEW idempotence.check_holders AS
-SELECT CASE WHEN pg_catalog.count(h.pid) OPERATOR(pg_catalog.>) 0 OR NOT pg_catalog.pg_has_role('pg_read_all_stats', 'USAGE') THEN 1 ELSE 0 END AS level,
+SELECT CASE WHEN pg_catalog.count(h.root) OPERATOR(pg_catalog.>) 0 OR NOT pg_catalog.pg_has_role('pg_read_all_stats', 'USAGE') THEN 1 ELSE 0 END AS level,
        CASE WHEN NOT pg_catalog.pg_has_role('pg_read_all_stats', 'USAGE') THEN 'the owner of the extension may not see since when others have their transactions open'
-            WHEN pg_catalog.count(h.pid) OPERATOR(pg_catalog.=) 0 THEN pg_catalog.format('no transaction has held a request for more than %s', t.threshold)
+            WHEN pg_catalog.count(h.root) OPERATOR(pg_catalog.=) 0 THEN pg_catalog.format('no transaction has held a request for more than %s', t.threshold)
             ELSE pg_catalog.concat(pg_catalog.string_agg(h.told, '; ' ORDER BY h.place) FILTER (WHERE h.place OPERATOR(pg_catalog.<=) 5),
-                   CASE WHEN pg_catalog.count(h.pid) OPERATOR(pg_catalog.>) 5 THEN pg_catalog.format('; and %s more', pg_catalog.count(h.pid) OPERATOR(pg_catalog.-) 5) END) END AS detail,
+                   CASE WHEN pg_catalog.count(h.root) OPERATOR(pg_catalog.>) 5 THEN pg_catalog.format('; and %s more', pg_catalog.count(h.root) OPERATOR(pg_catalog.-) 5) END) END AS detail,
        CASE WHEN NOT pg_catalog.pg_has_role('pg_read_all_stats', 'USAGE') THEN 'GRANT pg_read_all_stats to the owner of the extension.'
-            ELSE 'Their requests are in progress until they end; then the ring waits for them too. Where the client hangs, pg_terminate_backend(pid) has a retry execute the request; idle_in_transaction_session_timeout does so by itself.' END AS hint
+            ELSE 'Their requests are in progress until they end; then the ring waits for them too. Whoever holds up most is named first. Where the client of a process hangs, pg_terminate_backend(pid) rolls it back, and a retry executes its request; idle_in_transaction_session_timeout does so by itself. It does nothing for a process in IPC/SyncRep: that has written its commit, and waits for a standby (row standby).' END AS hint
 FROM (SELECT pg_catalog.make_interval(secs => idempotence.setting('idempotence.warn_holder')::pg_catalog.float8) AS threshold) t
-LEFT JOIN (SELECT l.pid, a.xact_start, pg_catalog.row_number() OVER (ORDER BY a.xact_start) AS place,
-                  pg_catalog.format('process %s (%s), since %s, holds %s', l.pid,
-                    pg_catalog.concat_ws(', ', a.usename, NULLIF(a.application_name, ''), a.state), pg_catalog.date_trunc('second', a.xact_start),
-                    CASE l.requests WHEN 0 THEN 'a session' WHEN 1 THEN 'a request' ELSE pg_catalog.concat(l.requests, ' requests') END) AS told
-           FROM idempotence.holding l JOIN pg_catalog.pg_stat_activity a ON a.pid OPERATOR(pg_catalog.=) l.pid) h
-  ON h.xact_start OPERATOR(pg_catalog.<) (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) t.threshold)
+LEFT JOIN (SELECT r.root, r.since, pg_catalog.row_number() OVER (ORDER BY r.others DESC, r.since) AS place,
+                  pg_catalog.format('%s, %s',
+                    CASE WHEN r.root OPERATOR(pg_catalog.=) 0 THEN 'a prepared transaction (pg_prepared_xacts)'
+                      ELSE pg_catalog.format('process %s (%s), since %s', r.root,
+                             pg_catalog.concat_ws(', ', a.usename, CASE WHEN a.application_name OPERATOR(pg_catalog.<>) '' THEN a.application_name END, a.state, a.wait_event_type OPERATOR(pg_catalog.||) '/' OPERATOR(pg_catalog.||) a.wait_event),
+                             pg_catalog.date_trunc('second', a.xact_start)) END,
+                    pg_catalog.concat_ws(' and ',
+                      CASE WHEN r.requests OPERATOR(pg_catalog.=) 0 THEN 'holds a session' WHEN r.requests OPERATOR(pg_catalog.=) 1 THEN 'holds a request' ELSE 'holds ' OPERATOR(pg_catalog.||) r.requests OPERATOR(pg_catalog.||) ' requests' END,
+                      CASE WHEN r.others OPERATOR(pg_catalog.=) 0 THEN NULL WHEN r.others OPERATOR(pg_catalog.=) 1 THEN 'holds up another one that holds a request' ELSE pg_catalog.format('holds up %s others that hold requests', r.others) END)) AS told
+           FROM (SELECT h.root, pg_catalog.max(h.requests) FILTER (WHERE h.pid OPERATOR(pg_catalog.=) h.root) AS requests,
+                        pg_catalog.count(*) FILTER (WHERE h.pid OPERATOR(pg_catalog.<>) h.root) AS others,
+                        LEAST(pg_catalog.min(h.xact_start), (SELECT b.xact_start FROM pg_catalog.pg_stat_activity b WHERE b.pid OPERATOR(pg_catalog.=) h.root)) AS since
+                 FROM idempotence.held_up h GROUP BY h.root) r
+           LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid OPERATOR(pg_catalog.=) r.root
+           WHERE r.since OPERATOR(pg_catalog.<) (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-)
+                   pg_catalog.make_interval(secs => idempotence.setting('idempotence.warn_holder')::pg_catalog.float8))) h ON true
 GROUP BY t.threshold;
 
 CREATE VIEW idempotence.check_waiters AS
@@ -1983,10 +2087,12 @@ SELECT CASE WHEN pg_catalog.max(r.waiters) OPERATOR(pg_catalog.>) w.most OR pg_c
                    -- Only where the library is preloaded are requests known by their names.
                    CASE WHEN (SELECT idempotence.launcher()) IS NOT NULL
                         THEN (SELECT pg_catalog.format('; most wait for request %s of session %s, which %s', pg_catalog.to_json(f.request), pg_catalog.to_json(f.session),
-                                       COALESCE('process ' OPERATOR(pg_catalog.||) f.pid, pg_catalog.format('prepared transaction %L', f.prepared)) OPERATOR(pg_catalog.||) ' has')
+                                       pg_catalog.concat(COALESCE('process ' OPERATOR(pg_catalog.||) f.pid, pg_catalog.format('prepared transaction %L', f.prepared)), ' has',
+                                         CASE WHEN f.blocked_by OPERATOR(pg_catalog.=) 0 THEN ', held up by a prepared transaction'
+                                              ELSE ', held up by process ' OPERATOR(pg_catalog.||) f.blocked_by END))
                               FROM idempotence.in_flight f WHERE f.waiters OPERATOR(pg_catalog.>) 0 AND f.request IS NOT NULL
                               ORDER BY f.waiters DESC, f.since LIMIT 1) END) END AS detail,
-       'Who sends the same request again and again, without waiting for its answer? pg_blocking_pids(pid) of a waiter names who has the request; the row holders names who has had one for long.' AS hint
+       'Who sends the same request again and again, without waiting for its answer? The row holders names who has had a request for long, and who holds up most of those that have one. idem_explain() of the request tells the same at once.' AS hint
 FROM (SELECT idempotence.setting('idempotence.warn_waiters')::pg_catalog.int8 AS most,
              pg_catalog.make_interval(secs => idempotence.setting('idempotence.warn_holder')::pg_catalog.float8) AS threshold) w
 LEFT JOIN (SELECT pg_catalog.count(*) AS waiters,
@@ -1997,6 +2103,45 @@ LEFT JOIN (SELECT pg_catalog.count(*) AS waiters,
              AND l.database OPERATOR(pg_catalog.=) (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname OPERATOR(pg_catalog.=) pg_catalog.current_database())
            GROUP BY l.classid, l.objid) r ON true
 GROUP BY w.most, w.threshold;
+
+-- The synchronous standbys that a commit waits for, and whether they are there. The names are read as the server reads the
+-- setting synchronous_standby_names: "name, …", "n (name, …)", "FIRST n (name, …)" and "ANY n (name, …)".
+CREATE VIEW idempotence.synchronous AS
+SELECT s.needed, s.there, w.waiting, w.since,
+       (SELECT pg_catalog.string_agg(n.name, ', ')
+        FROM (SELECT COALESCE(pg_catalog.replace(m[1], '""', '"'), m[2]) AS name
+              FROM pg_catalog.regexp_matches(pg_catalog.regexp_replace(s.names, '^\s*((first|any)\s+)?\d+\s*\(|\)\s*$', '', 'gi'), '"((?:[^"]|"")*)"|([^",\s]+)', 'g') m) n
+        WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_stat_replication r
+                          WHERE r.sync_state OPERATOR(pg_catalog.=) ANY ('{sync,quorum}'::pg_catalog.text[])
+                            AND pg_catalog.lower(r.application_name) OPERATOR(pg_catalog.=) pg_catalog.lower(n.name))) AS missing
+FROM (SELECT g.names,
+             CASE WHEN pg_catalog.btrim(g.names) OPERATOR(pg_catalog.=) '' THEN 0
+                  ELSE COALESCE((pg_catalog.regexp_match(g.names, '^\s*(?:(?:first|any)\s+)?(\d+)\s*\(', 'i'))[1]::pg_catalog.int4, 1) END AS needed,
+             (SELECT pg_catalog.count(*) FROM pg_catalog.pg_stat_replication r
+              WHERE r.sync_state OPERATOR(pg_catalog.=) ANY ('{sync,quorum}'::pg_catalog.text[])) AS there
+      FROM pg_catalog.current_setting('synchronous_standby_names') g (names)) s
+CROSS JOIN (SELECT pg_catalog.count(*) AS waiting, pg_catalog.min(a.query_start) AS since
+            FROM pg_catalog.pg_stat_activity a WHERE a.wait_event OPERATOR(pg_catalog.=) 'SyncRep') w;
+
+CREATE VIEW idempotence.check_standby AS
+SELECT CASE WHEN s.is_standby OR s.needed OPERATOR(pg_catalog.=) 0 THEN 0
+            WHEN NOT s.sees THEN 1
+            WHEN s.there OPERATOR(pg_catalog.<) s.needed AND (s.asks OR s.waiting OPERATOR(pg_catalog.>) 0) THEN 2
+            WHEN s.since OPERATOR(pg_catalog.<) (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) '1 minute'::pg_catalog.interval) THEN 1
+            ELSE 0 END AS level,
+       CASE WHEN s.is_standby THEN 'this is a standby; the primary waits for its standbys'
+            WHEN s.needed OPERATOR(pg_catalog.=) 0 THEN 'synchronous_standby_names is empty: no commit waits for a standby'
+            WHEN NOT s.sees THEN 'the owner of the extension may not see which standbys are there'
+            ELSE pg_catalog.format('%s of %s synchronous standbys are there%s; %s commits wait for them%s', s.there, s.needed,
+                   CASE WHEN s.there OPERATOR(pg_catalog.<) s.needed THEN pg_catalog.format(', missing: %s', s.missing) END, s.waiting,
+                   CASE WHEN s.waiting OPERATOR(pg_catalog.>) 0 THEN pg_catalog.format(', the first since %s', pg_catalog.date_trunc('second', s.since)) END) END AS detail,
+       CASE WHEN NOT s.sees THEN 'GRANT pg_read_all_stats to the owner of the extension.'
+            ELSE 'Commits hang, and replays are in_progress. Bring the standby back, or take it out of synchronous_standby_names and reload. Do not terminate what waits in IPC/SyncRep: it has written its commit here, so nothing is rolled back. docs/operations.md, After a crash, tells what each way costs.' END AS hint
+FROM (SELECT s.*, pg_catalog.pg_is_in_recovery() AS is_standby, pg_catalog.pg_has_role('pg_read_all_stats', 'USAGE') AS sees,
+             -- Where the server's own default asks for no standby, one that is away harms nobody until somebody waits.
+             (SELECT c.reset_val OPERATOR(pg_catalog.<>) ALL ('{off,local}'::pg_catalog.text[]) FROM pg_catalog.pg_settings c
+              WHERE c.name OPERATOR(pg_catalog.=) 'synchronous_commit') AS asks
+      FROM idempotence.synchronous s) s;
 
 CREATE VIEW idempotence.check_prepared_transactions AS
 SELECT CASE WHEN pg_catalog.count(p.gid) OPERATOR(pg_catalog.>) 0 THEN 1 ELSE 0 END AS level,
@@ -2034,8 +2179,9 @@ CREATE VIEW idempotence.check_leases AS
 SELECT CASE WHEN pg_catalog.count(*) FILTER (WHERE u.attempt OPERATOR(pg_catalog.>) 3) OPERATOR(pg_catalog.>) 0 THEN 1 ELSE 0 END AS level,
        CASE WHEN (SELECT b.blind FROM idempotence.blind b) THEN 'this is a standby, and leases are unlogged; the primary knows them'
             ELSE pg_catalog.concat(pg_catalog.count(*) FILTER (WHERE u.state OPERATOR(pg_catalog.=) 'leased'), ' requests are leased',
-                   '; ' OPERATOR(pg_catalog.||) (NULLIF(pg_catalog.count(*) FILTER (WHERE u.attempt OPERATOR(pg_catalog.>) 3), 0)
-                     OPERATOR(pg_catalog.||) (' unfinished ones were taken over more than three times, one by attempt ' OPERATOR(pg_catalog.||) pg_catalog.max(u.attempt)))) END AS detail,
+                   CASE WHEN pg_catalog.count(*) FILTER (WHERE u.attempt OPERATOR(pg_catalog.>) 3) OPERATOR(pg_catalog.>) 0
+                        THEN pg_catalog.concat('; ', pg_catalog.count(*) FILTER (WHERE u.attempt OPERATOR(pg_catalog.>) 3),
+                               ' unfinished ones were taken over more than three times, one by attempt ', pg_catalog.max(u.attempt)) END) END AS detail,
        'A request that was taken over again and again may be what its workers die of, or its lease is too short for the work. The view unfinished tells who has it. max_attempts of a session gives such requests up.' AS hint
 FROM idempotence.unfinished u;
 
@@ -2060,29 +2206,6 @@ SELECT CASE WHEN pg_catalog.count(u.session) OPERATOR(pg_catalog.>) 0 THEN 1 ELS
 FROM (SELECT pg_catalog.make_interval(secs => idempotence.setting('idempotence.warn_suspended')::pg_catalog.float8) AS threshold) t
 LEFT JOIN idempotence.unfinished u ON u.state OPERATOR(pg_catalog.=) 'suspended' AND u.since OPERATOR(pg_catalog.<) (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) t.threshold)
 GROUP BY t.threshold;
-
-CREATE VIEW idempotence.check_client_sessions AS
-SELECT CASE WHEN pg_catalog.bool_or(o.sessions OPERATOR(pg_catalog.>=) o.most) THEN 2 WHEN pg_catalog.bool_or(o.is_near) THEN 1 ELSE 0 END AS level,
-       CASE WHEN pg_catalog.pg_is_in_recovery() THEN 'this is a standby; the primary knows which are at work'
-            ELSE pg_catalog.concat(COALESCE(pg_catalog.sum(o.sessions), 0), ' at work, of which ', COALESCE(pg_catalog.sum(o.silent), 0),
-                   ' are silent for longer than their timeout',
-                   pg_catalog.string_agg(pg_catalog.format('; role %s has %s of at most %s', o.owner, o.sessions, o.most), '' ORDER BY o.sessions DESC)
-                     FILTER (WHERE o.is_near)) END AS detail,
-       'At the limit registering is refused (ID009). Close sessions that are done with, shorten timeouts, or raise idempotence.max_sessions_per_role.' AS hint
-FROM (SELECT s.*, s.sessions OPERATOR(pg_catalog.>=) (s.most OPERATOR(pg_catalog.*) 0.9) AS is_near
-      FROM (SELECT l.*, idempotence.max_sessions_per_role() AS most FROM idempotence.at_work_by_role() l) s) o;
-
-CREATE VIEW idempotence.check_standing_sessions AS
-SELECT CASE WHEN pg_catalog.bool_or(o.sessions OPERATOR(pg_catalog.>=) o.most) THEN 2 WHEN pg_catalog.bool_or(o.is_many) THEN 1 ELSE 0 END AS level,
-       pg_catalog.concat(COALESCE(pg_catalog.sum(o.sessions), 0), ' standing sessions, of which ', COALESCE(pg_catalog.sum(o.dropped), 0), ' are dropped',
-         pg_catalog.string_agg(pg_catalog.format('; role %s has %s of at most %s', o.owner, o.sessions, o.most), '' ORDER BY o.sessions DESC)
-           FILTER (WHERE o.is_many)) AS detail,
-       'A session is a series of requests, not one of them: use few sessions, with many keys. If so many are right, raise idempotence.warn_standing_sessions. At idempotence.max_standing_sessions_per_role making one more is refused (ID009).' AS hint
-FROM (SELECT s.*, s.sessions OPERATOR(pg_catalog.>) s.threshold OR s.sessions OPERATOR(pg_catalog.>=) (s.most OPERATOR(pg_catalog.*) 0.9) AS is_many
-      FROM (SELECT n.owner, pg_catalog.count(*) AS sessions, pg_catalog.count(n.ended_at) AS dropped,
-                   idempotence.setting('idempotence.warn_standing_sessions')::pg_catalog.int8 AS threshold,
-                   idempotence.setting('idempotence.max_standing_sessions_per_role')::pg_catalog.int8 AS most
-            FROM idempotence.session n WHERE n.name IS NOT NULL GROUP BY n.owner) s) o;
 
 CREATE VIEW idempotence.check_owners AS
 SELECT CASE WHEN pg_catalog.count(*) OPERATOR(pg_catalog.>) 0 THEN 1 ELSE 0 END AS level,
@@ -2126,7 +2249,7 @@ SELECT CASE WHEN pg_catalog.bool_or(r.orphans OPERATOR(pg_catalog.>) 0) OR m.mis
             WHEN pg_catalog.bool_or(r.orphans OPERATOR(pg_catalog.>) 0)
             THEN 'No session that is new can be made. Create the roles that the restore missed and restore the data of table idempotence.session again, or give up what has no session: idem_accept_restore().'
             ELSE 'The sweep looks through it. Where no worker visits this database, CALL idem_sweep().' END AS hint
-FROM idempotence.missing m LEFT JOIN idempotence.restore r ON r.orphans IS DISTINCT FROM 0
+FROM idempotence.missing m LEFT JOIN idempotence.restore r ON r.orphans IS NULL OR r.orphans OPERATOR(pg_catalog.<>) 0
 GROUP BY m.missing;
 
 -- The beginning of a table's last page.
@@ -2180,7 +2303,7 @@ FROM (SELECT '0'::pg_catalog.oid AS role
       SELECT s.setrole FROM pg_catalog.pg_db_role_setting s
       WHERE s.setdatabase OPERATOR(pg_catalog.=) '0'::pg_catalog.oid
          OR s.setdatabase OPERATOR(pg_catalog.=) (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname OPERATOR(pg_catalog.=) pg_catalog.current_database())) r
-CROSS JOIN pg_catalog.unnest('{idempotence.unrecorded,idempotence.coordinate,idempotence.wait,statement_timeout,lock_timeout,transaction_timeout}'::pg_catalog.text[]) n (name)
+CROSS JOIN pg_catalog.unnest('{idempotence.unrecorded,idempotence.coordinate,idempotence.wait,idempotence.max_sessions_per_role,idempotence.max_standing_sessions_per_role,statement_timeout,lock_timeout,transaction_timeout}'::pg_catalog.text[]) n (name)
 CROSS JOIN LATERAL (
   SELECT e.value, e.place
   FROM (SELECT pg_catalog.substr(c.entry, pg_catalog.strpos(c.entry, '=') OPERATOR(pg_catalog.+) 1) AS value,
@@ -2206,6 +2329,45 @@ WHERE r.role OPERATOR(pg_catalog.=) '0'::pg_catalog.oid
    -- Only for a role that may work with requests, and only where something is set for it.
    OR pg_catalog.has_function_privilege(r.role, '@extschema@.idem_record(text, text, jsonb, boolean, bigint, interval, text)', 'EXECUTE');
 
+-- The limits on sessions of a role, as they are set for the role, or else for whoever asks.
+CREATE FUNCTION idempotence.limit_of(role regrole, name text) RETURNS bigint
+LANGUAGE sql STABLE PARALLEL UNSAFE
+AS $limit_of$
+  SELECT COALESCE((SELECT e.value::pg_catalog.int8 FROM idempotence.effective e WHERE e.role OPERATOR(pg_catalog.=) limit_of.role::pg_catalog.oid AND e.name OPERATOR(pg_catalog.=) limit_of.name),
+                  idempotence.setting(limit_of.name)::pg_catalog.int8)
+$limit_of$;
+
+CREATE VIEW idempotence.check_client_sessions AS
+SELECT CASE WHEN pg_catalog.bool_or(o.sessions OPERATOR(pg_catalog.>=) o.most OR o.ended OPERATOR(pg_catalog.>=) o.most) THEN 2
+            WHEN pg_catalog.bool_or(o.is_near OR o.is_near_ended) THEN 1 ELSE 0 END AS level,
+       CASE WHEN pg_catalog.pg_is_in_recovery() THEN 'this is a standby; the primary knows which are at work'
+            ELSE pg_catalog.concat(COALESCE(pg_catalog.sum(o.sessions), 0), ' at work, of which ', COALESCE(pg_catalog.sum(o.silent), 0),
+                   ' are silent for longer than their timeout',
+                   pg_catalog.string_agg(pg_catalog.format('; role %s has %s of at most %s', o.owner, o.sessions, o.most), '' ORDER BY o.sessions DESC)
+                     FILTER (WHERE o.is_near),
+                   pg_catalog.string_agg(pg_catalog.format('; role %s has %s that ended without an outcome, of at most %s', o.owner, o.ended, o.most), '' ORDER BY o.ended DESC)
+                     FILTER (WHERE o.is_near_ended)) END AS detail,
+       'At the limit registering is refused (ID009). Close sessions that are done with, shorten timeouts, or raise idempotence.max_sessions_per_role. Those that ended without an outcome count until idempotence.retention is over, where they had a client or a request_id: register once, when a client starts.' AS hint
+FROM (SELECT s.*, s.sessions OPERATOR(pg_catalog.>=) (s.most OPERATOR(pg_catalog.*) 0.9) AS is_near, s.ended OPERATOR(pg_catalog.>=) (s.most OPERATOR(pg_catalog.*) 0.9) AS is_near_ended
+      FROM (SELECT COALESCE(l.owner, e.owner) AS owner, COALESCE(l.sessions, 0) AS sessions, COALESCE(l.silent, 0) AS silent, COALESCE(e.ended, 0) AS ended,
+                   idempotence.limit_of(COALESCE(l.owner, e.owner), 'idempotence.max_sessions_per_role') AS most
+            FROM idempotence.at_work_by_role() l
+            FULL JOIN (SELECT n.owner, pg_catalog.count(*) AS ended FROM idempotence.session n
+                       WHERE n.name IS NULL AND n.ended OPERATOR(pg_catalog.=) ANY ('{C,E,F}'::pg_catalog."char"[]) AND NOT pg_catalog.pg_is_in_recovery()
+                       GROUP BY n.owner) e ON e.owner OPERATOR(pg_catalog.=) l.owner) s) o;
+
+CREATE VIEW idempotence.check_standing_sessions AS
+SELECT CASE WHEN pg_catalog.bool_or(o.sessions OPERATOR(pg_catalog.>=) o.most) THEN 2 WHEN pg_catalog.bool_or(o.is_many) THEN 1 ELSE 0 END AS level,
+       pg_catalog.concat(COALESCE(pg_catalog.sum(o.sessions), 0), ' standing sessions, of which ', COALESCE(pg_catalog.sum(o.dropped), 0), ' are dropped',
+         pg_catalog.string_agg(pg_catalog.format('; role %s has %s of at most %s', o.owner, o.sessions, o.most), '' ORDER BY o.sessions DESC)
+           FILTER (WHERE o.is_many)) AS detail,
+       'A session is a series of requests, not one of them: use few sessions, with many keys. If so many are right, raise idempotence.warn_standing_sessions. At idempotence.max_standing_sessions_per_role making one more is refused (ID009).' AS hint
+FROM (SELECT s.*, s.sessions OPERATOR(pg_catalog.>) s.threshold OR s.sessions OPERATOR(pg_catalog.>=) (s.most OPERATOR(pg_catalog.*) 0.9) AS is_many
+      FROM (SELECT n.owner, pg_catalog.count(*) AS sessions, pg_catalog.count(n.ended_at) AS dropped,
+                   idempotence.setting('idempotence.warn_standing_sessions')::pg_catalog.int8 AS threshold,
+                   idempotence.limit_of(n.owner, 'idempotence.max_standing_sessions_per_role') AS most
+            FROM idempotence.session n WHERE n.name IS NOT NULL GROUP BY n.owner) s) o;
+
 CREATE VIEW idempotence.check_unrecorded AS
 SELECT CASE WHEN pg_catalog.count(u.place) OPERATOR(pg_catalog.>) 0 THEN 1 ELSE 0 END AS level,
        COALESCE(pg_catalog.string_agg(pg_catalog.format('idempotence.unrecorded is %s %s', u.value, u.place), '; ' ORDER BY u.place),
@@ -2223,7 +2385,7 @@ SELECT CASE WHEN c.library IS NOT NULL AND o.places IS NOT NULL OR c.library IS 
          CASE WHEN c.library IS NOT NULL THEN o.places END,
          CASE WHEN c.tables OPERATOR(pg_catalog.>) 0
               THEN pg_catalog.format('%s of postgres_fdw, which commits on their servers before the commit here, and knows no two-phase commit',
-                CASE c.tables WHEN 1 THEN '1 table is' ELSE pg_catalog.format('%s tables are', c.tables) END) END) AS detail,
+                CASE WHEN c.tables OPERATOR(pg_catalog.=) 1 THEN '1 table is' ELSE pg_catalog.format('%s tables are', c.tables) END) END) AS detail,
        CASE WHEN c.library IS NULL
             THEN 'A crash between the commit on a worker and the commit here leaves an effect without its outcome, and a retry executes it again. docs/scaling.md, Commit coordinators, tells how to build Citus, or what to write besides.'
             ELSE 'A crash between the commit on another server and the commit here leaves an effect without its outcome, and a retry executes it again. RESET idempotence.coordinate there.' END AS hint
@@ -2253,7 +2415,7 @@ GROUP BY n.name;
 CREATE VIEW idempotence.check_journals AS
 SELECT CASE WHEN pg_catalog.bool_or(j.is_gone) THEN 2 ELSE 0 END AS level,
        COALESCE(pg_catalog.string_agg(pg_catalog.format('journal %s of %s is not there', j.journal, j.sessions), '; ' ORDER BY j.journal) FILTER (WHERE j.is_gone),
-                CASE pg_catalog.count(*) WHEN 0 THEN 'no session has a journal' ELSE pg_catalog.format('journals of sessions, all of them there: %s', pg_catalog.count(*)) END) AS detail,
+                CASE WHEN pg_catalog.count(*) OPERATOR(pg_catalog.=) 0 THEN 'no session has a journal' ELSE pg_catalog.format('journals of sessions, all of them there: %s', pg_catalog.count(*)) END) AS detail,
        'All requests of these sessions fail (42P01), since nobody can tell what was done. Restore the table, or give it its name back.' AS hint
 FROM (SELECT s.journal, pg_catalog.to_regclass(s.journal) IS NULL AS is_gone, pg_catalog.string_agg(pg_catalog.quote_ident(s.name), ', ' ORDER BY s.name) AS sessions
       FROM idempotence.session s
@@ -2324,35 +2486,70 @@ CROSS JOIN (SELECT GREATEST((SELECT pg_catalog.max(GREATEST(s.opened_at, s.close
                             (SELECT pg_catalog.max(r.noted_at) FROM idempotence.restore r),
                             (SELECT idempotence.last_sweep())) AS ahead) f;
 
--- When the first outcome of each segment was recorded, as far as its first page tells.
-CREATE VIEW idempotence.segment_starts AS
-SELECT s.segment, s.state OPERATOR(pg_catalog.=) 'current' AS is_current, CASE WHEN s.state OPERATOR(pg_catalog.=) 'empty' THEN 0 ELSE s.bytes END AS bytes, s.keep,
-       CASE s.segment
-         WHEN 0 THEN (SELECT pg_catalog.min(o.recorded_at) FROM idempotence.outcome_0 o WHERE o.ctid OPERATOR(pg_catalog.<) '(1,0)'::pg_catalog.tid)
-         WHEN 1 THEN (SELECT pg_catalog.min(o.recorded_at) FROM idempotence.outcome_1 o WHERE o.ctid OPERATOR(pg_catalog.<) '(1,0)'::pg_catalog.tid)
-         ELSE (SELECT pg_catalog.min(o.recorded_at) FROM idempotence.outcome_2 o WHERE o.ctid OPERATOR(pg_catalog.<) '(1,0)'::pg_catalog.tid) END AS first
-FROM idempotence.segments s;
+-- How fast a segment has grown since it was opened, as some of its pages tell: those whose distances from its end double.
+-- A page's moment is the median of its outcomes', so that a few that were imported with old moments do not count. A page of
+-- which most are older than the segment was imported or restored, and was not recorded at this pace: it does not count.
+CREATE FUNCTION idempotence.segment_pace(segment integer, opened_at timestamptz, OUT bytes numeric, OUT since timestamptz, OUT lately numeric)
+LANGUAGE plpgsql STABLE PARALLEL UNSAFE
+AS $segment_pace$
+#variable_conflict use_variable
+DECLARE
+  relation   pg_catalog.regclass := pg_catalog.to_regclass(pg_catalog.concat('idempotence.outcome_', segment));
+  pages      pg_catalog.int8 := pg_catalog.pg_relation_size(relation) OPERATOR(pg_catalog./) pg_catalog.current_setting('block_size')::pg_catalog.int8;
+  page_bytes pg_catalog.numeric := pg_catalog.pg_total_relation_size(relation)::pg_catalog.numeric OPERATOR(pg_catalog./) GREATEST(pages, 1);
+  now        pg_catalog.timestamptz := pg_catalog.clock_timestamp();
+  near       pg_catalog.int8 := 0;
+  far        pg_catalog.int8;
+  moment     pg_catalog.timestamptz;
+BEGIN
+  bytes := 0;
+  lately := 0;
+  WHILE near OPERATOR(pg_catalog.<) pages LOOP
+    far := LEAST(GREATEST(near OPERATOR(pg_catalog.*) 2, 1), pages);
+    EXECUTE pg_catalog.format('SELECT pg_catalog.percentile_disc(0.5) WITHIN GROUP (ORDER BY o.recorded_at) FROM %s o
+                               WHERE o.ctid OPERATOR(pg_catalog.>=) $1 AND o.ctid OPERATOR(pg_catalog.<) $2', relation)
+      INTO moment
+      USING pg_catalog.format('(%s,0)', pages OPERATOR(pg_catalog.-) far)::pg_catalog.tid, pg_catalog.format('(%s,0)', (pages OPERATOR(pg_catalog.-) far) OPERATOR(pg_catalog.+) 1)::pg_catalog.tid;
+    IF moment OPERATOR(pg_catalog.>=) opened_at THEN
+      bytes := bytes OPERATOR(pg_catalog.+) ((far OPERATOR(pg_catalog.-) near) OPERATOR(pg_catalog.*) page_bytes);
+      since := LEAST(since, moment);
+      IF since OPERATOR(pg_catalog.>) (now OPERATOR(pg_catalog.-) '1 hour'::pg_catalog.interval) THEN
+        lately := bytes OPERATOR(pg_catalog./) GREATEST(EXTRACT(epoch FROM (now OPERATOR(pg_catalog.-) since)), 600);
+      END IF;
+    END IF;
+    near := far;
+  END LOOP;
+END
+$segment_pace$;
 
--- What outcomes take in an hour, and what they will take once the ring has turned with that: what is recorded in one and
--- a half times the time that a segment is kept for, and ten minutes. The rate is that of the current segment since its
--- first outcome, and of the one before as well while the current one is younger than an hour.
+-- What outcomes take in a second, and what they will take once the ring has turned with that: what is recorded in one and
+-- a half times the time that a segment is kept for, and ten minutes. The rate is that of the current segment, and of the one
+-- before as well while the current one is younger than an hour. Less than ten minutes tell no rate. lately is the rate of
+-- the last hour, or of as much of it as was looked at.
 CREATE VIEW idempotence.growth AS
-SELECT r.rate, r.rate OPERATOR(pg_catalog.*) ((EXTRACT(epoch FROM r.keep) OPERATOR(pg_catalog.*) 1.5) OPERATOR(pg_catalog.+) 600) AS needed, r.present, idempotence.free_space() AS free
-FROM (SELECT c.keep, (SELECT pg_catalog.sum(s.bytes) FROM idempotence.segments s) AS present,
-             (CASE WHEN c.first IS NULL THEN 0 ELSE c.bytes END OPERATOR(pg_catalog.+) CASE WHEN h.is_young THEN COALESCE(b.bytes, 0) ELSE 0 END)
-               OPERATOR(pg_catalog./) GREATEST(EXTRACT(epoch FROM (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) (CASE WHEN h.is_young THEN LEAST(b.first, c.first) ELSE c.first END))), 3600) AS rate
-      FROM idempotence.segment_starts c
-      LEFT JOIN idempotence.segment_starts b ON b.segment OPERATOR(pg_catalog.=) ((c.segment OPERATOR(pg_catalog.+) 2) OPERATOR(pg_catalog.%) 3)
-      CROSS JOIN LATERAL (SELECT COALESCE(c.first OPERATOR(pg_catalog.>) (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) '1 hour'::pg_catalog.interval), true)) h (is_young)
-      WHERE c.is_current) r;
+SELECT r.rate, r.lately, r.rate OPERATOR(pg_catalog.*) ((EXTRACT(epoch FROM r.keep) OPERATOR(pg_catalog.*) 1.5) OPERATOR(pg_catalog.+) 600) AS needed, r.present, idempotence.free_space() AS free
+FROM (SELECT s.keep, (SELECT pg_catalog.sum(a.bytes) FROM idempotence.segments a) AS present, c.lately,
+             (c.bytes OPERATOR(pg_catalog.+) COALESCE(b.bytes, 0))
+               OPERATOR(pg_catalog./) GREATEST(EXTRACT(epoch FROM (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) LEAST(b.since, c.since))), 600) AS rate
+      FROM idempotence.segments s
+      CROSS JOIN LATERAL idempotence.segment_pace(s.segment, s.opened_at) c
+      LEFT JOIN idempotence.segments f
+        ON f.segment OPERATOR(pg_catalog.=) ((s.segment OPERATOR(pg_catalog.+) 2) OPERATOR(pg_catalog.%) 3) AND f.state OPERATOR(pg_catalog.<>) 'empty'
+       AND COALESCE(c.since OPERATOR(pg_catalog.>) (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) '1 hour'::pg_catalog.interval), true)
+      LEFT JOIN LATERAL idempotence.segment_pace(f.segment, f.opened_at) b ON f.segment IS NOT NULL
+      WHERE s.state OPERATOR(pg_catalog.=) 'current') r;
 
+-- Critical: next to nothing is free (a file of WAL takes 16 MB), or what is free will be used up within six hours at the
+-- rate of the last hour, or within a day at that of the segment while the ring gives less back.
 CREATE VIEW idempotence.check_growth AS
-SELECT CASE WHEN NOT f.too_much THEN 0 WHEN g.free OPERATOR(pg_catalog.<) (g.rate OPERATOR(pg_catalog.*) 86400) THEN 2 ELSE 1 END AS level,
-       pg_catalog.concat(pg_catalog.pg_size_pretty(pg_catalog.round(g.rate OPERATOR(pg_catalog.*) 3600)), ' of outcomes an hour; at this rate they will take ', pg_catalog.pg_size_pretty(pg_catalog.round(g.needed)),
+SELECT CASE WHEN g.free OPERATOR(pg_catalog.<) (16 OPERATOR(pg_catalog.*) 1048576) OR g.free OPERATOR(pg_catalog.<) (g.lately OPERATOR(pg_catalog.*) 21600) THEN 2
+            WHEN NOT f.too_much THEN 0 WHEN g.free OPERATOR(pg_catalog.<) (g.rate OPERATOR(pg_catalog.*) 86400) THEN 2 ELSE 1 END AS level,
+       pg_catalog.concat(pg_catalog.pg_size_pretty(pg_catalog.round(g.rate OPERATOR(pg_catalog.*) 3600)), ' of outcomes an hour, lately ',
+         pg_catalog.pg_size_pretty(pg_catalog.round(g.lately OPERATOR(pg_catalog.*) 3600)), '; at this rate they will take ', pg_catalog.pg_size_pretty(pg_catalog.round(g.needed)),
          ', and take ', pg_catalog.pg_size_pretty(g.present), ' now; ',
          CASE WHEN g.free IS NULL THEN 'how much is free is unknown' ELSE pg_catalog.concat(pg_catalog.pg_size_pretty(g.free), ' are free') END) AS detail,
-       'Give the tablespace more room, or shorten the ttl of sessions (idem_alter_session) and idempotence.retention: that counts for what is recorded from then on.' AS hint
-FROM (SELECT COALESCE(g.rate, 0)::pg_catalog.numeric AS rate, COALESCE(g.needed, 0)::pg_catalog.numeric AS needed, g.present, g.free FROM idempotence.growth g) g
+       'Give the tablespace more room. Shorter ttls of sessions (idem_alter_session) and of idempotence.retention count for what is recorded from then on, and free nothing soon. What frees space at once, and what takes more: docs/operations.md, A full disk.' AS hint
+FROM (SELECT COALESCE(g.rate, 0)::pg_catalog.numeric AS rate, COALESCE(g.lately, 0) AS lately, COALESCE(g.needed, 0)::pg_catalog.numeric AS needed, g.present, g.free FROM idempotence.growth g) g
 CROSS JOIN LATERAL (SELECT COALESCE((g.needed OPERATOR(pg_catalog.-) g.present) OPERATOR(pg_catalog.>) g.free, false)) f (too_much);
 
 CREATE VIEW idempotence.check_size AS
@@ -2392,7 +2589,7 @@ AS $checks$
 BEGIN
   -- From here on all settings are known.
   PERFORM idempotence.setting('idempotence.wait');
-  FOREACH name IN ARRAY '{worker,restarts,sweep,ring,holders,waiters,prepared transactions,deadlocks,lock table,leases,run out,suspended,client sessions,standing sessions,owners,restore,secret,unrecorded,coordinator,node,journals,settings,publications,persistence,clock,growth,size}'::pg_catalog.text[] LOOP
+  FOREACH name IN ARRAY '{worker,restarts,sweep,databases,ring,holders,waiters,standby,prepared transactions,deadlocks,lock table,leases,run out,suspended,client sessions,standing sessions,owners,restore,secret,unrecorded,coordinator,node,journals,settings,publications,persistence,clock,growth,size}'::pg_catalog.text[] LOOP
     BEGIN
       IF name OPERATOR(pg_catalog.=) 'settings' THEN
         -- It looks at the lock_timeout of the session, too. Nobody locks for long what it reads.
@@ -2422,7 +2619,7 @@ $checks$;
 
 CREATE VIEW idempotence.health WITH (security_barrier) AS
 SELECT c.name,
-       CASE c.level WHEN 0 THEN 'ok' WHEN 1 THEN 'warning' ELSE 'critical' END AS status,
+       CASE WHEN c.level OPERATOR(pg_catalog.=) 0 THEN 'ok' WHEN c.level OPERATOR(pg_catalog.=) 1 THEN 'warning' ELSE 'critical' END AS status,
        c.detail,
        CASE WHEN c.level OPERATOR(pg_catalog.>) 0 THEN c.hint END AS hint,
        c.level
@@ -2458,7 +2655,7 @@ $ready$;
 CREATE VIEW idempotence.function_level AS
 SELECT p.oid AS function,
        CASE WHEN p.proname OPERATOR(pg_catalog.=) ANY ('{idem_forget,idem_forget_prefix,idem_purge_audit,idem_import,import_begin,import_row,import_end,
-              idem_force_release,idem_force_record,idem_set_persistence,idem_accept_restore,idem_stats_reset,idem_sweep,sweep_step,note_sweep}'::pg_catalog.name[]) THEN 'admin'
+              idem_force_release,idem_force_release_prefix,idem_force_record,idem_set_persistence,idem_accept_restore,idem_stats_reset,idem_sweep,sweep_step,note_sweep}'::pg_catalog.name[]) THEN 'admin'
             WHEN p.proname OPERATOR(pg_catalog.=) ANY ('{at_work_by_role,holders,advisory_holders,
               naptime,max_sessions_per_role,launcher,is_visited,last_sweep,checks}'::pg_catalog.name[]) THEN 'monitor'
             WHEN p.proname OPERATOR(pg_catalog.=) ANY (
@@ -2467,7 +2664,7 @@ SELECT p.oid AS function,
                 idem_create_session,idem_alter_session,idem_drop_session,idem_create_journal,
                 idem_register,idem_heartbeat,idem_ack,idem_allocate,idem_position,idem_close,
                 idem_generate_id,idem_generate_ids,idem_key,idem_fingerprint}'::pg_catalog.name[]) THEN 'user'
-            WHEN p.proname OPERATOR(pg_catalog.=) ANY ('{idem_ready,idem_node,idem_explain,idem_outcomes,at_work,leases,retention,up_since,stats,held_requests,errors}'::pg_catalog.name[]) THEN 'all'
+            WHEN p.proname OPERATOR(pg_catalog.=) ANY ('{idem_ready,idem_node,idem_explain,idem_outcomes,at_work,leases,retention,up_since,stats,held_requests,root_blocker,errors}'::pg_catalog.name[]) THEN 'all'
        END AS level
 FROM pg_catalog.pg_extension e
 JOIN pg_catalog.pg_depend d ON d.refclassid OPERATOR(pg_catalog.=) 'pg_catalog.pg_extension'::pg_catalog.regclass
@@ -2728,6 +2925,8 @@ COMMENT ON FUNCTION idem_forget_prefix(text, text, text, integer) IS
   'repair: idem_forget for the requests whose keys begin with a prefix, a bounded number in a call; gives how many, 0 when none is left';
 COMMENT ON FUNCTION idem_redact_prefix(text, text, text, integer) IS
   'idem_redact for the requests whose keys begin with a prefix, a bounded number in a call; gives how many, 0 when none is left';
+COMMENT ON FUNCTION idem_force_release_prefix(text, text, text, boolean, integer) IS
+  'repair: idem_force_release for the leases of requests whose keys begin with a prefix, those that ran out or those that have not, a bounded number in a call; gives how many, 0 when none is left';
 COMMENT ON FUNCTION idem_purge_audit(timestamptz, text) IS
   'delete the rows of the audit from before a moment; gives how many';
 COMMENT ON FUNCTION idem_import(text, text, text) IS
@@ -2774,6 +2973,8 @@ COMMENT ON FUNCTION idempotence.launcher() IS 'for the view health: the process 
 COMMENT ON FUNCTION idempotence.is_visited() IS 'for the view health: whether the library is preloaded and the setting idempotence.databases names this database';
 COMMENT ON FUNCTION idempotence.naptime() IS 'the setting idempotence.naptime, for the view health';
 COMMENT ON FUNCTION idempotence.max_sessions_per_role() IS 'the setting idempotence.max_sessions_per_role, for the view health';
+COMMENT ON FUNCTION idempotence.visits() IS 'internal to the view health: the databases that the worker has swept or could not sweep since the server came up, when last, and with what error';
+COMMENT ON FUNCTION idempotence.databases() IS 'internal to the view health: the names in the setting idempotence.databases';
 COMMENT ON FUNCTION idempotence.checks() IS 'for the view health: all checks, each looked at by itself';
 COMMENT ON FUNCTION idempotence.look_at(text) IS 'internal to the view health: what one check finds';
 COMMENT ON FUNCTION idempotence.setting(text) IS 'internal to the view health: the value of a setting, in its base unit; null: there is no such setting';
@@ -2899,6 +3100,10 @@ COMMENT ON COLUMN idempotence.in_flight.waiters IS 'how many processes wait for 
 COMMENT ON COLUMN idempotence.in_flight.longest_wait IS 'how long the first of them has been waiting';
 COMMENT ON COLUMN idempotence.in_flight.prepared IS 'the gid of the prepared transaction that holds it';
 COMMENT ON COLUMN idempotence.in_flight.requests IS '1; in a row without names: how many more requests the transaction holds';
+COMMENT ON COLUMN idempotence.in_flight.backend_state IS 'what the holder does, as state in pg_stat_activity';
+COMMENT ON COLUMN idempotence.in_flight.wait_event IS 'what the holder waits for, as type/event; null: for nothing';
+COMMENT ON COLUMN idempotence.in_flight.blocked_by IS 'the process at the root of what the holder waits for; 0: a prepared transaction';
+COMMENT ON FUNCTION idempotence.root_blocker(integer) IS 'internal to in_flight, health and idem_explain: the process that holds up another one, and waits for no lock itself; 0: a prepared transaction';
 COMMENT ON VIEW idempotence.shown_at_work IS 'internal to at_work(): the client sessions at work that the reader may see; of others than monitors, those that the reader owns';
 COMMENT ON COLUMN idempotence.shown_at_work.id IS 'its id';
 COMMENT ON COLUMN idempotence.shown_at_work.created_at IS 'when it was registered';
@@ -2945,6 +3150,17 @@ COMMENT ON COLUMN idempotence.segments.outcomes IS 'how many outcomes are in it,
 COMMENT ON COLUMN idempotence.segments.bytes IS 'its size with index and TOAST table';
 COMMENT ON COLUMN idempotence.segments.held_by IS 'who holds a lock that keeps it from its next state';
 
+COMMENT ON VIEW idempotence.held_up IS 'internal to health: the transactions that hold requests, each with the root of what it waits for';
+COMMENT ON VIEW idempotence.synchronous IS 'internal to health: how many synchronous standbys a commit waits for, how many are there, which are not, and how many commits wait';
+COMMENT ON COLUMN idempotence.held_up.pid IS 'the process';
+COMMENT ON COLUMN idempotence.held_up.requests IS 'how many requests it holds';
+COMMENT ON COLUMN idempotence.held_up.xact_start IS 'when its transaction began';
+COMMENT ON COLUMN idempotence.held_up.root IS 'the process at the root of what it waits for, itself if it waits for no lock; 0: a prepared transaction';
+COMMENT ON COLUMN idempotence.synchronous.needed IS 'how many standbys a commit waits for';
+COMMENT ON COLUMN idempotence.synchronous.there IS 'how many of them keep up';
+COMMENT ON COLUMN idempotence.synchronous.waiting IS 'how many commits wait';
+COMMENT ON COLUMN idempotence.synchronous.since IS 'when the first of their statements began';
+COMMENT ON COLUMN idempotence.synchronous.missing IS 'those of the setting that do not keep up';
 COMMENT ON VIEW idempotence.upkeep IS 'internal to health: what its checks of the sweep have in common';
 COMMENT ON COLUMN idempotence.upkeep.launcher IS 'the process of the launcher; 0: it does not run, null: the library is not preloaded';
 COMMENT ON COLUMN idempotence.upkeep.last_sweep IS 'when this database was swept last';
@@ -2969,14 +3185,11 @@ COMMENT ON COLUMN idempotence.effective.role IS 'the role; 0: all that have none
 COMMENT ON COLUMN idempotence.effective.name IS 'the setting';
 COMMENT ON COLUMN idempotence.effective.value IS 'its value';
 COMMENT ON COLUMN idempotence.effective.place IS 'where that is set, in words';
-COMMENT ON VIEW idempotence.segment_starts IS 'internal to health: when the first outcome of each segment was recorded';
-COMMENT ON COLUMN idempotence.segment_starts.segment IS 'N of the table outcome_N';
-COMMENT ON COLUMN idempotence.segment_starts.is_current IS 'whether it is the current one';
-COMMENT ON COLUMN idempotence.segment_starts.bytes IS 'its size with index and TOAST table';
-COMMENT ON COLUMN idempotence.segment_starts.keep IS 'how long it is left alone once it is closed';
-COMMENT ON COLUMN idempotence.segment_starts.first IS 'when the first outcome in it was recorded; null: it has none';
+COMMENT ON FUNCTION idempotence.segment_pace(integer, timestamptz) IS 'internal to health: what was recorded into a segment since it was opened, since when, and how many bytes in a second lately';
+COMMENT ON FUNCTION idempotence.limit_of(regrole, text) IS 'internal to health: a limit on sessions, as it is set for a role';
 COMMENT ON VIEW idempotence.growth IS 'internal to health: what outcomes take, and will take';
 COMMENT ON COLUMN idempotence.growth.rate IS 'bytes in a second';
+COMMENT ON COLUMN idempotence.growth.lately IS 'bytes in a second within the last hour';
 COMMENT ON COLUMN idempotence.growth.needed IS 'bytes that the segments take once the ring has turned at this rate';
 COMMENT ON COLUMN idempotence.growth.present IS 'bytes that the segments take now';
 COMMENT ON COLUMN idempotence.growth.free IS 'bytes that are free; null: unknown';
