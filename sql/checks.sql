@@ -241,15 +241,30 @@ CREATE VIEW idempotence.blind AS
 SELECT pg_catalog.pg_is_in_recovery() AND c.relpersistence OPERATOR(pg_catalog.=) 'u' AS blind
 FROM pg_catalog.pg_class c WHERE c.oid OPERATOR(pg_catalog.=) pg_catalog.to_regclass('idempotence.lease');
 
+-- About how many requests are unfinished, where that is too many to look at each; otherwise NULL. VACUUM and ANALYZE count.
+CREATE VIEW idempotence.many_unfinished AS
+SELECT CASE WHEN e.unfinished OPERATOR(pg_catalog.>) 50000 THEN e.unfinished END AS estimate
+FROM (SELECT pg_catalog.sum(GREATEST(c.reltuples, 0))::pg_catalog.int8 AS unfinished FROM pg_catalog.pg_class c
+      WHERE c.oid OPERATOR(pg_catalog.=) ANY (ARRAY[pg_catalog.to_regclass('idempotence.lease'), pg_catalog.to_regclass('idempotence.checkpoint')]::pg_catalog.oid[])) e;
+
+-- What is unfinished, where that is few enough. The condition needs no row, so that otherwise none is read.
+CREATE VIEW idempotence.few_unfinished AS
+SELECT u.session, u.state, u.leased_until, u.attempt, u.since FROM idempotence.unfinished u WHERE (SELECT m.estimate IS NULL FROM idempotence.many_unfinished m);
+
 CREATE VIEW idempotence.check_leases AS
-SELECT CASE WHEN pg_catalog.count(*) FILTER (WHERE u.attempt OPERATOR(pg_catalog.>) 3) OPERATOR(pg_catalog.>) 0 THEN 1 ELSE 0 END AS level,
+SELECT CASE WHEN m.estimate IS NOT NULL OR u.often OPERATOR(pg_catalog.>) 0 THEN 1 ELSE 0 END AS level,
        CASE WHEN (SELECT b.blind FROM idempotence.blind b) THEN 'this is a standby, and leases are unlogged; the primary knows them'
-            ELSE pg_catalog.concat(pg_catalog.count(*) FILTER (WHERE u.state OPERATOR(pg_catalog.=) 'leased'), ' requests are leased',
-                   CASE WHEN pg_catalog.count(*) FILTER (WHERE u.attempt OPERATOR(pg_catalog.>) 3) OPERATOR(pg_catalog.>) 0
-                        THEN pg_catalog.concat('; ', pg_catalog.count(*) FILTER (WHERE u.attempt OPERATOR(pg_catalog.>) 3),
-                               ' unfinished ones were taken over more than three times, one by attempt ', pg_catalog.max(u.attempt)) END) END AS detail,
-       'A request that was taken over again and again may be what its workers die of, or its lease is too short for the work. The view unfinished tells who has it. max_attempts of a session gives such requests up.' AS hint
-FROM idempotence.unfinished u;
+            WHEN m.estimate IS NOT NULL THEN pg_catalog.format('about %s requests are leased or stopped at a checkpoint, too many to look at each', m.estimate)
+            ELSE pg_catalog.concat(u.leased, ' requests are leased',
+                   CASE WHEN u.often OPERATOR(pg_catalog.>) 0
+                        THEN pg_catalog.format('; %s unfinished ones were taken over more than three times, one by attempt %s', u.often, u.most) END) END AS detail,
+       CASE WHEN m.estimate IS NOT NULL
+            THEN 'Which program begins them and does not end them? The view unfinished tells in which sessions they are, and who has them. idem_force_release_prefix() ends many; idempotence.max_leases_per_role bounds them.'
+            ELSE 'A request that was taken over again and again may be what its workers die of, or its lease is too short for the work. The view unfinished tells who has it. max_attempts of a session gives such requests up.' END AS hint
+FROM idempotence.many_unfinished m
+CROSS JOIN (SELECT pg_catalog.count(*) FILTER (WHERE f.state OPERATOR(pg_catalog.=) 'leased') AS leased,
+                   pg_catalog.count(*) FILTER (WHERE f.attempt OPERATOR(pg_catalog.>) 3) AS often, pg_catalog.max(f.attempt) AS most
+            FROM idempotence.few_unfinished f) u;
 
 CREATE VIEW idempotence.check_run_out AS
 SELECT CASE WHEN pg_catalog.count(*) OPERATOR(pg_catalog.>) 0 THEN 1 ELSE 0 END AS level,
@@ -257,9 +272,10 @@ SELECT CASE WHEN pg_catalog.count(*) OPERATOR(pg_catalog.>) 0 THEN 1 ELSE 0 END 
             WHEN pg_catalog.count(*) OPERATOR(pg_catalog.>) 0
             THEN pg_catalog.format('the lease of %s requests ran out more than five minutes ago, and nobody has taken them over; the first at %s, most of them in session %s',
                    pg_catalog.count(*), pg_catalog.date_trunc('second', pg_catalog.min(u.leased_until)), pg_catalog.to_json(pg_catalog.mode() WITHIN GROUP (ORDER BY u.session)))
+            WHEN (SELECT m.estimate IS NOT NULL FROM idempotence.many_unfinished m) THEN 'not looked at, since too many are unfinished: see the row leases'
             ELSE 'no lease ran out more than five minutes ago' END AS detail,
        'What they were to do outside the database may have happened. Their callers begin them again, or settle them (idem_settle). What nobody asks for any more: idem_force_record() or idem_force_release(). The view unfinished lists them.' AS hint
-FROM idempotence.unfinished u
+FROM idempotence.few_unfinished u
 WHERE u.state OPERATOR(pg_catalog.=) 'run out' AND u.leased_until OPERATOR(pg_catalog.<) (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) '5 minutes'::pg_catalog.interval);
 
 CREATE VIEW idempotence.check_suspended AS
@@ -267,10 +283,11 @@ SELECT CASE WHEN pg_catalog.count(u.session) OPERATOR(pg_catalog.>) 0 THEN 1 ELS
        CASE WHEN pg_catalog.count(u.session) OPERATOR(pg_catalog.>) 0
             THEN pg_catalog.format('%s requests have been suspended at a checkpoint for more than %s; the first since %s, most of them in session %s',
                    pg_catalog.count(u.session), t.threshold, pg_catalog.date_trunc('second', pg_catalog.min(u.since)), pg_catalog.to_json(pg_catalog.mode() WITHIN GROUP (ORDER BY u.session)))
+            WHEN (SELECT m.estimate IS NOT NULL FROM idempotence.many_unfinished m) THEN 'not looked at, since too many are unfinished: see the row leases'
             ELSE pg_catalog.format('no request has been suspended for more than %s', t.threshold) END AS detail,
        'Nobody goes on with them. Their callers begin them again, or settle them (idem_settle). What nobody asks for any more: idem_force_record(), or wait until it expires. The view unfinished lists them.' AS hint
 FROM (SELECT pg_catalog.make_interval(secs => idempotence.setting('idempotence.warn_suspended')::pg_catalog.float8) AS threshold) t
-LEFT JOIN idempotence.unfinished u ON u.state OPERATOR(pg_catalog.=) 'suspended' AND u.since OPERATOR(pg_catalog.<) (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) t.threshold)
+LEFT JOIN idempotence.few_unfinished u ON u.state OPERATOR(pg_catalog.=) 'suspended' AND u.since OPERATOR(pg_catalog.<) (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) t.threshold)
 GROUP BY t.threshold;
 
 CREATE VIEW idempotence.check_owners AS

@@ -422,6 +422,14 @@ COMMENT ON COLUMN idempotence.holding.virtualtransaction IS 'what pg_locks calls
 COMMENT ON COLUMN idempotence.holding.requests IS 'how many requests it holds';
 COMMENT ON VIEW idempotence.blind IS 'internal to health: whether the leases cannot be seen here';
 COMMENT ON COLUMN idempotence.blind.blind IS 'true on a standby where leases are unlogged';
+COMMENT ON VIEW idempotence.many_unfinished IS 'internal to health: about how many requests are unfinished, where that is too many to look at each';
+COMMENT ON COLUMN idempotence.many_unfinished.estimate IS 'about how many; null: few enough';
+COMMENT ON VIEW idempotence.few_unfinished IS 'internal to health: what is unfinished, where that is few enough to look at each';
+COMMENT ON COLUMN idempotence.few_unfinished.session IS 'the session';
+COMMENT ON COLUMN idempotence.few_unfinished.state IS 'leased, run out or suspended';
+COMMENT ON COLUMN idempotence.few_unfinished.leased_until IS 'when the lease runs out or ran out';
+COMMENT ON COLUMN idempotence.few_unfinished.attempt IS 'how many have had the lease';
+COMMENT ON COLUMN idempotence.few_unfinished.since IS 'since when it is so';
 COMMENT ON VIEW idempotence.sample IS 'internal to health: some outcomes of each table';
 COMMENT ON COLUMN idempotence.sample.digest IS 'the digest of the request';
 COMMENT ON COLUMN idempotence.sample.session IS 'the session''s id';

@@ -43,6 +43,7 @@ static SESSION_TIMEOUT_S: GucSetting<i32> = GucSetting::<i32>::new(300);
 static WINDOW_SIZE: GucSetting<i32> = GucSetting::<i32>::new(5);
 static MAX_SESSIONS_PER_ROLE: GucSetting<i32> = GucSetting::<i32>::new(100_000);
 static MAX_STANDING_SESSIONS_PER_ROLE: GucSetting<i32> = GucSetting::<i32>::new(100_000);
+static MAX_LEASES_PER_ROLE: GucSetting<i32> = GucSetting::<i32>::new(100_000);
 static MAX_STREAMS: GucSetting<i32> = GucSetting::<i32>::new(1_000);
 static NAPTIME_S: GucSetting<i32> = GucSetting::<i32>::new(10);
 static SWEEP_BATCH: GucSetting<i32> = GucSetting::<i32>::new(1_000);
@@ -109,6 +110,11 @@ pub fn max_sessions_per_role() -> i64 {
 /// The most standing sessions that a role may have, dropped ones included.
 pub fn max_standing_sessions_per_role() -> i64 {
     i64::from(MAX_STANDING_SESSIONS_PER_ROLE.get())
+}
+
+/// The most leases that a role may have, those that ran out included.
+pub fn max_leases_per_role() -> i64 {
+    i64::from(MAX_LEASES_PER_ROLE.get())
 }
 
 /// The most named streams that a client session may have.
@@ -269,6 +275,16 @@ pub fn init() {
         c"The most standing sessions that a role may have, dropped ones included.",
         c"Making one more, or taking one over, is refused (ID009). Calls at the same moment may pass it by their number.",
         &MAX_STANDING_SESSIONS_PER_ROLE,
+        1,
+        i32::MAX,
+        GucContext::Suset,
+        GucFlags::default(),
+    );
+    GucRegistry::define_int_guc(
+        c"idempotence.max_leases_per_role",
+        c"The most leases that a role may have, those that ran out included.",
+        c"Beginning one more request with a lease is refused (ID009). Begins at the same moment may pass it by their number.",
+        &MAX_LEASES_PER_ROLE,
         1,
         i32::MAX,
         GucContext::Suset,

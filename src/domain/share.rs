@@ -1,5 +1,5 @@
-//! The quota of sessions of a role. A backend counts them rarely. After a count it may make its share of the sessions
-//! that are left to the limit before it counts again.
+//! The quota of sessions and of leases of a role. A backend counts them rarely. After a count it may make its share of
+//! those that are left to the limit before it counts again.
 
 /// What is counted.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -10,9 +10,11 @@ pub enum Kind {
     Ended,
     /// Standing sessions, dropped ones included: their rows stay.
     Standing,
+    /// Leases, those that ran out included: their rows stay until somebody needs them no more.
+    Lease,
 }
 
-/// How many more sessions a backend may make before it counts again.
+/// How many more a backend may make before it counts again.
 #[derive(Clone, Copy)]
 pub struct Share {
     /// The limit when it was counted.

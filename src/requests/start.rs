@@ -5,6 +5,7 @@ use crate::domain::decision::Decision;
 use crate::domain::lease::Lease;
 use crate::domain::limits::DEPTH_MAX;
 use crate::domain::sequence::Range;
+use crate::domain::share::Kind;
 use crate::error::{Error, RequestName};
 use crate::guc;
 use crate::open::{self, Finish, Numbers, OpenRequest};
@@ -17,6 +18,7 @@ use crate::requests::numbered::Numbered;
 use crate::requests::request::Request;
 use crate::requests::saving;
 use crate::sessions::liveness;
+use crate::sessions::quota;
 use crate::store::lease::NewLease;
 use crate::transaction;
 
@@ -136,7 +138,12 @@ fn take_lease(
     let lease = match (former, lease_us) {
         (Some(former), _) if taken_over => supersede(former, now_us, lease_us, || request.name())?,
         (Some(former), _) => Lease { attempt: 1, ..supersede(former, now_us, lease_us, || request.name())? },
-        (None, Some(lease_us)) => Lease::first(now_us, lease_us),
+        (None, Some(lease_us)) => {
+            if request.in_journal().is_none() {
+                quota::take(pg::current_role(), Kind::Lease)?;
+            }
+            Lease::first(now_us, lease_us)
+        }
         (None, None) => return Ok(None),
     };
     let new = NewLease {

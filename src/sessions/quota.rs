@@ -1,5 +1,5 @@
-//! The limits on the sessions of a role: on client sessions at work, on ended client sessions that have a row only for
-//! their end, and on standing sessions.
+//! The limits on what a role may make: on client sessions at work, on ended client sessions that have a row only for their
+//! end, on standing sessions, and on leases.
 //!
 //! Counting takes longer the more sessions there are, so a backend counts rarely, see `domain/share.rs`.
 
@@ -8,15 +8,17 @@ use crate::error::Error;
 use crate::guc;
 use crate::pg;
 use crate::store::cache;
+use crate::store::lease;
 use crate::store::session::{client, standing};
 use crate::store::session_live;
 use pgrx::pg_sys;
 
-/// Takes a place for one more session of the owner.
+/// Takes a place for one more session of the owner, or lease of its holder.
 pub fn take(owner: pg_sys::Oid, kind: Kind) -> Result<(), Error> {
     let limit = match kind {
         Kind::Client | Kind::Ended => guc::max_sessions_per_role(),
         Kind::Standing => guc::max_standing_sessions_per_role(),
+        Kind::Lease => guc::max_leases_per_role(),
     };
     let now_us = pg::now_us();
     let has_share = |share: &mut Share| share.take(limit, now_us);
@@ -27,6 +29,7 @@ pub fn take(owner: pg_sys::Oid, kind: Kind) -> Result<(), Error> {
         Kind::Client => session_live::count(owner),
         Kind::Ended => client::count_ended_unsaved(owner),
         Kind::Standing => standing::count(owner, limit),
+        Kind::Lease => lease::count(owner, limit),
     };
     if count >= limit {
         return Err(exceeded(owner, kind, count, limit));
@@ -38,23 +41,28 @@ pub fn take(owner: pg_sys::Oid, kind: Kind) -> Result<(), Error> {
 
 fn exceeded(owner: pg_sys::Oid, kind: Kind, count: i64, limit: i64) -> Error {
     let role = pg::role_name(owner).unwrap_or_default();
-    let (sessions, found, hint) = match kind {
+    let (things, found, hint) = match kind {
         Kind::Client => (
-            "client",
+            "client sessions",
             format!("{count} at work"),
             "Close sessions that are done with (idem_close), register with a shorter timeout, or raise idempotence.max_sessions_per_role.",
         ),
         Kind::Ended => (
-            "ended client",
+            "ended client sessions",
             format!("{count} that had no outcome, and were fenced or had a request_id"),
             "Register once, when a client starts: such a session is known for idempotence.retention after its end. Or register without client and request_id, or raise idempotence.max_sessions_per_role.",
         ),
         Kind::Standing => (
-            "standing",
+            "standing sessions",
             format!("{count}, dropped ones included"),
             "A session is a series of requests, not one of them: use few, with many keys. Or raise idempotence.max_standing_sessions_per_role.",
         ),
+        Kind::Lease => (
+            "leases",
+            format!("{count}, those that ran out included"),
+            "Record, settle or release what is unfinished (view unfinished); an admin ends many with idem_force_release_prefix(). Or raise idempotence.max_leases_per_role.",
+        ),
     };
-    let what = format!("the number of {sessions} sessions of role \"{role}\"");
+    let what = format!("the number of {things} of role \"{role}\"");
     Error::LimitExceeded { what, found, limit: limit.to_string(), hint }
 }

@@ -194,6 +194,24 @@ pub fn keep_through_crash() {
     }
 }
 
+/// How many leases a role has, run out or not. It is at least `enough` if they are. Where the table is too small to hold
+/// so many, none is counted, and this is how many it could hold.
+pub fn count(role: pg_sys::Oid, enough: i64) -> i64 {
+    /// A row takes a hundred bytes at least.
+    const ROWS_A_PAGE_MAX: i64 = pg_sys::BLCKSZ as i64 / 100;
+    let table = Rel::open(Table::Lease, Access::Read);
+    let held_at_most = i64::from(table.pages()) * ROWS_A_PAGE_MAX;
+    if held_at_most < enough {
+        return held_at_most;
+    }
+    let mut count = 0;
+    table.find(None, &mut [], Snapshot::LatestMvcc, |row: &Columns<'_>| {
+        count += i64::from(row.oid(HOLDER) == Some(role));
+        (count >= enough).then_some(())
+    });
+    count
+}
+
 /// The greatest number of a stream that has a lease, run out or not; 0: none has.
 pub fn greatest_number(of: Stream<'_>) -> i64 {
     let mut greatest = 0;

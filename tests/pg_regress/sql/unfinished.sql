@@ -173,6 +173,24 @@ SELECT CASE WHEN by = current_user::regrole THEN 'the current user' ELSE by::tex
 DELETE FROM idempotence.audit;
 TRUNCATE idempotence.lease, idempotence.checkpoint;
 SELECT regress_close();
+-- how many leases a role may have, those that ran out included; to take one over makes none more, and the limit is each role's own
+RESET ROLE;
+DELETE FROM idempotence.lease;
+SELECT idem_create_session('unfinished bound', ttl => '1 hour', owner => 'regress_unfinished_owner');
+SET idempotence.max_leases_per_role = 2;
+SET ROLE regress_unfinished_owner;
+SELECT regress_take('a', idem_begin('unfinished bound', 'a', lease => '1 hour'));
+SELECT regress_take('b', idem_begin('unfinished bound', 'b', lease => '1 hour'));
+SELECT regress_error($$SELECT idem_begin('unfinished bound', 'c', lease => '1 hour')$$);
+RESET ROLE;
+SELECT regress_lease_ends('unfinished bound', 'a'), regress_show(idem_begin('unfinished bound', 'of another', lease => '1 hour'));
+SET ROLE regress_unfinished_owner;
+SELECT regress_message($$SELECT idem_begin('unfinished bound', 'c', lease => '1 hour')$$), regress_show(idem_run('unfinished bound', 'd', 'SELECT 1'));
+SELECT regress_take('c', idem_begin('unfinished bound', 'a', lease => '1 hour')), idem_release('unfinished bound', 'b', token => regress_token('b'));
+SELECT regress_show(idem_begin('unfinished bound', 'c', lease => '1 hour'));
+RESET ROLE;
+RESET idempotence.max_leases_per_role;
+DELETE FROM idempotence.lease;
 SELECT idem_drop_session(session) FROM idempotence.sessions WHERE session LIKE 'unfinished%';
 DROP VIEW unfinished_shown;
 SELECT idem_revoke('regress_unfinished_owner'), idem_revoke('regress_unfinished_monitor'), idem_revoke('regress_unfinished_admin');
