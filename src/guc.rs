@@ -45,6 +45,7 @@ static MAX_SESSIONS_PER_ROLE: GucSetting<i32> = GucSetting::<i32>::new(100_000);
 static MAX_STANDING_SESSIONS_PER_ROLE: GucSetting<i32> = GucSetting::<i32>::new(100_000);
 static MAX_LEASES_PER_ROLE: GucSetting<i32> = GucSetting::<i32>::new(100_000);
 static MAX_STREAMS: GucSetting<i32> = GucSetting::<i32>::new(1_000);
+static MAX_LOCK_SHARE: GucSetting<i32> = GucSetting::<i32>::new(25);
 static NAPTIME_S: GucSetting<i32> = GucSetting::<i32>::new(10);
 static SWEEP_BATCH: GucSetting<i32> = GucSetting::<i32>::new(1_000);
 static MAX_STATS: GucSetting<i32> = GucSetting::<i32>::new(1_000);
@@ -120,6 +121,11 @@ pub fn max_leases_per_role() -> i64 {
 /// The most named streams that a client session may have.
 pub fn max_streams() -> usize {
     MAX_STREAMS.get().unsigned_abs() as usize
+}
+
+/// The most places of the server's lock table that one transaction may take for its requests.
+pub fn max_locks() -> usize {
+    pg::lock_table_size() * MAX_LOCK_SHARE.get().unsigned_abs() as usize / 100
 }
 
 /// The pause between two visits of a database by the background worker.
@@ -297,6 +303,16 @@ pub fn init() {
         &MAX_STREAMS,
         1,
         1_000_000,
+        GucContext::Suset,
+        GucFlags::default(),
+    );
+    GucRegistry::define_int_guc(
+        c"idempotence.max_lock_share",
+        c"The share of the server's lock table that one transaction may take for its requests, in percent.",
+        c"A begin of one more is refused (ID009). The lock table is shared by all transactions of the server, and new connections need a place, too.",
+        &MAX_LOCK_SHARE,
+        1,
+        100,
         GucContext::Suset,
         GucFlags::default(),
     );

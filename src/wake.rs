@@ -8,10 +8,9 @@
 //! A sleeper also looks now and then without having been woken: COMMIT PREPARED wakes nobody.
 
 use crate::domain::identity::Digest;
-use crate::pg::{self, Conditions, Patience, Prepared};
+use crate::pg::{self, Conditions, Own, Patience, Prepared};
 use pgrx::prelude::*;
 use pgrx::{PgAtomic, pg_shmem_init, pg_sys};
-use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// The number of condition variables.
@@ -34,10 +33,8 @@ pub fn init() {
     PRELOADED.store(true, Relaxed);
 }
 
-thread_local! {
-    /// The locks whose leases this transaction has ended.
-    static ENDED: RefCell<Vec<Digest>> = const { RefCell::new(Vec::new()) };
-}
+/// The locks whose leases this transaction has ended.
+static ENDED: Own<Vec<Digest>> = Own::new();
 
 fn number(lock: &Digest) -> usize {
     (lock.lock_id() % CONDITIONS as u64) as usize
@@ -46,7 +43,7 @@ fn number(lock: &Digest) -> usize {
 /// Has the commit of this transaction wake those who wait for the lease under this lock.
 pub fn at_commit(lock: &Digest) {
     if PRELOADED.load(Relaxed) {
-        ENDED.with_borrow_mut(|ended| ended.push(*lock));
+        ENDED.with(|ended| ended.push(*lock));
     }
 }
 

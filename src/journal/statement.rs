@@ -1,9 +1,8 @@
 //! The statements on a journal. Each names a request by its tenant, its session and its key: the parameters $1 to $3.
 
 use super::table::Journal;
-use crate::pg::{self, Statement};
+use crate::pg::{self, Own, Statement};
 use pgrx::pg_sys::{BuiltinOid, Oid};
-use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
 
@@ -121,9 +120,9 @@ impl Act {
     /// The statement on a journal, prepared once in a backend.
     pub fn on(self, journal: &Journal) -> Rc<Statement> {
         let changes = pg::relation_changes();
-        let known = PREPARED.with_borrow_mut(|prepared| {
+        let known = PREPARED.with(|prepared| {
             if prepared.upto != changes {
-                // Not dropped while they are borrowed: to free a plan calls into PostgreSQL.
+                // Not dropped while they are in use: to free a plan calls into PostgreSQL.
                 return Err(std::mem::replace(prepared, Prepared { upto: changes, statements: HashMap::new() }));
             }
             Ok(prepared.statements.get(&(journal.oid, self)).cloned())
@@ -134,9 +133,8 @@ impl Act {
         let tenant = [journal.tenant_type, BuiltinOid::TEXTOID, BuiltinOid::TEXTOID];
         let types: Vec<Oid> = tenant.iter().chain(self.more()).map(|of| of.value()).collect();
         let statement = Rc::new(Statement::prepare(&self.text(journal), &types));
-        PREPARED.with_borrow_mut(|prepared| {
-            prepared.statements.insert((journal.oid, self), Rc::clone(&statement));
-        });
+        let former = PREPARED.with(|prepared| prepared.statements.insert((journal.oid, self), Rc::clone(&statement)));
+        drop(former);
         statement
     }
 }
@@ -150,11 +148,9 @@ struct Prepared {
 
 /// Forgets the statements.
 pub fn forget() {
-    // Not dropped while they are borrowed: to free a plan calls into PostgreSQL.
+    // Not dropped while they are in use: to free a plan calls into PostgreSQL.
     let prepared = PREPARED.take();
     drop(prepared);
 }
 
-thread_local! {
-    static PREPARED: RefCell<Prepared> = RefCell::default();
-}
+static PREPARED: Own<Prepared> = Own::new();

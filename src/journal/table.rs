@@ -1,11 +1,10 @@
 //! Which table is a journal, and what it must look like.
 
 use crate::error::Error;
-use crate::pg;
+use crate::pg::{self, Own};
 use pgrx::datum::DatumWithOid;
 use pgrx::pg_sys::{self, BuiltinOid};
 use pgrx::spi::{self, Spi, SpiHeapTupleData};
-use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
 use uuid::Uuid;
@@ -98,14 +97,12 @@ struct Found {
     journals: HashMap<String, Rc<Journal>>,
 }
 
-thread_local! {
-    static FOUND: RefCell<Found> = RefCell::default();
-}
+static FOUND: Own<Found> = Own::new();
 
 /// The journal of this name. Refuses a table that is gone or does not fit.
 pub fn find(name: &str) -> Result<Rc<Journal>, Error> {
     let changes = pg::relation_changes();
-    let known = FOUND.with_borrow_mut(|found| {
+    let known = FOUND.with(|found| {
         if found.upto != changes {
             *found = Found { upto: changes, journals: HashMap::new() };
         }
@@ -118,7 +115,7 @@ pub fn find(name: &str) -> Result<Rc<Journal>, Error> {
     // Watched before it is looked at, so that a change in between is not missed.
     pg::watch_relation(relation.oid);
     let journal = Rc::new(look(relation)?);
-    FOUND.with_borrow_mut(|found| {
+    FOUND.with(|found| {
         if found.upto == pg::relation_changes() {
             found.journals.insert(name.to_owned(), Rc::clone(&journal));
         }

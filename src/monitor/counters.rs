@@ -14,12 +14,9 @@ use crate::model::Session;
 use crate::monitor::area::{Area, area};
 use crate::monitor::line::{Counter, Key, Line};
 use crate::monitor::lines::{CELLS, Cell, Cells};
-use crate::pg;
-use std::cell::RefCell;
+use crate::pg::{self, Own};
 
-thread_local! {
-    static MINE: RefCell<Option<Mine>> = const { RefCell::new(None) };
-}
+static MINE: Own<Option<Mine>> = Own::new();
 
 /// A session that finds no room for a line is counted with others so many times before it asks again.
 const COUNTED_WITH_OTHERS: u32 = 32;
@@ -97,7 +94,7 @@ pub fn add(session: &Session, counter: Counter, more: u64) {
 /// Adds to a counter of a line.
 pub fn add_to(key: Key, counter: Counter, more: u64) {
     let Some(area) = area() else { return };
-    MINE.with_borrow_mut(|mine| {
+    MINE.with(|mine| {
         if mine.is_none() {
             *mine = Mine::attach(area);
         }

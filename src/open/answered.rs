@@ -4,7 +4,7 @@
 
 use crate::domain::class::Answered;
 use crate::domain::identity::Digest;
-use std::cell::RefCell;
+use crate::pg::Own;
 
 /// How many answers are remembered.
 const REMEMBERED: usize = 8;
@@ -13,13 +13,11 @@ const REMEMBERED: usize = 8;
 /// lane differ. The number is 0 for a request with a key.
 pub type LockAndNumber = (Digest, i64);
 
-thread_local! {
-    static NEWEST: RefCell<Vec<(LockAndNumber, Answered)>> = const { RefCell::new(Vec::new()) };
-}
+static NEWEST: Own<Vec<(LockAndNumber, Answered)>> = Own::new();
 
 /// Remembers an answer.
 pub fn note(request: LockAndNumber, answered: Answered) {
-    NEWEST.with_borrow_mut(|newest| {
+    NEWEST.with(|newest| {
         if newest.len() == REMEMBERED {
             newest.remove(0);
         }
@@ -29,7 +27,7 @@ pub fn note(request: LockAndNumber, answered: Answered) {
 
 /// Forgets the answers for a request, because a later begin was answered with `started`.
 pub fn take_back(request: LockAndNumber) {
-    NEWEST.with_borrow_mut(|newest| {
+    NEWEST.with(|newest| {
         if !newest.is_empty() {
             newest.retain(|(other, _)| *other != request);
         }
@@ -38,12 +36,12 @@ pub fn take_back(request: LockAndNumber) {
 
 /// The newest answer for a request.
 pub fn to(request: LockAndNumber) -> Option<Answered> {
-    NEWEST.with_borrow(|newest| newest.iter().rev().find(|(other, _)| *other == request).map(|(_, answered)| *answered))
+    NEWEST.with(|newest| newest.iter().rev().find(|(other, _)| *other == request).map(|(_, answered)| *answered))
 }
 
 /// Forgets all answers, at the end of the transaction.
 pub fn clear() {
-    NEWEST.with_borrow_mut(Vec::clear);
+    NEWEST.with(Vec::clear);
 }
 
 #[cfg(test)]

@@ -8,9 +8,8 @@
 use crate::domain::identity::{Digest, SessionId};
 use crate::error::{Error, RequestName};
 use crate::model::{ClientSession, Session, StandingSession};
-use crate::pg;
+use crate::pg::{self, Own};
 use list::List;
-use std::cell::RefCell;
 use std::rc::Rc;
 use used::UsedSessions;
 use watch::Shown;
@@ -25,46 +24,43 @@ mod watch;
 pub use entry::{Finish, Leftovers, Numbers, OpenRequest, RequestKey};
 pub use used::UsedSession;
 
-thread_local! {
-    static OPEN: RefCell<List<Shown>> = RefCell::default();
-    static USED: RefCell<UsedSessions> = const { RefCell::new(UsedSessions::new()) };
-}
+static OPEN: Own<List<Shown>> = Own::new();
+static USED: Own<UsedSessions> = Own::new();
 
 /// The standing session as it was when this transaction began the request. A request ends under the rules that it was
 /// begun under, even if the session has been changed or dropped meanwhile.
 pub fn session_of(session: &str, stream: &str, request: &str) -> Option<Rc<StandingSession>> {
-    OPEN.with_borrow(|list| list.standing(session, stream, request))
+    OPEN.with(|list| list.standing(session, stream, request))
 }
 
 /// Whether the request is open in this transaction.
 pub fn holds(key: RequestKey<'_>) -> bool {
-    OPEN.with_borrow(|list| list.holds(key))
+    OPEN.with(|list| list.holds(key))
 }
 
 /// The open request of this transaction under the lock.
 pub fn at_work_under(lock: &Digest) -> Option<RequestName> {
-    OPEN.with_borrow(|list| list.under(lock))
+    OPEN.with(|list| list.under(lock))
 }
 
 /// The open request of this transaction under the lock, if its number is `upto` or less.
 pub fn begun_under(lock: &Digest, upto: i64) -> Option<RequestName> {
-    OPEN.with_borrow(|list| list.begun_under(lock, upto))
+    OPEN.with(|list| list.begun_under(lock, upto))
 }
 
 /// Whether this transaction has open requests of the client session.
 pub fn is_in_use(id: &SessionId) -> bool {
-    OPEN.with_borrow(|list| list.uses(id))
+    OPEN.with(|list| list.uses(id))
 }
 
 /// Whether any request is open.
 pub fn has_open() -> bool {
-    // Hooks ask this too, when the list may be borrowed or, at the end of the process, gone.
-    OPEN.try_with(|list| list.try_borrow().is_ok_and(|list| list.has_open())) == Ok(true)
+    OPEN.with(|list| list.has_open())
 }
 
 /// Notes that this transaction uses a client session.
 pub fn use_session(session: &Rc<ClientSession>, last_seen: i64) {
-    USED.with_borrow_mut(|used| used.add(session, last_seen));
+    USED.with(|used| used.add(session, last_seen));
 }
 
 /// Takes the client sessions that this transaction uses, and forgets them.
@@ -74,7 +70,7 @@ pub fn take_used_sessions() -> Vec<UsedSession> {
 
 /// Puts a request on the list that was begun at `since`. The caller has the request's lock. Tells whether it is the only open request.
 pub fn begin(session: Session, key: RequestKey<'_>, open: OpenRequest, since: i64) -> bool {
-    OPEN.with_borrow_mut(|list| {
+    OPEN.with(|list| {
         let is_first = !list.has_open();
         list.begin(session, key, open, since, pg::nesting_level());
         is_first
@@ -83,12 +79,12 @@ pub fn begin(session: Session, key: RequestKey<'_>, open: OpenRequest, since: i6
 
 /// Makes room for one more request, before its lock is taken.
 pub fn reserve() -> Result<(), Error> {
-    OPEN.with_borrow_mut(List::reserve).map_err(Into::into)
+    OPEN.with(List::reserve).map_err(Into::into)
 }
 
 /// How many locks the requests on the list have, at most.
 pub fn locks() -> usize {
-    OPEN.with_borrow(List::locks)
+    OPEN.with(|list| list.locks())
 }
 
 /// Runs `take`, which takes the lock of a request. If the lock table has no room left, the error names the request.
@@ -101,45 +97,44 @@ pub fn with_room<T>(name: impl FnOnce() -> RequestName, take: impl FnOnce() -> T
 
 /// The request, if it is open. If not, the error says that `function` needs it to be.
 pub fn find(key: RequestKey<'_>, function: &'static str) -> Result<OpenRequest, Error> {
-    let found = OPEN.with_borrow(|list| list.find(key));
+    let found = OPEN.with(|list| list.find(key));
     found.map_err(|missing| Error::NotBegun { name: key.name(), missing, function })
 }
 
 /// Notes what becomes of the request that [`find`] found.
 pub fn finish(key: RequestKey<'_>, finish: Finish) {
-    OPEN.with_borrow_mut(|list| list.finish(key, finish, pg::nesting_level()));
+    OPEN.with(|list| list.finish(key, finish, pg::nesting_level()));
 }
 
 /// The first request that is neither recorded, saved nor released, and how many more of them there are. A commit
 /// would lose them.
 pub fn unrecorded() -> Option<(RequestName, usize)> {
-    OPEN.with_borrow(List::unrecorded)
+    OPEN.with(|list| list.unrecorded())
 }
 
 /// The sessions of the requests that a commit would lose, one for each of them.
 pub fn sessions_of_unrecorded() -> Vec<Session> {
-    OPEN.with_borrow(List::sessions_of_unrecorded)
+    OPEN.with(|list| list.sessions_of_unrecorded())
 }
 
 /// The open request that was begun last, and how many other ones are open.
 pub fn last_open() -> Option<(RequestName, usize)> {
-    // Hooks ask this, see `has_open`.
-    OPEN.try_with(|list| list.try_borrow().ok().and_then(|list| list.last_open())).ok().flatten()
+    OPEN.with(|list| list.last_open())
 }
 
 /// Undoes what happened in the innermost subtransaction.
 pub fn roll_back() {
-    OPEN.with_borrow_mut(|list| list.roll_back(pg::nesting_level()));
+    OPEN.with(|list| list.roll_back(pg::nesting_level()));
 }
 
 /// Makes what happened in the innermost subtransaction part of its parent.
 pub fn hand_up() {
-    OPEN.with_borrow_mut(|list| list.hand_up(pg::nesting_level()));
+    OPEN.with(|list| list.hand_up(pg::nesting_level()));
 }
 
 /// Forgets everything, at the end of the transaction.
 pub fn clear() {
-    OPEN.with_borrow_mut(List::clear);
-    USED.with_borrow_mut(UsedSessions::clear);
+    OPEN.with(List::clear);
+    USED.with(UsedSessions::clear);
     answered::clear();
 }

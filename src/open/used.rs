@@ -23,11 +23,6 @@ pub struct UsedSessions {
 }
 
 impl UsedSessions {
-    /// No sessions.
-    pub const fn new() -> UsedSessions {
-        UsedSessions { sessions: Vec::new(), ids: None }
-    }
-
     /// Adds a session, unless it is there already.
     pub fn add(&mut self, session: &Rc<ClientSession>, last_seen: i64) {
         if self.has(&session.id) {

@@ -12,7 +12,7 @@ use super::raw::harmless;
 use super::server::server_version;
 use super::wait::{Deadline, nap};
 use pgrx::pg_sys;
-use std::cell::RefCell;
+use std::cell::Cell;
 use std::ffi::c_void;
 
 /// The transaction that wrote a row, as the row's header tells it.
@@ -56,6 +56,7 @@ struct Mark {
 }
 
 /// What this backend remembers.
+#[derive(Clone, Copy)]
 struct DurableMarks {
     /// A mark whose position is durable to the given level of `synchronous_commit`.
     durable: Option<(Mark, i32)>,
@@ -64,7 +65,7 @@ struct DurableMarks {
 }
 
 thread_local! {
-    static KNOWN: RefCell<DurableMarks> = const { RefCell::new(DurableMarks { durable: None, next: None }) };
+    static KNOWN: Cell<DurableMarks> = const { Cell::new(DurableMarks { durable: None, next: None }) };
 }
 
 /// A mark counts for an hour. Transaction ids wrap around, but not within that time.
@@ -105,7 +106,7 @@ fn level_of_this_backend() -> i32 {
 }
 
 fn is_known(writer: Writer, level: i32, now_us: i64) -> bool {
-    let durable = KNOWN.with_borrow(|known| known.durable);
+    let durable = KNOWN.get().durable;
     let precedes = |mark: Mark| (writer.xid.wrapping_sub(mark.below) as i32) < 0;
     writer == Writer::THIS
         || durable.is_some_and(|(mark, to)| {
@@ -165,27 +166,27 @@ fn end_of_last_record(next: u64, segment_bytes: u64) -> u64 {
 
 /// If the next mark has become durable, remembers it as durable and notes another next mark.
 fn note_progress(level: i32, now_us: i64) {
-    KNOWN.with_borrow_mut(|known| {
-        if let Some(mark) = known.next {
-            // SAFETY: reads the state of the server.
-            let flushed = unsafe { !pg_sys::XLogNeedsFlush(mark.position) };
-            match level {
-                LOCAL if flushed => known.durable = Some((mark, LOCAL)),
-                LOCAL => return,
-                _ if flushed && confirmed(level) >= mark.position => known.durable = Some((mark, level)),
-                _ => return,
-            }
+    let mut known = KNOWN.get();
+    if let Some(mark) = known.next {
+        // SAFETY: reads the state of the server.
+        let flushed = unsafe { !pg_sys::XLogNeedsFlush(mark.position) };
+        match level {
+            LOCAL if flushed => known.durable = Some((mark, LOCAL)),
+            LOCAL => return,
+            _ if flushed && confirmed(level) >= mark.position => known.durable = Some((mark, level)),
+            _ => return,
         }
-        // SAFETY: reads the active snapshot, if there is one, and the state of the server. The position is read after
-        // the snapshot was taken. So it lies behind the commits of all transactions that the snapshot takes as ended.
-        known.next = unsafe {
-            pg_sys::ActiveSnapshotSet().then(|| Mark {
-                below: (*pg_sys::GetActiveSnapshot()).xmin.into_inner(),
-                position: end_of_log(),
-                noted_at: now_us,
-            })
-        };
-    });
+    }
+    // SAFETY: reads the active snapshot, if there is one, and the state of the server. The position is read after
+    // the snapshot was taken. So it lies behind the commits of all transactions that the snapshot takes as ended.
+    known.next = unsafe {
+        pg_sys::ActiveSnapshotSet().then(|| Mark {
+            below: (*pg_sys::GetActiveSnapshot()).xmin.into_inner(),
+            position: end_of_log(),
+            noted_at: now_us,
+        })
+    };
+    KNOWN.set(known);
 }
 
 /// Waits until the synchronous standbys have confirmed the position, or until no standby has to confirm commits any

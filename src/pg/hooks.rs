@@ -29,12 +29,23 @@ type Direction = pg_sys::ScanDirection::Type;
 static mut NEXT_RUN: pg_sys::ExecutorRun_hook_type = None;
 static mut NEXT_UTILITY: pg_sys::ProcessUtility_hook_type = None;
 
-/// The callback.
-static mut FINISHED: fn(bool) = |_| {};
+/// What kind of statement has ended.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    /// A transaction command such as COMMIT.
+    OfTransaction,
+    /// CREATE DATABASE, which is not committed yet.
+    CreateDatabase,
+    /// Any other.
+    Other,
+}
 
-/// Installs the hooks, once a backend. `callback` is then called after each statement that ended without an error. Its
-/// argument tells whether the statement was a transaction command such as COMMIT. It must raise no error.
-pub fn call_after_statements(callback: fn(bool)) {
+/// The callback.
+static mut FINISHED: fn(Ended) = |_| {};
+
+/// Installs the hooks, once a backend. `callback` is then called after each statement that ended without an error. It must
+/// raise no error.
+pub fn call_after_statements(callback: fn(Ended)) {
     // SAFETY: the process has one thread, and no statement passes through these hooks while it loads the library.
     unsafe {
         FINISHED = callback;
@@ -45,9 +56,9 @@ pub fn call_after_statements(callback: fn(bool)) {
     }
 }
 
-fn finished(is_of_transaction: bool) {
+fn finished(statement: Ended) {
     // SAFETY: set once, when the library was loaded.
-    unsafe { FINISHED(is_of_transaction) }
+    unsafe { FINISHED(statement) }
 }
 
 #[cfg(not(feature = "pg18"))]
@@ -59,7 +70,7 @@ unsafe extern "C-unwind" fn executor_run(query: *mut pg_sys::QueryDesc, directio
             None => standard_ExecutorRun(query, direction, count, once),
         }
     }
-    finished(false);
+    finished(Ended::Other);
 }
 
 #[cfg(feature = "pg18")]
@@ -71,7 +82,7 @@ unsafe extern "C-unwind" fn executor_run(query: *mut pg_sys::QueryDesc, directio
             None => standard_ExecutorRun(query, direction, count),
         }
     }
-    finished(false);
+    finished(Ended::Other);
 }
 
 #[allow(clippy::too_many_arguments, reason = "PostgreSQL declares it so")]
@@ -87,11 +98,15 @@ unsafe extern "C-unwind" fn process_utility(
 ) {
     // SAFETY: as above. A utility statement is a node with a tag. The tag is read first, since the execution may free
     // the node.
-    let is_of_transaction = unsafe {
-        let is_of_transaction = (*(*statement).utilityStmt).type_ == pg_sys::NodeTag::T_TransactionStmt;
+    let ended = unsafe {
+        let ended = match (*(*statement).utilityStmt).type_ {
+            pg_sys::NodeTag::T_TransactionStmt => Ended::OfTransaction,
+            pg_sys::NodeTag::T_CreatedbStmt => Ended::CreateDatabase,
+            _ => Ended::Other,
+        };
         let next = NEXT_UTILITY.unwrap_or(standard_ProcessUtility);
         next(statement, text, read_only_tree, context, parameters, environment, destination, completion);
-        is_of_transaction
+        ended
     };
-    finished(is_of_transaction);
+    finished(ended);
 }

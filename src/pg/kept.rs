@@ -2,18 +2,18 @@
 //!
 //! A command is known again by its text, the role that executes it, and the settings that decide how a text is read.
 //! PostgreSQL itself analyses and plans a kept plan anew when a table of it has changed, or the search_path, or after
-//! DISCARD PLANS. What it does not see is a literal that means something else by now: `'now'::timestamptz`, or a date
-//! after `SET datestyle`. The meaning is part of the analysis. So a command that has a literal of such a type is not
-//! kept: each call analyses it. Whether it has one is looked up again after each analysis.
-//!
-//! The planner may put the body of an SQL function in the place of its call, and analyses the body then. So a command that
-//! calls such a function is planned at each call.
+//! DISCARD PLANS. What it does not see is a literal that means something else by now: `'now'::timestamptz`, a date after
+//! `SET datestyle`, or a label of an enum after `ALTER TYPE … RENAME VALUE`. The meaning is part of the analysis. So a
+//! command that has a literal of such a type is not kept: each call analyses it. Neither is a command that calls an SQL
+//! function, since the planner may put the function's body, with its literals, in the place of the call. Whether this is
+//! so is looked up again after each analysis.
 //!
 //! What is kept of a command that has no plan to keep is how it is executed.
 
+use super::own::Own;
 use super::role::current_role;
 use pgrx::{pg_guard, pg_sys};
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::ffi::{CStr, CString, c_int, c_void};
 
 /// How many commands are kept. The one that was used longest ago makes way.
@@ -64,23 +64,24 @@ impl Reader {
     }
 }
 
-thread_local! {
-    /// What is kept; what was used last comes first.
-    #[allow(clippy::vec_box, reason = "the address of each stays the same")]
-    static KEPT: RefCell<Vec<Box<Kept>>> = const { RefCell::new(Vec::new()) };
-}
+/// What is kept; what was used last comes first.
+#[allow(clippy::vec_box, reason = "the address of each stays the same")]
+static KEPT: Own<Vec<Box<Kept>>> = Own::new();
 
 /// The command, if it is kept. It then counts as in use until [`give_back`].
 pub(super) fn find(text: &[u8]) -> Option<*const Kept> {
     let reader = Reader::current();
-    KEPT.with_borrow_mut(|list| {
+    let kept = KEPT.with(|list| {
         let place = list.iter().position(|kept| kept.text.as_bytes() == text && kept.reader == reader)?;
         list[..=place].rotate_right(1);
-        let kept = &list[0];
-        kept.drop_plan_that_froze();
-        kept.in_use.set(kept.in_use.get() + 1);
-        Some(&raw const **kept)
-    })
+        Some(&raw const *list[0])
+    })?;
+    // SAFETY: a command leaves the list only when another one is executed or the memory is used up, which is not while this
+    // one is looked at.
+    let found = unsafe { &*kept };
+    found.drop_plan_that_froze();
+    found.in_use.set(found.in_use.get() + 1);
+    Some(kept)
 }
 
 /// Keeps a command with its plan, which may be null. It then counts as in use. Gives nothing if it cannot be kept.
@@ -95,40 +96,44 @@ pub(super) unsafe fn keep(text: &CStr, several: bool, plan: pg_sys::SPIPlanPtr) 
     // SAFETY: as the caller warrants.
     let source = unsafe { source(plan) };
     // SAFETY: the source is that of the plan, or null.
-    let (plan, source) = match unsafe { source.as_mut() } {
-        Some(of_plan) if !freezes(of_plan) => {
-            plan_each_time_if_inlined(of_plan);
-            (plan, source)
-        }
+    let (plan, source) = match unsafe { source.as_ref() } {
+        Some(of_plan) if !freezes(of_plan) => (plan, source),
         _ => (std::ptr::null_mut(), std::ptr::null_mut()),
     };
-    KEPT.with_borrow_mut(|list| {
-        let former = (list.len() == COMMANDS_MAX).then(|| list.iter().rposition(|kept| kept.in_use.get() == 0));
-        match former {
-            Some(None) => return None,
-            Some(Some(place)) => drop(list.remove(place)),
-            None => {}
+    let mut copy = Vec::new();
+    copy.try_reserve_exact(text.len()).ok()?;
+    copy.extend_from_slice(text);
+    let kept = Box::new(Kept {
+        text: CString::from_vec_with_nul(copy).ok()?,
+        reader: Reader::current(),
+        several,
+        plan: Cell::new(std::ptr::null_mut()),
+        source,
+        // No plan has been made yet of what was just looked at.
+        generation: Cell::new(0),
+        in_use: Cell::new(1),
+    });
+    let former = KEPT.with(|list| {
+        list.try_reserve(1).ok()?;
+        match list.len() {
+            COMMANDS_MAX => list.iter().rposition(is_unused).map(|place| Some(list.remove(place))),
+            _ => Some(None),
         }
-        let mut copy = Vec::new();
-        list.try_reserve(1).and_then(|()| copy.try_reserve_exact(text.len())).ok()?;
-        copy.extend_from_slice(text);
-        let kept = Box::new(Kept {
-            text: CString::from_vec_with_nul(copy).ok()?,
-            reader: Reader::current(),
-            several,
-            plan: Cell::new(plan),
-            source,
-            // No plan has been made yet of what was just looked at.
-            generation: Cell::new(0),
-            in_use: Cell::new(1),
-        });
-        if !plan.is_null() {
-            // SAFETY: the plan is not saved yet. From here on it lives until it is freed.
-            unsafe { pg_sys::SPI_keepplan(plan) };
-        }
-        list.insert(0, kept);
-        Some(&raw const *list[0])
-    })
+    })?;
+    drop(former);
+    if !plan.is_null() {
+        // SAFETY: the plan is not saved yet. From here on it lives until it is freed.
+        unsafe { pg_sys::SPI_keepplan(plan) };
+        kept.plan.set(plan);
+    }
+    let address = &raw const *kept;
+    KEPT.with(|list| list.insert(0, kept));
+    Some(address)
+}
+
+#[allow(clippy::borrowed_box, reason = "the list has boxes")]
+fn is_unused(kept: &Box<Kept>) -> bool {
+    kept.in_use.get() == 0
 }
 
 /// Ends a use of a command. After a failure its analysis is looked at again before the next use: it may be new, without a
@@ -147,12 +152,14 @@ pub(super) unsafe fn give_back(kept: *const Kept, failed: bool) {
 
 /// Ends all uses, at the end of the transaction. An error in the wrong place may have left one behind.
 pub fn end_uses() {
-    KEPT.with_borrow(|list| list.iter().for_each(|kept| kept.in_use.set(0)));
+    KEPT.with(|list| list.iter().for_each(|kept| kept.in_use.set(0)));
 }
 
 /// Forgets all commands that are not in use.
 pub(super) fn forget() {
-    KEPT.with_borrow_mut(|list| list.retain(|kept| kept.in_use.get() > 0));
+    while let Some(kept) = KEPT.with(|list| list.iter().position(is_unused).map(|place| list.remove(place))) {
+        drop(kept);
+    }
 }
 
 impl Kept {
@@ -166,25 +173,25 @@ impl Kept {
         self.plan.get()
     }
 
-    /// Drops a plan that PostgreSQL has analysed anew, if the new analysis has a literal that must not be kept. A call that
-    /// is executing the plan goes on with it; its analysis is as new as that call.
+    /// Drops a plan that PostgreSQL has analysed anew, if the new analysis must not be kept. A call that is executing the
+    /// plan goes on with it; its analysis is as new as that call.
     fn drop_plan_that_froze(&self) {
         let plan = self.plan.get();
         if plan.is_null() || self.in_use.get() > 0 {
             return;
         }
         // SAFETY: the plan is kept, so its source is valid.
-        let source = unsafe { &mut *self.source };
+        let source = unsafe { &*self.source };
         if source.generation == self.generation.get() {
             return;
         }
-        self.generation.set(source.generation);
-        plan_each_time_if_inlined(source);
         if freezes(source) {
             self.plan.set(std::ptr::null_mut());
             // SAFETY: the plan is kept, and nobody is executing it.
             unsafe { pg_sys::SPI_freeplan(plan) };
+            return;
         }
+        self.generation.set(source.generation);
     }
 }
 
@@ -211,33 +218,12 @@ unsafe fn source(plan: pg_sys::SPIPlanPtr) -> *mut pg_sys::CachedPlanSource {
     unsafe { pg_sys::list_nth(pg_sys::SPI_plan_get_plan_sources(plan), 0).cast() }
 }
 
-/// Has PostgreSQL plan the command at each call, if it calls an SQL function whose body may take the place of the call.
-fn plan_each_time_if_inlined(source: &mut pg_sys::CachedPlanSource) {
-    // SAFETY: as in freezes().
-    if unsafe { may_be_inlined(source.query_list.cast(), std::ptr::null_mut()) } {
-        source.cursor_options |= pg_sys::CURSOR_OPT_CUSTOM_PLAN as c_int;
-    }
-}
-
-/// Looks for a call of an SQL function, as a walker of expressions.
-#[pg_guard]
-unsafe extern "C-unwind" fn may_be_inlined(node: *mut pg_sys::Node, context: *mut c_void) -> bool {
-    if node.is_null() {
-        return false;
-    }
-    // SAFETY: as in has_frozen_literal().
-    unsafe {
-        if (*node).type_ == pg_sys::NodeTag::T_Query {
-            return pg_sys::query_tree_walker(node.cast(), Some(may_be_inlined), context, 0);
-        }
-        pg_sys::check_functions_in_node(node, Some(is_sql), context)
-            || pg_sys::expression_tree_walker(node, Some(may_be_inlined), context)
-    }
-}
-
-/// Whether a function is written in SQL.
+/// Whether a function is written in SQL, and not PostgreSQL's own: those have no literal that could mean something else.
 #[pg_guard]
 unsafe extern "C-unwind" fn is_sql(function: pg_sys::Oid, _context: *mut c_void) -> bool {
+    if function.to_u32() < pg_sys::FirstNormalObjectId {
+        return false;
+    }
     let cache = pg_sys::SysCacheIdentifier::PROCOID as c_int;
     let none = pg_sys::Datum::null();
     // SAFETY: a row of pg_proc is read while it is held. A function that is gone has none.
@@ -257,15 +243,15 @@ unsafe extern "C-unwind" fn is_sql(function: pg_sys::Oid, _context: *mut c_void)
 /// The language `sql`. PostgreSQL gives it this oid in every database.
 const SQL_LANGUAGE: pg_sys::Oid = pg_sys::Oid::from_u32(14);
 
-/// Whether the present analysis of a command has a literal that may mean something else later.
+/// Whether the present analysis of a command has something that may mean something else later.
 fn freezes(source: &pg_sys::CachedPlanSource) -> bool {
     // SAFETY: the walker gets a list of Query, as it is given parts of one by PostgreSQL's walkers.
-    unsafe { has_frozen_literal(source.query_list.cast(), std::ptr::null_mut()) }
+    unsafe { is_frozen(source.query_list.cast(), std::ptr::null_mut()) }
 }
 
-/// Looks for a literal that may mean something else later, as a walker of expressions.
+/// Looks for a literal that may mean something else later, and for a call of an SQL function, as a walker of expressions.
 #[pg_guard]
-unsafe extern "C-unwind" fn has_frozen_literal(node: *mut pg_sys::Node, context: *mut c_void) -> bool {
+unsafe extern "C-unwind" fn is_frozen(node: *mut pg_sys::Node, context: *mut c_void) -> bool {
     if node.is_null() {
         return false;
     }
@@ -279,19 +265,21 @@ unsafe extern "C-unwind" fn has_frozen_literal(node: *mut pg_sys::Node, context:
                 let is_in_text = (*literal).location >= 0;
                 is_in_text && !(*literal).constisnull && !means_the_same((*literal).consttype)
             }
-            pg_sys::NodeTag::T_Query => pg_sys::query_tree_walker(node.cast(), Some(has_frozen_literal), context, 0),
-            _ => pg_sys::expression_tree_walker(node, Some(has_frozen_literal), context),
+            pg_sys::NodeTag::T_Query => pg_sys::query_tree_walker(node.cast(), Some(is_frozen), context, 0),
+            _ => {
+                pg_sys::check_functions_in_node(node, Some(is_sql), context)
+                    || pg_sys::expression_tree_walker(node, Some(is_frozen), context)
+            }
         }
     }
 }
 
 /// Whether the text of a literal of this type means the same at any time and under any settings. For a table's name
-/// (`regclass`, as in `nextval('…')`) PostgreSQL sees when that changes; the labels of an enum are its own.
+/// (`regclass`, as in `nextval('…')`) PostgreSQL sees when that changes.
 ///
 /// # Safety
 /// Called in a transaction.
 unsafe fn means_the_same(type_: pg_sys::Oid) -> bool {
-    const ENUM: u8 = pg_sys::TYPTYPE_ENUM;
     const IMMUTABLE: u8 = pg_sys::PROVOLATILE_IMMUTABLE;
     // SAFETY: look-ups in the system caches, of a type that a query names.
     unsafe {
@@ -299,7 +287,7 @@ unsafe fn means_the_same(type_: pg_sys::Oid) -> bool {
         if element != pg_sys::InvalidOid {
             return means_the_same(element);
         }
-        if type_ == pg_sys::REGCLASSOID || pg_sys::get_typtype(type_) as u8 == ENUM {
+        if type_ == pg_sys::REGCLASSOID {
             return true;
         }
         let (mut input, mut parameter) = (pg_sys::InvalidOid, pg_sys::InvalidOid);

@@ -10,7 +10,8 @@ static mut CONTEXT: fn() -> Option<String> = || None;
 /// Has `context` called for each message on its way to the server's log, once a process. What it gives is added to the
 /// message's CONTEXT. It must raise no error.
 ///
-/// PostgreSQL sends the same message to the client afterwards, if the message is for the client too.
+/// PostgreSQL sends the same message to the client afterwards, if the message is for the client too. So what the client's
+/// encoding may lack is escaped then: an error would take the place of the message.
 pub fn add_log_context(context: fn() -> Option<String>) {
     // SAFETY: the process has one thread, and no message passes through the hook while it loads the library.
     unsafe {
@@ -30,6 +31,7 @@ unsafe extern "C-unwind" fn emit_log(message: *mut pg_sys::ErrorData) {
             && let Some(line) = CONTEXT()
             && !says(text_of((*message).message), &line)
         {
+            let line = if (*message).output_to_client && !client_reads_all() { escaped(&line) } else { line };
             let before = text_of((*message).context);
             let parts: [&[u8]; 3] = [before, if before.is_empty() { b"" } else { b"\n" }, line.as_bytes()];
             let bytes = parts.iter().map(|part| part.len()).sum::<usize>() + 1;
@@ -56,6 +58,23 @@ unsafe extern "C-unwind" fn emit_log(message: *mut pg_sys::ErrorData) {
 fn says(message: &[u8], line: &str) -> bool {
     const LONG: usize = 8 << 10;
     message.len() < LONG && message.windows(line.len()).any(|part| part == line.as_bytes())
+}
+
+/// Whether the client's encoding has all characters, or is not converted to.
+fn client_reads_all() -> bool {
+    // SAFETY: reads a variable of the backend.
+    let encoding = unsafe { pg_sys::pg_get_client_encoding() };
+    [pg_sys::pg_enc::PG_UTF8, pg_sys::pg_enc::PG_SQL_ASCII].contains(&(encoding as pg_sys::pg_enc::Type))
+}
+
+/// The text in ASCII, which each encoding has: other characters as in PostgreSQL's `E'…'`.
+fn escaped(text: &str) -> String {
+    let escape = |character: char| match u32::from(character) {
+        _ if character.is_ascii() => character.to_string(),
+        code if code <= 0xFFFF => format!("\\u{code:04X}"),
+        code => format!("\\U{code:08X}"),
+    };
+    text.chars().map(escape).collect()
 }
 
 /// # Safety

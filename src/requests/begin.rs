@@ -12,6 +12,7 @@ use crate::arguments::WAIT_BY_ARGUMENT;
 use crate::domain::class::Answered;
 use crate::domain::decision::Decision;
 use crate::error::Error;
+use crate::guc;
 use crate::journal::row::Claimed;
 use crate::lock::Tag;
 use crate::open::{self, answered};
@@ -113,17 +114,17 @@ enum Attempt {
 }
 
 impl BeginCall<'_> {
-    /// Refuses the request if its transaction holds as many locks already as the server's lock table is made for.
+    /// Refuses the request if its transaction holds as many locks already as one may take of the server's lock table.
     fn check_room(&self) -> Result<(), Error> {
-        let (held, places) = (open::locks(), pg::lock_table_size());
-        if held < places || Tag::request(&self.asked.lock).is_held_by_us() {
+        let (held, most) = (open::locks(), guc::max_locks());
+        if held < most || Tag::request(&self.asked.lock).is_held_by_us() {
             return Ok(());
         }
         Err(Error::LimitExceeded {
             what: format!("the number of requests begun in one transaction, with {},", self.asked.request.name()),
             found: (held + 1).to_string(),
-            limit: format!("{places}, as many as the server's lock table has places"),
-            hint: "Begin them in several transactions, or raise max_locks_per_transaction, which takes a restart. An inbox takes no lock for each request.",
+            limit: format!("{most}, as idempotence.max_lock_share says"),
+            hint: "Begin them in several transactions, or have max_locks_per_transaction raised, which takes a restart. An inbox takes no lock for each request.",
         })
     }
 

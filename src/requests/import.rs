@@ -27,14 +27,14 @@ use crate::guc;
 use crate::lock::Tag;
 use crate::model::{Session, StandingSession};
 use crate::names;
-use crate::pg::{self, Deadline};
+use crate::pg::{self, Deadline, Own};
 use crate::requests::imported::{Row, Taken, Target};
 use crate::requests::keyed::{Keyed, refuse_journal};
 use crate::requests::repair;
 use crate::sessions::resolve;
 use crate::store::audit::{self, Repair};
 use crate::transaction::importing;
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::rc::Rc;
 
 /// The columns that a query may give, and their types.
@@ -66,10 +66,8 @@ struct Import {
     taken: Cell<[u64; 3]>,
 }
 
-thread_local! {
-    /// The import that was begun last, be it under way or not.
-    static IMPORT: RefCell<Option<Rc<Import>>> = const { RefCell::new(None) };
-}
+/// The import that was begun last, be it under way or not.
+static IMPORT: Own<Option<Rc<Import>>> = Own::new();
 
 /// Begins an import. Gives the statement that imports.
 pub fn begin(session: &str, query: &str, reason: &str) -> Result<String, Error> {
@@ -96,7 +94,8 @@ pub fn begin(session: &str, query: &str, reason: &str) -> Result<String, Error> 
         });
     };
     let import = Import { number, target, reason: reason.into(), rows: Cell::new(0), taken: Cell::default() };
-    IMPORT.set(Some(Rc::new(import)));
+    let former = IMPORT.with(|last| last.replace(Rc::new(import)));
+    drop(former);
     let count =
         |taken: Taken| format!("pg_catalog.count(*) FILTER (WHERE i.taken OPERATOR(pg_catalog.=) {})", taken as i32);
     let (imported, present, expired) = (count(Taken::Imported), count(Taken::Present), count(Taken::Expired));
@@ -153,7 +152,7 @@ fn values(query: &str) -> Result<String, Error> {
 
 /// The import that is under way, if it has this number.
 fn under_way(number: Option<i64>) -> Result<Rc<Import>, Error> {
-    let import = IMPORT.with_borrow(Clone::clone).filter(|import| Some(import.number) == number);
+    let import = IMPORT.with(|import| import.clone()).filter(|import| Some(import.number) == number);
     let import = import.filter(|_| importing::number() == number).ok_or_else(|| Error::Invalid {
         message: "no such import is under way".into(),
         detail: "This function belongs to a call of idem_import().".into(),

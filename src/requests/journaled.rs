@@ -6,7 +6,7 @@ use crate::journal::table::{self, Journal, Tenant};
 use crate::model::StandingSession;
 use crate::pg::{self, Deadline};
 use crate::sessions::resolve;
-use std::cell::RefCell;
+use std::cell::Cell;
 use std::rc::Rc;
 
 /// Where a request is kept that has a journal.
@@ -18,7 +18,7 @@ pub struct Journaled {
     /// session.
     as_owner: bool,
     /// The row as it was read last, if it was.
-    row: RefCell<Option<Option<Row>>>,
+    row: Cell<Option<Option<Row>>>,
 }
 
 impl Journaled {
@@ -37,7 +37,7 @@ impl Journaled {
         }
         let tenant = Tenant::of(&journal, &session.name, stream.unwrap_or_default())?;
         let as_owner = !trusts && pg::current_role() != journal.owner;
-        Ok(Some(Box::new(Journaled { journal, tenant, as_owner, row: RefCell::default() })))
+        Ok(Some(Box::new(Journaled { journal, tenant, as_owner, row: Cell::default() })))
     }
 
     /// The tenant's name.
@@ -56,13 +56,14 @@ impl Journaled {
 /// A request and its row.
 pub struct InJournal<'a> {
     place: Place<'a>,
-    row: &'a RefCell<Option<Option<Row>>>,
+    row: &'a Cell<Option<Option<Row>>>,
 }
 
 impl InJournal<'_> {
     /// The row as it was read last in this call; if it was not, it is read.
     pub fn row(&self) -> Result<Option<Row>, Error> {
-        let known = self.row.borrow().clone();
+        let known = self.row.take();
+        self.row.set(known.clone());
         known.map_or_else(|| self.row_anew(), Ok)
     }
 

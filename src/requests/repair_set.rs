@@ -3,6 +3,7 @@
 
 use crate::domain::identity::{self, Digest};
 use crate::error::Error;
+use crate::guc;
 use crate::lock::Tag;
 use crate::model::{Session, StandingSession};
 use crate::open::{self, RequestKey};
@@ -162,15 +163,15 @@ fn try_one(
     done
 }
 
-/// The lock table has room for this many requests, and for those of others.
+/// One transaction may lock this many requests.
 fn check_most(most: i32) -> Result<usize, Error> {
-    let limit = pg::lock_table_size() / 2;
+    let limit = guc::max_locks();
     match usize::try_from(most) {
         Ok(most) if (1..=limit).contains(&most) => Ok(most),
         Ok(most) if most > limit => Err(Error::LimitExceeded {
             what: "the number of requests in one call".into(),
             found: most.to_string(),
-            limit: format!("{limit}, half of the places in the server's lock table"),
+            limit: format!("{limit}, as idempotence.max_lock_share says"),
             hint: "Call it again and again, until it gives 0.",
         }),
         _ => Err(Error::Invalid {

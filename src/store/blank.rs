@@ -1,112 +1,98 @@
 //! Which of two tables are known to have no page: `checkpoint` and `lease`. Every begin asks both, and where neither
 //! checkpoints nor leases are used it need not open them.
 //!
-//! For each database and table there is a word in shared memory. Its lowest bit says that the table is known to have no
-//! page; the rest counts writes.
+//! For each table there are words in shared memory. The number of a database says which word is its own. A word's lowest bit
+//! says that the table is known to have no page in the database whose number stands in the word; the rest counts writes.
 //!
-//! * A *reader* notes the word, opens the table, and if that has no page sets the bit, provided that the word is still the
-//!   one that it has noted.
-//! * A *writer* inserts its row, and then counts one more write and clears the bit. It does so before its commit.
+//! * A *reader* notes the word, opens the table, and if that has no page sets bit and number, provided that the word is
+//!   still the one that it has noted.
+//! * A *writer* inserts its row, and then counts one more write and clears bit and number. It does so before its commit.
 //!
 //! So the bit is not set over a row that may be committed. A reader that noted the word before the write was counted cannot
 //! set the bit any more, or has set it before and the writer clears it. A reader that notes the word after that finds the
 //! writer's page. Whoever looks for what another transaction has committed comes after that transaction's count: it waited
-//! for the request's lock, or its snapshot sees the commit.
+//! for the request's lock, or its snapshot sees the commit. Databases that share a word only look more often than they had
+//! to.
 //!
 //! Nothing is known on a standby, where rows come without a writer, nor where the library is not preloaded. A crash of the
-//! server forgets all. A restore writes by SQL: its trigger makes the commit count (see [`note_foreign_rows`]).
+//! server forgets all. So does CREATE DATABASE, whose database may get the number of a dropped one, and rows of a template.
+//! A restore writes by SQL: its trigger makes the commit count (see [`note_foreign_rows`]).
 
 use crate::pg;
 use crate::store::catalog::Table;
 use pgrx::prelude::*;
 use pgrx::{PGRXSharedMemory, PgAtomic, pg_shmem_init};
 use std::cell::Cell;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 
-/// The number of databases that something is known of. Others always look.
-const DATABASES: usize = 128;
+/// The number of words for each table.
+const WORDS: usize = 1024;
 
 const KNOWN: u64 = 1;
 const ONE_WRITE: u64 = 2;
+/// The part that counts. Above it stands the database.
+const COUNT: u64 = (1 << 32) - ONE_WRITE;
 
-/// The words of a database.
 struct Words {
-    /// The database; 0: the place is free.
-    database: AtomicU32,
-    checkpoint: AtomicU64,
-    lease: AtomicU64,
+    checkpoint: [AtomicU64; WORDS],
+    lease: [AtomicU64; WORDS],
 }
 
-struct AllWords([Words; DATABASES]);
-
 // SAFETY: atomics, which may be read and written at any time.
-unsafe impl PGRXSharedMemory for AllWords {}
+unsafe impl PGRXSharedMemory for Words {}
 
-impl Default for AllWords {
-    fn default() -> AllWords {
-        let none = || Words { database: AtomicU32::new(0), checkpoint: AtomicU64::new(0), lease: AtomicU64::new(0) };
-        AllWords(std::array::from_fn(|_| none()))
+impl Default for Words {
+    fn default() -> Words {
+        let none = || std::array::from_fn(|_| AtomicU64::new(0));
+        Words { checkpoint: none(), lease: none() }
     }
 }
 
 // SAFETY: nothing else in this server's shared memory has this name.
-static WORDS: PgAtomic<AllWords> = unsafe { PgAtomic::new(c"idempotence blank tables") };
+static ALL: PgAtomic<Words> = unsafe { PgAtomic::new(c"idempotence blank tables") };
 
 /// Whether there is shared memory, see [`crate::board`].
 static PRELOADED: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
-    /// The place of this backend's database, once it is known.
-    static PLACE: Cell<Option<usize>> = const { Cell::new(None) };
     /// Whether this transaction writes rows by statements of others.
     static FOREIGN_ROWS: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Reserves the memory. Called while the postmaster preloads the library.
 pub fn init() {
-    pg_shmem_init!(WORDS);
+    pg_shmem_init!(ALL);
     PRELOADED.store(true, Relaxed);
 }
 
-fn words() -> Option<&'static Words> {
-    if !PRELOADED.load(Relaxed) {
-        return None;
-    }
-    let all: &'static AllWords = WORDS.get();
-    if let Some(place) = PLACE.get() {
-        return all.0.get(place);
-    }
+/// The word of a table of this database, and the database.
+fn word(table: Table) -> Option<(&'static AtomicU64, u32)> {
     let database = pg::current_database().to_u32();
-    if database == 0 {
-        // The process is not connected yet.
+    // A process that is not connected yet has no database.
+    if database == 0 || !PRELOADED.load(Relaxed) {
         return None;
     }
-    let is_ours = |words: &Words| {
-        let taken = words.database.compare_exchange(0, database, SeqCst, SeqCst);
-        taken.is_ok() || taken == Err(database)
+    let words: &'static Words = ALL.get();
+    let of_table = match table {
+        Table::Checkpoint => &words.checkpoint,
+        Table::Lease => &words.lease,
+        _ => return None,
     };
-    let place = all.0.iter().position(is_ours);
-    // Without a place, a number that is none stands for that.
-    PLACE.set(Some(place.unwrap_or(DATABASES)));
-    all.0.get(place?)
+    Some((&of_table[database as usize % WORDS], database))
 }
 
-fn word(table: Table) -> Option<&'static AtomicU64> {
-    let words = words()?;
-    match table {
-        Table::Checkpoint => Some(&words.checkpoint),
-        Table::Lease => Some(&words.lease),
-        _ => None,
-    }
+/// What a word is where its table is known to have no page in the database.
+fn known(value: u64, database: u32) -> u64 {
+    u64::from(database) << 32 | value & COUNT | KNOWN
 }
 
 /// What a reader has noted before it opened a table.
-pub struct Noted(Option<(&'static AtomicU64, u64)>);
+pub struct Noted(Option<(&'static AtomicU64, u32, u64)>);
 
 /// Notes the word of a table. `None`: the table is known to have no page, and need not be opened.
 pub fn note(table: Table) -> Option<Noted> {
-    let noted = word(table).map(|word| (word, word.load(SeqCst)));
-    if noted.is_some_and(|(_, value)| value & KNOWN == KNOWN) {
+    let noted = word(table).map(|(word, database)| (word, database, word.load(SeqCst)));
+    if noted.is_some_and(|(_, database, value)| value == known(value, database)) {
         return None;
     }
     // A standby may be promoted during the look, so it is asked for before.
@@ -116,30 +102,36 @@ pub fn note(table: Table) -> Option<Noted> {
 impl Noted {
     /// The table was opened and has no page, also for others.
     pub fn is_blank(self) {
-        if let Some((word, value)) = self.0 {
+        if let Some((word, database, value)) = self.0 {
             // If somebody has written meanwhile, nothing is known.
-            let _ = word.compare_exchange(value, value | KNOWN, SeqCst, SeqCst);
+            let _ = word.compare_exchange(value, known(value, database), SeqCst, SeqCst);
         }
     }
 }
 
 /// A row was inserted into the table, and may be committed from now on.
 pub fn written(table: Table) {
-    if let Some(word) = word(table) {
+    if let Some((word, _)) = word(table) {
         count(word);
     }
 }
 
 /// Something has happened to one of our tables that no writer of ours has done.
 pub fn forget() {
-    if let Some(words) = words() {
-        count(&words.checkpoint);
-        count(&words.lease);
+    written(Table::Checkpoint);
+    written(Table::Lease);
+}
+
+/// A database is being made. Nobody is connected to it until its transaction has committed.
+pub fn forget_all() {
+    if PRELOADED.load(Relaxed) {
+        let words = ALL.get();
+        words.checkpoint.iter().chain(&words.lease).for_each(count);
     }
 }
 
 fn count(word: &AtomicU64) {
-    word.update(SeqCst, SeqCst, |value| (value & !KNOWN).wrapping_add(ONE_WRITE));
+    word.update(SeqCst, SeqCst, |value| value.wrapping_add(ONE_WRITE) & COUNT);
 }
 
 /// A statement that is not the extension's own is about to insert rows, as a restore's. They are counted at the end of the
@@ -152,5 +144,36 @@ pub fn note_foreign_rows() {
 pub fn before_commit() {
     if FOREIGN_ROWS.replace(false) {
         forget();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_known_counts_for_one_database_and_until_somebody_writes() {
+        static WORD: AtomicU64 = AtomicU64::new(0);
+        let is_known = |database| WORD.load(SeqCst) == known(WORD.load(SeqCst), database);
+        let note = |database| Noted(Some((&WORD, database, WORD.load(SeqCst))));
+        assert!(!is_known(5));
+        note(5).is_blank();
+        assert!(is_known(5) && !is_known(5 + WORDS as u32));
+        // Another database of the same word finds out for itself.
+        let late = note(5);
+        note(5 + WORDS as u32).is_blank();
+        assert!(!is_known(5) && is_known(5 + WORDS as u32));
+        late.is_blank();
+        assert!(!is_known(5));
+        // A write in between keeps a reader from knowing, also where the count begins anew.
+        for before in [0, COUNT, u64::MAX] {
+            WORD.store(before, SeqCst);
+            let late = note(7);
+            count(&WORD);
+            late.is_blank();
+            assert!(!is_known(7), "{before}");
+            note(7).is_blank();
+            assert!(is_known(7), "{before}");
+        }
     }
 }

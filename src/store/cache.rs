@@ -16,12 +16,12 @@ use crate::board;
 use crate::domain::identity::{Secret, SessionId};
 use crate::domain::share::{Kind, Share};
 use crate::model::{ClientSession, StandingSession};
+use crate::pg::Own;
 use crate::store::catalog::{self, INDEXES, Index, TABLES, Table};
 use crate::store::invalidation::{self, Changes};
 use crate::store::way::Way;
 use pgrx::pg_sys;
 use std::borrow::Borrow;
-use std::cell::RefCell;
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::ops::Range;
@@ -131,13 +131,11 @@ impl<K: Eq + Hash, V> BoundedMap<K, V> {
     }
 }
 
-thread_local! {
-    static CACHE: RefCell<Cache> = RefCell::default();
-}
+static CACHE: Own<Cache> = Own::new();
 
-/// Uses the cache. `work` must not call into PostgreSQL, since such a call could come back here.
+/// Uses the cache. `work` must not call into PostgreSQL, see [`Own::with`].
 pub fn with<T>(work: impl FnOnce(&mut Cache) -> T) -> T {
-    CACHE.with_borrow_mut(|cache| {
+    CACHE.with(|cache| {
         if cache.messages != invalidation::count() {
             cache.act_on(invalidation::take_changes());
             cache.messages = invalidation::count();

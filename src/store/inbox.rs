@@ -11,7 +11,7 @@
 use crate::domain::identity::{Digest, SessionId};
 use crate::error::{Error, RequestName};
 use crate::model::StandingSession;
-use crate::pg;
+use crate::pg::{self, Own};
 use crate::store::batch;
 pub use crate::store::batch::Key;
 use crate::store::catalog::Index;
@@ -24,14 +24,11 @@ use crate::store::write::{self, as_ours};
 use pgrx::datum::{DatumWithOid, TimestampWithTimeZone, Uuid};
 use pgrx::spi::{OwnedPreparedStatement, Spi, SpiClient};
 use pgrx::{PgSqlErrorCode, pg_sys};
-use std::cell::RefCell;
-use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
+use std::rc::Rc;
 
-thread_local! {
-    /// A plan for each statement. PostgreSQL makes the plan anew by itself when the table has changed.
-    static PLANS: RefCell<HashMap<(usize, Arbiter), OwnedPreparedStatement>> = RefCell::default();
-}
+/// A plan for each statement. PostgreSQL makes the plan anew by itself when the table has changed.
+static PLANS: Own<HashMap<(usize, Arbiter), Rc<OwnedPreparedStatement>>> = Own::new();
 
 /// Inserts the keys; tells of each whether it had no outcome that lives. The keys must come in the order of their digests,
 /// so that one of two overlapping batches waits for the other without a deadlock. `recorded_at` is noted with them.
@@ -185,18 +182,19 @@ fn insert_in(
         recorded_at.into(),
     ];
     let insert = |client: &mut SpiClient<'_>| {
-        PLANS.with_borrow_mut(|plans| {
-            let plan = match plans.entry((segment, arbiter)) {
-                Entry::Occupied(plan) => plan.into_mut(),
-                Entry::Vacant(place) => {
-                    place.insert(client.prepare_mut(statement(segment, arbiter).as_str(), &types())?.keep())
-                }
-            };
-            let rows = client.update(&*plan, None, &arguments)?;
-            rows.map(|row| Ok(row.get::<Uuid>(1)?.map(|digest| Digest(*digest.as_bytes()))))
-                .filter_map(Result::transpose)
-                .collect()
-        })
+        let known = PLANS.with(|plans| plans.get(&(segment, arbiter)).map(Rc::clone));
+        let plan = match known {
+            Some(plan) => plan,
+            None => {
+                let plan = Rc::new(client.prepare_mut(statement(segment, arbiter).as_str(), &types())?.keep());
+                PLANS.with(|plans| plans.insert((segment, arbiter), Rc::clone(&plan)));
+                plan
+            }
+        };
+        let rows = client.update(&*plan, None, &arguments)?;
+        rows.map(|row| Ok(row.get::<Uuid>(1)?.map(|digest| Digest(*digest.as_bytes()))))
+            .filter_map(Result::transpose)
+            .collect()
     };
     as_ours(|| Spi::connect_mut(insert))
 }

@@ -11,7 +11,7 @@
 //! `way.rs` tells which way serves a table.
 
 use crate::error::Error;
-use crate::pg;
+use crate::pg::{self, Own};
 use crate::store::cache;
 use crate::store::catalog::Table;
 use crate::store::insert;
@@ -21,16 +21,17 @@ use crate::store::tuple::Tid;
 use crate::store::update;
 use crate::store::way::Way;
 use pgrx::pg_sys;
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::ffi::{CStr, CString};
 
 thread_local! {
     /// Whether the present write by SQL is the extension's own.
     static WRITING: Cell<bool> = const { Cell::new(false) };
-    /// A plan for each statement. PostgreSQL makes the plan anew by itself when the table has changed.
-    static PLANS: RefCell<HashMap<(Table, Verb), pg_sys::SPIPlanPtr>> = RefCell::default();
 }
+
+/// A plan for each statement. PostgreSQL makes the plan anew by itself when the table has changed.
+static PLANS: Own<HashMap<(Table, Verb), pg_sys::SPIPlanPtr>> = Own::new();
 
 /// Whether the present write by SQL is the extension's own. Otherwise a restore or a superuser's statement writes.
 pub fn is_ours() -> bool {
@@ -164,7 +165,7 @@ fn by_sql(table: &Rel, verb: Verb, columns: &[Option<pg_sys::Datum>], at: Option
 /// # Safety
 /// SPI is connected.
 unsafe fn plan(table: &Rel, verb: Verb) -> pg_sys::SPIPlanPtr {
-    if let Some(plan) = PLANS.with_borrow(|plans| plans.get(&(table.table, verb)).copied()) {
+    if let Some(plan) = PLANS.with(|plans| plans.get(&(table.table, verb)).copied()) {
         return plan;
     }
     // SAFETY: the relation is open. `types` has an element for each parameter of the statement. A kept plan lives as
@@ -176,7 +177,7 @@ unsafe fn plan(table: &Rel, verb: Verb) -> pg_sys::SPIPlanPtr {
         pg_sys::SPI_keepplan(plan);
         plan
     };
-    PLANS.with_borrow_mut(|plans| plans.insert((table.table, verb), plan));
+    PLANS.with(|plans| plans.insert((table.table, verb), plan));
     plan
 }
 

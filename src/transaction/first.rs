@@ -4,14 +4,15 @@
 //! transactions before the local commit. So our check for unrecorded requests must come before theirs. PostgreSQL calls
 //! callbacks in the reverse order of their registration, and such a module may register its callback as late as the
 //! first time that a connection uses it. So our callback is registered anew when a transaction begins its first
-//! request. While a request is open, or a coordinator is to be asked for a two-phase commit, the statement that the
-//! commit follows registers it once more. That statement is COMMIT or PREPARE TRANSACTION in a transaction block, and
-//! any statement outside of a block.
+//! request. While a request is open, or a coordinator is to be asked for a two-phase commit, each statement that the
+//! commit may follow registers it once more. In a block that BEGIN has made, that is COMMIT or PREPARE TRANSACTION, and
+//! a statement of a trigger that fires at the commit. Everywhere else it is any statement: several that come in one
+//! string, or in one pipeline, are in a block of the server's own, which ends without a statement.
 
 use super::coordinator;
 use crate::open;
-use crate::pg;
-use crate::store::written;
+use crate::pg::{self, Ended};
+use crate::store::{blank, written};
 use pgrx::pg_sys;
 use std::cell::Cell;
 use std::ffi::c_void;
@@ -19,6 +20,8 @@ use std::ffi::c_void;
 thread_local! {
     /// Whether the callbacks before the commit have begun to run.
     static ENDING: Cell<bool> = const { Cell::new(false) };
+    /// Whether a transaction command is known to have made the block, so that another one ends it.
+    static IN_MADE_BLOCK: Cell<bool> = const { Cell::new(false) };
 }
 
 // SAFETY: as PostgreSQL declares them. They lack the guard that pgrx puts around its own declarations. They need none:
@@ -38,17 +41,17 @@ pub fn init(callback: pg_sys::XactCallback) {
         OURS = callback;
         RegisterXactCallback(OURS, std::ptr::null_mut());
     }
-    pg::call_after_statements(come_first_if_commit_follows);
+    pg::call_after_statements(statement_has_ended);
 }
 
 /// Puts our callback in front of all others.
 ///
 /// This must not happen while the callbacks run, since PostgreSQL would go on with an entry that is gone. Once our own
-/// callback has run, `ENDING` says so. While a callback before ours runs, there is no portal. Only the COMMIT of a
-/// procedure has one. There a callback before ours would have to execute a statement to reach this place, which no
-/// module is known to do.
+/// callback has run, `ENDING` says so. While a callback before ours runs, there is neither a portal nor a trigger. Only the
+/// COMMIT of a procedure has a portal. There a callback before ours would have to execute a statement to reach this place,
+/// which no module is known to do.
 pub fn come_first() {
-    if !pg::is_in_portal() || ENDING.get() {
+    if ENDING.get() || !pg::is_in_portal() && !pg::is_in_trigger() {
         return;
     }
     // SAFETY: no callback is being run, see above.
@@ -58,15 +61,28 @@ pub fn come_first() {
     }
 }
 
-/// Notes whether the callbacks before the commit have begun to run.
+/// Notes whether the callbacks before the commit have begun to run, or the transaction has ended.
 pub fn set_ending(ending: bool) {
     ENDING.set(ending);
+    if !ending {
+        IN_MADE_BLOCK.set(false);
+    }
 }
 
-/// Called after each statement. `is_of_transaction` tells whether it was a transaction command, such as COMMIT.
-fn come_first_if_commit_follows(is_of_transaction: bool) {
+/// Called after each statement.
+fn statement_has_ended(statement: Ended) {
+    if statement == Ended::CreateDatabase {
+        blank::forget_all();
+    }
+    if statement == Ended::OfTransaction {
+        IN_MADE_BLOCK.set(pg::is_in_block());
+    }
     let has_reason = open::has_open() || written::here() || written::elsewhere();
-    if has_reason && (is_of_transaction || !pg::is_in_block()) && (open::has_open() || coordinator::is_to_be_asked()) {
+    if has_reason && commit_may_follow(statement) && (open::has_open() || coordinator::is_to_be_asked()) {
         come_first();
     }
+}
+
+fn commit_may_follow(statement: Ended) -> bool {
+    statement == Ended::OfTransaction || !IN_MADE_BLOCK.get() || !pg::is_in_portal()
 }

@@ -2,7 +2,7 @@
 
 use pgrx::pg_sys::panic::CaughtError;
 use pgrx::{PgSqlErrorCode, PgTryBuilder, pg_sys};
-use std::cell::RefCell;
+use std::cell::Cell;
 use std::ffi::CStr;
 use std::panic::AssertUnwindSafe;
 
@@ -16,7 +16,7 @@ pub(super) struct Failure {
 
 /// Runs `work` in a transaction. `pg_stat_activity` shows `activity` meanwhile.
 pub(super) fn transaction<T>(activity: &CStr, work: impl FnOnce() -> T) -> Result<T, Failure> {
-    let failure = AssertUnwindSafe(RefCell::new(None));
+    let failure = AssertUnwindSafe(Cell::new(None));
     let mut work = Some(work);
     let run = AssertUnwindSafe(|| {
         // SAFETY: this process is connected (the launcher to the shared catalogs only) and outside of any

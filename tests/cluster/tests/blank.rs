@@ -14,6 +14,7 @@ on_each_version!(
     rows_that_a_restore_brings_are_met,
     leases_that_come_and_go_are_met,
     a_promoted_standby_knows_nothing,
+    a_database_with_the_number_of_a_dropped_one_is_another,
     what_a_transaction_has_emptied_is_not_known_to_be_empty,
     a_record_meets_what_was_imported_before_the_ring_moved_on,
     a_key_that_is_newer_than_a_closed_segment_is_met_there_all_the_same,
@@ -179,6 +180,33 @@ async fn a_promoted_standby_knows_nothing(version: Version) -> Result<()> {
     standby.promote()?;
     let promoted = standby.reconnect(DATABASE).await?;
     ensure!(begun(&promoted, "k").await? == "in_progress|");
+    Ok(())
+}
+
+// Goal: what was known of a dropped database does not count for one that gets its number.
+// Method: a database is found empty and dropped; another one with its number is made of a template that has a lease and a
+// checkpoint.
+async fn a_database_with_the_number_of_a_dropped_one_is_another(version: Version) -> Result<()> {
+    let server = shop::start_preloaded(version)?;
+    server.psql("postgres", "ALTER SYSTEM SET idempotence.databases = ''")?;
+    server.psql("postgres", "SELECT pg_reload_conf()")?;
+    let dba = server.connect("postgres").await?;
+    let session = "SELECT idem_create_session('s')";
+    for (name, of) in [("template", ""), ("first", "OID = 77777")] {
+        dba.text(&format!("CREATE DATABASE {name} {of}")).await?;
+        server.psql(name, &format!("CREATE EXTENSION idempotence; {session}"))?;
+    }
+    server.psql("template", "SELECT FROM idem_begin('s', 'l', lease => '1 hour')")?;
+    let stopped = "BEGIN; SELECT FROM idem_begin('s', 'c'); SELECT idem_checkpoint('s', 'c', 'p'); COMMIT";
+    server.psql("template", stopped)?;
+    let first = server.connect("first").await?;
+    warm_up(&first, "warm").await?;
+    drop(first);
+    dba.text("DROP DATABASE first WITH (FORCE)").await?;
+    dba.text("CREATE DATABASE second TEMPLATE template OID = 77777").await?;
+    let second = server.connect("second").await?;
+    ensure!(begun(&second, "l").await? == "in_progress|");
+    ensure!(begun(&second, "c").await? == "started|p");
     Ok(())
 }
 

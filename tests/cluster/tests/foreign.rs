@@ -12,7 +12,7 @@ on_each_version!(
 /// Programs that begin a request, write on another server, and forget to record the outcome. Each program
 /// uses a connection of its own, because a wrapper registers itself when a connection uses it for the first
 /// time.
-const FORGETFUL: [(&str, &str); 9] = [
+const FORGETFUL: [(&str, &str); 13] = [
     (
         "the wrapper comes first",
         "BEGIN; INSERT INTO effect VALUES ('a'); SELECT FROM idem_begin('payments', 'k'); COMMIT",
@@ -40,6 +40,19 @@ const FORGETFUL: [(&str, &str); 9] = [
         "a request after another that was recorded",
         "BEGIN; SELECT FROM idem_begin('payments', 'l'); INSERT INTO effect VALUES ('e');
          SELECT FROM idem_record('payments', 'l'); SELECT FROM idem_begin('payments', 'k'); COMMIT",
+    ),
+    (
+        "in a block that the server makes of several statements",
+        "SELECT FROM idem_begin('payments', 'k'); INSERT INTO effect VALUES ('f')",
+    ),
+    ("in a function of such a block", "SELECT 1; SELECT forgetful()"),
+    (
+        "in a block that is made of one",
+        "SELECT FROM idem_begin('payments', 'k'); BEGIN; INSERT INTO effect VALUES ('g'); COMMIT AND CHAIN; ROLLBACK",
+    ),
+    (
+        "a trigger that fires at the commit",
+        "BEGIN; SELECT FROM idem_begin('payments', 'k'); INSERT INTO here VALUES (1); COMMIT",
     ),
 ];
 
@@ -108,6 +121,14 @@ fn set_up(server: &Cluster) -> String {
          CREATE USER MAPPING FOR postgres SERVER elsewhere OPTIONS (user 'postgres', password_required 'false');
          CREATE FOREIGN TABLE effect (what text) SERVER elsewhere OPTIONS (table_name 'there');
          CREATE FUNCTION add() RETURNS void LANGUAGE sql AS $$ INSERT INTO effect VALUES ('function') $$;
+         CREATE TABLE here (number int);
+         CREATE FUNCTION add_late() RETURNS trigger LANGUAGE plpgsql AS $$
+         BEGIN
+           INSERT INTO effect VALUES ('trigger');
+           RETURN NULL;
+         END $$;
+         CREATE CONSTRAINT TRIGGER late AFTER INSERT ON here DEFERRABLE INITIALLY DEFERRED
+         FOR EACH ROW EXECUTE FUNCTION add_late();
          CREATE FUNCTION forgetful() RETURNS void LANGUAGE plpgsql AS $$
          BEGIN
            PERFORM idem_begin('payments', 'k');

@@ -39,19 +39,39 @@ const BEGIN_MANY: &str = "DO $$
       END LOOP;
     END $$";
 
-// Goal: a transaction whose requests do not fit into the lock table is refused with a clear error, before it
-// takes the whole lock table.
-// Method: a transaction begins requests without an end. Another transaction works beside it, and after it.
+// Goal: a transaction that begins more requests than its share of the lock table has places is refused with a clear error,
+// and keeps nobody else from working. The share is a superuser's to choose.
+// Method: a transaction begins requests without an end, with the share as it is and with others. Others connect and work
+// beside it.
 async fn a_transaction_of_more_requests_than_the_lock_table_is_refused(version: Version) -> Result<()> {
     let server = start(version)?;
     let (many, other) = (server.connect(DATABASE).await?, server.connect(DATABASE).await?);
     let error = many.error(BEGIN_MANY).await?;
     ensure!(error.code().code() == "ID009", "{error:?}");
     ensure!(error.message().contains("request \"many-"), "the message names no request: {error:?}");
+    let places: u64 = other.text("SELECT idempotence.lock_table_size()").await?.parse()?;
     let (found, limit) = counts(&error)?;
-    ensure!(found == limit + 1 && limit >= 200, "{error:?}");
+    ensure!(found == limit + 1 && limit == places / 4, "{places} places: {error:?}");
     ensure!(error.hint().is_some_and(|hint| hint.contains("max_locks_per_transaction")), "{error:?}");
-    ensure!(other.text("SELECT count(*) FROM idempotence.outcomes").await? == "0");
+    many.text("SET idempotence.max_lock_share = 50").await?;
+    let (_, limit) = counts(&many.error(BEGIN_MANY).await?)?;
+    ensure!(limit == places / 2, "{limit} of {places} places");
+
+    other.text("CREATE ROLE caller LOGIN; SELECT idem_grant('caller'); SELECT idem_create_session('calls', owner => 'caller')").await?;
+    let caller = server.connect_as(DATABASE, "caller").await?;
+    // That loads the library.
+    ensure!(caller.lookup("calls", "k").await? == "unknown");
+    ensure!(caller.sqlstate("SET idempotence.max_lock_share = 50").await? == "42501");
+    caller.text("BEGIN").await?;
+    let begin = |n: u64| format!("SELECT FROM idem_begin('calls', 'many-{n}')");
+    for n in 0..places / 4 {
+        caller.text(&begin(n)).await?;
+    }
+    let late = server.connect(DATABASE).await?;
+    late.execute("payments", "late", "1").await?;
+    ensure!(caller.sqlstate(&begin(places / 4)).await? == "ID009");
+
+    ensure!(other.text("SELECT count(*) FROM idempotence.outcomes").await? == "1");
     other.execute("payments", "many-1", "1").await?;
     many.execute("payments", "many-2", "2").await
 }

@@ -1,16 +1,19 @@
 //! `idem_run`: errors as a client gets them, and what a backend keeps of the commands that it has executed.
 
 use std::fs;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use idempotence_cluster_tests::shop::DATABASE;
 use idempotence_cluster_tests::{Cluster, Connection, Version, on_each_version};
+use tokio::time::sleep;
 use tokio_postgres::error::DbError;
 
 on_each_version!(
     errors_reach_the_client_as_they_are,
     memory_is_bounded_whatever_comes,
     a_plan_sees_what_other_connections_change,
+    a_backend_that_ends_while_it_looks_at_a_plan_leaves_no_lock,
 );
 
 fn start(version: Version) -> Result<Cluster> {
@@ -210,5 +213,47 @@ async fn a_plan_sees_what_other_connections_change(version: Version) -> Result<(
     for _ in 0..3 {
         ensure!(call(set).await? == "true");
     }
+    Ok(())
+}
+
+// Goal: a backend that is terminated while it looks at a kept plan ends in order, and leaves no lock.
+// Method: a function that a kept command calls has changed, and another transaction has the catalog of functions locked.
+async fn a_backend_that_ends_while_it_looks_at_a_plan_leaves_no_lock(version: Version) -> Result<()> {
+    let server = start(version)?;
+    let admin = server.connect(DATABASE).await?;
+    admin
+        .text(
+            "CREATE TABLE work (n integer);
+             CREATE FUNCTION f(n integer) RETURNS integer LANGUAGE plpgsql AS $$ BEGIN RETURN n; END $$",
+        )
+        .await?;
+    let caller = server.connect(DATABASE).await?;
+    let pid = caller.pid().await?;
+    let run = |key: &str| format!("SELECT response FROM idem_run('payments', '{key}', 'SELECT f(1)')");
+    for key in ["a", "b", "c"] {
+        caller.text(&run(key)).await?;
+    }
+    admin.text("ALTER FUNCTION f(integer) COST 7").await?;
+    caller.text(&run("d")).await?;
+    caller.text("BEGIN; INSERT INTO work VALUES (1)").await?;
+    admin.text("ALTER FUNCTION f(integer) COST 8").await?;
+    admin.text("BEGIN; LOCK TABLE pg_proc IN ACCESS EXCLUSIVE MODE").await?;
+    let ended = async {
+        ensure!(caller.try_text(&run("e")).await.is_err(), "the call has an answer");
+        Ok(())
+    };
+    let meanwhile = async {
+        let waits = format!("SELECT count(*) FROM pg_locks WHERE pid = {pid} AND NOT granted");
+        while admin.text(&waits).await? != "1" {
+            sleep(Duration::from_millis(10)).await;
+        }
+        admin.text(&format!("SELECT pg_terminate_backend({pid}); ROLLBACK")).await
+    };
+    tokio::try_join!(ended, meanwhile)?;
+    server.wait_for(DATABASE, &format!("SELECT count(*) FROM pg_locks WHERE pid = {pid}"), "0").await?;
+    admin.text("SET lock_timeout = '5s'; BEGIN; LOCK TABLE work; COMMIT").await?;
+    ensure!(admin.text(&run("e")).await? == "1");
+    let log = server.log();
+    ensure!(!log.contains("already borrowed") && !log.contains("panicked"), "the backend has panicked");
     Ok(())
 }

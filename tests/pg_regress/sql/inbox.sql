@@ -151,6 +151,27 @@ SELECT idem_once('inbox', 'r2'), idem_once('inbox', 'r2'), idem_once('inbox', 'r
 SELECT * FROM idem_once_many('inbox', '{r1,r3,r3}');
 COMMIT;
 
+-- a trigger on the tables of outcomes that notes a message of its own
+CREATE TABLE inbox_noted (key text);
+CREATE FUNCTION inbox_note() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  IF NEW.key NOT LIKE 'note of %' AND public.idem_once('inbox', 'note of ' || NEW.key) THEN
+    INSERT INTO public.inbox_noted VALUES (NEW.key);
+  END IF;
+  RETURN NULL;
+END $$;
+CREATE TRIGGER inbox_note AFTER INSERT ON idempotence.outcome_0 FOR EACH ROW EXECUTE FUNCTION inbox_note();
+CREATE TRIGGER inbox_note AFTER INSERT ON idempotence.outcome_1 FOR EACH ROW EXECUTE FUNCTION inbox_note();
+CREATE TRIGGER inbox_note AFTER INSERT ON idempotence.outcome_2 FOR EACH ROW EXECUTE FUNCTION inbox_note();
+SELECT idem_once('inbox', 't1'), idem_once('inbox', 't1'), idem_once('inbox', 'note of t1');
+SELECT * FROM idem_once_many('inbox', '{t1,t2,t3}');
+SELECT * FROM inbox_noted ORDER BY 1;
+DROP TRIGGER inbox_note ON idempotence.outcome_0;
+DROP TRIGGER inbox_note ON idempotence.outcome_1;
+DROP TRIGGER inbox_note ON idempotence.outcome_2;
+DROP FUNCTION inbox_note;
+DROP TABLE inbox_noted;
+
 DROP FUNCTION inbox_consume, inbox_keys;
 DROP VIEW inbox_row;
 DROP TABLE inbox_effect;

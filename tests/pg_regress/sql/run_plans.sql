@@ -194,8 +194,10 @@ BEGIN
 END $$;
 SELECT run_plans.run('SELECT run_plans.down($1)', '5'), run_plans.run('SELECT run_plans.down($1)', '2');
 -- more commands than are kept, within one that is executing, which goes on
-CREATE FUNCTION run_plans.many(n integer, from_ integer) RETURNS bigint LANGUAGE sql VOLATILE
-RETURN (SELECT count(run_plans.run('SELECT ' || (from_ + i))) FROM generate_series(1, n) i);
+CREATE FUNCTION run_plans.many(n integer, from_ integer) RETURNS bigint LANGUAGE plpgsql AS $$
+BEGIN
+  RETURN (SELECT count(run_plans.run('SELECT ' || (from_ + i))) FROM generate_series(1, n) i);
+END $$;
 SELECT run_plans.run('SELECT run_plans.many(200, 1000) || what FROM run_plans.t WHERE id = 2');
 SELECT count(*), min(ident), max(ident) FROM pg_backend_memory_contexts
 WHERE name = 'CachedPlanSource' AND ident ~ '^SELECT (1\d\d\d|run_plans.many\(200, 1000\).*)$';
@@ -207,7 +209,8 @@ SELECT run_plans.run('SELECT 10 / ($1->>0)::integer', '[2]'), run_plans.kept('SE
 -- a text that is too long to be kept
 SELECT run_plans.run('SELECT length(' || quote_literal(repeat('x', 10000)) || ')'), (SELECT count(*) FROM pg_backend_memory_contexts WHERE name = 'CachedPlanSource' AND ident LIKE 'SELECT length(%');
 
--- a function whose body the planner puts in the place of the call: its literals mean what they mean now
+-- a function whose body the planner puts in the place of the call: its literals mean what they mean now, also under settings
+-- that have a plan made once
 CREATE FUNCTION run_plans.moment() RETURNS timestamptz LANGUAGE sql STABLE AS $$ SELECT 'now'::timestamptz $$;
 CREATE TABLE run_plans.moments (at text);
 INSERT INTO run_plans.moments SELECT run_plans.run('SELECT run_plans.moment()');
@@ -219,6 +222,19 @@ INSERT INTO run_plans.moments SELECT run_plans.run('SELECT run_plans.moment()');
 INSERT INTO run_plans.moments SELECT run_plans.run('SELECT run_plans.moment()');
 INSERT INTO run_plans.moments SELECT run_plans.run('SELECT run_plans.moment()');
 SELECT count(DISTINCT at), count(*) FROM run_plans.moments;
+SET plan_cache_mode = force_generic_plan;
+INSERT INTO run_plans.moments SELECT run_plans.run('SELECT run_plans.moment()');
+INSERT INTO run_plans.moments SELECT run_plans.run('SELECT run_plans.moment()');
+RESET plan_cache_mode;
+SELECT count(DISTINCT at), count(*) FROM run_plans.moments;
+-- a label that another value of the type has by now
+CREATE TYPE run_plans.state AS ENUM ('open');
+CREATE TABLE run_plans.door (state run_plans.state);
+SELECT run_plans.run('INSERT INTO run_plans.door VALUES (''open'')') FROM generate_series(1, 2);
+ALTER TYPE run_plans.state RENAME VALUE 'open' TO 'ajar';
+ALTER TYPE run_plans.state ADD VALUE 'open';
+SELECT run_plans.run('INSERT INTO run_plans.door VALUES (''open'')');
+SELECT state, count(*) FROM run_plans.door GROUP BY 1 ORDER BY 1;
 
 SET client_min_messages = warning;
 DROP SCHEMA run_plans, run_plans_1, run_plans_2 CASCADE;

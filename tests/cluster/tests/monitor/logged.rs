@@ -123,6 +123,30 @@ fn start_logging(version: Version) -> Result<Cluster> {
 
 const NAMED: &str = "request \"k1\" of session \"work\"";
 
+// Goal: a request's name keeps no client from its errors and warnings, whatever encoding the client has, and the log names it.
+// Method: a key with a character that LATIN1 lacks; errors, a warning and a statement that succeeds.
+pub async fn a_name_that_the_client_cannot_read_keeps_no_message_away(version: Version) -> Result<()> {
+    let server = start_logging(version)?;
+    let connection = server.connect(DATABASE).await?;
+    connection
+        .text("SELECT idem_create_session('work'); CREATE TABLE own (n integer); SET client_encoding = 'LATIN1'")
+        .await?;
+    let begin = "SELECT FROM idem_begin('work', U&'caf\\00E9 \\20AC \\+01F600')";
+    let raise = "DO $$ BEGIN RAISE 'in vain' USING ERRCODE = '40001'; END $$";
+    for (statement, state) in [("SELECT 1 / 0", "22012"), (raise, "40001")] {
+        connection.text(&format!("BEGIN; {begin}")).await?;
+        let error = connection.error(statement).await?;
+        ensure!(error.code().code() == state, "{error:?}");
+        ensure!(error.where_().is_some_and(|context| context.contains("\\u20AC \\U0001F600")), "{error:?}");
+        connection.text("ROLLBACK").await?;
+    }
+    connection.text(&format!("BEGIN; {begin}; DO $$ BEGIN RAISE WARNING 'beware'; END $$; ROLLBACK")).await?;
+    connection.text(&format!("RESET client_encoding; BEGIN; {begin}")).await?;
+    let error = connection.error("SELECT 1 / 0").await?;
+    ensure!(error.where_() == Some("request \"caf\u{e9} \u{20ac} \u{1f600}\" of session \"work\""), "{error:?}");
+    Ok(())
+}
+
 // Goal: in all three formats each line that is written while a request is open names it in its CONTEXT, and no other line
 // does. Errors of class ID are logged once. No payload and no response goes to the log but in the user's own statement.
 // Method: statements that mark themselves: between begin and the end, after it, with the setting off, with more requests.

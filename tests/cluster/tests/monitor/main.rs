@@ -53,6 +53,7 @@ on_each_version!(in errors:
 
 on_each_version!(in logged:
     each_line_names_the_request_that_is_open,
+    a_name_that_the_client_cannot_read_keeps_no_message_away,
     a_long_wait_is_logged_once_with_both_sides,
     the_log_of_a_wait_puts_off_no_deadlock,
 );
