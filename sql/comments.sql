@@ -103,11 +103,11 @@ COMMENT ON FUNCTION idem_explain(text, uuid, text) IS
   'all that is known of a request: who is at work on it, its outcome, what is unfinished, its repairs, what a begin would answer and why, what to do next; never a payload, state or response';
 COMMENT ON FUNCTION idem_outcomes(text, text, text, timestamptz, timestamptz, integer) IS
   'the outcomes of a session, that which was recorded last first: those whose key begins with prefix, that have this status, that were recorded since and before; at most so many';
-COMMENT ON FUNCTION idem_lookup(text, text, text) IS
+COMMENT ON FUNCTION idem_lookup(text, text, text, interval) IS
   'look a request up without beginning it; gives its outcome, in_progress, discarded, suspended, unknown, or on a standby not_here';
-COMMENT ON FUNCTION idem_lookup(text, bigint, text) IS
+COMMENT ON FUNCTION idem_lookup(text, bigint, text, interval) IS
   'look a request up without beginning it; gives its outcome, in_progress, discarded, suspended, unknown, or on a standby not_here';
-COMMENT ON FUNCTION idem_lookup(text, uuid, text) IS
+COMMENT ON FUNCTION idem_lookup(text, uuid, text, interval) IS
   'look a request up without beginning it; gives its outcome, in_progress, discarded, suspended, unknown, or on a standby not_here';
 COMMENT ON FUNCTION idem_once(text, text) IS
   'note a request in an inbox; gives true the first time and false afterwards';
@@ -214,6 +214,7 @@ COMMENT ON FUNCTION idempotence.retention() IS 'the setting idempotence.retentio
 COMMENT ON FUNCTION idempotence.note_restored() IS 'internal: trigger that notes what a restore puts into segments and sessions';
 COMMENT ON FUNCTION idempotence.forget_cached() IS 'internal: backends read sessions and secret again after SQL wrote them';
 COMMENT ON FUNCTION idempotence.sweep_step(text) IS 'internal to idem_sweep: a step, or a batch of it; whether there is more to do, null when another sweep is at work';
+COMMENT ON FUNCTION idempotence.note_grant(regrole, text) IS 'internal to idem_grant and idem_revoke: notes what was granted, null: that it was taken away';
 COMMENT ON FUNCTION idempotence.note_sweep() IS 'internal to idem_sweep: notes that a sweep by hand has ended';
 COMMENT ON FUNCTION idempotence.last_sweep() IS 'for the view health: when this database was swept last';
 COMMENT ON FUNCTION idempotence.launcher() IS 'for the view health: the process of the launcher; 0: it does not run, null: the library is not preloaded';
@@ -615,11 +616,14 @@ COMMENT ON TABLE idempotence.secret IS 'the key of the digests: the row in use c
 COMMENT ON COLUMN idempotence.secret.in_use_since IS 'when the first session was made under it; null: not in use';
 COMMENT ON COLUMN idempotence.secret.key IS '32 random bytes';
 
-COMMENT ON TABLE idempotence.audit IS 'repairs and decisions, those of a session''s owner too; idem_purge_audit deletes old rows';
+COMMENT ON TABLE idempotence.audit IS 'repairs and decisions, those of a session''s owner too, and who was granted what; idem_purge_audit deletes old rows';
 COMMENT ON COLUMN idempotence.audit.at IS 'when';
-COMMENT ON COLUMN idempotence.audit.by IS 'the role that did it';
+COMMENT ON COLUMN idempotence.audit.by IS 'the name of the role whose rights counted (current_user)';
+COMMENT ON COLUMN idempotence.audit.login IS 'the name of the role that the connection was of (session_user)';
+COMMENT ON COLUMN idempotence.audit.application IS 'the application_name of the connection';
+COMMENT ON COLUMN idempotence.audit.client IS 'the address of its client; null: a local socket';
 COMMENT ON COLUMN idempotence.audit.action IS 'what was done';
 COMMENT ON COLUMN idempotence.audit.session IS 'the session''s name';
 COMMENT ON COLUMN idempotence.audit.request IS 'the request''s key';
-COMMENT ON COLUMN idempotence.audit.reason IS 'why, as given';
+COMMENT ON COLUMN idempotence.audit.reason IS 'why, as given; null: the call takes no reason';
 COMMENT ON COLUMN idempotence.audit.found IS 'what was there';

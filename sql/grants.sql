@@ -4,12 +4,12 @@
 -- the views of every level call. A function that only the extension's owner may execute has no level.
 CREATE VIEW idempotence.function_level AS
 SELECT p.oid AS function,
-       CASE WHEN p.proname OPERATOR(pg_catalog.=) ANY ('{idem_forget,idem_forget_prefix,idem_purge_audit,idem_import,import_begin,import_row,import_end,
+       CASE WHEN p.proname OPERATOR(pg_catalog.=) ANY ('{idem_forget_prefix,idem_purge_audit,idem_import,import_begin,import_row,import_end,
               idem_force_release,idem_force_release_prefix,idem_force_record,idem_set_persistence,idem_accept_restore,idem_stats_reset,idem_sweep,sweep_step,note_sweep}'::pg_catalog.name[]) THEN 'admin'
             WHEN p.proname OPERATOR(pg_catalog.=) ANY ('{at_work_by_role,holders,advisory_holders,
               naptime,max_sessions_per_role,launcher,is_visited,last_sweep,checks}'::pg_catalog.name[]) THEN 'monitor'
             WHEN p.proname OPERATOR(pg_catalog.=) ANY (
-              '{idem_begin,idem_claim,idem_record,idem_checkpoint,idem_extend,idem_release,idem_settle,idem_lookup,idem_once,idem_once_many,idem_redact,idem_redact_prefix,
+              '{idem_begin,idem_claim,idem_record,idem_checkpoint,idem_extend,idem_release,idem_settle,idem_lookup,idem_once,idem_once_many,idem_forget,idem_redact,idem_redact_prefix,
                 idem_export,idem_run,
                 idem_create_session,idem_alter_session,idem_drop_session,idem_create_journal,
                 idem_register,idem_heartbeat,idem_ack,idem_allocate,idem_position,idem_close,
@@ -70,6 +70,7 @@ BEGIN
   FOR relation IN SELECT r.relation FROM idempotence.relation_level r WHERE r.level OPERATOR(pg_catalog.=) ANY (granted) LOOP
     EXECUTE pg_catalog.format('GRANT SELECT ON %s TO %s', relation, role);
   END LOOP;
+  PERFORM idempotence.note_grant(role, level);
 END
 $grant$;
 
@@ -95,5 +96,6 @@ BEGIN
   IF '@extschema@' OPERATOR(pg_catalog.<>) 'public' THEN
     EXECUTE pg_catalog.format('REVOKE USAGE ON SCHEMA %s FROM %s', '@extschema@', role);
   END IF;
+  PERFORM idempotence.note_grant(role, NULL);
 END
 $revoke$;

@@ -124,10 +124,10 @@ CREATE TABLE idempotence.reply (
   first       bigint      NOT NULL,
   last        bigint      NOT NULL,
   recorded_at timestamptz NOT NULL,
-  recorded_by regrole     NOT NULL,
   slot        integer     NOT NULL,
   class       "char"      NOT NULL,
   stream      text        NOT NULL COLLATE "C",
+  recorded_by text        NOT NULL,
   fingerprint uuid,
   token       bigint,
   response    jsonb,
@@ -146,14 +146,17 @@ CREATE TABLE idempotence.stream (
 
 -- Outcomes lie in a ring of three segments. Records go to the current segment, look-ups read all three, and an old
 -- segment is emptied as a whole.
+--
+-- Who has recorded is noted by name, here and in the tables of replies, leases and repairs. The oid of a role that was
+-- dropped is a number, in a dump too, and where that is restored the number may be the oid of another role.
 CREATE TABLE idempotence.outcome_0 (
   digest      uuid        NOT NULL,
   session     uuid        NOT NULL,
   recorded_at timestamptz NOT NULL,
   expires_at  timestamptz NOT NULL,
-  recorded_by regrole     NOT NULL,
   class       "char"      NOT NULL,
   key         text        NOT NULL COLLATE "C",
+  recorded_by text        NOT NULL,
   fingerprint uuid,
   token       bigint,
   response    jsonb,
@@ -213,10 +216,10 @@ CREATE TABLE idempotence.lease (
   leased_until timestamptz NOT NULL,
   last         bigint,
   attempt      integer     NOT NULL,
-  holder       regrole     NOT NULL,
   fingerprint  uuid,
   request      text        NOT NULL COLLATE "C",
   stream       text        NOT NULL COLLATE "C",
+  holder       text        NOT NULL,
   application  text        NOT NULL,
   CONSTRAINT lease_pkey PRIMARY KEY (digest)
 ) WITH (fillfactor = 80);
@@ -245,13 +248,16 @@ INSERT INTO idempotence.secret (key)
   SELECT pg_catalog.decode(pg_catalog.replace(pg_catalog.concat(pg_catalog.gen_random_uuid(), pg_catalog.gen_random_uuid()), '-', ''), 'hex');
 
 CREATE TABLE idempotence.audit (
-  at      timestamptz NOT NULL,
-  by      regrole     NOT NULL,
-  action  text        NOT NULL,
-  session text        NOT NULL,
-  request text        NOT NULL,
-  reason  text        NOT NULL,
-  found   text        NOT NULL
+  at          timestamptz NOT NULL,
+  by          text        NOT NULL,
+  login       text        NOT NULL,
+  application text        NOT NULL,
+  client      text,
+  action      text        NOT NULL,
+  session     text        NOT NULL,
+  request     text        NOT NULL,
+  reason      text,
+  found       text        NOT NULL
 );
 -- So that a DBA can delete old rows even if the table is published.
 ALTER TABLE idempotence.audit REPLICA IDENTITY FULL;

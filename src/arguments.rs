@@ -86,7 +86,7 @@ pub fn wait_us(wait: Option<Interval>) -> Result<Option<i64>, Error> {
         Some(us) if us >= 0 => Ok(Some(us)),
         found => Err(Error::Invalid {
             message: format!("the wait is {}", if found.is_some() { "negative" } else { "out of range" }),
-            detail: "A wait is '0' or longer; NULL means as long as idempotence.wait says.".into(),
+            detail: "A wait is '0' or longer.".into(),
             hint: "To wait for ever, SET idempotence.wait = -1.",
         }),
     }

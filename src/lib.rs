@@ -64,7 +64,7 @@ extension_sql_file!(
     ]
 );
 extension_sql_file!("../sql/health.sql", name = "health", requires = ["checks", setting, look_whether_ready]);
-extension_sql_file!("../sql/grants.sql", name = "grants", requires = ["views", "sweep", "health"]);
+extension_sql_file!("../sql/grants.sql", name = "grants", requires = ["views", "sweep", "health", note_grant]);
 extension_sql_file!("../sql/comments.sql", name = "comments", finalize);
 
 /// Called when the library is loaded, by the postmaster or by a backend.

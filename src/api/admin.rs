@@ -7,7 +7,7 @@ use super::null::required;
 use crate::board;
 use crate::error::{Error, or_raise};
 use crate::guc;
-use crate::pg::{self, Timestamptz};
+use crate::pg::{self, Regrole, Timestamptz};
 use crate::requests::repair;
 use crate::sweep::{self, Step};
 use pgrx::prelude::*;
@@ -40,6 +40,16 @@ fn sweep_step(step: Option<&str>) -> Option<bool> {
 #[pg_extern(volatile, parallel_unsafe)]
 fn idem_accept_restore(reason: Option<&str>) -> bool {
     or_raise(required("reason", reason).and_then(repair::accept_restore))
+}
+
+/// Notes in the audit that a role was granted a level; NULL: that its rights were taken away.
+#[pg_extern(sql = r#"
+CREATE FUNCTION idempotence.note_grant(role regrole, level text) RETURNS void
+LANGUAGE c VOLATILE PARALLEL UNSAFE
+AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
+"#)]
+fn note_grant(role: Option<Regrole>, level: Option<&str>) {
+    or_raise(required("role", role).and_then(|role| repair::note_grant(role.0, level)));
 }
 
 /// Notes the end of a sweep by hand.

@@ -3,7 +3,7 @@
 use super::call::AsKey;
 use super::null::required;
 use crate::error::or_raise;
-use crate::pg::{self, Jsonb, Regrole, Timestamptz};
+use crate::pg::{self, Jsonb, Timestamptz};
 use crate::requests::explain;
 use crate::requests::listing::{self, Asked};
 use pgrx::datum::Uuid;
@@ -53,7 +53,7 @@ fn idem_outcomes(
         name!(response, Option<Jsonb>),
         name!(response_bytes, Option<i32>),
         name!(fingerprint, Option<Uuid>),
-        name!(recorded_by, Regrole),
+        name!(recorded_by, String),
         name!(recorded_at, Timestamptz),
         name!(expires_at, Option<Timestamptz>),
         name!(stream, Option<String>),
@@ -72,7 +72,7 @@ fn idem_outcomes(
             outcome.response.as_deref().map(Jsonb::of_text),
             outcome.response_bytes,
             outcome.fingerprint,
-            Regrole(outcome.recorded_by),
+            outcome.recorded_by,
             outcome.recorded_at,
             outcome.expires_at,
             outcome.stream,

@@ -10,6 +10,7 @@ use crate::monitor::in_flight::Named;
 use crate::monitor::{Counter, Key, Line, NotedError, counters, errors, in_flight};
 use crate::pg::{self, Backend, Timestamptz};
 use crate::sessions::resolve;
+use crate::store::audit::{self, Repair};
 use crate::store::catalog;
 use crate::store::session::standing;
 use pgrx::iter::TableIterator;
@@ -139,6 +140,13 @@ impl Counted {
 #[pg_extern(volatile, parallel_unsafe)]
 fn idem_stats_reset() -> Timestamptz {
     or_raise(check_there("the counters of idempotence.stats"));
+    let found = "the counters of this database count from now on";
+    if !pg::read_only() {
+        audit::insert(&Repair { action: "stats_reset", session: "", request: "", reason: None, found });
+    }
+    // The counters do not come back with a rollback, and a standby has no audit of its own.
+    let by = format!("Role \"{}\" of a connection of \"{}\" did it.", pg::current_role_name(), pg::login_name());
+    pg::log_line(format!("the counters of database \"{}\" were set to 0", pg::current_database_name()), by);
     Timestamptz(counters::reset())
 }
 

@@ -14,7 +14,7 @@ use crate::requests::finish;
 use crate::requests::lookup::{self, Known};
 use crate::requests::numbered::Numbering;
 use crate::requests::once;
-use crate::requests::request::Rules;
+use crate::requests::request::{Request, Rules};
 use pgrx::datum::{Interval, Uuid};
 use pgrx::{default, pg_extern};
 use std::borrow::Cow;
@@ -221,8 +221,9 @@ fn idem_lookup_text(
     session: Option<&str>,
     request: Option<&str>,
     stream: default!(Option<&str>, "NULL"),
+    wait: default!(Option<Interval>, "NULL"),
 ) -> Composite<Ticket> {
-    lookup(session, request, stream)
+    lookup(session, request, stream, wait)
 }
 
 #[pg_extern(name = "idem_lookup", volatile, parallel_unsafe)]
@@ -230,8 +231,9 @@ fn idem_lookup_bigint(
     session: Option<&str>,
     request: Option<i64>,
     stream: default!(Option<&str>, "NULL"),
+    wait: default!(Option<Interval>, "NULL"),
 ) -> Composite<Ticket> {
-    lookup(session, request, stream)
+    lookup(session, request, stream, wait)
 }
 
 #[pg_extern(name = "idem_lookup", volatile, parallel_unsafe)]
@@ -239,12 +241,24 @@ fn idem_lookup_uuid(
     session: Option<&str>,
     request: Option<Uuid>,
     stream: default!(Option<&str>, "NULL"),
+    wait: default!(Option<Interval>, "NULL"),
 ) -> Composite<Ticket> {
-    lookup(session, request, stream)
+    lookup(session, request, stream, wait)
 }
 
-fn lookup(session: Option<&str>, request: Option<impl AsKey>, stream: Option<&str>) -> Composite<Ticket> {
-    let known = match with_request(Rules::Current, session, request, by_any_number(stream), lookup::lookup) {
+fn lookup(
+    session: Option<&str>,
+    request: Option<impl AsKey>,
+    stream: Option<&str>,
+    wait: Option<Interval>,
+) -> Composite<Ticket> {
+    /// No lookup waits that is not asked to.
+    const AT_ONCE: Option<i64> = Some(0);
+    let look = |request: &Request<'_>| {
+        let wait_us = if wait.is_some() { arguments::wait_us(wait)? } else { AT_ONCE };
+        lookup::lookup(request, wait_us)
+    };
+    let known = match with_request(Rules::Current, session, request, by_any_number(stream), look) {
         Err(Error::SessionNotHere { .. }) => Ok(Known::NotHere(None)),
         known => in_progress_if_in_doubt(known, Known::IN_PROGRESS),
     };

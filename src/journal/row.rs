@@ -299,7 +299,7 @@ impl Row {
 }
 
 fn role() -> String {
-    pg::role_name(pg::current_role()).unwrap_or_default()
+    pg::current_role_name()
 }
 
 fn text(text: &str) -> Value {

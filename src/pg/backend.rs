@@ -27,6 +27,12 @@ pub fn process_id() -> i32 {
     unsafe { pg_sys::MyProcPid }
 }
 
+/// The address of this backend's client; `None` where it came over a local socket, or there is no client.
+pub fn client_address() -> Option<String> {
+    // SAFETY: the backend's own entry is null or lives as long as the process, and the backend alone writes it.
+    unsafe { pg_sys::MyBEEntry.as_ref() }.and_then(|entry| address(&entry.st_clientaddr))
+}
+
 /// All backends at this moment.
 pub fn backends() -> Vec<Backend> {
     // SAFETY: makes what an earlier look of this transaction has found be read anew.

@@ -24,6 +24,18 @@ pub fn role_name(role: pg_sys::Oid) -> Option<String> {
     (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned())
 }
 
+/// The name of the role whose rights count, which says who did something also after the role was dropped. It is empty if
+/// the role was dropped already.
+pub fn current_role_name() -> String {
+    role_name(current_role()).unwrap_or_default()
+}
+
+/// The name of the role that the connection is of, whatever role it has become since (SET ROLE, SECURITY DEFINER).
+pub fn login_name() -> String {
+    // SAFETY: reads a variable of the backend.
+    role_name(unsafe { pg_sys::GetSessionUserId() }).unwrap_or_default()
+}
+
 /// What the client calls itself.
 pub fn application_name() -> String {
     unsafe extern "C" {
@@ -99,14 +111,14 @@ fn as_role_with<T>(rules: u32, owner: pg_sys::Oid, work: impl FnOnce() -> T) -> 
     }
 }
 
-/// Whether the current role is an admin, that is, may execute the repair function `idem_forget`.
+/// Whether the current role is an admin, that is, may execute the repair function `idem_force_record`.
 pub fn is_admin() -> bool {
     let query = "SELECT pg_catalog.bool_or(pg_catalog.has_function_privilege(p.oid, 'EXECUTE'))
         FROM pg_catalog.pg_extension e
         JOIN pg_catalog.pg_depend d ON d.refclassid OPERATOR(pg_catalog.=) 'pg_catalog.pg_extension'::pg_catalog.regclass
          AND d.refobjid OPERATOR(pg_catalog.=) e.oid AND d.classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_proc'::pg_catalog.regclass
         JOIN pg_catalog.pg_proc p ON p.oid OPERATOR(pg_catalog.=) d.objid
-        WHERE e.extname OPERATOR(pg_catalog.=) 'idempotence' AND p.proname OPERATOR(pg_catalog.=) 'idem_forget'";
+        WHERE e.extname OPERATOR(pg_catalog.=) 'idempotence' AND p.proname OPERATOR(pg_catalog.=) 'idem_force_record'";
     Spi::connect(|client| client.select(query, Some(1), &[]).and_then(|rows| rows.first().get_one::<bool>()))
         .ok()
         .flatten()

@@ -256,12 +256,7 @@ impl BeginCall<'_> {
     fn sleep(&self, sleeper: &mut Option<Sleeper>, wait: &mut Option<Wait>, until: i64, deadline: Deadline) -> bool {
         match sleeper {
             _ if pg::keeps_snapshot() || deadline.left_us() == Some(0) => false,
-            Some(sleeper) => {
-                let request = self.asked.request;
-                let wait = wait.get_or_insert_with(|| Wait::of(request.session()));
-                let unlogged_us = wait.log_if_long(request, || waiting::lease_in_words(request, &self.asked.lock));
-                sleeper.sleep(unlogged_us.map_or(until, |us| until.min(pg::now_us().saturating_add(us))))
-            }
+            Some(sleeper) => waiting::sleep(sleeper, self.asked.request, &self.asked.lock, until, wait),
             None => {
                 *sleeper = Some(Sleeper::of(&self.asked.lock, deadline.left_us()));
                 true

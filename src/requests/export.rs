@@ -79,7 +79,13 @@ impl Export {
         Tag::sweep().release_share();
         let found = if rows == 1 { "1 request".into() } else { format!("{rows} requests") };
         let (request, reason) = (prefix.unwrap_or(""), &*self.reason);
-        audit::insert(&Repair { action: "export", session: &session.name, request, reason, found: &found });
+        audit::insert(&Repair {
+            action: "export",
+            session: &session.name,
+            request,
+            reason: Some(reason),
+            found: &found,
+        });
     }
 
     /// Sees to it that no token completes a request here any more.

@@ -85,7 +85,7 @@ pub fn begin(session: &str, query: &str, reason: &str) -> Result<String, Error> 
     if !Tag::sweep().share(deadline.left_us()) {
         return Err(waited("a step of the sweep"));
     }
-    let target = Target { session: standing(session)?, role: pg::current_role(), deadline };
+    let target = Target { session: standing(session)?, role: pg::current_role_name(), deadline };
     let Some(number) = importing::begin() else {
         return Err(Error::Invalid {
             message: "another import is under way".into(),
@@ -170,7 +170,7 @@ pub fn end() -> Result<(), Error> {
     let [imported, present, expired] = import.taken.get();
     let found = format!("{imported} imported, {present} there already, {expired} expired");
     let (session, reason) = (&import.target.session.name, &import.reason);
-    audit::insert(&Repair { action: "import", session, request: "", reason, found: &found });
+    audit::insert(&Repair { action: "import", session, request: "", reason: Some(reason), found: &found });
     Ok(())
 }
 

@@ -29,7 +29,6 @@ use crate::store::inbox;
 use crate::store::lease::{self, NewLease};
 use crate::store::outcome::{self, Outcome};
 use crate::store::rel::Snapshot;
-use pgrx::pg_sys;
 use std::rc::Rc;
 
 /// A row of the query.
@@ -87,7 +86,7 @@ pub struct Target {
     /// The session.
     pub session: Rc<StandingSession>,
     /// The role that imports.
-    pub role: pg_sys::Oid,
+    pub role: String,
     /// Until when the import waits for requests at work, all in all.
     pub deadline: Deadline,
 }
@@ -141,7 +140,7 @@ impl Target {
             expires_at: Some(expires_at),
             writer: pg::Writer::THIS,
         };
-        outcome::insert_by(&request.probe(digest), &outcome, self.role);
+        outcome::insert_by(&request.probe(digest), &outcome, &self.role);
         Ok(Taken::Imported)
     }
 

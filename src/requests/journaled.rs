@@ -148,6 +148,21 @@ impl InJournal<'_> {
         );
         Ok(!free.transpose()?.unwrap_or(false))
     }
+
+    /// Waits until no other transaction is at work on the request; `false`: the wait ran out. As in
+    /// [`InJournal::is_held_by_another`], what this does to wait is taken back.
+    pub fn wait_for_others(&self, expires_at: i64, deadline: Deadline) -> Result<bool, Error> {
+        self.row.replace(None);
+        let waited = pg::tentatively(
+            deadline.left_us(),
+            || match self.place.claim(expires_at) {
+                Claimed::New => Ok(()),
+                Claimed::There => self.place.lock().map(drop),
+            },
+            |_| false,
+        );
+        waited.transpose().map(|waited| waited.is_some())
+    }
 }
 
 /// How much longer a row of a session with this ttl may count than it has to. Then a record need not change the moment, nor

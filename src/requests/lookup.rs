@@ -1,19 +1,20 @@
-//! Lookup: tells what is known of a request, without a claim or a lock.
+//! Lookup: tells what is known of a request, without a claim or a lock. It waits for the answer only if it is asked to.
 
 use crate::domain::decision::Eligibility;
 use crate::domain::identity::Digest;
 use crate::error::Error;
-use crate::guc;
 use crate::lock::Tag;
 use crate::open;
 use crate::pg::{self, Deadline};
 use crate::requests::find::{self, Seeker};
 use crate::requests::keeping;
 use crate::requests::request::Request;
+use crate::requests::waiting;
 use crate::store::checkpoint::Checkpoint;
 use crate::store::outcome::Outcome;
 use crate::store::probe::Probe;
 use crate::store::rel::Snapshot;
+use crate::wake::Sleeper;
 
 /// What is known.
 pub enum Known {
@@ -38,16 +39,56 @@ pub enum Known {
     Unknown,
 }
 
-/// Looks a request up, also in a client session that has ended.
-pub fn lookup(request: &Request<'_>) -> Result<Known, Error> {
+/// Looks a request up, also in a client session that has ended. While others are at work on it, this waits for what
+/// comes of that, up to `wait_us`. It never takes the claim, whoever lets go of it: where nobody is at work any more, the
+/// answer is what is known then.
+pub fn lookup(request: &Request<'_>, wait_us: Option<i64>) -> Result<Known, Error> {
+    let deadline = Deadline::after(wait_us);
+    let (mut sleeper, mut wait) = (None, None);
+    loop {
+        let known = look(request, deadline)?;
+        let Known::InProgress { leased_until, .. } = &known else { return Ok(known) };
+        // What comes is newer than a snapshot that is kept, and nobody waits for himself.
+        if deadline.left_us() == Some(0) || pg::keeps_snapshot() || open::holds(request.request_key()) {
+            return Ok(known);
+        }
+        let again = match leased_until.filter(|until| *until > pg::now_us()) {
+            Some(until) => match &mut sleeper {
+                None => {
+                    sleeper = Some(Sleeper::of(&request.lock(), deadline.left_us()));
+                    true
+                }
+                Some(sleeper) => waiting::sleep(sleeper, request, &request.lock(), until, &mut wait),
+            },
+            // Whoever has the claim may be taking over. A lease that ran out is nobody's work.
+            None if leased_until.is_some() && !is_claimed(request) => false,
+            None => match request.in_journal() {
+                None => waiting::wait_for_end(request, &Tag::request(&request.lock()), deadline, &mut wait),
+                Some(kept) => kept.wait_for_others(request.unfinished_until(pg::now_us()), deadline)?,
+            },
+        };
+        if !again {
+            return Ok(known);
+        }
+        if let Some(kept) = request.in_journal() {
+            kept.row_anew()?;
+        }
+    }
+}
+
+/// Whether another transaction has the claim. A standby does not see those of the primary, nor does anybody the claims in
+/// a journal.
+fn is_claimed(request: &Request<'_>) -> bool {
+    !pg::in_recovery() && request.in_journal().is_none() && Tag::request(&request.lock()).is_held_by_another()
+}
+
+fn look(request: &Request<'_>, deadline: Deadline) -> Result<Known, Error> {
     let asked_at = pg::now_us();
     request.check_known()?;
-    // The lock is looked at first and the outcome after it, so that a commit in between is not missed. A standby does
-    // not see the locks of the primary.
+    // The lock is looked at first and the outcome after it, so that a commit in between is not missed.
     let lock = request.lock();
-    let mut held = open::holds(request.request_key())
-        || !pg::in_recovery() && request.in_journal().is_none() && Tag::request(&lock).is_held_by_another();
-    if let Some(known) = find_outcome(request, &lock, asked_at)? {
+    let mut held = open::holds(request.request_key()) || is_claimed(request);
+    if let Some(known) = find_outcome(request, &lock, asked_at, deadline)? {
         return Ok(known);
     }
     if let (Some(kept), false) = (request.in_journal(), held) {
@@ -64,21 +105,24 @@ pub fn lookup(request: &Request<'_>) -> Result<Known, Error> {
         known @ Known::InProgress { leased_until: Some(_), .. } => Ok(known),
         // The lease or the checkpoint may have made way for the outcome since that was looked for. Or the outcome was
         // being redacted, by whoever has the claim.
-        known => Ok(find_outcome(request, &lock, asked_at)?.unwrap_or(known)),
+        known => Ok(find_outcome(request, &lock, asked_at, deadline)?.unwrap_or(known)),
     }
 }
 
 /// What the outcome says, if there is or was one.
-fn find_outcome(request: &Request<'_>, lock: &Digest, asked_at: i64) -> Result<Option<Known>, Error> {
+fn find_outcome(
+    request: &Request<'_>,
+    lock: &Digest,
+    asked_at: i64,
+    deadline: Deadline,
+) -> Result<Option<Known>, Error> {
     let found = find::find(request, lock, asked_at, Seeker::Inquirer)?;
     let outcome = found.outcome.filter(|outcome| outcome.lives_at(asked_at));
     match (outcome, found.eligibility) {
         (Some(_) | None, Eligibility::Discarded { visible: false }) => Err(Error::Unserializable(request.name())),
         (Some(_), _) if !found.visible => Err(Error::Unserializable(request.name())),
         (Some(outcome), _) => {
-            let durable = pg::wait_until_durable(outcome.writer, pg::Durability::OfCaller, asked_at, || {
-                Deadline::after(guc::wait_us())
-            });
+            let durable = pg::wait_until_durable(outcome.writer, pg::Durability::OfCaller, asked_at, || deadline);
             Ok(Some(if durable { Known::Outcome(outcome) } else { Known::IN_PROGRESS }))
         }
         (None, Eligibility::Discarded { visible: true }) => Ok(Some(Known::Discarded)),

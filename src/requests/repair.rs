@@ -1,5 +1,5 @@
 //! Repairs by hand. Each takes a reason and is noted in `idempotence.audit`. A caller that may execute these functions is
-//! an admin and needs no right to the session, except that whoever owns a session may redact its requests.
+//! an admin and needs no right to the session, except that whoever owns a session may redact and forget its requests.
 //!
 //! Of a session that is bound to another node, a repair works on what is here. Where it finds nothing, it says which node
 //! the session belongs to.
@@ -35,6 +35,7 @@ use crate::store::persistence::{self, What};
 use crate::store::rel::Snapshot;
 use crate::store::restore;
 use crate::wake;
+use pgrx::pg_sys;
 use std::rc::Rc;
 
 /// The hint where a lease is in the way of a repair, which does not wait for it.
@@ -46,6 +47,7 @@ const AFTER_LEASE: &str =
 pub fn forget(session_name: &str, key: &str, reason: &str, numbering: Numbering<'_>) -> Result<bool, Error> {
     check_reason(reason)?;
     let session = session_to_forget(session_name)?;
+    resolve::check_to_forget(&session)?;
     numbering.refuse(&session)?;
     let request = Request::Keyed(Keyed::of(session, key, numbering.stream)?);
     let hint = "Record or release it; what is not recorded needs no forgetting.";
@@ -68,7 +70,7 @@ pub fn forget(session_name: &str, key: &str, reason: &str, numbering: Numbering<
     Ok(found.is_some())
 }
 
-/// The session of a request to be forgotten: any standing one, also a dropped one.
+/// The session of a request to be forgotten: any standing one, also a dropped one. The caller checks the right.
 pub(super) fn session_to_forget(name: &str) -> Result<Rc<StandingSession>, Error> {
     resolve::even_dropped(name).ok_or_else(|| match identity::client_session(name) {
         Some(_) => Error::Invalid {
@@ -255,7 +257,7 @@ pub(super) fn check_writable(function: &'static str) -> Result<(), Error> {
 pub(super) fn note(action: &'static str, request: &Request<'_>, reason: &str, found: &str) {
     let RequestKey { session, stream, request } = request.request_key();
     let request = if stream.is_empty() { request.to_owned() } else { format!("{stream}/{request}") };
-    audit::insert(&Repair { action, session, request: &request, reason, found });
+    audit::insert(&Repair { action, session, request: &request, reason: Some(reason), found });
 }
 
 /// Deletes the rows of the audit from before a moment; gives how many. What is deleted cannot be told from what never
@@ -265,7 +267,7 @@ pub fn purge_audit(before: i64, reason: &str) -> Result<usize, Error> {
     check_writable("idem_purge_audit")?;
     let purged = audit::delete_before(before)?;
     let found = format!("{purged} rows from before {}", pg::describe_moment(before));
-    audit::insert(&Repair { action: "purge_audit", session: "", request: "", reason, found: &found });
+    audit::insert(&Repair { action: "purge_audit", session: "", request: "", reason: Some(reason), found: &found });
     Ok(purged)
 }
 
@@ -278,9 +280,19 @@ pub fn set_persistence(what: What, unlogged: bool) -> Result<bool, Error> {
         true => format!("{} were {former}, and are {now} now", what.name()),
         false => format!("{} were {now} already", what.name()),
     };
-    let reason = "idem_set_persistence() takes no reason";
-    audit::insert(&Repair { action: "set_persistence", session: "", request: "", reason, found: &found });
+    audit::insert(&Repair { action: "set_persistence", session: "", request: "", reason: None, found: &found });
     Ok(changed)
+}
+
+/// Notes that a role was granted a level; `None`: that its rights were taken away.
+pub fn note_grant(role: pg_sys::Oid, level: Option<&str>) -> Result<(), Error> {
+    let Some(name) = pg::role_name(role) else { return Err(Error::NoSuchRole { role: role.to_u32() }) };
+    let (action, found) = match level {
+        Some(level) => ("grant", format!("level {level} to role {name}")),
+        None => ("revoke", format!("all levels from role {name}")),
+    };
+    audit::insert(&Repair { action, session: "", request: "", reason: None, found: &found });
+    Ok(())
 }
 
 /// Accepts that a restore brought rows without their sessions. Tells whether there was anything to accept.
@@ -294,7 +306,7 @@ pub fn accept_restore(reason: &str) -> Result<bool, Error> {
     let accepted = restore::accept()?;
     if accepted {
         let found = "rows restored, perhaps without their sessions";
-        audit::insert(&Repair { action: "accept_restore", session: "", request: "", reason, found });
+        audit::insert(&Repair { action: "accept_restore", session: "", request: "", reason: Some(reason), found });
     }
     Ok(accepted)
 }

@@ -134,7 +134,13 @@ impl Set {
             session.check_here()?;
         }
         let found = format!("{} done, {} at work and left out", repaired.done, repaired.left_out);
-        audit::insert(&Repair { action: self.action, session: &session.name, request: &prefix, reason, found: &found });
+        audit::insert(&Repair {
+            action: self.action,
+            session: &session.name,
+            request: &prefix,
+            reason: Some(reason),
+            found: &found,
+        });
         Ok(repaired)
     }
 }

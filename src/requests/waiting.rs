@@ -11,6 +11,7 @@ use crate::open;
 use crate::pg::{self, Deadline};
 use crate::requests::request::Request;
 use crate::store::lease::{self, Holder};
+use crate::wake::Sleeper;
 
 /// The wait of a call. Its end is counted, also if an error ends it.
 pub struct Wait {
@@ -90,6 +91,29 @@ pub fn take(request: &Request<'_>, claim: &Tag, deadline: Deadline, wait: &mut O
     open::with_room(|| request.name(), || claim.acquire(deadline.left_us()))
 }
 
+/// Waits up to the deadline until no other transaction has the request's lock, which is not taken; gives whether that came
+/// true.
+pub fn wait_for_end(request: &Request<'_>, claim: &Tag, deadline: Deadline, wait: &mut Option<Wait>) -> bool {
+    let wait = wait.get_or_insert_with(|| Wait::of(request.session()));
+    if let Some(cut_us) = wait.unlogged_us().map(cut_us)
+        && deadline.left_us().is_none_or(|left_us| left_us > cut_us)
+    {
+        if claim.wait_for_end_of_holder(Some(cut_us)) {
+            return true;
+        }
+        wait.log(request, holder(claim));
+    }
+    claim.wait_for_end_of_holder(deadline.left_us())
+}
+
+/// Sleeps until the lease under the lock may have changed, at the latest until this moment; gives whether it is worth
+/// looking again.
+pub fn sleep(sleeper: &mut Sleeper, request: &Request<'_>, lock: &Digest, until: i64, wait: &mut Option<Wait>) -> bool {
+    let wait = wait.get_or_insert_with(|| Wait::of(request.session()));
+    let unlogged_us = wait.log_if_long(request, || lease_in_words(request, lock));
+    sleeper.sleep(unlogged_us.map_or(until, |us| until.min(pg::now_us().saturating_add(us))))
+}
+
 /// Where a wait for a lock is cut that is to be logged after this time. PostgreSQL looks for a deadlock once a wait has
 /// lasted `deadlock_timeout`. A cut shortly before that would put the look off by as much again, and both settings have the
 /// same default. So such a cut comes shortly after.
@@ -117,8 +141,9 @@ fn holder(claim: &Tag) -> String {
 /// Who has the lease of a request, in words.
 pub fn lease_in_words(request: &Request<'_>, claim: &Digest) -> String {
     let holder = match request.in_journal() {
-        None => lease::holder(request.stream(), claim)
-            .map(|Holder { role, application, until }| (pg::role_name(role).unwrap_or_default(), application, until)),
+        None => {
+            lease::holder(request.stream(), claim).map(|Holder { role, application, until }| (role, application, until))
+        }
         Some(kept) => kept.row().ok().flatten().and_then(|row| row.holder()),
     };
     let Some((role, application, until)) = holder else { return "Nobody has a lease of it any more.".into() };

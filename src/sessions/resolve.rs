@@ -103,15 +103,25 @@ pub fn to_export(name: &str) -> Result<Session, Error> {
     owned_or_any(name, "export it")
 }
 
+/// Refuses a caller who may not forget a request of the session: neither has its owner's privileges, nor is an admin.
+pub fn check_to_forget(session: &Rc<StandingSession>) -> Result<(), Error> {
+    check_owned(&Session::Standing(Rc::clone(session)), "forget its requests")
+}
+
 fn owned_or_any(name: &str, action: &'static str) -> Result<Session, Error> {
     let found = any_session(name)?;
-    let owner = match &found {
+    check_owned(&found, action)?;
+    Ok(found)
+}
+
+fn check_owned(found: &Session, action: &'static str) -> Result<(), Error> {
+    let owner = match found {
         Session::Standing(session) => session.owner,
         Session::Client(session) => session.owner,
     };
     match check_roles(owner, None, found.name(), action, Right::Own) {
-        Err(error) if !pg::is_admin() => Err(or_unknown(&found, error)),
-        _ => Ok(found),
+        Err(error) if !pg::is_admin() => Err(or_unknown(found, error)),
+        _ => Ok(()),
     }
 }
 

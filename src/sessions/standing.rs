@@ -13,6 +13,7 @@ use crate::model::StandingSession;
 use crate::names;
 use crate::pg;
 use crate::sessions::{quota, resolve};
+use crate::store::audit::{self, Repair};
 use crate::store::restore;
 use crate::store::secret;
 use crate::store::session::standing;
@@ -172,7 +173,6 @@ pub fn alter(
     if ttl_us.is_some() && ttl_us != present.ttl_us {
         check_max_ttl(name, ttl_us)?;
     }
-    let former_owner = present.owner;
     let changed = StandingSession {
         ttl_us: ttl_us.or(present.ttl_us),
         require_payload: require_payload.unwrap_or(present.require_payload),
@@ -180,24 +180,36 @@ pub fn alter(
         usable_by: lent(usable_by, present.usable_by),
         max_attempts: max_attempts.unwrap_or(present.max_attempts),
         node: bound(node, present.node.as_deref()),
-        ..present
+        ..present.clone()
     };
     refuse_attempts_of_inbox(name, changed.inbox, changed.max_attempts)?;
-    if changed.owner != former_owner {
+    if changed.owner != present.owner {
         if let Some(journal) = &changed.journal {
             check_journals_owner(name, changed.owner, journal)?;
         }
         quota::take(changed.owner, Kind::Standing)?;
     }
     standing::save(&changed);
+    let changes = differences(&present, &changed);
+    if !changes.is_empty() {
+        let changes = changes.iter().map(|(option, was, is)| format!("{option} was {was}, is {is} now"));
+        note("alter_session", name, &changes.collect::<Vec<_>>().join("; "));
+    }
     Ok(())
 }
 
 /// Drops a session. Its outcomes stay until they expire. If the session is made again, it finds them.
 pub fn drop(name: &str) -> Result<(), Error> {
     let present = find_to_change(name, "drop it", "idem_drop_session")?;
+    let found = format!("owner {}, ttl {}", role_in_words(present.owner), ttl_in_words(&present));
     standing::save(&StandingSession { dropped_at: Some(pg::now_us()), ..present });
+    note("drop_session", name, &found);
     Ok(())
+}
+
+/// Notes in the audit what the owner of a session has decided.
+fn note(action: &str, session: &str, found: &str) {
+    audit::insert(&Repair { action, session, request: "", reason: None, found });
 }
 
 /// The session, if the caller has the owner's privileges. Locks it against other changes.
@@ -358,33 +370,44 @@ fn check_max_ttl(session: &str, ttl_us: Option<i64>) -> Result<(), Error> {
     }
 }
 
-/// The error for a session that exists with other options.
-fn other_options(present: &StandingSession, wanted: &StandingSession) -> Error {
-    let ttl = |session: &StandingSession| {
-        session.ttl_us.map_or("that of idempotence.retention".into(), arguments::describe_us)
-    };
-    let mut differences = Vec::new();
-    let mut compare = |option: &str, present: String, wanted: String| {
-        if present != wanted {
-            differences.push(format!("{option} is {present}, not {wanted}"));
-        }
-    };
-    compare("inbox", present.inbox.to_string(), wanted.inbox.to_string());
-    compare("time_keys", present.time_keys.to_string(), wanted.time_keys.to_string());
-    let journal = |session: &StandingSession| session.journal.clone().unwrap_or_else(|| "-".into());
-    compare("journal", journal(present), journal(wanted));
-    compare("require_payload", present.require_payload.to_string(), wanted.require_payload.to_string());
-    compare("ttl", ttl(present), ttl(wanted));
+/// The options in which two states of a session differ, with what each has in the first and in the second.
+fn differences(first: &StandingSession, second: &StandingSession) -> Vec<(&'static str, String, String)> {
     let attempts = |session: &StandingSession| {
         session.max_attempts.map_or("without a limit".into(), |attempts| attempts.to_string())
     };
-    compare("max_attempts", attempts(present), attempts(wanted));
-    let role = |role: pg_sys::Oid| pg::role_name(role).unwrap_or_else(|| role.to_u32().to_string());
-    compare("owner", role(present.owner), role(wanted.owner));
-    let lent = |session: &StandingSession| session.usable_by.map_or("-".into(), role);
-    compare("usable_by", lent(present), lent(wanted));
+    let lent = |session: &StandingSession| session.usable_by.map_or("-".into(), role_in_words);
     let node = |session: &StandingSession| session.node.clone().unwrap_or(node::NONE.into());
-    compare("node", node(present), node(wanted));
+    let journal = |session: &StandingSession| session.journal.clone().unwrap_or_else(|| "-".into());
+    type Told<'a> = &'a dyn Fn(&StandingSession) -> String;
+    let options: [(&'static str, Told<'_>); 9] = [
+        ("inbox", &|session| session.inbox.to_string()),
+        ("time_keys", &|session| session.time_keys.to_string()),
+        ("journal", &journal),
+        ("require_payload", &|session| session.require_payload.to_string()),
+        ("ttl", &ttl_in_words),
+        ("max_attempts", &attempts),
+        ("owner", &|session| role_in_words(session.owner)),
+        ("usable_by", &lent),
+        ("node", &node),
+    ];
+    let compared = options.into_iter().map(|(option, told)| (option, told(first), told(second)));
+    compared.filter(|(_, first, second)| first != second).collect()
+}
+
+fn ttl_in_words(session: &StandingSession) -> String {
+    session.ttl_us.map_or("that of idempotence.retention".into(), arguments::describe_us)
+}
+
+fn role_in_words(role: pg_sys::Oid) -> String {
+    pg::role_name(role).unwrap_or_else(|| role.to_u32().to_string())
+}
+
+/// The error for a session that exists with other options.
+fn other_options(present: &StandingSession, wanted: &StandingSession) -> Error {
+    let differences = differences(present, wanted);
+    let differences =
+        differences.iter().map(|(option, present, wanted)| format!("{option} is {present}, not {wanted}"));
+    let differences: Vec<String> = differences.collect();
     Error::SessionExists {
         session: present.name.clone(),
         dropped: present.dropped_at.is_some(),

@@ -1,4 +1,8 @@
-//! `idempotence.audit`: who repaired what, when and why. The extension adds rows, and deletes old ones if an admin says so.
+//! `idempotence.audit`: who repaired or decided what, when and why. The extension adds rows, and deletes old ones if an
+//! admin says so.
+//!
+//! It tells of roles by their names. A role that was dropped has no name any more, and its oid is a number that means
+//! another role on another server.
 
 use crate::error::Error;
 use crate::pg;
@@ -12,27 +16,30 @@ use crate::store::write;
 pub struct Repair<'a> {
     /// Which repair it was, for example `forget`.
     pub action: &'a str,
-    /// The session's name; empty if the repair concerns no session.
+    /// The session's name; empty if it concerns no session.
     pub session: &'a str,
-    /// The request's key; empty if the repair concerns no request.
+    /// The request's key; empty if it concerns no request.
     pub request: &'a str,
-    /// The reason, as the caller gave it.
-    pub reason: &'a str,
+    /// The reason, as the caller gave it; `None`: the call takes none.
+    pub reason: Option<&'a str>,
     /// What the repair found.
     pub found: &'a str,
 }
 
-columns! { "audit", COLUMNS: AT, BY, ACTION, SESSION, REQUEST, REASON, FOUND }
+columns! { "audit", COLUMNS: AT, BY, LOGIN, APPLICATION, CLIENT, ACTION, SESSION, REQUEST, REASON, FOUND }
 
 /// Notes a repair, in the transaction that makes it.
 pub fn insert(repair: &Repair<'_>) {
     let mut columns = [None; COLUMNS];
     columns[AT] = Some(pg::now_us().into());
-    columns[BY] = Some(pg::current_role().into());
+    columns[BY] = Some(pg::text(&pg::current_role_name()));
+    columns[LOGIN] = Some(pg::text(&pg::login_name()));
+    columns[APPLICATION] = Some(pg::text(&pg::application_name()));
+    columns[CLIENT] = pg::client_address().as_deref().map(pg::text);
     columns[ACTION] = Some(pg::text(repair.action));
     columns[SESSION] = Some(pg::text(repair.session));
     columns[REQUEST] = Some(pg::text(repair.request));
-    columns[REASON] = Some(pg::text(repair.reason));
+    columns[REASON] = repair.reason.map(pg::text);
     columns[FOUND] = Some(pg::text(repair.found));
     write::insert(&Rel::open(Table::Audit, Access::Write), &columns);
 }

@@ -35,7 +35,8 @@ pub struct Key<'a> {
 pub(super) struct Common<'a> {
     pub session: &'a SessionId,
     pub recorded_at: i64,
-    pub recorded_by: pg_sys::Oid,
+    /// The name of the role that records, as a text.
+    pub recorded_by: pg_sys::Datum,
 }
 
 /// Inserts the keys, which must come in the order of their digests, if the table takes rows directly. Gives whether it
@@ -61,9 +62,9 @@ fn columns(key: &Key<'_>, common: &Common<'_>, room: &mut TextRoom) -> [Option<p
     columns[SESSION] = Some(pg::uuid(common.session));
     columns[RECORDED_AT] = Some(common.recorded_at.into());
     columns[EXPIRES_AT] = Some(key.expires_at.into());
-    columns[RECORDED_BY] = Some(common.recorded_by.into());
     columns[CLASS] = Some((b's' as i8).into());
     columns[KEY] = Some(room.text(key.key));
+    columns[RECORDED_BY] = Some(common.recorded_by);
     columns
 }
 

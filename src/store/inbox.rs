@@ -41,13 +41,13 @@ pub fn insert(
     contended: bool,
 ) -> Result<Vec<bool>, Error> {
     let (current, table) = segment::open_for_outcomes();
-    let recorded_by = pg::current_role();
+    let recorded_by = pg::current_role_name();
     debug_assert!(keys.is_sorted_by_key(|key| key.digest));
-    let common = batch::Common { session: &session.id, recorded_at, recorded_by };
+    let common = batch::Common { session: &session.id, recorded_at, recorded_by: pg::text(&recorded_by) };
     let mut inserted = if !contended && batch::insert(&table, keys, &common) {
         vec![true; keys.len()]
     } else {
-        insert_by_sql(session, current, &table, keys, [recorded_at, now_us], recorded_by)?
+        insert_by_sql(session, current, &table, keys, [recorded_at, now_us], &recorded_by)?
     };
 
     // When the ring turns, two transactions may insert the same key into different segments. Each inserts before it
@@ -81,11 +81,12 @@ fn insert_by_sql(
     table: &Rel,
     keys: &[Key<'_>],
     times: [i64; 2],
-    role: pg_sys::Oid,
+    recorded_by: &str,
 ) -> Result<Vec<bool>, Error> {
     let arbiter = if write::is_as_made(table) { Arbiter::Column } else { Arbiter::Constraint };
-    let insert =
-        || pg::as_role(table.owner(), || insert_in(current, arbiter, &session.id, keys, times.map(moment), role));
+    let insert = || {
+        pg::as_role(table.owner(), || insert_in(current, arbiter, &session.id, keys, times.map(moment), recorded_by))
+    };
     let digests = pg::replacing_error(PgSqlErrorCode::ERRCODE_UNIQUE_VIOLATION, insert, |error| {
         error_while_rebuilt(session, current, error.message())
     })
@@ -167,7 +168,7 @@ fn insert_in(
     session: &SessionId,
     keys: &[Key<'_>],
     [recorded_at, now]: [Option<TimestampWithTimeZone>; 2],
-    role: pg_sys::Oid,
+    recorded_by: &str,
 ) -> Result<HashSet<Digest>, pgrx::spi::Error> {
     let digests: Vec<Uuid> = keys.iter().map(|key| Uuid::from_bytes(key.digest.0)).collect();
     let names: Vec<&str> = keys.iter().map(|key| key.key).collect();
@@ -178,7 +179,7 @@ fn insert_in(
         ends.into(),
         Uuid::from_bytes(*session).into(),
         now.into(),
-        role.into(),
+        recorded_by.into(),
         recorded_at.into(),
     ];
     let insert = |client: &mut SpiClient<'_>| {
@@ -206,7 +207,7 @@ fn types() -> [pgrx::PgOid; 7] {
         pg_sys::TIMESTAMPTZARRAYOID,
         pg_sys::UUIDOID,
         pg_sys::TIMESTAMPTZOID,
-        pg_sys::OIDOID,
+        pg_sys::TEXTOID,
         pg_sys::TIMESTAMPTZOID,
     ]
     .map(pgrx::PgOid::from)
@@ -220,7 +221,7 @@ fn statement(segment: usize, arbiter: Arbiter) -> String {
     format!(
         "INSERT INTO idempotence.outcome_{segment} AS o
                 (digest, session, recorded_at, expires_at, recorded_by, class, key)
-         SELECT k.digest, $4, $7, k.expires_at, $6::pg_catalog.regrole, 's', k.key
+         SELECT k.digest, $4, $7, k.expires_at, $6, 's', k.key
          FROM ROWS FROM (pg_catalog.unnest($1), pg_catalog.unnest($2), pg_catalog.unnest($3)) AS k (digest, key, expires_at)
          ON CONFLICT {target} DO UPDATE
             SET recorded_at = EXCLUDED.recorded_at, expires_at = EXCLUDED.expires_at, recorded_by = EXCLUDED.recorded_by

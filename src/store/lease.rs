@@ -20,7 +20,7 @@ use crate::store::write;
 use pgrx::pg_sys;
 
 columns! { "lease", COLUMNS:
-    DIGEST, SESSION, TOKEN, BEGUN_AT, LEASED_UNTIL, LAST, ATTEMPT, HOLDER, FINGERPRINT, REQUEST, STREAM, APPLICATION
+    DIGEST, SESSION, TOKEN, BEGUN_AT, LEASED_UNTIL, LAST, ATTEMPT, FINGERPRINT, REQUEST, STREAM, HOLDER, APPLICATION
 }
 type Columns<'a> = Tuple<'a, COLUMNS>;
 
@@ -59,8 +59,8 @@ impl StoredLease {
 
 /// Who holds a lease.
 pub struct Holder {
-    /// The role that was current at the begin.
-    pub role: pg_sys::Oid,
+    /// The name of the role that was current at the begin.
+    pub role: String,
     /// What its client called itself.
     pub application: String,
     /// When the lease runs out or ran out.
@@ -76,7 +76,7 @@ pub fn holder(of: Stream<'_>, lock: &Digest) -> Option<Holder> {
     let keys = &mut [uuid_equals(DIGEST as i16 + 1, &lock.0)];
     table.find(Some(Index::Lease), keys, Snapshot::LatestMvcc, |row: &Columns<'_>| {
         let is_of = row.uuid(SESSION).as_ref() == Some(of.session);
-        let (role, until) = (row.oid(HOLDER)?, row.int8(LEASED_UNTIL)?);
+        let (role, until) = (row.text(HOLDER)?, row.int8(LEASED_UNTIL)?);
         is_of.then(|| Holder { role, application: row.text(APPLICATION).unwrap_or_default(), until })
     })
 }
@@ -160,10 +160,10 @@ pub fn save(new: &NewLease<'_>) -> Result<(), Error> {
     columns[LEASED_UNTIL] = Some(new.lease.until.into());
     columns[LAST] = new.last.map(Into::into);
     columns[ATTEMPT] = Some(new.lease.attempt.into());
-    columns[HOLDER] = Some(pg::current_role().into());
     columns[FINGERPRINT] = new.fingerprint.as_ref().map(pg::uuid);
     columns[REQUEST] = Some(pg::text(new.request));
     columns[STREAM] = Some(pg::text(new.of.name));
+    columns[HOLDER] = Some(pg::text(&pg::current_role_name()));
     columns[APPLICATION] = Some(pg::text(&pg::application_name()));
     let table = Rel::open(Table::Lease, Access::Write);
     let former = if new.is_first { None } else { find_in(&table, new.of, new.lock, Snapshot::Itself)? };

@@ -7,7 +7,6 @@ use crate::model::Session;
 use crate::pg::Timestamptz;
 use crate::store::sql;
 use pgrx::datum::Uuid;
-use pgrx::pg_sys;
 use pgrx::spi::{self, SpiHeapTupleData};
 
 /// Which outcomes are listed.
@@ -40,8 +39,8 @@ pub struct Listed {
     pub response_bytes: Option<i32>,
     /// The fingerprint of the payload.
     pub fingerprint: Option<Uuid>,
-    /// The role that recorded it.
-    pub recorded_by: pg_sys::Oid,
+    /// The name of the role that recorded it.
+    pub recorded_by: String,
     /// When it was recorded.
     pub recorded_at: Timestamptz,
     /// When it expires.
@@ -82,7 +81,7 @@ pub fn of_session(session: &Session, wanted: &Wanted<'_>) -> Result<Vec<Listed>,
                 CASE WHEN $8 THEN o.response::pg_catalog.text END,
                 pg_catalog.pg_column_size(o.response),
                 CASE WHEN $8 THEN o.fingerprint END,
-                o.recorded_by::pg_catalog.oid, o.recorded_at,
+                o.recorded_by, o.recorded_at,
                 CASE WHEN o.expires_at OPERATOR(pg_catalog.<>) 'infinity' THEN o.expires_at END,
                 o.stream, o.last
          FROM (SELECT o.* FROM ({tables}) o
@@ -114,7 +113,7 @@ fn read(row: &SpiHeapTupleData<'_>) -> Result<Listed, spi::Error> {
         response: row.get(3)?,
         response_bytes: row.get(4)?,
         fingerprint: row.get(5)?,
-        recorded_by: row.get(6)?.unwrap_or(pg_sys::InvalidOid),
+        recorded_by: row.get(6)?.unwrap_or_default(),
         recorded_at: row.get(7)?.unwrap_or(Timestamptz(0)),
         expires_at: row.get(8)?,
         stream: row.get(9)?,

@@ -64,8 +64,6 @@ pub struct StoredOutcome {
     pub outcome: Outcome,
     /// Whether the transaction's snapshot sees it.
     pub visible: bool,
-    /// The role that recorded it.
-    recorded_by: pg_sys::Oid,
 }
 
 /// Finds the request's outcome that has not expired at `asked_at`. If there is none, gives an expired one that is still
@@ -141,7 +139,6 @@ fn read(row: &Columns<'_>, table: Table, probe: &Probe<'_>) -> Result<StoredOutc
             writer: row.writer(),
         },
         visible: row.visible(),
-        recorded_by: row.oid(RECORDED_BY).ok_or_else(broken)?,
     })
 }
 
@@ -176,20 +173,23 @@ pub fn redact(probe: &Probe<'_>) -> Result<Option<Class>, Error> {
         return Ok(None);
     }
     // An expired outcome is kept too: a begin that came before the expiry, and waits for the lock, will replay it.
-    let mut kept: Option<StoredOutcome> = None;
+    let mut kept: Option<(Outcome, String)> = None;
     for place in places() {
         // As in clear().
         let table = Rel::open(place.0, Access::Write);
-        if let Some((found, at)) = find_in_open(&table, place, probe, Snapshot::Itself)? {
+        if let Some((StoredOutcome { outcome, .. }, at)) = find_in_open(&table, place, probe, Snapshot::Itself)? {
+            let keys = &mut [uuid_equals(DIGEST as i16 + 1, &probe.digest.0)];
+            let recorded_by = |row: &Columns<'_>| row.text(RECORDED_BY);
+            let recorded_by = table.find(Some(place.1), keys, Snapshot::Itself, recorded_by).unwrap_or_default();
             write::delete(&table, at);
-            let lives_longer = |kept: &StoredOutcome| found.outcome.expires_at > kept.outcome.expires_at;
+            let lives_longer = |(kept, _): &(Outcome, String)| outcome.expires_at > kept.expires_at;
             if kept.as_ref().is_none_or(lives_longer) {
-                kept = Some(found);
+                kept = Some((outcome, recorded_by));
             }
         }
     }
-    Ok(kept.map(|StoredOutcome { outcome, recorded_by, .. }| {
-        insert_by(probe, &Outcome { response: None, ..outcome }, recorded_by);
+    Ok(kept.map(|(outcome, recorded_by)| {
+        insert_by(probe, &Outcome { response: None, ..outcome }, &recorded_by);
         outcome.class
     }))
 }
@@ -207,24 +207,24 @@ pub fn insert(probe: &Probe<'_>, outcome: &Outcome, segment: usize) -> Result<()
     {
         return Err(Error::RecordedBeside(RequestName::new(probe.session_name, probe.key)));
     }
-    insert_into(&table, probe, outcome, pg::current_role());
+    insert_into(&table, probe, outcome, &pg::current_role_name());
     Ok(())
 }
 
 /// As [`insert`]: an import has no lock of the request, and inserts beside those who have one (see `import.rs`).
-pub fn insert_by(probe: &Probe<'_>, outcome: &Outcome, recorded_by: pg_sys::Oid) {
+pub fn insert_by(probe: &Probe<'_>, outcome: &Outcome, recorded_by: &str) {
     insert_into(&segment::open_for_outcomes().1, probe, outcome, recorded_by);
 }
 
-fn insert_into(table: &Rel, probe: &Probe<'_>, outcome: &Outcome, recorded_by: pg_sys::Oid) {
+fn insert_into(table: &Rel, probe: &Probe<'_>, outcome: &Outcome, recorded_by: &str) {
     let mut columns: [Option<pg_sys::Datum>; COLUMNS] = [None; COLUMNS];
     columns[DIGEST] = Some(pg::uuid(&probe.digest.0));
     columns[SESSION] = Some(pg::uuid(probe.session));
     columns[RECORDED_AT] = Some(outcome.recorded_at.into());
     columns[EXPIRES_AT] = outcome.expires_at.map(Into::into);
-    columns[RECORDED_BY] = Some(recorded_by.into());
     columns[CLASS] = Some((outcome.class.letter() as i8).into());
     columns[KEY] = Some(pg::text(probe.key));
+    columns[RECORDED_BY] = Some(pg::text(recorded_by));
     columns[FINGERPRINT] = outcome.fingerprint.as_ref().map(pg::uuid);
     columns[TOKEN] = outcome.token.map(Into::into);
     columns[RESPONSE] = outcome.response.map(Jsonb::datum);

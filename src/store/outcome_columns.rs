@@ -2,5 +2,5 @@
 
 use crate::store::tuple::{Tuple, columns};
 
-columns! { "outcome_0", COLUMNS: DIGEST, SESSION, RECORDED_AT, EXPIRES_AT, RECORDED_BY, CLASS, KEY, FINGERPRINT, TOKEN, RESPONSE }
+columns! { "outcome_0", COLUMNS: DIGEST, SESSION, RECORDED_AT, EXPIRES_AT, CLASS, KEY, RECORDED_BY, FINGERPRINT, TOKEN, RESPONSE }
 pub(super) type Columns<'a> = Tuple<'a, COLUMNS>;

@@ -15,7 +15,7 @@ use crate::store::write;
 use pgrx::pg_sys;
 use uuid::Uuid;
 
-columns! { "reply", COLUMNS: SESSION, FIRST, LAST, RECORDED_AT, RECORDED_BY, SLOT, CLASS, STREAM, FINGERPRINT, TOKEN, RESPONSE }
+columns! { "reply", COLUMNS: SESSION, FIRST, LAST, RECORDED_AT, SLOT, CLASS, STREAM, RECORDED_BY, FINGERPRINT, TOKEN, RESPONSE }
 type Columns<'a> = Tuple<'a, COLUMNS>;
 
 /// The letter in the column `class` for a reply whose response was dropped. The row still tells that its numbers were
@@ -28,8 +28,6 @@ pub struct Reply {
     pub kept: Kept,
     /// Its outcome, if that was asked for and the response was not dropped.
     pub outcome: Option<Outcome>,
-    /// The role that recorded it.
-    recorded_by: pg_sys::Oid,
 }
 
 /// Which reply is read with its outcome. Of all others only slot and numbers are read.
@@ -75,13 +73,17 @@ fn find_in_slot<'rel>(
     if table.is_empty() {
         return Ok(None);
     }
-    let keys = &mut [
+    let keys = &mut keys(stream, slot);
+    let read = |row: &Columns<'rel>| Some(read(row, stream, with_outcome).map(|reply| (reply, row.at())));
+    table.find(Some(Index::Reply), keys, snapshot, read).transpose()
+}
+
+fn keys(stream: Stream<'_>, slot: i32) -> [pg_sys::ScanKeyData; 3] {
+    [
         uuid_equals(SESSION as i16 + 1, stream.session),
         text_equals(STREAM as i16 + 1, stream.name),
         int4_equals(SLOT as i16 + 1, slot),
-    ];
-    let read = |row: &Columns<'rel>| Some(read(row, stream, with_outcome).map(|reply| (reply, row.at())));
-    table.find(Some(Index::Reply), keys, snapshot, read).transpose()
+    ]
 }
 
 /// The replies that are kept in a stream.
@@ -141,14 +143,14 @@ fn read(row: &Columns<'_>, stream: Stream<'_>, with_outcome: WithOutcome) -> Res
     };
     let slot = row.int4(SLOT).ok_or_else(broken)?;
     let kept = Kept { range, slot, answers: class.is_some(), visible: row.visible() };
-    Ok(Reply { kept, outcome, recorded_by: row.oid(RECORDED_BY).ok_or_else(broken)? })
+    Ok(Reply { kept, outcome })
 }
 
 /// Writes a reply over the one that its slot keeps. The caller has the lane's lock.
 pub fn save(stream: Stream<'_>, slot: i32, range: Range, outcome: &Outcome) -> Result<(), Error> {
     debug_assert!(outcome.expires_at.is_none(), "a slot decides how long a reply is kept, not the clock");
     debug_assert!(0 <= slot && 1 <= range.first && range.first <= range.last);
-    let columns = columns(stream, slot, range, outcome, pg::current_role());
+    let columns = columns(stream, slot, range, outcome, &pg::current_role_name());
     let table = Rel::open(Table::Reply, Access::Write);
     match find_in_slot(&table, stream, slot, WithOutcome::None, Snapshot::Itself)? {
         Some((_, at)) => write::update(&table, at, &columns),
@@ -162,11 +164,10 @@ fn columns(
     slot: i32,
     range: Range,
     outcome: &Outcome,
-    recorded_by: pg_sys::Oid,
+    recorded_by: &str,
 ) -> [Option<pg_sys::Datum>; COLUMNS] {
-    let mut columns = row(stream, slot, range);
+    let mut columns = row(stream, slot, range, recorded_by);
     columns[RECORDED_AT] = Some(outcome.recorded_at.into());
-    columns[RECORDED_BY] = Some(recorded_by.into());
     columns[CLASS] = Some((outcome.class.letter() as i8).into());
     columns[FINGERPRINT] = outcome.fingerprint.as_ref().map(pg::uuid);
     columns[TOKEN] = outcome.token.map(Into::into);
@@ -181,7 +182,7 @@ pub fn drop_response(stream: Stream<'_>, reply: &Reply) -> Result<(), Error> {
     let table = Rel::open(Table::Reply, Access::Write);
     let now = find_in_slot(&table, stream, slot, WithOutcome::None, Snapshot::Itself)?;
     let Some((_, at)) = now.filter(|(now, _)| now.kept.range == range && now.kept.answers) else { return Ok(()) };
-    let mut columns = row(stream, slot, range);
+    let mut columns = row(stream, slot, range, &pg::current_role_name());
     columns[RECORDED_AT] = Some(pg::now_us().into());
     columns[CLASS] = Some((DROPPED as i8).into());
     write::update(&table, at, &columns);
@@ -195,18 +196,20 @@ pub fn redact(stream: Stream<'_>, reply: &Reply, outcome: &Outcome) -> Result<()
     let table = Rel::open(Table::Reply, Access::Write);
     let now = find_in_slot(&table, stream, slot, WithOutcome::None, Snapshot::Itself)?;
     let Some((_, at)) = now.filter(|(now, _)| now.kept.range == range && now.kept.answers) else { return Ok(()) };
+    let recorded_by = table
+        .find(Some(Index::Reply), &mut keys(stream, slot), Snapshot::Itself, |row: &Columns<'_>| row.text(RECORDED_BY));
     let redacted = Outcome { response: None, ..*outcome };
-    write::update(&table, at, &columns(stream, slot, range, &redacted, reply.recorded_by));
+    write::update(&table, at, &columns(stream, slot, range, &redacted, &recorded_by.unwrap_or_default()));
     Ok(())
 }
 
-fn row(stream: Stream<'_>, slot: i32, range: Range) -> [Option<pg_sys::Datum>; COLUMNS] {
+fn row(stream: Stream<'_>, slot: i32, range: Range, recorded_by: &str) -> [Option<pg_sys::Datum>; COLUMNS] {
     let mut columns = [None; COLUMNS];
     columns[SESSION] = Some(pg::uuid(stream.session));
     columns[FIRST] = Some(range.first.into());
     columns[LAST] = Some(range.last.into());
-    columns[RECORDED_BY] = Some(pg::current_role().into());
     columns[SLOT] = Some(slot.into());
     columns[STREAM] = Some(pg::text(stream.name));
+    columns[RECORDED_BY] = Some(pg::text(recorded_by));
     columns
 }

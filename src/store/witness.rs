@@ -122,7 +122,7 @@ pub struct Record {
 /// The record of a keyed request that was done last, expired or not.
 pub fn record(digest: &Digest) -> Result<Option<Record>, Error> {
     let query = "
-        SELECT o.recorded_by::pg_catalog.text, pg_catalog.pg_column_size(o.response)
+        SELECT o.recorded_by, pg_catalog.pg_column_size(o.response)
         FROM (SELECT digest, recorded_by, response, expires_at FROM idempotence.outcome_0
               UNION ALL SELECT digest, recorded_by, response, expires_at FROM idempotence.outcome_1
               UNION ALL SELECT digest, recorded_by, response, expires_at FROM idempotence.outcome_2
@@ -136,7 +136,7 @@ pub fn record(digest: &Digest) -> Result<Option<Record>, Error> {
 /// The record of the numbered request that has this number among its numbers, whether its response was dropped or not.
 pub fn record_of_number(of: Stream<'_>, number: i64) -> Result<Option<Record>, Error> {
     let query = "
-        SELECT r.recorded_by::pg_catalog.text, pg_catalog.pg_column_size(r.response), r.first, r.last
+        SELECT r.recorded_by, pg_catalog.pg_column_size(r.response), r.first, r.last
         FROM idempotence.reply r
         WHERE r.session OPERATOR(pg_catalog.=) $1 AND r.stream OPERATOR(pg_catalog.=) $2
           AND $3 OPERATOR(pg_catalog.>=) r.first AND $3 OPERATOR(pg_catalog.<=) r.last";
@@ -152,7 +152,7 @@ pub fn holder(lock: &Digest) -> Result<Option<(String, String)>, Error> {
     if !Rel::open(Table::Lease, Access::Read).is_readable() {
         return Ok(None);
     }
-    let query = "SELECT l.holder::pg_catalog.text, l.application FROM idempotence.lease l WHERE l.digest OPERATOR(pg_catalog.=) $1";
+    let query = "SELECT l.holder, l.application FROM idempotence.lease l WHERE l.digest OPERATOR(pg_catalog.=) $1";
     first(sql::rows(query, &[Uuid::from_bytes(lock.0).into()], |row| {
         Ok((row.get(1)?.unwrap_or_default(), row.get(2)?.unwrap_or_default()))
     }))
@@ -162,20 +162,22 @@ pub fn holder(lock: &Digest) -> Result<Option<(String, String)>, Error> {
 pub struct Repaired {
     /// When.
     pub at: Timestamptz,
-    /// Who.
+    /// The role whose rights counted.
     pub by: String,
+    /// The role that the connection was of.
+    pub login: String,
     /// Which repair.
     pub action: String,
     /// What it found.
     pub found: String,
     /// Why, as its caller said.
-    pub reason: String,
+    pub reason: Option<String>,
 }
 
 /// The last repairs of a request, the last one first. `request` is what the audit calls it.
 pub fn repairs(session: &str, request: &str, most: usize) -> Result<Vec<Repaired>, Error> {
     let query = "
-        SELECT a.at, a.by::pg_catalog.text, a.action, a.found, a.reason FROM idempotence.audit a
+        SELECT a.at, a.by, a.login, a.action, a.found, a.reason FROM idempotence.audit a
         WHERE a.session OPERATOR(pg_catalog.=) $1
           AND (a.request OPERATOR(pg_catalog.=) $2
                OR a.action OPERATOR(pg_catalog.~~) '%prefix' AND $2 OPERATOR(pg_catalog.^@) a.request)
@@ -184,9 +186,10 @@ pub fn repairs(session: &str, request: &str, most: usize) -> Result<Vec<Repaired
         Ok(Repaired {
             at: row.get(1)?.unwrap_or(Timestamptz(0)),
             by: row.get(2)?.unwrap_or_default(),
-            action: row.get(3)?.unwrap_or_default(),
-            found: row.get(4)?.unwrap_or_default(),
-            reason: row.get(5)?.unwrap_or_default(),
+            login: row.get(3)?.unwrap_or_default(),
+            action: row.get(4)?.unwrap_or_default(),
+            found: row.get(5)?.unwrap_or_default(),
+            reason: row.get(6)?,
         })
     })
 }

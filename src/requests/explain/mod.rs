@@ -126,9 +126,10 @@ fn repairs(request: &Request<'_>, may_use: bool) -> Result<Repairs, Error> {
         let tell = |repair: witness::Repaired| Repair {
             at: pg::iso_moment(repair.at.0),
             by: repair.by,
+            login: repair.login,
             found: repair.found,
             action: repair.action,
-            reason: with_reason.then_some(repair.reason),
+            reason: repair.reason.filter(|_| with_reason),
         };
         found.into_iter().map(tell).collect()
     });

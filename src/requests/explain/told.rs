@@ -136,8 +136,10 @@ pub struct Unfinished {
 pub struct Repair {
     /// When.
     pub at: String,
-    /// Who.
+    /// The role whose rights counted.
     pub by: String,
+    /// The role that the connection was of.
+    pub login: String,
     /// What it found.
     pub found: String,
     /// Which repair.

@@ -38,7 +38,7 @@ DO $$ BEGIN
   PERFORM idem_begin(regress_id('numbers'), 1, stream => 'a stream'), idem_record(regress_id('numbers'), 1, stream => 'a stream');
   PERFORM idem_begin(regress_id('saved'), 2, last => 100), idem_record(regress_id('saved'), 2, '"a range"');
 END $$;
-SELECT coalesce(c.alias, o.session) AS name, request, last, stream, status, response, response_bytes IS NOT NULL AS measured, fingerprint IS NOT NULL AS fingerprinted, recorded_by = current_user::regrole AS by_me, recorded_at <= now() AS recorded, expires_at > now() AS expires, segment IS NOT NULL AS in_segment
+SELECT coalesce(c.alias, o.session) AS name, request, last, stream, status, response, response_bytes IS NOT NULL AS measured, fingerprint IS NOT NULL AS fingerprinted, recorded_by = current_user AS by_me, recorded_at <= now() AS recorded, expires_at > now() AS expires, segment IS NOT NULL AS in_segment
 FROM idempotence.outcomes o LEFT JOIN regress_client_session c USING (session) WHERE c.alias IS NOT NULL OR o.session LIKE 'views%' ORDER BY coalesce(c.alias, o.session) COLLATE "C", stream COLLATE "C", request;
 -- dropped by an ack, it is not shown: that the number was done is kept, its answer is not
 SELECT idem_ack(regress_id('numbers'), 3);

@@ -61,7 +61,7 @@ SELECT health_level('sweep');
 -- ring: overdue, and late by its whole keep although it was swept
 BEGIN;
 UPDATE idempotence.segment SET closed_at = now() - interval '9 days' WHERE number = 2;
-INSERT INTO idempotence.outcome_2 SELECT gen_random_uuid(), id, now(), now(), owner, 's', 'k' FROM idempotence.session WHERE name = 'health';
+INSERT INTO idempotence.outcome_2 SELECT gen_random_uuid(), id, now(), now(), 's', 'k', owner FROM idempotence.session WHERE name = 'health';
 UPDATE idempotence.segment SET keep_us = 0;
 CREATE OR REPLACE FUNCTION idempotence.last_sweep() RETURNS timestamptz LANGUAGE sql AS $$SELECT now() - interval '2 days'$$;
 SELECT regexp_replace(health('ring'), '@ .* ago', 'some time ago');

@@ -9,7 +9,7 @@ SELECT idem_once('inbox', 'm1'), idem_once('inbox', 'm1');
 SELECT idem_once('inbox', 'm1');
 SELECT idem_once('inbox', 1), idem_once('inbox', '1'), idem_once('inbox', 2), idem_once('inbox', 2);
 SELECT regress_show(idem_lookup('inbox', 'm1')), regress_show(idem_lookup('inbox', 'm0')), regress_show(idem_lookup('inbox', 1));
-SELECT request, status, response, fingerprint, recorded_by = current_user::regrole FROM idempotence.outcomes WHERE session = 'inbox' ORDER BY 1;
+SELECT request, status, response, fingerprint, recorded_by = current_user FROM idempotence.outcomes WHERE session = 'inbox' ORDER BY 1;
 -- no lock for a key
 BEGIN;
 SELECT idem_once('inbox', 'm2');

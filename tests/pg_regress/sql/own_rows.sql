@@ -143,7 +143,7 @@ BEGIN
   EXECUTE format('SET LOCAL ROLE regress_own_%s', role);
   SELECT count(*), count(*) FILTER (WHERE w.owner <> ('regress_own_' || role)::regrole) INTO at_work, foreign_at_work FROM idempotence.at_work() w
   WHERE regress_told(w.id::text) ~ ' of (owner|other)$';
-  SELECT count(*), count(*) FILTER (WHERE l.holder <> ('regress_own_' || role)::regrole) INTO leases, foreign_leases FROM idempotence.leases() l
+  SELECT count(*), count(*) FILTER (WHERE l.holder <> 'regress_own_' || role) INTO leases, foreign_leases FROM idempotence.leases() l
   WHERE l.holder::text LIKE 'regress_own_%';
   RETURN NEXT;
   RESET ROLE;

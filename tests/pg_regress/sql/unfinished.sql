@@ -168,7 +168,7 @@ BEGIN;
 SELECT idem_force_release('unfinished', 'undone', 'taken back');
 ROLLBACK;
 SELECT idem_record('unfinished', 'undone', token => regress_token('a')) IS NOT NULL;
-SELECT CASE WHEN by = current_user::regrole THEN 'the current user' ELSE by::text END AS by, action, regress_told(session), request, reason, found FROM idempotence.audit ORDER BY at;
+SELECT CASE WHEN by = current_user THEN 'the current user' ELSE by END AS by, action, regress_told(session), request, reason, found FROM idempotence.audit ORDER BY at;
 
 DELETE FROM idempotence.audit;
 TRUNCATE idempotence.lease, idempotence.checkpoint;

@@ -38,7 +38,7 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON over.journal TO PUBLIC;
 CREATE VIEW over.outcomes AS
 SELECT session, request, status, response, response_bytes, fingerprint, recorded_by, recorded_at, expires_at, stream, last, segment FROM idempotence.outcomes
 UNION ALL
-SELECT session, request, status, response, pg_column_size(response), fingerprint, recorded_by::regrole, recorded_at, expires_at, NULL, NULL, NULL
+SELECT session, request, status, response, pg_column_size(response), fingerprint, recorded_by, recorded_at, expires_at, NULL, NULL, NULL
 FROM over.journal WHERE status IS NOT NULL AND expires_at > clock_timestamp();
 CREATE VIEW over.lease AS
 SELECT s.name AS session, l.request, l.token, l.begun_at, l.leased_until, l.attempt FROM idempotence.lease l LEFT JOIN idempotence.session s ON s.id = l.session
