@@ -9,7 +9,7 @@ mod text;
 
 pub use kinds::{Error, Missing, NotExecuted, Superseded};
 pub use name::RequestName;
-pub use raise::{Noted, Told, call_when_raised, init, or_raise, unpack};
+pub use raise::{Noted, OWN_SQLSTATES, Told, call_when_raised, init, or_raise, unpack};
 
 /// The hint for a wait that only the setting bounds, and no argument.
 pub const WAIT_BY_SETTING: &str = "Try again as it is, or wait longer (setting idempotence.wait).";
