@@ -314,6 +314,7 @@ COMMENT ON COLUMN idempotence.stats.waits IS 'calls that waited for a transactio
 COMMENT ON COLUMN idempotence.stats.wait_ms IS 'how long they waited, in milliseconds. A backend that is terminated while it waits loses the length of that wait';
 COMMENT ON COLUMN idempotence.stats.swept IS 'outcomes that the sweep has found expired and removed, those of client sessions that ended included; what it moves is not counted';
 COMMENT ON COLUMN idempotence.stats.since IS 'since when the line counts';
+COMMENT ON FUNCTION idempotence.error_counts() IS 'how many errors of each SQLSTATE of class ID were raised in this database, since the counters of stats began';
 COMMENT ON FUNCTION idem_stats_reset() IS 'sets the counters of this database to 0; gives the moment';
 COMMENT ON FUNCTION idempotence.errors() IS 'internal to the view errors';
 COMMENT ON VIEW idempotence.errors IS 'the newest errors of class ID, the newest first; needs the library preloaded';

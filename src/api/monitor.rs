@@ -1,9 +1,9 @@
-//! The functions behind the views `stats`, `in_flight` and `errors`, and `idem_stats_reset`.
+//! The functions behind the views `stats`, `in_flight` and `errors`, `error_counts` and `idem_stats_reset`.
 //!
 //! They read shared memory, where nothing is hidden. So they decide here, row by row, what the caller may see: a monitor
-//! everything, anybody else what belongs to sessions that the caller may use.
+//! everything, anybody else what belongs to sessions that the caller may use. `error_counts` is for monitors alone.
 
-use crate::error::{Error, or_raise};
+use crate::error::{Error, OWN_SQLSTATES, or_raise};
 use crate::model::StandingSession;
 use crate::monitor;
 use crate::monitor::in_flight::Named;
@@ -69,6 +69,7 @@ fn stats() -> TableIterator<
         others.iter().for_each(|(_, line)| sum.add(line));
         (Counted::Others, sum)
     });
+    let unnamed = unnamed.filter(|(_, sum)| !sum.is_of_errors());
     let rows = known.into_iter().chain(unnamed).filter_map(move |(counted, line)| {
         if !is_monitor && !counted.is_callers() {
             return None;
@@ -135,6 +136,21 @@ impl Counted {
             Counted::Others => (None, None, "other"),
         }
     }
+}
+
+/// How many errors of each SQLSTATE of class `ID` were raised in this database.
+#[pg_extern(sql = r#"
+CREATE FUNCTION idempotence.error_counts(OUT sqlstate text, OUT errors bigint) RETURNS SETOF record
+LANGUAGE c VOLATILE PARALLEL UNSAFE
+AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
+"#)]
+fn error_counts() -> TableIterator<'static, (name!(sqlstate, String), name!(errors, i64))> {
+    or_raise(check_there("the counters of idempotence.error_counts"));
+    let lines = counters::read();
+    TableIterator::new((0..OWN_SQLSTATES).map(move |number| {
+        let errors = lines.iter().map(|line| line.errors()[number]).fold(0, u64::saturating_add);
+        (format!("ID{:03}", number + 1), i64::try_from(errors).unwrap_or(i64::MAX))
+    }))
 }
 
 #[pg_extern(volatile, parallel_unsafe)]

@@ -9,5 +9,5 @@ mod text;
 
 pub use kinds::{Error, Missing, NotExecuted, Superseded};
 pub use name::RequestName;
-pub use raise::{Noted, Told, call_when_raised, init, or_raise, unpack};
+pub use raise::{Noted, OWN_SQLSTATES, Told, call_when_raised, init, or_raise, unpack};
 pub use text::WAIT_BY_SETTING;

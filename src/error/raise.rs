@@ -16,6 +16,8 @@ use std::ffi::{c_int, c_void};
 pub struct Noted<'a> {
     /// The SQLSTATE.
     pub sqlstate: [u8; 5],
+    /// The number of the SQLSTATE among ours: 0 is ID001.
+    pub number: usize,
     /// The name of the session.
     pub session: &'a str,
     /// The stream.
@@ -50,7 +52,8 @@ impl Error {
         let Texts { code, message, detail, hint } = describe(self);
         if let (Code::Own(sqlstate), PgLogLevel::ERROR) = (&code, level) {
             let RequestName { session, stream, request } = &about;
-            WHEN_RAISED.get()(&Noted { sqlstate: **sqlstate, session, stream, request });
+            let number = own_number(sqlstate);
+            WHEN_RAISED.get()(&Noted { sqlstate: **sqlstate, number, session, stream, request });
         }
         let standard = match code {
             Code::Standard(code) => code,
@@ -144,6 +147,15 @@ pub fn unpack(packed: i32) -> [u8; 5] {
     std::array::from_fn(|place| (packed >> (6 * place) & 0x3F) as u8 + b'0')
 }
 
+/// How many SQLSTATEs of class `ID` there are: ID001 and so on.
+pub const OWN_SQLSTATES: usize = 12;
+
+/// The number of an SQLSTATE of class `ID`, from 0 on.
+fn own_number(sqlstate: &[u8; 5]) -> usize {
+    let number = sqlstate[2..].iter().fold(0, |number, digit| number * 10 + usize::from(digit - b'0'));
+    number.clamp(1, OWN_SQLSTATES) - 1
+}
+
 /// Packs an SQLSTATE as PostgreSQL's MAKE_SQLSTATE does: six bits a character.
 fn pack(state: &[u8; 5]) -> i32 {
     state.iter().enumerate().fold(0, |packed, (i, c)| packed | ((i32::from(*c) - i32::from(b'0')) & 0x3F) << (6 * i))
@@ -157,6 +169,14 @@ unsafe extern "C-unwind" fn set_sqlstate(arg: *mut c_void) {
 
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn each_sqlstate_of_ours_has_a_number() {
+        let codes = include_str!("text.rs").split("Own(b\"ID").skip(1);
+        let highest = codes.filter_map(|rest| rest.get(..3)?.parse().ok()).max();
+        assert_eq!(highest, Some(super::OWN_SQLSTATES));
+        assert_eq!((super::own_number(b"ID001"), super::own_number(b"ID012")), (0, 11));
+    }
+
     #[test]
     fn sqlstates_are_packed_as_postgresql_does() {
         // ERRCODE_UNIQUE_VIOLATION is 23505.

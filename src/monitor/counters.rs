@@ -93,6 +93,15 @@ pub fn add(session: &Session, counter: Counter, more: u64) {
 
 /// Adds to a counter of a line.
 pub fn add_to(key: Key, counter: Counter, more: u64) {
+    add_at(key, counter as usize, more);
+}
+
+/// Counts an error of this database: 0 is ID001.
+pub fn count_error(number: usize) {
+    add_at(Key::of_others(pg::current_database().to_u32()), Counter::Errors as usize + number, 1);
+}
+
+fn add_at(key: Key, counter: usize, more: u64) {
     let Some(area) = area() else { return };
     MINE.with(|mine| {
         if mine.is_none() {

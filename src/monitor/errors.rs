@@ -2,6 +2,7 @@
 
 use crate::error::{self, Noted};
 use crate::monitor::area::area;
+use crate::monitor::counters;
 use crate::monitor::ring::NotedError;
 use crate::pg;
 
@@ -15,7 +16,8 @@ fn note(noted: &Noted<'_>) {
     let (at, database, role, pid) =
         (pg::now_us(), pg::current_database().to_u32(), pg::current_role().to_u32(), pg::process_id());
     let application = pg::application_name();
-    area.errors.lock().note(|place| {
+    counters::count_error(noted.number);
+    area.errors.lock().note(noted.number, |place| {
         (place.at, place.database, place.role, place.pid, place.sqlstate) = (at, database, role, pid, noted.sqlstate);
         place.session.set(noted.session);
         place.stream.set(noted.stream);

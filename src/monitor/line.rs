@@ -1,6 +1,7 @@
 //! A line of counters, and whom it counts for.
 
 use crate::domain::identity::SessionId;
+use crate::error::OWN_SQLSTATES;
 use crate::model::Session;
 use pgrx::pg_sys;
 use serde::{Deserialize, Serialize};
@@ -40,11 +41,14 @@ pub enum Counter {
     WaitMs,
     /// Outcomes that the sweep deleted.
     Swept,
+    /// The first of those that count errors: ID001. The others follow it. They count for the whole database, in its line
+    /// for others, since many an error tells of no session that is known here.
+    Errors,
 }
 
 impl Counter {
     /// How many counters there are.
-    pub const COUNT: usize = Counter::Swept as usize + 1;
+    pub const COUNT: usize = Counter::Errors as usize + OWN_SQLSTATES;
 }
 
 /// Whom a line counts for.
@@ -109,6 +113,16 @@ impl Line {
         self.since = now_us;
         self.used = now_us;
         self.counts = [0; Counter::COUNT];
+    }
+
+    /// What it has counted of the errors ID001, ID002 and so on.
+    pub fn errors(&self) -> &[u64] {
+        &self.counts[Counter::Errors as usize..]
+    }
+
+    /// Whether it has counted nothing but errors.
+    pub fn is_of_errors(&self) -> bool {
+        self.counts[..Counter::Errors as usize].iter().all(|count| *count == 0)
     }
 
     /// Adds what another line has counted.

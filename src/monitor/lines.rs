@@ -39,9 +39,9 @@ impl Cell {
         unsafe { *self.key.get() = key };
     }
 
-    /// Adds to a counter.
-    pub fn add(&self, counter: Counter, more: u64) {
-        self.counts[counter as usize].fetch_add(more, Relaxed);
+    /// Adds to the counter of a number.
+    pub fn add(&self, number: usize, more: u64) {
+        self.counts[number].fetch_add(more, Relaxed);
     }
 }
 

@@ -1,6 +1,8 @@
-//! The ring of errors in shared memory.
+//! The newest errors in shared memory. If there is no room for one more, the oldest of the SQLSTATE that takes most places
+//! gives way. So a flood of one error leaves the others their share.
 
 use crate::domain::limits::KEY_CHARS_MAX;
+use crate::error::OWN_SQLSTATES;
 use pgrx::pg_sys;
 
 /// The most bytes of a name that are kept: as many as the longest key in plain letters has.
@@ -33,6 +35,10 @@ impl<const N: usize> Text<N> {
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(super) struct Place {
+    /// How many errors were noted before.
+    number: u64,
+    /// The place of the next newer error of the SQLSTATE.
+    newer: u32,
     pub(super) at: i64,
     pub(super) database: u32,
     pub(super) role: u32,
@@ -59,52 +65,85 @@ impl Place {
     }
 }
 
-/// The ring. Its places follow it.
+/// The errors. Their places follow it.
 #[repr(C, align(64))]
 pub struct ErrorRing {
     places: usize,
+    /// How many places are taken.
+    taken: usize,
     /// How many errors were noted.
     noted: u64,
+    queues: [Queue; OWN_SQLSTATES],
+}
+
+/// The errors of an SQLSTATE, from the oldest to the newest.
+#[derive(Clone, Copy, Default)]
+#[repr(C)]
+struct Queue {
+    length: usize,
+    oldest: u32,
+    newest: u32,
 }
 
 impl ErrorRing {
-    /// A ring without an error.
+    /// Room for errors, without one.
     pub fn new(places: usize) -> ErrorRing {
-        ErrorRing { places, noted: 0 }
+        ErrorRing { places, taken: 0, noted: 0, queues: [Queue::default(); OWN_SQLSTATES] }
     }
 
-    /// Notes one more error over the oldest one.
-    pub(super) fn note(&mut self, fill: impl FnOnce(&mut Place)) {
-        if self.places > 0 {
-            let number = self.noted;
-            self.noted += 1;
-            fill(self.place(number));
+    /// Notes one more error. `own` is the number of its SQLSTATE: 0 is ID001.
+    pub(super) fn note(&mut self, own: usize, fill: impl FnOnce(&mut Place)) {
+        let Some(at) = self.free_place(own) else { return };
+        let number = self.noted;
+        self.noted += 1;
+        let place = self.place(at);
+        place.number = number;
+        fill(place);
+        let Queue { length, newest, .. } = self.queues[own];
+        if length > 0 {
+            self.place(newest).newer = at;
+        } else {
+            self.queues[own].oldest = at;
         }
+        self.queues[own].newest = at;
+        self.queues[own].length += 1;
+    }
+
+    /// A place that nobody takes any more.
+    fn free_place(&mut self, own: usize) -> Option<u32> {
+        if self.taken < self.places {
+            self.taken += 1;
+            return u32::try_from(self.taken - 1).ok();
+        }
+        let longest = (0..OWN_SQLSTATES).max_by_key(|number| (self.queues[*number].length, *number == own))?;
+        let Queue { length: 1.., oldest, .. } = self.queues[longest] else { return None };
+        self.queues[longest].oldest = self.place(oldest).newer;
+        self.queues[longest].length -= 1;
+        Some(oldest)
     }
 
     /// The errors of a database, the newest first.
     pub fn newest_of(&mut self, database: u32) -> Vec<NotedError> {
-        let kept = self.noted.min(self.places as u64);
-        let newest = self.noted;
         let mut all = Vec::new();
-        for back in 1..=kept {
-            let place = self.place(newest - back);
+        for at in 0..self.taken as u32 {
+            let place = self.place(at);
             if place.database == database {
-                all.push(place.read());
+                all.push((place.number, place.read()));
             }
         }
-        all
+        all.sort_unstable_by_key(|(number, _)| std::cmp::Reverse(*number));
+        all.into_iter().map(|(_, error)| error).collect()
     }
 
-    fn place(&mut self, number: u64) -> &mut Place {
-        let number = number as usize % self.places;
-        // SAFETY: the places follow the ring in shared memory, as many as it was made with. They were all zeros at first,
-        // which are valid.
-        unsafe { &mut *(&raw mut *self).add(1).cast::<Place>().add(number) }
+    fn place(&mut self, at: u32) -> &mut Place {
+        let at = at as usize % self.places;
+        // SAFETY: the places follow it in shared memory, as many as it was made with. They were all zeros at first, which
+        // are valid.
+        unsafe { &mut *(&raw mut *self).add(1).cast::<Place>().add(at) }
     }
 }
 
-/// The size of a ring of so many errors.
+/// The size of room for so many errors.
 pub fn ring_bytes(places: usize) -> usize {
     size_of::<ErrorRing>() + places * size_of::<Place>()
 }

@@ -75,10 +75,30 @@ pub async fn errors_show_who_was_refused_what(version: Version) -> Result<()> {
     let whole = superuser.text("SELECT e::text FROM idempotence.errors e").await?;
     ensure!(!whole.contains(SECRET), "the view shows a payload");
     let order = "SELECT every(at >= next) FROM (SELECT at, lead(at, 1, at) OVER () AS next FROM idempotence.errors) e";
-    expect(&superuser, order, "t").await
+    expect(&superuser, order, "t").await?;
+
+    // Each is counted in its database, also those whose session nobody knows. A reset takes the counts back.
+    refused(&app, "SELECT FROM idem_begin('01a1fe1a-7f9a-7683-bc4b-e332bd6a0bea', 1)", "ID004").await?;
+    refused(&app, "SELECT FROM idem_begin('01a1fe1a-7f9a-7683-bc4b-e332bd6a0bea@paris', 1)", "ID012").await?;
+    let counts = "SELECT sqlstate, errors FROM idempotence.error_counts() WHERE errors > 0";
+    let counted = "ID001|2\nID004|1\nID006|1\nID007|3\nID008|1\nID011|1\nID012|1";
+    expect(&server.connect_as(DATABASE, "watcher").await?, counts, counted).await?;
+    expect(&elsewhere, counts, "ID007|1").await?;
+    refused(&app, counts, "42501").await?;
+    expect(&superuser, "SELECT count(*) FROM idempotence.error_counts()", "12").await?;
+    expect(&elsewhere, "SELECT kind FROM idempotence.stats", "").await?;
+    drop((superuser, app, other, elsewhere));
+    server.stop_fast()?;
+    server.start()?;
+    let superuser = server.connect(DATABASE).await?;
+    expect(&superuser, counts, counted).await?;
+    superuser.text("SELECT idem_stats_reset()").await?;
+    expect(&superuser, counts, "").await?;
+    expect(&server.connect("other").await?, counts, "ID007|1").await
 }
 
-// Goal: the newest errors are kept, as many as the setting says, of all databases together; 0 keeps none.
+// Goal: the newest errors are kept, as many as the setting says, of all databases together; 0 keeps none. Where errors of
+// several kinds come, none takes all the room.
 // Method: more errors than that from two connections in turn.
 pub async fn as_many_errors_are_kept_as_the_setting_says(version: Version) -> Result<()> {
     let server = shop::start_with(version, &[PRELOADED, ("idempotence.max_errors", "10")])?;
@@ -97,24 +117,47 @@ pub async fn as_many_errors_are_kept_as_the_setting_says(version: Version) -> Re
     let cut = "SELECT request = left(repeat('🔑', 255), length(request)), length(request) > 50 FROM idempotence.errors LIMIT 1";
     expect(&connections[0], cut, "t|t").await?;
 
+    // A flood of one error leaves the others their share, and keeps its newest.
+    let begin = |payload: i32| format!("SELECT FROM idem_begin('work', 'done', payload => '{payload}')");
+    connections[0].text(&format!("BEGIN; {}; SELECT FROM idem_record('work', 'done'); COMMIT", begin(1))).await?;
+    let mismatch = begin(2);
+    let kept = "SELECT sqlstate, count(*) FROM idempotence.errors GROUP BY 1 ORDER BY 1";
+    for (mismatches, flood, expected) in [(1, 30, "ID001|1\nID007|9"), (20, 0, "ID001|5\nID007|5")] {
+        for _ in 0..mismatches {
+            refused(&connections[0], &mismatch, "ID001").await?;
+        }
+        for number in 0..flood {
+            refused(&connections[1], &format!("SELECT idem_record('work', 'f{number}')"), "ID007").await?;
+        }
+        expect(&connections[0], kept, expected).await?;
+    }
+    let of_flood = "SELECT request FROM idempotence.errors WHERE sqlstate = 'ID007'";
+    expect(&connections[0], of_flood, "f29\nf28\nf27\nf26\nf25").await?;
+
     drop(connections);
     server.conf("idempotence.max_errors", "0")?;
     server.restart()?;
     let connection = server.connect(DATABASE).await?;
     refused(&connection, "SELECT idem_record('work', 'k')", "ID007").await?;
-    expect(&connection, ROWS, "").await
+    expect(&connection, ROWS, "").await?;
+    // What is not kept is counted all the same.
+    expect(&connection, "SELECT errors > 0 FROM idempotence.error_counts() WHERE sqlstate = 'ID007'", "t").await
 }
 
 // Goal: where the library is not preloaded, what it would need shared memory for is refused and says what to do. All else
 // works.
-// Method: each of the four, and requests of each kind.
+// Method: each of the five, and requests of each kind.
 pub async fn without_preloading_all_but_the_views_works(version: Version) -> Result<()> {
     let server = shop::start(version)?;
     let connection = server.connect(DATABASE).await?;
     connection.text("SELECT idem_create_session('work'), idem_create_session('mail', inbox => true)").await?;
-    for what in
-        ["* FROM idempotence.stats", "* FROM idempotence.in_flight", "* FROM idempotence.errors", "idem_stats_reset()"]
-    {
+    for what in [
+        "* FROM idempotence.stats",
+        "* FROM idempotence.in_flight",
+        "* FROM idempotence.errors",
+        "idempotence.error_counts()",
+        "idem_stats_reset()",
+    ] {
         let error = connection.error(&format!("SELECT {what}")).await?;
         ensure!(error.code().code() == "55000", "{what}: {error}");
         let hint = error.hint().unwrap_or_default();
