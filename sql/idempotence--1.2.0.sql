@@ -134,10 +134,10 @@ CREATE TABLE idempotence.reply (
   first       bigint      NOT NULL,
   last        bigint      NOT NULL,
   recorded_at timestamptz NOT NULL,
-  recorded_by regrole     NOT NULL,
   slot        integer     NOT NULL,
   class       "char"      NOT NULL,
   stream      text        NOT NULL COLLATE "C",
+  recorded_by text        NOT NULL,
   fingerprint uuid,
   token       bigint,
   response    jsonb,
@@ -156,14 +156,17 @@ CREATE TABLE idempotence.stream (
 
 -- Outcomes lie in a ring of three segments. Records go to the current segment, look-ups read all three, and an old
 -- segment is emptied as a whole.
+--
+-- Who has recorded is noted by name, here and in the tables of replies, leases and repairs. The oid of a role that was
+-- dropped is a number, in a dump too, and where that is restored the number may be the oid of another role.
 CREATE TABLE idempotence.outcome_0 (
   digest      uuid        NOT NULL,
   session     uuid        NOT NULL,
   recorded_at timestamptz NOT NULL,
   expires_at  timestamptz NOT NULL,
-  recorded_by regrole     NOT NULL,
   class       "char"      NOT NULL,
   key         text        NOT NULL COLLATE "C",
+  recorded_by text        NOT NULL,
   fingerprint uuid,
   token       bigint,
   response    jsonb,
@@ -223,10 +226,10 @@ CREATE TABLE idempotence.lease (
   leased_until timestamptz NOT NULL,
   last         bigint,
   attempt      integer     NOT NULL,
-  holder       regrole     NOT NULL,
   fingerprint  uuid,
   request      text        NOT NULL COLLATE "C",
   stream       text        NOT NULL COLLATE "C",
+  holder       text        NOT NULL,
   application  text        NOT NULL,
   CONSTRAINT lease_pkey PRIMARY KEY (digest)
 ) WITH (fillfactor = 80);
@@ -255,13 +258,16 @@ INSERT INTO idempotence.secret (key)
   SELECT pg_catalog.decode(pg_catalog.replace(pg_catalog.concat(pg_catalog.gen_random_uuid(), pg_catalog.gen_random_uuid()), '-', ''), 'hex');
 
 CREATE TABLE idempotence.audit (
-  at      timestamptz NOT NULL,
-  by      regrole     NOT NULL,
-  action  text        NOT NULL,
-  session text        NOT NULL,
-  request text        NOT NULL,
-  reason  text        NOT NULL,
-  found   text        NOT NULL
+  at          timestamptz NOT NULL,
+  by          text        NOT NULL,
+  login       text        NOT NULL,
+  application text        NOT NULL,
+  client      text,
+  action      text        NOT NULL,
+  session     text        NOT NULL,
+  request     text        NOT NULL,
+  reason      text,
+  found       text        NOT NULL
 );
 -- So that a DBA can delete old rows even if the table is published.
 ALTER TABLE idempotence.audit REPLICA IDENTITY FULL;
@@ -372,6 +378,14 @@ AS 'MODULE_PATHNAME', 'deadlocks_wrapper';
 CREATE FUNCTION idempotence.digest_fits(digest uuid, session uuid, key text) RETURNS boolean
 LANGUAGE c STABLE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'digest_fits_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::monitor::error_counts
+
+CREATE FUNCTION idempotence.error_counts(OUT sqlstate text, OUT errors bigint) RETURNS SETOF record
+LANGUAGE c VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'error_counts_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
@@ -943,7 +957,8 @@ AS 'MODULE_PATHNAME', 'idem_key_wrapper';
 CREATE  FUNCTION "idem_lookup"(
 	"session" TEXT, /* Option < & str > */
 	"request" bigint, /* Option < i64 > */
-	"stream" TEXT DEFAULT NULL /* Option < & str > */
+	"stream" TEXT DEFAULT NULL, /* Option < & str > */
+	"wait" interval DEFAULT NULL /* Option < Interval > */
 ) RETURNS idem_ticket /* Composite < Ticket > */
 VOLATILE PARALLEL UNSAFE 
 LANGUAGE c /* Rust */
@@ -955,7 +970,8 @@ AS 'MODULE_PATHNAME', 'idem_lookup_bigint_wrapper';
 CREATE  FUNCTION "idem_lookup"(
 	"session" TEXT, /* Option < & str > */
 	"request" TEXT, /* Option < & str > */
-	"stream" TEXT DEFAULT NULL /* Option < & str > */
+	"stream" TEXT DEFAULT NULL, /* Option < & str > */
+	"wait" interval DEFAULT NULL /* Option < Interval > */
 ) RETURNS idem_ticket /* Composite < Ticket > */
 VOLATILE PARALLEL UNSAFE 
 LANGUAGE c /* Rust */
@@ -967,7 +983,8 @@ AS 'MODULE_PATHNAME', 'idem_lookup_text_wrapper';
 CREATE  FUNCTION "idem_lookup"(
 	"session" TEXT, /* Option < & str > */
 	"request" uuid, /* Option < Uuid > */
-	"stream" TEXT DEFAULT NULL /* Option < & str > */
+	"stream" TEXT DEFAULT NULL, /* Option < & str > */
+	"wait" interval DEFAULT NULL /* Option < Interval > */
 ) RETURNS idem_ticket /* Composite < Ticket > */
 VOLATILE PARALLEL UNSAFE 
 LANGUAGE c /* Rust */
@@ -1041,7 +1058,7 @@ CREATE  FUNCTION "idem_outcomes"(
 	"response" jsonb,  /* Option < Jsonb > */
 	"response_bytes" INT,  /* Option < i32 > */
 	"fingerprint" uuid,  /* Option < Uuid > */
-	"recorded_by" regrole,  /* Regrole */
+	"recorded_by" TEXT,  /* String */
 	"recorded_at" timestamptz,  /* Timestamptz */
 	"expires_at" timestamptz,  /* Option < Timestamptz > */
 	"stream" TEXT,  /* Option < String > */
@@ -1379,6 +1396,14 @@ AS 'MODULE_PATHNAME', 'milliseconds_wrapper';
 CREATE FUNCTION idempotence.naptime() RETURNS interval
 LANGUAGE c STABLE PARALLEL SAFE
 AS 'MODULE_PATHNAME', 'naptime_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::admin::note_grant
+
+CREATE FUNCTION idempotence.note_grant(role regrole, level text) RETURNS void
+LANGUAGE c VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'note_grant_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
@@ -2175,15 +2200,30 @@ CREATE VIEW idempotence.blind AS
 SELECT pg_catalog.pg_is_in_recovery() AND c.relpersistence OPERATOR(pg_catalog.=) 'u' AS blind
 FROM pg_catalog.pg_class c WHERE c.oid OPERATOR(pg_catalog.=) pg_catalog.to_regclass('idempotence.lease');
 
+-- About how many requests are unfinished, where that is too many to look at each; otherwise NULL. VACUUM and ANALYZE count.
+CREATE VIEW idempotence.many_unfinished AS
+SELECT CASE WHEN e.unfinished OPERATOR(pg_catalog.>) 50000 THEN e.unfinished END AS estimate
+FROM (SELECT pg_catalog.sum(GREATEST(c.reltuples, 0))::pg_catalog.int8 AS unfinished FROM pg_catalog.pg_class c
+      WHERE c.oid OPERATOR(pg_catalog.=) ANY (ARRAY[pg_catalog.to_regclass('idempotence.lease'), pg_catalog.to_regclass('idempotence.checkpoint')]::pg_catalog.oid[])) e;
+
+-- What is unfinished, where that is few enough. The condition needs no row, so that otherwise none is read.
+CREATE VIEW idempotence.few_unfinished AS
+SELECT u.session, u.state, u.leased_until, u.attempt, u.since FROM idempotence.unfinished u WHERE (SELECT m.estimate IS NULL FROM idempotence.many_unfinished m);
+
 CREATE VIEW idempotence.check_leases AS
-SELECT CASE WHEN pg_catalog.count(*) FILTER (WHERE u.attempt OPERATOR(pg_catalog.>) 3) OPERATOR(pg_catalog.>) 0 THEN 1 ELSE 0 END AS level,
+SELECT CASE WHEN m.estimate IS NOT NULL OR u.often OPERATOR(pg_catalog.>) 0 THEN 1 ELSE 0 END AS level,
        CASE WHEN (SELECT b.blind FROM idempotence.blind b) THEN 'this is a standby, and leases are unlogged; the primary knows them'
-            ELSE pg_catalog.concat(pg_catalog.count(*) FILTER (WHERE u.state OPERATOR(pg_catalog.=) 'leased'), ' requests are leased',
-                   CASE WHEN pg_catalog.count(*) FILTER (WHERE u.attempt OPERATOR(pg_catalog.>) 3) OPERATOR(pg_catalog.>) 0
-                        THEN pg_catalog.concat('; ', pg_catalog.count(*) FILTER (WHERE u.attempt OPERATOR(pg_catalog.>) 3),
-                               ' unfinished ones were taken over more than three times, one by attempt ', pg_catalog.max(u.attempt)) END) END AS detail,
-       'A request that was taken over again and again may be what its workers die of, or its lease is too short for the work. The view unfinished tells who has it. max_attempts of a session gives such requests up.' AS hint
-FROM idempotence.unfinished u;
+            WHEN m.estimate IS NOT NULL THEN pg_catalog.format('about %s requests are leased or stopped at a checkpoint, too many to look at each', m.estimate)
+            ELSE pg_catalog.concat(u.leased, ' requests are leased',
+                   CASE WHEN u.often OPERATOR(pg_catalog.>) 0
+                        THEN pg_catalog.format('; %s unfinished ones were taken over more than three times, one by attempt %s', u.often, u.most) END) END AS detail,
+       CASE WHEN m.estimate IS NOT NULL
+            THEN 'Which program begins them and does not end them? The view unfinished tells in which sessions they are, and who has them. idem_force_release_prefix() ends many; idempotence.max_leases_per_role bounds them.'
+            ELSE 'A request that was taken over again and again may be what its workers die of, or its lease is too short for the work. The view unfinished tells who has it. max_attempts of a session gives such requests up.' END AS hint
+FROM idempotence.many_unfinished m
+CROSS JOIN (SELECT pg_catalog.count(*) FILTER (WHERE f.state OPERATOR(pg_catalog.=) 'leased') AS leased,
+                   pg_catalog.count(*) FILTER (WHERE f.attempt OPERATOR(pg_catalog.>) 3) AS often, pg_catalog.max(f.attempt) AS most
+            FROM idempotence.few_unfinished f) u;
 
 CREATE VIEW idempotence.check_run_out AS
 SELECT CASE WHEN pg_catalog.count(*) OPERATOR(pg_catalog.>) 0 THEN 1 ELSE 0 END AS level,
@@ -2191,9 +2231,10 @@ SELECT CASE WHEN pg_catalog.count(*) OPERATOR(pg_catalog.>) 0 THEN 1 ELSE 0 END 
             WHEN pg_catalog.count(*) OPERATOR(pg_catalog.>) 0
             THEN pg_catalog.format('the lease of %s requests ran out more than five minutes ago, and nobody has taken them over; the first at %s, most of them in session %s',
                    pg_catalog.count(*), pg_catalog.date_trunc('second', pg_catalog.min(u.leased_until)), pg_catalog.to_json(pg_catalog.mode() WITHIN GROUP (ORDER BY u.session)))
+            WHEN (SELECT m.estimate IS NOT NULL FROM idempotence.many_unfinished m) THEN 'not looked at, since too many are unfinished: see the row leases'
             ELSE 'no lease ran out more than five minutes ago' END AS detail,
        'What they were to do outside the database may have happened. Their callers begin them again, or settle them (idem_settle). What nobody asks for any more: idem_force_record() or idem_force_release(). The view unfinished lists them.' AS hint
-FROM idempotence.unfinished u
+FROM idempotence.few_unfinished u
 WHERE u.state OPERATOR(pg_catalog.=) 'run out' AND u.leased_until OPERATOR(pg_catalog.<) (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) '5 minutes'::pg_catalog.interval);
 
 CREATE VIEW idempotence.check_suspended AS
@@ -2201,10 +2242,11 @@ SELECT CASE WHEN pg_catalog.count(u.session) OPERATOR(pg_catalog.>) 0 THEN 1 ELS
        CASE WHEN pg_catalog.count(u.session) OPERATOR(pg_catalog.>) 0
             THEN pg_catalog.format('%s requests have been suspended at a checkpoint for more than %s; the first since %s, most of them in session %s',
                    pg_catalog.count(u.session), t.threshold, pg_catalog.date_trunc('second', pg_catalog.min(u.since)), pg_catalog.to_json(pg_catalog.mode() WITHIN GROUP (ORDER BY u.session)))
+            WHEN (SELECT m.estimate IS NOT NULL FROM idempotence.many_unfinished m) THEN 'not looked at, since too many are unfinished: see the row leases'
             ELSE pg_catalog.format('no request has been suspended for more than %s', t.threshold) END AS detail,
        'Nobody goes on with them. Their callers begin them again, or settle them (idem_settle). What nobody asks for any more: idem_force_record(), or wait until it expires. The view unfinished lists them.' AS hint
 FROM (SELECT pg_catalog.make_interval(secs => idempotence.setting('idempotence.warn_suspended')::pg_catalog.float8) AS threshold) t
-LEFT JOIN idempotence.unfinished u ON u.state OPERATOR(pg_catalog.=) 'suspended' AND u.since OPERATOR(pg_catalog.<) (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) t.threshold)
+LEFT JOIN idempotence.few_unfinished u ON u.state OPERATOR(pg_catalog.=) 'suspended' AND u.since OPERATOR(pg_catalog.<) (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) t.threshold)
 GROUP BY t.threshold;
 
 CREATE VIEW idempotence.check_owners AS
@@ -2647,6 +2689,7 @@ $ready$;
 --   views
 --   sweep
 --   health
+--   note_grant
 
 -- Who may do what. PUBLIC may do nothing. idem_grant grants a role one of three levels.
 
@@ -2654,12 +2697,12 @@ $ready$;
 -- the views of every level call. A function that only the extension's owner may execute has no level.
 CREATE VIEW idempotence.function_level AS
 SELECT p.oid AS function,
-       CASE WHEN p.proname OPERATOR(pg_catalog.=) ANY ('{idem_forget,idem_forget_prefix,idem_purge_audit,idem_import,import_begin,import_row,import_end,
+       CASE WHEN p.proname OPERATOR(pg_catalog.=) ANY ('{idem_forget_prefix,idem_purge_audit,idem_import,import_begin,import_row,import_end,
               idem_force_release,idem_force_release_prefix,idem_force_record,idem_set_persistence,idem_accept_restore,idem_stats_reset,idem_sweep,sweep_step,note_sweep}'::pg_catalog.name[]) THEN 'admin'
             WHEN p.proname OPERATOR(pg_catalog.=) ANY ('{at_work_by_role,holders,advisory_holders,
-              naptime,max_sessions_per_role,launcher,is_visited,last_sweep,checks}'::pg_catalog.name[]) THEN 'monitor'
+              naptime,max_sessions_per_role,launcher,is_visited,last_sweep,checks,error_counts}'::pg_catalog.name[]) THEN 'monitor'
             WHEN p.proname OPERATOR(pg_catalog.=) ANY (
-              '{idem_begin,idem_claim,idem_record,idem_checkpoint,idem_extend,idem_release,idem_settle,idem_lookup,idem_once,idem_once_many,idem_redact,idem_redact_prefix,
+              '{idem_begin,idem_claim,idem_record,idem_checkpoint,idem_extend,idem_release,idem_settle,idem_lookup,idem_once,idem_once_many,idem_forget,idem_redact,idem_redact_prefix,
                 idem_export,idem_run,
                 idem_create_session,idem_alter_session,idem_drop_session,idem_create_journal,
                 idem_register,idem_heartbeat,idem_ack,idem_allocate,idem_position,idem_close,
@@ -2720,6 +2763,7 @@ BEGIN
   FOR relation IN SELECT r.relation FROM idempotence.relation_level r WHERE r.level OPERATOR(pg_catalog.=) ANY (granted) LOOP
     EXECUTE pg_catalog.format('GRANT SELECT ON %s TO %s', relation, role);
   END LOOP;
+  PERFORM idempotence.note_grant(role, level);
 END
 $grant$;
 
@@ -2745,6 +2789,7 @@ BEGIN
   IF '@extschema@' OPERATOR(pg_catalog.<>) 'public' THEN
     EXECUTE pg_catalog.format('REVOKE USAGE ON SCHEMA %s FROM %s', '@extschema@', role);
   END IF;
+  PERFORM idempotence.note_grant(role, NULL);
 END
 $revoke$;
 /* </end connected objects> */
@@ -2856,11 +2901,11 @@ COMMENT ON FUNCTION idem_explain(text, uuid, text) IS
   'all that is known of a request: who is at work on it, its outcome, what is unfinished, its repairs, what a begin would answer and why, what to do next; never a payload, state or response';
 COMMENT ON FUNCTION idem_outcomes(text, text, text, timestamptz, timestamptz, integer) IS
   'the outcomes of a session, that which was recorded last first: those whose key begins with prefix, that have this status, that were recorded since and before; at most so many';
-COMMENT ON FUNCTION idem_lookup(text, text, text) IS
+COMMENT ON FUNCTION idem_lookup(text, text, text, interval) IS
   'look a request up without beginning it; gives its outcome, in_progress, discarded, suspended, unknown, or on a standby not_here';
-COMMENT ON FUNCTION idem_lookup(text, bigint, text) IS
+COMMENT ON FUNCTION idem_lookup(text, bigint, text, interval) IS
   'look a request up without beginning it; gives its outcome, in_progress, discarded, suspended, unknown, or on a standby not_here';
-COMMENT ON FUNCTION idem_lookup(text, uuid, text) IS
+COMMENT ON FUNCTION idem_lookup(text, uuid, text, interval) IS
   'look a request up without beginning it; gives its outcome, in_progress, discarded, suspended, unknown, or on a standby not_here';
 COMMENT ON FUNCTION idem_once(text, text) IS
   'note a request in an inbox; gives true the first time and false afterwards';
@@ -2967,6 +3012,7 @@ COMMENT ON FUNCTION idempotence.retention() IS 'the setting idempotence.retentio
 COMMENT ON FUNCTION idempotence.note_restored() IS 'internal: trigger that notes what a restore puts into segments and sessions';
 COMMENT ON FUNCTION idempotence.forget_cached() IS 'internal: backends read sessions and secret again after SQL wrote them';
 COMMENT ON FUNCTION idempotence.sweep_step(text) IS 'internal to idem_sweep: a step, or a batch of it; whether there is more to do, null when another sweep is at work';
+COMMENT ON FUNCTION idempotence.note_grant(regrole, text) IS 'internal to idem_grant and idem_revoke: notes what was granted, null: that it was taken away';
 COMMENT ON FUNCTION idempotence.note_sweep() IS 'internal to idem_sweep: notes that a sweep by hand has ended';
 COMMENT ON FUNCTION idempotence.last_sweep() IS 'for the view health: when this database was swept last';
 COMMENT ON FUNCTION idempotence.launcher() IS 'for the view health: the process of the launcher; 0: it does not run, null: the library is not preloaded';
@@ -3066,6 +3112,7 @@ COMMENT ON COLUMN idempotence.stats.waits IS 'calls that waited for a transactio
 COMMENT ON COLUMN idempotence.stats.wait_ms IS 'how long they waited, in milliseconds. A backend that is terminated while it waits loses the length of that wait';
 COMMENT ON COLUMN idempotence.stats.swept IS 'outcomes that the sweep has found expired and removed, those of client sessions that ended included; what it moves is not counted';
 COMMENT ON COLUMN idempotence.stats.since IS 'since when the line counts';
+COMMENT ON FUNCTION idempotence.error_counts() IS 'how many errors of each SQLSTATE of class ID were raised in this database, since the counters of stats began';
 COMMENT ON FUNCTION idem_stats_reset() IS 'sets the counters of this database to 0; gives the moment';
 COMMENT ON FUNCTION idempotence.errors() IS 'internal to the view errors';
 COMMENT ON VIEW idempotence.errors IS 'the newest errors of class ID, the newest first; needs the library preloaded';
@@ -3175,6 +3222,14 @@ COMMENT ON COLUMN idempotence.holding.virtualtransaction IS 'what pg_locks calls
 COMMENT ON COLUMN idempotence.holding.requests IS 'how many requests it holds';
 COMMENT ON VIEW idempotence.blind IS 'internal to health: whether the leases cannot be seen here';
 COMMENT ON COLUMN idempotence.blind.blind IS 'true on a standby where leases are unlogged';
+COMMENT ON VIEW idempotence.many_unfinished IS 'internal to health: about how many requests are unfinished, where that is too many to look at each';
+COMMENT ON COLUMN idempotence.many_unfinished.estimate IS 'about how many; null: few enough';
+COMMENT ON VIEW idempotence.few_unfinished IS 'internal to health: what is unfinished, where that is few enough to look at each';
+COMMENT ON COLUMN idempotence.few_unfinished.session IS 'the session';
+COMMENT ON COLUMN idempotence.few_unfinished.state IS 'leased, run out or suspended';
+COMMENT ON COLUMN idempotence.few_unfinished.leased_until IS 'when the lease runs out or ran out';
+COMMENT ON COLUMN idempotence.few_unfinished.attempt IS 'how many have had the lease';
+COMMENT ON COLUMN idempotence.few_unfinished.since IS 'since when it is so';
 COMMENT ON VIEW idempotence.sample IS 'internal to health: some outcomes of each table';
 COMMENT ON COLUMN idempotence.sample.digest IS 'the digest of the request';
 COMMENT ON COLUMN idempotence.sample.session IS 'the session''s id';
@@ -3360,13 +3415,16 @@ COMMENT ON TABLE idempotence.secret IS 'the key of the digests: the row in use c
 COMMENT ON COLUMN idempotence.secret.in_use_since IS 'when the first session was made under it; null: not in use';
 COMMENT ON COLUMN idempotence.secret.key IS '32 random bytes';
 
-COMMENT ON TABLE idempotence.audit IS 'repairs and decisions, those of a session''s owner too; idem_purge_audit deletes old rows';
+COMMENT ON TABLE idempotence.audit IS 'repairs and decisions, those of a session''s owner too, and who was granted what; idem_purge_audit deletes old rows';
 COMMENT ON COLUMN idempotence.audit.at IS 'when';
-COMMENT ON COLUMN idempotence.audit.by IS 'the role that did it';
+COMMENT ON COLUMN idempotence.audit.by IS 'the name of the role whose rights counted (current_user)';
+COMMENT ON COLUMN idempotence.audit.login IS 'the name of the role that the connection was of (session_user)';
+COMMENT ON COLUMN idempotence.audit.application IS 'the application_name of the connection';
+COMMENT ON COLUMN idempotence.audit.client IS 'the address of its client; null: a local socket';
 COMMENT ON COLUMN idempotence.audit.action IS 'what was done';
 COMMENT ON COLUMN idempotence.audit.session IS 'the session''s name';
 COMMENT ON COLUMN idempotence.audit.request IS 'the request''s key';
-COMMENT ON COLUMN idempotence.audit.reason IS 'why, as given';
+COMMENT ON COLUMN idempotence.audit.reason IS 'why, as given; null: the call takes no reason';
 COMMENT ON COLUMN idempotence.audit.found IS 'what was there';
 /* </end connected objects> */
 
