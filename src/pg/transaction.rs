@@ -117,9 +117,3 @@ pub fn is_in_trigger() -> bool {
     // SAFETY: the function takes no argument, and reads a variable of the backend.
     unsafe { pg_sys::pg_trigger_depth(std::ptr::null_mut()).value() as i32 > 0 }
 }
-
-/// Whether the transaction is in a block, be it one that BEGIN has made or one of the server's own for several statements.
-pub fn is_in_block() -> bool {
-    // SAFETY: reads the transaction state.
-    unsafe { pg_sys::IsTransactionBlock() }
-}
