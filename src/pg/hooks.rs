@@ -32,7 +32,9 @@ static mut NEXT_UTILITY: pg_sys::ProcessUtility_hook_type = None;
 /// What kind of statement has ended.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Ended {
-    /// A transaction command such as COMMIT.
+    /// BEGIN or START TRANSACTION.
+    Begin,
+    /// Another transaction command, such as COMMIT.
     OfTransaction,
     /// CREATE DATABASE, which is not committed yet.
     CreateDatabase,
@@ -99,8 +101,14 @@ unsafe extern "C-unwind" fn process_utility(
     // SAFETY: as above. A utility statement is a node with a tag. The tag is read first, since the execution may free
     // the node.
     let ended = unsafe {
-        let ended = match (*(*statement).utilityStmt).type_ {
-            pg_sys::NodeTag::T_TransactionStmt => Ended::OfTransaction,
+        let node = (*statement).utilityStmt;
+        let ended = match (*node).type_ {
+            pg_sys::NodeTag::T_TransactionStmt => match (*node.cast::<pg_sys::TransactionStmt>()).kind {
+                pg_sys::TransactionStmtKind::TRANS_STMT_BEGIN | pg_sys::TransactionStmtKind::TRANS_STMT_START => {
+                    Ended::Begin
+                }
+                _ => Ended::OfTransaction,
+            },
             pg_sys::NodeTag::T_CreatedbStmt => Ended::CreateDatabase,
             _ => Ended::Other,
         };

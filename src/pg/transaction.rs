@@ -118,12 +118,6 @@ pub fn is_in_trigger() -> bool {
     unsafe { pg_sys::pg_trigger_depth(std::ptr::null_mut()).value() as i32 > 0 }
 }
 
-/// Whether the transaction is in a block, be it one that BEGIN has made or one of the server's own for several statements.
-pub fn is_in_block() -> bool {
-    // SAFETY: reads the transaction state.
-    unsafe { pg_sys::IsTransactionBlock() }
-}
-
 /// Runs `work` with a snapshot of now, whatever the transaction's own is. It assigns no transaction id.
 pub fn with_newest_snapshot<T>(work: impl FnOnce() -> T) -> T {
     // SAFETY: as in with_snapshot(), and in no parallel worker, since none executes a function of ours that asks for this.

@@ -204,9 +204,10 @@ pub fn count(role: pg_sys::Oid, enough: i64) -> i64 {
     if held_at_most < enough {
         return held_at_most;
     }
+    let name = pg::role_name(role).unwrap_or_default();
     let mut count = 0;
     table.find(None, &mut [], Snapshot::LatestMvcc, |row: &Columns<'_>| {
-        count += i64::from(row.oid(HOLDER) == Some(role));
+        count += i64::from(row.text_is(HOLDER, &name));
         (count >= enough).then_some(())
     });
     count

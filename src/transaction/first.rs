@@ -20,7 +20,7 @@ use std::ffi::c_void;
 thread_local! {
     /// Whether the callbacks before the commit have begun to run.
     static ENDING: Cell<bool> = const { Cell::new(false) };
-    /// Whether a transaction command is known to have made the block, so that another one ends it.
+    /// Whether BEGIN is known to have made the block, so that a transaction command ends it.
     static IN_MADE_BLOCK: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -71,11 +71,10 @@ pub fn set_ending(ending: bool) {
 
 /// Called after each statement.
 fn statement_has_ended(statement: Ended) {
-    if statement == Ended::CreateDatabase {
-        blank::forget_all();
-    }
-    if statement == Ended::OfTransaction {
-        IN_MADE_BLOCK.set(pg::is_in_block());
+    match statement {
+        Ended::CreateDatabase => blank::forget_all(),
+        Ended::Begin => IN_MADE_BLOCK.set(true),
+        Ended::OfTransaction | Ended::Other => {}
     }
     let has_reason = open::has_open() || written::here() || written::elsewhere();
     if has_reason && commit_may_follow(statement) && (open::has_open() || coordinator::is_to_be_asked()) {

@@ -94,6 +94,8 @@ async fn refused_everywhere(server: &Cluster) -> Result<()> {
 async fn connect(server: &Cluster) -> Result<Connection> {
     let connection = server.connect(DATABASE).await?;
     connection.text("PREPARE add AS INSERT INTO effect VALUES ('prepared')").await?;
+    // A block that has failed says nothing of the next one.
+    ensure!(connection.sqlstate("BEGIN; SELECT 1 / 0").await? == "22012");
     Ok(connection)
 }
 
