@@ -89,7 +89,7 @@ pub fn at_work(lock: &Digest, most: usize) -> Result<AtWork, Error> {
 /// process. It may be anybody's, so the address of its client is not told.
 pub fn blocker(pid: i32) -> Result<Option<Transaction>, Error> {
     let query = "
-        SELECT NULLIF(r.pid, 0), a.usename::pg_catalog.text, a.application_name, a.state, a.xact_start,
+        SELECT CASE WHEN r.pid OPERATOR(pg_catalog.<>) 0 THEN r.pid END, a.usename::pg_catalog.text, a.application_name, a.state, a.xact_start,
                a.wait_event_type OPERATOR(pg_catalog.||) '/' OPERATOR(pg_catalog.||) a.wait_event
         FROM (SELECT idempotence.root_blocker($1) AS pid) r
         LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid OPERATOR(pg_catalog.=) r.pid
