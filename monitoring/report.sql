@@ -41,15 +41,20 @@ SELECT 'all', 'ok', (SELECT count(*) FROM idempotence.health) || ' checks'
 WHERE NOT EXISTS (SELECT FROM idempotence.health h WHERE h.status <> 'ok');
 
 \echo Recorded, hour by hour: outcomes that have not expired yet
+-- Each outcome is looked at once: what is counted is joined with the hours, and not each hour with all outcomes.
 SELECT to_char(h.hour, 'YYYY-MM-DD HH24:MI') AS hour,
-       count(*) FILTER (WHERE o.status = 'succeeded') AS succeeded,
-       count(*) FILTER (WHERE o.status = 'failed') AS failed,
-       count(*) FILTER (WHERE o.status = 'cancelled') AS cancelled,
-       count(DISTINCT o.session) AS sessions,
-       pg_size_pretty(COALESCE(sum(o.response_bytes), 0)) AS responses
+       COALESCE(sum(o.succeeded), 0) AS succeeded,
+       COALESCE(sum(o.failed), 0) AS failed,
+       COALESCE(sum(o.cancelled), 0) AS cancelled,
+       count(o.session) AS sessions,
+       pg_size_pretty(COALESCE(sum(o.bytes), 0)) AS responses
 FROM generate_series(:'since'::timestamptz, clock_timestamp(), interval '1 hour') h (hour)
-LEFT JOIN (SELECT * FROM idempotence.outcomes WHERE recorded_at >= :'since'::timestamptz) o
-       ON o.recorded_at >= h.hour AND o.recorded_at < h.hour + interval '1 hour'
+LEFT JOIN (SELECT floor(extract(epoch FROM recorded_at - :'since'::timestamptz) / 3600) AS nth, session,
+                  count(*) FILTER (WHERE status = 'succeeded') AS succeeded,
+                  count(*) FILTER (WHERE status = 'failed') AS failed,
+                  count(*) FILTER (WHERE status = 'cancelled') AS cancelled, sum(response_bytes) AS bytes
+           FROM idempotence.outcomes WHERE recorded_at >= :'since'::timestamptz GROUP BY 1, 2) o
+       ON o.nth = extract(epoch FROM h.hour - :'since'::timestamptz) / 3600
 GROUP BY h.hour ORDER BY h.hour;
 
 \if :preloaded

@@ -212,7 +212,7 @@ fn held_requests() -> TableIterator<
             None => (None, None),
         };
         let backend_state = backend.and_then(|backend| backend.state);
-        let wait_event = backend.and_then(|backend| backend.wait_event.clone());
+        let wait_event = backend.and_then(|backend| pg::wait_event(backend.pid));
         let half = |bits: u64| pg_sys::Oid::from(bits as u32);
         let (names, state, lock) = match held.named {
             Some(Named { session, stream, request, state, lock, .. }) => {

@@ -17,8 +17,6 @@ pub struct Backend {
     pub client: Option<String>,
     /// What it does: the column `state` of `pg_stat_activity`. `None` where the server does not track that.
     pub state: Option<&'static str>,
-    /// What it waits for, as `type/event`. `None`: for nothing.
-    pub wait_event: Option<String>,
 }
 
 /// The process id of this backend.
@@ -44,7 +42,6 @@ pub fn backends() -> Vec<Backend> {
         application: unsafe { text_of(status.st_appname) },
         client: address(&status.st_clientaddr),
         state: state(status.st_state),
-        wait_event: wait_event(status.st_procpid),
     };
     statuses().map(backend).collect()
 }
@@ -60,7 +57,8 @@ fn state(of: pg_sys::BackendState::Type) -> Option<&'static str> {
     }
 }
 
-fn wait_event(pid: i32) -> Option<String> {
+/// What a backend waits for, as `type/event`; `None`: for nothing.
+pub fn wait_event(pid: i32) -> Option<String> {
     // SAFETY: the entry of a process, or null. It stays in shared memory, whoever has it later. The number is aligned, so
     // it is read as a whole, and the names of a number are static, or null.
     unsafe {
