@@ -55,4 +55,5 @@ on_each_version!(in logged:
     each_line_names_the_request_that_is_open,
     a_long_wait_is_logged_once_with_both_sides,
     the_log_of_a_wait_puts_off_no_deadlock,
+    the_commit_logs_what_became_of_requests,
 );
