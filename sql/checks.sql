@@ -308,10 +308,12 @@ FROM (SELECT s.*, pg_catalog.row_number() OVER (ORDER BY s.name) AS place
 
 -- The tables that a restore has left out. If the key of the digests was restored, each of these tables must have been
 -- restored too, since pg_dump has a COPY even of an empty table. Where leases are unlogged a dump may leave them out. One
--- row, with NULL where nothing is missing.
+-- row, with NULL where nothing is missing. Without those in the second column requests are answered all the same.
 CREATE VIEW idempotence.missing AS
-SELECT pg_catalog.string_agg(pg_catalog.concat('idempotence.', t.name), ', ' ORDER BY t.name) AS missing
-FROM pg_catalog.unnest('{session,outcome_0,outcome_1,outcome_2,reply,checkpoint,lease}'::pg_catalog.text[]) t (name)
+SELECT pg_catalog.string_agg(pg_catalog.concat('idempotence.', t.name), ', ' ORDER BY t.name) FILTER (WHERE t.needed) AS missing,
+       pg_catalog.string_agg(pg_catalog.concat('idempotence.', t.name), ', ' ORDER BY t.name) FILTER (WHERE NOT t.needed) AS beside
+FROM (SELECT n.name, n.name OPERATOR(pg_catalog.<>) ALL ('{audit,granted}'::pg_catalog.text[]) AS needed
+      FROM pg_catalog.unnest('{session,outcome_0,outcome_1,outcome_2,reply,checkpoint,lease,audit,granted}'::pg_catalog.text[]) n (name)) t
 WHERE EXISTS (SELECT FROM idempotence.restore r WHERE r.brought OPERATOR(pg_catalog.=) 'secret')
   AND NOT EXISTS (SELECT FROM idempotence.restore r WHERE r.brought OPERATOR(pg_catalog.=) t.name)
   AND (t.name OPERATOR(pg_catalog.<>) 'lease'
@@ -319,11 +321,13 @@ WHERE EXISTS (SELECT FROM idempotence.restore r WHERE r.brought OPERATOR(pg_cata
 
 CREATE VIEW idempotence.check_restore AS
 SELECT CASE WHEN pg_catalog.bool_or(r.orphans OPERATOR(pg_catalog.>) 0) OR m.missing IS NOT NULL THEN 2
-            WHEN pg_catalog.count(r.noted_at) OPERATOR(pg_catalog.>) 0 THEN 1 ELSE 0 END AS level,
+            WHEN pg_catalog.count(r.noted_at) OPERATOR(pg_catalog.>) 0 OR m.beside IS NOT NULL THEN 1 ELSE 0 END AS level,
        CASE WHEN m.missing IS NOT NULL
             THEN pg_catalog.format('of what was restored since %s these tables are missing: %s', pg_catalog.date_trunc('second', pg_catalog.min(r.noted_at)), m.missing)
             WHEN pg_catalog.bool_or(r.orphans OPERATOR(pg_catalog.>) 0)
             THEN pg_catalog.format('what was restored since %s lacks sessions: requests that were done may be executed again', pg_catalog.date_trunc('second', pg_catalog.min(r.noted_at)))
+            WHEN m.beside IS NOT NULL
+            THEN pg_catalog.format('of what was restored these tables are missing, without which requests are answered all the same: %s', m.beside)
             WHEN pg_catalog.count(r.noted_at) OPERATOR(pg_catalog.>) 0
             THEN pg_catalog.format('what was restored since %s was not looked through yet', pg_catalog.date_trunc('second', pg_catalog.min(r.noted_at)))
             ELSE 'nothing that was restored lacks its session' END AS detail,
@@ -331,9 +335,11 @@ SELECT CASE WHEN pg_catalog.bool_or(r.orphans OPERATOR(pg_catalog.>) 0) OR m.mis
             THEN 'Their COPY has failed, or is still to come: requests that were done may be executed again. Create the roles that the restore missed and restore the data of these tables again, or give up what they had: idem_accept_restore(). No session that is new can be made until then.'
             WHEN pg_catalog.bool_or(r.orphans OPERATOR(pg_catalog.>) 0)
             THEN 'No session that is new can be made. Create the roles that the restore missed and restore the data of table idempotence.session again, or give up what has no session: idem_accept_restore().'
+            WHEN m.beside IS NOT NULL
+            THEN 'Their COPY has failed, or is still to come. Restore the data of these tables again, or give up what they had: idem_accept_restore().'
             ELSE 'The sweep looks through it. Where no worker visits this database, CALL idem_sweep().' END AS hint
 FROM idempotence.missing m LEFT JOIN idempotence.restore r ON r.orphans IS NULL OR r.orphans OPERATOR(pg_catalog.<>) 0
-GROUP BY m.missing;
+GROUP BY m.missing, m.beside;
 
 -- The beginning of a table's last page.
 CREATE FUNCTION idempotence.last_page(relation text) RETURNS tid

@@ -291,6 +291,7 @@ COMMENT ON COLUMN idempotence.held.holder IS 'who holds it, in words';
 
 COMMENT ON VIEW idempotence.missing IS 'internal to health and to the making of sessions: the tables that a restore has left out';
 COMMENT ON COLUMN idempotence.missing.missing IS 'their names; null: none';
+COMMENT ON COLUMN idempotence.missing.beside IS 'the names of those without which requests are answered all the same; null: none';
 
 COMMENT ON FUNCTION idempotence.stats() IS 'internal to the view stats';
 COMMENT ON VIEW idempotence.stats IS 'what was counted, a line for each standing session and for the client sessions of each role; needs the library preloaded';
@@ -628,3 +629,7 @@ COMMENT ON COLUMN idempotence.audit.session IS 'the session''s name';
 COMMENT ON COLUMN idempotence.audit.request IS 'the request''s key';
 COMMENT ON COLUMN idempotence.audit.reason IS 'why, as given; null: the call takes no reason';
 COMMENT ON COLUMN idempotence.audit.found IS 'what was there';
+
+COMMENT ON TABLE idempotence.granted IS 'the levels that idem_grant has granted, so that rights that a restore has lost are noticed';
+COMMENT ON COLUMN idempotence.granted.role IS 'the name of the role';
+COMMENT ON COLUMN idempotence.granted.level IS 'the level';

@@ -38,6 +38,32 @@ JOIN pg_catalog.pg_depend d ON d.refclassid OPERATOR(pg_catalog.=) 'pg_catalog.p
 JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) d.objid
 WHERE e.extname OPERATOR(pg_catalog.=) 'idempotence' AND c.relkind OPERATOR(pg_catalog.=) ANY ('{r,v}'::pg_catalog."char"[]);
 
+-- Whether each role that was granted a level has the rights of it.
+CREATE VIEW idempotence.check_rights AS
+SELECT CASE WHEN pg_catalog.bool_or(g.lacking OPERATOR(pg_catalog.>) 0) THEN 2
+            WHEN pg_catalog.bool_or(g.lacking IS NULL) THEN 1 ELSE 0 END AS level,
+       COALESCE(pg_catalog.left(pg_catalog.string_agg(
+                  CASE WHEN g.lacking IS NULL THEN pg_catalog.format('role %s, which was granted level %s, does not exist', g.role, g.level)
+                       ELSE pg_catalog.format('role %s lacks %s of the rights of level %s', g.role, g.lacking, g.level) END,
+                  '; ' ORDER BY g.lacking DESC NULLS LAST, g.role, g.level)
+                FILTER (WHERE g.lacking IS NULL OR g.lacking OPERATOR(pg_catalog.>) 0), 1000),
+                'each role has the rights that idem_grant gave it') AS detail,
+       'A restore that misses a role leaves the rights of others out. Create the roles that are missing, or delete their rows of idempotence.granted. Then grant all levels again: SELECT idem_grant(r.oid::regrole, g.level) FROM idempotence.granted g JOIN pg_roles r ON r.rolname = g.role.' AS hint
+FROM (SELECT n.role, n.level, CASE WHEN r.oid IS NOT NULL THEN
+               (SELECT pg_catalog.count(*) FROM idempotence.function_level f
+                WHERE (f.level OPERATOR(pg_catalog.=) ANY (ARRAY['all', n.level]) OR f.level IS NOT NULL AND n.level OPERATOR(pg_catalog.=) 'admin')
+                  AND NOT pg_catalog.has_function_privilege(r.oid, f.function, 'EXECUTE'))
+               OPERATOR(pg_catalog.+)
+               (SELECT pg_catalog.count(*) FROM idempotence.relation_level f
+                WHERE (f.level OPERATOR(pg_catalog.=) ANY (ARRAY['all', n.level]) OR f.level IS NOT NULL AND n.level OPERATOR(pg_catalog.=) 'admin')
+                  AND NOT pg_catalog.has_table_privilege(r.oid, f.relation, 'SELECT'))
+               OPERATOR(pg_catalog.+)
+               (SELECT pg_catalog.count(*) FROM pg_catalog.pg_namespace s
+                WHERE (s.nspname OPERATOR(pg_catalog.=) 'idempotence'
+                       OR s.oid OPERATOR(pg_catalog.=) (SELECT e.extnamespace FROM pg_catalog.pg_extension e WHERE e.extname OPERATOR(pg_catalog.=) 'idempotence'))
+                  AND NOT pg_catalog.has_schema_privilege(r.oid, s.oid, 'USAGE')) END AS lacking
+      FROM (SELECT DISTINCT d.role, d.level FROM idempotence.granted d) n LEFT JOIN pg_catalog.pg_roles r ON r.rolname OPERATOR(pg_catalog.=) n.role) g;
+
 CREATE FUNCTION idem_grant(role regrole, level text DEFAULT 'user') RETURNS void
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
 AS $grant$

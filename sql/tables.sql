@@ -262,6 +262,15 @@ CREATE TABLE idempotence.audit (
 -- So that a DBA can delete old rows even if the table is published.
 ALTER TABLE idempotence.audit REPLICA IDENTITY FULL;
 
+-- The levels that idem_grant has granted. pg_restore sends the GRANTs on an object as one command, so that one role that
+-- is missing takes the rights of all others away. This table tells what they had. It has no primary key, since a restore
+-- may bring what was granted anew before it.
+CREATE TABLE idempotence.granted (
+  role  text NOT NULL COLLATE "C",
+  level text NOT NULL COLLATE "C"
+);
+ALTER TABLE idempotence.granted REPLICA IDENTITY FULL;
+
 -- What the sweep remembers: a row for each step that has to remember something. The table is unlogged for a purpose:
 -- a crash or a failover empties it, which tells the next sweep that there was one.
 CREATE UNLOGGED TABLE idempotence.sweep (
@@ -297,3 +306,4 @@ SELECT pg_catalog.pg_extension_config_dump('idempotence.lease', '');
 SELECT pg_catalog.pg_extension_config_dump('idempotence.persistence', '');
 SELECT pg_catalog.pg_extension_config_dump('idempotence.secret', '');
 SELECT pg_catalog.pg_extension_config_dump('idempotence.audit', '');
+SELECT pg_catalog.pg_extension_config_dump('idempotence.granted', '');

@@ -16,6 +16,8 @@ CREATE TRIGGER note_restored BEFORE INSERT ON idempotence.reply FOR EACH STATEME
 CREATE TRIGGER note_restored BEFORE INSERT ON idempotence.checkpoint FOR EACH STATEMENT EXECUTE FUNCTION idempotence.note_restored('checkpoint');
 CREATE TRIGGER note_restored BEFORE INSERT ON idempotence.lease FOR EACH STATEMENT EXECUTE FUNCTION idempotence.note_restored('lease');
 CREATE TRIGGER note_restored BEFORE INSERT ON idempotence.secret FOR EACH STATEMENT EXECUTE FUNCTION idempotence.note_restored('secret');
+CREATE TRIGGER note_restored BEFORE INSERT ON idempotence.audit FOR EACH STATEMENT EXECUTE FUNCTION idempotence.note_restored('audit');
+CREATE TRIGGER note_restored BEFORE INSERT ON idempotence.granted FOR EACH STATEMENT EXECUTE FUNCTION idempotence.note_restored('granted');
 
 -- The triggers fire also where session_replication_role is replica, as in some restores.
 ALTER TABLE idempotence.session ENABLE ALWAYS TRIGGER forget_cached;
@@ -28,6 +30,8 @@ ALTER TABLE idempotence.reply ENABLE ALWAYS TRIGGER note_restored;
 ALTER TABLE idempotence.checkpoint ENABLE ALWAYS TRIGGER note_restored;
 ALTER TABLE idempotence.lease ENABLE ALWAYS TRIGGER note_restored;
 ALTER TABLE idempotence.secret ENABLE ALWAYS TRIGGER note_restored;
+ALTER TABLE idempotence.audit ENABLE ALWAYS TRIGGER note_restored;
+ALTER TABLE idempotence.granted ENABLE ALWAYS TRIGGER note_restored;
 ALTER TABLE idempotence.outcome_long ENABLE ALWAYS TRIGGER note_restored;
 
 -- Views for monitoring. They read the tables with the rights of the extension's owner, and idem_grant grants them. A

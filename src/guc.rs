@@ -52,6 +52,7 @@ static MAX_STATS: GucSetting<i32> = GucSetting::<i32>::new(1_000);
 static TRACK_IN_FLIGHT_BYTES: GucSetting<i32> = GucSetting::<i32>::new(4 << 10);
 static MAX_ERRORS: GucSetting<i32> = GucSetting::<i32>::new(1_000);
 static LOG_CONTEXT: GucSetting<bool> = GucSetting::<bool>::new(true);
+static LOG_REQUESTS: GucSetting<bool> = GucSetting::<bool>::new(false);
 static LOG_WAITS_MS: GucSetting<i32> = GucSetting::<i32>::new(1_000);
 static DATABASES: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(Some(c"*"));
 static NODE: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(Some(c""));
@@ -177,6 +178,11 @@ pub fn max_errors() -> usize {
 /// Whether lines of the log name the request that is open.
 pub fn log_context() -> bool {
     LOG_CONTEXT.get()
+}
+
+/// Whether the log tells at the commit what became of each request.
+pub fn log_requests() -> bool {
+    LOG_REQUESTS.get()
 }
 
 /// After how long a wait for another holder is logged; `None` is never.
@@ -430,6 +436,14 @@ fn init_monitor() {
         c"Whether lines of the server's log name the request that is open, in their CONTEXT.",
         c"The client gets the same CONTEXT with a message that is both logged and sent to it.",
         &LOG_CONTEXT,
+        GucContext::Suset,
+        GucFlags::default(),
+    );
+    GucRegistry::define_bool_guc(
+        c"idempotence.log_requests",
+        c"Whether the server's log tells at the commit what became of each request.",
+        c"A line for each request that was recorded, replayed or released. The lines have the names of sessions and requests.",
+        &LOG_REQUESTS,
         GucContext::Suset,
         GucFlags::default(),
     );

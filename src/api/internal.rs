@@ -19,7 +19,8 @@ fn retention() -> Interval {
     pg::interval(guc::retention_us())
 }
 
-/// The trigger on the tables that a restore fills: outcomes, replies, checkpoints, leases, `session` and `secret`. An
+/// The trigger on the tables that a restore fills: outcomes, replies, checkpoints, leases, `session`, `secret`, the
+/// audit and the levels. An
 /// INSERT by SQL that is not the extension's own counts as a restore.
 #[pg_trigger(sql = r#"
 CREATE FUNCTION idempotence.note_restored() RETURNS trigger
@@ -32,7 +33,7 @@ fn note_restored<'a>(trigger: &'a PgTrigger<'a>) -> Result<Option<PgHeapTuple<'a
         or_raise(restore::note(&trigger.table_name()?));
         blank::note_foreign_rows();
         // These tables are no part of the ring.
-        if !matches!(table.as_deref(), Some("reply" | "checkpoint" | "lease" | "secret")) {
+        if !matches!(table.as_deref(), Some("reply" | "checkpoint" | "lease" | "secret" | "audit" | "granted")) {
             or_raise(segment::note_restored(table.as_deref()));
         }
     }

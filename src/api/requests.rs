@@ -252,7 +252,7 @@ fn lookup(
     stream: Option<&str>,
     wait: Option<Interval>,
 ) -> Composite<Ticket> {
-    /// No lookup waits that is not asked to.
+    /// No lookup waits for others that is not asked to.
     const AT_ONCE: Option<i64> = Some(0);
     let look = |request: &Request<'_>| {
         let wait_us = if wait.is_some() { arguments::wait_us(wait)? } else { AT_ONCE };

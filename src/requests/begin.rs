@@ -27,6 +27,7 @@ use crate::requests::request::{self, Request};
 use crate::requests::start;
 use crate::requests::waiting::{self, Wait};
 use crate::sessions::{liveness, resolve};
+use crate::transaction::told;
 use crate::wake::Sleeper;
 use pgrx::PgSqlErrorCode;
 use std::cell::Cell;
@@ -86,6 +87,9 @@ pub fn begin(request: &Request<'_>, payload: Option<Jsonb>, wait_us: Option<i64>
     };
     call.remember(&begun);
     counting::answered(&request.session(), aim, &begun);
+    if let Begun::Replay(outcome) = &begun {
+        told::at_commit(|| format!("{}: {}, replayed", request.name(), outcome.class.status()));
+    }
     debug_assert!(
         !matches!(begun, Begun::Started(_)) || open::holds(request.request_key()),
         "a started request is on the open list"

@@ -20,6 +20,7 @@ use crate::store::checkpoint::{self, Checkpoint};
 use crate::store::lease::NewLease;
 use crate::store::outcome::Outcome;
 use crate::store::reply;
+use crate::transaction::told;
 use crate::wake;
 use pgrx::datum::Interval;
 
@@ -81,6 +82,7 @@ pub fn record_open(
     }
     open::finish(request.request_key(), Finish::Record);
     debug_assert!(!open::holds(request.request_key()), "a recorded request is no longer open");
+    told::at_commit(|| format!("{}: {}, recorded", request.name(), class.status()));
     Ok(outcome)
 }
 
@@ -128,6 +130,7 @@ pub fn release(request: &Request<'_>, token: Option<i64>) -> Result<(), Error> {
     }
     open::finish(request.request_key(), Finish::Release);
     counters::count(&request.session(), Counter::Released);
+    told::at_commit(|| format!("{}: released", request.name()));
     Ok(())
 }
 

@@ -1,8 +1,9 @@
-//! Lookup: tells what is known of a request, without a claim or a lock. It waits for the answer only if it is asked to.
+//! Lookup: tells what is known of a request, without a claim or a lock. It waits for others only if it is asked to.
 
 use crate::domain::decision::Eligibility;
 use crate::domain::identity::Digest;
 use crate::error::Error;
+use crate::guc;
 use crate::lock::Tag;
 use crate::open;
 use crate::pg::{self, Deadline};
@@ -40,13 +41,15 @@ pub enum Known {
 }
 
 /// Looks a request up, also in a client session that has ended. While others are at work on it, this waits for what
-/// comes of that, up to `wait_us`. It never takes the claim, whoever lets go of it: where nobody is at work any more, the
-/// answer is what is known then.
+/// comes of that, up to `wait_us`; 0 waits for nobody. It never takes the claim, whoever lets go of it: where nobody is at
+/// work any more, the answer is what is known then.
 pub fn lookup(request: &Request<'_>, wait_us: Option<i64>) -> Result<Known, Error> {
     let deadline = Deadline::after(wait_us);
+    // Standbys lag a little behind at any moment. So whoever does not wait for others waits for them all the same.
+    let confirmed_by = if wait_us == Some(0) { Deadline::after(guc::wait_us()) } else { deadline };
     let (mut sleeper, mut wait) = (None, None);
     loop {
-        let known = look(request, deadline)?;
+        let known = look(request, confirmed_by)?;
         let Known::InProgress { leased_until, .. } = &known else { return Ok(known) };
         // What comes is newer than a snapshot that is kept, and nobody waits for himself.
         if deadline.left_us() == Some(0) || pg::keeps_snapshot() || open::holds(request.request_key()) {
@@ -82,13 +85,13 @@ fn is_claimed(request: &Request<'_>) -> bool {
     !pg::in_recovery() && request.in_journal().is_none() && Tag::request(&request.lock()).is_held_by_another()
 }
 
-fn look(request: &Request<'_>, deadline: Deadline) -> Result<Known, Error> {
+fn look(request: &Request<'_>, confirmed_by: Deadline) -> Result<Known, Error> {
     let asked_at = pg::now_us();
     request.check_known()?;
     // The lock is looked at first and the outcome after it, so that a commit in between is not missed.
     let lock = request.lock();
     let mut held = open::holds(request.request_key()) || is_claimed(request);
-    if let Some(known) = find_outcome(request, &lock, asked_at, deadline)? {
+    if let Some(known) = find_outcome(request, &lock, asked_at, confirmed_by)? {
         return Ok(known);
     }
     if let (Some(kept), false) = (request.in_journal(), held) {
@@ -105,7 +108,7 @@ fn look(request: &Request<'_>, deadline: Deadline) -> Result<Known, Error> {
         known @ Known::InProgress { leased_until: Some(_), .. } => Ok(known),
         // The lease or the checkpoint may have made way for the outcome since that was looked for. Or the outcome was
         // being redacted, by whoever has the claim.
-        known => Ok(find_outcome(request, &lock, asked_at, deadline)?.unwrap_or(known)),
+        known => Ok(find_outcome(request, &lock, asked_at, confirmed_by)?.unwrap_or(known)),
     }
 }
 
@@ -114,7 +117,7 @@ fn find_outcome(
     request: &Request<'_>,
     lock: &Digest,
     asked_at: i64,
-    deadline: Deadline,
+    confirmed_by: Deadline,
 ) -> Result<Option<Known>, Error> {
     let found = find::find(request, lock, asked_at, Seeker::Inquirer)?;
     let outcome = found.outcome.filter(|outcome| outcome.lives_at(asked_at));
@@ -122,7 +125,7 @@ fn find_outcome(
         (Some(_) | None, Eligibility::Discarded { visible: false }) => Err(Error::Unserializable(request.name())),
         (Some(_), _) if !found.visible => Err(Error::Unserializable(request.name())),
         (Some(outcome), _) => {
-            let durable = pg::wait_until_durable(outcome.writer, pg::Durability::OfCaller, asked_at, || deadline);
+            let durable = pg::wait_until_durable(outcome.writer, pg::Durability::OfCaller, asked_at, || confirmed_by);
             Ok(Some(if durable { Known::Outcome(outcome) } else { Known::IN_PROGRESS }))
         }
         (None, Eligibility::Discarded { visible: true }) => Ok(Some(Known::Discarded)),

@@ -28,6 +28,7 @@ use crate::requests::start;
 use crate::sessions::resolve;
 use crate::store::audit::{self, Repair};
 use crate::store::checkpoint;
+use crate::store::granted;
 use crate::store::inbox;
 use crate::store::lease::{self, NewLease, StoredLease};
 use crate::store::outcome::{self, Outcome};
@@ -288,8 +289,14 @@ pub fn set_persistence(what: What, unlogged: bool) -> Result<bool, Error> {
 pub fn note_grant(role: pg_sys::Oid, level: Option<&str>) -> Result<(), Error> {
     let Some(name) = pg::role_name(role) else { return Err(Error::NoSuchRole { role: role.to_u32() }) };
     let (action, found) = match level {
-        Some(level) => ("grant", format!("level {level} to role {name}")),
-        None => ("revoke", format!("all levels from role {name}")),
+        Some(level) => {
+            granted::note(&name, level)?;
+            ("grant", format!("level {level} to role {name}"))
+        }
+        None => {
+            granted::forget(&name)?;
+            ("revoke", format!("all levels from role {name}"))
+        }
     };
     audit::insert(&Repair { action, session: "", request: "", reason: None, found: &found });
     Ok(())

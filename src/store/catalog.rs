@@ -41,6 +41,8 @@ pub enum Table {
     Lease,
     /// `idempotence.persistence`
     Persistence,
+    /// `idempotence.granted`
+    Granted,
 }
 
 impl Table {
@@ -50,7 +52,7 @@ impl Table {
     }
 }
 
-pub(super) const TABLES: [&str; 16] = [
+pub(super) const TABLES: [&str; 17] = [
     "outcome_0",
     "outcome_1",
     "outcome_2",
@@ -67,6 +69,7 @@ pub(super) const TABLES: [&str; 16] = [
     "outcome_long",
     "lease",
     "persistence",
+    "granted",
 ];
 
 /// Our indexes.

@@ -18,6 +18,7 @@ pub mod checkpoint;
 mod client_row;
 pub mod exclusive;
 mod fresh;
+pub mod granted;
 pub mod inbox;
 mod insert;
 pub mod invalidation;

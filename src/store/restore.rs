@@ -68,7 +68,7 @@ pub fn moments() -> [Option<TimestampWithTimeZone>; 2] {
     [sql::moment(now_us), sql::moment(abandoned_us)]
 }
 
-/// Notes that this transaction fills a table by SQL: one of [`TABLES`], `session` or `secret`. The sweep rests until
+/// Notes that this transaction fills a table by SQL: one of [`TABLES`], `session`, `secret`, `audit` or `granted`. The sweep rests until
 /// the end of this transaction. Nothing is added if the table is noted already, and no look for orphans has begun
 /// since.
 pub fn note(table: &str) -> Result<(), Error> {
@@ -83,6 +83,10 @@ pub fn note(table: &str) -> Result<(), Error> {
 /// list.
 const DUMPED: [Table; 6] =
     [Table::Session, Table::Outcome0, Table::Outcome1, Table::Outcome2, Table::Reply, Table::Checkpoint];
+
+/// The tables of which every dump has a COPY too, and without which every request is answered all the same: who has
+/// repaired, and who was granted what. The view `idempotence.missing` has the same list.
+const DUMPED_BESIDE: [Table; 2] = [Table::Audit, Table::Granted];
 
 columns! { "restore", COLUMNS: NOTED_AT, LOOKED_AT, PLACE, ORPHANS, BROUGHT }
 
@@ -103,6 +107,11 @@ fn brought() -> Vec<String> {
 /// Whether a table was restored.
 pub fn has_come(table: Table) -> bool {
     brought().iter().any(|brought| brought == table.name())
+}
+
+/// Whether all tables have come without which requests are answered all the same.
+pub fn has_come_beside() -> bool {
+    DUMPED_BESIDE.into_iter().all(has_come)
 }
 
 /// The tables that have not come yet, if the secret was restored and any are missing.
@@ -168,14 +177,15 @@ pub fn accept() -> Result<bool, Error> {
 
 #[cfg(test)]
 mod tests {
-    use super::DUMPED;
+    use super::{DUMPED, DUMPED_BESIDE};
     use crate::store::catalog::Table;
 
     /// Each table that a dump has is known to be missing if it does not come, or its absence does no harm.
     #[test]
     fn what_a_dump_has_is_missed() {
-        const HARMLESS: [&str; 5] = ["stream", "outcome_long", "persistence", "secret", "audit"];
-        let missed: Vec<&str> = DUMPED.into_iter().chain([Table::Lease]).map(Table::name).chain(HARMLESS).collect();
+        const HARMLESS: [&str; 4] = ["stream", "outcome_long", "persistence", "secret"];
+        let noted = DUMPED.into_iter().chain(DUMPED_BESIDE).chain([Table::Lease]);
+        let missed: Vec<&str> = noted.map(Table::name).chain(HARMLESS).collect();
         let script = include_str!("../../sql/tables.sql");
         let dumped = script.lines().filter_map(|line| {
             line.strip_prefix("SELECT pg_catalog.pg_extension_config_dump('idempotence.")?.split('\'').next()

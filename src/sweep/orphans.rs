@@ -70,8 +70,8 @@ pub fn look(limit: usize) -> Result<Option<Looked>, Error> {
         None if restore::missing().is_some() => {
             sql::execute("UPDATE idempotence.restore SET place = 0, orphans = NULL", &[])?;
         }
-        None if restore::has_come(Table::Secret) => _ = restore::accept()?,
-        // The key of the digests was not restored yet, so the rest of the restore may be still to come. One row
+        None if restore::has_come(Table::Secret) && restore::has_come_beside() => _ = restore::accept()?,
+        // The key of the digests was not restored yet, or the audit, so that may be still to come. One row
         // for each table that has come stays, and says that its rows have their sessions.
         None => {
             let doubled = "DELETE FROM idempotence.restore r WHERE EXISTS (

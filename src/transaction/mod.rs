@@ -6,6 +6,7 @@ mod coordinator;
 mod first;
 pub mod importing;
 mod log_context;
+pub mod told;
 
 use crate::error::Error;
 use crate::guc::{self, Unrecorded};
@@ -56,6 +57,11 @@ unsafe extern "C-unwind" fn transaction_event(event: pg_sys::XactEvent::Type, _a
         _ => {
             first::set_ending(false);
             wake::end_transaction(event == XACT_EVENT_COMMIT);
+            told::end_transaction(match event {
+                XACT_EVENT_COMMIT => Some("The transaction has committed."),
+                XACT_EVENT_PREPARE => Some("The transaction is prepared: COMMIT PREPARED makes it so."),
+                _ => None,
+            });
             pg::refill();
             if pg::arena_is_in_use() {
                 // The caches outlive the transaction, so they must not stay in the arena.
@@ -95,11 +101,13 @@ unsafe extern "C-unwind" fn subtransaction_event(
         pg_sys::SubXactEvent::SUBXACT_EVENT_ABORT_SUB => {
             open::roll_back();
             importing::roll_back();
+            told::roll_back();
             segment::end_transaction(false);
         }
         pg_sys::SubXactEvent::SUBXACT_EVENT_COMMIT_SUB => {
             open::hand_up();
             importing::hand_up();
+            told::hand_up();
         }
         _ => {}
     }

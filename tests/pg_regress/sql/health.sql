@@ -167,6 +167,14 @@ SELECT health('owners');
 SELECT idem_alter_session('health orphan', owner => 'regress_health');
 SELECT health('owners');
 
+-- rights: of a role that has lost one, and of a role that is gone
+SELECT health('rights');
+BEGIN;
+REVOKE EXECUTE ON FUNCTION idem_node() FROM regress_health;
+SELECT health('rights');
+UPDATE idempotence.granted SET role = 'regress_gone' WHERE role = 'regress_health';
+SELECT health('rights');
+ROLLBACK;
 -- restore: not looked through, without sessions, without tables; the cluster test half_restore restores in earnest
 BEGIN;
 INSERT INTO idempotence.outcome_1 SELECT * FROM idempotence.outcome_1 WHERE false;

@@ -236,10 +236,15 @@ pub async fn each_line_names_the_request_that_is_open(version: Version) -> Resul
 
 /// The lines of the log on waits.
 fn waits(server: &Cluster) -> Vec<Message> {
+    lines(server).into_iter().filter(|message| message.text.contains("still waits for")).collect()
+}
+
+/// The messages of the log in its plain format.
+fn lines(server: &Cluster) -> Vec<Message> {
     let log = server.log();
     let lines: String =
         log.lines().map(|line| line.split_once("] ").map_or(line, |(_, line)| line).to_owned() + "\n").collect();
-    of_stderr(&lines).into_iter().filter(|message| message.text.contains("still waits for")).collect()
+    of_stderr(&lines)
 }
 
 /// Has one wait for what another one holds until `let_go`, and gives its answer.
@@ -345,6 +350,45 @@ pub async fn the_log_of_a_wait_puts_off_no_deadlock(version: Version) -> Result<
             connection.text("ROLLBACK").await?;
         }
     }
+    Ok(())
+}
+
+// Goal: where it is asked for, the commit logs a line for each request that was recorded, replayed or released.
+// Method: each of these, in savepoints that are rolled back and released, in a rollback, and in a prepared transaction.
+pub async fn the_commit_logs_what_became_of_requests(version: Version) -> Result<()> {
+    let server = start(version)?;
+    let app = server.connect(DATABASE).await?;
+    let told = || -> Vec<String> {
+        let of_requests = |message: Message| message.text.strip_prefix("request ").map(str::to_owned);
+        lines(&server).into_iter().filter_map(of_requests).collect()
+    };
+    let record =
+        |key: &str| format!("SELECT FROM idem_begin('work', '{key}'); SELECT FROM idem_record('work', '{key}')");
+    app.text("SELECT idem_create_session('work')").await?;
+    app.text(&format!("BEGIN; {}; COMMIT", record("unasked"))).await?;
+    app.text("SET idempotence.log_requests = on").await?;
+    app.text(&format!("BEGIN; {}; SAVEPOINT s; {}; ROLLBACK TO s", record("a"), record("undone"))).await?;
+    app.text("SELECT FROM idem_begin('work', 'b'); SELECT FROM idem_record('work', 'b', failed => true)").await?;
+    app.text(
+        "RELEASE s; SAVEPOINT t; SELECT FROM idem_begin('work', 'c'); SELECT FROM idem_release('work', 'c'); RELEASE t",
+    )
+    .await?;
+    ensure!(told().is_empty(), "before the commit: {:?}", told());
+    app.text("COMMIT").await?;
+    app.text(&format!("BEGIN; {}; ROLLBACK", record("undone"))).await?;
+    app.text("SELECT FROM idem_begin('work', 'a')").await?;
+    app.text(&format!("BEGIN; {}; PREPARE TRANSACTION 'p'", record("p"))).await?;
+    app.text("ROLLBACK PREPARED 'p'").await?;
+    let of_commit = |line: &str| format!("{line} / The transaction has committed.");
+    let wanted = [
+        of_commit(r#""a" of session "work": succeeded, recorded"#),
+        of_commit(r#""b" of session "work": failed, recorded"#),
+        of_commit(r#""c" of session "work": released"#),
+        of_commit(r#""a" of session "work": succeeded, replayed"#),
+        r#""p" of session "work": succeeded, recorded / The transaction is prepared: COMMIT PREPARED makes it so."#
+            .into(),
+    ];
+    ensure!(told() == wanted, "{:#?}", told());
     Ok(())
 }
 

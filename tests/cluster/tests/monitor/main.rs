@@ -56,4 +56,5 @@ on_each_version!(in logged:
     a_name_that_the_client_cannot_read_keeps_no_message_away,
     a_long_wait_is_logged_once_with_both_sides,
     the_log_of_a_wait_puts_off_no_deadlock,
+    the_commit_logs_what_became_of_requests,
 );
