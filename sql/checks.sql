@@ -502,11 +502,18 @@ FROM (SELECT @extschema@.idem_node() AS name) n
 LEFT JOIN idempotence.session s ON s.name IS NOT NULL AND s.ended_at IS NULL
 GROUP BY n.name;
 CREATE VIEW idempotence.check_journals AS
-SELECT CASE WHEN pg_catalog.bool_or(j.is_gone) THEN 2 ELSE 0 END AS level,
-       COALESCE(pg_catalog.string_agg(pg_catalog.format('journal %s of %s is not there', j.journal, j.sessions), '; ' ORDER BY j.journal) FILTER (WHERE j.is_gone),
+SELECT -- Never critical: the tables are those of users, and whoever makes sessions could raise the alarm at will.
+       CASE WHEN pg_catalog.bool_or(j.is_gone OR j.unswept IS NOT NULL) THEN 1 ELSE 0 END AS level,
+       COALESCE(pg_catalog.string_agg(pg_catalog.format('journal %s of %s %s', j.journal, j.sessions,
+                  CASE WHEN j.is_gone THEN 'is not there'
+                       ELSE pg_catalog.concat('cannot be swept: ', j.unswept) END),
+                  '; ' ORDER BY j.journal) FILTER (WHERE j.is_gone OR j.unswept IS NOT NULL),
                 CASE WHEN pg_catalog.count(*) OPERATOR(pg_catalog.=) 0 THEN 'no session has a journal' ELSE pg_catalog.format('journals of sessions, all of them there: %s', pg_catalog.count(*)) END) AS detail,
-       'All requests of these sessions fail (42P01), since nobody can tell what was done. Restore the table, or give it its name back.' AS hint
-FROM (SELECT s.journal, pg_catalog.to_regclass(s.journal) IS NULL AS is_gone, pg_catalog.string_agg(pg_catalog.quote_ident(s.name), ', ' ORDER BY s.name) AS sessions
+       CASE WHEN pg_catalog.bool_or(j.is_gone)
+            THEN 'All requests of these sessions fail (42P01), since nobody can tell what was done. The owner restores the table, or gives it its name back.'
+            ELSE 'What has expired in the table takes space until then. It is the owner''s to put right.' END AS hint
+FROM (SELECT s.journal, pg_catalog.to_regclass(s.journal) IS NULL AS is_gone, idempotence.unswept(s.journal) AS unswept,
+             pg_catalog.string_agg(pg_catalog.format('%I (role %s)', s.name, s.owner), ', ' ORDER BY s.name) AS sessions
       FROM idempotence.session s
       WHERE s.journal IS NOT NULL AND s.ended_at IS NULL GROUP BY s.journal) j;
 

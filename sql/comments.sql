@@ -216,6 +216,7 @@ COMMENT ON FUNCTION idempotence.forget_cached() IS 'internal: backends read sess
 COMMENT ON FUNCTION idempotence.sweep_step(text) IS 'internal to idem_sweep: a step, or a batch of it; whether there is more to do, null when another sweep is at work';
 COMMENT ON FUNCTION idempotence.note_grant(regrole, text) IS 'internal to idem_grant and idem_revoke: notes what was granted, null: that it was taken away';
 COMMENT ON FUNCTION idempotence.note_sweep() IS 'internal to idem_sweep: notes that a sweep by hand has ended';
+COMMENT ON FUNCTION idempotence.unswept(text) IS 'for the view health: why a journal cannot be swept';
 COMMENT ON FUNCTION idempotence.last_sweep() IS 'for the view health: when this database was swept last';
 COMMENT ON FUNCTION idempotence.launcher() IS 'for the view health: the process of the launcher; 0: it does not run, null: the library is not preloaded';
 COMMENT ON FUNCTION idempotence.is_visited() IS 'for the view health: whether the library is preloaded and the setting idempotence.databases names this database';
@@ -576,9 +577,10 @@ COMMENT ON COLUMN idempotence.segment.looked_to IS 'how many of its pages were l
 COMMENT ON COLUMN idempotence.segment.looked_in IS 'the file that these pages are in';
 
 COMMENT ON TABLE idempotence.sweep IS 'what the sweep remembers; it has no row after a crash or a failover';
-COMMENT ON COLUMN idempotence.sweep.done_at IS 'when the step came to the end of its table last';
+COMMENT ON COLUMN idempotence.sweep.done_at IS 'when the step came to the end of its table last. Of a journal: when it was noted';
 COMMENT ON COLUMN idempotence.sweep.place IS 'how far it has come since: page and item; 0: not begun again';
-COMMENT ON COLUMN idempotence.sweep.step IS 'the step, or by hand: all of them by CALL idem_sweep()';
+COMMENT ON COLUMN idempotence.sweep.step IS 'the step, or by hand: all of them by CALL idem_sweep(). Or a journal that cannot be swept';
+COMMENT ON COLUMN idempotence.sweep.said IS 'why the journal cannot be swept';
 
 COMMENT ON TABLE idempotence.restore IS 'that rows were restored, until it is known that their sessions were as well';
 COMMENT ON COLUMN idempotence.restore.noted_at IS 'when they were restored';

@@ -277,6 +277,7 @@ CREATE UNLOGGED TABLE idempotence.sweep (
   done_at timestamptz NOT NULL,
   place   bigint      NOT NULL,
   step    text        NOT NULL COLLATE "C",
+  said    text        COLLATE "C",
   CONSTRAINT sweep_pkey PRIMARY KEY (step)
 );
 

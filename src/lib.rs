@@ -48,6 +48,7 @@ extension_sql_file!(
         launcher,
         is_visited,
         last_sweep,
+        unswept,
         setting,
         milliseconds,
         restarts,
@@ -71,6 +72,7 @@ extension_sql_file!("../sql/comments.sql", name = "comments", finalize);
 #[pg_guard]
 pub extern "C-unwind" fn _PG_init() {
     pg::init_memory();
+    pg::init_trusted();
     error::init();
     guc::init();
     monitor::init();

@@ -8,18 +8,19 @@
 //! they were taken. They belong to the (sub)transaction, not to the running portal. A portal's lock would be lost
 //! when a cursor fails inside a savepoint, while the request is still on the open list. Three are given back
 //! earlier: a request's lock by a begin that ends without the claim, the share of a client session by a call that
-//! then finds the session ended, and the sweep's lock by the making of a standing session and by an export.
+//! then finds the session ended, the lock of restores by the making of a standing session, and the sweep's by an export.
 //!
 //! **The order in which one call waits for them.** A call that takes several locks waits for them in this order:
 //!
 //! 1. `StandingSession`;
-//! 2. `Sweep`, which the making of a standing session gives back at once;
-//! 3. `Secret`;
-//! 4. `Registration`: first by the registration's id, then by the client's name;
-//! 5. `ClientSession`;
-//! 6. `Request`: several of them are the lanes of numbers that are given up, in the order of their slots;
-//! 7. `Save`;
-//! 8. `Marks`.
+//! 2. `Restore`, which the making of a standing session gives back at once;
+//! 3. `Sweep`;
+//! 4. `Secret`;
+//! 5. `Registration`: first by the registration's id, then by the client's name;
+//! 6. `ClientSession`;
+//! 7. `Request`: several of them are the lanes of numbers that are given up, in the order of their slots;
+//! 8. `Save`;
+//! 9. `Marks`.
 //!
 //! **A lock that is only tried for may be taken out of order,** since a failed try waits for nobody:
 //!
@@ -39,7 +40,8 @@
 //! **Sharing.** The transactions that use a client session share its lock. Whoever ends the session or hands it over
 //! takes the lock exclusively, and queues for it in short turns only ([`Tag::acquire_in_short_waits`]). New users of
 //! the session would wait behind a longer turn. A transaction that restores or imports rows shares the
-//! sweep's lock, and so does the call of an export while it reads.
+//! sweep's lock, and so does the call of an export while it reads. Whoever makes
+//! a standing session asks for the lock of restores only, and so waits for no step of the sweep.
 
 use crate::board;
 use crate::domain::identity::Digest;
@@ -74,6 +76,10 @@ pub enum LockClass {
     /// A step of the sweep. A transaction that restores or imports rows shares the lock, and so does an export while it
     /// reads. That keeps the sweep away.
     Sweep = 0x1DEB,
+    /// The step of the sweep on journals.
+    Journals = 0x1DEC,
+    /// Restoring rows. Transactions that do so share the lock.
+    Restore = 0x1DED,
 }
 
 /// The name of a lock.
@@ -94,12 +100,22 @@ impl Tag {
 
     /// Marking the secret as in use.
     pub fn secret() -> Tag {
-        Tag::new(LockClass::Secret, 0)
+        Tag::of_all(LockClass::Secret)
     }
 
     /// The sweep, which takes one step at a time.
     pub fn sweep() -> Tag {
-        Tag::new(LockClass::Sweep, 0)
+        Tag::of_all(LockClass::Sweep)
+    }
+
+    /// Restoring rows. Transactions that do so share the lock.
+    pub fn restore() -> Tag {
+        Tag::of_all(LockClass::Restore)
+    }
+
+    /// A lock of a class that has only one in each database.
+    pub fn of_all(class: LockClass) -> Tag {
+        Tag::new(class, 0)
     }
 
     fn new(class: LockClass, id: u64) -> Tag {

@@ -72,6 +72,16 @@ fn last_sweep() -> Option<Timestamptz> {
     sweep::by_hand_at().max(board::last_visit(pg::current_database())).map(Timestamptz)
 }
 
+/// Why a journal cannot be swept; NULL when it can, or nobody has tried here.
+#[pg_extern(sql = r#"
+CREATE FUNCTION idempotence.unswept(journal text) RETURNS text
+LANGUAGE c VOLATILE PARALLEL UNSAFE
+AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
+"#)]
+fn unswept(journal: Option<&str>) -> Option<String> {
+    sweep::unswept(or_raise(required("journal", journal)))
+}
+
 /// When the server came up. No session counts as silent for longer than since then.
 #[pg_extern(sql = r#"
 CREATE FUNCTION idempotence.up_since() RETURNS timestamptz

@@ -30,7 +30,7 @@ fn assert_in(scripts: &[&str], text: &str) {
     }
 }
 
-const LOCK_CLASSES: [LockClass; 10] = [
+const LOCK_CLASSES: [LockClass; 12] = [
     LockClass::Request,
     LockClass::StandingSession,
     LockClass::Secret,
@@ -41,6 +41,8 @@ const LOCK_CLASSES: [LockClass; 10] = [
     LockClass::Registration,
     LockClass::SaveOfRegistered,
     LockClass::Sweep,
+    LockClass::Journals,
+    LockClass::Restore,
 ];
 
 /// Whether locks of this class stand for a request or a session. A new class has to be added here and above.
@@ -55,7 +57,7 @@ fn is_of_request(class: LockClass) -> bool {
         | LockClass::Marks
         | LockClass::Registration
         | LockClass::SaveOfRegistered => true,
-        LockClass::Sweep => false,
+        LockClass::Sweep | LockClass::Journals | LockClass::Restore => false,
     }
 }
 

@@ -1,7 +1,7 @@
 //! The row of a request in a journal.
 
 use super::statement::{Act, place};
-use super::table::{Journal, Tenant};
+use super::table::{self, Journal, Tenant};
 use crate::domain::class::Class;
 use crate::domain::decision::Fingerprint;
 use crate::domain::lease::Lease;
@@ -25,7 +25,7 @@ pub struct Place<'a> {
     pub session: &'a str,
     /// The request's key.
     pub key: &'a str,
-    /// Whether the table's owner executes the statements, in a security-restricted operation, and not the caller.
+    /// Whether the table's owner executes the statements, and not the caller.
     pub as_owner: bool,
 }
 
@@ -229,11 +229,15 @@ impl Place<'_> {
     ) -> (u64, Option<T>) {
         let mut all = vec![Some(self.tenant.datum()), text(self.session), text(self.key)];
         all.extend_from_slice(values);
-        let execute = || act.on(self.journal).execute(&all, sight, read);
-        if self.as_owner {
-            return pg::as_owner_alone(self.journal.owner, execute);
+        let execute = || {
+            let done = pg::without_users_code(&self.journal.name, || act.on(self.journal).execute(&all, sight, read));
+            table::check_same(self.journal).unwrap_or_else(|error| error.raise());
+            done
+        };
+        match self.as_owner {
+            true => pg::as_role(self.journal.owner, execute),
+            false => execute(),
         }
-        execute()
     }
 
     /// The error for a row that was not written though it had to be.

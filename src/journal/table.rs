@@ -111,16 +111,31 @@ pub fn find(name: &str) -> Result<Rc<Journal>, Error> {
     if let Some(journal) = known {
         return Ok(journal);
     }
-    let Some(relation) = relation(name)? else { return Err(Error::NoJournal { journal: name.to_owned() }) };
-    // Watched before it is looked at, so that a change in between is not missed.
-    pg::watch_relation(relation.oid);
-    let journal = Rc::new(look(relation)?);
+    let look = || {
+        let Some(relation) = relation(name)? else { return Err(Error::NoJournal { journal: name.to_owned() }) };
+        // Watched before they are looked at, so that a change in between is not missed.
+        pg::watch_relation(relation.oid);
+        relation.partitions.iter().for_each(|partition| pg::watch_relation(*partition));
+        look(relation)
+    };
+    let journal = Rc::new(pg::seeing_newest(look)?);
     FOUND.with(|found| {
         if found.upto == pg::relation_changes() {
             found.journals.insert(name.to_owned(), Rc::clone(&journal));
         }
     });
     Ok(journal)
+}
+
+/// Refuses a table that has taken the place of a journal, or has changed, since the journal was found: the name is looked up
+/// again by each statement. The caller has executed one, so from now on the table stays as it is.
+pub fn check_same(journal: &Journal) -> Result<(), Error> {
+    let now = find(&journal.name)?;
+    if (now.oid, now.owner) == (journal.oid, journal.owner) {
+        return Ok(());
+    }
+    let detail = "While the call was at work, another table took its place, or it got another owner.".into();
+    Err(Error::UnfitJournal { journal: journal.name.clone(), detail })
 }
 
 /// A relation by its name.
@@ -130,25 +145,35 @@ pub struct Relation {
     pub name: String,
     is_table: bool,
     owner: pg_sys::Oid,
+    partitions: Vec<pg_sys::Oid>,
 }
 
 /// The relation that a name means to the caller.
 pub fn relation(name: &str) -> Result<Option<Relation>, Error> {
     let query = "SELECT c.oid, pg_catalog.format('%I.%I', n.nspname, c.relname), 
-        c.relpersistence OPERATOR(pg_catalog.=) 'p' AND (c.relkind OPERATOR(pg_catalog.=) 'p' OR c.relkind OPERATOR(pg_catalog.=) 'r' AND NOT EXISTS (SELECT FROM pg_catalog.pg_inherits h WHERE h.inhparent OPERATOR(pg_catalog.=) c.oid)), c.relowner
+        c.relpersistence OPERATOR(pg_catalog.=) 'p' AND NOT c.relispartition AND (c.relkind OPERATOR(pg_catalog.=) 'p' OR c.relkind OPERATOR(pg_catalog.=) 'r' AND NOT EXISTS (SELECT FROM pg_catalog.pg_inherits h WHERE h.inhparent OPERATOR(pg_catalog.=) c.oid)), c.relowner,
+        ARRAY(SELECT t.relid::pg_catalog.oid FROM pg_catalog.pg_partition_tree(c.oid) t)
         FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace
         WHERE c.oid OPERATOR(pg_catalog.=) pg_catalog.to_regclass($1)::pg_catalog.oid";
     let found = rows(query, &[name.into()], |row| {
-        let found = row.get(1)?.zip(row.get(2)?).zip(row.get(3)?.zip(row.get(4)?));
-        Ok(found.map(|((oid, name), (is_table, owner))| Relation { oid, name, is_table, owner }))
+        let found = row.get(1)?.zip(row.get(2)?).zip(row.get(3)?.zip(row.get(4)?)).zip(row.get(5)?);
+        Ok(found.map(|(((oid, name), (is_table, owner)), partitions)| Relation {
+            oid,
+            name,
+            is_table,
+            owner,
+            partitions,
+        }))
     })?;
     Ok(found.into_iter().flatten().next())
 }
 
-fn look(Relation { oid, name, is_table, owner }: Relation) -> Result<Journal, Error> {
+fn look(Relation { oid, name, is_table, owner, partitions }: Relation) -> Result<Journal, Error> {
     let unfit = |detail: String| Error::UnfitJournal { journal: name.clone(), detail };
     if !is_table {
-        return Err(unfit("It is no table, or one that is temporary or unlogged, or that others inherit from.".into()));
+        return Err(unfit(
+            "It is no table, or one that is temporary, unlogged or a partition, or that others inherit from.".into(),
+        ));
     }
     let found = columns(oid)?;
     for Column { name, sql_type, of, .. } in &COLUMNS {
@@ -174,6 +199,9 @@ fn look(Relation { oid, name, is_table, owner }: Relation) -> Result<Journal, Er
         let types = TENANT_TYPES.map(|(_, name)| name).join(", ");
         return Err(unfit(format!("Its column \"{tenant}\", the tenant's, has none of the types {types}.")));
     };
+    if let Some(code) = code(oid, partitions)? {
+        return Err(unfit(code));
+    }
     Ok(Journal { tenant: quoted.clone(), tenant_type, oid, owner, is_local: !is_of_citus(oid)?, name })
 }
 
@@ -205,6 +233,39 @@ fn tenants(table: pg_sys::Oid) -> Result<Vec<(String, String)>, Error> {
     let others: Vec<&str> = COLUMNS.iter().map(|column| column.name).collect();
     let arguments = [table.into(), key.into(), others.into()];
     Ok(rows(query, &arguments, |row| Ok(row.get(1)?.zip(row.get(2)?)))?.into_iter().flatten().collect())
+}
+
+/// What the table or a partition of it carries that would be somebody's code in the process of whoever uses the journal; in
+/// words. A superuser's functions, types and operators may be used. A function on XML takes no notice of a cancel.
+fn code(table: pg_sys::Oid, partitions: Vec<pg_sys::Oid>) -> Result<Option<String>, Error> {
+    let tables: Vec<pg_sys::Oid> = partitions.into_iter().chain([table]).collect();
+    let query = "WITH part AS (
+            SELECT 'pg_catalog.pg_class'::pg_catalog.regclass AS class, a.attrelid AS id, a.attnum::pg_catalog.int4 AS place, NULL::pg_catalog.text AS code FROM pg_catalog.pg_attribute a WHERE a.attrelid OPERATOR(pg_catalog.=) ANY ($1) AND a.attnum OPERATOR(pg_catalog.>) 0
+            UNION ALL SELECT 'pg_catalog.pg_class'::pg_catalog.regclass, p.partrelid, 0, p.partexprs::pg_catalog.text FROM pg_catalog.pg_partitioned_table p WHERE p.partrelid OPERATOR(pg_catalog.=) ANY ($1)
+            UNION ALL SELECT 'pg_catalog.pg_class'::pg_catalog.regclass, i.indexrelid, 0, pg_catalog.concat(i.indexprs, i.indpred) FROM pg_catalog.pg_index i WHERE i.indrelid OPERATOR(pg_catalog.=) ANY ($1)
+            UNION ALL SELECT 'pg_catalog.pg_attrdef'::pg_catalog.regclass, d.oid, 0, d.adbin::pg_catalog.text FROM pg_catalog.pg_attrdef d WHERE d.adrelid OPERATOR(pg_catalog.=) ANY ($1)
+            UNION ALL SELECT 'pg_catalog.pg_constraint'::pg_catalog.regclass, c.oid, 0, c.conbin::pg_catalog.text FROM pg_catalog.pg_constraint c WHERE c.conrelid OPERATOR(pg_catalog.=) ANY ($1)
+            UNION ALL SELECT 'pg_catalog.pg_trigger'::pg_catalog.regclass, t.oid, 0, t.tgqual::pg_catalog.text FROM pg_catalog.pg_trigger t WHERE t.tgrelid OPERATOR(pg_catalog.=) ANY ($1)
+            UNION ALL SELECT 'pg_catalog.pg_statistic_ext'::pg_catalog.regclass, x.oid, 0, x.stxexprs::pg_catalog.text FROM pg_catalog.pg_statistic_ext x WHERE x.stxrelid OPERATOR(pg_catalog.=) ANY ($1)),
+        used AS (
+            SELECT 'pg_catalog.pg_proc'::pg_catalog.regclass AS class, p.oid AS id, p.proowner AS owner FROM pg_catalog.pg_proc p
+            UNION ALL SELECT 'pg_catalog.pg_type'::pg_catalog.regclass, t.oid, t.typowner FROM pg_catalog.pg_type t
+            UNION ALL SELECT 'pg_catalog.pg_operator'::pg_catalog.regclass, o.oid, o.oprowner FROM pg_catalog.pg_operator o
+            UNION ALL SELECT 'pg_catalog.pg_opclass'::pg_catalog.regclass, o.oid, o.opcowner FROM pg_catalog.pg_opclass o)
+        SELECT pg_catalog.format('%s uses %s, which does not belong to a superuser.', pg_catalog.pg_describe_object(part.class, part.id, part.place), pg_catalog.pg_describe_object(used.class, used.id, 0))
+        FROM part
+        JOIN pg_catalog.pg_depend d ON d.classid OPERATOR(pg_catalog.=) part.class AND d.objid OPERATOR(pg_catalog.=) part.id AND d.objsubid OPERATOR(pg_catalog.=) part.place
+        JOIN used ON used.class OPERATOR(pg_catalog.=) d.refclassid AND used.id OPERATOR(pg_catalog.=) d.refobjid
+        JOIN pg_catalog.pg_roles r ON r.oid OPERATOR(pg_catalog.=) used.owner AND NOT r.rolsuper
+        UNION ALL SELECT pg_catalog.format('%s uses a function on XML.', pg_catalog.pg_describe_object(part.class, part.id, part.place))
+        FROM part
+        WHERE part.code OPERATOR(pg_catalog.~) (SELECT pg_catalog.format('[{]XMLEXPR |:funcid (%s) ', pg_catalog.string_agg(p.oid::pg_catalog.text, '|')) FROM pg_catalog.pg_proc p WHERE 'xml'::pg_catalog.regtype::pg_catalog.oid OPERATOR(pg_catalog.=) ANY (p.proargtypes::pg_catalog.oid[]))
+        UNION ALL SELECT pg_catalog.format('its column %I is generated.', a.attname) FROM pg_catalog.pg_attribute a WHERE a.attrelid OPERATOR(pg_catalog.=) ANY ($1) AND a.attgenerated OPERATOR(pg_catalog.<>) ''
+        UNION ALL SELECT pg_catalog.format('it has the rule %I.', w.rulename) FROM pg_catalog.pg_rewrite w WHERE w.ev_class OPERATOR(pg_catalog.=) ANY ($1)
+        UNION ALL SELECT pg_catalog.format('it has the policy %I.', p.polname) FROM pg_catalog.pg_policy p WHERE p.polrelid OPERATOR(pg_catalog.=) ANY ($1)
+        ORDER BY 1 LIMIT 1";
+    let found = rows(query, &[tables.into()], |row| row.get::<String>(1))?.into_iter().flatten().next();
+    Ok(found.map(|what| format!("A journal carries nobody's code: {what}")))
 }
 
 /// Whether Citus manages the table.

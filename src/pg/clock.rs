@@ -4,12 +4,13 @@ use super::server::now_us;
 use pgrx::pg_sys;
 use std::cell::Cell;
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
 // SAFETY: as PostgreSQL declares them. pgrx hides them.
 unsafe extern "C-unwind" {
     fn RegisterTimeout(id: c_int, handler: unsafe extern "C-unwind" fn()) -> c_int;
     fn enable_timeout_after(id: c_int, ms: c_int);
+    fn enable_timeout_every(id: c_int, at: pg_sys::TimestampTz, ms: c_int);
     fn disable_timeout(id: c_int, keep_indicator: bool);
 }
 
@@ -25,30 +26,50 @@ pub fn cancel_worker_after(ms: i32) {
     unsafe { enable_timeout_after(STATEMENT_TIMEOUT, ms) }
 }
 
+/// A wait for another server has this time at least: a statement takes a while there without any wait.
+const ELSEWHERE_US_MIN: i64 = 100_000;
+
+/// How often an alarm that is due looks whether this backend waits.
+const LOOK_AGAIN_MS: c_int = 10;
+
 /// Whether an alarm has gone off that nobody has taken notice of.
 static RANG: AtomicBool = AtomicBool::new(false);
+/// From when on the alarm ends waits for locks; waits for another server; whatever is executed.
+static DUE: [AtomicI64; 3] = [const { AtomicI64::new(NEVER) }; 3];
+
+const NEVER: i64 = i64::MAX;
 
 thread_local! {
     /// PostgreSQL's number for the alarm's clock, once this backend has one.
     static CLOCK: Cell<Option<c_int>> = const { Cell::new(None) };
-    /// When the alarm goes off that is set; `None`: none is.
-    static SET_FOR: Cell<Option<i64>> = const { Cell::new(None) };
 }
 
-/// An alarm that is set. When it goes off, what this backend executes is cancelled, and [`Alarm::rang`] tells so. The clock
-/// of `lock_timeout` would not do: it runs only while this backend itself waits for a lock.
+/// What an alarm ends when it goes off.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Ends {
+    /// A wait: for a lock, or for another server. What takes long without a wait goes on.
+    Waits,
+    /// Whatever this backend executes.
+    All,
+}
+
+/// An alarm that is set. When it goes off, what this backend executes is cancelled, and [`Alarm::rang`] tells so.
 pub struct Alarm {
-    /// When the one goes off that was set before.
-    former: Option<i64>,
+    /// What was due when before it was set.
+    former: [i64; 3],
 }
 
 impl Alarm {
-    /// Sets an alarm. One that was set before stays in force if it goes off sooner.
-    pub fn set(after_us: i64) -> Alarm {
-        let former = SET_FOR.get();
-        let at = now_us().saturating_add(after_us);
+    /// Sets an alarm. One that was set before stays in force where it goes off sooner.
+    pub fn set(after_us: i64, ends: Ends) -> Alarm {
+        let at = |us: i64| now_us().saturating_add(us);
+        let due = match ends {
+            Ends::Waits => [at(after_us), at(after_us.max(ELSEWHERE_US_MIN)), NEVER],
+            Ends::All => [NEVER, NEVER, at(after_us)],
+        };
+        let former = std::array::from_fn(|n| DUE[n].fetch_min(due[n], Ordering::Relaxed));
         RANG.store(false, Ordering::Relaxed);
-        start(former.map_or(at, |former| former.min(at)));
+        start();
         Alarm { former }
     }
 
@@ -61,24 +82,21 @@ impl Alarm {
 impl Drop for Alarm {
     /// Also while an error unwinds: nothing here raises one.
     fn drop(&mut self) {
-        stop();
-        SET_FOR.set(self.former);
-        if let Some(former) = self.former {
-            start(former);
-        }
+        // SAFETY: the clock is registered. To stop it raises no error.
+        unsafe { disable_timeout(clock(), false) }
+        (0..3).for_each(|n| DUE[n].store(self.former[n], Ordering::Relaxed));
+        start();
     }
 }
 
-fn start(at: i64) {
-    SET_FOR.set(Some(at));
-    let ms = i32::try_from((at - now_us()).div_euclid(1000).max(1)).unwrap_or(i32::MAX);
-    // SAFETY: the clock is registered with a handler that is made for signals. To start it raises no error.
-    unsafe { enable_timeout_after(clock(), ms) }
-}
-
-fn stop() {
-    // SAFETY: as in start().
-    unsafe { disable_timeout(clock(), false) }
+/// Starts the clock, if anything is to be ended.
+fn start() {
+    let first = DUE.iter().map(|due| due.load(Ordering::Relaxed)).min().unwrap_or(NEVER);
+    if first != NEVER {
+        let at = first.max(now_us() + 1000);
+        // SAFETY: the clock is registered with a handler that is made for signals. To start it raises no error.
+        unsafe { enable_timeout_every(clock(), at, LOOK_AGAIN_MS) }
+    }
 }
 
 fn clock() -> c_int {
@@ -92,7 +110,18 @@ fn clock() -> c_int {
 
 /// Runs in a signal handler. So it does no more than PostgreSQL's own handlers of timeouts do.
 unsafe extern "C-unwind" fn ring() {
-    RANG.store(true, Ordering::Relaxed);
-    // SAFETY: the signal for a request to cancel, to this process.
-    unsafe { libc::kill(pg_sys::MyProcPid, libc::SIGINT) };
+    /// Classes of what a backend waits for, as `pg_stat_activity` names them.
+    const LOCK: u32 = 0x0300_0000;
+    const CLIENT: u32 = 0x0600_0000;
+    const EXTENSION: u32 = 0x0700_0000;
+
+    // SAFETY: the variable tells where this backend notes what it waits for.
+    let waits_for = unsafe { pg_sys::my_wait_event_info.read_volatile() } & 0xFF00_0000;
+    let now_us = now_us();
+    let is_due = |n: usize| DUE[n].load(Ordering::Relaxed) <= now_us;
+    let ends = waits_for == LOCK && is_due(0) || matches!(waits_for, CLIENT | EXTENSION) && is_due(1) || is_due(2);
+    if ends && !RANG.swap(true, Ordering::Relaxed) {
+        // SAFETY: the signal for a request to cancel, to this process.
+        unsafe { libc::kill(pg_sys::MyProcPid, libc::SIGINT) };
+    }
 }

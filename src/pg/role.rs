@@ -52,31 +52,9 @@ pub fn application_name() -> String {
 }
 
 /// Runs `work` as the role `owner`. SQL on our tables is executed so, since nobody but their owner has a privilege on them.
+/// The search_path is one on which the caller's objects are not: SQL that left a name to the path would run the caller's
+/// code with the other role's rights.
 pub fn as_role<T>(owner: pg_sys::Oid, work: impl FnOnce() -> T) -> T {
-    as_role_with(pg_sys::SECURITY_LOCAL_USERID_CHANGE, owner, work)
-}
-
-/// Runs `work` as the role `owner`, and lets it become nobody else and change no setting for others, as PostgreSQL does
-/// where it maintains a user's table: triggers of the table are code of its owner.
-pub fn as_owner_alone<T>(owner: pg_sys::Oid, work: impl FnOnce() -> T) -> T {
-    as_role_with(pg_sys::SECURITY_RESTRICTED_OPERATION, owner, work)
-}
-
-/// Whether a role has the privileges of another one.
-pub fn has_privileges(role: pg_sys::Oid, of: pg_sys::Oid) -> bool {
-    // SAFETY: looks up the roles in the system caches. A role that was dropped has no privileges.
-    unsafe { pg_sys::has_privs_of_role(role, of) }
-}
-
-/// Whether the current role is a superuser.
-pub fn is_superuser() -> bool {
-    // SAFETY: looks up the role in a cache of the backend.
-    unsafe { pg_sys::superuser() }
-}
-
-/// Runs `work` as another role, with a search_path on which the caller's objects are not: SQL that left a name to the
-/// path would run the caller's code with the other role's rights.
-fn as_role_with<T>(rules: u32, owner: pg_sys::Oid, work: impl FnOnce() -> T) -> T {
     /// Restores the role, also when an error unwinds.
     struct Caller(pg_sys::Oid, i32);
     impl Drop for Caller {
@@ -90,7 +68,7 @@ fn as_role_with<T>(rules: u32, owner: pg_sys::Oid, work: impl FnOnce() -> T) -> 
     // SAFETY: reads and sets two variables of the backend.
     unsafe {
         pg_sys::GetUserIdAndSecContext(&mut caller.0, &mut caller.1);
-        pg_sys::SetUserIdAndSecContext(owner, caller.1 | rules as i32);
+        pg_sys::SetUserIdAndSecContext(owner, caller.1 | pg_sys::SECURITY_LOCAL_USERID_CHANGE as i32);
     }
     // SAFETY: the level is ended below. An error ends it with its (sub)transaction. The strings are terminated.
     unsafe {
@@ -109,6 +87,18 @@ fn as_role_with<T>(rules: u32, owner: pg_sys::Oid, work: impl FnOnce() -> T) -> 
         pg_sys::AtEOXact_GUC(false, level);
         done
     }
+}
+
+/// Whether a role has the privileges of another one.
+pub fn has_privileges(role: pg_sys::Oid, of: pg_sys::Oid) -> bool {
+    // SAFETY: looks up the roles in the system caches. A role that was dropped has no privileges.
+    unsafe { pg_sys::has_privs_of_role(role, of) }
+}
+
+/// Whether the current role is a superuser.
+pub fn is_superuser() -> bool {
+    // SAFETY: looks up the role in a cache of the backend.
+    unsafe { pg_sys::superuser() }
 }
 
 /// Whether the current role is an admin, that is, may execute the repair function `idem_force_record`.

@@ -15,6 +15,18 @@ pub fn keeps_snapshot() -> bool {
     unsafe { pg_sys::XactIsoLevel >= pg_sys::XACT_REPEATABLE_READ as i32 }
 }
 
+/// Runs `work`. Its queries see what is committed now, whatever the transaction's isolation level is, and however long the
+/// statement takes already.
+pub fn seeing_newest<T>(work: impl FnOnce() -> T) -> T {
+    // SAFETY: called in a transaction. An error drops the snapshot with its (sub)transaction.
+    unsafe {
+        pg_sys::PushActiveSnapshot(pg_sys::GetLatestSnapshot());
+        let done = work();
+        pg_sys::PopActiveSnapshot();
+        done
+    }
+}
+
 /// Whether the transaction's snapshot sees what the committed transaction `xmin` wrote. Always true under READ
 /// COMMITTED, where the next statement's snapshot will see it.
 pub fn snapshot_sees(xmin: pg_sys::TransactionId) -> bool {

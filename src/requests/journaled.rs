@@ -13,9 +13,7 @@ use std::rc::Rc;
 pub struct Journaled {
     journal: Rc<Journal>,
     tenant: Tenant,
-    /// Whether the table's owner executes the statements, and not the caller: the table's triggers and policies are code of
-    /// its owner. A superuser did not choose to trust that owner, nor did a caller with a level who has no right to the
-    /// session.
+    /// Whether the table's owner executes the statements, and not the caller, who has a level but no right to the session.
     as_owner: bool,
     /// The row as it was read last, if it was.
     row: Cell<Option<Option<Row>>>,
@@ -26,17 +24,16 @@ impl Journaled {
     /// Refuses a table that has changed hands, or has taken the place of another one: it would know of no request.
     pub fn of(session: &StandingSession, stream: Option<&str>) -> Result<Option<Box<Journaled>>, Error> {
         let Some(name) = &session.journal else { return Ok(None) };
-        let trusts = !pg::is_superuser() && resolve::may_use(session.owner, session.usable_by);
-        let journal = match trusts || pg::role_name(session.owner).is_none() {
-            true => table::find(name)?,
+        let as_owner = !pg::is_superuser() && !resolve::may_use(session.owner, session.usable_by);
+        let journal = match as_owner {
             // Whoever is on call need not have the right to the table's schema.
-            false => pg::as_owner_alone(session.owner, || table::find(name))?,
+            true => pg::as_role(session.owner, || table::find(name))?,
+            false => table::find(name)?,
         };
         if session.owner != journal.owner && !pg::has_privileges(session.owner, journal.owner) {
             return Err(Error::NotYourJournal { journal: name.clone(), session: session.name.clone() });
         }
         let tenant = Tenant::of(&journal, &session.name, stream.unwrap_or_default())?;
-        let as_owner = !trusts && pg::current_role() != journal.owner;
         Ok(Some(Box::new(Journaled { journal, tenant, as_owner, row: Cell::default() })))
     }
 

@@ -23,6 +23,7 @@ use crate::store::catalog::Table;
 use crate::store::persistence;
 use crate::store::rel::{Access, Rel, Snapshot};
 use crate::store::sql;
+use crate::store::sweep;
 use crate::store::tuple::{Tuple, columns};
 use pgrx::datum::{TimestampWithTimeZone, Uuid};
 
@@ -72,7 +73,7 @@ pub fn moments() -> [Option<TimestampWithTimeZone>; 2] {
 /// the end of this transaction. Nothing is added if the table is noted already, and no look for orphans has begun
 /// since.
 pub fn note(table: &str) -> Result<(), Error> {
-    Tag::sweep().share(None);
+    sweep::rest()?;
     let statement = "INSERT INTO idempotence.restore (noted_at, brought) SELECT pg_catalog.clock_timestamp(), $1
         WHERE NOT EXISTS (SELECT FROM idempotence.restore r
                           WHERE r.looked_at IS NULL AND r.brought OPERATOR(pg_catalog.=) $1)";
@@ -143,12 +144,11 @@ pub fn is_in_question() -> Result<bool, Error> {
 /// Refuses to make a session of a new name while there are rows that may belong to a former session of that name.
 pub fn refuse_new_session(session: &str) -> Result<(), Error> {
     // A transaction that is restoring shares this lock, and what it has brought cannot be seen yet.
-    let sweep = Tag::sweep();
-    if !sweep.acquire(guc::wait_us()) {
-        let what = "a restore by another transaction, or a step of the sweep,".into();
-        return Err(Error::WaitRanOut { what, hint: WAIT_BY_SETTING });
+    let restore = Tag::restore();
+    if !restore.acquire(guc::wait_us()) {
+        return Err(Error::WaitRanOut { what: "a restore by another transaction".into(), hint: WAIT_BY_SETTING });
     }
-    sweep.release();
+    restore.release();
     if !is_in_question()? {
         return Ok(());
     }

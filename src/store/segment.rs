@@ -26,6 +26,7 @@ use crate::store::fresh;
 use crate::store::message;
 use crate::store::rel::{Access, Rel, Snapshot};
 use crate::store::sql;
+use crate::store::sweep;
 use crate::store::tuple::{Tid, Tuple, columns};
 use crate::store::write;
 use pgrx::pg_sys;
@@ -372,7 +373,7 @@ pub fn rows<'rel>(ring: &'rel Rel) -> Result<[Segment<'rel>; 3], Error> {
 /// The sweep rests until the end of this transaction, since it cannot see yet what the transaction restores. So the
 /// sweep and these updates never meet. Afterwards the segment is looked through from its beginning.
 pub fn note_restored(table: Option<&str>) -> Result<(), Error> {
-    Tag::sweep().share(None);
+    sweep::rest()?;
     let statement = match table {
         Some("long") => {
             // Other backends hear it at the commit. Until then they do not see the rows either.

@@ -2,7 +2,8 @@
 //!
 //! A sweep takes the steps of [`Step::ALL`] in their order. A step is one or more transactions, each complete
 //! in itself, so a sweep may end after any of them. Each transaction holds the sweep's lock: one sweep at a
-//! time is at work in a database.
+//! time is at work in a database. The step on journals has a lock of its own: these are tables of users, and nothing of
+//! ours waits for what becomes of them.
 
 mod abandoned;
 mod due;
@@ -22,7 +23,7 @@ use crate::domain::cursor::Cursor;
 use crate::error::Error;
 use crate::guc;
 use crate::journal::expired;
-use crate::lock::Tag;
+use crate::lock::{LockClass, Tag};
 use crate::pg;
 use crate::store::persistence;
 use crate::store::sweep as noted;
@@ -57,7 +58,7 @@ pub enum Step {
     Orphans,
     /// Forgets dropped sessions that have no outcome left, so that their names are free.
     Tombstones,
-    /// Deletes what has expired in journals, a journal in a transaction. It comes last, since it executes triggers of users.
+    /// Deletes what has expired in journals, a journal in a transaction. It comes last, since the tables are those of users.
     Journals,
 }
 
@@ -126,7 +127,7 @@ pub fn take(step: Step) -> Result<Option<Progress>, Error> {
             hint: "CALL idem_sweep(), which sees to it, or set the level of this transaction.",
         });
     }
-    if !Tag::sweep().try_acquire() {
+    if !Tag::of_all(lock_of(step)).try_acquire() {
         return Ok(None);
     }
     // The commit waits for no standby: one that does not answer would make it keep the locks.
@@ -148,6 +149,11 @@ pub fn take(step: Step) -> Result<Option<Progress>, Error> {
         Step::Tombstones => take_part(step, RARELY_US, "dropped sessions forgotten", sessions::forget_dropped),
     }
     .map(Some)
+}
+
+/// The lock that a step takes.
+pub fn lock_of(step: Step) -> LockClass {
+    if step == Step::Journals { LockClass::Journals } else { LockClass::Sweep }
 }
 
 /// The most rows for one transaction. A row mostly takes a lock or two to the end of the transaction, and
@@ -189,14 +195,14 @@ fn delete_ended() -> Result<Progress, Error> {
 }
 
 fn delete_in_journal() -> Result<Progress, Error> {
-    let mut failed = None;
-    let work = |from, _| {
-        let deleted = expired::delete(from, guc::sweep_batch())?;
-        failed = deleted.failed;
-        Ok((deleted.rows, deleted.next))
-    };
-    let progress = take_part(Step::Journals, 0, "expired rows of a journal deleted", work)?;
-    Ok(Progress { delayed: failed.into_iter().collect(), ..progress })
+    let Some(deleted) = expired::delete(guc::sweep_batch())? else { return Ok(Progress::default()) };
+    noted::save_failed(&deleted.journal, deleted.rows.as_ref().err().map(String::as_str));
+    let mut progress =
+        Progress::counted(*deleted.rows.as_ref().unwrap_or(&0), "expired rows of a journal deleted", deleted.more);
+    if let Err(why) = deleted.rows {
+        progress.delayed.push(format!("what has expired in journal {} cannot be deleted yet: {why}", deleted.journal));
+    }
+    Ok(progress)
 }
 
 fn apply_persistence() -> Result<Progress, Error> {
@@ -215,6 +221,11 @@ pub fn note_by_hand() {
     if Tag::sweep().try_acquire() {
         noted::save(BY_HAND, pg::now_us(), Cursor::START);
     }
+}
+
+/// Why a journal cannot be swept.
+pub fn unswept(journal: &str) -> Option<String> {
+    noted::find_failed(journal)
 }
 
 /// When the last sweep by hand ended.

@@ -35,6 +35,9 @@ const PAUSE_MIN: Duration = Duration::from_millis(500);
 /// How long a visit may take from its start on. Once connected, it limits itself to a second.
 const VISIT_MAX: Duration = Duration::from_secs(5);
 
+/// How long a visit may take to end when it was told to.
+const END_MAX: Duration = Duration::from_secs(2);
+
 /// The main function of the launcher's process.
 #[pg_guard]
 #[unsafe(no_mangle)]
@@ -125,6 +128,8 @@ struct Database {
     delayed_since: Option<Instant>,
     /// Whether this delay was logged.
     delay_logged: bool,
+    /// The process of a visit that did not end when it was told to.
+    left: Option<i32>,
 }
 
 #[derive(Default)]
@@ -206,6 +211,7 @@ impl Launcher {
                 mended: true,
                 delayed_since: None,
                 delay_logged: false,
+                left: None,
             });
             // The database may have been renamed. The naptime may have become shorter, which counts at once.
             database.name.clone_from(name);
@@ -246,6 +252,13 @@ impl Launcher {
     }
 
     fn visit(&mut self, oid: u32) {
+        if let Some(database) = self.databases.get_mut(&oid)
+            && database.left.is_some_and(is_there)
+        {
+            // One process at a time is at work in a database.
+            database.due = Instant::now() + guc::naptime();
+            return;
+        }
         let step = self.databases.get(&oid).map_or(0, |database| database.step);
         BOARD.exclusive().report = Report { database: oid, ended: Ended::Unknown, step, said: Text::EMPTY };
         let started = BackgroundWorkerBuilder::new("idempotence worker")
@@ -262,13 +275,14 @@ impl Launcher {
             return;
         };
         self.no_slot_logged = false;
-        wait_for_end(worker);
+        let left = wait_for_end(worker);
         let mut report = BOARD.share().report;
         if report.database != oid {
             // It is the report of a visit that an earlier launcher had started.
             report.ended = Ended::Unknown;
         }
         if let Some(database) = self.databases.get_mut(&oid) {
+            database.left = left;
             database.take_in(&report);
             note_visit(oid, &report);
         }
@@ -317,7 +331,12 @@ impl Database {
                 self.tell_failure(&report.said.get());
             }
             // The database was dropped meanwhile, or the visit was told to stop, or it left its error in the log.
-            Ended::Unknown => self.failures += 1,
+            Ended::Unknown => {
+                self.failures += 1;
+                if let Some(process) = self.left {
+                    self.tell_failure(&format!("process {process} takes no notice of being told to end"));
+                }
+            }
         }
         self.due = Instant::now() + self.pause();
     }
@@ -359,18 +378,38 @@ impl Database {
 }
 
 /// Waits for the end of a visit. The board says how the visit ended. A visit that takes too long is terminated:
-/// it may be waiting for a database that somebody is renaming, moving or copying, and other databases are due.
-fn wait_for_end(worker: DynamicBackgroundWorker) {
-    let deadline = Instant::now() + VISIT_MAX;
-    while matches!(worker.pid(), Ok(_) | Err(BackgroundWorkerStatus::NotYetStarted)) {
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() || shutdown_requested() {
-            let _ = worker.terminate().wait_for_shutdown();
-            return;
+/// it may be waiting for a database that somebody is renaming, moving or copying, and other databases are due. Gives its
+/// process if that does not end even then: there are functions that look at no signal while they compute.
+fn wait_for_end(worker: DynamicBackgroundWorker) -> Option<i32> {
+    let wait = |until: Instant| {
+        while let process @ (Ok(_) | Err(BackgroundWorkerStatus::NotYetStarted)) = worker.pid() {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() || shutdown_requested() {
+                return Some(process.ok());
+            }
+            // The postmaster sets the launcher's latch when the worker starts and when it ends.
+            pg::nap(i64::try_from(left.as_micros()).unwrap_or(i64::MAX));
         }
-        // The postmaster sets the launcher's latch when the worker starts and when it ends.
-        pg::nap(i64::try_from(left.as_micros()).unwrap_or(i64::MAX));
+        None
+    };
+    match wait(Instant::now() + VISIT_MAX) {
+        None => None,
+        Some(Some(process)) => {
+            // SAFETY: the signal for a request to end, to a process that has not ended yet.
+            unsafe { libc::kill(process, libc::SIGTERM) };
+            wait(Instant::now() + END_MAX).flatten()
+        }
+        Some(None) => {
+            let _ = worker.terminate();
+            None
+        }
     }
+}
+
+/// Whether a process has not ended.
+fn is_there(process: i32) -> bool {
+    // SAFETY: asks about a process, and sends no signal.
+    unsafe { libc::kill(process, 0) == 0 }
 }
 
 /// Notes on the board that a database was swept now, or could not be.

@@ -9,7 +9,6 @@
 use super::caught::{self, Failure};
 use crate::board::{BOARD, Ended, Report, Text};
 use crate::error::{Error, or_raise};
-use crate::lock::LockClass;
 use crate::pg::{self, OnTerminate};
 use crate::store::{catalog, sql};
 use crate::sweep::progress::Progress;
@@ -115,7 +114,7 @@ impl Visit {
             match self.take(&database, step) {
                 StepEnd::Done => {}
                 StepEnd::SweepLocked => {
-                    let who = caught::transaction(c"idempotence: look who is in the way", || or_raise(sweeping()));
+                    let who = caught::transaction(c"idempotence: look who is in the way", || or_raise(sweeping(step)));
                     self.delayed.extend(who.ok().flatten());
                     return (Ended::Delayed, 0);
                 }
@@ -125,7 +124,7 @@ impl Visit {
                     self.failed.get_or_insert(format!("step \"{}\" takes longer than a visit may last", step.name()));
                     return (Ended::Failed, place + 1);
                 }
-                // Users' triggers may take all the time there is. So the other steps come first in the next visit too.
+                // Users' tables may take all the time there is. So the other steps come first in the next visit too.
                 StepEnd::OutOfTime { .. } if step == Step::Journals => return (Ended::Cut, 0),
                 StepEnd::OutOfTime { .. } => return (Ended::Cut, place),
             }
@@ -138,7 +137,7 @@ impl Visit {
         let activity = CString::new(format!("idempotence: {}", step.name())).unwrap_or_default();
         let mut advanced = false;
         loop {
-            if self.start.elapsed() + least(step) >= STAY {
+            if self.start.elapsed() >= STAY {
                 return StepEnd::OutOfTime { advanced };
             }
             match caught::transaction(&activity, || or_raise(sweep::take(step))) {
@@ -175,14 +174,6 @@ impl Visit {
     }
 }
 
-/// How much time a transaction of a step has to have. That of a journal has an alarm of its own, and is not to be cut before.
-fn least(step: Step) -> Duration {
-    match step {
-        Step::Journals => Duration::from_millis(600),
-        _ => Duration::ZERO,
-    }
-}
-
 /// Says which of our tables are locked against writers, and by whom.
 fn locked() -> Result<Option<String>, Error> {
     sql::first(
@@ -194,12 +185,12 @@ fn locked() -> Result<Option<String>, Error> {
     )
 }
 
-/// Says who holds the sweep's lock.
-fn sweeping() -> Result<Option<String>, Error> {
+/// Says who holds the lock of a step.
+fn sweeping(step: Step) -> Result<Option<String>, Error> {
     sql::first(&format!(
         "SELECT pg_catalog.concat('a sweep by hand, or a restore, is at work: held by ', h.holders)
          FROM (SELECT idempotence.advisory_holders({})) h (holders) WHERE h.holders IS NOT NULL",
-        LockClass::Sweep as u16
+        sweep::lock_of(step) as u16
     ))
 }
 

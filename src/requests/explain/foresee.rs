@@ -14,7 +14,7 @@ use crate::requests::find::Seeker;
 use crate::requests::request::Request;
 
 /// How long it may take to find out whether somebody is at work on a request in a journal.
-const AT_MOST_US: i64 = 100_000;
+const AT_MOST_US: i64 = 1_000_000;
 
 /// The answer of a begin that does not wait.
 pub enum Answer {

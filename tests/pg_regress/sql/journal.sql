@@ -185,11 +185,14 @@ SELECT regress_message($$ SELECT idem_begin('preset', 'a') $$);
 -- A journal that goes away under its session says so, and comes back with all that it has kept.
 ALTER TABLE kept.payment_request RENAME TO hidden;
 SELECT regress_error($$ SELECT idem_begin('journaled', 'order-1', stream => 'anna') $$);
+SET client_min_messages = warning;
 CALL idem_sweep();
+RESET client_min_messages;
+SELECT level, regexp_split_to_table(detail, '; ') FROM idempotence.health WHERE name = 'journals';
 ALTER TABLE kept.hidden RENAME TO payment_request;
 SELECT status, replayed FROM idem_begin('journaled', 'order-1', stream => 'anna');
 
--- A column, an index and a trigger of the owner's; a trigger that keeps rows back, and a policy that hides them.
+-- A column and an index of the owner's; a superuser's trigger that keeps rows back.
 ALTER TABLE kept.payment_request ADD note text DEFAULT 'mine';
 CREATE INDEX ON kept.payment_request (lower(request));
 SELECT status FROM idem_settle('journaled', 'order-4', stream => 'anna');
@@ -219,6 +222,16 @@ SELECT status FROM idem_settle('journaled', 'order-5', stream => 'anna');
 SHOW lock_timeout;
 DROP TRIGGER hurry ON kept.payment_request;
 
+-- An insertion that takes its time is not taken for somebody at work.
+CREATE FUNCTION kept.slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_catalog.pg_sleep(0.2); RETURN NEW; END';
+CREATE TRIGGER slow BEFORE INSERT ON kept.payment_request FOR EACH ROW EXECUTE FUNCTION kept.slow();
+SELECT status FROM idem_lookup('journaled', 'order-8', stream => 'anna');
+SELECT e.told ->> 'begin_answers' FROM (SELECT idem_explain('journaled', 'order-8', stream => 'anna')) e (told);
+BEGIN;
+SELECT status FROM idem_begin('journaled', 'order-8', wait => '0', stream => 'anna');
+ROLLBACK;
+DROP TRIGGER slow ON kept.payment_request;
+
 -- The rights of the caller count: to the session, and to the table.
 CREATE ROLE regress_teller;
 SELECT idem_grant('regress_teller');
@@ -240,39 +253,13 @@ SET ROLE regress_teller;
 SELECT regress_error($$ SELECT idem_create_session('stolen', journal => 'kept.payment_request') $$);
 RESET ROLE;
 
--- Triggers are the owner's, also where a superuser calls or sweeps, and change nothing for these.
+-- Whoever is called by his level needs no right to the table.
 CREATE TABLE kept.tellers (LIKE kept.payment_request INCLUDING ALL);
 ALTER TABLE kept.tellers OWNER TO regress_teller;
-CREATE FUNCTION kept.trick() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN
-  RAISE NOTICE '% as %', TG_OP, current_user;
-  PERFORM pg_catalog.set_config('search_path', 'kept', false), pg_catalog.set_config('idempotence.wait', '1s', false);
-  RETURN coalesce(NEW, OLD);
-END
-$$;
-CREATE TRIGGER trick BEFORE INSERT OR DELETE ON kept.tellers FOR EACH ROW EXECUTE FUNCTION kept.trick();
 SELECT idem_create_session('tellers', ttl => '1 hour', journal => 'kept.tellers', owner => 'regress_teller');
-SELECT status FROM idem_settle('tellers', 'a');
-UPDATE kept.tellers SET expires_at = now() - interval '1 hour';
-CALL idem_sweep();
-SHOW search_path;
-SHOW idempotence.wait;
-SELECT status FROM idem_lookup('tellers', 'b');
-SELECT count(*) FROM kept.tellers;
-
--- And where somebody calls whose right comes from a level: neither policies nor triggers are executed as that role.
-CREATE FUNCTION kept.told(request text) RETURNS boolean LANGUAGE plpgsql AS $$
-BEGIN
-  RAISE NOTICE 'a policy as %', current_user;
-  RETURN true;
-END
-$$;
-ALTER TABLE kept.tellers ENABLE ROW LEVEL SECURITY;
-CREATE POLICY told ON kept.tellers USING (kept.told(request));
-GRANT ALL ON kept.tellers TO PUBLIC;
+SELECT status FROM idem_settle('tellers', 'c');
 CREATE ROLE regress_on_call;
 SELECT idem_grant('regress_on_call', 'admin');
-SELECT status FROM idem_settle('tellers', 'c');
 SET ROLE regress_on_call;
 SELECT e.told #>> '{outcome,status}' FROM (SELECT idem_explain('tellers', 'c')) e (told);
 SELECT idem_redact('tellers', 'c', 'a test'), idem_force_release('tellers', 'c', 'a test');
@@ -280,7 +267,64 @@ SELECT idem_forget('tellers', 'c', 'a test');
 RESET ROLE;
 SELECT idem_revoke('regress_on_call');
 DROP ROLE regress_on_call;
-DROP POLICY told ON kept.tellers;
+
+-- A journal carries nobody's code but superusers': it is refused when a session is made, at each use, and by the sweep.
+GRANT CREATE ON SCHEMA kept TO regress_teller;
+SET ROLE regress_teller;
+CREATE FUNCTION kept.mine() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
+CREATE FUNCTION kept.truth(text) RETURNS boolean IMMUTABLE LANGUAGE plpgsql AS 'BEGIN RETURN true; END';
+CREATE OPERATOR kept.@@@ (RIGHTARG = text, FUNCTION = kept.truth);
+CREATE DOMAIN kept.short AS text CHECK (kept.truth(VALUE));
+CREATE FUNCTION kept.refused(change text, undo text) RETURNS SETOF text LANGUAGE plpgsql AS $$
+BEGIN
+  EXECUTE change;
+  RETURN QUERY SELECT e FROM regress_error('SELECT idem_lookup(''tellers'', ''c'')') e OFFSET 1 LIMIT 1;
+  EXECUTE undo;
+END
+$$;
+CREATE TRIGGER mine BEFORE DELETE ON kept.tellers FOR EACH ROW EXECUTE FUNCTION kept.mine();
+SELECT regress_error($$ SELECT idem_begin('tellers', 'c') $$);
+SELECT regress_message($$ SELECT idem_create_session('more', journal => 'kept.tellers') $$);
+SELECT regress_message($$ SELECT idem_create_journal('kept.tellers') $$);
+RESET ROLE;
+SELECT regress_message($$ SELECT idem_lookup('tellers', 'c') $$);
+SET client_min_messages = warning;
+CALL idem_sweep();
+RESET client_min_messages;
+SELECT detail LIKE '%journal kept.tellers of tellers (role regress_teller) cannot be swept: A journal carries nobody''s code: %' FROM idempotence.health WHERE name = 'journals';
+SET ROLE regress_teller;
+DROP TRIGGER mine ON kept.tellers;
+SELECT kept.refused('CREATE TRIGGER mine BEFORE INSERT ON kept.tellers FOR EACH ROW WHEN (kept.truth(NEW.request)) EXECUTE FUNCTION suppress_redundant_updates_trigger()', 'DROP TRIGGER mine ON kept.tellers');
+SELECT kept.refused('CREATE RULE mine AS ON INSERT TO kept.tellers WHERE false DO ALSO NOTHING', 'DROP RULE mine ON kept.tellers');
+SELECT kept.refused('CREATE POLICY mine ON kept.tellers USING (true)', 'DROP POLICY mine ON kept.tellers');
+SELECT kept.refused('CREATE STATISTICS kept.mine ON (kept.truth(request)), status FROM kept.tellers', 'DROP STATISTICS kept.mine');
+SELECT kept.refused('CREATE INDEX mine ON kept.tellers (status) WHERE kept.truth(request)', 'DROP INDEX kept.mine');
+SELECT kept.refused('ALTER TABLE kept.tellers ADD CONSTRAINT mine CHECK (xpath_exists(request, NULL::xml))', 'ALTER TABLE kept.tellers DROP CONSTRAINT mine');
+SELECT kept.refused('ALTER TABLE kept.tellers ADD CONSTRAINT mine CHECK (kept.truth(request))', 'ALTER TABLE kept.tellers DROP CONSTRAINT mine');
+SELECT kept.refused('ALTER TABLE kept.tellers ADD CONSTRAINT mine CHECK (OPERATOR(kept.@@@) request)', 'ALTER TABLE kept.tellers DROP CONSTRAINT mine');
+SELECT kept.refused('ALTER TABLE kept.tellers ADD mine boolean DEFAULT kept.truth(NULL)', 'ALTER TABLE kept.tellers DROP mine');
+SELECT kept.refused('ALTER TABLE kept.tellers ADD mine kept.short', 'ALTER TABLE kept.tellers DROP mine');
+SELECT kept.refused('ALTER TABLE kept.tellers ADD mine text GENERATED ALWAYS AS (upper(request)) STORED', 'ALTER TABLE kept.tellers DROP mine');
+SELECT status FROM idem_lookup('tellers', 'c');
+RESET ROLE;
+
+-- What a superuser's trigger calls must be a superuser's too; and so must what no catalog tells of.
+CREATE FUNCTION kept.calls() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM kept.truth(NEW.request); RETURN NEW; END';
+CREATE TRIGGER calls BEFORE UPDATE ON kept.tellers FOR EACH ROW EXECUTE FUNCTION kept.calls();
+SELECT regress_error($$ SELECT idem_settle('tellers', 'd') $$);
+DROP TRIGGER calls ON kept.tellers;
+CREATE FUNCTION kept.asks() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN NEW.note := current_user; RETURN NEW; END';
+CREATE TRIGGER asks BEFORE INSERT ON kept.tellers FOR EACH ROW EXECUTE FUNCTION kept.asks();
+SELECT status FROM idem_settle('tellers', 'd');
+SELECT note = current_user FROM kept.tellers WHERE request = 'd';
+DROP TRIGGER asks ON kept.tellers;
+CREATE TABLE kept.of_tellers (tenant text, session text, request text, FOREIGN KEY (tenant, session, request) REFERENCES kept.tellers ON DELETE CASCADE);
+CREATE TRIGGER mine BEFORE DELETE ON kept.of_tellers FOR EACH ROW EXECUTE FUNCTION kept.mine();
+INSERT INTO kept.of_tellers VALUES ('', 'tellers', 'd');
+SELECT regress_message($$ SELECT idem_forget('tellers', 'd', 'a test') $$), count(*) FROM kept.of_tellers;
+DROP TABLE kept.of_tellers;
+SELECT idem_forget('tellers', 'd', 'a test');
+REVOKE CREATE ON SCHEMA kept FROM regress_teller;
 
 -- A table that others have inherited from is a journal again without them.
 CREATE TABLE kept.child_of_tellers () INHERITS (kept.tellers);
@@ -295,9 +339,8 @@ SELECT regress_error($$ SELECT idem_begin('tellers', 'a') $$);
 RESET ROLE;
 SELECT regress_message($$ SELECT idem_alter_session('journaled', owner => 'regress_teller') $$);
 ALTER TABLE kept.tellers OWNER TO regress_teller;
-DROP TRIGGER trick ON kept.tellers;
 
--- A trigger that takes its time, or that brings back what is deleted, keeps the sweep from no other journal.
+-- A superuser's trigger that takes its time, or that brings back what is deleted, keeps the sweep from no other journal.
 CREATE FUNCTION kept.sleep() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_catalog.pg_sleep(60); RETURN OLD; END $$;
 CREATE TABLE kept.asleep (LIKE kept.payment_request INCLUDING ALL);
 CREATE TRIGGER sleep BEFORE DELETE ON kept.asleep FOR EACH ROW EXECUTE FUNCTION kept.sleep();

@@ -1,5 +1,6 @@
 //! Attacks by a role that may use the extension and create objects in a schema. Each module is a way of attack.
 
+mod journals;
 mod names;
 
 use idempotence_cluster_tests::on_each_version;
@@ -7,4 +8,12 @@ use idempotence_cluster_tests::on_each_version;
 on_each_version!(in names:
     an_operator_of_a_caller_makes_nobody_superuser,
     what_a_role_puts_in_the_way_is_run_by_nobody_else,
+);
+
+on_each_version!(in journals:
+    a_journal_runs_no_code_in_the_processes_of_others,
+    a_table_in_the_place_of_a_journal_is_not_used,
+    a_journal_that_changed_hands_under_an_old_snapshot_is_not_used,
+    a_journal_that_is_locked_stops_nobody,
+    a_restore_does_not_wait_for_ever,
 );

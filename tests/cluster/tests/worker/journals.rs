@@ -1,21 +1,23 @@
-//! The worker deletes what has expired in journals, whose triggers are code of users.
+//! The worker deletes what has expired in journals, which are tables of users.
+
+use std::process::Command;
 
 use anyhow::{Result, ensure};
 use idempotence_cluster_tests::Version;
 use idempotence_cluster_tests::client::at_work;
 use idempotence_cluster_tests::shop::{DATABASE, start_preloaded};
 
-/// Three journals of three owners, each with a row that has expired. In the order of their names: one whose trigger takes
-/// its time, one whose trigger brings back more than is deleted, and one without a trigger.
+/// Three journals of three owners, each with a row that has expired: one with a trigger of its owner's, one with a
+/// superuser's that takes its time, and one without a trigger.
 const JOURNALS: &str = "
-    CREATE ROLE slow; CREATE ROLE endless; CREATE ROLE plain;
+    CREATE ROLE own; CREATE ROLE slow; CREATE ROLE plain;
     CREATE SCHEMA of_users;
-    GRANT CREATE, USAGE ON SCHEMA of_users TO slow, endless, plain;
+    GRANT CREATE, USAGE ON SCHEMA of_users TO own, slow, plain;
     DO $$
     DECLARE
       of_role text;
     BEGIN
-      FOREACH of_role IN ARRAY '{slow,endless,plain}'::text[] LOOP
+      FOREACH of_role IN ARRAY '{own,slow,plain}'::text[] LOOP
         PERFORM idem_grant(of_role::regrole);
         EXECUTE format('SET LOCAL ROLE %I', of_role);
         PERFORM idem_create_journal(format('of_users.%I', of_role));
@@ -24,31 +26,18 @@ const JOURNALS: &str = "
         RESET ROLE;
       END LOOP;
     END $$;
+    CREATE FUNCTION of_users.own() RETURNS trigger LANGUAGE plpgsql AS
+      $$ BEGIN LOOP BEGIN PERFORM pg_catalog.pg_sleep(60); EXCEPTION WHEN query_canceled THEN NULL; END; END LOOP; END $$;
+    ALTER FUNCTION of_users.own() OWNER TO own;
+    CREATE TRIGGER own BEFORE DELETE ON of_users.own FOR EACH ROW EXECUTE FUNCTION of_users.own();
     CREATE FUNCTION of_users.sleep() RETURNS trigger LANGUAGE plpgsql AS
       $$ BEGIN PERFORM pg_catalog.pg_sleep(60); RETURN OLD; END $$;
-    CREATE FUNCTION of_users.sleep_on() RETURNS trigger LANGUAGE plpgsql AS
-      $$ BEGIN
-        LOOP
-          BEGIN
-            PERFORM pg_catalog.pg_sleep(60);
-          EXCEPTION WHEN query_canceled THEN
-            NULL;
-          END;
-        END LOOP;
-      END $$;
-    CREATE TRIGGER sleep BEFORE DELETE ON of_users.slow FOR EACH ROW EXECUTE FUNCTION of_users.sleep();
-    CREATE FUNCTION of_users.bring_back() RETURNS trigger LANGUAGE plpgsql AS
-      $$ BEGIN
-        INSERT INTO of_users.endless (tenant, session, request, expires_at)
-        SELECT '', 'endless', pg_catalog.gen_random_uuid(), '-infinity' FROM pg_catalog.generate_series(1, 1100);
-        RETURN NULL;
-      END $$;
-    CREATE TRIGGER bring_back AFTER DELETE ON of_users.endless FOR EACH STATEMENT EXECUTE FUNCTION of_users.bring_back()";
+    CREATE TRIGGER sleep BEFORE DELETE ON of_users.slow FOR EACH ROW EXECUTE FUNCTION of_users.sleep()";
 
-// Goal: whatever the triggers of a journal do, the worker goes on with all other work.
-// Method: triggers that sleep, and that bring back more than is deleted. The row of another journal goes all the same, and
-// silent client sessions end, again and again. The log names the journal that cannot be swept.
-pub async fn triggers_of_users_keep_the_worker_from_nothing(version: Version) -> Result<()> {
+// Goal: whatever becomes of users' journals, the worker goes on with all other work, and tells which it cannot sweep.
+// Method: a trigger of an owner's that takes no notice of a cancel, which is refused, and a superuser's that sleeps, which is
+// cut off. The row of another journal goes all the same, and silent client sessions end, again and again.
+pub async fn a_journal_that_cannot_be_swept_keeps_the_worker_from_nothing(version: Version) -> Result<()> {
     let server = start_preloaded(version)?;
     server.psql(DATABASE, JOURNALS)?;
     server.wait_for(DATABASE, "SELECT count(*) FROM of_users.plain", "0").await?;
@@ -61,20 +50,38 @@ pub async fn triggers_of_users_keep_the_worker_from_nothing(version: Version) ->
             .await?;
         server.wait_for(DATABASE, "SELECT count(*) FROM of_users.plain", "0").await?;
     }
-    ensure!(connection.text("SELECT count(*) FROM of_users.slow").await? == "1");
-    server.wait_for_log("what has expired in journal of_users.slow cannot be deleted yet: it takes longer").await?;
+    ensure!(connection.text("SELECT count(*) FROM of_users.own, of_users.slow").await? == "1");
+    let told = "SELECT level, detail LIKE '%of_users.own of own (role own) cannot be swept: A journal carries nobody''s code%',
+                       detail LIKE '%of_users.slow of slow (role slow) cannot be swept: it takes longer than 0.5 s%'
+                FROM idempotence.health WHERE name = 'journals'";
+    server.wait_for(DATABASE, told, "1|t|t").await?;
+    connection.text("DROP TRIGGER own ON of_users.own; DROP TRIGGER sleep ON of_users.slow").await?;
+    server.wait_for(DATABASE, "SELECT level FROM idempotence.health WHERE name = 'journals'", "0").await?;
+    ensure!(connection.text("SELECT count(*) FROM of_users.own").await? == "0");
+    Ok(())
+}
 
-    // The launcher ends a process that takes no notice of a cancel. The next one passes the journal by.
-    connection
-        .text(
-            "DROP TRIGGER bring_back ON of_users.endless; DROP TRIGGER sleep ON of_users.slow;
-             CREATE TRIGGER sleep_on BEFORE DELETE ON of_users.slow FOR EACH ROW EXECUTE FUNCTION of_users.sleep_on()",
-        )
-        .await?;
-    server.wait_for_log("terminating background worker \"idempotence worker\"").await?;
-    // Made after the journal that is slow, by the order of their names.
-    let later = "SELECT idem_create_journal('of_users.tidy'); SELECT idem_create_session('tidy', journal => 'of_users.tidy');
-                 INSERT INTO of_users.tidy (tenant, session, request, expires_at) VALUES ('', 'tidy', '1', '-infinity')";
-    connection.text(later).await?;
-    server.wait_for(DATABASE, "SELECT count(*) FROM of_users.tidy", "0").await
+// Goal: a visit that takes no notice of being told to end holds up no other database.
+// Method: the process of a visit is stopped, so that no signal reaches it. Meanwhile sessions of another database end.
+pub async fn a_visit_that_does_not_end_stops_no_other_database(version: Version) -> Result<()> {
+    let server = start_preloaded(version)?;
+    server.psql(DATABASE, JOURNALS)?;
+    server.create_database("other")?;
+    let pid = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'idempotence worker' AND datname = 'shop' AND wait_event = 'PgSleep'";
+    let watcher = server.connect(DATABASE).await?;
+    let process = loop {
+        let found = watcher.text(pid).await?;
+        if !found.is_empty() {
+            break found;
+        }
+    };
+    ensure!(Command::new("kill").args(["-STOP", &process]).status()?.success());
+    let left = format!("could not sweep database \"shop\": process {process} takes no notice of being told to end");
+    server.wait_for_log(&left).await?;
+    let other = server.connect("other").await?;
+    let silent = other.register_client("client", "2 s").await?;
+    server.wait_for("other", &at_work(&[&silent]), "0").await?;
+    ensure!(Command::new("kill").args(["-CONT", &process]).status()?.success());
+    let silent = watcher.register_client("client", "2 s").await?;
+    server.wait_for(DATABASE, &at_work(&[&silent]), "0").await
 }

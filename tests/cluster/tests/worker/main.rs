@@ -29,7 +29,8 @@ on_each_version!(in delays:
 );
 
 on_each_version!(in journals:
-    triggers_of_users_keep_the_worker_from_nothing,
+    a_journal_that_cannot_be_swept_keeps_the_worker_from_nothing,
+    a_visit_that_does_not_end_stops_no_other_database,
 );
 
 on_each_version!(in crashes:

@@ -1,0 +1,93 @@
+//! Statements during which no function is called that is not a superuser's.
+//!
+//! PostgreSQL asks a hook about each function that is about to be called: by an expression or an operator, by a trigger, by
+//! a check of a domain, by a statement that another function executes. It also asks where it computes a constant while it
+//! plans. So nothing that somebody has hung on a table gets past this, however it is reached.
+
+use crate::error::Error;
+use pgrx::{pg_guard, pg_sys};
+use std::cell::RefCell;
+use std::ffi::CStr;
+
+thread_local! {
+    /// The journal that a statement is at work on.
+    static AT_WORK_ON: RefCell<Option<String>> = const { RefCell::new(None) };
+}
+
+/// The hooks that were there before ours.
+static mut NEXT_NEEDED: pg_sys::needs_fmgr_hook_type = None;
+static mut NEXT: pg_sys::fmgr_hook_type = None;
+
+/// Installs the hooks, once a backend.
+pub fn init_trusted() {
+    // SAFETY: the process has one thread, and calls no function while it loads the library.
+    unsafe {
+        NEXT_NEEDED = pg_sys::needs_fmgr_hook;
+        pg_sys::needs_fmgr_hook = Some(is_needed);
+        NEXT = pg_sys::fmgr_hook;
+        pg_sys::fmgr_hook = Some(called);
+    }
+}
+
+/// Runs `work`, statements on a journal. Where they would call a function that is not a superuser's, that is an error.
+pub fn without_users_code<T>(journal: &str, work: impl FnOnce() -> T) -> T {
+    /// Restores what was, also when an error unwinds.
+    struct Former(Option<String>);
+    impl Drop for Former {
+        fn drop(&mut self) {
+            AT_WORK_ON.set(self.0.take());
+        }
+    }
+
+    let _former = Former(AT_WORK_ON.replace(Some(journal.to_owned())));
+    work()
+}
+
+/// PostgreSQL asks this of each function that is neither built in, nor SECURITY DEFINER, nor has settings.
+#[pg_guard]
+unsafe extern "C-unwind" fn is_needed(function: pg_sys::Oid) -> bool {
+    check(function);
+    // SAFETY: the hook that was there before.
+    unsafe { NEXT_NEEDED.is_some_and(|next| next(function)) }
+}
+
+/// PostgreSQL tells this of calls of the others that are not built in.
+#[pg_guard]
+unsafe extern "C-unwind" fn called(
+    event: pg_sys::FmgrHookEventType::Type,
+    function: *mut pg_sys::FmgrInfo,
+    argument: *mut pg_sys::Datum,
+) {
+    // SAFETY: the function is about to be called, or was. The hook that was there before.
+    unsafe {
+        if event == pg_sys::FmgrHookEventType::FHET_START {
+            check((*function).fn_oid);
+        }
+        if let Some(next) = NEXT {
+            next(event, function, argument);
+        }
+    }
+}
+
+fn check(function: pg_sys::Oid) {
+    let journal = AT_WORK_ON.with_borrow(Option::clone);
+    let Some(journal) = journal.filter(|_| !belongs_to_superuser(function)) else { return };
+    // SAFETY: the function is there. Its name is a terminated string.
+    let name = unsafe { CStr::from_ptr(pg_sys::format_procedure_qualified(function)) }.to_string_lossy();
+    let detail = format!("Its use would call {name}, a function that does not belong to a superuser.");
+    Error::UnfitJournal { journal, detail }.raise()
+}
+
+fn belongs_to_superuser(function: pg_sys::Oid) -> bool {
+    let (cache, none) = (pg_sys::SysCacheIdentifier::PROCOID as i32, pg_sys::Datum::null());
+    // SAFETY: a row of pg_proc is read while it is held. PostgreSQL itself raises an error for a function that is gone.
+    unsafe {
+        let row = pg_sys::SearchSysCache(cache, function.into(), none, none, none);
+        if row.is_null() {
+            return true;
+        }
+        let owner = (*pg_sys::GETSTRUCT(row).cast::<pg_sys::FormData_pg_proc>()).proowner;
+        pg_sys::ReleaseSysCache(row);
+        pg_sys::superuser_arg(owner)
+    }
+}
