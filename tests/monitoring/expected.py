@@ -15,9 +15,10 @@ def gauges(check, held):
     load = check.load
     of = lambda **labels: {"datname": DATABASE, **labels}
     expected = {}
-    for session, requests, prepared, waiters in [("refunds", 1, 0, WAITERS), ("payments", 2, 1, 0), ("", 1, 0, 0)]:
+    for session, requests, prepared, waiters in [("refunds", 1, 0, WAITERS), ("payments", 2, 1, 0),
+                                                 ("reports", 1, 0, 0), ("", 1, 0, 0)]:
         for name, value in [("requests", requests), ("prepared_requests", prepared), ("waiters", waiters),
-                            ("most_waiters", waiters)]:
+                            ("most_waiters", waiters), ("blocked_requests", int(session == "reports"))]:
             expected[series(f"idempotence_in_flight_{name}", of(session=session))] = value
     expected[series("idempotence_in_flight_oldest_seconds", of(session="refunds"))] = (held, held + 60)
     expected[series("idempotence_in_flight_longest_wait_seconds", of(session="refunds"))] = (held - 3, held + 60)
@@ -32,11 +33,11 @@ def gauges(check, held):
     expected[series("idempotence_client_sessions_at_work", of(role="crew"))] = 10
     expected[series("idempotence_client_sessions_silent", of(role="crew"))] = 0
     expected[series("idempotence_limit_client_sessions_per_role", of())] = 10
-    expected[series("idempotence_standing_sessions_count", of(role="app", kind="standing"))] = 5
+    expected[series("idempotence_standing_sessions_count", of(role="app", kind="standing"))] = 6
     expected[series("idempotence_standing_sessions_count", of(role="app", kind="inbox"))] = 1
-    for number in range(1, 12):
+    for number in range(1, 13):
         sqlstate = f"ID{number:03}"
-        expected[series("idempotence_recent_errors", of(sqlstate=sqlstate))] = load.errors[sqlstate]
+        expected[series("idempotence_errors_total", of(sqlstate=sqlstate))] = load.errors[sqlstate]
     for segment, size in check.sql("SELECT segment, bytes FROM idempotence.segments"):
         expected[series("idempotence_segment_bytes", of(segment=str(segment)))] = size
     sizes = dict(check.sql("SELECT relname::text, pg_total_relation_size(oid) FROM pg_class"
@@ -69,7 +70,7 @@ def nagios_expected(check, health):
         "waiters": (1, f"waiters={WAITERS}", f"all={WAITERS}"),
         "waiters -c 14": (2,),
         "wait -w 1 -c 2": (2,),
-        "in_flight -w 1 -c 1day": (1, "requests=4"),
+        "in_flight -w 1 -c 1day": (1, "requests=5"),
         "segments -w 1s": (1,),
         "sweep": (0,),
         "sessions": (2, "share=100%", "sessions=10"),

@@ -7,15 +7,18 @@ import time
 import psycopg
 import yaml
 from expected import SERVICES, WAITERS, gauges, nagios_expected
-from load import CREW, PAYMENTS, REFUNDS, Load
-from panels import dashboard
+from load import CREW, PAYMENTS, REFUNDS, REPORTS, Load
+from panels import dashboard, unscraped
 from report import report
 from stack import QUERIES, RULES, Stack, get, parse, series, short_rules, until
 from told import alert_names, metrics, tell
 from watch import DATABASE, Watch
 
 # Alerts that are brought about at the end, since what they are for gets in the way of the rest.
-LATE = ["IdempotenceHealthCritical", "IdempotenceScrapeFails", "IdempotenceMetricsMissing", "IdempotenceStatsLinesFull"]
+LATE = ["IdempotenceHealthCritical", "IdempotenceScrapeFails", "IdempotenceMetricsMissing", "IdempotenceStatsLinesFull",
+        "IdempotenceStalled", "IdempotenceExporterDown"]
+# It fires once the library is not preloaded any more.
+UNPRELOADED = "IdempotenceNotPreloaded"
 
 
 def live(host, superuser, programs):
@@ -87,7 +90,8 @@ def mistakes(check):
     load.mismatches(12)
     load.failed(8)
     load.recorded_and_rolled_back(3)
-    load.unrecorded(3)
+    load.unrecorded(REFUNDS, 3)
+    load.unrecorded(REPORTS, 6)
     load.released(2)
     load.cancelled(3)
     load.left_behind(2)
@@ -98,6 +102,10 @@ def mistakes(check):
     load.messages()
     load.numbers()
     load.program_mistakes(2)
+    load.strangers(6)
+    check.blocker = load.connect(load.superuser)
+    check.blocker.execute("SELECT pg_advisory_lock(1)")
+    load.spawn(load.blocked)
     # One of the client sessions that are at work, and what may be at most.
     load.admin("ALTER SYSTEM SET idempotence.max_sessions_per_role = 10", "SELECT pg_reload_conf()")
     with load.connect() as conn:
@@ -106,7 +114,7 @@ def mistakes(check):
     load.register(9)
     load.admin("CREATE PUBLICATION everything FOR ALL TABLES")
     load.busy(check.held_key, 30)
-    check.wait_for_alerts(set(alert_names()) - set(LATE), 45)
+    check.wait_for_alerts(set(alert_names()) - {*LATE, UNPRELOADED}, 45)
 
 
 def still_life(check):
@@ -114,8 +122,9 @@ def still_life(check):
     load = check.load
     load.stopping.set()
     for thread in load.threads:
-        if thread.name != "wait_for":
+        if thread.name not in ("wait_for", "blocked"):
             thread.join()
+    check.wait_for_alerts(["IdempotenceStalled"], 30)
     client = load.connect("crew")
     client.execute("SELECT FROM idem_begin(%s, 1)", (load.client,))
     load.count(CREW, started=1)
@@ -135,6 +144,7 @@ def still_life(check):
     multi(check)
 
     # The waiters get their answer.
+    check.blocker.close()
     client.execute("SELECT idem_record(%s, 1)", (load.client,))
     client.commit()
     load.record(check.holder, REFUNDS, check.held_key)
@@ -148,8 +158,8 @@ def still_life(check):
     load.count(CREW, recorded=1)
     check.compare("counters, after the waits", check.counters)
 
-    missing = set(alert_names()) - set(LATE) - set(check.seen)
-    for name in sorted(set(alert_names()) - set(LATE)):
+    missing = set(alert_names()) - {*LATE, UNPRELOADED} - set(check.seen)
+    for name in sorted(set(alert_names()) - {*LATE, UNPRELOADED}):
         tell(f"{name} fires", ["it has not"] if name in missing else [])
     for name, alert in sorted(check.seen.items()):
         print(f"# {name}: {alert['annotations']['description']}")
@@ -240,6 +250,14 @@ def trouble(check):
     check.wait_for_alerts(["IdempotenceScrapeFails"], 20)
     check.wait_for_alerts(["IdempotenceMetricsMissing"], 30)
     load.admin("SELECT idem_grant('prometheus', 'monitor')")
+    until("the metrics are back", lambda: check.stack.query("idempotence_extension_info"))
+    check.stack.stop("postgres_exporter")
+    check.stack.stop("sql_exporter")
+    check.wait_for_alerts(["IdempotenceExporterDown"], 30)
+    # A rate is known as long as its interval has two samples.
+    with contextlib.suppress(TimeoutError):
+        until("nothing is known", lambda: not list(unscraped(check.stack)))
+    tell("the figures of the dashboard say that nothing is scraped", list(unscraped(check.stack)))
     for name in LATE:
         tell(f"{name} fires", [] if name in check.seen else ["it has not"])
 
@@ -247,15 +265,20 @@ def trouble(check):
 def unpreloaded(host):
     """Without preloading there are no counters, and nothing fails."""
     with Stack(host, DATABASE) as stack:
-        samples, _ = parse(get(f"http://127.0.0.1:{stack.start_postgres_exporter()}/metrics"))
+        port = stack.start_postgres_exporter()
+        stack.start_prometheus(short_rules(RULES.read_text(encoding="utf-8")), port)
+        samples, _ = parse(get(f"http://127.0.0.1:{port}/metrics"))
         names = {key[0] for key in samples}
         wrong = [f"no {name}" for name in ("idempotence_health_level", "idempotence_unfinished_requests",
                                            "idempotence_table_bytes") if name not in names]
         wrong += [f"{name} is there" for name in ("idempotence_started_total", "idempotence_in_flight_requests",
-                                                  "idempotence_recent_errors") if name in names]
+                                                  "idempotence_errors_total") if name in names]
         if samples[series("pg_exporter_last_scrape_error", {})] != 0:
             wrong.append("the scrape failed")
         info = [dict(labels)["preloaded"] for name, labels in samples if name == "idempotence_extension_info"]
         if info != ["no"]:
             wrong.append(f"preloaded: {info}")
         tell("without preloading nothing fails, and the counters are missing", wrong)
+        watch = Watch(stack, None, None)
+        watch.wait_for_alerts([UNPRELOADED], 30)
+        tell(f"{UNPRELOADED} fires", [] if UNPRELOADED in watch.seen else ["it has not"])

@@ -9,6 +9,7 @@ import contextlib
 import secrets
 import threading
 import time
+import uuid
 
 import psycopg
 
@@ -36,6 +37,7 @@ SELECT idem_create_session('payments', ttl => '1 day', owner => 'app');
 SELECT idem_create_session('refunds', ttl => '1 day', owner => 'app');
 SELECT idem_create_session('orders', ttl => '1 day', owner => 'app');
 SELECT idem_create_session('reports', ttl => '1 day', owner => 'app', max_attempts => 2);
+SELECT idem_create_session('dated', ttl => '1 day', owner => 'app', time_keys => true);
 SELECT idem_create_session('mail', ttl => '1 day', owner => 'app', inbox => true);
 """
 
@@ -287,13 +289,13 @@ class Load:
                 conn.rollback()
         self.count(REFUNDS, started=times, recorded=times)
 
-    def unrecorded(self, times):
+    def unrecorded(self, line, times):
         with self.connect() as conn:
             for _ in range(times):
-                self.begin(conn, REFUNDS, self.key(), "started")
+                self.begin(conn, line, self.key(), "started")
                 self.refused("ID008", conn.commit)
                 conn.rollback()
-        self.count(REFUNDS, started=times, unrecorded=times)
+        self.count(line, started=times, unrecorded=times)
 
     def released(self, times):
         with self.connect() as conn:
@@ -407,11 +409,36 @@ class Load:
         self.count(MAIL, recorded=5, replayed=3)
 
     def program_mistakes(self, times):
-        """Neither is counted: they are only in the view errors."""
+        """They are counted for the database only."""
         with self.connect() as conn:
             for _ in range(times):
                 self.refused("ID007", lambda: self.record(conn, REFUNDS, self.key()))
                 conn.rollback()
+
+    def strangers(self, times):
+        """Client sessions that nobody knows here, that live elsewhere, and a key that is two days old."""
+        session = str(uuid.uuid4())
+        with self.connect("crew") as conn:
+            for name, sqlstate in [(session, "ID004"), (f"{session}@elsewhere", "ID012")]:
+                for _ in range(times):
+                    self.refused(sqlstate, lambda: conn.execute("SELECT FROM idem_begin(%s, 1)", (name,)))
+                    conn.rollback()
+        made_ms = int(time.time() * 1000) - 2 * 86_400_000
+        key = str(uuid.UUID(int=made_ms << 80 | 7 << 76 | 2 << 62))
+        with self.connect() as conn:
+            self.refused("ID010", lambda: conn.execute("SELECT FROM idem_begin('dated', %s)", (key,)))
+            conn.rollback()
+
+    def blocked(self):
+        """A request whose work waits for a lock that somebody without a request has."""
+        with self.connect() as conn:
+            key = self.key()
+            self.begin(conn, REPORTS, key, "started")
+            self.count(REPORTS, started=1)
+            conn.execute("SELECT pg_advisory_xact_lock(1)")
+            self.record(conn, REPORTS, key)
+            conn.commit()
+            self.count(REPORTS, recorded=1)
 
     def register(self, sessions):
         """Client sessions up to the limit, and one more."""

@@ -35,10 +35,11 @@ def dashboard(check):
             "other payload (ID001)": total("mismatched"),
             "discarded (ID003)": total("discarded"), "fenced (ID005)": total("fenced"),
             "out of sequence (ID006)": total("out_of_sequence"), "unrecorded (ID008)": total("unrecorded"),
+            **{sqlstate: count for sqlstate, count in load.errors.items()},
             "calls that wait": sum(load.waited.values()), "waits a second": total("waits")}
     most = {"waiters for one request": WAITERS, "of prepared transactions": 1 * twice, 
-            "at work, crew": 10 * twice, "inbox": 1 * twice, "ID001": load.errors["ID001"] * twice,
-            "publications": 1}
+            "that wait for a lock": 1 * twice, "at work, crew": 10 * twice, "inbox": 1 * twice,
+            "shop: publications": 1}
     # What a panel must say at the end.
     last = {"run out": 2 * twice, "leased": 1 * twice, "suspended": 1 * twice}
     time.sleep(9)
@@ -67,3 +68,13 @@ def dashboard(check):
                         wrong.append(f"{legend}: {points[-1]} at the end and not {expected}")
         tell(f"panel \"{panel['title']}\"", wrong)
     tell("no figure of the dashboard is left out", [*sums, *most, *last])
+
+
+def unscraped(stack):
+    """What the figures say that must be red: 3 is a level of health that there is not, and no count is below 0."""
+    for panel in panels():
+        if panel["type"] == "stat":
+            for _, expression in expressions(panel):
+                found = list(stack.query(expression).values())
+                if found != [3 if panel["title"] == "Health" else -1]:
+                    yield f"{panel['title']}: {found}"

@@ -7,7 +7,7 @@ import sys
 import yaml
 from panels import panels
 from stack import MONITORING, QUERIES, ROOT, RULES
-from told import alert_names, check_run, metrics, run, tell
+from told import alert_names, check_run, metrics, rules, run, tell
 
 HERE = pathlib.Path(__file__).parent
 
@@ -31,6 +31,10 @@ def static():
     tell("the dashboard is in order", sorted(disorder()))
 
     page = (ROOT / "docs/operations.md").read_text(encoding="utf-8")
+    parts = {"operations.md#" + re.sub(r"[^a-z0-9 -]", "", title.lower()).replace(" ", "-")
+             for title in re.findall(r"^#+ (.*)", page, re.M)}
+    tell("each alert names a part of the page", [rule["alert"] for rule in rules() if "alert" in rule
+                                                 and rule["annotations"].get("runbook_url") not in parts])
     documented = page[page.index("## Monitoring"):]
     tell("each alert is documented", [name for name in alert_names() if f"`{name}`" not in documented])
     tell("each metric is documented, with its type and labels", sorted(wrongly_documented(documented)))

@@ -52,9 +52,9 @@ class Watch:
         expected = {}
         for line in LINES:
             labels = dict(zip(("session", "role", "kind"), line), datname=DATABASE)
-            for metric, _, _ in metrics():
+            for metric, _, of in metrics():
                 match = re.fullmatch(r"idempotence_(\w+)_total", metric)
-                if not match:
+                if not match or "session" not in of:
                     continue
                 if match[1] == "wait_seconds":
                     waited = self.load.waited[line]
