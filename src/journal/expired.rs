@@ -10,7 +10,6 @@ use crate::pg::{self, Sight, Statement};
 use crate::store::{rel, sql};
 use pgrx::pg_sys;
 use pgrx::pg_sys::BuiltinOid::{INT8OID, TIMESTAMPTZOID};
-use std::cell::RefCell;
 use std::collections::VecDeque;
 
 /// How long the deletion of a batch may take. It is shorter than the time after which PostgreSQL looks for a deadlock, so
@@ -20,10 +19,8 @@ const BATCH_US: i64 = 500_000;
 /// How many batches of a journal a sweep deletes. Somebody may insert as many expired rows as are deleted.
 const BATCHES: u16 = 1000;
 
-thread_local! {
-    /// The journals that this process has still to look through, and how many batches of each it has deleted.
-    static LEFT: RefCell<VecDeque<(String, u16)>> = const { RefCell::new(VecDeque::new()) };
-}
+/// The journals that this process has still to look through, and how many batches of each it has deleted.
+static LEFT: pg::Own<VecDeque<(String, u16)>> = pg::Own::new();
 
 /// What was done with a journal.
 pub struct Deleted {
@@ -38,19 +35,19 @@ pub struct Deleted {
 /// Deletes about `limit` expired rows of a journal. The journals take turns, in an order by chance: a process that comes to
 /// grief over one of them does not always leave the same ones for later.
 pub fn delete(limit: usize) -> Result<Option<Deleted>, Error> {
-    let next = LEFT.with_borrow_mut(VecDeque::pop_front);
+    let next = LEFT.with(VecDeque::pop_front);
     let (journal, batches) = match next {
         Some(next) => next,
         None => {
             let query = "SELECT s.journal FROM idempotence.session s WHERE s.journal IS NOT NULL AND s.ended_at IS NULL GROUP BY s.journal ORDER BY pg_catalog.random()";
             let all = sql::column::<String>(query, &[])?;
-            LEFT.set(all.into_iter().map(|name| (name, 0)).collect());
-            let Some(first) = LEFT.with_borrow_mut(VecDeque::pop_front) else { return Ok(None) };
+            LEFT.with(|left| left.extend(all.into_iter().map(|name| (name, 0))));
+            let Some(first) = LEFT.with(VecDeque::pop_front) else { return Ok(None) };
             first
         }
     };
     let rows = delete_for_any(&journal, limit)?;
-    let more = LEFT.with_borrow_mut(|left| {
+    let more = LEFT.with(|left| {
         if rows.as_ref().is_ok_and(|rows| *rows >= limit) && batches + 1 < BATCHES {
             left.push_back((journal.clone(), batches + 1));
         }

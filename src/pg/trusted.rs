@@ -4,15 +4,13 @@
 //! a check of a domain, by a statement that another function executes. It also asks where it computes a constant while it
 //! plans. So nothing that somebody has hung on a table gets past this, however it is reached.
 
+use super::own::Own;
 use crate::error::Error;
 use pgrx::{pg_guard, pg_sys};
-use std::cell::RefCell;
 use std::ffi::CStr;
 
-thread_local! {
-    /// The journal that a statement is at work on.
-    static AT_WORK_ON: RefCell<Option<String>> = const { RefCell::new(None) };
-}
+/// The journal that a statement is at work on.
+static AT_WORK_ON: Own<Option<String>> = Own::new();
 
 /// The hooks that were there before ours.
 static mut NEXT_NEEDED: pg_sys::needs_fmgr_hook_type = None;
@@ -35,11 +33,11 @@ pub fn without_users_code<T>(journal: &str, work: impl FnOnce() -> T) -> T {
     struct Former(Option<String>);
     impl Drop for Former {
         fn drop(&mut self) {
-            AT_WORK_ON.set(self.0.take());
+            AT_WORK_ON.with(|journal| *journal = self.0.take());
         }
     }
 
-    let _former = Former(AT_WORK_ON.replace(Some(journal.to_owned())));
+    let _former = Former(AT_WORK_ON.with(|former| former.replace(journal.to_owned())));
     work()
 }
 
@@ -70,7 +68,7 @@ unsafe extern "C-unwind" fn called(
 }
 
 fn check(function: pg_sys::Oid) {
-    let journal = AT_WORK_ON.with_borrow(Option::clone);
+    let journal = AT_WORK_ON.with(|journal| journal.clone());
     let Some(journal) = journal.filter(|_| !belongs_to_superuser(function)) else { return };
     // SAFETY: the function is there. Its name is a terminated string.
     let name = unsafe { CStr::from_ptr(pg_sys::format_procedure_qualified(function)) }.to_string_lossy();

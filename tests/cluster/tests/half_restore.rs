@@ -221,8 +221,9 @@ async fn a_whole_restore_is_cleared_by_itself(version: Version) -> Result<()> {
     target.psql("postgres", "CREATE ROLE app; CREATE ROLE clerk LOGIN IN ROLE app")?;
     let dba = target.connect("postgres").await?;
     // An option -t of pg_restore takes one name.
-    let others =
-        ["outcome_1", "outcome_2", "reply", "checkpoint", "lease", "audit", "granted"].map(|table| ["-t", table]).concat();
+    let others = ["outcome_1", "outcome_2", "reply", "checkpoint", "lease", "audit", "granted"]
+        .map(|table| ["-t", table])
+        .concat();
     let outcomes = [&["--data-only", "-t", "outcome_0"], &others[..]].concat();
     let sessions = ["--data-only", "-t", "session", "-t", "secret"];
     let ways: [&[&[&str]]; 5] = [
