@@ -272,12 +272,22 @@ CREATE TABLE idempotence.audit (
 -- So that a DBA can delete old rows even if the table is published.
 ALTER TABLE idempotence.audit REPLICA IDENTITY FULL;
 
+-- The levels that idem_grant has granted. pg_restore sends the GRANTs on an object as one command, so that one role that
+-- is missing takes the rights of all others away. This table tells what they had. It has no primary key, since a restore
+-- may bring what was granted anew before it.
+CREATE TABLE idempotence.granted (
+  role  text NOT NULL COLLATE "C",
+  level text NOT NULL COLLATE "C"
+);
+ALTER TABLE idempotence.granted REPLICA IDENTITY FULL;
+
 -- What the sweep remembers: a row for each step that has to remember something. The table is unlogged for a purpose:
 -- a crash or a failover empties it, which tells the next sweep that there was one.
 CREATE UNLOGGED TABLE idempotence.sweep (
   done_at timestamptz NOT NULL,
   place   bigint      NOT NULL,
   step    text        NOT NULL COLLATE "C",
+  said    text        COLLATE "C",
   CONSTRAINT sweep_pkey PRIMARY KEY (step)
 );
 
@@ -307,6 +317,7 @@ SELECT pg_catalog.pg_extension_config_dump('idempotence.lease', '');
 SELECT pg_catalog.pg_extension_config_dump('idempotence.persistence', '');
 SELECT pg_catalog.pg_extension_config_dump('idempotence.secret', '');
 SELECT pg_catalog.pg_extension_config_dump('idempotence.audit', '');
+SELECT pg_catalog.pg_extension_config_dump('idempotence.granted', '');
 /* </end connected objects> */
 
 /* <begin connected objects> */
@@ -1497,6 +1508,14 @@ $sweep$;
 /* </end connected objects> */
 
 /* <begin connected objects> */
+-- idempotence::api::admin::unswept
+
+CREATE FUNCTION idempotence.unswept(journal text) RETURNS text
+LANGUAGE c VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'unswept_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
 -- idempotence::api::admin::up_since
 
 CREATE FUNCTION idempotence.up_since() RETURNS timestamptz
@@ -1556,6 +1575,8 @@ CREATE TRIGGER note_restored BEFORE INSERT ON idempotence.reply FOR EACH STATEME
 CREATE TRIGGER note_restored BEFORE INSERT ON idempotence.checkpoint FOR EACH STATEMENT EXECUTE FUNCTION idempotence.note_restored('checkpoint');
 CREATE TRIGGER note_restored BEFORE INSERT ON idempotence.lease FOR EACH STATEMENT EXECUTE FUNCTION idempotence.note_restored('lease');
 CREATE TRIGGER note_restored BEFORE INSERT ON idempotence.secret FOR EACH STATEMENT EXECUTE FUNCTION idempotence.note_restored('secret');
+CREATE TRIGGER note_restored BEFORE INSERT ON idempotence.audit FOR EACH STATEMENT EXECUTE FUNCTION idempotence.note_restored('audit');
+CREATE TRIGGER note_restored BEFORE INSERT ON idempotence.granted FOR EACH STATEMENT EXECUTE FUNCTION idempotence.note_restored('granted');
 
 -- The triggers fire also where session_replication_role is replica, as in some restores.
 ALTER TABLE idempotence.session ENABLE ALWAYS TRIGGER forget_cached;
@@ -1568,6 +1589,8 @@ ALTER TABLE idempotence.reply ENABLE ALWAYS TRIGGER note_restored;
 ALTER TABLE idempotence.checkpoint ENABLE ALWAYS TRIGGER note_restored;
 ALTER TABLE idempotence.lease ENABLE ALWAYS TRIGGER note_restored;
 ALTER TABLE idempotence.secret ENABLE ALWAYS TRIGGER note_restored;
+ALTER TABLE idempotence.audit ENABLE ALWAYS TRIGGER note_restored;
+ALTER TABLE idempotence.granted ENABLE ALWAYS TRIGGER note_restored;
 ALTER TABLE idempotence.outcome_long ENABLE ALWAYS TRIGGER note_restored;
 
 -- Views for monitoring. They read the tables with the rights of the extension's owner, and idem_grant grants them. A
@@ -1943,6 +1966,7 @@ ORDER BY r.segment;
 --   launcher
 --   is_visited
 --   last_sweep
+--   unswept
 --   setting
 --   milliseconds
 --   restarts
@@ -2267,10 +2291,12 @@ FROM (SELECT s.*, pg_catalog.row_number() OVER (ORDER BY s.name) AS place
 
 -- The tables that a restore has left out. If the key of the digests was restored, each of these tables must have been
 -- restored too, since pg_dump has a COPY even of an empty table. Where leases are unlogged a dump may leave them out. One
--- row, with NULL where nothing is missing.
+-- row, with NULL where nothing is missing. Without those in the second column requests are answered all the same.
 CREATE VIEW idempotence.missing AS
-SELECT pg_catalog.string_agg(pg_catalog.concat('idempotence.', t.name), ', ' ORDER BY t.name) AS missing
-FROM pg_catalog.unnest('{session,outcome_0,outcome_1,outcome_2,reply,checkpoint,lease}'::pg_catalog.text[]) t (name)
+SELECT pg_catalog.string_agg(pg_catalog.concat('idempotence.', t.name), ', ' ORDER BY t.name) FILTER (WHERE t.needed) AS missing,
+       pg_catalog.string_agg(pg_catalog.concat('idempotence.', t.name), ', ' ORDER BY t.name) FILTER (WHERE NOT t.needed) AS beside
+FROM (SELECT n.name, n.name OPERATOR(pg_catalog.<>) ALL ('{audit,granted}'::pg_catalog.text[]) AS needed
+      FROM pg_catalog.unnest('{session,outcome_0,outcome_1,outcome_2,reply,checkpoint,lease,audit,granted}'::pg_catalog.text[]) n (name)) t
 WHERE EXISTS (SELECT FROM idempotence.restore r WHERE r.brought OPERATOR(pg_catalog.=) 'secret')
   AND NOT EXISTS (SELECT FROM idempotence.restore r WHERE r.brought OPERATOR(pg_catalog.=) t.name)
   AND (t.name OPERATOR(pg_catalog.<>) 'lease'
@@ -2278,11 +2304,13 @@ WHERE EXISTS (SELECT FROM idempotence.restore r WHERE r.brought OPERATOR(pg_cata
 
 CREATE VIEW idempotence.check_restore AS
 SELECT CASE WHEN pg_catalog.bool_or(r.orphans OPERATOR(pg_catalog.>) 0) OR m.missing IS NOT NULL THEN 2
-            WHEN pg_catalog.count(r.noted_at) OPERATOR(pg_catalog.>) 0 THEN 1 ELSE 0 END AS level,
+            WHEN pg_catalog.count(r.noted_at) OPERATOR(pg_catalog.>) 0 OR m.beside IS NOT NULL THEN 1 ELSE 0 END AS level,
        CASE WHEN m.missing IS NOT NULL
             THEN pg_catalog.format('of what was restored since %s these tables are missing: %s', pg_catalog.date_trunc('second', pg_catalog.min(r.noted_at)), m.missing)
             WHEN pg_catalog.bool_or(r.orphans OPERATOR(pg_catalog.>) 0)
             THEN pg_catalog.format('what was restored since %s lacks sessions: requests that were done may be executed again', pg_catalog.date_trunc('second', pg_catalog.min(r.noted_at)))
+            WHEN m.beside IS NOT NULL
+            THEN pg_catalog.format('of what was restored these tables are missing, without which requests are answered all the same: %s', m.beside)
             WHEN pg_catalog.count(r.noted_at) OPERATOR(pg_catalog.>) 0
             THEN pg_catalog.format('what was restored since %s was not looked through yet', pg_catalog.date_trunc('second', pg_catalog.min(r.noted_at)))
             ELSE 'nothing that was restored lacks its session' END AS detail,
@@ -2290,9 +2318,11 @@ SELECT CASE WHEN pg_catalog.bool_or(r.orphans OPERATOR(pg_catalog.>) 0) OR m.mis
             THEN 'Their COPY has failed, or is still to come: requests that were done may be executed again. Create the roles that the restore missed and restore the data of these tables again, or give up what they had: idem_accept_restore(). No session that is new can be made until then.'
             WHEN pg_catalog.bool_or(r.orphans OPERATOR(pg_catalog.>) 0)
             THEN 'No session that is new can be made. Create the roles that the restore missed and restore the data of table idempotence.session again, or give up what has no session: idem_accept_restore().'
+            WHEN m.beside IS NOT NULL
+            THEN 'Their COPY has failed, or is still to come. Restore the data of these tables again, or give up what they had: idem_accept_restore().'
             ELSE 'The sweep looks through it. Where no worker visits this database, CALL idem_sweep().' END AS hint
 FROM idempotence.missing m LEFT JOIN idempotence.restore r ON r.orphans IS NULL OR r.orphans OPERATOR(pg_catalog.<>) 0
-GROUP BY m.missing;
+GROUP BY m.missing, m.beside;
 
 -- The beginning of a table's last page.
 CREATE FUNCTION idempotence.last_page(relation text) RETURNS tid
@@ -2455,11 +2485,18 @@ FROM (SELECT @extschema@.idem_node() AS name) n
 LEFT JOIN idempotence.session s ON s.name IS NOT NULL AND s.ended_at IS NULL
 GROUP BY n.name;
 CREATE VIEW idempotence.check_journals AS
-SELECT CASE WHEN pg_catalog.bool_or(j.is_gone) THEN 2 ELSE 0 END AS level,
-       COALESCE(pg_catalog.string_agg(pg_catalog.format('journal %s of %s is not there', j.journal, j.sessions), '; ' ORDER BY j.journal) FILTER (WHERE j.is_gone),
+SELECT -- Never critical: the tables are those of users, and whoever makes sessions could raise the alarm at will.
+       CASE WHEN pg_catalog.bool_or(j.is_gone OR j.unswept IS NOT NULL) THEN 1 ELSE 0 END AS level,
+       COALESCE(pg_catalog.string_agg(pg_catalog.format('journal %s of %s %s', j.journal, j.sessions,
+                  CASE WHEN j.is_gone THEN 'is not there'
+                       ELSE pg_catalog.concat('cannot be swept: ', j.unswept) END),
+                  '; ' ORDER BY j.journal) FILTER (WHERE j.is_gone OR j.unswept IS NOT NULL),
                 CASE WHEN pg_catalog.count(*) OPERATOR(pg_catalog.=) 0 THEN 'no session has a journal' ELSE pg_catalog.format('journals of sessions, all of them there: %s', pg_catalog.count(*)) END) AS detail,
-       'All requests of these sessions fail (42P01), since nobody can tell what was done. Restore the table, or give it its name back.' AS hint
-FROM (SELECT s.journal, pg_catalog.to_regclass(s.journal) IS NULL AS is_gone, pg_catalog.string_agg(pg_catalog.quote_ident(s.name), ', ' ORDER BY s.name) AS sessions
+       CASE WHEN pg_catalog.bool_or(j.is_gone)
+            THEN 'All requests of these sessions fail (42P01), since nobody can tell what was done. The owner restores the table, or gives it its name back.'
+            ELSE 'What has expired in the table takes space until then. It is the owner''s to put right.' END AS hint
+FROM (SELECT s.journal, pg_catalog.to_regclass(s.journal) IS NULL AS is_gone, idempotence.unswept(s.journal) AS unswept,
+             pg_catalog.string_agg(pg_catalog.format('%I (role %s)', s.name, s.owner), ', ' ORDER BY s.name) AS sessions
       FROM idempotence.session s
       WHERE s.journal IS NOT NULL AND s.ended_at IS NULL GROUP BY s.journal) j;
 
@@ -2631,7 +2668,7 @@ AS $checks$
 BEGIN
   -- From here on all settings are known.
   PERFORM idempotence.setting('idempotence.wait');
-  FOREACH name IN ARRAY '{worker,restarts,sweep,databases,ring,holders,waiters,standby,prepared transactions,deadlocks,lock table,leases,run out,suspended,client sessions,standing sessions,owners,restore,secret,unrecorded,coordinator,node,journals,settings,publications,persistence,clock,growth,size}'::pg_catalog.text[] LOOP
+  FOREACH name IN ARRAY '{worker,restarts,sweep,databases,ring,holders,waiters,standby,prepared transactions,deadlocks,lock table,leases,run out,suspended,client sessions,standing sessions,owners,restore,rights,secret,unrecorded,coordinator,node,journals,settings,publications,persistence,clock,growth,size}'::pg_catalog.text[] LOOP
     BEGIN
       IF name OPERATOR(pg_catalog.=) 'settings' THEN
         -- It looks at the lock_timeout of the session, too. Nobody locks for long what it reads.
@@ -2730,6 +2767,32 @@ JOIN pg_catalog.pg_depend d ON d.refclassid OPERATOR(pg_catalog.=) 'pg_catalog.p
                            AND d.classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_class'::pg_catalog.regclass
 JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) d.objid
 WHERE e.extname OPERATOR(pg_catalog.=) 'idempotence' AND c.relkind OPERATOR(pg_catalog.=) ANY ('{r,v}'::pg_catalog."char"[]);
+
+-- Whether each role that was granted a level has the rights of it.
+CREATE VIEW idempotence.check_rights AS
+SELECT CASE WHEN pg_catalog.bool_or(g.lacking OPERATOR(pg_catalog.>) 0) THEN 2
+            WHEN pg_catalog.bool_or(g.lacking IS NULL) THEN 1 ELSE 0 END AS level,
+       COALESCE(pg_catalog.left(pg_catalog.string_agg(
+                  CASE WHEN g.lacking IS NULL THEN pg_catalog.format('role %s, which was granted level %s, does not exist', g.role, g.level)
+                       ELSE pg_catalog.format('role %s lacks %s of the rights of level %s', g.role, g.lacking, g.level) END,
+                  '; ' ORDER BY g.lacking DESC NULLS LAST, g.role, g.level)
+                FILTER (WHERE g.lacking IS NULL OR g.lacking OPERATOR(pg_catalog.>) 0), 1000),
+                'each role has the rights that idem_grant gave it') AS detail,
+       'A restore that misses a role leaves the rights of others out. Create the roles that are missing, or delete their rows of idempotence.granted. Then grant all levels again: SELECT idem_grant(r.oid::regrole, g.level) FROM idempotence.granted g JOIN pg_roles r ON r.rolname = g.role.' AS hint
+FROM (SELECT n.role, n.level, CASE WHEN r.oid IS NOT NULL THEN
+               (SELECT pg_catalog.count(*) FROM idempotence.function_level f
+                WHERE (f.level OPERATOR(pg_catalog.=) ANY (ARRAY['all', n.level]) OR f.level IS NOT NULL AND n.level OPERATOR(pg_catalog.=) 'admin')
+                  AND NOT pg_catalog.has_function_privilege(r.oid, f.function, 'EXECUTE'))
+               OPERATOR(pg_catalog.+)
+               (SELECT pg_catalog.count(*) FROM idempotence.relation_level f
+                WHERE (f.level OPERATOR(pg_catalog.=) ANY (ARRAY['all', n.level]) OR f.level IS NOT NULL AND n.level OPERATOR(pg_catalog.=) 'admin')
+                  AND NOT pg_catalog.has_table_privilege(r.oid, f.relation, 'SELECT'))
+               OPERATOR(pg_catalog.+)
+               (SELECT pg_catalog.count(*) FROM pg_catalog.pg_namespace s
+                WHERE (s.nspname OPERATOR(pg_catalog.=) 'idempotence'
+                       OR s.oid OPERATOR(pg_catalog.=) (SELECT e.extnamespace FROM pg_catalog.pg_extension e WHERE e.extname OPERATOR(pg_catalog.=) 'idempotence'))
+                  AND NOT pg_catalog.has_schema_privilege(r.oid, s.oid, 'USAGE')) END AS lacking
+      FROM (SELECT DISTINCT d.role, d.level FROM idempotence.granted d) n LEFT JOIN pg_catalog.pg_roles r ON r.rolname OPERATOR(pg_catalog.=) n.role) g;
 
 CREATE FUNCTION idem_grant(role regrole, level text DEFAULT 'user') RETURNS void
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
@@ -3014,6 +3077,7 @@ COMMENT ON FUNCTION idempotence.forget_cached() IS 'internal: backends read sess
 COMMENT ON FUNCTION idempotence.sweep_step(text) IS 'internal to idem_sweep: a step, or a batch of it; whether there is more to do, null when another sweep is at work';
 COMMENT ON FUNCTION idempotence.note_grant(regrole, text) IS 'internal to idem_grant and idem_revoke: notes what was granted, null: that it was taken away';
 COMMENT ON FUNCTION idempotence.note_sweep() IS 'internal to idem_sweep: notes that a sweep by hand has ended';
+COMMENT ON FUNCTION idempotence.unswept(text) IS 'for the view health: why a journal cannot be swept';
 COMMENT ON FUNCTION idempotence.last_sweep() IS 'for the view health: when this database was swept last';
 COMMENT ON FUNCTION idempotence.launcher() IS 'for the view health: the process of the launcher; 0: it does not run, null: the library is not preloaded';
 COMMENT ON FUNCTION idempotence.is_visited() IS 'for the view health: whether the library is preloaded and the setting idempotence.databases names this database';
@@ -3089,6 +3153,7 @@ COMMENT ON COLUMN idempotence.held.holder IS 'who holds it, in words';
 
 COMMENT ON VIEW idempotence.missing IS 'internal to health and to the making of sessions: the tables that a restore has left out';
 COMMENT ON COLUMN idempotence.missing.missing IS 'their names; null: none';
+COMMENT ON COLUMN idempotence.missing.beside IS 'the names of those without which requests are answered all the same; null: none';
 
 COMMENT ON FUNCTION idempotence.stats() IS 'internal to the view stats';
 COMMENT ON VIEW idempotence.stats IS 'what was counted, a line for each standing session and for the client sessions of each role; needs the library preloaded';
@@ -3373,9 +3438,10 @@ COMMENT ON COLUMN idempotence.segment.looked_to IS 'how many of its pages were l
 COMMENT ON COLUMN idempotence.segment.looked_in IS 'the file that these pages are in';
 
 COMMENT ON TABLE idempotence.sweep IS 'what the sweep remembers; it has no row after a crash or a failover';
-COMMENT ON COLUMN idempotence.sweep.done_at IS 'when the step came to the end of its table last';
+COMMENT ON COLUMN idempotence.sweep.done_at IS 'when the step came to the end of its table last. Of a journal: when it was noted';
 COMMENT ON COLUMN idempotence.sweep.place IS 'how far it has come since: page and item; 0: not begun again';
-COMMENT ON COLUMN idempotence.sweep.step IS 'the step, or by hand: all of them by CALL idem_sweep()';
+COMMENT ON COLUMN idempotence.sweep.step IS 'the step, or by hand: all of them by CALL idem_sweep(). Or a journal that cannot be swept';
+COMMENT ON COLUMN idempotence.sweep.said IS 'why the journal cannot be swept';
 
 COMMENT ON TABLE idempotence.restore IS 'that rows were restored, until it is known that their sessions were as well';
 COMMENT ON COLUMN idempotence.restore.noted_at IS 'when they were restored';
@@ -3426,5 +3492,9 @@ COMMENT ON COLUMN idempotence.audit.session IS 'the session''s name';
 COMMENT ON COLUMN idempotence.audit.request IS 'the request''s key';
 COMMENT ON COLUMN idempotence.audit.reason IS 'why, as given; null: the call takes no reason';
 COMMENT ON COLUMN idempotence.audit.found IS 'what was there';
+
+COMMENT ON TABLE idempotence.granted IS 'the levels that idem_grant has granted, so that rights that a restore has lost are noticed';
+COMMENT ON COLUMN idempotence.granted.role IS 'the name of the role';
+COMMENT ON COLUMN idempotence.granted.level IS 'the level';
 /* </end connected objects> */
 
