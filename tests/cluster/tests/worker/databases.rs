@@ -62,6 +62,7 @@ pub async fn a_database_left_out_may_be_swept_once_a_day(version: Version) -> Re
     let server = start_preloaded(version)?;
     server.wait_for(DATABASE, SWEPT, "t").await?;
     ensure!(server.connect(DATABASE).await?.text("SELECT idempotence.is_visited()").await? == "t");
+    server.create_database("another")?;
     server.conf("idempotence.databases", "another")?;
     // The restart forgets the visits of the worker.
     server.restart()?;
