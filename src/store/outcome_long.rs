@@ -19,7 +19,7 @@ use pgrx::datum::Uuid;
 use pgrx::pg_sys;
 
 /// All columns of an outcome.
-const COLUMNS: &str = "digest, session, recorded_at, expires_at, recorded_by, class, key, fingerprint, token, response";
+const COLUMNS: &str = "digest, session, recorded_at, expires_at, class, key, recorded_by, fingerprint, token, response";
 
 /// Takes the lock to write a table if no conflicting lock is held; gives whether it did. The statements that follow do
 /// not wait behind VACUUM FULL then.
