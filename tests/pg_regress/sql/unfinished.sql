@@ -3,6 +3,7 @@
 -- Method: the view after each step; repairs of what is new, done, held, leased, run out and stopped, by key and by number.
 \pset format unaligned
 \pset tuples_only on
+DELETE FROM idempotence.audit;
 CREATE ROLE regress_unfinished_owner;
 CREATE ROLE regress_unfinished_monitor;
 CREATE ROLE regress_unfinished_admin;
