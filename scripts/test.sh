@@ -234,11 +234,9 @@ the_others() {
 
 clusters() { suite 'clusters' count_cargo cluster_tests; }
 
-# What takes servers of its own too, and mostly waits for them.
+# What has servers of its own too, and mostly waits for them.
 around_servers() {
     local status=0
-    suite 'monitoring' count_checks timeout 600 tests/monitoring/run.sh "${private[18]}"
-    suite 'demo' count_checks demo
     if [ -e "$("${private[15]}" --pkglibdir)/plproxy.so" ]; then
         suite 'plproxy' count_cargo plproxy_tests
     else
@@ -302,4 +300,7 @@ for version in 16 17 18; do
     private[version]=$(scripts/installation.sh "${config[$version]}" dev)
 done
 side_by_side oldest_and_newest the_others
+# Both look at what happens in a second.
+suite 'monitoring' count_checks timeout 600 tests/monitoring/run.sh "${private[18]}"
+suite 'demo' count_checks demo
 side_by_side clusters around_servers

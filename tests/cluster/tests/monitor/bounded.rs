@@ -19,7 +19,8 @@ const DATABASES: usize = 10;
 /// What a client has counted: started, recorded, replayed.
 type Sums = [i64; 3];
 
-const SUMS: &str = "SELECT sum(started), sum(recorded), sum(replayed) FROM idempotence.stats";
+const SUMS: &str =
+    "SELECT coalesce(sum(started), 0), coalesce(sum(recorded), 0), coalesce(sum(replayed), 0) FROM idempotence.stats";
 
 fn start_small(version: Version) -> Result<Cluster> {
     shop::start_with(version, &[PRELOADED, ("idempotence.databases", ""), ("idempotence.max_stats", "16")])
