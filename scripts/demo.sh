@@ -9,6 +9,5 @@ cd "$root"
 scripts/setup.sh
 private=$(scripts/installation.sh "${PG_CONFIG:-$pg15_config}")
 say "building the demo"
-# With what the suite builds. The demo waits for the server, so to optimize it would take longer than it saves.
-cargo build --quiet --locked --target-dir target/check -p idempotence-demo
-exec target/check/debug/idempotence-demo --pg-config "$private" --dir "$(private_dir)" "$@"
+cargo build --quiet --release -p idempotence-demo
+exec target/release/idempotence-demo --pg-config "$private" --dir "$(private_dir)" "$@"

@@ -442,7 +442,7 @@ pub(super) fn describe(error: Error) -> Texts {
             Standard(PgSqlErrorCode::ERRCODE_INVALID_TABLE_DEFINITION),
             format!("table {journal} cannot be a journal as it is"),
             detail,
-            "idem_create_journal() makes such a table. It may have columns of its own, if each has a default or may be null, and no code but that of superusers.",
+            "idem_create_journal() makes such a table. It may have columns of its own, if each has a default or may be null, and no code but superusers' triggers.",
         ),
         Error::NotWritten { relation } => report(
             Standard(PgSqlErrorCode::ERRCODE_TRIGGERED_ACTION_EXCEPTION),

@@ -235,8 +235,31 @@ fn tenants(table: pg_sys::Oid) -> Result<Vec<(String, String)>, Error> {
     Ok(rows(query, &arguments, |row| Ok(row.get(1)?.zip(row.get(2)?)))?.into_iter().flatten().collect())
 }
 
+/// The built-in functions that an expression may call though they are not immutable: they tell the time, make a value or
+/// convert one. Others execute SQL, read files, settings or statistics, with the rights of whoever uses the journal.
+const HARMLESS: [&str; 17] = [
+    "now",
+    "statement_timestamp",
+    "transaction_timestamp",
+    "clock_timestamp",
+    "nextval",
+    "gen_random_uuid",
+    "uuidv4",
+    "uuidv7",
+    "random",
+    "date",
+    "timestamptz",
+    "timestamp",
+    "timezone",
+    "date_trunc",
+    "date_part",
+    "extract",
+    "to_char",
+];
+
 /// What the table or a partition of it carries that would be somebody's code in the process of whoever uses the journal; in
-/// words. A superuser's functions, types and operators may be used. A function on XML takes no notice of a cancel.
+/// words. All that it uses is PostgreSQL's own, but for a superuser's triggers. A foreign key would execute what stands on
+/// the other table. A function on XML takes no notice of a cancel.
 fn code(table: pg_sys::Oid, partitions: Vec<pg_sys::Oid>) -> Result<Option<String>, Error> {
     let tables: Vec<pg_sys::Oid> = partitions.into_iter().chain([table]).collect();
     let query = "WITH part AS (
@@ -252,19 +275,27 @@ fn code(table: pg_sys::Oid, partitions: Vec<pg_sys::Oid>) -> Result<Option<Strin
             UNION ALL SELECT 'pg_catalog.pg_type'::pg_catalog.regclass, t.oid, t.typowner FROM pg_catalog.pg_type t
             UNION ALL SELECT 'pg_catalog.pg_operator'::pg_catalog.regclass, o.oid, o.oprowner FROM pg_catalog.pg_operator o
             UNION ALL SELECT 'pg_catalog.pg_opclass'::pg_catalog.regclass, o.oid, o.opcowner FROM pg_catalog.pg_opclass o)
-        SELECT pg_catalog.format('%s uses %s, which does not belong to a superuser.', pg_catalog.pg_describe_object(part.class, part.id, part.place), pg_catalog.pg_describe_object(used.class, used.id, 0))
+        SELECT pg_catalog.format('%s uses %s, which is not PostgreSQL''s own.', pg_catalog.pg_describe_object(part.class, part.id, part.place), pg_catalog.pg_describe_object(used.class, used.id, 0))
         FROM part
         JOIN pg_catalog.pg_depend d ON d.classid OPERATOR(pg_catalog.=) part.class AND d.objid OPERATOR(pg_catalog.=) part.id AND d.objsubid OPERATOR(pg_catalog.=) part.place
         JOIN used ON used.class OPERATOR(pg_catalog.=) d.refclassid AND used.id OPERATOR(pg_catalog.=) d.refobjid
-        JOIN pg_catalog.pg_roles r ON r.oid OPERATOR(pg_catalog.=) used.owner AND NOT r.rolsuper
-        UNION ALL SELECT pg_catalog.format('%s uses a function on XML.', pg_catalog.pg_describe_object(part.class, part.id, part.place))
+        JOIN pg_catalog.pg_roles r ON r.oid OPERATOR(pg_catalog.=) used.owner
+        WHERE used.id OPERATOR(pg_catalog.>=) $3
+          AND NOT (r.rolsuper AND part.class OPERATOR(pg_catalog.=) 'pg_catalog.pg_trigger'::pg_catalog.regclass)
+        UNION ALL SELECT pg_catalog.format('%s uses a built-in function that is neither immutable nor harmless, or one on XML.', pg_catalog.pg_describe_object(part.class, part.id, part.place))
         FROM part
-        WHERE part.code OPERATOR(pg_catalog.~) (SELECT pg_catalog.format('[{]XMLEXPR |:funcid (%s) ', pg_catalog.string_agg(p.oid::pg_catalog.text, '|')) FROM pg_catalog.pg_proc p WHERE 'xml'::pg_catalog.regtype::pg_catalog.oid OPERATOR(pg_catalog.=) ANY (p.proargtypes::pg_catalog.oid[]))
+        WHERE part.code OPERATOR(pg_catalog.~) (SELECT pg_catalog.format('[{]XMLEXPR |:funcid (%s) ', pg_catalog.string_agg(p.oid::pg_catalog.text, '|')) FROM pg_catalog.pg_proc p
+            WHERE 'xml'::pg_catalog.regtype::pg_catalog.oid OPERATOR(pg_catalog.=) ANY (p.proargtypes::pg_catalog.oid[])
+               OR p.oid OPERATOR(pg_catalog.<) $3 AND p.provolatile OPERATOR(pg_catalog.<>) 'i' AND p.proname OPERATOR(pg_catalog.<>) ALL ($2::pg_catalog.name[]))
+        UNION ALL SELECT pg_catalog.format('it has the foreign key %I.', c.conname) FROM pg_catalog.pg_constraint c
+        WHERE c.contype OPERATOR(pg_catalog.=) 'f' AND (c.conrelid OPERATOR(pg_catalog.=) ANY ($1) OR c.confrelid OPERATOR(pg_catalog.=) ANY ($1))
         UNION ALL SELECT pg_catalog.format('its column %I is generated.', a.attname) FROM pg_catalog.pg_attribute a WHERE a.attrelid OPERATOR(pg_catalog.=) ANY ($1) AND a.attgenerated OPERATOR(pg_catalog.<>) ''
         UNION ALL SELECT pg_catalog.format('it has the rule %I.', w.rulename) FROM pg_catalog.pg_rewrite w WHERE w.ev_class OPERATOR(pg_catalog.=) ANY ($1)
         UNION ALL SELECT pg_catalog.format('it has the policy %I.', p.polname) FROM pg_catalog.pg_policy p WHERE p.polrelid OPERATOR(pg_catalog.=) ANY ($1)
         ORDER BY 1 LIMIT 1";
-    let found = rows(query, &[tables.into()], |row| row.get::<String>(1))?.into_iter().flatten().next();
+    let harmless: Vec<&str> = HARMLESS.to_vec();
+    let arguments = [tables.into(), harmless.into(), pg_sys::Oid::from(pg_sys::FirstNormalObjectId).into()];
+    let found = rows(query, &arguments, |row| row.get::<String>(1))?.into_iter().flatten().next();
     Ok(found.map(|what| format!("A journal carries nobody's code: {what}")))
 }
 

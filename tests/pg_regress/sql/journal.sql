@@ -268,7 +268,7 @@ RESET ROLE;
 SELECT idem_revoke('regress_on_call');
 DROP ROLE regress_on_call;
 
--- A journal carries nobody's code but superusers': it is refused when a session is made, at each use, and by the sweep.
+-- A journal carries nobody's code but superusers' triggers: it is refused when a session is made, at each use, and by the sweep.
 GRANT CREATE ON SCHEMA kept TO regress_teller;
 SET ROLE regress_teller;
 CREATE FUNCTION kept.mine() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
@@ -303,6 +303,14 @@ SELECT kept.refused('ALTER TABLE kept.tellers ADD CONSTRAINT mine CHECK (xpath_e
 SELECT kept.refused('ALTER TABLE kept.tellers ADD CONSTRAINT mine CHECK (kept.truth(request))', 'ALTER TABLE kept.tellers DROP CONSTRAINT mine');
 SELECT kept.refused('ALTER TABLE kept.tellers ADD CONSTRAINT mine CHECK (OPERATOR(kept.@@@) request)', 'ALTER TABLE kept.tellers DROP CONSTRAINT mine');
 SELECT kept.refused('ALTER TABLE kept.tellers ADD mine boolean DEFAULT kept.truth(NULL)', 'ALTER TABLE kept.tellers DROP mine');
+SELECT kept.refused('ALTER TABLE kept.tellers ADD mine text, ALTER mine SET DEFAULT (idem_run(''tellers'', ''e'', ''SELECT 1'')).status', 'ALTER TABLE kept.tellers DROP mine');
+SELECT kept.refused('ALTER TABLE kept.tellers ADD mine text, ALTER mine SET DEFAULT set_config(''search_path'', ''kept'', false)', 'ALTER TABLE kept.tellers DROP mine');
+SELECT kept.refused('ALTER TABLE kept.tellers ADD CONSTRAINT mine CHECK (current_setting(''role'') IS NOT NULL)', 'ALTER TABLE kept.tellers DROP CONSTRAINT mine');
+SELECT kept.refused('CREATE TABLE kept.mine (tenant text, session text, request text, FOREIGN KEY (tenant, session, request) REFERENCES kept.tellers)', 'DROP TABLE kept.mine');
+CREATE TABLE kept.referred (id int PRIMARY KEY);
+SELECT kept.refused('ALTER TABLE kept.tellers ADD mine int REFERENCES kept.referred', 'ALTER TABLE kept.tellers DROP mine');
+ALTER TABLE kept.tellers ADD harmless uuid DEFAULT gen_random_uuid(), ADD made_at timestamptz DEFAULT now() CHECK (made_at > '2020-01-01');
+SELECT status FROM idem_lookup('tellers', 'c');
 SELECT kept.refused('ALTER TABLE kept.tellers ADD mine kept.short', 'ALTER TABLE kept.tellers DROP mine');
 SELECT kept.refused('ALTER TABLE kept.tellers ADD mine text GENERATED ALWAYS AS (upper(request)) STORED', 'ALTER TABLE kept.tellers DROP mine');
 SELECT status FROM idem_lookup('tellers', 'c');
