@@ -131,8 +131,8 @@ in_cluster_tests() (
     timeout 1800 cargo test --locked --no-fail-fast --target-dir "$check" -p idempotence-cluster-tests "$@"
 )
 
-# Three at a time, though the machine may have only two cores, since they wait more than they work. What is large comes
-# first, for it takes long.
+# Two at a time. Each has servers of its own, and the machine may have only two cores. What is large comes first, for it
+# takes long.
 cluster_tests() {
     local test status=0
     export RUST_TEST_THREADS=1
@@ -140,7 +140,7 @@ cluster_tests() {
     in_cluster_tests --no-run || return
     in_cluster_tests --lib --bins || status=1
     while read -r test; do
-        [ "$(jobs -rp | wc -l)" -lt 3 ] || wait -n || status=1
+        [ "$(jobs -rp | wc -l)" -lt 2 ] || wait -n || status=1
         in_cluster_tests --test "$test" >"$logs/clusters/$test.log" 2>&1 &
     done < <(du -s tests/cluster/tests/* | sort -rn | sed -E 's#.*/([a-z_]+)(\.rs)?$#\1#')
     while [ -n "$(jobs -p)" ]; do
@@ -232,26 +232,6 @@ the_others() {
     suite 'field' count_checks field
 }
 
-clusters() { suite 'clusters' count_cargo cluster_tests; }
-
-# What has servers of its own too, and mostly waits for them.
-around_servers() {
-    local status=0
-    if [ -e "$("${private[15]}" --pkglibdir)/plproxy.so" ]; then
-        suite 'plproxy' count_cargo plproxy_tests
-    else
-        skip plproxy 'there is none'
-    fi
-    fleet failover patroni etcd haproxy
-    fleet splitting pgpool
-    scripts/citus.sh "${config[18]}" "${private[18]}" || status=$?
-    case $status in
-        0) suite 'citus' count_cargo citus_tests ;;
-        3) skip citus 'there is none' ;;
-        *) suite 'citus' count_cargo false ;;
-    esac
-}
-
 # side_by_side FUNCTION...: runs functions at the same time. Most of their suites wait more than they work, so two take
 # little longer than one.
 side_by_side() {
@@ -300,7 +280,20 @@ for version in 16 17 18; do
     private[version]=$(scripts/installation.sh "${config[$version]}" dev)
 done
 side_by_side oldest_and_newest the_others
-# Both look at what happens in a second.
 suite 'monitoring' count_checks timeout 600 tests/monitoring/run.sh "${private[18]}"
+suite 'clusters' count_cargo cluster_tests
 suite 'demo' count_checks demo
-side_by_side clusters around_servers
+if [ -e "$("${private[15]}" --pkglibdir)/plproxy.so" ]; then
+    suite 'plproxy' count_cargo plproxy_tests
+else
+    skip plproxy 'there is none'
+fi
+fleet failover patroni etcd haproxy
+fleet splitting pgpool
+status=0
+scripts/citus.sh "${config[18]}" "${private[18]}" || status=$?
+case $status in
+    0) suite 'citus' count_cargo citus_tests ;;
+    3) skip citus 'there is none' ;;
+    *) suite 'citus' count_cargo false ;;
+esac
