@@ -171,7 +171,7 @@ LEFT JOIN (SELECT pg_catalog.count(*) AS waiters,
 GROUP BY w.most, w.threshold;
 
 -- The synchronous standbys that a commit waits for, and whether they are there. The names are read as the server reads the
--- setting synchronous_standby_names: "name, …", "n (name, …)", "FIRST n (name, …)" and "ANY n (name, …)".
+-- setting synchronous_standby_names: "name, ...", "n (name, ...)", "FIRST n (name, ...)" and "ANY n (name, ...)".
 CREATE VIEW idempotence.synchronous AS
 SELECT s.needed, s.there, w.waiting, w.since,
        (SELECT pg_catalog.string_agg(n.name, ', ')

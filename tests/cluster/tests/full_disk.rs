@@ -139,7 +139,7 @@ async fn the_page_about_a_full_disk_keeps_its_promises(version: Version) -> Resu
          CREATE INDEX outcome_0_key ON idempotence.outcome_0 (session, key); CREATE INDEX outcome_1_key ON idempotence.outcome_1 (session, key)",
     )?;
     // Segment 0 is due, with 8 MB that have expired, and is not swept yet.
-    let old = "SELECT count(idem_run('payments', 'old ' || n, 'SELECT jsonb_agg(gen_random_uuid()) FROM generate_series(1, 100)')) FROM generate_series(1, 2000) n";
+    let old = "SELECT count(idem_run('payments', 'old ' || n, 'SELECT jsonb_agg(gen_random_uuid()) FROM generate_series(1, 200)')) FROM generate_series(1, 1000) n";
     server.psql(DATABASE, old)?;
     server.psql(DATABASE, HURRY)?;
     for _ in 0..2 {
