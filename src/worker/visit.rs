@@ -51,9 +51,10 @@ pub extern "C-unwind" fn idempotence_visit(database: pg_sys::Datum) {
 
     pg::cancel_worker_after(STAY.as_millis() as i32);
     let first = BOARD.share().report.step;
-    let mut visit = Visit { start: Instant::now(), failed: None, delayed: Vec::new() };
+    let mut visit = Visit { start: Instant::now(), extension: None, failed: None, delayed: Vec::new() };
     let (ended, step) = visit.sweep(first);
     let (ended, said) = match visit.failed {
+        Some(_) if visit.was_dropped() => (Ended::NotInstalled, String::new()),
         Some(said) if ended == Ended::OtherVersion => (ended, said),
         Some(said) => (Ended::Failed, said),
         None => (ended, visit.delayed.join("; ")),
@@ -64,6 +65,8 @@ pub extern "C-unwind" fn idempotence_visit(database: pg_sys::Datum) {
 
 struct Visit {
     start: Instant,
+    /// The extension that the visit has found.
+    extension: Option<pg_sys::Oid>,
     /// The message of the first failure.
     failed: Option<String>,
     /// What could not be done yet, and who is in the way, in words.
@@ -90,13 +93,16 @@ impl Visit {
     /// and the number of the step that the next visit is to begin with.
     fn sweep(&mut self, first: usize) -> (Ended, usize) {
         let look = || {
-            is_installed().then(|| {
+            extension().map(|extension| {
                 catalog::check_version();
-                pg::current_database_name()
+                (extension, pg::current_database_name())
             })
         };
         let database = match caught::transaction(c"idempotence: look for the extension", look) {
-            Ok(Some(database)) => database,
+            Ok(Some((extension, database))) => {
+                self.extension = Some(extension);
+                database
+            }
             Ok(None) => return (Ended::NotInstalled, 0),
             Err(failure) if failure.code == PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE => {
                 self.failed = Some(failure.said);
@@ -155,6 +161,14 @@ impl Visit {
         }
     }
 
+    /// Whether the extension was dropped during the visit. What failed for that is nobody's concern, even where the
+    /// extension was created again.
+    fn was_dropped(&self) -> bool {
+        self.extension.is_some()
+            && caught::transaction(c"idempotence: look for the extension", extension)
+                .is_ok_and(|now| now != self.extension)
+    }
+
     /// Notes what a failed transaction of a step has to say.
     fn end_of_failed(&mut self, failure: Failure, advanced: bool) -> StepEnd {
         match failure.code {
@@ -194,9 +208,11 @@ fn sweeping(step: Step) -> Result<Option<String>, Error> {
     ))
 }
 
-fn is_installed() -> bool {
+/// The extension in this database, if it is there.
+fn extension() -> Option<pg_sys::Oid> {
     // SAFETY: called in a transaction; the string is static.
-    unsafe { pg_sys::get_extension_oid(c"idempotence".as_ptr(), true) != pg_sys::InvalidOid }
+    let oid = unsafe { pg_sys::get_extension_oid(c"idempotence".as_ptr(), true) };
+    (oid != pg_sys::InvalidOid).then_some(oid)
 }
 
 /// Logs what a step did. The ring turns once in days, so its steps are logged; the others are routine.

@@ -32,6 +32,22 @@ pub async fn databases_and_extensions_come_and_go(version: Version) -> Result<()
     Ok(())
 }
 
+// Goal: a visit that meets DROP EXTENSION is no failed sweep, even if the extension is created again at once.
+// Method: the extension comes and goes, and each drop is open for as long as a visit waits for a lock.
+pub async fn an_extension_dropped_during_a_visit_is_no_failure(version: Version) -> Result<()> {
+    let server = start_preloaded(version)?;
+    server.psql("postgres", "CREATE DATABASE later")?;
+    let connection = server.connect("later").await?;
+    for _ in 0..60 {
+        connection.text("CREATE EXTENSION idempotence; SELECT FROM idem_create_session('s'); SELECT pg_sleep(0.05)").await?;
+        connection.text("BEGIN; DROP EXTENSION idempotence; SELECT pg_sleep(0.15); COMMIT").await?;
+    }
+    let log = server.log();
+    let failed: Vec<_> = log.lines().filter(|line| line.contains("could not sweep")).collect();
+    ensure!(failed.is_empty(), "{failed:#?}");
+    Ok(())
+}
+
 // Goal: the setting idempotence.databases says which databases the worker visits, from the next reload on.
 // Method: two databases. The database that is not named keeps its silent session. The log has a name without
 // a database only once.

@@ -17,6 +17,7 @@ on_each_version!(in sessions:
 
 on_each_version!(in databases:
     databases_and_extensions_come_and_go,
+    an_extension_dropped_during_a_visit_is_no_failure,
     only_the_databases_named_are_visited,
     a_database_left_out_may_be_swept_once_a_day,
     an_error_in_one_database_is_logged_once_and_stops_no_other,
