@@ -71,8 +71,7 @@ async fn without_a_synchronous_standby_answers_are_lost() -> Result<()> {
     load.progress(50).await?;
     let mut receivers = Vec::new();
     for number in (0..fleet.nodes().len()).filter(|&number| number != leader) {
-        let standby = fleet.connect(number, DATABASE).await?;
-        receivers.push(standby.text("SELECT pid FROM pg_stat_wal_receiver").await?.parse()?);
+        receivers.push(receiver(&fleet.connect(number, DATABASE).await?).await?);
     }
     receivers.iter().for_each(|&pid| host::freeze(pid));
     load.progress(100).await?;
@@ -86,6 +85,19 @@ async fn without_a_synchronous_standby_answers_are_lost() -> Result<()> {
     ensure!(report.lost.len() >= 50, "only {} answers were lost", report.lost.len());
     ensure!(report.doubled.is_empty() && report.torn.is_empty(), "{report:#?}");
     Ok(())
+}
+
+/// The process of a standby that receives the leader's log. Where it has just ended, another one is started.
+async fn receiver(standby: &Connection) -> Result<i32> {
+    let start = Instant::now();
+    loop {
+        let pid = standby.text("SELECT pid FROM pg_stat_wal_receiver WHERE status = 'streaming'").await?;
+        if !pid.is_empty() {
+            return Ok(pid.parse()?);
+        }
+        ensure!(start.elapsed() <= LIMIT, "the standby receives nothing");
+        sleep(Duration::from_millis(50)).await;
+    }
 }
 
 /// The launchers of the worker on a server.
