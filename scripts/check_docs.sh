@@ -1,28 +1,66 @@
 #!/usr/bin/env bash
-# check_docs.sh: fails if CONTRIBUTING.md says of something that it is decided in a file that is not there, or in a
-# function, type or view that none of the files named has.
+# check_docs.sh: fails if a page has more words than it may have, if a table of docs/benchmarks.md is not a part of what
+# was measured, or if CONTRIBUTING.md says of something that it is decided in a file that is not there, or in a function,
+# type or view that none of the files named has.
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 . "$(dirname "$0")/common.sh"
 cd "$root"
 
+# The words that a page may have, as wc -w counts them. A page that is not there needs no words.
+declare -A words_max=(
+    [README.md]=1500
+    [CHANGELOG.md]=300
+    [CONTRIBUTING.md]=4300
+    [SECURITY.md]=1100
+    [docs/administration.md]=1600
+    [docs/benchmarks.md]=6000
+    [docs/client_sessions.md]=2500
+    [docs/design.md]=21200
+    [docs/guide.md]=4100
+    [docs/operations.md]=20100
+    [docs/reference.md]=31900
+    [docs/scaling.md]=6900
+)
+
+failed=0
+wrong() {
+    echo "$1"
+    failed=1
+}
+
+for page in *.md docs/*.md; do
+    max=${words_max[$page]:-}
+    words=$(wc -w <"$page")
+    if [ -z "$max" ]; then
+        wrong "$page: scripts/check_docs.sh does not say how many words it may have"
+    elif [ "$words" -gt "$max" ]; then
+        wrong "$page: $words words, at most $max"
+    fi
+done
+
+measured=docs/benchmarks/measured.md
+while IFS= read -r line; do
+    wrong "docs/benchmarks.md: not in $measured: $line"
+done < <(grep '^|' docs/benchmarks.md | grep -vxFf "$measured")
+
 # What stands between backticks, one a line.
 # shellcheck disable=SC2016
 quoted() { grep -o '`[^`]*`' <<<"$1" | tr -d '`' || true; }
 
-rows=0 failed=0
+rows=0
 while IFS='|' read -r _ question places names _; do
     rows=$((rows + 1))
     files=()
     for file in $(quoted "$places"); do
         [ -e "$file" ] || file=src/$file
         files+=("$file")
-        [ -e "$file" ] || { echo "CONTRIBUTING.md,$question: there is no $file" && failed=1; }
+        [ -e "$file" ] || wrong "CONTRIBUTING.md,$question: there is no $file"
     done
     for name in $(quoted "$names"); do
         grep -qwF -- "${name##*::}" "${files[@]}" 2>/dev/null ||
-            { echo "CONTRIBUTING.md,$question: ${files[*]} has no $name" && failed=1; }
+            wrong "CONTRIBUTING.md,$question: ${files[*]} has no $name"
     done
 done < <(sed -n '/^## Where is it decided/,/^## Recipes/p' CONTRIBUTING.md | grep '^| .*`')
 [ "$rows" -gt 20 ] || die "the table in CONTRIBUTING.md is not found"
-exit $failed
+exit "$failed"

@@ -47,6 +47,6 @@ check 'script of CREATE EXTENSION' scripts/schema.sh --check "$pg_config"
 check 'shellcheck' shellcheck -x -P "$root" scripts/*.sh bench/*.sh tests/*/*.sh monitoring/check_idempotence .ci/run
 check 'SQL qualified' scripts/check_sql.py
 check 'golden tests complete' scripts/check_tests.sh
-check 'contributing guide true' scripts/check_docs.sh
+check 'pages short and true' scripts/check_docs.sh
 check 'tables of roles true' scripts/roles.sh --check
 exit $failed

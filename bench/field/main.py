@@ -1,4 +1,4 @@
-"""Measures what people would otherwise use beside the extension, and writes a section of docs/benchmarks.md.
+"""Measures what people would otherwise use beside the extension, and writes a section of docs/benchmarks/measured.md.
 
 scripts/field.sh starts the server and calls this.
 """

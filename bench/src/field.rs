@@ -18,7 +18,7 @@ const SCRIPT: &str = "scripts/field.sh";
 /// Where the script leaves the section.
 const SECTION: &str = "target/field/section.md";
 /// The picture, beside the page.
-const PICTURE: &str = "images/benchmarks-field.svg";
+const PICTURE: &str = "field.svg";
 
 pub fn row() -> Row {
     // bench/field/page.md has the title too, and the text.

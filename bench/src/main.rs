@@ -57,7 +57,7 @@ struct Options {
     dir: Option<PathBuf>,
 
     /// The page to write
-    #[arg(long, default_value = "docs/benchmarks.md")]
+    #[arg(long, default_value = "docs/benchmarks/measured.md")]
     out: PathBuf,
 
     /// Go on with the page that a run has written which was cut off: what it has measured of this build to this extent stays

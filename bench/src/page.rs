@@ -71,10 +71,10 @@ its key together in SQL from the same numbers, even if it does nothing with the 
         let mut text = format!(
             "{}
 
-# Benchmarks
+# What was measured
 
-What the extension costs, side by side with what you would write by hand instead. `make bench` writes the whole page. The numbers \
-are those of one build. Each section was measured on one machine, which the end of the page names. Ratios carry over to other machines better than absolute numbers.
+What the extension costs, side by side with what you would write by hand instead; [Benchmarks](../benchmarks.md) has it in short. \
+`make bench` writes this page. The numbers are those of one build. Each section was measured on one machine, which the end of the page names. Ratios carry over to other machines better than absolute numbers.
 
 ",
             mark(&self.subject)

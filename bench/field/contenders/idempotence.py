@@ -46,8 +46,7 @@ class ClaimPipeline(Contender):
     in_server = True
     usage = """
     `BEGIN`, `idem_claim`, the work as a function and `idem_record` of what it returns, `COMMIT`, sent at once,
-    and `idem_lookup` where the claim says that the request is done. README: *The fast way is one network round
-    trip*.
+    and `idem_lookup` where the claim says that the request is done. Reference: *One round trip*.
     """
 
     def __init__(self, place):
