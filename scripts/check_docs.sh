@@ -11,7 +11,7 @@ cd "$root"
 declare -A words_max=(
     [README.md]=1500
     [CHANGELOG.md]=300
-    [CONTRIBUTING.md]=4300
+    [CONTRIBUTING.md]=2000
     [SECURITY.md]=1100
     [docs/administration.md]=1600
     [docs/benchmarks.md]=6000
