@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # check_docs.sh: fails if a page has more words than it may have, if a table of docs/benchmarks.md is not a part of what
-# was measured, or if CONTRIBUTING.md says of something that it is decided in a file that is not there, or in a function,
-# type or view that none of the files named has.
+# was measured, or if CONTRIBUTING.md says of something that it is decided in a file that is not there, or in a
+# function, type or view that none of the files named has.
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 . "$(dirname "$0")/common.sh"
@@ -40,6 +40,7 @@ for page in *.md docs/*.md; do
 done
 
 measured=docs/benchmarks/measured.md
+[ -s "$measured" ] || die "there is no $measured"
 while IFS= read -r line; do
     wrong "docs/benchmarks.md: not in $measured: $line"
 done < <(grep '^|' docs/benchmarks.md | grep -vxFf "$measured")
