@@ -39,7 +39,9 @@ pub async fn an_extension_dropped_during_a_visit_is_no_failure(version: Version)
     server.psql("postgres", "CREATE DATABASE later")?;
     let connection = server.connect("later").await?;
     for _ in 0..60 {
-        connection.text("CREATE EXTENSION idempotence; SELECT FROM idem_create_session('s'); SELECT pg_sleep(0.05)").await?;
+        connection
+            .text("CREATE EXTENSION idempotence; SELECT FROM idem_create_session('s'); SELECT pg_sleep(0.05)")
+            .await?;
         connection.text("BEGIN; DROP EXTENSION idempotence; SELECT pg_sleep(0.15); COMMIT").await?;
     }
     let log = server.log();
