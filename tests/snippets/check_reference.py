@@ -98,7 +98,7 @@ def check_node(modules, loop, uri):
 
 def is_complete(conn):
     """Each setting has a row of the reference. Each function that a caller may know has its signature on a page."""
-    pages = [*PAGES, "scaling"]
+    pages = [*PAGES, "scaling", "operations"]
     text = "\n".join((ROOT / f"docs/{page}.md").read_text() for page in pages)
     settings = conn.execute("SELECT name FROM pg_settings WHERE name LIKE 'idempotence.%'").fetchall()
     assert len(settings) > 20, "the library is not loaded"
