@@ -34,8 +34,7 @@ def main():
     # Fragments that a benchmark puts into a page have their links there.
     pages = [ROOT / name for name in listed.stdout.split() if not name.startswith("bench/")]
     found = sorted({fault for page in pages if page.exists() for fault in faults(page)})
-    print("\n".join(found))
-    sys.exit(bool(found))
+    sys.exit("\n".join(found) or None)
 
 
 main()
