@@ -2,7 +2,7 @@
 
 Usage: check_reference.py URI PYTHON MODULES; the URI is a superuser's, MODULES is where node finds the driver. Holds the
 answers against the comments behind the statements. Runs the program of "One endpoint" and the loop for node as they
-stand there, and looks whether the pages have each function and each setting of the extension.
+stand there, and looks whether the pages have each function, setting and SQLSTATE of the extension.
 """
 
 import pathlib
@@ -97,7 +97,7 @@ def check_node(modules, loop, uri):
 
 
 def is_complete(conn):
-    """Each setting has a row of the reference. Each function that a caller may know has its signature on a page."""
+    """Each setting and each SQLSTATE of ours has a row of the reference, each function of a caller its signature on a page."""
     pages = [*PAGES, "scaling", "operations"]
     text = "\n".join((ROOT / f"docs/{page}.md").read_text() for page in pages)
     settings = conn.execute("SELECT name FROM pg_settings WHERE name LIKE 'idempotence.%'").fetchall()
@@ -109,6 +109,9 @@ def is_complete(conn):
         "SELECT DISTINCT proname FROM idempotence.function_level f JOIN pg_proc p ON p.oid = f.function"
         " WHERE pronamespace <> 'idempotence'::regnamespace"
     ).fetchall()
+    codes = set(re.findall(r'"(ID\d{3})"', "".join(file.read_text() for file in (ROOT / "src/error").rglob("*.rs"))))
+    untold = {code for code in codes if not re.search(rf"^\| {code} ", text, flags=re.MULTILINE)}
+    assert len(codes) > 10 and not untold, f"the reference lacks the errors {untold}"
     missing = [name for (name,) in functions if not re.search(rf"(^|`|CALL ){name}\(", text, flags=re.MULTILINE)]
     assert not missing, f"the pages lack the functions {missing}"
 
