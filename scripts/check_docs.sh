@@ -19,7 +19,7 @@ declare -A words_max=(
     [docs/design.md]=12000
     [docs/guide.md]=4100
     [docs/operations.md]=20100
-    [docs/reference.md]=31900
+    [docs/reference.md]=15500
     [docs/scaling.md]=6000
 )
 

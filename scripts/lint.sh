@@ -27,6 +27,7 @@ check() {
 
 check 'formatting' cargo fmt --all --check
 check 'no circle of imports' scripts/check_modules.py src/lib.rs demo/src/lib.rs bench/src/main.rs tests/cluster/src/lib.rs
+check 'links true' scripts/check_links.py
 check 'clippy, members' \
     cargo clippy --locked --workspace --exclude idempotence --all-targets -- -D warnings
 check 'rustdoc, members' \

@@ -122,7 +122,7 @@ pub fn refuse_journal(session: &StandingSession, function: &'static str) -> Resu
     Err(Error::Invalid {
         message: format!("{function}() does not work on session \"{}\"", session.name),
         detail: format!("Its requests are rows of journal {journal}, which is a table of its owner."),
-        hint: "Use SQL on the journal. The reference tells what its columns mean.",
+        hint: "Use SQL on the journal. docs/scaling.md tells what its columns mean.",
     })
 }
 

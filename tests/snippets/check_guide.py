@@ -19,7 +19,8 @@ import sys
 import tempfile
 
 import psycopg
-from guide_parts import ROOT, Scenario, Server, until
+from guide_parts import ROOT, Scenario, Server
+from typed import run_sql, type_in
 from wrong import tells_what_is_wrong
 
 GUIDE = ROOT / "docs/guide.md"
@@ -235,47 +236,6 @@ def read_guide():
         if language == "python":
             assert block in snippet, f"this is not in {SNIPPET.name}:\n{block}"
     return [block for language, block in blocks if language == "sql"]
-
-
-def run_sql(conn, script):
-    """Types it as psql would. Where a comment behind a statement tells the answer, that must be it."""
-    variables = {}
-    # A statement ends with a line's end, but for a comment.
-    parts = re.findall(r"(.*?)(;|\\gset)[ ]*(?:-- ([^\n]*))?\n", script, flags=re.DOTALL)
-    for statement, end, expected in parts:
-        for name, value in variables.items():
-            statement = re.sub(rf":{name}\b", value, statement)
-        try:
-            cursor = type_in(conn, statement)
-            row = [as_psql(value) for value in cursor.fetchone()] if cursor.description else []
-            answer = ", ".join(row)
-        except psycopg.DatabaseError as error:
-            answer = f"ERROR {error.sqlstate}"
-        if end == r"\gset":
-            variables.update(zip((column.name for column in cursor.description), row))
-        assert expected or not answer.startswith("ERROR"), f"{statement}\ngives {answer}"
-        assert not expected or answer == expected, f"{statement}\ngives {answer}, not {expected}"
-
-
-def type_in(conn, statement):
-    """Types a statement, again while autovacuum has the table."""
-    return until(lambda: execute_unless_in_use(conn, statement), f"{statement} finds its table free")
-
-
-def execute_unless_in_use(conn, statement):
-    try:
-        return conn.execute(statement)
-    except psycopg.errors.ObjectInUse:
-        return None
-
-
-def as_psql(value):
-    """As psql would print it."""
-    if isinstance(value, (dict, list)):
-        return json.dumps(value)
-    if isinstance(value, bool):
-        return "t" if value else "f"
-    return "" if value is None else str(value)
 
 
 def main():

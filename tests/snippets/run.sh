@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# run.sh URI: runs what README.md and docs/guide.md say, and the Python, Node.js and Rust examples of docs/snippets,
+# run.sh URI: runs what README.md, docs/guide.md and the pages of the reference say, and the examples of docs/snippets,
 # against the server at URI (a superuser's, into which the extension is installed; it makes what it needs in that
 # database and in another one, and needs the server for itself; the guide gets a second server, which crashes). The
 # drivers go below target/, never into the system. One line an example; fails if one does.
@@ -30,10 +30,10 @@ done
 
 # A virtual environment is what PEP 668 asks for. One that was broken off is made again.
 python=$work/venv/bin/python
-if ! "$python" -c 'import psycopg' 2>/dev/null; then
+if ! "$python" -c 'import psycopg, psycopg_pool' 2>/dev/null; then
     rm -rf "$work/venv"
     quietly python3 -m venv "$work/venv"
-    quietly "$python" -m pip install --quiet --disable-pip-version-check 'psycopg[binary]>=3.2,<4'
+    quietly "$python" -m pip install --quiet --disable-pip-version-check 'psycopg[binary,pool]>=3.2,<4'
 fi
 
 # Modules are looked for beside the program, so it runs from a copy.
@@ -61,6 +61,7 @@ run_pipeline() {
     "$python" "$root/tests/snippets/check_pipeline.py" "$1" "$uri" "${@:2}" || failed=1
 }
 "$python" "$root/tests/snippets/check_readme.py" "$uri" "$python" || failed=1
+"$python" "$root/tests/snippets/check_reference.py" "$uri" "$python" "$work/node" || failed=1
 "$python" "$root/tests/snippets/check_guide.py" "$uri" "$python" "$root/docs/snippets/charge_ship_notify.py" || failed=1
 run psycopg "$python" "$root/docs/snippets/psycopg3.py"
 run node-pg node "$work/node/node_pg.mjs"

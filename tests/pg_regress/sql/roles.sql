@@ -1,8 +1,8 @@
 -- Goal: the tables in docs/reference.md that say who may call and read what are what happens, for each function and each
 -- view, those of the future too.
 -- Method: the lists come from the catalog. Each function is called by each kind of role, each with the session that
--- it is for, and the answer goes into the table. scripts/roles.sh copies the tables into the reference, and make lint
--- compares them.
+-- it is for, and the answer goes into a table. Short tables have those in a row that are answered alike, without what is
+-- internal. scripts/roles.sh copies the short ones into the reference, and make lint compares them.
 \pset format unaligned
 \pset tuples_only on
 -- no call waits
@@ -94,7 +94,7 @@ SELECT proname, session, role FROM regress_roles_answers WHERE session <> 'no se
 SELECT proname, session, role, answer FROM regress_roles_answers b WHERE session = regress_id('client') AND role = 'borrower'
   AND answer <> (SELECT min(answer) FROM regress_roles_answers o WHERE (o.function, o.session, o.role) = (b.function, b.session, 'other'));
 
--- The tables of the reference. Of a function that is for several kinds of session, the first one tells: only a standing
+-- Each function. Of one that is for several kinds of session, the first one tells: only a standing
 -- session can be lent.
 SELECT '| function | level | ' || string_agg(heading, ' | ' ORDER BY place) || ' |' FROM regress_roles;
 SELECT '|---|---|' || repeat('---|', 6);
@@ -117,6 +117,21 @@ SELECT format('| `%s` | %s | %s |', relation, CASE WHEN level = 'all' THEN level
               string_agg(CASE WHEN answer = '–' THEN answer WHEN level = 'all' AND role IN ('owner', 'other') THEN 'its rows' ELSE 'all rows' END, ' | ' ORDER BY place))
 FROM regress_roles_relations WHERE level <> 'the extension''s owner'
 GROUP BY relation, level ORDER BY array_position('{all,monitor,admin}', level), relation::text COLLATE "C";
+-- Short tables, for the reference.
+SELECT '| functions | level | ' || string_agg(heading, ' | ' ORDER BY place) || ' |' FROM regress_roles WHERE role <> 'nobody';
+SELECT '|---|---|' || repeat('---|', 5);
+SELECT format('| %s | %s | %s |', string_agg(format('`%s`', proname), ', ' ORDER BY proname COLLATE "C"), CASE WHEN level IN ('user', 'monitor', 'admin') THEN '`' || level || '`' ELSE level END, answers)
+FROM (SELECT proname, level, string_agg(answer, ' | ' ORDER BY place) AS answers
+      FROM (SELECT DISTINCT ON (proname, place) proname, level, place, answer FROM regress_roles_answers WHERE NOT is_internal AND role <> 'nobody'
+            ORDER BY proname, place, array_position(ARRAY['roles standing', 'roles inbox', regress_id('client')], session)) a
+      GROUP BY proname, level) f
+GROUP BY level, answers ORDER BY array_position('{all,user,monitor,admin}', level), answers COLLATE "C" DESC;
+SELECT '| views and tables | level | ' || string_agg(heading, ' | ' ORDER BY place) || ' |' FROM regress_roles WHERE role NOT IN ('borrower', 'nobody');
+SELECT '|---|---|' || repeat('---|', 4);
+SELECT format('| %s | %s | %s |', string_agg(format('`%s`', relation), ', ' ORDER BY relation::text COLLATE "C"), CASE WHEN level = 'all' THEN level ELSE '`' || level || '`' END, answers)
+FROM (SELECT relation, level, string_agg(CASE WHEN answer = '–' THEN answer WHEN level = 'all' AND role IN ('owner', 'other') THEN 'its rows' ELSE 'all rows' END, ' | ' ORDER BY place) AS answers
+      FROM regress_roles_relations WHERE level <> 'the extension''s owner' AND role <> 'nobody' AND relation::text NOT LIKE '%.shown\_%' GROUP BY relation, level) f
+GROUP BY level, answers ORDER BY array_position('{all,monitor,admin}', level);
 -- nobody may write any of them, or has a right to a column of the others
 SELECT l.relation::regclass, r.role FROM idempotence.relation_level l CROSS JOIN regress_roles r
 WHERE has_table_privilege('regress_roles_' || r.role, l.relation, 'INSERT, UPDATE, DELETE, TRUNCATE, REFERENCES, TRIGGER')

@@ -1,0 +1,129 @@
+"""Types the examples of the reference and of the pages that belong to it, each page into a fresh database.
+
+Usage: check_reference.py URI PYTHON MODULES; the URI is a superuser's, MODULES is where node finds the driver. Holds the
+answers against the comments behind the statements. Runs the program of "One endpoint" and the loop for node as they
+stand there, and looks whether the pages have each function, setting and SQLSTATE of the extension.
+"""
+
+import pathlib
+import re
+import subprocess
+import sys
+
+import psycopg
+from check_readme import check_program
+from psycopg.conninfo import make_conninfo
+from typed import run_sql
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PAGES = ["reference", "client-sessions", "administration"]
+DATABASE = "reference"
+
+# What the loop for node is run with: executed, replayed, a final error, and a connection that is lost.
+NODE = """
+import pg from 'pg';
+%s
+const pool = new pg.Pool({ connectionString: process.argv[2] });
+pool.on('error', () => {});
+let lost = false;
+const work = async (client) => {
+  if (!lost) {
+    lost = true;
+    await client.query('SELECT pg_terminate_backend(pg_backend_pid())');
+  }
+  await client.query('UPDATE account SET balance = balance + 1 WHERE id = 2');
+  return { added: 1 };
+};
+for (const payload of [{ amount: 1 }, { amount: 1 }, { amount: 2 }]) {
+  const answer = await once(pool, 'payments', 'order-of-node', payload, work).catch((error) => error.code);
+  console.log(JSON.stringify(answer));
+}
+await pool.end();
+"""
+NODE_SAYS = 2 * ['{"status":"succeeded","response":{"added":1}}'] + ['"ID001"']
+
+
+def blocks(text, language):
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def check(uri, python, modules):
+    texts = {page: (ROOT / f"docs/{page}.md").read_text() for page in PAGES}
+    with psycopg.connect(uri, autocommit=True) as server:
+        for page, text in texts.items():
+            make_database(server)
+            with psycopg.connect(make_conninfo(uri, dbname=DATABASE), autocommit=True) as conn:
+                try:
+                    run_page(conn, page, text, python, modules)
+                finally:
+                    end_roles(conn)
+        server.execute(f"DROP DATABASE {DATABASE} WITH (FORCE)")
+
+
+def make_database(server):
+    server.execute(f"DROP DATABASE IF EXISTS {DATABASE} WITH (FORCE)")
+    server.execute(f"CREATE DATABASE {DATABASE}")
+
+
+def end_roles(conn):
+    """The roles that the examples make are the server's."""
+    for role in ["billing", "web", "payer", "shop"]:
+        if conn.execute("SELECT FROM pg_roles WHERE rolname = %s", [role]).fetchone():
+            conn.execute(f"RESET ROLE; DROP OWNED BY {role} CASCADE; DROP ROLE {role}")
+
+
+def run_page(conn, page, text, python, modules):
+    if page != "reference":
+        run_sql(conn, "".join(blocks(text, "sql")))
+        return
+    first, rest = text.split("\n## Words\n")
+    # The driver of node takes no other form.
+    uri = f"postgresql:///{DATABASE}?host={conn.info.host}&port={conn.info.port}&user={conn.info.user}"
+    run_sql(conn, "".join(blocks(first, "sql")))
+    (program,) = blocks(first, "python")
+    check_program(python, program, uri)
+    run_sql(conn, "".join(blocks(rest, "sql")))
+    (loop,) = blocks(rest, "js")
+    check_node(pathlib.Path(modules), loop, uri)
+    is_complete(conn)
+
+
+def check_node(modules, loop, uri):
+    """The driver is looked for beside the program."""
+    file = modules / "once.mjs"
+    file.write_text(NODE % loop)
+    done = subprocess.run(["node", file, uri], capture_output=True, text=True, timeout=60)
+    assert done.stdout.splitlines() == NODE_SAYS, f"the loop for node says {done.stdout!r} {done.stderr!r}"
+
+
+def is_complete(conn):
+    """Each setting and each SQLSTATE of ours has a row of the reference, each function of a caller its signature on a page."""
+    pages = [*PAGES, "scaling", "operations"]
+    text = "\n".join((ROOT / f"docs/{page}.md").read_text() for page in pages)
+    settings = conn.execute("SELECT name FROM pg_settings WHERE name LIKE 'idempotence.%'").fetchall()
+    assert len(settings) > 20, "the library is not loaded"
+    table = text.partition("\n## Settings\n")[2].partition("\n## ")[0]
+    said, there = set(re.findall(r"^\| `(idempotence\.\w+)`", table, flags=re.MULTILINE)), {name for (name,) in settings}
+    assert said == there, f"the reference lacks the settings {there - said}, and has {said - there}"
+    functions = conn.execute(
+        "SELECT DISTINCT proname FROM idempotence.function_level f JOIN pg_proc p ON p.oid = f.function"
+        " WHERE pronamespace <> 'idempotence'::regnamespace"
+    ).fetchall()
+    codes = set(re.findall(r'"(ID\d{3})"', "".join(file.read_text() for file in (ROOT / "src/error").rglob("*.rs"))))
+    untold = {code for code in codes if not re.search(rf"^\| {code} ", text, flags=re.MULTILINE)}
+    assert len(codes) > 10 and not untold, f"the reference lacks the errors {untold}"
+    missing = [name for (name,) in functions if not re.search(rf"(^|`|CALL ){name}\(", text, flags=re.MULTILINE)]
+    assert not missing, f"the pages lack the functions {missing}"
+
+
+def main():
+    uri, python, modules = sys.argv[1:]
+    try:
+        check(uri, python, modules)
+    except (AssertionError, SystemExit, psycopg.Error, subprocess.SubprocessError) as error:
+        print(f"not ok snippet reference: {error}")
+        sys.exit(1)
+    print("ok snippet reference")
+
+
+main()
