@@ -33,6 +33,23 @@ impl AsKey for Uuid {
     }
 }
 
+/// Declares an SQL function of this name three times, since its argument `request` may be a text, a bigint or a uuid. Each is
+/// a C function of its own. In the body `request` is `Option<impl AsKey>`.
+macro_rules! by_key {
+    ($name:tt: $text:ident, $bigint:ident, $uuid:ident;
+     fn($session:ident: Option<&str>, $request:ident: key $(, $($more:tt)+)?) $(-> $result:ident $(<$of:ident>)?)? $body:block) => {
+        #[pg_extern(name = $name, volatile, parallel_unsafe)]
+        fn $text($session: Option<&str>, $request: Option<&str> $(, $($more)+)?) $(-> $result $(<$of>)?)? $body
+
+        #[pg_extern(name = $name, volatile, parallel_unsafe)]
+        fn $bigint($session: Option<&str>, $request: Option<i64> $(, $($more)+)?) $(-> $result $(<$of>)?)? $body
+
+        #[pg_extern(name = $name, volatile, parallel_unsafe)]
+        fn $uuid($session: Option<&str>, $request: Option<Uuid> $(, $($more)+)?) $(-> $result $(<$of>)?)? $body
+    };
+}
+pub(super) use by_key;
+
 /// The numbering for functions that are given no last number and no mark.
 pub fn in_stream(stream: Option<&str>) -> Numbering<'_> {
     Numbering { stream, ..Numbering::default() }

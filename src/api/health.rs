@@ -7,12 +7,11 @@ use crate::board;
 use crate::error::or_raise;
 use crate::guc;
 use crate::names;
-use crate::pg::{self, Timestamptz};
+use crate::pg::{self, Rows, Timestamptz};
 use crate::store::catalog::Table;
 use crate::store::{cache, ready};
 use crate::transaction;
 use pgrx::datum::Uuid;
-use pgrx::iter::TableIterator;
 use pgrx::pg_sys;
 use pgrx::prelude::*;
 
@@ -109,20 +108,13 @@ CREATE FUNCTION idempotence.visits(OUT database oid, OUT swept_at timestamptz, O
 LANGUAGE c VOLATILE PARALLEL UNSAFE
 AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
 "#)]
-#[allow(clippy::type_complexity, reason = "an SQL function has as many columns as its view needs")]
-fn visits() -> TableIterator<
-    'static,
-    (
-        name!(database, pg_sys::Oid),
-        name!(swept_at, Option<Timestamptz>),
-        name!(failed_at, Option<Timestamptz>),
-        name!(error, Option<String>),
-    ),
-> {
-    TableIterator::new(board::visits().into_iter().map(|visited| {
+fn visits() -> Rows {
+    let rows = board::visits().into_iter().map(|visited| {
         let (failed_at, error) = visited.failed.unzip();
-        (visited.database.into(), visited.swept_at.map(Timestamptz), failed_at.map(Timestamptz), error)
-    }))
+        let [swept_at, failed_at] = [visited.swept_at, failed_at].map(|at| at.map(Timestamptz).into_datum());
+        vec![pg_sys::Oid::from(visited.database).into_datum(), swept_at, failed_at, error.into_datum()]
+    });
+    Rows(rows.collect())
 }
 
 /// The names in the setting `idempotence.databases`; none: all databases are visited.

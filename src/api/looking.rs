@@ -1,6 +1,6 @@
 //! The SQL functions that tell what is known of requests: for people on call, and for the owner of a session.
 
-use super::call::AsKey;
+use super::call::{AsKey, by_key};
 use super::null::required;
 use crate::error::or_raise;
 use crate::pg::{self, Jsonb, Timestamptz};
@@ -10,30 +10,18 @@ use pgrx::datum::Uuid;
 use pgrx::iter::TableIterator;
 use pgrx::{default, name, pg_extern};
 
-#[pg_extern(name = "idem_explain", volatile, parallel_unsafe)]
-fn idem_explain_text(session: Option<&str>, request: Option<&str>, stream: default!(Option<&str>, "NULL")) -> Jsonb {
-    explain(session, request, stream)
-}
-
-#[pg_extern(name = "idem_explain", volatile, parallel_unsafe)]
-fn idem_explain_bigint(session: Option<&str>, request: Option<i64>, stream: default!(Option<&str>, "NULL")) -> Jsonb {
-    explain(session, request, stream)
-}
-
-#[pg_extern(name = "idem_explain", volatile, parallel_unsafe)]
-fn idem_explain_uuid(session: Option<&str>, request: Option<Uuid>, stream: default!(Option<&str>, "NULL")) -> Jsonb {
-    explain(session, request, stream)
-}
-
-fn explain(session: Option<&str>, request: Option<impl AsKey>, stream: Option<&str>) -> Jsonb {
-    pg::begin_call();
-    let told = or_raise((|| {
-        let (session, request) = (required("session", session)?, required("request", request)?);
-        let told = explain::explain(session, &request.key(), stream)?;
-        pg::check_memory()?;
-        Ok(told)
-    })());
-    Jsonb::of_text(&told)
+by_key! {
+    "idem_explain": idem_explain_text, idem_explain_bigint, idem_explain_uuid;
+    fn(session: Option<&str>, request: key, stream: default!(Option<&str>, "NULL")) -> Jsonb {
+        pg::begin_call();
+        let told = or_raise((|| {
+            let (session, request) = (required("session", session)?, required("request", request)?);
+            let told = explain::explain(session, &request.key(), stream)?;
+            pg::check_memory()?;
+            Ok(told)
+        })());
+        Jsonb::of_text(&told)
+    }
 }
 
 #[pg_extern(volatile, parallel_unsafe)]

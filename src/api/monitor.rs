@@ -7,15 +7,14 @@ use crate::error::{Error, OWN_SQLSTATES, or_raise};
 use crate::model::StandingSession;
 use crate::monitor;
 use crate::monitor::in_flight::Named;
-use crate::monitor::{Counter, Key, Line, NotedError, counters, errors, in_flight};
-use crate::pg::{self, Backend, Timestamptz};
+use crate::monitor::{Key, Line, NotedError, counters, errors, in_flight};
+use crate::pg::{self, Backend, Rows, Timestamptz};
 use crate::sessions::resolve;
 use crate::store::audit::{self, Repair};
 use crate::store::catalog;
 use crate::store::session::standing;
-use pgrx::iter::TableIterator;
-use pgrx::pg_sys;
-use pgrx::prelude::*;
+use pgrx::datum::IntoDatum;
+use pgrx::{pg_extern, pg_sys};
 
 /// Refuses a call where the library is not preloaded.
 fn check_there(what: &'static str) -> Result<(), Error> {
@@ -32,32 +31,7 @@ CREATE FUNCTION idempotence.stats(OUT session text, OUT owner regrole, OUT kind 
 LANGUAGE c VOLATILE PARALLEL UNSAFE
 AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
 "#)]
-#[allow(clippy::type_complexity, reason = "an SQL function has as many columns as its view needs")]
-fn stats() -> TableIterator<
-    'static,
-    (
-        name!(session, Option<String>),
-        name!(owner, Option<pg_sys::Oid>),
-        name!(kind, &'static str),
-        name!(started, i64),
-        name!(taken_over, i64),
-        name!(replayed, i64),
-        name!(recorded, i64),
-        name!(failed, i64),
-        name!(cancelled, i64),
-        name!(released, i64),
-        name!(in_progress, i64),
-        name!(mismatched, i64),
-        name!(discarded, i64),
-        name!(fenced, i64),
-        name!(out_of_sequence, i64),
-        name!(unrecorded, i64),
-        name!(waits, i64),
-        name!(wait_ms, i64),
-        name!(swept, i64),
-        name!(since, Timestamptz),
-    ),
-> {
+fn stats() -> Rows {
     or_raise(check_there("the counters of idempotence.stats"));
     let is_monitor = catalog::is_monitor();
     let (known, mut others): (Vec<_>, Vec<_>) = counters::read()
@@ -74,32 +48,12 @@ fn stats() -> TableIterator<
         if !is_monitor && !counted.is_callers() {
             return None;
         }
-        let of = |counter: Counter| i64::try_from(line.counts[counter as usize]).unwrap_or(i64::MAX);
         let (session, owner, kind) = counted.columns();
-        Some((
-            session,
-            owner,
-            kind,
-            of(Counter::Started),
-            of(Counter::TakenOver),
-            of(Counter::Replayed),
-            of(Counter::Recorded),
-            of(Counter::Failed),
-            of(Counter::Cancelled),
-            of(Counter::Released),
-            of(Counter::InProgress),
-            of(Counter::Mismatched),
-            of(Counter::Discarded),
-            of(Counter::Fenced),
-            of(Counter::OutOfSequence),
-            of(Counter::Unrecorded),
-            of(Counter::Waits),
-            of(Counter::WaitMs),
-            of(Counter::Swept),
-            Timestamptz(line.since),
-        ))
+        let whom = [session.into_datum(), owner.into_datum(), kind.into_datum()];
+        let counts = line.counts().iter().map(|count| i64::try_from(*count).unwrap_or(i64::MAX).into_datum());
+        Some(whom.into_iter().chain(counts).chain([Timestamptz(line.since).into_datum()]).collect())
     });
-    TableIterator::new(rows.collect::<Vec<_>>())
+    Rows(rows.collect())
 }
 
 /// Whom a line counts for.
@@ -144,13 +98,15 @@ CREATE FUNCTION idempotence.error_counts(OUT sqlstate text, OUT errors bigint) R
 LANGUAGE c VOLATILE PARALLEL UNSAFE
 AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
 "#)]
-fn error_counts() -> TableIterator<'static, (name!(sqlstate, String), name!(errors, i64))> {
+fn error_counts() -> Rows {
     or_raise(check_there("the counters of idempotence.error_counts"));
     let lines = counters::read();
-    TableIterator::new((0..OWN_SQLSTATES).map(move |number| {
+    let rows = (0..OWN_SQLSTATES).map(|number| {
         let errors = lines.iter().map(|line| line.errors()[number]).fold(0, u64::saturating_add);
-        (format!("ID{:03}", number + 1), i64::try_from(errors).unwrap_or(i64::MAX))
-    }))
+        let errors = i64::try_from(errors).unwrap_or(i64::MAX);
+        vec![format!("ID{:03}", number + 1).into_datum(), errors.into_datum()]
+    });
+    Rows(rows.collect())
 }
 
 #[pg_extern(volatile, parallel_unsafe)]
@@ -176,26 +132,7 @@ CREATE FUNCTION idempotence.held_requests(OUT session text, OUT stream text, OUT
 LANGUAGE c VOLATILE PARALLEL UNSAFE
 AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
 "#)]
-#[allow(clippy::type_complexity, reason = "an SQL function has as many columns as its view needs")]
-fn held_requests() -> TableIterator<
-    'static,
-    (
-        name!(session, Option<String>),
-        name!(stream, Option<String>),
-        name!(request, Option<String>),
-        name!(pid, Option<i32>),
-        name!(role, pg_sys::Oid),
-        name!(application, Option<String>),
-        name!(client, Option<String>),
-        name!(since, Timestamptz),
-        name!(state, Option<&'static str>),
-        name!(requests, i64),
-        name!(lock_high, Option<pg_sys::Oid>),
-        name!(lock_low, Option<pg_sys::Oid>),
-        name!(backend_state, Option<&'static str>),
-        name!(wait_event, Option<String>),
-    ),
-> {
+fn held_requests() -> Rows {
     or_raise(check_there("the requests of idempotence.in_flight"));
     let is_monitor = catalog::is_monitor();
     let sees = |held: &in_flight::InFlight| match &held.named {
@@ -214,32 +151,30 @@ fn held_requests() -> TableIterator<
         let backend_state = backend.and_then(|backend| backend.state);
         let wait_event = backend.and_then(|backend| pg::wait_event(backend.pid));
         let half = |bits: u64| pg_sys::Oid::from(bits as u32);
-        let (names, state, lock) = match held.named {
+        let (session, stream, request, state, lock) = match held.named {
             Some(Named { session, stream, request, state, lock, .. }) => {
-                ((Some(session), Some(stream), Some(request)), Some(state.name()), Some(lock))
+                (Some(session), Some(stream), Some(request), Some(state.name()), Some(lock))
             }
-            None => ((None, None, None), None, None),
+            None => (None, None, None, None, None),
         };
-        let (session, stream, request) = names;
-        let (high, low) = (lock.map(|lock| half(lock >> 32)), lock.map(half));
-        (
-            session,
-            stream,
-            request,
-            held.pid,
-            held.role,
-            application,
-            client,
-            Timestamptz(held.since),
-            state,
-            held.requests,
-            high,
-            low,
-            backend_state,
-            wait_event,
-        )
+        vec![
+            session.into_datum(),
+            stream.into_datum(),
+            request.into_datum(),
+            held.pid.into_datum(),
+            held.role.into_datum(),
+            application.into_datum(),
+            client.into_datum(),
+            Timestamptz(held.since).into_datum(),
+            state.into_datum(),
+            held.requests.into_datum(),
+            lock.map(|lock| half(lock >> 32)).into_datum(),
+            lock.map(half).into_datum(),
+            backend_state.into_datum(),
+            wait_event.into_datum(),
+        ]
     });
-    TableIterator::new(rows.collect::<Vec<_>>())
+    Rows(rows.collect())
 }
 
 /// The newest errors of this database that the caller may see: those that its own roles got, and those of sessions that it
@@ -250,20 +185,7 @@ CREATE FUNCTION idempotence.errors(OUT at timestamptz, OUT session text, OUT str
 LANGUAGE c VOLATILE PARALLEL UNSAFE
 AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
 "#)]
-#[allow(clippy::type_complexity, reason = "an SQL function has as many columns as its view needs")]
-fn errors() -> TableIterator<
-    'static,
-    (
-        name!(at, Timestamptz),
-        name!(session, Option<String>),
-        name!(stream, Option<String>),
-        name!(request, Option<String>),
-        name!(role, pg_sys::Oid),
-        name!(sqlstate, String),
-        name!(application, String),
-        name!(pid, i32),
-    ),
-> {
+fn errors() -> Rows {
     or_raise(check_there("the errors of idempotence.errors"));
     let is_monitor = catalog::is_monitor();
     let sees = |error: &NotedError| {
@@ -275,8 +197,16 @@ fn errors() -> TableIterator<
     };
     let named = |name: String| (!name.is_empty()).then_some(name);
     let rows = errors::read().into_iter().filter(sees).map(|error| {
-        let (session, stream, request) = (named(error.session), named(error.stream), named(error.request));
-        (Timestamptz(error.at), session, stream, request, error.role, error.sqlstate, error.application, error.pid)
+        vec![
+            Timestamptz(error.at).into_datum(),
+            named(error.session).into_datum(),
+            named(error.stream).into_datum(),
+            named(error.request).into_datum(),
+            error.role.into_datum(),
+            error.sqlstate.into_datum(),
+            error.application.into_datum(),
+            error.pid.into_datum(),
+        ]
     });
-    TableIterator::new(rows.collect::<Vec<_>>())
+    Rows(rows.collect())
 }

@@ -1,6 +1,6 @@
 //! The SQL functions that repair one request, most of them for admins, and which tables are logged.
 
-use super::call::{AsKey, by_any_number, in_stream, with_request};
+use super::call::{AsKey, by_any_number, by_key, in_stream, with_request};
 use super::null::required;
 use crate::domain::class::Class;
 use crate::error::{Error, or_raise};
@@ -11,179 +11,57 @@ use crate::store::persistence::What;
 use pgrx::datum::Uuid;
 use pgrx::{default, pg_extern};
 
-#[pg_extern(name = "idem_forget", volatile, parallel_unsafe)]
-fn idem_forget_in_stream_text(
-    session: Option<&str>,
-    request: Option<&str>,
-    reason: Option<&str>,
-    stream: default!(Option<&str>, "NULL"),
-) -> bool {
-    forget(session, request, reason, stream)
+by_key! {
+    "idem_forget": idem_forget_in_stream_text, idem_forget_in_stream_bigint, idem_forget_in_stream_uuid;
+    fn(session: Option<&str>, request: key, reason: Option<&str>, stream: default!(Option<&str>, "NULL")) -> bool {
+        or_raise((|| {
+            let session = required("session", session)?;
+            let request = required("request", request)?;
+            repair::forget(session, &request.key(), required("reason", reason)?, in_stream(stream))
+        })())
+    }
 }
 
-#[pg_extern(name = "idem_forget", volatile, parallel_unsafe)]
-fn idem_forget_in_stream_bigint(
-    session: Option<&str>,
-    request: Option<i64>,
-    reason: Option<&str>,
-    stream: default!(Option<&str>, "NULL"),
-) -> bool {
-    forget(session, request, reason, stream)
+by_key! {
+    "idem_redact": idem_redact_text, idem_redact_bigint, idem_redact_uuid;
+    fn(session: Option<&str>, request: key, reason: Option<&str>, stream: default!(Option<&str>, "NULL")) -> bool {
+        or_raise(with_request(Rules::OfRedaction, session, request, by_any_number(stream), |request| {
+            redact::redact(request, required("reason", reason)?)
+        }))
+    }
 }
 
-#[pg_extern(name = "idem_forget", volatile, parallel_unsafe)]
-fn idem_forget_in_stream_uuid(
-    session: Option<&str>,
-    request: Option<Uuid>,
-    reason: Option<&str>,
-    stream: default!(Option<&str>, "NULL"),
-) -> bool {
-    forget(session, request, reason, stream)
+by_key! {
+    "idem_force_release": idem_force_release_text, idem_force_release_bigint, idem_force_release_uuid;
+    fn(
+        session: Option<&str>,
+        request: key,
+        reason: Option<&str>,
+        stream: default!(Option<&str>, "NULL"),
+        live: default!(Option<bool>, "false"),
+    ) -> bool {
+        or_raise(with_request(Rules::OfRepair, session, request, in_stream(stream), |request| {
+            repair::force_release(request, required("reason", reason)?, required("live", live)?)
+        }))
+    }
 }
 
-pub(super) fn forget(
-    session: Option<&str>,
-    request: Option<impl AsKey>,
-    reason: Option<&str>,
-    stream: Option<&str>,
-) -> bool {
-    or_raise((|| {
-        let session = required("session", session)?;
-        let request = required("request", request)?;
-        repair::forget(session, &request.key(), required("reason", reason)?, in_stream(stream))
-    })())
-}
-
-#[pg_extern(name = "idem_redact", volatile, parallel_unsafe)]
-fn idem_redact_text(
-    session: Option<&str>,
-    request: Option<&str>,
-    reason: Option<&str>,
-    stream: default!(Option<&str>, "NULL"),
-) -> bool {
-    redact(session, request, reason, stream)
-}
-
-#[pg_extern(name = "idem_redact", volatile, parallel_unsafe)]
-fn idem_redact_bigint(
-    session: Option<&str>,
-    request: Option<i64>,
-    reason: Option<&str>,
-    stream: default!(Option<&str>, "NULL"),
-) -> bool {
-    redact(session, request, reason, stream)
-}
-
-#[pg_extern(name = "idem_redact", volatile, parallel_unsafe)]
-fn idem_redact_uuid(
-    session: Option<&str>,
-    request: Option<Uuid>,
-    reason: Option<&str>,
-    stream: default!(Option<&str>, "NULL"),
-) -> bool {
-    redact(session, request, reason, stream)
-}
-
-fn redact(session: Option<&str>, request: Option<impl AsKey>, reason: Option<&str>, stream: Option<&str>) -> bool {
-    or_raise(with_request(Rules::OfRedaction, session, request, by_any_number(stream), |request| {
-        redact::redact(request, required("reason", reason)?)
-    }))
-}
-
-#[pg_extern(name = "idem_force_release", volatile, parallel_unsafe)]
-fn idem_force_release_text(
-    session: Option<&str>,
-    request: Option<&str>,
-    reason: Option<&str>,
-    stream: default!(Option<&str>, "NULL"),
-    live: default!(Option<bool>, "false"),
-) -> bool {
-    force_release(session, request, reason, stream, live)
-}
-
-#[pg_extern(name = "idem_force_release", volatile, parallel_unsafe)]
-fn idem_force_release_bigint(
-    session: Option<&str>,
-    request: Option<i64>,
-    reason: Option<&str>,
-    stream: default!(Option<&str>, "NULL"),
-    live: default!(Option<bool>, "false"),
-) -> bool {
-    force_release(session, request, reason, stream, live)
-}
-
-#[pg_extern(name = "idem_force_release", volatile, parallel_unsafe)]
-fn idem_force_release_uuid(
-    session: Option<&str>,
-    request: Option<Uuid>,
-    reason: Option<&str>,
-    stream: default!(Option<&str>, "NULL"),
-    live: default!(Option<bool>, "false"),
-) -> bool {
-    force_release(session, request, reason, stream, live)
-}
-
-fn force_release(
-    session: Option<&str>,
-    request: Option<impl AsKey>,
-    reason: Option<&str>,
-    stream: Option<&str>,
-    live: Option<bool>,
-) -> bool {
-    or_raise(with_request(Rules::OfRepair, session, request, in_stream(stream), |request| {
-        repair::force_release(request, required("reason", reason)?, required("live", live)?)
-    }))
-}
-
-#[pg_extern(name = "idem_force_record", volatile, parallel_unsafe)]
-fn idem_force_record_text(
-    session: Option<&str>,
-    request: Option<&str>,
-    reason: Option<&str>,
-    response: default!(Option<Jsonb>, "NULL"),
-    failed: default!(Option<bool>, "false"),
-    stream: default!(Option<&str>, "NULL"),
-) -> Option<Timestamptz> {
-    force_record(session, request, reason, response, failed, stream)
-}
-
-#[pg_extern(name = "idem_force_record", volatile, parallel_unsafe)]
-fn idem_force_record_bigint(
-    session: Option<&str>,
-    request: Option<i64>,
-    reason: Option<&str>,
-    response: default!(Option<Jsonb>, "NULL"),
-    failed: default!(Option<bool>, "false"),
-    stream: default!(Option<&str>, "NULL"),
-) -> Option<Timestamptz> {
-    force_record(session, request, reason, response, failed, stream)
-}
-
-#[pg_extern(name = "idem_force_record", volatile, parallel_unsafe)]
-fn idem_force_record_uuid(
-    session: Option<&str>,
-    request: Option<Uuid>,
-    reason: Option<&str>,
-    response: default!(Option<Jsonb>, "NULL"),
-    failed: default!(Option<bool>, "false"),
-    stream: default!(Option<&str>, "NULL"),
-) -> Option<Timestamptz> {
-    force_record(session, request, reason, response, failed, stream)
-}
-
-fn force_record(
-    session: Option<&str>,
-    request: Option<impl AsKey>,
-    reason: Option<&str>,
-    response: Option<Jsonb>,
-    failed: Option<bool>,
-    stream: Option<&str>,
-) -> Option<Timestamptz> {
-    let outcome = with_request(Rules::OfRepair, session, request, in_stream(stream), |request| {
-        let class = if required("failed", failed)? { Class::Failed } else { Class::Succeeded };
-        repair::force_record(request, class, response, required("reason", reason)?)
-    });
-    or_raise(outcome).expires_at.map(Timestamptz)
+by_key! {
+    "idem_force_record": idem_force_record_text, idem_force_record_bigint, idem_force_record_uuid;
+    fn(
+        session: Option<&str>,
+        request: key,
+        reason: Option<&str>,
+        response: default!(Option<Jsonb>, "NULL"),
+        failed: default!(Option<bool>, "false"),
+        stream: default!(Option<&str>, "NULL"),
+    ) -> Option<Timestamptz> {
+        let outcome = with_request(Rules::OfRepair, session, request, in_stream(stream), |request| {
+            let class = if required("failed", failed)? { Class::Failed } else { Class::Succeeded };
+            repair::force_record(request, class, response, required("reason", reason)?)
+        });
+        or_raise(outcome).expires_at.map(Timestamptz)
+    }
 }
 
 #[pg_extern(volatile, parallel_unsafe)]

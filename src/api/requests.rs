@@ -1,6 +1,8 @@
 //! The SQL functions on requests: begin, record, checkpoint, release, lookup, once and forget.
 
-use super::call::{AsKey, by_any_number, in_progress_if_in_doubt, rules_to_complete, to_complete, with_request};
+use super::call::{
+    AsKey, by_any_number, by_key, in_progress_if_in_doubt, rules_to_complete, to_complete, with_request,
+};
 use super::null::{elements, required};
 use super::ticket::{self, Ticket};
 use crate::arguments;
@@ -19,273 +21,107 @@ use pgrx::datum::{Interval, Uuid};
 use pgrx::{default, pg_extern};
 use std::borrow::Cow;
 
-#[pg_extern(name = "idem_begin", volatile, parallel_unsafe)]
-fn idem_begin_leased_text(
-    session: Option<&str>,
-    request: Option<&str>,
-    payload: default!(Option<Jsonb>, "NULL"),
-    wait: default!(Option<Interval>, "NULL"),
-    stream: default!(Option<&str>, "NULL"),
-    last: default!(Option<i64>, "NULL"),
-    ack: default!(Option<i64>, "NULL"),
-    lease: default!(Option<Interval>, "NULL"),
-) -> Composite<Ticket> {
-    begin(session, request, payload, wait, Numbering { stream, last, ack, ..Numbering::default() }, lease)
+by_key! {
+    "idem_begin": idem_begin_leased_text, idem_begin_leased_bigint, idem_begin_leased_uuid;
+    fn(
+        session: Option<&str>,
+        request: key,
+        payload: default!(Option<Jsonb>, "NULL"),
+        wait: default!(Option<Interval>, "NULL"),
+        stream: default!(Option<&str>, "NULL"),
+        last: default!(Option<i64>, "NULL"),
+        ack: default!(Option<i64>, "NULL"),
+        lease: default!(Option<Interval>, "NULL"),
+    ) -> Composite<Ticket> {
+        let numbering = Numbering { stream, last, ack, ..Numbering::default() };
+        let begun = with_request(Rules::Current, session, request, numbering, |request| {
+            let lease_us = lease.as_ref().map(arguments::lease_us).transpose()?;
+            begin::begin(request, payload, arguments::wait_us(wait)?, Aim::Execute { lease_us })
+        });
+        ticket::begun(or_raise(in_progress_if_in_doubt(begun, Begun::InProgress(None))))
+    }
 }
 
-#[pg_extern(name = "idem_begin", volatile, parallel_unsafe)]
-fn idem_begin_leased_bigint(
-    session: Option<&str>,
-    request: Option<i64>,
-    payload: default!(Option<Jsonb>, "NULL"),
-    wait: default!(Option<Interval>, "NULL"),
-    stream: default!(Option<&str>, "NULL"),
-    last: default!(Option<i64>, "NULL"),
-    ack: default!(Option<i64>, "NULL"),
-    lease: default!(Option<Interval>, "NULL"),
-) -> Composite<Ticket> {
-    begin(session, request, payload, wait, Numbering { stream, last, ack, ..Numbering::default() }, lease)
+by_key! {
+    "idem_record": idem_record_text, idem_record_bigint, idem_record_uuid;
+    fn(
+        session: Option<&str>,
+        request: key,
+        response: default!(Option<Jsonb>, "NULL"),
+        failed: default!(Option<bool>, "false"),
+        token: default!(Option<i64>, "NULL"),
+        ttl: default!(Option<Interval>, "NULL"),
+        stream: default!(Option<&str>, "NULL"),
+    ) -> Option<Timestamptz> {
+        let outcome = with_request(rules_to_complete(token), session, request, to_complete(token, stream), |request| {
+            let class = if required("failed", failed)? { Class::Failed } else { Class::Succeeded };
+            finish::record(request, class, response, token, ttl)
+        });
+        or_raise(outcome).expires_at.map(Timestamptz)
+    }
 }
 
-#[pg_extern(name = "idem_begin", volatile, parallel_unsafe)]
-fn idem_begin_leased_uuid(
-    session: Option<&str>,
-    request: Option<Uuid>,
-    payload: default!(Option<Jsonb>, "NULL"),
-    wait: default!(Option<Interval>, "NULL"),
-    stream: default!(Option<&str>, "NULL"),
-    last: default!(Option<i64>, "NULL"),
-    ack: default!(Option<i64>, "NULL"),
-    lease: default!(Option<Interval>, "NULL"),
-) -> Composite<Ticket> {
-    begin(session, request, payload, wait, Numbering { stream, last, ack, ..Numbering::default() }, lease)
+by_key! {
+    "idem_checkpoint": idem_checkpoint_text, idem_checkpoint_bigint, idem_checkpoint_uuid;
+    fn(
+        session: Option<&str>,
+        request: key,
+        point: Option<&str>,
+        state: default!(Option<Jsonb>, "NULL"),
+        token: default!(Option<i64>, "NULL"),
+        stream: default!(Option<&str>, "NULL"),
+    ) {
+        or_raise(with_request(rules_to_complete(token), session, request, to_complete(token, stream), |request| {
+            finish::checkpoint(request, required("point", point)?, state, token)
+        }));
+    }
 }
 
-pub(super) fn begin(
-    session: Option<&str>,
-    request: Option<impl AsKey>,
-    payload: Option<Jsonb>,
-    wait: Option<Interval>,
-    numbering: Numbering<'_>,
-    lease: Option<Interval>,
-) -> Composite<Ticket> {
-    let begun = with_request(Rules::Current, session, request, numbering, |request| {
-        let lease_us = lease.as_ref().map(arguments::lease_us).transpose()?;
-        begin::begin(request, payload, arguments::wait_us(wait)?, Aim::Execute { lease_us })
-    });
-    ticket::begun(or_raise(in_progress_if_in_doubt(begun, Begun::InProgress(None))))
+by_key! {
+    "idem_release": idem_release_text, idem_release_bigint, idem_release_uuid;
+    fn(
+        session: Option<&str>,
+        request: key,
+        token: default!(Option<i64>, "NULL"),
+        stream: default!(Option<&str>, "NULL"),
+    ) {
+        or_raise(with_request(rules_to_complete(token), session, request, to_complete(token, stream), |request| {
+            finish::release(request, token)
+        }));
+    }
 }
 
-#[pg_extern(name = "idem_record", volatile, parallel_unsafe)]
-fn idem_record_text(
-    session: Option<&str>,
-    request: Option<&str>,
-    response: default!(Option<Jsonb>, "NULL"),
-    failed: default!(Option<bool>, "false"),
-    token: default!(Option<i64>, "NULL"),
-    ttl: default!(Option<Interval>, "NULL"),
-    stream: default!(Option<&str>, "NULL"),
-) -> Option<Timestamptz> {
-    record(session, request, response, failed, token, ttl, stream)
+by_key! {
+    "idem_lookup": idem_lookup_text, idem_lookup_bigint, idem_lookup_uuid;
+    fn(
+        session: Option<&str>,
+        request: key,
+        stream: default!(Option<&str>, "NULL"),
+        wait: default!(Option<Interval>, "NULL"),
+    ) -> Composite<Ticket> {
+        /// No lookup waits for others that is not asked to.
+        const AT_ONCE: Option<i64> = Some(0);
+        let look = |request: &Request<'_>| {
+            let wait_us = if wait.is_some() { arguments::wait_us(wait)? } else { AT_ONCE };
+            lookup::lookup(request, wait_us)
+        };
+        let known = match with_request(Rules::Current, session, request, by_any_number(stream), look) {
+            Err(Error::SessionNotHere { .. }) => Ok(Known::NotHere(None)),
+            known => in_progress_if_in_doubt(known, Known::IN_PROGRESS),
+        };
+        ticket::known(or_raise(known))
+    }
 }
 
-#[pg_extern(name = "idem_record", volatile, parallel_unsafe)]
-fn idem_record_bigint(
-    session: Option<&str>,
-    request: Option<i64>,
-    response: default!(Option<Jsonb>, "NULL"),
-    failed: default!(Option<bool>, "false"),
-    token: default!(Option<i64>, "NULL"),
-    ttl: default!(Option<Interval>, "NULL"),
-    stream: default!(Option<&str>, "NULL"),
-) -> Option<Timestamptz> {
-    record(session, request, response, failed, token, ttl, stream)
-}
-
-#[pg_extern(name = "idem_record", volatile, parallel_unsafe)]
-fn idem_record_uuid(
-    session: Option<&str>,
-    request: Option<Uuid>,
-    response: default!(Option<Jsonb>, "NULL"),
-    failed: default!(Option<bool>, "false"),
-    token: default!(Option<i64>, "NULL"),
-    ttl: default!(Option<Interval>, "NULL"),
-    stream: default!(Option<&str>, "NULL"),
-) -> Option<Timestamptz> {
-    record(session, request, response, failed, token, ttl, stream)
-}
-
-fn record(
-    session: Option<&str>,
-    request: Option<impl AsKey>,
-    response: Option<Jsonb>,
-    failed: Option<bool>,
-    token: Option<i64>,
-    ttl: Option<Interval>,
-    stream: Option<&str>,
-) -> Option<Timestamptz> {
-    let outcome = with_request(rules_to_complete(token), session, request, to_complete(token, stream), |request| {
-        let class = if required("failed", failed)? { Class::Failed } else { Class::Succeeded };
-        finish::record(request, class, response, token, ttl)
-    });
-    or_raise(outcome).expires_at.map(Timestamptz)
-}
-
-#[pg_extern(name = "idem_checkpoint", volatile, parallel_unsafe)]
-fn idem_checkpoint_text(
-    session: Option<&str>,
-    request: Option<&str>,
-    point: Option<&str>,
-    state: default!(Option<Jsonb>, "NULL"),
-    token: default!(Option<i64>, "NULL"),
-    stream: default!(Option<&str>, "NULL"),
-) {
-    checkpoint(session, request, point, state, token, stream);
-}
-
-#[pg_extern(name = "idem_checkpoint", volatile, parallel_unsafe)]
-fn idem_checkpoint_bigint(
-    session: Option<&str>,
-    request: Option<i64>,
-    point: Option<&str>,
-    state: default!(Option<Jsonb>, "NULL"),
-    token: default!(Option<i64>, "NULL"),
-    stream: default!(Option<&str>, "NULL"),
-) {
-    checkpoint(session, request, point, state, token, stream);
-}
-
-#[pg_extern(name = "idem_checkpoint", volatile, parallel_unsafe)]
-fn idem_checkpoint_uuid(
-    session: Option<&str>,
-    request: Option<Uuid>,
-    point: Option<&str>,
-    state: default!(Option<Jsonb>, "NULL"),
-    token: default!(Option<i64>, "NULL"),
-    stream: default!(Option<&str>, "NULL"),
-) {
-    checkpoint(session, request, point, state, token, stream);
-}
-
-fn checkpoint(
-    session: Option<&str>,
-    request: Option<impl AsKey>,
-    point: Option<&str>,
-    state: Option<Jsonb>,
-    token: Option<i64>,
-    stream: Option<&str>,
-) {
-    or_raise(with_request(rules_to_complete(token), session, request, to_complete(token, stream), |request| {
-        finish::checkpoint(request, required("point", point)?, state, token)
-    }));
-}
-
-#[pg_extern(name = "idem_release", volatile, parallel_unsafe)]
-fn idem_release_text(
-    session: Option<&str>,
-    request: Option<&str>,
-    token: default!(Option<i64>, "NULL"),
-    stream: default!(Option<&str>, "NULL"),
-) {
-    release(session, request, token, stream);
-}
-
-#[pg_extern(name = "idem_release", volatile, parallel_unsafe)]
-fn idem_release_bigint(
-    session: Option<&str>,
-    request: Option<i64>,
-    token: default!(Option<i64>, "NULL"),
-    stream: default!(Option<&str>, "NULL"),
-) {
-    release(session, request, token, stream);
-}
-
-#[pg_extern(name = "idem_release", volatile, parallel_unsafe)]
-fn idem_release_uuid(
-    session: Option<&str>,
-    request: Option<Uuid>,
-    token: default!(Option<i64>, "NULL"),
-    stream: default!(Option<&str>, "NULL"),
-) {
-    release(session, request, token, stream);
-}
-
-fn release(session: Option<&str>, request: Option<impl AsKey>, token: Option<i64>, stream: Option<&str>) {
-    or_raise(with_request(rules_to_complete(token), session, request, to_complete(token, stream), |request| {
-        finish::release(request, token)
-    }));
-}
-
-#[pg_extern(name = "idem_lookup", volatile, parallel_unsafe)]
-fn idem_lookup_text(
-    session: Option<&str>,
-    request: Option<&str>,
-    stream: default!(Option<&str>, "NULL"),
-    wait: default!(Option<Interval>, "NULL"),
-) -> Composite<Ticket> {
-    lookup(session, request, stream, wait)
-}
-
-#[pg_extern(name = "idem_lookup", volatile, parallel_unsafe)]
-fn idem_lookup_bigint(
-    session: Option<&str>,
-    request: Option<i64>,
-    stream: default!(Option<&str>, "NULL"),
-    wait: default!(Option<Interval>, "NULL"),
-) -> Composite<Ticket> {
-    lookup(session, request, stream, wait)
-}
-
-#[pg_extern(name = "idem_lookup", volatile, parallel_unsafe)]
-fn idem_lookup_uuid(
-    session: Option<&str>,
-    request: Option<Uuid>,
-    stream: default!(Option<&str>, "NULL"),
-    wait: default!(Option<Interval>, "NULL"),
-) -> Composite<Ticket> {
-    lookup(session, request, stream, wait)
-}
-
-fn lookup(
-    session: Option<&str>,
-    request: Option<impl AsKey>,
-    stream: Option<&str>,
-    wait: Option<Interval>,
-) -> Composite<Ticket> {
-    /// No lookup waits for others that is not asked to.
-    const AT_ONCE: Option<i64> = Some(0);
-    let look = |request: &Request<'_>| {
-        let wait_us = if wait.is_some() { arguments::wait_us(wait)? } else { AT_ONCE };
-        lookup::lookup(request, wait_us)
-    };
-    let known = match with_request(Rules::Current, session, request, by_any_number(stream), look) {
-        Err(Error::SessionNotHere { .. }) => Ok(Known::NotHere(None)),
-        known => in_progress_if_in_doubt(known, Known::IN_PROGRESS),
-    };
-    ticket::known(or_raise(known))
-}
-
-#[pg_extern(name = "idem_once", volatile, parallel_unsafe)]
-fn idem_once_text(session: Option<&str>, request: Option<&str>) -> bool {
-    once(session, request)
-}
-
-#[pg_extern(name = "idem_once", volatile, parallel_unsafe)]
-fn idem_once_bigint(session: Option<&str>, request: Option<i64>) -> bool {
-    once(session, request)
-}
-
-#[pg_extern(name = "idem_once", volatile, parallel_unsafe)]
-fn idem_once_uuid(session: Option<&str>, request: Option<Uuid>) -> bool {
-    once(session, request)
-}
-
-fn once(session: Option<&str>, request: Option<impl AsKey>) -> bool {
-    or_raise((|| {
-        let session = required("session", session)?;
-        let request = required("request", request)?;
-        Ok(!once::once(session, &[&request.key()], "idem_once")?.is_empty())
-    })())
+by_key! {
+    "idem_once": idem_once_text, idem_once_bigint, idem_once_uuid;
+    fn(session: Option<&str>, request: key) -> bool {
+        or_raise((|| {
+            let session = required("session", session)?;
+            let request = required("request", request)?;
+            Ok(!once::once(session, &[&request.key()], "idem_once")?.is_empty())
+        })())
+    }
 }
 
 #[pg_extern(name = "idem_once_many", volatile, parallel_unsafe)]

@@ -115,6 +115,11 @@ impl Line {
         self.counts = [0; Counter::COUNT];
     }
 
+    /// What it has counted apart from errors, in the order of [`Counter`], which is that of the columns of `stats`.
+    pub fn counts(&self) -> &[u64] {
+        &self.counts[..Counter::Errors as usize]
+    }
+
     /// What it has counted of the errors ID001, ID002 and so on.
     pub fn errors(&self) -> &[u64] {
         &self.counts[Counter::Errors as usize..]
@@ -122,7 +127,7 @@ impl Line {
 
     /// Whether it has counted nothing but errors.
     pub fn is_of_errors(&self) -> bool {
-        self.counts[..Counter::Errors as usize].iter().all(|count| *count == 0)
+        self.counts().iter().all(|count| *count == 0)
     }
 
     /// Adds what another line has counted.

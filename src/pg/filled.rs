@@ -1,6 +1,7 @@
-//! The rows of a query as the result of a function.
+//! Rows as the result of a function: those of a query, or a few that we make.
 
 use super::raw::harmless;
+use super::values::split;
 use pgrx::callconv::{BoxRet, FcInfo};
 use pgrx::datum::Datum;
 use pgrx::pg_sys;
@@ -70,12 +71,44 @@ unsafe impl<S: Shape> BoxRet for Filled<S> {
         // SAFETY: pgrx passes the call's own fcinfo. InitMaterializedSRF() checks that the caller takes a store, and makes
         // it with the shape of the declared type, in the memory of the caller's query.
         let store = unsafe {
-            let call = fcinfo.as_mut_ptr();
-            pg_sys::InitMaterializedSRF(call, 0);
-            let result: *mut pg_sys::ReturnSetInfo = (*call).resultinfo.cast();
+            let result = materialized(fcinfo.as_mut_ptr());
             RowStore { store: (*result).setResult, context: (*(*result).econtext).ecxt_per_query_memory }
         };
         (self.0)(&store);
+        fcinfo.return_null()
+    }
+}
+
+/// Makes PostgreSQL's store for the rows of a result.
+///
+/// # Safety
+/// `call` is that of a function that returns rows.
+pub(super) unsafe fn materialized(call: pg_sys::FunctionCallInfo) -> *mut pg_sys::ReturnSetInfo {
+    // SAFETY: as the caller warrants.
+    unsafe {
+        pg_sys::InitMaterializedSRF(call, 0);
+        (*call).resultinfo.cast()
+    }
+}
+
+/// A few rows as the result of a function whose SQL is spelt out. Each row has the columns that are declared there.
+pub struct Rows(pub Vec<Vec<Option<pg_sys::Datum>>>);
+
+pgrx::impl_sql_translatable!(Rows, "SETOF record");
+
+// SAFETY: returns rows of the type that the function is declared to return.
+unsafe impl BoxRet for Rows {
+    unsafe fn box_into<'fcx>(self, fcinfo: &mut FcInfo<'fcx>) -> Datum<'fcx> {
+        // SAFETY: pgrx passes the call's own fcinfo. A row has a value for each column, which is checked; the store copies it.
+        unsafe {
+            let result = materialized(fcinfo.as_mut_ptr());
+            let (store, shape) = ((*result).setResult, (*result).setDesc);
+            for row in &self.0 {
+                assert_eq!(row.len(), (*shape).natts as usize, "as many columns as are declared");
+                let (mut values, mut nulls) = split(row);
+                pg_sys::tuplestore_putvalues(store, shape, values.as_mut_ptr(), nulls.as_mut_ptr());
+            }
+        }
         fcinfo.return_null()
     }
 }

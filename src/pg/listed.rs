@@ -1,5 +1,6 @@
 //! A list of requests as the result of a function.
 
+use super::filled::materialized;
 use super::scratch::TextRoom;
 use pgrx::callconv::{BoxRet, FcInfo};
 use pgrx::datum::Datum;
@@ -27,12 +28,9 @@ unsafe impl SqlTranslatable for Listed<'_> {
 unsafe impl BoxRet for Listed<'_> {
     unsafe fn box_into<'fcx>(self, fcinfo: &mut FcInfo<'fcx>) -> Datum<'fcx> {
         let mut room = TextRoom::default();
-        // SAFETY: pgrx passes the call's own fcinfo. InitMaterializedSRF() checks that the caller takes a store, and makes
-        // it with the shape of the declared type, which has these two columns. The store copies each row.
+        // SAFETY: pgrx passes the call's own fcinfo. materialized() makes a store with the shape of the declared type, which has these two columns. The store copies each row.
         unsafe {
-            let call = fcinfo.as_mut_ptr();
-            pg_sys::InitMaterializedSRF(call, 0);
-            let result: *mut pg_sys::ReturnSetInfo = (*call).resultinfo.cast();
+            let result = materialized(fcinfo.as_mut_ptr());
             let (store, shape) = ((*result).setResult, (*result).setDesc);
             let mut nulls = [false; 2];
             for (ord, request) in &self.0 {

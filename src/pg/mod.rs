@@ -46,7 +46,7 @@ pub use command::columns_of;
 pub use condition::{Conditions, Prepared};
 pub use durable::*;
 pub use execute::{Command, Order};
-pub use filled::{Filled, RowStore, Shape};
+pub use filled::{Filled, RowStore, Rows, Shape};
 pub use heap::*;
 pub use hooks::*;
 pub use jsonb::*;
