@@ -1,13 +1,11 @@
-//! The errors of the library: every mistake that a caller can make. Each is a variant of [`Error`] (`kinds.rs`). Each
+//! The errors of the library: every mistake that a caller can make. Each is a variant of [`Error`], and
 //! has an SQLSTATE, a message that names the thing, a DETAIL that says what was found, and a HINT that says what to do
-//! (`text.rs`).
+//! (`kinds.rs`).
 
 mod kinds;
 mod name;
 mod raise;
-mod text;
 
-pub use kinds::{Error, Missing, NotExecuted, Superseded};
+pub use kinds::{Error, Missing, NotExecuted, Superseded, WAIT_BY_SETTING};
 pub use name::RequestName;
 pub use raise::{Noted, OWN_SQLSTATES, Told, call_when_raised, init, or_raise, unpack};
-pub use text::WAIT_BY_SETTING;

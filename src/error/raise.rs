@@ -4,9 +4,8 @@
 //! PostgreSQL runs the callbacks on each error that it is building, and there `errcode()` can still change the
 //! SQLSTATE.
 
-use super::kinds::Error;
+use super::kinds::{Code, Error, Texts, describe};
 use super::name::RequestName;
-use super::text::{Code, Texts, describe};
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::{PgLogLevel, PgSqlErrorCode, function_name, pg_guard, pg_sys};
 use std::cell::Cell;
@@ -171,7 +170,7 @@ unsafe extern "C-unwind" fn set_sqlstate(arg: *mut c_void) {
 mod tests {
     #[test]
     fn each_sqlstate_of_ours_has_a_number() {
-        let codes = include_str!("text.rs").split("Own(b\"ID").skip(1);
+        let codes = include_str!("kinds.rs").split("Own(b\"ID").skip(1);
         let highest = codes.filter_map(|rest| rest.get(..3)?.parse().ok()).max();
         assert_eq!(highest, Some(super::OWN_SQLSTATES));
         assert_eq!((super::own_number(b"ID001"), super::own_number(b"ID012")), (0, 11));
