@@ -8,7 +8,7 @@
 //! The jump skips destructors. So the frames that it passes over own nothing that needs one, and the functions that are
 //! called there are declared without the guard of pgrx. What needs Rust in full stands in a closure for [`in_rust`], which
 //! raises errors of ours and of PostgreSQL only, never a user's. So there are two kinds of subtransactions: the one here,
-//! for users' SQL, and the one of `wait.rs`, for steps of ours, whose frames have destructors.
+//! for users' SQL, and the one of `catch.rs`, for steps of ours, whose frames have destructors.
 
 use crate::error;
 use cee_scape::{SigJmpBufFields, call_with_sigsetjmp};

@@ -1,10 +1,11 @@
 //! Bounded waits. A lock timeout of ours bounds each wait for a lock, unless the user's own `lock_timeout` is as short
 //! or shorter. In that case the user's ends the wait, with PostgreSQL's own error.
 
-use super::subtransaction::Subtransaction;
+use super::catch::{caught, in_subtransaction, report_of, rolled_back_on};
+use super::clock::{Alarm, Ends};
 use crate::error::Error;
-use pgrx::pg_sys::panic::{CaughtError, ErrorReport, ErrorReportWithLevel};
-use pgrx::{PgLogLevel, PgSqlErrorCode, PgTryBuilder, function_name, pg_sys};
+use pgrx::pg_sys::panic::{CaughtError, ErrorReport};
+use pgrx::{PgLogLevel, PgSqlErrorCode, function_name, pg_sys};
 
 /// Our bound on each wait of this backend for a heavyweight lock. Dropping it restores the caller's bound.
 struct LockTimeoutMs {
@@ -51,47 +52,11 @@ pub fn having_waited<T>(waited_us: i64, work: impl FnOnce() -> T) -> T {
 
 /// Runs `work` in a subtransaction, with each of its waits for locks bounded by `wait_us` (`None`: no bound of ours).
 /// Gives `None` if a wait ran out; all that `work` did is then rolled back.
-///
-/// A timeout is an ERROR, and an ERROR may be swallowed only by rolling back a subtransaction. Any other error rolls it
-/// back too before it goes on. Whatever catches that error (an exception block of PL/pgSQL, for example) rolls back the
-/// innermost subtransaction, which has to be its own.
 pub fn bounded<T>(wait_us: Option<i64>, work: impl FnOnce() -> T) -> Option<T> {
-    let Some(bound) = wait_us.and_then(LockTimeoutMs::bounded_by) else {
-        return Some(work());
-    };
-    let done = rolled_back_on(PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE, || in_time(work));
-    drop(bound);
-    done
-}
-
-/// Runs `work` in a subtransaction. If it raises an error with this code, rolls back all that it did, and gives `None`.
-/// Any other error rolls it back too before it goes on, see [`bounded`].
-pub fn rolled_back_on<T>(code: PgSqlErrorCode, work: impl FnOnce() -> T) -> Option<T> {
-    let subtransaction = Subtransaction::begin();
-    let mut work = Some(work);
-    let run = std::panic::AssertUnwindSafe(|| work.take().map(|work| work()));
-    let done = PgTryBuilder::new(run)
-        .catch_when(code, |_| {
-            subtransaction.roll_back();
-            None
-        })
-        .catch_others(|error| {
-            subtransaction.roll_back();
-            error.rethrow()
-        })
-        .execute();
-    if done.is_some() {
-        subtransaction.commit();
+    match wait_us.and_then(LockTimeoutMs::bounded_by) {
+        Some(bound) => rolled_back_on(PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE, || in_time(bound, work)),
+        None => Some(work()),
     }
-    done
-}
-
-/// Runs `work`, and then lets a timeout be reported. The time may run out just as a lock is granted, and PostgreSQL
-/// reports that at the next occasion. That has to be here, where the error is caught.
-fn in_time<T>(work: impl FnOnce() -> T) -> T {
-    let done = work();
-    pg_sys::check_for_interrupts!();
-    done
 }
 
 /// Runs `work`, with each of its waits for locks bounded by `wait_us` (`None`: no bound of ours). If a wait runs out,
@@ -103,53 +68,70 @@ pub fn bounded_or_error<T>(wait_us: Option<i64>, work: impl FnOnce() -> T, timed
     let Some(bound) = wait_us.and_then(LockTimeoutMs::bounded_by) else {
         return work();
     };
-    let mut work = Some(work);
-    let run = std::panic::AssertUnwindSafe(|| work.take().map(|work| in_time(work)));
-    let done = PgTryBuilder::new(run).catch_when(PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE, |_| None).execute();
+    let ran_out = |error: &CaughtError| {
+        (report_of(error).sql_error_code() == PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE).then_some(())
+    };
+    caught(|| in_time(bound, work), ran_out).unwrap_or_else(|()| timed_out().raise())
+}
+
+/// Runs `work`, which `bound` bounds, and then lets a timeout be reported. The time may run out just as a lock is granted,
+/// and PostgreSQL reports that at the next occasion. That has to be here, where the error is caught.
+fn in_time<B, T>(bound: B, work: impl FnOnce() -> T) -> T {
+    let done = work();
     drop(bound);
-    done.unwrap_or_else(|| timed_out().raise())
+    pg_sys::check_for_interrupts!();
+    done
 }
 
-/// Runs `work`. If it raises an error of PostgreSQL with this code, `replacement` is given the error and may make another
-/// one, which is raised instead. Without an error this costs nothing, unlike a `PgTryBuilder`.
-pub fn replacing_error<T>(
-    code: PgSqlErrorCode,
-    work: impl FnOnce() -> T,
-    replacement: impl FnOnce(&ErrorReportWithLevel) -> Option<Error>,
-) -> T {
-    caught(work, |error| error.sql_error_code() == code).unwrap_or_else(|error| match replacement(&error) {
-        Some(other) => other.raise(),
-        None => CaughtError::PostgresError(*error).rethrow(),
-    })
+/// Runs `work` in a subtransaction. If all of it waits longer than `wait_us` (`None`: no bound of ours), or if `keep` does
+/// not want what it gives, rolls back all that it did. Gives `None` in the first case. If the user's own `lock_timeout` is
+/// shorter, its end is an error.
+///
+/// This is for statements on tables of users. Such a statement may wait on another server, where `lock_timeout` does not
+/// reach. And each of several waits in a row would have the whole time. So an alarm bounds them together. It ends no
+/// statement that is slow without a wait.
+pub fn tentatively<T>(wait_us: Option<i64>, work: impl FnOnce() -> T, keep: impl FnOnce(&T) -> bool) -> Option<T> {
+    in_subtransaction(|| in_time(alarm(wait_us), work), keep, |error| rang(error).then_some(())).ok()
 }
 
-/// Runs `work`; gives PostgreSQL's error if that says that memory or shared memory is used up. The caller has to raise
-/// another error in its place, since nothing is rolled back here.
-pub fn or_out_of_memory<T>(work: impl FnOnce() -> T) -> Result<T, Box<ErrorReportWithLevel>> {
-    caught(work, |error| error.sql_error_code() == PgSqlErrorCode::ERRCODE_OUT_OF_MEMORY)
+/// As [`tentatively`], but raises the error that `timed_out` makes if the wait is over. It needs no subtransaction, since it
+/// swallows no error.
+pub fn in_time_or_error<T>(wait_us: Option<i64>, work: impl FnOnce() -> T, timed_out: impl FnOnce() -> Error) -> T {
+    caught(|| in_time(alarm(wait_us), work), |error| rang(error).then_some(())).unwrap_or_else(|()| timed_out().raise())
 }
 
-/// Runs `work`; gives its error if that is one of PostgreSQL's that is `wanted`. The caller has to raise an error.
-fn caught<T>(
-    work: impl FnOnce() -> T,
-    wanted: impl FnOnce(&ErrorReportWithLevel) -> bool,
-) -> Result<T, Box<ErrorReportWithLevel>> {
-    std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).map_err(|payload| {
-        match payload.downcast::<CaughtError>().map(|caught| *caught) {
-            Ok(CaughtError::PostgresError(error)) if wanted(&error) => Box::new(error),
-            Ok(other) => other.rethrow(),
-            Err(payload) => std::panic::resume_unwind(payload),
-        }
-    })
+fn alarm(wait_us: Option<i64>) -> Option<Alarm> {
+    wait_us.map(|us| Alarm::set(us, Ends::Waits))
 }
 
-/// Runs `work`. If it raises an error with this code, calls `note`, which must raise no error. The error goes on.
-pub fn noting<T>(code: PgSqlErrorCode, work: impl FnOnce() -> T, note: impl FnOnce()) -> T {
-    caught(work, |error| error.sql_error_code() == code).unwrap_or_else(|error| {
-        note();
-        CaughtError::PostgresError(*error).rethrow()
-    })
+/// Whether an error says that an alarm of ours has ended the work.
+fn rang(error: &CaughtError) -> bool {
+    report_of(error).sql_error_code() == PgSqlErrorCode::ERRCODE_QUERY_CANCELED && Alarm::rang()
 }
+
+/// Runs `work` in a subtransaction. If it raises an error, or takes longer than `at_most_us`, rolls back all that it did, and
+/// gives the error's message; `None`: it took too long. A cancel by anybody else, or a termination, goes on as an error.
+pub fn undone_on_error<T>(at_most_us: i64, work: impl FnOnce() -> T) -> Result<T, Option<String>> {
+    let work = || in_time(Alarm::set(at_most_us, Ends::All), work);
+    in_subtransaction(
+        work,
+        |_| true,
+        |error| match error {
+            error if rang(error) => Some(None),
+            CaughtError::RustPanic { .. } => None,
+            error if ENDS.contains(&report_of(error).sql_error_code()) => None,
+            error => Some(Some(report_of(error).message().to_owned())),
+        },
+    )
+}
+
+/// Errors that end more than the work at hand.
+const ENDS: [PgSqlErrorCode; 4] = [
+    PgSqlErrorCode::ERRCODE_QUERY_CANCELED,
+    PgSqlErrorCode::ERRCODE_ADMIN_SHUTDOWN,
+    PgSqlErrorCode::ERRCODE_CRASH_SHUTDOWN,
+    PgSqlErrorCode::ERRCODE_OUT_OF_MEMORY,
+];
 
 /// Waits until the transaction `xid` has ended.
 pub fn wait_for_transaction(xid: pg_sys::TransactionId) {
@@ -280,8 +262,7 @@ pub struct Patience {
 impl Patience {
     /// A wait of `wait_us` from now (`None`: for ever).
     pub fn of(wait_us: Option<i64>) -> Patience {
-        // SAFETY: a variable of this backend.
-        let callers_us = match unsafe { pg_sys::LockTimeout } {
+        let callers_us = match LockTimeoutMs::of_caller() {
             0 => None,
             ms => Some(i64::from(ms) * 1000),
         };

@@ -205,7 +205,7 @@ impl BeginCall<'_> {
             let is_kept = |attempt: &Option<Attempt>| {
                 matches!(attempt, Some(Attempt::Answered(Begun::Started(_) | Begun::GivenUp(_))))
             };
-            match self.in_time(deadline, attempt, is_kept)? {
+            match self.tentatively(deadline, attempt, is_kept)? {
                 None => return Ok(Begun::InProgress(None)),
                 Some(None) if vanished == VANISHED_MAX => return Err(kept.not_written()),
                 Some(None) => vanished += 1,
@@ -227,7 +227,7 @@ impl BeginCall<'_> {
         deadline: Deadline,
     ) -> Result<Option<Claimed>, Error> {
         if self.asked.aim != Aim::Claim {
-            return self.in_time(deadline, || Ok(kept.claim(expires_at)), |_| true);
+            return self.tentatively(deadline, || Ok(kept.claim(expires_at)), |_| true);
         }
         let what = || self.asked.request.name().to_string();
         let ran_out = || Error::WaitRanOut { what: what(), hint: WAIT_BY_ARGUMENT };
@@ -237,7 +237,7 @@ impl BeginCall<'_> {
 
     /// Runs `work`, which waits for others at work on the request's row. If the wait runs out (`None`), or `keep` does not
     /// want what comes, all is taken back.
-    fn in_time<T>(
+    fn tentatively<T>(
         &self,
         deadline: Deadline,
         work: impl FnOnce() -> Result<T, Error>,

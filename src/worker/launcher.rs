@@ -1,12 +1,11 @@
 //! The launcher: a process that lists the databases and starts their visits, one at a time. Each database is due
 //! once a naptime. The launcher itself is connected to no database.
 
-use super::caught::{self, Failure};
 use crate::board::{self, BOARD, DATABASES_MAX, Ended, FAILURES_MAX, LAUNCHER, Report, Text, Unswept};
 use crate::domain::clock;
 use crate::domain::databases_setting::Databases;
 use crate::guc;
-use crate::pg::{self, OnTerminate};
+use crate::pg::{self, Failure, OnTerminate};
 use pgrx::bgworkers::{BackgroundWorkerBuilder, BackgroundWorkerStatus, DynamicBackgroundWorker};
 use pgrx::function_name;
 use pgrx::memcxt::PgMemoryContexts;
@@ -149,7 +148,7 @@ impl Launcher {
     fn round(&mut self) -> Duration {
         self.reload();
         self.look_at_clocks();
-        match caught::transaction(c"idempotence: list databases", list_databases) {
+        match pg::in_transaction(c"idempotence: list databases", list_databases) {
             Ok(found) => self.follow(&found),
             Err(Failure { said, .. }) => log("idempotence could not list the databases", &said, "Look at the message."),
         }

@@ -11,7 +11,6 @@ use pgrx::bgworkers::{BackgroundWorkerBuilder, BgWorkerStartTime};
 use pgrx::pg_sys;
 use std::time::Duration;
 
-mod caught;
 mod launcher;
 mod visit;
 

@@ -6,10 +6,9 @@
 //!
 //! A step that fails, or meets a locked table, is reported, and the next step is taken.
 
-use super::caught::{self, Failure};
 use crate::board::{BOARD, Ended, Report, Text};
 use crate::error::{Error, or_raise};
-use crate::pg::{self, OnTerminate};
+use crate::pg::{self, Failure, OnTerminate};
 use crate::store::{catalog, sql};
 use crate::sweep::progress::Progress;
 use crate::sweep::{self, Step};
@@ -98,7 +97,7 @@ impl Visit {
                 (extension, pg::current_database_name())
             })
         };
-        let database = match caught::transaction(c"idempotence: look for the extension", look) {
+        let database = match pg::in_transaction(c"idempotence: look for the extension", look) {
             Ok(Some((extension, database))) => {
                 self.extension = Some(extension);
                 database
@@ -120,7 +119,7 @@ impl Visit {
             match self.take(&database, step) {
                 StepEnd::Done => {}
                 StepEnd::SweepLocked => {
-                    let who = caught::transaction(c"idempotence: look who is in the way", || or_raise(sweeping(step)));
+                    let who = pg::in_transaction(c"idempotence: look who is in the way", || or_raise(sweeping(step)));
                     self.delayed.extend(who.ok().flatten());
                     return (Ended::Delayed, 0);
                 }
@@ -146,7 +145,7 @@ impl Visit {
             if self.start.elapsed() >= STAY {
                 return StepEnd::OutOfTime { advanced };
             }
-            match caught::transaction(&activity, || or_raise(sweep::take(step))) {
+            match pg::in_transaction(&activity, || or_raise(sweep::take(step))) {
                 Ok(None) => return StepEnd::SweepLocked,
                 Ok(Some(swept)) => {
                     log(database, step, &swept);
@@ -165,7 +164,7 @@ impl Visit {
     /// extension was created again.
     fn was_dropped(&self) -> bool {
         self.extension.is_some()
-            && caught::transaction(c"idempotence: look for the extension", extension)
+            && pg::in_transaction(c"idempotence: look for the extension", extension)
                 .is_ok_and(|now| now != self.extension)
     }
 
@@ -175,7 +174,7 @@ impl Visit {
             // The visit's time is up.
             PgSqlErrorCode::ERRCODE_QUERY_CANCELED => return StepEnd::OutOfTime { advanced },
             PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE => {
-                let locked = caught::transaction(c"idempotence: look who is in the way", || or_raise(locked()));
+                let locked = pg::in_transaction(c"idempotence: look who is in the way", || or_raise(locked()));
                 if let Ok(Some(locked)) = locked
                     && !self.delayed.contains(&locked)
                 {

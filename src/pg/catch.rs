@@ -1,0 +1,176 @@
+//! Catching errors of ours and of PostgreSQL. Users' errors have to stay as they are, see `attempt.rs`.
+
+use crate::error::Error;
+use pgrx::pg_sys::panic::{CaughtError, ErrorReportWithLevel};
+use pgrx::{PgSqlErrorCode, PgTryBuilder, pg_sys};
+use std::ffi::CStr;
+use std::panic::AssertUnwindSafe;
+
+/// Runs `work`. Gives what `takes` makes of an error; where that is nothing, the error goes on. Whatever is not rolled back
+/// by `takes` is rolled back by nobody, so the caller has to raise an error then.
+pub(super) fn caught<T, E>(work: impl FnOnce() -> T, takes: impl Fn(&CaughtError) -> Option<E>) -> Result<T, E> {
+    let mut work = Some(work);
+    let run = AssertUnwindSafe(|| match work.take() {
+        Some(work) => Ok(work()),
+        None => unreachable!("it is run once"),
+    });
+    let takes = &AssertUnwindSafe(takes);
+    PgTryBuilder::new(run)
+        .catch_others(move |error| {
+            let takes: &AssertUnwindSafe<_> = takes;
+            takes.0(&error).map_or_else(|| error.rethrow(), Err)
+        })
+        .execute()
+}
+
+/// Runs `work` in a subtransaction. On an error, and where `keep` does not want what it gives, all that it did is rolled
+/// back. Of an error the caller gets what `takes` makes of it, as in [`caught`].
+///
+/// An ERROR may be swallowed only by rolling back a subtransaction. An error that goes on rolls it back, too: whatever
+/// catches that error (an exception block of PL/pgSQL, for example) rolls back the innermost subtransaction, which has to be
+/// its own.
+pub(super) fn in_subtransaction<T, E>(
+    work: impl FnOnce() -> T,
+    keep: impl FnOnce(&T) -> bool,
+    takes: impl Fn(&CaughtError) -> Option<E>,
+) -> Result<T, E> {
+    let subtransaction = Subtransaction::begin();
+    let done = caught(work, |error| {
+        subtransaction.roll_back();
+        takes(error)
+    });
+    match &done {
+        Ok(done) if keep(done) => subtransaction.commit(),
+        Ok(_) => subtransaction.roll_back(),
+        Err(_) => {}
+    }
+    done
+}
+
+/// Runs `work` in a subtransaction. If it raises an error with this code, rolls back all that it did, and gives `None`.
+pub fn rolled_back_on<T>(code: PgSqlErrorCode, work: impl FnOnce() -> T) -> Option<T> {
+    in_subtransaction(work, |_| true, |error| (report_of(error).sql_error_code() == code).then_some(())).ok()
+}
+
+/// What an error says.
+pub(super) fn report_of(error: &CaughtError) -> &ErrorReportWithLevel {
+    match error {
+        CaughtError::PostgresError(report) | CaughtError::ErrorReport(report) => report,
+        CaughtError::RustPanic { ereport, .. } => ereport,
+    }
+}
+
+/// Runs `work`. If it raises an error of PostgreSQL with this code, `replacement` is given the error and may make another
+/// one, which is raised instead.
+pub fn replacing_error<T>(
+    code: PgSqlErrorCode,
+    work: impl FnOnce() -> T,
+    replacement: impl FnOnce(&ErrorReportWithLevel) -> Option<Error>,
+) -> T {
+    caught_of_server(code, work).unwrap_or_else(|error| match replacement(&error) {
+        Some(other) => other.raise(),
+        None => CaughtError::PostgresError(*error).rethrow(),
+    })
+}
+
+/// Runs `work`; gives PostgreSQL's error if that says that memory or shared memory is used up. The caller has to raise
+/// another error in its place, since nothing is rolled back here.
+pub fn or_out_of_memory<T>(work: impl FnOnce() -> T) -> Result<T, Box<ErrorReportWithLevel>> {
+    caught_of_server(PgSqlErrorCode::ERRCODE_OUT_OF_MEMORY, work)
+}
+
+/// Runs `work`. If it raises an error with this code, calls `note`, which must raise no error. The error goes on.
+pub fn noting<T>(code: PgSqlErrorCode, work: impl FnOnce() -> T, note: impl FnOnce()) -> T {
+    caught_of_server(code, work).unwrap_or_else(|error| {
+        note();
+        CaughtError::PostgresError(*error).rethrow()
+    })
+}
+
+/// Runs `work`; gives its error if that is one of PostgreSQL's with this code. The caller has to raise an error. Where there
+/// is none this costs nothing, unlike a `PgTryBuilder`.
+fn caught_of_server<T>(code: PgSqlErrorCode, work: impl FnOnce() -> T) -> Result<T, Box<ErrorReportWithLevel>> {
+    std::panic::catch_unwind(AssertUnwindSafe(work)).map_err(|payload| {
+        match payload.downcast::<CaughtError>().map(|caught| *caught) {
+            Ok(CaughtError::PostgresError(error)) if error.sql_error_code() == code => Box::new(error),
+            Ok(other) => other.rethrow(),
+            Err(payload) => std::panic::resume_unwind(payload),
+        }
+    })
+}
+
+/// An internal subtransaction, entered and left as PL/pgSQL does it for an exception block. The memory context and the
+/// resource owner stay those of the caller.
+struct Subtransaction {
+    context: pg_sys::MemoryContext,
+    owner: pg_sys::ResourceOwner,
+}
+
+impl Subtransaction {
+    fn begin() -> Subtransaction {
+        // SAFETY: called inside a transaction. The context and the owner outlive the subtransaction.
+        unsafe {
+            let callers = Subtransaction { context: pg_sys::CurrentMemoryContext, owner: pg_sys::CurrentResourceOwner };
+            pg_sys::BeginInternalSubTransaction(std::ptr::null());
+            pg_sys::MemoryContextSwitchTo(callers.context);
+            callers
+        }
+    }
+
+    fn commit(&self) {
+        // SAFETY: ours is the innermost subtransaction.
+        unsafe { pg_sys::ReleaseCurrentSubTransaction() }
+        self.back_to_caller();
+    }
+
+    /// By now pgrx has copied the error out of ErrorContext and has cleared PostgreSQL's error state.
+    fn roll_back(&self) {
+        self.back_to_caller();
+        // SAFETY: ours is the innermost subtransaction, since `work` leaves none of its own open.
+        unsafe { pg_sys::RollbackAndReleaseCurrentSubTransaction() }
+        self.back_to_caller();
+    }
+
+    fn back_to_caller(&self) {
+        // SAFETY: the context and the owner were current before the subtransaction began, and still exist.
+        unsafe {
+            pg_sys::MemoryContextSwitchTo(self.context);
+            pg_sys::CurrentResourceOwner = self.owner;
+        }
+    }
+}
+
+/// An error that has ended a transaction of the worker's.
+pub struct Failure {
+    /// The error's SQLSTATE.
+    pub code: PgSqlErrorCode,
+    /// The error's message and detail.
+    pub said: String,
+}
+
+/// Runs `work` in a transaction of a worker, and rolls it back on an error. `pg_stat_activity` shows `activity` meanwhile.
+pub fn in_transaction<T>(activity: &CStr, work: impl FnOnce() -> T) -> Result<T, Failure> {
+    // SAFETY: this process is connected (the launcher to the shared catalogs only) and outside of any transaction. An error
+    // on the way is caught below.
+    let run = || unsafe {
+        pg_sys::SetCurrentStatementStartTimestamp();
+        pg_sys::pgstat_report_activity(pg_sys::BackendState::STATE_RUNNING, activity.as_ptr());
+        pg_sys::StartTransactionCommand();
+        pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());
+        let done = work();
+        pg_sys::PopActiveSnapshot();
+        pg_sys::CommitTransactionCommand();
+        done
+    };
+    let done = caught(run, |error| {
+        // SAFETY: the transaction that was started above is open, or was just being committed. pgrx has taken the error out
+        // of PostgreSQL's error state.
+        unsafe { pg_sys::AbortCurrentTransaction() };
+        let report = report_of(error);
+        let detail = report.detail().map(|detail| format!(" ({detail})")).unwrap_or_default();
+        Some(Failure { code: report.sql_error_code(), said: format!("{}{detail}", report.message()) })
+    });
+    // SAFETY: the process is connected.
+    unsafe { pg_sys::pgstat_report_activity(pg_sys::BackendState::STATE_IDLE, std::ptr::null()) };
+    done
+}
