@@ -7,23 +7,12 @@
 /// A payload's digest, see [`super::fingerprint`].
 pub type Fingerprint = [u8; 16];
 
-/// What the table needs to know of an outcome.
+/// What the table needs to know of an outcome, or of a checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct OutcomeFacts {
-    /// Until when it lives, in PostgreSQL's microseconds.
+pub struct KeptFacts {
+    /// Until when it counts, in PostgreSQL's microseconds.
     pub expires_at: i64,
     /// Whether the transaction's snapshot sees it. Under READ COMMITTED it always does.
-    pub visible: bool,
-    /// The fingerprint of the payload that the request came with, if it had one.
-    pub fingerprint: Option<Fingerprint>,
-}
-
-/// What the table needs to know of a checkpoint.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct CheckpointFacts {
-    /// Until when it counts.
-    pub expires_at: i64,
-    /// Whether the transaction's snapshot sees it.
     pub visible: bool,
     /// The fingerprint of the payload that the request came with, if it had one.
     pub fingerprint: Option<Fingerprint>,
@@ -74,9 +63,9 @@ pub struct Facts {
     /// The fingerprint of the payload given with this call, if there is one.
     pub fingerprint: Option<Fingerprint>,
     /// The outcome found, expired or not.
-    pub outcome: Option<OutcomeFacts>,
+    pub outcome: Option<KeptFacts>,
     /// The checkpoint found, expired or not.
-    pub checkpoint: Option<CheckpointFacts>,
+    pub checkpoint: Option<KeptFacts>,
     /// The time of this look. A lease is judged by it, since it may run out during a wait.
     pub now: i64,
     /// The lease found.
@@ -200,8 +189,8 @@ mod tests {
         time_key_expires_at: None,
         eligibility: DUE,
     };
-    const KEPT: OutcomeFacts = OutcomeFacts { expires_at: 200, visible: true, fingerprint: Some(A) };
-    const REACHED: CheckpointFacts = CheckpointFacts { expires_at: 200, visible: true, fingerprint: Some(A) };
+    const KEPT: KeptFacts = KeptFacts { expires_at: 200, visible: true, fingerprint: Some(A) };
+    const REACHED: KeptFacts = KeptFacts { expires_at: 200, visible: true, fingerprint: Some(A) };
 
     const RAN_OUT: LeaseFacts =
         LeaseFacts { own: true, until: 100, expires_at: 200, attempt: 2, visible: true, fingerprint: Some(A) };
@@ -218,16 +207,16 @@ mod tests {
         let table = [
             (NEW, START),
             (with(KEPT), Decision::Replay),
-            (with(OutcomeFacts { fingerprint: None, ..KEPT }), Decision::Replay),
+            (with(KeptFacts { fingerprint: None, ..KEPT }), Decision::Replay),
             (Facts { fingerprint: None, ..with(KEPT) }, Decision::Replay),
-            (with(OutcomeFacts { fingerprint: Some(B), ..KEPT }), Decision::PayloadMismatch),
-            (with(OutcomeFacts { visible: false, ..KEPT }), Decision::Unserializable),
-            (with(OutcomeFacts { expires_at: 100, ..KEPT }), START),
-            (with(OutcomeFacts { expires_at: 100, visible: false, ..KEPT }), START),
+            (with(KeptFacts { fingerprint: Some(B), ..KEPT }), Decision::PayloadMismatch),
+            (with(KeptFacts { visible: false, ..KEPT }), Decision::Unserializable),
+            (with(KeptFacts { expires_at: 100, ..KEPT }), START),
+            (with(KeptFacts { expires_at: 100, visible: false, ..KEPT }), START),
             (at(REACHED), CONTINUE),
-            (at(CheckpointFacts { fingerprint: Some(B), ..REACHED }), Decision::PayloadMismatch),
-            (at(CheckpointFacts { visible: false, ..REACHED }), Decision::Unserializable),
-            (at(CheckpointFacts { expires_at: 100, ..REACHED }), START),
+            (at(KeptFacts { fingerprint: Some(B), ..REACHED }), Decision::PayloadMismatch),
+            (at(KeptFacts { visible: false, ..REACHED }), Decision::Unserializable),
+            (at(KeptFacts { expires_at: 100, ..REACHED }), START),
             (Facts { time_key_expires_at: Some(101), ..NEW }, START),
             (Facts { time_key_expires_at: Some(100), ..NEW }, Decision::KeyTooOld),
             (Facts { time_key_expires_at: Some(100), ..with(KEPT) }, Decision::Replay),
@@ -316,8 +305,8 @@ mod tests {
             lease in prop::option::of((any::<bool>(), 0i64..10, 0i64..10, fingerprint())),
         ) {
             let lease = lease.map(|(own, until, expires_at, fingerprint)| LeaseFacts { own, until, expires_at, fingerprint, ..RAN_OUT });
-            let outcome = OutcomeFacts { expires_at, visible, fingerprint: kept };
-            let checkpoint = checkpoint.map(|(expires_at, visible, fingerprint)| CheckpointFacts { expires_at, visible, fingerprint });
+            let outcome = KeptFacts { expires_at, visible, fingerprint: kept };
+            let checkpoint = checkpoint.map(|(expires_at, visible, fingerprint)| KeptFacts { expires_at, visible, fingerprint });
             let decision = decide(&Facts { asked_at, fingerprint: given, outcome: Some(outcome), checkpoint, now: asked_at, lease, max_attempts: None, time_key_expires_at, eligibility: DUE });
             if expires_at > asked_at {
                 let executes = matches!(decision, Decision::Execute { .. } | Decision::GiveUp | Decision::KeyTooOld);

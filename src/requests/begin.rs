@@ -60,7 +60,7 @@ pub fn begin(request: &Request<'_>, payload: Option<Jsonb>, wait_us: Option<i64>
         };
         return Err(Error::AlreadyBegun { name: request.name(), hint });
     }
-    let call = BeginCall { asked: Asked { request, lock: request.lock(), asked_at, fingerprint, aim } };
+    let call = Asked { request, lock: request.lock(), asked_at, fingerprint, aim };
     let deadline = Deadline::after(wait_us);
     let begun = if pg::read_only() {
         call.replay_only(deadline)?
@@ -100,11 +100,6 @@ pub fn begin(request: &Request<'_>, payload: Option<Jsonb>, wait_us: Option<i64>
 /// How often a row may be gone that was there a moment before. More often, something keeps it from being written.
 const VANISHED_MAX: usize = 10;
 
-/// A call of begin.
-struct BeginCall<'a> {
-    asked: Asked<'a>,
-}
-
 /// The result of one attempt to answer.
 enum Attempt {
     /// This is the answer.
@@ -117,15 +112,15 @@ enum Attempt {
     Leased(i64),
 }
 
-impl BeginCall<'_> {
+impl Asked<'_> {
     /// Refuses the request if its transaction holds as many locks already as one may take of the server's lock table.
     fn check_room(&self) -> Result<(), Error> {
         let (held, most) = (open::locks(), guc::max_locks());
-        if held < most || Tag::request(&self.asked.lock).is_held_by_us() {
+        if held < most || Tag::request(&self.lock).is_held_by_us() {
             return Ok(());
         }
         Err(Error::LimitExceeded {
-            what: format!("the number of requests begun in one transaction, with {},", self.asked.request.name()),
+            what: format!("the number of requests begun in one transaction, with {},", self.request.name()),
             found: (held + 1).to_string(),
             limit: format!("{most}, as idempotence.max_lock_share says"),
             hint: "Begin them in several transactions, or have max_locks_per_transaction raised, which takes a restart. An inbox takes no lock for each request.",
@@ -144,15 +139,15 @@ impl BeginCall<'_> {
     }
 
     fn claim_or_answer(&self, deadline: Deadline) -> Result<Begun, Error> {
-        let claim = Tag::request(&self.asked.lock);
+        let claim = Tag::request(&self.lock);
         let (mut sleeper, mut wait) = (None, None);
         loop {
-            let mut claimed = waiting::take_at_once(self.asked.request, &claim)?;
+            let mut claimed = waiting::take_at_once(self.request, &claim)?;
             // A replay does not wait for the lock: a committed outcome stands, whoever has the lock.
             let mut attempt =
                 if claimed { self.attempt_with_lock(deadline)? } else { self.attempt_without_lock(Seeker::Beginner)? };
             if let Attempt::NoAnswer = attempt {
-                if !waiting::take(self.asked.request, &claim, deadline, &mut wait)? {
+                if !waiting::take(self.request, &claim, deadline, &mut wait)? {
                     return Ok(Begun::InProgress(None));
                 }
                 claimed = true;
@@ -175,10 +170,10 @@ impl BeginCall<'_> {
         }
     }
 
-    /// As [`BeginCall::claim_or_answer`], in a journal, whose unique index arbitrates. Whoever inserts the request's row has
+    /// As [`Asked::claim_or_answer`], in a journal, whose unique index arbitrates. Whoever inserts the request's row has
     /// the claim. Whoever finds one there looks for an outcome, and locks the row if there is none.
     fn claim_or_answer_in_journal(&self, kept: &InJournal<'_>, deadline: Deadline) -> Result<Begun, Error> {
-        let Request::Keyed(keyed) = self.asked.request else { unreachable!("only keyed requests are in a journal") };
+        let Request::Keyed(keyed) = self.request else { unreachable!("only keyed requests are in a journal") };
         let ttl_us = keyed.session.ttl_us();
         let (mut sleeper, mut wait) = (None, None);
         let mut vanished = 0;
@@ -226,10 +221,10 @@ impl BeginCall<'_> {
         expires_at: i64,
         deadline: Deadline,
     ) -> Result<Option<Claimed>, Error> {
-        if self.asked.aim != Aim::Claim {
+        if self.aim != Aim::Claim {
             return self.tentatively(deadline, || Ok(kept.claim(expires_at)), |_| true);
         }
-        let what = || self.asked.request.name().to_string();
+        let what = || self.request.name().to_string();
         let ran_out = || Error::WaitRanOut { what: what(), hint: WAIT_BY_ARGUMENT };
         let claim = || kept.claim(expires_at);
         Ok(Some(self.naming(|| pg::in_time_or_error(deadline.left_us(), claim, ran_out))))
@@ -251,7 +246,7 @@ impl BeginCall<'_> {
     /// failures to serialize have a DETAIL, which tells the reason.
     fn naming<T>(&self, work: impl FnOnce() -> T) -> T {
         pg::replacing_error(PgSqlErrorCode::ERRCODE_T_R_SERIALIZATION_FAILURE, work, |error| {
-            error.detail().is_none().then(|| Error::Unserializable(self.asked.request.name()))
+            error.detail().is_none().then(|| Error::Unserializable(self.request.name()))
         })
     }
 
@@ -260,9 +255,9 @@ impl BeginCall<'_> {
     fn sleep(&self, sleeper: &mut Option<Sleeper>, wait: &mut Option<Wait>, until: i64, deadline: Deadline) -> bool {
         match sleeper {
             _ if pg::keeps_snapshot() || deadline.left_us() == Some(0) => false,
-            Some(sleeper) => waiting::sleep(sleeper, self.asked.request, &self.asked.lock, until, wait),
+            Some(sleeper) => waiting::sleep(sleeper, self.request, &self.lock, until, wait),
             None => {
-                *sleeper = Some(Sleeper::of(&self.asked.lock, deadline.left_us()));
+                *sleeper = Some(Sleeper::of(&self.lock, deadline.left_us()));
                 true
             }
         }
@@ -271,7 +266,7 @@ impl BeginCall<'_> {
     /// Replays a committed outcome, if there is one. If there is none, nothing follows from that: whoever has the lock
     /// may just be recording it.
     fn attempt_without_lock(&self, seeker: Seeker) -> Result<Attempt, Error> {
-        match self.asked.find_and_decide(seeker) {
+        match self.find_and_decide(seeker) {
             Ok(Some(Decided { decision: Decision::Replay, outcome: Some(outcome), .. })) => {
                 Ok(Attempt::Answered(Begun::Replay(outcome)))
             }
@@ -285,7 +280,7 @@ impl BeginCall<'_> {
     /// Replays or refuses: a standby and a read-only transaction cannot execute the request.
     fn replay_only(&self, deadline: Deadline) -> Result<Begun, Error> {
         loop {
-            match self.asked.find_and_decide(Seeker::Beginner) {
+            match self.find_and_decide(Seeker::Beginner) {
                 Ok(Some(Decided { decision: Decision::Replay, outcome: Some(outcome), .. })) => {
                     return Ok(Begun::Replay(outcome));
                 }
@@ -297,29 +292,29 @@ impl BeginCall<'_> {
                 Ok(Some(_)) => break,
             }
         }
-        let name = self.asked.request.name();
-        let detail = match self.asked.aim {
+        let name = self.request.name();
+        let detail = match self.aim {
             Aim::Execute { .. } | Aim::Claim => {
                 format!("No outcome of {name} is kept here, so it would have to be executed.")
             }
             Aim::Settle => format!("No outcome of {name} is kept here, so its settling would have to be recorded."),
         };
-        Err(Error::ReadOnly { function: self.asked.aim.function(), detail })
+        Err(Error::ReadOnly { function: self.aim.function(), detail })
     }
 
     /// Replays, or starts the request. The caller has the request's lock, so what is kept of the request does not change
     /// meanwhile.
     fn attempt_with_lock(&self, deadline: Deadline) -> Result<Attempt, Error> {
         debug_assert!(
-            keeping::holds_claim(self.asked.request, &self.asked.lock),
+            keeping::holds_claim(self.request, &self.lock),
             "only the holder of the claim decides to execute"
         );
-        let found = match self.asked.find_and_decide(Seeker::LockHolder) {
+        let found = match self.find_and_decide(Seeker::LockHolder) {
             Ok(Some(found)) => found,
             Ok(None) => return Ok(Attempt::SessionTaken),
             Err(error @ (Error::SessionEnded { .. } | Error::SessionFenced { .. })) => {
                 // Settling goes on after this error, and leaves no lock.
-                keeping::release_claim(self.asked.request, &self.asked.lock);
+                keeping::release_claim(self.request, &self.lock);
                 return Err(error);
             }
             Err(error) => return Err(error),
@@ -329,7 +324,7 @@ impl BeginCall<'_> {
             (Decision::Leased, _, Some(lease)) => Attempt::Leased(lease.lease.until),
             (_, outcome, _) => {
                 self.check_still_open()?;
-                match start::start(&self.asked, Decided { outcome, ..found }, deadline)? {
+                match start::start(self, Decided { outcome, ..found }, deadline)? {
                     Some(begun) => Attempt::Answered(begun),
                     None => Attempt::SessionTaken,
                 }
@@ -339,14 +334,13 @@ impl BeginCall<'_> {
 
     /// Refuses to start a request of a session that was closed while this call was on its way to the claim.
     fn check_still_open(&self) -> Result<(), Error> {
-        let Request::Keyed(keyed) = self.asked.request else { return Ok(()) };
-        resolve::check_still_open(&keyed.session)
-            .inspect_err(|_| keeping::release_claim(self.asked.request, &self.asked.lock))
+        let Request::Keyed(keyed) = self.request else { return Ok(()) };
+        resolve::check_still_open(&keyed.session).inspect_err(|_| keeping::release_claim(self.request, &self.lock))
     }
 
     /// Remembers an answer other than `started`, for the error if the program records the request all the same.
     fn remember(&self, begun: &Begun) {
-        let which = (self.asked.lock, self.asked.request.number());
+        let which = (self.lock, self.request.number());
         match begun {
             Begun::Started(_) => answered::take_back(which),
             Begun::Replay(outcome) | Begun::GivenUp(outcome) => answered::note(which, Answered::Done(outcome.class)),
@@ -356,7 +350,7 @@ impl BeginCall<'_> {
 
     /// Waits while another transaction has the client session alone; whether it is worth trying again.
     fn wait_while_taken(&self, deadline: Deadline) -> bool {
-        match self.asked.request {
+        match self.request {
             Request::Keyed(_) => true,
             Request::Numbered(request) => liveness::wait_while_taken(&request.session, deadline),
         }

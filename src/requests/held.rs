@@ -20,10 +20,10 @@ use crate::store::outcome::Outcome;
 use crate::store::rel::Snapshot;
 use crate::store::segment;
 
-/// What a call to record finds.
-pub enum Held {
-    /// The request, to be recorded.
-    Open(OpenRequest),
+/// What the caller's token leads to.
+pub enum Held<T> {
+    /// The request, which is not done.
+    Open(T),
     /// The outcome that was recorded with the same token before.
     Recorded(Outcome),
 }
@@ -38,12 +38,12 @@ pub fn by(request: &Request<'_>, token: Option<i64>, function: &'static str) -> 
 }
 
 /// The request that is to be recorded, or its outcome.
-pub fn to_record(request: &Request<'_>, token: Option<i64>) -> Result<Held, Error> {
+pub fn to_record(request: &Request<'_>, token: Option<i64>) -> Result<Held<OpenRequest>, Error> {
     request.check_not_inbox()?;
     let Some(token) = token else { return begun(request, "idem_record").map(Held::Open) };
     match find_leased(request, token, "idem_record")? {
-        Found::Lease(leased) => leased.into_open(request).map(Held::Open),
-        Found::Outcome(outcome) => Ok(Held::Recorded(outcome)),
+        Held::Open(leased) => leased.into_open(request).map(Held::Open),
+        Held::Recorded(outcome) => Ok(Held::Recorded(outcome)),
     }
 }
 
@@ -63,8 +63,8 @@ pub struct Leased {
 pub fn leased(request: &Request<'_>, token: i64, function: &'static str) -> Result<Leased, Error> {
     request.check_not_inbox()?;
     match find_leased(request, token, function)? {
-        Found::Lease(leased) => Ok(leased),
-        Found::Outcome(_) => Err(Error::ClaimSuperseded { name: request.name(), token, how: Superseded::Recorded }),
+        Held::Open(leased) => Ok(leased),
+        Held::Recorded(_) => Err(Error::ClaimSuperseded { name: request.name(), token, how: Superseded::Recorded }),
     }
 }
 
@@ -89,15 +89,9 @@ impl Leased {
 /// What may be kept of a request that has a lease: begin has deleted an outcome that had expired.
 const LEASED: Leftovers = Leftovers { outcome: false, checkpoint: true, lease: true };
 
-/// What a token leads to.
-enum Found {
-    Lease(Leased),
-    Outcome(Outcome),
-}
-
 /// Takes the request's lock and looks what the token leads to. By the order of locks the client session's is shared
 /// first.
-fn find_leased(request: &Request<'_>, token: i64, function: &'static str) -> Result<Found, Error> {
+fn find_leased(request: &Request<'_>, token: i64, function: &'static str) -> Result<Held<Leased>, Error> {
     arguments::check_writable(function, || format!("The lease of {} is to be changed.", request.name()))?;
     let deadline = Deadline::after(guc::wait_us());
     if let Request::Numbered(numbered) = request {
@@ -122,7 +116,7 @@ fn find_leased(request: &Request<'_>, token: i64, function: &'static str) -> Res
     // A key with a lease has an outcome too if an import has brought the outcome since the begin. Then the lease is over.
     let done = matches!(request, Request::Keyed(_)) && outcome.is_some();
     if let (Completion::Proceed, Some(stored), false) = (of_lease, stored, done) {
-        return Ok(Found::Lease(Leased { lock, stored, place, segment }));
+        return Ok(Held::Open(Leased { lock, stored, place, segment }));
     }
     let recorded_with = outcome.as_ref().and_then(|(outcome, _)| outcome.token);
     keeping::release_claim(request, &lock);
@@ -130,7 +124,7 @@ fn find_leased(request: &Request<'_>, token: i64, function: &'static str) -> Res
         (Completion::Repeat, Some((_, false))) => Err(Error::Unserializable(request.name())),
         (Completion::Repeat, Some((outcome, true))) => {
             if pg::wait_until_durable(outcome.writer, pg::Durability::OfCaller, asked_at, || deadline) {
-                return Ok(Found::Outcome(outcome));
+                return Ok(Held::Recorded(outcome));
             }
             Err(Error::WaitRanOut { what: request.name().to_string(), hint: WAIT_BY_SETTING })
         }

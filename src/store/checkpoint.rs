@@ -1,7 +1,7 @@
 //! `idempotence.checkpoint`: how far unfinished requests got. A checkpoint is written only under the request's lock. A
 //! look-up reads it without that lock. The sweep deletes checkpoints that do not count any more.
 
-use crate::domain::decision::{CheckpointFacts, Fingerprint};
+use crate::domain::decision::{Fingerprint, KeptFacts};
 use crate::domain::identity::SessionId;
 use crate::error::{Error, RequestName};
 use crate::pg::{self, Jsonb};
@@ -44,8 +44,8 @@ impl StoredCheckpoint {
     }
 
     /// The facts for the decision. The checkpoint counts until `expires_at`.
-    pub fn facts(&self, expires_at: i64) -> CheckpointFacts {
-        CheckpointFacts { expires_at, visible: self.visible, fingerprint: self.checkpoint.fingerprint }
+    pub fn facts(&self, expires_at: i64) -> KeptFacts {
+        KeptFacts { expires_at, visible: self.visible, fingerprint: self.checkpoint.fingerprint }
     }
 }
 

@@ -13,7 +13,7 @@
 //! nothing twice, since an outcome is redacted once at most.
 
 use crate::domain::class::Class;
-use crate::domain::decision::{Fingerprint, OutcomeFacts};
+use crate::domain::decision::{Fingerprint, KeptFacts};
 use crate::domain::identity::SessionId;
 use crate::domain::time_key;
 use crate::error::{Error, RequestName};
@@ -53,8 +53,8 @@ impl Outcome {
     }
 
     /// The facts for the decision; `visible` tells whether the transaction's snapshot sees the outcome.
-    pub fn facts(&self, visible: bool) -> OutcomeFacts {
-        OutcomeFacts { expires_at: self.expires_at.unwrap_or(i64::MAX), visible, fingerprint: self.fingerprint }
+    pub fn facts(&self, visible: bool) -> KeptFacts {
+        KeptFacts { expires_at: self.expires_at.unwrap_or(i64::MAX), visible, fingerprint: self.fingerprint }
     }
 }
 

@@ -1,6 +1,6 @@
 //! What a call finds and decides, with the rules of the extension.
 
-use crate::domain::decision::{CheckpointFacts, Decision, Eligibility, Facts, LeaseFacts, OutcomeFacts, decide};
+use crate::domain::decision::{Decision, Eligibility, Facts, KeptFacts, LeaseFacts, decide};
 use crate::domain::lease::{Completion, complete};
 use crate::domain::sequence::{Acked, Kept, Order, Place, Range, place};
 use crate::kept::{Outcome, Stored, WINDOW, Which, number};
@@ -41,7 +41,7 @@ pub fn decided(setup: &Setup, stored: &Stored, asked: Asked, now_us: i64) -> Dec
         asked_at: asked.asked_at,
         fingerprint: None,
         outcome,
-        checkpoint: stored.checkpoints[usize::from(asked.of)].map(|expires_at| CheckpointFacts {
+        checkpoint: stored.checkpoints[usize::from(asked.of)].map(|expires_at| KeptFacts {
             expires_at,
             visible: true,
             fingerprint: None,
@@ -56,8 +56,8 @@ pub fn decided(setup: &Setup, stored: &Stored, asked: Asked, now_us: i64) -> Dec
 }
 
 /// The outcome of a request, expired or not, and whether its number lets it be executed.
-fn kept(setup: &Setup, stored: &Stored, asked: Asked) -> (Option<OutcomeFacts>, Eligibility) {
-    let facts = |outcome: Outcome| OutcomeFacts { expires_at: outcome.expires_at, visible: true, fingerprint: None };
+fn kept(setup: &Setup, stored: &Stored, asked: Asked) -> (Option<KeptFacts>, Eligibility) {
+    let facts = |outcome: Outcome| KeptFacts { expires_at: outcome.expires_at, visible: true, fingerprint: None };
     if setup.form == Form::Key {
         return (stored.outcome.map(facts), Eligibility::Due { visible: true });
     }
