@@ -4,10 +4,10 @@
 //! When any process crashes, the server makes the board anew. There is a board only where the library is preloaded.
 
 use crate::domain::moments::Moments;
-use crate::pg;
+use crate::pg::{self, SharedText};
 use pgrx::prelude::*;
 use pgrx::{PGRXSharedMemory, PgAtomic, PgLwLock, pg_shmem_init, pg_sys};
-use std::sync::atomic::{AtomicBool, AtomicI32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
 
 /// The number of databases whose last visit is remembered. One more replaces the database that was visited longest
 /// ago, which then looks as if it had never been visited.
@@ -19,31 +19,8 @@ pub const FAILURES_MAX: usize = 32;
 /// The number of databases that can be announced at once. Others wait for their usual visit.
 const ANNOUNCED_MAX: usize = 256;
 
-/// A text of limited length, in shared memory.
-#[derive(Clone, Copy)]
-pub struct Text {
-    bytes: [u8; Text::MAX],
-    length: usize,
-}
-
-impl Text {
-    const MAX: usize = 1000;
-    /// The empty text.
-    pub const EMPTY: Text = Text { bytes: [0; Text::MAX], length: 0 };
-
-    /// The beginning of a text, as much of it as there is room for.
-    pub fn of(text: &str) -> Text {
-        let length = text.floor_char_boundary(Text::MAX);
-        let mut bytes = [0; Text::MAX];
-        bytes[..length].copy_from_slice(&text.as_bytes()[..length]);
-        Text { bytes, length }
-    }
-
-    /// The text.
-    pub fn get(&self) -> String {
-        String::from_utf8_lossy(&self.bytes[..self.length]).into_owned()
-    }
-}
+/// A text on the board.
+pub type Text = SharedText<1000>;
 
 /// How a visit ended.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -138,29 +115,20 @@ pub static BOARD: PgLwLock<Board> = unsafe { PgLwLock::new(c"idempotence worker"
 // SAFETY: nothing else in this server's shared memory has this name.
 pub static LAUNCHER: PgAtomic<AtomicI32> = unsafe { PgAtomic::new(c"idempotence launcher") };
 
-/// Whether there is a board. A backend inherits this from the postmaster if that preloaded the library. In a backend
-/// that loads the library by itself it stays false.
-static PRELOADED: AtomicBool = AtomicBool::new(false);
-
 /// Reserves the board. Called while the postmaster preloads the library.
 pub fn init() {
     pg_shmem_init!(BOARD);
     pg_shmem_init!(LAUNCHER);
-    PRELOADED.store(true, Relaxed);
-}
-
-fn preloaded() -> bool {
-    PRELOADED.load(Relaxed)
 }
 
 /// The launcher's process id; 0 when it does not run, `None` when the library is not preloaded.
 pub fn launcher_pid() -> Option<i32> {
-    preloaded().then(|| LAUNCHER.get().load(Relaxed))
+    pg::is_preloaded().then(|| LAUNCHER.get().load(Relaxed))
 }
 
 /// When the worker swept a database last; `None` where that is not known.
 pub fn last_visit(database: pg_sys::Oid) -> Option<i64> {
-    if !preloaded() {
+    if !pg::is_preloaded() {
         return None;
     }
     let board = BOARD.share();
@@ -179,7 +147,7 @@ pub struct Visited {
 
 /// The databases that were swept, or could not be swept, since the server came up.
 pub fn visits() -> Vec<Visited> {
-    if !preloaded() {
+    if !pg::is_preloaded() {
         return Vec::new();
     }
     let (swept, failures) = {
@@ -201,7 +169,7 @@ pub fn visits() -> Vec<Visited> {
 
 /// Tells the launcher that the extension is in this database. The launcher may still believe that it is not.
 pub fn announce() {
-    if !preloaded() || pg::in_recovery() {
+    if !pg::is_preloaded() || pg::in_recovery() {
         return;
     }
     let database = pg::current_database().to_u32();
@@ -232,7 +200,7 @@ pub fn note_start() {
 /// is not preloaded.
 pub fn restarts() -> Option<(u64, usize)> {
     let now_us = pg::now_us();
-    preloaded().then(|| {
+    pg::is_preloaded().then(|| {
         let (starts, anew) = BOARD.share().starts;
         (starts.saturating_sub(1), anew.count(0, now_us - LATELY_US, now_us))
     })
@@ -240,7 +208,7 @@ pub fn restarts() -> Option<(u64, usize)> {
 
 /// Notes that PostgreSQL has ended a wait for a lock of ours because of a deadlock.
 pub fn note_deadlock() {
-    if preloaded() {
+    if pg::is_preloaded() {
         let (database, now_us) = (pg::current_database().to_u32(), pg::now_us());
         BOARD.exclusive().deadlocks.note(database, now_us);
     }
@@ -250,7 +218,7 @@ pub fn note_deadlock() {
 /// library is not preloaded.
 pub fn deadlocks() -> Option<usize> {
     let (database, now_us) = (pg::current_database().to_u32(), pg::now_us());
-    preloaded().then(|| BOARD.share().deadlocks.count(database, now_us - LATELY_US, now_us))
+    pg::is_preloaded().then(|| BOARD.share().deadlocks.count(database, now_us - LATELY_US, now_us))
 }
 
 /// Notes that the clock has jumped.
@@ -262,5 +230,5 @@ pub fn note_jump(by_us: i64) {
 /// When the clock has jumped last since the server came up, by the clock as it was set then, and by how much; `None`
 /// also when the library is not preloaded.
 pub fn jump() -> Option<(i64, i64)> {
-    if preloaded() { BOARD.share().jump } else { None }
+    if pg::is_preloaded() { BOARD.share().jump } else { None }
 }

@@ -11,16 +11,12 @@ use crate::domain::identity::Digest;
 use crate::pg::{self, Conditions, Own, Patience, Prepared};
 use pgrx::prelude::*;
 use pgrx::{PgAtomic, pg_shmem_init, pg_sys};
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// The number of condition variables.
 const CONDITIONS: usize = 1024;
 
 // SAFETY: nothing else in this server's shared memory has this name.
 static SLEEPERS: PgAtomic<Conditions<CONDITIONS>> = unsafe { PgAtomic::new(c"idempotence leases") };
-
-/// Whether there is shared memory, see [`crate::board`].
-static PRELOADED: AtomicBool = AtomicBool::new(false);
 
 /// The most looks of a sleeper in a second.
 const LOOKS: u32 = 10;
@@ -30,7 +26,6 @@ const SECOND_US: i64 = 1_000_000;
 /// Reserves the shared memory. Called while the postmaster preloads the library.
 pub fn init() {
     pg_shmem_init!(SLEEPERS);
-    PRELOADED.store(true, Relaxed);
 }
 
 /// The locks whose leases this transaction has ended.
@@ -42,7 +37,7 @@ fn number(lock: &Digest) -> usize {
 
 /// Has the commit of this transaction wake those who wait for the lease under this lock.
 pub fn at_commit(lock: &Digest) {
-    if PRELOADED.load(Relaxed) {
+    if pg::is_preloaded() {
         ENDED.with(|ended| ended.push(*lock));
     }
 }
@@ -67,7 +62,7 @@ impl Sleeper {
     /// Prepares to sleep, at most for `wait_us`. The caller then looks at the lease again: the wake may have come
     /// before.
     pub fn of(lock: &Digest, wait_us: Option<i64>) -> Sleeper {
-        let prepared = PRELOADED.load(Relaxed).then(|| SLEEPERS.get().prepare(number(lock)));
+        let prepared = pg::is_preloaded().then(|| SLEEPERS.get().prepare(number(lock)));
         Sleeper { patience: Patience::of(wait_us), prepared, second: (pg::now_us(), 0) }
     }
 

@@ -3,6 +3,7 @@
 
 use crate::domain::limits::KEY_CHARS_MAX;
 use crate::error::OWN_SQLSTATES;
+use crate::pg::SharedText;
 use pgrx::pg_sys;
 
 /// The most bytes of a name that are kept: as many as the longest key in plain letters has.
@@ -10,27 +11,6 @@ const NAME_BYTES: usize = KEY_CHARS_MAX + 1;
 
 /// The most bytes of an application's name: as many as PostgreSQL itself keeps.
 const APPLICATION_BYTES: usize = 64;
-
-/// A text of limited length.
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub struct Text<const N: usize> {
-    length: u16,
-    bytes: [u8; N],
-}
-
-impl<const N: usize> Text<N> {
-    /// Sets it, to as much of a text as there is room for.
-    pub fn set(&mut self, text: &str) {
-        let length = text.floor_char_boundary(N);
-        self.bytes[..length].copy_from_slice(&text.as_bytes()[..length]);
-        self.length = length as u16;
-    }
-
-    fn get(&self) -> String {
-        String::from_utf8_lossy(&self.bytes[..usize::from(self.length).min(N)]).into_owned()
-    }
-}
 
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -44,10 +24,10 @@ pub(super) struct Place {
     pub(super) role: u32,
     pub(super) pid: i32,
     pub(super) sqlstate: [u8; 5],
-    pub(super) session: Text<NAME_BYTES>,
-    pub(super) stream: Text<NAME_BYTES>,
-    pub(super) request: Text<NAME_BYTES>,
-    pub(super) application: Text<APPLICATION_BYTES>,
+    pub(super) session: SharedText<NAME_BYTES>,
+    pub(super) stream: SharedText<NAME_BYTES>,
+    pub(super) request: SharedText<NAME_BYTES>,
+    pub(super) application: SharedText<APPLICATION_BYTES>,
 }
 
 impl Place {

@@ -7,6 +7,7 @@ use pgrx::pg_sys;
 use std::cell::Cell;
 use std::ffi::{CStr, c_int, c_void};
 use std::marker::PhantomData;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// What a part of the library wants of the shared memory.
 #[derive(Clone, Copy)]
@@ -261,6 +262,52 @@ pub fn backend_place() -> Option<usize> {
     let place = usize::try_from(place).ok().filter(|place| (*place as i64) < super::server::max_backends());
     PLACE.set(place);
     place
+}
+
+/// A text of limited length, in shared memory. Zeros are the empty text.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct SharedText<const N: usize> {
+    length: u16,
+    bytes: [u8; N],
+}
+
+impl<const N: usize> SharedText<N> {
+    /// The empty text.
+    pub const EMPTY: SharedText<N> = SharedText { length: 0, bytes: [0; N] };
+
+    /// The beginning of a text, as much of it as there is room for.
+    pub fn of(text: &str) -> SharedText<N> {
+        let mut shared = SharedText::EMPTY;
+        shared.set(text);
+        shared
+    }
+
+    /// Sets it, to as much of a text as there is room for.
+    pub fn set(&mut self, text: &str) {
+        let length = text.floor_char_boundary(N);
+        self.bytes[..length].copy_from_slice(&text.as_bytes()[..length]);
+        self.length = length as u16;
+    }
+
+    /// The text.
+    pub fn get(&self) -> String {
+        String::from_utf8_lossy(&self.bytes[..usize::from(self.length).min(N)]).into_owned()
+    }
+}
+
+/// Whether there is shared memory of ours. A backend inherits this from the postmaster if that preloaded the library. In a
+/// backend that loads the library by itself it stays false.
+static PRELOADED: AtomicBool = AtomicBool::new(false);
+
+/// Notes that the shared memory is reserved, while the postmaster preloads the library.
+pub fn note_preloaded() {
+    PRELOADED.store(true, Relaxed);
+}
+
+/// Whether the library was preloaded, so that there is shared memory.
+pub fn is_preloaded() -> bool {
+    PRELOADED.load(Relaxed)
 }
 
 /// Whether this library is being preloaded by the postmaster.

@@ -23,7 +23,7 @@ use crate::store::catalog::Table;
 use pgrx::prelude::*;
 use pgrx::{PGRXSharedMemory, PgAtomic, pg_shmem_init};
 use std::cell::Cell;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 /// The number of words for each table.
 const WORDS: usize = 1024;
@@ -51,9 +51,6 @@ impl Default for Words {
 // SAFETY: nothing else in this server's shared memory has this name.
 static ALL: PgAtomic<Words> = unsafe { PgAtomic::new(c"idempotence blank tables") };
 
-/// Whether there is shared memory, see [`crate::board`].
-static PRELOADED: AtomicBool = AtomicBool::new(false);
-
 thread_local! {
     /// Whether this transaction writes rows by statements of others.
     static FOREIGN_ROWS: Cell<bool> = const { Cell::new(false) };
@@ -62,14 +59,13 @@ thread_local! {
 /// Reserves the memory. Called while the postmaster preloads the library.
 pub fn init() {
     pg_shmem_init!(ALL);
-    PRELOADED.store(true, Relaxed);
 }
 
 /// The word of a table of this database, and the database.
 fn word(table: Table) -> Option<(&'static AtomicU64, u32)> {
     let database = pg::current_database().to_u32();
     // A process that is not connected yet has no database.
-    if database == 0 || !PRELOADED.load(Relaxed) {
+    if database == 0 || !pg::is_preloaded() {
         return None;
     }
     let words: &'static Words = ALL.get();
@@ -124,7 +120,7 @@ pub fn forget() {
 
 /// A database is being made. Nobody is connected to it until its transaction has committed.
 pub fn forget_all() {
-    if PRELOADED.load(Relaxed) {
+    if pg::is_preloaded() {
         let words = ALL.get();
         words.checkpoint.iter().chain(&words.lease).for_each(count);
     }

@@ -5,10 +5,10 @@
 //! what they report on the board (`board.rs`).
 
 use crate::board;
+use crate::pg;
 use crate::store::blank;
 use crate::wake;
 use pgrx::bgworkers::{BackgroundWorkerBuilder, BgWorkerStartTime};
-use pgrx::pg_sys;
 use std::time::Duration;
 
 mod launcher;
@@ -20,10 +20,10 @@ const RESTART: Duration = Duration::from_secs(5);
 
 /// Reserves the board and registers the launcher, while the postmaster preloads the library.
 pub fn init() {
-    // SAFETY: variables that the postmaster has set.
-    if !unsafe { pg_sys::process_shared_preload_libraries_in_progress } || unsafe { pg_sys::IsBinaryUpgrade } {
+    if !pg::is_preloading() {
         return;
     }
+    pg::note_preloaded();
     board::init();
     wake::init();
     blank::init();
