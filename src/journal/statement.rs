@@ -1,9 +1,9 @@
 //! The statements on a journal. Each names a request by its tenant, its session and its key: the parameters $1 to $3.
 
 use super::table::Journal;
-use crate::pg::{self, Own, Statement};
+use crate::pg::{self, Statement, Statements};
 use pgrx::pg_sys::{BuiltinOid, Oid};
-use std::collections::HashMap;
+use std::cell::Cell;
 use std::rc::Rc;
 
 /// What is done to the row of a request.
@@ -120,37 +120,25 @@ impl Act {
     /// The statement on a journal, prepared once in a backend.
     pub fn on(self, journal: &Journal) -> Rc<Statement> {
         let changes = pg::relation_changes();
-        let known = PREPARED.with(|prepared| {
-            if prepared.upto != changes {
-                // Not dropped while they are in use: to free a plan calls into PostgreSQL.
-                return Err(std::mem::replace(prepared, Prepared { upto: changes, statements: HashMap::new() }));
-            }
-            Ok(prepared.statements.get(&(journal.oid, self)).cloned())
-        });
-        if let Ok(Some(statement)) = known {
-            return statement;
+        if UPTO.replace(changes) != changes {
+            forget();
         }
-        let tenant = [journal.tenant_type, BuiltinOid::TEXTOID, BuiltinOid::TEXTOID];
-        let types: Vec<Oid> = tenant.iter().chain(self.more()).map(|of| of.value()).collect();
-        let statement = Rc::new(Statement::prepare(&self.text(journal), &types));
-        let former = PREPARED.with(|prepared| prepared.statements.insert((journal.oid, self), Rc::clone(&statement)));
-        drop(former);
-        statement
+        PREPARED.get((journal.oid, self), || {
+            let tenant = [journal.tenant_type, BuiltinOid::TEXTOID, BuiltinOid::TEXTOID];
+            (self.text(journal), tenant.iter().chain(self.more()).map(|of| of.value()).collect())
+        })
     }
-}
-
-/// The statements of this backend, and the count of changes up to which they name what is there.
-#[derive(Default)]
-struct Prepared {
-    upto: u64,
-    statements: HashMap<(Oid, Act), Rc<Statement>>,
 }
 
 /// Forgets the statements.
 pub fn forget() {
-    // Not dropped while they are in use: to free a plan calls into PostgreSQL.
-    let prepared = PREPARED.take();
-    drop(prepared);
+    PREPARED.forget();
 }
 
-static PREPARED: Own<Prepared> = Own::new();
+/// The statements of this backend.
+static PREPARED: Statements<(Oid, Act)> = Statements::new();
+
+thread_local! {
+    /// The count of changes up to which the statements name what is there.
+    static UPTO: Cell<u64> = const { Cell::new(0) };
+}

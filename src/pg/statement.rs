@@ -1,9 +1,13 @@
-//! Statements on tables that are not ours. PostgreSQL plans them, and decides whether the current role may execute them.
+//! Statements that a backend prepares once. PostgreSQL plans them, and decides whether the current role may execute them.
 
 use super::durable::Writer;
 use super::jsonb::Jsonb;
+use super::own::Own;
 use pgrx::{FromDatum, pg_sys};
+use std::collections::HashMap;
 use std::ffi::CString;
+use std::hash::Hash;
+use std::rc::Rc;
 
 /// A statement of a backend, parsed once. PostgreSQL plans it anew by itself when a table of it has changed, or another
 /// role executes it.
@@ -53,10 +57,32 @@ impl Statement {
         sight: Sight,
         read: impl FnOnce(&FoundRow) -> T,
     ) -> (u64, Option<T>) {
+        let (mut read, mut first) = (Some(read), None);
+        let processed = self.run(values, sight, |row| {
+            if let Some(read) = read.take() {
+                first = Some(read(row));
+            }
+        });
+        (processed, first)
+    }
+
+    /// Executes the statement. Gives what `read` makes of each row that it returned.
+    pub fn rows<T>(
+        &self,
+        values: &[Option<pg_sys::Datum>],
+        sight: Sight,
+        mut read: impl FnMut(&FoundRow) -> T,
+    ) -> Vec<T> {
+        let mut rows = Vec::new();
+        self.run(values, sight, |row| rows.push(read(row)));
+        rows
+    }
+
+    fn run(&self, values: &[Option<pg_sys::Datum>], sight: Sight, mut each: impl FnMut(&FoundRow)) -> u64 {
         assert_eq!(values.len(), self.parameters, "a value for each parameter");
         let nulls: Vec<_> = values.iter().map(|value| if value.is_some() { b' ' } else { b'n' } as i8).collect();
         let mut values: Vec<_> = values.iter().map(|value| value.unwrap_or(pg_sys::Datum::null())).collect();
-        // SAFETY: the plan is kept, and the arrays have an element for each parameter. SPI is connected while its row is
+        // SAFETY: the plan is kept, and the arrays have an element for each parameter. SPI is connected while its rows are
         // read. An error ends the connection, and drops the snapshot, with its (sub)transaction.
         unsafe {
             let context = pg_sys::CurrentMemoryContext;
@@ -77,14 +103,48 @@ impl Statement {
             );
             assert!(done > 0, "SPI executes a statement of ours");
             let (processed, table) = (pg_sys::SPI_processed, pg_sys::SPI_tuptable);
-            let first = (!table.is_null() && processed > 0)
-                .then(|| read(&FoundRow { tuple: *(*table).vals, shape: (*table).tupdesc, context }));
+            if !table.is_null() {
+                for number in 0..processed as usize {
+                    each(&FoundRow { tuple: *(*table).vals.add(number), shape: (*table).tupdesc, context });
+                }
+            }
             if !snapshot.is_null() {
                 pg_sys::UnregisterSnapshot(snapshot);
             }
             pg_sys::SPI_finish();
-            (processed, first)
+            processed
         }
+    }
+}
+
+/// The statements of a backend that are prepared once, by what they do.
+pub struct Statements<K>(Own<HashMap<K, Rc<Statement>>>);
+
+impl<K: Eq + Hash> Statements<K> {
+    /// None yet.
+    #[allow(clippy::new_without_default, reason = "a static takes no other constructor than this")]
+    pub const fn new() -> Statements<K> {
+        Statements(Own::new())
+    }
+
+    /// The statement, prepared now if it was not: `make` gives its text and the types of its parameters.
+    pub fn get(&self, key: K, make: impl FnOnce() -> (String, Vec<pg_sys::Oid>)) -> Rc<Statement> {
+        if let Some(known) = self.0.with(|statements| statements.get(&key).cloned()) {
+            return known;
+        }
+        let (text, types) = make();
+        let statement = Rc::new(Statement::prepare(&text, &types));
+        // Not dropped while they are in use: to free a plan calls into PostgreSQL.
+        let former = self.0.with(|statements| statements.insert(key, Rc::clone(&statement)));
+        drop(former);
+        statement
+    }
+
+    /// Forgets them all.
+    pub fn forget(&self) {
+        // As above.
+        let statements = self.0.take();
+        drop(statements);
     }
 }
 

@@ -11,24 +11,22 @@
 use crate::domain::identity::{Digest, SessionId};
 use crate::error::{Error, RequestName};
 use crate::model::StandingSession;
-use crate::pg::{self, Own};
+use crate::pg::{self, Sight, Statements, Timestamptz};
 use crate::store::batch;
 pub use crate::store::batch::Key;
 use crate::store::catalog::Index;
-use crate::store::looks::DirtyScan;
+use crate::store::looks::{DirtyScan, RowState};
 use crate::store::outcome_columns;
-use crate::store::rel::{Access, Dirty, Rel, Snapshot};
+use crate::store::rel::{Access, Rel, Snapshot};
 use crate::store::segment::{self, LONG, SEGMENTS};
+use crate::store::sql;
 use crate::store::tuple::uuid_equals;
 use crate::store::write::{self, as_ours};
-use pgrx::datum::{DatumWithOid, TimestampWithTimeZone, Uuid};
-use pgrx::spi::{OwnedPreparedStatement, Spi, SpiClient};
+use pgrx::datum::{IntoDatum, Uuid};
 use pgrx::{PgSqlErrorCode, pg_sys};
-use std::collections::{HashMap, HashSet};
-use std::rc::Rc;
+use std::collections::HashSet;
 
-/// A plan for each statement. PostgreSQL makes the plan anew by itself when the table has changed.
-static PLANS: Own<HashMap<(usize, Arbiter), Rc<OwnedPreparedStatement>>> = Own::new();
+static STATEMENTS: Statements<(usize, Arbiter)> = Statements::new();
 
 /// Inserts the keys; tells of each whether it had no outcome that lives. The keys must come in the order of their digests,
 /// so that one of two overlapping batches waits for the other without a deadlock. `recorded_at` is noted with them.
@@ -84,13 +82,10 @@ fn insert_by_sql(
     recorded_by: &str,
 ) -> Result<Vec<bool>, Error> {
     let arbiter = if write::is_as_made(table) { Arbiter::Column } else { Arbiter::Constraint };
-    let insert = || {
-        pg::as_role(table.owner(), || insert_in(current, arbiter, &session.id, keys, times.map(moment), recorded_by))
-    };
+    let insert = || pg::as_role(table.owner(), || insert_in(current, arbiter, &session.id, keys, times, recorded_by));
     let digests = pg::replacing_error(PgSqlErrorCode::ERRCODE_UNIQUE_VIOLATION, insert, |error| {
         error_while_rebuilt(session, current, error.message())
-    })
-    .map_err(|error| Error::Corrupted { message: format!("could not insert into segment {current}: {error}") })?;
+    });
     let inserted: Vec<bool> = keys.iter().map(|key| digests.contains(&key.digest)).collect();
     // A trigger may have suppressed a row or changed it. Then the key was neither seen before nor is it noted now.
     if arbiter == Arbiter::Constraint {
@@ -127,30 +122,17 @@ pub fn delete(digest: &Digest, now_us: i64) -> Result<bool, Error> {
     let mut lived = false;
     for (place, _) in SEGMENTS.into_iter().chain([LONG]) {
         let name = place.name();
-        let table = Rel::open(place, Access::Write);
+        // The lock stays, see `Rel::open`.
+        drop(Rel::open(place, Access::Write));
         let statement = format!(
             "DELETE FROM idempotence.{name} WHERE digest OPERATOR(pg_catalog.=) $1
              RETURNING expires_at OPERATOR(pg_catalog.>) $2"
         );
-        let arguments = [Uuid::from_bytes(digest.0).into(), moment(now_us).into()];
-        let deleted = pg::as_role(table.owner(), || {
-            Spi::connect_mut(|client| client.update(statement.as_str(), None, &arguments)?.first().get::<bool>(1))
-        });
-        match deleted {
-            Ok(row) => lived |= row == Some(true),
-            // No row was deleted.
-            Err(pgrx::spi::Error::InvalidPosition) => {}
-            Err(error) => {
-                let message = format!("could not delete from {name}: {error}");
-                return Err(Error::Corrupted { message });
-            }
-        }
+        let arguments = [Uuid::from_bytes(digest.0).into(), Timestamptz(now_us).into()];
+        let deleted = sql::changing(&statement, &arguments, |row| row.get::<bool>(1))?;
+        lived |= deleted.contains(&Some(true));
     }
     Ok(lived)
-}
-
-fn moment(us: i64) -> Option<TimestampWithTimeZone> {
-    TimestampWithTimeZone::try_from(us as pg_sys::TimestampTz).ok()
 }
 
 /// What `ON CONFLICT` names.
@@ -167,51 +149,35 @@ fn insert_in(
     arbiter: Arbiter,
     session: &SessionId,
     keys: &[Key<'_>],
-    [recorded_at, now]: [Option<TimestampWithTimeZone>; 2],
+    [recorded_at, now_us]: [i64; 2],
     recorded_by: &str,
-) -> Result<HashSet<Digest>, pgrx::spi::Error> {
+) -> HashSet<Digest> {
     let digests: Vec<Uuid> = keys.iter().map(|key| Uuid::from_bytes(key.digest.0)).collect();
     let names: Vec<&str> = keys.iter().map(|key| key.key).collect();
-    let ends: Vec<Option<TimestampWithTimeZone>> = keys.iter().map(|key| moment(key.expires_at)).collect();
-    let arguments: [DatumWithOid<'_>; 7] = [
-        digests.into(),
-        names.into(),
-        ends.into(),
-        Uuid::from_bytes(*session).into(),
-        now.into(),
-        recorded_by.into(),
-        recorded_at.into(),
+    let ends: Vec<Timestamptz> = keys.iter().map(|key| Timestamptz(key.expires_at)).collect();
+    let values = [
+        digests.into_datum(),
+        names.into_datum(),
+        ends.into_datum(),
+        Some(pg::uuid(session)),
+        Some(now_us.into()),
+        recorded_by.into_datum(),
+        Some(recorded_at.into()),
     ];
-    let insert = |client: &mut SpiClient<'_>| {
-        let known = PLANS.with(|plans| plans.get(&(segment, arbiter)).map(Rc::clone));
-        let plan = match known {
-            Some(plan) => plan,
-            None => {
-                let plan = Rc::new(client.prepare_mut(statement(segment, arbiter).as_str(), &types())?.keep());
-                PLANS.with(|plans| plans.insert((segment, arbiter), Rc::clone(&plan)));
-                plan
-            }
-        };
-        let rows = client.update(&*plan, None, &arguments)?;
-        rows.map(|row| Ok(row.get::<Uuid>(1)?.map(|digest| Digest(*digest.as_bytes()))))
-            .filter_map(Result::transpose)
-            .collect()
-    };
-    as_ours(|| Spi::connect_mut(insert))
+    let insert = STATEMENTS.get((segment, arbiter), || (statement(segment, arbiter), TYPES.to_vec()));
+    let inserted = as_ours(|| insert.rows(&values, Sight::OfTransaction, |row| row.uuid(0)));
+    inserted.into_iter().flatten().map(Digest).collect()
 }
 
-fn types() -> [pgrx::PgOid; 7] {
-    [
-        pg_sys::UUIDARRAYOID,
-        pg_sys::TEXTARRAYOID,
-        pg_sys::TIMESTAMPTZARRAYOID,
-        pg_sys::UUIDOID,
-        pg_sys::TIMESTAMPTZOID,
-        pg_sys::TEXTOID,
-        pg_sys::TIMESTAMPTZOID,
-    ]
-    .map(pgrx::PgOid::from)
-}
+const TYPES: [pg_sys::Oid; 7] = [
+    pg_sys::UUIDARRAYOID,
+    pg_sys::TEXTARRAYOID,
+    pg_sys::TIMESTAMPTZARRAYOID,
+    pg_sys::UUIDOID,
+    pg_sys::TIMESTAMPTZOID,
+    pg_sys::TEXTOID,
+    pg_sys::TIMESTAMPTZOID,
+];
 
 fn statement(segment: usize, arbiter: Arbiter) -> String {
     let target = match arbiter {
@@ -232,17 +198,22 @@ fn statement(segment: usize, arbiter: Arbiter) -> String {
 
 /// Whether the key has an outcome in this table that lives. Waits for transactions that are at work on such a row.
 fn stands_in(table: &Rel, index: Index, session: &StandingSession, key: &Key<'_>, now_us: i64) -> Result<bool, Error> {
-    let keys = || [uuid_equals(outcome_columns::DIGEST as i16 + 1, &key.digest.0)];
     loop {
-        match table.find_dirty(index, &mut keys()) {
-            Dirty::Nothing => return Ok(false),
-            Dirty::InProgress(transaction) => pg::wait_for_transaction(transaction),
-            Dirty::Committed => break,
+        // The scan has ended before the wait.
+        let state =
+            DirtyScan::begin(table, index).find(&key.digest, |_: &outcome_columns::Columns<'_>, state| Some(state));
+        match state {
+            None => return Ok(false),
+            Some(RowState::BeingInserted(by) | RowState::Committed { changing: Some(by) }) => {
+                pg::wait_for_transaction(by)
+            }
+            Some(RowState::Committed { changing: None }) => break,
         }
     }
     let lives =
         |row: &outcome_columns::Columns<'_>| (row.int8(outcome_columns::EXPIRES_AT)? > now_us).then(|| row.visible());
-    match table.find(Some(index), &mut keys(), Snapshot::LatestMvcc, lives) {
+    let keys = &mut [uuid_equals(outcome_columns::DIGEST as i16 + 1, &key.digest.0)];
+    match table.find(Some(index), keys, Snapshot::LatestMvcc, lives) {
         Some(true) => Ok(true),
         Some(false) => Err(Error::Unserializable(RequestName::new(&session.name, key.key))),
         None => Ok(false),

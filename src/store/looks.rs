@@ -76,13 +76,13 @@ impl Found {
                 continue;
             }
             let look = |row: &Columns<'_>, state| match state {
-                RowState::BeingInserted => {
+                RowState::BeingInserted(_) => {
                     self.contended = true;
                     None
                 }
                 RowState::Committed { changing } => {
                     let living = living(row, table, session, request, now_us);
-                    self.contended |= changing || matches!(living, Ok(None));
+                    self.contended |= changing.is_some() || matches!(living, Ok(None));
                     living.transpose()
                 }
             };
@@ -112,10 +112,10 @@ fn living(
 /// What a dirty snapshot tells of a row.
 #[derive(Clone, Copy)]
 pub(super) enum RowState {
-    /// Another transaction is inserting it.
-    BeingInserted,
-    /// It is committed or this transaction's own. `changing`: another transaction is updating or deleting it.
-    Committed { changing: bool },
+    /// This transaction, which is another one, is inserting it. It may still roll back.
+    BeingInserted(pg_sys::TransactionId),
+    /// It is committed or this transaction's own. `changing`: another transaction that is updating or deleting it.
+    Committed { changing: Option<pg_sys::TransactionId> },
 }
 
 /// A scan of a table of outcomes for one digest after the other. Nothing in it may be kept while the caller waits for
@@ -177,9 +177,9 @@ impl<'rel> DirtyScan<'rel> {
                 }
                 let state = match ((*self.snapshot).xmin, (*self.snapshot).xmax) {
                     (pg_sys::InvalidTransactionId, changer) => {
-                        RowState::Committed { changing: changer != pg_sys::InvalidTransactionId }
+                        RowState::Committed { changing: Some(changer).filter(|id| *id != pg_sys::InvalidTransactionId) }
                     }
-                    _ => RowState::BeingInserted,
+                    (inserter, _) => RowState::BeingInserted(inserter),
                 };
                 let found = visit(&Tuple::read(tuple, (*self.table.rel).rd_att), state);
                 if found.is_some() {

@@ -181,34 +181,6 @@ impl Rel {
         // SAFETY: the relation is open.
         unsafe { (*(*self.rel).rd_rel).relowner }
     }
-
-    /// Looks for a row that matches the keys, including rows that other transactions have not committed yet.
-    pub fn find_dirty(&self, index: Index, keys: &mut [pg_sys::ScanKeyData]) -> Dirty {
-        // SAFETY: as in find(). A dirty snapshot returns in its xmin the transaction that is inserting the fetched row,
-        // and in its xmax the one that is updating or deleting it. It is only used through this pointer.
-        unsafe {
-            let mut snapshot = std::mem::zeroed::<pg_sys::SnapshotData>();
-            snapshot.snapshot_type = pg_sys::SnapshotType::SNAPSHOT_DIRTY;
-            let shown = &raw mut snapshot;
-            let scan = pg_sys::systable_beginscan(
-                self.rel,
-                cache::index_oid(index),
-                true,
-                shown,
-                keys.len() as i32,
-                keys.as_mut_ptr(),
-            );
-            let tuple = pg_sys::systable_getnext(scan);
-            let found = match (tuple.is_null(), (*shown).xmin, (*shown).xmax) {
-                (true, _, _) => Dirty::Nothing,
-                (false, pg_sys::InvalidTransactionId, pg_sys::InvalidTransactionId) => Dirty::Committed,
-                (false, pg_sys::InvalidTransactionId, updater) => Dirty::InProgress(updater),
-                (false, inserter, _) => Dirty::InProgress(inserter),
-            };
-            pg_sys::systable_endscan(scan);
-            found
-        }
-    }
 }
 
 impl Drop for Rel {
@@ -288,14 +260,4 @@ pub(super) fn toast_of(table: pg_sys::Oid) -> Option<pg_sys::Oid> {
         toast
     };
     (toast != pg_sys::InvalidOid).then_some(toast)
-}
-
-/// What [`Rel::find_dirty`] found.
-pub enum Dirty {
-    /// No row.
-    Nothing,
-    /// A committed row that nobody is changing.
-    Committed,
-    /// A row that this transaction is inserting, updating or deleting. It may still roll back.
-    InProgress(pg_sys::TransactionId),
 }

@@ -11,7 +11,7 @@
 //! `way.rs` tells which way serves a table.
 
 use crate::error::Error;
-use crate::pg::{self, Own};
+use crate::pg::{self, Sight, Statements};
 use crate::store::cache;
 use crate::store::catalog::Table;
 use crate::store::insert;
@@ -22,16 +22,14 @@ use crate::store::update;
 use crate::store::way::Way;
 use pgrx::pg_sys;
 use std::cell::Cell;
-use std::collections::HashMap;
-use std::ffi::{CStr, CString};
+use std::ffi::CStr;
 
 thread_local! {
     /// Whether the present write by SQL is the extension's own.
     static WRITING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// A plan for each statement. PostgreSQL makes the plan anew by itself when the table has changed.
-static PLANS: Own<HashMap<(Table, Verb), pg_sys::SPIPlanPtr>> = Own::new();
+static STATEMENTS: Statements<(Table, Verb)> = Statements::new();
 
 /// Whether the present write by SQL is the extension's own. Otherwise a restore or a superuser's statement writes.
 pub fn is_ours() -> bool {
@@ -122,63 +120,19 @@ fn way(table: &Rel) -> Way {
 
 /// Executes the statement for a row. Insert takes the columns, delete takes the place, and update takes both.
 fn by_sql(table: &Rel, verb: Verb, columns: &[Option<pg_sys::Datum>], at: Option<Tid<'_>>) {
-    let mut values: Vec<_> = columns.iter().map(|column| column.unwrap_or(pg_sys::Datum::null())).collect();
-    let mut nulls: Vec<_> = columns.iter().map(|column| if column.is_none() { b'n' } else { b' ' } as _).collect();
     let mut tid = at.map(Tid::get);
-    if let Some(tid) = &mut tid {
-        values.push(pg_sys::Datum::from(tid as *mut pg_sys::ItemPointerData));
-        nulls.push(b' ' as _);
-    }
+    let place = tid.as_mut().map(|tid| pg_sys::Datum::from(tid as *mut pg_sys::ItemPointerData));
+    let values: Vec<_> = columns.iter().copied().chain(place.map(Some)).collect();
+    // The snapshot sees the row, since it is newer than the lock under which the row was found.
     let run = || {
-        // SAFETY: the plan takes as many values as there are, of these types. The snapshot sees the row, since the
-        // snapshot is newer than the lock under which the row was found. SPI_finish() frees what was allocated. An
-        // ERROR inside ends the (sub)transaction, and with it the connection.
-        unsafe {
-            pg_sys::SPI_connect();
-            let plan = plan(table, verb);
-            let latest = pg_sys::RegisterSnapshot(pg_sys::GetLatestSnapshot());
-            let crosscheck = std::ptr::null_mut();
-            let (read_only, fire_triggers, no_limit) = (false, true, 0);
-            let code = pg_sys::SPI_execute_snapshot(
-                plan,
-                values.as_mut_ptr(),
-                nulls.as_ptr(),
-                latest,
-                crosscheck,
-                read_only,
-                fire_triggers,
-                no_limit,
-            );
-            let written = if code < 0 { 0 } else { pg_sys::SPI_processed };
-            pg_sys::UnregisterSnapshot(latest);
-            pg_sys::SPI_finish();
-            written
-        }
+        let statement = STATEMENTS.get((table.table, verb), || statement(table, verb));
+        statement.execute(&values, Sight::Newest, |_| ()).0
     };
     if way(table).replaced || as_ours(|| pg::as_role(table.owner(), run)) != 1 {
         Error::NotWritten { relation: format!("idempotence.{}", table.table.name()) }.raise();
     }
     // SAFETY: called inside a transaction.
     unsafe { pg_sys::CommandCounterIncrement() }
-}
-
-/// # Safety
-/// SPI is connected.
-unsafe fn plan(table: &Rel, verb: Verb) -> pg_sys::SPIPlanPtr {
-    if let Some(plan) = PLANS.with(|plans| plans.get(&(table.table, verb)).copied()) {
-        return plan;
-    }
-    // SAFETY: the relation is open. `types` has an element for each parameter of the statement. A kept plan lives as
-    // long as the backend.
-    let plan = unsafe {
-        let (statement, mut types) = statement(table, verb);
-        let statement = CString::new(statement).expect("a column of ours has no NUL in its name");
-        let plan = pg_sys::SPI_prepare(statement.as_ptr(), types.len() as i32, types.as_mut_ptr());
-        pg_sys::SPI_keepplan(plan);
-        plan
-    };
-    PLANS.with(|plans| plans.insert((table.table, verb), plan));
-    plan
 }
 
 /// The statement, and the types of its parameters.
