@@ -9,7 +9,7 @@ use crate::error::Error;
 use crate::pg;
 use crate::store::catalog::Table;
 use crate::store::rel::{Access, Rel};
-use crate::store::segment::{LONG, SEGMENTS};
+use crate::store::segment;
 use pgrx::datum::{DatumWithOid, Uuid};
 use pgrx::spi::{self, Spi};
 use std::ops::ControlFlow;
@@ -87,7 +87,7 @@ fn query(wanted: Wanted, has_end: bool) -> String {
     let part = |table: &str, key: &str, condition: &str| {
         let end = if has_end { format!(" AND t.{key} OPERATOR(pg_catalog.<) $3") } else { String::new() };
         format!(
-            "SELECT t.{key} FROM idempotence.{table} t
+            "SELECT t.{key} FROM {table} t
              WHERE t.session OPERATOR(pg_catalog.=) $1 AND t.{key} OPERATOR(pg_catalog.>=) $2{end}{condition}"
         )
     };
@@ -98,11 +98,11 @@ fn query(wanted: Wanted, has_end: bool) -> String {
             let compared = if live { ">" } else { "<=" };
             let now = "pg_catalog.clock_timestamp()";
             let condition = format!(" AND t.leased_until OPERATOR(pg_catalog.{compared}) {now}");
-            return part("lease", "request", &condition);
+            return part("idempotence.lease", "request", &condition);
         }
     };
-    let outcomes = SEGMENTS.into_iter().chain([LONG]).map(|(table, _)| part(table.name(), "key", of_outcomes));
-    let checkpoint = part("checkpoint", "request", of_checkpoints);
-    let lease = (wanted == Wanted::Anything).then(|| part("lease", "request", ""));
-    outcomes.chain([checkpoint]).chain(lease).collect::<Vec<_>>().join(" UNION ALL ")
+    let outcomes = segment::each_outcome(|table| part(table, "key", of_outcomes));
+    let checkpoint = part("idempotence.checkpoint", "request", of_checkpoints);
+    let lease = (wanted == Wanted::Anything).then(|| part("idempotence.lease", "request", ""));
+    [outcomes, checkpoint].into_iter().chain(lease).collect::<Vec<_>>().join(" UNION ALL ")
 }

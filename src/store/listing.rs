@@ -5,6 +5,7 @@ use crate::domain::class::Class;
 use crate::error::Error;
 use crate::model::Session;
 use crate::pg::Timestamptz;
+use crate::store::segment;
 use crate::store::sql;
 use pgrx::datum::Uuid;
 use pgrx::spi::{self, SpiHeapTupleData};
@@ -51,16 +52,15 @@ pub struct Listed {
     pub last: Option<i64>,
 }
 
-/// The tables with the outcomes of standing sessions.
-const OF_KEYS: &str = "
-    SELECT session, recorded_at, expires_at, recorded_by, class, key, fingerprint, response, NULL::pg_catalog.text AS stream, NULL::pg_catalog.int8 AS last
-    FROM idempotence.outcome_0
-    UNION ALL
-    SELECT session, recorded_at, expires_at, recorded_by, class, key, fingerprint, response, NULL, NULL FROM idempotence.outcome_1
-    UNION ALL
-    SELECT session, recorded_at, expires_at, recorded_by, class, key, fingerprint, response, NULL, NULL FROM idempotence.outcome_2
-    UNION ALL
-    SELECT session, recorded_at, expires_at, recorded_by, class, key, fingerprint, response, NULL, NULL FROM idempotence.outcome_long";
+/// The outcomes of standing sessions.
+fn of_keys() -> String {
+    segment::each_outcome(|table| {
+        format!(
+            "SELECT session, recorded_at, expires_at, recorded_by, class, key, fingerprint, response,
+                    NULL::pg_catalog.text AS stream, NULL::pg_catalog.int8 AS last FROM {table}"
+        )
+    })
+}
 
 /// The table with the outcomes of client sessions. A reply whose response was dropped is none.
 const OF_NUMBERS: &str = "
@@ -71,8 +71,8 @@ const OF_NUMBERS: &str = "
 /// Lists outcomes of a session, that which was recorded last first.
 pub fn of_session(session: &Session, wanted: &Wanted<'_>) -> Result<Vec<Listed>, Error> {
     let (id, tables) = match session {
-        Session::Standing(session) => (session.id, OF_KEYS),
-        Session::Client(session) => (session.id, OF_NUMBERS),
+        Session::Standing(session) => (session.id, of_keys()),
+        Session::Client(session) => (session.id, OF_NUMBERS.to_owned()),
     };
     // The responses are read last, so that those of outcomes that are not listed are not read.
     let query = format!(

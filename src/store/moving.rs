@@ -4,7 +4,7 @@ use crate::domain::identity::SessionId;
 use crate::store::checkpoint;
 use crate::store::lease;
 use crate::store::outcome;
-use crate::store::segment::{LONG, SEGMENTS};
+use crate::store::segment;
 use pgrx::spi;
 use uuid::Uuid;
 
@@ -25,7 +25,7 @@ pub fn query(session: &SessionId, prefix: Option<&str>) -> String {
         let session = Uuid::from_bytes(*session).hyphenated();
         format!("t.session OPERATOR(pg_catalog.=) '{session}'{}", begins.unwrap_or_default())
     };
-    let living = SEGMENTS.into_iter().chain([LONG]).map(|(table, _)| {
+    let living = segment::each_outcome(|table| {
         format!(
             "SELECT t.key::pg_catalog.text,
                     CASE WHEN t.class OPERATOR(pg_catalog.=) 's' THEN 'succeeded'
@@ -33,9 +33,8 @@ pub fn query(session: &SessionId, prefix: Option<&str>) -> String {
                     t.response, t.fingerprint, t.token, t.recorded_at, t.expires_at,
                     NULL::pg_catalog.int4, NULL::pg_catalog.timestamptz, NULL::pg_catalog.timestamptz,
                     NULL::pg_catalog.text, NULL::pg_catalog.jsonb
-             FROM idempotence.{} t
+             FROM {table} t
              WHERE {} AND t.expires_at OPERATOR(pg_catalog.>) (SELECT pg_catalog.clock_timestamp())",
-            table.name(),
             of("key")
         )
     });
@@ -46,5 +45,5 @@ pub fn query(session: &SessionId, prefix: Option<&str>) -> String {
          FROM (SELECT t.* FROM idempotence.lease t WHERE {of}) l
          FULL JOIN (SELECT t.* FROM idempotence.checkpoint t WHERE {of}) c ON c.digest OPERATOR(pg_catalog.=) l.digest"
     );
-    living.chain([unfinished]).collect::<Vec<_>>().join(" UNION ALL ")
+    format!("{living} UNION ALL {unfinished}")
 }

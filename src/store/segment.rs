@@ -39,6 +39,12 @@ pub const SEGMENTS: [(Table, Index); 3] =
 /// The table of the outcomes that outlived their segment.
 pub const LONG: (Table, Index) = (Table::OutcomeLong, Index::OutcomeLong);
 
+/// A query for what all tables of outcomes have: `part` gives it for one of them.
+pub fn each_outcome(part: impl Fn(&str) -> String) -> String {
+    let tables = SEGMENTS.into_iter().chain([LONG]);
+    tables.map(|(table, _)| part(&format!("idempotence.{}", table.name()))).collect::<Vec<_>>().join(" UNION ALL ")
+}
+
 columns! { "segment", COLUMNS: OPENED_AT, CLOSED_AT, KEEP_US, SESSIONS_AT, LOOKED_TO, LOOKED_IN, NUMBER, CURRENT, RESTORED, LOOKED_AT, LONG_LIVED, OPENING }
 type Columns<'a> = Tuple<'a, COLUMNS>;
 

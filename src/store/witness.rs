@@ -8,6 +8,7 @@ use crate::model::Stream;
 use crate::pg::{self, Timestamptz};
 use crate::store::catalog::{self, Table};
 use crate::store::rel::{Access, Rel};
+use crate::store::segment;
 use crate::store::sql;
 use pgrx::datum::Uuid;
 use pgrx::pg_sys;
@@ -121,14 +122,12 @@ pub struct Record {
 
 /// The record of a keyed request that was done last, expired or not.
 pub fn record(digest: &Digest) -> Result<Option<Record>, Error> {
-    let query = "
-        SELECT o.recorded_by, pg_catalog.pg_column_size(o.response)
-        FROM (SELECT digest, recorded_by, response, expires_at FROM idempotence.outcome_0
-              UNION ALL SELECT digest, recorded_by, response, expires_at FROM idempotence.outcome_1
-              UNION ALL SELECT digest, recorded_by, response, expires_at FROM idempotence.outcome_2
-              UNION ALL SELECT digest, recorded_by, response, expires_at FROM idempotence.outcome_long) o
-        WHERE o.digest OPERATOR(pg_catalog.=) $1 ORDER BY o.expires_at DESC LIMIT 1";
-    first(sql::rows(query, &[Uuid::from_bytes(digest.0).into()], |row| {
+    let query = format!(
+        "SELECT o.recorded_by, pg_catalog.pg_column_size(o.response) FROM ({}) o
+         WHERE o.digest OPERATOR(pg_catalog.=) $1 ORDER BY o.expires_at DESC LIMIT 1",
+        segment::each_outcome(|table| format!("SELECT digest, recorded_by, response, expires_at FROM {table}"))
+    );
+    first(sql::rows(&query, &[Uuid::from_bytes(digest.0).into()], |row| {
         Ok(Record { by: row.get(1)?.unwrap_or_default(), response_bytes: row.get(2)?, numbers: None })
     }))
 }
