@@ -145,3 +145,36 @@ pub fn take_back_claim(request: &Request<'_>, open: &OpenRequest) -> Result<(), 
         _ => Ok(()),
     }
 }
+
+/// Takes away the response of a request with a key, and the state of its checkpoint. Gives the class of the outcome that had
+/// a response, and whether there was a state. The caller has the claim.
+pub fn redact(request: &Request<'_>, digest: Digest) -> Result<(Option<Class>, bool), Error> {
+    let Some(kept) = request.in_journal() else {
+        let probe = request.probe(digest);
+        return Ok((outcome::redact(&probe)?, checkpoint::redact(&probe)?));
+    };
+    let Some(row) = kept.row()?.filter(|row| row.tells()) else { return Ok((None, false)) };
+    kept.write(|row| row.redact())?;
+    let class = row.outcome().map(|outcome| outcome.class);
+    Ok((class, class.is_none()))
+}
+
+/// What there was of a request that was forgotten: the class of its outcome, a checkpoint, a lease.
+pub struct Forgotten(pub Option<Class>, pub bool, pub bool);
+
+/// Deletes all that is kept of a request with a key. The caller has the claim.
+pub fn forget(request: &Request<'_>, digest: Digest) -> Result<Forgotten, Error> {
+    let Some(kept) = request.in_journal() else {
+        let probe = request.probe(digest);
+        let (outcome, checkpoint) = (outcome::clear(&probe)?, checkpoint::delete(&probe)?);
+        let lease = lease::delete(request.stream(), &digest)?;
+        if lease {
+            lease::keep_through_crash();
+        }
+        return Ok(Forgotten(outcome, checkpoint, lease));
+    };
+    let Some(row) = kept.row()? else { return Ok(Forgotten(None, false, false)) };
+    kept.write(|row| row.delete())?;
+    let class = row.outcome().map(|outcome| outcome.class);
+    Ok(Forgotten(class, row.checkpoint().is_some(), row.lease(request.key()).is_some()))
+}

@@ -8,18 +8,14 @@ use crate::domain::class::Class;
 use crate::domain::identity::Digest;
 use crate::error::{Error, WAIT_BY_SETTING};
 use crate::guc;
-use crate::model::Stream;
 use crate::names;
-use crate::pg;
 use crate::requests::find;
-use crate::requests::journaled::InJournal;
-use crate::requests::keyed::Keyed;
+use crate::requests::keeping;
 use crate::requests::numbered::Numbered;
 use crate::requests::repair;
 use crate::requests::request::Request;
 use crate::store::checkpoint;
 use crate::store::lease;
-use crate::store::outcome;
 use crate::store::probe::Probe;
 use crate::store::rel::Snapshot;
 use crate::store::reply;
@@ -33,15 +29,10 @@ pub fn redact(request: &Request<'_>, reason: &str) -> Result<bool, Error> {
     }
     let hint = "Record or release it: what this transaction does of it is not to be redacted yet.";
     let lock = repair::lock_for_repair(request, "idem_redact", hint)?;
-    let found = match request {
-        Request::Keyed(keyed) => match keyed.in_journal() {
-            None => redact_keyed(keyed, lock)?,
-            Some(kept) => redact_in_journal(request, &kept)?,
-        },
-        Request::Numbered(numbered) => {
-            return redact_numbered(request, numbered, &lock, reason);
-        }
-    };
+    if let Request::Numbered(numbered) = request {
+        return redact_numbered(request, numbered, &lock, reason);
+    }
+    let found = redact_keyed(request, lock)?;
     if found.is_none() {
         request.check_here()?;
     }
@@ -49,30 +40,12 @@ pub fn redact(request: &Request<'_>, reason: &str) -> Result<bool, Error> {
     Ok(found.is_some())
 }
 
-/// Redacts a request of a standing session; tells what was taken away. The caller has the request's lock.
-pub(super) fn redact_keyed(request: &Keyed<'_>, digest: Digest) -> Result<Option<&'static str>, Error> {
-    let probe = request.probe(digest);
-    let of = Stream { session: &request.session.id, name: "" };
+/// Redacts a request of a standing session; tells what was taken away. The caller has the claim.
+pub(super) fn redact_keyed(request: &Request<'_>, digest: Digest) -> Result<Option<&'static str>, Error> {
     // Whoever has a lease may need the state, and may write another one.
-    if let Some(kept) = lease::find(of, &digest, Snapshot::Itself)?.filter(|kept| kept.lease.runs_at(pg::now_us())) {
-        return Err(repair::leased(request.name(), &kept));
-    }
-    let outcome = outcome::redact(&probe)?;
-    let checkpoint = checkpoint::redact(&probe)?;
+    repair::check_not_leased(request, keeping::lease(request, &digest, Snapshot::Itself)?.as_ref())?;
+    let (outcome, checkpoint) = keeping::redact(request, digest)?;
     Ok(outcome.map(of_outcome).or(checkpoint.then_some(OF_CHECKPOINT)))
-}
-
-/// Redacts a request in a journal; tells what was taken away. The caller has the row locked.
-fn redact_in_journal(request: &Request<'_>, kept: &InJournal<'_>) -> Result<Option<&'static str>, Error> {
-    let Some(row) = kept.row()? else { return Ok(None) };
-    if let Some(lease) = row.lease(request.key()).filter(|lease| lease.lease.runs_at(pg::now_us())) {
-        return Err(repair::leased(request.name(), &lease));
-    }
-    if !row.tells() {
-        return Ok(None);
-    }
-    kept.write(|row| row.redact())?;
-    Ok(Some(row.outcome().map_or(OF_CHECKPOINT, |outcome| of_outcome(outcome.class))))
 }
 
 /// Redacts a request of a client session. Any number of a range stands for the range, which the audit names by its first
@@ -80,9 +53,7 @@ fn redact_in_journal(request: &Request<'_>, kept: &InJournal<'_>) -> Result<Opti
 fn redact_numbered(request: &Request<'_>, numbered: &Numbered<'_>, lock: &Digest, reason: &str) -> Result<bool, Error> {
     let stream = numbered.stream();
     let kept = lease::find(stream, lock, Snapshot::Itself)?.filter(|kept| request.is_of(kept));
-    if let Some(kept) = kept.as_ref().filter(|kept| kept.lease.runs_at(pg::now_us())) {
-        return Err(repair::leased(request.name(), kept));
-    }
+    repair::check_not_leased(request, kept.as_ref())?;
     let reply = find::answering(numbered)?;
     let range = reply.as_ref().map(|reply| reply.kept.range).or_else(|| kept.as_ref()?.range());
     let named = Request::Numbered(numbered.with_range(range.unwrap_or(numbered.range)));

@@ -13,25 +13,23 @@ use crate::domain::limits::REASON_CHARS_MAX;
 use crate::error::{Error, RequestName, WAIT_BY_SETTING};
 use crate::guc;
 use crate::lock::Tag;
-use crate::model::{StandingSession, Stream};
+use crate::model::StandingSession;
 use crate::open::{self, RequestKey};
 use crate::pg::{self, Deadline, Jsonb};
 use crate::requests::decide::{Aim, Asked};
 use crate::requests::find::Seeker;
 use crate::requests::finish;
-use crate::requests::journaled::InJournal;
-use crate::requests::keeping;
+use crate::requests::keeping::{self, Forgotten};
 use crate::requests::keyed::Keyed;
 use crate::requests::numbered::Numbering;
 use crate::requests::request::Request;
 use crate::requests::start;
 use crate::sessions::resolve;
 use crate::store::audit::{self, Repair};
-use crate::store::checkpoint;
 use crate::store::granted;
 use crate::store::inbox;
-use crate::store::lease::{self, NewLease, StoredLease};
-use crate::store::outcome::{self, Outcome};
+use crate::store::lease::{NewLease, StoredLease};
+use crate::store::outcome::Outcome;
 use crate::store::persistence::{self, What};
 use crate::store::rel::Snapshot;
 use crate::store::restore;
@@ -50,19 +48,16 @@ pub fn forget(session_name: &str, key: &str, reason: &str, numbering: Numbering<
     let session = session_to_forget(session_name)?;
     resolve::check_to_forget(&session)?;
     numbering.refuse(&session)?;
-    let request = Request::Keyed(Keyed::of(session, key, numbering.stream)?);
+    let request = Request::Keyed(Keyed::of(Rc::clone(&session), key, numbering.stream)?);
     let hint = "Record or release it; what is not recorded needs no forgetting.";
     let digest = lock_for_repair(&request, "idem_forget", hint)?;
-    let Request::Keyed(keyed) = &request else { unreachable!("made just now") };
-    let found = if let Some(kept) = keyed.in_journal() {
-        forget_in_journal(&request, &kept)?
-    } else if keyed.session.inbox {
+    let found = if session.inbox {
         // No other call on an inbox takes the lock, so the deletion may have to wait for a row.
         let delete = || forget_in_inbox(digest);
         let waited = || Error::WaitRanOut { what: request.name().to_string(), hint: WAIT_BY_SETTING };
         pg::bounded_or_error(guc::wait_us(), delete, waited)?
     } else {
-        forget_all(keyed, digest)?
+        forget_all(&request, digest)?
     };
     if found.is_none() {
         request.check_here()?;
@@ -89,36 +84,14 @@ pub(super) fn forget_in_inbox(digest: Digest) -> Result<Option<&'static str>, Er
     Ok(inbox::delete(&digest, pg::now_us())?.then_some("succeeded outcome"))
 }
 
-/// Deletes the row of a request in a journal and tells what it was. The caller has it locked.
-fn forget_in_journal(request: &Request<'_>, kept: &InJournal<'_>) -> Result<Option<&'static str>, Error> {
-    let Some(row) = kept.row()? else { return Ok(None) };
-    let lease = row.lease(request.key());
-    if let Some(lease) = lease.as_ref().filter(|lease| lease.lease.runs_at(pg::now_us())) {
-        return Err(leased(request.name(), lease));
-    }
-    let outcome = row.outcome().map(|outcome| outcome.class);
-    kept.write(|row| row.delete())?;
-    Ok(in_words(outcome, row.checkpoint().is_some(), lease.is_some()))
-}
-
-/// Deletes what is kept of the request and tells what that was. The caller has the request's lock.
-pub(super) fn forget_all(request: &Keyed<'_>, digest: Digest) -> Result<Option<&'static str>, Error> {
-    let probe = request.probe(digest);
-    let of = Stream { session: &request.session.id, name: "" };
-    if let Some(kept) = lease::find(of, &digest, Snapshot::Itself)?.filter(|kept| kept.lease.runs_at(pg::now_us())) {
-        return Err(leased(request.name(), &kept));
-    }
-    let outcome = outcome::clear(&probe)?;
-    let checkpoint = checkpoint::delete(&probe)?;
-    let lease = lease::delete(of, &digest)?;
-    if lease {
-        lease::keep_through_crash();
-    }
-    Ok(in_words(outcome, checkpoint, lease))
+/// Deletes what is kept of the request and tells what that was. The caller has the claim.
+pub(super) fn forget_all(request: &Request<'_>, digest: Digest) -> Result<Option<&'static str>, Error> {
+    check_not_leased(request, keeping::lease(request, &digest, Snapshot::Itself)?.as_ref())?;
+    keeping::forget(request, digest).map(in_words)
 }
 
 /// What was forgotten of a request.
-fn in_words(outcome: Option<Class>, checkpoint: bool, lease: bool) -> Option<&'static str> {
+fn in_words(Forgotten(outcome, checkpoint, lease): Forgotten) -> Option<&'static str> {
     match outcome {
         Some(Class::Succeeded) => Some("succeeded outcome"),
         Some(Class::Failed) => Some("failed outcome"),
@@ -222,8 +195,15 @@ pub fn force_record(
     Ok(outcome)
 }
 
-/// The refusal of a repair while a lease has not run out.
-pub(super) fn leased(name: RequestName, kept: &StoredLease) -> Error {
+/// Refuses a repair while the request's lease has not run out.
+pub(super) fn check_not_leased(request: &Request<'_>, kept: Option<&StoredLease>) -> Result<(), Error> {
+    match kept.filter(|kept| kept.lease.runs_at(pg::now_us())) {
+        Some(kept) => Err(leased(request.name(), kept)),
+        None => Ok(()),
+    }
+}
+
+fn leased(name: RequestName, kept: &StoredLease) -> Error {
     Error::Leased { name, until: pg::describe_moment(kept.lease.until), hint: AFTER_LEASE }
 }
 

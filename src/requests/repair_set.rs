@@ -6,7 +6,7 @@ use crate::error::Error;
 use crate::guc;
 use crate::lock::Tag;
 use crate::model::{Session, StandingSession};
-use crate::open::{self, RequestKey};
+use crate::open;
 use crate::pg;
 use crate::requests::keeping;
 use crate::requests::keyed::{Keyed, check_sort, refuse_journal};
@@ -37,9 +37,10 @@ pub fn forget(session: &str, prefix: &str, reason: &str, most: i32) -> Result<Re
     repair::check_reason(reason)?;
     let session = repair::session_to_forget(session)?;
     refuse_journal(&session, "idem_forget_prefix")?;
+    let is_inbox = session.inbox;
     let set = Set { action: "forget_prefix", function: "idem_forget_prefix", wanted: Wanted::Anything };
     set.repair(session, prefix, reason, most, |request, digest| {
-        let found = match request.session.inbox {
+        let found = match is_inbox {
             true => pg::bounded(Some(ROW_WAIT_US), || repair::forget_in_inbox(digest)).transpose()?,
             false => Some(repair::forget_all(request, digest)?),
         };
@@ -81,12 +82,10 @@ pub fn force_release(session: &str, prefix: &str, reason: &str, live: bool, most
     let (action, function) = ("force_release_prefix", "idem_force_release_prefix");
     let set = Set { action, function, wanted: Wanted::Lease { live } };
     set.repair(session, prefix, reason, most, |request, digest| {
-        let (session, key) = (Rc::clone(&request.session), Cow::Borrowed(&*request.key));
-        let request = Request::Keyed(Keyed { session, key, key_time_us: None, journal: None });
         let now_us = pg::now_us();
-        let found = keeping::lease(&request, &digest, Snapshot::Itself)?;
+        let found = keeping::lease(request, &digest, Snapshot::Itself)?;
         let found = found.filter(|found| found.lease.runs_at(now_us) == live);
-        found.as_ref().map_or(Ok(()), |found| repair::end_lease(&request, &digest, found, now_us))?;
+        found.as_ref().map_or(Ok(()), |found| repair::end_lease(request, &digest, found, now_us))?;
         Ok(Some(found.is_some()))
     })
 }
@@ -114,7 +113,7 @@ impl Set {
         prefix: &str,
         reason: &str,
         most: i32,
-        mut repair_one: impl FnMut(&Keyed<'_>, Digest) -> Result<Option<bool>, Error>,
+        mut repair_one: impl FnMut(&Request<'_>, Digest) -> Result<Option<bool>, Error>,
     ) -> Result<Repaired, Error> {
         let most = check_most(most)?;
         repair::check_writable(self.function)?;
@@ -122,8 +121,8 @@ impl Set {
         let prefix = if session.time_keys { Cow::Owned(prefix.to_lowercase()) } else { Cow::Borrowed(prefix) };
         let mut repaired = Repaired { done: 0, left_out: 0 };
         by_prefix::visit(&session.id, &prefix, self.wanted, |key| {
-            let request =
-                Keyed { session: Rc::clone(&session), key: Cow::Borrowed(key), key_time_us: None, journal: None };
+            let (session, key) = (Rc::clone(&session), Cow::Borrowed(key));
+            let request = Request::Keyed(Keyed { session, key, key_time_us: None, journal: None });
             match pg::in_own_memory(|| try_one(&request, &mut repair_one))? {
                 Some(found) => repaired.done += usize::from(found),
                 None => repaired.left_out += 1,
@@ -147,10 +146,10 @@ impl Set {
 
 /// Repairs a request, if nobody is at work on it; tells whether there was anything to repair.
 fn try_one(
-    request: &Keyed<'_>,
-    repair_one: &mut impl FnMut(&Keyed<'_>, Digest) -> Result<Option<bool>, Error>,
+    request: &Request<'_>,
+    repair_one: &mut impl FnMut(&Request<'_>, Digest) -> Result<Option<bool>, Error>,
 ) -> Result<Option<bool>, Error> {
-    if open::holds(RequestKey { session: &request.session.name, stream: "", request: &request.key }) {
+    if open::holds(request.request_key()) {
         return Ok(None);
     }
     let digest = request.digest();
