@@ -33,33 +33,96 @@ pub enum Coordinate {
     Off,
 }
 
-static RETENTION_S: GucSetting<i32> = GucSetting::<i32>::new(7 * 86_400);
-static MAX_TTL_S: GucSetting<i32> = GucSetting::<i32>::new(3650 * 86_400);
-static WAIT_MS: GucSetting<i32> = GucSetting::<i32>::new(5_000);
-static MAX_RESPONSE_BYTES: GucSetting<i32> = GucSetting::<i32>::new(1 << 20);
-static MAX_PAYLOAD_BYTES: GucSetting<i32> = GucSetting::<i32>::new(1 << 20);
-static MAX_BATCH: GucSetting<i32> = GucSetting::<i32>::new(10_000);
-static SESSION_TIMEOUT_S: GucSetting<i32> = GucSetting::<i32>::new(300);
-static WINDOW_SIZE: GucSetting<i32> = GucSetting::<i32>::new(5);
-static MAX_SESSIONS_PER_ROLE: GucSetting<i32> = GucSetting::<i32>::new(100_000);
-static MAX_STANDING_SESSIONS_PER_ROLE: GucSetting<i32> = GucSetting::<i32>::new(100_000);
-static MAX_LEASES_PER_ROLE: GucSetting<i32> = GucSetting::<i32>::new(100_000);
-static MAX_STREAMS: GucSetting<i32> = GucSetting::<i32>::new(1_000);
-static MAX_LOCK_SHARE: GucSetting<i32> = GucSetting::<i32>::new(25);
-static NAPTIME_S: GucSetting<i32> = GucSetting::<i32>::new(10);
-static SWEEP_BATCH: GucSetting<i32> = GucSetting::<i32>::new(1_000);
-static MAX_STATS: GucSetting<i32> = GucSetting::<i32>::new(1_000);
-static TRACK_IN_FLIGHT_BYTES: GucSetting<i32> = GucSetting::<i32>::new(4 << 10);
-static MAX_ERRORS: GucSetting<i32> = GucSetting::<i32>::new(1_000);
+/// Declares the settings that are numbers: name and default, range, context, unit, and both descriptions.
+macro_rules! numbers {
+    ($($setting:ident $name:literal = $default:expr, $least:expr => $most:expr, $context:expr, $unit:expr, $short:literal,
+       $long:literal;)+) => {
+        $(static $setting: GucSetting<i32> = GucSetting::<i32>::new($default);)+
+
+        fn define_numbers() {
+            $(GucRegistry::define_int_guc($name, $short, $long, &$setting, $least, $most, $context, $unit);)+
+        }
+    };
+}
+
+// The size of shared memory is fixed at the start; a library that is not preloaded has none. The view `health` reads its
+// thresholds, `warn_…`, by their names.
+numbers! {
+    RETENTION_S c"idempotence.retention" = 7 * 86_400, 1 => 10 * 365 * 86_400, GucContext::Sighup, GucFlags::UNIT_S,
+        c"How long outcomes and checkpoints of sessions without a ttl of their own are kept.",
+        c"Counts from the moment of recording, where a change holds for what is recorded from then on. Ended client sessions are kept for as long, too, counted back from now.";
+    MAX_TTL_S c"idempotence.max_ttl" = 3650 * 86_400, 1 => 10 * 365 * 86_400, GucContext::Suset, GucFlags::UNIT_S,
+        c"The longest ttl that a session may be made with, or be given.",
+        c"A longer one is refused (ID009). Sessions that have one keep it, and those without a ttl follow idempotence.retention.";
+    WAIT_MS c"idempotence.wait" = 5_000, -1 => i32::MAX, GucContext::Userset, GucFlags::UNIT_MS,
+        c"How long to wait for another transaction that holds the request.",
+        c"0 does not wait, -1 waits for ever. The argument \"wait\" of a call overrides it; a shorter lock_timeout wins.";
+    MAX_RESPONSE_BYTES c"idempotence.max_response" = 1 << 20, 64 => 256 << 20, GucContext::Suset, GucFlags::UNIT_BYTE,
+        c"The largest response or checkpoint state that is kept.",
+        c"Measured as jsonb, before compression.";
+    MAX_PAYLOAD_BYTES c"idempotence.max_payload" = 1 << 20, 64 => 256 << 20, GucContext::Suset, GucFlags::UNIT_BYTE,
+        c"The largest payload that is compared.",
+        c"Measured as jsonb, before compression. Only a fingerprint of it is kept.";
+    MAX_BATCH c"idempotence.max_batch" = 10_000, 1 => 1_000_000, GucContext::Suset, GucFlags::empty(),
+        c"The most keys, identifiers or numbers in one call.",
+        c"Bounds idem_once_many, idem_generate_ids and idem_allocate.";
+    SESSION_TIMEOUT_S c"idempotence.session_timeout" = 300, 2 => 7 * 86_400, GucContext::Userset, GucFlags::UNIT_S,
+        c"How long a client session outlasts the silence of its client, where it was registered without a timeout.",
+        c"Fixed for a session when it is registered.";
+    WINDOW_SIZE c"idempotence.window_size" = 5, 1 => WINDOW_MAX, GucContext::Userset, GucFlags::empty(),
+        c"How many replies of each stream a client session keeps, where it was registered without a window_size.",
+        c"Also how many requests of a stream can be in flight at once. Fixed for a session when it is registered.";
+    MAX_SESSIONS_PER_ROLE c"idempotence.max_sessions_per_role" = 100_000, 1 => i32::MAX, GucContext::Suset, GucFlags::empty(),
+        c"The most client sessions that a role may have at work, and the most that are known for their end only.",
+        c"Registering one more is refused (ID009); none is ended for it. Registrations at the same moment may pass it by their number.";
+    MAX_STANDING_SESSIONS_PER_ROLE c"idempotence.max_standing_sessions_per_role" = 100_000, 1 => i32::MAX, GucContext::Suset, GucFlags::empty(),
+        c"The most standing sessions that a role may have, dropped ones included.",
+        c"Making one more, or taking one over, is refused (ID009). Calls at the same moment may pass it by their number.";
+    MAX_LEASES_PER_ROLE c"idempotence.max_leases_per_role" = 100_000, 1 => i32::MAX, GucContext::Suset, GucFlags::empty(),
+        c"The most leases that a role may have, those that ran out included.",
+        c"Beginning one more request with a lease is refused (ID009). Begins at the same moment may pass it by their number.";
+    MAX_STREAMS c"idempotence.max_streams" = 1_000, 1 => 1_000_000, GucContext::Suset, GucFlags::empty(),
+        c"The most named streams that a client session may have.",
+        c"One more is refused (ID009). Streams that come at the same moment may pass it by their number.";
+    MAX_LOCK_SHARE c"idempotence.max_lock_share" = 25, 1 => 100, GucContext::Suset, GucFlags::empty(),
+        c"The share of the server's lock table that one transaction may take for its requests, in percent.",
+        c"A begin of one more is refused (ID009). The lock table is shared by all transactions of the server, and new connections need a place, too.";
+    NAPTIME_S c"idempotence.naptime" = 10, 1 => 86_400, GucContext::Sighup, GucFlags::UNIT_S,
+        c"The pause between two visits of a database by the background worker.",
+        c"A database without the extension is visited thirty times as rarely.";
+    SWEEP_BATCH c"idempotence.sweep_batch" = 1_000, 1 => 100_000, GucContext::Sighup, GucFlags::empty(),
+        c"The most rows that one transaction of the sweep ends or deletes.",
+        c"Smaller ones hold their locks for a shorter time; greater ones do the work with fewer commits.";
+    MAX_STATS c"idempotence.max_stats" = 1_000, 16 => 1_000_000, at_start(), GucFlags::empty(),
+        c"The most lines of the view stats: standing sessions, and roles with client sessions, of all databases together.",
+        c"Where there are more, those that were used longest ago give way. Takes 200 bytes a line, and a restart.";
+    TRACK_IN_FLIGHT_BYTES c"idempotence.track_in_flight" = 4 << 10, 0 => 64 << 10, at_start(), GucFlags::UNIT_BYTE,
+        c"The room that each backend has for the names of its requests in flight; 0 shows none.",
+        c"A request takes 40 bytes and its names. Takes this for each backend and prepared transaction, and a restart.";
+    MAX_ERRORS c"idempotence.max_errors" = 1_000, 0 => 100_000, at_start(), GucFlags::empty(),
+        c"The number of errors that the view errors shows, of all databases together.",
+        c"Takes 880 bytes an error, and a restart.";
+    LOG_WAITS_MS c"idempotence.log_waits" = 1_000, -1 => i32::MAX, GucContext::Suset, GucFlags::UNIT_MS,
+        c"After how long a wait for another holder of a request is logged, with both sides.",
+        c"-1 logs none.";
+    WARN_HOLDER_S c"idempotence.warn_holder" = 300, 1 => 10 * 365 * 86_400, GucContext::Sighup, GucFlags::UNIT_S,
+        c"From when on health warns of a transaction that holds requests, and of a wait for one.",
+        c"Counts from the beginning of the transaction, from its PREPARE TRANSACTION, or from the beginning of the wait.";
+    WARN_WAITERS c"idempotence.warn_waiters" = 10, 0 => i32::MAX, GucContext::Sighup, GucFlags::empty(),
+        c"The most transactions that may wait for one request before health warns.",
+        c"Those that wait for the end of a lease do not count.";
+    WARN_SUSPENDED_S c"idempotence.warn_suspended" = 86_400, 1 => 10 * 365 * 86_400, GucContext::Sighup, GucFlags::UNIT_S,
+        c"From when on health warns of a request that stopped at a checkpoint.",
+        c"Counts from the moment at which the checkpoint was written.";
+    WARN_STANDING_SESSIONS c"idempotence.warn_standing_sessions" = 1_000, 0 => i32::MAX, GucContext::Sighup, GucFlags::empty(),
+        c"The most standing sessions that a role may have before health warns.",
+        c"Dropped ones count. A session is a series of requests: whoever makes one for each request has misunderstood it.";
+}
+
 static LOG_CONTEXT: GucSetting<bool> = GucSetting::<bool>::new(true);
 static LOG_REQUESTS: GucSetting<bool> = GucSetting::<bool>::new(false);
-static LOG_WAITS_MS: GucSetting<i32> = GucSetting::<i32>::new(1_000);
 static DATABASES: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(Some(c"*"));
 static NODE: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(Some(c""));
-static WARN_HOLDER_S: GucSetting<i32> = GucSetting::<i32>::new(300);
-static WARN_WAITERS: GucSetting<i32> = GucSetting::<i32>::new(10);
-static WARN_SUSPENDED_S: GucSetting<i32> = GucSetting::<i32>::new(86_400);
-static WARN_STANDING_SESSIONS: GucSetting<i32> = GucSetting::<i32>::new(1_000);
 static UNRECORDED: GucSetting<Unrecorded> = GucSetting::<Unrecorded>::new(Unrecorded::Error);
 static COORDINATE: GucSetting<Coordinate> = GucSetting::<Coordinate>::new(Coordinate::Auto);
 
@@ -192,136 +255,7 @@ pub fn log_waits_us() -> Option<i64> {
 
 /// Defines the settings.
 pub fn init() {
-    GucRegistry::define_int_guc(
-        c"idempotence.retention",
-        c"How long outcomes and checkpoints of sessions without a ttl of their own are kept.",
-        c"Counts from the moment of recording, where a change holds for what is recorded from then on. Ended client sessions are kept for as long, too, counted back from now.",
-        &RETENTION_S,
-        1,
-        10 * 365 * 86_400,
-        GucContext::Sighup,
-        GucFlags::UNIT_S,
-    );
-    GucRegistry::define_int_guc(
-        c"idempotence.max_ttl",
-        c"The longest ttl that a session may be made with, or be given.",
-        c"A longer one is refused (ID009). Sessions that have one keep it, and those without a ttl follow idempotence.retention.",
-        &MAX_TTL_S,
-        1,
-        10 * 365 * 86_400,
-        GucContext::Suset,
-        GucFlags::UNIT_S,
-    );
-    GucRegistry::define_int_guc(
-        c"idempotence.wait",
-        c"How long to wait for another transaction that holds the request.",
-        c"0 does not wait, -1 waits for ever. The argument \"wait\" of a call overrides it; a shorter lock_timeout wins.",
-        &WAIT_MS,
-        -1,
-        i32::MAX,
-        GucContext::Userset,
-        GucFlags::UNIT_MS,
-    );
-    GucRegistry::define_int_guc(
-        c"idempotence.max_response",
-        c"The largest response or checkpoint state that is kept.",
-        c"Measured as jsonb, before compression.",
-        &MAX_RESPONSE_BYTES,
-        64,
-        256 << 20,
-        GucContext::Suset,
-        GucFlags::UNIT_BYTE,
-    );
-    GucRegistry::define_int_guc(
-        c"idempotence.max_payload",
-        c"The largest payload that is compared.",
-        c"Measured as jsonb, before compression. Only a fingerprint of it is kept.",
-        &MAX_PAYLOAD_BYTES,
-        64,
-        256 << 20,
-        GucContext::Suset,
-        GucFlags::UNIT_BYTE,
-    );
-    GucRegistry::define_int_guc(
-        c"idempotence.max_batch",
-        c"The most keys, identifiers or numbers in one call.",
-        c"Bounds idem_once_many, idem_generate_ids and idem_allocate.",
-        &MAX_BATCH,
-        1,
-        1_000_000,
-        GucContext::Suset,
-        GucFlags::default(),
-    );
-    GucRegistry::define_int_guc(
-        c"idempotence.session_timeout",
-        c"How long a client session outlasts the silence of its client, where it was registered without a timeout.",
-        c"Fixed for a session when it is registered.",
-        &SESSION_TIMEOUT_S,
-        2,
-        7 * 86_400,
-        GucContext::Userset,
-        GucFlags::UNIT_S,
-    );
-    GucRegistry::define_int_guc(
-        c"idempotence.window_size",
-        c"How many replies of each stream a client session keeps, where it was registered without a window_size.",
-        c"Also how many requests of a stream can be in flight at once. Fixed for a session when it is registered.",
-        &WINDOW_SIZE,
-        1,
-        WINDOW_MAX,
-        GucContext::Userset,
-        GucFlags::default(),
-    );
-    GucRegistry::define_int_guc(
-        c"idempotence.max_sessions_per_role",
-        c"The most client sessions that a role may have at work, and the most that are known for their end only.",
-        c"Registering one more is refused (ID009); none is ended for it. Registrations at the same moment may pass it by their number.",
-        &MAX_SESSIONS_PER_ROLE,
-        1,
-        i32::MAX,
-        GucContext::Suset,
-        GucFlags::default(),
-    );
-    GucRegistry::define_int_guc(
-        c"idempotence.max_standing_sessions_per_role",
-        c"The most standing sessions that a role may have, dropped ones included.",
-        c"Making one more, or taking one over, is refused (ID009). Calls at the same moment may pass it by their number.",
-        &MAX_STANDING_SESSIONS_PER_ROLE,
-        1,
-        i32::MAX,
-        GucContext::Suset,
-        GucFlags::default(),
-    );
-    GucRegistry::define_int_guc(
-        c"idempotence.max_leases_per_role",
-        c"The most leases that a role may have, those that ran out included.",
-        c"Beginning one more request with a lease is refused (ID009). Begins at the same moment may pass it by their number.",
-        &MAX_LEASES_PER_ROLE,
-        1,
-        i32::MAX,
-        GucContext::Suset,
-        GucFlags::default(),
-    );
-    GucRegistry::define_int_guc(
-        c"idempotence.max_streams",
-        c"The most named streams that a client session may have.",
-        c"One more is refused (ID009). Streams that come at the same moment may pass it by their number.",
-        &MAX_STREAMS,
-        1,
-        1_000_000,
-        GucContext::Suset,
-        GucFlags::default(),
-    );
-    GucRegistry::define_int_guc(
-        c"idempotence.max_lock_share",
-        c"The share of the server's lock table that one transaction may take for its requests, in percent.",
-        c"A begin of one more is refused (ID009). The lock table is shared by all transactions of the server, and new connections need a place, too.",
-        &MAX_LOCK_SHARE,
-        1,
-        100,
-        GucContext::Suset,
-        GucFlags::default(),
-    );
+    define_numbers();
     GucRegistry::define_enum_guc(
         c"idempotence.unrecorded",
         c"What becomes of a commit with a begun request that was neither recorded, checkpointed nor released.",
@@ -351,84 +285,12 @@ pub fn init() {
         node::fault,
         node::FORM,
     );
-    init_sweep();
-    init_monitor();
-    init_health();
-    pg::reserve_guc_prefix(c"idempotence");
-    if name_is_missing && !pg::is_preloading() {
-        pg::read_configuration();
-    }
-}
-
-/// The context of a setting that is fixed at the server's start. PostgreSQL does not let a library that is not preloaded
-/// define such settings.
-fn at_start() -> GucContext {
-    if pg::is_preloading() { GucContext::Postmaster } else { GucContext::Sighup }
-}
-
-/// Defines the settings of the sweep and the background worker.
-fn init_sweep() {
-    GucRegistry::define_int_guc(
-        c"idempotence.naptime",
-        c"The pause between two visits of a database by the background worker.",
-        c"A database without the extension is visited thirty times as rarely.",
-        &NAPTIME_S,
-        1,
-        86_400,
-        GucContext::Sighup,
-        GucFlags::UNIT_S,
-    );
-    GucRegistry::define_int_guc(
-        c"idempotence.sweep_batch",
-        c"The most rows that one transaction of the sweep ends or deletes.",
-        c"Smaller ones hold their locks for a shorter time; greater ones do the work with fewer commits.",
-        &SWEEP_BATCH,
-        1,
-        100_000,
-        GucContext::Sighup,
-        GucFlags::default(),
-    );
     GucRegistry::define_string_guc(
         c"idempotence.databases",
         c"The databases that the background worker visits.",
         c"Their names, with commas between them; a name that has a comma or a quote in it, or blanks at an end, goes in double quotes. * is all of them.",
         &DATABASES,
         GucContext::Sighup,
-        GucFlags::default(),
-    );
-}
-
-/// Defines the settings of what a DBA watches. The size of shared memory is fixed at the start; a library that is not
-/// preloaded has none.
-fn init_monitor() {
-    GucRegistry::define_int_guc(
-        c"idempotence.max_stats",
-        c"The most lines of the view stats: standing sessions, and roles with client sessions, of all databases together.",
-        c"Where there are more, those that were used longest ago give way. Takes 200 bytes a line, and a restart.",
-        &MAX_STATS,
-        16,
-        1_000_000,
-        at_start(),
-        GucFlags::default(),
-    );
-    GucRegistry::define_int_guc(
-        c"idempotence.track_in_flight",
-        c"The room that each backend has for the names of its requests in flight; 0 shows none.",
-        c"A request takes 40 bytes and its names. Takes this for each backend and prepared transaction, and a restart.",
-        &TRACK_IN_FLIGHT_BYTES,
-        0,
-        64 << 10,
-        at_start(),
-        GucFlags::UNIT_BYTE,
-    );
-    GucRegistry::define_int_guc(
-        c"idempotence.max_errors",
-        c"The number of errors that the view errors shows, of all databases together.",
-        c"Takes 880 bytes an error, and a restart.",
-        &MAX_ERRORS,
-        0,
-        100_000,
-        at_start(),
         GucFlags::default(),
     );
     GucRegistry::define_bool_guc(
@@ -447,58 +309,14 @@ fn init_monitor() {
         GucContext::Suset,
         GucFlags::default(),
     );
-    GucRegistry::define_int_guc(
-        c"idempotence.log_waits",
-        c"After how long a wait for another holder of a request is logged, with both sides.",
-        c"-1 logs none.",
-        &LOG_WAITS_MS,
-        -1,
-        i32::MAX,
-        GucContext::Suset,
-        GucFlags::UNIT_MS,
-    );
+    pg::reserve_guc_prefix(c"idempotence");
+    if name_is_missing && !pg::is_preloading() {
+        pg::read_configuration();
+    }
 }
 
-/// Defines the thresholds of the view `health`, which reads them by their names.
-fn init_health() {
-    GucRegistry::define_int_guc(
-        c"idempotence.warn_holder",
-        c"From when on health warns of a transaction that holds requests, and of a wait for one.",
-        c"Counts from the beginning of the transaction, from its PREPARE TRANSACTION, or from the beginning of the wait.",
-        &WARN_HOLDER_S,
-        1,
-        10 * 365 * 86_400,
-        GucContext::Sighup,
-        GucFlags::UNIT_S,
-    );
-    GucRegistry::define_int_guc(
-        c"idempotence.warn_waiters",
-        c"The most transactions that may wait for one request before health warns.",
-        c"Those that wait for the end of a lease do not count.",
-        &WARN_WAITERS,
-        0,
-        i32::MAX,
-        GucContext::Sighup,
-        GucFlags::default(),
-    );
-    GucRegistry::define_int_guc(
-        c"idempotence.warn_suspended",
-        c"From when on health warns of a request that stopped at a checkpoint.",
-        c"Counts from the moment at which the checkpoint was written.",
-        &WARN_SUSPENDED_S,
-        1,
-        10 * 365 * 86_400,
-        GucContext::Sighup,
-        GucFlags::UNIT_S,
-    );
-    GucRegistry::define_int_guc(
-        c"idempotence.warn_standing_sessions",
-        c"The most standing sessions that a role may have before health warns.",
-        c"Dropped ones count. A session is a series of requests: whoever makes one for each request has misunderstood it.",
-        &WARN_STANDING_SESSIONS,
-        0,
-        i32::MAX,
-        GucContext::Sighup,
-        GucFlags::default(),
-    );
+/// The context of a setting that is fixed at the server's start. PostgreSQL does not let a library that is not preloaded
+/// define such settings.
+fn at_start() -> GucContext {
+    if pg::is_preloading() { GucContext::Postmaster } else { GucContext::Sighup }
 }
