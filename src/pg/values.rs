@@ -8,87 +8,62 @@ use pgrx::pgrx_sql_entity_graph::metadata::{
 };
 use pgrx::{FromDatum, pg_sys};
 
-/// A `regrole` argument.
-pub struct Regrole(pub pg_sys::Oid);
+/// Declares a type of arguments and results that SQL passes by value.
+macro_rules! by_value {
+    ($(#[$about:meta])* $name:ident($inner:ty), $sql:literal, $oid:expr) => {
+        $(#[$about])*
+        #[derive(Clone, Copy)]
+        pub struct $name(pub $inner);
 
-pgrx::impl_sql_translatable!(Regrole, "regrole");
+        pgrx::impl_sql_translatable!($name, $sql);
 
-// SAFETY: a regrole is an oid, passed by value.
-unsafe impl<'fcx> ArgAbi<'fcx> for Regrole {
-    unsafe fn unbox_arg_unchecked(arg: pgrx::callconv::Arg<'_, 'fcx>) -> Self {
-        // SAFETY: the caller passes an argument of our declared type.
-        Regrole(unsafe { arg.unbox_arg_using_from_datum() }.expect("pgrx unboxes an argument that is not null"))
-    }
-}
+        // SAFETY: the caller passes an argument of the declared type, which is passed by value.
+        unsafe impl<'fcx> ArgAbi<'fcx> for $name {
+            unsafe fn unbox_arg_unchecked(arg: pgrx::callconv::Arg<'_, 'fcx>) -> Self {
+                // SAFETY: as above.
+                unsafe { arg.unbox_arg_using_from_datum() }.expect("pgrx unboxes an argument that is not null")
+            }
+        }
 
-// SAFETY: a regrole is an oid, passed by value.
-unsafe impl BoxRet for Regrole {
-    unsafe fn box_into<'fcx>(self, fcinfo: &mut FcInfo<'fcx>) -> Datum<'fcx> {
         // SAFETY: as above.
-        unsafe { fcinfo.return_raw_datum(self.0.into()) }
-    }
+        unsafe impl BoxRet for $name {
+            unsafe fn box_into<'fcx>(self, fcinfo: &mut FcInfo<'fcx>) -> Datum<'fcx> {
+                // SAFETY: as above.
+                unsafe { fcinfo.return_raw_datum(self.0.into()) }
+            }
+        }
+
+        impl FromDatum for $name {
+            unsafe fn from_polymorphic_datum(datum: pg_sys::Datum, is_null: bool, of: pg_sys::Oid) -> Option<$name> {
+                // SAFETY: as the caller warrants.
+                unsafe { <$inner as FromDatum>::from_polymorphic_datum(datum, is_null, of) }.map($name)
+            }
+        }
+
+        impl IntoDatum for $name {
+            fn into_datum(self) -> Option<pg_sys::Datum> {
+                Some(self.0.into())
+            }
+
+            fn type_oid() -> pg_sys::Oid {
+                $oid
+            }
+        }
+    };
 }
 
-/// A `regtype` argument.
-pub struct Regtype(pub pg_sys::Oid);
-
-pgrx::impl_sql_translatable!(Regtype, "regtype");
-
-// SAFETY: a regtype is an oid, passed by value.
-unsafe impl<'fcx> ArgAbi<'fcx> for Regtype {
-    unsafe fn unbox_arg_unchecked(arg: pgrx::callconv::Arg<'_, 'fcx>) -> Self {
-        // SAFETY: the caller passes an argument of our declared type.
-        Regtype(unsafe { arg.unbox_arg_using_from_datum() }.expect("pgrx unboxes an argument that is not null"))
-    }
-}
-
-impl IntoDatum for Regrole {
-    fn into_datum(self) -> Option<pg_sys::Datum> {
-        self.0.into_datum()
-    }
-
-    fn type_oid() -> pg_sys::Oid {
-        pg_sys::REGROLEOID
-    }
-}
-
-/// A `timestamptz`, in microseconds since 2000-01-01 UTC.
-#[derive(Clone, Copy)]
-pub struct Timestamptz(pub i64);
-
-pgrx::impl_sql_translatable!(Timestamptz, "timestamptz");
-
-// SAFETY: a timestamptz is passed by value, as this number of microseconds.
-unsafe impl BoxRet for Timestamptz {
-    unsafe fn box_into<'fcx>(self, fcinfo: &mut FcInfo<'fcx>) -> Datum<'fcx> {
-        // SAFETY: as above.
-        unsafe { fcinfo.return_raw_datum(self.0.into()) }
-    }
-}
-
-// SAFETY: as above.
-unsafe impl<'fcx> ArgAbi<'fcx> for Timestamptz {
-    unsafe fn unbox_arg_unchecked(arg: pgrx::callconv::Arg<'_, 'fcx>) -> Self {
-        // SAFETY: the caller passes an argument of our declared type.
-        unsafe { arg.unbox_arg_using_from_datum() }.expect("pgrx unboxes an argument that is not null")
-    }
-}
-
-impl FromDatum for Timestamptz {
-    unsafe fn from_polymorphic_datum(datum: pg_sys::Datum, is_null: bool, _: pg_sys::Oid) -> Option<Timestamptz> {
-        (!is_null).then_some(Timestamptz(datum.value() as i64))
-    }
-}
-
-impl IntoDatum for Timestamptz {
-    fn into_datum(self) -> Option<pg_sys::Datum> {
-        Some(self.0.into())
-    }
-
-    fn type_oid() -> pg_sys::Oid {
-        pg_sys::TIMESTAMPTZOID
-    }
-}
+by_value!(
+    /// A `regrole`.
+    Regrole(pg_sys::Oid), "regrole", pg_sys::REGROLEOID
+);
+by_value!(
+    /// A `regtype`.
+    Regtype(pg_sys::Oid), "regtype", pg_sys::REGTYPEOID
+);
+by_value!(
+    /// A `timestamptz`, in microseconds since 2000-01-01 UTC.
+    Timestamptz(i64), "timestamptz", pg_sys::TIMESTAMPTZOID
+);
 
 /// A value of one of our composite types.
 pub trait Row: 'static {
