@@ -45,15 +45,16 @@ pub fn start(asked: &Asked<'_>, found: Decided, deadline: Deadline) -> Result<Op
     };
     let checkpoint = found.checkpoint.filter(|_| goes_on);
     let former = found.lease.filter(|lease| request.is_of(lease));
-    let kept = checkpoint.as_ref().and_then(|checkpoint| checkpoint.fingerprint);
-    let counts = taken_over || decision == Decision::GiveUp;
-    let kept = kept.or_else(|| former.as_ref().filter(|_| counts)?.fingerprint);
+    // The payload that the request came with before, as its checkpoint or a lease that counts tells.
+    let lease_counts = taken_over || decision == Decision::GiveUp;
+    let of_checkpoint = checkpoint.as_ref().and_then(|checkpoint| checkpoint.fingerprint);
+    let fingerprint_before = of_checkpoint.or_else(|| former.as_ref().filter(|_| lease_counts)?.fingerprint);
     let attempts = former.as_ref().map_or(0, |former| former.lease.attempt);
     let mut open = OpenRequest {
         lock: asked.lock,
         digest: found.digest,
         numbers,
-        fingerprint: asked.fingerprint.or(kept),
+        fingerprint: asked.fingerprint.or(fingerprint_before),
         leftovers,
         token: None,
         segment: found.segment,

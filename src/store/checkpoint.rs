@@ -97,9 +97,7 @@ fn read(row: &Columns<'_>, probe: &Probe<'_>) -> Result<StoredCheckpoint, Error>
 
 /// Whether the transaction's snapshot does not see a checkpoint of the session.
 pub fn any_unseen(session: &SessionId) -> bool {
-    let table = Rel::open(Table::Checkpoint, Access::Read);
-    let keys = &mut [uuid_equals(SESSION as i16 + 1, session)];
-    table.find(None, keys, Snapshot::LatestMvcc, |row: &Columns<'_>| (!row.visible()).then_some(())).is_some()
+    Rel::open(Table::Checkpoint, Access::Read).any_unseen::<COLUMNS>(SESSION, session)
 }
 
 /// Writes the request's checkpoint, over an earlier one if there is one. The caller has the request's lock.

@@ -93,12 +93,8 @@ pub fn find(probe: &Probe<'_>, asked_at: i64, snapshot: Snapshot) -> Result<Opti
 
 /// Whether the transaction's snapshot does not see an outcome of the session.
 pub fn any_unseen(session: &SessionId) -> bool {
-    SEGMENTS.into_iter().chain([LONG]).any(|(table, _)| {
-        let table = Rel::open(table, Access::Read);
-        let keys = &mut [uuid_equals(SESSION as i16 + 1, session)];
-        let unseen = |row: &Columns<'_>| (!row.visible()).then_some(());
-        table.find(None, keys, Snapshot::LatestMvcc, unseen).is_some()
-    })
+    let mut tables = SEGMENTS.into_iter().chain([LONG]);
+    tables.any(|(table, _)| Rel::open(table, Access::Read).any_unseen::<COLUMNS>(SESSION, session))
 }
 
 /// A table of outcomes and its index.

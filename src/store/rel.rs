@@ -4,6 +4,7 @@
 //! To change a row, a caller opens the table to write first and finds the row after that. A place that was found before
 //! the table was locked may belong to another row by now.
 
+use crate::domain::identity::SessionId;
 use crate::lock;
 use crate::pg::{self, raw};
 use crate::store::cache;
@@ -11,7 +12,7 @@ use crate::store::catalog::{Index, Table};
 use crate::store::invalidation;
 use crate::store::scan::Scan;
 pub use crate::store::snapshot::Snapshot;
-use crate::store::tuple::Tuple;
+use crate::store::tuple::{Tuple, uuid_equals};
 use crate::store::written;
 use pgrx::pg_sys;
 
@@ -174,6 +175,12 @@ impl Rel {
         let mut again = keys.to_vec();
         self.find(Some(index), keys, Snapshot::Itself, &mut visit)
             .or_else(|| self.find(Some(index), &mut again, Snapshot::LatestMvcc, &mut visit))
+    }
+
+    /// Whether the transaction's snapshot does not see a row of the session, whose id stands in this column.
+    pub fn any_unseen<const N: usize>(&self, column: usize, session: &SessionId) -> bool {
+        let keys = &mut [uuid_equals(column as i16 + 1, session)];
+        self.find(None, keys, Snapshot::LatestMvcc, |row: &Tuple<'_, N>| (!row.visible()).then_some(())).is_some()
     }
 
     /// The role that owns the table, and with it the extension.
