@@ -3,7 +3,7 @@
 use super::null::required;
 use crate::arguments;
 use crate::error::or_raise;
-use crate::pg::{self, Composite, Row, Timestamptz};
+use crate::pg::{self, Composite, CompositeRow, Timestamptz};
 use crate::sessions::calls;
 use crate::sessions::position::Position;
 use crate::sessions::register::{self, Registered, Registration};
@@ -11,7 +11,7 @@ use pgrx::datum::{Interval, IntoDatum, Uuid};
 use pgrx::pg_sys::Datum;
 use pgrx::{default, pg_extern};
 
-impl Row for Registered {
+impl CompositeRow for Registered {
     const SQL_TYPE: &'static str = "idem_session";
     type Columns = [Option<Datum>; 6];
 
@@ -27,7 +27,7 @@ impl Row for Registered {
     }
 }
 
-impl Row for Position {
+impl CompositeRow for Position {
     const SQL_TYPE: &'static str = "idem_position";
     type Columns = [Option<Datum>; 4];
 

@@ -5,7 +5,7 @@ use super::null::required;
 use crate::error::or_raise;
 use crate::pg::{self, Jsonb, Timestamptz};
 use crate::requests::explain;
-use crate::requests::listing::{self, Asked};
+use crate::requests::listing::{self, AskedListing};
 use pgrx::datum::Uuid;
 use pgrx::iter::TableIterator;
 use pgrx::{default, name, pg_extern};
@@ -51,7 +51,7 @@ fn idem_outcomes(
     let listed = or_raise((|| {
         let session = required("session", session)?;
         let most = required("most", most)?;
-        listing::outcomes(session, &Asked { prefix, status, since, before, most })
+        listing::outcomes(session, &AskedListing { prefix, status, since, before, most })
     })());
     TableIterator::new(listed.into_iter().map(|outcome| {
         (

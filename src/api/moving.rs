@@ -5,7 +5,7 @@ use crate::error::or_raise;
 use crate::pg::{self, Filled, Jsonb, Shape, Timestamptz};
 use crate::requests::export::Export;
 use crate::requests::import;
-use crate::requests::imported::Row;
+use crate::requests::imported::ImportedRow;
 use crate::store::moving;
 use pgrx::datum::Uuid;
 use pgrx::{default, pg_extern};
@@ -71,7 +71,7 @@ fn import_row(
     state: Option<Jsonb>,
 ) -> i32 {
     pg::begin_call();
-    let row = Row {
+    let row = ImportedRow {
         key,
         response,
         failed,

@@ -10,7 +10,7 @@ use crate::arguments;
 use crate::domain::class::Class;
 use crate::domain::final_error::is_final;
 use crate::error::{Error, or_raise};
-use crate::pg::{Arguments, AroundCommand, Before, Came, Composite, Order, function_around_command};
+use crate::pg::{Arguments, AroundCommand, Before, Came, CommandOrder, Composite, function_around_command};
 use crate::requests::answer::Begun;
 use crate::requests::claim;
 use crate::requests::finish;
@@ -80,6 +80,6 @@ fn begin(arguments: &Arguments<'_>) -> Result<Before<Ticket>, Error> {
             let (message, detail) = ("the command is empty".into(), "There is nothing to execute.".into());
             return Err(Error::Invalid { message, detail, hint: "Give an SQL statement." });
         }
-        None => Before::Execute(Order { command, parameter, takes }),
+        None => Before::Execute(CommandOrder { command, parameter, takes }),
     })
 }

@@ -1,7 +1,7 @@
 //! `idem_ticket`: the answer of the functions on requests.
 
 use crate::domain::class::Class;
-use crate::pg::{self, Composite, Row};
+use crate::pg::{self, Composite, CompositeRow};
 use crate::requests::answer::{Begun, Start};
 use crate::requests::lookup::Known;
 use crate::requests::settle::Settled;
@@ -21,7 +21,7 @@ pub struct Ticket {
     checkpoint: Option<Checkpoint>,
 }
 
-impl Row for Ticket {
+impl CompositeRow for Ticket {
     const SQL_TYPE: &'static str = "idem_ticket";
     type Columns = [Option<Datum>; 9];
 

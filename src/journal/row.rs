@@ -16,7 +16,7 @@ use pgrx::pg_sys;
 use std::rc::Rc;
 
 /// A request that is kept in a journal.
-pub struct Place<'a> {
+pub struct RowPlace<'a> {
     /// The journal.
     pub journal: &'a Rc<Journal>,
     /// The tenant.
@@ -62,7 +62,7 @@ pub enum Claimed {
 
 type Value = Option<pg_sys::Datum>;
 
-impl Place<'_> {
+impl RowPlace<'_> {
     /// Inserts the row, unless it is there. It counts until `expires_at`. Waits for another transaction that is inserting
     /// it or deleting it.
     pub fn claim(&self, expires_at: i64) -> Claimed {
@@ -89,7 +89,7 @@ impl Place<'_> {
         self.read(Act::Lock, Sight::OfTransaction)
     }
 
-    /// As [`Place::lock`], without a wait: gives whether the row could be locked.
+    /// As [`RowPlace::lock`], without a wait: gives whether the row could be locked.
     pub fn try_lock(&self) -> Result<bool, Error> {
         Ok(self.read(Act::TryLock, Sight::OfTransaction)?.is_some())
     }

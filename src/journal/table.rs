@@ -92,19 +92,19 @@ pub fn forget() {
 
 /// What was found, and the count of changes up to which that is true.
 #[derive(Default)]
-struct Found {
+struct FoundTable {
     upto: u64,
     journals: HashMap<String, Rc<Journal>>,
 }
 
-static FOUND: Own<Found> = Own::new();
+static FOUND: Own<FoundTable> = Own::new();
 
 /// The journal of this name. Refuses a table that is gone or does not fit.
 pub fn find(name: &str) -> Result<Rc<Journal>, Error> {
     let changes = pg::relation_changes();
     let known = FOUND.with(|found| {
         if found.upto != changes {
-            *found = Found { upto: changes, journals: HashMap::new() };
+            *found = FoundTable { upto: changes, journals: HashMap::new() };
         }
         found.journals.get(name).cloned()
     });

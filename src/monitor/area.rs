@@ -6,7 +6,7 @@ use crate::monitor::lines::{Cells, Lines};
 use crate::monitor::ring::{self, ErrorRing};
 use crate::monitor::saved;
 use crate::monitor::slot::{self, Slot};
-use crate::pg::{self, Guarded, Locks, SharedHash, Wanted};
+use crate::pg::{self, Guarded, Locks, SharedHash, WantedMemory};
 use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 
 /// Where everything is. The postmaster notes it, and every backend inherits it.
@@ -64,7 +64,7 @@ pub fn init() {
     if !pg::is_preloading() {
         return;
     }
-    pg::want_shared(Wanted {
+    pg::want_shared(WantedMemory {
         name: c"idempotence monitor",
         bytes: || Plan::of_settings().bytes,
         bytes_beside: || SharedHash::<Line>::bytes(guc::max_stats()),

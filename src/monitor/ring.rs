@@ -14,7 +14,7 @@ const APPLICATION_BYTES: usize = 64;
 
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub(super) struct Place {
+pub(super) struct ErrorPlace {
     /// How many errors were noted before.
     number: u64,
     /// The place of the next newer error of the SQLSTATE.
@@ -30,7 +30,7 @@ pub(super) struct Place {
     pub(super) application: SharedText<APPLICATION_BYTES>,
 }
 
-impl Place {
+impl ErrorPlace {
     fn read(&self) -> NotedError {
         NotedError {
             at: self.at,
@@ -72,7 +72,7 @@ impl ErrorRing {
     }
 
     /// Notes one more error. `own` is the number of its SQLSTATE: 0 is ID001.
-    pub(super) fn note(&mut self, own: usize, fill: impl FnOnce(&mut Place)) {
+    pub(super) fn note(&mut self, own: usize, fill: impl FnOnce(&mut ErrorPlace)) {
         let Some(at) = self.free_place(own) else { return };
         let number = self.noted;
         self.noted += 1;
@@ -115,17 +115,17 @@ impl ErrorRing {
         all.into_iter().map(|(_, error)| error).collect()
     }
 
-    fn place(&mut self, at: u32) -> &mut Place {
+    fn place(&mut self, at: u32) -> &mut ErrorPlace {
         let at = at as usize % self.places;
         // SAFETY: the places follow it in shared memory, as many as it was made with. They were all zeros at first, which
         // are valid.
-        unsafe { &mut *(&raw mut *self).add(1).cast::<Place>().add(at) }
+        unsafe { &mut *(&raw mut *self).add(1).cast::<ErrorPlace>().add(at) }
     }
 }
 
 /// The size of room for so many errors.
 pub fn ring_bytes(places: usize) -> usize {
-    size_of::<ErrorRing>() + places * size_of::<Place>()
+    size_of::<ErrorRing>() + places * size_of::<ErrorPlace>()
 }
 
 /// An error that was noted.

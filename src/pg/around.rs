@@ -5,9 +5,9 @@
 //! [`in_rust`].
 
 use super::attempt::in_rust;
-use super::execute::{Command, Order, Work, execute};
+use super::execute::{Command, CommandOrder, Work, execute};
 use super::jsonb::{Jsonb, RawDatum};
-use super::values::{Composite, Row};
+use super::values::{Composite, CompositeRow};
 use pgrx::callconv::{BoxRet, FcInfo};
 use pgrx::datum::Interval;
 use pgrx::{FromDatum, pg_sys};
@@ -15,7 +15,7 @@ use pgrx::{FromDatum, pg_sys};
 /// Such a function.
 pub trait AroundCommand {
     /// What it returns.
-    type Row: Row;
+    type Row: CompositeRow;
     /// What comes before the command: the answer, or what is to be executed.
     fn before(arguments: &Arguments<'_>) -> Before<Self::Row>;
     /// What comes after the command.
@@ -27,7 +27,7 @@ pub enum Before<R> {
     /// The answer; nothing is executed.
     Answer(Composite<R>),
     /// The command is due.
-    Execute(Order),
+    Execute(CommandOrder),
 }
 
 /// What came of a command.
@@ -138,7 +138,7 @@ unsafe fn arguments<'a>(call: pg_sys::FunctionCallInfo) -> Arguments<'a> {
 
 /// # Safety
 /// `call` is that of a function that is declared to return the type of the row.
-unsafe fn returned<R: Row>(call: pg_sys::FunctionCallInfo, answer: Composite<R>) -> pg_sys::Datum {
+unsafe fn returned<R: CompositeRow>(call: pg_sys::FunctionCallInfo, answer: Composite<R>) -> pg_sys::Datum {
     // SAFETY: as the caller warrants.
     unsafe { answer.box_into(&mut FcInfo::from_ptr(call)).sans_lifetime() }
 }

@@ -2,13 +2,13 @@
 
 use super::attempt::{TakenError, attempt, in_rust, in_subtransaction, is_out_of_memory, pass_on};
 use super::jsonb::Jsonb;
-use super::kept::{self, Kept};
+use super::kept::{self, KeptCommand};
 use crate::error::{Error, NotExecuted};
 use pgrx::{FromDatum, pg_sys};
 use std::ffi::{CStr, c_char, c_int, c_long, c_void};
 
 /// A command to be executed.
-pub struct Order {
+pub struct CommandOrder {
     /// Its text.
     pub command: Command,
     /// Its only parameter.
@@ -44,7 +44,7 @@ pub(super) struct Work {
     /// Where the response goes.
     context: pg_sys::MemoryContext,
     /// Null if the command is not kept.
-    kept: *const Kept,
+    kept: *const KeptCommand,
     response: pg_sys::Datum,
     has_response: bool,
 }
@@ -62,7 +62,7 @@ impl Work {
     };
 
     /// Takes an order, for the current memory context.
-    pub(super) fn take(&mut self, order: Order) {
+    pub(super) fn take(&mut self, order: CommandOrder) {
         self.parameter = order.parameter.map_or(pg_sys::Datum::null(), Jsonb::datum);
         self.has_parameter = order.parameter.is_some();
         self.takes = order.takes;

@@ -23,7 +23,7 @@ const COMMANDS_MAX: usize = 64;
 const TEXT_BYTES_MAX: usize = 8192;
 
 /// A command that is kept. Its address stays the same while it is in use.
-pub(super) struct Kept {
+pub(super) struct KeptCommand {
     text: CString,
     reader: Reader,
     /// Whether it is several statements.
@@ -66,10 +66,10 @@ impl Reader {
 
 /// What is kept; what was used last comes first.
 #[allow(clippy::vec_box, reason = "the address of each stays the same")]
-static KEPT: Own<Vec<Box<Kept>>> = Own::new();
+static KEPT: Own<Vec<Box<KeptCommand>>> = Own::new();
 
 /// The command, if it is kept. It then counts as in use until [`give_back`].
-pub(super) fn find(text: &[u8]) -> Option<*const Kept> {
+pub(super) fn find(text: &[u8]) -> Option<*const KeptCommand> {
     let reader = Reader::current();
     let kept = KEPT.with(|list| {
         let place = list.iter().position(|kept| kept.text.as_bytes() == text && kept.reader == reader)?;
@@ -88,7 +88,7 @@ pub(super) fn find(text: &[u8]) -> Option<*const Kept> {
 ///
 /// # Safety
 /// The plan, if there is one, is of one statement and is not saved yet.
-pub(super) unsafe fn keep(text: &CStr, several: bool, plan: pg_sys::SPIPlanPtr) -> Option<*const Kept> {
+pub(super) unsafe fn keep(text: &CStr, several: bool, plan: pg_sys::SPIPlanPtr) -> Option<*const KeptCommand> {
     let text = text.to_bytes_with_nul();
     if text.len() > TEXT_BYTES_MAX {
         return None;
@@ -103,7 +103,7 @@ pub(super) unsafe fn keep(text: &CStr, several: bool, plan: pg_sys::SPIPlanPtr) 
     let mut copy = Vec::new();
     copy.try_reserve_exact(text.len()).ok()?;
     copy.extend_from_slice(text);
-    let kept = Box::new(Kept {
+    let kept = Box::new(KeptCommand {
         text: CString::from_vec_with_nul(copy).ok()?,
         reader: Reader::current(),
         several,
@@ -132,7 +132,7 @@ pub(super) unsafe fn keep(text: &CStr, several: bool, plan: pg_sys::SPIPlanPtr) 
 }
 
 #[allow(clippy::borrowed_box, reason = "the list has boxes")]
-fn is_unused(kept: &Box<Kept>) -> bool {
+fn is_unused(kept: &Box<KeptCommand>) -> bool {
     kept.in_use.get() == 0
 }
 
@@ -141,7 +141,7 @@ fn is_unused(kept: &Box<Kept>) -> bool {
 ///
 /// # Safety
 /// The command is in use by the caller.
-pub(super) unsafe fn give_back(kept: *const Kept, failed: bool) {
+pub(super) unsafe fn give_back(kept: *const KeptCommand, failed: bool) {
     // SAFETY: what is in use stays where it is.
     let kept = unsafe { &*kept };
     kept.in_use.set(kept.in_use.get() - 1);
@@ -162,7 +162,7 @@ pub(super) fn forget() {
     }
 }
 
-impl Kept {
+impl KeptCommand {
     /// Its text.
     pub(super) fn text(&self) -> &CStr {
         &self.text
@@ -195,7 +195,7 @@ impl Kept {
     }
 }
 
-impl Drop for Kept {
+impl Drop for KeptCommand {
     fn drop(&mut self) {
         let plan = self.plan.get();
         if !plan.is_null() {

@@ -45,7 +45,7 @@ pub use clock::cancel_worker_after;
 pub use command::columns_of;
 pub use condition::{Conditions, Prepared};
 pub use durable::*;
-pub use execute::{Command, Order};
+pub use execute::{Command, CommandOrder};
 pub use filled::{Filled, RowStore, Rows, Shape};
 pub use heap::*;
 pub use hooks::*;

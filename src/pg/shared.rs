@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// What a part of the library wants of the shared memory.
 #[derive(Clone, Copy)]
-pub struct Wanted {
+pub struct WantedMemory {
     /// The name of the memory and of its locks.
     pub name: &'static CStr,
     /// Its size in bytes, asked when the settings are read and the number of backends is known.
@@ -31,12 +31,12 @@ pub struct Wanted {
 #[derive(Clone, Copy)]
 pub struct Locks(*mut pg_sys::LWLockPadded);
 
-static mut WANTED: Option<Wanted> = None;
+static mut WANTED: Option<WantedMemory> = None;
 static mut NEXT_REQUEST: pg_sys::shmem_request_hook_type = None;
 static mut NEXT_STARTUP: pg_sys::shmem_startup_hook_type = None;
 
 /// Asks for shared memory. Called once, while the postmaster preloads the library.
-pub fn want_shared(wanted: Wanted) {
+pub fn want_shared(wanted: WantedMemory) {
     // SAFETY: the postmaster has one thread.
     unsafe {
         WANTED = Some(wanted);

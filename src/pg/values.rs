@@ -66,7 +66,7 @@ by_value!(
 );
 
 /// A value of one of our composite types.
-pub trait Row: 'static {
+pub trait CompositeRow: 'static {
     /// The composite type's name.
     const SQL_TYPE: &'static str;
     /// An array with an element for each column.
@@ -79,7 +79,7 @@ pub trait Row: 'static {
 pub struct Composite<R>(pub R);
 
 // SAFETY: names the composite type that the extension's script creates.
-unsafe impl<R: Row> SqlTranslatable for Composite<R> {
+unsafe impl<R: CompositeRow> SqlTranslatable for Composite<R> {
     const TYPE_IDENT: &'static str = R::SQL_TYPE;
     const TYPE_ORIGIN: TypeOrigin = TypeOrigin::External;
     const ARGUMENT_SQL: Result<SqlMappingRef, ArgumentError> = Err(ArgumentError::NotValidAsArgument(R::SQL_TYPE));
@@ -87,7 +87,7 @@ unsafe impl<R: Row> SqlTranslatable for Composite<R> {
 }
 
 // SAFETY: returns a composite datum of the type that the function is declared to return.
-unsafe impl<R: Row> BoxRet for Composite<R> {
+unsafe impl<R: CompositeRow> BoxRet for Composite<R> {
     unsafe fn box_into<'fcx>(self, fcinfo: &mut FcInfo<'fcx>) -> Datum<'fcx> {
         // SAFETY: pgrx passes the call's own fcinfo.
         let row_type = unsafe { result_type((*fcinfo.as_mut_ptr()).flinfo) };

@@ -28,7 +28,7 @@ use crate::lock::Tag;
 use crate::model::{Session, StandingSession};
 use crate::names;
 use crate::pg::{self, Deadline, Own};
-use crate::requests::imported::{Row, Taken, Target};
+use crate::requests::imported::{ImportedRow, Taken, Target};
 use crate::requests::keyed::{Keyed, refuse_journal};
 use crate::requests::repair;
 use crate::sessions::resolve;
@@ -175,7 +175,7 @@ pub fn end() -> Result<(), Error> {
 }
 
 /// Imports a row.
-pub fn row(number: i64, row: &Row<'_>) -> Result<Taken, Error> {
+pub fn row(number: i64, row: &ImportedRow<'_>) -> Result<Taken, Error> {
     let import = under_way(Some(number))?;
     import.rows.set(import.rows.get() + 1);
     let Some(key) = row.key else {

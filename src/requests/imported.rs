@@ -32,7 +32,7 @@ use crate::store::rel::Snapshot;
 use std::rc::Rc;
 
 /// A row of the query.
-pub struct Row<'a> {
+pub struct ImportedRow<'a> {
     /// `key`
     pub key: Option<&'a str>,
     /// `response`
@@ -63,7 +63,7 @@ pub struct Row<'a> {
     pub state: Option<Jsonb>,
 }
 
-impl Row<'_> {
+impl ImportedRow<'_> {
     /// Whether it tells what another server has kept, as `idem_export` gives it.
     fn is_moved(&self) -> bool {
         self.status.is_some()
@@ -92,7 +92,7 @@ pub struct Target {
 }
 
 /// What a row tells of.
-enum Kept<'a> {
+enum KeptHere<'a> {
     Outcome(Class),
     Unfinished(Unfinished<'a>),
 }
@@ -105,7 +105,7 @@ struct Unfinished<'a> {
 
 impl Target {
     /// Imports a row.
-    pub fn take(&self, request: Keyed<'_>, row: &Row<'_>) -> Result<Taken, Error> {
+    pub fn take(&self, request: Keyed<'_>, row: &ImportedRow<'_>) -> Result<Taken, Error> {
         // The clock of this row: the query may give what was done since the import began.
         let now_us = pg::now_us();
         if !row.is_moved() {
@@ -117,8 +117,8 @@ impl Target {
             return self.take_into_inbox(&request, row, &kept, [recorded_at, expires_at, now_us]);
         }
         let class = match kept {
-            Kept::Outcome(class) => class,
-            Kept::Unfinished(unfinished) => return self.take_unfinished(request, row, unfinished, recorded_at),
+            KeptHere::Outcome(class) => class,
+            KeptHere::Unfinished(unfinished) => return self.take_unfinished(request, row, unfinished, recorded_at),
         };
         if expires_at <= now_us {
             return Ok(Taken::Expired);
@@ -145,7 +145,7 @@ impl Target {
     }
 
     /// When the outcome was recorded and when it expires, as far as the row does not say so now and a ttl later.
-    fn moments(&self, request: &Keyed<'_>, row: &Row<'_>, now_us: i64) -> Result<(i64, i64), Error> {
+    fn moments(&self, request: &Keyed<'_>, row: &ImportedRow<'_>, now_us: i64) -> Result<(i64, i64), Error> {
         let invalid = |what: &str, detail: String, hint| Error::Invalid {
             message: format!("{} {what}", request.name()),
             detail,
@@ -245,7 +245,7 @@ impl Target {
     fn take_unfinished(
         &self,
         request: Keyed<'_>,
-        row: &Row<'_>,
+        row: &ImportedRow<'_>,
         unfinished: Unfinished<'_>,
         written_at: i64,
     ) -> Result<Taken, Error> {
@@ -290,12 +290,12 @@ impl Target {
     fn take_into_inbox(
         &self,
         request: &Keyed<'_>,
-        row: &Row<'_>,
-        kept: &Kept<'_>,
+        row: &ImportedRow<'_>,
+        kept: &KeptHere<'_>,
         [recorded_at, expires_at, now_us]: [i64; 3],
     ) -> Result<Taken, Error> {
         let (response, payload) = (row.response.is_some(), row.payload.is_some() || row.fingerprint.is_some());
-        if response || payload || row.token.is_some() || !matches!(kept, Kept::Outcome(Class::Succeeded)) {
+        if response || payload || row.token.is_some() || !matches!(kept, KeptHere::Outcome(Class::Succeeded)) {
             check_sort(&self.session, false)?;
         }
         if expires_at <= now_us {
@@ -311,7 +311,7 @@ impl Target {
 const AT_WORK: &str = "Import it again when it is done: what is there already is left as it is. A query for fewer rows meets fewer requests.";
 
 /// What a row tells of.
-fn kept<'a>(request: &Keyed<'_>, row: &Row<'a>, now_us: i64) -> Result<Kept<'a>, Error> {
+fn kept<'a>(request: &Keyed<'_>, row: &ImportedRow<'a>, now_us: i64) -> Result<KeptHere<'a>, Error> {
     let invalid = |what: &str, detail: String, hint| Error::Invalid {
         message: format!("{} {what}", request.name()),
         detail,
@@ -343,7 +343,7 @@ fn kept<'a>(request: &Keyed<'_>, row: &Row<'a>, now_us: i64) -> Result<Kept<'a>,
                 format!("Found attempt, begun_at, leased_until, point or state with status {}.", class.status());
             return Err(invalid("is done, and comes as an unfinished one", detail, EXPORT));
         }
-        return Ok(Kept::Outcome(class));
+        return Ok(KeptHere::Outcome(class));
     }
     let lease = match (row.token, row.attempt, row.begun_at, row.leased_until) {
         (None, None, None, None) => None,
@@ -365,12 +365,12 @@ fn kept<'a>(request: &Keyed<'_>, row: &Row<'a>, now_us: i64) -> Result<Kept<'a>,
         let hint = "A point is a name for where to go on; what that needs belongs in state.";
         arguments::check_chars(&format!("the point of {}", request.name()), point, POINT_CHARS_MAX, hint)?;
     }
-    Ok(Kept::Unfinished(Unfinished { lease, point: row.point }))
+    Ok(KeptHere::Unfinished(Unfinished { lease, point: row.point }))
 }
 
 /// The fingerprint of the payload that a request came with. A request may have been settled or begun without one, or
 /// recorded before the session came to require payloads.
-fn fingerprint(request: &Request<'_>, row: &Row<'_>, is_required: bool) -> Result<Option<Fingerprint>, Error> {
+fn fingerprint(request: &Request<'_>, row: &ImportedRow<'_>, is_required: bool) -> Result<Option<Fingerprint>, Error> {
     match (row.payload, row.fingerprint) {
         (Some(_), Some(_)) => Err(Error::Invalid {
             message: format!("{} comes with a payload and a fingerprint", request.name()),

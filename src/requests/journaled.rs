@@ -1,7 +1,7 @@
 //! A request of a session with a journal: where it is kept, and what its row says.
 
 use crate::error::{Error, RequestName, WAIT_BY_SETTING};
-use crate::journal::row::{Claimed, Place, Row};
+use crate::journal::row::{Claimed, Row, RowPlace};
 use crate::journal::table::{self, Journal, Tenant};
 use crate::model::StandingSession;
 use crate::pg::{self, Deadline};
@@ -45,14 +45,14 @@ impl Journaled {
     /// The row of a request.
     pub fn at<'a>(&'a self, session: &'a StandingSession, key: &'a str) -> InJournal<'a> {
         let (journal, tenant, as_owner) = (&self.journal, &self.tenant, self.as_owner);
-        let place = Place { journal, tenant, session: &session.name, key, as_owner };
+        let place = RowPlace { journal, tenant, session: &session.name, key, as_owner };
         InJournal { place, row: &self.row }
     }
 }
 
 /// A request and its row.
 pub struct InJournal<'a> {
-    place: Place<'a>,
+    place: RowPlace<'a>,
     row: &'a Cell<Option<Option<Row>>>,
 }
 
@@ -82,7 +82,7 @@ impl InJournal<'_> {
     }
 
     /// Writes the row.
-    pub fn write<T>(&self, work: impl FnOnce(&Place<'_>) -> Result<T, Error>) -> Result<T, Error> {
+    pub fn write<T>(&self, work: impl FnOnce(&RowPlace<'_>) -> Result<T, Error>) -> Result<T, Error> {
         self.row.replace(None);
         work(&self.place)
     }

@@ -8,10 +8,10 @@ use crate::model::Session;
 use crate::pg::{self, Timestamptz};
 use crate::requests::keyed::refuse_journal;
 use crate::sessions::resolve;
-use crate::store::listing::{self, Listed, Wanted};
+use crate::store::listing::{self, Listed, Listing};
 
 /// Which outcomes a caller asks for. The arguments are as given.
-pub struct Asked<'a> {
+pub struct AskedListing<'a> {
     /// `prefix`
     pub prefix: Option<&'a str>,
     /// `status`
@@ -25,7 +25,7 @@ pub struct Asked<'a> {
 }
 
 /// Lists outcomes of a session, that which was recorded last first. The session may be dropped or ended.
-pub fn outcomes(session: &str, asked: &Asked<'_>) -> Result<Vec<Listed>, Error> {
+pub fn outcomes(session: &str, asked: &AskedListing<'_>) -> Result<Vec<Listed>, Error> {
     pg::begin_call();
     let (session, in_full) = resolve::to_look_at(session)?;
     if let Session::Standing(session) = &session {
@@ -38,7 +38,7 @@ pub fn outcomes(session: &str, asked: &Asked<'_>) -> Result<Vec<Listed>, Error> 
     let prefix = asked.prefix.map(|prefix| if has_time_keys { prefix.to_lowercase() } else { prefix.to_owned() });
     let listed = listing::of_session(
         &session,
-        &Wanted {
+        &Listing {
             prefix: prefix.as_deref(),
             class,
             since: asked.since,

@@ -12,7 +12,7 @@ use crate::pg::{self, Deadline};
 use crate::requests::keyed::{Keyed, check_sort};
 use crate::sessions::resolve;
 use crate::store::inbox::{self, Key};
-use crate::store::looks::{self, Asked, Found};
+use crate::store::looks::{self, AskedKey, FoundKeys};
 use std::rc::Rc;
 
 /// Finds the keys that are seen for the first time, and notes them. Returns their places in the list; of a key that
@@ -94,9 +94,11 @@ fn unseen(session: &StandingSession, requests: &[Keyed<'_>], now_us: i64) -> Res
     // As numbers they are compared faster, and in the same order.
     once_each.sort_unstable_by_key(|request| (u128::from_be_bytes(request.digest.0), request.place));
     once_each.dedup_by_key(|request| request.digest);
-    let asked: Vec<Asked<'_>> =
-        once_each.iter().map(|Fresh { digest, place }| Asked { key: &requests[*place].key, digest: *digest }).collect();
-    let Found { outcomes, contended } = looks::find(session, &asked, now_us)?;
+    let asked: Vec<AskedKey<'_>> = once_each
+        .iter()
+        .map(|Fresh { digest, place }| AskedKey { key: &requests[*place].key, digest: *digest })
+        .collect();
+    let FoundKeys { outcomes, contended } = looks::find(session, &asked, now_us)?;
 
     let mut fresh = Vec::with_capacity(once_each.len());
     let mut seen = Vec::new();

@@ -4,7 +4,7 @@
 //! inserted without the helpers that PostgreSQL has for its catalogs, which look up all indexes of a table for each row.
 
 use crate::pg::raw;
-use crate::store::row::Row;
+use crate::store::row::RowToWrite;
 use crate::store::way::SoleIndex;
 use pgrx::pg_sys;
 
@@ -14,7 +14,7 @@ use pgrx::pg_sys;
 ///
 /// `rel` is open to be written, `row` is one of it, and the direct way serves it. `index` is its only index, if there is
 /// such an index.
-pub(super) unsafe fn insert(rel: pg_sys::Relation, mut row: Row, index: Option<SoleIndex>) {
+pub(super) unsafe fn insert(rel: pg_sys::Relation, mut row: RowToWrite, index: Option<SoleIndex>) {
     // SAFETY: as the caller warrants. The closure has nothing to drop and does not panic.
     unsafe {
         raw::guarded(|| {

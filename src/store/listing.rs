@@ -11,7 +11,7 @@ use pgrx::datum::Uuid;
 use pgrx::spi::{self, SpiHeapTupleData};
 
 /// Which outcomes are listed.
-pub struct Wanted<'a> {
+pub struct Listing<'a> {
     /// What the key, or the number in decimal, begins with.
     pub prefix: Option<&'a str>,
     /// How the request ended.
@@ -69,7 +69,7 @@ const OF_NUMBERS: &str = "
     FROM idempotence.reply WHERE class OPERATOR(pg_catalog.<>) 'd'";
 
 /// Lists outcomes of a session, that which was recorded last first.
-pub fn of_session(session: &Session, wanted: &Wanted<'_>) -> Result<Vec<Listed>, Error> {
+pub fn of_session(session: &Session, wanted: &Listing<'_>) -> Result<Vec<Listed>, Error> {
     let (id, tables) = match session {
         Session::Standing(session) => (session.id, of_keys()),
         Session::Client(session) => (session.id, OF_NUMBERS.to_owned()),

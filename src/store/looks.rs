@@ -18,7 +18,7 @@ use crate::store::tuple::{Tuple, uuid_equals};
 use pgrx::pg_sys;
 
 /// A request to look for.
-pub struct Asked<'a> {
+pub struct AskedKey<'a> {
     /// Its key.
     pub key: &'a str,
     /// Its digest.
@@ -35,7 +35,7 @@ pub struct Living {
 }
 
 /// What was found of many requests.
-pub struct Found {
+pub struct FoundKeys {
     /// The outcome of each request, if one lives.
     pub outcomes: Vec<Option<Living>>,
     /// Whether another transaction is at work on one of the requests, or one of them has a row that has expired. To insert
@@ -44,8 +44,8 @@ pub struct Found {
 }
 
 /// Finds the outcomes that live at `now_us`. The tables are looked through in the order of `outcome::find`.
-pub fn find(session: &StandingSession, asked: &[Asked<'_>], now_us: i64) -> Result<Found, Error> {
-    let mut found = Found { outcomes: vec![None; asked.len()], contended: false };
+pub fn find(session: &StandingSession, asked: &[AskedKey<'_>], now_us: i64) -> Result<FoundKeys, Error> {
+    let mut found = FoundKeys { outcomes: vec![None; asked.len()], contended: false };
     let made_at = || time_key::made_from_to(asked.iter().map(|request| request.key));
     segment::probe(made_at, |place| {
         found.look_in(place, session, asked, now_us)?;
@@ -58,12 +58,12 @@ pub fn find(session: &StandingSession, asked: &[Asked<'_>], now_us: i64) -> Resu
     Ok(found)
 }
 
-impl Found {
+impl FoundKeys {
     fn look_in(
         &mut self,
         (table, index): (Table, Index),
         session: &StandingSession,
-        asked: &[Asked<'_>],
+        asked: &[AskedKey<'_>],
         now_us: i64,
     ) -> Result<(), Error> {
         let rel = Rel::open(table, Access::Read);
@@ -97,7 +97,7 @@ fn living(
     row: &Columns<'_>,
     table: Table,
     session: &StandingSession,
-    request: &Asked<'_>,
+    request: &AskedKey<'_>,
     now_us: i64,
 ) -> Result<Option<Living>, Error> {
     if row.uuid(outcome_columns::SESSION) != Some(session.id) || !row.text_is(outcome_columns::KEY, request.key) {

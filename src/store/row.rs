@@ -6,18 +6,18 @@ use crate::store::tuple::check_columns;
 use pgrx::pg_sys;
 
 /// The columns of a row as PostgreSQL takes them.
-pub(super) struct Row {
+pub(super) struct RowToWrite {
     values: [pg_sys::Datum; pg::COLUMNS_MAX],
     nulls: [bool; pg::COLUMNS_MAX],
 }
 
-impl Row {
-    pub fn of(table: &Rel, columns: &[Option<pg_sys::Datum>]) -> Row {
+impl RowToWrite {
+    pub fn of(table: &Rel, columns: &[Option<pg_sys::Datum>]) -> RowToWrite {
         debug_assert!(table.access == Access::Write);
         // SAFETY: the relation is open.
         unsafe { check_columns((*table.rel).rd_att, columns.len()) };
         let (values, nulls) = pg::split(columns);
-        Row { values, nulls }
+        RowToWrite { values, nulls }
     }
 
     /// The values, and which of them are NULL.

@@ -16,7 +16,7 @@ use crate::store::cache;
 use crate::store::catalog::Table;
 use crate::store::insert;
 use crate::store::rel::{Access, Rel};
-use crate::store::row::Row;
+use crate::store::row::RowToWrite;
 use crate::store::tuple::Tid;
 use crate::store::update;
 use crate::store::way::Way;
@@ -59,7 +59,7 @@ enum Verb {
 
 /// Inserts a row. The commands that follow see it.
 pub fn insert(table: &Rel, columns: &[Option<pg_sys::Datum>]) {
-    let row = Row::of(table, columns);
+    let row = RowToWrite::of(table, columns);
     let way = way(table);
     if !way.serves(columns) {
         return by_sql(table, Verb::Insert, columns, None);
@@ -70,7 +70,7 @@ pub fn insert(table: &Rel, columns: &[Option<pg_sys::Datum>]) {
 
 /// Writes a row over the one at `at`, which has the same primary key.
 pub fn update(table: &Rel, at: Tid<'_>, columns: &[Option<pg_sys::Datum>]) {
-    let mut row = Row::of(table, columns);
+    let mut row = RowToWrite::of(table, columns);
     if !way(table).serves(columns) {
         return by_sql(table, Verb::Update, columns, Some(at));
     }
