@@ -1,4 +1,6 @@
 //! Limits that are not settings. Every name, list and lifetime has a limit.
+//! `arguments.rs` refuses what is beyond most of them. The limits that are settings stand in `guc.rs`, those on what a role
+//! or a session may have are kept in `sessions/quota.rs` and `sessions/save.rs`.
 
 /// The longest request key, in characters: the length that Stripe documents for its keys.
 pub const KEY_CHARS_MAX: usize = 255;

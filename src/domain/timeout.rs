@@ -1,4 +1,5 @@
 //! The timeout of a client session: when a sign of life is due, and when the session has been silent for too long.
+//! What follows from that, and when a session is at work all the same, stands in `sessions/liveness.rs`.
 
 use super::limits::SIGNS_A_TIMEOUT;
 

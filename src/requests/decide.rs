@@ -7,12 +7,12 @@ use crate::domain::sequence::{Order, Place, Range};
 use crate::error::Error;
 use crate::open::{self, Leftovers};
 use crate::pg;
-use crate::requests::find::{self, Seeker};
+use crate::requests::find::{self, KeptRequest, Seeker};
 use crate::requests::keeping;
 use crate::requests::numbered::Numbered;
 use crate::requests::request::Request;
 use crate::sessions::liveness::{self, Life};
-use crate::store::checkpoint::Checkpoint;
+use crate::store::checkpoint::{Checkpoint, StoredCheckpoint};
 use crate::store::lease::StoredLease;
 use crate::store::outcome::Outcome;
 use crate::store::rel::Snapshot;
@@ -96,10 +96,42 @@ impl Decided {
     }
 }
 
+/// What is kept of the request, before it is decided.
+struct Gathered {
+    segment: usize,
+    digest: Digest,
+    kept: KeptRequest,
+    checkpoint: Option<StoredCheckpoint>,
+    lease: Option<StoredLease>,
+    /// As [`Decided::range_begun`].
+    begun: Option<Range>,
+}
+
 impl Asked<'_> {
     /// Finds all that is kept of the request and decides. `None`: it is undecided whether the session is alive. A
     /// decision to refuse is returned as its error.
     pub fn find_and_decide(&self, seeker: Seeker) -> Result<Option<Decided>, Error> {
+        let Some(gathered) = self.gather(seeker)? else { return Ok(None) };
+        let decision = decide(&self.facts(&gathered));
+        self.check_allowed(decision, gathered.kept.place)?;
+        let Gathered { segment, digest, kept, checkpoint, lease, begun } = gathered;
+        Ok(Some(Decided {
+            decision,
+            digest,
+            outcome: kept.outcome,
+            checkpoint: checkpoint.map(|found| found.checkpoint),
+            lease,
+            range_begun: begun,
+            segment,
+            slot: match kept.place {
+                Some(Place::Next(slot)) => slot,
+                _ => 0,
+            },
+        }))
+    }
+
+    /// Finds all that is kept of the request. `None`: it is undecided whether the session is alive.
+    fn gather(&self, seeker: Seeker) -> Result<Option<Gathered>, Error> {
         let request = self.request;
         let segment = if request.in_journal().is_some() { 0 } else { segment::current() };
         let mut kept = find::find(request, &self.lock, self.asked_at, seeker)?;
@@ -120,9 +152,7 @@ impl Asked<'_> {
                 (keeping::checkpoint(request, &request.probe(digest), Snapshot::Itself)?, lease)
             }
         };
-        let lease_facts =
-            lease.as_ref().map(|lease| lease.facts(request.key(), request.unfinished_until(lease.lease.until)));
-        let own_lease = lease.as_ref().filter(|_| lease_facts.is_some_and(|facts| facts.own));
+        let own_lease = lease.as_ref().filter(|lease| lease.request == request.key());
         let begun = self.begun_range(checkpoint.as_ref().and_then(|found| found.checkpoint.last), own_lease);
         if let (Eligibility::Due { .. }, Some(begun)) = (kept.eligibility, begun)
             && self.aim != Aim::Settle
@@ -131,7 +161,17 @@ impl Asked<'_> {
             kept.place = Some(Place::Overlaps(begun));
             kept.eligibility = Eligibility::OutOfSequence { visible: true };
         }
-        let decision = decide(&Facts {
+        Ok(Some(Gathered { segment, digest, kept, checkpoint, lease, begun }))
+    }
+
+    /// What the decision rests on.
+    fn facts(&self, gathered: &Gathered) -> Facts {
+        let Gathered { kept, checkpoint, lease, .. } = gathered;
+        let request = self.request;
+        let lease_facts =
+            lease.as_ref().map(|lease| lease.facts(request.key(), request.unfinished_until(lease.lease.until)));
+        let own_lease = lease.as_ref().filter(|_| lease_facts.is_some_and(|facts| facts.own));
+        Facts {
             asked_at: self.asked_at,
             fingerprint: self.fingerprint,
             outcome: kept.outcome.as_ref().map(|outcome| outcome.facts(kept.visible)),
@@ -145,21 +185,7 @@ impl Asked<'_> {
             max_attempts: request.max_attempts().filter(|_| self.aim != Aim::Settle),
             time_key_expires_at: self.time_key_expires_at(),
             eligibility: kept.eligibility,
-        });
-        self.check_allowed(decision, kept.place)?;
-        Ok(Some(Decided {
-            decision,
-            digest,
-            outcome: kept.outcome,
-            checkpoint: checkpoint.map(|found| found.checkpoint),
-            lease,
-            range_begun: begun,
-            segment,
-            slot: match kept.place {
-                Some(Place::Next(slot)) => slot,
-                _ => 0,
-            },
-        }))
+        }
     }
 
     /// The range that the request was begun with before, as its checkpoint or its lease tells. It goes on as the same

@@ -1,5 +1,7 @@
 //! Settling: a binding verdict on a request whose answer was lost. If the request was done, its caller gets the outcome.
 //! If it was not, it never shall be: that is recorded as its outcome, `cancelled`.
+//! What is decided stands in `domain/decision.rs`, for settling as for a begin: where a begin would start the request, this
+//! records.
 
 use crate::domain::class::Class;
 use crate::domain::decision::Eligibility;

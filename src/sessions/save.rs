@@ -1,4 +1,8 @@
 //! Makes a client session durable, and stores what its client says about a stream.
+//!
+//! A record of a numbered request comes here in this order (`requests/finish.rs`): it takes the lanes of the numbers that its
+//! acknowledgement gives up (`requests/saving.rs`), saves its session, notes its stream, deletes the checkpoint, writes the
+//! reply, and stores the acknowledgement.
 
 use crate::error::{Error, WAIT_BY_SETTING};
 use crate::guc;
