@@ -623,7 +623,7 @@ COMMENT ON COLUMN idempotence.secret.key IS '32 random bytes';
 COMMENT ON TABLE idempotence.audit IS 'repairs and decisions, those of a session''s owner too, and who was granted what; idem_purge_audit deletes old rows';
 COMMENT ON COLUMN idempotence.audit.at IS 'when';
 COMMENT ON COLUMN idempotence.audit.by IS 'the name of the role whose rights counted (current_user)';
-COMMENT ON COLUMN idempotence.audit.login IS 'the name of the role that the connection was of (session_user)';
+COMMENT ON COLUMN idempotence.audit.login IS 'the name of the role that the connection was of when it was opened, whatever SET ROLE and SET SESSION AUTHORIZATION have made of it';
 COMMENT ON COLUMN idempotence.audit.application IS 'the application_name of the connection';
 COMMENT ON COLUMN idempotence.audit.client IS 'the address of its client; null: a local socket';
 COMMENT ON COLUMN idempotence.audit.action IS 'what was done';

@@ -1,5 +1,16 @@
 -- The view health, and idem_ready.
 
+-- Where nobody is going to sweep, CREATE EXTENSION says so. It keeps the notices of its script from the client, unless the
+-- script asks for them.
+DO $$
+BEGIN
+  IF idempotence.launcher() IS NULL AND pg_catalog.current_setting('client_min_messages') OPERATOR(pg_catalog.=) 'warning' THEN
+    PERFORM pg_catalog.set_config('client_min_messages', 'notice', true);
+    RAISE NOTICE 'nobody sweeps this database yet, since the library is not preloaded'
+      USING HINT = 'Add idempotence to shared_preload_libraries and restart, or have a scheduler CALL idem_sweep() at least once an hour.';
+  END IF;
+END $$;
+
 -- What one check finds. It does not wait long for a table that somebody has locked.
 CREATE FUNCTION idempotence.look_at(name text, OUT level integer, OUT detail text, OUT hint text)
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SET lock_timeout = '100ms'

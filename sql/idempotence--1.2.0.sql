@@ -1993,24 +1993,27 @@ SELECT v.launcher, v.last_sweep, v.standby, v.now, v.visited,
             ELSE '25 hours'::pg_catalog.interval END AS late,
        -- The moment that lateness counts from: the last sweep. If none is known, it is the moment when the
        -- server came up, or when the extension or a restore brought the tables, if that is later: before it
-       -- nothing was to be swept. A moment in the future, noted by a clock that was ahead, does not count.
-       COALESCE(v.last_sweep, GREATEST((SELECT idempotence.up_since()),
-                                       (SELECT g.sessions_at FROM idempotence.segment g
-                                        WHERE g.number OPERATOR(pg_catalog.=) 0 AND g.sessions_at OPERATOR(pg_catalog.<=) v.now))) AS since
+       -- nothing was to be swept. A moment in the future, noted by a clock that was ahead, does not count. The
+       -- visits of the worker are known since the server came up, so where it comes nothing is late from before.
+       GREATEST(COALESCE(v.last_sweep, (SELECT g.sessions_at FROM idempotence.segment g
+                                        WHERE g.number OPERATOR(pg_catalog.=) 0 AND g.sessions_at OPERATOR(pg_catalog.<=) v.now)),
+                CASE WHEN v.visited OR v.last_sweep IS NULL THEN (SELECT idempotence.up_since()) END) AS since
 FROM (SELECT idempotence.launcher() AS launcher, idempotence.is_visited() AS visited, idempotence.last_sweep() AS last_sweep,
              pg_catalog.pg_is_in_recovery() AS standby, pg_catalog.clock_timestamp() AS now) v;
 
 CREATE VIEW idempotence.check_worker AS
 SELECT CASE WHEN w.standby OR w.launcher OPERATOR(pg_catalog.>) 0 THEN 0
             WHEN w.launcher IS NOT NULL THEN 2
-            WHEN w.since OPERATOR(pg_catalog.>) (w.now OPERATOR(pg_catalog.-) '25 hours'::pg_catalog.interval) THEN 0
+            -- Somebody sweeps instead, or did so when the worker still came, or nobody ever has.
+            WHEN w.last_sweep OPERATOR(pg_catalog.>) (w.now OPERATOR(pg_catalog.-) '2 hours'::pg_catalog.interval) THEN 0
             ELSE 1 END AS level,
        CASE WHEN w.standby THEN 'this is a standby; the primary sweeps'
             WHEN w.launcher OPERATOR(pg_catalog.>) 0 THEN pg_catalog.format('the launcher is process %s', w.launcher)
+            WHEN w.launcher IS NULL AND w.last_sweep IS NULL THEN 'the library is not preloaded, and nobody else has swept yet'
             WHEN w.launcher IS NULL THEN 'the library is not preloaded; somebody else has to CALL idem_sweep()'
             ELSE 'the launcher does not run' END AS detail,
        CASE WHEN w.launcher IS NULL
-            THEN 'Add idempotence to shared_preload_libraries and restart, or have a scheduler CALL idem_sweep().'
+            THEN 'Add idempotence to shared_preload_libraries and restart, or have a scheduler CALL idem_sweep() at least once an hour.'
             ELSE 'The server log tells why. A launcher that failed is started again within seconds; one that found max_worker_processes too small at server start needs that raised, and a restart.' END AS hint
 FROM idempotence.upkeep w;
 
@@ -2029,7 +2032,7 @@ SELECT CASE WHEN w.standby OR w.since OPERATOR(pg_catalog.>) (w.now OPERATOR(pg_
             THEN pg_catalog.format('swept at %s by a clock that was ahead and has been set back', pg_catalog.date_trunc('second', w.last_sweep))
             ELSE pg_catalog.format('swept %s ago', pg_catalog.date_trunc('second', w.now OPERATOR(pg_catalog.-) w.last_sweep)) END AS detail,
        CASE WHEN w.visited THEN 'The server log tells of errors. Is this database a template? The worker does not visit those.'
-            WHEN w.launcher IS NULL THEN 'CALL idem_sweep(), and have a scheduler do so at least daily.'
+            WHEN w.launcher IS NULL THEN 'CALL idem_sweep(), and have a scheduler do so at least once an hour.'
             ELSE 'The setting idempotence.databases leaves this database out: name it there, or have a scheduler CALL idem_sweep() at least daily.' END AS hint
 FROM idempotence.upkeep w;
 
@@ -2185,7 +2188,7 @@ SELECT CASE WHEN s.is_standby OR s.needed OPERATOR(pg_catalog.=) 0 THEN 0
                    CASE WHEN s.there OPERATOR(pg_catalog.<) s.needed THEN pg_catalog.format(', missing: %s', s.missing) END, s.waiting,
                    CASE WHEN s.waiting OPERATOR(pg_catalog.>) 0 THEN pg_catalog.format(', the first since %s', pg_catalog.date_trunc('second', s.since)) END) END AS detail,
        CASE WHEN NOT s.sees THEN 'GRANT pg_read_all_stats to the owner of the extension.'
-            ELSE 'Commits hang, and replays are in_progress. Bring the standby back, or take it out of synchronous_standby_names and reload. Do not terminate what waits in IPC/SyncRep: it has written its commit here, so nothing is rolled back. docs/operations.md, After a crash, tells what each way costs.' END AS hint
+            ELSE 'Commits hang, and replays are in_progress. Bring the standby back, or take it out of synchronous_standby_names and reload. Do not terminate what waits in IPC/SyncRep: it has written its commit here, so nothing is rolled back. docs/operations.md, While the synchronous standby is away, tells what each way costs.' END AS hint
 FROM (SELECT s.*, pg_catalog.pg_is_in_recovery() AS is_standby, pg_catalog.pg_has_role('pg_read_all_stats', 'USAGE') AS sees,
              -- Where the server's own default asks for no standby, one that is away harms nobody until somebody waits.
              (SELECT c.reset_val OPERATOR(pg_catalog.<>) ALL ('{off,local}'::pg_catalog.text[]) FROM pg_catalog.pg_settings c
@@ -2648,6 +2651,17 @@ WHERE c.relnamespace OPERATOR(pg_catalog.=) pg_catalog.to_regnamespace('idempote
 --   look_whether_ready
 
 -- The view health, and idem_ready.
+
+-- Where nobody is going to sweep, CREATE EXTENSION says so. It keeps the notices of its script from the client, unless the
+-- script asks for them.
+DO $$
+BEGIN
+  IF idempotence.launcher() IS NULL AND pg_catalog.current_setting('client_min_messages') OPERATOR(pg_catalog.=) 'warning' THEN
+    PERFORM pg_catalog.set_config('client_min_messages', 'notice', true);
+    RAISE NOTICE 'nobody sweeps this database yet, since the library is not preloaded'
+      USING HINT = 'Add idempotence to shared_preload_libraries and restart, or have a scheduler CALL idem_sweep() at least once an hour.';
+  END IF;
+END $$;
 
 -- What one check finds. It does not wait long for a table that somebody has locked.
 CREATE FUNCTION idempotence.look_at(name text, OUT level integer, OUT detail text, OUT hint text)
@@ -3484,7 +3498,7 @@ COMMENT ON COLUMN idempotence.secret.key IS '32 random bytes';
 COMMENT ON TABLE idempotence.audit IS 'repairs and decisions, those of a session''s owner too, and who was granted what; idem_purge_audit deletes old rows';
 COMMENT ON COLUMN idempotence.audit.at IS 'when';
 COMMENT ON COLUMN idempotence.audit.by IS 'the name of the role whose rights counted (current_user)';
-COMMENT ON COLUMN idempotence.audit.login IS 'the name of the role that the connection was of (session_user)';
+COMMENT ON COLUMN idempotence.audit.login IS 'the name of the role that the connection was of when it was opened, whatever SET ROLE and SET SESSION AUTHORIZATION have made of it';
 COMMENT ON COLUMN idempotence.audit.application IS 'the application_name of the connection';
 COMMENT ON COLUMN idempotence.audit.client IS 'the address of its client; null: a local socket';
 COMMENT ON COLUMN idempotence.audit.action IS 'what was done';

@@ -30,10 +30,11 @@ pub fn current_role_name() -> String {
     role_name(current_role()).unwrap_or_default()
 }
 
-/// The name of the role that the connection is of, whatever role it has become since (SET ROLE, SECURITY DEFINER).
+/// The name of the role that the connection is of, whatever role it has become since (SET SESSION AUTHORIZATION, SET ROLE,
+/// SECURITY DEFINER).
 pub fn login_name() -> String {
     // SAFETY: reads a variable of the backend.
-    role_name(unsafe { pg_sys::GetSessionUserId() }).unwrap_or_default()
+    role_name(unsafe { pg_sys::GetAuthenticatedUserId() }).unwrap_or_default()
 }
 
 /// What the client calls itself.

@@ -4,7 +4,7 @@
 use anyhow::{Result, ensure};
 use idempotence_cluster_tests::shop::{self, DATABASE};
 use idempotence_cluster_tests::text::lines_only_in;
-use idempotence_cluster_tests::{Cluster, Connection, Version, on_each_version};
+use idempotence_cluster_tests::{Cluster, Connection, Runbook, Version, on_each_version};
 
 on_each_version!(
     drop_extension_leaves_nothing,
@@ -13,6 +13,7 @@ on_each_version!(
     a_drop_that_is_rolled_back_has_changed_nothing,
     a_drop_meets_open_requests,
     a_database_that_is_not_utf8_is_refused,
+    the_page_lists_what_uses_the_extension,
 );
 
 const SESSIONS: &str = "SELECT idem_create_session('payments'); SELECT idem_create_session('mails', inbox => true)";
@@ -200,5 +201,30 @@ async fn a_database_that_is_not_utf8_is_refused(version: Version) -> Result<()> 
         let left = "SELECT count(*) FROM pg_namespace WHERE nspname = 'idempotence'";
         ensure!(connection.text(left).await? == "0");
     }
+    Ok(())
+}
+
+// Goal: the query of operations.md, Removal, lists all that DROP EXTENSION would break or be stopped by, and nothing else.
+// Method: functions that name it in their text, however written, and objects that depend on it.
+async fn the_page_lists_what_uses_the_extension(version: Version) -> Result<()> {
+    let server = start(version)?;
+    server.psql(
+        DATABASE,
+        "CREATE FUNCTION mixed() RETURNS void LANGUAGE plpgsql AS 'BEGIN PERFORM Idem_Begin(''payments'', ''k''); END';
+         CREATE FUNCTION by_schema() RETURNS bigint LANGUAGE sql AS 'SELECT count(*) FROM idempotence.sessions';
+         CREATE FUNCTION atomic() RETURNS text LANGUAGE sql BEGIN ATOMIC SELECT idem_node(); END;
+         CREATE FUNCTION takes(ticket idem_ticket) RETURNS jsonb LANGUAGE sql AS 'SELECT ticket.response';
+         CREATE VIEW names AS SELECT session FROM idempotence.sessions;
+         CREATE VIEW nodes AS SELECT idem_node();
+         CREATE TABLE kept (ticket idem_ticket);
+         CREATE TABLE idempotency_keys (key text PRIMARY KEY DEFAULT 'idem');
+         CREATE VIEW other AS SELECT key FROM idempotency_keys;
+         CREATE FUNCTION other() RETURNS bigint LANGUAGE sql AS 'SELECT count(*) FROM idempotency_keys'",
+    )?;
+    let mut page = Runbook::of("## Removal")?;
+    let listed = page.sql(&server, DATABASE)?;
+    page.end()?;
+    let wanted = "function atomic()\nfunction by_schema()\nfunction mixed()\nfunction takes(idem_ticket)\ntable kept\nview names\nview nodes";
+    ensure!(listed.trim_end() == wanted, "{listed}");
     Ok(())
 }

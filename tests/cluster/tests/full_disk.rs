@@ -1,13 +1,13 @@
 //! A full disk: a small file system, mounted for the test. Where this machine allows no mount, the tests say so and pass.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
 use idempotence_cluster_tests::ring::HURRY;
 use idempotence_cluster_tests::shop::{self, DATABASE};
-use idempotence_cluster_tests::{LIMIT, Version, on_each_version};
+use idempotence_cluster_tests::{LIMIT, Runbook, Version, on_each_version};
 use idempotence_demo::server::Server;
 use tokio::time::{Duration, Instant, sleep};
 
@@ -44,16 +44,6 @@ impl Drop for Small {
         let _ = Command::new("umount").arg("--lazy").arg(&self.0).status();
         let _ = fs::remove_dir(&self.0);
     }
-}
-
-/// The blocks of the page's section, in their order: what they are written in, and what they say.
-fn blocks() -> Result<Vec<(String, String)>> {
-    let page = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/operations.md"))?;
-    let section = page.split_once("\n## A full disk\n").context("there is no such section")?.1;
-    let section = section.split_once("\n## ").map_or(section, |(section, _)| section);
-    let parts: Vec<&str> = section.split("```").collect();
-    let block = |part: &&str| part.split_once('\n').map(|(kind, text)| (kind.trim().to_owned(), text.to_owned()));
-    parts.iter().skip(1).step_by(2).map(|part| block(part).context("a block has no end")).collect()
 }
 
 /// Executes requests with large answers until the disk is full. Gives the error.
@@ -124,18 +114,15 @@ async fn the_page_about_a_full_disk_keeps_its_promises(version: Version) -> Resu
         ensure!(done.success(), "{command}: {done}");
         Ok(())
     };
-    let mut blocks = blocks()?.into_iter();
-    let mut next = |kind: &str| -> Result<String> {
-        let (found, text) = blocks.next().context("a block is missing")?;
-        ensure!(found == kind, "the block is of {found}, and not of {kind}: {text}");
-        Ok(text)
-    };
-    sh(&next("sh")?)?;
+    let mut page = Runbook::of("## A full disk")?;
+    sh(&page.next("sh")?)?;
 
     server.psql("postgres", &format!("CREATE DATABASE {DATABASE}"))?;
+    server.psql(DATABASE, "CREATE EXTENSION idempotence")?;
+    Runbook::of("### People on call")?.sql(&server, DATABASE)?;
     server.psql(
         DATABASE,
-        "CREATE EXTENSION idempotence; SELECT idem_create_session('payments', ttl => '1 hour');
+        "SELECT idem_create_session('payments', ttl => '1 hour');
          CREATE INDEX outcome_0_key ON idempotence.outcome_0 (session, key); CREATE INDEX outcome_1_key ON idempotence.outcome_1 (session, key)",
     )?;
     // Segment 0 is due, with 8 MB that have expired, and is not swept yet.
@@ -173,7 +160,7 @@ async fn the_page_about_a_full_disk_keeps_its_promises(version: Version) -> Resu
 
     // Throw the ballast away.
     let before = small.free()?;
-    sh(&next("sh")?)?;
+    sh(&page.next("sh")?)?;
     freed(&small, "the ballast", before, 60 << 20)?;
     server.start()?;
     // What the page warns of.
@@ -185,12 +172,12 @@ async fn the_page_about_a_full_disk_keeps_its_promises(version: Version) -> Resu
     ensure!(small.free()? <= before, "what frees nothing has freed {} bytes", small.free()? - before);
     for (what, least) in [("the slot and its WAL", 16 << 20), ("the sweep", 8 << 20), ("the indexes", 100 << 10)] {
         let before = small.free()?;
-        server.psql(DATABASE, &next("sql")?)?;
+        page.sql(&server, DATABASE)?;
         freed(&small, what, before, least)?;
     }
-    let level = server.psql(DATABASE, &next("sql")?)?;
+    let level = page.sql(&server, DATABASE)?;
     ensure!(level.contains("are free"), "{level}");
-    ensure!(blocks.next().is_none(), "the page has a block that is not tried");
+    page.end()?;
     let replay = server.psql(DATABASE, "SELECT replayed, status FROM idem_begin('payments', 'before')")?;
     ensure!(replay.trim_end() == "t|succeeded", "{replay}");
     let new = server.psql(DATABASE, "SELECT replayed, status FROM idem_run('payments', 'after', 'SELECT 1')")?;

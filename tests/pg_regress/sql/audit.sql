@@ -28,9 +28,10 @@ SELECT idem_alter_session('audit', require_payload => true, ttl => '2 days');
 SELECT idem_redact('audit', 'k', 'asked for');
 RESET ROLE;
 SELECT idem_drop_session('audit');
-SET ROLE regress_audit_boss;
+-- to become somebody else by SET SESSION AUTHORIZATION hides nothing either
+SET SESSION AUTHORIZATION regress_audit_boss;
 SELECT idem_set_persistence('sessions', 'unlogged');
-RESET ROLE;
+RESET SESSION AUTHORIZATION;
 SELECT idem_revoke('regress_audit_owner'), idem_revoke('regress_audit_boss');
 
 -- the roles go, and the names stay

@@ -85,6 +85,7 @@ BEGIN
 EXCEPTION WHEN OTHERS THEN
   RETURN SQLSTATE;
 END $$;
+SET client_min_messages = error;
 CREATE EXTENSION idempotence;
 SELECT idem_create_session('catalog');
 SELECT catalog_try('k');
@@ -176,7 +177,9 @@ ALTER ROLE regress_catalog_owner NOSUPERUSER;
 CREATE ROLE regress_catalog_gone;
 SELECT idem_create_session('catalog orphan', owner => 'regress_catalog_gone');
 DROP ROLE regress_catalog_gone;
+RESET client_min_messages;
 CALL idem_sweep();
+SET client_min_messages = error;
 SELECT owner FROM idempotence.sessions;
 SELECT name, status FROM idempotence.health WHERE name IN ('ring', 'client sessions', 'publications');
 -- it cannot see since when others have their transactions open, and says so

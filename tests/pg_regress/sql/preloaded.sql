@@ -5,7 +5,7 @@
 \pset format unaligned
 \pset tuples_only on
 SELECT idempotence.launcher() IS NOT NULL AS preloaded, idempotence.is_visited();
--- Nothing is late that was made just now.
+-- Nothing is late that was made just now; but where no worker comes, somebody has to begin.
 SELECT name, status, hint FROM idempotence.health WHERE name IN ('worker', 'sweep');
 DO $$ BEGIN
   FOR try IN 1 .. 6000 LOOP

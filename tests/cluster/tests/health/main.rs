@@ -21,6 +21,7 @@ on_each_version!(in server:
     settings_of_the_server_are_told_from_those_of_the_monitor,
     a_synchronous_standby_that_is_away_is_told_of,
     which_databases_are_visited_is_told,
+    that_nobody_sweeps_is_told_of_at_once,
 );
 
 on_each_version!(in clock: a_clock_that_is_set_is_told_of);

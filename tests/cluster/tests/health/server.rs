@@ -71,7 +71,7 @@ pub async fn settings_of_the_server_are_told_from_those_of_the_monitor(version: 
     server.create_database("shop")?;
     server.psql(
         "shop",
-        "CREATE ROLE watch LOGIN; SELECT idem_grant('watch', 'monitor'); ALTER ROLE watch SET statement_timeout = '4s'",
+        "CREATE ROLE watch LOGIN; SELECT idem_grant('watch', 'monitor'); ALTER ROLE watch SET statement_timeout = '4s'; CALL idem_sweep()",
     )?;
     let watch = server.connect_as("shop", "watch").await?;
     ensure!(watch.text("SHOW statement_timeout").await? == "4s");
@@ -210,5 +210,49 @@ pub async fn which_databases_are_visited_is_told(version: Version) -> Result<()>
     plain.create_database("shop")?;
     let found = plain.psql("shop", told)?;
     ensure!(found.trim_end() == "0|the library is not preloaded; no database of this server is visited", "{found}");
+    Ok(())
+}
+
+// Goal: where nobody sweeps, CREATE EXTENSION and health say so at once, also where the worker came before. A restart alone
+// alarms nobody, however long ago somebody has swept by hand.
+// Method: the worker visits no template, so after the restart it does not come. Then the library is not preloaded any more.
+pub async fn that_nobody_sweeps_is_told_of_at_once(version: Version) -> Result<()> {
+    let server = Cluster::start_preloaded(version)?;
+    server.create_database("shop")?;
+    server.wait_for("shop", "SELECT idempotence.last_sweep() IS NOT NULL", "t").await?;
+    server.psql(
+        "shop",
+        "CALL idem_sweep(); UPDATE idempotence.sweep SET done_at = now() - interval '3 days'; ALTER DATABASE shop IS_TEMPLATE true",
+    )?;
+    server.restart()?;
+    server
+        .wait_for("shop", "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'idempotence launcher'", "1")
+        .await?;
+    let told = server.psql("shop", &row("sweep"))?;
+    ensure!(told.starts_with("0|swept 3 days"), "{told}");
+
+    server.psql("shop", "ALTER DATABASE shop IS_TEMPLATE false")?;
+    server.wait_for("shop", "SELECT idempotence.last_sweep() > now() - interval '1 minute'", "t").await?;
+    server.conf("shared_preload_libraries", "")?;
+    server.restart()?;
+    ensure!(server.psql("shop", &level("worker"))?.trim_end() == "1");
+    server.psql("shop", "TRUNCATE idempotence.sweep")?;
+    let told = server.psql("shop", &row("worker"))?;
+    ensure!(told.trim_end() == "1|the library is not preloaded, and nobody else has swept yet", "{told}");
+    server.psql("shop", "CALL idem_sweep()")?;
+    ensure!(server.psql("shop", &level("worker"))?.trim_end() == "0");
+
+    let created = |settings: &str| -> Result<String> {
+        let mut psql = server.program("psql");
+        psql.args(["-X", "-d", &server.connect_string("shop", "postgres")]);
+        psql.args(["-c", &format!("{settings}DROP EXTENSION idempotence; CREATE EXTENSION idempotence")]);
+        Ok(String::from_utf8(psql.output()?.stderr)?)
+    };
+    let told = created("")?;
+    ensure!(told.starts_with("NOTICE:  nobody sweeps this database yet"), "{told}");
+    ensure!(created("SET client_min_messages = error; ")?.is_empty());
+    server.conf("shared_preload_libraries", "idempotence")?;
+    server.restart()?;
+    ensure!(created("")?.is_empty());
     Ok(())
 }
