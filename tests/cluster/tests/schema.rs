@@ -199,6 +199,7 @@ async fn a_hostile_search_path_changes_nothing(version: Version) -> Result<()> {
     ensure!(boss.text("SELECT public.idem_purge_audit('2020-01-01', 'a test')").await? == "0");
     ensure!(boss.text("SELECT public.idem_set_persistence('claims', 'unlogged')").await? == "t");
     boss.text("SELECT FROM idempotence.unfinished").await?;
+    boss.text("CALL public.idem_sweep()").await?;
     let unwell = boss.text("SELECT name, detail FROM idempotence.health WHERE level OPERATOR(pg_catalog.>) 0").await?;
     ensure!(unwell.is_empty(), "{unwell}");
     // An admin may create a dropped session again. The catalogs tell who is an admin.
