@@ -1,6 +1,7 @@
 //! Runbooks of `docs/operations.md`: a test types what the page says, as the role that the page says, and looks at what
 //! the page promises.
 
+use std::fs;
 use std::vec::IntoIter;
 
 use anyhow::{Context, Result, ensure};
@@ -15,7 +16,7 @@ pub struct Runbook(IntoIter<(String, String)>);
 impl Runbook {
     /// The blocks below this heading, which is given with its `#`, up to the next one.
     pub fn of(heading: &str) -> Result<Self> {
-        let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/operations.md"))?;
+        let page = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/operations.md"))?;
         let missing = || format!("the page has no section {heading:?}");
         let section = page.split_once(&format!("\n{heading}\n")).with_context(missing)?.1;
         let section = section.split("\n## ").next().unwrap_or(section);

@@ -6,10 +6,10 @@ use anyhow::{Result, ensure};
 use idempotence_cluster_tests::dump::dump;
 use idempotence_cluster_tests::shop::{self, DATABASE};
 use idempotence_cluster_tests::standby::start_synchronous;
-use idempotence_cluster_tests::{Cluster, Runbook, Version, on_each_version};
+use idempotence_cluster_tests::{Cluster, LIMIT, Runbook, Version, on_each_version};
 use idempotence_demo::host::run;
 use idempotence_demo::server::SUPERUSER;
-use tokio::time::Duration;
+use tokio::time::{Duration, sleep};
 
 on_each_version!(
     the_synchronous_standby_is_away,
@@ -173,7 +173,7 @@ async fn a_restore_fails_half_way(version: Version) -> Result<()> {
     target.psql("postgres", &format!("CREATE ROLE on_call LOGIN; CREATE DATABASE {DATABASE} TEMPLATE template0"))?;
     let mut whole = target.program("pg_restore");
     whole.arg("-d").arg(target.connect_string(DATABASE, SUPERUSER)).arg(&file);
-    ensure!(run(&mut whole, None, idempotence_cluster_tests::LIMIT).is_err(), "pg_restore has not complained");
+    ensure!(run(&mut whole, None, LIMIT).is_err(), "pg_restore has not complained");
     ensure!(target.psql_as(DATABASE, "on_call", "SELECT FROM idempotence.health").is_err(), "no right was lost");
 
     let mut page = Runbook::of("### A restore that fails half way")?;
@@ -278,7 +278,7 @@ async fn the_names_of_databases_are_misspelt(version: Version) -> Result<()> {
     server.reload()?;
     server.wait_for_log("idempotence finds no database \"shpo\" to visit").await?;
     // A visit that had begun ends within a second.
-    tokio::time::sleep(Duration::from_secs(2)).await;
+    sleep(Duration::from_secs(2)).await;
     let last = server.psql(DATABASE, "SELECT idempotence.last_sweep()")?;
     let mut page = Runbook::of("### A database that is not swept")?;
     has(
