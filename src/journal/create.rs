@@ -57,6 +57,8 @@ pub fn create(journal: &str, tenant: &str, tenant_type: pg_sys::Oid) -> Result<C
     run(&format!(
         "COMMENT ON TABLE {name} IS 'A journal of extension idempotence: what is known of the requests of its sessions'"
     ))?;
+    // A temporary table is none, and the search_path may have made it one.
+    table::find(journal)?;
     Ok(Created::New)
 }
 

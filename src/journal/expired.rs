@@ -83,7 +83,8 @@ fn delete_for(name: &str, session_owner: pg_sys::Oid, limit: usize) -> Result<Re
         return Ok(Err("the table is another role's"));
     }
     // Nobody waits here for whoever has the table to himself.
-    if !rel::try_lock(journal.oid, pg_sys::RowExclusiveLock) {
+    let lock = |table| rel::try_lock(table, pg_sys::RowExclusiveLock);
+    if table::hold(&journal, lock)?.is_none() {
         return Ok(Err("somebody has locked the table"));
     }
     let now_us = pg::now_us().saturating_sub(KEEP_SLACK_US);
@@ -91,7 +92,8 @@ fn delete_for(name: &str, session_owner: pg_sys::Oid, limit: usize) -> Result<Re
         true => delete_here(&journal, now_us, limit),
         false => delete_elsewhere(&journal, now_us, limit),
     };
-    let deleted = pg::as_role(journal.owner, || pg::without_users_code(name, delete));
+    let deleted =
+        pg::as_role(journal.owner, || pg::without_users_code(name, table::hold_planned(&journal, lock), delete));
     table::check_same(&journal)?;
     Ok(Ok(deleted as usize))
 }
@@ -102,10 +104,10 @@ const EXPIRED: &str =
 
 /// Passes by the rows that somebody is at work on.
 fn delete_here(journal: &Journal, now_us: i64, limit: usize) -> u64 {
-    let (name, tenant) = (&journal.name, &journal.tenant);
+    let (rows, tenant) = (journal.rows(), &journal.tenant);
     let delete = Statement::prepare(
         &format!(
-            "DELETE FROM {name} d USING (SELECT j.{tenant} AS tenant, j.session, j.request FROM {name} j WHERE {EXPIRED}
+            "DELETE FROM {rows} d USING (SELECT j.{tenant} AS tenant, j.session, j.request FROM {rows} j WHERE {EXPIRED}
                                          ORDER BY j.expires_at LIMIT $2 FOR UPDATE SKIP LOCKED) e
              WHERE d.{tenant} OPERATOR(pg_catalog.=) e.tenant AND d.session OPERATOR(pg_catalog.=) e.session
                AND d.request OPERATOR(pg_catalog.=) e.request"

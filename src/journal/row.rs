@@ -10,6 +10,7 @@ use crate::pg::{self, FoundRow, Jsonb, Sight, Writer};
 use crate::store::checkpoint::{Checkpoint, StoredCheckpoint};
 use crate::store::lease::StoredLease;
 use crate::store::outcome::Outcome;
+use crate::store::rel;
 use crate::store::written;
 use pgrx::IntoDatum;
 use pgrx::pg_sys;
@@ -229,8 +230,12 @@ impl RowPlace<'_> {
     ) -> (u64, Option<T>) {
         let mut all = vec![Some(self.tenant.datum()), text(self.session), text(self.key)];
         all.extend_from_slice(values);
+        let lock = move |table| rel::lock(table, act.lock());
         let execute = || {
-            let done = pg::without_users_code(&self.journal.name, || act.on(self.journal).execute(&all, sight, read));
+            table::hold(self.journal, lock).unwrap_or_else(|error| error.raise());
+            let planned = table::hold_planned(self.journal, lock);
+            let statement = || act.on(self.journal).execute(&all, sight, read);
+            let done = pg::without_users_code(&self.journal.name, planned, statement);
             table::check_same(self.journal).unwrap_or_else(|error| error.raise());
             done
         };

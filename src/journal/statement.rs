@@ -2,7 +2,7 @@
 
 use super::table::Journal;
 use crate::pg::{self, Statement, Statements};
-use pgrx::pg_sys::{BuiltinOid, Oid};
+use pgrx::pg_sys::{self, BuiltinOid, Oid};
 use std::cell::Cell;
 use std::rc::Rc;
 
@@ -61,14 +61,14 @@ const NO_LEASE: &str = "attempt = NULL, begun_at = NULL, leased_until = NULL, ho
 
 impl Act {
     fn text(self, journal: &Journal) -> String {
-        let (table, tenant) = (&journal.name, &journal.tenant);
+        let (table, rows, tenant) = (&journal.name, journal.rows(), &journal.tenant);
         let is_its = format!(
             "j.{tenant} OPERATOR(pg_catalog.=) $1 AND j.session OPERATOR(pg_catalog.=) $2 AND j.request OPERATOR(pg_catalog.=) $3"
         );
         // Where Citus keeps the row, its writer is a transaction of another server.
         let writer = if journal.is_local { ", j.xmin" } else { "" };
-        let select = format!("SELECT {READ}{writer} FROM {table} j WHERE {is_its}");
-        let update = |columns: &str| format!("UPDATE {table} j SET {columns} WHERE {is_its}");
+        let select = format!("SELECT {READ}{writer} FROM {rows} j WHERE {is_its}");
+        let update = |columns: &str| format!("UPDATE {rows} j SET {columns} WHERE {is_its}");
         match self {
             Act::Claim => format!(
                 "INSERT INTO {table} ({tenant}, session, request, expires_at) VALUES ($1, $2, $3, $4)
@@ -97,7 +97,7 @@ impl Act {
             )),
             Act::EndLease => update(&format!("token = NULL, {NO_LEASE}")),
             Act::Redact => update("response = NULL, state = NULL"),
-            Act::Delete => format!("DELETE FROM {table} j WHERE {is_its}"),
+            Act::Delete => format!("DELETE FROM {rows} j WHERE {is_its}"),
         }
     }
 
@@ -114,6 +114,15 @@ impl Act {
                 &[UUIDOID, INT8OID, INT4OID, TIMESTAMPTZOID, TIMESTAMPTZOID, TEXTOID, TEXTOID, TIMESTAMPTZOID]
             }
             Act::Checkpoint => &[TEXTOID, JSONBOID, UUIDOID, TIMESTAMPTZOID, TIMESTAMPTZOID],
+        }
+    }
+
+    /// The lock that the statement takes on its tables.
+    pub fn lock(self) -> u32 {
+        match self {
+            Act::Look => pg_sys::AccessShareLock,
+            Act::Lock | Act::TryLock => pg_sys::RowShareLock,
+            _ => pg_sys::RowExclusiveLock,
         }
     }
 

@@ -1,7 +1,7 @@
 //! Which table is a journal, and what it must look like.
 
 use crate::error::Error;
-use crate::pg::{self, Own};
+use crate::pg::{self, OncePlanned, Own};
 use pgrx::datum::DatumWithOid;
 use pgrx::pg_sys::{self, BuiltinOid};
 use pgrx::spi::{self, Spi, SpiHeapTupleData};
@@ -24,6 +24,17 @@ pub struct Journal {
     pub owner: pg_sys::Oid,
     /// Whether its rows are in this database. Otherwise Citus keeps them, on other servers perhaps.
     pub is_local: bool,
+    /// Its partitions, in the order of their numbers.
+    partitions: Vec<pg_sys::Oid>,
+}
+
+impl Journal {
+    /// The rows of the journal, as a statement names them that reads or changes them. If somebody makes a table that inherits
+    /// from the journal while a statement is planned, its rows are none of the journal's.
+    pub fn rows(&self) -> String {
+        let only = if self.is_local && self.partitions.is_empty() { "ONLY " } else { "" };
+        format!("{only}{}", self.name)
+    }
 }
 
 /// A column that every journal has.
@@ -127,15 +138,54 @@ pub fn find(name: &str) -> Result<Rc<Journal>, Error> {
     Ok(journal)
 }
 
+/// Locks a journal and its partitions as a statement on it does, and refuses it if it does not fit under these locks. So
+/// nobody changes what a statement executes between the look at the table and the statement: a change that is not committed
+/// yet is waited for, and then seen. `lock` takes the lock on a table; it gives whether it did. Gives `None` if it did not.
+pub fn hold(journal: &Rc<Journal>, lock: impl Fn(pg_sys::Oid) -> bool) -> Result<Option<Rc<Journal>>, Error> {
+    let mut held = Rc::clone(journal);
+    loop {
+        if !std::iter::once(&held.oid).chain(&held.partitions).all(|table| lock(*table)) {
+            return Ok(None);
+        }
+        let now = same(&held)?;
+        if now.partitions == held.partitions {
+            return Ok(Some(now));
+        }
+        held = now;
+    }
+}
+
+/// What a statement on a journal waits for once it is planned, see [`hold`]. These locks keep nobody from attaching a
+/// partition, nor from giving schemas other names. So the tables that the statement uses are to be the journal's.
+pub fn hold_planned(journal: &Rc<Journal>, lock: impl Fn(pg_sys::Oid) -> bool + 'static) -> OncePlanned {
+    let journal = Rc::clone(journal);
+    Rc::new(move |tables| {
+        let Some(held) = hold(&journal, &lock).unwrap_or_else(|error| error.raise()) else { return };
+        let is_its = |table: &pg_sys::Oid| *table == held.oid || held.partitions.contains(table);
+        if journal.is_local && !tables.iter().all(is_its) {
+            taken(&journal).raise();
+        }
+    })
+}
+
 /// Refuses a table that has taken the place of a journal, or has changed, since the journal was found: the name is looked up
 /// again by each statement. The caller has executed one, so from now on the table stays as it is.
 pub fn check_same(journal: &Journal) -> Result<(), Error> {
+    same(journal).map(drop)
+}
+
+/// The journal as it is now. Refuses another table that has taken its place.
+fn same(journal: &Journal) -> Result<Rc<Journal>, Error> {
     let now = find(&journal.name)?;
     if (now.oid, now.owner) == (journal.oid, journal.owner) {
-        return Ok(());
+        return Ok(now);
     }
+    Err(taken(journal))
+}
+
+fn taken(journal: &Journal) -> Error {
     let detail = "While the call was at work, another table took its place, or it got another owner.".into();
-    Err(Error::UnfitJournal { journal: journal.name.clone(), detail })
+    Error::UnfitJournal { journal: journal.name.clone(), detail }
 }
 
 /// A relation by its name.
@@ -151,8 +201,10 @@ pub struct Relation {
 /// The relation that a name means to the caller.
 pub fn relation(name: &str) -> Result<Option<Relation>, Error> {
     let query = "SELECT c.oid, pg_catalog.format('%I.%I', n.nspname, c.relname), 
-        c.relpersistence OPERATOR(pg_catalog.=) 'p' AND NOT c.relispartition AND (c.relkind OPERATOR(pg_catalog.=) 'p' OR c.relkind OPERATOR(pg_catalog.=) 'r' AND NOT EXISTS (SELECT FROM pg_catalog.pg_inherits h WHERE h.inhparent OPERATOR(pg_catalog.=) c.oid)), c.relowner,
-        ARRAY(SELECT t.relid::pg_catalog.oid FROM pg_catalog.pg_partition_tree(c.oid) t)
+        c.relpersistence OPERATOR(pg_catalog.=) 'p' AND NOT c.relispartition AND (c.relkind OPERATOR(pg_catalog.=) 'p' OR c.relkind OPERATOR(pg_catalog.=) 'r' AND NOT EXISTS (SELECT FROM pg_catalog.pg_inherits h WHERE h.inhparent OPERATOR(pg_catalog.=) c.oid))
+          AND NOT EXISTS (SELECT FROM pg_catalog.pg_partition_tree(c.oid) t JOIN pg_catalog.pg_class p ON p.oid OPERATOR(pg_catalog.=) t.relid
+                          WHERE t.level OPERATOR(pg_catalog.>) 0 AND (p.relkind OPERATOR(pg_catalog.<>) 'r' OR p.relpersistence OPERATOR(pg_catalog.<>) 'p')), c.relowner,
+        ARRAY(SELECT t.relid::pg_catalog.oid FROM pg_catalog.pg_partition_tree(c.oid) t WHERE t.level OPERATOR(pg_catalog.>) 0 ORDER BY 1)
         FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace
         WHERE c.oid OPERATOR(pg_catalog.=) pg_catalog.to_regclass($1)::pg_catalog.oid";
     let found = rows(query, &[name.into()], |row| {
@@ -172,7 +224,7 @@ fn look(Relation { oid, name, is_table, owner, partitions }: Relation) -> Result
     let unfit = |detail: String| Error::UnfitJournal { journal: name.clone(), detail };
     if !is_table {
         return Err(unfit(
-            "It is no table, or one that is temporary, unlogged or a partition, or that others inherit from.".into(),
+            "It is no table, or one that is temporary, unlogged or a partition, or that others inherit from; or it has a partition that is unlogged, foreign or partitioned itself.".into(),
         ));
     }
     let found = columns(oid)?;
@@ -199,10 +251,10 @@ fn look(Relation { oid, name, is_table, owner, partitions }: Relation) -> Result
         let types = TENANT_TYPES.map(|(_, name)| name).join(", ");
         return Err(unfit(format!("Its column \"{tenant}\", the tenant's, has none of the types {types}.")));
     };
-    if let Some(code) = code(oid, partitions)? {
+    if let Some(code) = code(oid, &partitions)? {
         return Err(unfit(code));
     }
-    Ok(Journal { tenant: quoted.clone(), tenant_type, oid, owner, is_local: !is_of_citus(oid)?, name })
+    Ok(Journal { tenant: quoted.clone(), tenant_type, oid, owner, is_local: !is_of_citus(oid)?, partitions, name })
 }
 
 /// The columns of a table by name: the type of each, and whether it has a value where none is given.
@@ -236,13 +288,13 @@ fn tenants(table: pg_sys::Oid) -> Result<Vec<(String, String)>, Error> {
 }
 
 /// The built-in functions that an expression may call though they are not immutable: they tell the time, make a value or
-/// convert one. Others execute SQL, read files, settings or statistics, with the rights of whoever uses the journal.
-const HARMLESS: [&str; 17] = [
+/// convert one. Others execute SQL, read files, settings or statistics, with the rights of whoever uses the journal; or take
+/// numbers of a sequence of anybody's, as `nextval` does. An identity column takes those of its own.
+const HARMLESS: [&str; 16] = [
     "now",
     "statement_timestamp",
     "transaction_timestamp",
     "clock_timestamp",
-    "nextval",
     "gen_random_uuid",
     "uuidv4",
     "uuidv7",
@@ -258,10 +310,11 @@ const HARMLESS: [&str; 17] = [
 ];
 
 /// What the table or a partition of it carries that would be somebody's code in the process of whoever uses the journal; in
-/// words. All that it uses is PostgreSQL's own, but for a superuser's triggers. A foreign key would execute what stands on
+/// words. All that it uses is PostgreSQL's own, but for a superuser's triggers, which are the superuser's only if the table's
+/// owner cannot have made them: he would choose their arguments and conditions. A foreign key would execute what stands on
 /// the other table. A function on XML takes no notice of a cancel.
-fn code(table: pg_sys::Oid, partitions: Vec<pg_sys::Oid>) -> Result<Option<String>, Error> {
-    let tables: Vec<pg_sys::Oid> = partitions.into_iter().chain([table]).collect();
+fn code(table: pg_sys::Oid, partitions: &[pg_sys::Oid]) -> Result<Option<String>, Error> {
+    let tables: Vec<pg_sys::Oid> = partitions.iter().copied().chain([table]).collect();
     let query = "WITH part AS (
             SELECT 'pg_catalog.pg_class'::pg_catalog.regclass AS class, a.attrelid AS id, a.attnum::pg_catalog.int4 AS place, NULL::pg_catalog.text AS code FROM pg_catalog.pg_attribute a WHERE a.attrelid OPERATOR(pg_catalog.=) ANY ($1) AND a.attnum OPERATOR(pg_catalog.>) 0
             UNION ALL SELECT 'pg_catalog.pg_class'::pg_catalog.regclass, p.partrelid, 0, p.partexprs::pg_catalog.text FROM pg_catalog.pg_partitioned_table p WHERE p.partrelid OPERATOR(pg_catalog.=) ANY ($1)
@@ -281,11 +334,16 @@ fn code(table: pg_sys::Oid, partitions: Vec<pg_sys::Oid>) -> Result<Option<Strin
         JOIN used ON used.class OPERATOR(pg_catalog.=) d.refclassid AND used.id OPERATOR(pg_catalog.=) d.refobjid
         JOIN pg_catalog.pg_roles r ON r.oid OPERATOR(pg_catalog.=) used.owner
         WHERE used.id OPERATOR(pg_catalog.>=) $3
-          AND NOT (r.rolsuper AND part.class OPERATOR(pg_catalog.=) 'pg_catalog.pg_trigger'::pg_catalog.regclass)
+          AND NOT (r.rolsuper AND part.class OPERATOR(pg_catalog.=) 'pg_catalog.pg_trigger'::pg_catalog.regclass
+                   AND EXISTS (SELECT FROM pg_catalog.pg_trigger t JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) t.tgrelid
+                               JOIN pg_catalog.pg_proc p ON p.oid OPERATOR(pg_catalog.=) t.tgfoid JOIN pg_catalog.pg_roles o ON o.oid OPERATOR(pg_catalog.=) c.relowner
+                               WHERE t.oid OPERATOR(pg_catalog.=) part.id AND p.oid OPERATOR(pg_catalog.=) used.id
+                                 AND (t.tgisinternal OR o.rolsuper OR NOT pg_catalog.has_function_privilege(o.oid, p.oid, 'EXECUTE')
+                                      OR NOT pg_catalog.has_schema_privilege(o.oid, p.pronamespace, 'USAGE'))))
         UNION ALL SELECT pg_catalog.format('%s uses a built-in function that is neither immutable nor harmless, or one on XML.', pg_catalog.pg_describe_object(part.class, part.id, part.place))
         FROM part
         WHERE part.code OPERATOR(pg_catalog.~) (SELECT pg_catalog.format('[{]XMLEXPR |:funcid (%s) ', pg_catalog.string_agg(p.oid::pg_catalog.text, '|')) FROM pg_catalog.pg_proc p
-            WHERE 'xml'::pg_catalog.regtype::pg_catalog.oid OPERATOR(pg_catalog.=) ANY (p.proargtypes::pg_catalog.oid[])
+            WHERE 'xml'::pg_catalog.regtype::pg_catalog.oid OPERATOR(pg_catalog.=) ANY (p.proargtypes::pg_catalog.oid[]) OR p.proname OPERATOR(pg_catalog.~) '^xml'
                OR p.oid OPERATOR(pg_catalog.<) $3 AND p.provolatile OPERATOR(pg_catalog.<>) 'i' AND p.proname OPERATOR(pg_catalog.<>) ALL ($2::pg_catalog.name[]))
         UNION ALL SELECT pg_catalog.format('it has the foreign key %I.', c.conname) FROM pg_catalog.pg_constraint c
         WHERE c.contype OPERATOR(pg_catalog.=) 'f' AND (c.conrelid OPERATOR(pg_catalog.=) ANY ($1) OR c.confrelid OPERATOR(pg_catalog.=) ANY ($1))

@@ -3,6 +3,7 @@
 //! The hooks execute statements, so users' errors pass through them. They have no guard of pgrx, since that would lose
 //! the SQLSTATE of those errors. An error skips their destructors, so they own nothing that needs one.
 
+use super::trusted::is_planned;
 use pgrx::pg_sys;
 
 // SAFETY: declared as PostgreSQL declares them. They have no guard, see above.
@@ -67,6 +68,7 @@ fn finished(statement: Ended) {
 unsafe extern "C-unwind" fn executor_run(query: *mut pg_sys::QueryDesc, direction: Direction, count: u64, once: bool) {
     // SAFETY: passes its arguments on to the function that PostgreSQL would have called without us.
     unsafe {
+        is_planned(query);
         match NEXT_RUN {
             Some(next) => next(query, direction, count, once),
             None => standard_ExecutorRun(query, direction, count, once),
@@ -79,6 +81,7 @@ unsafe extern "C-unwind" fn executor_run(query: *mut pg_sys::QueryDesc, directio
 unsafe extern "C-unwind" fn executor_run(query: *mut pg_sys::QueryDesc, direction: Direction, count: u64) {
     // SAFETY: as above.
     unsafe {
+        is_planned(query);
         match NEXT_RUN {
             Some(next) => next(query, direction, count),
             None => standard_ExecutorRun(query, direction, count),

@@ -4,13 +4,20 @@
 //! a check of a domain, by a statement that another function executes. It also asks where it computes a constant while it
 //! plans. So nothing that somebody has hung on a table gets past this, however it is reached.
 
+use super::attempt::in_rust;
 use super::own::Own;
 use crate::error::Error;
-use pgrx::{pg_guard, pg_sys};
+use pgrx::{PgList, pg_guard, pg_sys};
 use std::ffi::CStr;
+use std::rc::Rc;
 
 /// The journal that a statement is at work on.
 static AT_WORK_ON: Own<Option<String>> = Own::new();
+
+/// What is to be done once a statement is planned, before it is executed, with the tables that it uses.
+pub type OncePlanned = Rc<dyn Fn(&[pg_sys::Oid])>;
+
+static ONCE_PLANNED: Own<Option<OncePlanned>> = Own::new();
 
 /// The hooks that were there before ours.
 static mut NEXT_NEEDED: pg_sys::needs_fmgr_hook_type = None;
@@ -28,17 +35,43 @@ pub fn init_trusted() {
 }
 
 /// Runs `work`, statements on a journal. Where they would call a function that is not a superuser's, that is an error.
-pub fn without_users_code<T>(journal: &str, work: impl FnOnce() -> T) -> T {
+/// `check` is called when the first of them is planned, and may refuse the tables that it uses.
+pub fn without_users_code<T>(journal: &str, check: OncePlanned, work: impl FnOnce() -> T) -> T {
     /// Restores what was, also when an error unwinds.
     struct Former(Option<String>);
     impl Drop for Former {
         fn drop(&mut self) {
             AT_WORK_ON.with(|journal| *journal = self.0.take());
+            let check = ONCE_PLANNED.take();
+            drop(check);
         }
     }
 
     let _former = Former(AT_WORK_ON.with(|former| former.replace(journal.to_owned())));
+    let none = ONCE_PLANNED.with(|once| once.replace(check));
+    drop(none);
     work()
+}
+
+/// To be called between the planning of a statement and its execution.
+///
+/// # Safety
+/// The statement is planned and started. The frames from here to whoever catches PostgreSQL's errors own nothing that needs
+/// a destructor.
+pub(super) unsafe fn is_planned(query: *const pg_sys::QueryDesc) {
+    if ONCE_PLANNED.with(|once| once.is_none()) {
+        return;
+    }
+    // SAFETY: as the caller warrants. The entries of a range table are nodes of this type.
+    unsafe {
+        in_rust(|| {
+            let check = ONCE_PLANNED.take();
+            let entries = PgList::<pg_sys::RangeTblEntry>::from_pg((*(*query).plannedstmt).rtable);
+            let tables = entries.iter_ptr().filter(|entry| (**entry).rtekind == pg_sys::RTEKind::RTE_RELATION);
+            let tables: Vec<pg_sys::Oid> = tables.map(|entry| (*entry).relid).collect();
+            check.iter().for_each(|check| check(&tables));
+        });
+    }
 }
 
 /// PostgreSQL asks this of each function that is neither built in, nor SECURITY DEFINER, nor has settings.

@@ -231,6 +231,18 @@ fn open_to_write(oid: pg_sys::Oid) -> pg_sys::Relation {
     }
 }
 
+/// Takes a lock on a table that is not ours, as a statement does that names it, and takes in what has changed. Gives true.
+pub fn lock(relation: pg_sys::Oid, mode: u32) -> bool {
+    // SAFETY: any oid may be locked. The closure has nothing to drop and does not panic.
+    unsafe {
+        raw::guarded(|| {
+            raw::LockRelationOid(relation, mode as i32);
+            raw::AcceptInvalidationMessages();
+        });
+    }
+    true
+}
+
 /// Takes a lock on a table or an index if no conflicting lock is held; gives whether it did. The lock stays to the end
 /// of the transaction, unless [`unlock`] gives it back.
 pub fn try_lock(relation: pg_sys::Oid, mode: u32) -> bool {

@@ -305,23 +305,34 @@ SELECT kept.refused('ALTER TABLE kept.tellers ADD CONSTRAINT mine CHECK (OPERATO
 SELECT kept.refused('ALTER TABLE kept.tellers ADD mine boolean DEFAULT kept.truth(NULL)', 'ALTER TABLE kept.tellers DROP mine');
 SELECT kept.refused('ALTER TABLE kept.tellers ADD mine text, ALTER mine SET DEFAULT (idem_run(''tellers'', ''e'', ''SELECT 1'')).status', 'ALTER TABLE kept.tellers DROP mine');
 SELECT kept.refused('ALTER TABLE kept.tellers ADD mine text, ALTER mine SET DEFAULT set_config(''search_path'', ''kept'', false)', 'ALTER TABLE kept.tellers DROP mine');
+SELECT kept.refused('ALTER TABLE kept.tellers ADD mine bigserial', 'ALTER TABLE kept.tellers DROP mine');
+SELECT kept.refused('ALTER TABLE kept.tellers ADD CONSTRAINT mine CHECK (xml_is_well_formed_document(request))', 'ALTER TABLE kept.tellers DROP CONSTRAINT mine');
+SELECT kept.refused('CREATE TRIGGER mine BEFORE INSERT ON kept.tellers FOR EACH ROW WHEN ((idem_run(''tellers'', ''w'', ''SELECT 1'')).replayed) EXECUTE FUNCTION suppress_redundant_updates_trigger()', 'DROP TRIGGER mine ON kept.tellers');
 SELECT kept.refused('ALTER TABLE kept.tellers ADD CONSTRAINT mine CHECK (current_setting(''role'') IS NOT NULL)', 'ALTER TABLE kept.tellers DROP CONSTRAINT mine');
 SELECT kept.refused('CREATE TABLE kept.mine (tenant text, session text, request text, FOREIGN KEY (tenant, session, request) REFERENCES kept.tellers)', 'DROP TABLE kept.mine');
 CREATE TABLE kept.referred (id int PRIMARY KEY);
 SELECT kept.refused('ALTER TABLE kept.tellers ADD mine int REFERENCES kept.referred', 'ALTER TABLE kept.tellers DROP mine');
-ALTER TABLE kept.tellers ADD harmless uuid DEFAULT gen_random_uuid(), ADD made_at timestamptz DEFAULT now() CHECK (made_at > '2020-01-01');
+ALTER TABLE kept.tellers ADD harmless uuid DEFAULT gen_random_uuid(), ADD number bigint GENERATED ALWAYS AS IDENTITY, ADD made_at timestamptz DEFAULT now() CHECK (made_at > '2020-01-01');
 SELECT status FROM idem_lookup('tellers', 'c');
 SELECT kept.refused('ALTER TABLE kept.tellers ADD mine kept.short', 'ALTER TABLE kept.tellers DROP mine');
 SELECT kept.refused('ALTER TABLE kept.tellers ADD mine text GENERATED ALWAYS AS (upper(request)) STORED', 'ALTER TABLE kept.tellers DROP mine');
 SELECT status FROM idem_lookup('tellers', 'c');
 RESET ROLE;
 
+-- A superuser's function that the owner may call himself is no superuser's trigger: the owner can have hung it there.
+CREATE FUNCTION kept.asks() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN NEW.note := current_user; RETURN NEW; END';
+SET ROLE regress_teller;
+CREATE TRIGGER asks BEFORE INSERT ON kept.tellers FOR EACH ROW EXECUTE FUNCTION kept.asks();
+SELECT regress_error($$ SELECT idem_settle('tellers', 'd') $$);
+DROP TRIGGER asks ON kept.tellers;
+RESET ROLE;
+
 -- What a superuser's trigger calls must be a superuser's too; and so must what no catalog tells of.
 CREATE FUNCTION kept.calls() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM kept.truth(NEW.request); RETURN NEW; END';
+REVOKE EXECUTE ON FUNCTION kept.calls(), kept.asks() FROM PUBLIC;
 CREATE TRIGGER calls BEFORE UPDATE ON kept.tellers FOR EACH ROW EXECUTE FUNCTION kept.calls();
 SELECT regress_error($$ SELECT idem_settle('tellers', 'd') $$);
 DROP TRIGGER calls ON kept.tellers;
-CREATE FUNCTION kept.asks() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN NEW.note := current_user; RETURN NEW; END';
 CREATE TRIGGER asks BEFORE INSERT ON kept.tellers FOR EACH ROW EXECUTE FUNCTION kept.asks();
 SELECT status FROM idem_settle('tellers', 'd');
 SELECT note = current_user FROM kept.tellers WHERE request = 'd';

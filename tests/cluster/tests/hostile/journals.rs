@@ -1,6 +1,7 @@
 //! Journals, which are tables of users: no code of their owners is called in the processes of others, and nobody waits for
 //! them.
 
+use super::names;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
@@ -36,8 +37,8 @@ const FUNCTIONS: &str = "
     CREATE DOMAIN s.noting AS text CHECK (s.note(VALUE));
     CREATE VIEW s.seen AS SELECT s.note('a')";
 
-/// What an owner may hang on his table, and how he takes it away. What no catalog tells of comes last.
-const WAYS: [(&str, &str); 15] = [
+/// What an owner may hang on his table, and how he takes it away.
+const WAYS: [(&str, &str); 25] = [
     (
         "CREATE TRIGGER t BEFORE INSERT OR UPDATE OR DELETE ON s.j FOR EACH ROW EXECUTE FUNCTION s.note_row()",
         "DROP TRIGGER t ON s.j",
@@ -71,7 +72,68 @@ const WAYS: [(&str, &str); 15] = [
         "ALTER TABLE s.j ADD CONSTRAINT c CHECK (domain_in('a', ('s.noting'::text)::regtype, -1) IS NULL) NOT VALID",
         "ALTER TABLE s.j DROP CONSTRAINT c",
     ),
+    // Foreign keys: a deferred trigger of the other table, and that of a table it refers to.
+    (
+        "CREATE TABLE s.refers (tenant text, session text, request text, FOREIGN KEY (tenant, session, request) REFERENCES s.j ON DELETE CASCADE);
+         INSERT INTO s.refers VALUES ('7', 'j', 'done');
+         CREATE CONSTRAINT TRIGGER t AFTER DELETE ON s.refers DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION s.note_row()",
+        "DROP TABLE s.refers",
+    ),
+    (
+        "CREATE TABLE s.referred (id int PRIMARY KEY); INSERT INTO s.referred VALUES (1);
+         CREATE POLICY p ON s.referred USING (s.note()); ALTER TABLE s.referred ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
+         ALTER TABLE s.j ADD c int; ALTER TABLE s.j ALTER c SET DEFAULT 1; ALTER TABLE s.j ADD FOREIGN KEY (c) REFERENCES s.referred",
+        "ALTER TABLE s.j DROP c; DROP TABLE s.referred",
+    ),
+    // Functions of a superuser, or of PostgreSQL, that execute what they are given, or change something.
+    (RUN_BY_DEFAULT, "ALTER TABLE s.j DROP c"),
+    (RUN_BY_QUERY, DROP),
+    (CHANGE_FOR_GOOD, DROP),
+    (
+        "CREATE TRIGGER t BEFORE INSERT OR UPDATE OR DELETE ON s.j FOR EACH ROW
+         WHEN ((idem_run('own', clock_timestamp()::text, 'INSERT INTO s.loot VALUES (current_user)')).status IS NOT NULL)
+         EXECUTE FUNCTION suppress_redundant_updates_trigger()",
+        "DROP TRIGGER t ON s.j",
+    ),
+    (
+        "CREATE TRIGGER t BEFORE DELETE ON s.j FOR EACH ROW EXECUTE FUNCTION check_foreign_key(1, 'cascade', 'request', 'public.ledger', 'id')",
+        "DROP TRIGGER t ON s.j",
+    ),
+    ("ALTER TABLE s.j ADD c bigint; ALTER TABLE s.j ALTER c SET DEFAULT nextval('public.numbers')", "ALTER TABLE s.j DROP c"),
+    ("ALTER TABLE s.j ADD c oid; ALTER TABLE s.j ALTER c SET DEFAULT lo_create(0)", "ALTER TABLE s.j DROP c"),
+    (
+        "ALTER TABLE s.j ADD c text; ALTER TABLE s.j ALTER c SET DEFAULT set_config('application_name', 'changed', false)",
+        "ALTER TABLE s.j DROP c",
+    ),
 ];
+
+/// Has whoever inserts a row execute a command.
+const RUN_BY_DEFAULT: &str = "ALTER TABLE s.j ADD c text; ALTER TABLE s.j ALTER c
+    SET DEFAULT (idem_run('own', clock_timestamp()::text, 'INSERT INTO s.loot VALUES (current_user)')).status";
+
+/// The same, by a built-in function for queries, for whoever writes a row.
+const RUN_BY_QUERY: &str = "ALTER TABLE s.j ADD CONSTRAINT c CHECK (ts_rewrite('a'::tsquery,
+    $$SELECT 'a'::tsquery, 'b'::tsquery FROM idem_run('own', clock_timestamp()::text, 'INSERT INTO s.loot VALUES (current_user)')$$) IS NOT NULL) NOT VALID";
+
+/// Changes what is another role's, also where the statement is undone afterwards.
+const CHANGE_FOR_GOOD: &str = "ALTER TABLE s.j ADD CONSTRAINT c CHECK (setval('public.numbers', 2) > 0) NOT VALID";
+
+const DROP: &str = "ALTER TABLE s.j DROP CONSTRAINT c";
+
+/// What belongs to others, which an attack would change; what is there to be called; and a role to lend sessions to.
+const OF_OTHERS: &str = "
+    CREATE ROLE lent; GRANT lent TO alice, monitor, bob;
+    CREATE EXTENSION refint;
+    CREATE TABLE public.ledger (id text); INSERT INTO public.ledger VALUES ('done'); ALTER TABLE public.ledger OWNER TO alice;
+    CREATE SEQUENCE public.numbers; ALTER SEQUENCE public.numbers OWNER TO alice";
+
+/// What has changed of it, and as whom a function of the attacker was called.
+const LOOT: &str = "
+    SELECT DISTINCT 'as ' || who FROM s.loot WHERE who <> 'bob'
+    UNION ALL SELECT 'ledger' WHERE NOT EXISTS (SELECT FROM public.ledger)
+    UNION ALL SELECT 'sequence' FROM public.numbers WHERE is_called
+    UNION ALL SELECT 'large object' FROM pg_largeobject_metadata
+    UNION ALL SELECT 'setting' FROM pg_stat_activity WHERE application_name = 'changed'";
 
 /// Every function that comes to a journal.
 const CALLS: [&str; 16] = [
@@ -95,44 +157,202 @@ const CALLS: [&str; 16] = [
 
 // Goal: nothing that its owner hangs on a journal is called in the process of anybody else, whoever that is and whatever
 // the call, and the owner's own sessions do not run it as somebody else either.
-// Method: each way to hang code on a table, and each function that comes to one, as a superuser, an admin and a monitor to
-// whom the session was lent, and by the sweep. The attacker's functions note as whom they were called.
+// Method: each way to hang code on a table, and each function of the extension, as a superuser, an admin, a monitor and a
+// user to whom the session was lent, and by the worker. The attacker's functions note as whom they were called. Each way is
+// also refused in so many words.
 pub async fn a_journal_runs_no_code_in_the_processes_of_others(version: Version) -> Result<()> {
-    let server = start(version)?;
-    let bob = server.connect_as(DATABASE, "bob").await?;
-    bob.text(FUNCTIONS).await?;
-    bob.text(
-        "SELECT idem_create_journal('s.j', 'tenant', 'bigint'); SELECT idem_create_session('j', journal => 's.j')",
-    )
-    .await?;
-    bob.text("GRANT ALL ON s.j TO PUBLIC; SELECT idem_alter_session('j', usable_by => 'monitor')").await?;
+    let server = Cluster::start_preloaded(version)?;
+    server.psql(DATABASE, ROLES)?;
+    let bob = attacker(&server).await?;
+    bob.text("SELECT idem_create_journal('s.j'); SELECT idem_create_session('j', journal => 's.j')").await?;
+    bob.text("GRANT ALL ON s.j TO PUBLIC; SELECT idem_alter_session('j', usable_by => 'lent')").await?;
+    let dba = server.connect(DATABASE).await?;
+    let every_function = dba.text(&names::calls("j")).await?;
+    let every_function: Vec<&str> = every_function.lines().filter(|call| call.contains("session")).collect();
     let mut victims = Vec::new();
-    for role in ["postgres", "admin", "monitor"] {
+    for role in ["postgres", "admin", "monitor", "alice"] {
         victims.push(server.connect_as(DATABASE, role).await?);
+        victims[victims.len() - 1].text("SET idempotence.wait = '50ms'").await?;
     }
     for (hang, take_away) in WAYS {
         bob.text(
             "TRUNCATE s.j;
-             SELECT idem_settle('j', 'done', stream => '7'), idem_begin('j', 'leased', stream => '7', lease => '1 hour');
-             INSERT INTO s.j (tenant, session, request, expires_at) VALUES (7, 'j', 'old', '-infinity')",
+             SELECT idem_settle('j', 'done', stream => '7'), idem_begin('j', 'leased', stream => '7', lease => '1 hour'), idem_settle('j', '7');
+             INSERT INTO s.j (tenant, session, request, expires_at) VALUES ('7', 'j', 'old', '-infinity')",
         )
         .await?;
         bob.text(hang).await?;
         bob.text("TRUNCATE s.loot").await?;
         for victim in &victims {
-            for call in CALLS {
+            for call in CALLS.iter().chain(&every_function) {
                 // It may be refused, and it may not matter to this call.
                 victim.outcome_of(call).await?;
                 let _ = victim.try_text("ROLLBACK").await;
             }
         }
-        let loot = bob.text("SELECT DISTINCT who FROM s.loot WHERE who <> 'bob'").await?;
-        ensure!(loot.is_empty(), "{hang} was executed as {loot}");
+        let loot = dba.text(LOOT).await?;
+        ensure!(loot.is_empty(), "{hang} was executed: {loot}");
+        for refused in [&CALLS[0], &CALLS[2], &CALLS[9]] {
+            let state = victims[0].sqlstate(refused).await?;
+            ensure!(state == "42P16", "{hang}: {refused}: {state}");
+        }
         bob.text(take_away).await?;
     }
     // Without all that, the journal is as good as ever.
-    ensure!(victims[1].text("SELECT status FROM idem_settle('j', 'again', stream => '7')").await.is_err());
+    ensure!(victims[2].text("SELECT status FROM idem_settle('j', 'again', stream => '7')").await.is_err());
     ensure!(bob.text("SELECT status FROM idem_settle('j', 'again', stream => '7')").await? == "cancelled");
+    Ok(())
+}
+
+/// The one who attacks, with his functions, and a session whose requests others may execute for him.
+async fn attacker(server: &Cluster) -> Result<Connection> {
+    server.psql(DATABASE, OF_OTHERS)?;
+    let bob = server.connect_as(DATABASE, "bob").await?;
+    bob.text(FUNCTIONS).await?;
+    bob.text("SELECT idem_create_session('own'); SELECT idem_alter_session('own', usable_by => 'lent')").await?;
+    Ok(bob)
+}
+
+/// A journal that has partitions: as many statements as what has none.
+const PARTITIONED: &str = "
+    SELECT idem_create_journal('s.shape');
+    CREATE TABLE s.j (LIKE s.shape INCLUDING ALL) PARTITION BY LIST (tenant);
+    CREATE TABLE s.part PARTITION OF s.j FOR VALUES IN ('7');
+    SELECT idem_create_session('j', journal => 's.j'); GRANT ALL ON s.j TO PUBLIC";
+
+// Goal: a journal is what it was when it was looked at, also where it changes at that moment.
+// Method: a superuser has used the journal. The attacker changes it in a transaction that is open while the superuser calls
+// again, and commits it once that call waits: the table itself or its partition, in a transaction that has used it before,
+// or one that keeps an old snapshot.
+pub async fn a_change_that_comes_with_a_call_is_not_executed(version: Version) -> Result<()> {
+    for (journal, table) in [
+        (
+            "SELECT idem_create_journal('s.j'); SELECT idem_create_session('j', journal => 's.j'); GRANT ALL ON s.j TO PUBLIC",
+            "s.j",
+        ),
+        (PARTITIONED, "s.j"),
+        (PARTITIONED, "s.part"),
+    ] {
+        let server = start(version)?;
+        let bob = attacker(&server).await?;
+        bob.text(journal).await?;
+        let watcher = server.connect(DATABASE).await?;
+        for (change, undo) in
+            [(RUN_BY_DEFAULT, "ALTER TABLE s.j DROP c"), (RUN_BY_QUERY, DROP), (CHANGE_FOR_GOOD, DROP)]
+        {
+            // A partition has the constraint of its own; a default is that of the table that is named.
+            if table == "s.part" && change == RUN_BY_DEFAULT {
+                continue;
+            }
+            let (change, undo) = (change.replace("s.j", table), undo.replace("s.j", table));
+            for call in [CALLS[0], CALLS[1], CALLS[4], CALLS[5], CALLS[8], CALLS[10]] {
+                for before in ["", "BEGIN", "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1"] {
+                    bob.text("TRUNCATE s.loot; TRUNCATE s.j; SELECT idem_settle('j', 'done', stream => '7', response => '1')").await?;
+                    let victim = server.connect(DATABASE).await?;
+                    victim.text("SELECT idem_lookup('j', 'done', stream => '7')").await?;
+                    victim.text(before).await?;
+                    bob.text(&format!("BEGIN; {change}")).await?;
+                    let pid = victim.pid().await?;
+                    let called = tokio::spawn(async move {
+                        let called = victim.outcome_of(call).await;
+                        let _ = victim.try_text("COMMIT").await;
+                        called
+                    });
+                    let waits = format!("SELECT wait_event_type = 'Lock' FROM pg_stat_activity WHERE pid = {pid}");
+                    while !called.is_finished() && watcher.text(&waits).await? != "t" {}
+                    bob.text("COMMIT").await?;
+                    let outcome = called.await??;
+                    let loot = watcher.text(LOOT).await?;
+                    ensure!(loot.is_empty(), "{before}; {call}: {change} was executed: {loot}; {outcome:?}");
+                    bob.text(&undo).await?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+// Goal: the same where the attacker cannot have others wait, but tries again and again to come between two steps of a call.
+// Method: he swaps the journal's schema for one with another table, or attaches a partition, and takes that back, while a
+// superuser calls.
+pub async fn changes_again_and_again_are_not_executed(version: Version) -> Result<()> {
+    const SWAP_AND_BACK: [&str; 2] = [
+        "BEGIN; ALTER SCHEMA at RENAME TO former; ALTER SCHEMA trap RENAME TO at; COMMIT",
+        "BEGIN; ALTER SCHEMA at RENAME TO trap; ALTER SCHEMA former RENAME TO at; COMMIT",
+    ];
+    const ATTACH_AND_DETACH: [&str; 2] =
+        ["ALTER TABLE s.j ATTACH PARTITION s.trap FOR VALUES IN ('7')", "ALTER TABLE s.j DETACH PARTITION s.trap"];
+    let swapped = format!(
+        "CREATE SCHEMA at; CREATE SCHEMA trap; SELECT idem_create_journal('at.j'), idem_create_journal('trap.j');
+         SELECT idem_create_session('j', journal => 'at.j'); {}",
+        CHANGE_FOR_GOOD.replace("s.j", "trap.j")
+    );
+    let attached = format!(
+        "{}; DROP TABLE s.part; CREATE TABLE s.trap (LIKE s.shape INCLUDING ALL); {}",
+        PARTITIONED,
+        CHANGE_FOR_GOOD.replace("s.j", "s.trap")
+    );
+    for (journal, changes) in [(swapped, SWAP_AND_BACK), (attached, ATTACH_AND_DETACH)] {
+        let server = start(version)?;
+        let (bob, victim) = (attacker(&server).await?, server.connect(DATABASE).await?);
+        let watcher = server.connect(DATABASE).await?;
+        bob.text(&journal).await?;
+        let end = Instant::now() + Duration::from_secs(4);
+        let attack = async {
+            while Instant::now() < end {
+                for change in changes {
+                    bob.text(change).await?;
+                }
+            }
+            anyhow::Ok(())
+        };
+        let calls = async {
+            let mut refused = 0;
+            while Instant::now() < end {
+                let called = victim.try_text("SELECT idem_explain('j', 'new', stream => '7'), idem_settle('j', clock_timestamp()::text, stream => '7')").await;
+                refused += i32::from(called.is_err());
+            }
+            anyhow::Ok(refused)
+        };
+        let ((), refused) = tokio::try_join!(attack, calls)?;
+        ensure!(refused > 0, "nothing was swapped");
+        let loot = watcher.text(LOOT).await?;
+        ensure!(loot.is_empty(), "{} was executed: {loot}", changes[0]);
+    }
+    Ok(())
+}
+
+// Goal: a journal has no partition that is no ordinary table: one that is unlogged would forget what was done. (PostgreSQL
+// refuses foreign ones beside a unique index.)
+// Method: such a partition is made after the journal was used.
+pub async fn a_partition_of_a_journal_is_an_ordinary_table(version: Version) -> Result<()> {
+    let server = start(version)?;
+    let bob = attacker(&server).await?;
+    bob.text(PARTITIONED).await?;
+    for partition in [
+        "CREATE UNLOGGED TABLE s.odd PARTITION OF s.j FOR VALUES IN ('8')",
+        "CREATE TABLE s.odd PARTITION OF s.j FOR VALUES IN ('8') PARTITION BY LIST (session)",
+    ] {
+        ensure!(bob.text("SELECT status FROM idem_settle('j', 'a', stream => '7')").await? == "cancelled");
+        bob.text(partition).await?;
+        let state = bob.sqlstate("SELECT idem_settle('j', 'a', stream => '7')").await?;
+        ensure!(state == "42P16", "{partition}: {state}");
+        bob.text("DROP TABLE s.odd").await?;
+    }
+    Ok(())
+}
+
+// Goal: a table that goes with the connection is no journal.
+pub async fn a_temporary_table_is_no_journal(version: Version) -> Result<()> {
+    let server = start(version)?;
+    let bob = server.connect_as(DATABASE, "bob").await?;
+    for call in
+        ["SELECT idem_create_journal('pg_temp.x')", "SET search_path = pg_temp; SELECT public.idem_create_journal('x')"]
+    {
+        let state = bob.sqlstate(call).await?;
+        ensure!(state == "42P16", "{call}: {state}");
+    }
+    ensure!(bob.text("SELECT count(*) FROM pg_class WHERE relname = 'x'").await? == "0");
     Ok(())
 }
 

@@ -190,7 +190,7 @@ const OF_AN_ADMIN: [&str; 12] = [
 ];
 
 /// The query for a call of every function with one session, and for a look at every view.
-fn calls(session: &str) -> String {
+pub fn calls(session: &str) -> String {
     format!(
         "SELECT format('%s %s.%s(%s)', CASE p.prokind WHEN 'p' THEN 'CALL' ELSE 'SELECT' END, p.pronamespace::regnamespace,
                   p.proname, string_agg(format('%I => %s::%s', a.name, quote_literal(

@@ -32,6 +32,7 @@ const JOURNALS: &str = "
     CREATE TRIGGER own BEFORE DELETE ON of_users.own FOR EACH ROW EXECUTE FUNCTION of_users.own();
     CREATE FUNCTION of_users.sleep() RETURNS trigger LANGUAGE plpgsql AS
       $$ BEGIN PERFORM pg_catalog.pg_sleep(60); RETURN OLD; END $$;
+    REVOKE EXECUTE ON FUNCTION of_users.sleep() FROM PUBLIC;
     CREATE TRIGGER sleep BEFORE DELETE ON of_users.slow FOR EACH ROW EXECUTE FUNCTION of_users.sleep()";
 
 // Goal: whatever becomes of users' journals, the worker goes on with all other work, and tells which it cannot sweep.
