@@ -95,7 +95,7 @@ SELECT -- Critical: a segment is late by its whole keep, although a sweep came b
                           WHEN w.last_sweep OPERATOR(pg_catalog.<) s.due_at THEN '; not swept since' ELSE '' END) END,
                 '. ' ORDER BY s.segment) FILTER (WHERE s.segment IS NOT NULL), 'nothing is overdue') AS detail,
        CASE WHEN pg_catalog.bool_or(s.held_by IS NOT NULL)
-            THEN 'Nothing is lost; expired outcomes take space until then. End the transaction that holds the segment (pg_terminate_backend, ROLLBACK PREPARED), or wait for its end.'
+            THEN 'Nothing is lost; expired outcomes take space until then. End the transaction that holds the segment (pg_terminate_backend, unless its commit waits for a synchronous standby; ROLLBACK PREPARED), or wait for its end.'
             ELSE 'Nothing is lost; expired outcomes take space until then. Nobody holds the segment: the next sweep puts it right. CALL idem_sweep() does it by hand, and tells what is in its way; if none comes by itself, the rows worker and sweep tell why.' END AS hint
 FROM idempotence.upkeep w
 LEFT JOIN (SELECT s.*, GREATEST(s.opened_at, s.closed_at) OPERATOR(pg_catalog.>) (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+) '1 minute'::pg_catalog.interval) AS is_ahead
@@ -115,11 +115,11 @@ GROUP BY l.pid, l.virtualtransaction;
 -- The transactions that hold locks on requests and sessions, each with whoever is at the root of what it waits for: itself,
 -- if it waits for no lock. To follow the waits of a crowd takes long, so only those of the oldest hundred are followed.
 CREATE VIEW idempotence.held_up AS
-SELECT h.pid, h.requests, h.xact_start,
-       CASE WHEN h.waits AND h.place OPERATOR(pg_catalog.<=) 100 THEN COALESCE(idempotence.root_blocker(h.pid), h.pid) ELSE h.pid END AS root
+SELECT h.pid, h.requests, h.xact_start, COALESCE(b.root, h.pid) AS root, b.prepared
 FROM (SELECT l.pid, l.requests, a.xact_start, COALESCE(a.wait_event_type OPERATOR(pg_catalog.=) 'Lock', false) AS waits,
              pg_catalog.row_number() OVER (PARTITION BY COALESCE(a.wait_event_type OPERATOR(pg_catalog.=) 'Lock', false) ORDER BY a.xact_start) AS place
-      FROM idempotence.holding l JOIN pg_catalog.pg_stat_activity a ON a.pid OPERATOR(pg_catalog.=) l.pid) h;
+      FROM idempotence.holding l JOIN pg_catalog.pg_stat_activity a ON a.pid OPERATOR(pg_catalog.=) l.pid) h
+CROSS JOIN LATERAL idempotence.root_blocker(CASE WHEN h.waits AND h.place OPERATOR(pg_catalog.<=) 100 THEN h.pid END) b;
 
 CREATE VIEW idempotence.check_holders AS
 SELECT CASE WHEN pg_catalog.count(h.root) OPERATOR(pg_catalog.>) 0 OR NOT pg_catalog.pg_has_role('pg_read_all_stats', 'USAGE') THEN 1 ELSE 0 END AS level,
@@ -128,22 +128,24 @@ SELECT CASE WHEN pg_catalog.count(h.root) OPERATOR(pg_catalog.>) 0 OR NOT pg_cat
             ELSE pg_catalog.concat(pg_catalog.string_agg(h.told, '; ' ORDER BY h.place) FILTER (WHERE h.place OPERATOR(pg_catalog.<=) 5),
                    CASE WHEN pg_catalog.count(h.root) OPERATOR(pg_catalog.>) 5 THEN pg_catalog.format('; and %s more', pg_catalog.count(h.root) OPERATOR(pg_catalog.-) 5) END) END AS detail,
        CASE WHEN NOT pg_catalog.pg_has_role('pg_read_all_stats', 'USAGE') THEN 'GRANT pg_read_all_stats to the owner of the extension.'
-            ELSE 'Their requests are in progress until they end; then the ring waits for them too. Whoever holds up most is named first. Where the client of a process hangs, pg_terminate_backend(pid) rolls it back, and a retry executes its request; idle_in_transaction_session_timeout does so by itself. It does nothing for a process in IPC/SyncRep: that has written its commit, and waits for a standby (row standby).' END AS hint
+            ELSE 'Their requests are in progress until they end; then the ring waits for them too. Whoever holds up most is named first. Where the client of a process hangs, pg_terminate_backend(pid) rolls it back, and a retry executes its request; idle_in_transaction_session_timeout does so by itself. It does nothing for a process in IPC/SyncRep: that has written its commit, and waits for a standby (row standby). A prepared transaction ends by COMMIT PREPARED or ROLLBACK PREPARED.' END AS hint
 FROM (SELECT pg_catalog.make_interval(secs => idempotence.setting('idempotence.warn_holder')::pg_catalog.float8) AS threshold) t
 LEFT JOIN (SELECT r.root, r.since, pg_catalog.row_number() OVER (ORDER BY r.others DESC, r.since) AS place,
                   pg_catalog.format('%s, %s',
-                    CASE WHEN r.root OPERATOR(pg_catalog.=) 0 THEN 'a prepared transaction (pg_prepared_xacts)'
+                    CASE WHEN p.gid IS NOT NULL THEN pg_catalog.format('prepared transaction %L (%s), since %s', p.gid, p.owner, pg_catalog.date_trunc('second', p.prepared))
+                      WHEN r.root OPERATOR(pg_catalog.=) 0 THEN 'a prepared transaction (pg_prepared_xacts)'
                       ELSE pg_catalog.format('process %s (%s), since %s', r.root,
                              pg_catalog.concat_ws(', ', a.usename, CASE WHEN a.application_name OPERATOR(pg_catalog.<>) '' THEN a.application_name END, a.state, a.wait_event_type OPERATOR(pg_catalog.||) '/' OPERATOR(pg_catalog.||) a.wait_event),
                              pg_catalog.date_trunc('second', a.xact_start)) END,
                     pg_catalog.concat_ws(' and ',
                       CASE WHEN r.requests OPERATOR(pg_catalog.=) 0 THEN 'holds a session' WHEN r.requests OPERATOR(pg_catalog.=) 1 THEN 'holds a request' ELSE 'holds ' OPERATOR(pg_catalog.||) r.requests OPERATOR(pg_catalog.||) ' requests' END,
                       CASE WHEN r.others OPERATOR(pg_catalog.=) 0 THEN NULL WHEN r.others OPERATOR(pg_catalog.=) 1 THEN 'holds up another one that holds a request' ELSE pg_catalog.format('holds up %s others that hold requests', r.others) END)) AS told
-           FROM (SELECT h.root, pg_catalog.max(h.requests) FILTER (WHERE h.pid OPERATOR(pg_catalog.=) h.root) AS requests,
+           FROM (SELECT h.root, h.prepared, pg_catalog.max(h.requests) FILTER (WHERE h.pid OPERATOR(pg_catalog.=) h.root) AS requests,
                         pg_catalog.count(*) FILTER (WHERE h.pid OPERATOR(pg_catalog.<>) h.root) AS others,
                         LEAST(pg_catalog.min(h.xact_start), (SELECT b.xact_start FROM pg_catalog.pg_stat_activity b WHERE b.pid OPERATOR(pg_catalog.=) h.root)) AS since
-                 FROM idempotence.held_up h GROUP BY h.root) r
+                 FROM idempotence.held_up h GROUP BY h.root, h.prepared) r
            LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid OPERATOR(pg_catalog.=) r.root
+           LEFT JOIN pg_catalog.pg_prepared_xacts p ON p.gid OPERATOR(pg_catalog.=) r.prepared
            WHERE r.since OPERATOR(pg_catalog.<) (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-)
                    pg_catalog.make_interval(secs => idempotence.setting('idempotence.warn_holder')::pg_catalog.float8))) h ON true
 GROUP BY t.threshold;
@@ -157,7 +159,8 @@ SELECT CASE WHEN pg_catalog.max(r.waiters) OPERATOR(pg_catalog.>) w.most OR pg_c
                    CASE WHEN (SELECT idempotence.launcher()) IS NOT NULL
                         THEN (SELECT pg_catalog.format('; most wait for request %s of session %s, which %s', pg_catalog.to_json(f.request), pg_catalog.to_json(f.session),
                                        pg_catalog.concat(COALESCE('process ' OPERATOR(pg_catalog.||) f.pid, pg_catalog.format('prepared transaction %L', f.prepared)), ' has',
-                                         CASE WHEN f.blocked_by OPERATOR(pg_catalog.=) 0 THEN ', held up by a prepared transaction'
+                                         CASE WHEN f.wait_event OPERATOR(pg_catalog.=) 'IPC/SyncRep' THEN ', whose commit waits for a synchronous standby'
+                                              WHEN f.blocked_by OPERATOR(pg_catalog.=) 0 THEN ', held up by ' OPERATOR(pg_catalog.||) COALESCE(pg_catalog.format('prepared transaction %L', f.blocked_by_prepared), 'a prepared transaction')
                                               ELSE ', held up by process ' OPERATOR(pg_catalog.||) f.blocked_by END))
                               FROM idempotence.in_flight f WHERE f.waiters OPERATOR(pg_catalog.>) 0 AND f.request IS NOT NULL
                               ORDER BY f.waiters DESC, f.since LIMIT 1) END) END AS detail,
@@ -252,7 +255,7 @@ FROM (SELECT pg_catalog.sum(GREATEST(c.reltuples, 0))::pg_catalog.int8 AS unfini
 
 -- What is unfinished, where that is few enough. The condition needs no row, so that otherwise none is read.
 CREATE VIEW idempotence.few_unfinished AS
-SELECT u.session, u.state, u.leased_until, u.attempt, u.since FROM idempotence.unfinished u WHERE (SELECT m.estimate IS NULL FROM idempotence.many_unfinished m);
+SELECT u.session, u.request, u.state, u.leased_until, u.attempt, u.since FROM idempotence.unfinished u WHERE (SELECT m.estimate IS NULL FROM idempotence.many_unfinished m);
 
 CREATE VIEW idempotence.check_leases AS
 SELECT CASE WHEN m.estimate IS NOT NULL OR u.often OPERATOR(pg_catalog.>) 0 THEN 1 ELSE 0 END AS level,
@@ -273,8 +276,10 @@ CREATE VIEW idempotence.check_run_out AS
 SELECT CASE WHEN pg_catalog.count(*) OPERATOR(pg_catalog.>) 0 THEN 1 ELSE 0 END AS level,
        CASE WHEN (SELECT b.blind FROM idempotence.blind b) THEN 'this is a standby, and leases are unlogged; the primary knows them'
             WHEN pg_catalog.count(*) OPERATOR(pg_catalog.>) 0
-            THEN pg_catalog.format('the lease of %s requests ran out more than five minutes ago, and nobody has taken them over; the first at %s, most of them in session %s',
-                   pg_catalog.count(*), pg_catalog.date_trunc('second', pg_catalog.min(u.leased_until)), pg_catalog.to_json(pg_catalog.mode() WITHIN GROUP (ORDER BY u.session)))
+            THEN pg_catalog.format('the lease of %s requests ran out more than five minutes ago, and nobody has taken them over; the first at %s: request %s; most of them in session %s',
+                   pg_catalog.count(*), pg_catalog.date_trunc('second', pg_catalog.min(u.leased_until)),
+                   (pg_catalog.array_agg(pg_catalog.format('%s of session %s', pg_catalog.to_json(u.request), pg_catalog.to_json(u.session)) ORDER BY u.leased_until))[1],
+                   pg_catalog.to_json(pg_catalog.mode() WITHIN GROUP (ORDER BY u.session)))
             WHEN (SELECT m.estimate IS NOT NULL FROM idempotence.many_unfinished m) THEN 'not looked at, since too many are unfinished: see the row leases'
             ELSE 'no lease ran out more than five minutes ago' END AS detail,
        'What they were to do outside the database may have happened. Their callers begin them again, or settle them (idem_settle). What nobody asks for any more: idem_force_record() or idem_force_release(). The view unfinished lists them.' AS hint
@@ -284,8 +289,10 @@ WHERE u.state OPERATOR(pg_catalog.=) 'run out' AND u.leased_until OPERATOR(pg_ca
 CREATE VIEW idempotence.check_suspended AS
 SELECT CASE WHEN pg_catalog.count(u.session) OPERATOR(pg_catalog.>) 0 THEN 1 ELSE 0 END AS level,
        CASE WHEN pg_catalog.count(u.session) OPERATOR(pg_catalog.>) 0
-            THEN pg_catalog.format('%s requests have been suspended at a checkpoint for more than %s; the first since %s, most of them in session %s',
-                   pg_catalog.count(u.session), t.threshold, pg_catalog.date_trunc('second', pg_catalog.min(u.since)), pg_catalog.to_json(pg_catalog.mode() WITHIN GROUP (ORDER BY u.session)))
+            THEN pg_catalog.format('%s requests have been suspended at a checkpoint for more than %s; the first since %s: request %s; most of them in session %s',
+                   pg_catalog.count(u.session), t.threshold, pg_catalog.date_trunc('second', pg_catalog.min(u.since)),
+                   (pg_catalog.array_agg(pg_catalog.format('%s of session %s', pg_catalog.to_json(u.request), pg_catalog.to_json(u.session)) ORDER BY u.since))[1],
+                   pg_catalog.to_json(pg_catalog.mode() WITHIN GROUP (ORDER BY u.session)))
             WHEN (SELECT m.estimate IS NOT NULL FROM idempotence.many_unfinished m) THEN 'not looked at, since too many are unfinished: see the row leases'
             ELSE pg_catalog.format('no request has been suspended for more than %s', t.threshold) END AS detail,
        'Nobody goes on with them. Their callers begin them again, or settle them (idem_settle). What nobody asks for any more: idem_force_record(), or wait until it expires. The view unfinished lists them.' AS hint

@@ -211,7 +211,7 @@ COMMENT ON FUNCTION idempotence.up_since() IS 'internal to the views sessions an
 COMMENT ON FUNCTION idempotence.holders(oid[], text[]) IS 'internal to the view segments: who else holds a lock of one of these modes, null: of any, on one of these relations';
 COMMENT ON FUNCTION idempotence.advisory_holders(integer) IS 'internal to the view segments: who else holds an advisory lock with this objsubid in this database';
 COMMENT ON FUNCTION idempotence.retention() IS 'the setting idempotence.retention, for the view sessions';
-COMMENT ON FUNCTION idempotence.note_restored() IS 'internal: trigger that notes what a restore puts into segments and sessions';
+COMMENT ON FUNCTION idempotence.note_restored() IS 'internal: trigger that notes what a restore puts into segments and sessions, and takes back what it brings twice';
 COMMENT ON FUNCTION idempotence.forget_cached() IS 'internal: backends read sessions and secret again after SQL wrote them';
 COMMENT ON FUNCTION idempotence.sweep_step(text) IS 'internal to idem_sweep: a step, or a batch of it; whether there is more to do, null when another sweep is at work';
 COMMENT ON FUNCTION idempotence.note_grant(regrole, text) IS 'internal to idem_grant and idem_revoke: notes what was granted, null: that it was taken away';
@@ -354,7 +354,8 @@ COMMENT ON COLUMN idempotence.in_flight.requests IS '1; in a row without names: 
 COMMENT ON COLUMN idempotence.in_flight.backend_state IS 'what the holder does, as state in pg_stat_activity';
 COMMENT ON COLUMN idempotence.in_flight.wait_event IS 'what the holder waits for, as type/event; null: for nothing';
 COMMENT ON COLUMN idempotence.in_flight.blocked_by IS 'the process at the root of what the holder waits for; 0: a prepared transaction';
-COMMENT ON FUNCTION idempotence.root_blocker(integer) IS 'internal to in_flight, health and idem_explain: the process that holds up another one, and waits for no lock itself; 0: a prepared transaction';
+COMMENT ON COLUMN idempotence.in_flight.blocked_by_prepared IS 'the gid of the prepared transaction at the root of what the holder waits for';
+COMMENT ON FUNCTION idempotence.root_blocker(integer) IS 'internal to in_flight, health and idem_explain: the process that holds up another one, and waits for no lock itself; 0: a prepared transaction, and its gid';
 COMMENT ON VIEW idempotence.shown_at_work IS 'internal to at_work(): the client sessions at work that the reader may see; of others than monitors, those that the reader owns';
 COMMENT ON COLUMN idempotence.shown_at_work.id IS 'its id';
 COMMENT ON COLUMN idempotence.shown_at_work.created_at IS 'when it was registered';
@@ -407,6 +408,7 @@ COMMENT ON COLUMN idempotence.held_up.pid IS 'the process';
 COMMENT ON COLUMN idempotence.held_up.requests IS 'how many requests it holds';
 COMMENT ON COLUMN idempotence.held_up.xact_start IS 'when its transaction began';
 COMMENT ON COLUMN idempotence.held_up.root IS 'the process at the root of what it waits for, itself if it waits for no lock; 0: a prepared transaction';
+COMMENT ON COLUMN idempotence.held_up.prepared IS 'the gid of that prepared transaction';
 COMMENT ON COLUMN idempotence.synchronous.needed IS 'how many standbys a commit waits for';
 COMMENT ON COLUMN idempotence.synchronous.there IS 'how many of them keep up';
 COMMENT ON COLUMN idempotence.synchronous.waiting IS 'how many commits wait';
@@ -430,6 +432,7 @@ COMMENT ON VIEW idempotence.many_unfinished IS 'internal to health: about how ma
 COMMENT ON COLUMN idempotence.many_unfinished.estimate IS 'about how many; null: few enough';
 COMMENT ON VIEW idempotence.few_unfinished IS 'internal to health: what is unfinished, where that is few enough to look at each';
 COMMENT ON COLUMN idempotence.few_unfinished.session IS 'the session';
+COMMENT ON COLUMN idempotence.few_unfinished.request IS 'the key or number';
 COMMENT ON COLUMN idempotence.few_unfinished.state IS 'leased, run out or suspended';
 COMMENT ON COLUMN idempotence.few_unfinished.leased_until IS 'when the lease runs out or ran out';
 COMMENT ON COLUMN idempotence.few_unfinished.attempt IS 'how many have had the lease';

@@ -251,8 +251,8 @@ CREATE TABLE idempotence.secret (
   key          bytea       NOT NULL CHECK (pg_catalog.length(key) OPERATOR(pg_catalog.=) 32)
 );
 ALTER TABLE idempotence.secret ENABLE ROW LEVEL SECURITY;
--- Without this, an update would fail if somebody published the table. A primary key would not do: if the same dump
--- is restored twice, it may bring the same key twice.
+-- Without this, an update would fail if somebody published the table. A primary key would not do: its error would tell
+-- the key if the same dump is restored twice. A trigger refuses that.
 ALTER TABLE idempotence.secret REPLICA IDENTITY FULL;
 INSERT INTO idempotence.secret (key)
   SELECT pg_catalog.decode(pg_catalog.replace(pg_catalog.concat(pg_catalog.gen_random_uuid(), pg_catalog.gen_random_uuid()), '-', ''), 'hex');
@@ -274,7 +274,7 @@ ALTER TABLE idempotence.audit REPLICA IDENTITY FULL;
 
 -- The levels that idem_grant has granted. pg_restore sends the GRANTs on an object as one command, so that one role that
 -- is missing takes the rights of all others away. This table tells what they had. It has no primary key, since a restore
--- may bring what was granted anew before it.
+-- may bring what was granted anew before it. A trigger takes out what is there twice.
 CREATE TABLE idempotence.granted (
   role  text NOT NULL COLLATE "C",
   level text NOT NULL COLLATE "C"
@@ -1578,6 +1578,11 @@ CREATE TRIGGER note_restored BEFORE INSERT ON idempotence.secret FOR EACH STATEM
 CREATE TRIGGER note_restored BEFORE INSERT ON idempotence.audit FOR EACH STATEMENT EXECUTE FUNCTION idempotence.note_restored('audit');
 CREATE TRIGGER note_restored BEFORE INSERT ON idempotence.granted FOR EACH STATEMENT EXECUTE FUNCTION idempotence.note_restored('granted');
 
+-- These tables have no unique key, so a second restore of the same dump would bring their rows twice.
+CREATE TRIGGER undouble_restored AFTER INSERT ON idempotence.secret FOR EACH STATEMENT EXECUTE FUNCTION idempotence.note_restored('secret');
+CREATE TRIGGER undouble_restored AFTER INSERT ON idempotence.audit FOR EACH STATEMENT EXECUTE FUNCTION idempotence.note_restored('audit');
+CREATE TRIGGER undouble_restored AFTER INSERT ON idempotence.granted FOR EACH STATEMENT EXECUTE FUNCTION idempotence.note_restored('granted');
+
 -- The triggers fire also where session_replication_role is replica, as in some restores.
 ALTER TABLE idempotence.session ENABLE ALWAYS TRIGGER forget_cached;
 ALTER TABLE idempotence.session ENABLE ALWAYS TRIGGER note_restored;
@@ -1592,6 +1597,9 @@ ALTER TABLE idempotence.secret ENABLE ALWAYS TRIGGER note_restored;
 ALTER TABLE idempotence.audit ENABLE ALWAYS TRIGGER note_restored;
 ALTER TABLE idempotence.granted ENABLE ALWAYS TRIGGER note_restored;
 ALTER TABLE idempotence.outcome_long ENABLE ALWAYS TRIGGER note_restored;
+ALTER TABLE idempotence.secret ENABLE ALWAYS TRIGGER undouble_restored;
+ALTER TABLE idempotence.audit ENABLE ALWAYS TRIGGER undouble_restored;
+ALTER TABLE idempotence.granted ENABLE ALWAYS TRIGGER undouble_restored;
 
 -- Views for monitoring. They read the tables with the rights of the extension's owner, and idem_grant grants them. A
 -- monitor, that is a role that may read health, sees all rows. Other roles see the rows of sessions that they own or may
@@ -1832,25 +1840,44 @@ WHERE l.locktype OPERATOR(pg_catalog.=) 'advisory' AND l.objsubid OPERATOR(pg_ca
                                          WHERE d.datname OPERATOR(pg_catalog.=) pg_catalog.current_database())
 GROUP BY l.classid, l.objid;
 
--- The process that holds up another one, and waits for no lock itself; 0: a prepared transaction; null: the process waits
--- for no lock of anybody. Where several hold it up, it is one of them.
-CREATE FUNCTION idempotence.root_blocker(pid integer) RETURNS integer
+-- Who holds up a process, and waits for no lock itself: a process (root), or a prepared transaction (root is 0, and
+-- prepared is its gid). NULL: the process waits for no lock of anybody. Where several hold it up, it is one of them.
+CREATE FUNCTION idempotence.root_blocker(pid integer, OUT root integer, OUT prepared text)
 LANGUAGE plpgsql STABLE PARALLEL UNSAFE
 AS $root_blocker$
 DECLARE
   seen pg_catalog.int4[] := ARRAY[pid];
-  root pg_catalog.int4 := pid;
+  last pg_catalog.int4 := pid;
   next pg_catalog.int4;
 BEGIN
   -- Processes that wait for each other are no end of the way. PostgreSQL ends one of them soon.
-  WHILE root OPERATOR(pg_catalog.<>) 0 AND pg_catalog.cardinality(seen) OPERATOR(pg_catalog.<) 100 LOOP
-    SELECT b.pid INTO next FROM pg_catalog.unnest(pg_catalog.pg_blocking_pids(root)) b (pid)
+  WHILE pg_catalog.cardinality(seen) OPERATOR(pg_catalog.<) 100 LOOP
+    SELECT b.pid INTO next FROM pg_catalog.unnest(pg_catalog.pg_blocking_pids(last)) b (pid)
     WHERE b.pid OPERATOR(pg_catalog.<>) ALL (seen) LIMIT 1;
     EXIT WHEN NOT FOUND;
     root := next;
+    EXIT WHEN next OPERATOR(pg_catalog.=) 0;
+    last := next;
     seen := pg_catalog.array_append(seen, next);
   END LOOP;
-  RETURN CASE WHEN root OPERATOR(pg_catalog.<>) pid THEN root END;
+  IF root OPERATOR(pg_catalog.=) 0 THEN
+    -- pg_blocking_pids() does not tell which. It has the lock that the last process waits for, and, as each prepared
+    -- transaction, the lock on its own transaction id.
+    SELECT p.gid INTO prepared
+    FROM pg_catalog.pg_locks w
+    JOIN pg_catalog.pg_locks h
+      ON h.pid IS NULL AND h.granted AND h.locktype OPERATOR(pg_catalog.=) w.locktype
+     -- Locks of one type have the same columns, and NULL in all others.
+     AND pg_catalog.concat_ws(' ', h.database, h.relation, h.page, h.tuple, h.virtualxid, h.transactionid, h.classid, h.objid, h.objsubid)
+         OPERATOR(pg_catalog.=)
+         pg_catalog.concat_ws(' ', w.database, w.relation, w.page, w.tuple, w.virtualxid, w.transactionid, w.classid, w.objid, w.objsubid)
+    JOIN pg_catalog.pg_locks t
+      ON t.pid IS NULL AND t.locktype OPERATOR(pg_catalog.=) 'transactionid' AND t.mode OPERATOR(pg_catalog.=) 'ExclusiveLock'
+     AND t.virtualtransaction OPERATOR(pg_catalog.=) h.virtualtransaction
+    JOIN pg_catalog.pg_prepared_xacts p ON p.transaction OPERATOR(pg_catalog.=) t.transactionid
+    WHERE w.pid OPERATOR(pg_catalog.=) last AND NOT w.granted
+    ORDER BY p.prepared LIMIT 1;
+  END IF;
 END
 $root_blocker$;
 
@@ -1861,9 +1888,10 @@ SELECT h.session, h.stream, h.request, h.pid, COALESCE(h.role, l.prepared_by::pg
        h.client::pg_catalog.inet AS client, COALESCE(h.since, l.prepared_at) AS since, h.state,
        COALESCE(l.waiters, 0) AS waiters, pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) l.waited_for_since AS longest_wait,
        l.prepared, COALESCE(h.requests, 1) AS requests, h.backend_state, h.wait_event,
-       CASE WHEN pg_catalog.starts_with(h.wait_event, 'Lock/') THEN idempotence.root_blocker(h.pid) END AS blocked_by
+       b.root AS blocked_by, b.prepared AS blocked_by_prepared
 FROM idempotence.held_requests() h
 FULL JOIN idempotence.request_locks l ON l.classid OPERATOR(pg_catalog.=) h.lock_high AND l.objid OPERATOR(pg_catalog.=) h.lock_low
+CROSS JOIN LATERAL idempotence.root_blocker(CASE WHEN pg_catalog.starts_with(h.wait_event, 'Lock/') THEN h.pid END) b
 WHERE h.pid IS NOT NULL
    OR (l.prepared IS NOT NULL AND (h.session IS NOT NULL OR pg_catalog.has_table_privilege('idempotence.health', 'SELECT')))
 OFFSET 0;
@@ -1883,7 +1911,8 @@ SELECT l.locktype, l.relation, l.objsubid, l.mode,
             THEN pg_catalog.concat('prepared transaction "', p.gid, '"', ', since ' OPERATOR(pg_catalog.||) pg_catalog.date_trunc('second', p.prepared)::pg_catalog.text)
             ELSE pg_catalog.concat('process ', l.pid,
                    (SELECT pg_catalog.concat(' (', w.words, ')')
-                    FROM (SELECT pg_catalog.concat_ws(', ', a.backend_type, a.usename, CASE WHEN a.application_name OPERATOR(pg_catalog.<>) '' THEN a.application_name END, a.state)) w (words)
+                    FROM (SELECT pg_catalog.concat_ws(', ', a.backend_type, a.usename, CASE WHEN a.application_name OPERATOR(pg_catalog.<>) '' THEN a.application_name END, a.state,
+                            CASE WHEN a.wait_event OPERATOR(pg_catalog.=) 'SyncRep' THEN 'its commit waits for a synchronous standby' END)) w (words)
                     WHERE w.words OPERATOR(pg_catalog.<>) ''),
                    ', since ' OPERATOR(pg_catalog.||) pg_catalog.date_trunc('second', a.xact_start)::pg_catalog.text) END AS holder
 FROM pg_catalog.pg_locks l
@@ -2078,7 +2107,7 @@ SELECT -- Critical: a segment is late by its whole keep, although a sweep came b
                           WHEN w.last_sweep OPERATOR(pg_catalog.<) s.due_at THEN '; not swept since' ELSE '' END) END,
                 '. ' ORDER BY s.segment) FILTER (WHERE s.segment IS NOT NULL), 'nothing is overdue') AS detail,
        CASE WHEN pg_catalog.bool_or(s.held_by IS NOT NULL)
-            THEN 'Nothing is lost; expired outcomes take space until then. End the transaction that holds the segment (pg_terminate_backend, ROLLBACK PREPARED), or wait for its end.'
+            THEN 'Nothing is lost; expired outcomes take space until then. End the transaction that holds the segment (pg_terminate_backend, unless its commit waits for a synchronous standby; ROLLBACK PREPARED), or wait for its end.'
             ELSE 'Nothing is lost; expired outcomes take space until then. Nobody holds the segment: the next sweep puts it right. CALL idem_sweep() does it by hand, and tells what is in its way; if none comes by itself, the rows worker and sweep tell why.' END AS hint
 FROM idempotence.upkeep w
 LEFT JOIN (SELECT s.*, GREATEST(s.opened_at, s.closed_at) OPERATOR(pg_catalog.>) (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+) '1 minute'::pg_catalog.interval) AS is_ahead
@@ -2098,11 +2127,11 @@ GROUP BY l.pid, l.virtualtransaction;
 -- The transactions that hold locks on requests and sessions, each with whoever is at the root of what it waits for: itself,
 -- if it waits for no lock. To follow the waits of a crowd takes long, so only those of the oldest hundred are followed.
 CREATE VIEW idempotence.held_up AS
-SELECT h.pid, h.requests, h.xact_start,
-       CASE WHEN h.waits AND h.place OPERATOR(pg_catalog.<=) 100 THEN COALESCE(idempotence.root_blocker(h.pid), h.pid) ELSE h.pid END AS root
+SELECT h.pid, h.requests, h.xact_start, COALESCE(b.root, h.pid) AS root, b.prepared
 FROM (SELECT l.pid, l.requests, a.xact_start, COALESCE(a.wait_event_type OPERATOR(pg_catalog.=) 'Lock', false) AS waits,
              pg_catalog.row_number() OVER (PARTITION BY COALESCE(a.wait_event_type OPERATOR(pg_catalog.=) 'Lock', false) ORDER BY a.xact_start) AS place
-      FROM idempotence.holding l JOIN pg_catalog.pg_stat_activity a ON a.pid OPERATOR(pg_catalog.=) l.pid) h;
+      FROM idempotence.holding l JOIN pg_catalog.pg_stat_activity a ON a.pid OPERATOR(pg_catalog.=) l.pid) h
+CROSS JOIN LATERAL idempotence.root_blocker(CASE WHEN h.waits AND h.place OPERATOR(pg_catalog.<=) 100 THEN h.pid END) b;
 
 CREATE VIEW idempotence.check_holders AS
 SELECT CASE WHEN pg_catalog.count(h.root) OPERATOR(pg_catalog.>) 0 OR NOT pg_catalog.pg_has_role('pg_read_all_stats', 'USAGE') THEN 1 ELSE 0 END AS level,
@@ -2111,22 +2140,24 @@ SELECT CASE WHEN pg_catalog.count(h.root) OPERATOR(pg_catalog.>) 0 OR NOT pg_cat
             ELSE pg_catalog.concat(pg_catalog.string_agg(h.told, '; ' ORDER BY h.place) FILTER (WHERE h.place OPERATOR(pg_catalog.<=) 5),
                    CASE WHEN pg_catalog.count(h.root) OPERATOR(pg_catalog.>) 5 THEN pg_catalog.format('; and %s more', pg_catalog.count(h.root) OPERATOR(pg_catalog.-) 5) END) END AS detail,
        CASE WHEN NOT pg_catalog.pg_has_role('pg_read_all_stats', 'USAGE') THEN 'GRANT pg_read_all_stats to the owner of the extension.'
-            ELSE 'Their requests are in progress until they end; then the ring waits for them too. Whoever holds up most is named first. Where the client of a process hangs, pg_terminate_backend(pid) rolls it back, and a retry executes its request; idle_in_transaction_session_timeout does so by itself. It does nothing for a process in IPC/SyncRep: that has written its commit, and waits for a standby (row standby).' END AS hint
+            ELSE 'Their requests are in progress until they end; then the ring waits for them too. Whoever holds up most is named first. Where the client of a process hangs, pg_terminate_backend(pid) rolls it back, and a retry executes its request; idle_in_transaction_session_timeout does so by itself. It does nothing for a process in IPC/SyncRep: that has written its commit, and waits for a standby (row standby). A prepared transaction ends by COMMIT PREPARED or ROLLBACK PREPARED.' END AS hint
 FROM (SELECT pg_catalog.make_interval(secs => idempotence.setting('idempotence.warn_holder')::pg_catalog.float8) AS threshold) t
 LEFT JOIN (SELECT r.root, r.since, pg_catalog.row_number() OVER (ORDER BY r.others DESC, r.since) AS place,
                   pg_catalog.format('%s, %s',
-                    CASE WHEN r.root OPERATOR(pg_catalog.=) 0 THEN 'a prepared transaction (pg_prepared_xacts)'
+                    CASE WHEN p.gid IS NOT NULL THEN pg_catalog.format('prepared transaction %L (%s), since %s', p.gid, p.owner, pg_catalog.date_trunc('second', p.prepared))
+                      WHEN r.root OPERATOR(pg_catalog.=) 0 THEN 'a prepared transaction (pg_prepared_xacts)'
                       ELSE pg_catalog.format('process %s (%s), since %s', r.root,
                              pg_catalog.concat_ws(', ', a.usename, CASE WHEN a.application_name OPERATOR(pg_catalog.<>) '' THEN a.application_name END, a.state, a.wait_event_type OPERATOR(pg_catalog.||) '/' OPERATOR(pg_catalog.||) a.wait_event),
                              pg_catalog.date_trunc('second', a.xact_start)) END,
                     pg_catalog.concat_ws(' and ',
                       CASE WHEN r.requests OPERATOR(pg_catalog.=) 0 THEN 'holds a session' WHEN r.requests OPERATOR(pg_catalog.=) 1 THEN 'holds a request' ELSE 'holds ' OPERATOR(pg_catalog.||) r.requests OPERATOR(pg_catalog.||) ' requests' END,
                       CASE WHEN r.others OPERATOR(pg_catalog.=) 0 THEN NULL WHEN r.others OPERATOR(pg_catalog.=) 1 THEN 'holds up another one that holds a request' ELSE pg_catalog.format('holds up %s others that hold requests', r.others) END)) AS told
-           FROM (SELECT h.root, pg_catalog.max(h.requests) FILTER (WHERE h.pid OPERATOR(pg_catalog.=) h.root) AS requests,
+           FROM (SELECT h.root, h.prepared, pg_catalog.max(h.requests) FILTER (WHERE h.pid OPERATOR(pg_catalog.=) h.root) AS requests,
                         pg_catalog.count(*) FILTER (WHERE h.pid OPERATOR(pg_catalog.<>) h.root) AS others,
                         LEAST(pg_catalog.min(h.xact_start), (SELECT b.xact_start FROM pg_catalog.pg_stat_activity b WHERE b.pid OPERATOR(pg_catalog.=) h.root)) AS since
-                 FROM idempotence.held_up h GROUP BY h.root) r
+                 FROM idempotence.held_up h GROUP BY h.root, h.prepared) r
            LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid OPERATOR(pg_catalog.=) r.root
+           LEFT JOIN pg_catalog.pg_prepared_xacts p ON p.gid OPERATOR(pg_catalog.=) r.prepared
            WHERE r.since OPERATOR(pg_catalog.<) (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-)
                    pg_catalog.make_interval(secs => idempotence.setting('idempotence.warn_holder')::pg_catalog.float8))) h ON true
 GROUP BY t.threshold;
@@ -2140,7 +2171,8 @@ SELECT CASE WHEN pg_catalog.max(r.waiters) OPERATOR(pg_catalog.>) w.most OR pg_c
                    CASE WHEN (SELECT idempotence.launcher()) IS NOT NULL
                         THEN (SELECT pg_catalog.format('; most wait for request %s of session %s, which %s', pg_catalog.to_json(f.request), pg_catalog.to_json(f.session),
                                        pg_catalog.concat(COALESCE('process ' OPERATOR(pg_catalog.||) f.pid, pg_catalog.format('prepared transaction %L', f.prepared)), ' has',
-                                         CASE WHEN f.blocked_by OPERATOR(pg_catalog.=) 0 THEN ', held up by a prepared transaction'
+                                         CASE WHEN f.wait_event OPERATOR(pg_catalog.=) 'IPC/SyncRep' THEN ', whose commit waits for a synchronous standby'
+                                              WHEN f.blocked_by OPERATOR(pg_catalog.=) 0 THEN ', held up by ' OPERATOR(pg_catalog.||) COALESCE(pg_catalog.format('prepared transaction %L', f.blocked_by_prepared), 'a prepared transaction')
                                               ELSE ', held up by process ' OPERATOR(pg_catalog.||) f.blocked_by END))
                               FROM idempotence.in_flight f WHERE f.waiters OPERATOR(pg_catalog.>) 0 AND f.request IS NOT NULL
                               ORDER BY f.waiters DESC, f.since LIMIT 1) END) END AS detail,
@@ -2235,7 +2267,7 @@ FROM (SELECT pg_catalog.sum(GREATEST(c.reltuples, 0))::pg_catalog.int8 AS unfini
 
 -- What is unfinished, where that is few enough. The condition needs no row, so that otherwise none is read.
 CREATE VIEW idempotence.few_unfinished AS
-SELECT u.session, u.state, u.leased_until, u.attempt, u.since FROM idempotence.unfinished u WHERE (SELECT m.estimate IS NULL FROM idempotence.many_unfinished m);
+SELECT u.session, u.request, u.state, u.leased_until, u.attempt, u.since FROM idempotence.unfinished u WHERE (SELECT m.estimate IS NULL FROM idempotence.many_unfinished m);
 
 CREATE VIEW idempotence.check_leases AS
 SELECT CASE WHEN m.estimate IS NOT NULL OR u.often OPERATOR(pg_catalog.>) 0 THEN 1 ELSE 0 END AS level,
@@ -2256,8 +2288,10 @@ CREATE VIEW idempotence.check_run_out AS
 SELECT CASE WHEN pg_catalog.count(*) OPERATOR(pg_catalog.>) 0 THEN 1 ELSE 0 END AS level,
        CASE WHEN (SELECT b.blind FROM idempotence.blind b) THEN 'this is a standby, and leases are unlogged; the primary knows them'
             WHEN pg_catalog.count(*) OPERATOR(pg_catalog.>) 0
-            THEN pg_catalog.format('the lease of %s requests ran out more than five minutes ago, and nobody has taken them over; the first at %s, most of them in session %s',
-                   pg_catalog.count(*), pg_catalog.date_trunc('second', pg_catalog.min(u.leased_until)), pg_catalog.to_json(pg_catalog.mode() WITHIN GROUP (ORDER BY u.session)))
+            THEN pg_catalog.format('the lease of %s requests ran out more than five minutes ago, and nobody has taken them over; the first at %s: request %s; most of them in session %s',
+                   pg_catalog.count(*), pg_catalog.date_trunc('second', pg_catalog.min(u.leased_until)),
+                   (pg_catalog.array_agg(pg_catalog.format('%s of session %s', pg_catalog.to_json(u.request), pg_catalog.to_json(u.session)) ORDER BY u.leased_until))[1],
+                   pg_catalog.to_json(pg_catalog.mode() WITHIN GROUP (ORDER BY u.session)))
             WHEN (SELECT m.estimate IS NOT NULL FROM idempotence.many_unfinished m) THEN 'not looked at, since too many are unfinished: see the row leases'
             ELSE 'no lease ran out more than five minutes ago' END AS detail,
        'What they were to do outside the database may have happened. Their callers begin them again, or settle them (idem_settle). What nobody asks for any more: idem_force_record() or idem_force_release(). The view unfinished lists them.' AS hint
@@ -2267,8 +2301,10 @@ WHERE u.state OPERATOR(pg_catalog.=) 'run out' AND u.leased_until OPERATOR(pg_ca
 CREATE VIEW idempotence.check_suspended AS
 SELECT CASE WHEN pg_catalog.count(u.session) OPERATOR(pg_catalog.>) 0 THEN 1 ELSE 0 END AS level,
        CASE WHEN pg_catalog.count(u.session) OPERATOR(pg_catalog.>) 0
-            THEN pg_catalog.format('%s requests have been suspended at a checkpoint for more than %s; the first since %s, most of them in session %s',
-                   pg_catalog.count(u.session), t.threshold, pg_catalog.date_trunc('second', pg_catalog.min(u.since)), pg_catalog.to_json(pg_catalog.mode() WITHIN GROUP (ORDER BY u.session)))
+            THEN pg_catalog.format('%s requests have been suspended at a checkpoint for more than %s; the first since %s: request %s; most of them in session %s',
+                   pg_catalog.count(u.session), t.threshold, pg_catalog.date_trunc('second', pg_catalog.min(u.since)),
+                   (pg_catalog.array_agg(pg_catalog.format('%s of session %s', pg_catalog.to_json(u.request), pg_catalog.to_json(u.session)) ORDER BY u.since))[1],
+                   pg_catalog.to_json(pg_catalog.mode() WITHIN GROUP (ORDER BY u.session)))
             WHEN (SELECT m.estimate IS NOT NULL FROM idempotence.many_unfinished m) THEN 'not looked at, since too many are unfinished: see the row leases'
             ELSE pg_catalog.format('no request has been suspended for more than %s', t.threshold) END AS detail,
        'Nobody goes on with them. Their callers begin them again, or settle them (idem_settle). What nobody asks for any more: idem_force_record(), or wait until it expires. The view unfinished lists them.' AS hint
@@ -3086,7 +3122,7 @@ COMMENT ON FUNCTION idempotence.up_since() IS 'internal to the views sessions an
 COMMENT ON FUNCTION idempotence.holders(oid[], text[]) IS 'internal to the view segments: who else holds a lock of one of these modes, null: of any, on one of these relations';
 COMMENT ON FUNCTION idempotence.advisory_holders(integer) IS 'internal to the view segments: who else holds an advisory lock with this objsubid in this database';
 COMMENT ON FUNCTION idempotence.retention() IS 'the setting idempotence.retention, for the view sessions';
-COMMENT ON FUNCTION idempotence.note_restored() IS 'internal: trigger that notes what a restore puts into segments and sessions';
+COMMENT ON FUNCTION idempotence.note_restored() IS 'internal: trigger that notes what a restore puts into segments and sessions, and takes back what it brings twice';
 COMMENT ON FUNCTION idempotence.forget_cached() IS 'internal: backends read sessions and secret again after SQL wrote them';
 COMMENT ON FUNCTION idempotence.sweep_step(text) IS 'internal to idem_sweep: a step, or a batch of it; whether there is more to do, null when another sweep is at work';
 COMMENT ON FUNCTION idempotence.note_grant(regrole, text) IS 'internal to idem_grant and idem_revoke: notes what was granted, null: that it was taken away';
@@ -3229,7 +3265,8 @@ COMMENT ON COLUMN idempotence.in_flight.requests IS '1; in a row without names: 
 COMMENT ON COLUMN idempotence.in_flight.backend_state IS 'what the holder does, as state in pg_stat_activity';
 COMMENT ON COLUMN idempotence.in_flight.wait_event IS 'what the holder waits for, as type/event; null: for nothing';
 COMMENT ON COLUMN idempotence.in_flight.blocked_by IS 'the process at the root of what the holder waits for; 0: a prepared transaction';
-COMMENT ON FUNCTION idempotence.root_blocker(integer) IS 'internal to in_flight, health and idem_explain: the process that holds up another one, and waits for no lock itself; 0: a prepared transaction';
+COMMENT ON COLUMN idempotence.in_flight.blocked_by_prepared IS 'the gid of the prepared transaction at the root of what the holder waits for';
+COMMENT ON FUNCTION idempotence.root_blocker(integer) IS 'internal to in_flight, health and idem_explain: the process that holds up another one, and waits for no lock itself; 0: a prepared transaction, and its gid';
 COMMENT ON VIEW idempotence.shown_at_work IS 'internal to at_work(): the client sessions at work that the reader may see; of others than monitors, those that the reader owns';
 COMMENT ON COLUMN idempotence.shown_at_work.id IS 'its id';
 COMMENT ON COLUMN idempotence.shown_at_work.created_at IS 'when it was registered';
@@ -3282,6 +3319,7 @@ COMMENT ON COLUMN idempotence.held_up.pid IS 'the process';
 COMMENT ON COLUMN idempotence.held_up.requests IS 'how many requests it holds';
 COMMENT ON COLUMN idempotence.held_up.xact_start IS 'when its transaction began';
 COMMENT ON COLUMN idempotence.held_up.root IS 'the process at the root of what it waits for, itself if it waits for no lock; 0: a prepared transaction';
+COMMENT ON COLUMN idempotence.held_up.prepared IS 'the gid of that prepared transaction';
 COMMENT ON COLUMN idempotence.synchronous.needed IS 'how many standbys a commit waits for';
 COMMENT ON COLUMN idempotence.synchronous.there IS 'how many of them keep up';
 COMMENT ON COLUMN idempotence.synchronous.waiting IS 'how many commits wait';
@@ -3305,6 +3343,7 @@ COMMENT ON VIEW idempotence.many_unfinished IS 'internal to health: about how ma
 COMMENT ON COLUMN idempotence.many_unfinished.estimate IS 'about how many; null: few enough';
 COMMENT ON VIEW idempotence.few_unfinished IS 'internal to health: what is unfinished, where that is few enough to look at each';
 COMMENT ON COLUMN idempotence.few_unfinished.session IS 'the session';
+COMMENT ON COLUMN idempotence.few_unfinished.request IS 'the key or number';
 COMMENT ON COLUMN idempotence.few_unfinished.state IS 'leased, run out or suspended';
 COMMENT ON COLUMN idempotence.few_unfinished.leased_until IS 'when the lease runs out or ran out';
 COMMENT ON COLUMN idempotence.few_unfinished.attempt IS 'how many have had the lease';

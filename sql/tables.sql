@@ -241,8 +241,8 @@ CREATE TABLE idempotence.secret (
   key          bytea       NOT NULL CHECK (pg_catalog.length(key) OPERATOR(pg_catalog.=) 32)
 );
 ALTER TABLE idempotence.secret ENABLE ROW LEVEL SECURITY;
--- Without this, an update would fail if somebody published the table. A primary key would not do: if the same dump
--- is restored twice, it may bring the same key twice.
+-- Without this, an update would fail if somebody published the table. A primary key would not do: its error would tell
+-- the key if the same dump is restored twice. A trigger refuses that.
 ALTER TABLE idempotence.secret REPLICA IDENTITY FULL;
 INSERT INTO idempotence.secret (key)
   SELECT pg_catalog.decode(pg_catalog.replace(pg_catalog.concat(pg_catalog.gen_random_uuid(), pg_catalog.gen_random_uuid()), '-', ''), 'hex');
@@ -264,7 +264,7 @@ ALTER TABLE idempotence.audit REPLICA IDENTITY FULL;
 
 -- The levels that idem_grant has granted. pg_restore sends the GRANTs on an object as one command, so that one role that
 -- is missing takes the rights of all others away. This table tells what they had. It has no primary key, since a restore
--- may bring what was granted anew before it.
+-- may bring what was granted anew before it. A trigger takes out what is there twice.
 CREATE TABLE idempotence.granted (
   role  text NOT NULL COLLATE "C",
   level text NOT NULL COLLATE "C"

@@ -19,6 +19,11 @@ CREATE TRIGGER note_restored BEFORE INSERT ON idempotence.secret FOR EACH STATEM
 CREATE TRIGGER note_restored BEFORE INSERT ON idempotence.audit FOR EACH STATEMENT EXECUTE FUNCTION idempotence.note_restored('audit');
 CREATE TRIGGER note_restored BEFORE INSERT ON idempotence.granted FOR EACH STATEMENT EXECUTE FUNCTION idempotence.note_restored('granted');
 
+-- These tables have no unique key, so a second restore of the same dump would bring their rows twice.
+CREATE TRIGGER undouble_restored AFTER INSERT ON idempotence.secret FOR EACH STATEMENT EXECUTE FUNCTION idempotence.note_restored('secret');
+CREATE TRIGGER undouble_restored AFTER INSERT ON idempotence.audit FOR EACH STATEMENT EXECUTE FUNCTION idempotence.note_restored('audit');
+CREATE TRIGGER undouble_restored AFTER INSERT ON idempotence.granted FOR EACH STATEMENT EXECUTE FUNCTION idempotence.note_restored('granted');
+
 -- The triggers fire also where session_replication_role is replica, as in some restores.
 ALTER TABLE idempotence.session ENABLE ALWAYS TRIGGER forget_cached;
 ALTER TABLE idempotence.session ENABLE ALWAYS TRIGGER note_restored;
@@ -33,6 +38,9 @@ ALTER TABLE idempotence.secret ENABLE ALWAYS TRIGGER note_restored;
 ALTER TABLE idempotence.audit ENABLE ALWAYS TRIGGER note_restored;
 ALTER TABLE idempotence.granted ENABLE ALWAYS TRIGGER note_restored;
 ALTER TABLE idempotence.outcome_long ENABLE ALWAYS TRIGGER note_restored;
+ALTER TABLE idempotence.secret ENABLE ALWAYS TRIGGER undouble_restored;
+ALTER TABLE idempotence.audit ENABLE ALWAYS TRIGGER undouble_restored;
+ALTER TABLE idempotence.granted ENABLE ALWAYS TRIGGER undouble_restored;
 
 -- Views for monitoring. They read the tables with the rights of the extension's owner, and idem_grant grants them. A
 -- monitor, that is a role that may read health, sees all rows. Other roles see the rows of sessions that they own or may
@@ -273,25 +281,44 @@ WHERE l.locktype OPERATOR(pg_catalog.=) 'advisory' AND l.objsubid OPERATOR(pg_ca
                                          WHERE d.datname OPERATOR(pg_catalog.=) pg_catalog.current_database())
 GROUP BY l.classid, l.objid;
 
--- The process that holds up another one, and waits for no lock itself; 0: a prepared transaction; null: the process waits
--- for no lock of anybody. Where several hold it up, it is one of them.
-CREATE FUNCTION idempotence.root_blocker(pid integer) RETURNS integer
+-- Who holds up a process, and waits for no lock itself: a process (root), or a prepared transaction (root is 0, and
+-- prepared is its gid). NULL: the process waits for no lock of anybody. Where several hold it up, it is one of them.
+CREATE FUNCTION idempotence.root_blocker(pid integer, OUT root integer, OUT prepared text)
 LANGUAGE plpgsql STABLE PARALLEL UNSAFE
 AS $root_blocker$
 DECLARE
   seen pg_catalog.int4[] := ARRAY[pid];
-  root pg_catalog.int4 := pid;
+  last pg_catalog.int4 := pid;
   next pg_catalog.int4;
 BEGIN
   -- Processes that wait for each other are no end of the way. PostgreSQL ends one of them soon.
-  WHILE root OPERATOR(pg_catalog.<>) 0 AND pg_catalog.cardinality(seen) OPERATOR(pg_catalog.<) 100 LOOP
-    SELECT b.pid INTO next FROM pg_catalog.unnest(pg_catalog.pg_blocking_pids(root)) b (pid)
+  WHILE pg_catalog.cardinality(seen) OPERATOR(pg_catalog.<) 100 LOOP
+    SELECT b.pid INTO next FROM pg_catalog.unnest(pg_catalog.pg_blocking_pids(last)) b (pid)
     WHERE b.pid OPERATOR(pg_catalog.<>) ALL (seen) LIMIT 1;
     EXIT WHEN NOT FOUND;
     root := next;
+    EXIT WHEN next OPERATOR(pg_catalog.=) 0;
+    last := next;
     seen := pg_catalog.array_append(seen, next);
   END LOOP;
-  RETURN CASE WHEN root OPERATOR(pg_catalog.<>) pid THEN root END;
+  IF root OPERATOR(pg_catalog.=) 0 THEN
+    -- pg_blocking_pids() does not tell which. It has the lock that the last process waits for, and, as each prepared
+    -- transaction, the lock on its own transaction id.
+    SELECT p.gid INTO prepared
+    FROM pg_catalog.pg_locks w
+    JOIN pg_catalog.pg_locks h
+      ON h.pid IS NULL AND h.granted AND h.locktype OPERATOR(pg_catalog.=) w.locktype
+     -- Locks of one type have the same columns, and NULL in all others.
+     AND pg_catalog.concat_ws(' ', h.database, h.relation, h.page, h.tuple, h.virtualxid, h.transactionid, h.classid, h.objid, h.objsubid)
+         OPERATOR(pg_catalog.=)
+         pg_catalog.concat_ws(' ', w.database, w.relation, w.page, w.tuple, w.virtualxid, w.transactionid, w.classid, w.objid, w.objsubid)
+    JOIN pg_catalog.pg_locks t
+      ON t.pid IS NULL AND t.locktype OPERATOR(pg_catalog.=) 'transactionid' AND t.mode OPERATOR(pg_catalog.=) 'ExclusiveLock'
+     AND t.virtualtransaction OPERATOR(pg_catalog.=) h.virtualtransaction
+    JOIN pg_catalog.pg_prepared_xacts p ON p.transaction OPERATOR(pg_catalog.=) t.transactionid
+    WHERE w.pid OPERATOR(pg_catalog.=) last AND NOT w.granted
+    ORDER BY p.prepared LIMIT 1;
+  END IF;
 END
 $root_blocker$;
 
@@ -302,9 +329,10 @@ SELECT h.session, h.stream, h.request, h.pid, COALESCE(h.role, l.prepared_by::pg
        h.client::pg_catalog.inet AS client, COALESCE(h.since, l.prepared_at) AS since, h.state,
        COALESCE(l.waiters, 0) AS waiters, pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) l.waited_for_since AS longest_wait,
        l.prepared, COALESCE(h.requests, 1) AS requests, h.backend_state, h.wait_event,
-       CASE WHEN pg_catalog.starts_with(h.wait_event, 'Lock/') THEN idempotence.root_blocker(h.pid) END AS blocked_by
+       b.root AS blocked_by, b.prepared AS blocked_by_prepared
 FROM idempotence.held_requests() h
 FULL JOIN idempotence.request_locks l ON l.classid OPERATOR(pg_catalog.=) h.lock_high AND l.objid OPERATOR(pg_catalog.=) h.lock_low
+CROSS JOIN LATERAL idempotence.root_blocker(CASE WHEN pg_catalog.starts_with(h.wait_event, 'Lock/') THEN h.pid END) b
 WHERE h.pid IS NOT NULL
    OR (l.prepared IS NOT NULL AND (h.session IS NOT NULL OR pg_catalog.has_table_privilege('idempotence.health', 'SELECT')))
 OFFSET 0;

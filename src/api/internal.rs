@@ -20,15 +20,17 @@ fn retention() -> Interval {
 }
 
 /// The trigger on the tables that a restore fills: outcomes, replies, checkpoints, leases, `session`, `secret`, the
-/// audit and the levels. An
-/// INSERT by SQL that is not the extension's own counts as a restore.
+/// audit and the levels. An INSERT by SQL that is not the extension's own counts as a restore. After the INSERT, the
+/// trigger takes back what was restored twice.
 #[pg_trigger(sql = r#"
 CREATE FUNCTION idempotence.note_restored() RETURNS trigger
 LANGUAGE c VOLATILE PARALLEL UNSAFE
 AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
 "#)]
 fn note_restored<'a>(trigger: &'a PgTrigger<'a>) -> Result<Option<PgHeapTuple<'a, AllocatedByRust>>, PgTriggerError> {
-    if !write::is_ours() {
+    if !write::is_ours() && matches!(trigger.when()?, PgTriggerWhen::After) {
+        or_raise(restore::undouble(&trigger.table_name()?));
+    } else if !write::is_ours() {
         let table = trigger.extra_args()?.into_iter().next();
         or_raise(restore::note(&trigger.table_name()?));
         blank::note_foreign_rows();

@@ -75,6 +75,7 @@ fn answer(begun: Begun) -> Ticket {
             ..Ticket::default()
         },
         Begun::Replay(outcome) | Begun::GivenUp(outcome) => Ticket { replayed: true, ..done(outcome) },
+        Begun::NotDurable => Ticket { status: "in_progress", ..Ticket::default() },
         Begun::InProgress(leased_until) => Ticket { status: "in_progress", leased_until, ..Ticket::default() },
     }
 }

@@ -472,6 +472,17 @@ errors! {
         "Another transaction holds it, and the wait ran out.",
         hint;
 
+    /// What is waited for is committed, and waits for a synchronous standby. `pid`: the process whose commit waits; none where
+    /// it was ended meanwhile, and its commit is not durable yet.
+    AwaitsStandby { what: String, pid: Option<i32>, hint: &'static str } =>
+        Standard(ERRCODE_LOCK_NOT_AVAILABLE),
+        "{what} is still in progress",
+        (match pid {
+            Some(pid) => format!("Process {pid} has it. That has written its commit, and waits for a synchronous standby: to end the process undoes nothing."),
+            None => String::from("It is done, and committed here, but not yet as durable as a commit of the caller's would be: a synchronous standby may be away."),
+        }),
+        "{hint} The row standby of idempotence.health tells which standby is away.";
+
     /// Rust has found no memory.
     OutOfMemory =>
         Standard(ERRCODE_OUT_OF_MEMORY),
@@ -555,6 +566,13 @@ errors! {
         "a restore of the extension's tables is not complete",
         "The key of the digests was restored, but these tables were not: {missing}. Their COPY has failed, or is still to come. What was done could be executed again.",
         "Create the roles that the restore missed, and restore the data of these tables again. Or give up what they had: idem_accept_restore().";
+
+    /// A restore has brought the key of the digests once more.
+    SecretRestoredTwice =>
+        Standard(ERRCODE_UNIQUE_VIOLATION),
+        "the key of the digests has been restored before",
+        "Table \"idempotence.secret\" has what this restore brings.",
+        "Nothing is lost: restore the data of the tables that the row restore of idempotence.health names, if it names any.";
 
     /// The session would be new, while `table` has rows that may have been its own. `of`: the id of the session that they
     /// belong to, which is missing.

@@ -69,6 +69,15 @@ pub fn wait_event(pid: i32) -> Option<String> {
     }
 }
 
+/// What [`wait_event`] gives of a backend that has written its commit, and waits for a synchronous standby. To end it undoes
+/// nothing.
+pub const FOR_STANDBY: &str = "IPC/SyncRep";
+
+/// Whether a backend has written its commit, and waits for a synchronous standby.
+pub fn waits_for_standby(pid: i32) -> bool {
+    wait_event(pid).is_some_and(|event| event == FOR_STANDBY)
+}
+
 /// The entries of `pg_stat_activity` that this transaction sees.
 pub(super) fn statuses() -> impl Iterator<Item = &'static pg_sys::PgBackendStatus> {
     // SAFETY: the numbers from 1 to the count are valid. The entries are local copies, which the caller uses at once.

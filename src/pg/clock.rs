@@ -1,10 +1,10 @@
-//! Clocks that cancel what takes too long, wherever it waits.
+//! Clocks that cancel what takes too long, wherever it waits, and one that tells since when this backend waits.
 
 use super::server::now_us;
 use pgrx::pg_sys;
 use std::cell::Cell;
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
 // SAFETY: as PostgreSQL declares them. pgrx hides them.
 unsafe extern "C-unwind" {
@@ -123,5 +123,58 @@ unsafe extern "C-unwind" fn ring() {
     if ends && !RANG.swap(true, Ordering::Relaxed) {
         // SAFETY: the signal for a request to cancel, to this process.
         unsafe { libc::kill(pg_sys::MyProcPid, libc::SIGINT) };
+    }
+}
+
+/// Since when this backend has waited for a lock, while it goes on with a wait that was cut.
+static WAITS_SINCE: AtomicI64 = AtomicI64::new(NEVER);
+
+thread_local! {
+    /// PostgreSQL's number for the clock that tells [`WAITS_SINCE`], once this backend has one.
+    static TELLING: Cell<Option<c_int>> = const { Cell::new(None) };
+}
+
+/// While it lives, `pg_locks` shows a wait for a lock as one that began at a former moment. PostgreSQL notes the moment
+/// itself when the wait is in the queue, so a clock writes the former one over it, a little later.
+pub struct WaitsSince(c_int);
+
+impl WaitsSince {
+    /// Shows waits as if they had begun then.
+    pub fn show(since: i64) -> WaitsSince {
+        /// When the wait is in the queue, mostly; and how often the clock looks again.
+        const QUEUED_US: i64 = 20_000;
+        const AGAIN_MS: c_int = 1000;
+
+        WAITS_SINCE.store(since, Ordering::Relaxed);
+        let clock = TELLING.get().unwrap_or_else(|| {
+            // SAFETY: as in clock().
+            unsafe { RegisterTimeout(USER_TIMEOUT, tell_since) }
+        });
+        TELLING.set(Some(clock));
+        // SAFETY: as in start().
+        unsafe { enable_timeout_every(clock, now_us() + QUEUED_US, AGAIN_MS) }
+        WaitsSince(clock)
+    }
+}
+
+impl Drop for WaitsSince {
+    /// Also while an error unwinds: nothing here raises one.
+    fn drop(&mut self) {
+        // SAFETY: as in the Drop of an alarm.
+        unsafe { disable_timeout(self.0, false) }
+    }
+}
+
+/// Runs in a signal handler, and only writes a number.
+unsafe extern "C-unwind" fn tell_since() {
+    // SAFETY: a backend's own entry is there as long as the clock goes. PostgreSQL reads and writes the number as an atomic
+    // one, too. 0 means that this backend does not wait any more.
+    unsafe {
+        let shown = AtomicU64::from_ptr((&raw mut (*pg_sys::MyProc).waitStart.value).cast());
+        let noted = shown.load(Ordering::Relaxed);
+        if noted != 0 {
+            let since = WAITS_SINCE.load(Ordering::Relaxed) as u64;
+            let _ = shown.compare_exchange(noted, since, Ordering::Relaxed, Ordering::Relaxed);
+        }
     }
 }

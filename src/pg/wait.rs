@@ -2,7 +2,8 @@
 //! or shorter. In that case the user's ends the wait, with PostgreSQL's own error.
 
 use super::catch::{caught, in_subtransaction, report_of, rolled_back_on};
-use super::clock::{Alarm, Ends};
+use super::clock::{Alarm, Ends, WaitsSince};
+use super::server::now_us;
 use crate::error::Error;
 use pgrx::pg_sys::panic::{CaughtError, ErrorReport};
 use pgrx::{PgLogLevel, PgSqlErrorCode, function_name, pg_sys};
@@ -41,12 +42,13 @@ impl Drop for LockTimeoutMs {
     }
 }
 
-/// Runs `work`, a wait that has lasted for a while already: the caller's own `lock_timeout`, if there is one, ends it that
-/// much sooner.
-pub fn having_waited<T>(waited_us: i64, work: impl FnOnce() -> T) -> T {
+/// Runs `work`, which goes on with a wait for a lock that began at `since`. The caller's own `lock_timeout`, if there is one,
+/// counts from then on, and `pg_locks` tells of it that it waits since then.
+pub fn waiting_since<T>(since: i64, work: impl FnOnce() -> T) -> T {
     let callers = LockTimeoutMs::of_caller();
-    let waited_ms = i32::try_from(waited_us / 1000).unwrap_or(i32::MAX);
+    let waited_ms = i32::try_from((now_us() - since) / 1000).unwrap_or(i32::MAX);
     let _bound = (callers > 0).then(|| LockTimeoutMs::set(callers.saturating_sub(waited_ms).max(1)));
+    let _shown = WaitsSince::show(since);
     work()
 }
 

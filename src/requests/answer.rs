@@ -12,9 +12,10 @@ pub enum Begun {
     Replay(Outcome),
     /// All attempts were begun and none was completed. This call has recorded that as a final failure.
     GivenUp(Outcome),
-    /// The wait ran out: another transaction has the claim, or the outcome is not yet durable, or another holder has a
-    /// lease until this moment.
+    /// The wait ran out: another transaction has the claim, or another holder has a lease until this moment.
     InProgress(Option<i64>),
+    /// The wait ran out: the request was done, and its outcome is not yet durable.
+    NotDurable,
 }
 
 /// How the caller is to execute the request.

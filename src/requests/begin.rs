@@ -81,7 +81,7 @@ pub fn begin(request: &Request<'_>, payload: Option<Jsonb>, wait_us: Option<i64>
     let begun = match begun {
         // The caller may rely on the outcome as if it had committed it itself. This wait holds no lock.
         Begun::Replay(outcome) if !pg::wait_until_durable(outcome.writer, durability, asked_at, || deadline) => {
-            Begun::InProgress(None)
+            Begun::NotDurable
         }
         begun => begun,
     };
@@ -344,7 +344,7 @@ impl Asked<'_> {
         match begun {
             Begun::Started(_) => answered::take_back(which),
             Begun::Replay(outcome) | Begun::GivenUp(outcome) => answered::note(which, Answered::Done(outcome.class)),
-            Begun::InProgress(_) => answered::note(which, Answered::InProgress),
+            Begun::InProgress(_) | Begun::NotDurable => answered::note(which, Answered::InProgress),
         }
     }
 

@@ -2,11 +2,13 @@
 
 use crate::arguments::WAIT_BY_ARGUMENT;
 use crate::error::Error;
+use crate::lock::Tag;
 use crate::pg::{self, Jsonb};
 use crate::requests::answer::{Begun, Start};
 use crate::requests::begin;
 use crate::requests::decide::Aim;
 use crate::requests::request::Request;
+use crate::requests::waiting;
 use crate::store::outcome::Outcome;
 
 /// Takes the claim to a request. Anything but a request that starts from the beginning is an error.
@@ -48,7 +50,8 @@ fn refusal(request: &Request<'_>, begun: Begun) -> Error {
         Begun::Replay(outcome) => {
             Error::AlreadyDone { name, class: outcome.class, recorded_at: pg::describe_moment(outcome.recorded_at) }
         }
-        Begun::InProgress(None) => Error::WaitRanOut { what: name.to_string(), hint: WAIT_BY_ARGUMENT },
+        Begun::NotDurable => Error::AwaitsStandby { what: name.to_string(), pid: None, hint: WAIT_BY_ARGUMENT },
+        Begun::InProgress(None) => waiting::ran_out(name.to_string(), &Tag::request(&request.lock()), WAIT_BY_ARGUMENT),
         Begun::InProgress(Some(until)) if pg::keeps_snapshot() => {
             let hint = "Under REPEATABLE READ and SERIALIZABLE a lease is not waited for: try again after that time.";
             Error::Leased { name, until: pg::describe_moment(until), hint }

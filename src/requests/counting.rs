@@ -11,7 +11,7 @@ use crate::requests::decide::Aim;
 pub fn answered(session: &Session, aim: Aim, begun: &Begun) {
     let counter = match (begun, aim) {
         (Begun::Replay(_), _) => Counter::Replayed,
-        (Begun::InProgress(_), _) => Counter::InProgress,
+        (Begun::InProgress(_) | Begun::NotDurable, _) => Counter::InProgress,
         // The record that follows counts.
         (Begun::Started(_), Aim::Settle) => return,
         // A claim raises an error for these.

@@ -26,6 +26,7 @@ use crate::requests::at_rest;
 use crate::requests::keyed::{Keyed, refuse_journal};
 use crate::requests::repair;
 use crate::requests::start::supersede;
+use crate::requests::waiting;
 use crate::sessions::resolve;
 use crate::store::audit::{self, Repair};
 use crate::store::lease::{self, NewLease};
@@ -98,7 +99,7 @@ impl Export {
             let digest = request.digest();
             let (lock, of) = (Tag::request(&digest), Stream { session: &self.session.id, name: "" });
             if !open::with_room(|| request.name(), || lock.acquire(deadline.left_us()))? {
-                return Err(Error::WaitRanOut { what: request.name().to_string(), hint: WAIT_BY_SETTING });
+                return Err(waiting::ran_out(request.name().to_string(), &lock, WAIT_BY_SETTING));
             }
             let now_us = pg::now_us();
             let Some(kept) = lease::find(of, &digest, Snapshot::Itself)? else { continue };

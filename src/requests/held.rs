@@ -104,7 +104,7 @@ fn find_leased(request: &Request<'_>, token: i64, function: &'static str) -> Res
         0
     } else {
         if !waiting::take(request, &claim, deadline, &mut None)? {
-            return Err(Error::WaitRanOut { what: request.name().to_string(), hint: WAIT_BY_SETTING });
+            return Err(waiting::ran_out(request.name().to_string(), &claim, WAIT_BY_SETTING));
         }
         segment::current()
     };
@@ -126,7 +126,7 @@ fn find_leased(request: &Request<'_>, token: i64, function: &'static str) -> Res
             if pg::wait_until_durable(outcome.writer, pg::Durability::OfCaller, asked_at, || deadline) {
                 return Ok(Held::Recorded(outcome));
             }
-            Err(Error::WaitRanOut { what: request.name().to_string(), hint: WAIT_BY_SETTING })
+            Err(Error::AwaitsStandby { what: request.name().to_string(), pid: None, hint: WAIT_BY_SETTING })
         }
         (_, outcome) => {
             if outcome.is_none() {

@@ -24,6 +24,7 @@ use crate::pg::{self, Deadline, Jsonb};
 use crate::requests::finish;
 use crate::requests::keyed::{Keyed, check_sort};
 use crate::requests::request::{self, Request};
+use crate::requests::waiting;
 use crate::store::checkpoint::{self, Checkpoint};
 use crate::store::inbox;
 use crate::store::lease::{self, NewLease};
@@ -206,7 +207,7 @@ impl Target {
                 Some(found) if found.outcome.lives_at(now_us) => return Ok(false),
                 // It may be about to be recorded. The wait takes no lock.
                 _ if held && lock.wait_for_end_of_holder(self.deadline.left_us()) => {}
-                _ if held => return Err(Error::WaitRanOut { what: request.name().to_string(), hint: AT_WORK }),
+                _ if held => return Err(waiting::ran_out(request.name().to_string(), &lock, AT_WORK)),
                 Some(_) if !lock.try_acquire() => {}
                 Some(_) => {
                     outcome::clear(&probe)?;
@@ -257,7 +258,7 @@ impl Target {
         let digest = request.digest();
         let lock = Tag::request(&digest);
         if !open::with_room(|| request.name(), || lock.acquire(self.deadline.left_us()))? {
-            return Err(Error::WaitRanOut { what: request.name().to_string(), hint: AT_WORK });
+            return Err(waiting::ran_out(request.name().to_string(), &lock, AT_WORK));
         }
         let now_us = pg::now_us();
         let since = lease.map(|lease| lease.until).max(point.map(|_| written_at));

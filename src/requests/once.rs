@@ -118,7 +118,7 @@ fn unseen(session: &StandingSession, requests: &[Keyed<'_>], now_us: i64) -> Res
     let mut deadline = || *until.get_or_insert_with(|| Deadline::after(guc::wait_us()));
     if !seen.iter().all(|writer| pg::wait_until_durable(*writer, pg::Durability::OfCaller, now_us, &mut deadline)) {
         let what = "a commit that noted one of the requests before";
-        return Err(Error::WaitRanOut { what: what.into(), hint: WAIT_BY_SETTING });
+        return Err(Error::AwaitsStandby { what: what.into(), pid: None, hint: WAIT_BY_SETTING });
     }
     Ok(Unseen { fresh, contended })
 }

@@ -24,6 +24,7 @@ use crate::requests::keyed::Keyed;
 use crate::requests::numbered::Numbering;
 use crate::requests::request::Request;
 use crate::requests::start;
+use crate::requests::waiting;
 use crate::sessions::resolve;
 use crate::store::audit::{self, Repair};
 use crate::store::granted;
@@ -225,7 +226,7 @@ pub(super) fn lock_for_repair(
         let until = request.unfinished_until(pg::now_us());
         kept.lock_after_others(until, Deadline::after(guc::wait_us()), || request.name())?;
     } else if !Tag::request(&lock).acquire(guc::wait_us()) {
-        return Err(Error::WaitRanOut { what: request.name().to_string(), hint: WAIT_BY_SETTING });
+        return Err(waiting::ran_out(request.name().to_string(), &Tag::request(&lock), WAIT_BY_SETTING));
     }
     Ok(lock)
 }

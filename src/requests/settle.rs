@@ -68,7 +68,7 @@ fn settle_in_ended(request: &Request<'_>, numbered: &Numbered<'_>, deadline: Dea
         (Some(_), _) if !kept.visible => return Err(Error::Unserializable(request.name())),
         (Some(outcome), _) => {
             let durable = pg::wait_until_durable(outcome.writer, pg::Durability::Flushed, asked_at, || deadline);
-            let begun = if durable { Begun::Replay(outcome) } else { Begun::InProgress(None) };
+            let begun = if durable { Begun::Replay(outcome) } else { Begun::NotDurable };
             return Ok(Settled::Answered(begun));
         }
         (None, Eligibility::Discarded { .. }) => {

@@ -84,9 +84,8 @@ pub fn take(request: &Request<'_>, claim: &Tag, deadline: Deadline, wait: &mut O
             return Ok(true);
         }
         wait.log(request, holder(claim));
-        // The caller's own lock_timeout counts from the beginning of the wait.
         let rest = || claim.acquire(deadline.left_us());
-        return open::with_room(|| request.name(), || pg::having_waited(pg::now_us() - began, rest));
+        return open::with_room(|| request.name(), || pg::waiting_since(began, rest));
     }
     open::with_room(|| request.name(), || claim.acquire(deadline.left_us()))
 }
@@ -104,6 +103,14 @@ pub fn wait_for_end(request: &Request<'_>, claim: &Tag, deadline: Deadline, wait
         wait.log(request, holder(claim));
     }
     claim.wait_for_end_of_holder(deadline.left_us())
+}
+
+/// The error for a wait for a request's lock that ran out.
+pub fn ran_out(what: String, claim: &Tag, hint: &'static str) -> Error {
+    match claim.holder_pid().filter(|pid| pg::waits_for_standby(*pid)) {
+        Some(pid) => Error::AwaitsStandby { what, pid: Some(pid), hint },
+        None => Error::WaitRanOut { what, hint },
+    }
 }
 
 /// Sleeps until the lease under the lock may have changed, at the latest until this moment; gives whether it is worth
@@ -135,7 +142,12 @@ fn holder(claim: &Tag) -> String {
         .into_iter()
         .find(|held| held.pid == Some(pid) && held.named.as_ref().is_some_and(|named| named.lock == claim.lock_id()));
     let since = held.map(|held| format!(" since {}", pg::describe_moment(held.since))).unwrap_or_default();
-    format!("Process {pid} (role \"{role}\", application \"{application}\") has it{since}.")
+    let written = if pg::waits_for_standby(pid) {
+        " It has written its commit, and waits for a synchronous standby: to end it undoes nothing."
+    } else {
+        ""
+    };
+    format!("Process {pid} (role \"{role}\", application \"{application}\") has it{since}.{written}")
 }
 
 /// Who has the lease of a request, in words.

@@ -18,6 +18,7 @@ use crate::pg;
 use crate::sessions::find::{self, Search};
 use crate::store::cache;
 use crate::store::catalog;
+use crate::store::restore;
 use crate::store::session::standing;
 use pgrx::pg_sys;
 use std::rc::Rc;
@@ -170,7 +171,7 @@ pub fn unknown(name: &str) -> Error {
             hint: "The first argument is the session, the second one the request.",
         }
     } else {
-        Error::NoSuchSession { session: name.into() }
+        restore::sessions_left_out().unwrap_or(Error::NoSuchSession { session: name.into() })
     }
 }
 
@@ -209,7 +210,10 @@ fn find_client(name: &str, named: ClientName<'_>) -> Result<Rc<ClientSession>, E
         Search::Found(found) => Ok(found),
         Search::InDoubt => Err(Error::SessionInDoubt { session: session() }),
         Search::NotHere => Err(or_elsewhere(Error::SessionNotHere { session: session() })),
-        Search::Nothing => Err(or_elsewhere(Error::SessionEnded { session: session(), how: None })),
+        Search::Nothing => {
+            let ended = || Error::SessionEnded { session: session(), how: None };
+            Err(or_elsewhere(restore::sessions_left_out().unwrap_or_else(ended)))
+        }
     }
 }
 

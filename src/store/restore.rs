@@ -80,6 +80,22 @@ pub fn note(table: &str) -> Result<(), Error> {
     sql::execute(statement, &[table.into()]).map(drop)
 }
 
+/// Takes back the rows of `secret`, `audit` or `granted` that this transaction has brought although they were there. A
+/// second COPY of the other tables fails by their unique keys. That of the secret has to fail too: if it passed, it would
+/// be noted, and where the notes of the first restore are gone, the other tables would count as missing. A unique key
+/// would tell the key of the digests in its error.
+pub fn undouble(table: &str) -> Result<(), Error> {
+    // Records are equal where each column is, or is NULL in both.
+    let same =
+        if table == Table::Secret.name() { "o.key OPERATOR(pg_catalog.=) t.key" } else { "o OPERATOR(pg_catalog.=) t" };
+    let statement = format!(
+        "DELETE FROM ONLY idempotence.{table} t WHERE EXISTS (
+            SELECT FROM ONLY idempotence.{table} o WHERE {same} AND o.ctid OPERATOR(pg_catalog.<) t.ctid)"
+    );
+    let doubled = sql::execute(&statement, &[])? > 0;
+    if doubled && table == Table::Secret.name() { Err(Error::SecretRestoredTwice) } else { Ok(()) }
+}
+
 /// The tables of which every dump has a COPY if it has one of the secret. The view `idempotence.missing` has the same
 /// list.
 const DUMPED: [Table; 6] =
@@ -128,6 +144,13 @@ pub fn missing() -> Option<String> {
         .map(|table| format!("idempotence.{}", table.name()))
         .collect();
     (has(Table::Secret) && !missing.is_empty()).then(|| missing.join(", "))
+}
+
+/// The error for a session that nothing is known of, if a restore has left out the sessions. It is in question then whether
+/// there is such a session, and nobody must make it anew.
+pub fn sessions_left_out() -> Option<Error> {
+    let missing = missing()?;
+    (!has_come(Table::Session)).then_some(Error::TablesNotRestored { missing })
 }
 
 /// Whether rows were restored whose sessions are not yet known to be there. If nothing was ever restored,

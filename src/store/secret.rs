@@ -104,7 +104,7 @@ fn read() -> Rel {
 /// The row of the key that counts: the one in use; if none is, the one with the smallest key.
 fn row_that_counts(table: &Rel) -> KeyRow<'_> {
     let (used, unused): (Vec<KeyRow<'_>>, Vec<KeyRow<'_>>) = rows(table).into_iter().partition(|row| row.in_use);
-    // The same dump restored twice brings the same key twice.
+    // The same dump restored twice without triggers brings the same key twice.
     if used.windows(2).any(|pair| pair[0].key != pair[1].key) {
         let message = "table \"idempotence.secret\" has two keys in use".into();
         Error::Corrupted { message }.raise();

@@ -11,7 +11,7 @@ use pgrx::pg_sys;
 use std::ffi::CStr;
 
 /// The triggers that the extension itself has put on its tables. They ignore rows that the extension writes.
-const OUR_TRIGGERS: [&CStr; 2] = [c"forget_cached", c"note_restored"];
+const OUR_TRIGGERS: [&CStr; 3] = [c"forget_cached", c"note_restored", c"undouble_restored"];
 
 /// The only index of a table: a B-tree on one plain column.
 #[derive(Clone, Copy)]

@@ -5,7 +5,7 @@ use crate::domain::identity::Digest;
 use crate::error::Error;
 use crate::lock::LockClass;
 use crate::model::Stream;
-use crate::pg::{self, Timestamptz};
+use crate::pg::{self, Jsonb, Timestamptz};
 use crate::store::catalog::{self, Table};
 use crate::store::rel::{Access, Rel};
 use crate::store::segment;
@@ -87,14 +87,17 @@ pub fn at_work(lock: &Digest, most: usize) -> Result<AtWork, Error> {
 }
 
 /// The transaction at the root of what a process waits for; `None`: it waits for no lock. A prepared transaction has no
-/// process. It may be anybody's, so the address of its client is not told.
+/// process, but a gid. The transaction may be anybody's, so the address of its client is not told.
 pub fn blocker(pid: i32) -> Result<Option<Transaction>, Error> {
     let query = "
-        SELECT CASE WHEN r.pid OPERATOR(pg_catalog.<>) 0 THEN r.pid END, a.usename::pg_catalog.text, a.application_name, a.state, a.xact_start,
-               a.wait_event_type OPERATOR(pg_catalog.||) '/' OPERATOR(pg_catalog.||) a.wait_event
-        FROM (SELECT idempotence.root_blocker($1) AS pid) r
-        LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid OPERATOR(pg_catalog.=) r.pid
-        WHERE r.pid IS NOT NULL";
+        SELECT CASE WHEN r.root OPERATOR(pg_catalog.<>) 0 THEN r.root END,
+               COALESCE(a.usename::pg_catalog.text, p.owner::pg_catalog.text), a.application_name, a.state,
+               COALESCE(p.prepared, a.xact_start),
+               a.wait_event_type OPERATOR(pg_catalog.||) '/' OPERATOR(pg_catalog.||) a.wait_event, r.prepared
+        FROM idempotence.root_blocker($1) r
+        LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid OPERATOR(pg_catalog.=) r.root
+        LEFT JOIN pg_catalog.pg_prepared_xacts p ON p.gid OPERATOR(pg_catalog.=) r.prepared
+        WHERE r.root IS NOT NULL";
     first(sql::rows(query, &[pid.into()], |row| {
         Ok(Transaction {
             holds: true,
@@ -104,7 +107,7 @@ pub fn blocker(pid: i32) -> Result<Option<Transaction>, Error> {
             client: None,
             state: row.get(4)?,
             since: row.get(5)?,
-            gid: None,
+            gid: row.get(7)?,
             wait_event: row.get(6)?,
         })
     }))
@@ -144,6 +147,17 @@ pub fn record_of_number(of: Stream<'_>, number: i64) -> Result<Option<Record>, E
         let numbers = row.get::<i64>(3)?.zip(row.get::<i64>(4)?);
         Ok(Record { by: row.get(1)?.unwrap_or_default(), response_bytes: row.get(2)?, numbers })
     }))
+}
+
+/// Whether a response of a failed request is that of one that was given up, as `requests/start.rs` makes it.
+pub fn is_of_given_up(response: Jsonb) -> Result<bool, Error> {
+    let query = "
+        SELECT CASE WHEN pg_catalog.jsonb_typeof($1) OPERATOR(pg_catalog.=) 'object'
+                    THEN pg_catalog.jsonb_typeof($1 OPERATOR(pg_catalog.->) 'attempts') OPERATOR(pg_catalog.=) 'number'
+                         AND ($1 OPERATOR(pg_catalog.-) '{attempts,point,state}'::pg_catalog.text[])
+                             OPERATOR(pg_catalog.=) '{}'::pg_catalog.jsonb END";
+    let told = first(sql::rows(query, &[response.into()], |row| row.get(1)))?;
+    Ok(told.flatten().unwrap_or(false))
 }
 
 /// The role that has the lease under a request's lock, and its `application_name`.

@@ -48,8 +48,9 @@ pub fn explain(session: &str, key: &str, stream: Option<&str>) -> Result<String,
         let expired = !outcome.lives_at(kept.asked_at);
         told::Outcome::of(outcome, expired, kept.record.as_ref(), repairs.redacted_at)
     });
+    let outcome = outcome.transpose()?;
     let unfinished = kept.unfinished(request)?;
-    let begin_answers = words::answer(&answer, &kept, unfinished.as_ref());
+    let begin_answers = words::answer(&answer, &kept, outcome.as_ref(), unfinished.as_ref());
     let what_to_do_next = words::advice(answer, &of, now.as_ref(), outcome.as_ref(), unfinished.as_ref());
     let audit_trail = repairs.told;
     let told =

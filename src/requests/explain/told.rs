@@ -1,6 +1,7 @@
 //! The shape of an explanation. jsonb orders the members of an object by the lengths of their names, so the names of the
 //! sections are chosen such that this is the order in which somebody on call asks for them.
 
+use crate::domain::class::Class;
 use crate::error::Error;
 use crate::pg::{self, Timestamptz};
 use crate::store::outcome;
@@ -98,6 +99,8 @@ pub struct Outcome {
     pub status: &'static str,
     /// Whether it has expired, and so counts as absent.
     pub expired: bool,
+    /// Whether it was given up: all attempts that its session allows were begun, and none was completed.
+    pub given_up: bool,
     /// Whether its response was taken away.
     pub redacted: bool,
     /// When it expires.
@@ -198,15 +201,22 @@ impl Transaction {
 
 impl Outcome {
     /// What is told of an outcome. Where it was redacted it has no response any more.
-    pub fn of(outcome: &outcome::Outcome, expired: bool, record: Option<&Record>, redacted_at: Option<i64>) -> Outcome {
-        Outcome {
+    pub fn of(
+        outcome: &outcome::Outcome,
+        expired: bool,
+        record: Option<&Record>,
+        redacted_at: Option<i64>,
+    ) -> Result<Outcome, Error> {
+        let response = outcome.response.filter(|_| outcome.class == Class::Failed && outcome.token.is_none());
+        Ok(Outcome {
             status: outcome.class.status(),
             expired,
+            given_up: response.map(witness::is_of_given_up).transpose()?.unwrap_or(false),
             redacted: redacted_at.is_some_and(|at| at >= outcome.recorded_at) && outcome.response.is_none(),
             expires_at: outcome.expires_at.map(pg::iso_moment),
             recorded_at: pg::iso_moment(outcome.recorded_at),
             recorded_by: record.map(|record| record.by.clone()),
             response_bytes: record.and_then(|record| record.response_bytes),
-        }
+        })
     }
 }

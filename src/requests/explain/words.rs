@@ -8,7 +8,12 @@ use crate::pg;
 use pgrx::spi::quote_literal;
 
 /// What a begin would answer, and why.
-pub fn answer(answer: &Result<Answer, Told>, kept: &Kept, unfinished: Option<&Unfinished>) -> Begin {
+pub fn answer(
+    answer: &Result<Answer, Told>,
+    kept: &Kept,
+    outcome: Option<&Outcome>,
+    unfinished: Option<&Unfinished>,
+) -> Begin {
     let (status, replayed, because) = match answer {
         Err(told) => {
             let because = format!("{}. {}", capitalised(&told.message), told.detail);
@@ -28,7 +33,13 @@ pub fn answer(answer: &Result<Answer, Told>, kept: &Kept, unfinished: Option<&Un
             let fingerprint = kept.outcome.as_ref().and_then(|outcome| outcome.fingerprint);
             let of_another =
                 if fingerprint.is_some() { " Another payload than the first is refused (ID001)." } else { "" };
-            (class.status(), true, format!("Its outcome is kept.{of_another}"))
+            let kept = match outcome {
+                Some(outcome) if outcome.given_up => {
+                    "It was given up: all attempts that its session allows were begun, and none was completed. That is its outcome."
+                }
+                _ => "Its outcome is kept.",
+            };
+            (class.status(), true, format!("{kept}{of_another}"))
         }
         Ok(Answer::GivenUp(attempts)) => {
             let because = format!(
@@ -89,6 +100,9 @@ pub fn advice(
             Some(outcome) if outcome.redacted => {
                 "Nothing: a retry executes nothing. Its response was redacted, so a retry gets NULL.".into()
             }
+            Some(outcome) if outcome.given_up => {
+                "Find out what its workers died of, and whether its effect has happened: a retry gets this failure and executes nothing. To have it executed after all, idem_forget() it first.".into()
+            }
             _ => "Nothing: a retry gets this outcome and executes nothing. Whoever may use the session gets the response with idem_lookup().".into(),
         },
         Ok(Answer::InProgress(because)) => while_in_progress(&because, now),
@@ -127,7 +141,7 @@ fn while_in_progress(because: &Because, now: Option<&Now>) -> String {
 /// What to do while this process has the lock. Ending it undoes the request, unless it has committed already; and it helps
 /// nobody if another one holds it up.
 fn while_at_work(pid: i32, holder: Option<&Transaction>, blocker: Option<&Transaction>) -> String {
-    let waits_for_standby = |of: Option<&Transaction>| of.is_some_and(|of| of.waits_for("IPC/SyncRep"));
+    let waits_for_standby = |of: Option<&Transaction>| of.is_some_and(|of| of.waits_for(pg::FOR_STANDBY));
     let root = blocker.map_or(Some(pid), |blocker| blocker.pid);
     match (root, blocker) {
         (Some(root), _) if waits_for_standby(blocker.or(holder)) => {
@@ -140,8 +154,12 @@ fn while_at_work(pid: i32, holder: Option<&Transaction>, blocker: Option<&Transa
             "Wait: process {pid} is at work on it, and waits for process {root} ({}). If that one hangs, pg_terminate_backend({root}) rolls it back, and process {pid} goes on. To end process {pid} would free nothing but this request.",
             state.as_deref().unwrap_or("state unknown")
         ),
+        (None, Some(Transaction { prepared: Some(gid), .. })) => format!(
+            "Wait: process {pid} is at work on it, and waits for a prepared transaction. COMMIT PREPARED or ROLLBACK PREPARED {}, as its transaction manager decides.",
+            quote_literal(gid)
+        ),
         (None, _) => format!(
-            "Wait: process {pid} is at work on it, and waits for a prepared transaction. COMMIT PREPARED or ROLLBACK PREPARED that one, as its transaction manager decides: pg_prepared_xacts lists them."
+            "Ask again in a moment: process {pid} is at work on it, and waits for a prepared transaction that has just ended."
         ),
         (Some(_), None) => format!(
             "Wait: process {pid} is at work on it. If that transaction hangs, pg_terminate_backend({pid}) rolls it back; a retry then executes the request."

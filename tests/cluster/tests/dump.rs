@@ -238,7 +238,12 @@ async fn sessions_of_a_dropped_role_are_the_superusers(version: Version) -> Resu
     for swept in [false, true] {
         if swept {
             superuser.text("CALL idem_sweep()").await?;
-            ensure!(superuser.text("SELECT count(*) FROM idempotence.sessions WHERE owner = '-'::regrole AND kind = 'standing'").await? == "1");
+            ensure!(
+                superuser
+                    .text("SELECT count(*) FROM idempotence.sessions WHERE owner = '-'::regrole AND kind = 'standing'")
+                    .await?
+                    == "1"
+            );
         }
         superuser.text(&format!("BEGIN; {repair}")).await?;
         ensure!(stayer_owns(&superuser).await? == "orphaned", "{}", stayer_owns(&superuser).await?);

@@ -1,6 +1,6 @@
 //! A restore that failed half way: outcomes were restored, and their sessions were not.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use idempotence_cluster_tests::dump::dump_to_file;
 use idempotence_cluster_tests::{Cluster, Connection, Version, on_each_version};
 
@@ -15,6 +15,7 @@ on_each_version!(
     outcomes_without_their_key_are_found_out,
     rights_that_a_restore_has_lost_are_told_of,
     an_audit_that_has_not_come_is_told_of,
+    what_is_restored_twice_is_there_once,
 );
 
 const HEALTH: &str = "SELECT status FROM idempotence.health WHERE name = 'restore'";
@@ -93,7 +94,7 @@ async fn refused(app: &Connection) -> Result<()> {
 // Method: the creation is refused before a sweep has looked, and after it; the view health tells about it.
 // Then the sessions are restored, and the requests that were done are replayed.
 async fn outcomes_without_their_session_are_not_executed_again(version: Version) -> Result<()> {
-    let (_source, file) = dumped(version).await?;
+    let (source, file) = dumped(version).await?;
     let (target, app) = half_restored(version, &file).await?;
     let dba = target.connect("new").await?;
     ensure!(dba.text(HEALTH).await? == "critical");
@@ -103,8 +104,14 @@ async fn outcomes_without_their_session_are_not_executed_again(version: Version)
         ensure!(dba.text(HEALTH).await? == "critical");
         incomplete(&app, PAYMENTS, "idempotence.session").await?;
     }
-    // The session was not created, and the backend does not remember it.
-    ensure!(app.sqlstate("SELECT idem_begin('payments', '17')").await? == "42704");
+    // The session was not created, and the backend does not remember it. Nobody is told to make it, nor to register anew.
+    incomplete(&app, "SELECT idem_begin('payments', '17')", "idempotence.session").await?;
+    let client = client_session(&source)?;
+    let (_, node) = client.split_once('@').context("its name tells the node")?;
+    target.conf("idempotence.node", node)?;
+    target.restart()?;
+    let (dba, app) = (target.connect("new").await?, target.connect_as("new", "clerk").await?);
+    incomplete(&app, &format!("SELECT idem_begin('{client}', '1')"), "idempotence.session").await?;
 
     ensure!(restore(&target, &file, &["--data-only", "-n", "idempotence", "-t", "session"])?);
     app.text(PAYMENTS).await?;
@@ -114,6 +121,12 @@ async fn outcomes_without_their_session_are_not_executed_again(version: Version)
     ensure!(dba.text(HEALTH).await? == "ok");
     ensure!(dba.text(NOTES).await? == "0");
     Ok(())
+}
+
+/// The client session of the dumped database.
+fn client_session(source: &Cluster) -> Result<String> {
+    let session = source.psql("old", "SELECT session FROM idempotence.sessions WHERE kind = 'client'")?;
+    Ok(session.trim_end().to_owned())
 }
 
 /// Checks that a call is refused because the restore of this table is missing.
@@ -408,5 +421,58 @@ async fn an_audit_that_has_not_come_is_told_of(version: Version) -> Result<()> {
     ensure!(dba.text(HEALTH).await? == "ok");
     ensure!(dba.text(NOTES).await? == "0");
     ensure!(dba.text("SELECT count(*) FROM idempotence.audit WHERE action = 'grant'").await? == "1");
+    Ok(())
+}
+
+// Goal: data that is restored once more than needed does no harm: no row of it is there twice, and no restore that was
+// complete is in question again.
+// Method: a database that was swept is dumped and restored, and swept. Then all its data is restored once more, at once
+// and table by table, with and without a sweep in between, and with new grants beside the restored ones.
+async fn what_is_restored_twice_is_there_once(version: Version) -> Result<()> {
+    const ROWS: &str = "SELECT (SELECT count(*) FROM idempotence.secret), (SELECT count(*) FROM idempotence.audit),
+        (SELECT count(*) FROM idempotence.granted), (SELECT count(*) FROM idempotence.outcomes)";
+    const TROUBLE: &str =
+        "SELECT name, detail FROM idempotence.health WHERE level > 0 AND name IN ('restore', 'secret')";
+    let (source, _) = dumped(version).await?;
+    source.psql("old", "CALL idem_sweep(); SELECT idem_grant('app', 'monitor')")?;
+    let file = dump_to_file(&source, "old")?;
+    let target = Cluster::start(version)?;
+    target.psql("postgres", "CREATE ROLE app; CREATE ROLE clerk LOGIN IN ROLE app")?;
+    target.psql("postgres", "CREATE DATABASE new TEMPLATE template0")?;
+    ensure!(restore(&target, &file, &["--schema-only"])?);
+    // What was granted anew before its row comes.
+    target.psql("new", "SELECT idem_grant('clerk')")?;
+    ensure!(restore(&target, &file, &["--data-only"])?);
+    let (dba, app) = (target.connect("new").await?, target.connect_as("new", "clerk").await?);
+    ensure!(app.replay("payments", "17").await? == "succeeded|17");
+    let rows = dba.text(ROWS).await?;
+    ensure!(rows.starts_with("2|") && rows.ends_with("|2|501"), "{rows}");
+    let doubled: [&[&str]; 5] = [
+        &["--data-only", "-n", "idempotence"],
+        &["--data-only", "-t", "audit"],
+        &["--data-only", "-t", "granted"],
+        &["--data-only", "-t", "secret"],
+        &["--data-only", "-t", "session"],
+    ];
+    for swept in [false, true] {
+        for options in doubled {
+            if swept {
+                dba.text("CALL idem_sweep()").await?;
+                ensure!(dba.text(TROUBLE).await?.is_empty(), "before {options:?}: {}", dba.text(TROUBLE).await?);
+            }
+            let passed = restore(&target, &file, options)?;
+            ensure!(passed == (options.contains(&"audit") || options.contains(&"granted")), "{options:?}");
+            ensure!(dba.text(ROWS).await? == rows, "after {options:?}: {}", dba.text(ROWS).await?);
+            ensure!(app.replay("payments", "18").await? == "succeeded|18");
+            app.text("SELECT idem_create_session('more')").await?;
+        }
+    }
+    // The refusal says what is the matter, and never what the key is.
+    let mut command = target.program("pg_restore");
+    command.args(["--data-only", "-t", "secret", "-d"]).arg(target.connect_string("new", "postgres")).arg(&file);
+    let told = String::from_utf8(command.output()?.stderr)?;
+    ensure!(told.contains("the key of the digests has been restored before") && !told.contains("\\x"), "{told}");
+    dba.text("CALL idem_sweep()").await?;
+    ensure!(dba.text(TROUBLE).await?.is_empty(), "{}", dba.text(TROUBLE).await?);
     Ok(())
 }

@@ -400,10 +400,12 @@ SELECT regress_error($$SELECT idem_begin('errors', 'done')$$);
 SELECT regress_error($$SELECT idem_lookup('errors', 'done')$$);
 ROLLBACK;
 SELECT status FROM idem_lookup('errors', 'done');
--- one that is not in use, and the same one again, do not matter
+-- one that is not in use does not matter, and the same one is refused
 BEGIN;
 INSERT INTO idempotence.secret (key) VALUES (decode(repeat('00', 32), 'hex'));
+SAVEPOINT once;
 INSERT INTO idempotence.secret SELECT now(), key FROM idempotence.secret WHERE in_use_since IS NOT NULL;
+ROLLBACK TO once;
 -- as if the tables had been restored as well
 DELETE FROM idempotence.restore;
 SELECT status FROM idem_lookup('errors', 'done');

@@ -46,13 +46,13 @@ SET ROLE regress_unfinished_owner;
 SELECT count(*), count(*) FILTER (WHERE session = 'unfinished') FROM idempotence.unfinished;
 RESET ROLE;
 -- health tells of those who run out again and again, and of those whom nobody has taken over for five minutes
-SELECT name, status, regexp_replace(detail, 'at .*,', 'at some time,') FROM idempotence.health WHERE name IN ('leases', 'run out') ORDER BY name;
+SELECT name, status, regexp_replace(detail, 'at [^"]*: request', 'at some time: request') FROM idempotence.health WHERE name IN ('leases', 'run out') ORDER BY name;
 UPDATE idempotence.lease SET attempt = 4 WHERE request = 'leased';
 UPDATE idempotence.lease SET leased_until = now() - interval '4 minutes' WHERE request = 'run out';
 SELECT name, status, detail, hint FROM idempotence.health WHERE name IN ('leases', 'run out') ORDER BY name;
 UPDATE idempotence.lease SET attempt = 1, leased_until = '2001-01-01 00:00:00.5+00' WHERE request = 'leased';
 UPDATE idempotence.session SET ttl = '100 years' WHERE name = 'unfinished';
-SELECT name, status, regexp_replace(detail, 'at .*,', 'at some time,'), hint FROM idempotence.health WHERE name IN ('leases', 'run out') ORDER BY name;
+SELECT name, status, regexp_replace(detail, 'at [^"]*: request', 'at some time: request'), hint FROM idempotence.health WHERE name IN ('leases', 'run out') ORDER BY name;
 UPDATE idempotence.session SET ttl = '1 hour' WHERE name = 'unfinished';
 \c
 SET application_name = 'regress/admin';

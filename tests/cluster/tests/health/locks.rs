@@ -99,13 +99,21 @@ pub async fn those_who_wait_are_counted(version: Version) -> Result<()> {
         }
         ensure!(holder.text(&level("waiters")).await? == "0");
 
-        // One that waits for long. Its wait begins anew when it is logged, after a second.
+        // One that waits for long. Its wait is cut in two when it is logged, after a second, and is told of as a whole.
         server.conf("idempotence.warn_holder", "2s")?;
         server.reload()?;
         holder.text("BEGIN; SELECT FROM idem_begin('payments', '1')").await?;
         let waiter = waiter(&server, "1").await?;
         server.wait_for("shop", &level("waiters"), "1").await?;
         ensure!(holder.text(&row("waiters")).await?.starts_with("1|1 wait for 1 requests"));
+        let whole = "SELECT count(*) FROM pg_locks l JOIN pg_stat_activity a USING (pid)
+            WHERE l.objsubid = 7649 AND NOT l.granted AND clock_timestamp() - l.waitstart > '1.5 s'
+              AND l.waitstart BETWEEN a.query_start AND a.query_start + '0.3 s'";
+        ensure!(holder.text(whole).await? == "1", "the wait is told of as if it had begun when it was logged");
+        if preloaded {
+            let told = "SELECT longest_wait > '1.5 s' FROM idempotence.in_flight WHERE waiters = 1";
+            ensure!(holder.text(told).await? == "t");
+        }
         holder.text("ROLLBACK").await?;
         waiter.await??;
         ensure!(holder.text(&level("waiters")).await? == "0");
@@ -178,15 +186,29 @@ pub async fn whoever_holds_up_the_holders_is_named(version: Version) -> Result<(
         "health says {told}"
     );
 
-    // The same root, prepared.
-    root.text("PREPARE TRANSACTION 'root'").await?;
+    // The same root, prepared, is named by its gid everywhere.
+    root.text("PREPARE TRANSACTION 'it''s the root'").await?;
     let advice = watch.text(&explain("what_to_do_next")).await?;
-    ensure!(advice.contains("waits for a prepared transaction"), "{advice}");
-    ensure!(watch.text("SELECT DISTINCT blocked_by FROM idempotence.in_flight").await? == "0");
+    ensure!(advice.contains("ROLLBACK PREPARED 'it''s the root'"), "{advice}");
+    let blocker = watch
+        .text("SELECT b ->> 'pid', b ->> 'role', b ->> 'prepared', b ->> 'since' LIKE '2%' FROM (SELECT idem_explain('payments', '1') #> '{now,blocker}') e (b)")
+        .await?;
+    ensure!(blocker == "|dba|it's the root|t", "{blocker}");
+    let in_flight = "SELECT DISTINCT blocked_by, blocked_by_prepared FROM idempotence.in_flight";
+    ensure!(watch.text(in_flight).await? == "0|it's the root", "{}", watch.text(in_flight).await?);
     let told = health.text(&row("holders")).await?;
-    ensure!(told == "1|a prepared transaction (pg_prepared_xacts), holds up 12 others that hold requests", "{told}");
+    ensure!(
+        told.starts_with("1|prepared transaction 'it''s the root' (dba), since 2")
+            && told.ends_with(", holds up 12 others that hold requests"),
+        "{told}"
+    );
+    let told = health.text(&row("waiters")).await?;
+    ensure!(
+        told.ends_with(&format!("which process {victim} has, held up by prepared transaction 'it''s the root'")),
+        "health says {told}"
+    );
     // What the advice promises: it goes, and all go on.
-    root.text("ROLLBACK PREPARED 'root'").await?;
+    root.text("ROLLBACK PREPARED 'it''s the root'").await?;
     for (_, victim) in victims {
         ensure!(victim.await?? == "started");
     }

@@ -148,6 +148,18 @@ pub async fn a_synchronous_standby_that_is_away_is_told_of(version: Version) -> 
     );
     ensure!(told.starts_with(&begins), "{told}");
     ensure!(watch.text("SELECT idem_explain('payments', '1') #>> '{now,holder,wait_event}'").await? == "IPC/SyncRep");
+    // Whoever waits for it is told the same: callers of whatever function, and the log.
+    let waiter = primary.connect("shop").await?;
+    waiter.text("SET synchronous_commit = local; SET idempotence.wait = '200 ms'").await?;
+    waiter.text("SET idempotence.log_waits = '50 ms'").await?;
+    let has_written = format!("Process {pid} has it. That has written its commit, and waits for a synchronous standby");
+    for call in ["run('payments', '1', 'SELECT 1')", "claim('payments', '1')", "forget('payments', '1', 'a test')"] {
+        let error = waiter.error(&format!("SELECT idem_{call}")).await?;
+        ensure!(error.code().code() == "55P03", "{error:?}");
+        ensure!(error.detail().is_some_and(|detail| detail.starts_with(&has_written)), "{call}: {error:?}");
+        ensure!(error.hint().is_some_and(|hint| hint.contains("row standby of idempotence.health")), "{error:?}");
+    }
+    primary.wait_for_log("has it. It has written its commit, and waits for a synchronous standby").await?;
     primary.wait_for("shop", &level("holders"), "1").await?;
     let holders = watch.text("SELECT detail, hint FROM idempotence.health WHERE name = 'holders'").await?;
     ensure!(holders.contains("active, IPC/SyncRep), since 2"), "{holders}");
@@ -158,6 +170,10 @@ pub async fn a_synchronous_standby_that_is_away_is_told_of(version: Version) -> 
     primary.wait_for("shop", waits, "0").await?;
     ensure!(watch.replay("payments", "1").await? == "succeeded|1");
     let asks = primary.connect("shop").await?;
+    asks.text("SET idempotence.wait = '200 ms'").await?;
+    let error = asks.error("SELECT idem_run('payments', '1', 'SELECT 1')").await?;
+    ensure!(error.code().code() == "55P03", "{error:?}");
+    ensure!(error.detail().is_some_and(|detail| detail.starts_with("It is done, and committed here")), "{error:?}");
     let told = asks.text(advice).await?;
     ensure!(told.contains("it is done, and a retry executes nothing") && told.contains("row standby"), "{told}");
     standby.start()?;
