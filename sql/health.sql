@@ -53,6 +53,8 @@ BEGIN
         detail := pg_catalog.format('could not be looked at: %s (%s)', SQLERRM, SQLSTATE);
         hint := 'Calls may meet the same error: docs/operations.md, Troubleshooting.';
     END;
+    -- Names are chosen by users, and the detail is shown by tools that know nothing of that.
+    detail := pg_catalog.regexp_replace(detail, '[[:cntrl:]]', '?', 'g');
     RETURN NEXT;
   END LOOP;
 END

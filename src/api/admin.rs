@@ -5,7 +5,7 @@
 
 use super::null::required;
 use crate::board;
-use crate::error::{Error, or_raise};
+use crate::error::{Error, legible, or_raise};
 use crate::guc;
 use crate::pg::{self, Regrole, Timestamptz};
 use crate::requests::repair;
@@ -32,7 +32,7 @@ fn sweep_step(step: Option<&str>) -> Option<bool> {
     });
     let swept = or_raise(sweep::take(step))?;
     for line in swept.done.iter().chain(&swept.delayed) {
-        notice!("{line}");
+        notice!("{}", legible(line));
     }
     Some(swept.more)
 }

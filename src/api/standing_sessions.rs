@@ -1,7 +1,7 @@
 //! The SQL functions on standing sessions: create, alter and drop; and the name of the server, which they can be bound to.
 
 use super::null::required;
-use crate::error::or_raise;
+use crate::error::{legible, or_raise};
 use crate::guc;
 use crate::journal::create;
 use crate::pg::{Regrole, Regtype};
@@ -39,7 +39,7 @@ pub(super) fn idem_create_session_lent(
     })());
     if let Created::AlreadyThere = created {
         let message = format!("session \"{session}\" already exists with the same options, skipping");
-        ereport!(NOTICE, PgSqlErrorCode::ERRCODE_DUPLICATE_OBJECT, message);
+        ereport!(NOTICE, PgSqlErrorCode::ERRCODE_DUPLICATE_OBJECT, legible(&message));
     }
 }
 
@@ -72,7 +72,7 @@ fn idem_create_journal(
     })());
     if let create::Created::AlreadyThere = created {
         let message = format!("table \"{journal}\" is a journal already, skipping");
-        ereport!(NOTICE, PgSqlErrorCode::ERRCODE_DUPLICATE_TABLE, message);
+        ereport!(NOTICE, PgSqlErrorCode::ERRCODE_DUPLICATE_TABLE, legible(&message));
     }
 }
 

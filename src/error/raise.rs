@@ -5,7 +5,7 @@
 //! SQLSTATE.
 
 use super::kinds::{Code, Error, Texts, describe};
-use super::name::RequestName;
+use super::name::{RequestName, legible};
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::{PgLogLevel, PgSqlErrorCode, function_name, pg_guard, pg_sys};
 use std::cell::Cell;
@@ -48,7 +48,7 @@ impl Error {
 
     fn report(self, level: PgLogLevel) {
         let about = self.about();
-        let Texts { code, message, detail, hint } = describe(self);
+        let Texts { code, message, detail, hint } = described(self);
         if let (Code::Own(sqlstate), PgLogLevel::ERROR) = (&code, level) {
             let RequestName { session, stream, request } = &about;
             let number = own_number(sqlstate);
@@ -64,6 +64,13 @@ impl Error {
             Code::Own(state) => with_sqlstate(state, || report.report(level)),
         }
     }
+}
+
+/// The texts of an error, as they may be shown.
+fn described(error: Error) -> Texts {
+    let Texts { code, message, detail, hint } = describe(error);
+    let [message, detail, hint] = [message, detail, hint].map(|text| legible(&text));
+    Texts { code, message, detail, hint }
 }
 
 /// Keeps backtraces out of errors, so that errors are as documented. Called when the library is loaded.
@@ -132,7 +139,7 @@ pub struct Told {
 
 impl From<Error> for Told {
     fn from(error: Error) -> Told {
-        let Texts { code, message, detail, hint } = describe(error);
+        let Texts { code, message, detail, hint } = described(error);
         let sqlstate = match code {
             Code::Own(state) => state.iter().map(|byte| char::from(*byte)).collect(),
             Code::Standard(code) => unpack(code as i32).map(char::from).into_iter().collect(),

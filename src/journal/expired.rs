@@ -34,7 +34,8 @@ pub struct Deleted {
 
 /// Deletes about `limit` expired rows of a journal. The journals take turns, in an order by chance: a process that comes to
 /// grief over one of them does not always leave the same ones for later.
-pub fn delete(limit: usize) -> Result<Option<Deleted>, Error> {
+/// What has begun a request and has not recorded it cannot be committed, as `is_open` tells.
+pub fn delete(limit: usize, is_open: fn() -> bool) -> Result<Option<Deleted>, Error> {
     let next = LEFT.with(VecDeque::pop_front);
     let (journal, batches) = match next {
         Some(next) => next,
@@ -46,7 +47,7 @@ pub fn delete(limit: usize) -> Result<Option<Deleted>, Error> {
             first
         }
     };
-    let rows = delete_for_any(&journal, limit)?;
+    let rows = delete_for_any(&journal, limit, is_open)?;
     let more = LEFT.with(|left| {
         if rows.as_ref().is_ok_and(|rows| *rows >= limit) && batches + 1 < BATCHES {
             left.push_back((journal.clone(), batches + 1));
@@ -57,11 +58,11 @@ pub fn delete(limit: usize) -> Result<Option<Deleted>, Error> {
 }
 
 /// Deletes for the first owner of a session for whom it can be done.
-fn delete_for_any(journal: &str, limit: usize) -> Result<Result<usize, String>, Error> {
+fn delete_for_any(journal: &str, limit: usize, is_open: fn() -> bool) -> Result<Result<usize, String>, Error> {
     let query = "SELECT DISTINCT s.owner::pg_catalog.oid FROM idempotence.session s WHERE s.journal OPERATOR(pg_catalog.=) $1 AND s.ended_at IS NULL";
     let mut why = Ok(0);
     for session_owner in sql::column::<pg_sys::Oid>(query, &[journal.into()])? {
-        why = Err(match pg::undone_on_error(BATCH_US, || delete_for(journal, session_owner, limit)) {
+        why = Err(match pg::undone_on_error(BATCH_US, || delete_for(journal, session_owner, limit, is_open)) {
             Ok(Ok(Ok(rows))) => return Ok(Ok(rows)),
             Ok(Ok(Err(why))) => why.to_owned(),
             Ok(Err(Error::UnfitJournal { detail, .. })) => detail,
@@ -77,7 +78,12 @@ fn delete_for_any(journal: &str, limit: usize) -> Result<Result<usize, String>, 
 const TOO_LONG: &str = "it takes longer than 0.5 s; somebody is at work on such rows, or no index on expires_at helps";
 
 /// Deletes about `limit` expired rows, if whoever owns the session has the rights of the table's owner.
-fn delete_for(name: &str, session_owner: pg_sys::Oid, limit: usize) -> Result<Result<usize, &'static str>, Error> {
+fn delete_for(
+    name: &str,
+    session_owner: pg_sys::Oid,
+    limit: usize,
+    is_open: fn() -> bool,
+) -> Result<Result<usize, &'static str>, Error> {
     let journal = table::find(name)?;
     if !pg::has_privileges(session_owner, journal.owner) {
         return Ok(Err("the table is another role's"));
@@ -87,6 +93,7 @@ fn delete_for(name: &str, session_owner: pg_sys::Oid, limit: usize) -> Result<Re
     if table::hold(&journal, lock)?.is_none() {
         return Ok(Err("somebody has locked the table"));
     }
+    let had_open = is_open();
     let now_us = pg::now_us().saturating_sub(KEEP_SLACK_US);
     let delete = || match journal.is_local {
         true => delete_here(&journal, now_us, limit),
@@ -95,6 +102,11 @@ fn delete_for(name: &str, session_owner: pg_sys::Oid, limit: usize) -> Result<Re
     let deleted =
         pg::as_role(journal.owner, || pg::without_users_code(name, table::hold_planned(&journal, lock), delete));
     table::check_same(&journal)?;
+    if is_open() && !had_open {
+        // Raised, so that the batch is undone: its commit would fail, and with it the whole visit of the worker.
+        let message = "a trigger of it begins a request, and does not record it".into();
+        Error::Invalid { message, detail: String::new(), hint: "" }.raise();
+    }
     Ok(Ok(deleted as usize))
 }
 

@@ -1,5 +1,6 @@
 //! What goes to the server's log.
 
+use crate::error::legible;
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::{PgLogLevel, PgSqlErrorCode, function_name, pg_sys};
 use std::ffi::{CStr, c_char};
@@ -28,7 +29,7 @@ unsafe extern "C-unwind" fn emit_log(message: *mut pg_sys::ErrorData) {
     unsafe {
         if (*message).elevel < pg_sys::PANIC as i32
             && (*message).sqlerrcode != PgSqlErrorCode::ERRCODE_OUT_OF_MEMORY as i32
-            && let Some(line) = CONTEXT()
+            && let Some(line) = CONTEXT().map(|line| legible(&line))
             && !says(text_of((*message).message), &line)
         {
             let line = if (*message).output_to_client && !client_reads_all() { escaped(&line) } else { line };
@@ -87,5 +88,6 @@ unsafe fn text_of<'a>(text: *const c_char) -> &'a [u8] {
 /// Writes a line to the server's log, and to nobody else.
 pub fn log_line(message: String, detail: String) {
     let code = PgSqlErrorCode::ERRCODE_SUCCESSFUL_COMPLETION;
+    let [message, detail] = [message, detail].map(|text| legible(&text));
     ErrorReport::new(code, message, function_name!()).set_detail(detail).report(PgLogLevel::LOG_SERVER_ONLY);
 }

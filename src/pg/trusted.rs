@@ -62,8 +62,14 @@ pub(super) unsafe fn is_planned(query: *const pg_sys::QueryDesc) {
     if ONCE_PLANNED.with(|once| once.is_none()) {
         return;
     }
-    // SAFETY: as the caller warrants. The entries of a range table are nodes of this type.
+    // SAFETY: as the caller warrants. The text is a terminated string. The entries of a range table are nodes of this type.
     unsafe {
+        // A planner that another library brings may execute statements of its own first.
+        let text = CStr::from_ptr((*query).sourceText).to_bytes();
+        let names = |journal: &String| text.windows(journal.len()).any(|part| part == journal.as_bytes());
+        if !AT_WORK_ON.with(|journal| journal.as_ref().is_some_and(names)) {
+            return;
+        }
         in_rust(|| {
             let check = ONCE_PLANNED.take();
             let entries = PgList::<pg_sys::RangeTblEntry>::from_pg((*(*query).plannedstmt).rtable);

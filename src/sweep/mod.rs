@@ -24,6 +24,7 @@ use crate::error::Error;
 use crate::guc;
 use crate::journal::expired;
 use crate::lock::{LockClass, Tag};
+use crate::open;
 use crate::pg;
 use crate::store::persistence;
 use crate::store::sweep as noted;
@@ -195,7 +196,9 @@ fn delete_ended() -> Result<Progress, Error> {
 }
 
 fn delete_in_journal() -> Result<Progress, Error> {
-    let Some(deleted) = expired::delete(guc::sweep_batch())? else { return Ok(Progress::default()) };
+    let Some(deleted) = expired::delete(guc::sweep_batch(), || open::unrecorded().is_some())? else {
+        return Ok(Progress::default());
+    };
     noted::save_failed(&deleted.journal, deleted.rows.as_ref().err().map(String::as_str));
     let mut progress =
         Progress::counted(*deleted.rows.as_ref().unwrap_or(&0), "expired rows of a journal deleted", deleted.more);

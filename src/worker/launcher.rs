@@ -4,6 +4,7 @@
 use crate::board::{self, BOARD, DATABASES_MAX, Ended, FAILURES_MAX, LAUNCHER, Report, Text, Unswept};
 use crate::domain::clock;
 use crate::domain::databases_setting::Databases;
+use crate::error::legible;
 use crate::guc;
 use crate::pg::{self, Failure, OnTerminate};
 use pgrx::bgworkers::{BackgroundWorkerBuilder, BackgroundWorkerStatus, DynamicBackgroundWorker};
@@ -445,8 +446,8 @@ fn note_visit(oid: u32, report: &Report) {
 }
 
 fn log(message: &str, detail: &str, hint: &str) {
-    let mut report =
-        ErrorReport::new(PgSqlErrorCode::ERRCODE_SUCCESSFUL_COMPLETION, message.to_owned(), function_name!());
+    let [message, detail] = [message, detail].map(legible);
+    let mut report = ErrorReport::new(PgSqlErrorCode::ERRCODE_SUCCESSFUL_COMPLETION, message, function_name!());
     if !detail.is_empty() {
         report = report.set_detail(detail).set_hint(hint);
     }

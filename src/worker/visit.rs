@@ -7,7 +7,7 @@
 //! A step that fails, or meets a locked table, is reported, and the next step is taken.
 
 use crate::board::{BOARD, Ended, Report, Text};
-use crate::error::{Error, or_raise};
+use crate::error::{Error, legible, or_raise};
 use crate::pg::{self, Failure, OnTerminate};
 use crate::store::{catalog, sql};
 use crate::sweep::progress::Progress;
@@ -222,6 +222,6 @@ fn log(database: &str, step: Step, swept: &Progress) {
     };
     for line in &swept.done {
         let message = format!("idempotence, database \"{database}\": {line}");
-        pgrx::ereport!(level, PgSqlErrorCode::ERRCODE_SUCCESSFUL_COMPLETION, message);
+        pgrx::ereport!(level, PgSqlErrorCode::ERRCODE_SUCCESSFUL_COMPLETION, legible(&message));
     }
 }

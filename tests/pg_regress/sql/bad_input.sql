@@ -287,3 +287,6 @@ SELECT idem_drop_session(session) FROM idempotence.sessions WHERE session LIKE '
 -- a name that no session can have, and arguments in the wrong order
 SELECT regress_error($$SELECT idem_begin(repeat('x', 256), 'a')$$);
 SELECT regress_error($$SELECT idem_begin('order-1', 'bad input')$$);
+
+-- What a name has that would move a terminal's cursor or begin another line is shown, and not done.
+SELECT regress_message($$ SELECT idem_begin(E'no\x1b[2J\r\nsession', 'k') $$);

@@ -359,23 +359,28 @@ RESET ROLE;
 SELECT regress_message($$ SELECT idem_alter_session('journaled', owner => 'regress_teller') $$);
 ALTER TABLE kept.tellers OWNER TO regress_teller;
 
--- A superuser's trigger that takes its time, or that brings back what is deleted, keeps the sweep from no other journal.
+-- A superuser's trigger that takes its time, that brings back what is deleted, or that begins a request, keeps the sweep from no other journal.
 CREATE FUNCTION kept.sleep() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_catalog.pg_sleep(60); RETURN OLD; END $$;
 CREATE TABLE kept.asleep (LIKE kept.payment_request INCLUDING ALL);
 CREATE TRIGGER sleep BEFORE DELETE ON kept.asleep FOR EACH ROW EXECUTE FUNCTION kept.sleep();
 CREATE FUNCTION kept.again() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO kept.back (SELECT OLD.*); RETURN OLD; END $$;
 CREATE TABLE kept.back (LIKE kept.payment_request INCLUDING ALL);
 CREATE TRIGGER again AFTER DELETE ON kept.back FOR EACH ROW EXECUTE FUNCTION kept.again();
-SELECT idem_create_session('asleep', journal => 'kept.asleep'), idem_create_session('back', journal => 'kept.back');
-SELECT session, (idem_settle(session, 'a')).status FROM unnest('{asleep,back,tellers}'::text[]) session;
+CREATE FUNCTION kept.begins() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM idem_begin('begins', gen_random_uuid()::text); RETURN OLD; END $$;
+CREATE TABLE kept.begun (LIKE kept.payment_request INCLUDING ALL);
+CREATE TRIGGER begins BEFORE DELETE ON kept.begun FOR EACH ROW EXECUTE FUNCTION kept.begins();
+SELECT idem_create_session('asleep', journal => 'kept.asleep'), idem_create_session('back', journal => 'kept.back'), idem_create_session('begun', journal => 'kept.begun'), idem_create_session('begins');
+SELECT session, (idem_settle(session, 'a')).status FROM unnest('{asleep,back,begun,tellers}'::text[]) session;
+UPDATE kept.begun SET expires_at = now() - interval '1 hour';
 UPDATE kept.asleep SET expires_at = now() - interval '1 hour';
 UPDATE kept.back SET expires_at = now() - interval '1 hour';
 UPDATE kept.tellers SET expires_at = now() - interval '1 hour';
 SET client_min_messages = warning;
 CALL idem_sweep();
 RESET client_min_messages;
-SELECT (SELECT count(*) FROM kept.asleep), (SELECT count(*) FROM kept.back), (SELECT count(*) FROM kept.tellers);
-SELECT idem_drop_session(session) FROM unnest('{asleep,back,tellers}'::text[]) session;
+SELECT (SELECT count(*) FROM kept.asleep), (SELECT count(*) FROM kept.back), (SELECT count(*) FROM kept.begun), (SELECT count(*) FROM kept.tellers);
+SELECT told FROM idempotence.health, regexp_split_to_table(detail, '; ') told WHERE name = 'journals' AND told LIKE '%kept.begun%';
+SELECT idem_drop_session(session) FROM unnest('{asleep,back,begun,begins,tellers}'::text[]) session;
 
 -- Not for keeps: unlogged, temporary, inherited from, or with a unique index by another collation.
 CREATE UNLOGGED TABLE kept.unlogged (LIKE kept.payment_request INCLUDING ALL);
