@@ -183,7 +183,7 @@ fleet_tests() {
 }
 
 demo() {
-    PG_CONFIG=$pg15_config scripts/demo.sh --quick && echo "ok demo"
+    PG_CONFIG=${private[15]} scripts/demo.sh --quick && echo "ok demo"
 }
 
 # The drivers' examples, in a database of their own. PGPORT is in the environment.
