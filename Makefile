@@ -60,6 +60,13 @@ bench: ## measure against a solution written by hand; does all the set-up itself
 report: ## say what happened with requests in the last HOURS (6), in 80 columns (PGHOST, PGDATABASE and the like)
 	@psql -X -v hours="$(or $(HOURS),6)" -f $(CURDIR)/monitoring/report.sql
 
+# Packages that other programs take. Each goes to target/dist.
+
+sbom: ## write what the library is made of, as CycloneDX
+	@scripts/third_party.py --sbom
+
+.PHONY: sbom
+
 clean: ## remove all that was built in this checkout
 	@scripts/clean.sh
 
