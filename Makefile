@@ -35,8 +35,8 @@ package: all ## make target/idempotence-pgNN.tar.gz, to be unpacked in / of anot
 	@tar -C $(package) -czf target/idempotence-pg$(pg_major).tar.gz --owner=0 --group=0 .
 	@echo target/idempotence-pg$(pg_major).tar.gz
 
-installcheck: ## test the installed extension in the running server (PGHOST, PGPORT, PGUSER)
-	@scripts/installcheck.sh $(PG_CONFIG)
+installcheck: ## test the installed extension in the running server (PGHOST, PGPORT, PGUSER); ARGS=regress: a part
+	@scripts/installcheck.sh $(PG_CONFIG) $(ARGS)
 
 lint: ## check formatting, clippy, rustdoc, circles of imports, shellcheck, completeness of the golden tests
 	@scripts/lint.sh $(PG_CONFIG)
@@ -62,10 +62,13 @@ report: ## say what happened with requests in the last HOURS (6), in 80 columns 
 
 # Packages that other programs take. Each goes to target/dist.
 
+pgxn: ## make the archive for PGXN of the last commit
+	@scripts/pgxn.sh
+
 sbom: ## write what the library is made of, as CycloneDX
 	@scripts/third_party.py --sbom
 
-.PHONY: sbom
+.PHONY: pgxn sbom
 
 clean: ## remove all that was built in this checkout
 	@scripts/clean.sh

@@ -8,6 +8,7 @@
 # * what monitoring/ shows and warns of, with the real exporters and the real Prometheus
 # * that what bench/field kills takes effect once, or twice where nothing protects it
 # * the tests that need whole clusters, and the demo
+# * the archive for PGXN, made, installed and run
 # * shards behind PL/Proxy, if that is installed
 # * failovers by Patroni, and pgpool-II, if they are installed
 # * the tests on a Citus cluster, if Citus is installed or CITUS_SOURCE names its source
@@ -283,6 +284,12 @@ side_by_side oldest_and_newest the_others
 suite 'monitoring' count_checks timeout 600 tests/monitoring/run.sh "${private[18]}"
 suite 'clusters' count_cargo cluster_tests
 suite 'demo' count_checks demo
+# What `make` packs for others, installed as they do.
+if git rev-parse --verify --quiet HEAD >/dev/null; then
+    suite 'pgxn' count_checks timeout 600 tests/pgxn/run.sh "${private[18]}"
+else
+    skip pgxn 'no checkout of git'
+fi
 if [ -e "$("${private[15]}" --pkglibdir)/plproxy.so" ]; then
     suite 'plproxy' count_cargo plproxy_tests
 else
