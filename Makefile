@@ -65,10 +65,14 @@ report: ## say what happened with requests in the last HOURS (6), in 80 columns 
 pgxn: ## make the archive for PGXN of the last commit
 	@scripts/pgxn.sh
 
+# BASE is an image of the server, as buildah knows it, and RUN_AS the numbers of its user and group.
+oci: all ## make an image of the extension for PostgreSQL 18, or with BASE=image one of that server with it
+	@scripts/oci.sh $(PG_CONFIG) $(package) "$(BASE)" "$(RUN_AS)"
+
 sbom: ## write what the library is made of, as CycloneDX
 	@scripts/third_party.py --sbom
 
-.PHONY: pgxn sbom
+.PHONY: pgxn oci sbom
 
 clean: ## remove all that was built in this checkout
 	@scripts/clean.sh

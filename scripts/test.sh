@@ -8,7 +8,7 @@
 # * what monitoring/ shows and warns of, with the real exporters and the real Prometheus
 # * that what bench/field kills takes effect once, or twice where nothing protects it
 # * the tests that need whole clusters, and the demo
-# * the archive for PGXN, made, installed and run
+# * the archive for PGXN and the images, made, installed and run
 # * shards behind PL/Proxy, if that is installed
 # * failovers by Patroni, and pgpool-II, if they are installed
 # * the tests on a Citus cluster, if Citus is installed or CITUS_SOURCE names its source
@@ -290,6 +290,7 @@ if git rev-parse --verify --quiet HEAD >/dev/null; then
 else
     skip pgxn 'no checkout of git'
 fi
+suite 'oci' count_checks timeout 600 tests/oci/run.sh "${config[18]}" dev
 if [ -e "$("${private[15]}" --pkglibdir)/plproxy.so" ]; then
     suite 'plproxy' count_cargo plproxy_tests
 else
