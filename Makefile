@@ -42,7 +42,7 @@ lint: ## check formatting, clippy, rustdoc, circles of imports, shellcheck, comp
 	@scripts/lint.sh $(PG_CONFIG)
 
 # One run at a time in a checkout. A second one waits.
-test: ## test everything, on PostgreSQL 15 to 18 (ARGS=--quick: a part, in minutes); does all the set-up itself
+test: ## test everything, on PostgreSQL 15 to 18 (ARGS='--quick [VERSION]': a part, in minutes); does all the set-up itself
 	@mkdir -p target && flock -o target/test.lock scripts/test.sh $(ARGS)
 
 test-citus: ## test on a Citus cluster: an installed Citus, or the source tree that CITUS_SOURCE names

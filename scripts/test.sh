@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# test.sh [--quick]: runs the whole suite, or with --quick a part that takes minutes: the lints, the unit tests, and on
-# PostgreSQL 15 the golden SQL, the isolation specs, crashes and the demo. Does all the set-up itself. The suite has:
+# test.sh [--quick [VERSION]]: runs the whole suite, or with --quick a part that takes minutes: the lints, the unit tests,
+# and on PostgreSQL VERSION (15) the golden SQL, the isolation specs, crashes and the demo. Does all the set-up itself. The
+# suite has:
 #
 # * the tests of `make`, lints, unit tests and the search through the protocol of leases
 # * on PostgreSQL 15 to 18, of which 17 and 18 have assertions: the golden SQL, the isolation specs and a search of
@@ -23,8 +24,11 @@ set -euo pipefail
 quick=''
 case ${1:-} in
     '') ;;
-    --quick) quick=yes ;;
-    *) die "usage: test.sh [--quick]" ;;
+    --quick)
+        quick=${2:-15}
+        [[ " ${test_versions[*]} " == *" $quick "* ]] || die "the suite is for the versions ${test_versions[*]}"
+        ;;
+    *) die "usage: test.sh [--quick [VERSION]]" ;;
 esac
 
 cd "$root"
@@ -184,7 +188,7 @@ fleet_tests() {
 }
 
 demo() {
-    PG_CONFIG=${private[15]} scripts/demo.sh --quick && echo "ok demo"
+    PG_CONFIG=${private[${quick:-15}]} scripts/demo.sh --quick && echo "ok demo"
 }
 
 # The drivers' examples, in a database of their own. PGPORT is in the environment.
@@ -252,12 +256,14 @@ side_by_side() {
 
 if [ -n "$quick" ]; then
     scripts/setup.sh lint
-    config[15]=$pg15_config
-    suite 'lints' count_checks scripts/lint.sh "${config[15]}"
+    # The other servers are unpacked or built.
+    [ "$quick" -eq 15 ] || scripts/packages.sh python3-venv patchelf perl bison flex bzip2 zlib1g-dev
+    config[quick]=$(scripts/test_server.sh "$quick")
+    suite 'lints' count_checks scripts/lint.sh "${config[$quick]}"
     suite 'unit tests' count_cargo unit_tests
-    private[15]=$(scripts/installation.sh "${config[15]}")
-    on_server 15
-    suite 'crashes' count_cargo in_cluster_tests --test crash -- pg15
+    private[quick]=$(scripts/installation.sh "${config[$quick]}")
+    on_server "$quick"
+    suite 'crashes' count_cargo in_cluster_tests --test crash -- "pg$quick"
     suite 'demo' count_checks demo
     exit
 fi
