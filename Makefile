@@ -35,14 +35,14 @@ package: all ## make target/idempotence-pgNN.tar.gz, to be unpacked in / of anot
 	@tar -C $(package) -czf target/idempotence-pg$(pg_major).tar.gz --owner=0 --group=0 .
 	@echo target/idempotence-pg$(pg_major).tar.gz
 
-installcheck: ## test the installed extension in the running server (PGHOST, PGPORT, PGUSER)
-	@scripts/installcheck.sh $(PG_CONFIG)
+installcheck: ## test the installed extension in the running server (PGHOST, PGPORT, PGUSER); ARGS=regress: a part
+	@scripts/installcheck.sh $(PG_CONFIG) $(ARGS)
 
 lint: ## check formatting, clippy, rustdoc, circles of imports, shellcheck, completeness of the golden tests
 	@scripts/lint.sh $(PG_CONFIG)
 
 # One run at a time in a checkout. A second one waits.
-test: ## test everything, on PostgreSQL 15 to 18 (ARGS=--quick: a part, in minutes); does all the set-up itself
+test: ## test everything, on PostgreSQL 15 to 18 (ARGS='--quick [VERSION]': a part, in minutes); does all the set-up itself
 	@mkdir -p target && flock -o target/test.lock scripts/test.sh $(ARGS)
 
 test-citus: ## test on a Citus cluster: an installed Citus, or the source tree that CITUS_SOURCE names
@@ -59,6 +59,20 @@ bench: ## measure against a solution written by hand; does all the set-up itself
 
 report: ## say what happened with requests in the last HOURS (6), in 80 columns (PGHOST, PGDATABASE and the like)
 	@psql -X -v hours="$(or $(HOURS),6)" -f $(CURDIR)/monitoring/report.sql
+
+# Packages that other programs take. Each goes to target/dist.
+
+pgxn: ## make the archive for PGXN of the last commit
+	@scripts/pgxn.sh
+
+# BASE is an image of the server, as buildah knows it, and RUN_AS the numbers of its user and group.
+oci: all ## make an image of the extension for PostgreSQL 18, or with BASE=image one of that server with it
+	@scripts/oci.sh $(PG_CONFIG) $(package) "$(BASE)" "$(RUN_AS)"
+
+sbom: ## write what the library is made of, as CycloneDX
+	@scripts/third_party.py --sbom
+
+.PHONY: pgxn oci sbom
 
 clean: ## remove all that was built in this checkout
 	@scripts/clean.sh

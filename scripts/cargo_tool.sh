@@ -1,12 +1,19 @@
 #!/usr/bin/env bash
-# cargo_tool.sh CRATE VERSION PROFILE: makes sure that there is this version of a tool that cargo calls. Takes the one on
+# cargo_tool.sh CRATE VERSION PROFILE: makes sure that there is this version of a tool that cargo builds. Takes the one on
 # PATH if it has that version, else builds one into the cache, once on a machine, in that profile of cargo.
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 . "$(dirname "$0")/common.sh"
 
 crate=$1 version=$2 profile=$3
-is_there() { [ "$(cargo "${crate#cargo-}" --version 2>/dev/null)" = "$crate $version" ]; }
+is_there() {
+    local found
+    case $crate in
+        cargo-*) found=$(cargo "${crate#cargo-}" --version 2>/dev/null) ;;
+        *) found=$("$crate" --version 2>/dev/null) ;;
+    esac
+    [ "${found##* }" = "$version" ]
+}
 
 command -v cargo >/dev/null || die "there is no cargo: install Rust with rustup"
 is_there && exit

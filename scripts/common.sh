@@ -37,8 +37,9 @@ die() {
 quietly() {
     local log rc=0
     log=$(mktemp)
+    # What tells the progress comes first, for it writes where this function writes, and not into the log.
     # shellcheck disable=SC2094 # the log is read while it is written
-    "$@" >"$log" 2>&1 8> >(tell_progress "$log") || rc=$?
+    "$@" 8> >(tell_progress "$log") >"$log" 2>&1 || rc=$?
     if [ "$rc" -ne 0 ]; then
         tail -n 100 "$log" >&2
         printf 'error: failed (%s): %s\n' "$rc" "$*" >&2

@@ -50,4 +50,6 @@ check 'SQL qualified' scripts/check_sql.py
 check 'golden tests complete' scripts/check_tests.sh
 check 'pages short and true' scripts/check_docs.sh
 check 'tables of roles true' scripts/roles.sh --check
+check 'META.json true' scripts/check_meta.py
+check 'licences of what is linked in' scripts/third_party.py --check
 exit $failed

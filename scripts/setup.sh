@@ -8,9 +8,9 @@ set -euo pipefail
 # shellcheck source=scripts/common.sh
 . "$(dirname "$0")/common.sh"
 
-packages=(build-essential pkg-config libssl-dev clang libclang-dev)
+packages=(gcc libc6-dev make clang libclang1)
 [ -n "${PG15_CONFIG:-}${PG_CONFIG:-}" ] || packages+=(postgresql-15 postgresql-server-dev-15)
-[ -z "${1:-}" ] || packages+=(shellcheck)
+[ -z "${1:-}" ] || packages+=(build-essential pkg-config libssl-dev libclang-dev shellcheck)
 if [ "${1:-}" = test ]; then
     packages+=(python3-venv pgbouncer prometheus prometheus-postgres-exporter prometheus-sql-exporter)
     # Debian's extensions go with Debian's server only.

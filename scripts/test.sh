@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# test.sh [--quick]: runs the whole suite, or with --quick a part that takes minutes: the lints, the unit tests, and on
-# PostgreSQL 15 the golden SQL, the isolation specs, crashes and the demo. Does all the set-up itself. The suite has:
+# test.sh [--quick [VERSION]]: runs the whole suite, or with --quick a part that takes minutes: the lints, the unit tests,
+# and on PostgreSQL VERSION (15) the golden SQL, the isolation specs, crashes and the demo. Does all the set-up itself. The
+# suite has:
 #
 # * the tests of `make`, lints, unit tests and the search through the protocol of leases
 # * on PostgreSQL 15 to 18, of which 17 and 18 have assertions: the golden SQL, the isolation specs and a search of
@@ -8,6 +9,7 @@
 # * what monitoring/ shows and warns of, with the real exporters and the real Prometheus
 # * that what bench/field kills takes effect once, or twice where nothing protects it
 # * the tests that need whole clusters, and the demo
+# * the archive for PGXN and the images, made, installed and run
 # * shards behind PL/Proxy, if that is installed
 # * failovers by Patroni, and pgpool-II, if they are installed
 # * the tests on a Citus cluster, if Citus is installed or CITUS_SOURCE names its source
@@ -22,8 +24,11 @@ set -euo pipefail
 quick=''
 case ${1:-} in
     '') ;;
-    --quick) quick=yes ;;
-    *) die "usage: test.sh [--quick]" ;;
+    --quick)
+        quick=${2:-15}
+        [[ " ${test_versions[*]} " == *" $quick "* ]] || die "the suite is for the versions ${test_versions[*]}"
+        ;;
+    *) die "usage: test.sh [--quick [VERSION]]" ;;
 esac
 
 cd "$root"
@@ -183,7 +188,7 @@ fleet_tests() {
 }
 
 demo() {
-    PG_CONFIG=$pg15_config scripts/demo.sh --quick && echo "ok demo"
+    PG_CONFIG=${private[${quick:-15}]} scripts/demo.sh --quick && echo "ok demo"
 }
 
 # The drivers' examples, in a database of their own. PGPORT is in the environment.
@@ -251,12 +256,14 @@ side_by_side() {
 
 if [ -n "$quick" ]; then
     scripts/setup.sh lint
-    config[15]=$pg15_config
-    suite 'lints' count_checks scripts/lint.sh "${config[15]}"
+    # The other servers are unpacked or built.
+    [ "$quick" -eq 15 ] || scripts/packages.sh python3-venv patchelf perl bison flex bzip2 zlib1g-dev
+    config[quick]=$(scripts/test_server.sh "$quick")
+    suite 'lints' count_checks scripts/lint.sh "${config[$quick]}"
     suite 'unit tests' count_cargo unit_tests
-    private[15]=$(scripts/installation.sh "${config[15]}")
-    on_server 15
-    suite 'crashes' count_cargo in_cluster_tests --test crash -- pg15
+    private[quick]=$(scripts/installation.sh "${config[$quick]}")
+    on_server "$quick"
+    suite 'crashes' count_cargo in_cluster_tests --test crash -- "pg$quick"
     suite 'demo' count_checks demo
     exit
 fi
@@ -283,6 +290,13 @@ side_by_side oldest_and_newest the_others
 suite 'monitoring' count_checks timeout 600 tests/monitoring/run.sh "${private[18]}"
 suite 'clusters' count_cargo cluster_tests
 suite 'demo' count_checks demo
+# What `make` packs for others, installed as they do.
+if git rev-parse --verify --quiet HEAD >/dev/null; then
+    suite 'pgxn' count_checks timeout 600 tests/pgxn/run.sh "${private[18]}"
+else
+    skip pgxn 'no checkout of git'
+fi
+suite 'oci' count_checks timeout 600 tests/oci/run.sh "${config[18]}" dev
 if [ -e "$("${private[15]}" --pkglibdir)/plproxy.so" ]; then
     suite 'plproxy' count_cargo plproxy_tests
 else

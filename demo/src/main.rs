@@ -37,7 +37,7 @@ use tokio::time::{interval, sleep, timeout};
 use tokio_postgres::config::SslMode;
 use tokio_postgres::{Client, Config, NoTls};
 
-const SECONDS: u64 = 45;
+const SECONDS: u64 = 20;
 const SECONDS_QUICK: u64 = 8;
 
 /// The longest time that the clients may take to finish their last request.
@@ -62,7 +62,7 @@ struct Options {
     /// A shorter run, of about 15 seconds in all.
     #[arg(long)]
     quick: bool,
-    /// Seconds of load, instead of 45 (or 8 with --quick).
+    /// Seconds of load, instead of 20 (or 8 with --quick).
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=3600))]
     seconds: Option<u64>,
     /// Clients at work at the same time.

@@ -5,7 +5,7 @@ use super::jsonb::Jsonb;
 use super::own::Own;
 use pgrx::{FromDatum, pg_sys};
 use std::collections::HashMap;
-use std::ffi::CString;
+use std::ffi::{CString, c_char};
 use std::hash::Hash;
 use std::rc::Rc;
 
@@ -80,7 +80,7 @@ impl Statement {
 
     fn run(&self, values: &[Option<pg_sys::Datum>], sight: Sight, mut each: impl FnMut(&FoundRow)) -> u64 {
         assert_eq!(values.len(), self.parameters, "a value for each parameter");
-        let nulls: Vec<_> = values.iter().map(|value| if value.is_some() { b' ' } else { b'n' } as i8).collect();
+        let nulls: Vec<_> = values.iter().map(|value| if value.is_some() { b' ' } else { b'n' } as c_char).collect();
         let mut values: Vec<_> = values.iter().map(|value| value.unwrap_or(pg_sys::Datum::null())).collect();
         // SAFETY: the plan is kept, and the arrays have an element for each parameter. SPI is connected while its rows are
         // read. An error ends the connection, and drops the snapshot, with its (sub)transaction.
