@@ -20,6 +20,7 @@ declare -A words_max=(
     [docs/guide.md]=4100
     [docs/operations.md]=20200
     [docs/reference.md]=15500
+    [docs/releasing.md]=200
     [docs/scaling.md]=6000
 )
 

@@ -7,6 +7,7 @@
 #   the server's log; on 15 and 18 the drivers' examples
 # * what monitoring/ shows and warns of, with the real exporters and the real Prometheus
 # * that what bench/field kills takes effect once, or twice where nothing protects it
+# * the packages, and the first minute with one of them
 # * the tests that need whole clusters, and the demo
 # * shards behind PL/Proxy, if that is installed
 # * failovers by Patroni, and pgpool-II, if they are installed
@@ -283,6 +284,7 @@ side_by_side oldest_and_newest the_others
 suite 'monitoring' count_checks timeout 600 tests/monitoring/run.sh "${private[18]}"
 suite 'clusters' count_cargo cluster_tests
 suite 'demo' count_checks demo
+suite 'packages' count_checks tests/packages/run.sh "${config[15]}"
 if [ -e "$("${private[15]}" --pkglibdir)/plproxy.so" ]; then
     suite 'plproxy' count_cargo plproxy_tests
 else
