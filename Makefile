@@ -12,7 +12,6 @@ PROFILE ?= release
 
 # Empty where there is no such pg_config. The scripts then say so.
 pg_config := $(shell command -v $(PG_CONFIG) 2>/dev/null)
-pg_major = $(shell $(pg_config) --version | sed 's/^[^0-9]*\([0-9]*\).*/\1/')
 pkglibdir = $(if $(pg_config),$(shell $(pg_config) --pkglibdir))
 
 # One package for each server and profile, since it holds that server's paths.
@@ -31,9 +30,20 @@ install: all ## install the extension into that server, or below DESTDIR
 uninstall: ## remove the extension's files from that server, or from below DESTDIR
 	@scripts/uninstall.sh $(PG_CONFIG) "$(DESTDIR)"
 
-package: all ## make target/idempotence-pgNN.tar.gz, to be unpacked in / of another machine
-	@tar -C $(package) -czf target/idempotence-pg$(pg_major).tar.gz --owner=0 --group=0 .
-	@echo target/idempotence-pg$(pg_major).tar.gz
+dist: ## make target/dist/idempotence-VERSION.tar.gz of the last commit, with all crates: it builds without network
+	@scripts/dist.sh
+
+deb: all ## make target/dist/postgresql-NN-idempotence_VERSION-1_ARCH.deb for that server
+	@scripts/package.sh deb $(PG_CONFIG) $(package)
+
+rpm: all ## make target/dist/idempotence_NN-VERSION-1.ARCH.rpm for that server
+	@scripts/package.sh rpm $(PG_CONFIG) $(package)
+
+package: all ## make target/dist/idempotence_NN-VERSION.ARCH.tar.gz, to be unpacked in / of another machine
+	@scripts/package.sh tar $(PG_CONFIG) $(package)
+
+debian: ## make Debian's source package of the last commit in target/dist
+	@scripts/debian.sh
 
 installcheck: ## test the installed extension in the running server (PGHOST, PGPORT, PGUSER); ARGS=regress: a part
 	@scripts/installcheck.sh $(PG_CONFIG) $(ARGS)
@@ -72,12 +82,10 @@ oci: all ## make an image of the extension for PostgreSQL 18, or with BASE=image
 sbom: ## write what the library is made of, as CycloneDX
 	@scripts/third_party.py --sbom
 
-.PHONY: pgxn oci sbom
-
 clean: ## remove all that was built in this checkout
 	@scripts/clean.sh
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
 
-.PHONY: all install uninstall package installcheck lint test test-citus test-fleet demo bench report clean help
+.PHONY: all install uninstall dist deb rpm package debian installcheck lint test test-citus test-fleet demo bench report pgxn oci sbom clean help

@@ -20,7 +20,16 @@ found=$(rustc --version | cut -d' ' -f2)
 # One target directory for each major version. In a common one, cargo would build the extension anew at each change from
 # one version to another.
 export PGRX_PG_CONFIG_PATH=$pg_config CARGO_TARGET_DIR=$root/target/pg$version
-cargo build --locked --lib -p idempotence --no-default-features --features "pg$version" --profile "$profile"
+# No path of this machine goes into the library, so that every directory and every home gives the same bytes. The last
+# prefix that fits counts. Cargo's directory of sources is there only after it has fetched them.
+[ -d vendor ] || cargo fetch --locked --quiet --target "$(rustc -vV | sed -n 's/^host: //p')"
+remaps="'--remap-path-prefix=$root=/idempotence'"
+export CFLAGS="${CFLAGS:-} -ffile-prefix-map=$root=/idempotence"
+for crates in "$root/vendor" "${CARGO_HOME:-$HOME/.cargo}"/registry/src/*; do
+    remaps+=", '--remap-path-prefix=$crates=/crates'"
+done
+cargo build --locked --lib -p idempotence --no-default-features --features "pg$version" --profile "$profile" \
+    --config "build.rustflags = [$remaps]"
 
 rm -rf "$package"
 extension=$package$("$pg_config" --sharedir)/extension

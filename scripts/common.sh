@@ -104,3 +104,21 @@ private_dir() {
     fi
     echo "$dir"
 }
+
+# The time that whatever is packaged bears: that of the last commit, or of the archive that the sources came in.
+source_epoch() {
+    if [ -n "${SOURCE_DATE_EPOCH:-}" ]; then
+        echo "$SOURCE_DATE_EPOCH"
+    elif [ -e "$root/.git" ]; then
+        git -C "$root" log -1 --format=%ct
+    else
+        stat -c %Y "$root/Cargo.toml"
+    fi
+}
+
+# Writes the digests of all that is in target/dist.
+write_sums() (
+    cd "$root/target/dist" || exit
+    find . -type f ! -name 'SHA256SUMS*' -printf '%P\n' | LC_ALL=C sort | xargs sha256sum >SHA256SUMS.new
+    mv SHA256SUMS.new SHA256SUMS
+)

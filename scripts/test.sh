@@ -8,6 +8,7 @@
 #   the server's log; on 15 and 18 the drivers' examples
 # * what monitoring/ shows and warns of, with the real exporters and the real Prometheus
 # * that what bench/field kills takes effect once, or twice where nothing protects it
+# * the packages, and the first minute with one of them
 # * the tests that need whole clusters, and the demo
 # * the archive for PGXN and the images, made, installed and run
 # * shards behind PL/Proxy, if that is installed
@@ -291,6 +292,7 @@ suite 'monitoring' count_checks timeout 600 tests/monitoring/run.sh "${private[1
 suite 'clusters' count_cargo cluster_tests
 suite 'demo' count_checks demo
 # What `make` packs for others, installed as they do.
+suite 'packages' count_checks tests/packages/run.sh "${config[15]}"
 if git rev-parse --verify --quiet HEAD >/dev/null; then
     suite 'pgxn' count_checks timeout 600 tests/pgxn/run.sh "${private[18]}"
 else

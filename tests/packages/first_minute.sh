@@ -1,0 +1,55 @@
+#!/bin/bash
+# first_minute.sh PACKAGE README: what somebody types in the first minute, on a machine that has only Debian's
+# PostgreSQL 15: from dpkg to the first transfer that README.md shows. Then all of it is removed again, and no file is
+# left. One line a test; the first that fails ends it. It changes the machine, so run.sh gives it one to throw away.
+set -euo pipefail
+package=$1 readme=$2
+cd /
+export DEBIAN_FRONTEND=noninteractive
+config=/etc/postgresql/15/main/postgresql.conf
+
+# All files with their rights, but for what the server and the package manager write for themselves.
+files() {
+    find / -xdev \( -path /proc -o -path /sys -o -path /dev -o -path /run -o -path /tmp -o -path /mnt -o -path /var/log \
+        -o -path /var/lib/postgresql/15/main -o -path '/var/lib/dpkg/*-old' \) -prune -o -printf '%p %m %u:%g %l\n' | sort
+}
+# The blocks of a language in a section of README.md.
+blocks() {
+    awk -v section="## $1" -v language="$2" '
+        /^## / { here = $0 == section }
+        /^```/ { on = on ? "" : "block " substr($0, 4); next }
+        here && on == "block " language { print }' "$readme"
+}
+psql() { runuser -u postgres -- psql -X -v ON_ERROR_STOP=1 "$@"; }
+
+files >/tmp/before
+cp "$config" /tmp/config
+pg_ctlcluster 15 main start
+started=$(psql -Atc 'SELECT pg_postmaster_start_time()')
+SECONDS=0
+dpkg -i "$package" | tee /tmp/said
+grep -q shared_preload_libraries /tmp/said
+[ "$(psql -Atc 'SELECT pg_postmaster_start_time()')" = "$started" ]
+echo 'ok installing says what to do, and restarts nothing'
+
+blocks Install '' | grep . | tee -a "$config"
+pg_ctlcluster 15 main restart
+blocks Install sql | psql
+{ echo 'SET ROLE app;' && blocks 'Use it in PL/pgSQL' sql; } >/tmp/transfer.sql
+psql </tmp/transfer.sql | tee /tmp/answer
+grep -q 'succeeded | f .*"moved": 5' /tmp/answer
+echo "ok a transfer $SECONDS s after dpkg"
+[ "$SECONDS" -lt 60 ]
+echo 'ok in less than a minute'
+# The same again, but for the table and the function.
+sed -n '/^SELECT status/,$p' /tmp/transfer.sql | psql | tee /tmp/answer
+grep -q 'succeeded | t .*"moved": 5' /tmp/answer
+echo 'ok a retry gets the same answer'
+
+psql -c 'DROP OWNED BY app' -c 'DROP EXTENSION idempotence' -c 'DROP ROLE app'
+cp /tmp/config "$config"
+dpkg --purge postgresql-15-idempotence
+pg_ctlcluster 15 main restart
+pg_ctlcluster 15 main stop
+files | diff /tmp/before -
+echo 'ok removed without a trace'
