@@ -366,7 +366,7 @@ CREATE TRIGGER sleep BEFORE DELETE ON kept.asleep FOR EACH ROW EXECUTE FUNCTION 
 CREATE FUNCTION kept.again() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO kept.back (SELECT OLD.*); RETURN OLD; END $$;
 CREATE TABLE kept.back (LIKE kept.payment_request INCLUDING ALL);
 CREATE TRIGGER again AFTER DELETE ON kept.back FOR EACH ROW EXECUTE FUNCTION kept.again();
-CREATE FUNCTION kept.begins() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM idem_begin('begins', gen_random_uuid()::text); RETURN OLD; END $$;
+CREATE FUNCTION kept.begins() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM public.idem_begin('begins', gen_random_uuid()::text); RETURN OLD; END $$;
 CREATE TABLE kept.begun (LIKE kept.payment_request INCLUDING ALL);
 CREATE TRIGGER begins BEFORE DELETE ON kept.begun FOR EACH ROW EXECUTE FUNCTION kept.begins();
 SELECT idem_create_session('asleep', journal => 'kept.asleep'), idem_create_session('back', journal => 'kept.back'), idem_create_session('begun', journal => 'kept.begun'), idem_create_session('begins');
