@@ -157,8 +157,8 @@ const CALLS: [&str; 16] = [
 
 // Goal: nothing that its owner hangs on a journal is called in the process of anybody else, whoever that is and whatever
 // the call, and the owner's own sessions do not run it as somebody else either.
-// Method: each way to hang code on a table, and each function of the extension, as a superuser, an admin, a monitor and a
-// user to whom the session was lent, and by the worker. The attacker's functions note as whom they were called. Each way is
+// Method: each way to hang code on a table, and each function of the extension, as a superuser; those that come to a
+// journal also as an admin, a monitor and a user to whom the session was lent; and the worker. The attacker's functions note as whom they were called. Each way is
 // also refused in so many words.
 pub async fn a_journal_runs_no_code_in_the_processes_of_others(version: Version) -> Result<()> {
     let server = Cluster::start_preloaded(version)?;
@@ -183,8 +183,10 @@ pub async fn a_journal_runs_no_code_in_the_processes_of_others(version: Version)
         .await?;
         bob.text(hang).await?;
         bob.text("TRUNCATE s.loot").await?;
-        for victim in &victims {
-            for call in CALLS.iter().chain(&every_function) {
+        for (nth, victim) in victims.iter().enumerate() {
+            // The others come to a journal by no other function. The superuser tries them all the same.
+            let others = if nth == 0 { &every_function[..] } else { &[] };
+            for call in CALLS.iter().chain(others) {
                 // It may be refused, and it may not matter to this call.
                 victim.outcome_of(call).await?;
                 let _ = victim.try_text("ROLLBACK").await;
