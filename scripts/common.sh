@@ -50,12 +50,13 @@ quietly() {
 
 # Says each half minute how far the log is, until standard input ends or the log is gone.
 tell_progress() {
-    local status=142
+    local status=142 line
     while [ "$status" -gt 128 ]; do
         status=0
         read -rt 30 || status=$?
         [ -e "$1" ] || return 0
-        [ "$status" -le 128 ] || say "... $(tail -n 1 "$1" | cut -c 1-100)"
+        line=$(tail -n 1 "$1" | sed 's/^ *//' | cut -c 1-100)
+        [ "$status" -le 128 ] || say "... ${line:-at work}"
     done
 }
 

@@ -81,7 +81,7 @@ struct Fresh {
 struct Unseen {
     /// Each once, in the order of the digests.
     fresh: Vec<Fresh>,
-    /// See [`looks::Found::contended`].
+    /// See [`looks::FoundKeys::contended`].
     contended: bool,
 }
 
