@@ -1,4 +1,4 @@
-//! The move from an application's own table of keys, by the steps of docs/operations.md themselves.
+//! The move from an application's own table of keys, by the steps of docs/migration.md themselves.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
@@ -47,8 +47,8 @@ struct Steps {
 
 impl Steps {
     fn read() -> Result<Self> {
-        let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/operations.md"))?;
-        let (_, section) = page.split_once("### Moving from a table of keys").context("there is no such section")?;
+        let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/migration.md"))?;
+        let (_, section) = page.split_once("# Moving from a table of keys").context("there is no such section")?;
         let section = section.split("\n## ").next().unwrap_or_default();
         let blocks = section.split("```sql\n").skip(1).filter_map(|rest| rest.split("```").next());
         // A test cannot wait until a request counts as left behind.
