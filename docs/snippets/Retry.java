@@ -32,7 +32,7 @@ public class Retry {
                 // Connection lost, serialization failure, deadlock, a wait that ran out. Anything else
                 // is an answer, or a mistake: ID012 the mistake of asking the wrong server, which knows
                 // nothing of what was done (nodes.py). Closing the connection rolls back.
-                if (!String.valueOf(e.getSQLState()).matches("08...|57P..|40001|40P01|55P03")) {
+                if (!String.valueOf(e.getSQLState()).matches("08...|25P03|40001|40P01|53...|55P03|57P0[1-35]")) {
                     throw e;
                 }
                 error = e;

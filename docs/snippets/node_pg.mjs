@@ -20,7 +20,7 @@ async function transfer(key, payload, attemptsMax = 10) {
       const ticket = await execute(client, key, payload);
       await client.query('COMMIT');
       if (ticket.status !== 'in_progress') return ticket;
-      error = new Error('another attempt is still at work');
+      error = Object.assign(new Error('another attempt is still at work'), { code: '55P03' });
     } catch (e) {
       if (!isRetryable(e)) throw e;
       error = e;
@@ -32,12 +32,13 @@ async function transfer(key, payload, attemptsMax = 10) {
   throw error;
 }
 
-// Connection lost, serialization failure, deadlock, a wait that ran out. Anything else is an
-// answer, or a mistake: ID012 the mistake of asking the wrong server, which knows nothing of what was
-// done (nodes.py).
+// Connection lost or none to be had, serialization failure, deadlock, a wait that ran out, no room. The error of
+// a connection that was lost while no query ran has no code. Anything else is an answer, or a mistake: ID012 the
+// mistake of asking the wrong server, which knows nothing of what was done (nodes.py).
 function isRetryable(e) {
-  if (e instanceof pg.DatabaseError) return /^(08|57P|40001|40P01|55P03)/.test(e.code);
-  return /^E[A-Z]+$/.test(e.code) || /^Connection terminated/.test(e.message);
+  if (e instanceof pg.DatabaseError) return /^(08|25P03|40001|40P01|53|55P03|57P0[1-35])/.test(e.code);
+  const lost = /^(Connection terminated|Client has encountered a connection error|timeout ex)/;
+  return /^E[A-Z]+$/.test(e.code) || lost.test(e.message);
 }
 
 // One transaction: begin, work, record.

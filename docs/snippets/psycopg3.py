@@ -25,8 +25,11 @@ def transfer(uri, key, payload, attempts_max=10):
             if ticket.status != "in_progress":
                 return ticket
             error = TimeoutError("another attempt is still at work")
-        except psycopg.OperationalError as retryable:
-            # Connection lost, 40001, 40P01, 55P03. Anything else is an answer, or a mistake: ID012 the mistake
+        except psycopg.errors.QueryCanceled:
+            # 57014, statement_timeout or a cancel: rolled back, and it would take as long again.
+            raise
+        except (psycopg.OperationalError, psycopg.errors.IdleInTransactionSessionTimeout) as retryable:
+            # Connection lost, 40001, 40P01, 55P03, 25P03. Anything else is an answer, or a mistake: ID012 the mistake
             # of asking the wrong server, which knows nothing of what was done (nodes.py).
             error = retryable
         time.sleep(random.uniform(0.5, 1) * min(0.05 * 2**attempt, 2))
@@ -37,7 +40,6 @@ def execute(conn, key, payload):
     """One transaction: begin, work, record."""
     ticket = conn.execute(
         "SELECT status, replayed, response FROM idem_begin('payments', %s, payload => %s, wait => %s)",
-        # A uuid.UUID as it is would look for a function that takes a uuid.
         (str(key), Jsonb(payload), datetime.timedelta(seconds=5)),
     ).fetchone()
     if ticket.status != "started":

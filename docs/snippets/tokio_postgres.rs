@@ -54,6 +54,7 @@ fn is_retryable(failure: &Failure) -> bool {
                 .contains(code)
                 || code.code().starts_with("08")
                 || code.code().starts_with("57P")
+                || code.code() == "25P03"
         }
     }
 }
