@@ -67,7 +67,7 @@ def make_database(server):
 
 def end_roles(conn):
     """The roles that the examples make are the server's."""
-    for role in ["billing", "web", "payer", "shop"]:
+    for role in ["app", "billing", "web", "payer", "shop"]:
         if conn.execute("SELECT FROM pg_roles WHERE rolname = %s", [role]).fetchone():
             conn.execute(f"RESET ROLE; DROP OWNED BY {role} CASCADE; DROP ROLE {role}")
 
