@@ -4,7 +4,7 @@ use super::server::now_us;
 use pgrx::pg_sys;
 use std::cell::Cell;
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 // SAFETY: as PostgreSQL declares them. pgrx hides them.
 unsafe extern "C-unwind" {
@@ -30,10 +30,15 @@ pub fn cancel_worker_after(ms: i32) {
 const ELSEWHERE_US_MIN: i64 = 100_000;
 
 /// How often an alarm that is due looks whether this backend waits.
-const LOOK_AGAIN_MS: c_int = 10;
+const LOOK_AGAIN_MS: c_int = 2;
 
 /// Whether an alarm has gone off that nobody has taken notice of.
 static RANG: AtomicBool = AtomicBool::new(false);
+/// How many requests to cancel have come to this process, and how many of them before the alarm was set.
+static CANCELS: AtomicU32 = AtomicU32::new(0);
+static CANCELS_BEFORE: AtomicU32 = AtomicU32::new(0);
+/// PostgreSQL's handler of such a request, as a number.
+static CANCEL: AtomicUsize = AtomicUsize::new(0);
 /// From when on the alarm ends waits for locks; waits for another server; whatever is executed.
 static DUE: [AtomicI64; 3] = [const { AtomicI64::new(NEVER) }; 3];
 
@@ -70,12 +75,14 @@ impl Alarm {
         let former = std::array::from_fn(|n| DUE[n].fetch_min(due[n], Ordering::Relaxed));
         RANG.store(false, Ordering::Relaxed);
         start();
+        CANCELS_BEFORE.store(CANCELS.load(Ordering::Relaxed), Ordering::Relaxed);
         Alarm { former }
     }
 
-    /// Whether an alarm has gone off since it was set, and nobody was told.
+    /// Whether an alarm has gone off since it was set, and nobody was told. A request to cancel that came as well is more
+    /// than that: it must not be taken for the alarm.
     pub fn rang() -> bool {
-        RANG.swap(false, Ordering::Relaxed)
+        RANG.swap(false, Ordering::Relaxed) && CANCELS.load(Ordering::Relaxed) == CANCELS_BEFORE.load(Ordering::Relaxed)
     }
 }
 
@@ -101,11 +108,37 @@ fn start() {
 
 fn clock() -> c_int {
     CLOCK.get().unwrap_or_else(|| {
+        count_cancels();
         // SAFETY: once in a backend. The handler stays, as the library does.
         let clock = unsafe { RegisterTimeout(USER_TIMEOUT, ring) };
         CLOCK.set(Some(clock));
         clock
     })
+}
+
+/// From now on counts the requests to cancel, before PostgreSQL's handler takes them.
+fn count_cancels() {
+    extern "C" fn count(signal: c_int) {
+        CANCELS.fetch_add(1, Ordering::Relaxed);
+        let handler = CANCEL.load(Ordering::Relaxed);
+        if handler > libc::SIG_IGN {
+            // SAFETY: PostgreSQL's handler, which was in force before this one.
+            unsafe { std::mem::transmute::<usize, extern "C" fn(c_int)>(handler)(signal) }
+        }
+    }
+
+    // SAFETY: the former action is written before it is read. The new one differs from it in the function alone, which does
+    // no more than to count. A signal between the two calls finds the handler that was in force.
+    unsafe {
+        let mut action = std::mem::zeroed::<libc::sigaction>();
+        if libc::sigaction(libc::SIGINT, std::ptr::null(), &raw mut action) == 0
+            && action.sa_flags & libc::SA_SIGINFO == 0
+        {
+            CANCEL.store(action.sa_sigaction, Ordering::Relaxed);
+            action.sa_sigaction = count as *const () as usize;
+            libc::sigaction(libc::SIGINT, &raw const action, std::ptr::null_mut());
+        }
+    }
 }
 
 /// Runs in a signal handler. So it does no more than PostgreSQL's own handlers of timeouts do.
@@ -121,8 +154,12 @@ unsafe extern "C-unwind" fn ring() {
     let is_due = |n: usize| DUE[n].load(Ordering::Relaxed) <= now_us;
     let ends = waits_for == LOCK && is_due(0) || matches!(waits_for, CLIENT | EXTENSION) && is_due(1) || is_due(2);
     if ends && !RANG.swap(true, Ordering::Relaxed) {
-        // SAFETY: the signal for a request to cancel, to this process.
-        unsafe { libc::kill(pg_sys::MyProcPid, libc::SIGINT) };
+        // SAFETY: what PostgreSQL's handler of a request to cancel does.
+        unsafe {
+            (&raw mut pg_sys::QueryCancelPending).write_volatile(1);
+            (&raw mut pg_sys::InterruptPending).write_volatile(1);
+            pg_sys::SetLatch(pg_sys::MyLatch);
+        }
     }
 }
 

@@ -22,4 +22,5 @@ on_each_version!(in storm:
 on_each_version!(in readers:
     replays_of_one_request_wait_for_nothing_and_hold_nothing,
     a_lookup_never_misses_a_request_that_was_begun,
+    a_cancel_is_never_taken_for_the_end_of_a_wait,
 );

@@ -3,11 +3,13 @@
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 
 use anyhow::{Context, Result, bail, ensure};
-use futures_util::future::try_join_all;
+use futures_util::future::{try_join, try_join_all};
 use idempotence_cluster_tests::Version;
 use idempotence_cluster_tests::load::count;
+use rand::RngExt;
 use tokio::sync::Barrier;
 use tokio::task::yield_now;
+use tokio::time::{Duration, sleep};
 
 use crate::work::{WORKER, start, workers};
 
@@ -106,5 +108,26 @@ pub async fn a_lookup_never_misses_a_request_that_was_begun(version: Version) ->
     }));
     tokio::try_join!(write, read)?;
     ensure!(in_progress.load(Relaxed) > 0 && done.load(Relaxed) > 0, "nobody looked before and after a commit");
+    Ok(())
+}
+
+// Goal: whoever cancels a call gets it cancelled, also where the call bounds its own waits by cancelling them.
+// Method: lookups wait for a request of a session with a journal, and are cancelled at any moment.
+pub async fn a_cancel_is_never_taken_for_the_end_of_a_wait(version: Version) -> Result<()> {
+    let cluster = start(version).await?;
+    let (holder, canceller) = (cluster.connect("work").await?, cluster.connect("work").await?);
+    holder.text("SELECT idem_create_journal('kept'); SELECT idem_create_session('kept', journal => 'kept')").await?;
+    holder.text("BEGIN; SELECT idem_begin('kept', 'k')").await?;
+    let waiter = cluster.connect("work").await?;
+    let pid = waiter.pid().await?;
+    for _ in 0..400 {
+        let look = waiter.sqlstate("SELECT idem_lookup('kept', 'k', wait => '3 s')");
+        let cancel = async {
+            sleep(Duration::from_micros(rand::rng().random_range(20_000..26_000))).await;
+            canceller.text(&format!("SELECT pg_cancel_backend({pid})")).await
+        };
+        let (state, _) = try_join(look, cancel).await?;
+        ensure!(state == "57014", "{state}");
+    }
     Ok(())
 }
