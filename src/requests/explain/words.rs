@@ -3,6 +3,7 @@
 use super::foresee::{Answer, Because};
 use super::kept::Kept;
 use super::told::{Begin, Now, Of, Outcome, Transaction, Unfinished};
+use crate::domain::class::Class;
 use crate::error::Told;
 use crate::pg;
 use pgrx::spi::quote_literal;
@@ -59,7 +60,7 @@ fn why_started(kept: &Kept, unfinished: Option<&Unfinished>) -> String {
             None => "It stopped before it was done, and nobody is at work on it.".into(),
         },
         (None, Some(_)) => "Its outcome has expired, so it counts as new.".into(),
-        (None, None) => "Nothing is kept of it.".into(),
+        (None, None) => "Nothing is kept of it: it was not done here, or it has expired, or it was forgotten.".into(),
     }
 }
 
@@ -90,18 +91,21 @@ pub fn advice(
         Err(told) if told.sqlstate == "ID012" => told.hint,
         Err(_) if of.kind == "inbox" && of.session_ended.is_none() => match outcome {
             Some(outcome) if !outcome.expired => "Nothing: it was seen, so idem_once() says false.".into(),
-            _ => "It was not seen here, so idem_once() says true and notes it.".into(),
+            _ => "It was not seen here, or so long ago that this has expired, or it was forgotten (see audit_trail): idem_once() says true and notes it.".into(),
         },
         Err(_) if of.session_ended == Some("dropped") => {
             "Find out why the session was dropped. Its owner makes it again with idem_create_session() and the same options; what is kept of its requests counts again then.".into()
         }
         Err(told) => told.hint,
-        Ok(Answer::Replay(_)) => match outcome {
+        Ok(Answer::Replay(class)) => match outcome {
             Some(outcome) if outcome.redacted => {
                 "Nothing: a retry executes nothing. Its response was redacted, so a retry gets NULL.".into()
             }
             Some(outcome) if outcome.given_up => {
                 "Find out what its workers died of, and whether its effect has happened: a retry gets this failure and executes nothing. To have it executed after all, idem_forget() it first.".into()
+            }
+            _ if class == Class::Failed => {
+                "Nothing: a retry gets this failure and executes nothing. To have it executed after all, idem_forget() it first.".into()
             }
             _ => "Nothing: a retry gets this outcome and executes nothing. Whoever may use the session gets the response with idem_lookup().".into(),
         },
@@ -115,7 +119,7 @@ pub fn advice(
         Ok(Answer::Started) => match (unfinished, outcome) {
             (Some(_), _) => "A retry goes on with it. If nobody retries it: idem_settle(), or idem_force_record() with what has happened.".into(),
             (None, Some(_)) => "It was done before, and that was forgotten when it expired. A retry executes it again: send it only if that is wanted.".into(),
-            (None, None) => "Nothing of it was committed here. A retry executes it.".into(),
+            (None, None) => "It was not done here, or so long ago that its outcome has expired, or it was forgotten (see audit_trail). A retry executes it.".into(),
         },
     }
 }
