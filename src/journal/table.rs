@@ -313,8 +313,7 @@ const HARMLESS: [&str; 18] = [
 
 /// What an expression may be made of, as PostgreSQL writes it in its catalogs; and anything else in it. A conversion by the
 /// input function of a type is not among them: that of `xml` looks at no signal.
-const OTHER_NODES: &str =
-    "[{](?!(?:CONST|VAR|FUNCEXPR|OPEXPR|SCALARARRAYOPEXPR|BOOLEXPR|RELABELTYPE|SQLVALUEFUNCTION|NULLTEST|ARRAY|ARRAYEXPR) )";
+const OTHER_NODES: &str = "[{](?!(?:CONST|VAR|FUNCEXPR|OPEXPR|SCALARARRAYOPEXPR|BOOLEXPR|RELABELTYPE|SQLVALUEFUNCTION|NULLTEST|ARRAY|ARRAYEXPR) )";
 
 /// What the table or a partition of it carries that would be somebody's code in the process of whoever uses the journal; in
 /// words. All that it uses is PostgreSQL's own, but for a superuser's triggers, which are the superuser's only if the table's

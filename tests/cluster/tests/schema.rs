@@ -223,7 +223,10 @@ async fn a_hostile_search_path_changes_nothing(version: Version) -> Result<()> {
     superuser.text("SELECT public.idem_revoke('app')").await?;
     ensure!(app.sqlstate("SELECT public.idem_generate_id()").await? == "42501");
     superuser
-        .text("INSERT INTO idempotence.secret SELECT * FROM idempotence.secret; DELETE FROM idempotence.session")
+        .text(
+            "INSERT INTO idempotence.secret SELECT * FROM idempotence.secret WHERE false;
+             INSERT INTO idempotence.audit SELECT * FROM idempotence.audit; DELETE FROM idempotence.session",
+        )
         .await?;
     superuser.text("DROP EXTENSION idempotence").await?;
     Ok(())
