@@ -9,7 +9,7 @@ use idempotence_cluster_tests::standby::start_synchronous;
 use idempotence_cluster_tests::{Cluster, LIMIT, Runbook, Version, on_each_version};
 use idempotence_demo::host::run;
 use idempotence_demo::server::SUPERUSER;
-use tokio::time::{Duration, sleep};
+use tokio::time::{Duration, Instant, sleep};
 
 on_each_version!(
     the_synchronous_standby_is_away,
@@ -97,7 +97,11 @@ async fn the_synchronous_standby_is_away(version: Version) -> Result<()> {
     primary.wait_for(DATABASE, there, "1").await?;
     let support = primary.connect_as(DATABASE, "support").await?;
     ensure!(support.text("SHOW synchronous_commit").await? == "on");
-    ensure!(support.text(lookup).await? == "succeeded|succeeded");
+    // The standby has yet to say that it has them.
+    let start = Instant::now();
+    while support.text(lookup).await? != "succeeded|succeeded" {
+        ensure!(start.elapsed() <= LIMIT, "what the standby has is in progress");
+    }
     Ok(())
 }
 
