@@ -1,0 +1,29 @@
+// The application that clients/chaos kills: chaos_app.mjs FRAMEWORK DRIVER URI PORT
+
+import express from 'express';
+import fastify from 'fastify';
+import * as forExpress from 'idempotence/express';
+import * as forFastify from 'idempotence/fastify';
+import { ask, drivers } from './harness.mjs';
+
+const [framework, driver, uri, port] = process.argv.slice(2);
+const { pathname, searchParams } = new URL(uri.replace('///', '//localhost/'));
+const pool = drivers[driver]({
+  host: searchParams.get('host'), port: Number(searchParams.get('port')), user: searchParams.get('user'), database: pathname.slice(1),
+});
+
+const insert = async (conn, key) =>
+  ({ n: Number((await ask(conn, `INSERT INTO chaos_effect (key) VALUES ('${key}') RETURNING n`))[0].n) });
+
+if (framework === 'fastify') {
+  const app = fastify();
+  app.post('/pay', forFastify.idempotent(pool, 'chaos', async (request, reply, conn) =>
+    reply.code(201).send(await insert(conn, request.body.key))));
+  await app.listen({ port: Number(port), host: '127.0.0.1' });
+} else {
+  const app = express();
+  app.post('/pay', express.json(), forExpress.idempotent(pool, 'chaos', async (request, response, conn) => {
+    response.status(201).json(await insert(conn, request.body.key));
+  }));
+  app.listen(Number(port), '127.0.0.1');
+}

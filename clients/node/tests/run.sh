@@ -1,0 +1,62 @@
+#!/usr/bin/env bash
+# run.sh PG_CONFIG: the tests of the client for node, against a private server: types, both files of vectors, what it catches,
+# what its README says, and the chaos. IDEM_LONG=1: each framework with each driver, and chaos with 5000 keys. What npm installs
+# stands in the lock file, and goes below target/. A line for each test; fails if one does.
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+# shellcheck source=scripts/common.sh
+. "$here/../../../scripts/common.sh"
+# shellcheck source=scripts/server.sh
+. "$root/scripts/server.sh"
+pg_config=${1:?usage: run.sh PG_CONFIG}
+trap server_remove EXIT
+
+# A copy, so that nothing is made beside the sources.
+work=$root/target/clients/node
+mkdir -p "$work/clients"
+tar -C "$root/clients" --exclude node_modules --exclude dist -cf - node vectors.json http_vectors.json | tar -C "$work/clients" -xf -
+cd "$work/clients/node"
+if ! cmp -s package-lock.json node_modules/.lock; then
+    quietly npm ci --no-audit --no-fund --loglevel=error
+    cp package-lock.json node_modules/.lock
+fi
+
+status=0
+if quietly npx tsc && quietly npx tsc -p tests; then echo 'ok types'; else
+    echo 'not ok types'
+    status=1
+fi
+
+server_start "$pg_config" 'fsync = off' 'max_connections = 200' "shared_preload_libraries = 'idempotence'"
+"$server_bin/psql" -Xqc 'CREATE EXTENSION idempotence'
+# One file after the other, for a case ends what is idle. One line for each test, without the summary.
+timeout 900 node --test --test-concurrency=1 --test-reporter=tap tests/*.test.mjs >tap || status=1
+sed -nE 's/^ *((not )?ok) [0-9]+ - /\1 /p' tap
+[ "$status" -eq 0 ] || grep -A 20 '^ *not ok' tap
+
+# typed: what README.md says. It takes packages from the registry, as its reader does.
+node tests/typed.mjs . || status=1
+
+venv=$root/target/clients/venv
+if ! "$venv/bin/python" -c 'import psycopg' 2>/dev/null; then
+    quietly python3 -m venv "$venv"
+    quietly "$venv/bin/python" -m pip install --quiet --disable-pip-version-check 'psycopg[binary]>=3.2,<4'
+fi
+"$server_bin/createdb" chaos
+# chaos KEYS KILLS FRAMEWORK DRIVER
+chaos() {
+    timeout 1200 "$venv/bin/python" "$root/clients/chaos/chaos.py" --data "$server_dir/data" --bin "$server_bin" \
+        --uri "postgresql:///chaos?host=$PGHOST&port=5432&user=postgres" --keys "$1" --kills "$2" \
+        -- node "$PWD/tests/chaos_app.mjs" "${@:3}" '{uri}' '{port}' | sed "s/ chaos:/ chaos $3 $4:/"
+}
+if [ -n "${IDEM_LONG:-}" ]; then
+    for framework in express fastify; do
+        for driver in pg postgres; do
+            chaos 5000 500 "$framework" "$driver" || status=1
+        done
+    done
+else
+    chaos 200 20 express pg || status=1
+    chaos 200 20 fastify postgres || status=1
+fi
+exit $status

@@ -1,0 +1,128 @@
+"""A pool of each driver, by the names of the vectors."""
+
+import contextlib
+import functools
+
+from psycopg.conninfo import conninfo_to_dict
+from servers import POOLS
+
+NAMES = [
+    "psycopg-pool",
+    "psycopg-async",
+    "psycopg-connect",
+    "asyncpg",
+    "sqlalchemy",
+    "sqlalchemy-async",
+    "sqlalchemy-session",
+    "django",
+]
+
+
+def asynchronous(name):
+    return name.endswith("async") or name == "asyncpg"
+
+
+def sqlalchemy_url(driver, uri):
+    from sqlalchemy import URL
+
+    parts = conninfo_to_dict(uri)
+    host, port = parts.pop("host"), parts.pop("port", "5432")
+    parts.pop("connect_timeout", None)
+    query = {"host": host} if host.startswith("/") else {}
+    if driver.endswith("asyncpg") and query:
+        query = {"host": f"{host}"}
+    return URL.create(
+        driver, parts["user"], host=None if query else host, port=int(port), database=parts["dbname"], query=query
+    )
+
+
+def django_setup():
+    import django
+    from django.conf import settings
+
+    if settings.configured:
+        return
+    databases = {}
+    for name, uri in POOLS.items():
+        parts = conninfo_to_dict(uri)
+        databases["default" if name == "owner" else name] = {
+            "ENGINE": "django.db.backends.postgresql",
+            "NAME": parts["dbname"],
+            "USER": parts["user"],
+            "HOST": parts["host"],
+            "PORT": parts.get("port", "5432"),
+        }
+    databases["default"]["OPTIONS"] = {"pool": {"min_size": 1, "max_size": 4, "timeout": 5}}
+    settings.configure(
+        DATABASES=databases,
+        ALLOWED_HOSTS=["*"],
+        ROOT_URLCONF="django_app",
+        SECRET_KEY="x",
+        USE_TZ=True,
+        MIDDLEWARE=["django_app.refuse_before"],
+        REST_FRAMEWORK={"UNAUTHENTICATED_USER": None},
+    )
+    django.setup()
+
+
+class Pools:
+    """Opened when they are asked for."""
+
+    def __init__(self, name):
+        self.name, self.open, self.stack = name, {}, contextlib.AsyncExitStack()
+
+    async def get(self, which="owner"):
+        if which not in self.open:
+            self.open[which] = await self.make(POOLS[which], which)
+        return self.open[which]
+
+    async def make(self, uri, which):
+        if self.name == "django":
+            django_setup()
+            return "default" if which == "owner" else which
+        if self.name == "psycopg-connect":
+            import psycopg
+
+            return functools.partial(psycopg.connect, uri, autocommit=True)
+        if self.name == "psycopg-pool":
+            from psycopg_pool import ConnectionPool
+
+            pool = ConnectionPool(uri, min_size=1, max_size=4, timeout=2, open=False)
+            pool.open()
+            self.stack.callback(pool.close)
+            return pool
+        if self.name == "psycopg-async":
+            from psycopg_pool import AsyncConnectionPool
+
+            pool = AsyncConnectionPool(uri, min_size=1, max_size=4, timeout=2, open=False)
+            await pool.open()
+            self.stack.push_async_callback(pool.close)
+            return pool
+        if self.name == "asyncpg":
+            import asyncpg
+
+            parts = conninfo_to_dict(uri)
+            pool = asyncpg.create_pool(
+                host=parts["host"],
+                port=int(parts.get("port", 5432)),
+                user=parts["user"],
+                database=parts["dbname"],
+                min_size=0,
+                max_size=4,
+            )
+            with contextlib.suppress(OSError):
+                pool = await pool
+            self.stack.push_async_callback(pool.close)
+            return pool
+        if self.name == "sqlalchemy-async":
+            from sqlalchemy.ext.asyncio import create_async_engine
+
+            engine = create_async_engine(sqlalchemy_url("postgresql+asyncpg", uri), pool_size=4, max_overflow=0)
+            self.stack.push_async_callback(engine.dispose)
+            return engine
+        from sqlalchemy import create_engine
+        from sqlalchemy.orm import sessionmaker
+
+        engine = create_engine(sqlalchemy_url("postgresql+psycopg", uri), pool_size=4, max_overflow=0)
+        self.stack.callback(engine.dispose)
+        return sessionmaker(engine) if self.name == "sqlalchemy-session" else engine

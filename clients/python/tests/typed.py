@@ -1,0 +1,186 @@
+"""Types what README.md says, from nothing: typed.py URI PYTHON. Its programs run in a new folder, against a new
+database, and are asked, killed in the middle, and asked again. PYTHON has what the README installs. One line for each
+part."""
+
+import contextlib
+import os
+import pathlib
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+README = (pathlib.Path(__file__).resolve().parents[1] / "README.md").read_text()
+SUPERUSER, PYTHON = sys.argv[1:3]
+PARTS = conninfo_to_dict(SUPERUSER)
+SHOP = make_conninfo(SUPERUSER, dbname="shop")
+APP = f"postgresql://app@/shop?host={PARTS['host']}&port={PARTS.get('port', '5432')}"
+ENV = {
+    **os.environ,
+    "PATH": f"{pathlib.Path(PYTHON).parent}:{os.environ['PATH']}",
+    "DATABASE_URL": APP,
+    "PGPORT": PARTS.get("port", "5432"),
+}
+
+
+def blocks(title, kind):
+    """The blocks of code of a section."""
+    section = re.split(r"^## ", README, flags=re.M)
+    text = next(part for part in section if part.startswith(title)) if title else section[0]
+    return re.findall(rf"```{kind}\n(.*?)```", text, re.S)
+
+
+def drop():
+    with psycopg.connect(SUPERUSER, autocommit=True) as conn:
+        conn.execute("DROP DATABASE IF EXISTS shop (FORCE)")
+        conn.execute("DROP ROLE IF EXISTS app")
+
+
+def fresh_database():
+    drop()
+    with psycopg.connect(SUPERUSER, autocommit=True) as conn:
+        conn.execute("CREATE DATABASE shop")
+    with psycopg.connect(SHOP, autocommit=True) as conn:
+        conn.execute(blocks("", "sql")[0])
+
+
+def balance():
+    with psycopg.connect(SHOP) as conn:
+        return [int(row[0]) for row in conn.execute("SELECT balance FROM account ORDER BY id")]
+
+
+def free_port():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+@contextlib.contextmanager
+def served(command, port, folder):
+    process = subprocess.Popen(
+        ["bash", "-c", f"exec {command}"],
+        cwd=folder,
+        env=ENV,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        for _ in range(300):
+            with contextlib.suppress(OSError), socket.create_connection(("localhost", port)):
+                break
+            assert process.poll() is None, f"{command} has ended"
+            time.sleep(0.05)
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def curl(port, key="order-1"):
+    command = blocks("Idempotency-Key in five minutes: FastAPI", "sh")[2].replace("localhost:8000", f"localhost:{port}")
+    return subprocess.run(
+        ["bash", "-c", command.replace("order-1", key)], capture_output=True, text=True, env=ENV
+    ).stdout
+
+
+def played(name, folder, program, sleep, command, port):
+    """Two curls and a kill."""
+    began, source = time.monotonic(), program.read_text()
+    with served(command, port, folder):
+        first, second = curl(port), curl(port)
+    assert " 201" in first.splitlines()[0] and "idempotent-replayed: true" not in first.lower(), first
+    assert " 201" in second.splitlines()[0] and "idempotent-replayed: true" in second.lower(), second
+    assert first.splitlines()[-1] == second.splitlines()[-1] and balance() == [70, 30], balance()
+    program.write_text(
+        source.replace('    return {"moved"', f'    {sleep}\n    return {{"moved"').replace(
+            '    return JsonResponse({"moved"', f'    {sleep}\n    return JsonResponse({{"moved"'
+        )
+    )
+    assert program.read_text() != source
+    with served(command, port, folder) as process:
+        ask = threading.Thread(target=curl, args=[port, "order-2"])
+        ask.start()
+        with psycopg.connect(SHOP, autocommit=True) as conn:
+            last = time.monotonic() + 20
+            while not conn.execute(
+                "SELECT count(*) FROM pg_stat_activity WHERE usename = 'app' AND state = 'idle in transaction'"
+            ).fetchone()[0]:
+                assert time.monotonic() < last, "the request never slept"
+                time.sleep(0.05)
+        os.killpg(process.pid, signal.SIGKILL)
+        ask.join()
+    assert balance() == [70, 30], balance()
+    program.write_text(source)
+    with served(command, port, folder):
+        # The server notices the dead client at once, or within a moment.
+        for _ in range(50):
+            third = curl(port, "order-2")
+            if " 409" not in third.splitlines()[0]:
+                break
+            time.sleep(0.1)
+    assert " 201" in third.splitlines()[0] and balance() == [40, 60], (third, balance())
+    lines = [line for line in source.splitlines() if re.search(r"# \d$", line)]
+    assert 0 < len(lines) <= 4
+    print(
+        f"ok {name}: {len(lines)} lines, two curls, a kill, one payment each: {time.monotonic() - began:.0f} s",
+        flush=True,
+    )
+
+
+def fastapi(folder):
+    fresh_database()
+    title = "Idempotency-Key in five minutes: FastAPI"
+    (program := folder / "shop.py").write_text(blocks(title, "python")[0])
+    port = free_port()
+    played(
+        "FastAPI in five minutes",
+        folder,
+        program,
+        "import asyncio; await asyncio.sleep(60)",
+        f"{blocks(title, 'sh')[1].strip()} --port {port}",
+        port,
+    )
+
+
+def django(folder):
+    fresh_database()
+    title = "Idempotency-Key in five minutes: Django"
+    make = blocks(title, "sh")[0].replace('"HOST": "localhost"', f'"HOST": "{PARTS["host"]}"')
+    make = "\n".join(line for line in make.splitlines() if not line.startswith("pip"))
+    subprocess.run(["bash", "-ec", make], cwd=folder, env=ENV, check=True)
+    (program := folder / "shop" / "urls.py").write_text(blocks(title, "python")[0])
+    port = free_port()
+    played(
+        "Django in five minutes",
+        folder,
+        program,
+        "import time; time.sleep(60)",
+        f"{blocks(title, 'sh')[1].strip()} {port}",
+        port,
+    )
+
+
+def plain(folder):
+    fresh_database()
+    (program := folder / "plain.py").write_text(blocks("Without a web framework", "python")[0])
+    said = [
+        subprocess.run([PYTHON, program, APP], cwd=folder, env=ENV, capture_output=True, text=True, check=True).stdout
+        for _ in range(2)
+    ]
+    assert said == ["[]\nsucceeded {'moved': 30} False\n", "[]\nsucceeded {'moved': 30} True\n"], said
+    print("ok without a framework", flush=True)
+
+
+for part in (fastapi, django, plain):
+    with tempfile.TemporaryDirectory() as there:
+        part(pathlib.Path(there))
+drop()

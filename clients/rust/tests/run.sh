@@ -1,0 +1,51 @@
+#!/usr/bin/env bash
+# run.sh PG_CONFIG: the tests of the client for Rust, against a private server: both files of vectors with each driver, and the
+# chaos. IDEM_LONG=1: chaos with 5000 keys. A line for each test; fails if one does.
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+# shellcheck source=scripts/common.sh
+. "$here/../../../scripts/common.sh"
+# shellcheck source=scripts/server.sh
+. "$root/scripts/server.sh"
+pg_config=${1:?usage: run.sh PG_CONFIG}
+trap server_remove EXIT
+
+# What asks over HTTP, and kills, is in Python.
+python=$root/target/clients/asking/bin/python
+if ! "$python" -c 'import psycopg, pytest' 2>/dev/null; then
+    rm -rf "$root/target/clients/asking"
+    quietly python3 -m venv "$root/target/clients/asking"
+    quietly "$python" -m pip install --quiet --disable-pip-version-check 'psycopg[binary]>=3.2,<4' pytest
+fi
+export CARGO_TARGET_DIR=$root/target/clients/rust
+manifest=$here/../Cargo.toml
+quietly cargo build --quiet --locked --manifest-path "$manifest" --all-features --example served --test vectors
+served=$CARGO_TARGET_DIR/debug/examples/served
+
+server_start "$pg_config" 'fsync = off' 'max_connections = 200' "shared_preload_libraries = 'idempotence'"
+"$server_bin/createdb" clients
+IDEM_URI="postgresql:///clients?host=$PGHOST&port=5432&user=postgres"
+export IDEM_URI PYTHONDONTWRITEBYTECODE=1
+vectors=$here/../../http_vectors.json
+status=0
+
+cd "$here/../../python/tests"
+for driver in tokio-postgres sqlx; do
+    IDEM_SERVED="$served $driver {port} $IDEM_URI $vectors" timeout 300 "$python" -m pytest -p no:cacheprovider -q --tb=short \
+        test_http_vectors.py || status=1
+done
+timeout 300 cargo test --quiet --locked --manifest-path "$manifest" --all-features --test vectors || status=1
+
+keys=200 kills=20
+if [ -n "${IDEM_LONG:-}" ]; then
+    keys=5000 kills=500
+    # Each feature without the others.
+    for features in '' sqlx tokio-postgres axum,sqlx; do
+        quietly cargo check --quiet --locked --manifest-path "$manifest" --lib --features "$features" || status=1
+    done
+fi
+for driver in tokio-postgres sqlx; do
+    timeout 1200 "$python" "$here/../../chaos/chaos.py" --data "$server_dir/data" --bin "$server_bin" --uri "$IDEM_URI" \
+        --keys "$keys" --kills "$kills" -- "$served" "$driver" '{port}' '{uri}' || status=1
+done
+exit $status
