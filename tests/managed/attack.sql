@@ -1,0 +1,199 @@
+-- Goal: a role that may use the edition, and controls its search_path, its settings, temporary objects and its own schemas,
+-- gets nothing of another role's sessions, and executes nothing as another.
+-- Method: what an attacker would try, each with the answer that refuses it. mallory attacks what alice has.
+\set VERBOSITY sqlstate
+\pset format unaligned
+\pset tuples_only on
+SET ROLE managed_alice;
+SELECT idem_create_session('attack', ttl => '1 hour');
+SELECT status, response FROM idem_run('attack', 'secret', $$SELECT '"the secret"'::jsonb$$);
+SELECT status FROM idem_begin('attack', 'leased', lease => '1 hour');
+SET ROLE managed_mallory;
+-- nothing of it is seen, or can be used
+SELECT count(*) FROM idempotence.outcomes;
+SELECT count(*) FROM idempotence.kept;
+SELECT count(*) FROM idempotence.own_pending;
+SELECT count(*) FROM idempotence.sessions;
+SELECT name, id, secret FROM idempotence.own_session;
+SELECT idem_lookup('attack', 'secret');
+SELECT idem_begin('attack', 'secret');
+SELECT idem_settle('attack', 'secret');
+SELECT idem_forget('attack', 'secret', 'because');
+SELECT idem_drop_session('attack');
+SELECT idem_alter_session('attack', owner => 'managed_mallory');
+SELECT idem_create_session('attack');
+SELECT idem_record('attack', 'leased', token => 1);
+SELECT idem_record('attack', 'nothing', token => 1);
+-- the door says who asks, whatever is written to it
+UPDATE idempotence.door SET who = 'managed_alice', act = 'begin', session = 'attack', request = 'secret';
+UPDATE idempotence.door SET ticket = NULL;
+UPDATE idempotence.door SET act = 'begin', session = 'attack', request = 'secret' RETURNING ticket;
+INSERT INTO idempotence.door (act) VALUES ('begin');
+SELECT who FROM idempotence.door;
+BEGIN;
+LOCK TABLE idempotence.door IN ACCESS SHARE MODE;
+ROLLBACK;
+BEGIN;
+LOCK TABLE idempotence.outcomes IN ACCESS EXCLUSIVE MODE;
+ROLLBACK;
+-- what the door calls does nothing for whoever calls it himself
+SELECT idempotence._begin_request('managed_alice', 'attack', 'secret', NULL, NULL, NULL, NULL, 'begin');
+SELECT idempotence._find(1, 'secret', now());
+SELECT idempotence._session_of('managed_alice', 'attack', false, '');
+SELECT idempotence.sweep_step();
+SELECT idempotence._sweep_step();
+CALL idempotence.idem_sweep();
+SELECT * FROM idempotence.session;
+SELECT * FROM idempotence.audit;
+SELECT nextval('idempotence.ring');
+TRUNCATE idempotence.outcome_0;
+-- its trigger believes only the door
+CREATE VIEW managed_mallory.door AS SELECT 'managed_alice'::name AS who, 'begin'::text AS act, 'attack'::text AS session, 'secret'::text AS request;
+CREATE TRIGGER enter INSTEAD OF UPDATE ON managed_mallory.door FOR EACH ROW EXECUTE FUNCTION idempotence._enter();
+CREATE TABLE managed_mallory.outcome (class "char");
+CREATE TRIGGER at_commit AFTER INSERT ON managed_mallory.outcome FOR EACH ROW EXECUTE FUNCTION idempotence._at_commit();
+-- operators, functions, types and tables of his own, before pg_catalog, and temporary ones: none is executed as the owner
+CREATE FUNCTION managed_mallory.trap() RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+  RAISE EXCEPTION 'executed as %', CURRENT_USER USING ERRCODE = CASE WHEN CURRENT_USER = 'managed_mallory' THEN 'TR001' ELSE 'TR666' END;
+END $$;
+CREATE FUNCTION managed_mallory.eq(text, text) RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN PERFORM managed_mallory.trap(); RETURN true; END $$;
+CREATE OPERATOR managed_mallory.= (LEFTARG = text, RIGHTARG = text, FUNCTION = managed_mallory.eq);
+CREATE FUNCTION managed_mallory.ge(timestamptz, timestamptz) RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN PERFORM managed_mallory.trap(); RETURN true; END $$;
+CREATE OPERATOR managed_mallory.> (LEFTARG = timestamptz, RIGHTARG = timestamptz, FUNCTION = managed_mallory.ge);
+CREATE FUNCTION managed_mallory.current_setting(text, boolean) RETURNS text LANGUAGE plpgsql AS $$ BEGIN PERFORM managed_mallory.trap(); RETURN ''; END $$;
+CREATE FUNCTION managed_mallory.clock_timestamp() RETURNS timestamptz LANGUAGE plpgsql AS $$ BEGIN PERFORM managed_mallory.trap(); RETURN now(); END $$;
+CREATE FUNCTION managed_mallory.format(text, VARIADIC text[]) RETURNS text LANGUAGE plpgsql AS $$ BEGIN PERFORM managed_mallory.trap(); RETURN ''; END $$;
+CREATE FUNCTION managed_mallory.pg_has_role(name, oid, text) RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN PERFORM managed_mallory.trap(); RETURN true; END $$;
+CREATE DOMAIN managed_mallory.timestamptz AS pg_catalog.timestamptz;
+CREATE TEMP TABLE session (name text, id integer);
+CREATE TEMP TABLE pg_roles (oid oid, rolname name);
+SET search_path = managed_mallory, pg_temp, pg_catalog, idempotence;
+SELECT idempotence.idem_create_session('mallory', ttl => '1 hour');
+BEGIN;
+SELECT status FROM idempotence.idem_begin('mallory', 'k', payload => '{"a": 1.0}');
+SELECT idempotence.idem_record('mallory', 'k', '1') IS NOT NULL;
+COMMIT;
+SELECT status, response FROM idempotence.idem_begin('mallory', 'k', payload => '{"a": 1}');
+SELECT status FROM idempotence.idem_lookup('mallory', 'k');
+SELECT status FROM idempotence.idem_begin('mallory', 'l', lease => '1 hour');
+SELECT status FROM idempotence.idem_begin('mallory', 'l', wait => '10 ms');
+SELECT idempotence.idem_begin('attack', 'secret');
+RESET search_path;
+-- what idem_run executes is executed as the caller
+SELECT status, response FROM idem_run('mallory', 'who', 'SELECT to_jsonb(CURRENT_USER)');
+-- settings: none lifts a limit or a check
+SET idempotence.max_response = '1GB';
+SET idempotence.max_payload = '1GB';
+SET check_function_bodies = off;
+SET standard_conforming_strings = off;
+SET escape_string_warning = off;
+SET transform_null_equals = on;
+SET IntervalStyle = 'sql_standard';
+SET DateStyle = 'German';
+SET extra_float_digits = 0;
+SET row_security = off;
+SELECT status FROM idem_run('mallory', 'large', 'SELECT to_jsonb(repeat(''x'', 2000000))');
+SELECT status FROM idem_begin('mallory', 'large', payload => to_jsonb(repeat('x', 2000000)));
+SELECT status FROM idem_begin('mallory', 'k', payload => '{"a": 1.0}');
+SELECT status FROM idem_begin('mallory', 'k', payload => '{"a": "1.0"}');
+SELECT idem_begin('attack', 'secret');
+SET session_replication_role = replica;
+RESET ALL;
+-- an open row is not committed, whatever is made of constraints
+BEGIN;
+SET CONSTRAINTS ALL IMMEDIATE;
+SELECT status FROM idem_begin('mallory', 'open');
+COMMIT;
+BEGIN;
+SELECT status FROM idem_begin('mallory', 'open');
+SET CONSTRAINTS ALL IMMEDIATE;
+ROLLBACK;
+BEGIN;
+SET CONSTRAINTS ALL IMMEDIATE;
+SELECT status FROM idem_begin('mallory', 'open');
+SELECT idem_record('mallory', 'open') IS NOT NULL;
+COMMIT;
+SELECT status FROM idem_lookup('mallory', 'open');
+-- what is undone by a savepoint is open again, and is not committed or prepared
+BEGIN;
+SELECT status FROM idem_begin('mallory', 'undone');
+SAVEPOINT before_record;
+SELECT idem_record('mallory', 'undone') IS NOT NULL;
+ROLLBACK TO before_record;
+SET CONSTRAINTS ALL IMMEDIATE;
+ROLLBACK;
+BEGIN;
+SELECT status FROM idem_begin('mallory', 'undone');
+SAVEPOINT before_record;
+SELECT idem_record('mallory', 'undone') IS NOT NULL;
+ROLLBACK TO before_record;
+PREPARE TRANSACTION 'managed_mallory';
+BEGIN;
+SAVEPOINT before_begin;
+SELECT status FROM idem_begin('mallory', 'undone');
+ROLLBACK TO before_begin;
+SELECT idem_record('mallory', 'undone');
+ROLLBACK;
+-- the lock of a request is the transaction's: neither its holder nor anybody else lets go of it before the end
+BEGIN;
+SELECT status FROM idem_begin('mallory', 'locked');
+SELECT pg_advisory_unlock_all();
+DISCARD ALL;
+ROLLBACK;
+BEGIN;
+SELECT status FROM idem_begin('mallory', 'locked');
+SELECT pg_advisory_unlock_all();
+DISCARD PLANS;
+DISCARD TEMP;
+RESET ALL;
+SET search_path = public, idempotence;
+SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid() AND mode = 'ExclusiveLock' AND granted;
+SELECT idem_release('mallory', 'locked');
+COMMIT;
+-- a statement that is cancelled at work leaves nothing
+SET statement_timeout = '1 ms';
+SELECT status FROM idem_run('mallory', 'slow', 'SELECT 1 FROM pg_sleep(1)');
+RESET statement_timeout;
+SELECT status FROM idem_lookup('mallory', 'slow');
+-- a role that was changed in the transaction is who asks then
+BEGIN;
+SELECT status FROM idem_begin('mallory', 'changed');
+RESET ROLE;
+SET ROLE managed_alice;
+SELECT status FROM idem_begin('mallory', 'changed too');
+ROLLBACK;
+SET ROLE managed_mallory;
+-- nothing is hung onto what is the owner's, and nothing is copied into the door
+COPY idempotence.door TO stdout;
+CREATE RULE trap AS ON UPDATE TO idempotence.door DO INSTEAD NOTHING;
+CREATE RULE trap AS ON SELECT TO idempotence.outcome DO INSTEAD SELECT NULL;
+CREATE TRIGGER trap INSTEAD OF UPDATE ON idempotence.door FOR EACH ROW EXECUTE FUNCTION idempotence._enter();
+CREATE OR REPLACE FUNCTION idempotence._enter() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END';
+ALTER TABLE idempotence.outcome DISABLE TRIGGER unrecorded;
+-- a lock whose number can be computed holds up neither the sweep nor who changes a session
+SELECT pg_advisory_lock(idempotence._lock_of('00000000-0000-0000-0000-000000000000', of)) FROM unnest('{"",attack}'::text[]) of;
+\! psql -XAtq -d attack -c 'CALL idempotence.idem_sweep()' -c 'SELECT count(*) FROM idempotence.swept'
+\! psql -XAtq -d attack -c 'SET ROLE managed_alice' -c 'SET idempotence.wait = 0' -c "SELECT idem_alter_session('attack', ttl => '2 hours')"
+SELECT pg_advisory_unlock_all();
+SELECT pg_try_advisory_lock(idempotence._lock_of(secret, 'attack')) FROM idempotence.settings;
+-- a function of another's runs with the rights of that one, and in it of nobody else: alice calls what mallory has made
+CREATE FUNCTION managed_mallory.steal() RETURNS text LANGUAGE plpgsql SECURITY DEFINER AS $$ BEGIN RETURN (idempotence.idem_lookup('attack', 'secret')).response; END $$;
+SET ROLE managed_alice;
+SELECT managed_mallory.steal();
+-- lent, it may be used, until it is taken back; and never altered
+SELECT idem_alter_session('attack', usable_by => 'managed_mallory');
+SET ROLE managed_mallory;
+SELECT response FROM idem_lookup('attack', 'secret');
+SELECT idem_drop_session('attack');
+SELECT idem_forget('attack', 'secret', 'because');
+SET ROLE managed_alice;
+SELECT idem_alter_session('attack', usable_by => '-');
+SET ROLE managed_mallory;
+SELECT response FROM idem_lookup('attack', 'secret');
+RESET ROLE;
+-- who has no USAGE on the schema can do nothing
+SET ROLE managed_nobody;
+SELECT idempotence.idem_begin('attack', 'secret');
+SELECT * FROM idempotence.outcomes;
+RESET ROLE;

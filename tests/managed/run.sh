@@ -1,0 +1,110 @@
+#!/usr/bin/env bash
+# run.sh [--long] PG_CONFIG: tests the edition for managed services on a private server, installed by a role that is no superuser.
+# The long form of the kills (5000 keys, 500 kills) and of retiring (a million) comes with --long. The way up and
+# back needs a server with the extension. PGlite and PgBouncer are tested where they are there: target/managed, pgbouncer.
+set -eEuo pipefail
+# shellcheck source=scripts/common.sh
+. "$(dirname "$0")/../../scripts/common.sh"
+# shellcheck source=scripts/server.sh
+. "$root/scripts/server.sh"
+
+keys=300 kills=40 outcomes=100000
+if [ "${1:-}" = --long ]; then
+    keys=5000 kills=500 outcomes=1000000
+    shift
+fi
+pg_config=${1:?usage: run.sh [--long] PG_CONFIG}
+here=$root/tests/managed
+edition=$root/sql/managed/idempotence_managed.sql
+results=$root/target/managed/results
+mkdir -p "$results"
+pooler=''
+clean_up() {
+    [ -z "$pooler" ] || kill "$(<"$pooler")" 2>/dev/null || true
+    server_remove
+}
+trap clean_up EXIT
+# A command that fails says so as a test does, whoever reads the output.
+trap 'echo "not ok - line $LINENO: $BASH_COMMAND"' ERR
+server_start "$pg_config" 'fsync = off' 'max_connections = 60'
+export PATH="$server_bin:$PATH"
+
+psql() { PGOPTIONS='-c client_min_messages=warning' command psql -X -q -v ON_ERROR_STOP=1 "$@"; }
+
+# database NAME [FILE]: a fresh database of the installer's, with the edition, or what FILE has, in it.
+database() {
+    psql -c "DROP DATABASE IF EXISTS $1" -c "CREATE DATABASE $1 OWNER managed_installer" \
+        -c "ALTER DATABASE $1 SET search_path = public, idempotence"
+    psql -U managed_installer -d "$1" -f "${2:-$edition}"
+    psql -d "$1" -c "GRANT ALL ON SCHEMA public TO managed_app" -c "SELECT idempotence.idem_grant('managed_app')" >/dev/null
+}
+
+psql -c 'CREATE ROLE managed_installer LOGIN' -c 'CREATE ROLE managed_app LOGIN' -c 'CREATE ROLE managed_alice' \
+    -c 'CREATE ROLE managed_mallory' -c 'CREATE ROLE managed_nobody'
+
+# Installed again, it keeps what is there; dropped, it leaves nothing.
+database upgrade
+psql -d upgrade -c "SELECT idem_create_session('s'), idem_settle('s', 'k')" >/dev/null
+psql -U managed_installer -d upgrade -f "$edition"
+[ "$(psql -At -d upgrade -c "SELECT status FROM idem_lookup('s', 'k')")" = cancelled ]
+psql -U managed_installer -d upgrade -c 'SET client_min_messages = error' -c 'DROP SCHEMA idempotence CASCADE'
+[ "$(psql -At -d upgrade -c "SELECT count(*) FROM pg_proc WHERE proname LIKE 'idem%'")" = 0 ]
+[ "$(wc -l <"$edition")" -le 1000 ]
+echo 'ok - installed, installed again, dropped'
+
+# What is packed for pg_tle: the text of the extension, without pg_tle itself.
+"$root/scripts/managed.sh" 2>/dev/null
+sed -e '1d' -e '$d' "$root"/target/dist/idempotence_managed--*.pg_tle.sql >"$results/packed.sql"
+database packed "$results/packed.sql"
+[ "$(psql -At -d packed -c "SELECT idem_create_session('s')" -c "SELECT status FROM idem_settle('s', 'k')" | tail -n 1)" = cancelled ]
+echo 'ok - the text that is packed for pg_tle'
+
+database attack
+psql -d attack -c 'CREATE SCHEMA managed_mallory AUTHORIZATION managed_mallory' -c 'GRANT USAGE ON SCHEMA managed_mallory TO PUBLIC' \
+    -c 'GRANT TEMP ON DATABASE attack TO managed_mallory' -c "SELECT idem_grant('managed_alice'), idem_grant('managed_mallory')" >/dev/null
+command psql -X -a -q -d attack <"$here/attack.sql" >"$results/attack.out" 2>&1
+diff -u "$here/attack.out" "$results/attack.out"
+echo 'ok - an attacker gets nothing'
+
+database kills
+PGUSER=managed_app PGDATABASE=kills "$here/kills.py" "$keys" "$kills"
+
+database retire
+command psql -X -q -d retire -v n="$outcomes" -f "$here/retire.sql" 2>&1
+
+database brief
+command psql -X -q -d brief -f "$here/brief.sql" 2>&1
+
+if command -v pgbouncer >/dev/null; then
+    database pooled
+    pooled=$(mktemp -d)
+    printf '[databases]\n* = host=%s port=%s\n[pgbouncer]\nunix_socket_dir = %s\nlisten_port = 6432\nlisten_addr =\nauth_type = any\npool_mode = transaction\ndefault_pool_size = 4\nlogfile = %s/log\npidfile = %s/pid\n' \
+        "$PGHOST" "$PGPORT" "$pooled" "$pooled" "$pooled" | sed 's/^\* = /pooled = user=managed_app /' >"$pooled/ini"
+    [ "$(id -u)" -ne 0 ] || chown -R postgres: "$pooled"
+    # It tells its own number. That of the background command is its parent's.
+    { as_server_user pgbouncer -q "$pooled/ini" || true; } &
+    pooler=$pooled/pid
+    direct="host=$PGHOST port=$PGPORT dbname=postgres"
+    # On a machine that is busy, or has never started it, it takes its time.
+    for ((waited = 0; ; waited++)); do
+        PGHOST=$pooled PGPORT=6432 command psql -X -U managed_app -d pooled -c 'SELECT 1' >/dev/null 2>&1 && break
+        [ "$waited" -lt 300 ] || { cat "$pooled/log" && false; }
+        sleep 0.1
+    done
+    MANAGED_KILLER=$direct PGHOST=$pooled PGPORT=6432 PGUSER=managed_app PGDATABASE=pooled "$here/kills.py" 100 20
+    kill "$(<"$pooler")"
+    wait
+    pooler=''
+    rm -rf "$pooled"
+    echo 'ok - through PgBouncer in transaction mode'
+fi
+
+module=$root/target/managed/node_modules/@electric-sql/pglite
+[ ! -d "$module" ] || MODULE=$module timeout 120 node "$here/pglite.mjs" "$edition"
+
+[ ! -e "$("$pg_config" --sharedir)/extension/idempotence.control" ] || "$here/moving.sh"
+
+database golden
+"$here/make_setup.py" | psql -d golden
+ISOLATIONTESTER="$(dirname "$("$pg_config" --pgxs)")/../test/isolation/isolationtester" MANAGED_DATABASE=golden \
+    "$here/golden.py" "$results" --races
