@@ -79,6 +79,9 @@ pgxn: ## make the archive for PGXN of the last commit
 oci: all ## make an image of the extension for PostgreSQL 18, or with BASE=image one of that server with it
 	@scripts/oci.sh $(PG_CONFIG) $(package) "$(BASE)" "$(RUN_AS)"
 
+managed: ## pack the edition for managed services for pg_tle, in target/dist
+	@scripts/managed.sh
+
 sbom: ## write what the library is made of, as CycloneDX
 	@scripts/third_party.py --sbom
 
@@ -88,4 +91,4 @@ clean: ## remove all that was built in this checkout
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
 
-.PHONY: all install uninstall dist deb rpm package debian installcheck lint test test-citus test-fleet demo bench report pgxn oci sbom clean help
+.PHONY: all managed install uninstall dist deb rpm package debian installcheck lint test test-citus test-fleet demo bench report pgxn oci sbom clean help

@@ -63,7 +63,7 @@ SELECT format('Counted since %s: the busiest sessions; (client): those of a role
 \echo :title
 -- Numbers of more than six digits in millions (M) and billions (G).
 SELECT left(CASE WHEN s.kind = 'other' THEN '(other)' WHEN s.kind = 'client' THEN '(client) ' || s.owner::text
-                 ELSE s.session END, 19) AS session,
+                 ELSE idempotence.legible(s.session) END, 19) AS session,
        n.n[1] AS start, n.n[2] AS replay, n.n[3] AS record, n.n[4] AS fail, n.n[5] AS busy, n.n[6] AS refuse,
        n.n[7] AS "wait s"
 FROM (SELECT *, started + taken_over AS begun, mismatched + discarded + fenced + out_of_sequence + unrecorded AS refused
@@ -77,19 +77,19 @@ ORDER BY s.begun + s.replayed + s.recorded DESC, s.session LIMIT 15;
 
 \echo Errors of class ID in these hours, as far as they are kept
 SELECT e.sqlstate, count(*) AS errors, count(DISTINCT e.session) AS sessions,
-       left(mode() WITHIN GROUP (ORDER BY e.session), 22) AS "most of them in",
+       left(idempotence.legible(mode() WITHIN GROUP (ORDER BY e.session)), 22) AS "most of them in",
        to_char(max(e.at), 'MM-DD HH24:MI:SS') AS last
 FROM idempotence.errors e WHERE e.at >= :'since'::timestamptz
 GROUP BY e.sqlstate ORDER BY count(*) DESC, e.sqlstate;
 
 \echo In flight: the oldest, and those with most waiters
-SELECT left(f.session, 18) AS session, left(f.request, 18) AS request, COALESCE('pid ' || f.pid, 'prepared') AS holder,
+SELECT left(idempotence.legible(f.session), 18) AS session, left(idempotence.legible(f.request), 18) AS request, COALESCE('pid ' || f.pid, 'prepared') AS holder,
        f.state, date_trunc('second', clock_timestamp() - f.since) AS age, f.waiters AS wait
 FROM idempotence.in_flight f ORDER BY f.waiters DESC NULLS LAST, f.since LIMIT 10;
 \endif
 
 \echo Unfinished: begun, committed, and not done; the oldest
-SELECT left(u.session, 16) AS session, left(u.request, 16) AS request, u.state, left(u.holder::text, 12) AS holder,
+SELECT left(idempotence.legible(u.session), 16) AS session, left(idempotence.legible(u.request), 16) AS request, u.state, left(u.holder::text, 12) AS holder,
        u.attempt AS try, date_trunc('second', clock_timestamp() - u.since) AS age
 FROM idempotence.unfinished u ORDER BY (u.state = 'run out') DESC, u.since LIMIT 10;
 

@@ -16,10 +16,16 @@ command -v cargo >/dev/null || die "there is no cargo: install Rust $wanted or l
 found=$(rustc --version | cut -d' ' -f2)
 [ "$(printf '%s\n' "$wanted" "$found" | sort -V | head -n 1)" = "$wanted" ] ||
     die "Rust is $found here, and the extension needs $wanted or later: rustup update"
+[ -n "${LIBCLANG_PATH:-}" ] || command -v clang >/dev/null || die "there is no clang, which reads the server's headers"
+headers=$("$pg_config" --includedir-server)
+[ -e "$headers/postgres.h" ] || die "there are no headers of the server in $headers. Install the development package of" \
+    "PostgreSQL $version (Debian: postgresql-server-dev-$version)"
 
 # One target directory for each major version. In a common one, cargo would build the extension anew at each change from
 # one version to another.
 export PGRX_PG_CONFIG_PATH=$pg_config CARGO_TARGET_DIR=$root/target/pg$version
+# pgrx would format what it makes of the headers, and fail where Rust came without rustfmt.
+export RUSTFMT=true
 # No path of this machine goes into the library, so that every directory and every home gives the same bytes. The last
 # prefix that fits counts. Cargo's directory of sources is there only after it has fetched them.
 [ -d vendor ] || cargo fetch --locked --quiet --target "$(rustc -vV | sed -n 's/^host: //p')"

@@ -27,6 +27,9 @@ test_versions=(15 16 17 18)
 # Debian's packages of what stands around servers, which the suites failover and splitting need.
 fleet_packages=(patroni etcd-server haproxy pgpool2)
 
+# What the clients for Java and Go need besides a JDK. It is unpacked, since its installation would upgrade others.
+agent_packages=(libpostgresql-jdbc-java libhikaricp-java libslf4j-java golang-go golang-github-jackc-pgx-v4-dev)
+
 say() { printf '==> %s\n' "$*" >&2; }
 die() {
     printf 'error: %s\n' "$*" >&2
@@ -54,8 +57,9 @@ tell_progress() {
     while [ "$status" -gt 128 ]; do
         status=0
         read -rt 30 || status=$?
+        # The log goes when the command ends, at any moment.
+        line=$(tail -n 1 "$1" 2>/dev/null | sed 's/^ *//' | cut -c 1-100)
         [ -e "$1" ] || return 0
-        line=$(tail -n 1 "$1" | sed 's/^ *//' | cut -c 1-100)
         [ "$status" -le 128 ] || say "... ${line:-at work}"
     done
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# schema.sh [--check] PG_CONFIG: writes the script of CREATE EXTENSION, sql/idempotence--VERSION.sql, as cargo-pgrx
-# generates it from the sources. With --check, fails where the script in the tree is another.
+# schema.sh [--check] PG_CONFIG: writes the script of CREATE EXTENSION, sql/idempotence--VERSION.sql, from
+# what the macros of pgrx leave in the library. With --check, fails where the script in the tree is another.
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 . "$(dirname "$0")/common.sh"
@@ -10,23 +10,26 @@ check=''
 version=$(server_version "$1")
 pg_config=$(own_pg_config "$1")
 cd "$root"
-script=sql/idempotence--$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml).sql
+release=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
+script=sql/idempotence--$release.sql
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 generated=$work/script
-# cargo-pgrx asks for the server where it notes its own.
-printf '[configs]\npg%s = "%s"\n' "$version" "$pg_config" >"$work/config.toml"
 
-scripts/cargo_pgrx.sh
 [ -e "$script" ] || touch "$script"
 quietly make -s PG_CONFIG="$pg_config" PROFILE=dev
-# It reads what the library tells of itself, so that nothing is compiled again.
-PGRX_HOME=$work CARGO_TARGET_DIR=$root/target/pg$version quietly cargo pgrx schema --skip-build --profile dev --pg-config "$pg_config" \
-    --no-default-features --features "pg$version" --out "$generated"
-# The lines of the sources change too often to be told.
-sed -i '/^-- src\/.*:[0-9]*$/d' "$generated"
-if [ -n "$check" ]; then
-    diff "$script" "$generated" || die "$script is not what the sources make: scripts/schema.sh $1"
-else
-    cp "$generated" "$script"
+objcopy --dump-section .pgrxsc="$work/section" "$root/target/pg$version/debug/libidempotence.so" "$work/library"
+quietly cargo run --locked --quiet -p idempotence-schema -- idempotence.control "$release" "$work/section" "$generated"
+# The lines of the sources change too often to be told. The schema is made by sql/tables.sql, unless it was there before;
+# pgrx's statement would fail then.
+sed -i -e '/^-- src\/.*:[0-9]*$/d' -e '/^CREATE SCHEMA IF NOT EXISTS idempotence;/d' "$generated"
+# pgrx chooses any order that has what a statement needs before it, another one each time. So the statements are compared,
+# and the order of the script in the tree stays. Each line has one part of the script.
+parts() { awk 'BEGIN { RS = "/\\* <begin connected objects> \\*/" } { gsub(/\n/, "\\n"); print }' "$1" | LC_ALL=C sort; }
+if diff <(parts "$script") <(parts "$generated") >"$work/differences"; then
+    exit
+elif [ -n "$check" ]; then
+    sed 's/\\n/\n  /g' "$work/differences"
+    die "$script is not what the sources make: scripts/schema.sh $1"
 fi
+cp "$generated" "$script"

@@ -10,7 +10,7 @@ set -euo pipefail
 
 packages=(gcc libc6-dev make clang libclang1)
 [ -n "${PG15_CONFIG:-}${PG_CONFIG:-}" ] || packages+=(postgresql-15 postgresql-server-dev-15)
-[ -z "${1:-}" ] || packages+=(build-essential pkg-config libssl-dev libclang-dev shellcheck)
+[ -z "${1:-}" ] || packages+=(build-essential shellcheck)
 if [ "${1:-}" = test ]; then
     packages+=(python3-venv pgbouncer prometheus prometheus-postgres-exporter prometheus-sql-exporter)
     # Debian's extensions go with Debian's server only.
@@ -30,7 +30,7 @@ fi
 # A suite whose program is missing is skipped.
 [ "${1:-}" != test ] || "$root/scripts/packages.sh" "${fleet_packages[@]}" ||
     say "without ${fleet_packages[*]}, suites are left out"
-[ -z "${1:-}" ] || "$root/scripts/cargo_pgrx.sh"
+[ "${1:-}" != test ] || "$root/scripts/packages.sh" rabbitmq-server || say "its consumer is not tested"
 if [ "${1:-}" = test ]; then
     for version in "${test_versions[@]}"; do
         "$root/scripts/test_server.sh" "$version" >/dev/null

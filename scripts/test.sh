@@ -9,6 +9,8 @@
 # * what monitoring/ shows and warns of, with the real exporters and the real Prometheus
 # * that what bench/field kills takes effect once, or twice where nothing protects it
 # * the packages, and the first minute with one of them
+# * the clients for Python, node and Rust: vectors and chaos, and of the first two their README and types
+# * the vectors with the files for Java and Go, if a JDK and Go can be had
 # * the tests that need whole clusters, and the demo
 # * the archive for PGXN and the images, made, installed and run
 # * shards behind PL/Proxy, if that is installed
@@ -134,25 +136,29 @@ in_cluster_tests() (
     for version in "${!private[@]}"; do
         export "IDEM_PG${version}_CONFIG=${private[$version]}"
     done
-    timeout 1800 cargo test --locked --no-fail-fast --target-dir "$check" -p idempotence-cluster-tests "$@"
+    timeout 2400 cargo test --locked --no-fail-fast --target-dir "$check" -p idempotence-cluster-tests "$@"
 )
 
-# Two at a time. Each has servers of its own, and the machine may have only two cores. What is large comes first, for it
-# takes long.
+# Three at a time. Each has servers of its own, and waits more than it works. What is large comes first, for it takes long.
 cluster_tests() {
     local test status=0
     export RUST_TEST_THREADS=1
+    # One cluster of each version, which the tests copy.
+    IDEM_CLUSTERS=$(mktemp -d "$(private_dir)/clusters.XXXXXX")
+    export IDEM_CLUSTERS
+    [ "$(id -u)" -ne 0 ] || chown postgres: "$IDEM_CLUSTERS"
     mkdir "$logs/clusters"
     in_cluster_tests --no-run || return
     in_cluster_tests --lib --bins || status=1
     while read -r test; do
-        [ "$(jobs -rp | wc -l)" -lt 2 ] || wait -n || status=1
+        [ "$(jobs -rp | wc -l)" -lt 3 ] || wait -n || status=1
         in_cluster_tests --test "$test" >"$logs/clusters/$test.log" 2>&1 &
     done < <(du -s tests/cluster/tests/* | sort -rn | sed -E 's#.*/([a-z_]+)(\.rs)?$#\1#')
     while [ -n "$(jobs -p)" ]; do
         wait -n || status=1
     done
     cat "$logs"/clusters/*.log
+    rm -rf "$IDEM_CLUSTERS"
     return "$status"
 }
 
@@ -195,13 +201,21 @@ demo() {
 # The drivers' examples, in a database of their own. PGPORT is in the environment.
 snippets() {
     "$server_bin/createdb" snippets &&
-        timeout 600 tests/snippets/run.sh "postgresql:///snippets?host=$PGHOST&user=$PGUSER"
+        timeout 1200 tests/snippets/run.sh "postgresql:///snippets?host=$PGHOST&user=$PGUSER"
 }
 
-# Workers in Python that are killed: with the extension and by hand, and unprotected, to see that the kills hit.
+# Workers in Python that are killed: with the extension and by hand, and unprotected, to see that the kills hit; and with the
+# edition for managed services in the extension's place.
 field() {
     timeout 300 scripts/field.sh --server "${private[15]}" --check \
-        --contenders unprotected,hand_written,begin_record,claim_pipeline,run
+        --contenders unprotected,hand_written,begin_record,claim_pipeline,run &&
+        timeout 300 scripts/field.sh --server "${private[15]}" --check --edition sql/managed/idempotence_managed.sql \
+            --contenders begin_record,claim_pipeline,run
+}
+
+# The edition for managed services on the oldest and the newest server, with the extension beside it for the way up.
+managed() {
+    timeout 300 tests/managed/run.sh "${private[15]}" && timeout 300 tests/managed/run.sh "${private[18]}"
 }
 
 # reconfigure COMMAND: changes the server's configuration by a command of sed.
@@ -245,6 +259,7 @@ the_others() {
     on_server 16 "$preloaded"
     on_server 17
     suite 'field' count_checks field
+    suite 'managed' count_checks managed
 }
 
 # side_by_side FUNCTION...: runs functions at the same time. Most of their suites wait more than they work, so two take
@@ -262,6 +277,45 @@ side_by_side() {
         wait "$process" || status=1
     done
     return "$status"
+}
+
+clusters() { suite 'clusters' count_cargo cluster_tests; }
+
+# What needs more than one server, or none: what `make` packs for others, installed as they do, and what stands around
+# servers.
+around() {
+    local status=0
+    suite 'monitoring' count_checks timeout 900 tests/monitoring/run.sh "${private[18]}"
+    suite 'clients python' count_checks timeout 1200 clients/python/tests/run.sh "${private[18]}"
+    suite 'clients node' count_checks timeout 1200 clients/node/tests/run.sh "${private[18]}"
+    suite 'clients rust' count_checks timeout 1200 clients/rust/tests/run.sh "${private[18]}"
+    if { command -v javac || scripts/packages.sh openjdk-17-jdk-headless; } >/dev/null &&
+        scripts/unpacked.sh "${agent_packages[@]}" >/dev/null; then
+        suite 'clients java and go' count_checks timeout 600 clients/tests/run.sh "${private[18]}"
+    else
+        skip 'clients java and go' 'no JDK, or no Go'
+    fi
+    suite 'demo' count_checks demo
+    suite 'packages' count_checks tests/packages/run.sh "${config[15]}"
+    if git rev-parse --verify --quiet HEAD >/dev/null; then
+        suite 'pgxn' count_checks timeout 900 tests/pgxn/run.sh "${private[18]}"
+    else
+        skip pgxn 'no checkout of git'
+    fi
+    suite 'oci' count_checks timeout 900 tests/oci/run.sh "${config[18]}" dev
+    if [ -e "$("${private[15]}" --pkglibdir)/plproxy.so" ]; then
+        suite 'plproxy' count_cargo plproxy_tests
+    else
+        skip plproxy 'there is none'
+    fi
+    fleet failover patroni etcd haproxy
+    fleet splitting pgpool
+    scripts/citus.sh "${config[18]}" "${private[18]}" || status=$?
+    case $status in
+        0) suite 'citus' count_cargo citus_tests ;;
+        3) skip citus 'there is none' ;;
+        *) suite 'citus' count_cargo false ;;
+    esac
 }
 
 if [ -n "$quick" ]; then
@@ -291,34 +345,13 @@ suite 'unit tests' count_cargo unit_tests
 suite 'protocol' count_cargo protocol
 
 # Version 15 gets the release build, which users have. The others get the debug build, which has Rust's own
-# assertions and overflow checks.
-private[15]=$(scripts/installation.sh "${config[15]}")
+# assertions and overflow checks. The release build keeps one core busy, and the others are built on the other.
+scripts/installation.sh "${config[15]}" >"$logs/pg15.config" &
+release=$!
 for version in 16 17 18; do
     private[version]=$(scripts/installation.sh "${config[$version]}" dev)
 done
+wait "$release"
+private[15]=$(<"$logs/pg15.config")
 side_by_side oldest_and_newest the_others
-suite 'monitoring' count_checks timeout 600 tests/monitoring/run.sh "${private[18]}"
-suite 'clusters' count_cargo cluster_tests
-suite 'demo' count_checks demo
-# What `make` packs for others, installed as they do.
-suite 'packages' count_checks tests/packages/run.sh "${config[15]}"
-if git rev-parse --verify --quiet HEAD >/dev/null; then
-    suite 'pgxn' count_checks timeout 600 tests/pgxn/run.sh "${private[18]}"
-else
-    skip pgxn 'no checkout of git'
-fi
-suite 'oci' count_checks timeout 600 tests/oci/run.sh "${config[18]}" dev
-if [ -e "$("${private[15]}" --pkglibdir)/plproxy.so" ]; then
-    suite 'plproxy' count_cargo plproxy_tests
-else
-    skip plproxy 'there is none'
-fi
-fleet failover patroni etcd haproxy
-fleet splitting pgpool
-status=0
-scripts/citus.sh "${config[18]}" "${private[18]}" || status=$?
-case $status in
-    0) suite 'citus' count_cargo citus_tests ;;
-    3) skip citus 'there is none' ;;
-    *) suite 'citus' count_cargo false ;;
-esac
+side_by_side clusters around

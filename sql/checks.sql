@@ -21,18 +21,18 @@ FROM (SELECT idempotence.launcher() AS launcher, idempotence.is_visited() AS vis
 CREATE VIEW idempotence.check_worker AS
 SELECT CASE WHEN w.standby OR w.launcher OPERATOR(pg_catalog.>) 0 THEN 0
             WHEN w.launcher IS NOT NULL THEN 2
-            -- Somebody sweeps instead, or did so when the worker still came, or nobody ever has.
-            WHEN w.last_sweep OPERATOR(pg_catalog.>) (w.now OPERATOR(pg_catalog.-) '2 hours'::pg_catalog.interval) THEN 0
+            -- Somebody sweeps instead. Whoever did so while the worker still came tells nothing.
+            WHEN w.instead OPERATOR(pg_catalog.>) (w.now OPERATOR(pg_catalog.-) '2 hours'::pg_catalog.interval) THEN 0
             ELSE 1 END AS level,
        CASE WHEN w.standby THEN 'this is a standby; the primary sweeps'
             WHEN w.launcher OPERATOR(pg_catalog.>) 0 THEN pg_catalog.format('the launcher is process %s', w.launcher)
-            WHEN w.launcher IS NULL AND w.last_sweep IS NULL THEN 'the library is not preloaded, and nobody else has swept yet'
+            WHEN w.launcher IS NULL AND w.instead IS NULL THEN 'the library is not preloaded, and nobody else has swept yet'
             WHEN w.launcher IS NULL THEN 'the library is not preloaded; somebody else has to CALL idem_sweep()'
             ELSE 'the launcher does not run' END AS detail,
        CASE WHEN w.launcher IS NULL
             THEN 'Add idempotence to shared_preload_libraries and restart, or have a scheduler CALL idem_sweep() at least once an hour.'
             ELSE 'The server log tells why. A launcher that failed is started again within seconds; one that found max_worker_processes too small at server start needs that raised, and a restart.' END AS hint
-FROM idempotence.upkeep w;
+FROM (SELECT u.*, idempotence.swept_instead() AS instead FROM idempotence.upkeep u) w;
 
 CREATE VIEW idempotence.check_restarts AS
 SELECT CASE WHEN r.lately OPERATOR(pg_catalog.>) 3 THEN 1 ELSE 0 END AS level,
@@ -130,7 +130,7 @@ SELECT CASE WHEN pg_catalog.count(h.root) OPERATOR(pg_catalog.>) 0 OR NOT pg_cat
        CASE WHEN NOT pg_catalog.pg_has_role('pg_read_all_stats', 'USAGE') THEN 'GRANT pg_read_all_stats to the owner of the extension.'
             ELSE 'Their requests are in progress until they end; then the ring waits for them too. Whoever holds up most is named first. Where the client of a process hangs, pg_terminate_backend(pid) rolls it back, and a retry executes its request; idle_in_transaction_session_timeout does so by itself. It does nothing for a process in IPC/SyncRep: that has written its commit, and waits for a standby (row standby). A prepared transaction ends by COMMIT PREPARED or ROLLBACK PREPARED.' END AS hint
 FROM (SELECT pg_catalog.make_interval(secs => idempotence.setting('idempotence.warn_holder')::pg_catalog.float8) AS threshold) t
-LEFT JOIN (SELECT r.root, r.since, pg_catalog.row_number() OVER (ORDER BY r.others DESC, r.since) AS place,
+LEFT JOIN LATERAL (SELECT r.root, r.since, pg_catalog.row_number() OVER (ORDER BY r.others DESC, r.since) AS place,
                   pg_catalog.format('%s, %s',
                     CASE WHEN p.gid IS NOT NULL THEN pg_catalog.format('prepared transaction %L (%s), since %s', p.gid, p.owner, pg_catalog.date_trunc('second', p.prepared))
                       WHEN r.root OPERATOR(pg_catalog.=) 0 THEN 'a prepared transaction (pg_prepared_xacts)'
@@ -146,8 +146,10 @@ LEFT JOIN (SELECT r.root, r.since, pg_catalog.row_number() OVER (ORDER BY r.othe
                  FROM idempotence.held_up h GROUP BY h.root, h.prepared) r
            LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid OPERATOR(pg_catalog.=) r.root
            LEFT JOIN pg_catalog.pg_prepared_xacts p ON p.gid OPERATOR(pg_catalog.=) r.prepared
+           -- Whoever holds up a crowd is named sooner.
            WHERE r.since OPERATOR(pg_catalog.<) (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-)
-                   pg_catalog.make_interval(secs => idempotence.setting('idempotence.warn_holder')::pg_catalog.float8))) h ON true
+                   CASE WHEN r.others OPERATOR(pg_catalog.>) idempotence.setting('idempotence.warn_waiters')::pg_catalog.int8
+                        THEN LEAST(t.threshold, '10 seconds'::pg_catalog.interval) ELSE t.threshold END)) h ON true
 GROUP BY t.threshold;
 
 CREATE VIEW idempotence.check_waiters AS
@@ -242,63 +244,27 @@ FROM (SELECT pg_catalog.count(*) AS taken, pg_catalog.count(*) FILTER (WHERE l.l
       FROM pg_catalog.pg_locks l WHERE NOT l.fastpath AND l.mode OPERATOR(pg_catalog.<>) 'SIReadLock') l
 CROSS JOIN (SELECT idempotence.lock_table_size() AS places) t;
 
--- Whether the leases cannot be seen here: they are unlogged, and this is a standby.
-CREATE VIEW idempotence.blind AS
-SELECT pg_catalog.pg_is_in_recovery() AND c.relpersistence OPERATOR(pg_catalog.=) 'u' AS blind
-FROM pg_catalog.pg_class c WHERE c.oid OPERATOR(pg_catalog.=) pg_catalog.to_regclass('idempotence.lease');
-
--- About how many requests are unfinished, where that is too many to look at each; otherwise NULL. VACUUM and ANALYZE count.
-CREATE VIEW idempotence.many_unfinished AS
-SELECT CASE WHEN e.unfinished OPERATOR(pg_catalog.>) 50000 THEN e.unfinished END AS estimate
-FROM (SELECT pg_catalog.sum(GREATEST(c.reltuples, 0))::pg_catalog.int8 AS unfinished FROM pg_catalog.pg_class c
-      WHERE c.oid OPERATOR(pg_catalog.=) ANY (ARRAY[pg_catalog.to_regclass('idempotence.lease'), pg_catalog.to_regclass('idempotence.checkpoint')]::pg_catalog.oid[])) e;
-
--- What is unfinished, where that is few enough. The condition needs no row, so that otherwise none is read.
-CREATE VIEW idempotence.few_unfinished AS
-SELECT u.session, u.request, u.state, u.leased_until, u.attempt, u.since FROM idempotence.unfinished u WHERE (SELECT m.estimate IS NULL FROM idempotence.many_unfinished m);
-
-CREATE VIEW idempotence.check_leases AS
-SELECT CASE WHEN m.estimate IS NOT NULL OR u.often OPERATOR(pg_catalog.>) 0 THEN 1 ELSE 0 END AS level,
-       CASE WHEN (SELECT b.blind FROM idempotence.blind b) THEN 'this is a standby, and leases are unlogged; the primary knows them'
-            WHEN m.estimate IS NOT NULL THEN pg_catalog.format('about %s requests are leased or stopped at a checkpoint, too many to look at each', m.estimate)
-            ELSE pg_catalog.concat(u.leased, ' requests are leased',
-                   CASE WHEN u.often OPERATOR(pg_catalog.>) 0
-                        THEN pg_catalog.format('; %s unfinished ones were taken over more than three times, one by attempt %s', u.often, u.most) END) END AS detail,
-       CASE WHEN m.estimate IS NOT NULL
-            THEN 'Which program begins them and does not end them? The view unfinished tells in which sessions they are, and who has them. idem_force_release_prefix() ends many; idempotence.max_leases_per_role bounds them.'
-            ELSE 'A request that was taken over again and again may be what its workers die of, or its lease is too short for the work. The view unfinished tells who has it. max_attempts of a session gives such requests up.' END AS hint
-FROM idempotence.many_unfinished m
-CROSS JOIN (SELECT pg_catalog.count(*) FILTER (WHERE f.state OPERATOR(pg_catalog.=) 'leased') AS leased,
-                   pg_catalog.count(*) FILTER (WHERE f.attempt OPERATOR(pg_catalog.>) 3) AS often, pg_catalog.max(f.attempt) AS most
-            FROM idempotence.few_unfinished f) u;
-
-CREATE VIEW idempotence.check_run_out AS
-SELECT CASE WHEN pg_catalog.count(*) OPERATOR(pg_catalog.>) 0 THEN 1 ELSE 0 END AS level,
-       CASE WHEN (SELECT b.blind FROM idempotence.blind b) THEN 'this is a standby, and leases are unlogged; the primary knows them'
-            WHEN pg_catalog.count(*) OPERATOR(pg_catalog.>) 0
-            THEN pg_catalog.format('the lease of %s requests ran out more than five minutes ago, and nobody has taken them over; the first at %s: request %s; most of them in session %s',
-                   pg_catalog.count(*), pg_catalog.date_trunc('second', pg_catalog.min(u.leased_until)),
-                   (pg_catalog.array_agg(pg_catalog.format('%s of session %s', pg_catalog.to_json(u.request), pg_catalog.to_json(u.session)) ORDER BY u.leased_until))[1],
-                   pg_catalog.to_json(pg_catalog.mode() WITHIN GROUP (ORDER BY u.session)))
-            WHEN (SELECT m.estimate IS NOT NULL FROM idempotence.many_unfinished m) THEN 'not looked at, since too many are unfinished: see the row leases'
-            ELSE 'no lease ran out more than five minutes ago' END AS detail,
-       'What they were to do outside the database may have happened. Their callers begin them again, or settle them (idem_settle). What nobody asks for any more: idem_force_record() or idem_force_release(). The view unfinished lists them.' AS hint
-FROM idempotence.few_unfinished u
-WHERE u.state OPERATOR(pg_catalog.=) 'run out' AND u.leased_until OPERATOR(pg_catalog.<) (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) '5 minutes'::pg_catalog.interval);
-
-CREATE VIEW idempotence.check_suspended AS
-SELECT CASE WHEN pg_catalog.count(u.session) OPERATOR(pg_catalog.>) 0 THEN 1 ELSE 0 END AS level,
-       CASE WHEN pg_catalog.count(u.session) OPERATOR(pg_catalog.>) 0
-            THEN pg_catalog.format('%s requests have been suspended at a checkpoint for more than %s; the first since %s: request %s; most of them in session %s',
-                   pg_catalog.count(u.session), t.threshold, pg_catalog.date_trunc('second', pg_catalog.min(u.since)),
-                   (pg_catalog.array_agg(pg_catalog.format('%s of session %s', pg_catalog.to_json(u.request), pg_catalog.to_json(u.session)) ORDER BY u.since))[1],
-                   pg_catalog.to_json(pg_catalog.mode() WITHIN GROUP (ORDER BY u.session)))
-            WHEN (SELECT m.estimate IS NOT NULL FROM idempotence.many_unfinished m) THEN 'not looked at, since too many are unfinished: see the row leases'
-            ELSE pg_catalog.format('no request has been suspended for more than %s', t.threshold) END AS detail,
-       'Nobody goes on with them. Their callers begin them again, or settle them (idem_settle). What nobody asks for any more: idem_force_record(), or wait until it expires. The view unfinished lists them.' AS hint
-FROM (SELECT pg_catalog.make_interval(secs => idempotence.setting('idempotence.warn_suspended')::pg_catalog.float8) AS threshold) t
-LEFT JOIN idempotence.few_unfinished u ON u.state OPERATOR(pg_catalog.=) 'suspended' AND u.since OPERATOR(pg_catalog.<) (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) t.threshold)
-GROUP BY t.threshold;
+-- The tables that calls need: whether they have the extension's columns and no others, and whether somebody has locked one
+-- against writers. A lock for moments, as a step of the sweep takes it, is passed by.
+CREATE VIEW idempotence.check_tables AS
+SELECT CASE WHEN u.told IS NOT NULL OR l.others_wait THEN 2 WHEN l.told IS NOT NULL THEN 1 ELSE 0 END AS level,
+       COALESCE(u.told OPERATOR(pg_catalog.||) '; ' OPERATOR(pg_catalog.||) l.told, u.told, l.told, 'all tables have the columns of the extension, and nobody has locked one') AS detail,
+       CASE WHEN u.told IS NOT NULL
+            THEN 'Calls that use the table fail (XX001); those that record do so at the latest when the ring turns to it. A superuser drops the columns that were added (ALTER TABLE ... DROP COLUMN), and all is well at once. One of the extension''s own that is missing comes back only with a restore.'
+            ELSE 'Calls that need the table wait for the end of that transaction: pg_terminate_backend() ends it, or ROLLBACK PREPARED. docs/operations.md, Somebody has locked a table.' END AS hint
+FROM (SELECT pg_catalog.string_agg(pg_catalog.format('table idempotence.%s %s', t.name,
+               CASE WHEN t.added IS NOT NULL THEN pg_catalog.concat('has columns that are not the extension''s: ', t.added) ELSE 'lacks columns of the extension' END), '; ' ORDER BY t.name) AS told
+      FROM (SELECT n.name, pg_catalog.string_agg(pg_catalog.quote_ident(a.attname), ', ') FILTER (WHERE a.attnum OPERATOR(pg_catalog.>) n.columns) AS added,
+                   pg_catalog.count(*) FILTER (WHERE a.attnum OPERATOR(pg_catalog.<=) n.columns) AS own, n.columns
+            FROM idempotence.table_columns() n
+            JOIN pg_catalog.pg_attribute a ON a.attrelid OPERATOR(pg_catalog.=) pg_catalog.to_regclass('idempotence.' OPERATOR(pg_catalog.||) n.name) AND a.attnum OPERATOR(pg_catalog.>) 0 AND NOT a.attisdropped
+            GROUP BY n.name, n.columns) t
+      WHERE t.added IS NOT NULL OR t.own OPERATOR(pg_catalog.<) t.columns) u
+CROSS JOIN (SELECT pg_catalog.string_agg(pg_catalog.format('table %s is locked: held by %s%s', h.relation::pg_catalog.regclass, h.holder,
+                     CASE WHEN h.waiters OPERATOR(pg_catalog.>) 0 THEN pg_catalog.format('; %s wait for it', h.waiters) END), '; ' ORDER BY h.since) AS told,
+                   pg_catalog.bool_or(h.waiters OPERATOR(pg_catalog.>) 0) AS others_wait
+            FROM idempotence.locked h
+            WHERE COALESCE(h.since OPERATOR(pg_catalog.<) (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) '10 seconds'::pg_catalog.interval), h.waiters OPERATOR(pg_catalog.>) 0)) l;
 
 CREATE VIEW idempotence.check_owners AS
 SELECT CASE WHEN pg_catalog.count(*) OPERATOR(pg_catalog.>) 0 THEN 1 ELSE 0 END AS level,
@@ -307,7 +273,7 @@ SELECT CASE WHEN pg_catalog.count(*) OPERATOR(pg_catalog.>) 0 THEN 1 ELSE 0 END 
          'lent to a role that was dropped: ' OPERATOR(pg_catalog.||) pg_catalog.string_agg(s.name, ', ' ORDER BY s.name) FILTER (WHERE s.lent_to_nobody AND s.place OPERATOR(pg_catalog.<=) 20),
          CASE WHEN pg_catalog.count(*) OPERATOR(pg_catalog.>) 20 THEN pg_catalog.format('and %s more', pg_catalog.count(*) OPERATOR(pg_catalog.-) 20)
               WHEN pg_catalog.count(*) OPERATOR(pg_catalog.=) 0 THEN 'every standing session has its owner' END) AS detail,
-       'A session without an owner can be used by superusers, and by the role that it is lent to. Give it to a role: idem_alter_session(session, owner => ...). A loan to a dropped role ends by itself within the hour.' AS hint
+       'A session without an owner can be used by superusers, and by the role that it is lent to. A superuser gives it to a role: idem_alter_session(session, owner => ...). A loan to a dropped role ends by itself within the hour.' AS hint
 FROM (SELECT s.*, pg_catalog.row_number() OVER (ORDER BY s.name) AS place
       FROM (SELECT s.name, o.oid IS NULL AS ownerless, s.usable_by IS NOT NULL AND b.oid IS NULL AS lent_to_nobody
             FROM idempotence.session s
@@ -323,11 +289,55 @@ CREATE VIEW idempotence.missing AS
 SELECT pg_catalog.string_agg(pg_catalog.concat('idempotence.', t.name), ', ' ORDER BY t.name) FILTER (WHERE t.needed) AS missing,
        pg_catalog.string_agg(pg_catalog.concat('idempotence.', t.name), ', ' ORDER BY t.name) FILTER (WHERE NOT t.needed) AS beside
 FROM (SELECT n.name, n.name OPERATOR(pg_catalog.<>) ALL ('{audit,granted}'::pg_catalog.text[]) AS needed
-      FROM pg_catalog.unnest('{session,outcome_0,outcome_1,outcome_2,reply,checkpoint,lease,audit,granted}'::pg_catalog.text[]) n (name)) t
+      FROM pg_catalog.unnest('{session,outcome_0,outcome_1,outcome_2,outcome_long,reply,checkpoint,lease,audit,granted}'::pg_catalog.text[]) n (name)) t
 WHERE EXISTS (SELECT FROM idempotence.restore r WHERE r.brought OPERATOR(pg_catalog.=) 'secret')
   AND NOT EXISTS (SELECT FROM idempotence.restore r WHERE r.brought OPERATOR(pg_catalog.=) t.name)
   AND (t.name OPERATOR(pg_catalog.<>) 'lease'
        OR NOT EXISTS (SELECT FROM idempotence.persistence p WHERE p.what OPERATOR(pg_catalog.=) 'claims' AND p.unlogged));
+
+-- The beginning of so many last pages of a table.
+CREATE FUNCTION idempotence.last_pages(relation text, pages bigint) RETURNS tid
+LANGUAGE sql STABLE PARALLEL SAFE
+AS $last_pages$
+  SELECT pg_catalog.format('(%s,0)', GREATEST((pg_catalog.pg_relation_size(pg_catalog.to_regclass(relation)) OPERATOR(pg_catalog./) pg_catalog.current_setting('block_size')::pg_catalog.int8) OPERATOR(pg_catalog.-) last_pages.pages, 0))::pg_catalog.tid
+$last_pages$;
+
+-- Some outcomes of each table: those of the first page and those of the last one. Each is found without a look at the
+-- others, however many there are.
+CREATE VIEW idempotence.sample AS
+SELECT o.digest, o.session, o.key, o.recorded_at FROM idempotence.outcome_0 o WHERE o.ctid OPERATOR(pg_catalog.<) '(1,0)'::pg_catalog.tid
+UNION ALL
+SELECT o.digest, o.session, o.key, o.recorded_at FROM idempotence.outcome_0 o WHERE o.ctid OPERATOR(pg_catalog.>=) idempotence.last_pages('idempotence.outcome_0', 1)
+UNION ALL
+SELECT o.digest, o.session, o.key, o.recorded_at FROM idempotence.outcome_1 o WHERE o.ctid OPERATOR(pg_catalog.<) '(1,0)'::pg_catalog.tid
+UNION ALL
+SELECT o.digest, o.session, o.key, o.recorded_at FROM idempotence.outcome_1 o WHERE o.ctid OPERATOR(pg_catalog.>=) idempotence.last_pages('idempotence.outcome_1', 1)
+UNION ALL
+SELECT o.digest, o.session, o.key, o.recorded_at FROM idempotence.outcome_2 o WHERE o.ctid OPERATOR(pg_catalog.<) '(1,0)'::pg_catalog.tid
+UNION ALL
+SELECT o.digest, o.session, o.key, o.recorded_at FROM idempotence.outcome_2 o WHERE o.ctid OPERATOR(pg_catalog.>=) idempotence.last_pages('idempotence.outcome_2', 1)
+UNION ALL
+SELECT o.digest, o.session, o.key, o.recorded_at FROM idempotence.outcome_long o WHERE o.ctid OPERATOR(pg_catalog.<) '(1,0)'::pg_catalog.tid
+UNION ALL
+SELECT o.digest, o.session, o.key, o.recorded_at FROM idempotence.outcome_long o WHERE o.ctid OPERATOR(pg_catalog.>=) idempotence.last_pages('idempotence.outcome_long', 1);
+
+-- The outcomes of the sample that another key has made than the one that counts, each with its session. Where a session is
+-- not here its outcomes can be nobody's.
+CREATE VIEW idempotence.of_another_key AS
+SELECT (SELECT COALESCE(s.name, s.id::pg_catalog.text) FROM idempotence.session s WHERE s.id OPERATOR(pg_catalog.=) o.session) AS session
+FROM idempotence.sample o
+WHERE NOT idempotence.digest_fits(o.digest, o.session, o.key)
+  AND EXISTS (SELECT FROM idempotence.session s WHERE s.id OPERATOR(pg_catalog.=) o.session OFFSET 0);
+
+-- The keys of the digests: how many there are, how many are in use, whether two different ones are, and whether outcomes of
+-- another one are here. In the last two cases a dump was restored into a database that had sessions, or without its key:
+-- what it has brought and what was there exclude each other.
+CREATE VIEW idempotence.keys AS
+SELECT k.keys, k.used, k.different OPERATOR(pg_catalog.>) 1 AS two,
+       CASE WHEN k.different OPERATOR(pg_catalog.=) 1 THEN EXISTS (SELECT FROM idempotence.of_another_key) ELSE false END AS of_another
+FROM (SELECT pg_catalog.count(*) AS keys, pg_catalog.count(s.in_use_since) AS used,
+             pg_catalog.count(DISTINCT s.key) FILTER (WHERE s.in_use_since IS NOT NULL) AS different
+      FROM idempotence.secret s) k;
 
 CREATE VIEW idempotence.check_restore AS
 SELECT CASE WHEN pg_catalog.bool_or(r.orphans OPERATOR(pg_catalog.>) 0) OR m.missing IS NOT NULL THEN 2
@@ -338,59 +348,73 @@ SELECT CASE WHEN pg_catalog.bool_or(r.orphans OPERATOR(pg_catalog.>) 0) OR m.mis
             THEN pg_catalog.format('what was restored since %s lacks sessions: requests that were done may be executed again', pg_catalog.date_trunc('second', pg_catalog.min(r.noted_at)))
             WHEN m.beside IS NOT NULL
             THEN pg_catalog.format('of what was restored these tables are missing, without which requests are answered all the same: %s', m.beside)
+            WHEN pg_catalog.count(r.noted_at) OPERATOR(pg_catalog.>) 0 AND k.mixed
+            THEN pg_catalog.format('what was restored since %s has another key than sessions that were here', pg_catalog.date_trunc('second', pg_catalog.min(r.noted_at)))
             WHEN pg_catalog.count(r.noted_at) OPERATOR(pg_catalog.>) 0
             THEN pg_catalog.format('what was restored since %s was not looked through yet', pg_catalog.date_trunc('second', pg_catalog.min(r.noted_at)))
             ELSE 'nothing that was restored lacks its session' END AS detail,
-       CASE WHEN m.missing IS NOT NULL
+       CASE WHEN k.mixed
+            THEN 'The dump was restored into a database that had sessions. Restore no more of it, and accept nothing: the row secret tells what to do.'
+            WHEN m.missing IS NOT NULL
             THEN 'Their COPY has failed, or is still to come: requests that were done may be executed again. Create the roles that the restore missed and restore the data of these tables again, or give up what they had: idem_accept_restore(). No session that is new can be made until then.'
             WHEN pg_catalog.bool_or(r.orphans OPERATOR(pg_catalog.>) 0)
             THEN 'No session that is new can be made. Create the roles that the restore missed and restore the data of table idempotence.session again, or give up what has no session: idem_accept_restore().'
             WHEN m.beside IS NOT NULL
             THEN 'Their COPY has failed, or is still to come. Restore the data of these tables again, or give up what they had: idem_accept_restore().'
             ELSE 'The sweep looks through it. Where no worker visits this database, CALL idem_sweep().' END AS hint
-FROM idempotence.missing m LEFT JOIN idempotence.restore r ON r.orphans IS NULL OR r.orphans OPERATOR(pg_catalog.<>) 0
-GROUP BY m.missing, m.beside;
+FROM idempotence.missing m
+CROSS JOIN (SELECT k.two OR k.of_another AS mixed FROM idempotence.keys k) k
+LEFT JOIN idempotence.restore r ON r.orphans IS NULL OR r.orphans OPERATOR(pg_catalog.<>) 0
+GROUP BY m.missing, m.beside, k.mixed;
 
--- The beginning of a table's last page.
-CREATE FUNCTION idempotence.last_page(relation text) RETURNS tid
-LANGUAGE sql STABLE PARALLEL SAFE
-AS $last_page$
-  SELECT pg_catalog.format('(%s,0)', GREATEST((pg_catalog.pg_relation_size(pg_catalog.to_regclass(relation)) OPERATOR(pg_catalog./) pg_catalog.current_setting('block_size')::pg_catalog.int8) OPERATOR(pg_catalog.-) 1, 0))::pg_catalog.tid
-$last_page$;
+-- Whether a response of a request that has failed is that of one that was given up, as requests/start.rs makes it.
+CREATE FUNCTION idempotence.is_of_given_up(response jsonb) RETURNS boolean
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+AS $is_of_given_up$
+  SELECT CASE WHEN pg_catalog.jsonb_typeof(response) OPERATOR(pg_catalog.=) 'object'
+              THEN pg_catalog.jsonb_typeof(response OPERATOR(pg_catalog.->) 'attempts') OPERATOR(pg_catalog.=) 'number'
+                   AND (response OPERATOR(pg_catalog.-) '{attempts,point,state}'::pg_catalog.text[]) OPERATOR(pg_catalog.=) '{}'::pg_catalog.jsonb END
+$is_of_given_up$;
 
--- Some outcomes of each table: those of the first page and those of the last one. Each is found without a look at the
--- others, however many there are.
-CREATE VIEW idempotence.sample AS
-SELECT o.digest, o.session, o.key, o.recorded_at FROM idempotence.outcome_0 o WHERE o.ctid OPERATOR(pg_catalog.<) '(1,0)'::pg_catalog.tid
-UNION ALL
-SELECT o.digest, o.session, o.key, o.recorded_at FROM idempotence.outcome_0 o WHERE o.ctid OPERATOR(pg_catalog.>=) idempotence.last_page('idempotence.outcome_0')
-UNION ALL
-SELECT o.digest, o.session, o.key, o.recorded_at FROM idempotence.outcome_1 o WHERE o.ctid OPERATOR(pg_catalog.<) '(1,0)'::pg_catalog.tid
-UNION ALL
-SELECT o.digest, o.session, o.key, o.recorded_at FROM idempotence.outcome_1 o WHERE o.ctid OPERATOR(pg_catalog.>=) idempotence.last_page('idempotence.outcome_1')
-UNION ALL
-SELECT o.digest, o.session, o.key, o.recorded_at FROM idempotence.outcome_2 o WHERE o.ctid OPERATOR(pg_catalog.<) '(1,0)'::pg_catalog.tid
-UNION ALL
-SELECT o.digest, o.session, o.key, o.recorded_at FROM idempotence.outcome_2 o WHERE o.ctid OPERATOR(pg_catalog.>=) idempotence.last_page('idempotence.outcome_2')
-UNION ALL
-SELECT o.digest, o.session, o.key, o.recorded_at FROM idempotence.outcome_long o WHERE o.ctid OPERATOR(pg_catalog.<) '(1,0)'::pg_catalog.tid
-UNION ALL
-SELECT o.digest, o.session, o.key, o.recorded_at FROM idempotence.outcome_long o WHERE o.ctid OPERATOR(pg_catalog.>=) idempotence.last_page('idempotence.outcome_long');
+-- Requests that were given up within a day, among the newest outcomes of each segment: no index finds them. Nothing is read
+-- where no session has max_attempts.
+CREATE VIEW idempotence.check_given_up AS
+SELECT CASE WHEN pg_catalog.count(*) OPERATOR(pg_catalog.>) 0 THEN 1 ELSE 0 END AS level,
+       COALESCE(pg_catalog.sum(r.given_up) OPERATOR(pg_catalog.||) ' requests were given up within a day' OPERATOR(pg_catalog.||)
+                  pg_catalog.string_agg(CASE WHEN r.place OPERATOR(pg_catalog.<=) 5
+                    THEN pg_catalog.format('; %s in sessions of role %s, the last at %s: request %s of session %s', r.given_up, r.owner, pg_catalog.date_trunc('second', r.last), pg_catalog.to_json(r.key), pg_catalog.to_json(r.session))
+                    WHEN r.place OPERATOR(pg_catalog.=) 6 THEN '; and of more roles' END, '' ORDER BY r.place),
+                'no request was given up within a day, as far as the newest outcomes tell') AS detail,
+       'All attempts that the session allows were begun, and none was completed; a retry gets this failure. Find out whether the effect has happened. idem_force_record() records that it has, and idem_forget() lets a retry start again.' AS hint
+FROM (SELECT g.owner, pg_catalog.count(*) AS given_up, pg_catalog.max(g.recorded_at) AS last,
+             (pg_catalog.array_agg(g.key ORDER BY g.recorded_at DESC))[1] AS key, (pg_catalog.array_agg(g.name ORDER BY g.recorded_at DESC))[1] AS session,
+             pg_catalog.row_number() OVER (ORDER BY pg_catalog.count(*), g.owner::pg_catalog.text) AS place
+      FROM (SELECT s.owner, s.name, o.key, o.recorded_at
+            FROM (SELECT a.* FROM idempotence.outcome_0 a WHERE a.ctid OPERATOR(pg_catalog.>=) idempotence.last_pages('idempotence.outcome_0', 2048)
+                  UNION ALL
+                  SELECT a.* FROM idempotence.outcome_1 a WHERE a.ctid OPERATOR(pg_catalog.>=) idempotence.last_pages('idempotence.outcome_1', 2048)
+                  UNION ALL
+                  SELECT a.* FROM idempotence.outcome_2 a WHERE a.ctid OPERATOR(pg_catalog.>=) idempotence.last_pages('idempotence.outcome_2', 2048)) o
+            JOIN idempotence.session s ON s.id OPERATOR(pg_catalog.=) o.session
+            WHERE s.max_attempts IS NOT NULL AND o.class OPERATOR(pg_catalog.=) 'f' AND o.token IS NULL
+              AND o.recorded_at OPERATOR(pg_catalog.>) (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) '1 day'::pg_catalog.interval)
+              AND o.expires_at OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp() AND idempotence.is_of_given_up(o.response)) g
+      GROUP BY g.owner) r;
 
--- Digests are made with the key in use. So the sample is looked at only if there is one, and nothing is missing.
 CREATE VIEW idempotence.check_secret AS
 SELECT CASE WHEN f.fault IS NULL THEN 0 ELSE 2 END AS level,
        COALESCE(f.fault, 'outcomes are found by the key that they were recorded with') AS detail,
-       'Only part of a dump was restored, or a dump over sessions that were there: requests that were done may be executed again, or all are refused (XX001). Restore all tables of the extension into a database in which it has no session.' AS hint
-FROM (SELECT CASE WHEN k.keys OPERATOR(pg_catalog.=) 0 THEN 'table idempotence.secret has no row'
-                  WHEN k.used OPERATOR(pg_catalog.>) 1 THEN 'table idempotence.secret has two keys in use'
-                  WHEN k.used OPERATOR(pg_catalog.=) 0 AND EXISTS (SELECT FROM idempotence.session)
-                  THEN 'there are sessions, but table idempotence.secret has no key in use'
-                  WHEN k.used OPERATOR(pg_catalog.=) 1 AND (SELECT m.missing IS NULL FROM idempotence.missing m)
-                       AND EXISTS (SELECT FROM idempotence.sample o WHERE NOT idempotence.digest_fits(o.digest, o.session, o.key))
-                  THEN 'there are outcomes that were recorded with another key than the one in use' END AS fault
-      FROM (SELECT pg_catalog.count(*) AS keys, pg_catalog.count(DISTINCT s.key) FILTER (WHERE s.in_use_since IS NOT NULL) AS used
-            FROM idempotence.secret s) k) f;
+       CASE WHEN f.two
+            THEN 'A dump was restored over sessions that were there, and all requests are refused (XX001). Restore a backup, or the dump into a database in which the extension has no session. Delete no key, unless docs/operations.md, Dump and restore, says so: requests that were done would be executed again.'
+            WHEN f.of_another
+            THEN 'A dump was restored without its key, or a key was deleted: requests that were done are refused (XX001), or may be executed again. Restore a backup, or all tables of the dump into a database in which the extension has no session: docs/operations.md, Dump and restore.'
+            ELSE 'Only part of a dump was restored, and all requests are refused (XX001). Restore all tables of the extension into a database in which it has no session.' END AS hint
+FROM (SELECT k.*, CASE WHEN k.keys OPERATOR(pg_catalog.=) 0 THEN 'table idempotence.secret has no row'
+                       WHEN k.two THEN 'table idempotence.secret has two keys in use'
+                       WHEN k.used OPERATOR(pg_catalog.=) 0 AND EXISTS (SELECT FROM idempotence.session)
+                       THEN 'there are sessions, but table idempotence.secret has no key in use'
+                       WHEN k.of_another THEN 'there are outcomes that were recorded with another key than the one in use' END AS fault
+      FROM idempotence.keys k) f;
 
 -- The settings that matter to requests, as they are for each role that has its own: first what is set for the role in this
 -- database, then for the role, then for the database, then for all roles, then for the server. What is set for the
@@ -456,13 +480,19 @@ FROM (SELECT s.*, s.sessions OPERATOR(pg_catalog.>=) (s.most OPERATOR(pg_catalog
                        GROUP BY n.owner) e ON e.owner OPERATOR(pg_catalog.=) l.owner) s) o;
 
 CREATE VIEW idempotence.check_standing_sessions AS
-SELECT CASE WHEN pg_catalog.bool_or(o.sessions OPERATOR(pg_catalog.>=) o.most) THEN 2 WHEN pg_catalog.bool_or(o.is_many) THEN 1 ELSE 0 END AS level,
+SELECT CASE WHEN pg_catalog.bool_or(o.sessions OPERATOR(pg_catalog.>=) o.most) THEN 2 WHEN pg_catalog.bool_or(o.is_many OR o.brief OPERATOR(pg_catalog.>) 0) THEN 1 ELSE 0 END AS level,
        pg_catalog.concat(COALESCE(pg_catalog.sum(o.sessions), 0), ' standing sessions, of which ', COALESCE(pg_catalog.sum(o.dropped), 0), ' are dropped',
          pg_catalog.string_agg(pg_catalog.format('; role %s has %s of at most %s', o.owner, o.sessions, o.most), '' ORDER BY o.sessions DESC)
-           FILTER (WHERE o.is_many)) AS detail,
-       'A session is a series of requests, not one of them: use few sessions, with many keys. If so many are right, raise idempotence.warn_standing_sessions. At idempotence.max_standing_sessions_per_role making one more is refused (ID009).' AS hint
+           FILTER (WHERE o.is_many),
+         pg_catalog.string_agg(pg_catalog.format('; %s of role %s keep outcomes for less than a minute, one of them is %s', o.brief, o.owner, pg_catalog.to_json(o.briefest)), '' ORDER BY o.brief, o.owner)
+           FILTER (WHERE o.brief OPERATOR(pg_catalog.>) 0)) AS detail,
+       CASE WHEN pg_catalog.bool_or(o.is_many)
+            THEN 'A session is a series of requests, not one of them: use few sessions, with many keys. If so many are right, raise idempotence.warn_standing_sessions. At idempotence.max_standing_sessions_per_role making one more is refused (ID009).'
+            ELSE 'A retry that comes after the ttl executes its request again. The owner of the session, or a superuser, gives it a ttl that outlasts all retries: idem_alter_session(session, ttl => ...).' END AS hint
 FROM (SELECT s.*, s.sessions OPERATOR(pg_catalog.>) s.threshold OR s.sessions OPERATOR(pg_catalog.>=) (s.most OPERATOR(pg_catalog.*) 0.9) AS is_many
       FROM (SELECT n.owner, pg_catalog.count(*) AS sessions, pg_catalog.count(n.ended_at) AS dropped,
+                   pg_catalog.count(*) FILTER (WHERE n.ended_at IS NULL AND COALESCE(n.ttl, (SELECT idempotence.retention())) OPERATOR(pg_catalog.<) '1 minute'::pg_catalog.interval) AS brief,
+                   pg_catalog.min(n.name) FILTER (WHERE n.ended_at IS NULL AND COALESCE(n.ttl, (SELECT idempotence.retention())) OPERATOR(pg_catalog.<) '1 minute'::pg_catalog.interval) AS briefest,
                    idempotence.setting('idempotence.warn_standing_sessions')::pg_catalog.int8 AS threshold,
                    idempotence.limit_of(n.owner, 'idempotence.max_standing_sessions_per_role') AS most
             FROM idempotence.session n WHERE n.name IS NOT NULL GROUP BY n.owner) s) o;
@@ -511,21 +541,41 @@ SELECT 0 AS level,
 FROM (SELECT @extschema@.idem_node() AS name) n
 LEFT JOIN idempotence.session s ON s.name IS NOT NULL AND s.ended_at IS NULL
 GROUP BY n.name;
+
+-- Why journals cannot be swept. The table is unlogged, see leases_of_roles().
+CREATE FUNCTION idempotence.unswept(OUT journal text, OUT why text) RETURNS SETOF record
+LANGUAGE plpgsql STABLE PARALLEL UNSAFE
+AS $unswept$
+BEGIN
+  IF NOT pg_catalog.pg_is_in_recovery() THEN
+    RETURN QUERY SELECT pg_catalog.substr(s.step, 9), s.said FROM idempotence.sweep s WHERE s.said IS NOT NULL;
+  END IF;
+END
+$unswept$;
+
+-- Of each role some, so that nobody's journals hide those of others.
 CREATE VIEW idempotence.check_journals AS
 SELECT -- Never critical: the tables are those of users, and whoever makes sessions could raise the alarm at will.
-       CASE WHEN pg_catalog.bool_or(j.is_gone OR j.unswept IS NOT NULL) THEN 1 ELSE 0 END AS level,
-       COALESCE(pg_catalog.string_agg(pg_catalog.format('journal %s of %s %s', j.journal, j.sessions,
-                  CASE WHEN j.is_gone THEN 'is not there'
-                       ELSE pg_catalog.concat('cannot be swept: ', j.unswept) END),
-                  '; ' ORDER BY j.journal) FILTER (WHERE j.is_gone OR j.unswept IS NOT NULL),
-                CASE WHEN pg_catalog.count(*) OPERATOR(pg_catalog.=) 0 THEN 'no session has a journal' ELSE pg_catalog.format('journals of sessions, all of them there: %s', pg_catalog.count(*)) END) AS detail,
+       CASE WHEN pg_catalog.bool_or(j.fault IS NOT NULL) THEN 1 ELSE 0 END AS level,
+       CASE WHEN pg_catalog.count(*) OPERATOR(pg_catalog.=) 0 THEN 'no session has a journal'
+            WHEN pg_catalog.count(j.fault) OPERATOR(pg_catalog.=) 0 THEN pg_catalog.format('journals of sessions, all of them there: %s', pg_catalog.count(*))
+            ELSE pg_catalog.concat(
+                   pg_catalog.string_agg(pg_catalog.format('journal %s of %I%s (role %s) %s', pg_catalog.left(j.journal, 140), pg_catalog.left(j.session, 100),
+                       CASE WHEN j.sessions OPERATOR(pg_catalog.>) 1 THEN pg_catalog.format(' and %s more', j.sessions OPERATOR(pg_catalog.-) 1) END, j.owner, j.fault),
+                     '; ' ORDER BY j.place, j.journal) FILTER (WHERE j.fault IS NOT NULL AND j.place OPERATOR(pg_catalog.<=) 3 AND j.nth OPERATOR(pg_catalog.<=) 20),
+                   CASE WHEN pg_catalog.count(j.fault) OPERATOR(pg_catalog.>) pg_catalog.count(*) FILTER (WHERE j.place OPERATOR(pg_catalog.<=) 3 AND j.nth OPERATOR(pg_catalog.<=) 20 AND j.fault IS NOT NULL)
+                        THEN pg_catalog.format('; %s in all', pg_catalog.count(j.fault)) END) END AS detail,
        CASE WHEN pg_catalog.bool_or(j.is_gone)
             THEN 'All requests of these sessions fail (42P01), since nobody can tell what was done. The owner restores the table, or gives it its name back.'
             ELSE 'What has expired in the table takes space until then. It is the owner''s to put right.' END AS hint
-FROM (SELECT s.journal, pg_catalog.to_regclass(s.journal) IS NULL AS is_gone, idempotence.unswept(s.journal) AS unswept,
-             pg_catalog.string_agg(pg_catalog.format('%I (role %s)', s.name, s.owner), ', ' ORDER BY s.name) AS sessions
-      FROM idempotence.session s
-      WHERE s.journal IS NOT NULL AND s.ended_at IS NULL GROUP BY s.journal) j;
+FROM (SELECT f.*, pg_catalog.row_number() OVER (ORDER BY f.fault IS NULL, f.place, f.journal) AS nth
+      FROM (SELECT w.*, pg_catalog.row_number() OVER (PARTITION BY w.owner, w.fault IS NULL ORDER BY w.journal) AS place
+            FROM (SELECT s.journal, g.is_gone, pg_catalog.min(s.owner::pg_catalog.text) AS owner, pg_catalog.min(s.name) AS session, pg_catalog.count(*) AS sessions,
+                         CASE WHEN g.is_gone THEN 'is not there' ELSE 'cannot be swept: ' OPERATOR(pg_catalog.||) pg_catalog.left(u.why, 200) END AS fault
+                  FROM idempotence.session s
+                  CROSS JOIN LATERAL (SELECT pg_catalog.to_regclass(s.journal) IS NULL) g (is_gone)
+                  LEFT JOIN idempotence.unswept() u ON u.journal OPERATOR(pg_catalog.=) s.journal
+                  WHERE s.journal IS NOT NULL AND s.ended_at IS NULL GROUP BY s.journal, g.is_gone, u.why) w) f) j;
 
 CREATE VIEW idempotence.check_settings AS
 SELECT CASE WHEN pg_catalog.count(c.told) OPERATOR(pg_catalog.>) 0 THEN 1 ELSE 0 END AS level,
@@ -592,32 +642,37 @@ CROSS JOIN (SELECT GREATEST((SELECT pg_catalog.max(GREATEST(s.opened_at, s.close
                             (SELECT pg_catalog.max(r.noted_at) FROM idempotence.restore r),
                             (SELECT idempotence.last_sweep())) AS ahead) f;
 
--- How fast a segment has grown since it was opened, as some of its pages tell: those whose distances from its end double.
+-- How fast a table of outcomes has grown since a moment, as some of its pages tell: those whose distances from its end double.
 -- A page's moment is the median of its outcomes', so that a few that were imported with old moments do not count. A page of
--- which most are older than the segment was imported or restored, and was not recorded at this pace: it does not count.
-CREATE FUNCTION idempotence.segment_pace(segment integer, opened_at timestamptz, OUT bytes numeric, OUT since timestamptz, OUT lately numeric)
+-- which most are older than the moment was imported or restored, and was not recorded at this pace: it does not count. held is
+-- bytes times the seconds for which they are kept.
+CREATE FUNCTION idempotence.pace(name text, since_moment timestamptz, OUT bytes numeric, OUT since timestamptz, OUT lately numeric, OUT held numeric)
 LANGUAGE plpgsql STABLE PARALLEL UNSAFE
-AS $segment_pace$
+AS $pace$
 #variable_conflict use_variable
 DECLARE
-  relation   pg_catalog.regclass := pg_catalog.to_regclass(pg_catalog.concat('idempotence.outcome_', segment));
+  relation   pg_catalog.regclass := pg_catalog.to_regclass('idempotence.' OPERATOR(pg_catalog.||) name);
   pages      pg_catalog.int8 := pg_catalog.pg_relation_size(relation) OPERATOR(pg_catalog./) pg_catalog.current_setting('block_size')::pg_catalog.int8;
   page_bytes pg_catalog.numeric := pg_catalog.pg_total_relation_size(relation)::pg_catalog.numeric OPERATOR(pg_catalog./) GREATEST(pages, 1);
   now        pg_catalog.timestamptz := pg_catalog.clock_timestamp();
   near       pg_catalog.int8 := 0;
   far        pg_catalog.int8;
   moment     pg_catalog.timestamptz;
+  ttl        pg_catalog.numeric;
 BEGIN
   bytes := 0;
   lately := 0;
+  held := 0;
   WHILE near OPERATOR(pg_catalog.<) pages LOOP
     far := LEAST(GREATEST(near OPERATOR(pg_catalog.*) 2, 1), pages);
-    EXECUTE pg_catalog.format('SELECT pg_catalog.percentile_disc(0.5) WITHIN GROUP (ORDER BY o.recorded_at) FROM %s o
+    EXECUTE pg_catalog.format('SELECT pg_catalog.percentile_disc(0.5) WITHIN GROUP (ORDER BY o.recorded_at),
+                                      pg_catalog.avg(EXTRACT(epoch FROM o.expires_at OPERATOR(pg_catalog.-) o.recorded_at)) FILTER (WHERE pg_catalog.isfinite(o.expires_at)) FROM %s o
                                WHERE o.ctid OPERATOR(pg_catalog.>=) $1 AND o.ctid OPERATOR(pg_catalog.<) $2', relation)
-      INTO moment
+      INTO moment, ttl
       USING pg_catalog.format('(%s,0)', pages OPERATOR(pg_catalog.-) far)::pg_catalog.tid, pg_catalog.format('(%s,0)', (pages OPERATOR(pg_catalog.-) far) OPERATOR(pg_catalog.+) 1)::pg_catalog.tid;
-    IF moment OPERATOR(pg_catalog.>=) opened_at THEN
+    IF moment OPERATOR(pg_catalog.>=) since_moment THEN
       bytes := bytes OPERATOR(pg_catalog.+) ((far OPERATOR(pg_catalog.-) near) OPERATOR(pg_catalog.*) page_bytes);
+      held := held OPERATOR(pg_catalog.+) (((far OPERATOR(pg_catalog.-) near) OPERATOR(pg_catalog.*) page_bytes) OPERATOR(pg_catalog.*) COALESCE(ttl, 0));
       since := LEAST(since, moment);
       IF since OPERATOR(pg_catalog.>) (now OPERATOR(pg_catalog.-) '1 hour'::pg_catalog.interval) THEN
         lately := bytes OPERATOR(pg_catalog./) GREATEST(EXTRACT(epoch FROM (now OPERATOR(pg_catalog.-) since)), 600);
@@ -626,23 +681,32 @@ BEGIN
     near := far;
   END LOOP;
 END
-$segment_pace$;
+$pace$;
 
 -- What outcomes take in a second, and what they will take once the ring has turned with that: what is recorded in one and
 -- a half times the time that a segment is kept for, and ten minutes. The rate is that of the current segment, and of the one
 -- before as well while the current one is younger than an hour. Less than ten minutes tell no rate. lately is the rate of
--- the last hour, or of as much of it as was looked at.
+-- the last hour, or of as much of it as was looked at. What outlives the segments, long, is added: it takes its rate for as
+-- long as it is kept.
 CREATE VIEW idempotence.growth AS
-SELECT r.rate, r.lately, r.rate OPERATOR(pg_catalog.*) ((EXTRACT(epoch FROM r.keep) OPERATOR(pg_catalog.*) 1.5) OPERATOR(pg_catalog.+) 600) AS needed, r.present, idempotence.free_space() AS free
+SELECT r.rate OPERATOR(pg_catalog.+) r.long_rate AS rate, r.lately OPERATOR(pg_catalog.+) r.long_lately AS lately,
+       (r.rate OPERATOR(pg_catalog.*) ((EXTRACT(epoch FROM r.keep) OPERATOR(pg_catalog.*) 1.5) OPERATOR(pg_catalog.+) 600))
+         OPERATOR(pg_catalog.+) (r.long_rate OPERATOR(pg_catalog.*) r.long_ttl) AS needed,
+       r.present OPERATOR(pg_catalog.+) r.long_present AS present, idempotence.free_space() AS free, r.long_present, r.is_long
 FROM (SELECT s.keep, (SELECT pg_catalog.sum(a.bytes) FROM idempotence.segments a) AS present, c.lately,
              (c.bytes OPERATOR(pg_catalog.+) COALESCE(b.bytes, 0))
-               OPERATOR(pg_catalog./) GREATEST(EXTRACT(epoch FROM (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) LEAST(b.since, c.since))), 600) AS rate
+               OPERATOR(pg_catalog./) GREATEST(EXTRACT(epoch FROM (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) LEAST(b.since, c.since))), 600) AS rate,
+             l.bytes OPERATOR(pg_catalog./) GREATEST(EXTRACT(epoch FROM (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) l.since)), 600) AS long_rate,
+             l.lately AS long_lately, CASE WHEN l.bytes OPERATOR(pg_catalog.>) 0 THEN l.held OPERATOR(pg_catalog./) l.bytes ELSE 0 END AS long_ttl,
+             pg_catalog.pg_total_relation_size(pg_catalog.to_regclass('idempotence.outcome_long')) AS long_present,
+             l.bytes OPERATOR(pg_catalog.>) GREATEST(c.bytes OPERATOR(pg_catalog.+) COALESCE(b.bytes, 0), 1048576) AS is_long
       FROM idempotence.segments s
-      CROSS JOIN LATERAL idempotence.segment_pace(s.segment, s.opened_at) c
+      CROSS JOIN LATERAL idempotence.pace('outcome_' OPERATOR(pg_catalog.||) s.segment, s.opened_at) c
       LEFT JOIN idempotence.segments f
         ON f.segment OPERATOR(pg_catalog.=) ((s.segment OPERATOR(pg_catalog.+) 2) OPERATOR(pg_catalog.%) 3) AND f.state OPERATOR(pg_catalog.<>) 'empty'
        AND COALESCE(c.since OPERATOR(pg_catalog.>) (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) '1 hour'::pg_catalog.interval), true)
-      LEFT JOIN LATERAL idempotence.segment_pace(f.segment, f.opened_at) b ON f.segment IS NOT NULL
+      LEFT JOIN LATERAL idempotence.pace('outcome_' OPERATOR(pg_catalog.||) f.segment, f.opened_at) b ON f.segment IS NOT NULL
+      CROSS JOIN LATERAL idempotence.pace('outcome_long', COALESCE(f.opened_at, s.opened_at)) l
       WHERE s.state OPERATOR(pg_catalog.=) 'current') r;
 
 -- Critical: next to nothing is free (a file of WAL takes 16 MB), or what is free will be used up within six hours at the
@@ -654,13 +718,25 @@ SELECT CASE WHEN g.free OPERATOR(pg_catalog.<) (16 OPERATOR(pg_catalog.*) 104857
          pg_catalog.pg_size_pretty(pg_catalog.round(g.lately OPERATOR(pg_catalog.*) 3600)), '; at this rate they will take ', pg_catalog.pg_size_pretty(pg_catalog.round(g.needed)),
          ', and take ', pg_catalog.pg_size_pretty(g.present), ' now; ',
          CASE WHEN g.free IS NULL THEN 'how much is free is unknown' ELSE pg_catalog.concat(pg_catalog.pg_size_pretty(g.free), ' are free') END) AS detail,
-       'Give the tablespace more room. Shorter ttls of sessions (idem_alter_session) and of idempotence.retention count for what is recorded from then on, and free nothing soon. What frees space at once, and what takes more: docs/operations.md, A full disk.' AS hint
+       'Give the tablespace more room. Shorter ttls of sessions (their owners'' idem_alter_session) and of idempotence.retention count for what is recorded from then on, and free nothing soon. What frees space at once, and what takes more: docs/operations.md, A full disk.' AS hint
 FROM (SELECT COALESCE(g.rate, 0)::pg_catalog.numeric AS rate, COALESCE(g.lately, 0) AS lately, COALESCE(g.needed, 0)::pg_catalog.numeric AS needed, g.present, g.free FROM idempotence.growth g) g
 CROSS JOIN LATERAL (SELECT COALESCE((g.needed OPERATOR(pg_catalog.-) g.present) OPERATOR(pg_catalog.>) g.free, false)) f (too_much);
 
+-- Whether segments serve for most of what is recorded. What lives longer than they are kept is deleted one by one.
+CREATE VIEW idempotence.check_retention AS
+SELECT CASE WHEN r.ttl OPERATOR(pg_catalog.>) r.retention OR g.is_long THEN 1 ELSE 0 END AS level,
+       pg_catalog.format(CASE WHEN r.ttl OPERATOR(pg_catalog.>) r.retention THEN 'most outcomes that were recorded of late live longer than idempotence.retention (%s): %s; what outlives the segments takes %s'
+                              WHEN g.is_long THEN 'most of what was recorded of late outlives the segments, which idempotence.retention (%1$s) bounds; it takes %3$s'
+                              ELSE 'most outcomes that were recorded of late expire within idempotence.retention; what outlives the segments takes %3$s' END,
+         r.retention, r.ttl, pg_catalog.pg_size_pretty(g.long_present)) AS detail,
+       'What lives longer is kept in idempotence.outcome_long and deleted row by row, which costs as much as to record it. Raise idempotence.retention, or shorten the ttl of sessions (idem_alter_session).' AS hint
+FROM (SELECT idempotence.retention() AS retention, pg_catalog.justify_hours(pg_catalog.date_trunc('second', pg_catalog.make_interval(secs => s.keep_us OPERATOR(pg_catalog./) 1e6) OPERATOR(pg_catalog.-) '6 minutes'::pg_catalog.interval)) AS ttl
+      FROM idempotence.segment s WHERE s.current) r
+CROSS JOIN idempotence.growth g;
+
 CREATE VIEW idempotence.check_size AS
 SELECT 0 AS level,
-       pg_catalog.format('%s, of which outcomes %s, of which those that outlived their segment %s', pg_catalog.pg_size_pretty(pg_catalog.sum(pg_catalog.pg_total_relation_size(c.oid))),
+       pg_catalog.format('%s, of which outcomes %s, of which those that outlive the segments %s', pg_catalog.pg_size_pretty(pg_catalog.sum(pg_catalog.pg_total_relation_size(c.oid))),
          pg_catalog.pg_size_pretty(pg_catalog.sum(pg_catalog.pg_total_relation_size(c.oid)) FILTER (WHERE c.relname OPERATOR(pg_catalog.~~) 'outcome%')),
          pg_catalog.pg_size_pretty(pg_catalog.sum(pg_catalog.pg_total_relation_size(c.oid)) FILTER (WHERE c.relname OPERATOR(pg_catalog.=) 'outcome_long'))) AS detail,
        NULL::pg_catalog.text AS hint

@@ -216,8 +216,12 @@ COMMENT ON FUNCTION idempotence.forget_cached() IS 'internal: backends read sess
 COMMENT ON FUNCTION idempotence.sweep_step(text) IS 'internal to idem_sweep: a step, or a batch of it; whether there is more to do, null when another sweep is at work';
 COMMENT ON FUNCTION idempotence.note_grant(regrole, text) IS 'internal to idem_grant and idem_revoke: notes what was granted, null: that it was taken away';
 COMMENT ON FUNCTION idempotence.note_sweep() IS 'internal to idem_sweep: notes that a sweep by hand has ended';
-COMMENT ON FUNCTION idempotence.unswept(text) IS 'for the view health: why a journal cannot be swept';
+COMMENT ON FUNCTION idempotence.unswept() IS 'internal to health: why journals cannot be swept';
+COMMENT ON FUNCTION idempotence.legible(text) IS 'a text with the names of users in it, such that it fools no reader';
+COMMENT ON FUNCTION idempotence.table_columns() IS 'for the view health: the tables that requests need, and with how many columns they were made';
+COMMENT ON FUNCTION idempotence.locked_by() IS 'who has locked a table of the extension, in words; null: nobody';
 COMMENT ON FUNCTION idempotence.last_sweep() IS 'for the view health: when this database was swept last';
+COMMENT ON FUNCTION idempotence.swept_instead() IS 'internal to the view health: when this database was swept last by hand while no worker came';
 COMMENT ON FUNCTION idempotence.launcher() IS 'for the view health: the process of the launcher; 0: it does not run, null: the library is not preloaded';
 COMMENT ON FUNCTION idempotence.is_visited() IS 'for the view health: whether the library is preloaded and the setting idempotence.databases names this database';
 COMMENT ON FUNCTION idempotence.naptime() IS 'the setting idempotence.naptime, for the view health';
@@ -236,7 +240,7 @@ COMMENT ON FUNCTION idempotence.lock_table_size() IS 'internal to the view healt
 COMMENT ON FUNCTION idempotence.free_space() IS 'internal to the view health: the bytes that are free where outcomes are recorded; null: the system does not tell';
 COMMENT ON FUNCTION idempotence.coordinator() IS 'internal to the view health: the library of a commit coordinator that can be asked for a two-phase commit; null: none is loaded';
 COMMENT ON FUNCTION idempotence.digest_fits(uuid, uuid, text) IS 'internal to the view health: whether the key in use makes this digest of session and request';
-COMMENT ON FUNCTION idempotence.last_page(text) IS 'internal to the view health: the beginning of the last page of a table';
+COMMENT ON FUNCTION idempotence.last_pages(text, bigint) IS 'internal to the view health: the beginning of the last pages of a table';
 COMMENT ON FUNCTION idempotence.look_whether_ready() IS 'internal to idem_ready: raises the error that every request would meet';
 COMMENT ON FUNCTION idem_ready() IS 'whether a request can be begun here and now; for readiness probes';
 
@@ -288,7 +292,14 @@ COMMENT ON COLUMN idempotence.held.locktype IS 'as in pg_locks';
 COMMENT ON COLUMN idempotence.held.relation IS 'as in pg_locks';
 COMMENT ON COLUMN idempotence.held.objsubid IS 'as in pg_locks';
 COMMENT ON COLUMN idempotence.held.mode IS 'as in pg_locks';
+COMMENT ON COLUMN idempotence.held.virtualtransaction IS 'as in pg_locks';
+COMMENT ON COLUMN idempotence.held.since IS 'since when its transaction is open, or prepared';
 COMMENT ON COLUMN idempotence.held.holder IS 'who holds it, in words';
+COMMENT ON VIEW idempotence.locked IS 'internal to health: the tables of the extension that are locked against writers';
+COMMENT ON COLUMN idempotence.locked.relation IS 'the table';
+COMMENT ON COLUMN idempotence.locked.holder IS 'who has locked it, in words';
+COMMENT ON COLUMN idempotence.locked.since IS 'since when that transaction is open, or prepared';
+COMMENT ON COLUMN idempotence.locked.waiters IS 'how many wait for the table';
 
 COMMENT ON VIEW idempotence.missing IS 'internal to health and to the making of sessions: the tables that a restore has left out';
 COMMENT ON COLUMN idempotence.missing.missing IS 'their names; null: none';
@@ -314,7 +325,7 @@ COMMENT ON COLUMN idempotence.stats.out_of_sequence IS 'ID006 of a call on a req
 COMMENT ON COLUMN idempotence.stats.unrecorded IS 'requests begun and not recorded, each one for which a commit was refused (ID008) or warned of; nothing if idempotence.unrecorded is off';
 COMMENT ON COLUMN idempotence.stats.waits IS 'calls that waited for a transaction or a lease that has the request, each once, from when the wait begins and however it ends';
 COMMENT ON COLUMN idempotence.stats.wait_ms IS 'how long they waited, in milliseconds. A backend that is terminated while it waits loses the length of that wait';
-COMMENT ON COLUMN idempotence.stats.swept IS 'outcomes that the sweep has found expired and removed, those of client sessions that ended included; what it moves is not counted';
+COMMENT ON COLUMN idempotence.stats.swept IS 'expired outcomes that the sweep has deleted one by one: those of outcome_long, and of client sessions that ended; a segment is emptied as a whole, and nobody counts what was in it';
 COMMENT ON COLUMN idempotence.stats.since IS 'since when the line counts';
 COMMENT ON FUNCTION idempotence.error_counts() IS 'how many errors of each SQLSTATE of class ID were raised in this database, since the counters of stats began';
 COMMENT ON FUNCTION idem_stats_reset() IS 'sets the counters of this database to 0; gives the moment';
@@ -396,7 +407,7 @@ COMMENT ON COLUMN idempotence.segments.segment IS 'N of the table outcome_N';
 COMMENT ON COLUMN idempotence.segments.state IS 'current: outcomes are recorded there; closing: somebody may still be recording there; closed: kept until due_at; empty';
 COMMENT ON COLUMN idempotence.segments.opened_at IS 'since when it is, or was, the current one';
 COMMENT ON COLUMN idempotence.segments.closed_at IS 'since when surely nobody records there';
-COMMENT ON COLUMN idempotence.segments.keep IS 'how long it is left alone from closed_at on: the ttl that no more than one in eight of the outcomes recorded exceeds, and six minutes; longer where many still live then';
+COMMENT ON COLUMN idempotence.segments.keep IS 'the ttl up to which it serves best to keep outcomes in segments, idempotence.retention at most, and six minutes: what lives longer goes to outcome_long';
 COMMENT ON COLUMN idempotence.segments.due_at IS 'when its next state is due: to be turned away from, to be closed, to be emptied; null where nothing is in it';
 COMMENT ON COLUMN idempotence.segments.outcomes IS 'how many outcomes are in it, expired ones too, as last estimated by VACUUM or ANALYZE';
 COMMENT ON COLUMN idempotence.segments.bytes IS 'its size with index and TOAST table';
@@ -430,13 +441,18 @@ COMMENT ON VIEW idempotence.blind IS 'internal to health: whether the leases can
 COMMENT ON COLUMN idempotence.blind.blind IS 'true on a standby where leases are unlogged';
 COMMENT ON VIEW idempotence.many_unfinished IS 'internal to health: about how many requests are unfinished, where that is too many to look at each';
 COMMENT ON COLUMN idempotence.many_unfinished.estimate IS 'about how many; null: few enough';
-COMMENT ON VIEW idempotence.few_unfinished IS 'internal to health: what is unfinished, where that is few enough to look at each';
-COMMENT ON COLUMN idempotence.few_unfinished.session IS 'the session';
-COMMENT ON COLUMN idempotence.few_unfinished.request IS 'the key or number';
-COMMENT ON COLUMN idempotence.few_unfinished.state IS 'leased, run out or suspended';
-COMMENT ON COLUMN idempotence.few_unfinished.leased_until IS 'when the lease runs out or ran out';
-COMMENT ON COLUMN idempotence.few_unfinished.attempt IS 'how many have had the lease';
-COMMENT ON COLUMN idempotence.few_unfinished.since IS 'since when it is so';
+COMMENT ON FUNCTION idempotence.unseen() IS 'internal to health: why what is unfinished cannot be looked at; null: it can';
+COMMENT ON FUNCTION idempotence.leases_of_roles() IS 'internal to health: the leases of each role, added up';
+COMMENT ON FUNCTION idempotence.suspended_of_roles(interval) IS 'internal to health: what is suspended in the sessions of each role, added up';
+COMMENT ON FUNCTION idempotence.unfinished_since(text, timestamptz) IS 'internal to health: the request of a role that is unfinished since this moment, in words';
+COMMENT ON FUNCTION idempotence.is_of_given_up(jsonb) IS 'whether a response is that of a request that was given up';
+COMMENT ON VIEW idempotence.keys IS 'internal to health: the keys of the digests';
+COMMENT ON COLUMN idempotence.keys.keys IS 'how many there are';
+COMMENT ON COLUMN idempotence.keys.used IS 'how many are in use';
+COMMENT ON COLUMN idempotence.keys.two IS 'true: two different ones are in use';
+COMMENT ON COLUMN idempotence.keys.of_another IS 'true: there are outcomes of another one';
+COMMENT ON VIEW idempotence.of_another_key IS 'internal to health and to requests after a restore: some outcomes that were recorded with another key than the one that counts';
+COMMENT ON COLUMN idempotence.of_another_key.session IS 'the session, which is here';
 COMMENT ON VIEW idempotence.sample IS 'internal to health: some outcomes of each table';
 COMMENT ON COLUMN idempotence.sample.digest IS 'the digest of the request';
 COMMENT ON COLUMN idempotence.sample.session IS 'the session''s id';
@@ -447,13 +463,15 @@ COMMENT ON COLUMN idempotence.effective.role IS 'the role; 0: all that have none
 COMMENT ON COLUMN idempotence.effective.name IS 'the setting';
 COMMENT ON COLUMN idempotence.effective.value IS 'its value';
 COMMENT ON COLUMN idempotence.effective.place IS 'where that is set, in words';
-COMMENT ON FUNCTION idempotence.segment_pace(integer, timestamptz) IS 'internal to health: what was recorded into a segment since it was opened, since when, and how many bytes in a second lately';
+COMMENT ON FUNCTION idempotence.pace(text, timestamptz) IS 'internal to health: what was recorded into a table of outcomes since a moment, since when, how many bytes in a second lately, and for how long it is kept';
 COMMENT ON FUNCTION idempotence.limit_of(regrole, text) IS 'internal to health: a limit on sessions, as it is set for a role';
 COMMENT ON VIEW idempotence.growth IS 'internal to health: what outcomes take, and will take';
 COMMENT ON COLUMN idempotence.growth.rate IS 'bytes in a second';
 COMMENT ON COLUMN idempotence.growth.lately IS 'bytes in a second within the last hour';
-COMMENT ON COLUMN idempotence.growth.needed IS 'bytes that the segments take once the ring has turned at this rate';
-COMMENT ON COLUMN idempotence.growth.present IS 'bytes that the segments take now';
+COMMENT ON COLUMN idempotence.growth.needed IS 'bytes that outcomes take in the end at this rate';
+COMMENT ON COLUMN idempotence.growth.present IS 'bytes that outcomes take now';
+COMMENT ON COLUMN idempotence.growth.long_present IS 'bytes that those take now which outlive the segments';
+COMMENT ON COLUMN idempotence.growth.is_long IS 'whether most of what was recorded of late outlives the segments';
 COMMENT ON COLUMN idempotence.growth.free IS 'bytes that are free; null: unknown';
 COMMENT ON VIEW idempotence.health IS 'one row a check: whether all is well, and what to do if not';
 COMMENT ON COLUMN idempotence.health.name IS 'what is checked';
@@ -545,7 +563,7 @@ DECLARE
 BEGIN
   FOREACH segment IN ARRAY '{outcome_0,outcome_1,outcome_2,outcome_long}'::text[] LOOP
     EXECUTE pg_catalog.format('COMMENT ON TABLE idempotence.%I IS %L', segment,
-      CASE WHEN segment OPERATOR(pg_catalog.=) 'outcome_long' THEN 'outcomes that outlived their segment; moved here by the sweep'
+      CASE WHEN segment OPERATOR(pg_catalog.=) 'outcome_long' THEN 'outcomes that outlive the segments; deleted one by one'
            ELSE 'outcomes, one of three segments; table segment tells which one is written' END);
     FOR note IN SELECT * FROM (VALUES
       ('digest',      'keyed digest of session and key, what a request is looked up and locked by'),
@@ -568,15 +586,15 @@ $$;
 COMMENT ON TABLE idempotence.segment IS 'where the ring of the three outcome tables stands';
 COMMENT ON COLUMN idempotence.segment.opened_at IS 'since when it is, or was, the one written';
 COMMENT ON COLUMN idempotence.segment.closed_at IS 'since when surely nobody writes it';
-COMMENT ON COLUMN idempotence.segment.keep_us IS 'how long it is kept once closed before it is looked through, in microseconds; 0: by the setting idempotence.retention';
+COMMENT ON COLUMN idempotence.segment.keep_us IS 'the ttl up to which it serves best to keep outcomes like its own in segments, and six minutes, in microseconds; 0: not known yet';
+COMMENT ON COLUMN idempotence.segment.ends_at IS 'when the last of its outcomes expires at the latest; null: half as much again as idempotence.retention after opened_at';
 COMMENT ON COLUMN idempotence.segment.number IS 'N of the table outcome_N';
 COMMENT ON COLUMN idempotence.segment.current IS 'whether outcomes are recorded there';
 COMMENT ON COLUMN idempotence.segment.sessions_at IS 'in the first row: when sessions were restored last, or the ring was made';
-COMMENT ON COLUMN idempotence.segment.long_lived IS 'in the first row: whether outcomes may be in outcome_long';
 COMMENT ON COLUMN idempotence.segment.opening IS 'whether it is announced as the next one to be current';
 COMMENT ON COLUMN idempotence.segment.looked_at IS 'when it was last looked into, for how long its outcomes live';
 COMMENT ON COLUMN idempotence.segment.restored IS 'whether something may have been put there by SQL, as a restore does';
-COMMENT ON COLUMN idempotence.segment.looked_to IS 'how many of its pages were looked through so far, and what lives in them moved to outcome_long';
+COMMENT ON COLUMN idempotence.segment.looked_to IS 'how many of its pages were looked through so far for the outcome that expires last; null: ends_at is known';
 COMMENT ON COLUMN idempotence.segment.looked_in IS 'the file that these pages are in';
 
 COMMENT ON TABLE idempotence.sweep IS 'what the sweep remembers; it has no row after a crash or a failover';

@@ -14,7 +14,7 @@ SELECT p.oid AS function,
                 idem_create_session,idem_alter_session,idem_drop_session,idem_create_journal,
                 idem_register,idem_heartbeat,idem_ack,idem_allocate,idem_position,idem_close,
                 idem_generate_id,idem_generate_ids,idem_key,idem_fingerprint}'::pg_catalog.name[]) THEN 'user'
-            WHEN p.proname OPERATOR(pg_catalog.=) ANY ('{idem_ready,idem_node,idem_explain,idem_outcomes,at_work,leases,retention,up_since,stats,held_requests,root_blocker,errors}'::pg_catalog.name[]) THEN 'all'
+            WHEN p.proname OPERATOR(pg_catalog.=) ANY ('{idem_ready,idem_node,idem_explain,idem_outcomes,at_work,leases,retention,up_since,stats,held_requests,root_blocker,errors,locked_by,legible}'::pg_catalog.name[]) THEN 'all'
        END AS level
 FROM pg_catalog.pg_extension e
 JOIN pg_catalog.pg_depend d ON d.refclassid OPERATOR(pg_catalog.=) 'pg_catalog.pg_extension'::pg_catalog.regclass
@@ -48,7 +48,7 @@ SELECT CASE WHEN pg_catalog.bool_or(g.lacking OPERATOR(pg_catalog.>) 0) THEN 2
                   '; ' ORDER BY g.lacking DESC NULLS LAST, g.role, g.level)
                 FILTER (WHERE g.lacking IS NULL OR g.lacking OPERATOR(pg_catalog.>) 0), 1000),
                 'each role has the rights that idem_grant gave it') AS detail,
-       'A restore that misses a role leaves the rights of others out. Create the roles that are missing, or delete their rows of idempotence.granted. Then grant all levels again: SELECT idem_grant(r.oid::regrole, g.level) FROM idempotence.granted g JOIN pg_roles r ON r.rolname = g.role.' AS hint
+       'A role was dropped, a right was revoked, or a restore missed a role, which takes rights of others too. A superuser creates the roles that are missing, or deletes their rows of idempotence.granted, and grants all levels again: SELECT idem_grant(r.oid::regrole, g.level) FROM idempotence.granted g JOIN pg_roles r ON r.rolname = g.role.' AS hint
 FROM (SELECT n.role, n.level, CASE WHEN r.oid IS NOT NULL THEN
                (SELECT pg_catalog.count(*) FROM idempotence.function_level f
                 WHERE (f.level OPERATOR(pg_catalog.=) ANY (ARRAY['all', n.level]) OR f.level IS NOT NULL AND n.level OPERATOR(pg_catalog.=) 'admin')

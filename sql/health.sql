@@ -30,7 +30,7 @@ AS $checks$
 BEGIN
   -- From here on all settings are known.
   PERFORM idempotence.setting('idempotence.wait');
-  FOREACH name IN ARRAY '{worker,restarts,sweep,databases,ring,holders,waiters,standby,prepared transactions,deadlocks,lock table,leases,run out,suspended,client sessions,standing sessions,owners,restore,rights,secret,unrecorded,coordinator,node,journals,settings,publications,persistence,clock,growth,size}'::pg_catalog.text[] LOOP
+  FOREACH name IN ARRAY '{worker,restarts,sweep,databases,ring,holders,waiters,standby,prepared transactions,deadlocks,lock table,tables,leases,run out,suspended,given up,client sessions,standing sessions,owners,restore,rights,secret,unrecorded,coordinator,node,journals,settings,publications,persistence,clock,growth,retention,size}'::pg_catalog.text[] LOOP
     BEGIN
       IF name OPERATOR(pg_catalog.=) 'settings' THEN
         -- It looks at the lock_timeout of the session, too. Nobody locks for long what it reads.
@@ -41,8 +41,8 @@ BEGIN
     EXCEPTION
       WHEN lock_not_available THEN
         level := 1;
-        detail := 'could not be looked at: a table is locked';
-        hint := 'Calls that need the table wait, too. Who has locked which table of the schema idempotence, and for how long? pg_locks tells.';
+        detail := pg_catalog.concat_ws(': ', 'could not be looked at', COALESCE(idempotence.locked_by(), 'a table was locked'));
+        hint := 'Calls that need the table wait, too: docs/operations.md, Somebody has locked a table.';
       WHEN object_not_in_prerequisite_state OR data_corrupted THEN
         -- The tables are those of another version than the library, or do not fit together: every request is refused.
         level := 2;
@@ -54,7 +54,7 @@ BEGIN
         hint := 'Calls may meet the same error: docs/operations.md, Troubleshooting.';
     END;
     -- Names are chosen by users, and the detail is shown by tools that know nothing of that.
-    detail := pg_catalog.regexp_replace(detail, '[[:cntrl:]]', '?', 'g');
+    detail := idempotence.legible(detail);
     RETURN NEXT;
   END LOOP;
 END

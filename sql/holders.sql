@@ -3,15 +3,15 @@
 -- Every lock in this database that another backend or a prepared transaction holds, with its holder in words. Without
 -- predicate locks, which are in nobody's way.
 CREATE VIEW idempotence.held AS
-SELECT l.locktype, l.relation, l.objsubid, l.mode,
-       CASE WHEN l.pid IS NULL
+SELECT l.locktype, l.relation, l.objsubid, l.mode, l.virtualtransaction, COALESCE(p.prepared, a.xact_start) AS since,
+       idempotence.legible(CASE WHEN l.pid IS NULL
             THEN pg_catalog.concat('prepared transaction "', p.gid, '"', ', since ' OPERATOR(pg_catalog.||) pg_catalog.date_trunc('second', p.prepared)::pg_catalog.text)
             ELSE pg_catalog.concat('process ', l.pid,
                    (SELECT pg_catalog.concat(' (', w.words, ')')
                     FROM (SELECT pg_catalog.concat_ws(', ', a.backend_type, a.usename, CASE WHEN a.application_name OPERATOR(pg_catalog.<>) '' THEN a.application_name END, a.state,
                             CASE WHEN a.wait_event OPERATOR(pg_catalog.=) 'SyncRep' THEN 'its commit waits for a synchronous standby' END)) w (words)
                     WHERE w.words OPERATOR(pg_catalog.<>) ''),
-                   ', since ' OPERATOR(pg_catalog.||) pg_catalog.date_trunc('second', a.xact_start)::pg_catalog.text) END AS holder
+                   ', since ' OPERATOR(pg_catalog.||) pg_catalog.date_trunc('second', a.xact_start)::pg_catalog.text) END) AS holder
 FROM pg_catalog.pg_locks l
 LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid OPERATOR(pg_catalog.=) l.pid
 LEFT JOIN idempotence.prepared p ON l.pid IS NULL AND p.virtualtransaction OPERATOR(pg_catalog.=) l.virtualtransaction
@@ -35,3 +35,22 @@ AS $advisory_holders$
   SELECT pg_catalog.string_agg(DISTINCT h.holder, ', ') FROM idempotence.held h
   WHERE h.locktype OPERATOR(pg_catalog.=) 'advisory' AND h.objsubid OPERATOR(pg_catalog.=) advisory_holders.objsubid
 $advisory_holders$;
+
+-- Which tables of ours are locked against writers, by whom, since when at most, and how many wait for them.
+CREATE VIEW idempotence.locked AS
+SELECT h.relation, h.holder, h.since,
+       (SELECT pg_catalog.count(*) FROM pg_catalog.pg_locks w
+        WHERE w.relation OPERATOR(pg_catalog.=) h.relation AND NOT w.granted AND w.database OPERATOR(pg_catalog.=) c.database) AS waiters
+FROM idempotence.held h
+JOIN (SELECT t.oid, d.oid AS database FROM pg_catalog.pg_class t, pg_catalog.pg_database d
+      WHERE t.relnamespace OPERATOR(pg_catalog.=) pg_catalog.to_regnamespace('idempotence') AND t.relkind OPERATOR(pg_catalog.=) 'r'
+        AND d.datname OPERATOR(pg_catalog.=) pg_catalog.current_database()) c ON c.oid OPERATOR(pg_catalog.=) h.relation
+WHERE h.locktype OPERATOR(pg_catalog.=) 'relation'
+  AND h.mode OPERATOR(pg_catalog.=) ANY ('{ShareLock,ShareRowExclusiveLock,ExclusiveLock,AccessExclusiveLock}'::pg_catalog.text[]);
+
+-- The same in words.
+CREATE FUNCTION idempotence.locked_by() RETURNS text
+LANGUAGE sql STABLE PARALLEL RESTRICTED SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $locked_by$
+  SELECT pg_catalog.string_agg(pg_catalog.format('table %s is locked: held by %s', l.relation::pg_catalog.regclass, l.holder), '; ' ORDER BY l.since) FROM idempotence.locked l
+$locked_by$;

@@ -177,25 +177,25 @@ CREATE TABLE idempotence.outcome_1 (LIKE idempotence.outcome_0,
 CREATE TABLE idempotence.outcome_2 (LIKE idempotence.outcome_0,
   CONSTRAINT outcome_2_pkey PRIMARY KEY (digest));
 
--- When a segment is to be emptied, the few outcomes that still live are moved here. They are deleted one by one.
+-- What would outlive its segment is recorded here, and deleted one by one.
 CREATE TABLE idempotence.outcome_long (LIKE idempotence.outcome_0,
   CONSTRAINT outcome_long_pkey PRIMARY KEY (digest));
 CREATE INDEX outcome_long_expires_at_idx ON idempotence.outcome_long (expires_at);
 
--- Where the ring stands. Not dumped: a restored database begins a fresh ring. That does no harm, since each segment
--- is looked through before it is emptied, whatever was put into it.
+-- Where the ring stands. Not dumped: a restored database begins a fresh ring. That does no harm, since the end of what is
+-- restored is looked for. looked_to is NULL where the end is known.
 CREATE TABLE idempotence.segment (
   opened_at   timestamptz NOT NULL,
   closed_at   timestamptz,
   keep_us     bigint      NOT NULL,
   sessions_at timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
-  looked_to   bigint      NOT NULL DEFAULT 0,
+  ends_at     timestamptz,
+  looked_to   bigint      DEFAULT 0,
   looked_in   oid         NOT NULL DEFAULT 0,
   number      smallint    NOT NULL,
   current     boolean     NOT NULL,
   restored    boolean     NOT NULL DEFAULT true,
   looked_at   timestamptz,
-  long_lived  boolean     NOT NULL DEFAULT false,
   opening     boolean     NOT NULL DEFAULT false,
   CONSTRAINT segment_pkey PRIMARY KEY (number)
 );
@@ -344,54 +344,6 @@ $import$;
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::health::clock_jump
-
-CREATE FUNCTION idempotence.clock_jump() RETURNS timestamptz
-LANGUAGE c VOLATILE PARALLEL SAFE
-AS 'MODULE_PATHNAME', 'clock_jump_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::health::clock_jump_by
-
-CREATE FUNCTION idempotence.clock_jump_by() RETURNS interval
-LANGUAGE c VOLATILE PARALLEL SAFE
-AS 'MODULE_PATHNAME', 'clock_jump_by_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::health::coordinator
-
-CREATE FUNCTION idempotence.coordinator() RETURNS text
-LANGUAGE c VOLATILE PARALLEL SAFE
-AS 'MODULE_PATHNAME', 'coordinator_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::health::databases
-
-CREATE FUNCTION idempotence.databases() RETURNS text[]
-LANGUAGE c STABLE PARALLEL SAFE
-AS 'MODULE_PATHNAME', 'databases_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::health::deadlocks
-
-CREATE FUNCTION idempotence.deadlocks() RETURNS bigint
-LANGUAGE c VOLATILE PARALLEL SAFE
-AS 'MODULE_PATHNAME', 'deadlocks_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::health::digest_fits
-
-CREATE FUNCTION idempotence.digest_fits(digest uuid, session uuid, key text) RETURNS boolean
-LANGUAGE c STABLE PARALLEL UNSAFE
-AS 'MODULE_PATHNAME', 'digest_fits_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
 -- idempotence::api::monitor::error_counts
 
 CREATE FUNCTION idempotence.error_counts(OUT sqlstate text, OUT errors bigint) RETURNS SETOF record
@@ -406,14 +358,6 @@ CREATE FUNCTION idempotence.errors(OUT at timestamptz, OUT session text, OUT str
                                    OUT sqlstate text, OUT application text, OUT pid integer) RETURNS SETOF record
 LANGUAGE c VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'errors_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::health::free_space
-
-CREATE FUNCTION idempotence.free_space() RETURNS bigint
-LANGUAGE c VOLATILE PARALLEL SAFE
-AS 'MODULE_PATHNAME', 'free_space_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
@@ -472,9 +416,9 @@ CREATE  FUNCTION "idem_alter_session"(
 	"max_attempts" INT DEFAULT NULL, /* Option < i32 > */
 	"node" TEXT DEFAULT NULL /* Option < & str > */
 ) RETURNS void
-VOLATILE PARALLEL UNSAFE 
+VOLATILE PARALLEL UNSAFE
 LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'idem_alter_session_lent_wrapper';
+AS 'MODULE_PATHNAME', 'idem_alter_session_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
@@ -491,7 +435,7 @@ CREATE  FUNCTION "idem_begin"(
 ) RETURNS idem_ticket /* Composite < Ticket > */
 VOLATILE PARALLEL UNSAFE 
 LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'idem_begin_leased_bigint_wrapper';
+AS 'MODULE_PATHNAME', 'idem_begin_bigint_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
@@ -508,7 +452,7 @@ CREATE  FUNCTION "idem_begin"(
 ) RETURNS idem_ticket /* Composite < Ticket > */
 VOLATILE PARALLEL UNSAFE 
 LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'idem_begin_leased_text_wrapper';
+AS 'MODULE_PATHNAME', 'idem_begin_text_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
@@ -525,7 +469,7 @@ CREATE  FUNCTION "idem_begin"(
 ) RETURNS idem_ticket /* Composite < Ticket > */
 VOLATILE PARALLEL UNSAFE 
 LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'idem_begin_leased_uuid_wrapper';
+AS 'MODULE_PATHNAME', 'idem_begin_uuid_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
@@ -657,9 +601,9 @@ CREATE  FUNCTION "idem_create_session"(
 	"node" TEXT DEFAULT NULL, /* Option < & str > */
 	"journal" TEXT DEFAULT NULL /* Option < & str > */
 ) RETURNS void
-VOLATILE PARALLEL UNSAFE 
+VOLATILE PARALLEL UNSAFE
 LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'idem_create_session_lent_wrapper';
+AS 'MODULE_PATHNAME', 'idem_create_session_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
@@ -883,7 +827,7 @@ CREATE  FUNCTION "idem_forget"(
 ) RETURNS bool /* bool */
 VOLATILE PARALLEL UNSAFE 
 LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'idem_forget_in_stream_bigint_wrapper';
+AS 'MODULE_PATHNAME', 'idem_forget_bigint_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
@@ -896,7 +840,7 @@ CREATE  FUNCTION "idem_forget"(
 ) RETURNS bool /* bool */
 VOLATILE PARALLEL UNSAFE 
 LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'idem_forget_in_stream_text_wrapper';
+AS 'MODULE_PATHNAME', 'idem_forget_text_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
@@ -909,7 +853,7 @@ CREATE  FUNCTION "idem_forget"(
 ) RETURNS bool /* bool */
 VOLATILE PARALLEL UNSAFE 
 LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'idem_forget_in_stream_uuid_wrapper';
+AS 'MODULE_PATHNAME', 'idem_forget_uuid_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
@@ -1049,9 +993,9 @@ CREATE  FUNCTION "idem_once_many"(
 	"session" TEXT, /* Option < & '_ str > */
 	"requests" anycompatiblearray /* Option < Keys < '_ > > */
 ) RETURNS TABLE (ord bigint, request text) /* Listed < '_ > */
-VOLATILE PARALLEL UNSAFE 
+VOLATILE PARALLEL UNSAFE
 LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'idem_once_many_any_wrapper';
+AS 'MODULE_PATHNAME', 'idem_once_many_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
@@ -1063,18 +1007,7 @@ CREATE  FUNCTION "idem_outcomes"(
 	"since" timestamptz DEFAULT NULL, /* Option < Timestamptz > */
 	"before" timestamptz DEFAULT NULL, /* Option < Timestamptz > */
 	"most" INT DEFAULT 100 /* Option < i32 > */
-) RETURNS TABLE (
-	"request" TEXT,  /* String */
-	"status" TEXT,  /* Option < String > */
-	"response" jsonb,  /* Option < Jsonb > */
-	"response_bytes" INT,  /* Option < i32 > */
-	"fingerprint" uuid,  /* Option < Uuid > */
-	"recorded_by" TEXT,  /* String */
-	"recorded_at" timestamptz,  /* Timestamptz */
-	"expires_at" timestamptz,  /* Option < Timestamptz > */
-	"stream" TEXT,  /* Option < String > */
-	"last" bigint  /* Option < i64 > */
-)
+) RETURNS TABLE (request text, status text, response jsonb, response_bytes integer, fingerprint uuid, recorded_by text, recorded_at timestamptz, expires_at timestamptz, stream text, last bigint) /* Filled < Outcomes > */
 VOLATILE PARALLEL UNSAFE
 LANGUAGE c /* Rust */
 AS 'MODULE_PATHNAME', 'idem_outcomes_wrapper';
@@ -1086,9 +1019,9 @@ CREATE  FUNCTION "idem_position"(
 	"session" TEXT, /* Option < & str > */
 	"stream" TEXT DEFAULT '' /* Option < & str > */
 ) RETURNS idem_position /* Composite < Position > */
-VOLATILE PARALLEL UNSAFE 
+VOLATILE PARALLEL UNSAFE
 LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'idem_position_of_wrapper';
+AS 'MODULE_PATHNAME', 'idem_position_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
@@ -1319,137 +1252,6 @@ AS 'MODULE_PATHNAME', 'idem_stats_reset_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::moving::import_begin
-
-CREATE FUNCTION idempotence.import_begin(session text, query text, reason text) RETURNS text
-LANGUAGE c VOLATILE PARALLEL UNSAFE
-AS 'MODULE_PATHNAME', 'import_begin_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::moving::import_end
-
-CREATE FUNCTION idempotence.import_end() RETURNS void
-LANGUAGE c VOLATILE PARALLEL UNSAFE
-AS 'MODULE_PATHNAME', 'import_end_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::moving::import_row
-
-CREATE FUNCTION idempotence.import_row(import bigint, key text, response jsonb, failed boolean, recorded_at timestamptz,
-                                       expires_at timestamptz, payload jsonb, fingerprint uuid, status text, token bigint,
-                                       attempt integer, begun_at timestamptz, leased_until timestamptz, point text,
-                                       state jsonb) RETURNS integer
-LANGUAGE c VOLATILE PARALLEL UNSAFE
-AS 'MODULE_PATHNAME', 'import_row_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::admin::is_visited
-
-CREATE FUNCTION idempotence.is_visited() RETURNS boolean
-LANGUAGE c STABLE PARALLEL SAFE
-AS 'MODULE_PATHNAME', 'is_visited_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::admin::last_sweep
-
-CREATE FUNCTION idempotence.last_sweep() RETURNS timestamptz
-LANGUAGE c VOLATILE PARALLEL UNSAFE
-AS 'MODULE_PATHNAME', 'last_sweep_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::admin::launcher
-
-CREATE FUNCTION idempotence.launcher() RETURNS integer
-LANGUAGE c VOLATILE PARALLEL SAFE
-AS 'MODULE_PATHNAME', 'launcher_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::health::lock_table_size
-
-CREATE FUNCTION idempotence.lock_table_size() RETURNS bigint
-LANGUAGE c STABLE PARALLEL SAFE
-AS 'MODULE_PATHNAME', 'lock_table_size_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::health::look_whether_ready
-
-CREATE FUNCTION idempotence.look_whether_ready() RETURNS void
-LANGUAGE c VOLATILE PARALLEL UNSAFE
-AS 'MODULE_PATHNAME', 'look_whether_ready_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::admin::max_sessions_per_role
-
-CREATE FUNCTION idempotence.max_sessions_per_role() RETURNS bigint
-LANGUAGE c STABLE PARALLEL SAFE
-AS 'MODULE_PATHNAME', 'max_sessions_per_role_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::health::milliseconds
-
-CREATE FUNCTION idempotence.milliseconds(value text) RETURNS integer
-LANGUAGE c IMMUTABLE PARALLEL SAFE
-AS 'MODULE_PATHNAME', 'milliseconds_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::admin::naptime
-
-CREATE FUNCTION idempotence.naptime() RETURNS interval
-LANGUAGE c STABLE PARALLEL SAFE
-AS 'MODULE_PATHNAME', 'naptime_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::admin::note_grant
-
-CREATE FUNCTION idempotence.note_grant(role regrole, level text) RETURNS void
-LANGUAGE c VOLATILE PARALLEL UNSAFE
-AS 'MODULE_PATHNAME', 'note_grant_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::admin::note_sweep
-
-CREATE FUNCTION idempotence.note_sweep() RETURNS void
-LANGUAGE c VOLATILE PARALLEL UNSAFE
-AS 'MODULE_PATHNAME', 'note_sweep_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::health::restarts
-
-CREATE FUNCTION idempotence.restarts(lately boolean) RETURNS bigint
-LANGUAGE c VOLATILE PARALLEL SAFE
-AS 'MODULE_PATHNAME', 'restarts_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::internal::retention
-
-CREATE FUNCTION idempotence.retention() RETURNS interval
-LANGUAGE c STABLE PARALLEL SAFE
-AS 'MODULE_PATHNAME', 'retention_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::health::setting
-
-CREATE FUNCTION idempotence.setting(name text) RETURNS text
-LANGUAGE c STABLE PARALLEL SAFE
-AS 'MODULE_PATHNAME', 'setting_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
 -- idempotence::api::monitor::stats
 
 CREATE FUNCTION idempotence.stats(OUT session text, OUT owner regrole, OUT kind text, OUT started bigint, OUT taken_over bigint,
@@ -1462,65 +1264,11 @@ AS 'MODULE_PATHNAME', 'stats_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::admin::sweep_step
+-- idempotence::api::health::table_columns
 
-CREATE FUNCTION idempotence.sweep_step(step text) RETURNS boolean
-LANGUAGE c VOLATILE PARALLEL UNSAFE
-AS 'MODULE_PATHNAME', 'sweep_step_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- requires:
---   sweep_step
---   note_sweep
-
--- The sweep by hand. It takes the steps that the background worker takes, each in one or more transactions of its own.
-CREATE PROCEDURE idem_sweep()
-LANGUAGE plpgsql
-AS $sweep$
-DECLARE
-  step pg_catalog.text;
-  more pg_catalog.bool;
-BEGIN
-  FOREACH step IN ARRAY '{empty,turn,close,long,restore,end,delete,checkpoints,leases,persistence,owners,orphans,tombstones,journals}'::pg_catalog.text[] LOOP
-    LOOP
-      -- The step needs this isolation level and, on a primary, READ WRITE, whatever the defaults of role and database
-      -- are. Nothing may be evaluated between the two commands, since it could take a snapshot. On a standby READ
-      -- WRITE would be an error here; the step itself says that it cannot run there.
-      IF pg_catalog.pg_is_in_recovery() THEN
-        COMMIT;
-        SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
-      ELSE
-        COMMIT;
-        SET TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE;
-      END IF;
-      more := idempotence.sweep_step(step);
-      IF more IS NULL THEN
-        RAISE NOTICE 'another sweep is at work in this database';
-        RETURN;
-      END IF;
-      EXIT WHEN NOT more;
-    END LOOP;
-  END LOOP;
-  PERFORM idempotence.note_sweep();
-END
-$sweep$;
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::admin::unswept
-
-CREATE FUNCTION idempotence.unswept(journal text) RETURNS text
-LANGUAGE c VOLATILE PARALLEL UNSAFE
-AS 'MODULE_PATHNAME', 'unswept_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::admin::up_since
-
-CREATE FUNCTION idempotence.up_since() RETURNS timestamptz
-LANGUAGE c STABLE PARALLEL SAFE
-AS 'MODULE_PATHNAME', 'up_since_wrapper';
+CREATE FUNCTION idempotence.table_columns(OUT name text, OUT columns integer) RETURNS SETOF record
+LANGUAGE c IMMUTABLE PARALLEL SAFE
+AS 'MODULE_PATHNAME', 'table_columns_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
@@ -1545,6 +1293,234 @@ AS 'MODULE_PATHNAME', 'forget_cached_wrapper';
 CREATE FUNCTION idempotence.note_restored() RETURNS trigger
 LANGUAGE c VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'note_restored_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::health::clock_jump
+CREATE  FUNCTION idempotence."clock_jump"() RETURNS timestamptz /* Option < Timestamptz > */
+STRICT VOLATILE PARALLEL SAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'clock_jump_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::health::deadlocks
+CREATE  FUNCTION idempotence."deadlocks"() RETURNS bigint /* Option < i64 > */
+STRICT VOLATILE PARALLEL SAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'deadlocks_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::health::look_whether_ready
+CREATE  FUNCTION idempotence."look_whether_ready"() RETURNS void
+STRICT VOLATILE PARALLEL UNSAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'look_whether_ready_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::admin::max_sessions_per_role
+CREATE  FUNCTION idempotence."max_sessions_per_role"() RETURNS bigint /* i64 */
+STRICT STABLE PARALLEL SAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'max_sessions_per_role_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::admin::naptime
+CREATE  FUNCTION idempotence."naptime"() RETURNS interval /* Interval */
+STRICT STABLE PARALLEL SAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'naptime_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::moving::import_begin
+CREATE  FUNCTION idempotence."import_begin"(
+	"session" TEXT, /* Option < & str > */
+	"query" TEXT, /* Option < & str > */
+	"reason" TEXT /* Option < & str > */
+) RETURNS TEXT /* String */
+VOLATILE PARALLEL UNSAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'import_begin_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::moving::import_end
+CREATE  FUNCTION idempotence."import_end"() RETURNS void
+STRICT VOLATILE PARALLEL UNSAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'import_end_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::health::legible
+CREATE  FUNCTION idempotence."legible"(
+	"words" TEXT /* Option < & str > */
+) RETURNS TEXT /* Option < String > */
+IMMUTABLE PARALLEL SAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'legible_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::internal::retention
+CREATE  FUNCTION idempotence."retention"() RETURNS interval /* Interval */
+STRICT STABLE PARALLEL SAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'retention_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::health::setting
+CREATE  FUNCTION idempotence."setting"(
+	"name" TEXT /* Option < & str > */
+) RETURNS TEXT /* Option < String > */
+STABLE PARALLEL SAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'setting_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::admin::swept_instead
+CREATE  FUNCTION idempotence."swept_instead"() RETURNS timestamptz /* Option < Timestamptz > */
+STRICT VOLATILE PARALLEL UNSAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'swept_instead_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::admin::note_grant
+CREATE  FUNCTION idempotence."note_grant"(
+	"role" regrole, /* Option < Regrole > */
+	"level" TEXT /* Option < & str > */
+) RETURNS void
+VOLATILE PARALLEL UNSAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'note_grant_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::admin::is_visited
+CREATE  FUNCTION idempotence."is_visited"() RETURNS bool /* bool */
+STRICT STABLE PARALLEL SAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'is_visited_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::health::free_space
+CREATE  FUNCTION idempotence."free_space"() RETURNS bigint /* Option < i64 > */
+STRICT VOLATILE PARALLEL SAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'free_space_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::health::clock_jump_by
+CREATE  FUNCTION idempotence."clock_jump_by"() RETURNS interval /* Option < Interval > */
+STRICT VOLATILE PARALLEL SAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'clock_jump_by_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::health::coordinator
+CREATE  FUNCTION idempotence."coordinator"() RETURNS TEXT /* Option < String > */
+STRICT VOLATILE PARALLEL SAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'coordinator_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::health::databases
+CREATE  FUNCTION idempotence."databases"() RETURNS TEXT[] /* Vec < String > */
+STRICT STABLE PARALLEL SAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'databases_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::moving::import_row
+CREATE  FUNCTION idempotence."import_row"(
+	"import" bigint, /* Option < i64 > */
+	"key" TEXT, /* Option < & str > */
+	"response" jsonb, /* Option < Jsonb > */
+	"failed" bool, /* Option < bool > */
+	"recorded_at" timestamptz, /* Option < Timestamptz > */
+	"expires_at" timestamptz, /* Option < Timestamptz > */
+	"payload" jsonb, /* Option < Jsonb > */
+	"fingerprint" uuid, /* Option < Uuid > */
+	"status" TEXT, /* Option < & str > */
+	"token" bigint, /* Option < i64 > */
+	"attempt" INT, /* Option < i32 > */
+	"begun_at" timestamptz, /* Option < Timestamptz > */
+	"leased_until" timestamptz, /* Option < Timestamptz > */
+	"point" TEXT, /* Option < & str > */
+	"state" jsonb /* Option < Jsonb > */
+) RETURNS INT /* i32 */
+VOLATILE PARALLEL UNSAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'import_row_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::health::lock_table_size
+CREATE  FUNCTION idempotence."lock_table_size"() RETURNS bigint /* Option < i64 > */
+STRICT STABLE PARALLEL SAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'lock_table_size_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::health::milliseconds
+CREATE  FUNCTION idempotence."milliseconds"(
+	"value" TEXT /* Option < & str > */
+) RETURNS INT /* Option < i32 > */
+IMMUTABLE PARALLEL SAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'milliseconds_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::admin::sweep_step
+CREATE  FUNCTION idempotence."sweep_step"(
+	"step" TEXT /* Option < & str > */
+) RETURNS bool /* Option < bool > */
+VOLATILE PARALLEL UNSAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'sweep_step_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::admin::launcher
+CREATE  FUNCTION idempotence."launcher"() RETURNS INT /* Option < i32 > */
+STRICT VOLATILE PARALLEL SAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'launcher_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::health::restarts
+CREATE  FUNCTION idempotence."restarts"(
+	"lately" bool /* Option < bool > */
+) RETURNS bigint /* Option < i64 > */
+VOLATILE PARALLEL SAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'restarts_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::admin::up_since
+CREATE  FUNCTION idempotence."up_since"() RETURNS timestamptz /* Timestamptz */
+STRICT STABLE PARALLEL SAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'up_since_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
@@ -1900,21 +1876,22 @@ OFFSET 0;
 /* <begin connected objects> */
 -- requires:
 --   views
+--   legible
 
 -- Who holds locks of this extension and of its tables, in words. The ring, the sweep and the checks of health name them.
 
 -- Every lock in this database that another backend or a prepared transaction holds, with its holder in words. Without
 -- predicate locks, which are in nobody's way.
 CREATE VIEW idempotence.held AS
-SELECT l.locktype, l.relation, l.objsubid, l.mode,
-       CASE WHEN l.pid IS NULL
+SELECT l.locktype, l.relation, l.objsubid, l.mode, l.virtualtransaction, COALESCE(p.prepared, a.xact_start) AS since,
+       idempotence.legible(CASE WHEN l.pid IS NULL
             THEN pg_catalog.concat('prepared transaction "', p.gid, '"', ', since ' OPERATOR(pg_catalog.||) pg_catalog.date_trunc('second', p.prepared)::pg_catalog.text)
             ELSE pg_catalog.concat('process ', l.pid,
                    (SELECT pg_catalog.concat(' (', w.words, ')')
                     FROM (SELECT pg_catalog.concat_ws(', ', a.backend_type, a.usename, CASE WHEN a.application_name OPERATOR(pg_catalog.<>) '' THEN a.application_name END, a.state,
                             CASE WHEN a.wait_event OPERATOR(pg_catalog.=) 'SyncRep' THEN 'its commit waits for a synchronous standby' END)) w (words)
                     WHERE w.words OPERATOR(pg_catalog.<>) ''),
-                   ', since ' OPERATOR(pg_catalog.||) pg_catalog.date_trunc('second', a.xact_start)::pg_catalog.text) END AS holder
+                   ', since ' OPERATOR(pg_catalog.||) pg_catalog.date_trunc('second', a.xact_start)::pg_catalog.text) END) AS holder
 FROM pg_catalog.pg_locks l
 LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid OPERATOR(pg_catalog.=) l.pid
 LEFT JOIN idempotence.prepared p ON l.pid IS NULL AND p.virtualtransaction OPERATOR(pg_catalog.=) l.virtualtransaction
@@ -1938,6 +1915,25 @@ AS $advisory_holders$
   SELECT pg_catalog.string_agg(DISTINCT h.holder, ', ') FROM idempotence.held h
   WHERE h.locktype OPERATOR(pg_catalog.=) 'advisory' AND h.objsubid OPERATOR(pg_catalog.=) advisory_holders.objsubid
 $advisory_holders$;
+
+-- Which tables of ours are locked against writers, by whom, since when at most, and how many wait for them.
+CREATE VIEW idempotence.locked AS
+SELECT h.relation, h.holder, h.since,
+       (SELECT pg_catalog.count(*) FROM pg_catalog.pg_locks w
+        WHERE w.relation OPERATOR(pg_catalog.=) h.relation AND NOT w.granted AND w.database OPERATOR(pg_catalog.=) c.database) AS waiters
+FROM idempotence.held h
+JOIN (SELECT t.oid, d.oid AS database FROM pg_catalog.pg_class t, pg_catalog.pg_database d
+      WHERE t.relnamespace OPERATOR(pg_catalog.=) pg_catalog.to_regnamespace('idempotence') AND t.relkind OPERATOR(pg_catalog.=) 'r'
+        AND d.datname OPERATOR(pg_catalog.=) pg_catalog.current_database()) c ON c.oid OPERATOR(pg_catalog.=) h.relation
+WHERE h.locktype OPERATOR(pg_catalog.=) 'relation'
+  AND h.mode OPERATOR(pg_catalog.=) ANY ('{ShareLock,ShareRowExclusiveLock,ExclusiveLock,AccessExclusiveLock}'::pg_catalog.text[]);
+
+-- The same in words.
+CREATE FUNCTION idempotence.locked_by() RETURNS text
+LANGUAGE sql STABLE PARALLEL RESTRICTED SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $locked_by$
+  SELECT pg_catalog.string_agg(pg_catalog.format('table %s is locked: held by %s', l.relation::pg_catalog.regclass, l.holder), '; ' ORDER BY l.since) FROM idempotence.locked l
+$locked_by$;
 /* </end connected objects> */
 
 /* <begin connected objects> */
@@ -1949,7 +1945,7 @@ $advisory_holders$;
 -- held_by names whoever keeps a segment from its next state. For the current segment that is the holder of the sweep's
 -- lock. For the others it is the holder of a lock on the segment, or on its TOAST table, that conflicts with the lock
 -- that the next state takes: SHARE to be closed, ACCESS EXCLUSIVE to be emptied. The current segment is not due before
--- the next segment's keep is over: many outcomes of the next one may still live until then.
+-- another one can be emptied.
 CREATE VIEW idempotence.segments WITH (security_barrier) AS
 SELECT r.segment, r.state, r.opened_at, r.closed_at, r.keep, d.due_at, r.outcomes, r.bytes,
        CASE WHEN r.state OPERATOR(pg_catalog.=) 'closed' THEN idempotence.holders(r.relations, NULL)
@@ -1964,9 +1960,12 @@ FROM (SELECT s.number::pg_catalog.int4 AS segment,
                   ELSE 'closed' END AS state,
              s.opened_at, s.closed_at, b.blank,
              k.keep,
-             (SELECT n.closed_at OPERATOR(pg_catalog.+) pg_catalog.make_interval(secs => n.keep_us OPERATOR(pg_catalog./) 1e6) FROM idempotence.segment n
-              WHERE n.number OPERATOR(pg_catalog.=) ((s.number OPERATOR(pg_catalog.+) 1) OPERATOR(pg_catalog.%) 3)
-                AND pg_catalog.pg_relation_size(pg_catalog.to_regclass(pg_catalog.concat('idempotence.outcome_', n.number))) OPERATOR(pg_catalog.>) 0) AS next_over_at,
+             -- A minute after its end nobody can be waiting for an outcome of it any more.
+             CASE WHEN s.looked_to IS NULL THEN s.ends_at OPERATOR(pg_catalog.+) '1 minute'::pg_catalog.interval
+                  ELSE s.closed_at OPERATOR(pg_catalog.+) k.keep END AS over_at,
+             (SELECT CASE WHEN pg_catalog.bool_and(pg_catalog.pg_relation_size(pg_catalog.to_regclass(pg_catalog.concat('idempotence.outcome_', n.number))) OPERATOR(pg_catalog.>) 0)
+                          THEN pg_catalog.min(n.ends_at) OPERATOR(pg_catalog.+) '1 minute'::pg_catalog.interval END
+              FROM idempotence.segment n WHERE NOT n.current) AS next_over_at,
              (SELECT n.opened_at FROM idempotence.segment n WHERE n.current) AS turned_at,
              GREATEST(c.reltuples, 0)::pg_catalog.int8 AS outcomes,
              pg_catalog.pg_total_relation_size(c.oid) AS bytes,
@@ -1976,26 +1975,253 @@ FROM (SELECT s.number::pg_catalog.int4 AS segment,
         ON c.oid OPERATOR(pg_catalog.=) pg_catalog.to_regclass(pg_catalog.concat('idempotence.outcome_', s.number))
       CROSS JOIN LATERAL (SELECT pg_catalog.pg_relation_size(c.oid) OPERATOR(pg_catalog.=) 0) b (blank)
       -- 0: nothing was recorded yet that would tell how long to keep it.
-      CROSS JOIN LATERAL (SELECT pg_catalog.make_interval(secs =>
-        CASE WHEN s.keep_us OPERATOR(pg_catalog.=) 0 THEN EXTRACT(epoch FROM idempotence.retention()) OPERATOR(pg_catalog.+) 360
-             ELSE s.keep_us OPERATOR(pg_catalog./) 1e6 END)) k (keep)) r
+      CROSS JOIN LATERAL (SELECT pg_catalog.make_interval(secs => LEAST(
+        CASE WHEN s.keep_us OPERATOR(pg_catalog.>) 0 THEN s.keep_us OPERATOR(pg_catalog./) 1e6 END,
+        EXTRACT(epoch FROM idempotence.retention()) OPERATOR(pg_catalog.+) 360))) k (keep)) r
 CROSS JOIN LATERAL (
   SELECT CASE WHEN r.blank THEN NULL
               WHEN r.state OPERATOR(pg_catalog.=) 'current' THEN GREATEST(r.opened_at OPERATOR(pg_catalog.+) (r.keep OPERATOR(pg_catalog./) 2), r.next_over_at)
               WHEN r.state OPERATOR(pg_catalog.=) 'closing' THEN r.turned_at
-              ELSE r.closed_at OPERATOR(pg_catalog.+) r.keep END) d (due_at)
+              ELSE r.over_at END) d (due_at)
 ORDER BY r.segment;
 /* </end connected objects> */
 
 /* <begin connected objects> */
 -- requires:
 --   segments
+--   setting
+
+-- The checks of the view health that look at what was begun, committed, and is not done.
+
+-- Whether the leases cannot be seen here: they are unlogged, and this is a standby.
+CREATE VIEW idempotence.blind AS
+SELECT pg_catalog.pg_is_in_recovery() AND c.relpersistence OPERATOR(pg_catalog.=) 'u' AS blind
+FROM pg_catalog.pg_class c WHERE c.oid OPERATOR(pg_catalog.=) pg_catalog.to_regclass('idempotence.lease');
+
+-- About how many requests are unfinished, where that is too many to look at each; otherwise NULL. VACUUM and ANALYZE count.
+-- It takes more than one role has by default (idempotence.max_leases_per_role).
+CREATE VIEW idempotence.many_unfinished AS
+SELECT CASE WHEN e.unfinished OPERATOR(pg_catalog.>) 1000000 THEN e.unfinished END AS estimate
+FROM (SELECT pg_catalog.sum(GREATEST(c.reltuples, 0))::pg_catalog.int8 AS unfinished FROM pg_catalog.pg_class c
+      WHERE c.oid OPERATOR(pg_catalog.=) ANY (ARRAY[pg_catalog.to_regclass('idempotence.lease'), pg_catalog.to_regclass('idempotence.checkpoint')]::pg_catalog.oid[])) e;
+
+-- The first words of the rows that look at what is unfinished, where they cannot look.
+CREATE FUNCTION idempotence.unseen() RETURNS text
+LANGUAGE sql STABLE PARALLEL UNSAFE
+AS $unseen$
+  SELECT CASE WHEN b.blind THEN 'this is a standby, and leases are unlogged; the primary knows them'
+              WHEN m.estimate IS NOT NULL THEN pg_catalog.format('about %s requests are leased or stopped at a checkpoint, too many to look at each', m.estimate) END
+  FROM idempotence.many_unfinished m LEFT JOIN idempotence.blind b ON true
+$unseen$;
+
+-- What is unfinished, added up for each role, so that what one role leaves hides nothing of another's: the leases by their
+-- holders, and what is suspended by the owners of the sessions. first is the moment of the first that ran out five minutes
+-- ago, or that has been suspended for the given time. Each row of the tables is read once. On a standby even the planning of
+-- a query on an unlogged table fails; PL/pgSQL plans a query only where it executes it.
+CREATE FUNCTION idempotence.leases_of_roles(OUT role text, OUT leased bigint, OUT often bigint, OUT most integer, OUT late bigint, OUT first timestamptz) RETURNS SETOF record
+LANGUAGE plpgsql STABLE PARALLEL UNSAFE
+AS $leases_of_roles$
+#variable_conflict use_column
+DECLARE
+  now       pg_catalog.timestamptz := pg_catalog.clock_timestamp();
+  long_ago  pg_catalog.timestamptz := now OPERATOR(pg_catalog.-) '5 minutes'::pg_catalog.interval;
+  retention pg_catalog.interval := idempotence.retention();
+BEGIN
+  IF idempotence.unseen() IS NULL THEN
+    RETURN QUERY
+      SELECT l.holder, pg_catalog.count(*) FILTER (WHERE l.leased_until OPERATOR(pg_catalog.>) now),
+             pg_catalog.count(*) FILTER (WHERE l.attempt OPERATOR(pg_catalog.>) 3), pg_catalog.max(l.attempt),
+             pg_catalog.count(*) FILTER (WHERE l.leased_until OPERATOR(pg_catalog.<) long_ago AND NOT l.has_ended),
+             pg_catalog.min(l.leased_until) FILTER (WHERE l.leased_until OPERATOR(pg_catalog.<) long_ago AND NOT l.has_ended)
+      FROM (SELECT k.holder, k.leased_until, k.attempt, s.ended_at IS NOT NULL AND s.name IS NULL AS has_ended
+            FROM idempotence.lease k LEFT JOIN idempotence.session s ON s.id OPERATOR(pg_catalog.=) k.session
+            WHERE CASE WHEN s.id IS NOT NULL AND s.name IS NULL
+                       THEN NOT EXISTS (SELECT FROM idempotence.stream m
+                                        WHERE m.session OPERATOR(pg_catalog.=) k.session AND m.stream OPERATOR(pg_catalog.=) k.stream
+                                          AND m.acked OPERATOR(pg_catalog.>=) k.request::pg_catalog.int8)
+                       ELSE (k.leased_until OPERATOR(pg_catalog.+) COALESCE(s.ttl, retention)) OPERATOR(pg_catalog.>) now END) l
+      GROUP BY l.holder;
+  END IF;
+END
+$leases_of_roles$;
+
+CREATE FUNCTION idempotence.suspended_of_roles(threshold interval, OUT role text, OUT late bigint, OUT first timestamptz) RETURNS SETOF record
+LANGUAGE plpgsql STABLE PARALLEL UNSAFE
+AS $suspended_of_roles$
+#variable_conflict use_column
+DECLARE
+  now       pg_catalog.timestamptz := pg_catalog.clock_timestamp();
+  long_ago  pg_catalog.timestamptz := now OPERATOR(pg_catalog.-) threshold;
+  retention pg_catalog.interval := idempotence.retention();
+BEGIN
+  IF idempotence.unseen() IS NULL THEN
+    RETURN QUERY
+      SELECT u.owner::pg_catalog.text, pg_catalog.count(*), pg_catalog.min(u.since)
+      FROM (SELECT s.owner, c.written_at AS since
+            FROM idempotence.checkpoint c LEFT JOIN idempotence.session s ON s.id OPERATOR(pg_catalog.=) c.session
+            WHERE c.written_at OPERATOR(pg_catalog.<) long_ago
+              AND CASE WHEN s.id IS NOT NULL AND s.name IS NULL
+                       THEN NOT EXISTS (SELECT FROM idempotence.stream m
+                                        WHERE m.session OPERATOR(pg_catalog.=) c.session AND m.stream OPERATOR(pg_catalog.=) c.stream
+                                          AND m.acked OPERATOR(pg_catalog.>=) c.request::pg_catalog.int8)
+                       ELSE (c.written_at OPERATOR(pg_catalog.+) COALESCE(s.ttl, retention)) OPERATOR(pg_catalog.>) now END
+              AND NOT EXISTS (SELECT FROM idempotence.lease l
+                              WHERE l.session OPERATOR(pg_catalog.=) c.session AND l.stream OPERATOR(pg_catalog.=) c.stream AND l.request OPERATOR(pg_catalog.=) c.request)
+            UNION ALL
+            -- In a client session that has ended nobody can complete what a lease was for.
+            SELECT s.owner, l.begun_at
+            FROM idempotence.lease l JOIN idempotence.session s ON s.id OPERATOR(pg_catalog.=) l.session
+            WHERE s.name IS NULL AND s.ended_at IS NOT NULL AND l.leased_until OPERATOR(pg_catalog.<=) now AND l.begun_at OPERATOR(pg_catalog.<) long_ago
+              AND NOT EXISTS (SELECT FROM idempotence.stream m
+                              WHERE m.session OPERATOR(pg_catalog.=) l.session AND m.stream OPERATOR(pg_catalog.=) l.stream
+                                AND m.acked OPERATOR(pg_catalog.>=) l.request::pg_catalog.int8)) u
+      GROUP BY u.owner;
+  END IF;
+END
+$suspended_of_roles$;
+
+-- This moment, and the request of a role that is unfinished since then, in words. Looked up by itself: to keep the first
+-- of each role while all are added up would take a sort of all.
+CREATE FUNCTION idempotence.unfinished_since(role text, moment timestamptz) RETURNS text
+LANGUAGE plpgsql STABLE PARALLEL UNSAFE
+AS $unfinished_since$
+BEGIN
+  RETURN (SELECT pg_catalog.format('%s: request %s of session %s', pg_catalog.date_trunc('second', moment), pg_catalog.to_json(u.request),
+                   pg_catalog.to_json(COALESCE(s.name, pg_catalog.concat_ws('@', u.session, s.node))))
+          FROM (SELECT l.session, l.request, l.holder FROM idempotence.lease l WHERE l.leased_until OPERATOR(pg_catalog.=) moment OR l.begun_at OPERATOR(pg_catalog.=) moment
+                UNION ALL
+                SELECT c.session, c.request, NULL FROM idempotence.checkpoint c WHERE c.written_at OPERATOR(pg_catalog.=) moment) u
+          LEFT JOIN idempotence.session s ON s.id OPERATOR(pg_catalog.=) u.session
+          WHERE COALESCE(u.holder, s.owner::pg_catalog.text) OPERATOR(pg_catalog.=) role OR s.owner::pg_catalog.text OPERATOR(pg_catalog.=) role LIMIT 1);
+END
+$unfinished_since$;
+
+CREATE VIEW idempotence.check_leases AS
+SELECT CASE WHEN (SELECT m.estimate IS NOT NULL FROM idempotence.many_unfinished m) OR l.often OPERATOR(pg_catalog.>) 0 OR l.is_many THEN 1 ELSE 0 END AS level,
+       COALESCE(l.unseen,
+         pg_catalog.concat(l.leased, ' requests are leased',
+           CASE WHEN l.is_many THEN pg_catalog.format('; most of %s leases are, or were, of role %s', l.leases, pg_catalog.quote_ident(l.busiest)) END,
+           CASE WHEN l.often OPERATOR(pg_catalog.>) 0
+                THEN pg_catalog.format('; %s unfinished ones were taken over more than three times, one by attempt %s', l.often, l.most) END)) AS detail,
+       CASE WHEN l.often OPERATOR(pg_catalog.>) 0
+            THEN 'A request that was taken over again and again may be what its workers die of, or its lease is too short for the work. The view unfinished tells who has it. max_attempts of a session gives such requests up.'
+            ELSE 'Which program begins them and does not end them? The view unfinished tells in which sessions they are, and who has them. idem_force_release_prefix() ends many; idempotence.max_leases_per_role bounds them.' END AS hint
+FROM (SELECT (SELECT idempotence.unseen()) AS unseen, COALESCE(pg_catalog.sum(r.leased), 0) AS leased, pg_catalog.sum(r.often) AS often, pg_catalog.max(r.most) AS most,
+             pg_catalog.sum(r.leased OPERATOR(pg_catalog.+) r.late) AS leases, pg_catalog.sum(r.leased OPERATOR(pg_catalog.+) r.late) OPERATOR(pg_catalog.>) 50000 AS is_many,
+             (pg_catalog.array_agg(r.role ORDER BY r.leased OPERATOR(pg_catalog.+) r.late DESC))[1] AS busiest
+      FROM idempotence.leases_of_roles() r) l;
+
+CREATE VIEW idempotence.check_run_out AS
+SELECT CASE WHEN (SELECT m.estimate IS NOT NULL FROM idempotence.many_unfinished m) OR r.late OPERATOR(pg_catalog.>) 0 THEN 1 ELSE 0 END AS level,
+       COALESCE(r.unseen,
+         CASE WHEN r.late OPERATOR(pg_catalog.>) 0
+              THEN pg_catalog.concat(pg_catalog.format('the lease of %s requests ran out more than five minutes ago, and nobody has taken them over', r.late), r.told)
+              ELSE 'no lease ran out more than five minutes ago' END) AS detail,
+       'What they were to do outside the database may have happened. Their callers begin them again, or settle them (idem_settle). What nobody asks for any more: idem_force_record() or idem_force_release(). The view unfinished lists them.' AS hint
+FROM (SELECT (SELECT idempotence.unseen()) AS unseen, pg_catalog.sum(n.late) AS late,
+             pg_catalog.string_agg(CASE WHEN n.place OPERATOR(pg_catalog.<=) 5
+                                        THEN pg_catalog.format('; %s of role %s, the first at %s', n.late, pg_catalog.quote_ident(n.role), idempotence.unfinished_since(n.role, n.first))
+                                        WHEN n.place OPERATOR(pg_catalog.=) 6 THEN '; and of more roles' END, '' ORDER BY n.place) AS told
+      FROM (SELECT l.role, l.late, l.first, pg_catalog.row_number() OVER (ORDER BY l.late, l.first) AS place
+            FROM idempotence.leases_of_roles() l WHERE l.late OPERATOR(pg_catalog.>) 0) n) r;
+
+CREATE VIEW idempotence.check_suspended AS
+SELECT CASE WHEN (SELECT m.estimate IS NOT NULL FROM idempotence.many_unfinished m) OR r.late OPERATOR(pg_catalog.>) 0 THEN 1 ELSE 0 END AS level,
+       COALESCE(r.unseen,
+         CASE WHEN r.late OPERATOR(pg_catalog.>) 0
+              THEN pg_catalog.concat(pg_catalog.format('%s requests have been suspended at a checkpoint for more than %s', r.late, r.threshold), r.told)
+              ELSE pg_catalog.format('no request has been suspended for more than %s', r.threshold) END) AS detail,
+       'Nobody goes on with them. Their callers begin them again, or settle them (idem_settle). What nobody asks for any more: idem_force_record(), or wait until it expires. The view unfinished lists them.' AS hint
+FROM (SELECT (SELECT idempotence.unseen()) AS unseen, t.threshold, pg_catalog.sum(n.late) AS late,
+             pg_catalog.string_agg(CASE WHEN n.place OPERATOR(pg_catalog.<=) 5
+                                        THEN pg_catalog.format('; %s in sessions of role %s, the first since %s', n.late, pg_catalog.quote_ident(n.role), idempotence.unfinished_since(n.role, n.first))
+                                        WHEN n.place OPERATOR(pg_catalog.=) 6 THEN '; and of more roles' END, '' ORDER BY n.place) AS told
+      FROM (SELECT pg_catalog.make_interval(secs => idempotence.setting('idempotence.warn_suspended')::pg_catalog.float8) AS threshold) t
+      LEFT JOIN LATERAL (SELECT l.role, l.late, l.first, pg_catalog.row_number() OVER (ORDER BY l.late, l.first) AS place
+                         FROM idempotence.suspended_of_roles(t.threshold) l) n ON true
+      GROUP BY t.threshold) r;
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::admin::last_sweep
+CREATE  FUNCTION idempotence."last_sweep"() RETURNS timestamptz /* Option < Timestamptz > */
+STRICT VOLATILE PARALLEL UNSAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'last_sweep_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::admin::note_sweep
+CREATE  FUNCTION idempotence."note_sweep"() RETURNS void
+STRICT VOLATILE PARALLEL UNSAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'note_sweep_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- requires:
+--   sweep_step
+--   note_sweep
+
+-- The sweep by hand. It takes the steps that the background worker takes, each in one or more transactions of its own.
+CREATE PROCEDURE idem_sweep()
+LANGUAGE plpgsql
+AS $sweep$
+DECLARE
+  step pg_catalog.text;
+  more pg_catalog.bool;
+BEGIN
+  FOREACH step IN ARRAY '{empty,turn,close,long,restore,end,delete,checkpoints,leases,persistence,owners,orphans,tombstones,journals}'::pg_catalog.text[] LOOP
+    -- Before the tables of users, which may take all the time there is.
+    IF step OPERATOR(pg_catalog.=) 'journals' THEN
+      PERFORM idempotence.note_sweep();
+    END IF;
+    LOOP
+      -- The step needs this isolation level and, on a primary, READ WRITE, whatever the defaults of role and database
+      -- are. Nothing may be evaluated between the two commands, since it could take a snapshot. On a standby READ
+      -- WRITE would be an error here; the step itself says that it cannot run there.
+      IF pg_catalog.pg_is_in_recovery() THEN
+        COMMIT;
+        SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+      ELSE
+        COMMIT;
+        SET TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE;
+      END IF;
+      more := idempotence.sweep_step(step);
+      IF more IS NULL THEN
+        RAISE NOTICE 'another sweep is at work in this database';
+        RETURN;
+      END IF;
+      EXIT WHEN NOT more;
+    END LOOP;
+  END LOOP;
+END
+$sweep$;
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::health::digest_fits
+CREATE  FUNCTION idempotence."digest_fits"(
+	"digest" uuid, /* Option < Uuid > */
+	"session" uuid, /* Option < Uuid > */
+	"key" TEXT /* Option < & str > */
+) RETURNS bool /* Option < bool > */
+STABLE PARALLEL UNSAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'digest_fits_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- requires:
+--   unfinished
 --   naptime
 --   max_sessions_per_role
 --   launcher
 --   is_visited
 --   last_sweep
---   unswept
+--   swept_instead
+--   legible
+--   table_columns
 --   setting
 --   milliseconds
 --   restarts
@@ -2033,18 +2259,18 @@ FROM (SELECT idempotence.launcher() AS launcher, idempotence.is_visited() AS vis
 CREATE VIEW idempotence.check_worker AS
 SELECT CASE WHEN w.standby OR w.launcher OPERATOR(pg_catalog.>) 0 THEN 0
             WHEN w.launcher IS NOT NULL THEN 2
-            -- Somebody sweeps instead, or did so when the worker still came, or nobody ever has.
-            WHEN w.last_sweep OPERATOR(pg_catalog.>) (w.now OPERATOR(pg_catalog.-) '2 hours'::pg_catalog.interval) THEN 0
+            -- Somebody sweeps instead. Whoever did so while the worker still came tells nothing.
+            WHEN w.instead OPERATOR(pg_catalog.>) (w.now OPERATOR(pg_catalog.-) '2 hours'::pg_catalog.interval) THEN 0
             ELSE 1 END AS level,
        CASE WHEN w.standby THEN 'this is a standby; the primary sweeps'
             WHEN w.launcher OPERATOR(pg_catalog.>) 0 THEN pg_catalog.format('the launcher is process %s', w.launcher)
-            WHEN w.launcher IS NULL AND w.last_sweep IS NULL THEN 'the library is not preloaded, and nobody else has swept yet'
+            WHEN w.launcher IS NULL AND w.instead IS NULL THEN 'the library is not preloaded, and nobody else has swept yet'
             WHEN w.launcher IS NULL THEN 'the library is not preloaded; somebody else has to CALL idem_sweep()'
             ELSE 'the launcher does not run' END AS detail,
        CASE WHEN w.launcher IS NULL
             THEN 'Add idempotence to shared_preload_libraries and restart, or have a scheduler CALL idem_sweep() at least once an hour.'
             ELSE 'The server log tells why. A launcher that failed is started again within seconds; one that found max_worker_processes too small at server start needs that raised, and a restart.' END AS hint
-FROM idempotence.upkeep w;
+FROM (SELECT u.*, idempotence.swept_instead() AS instead FROM idempotence.upkeep u) w;
 
 CREATE VIEW idempotence.check_restarts AS
 SELECT CASE WHEN r.lately OPERATOR(pg_catalog.>) 3 THEN 1 ELSE 0 END AS level,
@@ -2142,7 +2368,7 @@ SELECT CASE WHEN pg_catalog.count(h.root) OPERATOR(pg_catalog.>) 0 OR NOT pg_cat
        CASE WHEN NOT pg_catalog.pg_has_role('pg_read_all_stats', 'USAGE') THEN 'GRANT pg_read_all_stats to the owner of the extension.'
             ELSE 'Their requests are in progress until they end; then the ring waits for them too. Whoever holds up most is named first. Where the client of a process hangs, pg_terminate_backend(pid) rolls it back, and a retry executes its request; idle_in_transaction_session_timeout does so by itself. It does nothing for a process in IPC/SyncRep: that has written its commit, and waits for a standby (row standby). A prepared transaction ends by COMMIT PREPARED or ROLLBACK PREPARED.' END AS hint
 FROM (SELECT pg_catalog.make_interval(secs => idempotence.setting('idempotence.warn_holder')::pg_catalog.float8) AS threshold) t
-LEFT JOIN (SELECT r.root, r.since, pg_catalog.row_number() OVER (ORDER BY r.others DESC, r.since) AS place,
+LEFT JOIN LATERAL (SELECT r.root, r.since, pg_catalog.row_number() OVER (ORDER BY r.others DESC, r.since) AS place,
                   pg_catalog.format('%s, %s',
                     CASE WHEN p.gid IS NOT NULL THEN pg_catalog.format('prepared transaction %L (%s), since %s', p.gid, p.owner, pg_catalog.date_trunc('second', p.prepared))
                       WHEN r.root OPERATOR(pg_catalog.=) 0 THEN 'a prepared transaction (pg_prepared_xacts)'
@@ -2158,8 +2384,10 @@ LEFT JOIN (SELECT r.root, r.since, pg_catalog.row_number() OVER (ORDER BY r.othe
                  FROM idempotence.held_up h GROUP BY h.root, h.prepared) r
            LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid OPERATOR(pg_catalog.=) r.root
            LEFT JOIN pg_catalog.pg_prepared_xacts p ON p.gid OPERATOR(pg_catalog.=) r.prepared
+           -- Whoever holds up a crowd is named sooner.
            WHERE r.since OPERATOR(pg_catalog.<) (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-)
-                   pg_catalog.make_interval(secs => idempotence.setting('idempotence.warn_holder')::pg_catalog.float8))) h ON true
+                   CASE WHEN r.others OPERATOR(pg_catalog.>) idempotence.setting('idempotence.warn_waiters')::pg_catalog.int8
+                        THEN LEAST(t.threshold, '10 seconds'::pg_catalog.interval) ELSE t.threshold END)) h ON true
 GROUP BY t.threshold;
 
 CREATE VIEW idempotence.check_waiters AS
@@ -2254,63 +2482,27 @@ FROM (SELECT pg_catalog.count(*) AS taken, pg_catalog.count(*) FILTER (WHERE l.l
       FROM pg_catalog.pg_locks l WHERE NOT l.fastpath AND l.mode OPERATOR(pg_catalog.<>) 'SIReadLock') l
 CROSS JOIN (SELECT idempotence.lock_table_size() AS places) t;
 
--- Whether the leases cannot be seen here: they are unlogged, and this is a standby.
-CREATE VIEW idempotence.blind AS
-SELECT pg_catalog.pg_is_in_recovery() AND c.relpersistence OPERATOR(pg_catalog.=) 'u' AS blind
-FROM pg_catalog.pg_class c WHERE c.oid OPERATOR(pg_catalog.=) pg_catalog.to_regclass('idempotence.lease');
-
--- About how many requests are unfinished, where that is too many to look at each; otherwise NULL. VACUUM and ANALYZE count.
-CREATE VIEW idempotence.many_unfinished AS
-SELECT CASE WHEN e.unfinished OPERATOR(pg_catalog.>) 50000 THEN e.unfinished END AS estimate
-FROM (SELECT pg_catalog.sum(GREATEST(c.reltuples, 0))::pg_catalog.int8 AS unfinished FROM pg_catalog.pg_class c
-      WHERE c.oid OPERATOR(pg_catalog.=) ANY (ARRAY[pg_catalog.to_regclass('idempotence.lease'), pg_catalog.to_regclass('idempotence.checkpoint')]::pg_catalog.oid[])) e;
-
--- What is unfinished, where that is few enough. The condition needs no row, so that otherwise none is read.
-CREATE VIEW idempotence.few_unfinished AS
-SELECT u.session, u.request, u.state, u.leased_until, u.attempt, u.since FROM idempotence.unfinished u WHERE (SELECT m.estimate IS NULL FROM idempotence.many_unfinished m);
-
-CREATE VIEW idempotence.check_leases AS
-SELECT CASE WHEN m.estimate IS NOT NULL OR u.often OPERATOR(pg_catalog.>) 0 THEN 1 ELSE 0 END AS level,
-       CASE WHEN (SELECT b.blind FROM idempotence.blind b) THEN 'this is a standby, and leases are unlogged; the primary knows them'
-            WHEN m.estimate IS NOT NULL THEN pg_catalog.format('about %s requests are leased or stopped at a checkpoint, too many to look at each', m.estimate)
-            ELSE pg_catalog.concat(u.leased, ' requests are leased',
-                   CASE WHEN u.often OPERATOR(pg_catalog.>) 0
-                        THEN pg_catalog.format('; %s unfinished ones were taken over more than three times, one by attempt %s', u.often, u.most) END) END AS detail,
-       CASE WHEN m.estimate IS NOT NULL
-            THEN 'Which program begins them and does not end them? The view unfinished tells in which sessions they are, and who has them. idem_force_release_prefix() ends many; idempotence.max_leases_per_role bounds them.'
-            ELSE 'A request that was taken over again and again may be what its workers die of, or its lease is too short for the work. The view unfinished tells who has it. max_attempts of a session gives such requests up.' END AS hint
-FROM idempotence.many_unfinished m
-CROSS JOIN (SELECT pg_catalog.count(*) FILTER (WHERE f.state OPERATOR(pg_catalog.=) 'leased') AS leased,
-                   pg_catalog.count(*) FILTER (WHERE f.attempt OPERATOR(pg_catalog.>) 3) AS often, pg_catalog.max(f.attempt) AS most
-            FROM idempotence.few_unfinished f) u;
-
-CREATE VIEW idempotence.check_run_out AS
-SELECT CASE WHEN pg_catalog.count(*) OPERATOR(pg_catalog.>) 0 THEN 1 ELSE 0 END AS level,
-       CASE WHEN (SELECT b.blind FROM idempotence.blind b) THEN 'this is a standby, and leases are unlogged; the primary knows them'
-            WHEN pg_catalog.count(*) OPERATOR(pg_catalog.>) 0
-            THEN pg_catalog.format('the lease of %s requests ran out more than five minutes ago, and nobody has taken them over; the first at %s: request %s; most of them in session %s',
-                   pg_catalog.count(*), pg_catalog.date_trunc('second', pg_catalog.min(u.leased_until)),
-                   (pg_catalog.array_agg(pg_catalog.format('%s of session %s', pg_catalog.to_json(u.request), pg_catalog.to_json(u.session)) ORDER BY u.leased_until))[1],
-                   pg_catalog.to_json(pg_catalog.mode() WITHIN GROUP (ORDER BY u.session)))
-            WHEN (SELECT m.estimate IS NOT NULL FROM idempotence.many_unfinished m) THEN 'not looked at, since too many are unfinished: see the row leases'
-            ELSE 'no lease ran out more than five minutes ago' END AS detail,
-       'What they were to do outside the database may have happened. Their callers begin them again, or settle them (idem_settle). What nobody asks for any more: idem_force_record() or idem_force_release(). The view unfinished lists them.' AS hint
-FROM idempotence.few_unfinished u
-WHERE u.state OPERATOR(pg_catalog.=) 'run out' AND u.leased_until OPERATOR(pg_catalog.<) (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) '5 minutes'::pg_catalog.interval);
-
-CREATE VIEW idempotence.check_suspended AS
-SELECT CASE WHEN pg_catalog.count(u.session) OPERATOR(pg_catalog.>) 0 THEN 1 ELSE 0 END AS level,
-       CASE WHEN pg_catalog.count(u.session) OPERATOR(pg_catalog.>) 0
-            THEN pg_catalog.format('%s requests have been suspended at a checkpoint for more than %s; the first since %s: request %s; most of them in session %s',
-                   pg_catalog.count(u.session), t.threshold, pg_catalog.date_trunc('second', pg_catalog.min(u.since)),
-                   (pg_catalog.array_agg(pg_catalog.format('%s of session %s', pg_catalog.to_json(u.request), pg_catalog.to_json(u.session)) ORDER BY u.since))[1],
-                   pg_catalog.to_json(pg_catalog.mode() WITHIN GROUP (ORDER BY u.session)))
-            WHEN (SELECT m.estimate IS NOT NULL FROM idempotence.many_unfinished m) THEN 'not looked at, since too many are unfinished: see the row leases'
-            ELSE pg_catalog.format('no request has been suspended for more than %s', t.threshold) END AS detail,
-       'Nobody goes on with them. Their callers begin them again, or settle them (idem_settle). What nobody asks for any more: idem_force_record(), or wait until it expires. The view unfinished lists them.' AS hint
-FROM (SELECT pg_catalog.make_interval(secs => idempotence.setting('idempotence.warn_suspended')::pg_catalog.float8) AS threshold) t
-LEFT JOIN idempotence.few_unfinished u ON u.state OPERATOR(pg_catalog.=) 'suspended' AND u.since OPERATOR(pg_catalog.<) (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) t.threshold)
-GROUP BY t.threshold;
+-- The tables that calls need: whether they have the extension's columns and no others, and whether somebody has locked one
+-- against writers. A lock for moments, as a step of the sweep takes it, is passed by.
+CREATE VIEW idempotence.check_tables AS
+SELECT CASE WHEN u.told IS NOT NULL OR l.others_wait THEN 2 WHEN l.told IS NOT NULL THEN 1 ELSE 0 END AS level,
+       COALESCE(u.told OPERATOR(pg_catalog.||) '; ' OPERATOR(pg_catalog.||) l.told, u.told, l.told, 'all tables have the columns of the extension, and nobody has locked one') AS detail,
+       CASE WHEN u.told IS NOT NULL
+            THEN 'Calls that use the table fail (XX001); those that record do so at the latest when the ring turns to it. A superuser drops the columns that were added (ALTER TABLE ... DROP COLUMN), and all is well at once. One of the extension''s own that is missing comes back only with a restore.'
+            ELSE 'Calls that need the table wait for the end of that transaction: pg_terminate_backend() ends it, or ROLLBACK PREPARED. docs/operations.md, Somebody has locked a table.' END AS hint
+FROM (SELECT pg_catalog.string_agg(pg_catalog.format('table idempotence.%s %s', t.name,
+               CASE WHEN t.added IS NOT NULL THEN pg_catalog.concat('has columns that are not the extension''s: ', t.added) ELSE 'lacks columns of the extension' END), '; ' ORDER BY t.name) AS told
+      FROM (SELECT n.name, pg_catalog.string_agg(pg_catalog.quote_ident(a.attname), ', ') FILTER (WHERE a.attnum OPERATOR(pg_catalog.>) n.columns) AS added,
+                   pg_catalog.count(*) FILTER (WHERE a.attnum OPERATOR(pg_catalog.<=) n.columns) AS own, n.columns
+            FROM idempotence.table_columns() n
+            JOIN pg_catalog.pg_attribute a ON a.attrelid OPERATOR(pg_catalog.=) pg_catalog.to_regclass('idempotence.' OPERATOR(pg_catalog.||) n.name) AND a.attnum OPERATOR(pg_catalog.>) 0 AND NOT a.attisdropped
+            GROUP BY n.name, n.columns) t
+      WHERE t.added IS NOT NULL OR t.own OPERATOR(pg_catalog.<) t.columns) u
+CROSS JOIN (SELECT pg_catalog.string_agg(pg_catalog.format('table %s is locked: held by %s%s', h.relation::pg_catalog.regclass, h.holder,
+                     CASE WHEN h.waiters OPERATOR(pg_catalog.>) 0 THEN pg_catalog.format('; %s wait for it', h.waiters) END), '; ' ORDER BY h.since) AS told,
+                   pg_catalog.bool_or(h.waiters OPERATOR(pg_catalog.>) 0) AS others_wait
+            FROM idempotence.locked h
+            WHERE COALESCE(h.since OPERATOR(pg_catalog.<) (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) '10 seconds'::pg_catalog.interval), h.waiters OPERATOR(pg_catalog.>) 0)) l;
 
 CREATE VIEW idempotence.check_owners AS
 SELECT CASE WHEN pg_catalog.count(*) OPERATOR(pg_catalog.>) 0 THEN 1 ELSE 0 END AS level,
@@ -2319,7 +2511,7 @@ SELECT CASE WHEN pg_catalog.count(*) OPERATOR(pg_catalog.>) 0 THEN 1 ELSE 0 END 
          'lent to a role that was dropped: ' OPERATOR(pg_catalog.||) pg_catalog.string_agg(s.name, ', ' ORDER BY s.name) FILTER (WHERE s.lent_to_nobody AND s.place OPERATOR(pg_catalog.<=) 20),
          CASE WHEN pg_catalog.count(*) OPERATOR(pg_catalog.>) 20 THEN pg_catalog.format('and %s more', pg_catalog.count(*) OPERATOR(pg_catalog.-) 20)
               WHEN pg_catalog.count(*) OPERATOR(pg_catalog.=) 0 THEN 'every standing session has its owner' END) AS detail,
-       'A session without an owner can be used by superusers, and by the role that it is lent to. Give it to a role: idem_alter_session(session, owner => ...). A loan to a dropped role ends by itself within the hour.' AS hint
+       'A session without an owner can be used by superusers, and by the role that it is lent to. A superuser gives it to a role: idem_alter_session(session, owner => ...). A loan to a dropped role ends by itself within the hour.' AS hint
 FROM (SELECT s.*, pg_catalog.row_number() OVER (ORDER BY s.name) AS place
       FROM (SELECT s.name, o.oid IS NULL AS ownerless, s.usable_by IS NOT NULL AND b.oid IS NULL AS lent_to_nobody
             FROM idempotence.session s
@@ -2335,11 +2527,55 @@ CREATE VIEW idempotence.missing AS
 SELECT pg_catalog.string_agg(pg_catalog.concat('idempotence.', t.name), ', ' ORDER BY t.name) FILTER (WHERE t.needed) AS missing,
        pg_catalog.string_agg(pg_catalog.concat('idempotence.', t.name), ', ' ORDER BY t.name) FILTER (WHERE NOT t.needed) AS beside
 FROM (SELECT n.name, n.name OPERATOR(pg_catalog.<>) ALL ('{audit,granted}'::pg_catalog.text[]) AS needed
-      FROM pg_catalog.unnest('{session,outcome_0,outcome_1,outcome_2,reply,checkpoint,lease,audit,granted}'::pg_catalog.text[]) n (name)) t
+      FROM pg_catalog.unnest('{session,outcome_0,outcome_1,outcome_2,outcome_long,reply,checkpoint,lease,audit,granted}'::pg_catalog.text[]) n (name)) t
 WHERE EXISTS (SELECT FROM idempotence.restore r WHERE r.brought OPERATOR(pg_catalog.=) 'secret')
   AND NOT EXISTS (SELECT FROM idempotence.restore r WHERE r.brought OPERATOR(pg_catalog.=) t.name)
   AND (t.name OPERATOR(pg_catalog.<>) 'lease'
        OR NOT EXISTS (SELECT FROM idempotence.persistence p WHERE p.what OPERATOR(pg_catalog.=) 'claims' AND p.unlogged));
+
+-- The beginning of so many last pages of a table.
+CREATE FUNCTION idempotence.last_pages(relation text, pages bigint) RETURNS tid
+LANGUAGE sql STABLE PARALLEL SAFE
+AS $last_pages$
+  SELECT pg_catalog.format('(%s,0)', GREATEST((pg_catalog.pg_relation_size(pg_catalog.to_regclass(relation)) OPERATOR(pg_catalog./) pg_catalog.current_setting('block_size')::pg_catalog.int8) OPERATOR(pg_catalog.-) last_pages.pages, 0))::pg_catalog.tid
+$last_pages$;
+
+-- Some outcomes of each table: those of the first page and those of the last one. Each is found without a look at the
+-- others, however many there are.
+CREATE VIEW idempotence.sample AS
+SELECT o.digest, o.session, o.key, o.recorded_at FROM idempotence.outcome_0 o WHERE o.ctid OPERATOR(pg_catalog.<) '(1,0)'::pg_catalog.tid
+UNION ALL
+SELECT o.digest, o.session, o.key, o.recorded_at FROM idempotence.outcome_0 o WHERE o.ctid OPERATOR(pg_catalog.>=) idempotence.last_pages('idempotence.outcome_0', 1)
+UNION ALL
+SELECT o.digest, o.session, o.key, o.recorded_at FROM idempotence.outcome_1 o WHERE o.ctid OPERATOR(pg_catalog.<) '(1,0)'::pg_catalog.tid
+UNION ALL
+SELECT o.digest, o.session, o.key, o.recorded_at FROM idempotence.outcome_1 o WHERE o.ctid OPERATOR(pg_catalog.>=) idempotence.last_pages('idempotence.outcome_1', 1)
+UNION ALL
+SELECT o.digest, o.session, o.key, o.recorded_at FROM idempotence.outcome_2 o WHERE o.ctid OPERATOR(pg_catalog.<) '(1,0)'::pg_catalog.tid
+UNION ALL
+SELECT o.digest, o.session, o.key, o.recorded_at FROM idempotence.outcome_2 o WHERE o.ctid OPERATOR(pg_catalog.>=) idempotence.last_pages('idempotence.outcome_2', 1)
+UNION ALL
+SELECT o.digest, o.session, o.key, o.recorded_at FROM idempotence.outcome_long o WHERE o.ctid OPERATOR(pg_catalog.<) '(1,0)'::pg_catalog.tid
+UNION ALL
+SELECT o.digest, o.session, o.key, o.recorded_at FROM idempotence.outcome_long o WHERE o.ctid OPERATOR(pg_catalog.>=) idempotence.last_pages('idempotence.outcome_long', 1);
+
+-- The outcomes of the sample that another key has made than the one that counts, each with its session. Where a session is
+-- not here its outcomes can be nobody's.
+CREATE VIEW idempotence.of_another_key AS
+SELECT (SELECT COALESCE(s.name, s.id::pg_catalog.text) FROM idempotence.session s WHERE s.id OPERATOR(pg_catalog.=) o.session) AS session
+FROM idempotence.sample o
+WHERE NOT idempotence.digest_fits(o.digest, o.session, o.key)
+  AND EXISTS (SELECT FROM idempotence.session s WHERE s.id OPERATOR(pg_catalog.=) o.session OFFSET 0);
+
+-- The keys of the digests: how many there are, how many are in use, whether two different ones are, and whether outcomes of
+-- another one are here. In the last two cases a dump was restored into a database that had sessions, or without its key:
+-- what it has brought and what was there exclude each other.
+CREATE VIEW idempotence.keys AS
+SELECT k.keys, k.used, k.different OPERATOR(pg_catalog.>) 1 AS two,
+       CASE WHEN k.different OPERATOR(pg_catalog.=) 1 THEN EXISTS (SELECT FROM idempotence.of_another_key) ELSE false END AS of_another
+FROM (SELECT pg_catalog.count(*) AS keys, pg_catalog.count(s.in_use_since) AS used,
+             pg_catalog.count(DISTINCT s.key) FILTER (WHERE s.in_use_since IS NOT NULL) AS different
+      FROM idempotence.secret s) k;
 
 CREATE VIEW idempotence.check_restore AS
 SELECT CASE WHEN pg_catalog.bool_or(r.orphans OPERATOR(pg_catalog.>) 0) OR m.missing IS NOT NULL THEN 2
@@ -2350,59 +2586,73 @@ SELECT CASE WHEN pg_catalog.bool_or(r.orphans OPERATOR(pg_catalog.>) 0) OR m.mis
             THEN pg_catalog.format('what was restored since %s lacks sessions: requests that were done may be executed again', pg_catalog.date_trunc('second', pg_catalog.min(r.noted_at)))
             WHEN m.beside IS NOT NULL
             THEN pg_catalog.format('of what was restored these tables are missing, without which requests are answered all the same: %s', m.beside)
+            WHEN pg_catalog.count(r.noted_at) OPERATOR(pg_catalog.>) 0 AND k.mixed
+            THEN pg_catalog.format('what was restored since %s has another key than sessions that were here', pg_catalog.date_trunc('second', pg_catalog.min(r.noted_at)))
             WHEN pg_catalog.count(r.noted_at) OPERATOR(pg_catalog.>) 0
             THEN pg_catalog.format('what was restored since %s was not looked through yet', pg_catalog.date_trunc('second', pg_catalog.min(r.noted_at)))
             ELSE 'nothing that was restored lacks its session' END AS detail,
-       CASE WHEN m.missing IS NOT NULL
+       CASE WHEN k.mixed
+            THEN 'The dump was restored into a database that had sessions. Restore no more of it, and accept nothing: the row secret tells what to do.'
+            WHEN m.missing IS NOT NULL
             THEN 'Their COPY has failed, or is still to come: requests that were done may be executed again. Create the roles that the restore missed and restore the data of these tables again, or give up what they had: idem_accept_restore(). No session that is new can be made until then.'
             WHEN pg_catalog.bool_or(r.orphans OPERATOR(pg_catalog.>) 0)
             THEN 'No session that is new can be made. Create the roles that the restore missed and restore the data of table idempotence.session again, or give up what has no session: idem_accept_restore().'
             WHEN m.beside IS NOT NULL
             THEN 'Their COPY has failed, or is still to come. Restore the data of these tables again, or give up what they had: idem_accept_restore().'
             ELSE 'The sweep looks through it. Where no worker visits this database, CALL idem_sweep().' END AS hint
-FROM idempotence.missing m LEFT JOIN idempotence.restore r ON r.orphans IS NULL OR r.orphans OPERATOR(pg_catalog.<>) 0
-GROUP BY m.missing, m.beside;
+FROM idempotence.missing m
+CROSS JOIN (SELECT k.two OR k.of_another AS mixed FROM idempotence.keys k) k
+LEFT JOIN idempotence.restore r ON r.orphans IS NULL OR r.orphans OPERATOR(pg_catalog.<>) 0
+GROUP BY m.missing, m.beside, k.mixed;
 
--- The beginning of a table's last page.
-CREATE FUNCTION idempotence.last_page(relation text) RETURNS tid
-LANGUAGE sql STABLE PARALLEL SAFE
-AS $last_page$
-  SELECT pg_catalog.format('(%s,0)', GREATEST((pg_catalog.pg_relation_size(pg_catalog.to_regclass(relation)) OPERATOR(pg_catalog./) pg_catalog.current_setting('block_size')::pg_catalog.int8) OPERATOR(pg_catalog.-) 1, 0))::pg_catalog.tid
-$last_page$;
+-- Whether a response of a request that has failed is that of one that was given up, as requests/start.rs makes it.
+CREATE FUNCTION idempotence.is_of_given_up(response jsonb) RETURNS boolean
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+AS $is_of_given_up$
+  SELECT CASE WHEN pg_catalog.jsonb_typeof(response) OPERATOR(pg_catalog.=) 'object'
+              THEN pg_catalog.jsonb_typeof(response OPERATOR(pg_catalog.->) 'attempts') OPERATOR(pg_catalog.=) 'number'
+                   AND (response OPERATOR(pg_catalog.-) '{attempts,point,state}'::pg_catalog.text[]) OPERATOR(pg_catalog.=) '{}'::pg_catalog.jsonb END
+$is_of_given_up$;
 
--- Some outcomes of each table: those of the first page and those of the last one. Each is found without a look at the
--- others, however many there are.
-CREATE VIEW idempotence.sample AS
-SELECT o.digest, o.session, o.key, o.recorded_at FROM idempotence.outcome_0 o WHERE o.ctid OPERATOR(pg_catalog.<) '(1,0)'::pg_catalog.tid
-UNION ALL
-SELECT o.digest, o.session, o.key, o.recorded_at FROM idempotence.outcome_0 o WHERE o.ctid OPERATOR(pg_catalog.>=) idempotence.last_page('idempotence.outcome_0')
-UNION ALL
-SELECT o.digest, o.session, o.key, o.recorded_at FROM idempotence.outcome_1 o WHERE o.ctid OPERATOR(pg_catalog.<) '(1,0)'::pg_catalog.tid
-UNION ALL
-SELECT o.digest, o.session, o.key, o.recorded_at FROM idempotence.outcome_1 o WHERE o.ctid OPERATOR(pg_catalog.>=) idempotence.last_page('idempotence.outcome_1')
-UNION ALL
-SELECT o.digest, o.session, o.key, o.recorded_at FROM idempotence.outcome_2 o WHERE o.ctid OPERATOR(pg_catalog.<) '(1,0)'::pg_catalog.tid
-UNION ALL
-SELECT o.digest, o.session, o.key, o.recorded_at FROM idempotence.outcome_2 o WHERE o.ctid OPERATOR(pg_catalog.>=) idempotence.last_page('idempotence.outcome_2')
-UNION ALL
-SELECT o.digest, o.session, o.key, o.recorded_at FROM idempotence.outcome_long o WHERE o.ctid OPERATOR(pg_catalog.<) '(1,0)'::pg_catalog.tid
-UNION ALL
-SELECT o.digest, o.session, o.key, o.recorded_at FROM idempotence.outcome_long o WHERE o.ctid OPERATOR(pg_catalog.>=) idempotence.last_page('idempotence.outcome_long');
+-- Requests that were given up within a day, among the newest outcomes of each segment: no index finds them. Nothing is read
+-- where no session has max_attempts.
+CREATE VIEW idempotence.check_given_up AS
+SELECT CASE WHEN pg_catalog.count(*) OPERATOR(pg_catalog.>) 0 THEN 1 ELSE 0 END AS level,
+       COALESCE(pg_catalog.sum(r.given_up) OPERATOR(pg_catalog.||) ' requests were given up within a day' OPERATOR(pg_catalog.||)
+                  pg_catalog.string_agg(CASE WHEN r.place OPERATOR(pg_catalog.<=) 5
+                    THEN pg_catalog.format('; %s in sessions of role %s, the last at %s: request %s of session %s', r.given_up, r.owner, pg_catalog.date_trunc('second', r.last), pg_catalog.to_json(r.key), pg_catalog.to_json(r.session))
+                    WHEN r.place OPERATOR(pg_catalog.=) 6 THEN '; and of more roles' END, '' ORDER BY r.place),
+                'no request was given up within a day, as far as the newest outcomes tell') AS detail,
+       'All attempts that the session allows were begun, and none was completed; a retry gets this failure. Find out whether the effect has happened. idem_force_record() records that it has, and idem_forget() lets a retry start again.' AS hint
+FROM (SELECT g.owner, pg_catalog.count(*) AS given_up, pg_catalog.max(g.recorded_at) AS last,
+             (pg_catalog.array_agg(g.key ORDER BY g.recorded_at DESC))[1] AS key, (pg_catalog.array_agg(g.name ORDER BY g.recorded_at DESC))[1] AS session,
+             pg_catalog.row_number() OVER (ORDER BY pg_catalog.count(*), g.owner::pg_catalog.text) AS place
+      FROM (SELECT s.owner, s.name, o.key, o.recorded_at
+            FROM (SELECT a.* FROM idempotence.outcome_0 a WHERE a.ctid OPERATOR(pg_catalog.>=) idempotence.last_pages('idempotence.outcome_0', 2048)
+                  UNION ALL
+                  SELECT a.* FROM idempotence.outcome_1 a WHERE a.ctid OPERATOR(pg_catalog.>=) idempotence.last_pages('idempotence.outcome_1', 2048)
+                  UNION ALL
+                  SELECT a.* FROM idempotence.outcome_2 a WHERE a.ctid OPERATOR(pg_catalog.>=) idempotence.last_pages('idempotence.outcome_2', 2048)) o
+            JOIN idempotence.session s ON s.id OPERATOR(pg_catalog.=) o.session
+            WHERE s.max_attempts IS NOT NULL AND o.class OPERATOR(pg_catalog.=) 'f' AND o.token IS NULL
+              AND o.recorded_at OPERATOR(pg_catalog.>) (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) '1 day'::pg_catalog.interval)
+              AND o.expires_at OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp() AND idempotence.is_of_given_up(o.response)) g
+      GROUP BY g.owner) r;
 
--- Digests are made with the key in use. So the sample is looked at only if there is one, and nothing is missing.
 CREATE VIEW idempotence.check_secret AS
 SELECT CASE WHEN f.fault IS NULL THEN 0 ELSE 2 END AS level,
        COALESCE(f.fault, 'outcomes are found by the key that they were recorded with') AS detail,
-       'Only part of a dump was restored, or a dump over sessions that were there: requests that were done may be executed again, or all are refused (XX001). Restore all tables of the extension into a database in which it has no session.' AS hint
-FROM (SELECT CASE WHEN k.keys OPERATOR(pg_catalog.=) 0 THEN 'table idempotence.secret has no row'
-                  WHEN k.used OPERATOR(pg_catalog.>) 1 THEN 'table idempotence.secret has two keys in use'
-                  WHEN k.used OPERATOR(pg_catalog.=) 0 AND EXISTS (SELECT FROM idempotence.session)
-                  THEN 'there are sessions, but table idempotence.secret has no key in use'
-                  WHEN k.used OPERATOR(pg_catalog.=) 1 AND (SELECT m.missing IS NULL FROM idempotence.missing m)
-                       AND EXISTS (SELECT FROM idempotence.sample o WHERE NOT idempotence.digest_fits(o.digest, o.session, o.key))
-                  THEN 'there are outcomes that were recorded with another key than the one in use' END AS fault
-      FROM (SELECT pg_catalog.count(*) AS keys, pg_catalog.count(DISTINCT s.key) FILTER (WHERE s.in_use_since IS NOT NULL) AS used
-            FROM idempotence.secret s) k) f;
+       CASE WHEN f.two
+            THEN 'A dump was restored over sessions that were there, and all requests are refused (XX001). Restore a backup, or the dump into a database in which the extension has no session. Delete no key, unless docs/operations.md, Dump and restore, says so: requests that were done would be executed again.'
+            WHEN f.of_another
+            THEN 'A dump was restored without its key, or a key was deleted: requests that were done are refused (XX001), or may be executed again. Restore a backup, or all tables of the dump into a database in which the extension has no session: docs/operations.md, Dump and restore.'
+            ELSE 'Only part of a dump was restored, and all requests are refused (XX001). Restore all tables of the extension into a database in which it has no session.' END AS hint
+FROM (SELECT k.*, CASE WHEN k.keys OPERATOR(pg_catalog.=) 0 THEN 'table idempotence.secret has no row'
+                       WHEN k.two THEN 'table idempotence.secret has two keys in use'
+                       WHEN k.used OPERATOR(pg_catalog.=) 0 AND EXISTS (SELECT FROM idempotence.session)
+                       THEN 'there are sessions, but table idempotence.secret has no key in use'
+                       WHEN k.of_another THEN 'there are outcomes that were recorded with another key than the one in use' END AS fault
+      FROM idempotence.keys k) f;
 
 -- The settings that matter to requests, as they are for each role that has its own: first what is set for the role in this
 -- database, then for the role, then for the database, then for all roles, then for the server. What is set for the
@@ -2468,13 +2718,19 @@ FROM (SELECT s.*, s.sessions OPERATOR(pg_catalog.>=) (s.most OPERATOR(pg_catalog
                        GROUP BY n.owner) e ON e.owner OPERATOR(pg_catalog.=) l.owner) s) o;
 
 CREATE VIEW idempotence.check_standing_sessions AS
-SELECT CASE WHEN pg_catalog.bool_or(o.sessions OPERATOR(pg_catalog.>=) o.most) THEN 2 WHEN pg_catalog.bool_or(o.is_many) THEN 1 ELSE 0 END AS level,
+SELECT CASE WHEN pg_catalog.bool_or(o.sessions OPERATOR(pg_catalog.>=) o.most) THEN 2 WHEN pg_catalog.bool_or(o.is_many OR o.brief OPERATOR(pg_catalog.>) 0) THEN 1 ELSE 0 END AS level,
        pg_catalog.concat(COALESCE(pg_catalog.sum(o.sessions), 0), ' standing sessions, of which ', COALESCE(pg_catalog.sum(o.dropped), 0), ' are dropped',
          pg_catalog.string_agg(pg_catalog.format('; role %s has %s of at most %s', o.owner, o.sessions, o.most), '' ORDER BY o.sessions DESC)
-           FILTER (WHERE o.is_many)) AS detail,
-       'A session is a series of requests, not one of them: use few sessions, with many keys. If so many are right, raise idempotence.warn_standing_sessions. At idempotence.max_standing_sessions_per_role making one more is refused (ID009).' AS hint
+           FILTER (WHERE o.is_many),
+         pg_catalog.string_agg(pg_catalog.format('; %s of role %s keep outcomes for less than a minute, one of them is %s', o.brief, o.owner, pg_catalog.to_json(o.briefest)), '' ORDER BY o.brief, o.owner)
+           FILTER (WHERE o.brief OPERATOR(pg_catalog.>) 0)) AS detail,
+       CASE WHEN pg_catalog.bool_or(o.is_many)
+            THEN 'A session is a series of requests, not one of them: use few sessions, with many keys. If so many are right, raise idempotence.warn_standing_sessions. At idempotence.max_standing_sessions_per_role making one more is refused (ID009).'
+            ELSE 'A retry that comes after the ttl executes its request again. The owner of the session, or a superuser, gives it a ttl that outlasts all retries: idem_alter_session(session, ttl => ...).' END AS hint
 FROM (SELECT s.*, s.sessions OPERATOR(pg_catalog.>) s.threshold OR s.sessions OPERATOR(pg_catalog.>=) (s.most OPERATOR(pg_catalog.*) 0.9) AS is_many
       FROM (SELECT n.owner, pg_catalog.count(*) AS sessions, pg_catalog.count(n.ended_at) AS dropped,
+                   pg_catalog.count(*) FILTER (WHERE n.ended_at IS NULL AND COALESCE(n.ttl, (SELECT idempotence.retention())) OPERATOR(pg_catalog.<) '1 minute'::pg_catalog.interval) AS brief,
+                   pg_catalog.min(n.name) FILTER (WHERE n.ended_at IS NULL AND COALESCE(n.ttl, (SELECT idempotence.retention())) OPERATOR(pg_catalog.<) '1 minute'::pg_catalog.interval) AS briefest,
                    idempotence.setting('idempotence.warn_standing_sessions')::pg_catalog.int8 AS threshold,
                    idempotence.limit_of(n.owner, 'idempotence.max_standing_sessions_per_role') AS most
             FROM idempotence.session n WHERE n.name IS NOT NULL GROUP BY n.owner) s) o;
@@ -2523,21 +2779,41 @@ SELECT 0 AS level,
 FROM (SELECT @extschema@.idem_node() AS name) n
 LEFT JOIN idempotence.session s ON s.name IS NOT NULL AND s.ended_at IS NULL
 GROUP BY n.name;
+
+-- Why journals cannot be swept. The table is unlogged, see leases_of_roles().
+CREATE FUNCTION idempotence.unswept(OUT journal text, OUT why text) RETURNS SETOF record
+LANGUAGE plpgsql STABLE PARALLEL UNSAFE
+AS $unswept$
+BEGIN
+  IF NOT pg_catalog.pg_is_in_recovery() THEN
+    RETURN QUERY SELECT pg_catalog.substr(s.step, 9), s.said FROM idempotence.sweep s WHERE s.said IS NOT NULL;
+  END IF;
+END
+$unswept$;
+
+-- Of each role some, so that nobody's journals hide those of others.
 CREATE VIEW idempotence.check_journals AS
 SELECT -- Never critical: the tables are those of users, and whoever makes sessions could raise the alarm at will.
-       CASE WHEN pg_catalog.bool_or(j.is_gone OR j.unswept IS NOT NULL) THEN 1 ELSE 0 END AS level,
-       COALESCE(pg_catalog.string_agg(pg_catalog.format('journal %s of %s %s', j.journal, j.sessions,
-                  CASE WHEN j.is_gone THEN 'is not there'
-                       ELSE pg_catalog.concat('cannot be swept: ', j.unswept) END),
-                  '; ' ORDER BY j.journal) FILTER (WHERE j.is_gone OR j.unswept IS NOT NULL),
-                CASE WHEN pg_catalog.count(*) OPERATOR(pg_catalog.=) 0 THEN 'no session has a journal' ELSE pg_catalog.format('journals of sessions, all of them there: %s', pg_catalog.count(*)) END) AS detail,
+       CASE WHEN pg_catalog.bool_or(j.fault IS NOT NULL) THEN 1 ELSE 0 END AS level,
+       CASE WHEN pg_catalog.count(*) OPERATOR(pg_catalog.=) 0 THEN 'no session has a journal'
+            WHEN pg_catalog.count(j.fault) OPERATOR(pg_catalog.=) 0 THEN pg_catalog.format('journals of sessions, all of them there: %s', pg_catalog.count(*))
+            ELSE pg_catalog.concat(
+                   pg_catalog.string_agg(pg_catalog.format('journal %s of %I%s (role %s) %s', pg_catalog.left(j.journal, 140), pg_catalog.left(j.session, 100),
+                       CASE WHEN j.sessions OPERATOR(pg_catalog.>) 1 THEN pg_catalog.format(' and %s more', j.sessions OPERATOR(pg_catalog.-) 1) END, j.owner, j.fault),
+                     '; ' ORDER BY j.place, j.journal) FILTER (WHERE j.fault IS NOT NULL AND j.place OPERATOR(pg_catalog.<=) 3 AND j.nth OPERATOR(pg_catalog.<=) 20),
+                   CASE WHEN pg_catalog.count(j.fault) OPERATOR(pg_catalog.>) pg_catalog.count(*) FILTER (WHERE j.place OPERATOR(pg_catalog.<=) 3 AND j.nth OPERATOR(pg_catalog.<=) 20 AND j.fault IS NOT NULL)
+                        THEN pg_catalog.format('; %s in all', pg_catalog.count(j.fault)) END) END AS detail,
        CASE WHEN pg_catalog.bool_or(j.is_gone)
             THEN 'All requests of these sessions fail (42P01), since nobody can tell what was done. The owner restores the table, or gives it its name back.'
             ELSE 'What has expired in the table takes space until then. It is the owner''s to put right.' END AS hint
-FROM (SELECT s.journal, pg_catalog.to_regclass(s.journal) IS NULL AS is_gone, idempotence.unswept(s.journal) AS unswept,
-             pg_catalog.string_agg(pg_catalog.format('%I (role %s)', s.name, s.owner), ', ' ORDER BY s.name) AS sessions
-      FROM idempotence.session s
-      WHERE s.journal IS NOT NULL AND s.ended_at IS NULL GROUP BY s.journal) j;
+FROM (SELECT f.*, pg_catalog.row_number() OVER (ORDER BY f.fault IS NULL, f.place, f.journal) AS nth
+      FROM (SELECT w.*, pg_catalog.row_number() OVER (PARTITION BY w.owner, w.fault IS NULL ORDER BY w.journal) AS place
+            FROM (SELECT s.journal, g.is_gone, pg_catalog.min(s.owner::pg_catalog.text) AS owner, pg_catalog.min(s.name) AS session, pg_catalog.count(*) AS sessions,
+                         CASE WHEN g.is_gone THEN 'is not there' ELSE 'cannot be swept: ' OPERATOR(pg_catalog.||) pg_catalog.left(u.why, 200) END AS fault
+                  FROM idempotence.session s
+                  CROSS JOIN LATERAL (SELECT pg_catalog.to_regclass(s.journal) IS NULL) g (is_gone)
+                  LEFT JOIN idempotence.unswept() u ON u.journal OPERATOR(pg_catalog.=) s.journal
+                  WHERE s.journal IS NOT NULL AND s.ended_at IS NULL GROUP BY s.journal, g.is_gone, u.why) w) f) j;
 
 CREATE VIEW idempotence.check_settings AS
 SELECT CASE WHEN pg_catalog.count(c.told) OPERATOR(pg_catalog.>) 0 THEN 1 ELSE 0 END AS level,
@@ -2604,32 +2880,37 @@ CROSS JOIN (SELECT GREATEST((SELECT pg_catalog.max(GREATEST(s.opened_at, s.close
                             (SELECT pg_catalog.max(r.noted_at) FROM idempotence.restore r),
                             (SELECT idempotence.last_sweep())) AS ahead) f;
 
--- How fast a segment has grown since it was opened, as some of its pages tell: those whose distances from its end double.
+-- How fast a table of outcomes has grown since a moment, as some of its pages tell: those whose distances from its end double.
 -- A page's moment is the median of its outcomes', so that a few that were imported with old moments do not count. A page of
--- which most are older than the segment was imported or restored, and was not recorded at this pace: it does not count.
-CREATE FUNCTION idempotence.segment_pace(segment integer, opened_at timestamptz, OUT bytes numeric, OUT since timestamptz, OUT lately numeric)
+-- which most are older than the moment was imported or restored, and was not recorded at this pace: it does not count. held is
+-- bytes times the seconds for which they are kept.
+CREATE FUNCTION idempotence.pace(name text, since_moment timestamptz, OUT bytes numeric, OUT since timestamptz, OUT lately numeric, OUT held numeric)
 LANGUAGE plpgsql STABLE PARALLEL UNSAFE
-AS $segment_pace$
+AS $pace$
 #variable_conflict use_variable
 DECLARE
-  relation   pg_catalog.regclass := pg_catalog.to_regclass(pg_catalog.concat('idempotence.outcome_', segment));
+  relation   pg_catalog.regclass := pg_catalog.to_regclass('idempotence.' OPERATOR(pg_catalog.||) name);
   pages      pg_catalog.int8 := pg_catalog.pg_relation_size(relation) OPERATOR(pg_catalog./) pg_catalog.current_setting('block_size')::pg_catalog.int8;
   page_bytes pg_catalog.numeric := pg_catalog.pg_total_relation_size(relation)::pg_catalog.numeric OPERATOR(pg_catalog./) GREATEST(pages, 1);
   now        pg_catalog.timestamptz := pg_catalog.clock_timestamp();
   near       pg_catalog.int8 := 0;
   far        pg_catalog.int8;
   moment     pg_catalog.timestamptz;
+  ttl        pg_catalog.numeric;
 BEGIN
   bytes := 0;
   lately := 0;
+  held := 0;
   WHILE near OPERATOR(pg_catalog.<) pages LOOP
     far := LEAST(GREATEST(near OPERATOR(pg_catalog.*) 2, 1), pages);
-    EXECUTE pg_catalog.format('SELECT pg_catalog.percentile_disc(0.5) WITHIN GROUP (ORDER BY o.recorded_at) FROM %s o
+    EXECUTE pg_catalog.format('SELECT pg_catalog.percentile_disc(0.5) WITHIN GROUP (ORDER BY o.recorded_at),
+                                      pg_catalog.avg(EXTRACT(epoch FROM o.expires_at OPERATOR(pg_catalog.-) o.recorded_at)) FILTER (WHERE pg_catalog.isfinite(o.expires_at)) FROM %s o
                                WHERE o.ctid OPERATOR(pg_catalog.>=) $1 AND o.ctid OPERATOR(pg_catalog.<) $2', relation)
-      INTO moment
+      INTO moment, ttl
       USING pg_catalog.format('(%s,0)', pages OPERATOR(pg_catalog.-) far)::pg_catalog.tid, pg_catalog.format('(%s,0)', (pages OPERATOR(pg_catalog.-) far) OPERATOR(pg_catalog.+) 1)::pg_catalog.tid;
-    IF moment OPERATOR(pg_catalog.>=) opened_at THEN
+    IF moment OPERATOR(pg_catalog.>=) since_moment THEN
       bytes := bytes OPERATOR(pg_catalog.+) ((far OPERATOR(pg_catalog.-) near) OPERATOR(pg_catalog.*) page_bytes);
+      held := held OPERATOR(pg_catalog.+) (((far OPERATOR(pg_catalog.-) near) OPERATOR(pg_catalog.*) page_bytes) OPERATOR(pg_catalog.*) COALESCE(ttl, 0));
       since := LEAST(since, moment);
       IF since OPERATOR(pg_catalog.>) (now OPERATOR(pg_catalog.-) '1 hour'::pg_catalog.interval) THEN
         lately := bytes OPERATOR(pg_catalog./) GREATEST(EXTRACT(epoch FROM (now OPERATOR(pg_catalog.-) since)), 600);
@@ -2638,23 +2919,32 @@ BEGIN
     near := far;
   END LOOP;
 END
-$segment_pace$;
+$pace$;
 
 -- What outcomes take in a second, and what they will take once the ring has turned with that: what is recorded in one and
 -- a half times the time that a segment is kept for, and ten minutes. The rate is that of the current segment, and of the one
 -- before as well while the current one is younger than an hour. Less than ten minutes tell no rate. lately is the rate of
--- the last hour, or of as much of it as was looked at.
+-- the last hour, or of as much of it as was looked at. What outlives the segments, long, is added: it takes its rate for as
+-- long as it is kept.
 CREATE VIEW idempotence.growth AS
-SELECT r.rate, r.lately, r.rate OPERATOR(pg_catalog.*) ((EXTRACT(epoch FROM r.keep) OPERATOR(pg_catalog.*) 1.5) OPERATOR(pg_catalog.+) 600) AS needed, r.present, idempotence.free_space() AS free
+SELECT r.rate OPERATOR(pg_catalog.+) r.long_rate AS rate, r.lately OPERATOR(pg_catalog.+) r.long_lately AS lately,
+       (r.rate OPERATOR(pg_catalog.*) ((EXTRACT(epoch FROM r.keep) OPERATOR(pg_catalog.*) 1.5) OPERATOR(pg_catalog.+) 600))
+         OPERATOR(pg_catalog.+) (r.long_rate OPERATOR(pg_catalog.*) r.long_ttl) AS needed,
+       r.present OPERATOR(pg_catalog.+) r.long_present AS present, idempotence.free_space() AS free, r.long_present, r.is_long
 FROM (SELECT s.keep, (SELECT pg_catalog.sum(a.bytes) FROM idempotence.segments a) AS present, c.lately,
              (c.bytes OPERATOR(pg_catalog.+) COALESCE(b.bytes, 0))
-               OPERATOR(pg_catalog./) GREATEST(EXTRACT(epoch FROM (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) LEAST(b.since, c.since))), 600) AS rate
+               OPERATOR(pg_catalog./) GREATEST(EXTRACT(epoch FROM (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) LEAST(b.since, c.since))), 600) AS rate,
+             l.bytes OPERATOR(pg_catalog./) GREATEST(EXTRACT(epoch FROM (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) l.since)), 600) AS long_rate,
+             l.lately AS long_lately, CASE WHEN l.bytes OPERATOR(pg_catalog.>) 0 THEN l.held OPERATOR(pg_catalog./) l.bytes ELSE 0 END AS long_ttl,
+             pg_catalog.pg_total_relation_size(pg_catalog.to_regclass('idempotence.outcome_long')) AS long_present,
+             l.bytes OPERATOR(pg_catalog.>) GREATEST(c.bytes OPERATOR(pg_catalog.+) COALESCE(b.bytes, 0), 1048576) AS is_long
       FROM idempotence.segments s
-      CROSS JOIN LATERAL idempotence.segment_pace(s.segment, s.opened_at) c
+      CROSS JOIN LATERAL idempotence.pace('outcome_' OPERATOR(pg_catalog.||) s.segment, s.opened_at) c
       LEFT JOIN idempotence.segments f
         ON f.segment OPERATOR(pg_catalog.=) ((s.segment OPERATOR(pg_catalog.+) 2) OPERATOR(pg_catalog.%) 3) AND f.state OPERATOR(pg_catalog.<>) 'empty'
        AND COALESCE(c.since OPERATOR(pg_catalog.>) (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) '1 hour'::pg_catalog.interval), true)
-      LEFT JOIN LATERAL idempotence.segment_pace(f.segment, f.opened_at) b ON f.segment IS NOT NULL
+      LEFT JOIN LATERAL idempotence.pace('outcome_' OPERATOR(pg_catalog.||) f.segment, f.opened_at) b ON f.segment IS NOT NULL
+      CROSS JOIN LATERAL idempotence.pace('outcome_long', COALESCE(f.opened_at, s.opened_at)) l
       WHERE s.state OPERATOR(pg_catalog.=) 'current') r;
 
 -- Critical: next to nothing is free (a file of WAL takes 16 MB), or what is free will be used up within six hours at the
@@ -2666,13 +2956,25 @@ SELECT CASE WHEN g.free OPERATOR(pg_catalog.<) (16 OPERATOR(pg_catalog.*) 104857
          pg_catalog.pg_size_pretty(pg_catalog.round(g.lately OPERATOR(pg_catalog.*) 3600)), '; at this rate they will take ', pg_catalog.pg_size_pretty(pg_catalog.round(g.needed)),
          ', and take ', pg_catalog.pg_size_pretty(g.present), ' now; ',
          CASE WHEN g.free IS NULL THEN 'how much is free is unknown' ELSE pg_catalog.concat(pg_catalog.pg_size_pretty(g.free), ' are free') END) AS detail,
-       'Give the tablespace more room. Shorter ttls of sessions (idem_alter_session) and of idempotence.retention count for what is recorded from then on, and free nothing soon. What frees space at once, and what takes more: docs/operations.md, A full disk.' AS hint
+       'Give the tablespace more room. Shorter ttls of sessions (their owners'' idem_alter_session) and of idempotence.retention count for what is recorded from then on, and free nothing soon. What frees space at once, and what takes more: docs/operations.md, A full disk.' AS hint
 FROM (SELECT COALESCE(g.rate, 0)::pg_catalog.numeric AS rate, COALESCE(g.lately, 0) AS lately, COALESCE(g.needed, 0)::pg_catalog.numeric AS needed, g.present, g.free FROM idempotence.growth g) g
 CROSS JOIN LATERAL (SELECT COALESCE((g.needed OPERATOR(pg_catalog.-) g.present) OPERATOR(pg_catalog.>) g.free, false)) f (too_much);
 
+-- Whether segments serve for most of what is recorded. What lives longer than they are kept is deleted one by one.
+CREATE VIEW idempotence.check_retention AS
+SELECT CASE WHEN r.ttl OPERATOR(pg_catalog.>) r.retention OR g.is_long THEN 1 ELSE 0 END AS level,
+       pg_catalog.format(CASE WHEN r.ttl OPERATOR(pg_catalog.>) r.retention THEN 'most outcomes that were recorded of late live longer than idempotence.retention (%s): %s; what outlives the segments takes %s'
+                              WHEN g.is_long THEN 'most of what was recorded of late outlives the segments, which idempotence.retention (%1$s) bounds; it takes %3$s'
+                              ELSE 'most outcomes that were recorded of late expire within idempotence.retention; what outlives the segments takes %3$s' END,
+         r.retention, r.ttl, pg_catalog.pg_size_pretty(g.long_present)) AS detail,
+       'What lives longer is kept in idempotence.outcome_long and deleted row by row, which costs as much as to record it. Raise idempotence.retention, or shorten the ttl of sessions (idem_alter_session).' AS hint
+FROM (SELECT idempotence.retention() AS retention, pg_catalog.justify_hours(pg_catalog.date_trunc('second', pg_catalog.make_interval(secs => s.keep_us OPERATOR(pg_catalog./) 1e6) OPERATOR(pg_catalog.-) '6 minutes'::pg_catalog.interval)) AS ttl
+      FROM idempotence.segment s WHERE s.current) r
+CROSS JOIN idempotence.growth g;
+
 CREATE VIEW idempotence.check_size AS
 SELECT 0 AS level,
-       pg_catalog.format('%s, of which outcomes %s, of which those that outlived their segment %s', pg_catalog.pg_size_pretty(pg_catalog.sum(pg_catalog.pg_total_relation_size(c.oid))),
+       pg_catalog.format('%s, of which outcomes %s, of which those that outlive the segments %s', pg_catalog.pg_size_pretty(pg_catalog.sum(pg_catalog.pg_total_relation_size(c.oid))),
          pg_catalog.pg_size_pretty(pg_catalog.sum(pg_catalog.pg_total_relation_size(c.oid)) FILTER (WHERE c.relname OPERATOR(pg_catalog.~~) 'outcome%')),
          pg_catalog.pg_size_pretty(pg_catalog.sum(pg_catalog.pg_total_relation_size(c.oid)) FILTER (WHERE c.relname OPERATOR(pg_catalog.=) 'outcome_long'))) AS detail,
        NULL::pg_catalog.text AS hint
@@ -2718,7 +3020,7 @@ AS $checks$
 BEGIN
   -- From here on all settings are known.
   PERFORM idempotence.setting('idempotence.wait');
-  FOREACH name IN ARRAY '{worker,restarts,sweep,databases,ring,holders,waiters,standby,prepared transactions,deadlocks,lock table,leases,run out,suspended,client sessions,standing sessions,owners,restore,rights,secret,unrecorded,coordinator,node,journals,settings,publications,persistence,clock,growth,size}'::pg_catalog.text[] LOOP
+  FOREACH name IN ARRAY '{worker,restarts,sweep,databases,ring,holders,waiters,standby,prepared transactions,deadlocks,lock table,tables,leases,run out,suspended,given up,client sessions,standing sessions,owners,restore,rights,secret,unrecorded,coordinator,node,journals,settings,publications,persistence,clock,growth,retention,size}'::pg_catalog.text[] LOOP
     BEGIN
       IF name OPERATOR(pg_catalog.=) 'settings' THEN
         -- It looks at the lock_timeout of the session, too. Nobody locks for long what it reads.
@@ -2729,8 +3031,8 @@ BEGIN
     EXCEPTION
       WHEN lock_not_available THEN
         level := 1;
-        detail := 'could not be looked at: a table is locked';
-        hint := 'Calls that need the table wait, too. Who has locked which table of the schema idempotence, and for how long? pg_locks tells.';
+        detail := pg_catalog.concat_ws(': ', 'could not be looked at', COALESCE(idempotence.locked_by(), 'a table was locked'));
+        hint := 'Calls that need the table wait, too: docs/operations.md, Somebody has locked a table.';
       WHEN object_not_in_prerequisite_state OR data_corrupted THEN
         -- The tables are those of another version than the library, or do not fit together: every request is refused.
         level := 2;
@@ -2742,7 +3044,7 @@ BEGIN
         hint := 'Calls may meet the same error: docs/operations.md, Troubleshooting.';
     END;
     -- Names are chosen by users, and the detail is shown by tools that know nothing of that.
-    detail := pg_catalog.regexp_replace(detail, '[[:cntrl:]]', '?', 'g');
+    detail := idempotence.legible(detail);
     RETURN NEXT;
   END LOOP;
 END
@@ -2796,7 +3098,7 @@ SELECT p.oid AS function,
                 idem_create_session,idem_alter_session,idem_drop_session,idem_create_journal,
                 idem_register,idem_heartbeat,idem_ack,idem_allocate,idem_position,idem_close,
                 idem_generate_id,idem_generate_ids,idem_key,idem_fingerprint}'::pg_catalog.name[]) THEN 'user'
-            WHEN p.proname OPERATOR(pg_catalog.=) ANY ('{idem_ready,idem_node,idem_explain,idem_outcomes,at_work,leases,retention,up_since,stats,held_requests,root_blocker,errors}'::pg_catalog.name[]) THEN 'all'
+            WHEN p.proname OPERATOR(pg_catalog.=) ANY ('{idem_ready,idem_node,idem_explain,idem_outcomes,at_work,leases,retention,up_since,stats,held_requests,root_blocker,errors,locked_by,legible}'::pg_catalog.name[]) THEN 'all'
        END AS level
 FROM pg_catalog.pg_extension e
 JOIN pg_catalog.pg_depend d ON d.refclassid OPERATOR(pg_catalog.=) 'pg_catalog.pg_extension'::pg_catalog.regclass
@@ -2830,7 +3132,7 @@ SELECT CASE WHEN pg_catalog.bool_or(g.lacking OPERATOR(pg_catalog.>) 0) THEN 2
                   '; ' ORDER BY g.lacking DESC NULLS LAST, g.role, g.level)
                 FILTER (WHERE g.lacking IS NULL OR g.lacking OPERATOR(pg_catalog.>) 0), 1000),
                 'each role has the rights that idem_grant gave it') AS detail,
-       'A restore that misses a role leaves the rights of others out. Create the roles that are missing, or delete their rows of idempotence.granted. Then grant all levels again: SELECT idem_grant(r.oid::regrole, g.level) FROM idempotence.granted g JOIN pg_roles r ON r.rolname = g.role.' AS hint
+       'A role was dropped, a right was revoked, or a restore missed a role, which takes rights of others too. A superuser creates the roles that are missing, or deletes their rows of idempotence.granted, and grants all levels again: SELECT idem_grant(r.oid::regrole, g.level) FROM idempotence.granted g JOIN pg_roles r ON r.rolname = g.role.' AS hint
 FROM (SELECT n.role, n.level, CASE WHEN r.oid IS NOT NULL THEN
                (SELECT pg_catalog.count(*) FROM idempotence.function_level f
                 WHERE (f.level OPERATOR(pg_catalog.=) ANY (ARRAY['all', n.level]) OR f.level IS NOT NULL AND n.level OPERATOR(pg_catalog.=) 'admin')
@@ -3129,8 +3431,12 @@ COMMENT ON FUNCTION idempotence.forget_cached() IS 'internal: backends read sess
 COMMENT ON FUNCTION idempotence.sweep_step(text) IS 'internal to idem_sweep: a step, or a batch of it; whether there is more to do, null when another sweep is at work';
 COMMENT ON FUNCTION idempotence.note_grant(regrole, text) IS 'internal to idem_grant and idem_revoke: notes what was granted, null: that it was taken away';
 COMMENT ON FUNCTION idempotence.note_sweep() IS 'internal to idem_sweep: notes that a sweep by hand has ended';
-COMMENT ON FUNCTION idempotence.unswept(text) IS 'for the view health: why a journal cannot be swept';
+COMMENT ON FUNCTION idempotence.unswept() IS 'internal to health: why journals cannot be swept';
+COMMENT ON FUNCTION idempotence.legible(text) IS 'a text with the names of users in it, such that it fools no reader';
+COMMENT ON FUNCTION idempotence.table_columns() IS 'for the view health: the tables that requests need, and with how many columns they were made';
+COMMENT ON FUNCTION idempotence.locked_by() IS 'who has locked a table of the extension, in words; null: nobody';
 COMMENT ON FUNCTION idempotence.last_sweep() IS 'for the view health: when this database was swept last';
+COMMENT ON FUNCTION idempotence.swept_instead() IS 'internal to the view health: when this database was swept last by hand while no worker came';
 COMMENT ON FUNCTION idempotence.launcher() IS 'for the view health: the process of the launcher; 0: it does not run, null: the library is not preloaded';
 COMMENT ON FUNCTION idempotence.is_visited() IS 'for the view health: whether the library is preloaded and the setting idempotence.databases names this database';
 COMMENT ON FUNCTION idempotence.naptime() IS 'the setting idempotence.naptime, for the view health';
@@ -3149,7 +3455,7 @@ COMMENT ON FUNCTION idempotence.lock_table_size() IS 'internal to the view healt
 COMMENT ON FUNCTION idempotence.free_space() IS 'internal to the view health: the bytes that are free where outcomes are recorded; null: the system does not tell';
 COMMENT ON FUNCTION idempotence.coordinator() IS 'internal to the view health: the library of a commit coordinator that can be asked for a two-phase commit; null: none is loaded';
 COMMENT ON FUNCTION idempotence.digest_fits(uuid, uuid, text) IS 'internal to the view health: whether the key in use makes this digest of session and request';
-COMMENT ON FUNCTION idempotence.last_page(text) IS 'internal to the view health: the beginning of the last page of a table';
+COMMENT ON FUNCTION idempotence.last_pages(text, bigint) IS 'internal to the view health: the beginning of the last pages of a table';
 COMMENT ON FUNCTION idempotence.look_whether_ready() IS 'internal to idem_ready: raises the error that every request would meet';
 COMMENT ON FUNCTION idem_ready() IS 'whether a request can be begun here and now; for readiness probes';
 
@@ -3201,7 +3507,14 @@ COMMENT ON COLUMN idempotence.held.locktype IS 'as in pg_locks';
 COMMENT ON COLUMN idempotence.held.relation IS 'as in pg_locks';
 COMMENT ON COLUMN idempotence.held.objsubid IS 'as in pg_locks';
 COMMENT ON COLUMN idempotence.held.mode IS 'as in pg_locks';
+COMMENT ON COLUMN idempotence.held.virtualtransaction IS 'as in pg_locks';
+COMMENT ON COLUMN idempotence.held.since IS 'since when its transaction is open, or prepared';
 COMMENT ON COLUMN idempotence.held.holder IS 'who holds it, in words';
+COMMENT ON VIEW idempotence.locked IS 'internal to health: the tables of the extension that are locked against writers';
+COMMENT ON COLUMN idempotence.locked.relation IS 'the table';
+COMMENT ON COLUMN idempotence.locked.holder IS 'who has locked it, in words';
+COMMENT ON COLUMN idempotence.locked.since IS 'since when that transaction is open, or prepared';
+COMMENT ON COLUMN idempotence.locked.waiters IS 'how many wait for the table';
 
 COMMENT ON VIEW idempotence.missing IS 'internal to health and to the making of sessions: the tables that a restore has left out';
 COMMENT ON COLUMN idempotence.missing.missing IS 'their names; null: none';
@@ -3227,7 +3540,7 @@ COMMENT ON COLUMN idempotence.stats.out_of_sequence IS 'ID006 of a call on a req
 COMMENT ON COLUMN idempotence.stats.unrecorded IS 'requests begun and not recorded, each one for which a commit was refused (ID008) or warned of; nothing if idempotence.unrecorded is off';
 COMMENT ON COLUMN idempotence.stats.waits IS 'calls that waited for a transaction or a lease that has the request, each once, from when the wait begins and however it ends';
 COMMENT ON COLUMN idempotence.stats.wait_ms IS 'how long they waited, in milliseconds. A backend that is terminated while it waits loses the length of that wait';
-COMMENT ON COLUMN idempotence.stats.swept IS 'outcomes that the sweep has found expired and removed, those of client sessions that ended included; what it moves is not counted';
+COMMENT ON COLUMN idempotence.stats.swept IS 'expired outcomes that the sweep has deleted one by one: those of outcome_long, and of client sessions that ended; a segment is emptied as a whole, and nobody counts what was in it';
 COMMENT ON COLUMN idempotence.stats.since IS 'since when the line counts';
 COMMENT ON FUNCTION idempotence.error_counts() IS 'how many errors of each SQLSTATE of class ID were raised in this database, since the counters of stats began';
 COMMENT ON FUNCTION idem_stats_reset() IS 'sets the counters of this database to 0; gives the moment';
@@ -3309,7 +3622,7 @@ COMMENT ON COLUMN idempotence.segments.segment IS 'N of the table outcome_N';
 COMMENT ON COLUMN idempotence.segments.state IS 'current: outcomes are recorded there; closing: somebody may still be recording there; closed: kept until due_at; empty';
 COMMENT ON COLUMN idempotence.segments.opened_at IS 'since when it is, or was, the current one';
 COMMENT ON COLUMN idempotence.segments.closed_at IS 'since when surely nobody records there';
-COMMENT ON COLUMN idempotence.segments.keep IS 'how long it is left alone from closed_at on: the ttl that no more than one in eight of the outcomes recorded exceeds, and six minutes; longer where many still live then';
+COMMENT ON COLUMN idempotence.segments.keep IS 'the ttl up to which it serves best to keep outcomes in segments, idempotence.retention at most, and six minutes: what lives longer goes to outcome_long';
 COMMENT ON COLUMN idempotence.segments.due_at IS 'when its next state is due: to be turned away from, to be closed, to be emptied; null where nothing is in it';
 COMMENT ON COLUMN idempotence.segments.outcomes IS 'how many outcomes are in it, expired ones too, as last estimated by VACUUM or ANALYZE';
 COMMENT ON COLUMN idempotence.segments.bytes IS 'its size with index and TOAST table';
@@ -3343,13 +3656,18 @@ COMMENT ON VIEW idempotence.blind IS 'internal to health: whether the leases can
 COMMENT ON COLUMN idempotence.blind.blind IS 'true on a standby where leases are unlogged';
 COMMENT ON VIEW idempotence.many_unfinished IS 'internal to health: about how many requests are unfinished, where that is too many to look at each';
 COMMENT ON COLUMN idempotence.many_unfinished.estimate IS 'about how many; null: few enough';
-COMMENT ON VIEW idempotence.few_unfinished IS 'internal to health: what is unfinished, where that is few enough to look at each';
-COMMENT ON COLUMN idempotence.few_unfinished.session IS 'the session';
-COMMENT ON COLUMN idempotence.few_unfinished.request IS 'the key or number';
-COMMENT ON COLUMN idempotence.few_unfinished.state IS 'leased, run out or suspended';
-COMMENT ON COLUMN idempotence.few_unfinished.leased_until IS 'when the lease runs out or ran out';
-COMMENT ON COLUMN idempotence.few_unfinished.attempt IS 'how many have had the lease';
-COMMENT ON COLUMN idempotence.few_unfinished.since IS 'since when it is so';
+COMMENT ON FUNCTION idempotence.unseen() IS 'internal to health: why what is unfinished cannot be looked at; null: it can';
+COMMENT ON FUNCTION idempotence.leases_of_roles() IS 'internal to health: the leases of each role, added up';
+COMMENT ON FUNCTION idempotence.suspended_of_roles(interval) IS 'internal to health: what is suspended in the sessions of each role, added up';
+COMMENT ON FUNCTION idempotence.unfinished_since(text, timestamptz) IS 'internal to health: the request of a role that is unfinished since this moment, in words';
+COMMENT ON FUNCTION idempotence.is_of_given_up(jsonb) IS 'whether a response is that of a request that was given up';
+COMMENT ON VIEW idempotence.keys IS 'internal to health: the keys of the digests';
+COMMENT ON COLUMN idempotence.keys.keys IS 'how many there are';
+COMMENT ON COLUMN idempotence.keys.used IS 'how many are in use';
+COMMENT ON COLUMN idempotence.keys.two IS 'true: two different ones are in use';
+COMMENT ON COLUMN idempotence.keys.of_another IS 'true: there are outcomes of another one';
+COMMENT ON VIEW idempotence.of_another_key IS 'internal to health and to requests after a restore: some outcomes that were recorded with another key than the one that counts';
+COMMENT ON COLUMN idempotence.of_another_key.session IS 'the session, which is here';
 COMMENT ON VIEW idempotence.sample IS 'internal to health: some outcomes of each table';
 COMMENT ON COLUMN idempotence.sample.digest IS 'the digest of the request';
 COMMENT ON COLUMN idempotence.sample.session IS 'the session''s id';
@@ -3360,13 +3678,15 @@ COMMENT ON COLUMN idempotence.effective.role IS 'the role; 0: all that have none
 COMMENT ON COLUMN idempotence.effective.name IS 'the setting';
 COMMENT ON COLUMN idempotence.effective.value IS 'its value';
 COMMENT ON COLUMN idempotence.effective.place IS 'where that is set, in words';
-COMMENT ON FUNCTION idempotence.segment_pace(integer, timestamptz) IS 'internal to health: what was recorded into a segment since it was opened, since when, and how many bytes in a second lately';
+COMMENT ON FUNCTION idempotence.pace(text, timestamptz) IS 'internal to health: what was recorded into a table of outcomes since a moment, since when, how many bytes in a second lately, and for how long it is kept';
 COMMENT ON FUNCTION idempotence.limit_of(regrole, text) IS 'internal to health: a limit on sessions, as it is set for a role';
 COMMENT ON VIEW idempotence.growth IS 'internal to health: what outcomes take, and will take';
 COMMENT ON COLUMN idempotence.growth.rate IS 'bytes in a second';
 COMMENT ON COLUMN idempotence.growth.lately IS 'bytes in a second within the last hour';
-COMMENT ON COLUMN idempotence.growth.needed IS 'bytes that the segments take once the ring has turned at this rate';
-COMMENT ON COLUMN idempotence.growth.present IS 'bytes that the segments take now';
+COMMENT ON COLUMN idempotence.growth.needed IS 'bytes that outcomes take in the end at this rate';
+COMMENT ON COLUMN idempotence.growth.present IS 'bytes that outcomes take now';
+COMMENT ON COLUMN idempotence.growth.long_present IS 'bytes that those take now which outlive the segments';
+COMMENT ON COLUMN idempotence.growth.is_long IS 'whether most of what was recorded of late outlives the segments';
 COMMENT ON COLUMN idempotence.growth.free IS 'bytes that are free; null: unknown';
 COMMENT ON VIEW idempotence.health IS 'one row a check: whether all is well, and what to do if not';
 COMMENT ON COLUMN idempotence.health.name IS 'what is checked';
@@ -3458,7 +3778,7 @@ DECLARE
 BEGIN
   FOREACH segment IN ARRAY '{outcome_0,outcome_1,outcome_2,outcome_long}'::text[] LOOP
     EXECUTE pg_catalog.format('COMMENT ON TABLE idempotence.%I IS %L', segment,
-      CASE WHEN segment OPERATOR(pg_catalog.=) 'outcome_long' THEN 'outcomes that outlived their segment; moved here by the sweep'
+      CASE WHEN segment OPERATOR(pg_catalog.=) 'outcome_long' THEN 'outcomes that outlive the segments; deleted one by one'
            ELSE 'outcomes, one of three segments; table segment tells which one is written' END);
     FOR note IN SELECT * FROM (VALUES
       ('digest',      'keyed digest of session and key, what a request is looked up and locked by'),
@@ -3481,15 +3801,15 @@ $$;
 COMMENT ON TABLE idempotence.segment IS 'where the ring of the three outcome tables stands';
 COMMENT ON COLUMN idempotence.segment.opened_at IS 'since when it is, or was, the one written';
 COMMENT ON COLUMN idempotence.segment.closed_at IS 'since when surely nobody writes it';
-COMMENT ON COLUMN idempotence.segment.keep_us IS 'how long it is kept once closed before it is looked through, in microseconds; 0: by the setting idempotence.retention';
+COMMENT ON COLUMN idempotence.segment.keep_us IS 'the ttl up to which it serves best to keep outcomes like its own in segments, and six minutes, in microseconds; 0: not known yet';
+COMMENT ON COLUMN idempotence.segment.ends_at IS 'when the last of its outcomes expires at the latest; null: half as much again as idempotence.retention after opened_at';
 COMMENT ON COLUMN idempotence.segment.number IS 'N of the table outcome_N';
 COMMENT ON COLUMN idempotence.segment.current IS 'whether outcomes are recorded there';
 COMMENT ON COLUMN idempotence.segment.sessions_at IS 'in the first row: when sessions were restored last, or the ring was made';
-COMMENT ON COLUMN idempotence.segment.long_lived IS 'in the first row: whether outcomes may be in outcome_long';
 COMMENT ON COLUMN idempotence.segment.opening IS 'whether it is announced as the next one to be current';
 COMMENT ON COLUMN idempotence.segment.looked_at IS 'when it was last looked into, for how long its outcomes live';
 COMMENT ON COLUMN idempotence.segment.restored IS 'whether something may have been put there by SQL, as a restore does';
-COMMENT ON COLUMN idempotence.segment.looked_to IS 'how many of its pages were looked through so far, and what lives in them moved to outcome_long';
+COMMENT ON COLUMN idempotence.segment.looked_to IS 'how many of its pages were looked through so far for the outcome that expires last; null: ends_at is known';
 COMMENT ON COLUMN idempotence.segment.looked_in IS 'the file that these pages are in';
 
 COMMENT ON TABLE idempotence.sweep IS 'what the sweep remembers; it has no row after a crash or a failover';

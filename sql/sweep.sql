@@ -7,6 +7,10 @@ DECLARE
   more pg_catalog.bool;
 BEGIN
   FOREACH step IN ARRAY '{empty,turn,close,long,restore,end,delete,checkpoints,leases,persistence,owners,orphans,tombstones,journals}'::pg_catalog.text[] LOOP
+    -- Before the tables of users, which may take all the time there is.
+    IF step OPERATOR(pg_catalog.=) 'journals' THEN
+      PERFORM idempotence.note_sweep();
+    END IF;
     LOOP
       -- The step needs this isolation level and, on a primary, READ WRITE, whatever the defaults of role and database
       -- are. Nothing may be evaluated between the two commands, since it could take a snapshot. On a standby READ
@@ -26,6 +30,5 @@ BEGIN
       EXIT WHEN NOT more;
     END LOOP;
   END LOOP;
-  PERFORM idempotence.note_sweep();
 END
 $sweep$;

@@ -167,25 +167,25 @@ CREATE TABLE idempotence.outcome_1 (LIKE idempotence.outcome_0,
 CREATE TABLE idempotence.outcome_2 (LIKE idempotence.outcome_0,
   CONSTRAINT outcome_2_pkey PRIMARY KEY (digest));
 
--- When a segment is to be emptied, the few outcomes that still live are moved here. They are deleted one by one.
+-- What would outlive its segment is recorded here, and deleted one by one.
 CREATE TABLE idempotence.outcome_long (LIKE idempotence.outcome_0,
   CONSTRAINT outcome_long_pkey PRIMARY KEY (digest));
 CREATE INDEX outcome_long_expires_at_idx ON idempotence.outcome_long (expires_at);
 
--- Where the ring stands. Not dumped: a restored database begins a fresh ring. That does no harm, since each segment
--- is looked through before it is emptied, whatever was put into it.
+-- Where the ring stands. Not dumped: a restored database begins a fresh ring. That does no harm, since the end of what is
+-- restored is looked for. looked_to is NULL where the end is known.
 CREATE TABLE idempotence.segment (
   opened_at   timestamptz NOT NULL,
   closed_at   timestamptz,
   keep_us     bigint      NOT NULL,
   sessions_at timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
-  looked_to   bigint      NOT NULL DEFAULT 0,
+  ends_at     timestamptz,
+  looked_to   bigint      DEFAULT 0,
   looked_in   oid         NOT NULL DEFAULT 0,
   number      smallint    NOT NULL,
   current     boolean     NOT NULL,
   restored    boolean     NOT NULL DEFAULT true,
   looked_at   timestamptz,
-  long_lived  boolean     NOT NULL DEFAULT false,
   opening     boolean     NOT NULL DEFAULT false,
   CONSTRAINT segment_pkey PRIMARY KEY (number)
 );

@@ -59,6 +59,15 @@ pub fn check_jsonb(
     }
 }
 
+/// Refuses more things in one call than `idempotence.max_batch` allows.
+pub fn check_batch(what: impl FnOnce() -> String, count: usize, hint: &'static str) -> Result<(), Error> {
+    let most = guc::max_batch();
+    if count <= most {
+        return Ok(());
+    }
+    Err(Error::LimitExceeded { what: what(), found: count.to_string(), limit: most.to_string(), hint })
+}
+
 /// Refuses a stream name that is too long. The empty name stands for the session's own numbering.
 pub fn check_stream(session: &str, stream: &str) -> Result<(), Error> {
     let what = format!("the name of a stream of session \"{session}\"");

@@ -4,9 +4,8 @@
 //! When any process crashes, the server makes the board anew. There is a board only where the library is preloaded.
 
 use crate::domain::moments::Moments;
-use crate::pg::{self, SharedText};
-use pgrx::prelude::*;
-use pgrx::{PGRXSharedMemory, PgAtomic, PgLwLock, pg_shmem_init, pg_sys};
+use crate::pg::{self, Exclusive, Shared, SharedText};
+use pgrx::pg_sys;
 use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
 
 /// The number of databases whose last visit is remembered. One more replaces the database that was visited longest
@@ -69,7 +68,7 @@ pub struct Unswept {
 /// How far back events are counted, in microseconds: an hour.
 const LATELY_US: i64 = 3_600_000_000;
 
-/// What the launcher, visits and backends tell each other.
+/// What the launcher, visits and backends tell each other; zeros at first.
 pub struct Board {
     /// The report of the present or last visit. The launcher runs one visit at a time.
     pub report: Report,
@@ -85,53 +84,39 @@ pub struct Board {
     pub starts: (u64, Moments<64>),
     /// When a wait for a lock of ours ended in a deadlock, by the database.
     pub deadlocks: Moments<1024>,
-    /// When the clock has jumped last, and by how much.
-    pub jump: Option<(i64, i64)>,
+    /// When the clock has jumped last, and by how much; (0, 0): it has not.
+    jump: (i64, i64),
 }
 
-// SAFETY: plain values, which are read and written only under the lock.
-unsafe impl PGRXSharedMemory for Board {}
-
-impl Default for Board {
-    fn default() -> Board {
-        Board {
-            report: Report { database: 0, ended: Ended::Unknown, step: 0, said: Text::EMPTY },
-            visited: [(0, 0); DATABASES_MAX],
-            failures: [Unswept { database: 0, at: 0, said: Text::EMPTY }; FAILURES_MAX],
-            announced: [0; ANNOUNCED_MAX],
-            announced_count: 0,
-            starts: (0, Moments::NONE),
-            deadlocks: Moments::NONE,
-            jump: None,
-        }
-    }
-}
-
-/// The board.
-// SAFETY: no other lock of this server has this name.
-pub static BOARD: PgLwLock<Board> = unsafe { PgLwLock::new(c"idempotence worker") };
+static BOARD: Shared<Board> = Shared::new();
 
 /// The launcher's process id, 0 when there is none. It needs no lock, so the launcher can clear it when it exits.
-// SAFETY: nothing else in this server's shared memory has this name.
-pub static LAUNCHER: PgAtomic<AtomicI32> = unsafe { PgAtomic::new(c"idempotence launcher") };
+static LAUNCHER: Shared<AtomicI32> = Shared::new();
 
 /// Reserves the board. Called while the postmaster preloads the library.
 pub fn init() {
-    pg_shmem_init!(BOARD);
-    pg_shmem_init!(LAUNCHER);
+    BOARD.want(c"idempotence worker", |memory, locks| BOARD.made(memory, locks));
+    LAUNCHER.want(c"idempotence launcher", |memory, locks| LAUNCHER.made(memory, locks));
+}
+
+/// The board, for the launcher and visits.
+pub fn open() -> Exclusive<'static, Board> {
+    BOARD.lock().expect("the worker runs only where the library is preloaded")
+}
+
+/// Notes the launcher's process id; 0 when it ends.
+pub fn note_launcher(pid: i32) {
+    LAUNCHER.get().into_iter().for_each(|launcher| launcher.store(pid, Relaxed));
 }
 
 /// The launcher's process id; 0 when it does not run, `None` when the library is not preloaded.
 pub fn launcher_pid() -> Option<i32> {
-    pg::is_preloaded().then(|| LAUNCHER.get().load(Relaxed))
+    LAUNCHER.get().map(|pid| pid.load(Relaxed))
 }
 
 /// When the worker swept a database last; `None` where that is not known.
 pub fn last_visit(database: pg_sys::Oid) -> Option<i64> {
-    if !pg::is_preloaded() {
-        return None;
-    }
-    let board = BOARD.share();
+    let board = BOARD.lock()?;
     board.visited.iter().find(|(visited, _)| *visited == database.to_u32()).map(|(_, at)| *at)
 }
 
@@ -147,13 +132,7 @@ pub struct Visited {
 
 /// The databases that were swept, or could not be swept, since the server came up.
 pub fn visits() -> Vec<Visited> {
-    if !pg::is_preloaded() {
-        return Vec::new();
-    }
-    let (swept, failures) = {
-        let board = BOARD.share();
-        (board.visited, board.failures)
-    };
+    let Some((swept, failures)) = BOARD.lock().map(|board| (board.visited, board.failures)) else { return Vec::new() };
     let failed = |database: u32| {
         let failure = failures.iter().find(|failure| failure.database == database)?;
         Some((failure.at, failure.said.get()))
@@ -169,18 +148,14 @@ pub fn visits() -> Vec<Visited> {
 
 /// Tells the launcher that the extension is in this database. The launcher may still believe that it is not.
 pub fn announce() {
-    if !pg::is_preloaded() || pg::in_recovery() {
+    if pg::in_recovery() {
         return;
     }
     let database = pg::current_database().to_u32();
-    let known = |board: &Board| board.announced[..board.announced_count].contains(&database);
-    if known(&BOARD.share()) {
-        return;
-    }
-    let mut board = BOARD.exclusive();
+    let Some(mut board) = BOARD.lock() else { return };
     debug_assert!(board.announced_count <= ANNOUNCED_MAX);
     let count = board.announced_count;
-    if count < ANNOUNCED_MAX && !known(&board) {
+    if count < ANNOUNCED_MAX && !board.announced[..count].contains(&database) {
         board.announced[count] = database;
         board.announced_count += 1;
     }
@@ -189,7 +164,7 @@ pub fn announce() {
 /// Notes that the launcher was started. The first start since the server came up is none anew.
 pub fn note_start() {
     let now_us = pg::now_us();
-    let mut board = BOARD.exclusive();
+    let mut board = open();
     if board.starts.0 > 0 {
         board.starts.1.note(0, now_us);
     }
@@ -200,17 +175,15 @@ pub fn note_start() {
 /// is not preloaded.
 pub fn restarts() -> Option<(u64, usize)> {
     let now_us = pg::now_us();
-    pg::is_preloaded().then(|| {
-        let (starts, anew) = BOARD.share().starts;
-        (starts.saturating_sub(1), anew.count(0, now_us - LATELY_US, now_us))
-    })
+    let (starts, anew) = BOARD.lock()?.starts;
+    Some((starts.saturating_sub(1), anew.count(0, now_us - LATELY_US, now_us)))
 }
 
 /// Notes that PostgreSQL has ended a wait for a lock of ours because of a deadlock.
 pub fn note_deadlock() {
-    if pg::is_preloaded() {
-        let (database, now_us) = (pg::current_database().to_u32(), pg::now_us());
-        BOARD.exclusive().deadlocks.note(database, now_us);
+    let (database, now_us) = (pg::current_database().to_u32(), pg::now_us());
+    if let Some(mut board) = BOARD.lock() {
+        board.deadlocks.note(database, now_us);
     }
 }
 
@@ -218,17 +191,17 @@ pub fn note_deadlock() {
 /// library is not preloaded.
 pub fn deadlocks() -> Option<usize> {
     let (database, now_us) = (pg::current_database().to_u32(), pg::now_us());
-    pg::is_preloaded().then(|| BOARD.share().deadlocks.count(database, now_us - LATELY_US, now_us))
+    Some(BOARD.lock()?.deadlocks.count(database, now_us - LATELY_US, now_us))
 }
 
 /// Notes that the clock has jumped.
 pub fn note_jump(by_us: i64) {
     let now_us = pg::now_us();
-    BOARD.exclusive().jump = Some((now_us, by_us));
+    open().jump = (now_us, by_us);
 }
 
 /// When the clock has jumped last since the server came up, by the clock as it was set then, and by how much; `None`
 /// also when the library is not preloaded.
 pub fn jump() -> Option<(i64, i64)> {
-    if pg::is_preloaded() { BOARD.share().jump } else { None }
+    Some(BOARD.lock()?.jump).filter(|(at_us, _)| *at_us != 0)
 }

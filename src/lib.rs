@@ -36,19 +36,22 @@ extension_sql_file!(
     requires = [retention, up_since, forget_cached, note_restored, stats, errors, held_requests]
 );
 extension_sql_file!("../sql/sweep.sql", name = "sweep", requires = [sweep_step, note_sweep]);
-extension_sql_file!("../sql/holders.sql", name = "holders", requires = ["views"]);
+extension_sql_file!("../sql/holders.sql", name = "holders", requires = ["views", legible]);
 extension_sql_file!("../sql/segments.sql", name = "segments", requires = ["holders"]);
+extension_sql_file!("../sql/unfinished.sql", name = "unfinished", requires = ["segments", setting]);
 extension_sql_file!(
     "../sql/checks.sql",
     name = "checks",
     requires = [
-        "segments",
+        "unfinished",
         naptime,
         max_sessions_per_role,
         launcher,
         is_visited,
         last_sweep,
-        unswept,
+        swept_instead,
+        legible,
+        table_columns,
         setting,
         milliseconds,
         restarts,

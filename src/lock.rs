@@ -45,6 +45,7 @@
 
 use crate::board;
 use crate::domain::identity::Digest;
+use crate::error::Error;
 use crate::pg;
 use pgrx::{PgSqlErrorCode, pg_sys};
 
@@ -138,6 +139,16 @@ impl Tag {
     /// Takes the lock, waiting for it up to `wait_us` (`None`: for ever); gives whether it did.
     pub fn acquire(&self, wait_us: Option<i64>) -> bool {
         self.acquire_in(Mode::Alone, wait_us)
+    }
+
+    /// As [`Tag::acquire`]. If the wait runs out, that is an error, which says what was waited for.
+    pub fn acquire_or_fail(
+        &self,
+        wait_us: Option<i64>,
+        hint: &'static str,
+        what: impl FnOnce() -> String,
+    ) -> Result<(), Error> {
+        if self.acquire(wait_us) { Ok(()) } else { Err(Error::WaitRanOut { what: what(), hint }) }
     }
 
     /// Gives back one acquisition before the end of the transaction.

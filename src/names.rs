@@ -17,6 +17,12 @@ pub fn of_request(session: &SessionId, stream: &str, request: &str) -> Digest {
     Digest::of(&secret::key(), session, stream, request)
 }
 
+/// Whether an outcome's digest is what the key that counts makes of its session and its key. Asked also where [`of_request`]
+/// raises an error.
+pub fn fits(digest: &Digest, session: &SessionId, request: &str) -> bool {
+    Digest::of(&secret::key_for_locks(), session, "", request).0 == digest.0
+}
+
 /// The digests of many requests of a standing session, as [`of_request`] makes each.
 pub fn of_requests<'a>(session: &SessionId, requests: impl Iterator<Item = &'a str>) -> impl Iterator<Item = Digest> {
     let (secret, session) = (secret::key(), *session);

@@ -8,15 +8,12 @@
 //! A sleeper also looks now and then without having been woken: COMMIT PREPARED wakes nobody.
 
 use crate::domain::identity::Digest;
-use crate::pg::{self, Conditions, Own, Patience, Prepared};
-use pgrx::prelude::*;
-use pgrx::{PgAtomic, pg_shmem_init, pg_sys};
+use crate::pg::{self, Conditions, Own, Patience, Prepared, Shared};
 
 /// The number of condition variables.
 const CONDITIONS: usize = 1024;
 
-// SAFETY: nothing else in this server's shared memory has this name.
-static SLEEPERS: PgAtomic<Conditions<CONDITIONS>> = unsafe { PgAtomic::new(c"idempotence leases") };
+static SLEEPERS: Shared<Conditions<CONDITIONS>> = Shared::new();
 
 /// The most looks of a sleeper in a second.
 const LOOKS: u32 = 10;
@@ -25,7 +22,10 @@ const SECOND_US: i64 = 1_000_000;
 
 /// Reserves the shared memory. Called while the postmaster preloads the library.
 pub fn init() {
-    pg_shmem_init!(SLEEPERS);
+    SLEEPERS.want(c"idempotence leases", |memory, locks| {
+        SLEEPERS.made(memory, locks);
+        SLEEPERS.get().into_iter().for_each(Conditions::make_ready);
+    });
 }
 
 /// The locks whose leases this transaction has ended.
@@ -37,7 +37,7 @@ fn number(lock: &Digest) -> usize {
 
 /// Has the commit of this transaction wake those who wait for the lease under this lock.
 pub fn at_commit(lock: &Digest) {
-    if pg::is_preloaded() {
+    if SLEEPERS.is_there() {
         ENDED.with(|ended| ended.push(*lock));
     }
 }
@@ -46,7 +46,7 @@ pub fn at_commit(lock: &Digest) {
 pub fn end_transaction(committed: bool) {
     // The list gives its memory back, which may be that of the arena.
     for lock in ENDED.take().iter().filter(|_| committed) {
-        SLEEPERS.get().wake(number(lock));
+        SLEEPERS.get().into_iter().for_each(|sleepers| sleepers.wake(number(lock)));
     }
 }
 
@@ -62,7 +62,7 @@ impl Sleeper {
     /// Prepares to sleep, at most for `wait_us`. The caller then looks at the lease again: the wake may have come
     /// before.
     pub fn of(lock: &Digest, wait_us: Option<i64>) -> Sleeper {
-        let prepared = pg::is_preloaded().then(|| SLEEPERS.get().prepare(number(lock)));
+        let prepared = SLEEPERS.get().map(|sleepers| sleepers.prepare(number(lock)));
         Sleeper { patience: Patience::of(wait_us), prepared, second: (pg::now_us(), 0) }
     }
 

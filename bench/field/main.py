@@ -35,6 +35,7 @@ def arguments():
     parser.add_argument("--only", choices=["rates", "kills", "crashes"], help="one part, without a page")
     parser.add_argument("--resume", action="store_true", help="take what a run that was cut off has measured")
     parser.add_argument("--check", action="store_true", help="only the kills, and say which went as they should")
+    parser.add_argument("--edition", type=pathlib.Path, help="the edition for managed services, in the extension's place")
     parser.add_argument("--section", type=pathlib.Path, required=True, help="the section to write")
     parser.add_argument("--picture", type=pathlib.Path, required=True, help="the picture to write")
     parser.add_argument("--page", type=pathlib.Path, help="the page that takes the section in (default: the section)")
@@ -84,13 +85,15 @@ def main():
     # So that the Redis servers are stopped then, too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     began = time.monotonic()
-    with Servers(given.bindir, given.data, given.directory, variants) as servers:
+    edition = given.edition and given.edition.read_text()
+    with Servers(given.bindir, given.data, given.directory, variants, edition) as servers:
         subject = {
             "quick": given.quick,
             "rounds": given.rounds,
             "seconds": given.seconds,
             "kills_each": given.kills,
             "variants": variants,
+            "edition": str(given.edition),
             "versions": {
                 "PostgreSQL": servers.postgres.version(),
                 "Redis": servers.redis["default"].version(),

@@ -37,8 +37,8 @@ class Place:
 class Postgres:
     """The private server, of which only its crash and its restart are ours."""
 
-    def __init__(self, program_directory, data):
-        self.pg_ctl, self.data = os.path.join(program_directory, "pg_ctl"), data
+    def __init__(self, program_directory, data, edition):
+        self.pg_ctl, self.data, self.edition = os.path.join(program_directory, "pg_ctl"), data, edition
         host, user = os.environ["PGHOST"], os.environ["PGUSER"]
         self.uri = f"postgresql://{user}@/field?host={host}&port={os.environ['PGPORT']}"
         self.any_database = f"postgresql://{user}@/postgres?host={host}&port={os.environ['PGPORT']}"
@@ -47,9 +47,12 @@ class Postgres:
         with psycopg.connect(self.any_database, autocommit=True) as conn:
             conn.execute("DROP DATABASE IF EXISTS field WITH (FORCE)")
             conn.execute("CREATE DATABASE field")
-        with psycopg.connect(self.uri) as conn:
+            if self.edition:
+                conn.execute("ALTER DATABASE field SET search_path = public, idempotence")
+        with psycopg.connect(self.uri, autocommit=True) as conn:
             for script in scripts:
-                conn.execute((pathlib.Path(__file__).parent / script).read_text())
+                sql = (pathlib.Path(__file__).parent / script).read_text()
+                conn.execute(sql.replace("CREATE EXTENSION idempotence;", self.edition) if self.edition else sql)
 
     def version(self):
         with psycopg.connect(self.any_database) as conn:
@@ -113,8 +116,8 @@ class Redis:
 class Servers:
     """All of them, for a while."""
 
-    def __init__(self, program_directory, data, directory, variants):
-        self.postgres = Postgres(program_directory, data)
+    def __init__(self, program_directory, data, directory, variants, edition=None):
+        self.postgres = Postgres(program_directory, data, edition)
         self.variants = [VARIANTS[variant] for variant in variants]
         self.directory = directory
         self.redis = {}

@@ -149,7 +149,10 @@ impl KeyKind {
             .psql(DATABASE, "SELECT count(*) FROM idempotence.outcome_1")?
             .parse()
             .context("the outcomes of a segment")?;
-        lab.psql(DATABASE, "UPDATE idempotence.segment SET closed_at = now() - interval '60 days' WHERE number = 1")?;
+        lab.psql(
+            DATABASE,
+            "UPDATE idempotence.segment SET ends_at = now() - interval '1 hour', looked_to = NULL WHERE number = 1",
+        )?;
         let bytes = lab.wal_bytes(|| lab.psql(DATABASE, "CALL idem_sweep()").map(drop))?;
         if lab.psql(DATABASE, "SELECT pg_relation_size('idempotence.outcome_1')")? != "0" {
             bail!("the segment is not empty");

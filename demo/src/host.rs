@@ -233,6 +233,11 @@ pub fn freeze(pid: i32) {
     signal(pid, Signal::SIGSTOP);
 }
 
+/// Lets a process go on that was stopped.
+pub fn thaw(pid: i32) {
+    signal(pid, Signal::SIGCONT);
+}
+
 /// Kills a process with signal 9.
 pub fn kill9(pid: i32) {
     signal(pid, Signal::SIGKILL);

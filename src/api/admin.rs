@@ -1,7 +1,4 @@
 //! The functions behind `idem_sweep` and the views for monitoring, and `idem_accept_restore`.
-//!
-//! The SQL of the functions in schema `idempotence` is spelt out. Otherwise pgrx would create the schema for them,
-//! and fail where the schema is there already.
 
 use super::null::required;
 use crate::board;
@@ -14,11 +11,7 @@ use pgrx::prelude::*;
 
 /// Takes a step of `idem_sweep`, or a batch of it. Returns whether the step has more to do; NULL when another
 /// sweep is at work. Notices tell what was done.
-#[pg_extern(sql = r#"
-CREATE FUNCTION idempotence.sweep_step(step text) RETURNS boolean
-LANGUAGE c VOLATILE PARALLEL UNSAFE
-AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
-"#)]
+#[pg_extern(schema = "idempotence", volatile, parallel_unsafe)]
 fn sweep_step(step: Option<&str>) -> Option<bool> {
     let name = or_raise(required("step", step));
     let step = Step::named(name).unwrap_or_else(|| {
@@ -43,51 +36,32 @@ fn idem_accept_restore(reason: Option<&str>) -> bool {
 }
 
 /// Notes in the audit that a role was granted a level; NULL: that its rights were taken away.
-#[pg_extern(sql = r#"
-CREATE FUNCTION idempotence.note_grant(role regrole, level text) RETURNS void
-LANGUAGE c VOLATILE PARALLEL UNSAFE
-AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
-"#)]
+#[pg_extern(schema = "idempotence", volatile, parallel_unsafe)]
 fn note_grant(role: Option<Regrole>, level: Option<&str>) {
     or_raise(required("role", role).and_then(|role| repair::note_grant(role.0, level)));
 }
 
 /// Notes the end of a sweep by hand.
-#[pg_extern(sql = r#"
-CREATE FUNCTION idempotence.note_sweep() RETURNS void
-LANGUAGE c VOLATILE PARALLEL UNSAFE
-AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
-"#)]
+#[pg_extern(schema = "idempotence", volatile, parallel_unsafe)]
 fn note_sweep() {
-    sweep::note_by_hand();
+    sweep::note_by_hand(is_visited());
 }
 
 /// When this database was last swept, by the worker or by hand; NULL when that is not known.
-#[pg_extern(sql = r#"
-CREATE FUNCTION idempotence.last_sweep() RETURNS timestamptz
-LANGUAGE c VOLATILE PARALLEL UNSAFE
-AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
-"#)]
+#[pg_extern(schema = "idempotence", volatile, parallel_unsafe)]
 fn last_sweep() -> Option<Timestamptz> {
-    sweep::by_hand_at().max(board::last_visit(pg::current_database())).map(Timestamptz)
+    let by_hand = sweep::by_hand_at().max(sweep::beside_worker_at());
+    by_hand.max(board::last_visit(pg::current_database())).map(Timestamptz)
 }
 
-/// Why a journal cannot be swept; NULL when it can, or nobody has tried here.
-#[pg_extern(sql = r#"
-CREATE FUNCTION idempotence.unswept(journal text) RETURNS text
-LANGUAGE c VOLATILE PARALLEL UNSAFE
-AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
-"#)]
-fn unswept(journal: Option<&str>) -> Option<String> {
-    sweep::unswept(or_raise(required("journal", journal)))
+/// When this database was last swept by hand while no worker came; NULL when that is not known.
+#[pg_extern(schema = "idempotence", volatile, parallel_unsafe)]
+fn swept_instead() -> Option<Timestamptz> {
+    sweep::by_hand_at().map(Timestamptz)
 }
 
 /// When the server came up. No session counts as silent for longer than since then.
-#[pg_extern(sql = r#"
-CREATE FUNCTION idempotence.up_since() RETURNS timestamptz
-LANGUAGE c STABLE PARALLEL SAFE
-AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
-"#)]
+#[pg_extern(schema = "idempotence", stable, parallel_safe)]
 fn up_since() -> Timestamptz {
     // In the first moments after the start nothing tells. Then the server has just come up.
     Timestamptz(pg::up_since().unwrap_or_else(pg::now_us))
@@ -95,42 +69,26 @@ fn up_since() -> Timestamptz {
 
 /// The process id of the background worker's launcher; 0 when the launcher does not run, NULL when the library is
 /// not preloaded.
-#[pg_extern(sql = r#"
-CREATE FUNCTION idempotence.launcher() RETURNS integer
-LANGUAGE c VOLATILE PARALLEL SAFE
-AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
-"#)]
+#[pg_extern(schema = "idempotence", volatile, parallel_safe)]
 fn launcher() -> Option<i32> {
     board::launcher_pid()
 }
 
 /// Whether the worker is to visit this database: whether the library is preloaded, and the setting
 /// `idempotence.databases` includes the database.
-#[pg_extern(sql = r#"
-CREATE FUNCTION idempotence.is_visited() RETURNS boolean
-LANGUAGE c STABLE PARALLEL SAFE
-AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
-"#)]
+#[pg_extern(schema = "idempotence", stable, parallel_safe)]
 fn is_visited() -> bool {
     board::launcher_pid().is_some() && guc::databases().include(&pg::current_database_name())
 }
 
 /// The setting `idempotence.naptime`, also in a backend that has not loaded the library yet.
-#[pg_extern(sql = r#"
-CREATE FUNCTION idempotence.naptime() RETURNS interval
-LANGUAGE c STABLE PARALLEL SAFE
-AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
-"#)]
+#[pg_extern(schema = "idempotence", stable, parallel_safe)]
 fn naptime() -> Interval {
     pg::interval(i64::try_from(guc::naptime().as_micros()).unwrap_or(i64::MAX))
 }
 
 /// The setting `idempotence.max_sessions_per_role`, also in a backend that has not loaded the library yet.
-#[pg_extern(sql = r#"
-CREATE FUNCTION idempotence.max_sessions_per_role() RETURNS bigint
-LANGUAGE c STABLE PARALLEL SAFE
-AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
-"#)]
+#[pg_extern(schema = "idempotence", stable, parallel_safe)]
 fn max_sessions_per_role() -> i64 {
     guc::max_sessions_per_role()
 }

@@ -74,8 +74,8 @@ fn idem_allocate(session: Option<&str>, n: Option<i32>, stream: default!(Option<
     or_raise((|| calls::allocate(required("session", session)?, required("n", n)?, required("stream", stream)?))())
 }
 
-#[pg_extern(name = "idem_position", volatile, parallel_unsafe)]
-fn idem_position_of(session: Option<&str>, stream: default!(Option<&str>, "''")) -> Composite<Position> {
+#[pg_extern(volatile, parallel_unsafe)]
+fn idem_position(session: Option<&str>, stream: default!(Option<&str>, "''")) -> Composite<Position> {
     Composite(or_raise((|| calls::position(required("session", session)?, required("stream", stream)?))()))
 }
 

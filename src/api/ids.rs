@@ -1,8 +1,8 @@
 //! Identifiers that the server makes, or derives from content.
 
 use super::null::required;
+use crate::arguments;
 use crate::error::{Error, or_raise};
-use crate::guc;
 use crate::pg::{self, Jsonb};
 use pgrx::datum;
 use pgrx::pg_extern;
@@ -48,13 +48,11 @@ fn fresh() -> datum::Uuid {
 
 fn count(n: i32) -> Result<usize, Error> {
     match usize::try_from(n) {
-        Ok(n) if n > guc::max_batch() => Err(Error::LimitExceeded {
-            what: "the number of identifiers".into(),
-            found: n.to_string(),
-            limit: guc::max_batch().to_string(),
-            hint: "Fetch them in several calls, or raise idempotence.max_batch.",
-        }),
-        Ok(n) if n > 0 => pg::make_sure_of(n * size_of::<datum::Uuid>()).map(|()| n),
+        Ok(n) if n > 0 => {
+            let hint = "Fetch them in several calls, or raise idempotence.max_batch.";
+            arguments::check_batch(|| "the number of identifiers".into(), n, hint)?;
+            pg::make_sure_of(n * size_of::<datum::Uuid>()).map(|()| n)
+        }
         _ => Err(Error::Invalid {
             message: "the number of identifiers must be at least 1".into(),
             detail: format!("Found {n}."),

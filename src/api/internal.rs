@@ -1,7 +1,4 @@
 //! Functions in schema `idempotence` that the extension's own SQL calls.
-//!
-//! Their SQL is spelt out. Otherwise pgrx would create the schema for them, and fail where the schema is there
-//! already.
 
 use crate::error::or_raise;
 use crate::guc;
@@ -10,11 +7,7 @@ use crate::store::{blank, message, restore, segment, write};
 use pgrx::prelude::*;
 
 /// The setting `idempotence.retention`, also in a backend that has not loaded the library yet.
-#[pg_extern(sql = r#"
-CREATE FUNCTION idempotence.retention() RETURNS interval
-LANGUAGE c STABLE PARALLEL SAFE
-AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
-"#)]
+#[pg_extern(schema = "idempotence", stable, parallel_safe)]
 fn retention() -> Interval {
     pg::interval(guc::retention_us())
 }
@@ -35,7 +28,8 @@ fn note_restored<'a>(trigger: &'a PgTrigger<'a>) -> Result<Option<PgHeapTuple<'a
         or_raise(restore::note(&trigger.table_name()?));
         blank::note_foreign_rows();
         // These tables are no part of the ring.
-        if !matches!(table.as_deref(), Some("reply" | "checkpoint" | "lease" | "secret" | "audit" | "granted")) {
+        if !matches!(table.as_deref(), Some("long" | "reply" | "checkpoint" | "lease" | "secret" | "audit" | "granted"))
+        {
             or_raise(segment::note_restored(table.as_deref()));
         }
     }

@@ -3,12 +3,15 @@
 use super::call::{AsKey, by_key};
 use super::null::required;
 use crate::error::or_raise;
-use crate::pg::{self, Jsonb, Timestamptz};
+use crate::pg::{self, Filled, Jsonb, Shape, Timestamptz};
 use crate::requests::explain;
 use crate::requests::listing::{self, AskedListing};
+use crate::store::{self, locked};
 use pgrx::datum::Uuid;
-use pgrx::iter::TableIterator;
-use pgrx::{default, name, pg_extern};
+use pgrx::{default, pg_extern};
+
+/// How long to wait for a table of ours that somebody has locked.
+const LOCKED_AT_MOST_US: i64 = 1_000_000;
 
 by_key! {
     "idem_explain": idem_explain_text, idem_explain_bigint, idem_explain_uuid;
@@ -16,7 +19,9 @@ by_key! {
         pg::begin_call();
         let told = or_raise((|| {
             let (session, request) = (required("session", session)?, required("request", request)?);
-            let told = explain::explain(session, &request.key(), stream)?;
+            let look = || explain::explain(session, &request.key(), stream);
+            // A table that somebody has locked is what whoever asks here has to know of.
+            let told = pg::bounded(Some(LOCKED_AT_MOST_US), look).unwrap_or_else(|| Err(locked::error()))?;
             pg::check_memory()?;
             Ok(told)
         })());
@@ -24,8 +29,14 @@ by_key! {
     }
 }
 
+/// The columns of `idem_outcomes`.
+pub struct Outcomes;
+
+impl Shape for Outcomes {
+    const SQL: &'static str = store::listing::COLUMNS;
+}
+
 #[pg_extern(volatile, parallel_unsafe)]
-#[allow(clippy::type_complexity, reason = "pgrx reads the columns from the type")]
 fn idem_outcomes(
     session: Option<&str>,
     prefix: default!(Option<&str>, "NULL"),
@@ -33,38 +44,11 @@ fn idem_outcomes(
     since: default!(Option<Timestamptz>, "NULL"),
     before: default!(Option<Timestamptz>, "NULL"),
     most: default!(Option<i32>, "100"),
-) -> TableIterator<
-    'static,
-    (
-        name!(request, String),
-        name!(status, Option<String>),
-        name!(response, Option<Jsonb>),
-        name!(response_bytes, Option<i32>),
-        name!(fingerprint, Option<Uuid>),
-        name!(recorded_by, String),
-        name!(recorded_at, Timestamptz),
-        name!(expires_at, Option<Timestamptz>),
-        name!(stream, Option<String>),
-        name!(last, Option<i64>),
-    ),
-> {
+) -> Filled<Outcomes> {
     let listed = or_raise((|| {
         let session = required("session", session)?;
         let most = required("most", most)?;
         listing::outcomes(session, &AskedListing { prefix, status, since, before, most })
     })());
-    TableIterator::new(listed.into_iter().map(|outcome| {
-        (
-            outcome.request,
-            outcome.class.map(|class| class.status().to_owned()),
-            outcome.response.as_deref().map(Jsonb::of_text),
-            outcome.response_bytes,
-            outcome.fingerprint,
-            outcome.recorded_by,
-            outcome.recorded_at,
-            outcome.expires_at,
-            outcome.stream,
-            outcome.last,
-        )
-    }))
+    Filled::by(move |store| or_raise(listed.fill(store)))
 }

@@ -6,9 +6,8 @@
 use crate::error::{Error, OWN_SQLSTATES, or_raise};
 use crate::model::StandingSession;
 use crate::monitor;
-use crate::monitor::in_flight::Named;
-use crate::monitor::{Key, Line, NotedError, counters, errors, in_flight};
-use crate::pg::{self, Backend, Rows, Timestamptz};
+use crate::monitor::{Key, NotedError, Tally, counters, errors, in_flight};
+use crate::pg::{self, Rows, Timestamptz};
 use crate::sessions::resolve;
 use crate::store::audit::{self, Repair};
 use crate::store::catalog;
@@ -36,37 +35,37 @@ fn stats() -> Rows {
     let is_monitor = catalog::is_monitor();
     let (known, mut others): (Vec<_>, Vec<_>) = counters::read()
         .into_iter()
-        .map(|line| (Counted::of(&line), line))
+        .map(|tally| (Counted::of(&tally), tally))
         .partition(|(counted, _)| !matches!(counted, Counted::Others));
-    // Sessions that are forgotten count with those that gave way: one line has what has no name.
+    // Sessions that are forgotten count with those that gave way: one tally has what has no name.
     let unnamed = others.pop().map(|(_, mut sum)| {
-        others.iter().for_each(|(_, line)| sum.add(line));
+        others.iter().for_each(|(_, tally)| sum.add(tally));
         (Counted::Others, sum)
     });
     let unnamed = unnamed.filter(|(_, sum)| !sum.is_of_errors());
-    let rows = known.into_iter().chain(unnamed).filter_map(move |(counted, line)| {
+    let rows = known.into_iter().chain(unnamed).filter_map(move |(counted, tally)| {
         if !is_monitor && !counted.is_callers() {
             return None;
         }
         let (session, owner, kind) = counted.columns();
         let whom = [session.into_datum(), owner.into_datum(), kind.into_datum()];
-        let counts = line.counts().iter().map(|count| i64::try_from(*count).unwrap_or(i64::MAX).into_datum());
-        Some(whom.into_iter().chain(counts).chain([Timestamptz(line.since).into_datum()]).collect())
+        let counts = tally.counts().iter().map(|count| i64::try_from(*count).unwrap_or(i64::MAX).into_datum());
+        Some(whom.into_iter().chain(counts).chain([Timestamptz(tally.since).into_datum()]).collect())
     });
     Rows(rows.collect())
 }
 
-/// Whom a line counts for.
+/// Whom a tally counts for.
 enum Counted {
     Standing(StandingSession),
     Clients(pg_sys::Oid),
-    /// Lines that gave way, and a session that is forgotten.
+    /// Tallies that gave way, and a session that is forgotten.
     Others,
 }
 
 impl Counted {
-    fn of(line: &Line) -> Counted {
-        match line.key {
+    fn of(tally: &Tally) -> Counted {
+        match tally.key {
             key if key.is_others() => Counted::Others,
             Key { role: 0, session, .. } => standing::find_by_id(&session).map_or(Counted::Others, Counted::Standing),
             Key { role, .. } => Counted::Clients(role.into()),
@@ -100,9 +99,9 @@ AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
 "#)]
 fn error_counts() -> Rows {
     or_raise(check_there("the counters of idempotence.error_counts"));
-    let lines = counters::read();
+    let tallies = counters::read();
     let rows = (0..OWN_SQLSTATES).map(|number| {
-        let errors = lines.iter().map(|line| line.errors()[number]).fold(0, u64::saturating_add);
+        let errors = tallies.iter().map(|tally| tally.errors()[number]).fold(0, u64::saturating_add);
         let errors = i64::try_from(errors).unwrap_or(i64::MAX);
         vec![format!("ID{:03}", number + 1).into_datum(), errors.into_datum()]
     });
@@ -144,34 +143,23 @@ fn held_requests() -> Rows {
     let backends = if held.is_empty() { Vec::new() } else { pg::backends() };
     let rows = held.into_iter().map(|held| {
         let backend = held.pid.and_then(|pid| backends.iter().find(|backend| backend.pid == pid));
-        let (application, client) = match backend {
-            Some(Backend { application, client, .. }) => (Some(application.clone()), client.clone()),
-            None => (None, None),
-        };
-        let backend_state = backend.and_then(|backend| backend.state);
-        let wait_event = backend.and_then(|backend| pg::wait_event(backend.pid));
         let half = |bits: u64| pg_sys::Oid::from(bits as u32);
-        let (session, stream, request, state, lock) = match held.named {
-            Some(Named { session, stream, request, state, lock, .. }) => {
-                (Some(session), Some(stream), Some(request), Some(state.name()), Some(lock))
-            }
-            None => (None, None, None, None, None),
-        };
+        let named = held.named.as_ref();
         vec![
-            session.into_datum(),
-            stream.into_datum(),
-            request.into_datum(),
+            named.map(|named| &*named.session).into_datum(),
+            named.map(|named| &*named.stream).into_datum(),
+            named.map(|named| &*named.request).into_datum(),
             held.pid.into_datum(),
             held.role.into_datum(),
-            application.into_datum(),
-            client.into_datum(),
+            backend.map(|backend| &*backend.application).into_datum(),
+            backend.and_then(|backend| backend.client.as_deref()).into_datum(),
             Timestamptz(held.since).into_datum(),
-            state.into_datum(),
+            named.map(|named| named.state.name()).into_datum(),
             held.requests.into_datum(),
-            lock.map(|lock| half(lock >> 32)).into_datum(),
-            lock.map(half).into_datum(),
-            backend_state.into_datum(),
-            wait_event.into_datum(),
+            named.map(|named| half(named.lock >> 32)).into_datum(),
+            named.map(|named| half(named.lock)).into_datum(),
+            backend.and_then(|backend| backend.state).into_datum(),
+            backend.and_then(|backend| pg::wait_event(backend.pid)).into_datum(),
         ]
     });
     Rows(rows.collect())
@@ -192,19 +180,19 @@ fn errors() -> Rows {
         is_monitor
             || pg::has_privileges_of(error.role)
             // A session that was made after the error is another one of the same name.
-            || resolve::even_dropped(&error.session)
+            || resolve::even_dropped(&error.session.get())
                 .is_some_and(|session| session.created_at <= error.at && resolve::may_use(session.owner, session.usable_by))
     };
     let named = |name: String| (!name.is_empty()).then_some(name);
     let rows = errors::read().into_iter().filter(sees).map(|error| {
         vec![
             Timestamptz(error.at).into_datum(),
-            named(error.session).into_datum(),
-            named(error.stream).into_datum(),
-            named(error.request).into_datum(),
+            named(error.session.get()).into_datum(),
+            named(error.stream.get()).into_datum(),
+            named(error.request.get()).into_datum(),
             error.role.into_datum(),
-            error.sqlstate.into_datum(),
-            error.application.into_datum(),
+            String::from_utf8_lossy(&error.sqlstate).into_owned().into_datum(),
+            error.application.get().into_datum(),
             error.pid.into_datum(),
         ]
     });

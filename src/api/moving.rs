@@ -32,11 +32,7 @@ fn idem_export(
 }
 
 /// Begins an import; gives the statement to execute.
-#[pg_extern(sql = r#"
-CREATE FUNCTION idempotence.import_begin(session text, query text, reason text) RETURNS text
-LANGUAGE c VOLATILE PARALLEL UNSAFE
-AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
-"#)]
+#[pg_extern(schema = "idempotence", volatile, parallel_unsafe)]
 fn import_begin(session: Option<&str>, query: Option<&str>, reason: Option<&str>) -> String {
     or_raise((|| {
         let (session, query) = (required("session", session)?, required("query", query)?);
@@ -45,14 +41,7 @@ fn import_begin(session: Option<&str>, query: Option<&str>, reason: Option<&str>
 }
 
 /// Imports a row; gives what became of it.
-#[pg_extern(sql = r#"
-CREATE FUNCTION idempotence.import_row(import bigint, key text, response jsonb, failed boolean, recorded_at timestamptz,
-                                       expires_at timestamptz, payload jsonb, fingerprint uuid, status text, token bigint,
-                                       attempt integer, begun_at timestamptz, leased_until timestamptz, point text,
-                                       state jsonb) RETURNS integer
-LANGUAGE c VOLATILE PARALLEL UNSAFE
-AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
-"#)]
+#[pg_extern(schema = "idempotence", volatile, parallel_unsafe)]
 fn import_row(
     import: Option<i64>,
     key: Option<&str>,
@@ -95,11 +84,7 @@ fn import_row(
 }
 
 /// Ends the import and notes it.
-#[pg_extern(sql = r#"
-CREATE FUNCTION idempotence.import_end() RETURNS void
-LANGUAGE c VOLATILE PARALLEL UNSAFE
-AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
-"#)]
+#[pg_extern(schema = "idempotence", volatile, parallel_unsafe)]
 fn import_end() {
     or_raise(import::end());
 }

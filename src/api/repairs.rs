@@ -12,7 +12,7 @@ use pgrx::datum::Uuid;
 use pgrx::{default, pg_extern};
 
 by_key! {
-    "idem_forget": idem_forget_in_stream_text, idem_forget_in_stream_bigint, idem_forget_in_stream_uuid;
+    "idem_forget": idem_forget_text, idem_forget_bigint, idem_forget_uuid;
     fn(session: Option<&str>, request: key, reason: Option<&str>, stream: default!(Option<&str>, "NULL")) -> bool {
         or_raise((|| {
             let session = required("session", session)?;

@@ -22,7 +22,7 @@ use pgrx::{default, pg_extern};
 use std::borrow::Cow;
 
 by_key! {
-    "idem_begin": idem_begin_leased_text, idem_begin_leased_bigint, idem_begin_leased_uuid;
+    "idem_begin": idem_begin_text, idem_begin_bigint, idem_begin_uuid;
     fn(
         session: Option<&str>,
         request: key,
@@ -124,8 +124,8 @@ by_key! {
     }
 }
 
-#[pg_extern(name = "idem_once_many", volatile, parallel_unsafe)]
-fn idem_once_many_any<'a>(session: Option<&'a str>, requests: Option<Keys<'a>>) -> Listed<'a> {
+#[pg_extern(volatile, parallel_unsafe)]
+fn idem_once_many<'a>(session: Option<&'a str>, requests: Option<Keys<'a>>) -> Listed<'a> {
     let fresh = or_raise((|| {
         let session = required("session", session)?;
         let requests = required("requests", requests)?;

@@ -23,14 +23,9 @@ function_around_command!(idem_run, pg_finfo_idem_run, Run);
 
 /// The places of the arguments.
 mod place {
-    pub const SESSION: usize = 0;
-    pub const REQUEST: usize = 1;
-    pub const COMMAND: usize = 2;
-    pub const ARGS: usize = 3;
-    pub const ON_ERROR: usize = 4;
-    pub const WAIT: usize = 5;
-    pub const TTL: usize = 6;
-    pub const STREAM: usize = 7;
+    use crate::store::tuple::places;
+
+    places!(pub SESSION, REQUEST, COMMAND, ARGS, ON_ERROR, WAIT, TTL, STREAM);
 }
 
 impl AroundCommand for Run {
@@ -42,8 +37,8 @@ impl AroundCommand for Run {
 
     fn after(arguments: &Arguments<'_>, came: Came) -> Composite<Ticket> {
         let (class, response) = match came {
-            Came::Response(response) => (Class::Succeeded, response),
-            Came::Error(told) => (Class::Failed, Some(told)),
+            Ok(response) => (Class::Succeeded, response),
+            Err(told) => (Class::Failed, Some(told)),
         };
         let (session, request) = (arguments.text(place::SESSION), arguments.text(place::REQUEST));
         let numbering = in_stream(arguments.text(place::STREAM));

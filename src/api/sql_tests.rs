@@ -9,13 +9,14 @@ use crate::sweep::Step;
 use std::collections::BTreeSet;
 
 /// The scripts, by name.
-const SCRIPTS: [(&str, &str); 10] = [
+const SCRIPTS: [(&str, &str); 11] = [
     ("tables", include_str!("../../sql/tables.sql")),
     ("run", include_str!("../../sql/run.sql")),
     ("views", include_str!("../../sql/views.sql")),
     ("sweep", include_str!("../../sql/sweep.sql")),
     ("holders", include_str!("../../sql/holders.sql")),
     ("segments", include_str!("../../sql/segments.sql")),
+    ("unfinished", include_str!("../../sql/unfinished.sql")),
     ("checks", include_str!("../../sql/checks.sql")),
     ("health", include_str!("../../sql/health.sql")),
     ("grants", include_str!("../../sql/grants.sql")),

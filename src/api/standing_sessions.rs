@@ -5,12 +5,12 @@ use crate::error::{legible, or_raise};
 use crate::guc;
 use crate::journal::create;
 use crate::pg::{Regrole, Regtype};
-use crate::sessions::standing::{self, Created, Options};
+use crate::sessions::standing::{self, Options};
 use pgrx::datum::Interval;
 use pgrx::{PgSqlErrorCode, default, ereport, pg_extern};
 
-#[pg_extern(name = "idem_create_session", volatile, parallel_unsafe)]
-pub(super) fn idem_create_session_lent(
+#[pg_extern(volatile, parallel_unsafe)]
+fn idem_create_session(
     session: Option<&str>,
     ttl: default!(Option<Interval>, "NULL"),
     require_payload: default!(Option<bool>, "false"),
@@ -37,14 +37,14 @@ pub(super) fn idem_create_session_lent(
         };
         Ok((session, standing::create(session, &options)?))
     })());
-    if let Created::AlreadyThere = created {
+    if !created {
         let message = format!("session \"{session}\" already exists with the same options, skipping");
         ereport!(NOTICE, PgSqlErrorCode::ERRCODE_DUPLICATE_OBJECT, legible(&message));
     }
 }
 
-#[pg_extern(name = "idem_alter_session", volatile, parallel_unsafe)]
-pub(super) fn idem_alter_session_lent(
+#[pg_extern(volatile, parallel_unsafe)]
+fn idem_alter_session(
     session: Option<&str>,
     ttl: default!(Option<Interval>, "NULL"),
     require_payload: default!(Option<bool>, "NULL"),
@@ -70,7 +70,7 @@ fn idem_create_journal(
         let tenant_type = required("tenant_type", tenant_type)?.0;
         Ok((journal, create::create(journal, required("tenant", tenant)?, tenant_type)?))
     })());
-    if let create::Created::AlreadyThere = created {
+    if !created {
         let message = format!("table \"{journal}\" is a journal already, skipping");
         ereport!(NOTICE, PgSqlErrorCode::ERRCODE_DUPLICATE_TABLE, legible(&message));
     }

@@ -26,12 +26,12 @@ impl Class {
 
     /// What a letter in the column `class` stands for.
     pub fn of_letter(letter: u8) -> Option<Class> {
-        match letter {
-            b's' => Some(Class::Succeeded),
-            b'f' => Some(Class::Failed),
-            b'c' => Some(Class::Cancelled),
-            _ => None,
-        }
+        Class::ALL.into_iter().find(|class| class.letter() == letter)
+    }
+
+    /// What a status stands for.
+    pub fn of_status(status: &str) -> Option<Class> {
+        Class::ALL.into_iter().find(|class| class.status() == status)
     }
 
     /// The status in an `idem_ticket`.

@@ -27,12 +27,7 @@ impl End {
 
     /// What a letter stands for.
     pub fn of_letter(letter: u8) -> Option<End> {
-        match letter.to_ascii_lowercase() {
-            b'c' => Some(End::Closed),
-            b'e' => Some(End::Expired),
-            b'f' => Some(End::Fenced),
-            _ => None,
-        }
+        End::ALL.into_iter().find(|end| end.letter(true) == letter.to_ascii_lowercase())
     }
 }
 

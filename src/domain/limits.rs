@@ -59,7 +59,7 @@ pub const TTL_US_MAX: i64 = 10 * 365 * 86_400 * 1_000_000;
 /// waited, still gets the outcome.
 pub const EXPIRY_GRACE_US: i64 = 60_000_000;
 
-/// How much longer than a ttl a segment is kept before it is looked through. The outcome of a time key can expire
+/// How much longer than a ttl outcomes with that ttl are kept in a segment. The outcome of a time key can expire
 /// later than its ttl after the record, by as much as the key is ahead; and see [`EXPIRY_GRACE_US`].
 pub const KEEP_SLACK_US: i64 = super::time_key::AHEAD_US_MAX + EXPIRY_GRACE_US;
 

@@ -1,5 +1,6 @@
 //! The rules, without a server: no `pg_sys`, no I/O, and no failure except a refusal.
 
+pub mod allowance;
 pub mod class;
 pub mod clock;
 pub mod cursor;
@@ -17,7 +18,6 @@ pub mod pace;
 pub mod prefix;
 pub mod right;
 pub mod sequence;
-pub mod share;
 pub mod time_key;
 pub mod timeout;
 pub mod version;

@@ -280,7 +280,7 @@ errors! {
             true => "It was closed in this transaction, and nobody else knows that before the commit.",
             false => "What begins here after the export would be executed again where the session goes on.",
         }),
-        "Drop it with idem_drop_session(), or bind it to the node where it goes on with idem_alter_session(); commit, and export it then. What was recorded stays: made again, or bound to this node, the session has it.";
+        "Its owner drops it (idem_drop_session), or binds it to the node where it goes on (idem_alter_session), and commits; export it then. What was recorded stays: made again, or bound to this node, the session has it.";
 
     /// A transaction that may have executed requests of the session has not ended. `request`: one that is at work, if one is
     /// known. `holders`: who is at work, in words.
@@ -372,7 +372,7 @@ errors! {
         Standard(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
         "nothing of {name} is unfinished",
         "No lease of it ran out, and it stopped at no checkpoint.",
-        "A request that was never begun needs no repair: begin it with idem_begin(), or settle it with idem_settle().";
+        "A request that was never begun needs no repair: its caller begins it (idem_begin), or settles it (idem_settle).";
 
     /// Others use a table that is to be made logged or unlogged. `what`: what the table keeps.
     TableInUse { relation: String, what: &'static str } =>
@@ -451,12 +451,12 @@ errors! {
         "The unique index that tells them apart is just being rebuilt (REINDEX CONCURRENTLY).",
         "Retry the transaction.";
 
-    /// An outcome of the request was imported while this transaction executed it.
+    /// An outcome of the request is being imported, or was, while this transaction was at work on it.
     RecordedBeside(name: RequestName) =>
         Standard(ERRCODE_T_R_SERIALIZATION_FAILURE),
         "could not serialize access: the outcome of {name} came from another transaction",
-        "It was imported after this transaction had looked for it.",
-        "Retry the transaction: it will get the answer.";
+        "One of the two imports or restores it, and that has not ended, or was not seen before.",
+        "Retry the transaction: once the other one has ended it will get the answer.";
 
     /// A reply or an acknowledgement that the request builds on is newer than the snapshot.
     BuildsOnUnseen(name: RequestName) =>
@@ -464,6 +464,20 @@ errors! {
         "could not serialize access: what {name} builds on came after this transaction's snapshot",
         "A reply or an acknowledgement before it is committed, but not visible to this transaction.",
         "Retry the transaction.";
+
+    /// A session keeps its outcomes for less time than retries take to come. A warning.
+    BriefTtl { session: String, was: String, is: String } =>
+        Standard(ERRCODE_WARNING),
+        "session \"{session}\" keeps outcomes for {is} only",
+        "The ttl was {was}. A retry that comes after it executes its request again.",
+        "Give it a ttl that outlasts all retries, or roll back.";
+
+    /// A table of ours is locked, by whoever `by` tells.
+    TableLocked { by: String } =>
+        Standard(ERRCODE_LOCK_NOT_AVAILABLE),
+        "a table of the extension is locked",
+        "Found: {by}.",
+        "Every call that needs the table waits until then. End that transaction: pg_terminate_backend(), or ROLLBACK PREPARED.";
 
     /// `what` is in another transaction's hands.
     WaitRanOut { what: String, hint: &'static str } =>
@@ -574,6 +588,13 @@ errors! {
         "Table \"idempotence.secret\" has what this restore brings.",
         "Nothing is lost: restore the data of the tables that the row restore of idempotence.health names, if it names any.";
 
+    /// A session is here with outcomes that were recorded with another key than the one in use.
+    OfAnotherKey { session: String } =>
+        Standard(ERRCODE_DATA_CORRUPTED),
+        "there are outcomes that were recorded with another key than the one in use",
+        "Session \"{session}\" has some: it came with a dump whose key is not here, or its key was deleted. What was done in it would be executed again.",
+        "Restore a backup, or all tables of the dump into a database without sessions; delete no key. docs/operations.md, Dump and restore.";
+
     /// The session would be new, while `table` has rows that may have been its own. `of`: the id of the session that they
     /// belong to, which is missing.
     SessionsNotRestored { session: String, table: &'static str, of: String } =>
@@ -587,7 +608,7 @@ errors! {
         Standard(ERRCODE_DATA_CORRUPTED),
         message,
         "The tables of schema \"idempotence\" do not fit together.",
-        "Were they changed by hand, or restored in part?";
+        "Were they changed by hand, or restored in part? The rows tables, restore and secret of idempotence.health tell.";
 }
 
 impl Error {

@@ -7,5 +7,5 @@ mod name;
 mod raise;
 
 pub use kinds::{Error, Missing, NotExecuted, Superseded, WAIT_BY_SETTING};
-pub use name::{RequestName, legible};
+pub use name::{RequestName, escaped, legible};
 pub use raise::{Noted, OWN_SQLSTATES, Told, call_when_raised, init, or_raise, unpack};

@@ -36,13 +36,38 @@ impl std::fmt::Display for RequestName {
     }
 }
 
-/// A text as it goes into messages and into the log. Names are chosen by users: what would move a terminal's cursor, begin
-/// another line or turn the direction of the text is written as in PostgreSQL's `E'…'`.
+/// What shows as nothing, turns the direction of the text, or begins another line: two names that differ in nothing else look
+/// the same.
+const UNSEEN: [RangeInclusive<char>; 14] = [
+    '\u{AD}'..='\u{AD}',
+    '\u{34F}'..='\u{34F}',
+    '\u{61C}'..='\u{61C}',
+    '\u{115F}'..='\u{1160}',
+    '\u{17B4}'..='\u{17B5}',
+    '\u{180B}'..='\u{180F}',
+    '\u{200B}'..='\u{200F}',
+    '\u{2028}'..='\u{202E}',
+    '\u{2060}'..='\u{206F}',
+    '\u{3164}'..='\u{3164}',
+    '\u{FE00}'..='\u{FE0F}',
+    '\u{FEFF}'..='\u{FEFF}',
+    '\u{FFF9}'..='\u{FFFB}',
+    '\u{E0000}'..='\u{E0FFF}',
+];
+
+/// A text as it goes into messages, into the log and into the view `health`. Names are chosen by users: what would move a
+/// terminal's cursor, and what no reader sees, is written as in PostgreSQL's `E'…'`.
 pub fn legible(text: &str) -> String {
-    const TURNS: [RangeInclusive<char>; 3] =
-        ['\u{200E}'..='\u{200F}', '\u{2028}'..='\u{202E}', '\u{2066}'..='\u{2069}'];
-    let hides = |c: char| c.is_control() || TURNS.iter().any(|range| range.contains(&c));
-    text.chars().map(|c| if hides(c) { format!("\\u{:04X}", u32::from(c)) } else { c.to_string() }).collect()
+    let hides = |c: char| c.is_control() || UNSEEN.iter().any(|range| range.contains(&c));
+    text.chars().map(|c| if hides(c) { escaped(c) } else { c.to_string() }).collect()
+}
+
+/// A character as in PostgreSQL's `E'…'`.
+pub fn escaped(c: char) -> String {
+    match u32::from(c) {
+        c @ ..=0xFFFF => format!("\\u{c:04X}"),
+        c => format!("\\U{c:08X}"),
+    }
 }
 
 #[cfg(test)]
@@ -55,5 +80,6 @@ mod tests {
         let shown = r#"request "a\u001B[2J\u000D\u000Ab\u009B\u202Ec ü" of session "s"" is done""#;
         assert_eq!(legible(&name.to_string()), shown);
         assert_eq!(legible(shown), shown);
+        assert_eq!(legible("a\u{200b}b\u{feff}\u{e0041}"), "a\\u200Bb\\uFEFF\\U000E0041");
     }
 }

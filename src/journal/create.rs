@@ -6,16 +6,9 @@ use crate::error::Error;
 use pgrx::pg_sys;
 use pgrx::spi::Spi;
 
-/// What [`create`] has found.
-pub enum Created {
-    /// There was no such table, and it is there now.
-    New,
-    /// The table was there, and fits.
-    AlreadyThere,
-}
-
-/// Makes a journal with the rights of the caller, unless there is one. `tenant` names the tenant's column.
-pub fn create(journal: &str, tenant: &str, tenant_type: pg_sys::Oid) -> Result<Created, Error> {
+/// Makes a journal with the rights of the caller, unless there is one. `tenant` names the tenant's column. Gives false if the
+/// table was there, and fits.
+pub fn create(journal: &str, tenant: &str, tenant_type: pg_sys::Oid) -> Result<bool, Error> {
     let Some((_, sql_type)) = TENANT_TYPES.into_iter().find(|(of, _)| of.value() == tenant_type) else {
         return Err(Error::Invalid {
             message: format!("the tenant of journal {journal} cannot be of this type"),
@@ -38,7 +31,7 @@ pub fn create(journal: &str, tenant: &str, tenant_type: pg_sys::Oid) -> Result<C
             let detail = format!("Its column for the tenant is {}, and not {quoted} of type {sql_type}.", found.tenant);
             return Err(Error::UnfitJournal { journal: there.name, detail });
         }
-        return Ok(Created::AlreadyThere);
+        return Ok(false);
     }
     let name = text(
         "SELECT pg_catalog.string_agg(pg_catalog.quote_ident(part), '.') FROM pg_catalog.unnest(pg_catalog.parse_ident($1)) AS part",
@@ -59,7 +52,7 @@ pub fn create(journal: &str, tenant: &str, tenant_type: pg_sys::Oid) -> Result<C
     ))?;
     // A temporary table is none, and the search_path may have made it one.
     table::find(journal)?;
-    Ok(Created::New)
+    Ok(true)
 }
 
 /// A type so that the caller's search_path has no say in what it is. The other names are words of SQL itself.

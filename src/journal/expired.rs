@@ -7,7 +7,7 @@ use super::table::{self, Journal};
 use crate::domain::limits::KEEP_SLACK_US;
 use crate::error::Error;
 use crate::pg::{self, Sight, Statement};
-use crate::store::{rel, sql};
+use crate::store::{rel, sql, sweep as noted};
 use pgrx::pg_sys;
 use pgrx::pg_sys::BuiltinOid::{INT8OID, TIMESTAMPTZOID};
 use std::collections::VecDeque;
@@ -42,6 +42,7 @@ pub fn delete(limit: usize, is_open: fn() -> bool) -> Result<Option<Deleted>, Er
         None => {
             let query = "SELECT s.journal FROM idempotence.session s WHERE s.journal IS NOT NULL AND s.ended_at IS NULL GROUP BY s.journal ORDER BY pg_catalog.random()";
             let all = sql::column::<String>(query, &[])?;
+            noted::forget_failed(&all)?;
             LEFT.with(|left| left.extend(all.into_iter().map(|name| (name, 0))));
             let Some(first) = LEFT.with(VecDeque::pop_front) else { return Ok(None) };
             first
@@ -62,7 +63,9 @@ fn delete_for_any(journal: &str, limit: usize, is_open: fn() -> bool) -> Result<
     let query = "SELECT DISTINCT s.owner::pg_catalog.oid FROM idempotence.session s WHERE s.journal OPERATOR(pg_catalog.=) $1 AND s.ended_at IS NULL";
     let mut why = Ok(0);
     for session_owner in sql::column::<pg_sys::Oid>(query, &[journal.into()])? {
-        why = Err(match pg::undone_on_error(BATCH_US, || delete_for(journal, session_owner, limit, is_open)) {
+        // As the session's owner, whoever sweeps: what is noted is what hinders the worker, and not a right that a caller lacks.
+        let delete = || pg::as_role(session_owner, || delete_for(journal, session_owner, limit, is_open));
+        why = Err(match pg::undone_on_error(BATCH_US, delete) {
             Ok(Ok(Ok(rows))) => return Ok(Ok(rows)),
             Ok(Ok(Err(why))) => why.to_owned(),
             Ok(Err(Error::UnfitJournal { detail, .. })) => detail,

@@ -8,7 +8,7 @@ use crate::domain::lease::Lease;
 use crate::error::Error;
 use crate::pg::{self, FoundRow, Jsonb, Sight, Writer};
 use crate::store::checkpoint::{Checkpoint, StoredCheckpoint};
-use crate::store::lease::StoredLease;
+use crate::store::lease::{NewLease, StoredLease};
 use crate::store::outcome::Outcome;
 use crate::store::rel;
 use crate::store::written;
@@ -33,23 +33,40 @@ pub struct RowPlace<'a> {
 /// What the row of a request says.
 #[derive(Clone)]
 pub struct Row {
-    class: Option<Class>,
-    response: Option<Jsonb>,
+    state: RequestState,
     fingerprint: Option<Fingerprint>,
     token: Option<i64>,
-    recorded_at: Option<i64>,
     expires_at: i64,
-    attempt: Option<i32>,
-    begun_at: Option<i64>,
-    leased_until: Option<i64>,
-    written_at: Option<i64>,
-    point: Option<String>,
-    state: Option<Jsonb>,
-    holder: Option<String>,
-    application: Option<String>,
     writer: Writer,
     /// Whether the transaction's snapshot sees it.
     pub visible: bool,
+}
+
+/// How far a request is.
+#[derive(Clone)]
+enum RequestState {
+    /// It has an outcome, expired or not.
+    Done { class: Class, response: Option<Jsonb>, recorded_at: i64 },
+    /// It has a lease, a checkpoint or both; or neither, as long as whoever claimed it is at work.
+    Unfinished { lease: Option<Leased>, checkpoint: Option<Reached> },
+}
+
+/// A lease, run out or not.
+#[derive(Clone)]
+struct Leased {
+    attempt: i32,
+    begun_at: i64,
+    until: i64,
+    holder: String,
+    application: String,
+}
+
+/// A checkpoint.
+#[derive(Clone)]
+struct Reached {
+    point: String,
+    state: Option<Jsonb>,
+    written_at: i64,
 }
 
 /// How a claim went.
@@ -114,17 +131,18 @@ impl RowPlace<'_> {
     }
 
     /// Gives the row a lease. The row counts until `expires_at`.
-    pub fn lease(&self, lease: &Lease, fingerprint: Option<Fingerprint>, expires_at: i64) -> Result<(), Error> {
+    pub fn lease(&self, new: &NewLease<'_>, expires_at: i64) -> Result<(), Error> {
+        let (lease, (role, application)) = (&new.lease, new.names());
         self.must_change(
             Act::Lease,
             &[
-                fingerprint.as_ref().map(pg::uuid),
+                new.fingerprint.as_ref().map(pg::uuid),
                 lease.token.into_datum(),
                 lease.attempt.into_datum(),
                 moment(lease.begun_at),
                 moment(lease.until),
-                text(&role()),
-                text(&pg::application_name()),
+                text(&role),
+                text(&application),
                 moment(expires_at),
             ],
         )
@@ -146,10 +164,10 @@ impl RowPlace<'_> {
 
     /// Takes the lease away, if there is one; gives whether there was. A row that has no checkpoint either goes with it.
     pub fn end_lease(&self) -> Result<bool, Error> {
-        let Some(row) = self.look()?.filter(|row| row.class.is_none() && row.leased_until.is_some()) else {
+        let Some(RequestState::Unfinished { lease: Some(_), checkpoint }) = self.look()?.map(|row| row.state) else {
             return Ok(false);
         };
-        let act = if row.point.is_some() { Act::EndLease } else { Act::Delete };
+        let act = if checkpoint.is_some() { Act::EndLease } else { Act::Delete };
         self.must_change(act, &[]).map(|()| true)
     }
 
@@ -169,31 +187,31 @@ impl RowPlace<'_> {
 
     fn row(&self, row: &FoundRow) -> Result<Row, Error> {
         let broken = |what| Error::Corrupted { message: format!("a row of journal {} {what}", self.journal.name) };
-        let class = match row.text(place::STATUS) {
-            None => None,
-            Some(status) => {
-                let class = Class::ALL.into_iter().find(|class| class.status() == status);
-                Some(class.ok_or_else(|| broken("has a status that no outcome has"))?)
-            }
+        let expires_at = row.int8(place::EXPIRES_AT).ok_or_else(|| broken("does not say when it expires"))?;
+        let state = match row.text(place::STATUS) {
+            None => RequestState::Unfinished {
+                lease: row.int8(place::LEASED_UNTIL).map(|until| Leased {
+                    attempt: row.int4(place::ATTEMPT).unwrap_or(1),
+                    begun_at: row.int8(place::BEGUN_AT).unwrap_or(until),
+                    until,
+                    holder: row.text(place::HOLDER).unwrap_or_default(),
+                    application: row.text(place::APPLICATION).unwrap_or_default(),
+                }),
+                checkpoint: row.text(place::POINT).map(|point| Reached {
+                    point,
+                    state: row.jsonb(place::STATE),
+                    written_at: row.int8(place::WRITTEN_AT).unwrap_or(expires_at),
+                }),
+            },
+            Some(status) => RequestState::Done {
+                class: Class::of_status(&status).ok_or_else(|| broken("has a status that no outcome has"))?,
+                response: row.jsonb(place::RESPONSE),
+                recorded_at: row.int8(place::RECORDED_AT).unwrap_or(expires_at),
+            },
         };
-        Ok(Row {
-            class,
-            response: row.jsonb(place::RESPONSE),
-            fingerprint: row.uuid(place::FINGERPRINT),
-            token: row.int8(place::TOKEN),
-            recorded_at: row.int8(place::RECORDED_AT),
-            expires_at: row.int8(place::EXPIRES_AT).ok_or_else(|| broken("does not say when it expires"))?,
-            attempt: row.int4(place::ATTEMPT),
-            begun_at: row.int8(place::BEGUN_AT),
-            leased_until: row.int8(place::LEASED_UNTIL),
-            written_at: row.int8(place::WRITTEN_AT),
-            point: row.text(place::POINT),
-            state: row.jsonb(place::STATE),
-            holder: row.text(place::HOLDER),
-            application: row.text(place::APPLICATION),
-            writer: if self.journal.is_local { row.writer(place::WRITER) } else { None }.unwrap_or(Writer::THIS),
-            visible: true,
-        })
+        let writer = if self.journal.is_local { row.writer(place::WRITER) } else { None }.unwrap_or(Writer::THIS);
+        let (fingerprint, token) = (row.uuid(place::FINGERPRINT), row.int8(place::TOKEN));
+        Ok(Row { state, fingerprint, token, expires_at, writer, visible: true })
     }
 
     fn must_change(&self, act: Act, values: &[Value]) -> Result<(), Error> {
@@ -254,56 +272,56 @@ impl RowPlace<'_> {
 impl Row {
     /// The outcome, expired or not.
     pub fn outcome(&self) -> Option<Outcome> {
-        Some(Outcome {
-            class: self.class?,
-            response: self.response,
-            fingerprint: self.fingerprint,
-            token: self.token,
-            recorded_at: self.recorded_at.unwrap_or(self.expires_at),
-            expires_at: Some(self.expires_at),
-            writer: self.writer,
-        })
+        let RequestState::Done { class, response, recorded_at } = self.state else { return None };
+        let (fingerprint, token, expires_at) = (self.fingerprint, self.token, Some(self.expires_at));
+        Some(Outcome { class, response, fingerprint, token, recorded_at, expires_at, writer: self.writer })
+    }
+
+    fn leased(&self) -> Option<&Leased> {
+        match &self.state {
+            RequestState::Unfinished { lease, .. } => lease.as_ref(),
+            RequestState::Done { .. } => None,
+        }
     }
 
     /// The lease of the request `key`, run out or not.
     pub fn lease(&self, key: &str) -> Option<StoredLease> {
-        let until = self.leased_until.filter(|_| self.class.is_none())?;
-        let lease = Lease {
-            token: self.token.unwrap_or(0),
-            attempt: self.attempt.unwrap_or(1),
-            begun_at: self.begun_at.unwrap_or(until),
-            until,
-        };
+        let Leased { attempt, begun_at, until, .. } = *self.leased()?;
+        let lease = Lease { token: self.token.unwrap_or(0), attempt, begun_at, until };
         Some(StoredLease::of_key(lease, key, self.fingerprint, self.visible))
     }
 
     /// Who holds the lease, by the name of the role.
     pub fn holder(&self) -> Option<(String, String, i64)> {
-        let until = self.leased_until.filter(|_| self.class.is_none())?;
-        Some((self.holder.clone().unwrap_or_default(), self.application.clone().unwrap_or_default(), until))
+        self.leased().map(|lease| (lease.holder.clone(), lease.application.clone(), lease.until))
     }
 
     /// The checkpoint.
     pub fn checkpoint(&self) -> Option<StoredCheckpoint> {
-        let point = self.point.clone().filter(|_| self.class.is_none())?;
-        let checkpoint = Checkpoint {
-            point,
-            state: self.state,
-            fingerprint: self.fingerprint,
-            written_at: self.written_at.unwrap_or(self.expires_at),
-            last: None,
-        };
+        let RequestState::Unfinished { checkpoint: Some(reached), .. } = &self.state else { return None };
+        let Reached { point, state, written_at } = reached.clone();
+        let checkpoint = Checkpoint { point, state, fingerprint: self.fingerprint, written_at, last: None };
         Some(StoredCheckpoint::of(checkpoint, self.visible))
     }
 
     /// Whether there is a response or a state to take away.
     pub fn tells(&self) -> bool {
-        self.response.is_some() || self.state.is_some()
+        match &self.state {
+            RequestState::Done { response, .. } => response.is_some(),
+            RequestState::Unfinished { checkpoint, .. } => checkpoint.as_ref().is_some_and(|at| at.state.is_some()),
+        }
     }
 
     /// What differs between two versions of the row.
     fn version(&self) -> impl PartialEq + use<> {
-        (self.class, self.token, self.recorded_at, self.expires_at, self.leased_until, self.written_at, self.attempt)
+        let told = match &self.state {
+            RequestState::Done { class, recorded_at, .. } => (Some((*class, *recorded_at)), None, None),
+            RequestState::Unfinished { lease, checkpoint } => {
+                let lease = lease.as_ref().map(|lease| (lease.until, lease.attempt));
+                (None, lease, checkpoint.as_ref().map(|reached| reached.written_at))
+            }
+        };
+        (told, self.token, self.expires_at)
     }
 }
 

@@ -33,21 +33,12 @@ pub enum Act {
 
 /// The columns that are read, in their order.
 pub mod place {
-    pub const STATUS: usize = 0;
-    pub const RESPONSE: usize = 1;
-    pub const FINGERPRINT: usize = 2;
-    pub const TOKEN: usize = 3;
-    pub const RECORDED_AT: usize = 4;
-    pub const EXPIRES_AT: usize = 5;
-    pub const ATTEMPT: usize = 6;
-    pub const BEGUN_AT: usize = 7;
-    pub const LEASED_UNTIL: usize = 8;
-    pub const WRITTEN_AT: usize = 9;
-    pub const POINT: usize = 10;
-    pub const STATE: usize = 11;
-    pub const HOLDER: usize = 12;
-    pub const APPLICATION: usize = 13;
-    pub const WRITER: usize = 14;
+    use crate::store::tuple::places;
+
+    places!(
+        pub STATUS, RESPONSE, FINGERPRINT, TOKEN, RECORDED_AT, EXPIRES_AT, ATTEMPT, BEGUN_AT, LEASED_UNTIL, WRITTEN_AT,
+        POINT, STATE, HOLDER, APPLICATION, WRITER
+    );
 }
 
 const READ: &str = "j.status, j.response, j.fingerprint, j.token, j.recorded_at, j.expires_at, j.attempt, j.begun_at, \

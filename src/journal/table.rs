@@ -129,7 +129,7 @@ pub fn find(name: &str) -> Result<Rc<Journal>, Error> {
         relation.partitions.iter().for_each(|partition| pg::watch_relation(*partition));
         look(relation)
     };
-    let journal = Rc::new(pg::seeing_newest(look)?);
+    let journal = Rc::new(pg::with_newest_snapshot(look)?);
     FOUND.with(|found| {
         if found.upto == pg::relation_changes() {
             found.journals.insert(name.to_owned(), Rc::clone(&journal));
@@ -359,6 +359,7 @@ fn code(table: pg_sys::Oid, partitions: &[pg_sys::Oid]) -> Result<Option<String>
         UNION ALL SELECT pg_catalog.format('its column %I is generated.', a.attname) FROM pg_catalog.pg_attribute a WHERE a.attrelid OPERATOR(pg_catalog.=) ANY ($1) AND a.attgenerated OPERATOR(pg_catalog.<>) ''
         UNION ALL SELECT pg_catalog.format('it has the rule %I.', w.rulename) FROM pg_catalog.pg_rewrite w WHERE w.ev_class OPERATOR(pg_catalog.=) ANY ($1)
         UNION ALL SELECT pg_catalog.format('it has the policy %I.', p.polname) FROM pg_catalog.pg_policy p WHERE p.polrelid OPERATOR(pg_catalog.=) ANY ($1)
+        UNION ALL SELECT 'its row security is on.' FROM pg_catalog.pg_class c WHERE c.oid OPERATOR(pg_catalog.=) ANY ($1) AND (c.relrowsecurity OR c.relforcerowsecurity)
         ORDER BY 1 LIMIT 1";
     let harmless: Vec<&str> = HARMLESS.to_vec();
     let first = pg_sys::Oid::from(pg_sys::FirstNormalObjectId);

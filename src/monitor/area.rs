@@ -1,11 +1,11 @@
 //! The shared memory of the monitor: how large it is, and what lies where in it.
 
 use crate::guc;
-use crate::monitor::line::{Key, Line};
-use crate::monitor::lines::{Cells, Lines};
+use crate::monitor::file;
 use crate::monitor::ring::{self, ErrorRing};
-use crate::monitor::saved;
-use crate::monitor::slot::{self, Slot};
+use crate::monitor::roll::{self, Roll};
+use crate::monitor::tallies::{Cells, Tallies};
+use crate::monitor::tally::{Key, Tally};
 use crate::pg::{self, Guarded, Locks, SharedHash, WantedMemory};
 use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 
@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 pub struct Area {
     memory: *mut u8,
     plan: Plan,
-    /// The lines of counters.
-    pub lines: Guarded<Lines>,
+    /// The tallies of counters.
+    pub tallies: Guarded<Tallies>,
     /// The ring of errors.
     pub errors: Guarded<ErrorRing>,
 }
@@ -33,11 +33,11 @@ struct Plan {
     backends: usize,
     prepared: usize,
     names: usize,
-    lines: usize,
+    tallies: usize,
     errors: usize,
-    slots_at: usize,
+    rolls_at: usize,
     cells_at: usize,
-    lines_at: usize,
+    tallies_at: usize,
     ring_at: usize,
     bytes: usize,
 }
@@ -48,14 +48,14 @@ impl Plan {
     fn of_settings() -> Plan {
         let backends = usize::try_from(pg::max_backends()).unwrap_or(0);
         let (prepared, names) = (pg::max_prepared(), guc::track_in_flight_bytes());
-        let (lines, errors) = (guc::max_stats(), guc::max_errors());
-        let slots_at = 0;
+        let (tallies, errors) = (guc::max_stats(), guc::max_errors());
+        let rolls_at = 0;
         let end = |at: usize, bytes: usize| (at + bytes).next_multiple_of(CACHE_LINE);
-        let cells_at = end(slots_at, (backends + prepared) * slot::slot_bytes(names));
-        let lines_at = end(cells_at, backends * size_of::<Cells>());
-        let ring_at = end(lines_at, size_of::<Lines>());
+        let cells_at = end(rolls_at, (backends + prepared) * roll::roll_bytes(names));
+        let tallies_at = end(cells_at, backends * size_of::<Cells>());
+        let ring_at = end(tallies_at, size_of::<Tallies>());
         let bytes = end(ring_at, ring::ring_bytes(errors)) + CACHE_LINE;
-        Plan { backends, prepared, names, lines, errors, slots_at, cells_at, lines_at, ring_at, bytes }
+        Plan { backends, prepared, names, tallies, errors, rolls_at, cells_at, tallies_at, ring_at, bytes }
     }
 }
 
@@ -67,14 +67,14 @@ pub fn init() {
     pg::want_shared(WantedMemory {
         name: c"idempotence monitor",
         bytes: || Plan::of_settings().bytes,
-        bytes_beside: || SharedHash::<Line>::bytes(guc::max_stats()),
+        bytes_beside: || SharedHash::<Tally>::bytes(guc::max_stats()),
         locks: 2,
         made,
         ending: |in_order| {
             // After an immediate stop, processes may have ended while they changed what is to be saved.
             if let (true, Some(area)) = (in_order && pg::was_shut_down(), area()) {
                 // SAFETY: the postmaster ends, and no other process lives.
-                saved::write(unsafe { area.lines.with_alone(|lines| lines.all(area.all_cells(), |_| true)) });
+                file::write(unsafe { area.tallies.with_alone(|tallies| tallies.all(area.all_cells(), |_| true)) });
             }
         },
     });
@@ -88,14 +88,14 @@ fn made(memory: *mut u8, locks: Locks) {
     // SAFETY: the memory is as large as planned and all zeros, which are valid for all parts. Each of the two locks guards
     // one value.
     let area = unsafe {
-        let lines: *mut Lines = memory.add(plan.lines_at).cast();
-        lines.write(Lines::new(SharedHash::make::<Key>(c"idempotence stats", plan.lines), plan.lines));
+        let tallies: *mut Tallies = memory.add(plan.tallies_at).cast();
+        tallies.write(Tallies::new(SharedHash::make::<Key>(c"idempotence stats", plan.tallies), plan.tallies));
         let ring: *mut ErrorRing = memory.add(plan.ring_at).cast();
         ring.write(ErrorRing::new(plan.errors));
-        Area { memory, plan, lines: Guarded::new(lines, locks, 0), errors: Guarded::new(ring, locks, 1) }
+        Area { memory, plan, tallies: Guarded::new(tallies, locks, 0), errors: Guarded::new(ring, locks, 1) }
     };
     // SAFETY: the postmaster has started no other process yet.
-    unsafe { area.lines.with_alone(|lines| lines.take_back(saved::read())) };
+    unsafe { area.tallies.with_alone(|tallies| tallies.take_back(file::read())) };
     // After a crash the postmaster makes the memory again, perhaps at another place.
     AREA.store(Box::into_raw(Box::new(area)), Relaxed);
 }
@@ -117,21 +117,21 @@ impl Area {
         self.plan.backends
     }
 
-    /// The number of slots: those of backends, and after them those of prepared transactions.
-    pub fn slots(&self) -> usize {
+    /// The number of rolls: those of backends, and after them those of prepared transactions.
+    pub fn rolls(&self) -> usize {
         self.plan.backends + self.plan.prepared
     }
 
-    /// The room for names in a slot, in bytes.
+    /// The room for names in a roll, in bytes.
     pub fn name_bytes(&self) -> usize {
         self.plan.names
     }
 
-    /// A slot.
-    pub fn slot(&self, number: usize) -> *mut Slot {
-        debug_assert!(number < self.slots());
-        // SAFETY: the number is that of a slot, as planned.
-        unsafe { self.memory.add(self.plan.slots_at + number * slot::slot_bytes(self.plan.names)).cast() }
+    /// A roll.
+    pub fn roll(&self, number: usize) -> *mut Roll {
+        debug_assert!(number < self.rolls());
+        // SAFETY: the number is that of a roll, as planned.
+        unsafe { self.memory.add(self.plan.rolls_at + number * roll::roll_bytes(self.plan.names)).cast() }
     }
 
     /// The cells of all backends.

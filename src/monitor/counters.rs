@@ -2,23 +2,23 @@
 //!
 //! A backend counts in its cells. A cell counts for one session, whose key stands in it. If the backend comes to a
 //! session that none of its cells counts for, it takes the cell that has been counting for another session longest, moves
-//! what that has counted to the session's line, and writes the new key. Whoever reads or resets the counters does the same
-//! for all cells. So a line has what its session has counted, as of that moment, and nothing that was counted is lost
+//! what that has counted to the session's tally, and writes the new key. Whoever reads or resets the counters does the same
+//! for all cells. So a tally has what its session has counted, as of that moment, and nothing that was counted is lost
 //! with a rollback or with a backend.
 //!
-//! If there are as many lines as the setting allows, the lines that were used longest ago give way. What they had counted
-//! goes to one line of their database, so that sums over all lines only grow. Lines give way ten times a second at most. A
-//! session that comes in between and has no line is counted in that one line too.
+//! If there are as many tallies as the setting allows, the tallies that were used longest ago give way. What they had counted
+//! goes to one tally of their database, so that sums over all tallies only grow. Tallies give way ten times a second at most. A
+//! session that comes in between and has no tally is counted in that one tally too.
 
 use crate::model::Session;
 use crate::monitor::area::{Area, area};
-use crate::monitor::line::{Counter, Key, Line};
-use crate::monitor::lines::{CELLS, Cell, Cells};
+use crate::monitor::tallies::{CELLS, Cell, Cells};
+use crate::monitor::tally::{Counter, Key, Tally};
 use crate::pg::{self, Own};
 
 static MINE: Own<Option<Mine>> = Own::new();
 
-/// A session that finds no room for a line is counted with others so many times before it asks again.
+/// A session that finds no room for a tally is counted with others so many times before it asks again.
 const COUNTED_WITH_OTHERS: u32 = 32;
 
 /// This backend's cells.
@@ -29,7 +29,7 @@ struct Mine {
     /// The session that was counted last, and the cell that counted for it: its own, or that for others.
     asked: Key,
     last: usize,
-    /// How often the cell for others may still count for that session before the session asks for a line again.
+    /// How often the cell for others may still count for that session before the session asks for a tally again.
     left: u32,
     /// The cell that is taken next.
     next: usize,
@@ -62,8 +62,8 @@ impl Mine {
     #[cold]
     fn take(&mut self, key: Key, area: &Area) -> usize {
         let now_us = pg::now_us();
-        let mut lines = area.lines.lock();
-        let counting = lines.line(key, now_us, area.all_cells());
+        let mut tallies = area.tallies.lock();
+        let counting = tallies.tally(key, now_us, area.all_cells());
         if counting != key {
             self.left = COUNTED_WITH_OTHERS;
             if let Some(cell) = self.keys.iter().position(|other| *other == counting) {
@@ -72,7 +72,7 @@ impl Mine {
         }
         let number = self.next;
         self.next = (number + 1) % CELLS;
-        lines.move_from(&self.cells[number], now_us);
+        tallies.move_from(&self.cells[number], now_us);
         self.cells[number].set_key(counting);
         self.keys[number] = counting;
         number
@@ -91,7 +91,7 @@ pub fn add(session: &Session, counter: Counter, more: u64) {
     }
 }
 
-/// Adds to a counter of a line.
+/// Adds to a counter of a tally.
 pub fn add_to(key: Key, counter: Counter, more: u64) {
     add_at(key, counter as usize, more);
 }
@@ -113,19 +113,19 @@ fn add_at(key: Key, counter: usize, more: u64) {
     });
 }
 
-/// The lines of this database.
-pub fn read() -> Vec<Line> {
+/// The tallies of this database.
+pub fn read() -> Vec<Tally> {
     let Some(area) = area() else { return Vec::new() };
     let database = pg::current_database().to_u32();
-    area.lines.lock().all(area.all_cells(), |key| key.database == database)
+    area.tallies.lock().all(area.all_cells(), |key| key.database == database)
 }
 
 /// Sets the counters of this database to 0. Gives the moment from which they count.
 pub fn reset() -> i64 {
     let (database, now_us) = (pg::current_database().to_u32(), pg::now_us());
     let Some(area) = area() else { return now_us };
-    let mut lines = area.lines.lock();
-    lines.move_from_all(area.all_cells(), now_us);
-    lines.for_each_of(database, |line| line.begin(now_us));
+    let mut tallies = area.tallies.lock();
+    tallies.move_from_all(area.all_cells(), now_us);
+    tallies.for_each_of(database, |tally| tally.begin(now_us));
     now_us
 }

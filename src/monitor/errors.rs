@@ -17,8 +17,8 @@ fn note(noted: &Noted<'_>) {
         (pg::now_us(), pg::current_database().to_u32(), pg::current_role().to_u32(), pg::process_id());
     let application = pg::application_name();
     counters::count_error(noted.number);
-    area.errors.lock().note(noted.number, |place| {
-        (place.at, place.database, place.role, place.pid, place.sqlstate) = (at, database, role, pid, noted.sqlstate);
+    area.errors.lock().note(noted.number, role, |place| {
+        (place.at, place.database, place.pid, place.sqlstate) = (at, database, pid, noted.sqlstate);
         place.session.set(noted.session);
         place.stream.set(noted.stream);
         place.request.set(noted.request);

@@ -1,27 +1,27 @@
 //! The requests in flight, by name.
 //!
-//! A slot has the names of the requests that its transaction has begun, in the order of the open list, which adds them,
-//! takes them away and notes their states. If a name finds no room, the slot only counts it.
-//! `slot.rs` says how a slot is read while its backend changes it.
+//! A roll has the names of the requests that its transaction has begun, in the order of the open list, which adds them,
+//! takes them away and notes their states. If a name finds no room, the roll only counts it.
+//! `roll.rs` says how a roll is read while its backend changes it.
 
 use crate::domain::identity::Digest;
 use crate::model::Session;
 use crate::monitor::area::{Area, area};
-use crate::monitor::slot::{Entry, Head, Slot, change, copy, entries};
+use crate::monitor::roll::{Entry, Head, Roll, change, copy, entries};
 use crate::pg;
 use pgrx::pg_sys;
 
-pub use crate::monitor::slot::{Place, State};
+pub use crate::monitor::roll::{Place, State};
 
-/// The slot of this backend, where somebody watches.
-fn mine() -> Option<(&'static Area, *mut Slot)> {
+/// The roll of this backend, where somebody watches.
+fn mine() -> Option<(&'static Area, *mut Roll)> {
     let area = area()?;
-    Some((area, area.slot(pg::backend_place()?)))
+    Some((area, area.roll(pg::backend_place()?)))
 }
 
 /// Adds a request that this transaction has begun, by its stream and its key or number.
 pub fn add(session: &Session, stream: &str, request: &str, lock: &Digest, since: i64) -> Place {
-    let Some((area, slot)) = mine() else { return Place::UNWATCHED };
+    let Some((area, roll)) = mine() else { return Place::UNWATCHED };
     let (owner, usable_by) = match session {
         Session::Standing(session) => (session.owner, session.usable_by.unwrap_or(pg_sys::InvalidOid)),
         Session::Client(session) => (session.owner, pg_sys::InvalidOid),
@@ -39,9 +39,9 @@ pub fn add(session: &Session, stream: &str, request: &str, lock: &Digest, since:
         unused: 0,
     };
     let mut place = Place::COUNTED;
-    // SAFETY: the slot is this backend's own. What is written is within the room for names, as was checked.
+    // SAFETY: the roll is this backend's own. What is written is within the room for names, as was checked.
     unsafe {
-        change(slot, |head, at| {
+        change(roll, |head, at| {
             if head.used == 0 && head.unnamed == 0 {
                 let (pid, database) = (pg::process_id(), pg::current_database().to_u32());
                 *head = Head { pid, database, role: entry.role, since, ..Head::default() };
@@ -66,7 +66,7 @@ pub fn add(session: &Session, stream: &str, request: &str, lock: &Digest, since:
 
 /// Takes away the request that was added last.
 pub fn take_away(place: Place) {
-    with_slot(place, |head, _| match place {
+    with_roll(place, |head, _| match place {
         Place::COUNTED => head.unnamed -= 1,
         Place(from) => head.used = from,
     });
@@ -78,56 +78,56 @@ pub fn note(place: Place, state: State) {
         return;
     }
     // SAFETY: the place is that of an entry.
-    with_slot(place, |_, at| unsafe { (*at.add(place.0 as usize).cast::<Entry>()).state = state as u32 });
+    with_roll(place, |_, at| unsafe { (*at.add(place.0 as usize).cast::<Entry>()).state = state as u32 });
 }
 
-fn with_slot(place: Place, work: impl FnOnce(&mut Head, *mut u8)) {
+fn with_roll(place: Place, work: impl FnOnce(&mut Head, *mut u8)) {
     if place == Place::UNWATCHED {
         return;
     }
-    if let Some((_, slot)) = mine() {
-        // SAFETY: the slot is this backend's own.
-        unsafe { change(slot, work) };
+    if let Some((_, roll)) = mine() {
+        // SAFETY: the roll is this backend's own.
+        unsafe { change(roll, work) };
     }
 }
 
-/// Empties the slot of this backend, at the end of its transaction.
+/// Empties the roll of this backend, at the end of its transaction.
 pub fn clear() {
-    let Some((_, slot)) = mine() else { return };
-    // SAFETY: the slot is this backend's own.
+    let Some((_, roll)) = mine() else { return };
+    // SAFETY: the roll is this backend's own.
     unsafe {
-        if (*slot).head.pid != 0 {
-            change(slot, |head, _| *head = Head::default());
+        if (*roll).head.pid != 0 {
+            change(roll, |head, _| *head = Head::default());
         }
     }
 }
 
-/// Copies the names to a slot of prepared transactions, when PREPARE TRANSACTION begins. If it fails after that, its
-/// transaction ends, so that nobody sees the slot and another transaction takes it.
+/// Copies the names to a roll of prepared transactions, when PREPARE TRANSACTION begins. If it fails after that, its
+/// transaction ends, so that nobody sees the roll and another transaction takes it.
 pub fn keep_prepared() {
-    let Some((area, slot)) = mine() else { return };
-    // SAFETY: the slot is this backend's own.
-    if unsafe { (*slot).head.used } == 0 {
+    let Some((area, roll)) = mine() else { return };
+    // SAFETY: the roll is this backend's own.
+    if unsafe { (*roll).head.used } == 0 {
         return;
     }
     let transaction = pg::transaction_id();
     let of = |number: usize| {
-        // SAFETY: the slot is in shared memory. The number is aligned, so it is read as a whole.
-        unsafe { (&raw const (*area.slot(number)).head.transaction).read_volatile() }
+        // SAFETY: the roll is in shared memory. The number is aligned, so it is read as a whole.
+        unsafe { (&raw const (*area.roll(number)).head.transaction).read_volatile() }
     };
     // To ask whether a transaction is in progress may raise an error, so it is asked before the lock is taken.
-    let free: Vec<(usize, u64)> = (area.backends()..area.slots())
+    let free: Vec<(usize, u64)> = (area.backends()..area.rolls())
         .map(|number| (number, of(number)))
         .filter(|(_, other)| *other == 0 || !pg::is_in_progress(*other))
         .collect();
-    let _alone = area.lines.lock();
+    let _alone = area.tallies.lock();
     // Another transaction may have taken one of them meanwhile.
     let Some((number, _)) = free.into_iter().find(|(number, seen)| of(*number) == *seen) else { return };
-    // SAFETY: the lock of the lines is held, so no other backend fills the slot. Both slots have the same size.
+    // SAFETY: the lock of the tallies is held, so no other backend fills the roll. Both rolls have the same size.
     unsafe {
-        change(area.slot(number), |head, at| {
-            *head = Head { transaction, ..(*slot).head };
-            at.copy_from_nonoverlapping(slot.add(1).cast(), head.used as usize);
+        change(area.roll(number), |head, at| {
+            *head = Head { transaction, ..(*roll).head };
+            at.copy_from_nonoverlapping(roll.add(1).cast(), head.used as usize);
         });
     }
 }
@@ -147,7 +147,7 @@ pub struct InFlight {
     pub requests: i64,
 }
 
-/// The part of a request in flight for which a slot needs room.
+/// The part of a request in flight for which a roll needs room.
 #[derive(Clone, Debug)]
 pub struct Named {
     /// The half of the digest that is locked for it which names the lock.
@@ -171,9 +171,9 @@ pub fn read() -> Vec<InFlight> {
     let Some(area) = area() else { return Vec::new() };
     let database = pg::current_database().to_u32();
     let mut all = Vec::new();
-    for number in 0..area.slots() {
+    for number in 0..area.rolls() {
         let Some((head, names)) =
-            copy(area.slot(number), area.name_bytes()).filter(|(head, _)| head.database == database)
+            copy(area.roll(number), area.name_bytes()).filter(|(head, _)| head.database == database)
         else {
             continue;
         };

@@ -2,38 +2,38 @@
 //!
 //! There is such memory only where the library is preloaded. It has, in this order (`area.rs`):
 //!
-//! * for each backend a *slot*, which has the names of the requests that the backend's transaction has begun (`slot.rs`,
-//!   `in_flight.rs`). Only the backend writes its slot. Readers copy a slot, and copy it again if it changed meanwhile;
-//! * for each prepared transaction such a slot, filled at PREPARE TRANSACTION;
-//! * for each backend a few *cells*, in which the backend counts (`lines.rs`, `counters.rs`). A cell counts for one session.
+//! * for each backend a *roll*, which has the names of the requests that the backend's transaction has begun (`roll.rs`,
+//!   `in_flight.rs`). Only the backend writes its roll. Readers copy a roll, and copy it again if it changed meanwhile;
+//! * for each prepared transaction such a roll, filled at PREPARE TRANSACTION;
+//! * for each backend a few *cells*, in which the backend counts (`tallies.rs`, `counters.rs`). A cell counts for one session.
 //!   Only its backend adds to it, and takes no lock for that. Whoever reads the counters moves them from the cells to the
-//!   *lines*;
+//!   *tallies*;
 //! * the newest errors, in a ring (`ring.rs`, `errors.rs`).
 //!
-//! The lines, one for each session, are a hash table beside it.
+//! The tallies, one for each session, are a hash table beside it.
 //!
-//! **Locks.** Two lightweight locks, taken alone and never together. The first guards the lines, the keys of the cells,
-//! and the slots of prepared transactions. The second guards the ring of errors. A call that only counts takes none,
+//! **Locks.** Two lightweight locks, taken alone and never together. The first guards the tallies, the keys of the cells,
+//! and the rolls of prepared transactions. The second guards the ring of errors. A call that only counts takes none,
 //! unless its backend has not counted for the session before. So a replay writes one cache line, of a cell of its own.
 //! Nothing is done under a lock that raises an error.
 //!
-//! **What is lost when.** Cells and lines stay when a backend ends, however it ends. The names in a slot go with their
+//! **What is lost when.** Cells and tallies stay when a backend ends, however it ends. The names in a roll go with their
 //! transaction. If a process crashes, the server makes all shared memory anew. When the server stops in good order, the
-//! counters go to a file, and the next start takes them from there (`saved.rs`).
+//! counters go to a file, and the next start takes them from there (`file.rs`).
 
 mod area;
 pub mod counters;
 pub mod errors;
+mod file;
 pub mod in_flight;
-mod line;
-mod lines;
 mod ring;
-mod saved;
-mod slot;
+mod roll;
+mod tallies;
+mod tally;
 
 pub use area::is_there;
-pub use line::{Counter, Key, Line};
 pub use ring::NotedError;
+pub use tally::{Counter, Key, Tally};
 
 /// Reserves the memory, where the postmaster preloads the library, and has errors noted.
 pub fn init() {

@@ -1,5 +1,6 @@
-//! The newest errors in shared memory. If there is no room for one more, the oldest of the SQLSTATE that takes most places
-//! gives way. So a flood of one error leaves the others their share.
+//! The newest errors in shared memory. If there is no room for one more, an error of the role that takes most places gives
+//! way, the oldest of that one's SQLSTATE that takes most. So a flood leaves the errors of other roles, and other errors of
+//! the same role, their share.
 
 use crate::domain::limits::KEY_CHARS_MAX;
 use crate::error::OWN_SQLSTATES;
@@ -12,37 +13,31 @@ const NAME_BYTES: usize = KEY_CHARS_MAX + 1;
 /// The most bytes of an application's name: as many as PostgreSQL itself keeps.
 const APPLICATION_BYTES: usize = 64;
 
+/// An error that was noted, in its place.
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub(super) struct ErrorPlace {
+pub struct NotedError {
     /// How many errors were noted before.
     number: u64,
-    /// The place of the next newer error of the SQLSTATE.
+    /// The place of the next newer error of the queue.
     newer: u32,
-    pub(super) at: i64,
+    /// When it was raised.
+    pub at: i64,
     pub(super) database: u32,
-    pub(super) role: u32,
-    pub(super) pid: i32,
-    pub(super) sqlstate: [u8; 5],
-    pub(super) session: SharedText<NAME_BYTES>,
-    pub(super) stream: SharedText<NAME_BYTES>,
-    pub(super) request: SharedText<NAME_BYTES>,
-    pub(super) application: SharedText<APPLICATION_BYTES>,
-}
-
-impl ErrorPlace {
-    fn read(&self) -> NotedError {
-        NotedError {
-            at: self.at,
-            session: self.session.get(),
-            stream: self.stream.get(),
-            request: self.request.get(),
-            role: self.role.into(),
-            sqlstate: String::from_utf8_lossy(&self.sqlstate).into_owned(),
-            application: self.application.get(),
-            pid: self.pid,
-        }
-    }
+    /// The role that was current.
+    pub role: pg_sys::Oid,
+    /// The process.
+    pub pid: i32,
+    /// The SQLSTATE.
+    pub sqlstate: [u8; 5],
+    /// The name of the session that it tells of; empty if it tells of none.
+    pub session: SharedText<NAME_BYTES>,
+    /// The stream; empty if there is none.
+    pub stream: SharedText<NAME_BYTES>,
+    /// The request; empty if the error tells of none.
+    pub request: SharedText<NAME_BYTES>,
+    /// What the client calls itself.
+    pub application: SharedText<APPLICATION_BYTES>,
 }
 
 /// The errors. Their places follow it.
@@ -53,10 +48,17 @@ pub struct ErrorRing {
     taken: usize,
     /// How many errors were noted.
     noted: u64,
-    queues: [Queue; OWN_SQLSTATES],
+    queues: [[Queue; OWN_SQLSTATES]; SHARES],
 }
 
-/// The errors of an SQLSTATE, from the oldest to the newest.
+/// Among how many the places are shared. Roles share one if their oids differ by a multiple of it.
+const SHARES: usize = 128;
+
+fn share_of(role: u32) -> usize {
+    role as usize % SHARES
+}
+
+/// The errors of a share with one SQLSTATE, from the oldest to the newest.
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
 struct Queue {
@@ -68,82 +70,65 @@ struct Queue {
 impl ErrorRing {
     /// Room for errors, without one.
     pub fn new(places: usize) -> ErrorRing {
-        ErrorRing { places, taken: 0, noted: 0, queues: [Queue::default(); OWN_SQLSTATES] }
+        ErrorRing { places, taken: 0, noted: 0, queues: [[Queue::default(); OWN_SQLSTATES]; SHARES] }
     }
 
-    /// Notes one more error. `own` is the number of its SQLSTATE: 0 is ID001.
-    pub(super) fn note(&mut self, own: usize, fill: impl FnOnce(&mut ErrorPlace)) {
-        let Some(at) = self.free_place(own) else { return };
+    /// Notes one more error of a role. `own` is the number of its SQLSTATE: 0 is ID001.
+    pub(super) fn note(&mut self, own: usize, role: u32, fill: impl FnOnce(&mut NotedError)) {
+        let share = share_of(role);
+        let Some(at) = self.free_place(own, share) else { return };
         let number = self.noted;
         self.noted += 1;
         let place = self.place(at);
-        place.number = number;
+        (place.number, place.role) = (number, role.into());
         fill(place);
-        let Queue { length, newest, .. } = self.queues[own];
+        let Queue { length, newest, .. } = self.queues[share][own];
         if length > 0 {
             self.place(newest).newer = at;
         } else {
-            self.queues[own].oldest = at;
+            self.queues[share][own].oldest = at;
         }
-        self.queues[own].newest = at;
-        self.queues[own].length += 1;
+        self.queues[share][own].newest = at;
+        self.queues[share][own].length += 1;
     }
 
     /// A place that nobody takes any more.
-    fn free_place(&mut self, own: usize) -> Option<u32> {
+    fn free_place(&mut self, own: usize, share: usize) -> Option<u32> {
         if self.taken < self.places {
             self.taken += 1;
             return u32::try_from(self.taken - 1).ok();
         }
-        let longest = (0..OWN_SQLSTATES).max_by_key(|number| (self.queues[*number].length, *number == own))?;
-        let Queue { length: 1.., oldest, .. } = self.queues[longest] else { return None };
-        self.queues[longest].oldest = self.place(oldest).newer;
-        self.queues[longest].length -= 1;
+        let taken = |share: usize| self.queues[share].iter().map(|queue| queue.length).sum::<usize>();
+        let greatest = (0..SHARES).max_by_key(|number| (taken(*number), *number == share))?;
+        let length = |number: usize| self.queues[greatest][number].length;
+        let longest = (0..OWN_SQLSTATES).max_by_key(|number| (length(*number), *number == own))?;
+        let Queue { length: 1.., oldest, .. } = self.queues[greatest][longest] else { return None };
+        self.queues[greatest][longest].oldest = self.place(oldest).newer;
+        self.queues[greatest][longest].length -= 1;
         Some(oldest)
     }
 
     /// The errors of a database, the newest first.
     pub fn newest_of(&mut self, database: u32) -> Vec<NotedError> {
-        let mut all = Vec::new();
-        for at in 0..self.taken as u32 {
-            let place = self.place(at);
-            if place.database == database {
-                all.push((place.number, place.read()));
-            }
-        }
-        all.sort_unstable_by_key(|(number, _)| std::cmp::Reverse(*number));
-        all.into_iter().map(|(_, error)| error).collect()
+        let taken = self.taken as u32;
+        let of_database = |at| {
+            let error = self.place(at);
+            (error.database == database).then_some(*error)
+        };
+        let mut all: Vec<NotedError> = (0..taken).filter_map(of_database).collect();
+        all.sort_unstable_by_key(|error| std::cmp::Reverse(error.number));
+        all
     }
 
-    fn place(&mut self, at: u32) -> &mut ErrorPlace {
+    fn place(&mut self, at: u32) -> &mut NotedError {
         let at = at as usize % self.places;
         // SAFETY: the places follow it in shared memory, as many as it was made with. They were all zeros at first, which
         // are valid.
-        unsafe { &mut *(&raw mut *self).add(1).cast::<ErrorPlace>().add(at) }
+        unsafe { &mut *(&raw mut *self).add(1).cast::<NotedError>().add(at) }
     }
 }
 
 /// The size of room for so many errors.
 pub fn ring_bytes(places: usize) -> usize {
-    size_of::<ErrorRing>() + places * size_of::<ErrorPlace>()
-}
-
-/// An error that was noted.
-pub struct NotedError {
-    /// When it was raised.
-    pub at: i64,
-    /// The name of the session that it tells of; empty if it tells of none.
-    pub session: String,
-    /// The stream; empty if there is none.
-    pub stream: String,
-    /// The request; empty if the error tells of none.
-    pub request: String,
-    /// The role that was current.
-    pub role: pg_sys::Oid,
-    /// The SQLSTATE.
-    pub sqlstate: String,
-    /// What the client calls itself.
-    pub application: String,
-    /// The process.
-    pub pid: i32,
+    size_of::<ErrorRing>() + places * size_of::<NotedError>()
 }

@@ -40,8 +40,6 @@ pub struct OpenRequest {
     pub leftovers: Leftovers,
     /// The token that its outcome is recorded with, if it was begun with a lease.
     pub token: Option<i64>,
-    /// The segment that was the current one before it was looked for.
-    pub segment: usize,
 }
 
 /// What may be kept of a request that is open, and has to make way for its outcome.

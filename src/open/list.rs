@@ -319,7 +319,6 @@ mod tests {
             fingerprint: None,
             leftovers: Leftovers::default(),
             token: None,
-            segment: 0,
         };
         list.begin(Session::Standing(Rc::default()), key(request), open, 0, level);
     }
@@ -412,7 +411,6 @@ mod tests {
                 fingerprint: None,
                 leftovers: Leftovers::default(),
                 token: None,
-                segment: 0,
             };
             let name = n.to_string();
             assert!(list.under(&lock).is_none());

@@ -6,7 +6,7 @@
 
 use super::attempt::in_rust;
 use super::execute::{Command, CommandOrder, Work, execute};
-use super::jsonb::{Jsonb, RawDatum};
+use super::jsonb::Jsonb;
 use super::values::{Composite, CompositeRow};
 use pgrx::callconv::{BoxRet, FcInfo};
 use pgrx::datum::Interval;
@@ -30,13 +30,9 @@ pub enum Before<R> {
     Execute(CommandOrder),
 }
 
-/// What came of a command.
-pub enum Came {
-    /// `to_jsonb` of the first column of its row; `None` if that is null, or if there is no row.
-    Response(Option<Jsonb>),
-    /// An error, as an object of its `sqlstate`, `message`, `detail` and `hint`. What the command did is rolled back.
-    Error(Jsonb),
-}
+/// What came of a command: `to_jsonb` of the first column of its row, `None` if that is null, or if there is no row; or an
+/// error, as an object of its `sqlstate`, `message`, `detail` and `hint`. What the command did is rolled back then.
+pub type Came = Result<Option<Jsonb>, Jsonb>;
 
 /// The arguments of a call, by their places. Their types are those that the function is declared with.
 pub struct Arguments<'a>(&'a [pg_sys::NullableDatum]);
@@ -66,8 +62,8 @@ impl Arguments<'_> {
     /// A text that is a command.
     pub fn command(&self, place: usize) -> Option<Command> {
         // SAFETY: a text datum is a varlena. It is the argument, or a copy in the call's memory context.
-        self.get::<RawDatum>(place)
-            .map(|text| Command(unsafe { pg_sys::pg_detoast_datum_packed(text.0.cast_mut_ptr()) }))
+        self.get::<pg_sys::Datum>(place)
+            .map(|text| Command(unsafe { pg_sys::pg_detoast_datum_packed(text.cast_mut_ptr()) }))
     }
 }
 
@@ -103,27 +99,17 @@ pub unsafe fn around_command<F: AroundCommand>(call: pg_sys::FunctionCallInfo) -
     // SAFETY: no frame from here to the command owns anything, and the steps of F run in in_rust(). The arguments stay valid
     // during the call.
     unsafe {
-        let mut work = Work::NONE;
-        let answer = in_rust(|| match F::before(&arguments(call)) {
-            Before::Answer(answer) => Some(returned(call, answer)),
-            Before::Execute(order) => {
-                work.take(order);
-                None
-            }
+        let before = in_rust(|| match F::before(&arguments(call)) {
+            Before::Answer(answer) => Err(returned(call, answer)),
+            Before::Execute(order) => Ok(Work::of(order)),
         });
-        if let Some(answer) = answer {
-            return answer;
-        }
+        let mut work = match before {
+            Ok(work) => work,
+            Err(answer) => return answer,
+        };
         let error = execute(&mut work);
         in_rust(|| {
-            let came = match error {
-                Some(error) => {
-                    let told = Jsonb::of_error(error);
-                    error.free();
-                    Came::Error(told)
-                }
-                None => Came::Response(work.response()),
-            };
+            let came = error.map_or_else(|| Ok(work.response()), |error| Err(Jsonb::of_error(error)));
             returned(call, F::after(&arguments(call), came))
         })
     }

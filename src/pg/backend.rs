@@ -94,7 +94,7 @@ pub(super) fn statuses() -> impl Iterator<Item = &'static pg_sys::PgBackendStatu
 
 /// # Safety
 /// The pointer is null or that of a terminated string.
-unsafe fn text_of(text: *const std::ffi::c_char) -> String {
+pub(super) unsafe fn text_of(text: *const std::ffi::c_char) -> String {
     if text.is_null() {
         return String::new();
     }

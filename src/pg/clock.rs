@@ -52,6 +52,8 @@ thread_local! {
 /// What an alarm ends when it goes off.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Ends {
+    /// A wait for a lock.
+    Locks,
     /// A wait: for a lock, or for another server. What takes long without a wait goes on.
     Waits,
     /// Whatever this backend executes.
@@ -67,15 +69,18 @@ pub struct Alarm {
 impl Alarm {
     /// Sets an alarm. One that was set before stays in force where it goes off sooner.
     pub fn set(after_us: i64, ends: Ends) -> Alarm {
+        CANCELS_BEFORE.store(CANCELS.load(Ordering::Relaxed), Ordering::Relaxed);
+        // A cancel that came before is not counted any more. It ends the work here.
+        pg_sys::check_for_interrupts!();
         let at = |us: i64| now_us().saturating_add(us);
         let due = match ends {
+            Ends::Locks => [at(after_us), NEVER, NEVER],
             Ends::Waits => [at(after_us), at(after_us.max(ELSEWHERE_US_MIN)), NEVER],
             Ends::All => [NEVER, NEVER, at(after_us)],
         };
         let former = std::array::from_fn(|n| DUE[n].fetch_min(due[n], Ordering::Relaxed));
         RANG.store(false, Ordering::Relaxed);
         start();
-        CANCELS_BEFORE.store(CANCELS.load(Ordering::Relaxed), Ordering::Relaxed);
         Alarm { former }
     }
 

@@ -1,6 +1,6 @@
 //! PostgreSQL's condition variables: processes sleep on one until another process wakes them.
 
-use pgrx::{PGRXSharedMemory, pg_sys};
+use pgrx::pg_sys;
 use std::cell::UnsafeCell;
 
 /// Condition variables in shared memory.
@@ -8,23 +8,14 @@ pub struct Conditions<const N: usize>(UnsafeCell<[pg_sys::ConditionVariable; N]>
 
 // SAFETY: each variable has a spinlock of its own, which PostgreSQL's functions take.
 unsafe impl<const N: usize> Sync for Conditions<N> {}
-// SAFETY: as above. A variable has no pointer: its list names processes by their numbers.
-unsafe impl<const N: usize> PGRXSharedMemory for Conditions<N> {}
-
-impl<const N: usize> Default for Conditions<N> {
-    fn default() -> Conditions<N> {
-        // SAFETY: zeros are valid for the spinlock and the list, which the call then fills in. Until it has processes in
-        // its list, a variable may be moved.
-        let variable = unsafe {
-            let mut variable = std::mem::zeroed::<pg_sys::ConditionVariable>();
-            pg_sys::ConditionVariableInit(&mut variable);
-            variable
-        };
-        Conditions(UnsafeCell::new([variable; N]))
-    }
-}
 
 impl<const N: usize> Conditions<N> {
+    /// Makes the variables ready, while the postmaster makes the shared memory that they are in.
+    pub fn make_ready(&self) {
+        // SAFETY: nobody uses a variable yet.
+        (0..N).for_each(|number| unsafe { pg_sys::ConditionVariableInit(self.variable(number)) });
+    }
+
     fn variable(&self, number: usize) -> *mut pg_sys::ConditionVariable {
         debug_assert!(number < N);
         // SAFETY: the number is that of a variable, and the array stays where it is in shared memory.

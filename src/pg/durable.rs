@@ -49,7 +49,7 @@ impl Writer {
 
 /// All transactions with ids below `below` had ended when the log stood at `position`.
 #[derive(Clone, Copy)]
-struct Mark {
+struct Horizon {
     below: u32,
     position: u64,
     noted_at: i64,
@@ -57,19 +57,19 @@ struct Mark {
 
 /// What this backend remembers.
 #[derive(Clone, Copy)]
-struct DurableMarks {
-    /// A mark whose position is durable to the given level of `synchronous_commit`.
-    durable: Option<(Mark, i32)>,
-    /// A later mark, whose position may not be durable yet.
-    next: Option<Mark>,
+struct Horizons {
+    /// A horizon whose position is durable to the given level of `synchronous_commit`.
+    durable: Option<(Horizon, i32)>,
+    /// A later horizon, whose position may not be durable yet.
+    next: Option<Horizon>,
 }
 
 thread_local! {
-    static KNOWN: Cell<DurableMarks> = const { Cell::new(DurableMarks { durable: None, next: None }) };
+    static KNOWN: Cell<Horizons> = const { Cell::new(Horizons { durable: None, next: None }) };
 }
 
-/// A mark counts for an hour. Transaction ids wrap around, but not within that time.
-const MARK_US_MAX: i64 = 3_600_000_000;
+/// A horizon counts for an hour. Transaction ids wrap around, but not within that time.
+const HORIZON_US_MAX: i64 = 3_600_000_000;
 
 const OFF: i32 = pg_sys::SyncCommitLevel::SYNCHRONOUS_COMMIT_OFF as i32;
 const LOCAL: i32 = pg_sys::SyncCommitLevel::SYNCHRONOUS_COMMIT_LOCAL_FLUSH as i32;
@@ -107,10 +107,13 @@ fn level_of_this_backend() -> i32 {
 
 fn is_known(writer: Writer, level: i32, now_us: i64) -> bool {
     let durable = KNOWN.get().durable;
-    let precedes = |mark: Mark| (writer.xid.wrapping_sub(mark.below) as i32) < 0;
+    let precedes = |horizon: Horizon| (writer.xid.wrapping_sub(horizon.below) as i32) < 0;
     writer == Writer::THIS
-        || durable.is_some_and(|(mark, to)| {
-            to >= level && now_us.wrapping_sub(mark.noted_at) < MARK_US_MAX && now_us >= mark.noted_at && precedes(mark)
+        || durable.is_some_and(|(horizon, to)| {
+            to >= level
+                && now_us.wrapping_sub(horizon.noted_at) < HORIZON_US_MAX
+                && now_us >= horizon.noted_at
+                && precedes(horizon)
         })
 }
 
@@ -164,23 +167,23 @@ fn end_of_last_record(next: u64, segment_bytes: u64) -> u64 {
     }
 }
 
-/// If the next mark has become durable, remembers it as durable and notes another next mark.
+/// If the next horizon has become durable, remembers it as durable and notes another next horizon.
 fn note_progress(level: i32, now_us: i64) {
     let mut known = KNOWN.get();
-    if let Some(mark) = known.next {
+    if let Some(horizon) = known.next {
         // SAFETY: reads the state of the server.
-        let flushed = unsafe { !pg_sys::XLogNeedsFlush(mark.position) };
+        let flushed = unsafe { !pg_sys::XLogNeedsFlush(horizon.position) };
         match level {
-            LOCAL if flushed => known.durable = Some((mark, LOCAL)),
+            LOCAL if flushed => known.durable = Some((horizon, LOCAL)),
             LOCAL => return,
-            _ if flushed && confirmed(level) >= mark.position => known.durable = Some((mark, level)),
+            _ if flushed && confirmed(level) >= horizon.position => known.durable = Some((horizon, level)),
             _ => return,
         }
     }
     // SAFETY: reads the active snapshot, if there is one, and the state of the server. The position is read after
     // the snapshot was taken. So it lies behind the commits of all transactions that the snapshot takes as ended.
     known.next = unsafe {
-        pg_sys::ActiveSnapshotSet().then(|| Mark {
+        pg_sys::ActiveSnapshotSet().then(|| Horizon {
             below: (*pg_sys::GetActiveSnapshot()).xmin.into_inner(),
             position: end_of_log(),
             noted_at: now_us,

@@ -38,50 +38,33 @@ impl Command {
 #[derive(Clone, Copy)]
 pub(super) struct Work {
     text: *const c_char,
-    parameter: pg_sys::Datum,
-    has_parameter: bool,
+    parameter: Option<pg_sys::Datum>,
     takes: Option<fn(&[u8; 5]) -> bool>,
     /// Where the response goes.
     context: pg_sys::MemoryContext,
     /// Null if the command is not kept.
     kept: *const KeptCommand,
-    response: pg_sys::Datum,
-    has_response: bool,
+    response: Option<pg_sys::Datum>,
 }
 
 impl Work {
-    pub(super) const NONE: Work = Work {
-        text: std::ptr::null(),
-        parameter: pg_sys::Datum::null(),
-        has_parameter: false,
-        takes: None,
-        context: std::ptr::null_mut(),
-        kept: std::ptr::null(),
-        response: pg_sys::Datum::null(),
-        has_response: false,
-    };
-
-    /// Takes an order, for the current memory context.
-    pub(super) fn take(&mut self, order: CommandOrder) {
-        self.parameter = order.parameter.map_or(pg_sys::Datum::null(), Jsonb::datum);
-        self.has_parameter = order.parameter.is_some();
-        self.takes = order.takes;
-        // SAFETY: a variable of the backend. What was found is in use, so it is valid. The text of the command is one, and
-        // its copy is terminated.
-        unsafe {
-            self.context = pg_sys::CurrentMemoryContext;
-            self.kept = kept::find(order.command.bytes()).unwrap_or(std::ptr::null());
-            self.text = match self.kept.as_ref() {
-                Some(kept) => kept.text().as_ptr(),
-                None => pg_sys::text_to_cstring(order.command.0),
-            };
-        }
+    /// The work that an order asks for, in the current memory context.
+    pub(super) fn of(order: CommandOrder) -> Work {
+        let kept = kept::find(order.command.bytes()).unwrap_or(std::ptr::null());
+        // SAFETY: what was found is in use, so it is valid. The text of the command is a text, and its copy is terminated.
+        let text = unsafe { kept.as_ref() }.map_or_else(
+            || unsafe { pg_sys::text_to_cstring(order.command.0) }.cast_const(),
+            |kept| kept.text().as_ptr(),
+        );
+        // SAFETY: a variable of the backend.
+        let context = unsafe { pg_sys::CurrentMemoryContext };
+        Work { text, parameter: order.parameter.map(Jsonb::datum), takes: order.takes, context, kept, response: None }
     }
 
     /// The response that the command gave.
     pub(super) fn response(&self) -> Option<Jsonb> {
         // SAFETY: first_column() has put a jsonb there.
-        self.has_response.then(|| unsafe { Jsonb::from_datum(self.response, false) }).flatten()
+        self.response.and_then(|response| unsafe { Jsonb::from_datum(response, false) })
     }
 }
 
@@ -177,8 +160,8 @@ unsafe fn run(work: *mut Work) {
         let work = &mut *work;
         SPI_connect();
         let mut types = [pg_sys::JSONBOID];
-        let mut values = [work.parameter];
-        let nulls = if work.has_parameter { c" " } else { c"n" }.as_ptr();
+        let mut values = [work.parameter.unwrap_or(pg_sys::Datum::null())];
+        let nulls = if work.parameter.is_some() { c" " } else { c"n" }.as_ptr();
         let How { plan, several } = how(work, &mut types);
         let done = if plan.is_null() {
             SPI_execute_with_args(work.text, 1, types.as_mut_ptr(), values.as_mut_ptr(), nulls, false, 0)
@@ -219,7 +202,7 @@ unsafe fn how(work: &mut Work, types: &mut [pg_sys::Oid; 1]) -> How {
         }
         let statements = parsed(work.text);
         let several = !statements.is_null() && (*statements).length > 1;
-        let plan = if !several && can_be_planned(statements) {
+        let plan = if !several && !statements.is_null() {
             SPI_prepare_cursor(work.text, 1, types.as_mut_ptr(), pg_sys::CURSOR_OPT_PARALLEL_OK as c_int)
         } else {
             std::ptr::null_mut()
@@ -263,25 +246,6 @@ unsafe fn parsed(text: *const c_char) -> *mut pg_sys::List {
     }
 }
 
-/// Whether the first statement has a plan. All others (CALL, DO, CREATE and so on) are executed as they are.
-///
-/// # Safety
-/// The list is one that the parser gave.
-unsafe fn can_be_planned(statements: *const pg_sys::List) -> bool {
-    use pg_sys::NodeTag::{T_DeleteStmt, T_InsertStmt, T_MergeStmt, T_SelectStmt, T_UpdateStmt};
-
-    // SAFETY: as the caller warrants. The tag of a node tells which struct the node is.
-    unsafe {
-        let Some(first) = statements.as_ref() else { return false };
-        let first: *const pg_sys::RawStmt = (*first.elements).ptr_value.cast();
-        let statement = (*first).stmt;
-        match (*statement).type_ {
-            T_SelectStmt => (*statement.cast::<pg_sys::SelectStmt>()).intoClause.is_null(),
-            kind => matches!(kind, T_InsertStmt | T_UpdateStmt | T_DeleteStmt | T_MergeStmt),
-        }
-    }
-}
-
 /// Raises the error for what SPI does not execute for us.
 fn refuse(done: c_int) -> ! {
     const SELECT_INTO: c_int = pg_sys::SPI_OK_SELINTO as c_int;
@@ -312,15 +276,14 @@ unsafe fn first_column(work: &mut Work) {
         }
         pg_sys::CurrentMemoryContext = work.context;
         if (*super::heap::tuple_attribute(shape, 0)).atttypid == pg_sys::JSONBOID {
-            work.response = pg_detoast_datum_copy(value.cast_mut_ptr()).into();
+            work.response = Some(pg_detoast_datum_copy(value.cast_mut_ptr()).into());
         } else {
             let function = in_rust(|| to_jsonb_of(shape));
             // A cast to json that a user has made may be called. It sees what the command did.
             PushActiveSnapshot(GetTransactionSnapshot());
-            work.response = FunctionCall1Coll(function, pg_sys::InvalidOid, value);
+            work.response = Some(FunctionCall1Coll(function, pg_sys::InvalidOid, value));
             PopActiveSnapshot();
         }
-        work.has_response = true;
     }
 }
 

@@ -8,10 +8,12 @@ use pgrx::pg_sys;
 
 // SAFETY: declared as PostgreSQL declares them. They have no guard, see above.
 unsafe extern "C-unwind" {
-    #[cfg(not(feature = "pg18"))]
-    fn standard_ExecutorRun(query: *mut pg_sys::QueryDesc, direction: Direction, count: u64, once: bool);
-    #[cfg(feature = "pg18")]
-    fn standard_ExecutorRun(query: *mut pg_sys::QueryDesc, direction: Direction, count: u64);
+    fn standard_ExecutorRun(
+        query: *mut pg_sys::QueryDesc,
+        direction: pg_sys::ScanDirection::Type,
+        count: u64,
+        #[cfg(not(feature = "pg18"))] once: bool,
+    );
     fn standard_ProcessUtility(
         statement: *mut pg_sys::PlannedStmt,
         text: *const std::ffi::c_char,
@@ -23,8 +25,6 @@ unsafe extern "C-unwind" {
         completion: *mut pg_sys::QueryCompletion,
     );
 }
-
-type Direction = pg_sys::ScanDirection::Type;
 
 /// The functions that PostgreSQL would have called without our hooks. Our hooks call them.
 static mut NEXT_RUN: pg_sys::ExecutorRun_hook_type = None;
@@ -64,28 +64,20 @@ fn finished(statement: Ended) {
     unsafe { FINISHED(statement) }
 }
 
-#[cfg(not(feature = "pg18"))]
-unsafe extern "C-unwind" fn executor_run(query: *mut pg_sys::QueryDesc, direction: Direction, count: u64, once: bool) {
+unsafe extern "C-unwind" fn executor_run(
+    query: *mut pg_sys::QueryDesc,
+    direction: pg_sys::ScanDirection::Type,
+    count: u64,
+    #[cfg(not(feature = "pg18"))] once: bool,
+) {
     // SAFETY: passes its arguments on to the function that PostgreSQL would have called without us.
     unsafe {
         is_planned(query);
-        match NEXT_RUN {
-            Some(next) => next(query, direction, count, once),
-            None => standard_ExecutorRun(query, direction, count, once),
-        }
-    }
-    finished(Ended::Other);
-}
-
-#[cfg(feature = "pg18")]
-unsafe extern "C-unwind" fn executor_run(query: *mut pg_sys::QueryDesc, direction: Direction, count: u64) {
-    // SAFETY: as above.
-    unsafe {
-        is_planned(query);
-        match NEXT_RUN {
-            Some(next) => next(query, direction, count),
-            None => standard_ExecutorRun(query, direction, count),
-        }
+        let next = NEXT_RUN.unwrap_or(standard_ExecutorRun);
+        #[cfg(not(feature = "pg18"))]
+        next(query, direction, count, once);
+        #[cfg(feature = "pg18")]
+        next(query, direction, count);
     }
     finished(Ended::Other);
 }

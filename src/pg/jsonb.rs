@@ -2,51 +2,22 @@
 
 use super::attempt::TakenError;
 use super::raw;
+use super::values::of_datum;
 use crate::domain::fingerprint::{Hasher, Token};
 use pgrx::callconv::{ArgAbi, BoxRet, FcInfo};
 use pgrx::datum::Datum;
 use pgrx::{FromDatum, IntoDatum, pg_sys};
+use serde_json::Value;
 use std::ffi::{CStr, c_char};
 
-/// A `jsonb` argument or result. It is passed on unread, since to parse it would cost more than the rest of the call.
-#[derive(Clone, Copy)]
-pub struct Jsonb(pg_sys::Datum);
-
-pgrx::impl_sql_translatable!(Jsonb, "jsonb");
-
-impl FromDatum for Jsonb {
-    unsafe fn from_polymorphic_datum(datum: pg_sys::Datum, is_null: bool, _: pg_sys::Oid) -> Option<Jsonb> {
-        (!is_null).then_some(Jsonb(datum))
-    }
-}
-
-// SAFETY: the argument is declared as jsonb in SQL, and Jsonb holds the datum of a jsonb.
-unsafe impl<'fcx> ArgAbi<'fcx> for Jsonb {
-    unsafe fn unbox_arg_unchecked(arg: pgrx::callconv::Arg<'_, 'fcx>) -> Self {
-        // SAFETY: the caller passes an argument of our declared type.
-        unsafe { arg.unbox_arg_using_from_datum() }.expect("pgrx unboxes an argument that is not null")
-    }
-}
-
-impl IntoDatum for Jsonb {
-    fn into_datum(self) -> Option<pg_sys::Datum> {
-        Some(self.0)
-    }
-
-    fn type_oid() -> pg_sys::Oid {
-        pg_sys::JSONBOID
-    }
-}
+of_datum!(
+    /// A `jsonb` argument or result. It is passed on unread, since to parse it would cost more than the rest of the call.
+    Jsonb(pg_sys::Datum), "jsonb", pg_sys::JSONBOID
+);
 
 /// A text as a string in JSON.
 pub fn json_string(text: &str) -> String {
-    let text = std::ffi::CString::new(text).expect("a text value has no NUL");
-    // SAFETY: the buffer is PostgreSQL's own and holds a terminated string.
-    unsafe {
-        let buffer = pg_sys::makeStringInfo();
-        pg_sys::escape_json(buffer, text.as_ptr());
-        CStr::from_ptr((*buffer).data).to_string_lossy().into_owned()
-    }
+    Value::from(text).to_string()
 }
 
 impl Jsonb {
@@ -61,6 +32,7 @@ impl Jsonb {
     }
 
     /// An error as an object of its `sqlstate`, `message`, `detail` and `hint`. A text that is missing is null.
+    /// Frees the error. Nothing here is allocated by Rust, since the texts may be of any length.
     pub(super) fn of_error(error: TakenError) -> Jsonb {
         use pg_sys::JsonbIteratorToken::{WJB_BEGIN_OBJECT, WJB_END_OBJECT, WJB_KEY, WJB_VALUE};
 
@@ -87,7 +59,9 @@ impl Jsonb {
                 pg_sys::pushJsonbValue(&mut state, WJB_VALUE, &mut json_value(value));
             }
             let object = pg_sys::pushJsonbValue(&mut state, WJB_END_OBJECT, std::ptr::null_mut());
-            Jsonb(pg_sys::JsonbValueToJsonb(object).into())
+            let told = Jsonb(pg_sys::JsonbValueToJsonb(object).into());
+            error.free();
+            told
         }
     }
 
@@ -266,22 +240,5 @@ unsafe fn numeric_wire(numeric: pg_sys::Numeric) -> *mut pg_sys::varlena {
     unsafe {
         let no_collation = pg_sys::InvalidOid;
         raw::DirectFunctionCall1Coll(Some(raw::numeric_send), no_collation, numeric.into()).cast_mut_ptr()
-    }
-}
-
-// SAFETY: returned by functions that are declared to return jsonb.
-unsafe impl BoxRet for Jsonb {
-    unsafe fn box_into<'fcx>(self, fcinfo: &mut FcInfo<'fcx>) -> Datum<'fcx> {
-        // SAFETY: as above.
-        unsafe { fcinfo.return_raw_datum(self.0) }
-    }
-}
-
-/// Any datum as it is.
-pub(super) struct RawDatum(pub(super) pg_sys::Datum);
-
-impl FromDatum for RawDatum {
-    unsafe fn from_polymorphic_datum(datum: pg_sys::Datum, is_null: bool, _: pg_sys::Oid) -> Option<RawDatum> {
-        (!is_null).then_some(RawDatum(datum))
     }
 }

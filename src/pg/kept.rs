@@ -265,6 +265,10 @@ unsafe extern "C-unwind" fn is_frozen(node: *mut pg_sys::Node, context: *mut c_v
                 let is_in_text = (*literal).location >= 0;
                 is_in_text && !(*literal).constisnull && !means_the_same((*literal).consttype)
             }
+            // A statement without a plan, as CALL, DO and CREATE: each call reads its text.
+            pg_sys::NodeTag::T_Query if (*node.cast::<pg_sys::Query>()).commandType == pg_sys::CmdType::CMD_UTILITY => {
+                true
+            }
             pg_sys::NodeTag::T_Query => pg_sys::query_tree_walker(node.cast(), Some(is_frozen), context, 0),
             _ => {
                 pg_sys::check_functions_in_node(node, Some(is_sql), context)

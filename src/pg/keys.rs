@@ -1,6 +1,5 @@
 //! An array of requests, of any type that a request may have.
 
-use super::jsonb::RawDatum;
 use crate::error::Error;
 use pgrx::callconv::ArgAbi;
 use pgrx::pg_sys;
@@ -20,8 +19,8 @@ pgrx::impl_sql_translatable!(Keys<'_>, arg_only = "anycompatiblearray");
 unsafe impl<'fcx> ArgAbi<'fcx> for Keys<'fcx> {
     unsafe fn unbox_arg_unchecked(arg: pgrx::callconv::Arg<'_, 'fcx>) -> Self {
         // SAFETY: the caller passes an argument of our declared type.
-        let array = unsafe { arg.unbox_arg_using_from_datum::<RawDatum>() };
-        Keys(array.expect("pgrx unboxes an argument that is not null").0, PhantomData)
+        let array = unsafe { arg.unbox_arg_using_from_datum::<pg_sys::Datum>() };
+        Keys(array.expect("pgrx unboxes an argument that is not null"), PhantomData)
     }
 }
 

@@ -5,24 +5,13 @@ use super::scratch::TextRoom;
 use pgrx::callconv::{BoxRet, FcInfo};
 use pgrx::datum::Datum;
 use pgrx::pg_sys;
-use pgrx::pgrx_sql_entity_graph::metadata::{
-    ArgumentError, ReturnsError, ReturnsRef, SqlMappingRef, SqlTranslatable, TypeOrigin,
-};
 use std::borrow::Cow;
 
 /// A result of type `TABLE (ord bigint, request text)`. The rows are put into PostgreSQL's store for them all at once.
 /// A function that is called for each row costs three times as much.
 pub struct Listed<'a>(pub Vec<(i64, Cow<'a, str>)>);
 
-const SQL: &str = "TABLE (ord bigint, request text)";
-
-// SAFETY: names the type that box_into() returns.
-unsafe impl SqlTranslatable for Listed<'_> {
-    const TYPE_IDENT: &'static str = SQL;
-    const TYPE_ORIGIN: TypeOrigin = TypeOrigin::External;
-    const ARGUMENT_SQL: Result<SqlMappingRef, ArgumentError> = Err(ArgumentError::NotValidAsArgument(SQL));
-    const RETURN_SQL: Result<ReturnsRef, ReturnsError> = Ok(ReturnsRef::One(SqlMappingRef::literal(SQL)));
-}
+pgrx::impl_sql_translatable!(Listed<'_>, "TABLE (ord bigint, request text)");
 
 // SAFETY: returns rows of the type that the function is declared to return.
 unsafe impl BoxRet for Listed<'_> {

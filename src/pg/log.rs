@@ -1,6 +1,6 @@
 //! What goes to the server's log.
 
-use crate::error::legible;
+use crate::error::{escaped, legible};
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::{PgLogLevel, PgSqlErrorCode, function_name, pg_sys};
 use std::ffi::{CStr, c_char};
@@ -32,7 +32,7 @@ unsafe extern "C-unwind" fn emit_log(message: *mut pg_sys::ErrorData) {
             && let Some(line) = CONTEXT().map(|line| legible(&line))
             && !says(text_of((*message).message), &line)
         {
-            let line = if (*message).output_to_client && !client_reads_all() { escaped(&line) } else { line };
+            let line = if (*message).output_to_client && !client_reads_all() { in_ascii(&line) } else { line };
             let before = text_of((*message).context);
             let parts: [&[u8]; 3] = [before, if before.is_empty() { b"" } else { b"\n" }, line.as_bytes()];
             let bytes = parts.iter().map(|part| part.len()).sum::<usize>() + 1;
@@ -69,13 +69,8 @@ fn client_reads_all() -> bool {
 }
 
 /// The text in ASCII, which each encoding has: other characters as in PostgreSQL's `E'…'`.
-fn escaped(text: &str) -> String {
-    let escape = |character: char| match u32::from(character) {
-        _ if character.is_ascii() => character.to_string(),
-        code if code <= 0xFFFF => format!("\\u{code:04X}"),
-        code => format!("\\U{code:08X}"),
-    };
-    text.chars().map(escape).collect()
+fn in_ascii(text: &str) -> String {
+    text.chars().map(|c| if c.is_ascii() { c.to_string() } else { escaped(c) }).collect()
 }
 
 /// # Safety

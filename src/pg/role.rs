@@ -74,20 +74,21 @@ pub fn as_role<T>(owner: pg_sys::Oid, work: impl FnOnce() -> T) -> T {
     // SAFETY: the level is ended below. An error ends it with its (sub)transaction. The strings are terminated.
     unsafe {
         let level = pg_sys::NewGUCNestLevel();
-        pg_sys::set_config_option(
-            c"search_path".as_ptr(),
-            c"pg_catalog, pg_temp".as_ptr(),
-            pg_sys::GucContext::PGC_USERSET,
-            pg_sys::GucSource::PGC_S_SESSION,
-            pg_sys::GucAction::GUC_ACTION_SAVE,
-            true,
-            0,
-            false,
-        );
+        set_for_now(c"search_path", c"pg_catalog, pg_temp", pg_sys::GucAction::GUC_ACTION_SAVE);
         let done = work();
         pg_sys::AtEOXact_GUC(false, level);
         done
     }
+}
+
+/// Sets a setting that anybody may set, until the end that `action` tells.
+///
+/// # Safety
+/// Called in a transaction.
+pub(super) unsafe fn set_for_now(name: &CStr, value: &CStr, action: pg_sys::GucAction::Type) {
+    let (anybody, session) = (pg_sys::GucContext::PGC_USERSET, pg_sys::GucSource::PGC_S_SESSION);
+    // SAFETY: as the caller warrants. The strings live as long as the call.
+    unsafe { pg_sys::set_config_option(name.as_ptr(), value.as_ptr(), anybody, session, action, true, 0, false) };
 }
 
 /// Whether a role has the privileges of another one.

@@ -1,6 +1,6 @@
 //! The server: its clock, its state and its limits.
 
-use super::backend::statuses;
+use super::backend::{statuses, text_of};
 use super::raw::harmless;
 use pgrx::pg_sys;
 use std::ffi::CStr;
@@ -66,10 +66,8 @@ pub fn current_database() -> pg_sys::Oid {
 
 /// The name of that database.
 pub fn current_database_name() -> String {
-    // SAFETY: called in a transaction; returns a string in the current memory context, or null.
-    let name = unsafe { pg_sys::get_database_name(pg_sys::MyDatabaseId) };
-    // SAFETY: the string is not null and is terminated.
-    if name.is_null() { String::new() } else { unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned() }
+    // SAFETY: called in a transaction; gives null or a terminated string.
+    unsafe { text_of(pg_sys::get_database_name(pg_sys::MyDatabaseId)) }
 }
 
 /// The identifier that PostgreSQL made for the data of this server with initdb. A standby has that of its primary, and a
@@ -108,9 +106,8 @@ pub fn up_since() -> Option<i64> {
 pub fn server_version() -> i32 {
     static VERSION: std::sync::OnceLock<i32> = std::sync::OnceLock::new();
     *VERSION.get_or_init(|| {
-        // SAFETY: every server has this setting.
-        let setting = unsafe { CStr::from_ptr(pg_sys::GetConfigOption(c"server_version_num".as_ptr(), false, false)) };
-        setting.to_str().ok().and_then(|version| version.parse().ok()).unwrap_or(pg_sys::PG_VERSION_NUM as i32)
+        let version = setting("server_version_num").and_then(|version| version.parse().ok());
+        version.unwrap_or(pg_sys::PG_VERSION_NUM as i32)
     })
 }
 

@@ -1,13 +1,14 @@
-//! Shared memory whose size the settings decide, and PostgreSQL's lightweight locks and hash table in it.
+//! Shared memory, and PostgreSQL's lightweight locks and hash table in it.
 //!
 //! The postmaster asks for the memory while it preloads the library, and makes it before it starts any other process.
 //! After a crash of a process it makes all of it anew.
 
+use super::own::Own;
 use pgrx::pg_sys;
 use std::cell::Cell;
 use std::ffi::{CStr, c_int, c_void};
 use std::marker::PhantomData;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 
 /// What a part of the library wants of the shared memory.
 #[derive(Clone, Copy)]
@@ -31,19 +32,25 @@ pub struct WantedMemory {
 #[derive(Clone, Copy)]
 pub struct Locks(*mut pg_sys::LWLockPadded);
 
-static mut WANTED: Option<WantedMemory> = None;
+/// All that is wanted.
+static WANTED: Own<Vec<WantedMemory>> = Own::new();
 static mut NEXT_REQUEST: pg_sys::shmem_request_hook_type = None;
 static mut NEXT_STARTUP: pg_sys::shmem_startup_hook_type = None;
 
-/// Asks for shared memory. Called once, while the postmaster preloads the library.
+/// Asks for shared memory, while the postmaster preloads the library.
 pub fn want_shared(wanted: WantedMemory) {
-    // SAFETY: the postmaster has one thread.
-    unsafe {
-        WANTED = Some(wanted);
-        NEXT_REQUEST = pg_sys::shmem_request_hook;
-        pg_sys::shmem_request_hook = Some(request);
-        NEXT_STARTUP = pg_sys::shmem_startup_hook;
-        pg_sys::shmem_startup_hook = Some(startup);
+    let is_first = WANTED.with(|all| {
+        all.push(wanted);
+        all.len() == 1
+    });
+    if is_first {
+        // SAFETY: the postmaster has one thread.
+        unsafe {
+            NEXT_REQUEST = pg_sys::shmem_request_hook;
+            pg_sys::shmem_request_hook = Some(request);
+            NEXT_STARTUP = pg_sys::shmem_startup_hook;
+            pg_sys::shmem_startup_hook = Some(startup);
+        }
     }
 }
 
@@ -54,7 +61,7 @@ unsafe extern "C-unwind" fn request() {
         if let Some(next) = NEXT_REQUEST {
             next();
         }
-        if let Some(wanted) = WANTED {
+        for wanted in wanted() {
             pg_sys::RequestAddinShmemSpace((wanted.bytes)() + (wanted.bytes_beside)());
             pg_sys::RequestNamedLWLockTranche(wanted.name.as_ptr(), wanted.locks as c_int);
         }
@@ -69,14 +76,15 @@ unsafe extern "C-unwind" fn startup() {
         if let Some(next) = NEXT_STARTUP {
             next();
         }
-        let Some(wanted) = WANTED else { return };
-        let bytes = (wanted.bytes)();
-        let mut found = false;
-        let memory: *mut u8 = pg_sys::ShmemInitStruct(wanted.name.as_ptr(), bytes, &mut found).cast();
-        if !found {
-            memory.write_bytes(0, bytes);
+        for wanted in wanted() {
+            let bytes = (wanted.bytes)();
+            let mut found = false;
+            let memory: *mut u8 = pg_sys::ShmemInitStruct(wanted.name.as_ptr(), bytes, &mut found).cast();
+            if !found {
+                memory.write_bytes(0, bytes);
+            }
+            (wanted.made)(memory, Locks(pg_sys::GetNamedLWLockTranche(wanted.name.as_ptr())));
         }
-        (wanted.made)(memory, Locks(pg_sys::GetNamedLWLockTranche(wanted.name.as_ptr())));
         if !pg_sys::IsUnderPostmaster {
             pg_sys::on_shmem_exit(Some(ending), pg_sys::Datum::null());
         }
@@ -85,25 +93,70 @@ unsafe extern "C-unwind" fn startup() {
 
 #[pgrx::pg_guard]
 unsafe extern "C-unwind" fn ending(code: c_int, _arg: pg_sys::Datum) {
-    // SAFETY: set before the memory was made.
-    if let Some(wanted) = unsafe { WANTED } {
-        (wanted.ending)(code == 0);
+    wanted().iter().for_each(|wanted| (wanted.ending)(code == 0));
+}
+
+/// A copy, since whoever uses it calls the server.
+fn wanted() -> Vec<WantedMemory> {
+    WANTED.with(|all| all.clone())
+}
+
+/// A value of a fixed size in shared memory, with a lock of its own. It is there where the library was preloaded: the
+/// postmaster notes where, and every backend inherits that. Zeros are valid for it, and what it is at first.
+pub struct Shared<T>(AtomicPtr<Guarded<T>>);
+
+impl<T> Shared<T> {
+    /// Not there yet.
+    #[allow(clippy::new_without_default, reason = "a static takes no other constructor than this")]
+    pub const fn new() -> Shared<T> {
+        Shared(AtomicPtr::new(std::ptr::null_mut()))
+    }
+
+    /// Asks for its memory, while the postmaster preloads the library. `made` is to call [`Shared::made`].
+    pub fn want(&self, name: &'static CStr, made: fn(*mut u8, Locks)) {
+        let bytes = || size_of::<T>();
+        want_shared(WantedMemory { name, bytes, bytes_beside: || 0, locks: 1, made, ending: |_| {} });
+    }
+
+    /// Notes where it is. After a crash the postmaster makes it again, perhaps at another place.
+    pub fn made(&self, memory: *mut u8, locks: Locks) {
+        // SAFETY: the memory has the value's size, stays as long as the process, and has one lock.
+        let guarded = unsafe { Guarded::new(memory.cast(), locks, 0) };
+        self.0.store(Box::into_raw(Box::new(guarded)), Relaxed);
+    }
+
+    fn guarded(&self) -> Option<&Guarded<T>> {
+        // SAFETY: null, or what made() has leaked.
+        unsafe { self.0.load(Relaxed).as_ref() }
+    }
+
+    /// Whether it is there.
+    pub fn is_there(&self) -> bool {
+        self.guarded().is_some()
+    }
+
+    /// The value, which the caller has alone while the lock is held. `None`: the library was not preloaded.
+    pub fn lock(&self) -> Option<Exclusive<'_, T>> {
+        self.guarded().map(Guarded::lock)
     }
 }
+
+impl<T: Sync> Shared<T> {
+    /// The value, where all that it has may be used by many at once. `None`: the library was not preloaded.
+    pub fn get(&'static self) -> Option<&'static T> {
+        // SAFETY: the value is in shared memory. It is only shared here, and nobody locks it to change it.
+        self.guarded().map(|guarded| unsafe { &*guarded.value })
+    }
+}
+
+// SAFETY: the value is reached under its lock, or may be used by many at once.
+unsafe impl<T> Sync for Shared<T> {}
 
 /// Something in shared memory that is reached only under a lightweight lock.
 pub struct Guarded<T> {
     lock: *mut pg_sys::LWLock,
     value: *mut T,
 }
-
-impl<T> Clone for Guarded<T> {
-    fn clone(&self) -> Guarded<T> {
-        *self
-    }
-}
-
-impl<T> Copy for Guarded<T> {}
 
 impl<T> Guarded<T> {
     /// # Safety
@@ -173,14 +226,6 @@ pub struct SharedHash<E> {
     table: *mut pg_sys::HTAB,
     of: PhantomData<E>,
 }
-
-impl<E> Clone for SharedHash<E> {
-    fn clone(&self) -> SharedHash<E> {
-        *self
-    }
-}
-
-impl<E> Copy for SharedHash<E> {}
 
 impl<E> SharedHash<E> {
     /// The memory that a table of so many entries takes.
@@ -294,20 +339,6 @@ impl<const N: usize> SharedText<N> {
     pub fn get(&self) -> String {
         String::from_utf8_lossy(&self.bytes[..usize::from(self.length).min(N)]).into_owned()
     }
-}
-
-/// Whether there is shared memory of ours. A backend inherits this from the postmaster if that preloaded the library. In a
-/// backend that loads the library by itself it stays false.
-static PRELOADED: AtomicBool = AtomicBool::new(false);
-
-/// Notes that the shared memory is reserved, while the postmaster preloads the library.
-pub fn note_preloaded() {
-    PRELOADED.store(true, Relaxed);
-}
-
-/// Whether the library was preloaded, so that there is shared memory.
-pub fn is_preloaded() -> bool {
-    PRELOADED.load(Relaxed)
 }
 
 /// Whether this library is being preloaded by the postmaster.

@@ -1,6 +1,7 @@
 //! The state of the transaction.
 
 use super::raw::harmless;
+use super::role::set_for_now;
 use pgrx::pg_sys;
 
 /// Whether this transaction must not write. Direct table access has no other check for that.
@@ -13,18 +14,6 @@ pub fn read_only() -> bool {
 pub fn keeps_snapshot() -> bool {
     // SAFETY: reads a variable of the backend.
     unsafe { pg_sys::XactIsoLevel >= pg_sys::XACT_REPEATABLE_READ as i32 }
-}
-
-/// Runs `work`. Its queries see what is committed now, whatever the transaction's isolation level is, and however long the
-/// statement takes already.
-pub fn seeing_newest<T>(work: impl FnOnce() -> T) -> T {
-    // SAFETY: called in a transaction. An error drops the snapshot with its (sub)transaction.
-    unsafe {
-        pg_sys::PushActiveSnapshot(pg_sys::GetLatestSnapshot());
-        let done = work();
-        pg_sys::PopActiveSnapshot();
-        done
-    }
 }
 
 /// Whether the transaction's snapshot sees what the committed transaction `xmin` wrote. Always true under READ
@@ -83,19 +72,10 @@ pub fn force_sync_commit() {
 
 /// Makes the commit of this transaction wait for no standby, and at most for the local disk.
 pub fn commit_locally() {
-    // SAFETY: the strings are static. The end of the transaction restores the setting.
+    // SAFETY: reads a variable. The end of the transaction restores the setting.
     unsafe {
         if pg_sys::synchronous_commit > pg_sys::SyncCommitLevel::SYNCHRONOUS_COMMIT_LOCAL_FLUSH as i32 {
-            pg_sys::set_config_option(
-                c"synchronous_commit".as_ptr(),
-                c"local".as_ptr(),
-                pg_sys::GucContext::PGC_USERSET,
-                pg_sys::GucSource::PGC_S_SESSION,
-                pg_sys::GucAction::GUC_ACTION_LOCAL,
-                true,
-                0,
-                false,
-            );
+            set_for_now(c"synchronous_commit", c"local", pg_sys::GucAction::GUC_ACTION_LOCAL);
         }
     }
 }
@@ -103,13 +83,8 @@ pub fn commit_locally() {
 /// Runs `work` with an active snapshot. To write a table that has a TOAST table takes an active snapshot, and there is
 /// none between the last statement and the commit.
 pub fn with_snapshot<T>(work: impl FnOnce() -> T) -> T {
-    // SAFETY: called in a transaction. The snapshot is popped once; on an error the abort drops it.
-    unsafe {
-        pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());
-        let result = work();
-        pg_sys::PopActiveSnapshot();
-        result
-    }
+    // SAFETY: called in a transaction.
+    unsafe { with(pg_sys::GetTransactionSnapshot(), work) }
 }
 
 /// The nesting level of the current subtransaction; the transaction itself has level 1.
@@ -130,11 +105,19 @@ pub fn is_in_trigger() -> bool {
     unsafe { pg_sys::pg_trigger_depth(std::ptr::null_mut()).value() as i32 > 0 }
 }
 
-/// Runs `work` with a snapshot of now, whatever the transaction's own is. It assigns no transaction id.
+/// Runs `work`. Its queries see what is committed now, whatever the transaction's isolation level is, and however long the
+/// statement takes already. It assigns no transaction id.
 pub fn with_newest_snapshot<T>(work: impl FnOnce() -> T) -> T {
-    // SAFETY: as in with_snapshot(), and in no parallel worker, since none executes a function of ours that asks for this.
+    // SAFETY: as above, and in no parallel worker, since none executes a function of ours that asks for this.
+    unsafe { with(pg_sys::GetLatestSnapshot(), work) }
+}
+
+/// # Safety
+/// Called in a transaction, and nobody else counts on the snapshot.
+unsafe fn with<T>(snapshot: pg_sys::Snapshot, work: impl FnOnce() -> T) -> T {
+    // SAFETY: the snapshot is popped once. On an error the abort drops it, with its (sub)transaction.
     unsafe {
-        pg_sys::PushActiveSnapshot(pg_sys::GetLatestSnapshot());
+        pg_sys::PushActiveSnapshot(snapshot);
         let result = work();
         pg_sys::PopActiveSnapshot();
         result

@@ -1,23 +1,25 @@
 //! Values of other types: arguments, results of composite types, columns.
 
 use super::raw;
+use super::server::iso_moment;
 use pgrx::callconv::{ArgAbi, BoxRet, FcInfo};
 use pgrx::datum::{Datum, Interval, IntoDatum};
 use pgrx::pgrx_sql_entity_graph::metadata::{
     ArgumentError, ReturnsError, ReturnsRef, SqlMappingRef, SqlTranslatable, TypeOrigin,
 };
 use pgrx::{FromDatum, pg_sys};
+use serde::{Serialize, Serializer};
 
-/// Declares a type of arguments and results that SQL passes by value.
-macro_rules! by_value {
-    ($(#[$about:meta])* $name:ident($inner:ty), $sql:literal, $oid:expr) => {
+/// Declares a type of arguments and results of which a datum has all, be it the value or a pointer to it.
+macro_rules! of_datum {
+    ($(#[$about:meta])* $name:ident($visible:vis $inner:ty), $sql:literal, $oid:expr) => {
         $(#[$about])*
         #[derive(Clone, Copy)]
-        pub struct $name(pub $inner);
+        pub struct $name($visible $inner);
 
         pgrx::impl_sql_translatable!($name, $sql);
 
-        // SAFETY: the caller passes an argument of the declared type, which is passed by value.
+        // SAFETY: the caller passes an argument of the declared type, which has such datums.
         unsafe impl<'fcx> ArgAbi<'fcx> for $name {
             unsafe fn unbox_arg_unchecked(arg: pgrx::callconv::Arg<'_, 'fcx>) -> Self {
                 // SAFETY: as above.
@@ -52,18 +54,26 @@ macro_rules! by_value {
     };
 }
 
-by_value!(
+pub(super) use of_datum;
+
+of_datum!(
     /// A `regrole`.
-    Regrole(pg_sys::Oid), "regrole", pg_sys::REGROLEOID
+    Regrole(pub pg_sys::Oid), "regrole", pg_sys::REGROLEOID
 );
-by_value!(
+of_datum!(
     /// A `regtype`.
-    Regtype(pg_sys::Oid), "regtype", pg_sys::REGTYPEOID
+    Regtype(pub pg_sys::Oid), "regtype", pg_sys::REGTYPEOID
 );
-by_value!(
+of_datum!(
     /// A `timestamptz`, in microseconds since 2000-01-01 UTC.
-    Timestamptz(i64), "timestamptz", pg_sys::TIMESTAMPTZOID
+    Timestamptz(pub i64), "timestamptz", pg_sys::TIMESTAMPTZOID
 );
+
+impl Serialize for Timestamptz {
+    fn serialize<S: Serializer>(&self, json: S) -> Result<S::Ok, S::Error> {
+        json.serialize_str(&iso_moment(self.0))
+    }
+}
 
 /// A value of one of our composite types.
 pub trait CompositeRow: 'static {

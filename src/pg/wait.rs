@@ -1,7 +1,7 @@
-//! Bounded waits. A lock timeout of ours bounds each wait for a lock, unless the user's own `lock_timeout` is as short
-//! or shorter. In that case the user's ends the wait, with PostgreSQL's own error.
+//! Bounded waits. Where the user's own `lock_timeout` is shorter than a bound of ours, it ends the wait, with PostgreSQL's
+//! own error.
 
-use super::catch::{caught, in_subtransaction, report_of, rolled_back_on};
+use super::catch::{caught, in_subtransaction, report_of};
 use super::clock::{Alarm, Ends, WaitsSince};
 use super::server::now_us;
 use crate::error::Error;
@@ -52,11 +52,14 @@ pub fn waiting_since<T>(since: i64, work: impl FnOnce() -> T) -> T {
     work()
 }
 
-/// Runs `work` in a subtransaction, with each of its waits for locks bounded by `wait_us` (`None`: no bound of ours).
-/// Gives `None` if a wait ran out; all that `work` did is then rolled back.
+/// Runs `work` in a subtransaction, with its waits for locks together bounded by `wait_us` (`None`: no bound of ours).
+/// Gives `None` if the time ran out; all that `work` did is then rolled back.
+///
+/// An alarm bounds them, not `lock_timeout`: where that runs out in the moment in which somebody cancels the statement,
+/// PostgreSQL tells of the timeout alone, and the cancel would be lost with the error.
 pub fn bounded<T>(wait_us: Option<i64>, work: impl FnOnce() -> T) -> Option<T> {
-    match wait_us.and_then(LockTimeoutMs::bounded_by) {
-        Some(bound) => rolled_back_on(PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE, || in_time(bound, work)),
+    match wait_us {
+        Some(us) => in_subtransaction(|| in_time(Alarm::set(us, Ends::Locks), work), |_| true, rang).ok(),
         None => Some(work()),
     }
 }
@@ -65,7 +68,7 @@ pub fn bounded<T>(wait_us: Option<i64>, work: impl FnOnce() -> T) -> Option<T> {
 /// raises the error that `timed_out` makes.
 ///
 /// Unlike [`bounded`] it replaces the error of the lock manager and does not swallow it. So it needs no subtransaction,
-/// nor a transaction id for one.
+/// nor a transaction id for one. A cancel that comes in the moment of the timeout ends the call by this error.
 pub fn bounded_or_error<T>(wait_us: Option<i64>, work: impl FnOnce() -> T, timed_out: impl FnOnce() -> Error) -> T {
     let Some(bound) = wait_us.and_then(LockTimeoutMs::bounded_by) else {
         return work();
@@ -93,22 +96,22 @@ fn in_time<B, T>(bound: B, work: impl FnOnce() -> T) -> T {
 /// reach. And each of several waits in a row would have the whole time. So an alarm bounds them together. It ends no
 /// statement that is slow without a wait.
 pub fn tentatively<T>(wait_us: Option<i64>, work: impl FnOnce() -> T, keep: impl FnOnce(&T) -> bool) -> Option<T> {
-    in_subtransaction(|| in_time(alarm(wait_us), work), keep, |error| rang(error).then_some(())).ok()
+    in_subtransaction(|| in_time(alarm(wait_us), work), keep, rang).ok()
 }
 
 /// As [`tentatively`], but raises the error that `timed_out` makes if the wait is over. It needs no subtransaction, since it
 /// swallows no error.
 pub fn in_time_or_error<T>(wait_us: Option<i64>, work: impl FnOnce() -> T, timed_out: impl FnOnce() -> Error) -> T {
-    caught(|| in_time(alarm(wait_us), work), |error| rang(error).then_some(())).unwrap_or_else(|()| timed_out().raise())
+    caught(|| in_time(alarm(wait_us), work), rang).unwrap_or_else(|()| timed_out().raise())
 }
 
 fn alarm(wait_us: Option<i64>) -> Option<Alarm> {
     wait_us.map(|us| Alarm::set(us, Ends::Waits))
 }
 
-/// Whether an error says that an alarm of ours has ended the work.
-fn rang(error: &CaughtError) -> bool {
-    report_of(error).sql_error_code() == PgSqlErrorCode::ERRCODE_QUERY_CANCELED && Alarm::rang()
+/// Takes the error by which an alarm of ours has ended the work.
+fn rang(error: &CaughtError) -> Option<()> {
+    (report_of(error).sql_error_code() == PgSqlErrorCode::ERRCODE_QUERY_CANCELED && Alarm::rang()).then_some(())
 }
 
 /// Runs `work` in a subtransaction. If it raises an error, or takes longer than `at_most_us`, rolls back all that it did, and
@@ -119,7 +122,7 @@ pub fn undone_on_error<T>(at_most_us: i64, work: impl FnOnce() -> T) -> Result<T
         work,
         |_| true,
         |error| match error {
-            error if rang(error) => Some(None),
+            error if rang(error).is_some() => Some(None),
             CaughtError::RustPanic { .. } => None,
             error if ENDS.contains(&report_of(error).sql_error_code()) => None,
             error => Some(Some(report_of(error).message().to_owned())),

@@ -1,9 +1,9 @@
 //! Waits until nobody can be at work in a session that was dropped or bound to another node.
 //!
 //! Whoever executes a request holds its claim to the end of the transaction, and whoever notes messages in an inbox holds a
-//! lock on the table of outcomes. The name of a claim does not tell its session. So this waits for every transaction of
-//! the database that holds a claim, or in the case of an inbox writes outcomes, at the moment of the look. Transactions
-//! that come later are not waited for.
+//! lock on the table of outcomes. So this waits for every transaction of the database that holds a claim, or in the case of
+//! an inbox writes outcomes, at the moment of the look. Transactions that come later are not waited for. The name of a claim
+//! does not tell its session; where shared memory does, and it is another one, the claim keeps nobody waiting.
 //!
 //! None slips through. The caller has the session's lock, which the transaction that closed the session has given back
 //! after telling all backends. A begin finds the session, takes the claim and then asks whether the session is still there
@@ -21,7 +21,7 @@ use crate::store::sql;
 /// Waits for the transactions that may have executed requests of the session. The caller has the session's lock.
 pub fn wait(session: &StandingSession, deadline: Deadline) -> Result<(), Error> {
     let sort = Sort::of(session);
-    let holders = sort.holders()?;
+    let holders = sort.holders(session)?;
     if holders.iter().any(|(_, pid)| *pid == pg::process_id()) {
         return Err(Error::ExportsOwn { session: session.name.clone() });
     }
@@ -31,7 +31,7 @@ pub fn wait(session: &StandingSession, deadline: Deadline) -> Result<(), Error> 
         })?;
         if pg::bounded(deadline.left_us(), || holder.wait()).is_none() {
             let (name, request) = (session.name.clone(), at_work_in(session));
-            return Err(Error::NotAtRest { session: name, request, holders: sort.in_words()? });
+            return Err(Error::NotAtRest { session: name, request, holders: in_words(&sort.holders(session)?)? });
         }
     }
     Ok(())
@@ -59,15 +59,24 @@ impl Sort {
     }
 
     /// The transactions that hold such a lock now, as `pg_locks` names them, and their processes; 0 for prepared ones.
-    fn holders(self) -> Result<Vec<(String, i32)>, Error> {
-        let holds = match self {
-            Sort::Claims => format!(
-                "l.locktype OPERATOR(pg_catalog.=) 'advisory' AND l.objsubid OPERATOR(pg_catalog.=) {}",
-                LockClass::Request as u16
+    fn holders(self, session: &StandingSession) -> Result<Vec<(String, i32)>, Error> {
+        let (holds, arguments) = match self {
+            Sort::Claims => (
+                format!(
+                    "l.locktype OPERATOR(pg_catalog.=) 'advisory' AND l.objsubid OPERATOR(pg_catalog.=) {}
+                     AND (((l.classid::pg_catalog.int8 OPERATOR(pg_catalog.<<) 32) OPERATOR(pg_catalog.|) l.objid::pg_catalog.int8)
+                            OPERATOR(pg_catalog.<>) ALL ($1)
+                          OR l.pid OPERATOR(pg_catalog.=) pg_catalog.pg_backend_pid())",
+                    LockClass::Request as u16
+                ),
+                vec![locks_of_others(session).into()],
             ),
-            Sort::Tables => format!(
-                "l.locktype OPERATOR(pg_catalog.=) 'relation' AND l.mode OPERATOR(pg_catalog.=) '{WRITES}'
-                 AND l.relation OPERATOR(pg_catalog.=) ANY ({TABLES})"
+            Sort::Tables => (
+                format!(
+                    "l.locktype OPERATOR(pg_catalog.=) 'relation' AND l.mode OPERATOR(pg_catalog.=) '{WRITES}'
+                     AND l.relation OPERATOR(pg_catalog.=) ANY ({TABLES})"
+                ),
+                Vec::new(),
             ),
         };
         let query = format!(
@@ -76,25 +85,31 @@ impl Sort {
                AND l.database OPERATOR(pg_catalog.=) (SELECT d.oid FROM pg_catalog.pg_database d
                                                       WHERE d.datname OPERATOR(pg_catalog.=) pg_catalog.current_database())"
         );
-        sql::pairs(&query, &[])
+        sql::pairs(&query, &arguments)
     }
+}
 
-    /// Who holds such a lock now. Whoever is no monitor is not told who works with the sessions of others.
-    fn in_words(self) -> Result<String, Error> {
-        const NOBODY: &str = "a transaction that has just ended";
-        if !catalog::is_monitor() {
-            return Ok(match self.holders()?.len() {
-                0 => NOBODY.into(),
-                1 => "one transaction; a monitor is told which".into(),
-                several => format!("{several} transactions; a monitor is told which"),
-            });
-        }
-        let query = match self {
-            Sort::Claims => format!("SELECT idempotence.advisory_holders({})", LockClass::Request as u16),
-            Sort::Tables => format!("SELECT idempotence.holders({TABLES}, '{{{WRITES}}}')"),
-        };
-        Ok(sql::first(&query)?.unwrap_or_else(|| NOBODY.into()))
+/// The claims of other sessions, by the numbers that name their locks, as far as shared memory knows them.
+fn locks_of_others(session: &StandingSession) -> Vec<i64> {
+    let named = in_flight::read().into_iter().filter_map(|request| request.named);
+    named.filter(|named| named.session != session.name).map(|named| named.lock.cast_signed()).collect()
+}
+
+/// These transactions in words. Whoever is no monitor is not told who works with the sessions of others.
+fn in_words(holders: &[(String, i32)]) -> Result<String, Error> {
+    const NOBODY: &str = "a transaction that has just ended";
+    if !catalog::is_monitor() {
+        return Ok(match holders.len() {
+            0 => NOBODY.into(),
+            1 => "one transaction; a monitor is told which".into(),
+            several => format!("{several} transactions; a monitor is told which"),
+        });
     }
+    let transactions: Vec<String> = holders.iter().map(|(transaction, _)| transaction.clone()).collect();
+    let query = "SELECT pg_catalog.string_agg(DISTINCT h.holder, ', ') FROM idempotence.held h
+         WHERE h.virtualtransaction OPERATOR(pg_catalog.=) ANY ($1)";
+    let words = sql::column::<String>(query, &[transactions.into()])?.pop();
+    Ok(words.unwrap_or_else(|| NOBODY.into()))
 }
 
 const WRITES: &str = "RowExclusiveLock";
@@ -102,4 +117,4 @@ const WRITES: &str = "RowExclusiveLock";
 /// The tables that inboxes write.
 const TABLES: &str =
     "ARRAY[pg_catalog.to_regclass('idempotence.outcome_0'), pg_catalog.to_regclass('idempotence.outcome_1'),
-                            pg_catalog.to_regclass('idempotence.outcome_2')]::pg_catalog.oid[]";
+                            pg_catalog.to_regclass('idempotence.outcome_2'), pg_catalog.to_regclass('idempotence.outcome_long')]::pg_catalog.oid[]";

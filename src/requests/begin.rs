@@ -68,13 +68,7 @@ pub fn begin(request: &Request<'_>, payload: Option<Jsonb>, wait_us: Option<i64>
         replay
     } else {
         open::reserve()?;
-        match request.in_journal() {
-            None => {
-                call.check_room()?;
-                call.claim_or_answer(deadline)?
-            }
-            Some(kept) => call.claim_or_answer_in_journal(&kept, deadline)?,
-        }
+        call.claim_or_answer(deadline)?
     };
     LAST_REPLAYED.set(matches!(begun, Begun::Replay(_)));
     let durability = if aim == Aim::Settle { Durability::Flushed } else { Durability::OfCaller };
@@ -110,6 +104,17 @@ enum Attempt {
     SessionTaken,
     /// Another holder has a lease until this moment.
     Leased(i64),
+    /// The wait for whoever has the claim ran out.
+    RanOut,
+    /// The row of the request was there, and was deleted meanwhile.
+    Vanished,
+}
+
+impl Attempt {
+    /// Whether the claim stays with this transaction.
+    fn keeps_claim(&self) -> bool {
+        matches!(self, Attempt::Answered(Begun::Started(_) | Begun::GivenUp(_)))
+    }
 }
 
 impl Asked<'_> {
@@ -139,78 +144,72 @@ impl Asked<'_> {
     }
 
     fn claim_or_answer(&self, deadline: Deadline) -> Result<Begun, Error> {
-        let claim = Tag::request(&self.lock);
-        let (mut sleeper, mut wait) = (None, None);
+        let (mut sleeper, mut wait, mut vanished) = (None, None, 0);
+        let kept = self.request.in_journal();
+        if kept.is_none() {
+            self.check_room()?;
+        }
         loop {
-            let mut claimed = waiting::take_at_once(self.request, &claim)?;
-            // A replay does not wait for the lock: a committed outcome stands, whoever has the lock.
-            let mut attempt =
-                if claimed { self.attempt_with_lock(deadline)? } else { self.attempt_without_lock(Seeker::Beginner)? };
-            if let Attempt::NoAnswer = attempt {
-                if !waiting::take(self.request, &claim, deadline, &mut wait)? {
-                    return Ok(Begun::InProgress(None));
-                }
-                claimed = true;
-                attempt = self.attempt_with_lock(deadline)?;
-            }
-            if claimed && !matches!(attempt, Attempt::Answered(Begun::Started(_) | Begun::GivenUp(_))) {
-                // A replay leaves no lock. And whoever has the session alone, or a lease, may want this very request,
-                // so the request's lock is given back before the wait.
-                claim.release();
-            }
+            let attempt = match &kept {
+                None => self.attempt_under_lock(deadline, &mut wait)?,
+                Some(kept) => self.attempt_in_journal(kept, deadline, &mut vanished)?,
+            };
             match attempt {
                 Attempt::Answered(begun) => return Ok(begun),
                 Attempt::Leased(until) if !self.sleep(&mut sleeper, &mut wait, until, deadline) => {
                     return Ok(Begun::InProgress(Some(until)));
                 }
-                Attempt::Leased(_) => {}
+                Attempt::Leased(_) | Attempt::Vanished => {}
                 Attempt::NoAnswer | Attempt::SessionTaken if self.wait_while_taken(deadline) => {}
-                Attempt::NoAnswer | Attempt::SessionTaken => return Ok(Begun::InProgress(None)),
+                Attempt::RanOut | Attempt::NoAnswer | Attempt::SessionTaken => return Ok(Begun::InProgress(None)),
             }
         }
     }
 
-    /// As [`Asked::claim_or_answer`], in a journal, whose unique index arbitrates. Whoever inserts the request's row has
+    /// Answers with the request's lock, or with a committed outcome: that stands, whoever has the lock.
+    fn attempt_under_lock(&self, deadline: Deadline, wait: &mut Option<Wait>) -> Result<Attempt, Error> {
+        let claim = Tag::request(&self.lock);
+        let mut claimed = waiting::take_at_once(self.request, &claim)?;
+        let mut attempt =
+            if claimed { self.attempt_with_lock(deadline)? } else { self.attempt_without_lock(Seeker::Beginner)? };
+        if let Attempt::NoAnswer = attempt {
+            if !waiting::take(self.request, &claim, deadline, wait)? {
+                return Ok(Attempt::RanOut);
+            }
+            claimed = true;
+            attempt = self.attempt_with_lock(deadline)?;
+        }
+        if claimed && !attempt.keeps_claim() {
+            // A replay leaves no lock. And whoever has the session alone, or a lease, may want this very request, so the
+            // request's lock is given back before the wait.
+            claim.release();
+        }
+        Ok(attempt)
+    }
+
+    /// As [`Asked::attempt_under_lock`], in a journal, whose unique index arbitrates. Whoever inserts the request's row has
     /// the claim. Whoever finds one there looks for an outcome, and locks the row if there is none.
-    fn claim_or_answer_in_journal(&self, kept: &InJournal<'_>, deadline: Deadline) -> Result<Begun, Error> {
+    fn attempt_in_journal(
+        &self,
+        kept: &InJournal<'_>,
+        deadline: Deadline,
+        vanished: &mut usize,
+    ) -> Result<Attempt, Error> {
         let Request::Keyed(keyed) = self.request else { unreachable!("only keyed requests are in a journal") };
         let ttl_us = keyed.session.ttl_us();
-        let (mut sleeper, mut wait) = (None, None);
-        let mut vanished = 0;
-        loop {
-            let expires_at = keyed.expires_at_us(pg::now_us(), ttl_us).saturating_add(slack_us(ttl_us));
-            match self.insert_claim(kept, expires_at, deadline)? {
-                None => return Ok(Begun::InProgress(None)),
-                Some(Claimed::New) => {
-                    return match self.attempt_with_lock(deadline)? {
-                        Attempt::Answered(begun) => Ok(begun),
-                        _ => unreachable!("nothing is kept of a request without a row"),
-                    };
-                }
-                Some(Claimed::There) => {}
-            }
-            if let Attempt::Answered(begun) = self.attempt_without_lock(Seeker::Beginner)? {
-                return Ok(begun);
-            }
-            let attempt = || match kept.lock()? {
-                true => self.attempt_with_lock(deadline).map(Some),
-                // It was deleted meanwhile.
-                false => Ok(None),
-            };
-            let is_kept = |attempt: &Option<Attempt>| {
-                matches!(attempt, Some(Attempt::Answered(Begun::Started(_) | Begun::GivenUp(_))))
-            };
-            match self.tentatively(deadline, attempt, is_kept)? {
-                None => return Ok(Begun::InProgress(None)),
-                Some(None) if vanished == VANISHED_MAX => return Err(kept.not_written()),
-                Some(None) => vanished += 1,
-                Some(Some(Attempt::Answered(begun))) => return Ok(begun),
-                Some(Some(Attempt::Leased(until))) if !self.sleep(&mut sleeper, &mut wait, until, deadline) => {
-                    return Ok(Begun::InProgress(Some(until)));
-                }
-                Some(Some(_)) => {}
-            }
+        let expires_at = keyed.expires_at_us(pg::now_us(), ttl_us).saturating_add(slack_us(ttl_us));
+        match self.insert_claim(kept, expires_at, deadline)? {
+            None => return Ok(Attempt::RanOut),
+            Some(Claimed::New) => return self.attempt_with_lock(deadline),
+            Some(Claimed::There) => {}
         }
+        if let answered @ Attempt::Answered(_) = self.attempt_without_lock(Seeker::Beginner)? {
+            return Ok(answered);
+        }
+        let attempt = || if kept.lock()? { self.attempt_with_lock(deadline) } else { Ok(Attempt::Vanished) };
+        let attempt = self.tentatively(deadline, attempt, Attempt::keeps_claim)?.unwrap_or(Attempt::RanOut);
+        *vanished += usize::from(matches!(attempt, Attempt::Vanished));
+        if *vanished > VANISHED_MAX { Err(kept.not_written()) } else { Ok(attempt) }
     }
 
     /// Inserts the request's row; `None`: the wait for others at work on it ran out. Where that is an error in any case, no

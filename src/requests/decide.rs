@@ -16,7 +16,6 @@ use crate::store::checkpoint::{Checkpoint, StoredCheckpoint};
 use crate::store::lease::StoredLease;
 use crate::store::outcome::Outcome;
 use crate::store::rel::Snapshot;
-use crate::store::segment;
 
 /// What the caller wants a request for.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -81,8 +80,6 @@ pub struct Decided {
     pub range_begun: Option<Range>,
     /// The slot for the reply of a numbered request that may be executed; otherwise 0.
     pub slot: i32,
-    /// The segment that was the current one before the look.
-    pub segment: usize,
 }
 
 impl Decided {
@@ -98,7 +95,6 @@ impl Decided {
 
 /// What is kept of the request, before it is decided.
 struct Gathered {
-    segment: usize,
     digest: Digest,
     kept: KeptRequest,
     checkpoint: Option<StoredCheckpoint>,
@@ -114,7 +110,7 @@ impl Asked<'_> {
         let Some(gathered) = self.gather(seeker)? else { return Ok(None) };
         let decision = decide(&self.facts(&gathered));
         self.check_allowed(decision, gathered.kept.place)?;
-        let Gathered { segment, digest, kept, checkpoint, lease, begun } = gathered;
+        let Gathered { digest, kept, checkpoint, lease, begun } = gathered;
         Ok(Some(Decided {
             decision,
             digest,
@@ -122,7 +118,6 @@ impl Asked<'_> {
             checkpoint: checkpoint.map(|found| found.checkpoint),
             lease,
             range_begun: begun,
-            segment,
             slot: match kept.place {
                 Some(Place::Next(slot)) => slot,
                 _ => 0,
@@ -133,7 +128,6 @@ impl Asked<'_> {
     /// Finds all that is kept of the request. `None`: it is undecided whether the session is alive.
     fn gather(&self, seeker: Seeker) -> Result<Option<Gathered>, Error> {
         let request = self.request;
-        let segment = if request.in_journal().is_some() { 0 } else { segment::current() };
         let mut kept = find::find(request, &self.lock, self.asked_at, seeker)?;
         if self.check_session()? == Life::Undecided {
             return Ok(None);
@@ -161,7 +155,7 @@ impl Asked<'_> {
             kept.place = Some(Place::Overlaps(begun));
             kept.eligibility = Eligibility::OutOfSequence { visible: true };
         }
-        Ok(Some(Gathered { segment, digest, kept, checkpoint, lease, begun }))
+        Ok(Some(Gathered { digest, kept, checkpoint, lease, begun }))
     }
 
     /// What the decision rests on.

@@ -9,7 +9,7 @@
 //! * No lease of it lasts: its holder could still record here, with the token. A lease that ran out gets another token,
 //!   in the exporting transaction. Its holder is superseded by that, and a begin at the other server takes the request over.
 //! * The session's lock is held to the end of the transaction. So the session is not made again meanwhile, nor imported into.
-//! * The sweep's lock is shared while the rows are read. So no outcome moves from table to table under the query. It is
+//! * The sweep's lock is shared while the rows are read. So nothing is deleted or emptied under the query. It is
 //!   given back at the end of the call, since whoever may export could otherwise keep the sweep away for as long as he likes.
 //! * Where the transaction keeps its snapshot, that has to see all that is exported (40001).
 
@@ -52,11 +52,9 @@ impl Export {
         refuse_journal(&found, "idem_export")?;
         repair::check_reason(reason)?;
         arguments::check_writable("idem_export", || "The export is to be noted in idempotence.audit.".into())?;
-        let waited = |what: String| Error::WaitRanOut { what, hint: WAIT_BY_SETTING };
         let deadline = Deadline::after(guc::wait_us());
-        if !names::standing_session_lock(&found.name).acquire(deadline.left_us()) {
-            return Err(waited(format!("a change of session \"{name}\", or an import into it,")));
-        }
+        let what = || format!("a change of session \"{name}\", or an import into it,");
+        names::standing_session_lock(&found.name).acquire_or_fail(deadline.left_us(), WAIT_BY_SETTING, what)?;
         let session = closed(name)?;
         at_rest::wait(&session, deadline)?;
         // A time key is kept in lower case.
@@ -65,7 +63,7 @@ impl Export {
         export.supersede_leases(deadline)?;
         // It comes last, and is only tried for: no wait of this call may keep the sweep away.
         if !pg::retry(deadline.left_us(), |_| Tag::sweep().try_share()) {
-            return Err(waited("a step of the sweep".into()));
+            return Err(Error::WaitRanOut { what: "a step of the sweep".into(), hint: WAIT_BY_SETTING });
         }
         if pg::keeps_snapshot() && moving::any_unseen(&export.session.id) {
             return Err(Error::ExportsUnseen { session: export.session.name.clone() });
@@ -114,19 +112,10 @@ impl Export {
                     hint: "Export again when its holder has recorded or released it, or when the lease has run out.",
                 });
             } else {
-                lease::save(&NewLease {
-                    of,
-                    lock: &digest,
-                    request: &kept.request,
-                    last: None,
-                    fingerprint: kept.fingerprint,
-                    // Nobody takes it over by this.
-                    lease: Lease {
-                        attempt: kept.lease.attempt,
-                        ..supersede(kept.lease, now_us, None, || request.name())?
-                    },
-                    is_first: false,
-                })?;
+                let superseded = supersede(kept.lease, now_us, None, || request.name())?;
+                // Nobody takes it over by this.
+                let lease = Lease { attempt: kept.lease.attempt, ..superseded };
+                lease::save(&NewLease { holder: lease::holder(of, &digest), ..kept.with(lease, of, &digest) })?;
             }
             lease::keep_through_crash();
         }

@@ -54,8 +54,13 @@ fn find_keyed(request: &Keyed<'_>, digest: Digest, asked_at: i64, seeker: Seeker
         let outcome = row.and_then(|row| row.outcome());
         return Ok(KeptRequest { outcome, visible, eligibility: Eligibility::Due { visible: true }, place: None });
     }
-    // An inbox renews expired rows in their place, see `store/inbox.rs`. All other outcome rows never change.
-    let snapshot = if request.session.inbox { Snapshot::LatestMvcc } else { Snapshot::Itself };
+    let snapshot = match seeker {
+        // An inbox renews expired rows in their place, see `store/inbox.rs`. All other outcome rows never change.
+        _ if request.session.inbox => Snapshot::LatestMvcc,
+        // Nobody records the request beside whoever holds its lock, but an import, which has none (`import.rs`).
+        Seeker::LockHolder => Snapshot::WithInserted,
+        _ => Snapshot::Itself,
+    };
     let probe = request.probe(digest);
     let mut found = outcome::find(&probe, asked_at, snapshot)?;
     if found.is_none() && seeker == Seeker::Beginner {

@@ -17,7 +17,6 @@ use crate::requests::numbered::Numbered;
 use crate::requests::request::Request;
 use crate::requests::saving;
 use crate::store::checkpoint::{self, Checkpoint};
-use crate::store::lease::NewLease;
 use crate::store::outcome::Outcome;
 use crate::store::reply;
 use crate::transaction::told;
@@ -138,16 +137,7 @@ pub fn release(request: &Request<'_>, token: Option<i64>) -> Result<(), Error> {
 pub fn extend(request: &Request<'_>, token: i64, lease_us: i64) -> Result<i64, Error> {
     let held = held::leased(request, token, "idem_extend")?;
     let lease = held.stored.lease.extended(pg::now_us(), lease_us);
-    let new = NewLease {
-        of: request.stream(),
-        lock: &held.lock,
-        request: request.key(),
-        last: held.stored.last,
-        fingerprint: held.stored.fingerprint,
-        lease,
-        is_first: false,
-    };
-    keeping::save_lease(request, &new)?;
+    keeping::save_lease(request, &held.stored.with(lease, request.stream(), &held.lock))?;
     Ok(lease.until)
 }
 

@@ -18,7 +18,6 @@ use crate::sessions::liveness;
 use crate::store::lease::StoredLease;
 use crate::store::outcome::Outcome;
 use crate::store::rel::Snapshot;
-use crate::store::segment;
 
 /// What the caller's token leads to.
 pub enum Held<T> {
@@ -55,8 +54,6 @@ pub struct Leased {
     pub stored: StoredLease,
     /// The place of a numbered request in its stream.
     place: Option<Place>,
-    /// The segment that was the current one before the look.
-    segment: usize,
 }
 
 /// The request that `function` was called for with this token.
@@ -81,8 +78,8 @@ impl Leased {
             }
         };
         let (fingerprint, token) = (self.stored.fingerprint, Some(self.stored.lease.token));
-        let (lock, digest, segment) = (self.lock, request.digest(), self.segment);
-        Ok(OpenRequest { lock, digest, numbers, fingerprint, leftovers: LEASED, token, segment })
+        let (lock, digest) = (self.lock, request.digest());
+        Ok(OpenRequest { lock, digest, numbers, fingerprint, leftovers: LEASED, token })
     }
 }
 
@@ -99,15 +96,11 @@ fn find_leased(request: &Request<'_>, token: i64, function: &'static str) -> Res
     }
     let lock = request.lock();
     let claim = Tag::request(&lock);
-    let segment = if let Some(kept) = request.in_journal() {
+    if let Some(kept) = request.in_journal() {
         kept.lock_within(deadline, || request.name())?;
-        0
-    } else {
-        if !waiting::take(request, &claim, deadline, &mut None)? {
-            return Err(waiting::ran_out(request.name().to_string(), &claim, WAIT_BY_SETTING));
-        }
-        segment::current()
-    };
+    } else if !waiting::take(request, &claim, deadline, &mut None)? {
+        return Err(waiting::ran_out(request.name().to_string(), &claim, WAIT_BY_SETTING));
+    }
     let asked_at = pg::now_us();
     let stored = keeping::lease(request, &lock, Snapshot::Itself)?.filter(|stored| stored.request == request.key());
     let of_lease = complete(token, stored.as_ref().map(|stored| &stored.lease), None);
@@ -116,7 +109,7 @@ fn find_leased(request: &Request<'_>, token: i64, function: &'static str) -> Res
     // A key with a lease has an outcome too if an import has brought the outcome since the begin. Then the lease is over.
     let done = matches!(request, Request::Keyed(_)) && outcome.is_some();
     if let (Completion::Proceed, Some(stored), false) = (of_lease, stored, done) {
-        return Ok(Held::Open(Leased { lock, stored, place, segment }));
+        return Ok(Held::Open(Leased { lock, stored, place }));
     }
     let recorded_with = outcome.as_ref().and_then(|(outcome, _)| outcome.token);
     keeping::release_claim(request, &lock);

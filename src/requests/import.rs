@@ -7,14 +7,12 @@
 //!
 //! An import holds no lock of a request, since the lock table has no room for a million of them. It is right all the same:
 //!
-//! * It shares the sweep's lock. So the ring stands still until its commit: every transaction that records meanwhile writes
-//!   to the same segment, where the unique index lets one of two outcomes of a request in. A record that comes after the
-//!   ring has moved on looks again before it writes (`outcome::insert`).
-//! * For each row it looks at the request's lock first and at the outcome after that. Whoever held the lock before has
-//!   committed its outcome by the second look, or is waited for, or the import is refused.
-//! * Whoever begins the request after these looks does not see what the import has inserted. It executes, and its record
-//!   waits for the import's commit and fails with 40001. A retry of it replays what was imported.
-//! * A lease that was begun so is superseded by the outcome, see `held.rs`.
+//! * For each row it looks at the request's lock and at what is kept, inserts, and looks once more. If another transaction
+//!   has begun the request meanwhile, or has left something of it, the import fails with 40001.
+//! * Whoever begins the request takes the lock first and looks then, also for rows that are being inserted. Whoever meets
+//!   the row of an import that has not ended fails with 40001 (`Snapshot::WithInserted`). So of an import and a begin at
+//!   least one sees the other.
+//! * A lease that was committed between the two looks is seen by the second one. One that comes later meets the row.
 //!
 //! In an inbox the insertion is that of `idem_once`, which takes no lock of a request either. A row that tells of an
 //! unfinished request has the request locked, since lease and checkpoint change only under its lock.
@@ -24,7 +22,6 @@
 use crate::arguments;
 use crate::error::{Error, WAIT_BY_SETTING};
 use crate::guc;
-use crate::lock::Tag;
 use crate::model::{Session, StandingSession};
 use crate::names;
 use crate::pg::{self, Deadline, Own};
@@ -76,15 +73,10 @@ pub fn begin(session: &str, query: &str, reason: &str) -> Result<String, Error> 
     arguments::check_writable("idem_import", || "Outcomes are to be inserted.".into())?;
     let query = query.trim_end_matches(|last: char| last == ';' || last.is_whitespace());
     let values = values(query)?;
-    let waited = |what: &str| Error::WaitRanOut { what: what.into(), hint: WAIT_BY_SETTING };
     let deadline = Deadline::after(guc::wait_us());
     // Two imports into one session would wait for each other's rows. And the session stays as it is.
-    if !names::standing_session_lock(session).acquire(deadline.left_us()) {
-        return Err(waited(&format!("a change of session \"{session}\", or an import into it,")));
-    }
-    if !Tag::sweep().share(deadline.left_us()) {
-        return Err(waited("a step of the sweep"));
-    }
+    let what = || format!("a change of session \"{session}\", or an import into it,");
+    names::standing_session_lock(session).acquire_or_fail(deadline.left_us(), WAIT_BY_SETTING, what)?;
     let target = Target { session: standing(session)?, role: pg::current_role_name(), deadline };
     let Some(number) = importing::begin() else {
         return Err(Error::Invalid {
@@ -158,7 +150,6 @@ fn under_way(number: Option<i64>) -> Result<Rc<Import>, Error> {
         detail: "This function belongs to a call of idem_import().".into(),
         hint: "Call idem_import().",
     })?;
-    debug_assert!(Tag::sweep().is_shared_by_us(), "an import shares the sweep's lock to the end of its transaction");
     Ok(import)
 }
 

@@ -142,6 +142,7 @@ impl Target {
             writer: pg::Writer::THIS,
         };
         outcome::insert_by(&request.probe(digest), &outcome, &self.role);
+        self.look_again(&request, digest, now_us)?;
         Ok(Taken::Imported)
     }
 
@@ -176,7 +177,7 @@ impl Target {
             return Err(invalid(
                 "would be kept longer than the session allows",
                 format!("Found {} as expires_at; the latest is {}.", describe(expires_at), describe(latest)),
-                "Leave expires_at out, give an earlier one, or alter the session's ttl with idem_alter_session().",
+                "Leave expires_at out, give an earlier one, or have the session's owner alter its ttl (idem_alter_session).",
             ));
         }
         if row.is_moved() {
@@ -218,6 +219,14 @@ impl Target {
         }
         self.refuse_unfinished(request, digest, now_us)?;
         Ok(true)
+    }
+
+    /// Refuses what was imported just now if the request was begun since [`Target::look`].
+    fn look_again(&self, request: &Keyed<'_>, digest: Digest, now_us: i64) -> Result<(), Error> {
+        if Tag::request(&digest).is_held_by_another() || outcome::find_of_others(&request.probe(digest), now_us)? {
+            return Err(Error::RecordedBeside(request.name()));
+        }
+        self.refuse_unfinished(request, digest, now_us)
     }
 
     /// Refuses a request that was begun here, committed, and is not done.
@@ -278,7 +287,7 @@ impl Target {
         }
         if let Some(lease) = lease {
             let (request, last, is_first) = (&*request.key, None, false);
-            lease::save(&NewLease { of, lock: &digest, request, last, fingerprint, lease, is_first })?;
+            lease::save(&NewLease { of, lock: &digest, request, last, fingerprint, lease, is_first, holder: None })?;
             lease::keep_through_crash();
         }
         if let Some(point) = point {
@@ -331,7 +340,7 @@ fn kept<'a>(request: &Keyed<'_>, row: &ImportedRow<'a>, now_us: i64) -> Result<K
         (None, failed) => Some(if failed == Some(true) { Class::Failed } else { Class::Succeeded }),
         (Some("unfinished"), None) => None,
         (Some(status), None) => {
-            let class = Class::ALL.into_iter().find(|class| class.status() == status);
+            let class = Class::of_status(status);
             let hint = "The statuses are succeeded, failed, cancelled and unfinished.";
             Some(class.ok_or_else(|| invalid("comes with an unknown status", format!("Found \"{status}\"."), hint))?)
         }

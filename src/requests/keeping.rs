@@ -30,7 +30,7 @@ pub fn save_lease(request: &Request<'_>, new: &NewLease<'_>) -> Result<(), Error
         None => lease::save(new)?,
         Some(kept) => {
             let until = request.unfinished_until(new.lease.until);
-            kept.write(|row| row.lease(&new.lease, new.fingerprint, until))?;
+            kept.write(|row| row.lease(new, until))?;
         }
     }
     keep_lease_through_crash(request);
@@ -96,6 +96,25 @@ pub fn checkpoint(
     }
 }
 
+/// The lease and the checkpoint that count at `asked_at`. The caller need not have the request's lock.
+pub fn unfinished(
+    request: &Request<'_>,
+    lock: &Digest,
+    asked_at: i64,
+) -> Result<(Option<StoredLease>, Option<Checkpoint>), Error> {
+    let counts = |since: i64| request.unfinished_until(since) > asked_at;
+    let lease = self::lease(request, lock, Snapshot::LatestMvcc)?
+        .filter(|lease| request.is_of(lease) && counts(lease.lease.until));
+    // Any number of a leased range finds the checkpoint of the range.
+    let digest = lease.as_ref().map_or_else(|| request.digest(), |lease| request.digest_of(&lease.request));
+    let key = lease.as_ref().map_or(request.key(), |lease| &lease.request);
+    let until = lease.as_ref().map_or(i64::MIN, |lease| lease.lease.until);
+    let checkpoint = self::checkpoint(request, &Probe { key, ..request.probe(digest) }, Snapshot::LatestMvcc)?
+        .map(|found| found.checkpoint)
+        .filter(|checkpoint| counts(checkpoint.written_at.max(until)));
+    Ok((lease, checkpoint))
+}
+
 /// Writes a checkpoint over the one that is kept. The caller has the request's lock.
 pub fn save_checkpoint(request: &Request<'_>, digest: Digest, checkpoint: &Checkpoint) -> Result<(), Error> {
     match request.in_journal() {
@@ -121,7 +140,7 @@ pub fn record(keyed: &Keyed<'_>, open: &OpenRequest, outcome: Outcome, ttl_us: i
             checkpoint::delete(&probe)?;
         }
         let outcome = Outcome { expires_at: Some(expires_at), ..outcome };
-        outcome::insert(&probe, &outcome, open.segment)?;
+        outcome::insert(&probe, &outcome);
         return Ok(outcome);
     };
     let expires_at = kept.write(|row| row.record(&outcome, expires_at, expires_at.saturating_add(slack_us(ttl_us))))?;

@@ -13,8 +13,6 @@ use crate::requests::request::Request;
 use crate::requests::waiting;
 use crate::store::checkpoint::Checkpoint;
 use crate::store::outcome::Outcome;
-use crate::store::probe::Probe;
-use crate::store::rel::Snapshot;
 use crate::wake::Sleeper;
 
 /// What is known.
@@ -135,16 +133,8 @@ fn find_outcome(
 
 /// What is known of a request that has no outcome. `held` tells whether a transaction has its claim.
 fn find_unfinished(request: &Request<'_>, lock: &Digest, asked_at: i64, held: bool) -> Result<Known, Error> {
-    let counts = |since: i64| request.unfinished_until(since) > asked_at;
-    let lease = keeping::lease(request, lock, Snapshot::LatestMvcc)?
-        .filter(|lease| request.is_of(lease) && counts(lease.lease.until));
-    let until = lease.as_ref().map(|lease| lease.lease.until);
-    // Any number of a leased range finds the checkpoint of the range.
-    let digest = lease.as_ref().map_or_else(|| request.digest(), |lease| request.digest_of(&lease.request));
-    let key = lease.as_ref().map_or(request.key(), |lease| &lease.request);
-    let checkpoint = keeping::checkpoint(request, &Probe { key, ..request.probe(digest) }, Snapshot::LatestMvcc)?
-        .map(|found| found.checkpoint)
-        .filter(|checkpoint| counts(checkpoint.written_at.max(until.unwrap_or(i64::MIN))));
+    let (lease, checkpoint) = keeping::unfinished(request, lock, asked_at)?;
+    let until = lease.map(|lease| lease.lease.until);
     // In a session that has ended nobody can complete what a lease that ran out was for.
     let is_over = until.is_some_and(|until| until <= asked_at) && request.session_has_ended()?;
     Ok(match (until, checkpoint) {

@@ -22,7 +22,8 @@ pub fn once(session: &str, keys: &[&str], function: &'static str) -> Result<Vec<
     // The right to the session and its sort are checked for an empty list too.
     let standing = resolve::standing(session, Right::Use, resolve::USE)?;
     check_sort(&standing, true)?;
-    check_count(session, keys.len())?;
+    let what = || format!("the number of requests given for session \"{session}\"");
+    arguments::check_batch(what, keys.len(), "Send them in several calls, or raise idempotence.max_batch.")?;
     let (session, now_us) = (&standing, pg::now_us());
     let mut requests = Vec::new();
     requests.try_reserve_exact(keys.len())?;
@@ -131,16 +132,4 @@ fn check_age(request: &Keyed<'_>, now_us: i64) -> Result<(), Error> {
         }
         _ => Ok(()),
     }
-}
-
-fn check_count(session: &str, count: usize) -> Result<(), Error> {
-    if count <= guc::max_batch() {
-        return Ok(());
-    }
-    Err(Error::LimitExceeded {
-        what: format!("the number of requests given for session \"{session}\""),
-        found: count.to_string(),
-        limit: guc::max_batch().to_string(),
-        hint: "Send them in several calls, or raise idempotence.max_batch.",
-    })
 }

@@ -32,12 +32,7 @@ pub fn redact(request: &Request<'_>, reason: &str) -> Result<bool, Error> {
     if let Request::Numbered(numbered) = request {
         return redact_numbered(request, numbered, &lock, reason);
     }
-    let found = redact_keyed(request, lock)?;
-    if found.is_none() {
-        request.check_here()?;
-    }
-    repair::note("redact", request, reason, found.unwrap_or("nothing"));
-    Ok(found.is_some())
+    repair::note_found("redact", request, reason, redact_keyed(request, lock)?)
 }
 
 /// Redacts a request of a standing session; tells what was taken away. The caller has the claim.
@@ -68,8 +63,7 @@ fn redact_numbered(request: &Request<'_>, numbered: &Numbered<'_>, lock: &Digest
     if checkpoint::redact(&Probe { key: named.key(), ..named.probe(digest) })? {
         found = found.or(Some(OF_CHECKPOINT));
     }
-    repair::note("redact", &named, reason, found.unwrap_or("nothing"));
-    Ok(found.is_some())
+    repair::note_found("redact", &named, reason, found)
 }
 
 /// Shares a client session, ended or not, so that the sweep does not delete it meanwhile.

@@ -29,11 +29,13 @@ use crate::sessions::resolve;
 use crate::store::audit::{self, Repair};
 use crate::store::granted;
 use crate::store::inbox;
-use crate::store::lease::{NewLease, StoredLease};
+use crate::store::lease::{Holder, NewLease, StoredLease};
 use crate::store::outcome::Outcome;
 use crate::store::persistence::{self, What};
 use crate::store::rel::Snapshot;
 use crate::store::restore;
+use crate::store::secret;
+use crate::store::witness;
 use crate::wake;
 use pgrx::pg_sys;
 use std::rc::Rc;
@@ -60,11 +62,7 @@ pub fn forget(session_name: &str, key: &str, reason: &str, numbering: Numbering<
     } else {
         forget_all(&request, digest)?
     };
-    if found.is_none() {
-        request.check_here()?;
-    }
-    note("forget", &request, reason, found.unwrap_or("nothing"));
-    Ok(found.is_some())
+    note_found("forget", &request, reason, found.as_deref())
 }
 
 /// The session of a request to be forgotten: any standing one, also a dropped one. The caller checks the right.
@@ -81,25 +79,34 @@ pub(super) fn session_to_forget(name: &str) -> Result<Rc<StandingSession>, Error
 
 /// Deletes what an inbox keeps of a key and tells what that was. The caller has the request's lock, which keeps the sweep
 /// away. It may wait for a row that another transaction is renewing.
-pub(super) fn forget_in_inbox(digest: Digest) -> Result<Option<&'static str>, Error> {
-    Ok(inbox::delete(&digest, pg::now_us())?.then_some("succeeded outcome"))
+pub(super) fn forget_in_inbox(digest: Digest) -> Result<Option<String>, Error> {
+    Ok(inbox::delete(&digest, pg::now_us())?.then(|| "succeeded outcome".into()))
 }
 
 /// Deletes what is kept of the request and tells what that was. The caller has the claim.
-pub(super) fn forget_all(request: &Request<'_>, digest: Digest) -> Result<Option<&'static str>, Error> {
-    check_not_leased(request, keeping::lease(request, &digest, Snapshot::Itself)?.as_ref())?;
-    keeping::forget(request, digest).map(in_words)
+pub(super) fn forget_all(request: &Request<'_>, digest: Digest) -> Result<Option<String>, Error> {
+    let kept = keeping::lease(request, &digest, Snapshot::Itself)?;
+    check_not_leased(request, kept.as_ref())?;
+    let lease = kept.filter(|kept| request.is_of(kept)).map(|kept| lease_in_words(request, &digest, &kept));
+    keeping::forget(request, digest).map(|forgotten| in_words(&forgotten, lease))
 }
 
 /// What was forgotten of a request.
-fn in_words(Forgotten(outcome, checkpoint, lease): Forgotten) -> Option<&'static str> {
+fn in_words(Forgotten(outcome, checkpoint, _): &Forgotten, lease: Option<String>) -> Option<String> {
     match outcome {
-        Some(Class::Succeeded) => Some("succeeded outcome"),
-        Some(Class::Failed) => Some("failed outcome"),
-        Some(Class::Cancelled) => Some("cancelled outcome"),
-        None if checkpoint => Some("checkpoint"),
-        None => lease.then_some("lease that ran out"),
+        Some(class) => Some(format!("{} outcome", class.status())),
+        None if lease.is_some() => lease,
+        None => checkpoint.then(|| "checkpoint".into()),
     }
+}
+
+/// A lease that a repair has found, with whoever has or had it: the repair takes that name away.
+fn lease_in_words(request: &Request<'_>, lock: &Digest, kept: &StoredLease) -> String {
+    let state = if kept.lease.runs_at(pg::now_us()) { "had not run out" } else { "ran out" };
+    let holder = waiting::holder_of_lease(request, lock).map(|Holder { role, application, .. }| {
+        format!(", of role {role}{}", if application.is_empty() { application } else { format!(" ({application})") })
+    });
+    format!("lease that {state}, attempt {}{}", kept.lease.attempt, holder.unwrap_or_default())
 }
 
 /// Takes away a lease that ran out, as if its request had never been begun with it. Ends one that has not run out, if
@@ -109,39 +116,23 @@ pub fn force_release(asked: &Request<'_>, reason: &str, live: bool) -> Result<bo
     asked.check_not_inbox()?;
     let lock = lock_for_repair(asked, "idem_force_release", OF_OTHERS)?;
     let found = keeping::lease(asked, &lock, Snapshot::Itself)?.filter(|found| asked.is_of(found));
-    let Some(found) = found else {
-        asked.check_here()?;
-        note("force_release", asked, reason, "nothing");
-        return Ok(false);
-    };
     let now_us = pg::now_us();
-    let runs = found.lease.runs_at(now_us);
-    if runs && !live {
-        return Err(leased(asked.name(), &found));
+    if let Some(found) = found.as_ref().filter(|found| found.lease.runs_at(now_us) && !live) {
+        return Err(leased(asked.name(), found));
     }
-    end_lease(asked, &lock, &found, now_us)?;
-    let state = if runs { "had not run out" } else { "ran out" };
-    note("force_release", asked, reason, &format!("lease that {state}, attempt {}", found.lease.attempt));
-    Ok(true)
+    let told = found.as_ref().map(|found| lease_in_words(asked, &lock, found));
+    found.map_or(Ok(()), |found| end_lease(asked, &lock, &found, now_us))?;
+    note_found("force_release", asked, reason, told.as_deref())
 }
 
 /// Takes away a lease that ran out, and supersedes one that has not. The caller has the request's lock.
 pub(super) fn end_lease(request: &Request<'_>, lock: &Digest, found: &StoredLease, now_us: i64) -> Result<(), Error> {
     if found.lease.runs_at(now_us) {
-        let lease = start::supersede(found.lease, now_us, None, || request.name())?;
-        keeping::save_lease(
-            request,
-            &NewLease {
-                of: request.stream(),
-                lock,
-                request: &found.request,
-                last: found.last,
-                fingerprint: found.fingerprint,
-                // Nobody takes it over by this.
-                lease: Lease { attempt: found.lease.attempt, ..lease },
-                is_first: false,
-            },
-        )?;
+        let superseded = start::supersede(found.lease, now_us, None, || request.name())?;
+        // Nobody takes it over by this, and it is unfinished since it was begun.
+        let lease = Lease { attempt: found.lease.attempt, begun_at: found.lease.begun_at, ..superseded };
+        let holder = waiting::holder_of_lease(request, lock);
+        keeping::save_lease(request, &NewLease { holder, ..found.with(lease, request.stream(), lock) })?;
     } else {
         keeping::delete_lease(request, lock)?;
     }
@@ -149,7 +140,8 @@ pub(super) fn end_lease(request: &Request<'_>, lock: &Digest, found: &StoredLeas
     Ok(())
 }
 
-/// Records the outcome of a request that is unfinished: a lease of it ran out, or it stopped at a checkpoint.
+/// Records the outcome of a request that is unfinished: a lease of it ran out, or it stopped at a checkpoint. That of one that
+/// was given up takes the place of this failure, which nobody has decided.
 pub fn force_record(
     request: &Request<'_>,
     class: Class,
@@ -168,9 +160,14 @@ pub fn force_record(
     let lock = lock_for_repair(request, "idem_force_record", OF_OTHERS)?;
     let asked = Asked { request, lock, asked_at: pg::now_us(), fingerprint: None, aim: Aim::Settle };
     let name = || request.name();
-    let Some(found) = asked.find_and_decide(Seeker::LockHolder)? else {
-        return Err(Error::WaitRanOut { what: name().to_string(), hint: WAIT_BY_SETTING });
-    };
+    let in_doubt = || Error::WaitRanOut { what: name().to_string(), hint: WAIT_BY_SETTING };
+    let mut found = asked.find_and_decide(Seeker::LockHolder)?.ok_or_else(in_doubt)?;
+    let given_up = found.decision == Decision::Replay
+        && found.outcome.as_ref().map(witness::was_given_up).transpose()?.unwrap_or(false);
+    if given_up {
+        keeping::forget(request, lock)?;
+        found = asked.find_and_decide(Seeker::LockHolder)?.ok_or_else(in_doubt)?;
+    }
     let what = match (found.decision, &found.outcome, &found.lease) {
         (Decision::Replay, Some(outcome), _) => {
             let recorded_at = pg::describe_moment(outcome.recorded_at);
@@ -179,18 +176,15 @@ pub fn force_record(
         (Decision::Leased, _, Some(kept)) => {
             return Err(leased(name(), kept));
         }
-        (Decision::Execute { taken_over: true, .. }, _, Some(kept)) => {
-            format!("lease that ran out, attempt {}", kept.lease.attempt)
-        }
+        (Decision::Execute { taken_over: true, .. }, _, Some(kept)) => lease_in_words(request, &lock, kept),
         (Decision::Execute { from_checkpoint: true, .. }, _, _) => "checkpoint".into(),
+        _ if given_up => "failed outcome, given up".into(),
         _ => {
             request.check_here()?;
             return Err(Error::NothingUnfinished { name: name() });
         }
     };
-    if start::start(&asked, found, Deadline::after(guc::wait_us()))?.is_none() {
-        return Err(Error::WaitRanOut { what: name().to_string(), hint: WAIT_BY_SETTING });
-    }
+    start::start(&asked, found, Deadline::after(guc::wait_us()))?.ok_or_else(in_doubt)?;
     let outcome = finish::record(request, class, response, None, None)?;
     note("force_record", request, reason, &what);
     Ok(outcome)
@@ -236,7 +230,22 @@ pub(super) fn check_writable(function: &'static str) -> Result<(), Error> {
     arguments::check_writable(function, || "A repair is noted in idempotence.audit.".into())
 }
 
-pub(super) fn note(action: &'static str, request: &Request<'_>, reason: &str, found: &str) {
+/// Notes what a repair has found, and tells whether it has found anything. One that has found nothing has changed nothing,
+/// and leaves no row; the request may be another node's then.
+pub(super) fn note_found(
+    action: &'static str,
+    request: &Request<'_>,
+    reason: &str,
+    found: Option<&str>,
+) -> Result<bool, Error> {
+    match found {
+        Some(found) => note(action, request, reason, found),
+        None => request.check_here()?,
+    }
+    Ok(found.is_some())
+}
+
+fn note(action: &'static str, request: &Request<'_>, reason: &str, found: &str) {
     let RequestKey { session, stream, request } = request.request_key();
     let request = if stream.is_empty() { request.to_owned() } else { format!("{stream}/{request}") };
     audit::insert(&Repair { action, session, request: &request, reason: Some(reason), found });
@@ -248,8 +257,10 @@ pub fn purge_audit(before: i64, reason: &str) -> Result<usize, Error> {
     check_reason(reason)?;
     check_writable("idem_purge_audit")?;
     let purged = audit::delete_before(before)?;
-    let found = format!("{purged} rows from before {}", pg::describe_moment(before));
-    audit::insert(&Repair { action: "purge_audit", session: "", request: "", reason: Some(reason), found: &found });
+    if purged > 0 {
+        let found = format!("{purged} rows from before {}", pg::describe_moment(before));
+        audit::insert(&Repair { action: "purge_audit", session: "", request: "", reason: Some(reason), found: &found });
+    }
     Ok(purged)
 }
 
@@ -257,12 +268,11 @@ pub fn purge_audit(before: i64, reason: &str) -> Result<usize, Error> {
 pub fn set_persistence(what: What, unlogged: bool) -> Result<bool, Error> {
     arguments::check_writable("idem_set_persistence", || "A table is rewritten.".into())?;
     let changed = persistence::choose(what, unlogged)?;
-    let (now, former) = if unlogged { ("unlogged", "logged") } else { ("logged", "unlogged") };
-    let found = match changed {
-        true => format!("{} were {former}, and are {now} now", what.name()),
-        false => format!("{} were {now} already", what.name()),
-    };
-    audit::insert(&Repair { action: "set_persistence", session: "", request: "", reason: None, found: &found });
+    if changed {
+        let (now, former) = if unlogged { ("unlogged", "logged") } else { ("logged", "unlogged") };
+        let found = format!("{} were {former}, and are {now} now", what.name());
+        audit::insert(&Repair { action: "set_persistence", session: "", request: "", reason: None, found: &found });
+    }
     Ok(changed)
 }
 
@@ -283,14 +293,14 @@ pub fn note_grant(role: pg_sys::Oid, level: Option<&str>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Accepts that a restore brought rows without their sessions. Tells whether there was anything to accept.
+/// Accepts that a restore brought rows without their sessions. Tells whether there was anything to accept. Rows of sessions
+/// that another key has made are not to be accepted: their requests would be executed again.
 pub fn accept_restore(reason: &str) -> Result<bool, Error> {
     check_reason(reason)?;
     arguments::check_writable("idem_accept_restore", || "A decision is noted in idempotence.audit.".into())?;
-    if !Tag::sweep().acquire(guc::wait_us()) {
-        let what = "a restore by another transaction, or a step of the sweep,".into();
-        return Err(Error::WaitRanOut { what, hint: WAIT_BY_SETTING });
-    }
+    let what = || "a restore by another transaction, or a step of the sweep,".into();
+    Tag::sweep().acquire_or_fail(guc::wait_us(), WAIT_BY_SETTING, what)?;
+    secret::check_alone()?;
     let accepted = restore::accept()?;
     if accepted {
         let found = "rows restored, perhaps without their sessions";

@@ -13,11 +13,14 @@ use crate::requests::keyed::{Keyed, check_sort, refuse_journal};
 use crate::requests::redact;
 use crate::requests::repair;
 use crate::requests::request::Request;
+use crate::requests::waiting;
 use crate::sessions::resolve;
 use crate::store::audit::{self, Repair};
 use crate::store::by_prefix::{self, Wanted};
 use crate::store::rel::Snapshot;
 use std::borrow::Cow;
+use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::rc::Rc;
 
@@ -39,13 +42,14 @@ pub fn forget(session: &str, prefix: &str, reason: &str, most: i32) -> Result<Re
     refuse_journal(&session, "idem_forget_prefix")?;
     let is_inbox = session.inbox;
     let set = Set { action: "forget_prefix", function: "idem_forget_prefix", wanted: Wanted::Anything };
-    set.repair(session, prefix, reason, most, |request, digest| {
+    let forget = |request: &Request<'_>, digest| {
         let found = match is_inbox {
             true => pg::bounded(Some(ROW_WAIT_US), || repair::forget_in_inbox(digest)).transpose()?,
             false => Some(repair::forget_all(request, digest)?),
         };
         Ok(found.map(|found| found.is_some()))
-    })
+    };
+    set.repair(session, prefix, reason, most, forget, String::new)
 }
 
 /// Redacts requests, as `idem_redact` does one.
@@ -64,9 +68,9 @@ pub fn redact(session: &str, prefix: &str, reason: &str, most: i32) -> Result<Re
     refuse_journal(&session, "idem_redact_prefix")?;
     check_sort(&session, false)?;
     let set = Set { action: "redact_prefix", function: "idem_redact_prefix", wanted: Wanted::Contents };
-    set.repair(session, prefix, reason, most, |request, digest| {
-        redact::redact_keyed(request, digest).map(|found| Some(found.is_some()))
-    })
+    let redact =
+        |request: &Request<'_>, digest| redact::redact_keyed(request, digest).map(|found| Some(found.is_some()));
+    set.repair(session, prefix, reason, most, redact, String::new)
 }
 
 /// Ends leases, as `idem_force_release` does one: those that have not run out, or those that ran out.
@@ -81,13 +85,23 @@ pub fn force_release(session: &str, prefix: &str, reason: &str, live: bool, most
     check_sort(&session, false)?;
     let (action, function) = ("force_release_prefix", "idem_force_release_prefix");
     let set = Set { action, function, wanted: Wanted::Lease { live } };
-    set.repair(session, prefix, reason, most, |request, digest| {
+    let holders = Cell::new(BTreeSet::new());
+    let release = |request: &Request<'_>, digest| {
         let now_us = pg::now_us();
         let found = keeping::lease(request, &digest, Snapshot::Itself)?;
         let found = found.filter(|found| found.lease.runs_at(now_us) == live);
-        found.as_ref().map_or(Ok(()), |found| repair::end_lease(request, &digest, found, now_us))?;
-        Ok(Some(found.is_some()))
-    })
+        let Some(found) = found else { return Ok(Some(false)) };
+        let mut known = holders.take();
+        known.extend(waiting::holder_of_lease(request, &digest).map(|holder| holder.role));
+        holders.set(known);
+        repair::end_lease(request, &digest, &found, now_us)?;
+        Ok(Some(true))
+    };
+    let told = || {
+        let holders: Vec<_> = holders.take().into_iter().collect();
+        format!("; leases of role {}", holders.join(", "))
+    };
+    set.repair(session, prefix, reason, most, release, told)
 }
 
 fn numbered(session: &str, what: &str, hint: &'static str) -> Error {
@@ -99,7 +113,7 @@ fn numbered(session: &str, what: &str, hint: &'static str) -> Error {
 }
 
 /// A repair of a set of requests. The function that repairs one of them tells whether there was anything to repair, or
-/// gives `None` if somebody is at work on it.
+/// gives `None` if somebody is at work on it. `more` is what the audit tells besides.
 struct Set {
     action: &'static str,
     function: &'static str,
@@ -114,6 +128,7 @@ impl Set {
         reason: &str,
         most: i32,
         mut repair_one: impl FnMut(&Request<'_>, Digest) -> Result<Option<bool>, Error>,
+        more: impl FnOnce() -> String,
     ) -> Result<Repaired, Error> {
         let most = check_most(most)?;
         repair::check_writable(self.function)?;
@@ -132,14 +147,16 @@ impl Set {
         if (repaired.done, repaired.left_out) == (0, 0) {
             session.check_here()?;
         }
-        let found = format!("{} done, {} at work and left out", repaired.done, repaired.left_out);
-        audit::insert(&Repair {
-            action: self.action,
-            session: &session.name,
-            request: &prefix,
-            reason: Some(reason),
-            found: &found,
-        });
+        if repaired.done > 0 {
+            let found = format!("{} done, {} at work and left out{}", repaired.done, repaired.left_out, more());
+            audit::insert(&Repair {
+                action: self.action,
+                session: &session.name,
+                request: &prefix,
+                reason: Some(reason),
+                found: &found,
+            });
+        }
         Ok(repaired)
     }
 }

@@ -99,10 +99,7 @@ impl<'a> Request<'a> {
 
     /// The digest under which its checkpoint is kept and, if it has a key, its outcome.
     pub fn digest(&self) -> Digest {
-        match self {
-            Request::Keyed(request) => request.digest(),
-            Request::Numbered(request) => names::of_request(&request.session.id, request.stream, &request.key),
-        }
+        self.digest_of(self.key())
     }
 
     /// The digest that is locked for it: its own, or that of its lane if it is numbered.
@@ -123,16 +120,8 @@ impl<'a> Request<'a> {
 
     /// What the tables are searched for.
     pub fn probe(&self, digest: Digest) -> Probe<'_> {
-        match self {
-            Request::Keyed(request) => request.probe(digest),
-            Request::Numbered(request) => Probe {
-                session: &request.session.id,
-                session_name: &request.session.name,
-                stream: request.stream,
-                key: &request.key,
-                digest,
-            },
-        }
+        let RequestKey { session: session_name, stream, request: key } = self.request_key();
+        Probe { session: self.stream().session, session_name, stream, key, digest }
     }
 
     /// Until when something unfinished of it counts, such as a checkpoint written at `since_us`: as long as an outcome

@@ -1,11 +1,11 @@
 //! What starting a request does: it goes on the open list and, if the caller wants a lease, gets one.
 
+use crate::domain::allowance::Kind;
 use crate::domain::class::Class;
 use crate::domain::decision::Decision;
 use crate::domain::lease::Lease;
 use crate::domain::limits::DEPTH_MAX;
 use crate::domain::sequence::Range;
-use crate::domain::share::Kind;
 use crate::error::{Error, RequestName};
 use crate::guc;
 use crate::open::{self, Finish, Numbers, OpenRequest};
@@ -57,7 +57,6 @@ pub fn start(asked: &Asked<'_>, found: Decided, deadline: Deadline) -> Result<Op
         fingerprint: asked.fingerprint.or(fingerprint_before),
         leftovers,
         token: None,
-        segment: found.segment,
     };
     let lease = match (decision, asked.aim) {
         // The record that follows deletes the former lease.
@@ -155,6 +154,7 @@ fn take_lease(
         fingerprint: open.fingerprint,
         lease,
         is_first: !open.leftovers.lease,
+        holder: None,
     };
     keeping::save_lease(request, &new)?;
     Ok(lease_us.map(|_| lease))

@@ -150,15 +150,22 @@ fn holder(claim: &Tag) -> String {
     format!("Process {pid} (role \"{role}\", application \"{application}\") has it{since}.{written}")
 }
 
+/// Who has, or had, the lease that is kept under the lock of a request.
+pub fn holder_of_lease(request: &Request<'_>, claim: &Digest) -> Option<Holder> {
+    match request.in_journal() {
+        None => lease::holder(request.stream(), claim),
+        Some(kept) => {
+            let (role, application, until) = kept.row().ok().flatten()?.holder()?;
+            Some(Holder { role, application, until })
+        }
+    }
+}
+
 /// Who has the lease of a request, in words.
 pub fn lease_in_words(request: &Request<'_>, claim: &Digest) -> String {
-    let holder = match request.in_journal() {
-        None => {
-            lease::holder(request.stream(), claim).map(|Holder { role, application, until }| (role, application, until))
-        }
-        Some(kept) => kept.row().ok().flatten().and_then(|row| row.holder()),
+    let Some(Holder { role, application, until }) = holder_of_lease(request, claim) else {
+        return "Nobody has a lease of it any more.".into();
     };
-    let Some((role, application, until)) = holder else { return "Nobody has a lease of it any more.".into() };
     let until = pg::describe_moment(until);
     format!("Role \"{role}\" (application \"{application}\") has a lease until {until}.")
 }

@@ -98,19 +98,17 @@ pub fn allocate(name: &str, count: i32, stream_name: &str) -> Result<i64, Error>
 }
 
 fn check_count(session: &ClientSession, count: i32) -> Result<i64, Error> {
+    let what = || format!("the number of numbers to allocate in session \"{}\"", session.name);
     match usize::try_from(count) {
-        Ok(0) | Err(_) => Err(Error::Invalid {
-            message: format!("the number of numbers to allocate in session \"{}\" must be at least 1", session.name),
+        Ok(asked @ 1..) => {
+            arguments::check_batch(what, asked, "Allocate them in several calls, or raise idempotence.max_batch.")?;
+            Ok(count.into())
+        }
+        _ => Err(Error::Invalid {
+            message: format!("{} must be at least 1", what()),
             detail: format!("Found {count}."),
             hint: "Ask for as many as are needed.",
         }),
-        Ok(asked) if asked > guc::max_batch() => Err(Error::LimitExceeded {
-            what: format!("the number of numbers to allocate in session \"{}\"", session.name),
-            found: count.to_string(),
-            limit: guc::max_batch().to_string(),
-            hint: "Allocate them in several calls, or raise idempotence.max_batch.",
-        }),
-        Ok(_) => Ok(count.into()),
     }
 }
 

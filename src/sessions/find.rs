@@ -17,10 +17,7 @@ pub fn by_id(id: &SessionId) -> Option<ClientSession> {
 /// The session that a registration finds: by the client's name the session that has not ended, by the id of the
 /// registration the session that was registered under it, ended or not.
 pub fn registered(owner: pg_sys::Oid, by: KnownBy<'_>) -> Option<ClientSession> {
-    match by {
-        KnownBy::Client(client) => live::find_by_client(owner, client).or_else(|| saved::find_by_client(owner, client)),
-        KnownBy::RequestId(id) => live::find_by_request_id(owner, id).or_else(|| saved::find_by_request_id(owner, id)),
-    }
+    live::find_registered(owner, by).or_else(|| saved::find_registered(owner, by))
 }
 
 /// The result of a search.

@@ -1,9 +1,9 @@
 //! The limits on what a role may make: on client sessions at work, on ended client sessions that have a row only for their
 //! end, on standing sessions, and on leases.
 //!
-//! Counting takes longer the more sessions there are, so a backend counts rarely, see `domain/share.rs`.
+//! Counting takes longer the more sessions there are, so a backend counts rarely, see `domain/allowance.rs`.
 
-use crate::domain::share::{Kind, Share};
+use crate::domain::allowance::{Allowance, Kind};
 use crate::error::Error;
 use crate::guc;
 use crate::pg;
@@ -21,8 +21,8 @@ pub fn take(owner: pg_sys::Oid, kind: Kind) -> Result<(), Error> {
         Kind::Lease => guc::max_leases_per_role(),
     };
     let now_us = pg::now_us();
-    let has_share = |share: &mut Share| share.take(limit, now_us);
-    if cache::with(|cache| cache.quota.get_mut(&(owner, kind)).is_some_and(has_share)) {
+    let has_some = |allowance: &mut Allowance| allowance.take(limit, now_us);
+    if cache::with(|cache| cache.quota.get_mut(&(owner, kind)).is_some_and(has_some)) {
         return Ok(());
     }
     let count = match kind {
@@ -34,8 +34,8 @@ pub fn take(owner: pg_sys::Oid, kind: Kind) -> Result<(), Error> {
     if count >= limit {
         return Err(exceeded(owner, kind, count, limit));
     }
-    let share = Share::after_count(limit, count, pg::max_backends(), now_us, pg::now_us());
-    cache::with(|cache| cache.quota.put((owner, kind), share));
+    let allowance = Allowance::after_count(limit, count, pg::max_backends(), now_us, pg::now_us());
+    cache::with(|cache| cache.quota.put((owner, kind), allowance));
     Ok(())
 }
 

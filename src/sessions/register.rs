@@ -5,11 +5,11 @@
 //! session, if it is alive, is resumed or fenced. A client that does not resume a session gets a new one.
 
 use crate::arguments::{self, WAIT_BY_ARGUMENT};
+use crate::domain::allowance::Kind;
 use crate::domain::end::End;
 use crate::domain::identity::{self, SessionId};
 use crate::domain::limits::{CLIENT_CHARS_MAX, TIMEOUT_US_MAX, TIMEOUT_US_MIN, WINDOW_MAX};
 use crate::domain::sequence::Order;
-use crate::domain::share::Kind;
 use crate::domain::time_key;
 use crate::error::Error;
 use crate::guc;
@@ -158,10 +158,8 @@ fn timeout_us(asked: Option<&Interval>) -> Result<i64, Error> {
 /// Takes the locks that let only one registration of a client, or with an id, run at a time.
 fn take_locks(session: &ClientSession, deadline: Deadline) -> Result<(), Error> {
     for by in session.known_by() {
-        if !names::registration_lock(session.owner, by).acquire(deadline.left_us()) {
-            let what = "a registration of the same client by another transaction".into();
-            return Err(Error::WaitRanOut { what, hint: WAIT_BY_ARGUMENT });
-        }
+        let what = || "a registration of the same client by another transaction".into();
+        names::registration_lock(session.owner, by).acquire_or_fail(deadline.left_us(), WAIT_BY_ARGUMENT, what)?;
     }
     Ok(())
 }

@@ -82,11 +82,7 @@ pub fn any_session(name: &str) -> Result<Session, Error> {
 pub fn to_look_at(name: &str) -> Result<(Session, bool), Error> {
     const LOOK: &str = "look at its requests";
     let session = any_session(name)?;
-    let checked = match &session {
-        Session::Standing(session) => check(session, Right::Use, LOOK),
-        Session::Client(session) => check_roles(session.owner, None, &session.name, LOOK, Right::Own),
-    };
-    match checked {
+    match check_any(&session, Right::Use, LOOK) {
         Ok(()) => Ok((session, true)),
         Err(_) if catalog::is_monitor() => Ok((session, false)),
         Err(error) => Err(or_unknown(&session, error)),
@@ -116,11 +112,7 @@ fn owned_or_any(name: &str, action: &'static str) -> Result<Session, Error> {
 }
 
 fn check_owned(found: &Session, action: &'static str) -> Result<(), Error> {
-    let owner = match found {
-        Session::Standing(session) => session.owner,
-        Session::Client(session) => session.owner,
-    };
-    match check_roles(owner, None, found.name(), action, Right::Own) {
+    match check_any(found, Right::Own, action) {
         Err(error) if !pg::is_admin() => Err(or_unknown(found, error)),
         _ => Ok(()),
     }
@@ -159,6 +151,14 @@ pub fn allowed(session: Rc<StandingSession>, right: Right, action: &'static str)
 pub fn check(session: &StandingSession, right: Right, action: &'static str) -> Result<(), Error> {
     let borrower = session.usable_by.filter(|_| right == Right::Use);
     check_roles(session.owner, borrower, &session.name, action, right)
+}
+
+/// Refuses a caller that has no right to the session. That to a client session is always its owner's.
+fn check_any(session: &Session, right: Right, action: &'static str) -> Result<(), Error> {
+    match session {
+        Session::Standing(session) => check(session, right, action),
+        Session::Client(session) => check_roles(session.owner, None, &session.name, action, Right::Own),
+    }
 }
 
 /// The error for a name that no standing session has.

@@ -21,10 +21,8 @@ pub fn save(session: &ClientSession) -> Result<(), Error> {
     if is_saved(session) {
         return Ok(());
     }
-    if !names::save_lock(&session.id).acquire(guc::wait_us()) {
-        let what = format!("the first outcome of client session \"{}\" in another transaction", session.name);
-        return Err(Error::WaitRanOut { what, hint: WAIT_BY_SETTING });
-    }
+    let what = || format!("the first outcome of client session \"{}\" in another transaction", session.name);
+    names::save_lock(&session.id).acquire_or_fail(guc::wait_us(), WAIT_BY_SETTING, what)?;
     if !is_saved(session) {
         client::insert(session);
         // Nobody ever takes these locks alone, so they are shared without a wait.
@@ -48,10 +46,8 @@ fn is_saved(session: &ClientSession) -> bool {
 
 /// The marks of a stream, for a change. Takes the lock that keeps other transactions from changing them.
 pub fn locked_marks(session: &ClientSession, stream: Stream<'_>) -> Result<Marks, Error> {
-    if !names::marks_lock(stream).acquire(guc::wait_us()) {
-        let what = format!("an allocation or acknowledgement in client session \"{}\"", session.name);
-        return Err(Error::WaitRanOut { what, hint: WAIT_BY_SETTING });
-    }
+    let what = || format!("an allocation or acknowledgement in client session \"{}\"", session.name);
+    names::marks_lock(stream).acquire_or_fail(guc::wait_us(), WAIT_BY_SETTING, what)?;
     let marks = stream::find(stream);
     check_new(session, stream, &marks)?;
     Ok(marks)

@@ -1,11 +1,11 @@
 //! Makes, changes and drops standing sessions.
 
 use crate::arguments;
+use crate::domain::allowance::Kind;
 use crate::domain::identity;
 use crate::domain::limits::{ATTEMPTS_MAX, SESSION_CHARS_MAX, TTL_US_MAX, TTL_US_MIN};
 use crate::domain::node;
 use crate::domain::right::Right;
-use crate::domain::share::Kind;
 use crate::error::{Error, WAIT_BY_SETTING};
 use crate::guc;
 use crate::journal::table;
@@ -20,6 +20,9 @@ use crate::store::session::standing;
 use pgrx::datum::Interval;
 use pgrx::pg_sys;
 use uuid::Uuid;
+
+/// A ttl so short is hardly meant: retries come later.
+const BRIEF_US: i64 = 60_000_000;
 
 /// The options that a session is made with.
 pub struct Options<'a> {
@@ -44,16 +47,8 @@ pub struct Options<'a> {
     pub journal: Option<&'a str>,
 }
 
-/// The result of [`create`].
-pub enum Created {
-    /// The session was made, or made again.
-    New,
-    /// There was such a session, with the same options.
-    AlreadyThere,
-}
-
-/// Makes a session, or makes a dropped one again.
-pub fn create(name: &str, options: &Options<'_>) -> Result<Created, Error> {
+/// Makes a session, or makes a dropped one again. Gives false if there was such a session, with the same options.
+pub fn create(name: &str, options: &Options<'_>) -> Result<bool, Error> {
     check_name(name)?;
     let ttl_us = options.ttl.as_ref().map(checked_ttl_us).transpose()?;
     if options.time_keys && ttl_us.is_none() {
@@ -105,7 +100,7 @@ pub fn create(name: &str, options: &Options<'_>) -> Result<Created, Error> {
             resolve::check(&present, Right::Own, "make it again")?;
             let owner = options.owner.unwrap_or(present.owner);
             let same = wanted(present.id, present.created_at, owner, Some(&present));
-            return if same == present { Ok(Created::AlreadyThere) } else { Err(other_options(&present, &same)) };
+            return if same == present { Ok(false) } else { Err(other_options(&present, &same)) };
         }
         Some((tombstone, _)) => {
             let owner = options.owner.unwrap_or(tombstone.owner);
@@ -141,7 +136,7 @@ pub fn create(name: &str, options: &Options<'_>) -> Result<Created, Error> {
             standing::save(&again);
         }
     }
-    Ok(Created::New)
+    Ok(true)
 }
 
 /// Changes a session; NULL leaves an option as it is.
@@ -195,13 +190,17 @@ pub fn alter(
         let changes = changes.iter().map(|(option, was, is)| format!("{option} was {was}, is {is} now"));
         note("alter_session", name, &changes.collect::<Vec<_>>().join("; "));
     }
+    let lasts_us = |session: &StandingSession| session.ttl_us.unwrap_or_else(guc::retention_us);
+    if lasts_us(&changed) < BRIEF_US.min(lasts_us(&present)) {
+        Error::BriefTtl { session: name.into(), was: ttl_in_words(&present), is: ttl_in_words(&changed) }.warn();
+    }
     Ok(())
 }
 
 /// Drops a session. Its outcomes stay until they expire. If the session is made again, it finds them.
 pub fn drop(name: &str) -> Result<(), Error> {
     let present = find_to_change(name, "drop it", "idem_drop_session")?;
-    let found = format!("owner {}, ttl {}", role_in_words(present.owner), ttl_in_words(&present));
+    let found = options(&present).map(|(option, is)| format!("{option} {is}")).join(", ");
     standing::save(&StandingSession { dropped_at: Some(pg::now_us()), ..present });
     note("drop_session", name, &found);
     Ok(())
@@ -228,12 +227,8 @@ fn find_to_change(name: &str, action: &'static str, function: &'static str) -> R
 }
 
 fn take_lock(name: &str) -> Result<(), Error> {
-    if names::standing_session_lock(name).acquire(guc::wait_us()) {
-        Ok(())
-    } else {
-        let what = format!("another transaction's change of session \"{name}\"");
-        Err(Error::WaitRanOut { what, hint: WAIT_BY_SETTING })
-    }
+    let what = || format!("another transaction's change of session \"{name}\"");
+    names::standing_session_lock(name).acquire_or_fail(guc::wait_us(), WAIT_BY_SETTING, what)
 }
 
 fn check_writable(function: &'static str) -> Result<(), Error> {
@@ -370,27 +365,26 @@ fn check_max_ttl(session: &str, ttl_us: Option<i64>) -> Result<(), Error> {
     }
 }
 
+/// The options of a session, in words.
+fn options(session: &StandingSession) -> [(&'static str, String); 9] {
+    let none = || "-".to_owned();
+    [
+        ("inbox", session.inbox.to_string()),
+        ("time_keys", session.time_keys.to_string()),
+        ("journal", session.journal.clone().unwrap_or_else(none)),
+        ("require_payload", session.require_payload.to_string()),
+        ("ttl", ttl_in_words(session)),
+        ("max_attempts", session.max_attempts.map_or("without a limit".into(), |attempts| attempts.to_string())),
+        ("owner", role_in_words(session.owner)),
+        ("usable_by", session.usable_by.map_or_else(none, role_in_words)),
+        ("node", session.node.clone().unwrap_or_else(|| node::NONE.into())),
+    ]
+}
+
 /// The options in which two states of a session differ, with what each has in the first and in the second.
 fn differences(first: &StandingSession, second: &StandingSession) -> Vec<(&'static str, String, String)> {
-    let attempts = |session: &StandingSession| {
-        session.max_attempts.map_or("without a limit".into(), |attempts| attempts.to_string())
-    };
-    let lent = |session: &StandingSession| session.usable_by.map_or("-".into(), role_in_words);
-    let node = |session: &StandingSession| session.node.clone().unwrap_or(node::NONE.into());
-    let journal = |session: &StandingSession| session.journal.clone().unwrap_or_else(|| "-".into());
-    type Told<'a> = &'a dyn Fn(&StandingSession) -> String;
-    let options: [(&'static str, Told<'_>); 9] = [
-        ("inbox", &|session| session.inbox.to_string()),
-        ("time_keys", &|session| session.time_keys.to_string()),
-        ("journal", &journal),
-        ("require_payload", &|session| session.require_payload.to_string()),
-        ("ttl", &ttl_in_words),
-        ("max_attempts", &attempts),
-        ("owner", &|session| role_in_words(session.owner)),
-        ("usable_by", &lent),
-        ("node", &node),
-    ];
-    let compared = options.into_iter().map(|(option, told)| (option, told(first), told(second)));
+    let compared =
+        options(first).into_iter().zip(options(second)).map(|((option, first), (_, second))| (option, first, second));
     compared.filter(|(_, first, second)| first != second).collect()
 }
 

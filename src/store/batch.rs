@@ -8,6 +8,7 @@
 
 use crate::domain::identity::{Digest, SessionId};
 use crate::pg::{self, TextRoom};
+use crate::store::insert;
 use crate::store::outcome_columns::{CLASS, COLUMNS, DIGEST, EXPIRES_AT, KEY, RECORDED_AT, RECORDED_BY, SESSION};
 use crate::store::rel::Rel;
 use crate::store::tuple::check_columns;
@@ -87,7 +88,9 @@ fn insert_all(table: &Rel, keys: &[Key<'_>], common: &Common<'_>) {
             let (command, no_options, one_by_one) = (pg_sys::GetCurrentCommandId(true), 0, std::ptr::null_mut());
             let count = keys.len() as i32;
             pg_sys::heap_multi_insert(table.rel, slots.as_mut_ptr(), count, command, no_options, one_by_one);
-            insert_entries(table, indexes, keys, slots);
+            // An index gets its entries in the order of the digests. If a unique index has an entry of another transaction
+            // that is at work, this waits for that transaction.
+            insert::insert_entries(table.rel, indexes, slots, |_| true, false);
             for slot in &*slots {
                 pg_sys::ExecClearTuple(*slot);
             }
@@ -96,45 +99,5 @@ fn insert_all(table: &Rel, keys: &[Key<'_>], common: &Common<'_>) {
             pg_sys::ExecDropSingleTupleTableSlot(slot);
         }
         pg_sys::CatalogCloseIndexes(indexes);
-    }
-}
-
-/// Inserts the rows' entries, index by index, so that an index gets its entries in the order of the digests. If a unique
-/// index has an entry of another transaction that is at work, this waits for that transaction.
-///
-/// # Safety
-///
-/// The slots hold rows of the table, one for each key. `indexes` are those of the table, which are all on plain columns.
-unsafe fn insert_entries(
-    table: &Rel,
-    indexes: pg_sys::CatalogIndexState,
-    keys: &[Key<'_>],
-    slots: &[*mut pg_sys::TupleTableSlot],
-) {
-    let mut values = [pg_sys::Datum::null(); pg_sys::INDEX_MAX_KEYS as usize];
-    let mut nulls = [false; pg_sys::INDEX_MAX_KEYS as usize];
-    // SAFETY: as the caller warrants. The arrays have room for as many columns as an index can have.
-    unsafe {
-        for i in 0..(*indexes).ri_NumIndices as usize {
-            let (index, info) = (*(*indexes).ri_IndexRelationDescs.add(i), *(*indexes).ri_IndexRelationInfo.add(i));
-            if !(*(*index).rd_index).indisready {
-                continue;
-            }
-            let is_on_digest = (*info).ii_NumIndexAttrs == 1 && (*info).ii_IndexAttrNumbers[0] == DIGEST as i16 + 1;
-            let check = match (*(*index).rd_index).indisunique {
-                true => pg_sys::IndexUniqueCheck::UNIQUE_CHECK_YES,
-                false => pg_sys::IndexUniqueCheck::UNIQUE_CHECK_NO,
-            };
-            for (key, slot) in keys.iter().zip(slots) {
-                if is_on_digest {
-                    (values[0], nulls[0]) = (pg::uuid(&key.digest.0), false);
-                } else {
-                    let no_state = std::ptr::null_mut();
-                    pg_sys::FormIndexDatum(info, *slot, no_state, values.as_mut_ptr(), nulls.as_mut_ptr());
-                }
-                let (values, nulls, place) = (values.as_mut_ptr(), nulls.as_mut_ptr(), &mut (**slot).tts_tid);
-                pg_sys::index_insert(index, values, nulls, place, table.rel, check, false, info);
-            }
-        }
     }
 }

@@ -1,5 +1,5 @@
-//! Which of two tables are known to have no page: `checkpoint` and `lease`. Every begin asks both, and where neither
-//! checkpoints nor leases are used it need not open them.
+//! Which of three tables are known to have no page: `checkpoint`, `lease` and `outcome_long`. Every begin asks them, and
+//! need not open what is not used.
 //!
 //! For each table there are words in shared memory. The number of a database says which word is its own. A word's lowest bit
 //! says that the table is known to have no page in the database whose number stands in the word; the rest counts writes.
@@ -18,10 +18,8 @@
 //! server forgets all. So does CREATE DATABASE, whose database may get the number of a dropped one, and rows of a template.
 //! A restore writes by SQL: its trigger makes the commit count (see [`note_foreign_rows`]).
 
-use crate::pg;
+use crate::pg::{self, Shared};
 use crate::store::catalog::Table;
-use pgrx::prelude::*;
-use pgrx::{PGRXSharedMemory, PgAtomic, pg_shmem_init};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
@@ -36,20 +34,10 @@ const COUNT: u64 = (1 << 32) - ONE_WRITE;
 struct Words {
     checkpoint: [AtomicU64; WORDS],
     lease: [AtomicU64; WORDS],
+    outcome_long: [AtomicU64; WORDS],
 }
 
-// SAFETY: atomics, which may be read and written at any time.
-unsafe impl PGRXSharedMemory for Words {}
-
-impl Default for Words {
-    fn default() -> Words {
-        let none = || std::array::from_fn(|_| AtomicU64::new(0));
-        Words { checkpoint: none(), lease: none() }
-    }
-}
-
-// SAFETY: nothing else in this server's shared memory has this name.
-static ALL: PgAtomic<Words> = unsafe { PgAtomic::new(c"idempotence blank tables") };
+static ALL: Shared<Words> = Shared::new();
 
 thread_local! {
     /// Whether this transaction writes rows by statements of others.
@@ -58,20 +46,18 @@ thread_local! {
 
 /// Reserves the memory. Called while the postmaster preloads the library.
 pub fn init() {
-    pg_shmem_init!(ALL);
+    ALL.want(c"idempotence blank tables", |memory, locks| ALL.made(memory, locks));
 }
 
 /// The word of a table of this database, and the database.
 fn word(table: Table) -> Option<(&'static AtomicU64, u32)> {
     let database = pg::current_database().to_u32();
     // A process that is not connected yet has no database.
-    if database == 0 || !pg::is_preloaded() {
-        return None;
-    }
-    let words: &'static Words = ALL.get();
+    let words = ALL.get().filter(|_| database != 0)?;
     let of_table = match table {
         Table::Checkpoint => &words.checkpoint,
         Table::Lease => &words.lease,
+        Table::OutcomeLong => &words.outcome_long,
         _ => return None,
     };
     Some((&of_table[database as usize % WORDS], database))
@@ -114,15 +100,13 @@ pub fn written(table: Table) {
 
 /// Something has happened to one of our tables that no writer of ours has done.
 pub fn forget() {
-    written(Table::Checkpoint);
-    written(Table::Lease);
+    [Table::Checkpoint, Table::Lease, Table::OutcomeLong].into_iter().for_each(written);
 }
 
 /// A database is being made. Nobody is connected to it until its transaction has committed.
 pub fn forget_all() {
-    if pg::is_preloaded() {
-        let words = ALL.get();
-        words.checkpoint.iter().chain(&words.lease).for_each(count);
+    if let Some(words) = ALL.get() {
+        words.checkpoint.iter().chain(&words.lease).chain(&words.outcome_long).for_each(count);
     }
 }
 

@@ -13,8 +13,8 @@
 //! which are used without a lock on their table. Whoever uses one calls [`take_in_messages`] first.
 
 use crate::board;
+use crate::domain::allowance::{Allowance, Kind};
 use crate::domain::identity::{Secret, SessionId};
-use crate::domain::share::{Kind, Share};
 use crate::model::{ClientSession, StandingSession};
 use crate::pg::Own;
 use crate::store::catalog::{self, INDEXES, Index, TABLES, Table};
@@ -32,8 +32,8 @@ use std::rc::Rc;
 pub struct Pointer {
     /// The segment that records go to.
     pub current: usize,
-    /// Whether `outcome_long` may have outcomes.
-    pub long: bool,
+    /// When the last of its outcomes expires at the latest.
+    pub ends_at: i64,
     /// What is known of the segment after the current one, and of the one before it.
     pub others: [Other; 2],
 }
@@ -81,7 +81,7 @@ pub struct Cache {
     /// Client sessions that are known to have a row in `session`. They keep it at least until they have ended.
     pub saved: BoundedMap<SessionId, ()>,
     /// How many more sessions of a kind each owner may have.
-    pub quota: BoundedMap<(pg_sys::Oid, Kind), Share>,
+    pub quota: BoundedMap<(pg_sys::Oid, Kind), Allowance>,
 }
 
 impl Cache {

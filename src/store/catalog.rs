@@ -5,44 +5,79 @@ use crate::error::Error;
 use crate::pg;
 use pgrx::pg_sys;
 
-/// Our tables.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[repr(usize)]
-pub enum Table {
-    /// `idempotence.outcome_0`
-    Outcome0,
-    /// `idempotence.outcome_1`
-    Outcome1,
-    /// `idempotence.outcome_2`
-    Outcome2,
-    /// `idempotence.session`
-    Session,
-    /// `idempotence.segment`
-    Segment,
-    /// `idempotence.checkpoint`
-    Checkpoint,
-    /// `idempotence.secret`
-    Secret,
-    /// `idempotence.audit`
-    Audit,
-    /// `idempotence.session_live`
-    SessionLive,
-    /// `idempotence.reply`
-    Reply,
-    /// `idempotence.stream`
-    Stream,
-    /// `idempotence.sweep`
-    Sweep,
-    /// `idempotence.restore`
-    Restore,
-    /// `idempotence.outcome_long`
-    OutcomeLong,
-    /// `idempotence.lease`
-    Lease,
-    /// `idempotence.persistence`
-    Persistence,
-    /// `idempotence.granted`
-    Granted,
+/// Declares an enum of tables or indexes with their names, which stand in the schema `idempotence`.
+macro_rules! named {
+    ($(#[$doc:meta])+ $type:ident, $names:ident: $($(#[$of:meta])* $variant:ident = $name:literal,)+) => {
+        $(#[$doc])+
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+        #[repr(usize)]
+        pub enum $type {
+            $($(#[$of])* #[doc = $name] $variant,)+
+        }
+
+        pub(super) const $names: [&str; [$($name),+].len()] = [$($name),+];
+    };
+}
+
+named! {
+    /// Our tables.
+    Table, TABLES:
+    Outcome0 = "outcome_0",
+    Outcome1 = "outcome_1",
+    Outcome2 = "outcome_2",
+    Session = "session",
+    Segment = "segment",
+    Checkpoint = "checkpoint",
+    Secret = "secret",
+    Audit = "audit",
+    SessionLive = "session_live",
+    Reply = "reply",
+    Stream = "stream",
+    Sweep = "sweep",
+    Restore = "restore",
+    OutcomeLong = "outcome_long",
+    Lease = "lease",
+    Persistence = "persistence",
+    Granted = "granted",
+}
+
+named! {
+    /// Our indexes.
+    Index, INDEXES:
+    /// By digest.
+    Outcome0 = "outcome_0_pkey",
+    /// By digest.
+    Outcome1 = "outcome_1_pkey",
+    /// By digest.
+    Outcome2 = "outcome_2_pkey",
+    /// By name.
+    SessionName = "session_name_key",
+    /// By digest.
+    Checkpoint = "checkpoint_pkey",
+    /// By id.
+    Session = "session_pkey",
+    /// By owner and client.
+    SessionClient = "session_client_idx",
+    /// By the id of the registration.
+    SessionRequestId = "session_request_id_idx",
+    /// By owner and end.
+    SessionEnded = "session_ended_idx",
+    /// By id.
+    SessionLive = "session_live_pkey",
+    /// By owner and client.
+    SessionLiveClient = "session_live_client_idx",
+    /// By the id of the registration.
+    SessionLiveRequestId = "session_live_request_id_idx",
+    /// By session, stream and slot.
+    Reply = "reply_pkey",
+    /// By session and stream.
+    Stream = "stream_pkey",
+    /// By digest.
+    OutcomeLong = "outcome_long_pkey",
+    /// By digest.
+    Lease = "lease_pkey",
+    /// By session.
+    LeaseSession = "lease_session_idx",
 }
 
 impl Table {
@@ -51,86 +86,6 @@ impl Table {
         TABLES[self as usize]
     }
 }
-
-pub(super) const TABLES: [&str; 17] = [
-    "outcome_0",
-    "outcome_1",
-    "outcome_2",
-    "session",
-    "segment",
-    "checkpoint",
-    "secret",
-    "audit",
-    "session_live",
-    "reply",
-    "stream",
-    "sweep",
-    "restore",
-    "outcome_long",
-    "lease",
-    "persistence",
-    "granted",
-];
-
-/// Our indexes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(usize)]
-pub enum Index {
-    /// By digest.
-    Outcome0,
-    /// By digest.
-    Outcome1,
-    /// By digest.
-    Outcome2,
-    /// By name.
-    SessionName,
-    /// By digest.
-    Checkpoint,
-    /// By id.
-    Session,
-    /// By owner and client.
-    SessionClient,
-    /// By the id of the registration.
-    SessionRequestId,
-    /// By owner and end.
-    SessionEnded,
-    /// By id.
-    SessionLive,
-    /// By owner and client.
-    SessionLiveClient,
-    /// By the id of the registration.
-    SessionLiveRequestId,
-    /// By session, stream and slot.
-    Reply,
-    /// By session and stream.
-    Stream,
-    /// By digest.
-    OutcomeLong,
-    /// By digest.
-    Lease,
-    /// By session.
-    LeaseSession,
-}
-
-pub(super) const INDEXES: [&str; 17] = [
-    "outcome_0_pkey",
-    "outcome_1_pkey",
-    "outcome_2_pkey",
-    "session_name_key",
-    "checkpoint_pkey",
-    "session_pkey",
-    "session_client_idx",
-    "session_request_id_idx",
-    "session_ended_idx",
-    "session_live_pkey",
-    "session_live_client_idx",
-    "session_live_request_id_idx",
-    "reply_pkey",
-    "stream_pkey",
-    "outcome_long_pkey",
-    "lease_pkey",
-    "lease_session_idx",
-];
 
 impl Index {
     /// Whether the index leads, by its whole key, to rows that are written over again and again. While somebody holds

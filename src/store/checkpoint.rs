@@ -9,6 +9,7 @@ use crate::store::blank;
 use crate::store::catalog::{Index, Table};
 use crate::store::probe::Probe;
 use crate::store::rel::{Access, Rel, Snapshot};
+use crate::store::seldom;
 use crate::store::tuple::{Tid, Tuple, columns, uuid_equals};
 use crate::store::write;
 use pgrx::pg_sys;
@@ -51,15 +52,7 @@ impl StoredCheckpoint {
 
 /// Finds the request's checkpoint.
 pub fn find(probe: &Probe<'_>, snapshot: Snapshot) -> Result<Option<StoredCheckpoint>, Error> {
-    let Some(noted) = blank::note(Table::Checkpoint) else { return Ok(None) };
-    let table = Rel::open(Table::Checkpoint, Access::Read);
-    if table.is_empty() {
-        // If this transaction itself has emptied the table, that may be rolled back.
-        if !table.is_rewritten_by_us() {
-            noted.is_blank();
-        }
-        return Ok(None);
-    }
+    let Some(table) = seldom::open(Table::Checkpoint) else { return Ok(None) };
     let found = find_in(&table, probe, snapshot)?;
     Ok(found.map(|(found, _)| found))
 }
@@ -114,10 +107,8 @@ pub fn save(probe: &Probe<'_>, checkpoint: &Checkpoint) -> Result<(), Error> {
     columns[STATE] = checkpoint.state.map(Jsonb::datum);
     debug_assert!(probe.stream.is_empty() || checkpoint.last.is_some(), "a request of a named stream has numbers");
     let table = Rel::open(Table::Checkpoint, Access::Write);
-    match find_in(&table, probe, Snapshot::Itself)? {
-        Some((_, earlier)) => write::update(&table, earlier, &columns),
-        None => write::insert(&table, &columns),
-    }
+    let earlier = find_in(&table, probe, Snapshot::Itself)?;
+    write::save(&table, earlier.map(|(_, at)| at), &columns);
     blank::written(Table::Checkpoint);
     Ok(())
 }

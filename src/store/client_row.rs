@@ -3,10 +3,10 @@
 
 use crate::domain::identity::{self, SessionId};
 use crate::domain::sequence::Order;
-use crate::model::ClientSession;
+use crate::model::{ClientSession, KnownBy};
 use crate::pg;
-use crate::store::catalog::Index;
-use crate::store::rel::{Rel, Snapshot};
+use crate::store::catalog::{Index, Table};
+use crate::store::rel::{Access, Rel, Snapshot};
 use crate::store::tuple::{Tid, Tuple, is_null, oid_equals, text_equals, uuid_equals};
 use pgrx::datum::IntoDatum;
 use pgrx::pg_sys;
@@ -72,32 +72,25 @@ impl ClientColumns {
         table.find_changing(self.by_id, &mut [uuid_equals(number(self.id), id)], read)
     }
 
-    /// Finds the session of an owner's client, if it has not ended. Mostly there is none, so this searches once, with the
-    /// snapshot that misses nothing.
-    pub fn find_by_client<const N: usize, T>(
+    /// Finds the session that a registration of an owner finds: by the client's name one that has not ended, by the id of the
+    /// registration one that has ended too. Mostly there is none, so this searches once, with the snapshot that misses
+    /// nothing.
+    pub fn find_registered<const N: usize>(
         &self,
-        table: &Rel,
+        table: Table,
         owner: pg_sys::Oid,
-        client: &str,
-        read: impl Fn(&Tuple<'_, N>) -> Option<T>,
-    ) -> Option<T> {
-        let mut keys = vec![oid_equals(number(self.owner), owner), text_equals(number(self.client), client)];
-        keys.extend(self.ended_at.map(|column| is_null(number(column))));
-        table.find(Some(self.by_client), &mut keys, Snapshot::LatestMvcc, read)
-    }
-
-    /// Finds the session that an owner registered under an id, ended or not. It searches once, as [`Self::find_by_client`]
-    /// does.
-    pub fn find_by_request_id<const N: usize, T>(
-        &self,
-        table: &Rel,
-        owner: pg_sys::Oid,
-        request_id: &SessionId,
-        read: impl Fn(&Tuple<'_, N>) -> Option<T>,
-    ) -> Option<T> {
-        let keys = &mut [uuid_equals(number(self.request_id), request_id)];
-        let of_owner = |row: &Tuple<'_, N>| if row.oid(self.owner)? == owner { read(row) } else { None };
-        table.find(Some(self.by_request_id), keys, Snapshot::LatestMvcc, of_owner)
+        by: KnownBy<'_>,
+    ) -> Option<ClientSession> {
+        let (index, mut keys) = match by {
+            KnownBy::Client(client) => {
+                let keys = vec![oid_equals(number(self.owner), owner), text_equals(number(self.client), client)];
+                let open = self.ended_at.map(|column| is_null(number(column)));
+                (self.by_client, keys.into_iter().chain(open).collect())
+            }
+            KnownBy::RequestId(id) => (self.by_request_id, vec![uuid_equals(number(self.request_id), id)]),
+        };
+        let read = |row: &Tuple<'_, N>| self.read(row).filter(|session| session.owner == owner);
+        Rel::open(table, Access::Read).find(Some(index), &mut keys, Snapshot::LatestMvcc, read)
     }
 }
 

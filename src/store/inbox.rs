@@ -4,7 +4,7 @@
 //!
 //! Where nobody is at work on the same keys, they are inserted directly (`batch.rs`). Else the insertion is an SQL
 //! statement, since `ON CONFLICT` is PostgreSQL's own arbitration, with its own rules for snapshots. It renews an expired
-//! row of the current segment in its place. No other update of an outcome's row exists.
+//! row in its place. No other update of an outcome's row exists.
 //! A scan with `SnapshotSelf` can miss a row that is being renewed. So `idem_lookup` uses an MVCC snapshot in an inbox.
 //! In `idem_once` such a miss does no harm, since the insertion then finds the key.
 
@@ -14,11 +14,11 @@ use crate::model::StandingSession;
 use crate::pg::{self, Sight, Statements, Timestamptz};
 use crate::store::batch;
 pub use crate::store::batch::Key;
-use crate::store::catalog::Index;
+use crate::store::catalog::{Index, Table};
 use crate::store::looks::{DirtyScan, RowState};
 use crate::store::outcome_columns;
 use crate::store::rel::{Access, Rel, Snapshot};
-use crate::store::segment::{self, LONG, SEGMENTS};
+use crate::store::segment;
 use crate::store::sql;
 use crate::store::tuple::uuid_equals;
 use crate::store::write::{self, as_ours};
@@ -26,7 +26,7 @@ use pgrx::datum::{IntoDatum, Uuid};
 use pgrx::{PgSqlErrorCode, pg_sys};
 use std::collections::HashSet;
 
-static STATEMENTS: Statements<(usize, Arbiter)> = Statements::new();
+static STATEMENTS: Statements<(Table, Arbiter)> = Statements::new();
 
 /// Inserts the keys; tells of each whether it had no outcome that lives. The keys must come in the order of their digests,
 /// so that one of two overlapping batches waits for the other without a deadlock. `recorded_at` is noted with them.
@@ -38,28 +38,30 @@ pub fn insert(
     now_us: i64,
     contended: bool,
 ) -> Result<Vec<bool>, Error> {
-    let (current, table) = segment::open_for_outcomes();
+    let last = keys.iter().map(|key| key.expires_at).max().unwrap_or(now_us);
+    let (place, table) = segment::open_for_outcomes(last);
     let recorded_by = pg::current_role_name();
     debug_assert!(keys.is_sorted_by_key(|key| key.digest));
     let common = batch::Common { session: &session.id, recorded_at, recorded_by: pg::text(&recorded_by) };
     let mut inserted = if !contended && batch::insert(&table, keys, &common) {
         vec![true; keys.len()]
     } else {
-        insert_by_sql(session, current, &table, keys, [recorded_at, now_us], &recorded_by)?
+        insert_by_sql(session, &table, keys, [recorded_at, now_us], &recorded_by)?
     };
+    segment::written(place);
 
-    // When the ring turns, two transactions may insert the same key into different segments. Each inserts before it
-    // looks here, so at least one sees the other. A row that the sweep moves meanwhile goes to the last of these
-    // tables, so this loop meets it either before the move or after it.
-    for (number, (other, index)) in SEGMENTS.into_iter().chain([LONG]).enumerate() {
+    // Two transactions may insert the same key into different tables: when the ring turns between them, or where one of
+    // the two expires before a segment's end and the other after it. Each inserts before it looks here, so at least one
+    // sees the other.
+    for (other, index) in segment::all().filter(|other| other.0 != place.0) {
         let other = Rel::open(other, Access::Read);
-        if number == current || other.is_empty() {
+        if other.is_empty() {
             continue;
         }
-        for place in there(&other, index, keys, &inserted) {
-            if stands_in(&other, index, session, &keys[place], now_us)? {
-                take_back(&table, SEGMENTS[current].1, &keys[place]);
-                inserted[place] = false;
+        for key in there(&other, index, keys, &inserted) {
+            if stands_in(&other, index, session, &keys[key], now_us)? {
+                take_back(&table, place.1, &keys[key]);
+                inserted[key] = false;
             }
         }
     }
@@ -72,26 +74,26 @@ fn there(other: &Rel, index: Index, keys: &[Key<'_>], inserted: &[bool]) -> Vec<
     (0..keys.len()).filter(|place| inserted[*place] && scan.has(&keys[*place].digest)).collect()
 }
 
-/// As [`insert`], by a statement into the current segment.
+/// As [`insert`], by a statement.
 fn insert_by_sql(
     session: &StandingSession,
-    current: usize,
     table: &Rel,
     keys: &[Key<'_>],
     times: [i64; 2],
     recorded_by: &str,
 ) -> Result<Vec<bool>, Error> {
     let arbiter = if write::is_as_made(table) { Arbiter::Column } else { Arbiter::Constraint };
-    let insert = || pg::as_role(table.owner(), || insert_in(current, arbiter, &session.id, keys, times, recorded_by));
+    let insert =
+        || pg::as_role(table.owner(), || insert_in(table.table, arbiter, &session.id, keys, times, recorded_by));
     let digests = pg::replacing_error(PgSqlErrorCode::ERRCODE_UNIQUE_VIOLATION, insert, |error| {
-        error_while_rebuilt(session, current, error.message())
+        error_while_rebuilt(session, table.table, error.message())
     });
     let inserted: Vec<bool> = keys.iter().map(|key| digests.contains(&key.digest)).collect();
     // A trigger may have suppressed a row or changed it. Then the key was neither seen before nor is it noted now.
     if arbiter == Arbiter::Constraint {
         for (key, _) in keys.iter().zip(&inserted).filter(|(_, inserted)| !**inserted) {
             if !stands_anywhere(session, key, times[1])? {
-                return Err(Error::NotWritten { relation: format!("idempotence.outcome_{current}") });
+                return Err(Error::NotWritten { relation: format!("idempotence.{}", table.table.name()) });
             }
         }
     }
@@ -100,7 +102,7 @@ fn insert_by_sql(
 
 /// As [`stands_in`], for all tables of outcomes.
 fn stands_anywhere(session: &StandingSession, key: &Key<'_>, now_us: i64) -> Result<bool, Error> {
-    for (table, index) in SEGMENTS.into_iter().chain([LONG]) {
+    for (table, index) in segment::all() {
         if stands_in(&Rel::open(table, Access::Read), index, session, key, now_us)? {
             return Ok(true);
         }
@@ -111,8 +113,8 @@ fn stands_anywhere(session: &StandingSession, key: &Key<'_>, now_us: i64) -> Res
 /// The error to raise if a unique violation comes from an index that REINDEX CONCURRENTLY is building beside ours. That
 /// index is already unique, but `ON CONFLICT` does not use it yet. So a key that another transaction inserts at the
 /// same moment violates it. A retry finds the key.
-fn error_while_rebuilt(session: &StandingSession, segment: usize, message: &str) -> Option<Error> {
-    let beside = message.contains(&format!("outcome_{segment}_pkey_cc"));
+fn error_while_rebuilt(session: &StandingSession, table: Table, message: &str) -> Option<Error> {
+    let beside = message.contains(&format!("{}_pkey_cc", table.name()));
     beside.then(|| Error::SeenAtOnce { session: session.name.clone() })
 }
 
@@ -120,7 +122,7 @@ fn error_while_rebuilt(session: &StandingSession, segment: usize, message: &str)
 /// if another transaction is renewing the row, DELETE waits for it and looks at the row again.
 pub fn delete(digest: &Digest, now_us: i64) -> Result<bool, Error> {
     let mut lived = false;
-    for (place, _) in SEGMENTS.into_iter().chain([LONG]) {
+    for (place, _) in segment::all() {
         let name = place.name();
         // The lock stays, see `Rel::open`.
         drop(Rel::open(place, Access::Write));
@@ -145,7 +147,7 @@ enum Arbiter {
 }
 
 fn insert_in(
-    segment: usize,
+    table: Table,
     arbiter: Arbiter,
     session: &SessionId,
     keys: &[Key<'_>],
@@ -164,7 +166,7 @@ fn insert_in(
         recorded_by.into_datum(),
         Some(recorded_at.into()),
     ];
-    let insert = STATEMENTS.get((segment, arbiter), || (statement(segment, arbiter), TYPES.to_vec()));
+    let insert = STATEMENTS.get((table, arbiter), || (statement(table, arbiter), TYPES.to_vec()));
     let inserted = as_ours(|| insert.rows(&values, Sight::OfTransaction, |row| row.uuid(0)));
     inserted.into_iter().flatten().map(Digest).collect()
 }
@@ -179,13 +181,14 @@ const TYPES: [pg_sys::Oid; 7] = [
     pg_sys::TIMESTAMPTZOID,
 ];
 
-fn statement(segment: usize, arbiter: Arbiter) -> String {
+fn statement(table: Table, arbiter: Arbiter) -> String {
+    let table = table.name();
     let target = match arbiter {
         Arbiter::Column => "(digest)".to_owned(),
-        Arbiter::Constraint => format!("ON CONSTRAINT outcome_{segment}_pkey"),
+        Arbiter::Constraint => format!("ON CONSTRAINT {table}_pkey"),
     };
     format!(
-        "INSERT INTO idempotence.outcome_{segment} AS o
+        "INSERT INTO idempotence.{table} AS o
                 (digest, session, recorded_at, expires_at, recorded_by, class, key)
          SELECT k.digest, $4, $7, k.expires_at, $6, 's', k.key
          FROM ROWS FROM (pg_catalog.unnest($1), pg_catalog.unnest($2), pg_catalog.unnest($3)) AS k (digest, key, expires_at)

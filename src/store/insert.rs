@@ -1,4 +1,4 @@
-//! Inserting a row directly.
+//! Inserting a row directly, and entries of indexes for rows that are written otherwise.
 //!
 //! A table of outcomes has one index, on one column, as long as nobody adds another. Then the entry of the index is
 //! inserted without the helpers that PostgreSQL has for its catalogs, which look up all indexes of a table for each row.
@@ -45,11 +45,7 @@ unsafe fn insert_entry(
     (mut value, mut is_null): (pg_sys::Datum, bool),
 ) {
     let mode = pg_sys::RowExclusiveLock as i32;
-    let check = if sole.is_unique {
-        pg_sys::IndexUniqueCheck::UNIQUE_CHECK_YES
-    } else {
-        pg_sys::IndexUniqueCheck::UNIQUE_CHECK_NO
-    };
+    let check = unique_check(sole.is_unique);
     // SAFETY: as the caller warrants. index_insert() hands the description on to the access method, and a B-tree does not
     // look at it.
     unsafe {
@@ -67,4 +63,43 @@ unsafe fn insert_entry(
         raw::index_insert(index, &raw mut value, &raw mut is_null, place, rel, check, false, &raw mut info);
         raw::index_close(index, mode);
     }
+}
+
+/// Inserts the entries of rows, index by index, into those of the table's indexes that are to have new ones. `over`: the
+/// rows are written over others with the same primary key, which is not checked then.
+///
+/// # Safety
+///
+/// `indexes` are those of `rel`, which are all on plain columns, and the slots hold rows of it that are written.
+pub(super) unsafe fn insert_entries(
+    rel: pg_sys::Relation,
+    indexes: pg_sys::CatalogIndexState,
+    rows: &[*mut pg_sys::TupleTableSlot],
+    takes: impl Fn(*const pg_sys::IndexInfo) -> bool,
+    over: bool,
+) {
+    let mut values = [pg_sys::Datum::null(); pg_sys::INDEX_MAX_KEYS as usize];
+    let mut nulls = [true; pg_sys::INDEX_MAX_KEYS as usize];
+    // SAFETY: as the caller warrants. The arrays have room for as many columns as an index can have.
+    unsafe {
+        for i in 0..(*indexes).ri_NumIndices as usize {
+            let (index, info) = (*(*indexes).ri_IndexRelationDescs.add(i), *(*indexes).ri_IndexRelationInfo.add(i));
+            let form = (*index).rd_index;
+            if !(*form).indisready || !takes(info) {
+                continue;
+            }
+            let is_known = over && (*form).indisprimary;
+            let check = unique_check((*form).indisunique && !is_known);
+            for row in rows {
+                let (no_state, place) = (std::ptr::null_mut(), &raw mut (**row).tts_tid);
+                pg_sys::FormIndexDatum(info, *row, no_state, values.as_mut_ptr(), nulls.as_mut_ptr());
+                pg_sys::index_insert(index, values.as_mut_ptr(), nulls.as_mut_ptr(), place, rel, check, is_known, info);
+            }
+        }
+    }
+}
+
+fn unique_check(is_checked: bool) -> pg_sys::IndexUniqueCheck::Type {
+    use pg_sys::IndexUniqueCheck::{UNIQUE_CHECK_NO, UNIQUE_CHECK_YES};
+    if is_checked { UNIQUE_CHECK_YES } else { UNIQUE_CHECK_NO }
 }

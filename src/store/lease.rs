@@ -15,6 +15,7 @@ use crate::pg;
 use crate::store::blank;
 use crate::store::catalog::{Index, Table};
 use crate::store::rel::{Access, Rel, Snapshot};
+use crate::store::seldom;
 use crate::store::tuple::{Tid, Tuple, columns, uuid_equals};
 use crate::store::write;
 use pgrx::pg_sys;
@@ -50,6 +51,12 @@ impl StoredLease {
         LeaseFacts { own, until, expires_at, attempt, visible: self.visible, fingerprint: self.fingerprint }
     }
 
+    /// The same with another lease, to be written over this one.
+    pub fn with<'a>(&'a self, lease: Lease, of: Stream<'a>, lock: &'a Digest) -> NewLease<'a> {
+        let (request, last, fingerprint) = (&*self.request, self.last, self.fingerprint);
+        NewLease { of, lock, request, last, fingerprint, lease, is_first: false, holder: None }
+    }
+
     /// The numbers of the request that it was begun for; `None` for a key.
     pub fn range(&self) -> Option<Range> {
         let last = self.last?;
@@ -83,15 +90,7 @@ pub fn holder(of: Stream<'_>, lock: &Digest) -> Option<Holder> {
 
 /// Finds the lease that is kept under a request's lock. It may be that of another number in the same lane.
 pub fn find(of: Stream<'_>, lock: &Digest, snapshot: Snapshot) -> Result<Option<StoredLease>, Error> {
-    let Some(noted) = blank::note(Table::Lease) else { return Ok(None) };
-    let table = Rel::open(Table::Lease, Access::Read);
-    if table.is_readable() && table.is_empty() {
-        // If this transaction itself has emptied the table, that may be rolled back.
-        if !table.is_rewritten_by_us() {
-            noted.is_blank();
-        }
-        return Ok(None);
-    }
+    let Some(table) = seldom::open(Table::Lease) else { return Ok(None) };
     let found = find_in(&table, of, lock, snapshot)?;
     Ok(found.map(|(found, _)| found))
 }
@@ -147,6 +146,18 @@ pub struct NewLease<'a> {
     pub lease: Lease,
     /// Whether it is known that none is kept under the lock.
     pub is_first: bool,
+    /// Whose lease it was, if nobody takes it over by this; `None`: it is the caller's.
+    pub holder: Option<Holder>,
+}
+
+impl NewLease<'_> {
+    /// The names of whoever holds it: the role, and the application.
+    pub fn names(&self) -> (String, String) {
+        match &self.holder {
+            Some(holder) => (holder.role.clone(), holder.application.clone()),
+            None => (pg::current_role_name(), pg::application_name()),
+        }
+    }
 }
 
 /// Writes a lease over the one that is kept under the same lock. The caller has the request's lock.
@@ -163,14 +174,12 @@ pub fn save(new: &NewLease<'_>) -> Result<(), Error> {
     columns[FINGERPRINT] = new.fingerprint.as_ref().map(pg::uuid);
     columns[REQUEST] = Some(pg::text(new.request));
     columns[STREAM] = Some(pg::text(new.of.name));
-    columns[HOLDER] = Some(pg::text(&pg::current_role_name()));
-    columns[APPLICATION] = Some(pg::text(&pg::application_name()));
+    let (role, application) = new.names();
+    columns[HOLDER] = Some(pg::text(&role));
+    columns[APPLICATION] = Some(pg::text(&application));
     let table = Rel::open(Table::Lease, Access::Write);
     let former = if new.is_first { None } else { find_in(&table, new.of, new.lock, Snapshot::Itself)? };
-    match former {
-        Some((_, former)) => write::update(&table, former, &columns),
-        None => write::insert(&table, &columns),
-    }
+    write::save(&table, former.map(|(_, at)| at), &columns);
     blank::written(Table::Lease);
     Ok(())
 }

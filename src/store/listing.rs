@@ -2,13 +2,11 @@
 //! DBA has added, or through all outcomes.
 
 use crate::domain::class::Class;
-use crate::error::Error;
 use crate::model::Session;
-use crate::pg::Timestamptz;
+use crate::pg;
 use crate::store::segment;
-use crate::store::sql;
-use pgrx::datum::Uuid;
-use pgrx::spi::{self, SpiHeapTupleData};
+use pgrx::spi::quote_literal;
+use uuid::Uuid;
 
 /// Which outcomes are listed.
 pub struct Listing<'a> {
@@ -17,40 +15,17 @@ pub struct Listing<'a> {
     /// How the request ended.
     pub class: Option<Class>,
     /// The earliest time of the record.
-    pub since: Option<Timestamptz>,
+    pub since: Option<i64>,
     /// The time before which it was recorded.
-    pub before: Option<Timestamptz>,
+    pub before: Option<i64>,
     /// How many, beginning with the one that was recorded last.
     pub most: usize,
-    /// Only what lives at this moment is listed.
-    pub living_at: i64,
     /// Whether responses and fingerprints are shown.
     pub in_full: bool,
 }
 
-/// An outcome in the list.
-pub struct Listed {
-    /// The key or first number.
-    pub request: String,
-    /// How the request ended.
-    pub class: Option<Class>,
-    /// The response, as the text of a jsonb value.
-    pub response: Option<String>,
-    /// The size of the response as it is stored.
-    pub response_bytes: Option<i32>,
-    /// The fingerprint of the payload.
-    pub fingerprint: Option<Uuid>,
-    /// The name of the role that recorded it.
-    pub recorded_by: String,
-    /// When it was recorded.
-    pub recorded_at: Timestamptz,
-    /// When it expires.
-    pub expires_at: Option<Timestamptz>,
-    /// The stream of a numbered request.
-    pub stream: Option<String>,
-    /// The last number of a numbered request.
-    pub last: Option<i64>,
-}
+/// The columns that [`query`] gives.
+pub const COLUMNS: &str = "TABLE (request text, status text, response jsonb, response_bytes integer, fingerprint uuid, recorded_by text, recorded_at timestamptz, expires_at timestamptz, stream text, last bigint)";
 
 /// The outcomes of standing sessions.
 fn of_keys() -> String {
@@ -68,55 +43,37 @@ const OF_NUMBERS: &str = "
            first::pg_catalog.text COLLATE pg_catalog.\"C\" AS key, fingerprint, response, stream, last
     FROM idempotence.reply WHERE class OPERATOR(pg_catalog.<>) 'd'";
 
-/// Lists outcomes of a session, that which was recorded last first.
-pub fn of_session(session: &Session, wanted: &Listing<'_>) -> Result<Vec<Listed>, Error> {
+/// The query for outcomes of a session that live, that which was recorded last first.
+pub fn query(session: &Session, wanted: &Listing<'_>) -> String {
     let (id, tables) = match session {
         Session::Standing(session) => (session.id, of_keys()),
         Session::Client(session) => (session.id, OF_NUMBERS.to_owned()),
     };
-    // The responses are read last, so that those of outcomes that are not listed are not read.
-    let query = format!(
-        "SELECT o.key,
-                o.class,
-                CASE WHEN $8 THEN o.response::pg_catalog.text END,
-                pg_catalog.pg_column_size(o.response),
-                CASE WHEN $8 THEN o.fingerprint END,
-                o.recorded_by, o.recorded_at,
-                CASE WHEN o.expires_at OPERATOR(pg_catalog.<>) 'infinity' THEN o.expires_at END,
-                o.stream, o.last
-         FROM (SELECT o.* FROM ({tables}) o
-               WHERE o.session OPERATOR(pg_catalog.=) $1 AND o.expires_at OPERATOR(pg_catalog.>) $2
-                 AND ($3 IS NULL OR o.key OPERATOR(pg_catalog.^@) $3)
-                 AND ($4 IS NULL OR o.class OPERATOR(pg_catalog.=) $4)
-                 AND ($5 IS NULL OR o.recorded_at OPERATOR(pg_catalog.>=) $5)
-                 AND ($6 IS NULL OR o.recorded_at OPERATOR(pg_catalog.<) $6)
-               ORDER BY o.recorded_at DESC, o.key LIMIT $7) o
-         ORDER BY o.recorded_at DESC, o.key"
-    );
-    let arguments = [
-        Uuid::from_bytes(id).into(),
-        Timestamptz(wanted.living_at).into(),
-        wanted.prefix.into(),
-        wanted.class.map(|class| class.letter() as i8).into(),
-        wanted.since.into(),
-        wanted.before.into(),
-        (wanted.most as i64).into(),
-        wanted.in_full.into(),
+    let moment = |us: i64| format!("{}::pg_catalog.timestamptz", quote_literal(pg::describe_moment(us)));
+    let conditions = [
+        wanted.prefix.map(|prefix| format!("o.key OPERATOR(pg_catalog.^@) {}", quote_literal(prefix))),
+        wanted.class.map(|class| format!("o.class OPERATOR(pg_catalog.=) '{}'", char::from(class.letter()))),
+        wanted.since.map(|since| format!("o.recorded_at OPERATOR(pg_catalog.>=) {}", moment(since))),
+        wanted.before.map(|before| format!("o.recorded_at OPERATOR(pg_catalog.<) {}", moment(before))),
     ];
-    sql::rows(&query, &arguments, read)
-}
-
-fn read(row: &SpiHeapTupleData<'_>) -> Result<Listed, spi::Error> {
-    Ok(Listed {
-        request: row.get(1)?.unwrap_or_default(),
-        class: row.get::<i8>(2)?.and_then(|letter| Class::of_letter(letter as u8)),
-        response: row.get(3)?,
-        response_bytes: row.get(4)?,
-        fingerprint: row.get(5)?,
-        recorded_by: row.get(6)?.unwrap_or_default(),
-        recorded_at: row.get(7)?.unwrap_or(Timestamptz(0)),
-        expires_at: row.get(8)?,
-        stream: row.get(9)?,
-        last: row.get(10)?,
-    })
+    let conditions: String = conditions.into_iter().flatten().map(|condition| format!(" AND {condition}")).collect();
+    let (id, most) = (Uuid::from_bytes(id).hyphenated(), wanted.most);
+    let full = |column: &str| if wanted.in_full { format!("o.{column}") } else { "NULL".into() };
+    // The responses are read last, so that those of outcomes that are not listed are not read.
+    format!(
+        "SELECT o.key::pg_catalog.text,
+                CASE WHEN o.class OPERATOR(pg_catalog.=) 's' THEN 'succeeded'
+                     WHEN o.class OPERATOR(pg_catalog.=) 'f' THEN 'failed' ELSE 'cancelled' END::pg_catalog.text,
+                {}::pg_catalog.jsonb, pg_catalog.pg_column_size(o.response), {}::pg_catalog.uuid,
+                o.recorded_by::pg_catalog.text, o.recorded_at,
+                CASE WHEN o.expires_at OPERATOR(pg_catalog.<>) 'infinity' THEN o.expires_at END,
+                o.stream::pg_catalog.text, o.last
+         FROM (SELECT o.* FROM ({tables}) o
+               WHERE o.session OPERATOR(pg_catalog.=) '{id}'
+                 AND o.expires_at OPERATOR(pg_catalog.>) (SELECT pg_catalog.clock_timestamp()){conditions}
+               ORDER BY o.recorded_at DESC, o.key LIMIT {most}) o
+         ORDER BY o.recorded_at DESC, o.key",
+        full("response"),
+        full("fingerprint")
+    )
 }

@@ -12,8 +12,8 @@ use crate::pg::Writer;
 use crate::store::cache;
 use crate::store::catalog::{Index, Table};
 use crate::store::outcome_columns::{self, Columns};
-use crate::store::rel::{Access, Rel};
-use crate::store::segment::{self, LONG};
+use crate::store::rel::Rel;
+use crate::store::segment::{self, Place};
 use crate::store::tuple::{Tuple, uuid_equals};
 use pgrx::pg_sys;
 
@@ -43,34 +43,30 @@ pub struct FoundKeys {
     pub contended: bool,
 }
 
-/// Finds the outcomes that live at `now_us`. The tables are looked through in the order of `outcome::find`.
+/// Finds the outcomes that live at `now_us`.
 pub fn find(session: &StandingSession, asked: &[AskedKey<'_>], now_us: i64) -> Result<FoundKeys, Error> {
     let mut found = FoundKeys { outcomes: vec![None; asked.len()], contended: false };
     let made_at = || time_key::made_from_to(asked.iter().map(|request| request.key));
-    segment::probe(made_at, |place| {
-        found.look_in(place, session, asked, now_us)?;
+    segment::probe(made_at, |place, table| {
+        found.look_in(place, table, session, asked, now_us)?;
         Ok::<Option<()>, Error>(None)
     })?;
-    // This table comes last, see `outcome::find`.
-    if segment::any_long() {
-        found.look_in(LONG, session, asked, now_us)?;
-    }
     Ok(found)
 }
 
 impl FoundKeys {
     fn look_in(
         &mut self,
-        (table, index): (Table, Index),
+        (table, index): Place,
+        rel: &Rel,
         session: &StandingSession,
         asked: &[AskedKey<'_>],
         now_us: i64,
     ) -> Result<(), Error> {
-        let rel = Rel::open(table, Access::Read);
         if rel.is_empty() {
             return Ok(());
         }
-        let mut scan = DirtyScan::begin(&rel, index);
+        let mut scan = DirtyScan::begin(rel, index);
         for (request, outcome) in asked.iter().zip(&mut self.outcomes) {
             if outcome.is_some() {
                 continue;

@@ -1,16 +1,14 @@
 //! `idempotence.outcome_0` to `outcome_2`, which have the outcomes of keyed requests, and `outcome_long`, which has the
-//! outcomes that outlived their segment.
+//! outcomes that outlive a segment.
 //!
 //! Rows are inserted and deleted but never updated, except an inbox's expired ones (see `inbox.rs`). So a probe may use
-//! `SnapshotSelf`, with the request's lock or without it. A row moves from a segment to `outcome_long` in one
-//! transaction, and `outcome_long` is probed last.
+//! `SnapshotSelf`, with the request's lock or without it.
 //!
-//! A redaction is no update either. The row is deleted where it is, and inserted without its response into the current
-//! segment, in one transaction. It must not stay in its segment: the sweep may have looked through the page that the new
-//! version would be on, and would take it along when it empties the segment. But the current segment is probed first.
-//! So a probe without the request's lock may pass the new row before the commit and the former one after it, and find
-//! neither. Such a caller probes again before it relies on that there is none (see `requests/find.rs`). It misses
-//! nothing twice, since an outcome is redacted once at most.
+//! A redaction is no update either. The row is deleted where it is, and inserted without its response where a record would
+//! insert it now, in one transaction. But the current segment is probed first. So a probe without the request's lock may
+//! pass the place of the new row before the commit and the former one after it, and find neither. Such a caller probes
+//! again before it relies on that there is none (see `requests/find.rs`). It misses nothing twice, since an outcome is
+//! redacted once at most.
 
 use crate::domain::class::Class;
 use crate::domain::decision::{Fingerprint, KeptFacts};
@@ -19,11 +17,12 @@ use crate::domain::time_key;
 use crate::error::{Error, RequestName};
 use crate::lock::Tag;
 use crate::pg::{self, Jsonb, Writer};
-use crate::store::catalog::{Index, Table};
+use crate::store::catalog::Table;
 use crate::store::outcome_columns::*;
 use crate::store::probe::Probe;
 use crate::store::rel::{Access, Rel, Snapshot};
-use crate::store::segment::{self, LONG, SEGMENTS};
+use crate::store::segment::{self, Place};
+use crate::store::snapshot::is_being_inserted;
 use crate::store::tuple::{Tid, uuid_equals};
 use crate::store::write;
 use pgrx::{PgSqlErrorCode, pg_sys};
@@ -71,50 +70,56 @@ pub struct StoredOutcome {
 pub fn find(probe: &Probe<'_>, asked_at: i64, snapshot: Snapshot) -> Result<Option<StoredOutcome>, Error> {
     let mut expired = None;
     let made_at = || time_key::made_from_to([probe.key]);
-    let living = segment::probe(made_at, |place| {
-        Ok::<_, Error>(match find_in(place, probe, snapshot)? {
-            Some(found) if found.outcome.lives_at(asked_at) => Some(found),
-            Some(found) => {
+    let living = segment::probe(made_at, |place, table| {
+        Ok::<_, Error>(match find_in(table, place, probe, snapshot)? {
+            Some((found, _)) if found.outcome.lives_at(asked_at) => Some(found),
+            Some((found, _)) => {
                 expired = Some(found);
                 None
             }
             None => None,
         })
     })?;
-    if living.is_some() {
-        return Ok(living);
+    Ok(living.or(expired))
+}
+
+/// The request's outcome in some table that lives at `now_us` and that this transaction has not inserted.
+pub fn find_of_others(probe: &Probe<'_>, now_us: i64) -> Result<bool, Error> {
+    for place in segment::all() {
+        let table = Rel::open(place.0, Access::Read);
+        let keys = &mut [uuid_equals(DIGEST as i16 + 1, &probe.digest.0)];
+        let lives =
+            |row: &Columns<'_>| row.int8(EXPIRES_AT).filter(|expires_at| !row.is_ours() && *expires_at > now_us);
+        if !table.is_empty() && table.find(Some(place.1), keys, Snapshot::Itself, lives).is_some() {
+            return Ok(true);
+        }
     }
-    // This table comes last: a row may have moved here since the segments were probed, and it never moves back.
-    match if segment::any_long() { find_in(LONG, probe, snapshot)? } else { None } {
-        Some(found) if found.outcome.lives_at(asked_at) => Ok(Some(found)),
-        found => Ok(found.or(expired)),
-    }
+    Ok(false)
 }
 
 /// Whether the transaction's snapshot does not see an outcome of the session.
 pub fn any_unseen(session: &SessionId) -> bool {
-    let mut tables = SEGMENTS.into_iter().chain([LONG]);
-    tables.any(|(table, _)| Rel::open(table, Access::Read).any_unseen::<COLUMNS>(SESSION, session))
+    segment::all().any(|(table, _)| Rel::open(table, Access::Read).any_unseen::<COLUMNS>(SESSION, session))
 }
 
-/// A table of outcomes and its index.
-type OutcomeTable = (Table, Index);
-
-fn find_in(place: OutcomeTable, probe: &Probe<'_>, snapshot: Snapshot) -> Result<Option<StoredOutcome>, Error> {
-    let table = Rel::open(place.0, Access::Read);
-    let found = find_in_open(&table, place, probe, snapshot)?;
-    Ok(found.map(|(found, _)| found))
-}
-
-fn find_in_open<'rel>(
+fn find_in<'rel>(
     table: &'rel Rel,
-    (name, index): OutcomeTable,
+    (name, index): Place,
     probe: &Probe<'_>,
     snapshot: Snapshot,
 ) -> Result<Option<(StoredOutcome, Tid<'rel>)>, Error> {
     let keys = &mut [uuid_equals(DIGEST as i16 + 1, &probe.digest.0)];
-    let read = |row: &Columns<'rel>| Some(read(row, name, probe).map(|found| (found, row.at())));
+    let read = |row: &Columns<'rel>| {
+        if matches!(snapshot, Snapshot::WithInserted) && is_being_inserted() {
+            return Some(Err(recorded_beside(probe)));
+        }
+        Some(read(row, name, probe).map(|found| (found, row.at())))
+    };
     table.find(Some(index), keys, snapshot, read).transpose()
+}
+
+fn recorded_beside(probe: &Probe<'_>) -> Error {
+    Error::RecordedBeside(RequestName::new(probe.session_name, probe.key))
 }
 
 fn read(row: &Columns<'_>, table: Table, probe: &Probe<'_>) -> Result<StoredOutcome, Error> {
@@ -142,14 +147,14 @@ fn read(row: &Columns<'_>, table: Table, probe: &Probe<'_>) -> Result<StoredOutc
 /// request's lock.
 pub fn clear(probe: &Probe<'_>) -> Result<Option<Class>, Error> {
     let mut cleared = None;
-    for place in segment::probe_order().into_iter().chain([LONG]) {
-        if find_in(place, probe, Snapshot::Itself)?.is_none() {
+    for place in segment::all() {
+        if find_in(&Rel::open(place.0, Access::Read), place, probe, Snapshot::Itself)?.is_none() {
             continue;
         }
         // The row is looked for again under the lock that keeps the segment from being emptied. Without that lock the
         // segment could be emptied and filled anew, and another request's row could be in the same place.
         let table = Rel::open(place.0, Access::Write);
-        if let Some((found, at)) = find_in_open(&table, place, probe, Snapshot::Itself)? {
+        if let Some((found, at)) = find_in(&table, place, probe, Snapshot::Itself)? {
             write::delete(&table, at);
             cleared = Some(found.outcome.class);
         }
@@ -160,20 +165,21 @@ pub fn clear(probe: &Probe<'_>) -> Result<Option<Class>, Error> {
 /// Takes the response away from the request's outcome, and keeps all else of it. Gives its class; `None`: no outcome of
 /// it has a response. The caller has the request's lock.
 pub fn redact(probe: &Probe<'_>) -> Result<Option<Class>, Error> {
-    let places = || segment::probe_order().into_iter().chain([LONG]);
     let mut has_response = false;
-    for place in places() {
-        has_response |= find_in(place, probe, Snapshot::Itself)?.is_some_and(|found| found.outcome.response.is_some());
+    for place in segment::all() {
+        let table = Rel::open(place.0, Access::Read);
+        has_response |=
+            find_in(&table, place, probe, Snapshot::Itself)?.is_some_and(|(found, _)| found.outcome.response.is_some());
     }
     if !has_response {
         return Ok(None);
     }
     // An expired outcome is kept too: a begin that came before the expiry, and waits for the lock, will replay it.
     let mut kept: Option<(Outcome, String)> = None;
-    for place in places() {
+    for place in segment::all() {
         // As in clear().
         let table = Rel::open(place.0, Access::Write);
-        if let Some((StoredOutcome { outcome, .. }, at)) = find_in_open(&table, place, probe, Snapshot::Itself)? {
+        if let Some((StoredOutcome { outcome, .. }, at)) = find_in(&table, place, probe, Snapshot::Itself)? {
             let keys = &mut [uuid_equals(DIGEST as i16 + 1, &probe.digest.0)];
             let recorded_by = |row: &Columns<'_>| row.text(RECORDED_BY);
             let recorded_by = table.find(Some(place.1), keys, Snapshot::Itself, recorded_by).unwrap_or_default();
@@ -190,29 +196,16 @@ pub fn redact(probe: &Probe<'_>) -> Result<Option<Class>, Error> {
     }))
 }
 
-/// Inserts an outcome. The caller has the request's lock, and `segment` was the current one before the caller found that
-/// the request has no outcome.
-pub fn insert(probe: &Probe<'_>, outcome: &Outcome, segment: usize) -> Result<(), Error> {
+/// Inserts an outcome. The caller has the request's lock, and has found since then that the request has no outcome.
+pub fn insert(probe: &Probe<'_>, outcome: &Outcome) {
     debug_assert!(Tag::request(&probe.digest).is_held_by_us());
-    // An import that has brought the outcome meanwhile has written it to that segment, where the unique index would tell.
-    // If the ring has moved on since, the import has committed, and only a look tells.
-    let (current, table) = segment::open_for_outcomes();
-    if current != segment
-        && find(probe, outcome.recorded_at, Snapshot::Itself)?
-            .is_some_and(|found| found.outcome.lives_at(outcome.recorded_at))
-    {
-        return Err(Error::RecordedBeside(RequestName::new(probe.session_name, probe.key)));
-    }
-    insert_into(&table, probe, outcome, &pg::current_role_name());
-    Ok(())
+    insert_by(probe, outcome, &pg::current_role_name());
 }
 
-/// As [`insert`]: an import has no lock of the request, and inserts beside those who have one (see `import.rs`).
+/// As [`insert`], recorded by that role. An import has no lock of the request, and looks after it has inserted (see
+/// `import.rs`).
 pub fn insert_by(probe: &Probe<'_>, outcome: &Outcome, recorded_by: &str) {
-    insert_into(&segment::open_for_outcomes().1, probe, outcome, recorded_by);
-}
-
-fn insert_into(table: &Rel, probe: &Probe<'_>, outcome: &Outcome, recorded_by: &str) {
+    let (place, table) = segment::open_for_outcomes(outcome.expires_at.unwrap_or(i64::MAX));
     let mut columns: [Option<pg_sys::Datum>; COLUMNS] = [None; COLUMNS];
     columns[DIGEST] = Some(pg::uuid(&probe.digest.0));
     columns[SESSION] = Some(pg::uuid(probe.session));
@@ -226,11 +219,12 @@ fn insert_into(table: &Rel, probe: &Probe<'_>, outcome: &Outcome, recorded_by: &
     columns[RESPONSE] = outcome.response.map(Jsonb::datum);
     debug_assert!(probe.stream.is_empty(), "only keyed requests have their outcomes here");
     debug_assert!(outcome.expires_at.is_some_and(|expires_at| expires_at > outcome.recorded_at));
-    // The segment has an outcome of the request only if an import has brought it since this transaction looked. The
-    // insertion has then waited for the import's commit.
-    let insert = || write::insert(table, &columns);
+    // Another outcome of the request is there only if it was inserted past the request's lock since this transaction looked:
+    // by an import that is about to find that, or by a restore.
+    let insert = || write::insert(&table, &columns);
     pg::replacing_error(PgSqlErrorCode::ERRCODE_UNIQUE_VIOLATION, insert, |error| {
-        let of_digest = error.message().contains(&format!("{}_pkey", table.table.name()));
-        of_digest.then(|| Error::RecordedBeside(RequestName::new(probe.session_name, probe.key)))
+        let of_digest = error.message().contains(&format!("{}_pkey", place.0.name()));
+        of_digest.then(|| recorded_beside(probe))
     });
+    segment::written(place);
 }

@@ -152,10 +152,8 @@ pub fn save(stream: Stream<'_>, slot: i32, range: Range, outcome: &Outcome) -> R
     debug_assert!(0 <= slot && 1 <= range.first && range.first <= range.last);
     let columns = columns(stream, slot, range, outcome, &pg::current_role_name());
     let table = Rel::open(Table::Reply, Access::Write);
-    match find_in_slot(&table, stream, slot, WithOutcome::None, Snapshot::Itself)? {
-        Some((_, at)) => write::update(&table, at, &columns),
-        None => write::insert(&table, &columns),
-    }
+    let former = find_in_slot(&table, stream, slot, WithOutcome::None, Snapshot::Itself)?;
+    write::save(&table, former.map(|(_, at)| at), &columns);
     Ok(())
 }
 

@@ -27,8 +27,7 @@ use crate::store::sweep;
 use crate::store::tuple::{Tuple, columns};
 use pgrx::datum::{TimestampWithTimeZone, Uuid};
 
-/// The tables that can have rows without a session. `outcome_long` is the last, since an outcome that moves during the
-/// look moves there.
+/// The tables that can have rows without a session.
 pub const TABLES: [Table; 7] = [
     Table::Outcome0,
     Table::Outcome1,
@@ -98,8 +97,15 @@ pub fn undouble(table: &str) -> Result<(), Error> {
 
 /// The tables of which every dump has a COPY if it has one of the secret. The view `idempotence.missing` has the same
 /// list.
-const DUMPED: [Table; 6] =
-    [Table::Session, Table::Outcome0, Table::Outcome1, Table::Outcome2, Table::Reply, Table::Checkpoint];
+const DUMPED: [Table; 7] = [
+    Table::Session,
+    Table::Outcome0,
+    Table::Outcome1,
+    Table::Outcome2,
+    Table::OutcomeLong,
+    Table::Reply,
+    Table::Checkpoint,
+];
 
 /// The tables of which every dump has a COPY too, and without which every request is answered all the same: who has
 /// repaired, and who was granted what. The view `idempotence.missing` has the same list.
@@ -168,9 +174,7 @@ pub fn is_in_question() -> Result<bool, Error> {
 pub fn refuse_new_session(session: &str) -> Result<(), Error> {
     // A transaction that is restoring shares this lock, and what it has brought cannot be seen yet.
     let restore = Tag::restore();
-    if !restore.acquire(guc::wait_us()) {
-        return Err(Error::WaitRanOut { what: "a restore by another transaction".into(), hint: WAIT_BY_SETTING });
-    }
+    restore.acquire_or_fail(guc::wait_us(), WAIT_BY_SETTING, || "a restore by another transaction".into())?;
     restore.release();
     if !is_in_question()? {
         return Ok(());
@@ -206,7 +210,7 @@ mod tests {
     /// Each table that a dump has is known to be missing if it does not come, or its absence does no harm.
     #[test]
     fn what_a_dump_has_is_missed() {
-        const HARMLESS: [&str; 4] = ["stream", "outcome_long", "persistence", "secret"];
+        const HARMLESS: [&str; 3] = ["stream", "persistence", "secret"];
         let noted = DUMPED.into_iter().chain(DUMPED_BESIDE).chain([Table::Lease]);
         let missed: Vec<&str> = noted.map(Table::name).chain(HARMLESS).collect();
         let script = include_str!("../../sql/tables.sql");

@@ -1,30 +1,29 @@
 //! `idempotence.segment`: the ring of the three outcome tables (segments), with a row for each of them.
 //!
-//! Outcomes are recorded in the current segment. A segment that is no longer current is emptied as a whole. Before that
-//! the sweep looks through it and moves the outcomes that still live into `outcome_long` (see `sweep/ring.rs`). So a
-//! record need not tell how long its segment has to be kept.
+//! Outcomes are recorded in the current segment. Each segment has an *end*, which is known from the moment it becomes the
+//! current one: no outcome in it expires later. An outcome that does goes to `outcome_long`. So a segment is emptied by
+//! TRUNCATE alone once the clock has passed its end, whatever is in it (see `sweep/ring.rs`).
 //!
 //! Why writers lose nothing: a writer first locks its segment (ROW EXCLUSIVE), which also takes in pending messages.
-//! Then it checks that the segment is still the current one. It keeps the lock to the end of its transaction. So once
-//! the pointer has moved and a SHARE lock on the old segment was granted, no insert is in flight there, and none can
-//! come.
+//! Then it checks that the segment is still the current one, and that the outcome expires before its end. It keeps the
+//! lock to the end of its transaction. So once the pointer has moved and a SHARE lock on the old segment was granted, no
+//! insert is in flight there, and none can come. The end of a segment that takes outcomes only ever moves on. So it does
+//! no harm if a writer knows a former one, and no clock but that of the sweep which empties the segment matters.
 //!
-//! Why readers miss nothing: an outcome moves once, from a segment to `outcome_long`, in one transaction. A reader
-//! looks into the segments first and into `outcome_long` last, so it finds the outcome in one of them. Most of the time
-//! `outcome_long` is empty, and a flag in the ring's first row spares readers the look. A transaction of its own sets
-//! the flag, tells all backends, and commits before the first move begins. So a reader that misses an outcome in a
-//! segment because it has moved finds that message waiting.
+//! No outcome ever moves, so it makes no difference in which order readers look into the tables.
 
-use crate::domain::limits::KEEP_SLACK_US;
+use crate::domain::pace;
 use crate::error::Error;
 use crate::guc;
 use crate::lock::Tag;
 use crate::pg;
+use crate::store::blank;
 use crate::store::cache::{self, Other, Pointer};
 use crate::store::catalog::{Index, Table};
 use crate::store::fresh;
 use crate::store::message;
 use crate::store::rel::{Access, Rel, Snapshot};
+use crate::store::seldom;
 use crate::store::sql;
 use crate::store::sweep;
 use crate::store::tuple::{Tid, Tuple, columns};
@@ -32,39 +31,32 @@ use crate::store::write;
 use pgrx::pg_sys;
 use std::cell::Cell;
 
+/// A table of outcomes and the index on the digest.
+pub type Place = (Table, Index);
+
 /// The outcome tables, by segment number.
-pub const SEGMENTS: [(Table, Index); 3] =
+pub const SEGMENTS: [Place; 3] =
     [(Table::Outcome0, Index::Outcome0), (Table::Outcome1, Index::Outcome1), (Table::Outcome2, Index::Outcome2)];
 
-/// The table of the outcomes that outlived their segment.
-pub const LONG: (Table, Index) = (Table::OutcomeLong, Index::OutcomeLong);
+/// The table of the outcomes that outlive the segment which was the current one when they were recorded.
+pub const LONG: Place = (Table::OutcomeLong, Index::OutcomeLong);
+
+/// All tables of outcomes.
+pub fn all() -> impl Iterator<Item = Place> {
+    SEGMENTS.into_iter().chain([LONG])
+}
 
 /// A query for what all tables of outcomes have: `part` gives it for one of them.
 pub fn each_outcome(part: impl Fn(&str) -> String) -> String {
-    let tables = SEGMENTS.into_iter().chain([LONG]);
-    tables.map(|(table, _)| part(&format!("idempotence.{}", table.name()))).collect::<Vec<_>>().join(" UNION ALL ")
+    all().map(|(table, _)| part(&format!("idempotence.{}", table.name()))).collect::<Vec<_>>().join(" UNION ALL ")
 }
 
-columns! { "segment", COLUMNS: OPENED_AT, CLOSED_AT, KEEP_US, SESSIONS_AT, LOOKED_TO, LOOKED_IN, NUMBER, CURRENT, RESTORED, LOOKED_AT, LONG_LIVED, OPENING }
+columns! { "segment", COLUMNS: OPENED_AT, CLOSED_AT, KEEP_US, SESSIONS_AT, ENDS_AT, LOOKED_TO, LOOKED_IN, NUMBER, CURRENT, RESTORED, LOOKED_AT, OPENING }
 type Columns<'a> = Tuple<'a, COLUMNS>;
 
-/// The segments in the order in which look-ups probe them. The current one is the first, since most outcomes are found
-/// there.
-pub fn probe_order() -> [(Table, Index); 3] {
-    in_order_from(pointer().current)
-}
-
-/// The current segment.
-pub fn current() -> usize {
-    pointer().current
-}
-
-fn in_order_from(current: usize) -> [(Table, Index); 3] {
-    [SEGMENTS[current], SEGMENTS[(current + 1) % 3], SEGMENTS[(current + 2) % 3]]
-}
-
-/// Calls `look` for each segment that may have an outcome of some keys, in the order of [`probe_order`], until it gives a
-/// value. `made_at` tells when the first and the last of the keys were made, if they are UUIDv7s.
+/// Calls `look` for each table that may have an outcome of some keys, until it gives a value. The current segment is the
+/// first, since most outcomes are found there. `made_at` tells when the first and the last of the keys were made, if they
+/// are UUIDv7s.
 ///
 /// A segment other than the current one is left out if it is known not to have the outcome: it was closed and had no page,
 /// or no key as new as these, and it is not announced as the next one. Before anything is written into such a segment,
@@ -73,15 +65,15 @@ fn in_order_from(current: usize) -> [(Table, Index); 3] {
 /// knows better in time. What a restore brings is told by a message with its commit.
 pub fn probe<T, E>(
     made_at: impl Fn() -> Option<(i64, i64)>,
-    mut look: impl FnMut((Table, Index)) -> Result<Option<T>, E>,
+    mut look: impl FnMut(Place, &Rel) -> Result<Option<T>, E>,
 ) -> Result<Option<T>, E> {
     'ring: loop {
-        let current = current();
-        let [first, next, former] = in_order_from(current);
-        if let Some(found) = look(first)? {
+        let current = pointer().current;
+        let first = SEGMENTS[current];
+        if let Some(found) = look(first, &Rel::open(first.0, Access::Read))? {
             return Ok(Some(found));
         }
-        for (other, table) in [next, former].into_iter().enumerate() {
+        for (other, place) in others(current).into_iter().enumerate() {
             cache::take_in_messages();
             let pointer = pointer();
             if pointer.current != current {
@@ -89,36 +81,45 @@ pub fn probe<T, E>(
                 continue 'ring;
             }
             if pointer.others[other].may_have(&made_at)
-                && let Some(found) = look(table)?
+                && let Some(found) = look(place, &Rel::open(place.0, Access::Read))?
             {
                 return Ok(Some(found));
             }
         }
-        return Ok(None);
+        return seldom::open(LONG.0).map_or(Ok(None), |long| look(LONG, &long));
     }
 }
 
-/// Whether an outcome that is in no segment may be in [`LONG`]. Ask this after the look into the segments. Before
-/// the first outcome moves, a message says that outcomes are going to move. Whoever missed an outcome because it has
-/// moved has that message by now.
-pub fn any_long() -> bool {
-    cache::take_in_messages();
-    pointer().long
+/// The segments that are not the current one.
+fn others(current: usize) -> [Place; 2] {
+    [SEGMENTS[(current + 1) % 3], SEGMENTS[(current + 2) % 3]]
 }
 
-/// Opens the current segment to write outcomes; gives its number too.
-pub fn open_for_outcomes() -> (usize, Rel) {
+/// Opens the table for outcomes of which the last expires at `last`, to write them; gives its place too.
+pub fn open_for_outcomes(last: i64) -> (Place, Rel) {
     loop {
-        let current = pointer().current;
-        let table = Rel::open(SEGMENTS[current].0, Access::Write);
+        let before = pointer();
+        if last > before.ends_at {
+            return (LONG, Rel::open(LONG.0, Access::Write));
+        }
+        let place = SEGMENTS[before.current];
+        let table = Rel::open(place.0, Access::Write);
         // If the pointer moved between the two looks, the lock on the former segment stays, and does no harm.
-        if pointer().current == current {
-            return (current, table);
+        let now = pointer();
+        if now.current == before.current && last <= now.ends_at {
+            return (place, table);
         }
     }
 }
 
-/// The number of the row that also notes when sessions were restored, and whether outcomes may be in [`LONG`].
+/// Outcomes were inserted into this table, and may be committed from now on.
+pub fn written(place: Place) {
+    if place.0 == LONG.0 {
+        blank::written(LONG.0);
+    }
+}
+
+/// The number of the row that also notes when sessions were restored.
 pub const FIRST: i16 = 0;
 
 /// When sessions were last restored; if they never were, when the ring was made.
@@ -132,6 +133,13 @@ pub fn sessions_restored_at() -> i64 {
 
 fn pointer() -> Pointer {
     cache::remembered(|cache| cache.pointer.clone(), read, |cache, pointer| cache.pointer = Some(pointer))
+}
+
+/// Whether a table is a segment that nobody reads or writes until the ring comes to it.
+pub fn is_blank(table: Table) -> bool {
+    let pointer = pointer();
+    let mut known = others(pointer.current).into_iter().zip(pointer.others);
+    known.any(|((segment, _), other)| segment == table && matches!(other, Other::Blank))
 }
 
 thread_local! {
@@ -149,34 +157,30 @@ pub fn end_transaction(committed: bool) {
 
 fn read() -> (Pointer, bool) {
     READ_AMID_WRITES.set(READ_AMID_WRITES.get() || pg::has_written());
-    let (mut current, mut noted, mut committed) = (None, None, true);
+    let (mut current, mut committed) = (None, true);
     let mut at_rest = [None; SEGMENTS.len()];
     let table = Rel::open(Table::Segment, Access::Read);
     table.find(None, &mut [], Snapshot::LatestMvcc, |row: &Columns<'_>| -> Option<()> {
         committed &= !row.is_ours();
-        if row.int2(NUMBER)? == FIRST {
-            noted = row.bool(LONG_LIVED);
-        }
         let number = usize::try_from(row.int2(NUMBER)?).ok()?;
         // While a segment is closing, a transaction may still record there.
         *at_rest.get_mut(number)? = row.int8(CLOSED_AT).filter(|_| row.bool(OPENING) == Some(false));
         if row.bool(CURRENT)? {
-            current = Some(number);
+            current = Some((number, row.int8(ENDS_AT).unwrap_or(first_end(row.int8(OPENED_AT)?))));
         }
         None
     });
-    match (current, noted) {
-        (Some(current), Some(noted)) => {
-            // Rows that were restored with triggers disabled are not noted.
-            let long = noted || !Rel::open(LONG.0, Access::Read).is_empty();
-            let others = [1, 2].map(|distance| {
-                let number = (current + distance) % SEGMENTS.len();
-                at_rest[number].map_or(Other::Any, |closed_at| other(SEGMENTS[number], closed_at))
-            });
-            (Pointer { current, long, others }, committed)
-        }
-        _ => lost().raise(),
-    }
+    let Some((current, ends_at)) = current else { lost().raise() };
+    let others = [1, 2].map(|distance| {
+        let number = (current + distance) % SEGMENTS.len();
+        at_rest[number].map_or(Other::Any, |closed_at| other(SEGMENTS[number], closed_at))
+    });
+    (Pointer { current, ends_at, others }, committed)
+}
+
+/// The end of the first segment, of which nobody could tell yet how long outcomes live.
+fn first_end(opened_at: i64) -> i64 {
+    pace::end(opened_at, 0, pace::keep_us(i64::MAX, guc::retention_us()))
 }
 
 /// What is known of a segment that was closed at that time.
@@ -193,31 +197,6 @@ pub fn lost() -> Error {
     Error::Corrupted { message: "table \"idempotence.segment\" has no current segment".into() }
 }
 
-/// How far a segment was looked through.
-#[derive(Clone, Copy)]
-pub struct Scanned {
-    /// The file that was looked through.
-    pub file: pg_sys::Oid,
-    /// The number of pages from the beginning that were looked through.
-    pub pages: i64,
-}
-
-impl Scanned {
-    /// Nothing was looked through yet.
-    pub const NOTHING: Scanned = Scanned { file: pg_sys::InvalidOid, pages: 0 };
-
-    /// Whether the look through this table has begun. Once it has begun it goes on to the end, whatever another sample
-    /// would tell.
-    pub fn has_begun(self, table: &Rel) -> bool {
-        self.file == table.file()
-    }
-
-    /// Whether the look has come to the end.
-    pub fn is_done(self, table: &Rel) -> bool {
-        self.has_begun(table) && self.pages >= i64::from(table.pages())
-    }
-}
-
 /// A row of the table `segment`.
 pub struct Segment<'rel> {
     /// Which of the three it is.
@@ -228,14 +207,14 @@ pub struct Segment<'rel> {
     pub opened_at: i64,
     /// When it was certain that no transaction writes it any more; `None` before that.
     pub closed_at: Option<i64>,
-    /// How long it is kept once it is closed.
-    pub keep_us: i64,
-    /// How far it was looked through.
-    pub scanned: Scanned,
+    /// How long most of its outcomes live, see [`pace::wanted_us`].
+    pub wanted_us: i64,
+    /// When the last of its outcomes expires at the latest.
+    pub ends_at: i64,
+    /// If its end is to be looked for: up to which page that was done, and in which file.
+    pub looked_to: Option<(i64, pg_sys::Oid)>,
     /// When it was looked at last.
     pub looked_at: Option<i64>,
-    /// In the first row: whether `outcome_long` may have outcomes.
-    pub long_lived: bool,
     /// Whether it is announced as the next one to be current.
     pub opening: bool,
     /// Whether this transaction has written the row.
@@ -262,10 +241,26 @@ impl Segment<'_> {
         self.open().is_empty()
     }
 
-    /// Sets how long it is kept.
-    pub fn set_keep(&mut self, keep_us: i64) {
-        self.keep_us = keep_us;
-        self.columns[KEEP_US] = Some(keep_us.into());
+    /// How long outcomes like its own are kept in a segment.
+    pub fn keep_us(&self) -> i64 {
+        pace::keep_us(self.wanted_us, guc::retention_us())
+    }
+
+    /// Sets how long most of its outcomes live.
+    pub fn set_wanted(&mut self, wanted_us: i64) {
+        self.wanted_us = wanted_us;
+        self.columns[KEEP_US] = Some(wanted_us.into());
+    }
+
+    /// Sets its end, which must not come sooner than before.
+    pub fn set_end(&mut self, ends_at: i64) {
+        self.ends_at = ends_at;
+        self.columns[ENDS_AT] = Some(ends_at.into());
+    }
+
+    /// Notes that its end is to be looked for once it is closed.
+    pub fn doubt_end(&mut self) {
+        self.columns[LOOKED_TO] = Some(0i64.into());
     }
 
     /// Notes that it was looked at.
@@ -274,27 +269,16 @@ impl Segment<'_> {
         self.columns[LOOKED_AT] = Some(now_us.into());
     }
 
-    /// Notes how far it was looked through.
-    pub fn set_scanned(&mut self, scanned: Scanned) {
-        self.scanned = scanned;
-        self.columns[LOOKED_TO] = Some(scanned.pages.into());
-        self.columns[LOOKED_IN] = Some(scanned.file.into());
-    }
-
-    /// Notes that nobody has looked at it yet.
-    pub fn forget_looks(&mut self) {
-        self.looked_at = None;
-        self.columns[LOOKED_AT] = None;
-        self.set_scanned(Scanned::NOTHING);
-    }
-
     /// Announces that it is going to be the current one.
     pub fn set_opening(&mut self) {
         self.columns[OPENING] = Some(true.into());
     }
 
-    /// Notes that it is the current one from now on.
-    pub fn set_opened(&mut self, now_us: i64) {
+    /// Notes that it is the current one from now on, up to this end.
+    pub fn set_opened(&mut self, now_us: i64, ends_at: i64) {
+        self.columns[ENDS_AT] = Some(ends_at.into());
+        self.columns[LOOKED_TO] = None;
+        self.columns[LOOKED_AT] = None;
         self.columns[OPENING] = Some(false.into());
         self.columns[CURRENT] = Some(true.into());
         self.columns[RESTORED] = Some(false.into());
@@ -316,21 +300,12 @@ impl Segment<'_> {
     pub fn clamp_moments(&mut self, now_us: i64) {
         self.columns[OPENED_AT] = Some(self.opened_at.min(now_us).into());
         self.columns[CLOSED_AT] = self.closed_at.map(|closed_at| closed_at.min(now_us).into());
-    }
-
-    /// Notes whether `outcome_long` may have outcomes.
-    pub fn set_long_lived(&mut self, may_be: bool) {
-        self.columns[LONG_LIVED] = Some(may_be.into());
-    }
-
-    /// Whether the row was written.
-    pub fn is_saved(&self) -> bool {
-        self.is_saved.get()
+        self.columns[LOOKED_AT] = None;
     }
 
     /// Writes the row. A transaction writes a row of the ring once at most.
     pub fn save(&self, ring: &Rel) {
-        debug_assert!(!self.is_saved(), "a row of the ring is written once in a transaction");
+        debug_assert!(!self.is_saved.get(), "a row of the ring is written once in a transaction");
         self.is_saved.set(true);
         write::update(ring, self.place, &self.columns);
     }
@@ -351,14 +326,14 @@ pub fn rows<'rel>(ring: &'rel Rel) -> Result<[Segment<'rel>; 3], Error> {
             current: row.bool(CURRENT)?,
             opened_at: row.int8(OPENED_AT)?,
             closed_at: row.int8(CLOSED_AT),
-            keep_us: match row.int8(KEEP_US)? {
+            wanted_us: match row.int8(KEEP_US)? {
                 // Nothing was recorded yet that could tell the time.
-                0 => guc::retention_us().saturating_add(KEEP_SLACK_US),
-                keep_us => keep_us,
+                0 => i64::MAX,
+                wanted_us => wanted_us,
             },
-            scanned: Scanned { file: row.oid(LOOKED_IN)?, pages: row.int8(LOOKED_TO)? },
+            ends_at: row.int8(ENDS_AT).unwrap_or(first_end(row.int8(OPENED_AT)?)),
+            looked_to: row.int8(LOOKED_TO).zip(row.oid(LOOKED_IN)),
             looked_at: row.int8(LOOKED_AT),
-            long_lived: row.bool(LONG_LIVED)?,
             opening: row.bool(OPENING)?,
             is_ours: row.is_ours(),
             place: row.at(),
@@ -374,26 +349,20 @@ pub fn rows<'rel>(ring: &'rel Rel) -> Result<[Segment<'rel>; 3], Error> {
 }
 
 /// Notes that a statement that is not the extension's own, such as a restore's, inserts rows. `table` is the number of
-/// a segment, `long` for `outcome_long`, or `None` for `session`.
+/// a segment, or `None` for `session`.
 ///
 /// The sweep rests until the end of this transaction, since it cannot see yet what the transaction restores. So the
-/// sweep and these updates never meet. Afterwards the segment is looked through from its beginning.
+/// sweep and these updates never meet. Afterwards the sweep looks for the segment's end anew, from its beginning.
 pub fn note_restored(table: Option<&str>) -> Result<(), Error> {
     sweep::rest()?;
     let statement = match table {
-        Some("long") => {
+        Some(number) => {
             // Other backends hear it at the commit. Until then they do not see the rows either.
             message::ring_changed();
             format!(
-                "UPDATE idempotence.segment SET long_lived = true
-                 WHERE number OPERATOR(pg_catalog.=) {FIRST} AND NOT long_lived"
-            )
-        }
-        Some(number) => {
-            message::ring_changed();
-            format!(
-                "UPDATE idempotence.segment SET restored = true, looked_to = 0
-                 WHERE number OPERATOR(pg_catalog.=) {number} AND (NOT restored OR looked_to OPERATOR(pg_catalog.>) 0)"
+                "UPDATE idempotence.segment SET restored = true, looked_to = 0, looked_in = 0
+                 WHERE number OPERATOR(pg_catalog.=) {number}
+                   AND (NOT restored OR looked_to IS NULL OR looked_to OPERATOR(pg_catalog.<>) 0)"
             )
         }
         None => format!(

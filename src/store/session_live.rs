@@ -3,7 +3,7 @@
 
 use crate::domain::identity::SessionId;
 use crate::domain::timeout::runs_out_at;
-use crate::model::ClientSession;
+use crate::model::{ClientSession, KnownBy};
 use crate::pg;
 use crate::store::catalog::{Index, Table};
 use crate::store::client_row;
@@ -63,16 +63,9 @@ pub fn last_seen(id: &SessionId) -> Option<i64> {
     ROW.find(&Rel::open(Table::SessionLive, Access::Read), id, read).map(|(seen, _)| seen)
 }
 
-/// The session at work of an owner's client.
-pub fn find_by_client(owner: pg_sys::Oid, client: &str) -> Option<ClientSession> {
-    let read = |row: &Columns<'_>| ROW.read(row);
-    ROW.find_by_client(&Rel::open(Table::SessionLive, Access::Read), owner, client, read)
-}
-
-/// The session at work that an owner registered under this id.
-pub fn find_by_request_id(owner: pg_sys::Oid, request_id: &SessionId) -> Option<ClientSession> {
-    let read = |row: &Columns<'_>| ROW.read(row);
-    ROW.find_by_request_id(&Rel::open(Table::SessionLive, Access::Read), owner, request_id, read)
+/// The session at work that a registration of an owner finds.
+pub fn find_registered(owner: pg_sys::Oid, by: KnownBy<'_>) -> Option<ClientSession> {
+    ROW.find_registered::<COLUMNS>(Table::SessionLive, owner, by)
 }
 
 /// The number of an owner's sessions at work, without those whose clock has run out.
@@ -106,10 +99,8 @@ pub fn try_lock() -> bool {
 /// or the lock on its sign of life.
 pub fn save(session: &ClientSession, last_seen: i64) {
     let table = Rel::open(Table::SessionLive, Access::Write);
-    match ROW.find(&table, &session.id, read) {
-        Some((_, place)) => write::update(&table, place, &row(session, last_seen)),
-        None => write::insert(&table, &row(session, last_seen)),
-    }
+    let former = ROW.find(&table, &session.id, read);
+    write::save(&table, former.map(|(_, place)| place), &row(session, last_seen));
 }
 
 /// Puts a session to work whose id was made just now, so that it has no row yet.

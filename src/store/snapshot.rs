@@ -2,6 +2,12 @@
 
 use crate::pg::raw;
 use pgrx::pg_sys;
+use std::cell::Cell;
+
+thread_local! {
+    /// The snapshot of [`Snapshot::WithInserted`], which notes with each row who is inserting it.
+    static DIRTY: Cell<*mut pg_sys::SnapshotData> = const { Cell::new(std::ptr::null_mut()) };
+}
 
 /// Which rows a scan sees.
 #[derive(Clone, Copy)]
@@ -14,6 +20,30 @@ pub enum Snapshot {
     /// A fresh MVCC snapshot, for rows that another transaction may be updating. The scan fetches every version of a
     /// row and then compares it with the snapshot, so that this takes no predicate locks either.
     LatestMvcc,
+    /// As `Itself`, and also the rows that another transaction is inserting; `is_being_inserted` tells them.
+    WithInserted,
+}
+
+/// Whether another transaction is inserting the row that a scan with [`Snapshot::WithInserted`] is at.
+pub(super) fn is_being_inserted() -> bool {
+    let snapshot = DIRTY.get();
+    // SAFETY: the snapshot is null, or was made once and for all.
+    !snapshot.is_null() && unsafe { (*snapshot).xmin } != pg_sys::InvalidTransactionId
+}
+
+/// # Safety
+/// Called within a guard.
+unsafe fn dirty() -> pg_sys::Snapshot {
+    if DIRTY.get().is_null() {
+        // SAFETY: a snapshot of zeros and of this type is what InitDirtySnapshot() makes.
+        unsafe {
+            let size = size_of::<pg_sys::SnapshotData>();
+            let snapshot: pg_sys::Snapshot = raw::MemoryContextAllocZero(pg_sys::TopMemoryContext, size).cast();
+            (*snapshot).snapshot_type = pg_sys::SnapshotType::SNAPSHOT_DIRTY;
+            DIRTY.set(snapshot);
+        }
+    }
+    DIRTY.get()
 }
 
 impl Snapshot {
@@ -27,6 +57,7 @@ impl Snapshot {
         unsafe {
             match self {
                 Snapshot::Itself => (&raw mut pg_sys::SnapshotSelfData, None),
+                Snapshot::WithInserted => (dirty(), None),
                 Snapshot::LatestMvcc => {
                     (&raw mut pg_sys::SnapshotAnyData, Some(raw::RegisterSnapshot(raw::GetLatestSnapshot())))
                 }

@@ -24,12 +24,9 @@ pub fn changing<T>(
     by_owner(statement, |client| client.update(statement, None, arguments)?.map(|row| read(&row)).collect())
 }
 
-/// The first column of the first row; `None` if there is no row.
+/// The first column of the only row; `None` if there is no row.
 pub fn first<T: FromDatum + pgrx::IntoDatum>(query: &str) -> Result<Option<T>, Error> {
-    newest(query, |client| {
-        let rows = client.select(query, Some(1), &[])?;
-        if rows.is_empty() { Ok(None) } else { rows.first().get_one::<T>() }
-    })
+    Ok(column(query, &[])?.pop())
 }
 
 /// The first column of every row, without NULLs.

@@ -63,8 +63,6 @@ pub fn save(stream: Stream<'_>, marks: &Marks) {
         Some(pg::text(stream.name)),
     ];
     let table = Rel::open(Table::Stream, Access::Write);
-    match find_in(&table, stream) {
-        Some((_, at)) => write::update(&table, at, &columns),
-        None => write::insert(&table, &columns),
-    }
+    let former = find_in(&table, stream);
+    write::save(&table, former.map(|(_, at)| at), &columns);
 }

@@ -7,6 +7,7 @@ use crate::lock::{LockClass, Tag};
 use crate::pg;
 use crate::store::catalog::Table;
 use crate::store::rel::{Access, Rel, Snapshot};
+use crate::store::sql;
 use crate::store::tuple::{Tid, Tuple, columns};
 use crate::store::write;
 
@@ -47,10 +48,8 @@ pub fn save(step: &str, done_at: i64, cursor: Cursor) {
     debug_assert!(Tag::sweep().is_held_by_us());
     let columns: [_; COLUMNS] = [Some(done_at.into()), Some(cursor.number().into()), Some(pg::text(step)), None];
     let table = Rel::open(Table::Sweep, Access::Write);
-    match find_in(&table, step, |_| Some(())) {
-        Some(((), at)) => write::update(&table, at, &columns),
-        None => write::insert(&table, &columns),
-    }
+    let former = find_in(&table, step, |_| Some(()));
+    write::save(&table, former.map(|((), at)| at), &columns);
 }
 
 /// The name under which it is remembered that a journal cannot be swept.
@@ -74,11 +73,17 @@ pub fn save_failed(journal: &str, why: Option<&str>) {
     }
 }
 
-/// Why a journal cannot be swept; `None`: it can, or it is not known here.
-pub fn find_failed(journal: &str) -> Option<String> {
-    let table = readable()?;
-    let (said, _) = find_in(&table, &of_journal(journal), |row| row.text(SAID))?;
-    Some(said)
+/// Forgets why journals could not be swept that no session has any more. The caller holds the journals' lock.
+pub fn forget_failed(journals: &[String]) -> Result<(), Error> {
+    let known: Vec<String> = journals.iter().map(|journal| of_journal(journal)).collect();
+    // Looked for first: a DELETE takes a transaction id, also where it finds nothing.
+    let gone = "SELECT step FROM idempotence.sweep WHERE said IS NOT NULL AND step OPERATOR(pg_catalog.<>) ALL ($1)";
+    let gone = sql::column::<String>(gone, &[known.into()])?;
+    if gone.is_empty() {
+        return Ok(());
+    }
+    let statement = "DELETE FROM idempotence.sweep WHERE step OPERATOR(pg_catalog.=) ANY ($1)";
+    sql::execute(statement, &[gone.into()]).map(drop)
 }
 
 /// Has the sweep rest until the end of this transaction, which restores rows. A step takes moments; one that does not end

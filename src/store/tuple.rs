@@ -5,11 +5,27 @@ use crate::pg;
 use pgrx::pg_sys;
 use std::marker::PhantomData;
 
+/// Defines a constant for each name: its place in the list, counted from 0.
+macro_rules! places {
+    ($visible:vis $($name:ident),+ $(,)?) => {
+        #[allow(non_camel_case_types, clippy::upper_case_acronyms, reason = "they are the names of constants")]
+        enum Places {
+            $($name),+
+        }
+
+        $(
+            #[allow(dead_code, reason = "only statements may use it")]
+            $visible const $name: usize = Places::$name as usize;
+        )+
+    };
+}
+pub(crate) use places;
+
 /// Defines a constant for each column of a table, with its position counted from 0, and one for their number. A unit
 /// test compares them with the table in `sql/tables.sql`.
 macro_rules! columns {
     ($table:literal, $count:ident: $($column:ident),+ $(,)?) => {
-        $crate::store::tuple::columns!(@place 0usize; $($column)+);
+        $crate::store::tuple::places!(pub(super) $($column),+);
         /// The number of columns.
         #[allow(dead_code, reason = "only statements may use it")]
         pub(super) const $count: usize = [$(stringify!($column)),+].len();
@@ -21,12 +37,6 @@ macro_rules! columns {
             assert_eq!(named.as_slice(), $crate::store::tuple::columns_in_sql($table), "table {}", $table);
         }
     };
-    (@place $place:expr; $column:ident $($rest:ident)*) => {
-        #[allow(dead_code, reason = "only statements may use it")]
-        pub(super) const $column: usize = $place;
-        $crate::store::tuple::columns!(@place $place + 1; $($rest)*);
-    };
-    (@place $place:expr;) => {};
 }
 pub(super) use columns;
 
@@ -76,9 +86,26 @@ impl<'rel, const N: usize> Tuple<'rel, N> {
         let mut nulls = [true; N];
         // SAFETY: the arrays have as many elements as the table has columns, which is checked here.
         unsafe {
+            if (*shape).natts as usize != N {
+                return Tuple::read_among_dropped(tuple, shape);
+            }
+            pg::raw::harmless::heap_deform_tuple(tuple, shape, values.as_mut_ptr(), nulls.as_mut_ptr());
+        }
+        Tuple { tuple, values, nulls, rel: PhantomData }
+    }
+
+    /// # Safety
+    /// As for [`Tuple::read`].
+    #[cold]
+    unsafe fn read_among_dropped(tuple: pg_sys::HeapTuple, shape: pg_sys::TupleDesc) -> Tuple<'rel, N> {
+        let mut values = [pg_sys::Datum::null(); pg::COLUMNS_MAX];
+        let mut nulls = [true; pg::COLUMNS_MAX];
+        // SAFETY: the arrays have room for all columns, which is checked here.
+        unsafe {
             check_columns(shape, N);
             pg::raw::harmless::heap_deform_tuple(tuple, shape, values.as_mut_ptr(), nulls.as_mut_ptr());
         }
+        let (values, nulls) = (std::array::from_fn(|n| values[n]), std::array::from_fn(|n| nulls[n]));
         Tuple { tuple, values, nulls, rel: PhantomData }
     }
 
@@ -258,17 +285,20 @@ fn compares(column: i16, strategy: u32, function: u32, value: pg_sys::Datum) -> 
     }
 }
 
-/// Raises an error if somebody has changed the number of the table's columns.
+/// Raises an error if the table has not the extension's columns. Somebody may have added others behind them, and dropped
+/// these again.
 ///
 /// # Safety
 /// `shape` must be valid.
 pub(super) unsafe fn check_columns(shape: pg_sys::TupleDesc, expected: usize) {
     // SAFETY: as the caller warrants.
-    let found = unsafe { (*shape).natts } as usize;
-    if found != expected {
-        let message = format!(
-            "a table of schema \"idempotence\" has {found} columns, dropped ones included, instead of {expected}"
-        );
+    let (found, fits) = unsafe {
+        let found = (*shape).natts as usize;
+        let is_dropped = |column| (*pg::tuple_attribute(shape, column)).attisdropped;
+        (found, found == expected || (expected..=pg::COLUMNS_MAX).contains(&found) && (expected..found).all(is_dropped))
+    };
+    if !fits {
+        let message = format!("a table of schema \"idempotence\" has {found} columns instead of {expected}");
         Error::Corrupted { message }.raise();
     }
 }

@@ -6,6 +6,7 @@
 //! over, so no other row can have it.
 
 use crate::pg::{self, NewEntries};
+use crate::store::insert;
 use pgrx::pg_sys;
 
 /// Writes `tuple` over the row at `at`.
@@ -24,46 +25,9 @@ pub(super) unsafe fn update(rel: pg_sys::Relation, at: &mut pg_sys::ItemPointerD
         let indexes = pg_sys::CatalogOpenIndexes(rel);
         let slot = pg_sys::MakeSingleTupleTableSlot((*rel).rd_att, &raw const pg_sys::TTSOpsHeapTuple);
         pg_sys::ExecStoreHeapTuple(tuple, slot, false);
-        for i in 0..(*indexes).ri_NumIndices as usize {
-            let (index, info) = (*(*indexes).ri_IndexRelationDescs.add(i), *(*indexes).ri_IndexRelationInfo.add(i));
-            if entries == NewEntries::Summaries && !pg::is_summarizing(info) {
-                continue;
-            }
-            insert_entry(rel, tuple, slot, index, info);
-        }
+        let takes = |info| entries != NewEntries::Summaries || pg::is_summarizing(info);
+        insert::insert_entries(rel, indexes, &[slot], takes, true);
         pg_sys::ExecDropSingleTupleTableSlot(slot);
         pg_sys::CatalogCloseIndexes(indexes);
-    }
-}
-
-/// Inserts the entry of `tuple` into one index.
-///
-/// # Safety
-///
-/// `slot` holds `tuple`, which is a row of `rel`. `index` is an index of `rel`, and `info` describes it.
-unsafe fn insert_entry(
-    rel: pg_sys::Relation,
-    tuple: pg_sys::HeapTuple,
-    slot: *mut pg_sys::TupleTableSlot,
-    index: pg_sys::Relation,
-    info: *mut pg_sys::IndexInfo,
-) {
-    let mut values = [pg_sys::Datum::null(); pg_sys::INDEX_MAX_KEYS as usize];
-    let mut nulls = [true; pg_sys::INDEX_MAX_KEYS as usize];
-    // SAFETY: as the caller warrants. The arrays have room for as many columns as an index can have.
-    unsafe {
-        let of_index = (*index).rd_index;
-        if !(*of_index).indisready {
-            return;
-        }
-        let is_primary = (*of_index).indisprimary;
-        let check = if (*of_index).indisunique && !is_primary {
-            pg_sys::IndexUniqueCheck::UNIQUE_CHECK_YES
-        } else {
-            pg_sys::IndexUniqueCheck::UNIQUE_CHECK_NO
-        };
-        pg_sys::FormIndexDatum(info, slot, std::ptr::null_mut(), values.as_mut_ptr(), nulls.as_mut_ptr());
-        let place = &mut (*tuple).t_self;
-        pg_sys::index_insert(index, values.as_mut_ptr(), nulls.as_mut_ptr(), place, rel, check, is_primary, info);
     }
 }

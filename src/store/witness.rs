@@ -1,21 +1,27 @@
 //! What tables and server tell of one request beside what a decision about it rests on: who is at work, who recorded it,
 //! who holds its lease, and how it was repaired. For people on call, so that none of it is read by another call.
 
+use crate::domain::class::Class;
 use crate::domain::identity::Digest;
 use crate::error::Error;
 use crate::lock::LockClass;
 use crate::model::Stream;
-use crate::pg::{self, Jsonb, Timestamptz};
+use crate::pg::{self, Timestamptz};
 use crate::store::catalog::{self, Table};
+use crate::store::outcome::Outcome;
 use crate::store::rel::{Access, Rel};
 use crate::store::segment;
 use crate::store::sql;
 use pgrx::datum::Uuid;
 use pgrx::pg_sys;
+use pgrx::spi::{self, SpiHeapTupleData};
+use serde::Serialize;
 
-/// A transaction that has, or waits for, the lock of a request.
+/// A transaction that has, or waits for, the lock of a request, as it is told.
+#[derive(Serialize)]
 pub struct Transaction {
     /// Whether it has the lock.
+    #[serde(skip)]
     pub holds: bool,
     /// The process; `None`: the transaction is prepared.
     pub pid: Option<i32>,
@@ -30,9 +36,16 @@ pub struct Transaction {
     /// Since when it has the lock at most: when it began, or was prepared. One that waits: since when it waits.
     pub since: Option<Timestamptz>,
     /// What COMMIT PREPARED calls it.
-    pub gid: Option<String>,
+    pub prepared: Option<String>,
     /// What the process waits for, as `type/event`.
     pub wait_event: Option<String>,
+}
+
+impl Transaction {
+    /// Whether the process waits for an event whose name begins so.
+    pub fn waits_for(&self, event: &str) -> bool {
+        self.wait_event.as_ref().is_some_and(|waits_for| waits_for.starts_with(event))
+    }
 }
 
 /// The transactions at work on a request.
@@ -68,20 +81,7 @@ pub fn at_work(lock: &Digest, most: usize) -> Result<AtWork, Error> {
         (LockClass::Request as i16).into(),
         (most as i64).into(),
     ];
-    let rows = sql::rows(query, &arguments, |row| {
-        let transaction = Transaction {
-            holds: row.get(1)?.unwrap_or(false),
-            pid: row.get(2)?,
-            role: row.get(3)?,
-            application: row.get(4)?,
-            client: row.get(5)?,
-            state: row.get(6)?,
-            since: row.get(7)?,
-            gid: row.get(8)?,
-            wait_event: row.get(9)?,
-        };
-        Ok((transaction, row.get(10)?.unwrap_or(0)))
-    })?;
+    let rows = sql::rows(query, &arguments, |row| Ok((transaction(row)?, row.get(10)?.unwrap_or(0))))?;
     let waiters = rows.first().map_or(0, |(_, waiters)| *waiters);
     Ok(AtWork { transactions: rows.into_iter().map(|(transaction, _)| transaction).collect(), waiters })
 }
@@ -90,27 +90,29 @@ pub fn at_work(lock: &Digest, most: usize) -> Result<AtWork, Error> {
 /// process, but a gid. The transaction may be anybody's, so the address of its client is not told.
 pub fn blocker(pid: i32) -> Result<Option<Transaction>, Error> {
     let query = "
-        SELECT CASE WHEN r.root OPERATOR(pg_catalog.<>) 0 THEN r.root END,
-               COALESCE(a.usename::pg_catalog.text, p.owner::pg_catalog.text), a.application_name, a.state,
-               COALESCE(p.prepared, a.xact_start),
-               a.wait_event_type OPERATOR(pg_catalog.||) '/' OPERATOR(pg_catalog.||) a.wait_event, r.prepared
+        SELECT true, CASE WHEN r.root OPERATOR(pg_catalog.<>) 0 THEN r.root END,
+               COALESCE(a.usename::pg_catalog.text, p.owner::pg_catalog.text), a.application_name,
+               NULL::pg_catalog.text, a.state, COALESCE(p.prepared, a.xact_start), r.prepared,
+               a.wait_event_type OPERATOR(pg_catalog.||) '/' OPERATOR(pg_catalog.||) a.wait_event
         FROM idempotence.root_blocker($1) r
         LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid OPERATOR(pg_catalog.=) r.root
         LEFT JOIN pg_catalog.pg_prepared_xacts p ON p.gid OPERATOR(pg_catalog.=) r.prepared
         WHERE r.root IS NOT NULL";
-    first(sql::rows(query, &[pid.into()], |row| {
-        Ok(Transaction {
-            holds: true,
-            pid: row.get(1)?,
-            role: row.get(2)?,
-            application: row.get(3)?,
-            client: None,
-            state: row.get(4)?,
-            since: row.get(5)?,
-            gid: row.get(7)?,
-            wait_event: row.get(6)?,
-        })
-    }))
+    first(sql::rows(query, &[pid.into()], transaction))
+}
+
+fn transaction(row: &SpiHeapTupleData<'_>) -> Result<Transaction, spi::Error> {
+    Ok(Transaction {
+        holds: row.get(1)?.unwrap_or(false),
+        pid: row.get(2)?,
+        role: row.get(3)?,
+        application: row.get(4)?,
+        client: row.get(5)?,
+        state: row.get(6)?,
+        since: row.get(7)?,
+        prepared: row.get(8)?,
+        wait_event: row.get(9)?,
+    })
 }
 
 /// How an outcome was recorded.
@@ -149,14 +151,12 @@ pub fn record_of_number(of: Stream<'_>, number: i64) -> Result<Option<Record>, E
     }))
 }
 
-/// Whether a response of a failed request is that of one that was given up, as `requests/start.rs` makes it.
-pub fn is_of_given_up(response: Jsonb) -> Result<bool, Error> {
-    let query = "
-        SELECT CASE WHEN pg_catalog.jsonb_typeof($1) OPERATOR(pg_catalog.=) 'object'
-                    THEN pg_catalog.jsonb_typeof($1 OPERATOR(pg_catalog.->) 'attempts') OPERATOR(pg_catalog.=) 'number'
-                         AND ($1 OPERATOR(pg_catalog.-) '{attempts,point,state}'::pg_catalog.text[])
-                             OPERATOR(pg_catalog.=) '{}'::pg_catalog.jsonb END";
-    let told = first(sql::rows(query, &[response.into()], |row| row.get(1)))?;
+/// Whether a request was given up: all attempts that its session allows were begun, and none was completed.
+pub fn was_given_up(outcome: &Outcome) -> Result<bool, Error> {
+    let Some(response) = outcome.response.filter(|_| outcome.class == Class::Failed && outcome.token.is_none()) else {
+        return Ok(false);
+    };
+    let told = first(sql::rows("SELECT idempotence.is_of_given_up($1)", &[response.into()], |row| row.get(1)))?;
     Ok(told.flatten().unwrap_or(false))
 }
 
@@ -171,7 +171,8 @@ pub fn holder(lock: &Digest) -> Result<Option<(String, String)>, Error> {
     }))
 }
 
-/// A repair of the request, or of all requests whose keys begin as its key does.
+/// A repair of the request, or of all requests whose keys begin as its key does, as it is told.
+#[derive(Serialize)]
 pub struct Repaired {
     /// When.
     pub at: Timestamptz,
@@ -183,7 +184,8 @@ pub struct Repaired {
     pub action: String,
     /// What it found.
     pub found: String,
-    /// Why, as its caller said.
+    /// Why, as its caller said; only for those who may read the audit.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
 

@@ -68,6 +68,14 @@ pub fn insert(table: &Rel, columns: &[Option<pg_sys::Datum>]) {
     unsafe { insert::insert(table.rel, row, way.sole_index()) }
 }
 
+/// Writes a row over the one at `at`, if there is one, which then has the same primary key.
+pub fn save(table: &Rel, at: Option<Tid<'_>>, columns: &[Option<pg_sys::Datum>]) {
+    match at {
+        Some(at) => update(table, at, columns),
+        None => insert(table, columns),
+    }
+}
+
 /// Writes a row over the one at `at`, which has the same primary key.
 pub fn update(table: &Rel, at: Tid<'_>, columns: &[Option<pg_sys::Datum>]) {
     let mut row = RowToWrite::of(table, columns);
@@ -143,9 +151,9 @@ fn statement(table: &Rel, verb: Verb) -> (String, Vec<pg_sys::Oid>) {
         let column = |number| {
             let column = pg::tuple_attribute(shape, number);
             let name = CStr::from_ptr((*column).attname.data.as_ptr()).to_string_lossy();
-            (format!("\"{name}\""), (*column).atttypid)
+            (!(*column).attisdropped).then(|| (format!("\"{name}\""), (*column).atttypid))
         };
-        (0..(*shape).natts as usize).map(column).unzip()
+        (0..(*shape).natts as usize).filter_map(column).unzip()
     };
     let parameters = (1..=names.len()).map(|number| format!("${number}")).collect::<Vec<_>>().join(", ");
     let (name, place) = (table.table.name(), names.len() + 1);

@@ -3,11 +3,15 @@
 
 use std::cell::Cell;
 
+/// What a transaction has written.
 #[derive(Clone, Copy, Default)]
-struct Written {
-    here: bool,
-    elsewhere: bool,
-    lasting: bool,
+pub struct Written {
+    /// Something here.
+    pub here: bool,
+    /// Something in a journal that Citus keeps.
+    pub elsewhere: bool,
+    /// Something there that must outlast a crash of the server that has it, whatever is set there.
+    pub lasting: bool,
 }
 
 thread_local! {
@@ -24,24 +28,14 @@ pub fn note_elsewhere() {
     WRITTEN.set(Written { elsewhere: true, ..WRITTEN.get() });
 }
 
-/// Notes that what it writes there must outlast a crash of the server that has it, whatever is set there.
+/// Notes that what it writes there must outlast a crash.
 pub fn note_lasting() {
     WRITTEN.set(Written { elsewhere: true, lasting: true, ..WRITTEN.get() });
 }
 
-/// Whether the transaction has written here.
-pub fn here() -> bool {
-    WRITTEN.get().here
-}
-
-/// Whether it has written into a journal that Citus keeps.
-pub fn elsewhere() -> bool {
-    WRITTEN.get().elsewhere
-}
-
-/// Whether what it has written there must outlast a crash.
-pub fn lasting() -> bool {
-    WRITTEN.get().lasting
+/// What this transaction has written so far.
+pub fn so_far() -> Written {
+    WRITTEN.get()
 }
 
 /// Forgets it, at the end of the transaction.

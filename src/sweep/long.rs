@@ -1,5 +1,4 @@
-//! The sweep's step for `outcome_long`, where outcomes lie that outlived their segment: it deletes those that
-//! have expired since.
+//! The sweep's step for `outcome_long`: it deletes the outcomes that have expired.
 
 use crate::domain::limits::EXPIRY_GRACE_US;
 use crate::error::Error;
@@ -9,21 +8,15 @@ use crate::store::exclusive;
 use crate::store::outcome_long;
 use crate::sweep::held_by;
 use crate::sweep::progress::Progress;
-use crate::sweep::ring;
 use crate::sweep::swept;
 
 /// Deletes at most `limit` outcomes that have expired. Truncates the table when nothing is left in it.
 pub fn delete_expired(limit: usize) -> Result<Progress, Error> {
     let mut progress = Progress::default();
     if outcome_long::is_blank() {
-        ring::note_long(false)?;
         return Ok(progress);
     }
-    // The flag was missing: rows were restored past the triggers. Its row is written once in a transaction.
-    if ring::note_long(true)? {
-        return Ok(progress);
-    }
-    if !outcome_long::try_lock(Table::OutcomeLong) {
+    if !outcome_long::try_lock() {
         progress.delayed.push(format!("outcomes cannot be deleted yet: {}", held_by::of_outcome_long()?));
         return Ok(progress);
     }
@@ -34,9 +27,8 @@ pub fn delete_expired(limit: usize) -> Result<Progress, Error> {
         let gone = outcome_long::delete(&ours, before)?;
         let deleted: u64 = gone.iter().map(|(_, outcomes)| outcomes).sum();
         swept::of_standing(gone);
-        progress.done.push(format!("expired outcomes deleted that outlived their segment: {deleted}"));
-        progress.more = true;
-        return Ok(progress);
+        // Those that an inbox is renewing are left.
+        return Ok(Progress::counted(deleted as usize, "expired long-lived outcomes deleted", deleted > 0));
     }
     if found.is_empty()
         && !outcome_long::is_any()?
@@ -44,7 +36,6 @@ pub fn delete_expired(limit: usize) -> Result<Progress, Error> {
         && !outcome_long::is_any()?
     {
         outcome_long::truncate()?;
-        ring::note_long(false)?;
     }
     Ok(progress)
 }

@@ -33,13 +33,13 @@ use progress::Progress;
 /// A step of the sweep.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Step {
-    /// Moves the few outcomes that still live out of closed segments, and truncates the segments.
+    /// Truncates closed segments whose outcomes have all expired.
     Empty,
     /// Turns the ring to the next segment.
     Turn,
     /// Closes former segments that nobody writes any more.
     Close,
-    /// Deletes outcomes that were moved and have expired since.
+    /// Deletes what has expired of the outcomes that were to outlive their segment.
     Long,
     /// Puts saved client sessions back to work after a crash or a failover.
     Restore,
@@ -114,8 +114,10 @@ impl Step {
 /// in each sweep.
 const RARELY_US: i64 = 3_600 * 1_000_000;
 
-/// The name under which the end of a sweep by hand is noted, beside the names of the steps.
+/// The names under which the end of a sweep by hand is noted, beside the names of the steps: of one that was needed, since no
+/// worker comes here, and of one beside the worker, which tells nothing of who sweeps where the worker comes no more.
 const BY_HAND: &str = "by hand";
+const BESIDE_WORKER: &str = "beside the worker";
 
 /// Takes a step, or a batch of it, in the current transaction. `None`: another sweep, or a restore, is at work.
 pub fn take(step: Step) -> Result<Option<Progress>, Error> {
@@ -134,7 +136,7 @@ pub fn take(step: Step) -> Result<Option<Progress>, Error> {
     // The commit waits for no standby: one that does not answer would make it keep the locks.
     pg::commit_locally();
     match step {
-        Step::Empty => ring::empty(batch()),
+        Step::Empty => ring::empty(),
         Step::Turn => ring::turn(),
         Step::Close => ring::close(),
         Step::Long => long::delete_expired(batch()),
@@ -220,18 +222,18 @@ fn look_for_orphans() -> Result<Progress, Error> {
 }
 
 /// Notes the end of a sweep by hand.
-pub fn note_by_hand() {
+pub fn note_by_hand(beside_worker: bool) {
     if Tag::sweep().try_acquire() {
-        noted::save(BY_HAND, pg::now_us(), Cursor::START);
+        noted::save(if beside_worker { BESIDE_WORKER } else { BY_HAND }, pg::now_us(), Cursor::START);
     }
 }
 
-/// Why a journal cannot be swept.
-pub fn unswept(journal: &str) -> Option<String> {
-    noted::find_failed(journal)
-}
-
-/// When the last sweep by hand ended.
+/// When the last sweep by hand ended where no worker came.
 pub fn by_hand_at() -> Option<i64> {
     noted::find(BY_HAND).map(|last| last.done_at)
+}
+
+/// When the last sweep by hand ended beside the worker.
+pub fn beside_worker_at() -> Option<i64> {
+    noted::find(BESIDE_WORKER).map(|last| last.done_at)
 }

@@ -4,6 +4,7 @@ use crate::domain::cursor::Cursor;
 use crate::error::Error;
 use crate::store::catalog::Table;
 use crate::store::restore;
+use crate::store::secret;
 use crate::store::sql;
 use crate::sweep::parts;
 
@@ -67,7 +68,7 @@ pub fn look(limit: usize) -> Result<Option<Looked>, Error> {
         None if found > 0 => {
             sql::execute("UPDATE idempotence.restore SET place = 0, orphans = $1", &[(found as i64).into()])?;
         }
-        None if restore::missing().is_some() => {
+        None if restore::missing().is_some() || secret::check_alone().is_err() => {
             sql::execute("UPDATE idempotence.restore SET place = 0, orphans = NULL", &[])?;
         }
         None if restore::has_come(Table::Secret) && restore::has_come_beside() => _ = restore::accept()?,

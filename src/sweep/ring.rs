@@ -3,14 +3,14 @@
 //!
 //! A segment is *current*, then *closing*, *closed* and *empty*, and then current again:
 //!
-//! * [`turn`] moves the pointer to the next segment. The current segment has to be older than half its `keep`,
-//!   and the next one empty. A transaction before that announces the next one, so that nobody leaves it out any more.
-//!   This takes no lock that a writer takes: transactions that write the old segment go on writing it.
+//! * [`turn`] moves the pointer to a segment that is empty, once the current one is older than half its `keep`. A
+//!   transaction before that announces the next one, so that nobody leaves it out any more. This takes no lock that a
+//!   writer takes: transactions that write the old segment go on writing it.
 //! * [`close`] notes the time when certainly nobody writes the old segment any more. That is so once a SHARE
 //!   lock on it can be taken.
-//! * [`empty`] comes `keep` after that time, and looks at some pages of the segment. If many of its outcomes
-//!   still live, the segment is kept until few do. Else the segment is looked through, part by part. What lives
-//!   is moved to `outcome_long` (`long.rs`). When only expired outcomes are left, the segment is truncated.
+//! * [`empty`] truncates a closed segment when its end has passed. Where the end is not known, since rows were restored, or
+//!   is further away than what was recorded can explain, since the clock was wrong, it first looks for it. The ring goes on
+//!   with the other two segments meanwhile.
 //!
 //! Every lock on a segment is tried for, never waited for: a sweep in the queue would make others queue behind
 //! it. So whatever holds a segment delays the ring and is not disturbed by it.
@@ -23,53 +23,36 @@
 //! still see. That makes no difference here, since what has expired by the clock counts as absent under
 //! every snapshot.
 
-use crate::domain::identity::Digest;
-use crate::domain::limits::{EXPIRY_GRACE_US, KEEP_SLACK_US};
 use crate::domain::pace;
 use crate::error::Error;
-use crate::monitor;
 use crate::pg;
 use crate::store::cache;
 use crate::store::catalog::Table;
 use crate::store::exclusive;
 use crate::store::message;
-use crate::store::outcome_long;
-use crate::store::rel::{self, Rel};
-use crate::store::segment::{self, Scanned, Segment};
+use crate::store::rel::{self, Access, Rel};
+use crate::store::segment::{self, Segment};
 use crate::store::sql;
 use crate::sweep::held_by;
 use crate::sweep::look;
 use crate::sweep::progress::Progress;
-use crate::sweep::swept;
 use crate::sweep::tombstones;
 use pgrx::pg_sys;
 
 /// Whether a segment may be turned to.
 fn is_ready(row: &Segment<'_>) -> bool {
-    row.closed_at.is_some() && row.is_empty()
-}
-
-/// Since when a segment has been in its state: closed, or else current.
-fn since(row: &Segment<'_>) -> i64 {
-    row.closed_at.unwrap_or(row.opened_at)
-}
-
-/// Whether the segment was closed at least its `keep` ago.
-fn is_over(row: &Segment<'_>, now_us: i64) -> bool {
-    row.closed_at.is_some_and(|closed_at| closed_at.saturating_add(row.keep_us) <= now_us)
-}
-
-/// Whether the current segment is old enough to be turned away from.
-fn is_to_be_turned(row: &Segment<'_>, now_us: i64) -> bool {
-    now_us >= row.opened_at.saturating_add(row.keep_us / 2)
-}
-
-fn is_time_to_look(row: &Segment<'_>, now_us: i64) -> bool {
-    pace::is_time_to_look(since(row), row.looked_at, now_us)
+    !row.current && row.closed_at.is_some() && row.is_empty()
 }
 
 fn current_of(rows: &[Segment<'_>; 3]) -> Result<usize, Error> {
     rows.iter().position(|row| row.current).ok_or_else(segment::lost)
+}
+
+/// The segment to turn to, if one is empty: the one that is announced already, or else the one that comes first.
+fn next_of(rows: &[Segment<'_>; 3], current: usize) -> Option<usize> {
+    let mut ready: Vec<usize> = [1, 2].map(|n| (current + n) % 3).into_iter().filter(|n| is_ready(&rows[*n])).collect();
+    ready.sort_by_key(|number| !rows[*number].opening);
+    ready.first().copied()
 }
 
 /// Closes segments that were turned away from, if certainly nobody writes them any more.
@@ -89,9 +72,11 @@ pub fn close() -> Result<Progress, Error> {
         }
         // That the lock was free is proof enough. Nobody need wait for the end of this transaction.
         rel::unlock(table, pg_sys::ShareLock);
-        row.set_closed_at(pg::now_us());
-        row.set_keep(row.keep_us);
-        row.forget_looks();
+        let now_us = pg::now_us();
+        row.set_closed_at(now_us);
+        if pace::is_far(row.ends_at, now_us, row.keep_us()) {
+            row.doubt_end();
+        }
         row.save(&ring);
         // What is closed and empty need not be looked into any more, and otherwise not for fresh keys.
         message::ring_changed();
@@ -102,44 +87,50 @@ pub fn close() -> Result<Progress, Error> {
     Ok(progress)
 }
 
-/// Moves the pointer to the next segment, if that is due and possible. Looks now and then at the outcomes of the
-/// current segment, whose ttls decide when the turn is due.
+/// Moves the pointer to the next segment, if that is due and possible. Looks now and then for how long the outcomes live
+/// that are recorded, which decides when the turn is due. While the turn is not possible, the current segment gets a later
+/// end.
 pub fn turn() -> Result<Progress, Error> {
     let mut progress = Progress::default();
     let ring = segment::open_ring();
     let mut rows = segment::rows(&ring)?;
     let current = current_of(&rows)?;
-    let next = (current + 1) % rows.len();
-    let now_us = pg::now_us();
-    if mend_future_moments(&ring, &mut rows[current], &mut progress)? || rows[current].is_empty() {
+    let is_empty = rows[current].is_empty();
+    if mend_future_moments(&ring, &mut rows[current], &mut progress)?
+        || is_empty && Rel::open(Table::OutcomeLong, Access::Read).is_empty()
+    {
         return Ok(progress);
     }
-    let is_ready = is_ready(&rows[next]);
-    if is_ready && !rows[next].opening && is_to_be_turned(&rows[current], now_us) {
+    let now_us = pg::now_us();
+    let is_due = |row: &Segment<'_>| !is_empty && pace::is_to_be_turned(row.opened_at, row.keep_us(), now_us);
+    let next = next_of(&rows, current);
+    if is_due(&rows[current])
+        && let Some(next) = next
+        && !rows[next].opening
+    {
         announce(&ring, &mut rows[next], &mut progress);
         return Ok(progress);
     }
     let row = &mut rows[current];
-    let has_looked = is_time_to_look(row, now_us) || is_ready && is_to_be_turned(row, now_us);
+    let has_looked = pace::is_time_to_look(row.opened_at, row.looked_at, now_us) || next.is_some() && is_due(row);
     if has_looked {
-        if let Some(keep_us) = look::sample(row.number, &row.open(), now_us)?.keep_us() {
-            row.set_keep(keep_us);
+        if let Some(ttl_us) = look::ttl(row)? {
+            row.set_wanted(pace::wanted_us(ttl_us));
         }
         row.set_looked_at(now_us);
     }
-    let keep_us = row.keep_us;
-    if !is_ready || !is_to_be_turned(row, now_us) {
-        if has_looked {
+    let Some(next) = next.filter(|_| is_due(row)) else {
+        let later_end = pace::later_end(row.ends_at, row.keep_us(), now_us);
+        if let Some(ends_at) = later_end {
+            row.set_end(ends_at);
+            message::ring_changed();
+        }
+        if later_end.is_some() || has_looked {
             row.save(&ring);
         }
-        let (is_due, next) = (is_to_be_turned(&rows[current], now_us), &rows[next]);
-        // A closed segment whose `keep` has not passed is kept on purpose, since many of its outcomes live. Nobody
-        // is in the way.
-        if is_due && !is_ready && next.closed_at.is_none_or(|_| is_over(next, now_us)) {
-            progress.delayed.push(format!("the ring cannot turn yet: segment {} is not empty", next.number));
-        }
+        tell_delay(&rows, is_due(&rows[current]), now_us, &mut progress);
         return Ok(progress);
-    }
+    };
     if !rows[next].opening {
         // What was recorded lives for less time than it was known before.
         announce(&ring, &mut rows[next], &mut progress);
@@ -149,16 +140,30 @@ pub fn turn() -> Result<Progress, Error> {
         // This transaction has announced it, and its message goes out with the commit. The next one turns.
         return Ok(progress);
     }
-    rows[current].set_turned_away_from();
+    let row = &mut rows[current];
+    row.set_turned_away_from();
+    row.save(&ring);
+    let (wanted_us, before_us) = (row.wanted_us, now_us.saturating_sub(row.opened_at));
     let opened = &mut rows[next];
-    opened.set_keep(keep_us);
-    opened.forget_looks();
-    opened.set_opened(now_us);
-    rows[current].save(&ring);
-    rows[next].save(&ring);
+    opened.set_wanted(wanted_us);
+    opened.set_opened(now_us, pace::end(now_us, before_us, opened.keep_us()));
+    opened.save(&ring);
     message::ring_changed();
     progress.done.push(format!("outcomes are recorded in segment {next} now"));
     Ok(progress)
+}
+
+/// Says what keeps the ring from turning, if it is due. A closed segment whose end has not passed is kept on purpose.
+fn tell_delay(rows: &[Segment<'_>; 3], is_due: bool, now_us: i64, progress: &mut Progress) {
+    let is_late = |row: &&Segment<'_>| {
+        !row.current && (row.closed_at.is_none() || row.looked_to.is_none() && pace::is_over(row.ends_at, now_us))
+    };
+    if is_due
+        && !rows.iter().any(is_ready)
+        && let Some(late) = rows.iter().find(is_late)
+    {
+        progress.delayed.push(format!("the ring cannot turn yet: segment {} is not empty", late.number));
+    }
 }
 
 /// Announces a segment as the next one to be current. The next transaction turns to it.
@@ -175,8 +180,8 @@ const CLOCK_US: i64 = 60_000_000;
 /// Repairs a segment whose row has a moment in the future, and returns whether it had one.
 ///
 /// Such a moment was noted under a clock that was wrong and has been set right since. The ring would stand still
-/// until that moment comes, so it counts as now. What was recorded under the wrong clock is found when the
-/// segment is looked through.
+/// until that moment comes, so it counts as now. The segment's end stays, since outcomes may have been recorded under the
+/// wrong clock; it is looked for once the segment is closed.
 fn mend_future_moments(ring: &Rel, row: &mut Segment<'_>, progress: &mut Progress) -> Result<bool, Error> {
     let now_us = pg::now_us();
     let is_ahead = |us: i64| us.saturating_sub(now_us) > CLOCK_US;
@@ -184,8 +189,7 @@ fn mend_future_moments(ring: &Rel, row: &mut Segment<'_>, progress: &mut Progres
         return Ok(false);
     }
     row.clamp_moments(now_us);
-    // Outcomes that had expired by the wrong clock may live by the right one.
-    row.forget_looks();
+    row.doubt_end();
     row.save(ring);
     tombstones::begin_anew()?;
     progress.done.push(format!(
@@ -196,175 +200,33 @@ fn mend_future_moments(ring: &Rel, row: &mut Segment<'_>, progress: &mut Progres
     Ok(true)
 }
 
-/// Empties the closed segments whose time has come.
-pub fn empty(at_once: usize) -> Result<Progress, Error> {
+/// Empties the closed segments whose end has passed, and looks for an end that is not known.
+pub fn empty() -> Result<Progress, Error> {
     let ring = segment::open_ring();
     let mut rows = segment::rows(&ring)?;
     let mut progress = Progress::default();
-    let current = current_of(&rows)?;
-    let now_us = pg::now_us();
-    let others = [(current + 1) % 3, (current + 2) % 3];
-    for other in others {
-        if mend_future_moments(&ring, &mut rows[other], &mut progress)? {
+    for row in rows.iter_mut().filter(|row| !row.current) {
+        if mend_future_moments(&ring, row, &mut progress)? {
             return Ok(progress);
         }
-    }
-    for other in others {
-        if rows[other].closed_at.is_none() || rows[other].is_empty() {
+        if row.closed_at.is_none() || row.is_empty() {
             continue;
         }
-        // While the ring waits to turn to this segment, the current one grows.
-        let waits = other == others[0] && is_to_be_turned(&rows[current], now_us);
-        let waiting = if waits { rows[current].open().pages() } else { 0 };
-        if is_worth_emptying(&ring, &mut rows[other], waiting, at_once, &mut progress)? {
-            look_through(&ring, &mut rows, other, at_once, &mut progress)?;
-        }
-        if rows[other].is_saved() {
-            // A row of the ring is written once in a transaction. So the next one looks at the other segment.
-            let next = &rows[others[1]];
-            progress.more |= other == others[0] && next.closed_at.is_some() && !next.is_empty();
-            break;
-        }
-        if progress.more {
-            break;
+        let number = row.number;
+        if row.looked_to.is_some() {
+            if !row.is_ours {
+                look::for_end(row)?;
+                progress.more = true;
+            }
+        } else if pace::is_over(row.ends_at, pg::now_us()) {
+            if exclusive::lock_alone(row.table()) {
+                sql::execute(&format!("TRUNCATE ONLY idempotence.outcome_{number}"), &[])?;
+                progress.done.push(format!("segment {number} is empty"));
+            } else {
+                let by = held_by::of_segment(number)?;
+                progress.delayed.push(format!("segment {number} cannot be emptied yet: {by}"));
+            }
         }
     }
     Ok(progress)
-}
-
-/// Whether a closed segment is to be looked through now.
-///
-/// A look through it that has begun goes on. Otherwise its time must have come, or the ring must be waiting for
-/// it, and a sample must show that few of its outcomes live. If many live, its `keep` is set to the time when
-/// few will. `waiting` is the number of pages that the current segment has while the ring waits; 0 if it does
-/// not wait.
-fn is_worth_emptying(
-    ring: &Rel,
-    row: &mut Segment<'_>,
-    waiting: u32,
-    at_once: usize,
-    progress: &mut Progress,
-) -> Result<bool, Error> {
-    let now_us = pg::now_us();
-    let table = row.open();
-    if row.scanned.has_begun(&table) {
-        return Ok(true);
-    }
-    if !is_over(row, now_us) && (waiting == 0 || !is_time_to_look(row, now_us)) {
-        return Ok(false);
-    }
-    let sample = look::sample(row.number, &table, now_us.saturating_sub(EXPIRY_GRACE_US))?;
-    if sample.is_few(table.pages(), waiting, at_once) {
-        return Ok(true);
-    }
-    row.set_keep(sample.few_live_at.saturating_sub(since(row)).saturating_add(KEEP_SLACK_US));
-    row.set_looked_at(now_us);
-    row.save(ring);
-    progress.more = true;
-    Ok(false)
-}
-
-/// Looks through the next part of a segment and moves what lives there, at most `at_once` outcomes. Truncates the
-/// segment if that was the last part and nothing that lives is left behind.
-fn look_through(
-    ring: &Rel,
-    rows: &mut [Segment<'_>; 3],
-    number: usize,
-    at_once: usize,
-    progress: &mut Progress,
-) -> Result<(), Error> {
-    // Held to the end of the transaction, so that the segment keeps its file: no VACUUM FULL and no TRUNCATE.
-    if !outcome_long::try_lock(rows[number].table()) {
-        progress.delayed.push(format!("segment {number} cannot be emptied yet: {}", held_by::of_segment(number)?));
-        return Ok(());
-    }
-    let now_us = pg::now_us();
-    let table = rows[number].open();
-    let is_done = rows[number].scanned.is_done(&table);
-    if !is_done {
-        let part = look::next_part(rows[number].scanned, &table);
-        let before = now_us.saturating_sub(EXPIRY_GRACE_US);
-        let living = part.living(number, before, at_once)?;
-        if !living.is_empty() {
-            return move_living(ring, rows, number, &living, part.before, progress);
-        }
-        if monitor::is_there() {
-            swept::of_standing(part.expired(number, before)?);
-        }
-        rows[number].set_scanned(part.after);
-        rows[number].set_looked_at(now_us);
-        rows[number].save(ring);
-        if !part.is_last {
-            progress.more = true;
-            return Ok(());
-        }
-    }
-    drop(table);
-    if !exclusive::lock_alone(rows[number].table()) {
-        if !is_done {
-            // The row may not be written again. The next transaction finds the look done, and tries again or
-            // says who is in the way.
-            progress.more = true;
-            return Ok(());
-        }
-        progress.delayed.push(format!("segment {number} cannot be emptied yet: {}", held_by::of_segment(number)?));
-        return Ok(());
-    }
-    sql::execute(&format!("TRUNCATE ONLY idempotence.outcome_{number}"), &[])?;
-    progress.done.push(format!("segment {number} is empty"));
-    Ok(())
-}
-
-/// Moves outcomes out of a segment. Before the first move, a transaction of its own tells all backends that there
-/// may be outcomes in `outcome_long`.
-fn move_living(
-    ring: &Rel,
-    rows: &mut [Segment<'_>; 3],
-    number: usize,
-    living: &[Digest],
-    before: Scanned,
-    progress: &mut Progress,
-) -> Result<(), Error> {
-    let first = &mut rows[usize::from(segment::FIRST.unsigned_abs())];
-    if !first.long_lived {
-        note_long_in(ring, first, true);
-        progress.more = true;
-        return Ok(());
-    }
-    if first.is_ours {
-        // This transaction has set the flag, and its message goes out with the commit. The next one moves.
-        return Ok(());
-    }
-    if !outcome_long::try_lock(Table::OutcomeLong) {
-        progress.delayed.push(format!("segment {number} cannot be emptied yet: {}", held_by::of_outcome_long()?));
-        return Ok(());
-    }
-    let (moved, all) = outcome_long::move_here(number, living)?;
-    if moved > 0 {
-        rows[number].set_scanned(before);
-        rows[number].save(ring);
-        progress.more = true;
-    }
-    if !all && moved == 0 {
-        progress.delayed.push(format!("segment {number} cannot be emptied yet: {}", held_by::of_segment(number)?));
-    }
-    Ok(())
-}
-
-/// Notes whether there may be outcomes in `outcome_long`. Returns whether the ring's row said otherwise before.
-pub fn note_long(may_be: bool) -> Result<bool, Error> {
-    let ring = segment::open_ring();
-    let mut rows = segment::rows(&ring)?;
-    let first = &mut rows[usize::from(segment::FIRST.unsigned_abs())];
-    let is_news = first.long_lived != may_be;
-    if is_news {
-        note_long_in(&ring, first, may_be);
-    }
-    Ok(is_news)
-}
-
-fn note_long_in(ring: &Rel, first: &mut Segment<'_>, may_be: bool) {
-    first.set_long_lived(may_be);
-    first.save(ring);
-    message::ring_changed();
 }

@@ -52,7 +52,8 @@ pub fn name() -> Option<String> {
 
 /// The function to ask by, if the transaction that is about to end has a reason to ask.
 fn to_be_asked() -> Option<NonNull<c_void>> {
-    let has_reason = written::here() || written::lasting() || written::elsewhere() && pg::has_written();
+    let written = written::so_far();
+    let has_reason = written.here || written.lasting || written.elsewhere && pg::has_written();
     (has_reason && guc::coordinate() == Coordinate::Auto).then(find).flatten()
 }
 

@@ -76,7 +76,8 @@ fn statement_has_ended(statement: Ended) {
         Ended::Begin => IN_MADE_BLOCK.set(true),
         Ended::OfTransaction | Ended::Other => {}
     }
-    let has_reason = open::has_open() || written::here() || written::elsewhere();
+    let written = written::so_far();
+    let has_reason = open::has_open() || written.here || written.elsewhere;
     if has_reason && commit_may_follow(statement) && (open::has_open() || coordinator::is_to_be_asked()) {
         come_first();
     }

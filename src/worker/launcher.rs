@@ -1,12 +1,13 @@
 //! The launcher: a process that lists the databases and starts their visits, one at a time. Each database is due
 //! once a naptime. The launcher itself is connected to no database.
 
-use crate::board::{self, BOARD, DATABASES_MAX, Ended, FAILURES_MAX, LAUNCHER, Report, Text, Unswept};
+use crate::board::{self, DATABASES_MAX, Ended, FAILURES_MAX, Report, Text, Unswept};
 use crate::domain::clock;
 use crate::domain::databases_setting::Databases;
 use crate::error::legible;
 use crate::guc;
 use crate::pg::{self, Failure, OnTerminate};
+use crate::sweep::Step;
 use pgrx::bgworkers::{BackgroundWorkerBuilder, BackgroundWorkerStatus, DynamicBackgroundWorker};
 use pgrx::function_name;
 use pgrx::memcxt::PgMemoryContexts;
@@ -14,7 +15,6 @@ use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CStr;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 /// A database without the extension is visited once in this number of naptimes.
@@ -25,6 +25,9 @@ const BACKOFF_MAX: u32 = 8;
 
 /// The shortest time between two log messages about the same failure of a database.
 const SAME_FAILURE_AGAIN: Duration = Duration::from_secs(3600);
+
+/// How many failures of a database are known not to be logged again so soon.
+const FAILURES_KNOWN: usize = 8;
 
 /// For how many naptimes the sweep of a database has to be delayed before that is logged.
 const NAPTIMES_TO_LOGGED_DELAY: u32 = 6;
@@ -48,7 +51,7 @@ pub extern "C-unwind" fn idempotence_launcher(_argument: pg_sys::Datum) {
     unsafe {
         pg_sys::BackgroundWorkerInitializeConnection(std::ptr::null(), std::ptr::null(), 0);
         pg_sys::before_shmem_exit(Some(leave), pg_sys::Datum::null());
-        LAUNCHER.get().store(pg_sys::MyProcPid, Relaxed);
+        board::note_launcher(pg_sys::MyProcPid);
     }
     board::note_start();
     let mut launcher = Launcher::default();
@@ -68,7 +71,7 @@ pub extern "C-unwind" fn idempotence_launcher(_argument: pg_sys::Datum) {
 
 #[pg_guard]
 unsafe extern "C-unwind" fn leave(_code: i32, _argument: pg_sys::Datum) {
-    LAUNCHER.get().store(0, Relaxed);
+    board::note_launcher(0);
 }
 
 /// Lists the databases that can be visited: all except templates, databases that allow no connections, and
@@ -120,8 +123,8 @@ struct Database {
     cut: bool,
     /// The number of visits in a row, up to the last, that failed.
     failures: u32,
-    /// The failure that was logged last, and when it was logged.
-    failed_with: Option<(String, Instant)>,
+    /// The failures that were logged last, and when each was logged.
+    failed_with: Vec<(String, Instant)>,
     /// Whether there was a visit without a failure since the last failure was logged.
     mended: bool,
     /// Since when each visit has been delayed.
@@ -207,7 +210,7 @@ impl Launcher {
                 step: 0,
                 cut: false,
                 failures: 0,
-                failed_with: None,
+                failed_with: Vec::new(),
                 mended: true,
                 delayed_since: None,
                 delay_logged: false,
@@ -238,7 +241,7 @@ impl Launcher {
     fn hear_announcements(&mut self) {
         let mut announced = Vec::new();
         {
-            let mut board = BOARD.exclusive();
+            let mut board = board::open();
             announced.extend_from_slice(&board.announced[..board.announced_count]);
             board.announced_count = 0;
         }
@@ -260,7 +263,7 @@ impl Launcher {
             return;
         }
         let step = self.databases.get(&oid).map_or(0, |database| database.step);
-        BOARD.exclusive().report = Report { database: oid, ended: Ended::Unknown, step, said: Text::EMPTY };
+        board::open().report = Report { database: oid, ended: Ended::Unknown, step, said: Text::EMPTY };
         let started = BackgroundWorkerBuilder::new("idempotence worker")
             .set_library("idempotence")
             .set_function("idempotence_visit")
@@ -276,7 +279,7 @@ impl Launcher {
         };
         self.no_slot_logged = false;
         let left = wait_for_end(worker);
-        let mut report = BOARD.share().report;
+        let mut report = board::open().report;
         if report.database != oid {
             // It is the report of a visit that an earlier launcher had started.
             report.ended = Ended::Unknown;
@@ -316,7 +319,8 @@ impl Database {
     fn take_in(&mut self, report: &Report) {
         self.without = report.ended == Ended::NotInstalled;
         self.other_version = report.ended == Ended::OtherVersion;
-        self.step = report.step;
+        // Users' tables may take all the time there is. So the other steps come first in the next visit too.
+        self.step = if is_through(report) { 0 } else { report.step };
         self.cut = report.ended == Ended::Cut;
         match report.ended {
             Ended::Swept | Ended::Delayed | Ended::Cut | Ended::NotInstalled => {
@@ -342,11 +346,13 @@ impl Database {
     }
 
     fn tell_failure(&mut self, said: &str) {
-        // A failure that comes and goes is logged once in a while only.
-        let known =
-            self.failed_with.as_ref().is_some_and(|(known, at)| known == said && at.elapsed() < SAME_FAILURE_AGAIN);
-        if !known {
-            self.failed_with = Some((said.to_owned(), Instant::now()));
+        // A failure that comes and goes, or takes turns with another one, is logged once in a while only.
+        self.failed_with.retain(|(_, at)| at.elapsed() < SAME_FAILURE_AGAIN);
+        if !self.failed_with.iter().any(|(known, _)| known == said) {
+            if self.failed_with.len() == FAILURES_KNOWN {
+                self.failed_with.remove(0);
+            }
+            self.failed_with.push((said.to_owned(), Instant::now()));
             self.mended = false;
             log(
                 &format!("idempotence could not sweep database \"{}\": {said}", self.name),
@@ -412,6 +418,11 @@ fn is_there(process: i32) -> bool {
     unsafe { libc::kill(process, 0) == 0 }
 }
 
+/// Whether a visit that had too little time has come to the tables of users: all of ours were swept.
+fn is_through(report: &Report) -> bool {
+    report.ended == Ended::Cut && Step::ALL.get(report.step) == Some(&Step::Journals)
+}
+
 /// Notes on the board that a database was swept now, or could not be.
 fn note_visit(oid: u32, report: &Report) {
     let now_us = pg::now_us();
@@ -420,7 +431,7 @@ fn note_visit(oid: u32, report: &Report) {
         Ended::Unknown => Some(Text::of("the visit ended without a report; the server log may tell why")),
         Ended::Swept | Ended::Delayed | Ended::Cut | Ended::NotInstalled => None,
     };
-    let mut board = BOARD.exclusive();
+    let mut board = board::open();
     // The database's own entry, or else a free one, or else the oldest.
     let place = (0..FAILURES_MAX).find(|&place| board.failures[place].database == oid);
     match (said, place) {
@@ -433,7 +444,7 @@ fn note_visit(oid: u32, report: &Report) {
         (None, Some(place)) => board.failures[place] = Unswept { database: 0, at: 0, said: Text::EMPTY },
         (None, None) => {}
     }
-    if report.ended != Ended::Swept {
+    if report.ended != Ended::Swept && !is_through(report) {
         return;
     }
     // The database's own entry, or else the oldest.

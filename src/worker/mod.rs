@@ -23,7 +23,6 @@ pub fn init() {
     if !pg::is_preloading() {
         return;
     }
-    pg::note_preloaded();
     board::init();
     wake::init();
     blank::init();

@@ -6,10 +6,10 @@
 //!
 //! A step that fails, or meets a locked table, is reported, and the next step is taken.
 
-use crate::board::{BOARD, Ended, Report, Text};
+use crate::board::{self, Ended, Report, Text};
 use crate::error::{Error, legible, or_raise};
 use crate::pg::{self, Failure, OnTerminate};
-use crate::store::{catalog, sql};
+use crate::store::{catalog, locked, sql};
 use crate::sweep::progress::Progress;
 use crate::sweep::{self, Step};
 use pgrx::prelude::*;
@@ -49,7 +49,7 @@ pub extern "C-unwind" fn idempotence_visit(database: pg_sys::Datum) {
     pg::plan_alone_without_timeout();
 
     pg::cancel_worker_after(STAY.as_millis() as i32);
-    let first = BOARD.share().report.step;
+    let first = board::open().report.step;
     let mut visit = Visit { start: Instant::now(), extension: None, failed: None, delayed: Vec::new() };
     let (ended, step) = visit.sweep(first);
     let (ended, said) = match visit.failed {
@@ -58,7 +58,7 @@ pub extern "C-unwind" fn idempotence_visit(database: pg_sys::Datum) {
         Some(said) => (Ended::Failed, said),
         None => (ended, visit.delayed.join("; ")),
     };
-    let mut board = BOARD.exclusive();
+    let mut board = board::open();
     board.report = Report { database: database.to_u32(), ended, step, said: Text::of(&said) };
 }
 
@@ -129,9 +129,7 @@ impl Visit {
                     self.failed.get_or_insert(format!("step \"{}\" takes longer than a visit may last", step.name()));
                     return (Ended::Failed, place + 1);
                 }
-                // Users' tables may take all the time there is. So the other steps come first in the next visit too.
-                StepEnd::OutOfTime { .. } if step == Step::Journals => return (Ended::Cut, 0),
-                StepEnd::OutOfTime { .. } => return (Ended::Cut, place),
+                StepEnd::OutOfTime { .. } => return (if all_done { Ended::Cut } else { Ended::Delayed }, place),
             }
         }
         (if all_done { Ended::Swept } else { Ended::Delayed }, 0)
@@ -174,7 +172,7 @@ impl Visit {
             // The visit's time is up.
             PgSqlErrorCode::ERRCODE_QUERY_CANCELED => return StepEnd::OutOfTime { advanced },
             PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE => {
-                let locked = pg::in_transaction(c"idempotence: look who is in the way", || or_raise(locked()));
+                let locked = pg::in_transaction(c"idempotence: look who is in the way", || or_raise(locked::by()));
                 if let Ok(Some(locked)) = locked
                     && !self.delayed.contains(&locked)
                 {
@@ -185,17 +183,6 @@ impl Visit {
         }
         StepEnd::Failed
     }
-}
-
-/// Says which of our tables are locked against writers, and by whom.
-fn locked() -> Result<Option<String>, Error> {
-    sql::first(
-        "SELECT pg_catalog.string_agg(pg_catalog.format('table %s is locked: held by %s', c.oid::pg_catalog.regclass, h.holders), '; ' ORDER BY c.relname)
-         FROM pg_catalog.pg_class c
-         CROSS JOIN LATERAL (SELECT idempotence.holders(ARRAY[c.oid], '{ShareLock,ShareRowExclusiveLock,ExclusiveLock,AccessExclusiveLock}')) h (holders)
-         WHERE c.relnamespace OPERATOR(pg_catalog.=) 'idempotence'::pg_catalog.regnamespace AND c.relkind OPERATOR(pg_catalog.=) 'r'
-           AND h.holders IS NOT NULL",
-    )
 }
 
 /// Says who holds the lock of a step.

@@ -33,11 +33,13 @@ case \$1 in
     --bindir) echo /usr/lib/idem/bin ;;
     --pkglibdir) echo /usr/lib/idem ;;
     --sharedir) echo /usr/share/idem ;;
+    --includedir-server) echo $programs/headers ;;
 esac
 STUB
 done
 printf '#!/bin/sh\necho hello\n' >"$programs/hello"
 chmod 755 "$programs"/*
+mkdir "$programs/headers"
 PATH=$programs:$PATH
 
 failed=0
@@ -80,6 +82,17 @@ chmod 755 "$work/old/rustc"
 check 'a Rust that is too old' \
     fails_with 'Rust is 1\.80\.0 here, and the extension needs 1\.' \
     env PATH="$work/old:$PATH" make -C "$tree" PG_CONFIG=pg_config-15
+
+# All programs but clang.
+mkdir "$work/few"
+ln -s "$cargo" "$(dirname "$cargo")/rustc" /usr/bin/* "$work/few/" 2>/dev/null || true
+rm -f "$work/few"/clang*
+check 'no clang' \
+    fails_with 'there is no clang' env PATH="$programs:$work/few" make -C "$tree" PG_CONFIG=pg_config-15
+check 'a server without headers' \
+    fails_with "there are no headers of the server in $programs/headers\\. .* postgresql-server-dev-15)" \
+    make -C "$tree" PG_CONFIG=pg_config-15
+touch "$programs/headers/postgres.h"
 
 builds_locked() { make -C "$tree" PG_CONFIG=pg_config-15 && [ "$(cat "$tree/flags")" = --locked ]; }
 check 'a build uses the versions in Cargo.lock' builds_locked

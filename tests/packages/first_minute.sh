@@ -1,17 +1,26 @@
 #!/bin/bash
 # first_minute.sh PACKAGE README: what somebody types in the first minute, on a machine that has only Debian's
-# PostgreSQL 15: from dpkg to the first transfer that README.md shows. Then all of it is removed again, and no file is
-# left. One line a test; the first that fails ends it. It changes the machine, so run.sh gives it one to throw away.
+# PostgreSQL 15: from dpkg or rpm to the first transfer that README.md shows. Then all of it is removed again, and no file
+# is left. One line a test; the first that fails ends it. It changes the machine, so run.sh gives it one to throw away.
 set -euo pipefail
 package=$1 readme=$2
 cd /
 export DEBIAN_FRONTEND=noninteractive
+case $package in
+    *.deb) install=(dpkg -i) remove=(dpkg --purge postgresql-15-idempotence) ;;
+    *.rpm)
+        # Here rpm knows of no server and no C library. The directory is there on each system that is made of rpms.
+        install=(rpm -i --nodeps) remove=(rpm -e idempotence_15)
+        mkdir -p /usr/share/licenses
+        ;;
+esac
 config=/etc/postgresql/15/main/postgresql.conf
 
 # All files with their rights, but for what the server and the package manager write for themselves.
 files() {
     find / -xdev \( -path /proc -o -path /sys -o -path /dev -o -path /run -o -path /tmp -o -path /mnt -o -path /var/log \
-        -o -path /var/lib/postgresql/15/main -o -path '/var/lib/dpkg/*-old' \) -prune -o -printf '%p %m %u:%g %l\n' | sort
+        -o -path /var/lib/postgresql/15/main -o -path '/var/lib/dpkg/*-old' -o -path /root/.rpmdb \) -prune \
+        -o -printf '%p %m %u:%g %l\n' | sort
 }
 # The blocks of a language in a section of README.md.
 blocks() {
@@ -27,7 +36,7 @@ cp "$config" /tmp/config
 pg_ctlcluster 15 main start
 started=$(psql -Atc 'SELECT pg_postmaster_start_time()')
 SECONDS=0
-dpkg -i "$package" | tee /tmp/said
+"${install[@]}" "$package" | tee /tmp/said
 grep -q shared_preload_libraries /tmp/said
 [ "$(psql -Atc 'SELECT pg_postmaster_start_time()')" = "$started" ]
 echo 'ok installing says what to do, and restarts nothing'
@@ -38,7 +47,7 @@ blocks Install sql | psql
 { echo 'SET ROLE app;' && blocks 'Use it in PL/pgSQL' sql; } >/tmp/transfer.sql
 psql </tmp/transfer.sql | tee /tmp/answer
 grep -q 'succeeded | f .*"moved": 5' /tmp/answer
-echo "ok a transfer $SECONDS s after dpkg"
+echo "ok a transfer $SECONDS s after ${install[0]}"
 [ "$SECONDS" -lt 60 ]
 echo 'ok in less than a minute'
 # The same again, but for the table and the function.
@@ -48,7 +57,7 @@ echo 'ok a retry gets the same answer'
 
 psql -c 'DROP OWNED BY app' -c 'DROP EXTENSION idempotence' -c 'DROP ROLE app'
 cp /tmp/config "$config"
-dpkg --purge postgresql-15-idempotence
+"${remove[@]}"
 pg_ctlcluster 15 main restart
 pg_ctlcluster 15 main stop
 files | diff /tmp/before -

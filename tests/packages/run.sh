@@ -84,7 +84,7 @@ source_package() {
 
 first_minute() {
     cp "$here/first_minute.sh" README.md "$share/" &&
-        on_machine "$server" sh -c 'bash /mnt/first_minute.sh /mnt/postgresql-15-*.deb /mnt/README.md'
+        on_machine "$server" sh -c "bash /mnt/first_minute.sh /mnt/*.$1 /mnt/README.md"
 }
 
 # The archive of the sources, in another directory, below another home, without network. Rust itself is not in it.
@@ -121,8 +121,9 @@ cp "$here/rpmlint.toml" "$share/"
 check 'lintian' lints '/mnt/*.deb'
 check 'rpmlint' rpm_lints
 if [ "$("$pg_config" --pkglibdir)" = /usr/lib/postgresql/15/lib ]; then
-    server=$(scripts/root.sh postgresql-15)
-    check 'first minute' first_minute
+    server=$(scripts/root.sh postgresql-15 rpm)
+    check 'first minute, deb' first_minute deb
+    check 'first minute, rpm' first_minute rpm
 else
     say 'the first minute is for the package of Debian'\''s PostgreSQL 15'
 fi
@@ -132,7 +133,7 @@ if [ -e .git ]; then
         check 'lintian, sources' lints '/mnt/*.dsc'
         check 'the same bytes elsewhere' elsewhere
         builder=$(scripts/root.sh autopkgtest build-essential cargo-web clang debhelper libclang-dev lintian \
-            postgresql-15 postgresql-server-dev-all rustc-web rustfmt-web)
+            postgresql-15 postgresql-server-dev-all rustc-web)
         check 'built and tested as Debian does' debian_build
     fi
 else

@@ -1,8 +1,8 @@
 """Types the examples of the reference and of the pages that belong to it, each page into a fresh database.
 
-Usage: check_reference.py URI PYTHON MODULES; the URI is a superuser's, MODULES is where node finds the driver. Holds the
-answers against the comments behind the statements. Runs the program of "One endpoint" and the loop for node as they
-stand there, and looks whether the pages have each function, setting and SQLSTATE of the extension.
+Usage: check_reference.py URI PYTHON; the URI is a superuser's. Holds the answers against the comments behind the statements.
+Runs the program of "One endpoint" as it stands there, and looks whether the pages have each function, setting and SQLSTATE
+of the extension.
 """
 
 import pathlib
@@ -19,42 +19,19 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGES = ["reference", "client-sessions", "administration"]
 DATABASE = "reference"
 
-# What the loop for node is run with: executed, replayed, a final error, and a connection that is lost.
-NODE = """
-import pg from 'pg';
-%s
-const pool = new pg.Pool({ connectionString: process.argv[2] });
-pool.on('error', () => {});
-let lost = false;
-const work = async (client) => {
-  if (!lost) {
-    lost = true;
-    await client.query('SELECT pg_terminate_backend(pg_backend_pid())');
-  }
-  await client.query('UPDATE account SET balance = balance + 1 WHERE id = 2');
-  return { added: 1 };
-};
-for (const payload of [{ amount: 1 }, { amount: 1 }, { amount: 2 }]) {
-  const answer = await once(pool, 'payments', 'order-of-node', payload, work).catch((error) => error.code);
-  console.log(JSON.stringify(answer));
-}
-await pool.end();
-"""
-NODE_SAYS = 2 * ['{"status":"succeeded","response":{"added":1}}'] + ['"ID001"']
-
 
 def blocks(text, language):
     return re.findall(rf"^```{language}\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
 
 
-def check(uri, python, modules):
+def check(uri, python):
     texts = {page: (ROOT / f"docs/{page}.md").read_text() for page in PAGES}
     with psycopg.connect(uri, autocommit=True) as server:
         for page, text in texts.items():
             make_database(server)
             with psycopg.connect(make_conninfo(uri, dbname=DATABASE), autocommit=True) as conn:
                 try:
-                    run_page(conn, page, text, python, modules)
+                    run_page(conn, page, text, python)
                 finally:
                     end_roles(conn)
         server.execute(f"DROP DATABASE {DATABASE} WITH (FORCE)")
@@ -72,28 +49,17 @@ def end_roles(conn):
             conn.execute(f"RESET ROLE; DROP OWNED BY {role} CASCADE; DROP ROLE {role}")
 
 
-def run_page(conn, page, text, python, modules):
+def run_page(conn, page, text, python):
     if page != "reference":
         run_sql(conn, "".join(blocks(text, "sql")))
         return
     first, rest = text.split("\n## Words\n")
-    # The driver of node takes no other form.
     uri = f"postgresql:///{DATABASE}?host={conn.info.host}&port={conn.info.port}&user={conn.info.user}"
     run_sql(conn, "".join(blocks(first, "sql")))
     (program,) = blocks(first, "python")
     check_program(python, program, uri)
     run_sql(conn, "".join(blocks(rest, "sql")))
-    (loop,) = blocks(rest, "js")
-    check_node(pathlib.Path(modules), loop, uri)
     is_complete(conn)
-
-
-def check_node(modules, loop, uri):
-    """The driver is looked for beside the program."""
-    file = modules / "once.mjs"
-    file.write_text(NODE % loop)
-    done = subprocess.run(["node", file, uri], capture_output=True, text=True, timeout=60)
-    assert done.stdout.splitlines() == NODE_SAYS, f"the loop for node says {done.stdout!r} {done.stderr!r}"
 
 
 def is_complete(conn):
@@ -117,9 +83,9 @@ def is_complete(conn):
 
 
 def main():
-    uri, python, modules = sys.argv[1:]
+    uri, python = sys.argv[1:]
     try:
-        check(uri, python, modules)
+        check(uri, python)
     except (AssertionError, SystemExit, psycopg.Error, subprocess.SubprocessError) as error:
         print(f"not ok snippet reference: {error}")
         sys.exit(1)

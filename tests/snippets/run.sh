@@ -36,12 +36,20 @@ if ! "$python" -c 'import psycopg, psycopg_pool' 2>/dev/null; then
     quietly "$python" -m pip install --quiet --disable-pip-version-check 'psycopg[binary,pool]>=3.2,<4'
 fi
 
+# The client is run from the tree.
+export PYTHONPATH=$root/clients/python/src
+
 # Modules are looked for beside the program, so it runs from a copy.
-if ! [ -d "$work/node/node_modules/pg" ]; then
+modules=$work/node/node_modules
+if ! [ -d "$modules/typescript" ]; then
     rm -rf "$work/node"
     mkdir -p "$work/node"
-    quietly npm install --prefix "$work/node" --no-save --no-audit --no-fund --loglevel=error 'pg@8'
+    quietly npm install --prefix "$work/node" --no-save --no-audit --no-fund --loglevel=error 'pg@8' 'typescript@5' '@types/node@18'
 fi
+# The client, as it is in the tree.
+mkdir -p "$modules/idempotence"
+cp "$root/clients/node/package.json" "$modules/idempotence/"
+quietly "$modules/.bin/tsc" -p "$root/clients/node" --typeRoots "$modules/@types" --outDir "$modules/idempotence/dist"
 cp "$root/docs/snippets/node_pg.mjs" "$work/node/"
 
 # The Rust ones are examples of the demo's crate too, built just as the unit tests build them.
@@ -61,7 +69,7 @@ run_pipeline() {
     "$python" "$root/tests/snippets/check_pipeline.py" "$1" "$uri" "${@:2}" || failed=1
 }
 "$python" "$root/tests/snippets/check_readme.py" "$uri" "$python" || failed=1
-"$python" "$root/tests/snippets/check_reference.py" "$uri" "$python" "$work/node" || failed=1
+"$python" "$root/tests/snippets/check_reference.py" "$uri" "$python" || failed=1
 "$python" "$root/tests/snippets/check_guide.py" "$uri" "$python" "$root/docs/snippets/charge_ship_notify.py" || failed=1
 run psycopg "$python" "$root/docs/snippets/psycopg3.py"
 run node-pg node "$work/node/node_pg.mjs"

@@ -2,18 +2,23 @@
 
 /// Fills a segment with outcomes like those of the extension, which have expired or not.
 pub fn fill(segment: u64, rows: u64, expired: bool) -> String {
-    let (expires_at, closed_at) = if expired {
-        ("now() - interval '1 day'", "now() - interval '60 days'")
-    } else {
-        ("now() + interval '7 days'", "now()")
-    };
+    let expires_at = if expired { "now() - interval '1 day'" } else { "now() + interval '7 days'" };
+    // Its end is known, as that of a segment that nothing was restored into.
     format!(
-        "INSERT INTO idempotence.outcome_{segment} (digest, session, recorded_at, expires_at, recorded_by, class, key, response)
+        "{};
+         UPDATE idempotence.segment SET closed_at = now(), ends_at = {expires_at}, looked_to = NULL WHERE number = {segment} AND NOT current;
+         CHECKPOINT",
+        fill_table(&format!("idempotence.outcome_{segment}"), rows, expires_at)
+    )
+}
+
+/// Fills a table that is made like those of outcomes.
+pub fn fill_table(table: &str, rows: u64, expires_at: &str) -> String {
+    format!(
+        "INSERT INTO {table} (digest, session, recorded_at, expires_at, recorded_by, class, key, response)
          SELECT gen_random_uuid(), s.id, now(), {expires_at}, 10, 's', 'filled ' || n,
                 '{{\"status\": \"booked\", \"transfer\": 4711}}'
-           FROM generate_series(1, {rows}) n, idempotence.session s WHERE s.name = 'payments';
-         UPDATE idempotence.segment SET closed_at = {closed_at} WHERE number = {segment} AND NOT current;
-         CHECKPOINT"
+           FROM generate_series(1, {rows}) n, idempotence.session s WHERE s.name = 'payments'"
     )
 }
 
@@ -29,6 +34,6 @@ pub fn fill_by_hand(rows: u64) -> String {
 /// Makes the segments older by this interval.
 pub fn age(interval: &str) -> String {
     format!(
-        "UPDATE idempotence.segment SET opened_at = opened_at - {interval}, closed_at = closed_at - {interval}, looked_at = looked_at - {interval}"
+        "UPDATE idempotence.segment SET opened_at = opened_at - {interval}, closed_at = closed_at - {interval}, ends_at = ends_at - {interval}, looked_at = looked_at - {interval}"
     )
 }

@@ -57,8 +57,8 @@ const OUTCOMES_SIZE: &str = "SELECT sum(pg_total_relation_size(oid)) FROM pg_cla
 /// The size of the tables of outcomes in steady state if one outcome in a hundred lives fifty times as long as
 /// the others, compared with their size without such outcomes.
 ///
-/// Time passes by making the ring older. Outcomes that live for a day are written as expired, as they will be
-/// when the sweep comes to their segment. Outcomes that live for fifty days expire after [`LONG_LIFE`] half laps.
+/// Time passes by making the ring older. Outcomes that live for fifty days are written where a record would put them, and
+/// expire after [`LONG_LIFE`] half laps.
 pub fn with_long_lived(lab: &Lab, findings: &mut Vec<Finding>) -> Result<()> {
     let mut sizes = Vec::new();
     for one_in in [0, 100] {
@@ -86,7 +86,7 @@ pub fn with_long_lived(lab: &Lab, findings: &mut Vec<Finding>) -> Result<()> {
             && lab.psql(DATABASE, "SELECT count(*) FROM idempotence.outcome_long")?.parse::<u64>()?
                 < OUTCOMES_PER_HALF_LAP / 2
         {
-            bail!("too few outcomes were moved");
+            bail!("too few outcomes live long");
         }
         sizes.push(sum_of_sizes);
     }
@@ -96,22 +96,25 @@ pub fn with_long_lived(lab: &Lab, findings: &mut Vec<Finding>) -> Result<()> {
     Ok(())
 }
 
-/// SQL that records the outcomes of half a lap, and makes those long-lived outcomes expire whose time is over.
+/// SQL that records the outcomes of half a lap, and makes those long-lived outcomes expire whose time is over. The end of the current segment stays known.
 fn record_half_lap(lab: &Lab, half: u64, one_in: u64) -> Result<String> {
     let current = lab.psql(DATABASE, "SELECT number FROM idempotence.segment WHERE current")?;
-    let insert = |rows: u64, at: &str, ttl: &str| {
+    let insert = |table: &str, rows: u64, ttl: &str| {
         format!(
-            "INSERT INTO idempotence.outcome_{current} (digest, session, recorded_at, expires_at, recorded_by, class, key, response)
-             SELECT gen_random_uuid(), s.id, {at}, {at} + interval '{ttl}', 10, 's', 'filled {half} ' || n,
+            "INSERT INTO idempotence.outcome_{table} (digest, session, recorded_at, expires_at, recorded_by, class, key, response)
+             SELECT gen_random_uuid(), s.id, now(), now() + interval '{ttl}', 10, 's', 'filled {half} ' || n,
                     '{{\"status\": \"booked\", \"transfer\": 4711}}'
                FROM generate_series(1, {rows}) n, idempotence.session s WHERE s.name = 'payments'"
         )
     };
-    let short = insert(OUTCOMES_PER_HALF_LAP * 99 / 100, "now() - interval '25 hours'", "1 day");
+    let short = format!(
+        "{}; UPDATE idempotence.segment SET looked_to = NULL WHERE current",
+        insert(&current, OUTCOMES_PER_HALF_LAP * 99 / 100, "1 day")
+    );
     if one_in == 0 {
         return Ok(short);
     }
-    let long = insert(OUTCOMES_PER_HALF_LAP / one_in, "now()", "50 days");
+    let long = insert("long", OUTCOMES_PER_HALF_LAP / one_in, "50 days");
     let expire = half.checked_sub(LONG_LIFE).map_or(String::new(), |past| {
         format!(
             "UPDATE idempotence.outcome_long SET expires_at = now() - interval '1 hour'

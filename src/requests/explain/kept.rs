@@ -13,8 +13,6 @@ use crate::requests::request::Request;
 use crate::store::checkpoint::Checkpoint;
 use crate::store::lease::StoredLease;
 use crate::store::outcome::Outcome;
-use crate::store::probe::Probe;
-use crate::store::rel::Snapshot;
 use crate::store::witness::{self, Record};
 
 /// What the tables keep of a request.
@@ -45,24 +43,9 @@ impl Kept {
         let lives = found.outcome.as_ref().is_some_and(|outcome| outcome.lives_at(asked_at));
         let mut kept = Kept { asked_at, lock, outcome: found.outcome, record, lease: None, checkpoint: None };
         if !lives && !matches!(found.eligibility, Eligibility::Discarded { .. }) {
-            kept.find_unfinished(request)?;
+            (kept.lease, kept.checkpoint) = keeping::unfinished(request, &kept.lock, kept.asked_at)?;
         }
         Ok(kept)
-    }
-
-    fn find_unfinished(&mut self, request: &Request<'_>) -> Result<(), Error> {
-        let counts = |since: i64| request.unfinished_until(since) > self.asked_at;
-        let lease = keeping::lease(request, &self.lock, Snapshot::LatestMvcc)?
-            .filter(|lease| request.is_of(lease) && counts(lease.lease.until));
-        // Any number of a leased range finds the checkpoint of the range.
-        let digest = lease.as_ref().map_or_else(|| request.digest(), |lease| request.digest_of(&lease.request));
-        let key = lease.as_ref().map_or(request.key(), |lease| &lease.request);
-        let until = lease.as_ref().map_or(i64::MIN, |lease| lease.lease.until);
-        self.checkpoint = keeping::checkpoint(request, &Probe { key, ..request.probe(digest) }, Snapshot::LatestMvcc)?
-            .map(|found| found.checkpoint)
-            .filter(|checkpoint| counts(checkpoint.written_at.max(until)));
-        self.lease = lease;
-        Ok(())
     }
 
     /// The request with the numbers that it has, if it is numbered: a retry comes with these.

@@ -10,7 +10,7 @@ mod words;
 
 use crate::domain::end::End;
 use crate::domain::sequence::Order;
-use crate::error::{Error, Told};
+use crate::error::{Error, Told, legible};
 use crate::guc;
 use crate::model::Session;
 use crate::pg;
@@ -18,9 +18,9 @@ use crate::requests::numbered::Numbering;
 use crate::requests::request::{Request, Rules};
 use crate::sessions::{liveness, resolve};
 use crate::store::session::client as saved;
-use crate::store::witness;
+use crate::store::witness::{self, Repaired};
 use kept::Kept;
-use told::{Explanation, Now, Of, Repair};
+use told::{Explanation, Now, Of};
 
 /// How many transactions and how many repairs are told of at most.
 const MOST: usize = 10;
@@ -51,7 +51,7 @@ pub fn explain(session: &str, key: &str, stream: Option<&str>) -> Result<String,
     let outcome = outcome.transpose()?;
     let unfinished = kept.unfinished(request)?;
     let begin_answers = words::answer(&answer, &kept, outcome.as_ref(), unfinished.as_ref());
-    let what_to_do_next = words::advice(answer, &of, now.as_ref(), outcome.as_ref(), unfinished.as_ref());
+    let what_to_do_next = legible(&words::advice(answer, &of, now.as_ref(), outcome.as_ref(), unfinished.as_ref()));
     let audit_trail = repairs.told;
     let told =
         Explanation { of, now, outcome, version: VERSION, unfinished, audit_trail, begin_answers, what_to_do_next };
@@ -112,7 +112,7 @@ fn lock_is_of(request: &Request<'_>) -> &'static str {
 struct Repairs {
     /// Those that the caller may know of. Who may use the session is told that there were repairs, and who may read the
     /// audit is told why as well. A monitor is told nothing.
-    told: Option<Vec<Repair>>,
+    told: Option<Vec<Repaired>>,
     /// When the last one that takes responses away took place.
     redacted_at: Option<i64>,
 }
@@ -120,19 +120,11 @@ struct Repairs {
 fn repairs(request: &Request<'_>, may_use: bool) -> Result<Repairs, Error> {
     let key = request.request_key();
     let name = if key.stream.is_empty() { key.request.to_owned() } else { format!("{}/{}", key.stream, key.request) };
-    let found = witness::repairs(key.session, &name, MOST)?;
+    let mut found = witness::repairs(key.session, &name, MOST)?;
     let redacted_at = found.iter().find(|repair| repair.action.starts_with("redact")).map(|repair| repair.at.0);
     let with_reason = witness::may_read_audit();
-    let told = (may_use || with_reason).then(|| {
-        let tell = |repair: witness::Repaired| Repair {
-            at: pg::iso_moment(repair.at.0),
-            by: repair.by,
-            login: repair.login,
-            found: repair.found,
-            action: repair.action,
-            reason: repair.reason.filter(|_| with_reason),
-        };
-        found.into_iter().map(tell).collect()
-    });
-    Ok(Repairs { told, redacted_at })
+    if !with_reason {
+        found.iter_mut().for_each(|repair| repair.reason = None);
+    }
+    Ok(Repairs { told: (may_use || with_reason).then_some(found), redacted_at })
 }

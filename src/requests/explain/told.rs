@@ -1,11 +1,11 @@
 //! The shape of an explanation. jsonb orders the members of an object by the lengths of their names, so the names of the
-//! sections are chosen such that this is the order in which somebody on call asks for them.
+//! sections are chosen such that this is the order in which somebody on call asks for them. Transactions and repairs are
+//! told as `store/witness.rs` finds them.
 
-use crate::domain::class::Class;
 use crate::error::Error;
-use crate::pg::{self, Timestamptz};
+use crate::pg;
 use crate::store::outcome;
-use crate::store::witness::{self, AtWork, Record};
+use crate::store::witness::{self, AtWork, Record, Repaired, Transaction};
 use serde::Serialize;
 
 /// All that is known of a request. A section that has nothing to tell is null.
@@ -22,7 +22,7 @@ pub struct Explanation {
     /// What was begun, committed, and is not done.
     pub unfinished: Option<Unfinished>,
     /// Its last repairs, the last one first; null to those who may not know of them.
-    pub audit_trail: Option<Vec<Repair>>,
+    pub audit_trail: Option<Vec<Repaired>>,
     /// What a begin would answer.
     pub begin_answers: Begin,
     /// What to do, in a sentence or two.
@@ -71,27 +71,6 @@ pub struct Now {
     pub lock_is_of: &'static str,
 }
 
-/// A transaction at work on the request, or waiting for it.
-#[derive(Serialize)]
-pub struct Transaction {
-    /// The process.
-    pub pid: Option<i32>,
-    /// The role.
-    pub role: Option<String>,
-    /// Since when.
-    pub since: Option<String>,
-    /// The state, as in `pg_stat_activity`.
-    pub state: Option<String>,
-    /// The address of the client.
-    pub client: Option<String>,
-    /// What COMMIT PREPARED calls it.
-    pub prepared: Option<String>,
-    /// What the process waits for, as `type/event`.
-    pub wait_event: Option<String>,
-    /// The `application_name`.
-    pub application: Option<String>,
-}
-
 /// What was recorded.
 #[derive(Serialize)]
 pub struct Outcome {
@@ -134,24 +113,6 @@ pub struct Unfinished {
     pub leased_until: Option<String>,
 }
 
-/// A repair.
-#[derive(Serialize)]
-pub struct Repair {
-    /// When.
-    pub at: String,
-    /// The role whose rights counted.
-    pub by: String,
-    /// The role that the connection was of.
-    pub login: String,
-    /// What it found.
-    pub found: String,
-    /// Which repair.
-    pub action: String,
-    /// Why; only for those who may read the audit.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub reason: Option<String>,
-}
-
 /// What a begin would answer, or the error that it would raise.
 #[derive(Serialize)]
 pub struct Begin {
@@ -171,31 +132,10 @@ impl Now {
         let waiters = at_work.waiters;
         let (holders, waiting): (Vec<_>, Vec<_>) =
             at_work.transactions.into_iter().partition(|transaction| transaction.holds);
-        let holder = holders.into_iter().map(Transaction::of).next();
-        let waiting = waiting.into_iter().map(Transaction::of).collect();
+        let holder = holders.into_iter().next();
         let held_up = holder.as_ref().filter(|holder| holder.waits_for("Lock/")).and_then(|holder| holder.pid);
-        let blocker = held_up.map(witness::blocker).transpose()?.flatten().map(Transaction::of);
+        let blocker = held_up.map(witness::blocker).transpose()?.flatten();
         Ok(Now { holder, blocker, waiters, waiting, lock_is_of })
-    }
-}
-
-impl Transaction {
-    fn of(found: witness::Transaction) -> Transaction {
-        Transaction {
-            pid: found.pid,
-            role: found.role,
-            since: found.since.map(|Timestamptz(us)| pg::iso_moment(us)),
-            state: found.state,
-            client: found.client,
-            prepared: found.gid,
-            wait_event: found.wait_event,
-            application: found.application,
-        }
-    }
-
-    /// Whether the process waits for an event whose name begins so.
-    pub fn waits_for(&self, event: &str) -> bool {
-        self.wait_event.as_ref().is_some_and(|waits_for| waits_for.starts_with(event))
     }
 }
 
@@ -207,11 +147,10 @@ impl Outcome {
         record: Option<&Record>,
         redacted_at: Option<i64>,
     ) -> Result<Outcome, Error> {
-        let response = outcome.response.filter(|_| outcome.class == Class::Failed && outcome.token.is_none());
         Ok(Outcome {
             status: outcome.class.status(),
             expired,
-            given_up: response.map(witness::is_of_given_up).transpose()?.unwrap_or(false),
+            given_up: witness::was_given_up(outcome)?,
             redacted: redacted_at.is_some_and(|at| at >= outcome.recorded_at) && outcome.response.is_none(),
             expires_at: outcome.expires_at.map(pg::iso_moment),
             recorded_at: pg::iso_moment(outcome.recorded_at),

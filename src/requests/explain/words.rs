@@ -2,10 +2,11 @@
 
 use super::foresee::{Answer, Because};
 use super::kept::Kept;
-use super::told::{Begin, Now, Of, Outcome, Transaction, Unfinished};
+use super::told::{Begin, Now, Of, Outcome, Unfinished};
 use crate::domain::class::Class;
-use crate::error::Told;
+use crate::error::{Told, legible};
 use crate::pg;
+use crate::store::witness::Transaction;
 use pgrx::spi::quote_literal;
 
 /// What a begin would answer, and why.
@@ -18,7 +19,12 @@ pub fn answer(
     let (status, replayed, because) = match answer {
         Err(told) => {
             let because = format!("{}. {}", capitalised(&told.message), told.detail);
-            return Begin { status: None, because, replayed: false, sqlstate: Some(told.sqlstate.clone()) };
+            return Begin {
+                status: None,
+                because: legible(&because),
+                replayed: false,
+                sqlstate: Some(told.sqlstate.clone()),
+            };
         }
         Ok(Answer::Started) => ("started", false, why_started(kept, unfinished)),
         Ok(Answer::TakenOver(attempt)) => {
@@ -50,7 +56,7 @@ pub fn answer(
         }
         Ok(Answer::InProgress(because)) => ("in_progress", false, why_in_progress(because)),
     };
-    Begin { status: Some(status), because, replayed, sqlstate: None }
+    Begin { status: Some(status), because: legible(&because), replayed, sqlstate: None }
 }
 
 fn why_started(kept: &Kept, unfinished: Option<&Unfinished>) -> String {
@@ -102,7 +108,7 @@ pub fn advice(
                 "Nothing: a retry executes nothing. Its response was redacted, so a retry gets NULL.".into()
             }
             Some(outcome) if outcome.given_up => {
-                "Find out what its workers died of, and whether its effect has happened: a retry gets this failure and executes nothing. To have it executed after all, idem_forget() it first.".into()
+                "Find out what its workers died of, and whether its effect has happened: a retry gets this failure and executes nothing. idem_force_record() records what has happened instead; idem_forget() lets a retry execute it.".into()
             }
             _ if class == Class::Failed => {
                 "Nothing: a retry gets this failure and executes nothing. To have it executed after all, idem_forget() it first.".into()
@@ -111,13 +117,13 @@ pub fn advice(
         },
         Ok(Answer::InProgress(because)) => while_in_progress(&because, now),
         Ok(Answer::TakenOver(_)) => {
-            "Find out whether its effect outside the database has happened. A retry takes it over and is told the point. If nobody retries it: idem_settle(), idem_force_record() with what has happened, or idem_force_release() to let it start again.".into()
+            "Find out whether its effect outside the database has happened. A retry takes it over and is told the point. If nobody retries it, its caller settles it (idem_settle), or an admin repairs it: idem_force_record() with what has happened, or idem_force_release() to let it start again.".into()
         }
         Ok(Answer::GivenUp(_)) => {
             "Find out what its workers die of, and whether its effect has happened. The next begin records that it has failed; idem_force_record() records something else before that.".into()
         }
         Ok(Answer::Started) => match (unfinished, outcome) {
-            (Some(_), _) => "A retry goes on with it. If nobody retries it: idem_settle(), or idem_force_record() with what has happened.".into(),
+            (Some(_), _) => "A retry goes on with it. If nobody retries it, its caller settles it (idem_settle), or an admin calls idem_force_record() with what has happened.".into(),
             (None, Some(_)) => "It was done before, and that was forgotten when it expired. A retry executes it again: send it only if that is wanted.".into(),
             (None, None) => "It was not done here, or so long ago that its outcome has expired, or it was forgotten (see audit_trail). A retry executes it.".into(),
         },

@@ -4,7 +4,7 @@
 use super::columns::*;
 use crate::domain::end::End;
 use crate::domain::identity::SessionId;
-use crate::model::ClientSession;
+use crate::model::{ClientSession, KnownBy};
 use crate::pg::Writer;
 use crate::store::catalog::{Index, Table};
 use crate::store::client_row;
@@ -54,16 +54,10 @@ pub fn find(id: &SessionId) -> Option<Saved> {
     ROW.find(&Rel::open(Table::Session, Access::Read), id, read).map(|(saved, _)| saved)
 }
 
-/// The session of an owner's client that has not ended.
-pub fn find_by_client(owner: pg_sys::Oid, client: &str) -> Option<ClientSession> {
-    let read = |row: &Columns<'_>| read(row).map(|saved| saved.session);
-    ROW.find_by_client(&Rel::open(Table::Session, Access::Read), owner, client, read)
-}
-
-/// The session that an owner registered under this id, ended or not.
-pub fn find_by_request_id(owner: pg_sys::Oid, request_id: &SessionId) -> Option<ClientSession> {
-    let read = |row: &Columns<'_>| read(row).map(|saved| saved.session);
-    ROW.find_by_request_id(&Rel::open(Table::Session, Access::Read), owner, request_id, read)
+/// The session that a registration of an owner finds: by the client's name one that has not ended, by the id of the
+/// registration one that has ended too.
+pub fn find_registered(owner: pg_sys::Oid, by: KnownBy<'_>) -> Option<ClientSession> {
+    ROW.find_registered::<COLUMNS>(Table::Session, owner, by)
 }
 
 /// The number of an owner's sessions that have a row for nothing but their end.

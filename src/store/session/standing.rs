@@ -72,10 +72,8 @@ fn read<'rel>(row: &Columns<'rel>) -> Option<StoredSession<'rel>> {
 pub fn save(session: &StandingSession) {
     debug_assert!(session.ttl_us.is_some() || !session.time_keys, "time keys need a ttl");
     let table = Rel::open(Table::Session, Access::Write);
-    match find_in(&table, &session.name) {
-        Some(former) => write::update(&table, former.place, &row(session)),
-        None => write::insert(&table, &row(session)),
-    }
+    let former = find_in(&table, &session.name);
+    write::save(&table, former.map(|former| former.place), &row(session));
     message::session_changed(&session.id);
 }
 

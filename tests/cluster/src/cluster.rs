@@ -1,6 +1,7 @@
 //! A private server that checks its own log at the end of the test.
 
 use std::ops::Deref;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::Duration;
 
@@ -14,15 +15,21 @@ use crate::version::Version;
 
 const LOG_LINES_SHOWN: usize = 60;
 
+/// Whether a server runs whose files were copied. All copies have one identifier, so a second server is made by initdb.
+static COPIED: AtomicBool = AtomicBool::new(false);
+
 /// A private server. When it is dropped, its log must not have a line that no server may log.
 #[derive(Debug)]
-pub struct Cluster(Server);
+pub struct Cluster {
+    server: Server,
+    copied: bool,
+}
 
 impl Deref for Cluster {
     type Target = Server;
 
     fn deref(&self) -> &Server {
-        &self.0
+        &self.server
     }
 }
 
@@ -51,12 +58,17 @@ impl Cluster {
             .conf("allow_in_place_tablespaces", "on");
         let builder = settings.iter().fold(builder, |builder, (name, value)| builder.conf(name, value));
         let builder = environment.iter().fold(builder, |builder, (name, value)| builder.env(name, value));
-        Ok(Self(builder.start()?))
+        match version.cluster_to_copy() {
+            Some(cluster) if !COPIED.swap(true, Relaxed) => {
+                Ok(Self { server: builder.like(cluster).start()?, copied: true })
+            }
+            _ => Ok(Self { server: builder.start()?, copied: false }),
+        }
     }
 
     /// Starts a streaming standby of this server.
     pub fn standby(&self) -> Result<Self> {
-        self.0.standby().map(Self)
+        Ok(Self { server: self.server.standby()?, copied: false })
     }
 
     /// Kills all processes of the server at once, and starts it again.
@@ -121,6 +133,9 @@ impl Cluster {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
+        if self.copied {
+            COPIED.store(false, Relaxed);
+        }
         // On a fast stop, backends write their last messages. It fails if the server no longer runs.
         let _ = self.stop_fast();
         let log = self.log();
@@ -135,9 +150,14 @@ impl Drop for Cluster {
     }
 }
 
-/// The lines of a server's log that no server may ever log.
+/// The lines of a server's log that no server may ever log. The stack of a failed assertion follows it.
 pub fn bad_lines(log: &str) -> Vec<&str> {
-    log.lines().filter(|line| is_bad(line)).collect()
+    let mut in_stack = false;
+    let bad = |line: &&str| {
+        in_stack = line.contains("TRAP:") || in_stack && !line.starts_with("20");
+        in_stack || is_bad(line)
+    };
+    log.lines().filter(bad).collect()
 }
 
 /// Whether no server may ever log this line, whatever happens to it. Signal 9 comes from the tests.
@@ -152,7 +172,7 @@ fn is_bad(line: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::is_bad;
+    use super::{bad_lines, is_bad};
 
     #[test]
     fn bad_lines_are_told_from_the_traces_of_our_own_doings() {
@@ -162,5 +182,7 @@ mod tests {
         assert!(is_bad("LOG:  server process (PID 1) was terminated by signal 11: Segmentation fault"));
         assert!(!is_bad("LOG:  server process (PID 1) was terminated by signal 9: Killed"));
         assert!(!is_bad("WARNING:  terminating connection because of crash of another server process"));
+        let trap = "2026 LOG:  fine\nTRAP: failed Assert\npostgres: worker(ExceptionalCondition+0x6e)\n2026 LOG:  fine";
+        assert_eq!(bad_lines(trap), ["TRAP: failed Assert", "postgres: worker(ExceptionalCondition+0x6e)"]);
     }
 }

@@ -141,7 +141,7 @@ pub async fn fill(cluster: &Cluster, database: &str) -> Result<Fixture> {
     let clients = clients::fill(&superuser, &app).await?;
 
     let toasted = "SELECT every(pg_relation_size(reltoastrelid) > 0) FROM pg_class
-         WHERE oid IN ('idempotence.outcome_0'::regclass, 'idempotence.reply'::regclass)";
+         WHERE oid IN ('idempotence.outcome_long'::regclass, 'idempotence.reply'::regclass)";
     ensure!(superuser.text(toasted).await? == "t", "the large responses are stored inline");
     Ok(Fixture { kept: superuser.text(KEPT).await?, granted: superuser.text(GRANTED).await?, time_key, clients })
 }

@@ -64,20 +64,31 @@ pub enum Version {
 impl Version {
     /// The `pg_config` of the installation that has this version.
     pub fn pg_config(self) -> Result<PathBuf> {
-        let (major, default) = match self {
-            Self::Pg15 => (15, Some("/usr/lib/postgresql/15/bin/pg_config")),
-            Self::Pg16 => (16, None),
-            Self::Pg17 => (17, None),
-            Self::Pg18 => (18, None),
-        };
+        let major = self.major();
         let variable = format!("IDEM_PG{major}_CONFIG");
-        let named = std::env::var_os(&variable).map(PathBuf::from).or(default.map(Into::into));
+        let default = || (self == Self::Pg15).then(|| "/usr/lib/postgresql/15/bin/pg_config".into());
+        let named = std::env::var_os(&variable).map(PathBuf::from).or_else(default);
         let path = named.with_context(|| format!("set {variable} to the pg_config of a PostgreSQL {major}"))?;
         let version = run(Command::new(&path).arg("--version"), None, LIMIT)
             .with_context(|| format!("{variable} must name the pg_config of a PostgreSQL {major}"))?;
         let found = version.trim_start_matches(|c: char| !c.is_ascii_digit());
         ensure!(found.starts_with(&major.to_string()), "{variable} names a server of another version: {version}");
         Ok(path)
+    }
+
+    /// The cluster that servers of this version are copies of, if there is a directory for such clusters.
+    pub fn cluster_to_copy(self) -> Option<PathBuf> {
+        let clusters = PathBuf::from(std::env::var_os("IDEM_CLUSTERS")?);
+        Some(clusters.join(format!("pg{}", self.major())))
+    }
+
+    fn major(self) -> u32 {
+        match self {
+            Self::Pg15 => 15,
+            Self::Pg16 => 16,
+            Self::Pg17 => 17,
+            Self::Pg18 => 18,
+        }
     }
 
     /// The directory of the programs of this version.

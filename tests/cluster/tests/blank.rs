@@ -1,5 +1,5 @@
-//! A backend that knows a table to be empty does not look into it, and a record does not look again for what it has looked
-//! for at the begin. Both must learn of a row that comes meanwhile, however that comes.
+//! A backend that knows a table to be empty does not look into it. It must learn of a row that comes meanwhile, however that
+//! comes.
 
 use anyhow::{Result, ensure};
 use idempotence_cluster_tests::c_module::CModule;
@@ -10,25 +10,25 @@ use tokio::time::Instant;
 use std::time::Duration;
 
 on_each_version!(
-    the_first_lease_and_the_first_checkpoint_are_met,
+    the_first_row_of_a_table_is_met,
     rows_that_a_restore_brings_are_met,
-    leases_that_come_and_go_are_met,
+    rows_that_come_and_go_are_met,
     a_promoted_standby_knows_nothing,
     a_database_with_the_number_of_a_dropped_one_is_another,
     what_a_transaction_has_emptied_is_not_known_to_be_empty,
-    a_record_meets_what_was_imported_before_the_ring_moved_on,
+    a_begin_meets_an_import_that_has_not_ended,
     a_key_that_is_newer_than_a_closed_segment_is_met_there_all_the_same,
     the_ring_announces_where_it_turns_to,
     an_outcome_is_met_before_the_message_that_the_ring_has_turned,
 );
 
-/// For how long leases come and go.
+/// For how long leases and outcomes come and go.
 const STORM: Duration = Duration::from_secs(5);
 
 async fn start(version: Version) -> Result<(Cluster, Connection, Connection)> {
     let server = shop::start_preloaded(version)?;
     let warm = server.connect(DATABASE).await?;
-    warm.text("SELECT idem_create_session('s')").await?;
+    warm.text("SELECT idem_create_session('s'), idem_create_session('years', ttl => '3650 days')").await?;
     let other = server.connect(DATABASE).await?;
     warm_up(&warm, "warm").await?;
     Ok((server, warm, other))
@@ -43,22 +43,31 @@ async fn warm_up(warm: &Connection, key: &str) -> Result<()> {
 }
 
 async fn begun(connection: &Connection, key: &str) -> Result<String> {
-    let status = format!("SELECT status, point FROM idem_begin('s', '{key}', wait => '0')");
+    begun_in(connection, "s", key).await
+}
+
+async fn begun_in(connection: &Connection, session: &str, key: &str) -> Result<String> {
+    let status = format!("SELECT status, point FROM idem_begin('{session}', '{key}', wait => '0')");
     connection.text(&format!("BEGIN; {status}; ROLLBACK")).await
 }
 
 // Goal: whoever has found the tables empty meets the first row in them, once it is committed.
 // Method: a connection finds them empty; another one writes the first row, in each way in which rows are written; VACUUM
 // makes the tables empty again.
-async fn the_first_lease_and_the_first_checkpoint_are_met(version: Version) -> Result<()> {
+async fn the_first_row_of_a_table_is_met(version: Version) -> Result<()> {
     let (_server, warm, other) = start(version).await?;
     let lease = "SELECT FROM idem_begin('s', 'k', lease => '1 min')";
     let checkpoint = "SELECT FROM idem_begin('s', 'k'); SELECT idem_checkpoint('s', 'k', 'p')";
-    let leased =
-        ("in_progress|", "SELECT idem_force_release('s', 'k', 'a test', live => true); TRUNCATE idempotence.lease");
-    let stopped = ("started|p", "SELECT idem_forget('s', 'k', 'a test')");
-    for (round, (write, (answer, undo))) in
-        [(lease, leased), (checkpoint, stopped), (lease, leased), (checkpoint, stopped)].into_iter().enumerate()
+    let outcome = "SELECT FROM idem_begin('years', 'k'); SELECT idem_record('years', 'k', '1')";
+    let leased = (
+        "s",
+        "in_progress|",
+        "SELECT idem_force_release('s', 'k', 'a test', live => true); TRUNCATE idempotence.lease",
+    );
+    let stopped = ("s", "started|p", "SELECT idem_forget('s', 'k', 'a test')");
+    let done = ("years", "succeeded|", "SELECT idem_forget('years', 'k', 'a test')");
+    for (round, (write, (session, answer, undo))) in
+        [(lease, leased), (checkpoint, stopped), (outcome, done)].repeat(2).into_iter().enumerate()
     {
         for (number, (way, commit)) in [
             ("", "COMMIT"),
@@ -68,17 +77,17 @@ async fn the_first_lease_and_the_first_checkpoint_are_met(version: Version) -> R
         .into_iter()
         .enumerate()
         {
-            ensure!(begun(&warm, "k").await? == "started|", "round {round}: nothing is there yet");
+            ensure!(begun_in(&warm, session, "k").await? == "started|", "round {round}: nothing is there yet");
             other.text(&format!("BEGIN; {way} {write}")).await?;
             // The claim is held. A rolled back row leaves no trace.
-            ensure!(begun(&warm, "k").await? == "in_progress|", "round {round}, {write}, held");
+            ensure!(begun_in(&warm, session, "k").await? == "in_progress|", "round {round}, {write}, held");
             warm_up(&warm, &format!("{round} {number}")).await?;
             for statement in commit.split("; ") {
                 other.text(statement).await?;
             }
-            ensure!(begun(&warm, "k").await? == answer, "round {round}, {write}, {commit}");
+            ensure!(begun_in(&warm, session, "k").await? == answer, "round {round}, {write}, {commit}");
             other.text(undo).await?;
-            for table in ["lease", "checkpoint"] {
+            for table in ["lease", "checkpoint", "outcome_long"] {
                 other.text(&format!("VACUUM idempotence.{table}")).await?;
             }
         }
@@ -103,10 +112,12 @@ async fn rows_that_a_restore_brings_are_met(version: Version) -> Result<()> {
             .await?;
         ensure!(warm.replay("s", "k").await? == "succeeded|1", "segment {segment}");
     }
-    for (table, write, answer) in [
-        ("lease", "SELECT FROM idem_begin('s', 'l', lease => '1 min')", "in_progress|"),
+    for (table, session, write, answer) in [
+        ("outcome_long", "years", "SELECT FROM idem_run('years', 'l', 'SELECT 1')", "succeeded|"),
+        ("lease", "s", "SELECT FROM idem_begin('s', 'l', lease => '1 min')", "in_progress|"),
         (
             "checkpoint",
+            "s",
             "BEGIN; SELECT FROM idem_begin('s', 'l'); SELECT idem_checkpoint('s', 'l', 'p'); COMMIT",
             "started|p",
         ),
@@ -118,35 +129,42 @@ async fn rows_that_a_restore_brings_are_met(version: Version) -> Result<()> {
             ))
             .await?;
         warm_up(&warm, table).await?;
-        ensure!(begun(&warm, "l").await? == "started|");
+        ensure!(begun_in(&warm, session, "l").await? == "started|");
         // The look at the table falls between the trigger and the rows.
         other.text(&format!("BEGIN; INSERT INTO idempotence.{table} SELECT * FROM kept WHERE false")).await?;
-        ensure!(begun(&warm, "l").await? == "started|");
+        ensure!(begun_in(&warm, session, "l").await? == "started|");
         other.text(&format!("INSERT INTO idempotence.{table} SELECT * FROM kept; COMMIT; DROP TABLE kept")).await?;
-        ensure!(begun(&warm, "l").await? == answer, "{table}");
+        ensure!(begun_in(&warm, session, "l").await? == answer, "{table}");
         other.text(&format!("TRUNCATE idempotence.{table}, idempotence.restore")).await?;
     }
     Ok(())
 }
 
-// Goal: while the table of leases becomes empty again and again, no committed lease is passed over.
-// Method: pairs of connections, of which one leases a request and the other must be told so; others find the table empty,
-// and VACUUM makes it so.
-async fn leases_that_come_and_go_are_met(version: Version) -> Result<()> {
+// Goal: while the tables of leases and of long-lived outcomes become empty again and again, no committed row is passed over.
+// Method: pairs of connections, of which one leases or records a request and the other must be told so; others find the
+// tables empty, and VACUUM makes them so.
+async fn rows_that_come_and_go_are_met(version: Version) -> Result<()> {
     let (server, warm, other) = start(version).await?;
     let end = Instant::now() + STORM;
     let mut pairs = Vec::new();
-    for pair in 0..3 {
+    for pair in 0..4 {
         let (worker, asker) = (server.connect(DATABASE).await?, server.connect(DATABASE).await?);
         pairs.push(tokio::spawn(async move {
             let mut rounds = 0;
             while Instant::now() < end {
                 let key = format!("{pair} {rounds}");
-                let begin = format!("SELECT token FROM idem_begin('s', '{key}', lease => '1 min')");
-                let token = worker.text(&begin).await?;
-                let told = begun(&asker, &key).await?;
-                ensure!(told == "in_progress|", "{key} was leased, and a begin says {told}");
-                worker.text(&format!("SELECT idem_release('s', '{key}', token => {token})")).await?;
+                let (session, write, answer) = match pair % 2 {
+                    0 => ("s", format!("SELECT token FROM idem_begin('s', '{key}', lease => '1 min')"), "in_progress|"),
+                    _ => ("years", format!("SELECT status FROM idem_run('years', '{key}', 'SELECT 1')"), "succeeded|"),
+                };
+                let written = worker.text(&write).await?;
+                let told = begun_in(&asker, session, &key).await?;
+                ensure!(told == answer, "{key} of {session} is there, and a begin says {told}");
+                let undo = match pair % 2 {
+                    0 => format!("SELECT idem_release('s', '{key}', token => {written})"),
+                    _ => format!("SELECT idem_forget('years', '{key}', 'a test')"),
+                };
+                worker.text(&undo).await?;
                 rounds += 1;
             }
             Ok(rounds)
@@ -155,13 +173,15 @@ async fn leases_that_come_and_go_are_met(version: Version) -> Result<()> {
     let mut looks = 0;
     while Instant::now() < end {
         warm_up(&warm, &format!("look {looks}")).await?;
-        other.text("VACUUM idempotence.lease").await?;
+        for table in ["lease", "outcome_long"] {
+            other.text(&format!("VACUUM idempotence.{table}")).await?;
+        }
         looks += 1;
     }
     for pair in pairs {
         ensure!(pair.await?? > 10, "the pairs have hardly begun");
     }
-    ensure!(looks > 10, "the table was hardly looked at");
+    ensure!(looks > 10, "the tables were hardly looked at");
     Ok(())
 }
 
@@ -174,12 +194,15 @@ async fn a_promoted_standby_knows_nothing(version: Version) -> Result<()> {
     let reader = standby.connect(DATABASE).await?;
     ensure!(reader.lookup("s", "k").await? == "not_here");
     warm.text("SELECT FROM idem_begin('s', 'k', lease => '10 min')").await?;
+    warm.execute("years", "k", "1").await?;
     standby.catch_up_with(&primary)?;
+    ensure!(reader.lookup("years", "k").await? == "succeeded");
     ensure!(reader.lookup("s", "k").await? == "in_progress");
     drop(primary);
     standby.promote()?;
     let promoted = standby.reconnect(DATABASE).await?;
     ensure!(begun(&promoted, "k").await? == "in_progress|");
+    ensure!(begun_in(&promoted, "years", "k").await? == "succeeded|");
     Ok(())
 }
 
@@ -191,7 +214,7 @@ async fn a_database_with_the_number_of_a_dropped_one_is_another(version: Version
     server.psql("postgres", "ALTER SYSTEM SET idempotence.databases = ''")?;
     server.psql("postgres", "SELECT pg_reload_conf()")?;
     let dba = server.connect("postgres").await?;
-    let session = "SELECT idem_create_session('s')";
+    let session = "SELECT idem_create_session('s'), idem_create_session('years', ttl => '3650 days')";
     for (name, of) in [("template", ""), ("first", "OID = 77777")] {
         dba.text(&format!("CREATE DATABASE {name} {of}")).await?;
         server.psql(name, &format!("CREATE EXTENSION idempotence; {session}"))?;
@@ -199,6 +222,7 @@ async fn a_database_with_the_number_of_a_dropped_one_is_another(version: Version
     server.psql("template", "SELECT FROM idem_begin('s', 'l', lease => '1 hour')")?;
     let stopped = "BEGIN; SELECT FROM idem_begin('s', 'c'); SELECT idem_checkpoint('s', 'c', 'p'); COMMIT";
     server.psql("template", stopped)?;
+    server.psql("template", "SELECT FROM idem_run('years', 'o', 'SELECT 1')")?;
     let first = server.connect("first").await?;
     warm_up(&first, "warm").await?;
     drop(first);
@@ -207,6 +231,7 @@ async fn a_database_with_the_number_of_a_dropped_one_is_another(version: Version
     let second = server.connect("second").await?;
     ensure!(begun(&second, "l").await? == "in_progress|");
     ensure!(begun(&second, "c").await? == "started|p");
+    ensure!(begun_in(&second, "years", "o").await? == "succeeded|");
     Ok(())
 }
 
@@ -225,41 +250,42 @@ async fn what_a_transaction_has_emptied_is_not_known_to_be_empty(version: Versio
     Ok(())
 }
 
-// Goal: of a request that is imported while it is executed, one outcome is kept, also if the ring moves on in between.
-// Method: a begin that does not see the import, the import's commit, a turn of the ring, and then the record; with a claim
-// of the transaction and with a lease that was given before.
-async fn a_record_meets_what_was_imported_before_the_ring_moved_on(version: Version) -> Result<()> {
+// Goal: of a request that is imported while somebody wants to execute it, one outcome is kept, also if the ring moves on in
+// between, and whatever table each of the two would go to.
+// Method: begins beside an import that has not ended, with and without a lease, in each isolation level; a turn of the ring
+// beside it; the import's commit, and its rollback.
+async fn a_begin_meets_an_import_that_has_not_ended(version: Version) -> Result<()> {
     let (server, warm, other) = start(version).await?;
-    let current = "SELECT segment FROM idempotence.segments WHERE state = 'current'";
-    let import = |key: &str| {
-        format!(
-            "SELECT * FROM idem_import('s', $$SELECT '{key}' AS key, '\"imported\"'::jsonb AS response$$, 'a test')"
-        )
-    };
-    other.text(&format!("BEGIN; {}", import("k"))).await?;
-    warm.text("BEGIN").await?;
-    ensure!(warm.text("SELECT status FROM idem_begin('s', 'k')").await? == "started");
-    other.text("COMMIT").await?;
-
     let dba = server.connect(DATABASE).await?;
-    let before = dba.text(current).await?;
-    dba.text("UPDATE idempotence.segment SET opened_at = opened_at - interval '30 days' WHERE current").await?;
-    let turned = format!("{current} AND segment <> {before}");
-    server.wait_for(DATABASE, &format!("SELECT count(*) FROM ({turned}) s"), "1").await?;
-
-    ensure!(warm.sqlstate("SELECT idem_record('s', 'k', '\"executed\"')").await? == "40001");
-    ensure!(warm.replay("s", "k").await? == "succeeded|\"imported\"");
-    let kept = "SELECT count(*) FROM idempotence.outcomes WHERE request = 'k'";
-    ensure!(dba.text(kept).await? == "1");
-    // What nobody has imported is recorded as ever.
-    warm.text("BEGIN; SELECT FROM idem_begin('s', 'l')").await?;
-    let before = dba.text(current).await?;
-    dba.text("UPDATE idempotence.segment SET opened_at = opened_at - interval '30 days' WHERE current").await?;
-    other.execute("s", "of the next segment", "1").await?;
-    let turned = format!("{current} AND segment <> {before}");
-    server.wait_for(DATABASE, &format!("SELECT count(*) FROM ({turned}) s"), "0").await?;
-    warm.text("SELECT FROM idem_record('s', 'l', '1'); COMMIT").await?;
-    ensure!(other.replay("s", "l").await? == "succeeded|1");
+    let current = "SELECT segment FROM idempotence.segments WHERE state = 'current'";
+    for (number, (session, end)) in [("s", "COMMIT"), ("years", "COMMIT"), ("s", "ROLLBACK")].into_iter().enumerate() {
+        let key = format!("k{number}");
+        // It expires sooner than what the session records: in 'years' it goes to a segment, and a record does not.
+        let import = format!(
+            "SELECT * FROM idem_import('{session}', $$SELECT '{key}' AS key, '\"imported\"'::jsonb AS response,
+                                       now() + interval '1 hour' AS expires_at$$, 'a test')"
+        );
+        other.text(&format!("BEGIN; {import}")).await?;
+        if number == 0 {
+            // The ring goes on beside an import.
+            let before = dba.text(current).await?;
+            dba.text("UPDATE idempotence.segment SET opened_at = opened_at - interval '30 days' WHERE current").await?;
+            let turned = format!("SELECT count(*) FROM ({current} AND segment <> {before}) s");
+            server.wait_for(DATABASE, &turned, "1").await?;
+        }
+        for level in ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"] {
+            for lease in ["", ", lease => '1 min'"] {
+                let begin =
+                    format!("BEGIN ISOLATION LEVEL {level}; SELECT FROM idem_begin('{session}', '{key}'{lease})");
+                ensure!(warm.sqlstate(&begin).await? == "40001", "{level}{lease}");
+                warm.text("ROLLBACK").await?;
+            }
+        }
+        ensure!(warm.lookup(session, &key).await? == "unknown");
+        other.text(end).await?;
+        let answer = if end == "COMMIT" { "succeeded|" } else { "started|" };
+        ensure!(begun_in(&warm, session, &key).await? == answer);
+    }
     Ok(())
 }
 

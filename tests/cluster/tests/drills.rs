@@ -18,6 +18,7 @@ on_each_version!(
     a_role_is_to_be_dropped,
     a_role_was_dropped,
     the_names_of_databases_are_misspelt,
+    somebody_has_locked_a_table,
 );
 
 /// The role on call, as the page makes it.
@@ -232,12 +233,27 @@ async fn app_at_work(version: Version) -> Result<Cluster> {
 const OWNERS: &str = "'owners', 'rights'";
 const AS_APP2: &str = "SET ROLE app2; SELECT replayed, status FROM idem_begin('payments', 'order-17')";
 
+/// Makes operators in schema public for types that PostgreSQL compares only as oids. Each of them fails.
+fn operators_fail(server: &Cluster) -> Result<()> {
+    server.psql(
+        DATABASE,
+        "DO $do$ DECLARE l text; r text; BEGIN
+           FOREACH l IN ARRAY '{oid, regrole, regclass}'::text[] LOOP FOREACH r IN ARRAY '{oid, regrole, regclass}'::text[] LOOP
+             CONTINUE WHEN (l, r) = ('oid', 'oid');
+             EXECUTE format('CREATE FUNCTION fail(%1$s, %2$s) RETURNS boolean LANGUAGE plpgsql AS ''BEGIN ASSERT false; END'';
+                             CREATE OPERATOR public.= (leftarg = %1$s, rightarg = %2$s, function = fail)', l, r);
+           END LOOP; END LOOP; END $do$",
+    )
+    .map(drop)
+}
+
 // Goal: dropped in the page's order, a role leaves nothing behind: its sessions go on as another's, and so do its tables.
 // Method: a role as the README makes it. A session of somebody else is lent to it.
 async fn a_role_is_to_be_dropped(version: Version) -> Result<()> {
     let server = app_at_work(version).await?;
     server.psql(DATABASE, "SELECT idem_create_session('lent', usable_by => 'app')")?;
     ensure!(server.psql(DATABASE, "DROP ROLE app").is_err(), "the role could be dropped at once");
+    operators_fail(&server)?;
     let mut page = Runbook::of("### Before you drop a role")?;
     page.sql(&server, DATABASE)?;
     page.end()?;
@@ -257,6 +273,7 @@ async fn a_role_is_to_be_dropped(version: Version) -> Result<()> {
 async fn a_role_was_dropped(version: Version) -> Result<()> {
     let server = app_at_work(version).await?;
     server.psql(DATABASE, "CREATE ROLE app2 LOGIN; DROP OWNED BY app; DROP ROLE app")?;
+    operators_fail(&server)?;
     let mut page = Runbook::of("### After a role was dropped")?;
     has(
         &page.sql(&server, DATABASE)?,
@@ -304,4 +321,39 @@ async fn the_names_of_databases_are_misspelt(version: Version) -> Result<()> {
     }
     has(&page.sql(&server, DATABASE)?, &["0|\"shop\" swept at ", "\"billing\" swept at "])?;
     page.end()
+}
+
+// Goal: the page names who has locked a table of the extension, for as long as calls hang, and has them go on.
+// Method: somebody adds an index to a segment and idles. A payment waits for it.
+async fn somebody_has_locked_a_table(version: Version) -> Result<()> {
+    let server = shop::start(version)?;
+    on_call(&server)?;
+    server.psql(
+        DATABASE,
+        "CREATE ROLE app LOGIN; SELECT idem_grant('app'); SELECT idem_create_session('payments', owner => 'app')",
+    )?;
+    server.connect_as(DATABASE, "app").await?.execute("payments", "order-17", "1").await?;
+    let dba = server.connect(DATABASE).await?;
+    let current = dba.text("SELECT segment FROM idempotence.segments WHERE state = 'current'").await?;
+    dba.text(&format!("SET application_name = 'desk 3'; BEGIN; ALTER TABLE idempotence.outcome_{current} ADD CHECK (token IS NULL) NOT VALID"))
+        .await?;
+    let pid = dba.pid().await?.to_string();
+    let app = server.connect_as(DATABASE, "app").await?;
+    let pay =
+        tokio::spawn(async move { app.text("SELECT status FROM idem_run('payments', 'order-18', 'SELECT 1')").await });
+    server.wait_for(DATABASE, "SELECT count(*) FROM pg_locks WHERE NOT granted", "1").await?;
+    let critical = format!(
+        "SELECT level, detail LIKE '%table idempotence.outcome_{current} is locked: held by process {pid} (%desk 3, idle in transaction)%1 wait for it%'
+         FROM idempotence.health WHERE name = 'tables'"
+    );
+    server.wait_for(DATABASE, &critical, "2|t").await?;
+
+    let mut page = Runbook::of("### Somebody has locked a table")?;
+    let refused = page.sql(&server, DATABASE).err().map(|error| format!("{error:#}")).unwrap_or_default();
+    has(&refused, &["a table of the extension is locked", &format!("is locked: held by process {pid} (")])?;
+    let told = page.sql_with(&server, DATABASE, &[("4711", &pid)])?;
+    has(&told, &["t", "0|all tables have the columns of the extension, and nobody has locked one"])?;
+    page.end()?;
+    ensure!(pay.await?? == "succeeded");
+    is_well(&server, "'tables'").await
 }

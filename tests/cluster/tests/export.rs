@@ -182,7 +182,13 @@ async fn who_is_at_work_is_told(version: Version) -> Result<()> {
         server.psql(DATABASE, "SELECT idem_grant('app'); SELECT idem_create_session('of app', owner => 'app')")?;
         let app = server.connect_as(DATABASE, "app").await?;
         app.text("SELECT idem_drop_session('of app')").await?;
-        let error = app.error("SET idempotence.wait = '10 ms'; SELECT idem_export('of app', 'a test')").await?;
+        let export = "SET idempotence.wait = '10 ms'; SELECT idem_export('of app', 'a test')";
+        if !request.is_empty() {
+            // Who is known to be at work elsewhere holds nobody up. What a repair holds has no name.
+            app.text(export).await?;
+            worker.text("SELECT idem_forget('other', 'never', 'a test')").await?;
+        }
+        let error = app.error(export).await?;
         let detail = error.detail().unwrap_or_default();
         let told = "What was begun before that may be held by one transaction; a monitor is told which.";
         ensure!(error.code().code() == "55006" && detail == told, "{error:?}");

@@ -134,7 +134,7 @@ async fn the_page_about_a_full_disk_keeps_its_promises(version: Version) -> Resu
     }
     server.psql(
         DATABASE,
-        "UPDATE idempotence.segment SET closed_at = closed_at - interval '30 days' WHERE number = 0;
+        "UPDATE idempotence.segment SET closed_at = closed_at - interval '30 days', ends_at = ends_at - interval '30 days' WHERE number = 0;
          UPDATE idempotence.outcome_0 SET expires_at = now() - interval '1 day';
          SELECT idem_run('payments', 'before', 'SELECT 1');
          SELECT pg_create_physical_replication_slot('left_behind', true)",

@@ -16,11 +16,13 @@ on_each_version!(
     rights_that_a_restore_has_lost_are_told_of,
     an_audit_that_has_not_come_is_told_of,
     what_is_restored_twice_is_there_once,
+    a_dump_over_sessions_is_taken_out_again,
+    outcomes_of_another_key_are_not_accepted,
 );
 
 const HEALTH: &str = "SELECT status FROM idempotence.health WHERE name = 'restore'";
 const NOTES: &str = "SELECT count(*) FROM idempotence.restore";
-const PAYMENTS: &str = "SELECT idem_create_session('payments', ttl => '30 days', owner => 'app')";
+const PAYMENTS: &str = "SELECT idem_create_session('payments', ttl => '6 days', owner => 'app')";
 
 /// Makes a dump of a cluster of its own. It has 500 outcomes in a session of role `app`. Role `clerk` has
 /// recorded them.
@@ -30,7 +32,7 @@ async fn dumped(version: Version) -> Result<(Cluster, String)> {
     source.create_database("old")?;
     source.psql(
         "old",
-        "SELECT idem_grant('clerk'); SELECT idem_create_session('payments', ttl => '30 days', owner => 'app')",
+        "SELECT idem_grant('clerk'); SELECT idem_create_session('payments', ttl => '6 days', owner => 'app')",
     )?;
     let app = source.connect_as("old", "clerk").await?;
     app.text(
@@ -234,7 +236,7 @@ async fn a_whole_restore_is_cleared_by_itself(version: Version) -> Result<()> {
     target.psql("postgres", "CREATE ROLE app; CREATE ROLE clerk LOGIN IN ROLE app")?;
     let dba = target.connect("postgres").await?;
     // An option -t of pg_restore takes one name.
-    let others = ["outcome_1", "outcome_2", "reply", "checkpoint", "lease", "audit", "granted"]
+    let others = ["outcome_1", "outcome_2", "outcome_long", "reply", "checkpoint", "lease", "audit", "granted"]
         .map(|table| ["-t", table])
         .concat();
     let outcomes = [&["--data-only", "-t", "outcome_0"], &others[..]].concat();
@@ -347,8 +349,15 @@ async fn outcomes_without_their_key_are_found_out(version: Version) -> Result<()
             );
             target.psql("new", "CALL idem_sweep()")?;
         }
-        // This is what the row warns of.
-        ensure!(target.psql("new", "SELECT status FROM idem_lookup('payments', '17')")?.trim_end() == "unknown");
+        // This is what the row warns of, where nothing tells of a restore.
+        let new = target.connect("new").await?;
+        let found = match new.try_text("SELECT status FROM idem_lookup('payments', '17')").await {
+            Ok(status) => status,
+            Err(error) => error.code().context("an SQLSTATE")?.code().to_owned(),
+        };
+        ensure!(found == if triggers { "XX001" } else { "unknown" }, "{found}");
+        ensure!(new.text("SELECT idem_ready()").await? == "f");
+        drop(new);
         target.psql("new", "DELETE FROM idempotence.outcome_0 WHERE session = (SELECT id FROM idempotence.session WHERE name = 'payments')")?;
         ensure!(target.psql("new", SECRET)?.trim_end() == WELL, "{}", target.psql("new", SECRET)?);
     }
@@ -474,5 +483,92 @@ async fn what_is_restored_twice_is_there_once(version: Version) -> Result<()> {
     ensure!(told.contains("the key of the digests has been restored before") && !told.contains("\\x"), "{told}");
     dba.text("CALL idem_sweep()").await?;
     ensure!(dba.text(TROUBLE).await?.is_empty(), "{}", dba.text(TROUBLE).await?);
+    Ok(())
+}
+
+// Goal: a dump that was restored over sessions is told of with one voice, and can be taken out again: what was there goes on.
+// Method: two databases with a session of one name, and outcomes of their own; the rows of health that speak of it, and the
+// steps of docs/operations.md.
+async fn a_dump_over_sessions_is_taken_out_again(version: Version) -> Result<()> {
+    let (source, file) = dumped(version).await?;
+    let target = Cluster::start(version)?;
+    target.psql("postgres", "CREATE ROLE app; CREATE ROLE clerk LOGIN IN ROLE app")?;
+    target.create_database("new")?;
+    target.psql("new", &format!("SELECT idem_grant('clerk'); {PAYMENTS}"))?;
+    let app = target.connect_as("new", "clerk").await?;
+    app.execute("payments", "here", "1").await?;
+    ensure!(!restore(&target, &file, &["--data-only"])?, "pg_restore has not complained");
+    let told = target.psql(
+        "new",
+        "SELECT name, hint LIKE '%the row secret tells what to do%' OR hint LIKE '%Dump and restore%', hint LIKE '%idem_accept_restore%'
+         FROM idempotence.health WHERE level = 2 ORDER BY name",
+    )?;
+    ensure!(told.trim_end() == "restore|t|f\nsecret|t|f", "{told}");
+    ensure!(app.sqlstate("SELECT FROM idem_begin('payments', 'here')").await? == "XX001");
+
+    let key = source.psql("old", "SELECT in_use_since FROM idempotence.secret")?;
+    let mut shows = target.program("pg_restore");
+    let shown = shows.args(["-a", "-n", "idempotence", "-t", "secret", "-f", "-", &file]).output()?.stdout;
+    ensure!(String::from_utf8(shown)?.contains(key.trim_end()), "the key of the dump is not shown");
+    target.psql("new", &format!("DELETE FROM idempotence.secret WHERE in_use_since = '{}'", key.trim_end()))?;
+    target.psql("new", "SELECT idem_accept_restore('it came over what was there')")?;
+    ensure!(app.replay("payments", "here").await? == "succeeded|1");
+    let level = "SELECT count(*) FROM idempotence.health WHERE level > 0 AND name IN ('restore', 'secret')";
+    target.wait_for("new", level, "0").await?;
+    app.text("SELECT idem_create_session('another')").await?;
+    Ok(())
+}
+
+// Goal: where a dump came in beside sessions of other names, nobody is told that all is well once its key is gone, and
+// nothing that it says is done is executed again.
+// Method: as above, with a session of another name, so that all sessions come in. The dump's key is deleted, with and
+// without a sweep before; then its outcomes are.
+async fn outcomes_of_another_key_are_not_accepted(version: Version) -> Result<()> {
+    const BEGIN: &str = "SELECT FROM idem_begin('payments', '17')";
+    const ACCEPT: &str = "SELECT idem_accept_restore('it came over what was there')";
+    let (source, file) = dumped(version).await?;
+    let key = source.psql("old", "SELECT in_use_since FROM idempotence.secret")?;
+    let target = Cluster::start(version)?;
+    target.psql("postgres", "CREATE ROLE app; CREATE ROLE clerk LOGIN IN ROLE app")?;
+    for (database, swept) in [("new", false), ("swept", true)] {
+        target.create_database(database)?;
+        target.psql(database, "SELECT idem_grant('clerk'); SELECT idem_create_session('orders', owner => 'app')")?;
+        let (dba, app) = (target.connect(database).await?, target.connect_as(database, "clerk").await?);
+        app.execute("orders", "here", "1").await?;
+        let mut command = target.program("pg_restore");
+        command.arg("--data-only").arg("-d").arg(target.connect_string(database, "postgres")).arg(&file);
+        ensure!(command.output()?.status.success(), "pg_restore has complained");
+        for deleted in [false, true] {
+            if deleted {
+                dba.text(&format!("DELETE FROM idempotence.secret WHERE in_use_since = '{}'", key.trim_end())).await?;
+            }
+            // With two keys other steps fail, and the worker goes on to this one.
+            while swept && dba.text("SELECT idempotence.sweep_step('orphans')").await? == "t" {}
+            for caller in [&app, &target.connect_as(database, "clerk").await?] {
+                let answer = caller.sqlstate(BEGIN).await?;
+                ensure!(answer == "XX001", "deleted: {deleted}, swept: {swept}: {answer}");
+                ensure!(caller.text("SELECT idem_ready()").await? == "f", "deleted: {deleted}, swept: {swept}");
+            }
+            let refused = dba.error(ACCEPT).await?;
+            ensure!(refused.code().code() == "XX001" && refused.detail().is_some(), "{refused:?}");
+            let hint = refused.hint().unwrap_or_default();
+            ensure!(hint.contains(if deleted { "Dump and restore" } else { "secret of idempotence.health" }), "{hint}");
+            if deleted {
+                ensure!(refused.detail().is_some_and(|detail| detail.contains("\"payments\"")), "{refused:?}");
+            }
+            let told = dba
+                .text("SELECT name, level, hint LIKE '%row secret tells what to do%' OR hint LIKE '%Dump and restore%', hint LIKE '%idem_accept_restore%'
+                       FROM idempotence.health WHERE name IN ('restore', 'secret') ORDER BY name")
+                .await?;
+            ensure!(told == "restore|1|t|f\nsecret|2|t|f", "deleted: {deleted}, swept: {swept}: {told}");
+        }
+        dba.text("DELETE FROM idempotence.outcome_0 WHERE session = (SELECT id FROM idempotence.session WHERE name = 'payments')")
+            .await?;
+        ensure!(dba.text(ACCEPT).await? == "t");
+        ensure!(dba.text("SELECT idem_ready()").await? == "t");
+        ensure!(app.replay("orders", "here").await? == "succeeded|1");
+        let level = "SELECT count(*) FROM idempotence.health WHERE level > 0 AND name IN ('restore', 'secret')";
+        ensure!(dba.text(level).await? == "0");
+    }
     Ok(())
 }

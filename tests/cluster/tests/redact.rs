@@ -87,13 +87,13 @@ impl Outcomes {
         Ok(())
     }
 
-    /// Turns the ring again and again, so that outcomes are moved and segments are emptied.
+    /// Turns the ring again and again, so that outcomes are redacted in former segments, and segments are emptied.
     async fn sweep(&self, connection: &Connection) -> Result<()> {
         while !self.finished.load(Relaxed) {
             connection
                 .text(
                     "UPDATE idempotence.segment SET opened_at = opened_at - interval '1 year' WHERE current;
-                     UPDATE idempotence.segment SET closed_at = closed_at - interval '1 year' WHERE NOT current",
+                     UPDATE idempotence.segment SET looked_to = 0 WHERE NOT current",
                 )
                 .await?;
             // The ring turns away from a segment only if something is in it.

@@ -210,7 +210,7 @@ async fn a_hostile_search_path_changes_nothing(version: Version) -> Result<()> {
     plain.text("SELECT idem_create_session('brief'), idem_drop_session('brief')").await?;
     for age in [
         "UPDATE idempotence.segment SET opened_at = opened_at - interval '1 year' WHERE current",
-        "UPDATE idempotence.segment SET closed_at = closed_at - interval '1 year' WHERE NOT current",
+        "UPDATE idempotence.segment SET closed_at = closed_at - interval '1 year', ends_at = ends_at - interval '1 year' WHERE NOT current",
         "INSERT INTO idempotence.outcome_0 SELECT * FROM idempotence.outcome_0 WHERE false",
         "UPDATE idempotence.session SET ended_at = ended_at - interval '1 year' WHERE client IS NOT NULL",
     ] {

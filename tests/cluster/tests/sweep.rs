@@ -26,7 +26,13 @@ on_each_version!(
 // Method: outcomes in two segments, with a ttl of a month, are restored with a pause of a few visits between
 // them. Then the ring becomes half a month older. There is also a client session with a short timeout.
 async fn a_slow_restore_beside_the_worker_loses_nothing(version: Version) -> Result<()> {
-    let server = start_preloaded(version)?;
+    let settings = [
+        ("shared_preload_libraries", "idempotence"),
+        ("idempotence.naptime", "1s"),
+        // So that outcomes that live for a month lie in segments.
+        ("idempotence.retention", "31d"),
+    ];
+    let server = start_with(version, &settings)?;
     let connection = server.connect(DATABASE).await?;
     connection.text("SELECT idem_create_session('monthly', ttl => '30 days')").await?;
     for key in ["m0", "m1"] {
@@ -56,7 +62,7 @@ async fn a_slow_restore_beside_the_worker_loses_nothing(version: Version) -> Res
     for age in ["4 days", "8 days", "4 days"] {
         restored
             .text(&format!(
-                "UPDATE idempotence.segment SET opened_at = opened_at - interval '{age}', closed_at = closed_at - interval '{age}'"
+                "UPDATE idempotence.segment SET opened_at = opened_at - interval '{age}', closed_at = closed_at - interval '{age}', ends_at = ends_at - interval '{age}'"
             ))
             .await?;
         for _ in 0..2 {
@@ -197,7 +203,7 @@ async fn a_session_that_is_being_made_keeps_nothing_waiting(version: Version) ->
 // Goal: a ring that turned under a clock that was years ahead goes on when the clock is right, and keeps its
 // outcomes for as long as it promised.
 // Method: times in the future, in the current segment and in a closed segment, with an outcome from that
-// time.
+// time, which keeps its segment while the ring turns with the other two.
 async fn a_clock_that_was_wrong_once_is_overcome(version: Version) -> Result<()> {
     let server = start_preloaded(version)?;
     let connection = server.connect(DATABASE).await?;
@@ -210,25 +216,35 @@ async fn a_clock_that_was_wrong_once_is_overcome(version: Version) -> Result<()>
     server.wait_for(DATABASE, closed, "t").await?;
     connection
         .text(
-            "UPDATE idempotence.segment SET restored = false, opened_at = opened_at + interval '10 years', closed_at = closed_at + interval '10 years';
+            "UPDATE idempotence.segment SET restored = false, looked_to = NULL, opened_at = opened_at + interval '10 years',
+                                            closed_at = closed_at + interval '10 years', ends_at = ends_at + interval '10 years';
              UPDATE idempotence.outcome_0 SET expires_at = expires_at + interval '10 years'",
         )
         .await?;
     server.wait_for_log("looked at in the future, which counts as now").await?;
     let ahead = "SELECT count(*) FROM idempotence.segment WHERE greatest(opened_at, closed_at) > now()";
     server.wait_for(DATABASE, ahead, "0").await?;
-    // The ring turns again, and keeps the outcome that lives.
-    connection.text(HURRY).await?;
-    server.wait_for(DATABASE, CURRENT, "2").await?;
-    connection
-        .text("UPDATE idempotence.segment SET closed_at = closed_at - interval '1 year' WHERE number = 0")
-        .await?;
-    connection.text("CALL idem_sweep()").await?;
-    ensure!(connection.lookup("s", "k").await? == "succeeded", "an outcome that lives is lost");
-    // The outcome does not keep the segment: it was moved.
-    server.wait_for(DATABASE, "SELECT state FROM idempotence.segments WHERE segment = 0", "empty").await?;
-    ensure!(connection.text("SELECT key FROM idempotence.outcome_long").await? == "k");
-    Ok(())
+    let end = "SELECT s.ends_at = o.expires_at FROM idempotence.segment s, idempotence.outcome_0 o WHERE s.number = 0 AND o.key = 'k'";
+    server.wait_for(DATABASE, end, "t").await?;
+    // The ring turns again and again, past the outcome that lives.
+    for (turn, next) in ["2", "1", "2", "1"].iter().enumerate() {
+        connection.execute("s", &turn.to_string(), "1").await?;
+        connection.text(HURRY).await?;
+        server.wait_for(DATABASE, CURRENT, next).await?;
+        let emptied = "SELECT count(*) FROM idempotence.segments WHERE state IN ('closing', 'closed')";
+        server.wait_for(DATABASE, closed, "t").await?;
+        connection
+            .text(
+                "UPDATE idempotence.segment SET ends_at = now() - interval '2 minutes', looked_to = NULL
+                  WHERE number > 0 AND NOT current",
+            )
+            .await?;
+        server.wait_for(DATABASE, emptied, "1").await?;
+        ensure!(connection.lookup("s", "k").await? == "succeeded", "an outcome that lives is lost");
+    }
+    // When its time is over it goes as any.
+    connection.text("UPDATE idempotence.segment SET ends_at = ends_at - interval '11 years' WHERE number = 0").await?;
+    server.wait_for(DATABASE, "SELECT state FROM idempotence.segments WHERE segment = 0", "empty").await
 }
 
 // Goal: the worker goes through tables of many pages in parts, to their end.

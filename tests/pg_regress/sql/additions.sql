@@ -18,6 +18,12 @@ BEGIN
   END LOOP;
 END
 $$;
+-- a column that was added is refused, and leaves no trace where it is dropped: all that follows works on such tables
+CALL additions_make('ALTER TABLE idempotence.{table} ADD COLUMN of_a_dba text DEFAULT ''x''');
+SELECT regress_error($$SELECT idem_create_session('additions')$$);
+SELECT level, detail FROM idempotence.health WHERE name = 'tables';
+CALL additions_make('ALTER TABLE idempotence.{table} DROP COLUMN of_a_dba');
+SELECT level, detail FROM idempotence.health WHERE name = 'tables';
 -- Two with a bit of everything in them from before.
 SELECT idem_create_session('additions', ttl => '1 hour');
 SELECT idem_create_session('additions inbox', inbox => true);

@@ -26,11 +26,13 @@ SELECT idem_drop_session('audit');
 ROLLBACK;
 SELECT idem_alter_session('audit', require_payload => true, ttl => '2 days');
 SELECT idem_redact('audit', 'k', 'asked for');
+-- what has found nothing leaves no row
+SELECT idem_redact('audit', 'k', 'once more'), idem_forget('audit', 'never', 'a guess'), idem_redact_prefix('audit', 'never', 'a guess');
 RESET ROLE;
 SELECT idem_drop_session('audit');
 -- to become somebody else by SET SESSION AUTHORIZATION hides nothing either
 SET SESSION AUTHORIZATION regress_audit_boss;
-SELECT idem_set_persistence('sessions', 'unlogged');
+SELECT idem_set_persistence('sessions', 'unlogged'), idem_force_release('audit', 'never', 'a guess'), idem_force_release_prefix('audit', 'never', 'a guess'), idem_purge_audit('-infinity', 'a guess');
 RESET SESSION AUTHORIZATION;
 SELECT idem_revoke('regress_audit_owner'), idem_revoke('regress_audit_boss');
 
@@ -47,6 +49,8 @@ SELECT idem_explain('audit', 'k') -> 'outcome' ->> 'recorded_by',
   (SELECT string_agg(concat_ws(' ', r ->> 'by', r ->> 'login' = session_user, r ->> 'action', r ->> 'reason'), ', ') FROM jsonb_array_elements(idem_explain('audit', 'k') -> 'audit_trail') r);
 
 RESET application_name;
+-- who had the lease is still told when it is gone
 SELECT idem_force_release('audit', 'leased', 'the end of the test', live => true), idem_forget('audit', 'leased', 'the end of the test');
+SELECT action, found FROM idempotence.audit WHERE reason = 'the end of the test' ORDER BY at;
 SELECT idem_drop_session('audit');
 DELETE FROM idempotence.audit;

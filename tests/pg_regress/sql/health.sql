@@ -50,10 +50,13 @@ SELECT health('worker');
 CREATE OR REPLACE FUNCTION idempotence.launcher() RETURNS integer LANGUAGE sql AS 'SELECT NULL::integer';
 CREATE OR REPLACE FUNCTION idempotence.is_visited() RETURNS boolean LANGUAGE sql AS 'SELECT false';
 CREATE OR REPLACE FUNCTION idempotence.last_sweep() RETURNS timestamptz LANGUAGE sql AS $$SELECT now() - interval '26 hours'$$;
+CREATE OR REPLACE FUNCTION idempotence.swept_instead() RETURNS timestamptz LANGUAGE sql AS 'SELECT idempotence.last_sweep()';
 SELECT health('worker');
 SELECT health('sweep');
 CREATE OR REPLACE FUNCTION idempotence.last_sweep() RETURNS timestamptz LANGUAGE sql AS 'SELECT now()';
 SELECT level FROM idempotence.health WHERE name = 'sweep';
+SELECT health('worker');
+CREATE OR REPLACE FUNCTION idempotence.swept_instead() RETURNS timestamptz LANGUAGE sql AS 'SELECT NULL::timestamptz';
 SELECT health('worker');
 ROLLBACK;
 SELECT health_level('sweep');
@@ -100,6 +103,17 @@ SELECT health_level('lock table');
 ROLLBACK;
 SELECT health_level('lock table');
 
+-- tables: with a column that is none of the extension's, at once, though the ring has not come to it; and without one of its own
+BEGIN;
+ALTER TABLE idempotence.outcome_2 ADD COLUMN more text;
+SELECT health('tables');
+ROLLBACK;
+BEGIN;
+ALTER TABLE idempotence.reply DROP COLUMN token;
+SELECT health('tables');
+ROLLBACK;
+SELECT health('tables');
+
 -- leases, run out, suspended
 SELECT status FROM idem_begin('health', 'leased', lease => '1 hour');
 UPDATE idempotence.lease SET attempt = 4;
@@ -109,9 +123,8 @@ SELECT health('leases');
 SELECT health('run out');
 -- so many by the last VACUUM that health does not look at each
 BEGIN;
-UPDATE pg_class SET reltuples = 60000 WHERE oid = 'idempotence.lease'::regclass;
+UPDATE pg_class SET reltuples = 2000000 WHERE oid = 'idempotence.lease'::regclass;
 SELECT health(name) FROM unnest('{leases,run out,suspended}'::text[]) name;
-SELECT (SELECT count(*) FROM idempotence.few_unfinished) AS looked_at, count(*) FROM idempotence.unfinished;
 ROLLBACK;
 SELECT idem_force_release('health', 'leased', 'a test');
 SELECT health('run out');
@@ -121,6 +134,18 @@ UPDATE idempotence.checkpoint SET written_at = now() - interval '25 hours';
 SELECT health('suspended');
 SELECT status FROM idem_settle('health', 'suspended');
 SELECT health('suspended');
+
+-- given up: what idem_force_record() repairs
+SELECT idem_create_session('health once', ttl => '1 day', owner => 'regress_health', max_attempts => 1);
+SELECT health('given up');
+SELECT status FROM idem_begin('health once', 'dead', lease => '10 ms');
+SELECT pg_sleep(0.05);
+SELECT status, replayed, response FROM idem_begin('health once', 'dead');
+SELECT status FROM idem_begin('health once', 'decided'), LATERAL (SELECT idem_record('health once', 'decided', '{"cause": 1}', failed => true)) r;
+SELECT health('given up');
+SELECT idem_force_record('health once', 'dead', 'the bank shows the charge', '{"charge": "ch_2"}') IS NOT NULL;
+SELECT status, replayed, response FROM idem_begin('health once', 'dead');
+SELECT health('given up');
 
 -- client sessions: near the limit, and at it, also at one of the role's own; ended ones that are known for their end count too
 SET ROLE regress_health;
@@ -158,6 +183,11 @@ ALTER ROLE regress_health SET idempotence.max_standing_sessions_per_role = 10;
 SELECT health_level('standing sessions');
 ROLLBACK;
 SELECT health_level('standing sessions');
+-- ... and those that keep outcomes for less than retries take
+BEGIN;
+SELECT idem_alter_session('health 1', ttl => '1 second');
+SELECT regexp_replace(health('standing sessions'), '[0-9]+ (standing|are)', 'N \1', 'g');
+ROLLBACK;
 
 -- owners
 CREATE ROLE regress_health_gone;
@@ -195,8 +225,9 @@ SELECT health('secret'), idem_ready();
 ROLLBACK;
 BEGIN;
 INSERT INTO idempotence.secret VALUES (now(), decode(repeat('00', 32), 'hex'));
-SELECT idem_accept_restore('a test');
-SELECT health_level('secret'), idem_ready();
+SELECT regress_message($$SELECT idem_accept_restore('a test')$$);
+SELECT health('secret'), idem_ready();
+SELECT health('restore');
 ROLLBACK;
 BEGIN;
 DELETE FROM idempotence.secret;
@@ -204,7 +235,14 @@ SELECT health_level('secret'), idem_ready();
 ROLLBACK;
 BEGIN;
 UPDATE idempotence.secret SET key = decode(repeat('00', 32), 'hex');
-SELECT health_level('secret');
+SELECT health('secret'), idem_ready();
+SELECT regress_message($$SELECT idem_accept_restore('a test')$$);
+-- a request is refused as well, as long as a restore is in question; without a session an outcome can be nobody's
+INSERT INTO idempotence.outcome_1 SELECT * FROM idempotence.outcome_1 WHERE false;
+SELECT regress_message($$SELECT idem_begin('health', 'k')$$);
+SELECT health('restore');
+DELETE FROM idempotence.session;
+SELECT health_level('secret'), idem_ready();
 ROLLBACK;
 SELECT health('secret');
 
@@ -326,36 +364,54 @@ SELECT health('growth');
 ROLLBACK;
 -- growth: the rate. What comes in 10 minutes is six times as much in an hour, also with an old outcome on its first page; what was
 -- imported with old moments counts for nothing; and a burst late in an old segment is seen
-CREATE FUNCTION health_rate(moments text) RETURNS TABLE (rate text, lately text) LANGUAGE plpgsql AS $$
+CREATE FUNCTION health_rate(moments text, relation text DEFAULT NULL) RETURNS TABLE (rate text, lately text) LANGUAGE plpgsql AS $$
 BEGIN
-  TRUNCATE idempotence.outcome_0, idempotence.outcome_1, idempotence.outcome_2;
+  TRUNCATE idempotence.outcome_0, idempotence.outcome_1, idempotence.outcome_2, idempotence.outcome_long;
   UPDATE idempotence.segment SET opened_at = now() - CASE WHEN current THEN interval '10 days' ELSE '40 days' END;
-  EXECUTE format('INSERT INTO idempotence.outcome_%s (digest, session, key, class, recorded_by, recorded_at, expires_at)
-    SELECT gen_random_uuid(), s.id, ''k'' || n, ''s'', 10, now() - (%s), ''infinity'' FROM idempotence.session s, generate_series(1, 4000) n
-    WHERE s.name = ''health'' ORDER BY n', (SELECT number FROM idempotence.segment WHERE current), moments);
+  EXECUTE format('INSERT INTO idempotence.%s (digest, session, key, class, recorded_by, recorded_at, expires_at)
+    SELECT gen_random_uuid(), s.id, ''k'' || n, ''s'', 10, now() - (%s), now() + interval ''365 days'' FROM idempotence.session s, generate_series(1, 8000) n
+    WHERE s.name = ''health'' ORDER BY n', COALESCE(relation, (SELECT 'outcome_' || number FROM idempotence.segment WHERE current)), moments);
   -- in MB an hour for each MB that there is
   RETURN QUERY SELECT round(g.rate * 3600 / g.present)::text, round(g.lately * 3600 / g.present)::text FROM idempotence.growth g;
 END $$;
 BEGIN;
-SELECT health_rate($$(4000 - n) * interval '150 ms'$$);
+SELECT health_rate($$(8000 - n) * interval '75 ms'$$);
 ROLLBACK;
 BEGIN;
-SELECT health_rate($$CASE n WHEN 1 THEN '9 days' ELSE (4000 - n) * interval '150 ms' END$$);
+SELECT health_rate($$CASE n WHEN 1 THEN '9 days' ELSE (8000 - n) * interval '75 ms' END$$);
 ROLLBACK;
 BEGIN;
 SELECT health_rate($$interval '60 days'$$);
 ROLLBACK;
 BEGIN;
-SELECT health_rate($$CASE WHEN n < 2000 THEN (4000 - n) * interval '150 s' ELSE (4000 - n) * interval '300 ms' END$$);
+SELECT health_rate($$CASE WHEN n < 4000 THEN (8000 - n) * interval '75 s' ELSE (8000 - n) * interval '150 ms' END$$);
+ROLLBACK;
+-- growth, retention: outcomes that outlive the segments count, for as long as they live; imported ones are only told of
+BEGIN;
+SELECT health_rate($$(8000 - n) * interval '75 ms'$$, 'outcome_long');
+SELECT round(needed / present / 24 / 365) FROM idempotence.growth;
+SELECT health('retention');
+ROLLBACK;
+BEGIN;
+SELECT health_rate($$interval '60 days'$$, 'outcome_long');
+SELECT health('retention');
 ROLLBACK;
 BEGIN;
 UPDATE idempotence.segment SET keep_us = 2000000000000000000 WHERE current;
+CREATE OR REPLACE FUNCTION idempotence.retention() RETURNS interval LANGUAGE sql AS $$SELECT interval '20000000 days'$$;
 SELECT health('growth');
 CREATE OR REPLACE FUNCTION idempotence.free_space() RETURNS bigint LANGUAGE sql AS 'SELECT 1000::bigint';
 SELECT health_level('growth');
 CREATE OR REPLACE FUNCTION idempotence.free_space() RETURNS bigint LANGUAGE sql AS 'SELECT NULL::bigint';
 SELECT health('growth');
 ROLLBACK;
+
+-- retention: most live longer
+BEGIN;
+UPDATE idempotence.segment SET keep_us = (30 * 86400 + 360) * 1000000::bigint WHERE current;
+SELECT health('retention');
+ROLLBACK;
+SELECT health('retention');
 
 -- every row was seen both ways
 SELECT name FROM idempotence.health h, LATERAL (SELECT last_value - 1 AS bits FROM pg_sequences s WHERE s.sequencename = 'health seen ' || h.name) s
@@ -401,6 +457,15 @@ SELECT idem_ready();
 ROLLBACK;
 BEGIN;
 ALTER TABLE idempotence.reply ADD COLUMN more text;
+SELECT idem_ready();
+ROLLBACK;
+-- a segment matters from when the ring comes to it
+BEGIN;
+TRUNCATE idempotence.outcome_0, idempotence.outcome_1, idempotence.outcome_2;
+UPDATE idempotence.segment SET closed_at = now(), opening = false WHERE NOT current;
+SELECT format('ALTER TABLE idempotence.outcome_%s ADD COLUMN more text', (number + 1) % 3) FROM idempotence.segment WHERE current \gexec
+SELECT idem_ready();
+SELECT format('ALTER TABLE idempotence.outcome_%s ADD COLUMN more text', number) FROM idempotence.segment WHERE current \gexec
 SELECT idem_ready();
 ROLLBACK;
 BEGIN;

@@ -28,5 +28,5 @@ DO $$ BEGIN
   END LOOP;
 END $$;
 -- and the ring is as it was made
-UPDATE idempotence.segment SET current = number = 0, restored = true, keep_us = 0, opened_at = now(), closed_at = NULL;
+UPDATE idempotence.segment SET current = number = 0, restored = true, keep_us = 0, ends_at = NULL, looked_to = 0, opened_at = now(), closed_at = NULL;
 TRUNCATE idempotence.sweep;

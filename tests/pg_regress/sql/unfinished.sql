@@ -151,7 +151,7 @@ SELECT idem_force_release('unfinished', 42, 'by number'), idem_force_record('unf
 SELECT regress_take('a', idem_begin('unfinished', 'live', lease => '1 hour'));
 SELECT idem_checkpoint('unfinished', 'live', 'sent', token => regress_token('a'));
 SELECT regress_message($$SELECT idem_force_release('unfinished', 'live', 'its worker is dead')$$), idem_force_release('unfinished', 'live', 'its worker is dead', live => true);
-SELECT regress_message($$SELECT idem_record('unfinished', 'live', token => regress_token('a'))$$), state, attempt, point FROM idempotence.unfinished WHERE request = 'live';
+SELECT regress_message($$SELECT idem_record('unfinished', 'live', token => regress_token('a'))$$), state, since < leased_until, attempt, point FROM idempotence.unfinished WHERE request = 'live';
 SELECT status, attempt, point FROM idem_begin('unfinished', 'live', lease => '1 hour');
 -- the arguments in the order of idem_record
 SELECT regress_error($$SELECT idem_force_record('unfinished', 'live', '{"charge": "ch_9"}')$$);

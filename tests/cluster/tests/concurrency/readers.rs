@@ -4,8 +4,9 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 
 use anyhow::{Context, Result, bail, ensure};
 use futures_util::future::{try_join, try_join_all};
-use idempotence_cluster_tests::Version;
 use idempotence_cluster_tests::load::count;
+use idempotence_cluster_tests::{Connection, Version};
+use idempotence_demo::host;
 use rand::RngExt;
 use tokio::sync::Barrier;
 use tokio::task::yield_now;
@@ -112,7 +113,8 @@ pub async fn a_lookup_never_misses_a_request_that_was_begun(version: Version) ->
 }
 
 // Goal: whoever cancels a call gets it cancelled, also where the call bounds its own waits by cancelling them.
-// Method: lookups wait for a request of a session with a journal, and are cancelled at any moment.
+// Method: lookups wait for a request of a session with a journal, and are cancelled at any moment. One who fences a client
+// waits in short turns, and the process is stopped while a turn runs out and the cancel comes, so that it finds both.
 pub async fn a_cancel_is_never_taken_for_the_end_of_a_wait(version: Version) -> Result<()> {
     let cluster = start(version).await?;
     let (holder, canceller) = (cluster.connect("work").await?, cluster.connect("work").await?);
@@ -123,11 +125,36 @@ pub async fn a_cancel_is_never_taken_for_the_end_of_a_wait(version: Version) -> 
     for _ in 0..400 {
         let look = waiter.sqlstate("SELECT idem_lookup('kept', 'k', wait => '3 s')");
         let cancel = async {
-            sleep(Duration::from_micros(rand::rng().random_range(20_000..26_000))).await;
+            is_at_work(&canceller, pid).await?;
+            sleep(Duration::from_micros(rand::rng().random_range(17_000..25_000))).await;
             canceller.text(&format!("SELECT pg_cancel_backend({pid})")).await
         };
         let (state, _) = try_join(look, cancel).await?;
         ensure!(state == "57014", "{state}");
     }
+
+    holder.text("ROLLBACK; SELECT idem_register(client => 'c')").await?;
+    holder.text("BEGIN; SELECT idem_heartbeat(session) FROM idempotence.sessions WHERE client = 'c'").await?;
+    waiter.text("SET idempotence.wait = '3 s'").await?;
+    for _ in 0..20 {
+        let fence = waiter.sqlstate("SELECT idem_register(client => 'c')");
+        let cancel = async {
+            is_at_work(&canceller, pid).await?;
+            sleep(Duration::from_millis(rand::rng().random_range(1..60))).await;
+            host::freeze(pid);
+            sleep(Duration::from_millis(200)).await;
+            let cancelled = canceller.text(&format!("SELECT pg_cancel_backend({pid})")).await;
+            host::thaw(pid);
+            cancelled
+        };
+        let (state, _) = try_join(fence, cancel).await?;
+        ensure!(state == "57014", "{state}");
+    }
+    Ok(())
+}
+
+/// Waits until a statement has come to the process: a cancel that comes before it is for nothing.
+async fn is_at_work(watch: &Connection, pid: i32) -> Result<()> {
+    while watch.text(&format!("SELECT state FROM pg_stat_activity WHERE pid = {pid}")).await? != "active" {}
     Ok(())
 }

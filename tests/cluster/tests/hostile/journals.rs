@@ -38,7 +38,7 @@ const FUNCTIONS: &str = "
     CREATE VIEW s.seen AS SELECT s.note('a')";
 
 /// What an owner may hang on his table, and how he takes it away.
-const WAYS: [(&str, &str); 26] = [
+const WAYS: [(&str, &str); 27] = [
     (
         "CREATE TRIGGER t BEFORE INSERT OR UPDATE OR DELETE ON s.j FOR EACH ROW EXECUTE FUNCTION s.note_row()",
         "DROP TRIGGER t ON s.j",
@@ -53,6 +53,8 @@ const WAYS: [(&str, &str); 26] = [
         "ALTER TABLE s.j ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY; CREATE POLICY p ON s.j USING (s.note(request))",
         "DROP POLICY p ON s.j; ALTER TABLE s.j DISABLE ROW LEVEL SECURITY, NO FORCE ROW LEVEL SECURITY",
     ),
+    // It lets nobody's code in, but hides from others what is done.
+    ("ALTER TABLE s.j ENABLE ROW LEVEL SECURITY", "ALTER TABLE s.j DISABLE ROW LEVEL SECURITY"),
     ("ALTER TABLE s.j ADD CONSTRAINT c CHECK (s.note(request)) NOT VALID", "ALTER TABLE s.j DROP CONSTRAINT c"),
     ("ALTER TABLE s.j ADD CONSTRAINT c CHECK (s.note_set(request)) NOT VALID", "ALTER TABLE s.j DROP CONSTRAINT c"),
     ("ALTER TABLE s.j ADD c s.noting", "ALTER TABLE s.j DROP c"),

@@ -1,5 +1,6 @@
 //! Attacks by a role that may use the extension and create objects in a schema. Each module is a way of attack.
 
+mod hiding;
 mod journals;
 mod names;
 
@@ -20,4 +21,13 @@ on_each_version!(in journals:
     a_journal_that_changed_hands_under_an_old_snapshot_is_not_used,
     a_journal_that_is_locked_stops_nobody,
     a_restore_does_not_wait_for_ever,
+);
+
+on_each_version!(in hiding:
+    a_crowd_of_leases_hides_nobodys,
+    a_flood_of_errors_hides_nobodys,
+    a_name_fools_no_reader,
+    a_sweep_looks_with_the_rights_of_the_owner,
+    a_crowd_of_journals_hides_no_sweep,
+    an_idle_transaction_holds_up_no_export,
 );

@@ -102,7 +102,7 @@ pub async fn what_a_role_puts_in_the_way_is_run_by_nobody_else(version: Version)
         }
         for age in [
             "UPDATE idempotence.segment SET opened_at = opened_at - interval '1 year' WHERE current",
-            "UPDATE idempotence.segment SET closed_at = closed_at - interval '1 year' WHERE NOT current",
+            "UPDATE idempotence.segment SET closed_at = closed_at - interval '1 year', ends_at = ends_at - interval '1 year' WHERE NOT current",
             "UPDATE idempotence.session SET ended_at = ended_at - interval '1 year' WHERE client IS NOT NULL",
             "INSERT INTO idempotence.outcome_0 SELECT * FROM idempotence.outcome_0 WHERE false",
         ] {

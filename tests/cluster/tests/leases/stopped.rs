@@ -5,8 +5,8 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 use idempotence_cluster_tests::shop::{self, DATABASE};
-use idempotence_cluster_tests::{Cluster, LIMIT, Version};
-use idempotence_demo::host::run;
+use idempotence_cluster_tests::{Cluster, Version};
+use idempotence_demo::host;
 use idempotence_demo::server::SUPERUSER;
 
 /// A psql that takes statements, each of which returns one line.
@@ -48,8 +48,8 @@ impl Worker {
         self.answer()
     }
 
-    fn signal(&self, signal: &str) -> Result<()> {
-        run(Command::new("kill").args(["-s", signal, &self.psql.id().to_string()]), None, LIMIT).map(drop)
+    fn pid(&self) -> i32 {
+        self.psql.id().cast_signed()
     }
 }
 
@@ -86,7 +86,7 @@ fn calls(token: &str) -> [String; 4] {
 pub async fn a_worker_that_was_stopped_for_longer_than_its_lease_is_refused(version: Version) -> Result<()> {
     let (server, mut worker) = start(version)?;
     let token = worker.ask(BEGIN)?;
-    worker.signal("STOP")?;
+    host::freeze(worker.pid());
     // It goes on with this when it is continued.
     worker.send(&calls(&token)[3])?;
 
@@ -95,7 +95,7 @@ pub async fn a_worker_that_was_stopped_for_longer_than_its_lease_is_refused(vers
     let ticket = other.text(take_over).await?;
     let newer = ticket.strip_prefix("taken_over|2|").with_context(|| format!("the take-over gives {ticket}"))?;
     ensure!(newer.parse::<i64>()? > token.parse()?, "token {newer} follows {token}");
-    worker.signal("CONT")?;
+    host::thaw(worker.pid());
     let refused = worker.answer()?;
     ensure!(refused == "ID005", "the stopped worker is told {refused}");
 
@@ -129,11 +129,11 @@ pub async fn a_worker_that_was_stopped_for_longer_than_its_lease_is_refused(vers
 pub async fn a_worker_that_nobody_challenged_goes_on_after_its_lease(version: Version) -> Result<()> {
     let (server, mut worker) = start(version)?;
     let token = worker.ask(BEGIN)?;
-    worker.signal("STOP")?;
+    host::freeze(worker.pid());
     server.wait_for(DATABASE, "SELECT state FROM idempotence.unfinished", "run out").await?;
     let [extend, checkpoint, _, record] = calls(&token);
     worker.send(&checkpoint)?;
-    worker.signal("CONT")?;
+    host::thaw(worker.pid());
     ensure!(worker.answer()? == "|done");
     ensure!(worker.ask(&extend)? == "t");
     let other = server.connect(DATABASE).await?;

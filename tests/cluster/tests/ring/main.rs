@@ -16,7 +16,7 @@ on_each_version!(in load:
 on_each_version!(in lifetimes:
     changes_of_ttl_and_retention_drop_no_outcome_that_lives,
     a_year_among_days_does_not_keep_the_days,
-    many_that_live_for_years_keep_only_so_much_of_others,
+    many_that_live_for_years_keep_nothing_of_others,
     two_segments_that_are_due_at_once_are_both_emptied,
 );
 

@@ -73,7 +73,7 @@ pub async fn a_stop_is_heeded_at_once(version: Version) -> Result<()> {
 pub async fn what_delays_the_ring_is_named(version: Version) -> Result<()> {
     let server = start_preloaded(version)?;
     let (holder, dba) = (server.connect(DATABASE).await?, server.connect(DATABASE).await?);
-    let age = "UPDATE idempotence.segment SET opened_at = opened_at - interval '3 hours', closed_at = closed_at - interval '3 hours'";
+    let age = "UPDATE idempotence.segment SET opened_at = opened_at - interval '3 hours', closed_at = closed_at - interval '3 hours', ends_at = ends_at - interval '3 hours'";
     let health = "SELECT status <> 'ok' AND hint IS NOT NULL FROM idempotence.health WHERE name = 'ring'";
     dba.text("SELECT idem_create_session('s', ttl => '1 hour')").await?;
     dba.execute("s", "first", "1").await?;

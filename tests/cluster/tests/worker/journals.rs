@@ -1,11 +1,10 @@
 //! The worker deletes what has expired in journals, which are tables of users.
 
-use std::process::Command;
-
 use anyhow::{Result, ensure};
 use idempotence_cluster_tests::Version;
 use idempotence_cluster_tests::client::at_work;
 use idempotence_cluster_tests::shop::{DATABASE, start_preloaded};
+use idempotence_demo::host;
 
 /// Three journals of three owners, each with a row that has expired: one with a trigger of its owner's, one with a
 /// superuser's that takes its time, and one without a trigger.
@@ -70,19 +69,19 @@ pub async fn a_visit_that_does_not_end_stops_no_other_database(version: Version)
     server.create_database("other")?;
     let pid = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'idempotence worker' AND datname = 'shop' AND wait_event = 'PgSleep'";
     let watcher = server.connect(DATABASE).await?;
-    let process = loop {
+    let process: i32 = loop {
         let found = watcher.text(pid).await?;
         if !found.is_empty() {
-            break found;
+            break found.parse()?;
         }
     };
-    ensure!(Command::new("kill").args(["-STOP", &process]).status()?.success());
+    host::freeze(process);
     let left = format!("could not sweep database \"shop\": process {process} takes no notice of being told to end");
     server.wait_for_log(&left).await?;
     let other = server.connect("other").await?;
     let silent = other.register_client("client", "2 s").await?;
     server.wait_for("other", &at_work(&[&silent]), "0").await?;
-    ensure!(Command::new("kill").args(["-CONT", &process]).status()?.success());
+    host::thaw(process);
     let silent = watcher.register_client("client", "2 s").await?;
     server.wait_for(DATABASE, &at_work(&[&silent]), "0").await
 }

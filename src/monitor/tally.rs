@@ -1,4 +1,4 @@
-//! A line of counters, and whom it counts for.
+//! A tally of counters, and whom it counts for.
 
 use crate::domain::identity::SessionId;
 use crate::error::OWN_SQLSTATES;
@@ -41,7 +41,7 @@ pub enum Counter {
     WaitMs,
     /// Outcomes that the sweep deleted.
     Swept,
-    /// The first of those that count errors: ID001. The others follow it. They count for the whole database, in its line
+    /// The first of those that count errors: ID001. The others follow it. They count for the whole database, in its tally
     /// for others, since many an error tells of no session that is known here.
     Errors,
 }
@@ -51,7 +51,7 @@ impl Counter {
     pub const COUNT: usize = Counter::Errors as usize + OWN_SQLSTATES;
 }
 
-/// Whom a line counts for.
+/// Whom a tally counts for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 #[repr(C)]
 pub struct Key {
@@ -64,7 +64,7 @@ pub struct Key {
 }
 
 impl Key {
-    /// The line of a session in this database.
+    /// The tally of a session in this database.
     pub fn of(session: &Session, database: pg_sys::Oid) -> Key {
         match session {
             Session::Standing(session) => Key::of_standing(&session.id, database),
@@ -72,31 +72,31 @@ impl Key {
         }
     }
 
-    /// The line of a standing session.
+    /// The tally of a standing session.
     pub fn of_standing(id: &SessionId, database: pg_sys::Oid) -> Key {
         Key { database: database.to_u32(), role: 0, session: *id }
     }
 
-    /// The line of the client sessions of a role.
+    /// The tally of the client sessions of a role.
     pub fn of_clients(owner: pg_sys::Oid, database: pg_sys::Oid) -> Key {
         Key { database: database.to_u32(), role: owner.to_u32(), session: SessionId::default() }
     }
 
-    /// The line of a database for what lines that gave way had counted.
+    /// The tally of a database for what tallies that gave way had counted.
     pub fn of_others(database: u32) -> Key {
         Key { database, ..Key::default() }
     }
 
-    /// Whether it is the line for what lines that gave way had counted.
+    /// Whether it is the tally for what tallies that gave way had counted.
     pub fn is_others(&self) -> bool {
         self.role == 0 && self.session == SessionId::default()
     }
 }
 
-/// A line.
+/// A tally.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[repr(C)]
-pub struct Line {
+pub struct Tally {
     /// Whom it counts for.
     pub key: Key,
     /// Since when it counts, in PostgreSQL's microseconds.
@@ -107,8 +107,8 @@ pub struct Line {
     pub counts: [u64; Counter::COUNT],
 }
 
-impl Line {
-    /// Makes a line begin at `now_us`. Its key is set.
+impl Tally {
+    /// Makes a tally begin at `now_us`. Its key is set.
     pub fn begin(&mut self, now_us: i64) {
         self.since = now_us;
         self.used = now_us;
@@ -130,8 +130,8 @@ impl Line {
         self.counts().iter().all(|count| *count == 0)
     }
 
-    /// Adds what another line has counted.
-    pub fn add(&mut self, other: &Line) {
+    /// Adds what another tally has counted.
+    pub fn add(&mut self, other: &Tally) {
         self.since = self.since.min(other.since);
         for (count, more) in self.counts.iter_mut().zip(other.counts) {
             // What was saved in a file may be anything.
@@ -156,8 +156,8 @@ mod tests {
 
     #[test]
     fn a_line_takes_over_what_another_has_counted() {
-        let mut line = Line { key: Key::default(), since: 20, used: 20, counts: [1; Counter::COUNT] };
-        line.add(&Line { key: Key::default(), since: 10, used: 30, counts: [2; Counter::COUNT] });
-        assert_eq!((line.since, line.counts), (10, [3; Counter::COUNT]));
+        let mut tally = Tally { key: Key::default(), since: 20, used: 20, counts: [1; Counter::COUNT] };
+        tally.add(&Tally { key: Key::default(), since: 10, used: 30, counts: [2; Counter::COUNT] });
+        assert_eq!((tally.since, tally.counts), (10, [3; Counter::COUNT]));
     }
 }

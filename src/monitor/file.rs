@@ -2,7 +2,7 @@
 //! reads and removes it when it starts. If the file cannot be written or read, the server starts and stops all the same,
 //! and the counters begin anew.
 
-use crate::monitor::line::Line;
+use crate::monitor::tally::Tally;
 use pgrx::log;
 use serde::{Deserialize, Serialize};
 use std::fs;
@@ -18,12 +18,12 @@ const FORM: u32 = 1;
 #[derive(Serialize, Deserialize)]
 struct File {
     form: u32,
-    lines: Vec<Line>,
+    tallies: Vec<Tally>,
 }
 
 /// Writes the counters.
-pub fn write(lines: Vec<Line>) {
-    let written = serde_json::to_vec(&File { form: FORM, lines }).map_err(io::Error::from).and_then(|bytes| {
+pub fn write(tallies: Vec<Tally>) {
+    let written = serde_json::to_vec(&File { form: FORM, tallies }).map_err(io::Error::from).and_then(|bytes| {
         fs::write(BEING_WRITTEN, bytes)?;
         fs::rename(BEING_WRITTEN, FILE)
     });
@@ -33,7 +33,7 @@ pub fn write(lines: Vec<Line>) {
 }
 
 /// The counters that were written, which are read once.
-pub fn read() -> Vec<Line> {
+pub fn read() -> Vec<Tally> {
     let bytes = match fs::read(FILE) {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Vec::new(),
@@ -47,7 +47,7 @@ pub fn read() -> Vec<Line> {
         log!("could not remove \"{FILE}\": {error}");
     }
     match serde_json::from_slice::<File>(&bytes) {
-        Ok(File { form: FORM, lines }) => lines,
+        Ok(File { form: FORM, tallies }) => tallies,
         Ok(File { form, .. }) => {
             log!("did not read \"{FILE}\", the counters of idempotence begin anew: it has form {form}, and not {FORM}");
             Vec::new()

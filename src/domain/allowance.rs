@@ -1,4 +1,4 @@
-//! The quota of sessions and of leases of a role. A backend counts them rarely. After a count it may make its share of
+//! The quota of sessions and of leases of a role. A backend counts them rarely. After a count it may make its allowance of
 //! those that are left to the limit before it counts again.
 
 /// What is counted.
@@ -16,7 +16,7 @@ pub enum Kind {
 
 /// How many more a backend may make before it counts again.
 #[derive(Clone, Copy)]
-pub struct Share {
+pub struct Allowance {
     /// The limit when it was counted.
     limit: i64,
     /// The places left, including the place that the counting call itself took.
@@ -32,13 +32,13 @@ const COUNT_HOLDS_US: i64 = 1_000_000;
 /// also where a role may have sessions by the million.
 const COUNT_HOLDS_TIMES: i64 = 20;
 
-impl Share {
-    /// The share of a backend: what is left to the limit, divided by the number of backends that there can be. The count
+impl Allowance {
+    /// The allowance of a backend: what is left to the limit, divided by the number of backends that there can be. The count
     /// was begun at `begun_us`, and has ended now.
-    pub fn after_count(limit: i64, count: i64, backends: i64, begun_us: i64, now_us: i64) -> Share {
+    pub fn after_count(limit: i64, count: i64, backends: i64, begun_us: i64, now_us: i64) -> Allowance {
         let took_us = now_us.saturating_sub(begun_us).max(0);
         let until = now_us.saturating_add(COUNT_HOLDS_US.max(took_us.saturating_mul(COUNT_HOLDS_TIMES)));
-        Share { limit, left: (limit - count) / backends.max(1), until }
+        Allowance { limit, left: (limit - count) / backends.max(1), until }
     }
 
     /// Takes one place; `false` if the sessions must be counted again first.
@@ -57,20 +57,20 @@ mod tests {
 
     #[test]
     fn a_share_ends_with_its_places_its_time_or_another_limit() {
-        let share = Share::after_count(100, 60, 10, 5, 5);
-        let mut used = share;
+        let allowance = Allowance::after_count(100, 60, 10, 5, 5);
+        let mut used = allowance;
         assert_eq!((0..10).filter(|_| used.take(100, 5)).count(), 3);
-        assert!(!share.clone().take(101, 5));
-        assert!(share.clone().take(100, 4 + COUNT_HOLDS_US));
-        assert!(!share.clone().take(100, 5 + COUNT_HOLDS_US));
-        assert!(!Share::after_count(100, 99, 10, 5, 5).take(100, 5));
+        assert!(!allowance.clone().take(101, 5));
+        assert!(allowance.clone().take(100, 4 + COUNT_HOLDS_US));
+        assert!(!allowance.clone().take(100, 5 + COUNT_HOLDS_US));
+        assert!(!Allowance::after_count(100, 99, 10, 5, 5).take(100, 5));
     }
 
     #[test]
     fn a_count_that_takes_long_is_used_longer() {
-        let share = |took_us: i64| Share::after_count(100, 60, 10, 7, 7 + took_us);
-        assert!(!share(10_000).take(100, 1_010_007));
-        assert!(share(100_000).take(100, 2_100_006));
-        assert!(!share(100_000).take(100, 2_100_007));
+        let allowance = |took_us: i64| Allowance::after_count(100, 60, 10, 7, 7 + took_us);
+        assert!(!allowance(10_000).take(100, 1_010_007));
+        assert!(allowance(100_000).take(100, 2_100_006));
+        assert!(!allowance(100_000).take(100, 2_100_007));
     }
 }

@@ -1,8 +1,8 @@
-//! A slot: the names of the requests that a transaction has begun, in shared memory.
+//! A roll: the names of the requests that a transaction has begun, in shared memory.
 //!
-//! **Reading without a lock.** A backend makes the slot's change count odd, changes the slot, and makes the count even.
-//! A reader copies the slot and keeps the copy if the count was even and is still the same. PostgreSQL's
-//! `pg_stat_activity` does it so. The slots of prepared transactions are filled under the lock of the lines.
+//! **Reading without a lock.** A backend makes the roll's change count odd, changes the roll, and makes the count even.
+//! A reader copies the roll and keeps the copy if the count was even and is still the same. PostgreSQL's
+//! `pg_stat_activity` does it so. The rolls of prepared transactions are filled under the lock of the tallies.
 
 use crate::pg;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed, Ordering::SeqCst, fence};
@@ -35,14 +35,14 @@ impl State {
     }
 }
 
-/// Where the names of a request stand in its slot.
+/// Where the names of a request stand in its roll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place(pub(super) u32);
 
 impl Place {
-    /// In no slot: nobody watches.
+    /// In no roll: nobody watches.
     pub const UNWATCHED: Place = Place(u32::MAX);
-    /// The slot had no room, and has only counted it.
+    /// The roll had no room, and has only counted it.
     pub(super) const COUNTED: Place = Place(u32::MAX - 1);
 
     /// A place for tests that see the list without shared memory.
@@ -58,10 +58,10 @@ impl Place {
     }
 }
 
-/// A slot, all zeros at first. The names follow it.
+/// A roll, all zeros at first. The names follow it.
 #[repr(C, align(64))]
-pub struct Slot {
-    /// Odd while the slot is being changed.
+pub struct Roll {
+    /// Odd while the roll is being changed.
     changes: AtomicU32,
     pub(super) head: Head,
 }
@@ -69,7 +69,7 @@ pub struct Slot {
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
 pub(super) struct Head {
-    /// The process; in the slot of a prepared transaction the process that prepared it. 0: the slot is empty.
+    /// The process; in the roll of a prepared transaction the process that prepared it. 0: the roll is empty.
     pub(super) pid: i32,
     pub(super) database: u32,
     /// The number of bytes that names take.
@@ -78,7 +78,7 @@ pub(super) struct Head {
     pub(super) unnamed: u32,
     /// The role that was current when the first request was begun.
     pub(super) role: u32,
-    /// In the slot of a prepared transaction its id. Once it has ended, the slot is free.
+    /// In the roll of a prepared transaction its id. Once it has ended, the roll is free.
     pub(super) transaction: u64,
     /// When the first request was begun.
     pub(super) since: i64,
@@ -98,49 +98,49 @@ pub(super) struct Entry {
     pub(super) unused: u16,
 }
 
-/// The size of a slot with so many bytes for names.
-pub fn slot_bytes(names: usize) -> usize {
-    size_of::<Slot>() + names.next_multiple_of(align_of::<Slot>())
+/// The size of a roll with so many bytes for names.
+pub fn roll_bytes(names: usize) -> usize {
+    size_of::<Roll>() + names.next_multiple_of(align_of::<Roll>())
 }
 
-/// Changes a slot.
+/// Changes a roll.
 ///
 /// # Safety
-/// Nobody else changes the slot meanwhile: it is this backend's own, or the lock of the lines is held.
-pub(super) unsafe fn change(slot: *mut Slot, work: impl FnOnce(&mut Head, *mut u8)) {
-    // SAFETY: as the caller warrants. Readers only copy, and throw away a copy of a slot that was being changed.
+/// Nobody else changes the roll meanwhile: it is this backend's own, or the lock of the tallies is held.
+pub(super) unsafe fn change(roll: *mut Roll, work: impl FnOnce(&mut Head, *mut u8)) {
+    // SAFETY: as the caller warrants. Readers only copy, and throw away a copy of a roll that was being changed.
     unsafe {
-        let changes = &(*slot).changes;
+        let changes = &(*roll).changes;
         changes.store(changes.load(Relaxed).wrapping_add(1), Relaxed);
         fence(SeqCst);
-        work(&mut (*slot).head, slot.add(1).cast());
+        work(&mut (*roll).head, roll.add(1).cast());
         fence(SeqCst);
         changes.store(changes.load(Relaxed).wrapping_add(1), Relaxed);
     }
 }
 
-/// A copy of a slot in shared memory that is not empty, and of the names in it. There is room for this many bytes of names.
-pub(super) fn copy(slot: *const Slot, name_bytes: usize) -> Option<(Head, Vec<u8>)> {
-    /// A slot changes for moments only. After so many tries its backend was probably interrupted in such a moment, and
+/// A copy of a roll in shared memory that is not empty, and of the names in it. There is room for this many bytes of names.
+pub(super) fn copy(roll: *const Roll, name_bytes: usize) -> Option<(Head, Vec<u8>)> {
+    /// A roll changes for moments only. After so many tries its backend was probably interrupted in such a moment, and
     /// the reader waits before each further try.
     const AT_ONCE: usize = 100;
     const TRIES: usize = AT_ONCE + 1000;
     const PAUSE_US: i64 = 1_000;
     for attempt in 0..TRIES {
-        // SAFETY: the slot is in shared memory. Whoever changes it does so between two changes of the count, so a copy
+        // SAFETY: the roll is in shared memory. Whoever changes it does so between two changes of the count, so a copy
         // that was made between the same even count is whole. The length is checked before it is relied on.
         unsafe {
-            let before = (*slot).changes.load(Relaxed);
+            let before = (*roll).changes.load(Relaxed);
             fence(SeqCst);
-            let head = (&raw const (*slot).head).read_volatile();
+            let head = (&raw const (*roll).head).read_volatile();
             if head.pid == 0 && before.is_multiple_of(2) {
                 return None;
             }
             let length = (head.used as usize).min(name_bytes);
             let mut names = vec![0; length];
-            names.as_mut_ptr().copy_from_nonoverlapping(slot.add(1).cast(), length);
+            names.as_mut_ptr().copy_from_nonoverlapping(roll.add(1).cast(), length);
             fence(SeqCst);
-            if before.is_multiple_of(2) && (*slot).changes.load(Relaxed) == before {
+            if before.is_multiple_of(2) && (*roll).changes.load(Relaxed) == before {
                 return Some((head, names));
             }
         }
@@ -149,7 +149,7 @@ pub(super) fn copy(slot: *const Slot, name_bytes: usize) -> Option<(Head, Vec<u8
     None
 }
 
-/// The entries of a copied slot.
+/// The entries of a copied roll.
 pub(super) fn entries(names: &[u8]) -> impl Iterator<Item = (Entry, [String; 3])> {
     let mut rest = names;
     std::iter::from_fn(move || {
