@@ -458,6 +458,7 @@ COMMENT ON COLUMN idempotence.sample.digest IS 'the digest of the request';
 COMMENT ON COLUMN idempotence.sample.session IS 'the session''s id';
 COMMENT ON COLUMN idempotence.sample.key IS 'the request';
 COMMENT ON COLUMN idempotence.sample.recorded_at IS 'when it was recorded';
+COMMENT ON COLUMN idempotence.sample.expires_at IS 'when it expires';
 COMMENT ON VIEW idempotence.effective IS 'internal to health: settings that matter to requests, for the server and for each role';
 COMMENT ON COLUMN idempotence.effective.role IS 'the role; 0: all that have none of their own';
 COMMENT ON COLUMN idempotence.effective.name IS 'the setting';

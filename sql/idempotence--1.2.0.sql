@@ -2320,9 +2320,10 @@ CROSS JOIN (SELECT pg_catalog.bool_or(v.error IS NOT NULL AND v.is_own) AS own_f
 
 CREATE VIEW idempotence.check_ring AS
 SELECT -- Critical: a segment is late by its whole keep, although a sweep came by when it was late already.
-       CASE WHEN pg_catalog.bool_or(NOT s.is_ahead AND (s.due_at OPERATOR(pg_catalog.+) s.keep) OPERATOR(pg_catalog.<) w.now AND (s.due_at OPERATOR(pg_catalog.+) w.late) OPERATOR(pg_catalog.<) w.last_sweep) THEN 2
+       CASE WHEN pg_catalog.min(r.rows) OPERATOR(pg_catalog.<) 3 THEN 2
+            WHEN pg_catalog.bool_or(NOT s.is_ahead AND (s.due_at OPERATOR(pg_catalog.+) s.keep) OPERATOR(pg_catalog.<) w.now AND (s.due_at OPERATOR(pg_catalog.+) w.late) OPERATOR(pg_catalog.<) w.last_sweep) THEN 2
             WHEN pg_catalog.count(s.segment) OPERATOR(pg_catalog.>) 0 THEN 1 ELSE 0 END AS level,
-       COALESCE(pg_catalog.string_agg(
+       COALESCE(CASE WHEN pg_catalog.min(r.rows) OPERATOR(pg_catalog.<) 3 THEN 'table idempotence.segment lacks rows' END, pg_catalog.string_agg(
          CASE WHEN s.is_ahead
               THEN pg_catalog.format('segment %s was opened or closed at %s, by a clock that was ahead and has been set back', s.segment,
                      pg_catalog.date_trunc('second', GREATEST(s.opened_at, s.closed_at)))
@@ -2332,10 +2333,12 @@ SELECT -- Critical: a segment is late by its whole keep, although a sweep came b
                      CASE WHEN s.held_by IS NOT NULL THEN pg_catalog.concat('; held by ', s.held_by)
                           WHEN w.last_sweep OPERATOR(pg_catalog.<) s.due_at THEN '; not swept since' ELSE '' END) END,
                 '. ' ORDER BY s.segment) FILTER (WHERE s.segment IS NOT NULL), 'nothing is overdue') AS detail,
-       CASE WHEN pg_catalog.bool_or(s.held_by IS NOT NULL)
+       CASE WHEN pg_catalog.min(r.rows) OPERATOR(pg_catalog.<) 3 THEN 'No request can be begun (XX001). A superuser makes the rows anew, as after a restore, and nothing is lost: TRUNCATE idempotence.segment; INSERT INTO idempotence.segment (number, current, opened_at, keep_us) SELECT n, n = 0, now(), 0 FROM generate_series(0, 2) n;'
+            WHEN pg_catalog.bool_or(s.held_by IS NOT NULL)
             THEN 'Nothing is lost; expired outcomes take space until then. End the transaction that holds the segment (pg_terminate_backend, unless its commit waits for a synchronous standby; ROLLBACK PREPARED), or wait for its end.'
             ELSE 'Nothing is lost; expired outcomes take space until then. Nobody holds the segment: the next sweep puts it right. CALL idem_sweep() does it by hand, and tells what is in its way; if none comes by itself, the rows worker and sweep tell why.' END AS hint
 FROM idempotence.upkeep w
+CROSS JOIN (SELECT pg_catalog.count(*) AS rows FROM idempotence.segment) r
 LEFT JOIN (SELECT s.*, GREATEST(s.opened_at, s.closed_at) OPERATOR(pg_catalog.>) (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+) '1 minute'::pg_catalog.interval) AS is_ahead
            FROM idempotence.segments s) s
   ON s.is_ahead OR s.due_at OPERATOR(pg_catalog.<) ((w.now OPERATOR(pg_catalog.-) w.late) OPERATOR(pg_catalog.-) '1 minute'::pg_catalog.interval);
@@ -2486,18 +2489,25 @@ CROSS JOIN (SELECT idempotence.lock_table_size() AS places) t;
 -- against writers. A lock for moments, as a step of the sweep takes it, is passed by.
 CREATE VIEW idempotence.check_tables AS
 SELECT CASE WHEN u.told IS NOT NULL OR l.others_wait THEN 2 WHEN l.told IS NOT NULL THEN 1 ELSE 0 END AS level,
-       COALESCE(u.told OPERATOR(pg_catalog.||) '; ' OPERATOR(pg_catalog.||) l.told, u.told, l.told, 'all tables have the columns of the extension, and nobody has locked one') AS detail,
-       CASE WHEN u.told IS NOT NULL
-            THEN 'Calls that use the table fail (XX001); those that record do so at the latest when the ring turns to it. A superuser drops the columns that were added (ALTER TABLE ... DROP COLUMN), and all is well at once. One of the extension''s own that is missing comes back only with a restore.'
+       COALESCE(u.told OPERATOR(pg_catalog.||) '; ' OPERATOR(pg_catalog.||) l.told, u.told, l.told, 'all tables are as the extension has made them, and nobody has locked one') AS detail,
+       CASE WHEN u.unlogged THEN 'A crash empties the table, and a standby has nothing of it: requests that were done are executed again. A superuser makes it what it was: ALTER TABLE ... SET LOGGED.'
+            WHEN u.told IS NOT NULL
+            THEN 'Calls that use the table fail (XX001); those that record do so at the latest when the ring turns to it. A superuser gives a table or an index its name back, and drops the columns that were added (ALTER TABLE ... DROP COLUMN), and all is well at once. What was dropped comes back only with a restore.'
             ELSE 'Calls that need the table wait for the end of that transaction: pg_terminate_backend() ends it, or ROLLBACK PREPARED. docs/operations.md, Somebody has locked a table.' END AS hint
-FROM (SELECT pg_catalog.string_agg(pg_catalog.format('table idempotence.%s %s', t.name,
-               CASE WHEN t.added IS NOT NULL THEN pg_catalog.concat('has columns that are not the extension''s: ', t.added) ELSE 'lacks columns of the extension' END), '; ' ORDER BY t.name) AS told
-      FROM (SELECT n.name, pg_catalog.string_agg(pg_catalog.quote_ident(a.attname), ', ') FILTER (WHERE a.attnum OPERATOR(pg_catalog.>) n.columns) AS added,
-                   pg_catalog.count(*) FILTER (WHERE a.attnum OPERATOR(pg_catalog.<=) n.columns) AS own, n.columns
+FROM (SELECT pg_catalog.string_agg(pg_catalog.format('table idempotence.%s %s', t.name, t.told), '; ' ORDER BY t.name) AS told, pg_catalog.bool_or(t.told OPERATOR(pg_catalog.=) 'is unlogged') AS unlogged
+      FROM (SELECT n.name,
+                   CASE WHEN c.oid IS NULL THEN 'is missing'
+                        WHEN a.added IS NOT NULL THEN pg_catalog.concat('has columns that are not the extension''s: ', a.added)
+                        WHEN a.own OPERATOR(pg_catalog.<) n.columns THEN 'lacks columns of the extension'
+                        WHEN n.name OPERATOR(pg_catalog.<>) 'restore' AND pg_catalog.to_regclass(pg_catalog.concat('idempotence.', n.name, '_pkey')) IS NULL THEN 'lacks its primary key'
+                        WHEN c.relpersistence OPERATOR(pg_catalog.=) 'u' AND n.name OPERATOR(pg_catalog.<>) ALL ('{lease,session_live}'::pg_catalog.text[]) THEN 'is unlogged' END AS told
             FROM idempotence.table_columns() n
-            JOIN pg_catalog.pg_attribute a ON a.attrelid OPERATOR(pg_catalog.=) pg_catalog.to_regclass('idempotence.' OPERATOR(pg_catalog.||) n.name) AND a.attnum OPERATOR(pg_catalog.>) 0 AND NOT a.attisdropped
-            GROUP BY n.name, n.columns) t
-      WHERE t.added IS NOT NULL OR t.own OPERATOR(pg_catalog.<) t.columns) u
+            LEFT JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) pg_catalog.to_regclass('idempotence.' OPERATOR(pg_catalog.||) n.name)
+            CROSS JOIN LATERAL (SELECT pg_catalog.string_agg(pg_catalog.quote_ident(a.attname), ', ') FILTER (WHERE a.attnum OPERATOR(pg_catalog.>) n.columns) AS added,
+                                       pg_catalog.count(*) FILTER (WHERE a.attnum OPERATOR(pg_catalog.<=) n.columns) AS own
+                                FROM pg_catalog.pg_attribute a
+                                WHERE a.attrelid OPERATOR(pg_catalog.=) c.oid AND a.attnum OPERATOR(pg_catalog.>) 0 AND NOT a.attisdropped) a) t
+      WHERE t.told IS NOT NULL) u
 CROSS JOIN (SELECT pg_catalog.string_agg(pg_catalog.format('table %s is locked: held by %s%s', h.relation::pg_catalog.regclass, h.holder,
                      CASE WHEN h.waiters OPERATOR(pg_catalog.>) 0 THEN pg_catalog.format('; %s wait for it', h.waiters) END), '; ' ORDER BY h.since) AS told,
                    pg_catalog.bool_or(h.waiters OPERATOR(pg_catalog.>) 0) AS others_wait
@@ -2543,21 +2553,21 @@ $last_pages$;
 -- Some outcomes of each table: those of the first page and those of the last one. Each is found without a look at the
 -- others, however many there are.
 CREATE VIEW idempotence.sample AS
-SELECT o.digest, o.session, o.key, o.recorded_at FROM idempotence.outcome_0 o WHERE o.ctid OPERATOR(pg_catalog.<) '(1,0)'::pg_catalog.tid
+SELECT o.digest, o.session, o.key, o.recorded_at, o.expires_at FROM idempotence.outcome_0 o WHERE o.ctid OPERATOR(pg_catalog.<) '(1,0)'::pg_catalog.tid
 UNION ALL
-SELECT o.digest, o.session, o.key, o.recorded_at FROM idempotence.outcome_0 o WHERE o.ctid OPERATOR(pg_catalog.>=) idempotence.last_pages('idempotence.outcome_0', 1)
+SELECT o.digest, o.session, o.key, o.recorded_at, o.expires_at FROM idempotence.outcome_0 o WHERE o.ctid OPERATOR(pg_catalog.>=) idempotence.last_pages('idempotence.outcome_0', 1)
 UNION ALL
-SELECT o.digest, o.session, o.key, o.recorded_at FROM idempotence.outcome_1 o WHERE o.ctid OPERATOR(pg_catalog.<) '(1,0)'::pg_catalog.tid
+SELECT o.digest, o.session, o.key, o.recorded_at, o.expires_at FROM idempotence.outcome_1 o WHERE o.ctid OPERATOR(pg_catalog.<) '(1,0)'::pg_catalog.tid
 UNION ALL
-SELECT o.digest, o.session, o.key, o.recorded_at FROM idempotence.outcome_1 o WHERE o.ctid OPERATOR(pg_catalog.>=) idempotence.last_pages('idempotence.outcome_1', 1)
+SELECT o.digest, o.session, o.key, o.recorded_at, o.expires_at FROM idempotence.outcome_1 o WHERE o.ctid OPERATOR(pg_catalog.>=) idempotence.last_pages('idempotence.outcome_1', 1)
 UNION ALL
-SELECT o.digest, o.session, o.key, o.recorded_at FROM idempotence.outcome_2 o WHERE o.ctid OPERATOR(pg_catalog.<) '(1,0)'::pg_catalog.tid
+SELECT o.digest, o.session, o.key, o.recorded_at, o.expires_at FROM idempotence.outcome_2 o WHERE o.ctid OPERATOR(pg_catalog.<) '(1,0)'::pg_catalog.tid
 UNION ALL
-SELECT o.digest, o.session, o.key, o.recorded_at FROM idempotence.outcome_2 o WHERE o.ctid OPERATOR(pg_catalog.>=) idempotence.last_pages('idempotence.outcome_2', 1)
+SELECT o.digest, o.session, o.key, o.recorded_at, o.expires_at FROM idempotence.outcome_2 o WHERE o.ctid OPERATOR(pg_catalog.>=) idempotence.last_pages('idempotence.outcome_2', 1)
 UNION ALL
-SELECT o.digest, o.session, o.key, o.recorded_at FROM idempotence.outcome_long o WHERE o.ctid OPERATOR(pg_catalog.<) '(1,0)'::pg_catalog.tid
+SELECT o.digest, o.session, o.key, o.recorded_at, o.expires_at FROM idempotence.outcome_long o WHERE o.ctid OPERATOR(pg_catalog.<) '(1,0)'::pg_catalog.tid
 UNION ALL
-SELECT o.digest, o.session, o.key, o.recorded_at FROM idempotence.outcome_long o WHERE o.ctid OPERATOR(pg_catalog.>=) idempotence.last_pages('idempotence.outcome_long', 1);
+SELECT o.digest, o.session, o.key, o.recorded_at, o.expires_at FROM idempotence.outcome_long o WHERE o.ctid OPERATOR(pg_catalog.>=) idempotence.last_pages('idempotence.outcome_long', 1);
 
 -- The outcomes of the sample that another key has made than the one that counts, each with its session. Where a session is
 -- not here its outcomes can be nobody's.
@@ -2579,7 +2589,7 @@ FROM (SELECT pg_catalog.count(*) AS keys, pg_catalog.count(s.in_use_since) AS us
 
 CREATE VIEW idempotence.check_restore AS
 SELECT CASE WHEN pg_catalog.bool_or(r.orphans OPERATOR(pg_catalog.>) 0) OR m.missing IS NOT NULL THEN 2
-            WHEN pg_catalog.count(r.noted_at) OPERATOR(pg_catalog.>) 0 OR m.beside IS NOT NULL THEN 1 ELSE 0 END AS level,
+            WHEN pg_catalog.count(r.noted_at) OPERATOR(pg_catalog.>) 0 OR m.beside IS NOT NULL OR l.lost OPERATOR(pg_catalog.>) 0 THEN 1 ELSE 0 END AS level,
        CASE WHEN m.missing IS NOT NULL
             THEN pg_catalog.format('of what was restored since %s these tables are missing: %s', pg_catalog.date_trunc('second', pg_catalog.min(r.noted_at)), m.missing)
             WHEN pg_catalog.bool_or(r.orphans OPERATOR(pg_catalog.>) 0)
@@ -2590,7 +2600,9 @@ SELECT CASE WHEN pg_catalog.bool_or(r.orphans OPERATOR(pg_catalog.>) 0) OR m.mis
             THEN pg_catalog.format('what was restored since %s has another key than sessions that were here', pg_catalog.date_trunc('second', pg_catalog.min(r.noted_at)))
             WHEN pg_catalog.count(r.noted_at) OPERATOR(pg_catalog.>) 0
             THEN pg_catalog.format('what was restored since %s was not looked through yet', pg_catalog.date_trunc('second', pg_catalog.min(r.noted_at)))
-            ELSE 'nothing that was restored lacks its session' END AS detail,
+            WHEN l.lost OPERATOR(pg_catalog.>) 0
+            THEN pg_catalog.format('of %s outcomes that were looked at %s have no session', l.all, l.lost)
+            ELSE 'no outcome that was looked at lacks its session' END AS detail,
        CASE WHEN k.mixed
             THEN 'The dump was restored into a database that had sessions. Restore no more of it, and accept nothing: the row secret tells what to do.'
             WHEN m.missing IS NOT NULL
@@ -2599,11 +2611,15 @@ SELECT CASE WHEN pg_catalog.bool_or(r.orphans OPERATOR(pg_catalog.>) 0) OR m.mis
             THEN 'No session that is new can be made. Create the roles that the restore missed and restore the data of table idempotence.session again, or give up what has no session: idem_accept_restore().'
             WHEN m.beside IS NOT NULL
             THEN 'Their COPY has failed, or is still to come. Restore the data of these tables again, or give up what they had: idem_accept_restore().'
-            ELSE 'The sweep looks through it. Where no worker visits this database, CALL idem_sweep().' END AS hint
+            WHEN pg_catalog.count(r.noted_at) OPERATOR(pg_catalog.>) 0
+            THEN 'The sweep looks through it. Where no worker visits this database, CALL idem_sweep().'
+            ELSE 'Either they were given up after a restore, or rows of idempotence.session were deleted. In the second case bring these back from a backup before anybody makes such a session again: its requests would be executed again.' END AS hint
 FROM idempotence.missing m
+CROSS JOIN (SELECT pg_catalog.count(*) AS all, pg_catalog.count(*) FILTER (WHERE NOT EXISTS (SELECT FROM idempotence.session s WHERE s.id OPERATOR(pg_catalog.=) o.session OFFSET 0)) AS lost
+            FROM idempotence.sample o WHERE o.expires_at OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()) l
 CROSS JOIN (SELECT k.two OR k.of_another AS mixed FROM idempotence.keys k) k
 LEFT JOIN idempotence.restore r ON r.orphans IS NULL OR r.orphans OPERATOR(pg_catalog.<>) 0
-GROUP BY m.missing, m.beside, k.mixed;
+GROUP BY m.missing, m.beside, k.mixed, l.all, l.lost;
 
 -- Whether a response of a request that has failed is that of one that was given up, as requests/start.rs makes it.
 CREATE FUNCTION idempotence.is_of_given_up(response jsonb) RETURNS boolean
@@ -2968,8 +2984,11 @@ SELECT CASE WHEN r.ttl OPERATOR(pg_catalog.>) r.retention OR g.is_long THEN 1 EL
                               ELSE 'most outcomes that were recorded of late expire within idempotence.retention; what outlives the segments takes %3$s' END,
          r.retention, r.ttl, pg_catalog.pg_size_pretty(g.long_present)) AS detail,
        'What lives longer is kept in idempotence.outcome_long and deleted row by row, which costs as much as to record it. Raise idempotence.retention, or shorten the ttl of sessions (idem_alter_session).' AS hint
-FROM (SELECT idempotence.retention() AS retention, pg_catalog.justify_hours(pg_catalog.date_trunc('second', pg_catalog.make_interval(secs => s.keep_us OPERATOR(pg_catalog./) 1e6) OPERATOR(pg_catalog.-) '6 minutes'::pg_catalog.interval)) AS ttl
-      FROM idempotence.segment s WHERE s.current) r
+FROM (SELECT idempotence.retention() AS retention, pg_catalog.justify_hours(pg_catalog.date_trunc('second', pg_catalog.make_interval(secs => w.wanted) OPERATOR(pg_catalog.-) '6 minutes'::pg_catalog.interval)) AS ttl
+      FROM idempotence.segment s
+      -- After a restore nothing tells how long outcomes live.
+      CROSS JOIN LATERAL (SELECT CASE WHEN s.keep_us OPERATOR(pg_catalog.<) 9223372036854775807 THEN s.keep_us OPERATOR(pg_catalog./) 1e6 END) w (wanted)
+      WHERE s.current) r
 CROSS JOIN idempotence.growth g;
 
 CREATE VIEW idempotence.check_size AS
@@ -3673,6 +3692,7 @@ COMMENT ON COLUMN idempotence.sample.digest IS 'the digest of the request';
 COMMENT ON COLUMN idempotence.sample.session IS 'the session''s id';
 COMMENT ON COLUMN idempotence.sample.key IS 'the request';
 COMMENT ON COLUMN idempotence.sample.recorded_at IS 'when it was recorded';
+COMMENT ON COLUMN idempotence.sample.expires_at IS 'when it expires';
 COMMENT ON VIEW idempotence.effective IS 'internal to health: settings that matter to requests, for the server and for each role';
 COMMENT ON COLUMN idempotence.effective.role IS 'the role; 0: all that have none of their own';
 COMMENT ON COLUMN idempotence.effective.name IS 'the setting';

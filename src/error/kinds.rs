@@ -519,7 +519,7 @@ errors! {
         detail,
         "Run it in a read-write transaction, on the primary.";
 
-    /// The extension was dropped, or one of its tables or indexes.
+    /// The extension was dropped.
     NotInstalled { relation: String } =>
         Standard(ERRCODE_UNDEFINED_TABLE),
         "relation \"{relation}\" does not exist",

@@ -138,6 +138,12 @@ const ENDS: [PgSqlErrorCode; 4] = [
     PgSqlErrorCode::ERRCODE_OUT_OF_MEMORY,
 ];
 
+/// The transaction that a transaction in progress is a part of; itself, if it is no subtransaction.
+pub fn top_transaction(xid: pg_sys::TransactionId) -> pg_sys::TransactionId {
+    // SAFETY: it looks up the parents that are noted of a transaction which no snapshot of this backend sees as over.
+    unsafe { pg_sys::SubTransGetTopmostTransaction(xid) }
+}
+
 /// Waits until the transaction `xid` has ended.
 pub fn wait_for_transaction(xid: pg_sys::TransactionId) {
     // SAFETY: without a relation, the wait's error context has nothing to describe.

@@ -130,7 +130,12 @@ pub fn check_version() {
 pub(super) fn look_up(name: &str) -> pg_sys::Oid {
     let oid = find(name);
     if oid == pg_sys::InvalidOid {
-        Error::NotInstalled { relation: format!("idempotence.{name}") }.raise();
+        let relation = format!("idempotence.{name}");
+        match pg::extension_version() {
+            None => Error::NotInstalled { relation },
+            Some(_) => Error::Corrupted { message: format!("relation \"{relation}\" does not exist") },
+        }
+        .raise();
     }
     oid
 }

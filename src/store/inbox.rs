@@ -223,6 +223,17 @@ fn stands_in(table: &Rel, index: Index, session: &StandingSession, key: &Key<'_>
     }
 }
 
+/// The transaction that is inserting the key's row, or is changing it, and has not ended.
+pub fn at_work(digest: &Digest) -> Option<pg_sys::TransactionId> {
+    segment::all().find_map(|(table, index)| {
+        let table = Rel::open(table, Access::Read);
+        DirtyScan::begin(&table, index).find(digest, |_: &outcome_columns::Columns<'_>, state| match state {
+            RowState::BeingInserted(by) => Some(by),
+            RowState::Committed { changing } => changing,
+        })
+    })
+}
+
 /// Deletes the row for the key that this transaction has inserted.
 fn take_back<'rel>(table: &'rel Rel, index: Index, key: &Key<'_>) {
     let keys = &mut [uuid_equals(outcome_columns::DIGEST as i16 + 1, &key.digest.0)];

@@ -30,7 +30,7 @@ pub const NEEDED: [(Table, usize); 12] = [
 pub fn look() -> Result<(), Error> {
     catalog::check_version();
     for (table, columns) in NEEDED {
-        let rel = Rel::open(table, Access::Read);
+        let rel = Rel::open(table, if segment::is_current(table) { Access::Write } else { Access::Read });
         if segment::is_blank(table) {
             continue;
         }

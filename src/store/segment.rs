@@ -135,6 +135,11 @@ fn pointer() -> Pointer {
     cache::remembered(|cache| cache.pointer.clone(), read, |cache, pointer| cache.pointer = Some(pointer))
 }
 
+/// Whether a table is the segment that outcomes are recorded in.
+pub fn is_current(table: Table) -> bool {
+    SEGMENTS[pointer().current].0 == table
+}
+
 /// Whether a table is a segment that nobody reads or writes until the ring comes to it.
 pub fn is_blank(table: Table) -> bool {
     let pointer = pointer();

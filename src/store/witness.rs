@@ -56,10 +56,25 @@ pub struct AtWork {
     pub waiters: i64,
 }
 
-/// The transactions that have or await the request's lock, at most `most` of them: whoever has it comes first, and then
-/// who has waited longest. A standby does not see those of the primary.
-pub fn at_work(lock: &Digest, most: usize) -> Result<AtWork, Error> {
-    let query = "
+/// What a transaction holds that is at work on a request.
+pub enum At<'a> {
+    /// The request's lock.
+    Lock(&'a Digest),
+    /// Itself: others wait for its end.
+    Transaction(pg_sys::TransactionId),
+}
+
+/// The transactions that hold this or wait for it, at most `most` of them: whoever has it comes first, and then who has
+/// waited longest. A standby does not see those of the primary.
+pub fn at_work(at: &At<'_>, most: usize) -> Result<AtWork, Error> {
+    let condition = match at {
+        At::Lock(_) => "
+            l.locktype OPERATOR(pg_catalog.=) 'advisory' AND l.database OPERATOR(pg_catalog.=) $2
+            AND l.classid OPERATOR(pg_catalog.=) $3 AND l.objid OPERATOR(pg_catalog.=) $4 AND l.objsubid OPERATOR(pg_catalog.=) $5",
+        At::Transaction(_) => "
+            l.locktype OPERATOR(pg_catalog.=) 'transactionid' AND l.transactionid OPERATOR(pg_catalog.=) $2",
+    };
+    let query = format!("
         SELECT l.granted, l.pid, COALESCE(a.usename::pg_catalog.text, p.owner::pg_catalog.text), a.application_name,
                pg_catalog.host(a.client_addr), a.state,
                CASE WHEN l.granted THEN COALESCE(p.prepared, a.xact_start) ELSE l.waitstart END, p.gid,
@@ -70,18 +85,22 @@ pub fn at_work(lock: &Digest, most: usize) -> Result<AtWork, Error> {
         LEFT JOIN (SELECT v.virtualtransaction, v.gid, v.prepared, x.owner
                    FROM idempotence.prepared v JOIN pg_catalog.pg_prepared_xacts x ON x.gid OPERATOR(pg_catalog.=) v.gid) p
           ON l.pid IS NULL AND p.virtualtransaction OPERATOR(pg_catalog.=) l.virtualtransaction
-        WHERE l.locktype OPERATOR(pg_catalog.=) 'advisory' AND l.database OPERATOR(pg_catalog.=) $1
-          AND l.classid OPERATOR(pg_catalog.=) $2 AND l.objid OPERATOR(pg_catalog.=) $3 AND l.objsubid OPERATOR(pg_catalog.=) $4
-        ORDER BY l.granted DESC, l.waitstart, l.pid LIMIT $5";
-    let id = lock.lock_id();
-    let arguments = [
-        pg::current_database().into(),
-        pg_sys::Oid::from((id >> 32) as u32).into(),
-        pg_sys::Oid::from(id as u32).into(),
-        (LockClass::Request as i16).into(),
-        (most as i64).into(),
-    ];
-    let rows = sql::rows(query, &arguments, |row| Ok((transaction(row)?, row.get(10)?.unwrap_or(0))))?;
+        WHERE {condition}
+        ORDER BY l.granted DESC, l.waitstart, l.pid LIMIT $1");
+    let mut arguments = vec![(most as i64).into()];
+    match at {
+        At::Lock(lock) => {
+            let id = lock.lock_id();
+            arguments.extend([
+                pg::current_database().into(),
+                pg_sys::Oid::from((id >> 32) as u32).into(),
+                pg_sys::Oid::from(id as u32).into(),
+                (LockClass::Request as i16).into(),
+            ]);
+        }
+        At::Transaction(xid) => arguments.push((*xid).into()),
+    }
+    let rows = sql::rows(&query, &arguments, |row| Ok((transaction(row)?, row.get(10)?.unwrap_or(0))))?;
     let waiters = rows.first().map_or(0, |(_, waiters)| *waiters);
     Ok(AtWork { transactions: rows.into_iter().map(|(transaction, _)| transaction).collect(), waiters })
 }

@@ -78,7 +78,7 @@ same_again() {
 }
 
 passes_from_a_volume() {
-    server_start "$pg_config" 'fsync = off' "shared_preload_libraries = 'idempotence'" \
+    server_start "$pg_config" 'fsync = off' 'autovacuum = off' "shared_preload_libraries = 'idempotence'" \
         "extension_control_path = '\$system:$work/alone/rootfs/share'" \
         "dynamic_library_path = '\$libdir:$work/alone/rootfs/lib'"
     [ ! -e "$("$pg_config" --pkglibdir)/idempotence.so" ]

@@ -71,7 +71,7 @@ installs() {
 
 # With the test programs of that server, and as the user that pgxn hands over.
 passes() {
-    server_start "$pg_config" 'fsync = off'
+    server_start "$pg_config" 'fsync = off' 'autovacuum = off'
     pgxn check "${server[@]}" --host "$PGHOST" --port "$PGPORT" --username "$PGUSER" "$archive"
 }
 

@@ -18,7 +18,8 @@ use crate::requests::numbered::Numbering;
 use crate::requests::request::{Request, Rules};
 use crate::sessions::{liveness, resolve};
 use crate::store::session::client as saved;
-use crate::store::witness::{self, Repaired};
+use crate::store::inbox;
+use crate::store::witness::{self, At, Repaired};
 use kept::Kept;
 use told::{Explanation, Now, Of};
 
@@ -36,7 +37,9 @@ pub fn explain(session: &str, key: &str, stream: Option<&str>) -> Result<String,
     request.check_known()?;
     let lock = request.lock();
     // Who is at work is looked at first, so that a commit in between is not missed.
-    let at_work = witness::at_work(&lock, MOST + 1)?;
+    let in_hand = if is_of_inbox(&request) { inbox::at_work(&lock) } else { None };
+    let at = in_hand.map_or(At::Lock(&lock), |by| At::Transaction(pg::top_transaction(by)));
+    let at_work = witness::at_work(&at, MOST + 1)?;
     let kept = Kept::of(&request, lock)?;
     let exact = kept.exact(&request);
     let request = exact.as_ref().unwrap_or(&request);
@@ -99,9 +102,14 @@ fn of(request: &Request<'_>) -> Result<Of, Error> {
     })
 }
 
-/// What the lock stands for that a begin of the request takes.
+fn is_of_inbox(request: &Request<'_>) -> bool {
+    matches!(request, Request::Keyed(keyed) if keyed.session.inbox)
+}
+
+/// What others wait for who wait for the request.
 fn lock_is_of(request: &Request<'_>) -> &'static str {
     match request {
+        Request::Keyed(_) if is_of_inbox(request) => "transaction",
         Request::Keyed(_) => "request",
         Request::Numbered(numbered) if numbered.session.order == Order::Any => "slot",
         Request::Numbered(_) => "stream",

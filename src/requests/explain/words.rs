@@ -97,6 +97,7 @@ pub fn advice(
         Err(told) if told.sqlstate == "ID012" => told.hint,
         Err(_) if of.kind == "inbox" && of.session_ended.is_none() => match outcome {
             Some(outcome) if !outcome.expired => "Nothing: it was seen, so idem_once() says false.".into(),
+            _ if now.is_some() => while_in_progress(&Because::Held, now),
             _ => "It was not seen here, or so long ago that this has expired, or it was forgotten (see audit_trail): idem_once() says true and notes it.".into(),
         },
         Err(_) if of.session_ended == Some("dropped") => {

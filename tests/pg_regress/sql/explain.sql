@@ -108,6 +108,14 @@ SELECT regress_message($$SELECT idem_explain('explain time', 'k')$$);
 SELECT idem_once('explain inbox', 'm');
 SELECT regress_explain('explain inbox', 'm');
 SELECT regress_explain('explain inbox', 'n');
+-- in the hands of a transaction, and of a part of one
+BEGIN;
+SAVEPOINT a;
+SELECT idem_once('explain inbox', 'o');
+RELEASE a;
+PREPARE TRANSACTION 'regress_explain';
+SELECT regress_explain('explain inbox', 'o');
+ROLLBACK PREPARED 'regress_explain';
 
 -- numbered requests, in any order: due, done, given up, too early, and the slot taken by another number
 SELECT regress_registered('any', idem_register(window_size => 2));

@@ -72,6 +72,21 @@ UPDATE idempotence.segment SET closed_at = now() - interval '20 days' WHERE numb
 SELECT health_level('ring');
 ROLLBACK;
 SELECT health('ring');
+-- without its rows; and as the hint says, all that was recorded is known again
+SELECT status FROM idem_run('health', 'in the ring', 'SELECT 1');
+CREATE TABLE health_ring AS TABLE idempotence.segment;
+DELETE FROM idempotence.segment;
+-- read anew, as in a new connection
+ALTER TABLE idempotence.segment RESET (fillfactor);
+SELECT health('ring');
+SELECT regress_error($$SELECT idem_begin('health', 'in the ring')$$);
+INSERT INTO idempotence.segment (number, current, opened_at, keep_us) SELECT n, n = 0, now(), 0 FROM generate_series(0, 2) n;
+SELECT health('ring');
+SELECT status, replayed FROM idem_run('health', 'in the ring', 'SELECT 1');
+DELETE FROM idempotence.segment;
+INSERT INTO idempotence.segment TABLE health_ring;
+DROP TABLE health_ring;
+SELECT idem_forget('health', 'in the ring', 'a test');
 
 -- holders: by name, with what they hold
 BEGIN;
@@ -111,6 +126,15 @@ ROLLBACK;
 BEGIN;
 ALTER TABLE idempotence.reply DROP COLUMN token;
 SELECT health('tables');
+ROLLBACK;
+-- unlogged, under another name, without its key
+BEGIN;
+ALTER TABLE idempotence.outcome_1 SET UNLOGGED;
+ALTER TABLE idempotence.checkpoint RENAME TO former;
+ALTER TABLE idempotence.lease DROP CONSTRAINT lease_pkey;
+SELECT health('tables');
+SELECT regress_error($$SELECT idem_begin('health', 'without')$$);
+SELECT idem_ready();
 ROLLBACK;
 SELECT health('tables');
 
@@ -215,6 +239,12 @@ INSERT INTO idempotence.secret SELECT * FROM idempotence.secret WHERE false;
 SELECT health('restore');
 ROLLBACK;
 SELECT health('restore');
+-- sessions that were deleted while they had outcomes
+BEGIN;
+SELECT status FROM idem_run('health', 'without a session', 'SELECT 1');
+DELETE FROM idempotence.session WHERE name = 'health';
+SELECT regexp_replace(health('restore'), '[0-9]+ (outcomes|have)', 'N \1', 'g');
+ROLLBACK;
 
 -- secret: none in use, two in use, none at all, another one than that of the outcomes
 SELECT regress_show(idem_run('health', 'k', 'SELECT 1'));
@@ -406,8 +436,10 @@ CREATE OR REPLACE FUNCTION idempotence.free_space() RETURNS bigint LANGUAGE sql 
 SELECT health('growth');
 ROLLBACK;
 
--- retention: most live longer
+-- retention: nothing tells yet, and most live longer
 BEGIN;
+UPDATE idempotence.segment SET keep_us = 9223372036854775807 WHERE current;
+SELECT health('retention');
 UPDATE idempotence.segment SET keep_us = (30 * 86400 + 360) * 1000000::bigint WHERE current;
 SELECT health('retention');
 ROLLBACK;

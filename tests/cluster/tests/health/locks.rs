@@ -307,5 +307,12 @@ pub async fn a_locked_table_is_told_of(version: Version) -> Result<()> {
         ensure!(watch.text(bad).await? == "0", "{table}");
         ensure!(watch.text("SELECT idem_ready()").await? == "t", "{table}");
     }
+    // As CREATE INDEX does: nothing can be recorded then, but only in the current segment.
+    for (table, ready) in [("outcome_0", "f"), ("outcome_1", "t")] {
+        locker.text(&format!("BEGIN; LOCK TABLE idempotence.{table} IN SHARE MODE")).await?;
+        ensure!(watch.text("SELECT idem_ready()").await? == ready, "{table}");
+        locker.text("ROLLBACK").await?;
+    }
+    ensure!(watch.text("SELECT idem_ready()").await? == "t");
     Ok(())
 }
