@@ -7,7 +7,7 @@ use idempotence_cluster_tests::driver::{Attempt, Work};
 use idempotence_cluster_tests::elsewhere::Elsewhere;
 use idempotence_cluster_tests::{Cluster, Connection, Version};
 
-use crate::work::Payment;
+use super::work::Payment;
 
 /// A cluster whose nodes preload the module that kills the process at a moment of its commit. It cannot be asked for
 /// a two-phase commit itself.

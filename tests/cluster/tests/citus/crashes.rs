@@ -3,7 +3,7 @@
 use anyhow::Result;
 use idempotence_cluster_tests::citus::{Citus, kills};
 
-use crate::work::Payment;
+use super::work::Payment;
 
 // Goal: whatever is killed, each request that was answered has taken effect once, and each that was given up once or
 // not at all, as its outcome says.

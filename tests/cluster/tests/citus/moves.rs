@@ -4,7 +4,7 @@ use anyhow::{Context, Result, ensure};
 use idempotence_cluster_tests::citus::{Citus, DATABASE, kills};
 use idempotence_cluster_tests::effort::requests;
 
-use crate::journal::{Journaled, Way};
+use super::journal::{Journaled, Way};
 
 const MOVES: usize = 12;
 

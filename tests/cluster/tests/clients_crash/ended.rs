@@ -4,7 +4,7 @@ use anyhow::{Result, ensure};
 use idempotence_cluster_tests::shop::{DATABASE, start};
 use idempotence_cluster_tests::{Cluster, Version};
 
-use crate::killing::{EITHER, all_refuse, crash};
+use super::killing::{EITHER, all_refuse, crash};
 
 // Goal: a registration that arrives late, after a crash and after the client has registered anew, fences
 // nobody.

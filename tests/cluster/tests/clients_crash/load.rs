@@ -12,7 +12,7 @@ use idempotence_cluster_tests::{LIMIT, Version};
 use rand::RngExt;
 use tokio::time::{Duration, Instant, sleep};
 
-use crate::killing::{EITHER, crash};
+use super::killing::{EITHER, crash};
 
 // Goal: a number whose allocation was committed is never allocated again.
 // Method: connections allocate numbers in two streams of a session, and roll back now and then, during

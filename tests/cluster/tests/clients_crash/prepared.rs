@@ -4,7 +4,7 @@ use anyhow::{Result, ensure};
 use idempotence_cluster_tests::Version;
 use idempotence_cluster_tests::shop::{DATABASE, start};
 
-use crate::killing::{EITHER, all_refuse, crash};
+use super::killing::{EITHER, all_refuse, crash};
 
 // Goal: while the first outcome of a session is prepared, its requests and calls are in progress. The commit
 // keeps the session, and the rollback leaves it to the crash.

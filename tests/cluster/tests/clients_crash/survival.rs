@@ -4,7 +4,7 @@ use anyhow::{Context, Result, ensure};
 use idempotence_cluster_tests::Version;
 use idempotence_cluster_tests::shop::{DATABASE, start};
 
-use crate::killing::{EITHER, all_refuse, crash};
+use super::killing::{EITHER, all_refuse, crash};
 
 // Goal: a crash voids exactly the sessions without an outcome. Such a session is gone, and each call says so.
 // Method: a session that was registered, that was used in every way that records nothing, and that is in use

@@ -7,7 +7,7 @@ use idempotence_cluster_tests::client::{Brief, UP, id_of};
 use idempotence_cluster_tests::shop::{DATABASE, start};
 use tokio::sync::Barrier;
 
-use crate::killing::{EITHER, Killed, crash};
+use super::killing::{EITHER, Killed, crash};
 
 // Goal: a crash does not count as silence of the client: a saved session gets its full timeout from the time
 // when the server came up, and no more.

@@ -9,7 +9,7 @@ use idempotence_cluster_tests::{Connection, Version};
 use rand::seq::SliceRandom;
 use tokio::sync::Barrier;
 
-use crate::work::{each_took_effect_once, rows, sqlstate, start, workers};
+use super::work::{each_took_effect_once, rows, sqlstate, start, workers};
 
 // Goal: if several connections begin one request at the same instant, exactly one of them executes it, at
 // each isolation level.

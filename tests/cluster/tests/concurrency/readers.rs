@@ -12,7 +12,7 @@ use tokio::sync::Barrier;
 use tokio::task::yield_now;
 use tokio::time::{Duration, sleep};
 
-use crate::work::{WORKER, start, workers};
+use super::work::{WORKER, start, workers};
 
 // Goal: replays of one request do not wait for each other, nor for transactions that replayed it before.
 // Method: sixteen connections replay one key, in transactions that stay open for a while. All the time

@@ -11,7 +11,7 @@ use rand::RngExt;
 use rand::seq::SliceRandom;
 use tokio::time::timeout;
 
-use crate::work::{WORKER, each_took_effect_once, rows, sqlstate, start, worker};
+use super::work::{WORKER, each_took_effect_once, rows, sqlstate, start, worker};
 
 /// The number of keys in a chunk. A client does a chunk in one batch.
 const CHUNK: usize = 50;

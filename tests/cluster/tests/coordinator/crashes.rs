@@ -6,7 +6,7 @@ use idempotence_cluster_tests::elsewhere::Elsewhere;
 use idempotence_cluster_tests::shop::{DATABASE, start_with};
 use idempotence_cluster_tests::{Cluster, Connection, Version};
 
-use crate::programs::{Keeps, Sessions, create};
+use super::programs::{Keeps, Sessions, create};
 
 /// The moments that separate the two commits, and all moments.
 const APART: [&str; 2] = ["between", "after"];

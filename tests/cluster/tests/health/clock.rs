@@ -8,7 +8,7 @@ use std::process::Command;
 use anyhow::{Result, ensure};
 use idempotence_cluster_tests::{Cluster, Version};
 
-use crate::locks::{level, row};
+use super::locks::{level, row};
 
 /// A library that a server is started with. Its gettimeofday(), which PostgreSQL asks for the time, adds the seconds that
 /// a file has.

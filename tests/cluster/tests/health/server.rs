@@ -4,7 +4,7 @@ use anyhow::{Result, ensure};
 use idempotence_cluster_tests::standby::start_synchronous;
 use idempotence_cluster_tests::{Cluster, Connection, Version};
 
-use crate::locks::{level, row};
+use super::locks::{level, row};
 
 const LAUNCHER: &str = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'idempotence launcher'";
 const BAD: &str = "SELECT name, detail FROM idempotence.health WHERE level > 0";

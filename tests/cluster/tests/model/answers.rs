@@ -1,7 +1,7 @@
 //! The answer that each step must get.
 
-use crate::memory::Memory;
-use crate::step::Step;
+use super::memory::Memory;
+use super::step::Step;
 
 impl Memory {
     /// Takes a step in the model. Returns the answer that the step must get.

@@ -4,9 +4,9 @@ use rand::RngExt;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 
-use crate::memory::Memory;
-use crate::step::{Call, Step};
-use crate::stream::Kind;
+use super::memory::Memory;
+use super::step::{Call, Step};
+use super::stream::Kind;
 
 /// Chooses what a connection does next.
 pub fn choose(rng: &mut StdRng, memory: &Memory, by: usize, serial: usize) -> Step {

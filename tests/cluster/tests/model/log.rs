@@ -1,6 +1,6 @@
 //! What a transaction of the model has done so far: a log that a rollback cuts off.
 
-use crate::stream::Range;
+use super::stream::Range;
 
 /// A lock. Two transactions exclude each other, unless the lock is shared.
 #[derive(Clone, Copy, Debug, PartialEq)]

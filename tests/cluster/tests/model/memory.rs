@@ -1,8 +1,8 @@
 //! The memory of the model: a client with two connections and its sessions, remembered whole. A commit carries
 //! the log of a transaction over to the sessions.
 
-use crate::log::{Begun, Connection, Event, Lock};
-use crate::stream::{Checkpoint, Done, Kind, Stream};
+use super::log::{Begun, Connection, Event, Lock};
+use super::stream::{Checkpoint, Done, Kind, Stream};
 
 /// How a session ended.
 #[derive(Clone, Copy, Debug, PartialEq)]

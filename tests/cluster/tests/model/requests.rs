@@ -1,9 +1,9 @@
 //! The calls of a session in the model, with their answers.
 
-use crate::log::{Begun, Event, Lock};
-use crate::memory::{Answer, Memory};
-use crate::step::Call;
-use crate::stream::{Done, Kind, Place, Stream};
+use super::log::{Begun, Event, Lock};
+use super::memory::{Answer, Memory};
+use super::step::Call;
+use super::stream::{Done, Kind, Place, Stream};
 
 impl Memory {
     pub fn call(&mut self, by: usize, session: usize, call: &Call) -> Answer {

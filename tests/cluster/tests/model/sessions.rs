@@ -1,8 +1,8 @@
 //! How sessions of the model begin and end.
 
-use crate::log::Lock;
-use crate::memory::{Answer, End, Memory, Session};
-use crate::stream::Kind;
+use super::log::Lock;
+use super::memory::{Answer, End, Memory, Session};
+use super::stream::Kind;
 
 impl Memory {
     pub fn register(

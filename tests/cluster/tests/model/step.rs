@@ -2,7 +2,7 @@
 
 use idempotence_cluster_tests::client::id_of;
 
-use crate::stream::{Kind, Range, STREAMS};
+use super::stream::{Kind, Range, STREAMS};
 
 /// The timeout of each session. Silence counts only when the server has been up for 9/8 of the timeout.
 pub const TIMEOUT_S: u32 = 6;

@@ -1,7 +1,7 @@
 //! The begin, the end and the savepoints of a transaction in the model.
 
-use crate::log::{Connection, Event};
-use crate::memory::{Answer, Memory};
+use super::log::{Connection, Event};
+use super::memory::{Answer, Memory};
 
 impl Memory {
     pub fn open(&mut self, by: usize) -> Answer {

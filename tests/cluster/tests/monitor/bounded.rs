@@ -9,8 +9,8 @@ use idempotence_cluster_tests::shop::{self, DATABASE};
 use idempotence_cluster_tests::{Cluster, Connection, Version};
 use tokio::time::{Duration, Instant};
 
-use crate::expect::expect;
-use crate::preloaded::{PRELOADED, start};
+use super::expect::expect;
+use super::preloaded::{PRELOADED, start};
 
 const CLIENTS: usize = 8;
 const SESSIONS: usize = 200;

@@ -9,7 +9,7 @@ use idempotence_cluster_tests::{Cluster, Connection, LIMIT};
 use rand::RngExt;
 use tokio::time::{Duration, Instant, sleep};
 
-use crate::books::Books;
+use super::books::Books;
 
 /// The sessions that the clients use, as SQL that makes them.
 pub const SESSIONS: &str = "

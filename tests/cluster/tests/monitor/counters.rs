@@ -10,8 +10,8 @@ use idempotence_cluster_tests::shop::{self, DATABASE};
 use idempotence_cluster_tests::{Cluster, Connection, Version};
 use tokio::time::{Duration, Instant, sleep};
 
-use crate::books::Books;
-use crate::client::{Client, SESSIONS};
+use super::books::Books;
+use super::client::{Client, SESSIONS};
 
 /// The number of clients. Each has two connections.
 const CLIENTS: usize = 16;

@@ -4,8 +4,8 @@ use anyhow::{Result, ensure};
 use idempotence_cluster_tests::shop::{self, DATABASE};
 use idempotence_cluster_tests::{Connection, Version};
 
-use crate::expect::expect;
-use crate::preloaded::{PRELOADED, start};
+use super::expect::expect;
+use super::preloaded::{PRELOADED, start};
 
 const ROWS: &str = "SELECT session, stream, request, role, sqlstate, application FROM idempotence.errors";
 

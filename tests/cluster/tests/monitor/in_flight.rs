@@ -7,7 +7,7 @@ use idempotence_cluster_tests::shop::{self, DATABASE};
 use idempotence_cluster_tests::{Connection, LIMIT, Version};
 use tokio::time::{Instant, sleep};
 
-use crate::holder::{Holder, Shown, Waiter};
+use super::holder::{Holder, Shown, Waiter};
 
 /// The number of clients that hold requests.
 const HOLDERS: usize = 6;

@@ -7,8 +7,8 @@ use idempotence_cluster_tests::shop::{self, DATABASE};
 use idempotence_cluster_tests::{Cluster, LIMIT, Version};
 use idempotence_demo::host::run;
 
-use crate::expect::expect;
-use crate::preloaded::{PRELOADED, start};
+use super::expect::expect;
+use super::preloaded::{PRELOADED, start};
 
 /// The file that keeps the counters while the server is down.
 const FILE: &str = "pg_stat/idempotence.json";

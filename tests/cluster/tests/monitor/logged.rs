@@ -7,7 +7,7 @@ use idempotence_cluster_tests::shop::{self, DATABASE};
 use idempotence_cluster_tests::{Cluster, Connection, Version};
 use tokio::time::{Duration, Instant, sleep};
 
-use crate::preloaded::{PRELOADED, start};
+use super::preloaded::{PRELOADED, start};
 
 const SECRET: &str = "s3cret-of-the-payload";
 

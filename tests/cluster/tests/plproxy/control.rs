@@ -4,8 +4,8 @@ use anyhow::{Result, ensure};
 use idempotence_cluster_tests::plproxy::Sharded;
 use idempotence_cluster_tests::shop::DATABASE;
 
-use crate::tenants::{pack, resettle, unpack};
-use crate::work::Payments;
+use super::tenants::{pack, resettle, unpack};
+use super::work::Payments;
 
 // Goal: it is the outcomes that keep a request from taking effect again where its tenant has moved.
 // Method: two tenants have paid once. Each moves with its rows, one of them without its outcomes. Then each pays again under

@@ -7,8 +7,8 @@ use idempotence_cluster_tests::effort::requests;
 use idempotence_cluster_tests::plproxy::{Sharded, node};
 use idempotence_cluster_tests::shop::DATABASE;
 
-use crate::tenants::{again, pack, resettle, unpack};
-use crate::work::{Payments, TENANTS, bind};
+use super::tenants::{again, pack, resettle, unpack};
+use super::work::{Payments, TENANTS, bind};
 
 const CLIENTS: usize = 8;
 

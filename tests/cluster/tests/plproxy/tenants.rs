@@ -8,7 +8,7 @@ use idempotence_cluster_tests::shop::DATABASE;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
-use crate::work::bind;
+use super::work::bind;
 
 /// The columns of idem_export.
 const COLUMNS: &str = "key text, status text, response jsonb, fingerprint uuid, token bigint, recorded_at timestamptz, \

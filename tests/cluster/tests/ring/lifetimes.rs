@@ -8,7 +8,7 @@ use idempotence_cluster_tests::shop::{self, DATABASE};
 use idempotence_cluster_tests::{Version, effort};
 use rand::RngExt;
 
-use crate::aging::{clock_goes, time_passes};
+use super::aging::{clock_goes, time_passes};
 
 /// The requests whose outcome lives but is not found, or does not live but is found.
 const WRONG: &str = "

@@ -7,7 +7,7 @@ use idempotence_cluster_tests::dump::dump_to_file;
 use idempotence_cluster_tests::shop::{self, DATABASE};
 use idempotence_demo::host::run;
 
-use crate::aging::time_passes;
+use super::aging::time_passes;
 
 // Goal: a restore loses no outcome early, whatever the ttl, though the new ring knows nothing of the restored outcomes. A
 // segment that got one which lives for long is kept, and the ring goes on with the other two.

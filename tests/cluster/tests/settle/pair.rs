@@ -16,7 +16,7 @@ use idempotence_cluster_tests::{Connection, describe};
 use rand::RngExt;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::races::Race;
+use super::races::Race;
 
 /// A request of a pair.
 struct Request {

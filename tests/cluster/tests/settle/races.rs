@@ -16,7 +16,7 @@ use rand::RngExt;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
-use crate::pair::Pair;
+use super::pair::Pair;
 
 const PAIRS: usize = 6;
 pub const APPLICATION: &str = "racer";

@@ -11,7 +11,7 @@ use rand::RngExt;
 use rand::seq::IndexedRandom;
 use tokio::time::timeout;
 
-use crate::watch::{LAUNCHERS, PROMPT, send};
+use super::watch::{LAUNCHERS, PROMPT, send};
 
 // Goal: the worker does nothing on a standby. After the promotion it sweeps, and sessions are at work again.
 // No acknowledged outcome is lost and no effect is repeated, whatever the worker was doing.

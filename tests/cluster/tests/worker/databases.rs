@@ -7,7 +7,7 @@ use idempotence_cluster_tests::client::at_work;
 use idempotence_cluster_tests::shop::{DATABASE, start_preloaded};
 use idempotence_cluster_tests::{Cluster, Version};
 
-use crate::watch::{LAUNCHERS, SWEPT};
+use super::watch::{LAUNCHERS, SWEPT};
 
 // Goal: the worker finds new databases and extensions, and gets no error from dropped databases and extensions.
 // Method: the extension is created in a database that the worker visited before without it, is dropped, and

@@ -8,7 +8,7 @@ use idempotence_cluster_tests::{Cluster, Version};
 use rand::RngExt;
 use tokio::time::sleep;
 
-use crate::watch::{PROMPT, SWEPT};
+use super::watch::{PROMPT, SWEPT};
 
 // Goal: the worker holds up none of these: DROP DATABASE, CREATE DATABASE … TEMPLATE, DROP, ALTER and CREATE
 // EXTENSION, and a fast stop.

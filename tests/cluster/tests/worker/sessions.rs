@@ -7,7 +7,7 @@ use idempotence_cluster_tests::Version;
 use idempotence_cluster_tests::client::{at_work, id_of};
 use idempotence_cluster_tests::shop::{DATABASE, start_preloaded};
 
-use crate::watch::send;
+use super::watch::send;
 
 const ROUNDS: u32 = 8;
 

@@ -15,7 +15,7 @@ mod transactions;
 /// This module of the extension is pure, so that it can be compiled without the extension. Its unit tests run
 /// with those of the extension.
 #[allow(dead_code)]
-#[path = "../../../../src/domain/sequence.rs"]
+#[path = "../../../src/domain/sequence.rs"]
 mod sequence;
 
 use std::collections::BTreeMap;
