@@ -21,21 +21,31 @@ headers=$("$pg_config" --includedir-server)
 [ -e "$headers/postgres.h" ] || die "there are no headers of the server in $headers. Install the development package of" \
     "PostgreSQL $version (Debian: postgresql-server-dev-$version)"
 
-# One target directory for each major version. In a common one, cargo would build the extension anew at each change from
-# one version to another.
-export PGRX_PG_CONFIG_PATH=$pg_config CARGO_TARGET_DIR=$root/target/pg$version
-# pgrx would format what it makes of the headers, and fail where Rust came without rustfmt.
-export RUSTFMT=true
-# No path of this machine goes into the library, so that every directory and every home gives the same bytes. The last
-# prefix that fits counts. Cargo's directory of sources is there only after it has fetched them.
-[ -d vendor ] || cargo fetch --locked --quiet --target "$(rustc -vV | sed -n 's/^host: //p')"
-remaps="'--remap-path-prefix=$root=/idempotence'"
-export CFLAGS="${CFLAGS:-} -ffile-prefix-map=$root=/idempotence"
-for crates in "$root/vendor" "${CARGO_HOME:-$HOME/.cargo}"/registry/src/*; do
-    remaps+=", '--remap-path-prefix=$crates=/crates'"
-done
-cargo build --locked --lib -p idempotence --no-default-features --features "pg$version" --profile "$profile" \
-    --config "build.rustflags = [$remaps]"
+export PGRX_PG_CONFIG_PATH=$pg_config
+options=(--locked --lib -p idempotence --no-default-features --features "pg$version" --profile "$profile")
+if [ "$profile" = dev ]; then
+    # Beside lints and tests, with the same flags: of 140 crates, cargo compiles those four anew that depend on the version.
+    # The library there is that of the last build, so one build at a time.
+    export CARGO_TARGET_DIR=$root/target
+    mkdir -p "$CARGO_TARGET_DIR"
+    exec 9<"$CARGO_TARGET_DIR"
+    flock 9
+else
+    # By itself: cargo would build the extension anew at each change from one version to another.
+    export CARGO_TARGET_DIR=$root/target/pg$version
+    # pgrx would format what it makes of the headers, and fail where Rust came without rustfmt.
+    export RUSTFMT=true
+    # No path of this machine goes into the library, so that every directory and every home gives the same bytes. The last
+    # prefix that fits counts. Cargo's directory of sources is there only after it has fetched them.
+    [ -d vendor ] || cargo fetch --locked --quiet --target "$(rustc -vV | sed -n 's/^host: //p')"
+    remaps="'--remap-path-prefix=$root=/idempotence'"
+    export CFLAGS="${CFLAGS:-} -ffile-prefix-map=$root=/idempotence"
+    for crates in "$root/vendor" "${CARGO_HOME:-$HOME/.cargo}"/registry/src/*; do
+        remaps+=", '--remap-path-prefix=$crates=/crates'"
+    done
+    options+=(--config "build.rustflags = [$remaps]")
+fi
+cargo build "${options[@]}"
 
 rm -rf "$package"
 extension=$package$("$pg_config" --sharedir)/extension

@@ -11,7 +11,7 @@ versions=()
 for pg_config in "$@"; do
     versions+=("$(server_version "$pg_config")")
 done
-export CARGO_TARGET_DIR=$root/target/check RUSTDOCFLAGS='-D warnings'
+export RUSTDOCFLAGS='-D warnings'
 
 failed=0
 check() {

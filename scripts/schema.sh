@@ -7,7 +7,7 @@ set -euo pipefail
 
 check=''
 [ "$1" != --check ] || { check=yes && shift; }
-version=$(server_version "$1")
+server_version "$1" >/dev/null
 pg_config=$(own_pg_config "$1")
 cd "$root"
 release=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
@@ -18,7 +18,8 @@ generated=$work/script
 
 [ -e "$script" ] || touch "$script"
 quietly make -s PG_CONFIG="$pg_config" PROFILE=dev
-objcopy --dump-section .pgrxsc="$work/section" "$root/target/pg$version/debug/libidempotence.so" "$work/library"
+library=$("$pg_config" --pkglibdir)
+objcopy --dump-section .pgrxsc="$work/section" "$root/target/package/dev${library//\//-}$library/idempotence.so" "$work/library"
 quietly cargo run --locked --quiet -p idempotence-schema -- idempotence.control "$release" "$work/section" "$generated"
 # The lines of the sources change too often to be told. The schema is made by sql/tables.sql, unless it was there before;
 # pgrx's statement would fail then.

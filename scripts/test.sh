@@ -102,23 +102,20 @@ count_regress() {
         awk '{ bad += $1; ok += $2 - $1 } END { print ok + 0, bad + 0 }'
 }
 
-# What the lints and all tests in Rust share, so that nothing is compiled twice.
-check=$root/target/check
-
 unit_tests() (
-    export CARGO_TARGET_DIR=$check PGRX_PG_CONFIG_PATH=$pg15_config
+    export PGRX_PG_CONFIG_PATH=$pg15_config
     status=0
     cargo test --locked --no-fail-fast -p idempotence --no-default-features --features pg15 ||
         status=1
     cargo test --locked --no-fail-fast --workspace \
         --exclude idempotence --exclude idempotence-cluster-tests --exclude idempotence-protocol-model || status=1
+    cargo test --locked -p idempotence-cluster-tests --lib || status=1
     exit $status
 )
 
 # All states of the protocol of leases. Each search takes both cores by itself.
 protocol() {
-    timeout 1200 cargo test --locked --no-fail-fast --target-dir "$check" -p idempotence-protocol-model \
-        -- --nocapture --test-threads 1
+    timeout 1200 cargo test --locked --no-fail-fast -p idempotence-protocol-model -- --nocapture --test-threads 1
 }
 
 # What a server must never have written to its log, whatever the tests did.
@@ -131,48 +128,38 @@ check_server_log() {
     echo "ok $1"
 }
 
-# in_cluster_tests OPTION...: runs some of the tests that have servers of their own.
-in_cluster_tests() (
+# cluster_tests NAME AT_ONCE PATTERN [--ignored]: runs those of the tests with servers of their own whose names fit, each in a
+# process of its own, for they wait more than they work. What is large comes first, for it takes long. Their logs are in
+# target/test/NAME. With --ignored it takes those that are ignored where nobody asks for them.
+cluster_tests() (
+    logs=$logs/$1
+    mkdir "$logs"
     for version in "${!private[@]}"; do
         export "IDEM_PG${version}_CONFIG=${private[$version]}"
     done
-    timeout 2400 cargo test --locked --no-fail-fast --target-dir "$check" -p idempotence-cluster-tests "$@"
-)
-
-# Three at a time. Each has servers of its own, and waits more than it works. What is large comes first, for it takes long.
-cluster_tests() {
-    local test status=0
-    export RUST_TEST_THREADS=1
     # One cluster of each version, which the tests copy.
     IDEM_CLUSTERS=$(mktemp -d "$(private_dir)/clusters.XXXXXX")
+    trap 'rm -rf "$IDEM_CLUSTERS"' EXIT
     export IDEM_CLUSTERS
     [ "$(id -u)" -ne 0 ] || chown postgres: "$IDEM_CLUSTERS"
-    mkdir "$logs/clusters"
-    in_cluster_tests --no-run || return
-    in_cluster_tests --lib --bins || status=1
-    while read -r test; do
-        [ "$(jobs -rp | wc -l)" -lt 3 ] || wait -n || status=1
-        in_cluster_tests --test "$test" >"$logs/clusters/$test.log" 2>&1 &
-    done < <(du -s tests/cluster/tests/* | sort -rn | sed -E 's#.*/([a-z_]+)(\.rs)?$#\1#')
-    while [ -n "$(jobs -p)" ]; do
-        wait -n || status=1
-    done
-    cat "$logs"/clusters/*.log
-    rm -rf "$IDEM_CLUSTERS"
-    return "$status"
-}
-
-# Ignored where nobody asks for them. Each test has up to five servers.
-plproxy_tests() {
-    RUST_TEST_THREADS=1 IDEM_PG15_CONFIG=${private[15]} timeout 600 \
-        cargo test --locked --no-fail-fast --target-dir "$check" -p idempotence-cluster-tests --test plproxy -- --ignored
-}
-
-# All tests on Citus are ignored where nobody asks for them. Each has three servers.
-citus_tests() {
-    RUST_TEST_THREADS=1 IDEM_PG18_CONFIG=${private[18]} timeout 900 \
-        cargo test --locked --no-fail-fast --target-dir "$check" -p idempotence-cluster-tests --test citus -- --ignored
-}
+    cargo test --locked -p idempotence-cluster-tests --test all --no-run 2>&1 | tee "$logs/build" || exit
+    program=$root/$(sed -n 's/^ *Executable .*(\(.*\))$/\1/p' "$logs/build")
+    cd tests/cluster || exit
+    "$program" --list --format terse "${@:4}" | sed -n 's/: test$//p' | grep -E "$3" >"$logs/tests"
+    status=0
+    # shellcheck disable=SC2016 # the inner shell expands these
+    du -s tests/* | sort -rn | sed -E 's#.*/##; s#\.rs$##' | awk '!seen[$0]++' |
+        while read -r module; do
+            grep "^$module::" "$logs/tests" || true
+        done |
+        xargs -P "$2" -I '{}' bash -c 'timeout 900 "$@" >"$0/${3//::/.}.log" 2>&1' "$logs" \
+            "$program" --exact '{}' "${@:4}" || status=1
+    # What failed comes last.
+    cd "$logs" || exit
+    grep -l '^test result: ok' ./*.log | xargs cat
+    grep -L '^test result: ok' ./*.log | xargs -r cat
+    exit "$status"
+)
 
 # fleet NAME PROGRAM...: runs tests that are ignored where nobody asks for them, if these programs are there. Debian
 # has some of them where only root looks.
@@ -185,13 +172,7 @@ fleet() {
             return
         fi
     done
-    suite "$name" count_cargo fleet_tests "$name"
-}
-
-# Each test has up to four servers and what stands around them.
-fleet_tests() {
-    RUST_TEST_THREADS=1 IDEM_PG15_CONFIG=${private[15]} timeout 600 \
-        cargo test --locked --no-fail-fast --target-dir "$check" -p idempotence-cluster-tests --test "$1" -- --ignored
+    suite "$name" count_cargo cluster_tests "$name" 1 "^$name::" --ignored
 }
 
 demo() {
@@ -280,7 +261,7 @@ side_by_side() {
     return "$status"
 }
 
-clusters() { suite 'clusters' count_cargo cluster_tests; }
+clusters() { suite 'clusters' count_cargo cluster_tests clusters 3 .; }
 
 # What needs more than one server, or none: what `make` packs for others, installed as they do, and what stands around
 # servers.
@@ -305,7 +286,7 @@ around() {
     fi
     suite 'oci' count_checks timeout 900 tests/oci/run.sh "${config[18]}" dev
     if [ -e "$("${private[15]}" --pkglibdir)/plproxy.so" ]; then
-        suite 'plproxy' count_cargo plproxy_tests
+        suite 'plproxy' count_cargo cluster_tests plproxy 1 '^plproxy::' --ignored
     else
         skip plproxy 'there is none'
     fi
@@ -313,7 +294,7 @@ around() {
     fleet splitting pgpool
     scripts/citus.sh "${config[18]}" "${private[18]}" || status=$?
     case $status in
-        0) suite 'citus' count_cargo citus_tests ;;
+        0) suite 'citus' count_cargo cluster_tests citus 1 '^citus::' --ignored ;;
         3) skip citus 'there is none' ;;
         *) suite 'citus' count_cargo false ;;
     esac
@@ -328,7 +309,7 @@ if [ -n "$quick" ]; then
     suite 'unit tests' count_cargo unit_tests
     private[quick]=$(scripts/installation.sh "${config[$quick]}")
     on_server "$quick"
-    suite 'crashes' count_cargo in_cluster_tests --test crash -- "pg$quick"
+    suite 'crashes' count_cargo cluster_tests crashes 2 "^crash::.*::pg$quick"
     suite 'demo' count_checks demo
     exit
 fi

@@ -16,4 +16,5 @@ scripts/citus.sh "$pg_config" "$private" || status=$?
 say "building the tests"
 # Each test has three servers.
 RUST_TEST_THREADS=1 IDEM_PG18_CONFIG=$private \
-    cargo test --locked -p idempotence-cluster-tests --test citus -- --ignored "$@"
+    cargo test --locked -p idempotence-cluster-tests --test all -- --ignored \
+    --skip failover:: --skip plproxy:: --skip splitting:: "$@"

@@ -12,4 +12,4 @@ private=$(scripts/installation.sh "$pg15_config")
 say "building the tests"
 # Each test has servers of its own.
 RUST_TEST_THREADS=1 IDEM_PG15_CONFIG=$private cargo test --locked -p idempotence-cluster-tests \
-    --test failover --test splitting -- --ignored "$@"
+    --test all -- --ignored --skip citus:: --skip plproxy:: "$@"
