@@ -132,8 +132,8 @@ check_server_log() {
 # process of its own, for they wait more than they work. What is large comes first, for it takes long. Their logs are in
 # target/test/NAME. With --ignored it takes those that are ignored where nobody asks for them.
 cluster_tests() (
-    logs=$logs/$1
-    mkdir "$logs"
+    told=$logs/$1
+    mkdir "$told"
     for version in "${!private[@]}"; do
         export "IDEM_PG${version}_CONFIG=${private[$version]}"
     done
@@ -142,20 +142,20 @@ cluster_tests() (
     trap 'rm -rf "$IDEM_CLUSTERS"' EXIT
     export IDEM_CLUSTERS
     [ "$(id -u)" -ne 0 ] || chown postgres: "$IDEM_CLUSTERS"
-    cargo test --locked -p idempotence-cluster-tests --test all --no-run 2>&1 | tee "$logs/build" || exit
-    program=$root/$(sed -n 's/^ *Executable .*(\(.*\))$/\1/p' "$logs/build")
+    cargo test --locked -p idempotence-cluster-tests --test all --no-run 2>&1 | tee "$told/build" || exit
+    program=$root/$(sed -n 's/^ *Executable .*(\(.*\))$/\1/p' "$told/build")
     cd tests/cluster || exit
-    "$program" --list --format terse "${@:4}" | sed -n 's/: test$//p' | grep -E "$3" >"$logs/tests"
+    "$program" --list --format terse "${@:4}" | sed -n 's/: test$//p' | grep -E "$3" >"$told/tests"
     status=0
     # shellcheck disable=SC2016 # the inner shell expands these
     du -s tests/* | sort -rn | sed -E 's#.*/##; s#\.rs$##' | awk '!seen[$0]++' |
         while read -r module; do
-            grep "^$module::" "$logs/tests" || true
+            grep "^$module::" "$told/tests" || true
         done |
-        xargs -P "$2" -I '{}' bash -c 'timeout 900 "$@" >"$0/${3//::/.}.log" 2>&1' "$logs" \
+        xargs -P "$2" -I '{}' bash -c 'timeout 900 "$@" >"$0/${3//::/.}.log" 2>&1' "$told" \
             "$program" --exact '{}' "${@:4}" || status=1
     # What failed comes last.
-    cd "$logs" || exit
+    cd "$told" || exit
     grep -l '^test result: ok' ./*.log | xargs cat
     grep -L '^test result: ok' ./*.log | xargs -r cat
     exit "$status"

@@ -23,7 +23,10 @@ pub async fn nobody_is_held_up(version: Version) -> Result<()> {
     }
     let (took, what) = slowest.iter().max().context("nothing was measured")?;
     let (took_without, _) = slowest_without.iter().max().context("nothing was measured")?;
-    ensure!(*took < *took_without + PROMPT, "{what} took {took:?}, and nothing without the worker over {took_without:?}");
+    ensure!(
+        *took < *took_without + PROMPT,
+        "{what} took {took:?}, and nothing without the worker over {took_without:?}"
+    );
     Ok(())
 }
 
