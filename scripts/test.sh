@@ -320,16 +320,16 @@ for version in "${test_versions[@]}"; do
     config[version]=$(scripts/test_server.sh "$version")
 done
 
+# Version 15 gets the release build, which users have. The others get the debug build, which has Rust's own assertions and
+# overflow checks. The release build keeps one core busy, and the lints and the other builds are on the other.
+scripts/installation.sh "${config[15]}" >"$logs/pg15.config" &
+release=$!
 suite 'make' count_checks tests/make/run.sh
 # Each branch of the code is for the oldest version or for the newest. All four are compiled below.
 suite 'lints' count_checks scripts/lint.sh "${config[15]}" "${config[18]}"
 suite 'unit tests' count_cargo unit_tests
 suite 'protocol' count_cargo protocol
 
-# Version 15 gets the release build, which users have. The others get the debug build, which has Rust's own
-# assertions and overflow checks. The release build keeps one core busy, and the others are built on the other.
-scripts/installation.sh "${config[15]}" >"$logs/pg15.config" &
-release=$!
 for version in 16 17 18; do
     private[version]=$(scripts/installation.sh "${config[$version]}" dev)
 done
