@@ -128,6 +128,17 @@ check_server_log() {
     echo "ok $1"
 }
 
+# Prints a directory for many servers: in memory, where there is room. On a disk, to make a file costs the processor time, and
+# a server has a thousand.
+place_for_servers() {
+    local place=/dev/shm room=$((16 << 20)) options
+    # Some tests load libraries from there.
+    options=$(findmnt -no OPTIONS "$place") && [[ ,$options, != *,noexec,* ]] &&
+        [ "$(df --output=avail -k "$place" | tail -n 1)" -gt "$room" ] &&
+        [ "$(awk '/^MemAvailable:/ { print $2 }' /proc/meminfo)" -gt "$room" ] || place=$(private_dir)
+    echo "$place"
+}
+
 # cluster_tests NAME AT_ONCE PATTERN [--ignored]: runs those of the tests with servers of their own whose names fit, each in a
 # process of its own, for they wait more than they work. What is large comes first, for it takes long. Their logs are in
 # target/test/NAME. With --ignored it takes those that are ignored where nobody asks for them.
@@ -137,11 +148,11 @@ cluster_tests() (
     for version in "${!private[@]}"; do
         export "IDEM_PG${version}_CONFIG=${private[$version]}"
     done
+    TMPDIR=$(mktemp -d "$(place_for_servers)/clusters.XXXXXX")
+    trap 'rm -rf "$TMPDIR"' EXIT
+    chmod 1777 "$TMPDIR"
     # One cluster of each version, which the tests copy.
-    IDEM_CLUSTERS=$(mktemp -d "$(private_dir)/clusters.XXXXXX")
-    trap 'rm -rf "$IDEM_CLUSTERS"' EXIT
-    export IDEM_CLUSTERS
-    [ "$(id -u)" -ne 0 ] || chown postgres: "$IDEM_CLUSTERS"
+    export TMPDIR IDEM_CLUSTERS=$TMPDIR
     cargo test --locked -p idempotence-cluster-tests --test all --no-run 2>&1 | tee "$told/build" || exit
     program=$root/$(sed -n 's/^ *Executable .*(\(.*\))$/\1/p' "$told/build")
     cd tests/cluster || exit
