@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Checks that each golden test and each isolation spec has its expected output and is in its schedule once, and
-# that the schedules name nothing else. A test that is missing there would be skipped in silence.
+# that the schedules name nothing else; and that each file of cluster tests is in their program. A test that is missing there
+# would be skipped in silence.
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 . "$(dirname "$0")/common.sh"
@@ -37,4 +38,9 @@ check() {
 cd "$root/tests"
 check pg_regress sql .sql
 check isolation specs .spec
+for file in cluster/tests/*; do
+    name=$(basename "$file" .rs)
+    [ "$name" = main ] || grep -qx "mod $name;" cluster/tests/main.rs ||
+        complain "tests/$file is not in tests/cluster/tests/main.rs"
+done
 exit $wrong
