@@ -1,8 +1,9 @@
 -- Types, schema and tables. This script runs first, since everything that comes later names them.
 --
 -- Only the functions of this extension write these tables, mostly by direct table access (see src/store/). No role
--- gets a privilege on them, except that admins may read audit. Fixed-width columns mostly come first in a table,
--- since PostgreSQL finds a column fastest where none of variable width comes before it.
+-- gets a privilege on them, except that admins may read audit. In a table come first the columns of fixed width, the
+-- widest first, since PostgreSQL finds a column fastest where none of variable width comes before it, and aligns none of
+-- them. Last come those that are mostly NULL, so that a row mostly ends before them (see src/store/row.rs).
 
 DO $$
 BEGIN
@@ -73,22 +74,22 @@ CREATE TYPE idem_position AS (
 CREATE TABLE idempotence.session (
   id              uuid        NOT NULL,
   created_at      timestamptz NOT NULL,
-  ended_at        timestamptz,
   owner           regrole     NOT NULL,
   window_size     integer,
+  timeout         interval,
   require_payload boolean     NOT NULL,
   inbox           boolean     NOT NULL,
   time_keys       boolean     NOT NULL,
   ordering        "char",
-  ended           "char",
-  request_id      uuid,
-  ttl             interval,
-  timeout         interval,
-  name            text        COLLATE "C",
+  node            text        COLLATE "C",
   client          text        COLLATE "C",
+  request_id      uuid,
+  ended           "char",
+  ended_at        timestamptz,
+  name            text        COLLATE "C",
+  ttl             interval,
   usable_by       regrole,
   max_attempts    integer,
-  node            text        COLLATE "C",
   journal         text        COLLATE "C",
   CONSTRAINT session_pkey PRIMARY KEY (id),
   CONSTRAINT session_name_key UNIQUE (name)
@@ -106,11 +107,11 @@ CREATE UNLOGGED TABLE idempotence.session_live (
   last_seen   timestamptz NOT NULL,
   owner       regrole     NOT NULL,
   window_size integer     NOT NULL,
-  ordering    "char"      NOT NULL,
-  request_id  uuid,
   timeout     interval    NOT NULL,
-  client      text        COLLATE "C",
+  ordering    "char"      NOT NULL,
   node        text        COLLATE "C",
+  client      text        COLLATE "C",
+  request_id  uuid,
   CONSTRAINT session_live_pkey PRIMARY KEY (id)
 ) WITH (fillfactor = 50);
 CREATE INDEX session_live_client_idx ON idempotence.session_live (owner, client);
@@ -128,9 +129,9 @@ CREATE TABLE idempotence.reply (
   class       "char"      NOT NULL,
   stream      text        NOT NULL COLLATE "C",
   recorded_by text        NOT NULL,
+  response    jsonb,
   fingerprint uuid,
   token       bigint,
-  response    jsonb,
   CONSTRAINT reply_pkey PRIMARY KEY (session, stream, slot)
 ) WITH (fillfactor = 50);
 
@@ -157,9 +158,9 @@ CREATE TABLE idempotence.outcome_0 (
   class       "char"      NOT NULL,
   key         text        NOT NULL COLLATE "C",
   recorded_by text        NOT NULL,
+  response    jsonb,
   fingerprint uuid,
   token       bigint,
-  response    jsonb,
   CONSTRAINT outcome_0_pkey PRIMARY KEY (digest)
 );
 CREATE TABLE idempotence.outcome_1 (LIKE idempotence.outcome_0,
@@ -176,17 +177,17 @@ CREATE INDEX outcome_long_expires_at_idx ON idempotence.outcome_long (expires_at
 -- restored is looked for. looked_to is NULL where the end is known.
 CREATE TABLE idempotence.segment (
   opened_at   timestamptz NOT NULL,
-  closed_at   timestamptz,
   keep_us     bigint      NOT NULL,
   sessions_at timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
-  ends_at     timestamptz,
-  looked_to   bigint      DEFAULT 0,
   looked_in   oid         NOT NULL DEFAULT 0,
   number      smallint    NOT NULL,
   current     boolean     NOT NULL,
-  restored    boolean     NOT NULL DEFAULT true,
-  looked_at   timestamptz,
   opening     boolean     NOT NULL DEFAULT false,
+  restored    boolean     NOT NULL DEFAULT true,
+  closed_at   timestamptz,
+  ends_at     timestamptz,
+  looked_to   bigint      DEFAULT 0,
+  looked_at   timestamptz,
   CONSTRAINT segment_pkey PRIMARY KEY (number)
 );
 INSERT INTO idempotence.segment (number, current, opened_at, keep_us)
@@ -196,11 +197,11 @@ CREATE TABLE idempotence.checkpoint (
   digest      uuid        NOT NULL,
   session     uuid        NOT NULL,
   written_at  timestamptz NOT NULL,
+  stream      text        NOT NULL COLLATE "C",
   request     text        NOT NULL COLLATE "C",
   point       text        NOT NULL,
-  fingerprint uuid,
   state       jsonb,
-  stream      text        NOT NULL COLLATE "C",
+  fingerprint uuid,
   last        bigint,
   CONSTRAINT checkpoint_pkey PRIMARY KEY (digest)
 );
@@ -214,13 +215,13 @@ CREATE TABLE idempotence.lease (
   token        bigint      NOT NULL,
   begun_at     timestamptz NOT NULL,
   leased_until timestamptz NOT NULL,
-  last         bigint,
   attempt      integer     NOT NULL,
-  fingerprint  uuid,
-  request      text        NOT NULL COLLATE "C",
   stream       text        NOT NULL COLLATE "C",
+  request      text        NOT NULL COLLATE "C",
   holder       text        NOT NULL,
   application  text        NOT NULL,
+  fingerprint  uuid,
+  last         bigint,
   CONSTRAINT lease_pkey PRIMARY KEY (digest)
 ) WITH (fillfactor = 80);
 CREATE INDEX lease_session_idx ON idempotence.lease (session);
@@ -286,10 +287,10 @@ CREATE UNLOGGED TABLE idempotence.sweep (
 -- is the number of rows without a session that it has found. Not dumped: a restore notes itself.
 CREATE TABLE idempotence.restore (
   noted_at  timestamptz NOT NULL,
-  looked_at timestamptz,
   place     bigint      NOT NULL DEFAULT 0,
-  orphans   bigint,
-  brought   text        NOT NULL COLLATE "C"
+  brought   text        NOT NULL COLLATE "C",
+  looked_at timestamptz,
+  orphans   bigint
 );
 ALTER TABLE idempotence.restore REPLICA IDENTITY FULL;
 
