@@ -253,7 +253,7 @@ CREATE TABLE idempotence.audit (
   by          text        NOT NULL,
   login       text        NOT NULL,
   application text        NOT NULL,
-  client      text,
+  client_addr text,
   action      text        NOT NULL,
   session     text        NOT NULL,
   request     text        NOT NULL,
