@@ -16,7 +16,12 @@ impl RowToWrite {
     pub fn of(table: &Rel, columns: &[Option<pg_sys::Datum>]) -> RowToWrite {
         debug_assert!(table.access == Access::Write);
         // SAFETY: the relation is open.
-        unsafe { check_columns((*table.rel).rd_att, columns.len()) };
+        unsafe {
+            let shape = (*table.rel).rd_att;
+            check_columns(shape, columns.len());
+            let has_default_for_missing = !(*shape).constr.is_null() && !(*(*shape).constr).missing.is_null();
+            debug_assert!(!has_default_for_missing, "an upgrade script adds a column without a default");
+        }
         let (values, nulls) = pg::split(columns);
         RowToWrite { values, nulls }
     }
@@ -32,8 +37,7 @@ impl RowToWrite {
     ///
     /// # Safety
     ///
-    /// Within a guard. `shape` is that of the table, which takes rows directly, so that no column has another value than
-    /// NULL where a row ends before it.
+    /// Within a guard. `shape` is that of the table.
     pub unsafe fn form(&mut self, shape: pg_sys::TupleDesc) -> pg_sys::HeapTuple {
         // SAFETY: as the caller warrants. A formed row is a header, which ends with the bitmap and what aligns it, and the
         // data, whose alignment counts from there. Both become shorter here, if they change.

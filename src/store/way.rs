@@ -99,8 +99,8 @@ fn is_our_trigger(trigger: &pg_sys::Trigger) -> bool {
     !trigger.tgisinternal && OUR_TRIGGERS.contains(&unsafe { CStr::from_ptr(trigger.tgname) })
 }
 
-/// Whether there is no constraint and no generated column that the direct way would ignore, and no column that was added
-/// with a default, which counts where a row ends before it. The one CHECK of the secret is ours, and may be ignored.
+/// Whether there is no constraint and no generated column that the direct way would ignore. The one CHECK of the secret
+/// is ours, and may be ignored.
 ///
 /// # Safety
 /// `shape` describes an open relation.
@@ -109,10 +109,7 @@ unsafe fn constraints_are_ours(table: Table, shape: pg_sys::TupleDesc) -> bool {
     // SAFETY: as the caller warrants.
     unsafe {
         let constraints = (*shape).constr;
-        constraints.is_null()
-            || (*constraints).num_check <= ours
-                && !(*constraints).has_generated_stored
-                && (*constraints).missing.is_null()
+        constraints.is_null() || (*constraints).num_check <= ours && !(*constraints).has_generated_stored
     }
 }
 
