@@ -100,7 +100,9 @@ CREATE INDEX session_ended_at_idx ON idempotence.session (ended_at);
 CREATE INDEX session_ended_idx ON idempotence.session (owner, ended);
 
 -- Client sessions at work, and when each gave its last sign of life. The table is unlogged, so that registering and
--- signs of life cost no WAL and no flush. No index covers last_seen, so that a sign of life is a HOT update.
+-- signs of life cost no WAL and no flush. No index covers last_seen, so that a sign of life is a HOT update. As in reply and
+-- stream, the newest version of a row is looked for from the end of the primary key. PostgreSQL goes through what it has
+-- deduplicated from the beginning, so it must not do that there.
 CREATE UNLOGGED TABLE idempotence.session_live (
   id          uuid        NOT NULL,
   created_at  timestamptz NOT NULL,
@@ -112,7 +114,7 @@ CREATE UNLOGGED TABLE idempotence.session_live (
   node        text        COLLATE "C",
   client      text        COLLATE "C",
   request_id  uuid,
-  CONSTRAINT session_live_pkey PRIMARY KEY (id)
+  CONSTRAINT session_live_pkey PRIMARY KEY (id) WITH (deduplicate_items = off)
 ) WITH (fillfactor = 50);
 CREATE INDEX session_live_client_idx ON idempotence.session_live (owner, client);
 CREATE INDEX session_live_request_id_idx ON idempotence.session_live (request_id);
@@ -132,7 +134,7 @@ CREATE TABLE idempotence.reply (
   response    jsonb,
   fingerprint uuid,
   token       bigint,
-  CONSTRAINT reply_pkey PRIMARY KEY (session, stream, slot)
+  CONSTRAINT reply_pkey PRIMARY KEY (session, stream, slot) WITH (deduplicate_items = off)
 ) WITH (fillfactor = 50);
 
 -- What a client said of a stream: up to which number it has its answers (acked), and up to which number it had numbers
@@ -142,7 +144,7 @@ CREATE TABLE idempotence.stream (
   acked     bigint NOT NULL,
   allocated bigint NOT NULL,
   stream    text   NOT NULL COLLATE "C",
-  CONSTRAINT stream_pkey PRIMARY KEY (session, stream)
+  CONSTRAINT stream_pkey PRIMARY KEY (session, stream) WITH (deduplicate_items = off)
 ) WITH (fillfactor = 50);
 
 -- Outcomes lie in a ring of three segments. Records go to the current segment, look-ups read all three, and an old
