@@ -325,7 +325,6 @@ COMMENT ON COLUMN idempotence.stats.out_of_sequence IS 'ID006 of a call on a req
 COMMENT ON COLUMN idempotence.stats.unrecorded IS 'requests begun and not recorded, each one for which a commit was refused (ID008) or warned of; nothing if idempotence.unrecorded is off';
 COMMENT ON COLUMN idempotence.stats.waits IS 'calls that waited for a transaction or a lease that has the request, each once, from when the wait begins and however it ends';
 COMMENT ON COLUMN idempotence.stats.wait_ms IS 'how long they waited, in milliseconds. A backend that is terminated while it waits loses the length of that wait';
-COMMENT ON COLUMN idempotence.stats.swept IS 'expired outcomes that the sweep has deleted one by one: those of outcome_long, and of client sessions that ended; a segment is emptied as a whole, and nobody counts what was in it';
 COMMENT ON COLUMN idempotence.stats.since IS 'since when the line counts';
 COMMENT ON FUNCTION idempotence.error_counts() IS 'how many errors of each SQLSTATE of class ID were raised in this database, since the counters of stats began';
 COMMENT ON FUNCTION idem_stats_reset() IS 'sets the counters of this database to 0; gives the moment';
@@ -355,7 +354,7 @@ COMMENT ON COLUMN idempotence.in_flight.request IS 'the key or number; null: the
 COMMENT ON COLUMN idempotence.in_flight.pid IS 'the process that holds it; null: a prepared transaction does';
 COMMENT ON COLUMN idempotence.in_flight.role IS 'the role that was current when it was begun';
 COMMENT ON COLUMN idempotence.in_flight.application IS 'the application_name of the holder';
-COMMENT ON COLUMN idempotence.in_flight.client IS 'the address of the holder''s client; null: a local socket';
+COMMENT ON COLUMN idempotence.in_flight.client_addr IS 'the address of the holder''s client; null: a local socket';
 COMMENT ON COLUMN idempotence.in_flight.since IS 'when it was begun';
 COMMENT ON COLUMN idempotence.in_flight.state IS 'begun; saved: it has a checkpoint or a lease; recorded: it is done at the commit; released: given up';
 COMMENT ON COLUMN idempotence.in_flight.waiters IS 'how many processes wait for it';
@@ -647,7 +646,7 @@ COMMENT ON COLUMN idempotence.audit.at IS 'when';
 COMMENT ON COLUMN idempotence.audit.by IS 'the name of the role whose rights counted (current_user)';
 COMMENT ON COLUMN idempotence.audit.login IS 'the name of the role that the connection was of when it was opened, whatever SET ROLE and SET SESSION AUTHORIZATION have made of it';
 COMMENT ON COLUMN idempotence.audit.application IS 'the application_name of the connection';
-COMMENT ON COLUMN idempotence.audit.client IS 'the address of its client; null: a local socket';
+COMMENT ON COLUMN idempotence.audit.client_addr IS 'the address of its client; null: a local socket';
 COMMENT ON COLUMN idempotence.audit.action IS 'what was done';
 COMMENT ON COLUMN idempotence.audit.session IS 'the session''s name';
 COMMENT ON COLUMN idempotence.audit.request IS 'the request''s key';

@@ -11,8 +11,9 @@ The ordering of items is not stable, it is driven by a dependency graph.
 -- Types, schema and tables. This script runs first, since everything that comes later names them.
 --
 -- Only the functions of this extension write these tables, mostly by direct table access (see src/store/). No role
--- gets a privilege on them, except that admins may read audit. Fixed-width columns mostly come first in a table,
--- since PostgreSQL finds a column fastest where none of variable width comes before it.
+-- gets a privilege on them, except that admins may read audit. In a table come first the columns of fixed width, the
+-- widest first, since PostgreSQL finds a column fastest where none of variable width comes before it, and aligns none of
+-- them. Last come those that are mostly NULL, so that a row mostly ends before them (see src/store/row.rs).
 
 DO $$
 BEGIN
@@ -83,22 +84,22 @@ CREATE TYPE idem_position AS (
 CREATE TABLE idempotence.session (
   id              uuid        NOT NULL,
   created_at      timestamptz NOT NULL,
-  ended_at        timestamptz,
   owner           regrole     NOT NULL,
   window_size     integer,
+  timeout         interval,
   require_payload boolean     NOT NULL,
   inbox           boolean     NOT NULL,
   time_keys       boolean     NOT NULL,
   ordering        "char",
-  ended           "char",
-  request_id      uuid,
-  ttl             interval,
-  timeout         interval,
-  name            text        COLLATE "C",
+  node            text        COLLATE "C",
   client          text        COLLATE "C",
+  request_id      uuid,
+  ended           "char",
+  ended_at        timestamptz,
+  name            text        COLLATE "C",
+  ttl             interval,
   usable_by       regrole,
   max_attempts    integer,
-  node            text        COLLATE "C",
   journal         text        COLLATE "C",
   CONSTRAINT session_pkey PRIMARY KEY (id),
   CONSTRAINT session_name_key UNIQUE (name)
@@ -109,19 +110,21 @@ CREATE INDEX session_ended_at_idx ON idempotence.session (ended_at);
 CREATE INDEX session_ended_idx ON idempotence.session (owner, ended);
 
 -- Client sessions at work, and when each gave its last sign of life. The table is unlogged, so that registering and
--- signs of life cost no WAL and no flush. No index covers last_seen, so that a sign of life is a HOT update.
+-- signs of life cost no WAL and no flush. No index covers last_seen, so that a sign of life is a HOT update. As in reply and
+-- stream, the newest version of a row is looked for from the end of the primary key. PostgreSQL goes through what it has
+-- deduplicated from the beginning, so it must not do that there.
 CREATE UNLOGGED TABLE idempotence.session_live (
   id          uuid        NOT NULL,
   created_at  timestamptz NOT NULL,
   last_seen   timestamptz NOT NULL,
   owner       regrole     NOT NULL,
   window_size integer     NOT NULL,
-  ordering    "char"      NOT NULL,
-  request_id  uuid,
   timeout     interval    NOT NULL,
-  client      text        COLLATE "C",
+  ordering    "char"      NOT NULL,
   node        text        COLLATE "C",
-  CONSTRAINT session_live_pkey PRIMARY KEY (id)
+  client      text        COLLATE "C",
+  request_id  uuid,
+  CONSTRAINT session_live_pkey PRIMARY KEY (id) WITH (deduplicate_items = off)
 ) WITH (fillfactor = 50);
 CREATE INDEX session_live_client_idx ON idempotence.session_live (owner, client);
 CREATE INDEX session_live_request_id_idx ON idempotence.session_live (request_id);
@@ -138,10 +141,10 @@ CREATE TABLE idempotence.reply (
   class       "char"      NOT NULL,
   stream      text        NOT NULL COLLATE "C",
   recorded_by text        NOT NULL,
+  response    jsonb,
   fingerprint uuid,
   token       bigint,
-  response    jsonb,
-  CONSTRAINT reply_pkey PRIMARY KEY (session, stream, slot)
+  CONSTRAINT reply_pkey PRIMARY KEY (session, stream, slot) WITH (deduplicate_items = off)
 ) WITH (fillfactor = 50);
 
 -- What a client said of a stream: up to which number it has its answers (acked), and up to which number it had numbers
@@ -151,7 +154,7 @@ CREATE TABLE idempotence.stream (
   acked     bigint NOT NULL,
   allocated bigint NOT NULL,
   stream    text   NOT NULL COLLATE "C",
-  CONSTRAINT stream_pkey PRIMARY KEY (session, stream)
+  CONSTRAINT stream_pkey PRIMARY KEY (session, stream) WITH (deduplicate_items = off)
 ) WITH (fillfactor = 50);
 
 -- Outcomes lie in a ring of three segments. Records go to the current segment, look-ups read all three, and an old
@@ -167,9 +170,9 @@ CREATE TABLE idempotence.outcome_0 (
   class       "char"      NOT NULL,
   key         text        NOT NULL COLLATE "C",
   recorded_by text        NOT NULL,
+  response    jsonb,
   fingerprint uuid,
   token       bigint,
-  response    jsonb,
   CONSTRAINT outcome_0_pkey PRIMARY KEY (digest)
 );
 CREATE TABLE idempotence.outcome_1 (LIKE idempotence.outcome_0,
@@ -186,17 +189,17 @@ CREATE INDEX outcome_long_expires_at_idx ON idempotence.outcome_long (expires_at
 -- restored is looked for. looked_to is NULL where the end is known.
 CREATE TABLE idempotence.segment (
   opened_at   timestamptz NOT NULL,
-  closed_at   timestamptz,
   keep_us     bigint      NOT NULL,
   sessions_at timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
-  ends_at     timestamptz,
-  looked_to   bigint      DEFAULT 0,
   looked_in   oid         NOT NULL DEFAULT 0,
   number      smallint    NOT NULL,
   current     boolean     NOT NULL,
-  restored    boolean     NOT NULL DEFAULT true,
-  looked_at   timestamptz,
   opening     boolean     NOT NULL DEFAULT false,
+  restored    boolean     NOT NULL DEFAULT true,
+  closed_at   timestamptz,
+  ends_at     timestamptz,
+  looked_to   bigint      DEFAULT 0,
+  looked_at   timestamptz,
   CONSTRAINT segment_pkey PRIMARY KEY (number)
 );
 INSERT INTO idempotence.segment (number, current, opened_at, keep_us)
@@ -206,11 +209,11 @@ CREATE TABLE idempotence.checkpoint (
   digest      uuid        NOT NULL,
   session     uuid        NOT NULL,
   written_at  timestamptz NOT NULL,
+  stream      text        NOT NULL COLLATE "C",
   request     text        NOT NULL COLLATE "C",
   point       text        NOT NULL,
-  fingerprint uuid,
   state       jsonb,
-  stream      text        NOT NULL COLLATE "C",
+  fingerprint uuid,
   last        bigint,
   CONSTRAINT checkpoint_pkey PRIMARY KEY (digest)
 );
@@ -224,13 +227,13 @@ CREATE TABLE idempotence.lease (
   token        bigint      NOT NULL,
   begun_at     timestamptz NOT NULL,
   leased_until timestamptz NOT NULL,
-  last         bigint,
   attempt      integer     NOT NULL,
-  fingerprint  uuid,
-  request      text        NOT NULL COLLATE "C",
   stream       text        NOT NULL COLLATE "C",
+  request      text        NOT NULL COLLATE "C",
   holder       text        NOT NULL,
   application  text        NOT NULL,
+  fingerprint  uuid,
+  last         bigint,
   CONSTRAINT lease_pkey PRIMARY KEY (digest)
 ) WITH (fillfactor = 80);
 CREATE INDEX lease_session_idx ON idempotence.lease (session);
@@ -262,7 +265,7 @@ CREATE TABLE idempotence.audit (
   by          text        NOT NULL,
   login       text        NOT NULL,
   application text        NOT NULL,
-  client      text,
+  client_addr text,
   action      text        NOT NULL,
   session     text        NOT NULL,
   request     text        NOT NULL,
@@ -296,10 +299,10 @@ CREATE UNLOGGED TABLE idempotence.sweep (
 -- is the number of rows without a session that it has found. Not dumped: a restore notes itself.
 CREATE TABLE idempotence.restore (
   noted_at  timestamptz NOT NULL,
-  looked_at timestamptz,
   place     bigint      NOT NULL DEFAULT 0,
-  orphans   bigint,
-  brought   text        NOT NULL COLLATE "C"
+  brought   text        NOT NULL COLLATE "C",
+  looked_at timestamptz,
+  orphans   bigint
 );
 ALTER TABLE idempotence.restore REPLICA IDENTITY FULL;
 
@@ -364,7 +367,7 @@ AS 'MODULE_PATHNAME', 'errors_wrapper';
 -- idempotence::api::monitor::held_requests
 
 CREATE FUNCTION idempotence.held_requests(OUT session text, OUT stream text, OUT request text, OUT pid integer, OUT role regrole,
-                                          OUT application text, OUT client text, OUT since timestamptz, OUT state text,
+                                          OUT application text, OUT client_addr text, OUT since timestamptz, OUT state text,
                                           OUT requests bigint, OUT lock_high oid, OUT lock_low oid,
                                           OUT backend_state text, OUT wait_event text) RETURNS SETOF record
 LANGUAGE c VOLATILE PARALLEL UNSAFE
@@ -1258,7 +1261,7 @@ CREATE FUNCTION idempotence.stats(OUT session text, OUT owner regrole, OUT kind 
                                   OUT replayed bigint, OUT recorded bigint, OUT failed bigint, OUT cancelled bigint, OUT released bigint,
                                   OUT in_progress bigint, OUT mismatched bigint, OUT discarded bigint, OUT fenced bigint,
                                   OUT out_of_sequence bigint, OUT unrecorded bigint, OUT waits bigint, OUT wait_ms bigint,
-                                  OUT swept bigint, OUT since timestamptz) RETURNS SETOF record
+                                  OUT since timestamptz) RETURNS SETOF record
 LANGUAGE c VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'stats_wrapper';
 /* </end connected objects> */
@@ -1783,7 +1786,7 @@ OFFSET 0;
 -- they raise 55000.
 CREATE VIEW idempotence.stats WITH (security_barrier) AS
 SELECT s.session, s.owner, s.kind, s.started, s.taken_over, s.replayed, s.recorded, s.failed, s.cancelled, s.released, s.in_progress,
-       s.mismatched, s.discarded, s.fenced, s.out_of_sequence, s.unrecorded, s.waits, s.wait_ms, s.swept, s.since
+       s.mismatched, s.discarded, s.fenced, s.out_of_sequence, s.unrecorded, s.waits, s.wait_ms, s.since
 FROM idempotence.stats() s;
 
 CREATE VIEW idempotence.errors WITH (security_barrier) AS
@@ -1861,7 +1864,7 @@ $root_blocker$;
 -- only to monitors: shared memory does not know them any more.
 CREATE VIEW idempotence.in_flight WITH (security_barrier) AS
 SELECT h.session, h.stream, h.request, h.pid, COALESCE(h.role, l.prepared_by::pg_catalog.regrole) AS role, h.application,
-       h.client::pg_catalog.inet AS client, COALESCE(h.since, l.prepared_at) AS since, h.state,
+       h.client_addr::pg_catalog.inet AS client_addr, COALESCE(h.since, l.prepared_at) AS since, h.state,
        COALESCE(l.waiters, 0) AS waiters, pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) l.waited_for_since AS longest_wait,
        l.prepared, COALESCE(h.requests, 1) AS requests, h.backend_state, h.wait_event,
        b.root AS blocked_by, b.prepared AS blocked_by_prepared
@@ -3559,7 +3562,6 @@ COMMENT ON COLUMN idempotence.stats.out_of_sequence IS 'ID006 of a call on a req
 COMMENT ON COLUMN idempotence.stats.unrecorded IS 'requests begun and not recorded, each one for which a commit was refused (ID008) or warned of; nothing if idempotence.unrecorded is off';
 COMMENT ON COLUMN idempotence.stats.waits IS 'calls that waited for a transaction or a lease that has the request, each once, from when the wait begins and however it ends';
 COMMENT ON COLUMN idempotence.stats.wait_ms IS 'how long they waited, in milliseconds. A backend that is terminated while it waits loses the length of that wait';
-COMMENT ON COLUMN idempotence.stats.swept IS 'expired outcomes that the sweep has deleted one by one: those of outcome_long, and of client sessions that ended; a segment is emptied as a whole, and nobody counts what was in it';
 COMMENT ON COLUMN idempotence.stats.since IS 'since when the line counts';
 COMMENT ON FUNCTION idempotence.error_counts() IS 'how many errors of each SQLSTATE of class ID were raised in this database, since the counters of stats began';
 COMMENT ON FUNCTION idem_stats_reset() IS 'sets the counters of this database to 0; gives the moment';
@@ -3589,7 +3591,7 @@ COMMENT ON COLUMN idempotence.in_flight.request IS 'the key or number; null: the
 COMMENT ON COLUMN idempotence.in_flight.pid IS 'the process that holds it; null: a prepared transaction does';
 COMMENT ON COLUMN idempotence.in_flight.role IS 'the role that was current when it was begun';
 COMMENT ON COLUMN idempotence.in_flight.application IS 'the application_name of the holder';
-COMMENT ON COLUMN idempotence.in_flight.client IS 'the address of the holder''s client; null: a local socket';
+COMMENT ON COLUMN idempotence.in_flight.client_addr IS 'the address of the holder''s client; null: a local socket';
 COMMENT ON COLUMN idempotence.in_flight.since IS 'when it was begun';
 COMMENT ON COLUMN idempotence.in_flight.state IS 'begun; saved: it has a checkpoint or a lease; recorded: it is done at the commit; released: given up';
 COMMENT ON COLUMN idempotence.in_flight.waiters IS 'how many processes wait for it';
@@ -3881,7 +3883,7 @@ COMMENT ON COLUMN idempotence.audit.at IS 'when';
 COMMENT ON COLUMN idempotence.audit.by IS 'the name of the role whose rights counted (current_user)';
 COMMENT ON COLUMN idempotence.audit.login IS 'the name of the role that the connection was of when it was opened, whatever SET ROLE and SET SESSION AUTHORIZATION have made of it';
 COMMENT ON COLUMN idempotence.audit.application IS 'the application_name of the connection';
-COMMENT ON COLUMN idempotence.audit.client IS 'the address of its client; null: a local socket';
+COMMENT ON COLUMN idempotence.audit.client_addr IS 'the address of its client; null: a local socket';
 COMMENT ON COLUMN idempotence.audit.action IS 'what was done';
 COMMENT ON COLUMN idempotence.audit.session IS 'the session''s name';
 COMMENT ON COLUMN idempotence.audit.request IS 'the request''s key';

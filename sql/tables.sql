@@ -1,8 +1,9 @@
 -- Types, schema and tables. This script runs first, since everything that comes later names them.
 --
 -- Only the functions of this extension write these tables, mostly by direct table access (see src/store/). No role
--- gets a privilege on them, except that admins may read audit. Fixed-width columns mostly come first in a table,
--- since PostgreSQL finds a column fastest where none of variable width comes before it.
+-- gets a privilege on them, except that admins may read audit. In a table come first the columns of fixed width, the
+-- widest first, since PostgreSQL finds a column fastest where none of variable width comes before it, and aligns none of
+-- them. Last come those that are mostly NULL, so that a row mostly ends before them (see src/store/row.rs).
 
 DO $$
 BEGIN
@@ -73,22 +74,22 @@ CREATE TYPE idem_position AS (
 CREATE TABLE idempotence.session (
   id              uuid        NOT NULL,
   created_at      timestamptz NOT NULL,
-  ended_at        timestamptz,
   owner           regrole     NOT NULL,
   window_size     integer,
+  timeout         interval,
   require_payload boolean     NOT NULL,
   inbox           boolean     NOT NULL,
   time_keys       boolean     NOT NULL,
   ordering        "char",
-  ended           "char",
-  request_id      uuid,
-  ttl             interval,
-  timeout         interval,
-  name            text        COLLATE "C",
+  node            text        COLLATE "C",
   client          text        COLLATE "C",
+  request_id      uuid,
+  ended           "char",
+  ended_at        timestamptz,
+  name            text        COLLATE "C",
+  ttl             interval,
   usable_by       regrole,
   max_attempts    integer,
-  node            text        COLLATE "C",
   journal         text        COLLATE "C",
   CONSTRAINT session_pkey PRIMARY KEY (id),
   CONSTRAINT session_name_key UNIQUE (name)
@@ -99,19 +100,21 @@ CREATE INDEX session_ended_at_idx ON idempotence.session (ended_at);
 CREATE INDEX session_ended_idx ON idempotence.session (owner, ended);
 
 -- Client sessions at work, and when each gave its last sign of life. The table is unlogged, so that registering and
--- signs of life cost no WAL and no flush. No index covers last_seen, so that a sign of life is a HOT update.
+-- signs of life cost no WAL and no flush. No index covers last_seen, so that a sign of life is a HOT update. As in reply and
+-- stream, the newest version of a row is looked for from the end of the primary key. PostgreSQL goes through what it has
+-- deduplicated from the beginning, so it must not do that there.
 CREATE UNLOGGED TABLE idempotence.session_live (
   id          uuid        NOT NULL,
   created_at  timestamptz NOT NULL,
   last_seen   timestamptz NOT NULL,
   owner       regrole     NOT NULL,
   window_size integer     NOT NULL,
-  ordering    "char"      NOT NULL,
-  request_id  uuid,
   timeout     interval    NOT NULL,
-  client      text        COLLATE "C",
+  ordering    "char"      NOT NULL,
   node        text        COLLATE "C",
-  CONSTRAINT session_live_pkey PRIMARY KEY (id)
+  client      text        COLLATE "C",
+  request_id  uuid,
+  CONSTRAINT session_live_pkey PRIMARY KEY (id) WITH (deduplicate_items = off)
 ) WITH (fillfactor = 50);
 CREATE INDEX session_live_client_idx ON idempotence.session_live (owner, client);
 CREATE INDEX session_live_request_id_idx ON idempotence.session_live (request_id);
@@ -128,10 +131,10 @@ CREATE TABLE idempotence.reply (
   class       "char"      NOT NULL,
   stream      text        NOT NULL COLLATE "C",
   recorded_by text        NOT NULL,
+  response    jsonb,
   fingerprint uuid,
   token       bigint,
-  response    jsonb,
-  CONSTRAINT reply_pkey PRIMARY KEY (session, stream, slot)
+  CONSTRAINT reply_pkey PRIMARY KEY (session, stream, slot) WITH (deduplicate_items = off)
 ) WITH (fillfactor = 50);
 
 -- What a client said of a stream: up to which number it has its answers (acked), and up to which number it had numbers
@@ -141,7 +144,7 @@ CREATE TABLE idempotence.stream (
   acked     bigint NOT NULL,
   allocated bigint NOT NULL,
   stream    text   NOT NULL COLLATE "C",
-  CONSTRAINT stream_pkey PRIMARY KEY (session, stream)
+  CONSTRAINT stream_pkey PRIMARY KEY (session, stream) WITH (deduplicate_items = off)
 ) WITH (fillfactor = 50);
 
 -- Outcomes lie in a ring of three segments. Records go to the current segment, look-ups read all three, and an old
@@ -157,9 +160,9 @@ CREATE TABLE idempotence.outcome_0 (
   class       "char"      NOT NULL,
   key         text        NOT NULL COLLATE "C",
   recorded_by text        NOT NULL,
+  response    jsonb,
   fingerprint uuid,
   token       bigint,
-  response    jsonb,
   CONSTRAINT outcome_0_pkey PRIMARY KEY (digest)
 );
 CREATE TABLE idempotence.outcome_1 (LIKE idempotence.outcome_0,
@@ -176,17 +179,17 @@ CREATE INDEX outcome_long_expires_at_idx ON idempotence.outcome_long (expires_at
 -- restored is looked for. looked_to is NULL where the end is known.
 CREATE TABLE idempotence.segment (
   opened_at   timestamptz NOT NULL,
-  closed_at   timestamptz,
   keep_us     bigint      NOT NULL,
   sessions_at timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
-  ends_at     timestamptz,
-  looked_to   bigint      DEFAULT 0,
   looked_in   oid         NOT NULL DEFAULT 0,
   number      smallint    NOT NULL,
   current     boolean     NOT NULL,
-  restored    boolean     NOT NULL DEFAULT true,
-  looked_at   timestamptz,
   opening     boolean     NOT NULL DEFAULT false,
+  restored    boolean     NOT NULL DEFAULT true,
+  closed_at   timestamptz,
+  ends_at     timestamptz,
+  looked_to   bigint      DEFAULT 0,
+  looked_at   timestamptz,
   CONSTRAINT segment_pkey PRIMARY KEY (number)
 );
 INSERT INTO idempotence.segment (number, current, opened_at, keep_us)
@@ -196,11 +199,11 @@ CREATE TABLE idempotence.checkpoint (
   digest      uuid        NOT NULL,
   session     uuid        NOT NULL,
   written_at  timestamptz NOT NULL,
+  stream      text        NOT NULL COLLATE "C",
   request     text        NOT NULL COLLATE "C",
   point       text        NOT NULL,
-  fingerprint uuid,
   state       jsonb,
-  stream      text        NOT NULL COLLATE "C",
+  fingerprint uuid,
   last        bigint,
   CONSTRAINT checkpoint_pkey PRIMARY KEY (digest)
 );
@@ -214,13 +217,13 @@ CREATE TABLE idempotence.lease (
   token        bigint      NOT NULL,
   begun_at     timestamptz NOT NULL,
   leased_until timestamptz NOT NULL,
-  last         bigint,
   attempt      integer     NOT NULL,
-  fingerprint  uuid,
-  request      text        NOT NULL COLLATE "C",
   stream       text        NOT NULL COLLATE "C",
+  request      text        NOT NULL COLLATE "C",
   holder       text        NOT NULL,
   application  text        NOT NULL,
+  fingerprint  uuid,
+  last         bigint,
   CONSTRAINT lease_pkey PRIMARY KEY (digest)
 ) WITH (fillfactor = 80);
 CREATE INDEX lease_session_idx ON idempotence.lease (session);
@@ -252,7 +255,7 @@ CREATE TABLE idempotence.audit (
   by          text        NOT NULL,
   login       text        NOT NULL,
   application text        NOT NULL,
-  client      text,
+  client_addr text,
   action      text        NOT NULL,
   session     text        NOT NULL,
   request     text        NOT NULL,
@@ -286,10 +289,10 @@ CREATE UNLOGGED TABLE idempotence.sweep (
 -- is the number of rows without a session that it has found. Not dumped: a restore notes itself.
 CREATE TABLE idempotence.restore (
   noted_at  timestamptz NOT NULL,
-  looked_at timestamptz,
   place     bigint      NOT NULL DEFAULT 0,
-  orphans   bigint,
-  brought   text        NOT NULL COLLATE "C"
+  brought   text        NOT NULL COLLATE "C",
+  looked_at timestamptz,
+  orphans   bigint
 );
 ALTER TABLE idempotence.restore REPLICA IDENTITY FULL;
 

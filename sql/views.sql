@@ -248,7 +248,7 @@ OFFSET 0;
 -- they raise 55000.
 CREATE VIEW idempotence.stats WITH (security_barrier) AS
 SELECT s.session, s.owner, s.kind, s.started, s.taken_over, s.replayed, s.recorded, s.failed, s.cancelled, s.released, s.in_progress,
-       s.mismatched, s.discarded, s.fenced, s.out_of_sequence, s.unrecorded, s.waits, s.wait_ms, s.swept, s.since
+       s.mismatched, s.discarded, s.fenced, s.out_of_sequence, s.unrecorded, s.waits, s.wait_ms, s.since
 FROM idempotence.stats() s;
 
 CREATE VIEW idempotence.errors WITH (security_barrier) AS
@@ -326,7 +326,7 @@ $root_blocker$;
 -- only to monitors: shared memory does not know them any more.
 CREATE VIEW idempotence.in_flight WITH (security_barrier) AS
 SELECT h.session, h.stream, h.request, h.pid, COALESCE(h.role, l.prepared_by::pg_catalog.regrole) AS role, h.application,
-       h.client::pg_catalog.inet AS client, COALESCE(h.since, l.prepared_at) AS since, h.state,
+       h.client_addr::pg_catalog.inet AS client_addr, COALESCE(h.since, l.prepared_at) AS since, h.state,
        COALESCE(l.waiters, 0) AS waiters, pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) l.waited_for_since AS longest_wait,
        l.prepared, COALESCE(h.requests, 1) AS requests, h.backend_state, h.wait_event,
        b.root AS blocked_by, b.prepared AS blocked_by_prepared

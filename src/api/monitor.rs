@@ -26,7 +26,7 @@ CREATE FUNCTION idempotence.stats(OUT session text, OUT owner regrole, OUT kind 
                                   OUT replayed bigint, OUT recorded bigint, OUT failed bigint, OUT cancelled bigint, OUT released bigint,
                                   OUT in_progress bigint, OUT mismatched bigint, OUT discarded bigint, OUT fenced bigint,
                                   OUT out_of_sequence bigint, OUT unrecorded bigint, OUT waits bigint, OUT wait_ms bigint,
-                                  OUT swept bigint, OUT since timestamptz) RETURNS SETOF record
+                                  OUT since timestamptz) RETURNS SETOF record
 LANGUAGE c VOLATILE PARALLEL UNSAFE
 AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
 "#)]
@@ -125,7 +125,7 @@ fn idem_stats_reset() -> Timestamptz {
 /// `lock_low` name the request's lock in `pg_locks`.
 #[pg_extern(sql = r#"
 CREATE FUNCTION idempotence.held_requests(OUT session text, OUT stream text, OUT request text, OUT pid integer, OUT role regrole,
-                                          OUT application text, OUT client text, OUT since timestamptz, OUT state text,
+                                          OUT application text, OUT client_addr text, OUT since timestamptz, OUT state text,
                                           OUT requests bigint, OUT lock_high oid, OUT lock_low oid,
                                           OUT backend_state text, OUT wait_event text) RETURNS SETOF record
 LANGUAGE c VOLATILE PARALLEL UNSAFE

@@ -87,13 +87,8 @@ pub fn count(session: &Session, counter: Counter) {
 /// Adds to a counter of a session.
 pub fn add(session: &Session, counter: Counter, more: u64) {
     if area().is_some() {
-        add_to(Key::of(session, pg::current_database()), counter, more);
+        add_at(Key::of(session, pg::current_database()), counter as usize, more);
     }
-}
-
-/// Adds to a counter of a tally.
-pub fn add_to(key: Key, counter: Counter, more: u64) {
-    add_at(key, counter as usize, more);
 }
 
 /// Counts an error of this database: 0 is ID001.

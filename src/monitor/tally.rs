@@ -39,8 +39,6 @@ pub enum Counter {
     Waits,
     /// How long such calls waited, in milliseconds.
     WaitMs,
-    /// Outcomes that the sweep deleted.
-    Swept,
     /// The first of those that count errors: ID001. The others follow it. They count for the whole database, in its tally
     /// for others, since many an error tells of no session that is known here.
     Errors,
@@ -73,12 +71,12 @@ impl Key {
     }
 
     /// The tally of a standing session.
-    pub fn of_standing(id: &SessionId, database: pg_sys::Oid) -> Key {
+    fn of_standing(id: &SessionId, database: pg_sys::Oid) -> Key {
         Key { database: database.to_u32(), role: 0, session: *id }
     }
 
     /// The tally of the client sessions of a role.
-    pub fn of_clients(owner: pg_sys::Oid, database: pg_sys::Oid) -> Key {
+    fn of_clients(owner: pg_sys::Oid, database: pg_sys::Oid) -> Key {
         Key { database: database.to_u32(), role: owner.to_u32(), session: SessionId::default() }
     }
 

@@ -26,7 +26,7 @@ pub struct Repair<'a> {
     pub found: &'a str,
 }
 
-columns! { "audit", COLUMNS: AT, BY, LOGIN, APPLICATION, CLIENT, ACTION, SESSION, REQUEST, REASON, FOUND }
+columns! { "audit", COLUMNS: AT, BY, LOGIN, APPLICATION, CLIENT_ADDR, ACTION, SESSION, REQUEST, REASON, FOUND }
 
 /// Notes a repair, in the transaction that makes it.
 pub fn insert(repair: &Repair<'_>) {
@@ -35,7 +35,7 @@ pub fn insert(repair: &Repair<'_>) {
     columns[BY] = Some(pg::text(&pg::current_role_name()));
     columns[LOGIN] = Some(pg::text(&pg::login_name()));
     columns[APPLICATION] = Some(pg::text(&pg::application_name()));
-    columns[CLIENT] = pg::client_address().as_deref().map(pg::text);
+    columns[CLIENT_ADDR] = pg::client_address().as_deref().map(pg::text);
     columns[ACTION] = Some(pg::text(repair.action));
     columns[SESSION] = Some(pg::text(repair.session));
     columns[REQUEST] = Some(pg::text(repair.request));

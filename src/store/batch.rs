@@ -7,11 +7,11 @@
 //! `docs/design.md`, *Inboxes*, says why this is right.
 
 use crate::domain::identity::{Digest, SessionId};
-use crate::pg::{self, TextRoom};
+use crate::pg::{self, TextRoom, raw};
 use crate::store::insert;
 use crate::store::outcome_columns::{CLASS, COLUMNS, DIGEST, EXPIRES_AT, KEY, RECORDED_AT, RECORDED_BY, SESSION};
 use crate::store::rel::Rel;
-use crate::store::tuple::check_columns;
+use crate::store::row::RowToWrite;
 use crate::store::write;
 use pgrx::{PgSqlErrorCode, pg_sys};
 
@@ -71,9 +71,8 @@ fn columns(key: &Key<'_>, common: &Common<'_>, room: &mut TextRoom) -> [Option<p
 
 fn insert_all(table: &Rel, keys: &[Key<'_>], common: &Common<'_>) {
     // SAFETY: the relation is open to be written, and takes rows directly. The slots have its shape. An error ends the
-    // subtransaction, which closes the indexes and releases the slots.
+    // subtransaction, which closes the indexes and releases the slots. The closure has nothing to drop and does not panic.
     unsafe {
-        check_columns((*table.rel).rd_att, COLUMNS);
         let indexes = pg_sys::CatalogOpenIndexes(table.rel);
         let slot = |_| pg_sys::MakeSingleTupleTableSlot((*table.rel).rd_att, &raw const pg_sys::TTSOpsHeapTuple);
         let mut slots: Vec<*mut pg_sys::TupleTableSlot> = (0..keys.len().min(ROWS_AT_ONCE)).map(slot).collect();
@@ -81,8 +80,8 @@ fn insert_all(table: &Rel, keys: &[Key<'_>], common: &Common<'_>) {
         for keys in keys.chunks(ROWS_AT_ONCE) {
             let slots = &mut slots[..keys.len()];
             for (key, slot) in keys.iter().zip(&*slots) {
-                let (mut values, mut nulls) = pg::split(&columns(key, common, &mut room));
-                let tuple = pg_sys::heap_form_tuple((*table.rel).rd_att, values.as_mut_ptr(), nulls.as_mut_ptr());
+                let mut row = RowToWrite::of(table, &columns(key, common, &mut room));
+                let tuple = raw::guarded(|| row.form((*table.rel).rd_att));
                 pg_sys::ExecStoreHeapTuple(tuple, *slot, true);
             }
             let (command, no_options, one_by_one) = (pg_sys::GetCurrentCommandId(true), 0, std::ptr::null_mut());

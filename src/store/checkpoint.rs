@@ -14,7 +14,7 @@ use crate::store::tuple::{Tid, Tuple, columns, uuid_equals};
 use crate::store::write;
 use pgrx::pg_sys;
 
-columns! { "checkpoint", COLUMNS: DIGEST, SESSION, WRITTEN_AT, REQUEST, POINT, FINGERPRINT, STATE, STREAM, LAST }
+columns! { "checkpoint", COLUMNS: DIGEST, SESSION, WRITTEN_AT, STREAM, REQUEST, POINT, STATE, FINGERPRINT, LAST }
 type Columns<'a> = Tuple<'a, COLUMNS>;
 
 /// A checkpoint.

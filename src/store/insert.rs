@@ -18,8 +18,7 @@ pub(super) unsafe fn insert(rel: pg_sys::Relation, mut row: RowToWrite, index: O
     // SAFETY: as the caller warrants. The closure has nothing to drop and does not panic.
     unsafe {
         raw::guarded(|| {
-            let (values, nulls) = row.parts();
-            let tuple = raw::heap_form_tuple((*rel).rd_att, values, nulls);
+            let tuple = row.form((*rel).rd_att);
             match index {
                 Some(index) => {
                     raw::simple_heap_insert(rel, tuple);

@@ -42,19 +42,13 @@ pub fn is_any() -> Result<bool, Error> {
     sql::first::<Uuid>(query).map(|found| found.is_some())
 }
 
-/// Deletes those of the outcomes that had expired at `before`; gives how many of each session. The caller has the
-/// requests' locks.
-pub fn delete(digests: &[SessionId], before: i64) -> Result<Vec<(SessionId, u64)>, Error> {
-    let statement = "WITH gone AS (
-          DELETE FROM ONLY idempotence.outcome_long WHERE digest OPERATOR(pg_catalog.=) ANY (ARRAY(
-            SELECT o.digest FROM ONLY idempotence.outcome_long o
-            WHERE o.digest OPERATOR(pg_catalog.=) ANY ($1) AND o.expires_at OPERATOR(pg_catalog.<=) $2 FOR UPDATE SKIP LOCKED))
-          RETURNING session)
-        SELECT g.session, pg_catalog.count(*) FROM gone g GROUP BY g.session";
-    let gone = sql::changing(statement, &[ids(digests).into(), moment(before).into()], |row| {
-        Ok(row.get::<Uuid>(1)?.zip(row.get::<i64>(2)?))
-    })?;
-    Ok(gone.iter().flatten().map(|(id, count)| (*id.as_bytes(), count.unsigned_abs())).collect())
+/// Deletes those of the outcomes that had expired at `before`; gives how many. The caller has the requests' locks.
+pub fn delete(digests: &[SessionId], before: i64) -> Result<usize, Error> {
+    let statement = "
+        DELETE FROM ONLY idempotence.outcome_long WHERE digest OPERATOR(pg_catalog.=) ANY (ARRAY(
+          SELECT o.digest FROM ONLY idempotence.outcome_long o
+          WHERE o.digest OPERATOR(pg_catalog.=) ANY ($1) AND o.expires_at OPERATOR(pg_catalog.<=) $2 FOR UPDATE SKIP LOCKED))";
+    sql::execute(statement, &[ids(digests).into(), moment(before).into()])
 }
 
 /// Whether the table has no page.

@@ -15,7 +15,7 @@ use crate::store::write;
 use pgrx::pg_sys;
 use uuid::Uuid;
 
-columns! { "reply", COLUMNS: SESSION, FIRST, LAST, RECORDED_AT, SLOT, CLASS, STREAM, RECORDED_BY, FINGERPRINT, TOKEN, RESPONSE }
+columns! { "reply", COLUMNS: SESSION, FIRST, LAST, RECORDED_AT, SLOT, CLASS, STREAM, RECORDED_BY, RESPONSE, FINGERPRINT, TOKEN }
 type Columns<'a> = Tuple<'a, COLUMNS>;
 
 /// The letter in the column `class` for a reply whose response was dropped. The row still tells that its numbers were

@@ -111,7 +111,7 @@ const DUMPED: [Table; 7] = [
 /// repaired, and who was granted what. The view `idempotence.missing` has the same list.
 const DUMPED_BESIDE: [Table; 2] = [Table::Audit, Table::Granted];
 
-columns! { "restore", COLUMNS: NOTED_AT, LOOKED_AT, PLACE, ORPHANS, BROUGHT }
+columns! { "restore", COLUMNS: NOTED_AT, PLACE, BROUGHT, LOOKED_AT, ORPHANS }
 
 /// The names of the tables that were restored.
 fn brought() -> Vec<String> {

@@ -51,7 +51,7 @@ pub fn each_outcome(part: impl Fn(&str) -> String) -> String {
     all().map(|(table, _)| part(&format!("idempotence.{}", table.name()))).collect::<Vec<_>>().join(" UNION ALL ")
 }
 
-columns! { "segment", COLUMNS: OPENED_AT, CLOSED_AT, KEEP_US, SESSIONS_AT, ENDS_AT, LOOKED_TO, LOOKED_IN, NUMBER, CURRENT, RESTORED, LOOKED_AT, OPENING }
+columns! { "segment", COLUMNS: OPENED_AT, KEEP_US, SESSIONS_AT, LOOKED_IN, NUMBER, CURRENT, OPENING, RESTORED, CLOSED_AT, ENDS_AT, LOOKED_TO, LOOKED_AT }
 type Columns<'a> = Tuple<'a, COLUMNS>;
 
 /// Calls `look` for each table that may have an outcome of some keys, until it gives a value. The current segment is the

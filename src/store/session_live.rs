@@ -14,7 +14,7 @@ use crate::store::write;
 use pgrx::pg_sys;
 
 columns! { "session_live", COLUMNS:
-    ID, CREATED_AT, LAST_SEEN, OWNER, WINDOW_SIZE, ORDERING, REQUEST_ID, TIMEOUT, CLIENT, NODE
+    ID, CREATED_AT, LAST_SEEN, OWNER, WINDOW_SIZE, TIMEOUT, ORDERING, NODE, CLIENT, REQUEST_ID
 }
 type Columns<'a> = Tuple<'a, COLUMNS>;
 

@@ -30,7 +30,7 @@ pub struct Transaction {
     /// The `application_name`.
     pub application: Option<String>,
     /// The address of the client.
-    pub client: Option<String>,
+    pub client_addr: Option<String>,
     /// What the process does, as in `pg_stat_activity`.
     pub state: Option<String>,
     /// Since when it has the lock at most: when it began, or was prepared. One that waits: since when it waits.
@@ -126,7 +126,7 @@ fn transaction(row: &SpiHeapTupleData<'_>) -> Result<Transaction, spi::Error> {
         pid: row.get(2)?,
         role: row.get(3)?,
         application: row.get(4)?,
-        client: row.get(5)?,
+        client_addr: row.get(5)?,
         state: row.get(6)?,
         since: row.get(7)?,
         prepared: row.get(8)?,

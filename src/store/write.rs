@@ -11,7 +11,7 @@
 //! `way.rs` tells which way serves a table.
 
 use crate::error::Error;
-use crate::pg::{self, Sight, Statements};
+use crate::pg::{self, Sight, Statements, raw};
 use crate::store::cache;
 use crate::store::catalog::Table;
 use crate::store::insert;
@@ -83,10 +83,9 @@ pub fn update(table: &Rel, at: Tid<'_>, columns: &[Option<pg_sys::Datum>]) {
         return by_sql(table, Verb::Update, columns, Some(at));
     }
     // SAFETY: as in insert(). `at` is a row of this table, which was locked before the row was found. The caller's
-    // advisory lock keeps other transactions from changing the row.
+    // advisory lock keeps other transactions from changing the row. The closure has nothing to drop and does not panic.
     unsafe {
-        let (values, nulls) = row.parts();
-        let tuple = pg_sys::heap_form_tuple((*table.rel).rd_att, values, nulls);
+        let tuple = raw::guarded(|| row.form((*table.rel).rd_att));
         update::update(table.rel, &mut at.get(), tuple);
         pg_sys::heap_freetuple(tuple);
         pg_sys::CommandCounterIncrement();

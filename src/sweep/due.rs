@@ -9,7 +9,6 @@ use crate::error::Error;
 use crate::store::catalog::Table;
 use crate::store::sql::{self, ids, moment};
 use crate::sweep::parts::{self, Part};
-use crate::sweep::swept;
 use pgrx::datum::Uuid;
 
 /// Finds saved client sessions that have not ended and are not at work, as after a crash.
@@ -43,12 +42,16 @@ pub fn ended_before(us: i64, limit: usize) -> Result<Vec<SessionId>, Error> {
 /// Deletes at most `limit` rows that ended sessions leave behind: replies first, then streams, and when none
 /// of these is left, the sessions themselves. Returns the number of rows, and how many of them are sessions.
 pub fn delete(sessions: &[SessionId], limit: usize) -> Result<(usize, usize), Error> {
-    let mut rows = delete_replies(sessions, limit)?;
-    if rows < limit {
-        let statement = "
-            DELETE FROM idempotence.stream WHERE ctid OPERATOR(pg_catalog.=) ANY (ARRAY(
-              SELECT r.ctid FROM idempotence.stream r WHERE r.session OPERATOR(pg_catalog.=) ANY ($1) LIMIT $2))";
-        rows += sql::execute(statement, &[ids(sessions).into(), ((limit - rows) as i64).into()])?;
+    let mut rows = 0;
+    for table in [Table::Reply, Table::Stream] {
+        if rows < limit {
+            let table = table.name();
+            let statement = format!(
+                "DELETE FROM idempotence.{table} WHERE ctid OPERATOR(pg_catalog.=) ANY (ARRAY(
+                   SELECT r.ctid FROM idempotence.{table} r WHERE r.session OPERATOR(pg_catalog.=) ANY ($1) LIMIT $2))"
+            );
+            rows += sql::execute(&statement, &[ids(sessions).into(), ((limit - rows) as i64).into()])?;
+        }
     }
     if rows >= limit {
         return Ok((rows, 0));
@@ -59,27 +62,6 @@ pub fn delete(sessions: &[SessionId], limit: usize) -> Result<(usize, usize), Er
     let gone = &sessions[..sessions.len().min(limit - rows)];
     let deleted = sql::execute(statement, &[ids(gone).into()])?;
     Ok((rows + deleted, deleted))
-}
-
-/// Deletes at most `limit` replies of these sessions, and counts the outcomes among them. Returns the number of replies.
-fn delete_replies(sessions: &[SessionId], limit: usize) -> Result<usize, Error> {
-    let statement = "
-        WITH gone AS (
-          DELETE FROM idempotence.reply WHERE ctid OPERATOR(pg_catalog.=) ANY (ARRAY(
-            SELECT r.ctid FROM idempotence.reply r WHERE r.session OPERATOR(pg_catalog.=) ANY ($1) LIMIT $2))
-          RETURNING session, class)
-        SELECT ARRAY[COALESCE(s.owner::pg_catalog.oid::pg_catalog.int8, 0), pg_catalog.count(*),
-                     pg_catalog.count(*) FILTER (WHERE g.class OPERATOR(pg_catalog.<>) 'd')]
-        FROM gone g LEFT JOIN idempotence.session s ON s.id OPERATOR(pg_catalog.=) g.session
-        GROUP BY s.owner";
-    let mut rows = 0;
-    for gone in sql::changing(statement, &[ids(sessions).into(), (limit as i64).into()], |row| row.get::<Vec<i64>>(1))?
-    {
-        let [owner, replies, outcomes] = gone.unwrap_or_default()[..] else { continue };
-        rows += usize::try_from(replies).unwrap_or(0);
-        swept::of_clients(u32::try_from(owner).unwrap_or(0).into(), outcomes.unsigned_abs());
-    }
-    Ok(rows)
 }
 
 /// A session that names a role which was dropped, as its owner or as the role that it is lent to.

@@ -8,7 +8,6 @@ use crate::store::exclusive;
 use crate::store::outcome_long;
 use crate::sweep::held_by;
 use crate::sweep::progress::Progress;
-use crate::sweep::swept;
 
 /// Deletes at most `limit` outcomes that have expired. Truncates the table when nothing is left in it.
 pub fn delete_expired(limit: usize) -> Result<Progress, Error> {
@@ -24,11 +23,9 @@ pub fn delete_expired(limit: usize) -> Result<Progress, Error> {
     let found = outcome_long::expired(before, limit)?;
     let ours = outcome_long::lock_requests(&found);
     if !ours.is_empty() {
-        let gone = outcome_long::delete(&ours, before)?;
-        let deleted: u64 = gone.iter().map(|(_, outcomes)| outcomes).sum();
-        swept::of_standing(gone);
+        let deleted = outcome_long::delete(&ours, before)?;
         // Those that an inbox is renewing are left.
-        return Ok(Progress::counted(deleted as usize, "expired long-lived outcomes deleted", deleted > 0));
+        return Ok(Progress::counted(deleted, "expired long-lived outcomes deleted", deleted > 0));
     }
     if found.is_empty()
         && !outcome_long::is_any()?

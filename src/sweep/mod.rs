@@ -15,7 +15,6 @@ mod parts;
 pub mod progress;
 mod ring;
 mod sessions;
-mod swept;
 mod tombstones;
 
 use crate::arguments;

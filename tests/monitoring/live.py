@@ -32,7 +32,6 @@ def live(host, superuser, programs):
         check.sql_port = stack.start_sql_exporter()
         stack.start_prometheus(short_rules(RULES.read_text(encoding="utf-8")), check.postgres_port, check.sql_port)
         try:
-            load.expired(25)
             load.first()
             healthy_time(check)
             mistakes(check)

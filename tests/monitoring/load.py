@@ -23,8 +23,7 @@ ORDERS = ("orders", "app", "standing")
 REPORTS = ("reports", "app", "standing")
 MAIL = ("mail", "app", "inbox")
 CREW = ("", "crew", "client")
-BRIEF = ("brief", "app", "standing")
-LINES = [BRIEF, PAYMENTS, REFUNDS, ORDERS, REPORTS, MAIL, CREW]
+LINES = [PAYMENTS, REFUNDS, ORDERS, REPORTS, MAIL, CREW]
 
 SET_UP = """
 CREATE EXTENSION idempotence;
@@ -32,7 +31,6 @@ CREATE ROLE app LOGIN;
 CREATE ROLE crew LOGIN;
 CREATE ROLE prometheus LOGIN;
 SELECT idem_grant('app'), idem_grant('crew'), idem_grant('prometheus', 'monitor');
-SELECT idem_create_session('brief', ttl => '60 days', owner => 'app');
 SELECT idem_create_session('payments', ttl => '1 day', owner => 'app');
 SELECT idem_create_session('refunds', ttl => '1 day', owner => 'app');
 SELECT idem_create_session('orders', ttl => '1 day', owner => 'app');
@@ -127,21 +125,6 @@ class Load:
         self.begin(conn, line, key, "succeeded", True, payload=PAYLOAD)
         conn.commit()
         self.count(line, replayed=1)
-
-    def expired(self, requests):
-        """Outcomes that the sweep finds expired, and deletes one by one, since they were to outlive their segment."""
-        with self.connect() as conn:
-            for _ in range(requests):
-                self.do(conn, BRIEF)
-        with self.connect(self.superuser, autocommit=True) as conn:
-            conn.execute("UPDATE idempotence.outcome_long SET expires_at = now() - interval '1 hour'")
-            deadline = time.monotonic() + 20
-            while conn.execute("SELECT count(*) FROM idempotence.outcome_long").fetchone()[0] > 0:
-                conn.execute("CALL idem_sweep()")
-                if time.monotonic() > deadline:
-                    raise Unexpected("the sweep does not delete what has expired")
-                time.sleep(0.2)
-        self.count(BRIEF, swept=requests)
 
     def first(self):
         """One request a line, so that every line is there."""

@@ -104,7 +104,7 @@ async fn a_steady_load_leaves_tables_as_large_as_its_first_lap_did(version: Vers
 // Goal: while somebody holds an old snapshot, as pg_dump does, the earlier versions of the rows of a session
 // stay. Nevertheless, a request of the session costs no more than at the beginning.
 // Method: 20 000 requests of a session under such a snapshot, each with an acknowledgement. The test compares
-// how many pages of tables and indexes the first thousand and the last thousand requests visit, not how long
+// how many pages of tables and indexes the first thousand and each other thousand requests visit, not how long
 // they take.
 async fn a_request_costs_the_same_while_an_old_snapshot_is_held(version: Version) -> Result<()> {
     const FIRST: usize = 1000;
@@ -122,10 +122,12 @@ async fn a_request_costs_the_same_while_an_old_snapshot_is_held(version: Version
             Ok((visits(&client).await? - before) / (to + 1 - from) as i64)
         };
         let first = run(1, FIRST).await?;
-        run(FIRST + 1, LAST - FIRST).await?;
-        let last = run(LAST - FIRST + 1, LAST).await?;
-        println!("{ordering}: {first} pages a request, then {last}");
-        ensure!(last <= first * 2, "{ordering}: from {first} pages a request to {last}");
+        let mut most = 0;
+        for before in (FIRST..LAST).step_by(FIRST) {
+            most = most.max(run(before + 1, before + FIRST).await?);
+        }
+        println!("{ordering}: {first} pages a request, then {most} at most");
+        ensure!(most <= first * 2, "{ordering}: from {first} pages a request to {most}");
     }
     // A page has room for less than a hundred versions.
     let pages: usize = client

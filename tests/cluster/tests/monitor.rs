@@ -42,7 +42,7 @@ on_each_version!(in bounded:
     sums_are_exact_where_sessions_are_many_and_lines_few,
     sessions_that_are_used_once_leave_the_lines_to_others,
     databases_share_the_lines_and_keep_their_sums,
-    swept_is_what_the_sweep_has_removed,
+    what_a_forgotten_session_has_counted_stays_in_the_sum,
 );
 
 on_each_version!(in errors:

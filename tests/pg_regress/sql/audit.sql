@@ -40,7 +40,7 @@ SELECT idem_revoke('regress_audit_owner'), idem_revoke('regress_audit_boss');
 SELECT idem_create_session('audit', ttl => '2 days', require_payload => true, max_attempts => 3);
 SELECT idem_alter_session('audit', owner => current_user::regrole, usable_by => '-');
 DROP ROLE regress_audit_owner, regress_audit_boss;
-SELECT CASE WHEN by = session_user THEN 'the user' ELSE by END AS by, login = session_user AS login, application, client IS NULL AS local, action, session, request, reason,
+SELECT CASE WHEN by = session_user THEN 'the user' ELSE by END AS by, login = session_user AS login, application, client_addr IS NULL AS local, action, session, request, reason,
   replace(found, session_user, 'the user') FROM idempotence.audit ORDER BY at;
 SELECT request, recorded_by FROM idempotence.outcomes WHERE session = 'audit';
 SELECT request, recorded_by FROM idem_outcomes('audit');
