@@ -22,9 +22,11 @@ BEGIN
   ELSIF EXISTS (SELECT FROM pg_catalog.pg_extension WHERE extname = 'idempotence') AND pg_catalog.to_regclass('idempotence.door') IS NULL THEN
     RAISE EXCEPTION 'the extension "idempotence" is in this database: nothing else is needed' USING ERRCODE = 'duplicate_object';
   ELSIF pg_catalog.to_regnamespace('idempotence') IS NULL THEN CREATE SCHEMA idempotence;
-  ELSIF (SELECT nspowner FROM pg_catalog.pg_namespace WHERE nspname = 'idempotence') <> CURRENT_USER::regrole THEN
-    -- Who owns a schema can put objects in it that are taken for ours.
-    RAISE EXCEPTION 'schema "idempotence" belongs to another role' USING ERRCODE = 'insufficient_privilege';
+  ELSIF EXISTS (SELECT FROM pg_catalog.pg_namespace n, pg_catalog.pg_roles r, LATERAL (SELECT n.nspowner UNION ALL SELECT relowner FROM pg_catalog.pg_class
+      WHERE relnamespace = n.oid UNION ALL SELECT proowner FROM pg_catalog.pg_proc WHERE pronamespace = n.oid) o (owner)
+      WHERE n.nspname = 'idempotence' AND r.rolname = CURRENT_USER AND o.owner <> r.oid) THEN
+    -- What somebody else has put into the schema would be taken for ours.
+    RAISE EXCEPTION 'schema "idempotence", or something in it, belongs to another role' USING ERRCODE = 'insufficient_privilege';
   END IF;
   IF pg_catalog.to_regtype('idempotence.idem_ticket') IS NULL THEN
     CREATE TYPE idempotence.idem_ticket AS (status text, replayed boolean, response jsonb, token bigint, attempt integer, point text, state jsonb,
@@ -83,13 +85,11 @@ ALTER TABLE idempotence.swept REPLICA IDENTITY FULL; ALTER TABLE idempotence.set
 CREATE OR REPLACE FUNCTION idempotence._legible(words text) RETURNS text LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   unseen CONSTANT text := '[\u0001-\u001F\u007F-\u009F\u00AD\u034F\u061C\u115F\u1160\u17B4\u17B5\u180B-\u180F\u200B-\u200F\u2028-\u202E'
-    '\u2060-\u206F\u3164\uFE00-\uFE0F\uFEFF\uFFF9-\uFFFB\U000E0000-\U000E0FFF]';
-BEGIN
+    '\u2060-\u206F\u3164\uFE00-\uFE0F\uFEFF\uFFF9-\uFFFB\U000E0000-\U000E0FFF]'; BEGIN
   IF words IS NULL OR words !~ unseen THEN RETURN words; END IF;
   RETURN (SELECT string_agg(CASE WHEN c !~ unseen THEN c WHEN ascii(c) < 65536 THEN '\u' || upper(lpad(to_hex(ascii(c)), 4, '0'))
                                  ELSE '\U' || upper(lpad(to_hex(ascii(c)), 8, '0')) END, '' ORDER BY n)
-          FROM regexp_split_to_table(words, '') WITH ORDINALITY r (c, n));
-END $$;
+          FROM regexp_split_to_table(words, '') WITH ORDINALITY r (c, n)); END $$;
 -- Errors: kind, SQLSTATE, message, DETAIL, HINT.
 CREATE OR REPLACE FUNCTION idempotence._refuse(kind text, VARIADIC a text[] DEFAULT '{}') RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE e record; BEGIN
@@ -145,8 +145,7 @@ DECLARE e record; BEGIN
   ) v (kind, state, message, detail, hint) WHERE v.kind = _refuse.kind;
   a := ARRAY(SELECT idempotence._legible(w) FROM unnest(a) WITH ORDINALITY u (w, n) ORDER BY n);
   RAISE EXCEPTION USING ERRCODE = e.state, MESSAGE = format(e.message, VARIADIC a), DETAIL = format(e.detail, VARIADIC a),
-    HINT = format(e.hint, VARIADIC a);
-END $$;
+    HINT = format(e.hint, VARIADIC a); END $$;
 CREATE OR REPLACE FUNCTION idempotence._must(argument text, value_is_null boolean) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN IF value_is_null THEN PERFORM idempotence._refuse('null', argument, 'The function cannot do without it.'); END IF; END $$;
 -- The name of a request, a moment, and a length of time in the largest unit of which it is a multiple, for messages.
@@ -183,8 +182,7 @@ DECLARE former text := current_setting('lock_timeout'); ms bigint := idempotence
   RETURN former; END $$;
 CREATE OR REPLACE FUNCTION idempotence._check_size(what text, named text, value jsonb) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE most bigint := (SELECT CASE WHEN what = 'payload' THEN max_payload ELSE max_response END FROM idempotence.settings);
-  size bigint := pg_column_size(value) - 4;
-BEGIN
+  size bigint := pg_column_size(value) - 4; BEGIN
   most := least(most, pg_size_bytes(nullif(current_setting('idempotence.max_' || CASE WHEN what = 'payload' THEN what ELSE 'response' END, true), '')));
   IF size > most THEN
     PERFORM idempotence._refuse('limit', format('the %s of %s', what, named), size || ' bytes', most || ' bytes',
@@ -196,10 +194,8 @@ CREATE OR REPLACE FUNCTION idempotence.idem_fingerprint(payload jsonb) RETURNS u
 BEGIN
   IF payload IS NULL THEN PERFORM idempotence._must('payload', true); END IF;
   RETURN left(encode(sha256(convert_to(regexp_replace(payload::text,
-    E'("([^"\\\\]|\\\\.)*")|([.][0-9]*[1-9])0+(?![0-9])|[.]0+(?![0-9])', E'\\1\\3', 'g'), 'UTF8')), 'hex'), 32)::uuid;
-END $$;
-CREATE OR REPLACE FUNCTION idempotence.idem_key(payload jsonb) RETURNS text LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
-BEGIN
+    E'("([^"\\\\]|\\\\.)*")|([.][0-9]*[1-9])0+(?![0-9])|[.]0+(?![0-9])', E'\\1\\3', 'g'), 'UTF8')), 'hex'), 32)::uuid; END $$;
+CREATE OR REPLACE FUNCTION idempotence.idem_key(payload jsonb) RETURNS text LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$ BEGIN
   IF payload IS NULL THEN PERFORM idempotence._must('payload', true); END IF;
   IF NOT payload @? 'strict $.** ? (@.type() == "string" || @.type() == "number" || @.type() == "boolean")' THEN PERFORM idempotence._refuse('says nothing'); END IF;
   RETURN replace(idempotence.idem_fingerprint(payload)::text, '-', ''); END $$;
@@ -229,8 +225,7 @@ RETURN ('x' || left(encode(sha256(convert_to(secret::text || key, 'UTF8')), 'hex
 -- a lease: nothing is left of a replay, and whoever has a lease records under the lock. Otherwise the lock is kept.
 CREATE OR REPLACE FUNCTION idempotence._wait_for(lock bigint, until timestamptz, s integer DEFAULT NULL, k text DEFAULT NULL, OUT free boolean, OUT kept boolean) LANGUAGE plpgsql AS $$
 DECLARE former text := current_setting('lock_timeout'); ms bigint := idempotence._ms_until(until);
-  shorter boolean := former <> '0' AND (ms = 0 OR extract(epoch FROM former::interval) * 1000 <= ms);
-BEGIN
+  shorter boolean := former <> '0' AND (ms = 0 OR extract(epoch FROM former::interval) * 1000 <= ms); BEGIN
   free := clock_timestamp() < until; kept := false;
   IF NOT free THEN RETURN; END IF;
   IF NOT shorter THEN PERFORM set_config('lock_timeout', ms::text, true); END IF;
@@ -246,8 +241,7 @@ EXCEPTION
   WHEN SQLSTATE 'ID000' THEN NULL;
   WHEN lock_not_available THEN
     IF shorter THEN RAISE; END IF;
-    free := false;
-END $$;
+    free := false; END $$;
 -- Whether another transaction has the lock; whether this one has.
 CREATE OR REPLACE FUNCTION idempotence._is_held(lock bigint) RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN
   IF pg_try_advisory_xact_lock_shared(lock) THEN RAISE EXCEPTION USING ERRCODE = 'ID000'; END IF;
@@ -278,14 +272,12 @@ DECLARE written pg_lsn; flushed_by timestamptz := clock_timestamp() + 3 * curren
   RETURN true; END $$;
 CREATE OR REPLACE FUNCTION idempotence._status_of(class "char") RETURNS text LANGUAGE sql IMMUTABLE
 RETURN CASE class WHEN 's' THEN 'succeeded' WHEN 'f' THEN 'failed' WHEN 'c' THEN 'cancelled' ELSE 'open' END;
-CREATE OR REPLACE FUNCTION idempotence._in_progress(named text, leased_until timestamptz, hint text DEFAULT NULL) RETURNS void LANGUAGE plpgsql AS $$
-BEGIN
+CREATE OR REPLACE FUNCTION idempotence._in_progress(named text, leased_until timestamptz, hint text DEFAULT NULL) RETURNS void LANGUAGE plpgsql AS $$ BEGIN
   PERFORM idempotence._refuse('in progress', named, CASE WHEN leased_until IS NULL THEN 'Another transaction holds it, and the wait ran out.'
       ELSE format('The lease that is in the way lasts until %s.', idempotence._moment(leased_until)) END,
     CASE WHEN hint IS NOT NULL THEN hint WHEN leased_until IS NULL OR current_setting('transaction_isolation') = 'read committed'
          THEN 'Try again as it is, or wait longer (argument "wait" or setting idempotence.wait).'
-         ELSE 'Under REPEATABLE READ and SERIALIZABLE a lease is not waited for: try again after that time.' END);
-END $$;
+         ELSE 'Under REPEATABLE READ and SERIALIZABLE a lease is not waited for: try again after that time.' END); END $$;
 CREATE OR REPLACE FUNCTION idempotence._mismatch(kept uuid, given uuid, named text) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN IF kept <> given THEN PERFORM idempotence._refuse('payload', named); END IF; END $$;
 -- What the door does. From here on everything runs as the owner, up to the views.
@@ -314,8 +306,7 @@ AS $$ DELETE FROM idempotence.outcome t WHERE t.session = (o).session AND t.key 
 -- Refuses to commit an open row. SET CONSTRAINTS ALL IMMEDIATE must not make each begin fail: where the trigger fires inside
 -- of one, the row is touched once more, and the trigger fires again at the commit.
 CREATE OR REPLACE FUNCTION idempotence._at_commit() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-DECLARE o idempotence.outcome := idempotence._find(NEW.session, NEW.key, 'infinity');
-BEGIN
+DECLARE o idempotence.outcome := idempotence._find(NEW.session, NEW.key, 'infinity'); BEGIN
   IF o.class IN ('o', 'k') AND pg_trigger_depth() > 1 THEN
     SET CONSTRAINTS idempotence.unrecorded DEFERRED;
     PERFORM idempotence._put(o, 'infinity');
@@ -350,7 +341,8 @@ DECLARE s idempotence.session; BEGIN
   IF NOT FOUND THEN PERFORM idempotence._refuse('no session', session);
   ELSIF NOT idempotence._may(who, s, owned) THEN PERFORM idempotence._refuse(CASE WHEN owned THEN 'not owner' ELSE 'not user' END, session, action); END IF;
   RETURN s; END $$;
-CREATE OR REPLACE FUNCTION idempotence._ttl_of(s idempotence.session) RETURNS interval LANGUAGE sql STABLE RETURN coalesce(s.ttl, (SELECT c.retention FROM idempotence.settings c));
+CREATE OR REPLACE FUNCTION idempotence._ttl_of(s idempotence.session) RETURNS interval LANGUAGE sql STABLE
+RETURN coalesce(s.ttl, (SELECT make_interval(secs => extract(epoch FROM c.retention)::float8) FROM idempotence.settings c));
 -- Begins a request, for one of four aims: begin, claim, run, settle.
 CREATE OR REPLACE FUNCTION idempotence._begin_request(who name, session text, request text, payload jsonb, response jsonb, wait interval,
                                                      lease interval, aim text) RETURNS idempotence.idem_ticket LANGUAGE plpgsql AS $$ #variable_conflict use_variable
@@ -463,8 +455,7 @@ CREATE OR REPLACE FUNCTION idempotence._begun(named text, aim text) RETURNS void
   PERFORM idempotence._refuse('begun', named, CASE aim WHEN 'claim' THEN 'Claim it once.'
     WHEN 'settle' THEN 'Record or release it: what this transaction does of it is not lost.'
     WHEN 'forget' THEN 'Record or release it; what is not recorded needs no forgetting.'
-    ELSE 'Call idem_begin() once: (idem_begin(...)).* calls it once per column; write SELECT * FROM idem_begin(...).' END);
-END $$;
+    ELSE 'Call idem_begin() once: (idem_begin(...)).* calls it once per column; write SELECT * FROM idem_begin(...).' END); END $$;
 -- What a record, a checkpoint, a release or an extension is called for: the open row, or with a token the lease. done: what was
 -- recorded with this very token.
 CREATE OR REPLACE FUNCTION idempotence._held(who name, session text, request text, token bigint, called text, OUT s idempotence.session,
@@ -721,9 +712,8 @@ CREATE CONSTRAINT TRIGGER unrecorded AFTER INSERT OR UPDATE ON idempotence.outco
 FOR EACH ROW WHEN (NEW.class IN ('o', 'k')) EXECUTE FUNCTION idempotence._at_commit();
 -- Views. They read with the rights of the owner, and show each role its own: pg_has_role() asks for the current user.
 -- The sessions that the current role may use, dropped ones too.
-CREATE OR REPLACE VIEW idempotence.own_session WITH (security_barrier) AS SELECT s.name, pg_has_role(s.owner, 'USAGE') AS owned, s.ended_at, s.time_keys, s.inbox, s.id, s.secret, coalesce(s.ttl, c.retention) AS ttl
-FROM idempotence.session s CROSS JOIN idempotence.settings c
-WHERE pg_has_role(s.owner, 'USAGE') OR s.usable_by IS NOT NULL AND pg_has_role(s.usable_by, 'USAGE');
+CREATE OR REPLACE VIEW idempotence.own_session WITH (security_barrier) AS SELECT s.name, pg_has_role(s.owner, 'USAGE') AS owned, s.ended_at, s.time_keys, s.inbox, s.id, s.secret, coalesce(s.ttl, make_interval(secs => extract(epoch FROM c.retention)::float8)) AS ttl
+FROM idempotence.session s CROSS JOIN idempotence.settings c WHERE pg_has_role(s.owner, 'USAGE') OR s.usable_by IS NOT NULL AND pg_has_role(s.usable_by, 'USAGE');
 CREATE OR REPLACE VIEW idempotence.sessions WITH (security_barrier) AS SELECT s.name AS session, s.owner, CASE WHEN s.inbox THEN 'inbox' ELSE 'standing' END AS kind, o.ttl, s.require_payload, s.time_keys, s.created_at,
        s.usable_by, s.max_attempts FROM idempotence.session s JOIN idempotence.own_session o ON o.id = s.id WHERE s.ended_at IS NULL;
 -- What an inbox keeps for long is in a segment too.
@@ -826,11 +816,11 @@ DO $$
 DECLARE f record; of_request text; BEGIN
   FOR f IN SELECT * FROM (VALUES
 ('begin', 'begin', 'session text, request text, payload jsonb DEFAULT NULL, wait interval DEFAULT NULL, stream text DEFAULT NULL, last bigint DEFAULT NULL, ack bigint DEFAULT NULL, lease interval DEFAULT NULL',
- 'payload = payload, wait = wait, lease = lease', 'idempotence.idem_ticket', 'idempotence._answer(t)', 'RETURN idempotence._replay_only(''idem_begin'', session, request::text, payload)'),
+ 'payload = payload, wait = wait, lease = lease', 'idempotence.idem_ticket', 'idempotence._answer(t)', 'RETURN idempotence._replay_only(''idem_begin'', session, request::pg_catalog.text, payload)'),
 ('claim', 'claim', 'session text, request text, payload jsonb DEFAULT NULL, wait interval DEFAULT NULL, stream text DEFAULT NULL, last bigint DEFAULT NULL, ack bigint DEFAULT NULL',
- 'payload = payload, wait = wait', 'void', NULL, 'PERFORM idempotence._replay_only(''idem_claim'', session, request::text, payload)'),
+ 'payload = payload, wait = wait', 'void', NULL, 'PERFORM idempotence._replay_only(''idem_claim'', session, request::pg_catalog.text, payload)'),
 ('settle', 'settle', 'session text, request text, wait interval DEFAULT NULL, stream text DEFAULT NULL, response jsonb DEFAULT NULL',
- 'wait = wait, response = response', 'idempotence.idem_ticket', 'idempotence._answer(t)', 'RETURN idempotence._replay_only(''idem_settle'', session, request::text, NULL)'),
+ 'wait = wait, response = response', 'idempotence.idem_ticket', 'idempotence._answer(t)', 'RETURN idempotence._replay_only(''idem_settle'', session, request::pg_catalog.text, NULL)'),
 ('record', 'record', 'session text, request text, response jsonb DEFAULT NULL, failed boolean DEFAULT false, token bigint DEFAULT NULL, ttl interval DEFAULT NULL, stream text DEFAULT NULL',
  'response = response, failed = failed, token = token, ttl = ttl', 'timestamptz', '(idempotence._answer(t)).expires_at', NULL),
 ('release', 'idem_release', 'session text, request text, token bigint DEFAULT NULL, stream text DEFAULT NULL', 'token = token', 'void', NULL, NULL),
@@ -838,7 +828,7 @@ DECLARE f record; of_request text; BEGIN
  'point = point, response = state, token = token', 'void', NULL, NULL),
 ('extend', 'extend', 'session text, request text, token bigint, lease interval, stream text DEFAULT NULL', 'token = token, lease = lease', 'timestamptz', 't.expires_at', NULL),
 ('forget', 'forget', 'session text, request text, reason text, stream text DEFAULT NULL', 'point = reason', 'boolean', 't.replayed', NULL),
-('once', 'idem_once', 'session text, request text', 'requests = ARRAY[request::text]', 'boolean', 'NOT t.replayed', NULL),
+('once', 'idem_once', 'session text, request text', 'requests = ARRAY[request::pg_catalog.text]', 'boolean', 'NOT t.replayed', NULL),
 ('create_session', 'create', 'session text, ttl interval DEFAULT NULL, require_payload boolean DEFAULT false, inbox boolean DEFAULT false, time_keys boolean DEFAULT false, owner regrole DEFAULT NULL, usable_by regrole DEFAULT NULL, max_attempts integer DEFAULT NULL',
  'ttl = ttl, owner = owner, usable_by = usable_by, payload = pg_catalog.jsonb_build_object(''require_payload'', require_payload, ''inbox'', inbox, ''time_keys'', time_keys, ''max_attempts'', max_attempts)', 'void', NULL, NULL),
 ('alter_session', 'alter', 'session text, ttl interval DEFAULT NULL, require_payload boolean DEFAULT NULL, owner regrole DEFAULT NULL, usable_by regrole DEFAULT NULL, max_attempts integer DEFAULT NULL',
@@ -852,7 +842,7 @@ DECLARE f record; of_request text; BEGIN
                '  UPDATE idempotence.door SET act = %L, session = session%s, %s RETURNING (ticket).* INTO t;\n%s  RETURN %s;\nEND',
           'idem_' || f.name, CASE WHEN f.arguments LIKE '%ack%' THEN ', stream, last, ack' WHEN f.arguments LIKE '%stream%' THEN ', stream' ELSE '' END,
           CASE WHEN f.if_read_only IS NOT NULL THEN E'  IF pg_catalog.current_setting(''transaction_read_only'')::pg_catalog.bool THEN\n    ' || f.if_read_only || E';\n  END IF;\n' ELSE '' END,
-          f.act, CASE WHEN f.arguments LIKE '% request text%' AND f.name <> 'once' THEN ', request = request::text' ELSE '' END, f.set,
+          f.act, CASE WHEN f.arguments LIKE '% request text%' AND f.name <> 'once' THEN ', request = request::pg_catalog.text' ELSE '' END, f.set,
           CASE WHEN f.answer IS NULL OR f.answer NOT LIKE '%answer(t)%' THEN E'  PERFORM idempotence._answer(t);\n' ELSE '' END, coalesce(f.answer, '')));
     END LOOP;
   END LOOP; END $$;
@@ -984,16 +974,22 @@ CROSS JOIN LATERAL (VALUES
    'The sweep is behind. Where most outcomes live longer than settings.retention, raise that.')
 ) c (name, level, detail, hint);
 -- Rights. USAGE on the schema lets a role in. What is no SECURITY DEFINER function does nothing that its caller could not do.
+-- Whoever installs may have default privileges, by which others have got more than this, or less.
+DO $$
+DECLARE grantee text; BEGIN
+  FOR grantee IN SELECT DISTINCT CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE a.grantee::regrole::text END FROM (SELECT c.relacl FROM pg_class c WHERE c.relnamespace = 'idempotence'::regnamespace
+      UNION ALL SELECT f.proacl FROM pg_proc f WHERE f.pronamespace = 'idempotence'::regnamespace UNION ALL SELECT n.nspacl FROM pg_namespace n WHERE n.nspname = 'idempotence') x (acl),
+      aclexplode(x.acl) a WHERE a.grantee NOT IN (SELECT n.nspowner FROM pg_namespace n WHERE n.nspname = 'idempotence') LOOP
+    EXECUTE replace('REVOKE ALL ON ALL TABLES IN SCHEMA idempotence FROM _ CASCADE; REVOKE ALL ON ALL SEQUENCES IN SCHEMA idempotence FROM _ CASCADE;
+      REVOKE CREATE ON SCHEMA idempotence FROM _ CASCADE; REVOKE ALL ON ALL ROUTINES IN SCHEMA idempotence FROM _ CASCADE', '_', grantee);
+  END LOOP; END $$;
+GRANT EXECUTE ON ALL ROUTINES IN SCHEMA idempotence TO PUBLIC; GRANT USAGE ON TYPE idempotence.idem_ticket TO PUBLIC;
 REVOKE ALL ON FUNCTION idempotence._enter(), idempotence._at_commit() FROM PUBLIC;
 GRANT SELECT ON idempotence.own_session, idempotence.sessions, idempotence.kept, idempotence.outcomes, idempotence.own_pending, idempotence.unfinished, idempotence.health TO PUBLIC;
 GRANT UPDATE (act, session, request, payload, response, wait, lease, ttl, token, failed, point, requests, owner, usable_by), SELECT (ticket, places) ON idempotence.door TO PUBLIC;
 CREATE OR REPLACE FUNCTION idempotence.idem_grant(role regrole, level text DEFAULT 'user') RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-BEGIN
-  PERFORM idempotence._must('role', role IS NULL);
-  EXECUTE format('GRANT USAGE ON SCHEMA idempotence TO %s', role); END $$;
+BEGIN PERFORM idempotence._must('role', role IS NULL); EXECUTE format('GRANT USAGE ON SCHEMA idempotence TO %s', role); END $$;
 CREATE OR REPLACE FUNCTION idempotence.idem_revoke(role regrole) RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-BEGIN
-  PERFORM idempotence._must('role', role IS NULL);
-  EXECUTE format('REVOKE USAGE ON SCHEMA idempotence FROM %s', role); END $$;
+BEGIN PERFORM idempotence._must('role', role IS NULL); EXECUTE format('REVOKE USAGE ON SCHEMA idempotence FROM %s', role); END $$;
 COMMENT ON SCHEMA idempotence IS 'idempotence 1.2.0, edition for managed services';
 COMMIT;

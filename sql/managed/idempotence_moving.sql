@@ -111,4 +111,5 @@ BEGIN
   END LOOP;
   imported := counts[1]; present := counts[2]; expired := counts[3];
 END $$;
+GRANT EXECUTE ON FUNCTION idempotence.idem_export(text, text, text), idempotence.idem_import(text, text, text) TO PUBLIC;
 COMMIT;

@@ -18,8 +18,9 @@ here=$root/tests/managed
 edition=$root/sql/managed/idempotence_managed.sql
 results=$root/target/managed/results
 mkdir -p "$results"
-pooler=''
+pooler='' packed=''
 clean_up() {
+    [ -z "$packed" ] || rm -f "$packed"*
     [ -z "$pooler" ] || kill "$(<"$pooler")" 2>/dev/null || true
     server_remove
 }
@@ -31,32 +32,71 @@ export PATH="$server_bin:$PATH"
 
 psql() { PGOPTIONS='-c client_min_messages=warning' command psql -X -q -v ON_ERROR_STOP=1 "$@"; }
 
-# database NAME [FILE]: a fresh database of the installer's, with the edition, or what FILE has, in it.
-database() {
+# empty NAME: a fresh database of the installer's, whose default privileges are the worst that there can be.
+empty() {
     psql -c "DROP DATABASE IF EXISTS $1" -c "CREATE DATABASE $1 OWNER managed_installer" \
         -c "ALTER DATABASE $1 SET search_path = public, idempotence"
-    psql -U managed_installer -d "$1" -f "${2:-$edition}"
+    psql -U managed_installer -d "$1" -c 'ALTER DEFAULT PRIVILEGES GRANT ALL ON TABLES TO PUBLIC' \
+        -c 'ALTER DEFAULT PRIVILEGES GRANT ALL ON SEQUENCES TO PUBLIC' -c 'ALTER DEFAULT PRIVILEGES GRANT CREATE ON SCHEMAS TO PUBLIC' \
+        -c 'ALTER DEFAULT PRIVILEGES REVOKE EXECUTE ON FUNCTIONS FROM PUBLIC' -c 'ALTER DEFAULT PRIVILEGES REVOKE USAGE ON TYPES FROM PUBLIC'
+}
+
+# database NAME: the same with the edition in it.
+database() {
+    empty "$1"
+    psql -U managed_installer -d "$1" -f "$edition"
     psql -d "$1" -c "GRANT ALL ON SCHEMA public TO managed_app" -c "SELECT idempotence.idem_grant('managed_app')" >/dev/null
+}
+
+# is WANTED DATABASE QUERY: whether the query's last row is this.
+is() {
+    local found
+    found=$(psql -At -d "$2" -c "$3" | tail -n 1)
+    [ "$found" = "$1" ] || { echo "not ok - $3: $found, not $1"; exit 1; }
 }
 
 psql -c 'CREATE ROLE managed_installer LOGIN' -c 'CREATE ROLE managed_app LOGIN' -c 'CREATE ROLE managed_alice' \
     -c 'CREATE ROLE managed_mallory' -c 'CREATE ROLE managed_nobody'
 
-# Installed again, it keeps what is there; dropped, it leaves nothing.
+# Installed again, it keeps what is there, dumped and restored too; dropped, it leaves nothing.
 database upgrade
 psql -d upgrade -c "SELECT idem_create_session('s'), idem_settle('s', 'k')" >/dev/null
 psql -U managed_installer -d upgrade -f "$edition"
-[ "$(psql -At -d upgrade -c "SELECT status FROM idem_lookup('s', 'k')")" = cancelled ]
+is cancelled upgrade "SELECT status FROM idem_lookup('s', 'k')"
+empty restored
+pg_dump -U managed_installer upgrade | psql -U managed_installer -d restored >/dev/null
+psql -U managed_installer -d restored -f "$edition" -c 'CALL idempotence.idem_sweep()'
+is cancelled restored "SELECT status FROM idem_lookup('s', 'k')"
 psql -U managed_installer -d upgrade -c 'SET client_min_messages = error' -c 'DROP SCHEMA idempotence CASCADE'
-[ "$(psql -At -d upgrade -c "SELECT count(*) FROM pg_proc WHERE proname LIKE 'idem%'")" = 0 ]
+is 0 upgrade "SELECT count(*) FROM pg_proc WHERE proname LIKE 'idem%'"
 [ "$(wc -l <"$edition")" -le 1000 ]
-echo 'ok - installed, installed again, dropped'
+echo 'ok - installed, installed again, dumped, restored, dropped'
 
-# What is packed for pg_tle: the text of the extension, without pg_tle itself.
+# What is packed for pg_tle, without pg_tle itself: its text. In a private copy of the server it is an extension of files, with what
+# pg_tle makes of it, and is dumped and restored as one.
 "$root/scripts/managed.sh" 2>/dev/null
 sed -e '1d' -e '$d' "$root"/target/dist/idempotence_managed--*.pg_tle.sql >"$results/packed.sql"
-database packed "$results/packed.sql"
-[ "$(psql -At -d packed -c "SELECT idem_create_session('s')" -c "SELECT status FROM idem_settle('s', 'k')" | tail -n 1)" = cancelled ]
+extensions=$("$pg_config" --sharedir)/extension
+empty packed
+if [ -e "$extensions/idempotence.control" ]; then
+    packed=$extensions/idempotence_managed
+    printf "default_version = '1'\nsuperuser = false\nrelocatable = false\n" >"$packed.control"
+    cp "$results/packed.sql" "$packed--1.sql"
+    psql -U managed_installer -d packed -c 'CREATE EXTENSION idempotence_managed'
+else
+    { echo 'BEGIN;' && sed '/pg_extension_config_dump/d' "$results/packed.sql" && echo 'COMMIT;'; } | psql -U managed_installer -d packed
+fi
+psql -d packed -c "SELECT idempotence.idem_create_session('s')" -c "UPDATE idempotence.settings SET retention = '9 days'" >/dev/null
+is cancelled packed "SELECT status FROM idem_settle('s', 'k')"
+if [ -n "$packed" ]; then
+    empty unpacked
+    pg_dump packed | psql -d unpacked >/dev/null
+    is cancelled unpacked "SELECT status FROM idem_lookup('s', 'k')"
+    is '9 days' unpacked 'SELECT retention FROM idempotence.settings'
+    is 3 unpacked 'SELECT count(*) FROM idempotence.segment'
+    psql -d unpacked -c 'DROP EXTENSION idempotence_managed'
+    echo 'ok - an extension that is made of what is packed for pg_tle is dumped and restored'
+fi
 echo 'ok - the text that is packed for pg_tle'
 
 database attack
