@@ -47,6 +47,9 @@ SELECT * FROM idempotence.session;
 SELECT * FROM idempotence.audit;
 SELECT nextval('idempotence.ring');
 TRUNCATE idempotence.outcome_0;
+INSERT INTO idempotence.swept VALUES (now());
+UPDATE idempotence.session SET owner = 'managed_mallory';
+CREATE FUNCTION idempotence._move(who name, call idempotence.door) RETURNS idempotence.door LANGUAGE plpgsql AS 'BEGIN RETURN call; END';
 -- its trigger believes only the door
 CREATE VIEW managed_mallory.door AS SELECT 'managed_alice'::name AS who, 'begin'::text AS act, 'attack'::text AS session, 'secret'::text AS request;
 CREATE TRIGGER enter INSTEAD OF UPDATE ON managed_mallory.door FOR EACH ROW EXECUTE FUNCTION idempotence._enter();

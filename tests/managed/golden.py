@@ -23,20 +23,23 @@ CONTEXT = re.compile(r"^(CONTEXT:|PL/pgSQL function |SQL (statement|function) |\
 
 
 def listed():
-    """The files that apply, those that do not, and the patterns of statements that are left out of all files or of one."""
-    runs, skips, without = [], {}, []
+    """The files that apply; those that do not; those that are about something else; and the patterns of statements that are left
+    out of all files or of one."""
+    runs, skips, apart, without = [], {}, {}, []
     for line in (HERE / "golden.list").read_text().splitlines():
         if not line or line.startswith("#"):
             continue
         word, what, reason = line.split(None, 2)
         if word in ("run", "race"):
-            runs.append((what + "" if word == "run" else what + ".spec", reason))
+            runs.append((what if word == "run" else what + ".spec", reason))
         elif word in ("skip", "skip_race"):
-            skips[what + "" if word == "skip" else what + ".spec"] = reason
+            skips[what if word == "skip" else what + ".spec"] = reason
+        elif word in ("apart", "apart_race"):
+            apart[what if word == "apart" else what + ".spec"] = reason
         else:
             of, _, pattern = what.rpartition(":")
             without.append((of, re.compile(pattern.replace("%s", " "))))
-    return runs, skips, without
+    return runs, skips, apart, without
 
 
 def statements(lines):
@@ -141,9 +144,9 @@ def race(name, without, results):
 def main():
     results = pathlib.Path(sys.argv[1])
     names = [argument for argument in sys.argv[2:] if argument != "--races"]
-    runs, skips, without = listed()
+    runs, skips, apart, without = listed()
     all_names = {path.stem for path in (GOLDEN / "sql").glob("*.sql")} | {path.name for path in (HERE.parent / "isolation" / "specs").glob("*.spec")}
-    missing = all_names - {name for name, _ in runs} - set(skips)
+    missing = all_names - {name for name, _ in runs} - set(skips) - set(apart)
     assert not missing, f"golden.list does not tell of {sorted(missing)}"
     failed, same = 0, 0
     for command in ("DROP DATABASE IF EXISTS fresh", f"CREATE DATABASE fresh TEMPLATE {DATABASE}"):
@@ -169,7 +172,13 @@ def main():
         told = f"{sum(line[0] in '+-' for line in difference)} lines differ as listed" if difference else "the same"
         what = ("permutations", "permutations") if name.endswith(".spec") else ("lines", "statements")
         print(f"ok - {name}: {lines} {what[0]}, {left_out} {what[1]} left out, {told}")
-    print(f"{len(runs)} of {len(all_names)} files apply, {same} without a difference, {failed} failed")
+    print(f"{same} without a difference, {failed} failed")
+    for what, suffix in ("golden SQL", ""), ("isolation specs", ".spec"):
+        some, none = ([name for name in names if name.endswith(".spec") == bool(suffix)] for names in (dict(runs), skips))
+        share = len(some) / (len(some) + len(none))
+        told = f"{len(some)} of the {len(some) + len(none)} {what} about what this edition has apply: {share:.0%}"
+        print(f"{'ok' if share >= 0.6 else 'not ok'} - {told}")
+        failed += share < 0.6
     sys.exit(failed > 0)
 
 

@@ -40,45 +40,55 @@ END $$;
 WORKERS = 8
 
 
-class Worker(threading.Thread):
-    def __init__(self, work, answers):
-        super().__init__(daemon=True)
-        self.work, self.answers, self.psql, self.backend, self.failure = work, answers, None, None, None
+class Psql:
+    """A psql that is started when it is asked, and anew when it, or its backend, was killed."""
 
-    def connect(self):
-        self.psql = subprocess.Popen(["psql", "-XAtq"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-        self.backend = self.ask("SELECT pg_backend_pid();")
+    def __init__(self, database=None):
+        self.command, self.process, self.backend = ["psql", "-XAtq", *([database] if database else [])], None, None
 
     def ask(self, statement):
         """The answer; None if there is none."""
+        if self.process is None or self.process.poll() is not None or self.told("SELECT 1;") is None:
+            self.process = subprocess.Popen(
+                self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+            )
+            self.backend = self.told("SELECT pg_backend_pid();")
+        return self.told(statement)
+
+    def told(self, statement):
         try:
-            self.psql.stdin.write(f"{statement}\n\\echo end\n")
-            self.psql.stdin.flush()
+            self.process.stdin.write(f"{statement}\n\\echo end\n")
+            self.process.stdin.flush()
         except BrokenPipeError:
             return None
         lines = []
-        while (line := self.psql.stdout.readline()) != "end\n":
+        while (line := self.process.stdout.readline()) != "end\n":
             if not line:
                 return None
             lines.append(line.strip())
         return lines[0] if lines else None
+
+
+class Worker(threading.Thread):
+    def __init__(self, work, answers):
+        super().__init__(daemon=True)
+        self.work, self.answers, self.psql, self.failure = work, answers, Psql(), None
 
     def run(self):
         try:
             while request := self.work.get():
                 key, amount = request
                 until = time.monotonic() + 60
-                while (answer := self.ask(f"SELECT pay('{key}', {amount});") if self.psql else None) is None:
-                    if not self.psql or self.psql.poll() is not None or self.ask("SELECT 1;") is None:
-                        self.connect()
+                while (answer := self.psql.ask(f"SELECT pay('{key}', {amount});")) is None:
                     assert time.monotonic() < until, f"{key} has no answer after a minute"
                 self.answers[key].append(answer)
         except AssertionError as failure:
             self.failure = failure
 
 
-def sql(statement):
-    return subprocess.run(["psql", "-XAtq", "-v", "ON_ERROR_STOP=1"], input=statement, capture_output=True, text=True, check=True).stdout.strip()
+def sql(statement, *database):
+    command = ["psql", "-XAtq", "-v", "ON_ERROR_STOP=1", *database]
+    return subprocess.run(command, input=statement, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def main():
@@ -106,13 +116,13 @@ def main():
             send()
         time.sleep(dice.uniform(0, 0.02) if work.qsize() < 5 * (kills - killed) + 100 else 0.02)
         worker = dice.choice(workers)
-        backend, worker.backend = worker.backend, None  # until it is connected again
+        backend, worker.psql.backend = worker.psql.backend, None  # until it is connected again
         if backend and worker.is_alive():
             if dice.random() < 0.5:
                 killer.stdin.write(f"SELECT pg_terminate_backend({backend});\n")
                 killer.stdin.flush()
             else:
-                worker.psql.kill()
+                worker.psql.process.kill()
             killed += 1
     for _ in workers:
         work.put(None)
@@ -130,4 +140,5 @@ def main():
     print(f"ok - {keys} keys, {sum(map(len, answers.values()))} requests, {killed} kills: 0 doubled, 0 lost")
 
 
-main()
+if __name__ == "__main__":
+    main()

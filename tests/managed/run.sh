@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # run.sh [--long] PG_CONFIG: tests the edition for managed services on a private server, installed by a role that is no superuser.
 # The long form of the kills (5000 keys, 500 kills) and of retiring (a million) comes with --long. The way up and
-# back needs a server with the extension. PGlite and PgBouncer are tested where they are there: target/managed, pgbouncer.
+# back needs a server with the extension, PgBouncer and PGlite take pgbouncer and npm: without, they are left out.
 set -eEuo pipefail
 # shellcheck source=scripts/common.sh
 . "$(dirname "$0")/../../scripts/common.sh"
@@ -16,7 +16,7 @@ fi
 pg_config=${1:?usage: run.sh [--long] PG_CONFIG}
 here=$root/tests/managed
 edition=$root/sql/managed/idempotence_managed.sql
-results=$root/target/managed/results
+results=$root/target/managed/pg$(server_version "$pg_config")
 mkdir -p "$results"
 pooler='' packed=''
 clean_up() {
@@ -139,10 +139,20 @@ if command -v pgbouncer >/dev/null; then
     echo 'ok - through PgBouncer in transaction mode'
 fi
 
-module=$root/target/managed/node_modules/@electric-sql/pglite
-[ ! -d "$module" ] || MODULE=$module timeout 120 node "$here/pglite.mjs" "$edition"
+# What npm installs stands in the lock file, and goes below target/.
+if command -v npm >/dev/null; then
+    pglite=$root/target/managed/pglite
+    if ! cmp -s "$here/package-lock.json" "$pglite/node_modules/.lock"; then
+        rm -rf "$pglite"
+        mkdir "$pglite"
+        cp "$here"/package*.json "$pglite"
+        (cd "$pglite" && quietly npm ci --no-audit --no-fund --loglevel=error)
+        cp "$here/package-lock.json" "$pglite/node_modules/.lock"
+    fi
+    MODULE=$pglite/node_modules/@electric-sql/pglite timeout 120 node "$here/pglite.mjs" "$edition"
+fi
 
-[ ! -e "$("$pg_config" --sharedir)/extension/idempotence.control" ] || "$here/moving.sh"
+[ ! -e "$("$pg_config" --sharedir)/extension/idempotence.control" ] || "$here/moving.py"
 
 database golden
 "$here/make_setup.py" | psql -d golden
