@@ -17,6 +17,7 @@ import (
 	"fmt"
 	"math/rand"
 	"regexp"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgconn"
@@ -124,20 +125,22 @@ func Once(ctx context.Context, tx pgx.Tx, session string, keys []any) (fresh []i
 	return fresh, rows.Err()
 }
 
-// Check tells what stands in the way of requests: a sentence for each fault, none if all is well. For the start of a
-// service.
-func (r *Requests) Check(ctx context.Context) (problems []string) {
+// Check tells what stands in the way of requests: a sentence for each fault, none if all is well; and what it has found,
+// such as "extension 1.2.0" or "managed 1.2.0". For the start of a service.
+func (r *Requests) Check(ctx context.Context) (edition string, problems []string) {
 	sql := "SELECT count(*)::text FROM pg_proc WHERE proname = 'idem_begin' AND pg_function_is_visible(oid)"
 	there, err := r.asked(ctx, sql)
 	if err != nil {
-		return []string{"unreachable: no connection to the database can be had: " + err.Error()}
+		return "", []string{"unreachable: no connection to the database can be had: " + err.Error()}
 	}
 	if there == "0" {
-		return []string{"extension: this database has no idem_begin on the search_path: CREATE EXTENSION idempotence"}
+		return "", []string{"extension: this database has no idem_begin on the search_path: CREATE EXTENSION idempotence"}
 	}
-	// The edition for managed services is no extension, and has no readiness to ask for.
-	version, _ := r.asked(ctx, "SELECT extversion FROM pg_extension WHERE extname = 'idempotence'")
-	if version != "" {
+	edition, _ = r.asked(ctx, "SELECT coalesce((SELECT 'extension ' || extversion FROM pg_extension"+
+		" WHERE extname = 'idempotence'), 'managed ' || substring(obj_description(to_regnamespace('idempotence'),"+
+		" 'pg_namespace') FROM '[0-9.]+'), '')")
+	// The edition for managed services has no readiness to ask for.
+	if strings.HasPrefix(edition, "extension") {
 		ready, err := r.asked(ctx, "SELECT idem_ready()::text")
 		if state(err) == "42501" {
 			problems = append(problems,
@@ -157,14 +160,12 @@ func (r *Requests) Check(ctx context.Context) (problems []string) {
 				": its owner lends it by idem_alter_session(…, usable_by => …)")
 		}
 	}
-	// Who is no monitor cannot see whether somebody sweeps.
-	if version != "" {
-		sweep := "SELECT detail || '; ' || hint FROM idempotence.health WHERE name = 'sweep' AND level > 0"
-		if fault, err := r.asked(ctx, sweep); err == nil && fault != "" {
-			problems = append(problems, "sweep: "+fault)
-		}
+	// Of the extension, who is no monitor cannot see whether somebody sweeps.
+	sweep := "SELECT detail || '; ' || hint FROM idempotence.health WHERE name = 'sweep' AND level > 0"
+	if fault, err := r.asked(ctx, sweep); err == nil && fault != "" {
+		problems = append(problems, "sweep: "+fault)
 	}
-	return problems
+	return edition, problems
 }
 
 // asked gives the first value, "" if there is none.

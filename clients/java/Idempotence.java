@@ -105,21 +105,26 @@ public record Idempotence(DataSource pool, String session, Duration waits, Durat
         return fresh.stream().map(row -> keys.get(((Number) row[0]).intValue() - 1)).toList();
     }
 
-    /** What stands in the way of requests: a sentence for each fault. For the start of a service. */
-    public List<String> check() {
+    /** What was found, such as "extension 1.2.0" or "managed 1.2.0", and a sentence for each fault. */
+    public record Check(String edition, List<String> problems) {}
+
+    /** What stands in the way of requests. For the start of a service. */
+    public Check check() {
         Object there = asked(
                 "SELECT count(*) FROM pg_proc WHERE proname = 'idem_begin' AND pg_function_is_visible(oid)");
         if (there instanceof Exception) {
-            return List.of("unreachable: no connection to the database can be had: " + there);
+            return new Check(null, List.of("unreachable: no connection to the database can be had: " + there));
         }
         if (there.equals(0L)) {
-            return List.of(
-                    "extension: this database has no idem_begin on the search_path: CREATE EXTENSION idempotence");
+            return new Check(null, List.of(
+                    "extension: this database has no idem_begin on the search_path: CREATE EXTENSION idempotence"));
         }
         List<String> problems = new ArrayList<>();
-        // The edition for managed services is no extension, and has no readiness to ask for.
-        Object version = asked("SELECT extversion FROM pg_extension WHERE extname = 'idempotence'");
-        Object ready = version == null ? true : asked("SELECT idem_ready()");
+        String edition = String.valueOf(asked("SELECT coalesce((SELECT 'extension ' || extversion FROM pg_extension"
+                + " WHERE extname = 'idempotence'), 'managed ' || substring(obj_description("
+                + "to_regnamespace('idempotence'), 'pg_namespace') FROM '[0-9.]+'))"));
+        // The edition for managed services has no readiness to ask for.
+        Object ready = edition.startsWith("extension") ? asked("SELECT idem_ready()") : true;
         if ("42501".equals(state(ready))) {
             problems.add("rights: this role may not call the functions: SELECT idem_grant(current_user::text), by a"
                     + " superuser");
@@ -135,12 +140,12 @@ public record Idempotence(DataSource pool, String session, Duration waits, Durat
             problems.add("rights: this role may not use the session " + session
                     + ": its owner lends it by idem_alter_session(…, usable_by => …)");
         }
-        // Who is no monitor cannot see whether somebody sweeps.
+        // Of the extension, who is no monitor cannot see whether somebody sweeps.
         String sweep = "SELECT detail || '; ' || hint FROM idempotence.health WHERE name = 'sweep' AND level > 0";
-        if (version != null && asked(sweep) instanceof String fault) {
+        if (asked(sweep) instanceof String fault) {
             problems.add("sweep: " + fault);
         }
-        return problems;
+        return new Check(edition, problems);
     }
 
     /** The first value, or the error. */

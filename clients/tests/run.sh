@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # run.sh PG_CONFIG: the vectors with the files for Java and Go, against a private server. javac and go compile them with
-# what Debian has of drivers. Then the chaos with each; IDEM_LONG=1: with 5000 keys. A line for each test; fails if one
-# does.
+# what Debian has of drivers. Then the chaos with each; IDEM_LONG=1: with 5000 keys. IDEM_MANAGED, the path of the edition for
+# managed services: that in the extension's place. A line for each test; fails if one does.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 # shellcheck source=scripts/common.sh
@@ -44,7 +44,9 @@ formatted=$(gofmt -l "$root/clients/go")
 
 # JDBC knows no Unix sockets.
 port=$("$python" -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
-server_start "$pg_config" 'fsync = off' "shared_preload_libraries = 'idempotence'" \
+settings=("shared_preload_libraries = 'idempotence'")
+[ -z "${IDEM_MANAGED:-}" ] || settings=()
+server_start "$pg_config" 'fsync = off' "${settings[@]}" \
     "listen_addresses = '127.0.0.1'" "port = $port"
 export PGPORT=$port
 "$server_bin/createdb" clients

@@ -81,6 +81,7 @@ def call(process, step, run):
     got = json.loads(process.stdout.readline())
     if "problems" in got:
         got["problems"] = [sentence.partition(":")[0] for sentence in got["problems"] or []]
+        got["edition"] = got["edition"].split(" ")[0] == servers.EDITION
     assert "error" in step["expect"] or "error" not in got, got
     for name, value in step["expect"].items():
         assert got.get(name) == value, f"{name} of {got}"

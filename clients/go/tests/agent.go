@@ -199,7 +199,8 @@ func called(call object, work idempotence.Work) (map[string]any, error) {
 	case "once":
 		return once(ctx, requests, call)
 	case "check":
-		return map[string]any{"problems": requests.Check(ctx)}, nil
+		edition, problems := requests.Check(ctx)
+		return map[string]any{"problems": problems, "edition": edition}, nil
 	}
 	panic("no such call")
 }

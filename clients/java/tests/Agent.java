@@ -192,7 +192,11 @@ public class Agent {
             }
             case "lookup" -> told(requests.lookup(key(call.get("key")), duration(call.get("wait"), null)));
             case "once" -> once(pool, session, call);
-            case "check" -> "\"problems\": " + requests.check().stream().map(Agent::quote).toList();
+            case "check" -> {
+                var found = requests.check();
+                yield "\"edition\": " + quote(String.valueOf(found.edition())) + ", \"problems\": "
+                        + found.problems().stream().map(Agent::quote).toList();
+            }
             default -> throw new AssertionError("no such call");
         };
     }

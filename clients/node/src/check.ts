@@ -3,24 +3,39 @@
 import { ask, type Database } from './database.js';
 import { sqlstate } from './errors.js';
 
-const INSTALLED = `SELECT extversion AS version, extnamespace::regnamespace::text AS schema, current_user AS role,
-  string_to_array(extversion, '.')::integer[] >= '{1,2}' AS since, to_regtype('idem_ticket') IS NOT NULL AS visible,
-  to_regclass('cron.job') IS NOT NULL AS scheduled FROM pg_extension WHERE extname = 'idempotence'`;
+// The edition for managed services is no extension: the comment on its schema tells its version.
+const INSTALLED = `SELECT *, string_to_array(version, '.')::integer[] >= '{1,2}' AS since, current_user AS role,
+  to_regtype('idem_ticket') IS NOT NULL AS visible, to_regclass('cron.job') IS NOT NULL AS scheduled
+FROM (SELECT 'extension' AS edition, extversion AS version, extnamespace::regnamespace::text AS schema FROM pg_extension WHERE extname = 'idempotence'
+  UNION ALL SELECT 'managed', substring(obj_description(oid, 'pg_namespace') FROM '[0-9.]+'), nspname FROM pg_namespace WHERE nspname = 'idempotence'
+  ORDER BY edition LIMIT 1) found WHERE version IS NOT NULL`;
+
+/** One sentence for each thing that is wrong, and what was found: "extension 1.2.0" or "managed 1.2.0". */
+export type Problems = string[] & { edition?: string };
 
 /** One sentence for each thing that is wrong, with a word in front that names it. */
-export async function check(database: Database, session?: string | null): Promise<string[]> {
-  const problems: string[] = [];
+export async function check(database: Database, session?: string | null): Promise<Problems> {
+  const problems: Problems = [];
   if ('connect' in database && (database as any).listenerCount('error') === 0) {
     problems.push("pool: nobody listens to its errors, so the loss of an idle connection ends the process; pool.on('error', …)");
   }
   try {
     const [found] = await ask(database, INSTALLED);
-    if (!found) return [...problems, 'extension: the database has none; CREATE EXTENSION idempotence'];
-    if (!found['since']) problems.push(`version: the extension is ${found['version']}, and this needs 1.2`);
-    if (!found['visible']) return [...problems, `search_path: it lacks ${found['schema']}, the schema of the extension`];
+    if (!found) problems.push('extension: the database has none; CREATE EXTENSION idempotence, or install its edition in SQL');
+    if (!found) return problems;
+    problems.edition = `${found['edition']} ${found['version']}`;
+    if (!found['since']) problems.push(`version: here is ${problems.edition}, and this needs 1.2`);
+    if (!found['visible']) problems.push(`search_path: it lacks ${found['schema']}, the schema of the functions`);
+    if (!found['visible']) return problems;
+    const managed = found['edition'] === 'managed';
     // Who may look up may begin.
-    const probe = session ? "SELECT status FROM idem_lookup($1::text, 'check')" : 'SELECT idem_node()';
+    const probe = session ? "SELECT status FROM idem_lookup($1::text, 'check')" : managed ? 'SELECT idem_generate_id()' : 'SELECT idem_node()';
     await ask(database, probe, session ? [session] : []).catch((error) => problems.push(explained(error, session, found['role'])));
+    if (managed) {
+      const [late] = await ask(database, "SELECT detail || '; ' || hint AS told FROM idempotence.health WHERE name = 'sweep' AND level > 0").catch(() => []);
+      if (late) problems.push(`sweep: ${late['told']}`);
+      return problems;
+    }
     const preloaded = ask(database, 'SELECT FROM idempotence.errors LIMIT 0');
     await preloaded.catch((error) => {
       if (sqlstate(error) !== '55000' || found['scheduled']) return; // of rights the probe tells

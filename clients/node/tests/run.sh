@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # run.sh PG_CONFIG: the tests of the client for node, against a private server: types, both files of vectors, what it catches,
-# what its README says, and the chaos. IDEM_LONG=1: each framework with each driver, and chaos with 5000 keys. What npm installs
-# stands in the lock file, and goes below target/. A line for each test; fails if one does.
+# what its README says, and the chaos. IDEM_LONG=1: each framework with each driver, and chaos with 5000 keys. IDEM_MANAGED, the
+# path of the edition for managed services: vectors and chaos with that in the extension's place. What npm installs stands in
+# the lock file, and goes below target/. A line for each test; fails if one does.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 # shellcheck source=scripts/common.sh
@@ -27,22 +28,35 @@ if quietly npx tsc && quietly npx tsc -p tests; then echo 'ok types'; else
     status=1
 fi
 
-server_start "$pg_config" 'fsync = off' 'max_connections = 200' "shared_preload_libraries = 'idempotence'"
-"$server_bin/psql" -Xqc 'CREATE EXTENSION idempotence'
+settings=("shared_preload_libraries = 'idempotence'")
+[ -z "${IDEM_MANAGED:-}" ] || settings=()
+server_start "$pg_config" 'fsync = off' 'max_connections = 200' "${settings[@]}"
+"$server_bin/createdb" chaos
+files=(tests/*.test.mjs)
+if [ -n "${IDEM_MANAGED:-}" ]; then
+    files=(tests/{http,vectors}.test.mjs)
+    "$server_bin/psql" -Xqc 'CREATE ROLE installer LOGIN'
+    for database in postgres chaos; do
+        "$server_bin/psql" -Xq -c "GRANT CREATE ON DATABASE $database TO installer" \
+            -c "ALTER DATABASE $database SET search_path = public, idempotence"
+        "$server_bin/psql" -Xq -v ON_ERROR_STOP=1 -U installer -d "$database" -f "$IDEM_MANAGED"
+    done
+else
+    "$server_bin/psql" -Xqc 'CREATE EXTENSION idempotence'
+fi
 # One file after the other, for a case ends what is idle. One line for each test, without the summary.
-timeout 900 node --test --test-concurrency=1 --test-reporter=tap tests/*.test.mjs >tap || status=1
+timeout 900 node --test --test-concurrency=1 --test-reporter=tap "${files[@]}" >tap || status=1
 sed -nE 's/^ *((not )?ok) [0-9]+ - /\1 /p' tap
 [ "$status" -eq 0 ] || grep -A 20 '^ *not ok' tap
 
 # typed: what README.md says. It takes packages from the registry, as its reader does.
-node tests/typed.mjs . || status=1
+[ -n "${IDEM_MANAGED:-}" ] || node tests/typed.mjs . || status=1
 
 venv=$root/target/clients/venv
 if ! "$venv/bin/python" -c 'import psycopg' 2>/dev/null; then
     quietly python3 -m venv "$venv"
     quietly "$venv/bin/python" -m pip install --quiet --disable-pip-version-check 'psycopg[binary]>=3.2,<4'
 fi
-"$server_bin/createdb" chaos
 # chaos KEYS KILLS FRAMEWORK DRIVER
 chaos() {
     timeout 1200 "$venv/bin/python" "$root/clients/chaos/chaos.py" --data "$server_dir/data" --bin "$server_bin" \

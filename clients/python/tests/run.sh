@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # run.sh PG_CONFIG: the tests of the client for Python, against a private server: both files of vectors, what it catches,
 # what its README and docs/consumers.md say, types, and the chaos. IDEM_LONG=1: each driver and framework, and chaos with 5000
-# keys. The packages go below target/, never into the system. A line for each test; fails if one does.
+# keys. IDEM_MANAGED, the path of the edition for managed services: vectors and chaos with that in the extension's place. The
+# packages go below target/, never into the system. A line for each test; fails if one does.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 # shellcheck source=scripts/common.sh
@@ -23,7 +24,9 @@ fi
 quietly "$python" -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps \
     "$root/clients/python"
 
-server_start "$pg_config" 'fsync = off' 'max_connections = 200' "shared_preload_libraries = 'idempotence'"
+settings=("shared_preload_libraries = 'idempotence'")
+[ -z "${IDEM_MANAGED:-}" ] || settings=()
+server_start "$pg_config" 'fsync = off' 'max_connections = 200' "${settings[@]}"
 "$server_bin/createdb" clients
 IDEM_URI="postgresql:///clients?host=$PGHOST&port=5432&user=postgres"
 export IDEM_URI PYTHONPATH=$here PYTHONDONTWRITEBYTECODE=1
@@ -38,6 +41,14 @@ chaos() {
 }
 
 cd "$here"
+if [ -n "${IDEM_MANAGED:-}" ]; then
+    pytest test_vectors.py -k 'asyncpg or psycopg-pool'
+    pytest test_http_vectors.py -k 'fastapi-psycopg-async or django'
+    keys=200 kills=20
+    [ -z "${IDEM_LONG:-}" ] || keys=5000 kills=500
+    chaos $keys $kills fastapi psycopg-async || status=1
+    exit $status
+fi
 # check NAME COMMAND...
 check() {
     if (cd .. && quietly "$python" -m "${@:2}"); then echo "ok $1"; else

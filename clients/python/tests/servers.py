@@ -16,6 +16,7 @@ CLIENTS = pathlib.Path(__file__).resolve().parents[2]
 URI = os.environ["IDEM_URI"]
 # The file of the edition for managed services, which is installed in the place of the extension.
 MANAGED = os.environ.get("IDEM_MANAGED")
+EDITION = "managed" if MANAGED else "extension"
 OWNER, STRANGER = "client_owner", "client_stranger"
 
 

@@ -6,32 +6,45 @@ use std::time::Duration;
 
 const THERE: &str =
     "SELECT count(*)::text FROM pg_proc WHERE proname = 'idem_begin' AND pg_function_is_visible(oid) LIMIT 1";
-const VERSION: &str = "SELECT extversion::text FROM pg_extension WHERE extname = 'idempotence'";
+const EDITION: &str = "SELECT coalesce((SELECT 'extension ' || extversion FROM pg_extension WHERE extname = 'idempotence'), \
+'managed ' || substring(obj_description(to_regnamespace('idempotence'), 'pg_namespace') FROM '[0-9.]+'))";
 const READY: &str = "SELECT idem_ready()::text";
 const FOUND: &str = "SELECT status::text FROM idem_lookup($1::text, 'idempotence check')";
 const SWEPT: &str = "SELECT (detail || '; ' || hint)::text FROM idempotence.health WHERE name = 'sweep' AND level > 0";
 
-/// One sentence for each fault that stands in the way of requests in this session; none if all is well.
-pub async fn check<D: Database>(database: &D, session: Option<&str>) -> Vec<String> {
+/// What [`check`] has found.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct Check {
+    /// Such as `extension 1.2.0`, or `managed 1.2.0`.
+    pub edition: Option<String>,
+    /// One sentence for each fault.
+    pub problems: Vec<String>,
+}
+
+/// One sentence for each fault that stands in the way of requests in this session, none if all is well; and which edition is
+/// there.
+pub async fn check<D: Database>(database: &D, session: Option<&str>) -> Check {
+    let fault = |told: String| Check { edition: None, problems: vec![told] };
     match asked(database, THERE, &[]).await {
-        Err(error) => return vec![format!("unreachable: no connection to the database can be had: {error}")],
+        Err(error) => return fault(format!("unreachable: no connection to the database can be had: {error}")),
         Ok(Some(count)) if count == "0" => {
-            return vec![
+            return fault(
                 "extension: this database has no idem_begin on the search_path: CREATE EXTENSION idempotence".into(),
-            ];
+            );
         }
         Ok(_) => {}
     }
-    // The edition for managed services is no extension, and has no readiness to ask for.
-    let version = asked(database, VERSION, &[]).await.ok().flatten();
+    let edition = asked(database, EDITION, &[]).await.ok().flatten();
     let mut problems = Vec::new();
-    if let Some(version) = &version {
+    if let Some((kind, version)) = edition.as_deref().and_then(|edition| edition.split_once(' ')) {
         if version.split('.').filter_map(|part| part.parse().ok()).take(2).collect::<Vec<u32>>() < vec![1, 2] {
-            return vec![format!(
-                "version: this client needs idempotence 1.2, the database has {version}: ALTER EXTENSION idempotence UPDATE"
-            )];
+            problems.push(format!("version: this client needs idempotence 1.2, the database has {version}: update it"));
+            return Check { edition, problems };
         }
-        problems.extend(match asked(database, READY, &[]).await {
+        // The edition for managed services has no readiness to ask for.
+        let ready = if kind == "extension" { asked(database, READY, &[]).await } else { Ok(Some("true".into())) };
+        problems.extend(match ready {
             Ok(Some(ready)) if ready == "true" => None,
             Err(error) if error.has("42501") => Some(
                 "rights: this role may not call the functions: SELECT idem_grant(current_user::text), by a superuser"
@@ -52,13 +65,11 @@ pub async fn check<D: Database>(database: &D, session: Option<&str>) -> Vec<Stri
             _ => None,
         });
     }
-    // Who is no monitor cannot see whether somebody sweeps.
-    if version.is_some()
-        && let Ok(Some(swept)) = asked(database, SWEPT, &[]).await
-    {
+    // Of the extension, who is no monitor cannot see whether somebody sweeps.
+    if let Ok(Some(swept)) = asked(database, SWEPT, &[]).await {
         problems.push(format!("sweep: {swept}"));
     }
-    problems
+    Check { edition, problems }
 }
 
 async fn asked<D: Database>(database: &D, sql: &'static str, args: &[Option<&str>]) -> Result<Option<String>, Error> {

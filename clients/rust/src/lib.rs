@@ -17,7 +17,7 @@ mod sqlx;
 #[cfg(feature = "tokio-postgres")]
 mod tokio_postgres;
 
-pub use check::check;
+pub use check::{Check, check};
 pub use client::Client;
 pub use database::{Ask, Conn, Database, Row, Sent, Transaction};
 pub use error::{BoxError, Error, Final};

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # run.sh PG_CONFIG: the tests of the client for Rust, against a private server: both files of vectors with each driver, and the
-# chaos. IDEM_LONG=1: chaos with 5000 keys. A line for each test; fails if one does.
+# chaos. IDEM_LONG=1: chaos with 5000 keys. IDEM_MANAGED, the path of the edition for managed services: that in the extension's
+# place. A line for each test; fails if one does.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 # shellcheck source=scripts/common.sh
@@ -22,7 +23,9 @@ manifest=$here/../Cargo.toml
 quietly cargo build --quiet --locked --manifest-path "$manifest" --all-features --example served --test vectors
 served=$CARGO_TARGET_DIR/debug/examples/served
 
-server_start "$pg_config" 'fsync = off' 'max_connections = 200' "shared_preload_libraries = 'idempotence'"
+settings=("shared_preload_libraries = 'idempotence'")
+[ -z "${IDEM_MANAGED:-}" ] || settings=()
+server_start "$pg_config" 'fsync = off' 'max_connections = 200' "${settings[@]}"
 "$server_bin/createdb" clients
 IDEM_URI="postgresql:///clients?host=$PGHOST&port=5432&user=postgres"
 export IDEM_URI PYTHONDONTWRITEBYTECODE=1

@@ -270,13 +270,20 @@ async def _once(tx: Tx, session: str, keys: list[Any]) -> list[Any]:
     return [keys[row[0] - 1] for row in await tx.query(sql, session, [str(key) for key in keys])]
 
 
+class Problems(list[str]):
+    """One sentence for each fault. edition: what was found, "extension 1.2.0" or "managed 1.2.0"."""
+
+    edition: str | None = None
+
+
 def check(pool: Any, session: str | None = None) -> Any:
-    """What stands in the way of requests in this session: one sentence for each fault, none if all is well."""
+    """What stands in the way of requests in this session: one sentence for each fault, none if all is well. The list's attribute
+    `edition` says what was found."""
     driver = driver_of(pool)
     return driver.do(_check(driver, session))
 
 
-async def _check(driver: Driver, session: str | None) -> list[str]:
+async def _check(driver: Driver, session: str | None) -> Problems:
     async def asked(sql: str, *args: Any) -> Any:
         """The first value, or the error."""
         try:
@@ -289,19 +296,27 @@ async def _check(driver: Driver, session: str | None) -> list[str]:
         " FROM pg_proc p JOIN pg_namespace n ON n.oid = pronamespace WHERE proname = 'idem_begin'"
     )
     if isinstance(place, Exception):
-        return [f"unreachable: no connection to the database can be had: {place}"]
+        return Problems([f"unreachable: no connection to the database can be had: {place}"])
     if place is None:
-        return ["extension: this database has no idem_begin: CREATE EXTENSION idempotence"]
+        return Problems(
+            ["extension: this database has no idem_begin: CREATE EXTENSION idempotence, or install its edition in SQL"]
+        )
     if place:
-        return [f"path: the functions are in the schema {place}, which is not on the search_path: set it for the role"]
-    version = await asked("SELECT extversion FROM pg_extension WHERE extname = 'idempotence'")
-    if isinstance(version, str) and tuple(int(n) for n in version.split(".")[:2] if n.isdigit()) < (1, 2):
-        return [
-            f"version: this client needs idempotence 1.2, and here is {version}: ALTER EXTENSION idempotence UPDATE"
-        ]
-    problems = []
-    # The edition for managed services is no extension, and has no readiness to ask for.
-    ready = await asked("SELECT idem_ready()") if version else True
+        return Problems(
+            [f"path: the functions are in the schema {place}, which is not on the search_path: set it for the role"]
+        )
+    problems = Problems()
+    edition = await asked(
+        "SELECT coalesce((SELECT 'extension ' || extversion FROM pg_extension WHERE extname = 'idempotence'),"
+        " 'managed ' || substring(obj_description(to_regnamespace('idempotence'), 'pg_namespace') FROM '[0-9.]+'))"
+    )
+    if isinstance(edition, str):
+        problems.edition = edition
+        if tuple(int(n) for n in edition.split()[1].split(".")[:2] if n.isdigit()) < (1, 2):
+            problems.append(f"version: this client needs idempotence 1.2, and here is {edition}: update it")
+            return problems
+    # The edition for managed services has no readiness to ask for.
+    ready = await asked("SELECT idem_ready()") if str(edition).startswith("extension") else True
     if isinstance(ready, Exception) and sqlstate(ready) == "42501":
         problems.append(
             "rights: this role may not call the functions: SELECT idem_grant(current_user::text), by a superuser"
@@ -320,12 +335,8 @@ async def _check(driver: Driver, session: str | None) -> list[str]:
     }
     if isinstance(found, Exception) and (state := sqlstate(found)) in sentences and not problems:
         problems.append(sentences[state])
-    # Who is no monitor cannot see whether somebody sweeps.
-    swept = (
-        await asked("SELECT detail || '; ' || hint FROM idempotence.health WHERE name = 'sweep' AND level > 0")
-        if version
-        else None
-    )
+    # Of the extension, who is no monitor cannot see whether somebody sweeps.
+    swept = await asked("SELECT detail || '; ' || hint FROM idempotence.health WHERE name = 'sweep' AND level > 0")
     if isinstance(swept, str):
         problems.append(f"sweep: {swept}")
     return problems
