@@ -58,7 +58,7 @@ tell_progress() {
         status=0
         read -rt 30 || status=$?
         # The log goes when the command ends, at any moment.
-        line=$(tail -n 1 "$1" 2>/dev/null | sed 's/^ *//' | cut -c 1-100)
+        line=$(tail -n 1 "$1" 2>/dev/null | sed 's/^ *//' | cut -c 1-100) || true
         [ -e "$1" ] || return 0
         [ "$status" -le 128 ] || say "... ${line:-at work}"
     done

@@ -38,7 +38,7 @@ BEGIN
   END LOOP;
   PERFORM idempotence._note(who, 'export', session, '', reason, '');
 END $$;
--- Takes a row of an export, or an outcome from elsewhere: 0 imported, 1 present, 2 expired.
+-- Takes a row of an export, or an outcome from elsewhere: 1 imported, 2 present, 3 expired.
 CREATE OR REPLACE FUNCTION idempotence._import_row(who name, session text, r jsonb) RETURNS bigint LANGUAGE plpgsql AS $$ #variable_conflict use_variable
 DECLARE at timestamptz := clock_timestamp(); s idempotence.session := idempotence._session_of(who, session, true, 'import into it'); k text;
   made timestamptz; named text; o idempotence.outcome; p idempotence.pending; class "char";
@@ -57,7 +57,7 @@ BEGIN
     INSERT INTO idempotence.pending
     VALUES (s.id, k, NULL, (r ->> 'token')::bigint, coalesce((r ->> 'attempt')::integer, 1), coalesce((r ->> 'begun_at')::timestamptz, at),
             least((r ->> 'leased_until')::timestamptz, at), who, '', r ->> 'point', nullif(r -> 'state', 'null'), CASE WHEN r ->> 'point' IS NOT NULL THEN coalesce((r ->> 'recorded_at')::timestamptz, at) END);
-    RETURN 0;
+    RETURN 1;
   END IF;
   PERFORM idempotence._in_progress(named, p.leased_until, 'Import again when the lease has run out.') WHERE p.leased_until > at;
   PERFORM idempotence._check_size('response', named, r -> 'response') WHERE r ? 'response';
@@ -66,7 +66,7 @@ BEGIN
             CASE WHEN r ->> 'payload' IS NOT NULL THEN idempotence.idem_fingerprint(r -> 'payload') END, (r ->> 'token')::bigint,
             nullif(r -> 'response', 'null'));
   o.expires_at := least(coalesce((r ->> 'expires_at')::timestamptz, greatest(o.recorded_at, made) + idempotence._ttl_of(s)), at + interval '3650 days');
-  IF o.expires_at <= at THEN RETURN 2; END IF;
+  IF o.expires_at <= at THEN RETURN 3; END IF;
   o.segment := CASE WHEN s.inbox THEN (SELECT r.last_value FROM idempotence.ring r) / 2 % 3 END;
   PERFORM idempotence._put(o, at);
   IF s.inbox THEN  -- as in note_keys()
@@ -74,7 +74,7 @@ BEGIN
     PERFORM idempotence._put(o, at);
   END IF;
   DELETE FROM idempotence.pending q WHERE q.session = s.id AND q.request = k;
-  RETURN 0;
+  RETURN 1;
 END $$;
 CREATE OR REPLACE FUNCTION idempotence._move(who name, call idempotence.door) RETURNS idempotence.door LANGUAGE plpgsql AS $$
 BEGIN

@@ -79,14 +79,14 @@ class Clients:
 
 
 def move(source, target):
-    """The three steps. Gives how many rows were imported."""
+    """The three steps. Gives how many rows were imported, and how many were there already, of either session."""
     sql("SELECT idem_drop_session('payments'), idem_drop_session('inbox')", source)
     text = f"BEGIN; {SESSIONS} CREATE TEMP TABLE moved ({COLUMNS}) ON COMMIT DELETE ROWS;"
     for session in ("payments", "inbox"):
         rows = sql(f"COPY (SELECT * FROM idem_export('{session}', 'moves')) TO STDOUT", source)
         text += f"COPY moved FROM STDIN;\n{rows}\n\\.\n" if rows else ""
-        text += f"SELECT imported FROM idem_import('{session}', 'TABLE moved', 'moves'); TRUNCATE moved;"
-    return [int(line) for line in sql(text + "COMMIT;", target).split()]
+        text += f"SELECT imported, present FROM idem_import('{session}', 'TABLE moved', 'moves'); TRUNCATE moved;"
+    return [tuple(map(int, line.split("|"))) for line in sql(text + "COMMIT;", target).split() if line[0].isdigit()]
 
 
 def main():
@@ -142,7 +142,10 @@ def main():
     lost = [key for key in clients.answers if key not in effects]
     contradicting = [key for key, answers in clients.answers.items() if len(answers) > 1]
     assert not doubled and not lost and not contradicting, f"doubled {doubled}, lost {lost}, contradicting {contradicting}"
-    told = f"{len(effects)} keys, {sum(clients.places.values())} requests, {kills} kills, up {up} rows, back {back}"
+    # What went up came back, and was there already.
+    went, came, were_there = (sum(counts) for counts in (next(zip(*up)), next(zip(*back)), list(zip(*back))[1]))
+    assert min(went, came, were_there) > 20, f"up {up}, back {back}"
+    told = f"{len(effects)} keys, {sum(clients.places.values())} requests, {kills} kills, {went} rows up, {came} back"
     print(f"ok - up and back under load: {told}: 0 doubled, 0 lost")
 
 
