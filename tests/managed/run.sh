@@ -18,8 +18,9 @@ here=$root/tests/managed
 edition=$root/sql/managed/idempotence_managed.sql
 results=$root/target/managed/pg$(server_version "$pg_config")
 mkdir -p "$results"
-pooler='' packed=''
+pooler='' packed='' golden=''
 clean_up() {
+    [ -z "$golden" ] || kill "$golden" 2>/dev/null || true
     [ -z "$packed" ] || rm -f "$packed"*
     [ -z "$pooler" ] || kill "$(<"$pooler")" 2>/dev/null || true
     server_remove
@@ -106,6 +107,13 @@ command psql -X -a -q -d attack <"$here/attack.sql" >"$results/attack.out" 2>&1
 diff -u "$here/attack.out" "$results/attack.out"
 echo 'ok - an attacker gets nothing'
 
+# Most of it waits more than it works.
+database golden
+"$here/make_setup.py" | psql -d golden
+ISOLATIONTESTER="$(dirname "$("$pg_config" --pgxs)")/../test/isolation/isolationtester" MANAGED_DATABASE=golden \
+    "$here/golden.py" "$results" --races >"$results/golden" 2>&1 &
+golden=$!
+
 database kills
 PGUSER=managed_app PGDATABASE=kills "$here/kills.py" "$keys" "$kills"
 
@@ -123,6 +131,7 @@ if command -v pgbouncer >/dev/null; then
     [ "$(id -u)" -ne 0 ] || chown -R postgres: "$pooled"
     # It tells its own number. That of the background command is its parent's.
     { as_server_user pgbouncer -q "$pooled/ini" || true; } &
+    started=$!
     pooler=$pooled/pid
     direct="host=$PGHOST port=$PGPORT dbname=postgres"
     # On a machine that is busy, or has never started it, it takes its time.
@@ -133,7 +142,7 @@ if command -v pgbouncer >/dev/null; then
     done
     MANAGED_KILLER=$direct PGHOST=$pooled PGPORT=6432 PGUSER=managed_app PGDATABASE=pooled "$here/kills.py" 100 20
     kill "$(<"$pooler")"
-    wait
+    wait "$started"
     pooler=''
     rm -rf "$pooled"
     echo 'ok - through PgBouncer in transaction mode'
@@ -154,7 +163,8 @@ fi
 
 [ ! -e "$("$pg_config" --sharedir)/extension/idempotence.control" ] || "$here/moving.py"
 
-database golden
-"$here/make_setup.py" | psql -d golden
-ISOLATIONTESTER="$(dirname "$("$pg_config" --pgxs)")/../test/isolation/isolationtester" MANAGED_DATABASE=golden \
-    "$here/golden.py" "$results" --races
+status=0
+wait "$golden" || status=1
+golden=''
+cat "$results/golden"
+[ "$status" -eq 0 ]
