@@ -72,11 +72,14 @@ printf '#!/bin/sh\nexec valgrind --quiet --tool=cachegrind --cache-sim=no --log-
     "$server_dir" "$server_bin" >"$server_dir/counted"
 chmod 755 "$server_dir/counted"
 as_server_user "$server_bin/pg_ctl" -D "$server_dir/data" -l "$server_log" -p "$server_dir/counted" -w -t 120 start >/dev/null
+sleep 5
+postmaster=$(head -n 1 "$server_dir/data/postmaster.pid")
+idle=$(pgrep -P "$postmaster" | wc -l)
 # counted WAY WHAT TRANSACTIONS: the instructions of the backends of a run, which are counted when they end.
 counted() {
     rm -f "$server_dir"/count.*
     pgbench "$1" "$2" -t "$3" >/dev/null
-    sleep 4
+    until [ "$(pgrep -P "$postmaster" | wc -l)" -le "$idle" ]; do sleep 0.2; done
     cat "$server_dir"/count.* | awk '/^summary:/ { sum += $2 } END { printf "%d", sum }'
 }
 for way in "${ways[@]}"; do
