@@ -9,7 +9,8 @@
 # * what monitoring/ shows and warns of, with the real exporters and the real Prometheus
 # * that what bench/field kills takes effect once, or twice where nothing protects it
 # * the packages, and the first minute with one of them
-# * the clients for Python, node and Rust: vectors and chaos, and of the first two their README and types
+# * the clients for Python, node and Rust: vectors and chaos, and of the first two their README and types; vectors and chaos with
+#   the edition for managed services
 # * the vectors with the files for Java and Go, if a JDK and Go can be had
 # * the tests that need whole clusters, and the demo
 # * the archive for PGXN and the images, made, installed and run
@@ -205,9 +206,23 @@ field() {
             --contenders begin_record,claim_pipeline,run
 }
 
-# The edition for managed services on the oldest and the newest server, with the extension beside it for the way up.
+# The edition for managed services on the oldest and the newest server, in the long form on all, with the extension beside it for
+# the way up.
 managed() {
-    timeout 300 tests/managed/run.sh "${private[15]}" && timeout 300 tests/managed/run.sh "${private[18]}"
+    local version
+    for version in 15 18 ${IDEM_LONG:+16 17}; do
+        timeout 300 tests/managed/run.sh "${private[$version]}" || return
+    done
+}
+
+# The clients with the edition in the extension's place, on a server that has no extension.
+managed_clients() {
+    local client status=0
+    export IDEM_MANAGED=$root/sql/managed/idempotence_managed.sql
+    for client in "$@"; do
+        timeout 600 "$client/tests/run.sh" "${config[15]}" || status=1
+    done
+    return "$status"
 }
 
 # reconfigure COMMAND: changes the server's configuration by a command of sed.
@@ -282,12 +297,15 @@ around() {
     suite 'clients python' count_checks timeout 1200 clients/python/tests/run.sh "${private[18]}"
     suite 'clients node' count_checks timeout 1200 clients/node/tests/run.sh "${private[18]}"
     suite 'clients rust' count_checks timeout 1200 clients/rust/tests/run.sh "${private[18]}"
+    local managed=(clients/python clients/node clients/rust)
     if { command -v javac || scripts/packages.sh openjdk-17-jdk-headless; } >/dev/null &&
         scripts/unpacked.sh "${agent_packages[@]}" >/dev/null; then
         suite 'clients java and go' count_checks timeout 600 clients/tests/run.sh "${private[18]}"
+        managed+=(clients)
     else
         skip 'clients java and go' 'no JDK, or no Go'
     fi
+    suite 'clients, managed' count_checks managed_clients "${managed[@]}"
     suite 'demo' count_checks demo
     suite 'packages' count_checks tests/packages/run.sh "${config[15]}"
     if git rev-parse --verify --quiet HEAD >/dev/null; then
