@@ -277,8 +277,9 @@ class Problems(list[str]):
 
 
 def check(pool: Any, session: str | None = None) -> Any:
-    """What stands in the way of requests in this session: one sentence for each fault, none if all is well. The list's attribute
-    `edition` says what was found."""
+    """What stands in the way of requests in this session: one sentence for each fault, none if all is well.
+
+    The attribute `edition` of the list says what was found."""
     driver = driver_of(pool)
     return driver.do(_check(driver, session))
 
