@@ -14,7 +14,7 @@ BEGIN
     closed_at = CASE WHEN isfinite(closed_at) THEN closed_at - interval '9 days' ELSE closed_at END;
 END $$;
 CALL pass_days(1);
-SET statement_timeout = '20s';
+SET statement_timeout = '60s';
 CALL idempotence.idem_sweep();
 CALL pass_days(2);
 CALL idempotence.idem_sweep();
