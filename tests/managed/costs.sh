@@ -80,7 +80,7 @@ counted() {
     rm -f "$server_dir"/count.*
     pgbench "$1" "$2" -t "$3" >/dev/null
     until [ "$(pgrep -P "$postmaster" | wc -l)" -le "$idle" ]; do sleep 0.2; done
-    cat "$server_dir"/count.* | awk '/^summary:/ { sum += $2 } END { printf "%d", sum }'
+    cat "$server_dir"/count.* | awk '/^summary:/ { sum += $2 } END { printf "%.0f", sum }'
 }
 for way in "${ways[@]}"; do
     for what in new replay; do
