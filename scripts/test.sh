@@ -287,10 +287,19 @@ side_by_side() {
     return "$status"
 }
 
-clusters() { suite 'clusters' count_cargo cluster_tests clusters 3 .; }
+# Tests with servers of their own; and what `make` packs for others, installed as they do.
+clusters_and_packages() {
+    suite 'clusters' count_cargo cluster_tests clusters 3 .
+    suite 'packages' count_checks tests/packages/run.sh "${config[15]}"
+    if git rev-parse --verify --quiet HEAD >/dev/null; then
+        suite 'pgxn' count_checks timeout 900 tests/pgxn/run.sh "${private[18]}"
+    else
+        skip pgxn 'no checkout of git'
+    fi
+    suite 'oci' count_checks timeout 900 tests/oci/run.sh "${config[18]}" dev
+}
 
-# What needs more than one server, or none: what `make` packs for others, installed as they do, and what stands around
-# servers.
+# What stands around servers.
 around() {
     local status=0
     suite 'monitoring' count_checks timeout 900 tests/monitoring/run.sh "${private[18]}"
@@ -307,13 +316,6 @@ around() {
     fi
     suite 'clients, managed' count_checks managed_clients "${managed[@]}"
     suite 'demo' count_checks demo
-    suite 'packages' count_checks tests/packages/run.sh "${config[15]}"
-    if git rev-parse --verify --quiet HEAD >/dev/null; then
-        suite 'pgxn' count_checks timeout 900 tests/pgxn/run.sh "${private[18]}"
-    else
-        skip pgxn 'no checkout of git'
-    fi
-    suite 'oci' count_checks timeout 900 tests/oci/run.sh "${config[18]}" dev
     if [ -e "$("${private[15]}" --pkglibdir)/plproxy.so" ]; then
         suite 'plproxy' count_cargo cluster_tests plproxy 1 '^plproxy::' --ignored
     else
@@ -365,4 +367,4 @@ done
 wait "$release"
 private[15]=$(<"$logs/pg15.config")
 side_by_side oldest_and_newest the_others
-side_by_side clusters around
+side_by_side clusters_and_packages around
