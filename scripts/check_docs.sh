@@ -10,7 +10,7 @@ cd "$root"
 # The words that a page may have, as wc -w counts them. A page that is not there needs no words.
 declare -A words_max=(
     [README.md]=1500
-    [docs/managed.md]=1600
+    [docs/managed.md]=1700
     [CHANGELOG.md]=300
     [CONTRIBUTING.md]=2000
     [SECURITY.md]=1100

@@ -48,24 +48,27 @@ SELECT CASE WHEN w.standby OR w.since OPERATOR(pg_catalog.>) (w.now OPERATOR(pg_
             WHEN w.last_sweep OPERATOR(pg_catalog.>) w.now
             THEN pg_catalog.format('swept at %s by a clock that was ahead and has been set back', pg_catalog.date_trunc('second', w.last_sweep))
             ELSE pg_catalog.format('swept %s ago', pg_catalog.date_trunc('second', w.now OPERATOR(pg_catalog.-) w.last_sweep)) END AS detail,
-       CASE WHEN w.visited THEN 'The server log tells of errors. Is this database a template? The worker does not visit those.'
+       CASE WHEN w.visited THEN 'The server log tells of errors, and of processes that were missing (max_worker_processes). Is this database a template? The worker does not visit those.'
             WHEN w.launcher IS NULL THEN 'CALL idem_sweep(), and have a scheduler do so at least once an hour.'
             ELSE 'The setting idempotence.databases leaves this database out: name it there, or have a scheduler CALL idem_sweep() at least daily.' END AS hint
 FROM idempotence.upkeep w;
 
 -- Which databases of this server are swept by the worker. Each of them has this row.
 CREATE VIEW idempotence.check_databases AS
-SELECT CASE WHEN NOT w.standby AND w.launcher IS NOT NULL AND (n.missing IS NOT NULL OR v.own_failure) THEN 1 ELSE 0 END AS level,
+SELECT CASE WHEN NOT w.standby AND w.launcher IS NOT NULL AND (n.missing IS NOT NULL OR n.is_none OR v.own_failure) THEN 1 ELSE 0 END AS level,
        CASE WHEN w.standby THEN 'this is a standby; nothing is swept here'
             WHEN w.launcher IS NULL THEN 'the library is not preloaded; no database of this server is visited'
             ELSE pg_catalog.concat_ws('; ',
                    'idempotence.databases names what cannot be visited: ' OPERATOR(pg_catalog.||) n.missing,
+                   CASE WHEN n.is_none THEN 'idempotence.databases names no database' END,
                    CASE WHEN NOT w.visited THEN 'this database is not visited' END,
                    COALESCE(v.told, 'no database was swept yet since the server came up')) END AS detail,
-       CASE WHEN n.missing IS NOT NULL THEN 'The name is misspelt, or that of a template, or of a database that allows no connections or is gone. Correct idempotence.databases and reload.'
+       CASE WHEN n.is_none THEN 'Name those that are to be swept, or set it to * for all, and reload.'
+            WHEN n.missing IS NOT NULL THEN 'The name is misspelt, or that of a template, or of a database that allows no connections or is gone. Correct idempotence.databases and reload.'
             ELSE 'The server log has the error too, and CALL idem_sweep() in the database shows it. Was the library replaced? Then ALTER EXTENSION idempotence UPDATE there.' END AS hint
 FROM idempotence.upkeep w
-CROSS JOIN (SELECT pg_catalog.string_agg(pg_catalog.format('"%s"', n.name), ', ' ORDER BY n.name) AS missing
+CROSS JOIN (SELECT pg_catalog.string_agg(pg_catalog.format('"%s"', n.name), ', ' ORDER BY n.name) AS missing,
+                   COALESCE(pg_catalog.cardinality(idempotence.databases()) OPERATOR(pg_catalog.=) 0, false) AS is_none
             FROM pg_catalog.unnest(idempotence.databases()) n (name)
             WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_database d
                               WHERE d.datname OPERATOR(pg_catalog.=) n.name AND d.datallowconn AND NOT d.datistemplate)) n

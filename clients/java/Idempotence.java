@@ -20,6 +20,7 @@ import java.time.Duration;
 import java.time.Instant;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Objects;
 import java.util.Set;
 import java.util.concurrent.ThreadLocalRandom;
 import java.util.regex.Pattern;
@@ -100,7 +101,7 @@ public record Idempotence(DataSource pool, String session, Duration waits, Durat
 
     /** Those of the keys that an inbox sees for the first time, in your transaction: work, commit, acknowledge. */
     public static <K> List<K> once(Connection connection, String session, List<K> keys) throws SQLException {
-        Array texts = connection.createArrayOf("text", keys.stream().map(String::valueOf).toArray());
+        Array texts = connection.createArrayOf("text", keys.stream().map(key -> Objects.toString(key, null)).toArray());
         List<Object[]> fresh = query(connection, "SELECT ord FROM idem_once_many(?, ?) ORDER BY ord", session, texts);
         return fresh.stream().map(row -> keys.get(((Number) row[0]).intValue() - 1)).toList();
     }

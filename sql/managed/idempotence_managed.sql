@@ -15,7 +15,7 @@
 -- fills it in. A deferred constraint trigger refuses to commit an open row (ID008). The row is seen, undone and kept exactly
 -- as the effect is, also across savepoints.
 BEGIN;
-SET LOCAL client_min_messages = warning; SET LOCAL check_function_bodies = on;
+SET LOCAL client_min_messages = warning; SET LOCAL check_function_bodies = on; SET LOCAL lock_timeout = '3s';
 DO $$
 BEGIN
   IF pg_catalog.getdatabaseencoding() <> 'UTF8' THEN RAISE EXCEPTION 'idempotence needs a database in encoding UTF8' USING ERRCODE = 'feature_not_supported';
@@ -28,6 +28,8 @@ BEGIN
     -- What somebody else has put into the schema would be taken for ours.
     RAISE EXCEPTION 'schema "idempotence", or something in it, belongs to another role' USING ERRCODE = 'insufficient_privilege';
   END IF;
+  -- In the order in which calls lock them. Who is at work for longer is not made to wait behind this.
+  IF pg_catalog.to_regclass('idempotence.door') IS NOT NULL THEN LOCK TABLE idempotence.door, idempotence.session, idempotence.settings, idempotence.outcome, idempotence.swept; END IF;
   IF pg_catalog.to_regtype('idempotence.idem_ticket') IS NULL THEN
     CREATE TYPE idempotence.idem_ticket AS (status text, replayed boolean, response jsonb, token bigint, attempt integer, point text, state jsonb,
                                             recorded_at timestamptz, expires_at timestamptz);
@@ -139,6 +141,7 @@ DECLARE e record; BEGIN
 ('no role', '42704', 'role with OID %1$s does not exist', 'A session belongs, and is lent, to a role.', 'Name the role instead of giving its number.'),
 ('cannot give', '42501', 'permission denied to make role "%1$s" the owner of session "%2$s"', 'The current role does not have the privileges of role "%1$s".', 'Name a role that you are a member of, or let a superuser do it.'),
 ('exists', '42710', 'session "%1$s" %2$s with other options', 'Its %3$s.', 'Change ttl, require_payload, owner, usable_by, max_attempts or node with idem_alter_session(). inbox, time_keys and journal never change, nor does ttl with time_keys; dropping the session does not help.'),
+('lost', 'XX001', 'session "%1$s" cannot be new', 'There are outcomes, and no session: a restore has left out the rows of idempotence.session.', 'Create the roles that the restore missed, since each session names its owner, and restore the data of this table again.'),
 ('open', '55000', 'session "%1$s" is open, and cannot be exported', 'What begins here after the export would be executed again where the session goes on.', 'Drop it with idem_drop_session(); commit, and export it then. What was recorded stays: made again, the session has it.'),
 ('at work', '55006', 'session "%1$s" cannot be exported while its requests may be at work', '%2$s', 'Try again as it is, or wait longer (setting idempotence.wait).'),
 ('unseen export', '40001', 'could not serialize access: requests of session "%1$s" ended after this transaction''s snapshot', 'What they recorded is committed, but neither that nor their effects are visible to this transaction.', 'Retry the transaction: its snapshot will see them.')
@@ -673,6 +676,7 @@ BEGIN
                                 idempotence._differences(former, s, '%s is %s, not %s', '; its '));
   END IF;
   IF former.id IS NULL THEN
+    PERFORM idempotence._refuse('lost', session) WHERE NOT EXISTS (SELECT FROM idempotence.session) AND EXISTS (SELECT FROM idempotence.outcome);
     INSERT INTO idempotence.session (name, owner, usable_by, ttl, require_payload, inbox, time_keys, max_attempts)
     VALUES (session, s.owner, s.usable_by, s.ttl, s.require_payload, s.inbox, s.time_keys, s.max_attempts) ON CONFLICT DO NOTHING;
   ELSIF act = 'create' AND former.ended_at IS NULL THEN RAISE NOTICE 'session "%" already exists with the same options, skipping', idempotence._legible(session);
@@ -754,7 +758,7 @@ DECLARE at timestamptz := clock_timestamp(); until timestamptz := at; durable ti
   IF session IS NULL THEN PERFORM idempotence._must('session', true); END IF;
   SELECT * INTO s FROM idempotence.own_session v WHERE v.name = session;
   IF s.name IS NULL OR s.ended_at IS NOT NULL THEN
-    UPDATE idempotence.door SET act = 'session', session = session WHERE NOT current_setting('transaction_read_only')::boolean;
+    IF NOT current_setting('transaction_read_only')::boolean THEN UPDATE idempotence.door SET act = 'session', session = session; END IF;
     PERFORM idempotence._refuse('no session', session);
   END IF;
   PERFORM idempotence._check_call('idem_lookup', session, stream);
@@ -962,13 +966,13 @@ DECLARE more boolean := true; BEGIN
   WHILE more LOOP more := idempotence._sweep_step(); COMMIT; END LOOP;
 END $$;
 CREATE OR REPLACE VIEW idempotence.health AS SELECT c.name, (ARRAY['ok', 'warning', 'critical'])[c.level + 1] AS status, c.detail, CASE WHEN c.level > 0 THEN c.hint END AS hint, c.level
-FROM (SELECT clock_timestamp() AS now, coalesce((SELECT w.at FROM idempotence.swept w), (SELECT i.installed_at FROM idempotence.settings i)) AS swept,
+FROM (SELECT clock_timestamp() AS now, coalesce((SELECT w.at FROM idempotence.swept w), (SELECT i.installed_at FROM idempotence.settings i)) AS swept, NOT EXISTS (SELECT FROM idempotence.swept) AS never,
              (SELECT max(s.opened_at + s.keep * interval '1 second') FROM idempotence.segment s WHERE s.closed_at = 'infinity') AS turns,
              (SELECT min(o.expires_at) FROM idempotence.outcome_long o) AS oldest) h
 CROSS JOIN LATERAL (VALUES
-  ('sweep', CASE WHEN h.now - h.swept > interval '1 day' THEN 2 WHEN h.now - h.swept > interval '1 hour' THEN 1 ELSE 0 END,
-   format('swept %s ago', date_trunc('second', h.now - h.swept)), 'Have a scheduler CALL idempotence.idem_sweep() once a minute, as the owner of the schema.'),
-  ('ring', CASE WHEN h.now > h.turns + interval '1 day' THEN 1 ELSE 0 END, format('the current segment is to be closed at %s', h.turns),
+  ('sweep', CASE WHEN h.now - h.swept > interval '1 day' THEN 2 WHEN h.now - h.swept > CASE WHEN h.never THEN interval '10 minutes' ELSE interval '1 hour' END THEN 1 ELSE 0 END,
+   format(CASE WHEN h.never THEN 'never swept, and installed %s ago' ELSE 'swept %s ago' END, date_trunc('second', h.now - h.swept)), 'Have a scheduler CALL idempotence.idem_sweep() once a minute, as the owner of the schema.'),
+  ('ring', CASE WHEN h.turns IS NULL OR h.now > h.turns + interval '1 day' THEN 1 ELSE 0 END, coalesce('the current segment is to be closed at ' || h.turns, 'no segment is open'),
    'A long transaction, prepared ones too, may keep the sweep from a lock that it tries for once a minute: look into pg_locks.'),
   ('long', CASE WHEN h.oldest < h.now - interval '1 hour' THEN 1 ELSE 0 END, coalesce('the oldest outcome outside of the ring expires at ' || h.oldest, 'all outcomes are in the ring'),
    'The sweep is behind. Where most outcomes live longer than settings.retention, raise that.')
@@ -988,7 +992,8 @@ REVOKE ALL ON FUNCTION idempotence._enter(), idempotence._at_commit() FROM PUBLI
 GRANT SELECT ON idempotence.own_session, idempotence.sessions, idempotence.kept, idempotence.outcomes, idempotence.own_pending, idempotence.unfinished, idempotence.health TO PUBLIC;
 GRANT UPDATE (act, session, request, payload, response, wait, lease, ttl, token, failed, point, requests, owner, usable_by), SELECT (ticket, places) ON idempotence.door TO PUBLIC;
 CREATE OR REPLACE FUNCTION idempotence.idem_grant(role regrole, level text DEFAULT 'user') RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-BEGIN PERFORM idempotence._must('role', role IS NULL); EXECUTE format('GRANT USAGE ON SCHEMA idempotence TO %s', role); END $$;
+BEGIN PERFORM idempotence._must('role', role IS NULL); EXECUTE format('GRANT USAGE ON SCHEMA idempotence TO %s', role);
+  IF level <> 'user' OR NOT has_schema_privilege(role::oid, 'idempotence', 'USAGE') THEN RAISE EXCEPTION 'level "%" cannot be granted', level USING ERRCODE = 'insufficient_privilege', HINT = 'The only level here is user, and the owner of the schema grants it.'; END IF; END $$;
 CREATE OR REPLACE FUNCTION idempotence.idem_revoke(role regrole) RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN PERFORM idempotence._must('role', role IS NULL); EXECUTE format('REVOKE USAGE ON SCHEMA idempotence FROM %s', role); END $$;
 COMMENT ON SCHEMA idempotence IS 'idempotence 1.2.0, edition for managed services';

@@ -41,8 +41,13 @@ END $$;
 -- Takes a row of an export, or an outcome from elsewhere: 1 imported, 2 present, 3 expired.
 CREATE OR REPLACE FUNCTION idempotence._import_row(who name, session text, r jsonb) RETURNS bigint LANGUAGE plpgsql AS $$ #variable_conflict use_variable
 DECLARE at timestamptz := clock_timestamp(); s idempotence.session := idempotence._session_of(who, session, true, 'import into it'); k text;
-  made timestamptz; named text; o idempotence.outcome; p idempotence.pending; class "char";
+  made timestamptz; named text; o idempotence.outcome; p idempotence.pending; class "char"; unknown text :=
+    (SELECT min(c) FROM jsonb_object_keys(r) c WHERE c <> ALL ('{key,status,response,failed,recorded_at,expires_at,payload,fingerprint,token,attempt,begun_at,leased_until,point,state}'));
 BEGIN
+  IF unknown IS NOT NULL THEN
+    RAISE EXCEPTION 'the query to import from has a column of another name' USING ERRCODE = 'invalid_parameter_value', DETAIL = format('Found "%s".', unknown),
+      HINT = 'Give it as a SELECT of the columns key, response, failed, recorded_at, expires_at, payload, by these names, or of those that idem_export() gives.';
+  END IF;
   SELECT * INTO k, made FROM idempotence._key_of(session, s.time_keys, r ->> 'key');
   named := idempotence._named(session, k);
   PERFORM idempotence._take(s, k);

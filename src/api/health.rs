@@ -101,10 +101,10 @@ fn visits() -> Rows {
     Rows(rows.collect())
 }
 
-/// The names in the setting `idempotence.databases`; none: all databases are visited.
+/// The names in the setting `idempotence.databases`; NULL: all databases are visited.
 #[pg_extern(schema = "idempotence", stable, parallel_safe)]
-fn databases() -> Vec<String> {
-    guc::databases().names().to_vec()
+fn databases() -> Option<Vec<String>> {
+    guc::databases().names().map(<[String]>::to_vec)
 }
 
 /// The library of a commit coordinator that can be asked for a two-phase commit; NULL if none is loaded.

@@ -37,11 +37,11 @@ impl Databases {
         }
     }
 
-    /// The names; none where all databases are visited.
-    pub fn names(&self) -> &[String] {
+    /// The names; `None`: all databases are visited.
+    pub fn names(&self) -> Option<&[String]> {
         match self {
-            Databases::All => &[],
-            Databases::Named(names) => names,
+            Databases::All => None,
+            Databases::Named(names) => Some(names),
         }
     }
 }

@@ -225,7 +225,7 @@ impl Launcher {
 
     /// Logs, once each, the names in the setting that no database has.
     fn tell_missing(&mut self, wanted: &Databases, found: &[(u32, String)]) {
-        for name in wanted.names() {
+        for name in wanted.names().into_iter().flatten() {
             if !found.iter().any(|(_, there)| there == name) && self.missing.insert(name.clone()) {
                 log(
                     &format!("idempotence finds no database \"{name}\" to visit"),

@@ -56,6 +56,14 @@ is() {
     [ "$found" = "$1" ] || { echo "not ok - $3: $found, not $1"; exit 1; }
 }
 
+# refused SQLSTATE OPTION...: whether psql with these options fails with this error.
+refused() {
+    local said state=$1
+    shift
+    said=$(psql -v VERBOSITY=sqlstate "$@" 2>&1) || true
+    [[ $said == *" $state"* ]] || { echo "not ok - $*: $said, not $state"; exit 1; }
+}
+
 psql -c 'CREATE ROLE managed_installer LOGIN' -c 'CREATE ROLE managed_app LOGIN' -c 'CREATE ROLE managed_alice' \
     -c 'CREATE ROLE managed_mallory' -c 'CREATE ROLE managed_nobody'
 
@@ -68,6 +76,23 @@ empty restored
 pg_dump -U managed_installer upgrade | psql -U managed_installer -d restored >/dev/null
 psql -U managed_installer -d restored -f "$edition" -c 'CALL idempotence.idem_sweep()'
 is cancelled restored "SELECT status FROM idem_lookup('s', 'k')"
+# Where the sessions were left out, none is made anew.
+empty half
+pg_dump -U managed_installer --exclude-table-data=idempotence.session upgrade | psql -U managed_installer -d half >/dev/null
+refused XX001 -d half -c "SELECT idem_create_session('s')"
+refused 42704 -d half -c "BEGIN READ ONLY; SELECT idem_lookup('s', 'k')"
+refused 42501 -d half -c "SELECT idem_grant('managed_nobody', 'monitor')"
+refused 42501 -d half -U managed_app -c "SELECT idempotence.idem_grant('managed_nobody')"
+is t half "SELECT detail LIKE 'never swept%' FROM idempotence.health WHERE name = 'sweep'"
+psql -U managed_installer -d upgrade -f "$root/sql/managed/idempotence_moving.sql"
+refused 22023 -d upgrade -c "SELECT idem_import('s', 'SELECT 1 AS key, 2 AS respons', 'a test')"
+# It gives way to who is at work.
+psql -d upgrade -c "BEGIN; SELECT idem_begin('s', 'open'); SELECT pg_sleep(60)" >/dev/null 2>&1 &
+at_work="FROM pg_stat_activity WHERE datname = 'upgrade' AND wait_event = 'PgSleep'"
+while [ "$(psql -At -c "SELECT count(*) $at_work")" = 0 ]; do sleep 0.1; done
+refused 55P03 -U managed_installer -d upgrade -f "$edition"
+psql -c "SELECT pg_terminate_backend(pid) $at_work" >/dev/null
+wait $! || true
 psql -U managed_installer -d upgrade -c 'SET client_min_messages = error' -c 'DROP SCHEMA idempotence CASCADE'
 is 0 upgrade "SELECT count(*) FROM pg_proc WHERE proname LIKE 'idem%'"
 [ "$(wc -l <"$edition")" -le 1000 ]

@@ -52,6 +52,12 @@ const ONCE = `SELECT ord FROM idem_once_many($1::text, ARRAY(SELECT key FROM jso
   WITH ORDINALITY k(key, place) ORDER BY place)) ORDER BY ord`;
 const LOOKUP = `SELECT ${TICKET} FROM idem_lookup($1::text, $2::text, wait => $3::text::interval)`;
 
+/** A key as the database has it. undefined and null, above all, are none: all requests without a key would be one. */
+function named(key: Key): string {
+  if (typeof key === 'string' || typeof key === 'bigint' || Number.isSafeInteger(key)) return String(key);
+  throw new TypeError(`the key of a request is a string, a whole number or a bigint, and not ${String(key)}`);
+}
+
 /** As an argument in SQL. An interval without a unit is in seconds. */
 export const text = (value: unknown) => (value === undefined || value === null ? null : String(value));
 export const json = (value: unknown) => (value === undefined || value === null ? null : JSON.stringify(value));
@@ -89,7 +95,7 @@ export class Request {
   readonly #values: (string | null)[];
 
   constructor(readonly session: string, key: Key, payload: unknown, wait: number) {
-    this.key = String(key);
+    this.key = named(key);
     this.#values = [session, this.key, json(payload), text(wait)];
   }
 
@@ -173,11 +179,11 @@ async function perform(work: (conn: any) => unknown, conn: unknown): Promise<{ r
 /** Tells what is known of a request, and does not begin it. */
 export function lookup(database: Database, session: string, key: Key, options: Options = {}): Promise<Ticket> {
   const { deadline = 30, wait = 0 } = options;
-  return retry(deadline, async () => ticketOf((await ask(database, LOOKUP, [session, String(key), text(wait)]))[0]));
+  return retry(deadline, async () => ticketOf((await ask(database, LOOKUP, [session, named(key), text(wait)]))[0]));
 }
 
 /** Those of the keys that an inbox has not seen before, within the transaction of `conn`. */
 export async function once<K extends Key>(conn: unknown, session: string, keys: readonly K[]): Promise<K[]> {
-  const rows = await ask(conn, ONCE, [session, JSON.stringify(keys.map(String))]);
+  const rows = await ask(conn, ONCE, [session, JSON.stringify(keys.map(named))]);
   return rows.map((row) => keys[Number(row['ord']) - 1]!);
 }

@@ -36,6 +36,12 @@ for (const [driver, open] of Object.entries(drivers)) {
       await assert.rejects(async () => ask(kept, 'SELECT 1'), /the transaction is over/);
     });
 
+    test('what is no key names no request', async () => {
+      for (const key of [undefined, null, true, 1.5, 2 ** 53, {}]) {
+        await assert.rejects(async () => run(pool, 'http-clients', key, null, () => null), /^TypeError: the key of a request is/);
+      }
+    });
+
     test('work that goes on after an error of its statement is told of that error, and nothing is kept', async () => {
       const key = fresh();
       const work = async (conn) => {

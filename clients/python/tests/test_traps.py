@@ -36,6 +36,14 @@ def pool():
         yield pool
 
 
+@pytest.mark.parametrize("key", [None, True, 1.5, b"k"])
+def test_what_is_no_key_names_no_request(pool, key):
+    with pytest.raises(TypeError, match="the key of a request is"):
+        idempotence.run(pool, "traps", key, None, lambda conn: None)
+    with pool.connection() as conn, pytest.raises(TypeError, match="the key of a request is"):
+        idempotence.once(conn, "traps", [key])
+
+
 def get_db():
     yield None
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from ._drivers import Driver, driver_of
 from ._errors import Final, sqlstate
-from ._run import _KEY, Answer, Attempt, ask, encoded, interval
+from ._run import _KEY, Answer, Attempt, ask, encoded, interval, named
 
 _JSONB = {n: f"CAST(CAST(${n} AS text) AS jsonb)" for n in (4, 5)}
 _TOKEN = f"{_KEY}, token => CAST($3 AS bigint)"
@@ -89,7 +89,7 @@ class Lease:
         """In a transaction, and a connection, of its own: the heartbeat's may be going on meanwhile."""
         until = self.deadline if deadline is None else deadline
         try:
-            await ask(self.driver, until, _CALLS[name], self.session, str(self.key), self.token, *args)
+            await ask(self.driver, until, _CALLS[name], self.session, named(self.key), self.token, *args)
         except Exception as error:
             if sqlstate(error) != "ID005":
                 raise
@@ -99,7 +99,8 @@ class Lease:
     async def _begin(self) -> None:
         async def begin() -> Answer | None:
             answer = await self._attempt.begin(self.seconds)
-            await self._attempt.commit()
+            if answer is None:
+                await self._attempt.commit()
             return answer
 
         self.answer, ticket = await self._attempt.answered(begin), self._attempt.ticket

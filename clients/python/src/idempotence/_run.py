@@ -6,6 +6,7 @@ import dataclasses
 import json
 import random
 import time
+import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -60,6 +61,13 @@ def encoded(value: Any) -> str | None:
     return None if value is None else json.dumps(value, allow_nan=False)
 
 
+def named(key: object) -> str:
+    """A key as the database has it. None, above all, is none: all requests without a key would be one."""
+    if isinstance(key, bool) or not isinstance(key, (str, int, uuid.UUID)):
+        raise TypeError(f"the key of a request is a str, an int or a UUID, and not {key!r}")
+    return str(key)
+
+
 def interval(seconds: float | None) -> str | None:
     return None if seconds is None else f"{seconds} seconds"
 
@@ -109,7 +117,7 @@ class Attempt:
     async def begin(self, lease: float | None = None) -> Answer | None:
         """The answer, or None with the claim, in a transaction that stays open."""
         await self.open()
-        args = (self.session, str(self.key), encoded(self.payload), interval(self.wait))
+        args = (self.session, named(self.key), encoded(self.payload), interval(self.wait))
         sql, more = (
             (")", ()) if lease is None else (", lease => CAST(CAST($5 AS text) AS interval))", (interval(lease),))
         )
@@ -118,13 +126,15 @@ class Attempt:
         if ticket.status == "in_progress":
             raise InProgress(self.key, ticket.expires_at)
         if ticket.status in _OUTCOMES:
+            # The begin may have recorded that the request is given up, and COMMIT may wait until the answer is durable.
+            await self.commit()
             return Answer(ticket.status, ticket.response, ticket.replayed)
         if lease is None and (ticket.status != "started" or ticket.point is not None):
             raise Interrupted(self.key, ticket.point, ticket.state)
         return None
 
     async def record(self, response: Any, failed: bool = False) -> None:
-        await self.query(_RECORD, self.session, str(self.key), encoded(response), failed, interval(self.ttl))
+        await self.query(_RECORD, self.session, named(self.key), encoded(response), failed, interval(self.ttl))
 
     async def commit(self) -> None:
         assert self.tx
@@ -189,7 +199,7 @@ class Attempt:
         tx = await self.open()
         try:
             async with tx.pipeline():
-                await self.query(_CLAIM, self.session, str(self.key), encoded(self.payload), interval(self.wait))
+                await self.query(_CLAIM, self.session, named(self.key), encoded(self.payload), interval(self.wait))
                 answer = await self.working(work)
                 await self.commit()
             return answer
@@ -207,7 +217,8 @@ class Attempt:
         return done
 
     async def looked_up(self) -> Answer:
-        status, response = (await self.query(_LOOKUP, self.session, str(self.key), interval(self.wait)))[0]
+        status, response = (await self.query(_LOOKUP, self.session, named(self.key), interval(self.wait)))[0]
+        await self.commit()
         return Answer(status, decoded(response), status in _OUTCOMES)
 
     async def look_up(self) -> Answer:
@@ -267,7 +278,7 @@ def once(conn: Any, session: str, keys: Sequence[Any]) -> Any:
 
 async def _once(tx: Tx, session: str, keys: list[Any]) -> list[Any]:
     sql = "SELECT ord FROM idem_once_many(CAST($1 AS text), CAST($2 AS text[])) ORDER BY ord"
-    return [keys[row[0] - 1] for row in await tx.query(sql, session, [str(key) for key in keys])]
+    return [keys[row[0] - 1] for row in await tx.query(sql, session, [named(key) for key in keys])]
 
 
 class Problems(list[str]):
