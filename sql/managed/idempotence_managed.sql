@@ -171,13 +171,13 @@ CREATE OR REPLACE FUNCTION idempotence._until(wait interval) RETURNS timestamptz
 DECLARE setting text; BEGIN
   IF wait IS NULL THEN
     setting := coalesce(nullif(current_setting('idempotence.wait', true), ''), '5s');
-    IF setting LIKE '-%' THEN RETURN 'infinity'; END IF;
+    IF setting LIKE '-%' THEN RETURN clock_timestamp() + interval '1000 years'; END IF;
     wait := CASE WHEN setting ~ '^[0-9]+$' THEN setting || ' ms' ELSE setting END::interval;
   ELSIF wait < interval '0' THEN PERFORM idempotence._refuse('wait'); END IF;
   RETURN clock_timestamp() + wait; END $$;
 -- The same for lock_timeout: 0 is for ever.
 CREATE OR REPLACE FUNCTION idempotence._ms_until(until timestamptz) RETURNS bigint LANGUAGE sql VOLATILE
-RETURN CASE WHEN until = 'infinity' THEN 0 ELSE least(greatest(ceil(extract(epoch FROM until - clock_timestamp()) * 1000), 1), 2147483647) END;
+RETURN CASE WHEN until > clock_timestamp() + interval '100 years' THEN 0 ELSE least(greatest(ceil(extract(epoch FROM until - clock_timestamp()) * 1000), 1), 2147483647) END;
 -- Limits the waits for rows of others, unless a shorter limit is set; gives what was set.
 CREATE OR REPLACE FUNCTION idempotence._limit_waits(until timestamptz) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE former text := current_setting('lock_timeout'); ms bigint := idempotence._ms_until(until); BEGIN
@@ -249,8 +249,7 @@ EXCEPTION
 CREATE OR REPLACE FUNCTION idempotence._is_held(lock bigint) RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN
   IF pg_try_advisory_xact_lock_shared(lock) THEN RAISE EXCEPTION USING ERRCODE = 'ID000'; END IF;
   RETURN true;
-EXCEPTION WHEN SQLSTATE 'ID000' THEN RETURN false;
-END $$;
+EXCEPTION WHEN SQLSTATE 'ID000' THEN RETURN false; END $$;
 CREATE OR REPLACE FUNCTION idempotence._is_mine(lock bigint) RETURNS boolean LANGUAGE sql VOLATILE
 RETURN EXISTS (SELECT FROM pg_locks l WHERE l.locktype = 'advisory' AND l.pid = pg_backend_pid() AND l.objsubid = 1 AND l.mode = 'ExclusiveLock'
                AND l.classid::bigint = (lock >> 32) & 4294967295 AND l.objid::bigint = lock & 4294967295);
@@ -327,8 +326,7 @@ CREATE OR REPLACE FUNCTION idempotence._probe(s idempotence.session, k text) RET
   RAISE EXCEPTION USING ERRCODE = 'ID000';
 EXCEPTION
   WHEN SQLSTATE 'ID000' THEN NULL;
-  WHEN serialization_failure THEN PERFORM idempotence._refuse('unseen', idempotence._named(s.name, k));
-END $$;
+  WHEN serialization_failure THEN PERFORM idempotence._refuse('unseen', idempotence._named(s.name, k)); END $$;
 CREATE OR REPLACE FUNCTION idempotence._take(s idempotence.session, k text) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE lock bigint := idempotence._lock_of(s.secret, k); until timestamptz := idempotence._until(NULL); BEGIN
   WHILE NOT pg_try_advisory_xact_lock(lock) LOOP
@@ -472,7 +470,8 @@ DECLARE at timestamptz := clock_timestamp(); k text; made timestamptz; named tex
   SELECT * INTO k, made FROM idempotence._key_of(session, s.time_keys, request);
   named := idempotence._named(session, k); o := idempotence._find(s.id, k, at);
   SELECT * INTO p FROM idempotence.pending q WHERE q.session = s.id AND q.request = k;
-  IF token IS NULL AND o.class IN ('o', 'k') THEN RETURN;
+  -- Who has begun it has its name in the open row.
+  IF token IS NULL AND o.class IN ('o', 'k') AND (o.recorded_by = who OR idempotence._may(who, s, false)) THEN RETURN;
   ELSIF NOT (idempotence._may(who, s, false) OR coalesce(token = p.token AND p.holder = who, false)) OR s.ended_at IS NOT NULL AND token IS NULL THEN
     PERFORM idempotence._session_of(who, session, false, 'use its requests');
   END IF;
@@ -500,8 +499,7 @@ DECLARE at timestamptz := clock_timestamp(); k text; made timestamptz; named tex
       CASE WHEN done THEN 'Nothing is left to do: idem_lookup() gives the outcome.'
            ELSE 'Stop the work: somebody else may be doing it. Ask idem_begin() or idem_lookup() what became of the request. Under a claim without a lease leave token out.' END);
   END IF;
-  o := ROW (s.id, NULL, 'o', at, greatest(at, made) + idempotence._ttl_of(s), k, who, p.fingerprint, token, NULL);
-END $$;
+  o := ROW (s.id, NULL, 'o', at, greatest(at, made) + idempotence._ttl_of(s), k, who, p.fingerprint, token, NULL); END $$;
 CREATE OR REPLACE FUNCTION idempotence._record_request(who name, session text, request text, response jsonb, failed boolean, token bigint, ttl interval)
 RETURNS idempotence.outcome LANGUAGE plpgsql AS $$ #variable_conflict use_variable
 DECLARE h record; o idempotence.outcome; named text; made timestamptz; whole interval; BEGIN
@@ -542,8 +540,7 @@ DECLARE h record; o idempotence.outcome; BEGIN
   -- A release with a token ends the lease. So does a checkpoint without: whoever went on has superseded the former holder,
   -- and its steps are done.
   UPDATE idempotence.pending q SET (token, attempt, begun_at, leased_until, holder, application) = (NULL, NULL, NULL, NULL, NULL, NULL)
-  WHERE q.session = o.session AND q.request = o.key AND q.token IS NOT NULL AND (called = 'idem_checkpoint') = (token IS NULL);
-END $$;
+  WHERE q.session = o.session AND q.request = o.key AND q.token IS NOT NULL AND (called = 'idem_checkpoint') = (token IS NULL); END $$;
 CREATE OR REPLACE FUNCTION idempotence._extend_lease(who name, session text, request text, token bigint, lease interval) RETURNS timestamptz LANGUAGE plpgsql AS $$ #variable_conflict use_variable
 DECLARE h record; until timestamptz; BEGIN
   PERFORM idempotence._must('token', token IS NULL), idempotence._must('lease', lease IS NULL);
@@ -662,8 +659,8 @@ BEGIN
   s.usable_by := CASE WHEN usable_by IS NULL THEN former.usable_by ELSE nullif(usable_by, 0)::regrole END;
   s.ttl := CASE WHEN act = 'create' THEN ttl ELSE coalesce(ttl, former.ttl) END;
   s.require_payload := coalesce((options ->> 'require_payload')::boolean, former.require_payload);
-  s.inbox := coalesce((options ->> 'inbox')::boolean, former.inbox);
-  s.time_keys := coalesce((options ->> 'time_keys')::boolean, former.time_keys);
+  s.inbox := CASE act WHEN 'create' THEN (options ->> 'inbox')::boolean ELSE former.inbox END;
+  s.time_keys := CASE act WHEN 'create' THEN (options ->> 'time_keys')::boolean ELSE former.time_keys END;
   s.max_attempts := CASE WHEN act <> 'create' AND attempts IS NULL THEN former.max_attempts ELSE nullif(attempts, 0) END;
   IF s.inbox AND s.max_attempts IS NOT NULL THEN PERFORM idempotence._refuse('inbox attempts', session); END IF;
   IF act = 'alter' AND s.time_keys AND s.ttl <> former.ttl THEN PERFORM idempotence._refuse('fixed ttl', session); END IF;
@@ -692,6 +689,7 @@ CREATE OR REPLACE VIEW idempotence.door AS SELECT CURRENT_USER AS who, NULL::tex
 CREATE OR REPLACE FUNCTION idempotence._enter() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE o idempotence.outcome; BEGIN
   IF TG_RELID <> 'idempotence.door'::regclass THEN RAISE EXCEPTION 'this is not the door' USING ERRCODE = 'insufficient_privilege'; END IF;
+  IF NOT has_schema_privilege(OLD.who, 'idempotence', 'USAGE') THEN RAISE EXCEPTION 'permission denied for schema idempotence' USING ERRCODE = 'insufficient_privilege'; END IF;
   NEW.ticket.status := 'done';
   CASE NEW.act
   WHEN 'begin', 'claim', 'run', 'settle' THEN
@@ -714,22 +712,23 @@ CREATE OR REPLACE TRIGGER enter INSTEAD OF UPDATE ON idempotence.door FOR EACH R
 DROP TRIGGER IF EXISTS unrecorded ON idempotence.outcome;
 CREATE CONSTRAINT TRIGGER unrecorded AFTER INSERT OR UPDATE ON idempotence.outcome DEFERRABLE INITIALLY DEFERRED
 FOR EACH ROW WHEN (NEW.class IN ('o', 'k')) EXECUTE FUNCTION idempotence._at_commit();
--- Views. They read with the rights of the owner, and show each role its own: pg_has_role() asks for the current user.
+-- Views. They read with the rights of the owner, and show each role its own: pg_has_role() asks for the current user. By OFFSET 0
+-- no condition of the caller's is looked at before that, or else EXPLAIN ANALYZE would tell which rows of others meet it.
 -- The sessions that the current role may use, dropped ones too.
 CREATE OR REPLACE VIEW idempotence.own_session WITH (security_barrier) AS SELECT s.name, pg_has_role(s.owner, 'USAGE') AS owned, s.ended_at, s.time_keys, s.inbox, s.id, s.secret, coalesce(s.ttl, make_interval(secs => extract(epoch FROM c.retention)::float8)) AS ttl
-FROM idempotence.session s CROSS JOIN idempotence.settings c WHERE pg_has_role(s.owner, 'USAGE') OR s.usable_by IS NOT NULL AND pg_has_role(s.usable_by, 'USAGE');
+FROM idempotence.session s CROSS JOIN idempotence.settings c WHERE has_schema_privilege('idempotence', 'USAGE') AND (pg_has_role(s.owner, 'USAGE') OR s.usable_by IS NOT NULL AND pg_has_role(s.usable_by, 'USAGE')) OFFSET 0;
 CREATE OR REPLACE VIEW idempotence.sessions WITH (security_barrier) AS SELECT s.name AS session, s.owner, CASE WHEN s.inbox THEN 'inbox' ELSE 'standing' END AS kind, o.ttl, s.require_payload, s.time_keys, s.created_at,
-       s.usable_by, s.max_attempts FROM idempotence.session s JOIN idempotence.own_session o ON o.id = s.id WHERE s.ended_at IS NULL;
+       s.usable_by, s.max_attempts FROM idempotence.session s JOIN idempotence.own_session o ON o.id = s.id WHERE s.ended_at IS NULL OFFSET 0;
 -- What an inbox keeps for long is in a segment too.
 CREATE OR REPLACE VIEW idempotence.kept WITH (security_barrier) AS SELECT s.name AS session, o.key AS request, o.class, idempotence._status_of(o.class) AS status, o.response, o.fingerprint, o.token, o.recorded_by,
        o.recorded_at, o.expires_at, nullif(o.segment, 3) AS segment FROM idempotence.own_session s JOIN idempotence.outcome o ON o.session = s.id
-WHERE o.segment < 3 OR NOT s.inbox OR NOT EXISTS (SELECT FROM idempotence.outcome d WHERE d.session = o.session AND d.key = o.key AND d.segment < 3);
+WHERE o.segment < 3 OR NOT s.inbox OR NOT EXISTS (SELECT FROM idempotence.outcome d WHERE d.session = o.session AND d.key = o.key AND d.segment < 3) OFFSET 0;
 CREATE OR REPLACE VIEW idempotence.outcomes WITH (security_barrier) AS SELECT session, request, status, response, pg_column_size(response) AS response_bytes, fingerprint, recorded_by, recorded_at, expires_at, segment
 FROM idempotence.kept WHERE class NOT IN ('o', 'k') AND expires_at > clock_timestamp();
 -- As unfinished, with the state and the token.
 CREATE OR REPLACE VIEW idempotence.own_pending WITH (security_barrier) AS
 SELECT s.name AS session, p.*, s.ttl FROM idempotence.own_session s JOIN (SELECT p.session AS id, p.request, p.fingerprint, p.token, p.attempt, p.begun_at,
-  p.leased_until, p.holder, p.application, p.point, p.state, p.written_at FROM idempotence.pending p) p USING (id);
+  p.leased_until, p.holder, p.application, p.point, p.state, p.written_at FROM idempotence.pending p) p USING (id) OFFSET 0;
 CREATE OR REPLACE VIEW idempotence.unfinished WITH (security_barrier) AS
 SELECT session, NULL::text AS stream, request, CASE WHEN leased_until > clock_timestamp() THEN 'leased' WHEN leased_until + ttl > clock_timestamp() THEN 'run out'
        ELSE 'suspended' END AS state, leased_until, holder, application, attempt, point, coalesce(begun_at, written_at) AS since, NULL::bigint AS last
@@ -744,6 +743,12 @@ BEGIN
         AND pg_catalog.current_setting('transaction_read_only')::pg_catalog.bool THEN
     PERFORM idempotence._refuse('read only', called, 'It would have to write.');
   END IF; END $$;
+-- What is kept of one request. It believes whoever has the session's secret, which own_session shows to those that may use it.
+CREATE OR REPLACE FUNCTION idempotence._look_up(id integer, secret uuid, k text, OUT o idempotence.outcome, OUT p idempotence.pending) LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  IF NOT EXISTS (SELECT FROM idempotence.session s WHERE s.id = _look_up.id AND s.secret = _look_up.secret) THEN RETURN; END IF;
+  o := idempotence._find(id, k, clock_timestamp());
+  SELECT * INTO p FROM idempotence.pending q WHERE q.session = _look_up.id AND q.request = k; END $$;
 -- A door whose trigger does not fire gives no answer.
 CREATE OR REPLACE FUNCTION idempotence._answer(ticket idempotence.idem_ticket) RETURNS idempotence.idem_ticket LANGUAGE plpgsql AS $$
 BEGIN
@@ -753,8 +758,8 @@ BEGIN
   RETURN ticket; END $$;
 CREATE OR REPLACE FUNCTION idempotence.idem_lookup(session text, request text, stream text DEFAULT NULL, wait interval DEFAULT NULL)
 RETURNS idempotence.idem_ticket LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$ #variable_conflict use_variable
-DECLARE at timestamptz := clock_timestamp(); until timestamptz := at; durable timestamptz; s record; o record; p record;
-  t idempotence.idem_ticket; k text; made timestamptz; held boolean; leased boolean; BEGIN
+DECLARE at timestamptz := clock_timestamp(); until timestamptz := at; durable timestamptz; s record; o idempotence.outcome; p idempotence.pending;
+  t idempotence.idem_ticket; l record; k text; made timestamptz; held boolean; leased boolean; BEGIN
   IF session IS NULL THEN PERFORM idempotence._must('session', true); END IF;
   SELECT * INTO s FROM idempotence.own_session v WHERE v.name = session;
   IF s.name IS NULL OR s.ended_at IS NOT NULL THEN
@@ -768,13 +773,12 @@ DECLARE at timestamptz := clock_timestamp(); until timestamptz := at; durable ti
   LOOP
     held := idempotence._is_held(idempotence._lock_of(s.secret, k));
     FOR i IN 1..2 LOOP  -- What is unfinished may have made way for the outcome since.
-      SELECT * INTO o FROM idempotence.kept v WHERE v.session = session AND v.request = k AND (v.class IN ('o', 'k') OR v.expires_at > at);
+      SELECT * INTO l FROM idempotence._look_up(s.id, s.secret, k); o := l.o; p := l.p;
       IF o.class NOT IN ('o', 'k') THEN
         IF NOT idempotence._is_durable(durable) THEN RETURN ROW ('in_progress', false, NULL, NULL, NULL, NULL, NULL, o.recorded_at, NULL)::idempotence.idem_ticket;
         END IF;
-        RETURN ROW (o.status, false, o.response, NULL, NULL, NULL, NULL, o.recorded_at, o.expires_at)::idempotence.idem_ticket;
+        RETURN ROW (idempotence._status_of(o.class), false, o.response, NULL, NULL, NULL, NULL, o.recorded_at, o.expires_at)::idempotence.idem_ticket;
       END IF;
-      SELECT * INTO p FROM idempotence.own_pending v WHERE v.session = session AND v.request = k;
     END LOOP;
     t := ROW ('unknown', false, NULL, NULL, NULL, NULL, NULL, NULL, NULL); leased := coalesce(p.leased_until + s.ttl > at, false);
     IF p.point IS NOT NULL AND greatest(p.written_at, p.leased_until, made) + s.ttl > at THEN t.status := 'suspended'; t.point := p.point; t.state := p.state;
@@ -807,8 +811,7 @@ BEGIN
     PERFORM idempotence._refuse('read only', called, format('No outcome of %s is kept here, so %s.', idempotence._named(session, k),
       CASE called WHEN 'idem_settle' THEN 'its settling would have to be recorded' ELSE 'it would have to be executed' END));
   ELSIF payload IS NOT NULL THEN
-    PERFORM idempotence._mismatch(v.fingerprint, idempotence.idem_fingerprint(payload), idempotence._named(session, k))
-    FROM idempotence.kept v WHERE v.session = session AND v.request = k AND v.expires_at > clock_timestamp();
+    PERFORM idempotence._mismatch((l.o).fingerprint, idempotence.idem_fingerprint(payload), idempotence._named(session, k)) FROM idempotence._look_up(s.id, s.secret, k) l;
   END IF;
   IF called = 'idem_claim' THEN PERFORM idempotence._refuse('done', idempotence._named(session, k) || CASE t.status WHEN 'cancelled' THEN ' was settled and is never executed' ELSE ' is already done' END,
                              t.status, idempotence._moment(t.recorded_at)); END IF;
@@ -858,8 +861,7 @@ DECLARE fresh pg_catalog.int8[]; BEGIN
     AND NOT t.oid OPERATOR(pg_catalog.=) ANY ('{bigint,integer,smallint,uuid}'::pg_catalog.regtype[]);
   UPDATE idempotence.door SET act = 'idem_once_many', session = session, requests = requests::pg_catalog.text[] RETURNING places INTO fresh;
   RETURN QUERY SELECT r.place, r.request FROM pg_catalog.unnest(requests::pg_catalog.text[]) WITH ORDINALITY r (request, place)
-  WHERE r.place OPERATOR(pg_catalog.=) ANY (fresh) ORDER BY r.place;
-END $$;
+  WHERE r.place OPERATOR(pg_catalog.=) ANY (fresh) ORDER BY r.place; END $$;
 CREATE OR REPLACE FUNCTION idempotence.idem_outcomes(session text, prefix text DEFAULT NULL, status text DEFAULT NULL, since timestamptz DEFAULT NULL,
   before timestamptz DEFAULT NULL, most integer DEFAULT 100) RETURNS TABLE (request text, status text, response jsonb, response_bytes integer, fingerprint uuid,
   recorded_by text, recorded_at timestamptz, expires_at timestamptz, stream text, last bigint) LANGUAGE sql
@@ -944,8 +946,7 @@ BEGIN
     UPDATE idempotence.segment s SET opened_at = at WHERE s.number = third.number;
   END IF;
   RETURN true;
-EXCEPTION WHEN lock_not_available THEN RETURN false;
-END $$;
+EXCEPTION WHEN lock_not_available THEN RETURN false; END $$;
 -- One step of the sweep; false where nothing is left to do, or somebody else sweeps.
 CREATE OR REPLACE FUNCTION idempotence._sweep_step() RETURNS boolean LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE n bigint; at timestamptz := clock_timestamp(); BEGIN
@@ -963,8 +964,7 @@ DECLARE n bigint; at timestamptz := clock_timestamp(); BEGIN
   RETURN false; END $$;
 CREATE OR REPLACE PROCEDURE idempotence.idem_sweep() LANGUAGE plpgsql AS $$
 DECLARE more boolean := true; BEGIN
-  WHILE more LOOP more := idempotence._sweep_step(); COMMIT; END LOOP;
-END $$;
+  WHILE more LOOP more := idempotence._sweep_step(); COMMIT; END LOOP; END $$;
 CREATE OR REPLACE VIEW idempotence.health AS SELECT c.name, (ARRAY['ok', 'warning', 'critical'])[c.level + 1] AS status, c.detail, CASE WHEN c.level > 0 THEN c.hint END AS hint, c.level
 FROM (SELECT clock_timestamp() AS now, coalesce((SELECT w.at FROM idempotence.swept w), (SELECT i.installed_at FROM idempotence.settings i)) AS swept, NOT EXISTS (SELECT FROM idempotence.swept) AS never,
              (SELECT max(s.opened_at + s.keep * interval '1 second') FROM idempotence.segment s WHERE s.closed_at = 'infinity') AS turns,
@@ -974,7 +974,7 @@ CROSS JOIN LATERAL (VALUES
    format(CASE WHEN h.never THEN 'never swept, and installed %s ago' ELSE 'swept %s ago' END, date_trunc('second', h.now - h.swept)), 'Have a scheduler CALL idempotence.idem_sweep() once a minute, as the owner of the schema.'),
   ('ring', CASE WHEN h.turns IS NULL OR h.now > h.turns + interval '1 day' THEN 1 ELSE 0 END, coalesce('the current segment is to be closed at ' || h.turns, 'no segment is open'),
    'A long transaction, prepared ones too, may keep the sweep from a lock that it tries for once a minute: look into pg_locks.'),
-  ('long', CASE WHEN h.oldest < h.now - interval '1 hour' THEN 1 ELSE 0 END, coalesce('the oldest outcome outside of the ring expires at ' || h.oldest, 'all outcomes are in the ring'),
+  ('long', CASE WHEN h.oldest < h.now - interval '1 hour' THEN 1 ELSE 0 END, coalesce('the oldest outcome outside of the ring expires after ' || date_trunc('day', h.oldest), 'all outcomes are in the ring'),
    'The sweep is behind. Where most outcomes live longer than settings.retention, raise that.')
 ) c (name, level, detail, hint);
 -- Rights. USAGE on the schema lets a role in. What is no SECURITY DEFINER function does nothing that its caller could not do.

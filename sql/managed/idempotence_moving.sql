@@ -19,14 +19,18 @@ BEGIN
   PERFORM idempotence._refuse('at work', session, 'This transaction has written outcomes itself.') WHERE EXISTS (
     SELECT FROM pg_locks l WHERE l.pid = pg_backend_pid() AND l.mode = 'RowExclusiveLock'
      AND l.relation IN ('idempotence.outcome'::regclass, 'idempotence.pending'::regclass));
-  BEGIN
-    PERFORM set_config('lock_timeout', idempotence._ms_until(until)::text, true);
-    LOCK TABLE idempotence.outcome, idempotence.pending IN SHARE MODE;
-    RAISE EXCEPTION USING ERRCODE = 'ID000';
-  EXCEPTION
-    WHEN SQLSTATE 'ID000' THEN NULL;
-    WHEN lock_not_available THEN PERFORM idempotence._refuse('at work', session, 'A transaction that has written outcomes has not ended.');
-  END;
+  LOOP
+    BEGIN
+      -- Others wait behind this wait, so it is short.
+      PERFORM set_config('lock_timeout', '50', true);
+      LOCK TABLE idempotence.outcome, idempotence.pending IN SHARE MODE;
+      RAISE EXCEPTION USING ERRCODE = 'ID000';
+    EXCEPTION
+      WHEN SQLSTATE 'ID000' THEN EXIT;
+      WHEN lock_not_available THEN PERFORM idempotence._refuse('at work', session, 'A transaction that has written outcomes has not ended.') WHERE clock_timestamp() >= until;
+    END;
+    PERFORM pg_sleep(0.2);
+  END LOOP;
   -- What ran when the snapshot was taken may have recorded since.
   PERFORM idempotence._refuse('unseen export', session) WHERE current_setting('transaction_isolation') <> 'read committed'
     AND EXISTS (SELECT FROM pg_snapshot_xip(pg_current_snapshot()));
@@ -38,6 +42,9 @@ BEGIN
   END LOOP;
   PERFORM idempotence._note(who, 'export', session, '', reason, '');
 END $$;
+-- A moment that is told, as far as it can be: not before the millennium, and not in the future. The sweep computes with it.
+CREATE OR REPLACE FUNCTION idempotence._past(told text, at timestamptz) RETURNS timestamptz LANGUAGE sql STABLE
+RETURN least(greatest(coalesce(told::timestamptz, at), timestamptz '2000-01-01 00:00:00+00'), at);
 -- Takes a row of an export, or an outcome from elsewhere: 1 imported, 2 present, 3 expired.
 CREATE OR REPLACE FUNCTION idempotence._import_row(who name, session text, r jsonb) RETURNS bigint LANGUAGE plpgsql AS $$ #variable_conflict use_variable
 DECLARE at timestamptz := clock_timestamp(); s idempotence.session := idempotence._session_of(who, session, true, 'import into it'); k text;
@@ -60,14 +67,14 @@ BEGIN
   ELSIF r ->> 'status' = 'unfinished' THEN
     IF p.session IS NOT NULL THEN RETURN 2; END IF;
     INSERT INTO idempotence.pending
-    VALUES (s.id, k, NULL, (r ->> 'token')::bigint, coalesce((r ->> 'attempt')::integer, 1), coalesce((r ->> 'begun_at')::timestamptz, at),
-            least((r ->> 'leased_until')::timestamptz, at), who, '', r ->> 'point', nullif(r -> 'state', 'null'), CASE WHEN r ->> 'point' IS NOT NULL THEN coalesce((r ->> 'recorded_at')::timestamptz, at) END);
+    VALUES (s.id, k, NULL, (r ->> 'token')::bigint, coalesce((r ->> 'attempt')::integer, 1), idempotence._past(r ->> 'begun_at', at),
+            CASE WHEN r ->> 'leased_until' IS NOT NULL THEN idempotence._past(r ->> 'leased_until', at) END, who, '', r ->> 'point', nullif(r -> 'state', 'null'), CASE WHEN r ->> 'point' IS NOT NULL THEN idempotence._past(r ->> 'recorded_at', at) END);
     RETURN 1;
   END IF;
   PERFORM idempotence._in_progress(named, p.leased_until, 'Import again when the lease has run out.') WHERE p.leased_until > at;
   PERFORM idempotence._check_size('response', named, r -> 'response') WHERE r ? 'response';
   o := ROW (s.id, NULL, CASE WHEN r ->> 'status' = 'cancelled' THEN 'c' WHEN r ->> 'status' = 'failed' OR (r ->> 'failed')::boolean THEN 'f' ELSE 's' END,
-            least(coalesce((r ->> 'recorded_at')::timestamptz, at), at), at, k, who,
+            idempotence._past(r ->> 'recorded_at', at), at, k, who,
             CASE WHEN r ->> 'payload' IS NOT NULL THEN idempotence.idem_fingerprint(r -> 'payload') END, (r ->> 'token')::bigint,
             nullif(r -> 'response', 'null'));
   o.expires_at := least(coalesce((r ->> 'expires_at')::timestamptz, greatest(o.recorded_at, made) + idempotence._ttl_of(s)), at + interval '3650 days');

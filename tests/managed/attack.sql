@@ -195,6 +195,40 @@ SELECT idem_alter_session('attack', usable_by => '-');
 SET ROLE managed_mallory;
 SELECT response FROM idem_lookup('attack', 'secret');
 RESET ROLE;
+-- what a function of another's has begun, its caller does not finish
+CREATE FUNCTION public.begun(k text) RETURNS text LANGUAGE sql SECURITY DEFINER SET search_path = idempotence AS $$ SELECT (idem_begin('attack', k)).status $$;
+ALTER FUNCTION public.begun OWNER TO managed_alice;
+SET ROLE managed_mallory;
+BEGIN;
+SELECT public.begun('begun');
+SAVEPOINT a;
+SELECT idem_record('attack', 'begun', '"forged"');
+ROLLBACK TO a;
+SELECT idem_release('attack', 'begun');
+ROLLBACK TO a;
+SELECT idem_checkpoint('attack', 'begun', 'forged');
+ROLLBACK;
+-- no plan looks at a condition of his before it is known which rows are his
+CREATE FUNCTION managed_mallory.below(query text) RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE line text; n bigint := 0; below bigint := 0; BEGIN
+  FOR line IN EXECUTE 'EXPLAIN (COSTS OFF) ' || query LOOP
+    n := n + 1;
+    IF n > 3 AND line LIKE '%>=%bbb%' THEN below := below + 1; END IF;
+  END LOOP;
+  RETURN below; END $$;
+SELECT view, managed_mallory.below(format('SELECT FROM idempotence.%s WHERE %s', view, condition)) FROM (VALUES ('outcomes', $$request >= 'bbb'$$), ('kept', $$request >= 'bbb'$$),
+  ('own_session', $$secret >= 'bbbbbbbb-bbbb-bbbb-bbbb-bbbbbbbbbbbb'$$), ('sessions', $$session >= 'bbb'$$), ('own_pending', $$request >= 'bbb'$$), ('unfinished', $$request >= 'bbb'$$)) v (view, condition);
+SELECT (l).o IS NULL, (l).p IS NULL FROM idempotence._look_up(1, '00000000-0000-0000-0000-000000000000', 'secret') l;
+-- shut out again, what he has made while he was let in is of no use to him, nor to anybody
+CREATE FUNCTION managed_mallory.enter() RETURNS text BEGIN ATOMIC UPDATE idempotence.door SET act = 'begin', session = 'mallory', request = 'shut out' RETURNING (ticket).status; END;
+CREATE VIEW managed_mallory.seen AS SELECT * FROM idempotence.sessions;
+SELECT count(*) > 0 FROM managed_mallory.seen;
+RESET ROLE;
+SELECT idem_revoke('managed_mallory');
+SET ROLE managed_mallory;
+SELECT managed_mallory.enter();
+SELECT count(*) > 0 FROM managed_mallory.seen;
+RESET ROLE;
 -- who has no USAGE on the schema can do nothing
 SET ROLE managed_nobody;
 SELECT idempotence.idem_begin('attack', 'secret');
