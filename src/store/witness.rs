@@ -60,7 +60,7 @@ pub struct AtWork {
 pub enum At<'a> {
     /// The request's lock.
     Lock(&'a Digest),
-    /// Itself: others wait for its end.
+    /// Itself. Who waits for its end may wait for something else that it has done, and is nobody's business here.
     Transaction(pg_sys::TransactionId),
 }
 
@@ -72,7 +72,7 @@ pub fn at_work(at: &At<'_>, most: usize) -> Result<AtWork, Error> {
             l.locktype OPERATOR(pg_catalog.=) 'advisory' AND l.database OPERATOR(pg_catalog.=) $2
             AND l.classid OPERATOR(pg_catalog.=) $3 AND l.objid OPERATOR(pg_catalog.=) $4 AND l.objsubid OPERATOR(pg_catalog.=) $5",
         At::Transaction(_) => "
-            l.locktype OPERATOR(pg_catalog.=) 'transactionid' AND l.transactionid OPERATOR(pg_catalog.=) $2",
+            l.granted AND l.locktype OPERATOR(pg_catalog.=) 'transactionid' AND l.transactionid OPERATOR(pg_catalog.=) $2",
     };
     let query = format!("
         SELECT l.granted, l.pid, COALESCE(a.usename::pg_catalog.text, p.owner::pg_catalog.text), a.application_name,
@@ -208,15 +208,17 @@ pub struct Repaired {
     pub reason: Option<String>,
 }
 
-/// The last repairs of a request, the last one first. `request` is what the audit calls it.
-pub fn repairs(session: &str, request: &str, most: usize) -> Result<Vec<Repaired>, Error> {
+/// The last repairs of a request, the last one first. `request` is what the audit calls it. Before `made_at` another session,
+/// perhaps of another role, had the name.
+pub fn repairs(session: &str, request: &str, made_at: i64, most: usize) -> Result<Vec<Repaired>, Error> {
     let query = "
         SELECT a.at, a.by, a.login, a.action, a.found, a.reason FROM idempotence.audit a
         WHERE a.session OPERATOR(pg_catalog.=) $1
           AND (a.request OPERATOR(pg_catalog.=) $2
                OR a.action OPERATOR(pg_catalog.~~) '%prefix' AND $2 OPERATOR(pg_catalog.^@) a.request)
+          AND a.at OPERATOR(pg_catalog.>=) $4
         ORDER BY a.at DESC LIMIT $3";
-    sql::rows(query, &[session.into(), request.into(), (most as i64).into()], |row| {
+    sql::rows(query, &[session.into(), request.into(), (most as i64).into(), Timestamptz(made_at).into()], |row| {
         Ok(Repaired {
             at: row.get(1)?.unwrap_or(Timestamptz(0)),
             by: row.get(2)?.unwrap_or_default(),

@@ -33,7 +33,7 @@ def gauges(check, held):
     expected[series("idempotence_client_sessions_at_work", of(role="crew"))] = 10
     expected[series("idempotence_client_sessions_silent", of(role="crew"))] = 0
     expected[series("idempotence_limit_client_sessions_per_role", of())] = 10
-    expected[series("idempotence_standing_sessions_count", of(role="app", kind="standing"))] = 6
+    expected[series("idempotence_standing_sessions_count", of(role="app", kind="standing"))] = 5
     expected[series("idempotence_standing_sessions_count", of(role="app", kind="inbox"))] = 1
     for number in range(1, 13):
         sqlstate = f"ID{number:03}"

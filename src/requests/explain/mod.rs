@@ -128,7 +128,11 @@ struct Repairs {
 fn repairs(request: &Request<'_>, may_use: bool) -> Result<Repairs, Error> {
     let key = request.request_key();
     let name = if key.stream.is_empty() { key.request.to_owned() } else { format!("{}/{}", key.stream, key.request) };
-    let mut found = witness::repairs(key.session, &name, MOST)?;
+    let made_at = match request.session() {
+        Session::Standing(session) => session.created_at,
+        Session::Client(session) => session.created_at,
+    };
+    let mut found = witness::repairs(key.session, &name, made_at, MOST)?;
     let redacted_at = found.iter().find(|repair| repair.action.starts_with("redact")).map(|repair| repair.at.0);
     let with_reason = witness::may_read_audit();
     if !with_reason {

@@ -67,8 +67,8 @@ pub struct Now {
     pub waiters: i64,
     /// Who waits for it, the longest first; ten at most.
     pub waiting: Vec<Transaction>,
-    /// request, slot or stream; of an inbox, transaction. In a slot or stream another number may be at work, and who waits
-    /// for a transaction may wait for another row of it.
+    /// request, slot or stream. In a slot or stream another number may be at work. Of an inbox it is transaction, and who
+    /// waits is not told.
     pub lock_is_of: &'static str,
 }
 

@@ -169,6 +169,11 @@ SET ROLE regress_explain_admin;
 SELECT idem_forget('explain', 'settled', 'by mistake');
 SELECT regress_plain(idem_explain('explain', 'settled') ->> 'audit_trail');
 RESET ROLE;
+-- and not those of a session that had the name before
+BEGIN;
+UPDATE idempotence.audit a SET at = s.created_at - interval '1 second' FROM idempotence.session s WHERE s.name = a.session AND a.request = 'settled';
+SELECT idem_explain('explain', 'settled') -> 'audit_trail';
+ROLLBACK;
 DROP FUNCTION regress_explain;
 SET ROLE regress_explain_borrower;
 SELECT regress_plain(idem_explain('explain', 'settled') ->> 'audit_trail');
