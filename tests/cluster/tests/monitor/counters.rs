@@ -16,8 +16,27 @@ use super::client::{Client, SESSIONS};
 /// The number of clients. Each has two connections.
 const CLIENTS: usize = 16;
 
-/// In the suite the clients work for so long.
+/// In the suite the clients work for so long, and on until each counter has counted something, but not for ever.
 const SHORT: Duration = Duration::from_secs(5);
+const AT_MOST: Duration = Duration::from_secs(90);
+
+/// The counters that the clients' work moves.
+const COUNTERS: [&str; 14] = [
+    "started",
+    "taken_over",
+    "replayed",
+    "recorded",
+    "failed",
+    "cancelled",
+    "released",
+    "in_progress",
+    "mismatched",
+    "discarded",
+    "fenced",
+    "out_of_sequence",
+    "unrecorded",
+    "waits",
+];
 
 /// The backend of a connection that only does calls may grow by so much, once it has done each of them.
 const GROWTH_KB: u64 = 2 << 10;
@@ -41,10 +60,14 @@ pub async fn counters_equal_what_the_clients_have_counted(version: Version) -> R
     watcher.text(SESSIONS).await?;
     let before = watcher.text(FREE).await?;
     let mut clients = try_join_all((0..CLIENTS).map(|number| Client::new(&server, number))).await?;
-    let (end, finished) = (Instant::now() + minutes(SHORT), AtomicBool::new(false));
+    let (start, finished, all_moved) = (Instant::now(), AtomicBool::new(false), AtomicBool::new(false));
     let work = async {
+        let goes_on = || {
+            let since = start.elapsed();
+            since < minutes(SHORT) || since < AT_MOST && !all_moved.load(Relaxed)
+        };
         let work = clients.iter_mut().map(|client| async move {
-            while Instant::now() < end {
+            while goes_on() {
                 client.step().await?;
             }
             Ok::<_, anyhow::Error>(())
@@ -53,13 +76,12 @@ pub async fn counters_equal_what_the_clients_have_counted(version: Version) -> R
         finished.store(true, Relaxed);
         done
     };
-    let (_, (), mut books) = tokio::try_join!(work, watch(&watcher, &finished), check_memory(&server, &finished))?;
+    let (_, (), mut books) =
+        tokio::try_join!(work, watch(&watcher, &finished, &all_moved), check_memory(&server, &finished))?;
 
     clients.iter().for_each(|client| books.merge(&client.books));
     books.check(&watcher).await?;
-    let counters = ["started", "taken_over", "replayed", "recorded", "failed", "cancelled", "released", "in_progress"];
-    let errors = ["mismatched", "discarded", "fenced", "out_of_sequence", "unrecorded", "waits"];
-    for counter in counters.iter().chain(&errors) {
+    for counter in COUNTERS {
         println!("{counter}: {}", books.sum(counter));
         ensure!(books.sum(counter) > 0, "nothing was counted as {counter}");
     }
@@ -75,8 +97,10 @@ pub async fn counters_equal_what_the_clients_have_counted(version: Version) -> R
 /// What is left of the server's shared memory. Its lock table takes a few pages of it under load, once.
 const FREE: &str = "SELECT allocated_size FROM pg_shmem_allocations WHERE name IS NULL";
 
-/// Reads the counters until all is done. No sum ever falls.
-async fn watch(connection: &Connection, finished: &AtomicBool) -> Result<()> {
+/// Reads the counters until all is done. No sum ever falls. Notes when each has counted something.
+async fn watch(connection: &Connection, finished: &AtomicBool, all_moved: &AtomicBool) -> Result<()> {
+    let moved = COUNTERS.map(|counter| format!("sum({counter}) > 0")).join(" AND ");
+    let moved = format!("SELECT {moved} FROM idempotence.stats");
     let sums = "SELECT sum(started), sum(recorded), sum(replayed), sum(waits), sum(wait_ms) FROM idempotence.stats";
     let mut last = vec![0; 5];
     while !finished.load(Relaxed) {
@@ -84,6 +108,7 @@ async fn watch(connection: &Connection, finished: &AtomicBool) -> Result<()> {
         let found: Vec<u64> = found.split('|').map(|sum| sum.parse().unwrap_or(0)).collect();
         ensure!(found.iter().zip(&last).all(|(now, before)| now >= before), "{last:?} became {found:?}");
         last = found;
+        all_moved.store(connection.text(&moved).await? == "t", Relaxed);
         sleep(Duration::from_millis(3)).await;
     }
     Ok(())
