@@ -2619,10 +2619,13 @@ SELECT CASE WHEN pg_catalog.bool_or(r.orphans OPERATOR(pg_catalog.>) 0) OR m.mis
             THEN 'Their COPY has failed, or is still to come. Restore the data of these tables again, or give up what they had: idem_accept_restore().'
             WHEN pg_catalog.count(r.noted_at) OPERATOR(pg_catalog.>) 0
             THEN 'The sweep looks through it. Where no worker visits this database, CALL idem_sweep().'
-            ELSE 'Either they were given up after a restore, or rows of idempotence.session were deleted. In the second case bring these back from a backup before anybody makes such a session again: its requests would be executed again.' END AS hint
+            ELSE 'Rows of idempotence.session were deleted. Bring them back from a backup before anybody makes such a session again: its requests would be executed again.' END AS hint
 FROM idempotence.missing m
 CROSS JOIN (SELECT pg_catalog.count(*) AS all, pg_catalog.count(*) FILTER (WHERE NOT EXISTS (SELECT FROM idempotence.session s WHERE s.id OPERATOR(pg_catalog.=) o.session OFFSET 0)) AS lost
-            FROM idempotence.sample o WHERE o.expires_at OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()) l
+            FROM idempotence.sample o
+            -- What was there when somebody gave up what has no session is not told of any more.
+            WHERE o.expires_at OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()
+              AND o.recorded_at OPERATOR(pg_catalog.>) COALESCE((SELECT pg_catalog.max(a.at) FROM idempotence.audit a WHERE a.action OPERATOR(pg_catalog.=) 'accept_restore'), '-infinity')) l
 CROSS JOIN (SELECT k.two OR k.of_another AS mixed FROM idempotence.keys k) k
 LEFT JOIN idempotence.restore r ON r.orphans IS NULL OR r.orphans OPERATOR(pg_catalog.<>) 0
 GROUP BY m.missing, m.beside, k.mixed, l.all, l.lost;

@@ -993,7 +993,7 @@ GRANT SELECT ON idempotence.own_session, idempotence.sessions, idempotence.kept,
 GRANT UPDATE (act, session, request, payload, response, wait, lease, ttl, token, failed, point, requests, owner, usable_by), SELECT (ticket, places) ON idempotence.door TO PUBLIC;
 CREATE OR REPLACE FUNCTION idempotence.idem_grant(role regrole, level text DEFAULT 'user') RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN PERFORM idempotence._must('role', role IS NULL); EXECUTE format('GRANT USAGE ON SCHEMA idempotence TO %s', role);
-  IF level <> 'user' OR NOT has_schema_privilege(role::oid, 'idempotence', 'USAGE') THEN RAISE EXCEPTION 'level "%" cannot be granted', level USING ERRCODE = 'insufficient_privilege', HINT = 'The only level here is user, and the owner of the schema grants it.'; END IF; END $$;
+  IF NOT has_schema_privilege(role::oid, 'idempotence', 'USAGE') THEN RAISE EXCEPTION 'permission denied for schema idempotence' USING ERRCODE = 'insufficient_privilege', HINT = 'The owner of the schema grants its use.'; END IF; END $$;
 CREATE OR REPLACE FUNCTION idempotence.idem_revoke(role regrole) RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN PERFORM idempotence._must('role', role IS NULL); EXECUTE format('REVOKE USAGE ON SCHEMA idempotence FROM %s', role); END $$;
 COMMENT ON SCHEMA idempotence IS 'idempotence 1.2.0, edition for managed services';

@@ -81,7 +81,6 @@ empty half
 pg_dump -U managed_installer --exclude-table-data=idempotence.session upgrade | psql -U managed_installer -d half >/dev/null
 refused XX001 -d half -c "SELECT idem_create_session('s')"
 refused 42704 -d half -c "BEGIN READ ONLY; SELECT idem_lookup('s', 'k')"
-refused 42501 -d half -c "SELECT idem_grant('managed_nobody', 'monitor')"
 refused 42501 -d half -U managed_app -c "SELECT idempotence.idem_grant('managed_nobody')"
 is t half "SELECT detail LIKE 'never swept%' FROM idempotence.health WHERE name = 'sweep'"
 psql -U managed_installer -d upgrade -f "$root/sql/managed/idempotence_moving.sql"
