@@ -211,7 +211,7 @@ field() {
 managed() {
     local version
     for version in 15 18 ${IDEM_LONG:+16 17}; do
-        timeout 300 tests/managed/run.sh "${private[$version]}" || return
+        timeout 600 tests/managed/run.sh "${private[$version]}" || return
     done
 }
 
