@@ -7,7 +7,7 @@ use idempotence_cluster_tests::Connection;
 use tokio::time::Duration;
 
 /// The counters of the view, but for `wait_ms`, which has bounds instead of a number.
-const EXACT: [&str; 14] = [
+pub const EXACT: [&str; 14] = [
     "started",
     "taken_over",
     "replayed",
