@@ -84,6 +84,8 @@ class Line:
         self.asking = self.answered = None
         # How much of what was sent is not answered yet.
         self.executes = self.syncs = 0
+        # After an error, until the client's next Sync: the server answers none of that.
+        self.skips = False
         self.is_last = False
 
     def run(self):
@@ -131,7 +133,9 @@ class Line:
                 return False
             self.is_last = self.is_last or where == "after"
 
-        self.executes += kind in (b"E", b"Q")
+        if kind in (b"S", b"Q"):
+            self.skips = False
+        self.executes += kind in (b"E", b"Q") and not self.skips
         self.syncs += kind in (b"S", b"Q")
         self.server.sendall(message)
         if self.is_last and kind in (b"S", b"Q"):
@@ -158,8 +162,8 @@ class Line:
                 self.executes = max(self.executes - 1, 0)
                 self.answered.answers.append(message[5:-1].decode())
             if kind == b"E":
-                # The server answers nothing more until the next Sync.
                 self.executes = 0
+                self.skips = self.syncs == 0
                 fields = dict((field[:1], field[1:].decode()) for field in message[5:].split(b"\0") if field)
                 if self.answered:
                     self.answered.answers.append(fields[b"C"])
