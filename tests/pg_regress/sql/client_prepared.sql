@@ -149,7 +149,7 @@ SELECT regress_message($$SELECT idem_begin(regress_id('former'), 1)$$);
 SELECT idem_heartbeat(regress_id('newest')) > now();
 
 -- saved by a prepared transaction alone, and not at work since a crash: nobody can tell yet
-SELECT regress_registered('in doubt', idem_register());
+SELECT regress_registered('in doubt', idem_register(timeout => '7 days'));
 BEGIN;
 SELECT regress_show(idem_begin(regress_id('in doubt'), 1));
 SELECT idem_record(regress_id('in doubt'), 1, '1');

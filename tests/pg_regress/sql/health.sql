@@ -49,7 +49,7 @@ CREATE OR REPLACE FUNCTION idempotence.launcher() RETURNS integer LANGUAGE sql A
 SELECT health('worker');
 CREATE OR REPLACE FUNCTION idempotence.launcher() RETURNS integer LANGUAGE sql AS 'SELECT NULL::integer';
 CREATE OR REPLACE FUNCTION idempotence.is_visited() RETURNS boolean LANGUAGE sql AS 'SELECT false';
-CREATE OR REPLACE FUNCTION idempotence.last_sweep() RETURNS timestamptz LANGUAGE sql AS $$SELECT now() - interval '26 hours'$$;
+CREATE OR REPLACE FUNCTION idempotence.last_sweep() RETURNS timestamptz LANGUAGE sql AS $$SELECT clock_timestamp() - interval '26 hours'$$;
 CREATE OR REPLACE FUNCTION idempotence.swept_instead() RETURNS timestamptz LANGUAGE sql AS 'SELECT idempotence.last_sweep()';
 SELECT health('worker');
 SELECT health('sweep');

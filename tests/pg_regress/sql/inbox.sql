@@ -110,37 +110,39 @@ SELECT * FROM idem_once_many('inbox', '{l2,l3,l4}') LIMIT 1;
 SELECT * FROM idem_once_many('inbox', '{l3,l4,l5}');
 
 -- another inbox has keys of its own
-SELECT idem_create_session('inbox 2', ttl => '1 second', inbox => true);
+SELECT idem_create_session('inbox 2', inbox => true);
 SELECT idem_once('inbox 2', 'm1');
 SELECT * FROM idem_once_many('inbox 2', '{m1,m2,m3}');
 -- expired: new again, one by one and many, once each, and then not any more
+SELECT idem_create_session('inbox 3', ttl => '1 second', inbox => true);
+SELECT count(*) FROM idem_once_many('inbox 3', '{m1,m2,m3}');
 SELECT pg_sleep(1.01);
-SELECT regress_show(idem_lookup('inbox 2', 'm1'));
-SELECT idem_alter_session('inbox 2', ttl => '1 hour');
-SELECT idem_once('inbox 2', 'm1');
-SELECT * FROM idem_once_many('inbox 2', '{m3,m1,m2,m3}');
+SELECT regress_show(idem_lookup('inbox 3', 'm1'));
+SELECT idem_alter_session('inbox 3', ttl => '1 hour');
+SELECT idem_once('inbox 3', 'm1');
+SELECT * FROM idem_once_many('inbox 3', '{m3,m1,m2,m3}');
 -- a key that has expired keeps its batch from being inserted directly
-SELECT idem_alter_session('inbox 2', ttl => '1 second');
-SELECT idem_once('inbox 2', 'x 7');
+SELECT idem_alter_session('inbox 3', ttl => '1 second');
+SELECT idem_once('inbox 3', 'x 7');
 SELECT pg_sleep(1.01);
-SELECT idem_alter_session('inbox 2', ttl => '1 hour');
+SELECT idem_alter_session('inbox 3', ttl => '1 hour');
 BEGIN;
-SELECT count(*) FROM idem_once_many('inbox 2', inbox_keys('x', 1, 20));
+SELECT count(*) FROM idem_once_many('inbox 3', inbox_keys('x', 1, 20));
 SELECT directly, count(*) FROM inbox_row WHERE key ~ '^x ' GROUP BY 1;
-SELECT count(*) FROM idem_once_many('inbox 2', inbox_keys('x', 1, 40));
+SELECT count(*) FROM idem_once_many('inbox 3', inbox_keys('x', 1, 40));
 SELECT directly, count(*) FROM inbox_row WHERE key ~ '^x ' GROUP BY 1 ORDER BY 1;
 COMMIT;
-SELECT idem_once('inbox 2', 'm1'), idem_once('inbox 2', 'm2'), idem_once('inbox 2', 'm3');
-SELECT regress_show(idem_lookup('inbox 2', 'm1'));
-SELECT count(*) FROM idempotence.outcomes WHERE session = 'inbox 2' AND request ~ '^m';
+SELECT idem_once('inbox 3', 'm1'), idem_once('inbox 3', 'm2'), idem_once('inbox 3', 'm3');
+SELECT regress_show(idem_lookup('inbox 3', 'm1'));
+SELECT count(*) FROM idempotence.outcomes WHERE session = 'inbox 3' AND request ~ '^m';
 
 -- forgotten by an admin: new again
-SELECT idem_forget('inbox 2', 'm1', 'a test');
-SELECT idem_once('inbox 2', 'm1'), idem_once('inbox 2', 'm1');
+SELECT idem_forget('inbox 3', 'm1', 'a test');
+SELECT idem_once('inbox 3', 'm1'), idem_once('inbox 3', 'm1');
 -- dropped and made again: the same keys are known
-SELECT idem_drop_session('inbox 2');
-SELECT idem_create_session('inbox 2', inbox => true);
-SELECT idem_once('inbox 2', 'm1');
+SELECT idem_drop_session('inbox 3');
+SELECT idem_create_session('inbox 3', inbox => true);
+SELECT idem_once('inbox 3', 'm1');
 
 -- at the other isolation levels
 BEGIN ISOLATION LEVEL REPEATABLE READ;
@@ -175,4 +177,4 @@ DROP TABLE inbox_noted;
 DROP FUNCTION inbox_consume, inbox_keys;
 DROP VIEW inbox_row;
 DROP TABLE inbox_effect;
-SELECT idem_drop_session('inbox'), idem_drop_session('inbox 2');
+SELECT idem_drop_session('inbox'), idem_drop_session('inbox 2'), idem_drop_session('inbox 3');

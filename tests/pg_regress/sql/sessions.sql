@@ -266,18 +266,17 @@ SELECT regress_message($$SELECT idem_create_session('sessions time', ttl => '30 
 SELECT idem_create_session('sessions time', ttl => '1 hour', time_keys => true);
 SELECT regexp_replace(regress_message(format('SELECT idem_begin(''sessions time'', %L)', :'old')), '[0-9a-f-]{36}', '…');
 -- an outcome that is kept is replayed however old its key is
-SELECT regress_uuid7(clock_timestamp() - interval '59 min 58 s') AS id \gset
-SELECT set_config('regress.id', :'id', false) = :'id';
 DO $$ BEGIN
+  PERFORM set_config('regress.id', regress_uuid7(clock_timestamp() - interval '59 min 58 s'), false);
   PERFORM idem_begin('sessions time', current_setting('regress.id'));
   PERFORM idem_record('sessions time', current_setting('regress.id'), '"kept"');
 END $$;
 SELECT pg_sleep(2.01);
-SELECT regress_show(idem_begin('sessions time', :'id'));
+SELECT regress_show(idem_begin('sessions time', current_setting('regress.id')));
 -- one that is kept no more is refused
 SELECT idem_create_session('sessions time short', ttl => '1 second', time_keys => true);
-SELECT set_config('regress.id', regress_uuid7(clock_timestamp() + interval '1 second'), false) IS NOT NULL;
 DO $$ BEGIN
+  PERFORM set_config('regress.id', regress_uuid7(clock_timestamp() + interval '1 second'), false);
   PERFORM idem_begin('sessions time short', current_setting('regress.id'));
   PERFORM idem_record('sessions time short', current_setting('regress.id'));
 END $$;
