@@ -11,6 +11,18 @@ BEGIN
 END
 $$;
 
+-- Nobody makes a column of a table's row type, which would keep the table from being altered.
+DO $$
+DECLARE
+  row_type pg_catalog.regtype;
+BEGIN
+  FOR row_type IN SELECT c.reltype FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace
+                  WHERE n.nspname OPERATOR(pg_catalog.=) 'idempotence' AND c.relkind OPERATOR(pg_catalog.=) 'r' LOOP
+    EXECUTE pg_catalog.format('REVOKE ALL ON TYPE %s FROM PUBLIC', row_type);
+  END LOOP;
+END
+$$;
+
 -- The comments that psql shows with \df+, \dT+, \d+ and \dn+.
 
 -- The schema gets a comment only if this extension made it. A schema that was there before may have its owner's own.

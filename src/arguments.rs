@@ -1,6 +1,8 @@
 //! Checks of arguments: lengths, sizes, intervals, and whether the transaction may write at all.
 
-use crate::domain::limits::{DEPTH_MAX, LEASE_US_MAX, LEASE_US_MIN, NUMBER_MAX, STREAM_CHARS_MAX};
+use crate::domain::limits::{
+    DEPTH_MAX, LEASE_US_MAX, LEASE_US_MIN, NUMBER_MAX, NUMERIC_DIGITS_MAX, STREAM_CHARS_MAX, TEXT_BYTES_MAX,
+};
 use crate::error::{Error, RequestName};
 use crate::guc;
 use crate::pg::{self, Jsonb};
@@ -30,7 +32,7 @@ pub fn check_chars(what: &str, value: &str, chars_max: usize, hint: &'static str
     })
 }
 
-/// Refuses a jsonb value of more than `bytes_max` bytes, and one that is nested too deeply; `what` says what it is of the
+/// Refuses a jsonb value of more than `bytes_max` bytes, and one that is nested too deeply or too long as text; `what` says what it is of the
 /// request. This is on the hot path, so the request's name is made only if it is needed.
 pub fn check_jsonb(
     what: &str,
@@ -41,6 +43,8 @@ pub fn check_jsonb(
 ) -> Result<(), Error> {
     // A level takes eight bytes, and the innermost four. So a shorter value is not deeper, and is not read.
     const BYTES_OF_DEEP: usize = 8 * DEPTH_MAX;
+    // Nor is a shorter value too long as text: a number takes twelve bytes, and is the least that can grow.
+    const BYTES_OF_LONG: usize = 12 * (TEXT_BYTES_MAX / NUMERIC_DIGITS_MAX);
     match value.raw_bytes() {
         bytes if bytes > bytes_max => Err(Error::LimitExceeded {
             what: format!("the {what} of {}", of()),
@@ -54,6 +58,11 @@ pub fn check_jsonb(
                 "It has more than {DEPTH_MAX} levels of arrays and objects, which a restore could not read."
             ),
             hint: "Write it flatter, or as a string.",
+        }),
+        bytes if bytes > BYTES_OF_LONG && value.is_longer_as_text_than(TEXT_BYTES_MAX) => Err(Error::Invalid {
+            message: format!("the {what} of {} is too long as text", of()),
+            detail: format!("It takes more than {} MiB, with which no dump could be made.", TEXT_BYTES_MAX >> 20),
+            hint: "Write numbers of many digits as strings, or keep a reference to the answer instead.",
         }),
         _ => Ok(()),
     }

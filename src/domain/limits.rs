@@ -39,6 +39,13 @@ pub const POINT_CHARS_MAX: usize = 255;
 /// level by level, as deep as its stack allows, and a dump is read where that may be less than where it was made.
 pub const DEPTH_MAX: usize = 1000;
 
+/// The greatest size of a response, a state or a payload as text, in bytes, as COPY writes it. A number of a few bytes can have
+/// 147 000 digits, and a dump can have no line of 1 GiB.
+pub const TEXT_BYTES_MAX: usize = 512 << 20;
+
+/// The digits that a numeric can have, before and behind its point.
+pub const NUMERIC_DIGITS_MAX: usize = 131_072 + 16_383;
+
 /// The longest reason given for a repair, in characters.
 pub const REASON_CHARS_MAX: usize = 1000;
 
@@ -93,6 +100,7 @@ mod tests {
             format!(
                 "| nesting of a response, a state or a payload | {DEPTH_MAX} levels of arrays and objects (22023) |"
             ),
+            format!("| a response, a state or a payload as text | {} MiB (22023) |", TEXT_BYTES_MAX >> 20),
             format!("| reason of a repair | {REASON_CHARS_MAX} characters |"),
             format!("| ttl | {} second to {} days; for a session at most", TTL_US_MIN / SECOND, TTL_US_MAX / DAY),
             format!("| time of a time key | {} minutes ahead of the database's clock |", AHEAD_US_MAX / (60 * SECOND)),

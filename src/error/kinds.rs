@@ -586,7 +586,7 @@ errors! {
         Standard(ERRCODE_UNIQUE_VIOLATION),
         "the key of the digests has been restored before",
         "Table \"idempotence.secret\" has what this restore brings.",
-        "Nothing is lost: restore the data of the tables that the row restore of idempotence.health names, if it names any.";
+        "If it was this dump, nothing is lost: restore the data of the tables that the row restore of idempotence.health names, if it names any. Another dump goes into an empty database, or is restored with --clean.";
 
     /// A session is here with outcomes that were recorded with another key than the one in use.
     OfAnotherKey { session: String } =>

@@ -143,6 +143,41 @@ impl Jsonb {
         level > levels
     }
 
+    /// Whether its text, as COPY writes it, may have more bytes. It is read no further than to there.
+    pub fn is_longer_as_text_than(self, limit: usize) -> bool {
+        use pg_sys::JsonbIteratorToken as Step;
+        use pg_sys::jbvType as Kind;
+
+        let mut bytes = 0;
+        // SAFETY: as in fingerprint().
+        unsafe {
+            raw::guarded(|| {
+                let jsonb: *mut pg_sys::Jsonb = raw::pg_detoast_datum(self.0.cast_mut_ptr()).cast();
+                let mut iterator = raw::JsonbIteratorInit(&raw mut (*jsonb).root);
+                let mut value = std::mem::zeroed::<pg_sys::JsonbValue>();
+                while bytes <= limit {
+                    bytes += match raw::JsonbIteratorNext(&mut iterator, &mut value, false) {
+                        Step::WJB_DONE => break,
+                        Step::WJB_KEY | Step::WJB_VALUE | Step::WJB_ELEM if value.type_ == Kind::jbvString => {
+                            4 + string_bytes(&value).iter().map(|byte| escaped_bytes(*byte)).sum::<usize>()
+                        }
+                        Step::WJB_VALUE | Step::WJB_ELEM if value.type_ == Kind::jbvNumeric => {
+                            let wire = numeric_wire(value.val.numeric);
+                            let digits = digits(pgrx::varlena::varlena_to_byte_slice(wire));
+                            raw::pfree(wire.cast());
+                            4 + digits
+                        }
+                        _ => 8,
+                    };
+                }
+                if jsonb.cast() != self.0.cast_mut_ptr::<pg_sys::varlena>() {
+                    raw::pfree(jsonb.cast());
+                }
+            });
+        }
+        bytes > limit
+    }
+
     /// Digests the value, walking it in jsonb's own order.
     pub fn fingerprint(self) -> [u8; 16] {
         let mut fingerprint = Hasher::new();
@@ -229,6 +264,24 @@ unsafe fn string_bytes(value: &pg_sys::JsonbValue) -> &'static [u8] {
     // SAFETY: this is the active member for a string. Pointer and length describe its bytes in the walked value, which
     // outlives the result as the caller warrants.
     unsafe { std::slice::from_raw_parts(value.val.string.val.cast(), value.val.string.len as usize) }
+}
+
+/// The bytes that a byte of a string takes in the text of a jsonb as COPY writes it, which doubles each backslash.
+fn escaped_bytes(byte: u8) -> usize {
+    match byte {
+        b'\\' => 4,
+        b'"' | 8 | 9 | 10 | 12 | 13 => 3,
+        0..32 => 7,
+        _ => 1,
+    }
+}
+
+/// The digits that a numeric has at the most in its text, by its wire form: the number of its groups of four digits, the
+/// weight of the first, the sign, and the digits behind the point.
+fn digits(wire: &[u8]) -> usize {
+    let field = |number: usize| wire.get(2 * number..2 * number + 2).map_or([0; 2], |field| [field[0], field[1]]);
+    let (weight, behind_point) = (i16::from_be_bytes(field(1)), u16::from_be_bytes(field(3)));
+    4 * (usize::try_from(weight).unwrap_or(0) + 1) + usize::from(behind_point)
 }
 
 /// A numeric in its binary wire form, the only canonical form that PostgreSQL makes public. The caller frees it.

@@ -12,6 +12,7 @@ use crate::store::rel::{Access, Rel};
 use crate::store::segment;
 use pgrx::datum::{DatumWithOid, Uuid};
 use pgrx::spi::{self, Spi};
+use std::mem::ManuallyDrop;
 use std::ops::ControlFlow;
 
 /// What is to be found of a request.
@@ -72,10 +73,10 @@ fn open(session: &SessionId, prefix: &str, wanted: Wanted) -> Result<String, spi
 
 fn next(name: &str) -> Result<Vec<String>, spi::Error> {
     Spi::connect(|client| {
-        let mut cursor = client.find_cursor(name)?;
-        let keys = cursor.fetch(PAGE)?.map(|row| row.get::<String>(1)).filter_map(Result::transpose).collect();
-        cursor.detach_into_name();
-        keys
+        // An error of the query may come while the server holds a lock on a page, under which nothing can be closed. The
+        // abort closes the cursor.
+        let mut cursor = ManuallyDrop::new(client.find_cursor(name)?);
+        cursor.fetch(PAGE)?.map(|row| row.get::<String>(1)).filter_map(Result::transpose).collect()
     })
 }
 

@@ -27,11 +27,11 @@ pub fn lock_requests(digests: &[Digest]) -> Vec<SessionId> {
     digests.iter().filter(|digest| Tag::request(digest).try_acquire()).map(|digest| digest.0).collect()
 }
 
-/// Outcomes that had expired at `before`, at most `limit`, the oldest first.
-pub fn expired(before: i64, limit: usize) -> Result<Vec<Digest>, Error> {
+/// Outcomes that had expired at `before`, at most `limit`, the oldest first. The oldest `skipped` are left out.
+pub fn expired(before: i64, limit: usize, skipped: usize) -> Result<Vec<Digest>, Error> {
     let query = "SELECT o.digest FROM ONLY idempotence.outcome_long o
-        WHERE o.expires_at OPERATOR(pg_catalog.<=) $2 ORDER BY o.expires_at LIMIT $1";
-    let found = sql::column::<Uuid>(query, &[(limit as i64).into(), moment(before).into()])?;
+        WHERE o.expires_at OPERATOR(pg_catalog.<=) $2 ORDER BY o.expires_at LIMIT $1 OFFSET $3";
+    let found = sql::column::<Uuid>(query, &[(limit as i64).into(), moment(before).into(), (skipped as i64).into()])?;
     Ok(found.iter().map(|digest| Digest(*digest.as_bytes())).collect())
 }
 

@@ -63,10 +63,13 @@ fn delete(table: Table, since: &str, from: Cursor, limit: usize) -> Result<(usiz
     if idle.is_empty() {
         return Ok((0, part.next));
     }
-    // It may have been written again, or its request recorded, before the claim was taken here.
+    // It may have been written again, or its request recorded, before the claim was taken here. A number's checkpoint may be
+    // locked without the claim, by a redaction.
+    let table = table.name();
     let statement = format!(
-        "DELETE FROM idempotence.{} t WHERE t.digest OPERATOR(pg_catalog.=) ANY ($1) AND ({abandoned})",
-        table.name()
+        "DELETE FROM idempotence.{table} WHERE digest OPERATOR(pg_catalog.=) ANY (ARRAY(
+           SELECT t.digest FROM idempotence.{table} t
+           WHERE t.digest OPERATOR(pg_catalog.=) ANY ($1) AND ({abandoned}) FOR UPDATE OF t SKIP LOCKED))"
     );
     let deleted = sql::execute(&statement, &[sql::ids(&idle).into(), now.into(), retention_s.into()])?;
     Ok((deleted, part.next))

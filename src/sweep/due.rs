@@ -29,18 +29,20 @@ pub fn silent(from: Cursor, limit: usize, now_us: i64, up_since: i64) -> Result<
     parts::find(Table::SessionLive, "id", from, limit, &condition, arguments)
 }
 
-/// Finds at most `limit` client sessions that ended at this moment or before, the longest ended first.
-pub fn ended_before(us: i64, limit: usize) -> Result<Vec<SessionId>, Error> {
+/// Finds at most `limit` client sessions that ended at this moment or before, the longest ended first. The first `skipped` are
+/// left out.
+pub fn ended_before(us: i64, limit: usize, skipped: usize) -> Result<Vec<SessionId>, Error> {
     let query = "
         SELECT s.id FROM idempotence.session s
         WHERE s.name IS NULL AND s.ended_at OPERATOR(pg_catalog.<=) $2
-        ORDER BY s.ended_at LIMIT $1";
-    let arguments = [(limit as i64).into(), moment(us).into()];
+        ORDER BY s.ended_at LIMIT $1 OFFSET $3";
+    let arguments = [(limit as i64).into(), moment(us).into(), (skipped as i64).into()];
     Ok(sql::column::<Uuid>(query, &arguments)?.iter().map(|id| *id.as_bytes()).collect())
 }
 
 /// Deletes at most `limit` rows that ended sessions leave behind: replies first, then streams, and when none
-/// of these is left, the sessions themselves. Returns the number of rows, and how many of them are sessions.
+/// of these is left, the sessions themselves. A row that somebody has locked, by a redaction for example, is left for the
+/// next time, and its session with it. Returns the number of rows, and how many of them are sessions.
 pub fn delete(sessions: &[SessionId], limit: usize) -> Result<(usize, usize), Error> {
     let mut rows = 0;
     for table in [Table::Reply, Table::Stream] {
@@ -48,7 +50,8 @@ pub fn delete(sessions: &[SessionId], limit: usize) -> Result<(usize, usize), Er
             let table = table.name();
             let statement = format!(
                 "DELETE FROM idempotence.{table} WHERE ctid OPERATOR(pg_catalog.=) ANY (ARRAY(
-                   SELECT r.ctid FROM idempotence.{table} r WHERE r.session OPERATOR(pg_catalog.=) ANY ($1) LIMIT $2))"
+                   SELECT r.ctid FROM idempotence.{table} r WHERE r.session OPERATOR(pg_catalog.=) ANY ($1) LIMIT $2
+                   FOR UPDATE SKIP LOCKED))"
             );
             rows += sql::execute(&statement, &[ids(sessions).into(), ((limit - rows) as i64).into()])?;
         }
@@ -58,7 +61,12 @@ pub fn delete(sessions: &[SessionId], limit: usize) -> Result<(usize, usize), Er
     }
     // The trigger `forget_cached` has every backend drop the sessions that it remembers.
     let statement = "
-        DELETE FROM idempotence.session WHERE id OPERATOR(pg_catalog.=) ANY ($1) AND ended_at IS NOT NULL";
+        DELETE FROM idempotence.session WHERE id OPERATOR(pg_catalog.=) ANY (ARRAY(
+          SELECT s.id FROM idempotence.session s
+          WHERE s.id OPERATOR(pg_catalog.=) ANY ($1) AND s.ended_at IS NOT NULL
+            AND NOT EXISTS (SELECT FROM idempotence.reply r WHERE r.session OPERATOR(pg_catalog.=) s.id)
+            AND NOT EXISTS (SELECT FROM idempotence.stream r WHERE r.session OPERATOR(pg_catalog.=) s.id)
+          FOR UPDATE OF s SKIP LOCKED))";
     let gone = &sessions[..sessions.len().min(limit - rows)];
     let deleted = sql::execute(statement, &[ids(gone).into()])?;
     Ok((rows + deleted, deleted))

@@ -20,14 +20,22 @@ pub fn delete_expired(limit: usize) -> Result<Progress, Error> {
         return Ok(progress);
     }
     let before = pg::now_us().saturating_sub(EXPIRY_GRACE_US);
-    let found = outcome_long::expired(before, limit)?;
-    let ours = outcome_long::lock_requests(&found);
+    // Those that others have locked are no more than the server has places for locks, and hide no outcome behind them.
+    let mut looked_at = 0;
+    let ours = loop {
+        let found = outcome_long::expired(before, limit, looked_at)?;
+        let ours = outcome_long::lock_requests(&found);
+        looked_at += found.len();
+        if !ours.is_empty() || found.len() < limit {
+            break ours;
+        }
+    };
     if !ours.is_empty() {
         let deleted = outcome_long::delete(&ours, before)?;
         // Those that an inbox is renewing are left.
         return Ok(Progress::counted(deleted, "expired long-lived outcomes deleted", deleted > 0));
     }
-    if found.is_empty()
+    if looked_at == 0
         && !outcome_long::is_any()?
         && exclusive::lock_alone(Table::OutcomeLong)
         && !outcome_long::is_any()?

@@ -113,6 +113,9 @@ impl Step {
 /// in each sweep.
 const RARELY_US: i64 = 3_600 * 1_000_000;
 
+/// How long a step waits for the exports that are being read.
+const EXPORT_US: i64 = 10_000_000;
+
 /// The names under which the end of a sweep by hand is noted, beside the names of the steps: of one that was needed, since no
 /// worker comes here, and of one beside the worker, which tells nothing of who sweeps where the worker comes no more.
 const BY_HAND: &str = "by hand";
@@ -129,7 +132,8 @@ pub fn take(step: Step) -> Result<Option<Progress>, Error> {
             hint: "CALL idem_sweep(), which sees to it, or set the level of this transaction.",
         });
     }
-    if !Tag::of_all(lock_of(step)).try_acquire() {
+    let lock = Tag::of_all(lock_of(step));
+    if !lock.try_acquire() && !acquire_from_exports(&lock) {
         return Ok(None);
     }
     // The commit waits for no standby: one that does not answer would make it keep the locks.
@@ -151,6 +155,16 @@ pub fn take(step: Step) -> Result<Option<Progress>, Error> {
         Step::Tombstones => take_part(step, RARELY_US, "dropped sessions forgotten", sessions::forget_dropped),
     }
     .map(Some)
+}
+
+/// Takes the sweep's lock where only exports share it, which one after the other could keep it from the sweep: once the sweep
+/// waits, no export begins before it.
+fn acquire_from_exports(lock: &Tag) -> bool {
+    let is_shared = lock.try_share();
+    if is_shared {
+        lock.release_share();
+    }
+    is_shared && lock.acquire(Some(EXPORT_US))
 }
 
 /// The lock that a step takes.

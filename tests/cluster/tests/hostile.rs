@@ -2,6 +2,7 @@
 
 mod hiding;
 mod journals;
+mod locks;
 mod names;
 
 use idempotence_cluster_tests::on_each_version;
@@ -30,4 +31,12 @@ on_each_version!(in hiding:
     a_sweep_looks_with_the_rights_of_the_owner,
     a_crowd_of_journals_hides_no_sweep,
     an_idle_transaction_holds_up_no_export,
+);
+
+on_each_version!(in locks:
+    what_a_role_has_locked_hides_nothing_behind_it,
+    exports_without_a_pause_keep_no_sweep_away,
+    a_response_that_no_text_can_hold_is_refused,
+    a_search_by_prefix_that_must_fail_only_fails,
+    nobody_else_uses_the_row_types,
 );

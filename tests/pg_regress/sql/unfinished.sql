@@ -34,7 +34,7 @@ SELECT idem_checkpoint(regress_id('any'), 1, 'half') FROM idem_begin(regress_id(
 SELECT status FROM idem_begin('unfinished', 'open lease', lease => '1 hour');
 PREPARE TRANSACTION 'regress_unfinished';
 RESET ROLE;
-SELECT regress_lease_ends('unfinished', 'run out', '1 hour -1 second');
+SELECT regress_lease_ends('unfinished', 'run out', '59 minutes');
 TABLE unfinished_shown;
 ROLLBACK PREPARED 'regress_unfinished';
 -- monitors see all of it, users what is theirs; nobody sees a payload's fingerprint or a state by it
