@@ -1302,6 +1302,70 @@ AS 'MODULE_PATHNAME', 'note_restored_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
+-- idempotence::api::admin::swept_instead
+CREATE  FUNCTION idempotence."swept_instead"() RETURNS timestamptz /* Option < Timestamptz > */
+STRICT VOLATILE PARALLEL UNSAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'swept_instead_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::health::restarts
+CREATE  FUNCTION idempotence."restarts"(
+	"lately" bool /* Option < bool > */
+) RETURNS bigint /* Option < i64 > */
+VOLATILE PARALLEL SAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'restarts_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::health::digest_fits
+CREATE  FUNCTION idempotence."digest_fits"(
+	"digest" uuid, /* Option < Uuid > */
+	"session" uuid, /* Option < Uuid > */
+	"key" TEXT /* Option < & str > */
+) RETURNS bool /* Option < bool > */
+STABLE PARALLEL UNSAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'digest_fits_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::health::look_whether_ready
+CREATE  FUNCTION idempotence."look_whether_ready"() RETURNS void
+STRICT VOLATILE PARALLEL UNSAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'look_whether_ready_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::admin::launcher
+CREATE  FUNCTION idempotence."launcher"() RETURNS INT /* Option < i32 > */
+STRICT VOLATILE PARALLEL SAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'launcher_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::health::deadlocks
+CREATE  FUNCTION idempotence."deadlocks"() RETURNS bigint /* Option < i64 > */
+STRICT VOLATILE PARALLEL SAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'deadlocks_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::health::legible
+CREATE  FUNCTION idempotence."legible"(
+	"words" TEXT /* Option < & str > */
+) RETURNS TEXT /* Option < String > */
+IMMUTABLE PARALLEL SAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'legible_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
 -- idempotence::api::moving::import_begin
 CREATE  FUNCTION idempotence."import_begin"(
 	"session" TEXT, /* Option < & str > */
@@ -1314,11 +1378,27 @@ AS 'MODULE_PATHNAME', 'import_begin_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::health::clock_jump_by
-CREATE  FUNCTION idempotence."clock_jump_by"() RETURNS interval /* Option < Interval > */
+-- idempotence::api::admin::max_sessions_per_role
+CREATE  FUNCTION idempotence."max_sessions_per_role"() RETURNS bigint /* i64 */
+STRICT STABLE PARALLEL SAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'max_sessions_per_role_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::health::clock_jump
+CREATE  FUNCTION idempotence."clock_jump"() RETURNS timestamptz /* Option < Timestamptz > */
 STRICT VOLATILE PARALLEL SAFE 
 LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'clock_jump_by_wrapper';
+AS 'MODULE_PATHNAME', 'clock_jump_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::admin::up_since
+CREATE  FUNCTION idempotence."up_since"() RETURNS timestamptz /* Timestamptz */
+STRICT STABLE PARALLEL SAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'up_since_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
@@ -1335,186 +1415,6 @@ CREATE  FUNCTION idempotence."is_visited"() RETURNS bool /* bool */
 STRICT STABLE PARALLEL SAFE 
 LANGUAGE c /* Rust */
 AS 'MODULE_PATHNAME', 'is_visited_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::moving::import_end
-CREATE  FUNCTION idempotence."import_end"() RETURNS void
-STRICT VOLATILE PARALLEL UNSAFE 
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'import_end_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::admin::note_grant
-CREATE  FUNCTION idempotence."note_grant"(
-	"role" regrole, /* Option < Regrole > */
-	"level" TEXT /* Option < & str > */
-) RETURNS void
-VOLATILE PARALLEL UNSAFE 
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'note_grant_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::internal::retention
-CREATE  FUNCTION idempotence."retention"() RETURNS interval /* Interval */
-STRICT STABLE PARALLEL SAFE 
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'retention_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::admin::sweep_step
-CREATE  FUNCTION idempotence."sweep_step"(
-	"step" TEXT /* Option < & str > */
-) RETURNS bool /* Option < bool > */
-VOLATILE PARALLEL UNSAFE 
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'sweep_step_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::admin::swept_instead
-CREATE  FUNCTION idempotence."swept_instead"() RETURNS timestamptz /* Option < Timestamptz > */
-STRICT VOLATILE PARALLEL UNSAFE 
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'swept_instead_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::health::coordinator
-CREATE  FUNCTION idempotence."coordinator"() RETURNS TEXT /* Option < String > */
-STRICT VOLATILE PARALLEL SAFE 
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'coordinator_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::admin::naptime
-CREATE  FUNCTION idempotence."naptime"() RETURNS interval /* Interval */
-STRICT STABLE PARALLEL SAFE 
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'naptime_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::health::deadlocks
-CREATE  FUNCTION idempotence."deadlocks"() RETURNS bigint /* Option < i64 > */
-STRICT VOLATILE PARALLEL SAFE 
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'deadlocks_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::admin::launcher
-CREATE  FUNCTION idempotence."launcher"() RETURNS INT /* Option < i32 > */
-STRICT VOLATILE PARALLEL SAFE 
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'launcher_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::health::free_space
-CREATE  FUNCTION idempotence."free_space"() RETURNS bigint /* Option < i64 > */
-STRICT VOLATILE PARALLEL SAFE 
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'free_space_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::health::setting
-CREATE  FUNCTION idempotence."setting"(
-	"name" TEXT /* Option < & str > */
-) RETURNS TEXT /* Option < String > */
-STABLE PARALLEL SAFE 
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'setting_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::health::milliseconds
-CREATE  FUNCTION idempotence."milliseconds"(
-	"value" TEXT /* Option < & str > */
-) RETURNS INT /* Option < i32 > */
-IMMUTABLE PARALLEL SAFE 
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'milliseconds_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::health::lock_table_size
-CREATE  FUNCTION idempotence."lock_table_size"() RETURNS bigint /* Option < i64 > */
-STRICT STABLE PARALLEL SAFE 
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'lock_table_size_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::admin::note_sweep
-CREATE  FUNCTION idempotence."note_sweep"() RETURNS void
-STRICT VOLATILE PARALLEL UNSAFE 
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'note_sweep_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- requires:
---   sweep_step
---   note_sweep
-
--- The sweep by hand. It takes the steps that the background worker takes, each in one or more transactions of its own.
-CREATE PROCEDURE idem_sweep()
-LANGUAGE plpgsql
-AS $sweep$
-DECLARE
-  step pg_catalog.text;
-  more pg_catalog.bool;
-BEGIN
-  FOREACH step IN ARRAY '{empty,turn,close,long,restore,end,delete,checkpoints,leases,persistence,owners,orphans,tombstones,journals}'::pg_catalog.text[] LOOP
-    -- Before the tables of users, which may take all the time there is.
-    IF step OPERATOR(pg_catalog.=) 'journals' THEN
-      PERFORM idempotence.note_sweep();
-    END IF;
-    LOOP
-      -- The step needs this isolation level and, on a primary, READ WRITE, whatever the defaults of role and database
-      -- are. Nothing may be evaluated between the two commands, since it could take a snapshot. On a standby READ
-      -- WRITE would be an error here; the step itself says that it cannot run there.
-      IF pg_catalog.pg_is_in_recovery() THEN
-        COMMIT;
-        SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
-      ELSE
-        COMMIT;
-        SET TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE;
-      END IF;
-      more := idempotence.sweep_step(step);
-      IF more IS NULL THEN
-        RAISE NOTICE 'another sweep is at work in this database';
-        RETURN;
-      END IF;
-      EXIT WHEN NOT more;
-    END LOOP;
-  END LOOP;
-END
-$sweep$;
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::health::legible
-CREATE  FUNCTION idempotence."legible"(
-	"words" TEXT /* Option < & str > */
-) RETURNS TEXT /* Option < String > */
-IMMUTABLE PARALLEL SAFE 
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'legible_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::admin::last_sweep
-CREATE  FUNCTION idempotence."last_sweep"() RETURNS timestamptz /* Option < Timestamptz > */
-STRICT VOLATILE PARALLEL UNSAFE 
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'last_sweep_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
@@ -1542,49 +1442,106 @@ AS 'MODULE_PATHNAME', 'import_row_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::health::restarts
-CREATE  FUNCTION idempotence."restarts"(
-	"lately" bool /* Option < bool > */
-) RETURNS bigint /* Option < i64 > */
-VOLATILE PARALLEL SAFE 
+-- idempotence::api::health::coordinator
+CREATE  FUNCTION idempotence."coordinator"() RETURNS TEXT /* Option < String > */
+STRICT VOLATILE PARALLEL SAFE 
 LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'restarts_wrapper';
+AS 'MODULE_PATHNAME', 'coordinator_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::health::look_whether_ready
-CREATE  FUNCTION idempotence."look_whether_ready"() RETURNS void
+-- idempotence::api::health::clock_jump_by
+CREATE  FUNCTION idempotence."clock_jump_by"() RETURNS interval /* Option < Interval > */
+STRICT VOLATILE PARALLEL SAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'clock_jump_by_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::moving::import_end
+CREATE  FUNCTION idempotence."import_end"() RETURNS void
 STRICT VOLATILE PARALLEL UNSAFE 
 LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'look_whether_ready_wrapper';
+AS 'MODULE_PATHNAME', 'import_end_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::admin::max_sessions_per_role
-CREATE  FUNCTION idempotence."max_sessions_per_role"() RETURNS bigint /* i64 */
+-- idempotence::api::admin::last_sweep
+CREATE  FUNCTION idempotence."last_sweep"() RETURNS timestamptz /* Option < Timestamptz > */
+STRICT VOLATILE PARALLEL UNSAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'last_sweep_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::health::lock_table_size
+CREATE  FUNCTION idempotence."lock_table_size"() RETURNS bigint /* Option < i64 > */
 STRICT STABLE PARALLEL SAFE 
 LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'max_sessions_per_role_wrapper';
+AS 'MODULE_PATHNAME', 'lock_table_size_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::health::digest_fits
-CREATE  FUNCTION idempotence."digest_fits"(
-	"digest" uuid, /* Option < Uuid > */
-	"session" uuid, /* Option < Uuid > */
-	"key" TEXT /* Option < & str > */
-) RETURNS bool /* Option < bool > */
-STABLE PARALLEL UNSAFE 
+-- idempotence::api::health::milliseconds
+CREATE  FUNCTION idempotence."milliseconds"(
+	"value" TEXT /* Option < & str > */
+) RETURNS INT /* Option < i32 > */
+IMMUTABLE PARALLEL SAFE 
 LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'digest_fits_wrapper';
+AS 'MODULE_PATHNAME', 'milliseconds_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::admin::up_since
-CREATE  FUNCTION idempotence."up_since"() RETURNS timestamptz /* Timestamptz */
+-- idempotence::api::admin::naptime
+CREATE  FUNCTION idempotence."naptime"() RETURNS interval /* Interval */
 STRICT STABLE PARALLEL SAFE 
 LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'up_since_wrapper';
+AS 'MODULE_PATHNAME', 'naptime_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::admin::note_grant
+CREATE  FUNCTION idempotence."note_grant"(
+	"role" regrole, /* Option < Regrole > */
+	"level" TEXT /* Option < & str > */
+) RETURNS void
+VOLATILE PARALLEL UNSAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'note_grant_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::admin::note_sweep
+CREATE  FUNCTION idempotence."note_sweep"() RETURNS void
+STRICT VOLATILE PARALLEL UNSAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'note_sweep_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::health::setting
+CREATE  FUNCTION idempotence."setting"(
+	"name" TEXT /* Option < & str > */
+) RETURNS TEXT /* Option < String > */
+STABLE PARALLEL SAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'setting_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::health::free_space
+CREATE  FUNCTION idempotence."free_space"() RETURNS bigint /* Option < i64 > */
+STRICT VOLATILE PARALLEL SAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'free_space_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::internal::retention
+CREATE  FUNCTION idempotence."retention"() RETURNS interval /* Interval */
+STRICT STABLE PARALLEL SAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'retention_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
@@ -2204,14 +2161,6 @@ FROM (SELECT (SELECT idempotence.unseen()) AS unseen, t.threshold, pg_catalog.su
       LEFT JOIN LATERAL (SELECT l.role, l.late, l.first, pg_catalog.row_number() OVER (ORDER BY l.late, l.first) AS place
                          FROM idempotence.suspended_of_roles(t.threshold) l) n ON true
       GROUP BY t.threshold) r;
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::health::clock_jump
-CREATE  FUNCTION idempotence."clock_jump"() RETURNS timestamptz /* Option < Timestamptz > */
-STRICT VOLATILE PARALLEL SAFE 
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'clock_jump_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
@@ -3104,6 +3053,57 @@ $ready$;
 /* </end connected objects> */
 
 /* <begin connected objects> */
+-- idempotence::api::admin::sweep_step
+CREATE  FUNCTION idempotence."sweep_step"(
+	"step" TEXT /* Option < & str > */
+) RETURNS bool /* Option < bool > */
+VOLATILE PARALLEL UNSAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'sweep_step_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- requires:
+--   sweep_step
+--   note_sweep
+
+-- The sweep by hand. It takes the steps that the background worker takes, each in one or more transactions of its own.
+CREATE PROCEDURE idem_sweep()
+LANGUAGE plpgsql
+AS $sweep$
+DECLARE
+  step pg_catalog.text;
+  more pg_catalog.bool;
+BEGIN
+  FOREACH step IN ARRAY '{empty,turn,close,long,restore,end,delete,checkpoints,leases,persistence,owners,orphans,tombstones,journals}'::pg_catalog.text[] LOOP
+    -- Before the tables of users, which may take all the time there is.
+    IF step OPERATOR(pg_catalog.=) 'journals' THEN
+      PERFORM idempotence.note_sweep();
+    END IF;
+    LOOP
+      -- The step needs this isolation level and, on a primary, READ WRITE, whatever the defaults of role and database
+      -- are. Nothing may be evaluated between the two commands, since it could take a snapshot. On a standby READ
+      -- WRITE would be an error here; the step itself says that it cannot run there.
+      IF pg_catalog.pg_is_in_recovery() THEN
+        COMMIT;
+        SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+      ELSE
+        COMMIT;
+        SET TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE;
+      END IF;
+      more := idempotence.sweep_step(step);
+      IF more IS NULL THEN
+        RAISE NOTICE 'another sweep is at work in this database';
+        RETURN;
+      END IF;
+      EXIT WHEN NOT more;
+    END LOOP;
+  END LOOP;
+END
+$sweep$;
+/* </end connected objects> */
+
+/* <begin connected objects> */
 -- requires:
 --   views
 --   sweep
@@ -3250,6 +3250,18 @@ DECLARE
 BEGIN
   FOR function IN SELECT f.function FROM idempotence.function_level f LOOP
     EXECUTE pg_catalog.format('REVOKE ALL ON ROUTINE %s FROM PUBLIC', function);
+  END LOOP;
+END
+$$;
+
+-- Nobody makes a column of a table's row type, which would keep the table from being altered.
+DO $$
+DECLARE
+  row_type pg_catalog.regtype;
+BEGIN
+  FOR row_type IN SELECT c.reltype FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace
+                  WHERE n.nspname OPERATOR(pg_catalog.=) 'idempotence' AND c.relkind OPERATOR(pg_catalog.=) 'r' LOOP
+    EXECUTE pg_catalog.format('REVOKE ALL ON TYPE %s FROM PUBLIC', row_type);
   END LOOP;
 END
 $$;

@@ -22,7 +22,7 @@ async fn start(version: Version, settings: &[(&str, &str)]) -> Result<(Cluster, 
 }
 
 /// A client session of the caller's with a reply, closed.
-const CLOSED: &str = "SELECT idem_run(session, 1, 'SELECT 1'), idem_close(session) FROM idem_register()";
+const CLOSED: &str = "SELECT idem_run(session, '1', 'SELECT 1'), idem_close(session) FROM idem_register()";
 
 /// A client session of the caller's in which a request that stopped at a checkpoint was given up.
 async fn abandons(connection: &Connection) -> Result<String> {
