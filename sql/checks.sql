@@ -257,7 +257,7 @@ SELECT CASE WHEN u.told IS NOT NULL OR l.others_wait THEN 2 WHEN l.told IS NOT N
        COALESCE(u.told OPERATOR(pg_catalog.||) '; ' OPERATOR(pg_catalog.||) l.told, u.told, l.told, 'all tables are as the extension has made them, and nobody has locked one') AS detail,
        CASE WHEN u.unlogged THEN 'A crash empties the table, and a standby has nothing of it: requests that were done are executed again. A superuser makes it what it was: ALTER TABLE ... SET LOGGED.'
             WHEN u.told IS NOT NULL
-            THEN 'Calls that use the table fail (XX001); those that record do so at the latest when the ring turns to it. A superuser gives a table or an index its name back, and drops the columns that were added (ALTER TABLE ... DROP COLUMN), and all is well at once. What was dropped comes back only with a restore.'
+            THEN 'Calls that use the table fail (XX001); those that record do so at the latest when the ring turns to it. A superuser gives a table or an index its name back, drops the columns that were added (ALTER TABLE ... DROP COLUMN), or makes a key that was dropped again (ADD CONSTRAINT ..._pkey PRIMARY KEY), and all is well at once. A column or a table that was dropped comes back only with a restore.'
             ELSE 'Calls that need the table wait for the end of that transaction: pg_terminate_backend() ends it, or ROLLBACK PREPARED. docs/operations.md, Somebody has locked a table.' END AS hint
 FROM (SELECT pg_catalog.string_agg(pg_catalog.format('table idempotence.%s %s', t.name, t.told), '; ' ORDER BY t.name) AS told, pg_catalog.bool_or(t.told OPERATOR(pg_catalog.=) 'is unlogged') AS unlogged
       FROM (SELECT n.name,

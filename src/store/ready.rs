@@ -1,7 +1,8 @@
 //! Whether the tables are such that a request can be begun.
 
 use crate::error::Error;
-use crate::store::catalog::{self, Table};
+use crate::store::cache;
+use crate::store::catalog::{self, Index, Table};
 use crate::store::rel::{Access, Rel};
 use crate::store::tuple::check_columns;
 use crate::store::{
@@ -25,7 +26,7 @@ pub const NEEDED: [(Table, usize); 12] = [
 ];
 
 /// Raises, or gives, the error that requests would meet: the tables are of another version than the library, one of them is
-/// missing or has been changed, or a restore of them is not complete or has brought another key. It waits for whoever has
+/// missing or has been changed, an index is missing, or a restore of them is not complete or has brought another key. It waits for whoever has
 /// locked one. That a segment was changed which the ring has not come to yet harms no request.
 pub fn look() -> Result<(), Error> {
     catalog::check_version();
@@ -37,5 +38,7 @@ pub fn look() -> Result<(), Error> {
         // SAFETY: the relation is open.
         unsafe { check_columns((*rel.rel).rd_att, columns) };
     }
+    // It looks all indexes up, if any may have changed.
+    cache::index_oid(Index::Session);
     secret::check()
 }

@@ -127,6 +127,11 @@ BEGIN;
 ALTER TABLE idempotence.reply DROP COLUMN token;
 SELECT health('tables');
 ROLLBACK;
+-- without the key of the current segment
+BEGIN;
+ALTER TABLE idempotence.outcome_0 DROP CONSTRAINT outcome_0_pkey;
+SELECT idem_ready();
+ROLLBACK;
 -- unlogged, under another name, without its key
 BEGIN;
 ALTER TABLE idempotence.outcome_1 SET UNLOGGED;
