@@ -248,7 +248,7 @@ async fn twenty_thousand_numbered_requests_take_effect_once_through_rollbacks_ca
         finished.store(true, Relaxed);
         sent
     };
-    timeout(3 * LIMIT, async { tokio::try_join!(load, disturb(&server, DATABASE, APPLICATION, &finished)) })
+    timeout(5 * LIMIT, async { tokio::try_join!(load, disturb(&server, DATABASE, APPLICATION, &finished)) })
         .await
         .context("the clients do not come to an end")??;
     senders.prove().await?;

@@ -65,7 +65,8 @@ DROP VIEW catalog_member;
 
 -- What comes now is done in a database of its own.
 SELECT current_database() AS home \gset
-CREATE DATABASE regress_catalog TEMPLATE template0 ENCODING 'UTF8';
+-- A template, which no worker visits.
+CREATE DATABASE regress_catalog TEMPLATE template0 ENCODING 'UTF8' IS_TEMPLATE true;
 \c regress_catalog
 \pset format unaligned
 \pset tuples_only on
@@ -235,5 +236,6 @@ CREATE EXTENSION idempotence;
 DROP SCHEMA idempotence;
 
 \c :"home"
+ALTER DATABASE regress_catalog IS_TEMPLATE false;
 DROP DATABASE regress_catalog;
 DROP ROLE regress_catalog;
