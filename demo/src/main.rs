@@ -231,7 +231,7 @@ impl Demo<'_> {
         if signals.seen() == 0 {
             let mut faults = vec![("replies lost", get(&counts.commit_replies_lost))];
             if !self.options.without_keys {
-                faults.extend([("replays of keys", book.key_replays), ("of numbers", book.number_replays)]);
+                faults.push(("replays", book.key_replays + book.number_replays));
             }
             if self.options.kill {
                 faults.push(("kills", get(&self.stats.kills)));

@@ -24,14 +24,13 @@ pub fn judge(told: &ToldBook, found: &Found) -> Vec<Finding> {
     ]
 }
 
-/// Checks that leases ran out, and that orders were settled before and after workers had begun them.
+/// Checks that leases ran out, and that orders were settled as cancelled.
 pub fn faults_were_real(told: &ToldBook, found: &Found) -> Finding {
     let Verdicts { never_begun, after_attempts, .. } = found.verdicts(told);
     let counts = [
         ("taken over", told.claims(true)),
         ("superseded", told.refused_tokens()),
-        ("cancelled before an attempt", never_begun),
-        ("after one", after_attempts),
+        ("cancelled", never_begun + after_attempts),
     ];
     finding::faults_were_real("the workers' faults were real", &counts)
 }
