@@ -1,4 +1,5 @@
-// The application that clients/chaos kills: chaos_app.mjs FRAMEWORK DRIVER URI PORT
+// The application that clients/chaos kills: chaos_app.mjs FRAMEWORK DRIVER URI PORT [unprotected]. Unprotected, it is what
+// bench/clients compares with.
 
 import express from 'express';
 import fastify from 'fastify';
@@ -6,7 +7,7 @@ import * as forExpress from 'idempotence/express';
 import * as forFastify from 'idempotence/fastify';
 import { ask, drivers } from './harness.mjs';
 
-const [framework, driver, uri, port] = process.argv.slice(2);
+const [framework, driver, uri, port, unprotected] = process.argv.slice(2);
 const { pathname, searchParams } = new URL(uri.replace('///', '//localhost/'));
 const pool = drivers[driver]({
   host: searchParams.get('host'), port: Number(searchParams.get('port')), user: searchParams.get('user'), database: pathname.slice(1),
@@ -15,15 +16,37 @@ const pool = drivers[driver]({
 const insert = async (conn, key) =>
   ({ n: Number((await ask(conn, `INSERT INTO chaos_effect (key) VALUES ('${key}') RETURNING n`))[0].n) });
 
+async function inTransaction(work) {
+  if (driver === 'postgres') return pool.begin(work);
+  const client = await pool.connect();
+  try {
+    await client.query('BEGIN');
+    const result = await work(client);
+    await client.query('COMMIT');
+    return result;
+  } catch (error) {
+    await client.query('ROLLBACK');
+    throw error;
+  } finally {
+    client.release();
+  }
+}
+
 if (framework === 'fastify') {
   const app = fastify();
-  app.post('/pay', forFastify.idempotent(pool, 'chaos', async (request, reply, conn) =>
-    reply.code(201).send(await insert(conn, request.body.key))));
+  app.post('/pay', unprotected
+    ? async (request, reply) => reply.code(201).send(await inTransaction((conn) => insert(conn, request.body.key)))
+    : forFastify.idempotent(pool, 'chaos', async (request, reply, conn) =>
+      reply.code(201).send(await insert(conn, request.body.key))));
   await app.listen({ port: Number(port), host: '127.0.0.1' });
 } else {
   const app = express();
-  app.post('/pay', express.json(), forExpress.idempotent(pool, 'chaos', async (request, response, conn) => {
-    response.status(201).json(await insert(conn, request.body.key));
-  }));
+  app.post('/pay', express.json(), unprotected
+    ? async (request, response) => {
+      response.status(201).json(await inTransaction((conn) => insert(conn, request.body.key)));
+    }
+    : forExpress.idempotent(pool, 'chaos', async (request, response, conn) => {
+      response.status(201).json(await insert(conn, request.body.key));
+    }));
   app.listen(Number(port), '127.0.0.1');
 }

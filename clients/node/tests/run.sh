@@ -12,15 +12,8 @@ here=$(cd "$(dirname "$0")" && pwd)
 pg_config=${1:?usage: run.sh PG_CONFIG}
 trap server_remove EXIT
 
-# A copy, so that nothing is made beside the sources.
-work=$root/target/clients/node
-mkdir -p "$work/clients"
-tar -C "$root/clients" --exclude node_modules --exclude dist -cf - node vectors.json http_vectors.json | tar -C "$work/clients" -xf -
-cd "$work/clients/node"
-if ! cmp -s package-lock.json node_modules/.lock; then
-    quietly npm ci --no-audit --no-fund --loglevel=error
-    cp package-lock.json node_modules/.lock
-fi
+# shellcheck source=clients/node/tests/built.sh
+. "$here/built.sh"
 
 status=0
 if quietly npx tsc && quietly npx tsc -p tests; then echo 'ok types'; else

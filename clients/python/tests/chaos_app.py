@@ -1,23 +1,22 @@
 """The application that clients/chaos kills: chaos_app.py fastapi|starlette|django|unprotected DRIVER URI PORT"""
 
 import asyncio
+import contextlib
 import json
 import sys
 
 import drivers
 import servers
 
-servers.POOLS["owner"] = sys.argv[3]
 
-
-def django_view():
+def django_view(protected=True):
     drivers.django_setup()
-    from django.db import connection
+    from django.db import connection, transaction
     from django.http import JsonResponse
 
     from idempotence.django import idempotent
 
-    @idempotent("chaos")
+    @(idempotent("chaos") if protected else transaction.atomic)
     def pay(request):
         with connection.cursor() as cursor:
             cursor.execute("INSERT INTO chaos_effect (key) VALUES (%s) RETURNING n", [json.loads(request.body)["key"]])
@@ -46,6 +45,31 @@ def starlette_app(pool):
     return Starlette(routes=[Route("/pay", pay, methods=["POST"])])
 
 
+def unprotected_app(pool):
+    """What shows that the chaos finds what nothing protects, and what bench/clients compares with."""
+    from fastapi import Body, FastAPI
+
+    from idempotence._drivers import transaction_of
+
+    app = FastAPI()
+
+    @contextlib.asynccontextmanager
+    async def transaction():
+        if hasattr(pool, "acquire"):
+            async with pool.acquire() as conn, conn.transaction():
+                yield transaction_of(conn)
+        else:
+            async with pool.connection() as conn:
+                yield transaction_of(conn)
+
+    @app.post("/pay", status_code=201)
+    async def pay(key: str = Body(embed=True)):
+        async with transaction() as tx:
+            return await insert(tx, key)
+
+    return app
+
+
 def fastapi_app(pool, driver):
     from fastapi import Body, Depends, FastAPI
 
@@ -55,43 +79,41 @@ def fastapi_app(pool, driver):
     idempotent = Idempotent(pool, "chaos")
     app = FastAPI()
     app.router.route_class = idempotent.route
-    # What shows that the chaos finds what nothing protects.
-    given = (lambda: None) if framework == "unprotected" else idempotent
-
-    async def made(conn, key):
-        if conn is not None:
-            return await insert(transaction_of(conn), key)
-        async with pool.connection() as conn:
-            return await insert(transaction_of(conn), key)
 
     if drivers.asynchronous(driver):
 
         @app.post("/pay", status_code=201)
-        async def pay(key: str = Body(embed=True), conn=Depends(given)):
-            return await made(conn, key)
+        async def pay(key: str = Body(embed=True), conn=Depends(idempotent)):
+            return await insert(transaction_of(conn), key)
     else:
 
         @app.post("/pay", status_code=201)
-        def pay(key: str = Body(embed=True), conn=Depends(given)):
-            return finish(made(conn, key))
+        def pay(key: str = Body(embed=True), conn=Depends(idempotent)):
+            return finish(insert(transaction_of(conn), key))
 
     return app
 
 
-async def serve(driver, port):
+def django_application(protected=True):
+    view = django_view(protected)
+    import django_app
+
+    django_app.urlpatterns[:] = [django_app.path("pay", view)]
+    return django_app
+
+
+async def serve(framework, driver, port):
     import uvicorn
 
     pool = await drivers.Pools(driver).get()
-    app = starlette_app(pool) if framework == "starlette" else fastapi_app(pool, driver)
+    make = {"fastapi": lambda pool: fastapi_app(pool, driver), "starlette": starlette_app, "unprotected": unprotected_app}
+    app = make[framework](pool)
     await uvicorn.Server(uvicorn.Config(app, port=port, log_level="critical")).serve()
 
 
-framework, driver, port = sys.argv[1], sys.argv[2], int(sys.argv[4])
-if framework == "django":
-    import django_app
-
-    django_app.urlpatterns[:] = [django_app.path("pay", django_view())]
-    sys.modules["django_app"] = django_app
-    django_app.serve(port)
-else:
-    asyncio.run(serve(driver, port))
+if __name__ == "__main__":
+    framework, driver, servers.POOLS["owner"], port = sys.argv[1:]
+    if framework == "django":
+        django_application().serve(int(port))
+    else:
+        asyncio.run(serve(framework, driver, int(port)))

@@ -1,9 +1,10 @@
-//! What serves the routes of clients/http_vectors.json, and POST /pay for clients/chaos: served DRIVER PORT URI [ROUTES].
+//! What serves the routes of clients/http_vectors.json, and POST /pay for clients/chaos: served DRIVER PORT URI [ROUTES]. With
+//! `unprotected` in the place of a driver nothing protects /pay: what bench/clients compares with.
 
 mod common;
 
 use axum::body::{Body, Bytes};
-use axum::extract::{Extension, Json, Request};
+use axum::extract::{Extension, Json, Request, State};
 use axum::http::{StatusCode, header::CONTENT_TYPE};
 use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
@@ -125,11 +126,23 @@ fn route<D: Driver>(pool: &D, route: &Value) -> MethodRouter {
     methods.layer(idempotent)
 }
 
-async fn pay<D: Driver>(mut conn: Conn<D>, Json(body): Json<Value>) -> Result<impl IntoResponse, Failure> {
+async fn insert(conn: &mut impl Ask, body: &Value) -> Result<impl IntoResponse, BoxError> {
     let insert = "INSERT INTO chaos_effect (key) VALUES ($1::text) RETURNING n::text";
     let rows = conn.ask(insert, &[body["key"].as_str()]).await?;
     let n: u64 = rows[0][0].as_deref().unwrap_or_default().parse()?;
     Ok((StatusCode::CREATED, Json(json!({"n": n}))))
+}
+
+async fn pay<D: Driver>(mut conn: Conn<D>, Json(body): Json<Value>) -> Result<impl IntoResponse, Failure> {
+    Ok(insert(&mut *conn, &body).await?)
+}
+
+async fn unprotected(State(pool): State<Pool>, Json(body): Json<Value>) -> Result<impl IntoResponse, Failure> {
+    let mut client = pool.get().await?;
+    let mut transaction = client.transaction().await?;
+    let answer = insert(&mut transaction, &body).await?;
+    transaction.commit().await?;
+    Ok(answer)
 }
 
 /// The layer before.
@@ -152,6 +165,10 @@ async fn start<D: Driver>(port: u16, uri: String, routes: Option<String>) -> Res
     } else {
         app = app.route("/pay", post(pay::<D>).layer(Idempotent::new(pool, "chaos")));
     }
+    listen(port, app).await
+}
+
+async fn listen(port: u16, app: Router) -> Result<(), BoxError> {
     let listener = tokio::net::TcpListener::bind(("127.0.0.1", port)).await?;
     Ok(serve(listener, app.layer(from_fn(refuse))).await?)
 }
@@ -164,6 +181,10 @@ async fn main() -> Result<(), BoxError> {
     match &**driver {
         Pool::NAME => start::<Pool>(port, uri, routes).await,
         PgPool::NAME => start::<PgPool>(port, uri, routes).await,
-        _ => Err("the driver is tokio-postgres or sqlx".into()),
+        "unprotected" => {
+            let pool = Pool::open(&Place { uri, user: None, database: None, host: None }, 4);
+            listen(port, Router::new().route("/pay", post(unprotected)).with_state(pool)).await
+        }
+        _ => Err("the driver is tokio-postgres or sqlx, or unprotected".into()),
     }
 }

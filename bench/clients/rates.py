@@ -1,0 +1,181 @@
+"""Requests a second through the adapters and their rivals, against the same route unprotected: scripts/clients_rates.sh.
+
+All applications run from the beginning to the end; one at a time is asked, by wrk over keep-alive connections. In a round
+each is asked once for each cell, in an order that is new for each cell, and ratios are taken within a round. After each
+measurement the rows of the table are counted: a key has one effect, and what was answered has taken effect.
+"""
+
+import argparse
+import contextlib
+import importlib.metadata
+import json
+import os
+import pathlib
+import platform
+import random
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import time
+
+import psycopg
+from chaos import ROLE, prepare
+
+HERE = pathlib.Path(__file__).parent
+GUARDS = ["idempotence", "idemkit-postgres", "idemkit-redis", "asgi-idempotency-header"]
+ROUTES = {
+    "FastAPI, psycopg": ("fastapi", "psycopg-async", GUARDS),
+    "FastAPI, asyncpg": ("fastapi", "asyncpg", GUARDS[:1]),
+    "Django, psycopg": ("django", "django", GUARDS[:3]),
+    "Express, pg": ("express", "pg", GUARDS[:1]),
+    "Fastify, pg": ("fastify", "pg", GUARDS[:1]),
+    "axum, tokio-postgres": ("axum", "tokio-postgres", GUARDS[:1]),
+}
+CELLS = [(connections, replays) for replays in (False, True) for connections in (1, 8)]
+# The keys of replays, and more than anybody asks for.
+KEPT, ALL = 200, 10**9
+
+
+class Application:
+    def __init__(self, route, guard, given):
+        self.name, self.route, self.guard = f"{route}, {guard}", route, guard
+        framework, driver, _ = ROUTES[route]
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        uri = given.uri.replace("user=postgres", f"user={ROLE}")
+        unprotected = ["unprotected"] * (guard == "unprotected")
+        if framework == "axum":
+            command = [given.axum, *(unprotected or [driver]), str(self.port), uri]
+        elif driver == "pg":
+            command = ["node", given.node, framework, driver, uri, str(self.port), *unprotected]
+        else:
+            command = [sys.executable, HERE / "served.py", framework, driver, guard, uri, str(self.port), given.redis]
+        self.process = subprocess.Popen(command, start_new_session=True, env={**os.environ, "NODE_ENV": "production"})
+        for _ in range(300):
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port)):
+                return
+            time.sleep(0.1)
+        raise SystemExit(f"{self.name} does not start")
+
+    def cpu_s(self):
+        """The processor time of its processes so far."""
+        ticks = 0
+        for path in pathlib.Path("/proc").glob("[0-9]*/stat"):
+            with contextlib.suppress(OSError):
+                fields = path.read_text().rpartition(")")[2].split()
+                if int(fields[3]) == self.process.pid:  # the session
+                    ticks += int(fields[11]) + int(fields[12])
+        return ticks / os.sysconf("SC_CLK_TCK")
+
+    def end(self):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+
+def measure(conn, application, cell, seconds, prefix):
+    connections, replays = cell
+    before = application.cpu_s()
+    wrk = ["wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "-s", HERE / "pay.lua"]
+    wrk += [f"http://127.0.0.1:{application.port}", "--", prefix, str(KEPT if replays else ALL)]
+    said = subprocess.run(wrk, check=True, capture_output=True, text=True).stdout.splitlines()[-1].split()
+    requests, failed, took = int(said[0]), int(said[1]), float(said[2])
+    busy = "SELECT count(*) FROM pg_stat_activity WHERE usename = %s AND state <> 'idle'"
+    while conn.execute(busy, (ROLE,)).fetchone()[0]:
+        time.sleep(0.01)
+    cpu = application.cpu_s() - before
+    effects, keys = conn.execute("SELECT count(*), count(DISTINCT key) FROM chaos_effect").fetchone()
+    conn.execute("TRUNCATE chaos_effect")
+    # wrk leaves what is under way at the end.
+    right = effects <= KEPT if replays else requests <= effects <= requests + connections
+    if failed or effects != keys or not right or not requests:
+        raise SystemExit(f"{application.name}, {cell}: {requests} answers, {failed} failed; {effects} effects, {keys} keys")
+    return {"rate": requests / took, "app_us": cpu / requests * 1e6, "effects": effects}
+
+
+def rounds(given, conn, applications):
+    samples = {}
+    run = f"{int(time.time()):x}"
+    for number in range(given.rounds + 1):
+        print(f"clients: round {number} of {given.rounds}", file=sys.stderr, flush=True)
+        for cell in CELLS:
+            for at in random.sample(range(len(applications)), len(applications)):
+                application, (connections, replays) = applications[at], cell
+                if replays and application.guard == "unprotected":
+                    continue
+                # The first round warms up, and makes what is replayed.
+                prefix = f"{run}-{at:02d}-replay" if replays else f"{run}-{at:02d}-{number:02d}-{connections}"
+                sample = measure(conn, application, cell, given.seconds, prefix)
+                if number:
+                    samples.setdefault(f"{application.route}|{application.guard}|{cell}", []).append(sample)
+                    if replays and sample["effects"]:
+                        raise SystemExit(f"{application.name}: {sample['effects']} replays took effect")
+    return samples
+
+
+def spread(values, decimals):
+    values = list(values)
+    return f"{statistics.median(values):.{decimals}f} [{min(values):.{decimals}f} … {max(values):.{decimals}f}]"
+
+
+def table(samples, text, guards):
+    titles = [f"{'replays' if r else 'new requests'}, {c} connection{'s'[: c > 1]}" for c, r in CELLS]
+    lines = ["|  | " + " | ".join(titles) + " |", "|---" * (len(CELLS) + 1) + "|"]
+    for route in ROUTES:
+        for guard in guards(ROUTES[route][2]):
+            found = [(samples.get(f"{route}|{guard}|{cell}"), samples[f"{route}|unprotected|{cell[0], False}"]) for cell in CELLS]
+            lines.append(f"| {route}: {guard} | " + " | ".join(text(*pair) if pair[0] else "" for pair in found) + " |")
+    return "\n".join(lines)
+
+
+def page(given, conn, samples):
+    info = {"processor": "model name", "memory": "MemTotal"}
+    files = {"processor": "/proc/cpuinfo", "memory": "/proc/meminfo"}
+    for what, name in info.items():
+        info[what] = next(x for x in pathlib.Path(files[what]).read_text().splitlines() if x.startswith(name)).split(":")[1]
+    packages = ["fastapi", "uvicorn", "django", "gunicorn", "psycopg", "asyncpg", "idemkit", "asgi-idempotency-header", "redis"]
+    versions = [f"PostgreSQL {conn.execute('SHOW server_version').fetchone()[0].split()[0]}", *given.versions]
+    versions += [f"Python {platform.python_version()}", *(f"{p} {importlib.metadata.version(p)}" for p in packages)]
+    kernel = ".".join(platform.release().split(".")[:2])
+    return (HERE / "page.md").read_text().format(
+        machine=f"{info['processor'].strip()}, {os.cpu_count()} logical cores,"
+        f" {int(info['memory'].split()[0]) / 1e6:.0f} GB of memory, Linux {kernel}",
+        versions=", ".join(versions),
+        rounds=given.rounds,
+        seconds=given.seconds,
+        kept=KEPT,
+        ratios=table(samples, lambda mine, its: spread((a["rate"] / b["rate"] for a, b in zip(mine, its)), 2), list),
+        rates=table(samples, lambda mine, _: spread((a["rate"] for a in mine), 0), lambda guards: ["unprotected", *guards]),
+        cpu=table(samples, lambda mine, _: spread((a["app_us"] for a in mine), 0), lambda guards: ["unprotected", *guards]),
+    )
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="clients_rates.sh", description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=5, help="rounds, each of which measures all once")
+    parser.add_argument("--seconds", type=int, default=2, help="seconds for which each is measured in a round")
+    parser.add_argument("--page", type=pathlib.Path, required=True, help="the page to write")
+    parser.add_argument("--results", type=pathlib.Path, required=True, help="the results to write, as JSON")
+    for name in ("uri", "axum", "node", "redis"):
+        parser.add_argument(f"--{name}", required=True, help=argparse.SUPPRESS)
+    parser.add_argument("--versions", nargs="*", default=[], help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    prepare(given.uri)
+    with psycopg.connect(given.uri, autocommit=True) as conn, contextlib.ExitStack() as stack:
+        conn.execute(f"GRANT CREATE ON SCHEMA public TO {ROLE}")
+        its = given.uri.replace("user=postgres", f"user={ROLE}")
+        subprocess.run([sys.executable, "-m", "idemkit.cli", "init-pg", its], check=True, stdout=subprocess.DEVNULL)
+        applications = []
+        for route, (_, _, guards) in ROUTES.items():
+            for guard in ["unprotected", *guards]:
+                applications.append(Application(route, guard, given))
+                stack.callback(applications[-1].end)
+        samples = rounds(given, conn, applications)
+        given.results.write_text(json.dumps(samples, indent=1) + "\n")
+        given.page.write_text(page(given, conn, samples))
+
+
+main()
