@@ -1,18 +1,18 @@
-"""Requests a second through the adapters and their rivals, against the same route unprotected: scripts/clients_rates.sh.
+"""Requests a second through the adapters and their rivals, against the same route unprotected.
 
-All applications run from the beginning to the end; one at a time is asked, by wrk over keep-alive connections. In a round
-each is asked once for each cell, in an order that is new for each cell, and ratios are taken within a round. After each
-measurement the rows of the table are counted: a key has one effect, and what was answered has taken effect.
+scripts/clients_rates.sh calls this. All applications run from the beginning to the end; one at a time is asked, by wrk.
+In a round each is asked once for each cell, in an order that is new for each cell, and ratios are taken within a round.
+After each measurement the rows are counted: a key has one effect, and what was answered has taken effect.
 """
 
 import argparse
 import contextlib
-import importlib.metadata
 import json
 import os
 import pathlib
 import platform
 import random
+import re
 import signal
 import socket
 import statistics
@@ -21,6 +21,7 @@ import sys
 import time
 
 import psycopg
+
 from chaos import ROLE, prepare
 
 HERE = pathlib.Path(__file__).parent
@@ -92,7 +93,9 @@ def measure(conn, application, cell, seconds, prefix):
     # wrk leaves what is under way at the end.
     right = effects <= KEPT if replays else requests <= effects <= requests + connections
     if failed or effects != keys or not right or not requests:
-        raise SystemExit(f"{application.name}, {cell}: {requests} answers, {failed} failed; {effects} effects, {keys} keys")
+        raise SystemExit(
+            f"{application.name}, {cell}: {requests} answers, {failed} failed; {effects} effects, {keys} keys"
+        )
     return {"rate": requests / took, "app_us": cpu / requests * 1e6, "effects": effects}
 
 
@@ -121,35 +124,51 @@ def spread(values, decimals):
     return f"{statistics.median(values):.{decimals}f} [{min(values):.{decimals}f} … {max(values):.{decimals}f}]"
 
 
-def table(samples, text, guards):
+def table(samples, text, also=()):
+    """A line for each guard of each route, and what `text` makes of its samples and of those unprotected."""
     titles = [f"{'replays' if r else 'new requests'}, {c} connection{'s'[: c > 1]}" for c, r in CELLS]
     lines = ["|  | " + " | ".join(titles) + " |", "|---" * (len(CELLS) + 1) + "|"]
-    for route in ROUTES:
-        for guard in guards(ROUTES[route][2]):
-            found = [(samples.get(f"{route}|{guard}|{cell}"), samples[f"{route}|unprotected|{cell[0], False}"]) for cell in CELLS]
-            lines.append(f"| {route}: {guard} | " + " | ".join(text(*pair) if pair[0] else "" for pair in found) + " |")
+    for route, (_, _, guards) in ROUTES.items():
+        for guard in [*also, *guards]:
+            found = [samples.get(f"{route}|{guard}|{cell}") for cell in CELLS]
+            bare = [samples[f"{route}|unprotected|{(connections, False)}"] for connections, _ in CELLS]
+            values = [text(mine, its) if mine else "" for mine, its in zip(found, bare, strict=True)]
+            lines.append(f"| {route}: {guard} | " + " | ".join(values) + " |")
     return "\n".join(lines)
 
 
+def ratio(mine, bare):
+    return spread((a["rate"] / b["rate"] for a, b in zip(mine, bare, strict=True)), 2)
+
+
+def system(path, name):
+    """A line of what the kernel tells."""
+    lines = pathlib.Path("/proc", path).read_text().splitlines()
+    return next(line for line in lines if line.startswith(name)).partition(":")[2].strip()
+
+
 def page(given, conn, samples):
-    info = {"processor": "model name", "memory": "MemTotal"}
-    files = {"processor": "/proc/cpuinfo", "memory": "/proc/meminfo"}
-    for what, name in info.items():
-        info[what] = next(x for x in pathlib.Path(files[what]).read_text().splitlines() if x.startswith(name)).split(":")[1]
-    packages = ["fastapi", "uvicorn", "django", "gunicorn", "psycopg", "asyncpg", "idemkit", "asgi-idempotency-header", "redis"]
-    versions = [f"PostgreSQL {conn.execute('SHOW server_version').fetchone()[0].split()[0]}", *given.versions]
-    versions += [f"Python {platform.python_version()}", *(f"{p} {importlib.metadata.version(p)}" for p in packages)]
+    server = conn.execute("SHOW server_version").fetchone()[0].split()[0]
+    packages = re.findall(r"^([a-z-]+).*==(.*)$", (HERE / "requirements.in").read_text(), re.MULTILINE)
+    versions = [
+        f"PostgreSQL {server}",
+        *given.versions,
+        f"Python {platform.python_version()}",
+        *map(" ".join, packages),
+    ]
+    memory = int(system("meminfo", "MemTotal").split()[0]) / 1e6
     kernel = ".".join(platform.release().split(".")[:2])
-    return (HERE / "page.md").read_text().format(
-        machine=f"{info['processor'].strip()}, {os.cpu_count()} logical cores,"
-        f" {int(info['memory'].split()[0]) / 1e6:.0f} GB of memory, Linux {kernel}",
+    machine = [system("cpuinfo", "model name"), f"{os.cpu_count()} logical cores", f"{memory:.0f} GB of memory"]
+    text, all_of = (HERE / "page.md").read_text(), ["unprotected"]
+    return text.format(
+        machine=", ".join([*machine, f"Linux {kernel}"]),
         versions=", ".join(versions),
         rounds=given.rounds,
         seconds=given.seconds,
         kept=KEPT,
-        ratios=table(samples, lambda mine, its: spread((a["rate"] / b["rate"] for a, b in zip(mine, its)), 2), list),
-        rates=table(samples, lambda mine, _: spread((a["rate"] for a in mine), 0), lambda guards: ["unprotected", *guards]),
-        cpu=table(samples, lambda mine, _: spread((a["app_us"] for a in mine), 0), lambda guards: ["unprotected", *guards]),
+        ratios=table(samples, ratio),
+        rates=table(samples, lambda mine, _: spread((each["rate"] for each in mine), 0), all_of),
+        cpu=table(samples, lambda mine, _: spread((each["app_us"] for each in mine), 0), all_of),
     )
 
 

@@ -1,8 +1,8 @@
 """The applications in Python that rates.py measures: served.py fastapi|django DRIVER GUARD URI PORT REDIS
 
-The routes are those of clients/python/tests/chaos_app.py. FastAPI is served by uvicorn, Django by gunicorn with threads,
-in one process each. GUARD is unprotected, idempotence, or one that is put around what is unprotected, as its own
-documentation has it.
+The routes are those of clients/python/tests/chaos_app.py. FastAPI is served by uvicorn, Django by gunicorn with
+threads, in one process each. GUARD is unprotected, idempotence, or one that is put around what is unprotected, as its
+own documentation has it.
 """
 
 import sys

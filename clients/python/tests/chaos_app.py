@@ -106,8 +106,10 @@ async def serve(framework, driver, port):
     import uvicorn
 
     pool = await drivers.Pools(driver).get()
-    make = {"fastapi": lambda pool: fastapi_app(pool, driver), "starlette": starlette_app, "unprotected": unprotected_app}
-    app = make[framework](pool)
+    if framework == "fastapi":
+        app = fastapi_app(pool, driver)
+    else:
+        app = (starlette_app if framework == "starlette" else unprotected_app)(pool)
     await uvicorn.Server(uvicorn.Config(app, port=port, log_level="critical")).serve()
 
 
