@@ -112,6 +112,8 @@ def rounds(given, conn, applications):
                 # The first round warms up, and makes what is replayed.
                 prefix = f"{run}-{at:02d}-replay" if replays else f"{run}-{at:02d}-{number:02d}-{connections}"
                 sample = measure(conn, application, cell, given.seconds, prefix)
+                while replays and not number and sample["effects"]:
+                    sample = measure(conn, application, cell, given.seconds, prefix)
                 if number:
                     samples.setdefault(f"{application.route}|{application.guard}|{cell}", []).append(sample)
                     if replays and sample["effects"]:

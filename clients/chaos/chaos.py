@@ -356,4 +356,5 @@ def main():
     sys.exit(Chaos(options).run())
 
 
-main()
+if __name__ == "__main__":
+    main()

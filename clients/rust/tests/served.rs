@@ -126,7 +126,7 @@ fn route<D: Driver>(pool: &D, route: &Value) -> MethodRouter {
     methods.layer(idempotent)
 }
 
-async fn insert(conn: &mut impl Ask, body: &Value) -> Result<impl IntoResponse, BoxError> {
+async fn insert(conn: &mut impl Ask, body: &Value) -> Result<(StatusCode, Json<Value>), BoxError> {
     let insert = "INSERT INTO chaos_effect (key) VALUES ($1::text) RETURNING n::text";
     let rows = conn.ask(insert, &[body["key"].as_str()]).await?;
     let n: u64 = rows[0][0].as_deref().unwrap_or_default().parse()?;
@@ -134,7 +134,7 @@ async fn insert(conn: &mut impl Ask, body: &Value) -> Result<impl IntoResponse, 
 }
 
 async fn pay<D: Driver>(mut conn: Conn<D>, Json(body): Json<Value>) -> Result<impl IntoResponse, Failure> {
-    Ok(insert(&mut *conn, &body).await?)
+    Ok(insert(&mut conn, &body).await?)
 }
 
 async fn unprotected(State(pool): State<Pool>, Json(body): Json<Value>) -> Result<impl IntoResponse, Failure> {
