@@ -29,14 +29,14 @@ GUARDS = ["idempotence", "idemkit-postgres", "idemkit-redis", "asgi-idempotency-
 ROUTES = {
     "FastAPI, psycopg": ("fastapi", "psycopg-async", GUARDS),
     "FastAPI, asyncpg": ("fastapi", "asyncpg", GUARDS[:1]),
-    "Django, psycopg": ("django", "django", GUARDS[:3]),
+    "Django, psycopg": ("django", "django", GUARDS[:2]),
     "Express, pg": ("express", "pg", GUARDS[:1]),
     "Fastify, pg": ("fastify", "pg", GUARDS[:1]),
     "axum, tokio-postgres": ("axum", "tokio-postgres", GUARDS[:1]),
 }
 CELLS = [(connections, replays) for replays in (False, True) for connections in (1, 8)]
 # The keys of replays, and more than anybody asks for.
-KEPT, ALL = 200, 10**9
+KEPT, ALL = 50, 10**9
 
 
 class Application:
@@ -110,10 +110,11 @@ def rounds(given, conn, applications):
                 if replays and application.guard == "unprotected":
                     continue
                 # The first round warms up, and makes what is replayed.
+                seconds = given.seconds if number else 1
                 prefix = f"{run}-{at:02d}-replay" if replays else f"{run}-{at:02d}-{number:02d}-{connections}"
-                sample = measure(conn, application, cell, given.seconds, prefix)
+                sample = measure(conn, application, cell, seconds, prefix)
                 while replays and not number and sample["effects"]:
-                    sample = measure(conn, application, cell, given.seconds, prefix)
+                    sample = measure(conn, application, cell, seconds, prefix)
                 if number:
                     samples.setdefault(f"{application.route}|{application.guard}|{cell}", []).append(sample)
                     if replays and sample["effects"]:
@@ -126,14 +127,14 @@ def spread(values, decimals):
     return f"{statistics.median(values):.{decimals}f} [{min(values):.{decimals}f} … {max(values):.{decimals}f}]"
 
 
-def table(samples, text, also=()):
+def table(samples, text, cells=CELLS, also=()):
     """A line for each guard of each route, and what `text` makes of its samples and of those unprotected."""
-    titles = [f"{'replays' if r else 'new requests'}, {c} connection{'s'[: c > 1]}" for c, r in CELLS]
-    lines = ["|  | " + " | ".join(titles) + " |", "|---" * (len(CELLS) + 1) + "|"]
+    titles = [f"{'replays' if r else 'new requests'}, {c} connection{'s'[: c > 1]}" for c, r in cells]
+    lines = ["|  | " + " | ".join(titles) + " |", "|---" * (len(cells) + 1) + "|"]
     for route, (_, _, guards) in ROUTES.items():
         for guard in [*also, *guards]:
-            found = [samples.get(f"{route}|{guard}|{cell}") for cell in CELLS]
-            bare = [samples[f"{route}|unprotected|{(connections, False)}"] for connections, _ in CELLS]
+            found = [samples.get(f"{route}|{guard}|{cell}") for cell in cells]
+            bare = [samples[f"{route}|unprotected|{(connections, False)}"] for connections, _ in cells]
             values = [text(mine, its) if mine else "" for mine, its in zip(found, bare, strict=True)]
             lines.append(f"| {route}: {guard} | " + " | ".join(values) + " |")
     return "\n".join(lines)
@@ -158,7 +159,7 @@ def page(given, conn, samples):
         f"Python {platform.python_version()}",
         *map(" ".join, packages),
     ]
-    memory = int(system("meminfo", "MemTotal").split()[0]) / 1e6
+    memory = int(system("meminfo", "MemTotal").split()[0]) / 2**20
     kernel = ".".join(platform.release().split(".")[:2])
     machine = [system("cpuinfo", "model name"), f"{os.cpu_count()} logical cores", f"{memory:.0f} GB of memory"]
     text, all_of = (HERE / "page.md").read_text(), ["unprotected"]
@@ -168,9 +169,10 @@ def page(given, conn, samples):
         rounds=given.rounds,
         seconds=given.seconds,
         kept=KEPT,
-        ratios=table(samples, ratio),
-        rates=table(samples, lambda mine, _: spread((each["rate"] for each in mine), 0), all_of),
-        cpu=table(samples, lambda mine, _: spread((each["app_us"] for each in mine), 0), all_of),
+        new=table(samples, ratio, CELLS[:2]),
+        replays=table(samples, ratio, CELLS[2:]),
+        rates=table(samples, lambda mine, _: spread((each["rate"] for each in mine), 0), also=all_of),
+        cpu=table(samples, lambda mine, _: spread((each["app_us"] for each in mine), 0), also=all_of),
     )
 
 
