@@ -100,26 +100,28 @@ def measure(conn, application, cell, seconds, prefix):
 
 
 def rounds(given, conn, applications):
-    samples = {}
-    run = f"{int(time.time()):x}"
+    """Yields the number of each round, and the samples so far."""
+    samples, run = {}, f"{int(time.time()):x}"
     for number in range(given.rounds + 1):
         print(f"clients: round {number} of {given.rounds}", file=sys.stderr, flush=True)
+        # The first round warms up, and makes what is replayed.
+        seconds = given.seconds if number else 1
         for cell in CELLS:
+            connections, replays = cell
             for at in random.sample(range(len(applications)), len(applications)):
-                application, (connections, replays) = applications[at], cell
+                application = applications[at]
                 if replays and application.guard == "unprotected":
                     continue
-                # The first round warms up, and makes what is replayed.
-                seconds = given.seconds if number else 1
                 prefix = f"{run}-{at:02d}-replay" if replays else f"{run}-{at:02d}-{number:02d}-{connections}"
                 sample = measure(conn, application, cell, seconds, prefix)
                 while replays and not number and sample["effects"]:
                     sample = measure(conn, application, cell, seconds, prefix)
+                if replays and sample["effects"]:
+                    raise SystemExit(f"{application.name}: {sample['effects']} replays took effect")
                 if number:
                     samples.setdefault(f"{application.route}|{application.guard}|{cell}", []).append(sample)
-                    if replays and sample["effects"]:
-                        raise SystemExit(f"{application.name}: {sample['effects']} replays took effect")
-    return samples
+        if number:
+            yield number, samples
 
 
 def spread(values, decimals):
@@ -150,7 +152,7 @@ def system(path, name):
     return next(line for line in lines if line.startswith(name)).partition(":")[2].strip()
 
 
-def page(given, conn, samples):
+def page(given, conn, number, samples):
     server = conn.execute("SHOW server_version").fetchone()[0].split()[0]
     packages = re.findall(r"^([a-z-]+).*==(.*)$", (HERE / "requirements.in").read_text(), re.MULTILINE)
     versions = [
@@ -166,7 +168,7 @@ def page(given, conn, samples):
     return text.format(
         machine=", ".join([*machine, f"Linux {kernel}"]),
         versions=", ".join(versions),
-        rounds=given.rounds,
+        rounds=number,
         seconds=given.seconds,
         kept=KEPT,
         new=table(samples, ratio, CELLS[:2]),
@@ -196,9 +198,10 @@ def main():
             for guard in ["unprotected", *guards]:
                 applications.append(Application(route, guard, given))
                 stack.callback(applications[-1].end)
-        samples = rounds(given, conn, applications)
-        given.results.write_text(json.dumps(samples, indent=1) + "\n")
-        given.page.write_text(page(given, conn, samples))
+        # After each round, so that of a run that is cut off the whole rounds are left.
+        for number, samples in rounds(given, conn, applications):
+            given.results.write_text(json.dumps(samples, indent=1) + "\n")
+            given.page.write_text(page(given, conn, number, samples))
 
 
 main()
