@@ -188,6 +188,8 @@ def main():
         parser.add_argument(f"--{name}", required=True, help=argparse.SUPPRESS)
     parser.add_argument("--versions", nargs="*", default=[], help=argparse.SUPPRESS)
     given = parser.parse_args()
+    # So that the applications are stopped then, too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     prepare(given.uri)
     with psycopg.connect(given.uri, autocommit=True) as conn, contextlib.ExitStack() as stack:
         conn.execute(f"GRANT CREATE ON SCHEMA public TO {ROLE}")
