@@ -59,7 +59,8 @@ mapfile -t versions < <(
 # The settings of the rest of the benchmark, and connections for all applications at once.
 redis_dir='' redis_pid=''
 remove() {
-    [ -z "$redis_pid" ] || kill "$redis_pid"
+    # It would not end otherwise where it cannot save what it has.
+    [ -z "$redis_pid" ] || { kill -KILL "$redis_pid" && wait "$redis_pid"; } 2>/dev/null || true
     [ -z "$redis_dir" ] || rm -rf "$redis_dir"
     server_remove
 }

@@ -2,7 +2,7 @@
 # what npm installs as the lock file has it. $root is the checkout.
 # shellcheck shell=bash
 
-work=$root/target/clients/node
+work=${root:?}/target/clients/node
 mkdir -p "$work/clients"
 tar -C "$root/clients" --exclude node_modules --exclude dist -cf - node vectors.json http_vectors.json | tar -C "$work/clients" -xf -
 cd "$work/clients/node" || exit
