@@ -158,13 +158,13 @@ pub fn take(step: Step) -> Result<Option<Progress>, Error> {
 }
 
 /// Takes the sweep's lock where only exports share it, which one after the other could keep it from the sweep: once the sweep
-/// waits, no export begins before it.
+/// waits, no export begins before it. A restore shares it too, for as long as it takes, and is not waited for.
 fn acquire_from_exports(lock: &Tag) -> bool {
     let is_shared = lock.try_share();
     if is_shared {
         lock.release_share();
     }
-    is_shared && lock.acquire(Some(EXPORT_US))
+    is_shared && !Tag::restore().is_held_by_another() && lock.acquire(Some(EXPORT_US))
 }
 
 /// The lock that a step takes.
