@@ -121,25 +121,14 @@ impl Jsonb {
         use pg_sys::JsonbIteratorToken as Step;
 
         let mut level = 0;
-        // SAFETY: as in fingerprint(). A value in a container is given as it is, since the iterator is not to skip it.
-        unsafe {
-            raw::guarded(|| {
-                let jsonb: *mut pg_sys::Jsonb = raw::pg_detoast_datum(self.0.cast_mut_ptr()).cast();
-                let mut iterator = raw::JsonbIteratorInit(&raw mut (*jsonb).root);
-                let mut value = std::mem::zeroed::<pg_sys::JsonbValue>();
-                while level <= levels {
-                    match raw::JsonbIteratorNext(&mut iterator, &mut value, false) {
-                        Step::WJB_DONE => break,
-                        Step::WJB_BEGIN_ARRAY | Step::WJB_BEGIN_OBJECT => level += 1,
-                        Step::WJB_END_ARRAY | Step::WJB_END_OBJECT => level -= 1,
-                        _ => {}
-                    }
-                }
-                if jsonb.cast() != self.0.cast_mut_ptr::<pg_sys::varlena>() {
-                    raw::pfree(jsonb.cast());
-                }
-            });
-        }
+        self.read(|step, _| {
+            match step {
+                Step::WJB_BEGIN_ARRAY | Step::WJB_BEGIN_OBJECT => level += 1,
+                Step::WJB_END_ARRAY | Step::WJB_END_OBJECT => level -= 1,
+                _ => {}
+            }
+            level <= levels
+        });
         level > levels
     }
 
@@ -149,33 +138,47 @@ impl Jsonb {
         use pg_sys::jbvType as Kind;
 
         let mut bytes = 0;
-        // SAFETY: as in fingerprint().
+        self.read(|step, value| {
+            let is_scalar = matches!(step, Step::WJB_KEY | Step::WJB_VALUE | Step::WJB_ELEM);
+            bytes += match value.type_ {
+                // SAFETY: JsonbIteratorNext() has filled the string in, and the value that it is of is being read.
+                Kind::jbvString if is_scalar => unsafe {
+                    4 + string_bytes(value).iter().map(|byte| escaped_bytes(*byte)).sum::<usize>()
+                },
+                // SAFETY: likewise the numeric, and this is within the guard. What is made of it is read before it is freed.
+                Kind::jbvNumeric if is_scalar => unsafe {
+                    let wire = numeric_wire(value.val.numeric);
+                    let digits = digits(pgrx::varlena::varlena_to_byte_slice(wire));
+                    raw::pfree(wire.cast());
+                    4 + digits
+                },
+                _ => 8,
+            };
+            bytes <= limit
+        });
+        bytes > limit
+    }
+
+    /// Shows `visit` each token of the value, until it gives false. It is called within a guard, so it has nothing to drop and
+    /// does not panic.
+    fn read(self, mut visit: impl FnMut(pg_sys::JsonbIteratorToken::Type, &pg_sys::JsonbValue) -> bool) {
+        // SAFETY: as in fingerprint(). A value in a container is given as it is, since the iterator is not to skip it.
         unsafe {
             raw::guarded(|| {
                 let jsonb: *mut pg_sys::Jsonb = raw::pg_detoast_datum(self.0.cast_mut_ptr()).cast();
                 let mut iterator = raw::JsonbIteratorInit(&raw mut (*jsonb).root);
                 let mut value = std::mem::zeroed::<pg_sys::JsonbValue>();
-                while bytes <= limit {
-                    bytes += match raw::JsonbIteratorNext(&mut iterator, &mut value, false) {
-                        Step::WJB_DONE => break,
-                        Step::WJB_KEY | Step::WJB_VALUE | Step::WJB_ELEM if value.type_ == Kind::jbvString => {
-                            4 + string_bytes(&value).iter().map(|byte| escaped_bytes(*byte)).sum::<usize>()
-                        }
-                        Step::WJB_VALUE | Step::WJB_ELEM if value.type_ == Kind::jbvNumeric => {
-                            let wire = numeric_wire(value.val.numeric);
-                            let digits = digits(pgrx::varlena::varlena_to_byte_slice(wire));
-                            raw::pfree(wire.cast());
-                            4 + digits
-                        }
-                        _ => 8,
-                    };
+                loop {
+                    let step = raw::JsonbIteratorNext(&mut iterator, &mut value, false);
+                    if step == pg_sys::JsonbIteratorToken::WJB_DONE || !visit(step, &value) {
+                        break;
+                    }
                 }
                 if jsonb.cast() != self.0.cast_mut_ptr::<pg_sys::varlena>() {
                     raw::pfree(jsonb.cast());
                 }
             });
         }
-        bytes > limit
     }
 
     /// Digests the value, walking it in jsonb's own order.

@@ -26,8 +26,8 @@ pub const NEEDED: [(Table, usize); 12] = [
 ];
 
 /// Raises, or gives, the error that requests would meet: the tables are of another version than the library, one of them is
-/// missing or has been changed, an index is missing, or a restore of them is not complete or has brought another key. It waits for whoever has
-/// locked one. That a segment was changed which the ring has not come to yet harms no request.
+/// missing or has been changed, an index is missing, or a restore of them is not complete or has brought another key. It
+/// waits for whoever has locked one. That a segment was changed which the ring has not come to yet harms no request.
 pub fn look() -> Result<(), Error> {
     catalog::check_version();
     for (table, columns) in NEEDED {
