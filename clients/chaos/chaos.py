@@ -239,11 +239,14 @@ class Chaos:
                 if self.over:
                     return
             kind = self.random.choices(list(KINDS), KINDS.values())[0]
-            hit = self.kill(kind)
-            with self.changed:
-                self.tried += 1
-                self.kills[kind] += hit
-                self.changed.notify_all()
+            hit = False
+            # On a busy machine nobody may have been at work. Then the clients go on before the next try.
+            while not hit and not self.over:
+                hit = self.kill(kind)
+                with self.changed:
+                    self.tried += 1
+                    self.kills[kind] += hit
+                    self.changed.notify_all()
 
     def kill(self, kind):
         """Whether it has hit something."""
@@ -307,11 +310,10 @@ class Chaos:
         contradicting = sum(self.answers[key] != set(rows) for key, rows in effects.items())
         distinct = len({n for answers in self.answers.values() for n in answers})
         kills = ", ".join(f"{count} {kind}" for kind, count in sorted(self.kills.items()))
-        # On a busy machine some kills find nobody at work.
         good = (
             not (doubled or lost or contradicting)
             and distinct == keys
-            and sum(self.kills.values()) >= self.options.kills * 0.5
+            and sum(self.kills.values()) >= self.options.kills * 0.8
         )
         print(
             f"{'ok' if good else 'not ok'} chaos: {keys} keys, {sum(map(len, effects.values()))} effects,"
