@@ -17,6 +17,7 @@ import http.client
 import json
 import os
 import random
+import re
 import signal
 import socket
 import subprocess
@@ -41,6 +42,8 @@ KINDS = {
     "worker after COMMIT": 3,
     "backend at COMMIT": 2,
 }
+# Parse: the name of the prepared statement, and its text. Some drivers write it small.
+PREPARED = re.compile(rb"P.{4}([^\0]+)\0COMMIT\0", re.DOTALL | re.IGNORECASE)
 
 
 class Trap:
@@ -92,6 +95,7 @@ class Line:
 
     def __init__(self, proxy, client, server):
         self.proxy, self.client, self.server, self.after = proxy, client, server, None
+        self.prepared = []
 
     def close(self):
         for end in (self.client, self.server):
@@ -102,7 +106,7 @@ class Line:
     def to_server(self):
         with contextlib.suppress(OSError):
             while data := self.client.recv(1 << 16):
-                place = data.upper().find(b"COMMIT")  # some drivers write it small
+                place = self.commit(data)
                 at = self.proxy.trap.take() if place >= 0 else None
                 if at and at[0] == "before":
                     # What comes in front of it arrives, as far as that is whole messages or not.
@@ -112,6 +116,12 @@ class Line:
                 self.after = at[1] if at else self.after
                 self.server.sendall(data)
         self.close()
+
+    def commit(self, data):
+        """Where a COMMIT is: its text, or the name of a statement that has been prepared from it."""
+        self.prepared += (b"\0%s\0" % name for name in PREPARED.findall(data))
+        places = [data.upper().find(b"COMMIT"), *map(data.find, self.prepared)]
+        return min((place for place in places if place >= 0), default=-1)
 
     def to_client(self):
         got = b""
