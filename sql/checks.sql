@@ -216,7 +216,7 @@ SELECT CASE WHEN s.is_standby OR s.needed OPERATOR(pg_catalog.=) 0 THEN 0
                    CASE WHEN s.there OPERATOR(pg_catalog.<) s.needed THEN pg_catalog.format(', missing: %s', s.missing) END, s.waiting,
                    CASE WHEN s.waiting OPERATOR(pg_catalog.>) 0 THEN pg_catalog.format(', the first since %s', pg_catalog.date_trunc('second', s.since)) END) END AS detail,
        CASE WHEN NOT s.sees THEN 'GRANT pg_read_all_stats to the owner of the extension.'
-            ELSE 'Commits hang, and replays are in_progress. Bring the standby back, or take it out of synchronous_standby_names and reload. Do not terminate what waits in IPC/SyncRep: it has written its commit here, so nothing is rolled back. docs/operations.md, While the synchronous standby is away, tells what each way costs.' END AS hint
+            ELSE 'Commits hang, and replays are in_progress. Bring the standby back, resume its replay if that is paused, or take it out of synchronous_standby_names and reload. Do not terminate what waits in IPC/SyncRep: it has written its commit here, so nothing is rolled back. docs/operations.md, While the synchronous standby is away, tells what each way costs.' END AS hint
 FROM (SELECT s.*, pg_catalog.pg_is_in_recovery() AS is_standby, pg_catalog.pg_has_role('pg_read_all_stats', 'USAGE') AS sees,
              -- Where the server's own default asks for no standby, one that is away harms nobody until somebody waits.
              (SELECT c.reset_val OPERATOR(pg_catalog.<>) ALL ('{off,local}'::pg_catalog.text[]) FROM pg_catalog.pg_settings c
@@ -244,27 +244,37 @@ FROM (SELECT idempotence.deadlocks() AS lately) d;
 
 CREATE VIEW idempotence.check_lock_table AS
 SELECT CASE WHEN l.taken OPERATOR(pg_catalog.>=) (t.places OPERATOR(pg_catalog.*) 0.8) THEN 2 WHEN l.taken OPERATOR(pg_catalog.>=) (t.places OPERATOR(pg_catalog.*) 0.5) THEN 1 ELSE 0 END AS level,
-       pg_catalog.format('%s of %s places are taken, %s of them by requests', l.taken, t.places, l.requests) AS detail,
+       pg_catalog.format('%s of %s places are taken, %s of them by requests%s', l.taken, t.places, l.requests,
+         CASE WHEN l.taken OPERATOR(pg_catalog.>=) (t.places OPERATOR(pg_catalog.*) 0.5) THEN '; most by ' OPERATOR(pg_catalog.||) m.told END) AS detail,
        'In a full table whoever asks for a lock gets an error (53200), in every database. Begin fewer requests in one transaction, use an inbox, which takes no lock for each request, or raise max_locks_per_transaction, which takes a restart.' AS hint
-FROM (SELECT pg_catalog.count(*) AS taken, pg_catalog.count(*) FILTER (WHERE l.locktype OPERATOR(pg_catalog.=) 'advisory' AND l.objsubid OPERATOR(pg_catalog.=) 7649) AS requests
-      FROM pg_catalog.pg_locks l WHERE NOT l.fastpath AND l.mode OPERATOR(pg_catalog.<>) 'SIReadLock') l
+FROM (SELECT pg_catalog.sum(h.taken) AS taken, pg_catalog.sum(h.requests) AS requests, (pg_catalog.array_agg(h.pid ORDER BY h.taken DESC))[1] AS pid, pg_catalog.max(h.taken) AS most
+      FROM (SELECT l.pid, pg_catalog.count(*) AS taken, pg_catalog.count(*) FILTER (WHERE l.locktype OPERATOR(pg_catalog.=) 'advisory' AND l.objsubid OPERATOR(pg_catalog.=) 7649) AS requests
+            FROM pg_catalog.pg_locks l WHERE NOT l.fastpath AND l.mode OPERATOR(pg_catalog.<>) 'SIReadLock' GROUP BY l.pid) h) l
+LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid OPERATOR(pg_catalog.=) l.pid
+CROSS JOIN LATERAL (SELECT pg_catalog.format('%s: %s',
+                             CASE WHEN l.pid IS NULL THEN 'prepared transactions'
+                                  ELSE pg_catalog.format('process %s (%s)', l.pid, pg_catalog.concat_ws(', ', a.usename, a.datname, CASE WHEN a.application_name OPERATOR(pg_catalog.<>) '' THEN a.application_name END)) END,
+                             l.most) AS told) m
 CROSS JOIN (SELECT idempotence.lock_table_size() AS places) t;
 
 -- The tables that calls need: whether they have the extension's columns and no others, and whether somebody has locked one
 -- against writers. A lock for moments, as a step of the sweep takes it, is passed by.
 CREATE VIEW idempotence.check_tables AS
-SELECT CASE WHEN u.told IS NOT NULL OR l.others_wait THEN 2 WHEN l.told IS NOT NULL THEN 1 ELSE 0 END AS level,
+SELECT CASE WHEN u.told IS NOT NULL AND NOT u.disabled OR l.others_wait THEN 2 WHEN u.told IS NOT NULL OR l.told IS NOT NULL THEN 1 ELSE 0 END AS level,
        COALESCE(u.told OPERATOR(pg_catalog.||) '; ' OPERATOR(pg_catalog.||) l.told, u.told, l.told, 'all tables are as the extension has made them, and nobody has locked one') AS detail,
        CASE WHEN u.unlogged THEN 'A crash empties the table, and a standby has nothing of it: requests that were done are executed again. A superuser makes it what it was: ALTER TABLE ... SET LOGGED.'
+            WHEN u.disabled THEN 'Changes of the table by hand, and what a restore brings, go unnoticed. A superuser: ALTER TABLE ... ENABLE TRIGGER ALL.'
             WHEN u.told IS NOT NULL
             THEN 'Calls that use the table fail (XX001); those that record do so at the latest when the ring turns to it. A superuser gives a table or an index its name back, drops the columns that were added (ALTER TABLE ... DROP COLUMN), or makes a key that was dropped again (ADD CONSTRAINT ..._pkey PRIMARY KEY), and all is well at once. A column or a table that was dropped comes back only with a restore.'
             ELSE 'Calls that need the table wait for the end of that transaction: pg_terminate_backend() ends it, or ROLLBACK PREPARED. docs/operations.md, Somebody has locked a table.' END AS hint
-FROM (SELECT pg_catalog.string_agg(pg_catalog.format('table idempotence.%s %s', t.name, t.told), '; ' ORDER BY t.name) AS told, pg_catalog.bool_or(t.told OPERATOR(pg_catalog.=) 'is unlogged') AS unlogged
+FROM (SELECT pg_catalog.string_agg(pg_catalog.format('table idempotence.%s %s', t.name, t.told), '; ' ORDER BY t.name) AS told, pg_catalog.bool_or(t.told OPERATOR(pg_catalog.=) 'is unlogged') AS unlogged,
+             pg_catalog.bool_and(t.told OPERATOR(pg_catalog.=) 'has a trigger that is disabled') AS disabled
       FROM (SELECT n.name,
                    CASE WHEN c.oid IS NULL THEN 'is missing'
                         WHEN a.added IS NOT NULL THEN pg_catalog.concat('has columns that are not the extension''s: ', a.added)
                         WHEN a.own OPERATOR(pg_catalog.<) n.columns THEN 'lacks columns of the extension'
                         WHEN n.name OPERATOR(pg_catalog.<>) 'restore' AND pg_catalog.to_regclass(pg_catalog.concat('idempotence.', n.name, '_pkey')) IS NULL THEN 'lacks its primary key'
+                        WHEN EXISTS (SELECT FROM pg_catalog.pg_trigger g WHERE g.tgrelid OPERATOR(pg_catalog.=) c.oid AND g.tgenabled OPERATOR(pg_catalog.=) 'D') THEN 'has a trigger that is disabled'
                         WHEN c.relpersistence OPERATOR(pg_catalog.=) 'u' AND n.name OPERATOR(pg_catalog.<>) ALL ('{lease,session_live}'::pg_catalog.text[]) THEN 'is unlogged' END AS told
             FROM idempotence.table_columns() n
             LEFT JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) pg_catalog.to_regclass('idempotence.' OPERATOR(pg_catalog.||) n.name)
@@ -353,8 +363,8 @@ FROM (SELECT pg_catalog.count(*) AS keys, pg_catalog.count(s.in_use_since) AS us
       FROM idempotence.secret s) k;
 
 CREATE VIEW idempotence.check_restore AS
-SELECT CASE WHEN pg_catalog.bool_or(r.orphans OPERATOR(pg_catalog.>) 0) OR m.missing IS NOT NULL THEN 2
-            WHEN pg_catalog.count(r.noted_at) OPERATOR(pg_catalog.>) 0 OR m.beside IS NOT NULL OR l.lost OPERATOR(pg_catalog.>) 0 THEN 1 ELSE 0 END AS level,
+SELECT CASE WHEN pg_catalog.bool_or(r.orphans OPERATOR(pg_catalog.>) 0) OR m.missing IS NOT NULL OR l.lost OPERATOR(pg_catalog.>) 0 THEN 2
+            WHEN pg_catalog.count(r.noted_at) OPERATOR(pg_catalog.>) 0 OR m.beside IS NOT NULL THEN 1 ELSE 0 END AS level,
        CASE WHEN m.missing IS NOT NULL
             THEN pg_catalog.format('of what was restored since %s these tables are missing: %s', pg_catalog.date_trunc('second', pg_catalog.min(r.noted_at)), m.missing)
             WHEN pg_catalog.bool_or(r.orphans OPERATOR(pg_catalog.>) 0)

@@ -142,6 +142,18 @@ SELECT regress_error($$SELECT idem_begin('health', 'without')$$);
 SELECT idem_ready();
 ROLLBACK;
 SELECT health('tables');
+-- a trigger that a load of data has left disabled
+BEGIN;
+ALTER TABLE idempotence.session DISABLE TRIGGER ALL;
+SELECT health('tables');
+ROLLBACK;
+
+-- lock table: who has taken most of it
+BEGIN;
+SELECT FROM generate_series(1, idempotence.lock_table_size() / 2) n WHERE pg_advisory_xact_lock(n) IS NULL;
+SELECT regexp_replace(split_part(health('lock table'), chr(10), 1), ' [0-9]+', ' N', 'g');
+ROLLBACK;
+SELECT health_level('lock table');
 
 -- leases, run out, suspended
 SELECT status FROM idem_begin('health', 'leased', lease => '1 hour');
