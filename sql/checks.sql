@@ -101,7 +101,7 @@ SELECT -- Critical: a segment is late by its whole keep, although a sweep came b
        CASE WHEN pg_catalog.min(r.rows) OPERATOR(pg_catalog.<) 3 THEN 'No request can be begun (XX001). A superuser makes the rows anew, as after a restore, and nothing is lost: TRUNCATE idempotence.segment; INSERT INTO idempotence.segment (number, current, opened_at, keep_us) SELECT n, n = 0, now(), 0 FROM generate_series(0, 2) n;'
             WHEN pg_catalog.bool_or(s.held_by IS NOT NULL)
             THEN 'Nothing is lost; expired outcomes take space until then. End the transaction that holds the segment (pg_terminate_backend, unless its commit waits for a synchronous standby; ROLLBACK PREPARED), or wait for its end.'
-            ELSE 'Nothing is lost; expired outcomes take space until then. Nobody holds the segment: the next sweep puts it right. CALL idem_sweep() does it by hand, and tells what is in its way; if none comes by itself, the rows worker and sweep tell why.' END AS hint
+            ELSE 'Nothing is lost; expired outcomes take space until then. Nobody holds the segment: the next sweep puts it right. CALL idem_sweep() does it by hand, and tells what is in its way; if none comes by itself or if it fails, the rows worker, sweep and databases tell why.' END AS hint
 FROM idempotence.upkeep w
 CROSS JOIN (SELECT pg_catalog.count(*) AS rows FROM idempotence.segment) r
 LEFT JOIN (SELECT s.*, GREATEST(s.opened_at, s.closed_at) OPERATOR(pg_catalog.>) (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+) '1 minute'::pg_catalog.interval) AS is_ahead
@@ -141,7 +141,7 @@ LEFT JOIN LATERAL (SELECT r.root, r.since, pg_catalog.row_number() OVER (ORDER B
                     CASE WHEN p.gid IS NOT NULL THEN pg_catalog.format('prepared transaction %L (%s), since %s', p.gid, p.owner, pg_catalog.date_trunc('second', p.prepared))
                       WHEN r.root OPERATOR(pg_catalog.=) 0 THEN 'a prepared transaction (pg_prepared_xacts)'
                       ELSE pg_catalog.format('process %s (%s), since %s', r.root,
-                             pg_catalog.concat_ws(', ', a.usename, CASE WHEN a.application_name OPERATOR(pg_catalog.<>) '' THEN a.application_name END, a.state, a.wait_event_type OPERATOR(pg_catalog.||) '/' OPERATOR(pg_catalog.||) a.wait_event),
+                             pg_catalog.concat_ws(', ', a.usename, CASE WHEN a.application_name OPERATOR(pg_catalog.<>) '' THEN pg_catalog.to_json(a.application_name) END, a.state, a.wait_event_type OPERATOR(pg_catalog.||) '/' OPERATOR(pg_catalog.||) a.wait_event),
                              pg_catalog.date_trunc('second', a.xact_start)) END,
                     pg_catalog.concat_ws(' and ',
                       CASE WHEN r.requests OPERATOR(pg_catalog.=) 0 THEN 'holds a session' WHEN r.requests OPERATOR(pg_catalog.=) 1 THEN 'holds a request' ELSE 'holds ' OPERATOR(pg_catalog.||) r.requests OPERATOR(pg_catalog.||) ' requests' END,
@@ -253,7 +253,7 @@ FROM (SELECT pg_catalog.sum(h.taken) AS taken, pg_catalog.sum(h.requests) AS req
 LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid OPERATOR(pg_catalog.=) l.pid
 CROSS JOIN LATERAL (SELECT pg_catalog.format('%s: %s',
                              CASE WHEN l.pid IS NULL THEN 'prepared transactions'
-                                  ELSE pg_catalog.format('process %s (%s)', l.pid, pg_catalog.concat_ws(', ', a.usename, a.datname, CASE WHEN a.application_name OPERATOR(pg_catalog.<>) '' THEN a.application_name END)) END,
+                                  ELSE pg_catalog.format('process %s (%s)', l.pid, pg_catalog.concat_ws(', ', a.usename, a.datname, CASE WHEN a.application_name OPERATOR(pg_catalog.<>) '' THEN pg_catalog.to_json(a.application_name) END)) END,
                              l.most) AS told) m
 CROSS JOIN (SELECT idempotence.lock_table_size() AS places) t;
 
@@ -273,10 +273,11 @@ FROM (SELECT pg_catalog.string_agg(pg_catalog.format('table idempotence.%s %s', 
                    CASE WHEN c.oid IS NULL THEN 'is missing'
                         WHEN a.added IS NOT NULL THEN pg_catalog.concat('has columns that are not the extension''s: ', a.added)
                         WHEN a.own OPERATOR(pg_catalog.<) n.columns THEN 'lacks columns of the extension'
-                        WHEN n.name OPERATOR(pg_catalog.<>) 'restore' AND pg_catalog.to_regclass(pg_catalog.concat('idempotence.', n.name, '_pkey')) IS NULL THEN 'lacks its primary key'
+                        WHEN n.name OPERATOR(pg_catalog.<>) 'restore' AND n.columns IS NOT NULL AND pg_catalog.to_regclass(pg_catalog.concat('idempotence.', n.name, '_pkey')) IS NULL THEN 'lacks its primary key'
                         WHEN EXISTS (SELECT FROM pg_catalog.pg_trigger g WHERE g.tgrelid OPERATOR(pg_catalog.=) c.oid AND g.tgenabled OPERATOR(pg_catalog.=) 'D') THEN 'has a trigger that is disabled'
                         WHEN c.relpersistence OPERATOR(pg_catalog.=) 'u' AND n.name OPERATOR(pg_catalog.<>) ALL ('{lease,session_live}'::pg_catalog.text[]) THEN 'is unlogged' END AS told
-            FROM idempotence.table_columns() n
+            FROM (SELECT t.name, t.columns FROM idempotence.table_columns() t
+                  UNION ALL SELECT u.name, NULL FROM pg_catalog.unnest('{secret,granted,audit,persistence}'::pg_catalog.text[]) u (name)) n
             LEFT JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) pg_catalog.to_regclass('idempotence.' OPERATOR(pg_catalog.||) n.name)
             CROSS JOIN LATERAL (SELECT pg_catalog.string_agg(pg_catalog.quote_ident(a.attname), ', ') FILTER (WHERE a.attnum OPERATOR(pg_catalog.>) n.columns) AS added,
                                        pg_catalog.count(*) FILTER (WHERE a.attnum OPERATOR(pg_catalog.<=) n.columns) AS own
@@ -399,7 +400,8 @@ CROSS JOIN (SELECT k.two OR k.of_another AS mixed FROM idempotence.keys k) k
 LEFT JOIN idempotence.restore r ON r.orphans IS NULL OR r.orphans OPERATOR(pg_catalog.<>) 0
 GROUP BY m.missing, m.beside, k.mixed, l.all, l.lost;
 
--- Whether a response of a request that has failed is that of one that was given up, as requests/start.rs makes it.
+-- Whether a response of a request that has failed is that of one that was given up, as requests/start.rs makes it. Journals
+-- and imports have no letter of their own for that.
 CREATE FUNCTION idempotence.is_of_given_up(response jsonb) RETURNS boolean
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 AS $is_of_given_up$
@@ -428,9 +430,9 @@ FROM (SELECT g.owner, pg_catalog.count(*) AS given_up, pg_catalog.max(g.recorded
                   UNION ALL
                   SELECT a.* FROM idempotence.outcome_2 a WHERE a.ctid OPERATOR(pg_catalog.>=) idempotence.last_pages('idempotence.outcome_2', 2048)) o
             JOIN idempotence.session s ON s.id OPERATOR(pg_catalog.=) o.session
-            WHERE s.max_attempts IS NOT NULL AND o.class OPERATOR(pg_catalog.=) 'f' AND o.token IS NULL
+            WHERE s.max_attempts IS NOT NULL AND o.class OPERATOR(pg_catalog.=) 'g'
               AND o.recorded_at OPERATOR(pg_catalog.>) (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) '1 day'::pg_catalog.interval)
-              AND o.expires_at OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp() AND idempotence.is_of_given_up(o.response)) g
+              AND o.expires_at OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()) g
       GROUP BY g.owner) r;
 
 CREATE VIEW idempotence.check_secret AS
@@ -440,7 +442,7 @@ SELECT CASE WHEN f.fault IS NULL THEN 0 ELSE 2 END AS level,
             THEN 'A dump was restored over sessions that were there, and all requests are refused (XX001). Restore a backup, or the dump into a database in which the extension has no session. Delete no key, unless docs/operations.md, Dump and restore, says so: requests that were done would be executed again.'
             WHEN f.of_another
             THEN 'A dump was restored without its key, or a key was deleted: requests that were done are refused (XX001), or may be executed again. Restore a backup, or all tables of the dump into a database in which the extension has no session: docs/operations.md, Dump and restore.'
-            ELSE 'Only part of a dump was restored, and all requests are refused (XX001). Restore all tables of the extension into a database in which it has no session.' END AS hint
+            ELSE 'All requests are refused (XX001). Was the table emptied, by hand or by a crash while it was unlogged? Restore the data of idempotence.secret from a dump of this database, and idem_accept_restore(). Or was only part of a dump restored? Restore all tables of the extension into a database in which it has no session.' END AS hint
 FROM (SELECT k.*, CASE WHEN k.keys OPERATOR(pg_catalog.=) 0 THEN 'table idempotence.secret has no row'
                        WHEN k.two THEN 'table idempotence.secret has two keys in use'
                        WHEN k.used OPERATOR(pg_catalog.=) 0 AND EXISTS (SELECT FROM idempotence.session)
@@ -458,7 +460,7 @@ FROM (SELECT '0'::pg_catalog.oid AS role
       SELECT s.setrole FROM pg_catalog.pg_db_role_setting s
       WHERE s.setdatabase OPERATOR(pg_catalog.=) '0'::pg_catalog.oid
          OR s.setdatabase OPERATOR(pg_catalog.=) (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname OPERATOR(pg_catalog.=) pg_catalog.current_database())) r
-CROSS JOIN pg_catalog.unnest('{idempotence.unrecorded,idempotence.coordinate,idempotence.wait,idempotence.max_sessions_per_role,idempotence.max_standing_sessions_per_role,statement_timeout,lock_timeout,transaction_timeout}'::pg_catalog.text[]) n (name)
+CROSS JOIN pg_catalog.unnest('{default_transaction_read_only,idempotence.unrecorded,idempotence.coordinate,idempotence.wait,idempotence.max_sessions_per_role,idempotence.max_standing_sessions_per_role,statement_timeout,lock_timeout,transaction_timeout}'::pg_catalog.text[]) n (name)
 CROSS JOIN LATERAL (
   SELECT e.value, e.place
   FROM (SELECT pg_catalog.substr(c.entry, pg_catalog.strpos(c.entry, '=') OPERATOR(pg_catalog.+) 1) AS value,
@@ -519,7 +521,7 @@ SELECT CASE WHEN pg_catalog.bool_or(o.sessions OPERATOR(pg_catalog.>=) o.most) T
          pg_catalog.string_agg(pg_catalog.format('; %s of role %s keep outcomes for less than a minute, one of them is %s', o.brief, o.owner, pg_catalog.to_json(o.briefest)), '' ORDER BY o.brief, o.owner)
            FILTER (WHERE o.brief OPERATOR(pg_catalog.>) 0)) AS detail,
        CASE WHEN pg_catalog.bool_or(o.is_many)
-            THEN 'A session is a series of requests, not one of them: use few sessions, with many keys. If so many are right, raise idempotence.warn_standing_sessions. At idempotence.max_standing_sessions_per_role making one more is refused (ID009).'
+            THEN 'A session is a series of requests, not one of them: use few sessions, with many keys. If so many are right, raise idempotence.warn_standing_sessions, and idempotence.max_standing_sessions_per_role, at which making one more is refused (ID009).'
             ELSE 'A retry that comes after the ttl executes its request again. The owner of the session, or a superuser, gives it a ttl that outlasts all retries: idem_alter_session(session, ttl => ...).' END AS hint
 FROM (SELECT s.*, s.sessions OPERATOR(pg_catalog.>) s.threshold OR s.sessions OPERATOR(pg_catalog.>=) (s.most OPERATOR(pg_catalog.*) 0.9) AS is_many
       FROM (SELECT n.owner, pg_catalog.count(*) AS sessions, pg_catalog.count(n.ended_at) AS dropped,
@@ -610,26 +612,30 @@ FROM (SELECT f.*, pg_catalog.row_number() OVER (ORDER BY f.fault IS NULL, f.plac
                   WHERE s.journal IS NOT NULL AND s.ended_at IS NULL GROUP BY s.journal, g.is_gone, u.why) w) f) j;
 
 CREATE VIEW idempotence.check_settings AS
-SELECT CASE WHEN pg_catalog.count(c.told) OPERATOR(pg_catalog.>) 0 THEN 1 ELSE 0 END AS level,
+SELECT CASE WHEN pg_catalog.bool_or(c.refuses) THEN 2 WHEN pg_catalog.count(c.told) OPERATOR(pg_catalog.>) 0 THEN 1 ELSE 0 END AS level,
        COALESCE(pg_catalog.string_agg(c.told, '; ' ORDER BY c.told), 'no setting contradicts another') AS detail,
-       'Make idempotence.wait shorter than the timeouts, so that a call that has waited answers in_progress. For the others, docs/reference.md tells what each setting is for.' AS hint
+       CASE WHEN pg_catalog.bool_or(c.refuses IS NOT NULL) THEN 'Requests are refused there (25006). RESET default_transaction_read_only for whoever has any.'
+            ELSE 'Make idempotence.wait shorter than the timeouts, so that a call that has waited answers in_progress. For the others, docs/reference.md tells what each setting is for.' END AS hint
 FROM (SELECT DISTINCT pg_catalog.format('a call waits %s (idempotence.wait %s), but %s is %s (%s)',
                 CASE WHEN w.ms OPERATOR(pg_catalog.<) 0 THEN 'for ever' ELSE pg_catalog.format('for up to %s', pg_catalog.make_interval(secs => w.ms OPERATOR(pg_catalog./) 1000.0)) END, w.place,
-                t.name, pg_catalog.make_interval(secs => t.ms OPERATOR(pg_catalog./) 1000.0), t.place) AS told
+                t.name, pg_catalog.make_interval(secs => t.ms OPERATOR(pg_catalog./) 1000.0), t.place) AS told, NULL::pg_catalog.bool AS refuses
       FROM (SELECT e.role, e.place, idempotence.milliseconds(e.value) AS ms FROM idempotence.effective e
             WHERE e.name OPERATOR(pg_catalog.=) 'idempotence.wait') w
       JOIN (SELECT e.role, e.place, e.name, idempotence.milliseconds(e.value) AS ms FROM idempotence.effective e
             WHERE e.name OPERATOR(pg_catalog.=) ANY ('{statement_timeout,lock_timeout,transaction_timeout}'::pg_catalog.text[])) t
         ON t.role OPERATOR(pg_catalog.=) w.role AND t.ms OPERATOR(pg_catalog.>) 0 AND w.ms OPERATOR(pg_catalog.<>) 0 AND (w.ms OPERATOR(pg_catalog.<) 0 OR w.ms OPERATOR(pg_catalog.>=) t.ms)
       UNION ALL
-      SELECT 'idempotence.retention, the ttl of sessions without one of their own, is longer than idempotence.max_ttl'
+      SELECT DISTINCT 'default_transaction_read_only is on ' OPERATOR(pg_catalog.||) e.place, e.role OPERATOR(pg_catalog.=) '0'::pg_catalog.oid FROM idempotence.effective e
+      WHERE e.name OPERATOR(pg_catalog.=) 'default_transaction_read_only' AND e.value::pg_catalog.bool AND NOT pg_catalog.pg_is_in_recovery()
+      UNION ALL
+      SELECT 'idempotence.retention, the ttl of sessions without one of their own, is longer than idempotence.max_ttl', NULL
       WHERE idempotence.setting('idempotence.retention')::pg_catalog.int8 OPERATOR(pg_catalog.>) idempotence.setting('idempotence.max_ttl')::pg_catalog.int8
       UNION ALL
-      SELECT 'idempotence.naptime is longer than idempotence.session_timeout: silent client sessions outlast their timeout'
+      SELECT 'idempotence.naptime is longer than idempotence.session_timeout: silent client sessions outlast their timeout', NULL
       WHERE idempotence.setting('idempotence.naptime')::pg_catalog.int8 OPERATOR(pg_catalog.>) idempotence.setting('idempotence.session_timeout')::pg_catalog.int8
       UNION ALL
       SELECT pg_catalog.format('one idem_ack may lock as many requests as idempotence.window_size says, and the lock table has %s places: raise max_locks_per_transaction',
-               idempotence.lock_table_size())
+               idempotence.lock_table_size()), NULL
       WHERE (idempotence.setting('idempotence.window_size')::pg_catalog.int8 OPERATOR(pg_catalog.*) 2) OPERATOR(pg_catalog.>) idempotence.lock_table_size()) c;
 
 CREATE VIEW idempotence.check_publications AS
@@ -656,7 +662,8 @@ FROM (SELECT n.what, n.meaning, c.relpersistence OPERATOR(pg_catalog.=) 'u' AS i
 LEFT JOIN idempotence.persistence p ON p.what OPERATOR(pg_catalog.=) t.what;
 
 CREATE VIEW idempotence.check_clock AS
-SELECT CASE WHEN f.ahead OPERATOR(pg_catalog.>) (w.now OPERATOR(pg_catalog.+) '1 minute'::pg_catalog.interval) OR j.at OPERATOR(pg_catalog.>) (w.now OPERATOR(pg_catalog.-) '1 day'::pg_catalog.interval) THEN 1 ELSE 0 END AS level,
+SELECT CASE WHEN j.at OPERATOR(pg_catalog.>) (w.now OPERATOR(pg_catalog.-) '1 day'::pg_catalog.interval) AND j.by OPERATOR(pg_catalog.>) '1 hour'::pg_catalog.interval THEN 2
+            WHEN f.ahead OPERATOR(pg_catalog.>) (w.now OPERATOR(pg_catalog.+) '1 minute'::pg_catalog.interval) OR j.at OPERATOR(pg_catalog.>) (w.now OPERATOR(pg_catalog.-) '1 day'::pg_catalog.interval) THEN 1 ELSE 0 END AS level,
        pg_catalog.concat_ws('; ',
          CASE WHEN f.ahead OPERATOR(pg_catalog.>) (w.now OPERATOR(pg_catalog.+) '1 minute'::pg_catalog.interval)
               THEN pg_catalog.format('something was noted at %s, by a clock that was ahead and has been set back', pg_catalog.date_trunc('second', f.ahead)) END,
@@ -666,7 +673,7 @@ SELECT CASE WHEN f.ahead OPERATOR(pg_catalog.>) (w.now OPERATOR(pg_catalog.+) '1
               WHEN NOT COALESCE(f.ahead OPERATOR(pg_catalog.>) (w.now OPERATOR(pg_catalog.+) '1 minute'::pg_catalog.interval), false)
               THEN CASE WHEN w.launcher IS NULL THEN 'nothing was noted in the future; without preloading nobody watches the clock'
                         ELSE 'nothing was noted in the future, and the clock was not set within a day' END END) AS detail,
-       'By this clock outcomes expire and leases run out. While it was ahead, what lived may have been taken for expired, and executed again. Outcomes that were recorded then keep the times that it gave them, until they expire. Keep clocks right by slewing (NTP), and start the server only once its clock is right.' AS hint
+       'By this clock outcomes expire and leases run out. Set forward, it has what lived taken for expired, and executed again: while it was ahead what was recorded before, once it is right again what was recorded while it was behind. What was recorded or leased while it was ahead keeps those times until they are over (idem_force_release). Keep clocks right by slewing (NTP), and start the server only once its clock is right.' AS hint
 FROM idempotence.upkeep w
 CROSS JOIN (SELECT idempotence.clock_jump() AS at, idempotence.clock_jump_by() AS by) j
 CROSS JOIN (SELECT GREATEST((SELECT pg_catalog.max(GREATEST(s.opened_at, s.closed_at, s.sessions_at, s.looked_at)) FROM idempotence.segment s),
@@ -758,10 +765,10 @@ CROSS JOIN LATERAL (SELECT COALESCE((g.needed OPERATOR(pg_catalog.-) g.present) 
 CREATE VIEW idempotence.check_retention AS
 SELECT CASE WHEN r.ttl OPERATOR(pg_catalog.>) r.retention OR g.is_long THEN 1 ELSE 0 END AS level,
        pg_catalog.format(CASE WHEN r.ttl OPERATOR(pg_catalog.>) r.retention THEN 'most outcomes that were recorded of late live longer than idempotence.retention (%s): %s; what outlives the segments takes %s'
-                              WHEN g.is_long THEN 'most of what was recorded of late outlives the segments, which idempotence.retention (%1$s) bounds; it takes %3$s'
+                              WHEN g.is_long THEN 'most of what was recorded of late outlives the segments, which are kept for at most idempotence.retention (%1$s); it takes %3$s'
                               ELSE 'most outcomes that were recorded of late expire within idempotence.retention; what outlives the segments takes %3$s' END,
          r.retention, r.ttl, pg_catalog.pg_size_pretty(g.long_present)) AS detail,
-       'What lives longer is kept in idempotence.outcome_long and deleted row by row, which costs as much as to record it. Raise idempotence.retention, or shorten the ttl of sessions (idem_alter_session).' AS hint
+       'What lives longer is kept in idempotence.outcome_long and deleted row by row, which costs as much as to record it. At its next turn the ring keeps segments for longer, up to idempotence.retention. Raise that, or shorten the ttl of sessions (idem_alter_session), where they live longer.' AS hint
 FROM (SELECT idempotence.retention() AS retention, pg_catalog.justify_hours(pg_catalog.date_trunc('second', pg_catalog.make_interval(secs => w.wanted) OPERATOR(pg_catalog.-) '6 minutes'::pg_catalog.interval)) AS ttl
       FROM idempotence.segment s
       -- After a restore nothing tells how long outcomes live.

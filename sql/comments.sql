@@ -11,7 +11,8 @@ BEGIN
 END
 $$;
 
--- Nobody makes a column of a table's row type, which would keep the table from being altered.
+-- Nobody makes a column of a table's row type, which would keep the table from being altered. What a script revokes is noted
+-- for pg_dump, which dumps no right on such a type, and would warn of each note.
 DO $$
 DECLARE
   row_type pg_catalog.regtype;
@@ -19,6 +20,7 @@ BEGIN
   FOR row_type IN SELECT c.reltype FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace
                   WHERE n.nspname OPERATOR(pg_catalog.=) 'idempotence' AND c.relkind OPERATOR(pg_catalog.=) 'r' LOOP
     EXECUTE pg_catalog.format('REVOKE ALL ON TYPE %s FROM PUBLIC', row_type);
+    DELETE FROM pg_catalog.pg_init_privs p WHERE p.classoid OPERATOR(pg_catalog.=) 'pg_catalog.pg_type'::pg_catalog.regclass AND p.objoid OPERATOR(pg_catalog.=) row_type::pg_catalog.oid;
   END LOOP;
 END
 $$;
@@ -556,7 +558,7 @@ COMMENT ON COLUMN idempotence.reply.last IS 'the last of its numbers';
 COMMENT ON COLUMN idempotence.reply.recorded_at IS 'when it was recorded, or dropped';
 COMMENT ON COLUMN idempotence.reply.recorded_by IS 'the role that recorded, or dropped it';
 COMMENT ON COLUMN idempotence.reply.slot IS 'where numbers come in any order: the number modulo the window; else the slot of the oldest request that was kept';
-COMMENT ON COLUMN idempotence.reply.class IS 's: succeeded, f: failed, c: cancelled, d: dropped, with nothing left but that it was done';
+COMMENT ON COLUMN idempotence.reply.class IS 's: succeeded, f: failed, g: given up, c: cancelled, d: dropped, with nothing left but that it was done';
 COMMENT ON COLUMN idempotence.reply.stream IS 'the stream''s name; empty: the session''s own numbering';
 COMMENT ON COLUMN idempotence.reply.fingerprint IS 'of the payload; null where none was given';
 COMMENT ON COLUMN idempotence.reply.token IS 'of the lease that it was recorded with; null without a lease';
@@ -583,7 +585,7 @@ BEGIN
       ('recorded_at', 'when it was recorded'),
       ('expires_at',  'when it expires; a row that has expired counts as absent'),
       ('recorded_by', 'the role that recorded it'),
-      ('class',       's: succeeded, f: failed, c: cancelled'),
+      ('class',       's: succeeded, f: failed, g: given up, c: cancelled'),
       ('key',         'the request''s key'),
       ('fingerprint', 'of the payload; null where none was given'),
       ('token',       'of the lease that it was recorded with; null without a lease'),

@@ -168,7 +168,7 @@ OFFSET 0;
 CREATE VIEW idempotence.outcomes WITH (security_barrier) AS
 SELECT COALESCE(s.name, pg_catalog.concat_ws('@', s.id, s.node)) AS session,
        o.key AS request,
-       CASE WHEN o.class OPERATOR(pg_catalog.=) 's' THEN 'succeeded' WHEN o.class OPERATOR(pg_catalog.=) 'f' THEN 'failed' ELSE 'cancelled' END AS status,
+       CASE WHEN o.class OPERATOR(pg_catalog.=) 's' THEN 'succeeded' WHEN o.class OPERATOR(pg_catalog.=) 'c' THEN 'cancelled' ELSE 'failed' END AS status,
        CASE WHEN pg_catalog.pg_has_role(s.owner, 'USAGE') OR pg_catalog.pg_has_role(s.usable_by, 'USAGE') THEN o.response END AS response,
        pg_catalog.pg_column_size(o.response) AS response_bytes,
        CASE WHEN pg_catalog.pg_has_role(s.owner, 'USAGE') OR pg_catalog.pg_has_role(s.usable_by, 'USAGE') THEN o.fingerprint END AS fingerprint,

@@ -102,15 +102,18 @@ fn idem_sweep_takes_all_steps_in_their_order() {
 #[test]
 fn views_and_comments_know_the_letters_of_outcomes() {
     let names = Class::ALL.map(|class| (char::from(class.letter()), class.status()));
-    let [succeeded, failed, cancelled] = names;
+    let [succeeded, failed, given_up, cancelled] = names;
+    assert_eq!(failed.1, given_up.1);
     assert_in(
         &["views"],
         &format!(
             "CASE WHEN o.class OPERATOR(pg_catalog.=) '{}' THEN '{}' WHEN o.class OPERATOR(pg_catalog.=) '{}' THEN '{}' ELSE '{}' END AS status",
-            succeeded.0, succeeded.1, failed.0, failed.1, cancelled.1
+            succeeded.0, succeeded.1, cancelled.0, cancelled.1, failed.1
         ),
     );
-    let letters = names.map(|(letter, status)| format!("{letter}: {status}")).join(", ");
+    assert_in(&["checks"], &format!("o.class OPERATOR(pg_catalog.=) '{}'", given_up.0));
+    let word = |class: Class| if class == Class::GivenUp { "given up" } else { class.status() };
+    let letters = Class::ALL.map(|class| format!("{}: {}", char::from(class.letter()), word(class))).join(", ");
     assert_in(&["comments"], &format!("('class',       '{letters}')"));
     assert_in(&["comments"], &format!("COMMENT ON COLUMN idempotence.reply.class IS '{letters}, "));
 }

@@ -7,19 +7,22 @@ pub enum Class {
     Succeeded,
     /// The letter `f`: a final failure.
     Failed,
+    /// The letter `g`: all attempts were begun, and none was completed. To clients that is a final failure too.
+    GivenUp,
     /// The letter `c`: the request was settled before it was done, and is never executed.
     Cancelled,
 }
 
 impl Class {
     /// All of them.
-    pub const ALL: [Class; 3] = [Class::Succeeded, Class::Failed, Class::Cancelled];
+    pub const ALL: [Class; 4] = [Class::Succeeded, Class::Failed, Class::GivenUp, Class::Cancelled];
 
     /// The letter in the column `class`.
     pub fn letter(self) -> u8 {
         match self {
             Class::Succeeded => b's',
             Class::Failed => b'f',
+            Class::GivenUp => b'g',
             Class::Cancelled => b'c',
         }
     }
@@ -38,7 +41,7 @@ impl Class {
     pub fn status(self) -> &'static str {
         match self {
             Class::Succeeded => "succeeded",
-            Class::Failed => "failed",
+            Class::Failed | Class::GivenUp => "failed",
             Class::Cancelled => "cancelled",
         }
     }

@@ -397,7 +397,7 @@ errors! {
             match missing {
                 Missing::Begin => "this one was not begun here, or a rollback to a savepoint took it back",
                 Missing::Answered(Answered::Done(Class::Succeeded)) => "it answered this one with \"succeeded\"",
-                Missing::Answered(Answered::Done(Class::Failed)) => "it answered this one with \"failed\"",
+                Missing::Answered(Answered::Done(Class::Failed | Class::GivenUp)) => "it answered this one with \"failed\"",
                 Missing::Answered(Answered::Done(Class::Cancelled)) => "it answered this one with \"cancelled\"",
                 Missing::Answered(Answered::InProgress) => "it answered this one with \"in_progress\"",
                 Missing::Recorded => "this one has been recorded already",

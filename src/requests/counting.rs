@@ -28,7 +28,7 @@ pub fn answered(session: &Session, aim: Aim, begun: &Begun) {
 pub fn recorded(session: &Session, class: Class) {
     let counter = match class {
         Class::Succeeded => Counter::Recorded,
-        Class::Failed => Counter::Failed,
+        Class::Failed | Class::GivenUp => Counter::Failed,
         Class::Cancelled => Counter::Cancelled,
     };
     counters::count(session, counter);

@@ -79,7 +79,7 @@ const OF_CHECKPOINT: &str = "state of checkpoint";
 fn of_outcome(class: Class) -> &'static str {
     match class {
         Class::Succeeded => "response of succeeded outcome",
-        Class::Failed => "response of failed outcome",
+        Class::Failed | Class::GivenUp => "response of failed outcome",
         Class::Cancelled => "response of cancelled outcome",
     }
 }

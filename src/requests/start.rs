@@ -102,7 +102,7 @@ fn give_up(
     ];
     let members: Vec<String> = members.into_iter().flatten().collect();
     let response = Jsonb::of_text(&format!("{{{}}}", members.join(", ")));
-    finish::record_open(request, open, Class::Failed, Some(response), None).map(Begun::GivenUp)
+    finish::record_open(request, open, Class::GivenUp, Some(response), None).map(Begun::GivenUp)
 }
 
 /// The numbers of a request that starts. Settling adopts the range that the request was begun with before.

@@ -52,7 +52,11 @@ pub fn query(session: &Session, wanted: &Listing<'_>) -> String {
     let moment = |us: i64| format!("{}::pg_catalog.timestamptz", quote_literal(pg::describe_moment(us)));
     let conditions = [
         wanted.prefix.map(|prefix| format!("o.key OPERATOR(pg_catalog.^@) {}", quote_literal(prefix))),
-        wanted.class.map(|class| format!("o.class OPERATOR(pg_catalog.=) '{}'", char::from(class.letter()))),
+        wanted.class.map(|class| {
+            let letters = Class::ALL.into_iter().filter(|other| other.status() == class.status()).map(Class::letter);
+            let letters: String = letters.map(char::from).collect();
+            format!("pg_catalog.strpos('{letters}', o.class::pg_catalog.text) OPERATOR(pg_catalog.>) 0")
+        }),
         wanted.since.map(|since| format!("o.recorded_at OPERATOR(pg_catalog.>=) {}", moment(since))),
         wanted.before.map(|before| format!("o.recorded_at OPERATOR(pg_catalog.<) {}", moment(before))),
     ];
@@ -63,7 +67,7 @@ pub fn query(session: &Session, wanted: &Listing<'_>) -> String {
     format!(
         "SELECT o.key::pg_catalog.text,
                 CASE WHEN o.class OPERATOR(pg_catalog.=) 's' THEN 'succeeded'
-                     WHEN o.class OPERATOR(pg_catalog.=) 'f' THEN 'failed' ELSE 'cancelled' END::pg_catalog.text,
+                     WHEN o.class OPERATOR(pg_catalog.=) 'c' THEN 'cancelled' ELSE 'failed' END::pg_catalog.text,
                 {}::pg_catalog.jsonb, pg_catalog.pg_column_size(o.response), {}::pg_catalog.uuid,
                 o.recorded_by::pg_catalog.text, o.recorded_at,
                 CASE WHEN o.expires_at OPERATOR(pg_catalog.<>) 'infinity' THEN o.expires_at END,

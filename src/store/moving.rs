@@ -29,7 +29,7 @@ pub fn query(session: &SessionId, prefix: Option<&str>) -> String {
         format!(
             "SELECT t.key::pg_catalog.text,
                     CASE WHEN t.class OPERATOR(pg_catalog.=) 's' THEN 'succeeded'
-                         WHEN t.class OPERATOR(pg_catalog.=) 'f' THEN 'failed' ELSE 'cancelled' END::pg_catalog.text,
+                         WHEN t.class OPERATOR(pg_catalog.=) 'c' THEN 'cancelled' ELSE 'failed' END::pg_catalog.text,
                     t.response, t.fingerprint, t.token, t.recorded_at, t.expires_at,
                     NULL::pg_catalog.int4, NULL::pg_catalog.timestamptz, NULL::pg_catalog.timestamptz,
                     NULL::pg_catalog.text, NULL::pg_catalog.jsonb

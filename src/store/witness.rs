@@ -172,8 +172,9 @@ pub fn record_of_number(of: Stream<'_>, number: i64) -> Result<Option<Record>, E
 
 /// Whether a request was given up: all attempts that its session allows were begun, and none was completed.
 pub fn was_given_up(outcome: &Outcome) -> Result<bool, Error> {
+    // A journal and an import have the status alone.
     let Some(response) = outcome.response.filter(|_| outcome.class == Class::Failed && outcome.token.is_none()) else {
-        return Ok(false);
+        return Ok(outcome.class == Class::GivenUp);
     };
     let told = first(sql::rows("SELECT idempotence.is_of_given_up($1)", &[response.into()], |row| row.get(1)))?;
     Ok(told.flatten().unwrap_or(false))

@@ -111,7 +111,7 @@ pub fn advice(
             Some(outcome) if outcome.given_up => {
                 "Find out what its workers died of, and whether its effect has happened: a retry gets this failure and executes nothing. idem_force_record() records what has happened instead; idem_forget() lets a retry execute it.".into()
             }
-            _ if class == Class::Failed => {
+            _ if matches!(class, Class::Failed | Class::GivenUp) => {
                 "Nothing: a retry gets this failure and executes nothing. To have it executed after all, idem_forget() it first.".into()
             }
             _ => "Nothing: a retry gets this outcome and executes nothing. Whoever may use the session gets the response with idem_lookup().".into(),

@@ -27,11 +27,14 @@ async fn filled(version: Version) -> Result<(Cluster, Fixture)> {
     Ok((cluster, fixture))
 }
 
-// Goal: pg_dump | psql loses nothing, and all of it works in the new place.
+// Goal: pg_dump | psql loses nothing, warns of nothing, and all of it works in the new place.
 // Method: the fixture is restored in the same cluster and in another cluster. The rows are compared, and then
 // every request is sent again.
 async fn a_dump_restores_into_a_new_database_and_a_new_cluster(version: Version) -> Result<()> {
     let (source, fixture) = filled(version).await?;
+    let mut warned = source.program("pg_dump");
+    let warned = warned.arg("-d").arg(source.connect_string("old", "postgres")).output()?.stderr;
+    ensure!(warned.is_empty(), "{}", String::from_utf8_lossy(&warned));
     let dump = dump(&source, &source, "old", &[])?;
     restore(&source, "new", &dump)?;
     fixture.check(&source, "new").await?;

@@ -217,6 +217,8 @@ async fn the_page_lists_what_uses_the_extension(version: Version) -> Result<()> 
          CREATE VIEW names AS SELECT session FROM idempotence.sessions;
          CREATE VIEW nodes AS SELECT idem_node();
          CREATE TABLE kept (ticket idem_ticket);
+         CREATE TABLE made (work jsonb, print uuid GENERATED ALWAYS AS (idem_fingerprint(work)) STORED, CHECK (idem_node() <> ''));
+         CREATE OPERATOR @@@ (FUNCTION = idem_fingerprint, RIGHTARG = jsonb);
          CREATE TABLE idempotency_keys (key text PRIMARY KEY DEFAULT 'idem');
          CREATE VIEW other AS SELECT key FROM idempotency_keys;
          CREATE FUNCTION other() RETURNS bigint LANGUAGE sql AS 'SELECT count(*) FROM idempotency_keys'",
@@ -224,7 +226,7 @@ async fn the_page_lists_what_uses_the_extension(version: Version) -> Result<()> 
     let mut page = Runbook::of("## Removal")?;
     let listed = page.sql(&server, DATABASE)?;
     page.end()?;
-    let wanted = "function atomic()\nfunction by_schema()\nfunction mixed()\nfunction takes(idem_ticket)\ntable kept\nview names\nview nodes";
+    let wanted = "default value for column print of table made\nfunction atomic()\nfunction by_schema()\nfunction mixed()\nfunction takes(idem_ticket)\noperator @@@(NONE,jsonb)\ntable kept\ntable made\nview names\nview nodes";
     ensure!(listed.trim_end() == wanted, "{listed}");
     Ok(())
 }

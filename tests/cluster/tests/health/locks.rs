@@ -49,7 +49,7 @@ pub async fn who_holds_a_request_for_long_is_named(version: Version) -> Result<(
     server.wait_for("shop", &level("holders"), "1").await?;
     let told = watch.text(&row("holders")).await?;
     let named =
-        format!("1|process {} (till, till 7, idle in transaction, Client/ClientRead), since 2", here.pid().await?);
+        format!("1|process {} (till, \"till 7\", idle in transaction, Client/ClientRead), since 2", here.pid().await?);
     ensure!(told.starts_with(&named) && told.ends_with("holds 2 requests"), "health says {told}");
 
     here.text("SELECT idem_release('payments', '1'), idem_release('payments', '2'); PREPARE TRANSACTION 'left'")
@@ -178,7 +178,7 @@ pub async fn whoever_holds_up_the_holders_is_named(version: Version) -> Result<(
 
     server.wait_for("shop", &level("holders"), "1").await?;
     let told = health.text(&row("holders")).await?;
-    let named = format!("1|process {root_pid} (dba, psql, idle in transaction, Client/ClientRead), since 2");
+    let named = format!("1|process {root_pid} (dba, \"psql\", idle in transaction, Client/ClientRead), since 2");
     ensure!(told.starts_with(&named) && told.ends_with("holds up 12 others that hold requests"), "health says {told}");
     let told = health.text(&row("waiters")).await?;
     ensure!(
