@@ -79,7 +79,7 @@ timeout 580 "$python" consumers.py "$IDEM_URI" || {
 if [ -n "${IDEM_LONG:-}" ]; then
     pytest test_vectors.py
     pytest test_http_vectors.py
-    for app in fastapi' '{psycopg-async,psycopg-pool,asyncpg,sqlalchemy-async} 'starlette psycopg-async' 'django django'; do
+    for app in fastapi' '{psycopg-async,psycopg-pool,asyncpg,sqlalchemy,sqlalchemy-async} 'starlette psycopg-async' 'django django'; do
         # shellcheck disable=SC2086 # two words
         chaos 5000 500 $app || status=1
     done
