@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # run.sh PG_CONFIG: the tests of the client for node, against a private server: types, both files of vectors, what it catches,
-# what its README says, and the chaos. IDEM_LONG=1: each framework with each driver, and chaos with 5000 keys. IDEM_MANAGED, the
-# path of the edition for managed services: vectors and chaos with that in the extension's place. What npm installs stands in
-# the lock file, and goes below target/. A line for each test; fails if one does.
+# what its README says, and the chaos. IDEM_LONG=1: each framework with each driver, the vectors with the oldest node too, and
+# chaos with 5000 keys. IDEM_MANAGED, the path of the edition for managed services: vectors and chaos with that in the
+# extension's place. What npm installs stands in the lock file, and goes below target/. A line for each test; fails if one does.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 # shellcheck source=scripts/common.sh
@@ -37,10 +37,22 @@ if [ -n "${IDEM_MANAGED:-}" ]; then
 else
     "$server_bin/psql" -Xqc 'CREATE EXTENSION idempotence'
 fi
-# One file after the other, for a case ends what is idle. One line for each test, without the summary.
-timeout 900 node --test --test-concurrency=1 --test-reporter=tap "${files[@]}" >tap || status=1
-sed -nE 's/^ *((not )?ok) [0-9]+ - /\1 /p' tap
-[ "$status" -eq 0 ] || grep -A 20 '^ *not ok' tap
+# tests NODE FILE...: one file after the other, for a case ends what is idle. One line for each test, without the summary.
+tests() {
+    local failed=0
+    timeout 900 "$1" --test --test-concurrency=1 --test-reporter=tap "${@:2}" >tap || failed=1
+    sed -nE 's/^ *((not )?ok) [0-9]+ - /\1 /p' tap
+    [ "$failed" -eq 0 ] && return
+    status=1
+    grep -A 20 '^ *not ok' tap || echo "not ok tests with $1"
+}
+tests node "${files[@]}"
+# The oldest node that package.json names.
+if [ -n "${IDEM_LONG:-}" ]; then
+    oldest=$(sed -nE 's/.*"node": ">=([0-9]+)".*/\1/p' package.json)
+    quietly npm install --prefix "../node$oldest" --no-audit --no-fund --loglevel=error "node@$oldest"
+    tests "../node$oldest/node_modules/.bin/node" tests/{http,vectors}.test.mjs
+fi
 
 # typed: what README.md says. It takes packages from the registry, as its reader does.
 [ -n "${IDEM_MANAGED:-}" ] || node tests/typed.mjs . || status=1
