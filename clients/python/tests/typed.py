@@ -1,11 +1,12 @@
-"""Types what README.md says, from nothing: typed.py URI PYTHON. Its programs run in a new folder, against a new
-database, and are asked, killed in the middle, and asked again. PYTHON has what the README installs. One line for each
-part."""
+"""Types what a README.md says, from nothing: typed.py URI PYTHON, and typed.py URI CARGO for the client for Rust. Its
+programs run in a new folder, against a new database, and are asked, killed in the middle, and asked again. PYTHON has
+what the README installs. One line for each part."""
 
 import contextlib
 import os
 import pathlib
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -17,11 +18,13 @@ import time
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-README = (pathlib.Path(__file__).resolve().parents[1] / "README.md").read_text()
 SUPERUSER, PYTHON = sys.argv[1:3]
+RUST = PYTHON.endswith("cargo")
+CLIENT = pathlib.Path(__file__).resolve().parents[2] / ("rust" if RUST else "python")
+README = (CLIENT / "README.md").read_text()
 PARTS = conninfo_to_dict(SUPERUSER)
 SHOP = make_conninfo(SUPERUSER, dbname="shop")
-APP = f"postgresql://app@/shop?host={PARTS['host']}&port={PARTS.get('port', '5432')}"
+APP = f"postgresql:///shop?host={PARTS['host']}&port={PARTS.get('port', '5432')}&user=app"
 ENV = {
     **os.environ,
     "PATH": f"{pathlib.Path(PYTHON).parent}:{os.environ['PATH']}",
@@ -73,7 +76,7 @@ def served(command, port, folder):
         start_new_session=True,
     )
     try:
-        for _ in range(300):
+        for _ in range(1200):
             with contextlib.suppress(OSError), socket.create_connection(("localhost", port)):
                 break
             assert process.poll() is None, f"{command} has ended"
@@ -86,26 +89,22 @@ def served(command, port, folder):
 
 
 def curl(port, key="order-1"):
-    command = blocks("Idempotency-Key in five minutes: FastAPI", "sh")[2].replace("localhost:8000", f"localhost:{port}")
+    command = re.search(r"```sh\n(curl .*?)```", README, re.S)[1].replace("localhost:8000", f"localhost:{port}")
     return subprocess.run(
         ["bash", "-c", command.replace("order-1", key)], capture_output=True, text=True, env=ENV
     ).stdout
 
 
-def played(name, folder, program, sleep, command, port):
-    """Two curls and a kill."""
+def played(name, folder, program, end, sleep, command, port):
+    """Two curls and a kill, while it sleeps in front of its end."""
     began, source = time.monotonic(), program.read_text()
     with served(command, port, folder):
         first, second = curl(port), curl(port)
     assert " 201" in first.splitlines()[0] and "idempotent-replayed: true" not in first.lower(), first
     assert " 201" in second.splitlines()[0] and "idempotent-replayed: true" in second.lower(), second
     assert first.splitlines()[-1] == second.splitlines()[-1] and balance() == [70, 30], balance()
-    program.write_text(
-        source.replace('    return {"moved"', f'    {sleep}\n    return {{"moved"').replace(
-            '    return JsonResponse({"moved"', f'    {sleep}\n    return JsonResponse({{"moved"'
-        )
-    )
-    assert program.read_text() != source
+    assert source.count(end) == 1
+    program.write_text(source.replace(end, f"{sleep}\n    {end}"))
     with served(command, port, folder) as process:
         ask = threading.Thread(target=curl, args=[port, "order-2"])
         ask.start()
@@ -128,7 +127,7 @@ def played(name, folder, program, sleep, command, port):
                 break
             time.sleep(0.1)
     assert " 201" in third.splitlines()[0] and balance() == [40, 60], (third, balance())
-    lines = [line for line in source.splitlines() if re.search(r"# \d$", line)]
+    lines = [line for line in source.splitlines() if re.search(r"(#|//) \d$", line)]
     assert 0 < len(lines) <= 4
     print(
         f"ok {name}: {len(lines)} lines, two curls, a kill, one payment each: {time.monotonic() - began:.0f} s",
@@ -145,6 +144,7 @@ def fastapi(folder):
         "FastAPI in five minutes",
         folder,
         program,
+        'return {"moved"',
         "import asyncio; await asyncio.sleep(60)",
         f"{blocks(title, 'sh')[1].strip()} --port {port}",
         port,
@@ -163,6 +163,7 @@ def django(folder):
         "Django in five minutes",
         folder,
         program,
+        'return JsonResponse({"moved"',
         "import time; time.sleep(60)",
         f"{blocks(title, 'sh')[1].strip()} {port}",
         port,
@@ -180,7 +181,25 @@ def plain(folder):
     print("ok without a framework", flush=True)
 
 
-for part in (fastapi, django, plain):
+def axum(folder):
+    fresh_database()
+    title = "Idempotency-Key in five minutes: axum"
+    port = free_port()
+    install, run = blocks(title, "sh")[:2]
+    install = install.replace("cargo add idempotence ", f"cargo add --path {CLIENT} ")
+    subprocess.run(["bash", "-ec", install], cwd=folder, env=ENV, check=True)
+    shutil.copy(CLIENT / "Cargo.lock", shop := folder / "shop")
+    (program := shop / "src" / "main.rs").write_text(blocks(title, "rust,ignore")[0].replace(":8000", f":{port}"))
+    subprocess.run(["cargo", "build"], cwd=shop, env=ENV, check=True)
+    try:
+        sleep = f"{re.search(r'`(tokio::time::sleep.*?)`', README)[1]};"
+        played("axum in five minutes", shop, program, "Ok(StatusCode", sleep, run.strip(), port)
+    finally:
+        # What it is compiled with is kept for the next time.
+        subprocess.run(["cargo", "clean", "--package", "shop"], cwd=shop, env=ENV, check=True)
+
+
+for part in (axum,) if RUST else (fastapi, django, plain):
     with tempfile.TemporaryDirectory() as there:
         part(pathlib.Path(there))
 drop()

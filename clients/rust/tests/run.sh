@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# run.sh PG_CONFIG: the tests of the client for Rust, against a private server: both files of vectors with each driver, and the
-# chaos. IDEM_LONG=1: chaos with 5000 keys. IDEM_MANAGED, the path of the edition for managed services: that in the extension's
-# place. A line for each test; fails if one does.
+# run.sh PG_CONFIG: the tests of the client for Rust, against a private server: both files of vectors with each driver, what
+# its README says, and the chaos. IDEM_LONG=1: chaos with 5000 keys. IDEM_MANAGED, the path of the edition for managed
+# services: that in the extension's place. A line for each test; fails if one does.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 # shellcheck source=scripts/common.sh
@@ -38,6 +38,12 @@ for driver in tokio-postgres sqlx; do
         test_http_vectors.py || status=1
 done
 timeout 300 cargo test --quiet --locked --manifest-path "$manifest" --all-features --test vectors || status=1
+# Its debugging information is that of the rest, so that what is compiled serves both.
+[ -n "${IDEM_MANAGED:-}" ] ||
+    CARGO_TERM_QUIET=true CARGO_PROFILE_DEV_DEBUG=false timeout 900 "$python" typed.py "$IDEM_URI" "$(command -v cargo)" || {
+    echo 'not ok README.md'
+    status=1
+}
 
 keys=200 kills=20
 if [ -n "${IDEM_LONG:-}" ]; then
