@@ -125,27 +125,36 @@ func Once(ctx context.Context, tx pgx.Tx, session string, keys []any) (fresh []i
 	return fresh, rows.Err()
 }
 
+// What stands in the way of every request, in the same words in each client: "" if nothing does.
+const fault = `SELECT coalesce((
+  SELECT CASE WHEN lacks IS NOT NULL THEN 'rights: role ' || current_user || ' lacks ' || lacks || ': SELECT idem_grant('
+                || quote_literal(quote_ident(current_user)) || ') as ' || owner
+              WHEN NOT visible THEN 'search_path: it lacks ' || nspname || ', the schema of the functions: set it'
+              ELSE '' END
+  FROM (SELECT nspname, pg_function_is_visible(p.oid) AS visible, pg_get_userbyid(proowner) AS owner,
+               CASE WHEN NOT has_schema_privilege(n.oid, 'USAGE') THEN 'USAGE on schema ' || nspname
+                    WHEN NOT has_function_privilege(p.oid, 'EXECUTE') THEN 'EXECUTE on ' || proname END AS lacks
+        FROM pg_proc p JOIN pg_namespace n ON n.oid = pronamespace
+        WHERE proname IN ('idem_begin', 'idem_lookup', 'idem_ready', 'idem_record')) f
+  ORDER BY visible DESC, lacks LIMIT 1),
+  'extension: this database has none: CREATE EXTENSION idempotence, or install its edition in SQL')`
+
 // Check tells what stands in the way of requests: a sentence for each fault, none if all is well; and what it has found,
 // such as "extension 1.2.0" or "managed 1.2.0". For the start of a service.
 func (r *Requests) Check(ctx context.Context) (edition string, problems []string) {
-	sql := "SELECT count(*)::text FROM pg_proc WHERE proname = 'idem_begin' AND pg_function_is_visible(oid)"
-	there, err := r.asked(ctx, sql)
+	told, err := r.asked(ctx, fault)
 	if err != nil {
 		return "", []string{"unreachable: no connection to the database can be had: " + err.Error()}
 	}
-	if there == "0" {
-		return "", []string{"extension: this database has no idem_begin on the search_path: CREATE EXTENSION idempotence"}
+	if told != "" {
+		return "", []string{told}
 	}
 	edition, _ = r.asked(ctx, "SELECT coalesce((SELECT 'extension ' || extversion FROM pg_extension"+
 		" WHERE extname = 'idempotence'), 'managed ' || substring(obj_description(to_regnamespace('idempotence'),"+
 		" 'pg_namespace') FROM '[0-9.]+'), '')")
 	// The edition for managed services has no readiness to ask for.
 	if strings.HasPrefix(edition, "extension") {
-		ready, err := r.asked(ctx, "SELECT idem_ready()::text")
-		if state(err) == "42501" {
-			problems = append(problems,
-				"rights: this role may not call the functions: SELECT idem_grant(current_user::text), by a superuser")
-		} else if ready != "true" {
+		if ready, _ := r.asked(ctx, "SELECT idem_ready()::text"); ready != "true" {
 			problems = append(problems,
 				"ready: no request can be begun here now: SELECT * FROM idempotence.health tells why")
 		}
@@ -162,8 +171,8 @@ func (r *Requests) Check(ctx context.Context) (edition string, problems []string
 	}
 	// Of the extension, who is no monitor cannot see whether somebody sweeps.
 	sweep := "SELECT detail || '; ' || hint FROM idempotence.health WHERE name = 'sweep' AND level > 0"
-	if fault, err := r.asked(ctx, sweep); err == nil && fault != "" {
-		problems = append(problems, "sweep: "+fault)
+	if late, err := r.asked(ctx, sweep); err == nil && late != "" {
+		problems = append(problems, "sweep: "+late)
 	}
 	return edition, problems
 }

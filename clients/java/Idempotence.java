@@ -109,16 +109,31 @@ public record Idempotence(DataSource pool, String session, Duration waits, Durat
     /** What was found, such as "extension 1.2.0" or "managed 1.2.0", and a sentence for each fault. */
     public record Check(String edition, List<String> problems) {}
 
+    /** What stands in the way of every request, in the same words in each client: '' if nothing does. */
+    private static final String FAULT = """
+            SELECT coalesce((
+              SELECT CASE WHEN lacks IS NOT NULL THEN 'rights: role ' || current_user || ' lacks ' || lacks
+                            || ': SELECT idem_grant(' || quote_literal(quote_ident(current_user)) || ') as ' || owner
+                          WHEN NOT visible THEN 'search_path: it lacks ' || nspname || ', the schema of the functions: set it'
+                          ELSE '' END
+              FROM (SELECT nspname, pg_function_is_visible(p.oid) AS visible, pg_get_userbyid(proowner) AS owner,
+                           CASE WHEN NOT has_schema_privilege(n.oid, 'USAGE') THEN 'USAGE on schema ' || nspname
+                                WHEN NOT has_function_privilege(p.oid, 'EXECUTE') THEN 'EXECUTE on ' || proname
+                           END AS lacks
+                    FROM pg_proc p JOIN pg_namespace n ON n.oid = pronamespace
+                    WHERE proname IN ('idem_begin', 'idem_lookup', 'idem_ready', 'idem_record')) f
+              ORDER BY visible DESC, lacks LIMIT 1),
+              'extension: this database has none: CREATE EXTENSION idempotence, or install its edition in SQL')
+            """;
+
     /** What stands in the way of requests. For the start of a service. */
     public Check check() {
-        Object there = asked(
-                "SELECT count(*) FROM pg_proc WHERE proname = 'idem_begin' AND pg_function_is_visible(oid)");
-        if (there instanceof Exception) {
-            return new Check(null, List.of("unreachable: no connection to the database can be had: " + there));
+        Object fault = asked(FAULT);
+        if (fault instanceof Exception) {
+            return new Check(null, List.of("unreachable: no connection to the database can be had: " + fault));
         }
-        if (there.equals(0L)) {
-            return new Check(null, List.of(
-                    "extension: this database has no idem_begin on the search_path: CREATE EXTENSION idempotence"));
+        if (!fault.equals("")) {
+            return new Check(null, List.of((String) fault));
         }
         List<String> problems = new ArrayList<>();
         String edition = String.valueOf(asked("SELECT coalesce((SELECT 'extension ' || extversion FROM pg_extension"
@@ -126,10 +141,7 @@ public record Idempotence(DataSource pool, String session, Duration waits, Durat
                 + "to_regnamespace('idempotence'), 'pg_namespace') FROM '[0-9.]+'))"));
         // The edition for managed services has no readiness to ask for.
         Object ready = edition.startsWith("extension") ? asked("SELECT idem_ready()") : true;
-        if ("42501".equals(state(ready))) {
-            problems.add("rights: this role may not call the functions: SELECT idem_grant(current_user::text), by a"
-                    + " superuser");
-        } else if (!Boolean.TRUE.equals(ready)) {
+        if (!Boolean.TRUE.equals(ready)) {
             problems.add("ready: no request can be begun here now: SELECT * FROM idempotence.health tells why");
         }
         Object found = session == null || !problems.isEmpty() ? null
@@ -143,8 +155,8 @@ public record Idempotence(DataSource pool, String session, Duration waits, Durat
         }
         // Of the extension, who is no monitor cannot see whether somebody sweeps.
         String sweep = "SELECT detail || '; ' || hint FROM idempotence.health WHERE name = 'sweep' AND level > 0";
-        if (asked(sweep) instanceof String fault) {
-            problems.add("sweep: " + fault);
+        if (asked(sweep) instanceof String late) {
+            problems.add("sweep: " + late);
         }
         return new Check(edition, problems);
     }

@@ -35,6 +35,8 @@ def address(**changes):
 POOLS = {
     "owner": address(),
     "stranger": address(user=servers.STRANGER),
+    "ungranted": address(user=servers.NOBODY),
+    "hidden": address(user=servers.NOBODY, **servers.HIDDEN),
     "empty": address(dbname="client_empty"),
     "unreachable": address(port="1"),
 }
@@ -80,8 +82,7 @@ def call(process, step, run):
     process.stdin.flush()
     got = json.loads(process.stdout.readline())
     if "problems" in got:
-        got["problems"] = [sentence.partition(":")[0] for sentence in got["problems"] or []]
-        got["edition"] = got["edition"].split(" ")[0] == servers.EDITION
+        got = servers.checked(step, got["problems"] or [], got["edition"])
     assert "error" in step["expect"] or "error" not in got, got
     for name, value in step["expect"].items():
         assert got.get(name) == value, f"{name} of {got}"

@@ -19,19 +19,31 @@ export async function prepare({ setup }) {
   try {
     // Test files run side by side.
     await client.query("SELECT pg_advisory_lock(hashtext('client_owner'))");
-    for (const role of ['client_owner', 'client_stranger']) {
+    for (const role of ['client_owner', 'client_stranger', 'client_nobody']) {
       await client.query(`DO $$ BEGIN CREATE ROLE ${role} LOGIN; EXCEPTION WHEN duplicate_object THEN END $$`);
-      await client.query(`SELECT idem_grant('${role}')`);
+      if (role !== 'client_nobody') await client.query(`SELECT idem_grant('${role}')`);
     }
     await client.query("SELECT idem_grant('client_owner', 'admin')");
     await client.query('GRANT CREATE ON SCHEMA public TO client_owner');
     const { rowCount } = await client.query("SELECT FROM pg_database WHERE datname = 'client_empty'");
-    if (rowCount === 0) await client.query('CREATE DATABASE client_empty');
+    if (rowCount === 0) {
+      await client.query('CREATE DATABASE client_empty');
+      if (!process.env.IDEM_MANAGED) await hide(client);
+    }
     await client.query('SET SESSION AUTHORIZATION client_owner');
     for (const text of setup) await client.query(text);
   } finally {
     await client.end();
   }
+}
+
+/** The extension in a schema that no role was granted. */
+async function hide(client) {
+  await client.query('CREATE DATABASE client_hidden');
+  await client.query('ALTER DATABASE client_hidden SET search_path = public, hidden');
+  const there = new pg.Client({ ...server, user: superuser, database: 'client_hidden' });
+  await there.connect();
+  await there.query('CREATE SCHEMA hidden; CREATE EXTENSION idempotence SCHEMA hidden').finally(() => there.end());
 }
 
 /** A pool that does nothing but what a driver does by itself, for each driver. */

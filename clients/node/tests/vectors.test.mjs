@@ -123,7 +123,8 @@ class Calls {
   async check(step) {
     const session = step.session === undefined ? this.stage.run : step.session;
     const found = await check(this.pool(step), session);
-    return { problems: found.map((sentence) => sentence.split(':')[0]), edition: found.edition?.split(' ')[0] === edition };
+    const says = step.expect.says?.filter((text) => found.some((sentence) => sentence.includes(text)));
+    return { problems: found.map((sentence) => sentence.split(':')[0]), says, edition: found.edition?.split(' ')[0] === edition };
   }
 
   async client({ name, window }) {
@@ -159,6 +160,9 @@ for (const [driver, open] of Object.entries(drivers)) {
       await prepare(file);
       pools.own = open();
       pools.stranger = open({ user: 'client_stranger' });
+      pools.ungranted = open({ user: 'client_nobody' });
+      // The edition for managed services has a schema of its own.
+      pools.hidden = edition === 'managed' ? pools.ungranted : open({ user: 'client_nobody', database: 'client_hidden' });
       pools.empty = open({ database: 'client_empty' });
       pools.unreachable = open({ host: '127.0.0.1', port: 1 });
     });

@@ -17,7 +17,9 @@ URI = os.environ["IDEM_URI"]
 # The file of the edition for managed services, which is installed in the place of the extension.
 MANAGED = os.environ.get("IDEM_MANAGED")
 EDITION = "managed" if MANAGED else "extension"
-OWNER, STRANGER = "client_owner", "client_stranger"
+OWNER, STRANGER, NOBODY = "client_owner", "client_stranger", "client_nobody"
+# Where the functions are in a schema that the role was not granted: the edition for managed services has its own.
+HIDDEN = {} if MANAGED else {"dbname": "client_hidden"}
 
 
 def uri(role=OWNER, **more):
@@ -27,6 +29,8 @@ def uri(role=OWNER, **more):
 POOLS = {
     "owner": uri(),
     "stranger": uri(STRANGER),
+    "ungranted": uri(NOBODY),
+    "hidden": uri(NOBODY, **HIDDEN),
     "empty": uri(dbname="client_empty"),
     "unreachable": uri(host="127.0.0.1", port="1", connect_timeout="2"),
 }
@@ -35,11 +39,16 @@ POOLS = {
 def prepare(setup):
     """Roles, an empty database, the tables of the vectors, and more."""
     with psycopg.connect(URI, autocommit=True) as conn:
-        for role in (OWNER, STRANGER, "client_installer"):
+        for role in (OWNER, STRANGER, NOBODY, "client_installer"):
             if not conn.execute("SELECT FROM pg_roles WHERE rolname = %s", (role,)).rowcount:
                 conn.execute(f"CREATE ROLE {role} LOGIN")
         if not conn.execute("SELECT FROM pg_database WHERE datname = 'client_empty'").rowcount:
             conn.execute("CREATE DATABASE client_empty")
+            if HIDDEN:
+                conn.execute("CREATE DATABASE client_hidden")
+                conn.execute("ALTER DATABASE client_hidden SET search_path = public, hidden")
+                with psycopg.connect(make_conninfo(URI, **HIDDEN)) as there:
+                    there.execute("CREATE SCHEMA hidden; CREATE EXTENSION idempotence SCHEMA hidden")
         conn.execute("GRANT CREATE ON SCHEMA public TO client_owner")
         if MANAGED:
             install_managed(conn)
@@ -91,6 +100,15 @@ def filled(value, each, run=None):
             return each
         return value.replace("{each}", each if isinstance(each, str) else json.dumps(each))
     return value
+
+
+def checked(step, sentences, edition):
+    """What a check has found, in the words of vectors.json."""
+    return {
+        "problems": [sentence.partition(":")[0] for sentence in sentences],
+        "says": [text for text in step["expect"].get("says", []) if any(text in sentence for sentence in sentences)],
+        "edition": (edition or "").split(" ")[0] == EDITION,
+    }
 
 
 def begin(case):

@@ -198,7 +198,7 @@ def test_a_lease_that_is_lost_ends_the_handler_with_409(pool):
 
 def test_functions_that_are_not_on_the_path_are_told(pool):
     (fault,) = idempotence.check(servers.uri(options="-c search_path=pg_catalog"), "traps")
-    assert fault.startswith("path: the functions are in the schema ")
+    assert fault.startswith("search_path: it lacks ")
 
 
 @pytest.mark.parametrize("autocommit", [False, True])

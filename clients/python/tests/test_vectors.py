@@ -202,8 +202,7 @@ class Runner:
     async def call_check(self, step):
         pool = await self.pools.get(step.get("pool", "owner"))
         found = await settle(idempotence.check(pool, step.get("session", self.run)))
-        edition = (found.edition or "").split(" ")[0] == servers.EDITION
-        return {"problems": [sentence.partition(":")[0] for sentence in found], "edition": edition}
+        return servers.checked(step, found, found.edition)
 
     async def call_client(self, step):
         self.client = idempotence.Client(await self.pools.get(), step["name"], step["window"])

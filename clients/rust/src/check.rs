@@ -4,8 +4,19 @@ use crate::Error;
 use crate::database::Database;
 use std::time::Duration;
 
-const THERE: &str =
-    "SELECT count(*)::text FROM pg_proc WHERE proname = 'idem_begin' AND pg_function_is_visible(oid) LIMIT 1";
+/// What stands in the way of every request, in the same words in each client: '' if nothing does.
+const FAULT: &str = "SELECT coalesce((
+  SELECT CASE WHEN lacks IS NOT NULL THEN 'rights: role ' || current_user || ' lacks ' || lacks || ': SELECT idem_grant('
+                || quote_literal(quote_ident(current_user)) || ') as ' || owner
+              WHEN NOT visible THEN 'search_path: it lacks ' || nspname || ', the schema of the functions: set it'
+              ELSE '' END
+  FROM (SELECT nspname, pg_function_is_visible(p.oid) AS visible, pg_get_userbyid(proowner) AS owner,
+               CASE WHEN NOT has_schema_privilege(n.oid, 'USAGE') THEN 'USAGE on schema ' || nspname
+                    WHEN NOT has_function_privilege(p.oid, 'EXECUTE') THEN 'EXECUTE on ' || proname END AS lacks
+        FROM pg_proc p JOIN pg_namespace n ON n.oid = pronamespace
+        WHERE proname IN ('idem_begin', 'idem_lookup', 'idem_ready', 'idem_record')) f
+  ORDER BY visible DESC, lacks LIMIT 1),
+  'extension: this database has none: CREATE EXTENSION idempotence, or install its edition in SQL')";
 const EDITION: &str = "SELECT coalesce((SELECT 'extension ' || extversion FROM pg_extension WHERE extname = 'idempotence'), \
 'managed ' || substring(obj_description(to_regnamespace('idempotence'), 'pg_namespace') FROM '[0-9.]+'))";
 const READY: &str = "SELECT idem_ready()::text";
@@ -26,13 +37,9 @@ pub struct Check {
 /// there.
 pub async fn check<D: Database>(database: &D, session: Option<&str>) -> Check {
     let fault = |told: String| Check { edition: None, problems: vec![told] };
-    match asked(database, THERE, &[]).await {
+    match asked(database, FAULT, &[]).await {
         Err(error) => return fault(format!("unreachable: no connection to the database can be had: {error}")),
-        Ok(Some(count)) if count == "0" => {
-            return fault(
-                "extension: this database has no idem_begin on the search_path: CREATE EXTENSION idempotence".into(),
-            );
-        }
+        Ok(Some(told)) if !told.is_empty() => return fault(told),
         Ok(_) => {}
     }
     let edition = asked(database, EDITION, &[]).await.ok().flatten();
@@ -46,10 +53,6 @@ pub async fn check<D: Database>(database: &D, session: Option<&str>) -> Check {
         let ready = if kind == "extension" { asked(database, READY, &[]).await } else { Ok(Some("true".into())) };
         problems.extend(match ready {
             Ok(Some(ready)) if ready == "true" => None,
-            Err(error) if error.has("42501") => Some(
-                "rights: this role may not call the functions: SELECT idem_grant(current_user::text), by a superuser"
-                    .into(),
-            ),
             _ => Some("ready: no request can be begun here now: SELECT * FROM idempotence.health tells why".into()),
         });
     }

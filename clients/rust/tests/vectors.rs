@@ -191,8 +191,12 @@ impl<D: Driver> Case<D> {
                 let found = check(&pool, session).await;
                 let words = found.problems.iter().map(|problem| problem.split(':').next());
                 let wanted = if managed() { "managed " } else { "extension " };
-                let edition = found.edition.is_some_and(|edition| edition.starts_with(wanted));
-                Ok(json!({"problems": words.collect::<Vec<_>>(), "edition": edition}))
+                let edition = found.edition.as_ref().is_some_and(|edition| edition.starts_with(wanted));
+                let said = |text: &&Value| {
+                    text.as_str().is_some_and(|text| found.problems.iter().any(|told| told.contains(text)))
+                };
+                let says = step["expect"]["says"].as_array().into_iter().flatten().filter(said).collect::<Vec<_>>();
+                Ok(json!({"problems": words.collect::<Vec<_>>(), "says": says, "edition": edition}))
             }
             "client" => {
                 let window = step["window"].as_u64().map(|window| window as u32);
@@ -370,9 +374,13 @@ async fn carry(mut client: UnixStream, mut server: UnixStream, cut: Arc<AtomicBo
 
 async fn all<D: Driver>(file: &Value, uri: &str) -> Result<bool, BoxError> {
     let owner = Place { uri: uri.into(), user: Some("client_owner"), database: None, host: None };
+    let nobody = Place { user: Some("client_nobody"), ..owner.clone() };
     let places = [
         ("owner", owner.clone()),
         ("stranger", Place { user: Some("client_stranger"), ..owner.clone() }),
+        ("ungranted", nobody.clone()),
+        // The edition for managed services has a schema of its own.
+        ("hidden", Place { database: (!managed()).then_some("client_hidden"), ..nobody }),
         ("empty", Place { database: Some("client_empty"), ..owner.clone() }),
         ("unreachable", Place { host: Some(("127.0.0.1".into(), 1)), ..owner.clone() }),
     ];

@@ -287,6 +287,23 @@ class Problems(list[str]):
     edition: str | None = None
 
 
+# What stands in the way of every request, in the same words in each client: '' if nothing does.
+FAULT = """
+SELECT coalesce((
+  SELECT CASE WHEN lacks IS NOT NULL THEN 'rights: role ' || current_user || ' lacks ' || lacks
+                || ': SELECT idem_grant(' || quote_literal(quote_ident(current_user)) || ') as ' || owner
+              WHEN NOT visible THEN 'search_path: it lacks ' || nspname || ', the schema of the functions: set it'
+              ELSE '' END
+  FROM (SELECT nspname, pg_function_is_visible(p.oid) AS visible, pg_get_userbyid(proowner) AS owner,
+               CASE WHEN NOT has_schema_privilege(n.oid, 'USAGE') THEN 'USAGE on schema ' || nspname
+                    WHEN NOT has_function_privilege(p.oid, 'EXECUTE') THEN 'EXECUTE on ' || proname END AS lacks
+        FROM pg_proc p JOIN pg_namespace n ON n.oid = pronamespace
+        WHERE proname IN ('idem_begin', 'idem_lookup', 'idem_ready', 'idem_record')) f
+  ORDER BY visible DESC, lacks LIMIT 1),
+  'extension: this database has none: CREATE EXTENSION idempotence, or install its edition in SQL')
+"""
+
+
 def check(pool: Any, session: str | None = None) -> Any:
     """What stands in the way of requests in this session: one sentence for each fault, none if all is well.
 
@@ -303,21 +320,12 @@ async def _check(driver: Driver, session: str | None) -> Problems:
         except Exception as error:
             return error
 
-    place = await asked(
-        "SELECT CASE WHEN bool_or(pg_function_is_visible(p.oid)) THEN '' ELSE min(nspname) END"
-        " FROM pg_proc p JOIN pg_namespace n ON n.oid = pronamespace WHERE proname = 'idem_begin'"
-    )
-    if isinstance(place, Exception):
-        return Problems([f"unreachable: no connection to the database can be had: {place}"])
-    if place is None:
-        return Problems(
-            ["extension: this database has no idem_begin: CREATE EXTENSION idempotence, or install its edition in SQL"]
-        )
-    if place:
-        return Problems(
-            [f"path: the functions are in the schema {place}, which is not on the search_path: set it for the role"]
-        )
-    problems = Problems()
+    fault = await asked(FAULT)
+    if isinstance(fault, Exception):
+        fault = f"unreachable: no connection to the database can be had: {fault}"
+    problems = Problems([fault] if fault else [])
+    if problems:
+        return problems
     edition = await asked(
         "SELECT coalesce((SELECT 'extension ' || extversion FROM pg_extension WHERE extname = 'idempotence'),"
         " 'managed ' || substring(obj_description(to_regnamespace('idempotence'), 'pg_namespace') FROM '[0-9.]+'))"
@@ -329,11 +337,7 @@ async def _check(driver: Driver, session: str | None) -> Problems:
             return problems
     # The edition for managed services has no readiness to ask for.
     ready = await asked("SELECT idem_ready()") if str(edition).startswith("extension") else True
-    if isinstance(ready, Exception) and sqlstate(ready) == "42501":
-        problems.append(
-            "rights: this role may not call the functions: SELECT idem_grant(current_user::text), by a superuser"
-        )
-    elif ready is not True:
+    if ready is not True:
         problems.append("ready: no request can be begun here now: SELECT * FROM idempotence.health tells why")
     found = (
         await asked("SELECT status FROM idem_lookup(CAST($1 AS text), 'idempotence check')", session)
@@ -342,7 +346,8 @@ async def _check(driver: Driver, session: str | None) -> Problems:
     )
     sentences = {
         "42704": f"session: there is none of the name {session}: SELECT idem_create_session('{session}')",
-        "42501": f"rights: this role may not use the session {session}: idem_alter_session(…, usable_by => …) lends it",
+        "42501": f"rights: this role may not use the session {session}:"
+        " its owner lends it by idem_alter_session(…, usable_by => …)",
         "ID012": f"session: the session {session} lives on another server: {found}",
     }
     if isinstance(found, Exception) and (state := sqlstate(found)) in sentences and not problems:
