@@ -1,5 +1,6 @@
-// Makes a retried request take effect once, over JDBC. One file, to be copied into your program: JDK 17, PostgreSQL's
-// driver, the extension idempotence (or its edition for managed services), and nothing else.
+// Makes a retried request take effect once, over JDBC. One file, to be copied into your program, with the line
+// of its package in front: JDK 17, PostgreSQL's driver, the extension idempotence (or its edition for managed
+// services), and nothing else.
 //
 //     var payments = new Idempotence(pool, "payments");       // pool: a javax.sql.DataSource, HikariCP's for example
 //     var answer = payments.run(key, payloadAsJson, connection -> { …; return responseAsJson; });

@@ -1,8 +1,11 @@
 // The header Idempotency-Key for handlers over JDBC, as the IETF's draft and Stripe have it. It goes with
-// Idempotence.java, and needs no framework: `serve` is for any server, `http` for the one in the JDK.
+// Idempotence.java into the same package, and needs no framework: `serve` is for any server, `http` for the JDK's.
 //
 //     var guard = new IdempotencyKey(new Idempotence(pool, "payments"));
-//     server.createContext("/transfers", guard.http(null, (connection, request) -> { …; return new Reply(201, …); }));
+//     server.createContext("/transfers", guard.http(null, (connection, request) -> {
+//         …
+//         return new IdempotencyKey.Reply(201, …);
+//     }));
 //
 // The handler works on the transaction's connection, and its reply leaves after COMMIT has returned. What is recorded
 // is what the clients for other languages record, so they can replay it. There is no lease, no wait for who is at
