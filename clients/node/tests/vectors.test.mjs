@@ -162,7 +162,7 @@ for (const [driver, open] of Object.entries(drivers)) {
       pools.stranger = open({ user: 'client_stranger' });
       pools.ungranted = open({ user: 'client_nobody' });
       // The edition for managed services has a schema of its own.
-      pools.hidden = edition === 'managed' ? pools.ungranted : open({ user: 'client_nobody', database: 'client_hidden' });
+      pools.hidden = open({ user: 'client_nobody', ...(edition === 'managed' ? {} : { database: 'client_hidden' }) });
       pools.empty = open({ database: 'client_empty' });
       pools.unreachable = open({ host: '127.0.0.1', port: 1 });
     });
