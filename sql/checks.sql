@@ -460,7 +460,7 @@ FROM (SELECT '0'::pg_catalog.oid AS role
       SELECT s.setrole FROM pg_catalog.pg_db_role_setting s
       WHERE s.setdatabase OPERATOR(pg_catalog.=) '0'::pg_catalog.oid
          OR s.setdatabase OPERATOR(pg_catalog.=) (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname OPERATOR(pg_catalog.=) pg_catalog.current_database())) r
-CROSS JOIN pg_catalog.unnest('{default_transaction_read_only,idempotence.unrecorded,idempotence.coordinate,idempotence.wait,idempotence.max_sessions_per_role,idempotence.max_standing_sessions_per_role,statement_timeout,lock_timeout,transaction_timeout}'::pg_catalog.text[]) n (name)
+CROSS JOIN pg_catalog.unnest('{default_transaction_read_only,idempotence.unrecorded,idempotence.coordinate,idempotence.wait,idempotence.max_sessions_per_role,idempotence.max_standing_sessions_per_role,idempotence.max_leases_per_role,statement_timeout,lock_timeout,transaction_timeout}'::pg_catalog.text[]) n (name)
 CROSS JOIN LATERAL (
   SELECT e.value, e.place
   FROM (SELECT pg_catalog.substr(c.entry, pg_catalog.strpos(c.entry, '=') OPERATOR(pg_catalog.+) 1) AS value,
@@ -486,7 +486,7 @@ WHERE r.role OPERATOR(pg_catalog.=) '0'::pg_catalog.oid
    -- Only for a role that may work with requests, and only where something is set for it.
    OR pg_catalog.has_function_privilege(r.role, '@extschema@.idem_record(text, text, jsonb, boolean, bigint, interval, text)', 'EXECUTE');
 
--- The limits on sessions of a role, as they are set for the role, or else for whoever asks.
+-- The limits on what a role makes, as they are set for the role, or else for whoever asks.
 CREATE FUNCTION idempotence.limit_of(role regrole, name text) RETURNS bigint
 LANGUAGE sql STABLE PARALLEL UNSAFE
 AS $limit_of$

@@ -2039,7 +2039,7 @@ $unseen$;
 -- holders, and what is suspended by the owners of the sessions. first is the moment of the first that ran out five minutes
 -- ago, or that has been suspended for the given time. Each row of the tables is read once. On a standby even the planning of
 -- a query on an unlogged table fails; PL/pgSQL plans a query only where it executes it.
-CREATE FUNCTION idempotence.leases_of_roles(OUT role text, OUT leased bigint, OUT often bigint, OUT most integer, OUT late bigint, OUT first timestamptz) RETURNS SETOF record
+CREATE FUNCTION idempotence.leases_of_roles(OUT role text, OUT is_full boolean, OUT leased bigint, OUT often bigint, OUT most integer, OUT late bigint, OUT first timestamptz) RETURNS SETOF record
 LANGUAGE plpgsql STABLE PARALLEL UNSAFE
 AS $leases_of_roles$
 #variable_conflict use_column
@@ -2050,7 +2050,8 @@ DECLARE
 BEGIN
   IF idempotence.unseen() IS NULL THEN
     RETURN QUERY
-      SELECT l.holder, pg_catalog.count(*) FILTER (WHERE l.leased_until OPERATOR(pg_catalog.>) now),
+      SELECT l.holder, pg_catalog.count(*) OPERATOR(pg_catalog.>=) idempotence.limit_of(pg_catalog.to_regrole(pg_catalog.quote_ident(l.holder)), 'idempotence.max_leases_per_role'),
+             pg_catalog.count(*) FILTER (WHERE l.leased_until OPERATOR(pg_catalog.>) now),
              pg_catalog.count(*) FILTER (WHERE l.attempt OPERATOR(pg_catalog.>) 3), pg_catalog.max(l.attempt),
              pg_catalog.count(*) FILTER (WHERE l.leased_until OPERATOR(pg_catalog.<) long_ago AND NOT l.has_ended),
              pg_catalog.min(l.leased_until) FILTER (WHERE l.leased_until OPERATOR(pg_catalog.<) long_ago AND NOT l.has_ended)
@@ -2118,17 +2119,18 @@ END
 $unfinished_since$;
 
 CREATE VIEW idempotence.check_leases AS
-SELECT CASE WHEN (SELECT m.estimate IS NOT NULL FROM idempotence.many_unfinished m) OR l.often OPERATOR(pg_catalog.>) 0 OR l.is_many THEN 1 ELSE 0 END AS level,
+SELECT CASE WHEN l.full_roles IS NOT NULL THEN 2 WHEN (SELECT m.estimate IS NOT NULL FROM idempotence.many_unfinished m) OR l.often OPERATOR(pg_catalog.>) 0 OR l.is_many THEN 1 ELSE 0 END AS level,
        COALESCE(l.unseen,
-         pg_catalog.concat(l.leased, ' requests are leased',
+         pg_catalog.concat(l.leased, ' requests are leased', '; as many as they may have: role ' OPERATOR(pg_catalog.||) l.full_roles,
            CASE WHEN l.is_many THEN pg_catalog.format('; most of %s leases are, or were, of role %s', l.leases, pg_catalog.quote_ident(l.busiest)) END,
            CASE WHEN l.often OPERATOR(pg_catalog.>) 0
                 THEN pg_catalog.format('; %s unfinished ones were taken over more than three times, one by attempt %s', l.often, l.most) END)) AS detail,
-       CASE WHEN l.often OPERATOR(pg_catalog.>) 0
+       CASE WHEN l.often OPERATOR(pg_catalog.>) 0 AND l.full_roles IS NULL
             THEN 'A request that was taken over again and again may be what its workers die of, or its lease is too short for the work. The view unfinished tells who has it. max_attempts of a session gives such requests up.'
-            ELSE 'Which program begins them and does not end them? The view unfinished tells in which sessions they are, and who has them. idem_force_release_prefix() ends many; idempotence.max_leases_per_role bounds them.' END AS hint
+            ELSE 'Which program begins them and does not end them? The view unfinished tells in which sessions they are, and who has them. idem_force_release_prefix() ends many; idempotence.max_leases_per_role bounds them, and at that bound a lease is refused (ID009).' END AS hint
 FROM (SELECT (SELECT idempotence.unseen()) AS unseen, COALESCE(pg_catalog.sum(r.leased), 0) AS leased, pg_catalog.sum(r.often) AS often, pg_catalog.max(r.most) AS most,
              pg_catalog.sum(r.leased OPERATOR(pg_catalog.+) r.late) AS leases, pg_catalog.sum(r.leased OPERATOR(pg_catalog.+) r.late) OPERATOR(pg_catalog.>) 50000 AS is_many,
+             pg_catalog.string_agg(pg_catalog.quote_ident(r.role), ', ' ORDER BY r.role) FILTER (WHERE r.is_full) AS full_roles,
              (pg_catalog.array_agg(r.role ORDER BY r.leased OPERATOR(pg_catalog.+) r.late DESC))[1] AS busiest
       FROM idempotence.leases_of_roles() r) l;
 
@@ -2650,7 +2652,7 @@ FROM (SELECT '0'::pg_catalog.oid AS role
       SELECT s.setrole FROM pg_catalog.pg_db_role_setting s
       WHERE s.setdatabase OPERATOR(pg_catalog.=) '0'::pg_catalog.oid
          OR s.setdatabase OPERATOR(pg_catalog.=) (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname OPERATOR(pg_catalog.=) pg_catalog.current_database())) r
-CROSS JOIN pg_catalog.unnest('{default_transaction_read_only,idempotence.unrecorded,idempotence.coordinate,idempotence.wait,idempotence.max_sessions_per_role,idempotence.max_standing_sessions_per_role,statement_timeout,lock_timeout,transaction_timeout}'::pg_catalog.text[]) n (name)
+CROSS JOIN pg_catalog.unnest('{default_transaction_read_only,idempotence.unrecorded,idempotence.coordinate,idempotence.wait,idempotence.max_sessions_per_role,idempotence.max_standing_sessions_per_role,idempotence.max_leases_per_role,statement_timeout,lock_timeout,transaction_timeout}'::pg_catalog.text[]) n (name)
 CROSS JOIN LATERAL (
   SELECT e.value, e.place
   FROM (SELECT pg_catalog.substr(c.entry, pg_catalog.strpos(c.entry, '=') OPERATOR(pg_catalog.+) 1) AS value,
@@ -2676,7 +2678,7 @@ WHERE r.role OPERATOR(pg_catalog.=) '0'::pg_catalog.oid
    -- Only for a role that may work with requests, and only where something is set for it.
    OR pg_catalog.has_function_privilege(r.role, '@extschema@.idem_record(text, text, jsonb, boolean, bigint, interval, text)', 'EXECUTE');
 
--- The limits on sessions of a role, as they are set for the role, or else for whoever asks.
+-- The limits on what a role makes, as they are set for the role, or else for whoever asks.
 CREATE FUNCTION idempotence.limit_of(role regrole, name text) RETURNS bigint
 LANGUAGE sql STABLE PARALLEL UNSAFE
 AS $limit_of$
