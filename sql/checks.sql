@@ -391,11 +391,14 @@ SELECT CASE WHEN pg_catalog.bool_or(r.orphans OPERATOR(pg_catalog.>) 0) OR m.mis
             THEN 'The sweep looks through it. Where no worker visits this database, CALL idem_sweep().'
             ELSE 'Rows of idempotence.session were deleted. Bring them back from a backup before anybody makes such a session again: its requests would be executed again.' END AS hint
 FROM idempotence.missing m
-CROSS JOIN (SELECT pg_catalog.count(*) AS all, pg_catalog.count(*) FILTER (WHERE NOT EXISTS (SELECT FROM idempotence.session s WHERE s.id OPERATOR(pg_catalog.=) o.session OFFSET 0)) AS lost
+CROSS JOIN (SELECT pg_catalog.count(*) AS all,
+                   pg_catalog.count(*) FILTER (
+                     WHERE NOT EXISTS (SELECT FROM idempotence.session s WHERE s.id OPERATOR(pg_catalog.=) o.session OFFSET 0)
+                       -- What was there when somebody gave up what has no session is not told of any more. The audit is read only
+                       -- where a session is missing.
+                       AND o.recorded_at OPERATOR(pg_catalog.>) COALESCE((SELECT pg_catalog.max(a.at) FROM idempotence.audit a WHERE a.action OPERATOR(pg_catalog.=) 'accept_restore'), '-infinity')) AS lost
             FROM idempotence.sample o
-            -- What was there when somebody gave up what has no session is not told of any more.
-            WHERE o.expires_at OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()
-              AND o.recorded_at OPERATOR(pg_catalog.>) COALESCE((SELECT pg_catalog.max(a.at) FROM idempotence.audit a WHERE a.action OPERATOR(pg_catalog.=) 'accept_restore'), '-infinity')) l
+            WHERE o.expires_at OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()) l
 CROSS JOIN (SELECT k.two OR k.of_another AS mixed FROM idempotence.keys k) k
 LEFT JOIN idempotence.restore r ON r.orphans IS NULL OR r.orphans OPERATOR(pg_catalog.<>) 0
 GROUP BY m.missing, m.beside, k.mixed, l.all, l.lost;
