@@ -47,7 +47,9 @@ const OURS = new Error('the connection belongs to the transaction, which ends wh
 function lend(conn: any, refusal: (method: string) => unknown, called: (result: any) => unknown): any {
   const checked = (method: string, call: () => unknown) => {
     const why = refusal(method);
-    if (why) throw why;
+    if (why === OURS) throw why;
+    // It comes as errors of the driver do, with the place of the call.
+    if (why) return Promise.reject(why === OVER ? new Error(OVER.message) : why);
     const result = call();
     called(result);
     return result;

@@ -31,19 +31,23 @@ async function held(handler: any, request: any, reply: any, conn: unknown): Prom
   const refuse = () => {
     throw new Error('an answer past Fastify would leave before COMMIT: return it, or reply.send() it');
   };
-  const sent = signal();
+  let sent: { payload: unknown } | undefined;
+  const over = signal();
   for (const method of past) reply.raw[method] = refuse;
-  const gone = () => sent.reject(new Error('the caller has gone, and the handler has not answered'));
-  if (reply.raw.destroyed) gone();
-  else reply.raw.once('close', gone);
   reply.send = (payload: unknown) => {
-    sent.resolve(payload);
+    sent ??= { payload };
+    over.resolve(undefined);
     return reply;
   };
   try {
     reply.then = undefined; // who returns the reply would wait for the end of the response
     const payload = await handler(request, reply, conn);
-    return payload === undefined || payload === reply ? await sent.promise : payload;
+    if (payload !== undefined && payload !== reply) return payload;
+    // Who answers later may never do so once the caller has gone.
+    reply.raw.once('close', over.resolve);
+    if (!sent && !reply.raw.destroyed) await over.promise;
+    if (!sent) throw new Error('the caller has gone, and the handler has not answered');
+    return sent.payload;
   } finally {
     for (const method of past) delete reply.raw[method];
     delete reply.send;

@@ -152,6 +152,7 @@ function explained(error: unknown, options: HttpOptions): Outgoing {
   const name = error instanceof InProgress ? 'in-progress' : error instanceof Interrupted ? 'interrupted'
     : states[sqlstate(error) ?? ''] ?? (isRetryable(error) && 'unavailable');
   if (!name) throw error;
+  if (name === 'unavailable') console.error('idempotence: a request is answered with 503:', error);
   return problem(name, options);
 }
 

@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import hashlib
 import json
+import logging
 import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, ClassVar, TypeVar
@@ -274,6 +275,8 @@ class Exchange:
                 slug = self.slug(final, lost)
                 if slug is None:
                     raise
+                if slug == "unavailable":
+                    logging.getLogger("idempotence").warning("a request is answered with 503", exc_info=final)
                 return made(self.rules.problem(slug).reply)
 
     def slug(self, error: Exception, lost: bool) -> str | None:
