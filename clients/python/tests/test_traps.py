@@ -233,3 +233,16 @@ def test_work_that_is_a_coroutine_needs_an_asynchronous_pool(pool):
 
     with pytest.raises(TypeError, match="asynchronous pool"):
         idempotence.run(pool, "traps", f"coroutine-{RUN}", None, work)
+
+
+def test_the_error_behind_a_503_is_logged(pool, caplog):
+    idempotent = Idempotent(pool, "traps", deadline=0.2)
+    app = application(idempotent)
+
+    @app.post("/busy")
+    def busy(conn=Depends(idempotent)):
+        conn.execute("DO $$ BEGIN RAISE EXCEPTION 'the stock is busy' USING ERRCODE = '55P03'; END $$")
+
+    answer = TestClient(app).post("/busy", headers={"Idempotency-Key": f"busy-{RUN}"})
+    assert answer.status_code == 503
+    assert "the stock is busy" in caplog.text
