@@ -7,6 +7,11 @@
 #   ARGS       options for the suite, the demo and the benchmark (--help lists those of the last two)
 #   CITUS_SOURCE  the source tree of Citus, or an archive of it, for test-citus
 
+# make splits names at blanks, and what it removes would be another directory.
+ifneq ($(words $(CURDIR)),1)
+$(error the path of this checkout has a blank: $(CURDIR). Move it to a path without)
+endif
+
 PG_CONFIG ?= pg_config
 PROFILE ?= release
 
@@ -84,6 +89,7 @@ managed: ## pack the edition for managed services for pg_tle, in target/dist
 
 sbom: ## write what the library is made of, as CycloneDX
 	@scripts/third_party.py --sbom
+	@bash -c '. scripts/common.sh && write_sums'
 
 clean: ## remove all that was built in this checkout
 	@scripts/clean.sh

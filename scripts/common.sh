@@ -121,9 +121,10 @@ source_epoch() {
     fi
 }
 
-# Writes the digests of all that is in target/dist.
+# Writes the digests of all of this release that is in target/dist.
 write_sums() (
     cd "$root/target/dist" || exit
-    find . -type f ! -name 'SHA256SUMS*' -printf '%P\n' | LC_ALL=C sort | xargs sha256sum >SHA256SUMS.new
+    release=$(sed -n 's/^version = "\(.*\)"/\1/p' "$root/Cargo.toml")
+    find . -type f -name "*$release*" -printf '%P\n' | LC_ALL=C sort | xargs sha256sum >SHA256SUMS.new
     mv SHA256SUMS.new SHA256SUMS
 )

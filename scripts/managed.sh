@@ -38,4 +38,5 @@ END $$;
 SQL
     echo "\$_pgtle_\$);"
 } >"$packed"
+write_sums
 say "wrote $packed"

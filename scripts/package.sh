@@ -23,6 +23,11 @@ esac
 SOURCE_DATE_EPOCH=$(source_epoch)
 export SOURCE_DATE_EPOCH
 
+case $form:$pkglibdir in
+    rpm:/usr/pgsql-*) ;;
+    rpm:*) say "this rpm is for a server with its files in $pkglibdir. Those for servers of PGDG are made on such a machine" ;;
+esac
+
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 files=$work/files

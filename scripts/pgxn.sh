@@ -16,4 +16,5 @@ release=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 archive=target/dist/idempotence-$release.zip
 mkdir -p target/dist
 git archive --format=zip --prefix="idempotence-$release/" --output="$archive" HEAD
+write_sums
 echo "$archive"
