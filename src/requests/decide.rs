@@ -16,6 +16,7 @@ use crate::store::checkpoint::{Checkpoint, StoredCheckpoint};
 use crate::store::lease::StoredLease;
 use crate::store::outcome::Outcome;
 use crate::store::rel::Snapshot;
+use crate::store::tuple::Hint;
 
 /// What the caller wants a request for.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -80,6 +81,8 @@ pub struct Decided {
     pub range_begun: Option<Range>,
     /// The slot for the reply of a numbered request that may be executed; otherwise 0.
     pub slot: i32,
+    /// As [`KeptRequest::former`].
+    pub former: Option<Hint>,
 }
 
 impl Decided {
@@ -107,8 +110,26 @@ impl Asked<'_> {
     /// Finds all that is kept of the request and decides. `None`: it is undecided whether the session is alive. A
     /// decision to refuse is returned as its error.
     pub fn find_and_decide(&self, seeker: Seeker) -> Result<Option<Decided>, Error> {
-        let Some(gathered) = self.gather(seeker)? else { return Ok(None) };
+        self.find_and_decide_unless(seeker, |_| false)
+    }
+
+    /// As [`Asked::find_and_decide`], for whoever has the lock and starts the request at once if it is to be executed:
+    /// then [`liveness::attend`] looks whether the session is alive.
+    pub fn find_and_decide_to_start(&self) -> Result<Option<Decided>, Error> {
+        let starts = |decision| matches!(decision, Decision::Execute { .. } | Decision::GiveUp);
+        self.find_and_decide_unless(Seeker::LockHolder, starts)
+    }
+
+    fn find_and_decide_unless(
+        &self,
+        seeker: Seeker,
+        session_is_checked: impl FnOnce(Decision) -> bool,
+    ) -> Result<Option<Decided>, Error> {
+        let gathered = self.gather(seeker)?;
         let decision = decide(&self.facts(&gathered));
+        if !session_is_checked(decision) && self.check_session()? == Life::Undecided {
+            return Ok(None);
+        }
         self.check_allowed(decision, gathered.kept.place)?;
         let Gathered { digest, kept, checkpoint, lease, begun } = gathered;
         Ok(Some(Decided {
@@ -118,6 +139,7 @@ impl Asked<'_> {
             checkpoint: checkpoint.map(|found| found.checkpoint),
             lease,
             range_begun: begun,
+            former: kept.former,
             slot: match kept.place {
                 Some(Place::Next(slot)) => slot,
                 _ => 0,
@@ -125,13 +147,10 @@ impl Asked<'_> {
         }))
     }
 
-    /// Finds all that is kept of the request. `None`: it is undecided whether the session is alive.
-    fn gather(&self, seeker: Seeker) -> Result<Option<Gathered>, Error> {
+    /// Finds all that is kept of the request.
+    fn gather(&self, seeker: Seeker) -> Result<Gathered, Error> {
         let request = self.request;
         let mut kept = find::find(request, &self.lock, self.asked_at, seeker)?;
-        if self.check_session()? == Life::Undecided {
-            return Ok(None);
-        }
         let digest = match request {
             Request::Keyed(_) => self.lock,
             Request::Numbered(_) => request.digest(),
@@ -155,7 +174,7 @@ impl Asked<'_> {
             kept.place = Some(Place::Overlaps(begun));
             kept.eligibility = Eligibility::OutOfSequence { visible: true };
         }
-        Ok(Some(Gathered { digest, kept, checkpoint, lease, begun }))
+        Ok(Gathered { digest, kept, checkpoint, lease, begun })
     }
 
     /// What the decision rests on.

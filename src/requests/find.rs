@@ -11,6 +11,7 @@ use crate::store::outcome::{self, Outcome};
 use crate::store::rel::Snapshot;
 use crate::store::reply::{self, Reply, WithOutcome};
 use crate::store::stream;
+use crate::store::tuple::Hint;
 
 /// What is kept of a request.
 pub struct KeptRequest {
@@ -22,6 +23,14 @@ pub struct KeptRequest {
     pub eligibility: Eligibility,
     /// The place of a numbered request in its stream.
     pub place: Option<Place>,
+    /// Where the reply stands that the request's own reply is written over.
+    pub former: Option<Hint>,
+}
+
+impl KeptRequest {
+    fn keyed(outcome: Option<Outcome>, visible: bool) -> KeptRequest {
+        KeptRequest { outcome, visible, eligibility: Eligibility::Due { visible: true }, place: None, former: None }
+    }
 }
 
 /// Who looks for a request.
@@ -52,7 +61,7 @@ fn find_keyed(request: &Keyed<'_>, digest: Digest, asked_at: i64, seeker: Seeker
         let row = if seeker == Seeker::LockHolder { kept.row()? } else { kept.row_anew()? };
         let visible = row.as_ref().is_none_or(|row| row.visible);
         let outcome = row.and_then(|row| row.outcome());
-        return Ok(KeptRequest { outcome, visible, eligibility: Eligibility::Due { visible: true }, place: None });
+        return Ok(KeptRequest::keyed(outcome, visible));
     }
     let snapshot = match seeker {
         // An inbox renews expired rows in their place, see `store/inbox.rs`. All other outcome rows never change.
@@ -70,7 +79,7 @@ fn find_keyed(request: &Keyed<'_>, digest: Digest, asked_at: i64, seeker: Seeker
     }
     let visible = found.as_ref().is_none_or(|found| found.visible);
     let outcome = found.map(|found| found.outcome);
-    Ok(KeptRequest { outcome, visible, eligibility: Eligibility::Due { visible: true }, place: None })
+    Ok(KeptRequest::keyed(outcome, visible))
 }
 
 fn find_numbered(request: &Numbered<'_>, seeker: Seeker) -> Result<KeptRequest, Error> {
@@ -85,9 +94,10 @@ fn find_numbered(request: &Numbered<'_>, seeker: Seeker) -> Result<KeptRequest, 
         None => request.range,
     };
     let sequence::Placed { place, visible } = sequence::place(session.order, session.window, acked, &kept, asked);
-    let outcome = match place {
-        Place::Kept(at) => replies.swap_remove(at).outcome,
-        _ => None,
+    let (outcome, former) = match place {
+        Place::Kept(at) => (replies.swap_remove(at).outcome, None),
+        Place::Next(slot) => (None, replies.iter().find(|reply| reply.kept.slot == slot).map(|reply| reply.hint)),
+        _ => (None, None),
     };
     let eligibility = match place {
         Place::Next(_) => Eligibility::Due { visible },
@@ -96,7 +106,7 @@ fn find_numbered(request: &Numbered<'_>, seeker: Seeker) -> Result<KeptRequest, 
         Place::Kept(_) | Place::Discarded => Eligibility::Discarded { visible },
         Place::Ahead(_) | Place::Overlaps(_) => Eligibility::OutOfSequence { visible },
     };
-    Ok(KeptRequest { outcome, visible, eligibility, place: Some(place) })
+    Ok(KeptRequest { outcome, visible, eligibility, place: Some(place), former })
 }
 
 /// The replies that may be kept of a request: that of its slot, or those of its stream. That of the request itself has its

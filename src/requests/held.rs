@@ -71,7 +71,7 @@ impl Leased {
             (Request::Keyed(_), _) => None,
             (Request::Numbered(numbered), Some(Place::Next(slot))) => {
                 let last = self.stored.last.unwrap_or(numbered.range.last);
-                Some(Numbers { range: Range { last, ..numbered.range }, slot, acked: 0 })
+                Some(Numbers { range: Range { last, ..numbered.range }, slot, acked: 0, former: None })
             }
             (Request::Numbered(numbered), _) => {
                 return Err(Error::Discarded { name: request.name(), window: numbered.session.window });
