@@ -143,6 +143,23 @@ impl Rel {
         found
     }
 
+    /// What `read` makes of each row that matches the keys and that the snapshot sees, without rows of which it gives
+    /// nothing.
+    pub fn all<'rel, const N: usize, T>(
+        &'rel self,
+        index: Option<Index>,
+        keys: &mut [pg_sys::ScanKeyData],
+        snapshot: Snapshot,
+        mut read: impl FnMut(&Tuple<'rel, N>) -> Option<T>,
+    ) -> Vec<T> {
+        let mut found = Vec::new();
+        self.find(index, keys, snapshot, |row| {
+            found.extend(read(row));
+            None::<()>
+        });
+        found
+    }
+
     /// Runs `visit` on the rows that match the keys and that the snapshot sees, from the end of an index of rewritten
     /// rows. Gives true if the scan came to the first matching entry. Gives false if it met a former version of the row
     /// that it visited last, since there may be any number of those. The caller then scans again below that row's key,
