@@ -68,7 +68,7 @@ pub fn check() -> Result<(), Error> {
 
 /// Refuses to answer requests while a restore lacks tables.
 fn check_complete() -> Result<(), Error> {
-    restore::missing().map_or(Ok(()), |missing| Err(Error::TablesNotRestored { missing }))
+    restore::missing()?.map_or(Ok(()), |missing| Err(Error::TablesNotRestored { missing }))
 }
 
 /// Refuses to answer requests while a restore lacks tables, or has brought outcomes of another key.
