@@ -127,12 +127,11 @@ pub fn delete(digest: &Digest, now_us: i64) -> Result<bool, Error> {
         // The lock stays, see `Rel::open`.
         drop(Rel::open(place, Access::Write));
         let statement = format!(
-            "DELETE FROM idempotence.{name} WHERE digest OPERATOR(pg_catalog.=) $1
-             RETURNING expires_at OPERATOR(pg_catalog.>) $2"
+            "WITH deleted AS (DELETE FROM idempotence.{name} WHERE digest OPERATOR(pg_catalog.=) $1 RETURNING expires_at)
+             SELECT FROM deleted WHERE expires_at OPERATOR(pg_catalog.>) $2"
         );
         let arguments = [Uuid::from_bytes(digest.0).into(), Timestamptz(now_us).into()];
-        let deleted = sql::changing(&statement, &arguments, |row| row.get::<bool>(1))?;
-        lived |= deleted.contains(&Some(true));
+        lived |= sql::execute(&statement, &arguments)? > 0;
     }
     Ok(lived)
 }
