@@ -22,7 +22,7 @@ use crate::store::outcome_columns::*;
 use crate::store::probe::Probe;
 use crate::store::rel::{Access, Rel, Snapshot};
 use crate::store::segment::{self, Place};
-use crate::store::snapshot::is_being_inserted;
+use crate::store::snapshot::{RowState, row_state};
 use crate::store::tuple::{Tid, uuid_equals};
 use crate::store::write;
 use pgrx::{PgSqlErrorCode, pg_sys};
@@ -71,30 +71,24 @@ pub fn find(probe: &Probe<'_>, asked_at: i64, snapshot: Snapshot) -> Result<Opti
     let mut expired = None;
     let made_at = || time_key::made_from_to([probe.key]);
     let living = segment::probe(made_at, |place, table| {
-        Ok::<_, Error>(match find_in(table, place, probe, snapshot)? {
-            Some((found, _)) if found.outcome.lives_at(asked_at) => Some(found),
-            Some((found, _)) => {
-                expired = Some(found);
-                None
-            }
-            None => None,
-        })
+        let Some((found, _)) = find_in(table, place, probe, snapshot)? else { return Ok::<_, Error>(None) };
+        if found.outcome.lives_at(asked_at) {
+            return Ok(Some(found));
+        }
+        expired = Some(found);
+        Ok(None)
     })?;
     Ok(living.or(expired))
 }
 
 /// The request's outcome in some table that lives at `now_us` and that this transaction has not inserted.
-pub fn find_of_others(probe: &Probe<'_>, now_us: i64) -> Result<bool, Error> {
-    for place in segment::all() {
-        let table = Rel::open(place.0, Access::Read);
+pub fn find_of_others(probe: &Probe<'_>, now_us: i64) -> bool {
+    let lives = |row: &Columns<'_>| row.int8(EXPIRES_AT).filter(|expires_at| !row.is_ours() && *expires_at > now_us);
+    segment::all().any(|(table, index)| {
+        let table = Rel::open(table, Access::Read);
         let keys = &mut [uuid_equals(DIGEST as i16 + 1, &probe.digest.0)];
-        let lives =
-            |row: &Columns<'_>| row.int8(EXPIRES_AT).filter(|expires_at| !row.is_ours() && *expires_at > now_us);
-        if !table.is_empty() && table.find(Some(place.1), keys, Snapshot::Itself, lives).is_some() {
-            return Ok(true);
-        }
-    }
-    Ok(false)
+        !table.is_empty() && table.find(Some(index), keys, Snapshot::Itself, lives).is_some()
+    })
 }
 
 /// Whether the transaction's snapshot does not see an outcome of the session.
@@ -110,7 +104,7 @@ fn find_in<'rel>(
 ) -> Result<Option<(StoredOutcome, Tid<'rel>)>, Error> {
     let keys = &mut [uuid_equals(DIGEST as i16 + 1, &probe.digest.0)];
     let read = |row: &Columns<'rel>| {
-        if matches!(snapshot, Snapshot::WithInserted) && is_being_inserted() {
+        if matches!(snapshot, Snapshot::WithInserted) && matches!(row_state(), RowState::BeingInserted(_)) {
             return Some(Err(recorded_beside(probe)));
         }
         Some(read(row, name, probe).map(|found| (found, row.at())))
