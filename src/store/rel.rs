@@ -306,27 +306,26 @@ pub fn unlock(relation: pg_sys::Oid, mode: u32) {
     unsafe { pg_sys::UnlockRelationOid(relation, mode as i32) }
 }
 
-/// The indexes of a table. The caller has locked the table.
-pub(super) fn indexes_of(table: pg_sys::Oid) -> Vec<pg_sys::Oid> {
-    // SAFETY: the table is locked, so it exists and does not change. The list has `count` oids.
+/// The TOAST table of a table, if it has one, and the indexes of the table. The caller has locked the table.
+pub(super) fn parts_of(table: pg_sys::Oid) -> (Option<pg_sys::Oid>, Vec<pg_sys::Oid>) {
+    // SAFETY: the table is locked, so it exists and does not change.
     unsafe {
         let rel = pg_sys::table_open(table, pg_sys::NoLock as i32);
-        let list = pg_sys::RelationGetIndexList(rel);
-        let count = if list.is_null() { 0 } else { (*list).length };
-        let indexes = (0..count).map(|n| pg_sys::list_nth_oid(list, n)).collect();
+        let parts = (Some((*(*rel).rd_rel).reltoastrelid), indexes_of(rel));
         pg_sys::table_close(rel, pg_sys::NoLock as i32);
-        indexes
+        (parts.0.filter(|toast| *toast != pg_sys::InvalidOid), parts.1)
     }
 }
 
-/// The TOAST table of a table, if it has one. The caller has locked the table.
-pub(super) fn toast_of(table: pg_sys::Oid) -> Option<pg_sys::Oid> {
-    // SAFETY: as above.
-    let toast = unsafe {
-        let rel = pg_sys::table_open(table, pg_sys::NoLock as i32);
-        let toast = (*(*rel).rd_rel).reltoastrelid;
-        pg_sys::table_close(rel, pg_sys::NoLock as i32);
-        toast
-    };
-    (toast != pg_sys::InvalidOid).then_some(toast)
+/// The indexes of a table.
+///
+/// # Safety
+/// The table is open and locked.
+pub(super) unsafe fn indexes_of(rel: pg_sys::Relation) -> Vec<pg_sys::Oid> {
+    // SAFETY: as the caller warrants. The list has as many oids as it says.
+    unsafe {
+        let list = pg_sys::RelationGetIndexList(rel);
+        let count = if list.is_null() { 0 } else { (*list).length };
+        (0..count).map(|number| pg_sys::list_nth_oid(list, number)).collect()
+    }
 }
