@@ -31,13 +31,10 @@ const ONE_WRITE: u64 = 2;
 /// The part that counts. Above it stands the database.
 const COUNT: u64 = (1 << 32) - ONE_WRITE;
 
-struct Words {
-    checkpoint: [AtomicU64; WORDS],
-    lease: [AtomicU64; WORDS],
-    outcome_long: [AtomicU64; WORDS],
-}
+/// The tables.
+const TABLES: [Table; 3] = [Table::Checkpoint, Table::Lease, Table::OutcomeLong];
 
-static ALL: Shared<Words> = Shared::new();
+static ALL: Shared<[[AtomicU64; WORDS]; TABLES.len()]> = Shared::new();
 
 thread_local! {
     /// Whether this transaction writes rows by statements of others.
@@ -54,13 +51,8 @@ fn word(table: Table) -> Option<(&'static AtomicU64, u32)> {
     let database = pg::current_database().to_u32();
     // A process that is not connected yet has no database.
     let words = ALL.get().filter(|_| database != 0)?;
-    let of_table = match table {
-        Table::Checkpoint => &words.checkpoint,
-        Table::Lease => &words.lease,
-        Table::OutcomeLong => &words.outcome_long,
-        _ => return None,
-    };
-    Some((&of_table[database as usize % WORDS], database))
+    let number = TABLES.iter().position(|of| *of == table)?;
+    Some((&words[number][database as usize % WORDS], database))
 }
 
 /// What a word is where its table is known to have no page in the database.
@@ -100,13 +92,13 @@ pub fn written(table: Table) {
 
 /// Something has happened to one of our tables that no writer of ours has done.
 pub fn forget() {
-    [Table::Checkpoint, Table::Lease, Table::OutcomeLong].into_iter().for_each(written);
+    TABLES.into_iter().for_each(written);
 }
 
 /// A database is being made. Nobody is connected to it until its transaction has committed.
 pub fn forget_all() {
     if let Some(words) = ALL.get() {
-        words.checkpoint.iter().chain(&words.lease).chain(&words.outcome_long).for_each(count);
+        words.iter().flatten().for_each(count);
     }
 }
 

@@ -64,12 +64,11 @@ pub fn save_failed(journal: &str, why: Option<&str>) {
     let table = Rel::open(Table::Sweep, Access::Write);
     let columns: [_; COLUMNS] =
         [Some(pg::now_us().into()), Some(0i64.into()), Some(pg::text(&step)), why.map(pg::text)];
-    match (find_in(&table, &step, |row| Some(row.text(SAID))), why) {
-        (Some((said, _)), Some(why)) if said.as_deref() == Some(why) => {}
-        (Some((_, at)), Some(_)) => write::update(&table, at, &columns),
-        (Some((_, at)), None) => write::delete(&table, at),
-        (None, Some(_)) => write::insert(&table, &columns),
-        (None, None) => {}
+    match find_in(&table, &step, |row| Some(row.text(SAID))) {
+        Some((_, at)) if why.is_none() => write::delete(&table, at),
+        Some((said, at)) if said.as_deref() != why => write::update(&table, at, &columns),
+        None if why.is_some() => write::insert(&table, &columns),
+        _ => {}
     }
 }
 
