@@ -46,12 +46,12 @@ pub fn init() {
     ALL.want(c"idempotence blank tables", |memory, locks| ALL.made(memory, locks));
 }
 
-/// The word of a table of this database, and the database.
+/// The word of a table of this database, and the database; `None`: nothing is known of the table.
 fn word(table: Table) -> Option<(&'static AtomicU64, u32)> {
+    let number = TABLES.iter().position(|of| *of == table)?;
     let database = pg::current_database().to_u32();
     // A process that is not connected yet has no database.
     let words = ALL.get().filter(|_| database != 0)?;
-    let number = TABLES.iter().position(|of| *of == table)?;
     Some((&words[number][database as usize % WORDS], database))
 }
 
@@ -83,7 +83,7 @@ impl Noted {
     }
 }
 
-/// A row was inserted into the table, and may be committed from now on.
+/// A row was inserted into a table, of these or any other, and may be committed from now on.
 pub fn written(table: Table) {
     if let Some((word, _)) = word(table) {
         count(word);

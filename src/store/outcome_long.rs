@@ -9,18 +9,8 @@
 use crate::domain::identity::{Digest, SessionId};
 use crate::error::Error;
 use crate::lock::Tag;
-use crate::store::cache;
-use crate::store::catalog::Table;
-use crate::store::rel;
 use crate::store::sql::{self, ids, moment};
 use pgrx::datum::Uuid;
-use pgrx::pg_sys;
-
-/// Takes the lock to write the table if no conflicting lock is held; gives whether it did. The statements that follow do
-/// not wait behind VACUUM FULL then.
-pub fn try_lock() -> bool {
-    rel::try_lock(cache::oid(Table::OutcomeLong), pg_sys::RowExclusiveLock)
-}
 
 /// Locks the requests, to the end of the transaction; gives those whose lock was free.
 pub fn lock_requests(digests: &[Digest]) -> Vec<SessionId> {

@@ -4,7 +4,7 @@
 //! To change a row, a caller opens the table to write first and finds the row after that. A place that was found before
 //! the table was locked may belong to another row by now.
 
-use crate::domain::identity::SessionId;
+use crate::domain::identity::{Digest, SessionId};
 use crate::lock;
 use crate::pg::{self, raw};
 use crate::store::cache;
@@ -141,6 +141,17 @@ impl Rel {
         }
         scan.end();
         found
+    }
+
+    /// As [`Rel::find`], for the rows of a digest, which is the first column of a table of requests and of its index.
+    pub fn find_digest<'rel, const N: usize, T>(
+        &'rel self,
+        index: Index,
+        digest: &Digest,
+        snapshot: Snapshot,
+        visit: impl FnMut(&Tuple<'rel, N>) -> Option<T>,
+    ) -> Option<T> {
+        self.find(Some(index), &mut [uuid_equals(1, &digest.0)], snapshot, visit)
     }
 
     /// What `read` makes of each row that matches the keys and that the snapshot sees, without rows of which it gives

@@ -17,7 +17,6 @@ use crate::error::{Error, or_raise};
 use crate::guc;
 use crate::lock::Tag;
 use crate::pg;
-use crate::store::blank;
 use crate::store::cache::{self, Other, Pointer};
 use crate::store::catalog::{Index, Table};
 use crate::store::fresh;
@@ -109,13 +108,6 @@ pub fn open_for_outcomes(last: i64) -> (Place, Rel) {
         if now.current == before.current && last <= now.ends_at {
             return (place, table);
         }
-    }
-}
-
-/// Outcomes were inserted into this table, and may be committed from now on.
-pub fn written(place: Place) {
-    if place.0 == LONG.0 {
-        blank::written(LONG.0);
     }
 }
 

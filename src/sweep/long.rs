@@ -17,7 +17,8 @@ pub fn delete_expired(limit: usize) -> Result<Progress, Error> {
     if Rel::open(Table::OutcomeLong, Access::Read).is_empty() {
         return Ok(progress);
     }
-    if !outcome_long::try_lock() {
+    // The statements that follow do not wait behind VACUUM FULL then.
+    if !Rel::try_lock(Table::OutcomeLong) {
         progress.delayed.push(format!("outcomes cannot be deleted yet: {}", held_by::of_outcome_long()?));
         return Ok(progress);
     }
