@@ -37,25 +37,13 @@ impl State {
 
 /// Where the names of a request stand in its roll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place(pub(super) u32);
+pub struct Place(pub u32);
 
 impl Place {
     /// In no roll: nobody watches.
     pub const UNWATCHED: Place = Place(u32::MAX);
     /// The roll had no room, and has only counted it.
     pub(super) const COUNTED: Place = Place(u32::MAX - 1);
-
-    /// A place for tests that see the list without shared memory.
-    #[cfg(test)]
-    pub fn number(number: u32) -> Place {
-        Place(number)
-    }
-
-    /// Its number.
-    #[cfg(test)]
-    pub fn as_number(self) -> u32 {
-        self.0
-    }
 }
 
 /// A roll, all zeros at first. The names follow it.
