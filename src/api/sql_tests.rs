@@ -95,7 +95,7 @@ fn views_name_the_lock_classes_that_they_mean() {
 
 #[test]
 fn idem_sweep_takes_all_steps_in_their_order() {
-    let steps = Step::ALL.map(Step::name).join(",");
+    let steps = Step::ALL.map(|step| step.name).join(",");
     assert_in(&["sweep"], &format!("FOREACH step IN ARRAY '{{{steps}}}'::pg_catalog.text[] LOOP"));
 }
 

@@ -6,7 +6,6 @@ use crate::pg;
 use crate::store::catalog::Table;
 use crate::store::exclusive;
 use crate::store::outcome_long;
-use crate::sweep::held_by;
 use crate::sweep::progress::Progress;
 
 /// Deletes at most `limit` outcomes that have expired. Truncates the table when nothing is left in it.
@@ -16,7 +15,9 @@ pub fn delete_expired(limit: usize) -> Result<Progress, Error> {
         return Ok(progress);
     }
     if !outcome_long::try_lock() {
-        progress.delayed.push(format!("outcomes cannot be deleted yet: {}", held_by::of_outcome_long()?));
+        let holders =
+            "SELECT idempotence.holders(ARRAY['idempotence.outcome_long'::pg_catalog.regclass::pg_catalog.oid], NULL)";
+        progress.delay("outcomes cannot be deleted", holders)?;
         return Ok(progress);
     }
     let before = pg::now_us().saturating_sub(EXPIRY_GRACE_US);

@@ -33,7 +33,6 @@ use crate::store::message;
 use crate::store::rel::{self, Access, Rel};
 use crate::store::segment::{self, Segment};
 use crate::store::sql;
-use crate::sweep::held_by;
 use crate::sweep::look;
 use crate::sweep::progress::Progress;
 use crate::sweep::tombstones;
@@ -55,6 +54,12 @@ fn next_of(rows: &[Segment<'_>; 3], current: usize) -> Option<usize> {
     ready.first().copied()
 }
 
+/// Says who keeps a segment from its next state, as the view `segments` tells.
+fn delay(progress: &mut Progress, segment: usize, state: &str) -> Result<(), Error> {
+    let holders = format!("SELECT held_by FROM idempotence.segments WHERE segment OPERATOR(pg_catalog.=) {segment}");
+    progress.delay(&format!("segment {segment} cannot be {state}"), &holders)
+}
+
 /// Closes segments that were turned away from, if certainly nobody writes them any more.
 pub fn close() -> Result<Progress, Error> {
     let ring = segment::open_ring();
@@ -63,11 +68,7 @@ pub fn close() -> Result<Progress, Error> {
     for mut row in rows.into_iter().filter(|row| !row.current && row.closed_at.is_none()) {
         let table = cache::oid(row.table());
         if !rel::try_lock(table, pg_sys::ShareLock) {
-            progress.delayed.push(format!(
-                "segment {} cannot be closed yet: {}",
-                row.number,
-                held_by::of_segment(row.number)?
-            ));
+            delay(&mut progress, row.number, "closed")?;
             continue;
         }
         // That the lock was free is proof enough. Nobody need wait for the end of this transaction.
@@ -223,8 +224,7 @@ pub fn empty() -> Result<Progress, Error> {
                 sql::execute(&format!("TRUNCATE ONLY idempotence.outcome_{number}"), &[])?;
                 progress.done.push(format!("segment {number} is empty"));
             } else {
-                let by = held_by::of_segment(number)?;
-                progress.delayed.push(format!("segment {number} cannot be emptied yet: {by}"));
+                delay(&mut progress, number, "emptied")?;
             }
         }
     }

@@ -11,7 +11,9 @@ use crate::pg;
 use crate::sessions::liveness;
 use crate::store::session::client as saved;
 use crate::store::session_live as live;
-use crate::sweep::due::{self, Ownerless};
+use crate::sweep::due;
+use crate::sweep::parts::Part;
+use crate::sweep::progress::Progress;
 use crate::sweep::tombstones;
 
 /// Puts saved sessions back to work, each with a full fresh timeout from the moment when the server came up or
@@ -30,34 +32,25 @@ pub fn restore(from: Cursor, batch: usize) -> Result<(usize, Option<Cursor>), Er
 
 fn restore_one(id: &SessionId, last_seen: i64) -> bool {
     let run_out = |session: &ClientSession| liveness::clock_has_run_out(session, last_seen);
-    let Some(found) = saved::find(id) else { return false };
+    // Since it was found, it may have ended, or its own client has put it to work.
+    let not_at_work = || saved::find(id).filter(|saved| saved.ended.is_none() && live::find(id).is_none());
+    let lock = names::client_session_lock(id);
+    let Some(found) = not_at_work() else { return false };
     if run_out(&found.session) {
-        end_if_not_at_work(id, run_out);
-        return false;
-    }
-    if !names::client_session_lock(id).try_share() || !names::sign_of_life_lock(id).try_acquire() {
-        return false;
-    }
-    match saved::find(id) {
-        Some(saved) if saved.ended.is_none() && live::find(id).is_none() => {
-            live::save(&saved.session, last_seen);
-            true
-        }
-        // Since it was found, it has ended, or its own client has put it to work.
-        _ => false,
-    }
-}
-
-fn end_if_not_at_work(id: &SessionId, run_out: impl Fn(&ClientSession) -> bool) {
-    if !names::client_session_lock(id).try_acquire() {
-        return;
-    }
-    match saved::find(id) {
-        Some(saved) if saved.ended.is_none() && live::find(id).is_none() && run_out(&saved.session) => {
+        if lock.try_acquire()
+            && let Some(saved) = not_at_work()
+            && run_out(&saved.session)
+        {
             liveness::end(&saved.session, End::Expired);
         }
-        _ => {}
+        return false;
     }
+    if !lock.try_share() || !names::sign_of_life_lock(id).try_acquire() {
+        return false;
+    }
+    let Some(saved) = not_at_work() else { return false };
+    live::save(&saved.session, last_seen);
+    true
 }
 
 /// Ends sessions whose client has fallen silent and that no transaction uses. Returns the number ended, and
@@ -83,18 +76,18 @@ fn end_if_silent(id: &SessionId) -> bool {
     }
 }
 
-/// Deletes sessions that ended a retention ago, with all that they leave behind. Returns the number of rows, and
-/// how many of them are sessions.
-pub fn delete_ended(batch: usize) -> Result<(usize, usize), Error> {
+/// Deletes sessions that ended a retention ago, with all that they leave behind, which are rows up to a batch.
+pub fn delete_ended() -> Result<Progress, Error> {
+    let batch = guc::sweep_batch();
     let before_us = pg::now_us().saturating_sub(guc::retention_us());
     // What others have locked hides nothing behind it. For each such row they hold a lock on its lane, so there are few.
     let mut looked_at = 0;
     loop {
         let ended = due::ended_before(before_us, batch, looked_at)?;
-        let deleted = if ended.is_empty() { (0, 0) } else { due::delete(&ended, batch)? };
+        let (rows, deleted) = if ended.is_empty() { (0, 0) } else { due::delete(&ended, batch)? };
         looked_at += ended.len();
-        if deleted != (0, 0) || ended.len() < batch {
-            return Ok(deleted);
+        if rows > 0 || ended.len() < batch {
+            return Ok(Progress::counted(deleted, "ended client sessions deleted", rows >= batch));
         }
     }
 }
@@ -103,27 +96,26 @@ pub fn delete_ended(batch: usize) -> Result<(usize, usize), Error> {
 /// role ends. The bare number of a dropped role may be given to another role some day. Returns the number of
 /// sessions, and where to go on.
 pub fn clear_owners(from: Cursor, batch: usize) -> Result<(usize, Option<Cursor>), Error> {
-    let try_lock = |session: &Ownerless| match &session.name {
-        Some(name) => names::standing_session_lock(name).try_acquire(),
-        None => names::client_session_lock(&session.id).try_acquire(),
-    };
-    let (found, next) = due::ownerless(from, batch)?;
-    let locked: Vec<SessionId> = found.iter().filter(|session| try_lock(session)).map(|session| session.id).collect();
-    let cleared = if locked.is_empty() { 0 } else { due::clear_owners(&locked)? };
-    Ok((cleared, next))
+    with_locks(due::ownerless(from, batch)?, due::clear_owners)
 }
 
 /// Takes tombstones on to their next stage, see `tombstones.rs`. Returns the number of sessions that were
 /// forgotten, and where to go on.
 pub fn forget_dropped(from: Cursor, batch: usize) -> Result<(usize, Option<Cursor>), Error> {
-    let part = tombstones::find(from, batch)?;
+    with_locks(tombstones::find(from, batch)?, tombstones::advance)
+}
+
+/// Calls `work` for those sessions of a part whose locks are free, and takes these. The lock of a standing session keeps
+/// out whoever makes it again.
+fn with_locks(part: Part, work: fn(&[SessionId]) -> Result<usize, Error>) -> Result<(usize, Option<Cursor>), Error> {
     let mut locked = Vec::with_capacity(part.ids.len());
     for id in part.ids {
-        // This lock keeps out whoever makes the session again.
-        if due::name_of(&id)?.is_some_and(|name| names::standing_session_lock(&name).try_acquire()) {
+        let name = due::name_of(&id)?;
+        let lock = name.map_or_else(|| names::client_session_lock(&id), |name| names::standing_session_lock(&name));
+        if lock.try_acquire() {
             locked.push(id);
         }
     }
-    let forgotten = if locked.is_empty() { 0 } else { tombstones::advance(&locked)? };
-    Ok((forgotten, part.next))
+    let count = if locked.is_empty() { 0 } else { work(&locked)? };
+    Ok((count, part.next))
 }

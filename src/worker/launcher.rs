@@ -420,7 +420,7 @@ fn is_there(process: i32) -> bool {
 
 /// Whether a visit that had too little time has come to the tables of users: all of ours were swept.
 fn is_through(report: &Report) -> bool {
-    report.ended == Ended::Cut && Step::ALL.get(report.step) == Some(&Step::Journals)
+    report.ended == Ended::Cut && Step::ALL.get(report.step).is_some_and(Step::is_on_journals)
 }
 
 /// Notes on the board that a database was swept now, or could not be.

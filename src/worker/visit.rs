@@ -126,7 +126,7 @@ impl Visit {
                 StepEnd::Failed => all_done = false,
                 StepEnd::OutOfTime { advanced: false } if nth == 0 => {
                     // The step had all the time of the visit. The next visit begins with the step after it.
-                    self.failed.get_or_insert(format!("step \"{}\" takes longer than a visit may last", step.name()));
+                    self.failed.get_or_insert(format!("step \"{}\" takes longer than a visit may last", step.name));
                     return (Ended::Failed, place + 1);
                 }
                 StepEnd::OutOfTime { .. } => return (if all_done { Ended::Cut } else { Ended::Delayed }, place),
@@ -137,7 +137,7 @@ impl Visit {
 
     /// Takes a step to its end, transaction by transaction.
     fn take(&mut self, database: &str, step: Step) -> StepEnd {
-        let activity = CString::new(format!("idempotence: {}", step.name())).unwrap_or_default();
+        let activity = CString::new(format!("idempotence: {}", step.name)).unwrap_or_default();
         let mut advanced = false;
         loop {
             if self.start.elapsed() >= STAY {
@@ -190,7 +190,7 @@ fn sweeping(step: Step) -> Result<Option<String>, Error> {
     sql::first(&format!(
         "SELECT pg_catalog.concat('a sweep by hand, or a restore, is at work: held by ', h.holders)
          FROM (SELECT idempotence.advisory_holders({})) h (holders) WHERE h.holders IS NOT NULL",
-        sweep::lock_of(step) as u16
+        step.lock() as u16
     ))
 }
 
@@ -203,10 +203,7 @@ fn extension() -> Option<pg_sys::Oid> {
 
 /// Logs what a step did. The ring turns once in days, so its steps are logged; the others are routine.
 fn log(database: &str, step: Step, swept: &Progress) {
-    let level = match step {
-        Step::Empty | Step::Turn | Step::Close => PgLogLevel::LOG,
-        _ => PgLogLevel::DEBUG1,
-    };
+    let level = if step.is_of_ring() { PgLogLevel::LOG } else { PgLogLevel::DEBUG1 };
     for line in &swept.done {
         let message = format!("idempotence, database \"{database}\": {line}");
         pgrx::ereport!(level, PgSqlErrorCode::ERRCODE_SUCCESSFUL_COMPLETION, legible(&message));
