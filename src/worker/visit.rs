@@ -103,13 +103,10 @@ impl Visit {
                 database
             }
             Ok(None) => return (Ended::NotInstalled, 0),
-            Err(failure) if failure.code == PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE => {
-                self.failed = Some(failure.said);
-                return (Ended::OtherVersion, 0);
-            }
-            Err(failure) => {
-                self.failed = Some(failure.said);
-                return (Ended::Failed, 0);
+            Err(Failure { code, said }) => {
+                self.failed = Some(said);
+                let is_other = code == PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE;
+                return (if is_other { Ended::OtherVersion } else { Ended::Failed }, 0);
             }
         };
         let mut all_done = true;
