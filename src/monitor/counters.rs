@@ -118,9 +118,8 @@ pub fn read() -> Vec<Tally> {
 /// Sets the counters of this database to 0. Gives the moment from which they count.
 pub fn reset() -> i64 {
     let (database, now_us) = (pg::current_database().to_u32(), pg::now_us());
-    let Some(area) = area() else { return now_us };
-    let mut tallies = area.tallies.lock();
-    tallies.move_from_all(area.all_cells(), now_us);
-    tallies.for_each_of(database, |tally| tally.begin(now_us));
+    if let Some(area) = area() {
+        area.tallies.lock().reset(database, area.all_cells(), now_us);
+    }
     now_us
 }

@@ -47,14 +47,11 @@ pub fn read() -> Vec<Tally> {
         log!("could not remove \"{FILE}\": {error}");
     }
     match serde_json::from_slice::<File>(&bytes) {
-        Ok(File { form: FORM, tallies }) => tallies,
+        Ok(File { form: FORM, tallies }) => return tallies,
         Ok(File { form, .. }) => {
             log!("did not read \"{FILE}\", the counters of idempotence begin anew: it has form {form}, and not {FORM}");
-            Vec::new()
         }
-        Err(error) => {
-            log!("could not read \"{FILE}\", the counters of idempotence begin anew: {error}");
-            Vec::new()
-        }
+        Err(error) => log!("could not read \"{FILE}\", the counters of idempotence begin anew: {error}"),
     }
+    Vec::new()
 }

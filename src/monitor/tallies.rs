@@ -83,10 +83,12 @@ impl Tallies {
         }
     }
 
-    pub fn for_each_of(&mut self, database: u32, mut work: impl FnMut(&mut Tally)) {
+    /// Has the tallies of a database begin anew.
+    pub fn reset(&mut self, database: u32, cells: &[Cells], now_us: i64) {
+        self.move_from_all(cells, now_us);
         self.table.for_each(|tally| {
             if tally.key.database == database {
-                work(tally);
+                tally.begin(now_us);
             }
         });
     }
@@ -154,7 +156,7 @@ impl Tallies {
         }
     }
 
-    pub fn move_from_all(&mut self, cells: &[Cells], now_us: i64) {
+    fn move_from_all(&mut self, cells: &[Cells], now_us: i64) {
         cells.iter().flatten().for_each(|cell| self.move_from(cell, now_us));
     }
 

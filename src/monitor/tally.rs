@@ -64,20 +64,11 @@ pub struct Key {
 impl Key {
     /// The tally of a session in this database.
     pub fn of(session: &Session, database: pg_sys::Oid) -> Key {
+        let others = Key::of_others(database.to_u32());
         match session {
-            Session::Standing(session) => Key::of_standing(&session.id, database),
-            Session::Client(session) => Key::of_clients(session.owner, database),
+            Session::Standing(session) => Key { session: session.id, ..others },
+            Session::Client(session) => Key { role: session.owner.to_u32(), ..others },
         }
-    }
-
-    /// The tally of a standing session.
-    fn of_standing(id: &SessionId, database: pg_sys::Oid) -> Key {
-        Key { database: database.to_u32(), role: 0, session: *id }
-    }
-
-    /// The tally of the client sessions of a role.
-    fn of_clients(owner: pg_sys::Oid, database: pg_sys::Oid) -> Key {
-        Key { database: database.to_u32(), role: owner.to_u32(), session: SessionId::default() }
     }
 
     /// The tally of a database for what tallies that gave way had counted.
@@ -141,13 +132,15 @@ impl Tally {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::StandingSession;
+    use std::rc::Rc;
 
     #[test]
     fn keys_of_sessions_roles_and_others_differ() {
-        let database = pg_sys::Oid::from(5);
-        let standing = Key::of_standing(&[1; 16], database);
-        let clients = Key::of_clients(pg_sys::Oid::from(10), database);
+        let session = StandingSession { id: [1; 16], ..StandingSession::default() };
+        let standing = Key::of(&Session::Standing(Rc::new(session)), pg_sys::Oid::from(5));
         let others = Key::of_others(5);
+        let clients = Key { role: 10, ..others };
         assert!(standing != clients && clients != others && standing != others);
         assert!(others.is_others() && !standing.is_others() && !clients.is_others());
     }
