@@ -78,10 +78,8 @@ pub struct Board {
     pub visited: [(u32, i64); DATABASES_MAX],
     /// The databases whose last visit failed.
     pub failures: [Unswept; FAILURES_MAX],
-    /// Databases in which a backend has just found the extension.
-    pub announced: [u32; ANNOUNCED_MAX],
-    /// The number of announced databases.
-    pub announced_count: usize,
+    /// Databases in which a backend has just found the extension; 0 is a free place.
+    announced: [u32; ANNOUNCED_MAX],
     /// How often the launcher was started, and the last moments at which it was started anew.
     pub starts: (u64, Moments<64>),
     /// When a wait for a lock of ours ended in a deadlock, by the database.
@@ -153,12 +151,15 @@ pub fn announce() {
     }
     let database = pg::current_database().to_u32();
     let Some(mut board) = BOARD.lock() else { return };
-    debug_assert!(board.announced_count <= ANNOUNCED_MAX);
-    let count = board.announced_count;
-    if count < ANNOUNCED_MAX && !board.announced[..count].contains(&database) {
-        board.announced[count] = database;
-        board.announced_count += 1;
+    // Those that were announced stand before the free places.
+    if let Some(place) = board.announced.iter_mut().find(|place| [0, database].contains(place)) {
+        *place = database;
     }
+}
+
+/// Takes the databases that were announced.
+pub fn take_announced() -> [u32; ANNOUNCED_MAX] {
+    std::mem::replace(&mut open().announced, [0; ANNOUNCED_MAX])
 }
 
 /// Notes that the launcher was started. The first start since the server came up is none anew.

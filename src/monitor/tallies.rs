@@ -78,7 +78,6 @@ impl Tallies {
         for tally in saved.into_iter().filter(|tally| tally.key.database != 0) {
             if let Some(kept) = self.tally_or_others(tally.key, tally.since) {
                 kept.add(&tally);
-                kept.used = kept.used.max(tally.used);
             }
         }
     }
@@ -150,7 +149,6 @@ impl Tallies {
                 self.table.remove(&key);
                 if !is_others && let Some(others) = self.enter(Key::of_others(key.database), tally.since) {
                     others.add(&tally);
-                    others.used = others.used.max(tally.used);
                 }
             }
         }

@@ -3,7 +3,6 @@
 use crate::domain::identity::SessionId;
 use crate::error::OWN_SQLSTATES;
 use crate::model::Session;
-use pgrx::pg_sys;
 use serde::{Deserialize, Serialize};
 
 /// What is counted.
@@ -63,8 +62,8 @@ pub struct Key {
 
 impl Key {
     /// The tally of a session in this database.
-    pub fn of(session: &Session, database: pg_sys::Oid) -> Key {
-        let others = Key::of_others(database.to_u32());
+    pub fn of(session: &Session, database: u32) -> Key {
+        let others = Key::of_others(database);
         match session {
             Session::Standing(session) => Key { session: session.id, ..others },
             Session::Client(session) => Key { role: session.owner.to_u32(), ..others },
@@ -122,6 +121,7 @@ impl Tally {
     /// Adds what another tally has counted.
     pub fn add(&mut self, other: &Tally) {
         self.since = self.since.min(other.since);
+        self.used = self.used.max(other.used);
         for (count, more) in self.counts.iter_mut().zip(other.counts) {
             // What was saved in a file may be anything.
             *count = count.saturating_add(more);
@@ -138,7 +138,7 @@ mod tests {
     #[test]
     fn keys_of_sessions_roles_and_others_differ() {
         let session = StandingSession { id: [1; 16], ..StandingSession::default() };
-        let standing = Key::of(&Session::Standing(Rc::new(session)), pg_sys::Oid::from(5));
+        let standing = Key::of(&Session::Standing(Rc::new(session)), 5);
         let others = Key::of_others(5);
         let clients = Key { role: 10, ..others };
         assert!(standing != clients && clients != others && standing != others);
@@ -149,6 +149,6 @@ mod tests {
     fn a_line_takes_over_what_another_has_counted() {
         let mut tally = Tally { key: Key::default(), since: 20, used: 20, counts: [1; Counter::COUNT] };
         tally.add(&Tally { key: Key::default(), since: 10, used: 30, counts: [2; Counter::COUNT] });
-        assert_eq!((tally.since, tally.counts), (10, [3; Counter::COUNT]));
+        assert_eq!((tally.since, tally.used, tally.counts), (10, 30, [3; Counter::COUNT]));
     }
 }

@@ -4,6 +4,7 @@ use super::entry::{Entry, RequestKey};
 use crate::domain::identity::Digest;
 use std::collections::{HashMap, TryReserveError};
 use std::hash::{BuildHasher, Hash, RandomState};
+use std::iter::successors;
 
 /// The greatest length of a list without an index. It is small in tests, so that they soon exceed it.
 pub const SCANNED_MAX: usize = if cfg!(test) { 4 } else { 16 };
@@ -46,15 +47,10 @@ impl EntryIndex {
 
     /// The newest entry of a request, and its place.
     pub fn newest<'a>(&self, key: RequestKey<'_>, entries: &'a [Entry]) -> Option<(usize, &'a Entry)> {
-        let mut place = self.names.get(&self.hash(key)).copied();
-        while let Some(at) = place {
-            if entries[at].is(key) {
-                return Some((at, &entries[at]));
-            }
-            // It is another name with the same hash, which is rare.
-            place = self.before[at].0;
-        }
-        None
+        let newest = self.names.get(&self.hash(key)).copied();
+        // That it is another name with the same hash is rare.
+        let place = successors(newest, |at| self.before[*at].0).find(|at| entries[*at].is(key))?;
+        Some((place, &entries[place]))
     }
 
     /// The newest entry under a lock.

@@ -104,20 +104,20 @@ impl List {
         named(request).or_else(canonical)
     }
 
-    /// The open request under a lock.
-    pub fn under(&self, lock: &Digest) -> Option<RequestName> {
-        self.open_under(lock).map(Entry::name)
-    }
-
     /// How many locks the entries have. For a short list it is an upper bound: the number of entries.
     pub fn locks(&self) -> usize {
         self.index.as_ref().map_or(self.entries.len(), EntryIndex::locks)
     }
 
-    /// The open request under a lock, if its number is `upto` or less.
-    pub fn begun_under(&self, lock: &Digest, upto: i64) -> Option<RequestName> {
-        let begun = |entry: &&Entry| entry.open.numbers.is_some_and(|numbers| numbers.range.first <= upto);
-        self.open_under(lock).filter(begun).map(Entry::name)
+    /// The open request under a lock, if its number is `upto` or less. There is one at most, and it is the newest entry
+    /// under the lock.
+    pub fn under(&self, lock: &Digest, upto: i64) -> Option<RequestName> {
+        let newest = match &self.index {
+            Some(index) => index.newest_under(lock, &self.entries),
+            None => self.entries.iter().rev().find(|entry| entry.open.lock == *lock),
+        };
+        let is_beyond = |entry: &Entry| entry.open.numbers.is_some_and(|numbers| numbers.range.first > upto);
+        newest.filter(|entry| entry.is_open() && !is_beyond(entry)).map(Entry::name)
     }
 
     /// Whether a request of the client session is open.
@@ -149,12 +149,6 @@ impl List {
         entry.place
     }
 
-    /// The sessions of the requests that are neither recorded, saved nor released, one for each of them.
-    pub fn sessions_of_unrecorded(&self) -> Vec<Session> {
-        let unrecorded = self.entries.iter().filter(|entry| entry.is_unrecorded());
-        unrecorded.map(|entry| entry.session.clone()).collect()
-    }
-
     /// The open request that was begun last, and how many other ones are open.
     pub fn last_open(&self) -> Option<(RequestName, usize)> {
         if self.open == 0 {
@@ -164,14 +158,13 @@ impl List {
         Some((last.name(), self.open - 1))
     }
 
-    /// The first request that is neither recorded, saved nor released, and how many more of them there are.
-    pub fn unrecorded(&self) -> Option<(RequestName, usize)> {
+    /// The first request that is neither recorded, saved nor released, and the sessions of all of them, one for each.
+    pub fn unrecorded(&self) -> Option<(RequestName, Vec<Session>)> {
         if self.open == 0 {
             return None;
         }
-        let mut unrecorded = self.entries.iter().filter(|entry| entry.is_unrecorded());
-        let first = unrecorded.next()?;
-        Some((first.name(), unrecorded.count()))
+        let unrecorded = || self.entries.iter().filter(|entry| entry.is_unrecorded());
+        Some((unrecorded().next()?.name(), unrecorded().map(|entry| entry.session.clone()).collect()))
     }
 
     /// Undoes what happened at `level`, the innermost. Tells of each entry that has another state now, and of each that was
@@ -211,15 +204,6 @@ impl List {
             Some(index) => index.newest(key, &self.entries),
             None => self.entries.iter().enumerate().rev().find(|(_, entry)| entry.is(key)),
         }
-    }
-
-    /// The open entry under a lock. There is one at most, and it is the newest entry under the lock.
-    fn open_under(&self, lock: &Digest) -> Option<&Entry> {
-        let newest = match &self.index {
-            Some(index) => index.newest_under(lock, &self.entries),
-            None => self.entries.iter().rev().find(|entry| entry.open.lock == *lock),
-        };
-        newest.filter(|entry| entry.is_open())
     }
 
     fn note(&mut self, change: Change, level: Level) {
@@ -339,7 +323,7 @@ mod tests {
         list.finish(R, State::Released, 1);
         assert!(matches!(list.find(R), Err(Missing::Released)));
         begin(&mut list, "r", 2);
-        assert!(list.holds(R) && list.under(&Digest([0; 16])).is_some());
+        assert!(list.holds(R) && list.under(&Digest([0; 16]), 0).is_some());
         list.finish(R, State::Recorded, 2);
         assert!(matches!(list.find(R), Err(Missing::Recorded)));
         list.roll_back(2, |_, _| {});
@@ -371,9 +355,9 @@ mod tests {
                 token: None,
             };
             let name = n.to_string();
-            assert!(list.under(&lock).is_none());
+            assert!(list.under(&lock, 0).is_none());
             list.begin(Session::Client(Rc::clone(&client)), key(&name), open, Place::UNWATCHED, 1);
-            assert!(list.under(&lock).is_some() && list.uses(&[7; 16]));
+            assert!(list.under(&lock, 0).is_some() && list.uses(&[7; 16]));
             list.finish(key(&name), State::Recorded, if n == 19 { 2 } else { 1 });
             assert!(!list.uses(&[7; 16]));
         }
@@ -483,7 +467,7 @@ mod tests {
                 let states: Vec<State> = list.entries.iter().map(|entry| entry.state).collect();
                 prop_assert_eq!(&shown, &states);
                 prop_assert_eq!(list.open, model.open());
-                prop_assert_eq!(list.unrecorded().map_or(0, |(_, more)| more + 1), model.unrecorded());
+                prop_assert_eq!(list.unrecorded().map_or(0, |(_, sessions)| sessions.len()), model.unrecorded());
             }
         }
     }

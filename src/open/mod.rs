@@ -43,14 +43,9 @@ pub fn holds(key: RequestKey<'_>) -> bool {
     OPEN.with(|list| list.holds(key))
 }
 
-/// The open request of this transaction under the lock.
-pub fn at_work_under(lock: &Digest) -> Option<RequestName> {
-    OPEN.with(|list| list.under(lock))
-}
-
 /// The open request of this transaction under the lock, if its number is `upto` or less.
-pub fn begun_under(lock: &Digest, upto: i64) -> Option<RequestName> {
-    OPEN.with(|list| list.begun_under(lock, upto))
+pub fn at_work_under(lock: &Digest, upto: i64) -> Option<RequestName> {
+    OPEN.with(|list| list.under(lock, upto))
 }
 
 /// Whether this transaction has open requests of the client session.
@@ -119,15 +114,10 @@ pub fn finish(key: RequestKey<'_>, state: State) {
     }
 }
 
-/// The first request that is neither recorded, saved nor released, and how many more of them there are. A commit
+/// The first request that is neither recorded, saved nor released, and the sessions of all of them, one for each. A commit
 /// would lose them.
-pub fn unrecorded() -> Option<(RequestName, usize)> {
+pub fn unrecorded() -> Option<(RequestName, Vec<Session>)> {
     OPEN.with(|list| list.unrecorded())
-}
-
-/// The sessions of the requests that a commit would lose, one for each of them.
-pub fn sessions_of_unrecorded() -> Vec<Session> {
-    OPEN.with(|list| list.sessions_of_unrecorded())
 }
 
 /// The open request that was begun last, and how many other ones are open.

@@ -15,10 +15,6 @@ const AGAIN: &str = "1 hour";
 /// The column `place` has the table's number above this bit, and below it the place in the table (48 bits).
 const TABLE_SHIFT: u32 = 52;
 
-fn lost() -> Error {
-    Error::Corrupted { message: "table \"idempotence.restore\" names a place that is none".into() }
-}
-
 /// Looks through a part of the tables that a restore fills, from where the last look stopped. The look ends
 /// with the first part that has a row without a session. Nothing is done if nothing was restored, or it is not yet time
 /// to look again. The caller holds the sweep's lock.
@@ -41,7 +37,8 @@ pub fn look(limit: usize) -> Result<Progress, Error> {
         return Ok(Progress::default());
     }
     let (number, from) = ((place >> TABLE_SHIFT) as usize, Cursor::of_number(place));
-    let Some(table) = restore::TABLES.get(number).copied() else { return Err(lost()) };
+    let lost = || Error::Corrupted { message: "table \"idempotence.restore\" names a place that is none".into() };
+    let table = restore::TABLES.get(number).copied().ok_or_else(lost)?;
     let [now, abandoned] = restore::moments();
     let arguments = vec![now.into(), abandoned.into()];
     let part = parts::find(table, "session", from, limit, restore::orphan_condition(table), arguments)?;

@@ -43,10 +43,6 @@ fn is_ready(row: &Segment<'_>) -> bool {
     !row.current && row.closed_at.is_some() && row.is_empty()
 }
 
-fn current_of(rows: &[Segment<'_>; 3]) -> Result<usize, Error> {
-    rows.iter().position(|row| row.current).ok_or_else(segment::lost)
-}
-
 /// The segment to turn to, if one is empty: the one that is announced already, or else the one that comes first.
 fn next_of(rows: &[Segment<'_>; 3], current: usize) -> Option<usize> {
     let mut ready: Vec<usize> = [1, 2].map(|n| (current + n) % 3).into_iter().filter(|n| is_ready(&rows[*n])).collect();
@@ -95,7 +91,7 @@ pub fn turn() -> Result<Progress, Error> {
     let mut progress = Progress::default();
     let ring = segment::open_ring();
     let mut rows = segment::rows(&ring)?;
-    let current = current_of(&rows)?;
+    let current = rows.iter().position(|row| row.current).ok_or_else(segment::lost)?;
     let is_empty = rows[current].is_empty();
     if mend_future_moments(&ring, &mut rows[current], &mut progress)?
         || is_empty && Rel::open(Table::OutcomeLong, Access::Read).is_empty()

@@ -63,17 +63,10 @@ pub fn end_silent(from: Cursor, batch: usize) -> Result<(usize, Option<Cursor>),
 }
 
 fn end_if_silent(id: &SessionId) -> bool {
-    if !names::client_session_lock(id).try_acquire() {
-        return false;
-    }
-    match live::find(id) {
-        // No transaction uses it, since its lock could be taken alone.
-        Some(live) if liveness::clock_has_run_out(&live.session, live.last_seen) => {
-            liveness::end(&live.session, End::Expired);
-            true
-        }
-        _ => false,
-    }
+    // No transaction uses it if its lock can be taken alone.
+    let live = names::client_session_lock(id).try_acquire().then(|| live::find(id)).flatten();
+    let silent = live.filter(|live| liveness::clock_has_run_out(&live.session, live.last_seen));
+    silent.map(|live| liveness::end(&live.session, End::Expired)).is_some()
 }
 
 /// Deletes sessions that ended a retention ago, with all that they leave behind, which are rows up to a batch.

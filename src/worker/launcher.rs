@@ -215,12 +215,8 @@ impl Launcher {
     /// Makes databases due in which a backend has found the extension in this library's version, where the last
     /// visit did not.
     fn hear_announcements(&mut self) {
-        let (announced, count) = {
-            let mut board = board::open();
-            (board.announced, std::mem::take(&mut board.announced_count))
-        };
-        for oid in &announced[..count] {
-            if let Some(database) = self.databases.get_mut(oid)
+        for oid in board::take_announced() {
+            if let Some(database) = self.databases.get_mut(&oid)
                 && matches!(database.ended, Ended::NotInstalled | Ended::OtherVersion)
             {
                 database.due = None;
