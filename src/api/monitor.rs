@@ -43,7 +43,8 @@ fn stats() -> Rows {
         others.iter().for_each(|(_, tally)| sum.add(tally));
         (Counted::Others, sum)
     });
-    let unnamed = unnamed.filter(|(_, sum)| !sum.is_of_errors());
+    // What has counted nothing but errors is no row here.
+    let unnamed = unnamed.filter(|(_, sum)| sum.counts().iter().any(|count| *count > 0));
     let rows = known.into_iter().chain(unnamed).filter_map(move |(counted, tally)| {
         if !is_monitor && !counted.is_callers() {
             return None;
@@ -118,7 +119,7 @@ fn idem_stats_reset() -> Timestamptz {
     }
     // The counters do not come back with a rollback, and a standby has no audit of its own.
     let by = format!("Role \"{}\" of a connection of \"{}\" did it.", pg::current_role_name(), pg::login_name());
-    pg::log_line(format!("the counters of database \"{}\" were set to 0", pg::current_database_name()), by);
+    pg::log_line(&format!("the counters of database \"{}\" were set to 0", pg::current_database_name()), &by, "");
     Timestamptz(counters::reset())
 }
 

@@ -64,30 +64,17 @@ pub fn add(session: &Session, stream: &str, request: &str, lock: &Digest, since:
     place
 }
 
-/// Takes away the request that was added last.
-pub fn take_away(place: Place) {
-    with_roll(place, |head, _| match place {
-        Place::COUNTED => head.unnamed -= 1,
-        Place(from) => head.used = from,
-    });
-}
-
-/// Notes the state of a request.
-pub fn note(place: Place, state: State) {
-    if place == Place::COUNTED {
-        return;
-    }
-    // SAFETY: the place is that of an entry.
-    with_roll(place, |_, at| unsafe { (*at.add(place.0 as usize).cast::<Entry>()).state = state as u32 });
-}
-
-fn with_roll(place: Place, work: impl FnOnce(&mut Head, *mut u8)) {
-    if place == Place::UNWATCHED {
-        return;
-    }
-    if let Some((_, roll)) = mine() {
-        // SAFETY: the roll is this backend's own.
-        unsafe { change(roll, work) };
+/// Notes the state of a request; `None` takes it away, which was added last.
+pub fn note(place: Place, state: Option<State>) {
+    let Some((_, roll)) = mine().filter(|_| place != Place::UNWATCHED) else { return };
+    // SAFETY: the roll is this backend's own. The place is that of an entry, or one of no entry.
+    unsafe {
+        change(roll, |head, at| match (place, state) {
+            (Place::COUNTED, Some(_)) => {}
+            (Place::COUNTED, None) => head.unnamed -= 1,
+            (Place(from), Some(state)) => (*at.add(from as usize).cast::<Entry>()).state = state as u32,
+            (Place(from), None) => head.used = from,
+        });
     }
 }
 

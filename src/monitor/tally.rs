@@ -113,11 +113,6 @@ impl Tally {
         &self.counts[Counter::Errors as usize..]
     }
 
-    /// Whether it has counted nothing but errors.
-    pub fn is_of_errors(&self) -> bool {
-        self.counts().iter().all(|count| *count == 0)
-    }
-
     /// Adds what another tally has counted.
     pub fn add(&mut self, other: &Tally) {
         self.since = self.since.min(other.since);

@@ -110,7 +110,7 @@ pub fn find(key: RequestKey<'_>, function: &'static str) -> Result<OpenRequest, 
 /// Notes what becomes of the request that [`find`] found: that it is saved by a checkpoint or a lease, recorded or released.
 pub fn finish(key: RequestKey<'_>, state: State) {
     if let Some(place) = OPEN.with(|list| list.finish(key, state, pg::nesting_level())) {
-        in_flight::note(place, state);
+        in_flight::note(place, Some(state));
     }
 }
 
@@ -127,12 +127,7 @@ pub fn last_open() -> Option<(RequestName, usize)> {
 
 /// Undoes what happened in the innermost subtransaction.
 pub fn roll_back() {
-    OPEN.with(|list| {
-        list.roll_back(pg::nesting_level(), |place, state| match state {
-            Some(state) => in_flight::note(place, state),
-            None => in_flight::take_away(place),
-        });
-    });
+    OPEN.with(|list| list.roll_back(pg::nesting_level(), in_flight::note));
 }
 
 /// Makes what happened in the innermost subtransaction part of its parent.

@@ -44,7 +44,7 @@ impl Wait {
     fn log(&mut self, request: &Request<'_>, holder: String) {
         self.is_logged = true;
         let (pid, waited_ms) = (pg::process_id(), (pg::now_us() - self.since) / 1000);
-        pg::log_line(format!("process {pid} still waits for {} after {waited_ms} ms", request.name()), holder);
+        pg::log_line(&format!("process {pid} still waits for {} after {waited_ms} ms", request.name()), &holder, "");
     }
 
     /// How long the wait may go on before it is time to log it; `None`: it is not going to be.

@@ -101,13 +101,6 @@ pub fn turn() -> Result<Progress, Error> {
     let now_us = pg::now_us();
     let is_due = |row: &Segment<'_>| !is_empty && pace::is_to_be_turned(row.opened_at, row.keep_us(), now_us);
     let next = next_of(&rows, current);
-    if is_due(&rows[current])
-        && let Some(next) = next
-        && !rows[next].opening
-    {
-        announce(&ring, &mut rows[next], &mut progress);
-        return Ok(progress);
-    }
     let row = &mut rows[current];
     let has_looked = pace::is_time_to_look(row.opened_at, row.looked_at, now_us) || next.is_some() && is_due(row);
     if has_looked {
@@ -129,8 +122,11 @@ pub fn turn() -> Result<Progress, Error> {
         return Ok(progress);
     };
     if !rows[next].opening {
-        // What was recorded lives for less time than it was known before.
-        announce(&ring, &mut rows[next], &mut progress);
+        // Nobody leaves it out any more once this transaction has committed. The next one turns to it.
+        rows[next].set_opening();
+        rows[next].save(&ring);
+        message::ring_changed();
+        progress.more = true;
         return Ok(progress);
     }
     if rows[next].is_ours {
@@ -161,14 +157,6 @@ fn tell_delay(rows: &[Segment<'_>; 3], is_due: bool, now_us: i64, progress: &mut
     {
         progress.delayed.push(format!("the ring cannot turn yet: segment {} is not empty", late.number));
     }
-}
-
-/// Announces a segment as the next one to be current. The next transaction turns to it.
-fn announce(ring: &Rel, next: &mut Segment<'_>, progress: &mut Progress) {
-    next.set_opening();
-    next.save(ring);
-    message::ring_changed();
-    progress.more = true;
 }
 
 /// How far in the future a moment may lie before the clock counts as having been wrong.

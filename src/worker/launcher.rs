@@ -3,14 +3,11 @@
 
 use crate::board::{self, Ended, Report, Text, Unswept};
 use crate::domain::clock;
-use crate::error::legible;
 use crate::guc;
 use crate::pg::{self, Failure, OnTerminate};
 use crate::sweep::Step;
 use pgrx::bgworkers::{BackgroundWorkerBuilder, BackgroundWorkerStatus, DynamicBackgroundWorker};
-use pgrx::function_name;
 use pgrx::memcxt::PgMemoryContexts;
-use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CStr;
@@ -147,7 +144,9 @@ impl Launcher {
         self.look_at_clocks();
         match pg::in_transaction(c"idempotence: list databases", list_databases) {
             Ok(found) => self.follow(&found),
-            Err(Failure { said, .. }) => log("idempotence could not list the databases", &said, "Look at the message."),
+            Err(Failure { said, .. }) => {
+                pg::log_line("idempotence could not list the databases", &said, "Look at the message.")
+            }
         }
         self.hear_announcements();
         let now = Some(Instant::now());
@@ -182,7 +181,7 @@ impl Launcher {
         {
             board::note_jump(by_us);
             let direction = if by_us > 0 { "forward" } else { "back" };
-            log(
+            pg::log_line(
                 &format!("the server's clock was set {direction} by {} seconds", by_us.abs() / 1_000_000),
                 "Outcomes expire and leases run out by this clock.",
                 "If it is right now, nothing is to be done. SELECT * FROM idempotence.health tells what was noted by a clock that was ahead.",
@@ -203,7 +202,7 @@ impl Launcher {
         // The names in the setting that no database has are logged once each.
         for name in wanted.names().into_iter().flatten() {
             if !found.iter().any(|(_, there)| there == name) && self.missing.insert(name.clone()) {
-                log(
+                pg::log_line(
                     &format!("idempotence finds no database \"{name}\" to visit"),
                     "The setting idempotence.databases names it. Templates and databases that allow no connections are not visited.",
                     "Correct the setting, or make the database.",
@@ -244,7 +243,7 @@ impl Launcher {
         let Ok(worker) = started else {
             database.due = Some(Instant::now() + guc::naptime());
             if !was_logged {
-                log(
+                pg::log_line(
                     "idempotence has no slot for a worker",
                     "All of max_worker_processes are taken. Nothing is swept meanwhile.",
                     "Raise max_worker_processes: the launcher takes one, and a visit another.",
@@ -285,7 +284,7 @@ impl Database {
             Ended::Swept | Ended::Delayed | Ended::Cut | Ended::NotInstalled => {
                 self.failures = 0;
                 if std::mem::take(&mut self.failing) {
-                    log(&format!("idempotence sweeps database \"{}\" again", self.name), "", "");
+                    pg::log_line(&format!("idempotence sweeps database \"{}\" again", self.name), "", "");
                 }
                 self.tell_delay(&report.said.get());
             }
@@ -310,7 +309,7 @@ impl Database {
         if !self.failed_with.iter().any(|(known, _)| known == said) {
             self.failed_with.push((said.to_owned(), Instant::now()));
             self.failing = true;
-            log(
+            pg::log_line(
                 &format!("idempotence could not sweep database \"{}\": {said}", self.name),
                 "It is tried again and again, less and less often; other databases are swept as ever. The same error is logged once an hour.",
                 "Was the library replaced? Then ALTER EXTENSION idempotence UPDATE in that database. CALL idem_sweep() there shows the error too.",
@@ -323,14 +322,18 @@ impl Database {
         if said.is_empty() {
             self.delayed_since = None;
             if std::mem::take(&mut self.delay_logged) {
-                log(&format!("idempotence, database \"{}\": nothing delays the sweep any more", self.name), "", "");
+                pg::log_line(
+                    &format!("idempotence, database \"{}\": nothing delays the sweep any more", self.name),
+                    "",
+                    "",
+                );
             }
             return;
         }
         let since = *self.delayed_since.get_or_insert_with(Instant::now);
         if !self.delay_logged && since.elapsed() >= guc::naptime() * NAPTIMES_TO_LOGGED_DELAY {
             self.delay_logged = true;
-            log(
+            pg::log_line(
                 &format!("idempotence, database \"{}\": {said}", self.name),
                 "What has expired or ended takes space until then; nothing else is wrong.",
                 "It goes on by itself once what holds it has ended. SELECT * FROM idempotence.health tells how it stands.",
@@ -400,13 +403,4 @@ fn note_visit(oid: u32, report: &Report) {
     if is_swept && let Some(place) = board.visited.iter_mut().min_by_key(|(database, at)| (*database != oid, *at)) {
         *place = (oid, now_us);
     }
-}
-
-fn log(message: &str, detail: &str, hint: &str) {
-    let [message, detail] = [message, detail].map(legible);
-    let mut report = ErrorReport::new(PgSqlErrorCode::ERRCODE_SUCCESSFUL_COMPLETION, message, function_name!());
-    if !detail.is_empty() {
-        report = report.set_detail(detail).set_hint(hint);
-    }
-    report.report(PgLogLevel::LOG);
 }
