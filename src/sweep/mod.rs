@@ -26,6 +26,7 @@ use crate::open;
 use crate::pg;
 use crate::store::persistence;
 use crate::store::sweep as noted;
+use parts::Done;
 use progress::Progress;
 
 /// A step of the sweep.
@@ -42,7 +43,7 @@ enum Work {
     Whole(fn() -> Result<Progress, Error>),
     /// It looks through a table in parts, see [`take_part`]: the least time between two looks, what it counts, in words,
     /// and what takes a part.
-    Parts(i64, &'static str, fn(Cursor, usize) -> Result<(usize, Option<Cursor>), Error>),
+    Parts(i64, &'static str, fn(Cursor, usize) -> Done),
 }
 use Work::{Parts, Whole};
 
@@ -161,12 +162,7 @@ fn batch() -> usize {
 ///
 /// The look goes on where it stopped. After it has come to the end of the table, the next look begins no sooner
 /// than `every_us` later, unless a crash has made the step forget.
-fn take_part(
-    step: Step,
-    every_us: i64,
-    what: &str,
-    work: fn(Cursor, usize) -> Result<(usize, Option<Cursor>), Error>,
-) -> Result<Progress, Error> {
+fn take_part(step: Step, every_us: i64, what: &str, work: fn(Cursor, usize) -> Done) -> Result<Progress, Error> {
     let last = noted::find(step.name);
     let (done_at, cursor) = last.map_or((0, Cursor::START), |last| (last.done_at, last.cursor));
     // By the distance in either direction: a clock that was set back must not put the next look off.

@@ -45,9 +45,8 @@ fn is_ready(row: &Segment<'_>) -> bool {
 
 /// The segment to turn to, if one is empty: the one that is announced already, or else the one that comes first.
 fn next_of(rows: &[Segment<'_>; 3], current: usize) -> Option<usize> {
-    let mut ready: Vec<usize> = [1, 2].map(|n| (current + n) % 3).into_iter().filter(|n| is_ready(&rows[*n])).collect();
-    ready.sort_by_key(|number| !rows[*number].opening);
-    ready.first().copied()
+    let ready = [1, 2].map(|n| (current + n) % 3).into_iter().filter(|n| is_ready(&rows[*n]));
+    ready.min_by_key(|number| !rows[*number].opening)
 }
 
 /// Says who keeps a segment from its next state, as the view `segments` tells.

@@ -12,7 +12,7 @@ use crate::sessions::liveness;
 use crate::store::session::client as saved;
 use crate::store::session_live as live;
 use crate::sweep::due;
-use crate::sweep::parts::Part;
+use crate::sweep::parts::{Done, Part};
 use crate::sweep::progress::Progress;
 use crate::sweep::tombstones;
 
@@ -23,7 +23,7 @@ use crate::sweep::tombstones;
 /// The session's lock is shared here. That keeps out whoever resumes, fences or ends the session, since they
 /// need its lock alone. The lock for signs of life keeps out whoever gives one at the same time. A session whose
 /// clock has run out is not shared: that would look like use. Its lock is taken alone, to end it.
-pub fn restore(from: Cursor, batch: usize) -> Result<(usize, Option<Cursor>), Error> {
+pub fn restore(from: Cursor, batch: usize) -> Done {
     let last_seen = liveness::restored_at();
     let part = due::not_at_work(from, batch)?;
     let restored = part.ids.iter().filter(|id| restore_one(id, last_seen)).count();
@@ -55,7 +55,7 @@ fn restore_one(id: &SessionId, last_seen: i64) -> bool {
 
 /// Ends sessions whose client has fallen silent and that no transaction uses. Returns the number ended, and
 /// where to go on.
-pub fn end_silent(from: Cursor, batch: usize) -> Result<(usize, Option<Cursor>), Error> {
+pub fn end_silent(from: Cursor, batch: usize) -> Done {
     let now_us = pg::now_us();
     let part = due::silent(from, batch, now_us, pg::up_since().unwrap_or(now_us))?;
     let ended = part.ids.iter().filter(|id| end_if_silent(id)).count();
@@ -88,19 +88,19 @@ pub fn delete_ended() -> Result<Progress, Error> {
 /// Takes dropped roles out of sessions: a session without an owner is left to superusers, and a loan to a dropped
 /// role ends. The bare number of a dropped role may be given to another role some day. Returns the number of
 /// sessions, and where to go on.
-pub fn clear_owners(from: Cursor, batch: usize) -> Result<(usize, Option<Cursor>), Error> {
+pub fn clear_owners(from: Cursor, batch: usize) -> Done {
     with_locks(due::ownerless(from, batch)?, due::clear_owners)
 }
 
 /// Takes tombstones on to their next stage, see `tombstones.rs`. Returns the number of sessions that were
 /// forgotten, and where to go on.
-pub fn forget_dropped(from: Cursor, batch: usize) -> Result<(usize, Option<Cursor>), Error> {
+pub fn forget_dropped(from: Cursor, batch: usize) -> Done {
     with_locks(tombstones::find(from, batch)?, tombstones::advance)
 }
 
 /// Calls `work` for those sessions of a part whose locks are free, and takes these. The lock of a standing session keeps
 /// out whoever makes it again.
-fn with_locks(part: Part, work: fn(&[SessionId]) -> Result<usize, Error>) -> Result<(usize, Option<Cursor>), Error> {
+fn with_locks(part: Part, work: fn(&[SessionId]) -> Result<usize, Error>) -> Done {
     let mut locked = Vec::with_capacity(part.ids.len());
     for id in part.ids {
         let name = due::name_of(&id)?;

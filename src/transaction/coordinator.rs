@@ -43,15 +43,10 @@ pub fn name() -> Option<String> {
 }
 
 /// The function to ask by, if the transaction that is about to end has a reason to ask.
-fn to_be_asked() -> Option<NonNull<c_void>> {
+pub fn to_be_asked() -> Option<NonNull<c_void>> {
     let written = written::so_far();
     let has_reason = written.here || written.lasting || written.elsewhere && pg::has_written();
     (has_reason && guc::coordinate() == Coordinate::Auto).then(find).flatten()
-}
-
-/// Whether [`ask_for_two_phases`] would ask somebody.
-pub fn is_to_be_asked() -> bool {
-    to_be_asked().is_some()
 }
 
 /// Asks the coordinator for a two-phase commit if this transaction has a reason to. Called just before the commit, and before
