@@ -37,8 +37,6 @@ pub struct Plan {
     pub rolls: usize,
     /// The room for names in a roll, in bytes.
     pub names: usize,
-    tallies: usize,
-    errors: usize,
     cells_at: usize,
     tallies_at: usize,
     ring_at: usize,
@@ -51,13 +49,12 @@ impl Plan {
     fn of_settings() -> Plan {
         let backends = usize::try_from(pg::max_backends()).unwrap_or(0);
         let (rolls, names) = (backends + pg::max_prepared(), guc::track_in_flight_bytes());
-        let (tallies, errors) = (guc::max_stats(), guc::max_errors());
         let end = |at: usize, bytes: usize| (at + bytes).next_multiple_of(CACHE_LINE);
         let cells_at = end(0, rolls * roll::roll_bytes(names));
         let tallies_at = end(cells_at, backends * size_of::<Cells>());
         let ring_at = end(tallies_at, size_of::<Tallies>());
-        let bytes = end(ring_at, ring::ring_bytes(errors)) + CACHE_LINE;
-        Plan { backends, rolls, names, tallies, errors, cells_at, tallies_at, ring_at, bytes }
+        let bytes = end(ring_at, ring::ring_bytes(guc::max_errors())) + CACHE_LINE;
+        Plan { backends, rolls, names, cells_at, tallies_at, ring_at, bytes }
     }
 }
 
@@ -91,9 +88,10 @@ fn made(memory: *mut u8, locks: Locks) {
     // one value.
     let area = unsafe {
         let tallies: *mut Tallies = memory.add(plan.tallies_at).cast();
-        tallies.write(Tallies::new(SharedHash::make::<Key>(c"idempotence stats", plan.tallies), plan.tallies));
+        let most = guc::max_stats();
+        tallies.write(Tallies::new(SharedHash::make::<Key>(c"idempotence stats", most), most));
         let ring: *mut ErrorRing = memory.add(plan.ring_at).cast();
-        ring.write(ErrorRing::new(plan.errors));
+        ring.write(ErrorRing::new(guc::max_errors()));
         Area { memory, plan, tallies: Guarded::new(tallies, locks, 0), errors: Guarded::new(ring, locks, 1) }
     };
     // SAFETY: the postmaster has started no other process yet.

@@ -124,12 +124,10 @@ pub(super) unsafe fn change(roll: *mut Roll, work: impl FnOnce(&mut Head, *mut u
 
 /// A copy of a roll in shared memory that is not empty, and of the names in it. There is room for this many bytes of names.
 pub(super) fn copy(roll: *const Roll, name_bytes: usize) -> Option<(Head, Vec<u8>)> {
-    /// A roll changes for moments only. After so many tries its backend was probably interrupted in such a moment, and
-    /// the reader waits before each further try.
-    const AT_ONCE: usize = 100;
-    const TRIES: usize = AT_ONCE + 1000;
+    /// A roll changes for moments only. If it goes on for longer, its backend was interrupted in such a moment.
+    const TRIES: usize = 1000;
     const PAUSE_US: i64 = 1_000;
-    for attempt in 0..TRIES {
+    for _ in 0..TRIES {
         // SAFETY: the roll is in shared memory. Whoever changes it does so between two changes of the count, so a copy
         // that was made between the same even count is whole. The length is checked before it is relied on.
         unsafe {
@@ -147,7 +145,7 @@ pub(super) fn copy(roll: *const Roll, name_bytes: usize) -> Option<(Head, Vec<u8
                 return Some((head, names));
             }
         }
-        if attempt < AT_ONCE { std::hint::spin_loop() } else { pg::nap(PAUSE_US) }
+        pg::nap(PAUSE_US);
     }
     None
 }
