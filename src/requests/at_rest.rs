@@ -40,7 +40,7 @@ pub fn wait(session: &StandingSession, deadline: Deadline) -> Result<(), Error> 
 /// A request of the session that is at work, where the library is preloaded, so that this is known by name.
 fn at_work_in(session: &StandingSession) -> Option<RequestName> {
     let mut named = in_flight::read().into_iter().filter_map(|request| request.named);
-    let of_it = |named: &Named| named.owner == session.owner && named.session == session.name;
+    let of_it = |named: &Named| named.entry.owner == session.owner && named.session == session.name;
     named.find(of_it).map(|named| RequestName::new(&named.session, &named.request))
 }
 
@@ -92,7 +92,7 @@ impl Sort {
 /// The claims of other sessions, by the numbers that name their locks, as far as shared memory knows them.
 fn locks_of_others(session: &StandingSession) -> Vec<i64> {
     let named = in_flight::read().into_iter().filter_map(|request| request.named);
-    named.filter(|named| named.session != session.name).map(|named| named.lock.cast_signed()).collect()
+    named.filter(|named| named.session != session.name).map(|named| named.entry.lock.cast_signed()).collect()
 }
 
 /// These transactions in words. Whoever is no monitor is not told who works with the sessions of others.

@@ -44,7 +44,7 @@ impl Wait {
     fn log(&mut self, request: &Request<'_>, holder: String) {
         self.is_logged = true;
         let (pid, waited_ms) = (pg::process_id(), (pg::now_us() - self.since) / 1000);
-        pg::log_line(format!("process {pid} still waits for {} after {waited_ms} ms", request.name()), holder);
+        pg::log_line(&format!("process {pid} still waits for {} after {waited_ms} ms", request.name()), &holder, "");
     }
 
     /// How long the wait may go on before it is time to log it; `None`: it is not going to be.
@@ -138,9 +138,9 @@ fn holder(claim: &Tag) -> String {
         Some(backend) => (backend.application.as_str(), pg::role_name(backend.role).unwrap_or_default()),
         None => ("", String::new()),
     };
-    let held = in_flight::read()
-        .into_iter()
-        .find(|held| held.pid == Some(pid) && held.named.as_ref().is_some_and(|named| named.lock == claim.lock_id()));
+    let held = in_flight::read().into_iter().find(|held| {
+        held.pid == Some(pid) && held.named.as_ref().is_some_and(|named| named.entry.lock == claim.lock_id())
+    });
     let since = held.map(|held| format!(" since {}", pg::describe_moment(held.since))).unwrap_or_default();
     let written = if pg::waits_for_standby(pid) {
         " It has written its commit, and waits for a synchronous standby: to end it undoes nothing."

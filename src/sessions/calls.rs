@@ -58,7 +58,7 @@ fn drop_responses(session: &ClientSession, stream: Stream<'_>, upto: i64) -> Res
             continue;
         }
         let lock = names::of_lane(stream, session.lane(reply.kept.slot));
-        if open::at_work_under(&lock).is_none() && Tag::request(&lock).try_acquire() {
+        if open::at_work_under(&lock, i64::MAX).is_none() && Tag::request(&lock).try_acquire() {
             reply::drop_response(stream, &reply)?;
         }
     }

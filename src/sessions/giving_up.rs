@@ -30,7 +30,7 @@ pub fn take_lanes(
     let lanes = lanes(session, stream, stored, upto)?;
     for (lane, number) in &lanes {
         let lock = names::of_lane(stream, *lane);
-        if let Some(own) = open::begun_under(&lock, upto) {
+        if let Some(own) = open::at_work_under(&lock, upto) {
             return Err(Error::GivesUpOwn(own));
         }
         let name = || RequestName::in_stream(&session.name, stream.name, &number.to_string());

@@ -78,15 +78,16 @@ unsafe extern "C-unwind" fn transaction_event(event: pg_sys::XactEvent::Type, _a
 }
 
 fn refuse_unrecorded(preparing: bool) {
-    let unrecorded = open::unrecorded();
-    if unrecorded.is_some() && guc::unrecorded() != Unrecorded::Off {
-        open::sessions_of_unrecorded().iter().for_each(|session| counters::count(session, Counter::Unrecorded));
+    let Some((name, sessions)) = open::unrecorded() else { return };
+    let allowed = guc::unrecorded();
+    if allowed != Unrecorded::Off {
+        sessions.iter().for_each(|session| counters::count(session, Counter::Unrecorded));
     }
-    let unrecorded = unrecorded.map(|(name, others)| Error::Unrecorded { name, others, preparing });
-    match (unrecorded, guc::unrecorded()) {
-        (Some(error), Unrecorded::Error) => error.raise(),
-        (Some(error), Unrecorded::Warning) => error.warn(),
-        (Some(_), Unrecorded::Off) | (None, _) => {}
+    let error = Error::Unrecorded { name, others: sessions.len() - 1, preparing };
+    match allowed {
+        Unrecorded::Error => error.raise(),
+        Unrecorded::Warning => error.warn(),
+        Unrecorded::Off => {}
     }
 }
 
