@@ -1,6 +1,6 @@
 //! The row of a request in a journal.
 
-use super::statement::{Act, place};
+use super::statement::{Act, Value, place};
 use super::table::{self, Journal, Tenant};
 use crate::domain::class::Class;
 use crate::domain::decision::Fingerprint;
@@ -8,12 +8,11 @@ use crate::domain::lease::Lease;
 use crate::error::Error;
 use crate::pg::{self, FoundRow, Jsonb, Sight, Writer};
 use crate::store::checkpoint::{Checkpoint, StoredCheckpoint};
-use crate::store::lease::{NewLease, StoredLease};
+use crate::store::lease::{Holder, NewLease, StoredLease};
 use crate::store::outcome::Outcome;
 use crate::store::rel;
 use crate::store::written;
-use pgrx::IntoDatum;
-use pgrx::pg_sys;
+use pgrx::pg_sys::BuiltinOid;
 use std::rc::Rc;
 
 /// A request that is kept in a journal.
@@ -30,43 +29,20 @@ pub struct RowPlace<'a> {
     pub as_owner: bool,
 }
 
-/// What the row of a request says.
+/// What the row of a request says. It has an outcome; or a lease, a checkpoint or both; or nothing, as long as whoever claimed
+/// it is at work.
 #[derive(Clone)]
 pub struct Row {
-    state: RequestState,
+    /// The outcome, expired or not.
+    pub outcome: Option<Outcome>,
+    lease: Option<Lease>,
+    /// Who has the lease.
+    pub holder: Option<Holder>,
+    checkpoint: Option<Checkpoint>,
     fingerprint: Option<Fingerprint>,
-    token: Option<i64>,
     expires_at: i64,
-    writer: Writer,
     /// Whether the transaction's snapshot sees it.
     pub visible: bool,
-}
-
-/// How far a request is.
-#[derive(Clone)]
-enum RequestState {
-    /// It has an outcome, expired or not.
-    Done { class: Class, response: Option<Jsonb>, recorded_at: i64 },
-    /// It has a lease, a checkpoint or both; or neither, as long as whoever claimed it is at work.
-    Unfinished { lease: Option<Leased>, checkpoint: Option<Reached> },
-}
-
-/// A lease, run out or not.
-#[derive(Clone)]
-struct Leased {
-    attempt: i32,
-    begun_at: i64,
-    until: i64,
-    holder: String,
-    application: String,
-}
-
-/// A checkpoint.
-#[derive(Clone)]
-struct Reached {
-    point: String,
-    state: Option<Jsonb>,
-    written_at: i64,
 }
 
 /// How a claim went.
@@ -77,8 +53,6 @@ pub enum Claimed {
     /// It has a row that is committed, or this transaction's own.
     There,
 }
-
-type Value = Option<pg_sys::Datum>;
 
 impl RowPlace<'_> {
     /// Inserts the row, unless it is there. It counts until `expires_at`. Waits for another transaction that is inserting
@@ -116,11 +90,11 @@ impl RowPlace<'_> {
     pub fn record(&self, outcome: &Outcome, at_least: i64, at_most: i64) -> Result<i64, Error> {
         let values = [
             text(outcome.class.status()),
-            outcome.response.map(Jsonb::datum),
-            outcome.fingerprint.as_ref().map(pg::uuid),
-            outcome.token.and_then(IntoDatum::into_datum),
+            jsonb(outcome.response),
+            uuid(outcome.fingerprint.as_ref()),
+            bigint(outcome.token),
             moment(outcome.recorded_at),
-            text(&role()),
+            text(&pg::current_role_name()),
             moment(at_least),
             moment(at_most),
         ];
@@ -136,9 +110,9 @@ impl RowPlace<'_> {
         self.must_change(
             Act::Lease,
             &[
-                new.fingerprint.as_ref().map(pg::uuid),
-                lease.token.into_datum(),
-                lease.attempt.into_datum(),
+                uuid(new.fingerprint.as_ref()),
+                bigint(Some(lease.token)),
+                (BuiltinOid::INT4OID, Some(lease.attempt.into())),
                 moment(lease.begun_at),
                 moment(lease.until),
                 text(&role),
@@ -154,8 +128,8 @@ impl RowPlace<'_> {
             Act::Checkpoint,
             &[
                 text(&checkpoint.point),
-                checkpoint.state.map(Jsonb::datum),
-                checkpoint.fingerprint.as_ref().map(pg::uuid),
+                jsonb(checkpoint.state),
+                uuid(checkpoint.fingerprint.as_ref()),
                 moment(checkpoint.written_at),
                 moment(expires_at),
             ],
@@ -164,10 +138,8 @@ impl RowPlace<'_> {
 
     /// Takes the lease away, if there is one; gives whether there was. A row that has no checkpoint either goes with it.
     pub fn end_lease(&self) -> Result<bool, Error> {
-        let Some(RequestState::Unfinished { lease: Some(_), checkpoint }) = self.look()?.map(|row| row.state) else {
-            return Ok(false);
-        };
-        let act = if checkpoint.is_some() { Act::EndLease } else { Act::Delete };
+        let Some(row) = self.look()?.filter(|row| row.lease.is_some()) else { return Ok(false) };
+        let act = if row.checkpoint.is_some() { Act::EndLease } else { Act::Delete };
         self.must_change(act, &[]).map(|()| true)
     }
 
@@ -188,30 +160,40 @@ impl RowPlace<'_> {
     fn row(&self, row: &FoundRow) -> Result<Row, Error> {
         let broken = |what| Error::Corrupted { message: format!("a row of journal {} {what}", self.journal.name) };
         let expires_at = row.int8(place::EXPIRES_AT).ok_or_else(|| broken("does not say when it expires"))?;
-        let state = match row.text(place::STATUS) {
-            None => RequestState::Unfinished {
-                lease: row.int8(place::LEASED_UNTIL).map(|until| Leased {
-                    attempt: row.int4(place::ATTEMPT).unwrap_or(1),
-                    begun_at: row.int8(place::BEGUN_AT).unwrap_or(until),
-                    until,
-                    holder: row.text(place::HOLDER).unwrap_or_default(),
-                    application: row.text(place::APPLICATION).unwrap_or_default(),
-                }),
-                checkpoint: row.text(place::POINT).map(|point| Reached {
-                    point,
-                    state: row.jsonb(place::STATE),
-                    written_at: row.int8(place::WRITTEN_AT).unwrap_or(expires_at),
-                }),
-            },
-            Some(status) => RequestState::Done {
+        let (fingerprint, token) = (row.uuid(place::FINGERPRINT), row.int8(place::TOKEN));
+        if let Some(status) = row.text(place::STATUS) {
+            let outcome = Outcome {
                 class: Class::of_status(&status).ok_or_else(|| broken("has a status that no outcome has"))?,
                 response: row.jsonb(place::RESPONSE),
+                fingerprint,
+                token,
                 recorded_at: row.int8(place::RECORDED_AT).unwrap_or(expires_at),
-            },
-        };
-        let writer = if self.journal.is_local { row.writer(place::WRITER) } else { None }.unwrap_or(Writer::THIS);
-        let (fingerprint, token) = (row.uuid(place::FINGERPRINT), row.int8(place::TOKEN));
-        Ok(Row { state, fingerprint, token, expires_at, writer, visible: true })
+                expires_at: Some(expires_at),
+                writer: self.journal.is_local.then(|| row.writer(place::WRITER)).flatten().unwrap_or(Writer::THIS),
+            };
+            let (lease, holder, checkpoint, outcome) = (None, None, None, Some(outcome));
+            return Ok(Row { outcome, lease, holder, checkpoint, fingerprint, expires_at, visible: true });
+        }
+        let until = row.int8(place::LEASED_UNTIL);
+        let lease = until.map(|until| Lease {
+            token: token.unwrap_or(0),
+            attempt: row.int4(place::ATTEMPT).unwrap_or(1),
+            begun_at: row.int8(place::BEGUN_AT).unwrap_or(until),
+            until,
+        });
+        let holder = until.map(|until| Holder {
+            role: row.text(place::HOLDER).unwrap_or_default(),
+            application: row.text(place::APPLICATION).unwrap_or_default(),
+            until,
+        });
+        let checkpoint = row.text(place::POINT).map(|point| Checkpoint {
+            point,
+            state: row.jsonb(place::STATE),
+            fingerprint,
+            written_at: row.int8(place::WRITTEN_AT).unwrap_or(expires_at),
+            last: None,
+        });
+        Ok(Row { outcome: None, lease, holder, checkpoint, fingerprint, expires_at, visible: true })
     }
 
     fn must_change(&self, act: Act, values: &[Value]) -> Result<(), Error> {
@@ -246,13 +228,14 @@ impl RowPlace<'_> {
         sight: Sight,
         read: impl FnOnce(&FoundRow) -> T,
     ) -> (u64, Option<T>) {
-        let mut all = vec![Some(self.tenant.datum()), text(self.session), text(self.key)];
+        let tenant = (self.journal.tenant_type, Some(self.tenant.datum()));
+        let mut all = vec![tenant, text(self.session), text(self.key)];
         all.extend_from_slice(values);
         let lock = move |table| rel::lock(table, act.lock());
         let execute = || {
             table::hold(self.journal, lock).unwrap_or_else(|error| error.raise());
             let planned = table::hold_planned(self.journal, lock);
-            let statement = || act.on(self.journal).execute(&all, sight, read);
+            let statement = || act.execute(self.journal, &all, sight, read);
             let done = pg::without_users_code(&self.journal.name, planned, statement);
             table::check_same(self.journal).unwrap_or_else(|error| error.raise());
             done
@@ -270,69 +253,45 @@ impl RowPlace<'_> {
 }
 
 impl Row {
-    /// The outcome, expired or not.
-    pub fn outcome(&self) -> Option<Outcome> {
-        let RequestState::Done { class, response, recorded_at } = self.state else { return None };
-        let (fingerprint, token, expires_at) = (self.fingerprint, self.token, Some(self.expires_at));
-        Some(Outcome { class, response, fingerprint, token, recorded_at, expires_at, writer: self.writer })
-    }
-
-    fn leased(&self) -> Option<&Leased> {
-        match &self.state {
-            RequestState::Unfinished { lease, .. } => lease.as_ref(),
-            RequestState::Done { .. } => None,
-        }
-    }
-
     /// The lease of the request `key`, run out or not.
     pub fn lease(&self, key: &str) -> Option<StoredLease> {
-        let Leased { attempt, begun_at, until, .. } = *self.leased()?;
-        let lease = Lease { token: self.token.unwrap_or(0), attempt, begun_at, until };
-        Some(StoredLease::of_key(lease, key, self.fingerprint, self.visible))
-    }
-
-    /// Who holds the lease, by the name of the role.
-    pub fn holder(&self) -> Option<(String, String, i64)> {
-        self.leased().map(|lease| (lease.holder.clone(), lease.application.clone(), lease.until))
+        Some(StoredLease::of_key(self.lease?, key, self.fingerprint, self.visible))
     }
 
     /// The checkpoint.
     pub fn checkpoint(&self) -> Option<StoredCheckpoint> {
-        let RequestState::Unfinished { checkpoint: Some(reached), .. } = &self.state else { return None };
-        let Reached { point, state, written_at } = reached.clone();
-        let checkpoint = Checkpoint { point, state, fingerprint: self.fingerprint, written_at, last: None };
-        Some(StoredCheckpoint::of(checkpoint, self.visible))
+        self.checkpoint.clone().map(|checkpoint| StoredCheckpoint::of(checkpoint, self.visible))
     }
 
     /// Whether there is a response or a state to take away.
     pub fn tells(&self) -> bool {
-        match &self.state {
-            RequestState::Done { response, .. } => response.is_some(),
-            RequestState::Unfinished { checkpoint, .. } => checkpoint.as_ref().is_some_and(|at| at.state.is_some()),
-        }
+        let response = self.outcome.as_ref().and_then(|outcome| outcome.response);
+        response.or(self.checkpoint.as_ref().and_then(|checkpoint| checkpoint.state)).is_some()
     }
 
     /// What differs between two versions of the row.
     fn version(&self) -> impl PartialEq + use<> {
-        let told = match &self.state {
-            RequestState::Done { class, recorded_at, .. } => (Some((*class, *recorded_at)), None, None),
-            RequestState::Unfinished { lease, checkpoint } => {
-                let lease = lease.as_ref().map(|lease| (lease.until, lease.attempt));
-                (None, lease, checkpoint.as_ref().map(|reached| reached.written_at))
-            }
-        };
-        (told, self.token, self.expires_at)
+        let outcome = self.outcome.as_ref().map(|outcome| (outcome.class, outcome.token, outcome.recorded_at));
+        (outcome, self.lease, self.checkpoint.as_ref().map(|checkpoint| checkpoint.written_at), self.expires_at)
     }
 }
 
-fn role() -> String {
-    pg::current_role_name()
-}
-
 fn text(text: &str) -> Value {
-    Some(pg::text(text))
+    (BuiltinOid::TEXTOID, Some(pg::text(text)))
 }
 
 fn moment(us: i64) -> Value {
-    Some(us.into())
+    (BuiltinOid::TIMESTAMPTZOID, Some(us.into()))
+}
+
+fn bigint(number: Option<i64>) -> Value {
+    (BuiltinOid::INT8OID, number.map(Into::into))
+}
+
+fn uuid(bytes: Option<&[u8; 16]>) -> Value {
+    (BuiltinOid::UUIDOID, bytes.map(pg::uuid))
+}
+
+fn jsonb(value: Option<Jsonb>) -> Value {
+    (BuiltinOid::JSONBOID, value.map(Jsonb::datum))
 }

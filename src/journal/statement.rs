@@ -1,10 +1,9 @@
 //! The statements on a journal. Each names a request by its tenant, its session and its key: the parameters $1 to $3.
 
 use super::table::Journal;
-use crate::pg::{self, Statement, Statements};
-use pgrx::pg_sys::{self, BuiltinOid, Oid};
+use crate::pg::{self, FoundRow, Sight, Statements};
+use pgrx::pg_sys::{self, BuiltinOid, Datum, Oid};
 use std::cell::Cell;
-use std::rc::Rc;
 
 /// What is done to the row of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -30,6 +29,9 @@ pub enum Act {
     /// Deletes it.
     Delete,
 }
+
+/// A parameter's type and its value.
+pub type Value = (BuiltinOid, Option<Datum>);
 
 /// The columns that are read, in their order.
 pub mod place {
@@ -92,22 +94,6 @@ impl Act {
         }
     }
 
-    /// The types of the parameters after the third one.
-    fn more(self) -> &'static [BuiltinOid] {
-        use BuiltinOid::{INT4OID, INT8OID, JSONBOID, TEXTOID, TIMESTAMPTZOID, UUIDOID};
-        match self {
-            Act::Claim => &[TIMESTAMPTZOID],
-            Act::Look | Act::Lock | Act::TryLock | Act::EndLease | Act::Redact | Act::Delete => &[],
-            Act::Record => {
-                &[TEXTOID, JSONBOID, UUIDOID, INT8OID, TIMESTAMPTZOID, TEXTOID, TIMESTAMPTZOID, TIMESTAMPTZOID]
-            }
-            Act::Lease => {
-                &[UUIDOID, INT8OID, INT4OID, TIMESTAMPTZOID, TIMESTAMPTZOID, TEXTOID, TEXTOID, TIMESTAMPTZOID]
-            }
-            Act::Checkpoint => &[TEXTOID, JSONBOID, UUIDOID, TIMESTAMPTZOID, TIMESTAMPTZOID],
-        }
-    }
-
     /// The lock that the statement takes on its tables.
     pub fn lock(self) -> u32 {
         match self {
@@ -117,16 +103,22 @@ impl Act {
         }
     }
 
-    /// The statement on a journal, prepared once in a backend.
-    pub fn on(self, journal: &Journal) -> Rc<Statement> {
+    /// Executes the statement on a journal. It is prepared once in a backend.
+    pub fn execute<T>(
+        self,
+        journal: &Journal,
+        values: &[Value],
+        sight: Sight,
+        read: impl FnOnce(&FoundRow) -> T,
+    ) -> (u64, Option<T>) {
         let changes = pg::relation_changes();
         if UPTO.replace(changes) != changes {
             forget();
         }
-        PREPARED.get((journal.oid, self), || {
-            let tenant = [journal.tenant_type, BuiltinOid::TEXTOID, BuiltinOid::TEXTOID];
-            (self.text(journal), tenant.iter().chain(self.more()).map(|of| of.value()).collect())
-        })
+        let types = || values.iter().map(|(of, _)| of.value()).collect();
+        let statement = PREPARED.get((journal.oid, self), || (self.text(journal), types()));
+        let values: Vec<_> = values.iter().map(|(_, value)| *value).collect();
+        statement.execute(&values, sight, read)
     }
 }
 
