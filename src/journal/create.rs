@@ -25,13 +25,14 @@ pub fn create(journal: &str, tenant: &str, tenant_type: pg_sys::Oid) -> Result<b
     }
     arguments::check_writable("idem_create_journal", || format!("Table {journal} is to be made."))?;
     let quoted = text("SELECT pg_catalog.quote_ident($1)", tenant)?;
-    if let Some(there) = table::relation(journal)? {
-        let found = table::find(&there.name)?;
-        if found.tenant != quoted || found.tenant_type.value() != tenant_type {
+    match table::find(journal) {
+        Ok(found) if found.tenant == quoted && found.tenant_type.value() == tenant_type => return Ok(false),
+        Ok(found) => {
             let detail = format!("Its column for the tenant is {}, and not {quoted} of type {sql_type}.", found.tenant);
-            return Err(Error::UnfitJournal { journal: there.name, detail });
+            return Err(Error::UnfitJournal { journal: found.name.clone(), detail });
         }
-        return Ok(false);
+        Err(Error::NoJournal { .. }) => {}
+        Err(error) => return Err(error),
     }
     let name = text(
         "SELECT pg_catalog.string_agg(pg_catalog.quote_ident(part), '.') FROM pg_catalog.unnest(pg_catalog.parse_ident($1)) AS part",

@@ -2,9 +2,9 @@
 
 use crate::error::Error;
 use crate::pg::{self, OncePlanned, Own};
-use pgrx::datum::DatumWithOid;
+use crate::store::sql;
 use pgrx::pg_sys::{self, BuiltinOid};
-use pgrx::spi::{self, Spi, SpiHeapTupleData};
+use pgrx::spi::Spi;
 use std::collections::HashMap;
 use std::rc::Rc;
 use uuid::Uuid;
@@ -122,17 +122,10 @@ pub fn find(name: &str) -> Result<Rc<Journal>, Error> {
     if let Some(journal) = known {
         return Ok(journal);
     }
-    let look = || {
-        let Some(relation) = relation(name)? else { return Err(Error::NoJournal { journal: name.to_owned() }) };
-        // Watched before they are looked at, so that a change in between is not missed.
-        pg::watch_relation(relation.oid);
-        relation.partitions.iter().for_each(|partition| pg::watch_relation(*partition));
-        look(relation)
-    };
-    let journal = Rc::new(pg::with_newest_snapshot(look)?);
+    let journal = Rc::new(pg::with_newest_snapshot(|| look(name))?);
     FOUND.with(|found| {
         if found.upto == pg::relation_changes() {
-            found.journals.insert(name.to_owned(), Rc::clone(&journal));
+            found.journals.insert(journal.name.clone(), Rc::clone(&journal));
         }
     });
     Ok(journal)
@@ -188,39 +181,29 @@ fn taken(journal: &Journal) -> Error {
     Error::UnfitJournal { journal: journal.name.clone(), detail }
 }
 
-/// A relation by its name.
-pub struct Relation {
-    oid: pg_sys::Oid,
-    /// Its name, qualified and quoted as SQL needs it.
-    pub name: String,
-    is_table: bool,
-    owner: pg_sys::Oid,
-    partitions: Vec<pg_sys::Oid>,
-}
-
-/// The relation that a name means to the caller.
-pub fn relation(name: &str) -> Result<Option<Relation>, Error> {
-    let query = "SELECT c.oid, pg_catalog.format('%I.%I', n.nspname, c.relname), 
+/// Looks at the table that a name means to the caller, and whether it fits.
+fn look(name: &str) -> Result<Journal, Error> {
+    let no_journal = || Error::NoJournal { journal: name.to_owned() };
+    // What a name means depends on the caller's role and search_path.
+    let query = "SELECT pg_catalog.to_regclass($1)::pg_catalog.oid";
+    let found = Spi::connect(|client| client.select(query, None, &[name.into()])?.first().get_one::<pg_sys::Oid>());
+    let Ok(Some(oid)) = found else { return Err(no_journal()) };
+    let query = "SELECT pg_catalog.format('%I.%I', n.nspname, c.relname), c.relowner,
+        ARRAY(SELECT t.relid::pg_catalog.oid FROM pg_catalog.pg_partition_tree(c.oid) t WHERE t.level OPERATOR(pg_catalog.>) 0 ORDER BY 1),
         c.relpersistence OPERATOR(pg_catalog.=) 'p' AND NOT c.relispartition AND (c.relkind OPERATOR(pg_catalog.=) 'p' OR c.relkind OPERATOR(pg_catalog.=) 'r' AND NOT EXISTS (SELECT FROM pg_catalog.pg_inherits h WHERE h.inhparent OPERATOR(pg_catalog.=) c.oid))
           AND NOT EXISTS (SELECT FROM pg_catalog.pg_partition_tree(c.oid) t JOIN pg_catalog.pg_class p ON p.oid OPERATOR(pg_catalog.=) t.relid
-                          WHERE t.level OPERATOR(pg_catalog.>) 0 AND (p.relkind OPERATOR(pg_catalog.<>) 'r' OR p.relpersistence OPERATOR(pg_catalog.<>) 'p')), c.relowner,
-        ARRAY(SELECT t.relid::pg_catalog.oid FROM pg_catalog.pg_partition_tree(c.oid) t WHERE t.level OPERATOR(pg_catalog.>) 0 ORDER BY 1)
+                          WHERE t.level OPERATOR(pg_catalog.>) 0 AND (p.relkind OPERATOR(pg_catalog.<>) 'r' OR p.relpersistence OPERATOR(pg_catalog.<>) 'p'))
         FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace
-        WHERE c.oid OPERATOR(pg_catalog.=) pg_catalog.to_regclass($1)::pg_catalog.oid";
-    let found = rows(query, &[name.into()], |row| {
-        let found = row.get(1)?.zip(row.get(2)?).zip(row.get(3)?.zip(row.get(4)?)).zip(row.get(5)?);
-        Ok(found.map(|(((oid, name), (is_table, owner)), partitions)| Relation {
-            oid,
-            name,
-            is_table,
-            owner,
-            partitions,
-        }))
+        WHERE c.oid OPERATOR(pg_catalog.=) $1";
+    let found = sql::rows(query, &[oid.into()], |row| {
+        Ok(row.get::<String>(1)?.zip(row.get(2)?).zip(row.get::<Vec<_>>(3)?.zip(row.get::<bool>(4)?)))
     })?;
-    Ok(found.into_iter().flatten().next())
-}
-
-fn look(Relation { oid, name, is_table, owner, partitions }: Relation) -> Result<Journal, Error> {
+    let Some(Some(((name, owner), (partitions, is_table)))) = found.into_iter().next() else {
+        return Err(no_journal());
+    };
+    // Watched before they are looked at, so that a change in between is not missed.
+    pg::watch_relation(oid);
+    partitions.iter().for_each(|partition| pg::watch_relation(*partition));
     let unfit = |detail: String| Error::UnfitJournal { journal: name.clone(), detail };
     if !is_table {
         return Err(unfit(
@@ -262,7 +245,7 @@ fn columns(table: pg_sys::Oid) -> Result<HashMap<String, (pg_sys::Oid, bool)>, E
     let query = "SELECT a.attname::pg_catalog.text, a.atttypid, a.atthasdef OR a.attidentity OPERATOR(pg_catalog.<>) ''
         FROM pg_catalog.pg_attribute a
         WHERE a.attrelid OPERATOR(pg_catalog.=) $1 AND a.attnum OPERATOR(pg_catalog.>) 0 AND NOT a.attisdropped";
-    let columns = rows(query, &[table.into()], |row| Ok(row.get(1)?.zip(row.get(2)?.zip(row.get(3)?))))?;
+    let columns = sql::rows(query, &[table.into()], |row| Ok(row.get(1)?.zip(row.get(2)?.zip(row.get(3)?))))?;
     Ok(columns.into_iter().flatten().collect())
 }
 
@@ -284,32 +267,14 @@ fn tenants(table: pg_sys::Oid) -> Result<Vec<(String, String)>, Error> {
     let key = KEY.to_vec();
     let others: Vec<&str> = COLUMNS.iter().map(|column| column.name).collect();
     let arguments = [table.into(), key.into(), others.into()];
-    Ok(rows(query, &arguments, |row| Ok(row.get(1)?.zip(row.get(2)?)))?.into_iter().flatten().collect())
+    sql::pairs(query, &arguments)
 }
 
 /// The functions that an expression may call: they tell the time, make a value, or convert or compare one. Others execute
 /// SQL, read files, settings or statistics, with the rights of whoever uses the journal; or take numbers of a sequence of
 /// anybody's, as `nextval` does; or compute for hours and look at no signal meanwhile, as `btrim` does.
-const HARMLESS: [&str; 18] = [
-    "now",
-    "statement_timestamp",
-    "transaction_timestamp",
-    "clock_timestamp",
-    "gen_random_uuid",
-    "uuidv4",
-    "uuidv7",
-    "random",
-    "date",
-    "timestamptz",
-    "timestamp",
-    "timezone",
-    "date_trunc",
-    "date_part",
-    "extract",
-    "to_char",
-    "texteq",
-    "textne",
-];
+const HARMLESS: &str = "{now,statement_timestamp,transaction_timestamp,clock_timestamp,gen_random_uuid,uuidv4,uuidv7,random,\
+                        date,timestamptz,timestamp,timezone,date_trunc,date_part,extract,to_char,texteq,textne}";
 
 /// What an expression may be made of, as PostgreSQL writes it in its catalogs; and anything else in it. A conversion by the
 /// input function of a type is not among them: that of `xml` looks at no signal.
@@ -361,36 +326,17 @@ fn code(table: pg_sys::Oid, partitions: &[pg_sys::Oid]) -> Result<Option<String>
         UNION ALL SELECT pg_catalog.format('it has the policy %I.', p.polname) FROM pg_catalog.pg_policy p WHERE p.polrelid OPERATOR(pg_catalog.=) ANY ($1)
         UNION ALL SELECT 'its row security is on.' FROM pg_catalog.pg_class c WHERE c.oid OPERATOR(pg_catalog.=) ANY ($1) AND (c.relrowsecurity OR c.relforcerowsecurity)
         ORDER BY 1 LIMIT 1";
-    let harmless: Vec<&str> = HARMLESS.to_vec();
     let first = pg_sys::Oid::from(pg_sys::FirstNormalObjectId);
-    let arguments = [tables.into(), harmless.into(), first.into(), OTHER_NODES.into()];
-    let found = rows(query, &arguments, |row| row.get::<String>(1))?.into_iter().flatten().next();
+    let arguments = [tables.into(), HARMLESS.into(), first.into(), OTHER_NODES.into()];
+    let found = sql::column::<String>(query, &arguments)?.pop();
     Ok(found.map(|what| format!("A journal carries nobody's code: {what}")))
 }
 
 /// Whether Citus manages the table.
 fn is_of_citus(table: pg_sys::Oid) -> Result<bool, Error> {
     let has_citus = "SELECT pg_catalog.to_regclass('pg_catalog.pg_dist_partition') IS NOT NULL";
-    if !one(rows(has_citus, &[], |row| row.get(1))?) {
-        return Ok(false);
-    }
     let query = "SELECT EXISTS (SELECT FROM pg_catalog.pg_dist_partition p WHERE p.logicalrelid::pg_catalog.oid OPERATOR(pg_catalog.=) $1)";
-    Ok(one(rows(query, &[table.into()], |row| row.get(1))?))
-}
-
-fn one(answers: Vec<Option<bool>>) -> bool {
-    answers.first().copied().flatten().unwrap_or(false)
-}
-
-fn rows<T>(
-    query: &str,
-    arguments: &[DatumWithOid<'_>],
-    read: impl Fn(&SpiHeapTupleData<'_>) -> Result<T, spi::Error>,
-) -> Result<Vec<T>, Error> {
-    Spi::connect(|client| -> Result<Vec<T>, spi::Error> {
-        client.select(query, None, arguments)?.map(|row| read(&row)).collect()
-    })
-    .map_err(|error| Error::Corrupted { message: format!("could not look a journal up: {error}") })
+    Ok(sql::first(has_citus)? == Some(true) && sql::column::<bool>(query, &[table.into()])? == [true])
 }
 
 /// A tenant.
@@ -404,9 +350,7 @@ pub struct Tenant {
 #[derive(Clone, Copy, Debug)]
 enum Value {
     Text,
-    Int2(i16),
-    Int4(i32),
-    Int8(i64),
+    Number(i64),
     Uuid(Uuid),
 }
 
@@ -414,21 +358,19 @@ impl Tenant {
     /// The tenant that a text names.
     pub fn of(journal: &Journal, session: &str, text: &str) -> Result<Tenant, Error> {
         let value = match journal.tenant_type {
-            BuiltinOid::INT2OID => text.parse().ok().map(Value::Int2),
-            BuiltinOid::INT4OID => text.parse().ok().map(Value::Int4),
-            BuiltinOid::INT8OID => text.parse().ok().map(Value::Int8),
+            BuiltinOid::INT2OID => text.parse::<i16>().ok().map(|number| Value::Number(number.into())),
+            BuiltinOid::INT4OID => text.parse::<i32>().ok().map(|number| Value::Number(number.into())),
+            BuiltinOid::INT8OID => text.parse().ok().map(Value::Number),
             BuiltinOid::UUIDOID => Uuid::try_parse(text).ok().map(Value::Uuid),
             _ => Some(Value::Text),
-        };
+        }
+        .ok_or_else(|| not_a_tenant(journal, session, text))?;
         let text = match value {
-            Some(Value::Text) => text.to_owned(),
-            Some(Value::Int2(number)) => number.to_string(),
-            Some(Value::Int4(number)) => number.to_string(),
-            Some(Value::Int8(number)) => number.to_string(),
-            Some(Value::Uuid(uuid)) => uuid.to_string(),
-            None => return Err(not_a_tenant(journal, session, text)),
+            Value::Text => text.to_owned(),
+            Value::Number(number) => number.to_string(),
+            Value::Uuid(uuid) => uuid.to_string(),
         };
-        Ok(Tenant { text, value: value.unwrap_or(Value::Text) })
+        Ok(Tenant { text, value })
     }
 
     /// The one text of the number or the UUID that a text stands for, where tenants are numbers or UUIDs.
@@ -441,9 +383,7 @@ impl Tenant {
     pub fn datum(&self) -> pg_sys::Datum {
         match self.value {
             Value::Text => pg::text(&self.text),
-            Value::Int2(number) => number.into(),
-            Value::Int4(number) => number.into(),
-            Value::Int8(number) => number.into(),
+            Value::Number(number) => number.into(),
             Value::Uuid(ref uuid) => pg::uuid(uuid.as_bytes()),
         }
     }

@@ -8,7 +8,7 @@ use crate::domain::node;
 use crate::domain::right::Right;
 use crate::error::{Error, WAIT_BY_SETTING};
 use crate::guc;
-use crate::journal::table;
+use crate::journal::table::{self, Journal};
 use crate::model::StandingSession;
 use crate::names;
 use crate::pg;
@@ -180,7 +180,7 @@ pub fn alter(
     refuse_attempts_of_inbox(name, changed.inbox, changed.max_attempts)?;
     if changed.owner != present.owner {
         if let Some(journal) = &changed.journal {
-            check_journals_owner(name, changed.owner, journal)?;
+            check_journals_owner(name, changed.owner, table::find(journal)?.as_ref())?;
         }
         quota::take(changed.owner, Kind::Standing)?;
     }
@@ -334,16 +334,16 @@ fn checked_journal(session: &str, inbox: bool, owner: pg_sys::Oid, journal: &str
             hint: "Leave journal out, or make a session that is no inbox.",
         });
     }
-    let Some(table) = table::relation(journal)? else { return Err(Error::NoJournal { journal: journal.into() }) };
-    check_journals_owner(session, owner, &table.name)?;
-    Ok(table.name)
+    let journal = table::find(journal)?;
+    check_journals_owner(session, owner, &journal)?;
+    Ok(journal.name.clone())
 }
 
 /// Refuses an owner of a session who does not have the privileges of its journal's owner.
-fn check_journals_owner(session: &str, owner: pg_sys::Oid, journal: &str) -> Result<(), Error> {
-    match pg::has_privileges(owner, table::find(journal)?.owner) {
+fn check_journals_owner(session: &str, owner: pg_sys::Oid, journal: &Journal) -> Result<(), Error> {
+    match pg::has_privileges(owner, journal.owner) {
         true => Ok(()),
-        false => Err(Error::NotYourJournal { journal: journal.into(), session: session.into() }),
+        false => Err(Error::NotYourJournal { journal: journal.name.clone(), session: session.into() }),
     }
 }
 
