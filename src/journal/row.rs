@@ -1,6 +1,6 @@
 //! The row of a request in a journal.
 
-use super::statement::{Act, Value, place};
+use super::statement::{Act, place};
 use super::table::{self, Journal, Tenant};
 use crate::domain::class::Class;
 use crate::domain::decision::Fingerprint;
@@ -12,7 +12,7 @@ use crate::store::lease::{Holder, NewLease, StoredLease};
 use crate::store::outcome::Outcome;
 use crate::store::rel;
 use crate::store::written;
-use pgrx::pg_sys::BuiltinOid;
+use pgrx::pg_sys::{BuiltinOid, Datum};
 use std::rc::Rc;
 
 /// A request that is kept in a journal.
@@ -53,6 +53,9 @@ pub enum Claimed {
     /// It has a row that is committed, or this transaction's own.
     There,
 }
+
+/// A parameter's type and its value.
+type Value = (BuiltinOid, Option<Datum>);
 
 impl RowPlace<'_> {
     /// Inserts the row, unless it is there. It counts until `expires_at`. Waits for another transaction that is inserting
@@ -231,11 +234,12 @@ impl RowPlace<'_> {
         let tenant = (self.journal.tenant_type, Some(self.tenant.datum()));
         let mut all = vec![tenant, text(self.session), text(self.key)];
         all.extend_from_slice(values);
+        let (types, all): (Vec<_>, Vec<_>) = all.into_iter().map(|(of, value)| (of.value(), value)).unzip();
         let lock = move |table| rel::lock(table, act.lock());
         let execute = || {
             table::hold(self.journal, lock).unwrap_or_else(|error| error.raise());
             let planned = table::hold_planned(self.journal, lock);
-            let statement = || act.execute(self.journal, &all, sight, read);
+            let statement = || self.journal.statement(act, &types).execute(&all, sight, read);
             let done = pg::without_users_code(&self.journal.name, planned, statement);
             table::check_same(self.journal).unwrap_or_else(|error| error.raise());
             done

@@ -1,9 +1,6 @@
 //! The statements on a journal. Each names a request by its tenant, its session and its key: the parameters $1 to $3.
 
-use super::table::Journal;
-use crate::pg::{self, FoundRow, Sight, Statements};
-use pgrx::pg_sys::{self, BuiltinOid, Datum, Oid};
-use std::cell::Cell;
+use pgrx::pg_sys;
 
 /// What is done to the row of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -30,9 +27,6 @@ pub enum Act {
     Delete,
 }
 
-/// A parameter's type and its value.
-pub type Value = (BuiltinOid, Option<Datum>);
-
 /// The columns that are read, in their order.
 pub mod place {
     use crate::store::tuple::places;
@@ -53,13 +47,13 @@ const NO_OUTCOME: &str = "status = NULL, response = NULL, recorded_at = NULL, re
 const NO_LEASE: &str = "attempt = NULL, begun_at = NULL, leased_until = NULL, holder = NULL, application = NULL";
 
 impl Act {
-    fn text(self, journal: &Journal) -> String {
-        let (table, rows, tenant) = (&journal.name, journal.rows(), &journal.tenant);
+    /// The statement on the journal `table`, whose rows are named `rows`.
+    pub fn text(self, table: &str, rows: &str, tenant: &str, is_local: bool) -> String {
         let is_its = format!(
             "j.{tenant} OPERATOR(pg_catalog.=) $1 AND j.session OPERATOR(pg_catalog.=) $2 AND j.request OPERATOR(pg_catalog.=) $3"
         );
         // Where Citus keeps the row, its writer is a transaction of another server.
-        let writer = if journal.is_local { ", j.xmin" } else { "" };
+        let writer = if is_local { ", j.xmin" } else { "" };
         let select = format!("SELECT {READ}{writer} FROM {rows} j WHERE {is_its}");
         let update = |columns: &str| format!("UPDATE {rows} j SET {columns} WHERE {is_its}");
         match self {
@@ -102,35 +96,4 @@ impl Act {
             _ => pg_sys::RowExclusiveLock,
         }
     }
-
-    /// Executes the statement on a journal. It is prepared once in a backend.
-    pub fn execute<T>(
-        self,
-        journal: &Journal,
-        values: &[Value],
-        sight: Sight,
-        read: impl FnOnce(&FoundRow) -> T,
-    ) -> (u64, Option<T>) {
-        let changes = pg::relation_changes();
-        if UPTO.replace(changes) != changes {
-            forget();
-        }
-        let types = || values.iter().map(|(of, _)| of.value()).collect();
-        let statement = PREPARED.get((journal.oid, self), || (self.text(journal), types()));
-        let values: Vec<_> = values.iter().map(|(_, value)| *value).collect();
-        statement.execute(&values, sight, read)
-    }
-}
-
-/// Forgets the statements.
-pub fn forget() {
-    PREPARED.forget();
-}
-
-/// The statements of this backend.
-static PREPARED: Statements<(Oid, Act)> = Statements::new();
-
-thread_local! {
-    /// The count of changes up to which the statements name what is there.
-    static UPTO: Cell<u64> = const { Cell::new(0) };
 }

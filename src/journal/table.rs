@@ -1,7 +1,8 @@
 //! Which table is a journal, and what it must look like.
 
+use super::statement::Act;
 use crate::error::Error;
-use crate::pg::{self, OncePlanned, Own};
+use crate::pg::{self, OncePlanned, Own, Statement, Statements};
 use crate::store::sql;
 use pgrx::pg_sys::{self, BuiltinOid};
 use pgrx::spi::Spi;
@@ -10,7 +11,6 @@ use std::rc::Rc;
 use uuid::Uuid;
 
 /// A table that is a journal.
-#[derive(Debug)]
 pub struct Journal {
     /// Its name, qualified and quoted as SQL needs it.
     pub name: String,
@@ -26,6 +26,8 @@ pub struct Journal {
     pub is_local: bool,
     /// Its partitions, in the order of their numbers.
     partitions: Vec<pg_sys::Oid>,
+    /// The statements on it that this backend has prepared.
+    statements: Statements<Act>,
 }
 
 impl Journal {
@@ -34,6 +36,12 @@ impl Journal {
     pub fn rows(&self) -> String {
         let only = if self.is_local && self.partitions.is_empty() { "ONLY " } else { "" };
         format!("{only}{}", self.name)
+    }
+
+    /// A statement on the journal with parameters of these types, prepared once.
+    pub fn statement(&self, act: Act, types: &[pg_sys::Oid]) -> Rc<Statement> {
+        let text = || act.text(&self.name, &self.rows(), &self.tenant, self.is_local);
+        self.statements.get(act, || (text(), types.to_vec()))
     }
 }
 
@@ -95,7 +103,7 @@ pub const TENANT_TYPES: [(BuiltinOid, &str); 6] = [
 /// The columns that, after the tenant's, make up the name of a request.
 const KEY: [&str; 2] = ["session", "request"];
 
-/// Forgets what was found.
+/// Forgets what this backend remembers of journals.
 pub fn forget() {
     let found = FOUND.take();
     drop(found);
@@ -113,21 +121,22 @@ static FOUND: Own<FoundTable> = Own::new();
 /// The journal of this name. Refuses a table that is gone or does not fit.
 pub fn find(name: &str) -> Result<Rc<Journal>, Error> {
     let changes = pg::relation_changes();
-    let known = FOUND.with(|found| {
-        if found.upto != changes {
-            *found = FoundTable { upto: changes, journals: HashMap::new() };
-        }
-        found.journals.get(name).cloned()
+    let (known, former) = FOUND.with(|found| {
+        let now = FoundTable { upto: changes, journals: HashMap::new() };
+        let former = (found.upto != changes).then(|| std::mem::replace(found, now));
+        (found.journals.get(name).cloned(), former)
     });
+    // Not dropped while it is in use: to free the plans of its statements calls into PostgreSQL.
+    drop(former);
     if let Some(journal) = known {
         return Ok(journal);
     }
     let journal = Rc::new(pg::with_newest_snapshot(|| look(name))?);
-    FOUND.with(|found| {
-        if found.upto == pg::relation_changes() {
-            found.journals.insert(journal.name.clone(), Rc::clone(&journal));
-        }
+    let former = FOUND.with(|found| {
+        let lasts = found.upto == pg::relation_changes();
+        lasts.then(|| found.journals.insert(journal.name.clone(), Rc::clone(&journal)))
     });
+    drop(former);
     Ok(journal)
 }
 
@@ -237,7 +246,8 @@ fn look(name: &str) -> Result<Journal, Error> {
     if let Some(code) = code(oid, &partitions)? {
         return Err(unfit(code));
     }
-    Ok(Journal { tenant: quoted.clone(), tenant_type, oid, owner, is_local: !is_of_citus(oid)?, partitions, name })
+    let (tenant, is_local, statements) = (quoted.clone(), !is_of_citus(oid)?, Statements::new());
+    Ok(Journal { tenant, tenant_type, oid, owner, is_local, partitions, name, statements })
 }
 
 /// The columns of a table by name: the type of each, and whether it has a value where none is given.
