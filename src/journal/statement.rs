@@ -3,7 +3,7 @@
 use pgrx::pg_sys;
 
 /// What is done to the row of a request.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy)]
 pub enum Act {
     /// Inserts it, unless it is there.
     Claim,
@@ -47,6 +47,9 @@ const NO_OUTCOME: &str = "status = NULL, response = NULL, recorded_at = NULL, re
 const NO_LEASE: &str = "attempt = NULL, begun_at = NULL, leased_until = NULL, holder = NULL, application = NULL";
 
 impl Act {
+    /// How many there are.
+    pub const COUNT: usize = Act::Delete as usize + 1;
+
     /// The statement on the journal `table`, whose rows are named `rows`.
     pub fn text(self, table: &str, rows: &str, tenant: &str, is_local: bool) -> String {
         let is_its = format!(

@@ -2,10 +2,11 @@
 
 use super::statement::Act;
 use crate::error::Error;
-use crate::pg::{self, OncePlanned, Own, Statement, Statements};
+use crate::pg::{self, OncePlanned, Own, Statement};
 use crate::store::sql;
 use pgrx::pg_sys::{self, BuiltinOid};
 use pgrx::spi::Spi;
+use std::cell::OnceCell;
 use std::collections::HashMap;
 use std::rc::Rc;
 use uuid::Uuid;
@@ -27,7 +28,7 @@ pub struct Journal {
     /// Its partitions, in the order of their numbers.
     partitions: Vec<pg_sys::Oid>,
     /// The statements on it that this backend has prepared.
-    statements: Statements<Act>,
+    statements: [OnceCell<Statement>; Act::COUNT],
 }
 
 impl Journal {
@@ -39,9 +40,9 @@ impl Journal {
     }
 
     /// A statement on the journal with parameters of these types, prepared once.
-    pub fn statement(&self, act: Act, types: &[pg_sys::Oid]) -> Rc<Statement> {
+    pub fn statement(&self, act: Act, types: &[pg_sys::Oid]) -> &Statement {
         let text = || act.text(&self.name, &self.rows(), &self.tenant, self.is_local);
-        self.statements.get(act, || (text(), types.to_vec()))
+        self.statements[act as usize].get_or_init(|| Statement::prepare(&text(), types))
     }
 }
 
@@ -246,7 +247,7 @@ fn look(name: &str) -> Result<Journal, Error> {
     if let Some(code) = code(oid, &partitions)? {
         return Err(unfit(code));
     }
-    let (tenant, is_local, statements) = (quoted.clone(), !is_of_citus(oid)?, Statements::new());
+    let (tenant, is_local, statements) = (quoted.clone(), !is_of_citus(oid)?, Default::default());
     Ok(Journal { tenant, tenant_type, oid, owner, is_local, partitions, name, statements })
 }
 
