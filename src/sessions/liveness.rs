@@ -19,7 +19,7 @@ use crate::model::ClientSession;
 use crate::names;
 use crate::open::{self, UsedSession};
 use crate::pg::{self, Deadline};
-use crate::sessions::find::{self, Search};
+use crate::sessions::find;
 use crate::store::catalog;
 use crate::store::lease;
 use crate::store::segment;
@@ -117,13 +117,8 @@ pub fn wait_while_taken(session: &ClientSession, deadline: Deadline) -> bool {
 
 /// The last sign of life of a session whose end is not written down. Refuses any other session.
 pub fn last_seen(session: &ClientSession) -> Result<i64, Error> {
-    let name = || session.name.clone();
-    match find::or_doubt(|| names::client_session_lock(&session.id), || find_last_seen(session))? {
-        Search::Found(seen) => Ok(seen),
-        Search::NotHere => Err(Error::SessionNotHere { session: name() }),
-        Search::InDoubt => Err(Error::SessionInDoubt { session: name() }),
-        Search::Nothing => Err(Error::SessionEnded { session: name(), how: None }),
-    }
+    let seen = find::or_doubt(&session.id, &session.name, || find_last_seen(session))?;
+    seen.ok_or_else(|| Error::SessionEnded { session: session.name.clone(), how: None })
 }
 
 fn find_last_seen(session: &ClientSession) -> Result<Option<i64>, Error> {

@@ -17,9 +17,9 @@ use crate::model::{ClientSession, KnownBy};
 use crate::names;
 use crate::open;
 use crate::pg::{self, Deadline};
-use crate::sessions::find::{self, Search};
 use crate::sessions::{liveness, position, quota, save};
 use crate::store::secret;
+use crate::store::session::client as saved;
 use crate::store::session_live as live;
 use pgrx::datum::Interval;
 use pgrx::pg_sys;
@@ -181,15 +181,16 @@ fn registered_before(
 /// may be all that is left of the session.
 fn find_certain(owner: pg_sys::Oid, by: KnownBy<'_>, deadline: Deadline) -> Result<Option<ClientSession>, Error> {
     let lock = names::save_of_registered_lock(owner, by);
-    let find = || find::registered(owner, by);
-    match find::or_doubt_at_once(lock, find) {
-        Search::Found(session) => Ok(Some(session)),
-        Search::Nothing | Search::NotHere => Ok(None),
-        Search::InDoubt if lock.wait_until_free(deadline.left_us()) => Ok(find()),
-        Search::InDoubt => {
+    // Mostly there is none. The lock is looked at first, and so one search is enough.
+    let held = lock.is_held_by_another();
+    let find = || live::find_registered(owner, by).or_else(|| saved::find_registered(owner, by));
+    match find() {
+        None if held && lock.wait_until_free(deadline.left_us()) => Ok(find()),
+        None if held => {
             let what = "a transaction, a prepared one say, with the first outcome of a former session,".into();
             Err(Error::WaitRanOut { what, hint: WAIT_BY_ARGUMENT })
         }
+        found => Ok(found),
     }
 }
 
