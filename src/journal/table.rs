@@ -4,6 +4,7 @@ use super::statement::Act;
 use crate::error::Error;
 use crate::pg::{self, OncePlanned, Own, Statement};
 use crate::store::sql;
+use pgrx::datum::{DatumWithOid, FromDatum, IntoDatum};
 use pgrx::pg_sys::{self, BuiltinOid};
 use pgrx::spi::Spi;
 use std::cell::OnceCell;
@@ -196,8 +197,7 @@ fn look(name: &str) -> Result<Journal, Error> {
     let no_journal = || Error::NoJournal { journal: name.to_owned() };
     // What a name means depends on the caller's role and search_path.
     let query = "SELECT pg_catalog.to_regclass($1)::pg_catalog.oid";
-    let found = Spi::connect(|client| client.select(query, None, &[name.into()])?.first().get_one::<pg_sys::Oid>());
-    let Ok(Some(oid)) = found else { return Err(no_journal()) };
+    let oid = first::<pg_sys::Oid>(query, &[name.into()])?.ok_or_else(no_journal)?;
     let query = "SELECT pg_catalog.format('%I.%I', n.nspname, c.relname), c.relowner,
         ARRAY(SELECT t.relid::pg_catalog.oid FROM pg_catalog.pg_partition_tree(c.oid) t WHERE t.level OPERATOR(pg_catalog.>) 0 ORDER BY 1),
         c.relpersistence OPERATOR(pg_catalog.=) 'p' AND NOT c.relispartition AND (c.relkind OPERATOR(pg_catalog.=) 'p' OR c.relkind OPERATOR(pg_catalog.=) 'r' AND NOT EXISTS (SELECT FROM pg_catalog.pg_inherits h WHERE h.inhparent OPERATOR(pg_catalog.=) c.oid))
@@ -337,9 +337,9 @@ fn code(table: pg_sys::Oid, partitions: &[pg_sys::Oid]) -> Result<Option<String>
         UNION ALL SELECT pg_catalog.format('it has the policy %I.', p.polname) FROM pg_catalog.pg_policy p WHERE p.polrelid OPERATOR(pg_catalog.=) ANY ($1)
         UNION ALL SELECT 'its row security is on.' FROM pg_catalog.pg_class c WHERE c.oid OPERATOR(pg_catalog.=) ANY ($1) AND (c.relrowsecurity OR c.relforcerowsecurity)
         ORDER BY 1 LIMIT 1";
-    let first = pg_sys::Oid::from(pg_sys::FirstNormalObjectId);
-    let arguments = [tables.into(), HARMLESS.into(), first.into(), OTHER_NODES.into()];
-    let found = sql::column::<String>(query, &arguments)?.pop();
+    let users = pg_sys::Oid::from(pg_sys::FirstNormalObjectId);
+    let arguments = [tables.into(), HARMLESS.into(), users.into(), OTHER_NODES.into()];
+    let found = first::<String>(query, &arguments)?;
     Ok(found.map(|what| format!("A journal carries nobody's code: {what}")))
 }
 
@@ -348,6 +348,12 @@ fn is_of_citus(table: pg_sys::Oid) -> Result<bool, Error> {
     let has_citus = "SELECT pg_catalog.to_regclass('pg_catalog.pg_dist_partition') IS NOT NULL";
     let query = "SELECT EXISTS (SELECT FROM pg_catalog.pg_dist_partition p WHERE p.logicalrelid::pg_catalog.oid OPERATOR(pg_catalog.=) $1)";
     Ok(sql::first(has_citus)? == Some(true) && sql::column::<bool>(query, &[table.into()])? == [true])
+}
+
+/// The first column of the first row. The query is executed as the caller, whose search_path counts.
+pub fn first<T: FromDatum + IntoDatum>(query: &str, arguments: &[DatumWithOid<'_>]) -> Result<Option<T>, Error> {
+    Spi::connect(|client| client.select(query, None, arguments)?.next().map_or(Ok(None), |row| row.get(1)))
+        .map_err(|error| Error::Corrupted { message: format!("could not execute {query}: {error}") })
 }
 
 /// A tenant.
