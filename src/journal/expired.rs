@@ -6,6 +6,7 @@
 use super::table::{self, Journal};
 use crate::domain::limits::KEEP_SLACK_US;
 use crate::error::Error;
+use crate::open;
 use crate::pg::{self, Sight, Statement};
 use crate::store::{rel, sql, sweep as noted};
 use pgrx::pg_sys;
@@ -34,8 +35,7 @@ pub struct Deleted {
 
 /// Deletes about `limit` expired rows of a journal. The journals take turns, in an order by chance: a process that comes to
 /// grief over one of them does not always leave the same ones for later.
-/// What has begun a request and has not recorded it cannot be committed, as `is_open` tells.
-pub fn delete(limit: usize, is_open: fn() -> bool) -> Result<Option<Deleted>, Error> {
+pub fn delete(limit: usize) -> Result<Option<Deleted>, Error> {
     let next = LEFT.with(VecDeque::pop_front);
     let (journal, batches) = match next {
         Some(next) => next,
@@ -48,7 +48,7 @@ pub fn delete(limit: usize, is_open: fn() -> bool) -> Result<Option<Deleted>, Er
             first
         }
     };
-    let rows = delete_for_any(&journal, limit, is_open)?;
+    let rows = delete_for_any(&journal, limit)?;
     let more = LEFT.with(|left| {
         if rows.as_ref().is_ok_and(|rows| *rows >= limit) && batches + 1 < BATCHES {
             left.push_back((journal.clone(), batches + 1));
@@ -59,19 +59,18 @@ pub fn delete(limit: usize, is_open: fn() -> bool) -> Result<Option<Deleted>, Er
 }
 
 /// Deletes for the first owner of a session for whom it can be done.
-fn delete_for_any(journal: &str, limit: usize, is_open: fn() -> bool) -> Result<Result<usize, String>, Error> {
+fn delete_for_any(journal: &str, limit: usize) -> Result<Result<usize, String>, Error> {
     let query = "SELECT DISTINCT s.owner::pg_catalog.oid FROM idempotence.session s WHERE s.journal OPERATOR(pg_catalog.=) $1 AND s.ended_at IS NULL";
     let mut why = Ok(0);
     for session_owner in sql::column::<pg_sys::Oid>(query, &[journal.into()])? {
         // As the session's owner, whoever sweeps: what is noted is what hinders the worker, and not a right that a caller lacks.
-        let delete = || pg::as_role(session_owner, || delete_for(journal, session_owner, limit, is_open));
+        let delete = || pg::as_role(session_owner, || delete_for(journal, session_owner, limit));
         why = Err(match pg::undone_on_error(BATCH_US, delete) {
-            Ok(Ok(Ok(rows))) => return Ok(Ok(rows)),
-            Ok(Ok(Err(why))) => why.to_owned(),
+            Ok(Ok(rows)) => return Ok(Ok(rows)),
             Ok(Err(Error::UnfitJournal { detail, .. })) => detail,
-            Ok(Err(_)) => "there is no such table".to_owned(),
+            Ok(Err(_)) => "there is no such table".into(),
             Err(Some(message)) => message,
-            Err(None) => TOO_LONG.to_owned(),
+            Err(None) => TOO_LONG.into(),
         });
     }
     Ok(why)
@@ -81,36 +80,28 @@ fn delete_for_any(journal: &str, limit: usize, is_open: fn() -> bool) -> Result<
 const TOO_LONG: &str = "it takes longer than 0.5 s; somebody is at work on such rows, or no index on expires_at helps";
 
 /// Deletes about `limit` expired rows, if whoever owns the session has the rights of the table's owner.
-fn delete_for(
-    name: &str,
-    session_owner: pg_sys::Oid,
-    limit: usize,
-    is_open: fn() -> bool,
-) -> Result<Result<usize, &'static str>, Error> {
+fn delete_for(name: &str, session_owner: pg_sys::Oid, limit: usize) -> Result<usize, Error> {
+    let refused = |why: &str| Error::UnfitJournal { journal: name.into(), detail: why.into() };
     let journal = table::find(name)?;
     if !pg::has_privileges(session_owner, journal.owner) {
-        return Ok(Err("the table is another role's"));
+        return Err(refused("the table is another role's"));
     }
     // Nobody waits here for whoever has the table to himself.
     let lock = |table| rel::try_lock(table, pg_sys::RowExclusiveLock);
-    if table::hold(&journal, lock)?.is_none() {
-        return Ok(Err("somebody has locked the table"));
-    }
+    let is_open = || open::unrecorded().is_some();
     let had_open = is_open();
     let now_us = pg::now_us().saturating_sub(KEEP_SLACK_US);
     let delete = || match journal.is_local {
         true => delete_here(&journal, now_us, limit),
         false => delete_elsewhere(&journal, now_us, limit),
     };
-    let deleted =
-        pg::as_role(journal.owner, || pg::without_users_code(name, table::hold_planned(&journal, lock), delete));
-    table::check_same(&journal)?;
+    let deleted = pg::as_role(journal.owner, || table::execute(&journal, lock, delete))?;
     if is_open() && !had_open {
         // Raised, so that the batch is undone: its commit would fail, and with it the whole visit of the worker.
         let message = "a trigger of it begins a request, and does not record it".into();
         Error::Invalid { message, detail: String::new(), hint: "" }.raise();
     }
-    Ok(Ok(deleted as usize))
+    deleted.map(|rows| rows as usize).ok_or_else(|| refused("somebody has locked the table"))
 }
 
 /// What has expired. $1 is the present moment, less the slack that time keys ahead of the clock need.

@@ -224,30 +224,16 @@ impl RowPlace<'_> {
         }
     }
 
-    fn execute<T>(
-        &self,
-        act: Act,
-        values: &[Value],
-        sight: Sight,
-        read: impl FnOnce(&FoundRow) -> T,
-    ) -> (u64, Option<T>) {
+    fn execute<T>(&self, act: Act, values: &[Value], sight: Sight, read: impl Fn(&FoundRow) -> T) -> (u64, Option<T>) {
         let tenant = (self.journal.tenant_type, Some(self.tenant.datum()));
         let mut all = vec![tenant, text(self.session), text(self.key)];
         all.extend_from_slice(values);
         let (types, all): (Vec<_>, Vec<_>) = all.into_iter().map(|(of, value)| (of.value(), value)).unzip();
+        let statement = || self.journal.statement(act, &types).execute(&all, sight, read);
         let lock = move |table| rel::lock(table, act.lock());
-        let execute = || {
-            table::hold(self.journal, lock).unwrap_or_else(|error| error.raise());
-            let planned = table::hold_planned(self.journal, lock);
-            let statement = || self.journal.statement(act, &types).execute(&all, sight, read);
-            let done = pg::without_users_code(&self.journal.name, planned, statement);
-            table::check_same(self.journal).unwrap_or_else(|error| error.raise());
-            done
-        };
-        match self.as_owner {
-            true => pg::as_role(self.journal.owner, execute),
-            false => execute(),
-        }
+        let execute = || table::execute(self.journal, lock, statement).unwrap_or_else(|error| error.raise());
+        let done = if self.as_owner { pg::as_role(self.journal.owner, execute) } else { execute() };
+        done.expect("a lock that is waited for is taken")
     }
 
     /// The error for a row that was not written though it had to be.

@@ -142,10 +142,25 @@ pub fn find(name: &str) -> Result<Rc<Journal>, Error> {
     Ok(journal)
 }
 
-/// Locks a journal and its partitions as a statement on it does, and refuses it if it does not fit under these locks. So
-/// nobody changes what a statement executes between the look at the table and the statement: a change that is not committed
-/// yet is waited for, and then seen. `lock` takes the lock on a table; it gives whether it did. Gives `None` if it did not.
-pub fn hold(journal: &Rc<Journal>, lock: impl Fn(pg_sys::Oid) -> bool) -> Result<Option<Rc<Journal>>, Error> {
+/// Runs `work`, a statement on a journal, where the journal and its partitions are locked as the statement locks them. Refuses
+/// a table that does not fit under these locks. So nobody changes what the statement executes between the look at the table
+/// and the statement: a change that is not committed yet is waited for, and then seen. `lock` takes the lock on a table; it
+/// gives whether it did. Gives `None` if it did not.
+pub fn execute<T>(
+    journal: &Rc<Journal>,
+    lock: impl Fn(pg_sys::Oid) -> bool + Copy + 'static,
+    work: impl FnOnce() -> T,
+) -> Result<Option<T>, Error> {
+    if hold(journal, lock)?.is_none() {
+        return Ok(None);
+    }
+    let done = pg::without_users_code(&journal.name, once_planned(journal, lock), work);
+    // The statement has looked the name up again. From now on the table stays as it is.
+    same(journal)?;
+    Ok(Some(done))
+}
+
+fn hold(journal: &Rc<Journal>, lock: impl Fn(pg_sys::Oid) -> bool) -> Result<Option<Rc<Journal>>, Error> {
     let mut held = Rc::clone(journal);
     loop {
         if !std::iter::once(&held.oid).chain(&held.partitions).all(|table| lock(*table)) {
@@ -159,12 +174,12 @@ pub fn hold(journal: &Rc<Journal>, lock: impl Fn(pg_sys::Oid) -> bool) -> Result
     }
 }
 
-/// What a statement on a journal waits for once it is planned, see [`hold`]. These locks keep nobody from attaching a
+/// What a statement on a journal waits for once it is planned. The locks that it has then keep nobody from attaching a
 /// partition, nor from giving schemas other names. So the tables that the statement uses are to be the journal's.
-pub fn hold_planned(journal: &Rc<Journal>, lock: impl Fn(pg_sys::Oid) -> bool + 'static) -> OncePlanned {
+fn once_planned(journal: &Rc<Journal>, lock: impl Fn(pg_sys::Oid) -> bool + Copy + 'static) -> OncePlanned {
     let journal = Rc::clone(journal);
     Rc::new(move |tables| {
-        let Some(held) = hold(&journal, &lock).unwrap_or_else(|error| error.raise()) else { return };
+        let Some(held) = hold(&journal, lock).unwrap_or_else(|error| error.raise()) else { return };
         let is_its = |table: &pg_sys::Oid| *table == held.oid || held.partitions.contains(table);
         if journal.is_local && !tables.iter().all(is_its) {
             taken(&journal).raise();
@@ -172,13 +187,7 @@ pub fn hold_planned(journal: &Rc<Journal>, lock: impl Fn(pg_sys::Oid) -> bool + 
     })
 }
 
-/// Refuses a table that has taken the place of a journal, or has changed, since the journal was found: the name is looked up
-/// again by each statement. The caller has executed one, so from now on the table stays as it is.
-pub fn check_same(journal: &Journal) -> Result<(), Error> {
-    same(journal).map(drop)
-}
-
-/// The journal as it is now. Refuses another table that has taken its place.
+/// The journal as it is now. Refuses another table that has taken its place since it was found.
 fn same(journal: &Journal) -> Result<Rc<Journal>, Error> {
     let now = find(&journal.name)?;
     if (now.oid, now.owner) == (journal.oid, journal.owner) {

@@ -62,11 +62,17 @@ pub fn register(asked: &Registration<'_>) -> Result<Registered, Error> {
     arguments::check_writable("idem_register", || "A session is a row of a table, though an unlogged one.".into())?;
     let deadline = Deadline::after(asked.wait_us);
     secret::put_in_use()?;
-    take_locks(&session, deadline)?;
+    // Only one registration of a client, or with an id, runs at a time.
+    for by in session.known_by() {
+        let what = || "a registration of the same client by another transaction".into();
+        names::registration_lock(session.owner, by).acquire_or_fail(deadline.left_us(), WAIT_BY_ARGUMENT, what)?;
+    }
     if let Some(request_id) = &session.request_id
-        && let Some(before) = registered_before(session.owner, request_id, deadline)?
+        && let Some(before) = find_certain(session.owner, KnownBy::RequestId(request_id), deadline)?
     {
-        return Ok(before);
+        let before = Rc::new(before);
+        liveness::attend_within(&before, deadline)?;
+        return registered(before);
     }
     if let Some(client) = session.client.as_deref()
         && let Some(former) = find_certain(session.owner, KnownBy::Client(client), deadline)?
@@ -153,27 +159,6 @@ fn timeout_us(asked: Option<&Interval>) -> Result<i64, Error> {
             hint: "Give the longest silence that the session is to outlast, or leave it out.",
         }),
     }
-}
-
-/// Takes the locks that let only one registration of a client, or with an id, run at a time.
-fn take_locks(session: &ClientSession, deadline: Deadline) -> Result<(), Error> {
-    for by in session.known_by() {
-        let what = || "a registration of the same client by another transaction".into();
-        names::registration_lock(session.owner, by).acquire_or_fail(deadline.left_us(), WAIT_BY_ARGUMENT, what)?;
-    }
-    Ok(())
-}
-
-/// The session that was registered before under this id. Refuses the registration if that session has ended.
-fn registered_before(
-    owner: pg_sys::Oid,
-    request_id: &SessionId,
-    deadline: Deadline,
-) -> Result<Option<Registered>, Error> {
-    let Some(session) = find_certain(owner, KnownBy::RequestId(request_id), deadline)? else { return Ok(None) };
-    let session = Rc::new(session);
-    liveness::attend_within(&session, deadline)?;
-    registered(session).map(Some)
 }
 
 /// The session that is found by a client's name or by a registration's id. If there is none, but another transaction is

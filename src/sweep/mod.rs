@@ -23,7 +23,6 @@ use crate::error::Error;
 use crate::guc;
 use crate::journal::expired;
 use crate::lock::{LockClass, Tag};
-use crate::open;
 use crate::pg;
 use crate::store::persistence;
 use crate::store::sweep as noted;
@@ -211,7 +210,7 @@ fn delete_ended() -> Result<Progress, Error> {
 }
 
 fn delete_in_journal() -> Result<Progress, Error> {
-    let Some(deleted) = expired::delete(guc::sweep_batch(), || open::unrecorded().is_some())? else {
+    let Some(deleted) = expired::delete(guc::sweep_batch())? else {
         return Ok(Progress::default());
     };
     noted::save_failed(&deleted.journal, deleted.rows.as_ref().err().map(String::as_str));
