@@ -1,7 +1,7 @@
 //! The row of a request in a journal.
 
 use super::statement::{Act, place};
-use super::table::{self, Journal, Tenant};
+use super::table::{self, Journal};
 use crate::domain::class::Class;
 use crate::domain::decision::Fingerprint;
 use crate::domain::lease::Lease;
@@ -19,8 +19,8 @@ use std::rc::Rc;
 pub struct RowPlace<'a> {
     /// The journal.
     pub journal: &'a Rc<Journal>,
-    /// The tenant.
-    pub tenant: &'a Tenant,
+    /// The tenant's one text.
+    pub tenant: &'a str,
     /// The session's name.
     pub session: &'a str,
     /// The request's key.
@@ -225,7 +225,7 @@ impl RowPlace<'_> {
     }
 
     fn execute<T>(&self, act: Act, values: &[Value], sight: Sight, read: impl Fn(&FoundRow) -> T) -> (u64, Option<T>) {
-        let tenant = (self.journal.tenant_type, Some(self.tenant.datum()));
+        let tenant = (self.journal.tenant_type, self.journal.tenant_datum(self.tenant));
         let mut all = vec![tenant, text(self.session), text(self.key)];
         all.extend_from_slice(values);
         let (types, all): (Vec<_>, Vec<_>) = all.into_iter().map(|(of, value)| (of.value(), value)).unzip();

@@ -2,9 +2,10 @@
 
 use super::statement::Act;
 use crate::error::Error;
+use crate::model::StandingSession;
 use crate::pg::{self, OncePlanned, Own, Statement};
 use crate::store::sql;
-use pgrx::datum::{DatumWithOid, FromDatum, IntoDatum};
+use pgrx::datum::{self, DatumWithOid, FromDatum, IntoDatum};
 use pgrx::pg_sys::{self, BuiltinOid};
 use pgrx::spi::Spi;
 use std::cell::OnceCell;
@@ -38,6 +39,55 @@ impl Journal {
     pub fn rows(&self) -> String {
         let only = if self.is_local && self.partitions.is_empty() { "ONLY " } else { "" };
         format!("{only}{}", self.name)
+    }
+
+    /// The one text of the tenant that a text names.
+    pub fn tenant_text(&self, session: &str, text: &str) -> Result<String, Error> {
+        match self.tenant_type {
+            BuiltinOid::INT2OID => text.parse::<i16>().ok().map(|number| number.to_string()),
+            BuiltinOid::INT4OID => text.parse::<i32>().ok().map(|number| number.to_string()),
+            BuiltinOid::INT8OID => text.parse::<i64>().ok().map(|number| number.to_string()),
+            BuiltinOid::UUIDOID => Uuid::try_parse(text).ok().map(|uuid| uuid.to_string()),
+            _ => Some(text.to_owned()),
+        }
+        .ok_or_else(|| {
+            let sql_type = TENANT_TYPES.iter().find(|(of, _)| *of == self.tenant_type).map_or("", |(_, name)| *name);
+            let found = match text {
+                "" => "none".to_owned(),
+                text => format!("\"{}\"", text.chars().take(64).collect::<String>()),
+            };
+            Error::Invalid {
+                message: format!("argument \"stream\" names no tenant of session \"{session}\""),
+                detail: format!(
+                    "Found {found}; column {} of journal {} is of type {sql_type}.",
+                    self.tenant, self.name
+                ),
+                hint: "Give the tenant of the request as stream, in each call on it.",
+            }
+        })
+    }
+
+    /// The one text of the number or the UUID that a text stands for, where tenants are numbers or UUIDs.
+    pub fn other_tenant_text(text: &str) -> Option<String> {
+        let number = || text.parse().ok().map(|number: i64| number.to_string());
+        Uuid::try_parse(text).ok().map(|uuid| uuid.to_string()).or_else(number)
+    }
+
+    /// The value that a tenant's one text stands for, of the type of the journal's column.
+    pub fn tenant_datum(&self, text: &str) -> Option<pg_sys::Datum> {
+        match self.tenant_type {
+            BuiltinOid::INT2OID | BuiltinOid::INT4OID | BuiltinOid::INT8OID => text.parse::<i64>().ok()?.into_datum(),
+            BuiltinOid::UUIDOID => datum::Uuid::from_bytes(Uuid::try_parse(text).ok()?.into_bytes()).into_datum(),
+            _ => Some(pg::text(text)),
+        }
+    }
+
+    /// Refuses a session whose owner does not have the privileges of the journal's owner.
+    pub fn check_owner(&self, session: &StandingSession) -> Result<(), Error> {
+        match pg::has_privileges(session.owner, self.owner) {
+            true => Ok(()),
+            false => Err(Error::NotYourJournal { journal: self.name.clone(), session: session.name.clone() }),
+        }
     }
 
     /// A statement on the journal with parameters of these types, prepared once.
@@ -363,67 +413,4 @@ fn is_of_citus(table: pg_sys::Oid) -> Result<bool, Error> {
 pub fn first<T: FromDatum + IntoDatum>(query: &str, arguments: &[DatumWithOid<'_>]) -> Result<Option<T>, Error> {
     Spi::connect(|client| client.select(query, None, arguments)?.next().map_or(Ok(None), |row| row.get(1)))
         .map_err(|error| Error::Corrupted { message: format!("could not execute {query}: {error}") })
-}
-
-/// A tenant.
-#[derive(Clone, Debug)]
-pub struct Tenant {
-    /// The one text of its value.
-    pub text: String,
-    value: Value,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Value {
-    Text,
-    Number(i64),
-    Uuid(Uuid),
-}
-
-impl Tenant {
-    /// The tenant that a text names.
-    pub fn of(journal: &Journal, session: &str, text: &str) -> Result<Tenant, Error> {
-        let value = match journal.tenant_type {
-            BuiltinOid::INT2OID => text.parse::<i16>().ok().map(|number| Value::Number(number.into())),
-            BuiltinOid::INT4OID => text.parse::<i32>().ok().map(|number| Value::Number(number.into())),
-            BuiltinOid::INT8OID => text.parse().ok().map(Value::Number),
-            BuiltinOid::UUIDOID => Uuid::try_parse(text).ok().map(Value::Uuid),
-            _ => Some(Value::Text),
-        }
-        .ok_or_else(|| not_a_tenant(journal, session, text))?;
-        let text = match value {
-            Value::Text => text.to_owned(),
-            Value::Number(number) => number.to_string(),
-            Value::Uuid(uuid) => uuid.to_string(),
-        };
-        Ok(Tenant { text, value })
-    }
-
-    /// The one text of the number or the UUID that a text stands for, where tenants are numbers or UUIDs.
-    pub fn other_text(text: &str) -> Option<String> {
-        let number = || text.parse().ok().map(|number: i64| number.to_string());
-        Uuid::try_parse(text).ok().map(|uuid| uuid.to_string()).or_else(number)
-    }
-
-    /// Its value, of the type of the journal's column.
-    pub fn datum(&self) -> pg_sys::Datum {
-        match self.value {
-            Value::Text => pg::text(&self.text),
-            Value::Number(number) => number.into(),
-            Value::Uuid(ref uuid) => pg::uuid(uuid.as_bytes()),
-        }
-    }
-}
-
-fn not_a_tenant(journal: &Journal, session: &str, text: &str) -> Error {
-    let sql_type = TENANT_TYPES.iter().find(|(of, _)| *of == journal.tenant_type).map_or("", |(_, name)| *name);
-    let found = match text {
-        "" => "none".to_owned(),
-        text => format!("\"{}\"", text.chars().take(64).collect::<String>()),
-    };
-    Error::Invalid {
-        message: format!("argument \"stream\" names no tenant of session \"{session}\""),
-        detail: format!("Found {found}; column {} of journal {} is of type {sql_type}.", journal.tenant, journal.name),
-        hint: "Give the tenant of the request as stream, in each call on it.",
-    }
 }

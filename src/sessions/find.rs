@@ -1,17 +1,9 @@
-//! Finds client sessions. A session is in `session_live` while it is at work, and in `session` once it is saved.
+//! What it means that nothing is found of a client session.
 
 use crate::domain::identity::SessionId;
 use crate::error::Error;
-use crate::model::ClientSession;
 use crate::names;
 use crate::pg;
-use crate::store::session::client as saved;
-use crate::store::session_live as live;
-
-/// The session with this id, ended or not.
-pub fn by_id(id: &SessionId) -> Option<ClientSession> {
-    live::find(id).map(|live| live.session).or_else(|| saved::find(id).map(|saved| saved.session))
-}
 
 /// Searches with `find` for what the tables have of a client session. Whoever writes it holds the session's lock until its
 /// commit. So a search that finds nothing is certain only if no other transaction holds the lock. And since a holder may

@@ -18,7 +18,9 @@ use crate::sessions::find;
 use crate::store::cache;
 use crate::store::catalog;
 use crate::store::restore;
+use crate::store::session::client as saved;
 use crate::store::session::standing;
+use crate::store::session_live as live;
 use pgrx::pg_sys;
 use std::rc::Rc;
 
@@ -220,7 +222,8 @@ fn elsewhere(name: &str, named: ClientName<'_>) -> Option<Error> {
 fn remembered_by_id(id: &SessionId) -> Option<Rc<ClientSession>> {
     cache::remembered(
         |cache| cache.clients.get(id).map(|session| Some(Rc::clone(session))),
-        || match find::by_id(id) {
+        // It is in `session_live` while it is at work, and in `session` once it is saved.
+        || match live::find(id).map(|live| live.session).or_else(|| saved::find(id).map(|saved| saved.session)) {
             // The row may be this transaction's own, and may never be committed. It may be remembered all the same:
             // what it says about the id never changes, and each use looks whether the session is there.
             Some(session) => (Some(Rc::new(session)), true),

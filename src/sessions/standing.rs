@@ -8,7 +8,7 @@ use crate::domain::node;
 use crate::domain::right::Right;
 use crate::error::{Error, WAIT_BY_SETTING};
 use crate::guc;
-use crate::journal::table::{self, Journal};
+use crate::journal::table;
 use crate::model::StandingSession;
 use crate::names;
 use crate::pg;
@@ -95,10 +95,9 @@ pub fn create(
     check_writable("idem_create_session")?;
     take_lock(name)?;
     let Some((so_far, _)) = standing::find(name) else {
-        check_max_ttl(name, wanted.ttl_us)?;
         restore::refuse_new_session(name)?;
         secret::put_in_use()?;
-        quota::take(wanted.owner, Kind::Standing)?;
+        check_limits(&wanted, None)?;
         standing::save(&wanted);
         return Ok(true);
     };
@@ -131,12 +130,7 @@ pub fn create(
         let (ttl_us, dropped_at) = (so_far.ttl_us, so_far.dropped_at);
         return Err(other_options(&StandingSession { ttl_us, dropped_at, ..same_rules }, &wanted));
     }
-    if wanted.owner != so_far.owner {
-        quota::take(wanted.owner, Kind::Standing)?;
-    }
-    if wanted.ttl_us != so_far.ttl_us {
-        check_max_ttl(name, wanted.ttl_us)?;
-    }
+    check_limits(&wanted, Some(&so_far))?;
     standing::save(&wanted);
     Ok(true)
 }
@@ -145,24 +139,18 @@ pub fn create(
 pub fn alter(name: &str, asked: &Asked<'_>) -> Result<(), Error> {
     let present = find_to_change(name, "change it", "idem_alter_session")?;
     let changed = asked.of(present.clone())?;
-    if changed.ttl_us != present.ttl_us {
-        if present.time_keys {
-            return Err(Error::Invalid {
-                message: format!("the ttl of session \"{name}\" cannot change"),
-                detail:
-                    "It has time_keys: keys that were refused as too old must stay so, and kept ones must stay kept."
-                        .into(),
-                hint: "Make another session with the ttl wanted.",
-            });
-        }
-        check_max_ttl(name, changed.ttl_us)?;
+    if present.time_keys && changed.ttl_us != present.ttl_us {
+        return Err(Error::Invalid {
+            message: format!("the ttl of session \"{name}\" cannot change"),
+            detail: "It has time_keys: keys that were refused as too old must stay so, and kept ones must stay kept."
+                .into(),
+            hint: "Make another session with the ttl wanted.",
+        });
     }
-    if changed.owner != present.owner {
-        if let Some(journal) = &changed.journal {
-            check_journals_owner(&changed, table::find(journal)?.as_ref())?;
-        }
-        quota::take(changed.owner, Kind::Standing)?;
+    if let Some(journal) = changed.journal.as_ref().filter(|_| changed.owner != present.owner) {
+        table::find(journal)?.check_owner(&changed)?;
     }
+    check_limits(&changed, Some(&present))?;
     standing::save(&changed);
     let changes = differences(&present, &changed, |option, was, is| format!("{option} was {was}, is {is} now"));
     if !changes.is_empty() {
@@ -284,29 +272,27 @@ fn checked_journal(session: &StandingSession, journal: &str) -> Result<String, E
         });
     }
     let journal = table::find(journal)?;
-    check_journals_owner(session, &journal)?;
+    journal.check_owner(session)?;
     Ok(journal.name.clone())
 }
 
-/// Refuses an owner of a session who does not have the privileges of its journal's owner.
-fn check_journals_owner(session: &StandingSession, journal: &Journal) -> Result<(), Error> {
-    match pg::has_privileges(session.owner, journal.owner) {
-        true => Ok(()),
-        false => Err(Error::NotYourJournal { journal: journal.name.clone(), session: session.name.clone() }),
-    }
-}
-
-/// Refuses a ttl above the setting. Callers do not ask for a ttl that the session already has.
-fn check_max_ttl(session: &str, ttl_us: Option<i64>) -> Result<(), Error> {
+/// Refuses a ttl and an owner beyond the limits, where they are new.
+fn check_limits(wanted: &StandingSession, so_far: Option<&StandingSession>) -> Result<(), Error> {
     let most_us = guc::max_ttl_us();
-    match ttl_us {
-        Some(ttl_us) if ttl_us > most_us => Err(Error::LimitExceeded {
-            what: format!("the ttl of session \"{session}\""),
+    if let Some(ttl_us) = wanted.ttl_us
+        && ttl_us > most_us
+        && so_far.is_none_or(|so_far| so_far.ttl_us != wanted.ttl_us)
+    {
+        return Err(Error::LimitExceeded {
+            what: format!("the ttl of session \"{}\"", wanted.name),
             found: arguments::describe_us(ttl_us),
             limit: arguments::describe_us(most_us),
             hint: "Ask for a shorter one, or have a superuser raise idempotence.max_ttl.",
-        }),
-        _ => Ok(()),
+        });
+    }
+    match so_far {
+        Some(so_far) if so_far.owner == wanted.owner => Ok(()),
+        _ => quota::take(wanted.owner, Kind::Standing),
     }
 }
 
