@@ -10,7 +10,7 @@ use crate::open;
 use crate::pg::{self, Sight, Statement};
 use crate::store::{rel, sql, sweep as noted};
 use pgrx::pg_sys;
-use pgrx::pg_sys::BuiltinOid::{INT8OID, TIMESTAMPTZOID};
+use pgrx::pg_sys::BuiltinOid::{self, INT8OID, TIMESTAMPTZOID};
 use std::collections::VecDeque;
 
 /// How long the deletion of a batch may take. It is shorter than the time after which PostgreSQL looks for a deadlock, so
@@ -36,18 +36,13 @@ pub struct Deleted {
 /// Deletes about `limit` expired rows of a journal. The journals take turns, in an order by chance: a process that comes to
 /// grief over one of them does not always leave the same ones for later.
 pub fn delete(limit: usize) -> Result<Option<Deleted>, Error> {
-    let next = LEFT.with(VecDeque::pop_front);
-    let (journal, batches) = match next {
-        Some(next) => next,
-        None => {
-            let query = "SELECT s.journal FROM idempotence.session s WHERE s.journal IS NOT NULL AND s.ended_at IS NULL GROUP BY s.journal ORDER BY pg_catalog.random()";
-            let all = sql::column::<String>(query, &[])?;
-            noted::forget_failed(&all)?;
-            LEFT.with(|left| left.extend(all.into_iter().map(|name| (name, 0))));
-            let Some(first) = LEFT.with(VecDeque::pop_front) else { return Ok(None) };
-            first
-        }
-    };
+    if LEFT.with(|left| left.is_empty()) {
+        let query = "SELECT s.journal FROM idempotence.session s WHERE s.journal IS NOT NULL AND s.ended_at IS NULL GROUP BY s.journal ORDER BY pg_catalog.random()";
+        let all = sql::column::<String>(query, &[])?;
+        noted::forget_failed(&all)?;
+        LEFT.with(|left| left.extend(all.into_iter().map(|name| (name, 0))));
+    }
+    let Some((journal, batches)) = LEFT.with(VecDeque::pop_front) else { return Ok(None) };
     let rows = delete_for_any(&journal, limit)?;
     let more = LEFT.with(|left| {
         if rows.as_ref().is_ok_and(|rows| *rows >= limit) && batches + 1 < BATCHES {
@@ -111,31 +106,29 @@ const EXPIRED: &str =
 /// Passes by the rows that somebody is at work on.
 fn delete_here(journal: &Journal, now_us: i64, limit: usize) -> u64 {
     let (rows, tenant) = (journal.rows(), &journal.tenant);
-    let delete = Statement::prepare(
-        &format!(
-            "DELETE FROM {rows} d USING (SELECT j.{tenant} AS tenant, j.session, j.request FROM {rows} j WHERE {EXPIRED}
-                                         ORDER BY j.expires_at LIMIT $2 FOR UPDATE SKIP LOCKED) e
-             WHERE d.{tenant} OPERATOR(pg_catalog.=) e.tenant AND d.session OPERATOR(pg_catalog.=) e.session
-               AND d.request OPERATOR(pg_catalog.=) e.request"
-        ),
-        &[TIMESTAMPTZOID.value(), INT8OID.value()],
+    let delete = format!(
+        "DELETE FROM {rows} d USING (SELECT j.{tenant} AS tenant, j.session, j.request FROM {rows} j WHERE {EXPIRED}
+                                     ORDER BY j.expires_at LIMIT $2 FOR UPDATE SKIP LOCKED) e
+         WHERE d.{tenant} OPERATOR(pg_catalog.=) e.tenant AND d.session OPERATOR(pg_catalog.=) e.session
+           AND d.request OPERATOR(pg_catalog.=) e.request"
     );
-    delete.execute(&[Some(now_us.into()), Some((limit as i64).into())], Sight::OfTransaction, |_| ()).0
+    execute(&delete, now_us, INT8OID, limit as i64).0
 }
 
 /// A batch ends at a moment, and not at a number of rows: a table that is distributed is not deleted from by a LIMIT.
 fn delete_elsewhere(journal: &Journal, now_us: i64, limit: usize) -> u64 {
     let name = &journal.name;
-    let last = Statement::prepare(
-        &format!("SELECT j.expires_at FROM {name} j WHERE {EXPIRED} ORDER BY j.expires_at OFFSET $2 LIMIT 1"),
-        &[TIMESTAMPTZOID.value(), INT8OID.value()],
-    );
-    let delete = Statement::prepare(
-        &format!("DELETE FROM {name} j WHERE {EXPIRED} AND j.expires_at OPERATOR(pg_catalog.<=) $2"),
-        &[TIMESTAMPTZOID.value(), TIMESTAMPTZOID.value()],
-    );
-    let place = limit.saturating_sub(1) as i64;
-    let found = last.execute(&[Some(now_us.into()), Some(place.into())], Sight::OfTransaction, |row| row.int8(0));
-    let upto: i64 = found.1.flatten().unwrap_or(now_us);
-    delete.execute(&[Some(now_us.into()), Some(upto.into())], Sight::OfTransaction, |_| ()).0
+    let last = format!("SELECT j.expires_at FROM {name} j WHERE {EXPIRED} ORDER BY j.expires_at OFFSET $2 LIMIT 1");
+    let delete = format!("DELETE FROM {name} j WHERE {EXPIRED} AND j.expires_at OPERATOR(pg_catalog.<=) $2");
+    let upto = execute(&last, now_us, INT8OID, limit.saturating_sub(1) as i64).1.unwrap_or(now_us);
+    execute(&delete, now_us, TIMESTAMPTZOID, upto).0
+}
+
+/// Executes a statement for the moment $1 and the number or moment $2. Gives how many rows it processed, and the first
+/// moment that it returned.
+fn execute(statement: &str, now_us: i64, of: BuiltinOid, number: i64) -> (u64, Option<i64>) {
+    let statement = Statement::prepare(statement, &[TIMESTAMPTZOID.value(), of.value()]);
+    let values = [Some(now_us.into()), Some(number.into())];
+    let (processed, first) = statement.execute(&values, Sight::OfTransaction, |row| row.int8(0));
+    (processed, first.flatten())
 }

@@ -6,6 +6,7 @@
 //! pg_upgrade and a restored dump bring sessions that have the name of another node. Only where nothing is known of it
 //! does the node in the name count.
 
+use crate::arguments;
 use crate::domain::identity::{self, ClientName, SessionId};
 use crate::domain::limits::SESSION_CHARS_MAX;
 use crate::domain::node;
@@ -164,15 +165,10 @@ fn check_any(session: &Session, right: Right, action: &'static str) -> Result<()
 
 /// The error for a name that no standing session has.
 pub fn unknown(name: &str) -> Error {
-    if name.chars().nth(SESSION_CHARS_MAX).is_some() {
-        Error::LimitExceeded {
-            what: "the name of a session".into(),
-            found: format!("{} characters", name.chars().count()),
-            limit: format!("{SESSION_CHARS_MAX} characters"),
-            hint: "The first argument is the session, the second one the request.",
-        }
-    } else {
-        restore::sessions_left_out().unwrap_or(Error::NoSuchSession { session: name.into() })
+    const HINT: &str = "The first argument is the session, the second one the request.";
+    match arguments::check_chars("the name of a session", name, SESSION_CHARS_MAX, HINT) {
+        Err(too_long) => too_long,
+        Ok(()) => restore::sessions_left_out().unwrap_or(Error::NoSuchSession { session: name.into() }),
     }
 }
 
