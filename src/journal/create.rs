@@ -16,7 +16,7 @@ pub fn create(journal: &str, tenant: &str, tenant_type: pg_sys::Oid) -> Result<b
             hint: "Choose that of the column by which the rows of the requests are distributed.",
         });
     };
-    if tenant.is_empty() || COLUMNS.iter().any(|column| column.name == tenant) {
+    if tenant.is_empty() || COLUMNS.iter().any(|(name, ..)| *name == tenant) {
         return Err(Error::Invalid {
             message: format!("the tenant's column of journal {journal} cannot be named \"{tenant}\""),
             detail: "Another column of a journal has this name, or it is empty.".into(),
@@ -39,10 +39,7 @@ pub fn create(journal: &str, tenant: &str, tenant_type: pg_sys::Oid) -> Result<b
         &[journal.into()],
     )?
     .unwrap_or_default();
-    let columns: Vec<String> = COLUMNS
-        .iter()
-        .map(|column| format!("{} {}{}", column.name, sure(column.sql_type), column.constraint))
-        .collect();
+    let columns = COLUMNS.map(|(name, sql_type, _, constraint)| format!("{name} {}{constraint}", sure(sql_type)));
     let statements = format!(
         "CREATE TABLE {name} ({quoted} {} NOT NULL, {}, PRIMARY KEY ({quoted}, session, request)) WITH (fillfactor = 80);
          CREATE INDEX ON {name} (expires_at);

@@ -97,47 +97,28 @@ impl Journal {
     }
 }
 
-/// A column that every journal has.
-pub struct Column {
-    /// Its name.
-    pub name: &'static str,
-    /// Its type, as SQL names it.
-    pub sql_type: &'static str,
-    of: BuiltinOid,
-    /// What follows the type where the table is made.
-    pub constraint: &'static str,
-}
-
-const fn column(name: &'static str, sql_type: &'static str, of: BuiltinOid, constraint: &'static str) -> Column {
-    Column { name, sql_type, of, constraint }
-}
-
-/// The columns besides that of the tenant, in the order in which a journal is made. Those of fixed width come first.
-pub const COLUMNS: [Column; 17] = {
+/// The columns besides that of the tenant, in the order in which a journal is made. Those of fixed width come first. Each has
+/// its name, its type as SQL names it and as PostgreSQL numbers it, and what follows the type where the table is made.
+pub const COLUMNS: [(&str, &str, BuiltinOid, &str); 17] = {
     use BuiltinOid::{INT4OID, INT8OID, JSONBOID, TEXTOID, TIMESTAMPTZOID, UUIDOID};
     [
-        column("expires_at", "timestamptz", TIMESTAMPTZOID, " NOT NULL"),
-        column("recorded_at", "timestamptz", TIMESTAMPTZOID, ""),
-        column("begun_at", "timestamptz", TIMESTAMPTZOID, ""),
-        column("leased_until", "timestamptz", TIMESTAMPTZOID, ""),
-        column("written_at", "timestamptz", TIMESTAMPTZOID, ""),
-        column("token", "bigint", INT8OID, ""),
-        column("fingerprint", "uuid", UUIDOID, ""),
-        column("attempt", "integer", INT4OID, ""),
-        column("session", "text", TEXTOID, " COLLATE pg_catalog.\"C\" NOT NULL"),
-        column("request", "text", TEXTOID, " COLLATE pg_catalog.\"C\" NOT NULL"),
-        column(
-            "status",
-            "text",
-            TEXTOID,
-            " CHECK (status OPERATOR(pg_catalog.=) ANY ('{succeeded,failed,cancelled}'))",
-        ),
-        column("recorded_by", "text", TEXTOID, ""),
-        column("holder", "text", TEXTOID, ""),
-        column("application", "text", TEXTOID, ""),
-        column("point", "text", TEXTOID, ""),
-        column("state", "jsonb", JSONBOID, ""),
-        column("response", "jsonb", JSONBOID, ""),
+        ("expires_at", "timestamptz", TIMESTAMPTZOID, " NOT NULL"),
+        ("recorded_at", "timestamptz", TIMESTAMPTZOID, ""),
+        ("begun_at", "timestamptz", TIMESTAMPTZOID, ""),
+        ("leased_until", "timestamptz", TIMESTAMPTZOID, ""),
+        ("written_at", "timestamptz", TIMESTAMPTZOID, ""),
+        ("token", "bigint", INT8OID, ""),
+        ("fingerprint", "uuid", UUIDOID, ""),
+        ("attempt", "integer", INT4OID, ""),
+        ("session", "text", TEXTOID, " COLLATE pg_catalog.\"C\" NOT NULL"),
+        ("request", "text", TEXTOID, " COLLATE pg_catalog.\"C\" NOT NULL"),
+        ("status", "text", TEXTOID, " CHECK (status OPERATOR(pg_catalog.=) ANY ('{succeeded,failed,cancelled}'))"),
+        ("recorded_by", "text", TEXTOID, ""),
+        ("holder", "text", TEXTOID, ""),
+        ("application", "text", TEXTOID, ""),
+        ("point", "text", TEXTOID, ""),
+        ("state", "jsonb", JSONBOID, ""),
+        ("response", "jsonb", JSONBOID, ""),
     ]
 };
 
@@ -151,9 +132,6 @@ pub const TENANT_TYPES: [(BuiltinOid, &str); 6] = [
     (BuiltinOid::INT8OID, "bigint"),
     (BuiltinOid::UUIDOID, "uuid"),
 ];
-
-/// The columns that, after the tenant's, make up the name of a request.
-const KEY: [&str; 2] = ["session", "request"];
 
 /// Forgets what this backend remembers of journals.
 pub fn forget() {
@@ -280,7 +258,7 @@ fn look(name: &str) -> Result<Journal, Error> {
         ));
     }
     let found = columns(oid)?;
-    for Column { name, sql_type, of, .. } in &COLUMNS {
+    for (name, sql_type, of, _) in &COLUMNS {
         match found.get(*name) {
             None => return Err(unfit(format!("It has no column \"{name}\" of type {sql_type}."))),
             Some((found, _)) if *found != of.value() => {
@@ -333,11 +311,8 @@ fn tenants(table: pg_sys::Oid) -> Result<Vec<(String, String)>, Error> {
                  WHERE c.place OPERATOR(pg_catalog.<=) i.indnkeyatts) k
         WHERE i.indrelid OPERATOR(pg_catalog.=) $1 AND i.indisunique AND i.indisvalid AND i.indimmediate
           AND i.indpred IS NULL AND i.indexprs IS NULL AND k.is_exact
-          AND k.names[2:] OPERATOR(pg_catalog.=) $2 AND k.names[1] OPERATOR(pg_catalog.<>) ALL ($3)";
-    let key = KEY.to_vec();
-    let others: Vec<&str> = COLUMNS.iter().map(|column| column.name).collect();
-    let arguments = [table.into(), key.into(), others.into()];
-    sql::pairs(query, &arguments)
+          AND k.names[2:] OPERATOR(pg_catalog.=) '{session,request}' AND k.names[1] OPERATOR(pg_catalog.<>) ALL ($2)";
+    sql::pairs(query, &[table.into(), COLUMNS.map(|(name, ..)| name).to_vec().into()])
 }
 
 /// The functions that an expression may call: they tell the time, make a value, or convert or compare one. Others execute
