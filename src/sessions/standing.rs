@@ -92,8 +92,7 @@ pub fn create(
     let wanted = asked.of(new)?;
     let journal = journal.map(|journal| checked_journal(&wanted, journal)).transpose()?;
     let wanted = StandingSession { journal, ..wanted };
-    check_writable("idem_create_session")?;
-    take_lock(name)?;
+    lock_to_change(name, "idem_create_session")?;
     let Some((so_far, _)) = standing::find(name) else {
         restore::refuse_new_session(name)?;
         secret::put_in_use()?;
@@ -180,24 +179,18 @@ fn note(action: &str, session: &str, found: &str) {
 fn find_to_change(name: &str, action: &'static str, function: &'static str) -> Result<StandingSession, Error> {
     // The right is checked before any lock, and again under the lock, since the owner may have changed.
     resolve::standing(name, Right::Own, action)?;
-    check_writable(function)?;
-    take_lock(name)?;
-    match standing::find(name) {
-        Some((present, _)) if present.dropped_at.is_none() => {
-            resolve::check(&present, Right::Own, action)?;
-            Ok(present)
-        }
-        _ => Err(resolve::unknown(name)),
-    }
+    lock_to_change(name, function)?;
+    let Some((present, _)) = standing::find(name).filter(|(present, _)| present.dropped_at.is_none()) else {
+        return Err(resolve::unknown(name));
+    };
+    resolve::check(&present, Right::Own, action)?;
+    Ok(present)
 }
 
-fn take_lock(name: &str) -> Result<(), Error> {
+fn lock_to_change(name: &str, function: &'static str) -> Result<(), Error> {
+    arguments::check_writable(function, || "Sessions are rows of a table.".into())?;
     let what = || format!("another transaction's change of session \"{name}\"");
     names::standing_session_lock(name).acquire_or_fail(guc::wait_us(), WAIT_BY_SETTING, what)
-}
-
-fn check_writable(function: &'static str) -> Result<(), Error> {
-    arguments::check_writable(function, || "Sessions are rows of a table.".into())
 }
 
 fn check_name(name: &str) -> Result<(), Error> {
