@@ -6,13 +6,14 @@ use crate::domain::class::Class;
 use crate::domain::decision::Fingerprint;
 use crate::domain::lease::Lease;
 use crate::error::Error;
-use crate::pg::{self, FoundRow, Jsonb, Sight, Writer};
+use crate::pg::{self, FoundRow, Sight, Timestamptz, Writer};
 use crate::store::checkpoint::{Checkpoint, StoredCheckpoint};
 use crate::store::lease::{Holder, NewLease, StoredLease};
 use crate::store::outcome::Outcome;
 use crate::store::rel;
 use crate::store::written;
-use pgrx::pg_sys::{BuiltinOid, Datum};
+use pgrx::datum::{Datum, DatumWithOid, Uuid};
+use std::iter;
 use std::rc::Rc;
 
 /// A request that is kept in a journal.
@@ -54,14 +55,11 @@ pub enum Claimed {
     There,
 }
 
-/// A parameter's type and its value.
-type Value = (BuiltinOid, Option<Datum>);
-
 impl RowPlace<'_> {
     /// Inserts the row, unless it is there. It counts until `expires_at`. Waits for another transaction that is inserting
     /// it or deleting it.
     pub fn claim(&self, expires_at: i64) -> Claimed {
-        match self.change(Act::Claim, &[moment(expires_at)]) {
+        match self.change(Act::Claim, &[Timestamptz(expires_at).into()]) {
             0 => Claimed::There,
             _ => Claimed::New,
         }
@@ -92,14 +90,14 @@ impl RowPlace<'_> {
     /// Makes the row an outcome, which counts until `at_least`, or a little longer. Gives until when.
     pub fn record(&self, outcome: &Outcome, at_least: i64, at_most: i64) -> Result<i64, Error> {
         let values = [
-            text(outcome.class.status()),
-            jsonb(outcome.response),
-            uuid(outcome.fingerprint.as_ref()),
-            bigint(outcome.token),
-            moment(outcome.recorded_at),
-            text(&pg::current_role_name()),
-            moment(at_least),
-            moment(at_most),
+            outcome.class.status().into(),
+            outcome.response.into(),
+            outcome.fingerprint.map(Uuid::from_bytes).into(),
+            outcome.token.into(),
+            Timestamptz(outcome.recorded_at).into(),
+            pg::current_role_name().into(),
+            Timestamptz(at_least).into(),
+            Timestamptz(at_most).into(),
         ];
         self.note_write();
         let expires_at = |row: &FoundRow| row.int8(0);
@@ -113,14 +111,14 @@ impl RowPlace<'_> {
         self.must_change(
             Act::Lease,
             &[
-                uuid(new.fingerprint.as_ref()),
-                bigint(Some(lease.token)),
-                (BuiltinOid::INT4OID, Some(lease.attempt.into())),
-                moment(lease.begun_at),
-                moment(lease.until),
-                text(&role),
-                text(&application),
-                moment(expires_at),
+                new.fingerprint.map(Uuid::from_bytes).into(),
+                lease.token.into(),
+                lease.attempt.into(),
+                Timestamptz(lease.begun_at).into(),
+                Timestamptz(lease.until).into(),
+                role.into(),
+                application.into(),
+                Timestamptz(expires_at).into(),
             ],
         )
     }
@@ -130,11 +128,11 @@ impl RowPlace<'_> {
         self.must_change(
             Act::Checkpoint,
             &[
-                text(&checkpoint.point),
-                jsonb(checkpoint.state),
-                uuid(checkpoint.fingerprint.as_ref()),
-                moment(checkpoint.written_at),
-                moment(expires_at),
+                checkpoint.point.as_str().into(),
+                checkpoint.state.into(),
+                checkpoint.fingerprint.map(Uuid::from_bytes).into(),
+                Timestamptz(checkpoint.written_at).into(),
+                Timestamptz(expires_at).into(),
             ],
         )
     }
@@ -199,11 +197,11 @@ impl RowPlace<'_> {
         Ok(Row { outcome: None, lease, holder, checkpoint, fingerprint, expires_at, visible: true })
     }
 
-    fn must_change(&self, act: Act, values: &[Value]) -> Result<(), Error> {
+    fn must_change(&self, act: Act, values: &[DatumWithOid<'_>]) -> Result<(), Error> {
         if self.change(act, values) == 0 { Err(self.not_written()) } else { Ok(()) }
     }
 
-    fn change(&self, act: Act, values: &[Value]) -> u64 {
+    fn change(&self, act: Act, values: &[DatumWithOid<'_>]) -> u64 {
         self.note_write();
         self.execute(act, values, Sight::OfTransaction, |_| ()).0
     }
@@ -224,11 +222,17 @@ impl RowPlace<'_> {
         }
     }
 
-    fn execute<T>(&self, act: Act, values: &[Value], sight: Sight, read: impl Fn(&FoundRow) -> T) -> (u64, Option<T>) {
-        let tenant = (self.journal.tenant_type, self.journal.tenant_datum(self.tenant));
-        let mut all = vec![tenant, text(self.session), text(self.key)];
-        all.extend_from_slice(values);
-        let (types, all): (Vec<_>, Vec<_>) = all.into_iter().map(|(of, value)| (of.value(), value)).unzip();
+    fn execute<T>(
+        &self,
+        act: Act,
+        values: &[DatumWithOid<'_>],
+        sight: Sight,
+        read: impl Fn(&FoundRow) -> T,
+    ) -> (u64, Option<T>) {
+        let tenant = (self.journal.tenant_type.value(), self.journal.tenant_datum(self.tenant));
+        let names: [DatumWithOid<'_>; 2] = [self.session.into(), self.key.into()];
+        let others = names.iter().chain(values).map(|value| (value.oid(), value.datum().map(Datum::sans_lifetime)));
+        let (types, all): (Vec<_>, Vec<_>) = iter::once(tenant).chain(others).unzip();
         let statement = || self.journal.statement(act, &types).execute(&all, sight, read);
         let lock = move |table| rel::lock(table, act.lock());
         let execute = || table::execute(self.journal, lock, statement).unwrap_or_else(|error| error.raise());
@@ -264,24 +268,4 @@ impl Row {
         let outcome = self.outcome.as_ref().map(|outcome| (outcome.class, outcome.token, outcome.recorded_at));
         (outcome, self.lease, self.checkpoint.as_ref().map(|checkpoint| checkpoint.written_at), self.expires_at)
     }
-}
-
-fn text(text: &str) -> Value {
-    (BuiltinOid::TEXTOID, Some(pg::text(text)))
-}
-
-fn moment(us: i64) -> Value {
-    (BuiltinOid::TIMESTAMPTZOID, Some(us.into()))
-}
-
-fn bigint(number: Option<i64>) -> Value {
-    (BuiltinOid::INT8OID, number.map(Into::into))
-}
-
-fn uuid(bytes: Option<&[u8; 16]>) -> Value {
-    (BuiltinOid::UUIDOID, bytes.map(pg::uuid))
-}
-
-fn jsonb(value: Option<Jsonb>) -> Value {
-    (BuiltinOid::JSONBOID, value.map(Jsonb::datum))
 }

@@ -15,7 +15,7 @@ use crate::error::Error;
 use crate::guc;
 use crate::model::{ClientSession, Session, StandingSession};
 use crate::pg;
-use crate::sessions::find;
+use crate::sessions::liveness;
 use crate::store::cache;
 use crate::store::catalog;
 use crate::store::restore;
@@ -192,7 +192,7 @@ fn check_roles(
 fn client_session(name: &str) -> Result<Option<Rc<ClientSession>>, Error> {
     let Some(named) = identity::client_session(name) else { return Ok(None) };
     let id = named.id.as_bytes();
-    match find::or_doubt(id, name, || Ok(remembered_by_id(id))) {
+    match liveness::or_doubt(id, name, || Ok(remembered_by_id(id))) {
         Ok(None) => {
             let ended = || Error::SessionEnded { session: name.into(), how: None };
             Err(elsewhere(name, named).or_else(restore::sessions_left_out).unwrap_or_else(ended))
