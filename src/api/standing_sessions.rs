@@ -24,14 +24,9 @@ fn idem_create_session(
 ) {
     let (session, created) = or_raise((|| {
         let session = required("session", session)?;
-        let asked = Asked {
-            ttl,
-            require_payload: required("require_payload", require_payload).map(Some)?,
-            owner: owner.map(|role| role.0),
-            usable_by: usable_by.map(|role| role.0),
-            max_attempts,
-            node,
-        };
+        let require_payload = Some(required("require_payload", require_payload)?);
+        let (owner, usable_by) = (owner.map(|role| role.0), usable_by.map(|role| role.0));
+        let asked = Asked { ttl, require_payload, owner, usable_by, max_attempts, node };
         let (inbox, time_keys) = (required("inbox", inbox)?, required("time_keys", time_keys)?);
         Ok((session, standing::create(session, inbox, time_keys, journal, &asked)?))
     })());

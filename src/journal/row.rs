@@ -100,8 +100,7 @@ impl RowPlace<'_> {
             Timestamptz(at_most).into(),
         ];
         self.note_write();
-        let expires_at = |row: &FoundRow| row.int8(0);
-        let (_, expires_at) = self.execute(Act::Record, &values, Sight::OfTransaction, expires_at);
+        let (_, expires_at) = self.execute(Act::Record, &values, Sight::OfTransaction, |row| row.int8(0));
         expires_at.flatten().ok_or_else(|| self.not_written())
     }
 

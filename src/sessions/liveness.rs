@@ -63,12 +63,8 @@ fn run_out(session: &ClientSession) -> Error {
 /// has ended is known as long as its row is kept.
 pub fn check_known(session: &ClientSession) -> Result<(), Error> {
     match last_seen(session) {
-        Err(
-            error @ (Error::SessionEnded { how: None, .. }
-            | Error::SessionInDoubt { .. }
-            | Error::SessionNotHere { .. }),
-        ) => Err(error),
-        _ => Ok(()),
+        Err(Error::SessionEnded { how: Some(_), .. } | Error::SessionFenced { .. }) => Ok(()),
+        seen => seen.map(drop),
     }
 }
 

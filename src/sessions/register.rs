@@ -231,8 +231,7 @@ fn resume_or_fence(
             liveness::end(&former, End::Fenced);
         }
         Ok(_) => {
-            let now_us = pg::now_us();
-            live::save(&former, now_us);
+            live::save(&former, pg::now_us());
             return registered(Rc::new(former)).map(Some);
         }
         // Another transaction ended it while this one waited for its lock.
