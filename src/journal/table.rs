@@ -152,8 +152,8 @@ static FOUND: Own<FoundTable> = Own::new();
 pub fn find(name: &str) -> Result<Rc<Journal>, Error> {
     let changes = pg::relation_changes();
     let (known, former) = FOUND.with(|found| {
-        let now = FoundTable { upto: changes, journals: HashMap::new() };
-        let former = (found.upto != changes).then(|| std::mem::replace(found, now));
+        let now = || FoundTable { upto: changes, journals: HashMap::new() };
+        let former = (found.upto != changes).then(|| std::mem::replace(found, now()));
         (found.journals.get(name).cloned(), former)
     });
     // Not dropped while it is in use: to free the plans of its statements calls into PostgreSQL.
