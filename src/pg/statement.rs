@@ -139,18 +139,11 @@ impl<K: Eq + Hash> Statements<K> {
         drop(former);
         statement
     }
-
-    /// Forgets them all.
-    pub fn forget(&self) {
-        // As above.
-        let statements = self.0.take();
-        drop(statements);
-    }
 }
 
 impl Drop for Statement {
     fn drop(&mut self) {
-        // SAFETY: the plan is kept, and this was the only pointer to it. If it is executing, whoever does so counts too.
+        // SAFETY: the plan is kept, and this was the only pointer to it. Whoever executes it counts, or has borrowed it.
         unsafe { pg_sys::SPI_freeplan(self.plan) };
     }
 }

@@ -125,7 +125,7 @@ impl Export {
 
 /// The standing session to export, which the caller owns or administers.
 fn standing(name: &str) -> Result<Rc<StandingSession>, Error> {
-    match resolve::to_export(name)? {
+    match resolve::owned_or_any(name, "export it")? {
         Session::Standing(session) => Ok(session),
         Session::Client(session) => Err(Error::Invalid {
             message: format!("client session \"{}\" cannot be exported", session.name),

@@ -2,7 +2,7 @@
 
 use crate::error::{Error, RequestName, WAIT_BY_SETTING};
 use crate::journal::row::{Claimed, Row, RowPlace};
-use crate::journal::table::{self, Journal, Tenant};
+use crate::journal::table::{self, Journal};
 use crate::model::StandingSession;
 use crate::pg::{self, Deadline};
 use crate::sessions::resolve;
@@ -12,7 +12,7 @@ use std::rc::Rc;
 /// Where a request is kept that has a journal.
 pub struct Journaled {
     journal: Rc<Journal>,
-    tenant: Tenant,
+    tenant: String,
     /// Whether the table's owner executes the statements, and not the caller, who has a level but no right to the session.
     as_owner: bool,
     /// The row as it was read last, if it was.
@@ -30,16 +30,14 @@ impl Journaled {
             true => pg::as_role(session.owner, || table::find(name))?,
             false => table::find(name)?,
         };
-        if session.owner != journal.owner && !pg::has_privileges(session.owner, journal.owner) {
-            return Err(Error::NotYourJournal { journal: name.clone(), session: session.name.clone() });
-        }
-        let tenant = Tenant::of(&journal, &session.name, stream.unwrap_or_default())?;
+        journal.check_owner(session)?;
+        let tenant = journal.tenant_text(&session.name, stream.unwrap_or_default())?;
         Ok(Some(Box::new(Journaled { journal, tenant, as_owner, row: Cell::default() })))
     }
 
     /// The tenant's name.
     pub fn tenant(&self) -> &str {
-        &self.tenant.text
+        &self.tenant
     }
 
     /// The row of a request.

@@ -174,7 +174,7 @@ pub fn redact(request: &Request<'_>, digest: Digest) -> Result<(Option<Class>, b
     };
     let Some(row) = kept.row()?.filter(|row| row.tells()) else { return Ok((None, false)) };
     kept.write(|row| row.redact())?;
-    let class = row.outcome().map(|outcome| outcome.class);
+    let class = row.outcome.as_ref().map(|outcome| outcome.class);
     Ok((class, class.is_none()))
 }
 
@@ -194,6 +194,6 @@ pub fn forget(request: &Request<'_>, digest: Digest) -> Result<Forgotten, Error>
     };
     let Some(row) = kept.row()? else { return Ok(Forgotten(None, false, false)) };
     kept.write(|row| row.delete())?;
-    let class = row.outcome().map(|outcome| outcome.class);
+    let class = row.outcome.as_ref().map(|outcome| outcome.class);
     Ok(Forgotten(class, row.checkpoint().is_some(), row.lease(request.key()).is_some()))
 }

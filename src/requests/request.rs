@@ -5,7 +5,7 @@ use crate::domain::identity::Digest;
 use crate::domain::sequence::Range;
 use crate::error::{Error, RequestName};
 use crate::guc;
-use crate::journal::table::Tenant;
+use crate::journal::table::Journal;
 use crate::model::{Session, Stream};
 use crate::names;
 use crate::open::{self, RequestKey};
@@ -50,7 +50,8 @@ impl<'a> Request<'a> {
         let begun = || match rules {
             Rules::OfBegin => {
                 let stream = numbering.stream.unwrap_or_default();
-                let other = || Tenant::other_text(stream).and_then(|stream| open::session_of(session, &stream, key));
+                let other =
+                    || Journal::other_tenant_text(stream).and_then(|stream| open::session_of(session, &stream, key));
                 open::session_of(session, stream, key).or_else(other)
             }
             Rules::OfLease => resolve::even_dropped(session),

@@ -154,10 +154,7 @@ fn holder(claim: &Tag) -> String {
 pub fn holder_of_lease(request: &Request<'_>, claim: &Digest) -> Option<Holder> {
     match request.in_journal() {
         None => lease::holder(request.stream(), claim),
-        Some(kept) => {
-            let (role, application, until) = kept.row().ok().flatten()?.holder()?;
-            Some(Holder { role, application, until })
-        }
+        Some(kept) => kept.row().ok().flatten()?.holder,
     }
 }
 

@@ -66,6 +66,7 @@ impl StoredLease {
 }
 
 /// Who holds a lease.
+#[derive(Clone)]
 pub struct Holder {
     /// The name of the role that was current at the begin.
     pub role: String,

@@ -22,7 +22,6 @@ use crate::error::Error;
 use crate::guc;
 use crate::journal::expired::{self, Deleted};
 use crate::lock::{LockClass, Tag};
-use crate::open;
 use crate::pg;
 use crate::store::persistence;
 use crate::store::sweep as noted;
@@ -180,8 +179,7 @@ fn take_part(step: Step, every_us: i64, what: &str, work: fn(Cursor, usize) -> D
 }
 
 fn delete_in_journal() -> Result<Progress, Error> {
-    let Some(Deleted { journal, rows, more }) = expired::delete(guc::sweep_batch(), || open::unrecorded().is_some())?
-    else {
+    let Some(Deleted { journal, rows, more }) = expired::delete(guc::sweep_batch())? else {
         return Ok(Progress::default());
     };
     noted::save_failed(&journal, rows.as_ref().err().map(String::as_str))?;

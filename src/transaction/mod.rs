@@ -10,7 +10,7 @@ pub mod told;
 
 use crate::error::Error;
 use crate::guc::{self, Unrecorded};
-use crate::journal;
+use crate::journal::table;
 use crate::monitor::{Counter, counters, in_flight};
 use crate::open;
 use crate::pg;
@@ -66,7 +66,7 @@ unsafe extern "C-unwind" fn transaction_event(event: pg_sys::XactEvent::Type, _a
             if pg::arena_is_in_use() {
                 // The caches outlive the transaction, so they must not stay in the arena.
                 invalidation::forget();
-                journal::forget();
+                table::forget();
             }
             segment::end_transaction(event == XACT_EVENT_COMMIT);
             pg::end_uses();
