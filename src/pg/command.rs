@@ -1,7 +1,7 @@
 //! SQL commands that others wrote: which columns one gives.
 
+use super::raw::text_of;
 use pgrx::pg_sys;
-use std::ffi::CStr;
 
 /// The names of the columns that a query gives, found without running it; `None` if it is not one statement that gives
 /// rows.
@@ -18,7 +18,7 @@ pub fn columns_of(query: &str) -> Option<Vec<String>> {
             let shape = (*source).resultDesc;
             let name = |number| {
                 let column = super::heap::tuple_attribute(shape, number);
-                CStr::from_ptr((*column).attname.data.as_ptr()).to_string_lossy().into_owned()
+                text_of((*column).attname.data.as_ptr()).unwrap_or_default()
             };
             (0..(*shape).natts as usize).map(name).collect()
         });

@@ -6,6 +6,7 @@
 
 use super::attempt::in_rust;
 use super::own::Own;
+use super::raw::text_of;
 use crate::error::Error;
 use pgrx::{PgList, pg_guard, pg_sys};
 use std::ffi::CStr;
@@ -110,7 +111,7 @@ fn check(function: pg_sys::Oid) {
     let journal = AT_WORK_ON.with(|journal| journal.clone());
     let Some(journal) = journal.filter(|_| !belongs_to_superuser(function)) else { return };
     // SAFETY: the function is there. Its name is a terminated string.
-    let name = unsafe { CStr::from_ptr(pg_sys::format_procedure_qualified(function)) }.to_string_lossy();
+    let name = unsafe { text_of(pg_sys::format_procedure_qualified(function)) }.unwrap_or_default();
     let detail = format!("Its use would call {name}, a function that does not belong to a superuser.");
     Error::UnfitJournal { journal, detail }.raise()
 }
