@@ -38,20 +38,19 @@ pub(super) unsafe fn in_rust<T>(work: impl FnOnce() -> T) -> T {
     unsafe { pgrx_extern_c_guard(work) }
 }
 
-/// Calls `work` with `argument`; whether it returned. If not, it has raised an error, which the caller has to [`pass_on`],
-/// or to copy and to flush before it rolls back a subtransaction.
+/// Calls `work`; whether it returned. If not, it has raised an error, which the caller has to [`pass_on`], or to copy and to
+/// flush before it rolls back a subtransaction.
 ///
 /// # Safety
-/// `work` may be called with `argument`, and neither it nor what it calls has a frame that owns something that needs a
-/// destructor, unless within [`in_rust`].
-pub(super) unsafe fn attempt<T>(work: unsafe fn(*mut T), argument: *mut T) -> bool {
+/// Neither `work` nor what it calls has a frame that owns something that needs a destructor, unless within [`in_rust`].
+pub(super) unsafe fn attempt(work: impl FnOnce()) -> bool {
     // SAFETY: the buffer is valid while the call lasts that is given it. After that PostgreSQL goes on with the former
     // one, whether `work` returned or an error has jumped to the buffer. PG_TRY does the same.
     unsafe {
         let (handler, callbacks) = (pg_sys::PG_exception_stack, pg_sys::error_context_stack);
         let jumped = call_with_sigsetjmp(false, |buffer| {
             pg_sys::PG_exception_stack = (&raw const *buffer).cast_mut().cast::<SigJmpBufFields>().cast();
-            work(argument);
+            work();
             0
         });
         pg_sys::PG_exception_stack = handler;
@@ -116,19 +115,22 @@ impl TakenError {
         error::unpack(unsafe { (*self.0).sqlerrcode })
     }
 
-    /// Its message, DETAIL and HINT; each null or terminated.
-    pub(super) fn texts(self) -> [*const c_char; 3] {
+    /// Its SQLSTATE, which is there until the next one is asked for, message, DETAIL and HINT; each null or terminated.
+    pub(super) fn texts(self) -> [*const c_char; 4] {
         // SAFETY: as above.
-        unsafe { [(*self.0).message, (*self.0).detail, (*self.0).hint].map(<*mut c_char>::cast_const) }
+        unsafe {
+            let sqlstate = pg_sys::unpack_sql_state((*self.0).sqlerrcode);
+            [sqlstate, (*self.0).message, (*self.0).detail, (*self.0).hint].map(<*mut c_char>::cast_const)
+        }
     }
 }
 
-/// Calls `work` with `argument` in a subtransaction, as PL/pgSQL runs a block that has an EXCEPTION part. If it raises an
+/// Calls `work` in a subtransaction, as PL/pgSQL runs a block that has an EXCEPTION part. If it raises an
 /// error, rolls the subtransaction back and gives the error.
 ///
 /// # Safety
 /// As for [`attempt`].
-pub(super) unsafe fn in_subtransaction<T>(work: unsafe fn(*mut T), argument: *mut T) -> Option<TakenError> {
+pub(super) unsafe fn in_subtransaction(work: impl FnOnce()) -> Option<TakenError> {
     // SAFETY: context and owner were current before the subtransaction began, and outlive it. If `work` leaves a
     // subtransaction of its own open, it does so with an error that ends it. The error is copied before it is flushed, and
     // flushed before the rollback.
@@ -136,10 +138,12 @@ pub(super) unsafe fn in_subtransaction<T>(work: unsafe fn(*mut T), argument: *mu
         let (context, owner) = (pg_sys::CurrentMemoryContext, pg_sys::CurrentResourceOwner);
         BeginInternalSubTransaction(std::ptr::null());
         pg_sys::CurrentMemoryContext = context;
-        let mut step = Step { work, argument };
-        let failed = !attempt(Step::run_and_release, &mut step);
+        let done = attempt(|| {
+            work();
+            ReleaseCurrentSubTransaction();
+        });
         pg_sys::CurrentMemoryContext = context;
-        if !failed {
+        if done {
             pg_sys::CurrentResourceOwner = owner;
             return None;
         }
@@ -149,23 +153,5 @@ pub(super) unsafe fn in_subtransaction<T>(work: unsafe fn(*mut T), argument: *mu
         pg_sys::CurrentMemoryContext = context;
         pg_sys::CurrentResourceOwner = owner;
         Some(TakenError(error))
-    }
-}
-
-/// What runs in a subtransaction.
-struct Step<T> {
-    work: unsafe fn(*mut T),
-    argument: *mut T,
-}
-
-impl<T> Step<T> {
-    /// # Safety
-    /// As for [`attempt`], in the subtransaction.
-    unsafe fn run_and_release(step: *mut Step<T>) {
-        // SAFETY: as the caller warrants.
-        unsafe {
-            ((*step).work)((*step).argument);
-            ReleaseCurrentSubTransaction();
-        }
     }
 }

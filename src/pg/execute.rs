@@ -54,7 +54,7 @@ impl Work {
         // SAFETY: what was found is in use, so it is valid. The text of the command is a text, and its copy is terminated.
         let text = unsafe { kept.as_ref() }.map_or_else(
             || unsafe { pg_sys::text_to_cstring(order.command.0) }.cast_const(),
-            |kept| kept.text().as_ptr(),
+            |kept| kept.text.as_ptr(),
         );
         // SAFETY: a variable of the backend.
         let context = unsafe { pg_sys::CurrentMemoryContext };
@@ -76,8 +76,8 @@ pub(super) unsafe fn execute(work: &mut Work) -> Option<TakenError> {
     // SAFETY: as the caller warrants. The error that attempt() has met is passed on at once.
     unsafe {
         let Some(takes) = work.takes else {
-            let done = attempt(run, work);
-            give_back(work, !done);
+            let done = attempt(|| run(work));
+            kept::give_back(work.kept, !done);
             if !done {
                 if is_out_of_memory() {
                     in_rust(kept::forget);
@@ -86,8 +86,8 @@ pub(super) unsafe fn execute(work: &mut Work) -> Option<TakenError> {
             }
             return None;
         };
-        let error = in_subtransaction(run, work);
-        give_back(work, error.is_some());
+        let error = in_subtransaction(|| run(work));
+        kept::give_back(work.kept, error.is_some());
         if let Some(error) = error
             && !takes(&error.sqlstate())
         {
@@ -97,15 +97,6 @@ pub(super) unsafe fn execute(work: &mut Work) -> Option<TakenError> {
             error.raise_again();
         }
         error
-    }
-}
-
-/// # Safety
-/// As for [`execute`].
-unsafe fn give_back(work: &Work, failed: bool) {
-    if !work.kept.is_null() {
-        // SAFETY: the command was found or kept by this call.
-        unsafe { kept::give_back(work.kept, failed) }
     }
 }
 
@@ -152,12 +143,11 @@ unsafe extern "C-unwind" {
 /// Runs the command, and takes its response.
 ///
 /// # Safety
-/// As for [`execute`]. `work` is valid.
-unsafe fn run(work: *mut Work) {
+/// As for [`execute`].
+unsafe fn run(work: &mut Work) {
     // SAFETY: as the caller warrants. SPI is connected while it is used; an error ends the connection with its
     // (sub)transaction. The arrays have one element each, for one parameter. What SPI returns is valid until SPI_finish().
     unsafe {
-        let work = &mut *work;
         SPI_connect();
         let mut types = [pg_sys::JSONBOID];
         let mut values = [work.parameter.unwrap_or(pg_sys::Datum::null())];
@@ -198,7 +188,7 @@ unsafe fn how(work: &mut Work, types: &mut [pg_sys::Oid; 1]) -> How {
     // SAFETY: what is kept and in use is valid. The parser gives a list of RawStmt. SPI copies the types.
     unsafe {
         if let Some(kept) = work.kept.as_ref() {
-            return How { plan: kept.plan(), several: kept.several };
+            return How { plan: kept.plan.get(), several: kept.several };
         }
         let statements = parsed(work.text);
         let several = !statements.is_null() && (*statements).length > 1;

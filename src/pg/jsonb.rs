@@ -34,28 +34,24 @@ impl Jsonb {
     /// An error as an object of its `sqlstate`, `message`, `detail` and `hint`. A text that is missing is null.
     /// Frees the error. Nothing here is allocated by Rust, since the texts may be of any length.
     pub(super) fn of_error(error: TakenError) -> Jsonb {
-        let [s, q, l, t, e] = error.sqlstate();
-        let sqlstate = [s, q, l, t, e, 0];
-        let [message, detail, hint] = error.texts();
-        let or_null = |text: *const c_char| (!text.is_null() && unsafe { *text } != 0).then_some(text);
-        let members = [
-            (c"sqlstate", Some(sqlstate.as_ptr().cast())),
-            (c"message", Some(or_null(message).unwrap_or(c"".as_ptr()))),
-            (c"detail", or_null(detail)),
-            (c"hint", or_null(hint)),
-        ];
-        // SAFETY: each text is terminated, and copied. All is allocated in the current memory context.
+        let [sqlstate, message, detail, hint] = error.texts();
+        // SAFETY: each text is null or terminated, and copied. All is allocated in the current memory context.
         unsafe {
+            let or_null = |text: *const c_char| (!text.is_null() && *text != 0).then_some(text);
+            let members = [
+                (c"sqlstate", Some(sqlstate)),
+                (c"message", or_null(message).or(Some(c"".as_ptr()))),
+                (c"detail", or_null(detail)),
+                (c"hint", or_null(hint)),
+            ];
             let (mut list, context) = (std::ptr::null_mut(), pg_sys::CurrentMemoryContext);
             for text in members.iter().flat_map(|(name, value)| [Some(name.as_ptr()), *value]) {
                 let datum = text.map_or(pg_sys::Datum::null(), |text| pg_sys::cstring_to_text(text).into());
                 list = pg_sys::accumArrayResult(list, datum, text.is_none(), pg_sys::TEXTOID, context);
             }
             error.free();
-            let list = pg_sys::makeArrayResult(list, context);
-            Jsonb(
-                pgrx::direct_function_call_as_datum(pg_sys::jsonb_object, &[Some(list)]).expect("a jsonb is not null"),
-            )
+            let members = [Some(pg_sys::makeArrayResult(list, context))];
+            Jsonb(pgrx::direct_function_call_as_datum(pg_sys::jsonb_object, &members).expect("a jsonb is not null"))
         }
     }
 

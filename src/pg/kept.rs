@@ -12,6 +12,7 @@
 
 use super::own::Own;
 use super::role::current_role;
+use super::trusted::with_function;
 use pgrx::{pg_guard, pg_sys};
 use std::cell::Cell;
 use std::ffi::{CStr, CString, c_int, c_void};
@@ -24,13 +25,14 @@ const TEXT_BYTES_MAX: usize = 8192;
 
 /// A command that is kept. Its address stays the same while it is in use.
 pub(super) struct KeptCommand {
-    text: CString,
+    /// Its text.
+    pub text: CString,
     reader: Reader,
     /// Whether it is several statements.
     pub several: bool,
     /// Its plan; null if each call has to analyse it.
-    plan: Cell<pg_sys::SPIPlanPtr>,
-    /// What the plan was made of.
+    pub plan: Cell<pg_sys::SPIPlanPtr>,
+    /// What the plan was made of; valid while there is a plan.
     source: *mut pg_sys::CachedPlanSource,
     /// How many plans had been made when the analysis was looked at. A new analysis is followed by a new plan, unless that
     /// fails.
@@ -93,13 +95,13 @@ pub(super) unsafe fn keep(text: &CStr, several: bool, plan: pg_sys::SPIPlanPtr) 
     if text.len() > TEXT_BYTES_MAX {
         return None;
     }
-    // SAFETY: as the caller warrants.
-    let source = unsafe { source(plan) };
-    // SAFETY: the source is that of the plan, or null.
-    let (plan, source) = match unsafe { source.as_ref() } {
-        Some(of_plan) if !freezes(of_plan) => (plan, source),
-        _ => (std::ptr::null_mut(), std::ptr::null_mut()),
+    let source: *mut pg_sys::CachedPlanSource = match plan.is_null() {
+        true => std::ptr::null_mut(),
+        // SAFETY: the plan is of one statement, so it has one source.
+        false => unsafe { pg_sys::list_nth(pg_sys::SPI_plan_get_plan_sources(plan), 0).cast() },
     };
+    // SAFETY: the source is that of the plan, or null.
+    let keeps_plan = unsafe { source.as_ref() }.is_some_and(|source| !freezes(source));
     let mut copy = Vec::new();
     copy.try_reserve_exact(text.len()).ok()?;
     copy.extend_from_slice(text);
@@ -121,7 +123,7 @@ pub(super) unsafe fn keep(text: &CStr, several: bool, plan: pg_sys::SPIPlanPtr) 
         }
     })?;
     drop(former);
-    if !plan.is_null() {
+    if keeps_plan {
         // SAFETY: the plan is not saved yet. From here on it lives until it is freed.
         unsafe { pg_sys::SPI_keepplan(plan) };
         kept.plan.set(plan);
@@ -140,10 +142,10 @@ fn is_unused(kept: &Box<KeptCommand>) -> bool {
 /// plan.
 ///
 /// # Safety
-/// The command is in use by the caller.
+/// The command is null, or in use by the caller.
 pub(super) unsafe fn give_back(kept: *const KeptCommand, failed: bool) {
     // SAFETY: what is in use stays where it is.
-    let kept = unsafe { &*kept };
+    let Some(kept) = (unsafe { kept.as_ref() }) else { return };
     kept.in_use.set(kept.in_use.get() - 1);
     if failed {
         kept.generation.set(-1);
@@ -163,16 +165,6 @@ pub(super) fn forget() {
 }
 
 impl KeptCommand {
-    /// Its text.
-    pub(super) fn text(&self) -> &CStr {
-        &self.text
-    }
-
-    /// Its plan; null if each call has to analyse it.
-    pub(super) fn plan(&self) -> pg_sys::SPIPlanPtr {
-        self.plan.get()
-    }
-
     /// Drops a plan that PostgreSQL has analysed anew, if the new analysis must not be kept. A call that is executing the
     /// plan goes on with it; its analysis is as new as that call.
     fn drop_plan_that_froze(&self) {
@@ -206,38 +198,11 @@ impl Drop for KeptCommand {
     }
 }
 
-/// The source of a plan; null if there is no plan.
-///
-/// # Safety
-/// The plan is null, or valid and of one statement.
-unsafe fn source(plan: pg_sys::SPIPlanPtr) -> *mut pg_sys::CachedPlanSource {
-    if plan.is_null() {
-        return std::ptr::null_mut();
-    }
-    // SAFETY: as the caller warrants.
-    unsafe { pg_sys::list_nth(pg_sys::SPI_plan_get_plan_sources(plan), 0).cast() }
-}
-
 /// Whether a function is written in SQL, and not PostgreSQL's own: those have no literal that could mean something else.
 #[pg_guard]
 unsafe extern "C-unwind" fn is_sql(function: pg_sys::Oid, _context: *mut c_void) -> bool {
-    if function.to_u32() < pg_sys::FirstNormalObjectId {
-        return false;
-    }
-    let cache = pg_sys::SysCacheIdentifier::PROCOID as c_int;
-    let none = pg_sys::Datum::null();
-    // SAFETY: a row of pg_proc is read while it is held. A function that is gone has none.
-    unsafe {
-        let row = pg_sys::SearchSysCache(cache, function.into(), none, none, none);
-        if row.is_null() {
-            return false;
-        }
-        let header = (*row).t_data;
-        let form = header.cast::<u8>().add((*header).t_hoff.into()).cast::<pg_sys::FormData_pg_proc>();
-        let is_sql = (*form).prolang == SQL_LANGUAGE;
-        pg_sys::ReleaseSysCache(row);
-        is_sql
-    }
+    function.to_u32() >= pg_sys::FirstNormalObjectId
+        && with_function(function, |form| form.prolang == SQL_LANGUAGE).unwrap_or(false)
 }
 
 /// The language `sql`. PostgreSQL gives it this oid in every database.

@@ -116,16 +116,23 @@ fn check(function: pg_sys::Oid) {
     Error::UnfitJournal { journal, detail }.raise()
 }
 
+/// PostgreSQL itself raises an error for a function that is gone.
 fn belongs_to_superuser(function: pg_sys::Oid) -> bool {
+    let owner = with_function(function, |form| form.proowner);
+    // SAFETY: looks up the role in a cache of the backend.
+    owner.is_none_or(|owner| unsafe { pg_sys::superuser_arg(owner) })
+}
+
+/// What `read` makes of a function's row of `pg_proc`; `None` if the function is gone.
+pub(super) fn with_function<T>(function: pg_sys::Oid, read: impl FnOnce(&pg_sys::FormData_pg_proc) -> T) -> Option<T> {
     let (cache, none) = (pg_sys::SysCacheIdentifier::PROCOID as i32, pg_sys::Datum::null());
-    // SAFETY: a row of pg_proc is read while it is held. PostgreSQL itself raises an error for a function that is gone.
+    // SAFETY: the row is read while it is held.
     unsafe {
         let row = pg_sys::SearchSysCache(cache, function.into(), none, none, none);
-        if row.is_null() {
-            return true;
-        }
-        let owner = (*pg_sys::GETSTRUCT(row).cast::<pg_sys::FormData_pg_proc>()).proowner;
-        pg_sys::ReleaseSysCache(row);
-        pg_sys::superuser_arg(owner)
+        (!row.is_null()).then(|| {
+            let made = read(&*pg_sys::GETSTRUCT(row).cast());
+            pg_sys::ReleaseSysCache(row);
+            made
+        })
     }
 }
