@@ -28,20 +28,43 @@ pub(super) fn caught<T, E>(work: impl FnOnce() -> T, takes: impl Fn(&CaughtError
 ///
 /// An ERROR may be swallowed only by rolling back a subtransaction. An error that goes on rolls it back, too: whatever
 /// catches that error (an exception block of PL/pgSQL, for example) rolls back the innermost subtransaction, which has to be
-/// its own.
+/// its own. It is entered and left as PL/pgSQL does it for an exception block: the memory context and the resource owner stay
+/// those of the caller.
 pub(super) fn in_subtransaction<T, E>(
     work: impl FnOnce() -> T,
     keep: impl FnOnce(&T) -> bool,
     takes: impl Fn(&CaughtError) -> Option<E>,
 ) -> Result<T, E> {
-    let subtransaction = Subtransaction::begin();
+    // SAFETY: variables of the backend.
+    let (context, owner) = unsafe { (pg_sys::CurrentMemoryContext, pg_sys::CurrentResourceOwner) };
+    // SAFETY: the context and the owner were current before the subtransaction began, and outlive it.
+    let back_to_caller = || unsafe {
+        pg_sys::MemoryContextSwitchTo(context);
+        pg_sys::CurrentResourceOwner = owner;
+    };
+    // By the time of a rollback pgrx has copied the error out of ErrorContext and has cleared PostgreSQL's error state.
+    let roll_back = || {
+        back_to_caller();
+        // SAFETY: ours is the innermost subtransaction, since `work` leaves none of its own open.
+        unsafe { pg_sys::RollbackAndReleaseCurrentSubTransaction() }
+        back_to_caller();
+    };
+    // SAFETY: called inside a transaction.
+    unsafe {
+        pg_sys::BeginInternalSubTransaction(std::ptr::null());
+        pg_sys::MemoryContextSwitchTo(context);
+    }
     let done = caught(work, |error| {
-        subtransaction.roll_back();
+        roll_back();
         takes(error)
     });
     match &done {
-        Ok(done) if keep(done) => subtransaction.commit(),
-        Ok(_) => subtransaction.roll_back(),
+        Ok(done) if keep(done) => {
+            // SAFETY: ours is the innermost subtransaction.
+            unsafe { pg_sys::ReleaseCurrentSubTransaction() }
+            back_to_caller();
+        }
+        Ok(_) => roll_back(),
         Err(_) => {}
     }
     done
@@ -97,47 +120,6 @@ fn caught_of_server<T>(code: PgSqlErrorCode, work: impl FnOnce() -> T) -> Result
             Err(payload) => std::panic::resume_unwind(payload),
         }
     })
-}
-
-/// An internal subtransaction, entered and left as PL/pgSQL does it for an exception block. The memory context and the
-/// resource owner stay those of the caller.
-struct Subtransaction {
-    context: pg_sys::MemoryContext,
-    owner: pg_sys::ResourceOwner,
-}
-
-impl Subtransaction {
-    fn begin() -> Subtransaction {
-        // SAFETY: called inside a transaction. The context and the owner outlive the subtransaction.
-        unsafe {
-            let callers = Subtransaction { context: pg_sys::CurrentMemoryContext, owner: pg_sys::CurrentResourceOwner };
-            pg_sys::BeginInternalSubTransaction(std::ptr::null());
-            pg_sys::MemoryContextSwitchTo(callers.context);
-            callers
-        }
-    }
-
-    fn commit(&self) {
-        // SAFETY: ours is the innermost subtransaction.
-        unsafe { pg_sys::ReleaseCurrentSubTransaction() }
-        self.back_to_caller();
-    }
-
-    /// By now pgrx has copied the error out of ErrorContext and has cleared PostgreSQL's error state.
-    fn roll_back(&self) {
-        self.back_to_caller();
-        // SAFETY: ours is the innermost subtransaction, since `work` leaves none of its own open.
-        unsafe { pg_sys::RollbackAndReleaseCurrentSubTransaction() }
-        self.back_to_caller();
-    }
-
-    fn back_to_caller(&self) {
-        // SAFETY: the context and the owner were current before the subtransaction began, and still exist.
-        unsafe {
-            pg_sys::MemoryContextSwitchTo(self.context);
-            pg_sys::CurrentResourceOwner = self.owner;
-        }
-    }
 }
 
 /// An error that has ended a transaction of the worker's.
