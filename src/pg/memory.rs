@@ -190,21 +190,6 @@ unsafe impl GlobalAlloc for Careful {
         if memory.is_null() { ARENA.allocate(layout) } else { memory }
     }
 
-    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: as the caller warrants. The memory from the arena is as large as was asked for.
-        unsafe {
-            let memory = System.alloc_zeroed(layout);
-            if !memory.is_null() {
-                return memory;
-            }
-            let memory = ARENA.allocate(layout);
-            if !memory.is_null() {
-                memory.write_bytes(0, layout.size());
-            }
-            memory
-        }
-    }
-
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
         if ARENA.has(memory) {
             ARENA.free();
