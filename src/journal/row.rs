@@ -239,13 +239,7 @@ impl RowPlace<'_> {
         }
     }
 
-    fn execute<T>(
-        &self,
-        act: Act,
-        values: &[Value],
-        sight: Sight,
-        read: impl FnOnce(&FoundRow) -> T,
-    ) -> (u64, Option<T>) {
+    fn execute<T>(&self, act: Act, values: &[Value], sight: Sight, read: impl Fn(&FoundRow) -> T) -> (u64, Option<T>) {
         let mut all = vec![Some(self.tenant.datum()), text(self.session), text(self.key)];
         all.extend_from_slice(values);
         let lock = move |table| rel::lock(table, act.lock());

@@ -55,13 +55,11 @@ impl Statement {
         &self,
         values: &[Option<pg_sys::Datum>],
         sight: Sight,
-        read: impl FnOnce(&FoundRow) -> T,
+        read: impl Fn(&FoundRow) -> T,
     ) -> (u64, Option<T>) {
-        let (mut read, mut first) = (Some(read), None);
+        let mut first = None;
         let processed = self.run(values, sight, |row| {
-            if let Some(read) = read.take() {
-                first = Some(read(row));
-            }
+            first.get_or_insert_with(|| read(row));
         });
         (processed, first)
     }
