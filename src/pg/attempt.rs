@@ -15,15 +15,13 @@ use cee_scape::{SigJmpBufFields, call_with_sigsetjmp};
 use pgrx::pg_sys;
 use pgrx::pg_sys::panic::pgrx_extern_c_guard;
 use std::cell::Cell;
-use std::ffi::{c_char, c_int};
+use std::ffi::c_char;
 
 // SAFETY: declared as PostgreSQL declares them. They have no guard, see above.
 unsafe extern "C-unwind" {
     fn CopyErrorData() -> *mut pg_sys::ErrorData;
     fn FlushErrorState();
     fn ReThrowError(error: *mut pg_sys::ErrorData) -> !;
-    fn pg_re_throw() -> !;
-    fn geterrcode() -> c_int;
     fn BeginInternalSubTransaction(name: *const c_char);
     fn ReleaseCurrentSubTransaction();
     fn RollbackAndReleaseCurrentSubTransaction();
@@ -38,8 +36,8 @@ pub(super) unsafe fn in_rust<T>(work: impl FnOnce() -> T) -> T {
     unsafe { pgrx_extern_c_guard(work) }
 }
 
-/// Calls `work`; whether it returned. If not, it has raised an error, which the caller has to [`pass_on`], or to copy and to
-/// flush before it rolls back a subtransaction.
+/// Calls `work`; whether it returned. If not, it has raised an error, which the caller has to throw again as it is, or to copy
+/// and to flush before it rolls back a subtransaction.
 ///
 /// # Safety
 /// Neither `work` nor what it calls has a frame that owns something that needs a destructor, unless within [`in_rust`].
@@ -57,24 +55,6 @@ pub(super) unsafe fn attempt(work: impl FnOnce()) -> bool {
         pg_sys::error_context_stack = callbacks;
         jumped == 0
     }
-}
-
-/// Passes the error on that [`attempt`] has met, as it is.
-///
-/// # Safety
-/// [`attempt`] has just given false, and nothing has been done that needs the error to be gone.
-pub(super) unsafe fn pass_on() -> ! {
-    // SAFETY: as the caller warrants.
-    unsafe { pg_re_throw() }
-}
-
-/// Whether the error that [`attempt`] has met says that memory is used up.
-///
-/// # Safety
-/// As for [`pass_on`].
-pub(super) unsafe fn is_out_of_memory() -> bool {
-    // SAFETY: as the caller warrants.
-    unsafe { geterrcode() == pgrx::PgSqlErrorCode::ERRCODE_OUT_OF_MEMORY as c_int }
 }
 
 /// An error that was taken. It is a copy of PostgreSQL's, and plain data: whoever has it has to call

@@ -1,6 +1,6 @@
 //! Executes a command by SPI, between the steps of `around.rs`. Its frames are plain, as `attempt.rs` says.
 
-use super::attempt::{TakenError, attempt, in_rust, in_subtransaction, is_out_of_memory, pass_on};
+use super::attempt::{TakenError, attempt, in_rust, in_subtransaction};
 use super::jsonb::Jsonb;
 use super::kept::{self, KeptCommand};
 use crate::error::{Error, NotExecuted};
@@ -79,10 +79,10 @@ pub(super) unsafe fn execute(work: &mut Work) -> Option<TakenError> {
             let done = attempt(|| run(work));
             kept::give_back(work.kept, !done);
             if !done {
-                if is_out_of_memory() {
+                if geterrcode() == pgrx::PgSqlErrorCode::ERRCODE_OUT_OF_MEMORY as c_int {
                     in_rust(kept::forget);
                 }
-                pass_on();
+                pg_re_throw();
             }
             return None;
         };
@@ -134,6 +134,8 @@ unsafe extern "C-unwind" {
         argument: pg_sys::Datum,
     ) -> pg_sys::Datum;
     fn pg_detoast_datum_copy(value: *mut pg_sys::varlena) -> *mut pg_sys::varlena;
+    fn pg_re_throw() -> !;
+    fn geterrcode() -> c_int;
     fn geterrposition() -> c_int;
     fn errposition(position: c_int) -> c_int;
     fn internalerrposition(position: c_int) -> c_int;
@@ -152,7 +154,7 @@ unsafe fn run(work: &mut Work) {
         let mut types = [pg_sys::JSONBOID];
         let mut values = [work.parameter.unwrap_or(pg_sys::Datum::null())];
         let nulls = if work.parameter.is_some() { c" " } else { c"n" }.as_ptr();
-        let How { plan, several } = how(work, &mut types);
+        let (plan, several) = plan(work, &mut types);
         let done = if plan.is_null() {
             SPI_execute_with_args(work.text, 1, types.as_mut_ptr(), values.as_mut_ptr(), nulls, false, 0)
         } else {
@@ -172,35 +174,25 @@ unsafe fn run(work: &mut Work) {
     }
 }
 
-/// How a command is executed.
-struct How {
-    /// With this plan; null: without one.
-    plan: pg_sys::SPIPlanPtr,
-    /// Whether it is several statements. A later one can be analysed only after an earlier one was executed.
-    several: bool,
-}
-
-/// How the command is executed. Keeps it, if it is new.
+/// The plan by which the command is executed; null: without one. And whether it is several statements: a later one can be
+/// analysed only after an earlier one was executed. Keeps the command, if it is new and can be kept.
 ///
 /// # Safety
 /// As for [`run`], with SPI connected.
-unsafe fn how(work: &mut Work, types: &mut [pg_sys::Oid; 1]) -> How {
+unsafe fn plan(work: &mut Work, types: &mut [pg_sys::Oid; 1]) -> (pg_sys::SPIPlanPtr, bool) {
     // SAFETY: what is kept and in use is valid. The parser gives a list of RawStmt. SPI copies the types.
     unsafe {
         if let Some(kept) = work.kept.as_ref() {
-            return How { plan: kept.plan.get(), several: kept.several };
+            return (kept.plan, false);
         }
-        let statements = parsed(work.text);
-        let several = !statements.is_null() && (*statements).length > 1;
-        let plan = if !several && !statements.is_null() {
-            SPI_prepare_cursor(work.text, 1, types.as_mut_ptr(), pg_sys::CURSOR_OPT_PARALLEL_OK as c_int)
-        } else {
-            std::ptr::null_mut()
-        };
+        let count = parsed(work.text).as_ref().map_or(0, |statements| statements.length);
+        if count != 1 {
+            return (std::ptr::null_mut(), count > 1);
+        }
         let text = work.text;
-        let kept = in_rust(|| kept::keep(CStr::from_ptr(text), several, plan));
-        work.kept = kept.unwrap_or(std::ptr::null());
-        How { plan, several }
+        let plan = SPI_prepare_cursor(text, 1, types.as_mut_ptr(), pg_sys::CURSOR_OPT_PARALLEL_OK as c_int);
+        work.kept = in_rust(|| kept::keep(CStr::from_ptr(text), plan)).unwrap_or(std::ptr::null());
+        (plan, false)
     }
 }
 

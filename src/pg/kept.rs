@@ -7,8 +7,6 @@
 //! command that has a literal of such a type is not kept: each call analyses it. Neither is a command that calls an SQL
 //! function, since the planner may put the function's body, with its literals, in the place of the call. Whether this is
 //! so is looked up again after each analysis.
-//!
-//! What is kept of a command that has no plan to keep is how it is executed.
 
 use super::own::Own;
 use super::role::current_role;
@@ -28,12 +26,10 @@ pub(super) struct KeptCommand {
     /// Its text.
     pub text: CString,
     reader: Reader,
-    /// Whether it is several statements.
-    pub several: bool,
-    /// Its plan; null if each call has to analyse it.
-    pub plan: Cell<pg_sys::SPIPlanPtr>,
-    /// What the plan was made of; valid while there is a plan.
-    source: *mut pg_sys::CachedPlanSource,
+    /// Its plan.
+    pub plan: pg_sys::SPIPlanPtr,
+    /// What the plan was made of.
+    source: *const pg_sys::CachedPlanSource,
     /// How many plans had been made when the analysis was looked at. A new analysis is followed by a new plan, unless that
     /// fails.
     generation: Cell<c_int>,
@@ -78,43 +74,38 @@ pub(super) fn find(text: &[u8]) -> Option<*const KeptCommand> {
         list[..=place].rotate_right(1);
         Some(&raw const *list[0])
     })?;
-    // SAFETY: a command leaves the list only when another one is executed or the memory is used up, which is not while this
-    // one is looked at.
+    // SAFETY: a command leaves the list only here, when another one is executed, or when the memory is used up.
     let found = unsafe { &*kept };
-    found.drop_plan_that_froze();
+    // SAFETY: the plan is kept, so its source is valid.
+    let source = unsafe { &*found.source };
+    // A call that is executing the plan goes on with it; its analysis is as new as that call.
+    if found.in_use.get() == 0 && source.generation != found.generation.get() {
+        if freezes(source) {
+            let frozen = KEPT.with(|list| list.remove(0));
+            drop(frozen);
+            return None;
+        }
+        found.generation.set(source.generation);
+    }
     found.in_use.set(found.in_use.get() + 1);
     Some(kept)
 }
 
-/// Keeps a command with its plan, which may be null. It then counts as in use. Gives nothing if it cannot be kept.
+/// Keeps a command with its plan. It then counts as in use. Gives nothing if it cannot be kept.
 ///
 /// # Safety
-/// The plan, if there is one, is of one statement and is not saved yet.
-pub(super) unsafe fn keep(text: &CStr, several: bool, plan: pg_sys::SPIPlanPtr) -> Option<*const KeptCommand> {
+/// The plan is of one statement and is not saved yet.
+pub(super) unsafe fn keep(text: &CStr, plan: pg_sys::SPIPlanPtr) -> Option<*const KeptCommand> {
     let text = text.to_bytes_with_nul();
-    if text.len() > TEXT_BYTES_MAX {
+    // SAFETY: the plan is of one statement, so it has one source.
+    let source = unsafe { &*pg_sys::list_nth(pg_sys::SPI_plan_get_plan_sources(plan), 0).cast() };
+    if text.len() > TEXT_BYTES_MAX || freezes(source) {
         return None;
     }
-    let source: *mut pg_sys::CachedPlanSource = match plan.is_null() {
-        true => std::ptr::null_mut(),
-        // SAFETY: the plan is of one statement, so it has one source.
-        false => unsafe { pg_sys::list_nth(pg_sys::SPI_plan_get_plan_sources(plan), 0).cast() },
-    };
-    // SAFETY: the source is that of the plan, or null.
-    let keeps_plan = unsafe { source.as_ref() }.is_some_and(|source| !freezes(source));
     let mut copy = Vec::new();
     copy.try_reserve_exact(text.len()).ok()?;
     copy.extend_from_slice(text);
-    let kept = Box::new(KeptCommand {
-        text: CString::from_vec_with_nul(copy).ok()?,
-        reader: Reader::current(),
-        several,
-        plan: Cell::new(std::ptr::null_mut()),
-        source,
-        // No plan has been made yet of what was just looked at.
-        generation: Cell::new(0),
-        in_use: Cell::new(1),
-    });
+    let text = CString::from_vec_with_nul(copy).ok()?;
     let former = KEPT.with(|list| {
         list.try_reserve(1).ok()?;
         match list.len() {
@@ -123,11 +114,12 @@ pub(super) unsafe fn keep(text: &CStr, several: bool, plan: pg_sys::SPIPlanPtr) 
         }
     })?;
     drop(former);
-    if keeps_plan {
-        // SAFETY: the plan is not saved yet. From here on it lives until it is freed.
-        unsafe { pg_sys::SPI_keepplan(plan) };
-        kept.plan.set(plan);
-    }
+    // SAFETY: the plan is not saved yet. From here on it lives until it is freed.
+    unsafe { pg_sys::SPI_keepplan(plan) };
+    // No plan has been made yet of what was just looked at.
+    let generation = Cell::new(0);
+    let kept =
+        Box::new(KeptCommand { text, reader: Reader::current(), plan, source, generation, in_use: Cell::new(1) });
     let address = &raw const *kept;
     KEPT.with(|list| list.insert(0, kept));
     Some(address)
@@ -164,37 +156,11 @@ pub(super) fn forget() {
     }
 }
 
-impl KeptCommand {
-    /// Drops a plan that PostgreSQL has analysed anew, if the new analysis must not be kept. A call that is executing the
-    /// plan goes on with it; its analysis is as new as that call.
-    fn drop_plan_that_froze(&self) {
-        let plan = self.plan.get();
-        if plan.is_null() || self.in_use.get() > 0 {
-            return;
-        }
-        // SAFETY: the plan is kept, so its source is valid.
-        let source = unsafe { &*self.source };
-        if source.generation == self.generation.get() {
-            return;
-        }
-        if freezes(source) {
-            self.plan.set(std::ptr::null_mut());
-            // SAFETY: the plan is kept, and nobody is executing it.
-            unsafe { pg_sys::SPI_freeplan(plan) };
-            return;
-        }
-        self.generation.set(source.generation);
-    }
-}
-
 impl Drop for KeptCommand {
     fn drop(&mut self) {
-        let plan = self.plan.get();
-        if !plan.is_null() {
-            // SAFETY: the plan is kept, and this was the only pointer to it. Nobody is executing it, since what is in use
-            // stays on the list.
-            unsafe { pg_sys::SPI_freeplan(plan) };
-        }
+        // SAFETY: the plan is kept, and this was the only pointer to it. Nobody is executing it, since what is in use stays on
+        // the list.
+        unsafe { pg_sys::SPI_freeplan(self.plan) };
     }
 }
 
