@@ -313,7 +313,10 @@ enum Mode {
 
 /// Runs `work`, which waits for one of our locks. If PostgreSQL ends the wait because of a deadlock, that is noted.
 fn noting_deadlocks<T>(work: impl FnOnce() -> T) -> T {
-    pg::noting(PgSqlErrorCode::ERRCODE_T_R_DEADLOCK_DETECTED, work, board::note_deadlock)
+    pg::replacing_error(PgSqlErrorCode::ERRCODE_T_R_DEADLOCK_DETECTED, work, |_| {
+        board::note_deadlock();
+        None
+    })
 }
 
 /// Runs `work`, whose locks then belong to the (sub)transaction instead of the running portal.

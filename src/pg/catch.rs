@@ -96,23 +96,9 @@ pub fn replacing_error<T>(
     })
 }
 
-/// Runs `work`; gives PostgreSQL's error if that says that memory or shared memory is used up. The caller has to raise
-/// another error in its place, since nothing is rolled back here.
-pub fn or_out_of_memory<T>(work: impl FnOnce() -> T) -> Result<T, Box<ErrorReportWithLevel>> {
-    caught_of_server(PgSqlErrorCode::ERRCODE_OUT_OF_MEMORY, work)
-}
-
-/// Runs `work`. If it raises an error with this code, calls `note`, which must raise no error. The error goes on.
-pub fn noting<T>(code: PgSqlErrorCode, work: impl FnOnce() -> T, note: impl FnOnce()) -> T {
-    caught_of_server(code, work).unwrap_or_else(|error| {
-        note();
-        CaughtError::PostgresError(*error).rethrow()
-    })
-}
-
 /// Runs `work`; gives its error if that is one of PostgreSQL's with this code. The caller has to raise an error. Where there
 /// is none this costs nothing, unlike a `PgTryBuilder`.
-fn caught_of_server<T>(code: PgSqlErrorCode, work: impl FnOnce() -> T) -> Result<T, Box<ErrorReportWithLevel>> {
+pub fn caught_of_server<T>(code: PgSqlErrorCode, work: impl FnOnce() -> T) -> Result<T, Box<ErrorReportWithLevel>> {
     std::panic::catch_unwind(AssertUnwindSafe(work)).map_err(|payload| {
         match payload.downcast::<CaughtError>().map(|caught| *caught) {
             Ok(CaughtError::PostgresError(error)) if error.sql_error_code() == code => Box::new(error),

@@ -39,7 +39,7 @@ mod wrapped;
 
 pub use around::*;
 pub use backend::*;
-pub use catch::{Failure, in_transaction, noting, or_out_of_memory, replacing_error, rolled_back_on};
+pub use catch::{Failure, caught_of_server, in_transaction, replacing_error, rolled_back_on};
 pub use checked::{define_checked_guc, read_configuration};
 pub use clock::cancel_worker_after;
 pub use command::columns_of;

@@ -319,16 +319,10 @@ impl<const N: usize> SharedText<N> {
 
     /// The beginning of a text, as much of it as there is room for.
     pub fn of(text: &str) -> SharedText<N> {
-        let mut shared = SharedText::EMPTY;
-        shared.set(text);
-        shared
-    }
-
-    /// Sets it, to as much of a text as there is room for.
-    pub fn set(&mut self, text: &str) {
         let length = text.floor_char_boundary(N);
-        self.bytes[..length].copy_from_slice(&text.as_bytes()[..length]);
-        self.length = length as u16;
+        let mut shared = SharedText { length: length as u16, ..SharedText::EMPTY };
+        shared.bytes[..length].copy_from_slice(&text.as_bytes()[..length]);
+        shared
     }
 
     /// The text.

@@ -186,17 +186,13 @@ impl FoundRow {
 
     /// A jsonb, copied.
     pub fn jsonb(&self, column: usize) -> Option<Jsonb> {
-        let mut null = false;
-        // SAFETY: as in get(). The copy is made in the caller's memory context.
+        let value = self.get::<Jsonb>(column)?;
+        // SAFETY: the row is valid while it is read. The copy is made in the caller's memory context.
         unsafe {
-            let value = pg_sys::SPI_getbinval(self.tuple, self.shape, column as i32 + 1, &mut null);
-            if null {
-                return None;
-            }
             let own = pg_sys::MemoryContextSwitchTo(self.context);
-            let copy = pg_sys::pg_detoast_datum_copy(value.cast_mut_ptr());
+            let copy = Jsonb::copied(value.datum());
             pg_sys::MemoryContextSwitchTo(own);
-            Jsonb::from_datum(copy.into(), false)
+            Some(copy)
         }
     }
 

@@ -14,13 +14,6 @@ struct LockTimeoutMs {
 }
 
 impl LockTimeoutMs {
-    /// Sets our bound; `None` if the user's own `lock_timeout` is as short or shorter.
-    fn bounded_by(wait_us: i64) -> Option<LockTimeoutMs> {
-        let ms = i32::try_from(wait_us.div_euclid(1000).max(1)).unwrap_or(i32::MAX);
-        let callers = LockTimeoutMs::of_caller();
-        if callers > 0 && callers <= ms { None } else { Some(LockTimeoutMs::set(ms)) }
-    }
-
     /// What is in force now; 0 is no bound.
     fn of_caller() -> i32 {
         // SAFETY: a variable of this backend, which has one thread.
@@ -70,9 +63,9 @@ pub fn bounded<T>(wait_us: Option<i64>, work: impl FnOnce() -> T) -> Option<T> {
 /// Unlike [`bounded`] it replaces the error of the lock manager and does not swallow it. So it needs no subtransaction,
 /// nor a transaction id for one. A cancel that comes in the moment of the timeout ends the call by this error.
 pub fn bounded_or_error<T>(wait_us: Option<i64>, work: impl FnOnce() -> T, timed_out: impl FnOnce() -> Error) -> T {
-    let Some(bound) = wait_us.and_then(LockTimeoutMs::bounded_by) else {
-        return work();
-    };
+    let ms = wait_us.map(|us| i32::try_from(us.div_euclid(1000).max(1)).unwrap_or(i32::MAX));
+    let Some(ms) = ms.filter(|ms| !(1..=*ms).contains(&LockTimeoutMs::of_caller())) else { return work() };
+    let bound = LockTimeoutMs::set(ms);
     let ran_out = |error: &CaughtError| {
         (report_of(error).sql_error_code() == PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE).then_some(())
     };
