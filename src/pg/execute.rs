@@ -79,9 +79,6 @@ pub(super) unsafe fn execute(work: &mut Work) -> Option<TakenError> {
             let done = attempt(|| run(work));
             kept::give_back(work.kept, !done);
             if !done {
-                if geterrcode() == pgrx::PgSqlErrorCode::ERRCODE_OUT_OF_MEMORY as c_int {
-                    in_rust(kept::forget);
-                }
                 pg_re_throw();
             }
             return None;
@@ -91,9 +88,6 @@ pub(super) unsafe fn execute(work: &mut Work) -> Option<TakenError> {
         if let Some(error) = error
             && !takes(&error.sqlstate())
         {
-            if error.sqlstate() == *b"53200" {
-                in_rust(kept::forget);
-            }
             error.raise_again();
         }
         error
@@ -135,7 +129,6 @@ unsafe extern "C-unwind" {
     ) -> pg_sys::Datum;
     fn pg_detoast_datum_copy(value: *mut pg_sys::varlena) -> *mut pg_sys::varlena;
     fn pg_re_throw() -> !;
-    fn geterrcode() -> c_int;
     fn geterrposition() -> c_int;
     fn errposition(position: c_int) -> c_int;
     fn internalerrposition(position: c_int) -> c_int;

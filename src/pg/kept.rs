@@ -74,7 +74,7 @@ pub(super) fn find(text: &[u8]) -> Option<*const KeptCommand> {
         list[..=place].rotate_right(1);
         Some(&raw const *list[0])
     })?;
-    // SAFETY: a command leaves the list only here, when another one is executed, or when the memory is used up.
+    // SAFETY: a command leaves the list only here and when another one is kept.
     let found = unsafe { &*kept };
     // SAFETY: the plan is kept, so its source is valid.
     let source = unsafe { &*found.source };
@@ -147,13 +147,6 @@ pub(super) unsafe fn give_back(kept: *const KeptCommand, failed: bool) {
 /// Ends all uses, at the end of the transaction. An error in the wrong place may have left one behind.
 pub fn end_uses() {
     KEPT.with(|list| list.iter().for_each(|kept| kept.in_use.set(0)));
-}
-
-/// Forgets all commands that are not in use.
-pub(super) fn forget() {
-    while let Some(kept) = KEPT.with(|list| list.iter().position(is_unused).map(|place| list.remove(place))) {
-        drop(kept);
-    }
 }
 
 impl Drop for KeptCommand {
