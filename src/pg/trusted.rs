@@ -12,13 +12,17 @@ use pgrx::{PgList, pg_guard, pg_sys};
 use std::ffi::CStr;
 use std::rc::Rc;
 
-/// The journal that a statement is at work on.
-static AT_WORK_ON: Own<Option<String>> = Own::new();
-
 /// What is to be done once a statement is planned, before it is executed, with the tables that it uses.
 pub type OncePlanned = Rc<dyn Fn(&[pg_sys::Oid])>;
 
-static ONCE_PLANNED: Own<Option<OncePlanned>> = Own::new();
+/// A journal that statements are at work on.
+struct AtWork {
+    journal: String,
+    /// What is to be done once the first of them is planned.
+    once_planned: Option<OncePlanned>,
+}
+
+static AT_WORK: Own<Option<AtWork>> = Own::new();
 
 /// The hooks that were there before ours.
 static mut NEXT_NEEDED: pg_sys::needs_fmgr_hook_type = None;
@@ -39,18 +43,16 @@ pub fn init_trusted() {
 /// `check` is called when the first of them is planned, and may refuse the tables that it uses.
 pub fn without_users_code<T>(journal: &str, check: OncePlanned, work: impl FnOnce() -> T) -> T {
     /// Restores what was, also when an error unwinds.
-    struct Former(Option<String>);
+    struct Former(Option<AtWork>);
     impl Drop for Former {
         fn drop(&mut self) {
-            AT_WORK_ON.with(|journal| *journal = self.0.take());
-            let check = ONCE_PLANNED.take();
-            drop(check);
+            let ended = AT_WORK.with(|at_work| std::mem::replace(at_work, self.0.take()));
+            drop(ended);
         }
     }
 
-    let _former = Former(AT_WORK_ON.with(|former| former.replace(journal.to_owned())));
-    let none = ONCE_PLANNED.with(|once| once.replace(check));
-    drop(none);
+    let now = AtWork { journal: journal.to_owned(), once_planned: Some(check) };
+    let _former = Former(AT_WORK.with(|at_work| at_work.replace(now)));
     work()
 }
 
@@ -60,19 +62,21 @@ pub fn without_users_code<T>(journal: &str, check: OncePlanned, work: impl FnOnc
 /// The statement is planned and started. The frames from here to whoever catches PostgreSQL's errors own nothing that needs
 /// a destructor.
 pub(super) unsafe fn is_planned(query: *const pg_sys::QueryDesc) {
-    if ONCE_PLANNED.with(|once| once.is_none()) {
+    let is_first = |at_work: &AtWork| at_work.once_planned.is_some();
+    if !AT_WORK.with(|at_work| at_work.as_ref().is_some_and(is_first)) {
         return;
     }
     // SAFETY: as the caller warrants. The text is a terminated string. The entries of a range table are nodes of this type.
     unsafe {
         // A planner that another library brings may execute statements of its own first.
         let text = CStr::from_ptr((*query).sourceText).to_bytes();
-        let names = |journal: &String| text.windows(journal.len()).any(|part| part == journal.as_bytes());
-        if !AT_WORK_ON.with(|journal| journal.as_ref().is_some_and(names)) {
+        let is_named =
+            |AtWork { journal, .. }: &AtWork| text.windows(journal.len()).any(|part| part == journal.as_bytes());
+        if !AT_WORK.with(|at_work| at_work.as_ref().is_some_and(is_named)) {
             return;
         }
         in_rust(|| {
-            let check = ONCE_PLANNED.take();
+            let check = AT_WORK.with(|at_work| at_work.as_mut()?.once_planned.take());
             let entries = PgList::<pg_sys::RangeTblEntry>::from_pg((*(*query).plannedstmt).rtable);
             let tables = entries.iter_ptr().filter(|entry| (**entry).rtekind == pg_sys::RTEKind::RTE_RELATION);
             let tables: Vec<pg_sys::Oid> = tables.map(|entry| (*entry).relid).collect();
@@ -108,7 +112,7 @@ unsafe extern "C-unwind" fn called(
 }
 
 fn check(function: pg_sys::Oid) {
-    let journal = AT_WORK_ON.with(|journal| journal.clone());
+    let journal = AT_WORK.with(|at_work| at_work.as_ref().map(|at_work| at_work.journal.clone()));
     let Some(journal) = journal.filter(|_| !belongs_to_superuser(function)) else { return };
     // SAFETY: the function is there. Its name is a terminated string.
     let name = unsafe { text_of(pg_sys::format_procedure_qualified(function)) }.unwrap_or_default();
