@@ -99,11 +99,6 @@ impl Tag {
         Tag::new(class, digest.lock_id())
     }
 
-    /// Marking the secret as in use.
-    pub fn secret() -> Tag {
-        Tag::of_all(LockClass::Secret)
-    }
-
     /// The sweep, which takes one step at a time.
     pub fn sweep() -> Tag {
         Tag::of_all(LockClass::Sweep)
