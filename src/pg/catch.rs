@@ -9,13 +9,8 @@ use std::panic::AssertUnwindSafe;
 /// Runs `work`. Gives what `takes` makes of an error; where that is nothing, the error goes on. Whatever is not rolled back
 /// by `takes` is rolled back by nobody, so the caller has to raise an error then.
 pub(super) fn caught<T, E>(work: impl FnOnce() -> T, takes: impl Fn(&CaughtError) -> Option<E>) -> Result<T, E> {
-    let mut work = Some(work);
-    let run = AssertUnwindSafe(|| match work.take() {
-        Some(work) => Ok(work()),
-        None => unreachable!("it is run once"),
-    });
     let takes = &AssertUnwindSafe(takes);
-    PgTryBuilder::new(run)
+    PgTryBuilder::new(AssertUnwindSafe(|| Ok(work())))
         .catch_others(move |error| {
             let takes: &AssertUnwindSafe<_> = takes;
             takes.0(&error).map_or_else(|| error.rethrow(), Err)

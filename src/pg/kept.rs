@@ -37,29 +37,13 @@ pub(super) struct KeptCommand {
     in_use: Cell<u32>,
 }
 
-/// Who reads the text, and how.
-#[derive(Clone, Copy, PartialEq)]
-struct Reader {
-    role: pg_sys::Oid,
-    standard_conforming_strings: bool,
-    backslash_quote: c_int,
-    array_nulls: bool,
-    transform_null_equals: bool,
-}
+/// Who reads the text, and by which settings.
+type Reader = (pg_sys::Oid, bool, c_int, bool, bool);
 
-impl Reader {
-    fn current() -> Reader {
-        // SAFETY: variables of the backend.
-        unsafe {
-            Reader {
-                role: current_role(),
-                standard_conforming_strings: pg_sys::standard_conforming_strings,
-                backslash_quote: pg_sys::backslash_quote,
-                array_nulls: pg_sys::Array_nulls,
-                transform_null_equals: pg_sys::Transform_null_equals,
-            }
-        }
-    }
+fn reader() -> Reader {
+    use pg_sys::{Array_nulls, Transform_null_equals, backslash_quote, standard_conforming_strings};
+    // SAFETY: variables of the backend.
+    unsafe { (current_role(), standard_conforming_strings, backslash_quote, Array_nulls, Transform_null_equals) }
 }
 
 /// What is kept; what was used last comes first.
@@ -68,7 +52,7 @@ static KEPT: Own<Vec<Box<KeptCommand>>> = Own::new();
 
 /// The command, if it is kept. It then counts as in use until [`give_back`].
 pub(super) fn find(text: &[u8]) -> Option<*const KeptCommand> {
-    let reader = Reader::current();
+    let reader = reader();
     let kept = KEPT.with(|list| {
         let place = list.iter().position(|kept| kept.text.as_bytes() == text && kept.reader == reader)?;
         list[..=place].rotate_right(1);
@@ -96,38 +80,25 @@ pub(super) fn find(text: &[u8]) -> Option<*const KeptCommand> {
 /// # Safety
 /// The plan is of one statement and is not saved yet.
 pub(super) unsafe fn keep(text: &CStr, plan: pg_sys::SPIPlanPtr) -> Option<*const KeptCommand> {
-    let text = text.to_bytes_with_nul();
     // SAFETY: the plan is of one statement, so it has one source.
     let source = unsafe { &*pg_sys::list_nth(pg_sys::SPI_plan_get_plan_sources(plan), 0).cast() };
-    if text.len() > TEXT_BYTES_MAX || freezes(source) {
+    if text.count_bytes() > TEXT_BYTES_MAX || freezes(source) {
         return None;
     }
-    let mut copy = Vec::new();
-    copy.try_reserve_exact(text.len()).ok()?;
-    copy.extend_from_slice(text);
-    let text = CString::from_vec_with_nul(copy).ok()?;
-    let former = KEPT.with(|list| {
-        list.try_reserve(1).ok()?;
-        match list.len() {
-            COMMANDS_MAX => list.iter().rposition(is_unused).map(|place| Some(list.remove(place))),
-            _ => Some(None),
-        }
+    let former = KEPT.with(|list| match list.len() {
+        COMMANDS_MAX => list.iter().rposition(|kept| kept.in_use.get() == 0).map(|place| Some(list.remove(place))),
+        _ => Some(None),
     })?;
     drop(former);
     // SAFETY: the plan is not saved yet. From here on it lives until it is freed.
     unsafe { pg_sys::SPI_keepplan(plan) };
     // No plan has been made yet of what was just looked at.
     let generation = Cell::new(0);
-    let kept =
-        Box::new(KeptCommand { text, reader: Reader::current(), plan, source, generation, in_use: Cell::new(1) });
+    let (text, reader) = (text.to_owned(), reader());
+    let kept = Box::new(KeptCommand { text, reader, plan, source, generation, in_use: Cell::new(1) });
     let address = &raw const *kept;
     KEPT.with(|list| list.insert(0, kept));
     Some(address)
-}
-
-#[allow(clippy::borrowed_box, reason = "the list has boxes")]
-fn is_unused(kept: &Box<KeptCommand>) -> bool {
-    kept.in_use.get() == 0
 }
 
 /// Ends a use of a command. After a failure its analysis is looked at again before the next use: it may be new, without a
@@ -149,10 +120,17 @@ pub fn end_uses() {
     KEPT.with(|list| list.iter().for_each(|kept| kept.in_use.set(0)));
 }
 
+/// Forgets all commands, at the end of a transaction.
+pub fn forget_commands() {
+    // Not dropped while they are in use: to free a plan calls into PostgreSQL.
+    let commands = KEPT.take();
+    drop(commands);
+}
+
 impl Drop for KeptCommand {
     fn drop(&mut self) {
         // SAFETY: the plan is kept, and this was the only pointer to it. Nobody is executing it, since what is in use stays on
-        // the list.
+        // the list up to the end of the transaction.
         unsafe { pg_sys::SPI_freeplan(self.plan) };
     }
 }

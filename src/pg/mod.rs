@@ -46,7 +46,7 @@ pub use filled::{Filled, Listed, RowStore, Rows, Shape};
 pub use heap::*;
 pub use hooks::*;
 pub use jsonb::*;
-pub use kept::end_uses;
+pub use kept::{end_uses, forget_commands};
 pub use keys::*;
 pub use loaded::*;
 pub use log::*;

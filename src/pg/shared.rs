@@ -176,7 +176,7 @@ impl<T> Guarded<T> {
     pub fn lock(&self) -> Exclusive<'_, T> {
         // SAFETY: the lock is in shared memory.
         unsafe { pg_sys::LWLockAcquire(self.lock, pg_sys::LWLockMode::LW_EXCLUSIVE) };
-        Exclusive { lock: self.lock, value: self.value, unwinding: std::thread::panicking(), of: PhantomData }
+        Exclusive { of: self, unwinding: std::thread::panicking() }
     }
 
     /// Uses the value where there is one process only: in the postmaster, before it starts others or after they have
@@ -192,11 +192,9 @@ impl<T> Guarded<T> {
 
 /// The value, while the lock is held.
 pub struct Exclusive<'a, T> {
-    lock: *mut pg_sys::LWLock,
-    value: *mut T,
+    of: &'a Guarded<T>,
     /// Whether an error was unwinding when the lock was taken.
     unwinding: bool,
-    of: PhantomData<&'a T>,
 }
 
 impl<T> std::ops::Deref for Exclusive<'_, T> {
@@ -204,14 +202,14 @@ impl<T> std::ops::Deref for Exclusive<'_, T> {
 
     fn deref(&self) -> &T {
         // SAFETY: the lock is held alone.
-        unsafe { &*self.value }
+        unsafe { &*self.of.value }
     }
 }
 
 impl<T> std::ops::DerefMut for Exclusive<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
         // SAFETY: the lock is held alone.
-        unsafe { &mut *self.value }
+        unsafe { &mut *self.of.value }
     }
 }
 
@@ -220,7 +218,7 @@ impl<T> Drop for Exclusive<'_, T> {
         // If an error was raised under the lock, the end of the transaction releases the lock.
         if std::thread::panicking() == self.unwinding {
             // SAFETY: the lock was taken by Guarded::lock().
-            unsafe { pg_sys::LWLockRelease(self.lock) }
+            unsafe { pg_sys::LWLockRelease(self.of.lock) }
         }
     }
 }
