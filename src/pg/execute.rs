@@ -4,7 +4,7 @@ use super::attempt::{TakenError, attempt, in_rust, in_subtransaction};
 use super::jsonb::Jsonb;
 use super::kept::{self, KeptCommand};
 use crate::error::{Error, NotExecuted};
-use pgrx::{FromDatum, pg_sys};
+use pgrx::pg_sys;
 use std::ffi::{CStr, c_char, c_int, c_long, c_void};
 
 /// A command to be executed.
@@ -44,7 +44,8 @@ pub(super) struct Work {
     context: pg_sys::MemoryContext,
     /// Null if the command is not kept.
     kept: *const KeptCommand,
-    response: Option<pg_sys::Datum>,
+    /// What the command gave.
+    pub response: Option<Jsonb>,
 }
 
 impl Work {
@@ -59,12 +60,6 @@ impl Work {
         // SAFETY: a variable of the backend.
         let context = unsafe { pg_sys::CurrentMemoryContext };
         Work { text, parameter: order.parameter.map(Jsonb::datum), takes: order.takes, context, kept, response: None }
-    }
-
-    /// The response that the command gave.
-    pub(super) fn response(&self) -> Option<Jsonb> {
-        // SAFETY: first_column() has put a jsonb there.
-        self.response.and_then(|response| unsafe { Jsonb::from_datum(response, false) })
     }
 }
 
@@ -251,12 +246,12 @@ unsafe fn first_column(work: &mut Work) {
         }
         pg_sys::CurrentMemoryContext = work.context;
         if (*super::heap::tuple_attribute(shape, 0)).atttypid == pg_sys::JSONBOID {
-            work.response = Some(pg_detoast_datum_copy(value.cast_mut_ptr()).into());
+            work.response = Some(Jsonb(pg_detoast_datum_copy(value.cast_mut_ptr()).into()));
         } else {
             let function = in_rust(|| to_jsonb_of(shape));
             // A cast to json that a user has made may be called. It sees what the command did.
             PushActiveSnapshot(GetTransactionSnapshot());
-            work.response = Some(FunctionCall1Coll(function, pg_sys::InvalidOid, value));
+            work.response = Some(Jsonb(FunctionCall1Coll(function, pg_sys::InvalidOid, value)));
             PopActiveSnapshot();
         }
     }

@@ -12,7 +12,7 @@ use std::ffi::c_char;
 
 of_datum!(
     /// A `jsonb` argument or result. It is passed on unread, since to parse it would cost more than the rest of the call.
-    Jsonb(pg_sys::Datum), "jsonb", pg_sys::JSONBOID
+    Jsonb(pub(super) pg_sys::Datum), "jsonb", pg_sys::JSONBOID
 );
 
 /// A text as a string in JSON.

@@ -37,7 +37,7 @@ mod wrapped;
 pub use around::*;
 pub use backend::*;
 pub use catch::{Failure, caught_of_server, in_transaction, replacing_error, rolled_back_on};
-pub use checked::{define_checked_guc, read_configuration};
+pub use checked::define_node_guc;
 pub use clock::cancel_worker_after;
 pub use condition::{Conditions, Prepared};
 pub use durable::*;
