@@ -95,8 +95,8 @@ static LAUNCHER: Shared<AtomicI32> = Shared::new();
 
 /// Reserves the board. Called while the postmaster preloads the library.
 pub fn init() {
-    BOARD.want(c"idempotence worker", |memory, locks| BOARD.made(memory, locks));
-    LAUNCHER.want(c"idempotence launcher", |memory, locks| LAUNCHER.made(memory, locks));
+    BOARD.want(c"idempotence worker");
+    LAUNCHER.want(c"idempotence launcher");
 }
 
 /// The board, for the launcher and visits.

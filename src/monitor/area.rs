@@ -7,6 +7,7 @@ use crate::monitor::roll::{self, Roll};
 use crate::monitor::tallies::{Cells, Tallies};
 use crate::monitor::tally::{Key, Tally};
 use crate::pg::{self, Guarded, Locks, SharedHash, WantedMemory};
+use std::rc::Rc;
 use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 
 /// Where everything is. The postmaster notes it, and every backend inherits it.
@@ -68,7 +69,7 @@ pub fn init() {
         bytes: || Plan::of_settings().bytes,
         bytes_beside: || SharedHash::<Tally>::bytes(guc::max_stats()),
         locks: 2,
-        made,
+        made: Rc::new(made),
         ending: |in_order| {
             // After an immediate stop, processes may have ended while they changed what is to be saved.
             if let (true, Some(area)) = (in_order && pg::was_shut_down(), area()) {

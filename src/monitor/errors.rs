@@ -4,7 +4,7 @@ use crate::error::{self, Noted};
 use crate::monitor::area::area;
 use crate::monitor::counters;
 use crate::monitor::ring::NotedError;
-use crate::pg;
+use crate::pg::{self, SharedText};
 
 /// Has errors noted, where the library is preloaded.
 pub fn init() {
@@ -19,10 +19,10 @@ fn note(noted: &Noted<'_>) {
     counters::count_error(noted.number);
     area.errors.lock().note(noted.number, role, |place| {
         (place.at, place.database, place.pid, place.sqlstate) = (at, database, pid, noted.sqlstate);
-        place.session.set(noted.session);
-        place.stream.set(noted.stream);
-        place.request.set(noted.request);
-        place.application.set(&application);
+        place.session = SharedText::of(noted.session);
+        place.stream = SharedText::of(noted.stream);
+        place.request = SharedText::of(noted.request);
+        place.application = SharedText::of(&application);
     });
 }
 

@@ -11,6 +11,7 @@ use crate::model::{ClientSession, Session, StandingSession};
 use crate::monitor::in_flight;
 use crate::pg::{self, Own};
 use list::List;
+use pgrx::PgSqlErrorCode;
 use std::rc::Rc;
 
 pub mod answered;
@@ -95,7 +96,7 @@ pub fn locks() -> usize {
 
 /// Runs `take`, which takes the lock of a request. If the lock table has no room left, the error names the request.
 pub fn with_room<T>(name: impl FnOnce() -> RequestName, take: impl FnOnce() -> T) -> Result<T, Error> {
-    pg::or_out_of_memory(take).map_err(|error| {
+    pg::caught_of_server(PgSqlErrorCode::ERRCODE_OUT_OF_MEMORY, take).map_err(|error| {
         let (message, hint) = (error.message().into(), error.hint().unwrap_or_default().into());
         Error::NoLock { name: Box::new(name()), message, hint, held: locks() }
     })

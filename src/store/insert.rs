@@ -81,7 +81,7 @@ pub(super) unsafe fn insert_entries(
     rel: pg_sys::Relation,
     indexes: pg_sys::CatalogIndexState,
     rows: &[*mut pg_sys::TupleTableSlot],
-    takes: impl Fn(*const pg_sys::IndexInfo) -> bool,
+    takes: fn(&pg_sys::IndexInfo) -> bool,
     over: bool,
 ) {
     let mut values = [pg_sys::Datum::null(); pg_sys::INDEX_MAX_KEYS as usize];
@@ -91,7 +91,7 @@ pub(super) unsafe fn insert_entries(
         for i in 0..(*indexes).ri_NumIndices as usize {
             let (index, info) = (*(*indexes).ri_IndexRelationDescs.add(i), *(*indexes).ri_IndexRelationInfo.add(i));
             let form = (*index).rd_index;
-            if !(*form).indisready || !takes(info) {
+            if !(*form).indisready || !takes(&*info) {
                 continue;
             }
             let is_known = over && (*form).indisprimary;

@@ -67,6 +67,7 @@ unsafe extern "C-unwind" fn transaction_event(event: pg_sys::XactEvent::Type, _a
                 // The caches outlive the transaction, so they must not stay in the arena.
                 invalidation::forget();
                 table::forget();
+                pg::forget_commands();
             }
             segment::end_transaction(event == XACT_EVENT_COMMIT);
             pg::end_uses();
