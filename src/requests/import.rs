@@ -58,7 +58,6 @@ struct Import {
     number: i64,
     target: Target,
     reason: String,
-    rows: Cell<u64>,
     /// How many rows were imported, how many were there already, and how many had expired.
     taken: Cell<[u64; 3]>,
 }
@@ -85,9 +84,8 @@ pub fn begin(session: &str, query: &str, reason: &str) -> Result<String, Error> 
             hint: "Call idem_import() for one query after the other.",
         });
     };
-    let import = Import { number, target, reason: reason.into(), rows: Cell::new(0), taken: Cell::default() };
-    let former = IMPORT.with(|last| last.replace(Rc::new(import)));
-    drop(former);
+    let import = Import { number, target, reason: reason.into(), taken: Cell::default() };
+    drop(IMPORT.with(|last| last.replace(Rc::new(import))));
     let count =
         |taken: Taken| format!("pg_catalog.count(*) FILTER (WHERE i.taken OPERATOR(pg_catalog.=) {})", taken as i32);
     let (imported, present, expired) = (count(Taken::Imported), count(Taken::Present), count(Taken::Expired));
@@ -145,12 +143,11 @@ fn values(query: &str) -> Result<String, Error> {
 /// The import that is under way, if it has this number.
 fn under_way(number: Option<i64>) -> Result<Rc<Import>, Error> {
     let import = IMPORT.with(|import| import.clone()).filter(|import| Some(import.number) == number);
-    let import = import.filter(|_| importing::number() == number).ok_or_else(|| Error::Invalid {
+    import.filter(|_| importing::number() == number).ok_or_else(|| Error::Invalid {
         message: "no such import is under way".into(),
         detail: "This function belongs to a call of idem_import().".into(),
         hint: "Call idem_import().",
-    })?;
-    Ok(import)
+    })
 }
 
 /// Ends the import, and notes it.
@@ -168,16 +165,15 @@ pub fn end() -> Result<(), Error> {
 /// Imports a row.
 pub fn row(number: i64, row: &ImportedRow<'_>) -> Result<Taken, Error> {
     let import = under_way(Some(number))?;
-    import.rows.set(import.rows.get() + 1);
+    let mut counts = import.taken.get();
     let Some(key) = row.key else {
         return Err(Error::Invalid {
-            message: format!("row {} of the query to import from has no key", import.rows.get()),
+            message: format!("row {} of the query to import from has no key", counts.iter().sum::<u64>() + 1),
             detail: "Found NULL.".into(),
             hint: "Leave such rows out, or give them a key.",
         });
     };
     let taken = import.target.take(Keyed::of(Rc::clone(&import.target.session), key, None)?, row)?;
-    let mut counts = import.taken.get();
     counts[taken as usize] += 1;
     import.taken.set(counts);
     Ok(taken)
