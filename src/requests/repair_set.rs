@@ -132,8 +132,7 @@ impl Set {
     ) -> Result<Repaired, Error> {
         let most = check_most(most)?;
         repair::check_writable(self.function)?;
-        // A time key is kept in lower case.
-        let prefix = if session.time_keys { Cow::Owned(prefix.to_lowercase()) } else { Cow::Borrowed(prefix) };
+        let prefix = session.prefix_as_kept(prefix);
         let mut repaired = Repaired { done: 0, left_out: 0 };
         by_prefix::visit(&session.id, &prefix, self.wanted, |key| {
             let (session, key) = (Rc::clone(&session), Cow::Borrowed(key));
