@@ -178,22 +178,18 @@ pub fn redact(request: &Request<'_>, digest: Digest) -> Result<(Option<Class>, b
     Ok((class, class.is_none()))
 }
 
-/// What there was of a request that was forgotten: the class of its outcome, a checkpoint, a lease.
-pub struct Forgotten(pub Option<Class>, pub bool, pub bool);
-
-/// Deletes all that is kept of a request with a key. The caller has the claim.
-pub fn forget(request: &Request<'_>, digest: Digest) -> Result<Forgotten, Error> {
+/// Deletes all that is kept of a request with a key. Gives the class of the outcome, and whether there was a checkpoint. The
+/// caller has the claim.
+pub fn forget(request: &Request<'_>, digest: Digest) -> Result<(Option<Class>, bool), Error> {
     let Some(kept) = request.in_journal() else {
         let probe = request.probe(digest);
-        let (outcome, checkpoint) = (outcome::clear(&probe)?, checkpoint::delete(&probe)?);
-        let lease = lease::delete(request.stream(), &digest)?;
-        if lease {
+        let forgotten = (outcome::clear(&probe)?, checkpoint::delete(&probe)?);
+        if lease::delete(request.stream(), &digest)? {
             lease::keep_through_crash();
         }
-        return Ok(Forgotten(outcome, checkpoint, lease));
+        return Ok(forgotten);
     };
-    let Some(row) = kept.row()? else { return Ok(Forgotten(None, false, false)) };
+    let Some(row) = kept.row()? else { return Ok((None, false)) };
     kept.write(|row| row.delete())?;
-    let class = row.outcome().map(|outcome| outcome.class);
-    Ok(Forgotten(class, row.checkpoint().is_some(), row.lease(request.key()).is_some()))
+    Ok((row.outcome().map(|outcome| outcome.class), row.checkpoint().is_some()))
 }

@@ -19,7 +19,7 @@ use crate::pg::{self, Deadline, Jsonb};
 use crate::requests::decide::{Aim, Asked};
 use crate::requests::find::Seeker;
 use crate::requests::finish;
-use crate::requests::keeping::{self, Forgotten};
+use crate::requests::keeping;
 use crate::requests::keyed::Keyed;
 use crate::requests::numbered::Numbering;
 use crate::requests::request::Request;
@@ -88,16 +88,9 @@ pub(super) fn forget_all(request: &Request<'_>, digest: Digest) -> Result<Option
     let kept = keeping::lease(request, &digest, Snapshot::Itself)?;
     check_not_leased(request, kept.as_ref())?;
     let lease = kept.filter(|kept| request.is_of(kept)).map(|kept| lease_in_words(request, &digest, &kept));
-    keeping::forget(request, digest).map(|forgotten| in_words(&forgotten, lease))
-}
-
-/// What was forgotten of a request.
-fn in_words(Forgotten(outcome, checkpoint, _): &Forgotten, lease: Option<String>) -> Option<String> {
-    match outcome {
-        Some(class) => Some(format!("{} outcome", class.status())),
-        None if lease.is_some() => lease,
-        None => checkpoint.then(|| "checkpoint".into()),
-    }
+    let (outcome, checkpoint) = keeping::forget(request, digest)?;
+    let outcome = outcome.map(|class| format!("{} outcome", class.status()));
+    Ok(outcome.or(lease).or(checkpoint.then(|| "checkpoint".into())))
 }
 
 /// A lease that a repair has found, with whoever has or had it: the repair takes that name away.
