@@ -252,14 +252,9 @@ impl Asked<'_> {
     /// Waits for a change of the lease; whether it is worth looking again. A transaction that keeps its snapshot does
     /// not wait, since it could not rely on what comes.
     fn sleep(&self, sleeper: &mut Option<Sleeper>, wait: &mut Option<Wait>, until: i64, deadline: Deadline) -> bool {
-        match sleeper {
-            _ if pg::keeps_snapshot() || deadline.left_us() == Some(0) => false,
-            Some(sleeper) => waiting::sleep(sleeper, self.request, &self.lock, until, wait),
-            None => {
-                *sleeper = Some(Sleeper::of(&self.lock, deadline.left_us()));
-                true
-            }
-        }
+        !pg::keeps_snapshot()
+            && deadline.left_us() != Some(0)
+            && waiting::sleep(sleeper, self.request, &self.lock, until, deadline, wait)
     }
 
     /// Replays a committed outcome, if there is one. If there is none, nothing follows from that: whoever has the lock

@@ -13,7 +13,6 @@ use crate::requests::request::Request;
 use crate::requests::waiting;
 use crate::store::checkpoint::Checkpoint;
 use crate::store::outcome::Outcome;
-use crate::wake::Sleeper;
 
 /// What is known.
 pub enum Known {
@@ -54,13 +53,7 @@ pub fn lookup(request: &Request<'_>, wait_us: Option<i64>) -> Result<Known, Erro
             return Ok(known);
         }
         let again = match leased_until.filter(|until| *until > pg::now_us()) {
-            Some(until) => match &mut sleeper {
-                None => {
-                    sleeper = Some(Sleeper::of(&request.lock(), deadline.left_us()));
-                    true
-                }
-                Some(sleeper) => waiting::sleep(sleeper, request, &request.lock(), until, &mut wait),
-            },
+            Some(until) => waiting::sleep(&mut sleeper, request, &request.lock(), until, deadline, &mut wait),
             // Whoever has the claim may be taking over. A lease that ran out is nobody's work.
             None if leased_until.is_some() && !is_claimed(request) => false,
             None => match request.in_journal() {
@@ -135,21 +128,18 @@ fn find_outcome(
 fn find_unfinished(request: &Request<'_>, lock: &Digest, asked_at: i64, held: bool) -> Result<Known, Error> {
     let (lease, checkpoint) = keeping::unfinished(request, lock, asked_at)?;
     let until = lease.map(|lease| lease.lease.until);
+    // It may take a write to find out whether somebody is at work on the request, and this transaction may only read.
+    let cannot_tell = request.in_journal().is_some() && pg::read_only();
     // In a session that has ended nobody can complete what a lease that ran out was for.
     let is_over = until.is_some_and(|until| until <= asked_at) && request.session_has_ended()?;
     Ok(match (until, checkpoint) {
         (Some(_), checkpoint) if is_over => Known::Suspended(checkpoint),
         (Some(leased_until), checkpoint) => Known::InProgress { checkpoint, leased_until: Some(leased_until) },
         (None, checkpoint) if held => Known::InProgress { checkpoint, leased_until: None },
-        (None, checkpoint) if pg::in_recovery() || cannot_tell(request) => Known::NotHere(checkpoint),
+        (None, checkpoint) if pg::in_recovery() || cannot_tell => Known::NotHere(checkpoint),
         (None, Some(checkpoint)) => Known::Suspended(Some(checkpoint)),
         (None, None) => Known::Unknown,
     })
-}
-
-/// Whether it takes a write to find out whether somebody is at work on the request, and this transaction only reads.
-fn cannot_tell(request: &Request<'_>) -> bool {
-    request.in_journal().is_some() && pg::read_only()
 }
 
 impl Known {

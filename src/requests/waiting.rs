@@ -28,19 +28,6 @@ impl Wait {
         Wait { session, since: pg::now_us(), is_logged: false }
     }
 
-    /// Logs the wait if it has lasted long enough and was not logged. `holder` describes the other side. Gives how long
-    /// the wait may go on before it is time to log it; `None`: it is not going to be.
-    pub fn log_if_long(&mut self, request: &Request<'_>, holder: impl FnOnce() -> String) -> Option<i64> {
-        /// Timers are no more exact than this.
-        const EARLY_US: i64 = 1_000;
-        let unlogged_us = self.unlogged_us()?;
-        if unlogged_us > EARLY_US {
-            return Some(unlogged_us);
-        }
-        self.log(request, holder());
-        None
-    }
-
     fn log(&mut self, request: &Request<'_>, holder: String) {
         self.is_logged = true;
         let (pid, waited_ms) = (pg::process_id(), (pg::now_us() - self.since) / 1000);
@@ -73,36 +60,35 @@ pub fn take(request: &Request<'_>, claim: &Tag, deadline: Deadline, wait: &mut O
     if deadline.left_us() == Some(0) {
         return Ok(false);
     }
-    let wait = wait.get_or_insert_with(|| Wait::of(request.session()));
-    if let Some(cut_us) = wait.unlogged_us().map(cut_us)
-        && deadline.left_us().is_none_or(|left_us| left_us > cut_us)
-    {
-        // The wait is cut in two for the line. So a caller loses its place in the queue once, and a deadlock is looked for
-        // anew.
-        let began = pg::now_us();
-        if open::with_room(|| request.name(), || claim.acquire(Some(cut_us)))? {
-            return Ok(true);
-        }
-        wait.log(request, holder(claim));
-        let rest = || claim.acquire(deadline.left_us());
-        return open::with_room(|| request.name(), || pg::waiting_since(began, rest));
-    }
-    open::with_room(|| request.name(), || claim.acquire(deadline.left_us()))
+    open::with_room(|| request.name(), || in_two(request, claim, deadline, wait, |us| claim.acquire(us)))
 }
 
 /// Waits up to the deadline until no other transaction has the request's lock, which is not taken; gives whether that came
 /// true.
 pub fn wait_for_end(request: &Request<'_>, claim: &Tag, deadline: Deadline, wait: &mut Option<Wait>) -> bool {
+    in_two(request, claim, deadline, wait, |us| claim.wait_for_end_of_holder(us))
+}
+
+/// Waits up to the deadline for whoever has the lock. If the wait is to be logged before that, it is cut in two for the line. So
+/// a caller loses its place in the queue once, and a deadlock is looked for anew.
+fn in_two(
+    request: &Request<'_>,
+    claim: &Tag,
+    deadline: Deadline,
+    wait: &mut Option<Wait>,
+    wait_for: impl Fn(Option<i64>) -> bool,
+) -> bool {
     let wait = wait.get_or_insert_with(|| Wait::of(request.session()));
-    if let Some(cut_us) = wait.unlogged_us().map(cut_us)
-        && deadline.left_us().is_none_or(|left_us| left_us > cut_us)
-    {
-        if claim.wait_for_end_of_holder(Some(cut_us)) {
-            return true;
-        }
-        wait.log(request, holder(claim));
+    let cut_us = wait.unlogged_us().map(cut_us);
+    let Some(cut_us) = cut_us.filter(|cut_us| deadline.left_us().is_none_or(|left_us| left_us > *cut_us)) else {
+        return wait_for(deadline.left_us());
+    };
+    let began = pg::now_us();
+    if wait_for(Some(cut_us)) {
+        return true;
     }
-    claim.wait_for_end_of_holder(deadline.left_us())
+    wait.log(request, holder(claim));
+    pg::waiting_since(began, || wait_for(deadline.left_us()))
 }
 
 /// The error for a wait for a request's lock that ran out.
@@ -114,11 +100,28 @@ pub fn ran_out(what: String, claim: &Tag, hint: &'static str) -> Error {
 }
 
 /// Sleeps until the lease under the lock may have changed, at the latest until this moment; gives whether it is worth
-/// looking again.
-pub fn sleep(sleeper: &mut Sleeper, request: &Request<'_>, lock: &Digest, until: i64, wait: &mut Option<Wait>) -> bool {
+/// looking again. The first time it only prepares to sleep.
+pub fn sleep(
+    sleeper: &mut Option<Sleeper>,
+    request: &Request<'_>,
+    lock: &Digest,
+    until: i64,
+    deadline: Deadline,
+    wait: &mut Option<Wait>,
+) -> bool {
+    /// Timers are no more exact than this.
+    const EARLY_US: i64 = 1_000;
+    let Some(sleeper) = sleeper else {
+        *sleeper = Some(Sleeper::of(lock, deadline.left_us()));
+        return true;
+    };
     let wait = wait.get_or_insert_with(|| Wait::of(request.session()));
-    let unlogged_us = wait.log_if_long(request, || lease_in_words(request, lock));
-    sleeper.sleep(unlogged_us.map_or(until, |us| until.min(pg::now_us().saturating_add(us))))
+    match wait.unlogged_us() {
+        Some(us) if us > EARLY_US => return sleeper.sleep(until.min(pg::now_us().saturating_add(us))),
+        Some(_) => wait.log(request, lease_in_words(request, lock)),
+        None => {}
+    }
+    sleeper.sleep(until)
 }
 
 /// Where a wait for a lock is cut that is to be logged after this time. PostgreSQL looks for a deadlock once a wait has
