@@ -11,6 +11,7 @@ use crate::open;
 use crate::pg::{self, Deadline, Durability};
 use crate::requests::decide::{Aim, Asked, Decided, refuse_beside_another};
 use crate::requests::find::Seeker;
+use crate::requests::keyed::check_sort;
 use crate::requests::request::Request;
 
 /// How long it may take to find out whether somebody is at work on a request in a journal.
@@ -44,15 +45,13 @@ pub enum Because {
 
 /// Foresees a begin with the payload that the request came with first, or with none. An error is what it would raise.
 pub fn begin(request: &Request<'_>) -> Result<Answer, Error> {
-    if let Request::Keyed(keyed) = request
-        && keyed.session.dropped_at.is_some()
-    {
-        return Err(Error::NoSuchSession { session: keyed.session.name.clone() });
-    }
-    request.check_here()?;
-    request.check_not_inbox()?;
     let asked_at = pg::now_us();
     if let Request::Keyed(keyed) = request {
+        if keyed.session.dropped_at.is_some() {
+            return Err(Error::NoSuchSession { session: keyed.session.name.clone() });
+        }
+        keyed.session.check_here()?;
+        check_sort(&keyed.session, false)?;
         keyed.check_time(asked_at)?;
     }
     if open::holds(request.request_key()) {

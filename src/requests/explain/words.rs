@@ -2,29 +2,27 @@
 
 use super::foresee::{Answer, Because};
 use super::kept::Kept;
-use super::told::{Begin, Now, Of, Outcome, Unfinished};
+use super::told::{Now, Of, Outcome, Unfinished};
 use crate::domain::class::Class;
 use crate::error::{Told, legible};
 use crate::pg;
 use crate::store::witness::Transaction;
 use pgrx::spi::quote_literal;
+use serde_json::{Value, json};
 
-/// What a begin would answer, and why.
+/// What a begin would answer, and why: the status of the ticket, or the SQLSTATE of the error, and whether the outcome would be
+/// handed out.
 pub fn answer(
     answer: &Result<Answer, Told>,
     kept: &Kept,
     outcome: Option<&Outcome>,
     unfinished: Option<&Unfinished>,
-) -> Begin {
+) -> Value {
     let (status, replayed, because) = match answer {
         Err(told) => {
             let because = format!("{}. {}", capitalised(&told.message), told.detail);
-            return Begin {
-                status: None,
-                because: legible(&because),
-                replayed: false,
-                sqlstate: Some(told.sqlstate.clone()),
-            };
+            let because = legible(&because);
+            return json!({ "status": null, "because": because, "replayed": false, "sqlstate": told.sqlstate });
         }
         Ok(Answer::Started) => ("started", false, why_started(kept, unfinished)),
         Ok(Answer::TakenOver(attempt)) => {
@@ -56,7 +54,7 @@ pub fn answer(
         }
         Ok(Answer::InProgress(because)) => ("in_progress", false, why_in_progress(because)),
     };
-    Begin { status: Some(status), because: legible(&because), replayed, sqlstate: None }
+    json!({ "status": status, "because": legible(&because), "replayed": replayed, "sqlstate": null })
 }
 
 fn why_started(kept: &Kept, unfinished: Option<&Unfinished>) -> String {
