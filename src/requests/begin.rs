@@ -344,9 +344,6 @@ impl Asked<'_> {
 
     /// Waits while another transaction has the client session alone; whether it is worth trying again.
     fn wait_while_taken(&self, deadline: Deadline) -> bool {
-        match self.request {
-            Request::Keyed(_) => true,
-            Request::Numbered(request) => liveness::wait_while_taken(&request.session, deadline),
-        }
+        self.request.numbered().is_none_or(|request| liveness::wait_while_taken(&request.session, deadline))
     }
 }
