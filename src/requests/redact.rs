@@ -24,15 +24,17 @@ use crate::store::reply;
 pub fn redact(request: &Request<'_>, reason: &str) -> Result<bool, Error> {
     repair::check_reason(reason)?;
     request.check_not_inbox()?;
-    if let Request::Numbered(numbered) = request {
-        share_session(numbered)?;
+    let numbered = request.numbered();
+    // Ended or not, it is shared, so that the sweep does not delete it meanwhile.
+    if numbered.is_some_and(|numbered| !names::client_session_lock(&numbered.session.id).share(guc::wait_us())) {
+        return Err(Error::WaitRanOut { what: request.name().to_string(), hint: WAIT_BY_SETTING });
     }
     let hint = "Record or release it: what this transaction does of it is not to be redacted yet.";
     let lock = repair::lock_for_repair(request, "idem_redact", hint)?;
-    if let Request::Numbered(numbered) = request {
-        return redact_numbered(request, numbered, &lock, reason);
+    match numbered {
+        Some(numbered) => redact_numbered(request, numbered, &lock, reason),
+        None => repair::note_found("redact", request, reason, redact_keyed(request, lock)?),
     }
-    repair::note_found("redact", request, reason, redact_keyed(request, lock)?)
 }
 
 /// Redacts a request of a standing session; tells what was taken away. The caller has the claim.
@@ -64,14 +66,6 @@ fn redact_numbered(request: &Request<'_>, numbered: &Numbered<'_>, lock: &Digest
         found = found.or(Some(OF_CHECKPOINT));
     }
     repair::note_found("redact", &named, reason, found)
-}
-
-/// Shares a client session, ended or not, so that the sweep does not delete it meanwhile.
-fn share_session(request: &Numbered<'_>) -> Result<(), Error> {
-    if names::client_session_lock(&request.session.id).share(guc::wait_us()) {
-        return Ok(());
-    }
-    Err(Error::WaitRanOut { what: request.name().to_string(), hint: WAIT_BY_SETTING })
 }
 
 const OF_CHECKPOINT: &str = "state of checkpoint";

@@ -7,7 +7,7 @@ use crate::domain::class::Class;
 use crate::domain::decision::Eligibility;
 use crate::error::Error;
 use crate::pg::{self, Deadline, Jsonb};
-use crate::requests::answer::{Begun, Start};
+use crate::requests::answer::Begun;
 use crate::requests::begin;
 use crate::requests::counting;
 use crate::requests::decide::Aim;
@@ -17,7 +17,7 @@ use crate::requests::keeping;
 use crate::requests::numbered::Numbered;
 use crate::requests::request::Request;
 use crate::sessions::liveness;
-use crate::store::checkpoint;
+use crate::store::checkpoint::Checkpoint;
 use crate::store::lease;
 use crate::store::outcome::Outcome;
 use crate::store::rel::Snapshot;
@@ -26,7 +26,14 @@ use crate::store::rel::Snapshot;
 pub enum Settled {
     /// The request is never executed. This call has recorded that, unless the client session has ended, where nothing is
     /// executed any more.
-    Cancelled(Option<Outcome>, Start),
+    Cancelled {
+        /// The outcome that was recorded.
+        outcome: Option<Outcome>,
+        /// How far the request was.
+        checkpoint: Option<Checkpoint>,
+        /// How many attempts were begun with leases.
+        attempts: Option<i32>,
+    },
     /// There was an answer, or there is none yet.
     Answered(Begun),
 }
@@ -54,7 +61,8 @@ fn settle_one(request: &Request<'_>, wait_us: Option<i64>, response: Option<Json
     let Begun::Started(start) = begun else { return Ok(Settled::Answered(begun)) };
     let outcome = finish::record(request, Class::Cancelled, response, None, None)?;
     keeping::keep_verdict_through_crash(request);
-    Ok(Settled::Cancelled(Some(outcome), start))
+    let attempts = start.taken_over.then_some(start.attempt - 1);
+    Ok(Settled::Cancelled { outcome: Some(outcome), checkpoint: start.checkpoint, attempts })
 }
 
 /// Settles a request of a client session that has ended, once it is certain that no crash brings the session back.
@@ -76,15 +84,7 @@ fn settle_in_ended(request: &Request<'_>, numbered: &Numbered<'_>, deadline: Dea
         }
         (None, Eligibility::Due { .. } | Eligibility::OutOfSequence { .. }) => {}
     }
-    let checkpoint = checkpoint::find(&request.probe(request.digest()), Snapshot::LatestMvcc)?;
-    let lease = lease::find(request.stream(), &lock, Snapshot::LatestMvcc)?;
-    let lease = lease.filter(|lease| request.is_of(lease));
+    let (lease, checkpoint) = keeping::unfinished(request, &lock, asked_at)?;
     counting::recorded(&request.session(), Class::Cancelled);
-    let start = Start {
-        checkpoint: checkpoint.map(|found| found.checkpoint),
-        taken_over: lease.is_some(),
-        attempt: lease.map_or(1, |lease| lease.lease.attempt.saturating_add(1)),
-        lease: None,
-    };
-    Ok(Settled::Cancelled(None, start))
+    Ok(Settled::Cancelled { outcome: None, checkpoint, attempts: lease.map(|lease| lease.lease.attempt) })
 }
