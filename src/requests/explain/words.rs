@@ -1,6 +1,6 @@
 //! What an explanation says in sentences: why a begin would answer what it would, and what to do next.
 
-use super::foresee::{Answer, Because};
+use super::foresee::Answer;
 use super::kept::Kept;
 use super::told::{Now, Of, Outcome, Unfinished};
 use crate::domain::class::Class;
@@ -52,7 +52,20 @@ pub fn answer(
             );
             ("failed", true, because)
         }
-        Ok(Answer::InProgress(because)) => ("in_progress", false, why_in_progress(because)),
+        Ok(Answer::Held) => ("in_progress", false, "Another transaction has its lock.".into()),
+        Ok(Answer::Leased(until)) => {
+            let because = format!("A lease that is in its way lasts until {}.", pg::iso_moment(*until));
+            ("in_progress", false, because)
+        }
+        Ok(Answer::SessionTaken) => {
+            let because =
+                "Another transaction has its client session, to end it, to hand it over or to save it.".into();
+            ("in_progress", false, because)
+        }
+        Ok(Answer::NotDurable) => {
+            let because = "Its outcome is committed, but not yet as durable as a commit here would be.".into();
+            ("in_progress", false, because)
+        }
     };
     json!({ "status": status, "because": legible(&because), "replayed": replayed, "sqlstate": null })
 }
@@ -72,17 +85,6 @@ fn point(unfinished: Option<&Unfinished>) -> Option<&str> {
     unfinished?.point.as_deref()
 }
 
-fn why_in_progress(because: &Because) -> String {
-    match because {
-        Because::Held => "Another transaction has its lock.".into(),
-        Because::Leased(until) => format!("A lease that is in its way lasts until {}.", pg::iso_moment(*until)),
-        Because::SessionTaken => {
-            "Another transaction has its client session, to end it, to hand it over or to save it.".into()
-        }
-        Because::NotDurable => "Its outcome is committed, but not yet as durable as a commit here would be.".into(),
-    }
-}
-
 /// What to do next.
 pub fn advice(
     answer: Result<Answer, Told>,
@@ -95,7 +97,7 @@ pub fn advice(
         Err(told) if told.sqlstate == "ID012" => told.hint,
         Err(_) if of.kind == "inbox" && of.session_ended.is_none() => match outcome {
             Some(outcome) if !outcome.expired => "Nothing: it was seen, so idem_once() says false.".into(),
-            _ if now.is_some() => while_in_progress(&Because::Held, now),
+            _ if now.is_some() => while_held(now),
             _ => "It was not seen here, or so long ago that this has expired, or it was forgotten (see audit_trail): idem_once() says true and notes it.".into(),
         },
         Err(_) if of.session_ended == Some("dropped") => {
@@ -114,7 +116,14 @@ pub fn advice(
             }
             _ => "Nothing: a retry gets this outcome and executes nothing. Whoever may use the session gets the response with idem_lookup().".into(),
         },
-        Ok(Answer::InProgress(because)) => while_in_progress(&because, now),
+        Ok(Answer::Held) => while_held(now),
+        Ok(Answer::Leased(_)) => {
+            "Wait: its holder is at work. If the holder is known to be dead, idem_force_release(session, request, reason, live => true) lets the next begin take it over now.".into()
+        }
+        Ok(Answer::SessionTaken) => "Ask again in a moment.".into(),
+        Ok(Answer::NotDurable) => {
+            "Ask again in a moment: it is done, and a retry executes nothing. If it stays so, a synchronous standby is away, and the row standby of idempotence.health tells which.".into()
+        }
         Ok(Answer::TakenOver(_)) => {
             "Find out whether its effect outside the database has happened. A retry takes it over and is told the point. If nobody retries it, its caller settles it (idem_settle), or an admin repairs it: idem_force_record() with what has happened, or idem_force_release() to let it start again.".into()
         }
@@ -129,31 +138,24 @@ pub fn advice(
     }
 }
 
-fn while_in_progress(because: &Because, now: Option<&Now>) -> String {
-    let holder = now.and_then(|now| now.holder.as_ref());
-    match (because, holder.and_then(|holder| holder.prepared.as_ref()), holder.and_then(|holder| holder.pid)) {
-        (Because::Leased(_), ..) => {
-            "Wait: its holder is at work. If the holder is known to be dead, idem_force_release(session, request, reason, live => true) lets the next begin take it over now.".into()
-        }
-        (Because::Held, Some(gid), _) => format!(
+/// What to do while a transaction has the request's lock.
+fn while_held(now: Option<&Now>) -> String {
+    match now.and_then(|now| Some((now, now.holder.as_ref()?))) {
+        Some((_, Transaction { prepared: Some(gid), .. })) => format!(
             "COMMIT PREPARED or ROLLBACK PREPARED {}, as its transaction manager decides. The request is in progress until then.",
             quote_literal(gid)
         ),
-        (Because::Held, None, Some(pid)) => while_at_work(pid, holder, now.and_then(|now| now.blocker.as_ref())),
-        (Because::NotDurable, ..) => {
-            "Ask again in a moment: it is done, and a retry executes nothing. If it stays so, a synchronous standby is away, and the row standby of idempotence.health tells which.".into()
-        }
+        Some((now, holder @ Transaction { pid: Some(pid), .. })) => while_at_work(*pid, holder, now.blocker.as_ref()),
         _ => "Ask again in a moment.".into(),
     }
 }
 
 /// What to do while this process has the lock. Ending it undoes the request, unless it has committed already; and it helps
 /// nobody if another one holds it up.
-fn while_at_work(pid: i32, holder: Option<&Transaction>, blocker: Option<&Transaction>) -> String {
-    let waits_for_standby = |of: Option<&Transaction>| of.is_some_and(|of| of.waits_for(pg::FOR_STANDBY));
+fn while_at_work(pid: i32, holder: &Transaction, blocker: Option<&Transaction>) -> String {
     let root = blocker.map_or(Some(pid), |blocker| blocker.pid);
     match (root, blocker) {
-        (Some(root), _) if waits_for_standby(blocker.or(holder)) => {
+        (Some(root), _) if blocker.unwrap_or(holder).waits_for(pg::FOR_STANDBY) => {
             let held_up = if root == pid { String::new() } else { format!(", which holds up process {pid},") };
             format!(
                 "Wait: process {root}{held_up} has written its commit here, and waits for a synchronous standby. pg_terminate_backend({root}) would undo nothing: a retry gets the outcome, once the standby has it. The row standby of idempotence.health tells what is away."
