@@ -64,7 +64,9 @@ pub fn begin(request: &Request<'_>, payload: Option<Jsonb>, wait_us: Option<i64>
     let deadline = Deadline::after(wait_us);
     let begun = if pg::read_only() {
         call.replay_only(deadline)?
-    } else if let Some(replay) = call.replay_as_before()? {
+    } else if LAST_REPLAYED.get()
+        && let Attempt::Answered(replay) = call.attempt_without_lock(Seeker::Passer)?
+    {
         replay
     } else {
         open::reserve()?;
@@ -129,17 +131,6 @@ impl Asked<'_> {
             found: (held + 1).to_string(),
             limit: format!("{most}, as idempotence.max_lock_share says"),
             hint: "Begin them in several transactions, or have max_locks_per_transaction raised, which takes a restart. An inbox takes no lock for each request.",
-        })
-    }
-
-    /// Replays a committed outcome, if there is one, where the last begin was a replay too.
-    fn replay_as_before(&self) -> Result<Option<Begun>, Error> {
-        if !LAST_REPLAYED.get() {
-            return Ok(None);
-        }
-        Ok(match self.attempt_without_lock(Seeker::Passer)? {
-            Attempt::Answered(begun) => Some(begun),
-            _ => None,
         })
     }
 
