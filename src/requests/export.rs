@@ -30,7 +30,7 @@ use crate::requests::request::Request;
 use crate::requests::start::supersede;
 use crate::requests::waiting;
 use crate::sessions::resolve;
-use crate::store::audit::{self, Repair};
+use crate::store::audit;
 use crate::store::lease::{self, NewLease};
 use crate::store::moving;
 use crate::store::outcome;
@@ -64,8 +64,7 @@ pub fn export(name: &str, reason: &str, prefix: Option<&str>) -> Result<impl FnO
         let rows = sql::fill(store, &moving::query(&session.id, &prefix));
         Tag::sweep().release_share();
         let found = if rows == 1 { "1 request".into() } else { format!("{rows} requests") };
-        let (session, reason) = (&session.name, Some(&*reason));
-        audit::insert(&Repair { action: "export", session, request: &prefix, reason, found: &found });
+        audit::note("export", &session.name, &prefix, Some(&reason), &found);
     })
 }
 

@@ -31,6 +31,7 @@ use crate::store::inbox;
 use crate::store::lease::{self, NewLease};
 use crate::store::outcome::{self, Outcome};
 use crate::store::rel::Snapshot;
+use std::cell::Cell;
 use std::rc::Rc;
 
 /// A row of the query.
@@ -83,14 +84,20 @@ pub enum Taken {
     Expired = 2,
 }
 
-/// Where the rows of an import go.
-pub struct Target {
-    /// The session.
+/// An import that is under way.
+pub struct Import {
+    /// Its number, by which `transaction/importing.rs` knows it.
+    pub number: i64,
+    /// The session that the rows go to.
     pub session: Rc<StandingSession>,
     /// The role that imports.
     pub role: String,
     /// Until when the import waits for requests at work, all in all.
     pub deadline: Deadline,
+    /// Why it is done.
+    pub reason: String,
+    /// How many rows were imported, how many were there already, and how many had expired.
+    pub taken: Cell<[u64; 3]>,
 }
 
 /// What a row tells of.
@@ -100,7 +107,7 @@ enum KeptThere {
     Unfinished(Option<Lease>),
 }
 
-impl Target {
+impl Import {
     /// Imports a row.
     pub fn take(&self, request: Keyed<'_>, row: &ImportedRow<'_>) -> Result<Taken, Error> {
         // The clock of this row: the query may give what was done since the import began.
@@ -270,7 +277,7 @@ impl Target {
     }
 }
 
-/// Refuses what was imported just now if the request was begun since [`Target::look`].
+/// Refuses what was imported just now if the request was begun since [`Import::look`].
 fn look_again(request: &Request<'_>, digest: Digest, now_us: i64) -> Result<(), Error> {
     if Tag::request(&digest).is_held_by_another() || outcome::find_of_others(&request.probe(digest), now_us)? {
         return Err(Error::RecordedBeside(request.name()));

@@ -106,10 +106,9 @@ pub fn unfinished(
     let lease = self::lease(request, lock, Snapshot::LatestMvcc)?
         .filter(|lease| request.is_of(lease) && counts(lease.lease.until));
     // Any number of a leased range finds the checkpoint of the range.
-    let digest = lease.as_ref().map_or_else(|| request.digest(), |lease| request.digest_of(&lease.request));
-    let key = lease.as_ref().map_or(request.key(), |lease| &lease.request);
-    let until = lease.as_ref().map_or(i64::MIN, |lease| lease.lease.until);
-    let checkpoint = self::checkpoint(request, &Probe { key, ..request.probe(digest) }, Snapshot::LatestMvcc)?
+    let (key, until) = lease.as_ref().map_or((request.key(), i64::MIN), |lease| (&lease.request, lease.lease.until));
+    let probe = Probe { key, ..request.probe(request.digest_of(key)) };
+    let checkpoint = self::checkpoint(request, &probe, Snapshot::LatestMvcc)?
         .map(|found| found.checkpoint)
         .filter(|checkpoint| counts(checkpoint.written_at.max(until)));
     Ok((lease, checkpoint))

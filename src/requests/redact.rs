@@ -33,16 +33,16 @@ pub fn redact(request: &Request<'_>, reason: &str) -> Result<bool, Error> {
     let lock = repair::lock_for_repair(request, "idem_redact", hint)?;
     match numbered {
         Some(numbered) => redact_numbered(request, numbered, &lock, reason),
-        None => repair::note_found("redact", request, reason, redact_keyed(request, lock)?),
+        None => repair::note_found("redact", request, reason, redact_keyed(request, lock)?.as_deref()),
     }
 }
 
 /// Redacts a request of a standing session; tells what was taken away. The caller has the claim.
-pub(super) fn redact_keyed(request: &Request<'_>, digest: Digest) -> Result<Option<&'static str>, Error> {
+pub(super) fn redact_keyed(request: &Request<'_>, digest: Digest) -> Result<Option<String>, Error> {
     // Whoever has a lease may need the state, and may write another one.
     repair::check_not_leased(request, keeping::lease(request, &digest, Snapshot::Itself)?.as_ref())?;
     let (outcome, checkpoint) = keeping::redact(request, digest)?;
-    Ok(outcome.map(of_outcome).or(checkpoint.then_some(OF_CHECKPOINT)))
+    Ok(outcome.map(of_outcome).or(checkpoint.then(of_checkpoint)))
 }
 
 /// Redacts a request of a client session. Any number of a range stands for the range, which the audit names by its first
@@ -63,17 +63,15 @@ fn redact_numbered(request: &Request<'_>, numbered: &Numbered<'_>, lock: &Digest
     }
     let digest = named.digest();
     if checkpoint::redact(&Probe { key: named.key(), ..named.probe(digest) })? {
-        found = found.or(Some(OF_CHECKPOINT));
+        found = found.or_else(|| Some(of_checkpoint()));
     }
-    repair::note_found("redact", &named, reason, found)
+    repair::note_found("redact", &named, reason, found.as_deref())
 }
 
-const OF_CHECKPOINT: &str = "state of checkpoint";
+fn of_checkpoint() -> String {
+    "state of checkpoint".into()
+}
 
-fn of_outcome(class: Class) -> &'static str {
-    match class {
-        Class::Succeeded => "response of succeeded outcome",
-        Class::Failed | Class::GivenUp => "response of failed outcome",
-        Class::Cancelled => "response of cancelled outcome",
-    }
+fn of_outcome(class: Class) -> String {
+    format!("response of {} outcome", class.status())
 }

@@ -26,7 +26,7 @@ use crate::requests::request::Request;
 use crate::requests::start;
 use crate::requests::waiting;
 use crate::sessions::resolve;
-use crate::store::audit::{self, Repair};
+use crate::store::audit;
 use crate::store::granted;
 use crate::store::inbox;
 use crate::store::lease::{Holder, NewLease, StoredLease};
@@ -241,7 +241,7 @@ pub(super) fn note_found(
 fn note(action: &'static str, request: &Request<'_>, reason: &str, found: &str) {
     let RequestKey { session, stream, request } = request.request_key();
     let request = if stream.is_empty() { request.to_owned() } else { format!("{stream}/{request}") };
-    audit::insert(&Repair { action, session, request: &request, reason: Some(reason), found });
+    audit::note(action, session, &request, Some(reason), found);
 }
 
 /// Deletes the rows of the audit from before a moment; gives how many. What is deleted cannot be told from what never
@@ -252,7 +252,7 @@ pub fn purge_audit(before: i64, reason: &str) -> Result<usize, Error> {
     let purged = audit::delete_before(before)?;
     if purged > 0 {
         let found = format!("{purged} rows from before {}", pg::describe_moment(before));
-        audit::insert(&Repair { action: "purge_audit", session: "", request: "", reason: Some(reason), found: &found });
+        audit::note("purge_audit", "", "", Some(reason), &found);
     }
     Ok(purged)
 }
@@ -264,7 +264,7 @@ pub fn set_persistence(what: What, unlogged: bool) -> Result<bool, Error> {
     if changed {
         let (now, former) = if unlogged { ("unlogged", "logged") } else { ("logged", "unlogged") };
         let found = format!("{} were {former}, and are {now} now", what.name());
-        audit::insert(&Repair { action: "set_persistence", session: "", request: "", reason: None, found: &found });
+        audit::note("set_persistence", "", "", None, &found);
     }
     Ok(changed)
 }
@@ -282,7 +282,7 @@ pub fn note_grant(role: pg_sys::Oid, level: Option<&str>) -> Result<(), Error> {
             ("revoke", format!("all levels from role {name}"))
         }
     };
-    audit::insert(&Repair { action, session: "", request: "", reason: None, found: &found });
+    audit::note(action, "", "", None, &found);
     Ok(())
 }
 
@@ -297,7 +297,7 @@ pub fn accept_restore(reason: &str) -> Result<bool, Error> {
     let accepted = restore::accept()?;
     if accepted {
         let found = "rows restored, perhaps without their sessions";
-        audit::insert(&Repair { action: "accept_restore", session: "", request: "", reason: Some(reason), found });
+        audit::note("accept_restore", "", "", Some(reason), found);
     }
     Ok(accepted)
 }

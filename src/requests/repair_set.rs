@@ -15,7 +15,7 @@ use crate::requests::repair;
 use crate::requests::request::Request;
 use crate::requests::waiting;
 use crate::sessions::resolve;
-use crate::store::audit::{self, Repair};
+use crate::store::audit;
 use crate::store::by_prefix::{self, Wanted};
 use crate::store::rel::Snapshot;
 use std::borrow::Cow;
@@ -148,13 +148,7 @@ impl Set {
         }
         if repaired.done > 0 {
             let found = format!("{} done, {} at work and left out{}", repaired.done, repaired.left_out, more());
-            audit::insert(&Repair {
-                action: self.action,
-                session: &session.name,
-                request: &prefix,
-                reason: Some(reason),
-                found: &found,
-            });
+            audit::note(self.action, &session.name, &prefix, Some(reason), &found);
         }
         Ok(repaired)
     }
