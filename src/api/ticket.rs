@@ -50,8 +50,15 @@ pub fn begun(begun: Begun) -> Composite<Ticket> {
 /// The ticket that settle answers with.
 pub fn settled(settled: Settled) -> Composite<Ticket> {
     Composite(match settled {
-        Settled::Cancelled { outcome, checkpoint, attempts: attempt } => {
-            Ticket { status: Class::Cancelled.status(), attempt, checkpoint, outcome, ..Ticket::default() }
+        Settled::Cancelled(outcome, start) => {
+            let attempt = start.taken_over.then_some(start.attempts_before());
+            Ticket {
+                status: Class::Cancelled.status(),
+                attempt,
+                checkpoint: start.checkpoint,
+                outcome,
+                ..Ticket::default()
+            }
         }
         Settled::Answered(begun) => answer(begun),
     })

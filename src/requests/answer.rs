@@ -29,3 +29,10 @@ pub struct Start {
     /// The lease that the caller was given.
     pub lease: Option<Lease>,
 }
+
+impl Start {
+    /// How many attempts were begun before this call.
+    pub fn attempts_before(&self) -> i32 {
+        self.attempt - 1
+    }
+}

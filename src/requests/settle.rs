@@ -7,7 +7,7 @@ use crate::domain::class::Class;
 use crate::domain::decision::Eligibility;
 use crate::error::Error;
 use crate::pg::{self, Deadline, Jsonb};
-use crate::requests::answer::Begun;
+use crate::requests::answer::{Begun, Start};
 use crate::requests::begin;
 use crate::requests::counting;
 use crate::requests::decide::Aim;
@@ -17,7 +17,6 @@ use crate::requests::keeping;
 use crate::requests::numbered::Numbered;
 use crate::requests::request::Request;
 use crate::sessions::liveness;
-use crate::store::checkpoint::Checkpoint;
 use crate::store::lease;
 use crate::store::outcome::Outcome;
 use crate::store::rel::Snapshot;
@@ -26,14 +25,7 @@ use crate::store::rel::Snapshot;
 pub enum Settled {
     /// The request is never executed. This call has recorded that, unless the client session has ended, where nothing is
     /// executed any more.
-    Cancelled {
-        /// The outcome that was recorded.
-        outcome: Option<Outcome>,
-        /// How far the request was.
-        checkpoint: Option<Checkpoint>,
-        /// How many attempts were begun with leases.
-        attempts: Option<i32>,
-    },
+    Cancelled(Option<Outcome>, Start),
     /// There was an answer, or there is none yet.
     Answered(Begun),
 }
@@ -61,8 +53,7 @@ fn settle_one(request: &Request<'_>, wait_us: Option<i64>, response: Option<Json
     let Begun::Started(start) = begun else { return Ok(Settled::Answered(begun)) };
     let outcome = finish::record(request, Class::Cancelled, response, None, None)?;
     keeping::keep_verdict_through_crash(request);
-    let attempts = start.taken_over.then_some(start.attempt - 1);
-    Ok(Settled::Cancelled { outcome: Some(outcome), checkpoint: start.checkpoint, attempts })
+    Ok(Settled::Cancelled(Some(outcome), start))
 }
 
 /// Settles a request of a client session that has ended, once it is certain that no crash brings the session back.
@@ -86,5 +77,11 @@ fn settle_in_ended(request: &Request<'_>, numbered: &Numbered<'_>, deadline: Dea
     }
     let (lease, checkpoint) = keeping::unfinished(request, &lock, asked_at)?;
     counting::recorded(&request.session(), Class::Cancelled);
-    Ok(Settled::Cancelled { outcome: None, checkpoint, attempts: lease.map(|lease| lease.lease.attempt) })
+    let start = Start {
+        checkpoint,
+        taken_over: lease.is_some(),
+        attempt: lease.map_or(1, |lease| lease.lease.attempt.saturating_add(1)),
+        lease: None,
+    };
+    Ok(Settled::Cancelled(None, start))
 }
