@@ -19,9 +19,9 @@ use crate::requests::request::{Request, Rules};
 use crate::sessions::{liveness, resolve};
 use crate::store::inbox;
 use crate::store::session::client as saved;
-use crate::store::witness::{self, At, Repaired};
+use crate::store::witness::{self, At};
 use kept::Kept;
-use serde_json::json;
+use serde_json::{Value, json};
 use told::{Now, Of};
 
 /// How many transactions and how many repairs are told of at most.
@@ -42,14 +42,14 @@ pub fn explain(session: &str, key: &str, stream: Option<&str>) -> Result<String,
     // Who is at work is looked at first, so that a commit in between is not missed.
     let in_hand = if is_of_inbox(&request) { inbox::at_work(&lock) } else { None };
     let at = in_hand.map_or(At::Lock(&lock), |by| At::Transaction(pg::top_transaction(by)));
-    let at_work = witness::at_work(&at, MOST + 1)?;
+    let (at_work, waiters) = witness::at_work(&at, MOST + 1)?;
     let kept = Kept::of(&request, lock)?;
     let exact = kept.exact(&request);
     let request = exact.as_ref().unwrap_or(&request);
     let (audit_trail, redacted_at) = repairs(request, may_use)?;
     let of = of(request)?;
     let answer = foresee::begin(request).map_err(Told::from);
-    let now = if at_work.transactions.is_empty() { None } else { Some(Now::of(at_work, lock_is_of(request))?) };
+    let now = if at_work.is_empty() { None } else { Some(Now::of(at_work, waiters, lock_is_of(request))?) };
     let outcome = kept.outcome(redacted_at)?;
     let unfinished = kept.unfinished(request)?;
     let begin_answers = words::answer(&answer, &kept, outcome.as_ref(), unfinished.as_ref());
@@ -104,7 +104,7 @@ fn of(request: &Request<'_>) -> Result<Of, Error> {
 }
 
 fn is_of_inbox(request: &Request<'_>) -> bool {
-    matches!(request, Request::Keyed(keyed) if keyed.session.inbox)
+    request.keyed().is_some_and(|keyed| keyed.session.inbox)
 }
 
 /// What others wait for who wait for the request.
@@ -120,18 +120,14 @@ fn lock_is_of(request: &Request<'_>) -> &'static str {
 /// The last repairs of a request, the last one first, as far as the caller may know of them, and when the last one that takes
 /// responses away took place. Who may use the session is told that there were repairs, and who may read the audit is told why as
 /// well. A monitor is told nothing.
-fn repairs(request: &Request<'_>, may_use: bool) -> Result<(Option<Vec<Repaired>>, Option<i64>), Error> {
+fn repairs(request: &Request<'_>, may_use: bool) -> Result<(Option<Value>, Option<i64>), Error> {
     let key = request.request_key();
     let name = if key.stream.is_empty() { key.request.to_owned() } else { format!("{}/{}", key.stream, key.request) };
     let made_at = match request.session() {
         Session::Standing(session) => session.created_at,
         Session::Client(session) => session.created_at,
     };
-    let mut found = witness::repairs(key.session, &name, made_at, MOST)?;
-    let redacted_at = found.iter().find(|repair| repair.action.starts_with("redact")).map(|repair| repair.at.0);
     let with_reason = witness::may_read_audit();
-    if !with_reason {
-        found.iter_mut().for_each(|repair| repair.reason = None);
-    }
+    let (found, redacted_at) = witness::repairs(key.session, &name, made_at, MOST, with_reason)?;
     Ok(((may_use || with_reason).then_some(found), redacted_at))
 }

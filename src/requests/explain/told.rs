@@ -1,7 +1,7 @@
 //! The shape of an explanation's sections. Transactions and repairs are told as `store/witness.rs` finds them.
 
 use crate::error::Error;
-use crate::store::witness::{self, AtWork, Transaction};
+use crate::store::witness::{self, Transaction};
 use serde::Serialize;
 
 /// Which request it is.
@@ -91,10 +91,8 @@ pub struct Unfinished {
 
 impl Now {
     /// Sorts the transactions into the one that has the lock and those that wait for it.
-    pub fn of(at_work: AtWork, lock_is_of: &'static str) -> Result<Now, Error> {
-        let waiters = at_work.waiters;
-        let (holders, waiting): (Vec<_>, Vec<_>) =
-            at_work.transactions.into_iter().partition(|transaction| transaction.holds);
+    pub fn of(transactions: Vec<Transaction>, waiters: i64, lock_is_of: &'static str) -> Result<Now, Error> {
+        let (holders, waiting): (Vec<_>, Vec<_>) = transactions.into_iter().partition(|transaction| transaction.holds);
         let holder = holders.into_iter().next();
         let held_up = holder.as_ref().filter(|holder| holder.waits_for("Lock/")).and_then(|holder| holder.pid);
         let blocker = held_up.map(witness::blocker).transpose()?.flatten();
