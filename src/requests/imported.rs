@@ -176,14 +176,11 @@ impl Import {
             return Err(invalid(request.name(), what, detail, hint));
         }
         let expires_at = expires_at.min(latest);
-        if row.is_moved() {
-            return Ok((recorded_at, earliest.map_or(expires_at, |earliest| expires_at.max(earliest))));
-        }
-        if earliest.is_some_and(|earliest| expires_at < earliest) {
+        if earliest.is_some_and(|earliest| expires_at < earliest) && !row.is_moved() {
             let hint = "Leave expires_at out: with time_keys a key tells how long its outcome is kept at least.";
             return Err(invalid(request.name(), "would expire before its time key is too old", found + ".", hint));
         }
-        Ok((recorded_at, expires_at))
+        Ok((recorded_at, expires_at.max(earliest.unwrap_or(expires_at))))
     }
 
     /// Whether the request may be imported, since it has no outcome and nobody is at work on it. What has expired is cleared

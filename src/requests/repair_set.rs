@@ -41,7 +41,7 @@ pub fn forget(session: &str, prefix: &str, reason: &str, most: i32) -> Result<Re
     let session = repair::session_to_forget(session)?;
     refuse_journal(&session, "idem_forget_prefix")?;
     let is_inbox = session.inbox;
-    let set = Set { action: "forget_prefix", function: "idem_forget_prefix", wanted: Wanted::Anything };
+    let set = Set { function: "idem_forget_prefix", wanted: Wanted::Anything };
     let forget = |request: &Request<'_>, digest| {
         let found = match is_inbox {
             true => pg::bounded(Some(ROW_WAIT_US), || repair::forget_in_inbox(digest)).transpose()?,
@@ -67,7 +67,7 @@ pub fn redact(session: &str, prefix: &str, reason: &str, most: i32) -> Result<Re
     repair::check_reason(reason)?;
     refuse_journal(&session, "idem_redact_prefix")?;
     check_sort(&session, false)?;
-    let set = Set { action: "redact_prefix", function: "idem_redact_prefix", wanted: Wanted::Contents };
+    let set = Set { function: "idem_redact_prefix", wanted: Wanted::Contents };
     let redact =
         |request: &Request<'_>, digest| redact::redact_keyed(request, digest).map(|found| Some(found.is_some()));
     set.repair(session, prefix, reason, most, redact, String::new)
@@ -83,8 +83,7 @@ pub fn force_release(session: &str, prefix: &str, reason: &str, live: bool, most
     let session = repair::session_to_forget(session)?;
     refuse_journal(&session, "idem_force_release_prefix")?;
     check_sort(&session, false)?;
-    let (action, function) = ("force_release_prefix", "idem_force_release_prefix");
-    let set = Set { action, function, wanted: Wanted::Lease { live } };
+    let set = Set { function: "idem_force_release_prefix", wanted: Wanted::Lease { live } };
     let holders = Cell::new(BTreeSet::new());
     let release = |request: &Request<'_>, digest| {
         let now_us = pg::now_us();
@@ -115,7 +114,6 @@ fn numbered(session: &str, what: &str, hint: &'static str) -> Error {
 /// A repair of a set of requests. The function that repairs one of them tells whether there was anything to repair, or
 /// gives `None` if somebody is at work on it. `more` is what the audit tells besides.
 struct Set {
-    action: &'static str,
     function: &'static str,
     wanted: Wanted,
 }
@@ -148,7 +146,7 @@ impl Set {
         }
         if repaired.done > 0 {
             let found = format!("{} done, {} at work and left out{}", repaired.done, repaired.left_out, more());
-            audit::note(self.action, &session.name, &prefix, Some(reason), &found);
+            audit::note(self.function.trim_start_matches("idem_"), &session.name, &prefix, Some(reason), &found);
         }
         Ok(repaired)
     }

@@ -17,7 +17,8 @@ use crate::wake::Sleeper;
 pub struct Wait {
     session: Session,
     since: i64,
-    is_logged: bool,
+    /// When it is to be logged; `None`: it is not going to be.
+    log_at: Option<i64>,
 }
 
 impl Wait {
@@ -25,18 +26,19 @@ impl Wait {
     pub fn of(session: Session) -> Wait {
         // The cell that counts is taken now. At the end, perhaps in an error, counting needs no lock.
         counters::count(&session, Counter::Waits);
-        Wait { session, since: pg::now_us(), is_logged: false }
+        let since = pg::now_us();
+        Wait { session, since, log_at: guc::log_waits_us().map(|after_us| since + after_us) }
     }
 
     fn log(&mut self, request: &Request<'_>, holder: String) {
-        self.is_logged = true;
+        self.log_at = None;
         let (pid, waited_ms) = (pg::process_id(), (pg::now_us() - self.since) / 1000);
         pg::log_line(format!("process {pid} still waits for {} after {waited_ms} ms", request.name()), holder);
     }
 
     /// How long the wait may go on before it is time to log it; `None`: it is not going to be.
     fn unlogged_us(&self) -> Option<i64> {
-        guc::log_waits_us().filter(|_| !self.is_logged).map(|after_us| (self.since + after_us - pg::now_us()).max(0))
+        self.log_at.map(|log_at| (log_at - pg::now_us()).max(0))
     }
 }
 
