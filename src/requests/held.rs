@@ -13,7 +13,7 @@ use crate::pg::{self, Deadline};
 use crate::requests::find::{self, Seeker};
 use crate::requests::keeping;
 use crate::requests::request::Request;
-use crate::requests::waiting;
+use crate::requests::waiting::{self, Waiting};
 use crate::sessions::liveness;
 use crate::store::lease::StoredLease;
 use crate::store::outcome::Outcome;
@@ -96,7 +96,7 @@ fn find_leased(request: &Request<'_>, token: i64, function: &'static str) -> Res
     let claim = Tag::request(&lock);
     if let Some(kept) = request.in_journal() {
         kept.lock_within(deadline, || request.name())?;
-    } else if !waiting::take(request, &claim, deadline, &mut None)? {
+    } else if !Waiting::until(deadline, request).take(&claim)? {
         return Err(waiting::ran_out(request.name().to_string(), &claim, WAIT_BY_SETTING));
     }
     let asked_at = pg::now_us();

@@ -10,7 +10,7 @@ use crate::pg::{self, Deadline};
 use crate::requests::find::{self, Seeker};
 use crate::requests::keeping;
 use crate::requests::request::Request;
-use crate::requests::waiting;
+use crate::requests::waiting::Waiting;
 use crate::store::checkpoint::Checkpoint;
 use crate::store::outcome::Outcome;
 
@@ -44,7 +44,7 @@ pub fn lookup(request: &Request<'_>, wait_us: Option<i64>) -> Result<Known, Erro
     let deadline = Deadline::after(wait_us);
     // Standbys lag a little behind at any moment. So whoever does not wait for others waits for them all the same.
     let confirmed_by = if wait_us == Some(0) { Deadline::after(guc::wait_us()) } else { deadline };
-    let (mut sleeper, mut wait) = (None, None);
+    let mut waiting = Waiting::until(deadline, request);
     loop {
         let known = look(request, confirmed_by)?;
         let Known::InProgress { leased_until, .. } = &known else { return Ok(known) };
@@ -53,11 +53,11 @@ pub fn lookup(request: &Request<'_>, wait_us: Option<i64>) -> Result<Known, Erro
             return Ok(known);
         }
         let again = match leased_until.filter(|until| *until > pg::now_us()) {
-            Some(until) => waiting::sleep(&mut sleeper, request, &request.lock(), until, deadline, &mut wait),
+            Some(until) => waiting.sleep(&request.lock(), until),
             // Whoever has the claim may be taking over. A lease that ran out is nobody's work.
             None if leased_until.is_some() && !is_claimed(request) => false,
             None => match request.in_journal() {
-                None => waiting::wait_for_end(request, &Tag::request(&request.lock()), deadline, &mut wait),
+                None => waiting.wait_for_end(&Tag::request(&request.lock())),
                 Some(kept) => kept.wait_for_others(request.unfinished_until(pg::now_us()), deadline)?,
             },
         };
