@@ -167,18 +167,18 @@ impl Import {
         let earliest = request.key_expires_at_us();
         // Outcomes keep the ttl that they were recorded with, which may be longer than that of the session by now.
         let latest = request.expires_at_us(now_us, if row.is_moved() { TTL_US_MAX } else { ttl_us });
-        let found = format!("Found {} as expires_at", pg::describe_moment(expires_at));
+        let found = || format!("Found {} as expires_at", pg::describe_moment(expires_at));
         // By that clock it expires as much later.
         if expires_at > latest.saturating_add(AHEAD_US_MAX) {
             let what = "would be kept longer than the session allows";
-            let detail = format!("{found}; the latest is {}.", pg::describe_moment(latest));
+            let detail = format!("{}; the latest is {}.", found(), pg::describe_moment(latest));
             let hint = "Leave expires_at out, give an earlier one, or have the session's owner alter its ttl (idem_alter_session).";
             return Err(invalid(request.name(), what, detail, hint));
         }
         let expires_at = expires_at.min(latest);
         if earliest.is_some_and(|earliest| expires_at < earliest) && !row.is_moved() {
             let hint = "Leave expires_at out: with time_keys a key tells how long its outcome is kept at least.";
-            return Err(invalid(request.name(), "would expire before its time key is too old", found + ".", hint));
+            return Err(invalid(request.name(), "would expire before its time key is too old", found() + ".", hint));
         }
         Ok((recorded_at, expires_at.max(earliest.unwrap_or(expires_at))))
     }
