@@ -348,7 +348,7 @@ fn kept(request: &Keyed<'_>, row: &ImportedRow<'_>, now_us: i64) -> Result<KeptT
     }
     if let Some(point) = row.point {
         let hint = "A point is a name for where to go on; what that needs belongs in state.";
-        arguments::check_chars(&format!("the point of {}", request.name()), point, POINT_CHARS_MAX, hint)?;
+        arguments::check_chars(format_args!("the point of {}", request.name()), point, POINT_CHARS_MAX, hint)?;
     }
     Ok(KeptThere::Unfinished(lease))
 }

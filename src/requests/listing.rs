@@ -47,16 +47,12 @@ fn class(status: &str) -> Result<Class, Error> {
 }
 
 fn most(most: i32) -> Result<usize, Error> {
-    match usize::try_from(most) {
-        Ok(most) if most > 0 => {
-            let hint =
-                "Ask for fewer, and go on with before => recorded_at of the last one, or raise idempotence.max_batch.";
-            arguments::check_batch(|| "the number of outcomes asked for".into(), most, hint).map(|()| most)
-        }
-        _ => Err(Error::Invalid {
-            message: "argument \"most\" is out of range".into(),
-            detail: format!("Found {most}; it must be at least 1."),
-            hint: "Say how many outcomes are wanted, or leave most out.",
-        }),
-    }
+    let wanted = usize::try_from(most).ok().filter(|wanted| *wanted > 0).ok_or_else(|| Error::Invalid {
+        message: "argument \"most\" is out of range".into(),
+        detail: format!("Found {most}; it must be at least 1."),
+        hint: "Say how many outcomes are wanted, or leave most out.",
+    })?;
+    let hint = "Ask for fewer, and go on with before => recorded_at of the last one, or raise idempotence.max_batch.";
+    arguments::check_batch(|| "the number of outcomes asked for".into(), wanted, hint)?;
+    Ok(wanted)
 }

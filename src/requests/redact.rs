@@ -16,7 +16,6 @@ use crate::requests::repair;
 use crate::requests::request::Request;
 use crate::store::checkpoint;
 use crate::store::lease;
-use crate::store::probe::Probe;
 use crate::store::rel::Snapshot;
 use crate::store::reply;
 
@@ -54,16 +53,12 @@ fn redact_numbered(request: &Request<'_>, numbered: &Numbered<'_>, lock: &Digest
     let reply = find::answering(numbered)?;
     let range = reply.as_ref().map(|reply| reply.kept.range).or_else(|| kept.as_ref()?.range());
     let named = Request::Numbered(numbered.with_range(range.unwrap_or(numbered.range)));
-    let mut found = None;
+    let mut found = checkpoint::redact(&named.probe(named.digest()))?.then(of_checkpoint);
     if let Some((reply, outcome)) = reply.as_ref().and_then(|reply| Some((reply, reply.outcome.as_ref()?)))
         && outcome.response.is_some()
     {
         reply::redact(stream, reply, outcome)?;
         found = Some(of_outcome(outcome.class));
-    }
-    let digest = named.digest();
-    if checkpoint::redact(&Probe { key: named.key(), ..named.probe(digest) })? {
-        found = found.or_else(|| Some(of_checkpoint()));
     }
     repair::note_found("redact", &named, reason, found.as_deref())
 }

@@ -166,9 +166,7 @@ pub fn force_record(
             let recorded_at = pg::describe_moment(outcome.recorded_at);
             return Err(Error::AlreadyDone { name: name(), class: outcome.class, recorded_at });
         }
-        (Decision::Leased, _, Some(kept)) => {
-            return Err(leased(name(), kept));
-        }
+        (Decision::Leased, _, Some(kept)) => return Err(leased(name(), kept)),
         (Decision::Execute { taken_over: true, .. }, _, Some(kept)) => lease_in_words(request, &lock, kept),
         (Decision::Execute { from_checkpoint: true, .. }, _, _) => "checkpoint".into(),
         _ if given_up => "failed outcome, given up".into(),
@@ -310,10 +308,6 @@ pub(super) fn check_reason(reason: &str) -> Result<(), Error> {
             hint: "Say in a few words why it is done, for whoever reads the audit later.",
         });
     }
-    arguments::check_chars(
-        "the reason",
-        reason,
-        REASON_CHARS_MAX,
-        "Say it in fewer words, or refer to where it is told in full.",
-    )
+    let hint = "Say it in fewer words, or refer to where it is told in full.";
+    arguments::check_chars("the reason", reason, REASON_CHARS_MAX, hint)
 }
