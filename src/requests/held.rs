@@ -138,25 +138,21 @@ fn find_leased(request: &Request<'_>, token: i64, function: &'static str) -> Res
 fn begun(request: &Request<'_>, function: &'static str) -> Result<OpenRequest, Error> {
     request.check_not_inbox()?;
     let not_begun = |missing| Error::NotBegun { name: request.name(), missing, function };
-    // If nothing is known of the session, that is the more helpful error.
-    let open = open::find(request.request_key(), function).or_else(|error| {
-        request.check_known()?;
-        Err(match error {
-            Error::NotBegun { missing: Missing::Begin, .. } => {
-                let lock = request.lock();
-                let answered = answered::to((lock, request.number()));
-                let kept = keeping::lease(request, &lock, Snapshot::LatestMvcc)?;
-                not_begun(match answered {
-                    Some(answered) => Missing::Answered(answered),
-                    None if kept.is_some_and(|kept| kept.request == request.key()) => Missing::Token,
-                    None => Missing::Begin,
-                })
-            }
-            other => other,
-        })
-    })?;
-    match open.token {
-        None => Ok(open),
-        Some(_) => Err(not_begun(Missing::Token)),
+    match open::find(request.request_key(), function) {
+        Ok(open) if open.token.is_none() => Ok(open),
+        Ok(_) => Err(not_begun(Missing::Token)),
+        Err(error) => {
+            // If nothing is known of the session, that is the more helpful error.
+            request.check_known()?;
+            let Error::NotBegun { missing: Missing::Begin, .. } = error else { return Err(error) };
+            let lock = request.lock();
+            let answered = answered::to((lock, request.number()));
+            let kept = keeping::lease(request, &lock, Snapshot::LatestMvcc)?;
+            Err(not_begun(match answered {
+                Some(answered) => Missing::Answered(answered),
+                None if kept.is_some_and(|kept| kept.request == request.key()) => Missing::Token,
+                None => Missing::Begin,
+            }))
+        }
     }
 }

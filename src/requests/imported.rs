@@ -101,6 +101,7 @@ pub struct Import {
 }
 
 /// What a row tells of.
+#[derive(PartialEq, Eq)]
 enum KeptThere {
     Outcome(Class),
     /// A request that has a lease, or the checkpoint of the row, or both.
@@ -117,8 +118,10 @@ impl Import {
         }
         let kept = kept(&request, row, now_us)?;
         let (recorded_at, expires_at) = self.moments(&request, row, now_us)?;
-        if self.session.inbox {
-            return self.take_into_inbox(&request, row, &kept, [recorded_at, expires_at, now_us]);
+        let comes_with =
+            row.response.is_some() || row.payload.is_some() || row.fingerprint.is_some() || row.token.is_some();
+        if self.session.inbox && (comes_with || kept != KeptThere::Outcome(Class::Succeeded)) {
+            check_sort(&self.session, false)?;
         }
         let class = match kept {
             KeptThere::Outcome(class) => class,
@@ -128,6 +131,11 @@ impl Import {
         };
         if expires_at <= now_us {
             return Ok(Taken::Expired);
+        }
+        if self.session.inbox {
+            let key = inbox::Key { key: &request.key, digest: request.digest(), expires_at };
+            let inserted = inbox::insert(&self.session, &[key], recorded_at, now_us, false)?;
+            return Ok(if inserted == [true] { Taken::Imported } else { Taken::Present });
         }
         let request = Request::Keyed(request);
         finish::check_value("response", &request, row.response)?;
@@ -252,25 +260,6 @@ impl Import {
             checkpoint::save(&probe, &Checkpoint { point, state, fingerprint, written_at, last })?;
         }
         Ok(Taken::Imported)
-    }
-
-    fn take_into_inbox(
-        &self,
-        request: &Keyed<'_>,
-        row: &ImportedRow<'_>,
-        kept: &KeptThere,
-        [recorded_at, expires_at, now_us]: [i64; 3],
-    ) -> Result<Taken, Error> {
-        let (response, payload) = (row.response.is_some(), row.payload.is_some() || row.fingerprint.is_some());
-        if response || payload || row.token.is_some() || !matches!(kept, KeptThere::Outcome(Class::Succeeded)) {
-            check_sort(&self.session, false)?;
-        }
-        if expires_at <= now_us {
-            return Ok(Taken::Expired);
-        }
-        let key = inbox::Key { key: &request.key, digest: request.digest(), expires_at };
-        let inserted = inbox::insert(&self.session, &[key], recorded_at, now_us, false)?;
-        Ok(if inserted == [true] { Taken::Imported } else { Taken::Present })
     }
 }
 

@@ -56,9 +56,8 @@ pub fn forget(session_name: &str, key: &str, reason: &str, numbering: Numbering<
     let digest = lock_for_repair(&request, "idem_forget", hint)?;
     let found = if session.inbox {
         // No other call on an inbox takes the lock, so the deletion may have to wait for a row.
-        let delete = || forget_in_inbox(digest);
         let waited = || Error::WaitRanOut { what: request.name().to_string(), hint: WAIT_BY_SETTING };
-        pg::bounded_or_error(guc::wait_us(), delete, waited)?
+        pg::bounded_or_error(guc::wait_us(), || forget_in_inbox(digest), waited)?
     } else {
         forget_all(&request, digest)?
     };

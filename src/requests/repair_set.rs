@@ -56,11 +56,8 @@ pub fn redact(session: &str, prefix: &str, reason: &str, most: i32) -> Result<Re
     let session = match resolve::to_redact(session)? {
         Session::Standing(session) => session,
         Session::Client(session) => {
-            return Err(numbered(
-                &session.name,
-                "redacted",
-                "Redact them one by one: idem_redact(session, number, reason).",
-            ));
+            let hint = "Redact them one by one: idem_redact(session, number, reason).";
+            return Err(numbered(&session.name, "redacted", hint));
         }
     };
     repair::check_reason(reason)?;
