@@ -10,7 +10,7 @@ mod words;
 
 use crate::domain::end::End;
 use crate::domain::sequence::Order;
-use crate::error::{Error, Told, legible};
+use crate::error::{Error, Told};
 use crate::guc;
 use crate::model::Session;
 use crate::pg;
@@ -52,8 +52,8 @@ pub fn explain(session: &str, key: &str, stream: Option<&str>) -> Result<String,
     let now = if at_work.is_empty() { None } else { Some(Now::of(at_work, waiters, lock_is_of(request))?) };
     let outcome = kept.outcome(redacted_at)?;
     let unfinished = kept.unfinished(request)?;
-    let begin_answers = words::answer(&answer, &kept, outcome.as_ref(), unfinished.as_ref());
-    let what_to_do_next = legible(&words::advice(answer, &of, now.as_ref(), outcome.as_ref(), unfinished.as_ref()));
+    let (begin_answers, what_to_do_next) =
+        words::tell(answer, &kept, &of, now.as_ref(), outcome.as_ref(), unfinished.as_ref());
     let told = json!({
         "of": of,
         "now": now,
