@@ -213,8 +213,7 @@ impl Asked<'_> {
         if self.aim != Aim::Claim {
             return self.tentatively(deadline, || Ok(kept.claim(expires_at)), |_| true);
         }
-        let what = || self.request.name().to_string();
-        let ran_out = || Error::WaitRanOut { what: what(), hint: WAIT_BY_ARGUMENT };
+        let ran_out = || Error::WaitRanOut { what: self.request.name().to_string(), hint: WAIT_BY_ARGUMENT };
         let claim = || kept.claim(expires_at);
         Ok(Some(self.naming(|| pg::in_time_or_error(deadline.left_us(), claim, ran_out))))
     }

@@ -39,16 +39,14 @@ pub fn forget(session: &str, prefix: &str, reason: &str, most: i32) -> Result<Re
     repair::check_reason(reason)?;
     let session = repair::session_to_forget(session)?;
     refuse_journal(&session, "idem_forget_prefix")?;
-    let is_inbox = session.inbox;
-    let set = Set { function: "idem_forget_prefix", wanted: Wanted::Anything };
     let forget = |request: &Request<'_>, digest, _: &mut BTreeSet<String>| {
-        let found = match is_inbox {
+        let found = match session.inbox {
             true => pg::bounded(Some(ROW_WAIT_US), || repair::forget_in_inbox(digest)).transpose()?,
             false => Some(repair::forget_all(request, digest)?),
         };
         Ok(found.map(|found| found.is_some()))
     };
-    set.repair(session, prefix, reason, most, forget)
+    repair_each("idem_forget_prefix", &session, Wanted::Anything, prefix, reason, most, forget)
 }
 
 /// Redacts requests, as `idem_redact` does one.
@@ -63,11 +61,10 @@ pub fn redact(session: &str, prefix: &str, reason: &str, most: i32) -> Result<Re
     repair::check_reason(reason)?;
     refuse_journal(&session, "idem_redact_prefix")?;
     check_sort(&session, false)?;
-    let set = Set { function: "idem_redact_prefix", wanted: Wanted::Contents };
     let redact = |request: &Request<'_>, digest, _: &mut BTreeSet<String>| {
         redact::redact_keyed(request, digest).map(|found| Some(found.is_some()))
     };
-    set.repair(session, prefix, reason, most, redact)
+    repair_each("idem_redact_prefix", &session, Wanted::Contents, prefix, reason, most, redact)
 }
 
 /// Ends leases, as `idem_force_release` does one: those that have not run out, or those that ran out.
@@ -80,7 +77,6 @@ pub fn force_release(session: &str, prefix: &str, reason: &str, live: bool, most
     let session = repair::session_to_forget(session)?;
     refuse_journal(&session, "idem_force_release_prefix")?;
     check_sort(&session, false)?;
-    let set = Set { function: "idem_force_release_prefix", wanted: Wanted::Lease { live } };
     let release = |request: &Request<'_>, digest, holders: &mut BTreeSet<String>| {
         let now_us = pg::now_us();
         let found = keeping::lease(request, &digest, Snapshot::Itself)?;
@@ -90,7 +86,7 @@ pub fn force_release(session: &str, prefix: &str, reason: &str, live: bool, most
         repair::end_lease(request, &digest, &found, now_us)?;
         Ok(Some(true))
     };
-    set.repair(session, prefix, reason, most, release)
+    repair_each("idem_force_release_prefix", &session, Wanted::Lease { live }, prefix, reason, most, release)
 }
 
 fn numbered(session: &str, what: &str, hint: &'static str) -> Error {
@@ -101,49 +97,43 @@ fn numbered(session: &str, what: &str, hint: &'static str) -> Error {
     }
 }
 
-/// A repair of a set of requests. The function that repairs one of them tells whether there was anything to repair, or
-/// gives `None` if somebody is at work on it. It adds the roles whose leases it has ended, which the audit tells besides.
-struct Set {
+/// Repairs a set of requests. `repair_one` repairs one of them and tells whether there was anything to repair, or gives `None`
+/// if somebody is at work on it. It adds the roles whose leases it has ended, which the audit tells besides.
+fn repair_each(
     function: &'static str,
+    session: &Rc<StandingSession>,
     wanted: Wanted,
-}
-
-impl Set {
-    fn repair(
-        &self,
-        session: Rc<StandingSession>,
-        prefix: &str,
-        reason: &str,
-        most: i32,
-        repair_one: impl Fn(&Request<'_>, Digest, &mut BTreeSet<String>) -> Result<Option<bool>, Error>,
-    ) -> Result<Repaired, Error> {
-        let most = check_most(most)?;
-        repair::check_writable(self.function)?;
-        let prefix = session.prefix_as_kept(prefix);
-        let mut repaired = Repaired { done: 0, left_out: 0 };
-        let mut holders = BTreeSet::new();
-        by_prefix::visit(&session.id, &prefix, self.wanted, |key| {
-            let (session, key) = (Rc::clone(&session), Cow::Borrowed(key));
-            let request = Request::Keyed(Keyed { session, key, key_time_us: None, journal: None });
-            match pg::in_own_memory(|| try_one(&request, |digest| repair_one(&request, digest, &mut holders)))? {
-                Some(found) => repaired.done += usize::from(found),
-                None => repaired.left_out += 1,
-            }
-            Ok(if repaired.done < most { ControlFlow::Continue(()) } else { ControlFlow::Break(()) })
-        })?;
-        if (repaired.done, repaired.left_out) == (0, 0) {
-            session.check_here()?;
+    prefix: &str,
+    reason: &str,
+    most: i32,
+    repair_one: impl Fn(&Request<'_>, Digest, &mut BTreeSet<String>) -> Result<Option<bool>, Error>,
+) -> Result<Repaired, Error> {
+    let most = check_most(most)?;
+    repair::check_writable(function)?;
+    let prefix = session.prefix_as_kept(prefix);
+    let mut repaired = Repaired { done: 0, left_out: 0 };
+    let mut holders = BTreeSet::new();
+    by_prefix::visit(&session.id, &prefix, wanted, |key| {
+        let (session, key) = (Rc::clone(session), Cow::Borrowed(key));
+        let request = Request::Keyed(Keyed { session, key, key_time_us: None, journal: None });
+        match pg::in_own_memory(|| try_one(&request, |digest| repair_one(&request, digest, &mut holders)))? {
+            Some(found) => repaired.done += usize::from(found),
+            None => repaired.left_out += 1,
         }
-        if repaired.done > 0 {
-            let mut found = format!("{} done, {} at work and left out", repaired.done, repaired.left_out);
-            if !holders.is_empty() {
-                let holders: Vec<_> = holders.into_iter().collect();
-                found += &format!("; leases of role {}", holders.join(", "));
-            }
-            audit::note(self.function.trim_start_matches("idem_"), &session.name, &prefix, Some(reason), &found);
-        }
-        Ok(repaired)
+        Ok(if repaired.done < most { ControlFlow::Continue(()) } else { ControlFlow::Break(()) })
+    })?;
+    if (repaired.done, repaired.left_out) == (0, 0) {
+        session.check_here()?;
     }
+    if repaired.done > 0 {
+        let mut found = format!("{} done, {} at work and left out", repaired.done, repaired.left_out);
+        if !holders.is_empty() {
+            let holders: Vec<_> = holders.into_iter().collect();
+            found += &format!("; leases of role {}", holders.join(", "));
+        }
+        audit::note(function.trim_start_matches("idem_"), &session.name, &prefix, Some(reason), &found);
+    }
+    Ok(repaired)
 }
 
 /// Repairs a request, if nobody is at work on it; tells whether there was anything to repair.

@@ -5,7 +5,6 @@ use crate::domain::class::Class;
 use crate::domain::decision::Decision;
 use crate::error::Error;
 use crate::lock::{Held, Tag};
-use crate::model::Session;
 use crate::names;
 use crate::open;
 use crate::pg::{self, Deadline, Durability};
@@ -87,9 +86,9 @@ fn start(asked: &Asked<'_>, found: &Decided) -> Result<Answer, Error> {
     if let (Decision::Leased, Some(lease)) = (found.decision, &found.lease) {
         return Ok(Answer::Leased(lease.lease.until));
     }
-    if let (Request::Numbered(numbered), Session::Client(session)) = (asked.request, asked.request.session()) {
+    if let Request::Numbered(numbered) = asked.request {
         refuse_beside_another(numbered, &asked.lock)?;
-        if names::client_session_lock(&session.id).held_by_others() == Held::Alone {
+        if names::client_session_lock(&numbered.session.id).held_by_others() == Held::Alone {
             return Ok(Answer::SessionTaken);
         }
     }
