@@ -10,7 +10,7 @@ use crate::monitor::in_flight::Named;
 use crate::monitor::{Key, NotedError, Tally, counters, errors, in_flight};
 use crate::pg::{self, Rows, Timestamptz};
 use crate::sessions::resolve;
-use crate::store::audit::{self, Repair};
+use crate::store::audit;
 use crate::store::catalog;
 use crate::store::session::standing;
 use pgrx::datum::IntoDatum;
@@ -115,7 +115,7 @@ fn idem_stats_reset() -> Timestamptz {
     or_raise(check_there("the counters of idempotence.stats"));
     let found = "the counters of this database count from now on";
     if !pg::read_only() {
-        audit::insert(&Repair { action: "stats_reset", session: "", request: "", reason: None, found });
+        audit::note("stats_reset", "", "", None, found);
     }
     // The counters do not come back with a rollback, and a standby has no audit of its own.
     let by = format!("Role \"{}\" of a connection of \"{}\" did it.", pg::current_role_name(), pg::login_name());

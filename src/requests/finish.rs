@@ -90,7 +90,7 @@ pub fn checkpoint(request: &Request<'_>, point: &str, state: Option<Jsonb>, toke
     let open = held::by(request, token, "idem_checkpoint")?;
     check_writable(request, "idem_checkpoint")?;
     let hint = "A point is a name for where to go on; what that needs belongs in state.";
-    arguments::check_chars(&format!("the point of {}", request.name()), point, POINT_CHARS_MAX, hint)?;
+    arguments::check_chars(format_args!("the point of {}", request.name()), point, POINT_CHARS_MAX, hint)?;
     check_value("state", request, state)?;
     if let Request::Numbered(numbered) = request {
         let numbers = numbers_of(&open, numbered)?;

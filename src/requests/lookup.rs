@@ -10,10 +10,9 @@ use crate::pg::{self, Deadline};
 use crate::requests::find::{self, Seeker};
 use crate::requests::keeping;
 use crate::requests::request::Request;
-use crate::requests::waiting;
+use crate::requests::waiting::Waiting;
 use crate::store::checkpoint::Checkpoint;
 use crate::store::outcome::Outcome;
-use crate::wake::Sleeper;
 
 /// What is known.
 pub enum Known {
@@ -45,7 +44,7 @@ pub fn lookup(request: &Request<'_>, wait_us: Option<i64>) -> Result<Known, Erro
     let deadline = Deadline::after(wait_us);
     // Standbys lag a little behind at any moment. So whoever does not wait for others waits for them all the same.
     let confirmed_by = if wait_us == Some(0) { Deadline::after(guc::wait_us()) } else { deadline };
-    let (mut sleeper, mut wait) = (None, None);
+    let mut waiting = Waiting::until(deadline, request);
     loop {
         let known = look(request, confirmed_by)?;
         let Known::InProgress { leased_until, .. } = &known else { return Ok(known) };
@@ -54,17 +53,11 @@ pub fn lookup(request: &Request<'_>, wait_us: Option<i64>) -> Result<Known, Erro
             return Ok(known);
         }
         let again = match leased_until.filter(|until| *until > pg::now_us()) {
-            Some(until) => match &mut sleeper {
-                None => {
-                    sleeper = Some(Sleeper::of(&request.lock(), deadline.left_us()));
-                    true
-                }
-                Some(sleeper) => waiting::sleep(sleeper, request, &request.lock(), until, &mut wait),
-            },
+            Some(until) => waiting.sleep(&request.lock(), until),
             // Whoever has the claim may be taking over. A lease that ran out is nobody's work.
             None if leased_until.is_some() && !is_claimed(request) => false,
             None => match request.in_journal() {
-                None => waiting::wait_for_end(request, &Tag::request(&request.lock()), deadline, &mut wait),
+                None => waiting.wait_for_end(&Tag::request(&request.lock())),
                 Some(kept) => kept.wait_for_others(request.unfinished_until(pg::now_us()), deadline)?,
             },
         };
@@ -135,21 +128,18 @@ fn find_outcome(
 fn find_unfinished(request: &Request<'_>, lock: &Digest, asked_at: i64, held: bool) -> Result<Known, Error> {
     let (lease, checkpoint) = keeping::unfinished(request, lock, asked_at)?;
     let until = lease.map(|lease| lease.lease.until);
+    // It may take a write to find out whether somebody is at work on the request, and this transaction may only read.
+    let cannot_tell = request.in_journal().is_some() && pg::read_only();
     // In a session that has ended nobody can complete what a lease that ran out was for.
     let is_over = until.is_some_and(|until| until <= asked_at) && request.session_has_ended()?;
     Ok(match (until, checkpoint) {
         (Some(_), checkpoint) if is_over => Known::Suspended(checkpoint),
         (Some(leased_until), checkpoint) => Known::InProgress { checkpoint, leased_until: Some(leased_until) },
         (None, checkpoint) if held => Known::InProgress { checkpoint, leased_until: None },
-        (None, checkpoint) if pg::in_recovery() || cannot_tell(request) => Known::NotHere(checkpoint),
+        (None, checkpoint) if pg::in_recovery() || cannot_tell => Known::NotHere(checkpoint),
         (None, Some(checkpoint)) => Known::Suspended(Some(checkpoint)),
         (None, None) => Known::Unknown,
     })
-}
-
-/// Whether it takes a write to find out whether somebody is at work on the request, and this transaction only reads.
-fn cannot_tell(request: &Request<'_>) -> bool {
-    request.in_journal().is_some() && pg::read_only()
 }
 
 impl Known {

@@ -17,7 +17,6 @@ use crate::requests::keeping;
 use crate::requests::numbered::Numbered;
 use crate::requests::request::Request;
 use crate::sessions::liveness;
-use crate::store::checkpoint;
 use crate::store::lease;
 use crate::store::outcome::Outcome;
 use crate::store::rel::Snapshot;
@@ -76,12 +75,10 @@ fn settle_in_ended(request: &Request<'_>, numbered: &Numbered<'_>, deadline: Dea
         }
         (None, Eligibility::Due { .. } | Eligibility::OutOfSequence { .. }) => {}
     }
-    let checkpoint = checkpoint::find(&request.probe(request.digest()), Snapshot::LatestMvcc)?;
-    let lease = lease::find(request.stream(), &lock, Snapshot::LatestMvcc)?;
-    let lease = lease.filter(|lease| request.is_of(lease));
+    let (lease, checkpoint) = keeping::unfinished(request, &lock, asked_at)?;
     counting::recorded(&request.session(), Class::Cancelled);
     let start = Start {
-        checkpoint: checkpoint.map(|found| found.checkpoint),
+        checkpoint,
         taken_over: lease.is_some(),
         attempt: lease.map_or(1, |lease| lease.lease.attempt.saturating_add(1)),
         lease: None,

@@ -13,7 +13,7 @@ use crate::model::StandingSession;
 use crate::names;
 use crate::pg;
 use crate::sessions::{quota, resolve};
-use crate::store::audit::{self, Repair};
+use crate::store::audit;
 use crate::store::restore;
 use crate::store::secret;
 use crate::store::session::standing;
@@ -172,7 +172,7 @@ pub fn drop(name: &str) -> Result<(), Error> {
 
 /// Notes in the audit what the owner of a session has decided.
 fn note(action: &str, session: &str, found: &str) {
-    audit::insert(&Repair { action, session, request: "", reason: None, found });
+    audit::note(action, session, "", None, found);
 }
 
 /// The session, if the caller has the owner's privileges. Locks it against other changes.
