@@ -1,8 +1,7 @@
 //! Finds what is kept of a request: its outcome and, for a numbered request, its place in its stream.
 
-use crate::domain::decision::Eligibility;
 use crate::domain::identity::Digest;
-use crate::domain::sequence::{self, Acked, Kept, Order, Place};
+use crate::domain::sequence::{self, Acked, Kept, Order, Place, Placed};
 use crate::error::Error;
 use crate::requests::keyed::Keyed;
 use crate::requests::numbered::Numbered;
@@ -18,10 +17,8 @@ pub struct KeptRequest {
     pub outcome: Option<Outcome>,
     /// Whether the transaction's snapshot sees the outcome.
     pub visible: bool,
-    /// Whether its number lets the request be executed.
-    pub eligibility: Eligibility,
-    /// The place of a numbered request in its stream.
-    pub place: Option<Place>,
+    /// Where the request stands in its stream. One with a key is always next.
+    pub placed: Placed,
 }
 
 /// Who looks for a request.
@@ -46,13 +43,16 @@ pub fn find(request: &Request<'_>, lock: &Digest, asked_at: i64, seeker: Seeker)
     }
 }
 
+/// The place of a request with a key.
+const NEXT: Placed = Placed { place: Place::Next(0), visible: true };
+
 fn find_keyed(request: &Keyed<'_>, digest: Digest, asked_at: i64, seeker: Seeker) -> Result<KeptRequest, Error> {
     if let Some(kept) = request.in_journal() {
         // Nobody else changes the row while this transaction has it locked.
         let row = if seeker == Seeker::LockHolder { kept.row()? } else { kept.row_anew()? };
         let visible = row.as_ref().is_none_or(|row| row.visible);
         let outcome = row.and_then(|row| row.outcome());
-        return Ok(KeptRequest { outcome, visible, eligibility: Eligibility::Due { visible: true }, place: None });
+        return Ok(KeptRequest { outcome, visible, placed: NEXT });
     }
     let snapshot = match seeker {
         // An inbox renews expired rows in their place, see `store/inbox.rs`. All other outcome rows never change.
@@ -70,7 +70,7 @@ fn find_keyed(request: &Keyed<'_>, digest: Digest, asked_at: i64, seeker: Seeker
     }
     let visible = found.as_ref().is_none_or(|found| found.visible);
     let outcome = found.map(|found| found.outcome);
-    Ok(KeptRequest { outcome, visible, eligibility: Eligibility::Due { visible: true }, place: None })
+    Ok(KeptRequest { outcome, visible, placed: NEXT })
 }
 
 fn find_numbered(request: &Numbered<'_>, seeker: Seeker) -> Result<KeptRequest, Error> {
@@ -84,19 +84,16 @@ fn find_numbered(request: &Numbered<'_>, seeker: Seeker) -> Result<KeptRequest, 
         Some(reply) => reply.kept.range,
         None => request.range,
     };
-    let sequence::Placed { place, visible } = sequence::place(session.order, session.window, acked, &kept, asked);
-    let outcome = match place {
+    let mut placed = sequence::place(session.order, session.window, acked, &kept, asked);
+    let outcome = match placed.place {
         Place::Kept(at) => replies.swap_remove(at).outcome,
         _ => None,
     };
-    let eligibility = match place {
-        Place::Next(_) => Eligibility::Due { visible },
+    if seeker == Seeker::Inquirer && matches!(placed.place, Place::Overlaps(_)) {
         // A request that overlaps another one will never be executed.
-        Place::Overlaps(_) if seeker == Seeker::Inquirer => Eligibility::Discarded { visible },
-        Place::Kept(_) | Place::Discarded => Eligibility::Discarded { visible },
-        Place::Ahead(_) | Place::Overlaps(_) => Eligibility::OutOfSequence { visible },
-    };
-    Ok(KeptRequest { outcome, visible, eligibility, place: Some(place) })
+        placed.place = Place::Discarded;
+    }
+    Ok(KeptRequest { outcome, visible: placed.visible, placed })
 }
 
 /// The replies that may be kept of a request: that of its slot, or those of its stream. That of the request itself has its

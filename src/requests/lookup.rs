@@ -1,7 +1,7 @@
 //! Lookup: tells what is known of a request, without a claim or a lock. It waits for others only if it is asked to.
 
-use crate::domain::decision::Eligibility;
 use crate::domain::identity::Digest;
+use crate::domain::sequence::Placed;
 use crate::error::Error;
 use crate::guc;
 use crate::lock::Tag;
@@ -119,15 +119,15 @@ fn find_outcome(
 ) -> Result<Option<Known>, Error> {
     let found = find::find(request, lock, asked_at, Seeker::Inquirer)?;
     let outcome = found.outcome.filter(|outcome| outcome.lives_at(asked_at));
-    match (outcome, found.eligibility) {
-        (Some(_) | None, Eligibility::Discarded { visible: false }) => Err(Error::Unserializable(request.name())),
-        (Some(_), _) if !found.visible => Err(Error::Unserializable(request.name())),
-        (Some(outcome), _) => {
+    let Placed { place, visible } = found.placed;
+    match outcome {
+        _ if place.is_over() && !visible => Err(Error::Unserializable(request.name())),
+        Some(_) if !found.visible => Err(Error::Unserializable(request.name())),
+        Some(outcome) => {
             let durable = pg::wait_until_durable(outcome.writer, pg::Durability::OfCaller, asked_at, || confirmed_by);
             Ok(Some(if durable { Known::Outcome(outcome) } else { Known::IN_PROGRESS }))
         }
-        (None, Eligibility::Discarded { visible: true }) => Ok(Some(Known::Discarded)),
-        (None, Eligibility::Due { .. } | Eligibility::OutOfSequence { .. }) => Ok(None),
+        None => Ok(place.is_over().then_some(Known::Discarded)),
     }
 }
 

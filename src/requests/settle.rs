@@ -4,7 +4,6 @@
 //! records.
 
 use crate::domain::class::Class;
-use crate::domain::decision::Eligibility;
 use crate::error::Error;
 use crate::pg::{self, Deadline, Jsonb};
 use crate::requests::answer::{Begun, Start};
@@ -64,17 +63,17 @@ fn settle_in_ended(request: &Request<'_>, numbered: &Numbered<'_>, deadline: Dea
     }
     let (lock, asked_at) = (request.lock(), pg::now_us());
     let kept = find::find(request, &lock, asked_at, Seeker::Inquirer)?;
-    match (kept.outcome, kept.eligibility) {
-        (Some(_), _) if !kept.visible => return Err(Error::Unserializable(request.name())),
-        (Some(outcome), _) => {
+    match kept.outcome {
+        Some(_) if !kept.visible => return Err(Error::Unserializable(request.name())),
+        Some(outcome) => {
             let durable = pg::wait_until_durable(outcome.writer, pg::Durability::Flushed, asked_at, || deadline);
             let begun = if durable { Begun::Replay(outcome) } else { Begun::NotDurable };
             return Ok(Settled::Answered(begun));
         }
-        (None, Eligibility::Discarded { .. }) => {
+        None if kept.placed.place.is_over() => {
             return Err(Error::Discarded { name: request.name(), window: numbered.session.window });
         }
-        (None, Eligibility::Due { .. } | Eligibility::OutOfSequence { .. }) => {}
+        None => {}
     }
     let checkpoint = checkpoint::find(&request.probe(request.digest()), Snapshot::LatestMvcc)?;
     let lease = lease::find(request.stream(), &lock, Snapshot::LatestMvcc)?;
