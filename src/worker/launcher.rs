@@ -3,7 +3,7 @@
 
 use crate::board::{self, DATABASES_MAX, Ended, FAILURES_MAX, Report, Text, Unswept};
 use crate::domain::clock;
-use crate::domain::databases_setting::Databases;
+use crate::domain::databases_setting;
 use crate::error::legible;
 use crate::guc;
 use crate::pg::{self, Failure, OnTerminate};
@@ -200,8 +200,9 @@ impl Launcher {
     /// Takes over the list of databases: adds new ones and forgets those that are gone or no longer wanted.
     fn follow(&mut self, found: &[(u32, String)]) {
         let wanted = guc::databases();
-        self.databases.retain(|oid, _| found.iter().any(|(there, name)| there == oid && wanted.include(name)));
-        for (oid, name) in found.iter().filter(|(_, name)| wanted.include(name)) {
+        let is_wanted = |name: &str| databases_setting::include(wanted.as_deref(), name);
+        self.databases.retain(|oid, _| found.iter().any(|(there, name)| there == oid && is_wanted(name)));
+        for (oid, name) in found.iter().filter(|(_, name)| is_wanted(name)) {
             let database = self.databases.entry(*oid).or_insert_with(|| Database {
                 name: name.clone(),
                 due: Instant::now(),
@@ -220,13 +221,13 @@ impl Launcher {
             database.name.clone_from(name);
             database.due = database.due.min(Instant::now() + database.pause());
         }
-        self.tell_missing(&wanted, found);
+        self.tell_missing(wanted.unwrap_or_default(), found);
     }
 
     /// Logs, once each, the names in the setting that no database has.
-    fn tell_missing(&mut self, wanted: &Databases, found: &[(u32, String)]) {
-        for name in wanted.names().into_iter().flatten() {
-            if !found.iter().any(|(_, there)| there == name) && self.missing.insert(name.clone()) {
+    fn tell_missing(&mut self, wanted: Vec<String>, found: &[(u32, String)]) {
+        for name in wanted {
+            if !found.iter().any(|(_, there)| *there == name) && self.missing.insert(name.clone()) {
                 log(
                     &format!("idempotence finds no database \"{name}\" to visit"),
                     "The setting idempotence.databases names it. Templates and databases that allow no connections are not visited.",
