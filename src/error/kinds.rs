@@ -12,17 +12,20 @@ use pgrx::PgSqlErrorCode::{self, *};
 pub const WAIT_BY_SETTING: &str = "Try again as it is, or wait longer (setting idempotence.wait).";
 
 /// What the caller sees of an error.
-pub(super) struct Texts {
-    pub code: Code,
+pub struct Texts {
+    pub(super) code: Code,
+    /// The message.
     pub message: String,
+    /// The DETAIL.
     pub detail: String,
+    /// The HINT.
     pub hint: String,
 }
 
 /// An SQLSTATE.
 pub(super) enum Code {
-    /// One of class `ID`, as its five characters.
-    Own(&'static [u8; 5]),
+    /// One of class `ID`, as its five characters, and the request or the session that the error tells of.
+    Own(&'static [u8; 5], RequestName),
     /// One of PostgreSQL's own.
     Standard(PgSqlErrorCode),
 }
@@ -112,7 +115,7 @@ errors! {
 
     /// `what` is too long, too large or too many. The sizes have their units.
     LimitExceeded { what: String, found: String, limit: String, hint: &'static str } =>
-        Own(b"ID009"),
+        Own(b"ID009", RequestName::new("", "")),
         "{what} exceeds its limit",
         "Found {found}; the limit is {limit}.",
         hint;
@@ -189,28 +192,28 @@ errors! {
 
     /// The payload is not the one that was sent first.
     PayloadMismatch(name: RequestName) =>
-        Own(b"ID001"),
+        Own(b"ID001", name.clone()),
         "{name} came with another payload",
         "The fingerprint kept from the first time differs from that of the payload given now.",
         "A retry must send what was sent first; a new request needs a key of its own.";
 
     /// This very transaction is at work on the request.
     AlreadyBegun { name: RequestName, hint: &'static str } =>
-        Own(b"ID002"),
+        Own(b"ID002", name.clone()),
         "{name} is already begun in this transaction",
         "This transaction holds the claim and has neither recorded nor released it.",
         hint;
 
     /// `window`: the number of replies that the session keeps of each stream.
     Discarded { name: RequestName, window: i32 } =>
-        Own(b"ID003"),
+        Own(b"ID003", name.clone()),
         "{name} is over, and its answer is no longer kept",
         "It was done, or skipped. Each stream keeps its newest answers, {window} at most, and none that the client has acknowledged.",
         "Do not execute it under another number. A client that sends a number only once the answer to the one a window before is in never loses an answer.";
 
     /// `how` the client session ended; `None`: nothing is known of it.
     SessionEnded { session: String, how: Option<End> } =>
-        Own(b"ID004"),
+        Own(b"ID004", RequestName::new(&session, "")),
         (match how {
             None => format!("client session \"{session}\" was never registered, or has ended"),
             Some(_) => format!("client session \"{session}\" has ended"),
@@ -227,14 +230,14 @@ errors! {
 
     /// Another process of the client has taken the session's place.
     SessionFenced { session: String } =>
-        Own(b"ID005"),
+        Own(b"ID005", RequestName::new(&session, "")),
         "client session \"{session}\" was fenced",
         "Its client registered anew, and the new session took its place.",
         "Another process is the client now: this one has to stop, or to register to take over.";
 
     /// `session` is the client's present one.
     LateRegistration { client: String, session: String } =>
-        Own(b"ID005"),
+        Own(b"ID005", RequestName::new(&session, "")),
         "this registration of client \"{client}\" comes too late",
         "Its request_id was made before the client's present session \"{session}\" was registered. Nobody is fenced.",
         "A late copy is to be dropped. A process that is the client now registers with a request_id that it makes now, best by idem_generate_id(): a clock of its own may be behind.";
@@ -242,7 +245,7 @@ errors! {
     /// The session belongs to `node`. `bound`: it is a standing session that is bound to the node; else it is a client session
     /// that nothing is known of.
     Elsewhere { session: String, node: String, here: String, bound: bool } =>
-        Own(b"ID012"),
+        Own(b"ID012", RequestName::new(&session, "")),
         "session \"{session}\" belongs to node \"{node}\"",
         (match bound {
             true => format!("This is node \"{here}\", where the session is only a signpost."),
@@ -316,11 +319,11 @@ errors! {
 
     /// `detail`: where the request stands in its stream.
     OutOfSequence { name: RequestName, detail: String, hint: &'static str } =>
-        Own(b"ID006"), "{name} is out of sequence", detail, hint;
+        Own(b"ID006", name.clone()), "{name} is out of sequence", detail, hint;
 
     /// The token holds no claim of the request.
     ClaimSuperseded { name: RequestName, token: i64, how: Superseded } =>
-        Own(b"ID005"),
+        Own(b"ID005", name.clone()),
         "token {token} does not hold {name}",
         (match &how {
             Superseded::Gone => "No lease of this request has this token: the request was taken over, released or given up, or its lease was lost in a crash. Or the begin that gave the token was rolled back, or it is the token of another request.".into(),
@@ -336,7 +339,7 @@ errors! {
 
     /// How the request ended, and when that was recorded.
     AlreadyDone { name: RequestName, class: Class, recorded_at: String } =>
-        Own(b"ID011"),
+        Own(b"ID011", name.clone()),
         (match class {
             Class::Cancelled => format!("{name} was settled and is never executed"),
             _ => format!("{name} is already done"),
@@ -390,7 +393,7 @@ errors! {
 
     /// `function` needs an open request, and this one is not open.
     NotBegun { name: RequestName, missing: Missing, function: &'static str } =>
-        Own(b"ID007"),
+        Own(b"ID007", name.clone()),
         "{name} is not begun in this transaction",
         (format!(
             "{function}() needs a request that idem_begin() answered with \"started\" or \"taken_over\" in the same transaction; {}.",
@@ -417,7 +420,7 @@ errors! {
 
     /// The transaction ends with this open request and `others`. `preparing`: by `PREPARE TRANSACTION`.
     Unrecorded { name: RequestName, others: usize, preparing: bool } =>
-        Own(b"ID008"),
+        Own(b"ID008", name.clone()),
         "{name} was begun but neither recorded, checkpointed nor released",
         (format!(
             "{} would keep its effects without an outcome, and a retry would execute it again.{}",
@@ -432,7 +435,7 @@ errors! {
 
     /// `ttl`: that of the session.
     KeyTooOld { name: RequestName, ttl: String } =>
-        Own(b"ID010"),
+        Own(b"ID010", name.clone()),
         "{name} is too old to tell whether it was done",
         "Its key's time is more than the session's ttl ({ttl}) ago and nothing is kept of it: it was never recorded, or its outcome has expired.",
         "Find out whether its effect happened; if it did not, send it under a fresh key.";
@@ -609,28 +612,6 @@ errors! {
         message,
         "The tables of schema \"idempotence\" do not fit together.",
         "Were they changed by hand, or restored in part? The rows tables, restore and secret of idempotence.health tell.";
-}
-
-impl Error {
-    /// The request or the session that an error of class `ID` tells of.
-    pub fn about(&self) -> RequestName {
-        match self {
-            Error::PayloadMismatch(name)
-            | Error::AlreadyBegun { name, .. }
-            | Error::Discarded { name, .. }
-            | Error::OutOfSequence { name, .. }
-            | Error::ClaimSuperseded { name, .. }
-            | Error::AlreadyDone { name, .. }
-            | Error::NotBegun { name, .. }
-            | Error::Unrecorded { name, .. }
-            | Error::KeyTooOld { name, .. } => name.clone(),
-            Error::SessionEnded { session, .. }
-            | Error::Elsewhere { session, .. }
-            | Error::SessionFenced { session }
-            | Error::LateRegistration { session, .. } => RequestName::new(session, ""),
-            _ => RequestName::new("", ""),
-        }
-    }
 }
 
 impl From<std::collections::TryReserveError> for Error {

@@ -10,7 +10,7 @@ mod words;
 
 use crate::domain::end::End;
 use crate::domain::sequence::Order;
-use crate::error::{Error, Told, legible};
+use crate::error::{Error, legible};
 use crate::guc;
 use crate::model::Session;
 use crate::pg;
@@ -45,7 +45,7 @@ pub fn explain(session: &str, key: &str, stream: Option<&str>) -> Result<String,
     let request = exact.as_ref().unwrap_or(&request);
     let repairs = repairs(request, may_use)?;
     let of = of(request)?;
-    let answer = foresee::begin(request).map_err(Told::from);
+    let answer = foresee::begin(request).map_err(Error::texts);
     let now = if at_work.transactions.is_empty() { None } else { Some(Now::of(at_work, lock_is_of(request))?) };
     let outcome = kept.outcome.as_ref().map(|outcome| {
         let expired = !outcome.lives_at(kept.asked_at);

@@ -4,14 +4,14 @@ use super::foresee::{Answer, Because};
 use super::kept::Kept;
 use super::told::{Begin, Now, Of, Outcome, Unfinished};
 use crate::domain::class::Class;
-use crate::error::{Told, legible};
+use crate::error::{Texts, legible};
 use crate::pg;
 use crate::store::witness::Transaction;
 use pgrx::spi::quote_literal;
 
 /// What a begin would answer, and why.
 pub fn answer(
-    answer: &Result<Answer, Told>,
+    answer: &Result<Answer, Texts>,
     kept: &Kept,
     outcome: Option<&Outcome>,
     unfinished: Option<&Unfinished>,
@@ -23,7 +23,7 @@ pub fn answer(
                 status: None,
                 because: legible(&because),
                 replayed: false,
-                sqlstate: Some(told.sqlstate.clone()),
+                sqlstate: Some(told.sqlstate()),
             };
         }
         Ok(Answer::Started) => ("started", false, why_started(kept, unfinished)),
@@ -87,14 +87,14 @@ fn why_in_progress(because: &Because) -> String {
 
 /// What to do next.
 pub fn advice(
-    answer: Result<Answer, Told>,
+    answer: Result<Answer, Texts>,
     of: &Of,
     now: Option<&Now>,
     outcome: Option<&Outcome>,
     unfinished: Option<&Unfinished>,
 ) -> String {
     match answer {
-        Err(told) if told.sqlstate == "ID012" => told.hint,
+        Err(told) if told.sqlstate() == "ID012" => told.hint,
         Err(_) if of.kind == "inbox" && of.session_ended.is_none() => match outcome {
             Some(outcome) if !outcome.expired => "Nothing: it was seen, so idem_once() says false.".into(),
             _ if now.is_some() => while_in_progress(&Because::Held, now),
