@@ -3,7 +3,7 @@
 use super::attempt::TakenError;
 use super::raw;
 use super::values::of_datum;
-use crate::domain::fingerprint::{Hasher, Token};
+use crate::domain::fingerprint::Hasher;
 use pgrx::callconv::{ArgAbi, BoxRet, FcInfo};
 use pgrx::datum::Datum;
 use pgrx::{FromDatum, IntoDatum, pg_sys};
@@ -101,19 +101,12 @@ impl Jsonb {
     pub fn tells_something(self) -> bool {
         use pg_sys::JsonbIteratorToken as Step;
 
-        // SAFETY: as in fingerprint(). JsonbIteratorNext() fills in the type of each scalar.
-        unsafe {
-            let jsonb: *mut pg_sys::Jsonb = pg_sys::pg_detoast_datum(self.0.cast_mut_ptr()).cast();
-            let mut iterator = pg_sys::JsonbIteratorInit(&raw mut (*jsonb).root);
-            let mut value = std::mem::zeroed::<pg_sys::JsonbValue>();
-            loop {
-                match pg_sys::JsonbIteratorNext(&mut iterator, &mut value, false) {
-                    Step::WJB_DONE => return false,
-                    Step::WJB_VALUE | Step::WJB_ELEM if value.type_ != pg_sys::jbvType::jbvNull => return true,
-                    _ => {}
-                }
-            }
-        }
+        let mut tells = false;
+        self.read(|step, value| {
+            tells = matches!(step, Step::WJB_VALUE | Step::WJB_ELEM) && value.type_ != pg_sys::jbvType::jbvNull;
+            !tells
+        });
+        tells
     }
 
     /// Whether it has more levels of arrays and objects. It is read no further than to the first such level.
@@ -162,7 +155,8 @@ impl Jsonb {
     /// Shows `visit` each token of the value, until it gives false. It is called within a guard, so it has nothing to drop and
     /// does not panic.
     fn read(self, mut visit: impl FnMut(pg_sys::JsonbIteratorToken::Type, &pg_sys::JsonbValue) -> bool) {
-        // SAFETY: as in fingerprint(). A value in a container is given as it is, since the iterator is not to skip it.
+        // SAFETY: a jsonb datum is a varlena pointer, and the value is valid for the whole walk. A value in a container is given
+        // as it is, since the iterator is not to skip it.
         unsafe {
             raw::guarded(|| {
                 let jsonb: *mut pg_sys::Jsonb = raw::pg_detoast_datum(self.0.cast_mut_ptr()).cast();
@@ -183,17 +177,38 @@ impl Jsonb {
 
     /// Digests the value, walking it in jsonb's own order.
     pub fn fingerprint(self) -> [u8; 16] {
-        let mut fingerprint = Hasher::new();
-        // SAFETY: a jsonb datum is a varlena pointer. The closure has nothing to drop and does not panic.
-        unsafe {
-            raw::guarded(|| {
-                let jsonb: *mut pg_sys::Jsonb = raw::pg_detoast_datum(self.0.cast_mut_ptr()).cast();
-                walk(jsonb, &mut fingerprint);
-                if jsonb.cast() != self.0.cast_mut_ptr::<pg_sys::varlena>() {
-                    raw::pfree(jsonb.cast());
-                }
-            });
-        }
+        use pg_sys::JsonbIteratorToken as Step;
+        use pg_sys::jbvType as Kind;
+
+        let mut fingerprint = Hasher::default();
+        // A top-level scalar is stored as an array of one element that is marked as no array.
+        let mut scalar = false;
+        // SAFETY: JsonbIteratorNext() has filled the value in, whose `type_` names the active union member. That member points
+        // into the value that is being read. This is within the guard.
+        self.read(|step, value| unsafe {
+            match step {
+                Step::WJB_BEGIN_OBJECT => fingerprint.token(b'{', &[]),
+                Step::WJB_END_OBJECT => fingerprint.token(b'}', &[]),
+                Step::WJB_BEGIN_ARRAY if value.val.array.rawScalar => scalar = true,
+                Step::WJB_BEGIN_ARRAY => fingerprint.token(b'[', &[]),
+                Step::WJB_END_ARRAY if scalar => {}
+                Step::WJB_END_ARRAY => fingerprint.token(b']', &[]),
+                Step::WJB_KEY => fingerprint.token(b'k', string_bytes(value)),
+                _ => match value.type_ {
+                    Kind::jbvBool => fingerprint.token(if value.val.boolean { b'1' } else { b'0' }, &[]),
+                    Kind::jbvNumeric => {
+                        // Freed at once, since there may be many numbers and each takes a buffer of 1 kB.
+                        let wire = numeric_wire(value.val.numeric);
+                        fingerprint.number(pgrx::varlena::varlena_to_byte_slice(wire));
+                        raw::pfree(wire.cast());
+                    }
+                    Kind::jbvString => fingerprint.token(b's', string_bytes(value)),
+                    // A stored value has no other scalars.
+                    _ => fingerprint.token(b'z', &[]),
+                },
+            }
+            true
+        });
         fingerprint.finish()
     }
 }
@@ -209,55 +224,6 @@ fn json_value(string: Option<&[u8]>) -> pg_sys::JsonbValue {
             value.val.string.val = string.as_ptr().cast_mut().cast();
         }
         value
-    }
-}
-
-/// Feeds the tokens of a value to a fingerprint.
-///
-/// # Safety
-/// `jsonb` is a valid value, not compressed. Called within a guard.
-unsafe fn walk(jsonb: *mut pg_sys::Jsonb, fingerprint: &mut Hasher) {
-    use pg_sys::JsonbIteratorToken as Step;
-    use pg_sys::jbvType as Kind;
-
-    // SAFETY: the value is valid for the whole walk. JsonbIteratorNext() fills `value`, whose `type_` names the active
-    // union member. That member points into the walked value.
-    unsafe {
-        let mut iterator = raw::JsonbIteratorInit(&raw mut (*jsonb).root);
-        let mut value = std::mem::zeroed::<pg_sys::JsonbValue>();
-        // A top-level scalar is stored as an array of one element that is marked as no array.
-        let mut scalar = false;
-        loop {
-            let token = match raw::JsonbIteratorNext(&mut iterator, &mut value, false) {
-                Step::WJB_DONE => break,
-                Step::WJB_BEGIN_OBJECT => Token::ObjectBegin,
-                Step::WJB_END_OBJECT => Token::ObjectEnd,
-                Step::WJB_BEGIN_ARRAY => {
-                    scalar = value.val.array.rawScalar;
-                    if scalar {
-                        continue;
-                    }
-                    Token::ArrayBegin
-                }
-                Step::WJB_END_ARRAY if scalar => continue,
-                Step::WJB_END_ARRAY => Token::ArrayEnd,
-                Step::WJB_KEY => Token::Key(string_bytes(&value)),
-                _ => match value.type_ {
-                    Kind::jbvBool => Token::Bool(value.val.boolean),
-                    Kind::jbvNumeric => {
-                        // Freed at once, since there may be many numbers and each takes a buffer of 1 kB.
-                        let wire = numeric_wire(value.val.numeric);
-                        fingerprint.token(Token::Numeric(pgrx::varlena::varlena_to_byte_slice(wire)));
-                        raw::pfree(wire.cast());
-                        continue;
-                    }
-                    Kind::jbvString => Token::String(string_bytes(&value)),
-                    // A stored value has no other scalars.
-                    _ => Token::Null,
-                },
-            };
-            fingerprint.token(token);
-        }
     }
 }
 
