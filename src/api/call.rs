@@ -3,6 +3,7 @@
 use super::null::required;
 use crate::error::Error;
 use crate::pg;
+use crate::requests::answer::Ticket;
 use crate::requests::counting;
 use crate::requests::numbered::Numbering;
 use crate::requests::request::{Request, Rules};
@@ -61,9 +62,9 @@ pub fn by_any_number(stream: Option<&str>) -> Numbering<'_> {
 }
 
 /// Answers `in_progress` for a session of which nothing is known, but which another transaction holds.
-pub fn in_progress_if_in_doubt<T>(result: Result<T, Error>, in_progress: T) -> Result<T, Error> {
+pub fn in_progress_if_in_doubt(result: Result<Ticket, Error>) -> Result<Ticket, Error> {
     match result {
-        Err(Error::SessionInDoubt { .. }) => Ok(in_progress),
+        Err(Error::SessionInDoubt { .. }) => Ok(Ticket::in_progress()),
         result => result,
     }
 }

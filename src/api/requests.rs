@@ -4,16 +4,15 @@ use super::call::{
     AsKey, by_any_number, by_key, in_progress_if_in_doubt, rules_to_complete, to_complete, with_request,
 };
 use super::null::{elements, required};
-use super::ticket::{self, Ticket};
 use crate::arguments;
 use crate::domain::class::Class;
 use crate::error::{Error, or_raise};
 use crate::pg::{Composite, Jsonb, Keys, Listed, Timestamptz};
-use crate::requests::answer::Begun;
+use crate::requests::answer::Ticket;
 use crate::requests::begin;
 use crate::requests::decide::Aim;
 use crate::requests::finish;
-use crate::requests::lookup::{self, Known};
+use crate::requests::lookup;
 use crate::requests::numbered::Numbering;
 use crate::requests::once;
 use crate::requests::request::{Request, Rules};
@@ -36,9 +35,9 @@ by_key! {
         let numbering = Numbering { stream, last, ack, ..Numbering::default() };
         let begun = with_request(Rules::Current, session, request, numbering, |request| {
             let lease_us = lease.as_ref().map(arguments::lease_us).transpose()?;
-            begin::begin(request, payload, arguments::wait_us(wait)?, Aim::Execute { lease_us })
+            begin::begin(request, payload, arguments::wait_us(wait)?, Aim::Execute { lease_us }).map(Ticket::from)
         });
-        ticket::begun(or_raise(in_progress_if_in_doubt(begun, Begun::InProgress(None))))
+        Composite(or_raise(in_progress_if_in_doubt(begun)))
     }
 }
 
@@ -106,10 +105,10 @@ by_key! {
             lookup::lookup(request, wait_us)
         };
         let known = match with_request(Rules::Current, session, request, by_any_number(stream), look) {
-            Err(Error::SessionNotHere { .. }) => Ok(Known::NotHere(None)),
-            known => in_progress_if_in_doubt(known, Known::IN_PROGRESS),
+            Err(Error::SessionNotHere { .. }) => Ok(Ticket { status: "not_here", ..Ticket::default() }),
+            known => in_progress_if_in_doubt(known),
         };
-        ticket::known(or_raise(known))
+        Composite(or_raise(known))
     }
 }
 

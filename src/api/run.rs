@@ -5,13 +5,12 @@
 
 use super::call::{in_stream, with_request};
 use super::null::required;
-use super::ticket::{self, Ticket};
 use crate::arguments;
 use crate::domain::class::Class;
 use crate::domain::final_error::is_final;
 use crate::error::{Error, or_raise};
 use crate::pg::{Arguments, AroundCommand, Before, Came, CommandOrder, Composite, function_around_command};
-use crate::requests::answer::Begun;
+use crate::requests::answer::{Begun, Ticket};
 use crate::requests::claim;
 use crate::requests::finish;
 use crate::requests::request::Rules;
@@ -45,7 +44,7 @@ impl AroundCommand for Run {
         let outcome = with_request(Rules::OfBegin, session, request, numbering, |request| {
             finish::record(request, class, response, None, arguments.interval(place::TTL))
         });
-        ticket::executed(or_raise(outcome))
+        Composite(Ticket { attempt: Some(1), ..Ticket::done(or_raise(outcome)) })
     }
 }
 
@@ -70,7 +69,7 @@ fn begin(arguments: &Arguments<'_>) -> Result<Before<Ticket>, Error> {
         claim::claim_or_replay(request, parameter, arguments::wait_us(arguments.interval(place::WAIT))?)
     })?;
     Ok(match outcome {
-        Some(outcome) => Before::Answer(ticket::begun(Begun::Replay(outcome))),
+        Some(outcome) => Before::Answer(Composite(Begun::Replay(outcome).into())),
         None if command.is_blank() => {
             let (message, detail) = ("the command is empty".into(), "There is nothing to execute.".into());
             return Err(Error::Invalid { message, detail, hint: "Give an SQL statement." });
