@@ -9,16 +9,14 @@ use crate::arguments;
 use crate::domain::class::Class;
 use crate::domain::final_error::is_final;
 use crate::error::{Error, or_raise};
-use crate::pg::{Arguments, AroundCommand, Before, Came, CommandOrder, Composite, function_around_command};
+use crate::pg::{Arguments, Before, Came, CommandOrder, Composite, function_around_command};
 use crate::requests::answer::{Begun, Ticket};
 use crate::requests::claim;
 use crate::requests::finish;
 use crate::requests::request::Rules;
+use std::ops::ControlFlow;
 
-/// The function.
-pub struct Run;
-
-function_around_command!(idem_run, pg_finfo_idem_run, Run);
+function_around_command!(idem_run, pg_finfo_idem_run, before, after);
 
 /// The places of the arguments.
 mod place {
@@ -27,25 +25,21 @@ mod place {
     places!(pub SESSION, REQUEST, COMMAND, ARGS, ON_ERROR, WAIT, TTL, STREAM);
 }
 
-impl AroundCommand for Run {
-    type Row = Ticket;
+fn before(arguments: &Arguments<'_>) -> Before<Ticket> {
+    or_raise(begin(arguments))
+}
 
-    fn before(arguments: &Arguments<'_>) -> Before<Ticket> {
-        or_raise(begin(arguments))
-    }
-
-    fn after(arguments: &Arguments<'_>, came: Came) -> Composite<Ticket> {
-        let (class, response) = match came {
-            Ok(response) => (Class::Succeeded, response),
-            Err(told) => (Class::Failed, Some(told)),
-        };
-        let (session, request) = (arguments.text(place::SESSION), arguments.text(place::REQUEST));
-        let numbering = in_stream(arguments.text(place::STREAM));
-        let outcome = with_request(Rules::OfBegin, session, request, numbering, |request| {
-            finish::record(request, class, response, None, arguments.interval(place::TTL))
-        });
-        Composite(Ticket { attempt: Some(1), ..Ticket::done(or_raise(outcome)) })
-    }
+fn after(arguments: &Arguments<'_>, came: Came) -> Composite<Ticket> {
+    let (class, response) = match came {
+        Ok(response) => (Class::Succeeded, response),
+        Err(told) => (Class::Failed, Some(told)),
+    };
+    let (session, request) = (arguments.text(place::SESSION), arguments.text(place::REQUEST));
+    let numbering = in_stream(arguments.text(place::STREAM));
+    let outcome = with_request(Rules::OfBegin, session, request, numbering, |request| {
+        finish::record(request, class, response, None, arguments.interval(place::TTL))
+    });
+    Composite(Ticket { attempt: Some(1), ..Ticket::done(or_raise(outcome)) })
 }
 
 /// Begins the request.
@@ -69,11 +63,11 @@ fn begin(arguments: &Arguments<'_>) -> Result<Before<Ticket>, Error> {
         claim::claim_or_replay(request, parameter, arguments::wait_us(arguments.interval(place::WAIT))?)
     })?;
     Ok(match outcome {
-        Some(outcome) => Before::Answer(Composite(Begun::Replay(outcome).into())),
+        Some(outcome) => ControlFlow::Break(Composite(Begun::Replay(outcome).into())),
         None if command.is_blank() => {
             let (message, detail) = ("the command is empty".into(), "There is nothing to execute.".into());
             return Err(Error::Invalid { message, detail, hint: "Give an SQL statement." });
         }
-        None => Before::Execute(CommandOrder { command, parameter, takes }),
+        None => ControlFlow::Continue(CommandOrder { command, parameter, takes }),
     })
 }

@@ -43,15 +43,6 @@ impl Class {
     }
 }
 
-/// What begin answered when it did not let the caller execute the request.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Answered {
-    /// The request has this outcome.
-    Done(Class),
-    /// Another transaction holds its claim.
-    InProgress,
-}
-
 #[cfg(test)]
 mod tests {
     use super::Class;

@@ -2,7 +2,7 @@
 //! DETAIL and its HINT. Texts that depend on the case come with the variant, from where the mistake is found.
 
 use super::name::RequestName;
-use crate::domain::class::{Answered, Class};
+use crate::domain::class::Class;
 use crate::domain::end::End;
 use crate::domain::right::Right;
 use crate::domain::version;
@@ -35,8 +35,8 @@ pub(super) enum Code {
 pub enum Missing {
     /// The transaction never began the request, or rolled back to a savepoint before the begin.
     Begin,
-    /// The answer of begin was that the request is not the caller's to execute.
-    Answered(Answered),
+    /// The answer of begin was that the request is not the caller's to execute: it is done, or, `None`, in progress.
+    Answered(Option<Class>),
     /// The request has its outcome already.
     Recorded,
     /// The request was released.
@@ -398,20 +398,17 @@ errors! {
         (format!(
             "{function}() needs a request that idem_begin() answered with \"started\" or \"taken_over\" in the same transaction; {}.",
             match missing {
-                Missing::Begin => "this one was not begun here, or a rollback to a savepoint took it back",
-                Missing::Answered(Answered::Done(Class::Succeeded)) => "it answered this one with \"succeeded\"",
-                Missing::Answered(Answered::Done(Class::Failed | Class::GivenUp)) => "it answered this one with \"failed\"",
-                Missing::Answered(Answered::Done(Class::Cancelled)) => "it answered this one with \"cancelled\"",
-                Missing::Answered(Answered::InProgress) => "it answered this one with \"in_progress\"",
-                Missing::Recorded => "this one has been recorded already",
-                Missing::Released => "this one has been released",
-                Missing::Token => "this one was begun with a lease, and the call has no token",
+                Missing::Begin => "this one was not begun here, or a rollback to a savepoint took it back".into(),
+                Missing::Answered(class) => format!("it answered this one with \"{}\"", class.map_or("in_progress", Class::status)),
+                Missing::Recorded => "this one has been recorded already".into(),
+                Missing::Released => "this one has been released".into(),
+                Missing::Token => String::from("this one was begun with a lease, and the call has no token"),
             }
         )),
         (match missing {
             Missing::Begin => "Call idem_begin() first, in the same transaction, and go on only when its status is \"started\" or \"taken_over\". In autocommit each statement is a transaction of its own.",
-            Missing::Answered(Answered::InProgress) => "Somebody else is at work on it. Look at the status before the work; roll back what was done since, and ask again later.",
-            Missing::Answered(Answered::Done(Class::Cancelled)) => "It was settled and is never to be executed. Look at the status before the work; roll back what was done since.",
+            Missing::Answered(None) => "Somebody else is at work on it. Look at the status before the work; roll back what was done since, and ask again later.",
+            Missing::Answered(Some(Class::Cancelled)) => "It was settled and is never to be executed. Look at the status before the work; roll back what was done since.",
             Missing::Answered(_) => "It was done before, and the response that idem_begin() gave is the answer. Look at the status before the work; roll back what was done since.",
             Missing::Recorded => "A request has one outcome; a new operation needs a key of its own.",
             Missing::Released => "To go on with it after all, call idem_begin() again.",

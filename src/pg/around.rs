@@ -11,24 +11,10 @@ use super::values::{Composite, CompositeRow};
 use pgrx::callconv::{BoxRet, FcInfo};
 use pgrx::datum::Interval;
 use pgrx::{FromDatum, pg_sys};
+use std::ops::ControlFlow;
 
-/// Such a function.
-pub trait AroundCommand {
-    /// What it returns.
-    type Row: CompositeRow;
-    /// What comes before the command: the answer, or what is to be executed.
-    fn before(arguments: &Arguments<'_>) -> Before<Self::Row>;
-    /// What comes after the command.
-    fn after(arguments: &Arguments<'_>, came: Came) -> Composite<Self::Row>;
-}
-
-/// What comes before a command.
-pub enum Before<R> {
-    /// The answer; nothing is executed.
-    Answer(Composite<R>),
-    /// The command is due.
-    Execute(CommandOrder),
-}
+/// What comes before a command: the answer, and nothing is executed; or the command that is due.
+pub type Before<R> = ControlFlow<Composite<R>, CommandOrder>;
 
 /// What came of a command: `to_jsonb` of the first column of its row, `None` if that is null, or if there is no row; or an
 /// error, as an object of its `sqlstate`, `message`, `detail` and `hint`. What the command did is rolled back then.
@@ -67,9 +53,10 @@ impl Arguments<'_> {
     }
 }
 
-/// Defines the C function for an SQL function that executes a command.
+/// Defines the C function for an SQL function that executes a command: its name, that of the function that tells the server how
+/// it is called, and what comes before and after the command.
 macro_rules! function_around_command {
-    ($name:ident, $information:ident, $function:ty) => {
+    ($name:ident, $information:ident, $before:ident, $after:ident) => {
         /// Tells the server how the function is called.
         #[unsafe(no_mangle)]
         pub extern "C-unwind" fn $information() -> &'static pgrx::pg_sys::Pg_finfo_record {
@@ -80,37 +67,39 @@ macro_rules! function_around_command {
         /// The C function.
         ///
         /// # Safety
-        /// Called by the server, for an SQL function with the arguments and the result that the type expects.
+        /// Called by the server, for an SQL function with the arguments and the result that the steps expect.
         #[unsafe(no_mangle)]
         pub unsafe extern "C-unwind" fn $name(call: pgrx::pg_sys::FunctionCallInfo) -> pgrx::pg_sys::Datum {
             // SAFETY: as above.
-            unsafe { $crate::pg::around_command::<$function>(call) }
+            unsafe { $crate::pg::around_command(call, $before, $after) }
         }
     };
 }
 pub(crate) use function_around_command;
 
-/// The body of the function.
+/// The body of the function: what comes before the command, the command, and what comes after it.
 ///
 /// # Safety
-/// `call` is that of an SQL function with the arguments and the result that `F` expects. The caller's frame owns nothing
+/// `call` is that of an SQL function with the arguments and the result that the steps expect. The caller's frame owns nothing
 /// that needs a destructor.
-pub unsafe fn around_command<F: AroundCommand>(call: pg_sys::FunctionCallInfo) -> pg_sys::Datum {
-    // SAFETY: no frame from here to the command owns anything, and the steps of F run in in_rust(). The arguments stay valid
-    // during the call.
+pub unsafe fn around_command<R: CompositeRow>(
+    call: pg_sys::FunctionCallInfo,
+    before: fn(&Arguments<'_>) -> Before<R>,
+    after: fn(&Arguments<'_>, Came) -> Composite<R>,
+) -> pg_sys::Datum {
+    // SAFETY: no frame from here to the command owns anything, and the steps run in in_rust(). The arguments stay valid during
+    // the call.
     unsafe {
-        let before = in_rust(|| match F::before(&arguments(call)) {
-            Before::Answer(answer) => Err(returned(call, answer)),
-            Before::Execute(order) => Ok(Work::of(order)),
-        });
-        let mut work = match before {
-            Ok(work) => work,
-            Err(answer) => return answer,
+        let due =
+            in_rust(|| before(&arguments(call)).map_break(|answer| returned(call, answer)).map_continue(Work::of));
+        let mut work = match due {
+            ControlFlow::Continue(work) => work,
+            ControlFlow::Break(answer) => return answer,
         };
         let error = execute(&mut work);
         in_rust(|| {
             let came = error.map_or_else(|| Ok(work.response()), |error| Err(Jsonb::of_error(error)));
-            returned(call, F::after(&arguments(call), came))
+            returned(call, after(&arguments(call), came))
         })
     }
 }
