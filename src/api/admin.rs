@@ -2,7 +2,6 @@
 
 use super::null::required;
 use crate::board;
-use crate::domain::databases_setting;
 use crate::error::{Error, legible, or_raise};
 use crate::guc;
 use crate::pg::{self, Regrole, Timestamptz};
@@ -79,8 +78,7 @@ fn launcher() -> Option<i32> {
 /// `idempotence.databases` includes the database.
 #[pg_extern(schema = "idempotence", stable, parallel_safe)]
 fn is_visited() -> bool {
-    board::launcher_pid().is_some()
-        && databases_setting::include(guc::databases().as_deref(), &pg::current_database_name())
+    board::launcher_pid().is_some() && guc::databases().is_none_or(|names| names.contains(&pg::current_database_name()))
 }
 
 /// The setting `idempotence.max_sessions_per_role`, also in a backend that has not loaded the library yet.

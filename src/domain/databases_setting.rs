@@ -16,14 +16,9 @@ pub fn names(setting: &str) -> Option<Vec<String>> {
     names.iter().all(|name| name != "*").then_some(names)
 }
 
-/// Whether a database with this name is among them.
-pub fn include(names: Option<&[String]>, name: &str) -> bool {
-    names.is_none_or(|names| names.iter().any(|named| named == name))
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{include, names};
+    use super::names;
 
     #[test]
     fn names_are_read_as_they_are_spelt() {
@@ -40,8 +35,5 @@ mod tests {
             let named = named.map(|named| named.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>());
             assert_eq!(names(setting), named, "{setting:?}");
         }
-        assert!(include(None, "any"));
-        assert!(include(Some(&["shop".to_owned()]), "shop"));
-        assert!(!include(Some(&["shop".to_owned()]), "Shop"));
     }
 }

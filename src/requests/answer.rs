@@ -65,15 +65,9 @@ impl Ticket {
         Ticket { status: outcome.class.status(), outcome: Some(outcome), ..Ticket::default() }
     }
 
-    /// The request is never executed. `start` tells how far it had got.
-    pub fn cancelled(outcome: Option<Outcome>, start: Start) -> Ticket {
-        Ticket {
-            status: Class::Cancelled.status(),
-            attempt: start.taken_over.then_some(start.attempt - 1),
-            checkpoint: start.checkpoint,
-            outcome,
-            ..Ticket::default()
-        }
+    /// The request is never executed. `attempt` tells how many attempts there were, and `checkpoint` how far it had got.
+    pub fn cancelled(outcome: Option<Outcome>, attempt: Option<i32>, checkpoint: Option<Checkpoint>) -> Ticket {
+        Ticket { status: Class::Cancelled.status(), attempt, checkpoint, outcome, ..Ticket::default() }
     }
 }
 

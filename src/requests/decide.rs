@@ -93,40 +93,10 @@ impl Decided {
     }
 }
 
-/// What is kept of the request, before it is decided.
-struct Gathered {
-    digest: Digest,
-    kept: KeptRequest,
-    checkpoint: Option<StoredCheckpoint>,
-    lease: Option<StoredLease>,
-    /// As [`Decided::range_begun`].
-    begun: Option<Range>,
-}
-
 impl Asked<'_> {
     /// Finds all that is kept of the request and decides. `None`: it is undecided whether the session is alive. A
     /// decision to refuse is returned as its error.
     pub fn find_and_decide(&self, seeker: Seeker) -> Result<Option<Decided>, Error> {
-        let Some(gathered) = self.gather(seeker)? else { return Ok(None) };
-        let decision = decide(&self.facts(&gathered));
-        self.check_allowed(decision, gathered.kept.placed.place)?;
-        let Gathered { digest, kept, checkpoint, lease, begun } = gathered;
-        Ok(Some(Decided {
-            decision,
-            digest,
-            outcome: kept.outcome,
-            checkpoint: checkpoint.map(|found| found.checkpoint),
-            lease,
-            range_begun: begun,
-            slot: match kept.placed.place {
-                Place::Next(slot) => slot,
-                _ => 0,
-            },
-        }))
-    }
-
-    /// Finds all that is kept of the request. `None`: it is undecided whether the session is alive.
-    fn gather(&self, seeker: Seeker) -> Result<Option<Gathered>, Error> {
         let request = self.request;
         let mut kept = find::find(request, &self.lock, self.asked_at, seeker)?;
         if self.check_session()? == Life::Undecided {
@@ -154,21 +124,32 @@ impl Asked<'_> {
         {
             kept.placed = Placed { place: Place::Overlaps(begun), visible: true };
         }
-        Ok(Some(Gathered { digest, kept, checkpoint, lease, begun }))
+        let decision = decide(&self.facts(&kept, checkpoint.as_ref(), lease.as_ref()));
+        self.check_allowed(decision, kept.placed.place)?;
+        Ok(Some(Decided {
+            decision,
+            outcome: kept.outcome,
+            checkpoint: checkpoint.map(|found| found.checkpoint),
+            lease,
+            digest,
+            range_begun: begun,
+            slot: match kept.placed.place {
+                Place::Next(slot) => slot,
+                _ => 0,
+            },
+        }))
     }
 
     /// What the decision rests on.
-    fn facts(&self, gathered: &Gathered) -> Facts {
-        let Gathered { kept, checkpoint, lease, .. } = gathered;
+    fn facts(&self, kept: &KeptRequest, checkpoint: Option<&StoredCheckpoint>, lease: Option<&StoredLease>) -> Facts {
         let request = self.request;
-        let lease_facts =
-            lease.as_ref().map(|lease| lease.facts(request.key(), request.unfinished_until(lease.lease.until)));
-        let own_lease = lease.as_ref().filter(|_| lease_facts.is_some_and(|facts| facts.own));
+        let lease_facts = lease.map(|lease| lease.facts(request.key(), request.unfinished_until(lease.lease.until)));
+        let own_lease = lease.filter(|_| lease_facts.is_some_and(|facts| facts.own));
         Facts {
             asked_at: self.asked_at,
             fingerprint: self.fingerprint,
             outcome: kept.outcome.as_ref().map(|outcome| outcome.facts(kept.visible)),
-            checkpoint: checkpoint.as_ref().map(|found| {
+            checkpoint: checkpoint.map(|found| {
                 // A checkpoint counts at least as long as the lease of its request does.
                 let until = own_lease.map_or(i64::MIN, |own| own.lease.until);
                 found.facts(request.unfinished_until(found.checkpoint.written_at.max(until)))

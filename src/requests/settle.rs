@@ -6,7 +6,7 @@
 use crate::domain::class::Class;
 use crate::error::Error;
 use crate::pg::{self, Deadline, Jsonb};
-use crate::requests::answer::{Begun, Start, Ticket};
+use crate::requests::answer::{Begun, Ticket};
 use crate::requests::begin;
 use crate::requests::counting;
 use crate::requests::decide::Aim;
@@ -44,7 +44,9 @@ fn settle_one(request: &Request<'_>, wait_us: Option<i64>, response: Option<Json
     let Begun::Started(start) = begun else { return Ok(begun.into()) };
     let outcome = finish::record(request, Class::Cancelled, response, None, None)?;
     keeping::keep_verdict_through_crash(request);
-    Ok(Ticket::cancelled(Some(outcome), start))
+    // The attempt that a begin would have been is not one.
+    let attempts = start.taken_over.then_some(start.attempt - 1);
+    Ok(Ticket::cancelled(Some(outcome), attempts, start.checkpoint))
 }
 
 /// Settles a request of a client session that has ended, once it is certain that no crash brings the session back.
@@ -69,11 +71,6 @@ fn settle_in_ended(request: &Request<'_>, numbered: &Numbered<'_>, deadline: Dea
     let lease = lease::find(request.stream(), &lock, Snapshot::LatestMvcc)?;
     let lease = lease.filter(|lease| request.is_of(lease));
     counting::recorded(&request.session(), Class::Cancelled);
-    let start = Start {
-        checkpoint: checkpoint.map(|found| found.checkpoint),
-        taken_over: lease.is_some(),
-        attempt: lease.map_or(1, |lease| lease.lease.attempt.saturating_add(1)),
-        lease: None,
-    };
-    Ok(Ticket::cancelled(None, start))
+    let (attempts, checkpoint) = (lease.map(|lease| lease.lease.attempt), checkpoint.map(|found| found.checkpoint));
+    Ok(Ticket::cancelled(None, attempts, checkpoint))
 }

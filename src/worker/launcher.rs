@@ -3,7 +3,6 @@
 
 use crate::board::{self, DATABASES_MAX, Ended, FAILURES_MAX, Report, Text, Unswept};
 use crate::domain::clock;
-use crate::domain::databases_setting;
 use crate::error::legible;
 use crate::guc;
 use crate::pg::{self, Failure, OnTerminate};
@@ -200,7 +199,7 @@ impl Launcher {
     /// Takes over the list of databases: adds new ones and forgets those that are gone or no longer wanted.
     fn follow(&mut self, found: &[(u32, String)]) {
         let wanted = guc::databases();
-        let is_wanted = |name: &str| databases_setting::include(wanted.as_deref(), name);
+        let is_wanted = |name: &String| wanted.as_ref().is_none_or(|wanted| wanted.contains(name));
         self.databases.retain(|oid, _| found.iter().any(|(there, name)| there == oid && is_wanted(name)));
         for (oid, name) in found.iter().filter(|(_, name)| is_wanted(name)) {
             let database = self.databases.entry(*oid).or_insert_with(|| Database {
