@@ -42,9 +42,7 @@ impl Hasher {
             Some(mut fed) => fed.update(collected).finalize(),
             None => BEGINNING.clone().update(collected).finalize(),
         };
-        let mut digest = [0; 16];
-        digest.copy_from_slice(&hash.as_bytes()[..16]);
-        digest
+        hash.as_bytes().first_chunk().copied().unwrap_or_default()
     }
 
     /// Feeds one token that is no number. The tag tells what it is: one of `{}[]` by itself, `k` a member's name, `s` a
