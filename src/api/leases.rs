@@ -4,7 +4,7 @@ use super::call::{by_any_number, by_key, in_progress_if_in_doubt, with_request};
 use super::null::required;
 use crate::arguments;
 use crate::error::or_raise;
-use crate::pg::{Composite, Jsonb, Timestamptz};
+use crate::pg::{self, Composite, Jsonb, Timestamptz};
 use crate::requests::answer::Ticket;
 use crate::requests::claim;
 use crate::requests::finish;
@@ -13,6 +13,7 @@ use crate::requests::request::Rules;
 use crate::requests::settle;
 use pgrx::datum::{Interval, Uuid};
 use pgrx::{default, pg_extern};
+use std::borrow::Cow;
 
 by_key! {
     "idem_claim": idem_claim_text, idem_claim_bigint, idem_claim_uuid;

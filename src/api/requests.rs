@@ -1,13 +1,11 @@
 //! The SQL functions on requests: begin, record, checkpoint, release, lookup, once and forget.
 
-use super::call::{
-    AsKey, by_any_number, by_key, in_progress_if_in_doubt, rules_to_complete, to_complete, with_request,
-};
+use super::call::{by_any_number, by_key, in_progress_if_in_doubt, rules_to_complete, to_complete, with_request};
 use super::null::{elements, required};
 use crate::arguments;
 use crate::domain::class::Class;
 use crate::error::{Error, or_raise};
-use crate::pg::{Composite, Jsonb, Keys, Listed, Timestamptz};
+use crate::pg::{self, Composite, Jsonb, Keys, Listed, Timestamptz};
 use crate::requests::answer::Ticket;
 use crate::requests::begin;
 use crate::requests::decide::Aim;
@@ -118,7 +116,7 @@ by_key! {
         or_raise((|| {
             let session = required("session", session)?;
             let request = required("request", request)?;
-            Ok(!once::once(session, &[&request.key()], "idem_once")?.is_empty())
+            Ok(!once::once(session, &[&request], "idem_once")?.is_empty())
         })())
     }
 }

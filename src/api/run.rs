@@ -14,6 +14,7 @@ use crate::requests::answer::{Begun, Ticket};
 use crate::requests::claim;
 use crate::requests::finish;
 use crate::requests::request::Rules;
+use std::borrow::Cow;
 use std::ops::ControlFlow;
 
 function_around_command!(idem_run, pg_finfo_idem_run, before, after);
@@ -34,7 +35,7 @@ fn after(arguments: &Arguments<'_>, came: Came) -> Composite<Ticket> {
         Ok(response) => (Class::Succeeded, response),
         Err(told) => (Class::Failed, Some(told)),
     };
-    let (session, request) = (arguments.text(place::SESSION), arguments.text(place::REQUEST));
+    let (session, request) = (arguments.text(place::SESSION), arguments.text(place::REQUEST).map(Cow::from));
     let numbering = in_stream(arguments.text(place::STREAM));
     let outcome = with_request(Rules::OfBegin, session, request, numbering, |request| {
         finish::record(request, class, response, None, arguments.interval(place::TTL))
@@ -57,7 +58,7 @@ fn begin(arguments: &Arguments<'_>) -> Result<Before<Ticket>, Error> {
         }
     };
     let parameter = arguments.jsonb(place::ARGS);
-    let (session, request) = (arguments.text(place::SESSION), arguments.text(place::REQUEST));
+    let (session, request) = (arguments.text(place::SESSION), arguments.text(place::REQUEST).map(Cow::from));
     let numbering = in_stream(arguments.text(place::STREAM));
     let outcome = with_request(Rules::Current, session, request, numbering, |request| {
         claim::claim_or_replay(request, parameter, arguments::wait_us(arguments.interval(place::WAIT))?)
