@@ -58,17 +58,6 @@ pub enum Superseded {
     Over,
 }
 
-/// A command that `idem_run` does not execute.
-#[derive(Debug)]
-pub enum NotExecuted {
-    /// `SELECT … INTO`.
-    SelectInto,
-    /// `COPY` from the client or to it.
-    Copy,
-    /// `COMMIT` and its like.
-    OfTransaction,
-}
-
 /// Declares the errors. The texts are those of message, DETAIL and HINT. A literal may name the variant's fields in braces.
 macro_rules! errors {
     ($($(#[$about:meta])* $kind:ident $({ $($field:ident: $type:ty),+ })? $(($inner:ident: $of:ty))?
@@ -127,24 +116,26 @@ errors! {
         "Found {rows} rows.",
         "The response is the first column of the one row; aggregate, with jsonb_agg() say, or add LIMIT 1.";
 
-    /// A command that `idem_run` does not execute.
-    NotExecuted(command: NotExecuted) =>
+    /// `idem_run` does not execute `SELECT … INTO`.
+    SelectInto =>
         Standard(ERRCODE_FEATURE_NOT_SUPPORTED),
-        (match command {
-            NotExecuted::SelectInto => "idem_run does not execute SELECT ... INTO",
-            NotExecuted::Copy => "idem_run does not execute COPY from or to the client",
-            NotExecuted::OfTransaction => "idem_run does not execute transaction commands",
-        }),
-        (match command {
-            NotExecuted::SelectInto => "In PL/pgSQL INTO names variables, and not a table to be made.",
-            NotExecuted::Copy => "The client waits for an answer, and not for data.",
-            NotExecuted::OfTransaction => "The command and its outcome are of one transaction.",
-        }),
-        (match command {
-            NotExecuted::SelectInto => "Write CREATE TABLE ... AS.",
-            NotExecuted::Copy => "Send the rows as args, or copy from a file on the server.",
-            NotExecuted::OfTransaction => "Begin and end the transaction around idem_run().",
-        });
+        "idem_run does not execute SELECT ... INTO",
+        "In PL/pgSQL INTO names variables, and not a table to be made.",
+        "Write CREATE TABLE ... AS.";
+
+    /// `idem_run` does not execute `COPY` from the client or to it.
+    CopyCommand =>
+        Standard(ERRCODE_FEATURE_NOT_SUPPORTED),
+        "idem_run does not execute COPY from or to the client",
+        "The client waits for an answer, and not for data.",
+        "Send the rows as args, or copy from a file on the server.";
+
+    /// `idem_run` does not execute `COMMIT` and its like.
+    TransactionCommand =>
+        Standard(ERRCODE_FEATURE_NOT_SUPPORTED),
+        "idem_run does not execute transaction commands",
+        "The command and its outcome are of one transaction.",
+        "Begin and end the transaction around idem_run().";
 
     /// No standing session has this name.
     NoSuchSession { session: String } =>
