@@ -123,19 +123,12 @@ by_key! {
 
 #[pg_extern(volatile, parallel_unsafe)]
 fn idem_once_many<'a>(session: Option<&'a str>, requests: Option<Keys<'a>>) -> Listed<'a> {
-    let fresh = or_raise((|| {
+    Listed(or_raise((|| {
         let session = required("session", session)?;
         let requests = required("requests", requests)?;
-        once_many(session, elements("requests", requests.read()?.into_iter())?)
-    })());
-    Listed(fresh)
-}
-
-/// The keys that are seen for the first time, each with its place in the list, counted from 1.
-pub(super) fn once_many<'a>(session: &str, mut keys: Vec<Cow<'a, str>>) -> Result<Vec<(i64, Cow<'a, str>)>, Error> {
-    let places = {
-        let keys: Vec<&str> = keys.iter().map(|key| &**key).collect();
-        once::once(session, &keys, "idem_once_many")?
-    };
-    Ok(places.into_iter().map(|place| (place as i64 + 1, std::mem::take(&mut keys[place]))).collect())
+        let mut keys = elements("requests", requests.read()?.into_iter())?;
+        let places = once::once(session, &keys.iter().map(|key| &**key).collect::<Vec<_>>(), "idem_once_many")?;
+        // Each key that is seen for the first time, with its place in the list, counted from 1.
+        Ok(places.into_iter().map(|place| (place as i64 + 1, std::mem::take(&mut keys[place]))).collect())
+    })()))
 }

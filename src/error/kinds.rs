@@ -88,13 +88,10 @@ macro_rules! errors {
 }
 
 errors! {
-    /// `because` says why the argument must not be null. `element`: the place of the null in an array, counted from 1.
-    NullArgument { argument: &'static str, element: Option<usize>, because: String } =>
+    /// `what` is null, an argument or an element of one. `because` says why it must not be.
+    NullArgument { what: String, because: String } =>
         Standard(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-        (match element {
-            None => format!("argument \"{argument}\" must not be null"),
-            Some(n) => format!("element {n} of argument \"{argument}\" must not be null"),
-        }),
+        "{what} must not be null",
         because,
         "A NULL is most often a parameter that the client did not set.";
 
