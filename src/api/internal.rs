@@ -45,7 +45,7 @@ AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
 "#)]
 fn forget_cached<'a>(trigger: &'a PgTrigger<'a>) -> Result<Option<PgHeapTuple<'a, AllocatedByRust>>, PgTriggerError> {
     if !write::is_ours() {
-        message::all_changed_by(trigger.relid()?);
+        message::all_changed(trigger.relid()?);
     }
     Ok(None)
 }

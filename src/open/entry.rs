@@ -6,6 +6,7 @@ use crate::domain::sequence::Range;
 use crate::error::RequestName;
 use crate::model::Session;
 use crate::monitor::in_flight::{Place, State as ShownState};
+use crate::store::tuple::Hint;
 
 /// The names by which the list finds a request.
 #[derive(Clone, Copy)]
@@ -62,6 +63,8 @@ pub struct Numbers {
     pub slot: i32,
     /// The mark that came with it; 0 if none came.
     pub acked: i64,
+    /// Where the reply stood that its own reply is written over.
+    pub former: Option<Hint>,
 }
 
 /// A step that ends a request, or lets its transaction commit.

@@ -47,6 +47,13 @@ unsafe extern "C-unwind" {
         direction: pg_sys::ScanDirection::Type,
     ) -> pg_sys::HeapTuple;
     pub fn systable_endscan(scan: pg_sys::SysScanDesc);
+    pub fn heap_fetch(
+        table: Relation,
+        snapshot: pg_sys::Snapshot,
+        tuple: pg_sys::HeapTuple,
+        buffer: *mut pg_sys::Buffer,
+        keep: bool,
+    ) -> bool;
 
     pub fn heap_form_tuple(shape: pg_sys::TupleDesc, values: *mut Datum, nulls: *mut bool) -> pg_sys::HeapTuple;
     pub fn heap_freetuple(tuple: pg_sys::HeapTuple);

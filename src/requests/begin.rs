@@ -307,16 +307,16 @@ impl Asked<'_> {
             keeping::holds_claim(self.request, &self.lock),
             "only the holder of the claim decides to execute"
         );
-        let found = match self.find_and_decide(Seeker::LockHolder) {
-            Ok(Some(found)) => found,
-            Ok(None) => return Ok(Attempt::SessionTaken),
-            Err(error @ (Error::SessionEnded { .. } | Error::SessionFenced { .. })) => {
+        self.decide_and_start(deadline).inspect_err(|error| {
+            if let Error::SessionEnded { .. } | Error::SessionFenced { .. } = error {
                 // Settling goes on after this error, and leaves no lock.
                 keeping::release_claim(self.request, &self.lock);
-                return Err(error);
             }
-            Err(error) => return Err(error),
-        };
+        })
+    }
+
+    fn decide_and_start(&self, deadline: Deadline) -> Result<Attempt, Error> {
+        let Some(found) = self.find_and_decide_to_start()? else { return Ok(Attempt::SessionTaken) };
         Ok(match (found.decision, found.outcome, &found.lease) {
             (Decision::Replay, Some(outcome), _) => Attempt::Answered(Begun::Replay(outcome)),
             (Decision::Leased, _, Some(lease)) => Attempt::Leased(lease.lease.until),

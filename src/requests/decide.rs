@@ -16,6 +16,7 @@ use crate::store::checkpoint::{Checkpoint, StoredCheckpoint};
 use crate::store::lease::StoredLease;
 use crate::store::outcome::Outcome;
 use crate::store::rel::Snapshot;
+use crate::store::tuple::Hint;
 
 /// What the caller wants a request for.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -80,6 +81,8 @@ pub struct Decided {
     pub range_begun: Option<Range>,
     /// The slot for the reply of a numbered request that may be executed; otherwise 0.
     pub slot: i32,
+    /// As [`KeptRequest::former`].
+    pub former: Option<Hint>,
 }
 
 impl Decided {
@@ -97,11 +100,23 @@ impl Asked<'_> {
     /// Finds all that is kept of the request and decides. `None`: it is undecided whether the session is alive. A
     /// decision to refuse is returned as its error.
     pub fn find_and_decide(&self, seeker: Seeker) -> Result<Option<Decided>, Error> {
+        self.find_and_decide_unless(seeker, |_| false)
+    }
+
+    /// As [`Asked::find_and_decide`], for whoever has the lock and starts the request at once if it is to be executed:
+    /// then [`liveness::attend`] looks whether the session is alive.
+    pub fn find_and_decide_to_start(&self) -> Result<Option<Decided>, Error> {
+        let starts = |decision| matches!(decision, Decision::Execute { .. } | Decision::GiveUp);
+        self.find_and_decide_unless(Seeker::LockHolder, starts)
+    }
+
+    fn find_and_decide_unless(
+        &self,
+        seeker: Seeker,
+        session_is_checked: impl FnOnce(Decision) -> bool,
+    ) -> Result<Option<Decided>, Error> {
         let request = self.request;
         let mut kept = find::find(request, &self.lock, self.asked_at, seeker)?;
-        if self.check_session()? == Life::Undecided {
-            return Ok(None);
-        }
         let digest = match request {
             Request::Keyed(_) => self.lock,
             Request::Numbered(_) => request.digest(),
@@ -125,6 +140,9 @@ impl Asked<'_> {
             kept.placed = Placed { place: Place::Overlaps(begun), visible: true };
         }
         let decision = decide(&self.facts(&kept, checkpoint.as_ref(), lease.as_ref()));
+        if !session_is_checked(decision) && self.check_session()? == Life::Undecided {
+            return Ok(None);
+        }
         self.check_allowed(decision, kept.placed.place)?;
         Ok(Some(Decided {
             decision,
@@ -133,6 +151,7 @@ impl Asked<'_> {
             lease,
             digest,
             range_begun: begun,
+            former: kept.former,
             slot: match kept.placed.place {
                 Place::Next(slot) => slot,
                 _ => 0,

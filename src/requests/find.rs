@@ -10,6 +10,7 @@ use crate::store::outcome::{self, Outcome};
 use crate::store::rel::Snapshot;
 use crate::store::reply::{self, Reply, WithOutcome};
 use crate::store::stream;
+use crate::store::tuple::Hint;
 
 /// What is kept of a request.
 pub struct KeptRequest {
@@ -19,6 +20,14 @@ pub struct KeptRequest {
     pub visible: bool,
     /// Where the request stands in its stream. One with a key is always next.
     pub placed: Placed,
+    /// Where the reply stands that the request's own reply is written over.
+    pub former: Option<Hint>,
+}
+
+impl KeptRequest {
+    fn keyed(outcome: Option<Outcome>, visible: bool) -> KeptRequest {
+        KeptRequest { outcome, visible, placed: Placed { place: Place::Next(0), visible: true }, former: None }
+    }
 }
 
 /// Who looks for a request.
@@ -43,16 +52,13 @@ pub fn find(request: &Request<'_>, lock: &Digest, asked_at: i64, seeker: Seeker)
     }
 }
 
-/// The place of a request with a key.
-const NEXT: Placed = Placed { place: Place::Next(0), visible: true };
-
 fn find_keyed(request: &Keyed<'_>, digest: Digest, asked_at: i64, seeker: Seeker) -> Result<KeptRequest, Error> {
     if let Some(kept) = request.in_journal() {
         // Nobody else changes the row while this transaction has it locked.
         let row = if seeker == Seeker::LockHolder { kept.row()? } else { kept.row_anew()? };
         let visible = row.as_ref().is_none_or(|row| row.visible);
         let outcome = row.and_then(|row| row.outcome());
-        return Ok(KeptRequest { outcome, visible, placed: NEXT });
+        return Ok(KeptRequest::keyed(outcome, visible));
     }
     let snapshot = match seeker {
         // An inbox renews expired rows in their place, see `store/inbox.rs`. All other outcome rows never change.
@@ -70,7 +76,7 @@ fn find_keyed(request: &Keyed<'_>, digest: Digest, asked_at: i64, seeker: Seeker
     }
     let visible = found.as_ref().is_none_or(|found| found.visible);
     let outcome = found.map(|found| found.outcome);
-    Ok(KeptRequest { outcome, visible, placed: NEXT })
+    Ok(KeptRequest::keyed(outcome, visible))
 }
 
 fn find_numbered(request: &Numbered<'_>, seeker: Seeker) -> Result<KeptRequest, Error> {
@@ -85,15 +91,16 @@ fn find_numbered(request: &Numbered<'_>, seeker: Seeker) -> Result<KeptRequest, 
         None => request.range,
     };
     let mut placed = sequence::place(session.order, session.window, acked, &kept, asked);
-    let outcome = match placed.place {
-        Place::Kept(at) => replies.swap_remove(at).outcome,
-        _ => None,
+    let (outcome, former) = match placed.place {
+        Place::Kept(at) => (replies.swap_remove(at).outcome, None),
+        Place::Next(slot) => (None, replies.iter().find(|reply| reply.kept.slot == slot).map(|reply| reply.hint)),
+        _ => (None, None),
     };
     if seeker == Seeker::Inquirer && matches!(placed.place, Place::Overlaps(_)) {
         // A request that overlaps another one will never be executed.
         placed.place = Place::Discarded;
     }
-    Ok(KeptRequest { outcome, visible: placed.visible, placed })
+    Ok(KeptRequest { outcome, visible: placed.visible, placed, former })
 }
 
 /// The replies that may be kept of a request: that of its slot, or those of its stream. That of the request itself has its

@@ -71,7 +71,7 @@ pub fn record_open(
                 checkpoint::delete(&request.probe(open.digest))?;
             }
             let outcome = outcome(pg::now_us());
-            reply::save(numbered.stream(), numbers.slot, numbers.range, &outcome)?;
+            reply::save(numbered.stream(), numbers.slot, numbers.range, &outcome, numbers.former)?;
             ack.note(numbered)?;
             outcome
         }

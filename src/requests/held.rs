@@ -71,7 +71,7 @@ impl Leased {
             (Request::Keyed(_), _) => None,
             (Request::Numbered(numbered), Place::Next(slot)) => {
                 let last = self.stored.last.unwrap_or(numbered.range.last);
-                Some(Numbers { range: Range { last, ..numbered.range }, slot, acked: 0 })
+                Some(Numbers { range: Range { last, ..numbered.range }, slot, acked: 0, former: None })
             }
             (Request::Numbered(numbered), _) => {
                 return Err(Error::Discarded { name: request.name(), window: numbered.session.window });
@@ -104,7 +104,7 @@ fn find_leased(request: &Request<'_>, token: i64, function: &'static str) -> Res
     let asked_at = pg::now_us();
     let stored = keeping::lease(request, &lock, Snapshot::Itself)?.filter(|stored| stored.request == request.key());
     let of_lease = complete(token, stored.as_ref().map(|stored| &stored.lease), None);
-    let find::KeptRequest { outcome, visible, placed } = find::find(request, &lock, asked_at, Seeker::LockHolder)?;
+    let find::KeptRequest { outcome, visible, placed, .. } = find::find(request, &lock, asked_at, Seeker::LockHolder)?;
     let outcome = outcome.filter(|outcome| outcome.lives_at(asked_at)).map(|outcome| (outcome, visible));
     // A key with a lease has an outcome too if an import has brought the outcome since the begin. Then the lease is over.
     let done = matches!(request, Request::Keyed(_)) && outcome.is_some();

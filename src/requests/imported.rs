@@ -223,7 +223,7 @@ impl Target {
 
     /// Refuses what was imported just now if the request was begun since [`Target::look`].
     fn look_again(&self, request: &Keyed<'_>, digest: Digest, now_us: i64) -> Result<(), Error> {
-        if Tag::request(&digest).is_held_by_another() || outcome::find_of_others(&request.probe(digest), now_us)? {
+        if Tag::request(&digest).is_held_by_another() || outcome::find_of_others(&request.probe(digest), now_us) {
             return Err(Error::RecordedBeside(request.name()));
         }
         self.refuse_unfinished(request, digest, now_us)

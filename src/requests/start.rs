@@ -112,7 +112,7 @@ fn numbers(request: &Numbered<'_>, found: &Decided) -> Numbers {
         Some(Range { last, .. }) => Range { last, ..request.range },
         None => request.range,
     };
-    Numbers { range, slot: found.slot, acked: request.acked }
+    Numbers { range, slot: found.slot, acked: request.acked, former: found.former }
 }
 
 /// Gives the caller a lease. A caller without one still supersedes a former lease that ran out.

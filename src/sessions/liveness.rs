@@ -14,7 +14,7 @@ use crate::arguments;
 use crate::domain::end::End;
 use crate::domain::timeout::{runs_out_at, sign_is_due};
 use crate::error::{Error, WAIT_BY_SETTING};
-use crate::lock::Held;
+use crate::lock::{Held, Tag};
 use crate::model::ClientSession;
 use crate::names;
 use crate::open::{self, UsedSession};
@@ -81,27 +81,37 @@ pub fn clock_has_run_out(session: &ClientSession, seen: i64) -> bool {
     over(seen) && over(seen.max(pg::up_since().unwrap_or(now_us))) && lease::last_end(&session.id, now_us).is_none()
 }
 
-/// Uses the session in this transaction: shares its lock, and has the commit give a sign of life. `false`: another
-/// transaction has the session alone. The caller has just found the session alive by [`check`]. Before this call shares
-/// the lock, the session may have been ended or its clock may have run out, so this looks again.
+/// Uses the session in this transaction: shares its lock, refuses a session that has ended, and has the commit give a sign
+/// of life. `false`: another transaction has the session alone.
 pub fn attend(session: &Rc<ClientSession>) -> Result<bool, Error> {
     let lock = names::client_session_lock(&session.id);
     let used_by_us = lock.is_held_by_us();
     if !lock.is_shared_by_us() && !lock.try_share() {
         return Ok(false);
     }
-    let seen = last_seen(session)?;
-    if !used_by_us && clock_has_run_out(session, seen) && !lock.is_held_by_another() {
-        lock.release_share();
-        return Err(run_out(session));
-    }
+    let seen = if used_by_us {
+        last_seen(session)?
+    } else {
+        shared_alive(session, &lock).inspect_err(|_| lock.release_share())?
+    };
     open::use_session(session, seen);
     Ok(true)
 }
 
-/// Calls [`check`] and [`attend`], and waits while another transaction has the session alone.
+/// The last sign of life of a session whose lock this transaction has just shared. Refuses a session that has ended.
+fn shared_alive(session: &ClientSession, lock: &Tag) -> Result<i64, Error> {
+    let seen = last_seen(session)?;
+    if !clock_has_run_out(session, seen) || lock.is_held_by_another() {
+        return Ok(seen);
+    }
+    // As in check().
+    let seen = last_seen(session)?;
+    if clock_has_run_out(session, seen) { Err(run_out(session)) } else { Ok(seen) }
+}
+
+/// Calls [`attend`], and waits while another transaction has the session alone.
 pub fn attend_within(session: &Rc<ClientSession>, deadline: Deadline) -> Result<(), Error> {
-    while check(session)? == Life::Undecided || !attend(session)? {
+    while !attend(session)? {
         if !wait_while_taken(session, deadline) {
             let what = format!("the handing over of client session \"{}\" by another transaction", session.name);
             return Err(Error::WaitRanOut { what, hint: WAIT_BY_SETTING });

@@ -31,13 +31,10 @@ const ONE_WRITE: u64 = 2;
 /// The part that counts. Above it stands the database.
 const COUNT: u64 = (1 << 32) - ONE_WRITE;
 
-struct Words {
-    checkpoint: [AtomicU64; WORDS],
-    lease: [AtomicU64; WORDS],
-    outcome_long: [AtomicU64; WORDS],
-}
+/// The tables.
+const TABLES: [Table; 3] = [Table::Checkpoint, Table::Lease, Table::OutcomeLong];
 
-static ALL: Shared<Words> = Shared::new();
+static ALL: Shared<[[AtomicU64; WORDS]; TABLES.len()]> = Shared::new();
 
 thread_local! {
     /// Whether this transaction writes rows by statements of others.
@@ -49,18 +46,13 @@ pub fn init() {
     ALL.want(c"idempotence blank tables", |memory, locks| ALL.made(memory, locks));
 }
 
-/// The word of a table of this database, and the database.
+/// The word of a table of this database, and the database; `None`: nothing is known of the table.
 fn word(table: Table) -> Option<(&'static AtomicU64, u32)> {
+    let number = TABLES.iter().position(|of| *of == table)?;
     let database = pg::current_database().to_u32();
     // A process that is not connected yet has no database.
     let words = ALL.get().filter(|_| database != 0)?;
-    let of_table = match table {
-        Table::Checkpoint => &words.checkpoint,
-        Table::Lease => &words.lease,
-        Table::OutcomeLong => &words.outcome_long,
-        _ => return None,
-    };
-    Some((&of_table[database as usize % WORDS], database))
+    Some((&words[number][database as usize % WORDS], database))
 }
 
 /// What a word is where its table is known to have no page in the database.
@@ -91,7 +83,7 @@ impl Noted {
     }
 }
 
-/// A row was inserted into the table, and may be committed from now on.
+/// A row was inserted into a table, of these or any other, and may be committed from now on.
 pub fn written(table: Table) {
     if let Some((word, _)) = word(table) {
         count(word);
@@ -100,13 +92,13 @@ pub fn written(table: Table) {
 
 /// Something has happened to one of our tables that no writer of ours has done.
 pub fn forget() {
-    [Table::Checkpoint, Table::Lease, Table::OutcomeLong].into_iter().for_each(written);
+    TABLES.into_iter().for_each(written);
 }
 
 /// A database is being made. Nobody is connected to it until its transaction has committed.
 pub fn forget_all() {
     if let Some(words) = ALL.get() {
-        words.checkpoint.iter().chain(&words.lease).chain(&words.outcome_long).for_each(count);
+        words.iter().flatten().for_each(count);
     }
 }
 

@@ -10,7 +10,7 @@ use crate::pg;
 use crate::store::catalog::Table;
 use crate::store::rel::{Access, Rel};
 use crate::store::segment;
-use pgrx::datum::{DatumWithOid, Uuid};
+use pgrx::datum::Uuid;
 use pgrx::spi::{self, Spi};
 use std::mem::ManuallyDrop;
 use std::ops::ControlFlow;
@@ -60,14 +60,11 @@ fn failed(error: spi::Error) -> Error {
 /// Opens a cursor; gives its name.
 fn open(session: &SessionId, prefix: &str, wanted: Wanted) -> Result<String, spi::Error> {
     let end = prefix::end_of(prefix);
-    let query = query(wanted, end.is_some());
-    let session = Uuid::from_bytes(*session);
-    let arguments: [DatumWithOid<'_>; 3] = [session.into(), prefix.into(), end.as_deref().into()];
-    let arguments = &arguments[..if end.is_some() { 3 } else { 2 }];
+    let arguments = &[Uuid::from_bytes(*session).into(), prefix.into(), end.as_deref().into()];
     // The role is looked at when the cursor is opened.
     let owner = Rel::open(Table::Segment, Access::Read).owner();
     pg::as_role(owner, || {
-        Spi::connect_mut(|client| Ok(client.try_open_cursor_mut(query.as_str(), arguments)?.detach_into_name()))
+        Spi::connect_mut(|client| Ok(client.try_open_cursor_mut(query(wanted).as_str(), arguments)?.detach_into_name()))
     })
 }
 
@@ -84,12 +81,13 @@ fn close(name: &str) -> Result<(), spi::Error> {
     Spi::connect(|client| client.find_cursor(name).map(drop))
 }
 
-fn query(wanted: Wanted, has_end: bool) -> String {
+/// The plan is made for the arguments, so that a prefix without an end costs no look at each row.
+fn query(wanted: Wanted) -> String {
     let part = |table: &str, key: &str, condition: &str| {
-        let end = if has_end { format!(" AND t.{key} OPERATOR(pg_catalog.<) $3") } else { String::new() };
         format!(
             "SELECT t.{key} FROM {table} t
-             WHERE t.session OPERATOR(pg_catalog.=) $1 AND t.{key} OPERATOR(pg_catalog.>=) $2{end}{condition}"
+             WHERE t.session OPERATOR(pg_catalog.=) $1 AND t.{key} OPERATOR(pg_catalog.>=) $2
+               AND ($3 IS NULL OR t.{key} OPERATOR(pg_catalog.<) $3){condition}"
         )
     };
     let (of_outcomes, of_checkpoints) = match wanted {

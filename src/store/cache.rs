@@ -19,6 +19,7 @@ use crate::model::{ClientSession, StandingSession};
 use crate::pg::Own;
 use crate::store::catalog::{self, INDEXES, Index, TABLES, Table};
 use crate::store::invalidation::{self, Changes};
+use crate::store::tuple::Hint;
 use crate::store::way::Way;
 use pgrx::pg_sys;
 use std::borrow::Borrow;
@@ -80,6 +81,8 @@ pub struct Cache {
     pub clients: BoundedMap<SessionId, Rc<ClientSession>>,
     /// Client sessions that are known to have a row in `session`. They keep it at least until they have ended.
     pub saved: BoundedMap<SessionId, ()>,
+    /// Where the rows of client sessions at work stood.
+    pub at_work: BoundedMap<SessionId, Hint>,
     /// How many more sessions of a kind each owner may have.
     pub quota: BoundedMap<(pg_sys::Oid, Kind), Allowance>,
 }

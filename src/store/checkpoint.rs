@@ -10,7 +10,7 @@ use crate::store::catalog::{Index, Table};
 use crate::store::probe::Probe;
 use crate::store::rel::{Access, Rel, Snapshot};
 use crate::store::seldom;
-use crate::store::tuple::{Tid, Tuple, columns, uuid_equals};
+use crate::store::tuple::{Tid, Tuple, columns};
 use crate::store::write;
 use pgrx::pg_sys;
 
@@ -65,9 +65,8 @@ fn find_in<'rel>(
     if table.is_empty() {
         return Ok(None);
     }
-    let keys = &mut [uuid_equals(DIGEST as i16 + 1, &probe.digest.0)];
     let read = |row: &Columns<'rel>| Some(read(row, probe).map(|found| (found, row.at())));
-    table.find(Some(Index::Checkpoint), keys, snapshot, read).transpose()
+    table.find_digest(Index::Checkpoint, &probe.digest, snapshot, read).transpose()
 }
 
 fn read(row: &Columns<'_>, probe: &Probe<'_>) -> Result<StoredCheckpoint, Error> {
@@ -78,14 +77,15 @@ fn read(row: &Columns<'_>, probe: &Probe<'_>) -> Result<StoredCheckpoint, Error>
     if row.uuid(SESSION).as_ref() != Some(probe.session) || !same_request {
         return Err(Error::Corrupted { message: format!("the checkpoint found for {} is another request's", name()) });
     }
-    match (row.text(POINT), row.int8(WRITTEN_AT)) {
-        (Some(point), Some(written_at)) => {
-            let (state, fingerprint) = (row.jsonb(STATE), row.uuid(FINGERPRINT));
-            let checkpoint = Checkpoint { point, state, fingerprint, written_at, last: row.int8(LAST) };
-            Ok(StoredCheckpoint { checkpoint, visible: row.visible() })
-        }
-        _ => Err(Error::Corrupted { message: format!("the checkpoint of {} lacks a value", name()) }),
-    }
+    let broken = || Error::Corrupted { message: format!("the checkpoint of {} lacks a value", name()) };
+    let checkpoint = Checkpoint {
+        point: row.text(POINT).ok_or_else(broken)?,
+        state: row.jsonb(STATE),
+        fingerprint: row.uuid(FINGERPRINT),
+        written_at: row.int8(WRITTEN_AT).ok_or_else(broken)?,
+        last: row.int8(LAST),
+    };
+    Ok(StoredCheckpoint { checkpoint, visible: row.visible() })
 }
 
 /// Whether the transaction's snapshot does not see a checkpoint of the session.

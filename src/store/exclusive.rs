@@ -45,11 +45,11 @@ fn lock_parts(table: pg_sys::Oid, taken: &mut Vec<pg_sys::Oid>) -> bool {
     if !rel::try_lock(table, pg_sys::AccessShareLock) {
         return false;
     }
-    let toast = rel::toast_of(table);
+    let (toast, _) = rel::parts_of(table);
     rel::unlock(table, pg_sys::AccessShareLock);
     toast.is_none_or(|toast| lock_parts(toast, taken))
         && take(table, taken)
-        && rel::indexes_of(table).into_iter().all(|index| take(index, taken))
+        && rel::parts_of(table).1.into_iter().all(|index| take(index, taken))
 }
 
 const ALONE: u32 = pg_sys::AccessExclusiveLock;

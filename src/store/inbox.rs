@@ -8,22 +8,24 @@
 //! A scan with `SnapshotSelf` can miss a row that is being renewed. So `idem_lookup` uses an MVCC snapshot in an inbox.
 //! In `idem_once` such a miss does no harm, since the insertion then finds the key.
 
-use crate::domain::identity::{Digest, SessionId};
+use crate::domain::identity::Digest;
 use crate::error::{Error, RequestName};
 use crate::model::StandingSession;
 use crate::pg::{self, Sight, Statements, Timestamptz};
 use crate::store::batch;
 pub use crate::store::batch::Key;
+use crate::store::blank;
 use crate::store::catalog::{Index, Table};
-use crate::store::looks::{DirtyScan, RowState};
-use crate::store::outcome_columns;
+use crate::store::looks::DirtyScan;
+use crate::store::outcome_columns::{Columns, EXPIRES_AT};
 use crate::store::rel::{Access, Rel, Snapshot};
 use crate::store::segment;
+use crate::store::snapshot::RowState;
 use crate::store::sql;
-use crate::store::tuple::uuid_equals;
 use crate::store::write::{self, as_ours};
+use pgrx::PgSqlErrorCode;
 use pgrx::datum::{IntoDatum, Uuid};
-use pgrx::{PgSqlErrorCode, pg_sys};
+use pgrx::pg_sys::{self, TEXTARRAYOID, TEXTOID, TIMESTAMPTZARRAYOID, TIMESTAMPTZOID, UUIDARRAYOID, UUIDOID};
 use std::collections::HashSet;
 
 static STATEMENTS: Statements<(Table, Arbiter)> = Statements::new();
@@ -48,7 +50,7 @@ pub fn insert(
     } else {
         insert_by_sql(session, &table, keys, [recorded_at, now_us], &recorded_by)?
     };
-    segment::written(place);
+    blank::written(place.0);
 
     // Two transactions may insert the same key into different tables: when the ring turns between them, or where one of
     // the two expires before a segment's end and the other after it. Each inserts before it looks here, so at least one
@@ -79,20 +81,32 @@ fn insert_by_sql(
     session: &StandingSession,
     table: &Rel,
     keys: &[Key<'_>],
-    times: [i64; 2],
+    [recorded_at, now_us]: [i64; 2],
     recorded_by: &str,
 ) -> Result<Vec<bool>, Error> {
     let arbiter = if write::is_as_made(table) { Arbiter::Column } else { Arbiter::Constraint };
-    let insert =
-        || pg::as_role(table.owner(), || insert_in(table.table, arbiter, &session.id, keys, times, recorded_by));
+    let parameters = [
+        (UUIDARRAYOID, keys.iter().map(|key| Uuid::from_bytes(key.digest.0)).collect::<Vec<_>>().into_datum()),
+        (TEXTARRAYOID, keys.iter().map(|key| key.key).collect::<Vec<_>>().into_datum()),
+        (TIMESTAMPTZARRAYOID, keys.iter().map(|key| Timestamptz(key.expires_at)).collect::<Vec<_>>().into_datum()),
+        (UUIDOID, Some(pg::uuid(&session.id))),
+        (TIMESTAMPTZOID, Some(now_us.into())),
+        (TEXTOID, recorded_by.into_datum()),
+        (TIMESTAMPTZOID, Some(recorded_at.into())),
+    ];
+    let (types, values): (Vec<_>, Vec<_>) = parameters.into_iter().unzip();
+    let statement = STATEMENTS.get((table.table, arbiter), || (statement(table.table, arbiter), types));
+    let run = || as_ours(|| statement.rows(&values, Sight::OfTransaction, |row| row.uuid(0)));
+    let insert = || pg::as_role(table.owner(), run);
     let digests = pg::replacing_error(PgSqlErrorCode::ERRCODE_UNIQUE_VIOLATION, insert, |error| {
         error_while_rebuilt(session, table.table, error.message())
     });
-    let inserted: Vec<bool> = keys.iter().map(|key| digests.contains(&key.digest)).collect();
+    let digests: HashSet<_> = digests.into_iter().flatten().collect();
+    let inserted: Vec<bool> = keys.iter().map(|key| digests.contains(&key.digest.0)).collect();
     // A trigger may have suppressed a row or changed it. Then the key was neither seen before nor is it noted now.
     if arbiter == Arbiter::Constraint {
         for (key, _) in keys.iter().zip(&inserted).filter(|(_, inserted)| !**inserted) {
-            if !stands_anywhere(session, key, times[1])? {
+            if !stands_anywhere(session, key, now_us)? {
                 return Err(Error::NotWritten { relation: format!("idempotence.{}", table.table.name()) });
             }
         }
@@ -127,12 +141,11 @@ pub fn delete(digest: &Digest, now_us: i64) -> Result<bool, Error> {
         // The lock stays, see `Rel::open`.
         drop(Rel::open(place, Access::Write));
         let statement = format!(
-            "DELETE FROM idempotence.{name} WHERE digest OPERATOR(pg_catalog.=) $1
-             RETURNING expires_at OPERATOR(pg_catalog.>) $2"
+            "WITH deleted AS (DELETE FROM idempotence.{name} WHERE digest OPERATOR(pg_catalog.=) $1 RETURNING expires_at)
+             SELECT FROM deleted WHERE expires_at OPERATOR(pg_catalog.>) $2"
         );
         let arguments = [Uuid::from_bytes(digest.0).into(), Timestamptz(now_us).into()];
-        let deleted = sql::changing(&statement, &arguments, |row| row.get::<bool>(1))?;
-        lived |= deleted.contains(&Some(true));
+        lived |= sql::execute(&statement, &arguments)? > 0;
     }
     Ok(lived)
 }
@@ -145,41 +158,6 @@ enum Arbiter {
     /// Our constraint alone: somebody may have added a deferrable constraint, which cannot arbitrate.
     Constraint,
 }
-
-fn insert_in(
-    table: Table,
-    arbiter: Arbiter,
-    session: &SessionId,
-    keys: &[Key<'_>],
-    [recorded_at, now_us]: [i64; 2],
-    recorded_by: &str,
-) -> HashSet<Digest> {
-    let digests: Vec<Uuid> = keys.iter().map(|key| Uuid::from_bytes(key.digest.0)).collect();
-    let names: Vec<&str> = keys.iter().map(|key| key.key).collect();
-    let ends: Vec<Timestamptz> = keys.iter().map(|key| Timestamptz(key.expires_at)).collect();
-    let values = [
-        digests.into_datum(),
-        names.into_datum(),
-        ends.into_datum(),
-        Some(pg::uuid(session)),
-        Some(now_us.into()),
-        recorded_by.into_datum(),
-        Some(recorded_at.into()),
-    ];
-    let insert = STATEMENTS.get((table, arbiter), || (statement(table, arbiter), TYPES.to_vec()));
-    let inserted = as_ours(|| insert.rows(&values, Sight::OfTransaction, |row| row.uuid(0)));
-    inserted.into_iter().flatten().map(Digest).collect()
-}
-
-const TYPES: [pg_sys::Oid; 7] = [
-    pg_sys::UUIDARRAYOID,
-    pg_sys::TEXTARRAYOID,
-    pg_sys::TIMESTAMPTZARRAYOID,
-    pg_sys::UUIDOID,
-    pg_sys::TIMESTAMPTZOID,
-    pg_sys::TEXTOID,
-    pg_sys::TIMESTAMPTZOID,
-];
 
 fn statement(table: Table, arbiter: Arbiter) -> String {
     let table = table.name();
@@ -203,8 +181,7 @@ fn statement(table: Table, arbiter: Arbiter) -> String {
 fn stands_in(table: &Rel, index: Index, session: &StandingSession, key: &Key<'_>, now_us: i64) -> Result<bool, Error> {
     loop {
         // The scan has ended before the wait.
-        let state =
-            DirtyScan::begin(table, index).find(&key.digest, |_: &outcome_columns::Columns<'_>, state| Some(state));
+        let state = DirtyScan::begin(table, index).find(&key.digest, |_: &Columns<'_>, state| Some(state));
         match state {
             None => return Ok(false),
             Some(RowState::BeingInserted(by) | RowState::Committed { changing: Some(by) }) => {
@@ -213,10 +190,8 @@ fn stands_in(table: &Rel, index: Index, session: &StandingSession, key: &Key<'_>
             Some(RowState::Committed { changing: None }) => break,
         }
     }
-    let lives =
-        |row: &outcome_columns::Columns<'_>| (row.int8(outcome_columns::EXPIRES_AT)? > now_us).then(|| row.visible());
-    let keys = &mut [uuid_equals(outcome_columns::DIGEST as i16 + 1, &key.digest.0)];
-    match table.find(Some(index), keys, Snapshot::LatestMvcc, lives) {
+    let lives = |row: &Columns<'_>| (row.int8(EXPIRES_AT)? > now_us).then(|| row.visible());
+    match table.find_digest(index, &key.digest, Snapshot::LatestMvcc, lives) {
         Some(true) => Ok(true),
         Some(false) => Err(Error::Unserializable(RequestName::new(&session.name, key.key))),
         None => Ok(false),
@@ -227,7 +202,7 @@ fn stands_in(table: &Rel, index: Index, session: &StandingSession, key: &Key<'_>
 pub fn at_work(digest: &Digest) -> Option<pg_sys::TransactionId> {
     segment::all().find_map(|(table, index)| {
         let table = Rel::open(table, Access::Read);
-        DirtyScan::begin(&table, index).find(digest, |_: &outcome_columns::Columns<'_>, state| match state {
+        DirtyScan::begin(&table, index).find(digest, |_: &Columns<'_>, state| match state {
             RowState::BeingInserted(by) => Some(by),
             RowState::Committed { changing } => changing,
         })
@@ -236,9 +211,8 @@ pub fn at_work(digest: &Digest) -> Option<pg_sys::TransactionId> {
 
 /// Deletes the row for the key that this transaction has inserted.
 fn take_back<'rel>(table: &'rel Rel, index: Index, key: &Key<'_>) {
-    let keys = &mut [uuid_equals(outcome_columns::DIGEST as i16 + 1, &key.digest.0)];
-    let ours = |row: &outcome_columns::Columns<'rel>| row.is_ours().then(|| row.at());
-    if let Some(at) = table.find(Some(index), keys, Snapshot::Itself, ours) {
+    let ours = |row: &Columns<'rel>| row.is_ours().then(|| row.at());
+    if let Some(at) = table.find_digest(index, &key.digest, Snapshot::Itself, ours) {
         write::delete(table, at);
     }
 }

@@ -76,12 +76,8 @@ pub struct Holder {
 
 /// The holder of the lease that is kept under a request's lock.
 pub fn holder(of: Stream<'_>, lock: &Digest) -> Option<Holder> {
-    let table = Rel::open(Table::Lease, Access::Read);
-    if !table.is_readable() || table.is_empty() {
-        return None;
-    }
-    let keys = &mut [uuid_equals(DIGEST as i16 + 1, &lock.0)];
-    table.find(Some(Index::Lease), keys, Snapshot::LatestMvcc, |row: &Columns<'_>| {
+    let table = seldom::open(Table::Lease)?;
+    table.find_digest(Index::Lease, lock, Snapshot::LatestMvcc, |row: &Columns<'_>| {
         let is_of = row.uuid(SESSION).as_ref() == Some(of.session);
         let (role, until) = (row.text(HOLDER)?, row.int8(LEASED_UNTIL)?);
         is_of.then(|| Holder { role, application: row.text(APPLICATION).unwrap_or_default(), until })
@@ -101,12 +97,11 @@ fn find_in<'rel>(
     lock: &Digest,
     snapshot: Snapshot,
 ) -> Result<Option<(StoredLease, Tid<'rel>)>, Error> {
-    if !table.is_readable() || table.is_empty() {
+    if table.is_empty() {
         return Ok(None);
     }
-    let keys = &mut [uuid_equals(DIGEST as i16 + 1, &lock.0)];
     let read = |row: &Columns<'rel>| Some(read(row, of).map(|found| (found, row.at())));
-    table.find(Some(Index::Lease), keys, snapshot, read).transpose()
+    table.find_digest(Index::Lease, lock, snapshot, read).transpose()
 }
 
 fn read(row: &Columns<'_>, of: Stream<'_>) -> Result<StoredLease, Error> {
@@ -224,45 +219,28 @@ pub fn count(role: pg_sys::Oid, enough: i64) -> i64 {
 
 /// The greatest number of a stream that has a lease, run out or not; 0: none has.
 pub fn greatest_number(of: Stream<'_>) -> i64 {
-    let mut greatest = 0;
-    visit_session(of.session, |row| {
-        if row.text_is(STREAM, of.name) {
-            greatest = greatest.max(row.int8(LAST).unwrap_or(0));
-        }
-    });
-    greatest
+    let last = |row: &Columns<'_>| row.int8(LAST).filter(|_| row.text_is(STREAM, of.name));
+    of_session(of.session, last).into_iter().max().unwrap_or(0)
 }
 
 /// When the last lease of a session runs out that has not run out at `now_us`; `None`: it has no such lease.
 pub fn last_end(session: &SessionId, now_us: i64) -> Option<i64> {
-    let mut last = None;
-    visit_session(session, |row| last = last.max(row.int8(LEASED_UNTIL).filter(|until| *until > now_us)));
-    last
+    of_session(session, |row| row.int8(LEASED_UNTIL).filter(|until| *until > now_us)).into_iter().max()
 }
 
 /// The keys or first numbers that have a lease in a session, run out or not.
 pub fn keys_of(session: &SessionId) -> Vec<String> {
-    let mut keys = Vec::new();
-    visit_session(session, |row| keys.extend(row.text(REQUEST)));
-    keys
+    of_session(session, |row| row.text(REQUEST))
 }
 
 /// Whether the transaction's snapshot does not see a lease of the session.
 pub fn any_unseen(session: &SessionId) -> bool {
-    let mut unseen = false;
-    visit_session(session, |row| unseen |= !row.visible());
-    unseen
+    of_session(session, |row| Some(row.visible())).contains(&false)
 }
 
-/// Shows `visit` every lease that a session has, as the latest snapshot sees it.
-fn visit_session(session: &SessionId, mut visit: impl FnMut(&Columns<'_>)) {
-    let table = Rel::open(Table::Lease, Access::Read);
-    if !table.is_readable() || table.is_empty() {
-        return;
-    }
+/// What `read` makes of every lease that a session has, as the latest snapshot sees it.
+fn of_session<T>(session: &SessionId, read: impl Fn(&Columns<'_>) -> Option<T>) -> Vec<T> {
+    let Some(table) = seldom::open(Table::Lease) else { return Vec::new() };
     let keys = &mut [uuid_equals(SESSION as i16 + 1, session)];
-    table.find(Some(Index::LeaseSession), keys, Snapshot::LatestMvcc, |row: &Columns<'_>| -> Option<()> {
-        visit(row);
-        None
-    });
+    table.all(Some(Index::LeaseSession), keys, Snapshot::LatestMvcc, read)
 }

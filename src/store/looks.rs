@@ -8,12 +8,13 @@ use crate::domain::identity::Digest;
 use crate::domain::time_key;
 use crate::error::{Error, RequestName};
 use crate::model::StandingSession;
-use crate::pg::Writer;
+use crate::pg::{Writer, raw};
 use crate::store::cache;
 use crate::store::catalog::{Index, Table};
 use crate::store::outcome_columns::{self, Columns};
 use crate::store::rel::Rel;
-use crate::store::segment::{self, Place};
+use crate::store::segment;
+use crate::store::snapshot::{self, RowState};
 use crate::store::tuple::{Tuple, uuid_equals};
 use pgrx::pg_sys;
 
@@ -47,45 +48,28 @@ pub struct FoundKeys {
 pub fn find(session: &StandingSession, asked: &[AskedKey<'_>], now_us: i64) -> Result<FoundKeys, Error> {
     let mut found = FoundKeys { outcomes: vec![None; asked.len()], contended: false };
     let made_at = || time_key::made_from_to(asked.iter().map(|request| request.key));
-    segment::probe(made_at, |place, table| {
-        found.look_in(place, table, session, asked, now_us)?;
-        Ok::<Option<()>, Error>(None)
-    })?;
-    Ok(found)
-}
-
-impl FoundKeys {
-    fn look_in(
-        &mut self,
-        (table, index): Place,
-        rel: &Rel,
-        session: &StandingSession,
-        asked: &[AskedKey<'_>],
-        now_us: i64,
-    ) -> Result<(), Error> {
-        if rel.is_empty() {
-            return Ok(());
+    segment::probe(made_at, |(name, index), table| {
+        if table.is_empty() {
+            return Ok(None);
         }
-        let mut scan = DirtyScan::begin(rel, index);
-        for (request, outcome) in asked.iter().zip(&mut self.outcomes) {
-            if outcome.is_some() {
-                continue;
-            }
+        let mut scan = DirtyScan::begin(table, index);
+        for (request, outcome) in asked.iter().zip(&mut found.outcomes).filter(|(_, outcome)| outcome.is_none()) {
             let look = |row: &Columns<'_>, state| match state {
                 RowState::BeingInserted(_) => {
-                    self.contended = true;
+                    found.contended = true;
                     None
                 }
                 RowState::Committed { changing } => {
-                    let living = living(row, table, session, request, now_us);
-                    self.contended |= changing.is_some() || matches!(living, Ok(None));
+                    let living = living(row, name, session, request, now_us);
+                    found.contended |= changing.is_some() || matches!(living, Ok(None));
                     living.transpose()
                 }
             };
             *outcome = scan.find(&request.digest, look).transpose()?;
         }
-        Ok(())
-    }
+        Ok::<Option<()>, Error>(None)
+    })?;
+    Ok(found)
 }
 
 /// The outcome in a row, if it lives.
@@ -105,15 +89,6 @@ fn living(
     Ok((expires_at > now_us).then(|| Living { visible: row.visible(), writer: row.writer() }))
 }
 
-/// What a dirty snapshot tells of a row.
-#[derive(Clone, Copy)]
-pub(super) enum RowState {
-    /// This transaction, which is another one, is inserting it. It may still roll back.
-    BeingInserted(pg_sys::TransactionId),
-    /// It is committed or this transaction's own. `changing`: another transaction that is updating or deleting it.
-    Committed { changing: Option<pg_sys::TransactionId> },
-}
-
 /// A scan of a table of outcomes for one digest after the other. Nothing in it may be kept while the caller waits for
 /// somebody, since a scan keeps a page from being vacuumed.
 pub(super) struct DirtyScan<'rel> {
@@ -121,29 +96,21 @@ pub(super) struct DirtyScan<'rel> {
     index: pg_sys::Oid,
     key: pg_sys::ScanKeyData,
     scan: pg_sys::SysScanDesc,
-    /// Filled in with each row: which transactions are at work on it.
-    snapshot: *mut pg_sys::SnapshotData,
 }
 
 impl<'rel> DirtyScan<'rel> {
     pub fn begin(table: &'rel Rel, index: Index) -> DirtyScan<'rel> {
         // The digest is the first column of the table and of its index.
         let key = uuid_equals(outcome_columns::DIGEST as i16 + 1, &[0; 16]);
-        // SAFETY: a snapshot of zeros and of this type is what InitDirtySnapshot() makes.
-        let snapshot: *mut pg_sys::SnapshotData = unsafe {
-            let snapshot: *mut pg_sys::SnapshotData = pg_sys::palloc0(size_of::<pg_sys::SnapshotData>()).cast();
-            (*snapshot).snapshot_type = pg_sys::SnapshotType::SNAPSHOT_DIRTY;
-            snapshot
-        };
-        let mut scan = DirtyScan { table, index: cache::index_oid(index), key, scan: std::ptr::null_mut(), snapshot };
+        let mut scan = DirtyScan { table, index: cache::index_oid(index), key, scan: std::ptr::null_mut() };
         scan.start();
         scan
     }
 
     fn start(&mut self) {
-        // SAFETY: relation, index and key belong together. The snapshot lives as long as the scan.
+        // SAFETY: relation, index and key belong together. The snapshot is there for good.
         unsafe {
-            let snapshot = self.snapshot;
+            let snapshot = raw::guarded(|| snapshot::dirty());
             self.scan = pg_sys::systable_beginscan(self.table.rel, self.index, true, snapshot, 1, &mut self.key);
         }
     }
@@ -171,13 +138,7 @@ impl<'rel> DirtyScan<'rel> {
                 if tuple.is_null() {
                     return None;
                 }
-                let state = match ((*self.snapshot).xmin, (*self.snapshot).xmax) {
-                    (pg_sys::InvalidTransactionId, changer) => {
-                        RowState::Committed { changing: Some(changer).filter(|id| *id != pg_sys::InvalidTransactionId) }
-                    }
-                    (inserter, _) => RowState::BeingInserted(inserter),
-                };
-                let found = visit(&Tuple::read(tuple, (*self.table.rel).rd_att), state);
+                let found = visit(&Tuple::read(tuple, (*self.table.rel).rd_att), snapshot::row_state());
                 if found.is_some() {
                     return found;
                 }
@@ -197,10 +158,7 @@ impl Drop for DirtyScan<'_> {
             // The abort that follows closes the scan.
             return;
         }
-        // SAFETY: the scan was begun in start(), and is ended once. Nothing uses the snapshot any more.
-        unsafe {
-            pg_sys::systable_endscan(self.scan);
-            pg_sys::pfree(self.snapshot.cast());
-        }
+        // SAFETY: the scan was begun in start(), and is ended once.
+        unsafe { pg_sys::systable_endscan(self.scan) }
     }
 }

@@ -7,14 +7,9 @@ use crate::store::catalog::Table;
 use crate::store::invalidation::{self, RING};
 use pgrx::pg_sys;
 
-/// Makes every backend forget all that it remembers.
-pub fn all_changed() {
-    all_changed_by(cache::oid(Table::Session));
-}
-
-/// As [`all_changed`], told by one of our tables that the caller has open. It does not look the tables up, so it also
-/// works while the version of the tables is not that of the library.
-pub fn all_changed_by(table: pg_sys::Oid) {
+/// Makes every backend forget all that it remembers, told by one of our tables that the caller has open. It does not look the
+/// tables up, so it also works while the version of the tables is not that of the library.
+pub fn all_changed(table: pg_sys::Oid) {
     invalidation::forget();
     // SAFETY: registers a message for the commit. The table exists.
     unsafe { pg_sys::CacheInvalidateRelcacheByRelid(table) }

@@ -17,13 +17,14 @@ use crate::domain::time_key;
 use crate::error::{Error, RequestName};
 use crate::lock::Tag;
 use crate::pg::{self, Jsonb, Writer};
+use crate::store::blank;
 use crate::store::catalog::Table;
 use crate::store::outcome_columns::*;
 use crate::store::probe::Probe;
 use crate::store::rel::{Access, Rel, Snapshot};
 use crate::store::segment::{self, Place};
-use crate::store::snapshot::is_being_inserted;
-use crate::store::tuple::{Tid, uuid_equals};
+use crate::store::snapshot::{RowState, row_state};
+use crate::store::tuple::Tid;
 use crate::store::write;
 use pgrx::{PgSqlErrorCode, pg_sys};
 
@@ -71,30 +72,23 @@ pub fn find(probe: &Probe<'_>, asked_at: i64, snapshot: Snapshot) -> Result<Opti
     let mut expired = None;
     let made_at = || time_key::made_from_to([probe.key]);
     let living = segment::probe(made_at, |place, table| {
-        Ok::<_, Error>(match find_in(table, place, probe, snapshot)? {
-            Some((found, _)) if found.outcome.lives_at(asked_at) => Some(found),
-            Some((found, _)) => {
-                expired = Some(found);
-                None
-            }
-            None => None,
-        })
+        let Some((found, _)) = find_in(table, place, probe, snapshot)? else { return Ok::<_, Error>(None) };
+        if found.outcome.lives_at(asked_at) {
+            return Ok(Some(found));
+        }
+        expired = Some(found);
+        Ok(None)
     })?;
     Ok(living.or(expired))
 }
 
 /// The request's outcome in some table that lives at `now_us` and that this transaction has not inserted.
-pub fn find_of_others(probe: &Probe<'_>, now_us: i64) -> Result<bool, Error> {
-    for place in segment::all() {
-        let table = Rel::open(place.0, Access::Read);
-        let keys = &mut [uuid_equals(DIGEST as i16 + 1, &probe.digest.0)];
-        let lives =
-            |row: &Columns<'_>| row.int8(EXPIRES_AT).filter(|expires_at| !row.is_ours() && *expires_at > now_us);
-        if !table.is_empty() && table.find(Some(place.1), keys, Snapshot::Itself, lives).is_some() {
-            return Ok(true);
-        }
-    }
-    Ok(false)
+pub fn find_of_others(probe: &Probe<'_>, now_us: i64) -> bool {
+    let lives = |row: &Columns<'_>| row.int8(EXPIRES_AT).filter(|expires_at| !row.is_ours() && *expires_at > now_us);
+    segment::all().any(|(table, index)| {
+        let table = Rel::open(table, Access::Read);
+        !table.is_empty() && table.find_digest(index, &probe.digest, Snapshot::Itself, lives).is_some()
+    })
 }
 
 /// Whether the transaction's snapshot does not see an outcome of the session.
@@ -108,14 +102,13 @@ fn find_in<'rel>(
     probe: &Probe<'_>,
     snapshot: Snapshot,
 ) -> Result<Option<(StoredOutcome, Tid<'rel>)>, Error> {
-    let keys = &mut [uuid_equals(DIGEST as i16 + 1, &probe.digest.0)];
     let read = |row: &Columns<'rel>| {
-        if matches!(snapshot, Snapshot::WithInserted) && is_being_inserted() {
+        if matches!(snapshot, Snapshot::WithInserted) && matches!(row_state(), RowState::BeingInserted(_)) {
             return Some(Err(recorded_beside(probe)));
         }
         Some(read(row, name, probe).map(|found| (found, row.at())))
     };
-    table.find(Some(index), keys, snapshot, read).transpose()
+    table.find_digest(index, &probe.digest, snapshot, read).transpose()
 }
 
 fn recorded_beside(probe: &Probe<'_>) -> Error {
@@ -180,9 +173,9 @@ pub fn redact(probe: &Probe<'_>) -> Result<Option<Class>, Error> {
         // As in clear().
         let table = Rel::open(place.0, Access::Write);
         if let Some((StoredOutcome { outcome, .. }, at)) = find_in(&table, place, probe, Snapshot::Itself)? {
-            let keys = &mut [uuid_equals(DIGEST as i16 + 1, &probe.digest.0)];
             let recorded_by = |row: &Columns<'_>| row.text(RECORDED_BY);
-            let recorded_by = table.find(Some(place.1), keys, Snapshot::Itself, recorded_by).unwrap_or_default();
+            let recorded_by =
+                table.find_digest(place.1, &probe.digest, Snapshot::Itself, recorded_by).unwrap_or_default();
             write::delete(&table, at);
             let lives_longer = |(kept, _): &(Outcome, String)| outcome.expires_at > kept.expires_at;
             if kept.as_ref().is_none_or(lives_longer) {
@@ -226,5 +219,5 @@ pub fn insert_by(probe: &Probe<'_>, outcome: &Outcome, recorded_by: &str) {
         let of_digest = error.message().contains(&format!("{}_pkey", place.0.name()));
         of_digest.then(|| recorded_beside(probe))
     });
-    segment::written(place);
+    blank::written(place.0);
 }

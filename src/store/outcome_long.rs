@@ -9,18 +9,8 @@
 use crate::domain::identity::{Digest, SessionId};
 use crate::error::Error;
 use crate::lock::Tag;
-use crate::store::cache;
-use crate::store::catalog::Table;
-use crate::store::rel::{self, Access, Rel};
 use crate::store::sql::{self, ids, moment};
 use pgrx::datum::Uuid;
-use pgrx::pg_sys;
-
-/// Takes the lock to write the table if no conflicting lock is held; gives whether it did. The statements that follow do
-/// not wait behind VACUUM FULL then.
-pub fn try_lock() -> bool {
-    rel::try_lock(cache::oid(Table::OutcomeLong), pg_sys::RowExclusiveLock)
-}
 
 /// Locks the requests, to the end of the transaction; gives those whose lock was free.
 pub fn lock_requests(digests: &[Digest]) -> Vec<SessionId> {
@@ -49,14 +39,4 @@ pub fn delete(digests: &[SessionId], before: i64) -> Result<usize, Error> {
           SELECT o.digest FROM ONLY idempotence.outcome_long o
           WHERE o.digest OPERATOR(pg_catalog.=) ANY ($1) AND o.expires_at OPERATOR(pg_catalog.<=) $2 FOR UPDATE SKIP LOCKED))";
     sql::execute(statement, &[ids(digests).into(), moment(before).into()])
-}
-
-/// Whether the table has no page.
-pub fn is_blank() -> bool {
-    Rel::open(Table::OutcomeLong, Access::Read).is_empty()
-}
-
-/// Truncates the table. The caller has locked it exclusively.
-pub fn truncate() -> Result<(), Error> {
-    sql::execute("TRUNCATE ONLY idempotence.outcome_long", &[]).map(drop)
 }

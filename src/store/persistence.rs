@@ -7,11 +7,8 @@
 use crate::error::Error;
 use crate::store::catalog::Table;
 use crate::store::exclusive;
-use crate::store::rel::{Access, Rel, Snapshot};
+use crate::store::rel::{Access, Rel};
 use crate::store::sql;
-use crate::store::tuple::{Tuple, columns};
-
-columns! { "persistence", COLUMNS: UNLOGGED, WHAT }
 
 /// What can be logged or unlogged.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -62,33 +59,19 @@ fn is_unlogged(what: What) -> bool {
 
 /// Applies the choices to tables that nobody uses just now. Gives how many tables have changed.
 pub fn apply_choices() -> Result<usize, Error> {
-    let chosen = choices();
+    if Rel::open(Table::Persistence, Access::Read).is_empty() {
+        return Ok(0);
+    }
     let mut changed = 0;
-    for (what, unlogged) in chosen {
-        if is_unlogged(what) != unlogged && apply(what, unlogged)? {
+    for (name, unlogged) in sql::pairs::<String, bool>("SELECT what, unlogged FROM idempotence.persistence", &[])? {
+        let what = What::ALL.into_iter().find(|what| what.name() == name && is_unlogged(*what) != unlogged);
+        if let Some(what) = what
+            && apply(what, unlogged)?
+        {
             changed += 1;
         }
     }
     Ok(changed)
-}
-
-/// Whether a DBA has chosen that leases are unlogged.
-pub fn claims_are_to_be_unlogged() -> bool {
-    choices().contains(&(What::Claims, true))
-}
-
-/// The choices: what, and whether it is to be unlogged.
-fn choices() -> Vec<(What, bool)> {
-    let table = Rel::open(Table::Persistence, Access::Read);
-    let mut chosen = Vec::new();
-    if !table.is_empty() {
-        table.find(None, &mut [], Snapshot::LatestMvcc, |row: &Tuple<'_, COLUMNS>| -> Option<()> {
-            let (name, unlogged) = (row.text(WHAT)?, row.bool(UNLOGGED)?);
-            chosen.extend(What::ALL.into_iter().filter(|what| what.name() == name).map(|what| (what, unlogged)));
-            None
-        });
-    }
-    chosen
 }
 
 /// Gives false if somebody uses the table.

@@ -4,7 +4,7 @@
 //! To change a row, a caller opens the table to write first and finds the row after that. A place that was found before
 //! the table was locked may belong to another row by now.
 
-use crate::domain::identity::SessionId;
+use crate::domain::identity::{Digest, SessionId};
 use crate::lock;
 use crate::pg::{self, raw};
 use crate::store::cache;
@@ -12,8 +12,9 @@ use crate::store::catalog::{Index, Table};
 use crate::store::invalidation;
 use crate::store::scan::Scan;
 pub use crate::store::snapshot::Snapshot;
-use crate::store::tuple::{Tuple, uuid_equals};
+use crate::store::tuple::{Hint, Tid, Tuple, uuid_equals};
 use crate::store::written;
+use pgrx::itemptr::item_pointer_get_both;
 use pgrx::pg_sys;
 
 /// How a table is opened, and what happens to its lock when it is closed.
@@ -91,6 +92,38 @@ impl Rel {
         unsafe { pg::file_of(self.rel) }
     }
 
+    /// Where the row at `at` stands, for [`Rel::look_at`].
+    pub fn hint(&self, at: Tid<'_>) -> Hint {
+        Hint { file: self.file(), tid: at.get() }
+    }
+
+    /// Runs `visit` on the row that stands where the hint says, as `SnapshotSelf` sees it. It may be any row of the table:
+    /// `visit` looks whether it is the one that is wanted. That takes a fifth of the instructions of a search.
+    pub fn look_at<'rel, const N: usize, T>(
+        &'rel self,
+        hint: Hint,
+        visit: impl FnOnce(&Tuple<'rel, N>) -> Option<T>,
+    ) -> Option<T> {
+        let (block, _) = item_pointer_get_both(hint.tid);
+        if hint.file != self.file() || block >= self.pages() {
+            return None;
+        }
+        // SAFETY: the page is there, since the table is locked. A line pointer without a row gives false. The row stays in
+        // its page as long as the buffer is pinned. On an error or a panic the abort gives the buffer back. The closure
+        // has nothing to drop and does not panic.
+        unsafe {
+            let mut tuple = pg_sys::HeapTupleData { t_self: hint.tid, ..std::mem::zeroed() };
+            let mut buffer = pg_sys::InvalidBuffer as pg_sys::Buffer;
+            let itself = &raw mut pg_sys::SnapshotSelfData;
+            if !raw::guarded(|| raw::heap_fetch(self.rel, itself, &mut tuple, &mut buffer, false)) {
+                return None;
+            }
+            let found = visit(&Tuple::read(&mut tuple, (*self.rel).rd_att));
+            pg_sys::ReleaseBuffer(buffer);
+            found
+        }
+    }
+
     /// Runs `visit` on each row that matches the keys and that the snapshot sees, until `visit` gives a value.
     pub fn find<'rel, const N: usize, T>(
         &'rel self,
@@ -107,6 +140,34 @@ impl Rel {
             found = visit(&tuple);
         }
         scan.end();
+        found
+    }
+
+    /// As [`Rel::find`], for the rows of a digest, which is the first column of a table of requests and of its index.
+    pub fn find_digest<'rel, const N: usize, T>(
+        &'rel self,
+        index: Index,
+        digest: &Digest,
+        snapshot: Snapshot,
+        visit: impl FnMut(&Tuple<'rel, N>) -> Option<T>,
+    ) -> Option<T> {
+        self.find(Some(index), &mut [uuid_equals(1, &digest.0)], snapshot, visit)
+    }
+
+    /// What `read` makes of each row that matches the keys and that the snapshot sees, without rows of which it gives
+    /// nothing.
+    pub fn all<'rel, const N: usize, T>(
+        &'rel self,
+        index: Option<Index>,
+        keys: &mut [pg_sys::ScanKeyData],
+        snapshot: Snapshot,
+        mut read: impl FnMut(&Tuple<'rel, N>) -> Option<T>,
+    ) -> Vec<T> {
+        let mut found = Vec::new();
+        self.find(index, keys, snapshot, |row| {
+            found.extend(read(row));
+            None::<()>
+        });
         found
     }
 
@@ -256,27 +317,26 @@ pub fn unlock(relation: pg_sys::Oid, mode: u32) {
     unsafe { pg_sys::UnlockRelationOid(relation, mode as i32) }
 }
 
-/// The indexes of a table. The caller has locked the table.
-pub(super) fn indexes_of(table: pg_sys::Oid) -> Vec<pg_sys::Oid> {
-    // SAFETY: the table is locked, so it exists and does not change. The list has `count` oids.
+/// The TOAST table of a table, if it has one, and the indexes of the table. The caller has locked the table.
+pub(super) fn parts_of(table: pg_sys::Oid) -> (Option<pg_sys::Oid>, Vec<pg_sys::Oid>) {
+    // SAFETY: the table is locked, so it exists and does not change.
     unsafe {
         let rel = pg_sys::table_open(table, pg_sys::NoLock as i32);
-        let list = pg_sys::RelationGetIndexList(rel);
-        let count = if list.is_null() { 0 } else { (*list).length };
-        let indexes = (0..count).map(|n| pg_sys::list_nth_oid(list, n)).collect();
+        let parts = (Some((*(*rel).rd_rel).reltoastrelid), indexes_of(rel));
         pg_sys::table_close(rel, pg_sys::NoLock as i32);
-        indexes
+        (parts.0.filter(|toast| *toast != pg_sys::InvalidOid), parts.1)
     }
 }
 
-/// The TOAST table of a table, if it has one. The caller has locked the table.
-pub(super) fn toast_of(table: pg_sys::Oid) -> Option<pg_sys::Oid> {
-    // SAFETY: as above.
-    let toast = unsafe {
-        let rel = pg_sys::table_open(table, pg_sys::NoLock as i32);
-        let toast = (*(*rel).rd_rel).reltoastrelid;
-        pg_sys::table_close(rel, pg_sys::NoLock as i32);
-        toast
-    };
-    (toast != pg_sys::InvalidOid).then_some(toast)
+/// The indexes of a table.
+///
+/// # Safety
+/// The table is open and locked.
+pub(super) unsafe fn indexes_of(rel: pg_sys::Relation) -> Vec<pg_sys::Oid> {
+    // SAFETY: as the caller warrants. The list has as many oids as it says.
+    unsafe {
+        let list = pg_sys::RelationGetIndexList(rel);
+        let count = if list.is_null() { 0 } else { (*list).length };
+        (0..count).map(|number| pg_sys::list_nth_oid(list, number)).collect()
+    }
 }

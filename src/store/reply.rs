@@ -10,7 +10,7 @@ use crate::pg::{self, Jsonb};
 use crate::store::catalog::{Index, Table};
 use crate::store::outcome::Outcome;
 use crate::store::rel::{Access, Rel, Snapshot};
-use crate::store::tuple::{Tid, Tuple, columns, int4_below, int4_equals, text_equals, uuid_equals};
+use crate::store::tuple::{Hint, Tid, Tuple, columns, int4_below, int4_equals, text_equals, uuid_equals};
 use crate::store::write;
 use pgrx::pg_sys;
 use uuid::Uuid;
@@ -28,6 +28,8 @@ pub struct Reply {
     pub kept: Kept,
     /// Its outcome, if that was asked for and the response was not dropped.
     pub outcome: Option<Outcome>,
+    /// Where its row stands.
+    pub hint: Hint,
 }
 
 /// Which reply is read with its outcome. Of all others only slot and numbers are read.
@@ -74,7 +76,7 @@ fn find_in_slot<'rel>(
         return Ok(None);
     }
     let keys = &mut keys(stream, slot);
-    let read = |row: &Columns<'rel>| Some(read(row, stream, with_outcome).map(|reply| (reply, row.at())));
+    let read = |row: &Columns<'rel>| Some(read(table, row, stream, with_outcome).map(|reply| (reply, row.at())));
     table.find(Some(Index::Reply), keys, snapshot, read).transpose()
 }
 
@@ -101,14 +103,15 @@ pub fn in_stream(stream: Stream<'_>, with_outcome: WithOutcome, snapshot: Snapsh
             text_equals(STREAM as i16 + 1, stream.name),
             int4_below(SLOT as i16 + 1, below),
         ];
-        let is_end =
-            table.visit_back(Index::Reply, keys, snapshot, |row: &Columns<'_>| match read(row, stream, with_outcome) {
+        let is_end = table.visit_back(Index::Reply, keys, snapshot, |row: &Columns<'_>| {
+            match read(&table, row, stream, with_outcome) {
                 Ok(reply) => {
                     below = reply.kept.slot;
                     replies.push(reply);
                 }
                 Err(error) => failed = Some(error),
-            });
+            }
+        });
         match failed {
             Some(error) => return Err(error),
             None if is_end => return Ok(replies),
@@ -117,7 +120,7 @@ pub fn in_stream(stream: Stream<'_>, with_outcome: WithOutcome, snapshot: Snapsh
     }
 }
 
-fn read(row: &Columns<'_>, stream: Stream<'_>, with_outcome: WithOutcome) -> Result<Reply, Error> {
+fn read(table: &Rel, row: &Columns<'_>, stream: Stream<'_>, with_outcome: WithOutcome) -> Result<Reply, Error> {
     let broken = || {
         let message = format!("a reply of session \"{}\" lacks a value", Uuid::from_bytes(*stream.session));
         Error::Corrupted { message }
@@ -143,17 +146,24 @@ fn read(row: &Columns<'_>, stream: Stream<'_>, with_outcome: WithOutcome) -> Res
     };
     let slot = row.int4(SLOT).ok_or_else(broken)?;
     let kept = Kept { range, slot, answers: class.is_some(), visible: row.visible() };
-    Ok(Reply { kept, outcome })
+    Ok(Reply { kept, outcome, hint: table.hint(row.at()) })
 }
 
-/// Writes a reply over the one that its slot keeps. The caller has the lane's lock.
-pub fn save(stream: Stream<'_>, slot: i32, range: Range, outcome: &Outcome) -> Result<(), Error> {
+/// Writes a reply over the one that its slot keeps, and that may still stand where it stood before. The caller has the
+/// lane's lock.
+pub fn save(stream: Stream<'_>, slot: i32, range: Range, outcome: &Outcome, before: Option<Hint>) -> Result<(), Error> {
     debug_assert!(outcome.expires_at.is_none(), "a slot decides how long a reply is kept, not the clock");
     debug_assert!(0 <= slot && 1 <= range.first && range.first <= range.last);
     let columns = columns(stream, slot, range, outcome, &pg::current_role_name());
     let table = Rel::open(Table::Reply, Access::Write);
-    let former = find_in_slot(&table, stream, slot, WithOutcome::None, Snapshot::Itself)?;
-    write::save(&table, former.map(|(_, at)| at), &columns);
+    let is_it = |row: &Columns<'_>| {
+        row.int4(SLOT) == Some(slot) && row.uuid(SESSION) == Some(*stream.session) && row.text_is(STREAM, stream.name)
+    };
+    let former = match before.and_then(|hint| table.look_at(hint, |row: &Columns<'_>| is_it(row).then_some(row.at()))) {
+        None => find_in_slot(&table, stream, slot, WithOutcome::None, Snapshot::Itself)?.map(|(_, at)| at),
+        found => found,
+    };
+    write::save(&table, former, &columns);
     Ok(())
 }
 

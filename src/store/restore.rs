@@ -20,11 +20,10 @@ use crate::guc;
 use crate::lock::Tag;
 use crate::pg;
 use crate::store::catalog::Table;
-use crate::store::persistence;
-use crate::store::rel::{Access, Rel, Snapshot};
+use crate::store::rel::{Access, Rel};
 use crate::store::sql;
 use crate::store::sweep;
-use crate::store::tuple::{Tuple, columns};
+use crate::store::tuple::columns;
 use pgrx::datum::{TimestampWithTimeZone, Uuid};
 
 /// The tables that can have rows without a session.
@@ -40,24 +39,17 @@ pub const TABLES: [Table; 7] = [
 
 /// The SQL condition that a row `t` still counts and that its session is missing. $2 and $3 are the [`moments`]. An
 /// abandoned checkpoint or lease may outlive its session for a while, so it does not count.
-pub fn orphan_condition(table: Table) -> &'static str {
-    match table {
-        Table::Reply => {
-            "$2 IS NOT NULL AND $3 IS NOT NULL AND NOT EXISTS (SELECT FROM idempotence.session s WHERE s.id OPERATOR(pg_catalog.=) t.session OFFSET 0)"
-        }
-        Table::Checkpoint => {
-            "$2 IS NOT NULL AND t.written_at OPERATOR(pg_catalog.>) $3
-            AND NOT EXISTS (SELECT FROM idempotence.session s WHERE s.id OPERATOR(pg_catalog.=) t.session OFFSET 0)"
-        }
-        Table::Lease => {
-            "$2 IS NOT NULL AND t.leased_until OPERATOR(pg_catalog.>) $3
-            AND NOT EXISTS (SELECT FROM idempotence.session s WHERE s.id OPERATOR(pg_catalog.=) t.session OFFSET 0)"
-        }
-        _ => {
-            "t.expires_at OPERATOR(pg_catalog.>) $2 AND $3 IS NOT NULL
-            AND NOT EXISTS (SELECT FROM idempotence.session s WHERE s.id OPERATOR(pg_catalog.=) t.session OFFSET 0)"
-        }
-    }
+pub fn orphan_condition(table: Table) -> String {
+    let counts = match table {
+        Table::Reply => "$2 IS NOT NULL AND $3 IS NOT NULL",
+        Table::Checkpoint => "$2 IS NOT NULL AND t.written_at OPERATOR(pg_catalog.>) $3",
+        Table::Lease => "$2 IS NOT NULL AND t.leased_until OPERATOR(pg_catalog.>) $3",
+        _ => "t.expires_at OPERATOR(pg_catalog.>) $2 AND $3 IS NOT NULL",
+    };
+    format!(
+        "{counts}
+         AND NOT EXISTS (SELECT FROM idempotence.session s WHERE s.id OPERATOR(pg_catalog.=) t.session OFFSET 0)"
+    )
 }
 
 /// This moment, and the moment before which a checkpoint or a lease without a session is abandoned: about a retention
@@ -95,68 +87,24 @@ pub fn undouble(table: &str) -> Result<(), Error> {
     if doubled && table == Table::Secret.name() { Err(Error::SecretRestoredTwice) } else { Ok(()) }
 }
 
-/// The tables of which every dump has a COPY if it has one of the secret. The view `idempotence.missing` has the same
-/// list.
-const DUMPED: [Table; 7] = [
-    Table::Session,
-    Table::Outcome0,
-    Table::Outcome1,
-    Table::Outcome2,
-    Table::OutcomeLong,
-    Table::Reply,
-    Table::Checkpoint,
-];
-
-/// The tables of which every dump has a COPY too, and without which every request is answered all the same: who has
-/// repaired, and who was granted what. The view `idempotence.missing` has the same list.
-const DUMPED_BESIDE: [Table; 2] = [Table::Audit, Table::Granted];
-
 columns! { "restore", COLUMNS: NOTED_AT, PLACE, BROUGHT, LOOKED_AT, ORPHANS }
 
-/// The names of the tables that were restored.
-fn brought() -> Vec<String> {
-    let table = Rel::open(Table::Restore, Access::Read);
-    let mut brought = Vec::new();
-    if table.is_empty() {
-        return brought;
-    }
-    table.find(None, &mut [], Snapshot::LatestMvcc, |row: &Tuple<'_, COLUMNS>| -> Option<()> {
-        brought.push(row.text(BROUGHT)?);
-        None
-    });
-    brought
-}
-
-/// Whether a table was restored.
-pub fn has_come(table: Table) -> bool {
-    brought().iter().any(|brought| brought == table.name())
-}
-
-/// Whether all tables have come without which requests are answered all the same.
-pub fn has_come_beside() -> bool {
-    DUMPED_BESIDE.into_iter().all(has_come)
-}
-
 /// The tables that have not come yet, if the secret was restored and any are missing.
-pub fn missing() -> Option<String> {
-    let brought = brought();
-    let has = |table: Table| brought.iter().any(|brought| brought == table.name());
-    // Where leases are unlogged a dump may leave them out, as a crash may lose them.
-    let leases = (!persistence::claims_are_to_be_unlogged()).then_some(Table::Lease);
-    let missing: Vec<String> = DUMPED
-        .into_iter()
-        .chain(leases)
-        .filter(|table| !has(*table))
-        .map(|table| format!("idempotence.{}", table.name()))
-        .collect();
-    (has(Table::Secret) && !missing.is_empty()).then(|| missing.join(", "))
+pub fn missing() -> Result<Option<String>, Error> {
+    if Rel::open(Table::Restore, Access::Read).is_empty() {
+        return Ok(None);
+    }
+    sql::first("SELECT m.missing FROM idempotence.missing m")
 }
 
 /// The error for a session that nothing is known of, if a restore has left out the sessions. It is in question then whether
 /// there is such a session, and nobody must make it anew.
 pub fn sessions_left_out() -> Option<Error> {
-    let missing = missing()?;
-    (!has_come(Table::Session)).then_some(Error::TablesNotRestored { missing })
+    match missing().transpose()? {
+        Ok(missing) if missing.split(", ").all(|table| table != "idempotence.session") => None,
+        Ok(missing) => Some(Error::TablesNotRestored { missing }),
+        Err(error) => Some(error),
+    }
 }
 
 /// Whether rows were restored whose sessions are not yet known to be there. If nothing was ever restored,
@@ -179,7 +127,7 @@ pub fn refuse_new_session(session: &str) -> Result<(), Error> {
     if !is_in_question()? {
         return Ok(());
     }
-    if let Some(missing) = missing() {
+    if let Some(missing) = missing()? {
         return Err(Error::TablesNotRestored { missing });
     }
     let [now, abandoned] = moments();
@@ -204,15 +152,14 @@ pub fn accept() -> Result<bool, Error> {
 
 #[cfg(test)]
 mod tests {
-    use super::{DUMPED, DUMPED_BESIDE};
-    use crate::store::catalog::Table;
-
     /// Each table that a dump has is known to be missing if it does not come, or its absence does no harm.
     #[test]
     fn what_a_dump_has_is_missed() {
         const HARMLESS: [&str; 3] = ["stream", "persistence", "secret"];
-        let noted = DUMPED.into_iter().chain(DUMPED_BESIDE).chain([Table::Lease]);
-        let missed: Vec<&str> = noted.map(Table::name).chain(HARMLESS).collect();
+        let (_, view) = include_str!("../../sql/checks.sql").split_once("VIEW idempotence.missing").expect("the view");
+        let (_, missed) = view.split_once("unnest('{").expect("its tables");
+        let (missed, _) = missed.split_once('}').expect("their end");
+        let missed: Vec<&str> = missed.split(',').chain(HARMLESS).collect();
         let script = include_str!("../../sql/tables.sql");
         let dumped = script.lines().filter_map(|line| {
             line.strip_prefix("SELECT pg_catalog.pg_extension_config_dump('idempotence.")?.split('\'').next()

@@ -68,7 +68,7 @@ pub fn check() -> Result<(), Error> {
 
 /// Refuses to answer requests while a restore lacks tables.
 fn check_complete() -> Result<(), Error> {
-    restore::missing().map_or(Ok(()), |missing| Err(Error::TablesNotRestored { missing }))
+    restore::missing()?.map_or(Ok(()), |missing| Err(Error::TablesNotRestored { missing }))
 }
 
 /// Refuses to answer requests while a restore lacks tables, or has brought outcomes of another key.
@@ -110,7 +110,7 @@ pub fn put_in_use() -> Result<(), Error> {
             return Err(not_restored());
         }
         write::update(&table, row.at, &[Some(pg::now_us().into()), row.key.as_slice().into_datum()]);
-        message::all_changed();
+        message::all_changed(cache::oid(Table::Secret));
     }
     Ok(())
 }
@@ -124,8 +124,16 @@ fn read() -> Rel {
 }
 
 /// The row of the key that counts: the one in use; if none is, the one with the smallest key.
-fn row_that_counts(table: &Rel) -> Result<KeyRow<'_>, Error> {
-    let (used, unused): (Vec<KeyRow<'_>>, Vec<KeyRow<'_>>) = rows(table).into_iter().partition(|row| row.in_use);
+fn row_that_counts<'rel>(table: &'rel Rel) -> Result<KeyRow<'rel>, Error> {
+    let rows = table.all(None, &mut [], Snapshot::LatestMvcc, |row: &Columns<'rel>| {
+        Some(KeyRow {
+            at: row.at(),
+            key: row.bytes(KEY)?.try_into().ok()?,
+            in_use: row.int8(IN_USE_SINCE).is_some(),
+            committed: !row.is_ours(),
+        })
+    });
+    let (used, unused): (Vec<_>, Vec<_>) = rows.into_iter().partition(|row| row.in_use);
     // The same dump restored twice without triggers brings the same key twice.
     if used.windows(2).any(|pair| pair[0].key != pair[1].key) {
         let message = "table \"idempotence.secret\" has two keys in use".into();
@@ -133,18 +141,4 @@ fn row_that_counts(table: &Rel) -> Result<KeyRow<'_>, Error> {
     }
     let counts = used.into_iter().chain(unused).min_by_key(|row| (!row.in_use, row.key));
     counts.ok_or_else(|| Error::Corrupted { message: "table \"idempotence.secret\" has no row".into() })
-}
-
-fn rows<'rel>(table: &'rel Rel) -> Vec<KeyRow<'rel>> {
-    let mut rows = Vec::new();
-    table.find(None, &mut [], Snapshot::LatestMvcc, |row: &Columns<'rel>| -> Option<()> {
-        rows.push(KeyRow {
-            at: row.at(),
-            key: row.bytes(KEY)?.try_into().ok()?,
-            in_use: row.int8(IN_USE_SINCE).is_some(),
-            committed: !row.is_ours(),
-        });
-        None
-    });
-    rows
 }

@@ -13,11 +13,10 @@
 //! No outcome ever moves, so it makes no difference in which order readers look into the tables.
 
 use crate::domain::pace;
-use crate::error::Error;
+use crate::error::{Error, or_raise};
 use crate::guc;
 use crate::lock::Tag;
 use crate::pg;
-use crate::store::blank;
 use crate::store::cache::{self, Other, Pointer};
 use crate::store::catalog::{Index, Table};
 use crate::store::fresh;
@@ -112,13 +111,6 @@ pub fn open_for_outcomes(last: i64) -> (Place, Rel) {
     }
 }
 
-/// Outcomes were inserted into this table, and may be committed from now on.
-pub fn written(place: Place) {
-    if place.0 == LONG.0 {
-        blank::written(LONG.0);
-    }
-}
-
 /// The number of the row that also notes when sessions were restored.
 pub const FIRST: i16 = 0;
 
@@ -162,30 +154,16 @@ pub fn end_transaction(committed: bool) {
 
 fn read() -> (Pointer, bool) {
     READ_AMID_WRITES.set(READ_AMID_WRITES.get() || pg::has_written());
-    let (mut current, mut committed) = (None, true);
-    let mut at_rest = [None; SEGMENTS.len()];
     let table = Rel::open(Table::Segment, Access::Read);
-    table.find(None, &mut [], Snapshot::LatestMvcc, |row: &Columns<'_>| -> Option<()> {
-        committed &= !row.is_ours();
-        let number = usize::try_from(row.int2(NUMBER)?).ok()?;
-        // While a segment is closing, a transaction may still record there.
-        *at_rest.get_mut(number)? = row.int8(CLOSED_AT).filter(|_| row.bool(OPENING) == Some(false));
-        if row.bool(CURRENT)? {
-            current = Some((number, row.int8(ENDS_AT).unwrap_or(first_end(row.int8(OPENED_AT)?))));
-        }
-        None
-    });
-    let Some((current, ends_at)) = current else { lost().raise() };
+    let rows = or_raise(all_rows(&table));
+    let current = or_raise(current_of(&rows));
     let others = [1, 2].map(|distance| {
-        let number = (current + distance) % SEGMENTS.len();
-        at_rest[number].map_or(Other::Any, |closed_at| other(SEGMENTS[number], closed_at))
+        let row = &rows[(current + distance) % SEGMENTS.len()];
+        // While a segment is closing, a transaction may still record there.
+        row.closed_at.filter(|_| !row.opening).map_or(Other::Any, |closed_at| other(SEGMENTS[row.number], closed_at))
     });
-    (Pointer { current, ends_at, others }, committed)
-}
-
-/// The end of the first segment, of which nobody could tell yet how long outcomes live.
-fn first_end(opened_at: i64) -> i64 {
-    pace::end(opened_at, 0, pace::keep_us(i64::MAX, guc::retention_us()))
+    let committed = !rows.iter().any(|row| row.is_ours);
+    (Pointer { current, ends_at: rows[current].ends_at(), others }, committed)
 }
 
 /// What is known of a segment that was closed at that time.
@@ -197,8 +175,7 @@ fn other((table, index): (Table, Index), closed_at: i64) -> Other {
     fresh::times(&table, index, closed_at).map_or(Other::Any, Other::NoneOf)
 }
 
-/// The error that the rows of the ring are not as the extension left them.
-pub fn lost() -> Error {
+fn lost() -> Error {
     Error::Corrupted { message: "table \"idempotence.segment\" has no current segment".into() }
 }
 
@@ -212,22 +189,23 @@ pub struct Segment<'rel> {
     pub opened_at: i64,
     /// When it was certain that no transaction writes it any more; `None` before that.
     pub closed_at: Option<i64>,
-    /// How long most of its outcomes live, see [`pace::wanted_us`].
-    pub wanted_us: i64,
-    /// When the last of its outcomes expires at the latest.
-    pub ends_at: i64,
-    /// If its end is to be looked for: up to which page that was done, and in which file.
-    pub looked_to: Option<(i64, pg_sys::Oid)>,
+    /// How long most of its outcomes live, see [`pace::wanted_us`]; `None`: nothing was recorded yet that could tell.
+    pub wanted_us: Option<i64>,
+    /// When the last of its outcomes expires at the latest, once that was noted.
+    pub noted_end: Option<i64>,
+    /// If its end is to be looked for: up to which page that was done, in the file `looked_in`.
+    pub looked_to: Option<i64>,
+    /// In which file its end was looked for last.
+    pub looked_in: pg_sys::Oid,
     /// When it was looked at last.
     pub looked_at: Option<i64>,
     /// Whether it is announced as the next one to be current.
     pub opening: bool,
     /// Whether this transaction has written the row.
     pub is_ours: bool,
+    restored: bool,
+    sessions_at: i64,
     place: Tid<'rel>,
-    columns: [Option<pg_sys::Datum>; COLUMNS],
-    /// Whether [`Segment::save`] was called. After that the place is that of a former version of the row.
-    is_saved: Cell<bool>,
 }
 
 impl Segment<'_> {
@@ -248,109 +226,81 @@ impl Segment<'_> {
 
     /// How long outcomes like its own are kept in a segment.
     pub fn keep_us(&self) -> i64 {
-        pace::keep_us(self.wanted_us, guc::retention_us())
+        pace::keep_us(self.wanted_us.unwrap_or(i64::MAX), guc::retention_us())
     }
 
-    /// Sets how long most of its outcomes live.
-    pub fn set_wanted(&mut self, wanted_us: i64) {
-        self.wanted_us = wanted_us;
-        self.columns[KEEP_US] = Some(wanted_us.into());
+    /// When the last of its outcomes expires at the latest. Of the first segment nobody could tell yet how long outcomes
+    /// live.
+    pub fn ends_at(&self) -> i64 {
+        let first_end = || pace::end(self.opened_at, 0, pace::keep_us(i64::MAX, guc::retention_us()));
+        self.noted_end.unwrap_or_else(first_end)
     }
 
-    /// Sets its end, which must not come sooner than before.
-    pub fn set_end(&mut self, ends_at: i64) {
-        self.ends_at = ends_at;
-        self.columns[ENDS_AT] = Some(ends_at.into());
-    }
-
-    /// Notes that its end is to be looked for once it is closed.
-    pub fn doubt_end(&mut self) {
-        self.columns[LOOKED_TO] = Some(0i64.into());
-    }
-
-    /// Notes that it was looked at.
-    pub fn set_looked_at(&mut self, now_us: i64) {
-        self.looked_at = Some(now_us);
-        self.columns[LOOKED_AT] = Some(now_us.into());
-    }
-
-    /// Announces that it is going to be the current one.
-    pub fn set_opening(&mut self) {
-        self.columns[OPENING] = Some(true.into());
-    }
-
-    /// Notes that it is the current one from now on, up to this end.
+    /// Makes it the current one from now on, up to this end.
     pub fn set_opened(&mut self, now_us: i64, ends_at: i64) {
-        self.columns[ENDS_AT] = Some(ends_at.into());
-        self.columns[LOOKED_TO] = None;
-        self.columns[LOOKED_AT] = None;
-        self.columns[OPENING] = Some(false.into());
-        self.columns[CURRENT] = Some(true.into());
-        self.columns[RESTORED] = Some(false.into());
-        self.columns[OPENED_AT] = Some(now_us.into());
-        self.columns[CLOSED_AT] = None;
-    }
-
-    /// Notes that it is no longer the current one.
-    pub fn set_turned_away_from(&mut self) {
-        self.columns[CURRENT] = Some(false.into());
-    }
-
-    /// Notes that no transaction writes it any more.
-    pub fn set_closed_at(&mut self, now_us: i64) {
-        self.columns[CLOSED_AT] = Some(now_us.into());
-    }
-
-    /// Sets moments that lie in the future to now.
-    pub fn clamp_moments(&mut self, now_us: i64) {
-        self.columns[OPENED_AT] = Some(self.opened_at.min(now_us).into());
-        self.columns[CLOSED_AT] = self.closed_at.map(|closed_at| closed_at.min(now_us).into());
-        self.columns[LOOKED_AT] = None;
+        self.current = true;
+        self.opening = false;
+        self.restored = false;
+        self.opened_at = now_us;
+        self.closed_at = None;
+        self.noted_end = Some(ends_at);
+        self.looked_to = None;
+        self.looked_at = None;
     }
 
     /// Writes the row. A transaction writes a row of the ring once at most.
     pub fn save(&self, ring: &Rel) {
-        debug_assert!(!self.is_saved.get(), "a row of the ring is written once in a transaction");
-        self.is_saved.set(true);
-        write::update(ring, self.place, &self.columns);
+        let mut columns: [Option<pg_sys::Datum>; COLUMNS] = [None; COLUMNS];
+        columns[OPENED_AT] = Some(self.opened_at.into());
+        columns[KEEP_US] = Some(self.wanted_us.unwrap_or(0).into());
+        columns[SESSIONS_AT] = Some(self.sessions_at.into());
+        columns[LOOKED_IN] = Some(self.looked_in.into());
+        columns[NUMBER] = Some((self.number as i16).into());
+        columns[CURRENT] = Some(self.current.into());
+        columns[OPENING] = Some(self.opening.into());
+        columns[RESTORED] = Some(self.restored.into());
+        columns[CLOSED_AT] = self.closed_at.map(Into::into);
+        columns[ENDS_AT] = self.noted_end.map(Into::into);
+        columns[LOOKED_TO] = self.looked_to.map(Into::into);
+        columns[LOOKED_AT] = self.looked_at.map(Into::into);
+        write::update(ring, self.place, &columns);
     }
 }
 
-/// Opens the table `segment` to change it.
-pub fn open_ring() -> Rel {
-    Rel::open(Table::Segment, Access::Write)
+/// The rows of the ring in the order of their numbers. The caller holds the sweep's lock.
+pub fn rows(ring: &Rel) -> Result<[Segment<'_>; 3], Error> {
+    debug_assert!(Tag::sweep().is_held_by_us());
+    all_rows(ring)
 }
 
-/// The rows of the ring in the order of their numbers. The caller holds the sweep's lock.
-pub fn rows<'rel>(ring: &'rel Rel) -> Result<[Segment<'rel>; 3], Error> {
-    debug_assert!(Tag::sweep().is_held_by_us());
-    let mut rows: Vec<Segment<'rel>> = Vec::with_capacity(SEGMENTS.len());
-    ring.find(None, &mut [], Snapshot::LatestMvcc, |row: &Columns<'rel>| -> Option<()> {
-        rows.push(Segment {
+fn all_rows<'rel>(ring: &'rel Rel) -> Result<[Segment<'rel>; 3], Error> {
+    let mut rows = ring.all(None, &mut [], Snapshot::LatestMvcc, |row: &Columns<'rel>| {
+        Some(Segment {
             number: row.int2(NUMBER)?.try_into().ok()?,
             current: row.bool(CURRENT)?,
             opened_at: row.int8(OPENED_AT)?,
             closed_at: row.int8(CLOSED_AT),
-            wanted_us: match row.int8(KEEP_US)? {
-                // Nothing was recorded yet that could tell the time.
-                0 => i64::MAX,
-                wanted_us => wanted_us,
-            },
-            ends_at: row.int8(ENDS_AT).unwrap_or(first_end(row.int8(OPENED_AT)?)),
-            looked_to: row.int8(LOOKED_TO).zip(row.oid(LOOKED_IN)),
+            wanted_us: row.int8(KEEP_US).filter(|wanted_us| *wanted_us != 0),
+            noted_end: row.int8(ENDS_AT),
+            looked_to: row.int8(LOOKED_TO),
+            looked_in: row.oid(LOOKED_IN)?,
             looked_at: row.int8(LOOKED_AT),
             opening: row.bool(OPENING)?,
             is_ours: row.is_ours(),
+            restored: row.bool(RESTORED)?,
+            sessions_at: row.int8(SESSIONS_AT)?,
             place: row.at(),
-            columns: std::array::from_fn(|column| row.datum(column)),
-            is_saved: Cell::new(false),
-        });
-        None
+        })
     });
     rows.sort_by_key(|row| row.number);
     let rows: [Segment<'rel>; 3] = rows.try_into().map_err(|_| lost())?;
     let whole = rows.iter().enumerate().all(|(n, row)| row.number == n);
     if whole && rows.iter().filter(|row| row.current).count() == 1 { Ok(rows) } else { Err(lost()) }
+}
+
+/// The number of the current one.
+pub fn current_of(rows: &[Segment<'_>; 3]) -> Result<usize, Error> {
+    rows.iter().position(|row| row.current).ok_or_else(lost)
 }
 
 /// Notes that a statement that is not the extension's own, such as a restore's, inserts rows. `table` is the number of

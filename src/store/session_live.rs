@@ -5,6 +5,7 @@ use crate::domain::identity::SessionId;
 use crate::domain::timeout::runs_out_at;
 use crate::model::{ClientSession, KnownBy};
 use crate::pg;
+use crate::store::cache;
 use crate::store::catalog::{Index, Table};
 use crate::store::client_row;
 use crate::store::lease;
@@ -59,8 +60,16 @@ pub fn last_seen(id: &SessionId) -> Option<i64> {
     if pg::in_recovery() {
         return None;
     }
-    let read = |row: &Columns<'_>| row.int8(LAST_SEEN);
-    ROW.find(&Rel::open(Table::SessionLive, Access::Read), id, read).map(|(seen, _)| seen)
+    let table = Rel::open(Table::SessionLive, Access::Read);
+    let here = |row: &Columns<'_>| if row.uuid(ID)? == *id { row.int8(LAST_SEEN) } else { None };
+    let before = cache::with(|cache| cache.at_work.get(id).copied());
+    if let Some(seen) = before.and_then(|hint| table.look_at(hint, here)) {
+        return Some(seen);
+    }
+    let (seen, at) = ROW.find(&table, id, here)?;
+    let hint = table.hint(at);
+    cache::with(|cache| cache.at_work.put(*id, hint));
+    Some(seen)
 }
 
 /// The session at work that a registration of an owner finds.

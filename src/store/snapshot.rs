@@ -5,7 +5,7 @@ use pgrx::pg_sys;
 use std::cell::Cell;
 
 thread_local! {
-    /// The snapshot of [`Snapshot::WithInserted`], which notes with each row who is inserting it.
+    /// The snapshot of [`Snapshot::WithInserted`], which notes with each row who is inserting or changing it.
     static DIRTY: Cell<*mut pg_sys::SnapshotData> = const { Cell::new(std::ptr::null_mut()) };
 }
 
@@ -20,20 +20,30 @@ pub enum Snapshot {
     /// A fresh MVCC snapshot, for rows that another transaction may be updating. The scan fetches every version of a
     /// row and then compares it with the snapshot, so that this takes no predicate locks either.
     LatestMvcc,
-    /// As `Itself`, and also the rows that another transaction is inserting; `is_being_inserted` tells them.
+    /// As `Itself`, and also the rows that another transaction is inserting; `row_state` tells them.
     WithInserted,
 }
 
-/// Whether another transaction is inserting the row that a scan with [`Snapshot::WithInserted`] is at.
-pub(super) fn is_being_inserted() -> bool {
-    let snapshot = DIRTY.get();
-    // SAFETY: the snapshot is null, or was made once and for all.
-    !snapshot.is_null() && unsafe { (*snapshot).xmin } != pg_sys::InvalidTransactionId
+/// What a dirty snapshot tells of a row.
+#[derive(Clone, Copy)]
+pub(super) enum RowState {
+    /// This transaction, which is another one, is inserting it. It may still roll back.
+    BeingInserted(pg_sys::TransactionId),
+    /// It is committed or this transaction's own. `changing`: another transaction that is updating or deleting it.
+    Committed { changing: Option<pg_sys::TransactionId> },
+}
+
+/// Of the row that a scan with the snapshot of [`Snapshot::WithInserted`] is at.
+pub(super) fn row_state() -> RowState {
+    let some = |id: pg_sys::TransactionId| Some(id).filter(|id| *id != pg_sys::InvalidTransactionId);
+    // SAFETY: the scan has such a snapshot, which was made once and for all.
+    let (inserter, changer) = unsafe { ((*DIRTY.get()).xmin, (*DIRTY.get()).xmax) };
+    some(inserter).map_or(RowState::Committed { changing: some(changer) }, RowState::BeingInserted)
 }
 
 /// # Safety
 /// Called within a guard.
-unsafe fn dirty() -> pg_sys::Snapshot {
+pub(super) unsafe fn dirty() -> pg_sys::Snapshot {
     if DIRTY.get().is_null() {
         // SAFETY: a snapshot of zeros and of this type is what InitDirtySnapshot() makes.
         unsafe {

@@ -15,15 +15,6 @@ pub fn execute(statement: &str, arguments: &[DatumWithOid<'_>]) -> Result<usize,
     by_owner(statement, |client| Ok(client.update(statement, None, arguments)?.len()))
 }
 
-/// What `read` makes of each row that a statement returns which changes rows.
-pub fn changing<T>(
-    statement: &str,
-    arguments: &[DatumWithOid<'_>],
-    read: impl Fn(&SpiHeapTupleData<'_>) -> Result<T, spi::Error>,
-) -> Result<Vec<T>, Error> {
-    by_owner(statement, |client| client.update(statement, None, arguments)?.map(|row| read(&row)).collect())
-}
-
 /// The first column of the only row; `None` if there is no row.
 pub fn first<T: FromDatum + pgrx::IntoDatum>(query: &str) -> Result<Option<T>, Error> {
     Ok(column(query, &[])?.pop())
@@ -31,10 +22,7 @@ pub fn first<T: FromDatum + pgrx::IntoDatum>(query: &str) -> Result<Option<T>, E
 
 /// The first column of every row, without NULLs.
 pub fn column<T: FromDatum + pgrx::IntoDatum>(query: &str, arguments: &[DatumWithOid<'_>]) -> Result<Vec<T>, Error> {
-    newest(query, |client| {
-        let rows = client.select(query, None, arguments)?;
-        rows.map(|row| row.get::<T>(1)).filter_map(Result::transpose).collect()
-    })
+    newest(query, arguments, |row| row.get(1))
 }
 
 /// The first two columns of every row, without rows that have a NULL there.
@@ -43,10 +31,7 @@ where
     A: FromDatum + pgrx::IntoDatum,
     B: FromDatum + pgrx::IntoDatum,
 {
-    newest(query, |client| {
-        let rows = client.select(query, None, arguments)?;
-        rows.map(|row| Ok(row.get::<A>(1)?.zip(row.get::<B>(2)?))).filter_map(Result::transpose).collect()
-    })
+    newest(query, arguments, |row| Ok(row.get(1)?.zip(row.get(2)?)))
 }
 
 /// What `read` makes of each row of a query, which writes nothing, so that a standby executes it too.
@@ -74,10 +59,18 @@ pub fn ids(ids: &[[u8; 16]]) -> Vec<Uuid> {
     ids.iter().map(|id| Uuid::from_bytes(*id)).collect()
 }
 
-/// A query that sees what is committed now, whatever this transaction saw when it began. It takes no transaction id, so a
+/// What `read` makes of each row of a query that sees what is committed now, whatever this transaction saw when it began. It takes no transaction id, so a
 /// sweep that finds nothing to do writes nothing.
-fn newest<T>(query: &str, work: impl FnOnce(&mut SpiClient<'_>) -> Result<T, spi::Error>) -> Result<T, Error> {
-    by_owner(query, |client| pg::with_newest_snapshot(|| work(client)))
+fn newest<T>(
+    query: &str,
+    arguments: &[DatumWithOid<'_>],
+    read: impl Fn(&SpiHeapTupleData<'_>) -> Result<Option<T>, spi::Error>,
+) -> Result<Vec<T>, Error> {
+    by_owner(query, |client| {
+        pg::with_newest_snapshot(|| {
+            client.select(query, None, arguments)?.filter_map(|row| read(&row).transpose()).collect()
+        })
+    })
 }
 
 fn by_owner<T>(statement: &str, work: impl FnOnce(&mut SpiClient<'_>) -> Result<T, spi::Error>) -> Result<T, Error> {

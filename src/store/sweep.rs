@@ -2,17 +2,10 @@
 //! that it could not sweep. The table is unlogged, so a crash or a failover empties it, and the next sweep notices that.
 
 use crate::domain::cursor::Cursor;
-use crate::error::Error;
+use crate::error::{Error, or_raise};
 use crate::lock::{LockClass, Tag};
-use crate::pg;
-use crate::store::catalog::Table;
-use crate::store::rel::{Access, Rel, Snapshot};
+use crate::pg::{self, Timestamptz};
 use crate::store::sql;
-use crate::store::tuple::{Tid, Tuple, columns};
-use crate::store::write;
-
-columns! { "sweep", COLUMNS: DONE_AT, PLACE, STEP, SAID }
-type Columns<'a> = Tuple<'a, COLUMNS>;
 
 /// What is remembered of a step.
 pub struct Swept {
@@ -24,32 +17,26 @@ pub struct Swept {
 
 /// What is remembered of a step; `None` after a crash, before the step's first time, and on a standby.
 pub fn find(step: &str) -> Option<Swept> {
-    let table = readable()?;
-    let ((done_at, place), _) = find_in(&table, step, |row| Some((row.int8(DONE_AT)?, row.int8(PLACE)?)))?;
+    if pg::in_recovery() {
+        return None;
+    }
+    let query = "SELECT done_at, place FROM idempotence.sweep WHERE step OPERATOR(pg_catalog.=) $1";
+    let (Timestamptz(done_at), place) = or_raise(sql::pairs(query, &[step.into()])).pop()?;
     Some(Swept { done_at, cursor: Cursor::of_number(place) })
-}
-
-fn readable() -> Option<Rel> {
-    (!pg::in_recovery()).then(|| Rel::open(Table::Sweep, Access::Read))
-}
-
-fn find_in<'rel, T>(
-    table: &'rel Rel,
-    step: &str,
-    read: impl Fn(&Columns<'rel>) -> Option<T>,
-) -> Option<(T, Tid<'rel>)> {
-    table.find(None, &mut [], Snapshot::LatestMvcc, |row: &Columns<'rel>| {
-        row.text_is(STEP, step).then(|| read(row).map(|told| (told, row.at()))).flatten()
-    })
 }
 
 /// Remembers a step. The caller holds the sweep's lock.
 pub fn save(step: &str, done_at: i64, cursor: Cursor) {
     debug_assert!(Tag::sweep().is_held_by_us());
-    let columns: [_; COLUMNS] = [Some(done_at.into()), Some(cursor.number().into()), Some(pg::text(step)), None];
-    let table = Rel::open(Table::Sweep, Access::Write);
-    let former = find_in(&table, step, |_| Some(()));
-    write::save(&table, former.map(|((), at)| at), &columns);
+    or_raise(write(step, done_at, cursor, None));
+}
+
+fn write(step: &str, done_at: i64, cursor: Cursor, said: Option<&str>) -> Result<(), Error> {
+    let statement =
+        "INSERT INTO idempotence.sweep (step, done_at, place, said) VALUES ($1, $2, $3, $4) ON CONFLICT (step)
+        DO UPDATE SET done_at = EXCLUDED.done_at, place = EXCLUDED.place, said = EXCLUDED.said";
+    let arguments = [step.into(), Timestamptz(done_at).into(), cursor.number().into(), said.into()];
+    sql::execute(statement, &arguments).map(drop)
 }
 
 /// The name under which it is remembered that a journal cannot be swept.
@@ -58,32 +45,30 @@ fn of_journal(journal: &str) -> String {
 }
 
 /// Remembers why a journal cannot be swept; `None`: it can. The caller holds the journals' lock.
-pub fn save_failed(journal: &str, why: Option<&str>) {
+pub fn save_failed(journal: &str, why: Option<&str>) -> Result<(), Error> {
     debug_assert!(Tag::of_all(LockClass::Journals).is_held_by_us());
     let step = of_journal(journal);
-    let table = Rel::open(Table::Sweep, Access::Write);
-    let columns: [_; COLUMNS] =
-        [Some(pg::now_us().into()), Some(0i64.into()), Some(pg::text(&step)), why.map(pg::text)];
-    match (find_in(&table, &step, |row| Some(row.text(SAID))), why) {
-        (Some((said, _)), Some(why)) if said.as_deref() == Some(why) => {}
-        (Some((_, at)), Some(_)) => write::update(&table, at, &columns),
-        (Some((_, at)), None) => write::delete(&table, at),
-        (None, Some(_)) => write::insert(&table, &columns),
-        (None, None) => {}
+    let query = "SELECT said FROM idempotence.sweep WHERE step OPERATOR(pg_catalog.=) $1";
+    let said = sql::column::<String>(query, &[step.as_str().into()])?.pop();
+    match why {
+        _ if said.as_deref() == why => Ok(()),
+        Some(_) => write(&step, pg::now_us(), Cursor::START, why),
+        None => forget(vec![step]),
     }
 }
 
 /// Forgets why journals could not be swept that no session has any more. The caller holds the journals' lock.
 pub fn forget_failed(journals: &[String]) -> Result<(), Error> {
     let known: Vec<String> = journals.iter().map(|journal| of_journal(journal)).collect();
-    // Looked for first: a DELETE takes a transaction id, also where it finds nothing.
     let gone = "SELECT step FROM idempotence.sweep WHERE said IS NOT NULL AND step OPERATOR(pg_catalog.<>) ALL ($1)";
     let gone = sql::column::<String>(gone, &[known.into()])?;
-    if gone.is_empty() {
-        return Ok(());
-    }
+    // Looked for first: a DELETE takes a transaction id, also where it finds nothing.
+    if gone.is_empty() { Ok(()) } else { forget(gone) }
+}
+
+fn forget(steps: Vec<String>) -> Result<(), Error> {
     let statement = "DELETE FROM idempotence.sweep WHERE step OPERATOR(pg_catalog.=) ANY ($1)";
-    sql::execute(statement, &[gone.into()]).map(drop)
+    sql::execute(statement, &[steps.into()]).map(drop)
 }
 
 /// Has the sweep rest until the end of this transaction, which restores rows. A step takes moments; one that does not end

@@ -69,6 +69,14 @@ impl Tid<'_> {
     }
 }
 
+/// Where a row stood when it was found. The next search for the row looks there first. By then another row may stand
+/// there, or none.
+#[derive(Clone, Copy)]
+pub struct Hint {
+    pub(super) file: pg_sys::Oid,
+    pub(super) tid: pg_sys::ItemPointerData,
+}
+
 /// A row of an open table of `N` columns. It is valid until the scan goes on.
 pub struct Tuple<'rel, const N: usize> {
     tuple: *const pg_sys::HeapTupleData,

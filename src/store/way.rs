@@ -7,6 +7,7 @@
 
 use crate::pg;
 use crate::store::catalog::Table;
+use crate::store::rel::indexes_of;
 use pgrx::pg_sys;
 use std::ffi::CStr;
 
@@ -31,8 +32,8 @@ pub(super) struct Way {
     pub replaced: bool,
     /// The columns that must not be NULL, a bit for each.
     not_null: u64,
-    /// The only index, if it is the only one.
-    sole_index: Option<SoleIndex>,
+    /// The only index, if the table has one index and that is a B-tree on one column.
+    pub sole_index: Option<SoleIndex>,
 }
 
 impl Way {
@@ -45,21 +46,18 @@ impl Way {
         // SAFETY: the relation is open, so its relcache entry and what that points to stay valid.
         unsafe {
             let shape = (*rel).rd_att;
+            let indexes: Vec<_> = indexes_of(rel).into_iter().map(|index| index_facts(index)).collect();
             let direct = (*rel).rd_rules.is_null()
                 && triggers_of((*rel).trigdesc).iter().all(is_our_trigger)
                 && constraints_are_ours(table, shape)
-                && indexes_are_plain(rel);
+                && indexes.iter().all(|(is_plain, _)| *is_plain);
             let not_null = |column: &usize| (*pg::tuple_attribute(shape, *column)).attnotnull;
             let columns = (*shape).natts as usize;
             let replaced = rules_of((*rel).rd_rules).iter().any(|rule| (**rule).isInstead);
             let not_null = (0..columns).filter(not_null).fold(0, |bits, column| bits | 1 << column);
-            Way { direct, replaced, not_null, sole_index: sole_index_of(rel) }
+            let sole_index = if let [(_, sole)] = indexes[..] { sole } else { None };
+            Way { direct, replaced, not_null, sole_index }
         }
-    }
-
-    /// The only index, if the table has one index and that is a B-tree on one column.
-    pub fn sole_index(self) -> Option<SoleIndex> {
-        self.sole_index
     }
 
     /// Whether a row with these columns may be written directly.
@@ -113,47 +111,26 @@ unsafe fn constraints_are_ours(table: Table, shape: pg_sys::TupleDesc) -> bool {
     }
 }
 
-/// Whether each index is on plain columns, has no predicate, enforces no exclusion constraint, and is checked at once.
+/// Whether an index is on plain columns, has no predicate, enforces no exclusion constraint, and is checked at once; and what
+/// it is if it is a B-tree on one column that takes entries. That counts only where rows may be written directly.
 ///
 /// # Safety
-/// The relation is open and locked.
-unsafe fn indexes_are_plain(rel: pg_sys::Relation) -> bool {
-    // SAFETY: an index on the list of a locked table exists. Its row of pg_index is part of its relcache entry.
+/// The index is one of an open and locked table.
+unsafe fn index_facts(oid: pg_sys::Oid) -> (bool, Option<SoleIndex>) {
+    // SAFETY: an index of a locked table exists. Its row of pg_index is part of its relcache entry.
     unsafe {
-        let list = pg_sys::RelationGetIndexList(rel);
-        let count = if list.is_null() { 0 } else { (*list).length };
-        (0..count).all(|number| {
-            let index = pg_sys::index_open(pg_sys::list_nth_oid(list, number), pg_sys::AccessShareLock as i32);
-            let (row, form) = ((*index).rd_indextuple, (*index).rd_index);
-            let is_null = |column: u32| pg_sys::heap_attisnull(row, column as i32, std::ptr::null_mut());
-            let plain = is_null(pg_sys::Anum_pg_index_indexprs)
-                && is_null(pg_sys::Anum_pg_index_indpred)
-                && !(*form).indisexclusion
-                && (*form).indimmediate;
-            pg_sys::index_close(index, pg_sys::AccessShareLock as i32);
-            plain
-        })
-    }
-}
-
-/// The only index of a table, if it is a B-tree on one column that takes entries.
-///
-/// # Safety
-/// As for [`indexes_are_plain`]. The result counts only where rows may be written directly.
-unsafe fn sole_index_of(rel: pg_sys::Relation) -> Option<SoleIndex> {
-    // SAFETY: as in indexes_are_plain().
-    unsafe {
-        let list = pg_sys::RelationGetIndexList(rel);
-        if list.is_null() || (*list).length != 1 {
-            return None;
-        }
-        let oid = pg_sys::list_nth_oid(list, 0);
         let index = pg_sys::index_open(oid, pg_sys::AccessShareLock as i32);
-        let form = (*index).rd_index;
+        let (row, form) = ((*index).rd_indextuple, (*index).rd_index);
+        let is_null = |column: u32| pg_sys::heap_attisnull(row, column as i32, std::ptr::null_mut());
+        let is_plain = is_null(pg_sys::Anum_pg_index_indexprs)
+            && is_null(pg_sys::Anum_pg_index_indpred)
+            && !(*form).indisexclusion
+            && (*form).indimmediate;
         let fits = (*(*index).rd_rel).relam == pg_sys::BTREE_AM_OID && (*form).indnatts == 1 && (*form).indisready;
-        let column = *(*form).indkey.values.as_ptr();
-        let sole = SoleIndex { oid, column: usize::try_from(column - 1).unwrap_or(0), is_unique: (*form).indisunique };
+        // The number is 0 for an expression.
+        let column = usize::try_from(*(*form).indkey.values.as_ptr() - 1).ok().filter(|_| fits);
+        let sole = column.map(|column| SoleIndex { oid, column, is_unique: (*form).indisunique });
         pg_sys::index_close(index, pg_sys::AccessShareLock as i32);
-        (fits && column > 0).then_some(sole)
+        (is_plain, sole)
     }
 }

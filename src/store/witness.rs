@@ -7,9 +7,7 @@ use crate::error::Error;
 use crate::lock::LockClass;
 use crate::model::Stream;
 use crate::pg::{self, Timestamptz};
-use crate::store::catalog::{self, Table};
 use crate::store::outcome::Outcome;
-use crate::store::rel::{Access, Rel};
 use crate::store::segment;
 use crate::store::sql;
 use pgrx::datum::Uuid;
@@ -180,17 +178,6 @@ pub fn was_given_up(outcome: &Outcome) -> Result<bool, Error> {
     Ok(told.flatten().unwrap_or(false))
 }
 
-/// The role that has the lease under a request's lock, and its `application_name`.
-pub fn holder(lock: &Digest) -> Result<Option<(String, String)>, Error> {
-    if !Rel::open(Table::Lease, Access::Read).is_readable() {
-        return Ok(None);
-    }
-    let query = "SELECT l.holder, l.application FROM idempotence.lease l WHERE l.digest OPERATOR(pg_catalog.=) $1";
-    first(sql::rows(query, &[Uuid::from_bytes(lock.0).into()], |row| {
-        Ok((row.get(1)?.unwrap_or_default(), row.get(2)?.unwrap_or_default()))
-    }))
-}
-
 /// A repair of the request, or of all requests whose keys begin as its key does, as it is told.
 #[derive(Serialize)]
 pub struct Repaired {
@@ -229,11 +216,6 @@ pub fn repairs(session: &str, request: &str, made_at: i64, most: usize) -> Resul
             reason: row.get(6)?,
         })
     })
-}
-
-/// Whether the current role may read the audit.
-pub fn may_read_audit() -> bool {
-    catalog::may_read("audit")
 }
 
 fn first<T>(rows: Result<Vec<T>, Error>) -> Result<Option<T>, Error> {

@@ -65,7 +65,7 @@ pub fn insert(table: &Rel, columns: &[Option<pg_sys::Datum>]) {
         return by_sql(table, Verb::Insert, columns, None);
     }
     // SAFETY: the row is one of this table, and the direct way serves the table.
-    unsafe { insert::insert(table.rel, row, way.sole_index()) }
+    unsafe { insert::insert(table.rel, row, way.sole_index) }
 }
 
 /// Writes a row over the one at `at`, if there is one, which then has the same primary key.

@@ -6,16 +6,19 @@ use crate::pg;
 use crate::store::catalog::Table;
 use crate::store::exclusive;
 use crate::store::outcome_long;
+use crate::store::rel::{Access, Rel};
+use crate::store::sql;
 use crate::sweep::held_by;
 use crate::sweep::progress::Progress;
 
 /// Deletes at most `limit` outcomes that have expired. Truncates the table when nothing is left in it.
 pub fn delete_expired(limit: usize) -> Result<Progress, Error> {
     let mut progress = Progress::default();
-    if outcome_long::is_blank() {
+    if Rel::open(Table::OutcomeLong, Access::Read).is_empty() {
         return Ok(progress);
     }
-    if !outcome_long::try_lock() {
+    // The statements that follow do not wait behind VACUUM FULL then.
+    if !Rel::try_lock(Table::OutcomeLong) {
         progress.delayed.push(format!("outcomes cannot be deleted yet: {}", held_by::of_outcome_long()?));
         return Ok(progress);
     }
@@ -40,7 +43,7 @@ pub fn delete_expired(limit: usize) -> Result<Progress, Error> {
         && exclusive::lock_alone(Table::OutcomeLong)
         && !outcome_long::is_any()?
     {
-        outcome_long::truncate()?;
+        sql::execute("TRUNCATE ONLY idempotence.outcome_long", &[])?;
     }
     Ok(progress)
 }

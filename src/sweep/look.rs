@@ -47,7 +47,7 @@ pub fn for_end(segment: &Segment<'_>) -> Result<(), Error> {
     // The lock keeps the file the same until the part is done.
     let table = segment.open();
     let (all, file) = (i64::from(table.pages()), table.file());
-    let from = segment.looked_to.map_or(0, |(pages, in_file)| if in_file == file { pages.min(all) } else { 0 });
+    let from = segment.looked_to.filter(|_| segment.looked_in == file).map_or(0, |pages| pages.min(all));
     let to = all.min(from + PAGES);
     let number = segment.number;
     let statement = format!(

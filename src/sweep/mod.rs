@@ -214,7 +214,7 @@ fn delete_in_journal() -> Result<Progress, Error> {
     let Some(deleted) = expired::delete(guc::sweep_batch(), || open::unrecorded().is_some())? else {
         return Ok(Progress::default());
     };
-    noted::save_failed(&deleted.journal, deleted.rows.as_ref().err().map(String::as_str));
+    noted::save_failed(&deleted.journal, deleted.rows.as_ref().err().map(String::as_str))?;
     let mut progress =
         Progress::counted(*deleted.rows.as_ref().unwrap_or(&0), "expired rows of a journal deleted", deleted.more);
     if let Err(why) = deleted.rows {

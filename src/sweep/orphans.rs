@@ -2,7 +2,6 @@
 
 use crate::domain::cursor::Cursor;
 use crate::error::Error;
-use crate::store::catalog::Table;
 use crate::store::restore;
 use crate::store::secret;
 use crate::store::sql;
@@ -13,6 +12,11 @@ const AGAIN: &str = "1 hour";
 
 /// The column `place` has the table's number above this bit, and below it the place in the table (48 bits).
 const TABLE_SHIFT: u32 = 52;
+
+/// Finds a row if all tables have come, those without which requests are answered too. None of the others is missing.
+const WHOLE: &str =
+    "SELECT true FROM idempotence.missing m JOIN idempotence.restore r ON r.brought OPERATOR(pg_catalog.=) 'secret'
+    WHERE m.beside IS NULL LIMIT 1";
 
 fn lost() -> Error {
     Error::Corrupted { message: "table \"idempotence.restore\" names a place that is none".into() }
@@ -53,7 +57,7 @@ pub fn look(limit: usize) -> Result<Option<Looked>, Error> {
     let Some(table) = restore::TABLES.get(number).copied() else { return Err(lost()) };
     let [now, abandoned] = restore::moments();
     let arguments = vec![now.into(), abandoned.into()];
-    let part = parts::find(table, "session", from, limit, restore::orphan_condition(table), arguments)?;
+    let part = parts::find(table, "session", from, limit, &restore::orphan_condition(table), arguments)?;
     let found = part.ids.len();
     let next = match part.next {
         _ if found > 0 => None,
@@ -68,10 +72,10 @@ pub fn look(limit: usize) -> Result<Option<Looked>, Error> {
         None if found > 0 => {
             sql::execute("UPDATE idempotence.restore SET place = 0, orphans = $1", &[(found as i64).into()])?;
         }
-        None if restore::missing().is_some() || secret::check_alone().is_err() => {
+        None if restore::missing()?.is_some() || secret::check_alone().is_err() => {
             sql::execute("UPDATE idempotence.restore SET place = 0, orphans = NULL", &[])?;
         }
-        None if restore::has_come(Table::Secret) && restore::has_come_beside() => _ = restore::accept()?,
+        None if sql::first::<bool>(WHOLE)?.is_some() => _ = restore::accept()?,
         // The key of the digests was not restored yet, or the audit, so that may be still to come. One row
         // for each table that has come stays, and says that its rows have their sessions.
         None => {

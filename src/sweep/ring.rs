@@ -44,10 +44,6 @@ fn is_ready(row: &Segment<'_>) -> bool {
     !row.current && row.closed_at.is_some() && row.is_empty()
 }
 
-fn current_of(rows: &[Segment<'_>; 3]) -> Result<usize, Error> {
-    rows.iter().position(|row| row.current).ok_or_else(segment::lost)
-}
-
 /// The segment to turn to, if one is empty: the one that is announced already, or else the one that comes first.
 fn next_of(rows: &[Segment<'_>; 3], current: usize) -> Option<usize> {
     let mut ready: Vec<usize> = [1, 2].map(|n| (current + n) % 3).into_iter().filter(|n| is_ready(&rows[*n])).collect();
@@ -57,7 +53,7 @@ fn next_of(rows: &[Segment<'_>; 3], current: usize) -> Option<usize> {
 
 /// Closes segments that were turned away from, if certainly nobody writes them any more.
 pub fn close() -> Result<Progress, Error> {
-    let ring = segment::open_ring();
+    let ring = Rel::open(Table::Segment, Access::Write);
     let rows = segment::rows(&ring)?;
     let mut progress = Progress::default();
     for mut row in rows.into_iter().filter(|row| !row.current && row.closed_at.is_none()) {
@@ -73,9 +69,9 @@ pub fn close() -> Result<Progress, Error> {
         // That the lock was free is proof enough. Nobody need wait for the end of this transaction.
         rel::unlock(table, pg_sys::ShareLock);
         let now_us = pg::now_us();
-        row.set_closed_at(now_us);
-        if pace::is_far(row.ends_at, now_us, row.keep_us()) {
-            row.doubt_end();
+        row.closed_at = Some(now_us);
+        if pace::is_far(row.ends_at(), now_us, row.keep_us()) {
+            row.looked_to = Some(0);
         }
         row.save(&ring);
         // What is closed and empty need not be looked into any more, and otherwise not for fresh keys.
@@ -92,9 +88,9 @@ pub fn close() -> Result<Progress, Error> {
 /// end.
 pub fn turn() -> Result<Progress, Error> {
     let mut progress = Progress::default();
-    let ring = segment::open_ring();
+    let ring = Rel::open(Table::Segment, Access::Write);
     let mut rows = segment::rows(&ring)?;
-    let current = current_of(&rows)?;
+    let current = segment::current_of(&rows)?;
     let is_empty = rows[current].is_empty();
     if mend_future_moments(&ring, &mut rows[current], &mut progress)?
         || is_empty && Rel::open(Table::OutcomeLong, Access::Read).is_empty()
@@ -115,14 +111,14 @@ pub fn turn() -> Result<Progress, Error> {
     let has_looked = pace::is_time_to_look(row.opened_at, row.looked_at, now_us) || next.is_some() && is_due(row);
     if has_looked {
         if let Some(ttl_us) = look::ttl(row)? {
-            row.set_wanted(pace::wanted_us(ttl_us));
+            row.wanted_us = Some(pace::wanted_us(ttl_us));
         }
-        row.set_looked_at(now_us);
+        row.looked_at = Some(now_us);
     }
     let Some(next) = next.filter(|_| is_due(row)) else {
-        let later_end = pace::later_end(row.ends_at, row.keep_us(), now_us);
+        let later_end = pace::later_end(row.ends_at(), row.keep_us(), now_us);
         if let Some(ends_at) = later_end {
-            row.set_end(ends_at);
+            row.noted_end = Some(ends_at);
             message::ring_changed();
         }
         if later_end.is_some() || has_looked {
@@ -141,11 +137,11 @@ pub fn turn() -> Result<Progress, Error> {
         return Ok(progress);
     }
     let row = &mut rows[current];
-    row.set_turned_away_from();
+    row.current = false;
     row.save(&ring);
     let (wanted_us, before_us) = (row.wanted_us, now_us.saturating_sub(row.opened_at));
     let opened = &mut rows[next];
-    opened.set_wanted(wanted_us);
+    opened.wanted_us = wanted_us;
     opened.set_opened(now_us, pace::end(now_us, before_us, opened.keep_us()));
     opened.save(&ring);
     message::ring_changed();
@@ -156,7 +152,7 @@ pub fn turn() -> Result<Progress, Error> {
 /// Says what keeps the ring from turning, if it is due. A closed segment whose end has not passed is kept on purpose.
 fn tell_delay(rows: &[Segment<'_>; 3], is_due: bool, now_us: i64, progress: &mut Progress) {
     let is_late = |row: &&Segment<'_>| {
-        !row.current && (row.closed_at.is_none() || row.looked_to.is_none() && pace::is_over(row.ends_at, now_us))
+        !row.current && (row.closed_at.is_none() || row.looked_to.is_none() && pace::is_over(row.ends_at(), now_us))
     };
     if is_due
         && !rows.iter().any(is_ready)
@@ -168,7 +164,7 @@ fn tell_delay(rows: &[Segment<'_>; 3], is_due: bool, now_us: i64, progress: &mut
 
 /// Announces a segment as the next one to be current. The next transaction turns to it.
 fn announce(ring: &Rel, next: &mut Segment<'_>, progress: &mut Progress) {
-    next.set_opening();
+    next.opening = true;
     next.save(ring);
     message::ring_changed();
     progress.more = true;
@@ -188,8 +184,10 @@ fn mend_future_moments(ring: &Rel, row: &mut Segment<'_>, progress: &mut Progres
     if ![Some(row.opened_at), row.closed_at, row.looked_at].into_iter().flatten().any(is_ahead) {
         return Ok(false);
     }
-    row.clamp_moments(now_us);
-    row.doubt_end();
+    row.opened_at = row.opened_at.min(now_us);
+    row.closed_at = row.closed_at.map(|closed_at| closed_at.min(now_us));
+    row.looked_at = None;
+    row.looked_to = Some(0);
     row.save(ring);
     tombstones::begin_anew()?;
     progress.done.push(format!(
@@ -202,7 +200,7 @@ fn mend_future_moments(ring: &Rel, row: &mut Segment<'_>, progress: &mut Progres
 
 /// Empties the closed segments whose end has passed, and looks for an end that is not known.
 pub fn empty() -> Result<Progress, Error> {
-    let ring = segment::open_ring();
+    let ring = Rel::open(Table::Segment, Access::Write);
     let mut rows = segment::rows(&ring)?;
     let mut progress = Progress::default();
     for row in rows.iter_mut().filter(|row| !row.current) {
@@ -218,7 +216,7 @@ pub fn empty() -> Result<Progress, Error> {
                 look::for_end(row)?;
                 progress.more = true;
             }
-        } else if pace::is_over(row.ends_at, pg::now_us()) {
+        } else if pace::is_over(row.ends_at(), pg::now_us()) {
             if exclusive::lock_alone(row.table()) {
                 sql::execute(&format!("TRUNCATE ONLY idempotence.outcome_{number}"), &[])?;
                 progress.done.push(format!("segment {number} is empty"));

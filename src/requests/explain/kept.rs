@@ -10,7 +10,7 @@ use crate::requests::keeping;
 use crate::requests::numbered::Numbered;
 use crate::requests::request::Request;
 use crate::store::checkpoint::Checkpoint;
-use crate::store::lease::StoredLease;
+use crate::store::lease::{self, StoredLease};
 use crate::store::outcome::Outcome;
 use crate::store::witness::{self, Record};
 
@@ -67,14 +67,14 @@ impl Kept {
             (None, None) => return Ok(None),
         };
         let lease = self.lease.as_ref().map(|lease| lease.lease);
-        let holder = if lease.is_some() { witness::holder(&self.lock)? } else { None };
+        let holder = lease.and_then(|_| lease::holder(request.stream(), &self.lock));
         let state = match lease {
             Some(lease) if lease.runs_at(self.asked_at) => "leased",
             // In a session that has ended nobody can complete what a lease was for.
             Some(_) if !request.session_has_ended()? => "run out",
             _ => "suspended",
         };
-        let (holder, application) = holder.unzip();
+        let (holder, application) = holder.map(|holder| (holder.role, holder.application)).unzip();
         Ok(Some(Unfinished {
             last: request.range().map(|range| range.last),
             point: self.checkpoint.as_ref().map(|checkpoint| checkpoint.point.clone()),

@@ -17,6 +17,7 @@ use crate::pg;
 use crate::requests::numbered::Numbering;
 use crate::requests::request::{Request, Rules};
 use crate::sessions::{liveness, resolve};
+use crate::store::catalog;
 use crate::store::inbox;
 use crate::store::session::client as saved;
 use crate::store::witness::{self, At, Repaired};
@@ -134,7 +135,7 @@ fn repairs(request: &Request<'_>, may_use: bool) -> Result<Repairs, Error> {
     };
     let mut found = witness::repairs(key.session, &name, made_at, MOST)?;
     let redacted_at = found.iter().find(|repair| repair.action.starts_with("redact")).map(|repair| repair.at.0);
-    let with_reason = witness::may_read_audit();
+    let with_reason = catalog::may_read("audit");
     if !with_reason {
         found.iter_mut().for_each(|repair| repair.reason = None);
     }

@@ -1,7 +1,7 @@
 //! Client sessions in `idempotence.session`: the saved ones, and those whose end has to stay known. `session_live.rs`
 //! has the sessions at work, saved or not.
 
-use super::columns::*;
+use super::*;
 use crate::domain::end::End;
 use crate::domain::identity::SessionId;
 use crate::model::{ClientSession, KnownBy};
@@ -63,15 +63,11 @@ pub fn find_registered(owner: pg_sys::Oid, by: KnownBy<'_>) -> Option<ClientSess
 /// The number of an owner's sessions that have a row for nothing but their end.
 pub fn count_ended_unsaved(owner: pg_sys::Oid) -> i64 {
     let table = Rel::open(Table::Session, Access::Read);
-    let mut count = 0;
-    for end in End::ALL {
+    let count = |end: End| {
         let keys = &mut [oid_equals(OWNER as i16 + 1, owner), char_equals(ENDED as i16 + 1, end.letter(false))];
-        table.find(Some(Index::SessionEnded), keys, Snapshot::LatestMvcc, |_: &Columns<'_>| -> Option<()> {
-            count += 1;
-            None
-        });
-    }
-    count
+        table.all(Some(Index::SessionEnded), keys, Snapshot::LatestMvcc, |_: &Columns<'_>| Some(())).len() as i64
+    };
+    End::ALL.into_iter().map(count).sum()
 }
 
 /// Saves a session that has no row yet. The caller holds the lock on its saving.

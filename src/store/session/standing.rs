@@ -1,13 +1,13 @@
 //! Standing sessions in `idempotence.session`, and their tombstones: the rows of dropped sessions.
 
-use super::columns::*;
+use super::*;
 use crate::domain::identity::SessionId;
 use crate::model::StandingSession;
 use crate::pg;
 use crate::store::catalog::{Index, Table};
 use crate::store::message;
 use crate::store::rel::{Access, Rel, Snapshot};
-use crate::store::tuple::{Tid, is_null, oid_equals, text_equals, uuid_equals};
+use crate::store::tuple::{is_null, oid_equals, text_equals, uuid_equals};
 use crate::store::write;
 use pgrx::datum::IntoDatum;
 use pgrx::pg_sys;
@@ -28,29 +28,22 @@ pub fn count(owner: pg_sys::Oid, enough: i64) -> i64 {
 /// The session or its tombstone as it is now, and whether the row is committed.
 pub fn find(name: &str) -> Option<(StandingSession, bool)> {
     let table = Rel::open(Table::Session, Access::Read);
-    let row = find_in(&table, name)?;
-    Some((row.session, row.committed))
-}
-
-struct StoredSession<'rel> {
-    session: StandingSession,
-    place: Tid<'rel>,
-    committed: bool,
+    find_in(&table, name, |row| Some((read(row)?, !row.is_ours())))
 }
 
 /// The session or its tombstone, by its id.
 pub fn find_by_id(id: &SessionId) -> Option<StandingSession> {
     let table = Rel::open(Table::Session, Access::Read);
     let keys = &mut [uuid_equals(ID as i16 + 1, id)];
-    table.find(Some(Index::Session), keys, Snapshot::LatestMvcc, read).map(|row| row.session)
+    table.find(Some(Index::Session), keys, Snapshot::LatestMvcc, read)
 }
 
-fn find_in<'rel>(table: &'rel Rel, name: &str) -> Option<StoredSession<'rel>> {
+fn find_in<'rel, T>(table: &'rel Rel, name: &str, read: impl Fn(&Columns<'rel>) -> Option<T>) -> Option<T> {
     table.find_changing(Index::SessionName, &mut [text_equals(NAME as i16 + 1, name)], read)
 }
 
-fn read<'rel>(row: &Columns<'rel>) -> Option<StoredSession<'rel>> {
-    let session = StandingSession {
+fn read(row: &Columns<'_>) -> Option<StandingSession> {
+    Some(StandingSession {
         id: row.uuid(ID)?,
         name: row.text(NAME)?,
         owner: row.oid(OWNER)?,
@@ -64,16 +57,15 @@ fn read<'rel>(row: &Columns<'rel>) -> Option<StoredSession<'rel>> {
         journal: row.text(JOURNAL),
         created_at: row.int8(CREATED_AT)?,
         dropped_at: row.int8(ENDED_AT),
-    };
-    Some(StoredSession { session, place: row.at(), committed: !row.is_ours() })
+    })
 }
 
 /// Saves a session, over its former row if it has one. The caller holds the lock on its name.
 pub fn save(session: &StandingSession) {
     debug_assert!(session.ttl_us.is_some() || !session.time_keys, "time keys need a ttl");
     let table = Rel::open(Table::Session, Access::Write);
-    let former = find_in(&table, &session.name);
-    write::save(&table, former.map(|former| former.place), &row(session));
+    let former = find_in(&table, &session.name, |row| Some(row.at()));
+    write::save(&table, former, &row(session));
     message::session_changed(&session.id);
 }
 

@@ -108,22 +108,42 @@ async fn a_warm_backend_follows_maintenance(version: Version) -> Result<()> {
     Ok(())
 }
 
-// Goal: a transaction that has begun a request records it in the rebuilt table.
-// Method: between begin and record, another backend rebuilds each table.
+// Goal: a transaction that has begun a request records it in the rebuilt table. A reply takes the place of its slot's former
+// one, wherever that stands by then, and of no other reply.
+// Method: between begin and record, another backend rebuilds each table. Two client sessions of two slots each take turns,
+// so that their replies leave dead rows, and rows change their places.
 async fn an_open_transaction_meets_maintenance(version: Version) -> Result<()> {
     let server = start(version, "shop")?;
     let warm = server.connect("shop").await?;
     fill(&warm).await?;
     let other = server.connect("shop").await?;
     other.text("SET lock_timeout = '1 min'").await?;
+    let mut clients = Vec::new();
+    for client in ["a", "b"] {
+        let session = warm.text(&format!("SELECT session FROM idem_register('{client}', window_size => 2)")).await?;
+        for number in ["1", "2"] {
+            warm.execute(&session, number, number).await?;
+        }
+        clients.push(session);
+    }
     // Without the statements that wait for every older transaction.
-    for work in WORKS.iter().filter(|work| !work.contains("CONCURRENTLY")) {
+    for (number, work) in (3..).zip(WORKS.iter().filter(|work| !work.contains("CONCURRENTLY"))) {
         warm.text("BEGIN; SELECT FROM idem_begin('payments', 'open')").await?;
+        for session in &clients {
+            warm.text(&format!("SELECT FROM idem_begin('{session}', {number})")).await?;
+        }
         for table in TABLES {
             other.text(&work.replace("{table}", table)).await?;
         }
+        for session in &clients {
+            warm.text(&format!("SELECT FROM idem_record('{session}', {number}, '{number}')")).await?;
+        }
         warm.text("SELECT FROM idem_record('payments', 'open', '4'); COMMIT").await?;
         ensure!(warm.replay("payments", "open").await? == "succeeded|4");
+        let kept = "SELECT string_agg(first::text, ',' ORDER BY client, first)
+                    FROM idempotence.reply JOIN idempotence.session s ON s.id = session";
+        let of_one = format!("{},{number}", number - 1);
+        ensure!(warm.text(kept).await? == format!("{of_one},{of_one}"), "{work}");
         ensure!(warm.text("SELECT idem_forget('payments', 'open', 'a test')").await? == "t");
     }
     Ok(())
