@@ -24,6 +24,10 @@ quietly cargo run --locked --quiet -p idempotence-schema -- idempotence.control 
 # The lines of the sources change too often to be told. The schema is made by sql/tables.sql, unless it was there before;
 # pgrx's statement would fail then.
 sed -i -e '/^-- src\/.*:[0-9]*$/d' -e '/^CREATE SCHEMA IF NOT EXISTS idempotence;/d' "$generated"
+# Views and grants name functions, and come after all of them.
+for name in run views sweep holders segments unfinished checks health grants comments; do
+    printf '/* <begin connected objects> */\n%s\n/* </end connected objects> */\n\n' "$(<"sql/$name.sql")" >>"$generated"
+done
 # pgrx chooses any order that has what a statement needs before it, another one each time. So the statements are compared,
 # and the order of the script in the tree stays. Each line has one part of the script.
 parts() { awk 'BEGIN { RS = "/\\* <begin connected objects> \\*/" } { gsub(/\n/, "\\n"); print }' "$1" | LC_ALL=C sort; }

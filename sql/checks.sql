@@ -5,7 +5,7 @@
 -- What the checks of the sweep have in common. late is far beyond what is normal.
 CREATE VIEW idempotence.upkeep AS
 SELECT v.launcher, v.last_sweep, v.standby, v.now, v.visited,
-       CASE WHEN v.visited THEN (idempotence.naptime() OPERATOR(pg_catalog.*) 10) OPERATOR(pg_catalog.+) '1 minute'::pg_catalog.interval
+       CASE WHEN v.visited THEN pg_catalog.make_interval(secs => idempotence.setting('idempotence.naptime')::pg_catalog.float8 OPERATOR(pg_catalog.*) 10) OPERATOR(pg_catalog.+) '1 minute'::pg_catalog.interval
             -- No worker comes here. Whoever sweeps instead is asked to do so daily.
             ELSE '25 hours'::pg_catalog.interval END AS late,
        -- The moment that lateness counts from: the last sweep. If none is known, it is the moment when the

@@ -238,7 +238,6 @@ COMMENT ON FUNCTION idempotence.last_sweep() IS 'for the view health: when this 
 COMMENT ON FUNCTION idempotence.swept_instead() IS 'internal to the view health: when this database was swept last by hand while no worker came';
 COMMENT ON FUNCTION idempotence.launcher() IS 'for the view health: the process of the launcher; 0: it does not run, null: the library is not preloaded';
 COMMENT ON FUNCTION idempotence.is_visited() IS 'for the view health: whether the library is preloaded and the setting idempotence.databases names this database';
-COMMENT ON FUNCTION idempotence.naptime() IS 'the setting idempotence.naptime, for the view health';
 COMMENT ON FUNCTION idempotence.max_sessions_per_role() IS 'the setting idempotence.max_sessions_per_role, for the view health';
 COMMENT ON FUNCTION idempotence.visits() IS 'internal to the view health: the databases that the worker has swept or could not sweep since the server came up, when last, and with what error';
 COMMENT ON FUNCTION idempotence.databases() IS 'internal to the view health: the names in the setting idempotence.databases';

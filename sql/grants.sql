@@ -7,7 +7,7 @@ SELECT p.oid AS function,
        CASE WHEN p.proname OPERATOR(pg_catalog.=) ANY ('{idem_forget_prefix,idem_purge_audit,idem_import,import_begin,import_row,import_end,
               idem_force_release,idem_force_release_prefix,idem_force_record,idem_set_persistence,idem_accept_restore,idem_stats_reset,idem_sweep,sweep_step,note_sweep}'::pg_catalog.name[]) THEN 'admin'
             WHEN p.proname OPERATOR(pg_catalog.=) ANY ('{at_work_by_role,holders,advisory_holders,
-              naptime,max_sessions_per_role,launcher,is_visited,last_sweep,checks,error_counts}'::pg_catalog.name[]) THEN 'monitor'
+              max_sessions_per_role,launcher,is_visited,last_sweep,checks,error_counts}'::pg_catalog.name[]) THEN 'monitor'
             WHEN p.proname OPERATOR(pg_catalog.=) ANY (
               '{idem_begin,idem_claim,idem_record,idem_checkpoint,idem_extend,idem_release,idem_settle,idem_lookup,idem_once,idem_once_many,idem_forget,idem_redact,idem_redact_prefix,
                 idem_export,idem_run,

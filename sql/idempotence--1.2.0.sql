@@ -1492,14 +1492,6 @@ AS 'MODULE_PATHNAME', 'milliseconds_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::admin::naptime
-CREATE  FUNCTION idempotence."naptime"() RETURNS interval /* Interval */
-STRICT STABLE PARALLEL SAFE 
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'naptime_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
 -- idempotence::api::admin::note_grant
 CREATE  FUNCTION idempotence."note_grant"(
 	"role" regrole, /* Option < Regrole > */
@@ -1545,15 +1537,6 @@ AS 'MODULE_PATHNAME', 'retention_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- requires:
---   retention
---   up_since
---   forget_cached
---   note_restored
---   stats
---   errors
---   held_requests
-
 -- Triggers for tables that a restore, or a superuser, writes by SQL. After such a write every backend must forget
 -- what it remembers of sessions and the secret. The functions of this extension tell the backends themselves.
 CREATE TRIGGER forget_cached AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON idempotence.session
@@ -1895,10 +1878,6 @@ OFFSET 0;
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- requires:
---   views
---   legible
-
 -- Who holds locks of this extension and of its tables, in words. The ring, the sweep and the checks of health name them.
 
 -- Every lock in this database that another backend or a prepared transaction holds, with its holder in words. Without
@@ -1958,9 +1937,6 @@ $locked_by$;
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- requires:
---   holders
-
 -- The view segments: the state of the ring.
 
 -- held_by names whoever keeps a segment from its next state. For the current segment that is the holder of the sweep's
@@ -2008,10 +1984,6 @@ ORDER BY r.segment;
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- requires:
---   segments
---   setting
-
 -- The checks of the view health that look at what was begun, committed, and is not done.
 
 -- Whether the leases cannot be seen here: they are unlogged, and this is a standby.
@@ -2166,30 +2138,6 @@ FROM (SELECT (SELECT idempotence.unseen()) AS unseen, t.threshold, pg_catalog.su
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- requires:
---   unfinished
---   naptime
---   max_sessions_per_role
---   launcher
---   is_visited
---   last_sweep
---   swept_instead
---   legible
---   table_columns
---   setting
---   milliseconds
---   restarts
---   deadlocks
---   clock_jump
---   clock_jump_by
---   lock_table_size
---   free_space
---   visits
---   databases
---   digest_fits
---   coordinator
---   idem_node
-
 -- The checks of the view health, one view for each: level is 0 (ok), 1 (warning) or 2 (critical), detail is what was
 -- found, hint is what to do if the level is not 0. The function idempotence.checks() reads them with the rights of the
 -- extension's owner, after it has loaded the library. docs/operations.md lists all thresholds.
@@ -2197,7 +2145,7 @@ FROM (SELECT (SELECT idempotence.unseen()) AS unseen, t.threshold, pg_catalog.su
 -- What the checks of the sweep have in common. late is far beyond what is normal.
 CREATE VIEW idempotence.upkeep AS
 SELECT v.launcher, v.last_sweep, v.standby, v.now, v.visited,
-       CASE WHEN v.visited THEN (idempotence.naptime() OPERATOR(pg_catalog.*) 10) OPERATOR(pg_catalog.+) '1 minute'::pg_catalog.interval
+       CASE WHEN v.visited THEN pg_catalog.make_interval(secs => idempotence.setting('idempotence.naptime')::pg_catalog.float8 OPERATOR(pg_catalog.*) 10) OPERATOR(pg_catalog.+) '1 minute'::pg_catalog.interval
             -- No worker comes here. Whoever sweeps instead is asked to do so daily.
             ELSE '25 hours'::pg_catalog.interval END AS late,
        -- The moment that lateness counts from: the last sweep. If none is known, it is the moment when the
@@ -2982,11 +2930,6 @@ WHERE c.relnamespace OPERATOR(pg_catalog.=) pg_catalog.to_regnamespace('idempote
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- requires:
---   checks
---   setting
---   look_whether_ready
-
 -- The view health, and idem_ready.
 
 -- Where nobody is going to sweep, CREATE EXTENSION says so. It keeps the notices of its script from the client, unless the
@@ -3085,10 +3028,6 @@ AS 'MODULE_PATHNAME', 'sweep_step_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- requires:
---   sweep_step
---   note_sweep
-
 -- The sweep by hand. It takes the steps that the background worker takes, each in one or more transactions of its own.
 CREATE PROCEDURE idem_sweep()
 LANGUAGE plpgsql
@@ -3126,12 +3065,6 @@ $sweep$;
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- requires:
---   views
---   sweep
---   health
---   note_grant
-
 -- Who may do what. PUBLIC may do nothing. idem_grant grants a role one of three levels.
 
 -- The functions of this extension, and the level that a role needs to execute them: a level, or all of them, for what
@@ -3141,7 +3074,7 @@ SELECT p.oid AS function,
        CASE WHEN p.proname OPERATOR(pg_catalog.=) ANY ('{idem_forget_prefix,idem_purge_audit,idem_import,import_begin,import_row,import_end,
               idem_force_release,idem_force_release_prefix,idem_force_record,idem_set_persistence,idem_accept_restore,idem_stats_reset,idem_sweep,sweep_step,note_sweep}'::pg_catalog.name[]) THEN 'admin'
             WHEN p.proname OPERATOR(pg_catalog.=) ANY ('{at_work_by_role,holders,advisory_holders,
-              naptime,max_sessions_per_role,launcher,is_visited,last_sweep,checks,error_counts}'::pg_catalog.name[]) THEN 'monitor'
+              max_sessions_per_role,launcher,is_visited,last_sweep,checks,error_counts}'::pg_catalog.name[]) THEN 'monitor'
             WHEN p.proname OPERATOR(pg_catalog.=) ANY (
               '{idem_begin,idem_claim,idem_record,idem_checkpoint,idem_extend,idem_release,idem_settle,idem_lookup,idem_once,idem_once_many,idem_forget,idem_redact,idem_redact_prefix,
                 idem_export,idem_run,
@@ -3262,7 +3195,6 @@ $revoke$;
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- finalize
 -- This script runs last, since it needs every object.
 
 -- PUBLIC may execute no function of this extension.
@@ -3503,7 +3435,6 @@ COMMENT ON FUNCTION idempotence.last_sweep() IS 'for the view health: when this 
 COMMENT ON FUNCTION idempotence.swept_instead() IS 'internal to the view health: when this database was swept last by hand while no worker came';
 COMMENT ON FUNCTION idempotence.launcher() IS 'for the view health: the process of the launcher; 0: it does not run, null: the library is not preloaded';
 COMMENT ON FUNCTION idempotence.is_visited() IS 'for the view health: whether the library is preloaded and the setting idempotence.databases names this database';
-COMMENT ON FUNCTION idempotence.naptime() IS 'the setting idempotence.naptime, for the view health';
 COMMENT ON FUNCTION idempotence.max_sessions_per_role() IS 'the setting idempotence.max_sessions_per_role, for the view health';
 COMMENT ON FUNCTION idempotence.visits() IS 'internal to the view health: the databases that the worker has swept or could not sweep since the server came up, when last, and with what error';
 COMMENT ON FUNCTION idempotence.databases() IS 'internal to the view health: the names in the setting idempotence.databases';

@@ -142,11 +142,8 @@ pub fn describe_us(us: i64) -> String {
         (1_000_000, "second"),
         (1_000, "millisecond"),
     ];
-    for (unit_us, unit) in UNITS {
-        if us >= unit_us && us % unit_us == 0 {
-            let count = us / unit_us;
-            return format!("{count} {unit}{}", if count == 1 { "" } else { "s" });
-        }
-    }
-    format!("{us} microseconds")
+    let whole = UNITS.into_iter().find(|(unit_us, _)| us >= *unit_us && us % unit_us == 0);
+    let Some((unit_us, unit)) = whole else { return format!("{us} microseconds") };
+    let count = us / unit_us;
+    format!("{count} {unit}{}", if count == 1 { "" } else { "s" })
 }

@@ -1,6 +1,6 @@
 //! Settings, all under the reserved prefix `idempotence.`.
 
-use crate::domain::databases_setting::Databases;
+use crate::domain::databases_setting;
 use crate::domain::limits::WINDOW_MAX;
 use crate::domain::node;
 use crate::pg;
@@ -223,9 +223,9 @@ fn share_of_lock_table(percent: i32) -> usize {
 static DATABASES: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(Some(c"*"));
 static NODE: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(Some(c""));
 
-/// The databases that the background worker visits.
-pub fn databases() -> Databases {
-    Databases::parse(&DATABASES.get().map(|names| names.to_string_lossy().into_owned()).unwrap_or_default())
+/// The databases that the background worker visits; `None`: all.
+pub fn databases() -> Option<Vec<String>> {
+    databases_setting::names(&DATABASES.get().map(|names| names.to_string_lossy().into_owned()).unwrap_or_default())
 }
 
 /// The name of this server, which tells it from others: as it is set, or made from the system's identifier.

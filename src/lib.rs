@@ -28,48 +28,8 @@ pub mod worker;
 
 pgrx::pg_module_magic!(name, version);
 
+// The other scripts in sql/ come after the functions, see scripts/schema.sh.
 extension_sql_file!("../sql/tables.sql", bootstrap);
-extension_sql_file!("../sql/run.sql", name = "run");
-extension_sql_file!(
-    "../sql/views.sql",
-    name = "views",
-    requires = [retention, up_since, forget_cached, note_restored, stats, errors, held_requests]
-);
-extension_sql_file!("../sql/sweep.sql", name = "sweep", requires = [sweep_step, note_sweep]);
-extension_sql_file!("../sql/holders.sql", name = "holders", requires = ["views", legible]);
-extension_sql_file!("../sql/segments.sql", name = "segments", requires = ["holders"]);
-extension_sql_file!("../sql/unfinished.sql", name = "unfinished", requires = ["segments", setting]);
-extension_sql_file!(
-    "../sql/checks.sql",
-    name = "checks",
-    requires = [
-        "unfinished",
-        naptime,
-        max_sessions_per_role,
-        launcher,
-        is_visited,
-        last_sweep,
-        swept_instead,
-        legible,
-        table_columns,
-        setting,
-        milliseconds,
-        restarts,
-        deadlocks,
-        clock_jump,
-        clock_jump_by,
-        lock_table_size,
-        free_space,
-        visits,
-        databases,
-        digest_fits,
-        coordinator,
-        idem_node
-    ]
-);
-extension_sql_file!("../sql/health.sql", name = "health", requires = ["checks", setting, look_whether_ready]);
-extension_sql_file!("../sql/grants.sql", name = "grants", requires = ["views", "sweep", "health", note_grant]);
-extension_sql_file!("../sql/comments.sql", name = "comments", finalize);
 
 /// Called when the library is loaded, by the postmaster or by a backend.
 #[pg_guard]

@@ -49,7 +49,8 @@ use crate::error::Error;
 use crate::pg;
 use pgrx::{PgSqlErrorCode, pg_sys};
 
-/// What a lock stands for; the number is `objsubid` in `pg_locks`.
+/// What a lock stands for; the number is `objsubid` in `pg_locks`. The first ones, up to [`LockClass::SaveOfRegistered`], are
+/// of requests and sessions; the view `health` tells of who waits for one of those.
 #[derive(Clone, Copy)]
 #[repr(u16)]
 pub enum LockClass {

@@ -78,13 +78,7 @@ fn launcher() -> Option<i32> {
 /// `idempotence.databases` includes the database.
 #[pg_extern(schema = "idempotence", stable, parallel_safe)]
 fn is_visited() -> bool {
-    board::launcher_pid().is_some() && guc::databases().include(&pg::current_database_name())
-}
-
-/// The setting `idempotence.naptime`, also in a backend that has not loaded the library yet.
-#[pg_extern(schema = "idempotence", stable, parallel_safe)]
-fn naptime() -> Interval {
-    pg::interval(i64::try_from(guc::naptime().as_micros()).unwrap_or(i64::MAX))
+    board::launcher_pid().is_some() && guc::databases().is_none_or(|names| names.contains(&pg::current_database_name()))
 }
 
 /// The setting `idempotence.max_sessions_per_role`, also in a backend that has not loaded the library yet.

@@ -3,49 +3,35 @@
 use super::null::required;
 use crate::error::Error;
 use crate::pg;
+use crate::requests::answer::Ticket;
 use crate::requests::counting;
 use crate::requests::numbered::Numbering;
 use crate::requests::request::{Request, Rules};
-use pgrx::datum::Uuid;
 use std::borrow::Cow;
 
-/// A request as a driver sends it. `'42'` and 42 name the same request, and so do a UUID and its text.
-pub trait AsKey {
-    /// Its key.
-    fn key(&self) -> Cow<'_, str>;
-}
-
-impl AsKey for &str {
-    fn key(&self) -> Cow<'_, str> {
-        (*self).into()
-    }
-}
-
-impl AsKey for i64 {
-    fn key(&self) -> Cow<'_, str> {
-        self.to_string().into()
-    }
-}
-
-impl AsKey for Uuid {
-    fn key(&self) -> Cow<'_, str> {
-        pg::uuid_key(*self.as_bytes()).into()
-    }
-}
-
 /// Declares an SQL function of this name three times, since its argument `request` may be a text, a bigint or a uuid. Each is
-/// a C function of its own. In the body `request` is `Option<impl AsKey>`.
+/// a C function of its own. In the body `request` is the key: `'42'` and 42 name the same request, and so do a UUID and its
+/// text.
 macro_rules! by_key {
     ($name:tt: $text:ident, $bigint:ident, $uuid:ident;
      fn($session:ident: Option<&str>, $request:ident: key $(, $($more:tt)+)?) $(-> $result:ident $(<$of:ident>)?)? $body:block) => {
         #[pg_extern(name = $name, volatile, parallel_unsafe)]
-        fn $text($session: Option<&str>, $request: Option<&str> $(, $($more)+)?) $(-> $result $(<$of>)?)? $body
+        fn $text($session: Option<&str>, $request: Option<&str> $(, $($more)+)?) $(-> $result $(<$of>)?)? {
+            let $request = $request.map(Cow::from);
+            $body
+        }
 
         #[pg_extern(name = $name, volatile, parallel_unsafe)]
-        fn $bigint($session: Option<&str>, $request: Option<i64> $(, $($more)+)?) $(-> $result $(<$of>)?)? $body
+        fn $bigint($session: Option<&str>, $request: Option<i64> $(, $($more)+)?) $(-> $result $(<$of>)?)? {
+            let $request = $request.map(|number| Cow::from(number.to_string()));
+            $body
+        }
 
         #[pg_extern(name = $name, volatile, parallel_unsafe)]
-        fn $uuid($session: Option<&str>, $request: Option<Uuid> $(, $($more)+)?) $(-> $result $(<$of>)?)? $body
+        fn $uuid($session: Option<&str>, $request: Option<Uuid> $(, $($more)+)?) $(-> $result $(<$of>)?)? {
+            let $request = $request.map(|id| Cow::from(pg::uuid_key(*id.as_bytes())));
+            $body
+        }
     };
 }
 pub(super) use by_key;
@@ -61,9 +47,9 @@ pub fn by_any_number(stream: Option<&str>) -> Numbering<'_> {
 }
 
 /// Answers `in_progress` for a session of which nothing is known, but which another transaction holds.
-pub fn in_progress_if_in_doubt<T>(result: Result<T, Error>, in_progress: T) -> Result<T, Error> {
+pub fn in_progress_if_in_doubt(result: Result<Ticket, Error>) -> Result<Ticket, Error> {
     match result {
-        Err(Error::SessionInDoubt { .. }) => Ok(in_progress),
+        Err(Error::SessionInDoubt { .. }) => Ok(Ticket::in_progress()),
         result => result,
     }
 }
@@ -72,14 +58,13 @@ pub fn in_progress_if_in_doubt<T>(result: Result<T, Error>, in_progress: T) -> R
 pub fn with_request<T>(
     rules: Rules,
     session: Option<&str>,
-    request: Option<impl AsKey>,
+    request: Option<Cow<'_, str>>,
     numbering: Numbering<'_>,
     work: impl FnOnce(&Request<'_>) -> Result<T, Error>,
 ) -> Result<T, Error> {
     pg::begin_call();
     let session = required("session", session)?;
     let key = required("request", request)?;
-    let key = key.key();
     let request = Request::resolve(session, &key, numbering, rules)?;
     let done = work(&request).inspect_err(|error| counting::refused(&request.session(), error))?;
     pg::check_memory()?;

@@ -104,7 +104,7 @@ fn visits() -> Rows {
 /// The names in the setting `idempotence.databases`; NULL: all databases are visited.
 #[pg_extern(schema = "idempotence", stable, parallel_safe)]
 fn databases() -> Option<Vec<String>> {
-    guc::databases().names().map(<[String]>::to_vec)
+    guc::databases()
 }
 
 /// The library of a commit coordinator that can be asked for a two-phase commit; NULL if none is loaded.

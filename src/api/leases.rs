@@ -2,18 +2,18 @@
 
 use super::call::{by_any_number, by_key, in_progress_if_in_doubt, with_request};
 use super::null::required;
-use super::ticket::{self, Ticket};
 use crate::arguments;
 use crate::error::or_raise;
-use crate::pg::{Composite, Jsonb, Timestamptz};
-use crate::requests::answer::Begun;
+use crate::pg::{self, Composite, Jsonb, Timestamptz};
+use crate::requests::answer::Ticket;
 use crate::requests::claim;
 use crate::requests::finish;
 use crate::requests::numbered::Numbering;
 use crate::requests::request::Rules;
-use crate::requests::settle::{self, Settled};
+use crate::requests::settle;
 use pgrx::datum::{Interval, Uuid};
 use pgrx::{default, pg_extern};
+use std::borrow::Cow;
 
 by_key! {
     "idem_claim": idem_claim_text, idem_claim_bigint, idem_claim_uuid;
@@ -61,6 +61,6 @@ by_key! {
         let settled = with_request(Rules::Current, session, request, by_any_number(stream), |request| {
             settle::settle(request, arguments::wait_us(wait)?, response)
         });
-        ticket::settled(or_raise(in_progress_if_in_doubt(settled, Settled::Answered(Begun::InProgress(None)))))
+        Composite(or_raise(in_progress_if_in_doubt(settled)))
     }
 }

@@ -1,6 +1,6 @@
 //! The SQL functions that tell what is known of requests: for people on call, and for the owner of a session.
 
-use super::call::{AsKey, by_key};
+use super::call::by_key;
 use super::null::required;
 use crate::error::or_raise;
 use crate::pg::{self, Filled, Jsonb, Shape, Timestamptz};
@@ -9,6 +9,7 @@ use crate::requests::listing;
 use crate::store::{self, locked};
 use pgrx::datum::Uuid;
 use pgrx::{default, pg_extern};
+use std::borrow::Cow;
 
 /// How long to wait for a table of ours that somebody has locked.
 const LOCKED_AT_MOST_US: i64 = 1_000_000;
@@ -19,7 +20,7 @@ by_key! {
         pg::begin_call();
         let told = or_raise((|| {
             let (session, request) = (required("session", session)?, required("request", request)?);
-            let look = || explain::explain(session, &request.key(), stream);
+            let look = || explain::explain(session, &request, stream);
             // A table that somebody has locked is what whoever asks here has to know of.
             let told = pg::bounded(Some(LOCKED_AT_MOST_US), look).unwrap_or_else(|| Err(locked::error()))?;
             pg::check_memory()?;

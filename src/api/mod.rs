@@ -24,7 +24,7 @@ pub mod run;
 #[cfg(test)]
 mod sql_tests;
 pub mod standing_sessions;
-pub mod ticket;
+mod ticket;
 
 /// The schema of the functions that only the extension's own SQL calls. `sql/tables.sql` makes it, so `scripts/schema.sh`
 /// leaves out what pgrx would make it by.

@@ -34,63 +34,35 @@ AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
 fn stats() -> Rows {
     or_raise(check_there("the counters of idempotence.stats"));
     let is_monitor = catalog::is_monitor();
-    let (known, mut others): (Vec<_>, Vec<_>) = counters::read()
-        .into_iter()
-        .map(|tally| (Counted::of(&tally), tally))
-        .partition(|(counted, _)| !matches!(counted, Counted::Others));
-    // Sessions that are forgotten count with those that gave way: one tally has what has no name.
-    let unnamed = others.pop().map(|(_, mut sum)| {
-        others.iter().for_each(|(_, tally)| sum.add(tally));
-        (Counted::Others, sum)
-    });
-    // What has counted nothing but errors is no row here.
-    let unnamed = unnamed.filter(|(_, sum)| sum.counts().iter().any(|count| *count > 0));
-    let rows = known.into_iter().chain(unnamed).filter_map(move |(counted, tally)| {
-        if !is_monitor && !counted.is_callers() {
-            return None;
-        }
-        let (session, owner, kind) = counted.columns();
-        let whom = [session.into_datum(), owner.into_datum(), kind.into_datum()];
+    let row = |whom: [Option<pg_sys::Datum>; 3], tally: &Tally| {
         let counts = tally.counts().iter().map(|count| i64::try_from(*count).unwrap_or(i64::MAX).into_datum());
-        Some(whom.into_iter().chain(counts).chain([Timestamptz(tally.since).into_datum()]).collect())
-    });
-    Rows(rows.collect())
+        whom.into_iter().chain(counts).chain([Timestamptz(tally.since).into_datum()]).collect()
+    };
+    // Sessions that are forgotten count with those that gave way: one tally has what has no name.
+    let (mut rows, mut unnamed) = (Vec::new(), None::<Tally>);
+    for tally in counters::read() {
+        match (whom(&tally.key), &mut unnamed) {
+            (Some((whom, is_callers)), _) if is_monitor || is_callers => rows.push(row(whom, &tally)),
+            (Some(_), _) => {}
+            (None, Some(sum)) => sum.add(&tally),
+            (None, none) => *none = Some(tally),
+        }
+    }
+    let unnamed = unnamed.filter(|sum| is_monitor && sum.counts().iter().any(|count| *count > 0));
+    rows.extend(unnamed.map(|sum| row([None, None, "other".into_datum()], &sum)));
+    Rows(rows)
 }
 
-/// Whom a tally counts for.
-enum Counted {
-    Standing(StandingSession),
-    Clients(pg_sys::Oid),
-    /// Tallies that gave way, and a session that is forgotten.
-    Others,
-}
-
-impl Counted {
-    fn of(tally: &Tally) -> Counted {
-        match tally.key {
-            key if key.is_others() => Counted::Others,
-            Key { role: 0, session, .. } => standing::find_by_id(&session).map_or(Counted::Others, Counted::Standing),
-            Key { role, .. } => Counted::Clients(role.into()),
-        }
+/// Whom a tally counts for: session, owner and kind; and whether that is the caller's to see. `None`: a session that is
+/// forgotten, or tallies that gave way.
+fn whom(key: &Key) -> Option<([Option<pg_sys::Datum>; 3], bool)> {
+    if key.role != 0 {
+        let role = pg_sys::Oid::from(key.role);
+        return Some(([None, role.into_datum(), "client".into_datum()], pg::has_privileges_of(role)));
     }
-
-    fn is_callers(&self) -> bool {
-        match self {
-            Counted::Standing(session) => resolve::may_use(session.owner, session.usable_by),
-            Counted::Clients(role) => pg::has_privileges_of(*role),
-            Counted::Others => false,
-        }
-    }
-
-    fn columns(self) -> (Option<String>, Option<pg_sys::Oid>, &'static str) {
-        match self {
-            Counted::Standing(StandingSession { name, owner, inbox, .. }) => {
-                (Some(name), Some(owner), if inbox { "inbox" } else { "standing" })
-            }
-            Counted::Clients(role) => (None, Some(role), "client"),
-            Counted::Others => (None, None, "other"),
-        }
-    }
+    let StandingSession { name, owner, usable_by, inbox, .. } = standing::find_by_id(&key.session)?;
+    let kind = if inbox { "inbox" } else { "standing" };
+    Some(([name.into_datum(), owner.into_datum(), kind.into_datum()], resolve::may_use(owner, usable_by)))
 }
 
 /// How many errors of each SQLSTATE of class `ID` were raised in this database.

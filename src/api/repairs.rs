@@ -1,15 +1,16 @@
 //! The SQL functions that repair one request, most of them for admins, and which tables are logged.
 
-use super::call::{AsKey, by_any_number, by_key, in_stream, with_request};
+use super::call::{by_any_number, by_key, in_stream, with_request};
 use super::null::required;
 use crate::domain::class::Class;
 use crate::error::{Error, or_raise};
-use crate::pg::{Jsonb, Timestamptz};
+use crate::pg::{self, Jsonb, Timestamptz};
 use crate::requests::request::Rules;
 use crate::requests::{redact, repair};
 use crate::store::persistence::What;
 use pgrx::datum::Uuid;
 use pgrx::{default, pg_extern};
+use std::borrow::Cow;
 
 by_key! {
     "idem_forget": idem_forget_text, idem_forget_bigint, idem_forget_uuid;
@@ -17,7 +18,7 @@ by_key! {
         or_raise((|| {
             let session = required("session", session)?;
             let request = required("request", request)?;
-            repair::forget(session, &request.key(), required("reason", reason)?, in_stream(stream))
+            repair::forget(session, &request, required("reason", reason)?, in_stream(stream))
         })())
     }
 }
@@ -69,13 +70,9 @@ fn idem_set_persistence(what: Option<&str>, persistence: Option<&str>) -> bool {
     or_raise((|| {
         let (name, persistence) = (required("what", what)?, required("persistence", persistence)?);
         let what = What::ALL.into_iter().find(|what| what.name() == name);
-        let unlogged = match persistence {
-            "logged" => Some(false),
-            "unlogged" => Some(true),
-            _ => None,
-        };
-        let (Some(what), Some(unlogged)) = (what, unlogged) else {
-            return Err(Error::Invalid {
+        match (what, persistence) {
+            (Some(what), "logged" | "unlogged") => repair::set_persistence(what, persistence == "unlogged"),
+            _ => Err(Error::Invalid {
                 message: "there is no such persistence".into(),
                 detail: format!(
                     "Found \"{}\" for what and \"{}\" for persistence.",
@@ -83,8 +80,7 @@ fn idem_set_persistence(what: Option<&str>, persistence: Option<&str>) -> bool {
                     persistence.chars().take(64).collect::<String>()
                 ),
                 hint: "What is claims or sessions, and its persistence is logged or unlogged.",
-            });
-        };
-        repair::set_persistence(what, unlogged)
+            }),
+        }
     })())
 }

@@ -1,19 +1,16 @@
 //! The SQL functions on requests: begin, record, checkpoint, release, lookup, once and forget.
 
-use super::call::{
-    AsKey, by_any_number, by_key, in_progress_if_in_doubt, rules_to_complete, to_complete, with_request,
-};
+use super::call::{by_any_number, by_key, in_progress_if_in_doubt, rules_to_complete, to_complete, with_request};
 use super::null::{elements, required};
-use super::ticket::{self, Ticket};
 use crate::arguments;
 use crate::domain::class::Class;
 use crate::error::{Error, or_raise};
-use crate::pg::{Composite, Jsonb, Keys, Listed, Timestamptz};
-use crate::requests::answer::Begun;
+use crate::pg::{self, Composite, Jsonb, Keys, Listed, Timestamptz};
+use crate::requests::answer::Ticket;
 use crate::requests::begin;
 use crate::requests::decide::Aim;
 use crate::requests::finish;
-use crate::requests::lookup::{self, Known};
+use crate::requests::lookup;
 use crate::requests::numbered::Numbering;
 use crate::requests::once;
 use crate::requests::request::{Request, Rules};
@@ -36,9 +33,9 @@ by_key! {
         let numbering = Numbering { stream, last, ack, ..Numbering::default() };
         let begun = with_request(Rules::Current, session, request, numbering, |request| {
             let lease_us = lease.as_ref().map(arguments::lease_us).transpose()?;
-            begin::begin(request, payload, arguments::wait_us(wait)?, Aim::Execute { lease_us })
+            begin::begin(request, payload, arguments::wait_us(wait)?, Aim::Execute { lease_us }).map(Ticket::from)
         });
-        ticket::begun(or_raise(in_progress_if_in_doubt(begun, Begun::InProgress(None))))
+        Composite(or_raise(in_progress_if_in_doubt(begun)))
     }
 }
 
@@ -106,10 +103,10 @@ by_key! {
             lookup::lookup(request, wait_us)
         };
         let known = match with_request(Rules::Current, session, request, by_any_number(stream), look) {
-            Err(Error::SessionNotHere { .. }) => Ok(Known::NotHere(None)),
-            known => in_progress_if_in_doubt(known, Known::IN_PROGRESS),
+            Err(Error::SessionNotHere { .. }) => Ok(Ticket { status: "not_here", ..Ticket::default() }),
+            known => in_progress_if_in_doubt(known),
         };
-        ticket::known(or_raise(known))
+        Composite(or_raise(known))
     }
 }
 
@@ -119,26 +116,19 @@ by_key! {
         or_raise((|| {
             let session = required("session", session)?;
             let request = required("request", request)?;
-            Ok(!once::once(session, &[&request.key()], "idem_once")?.is_empty())
+            Ok(!once::once(session, &[&request], "idem_once")?.is_empty())
         })())
     }
 }
 
 #[pg_extern(volatile, parallel_unsafe)]
 fn idem_once_many<'a>(session: Option<&'a str>, requests: Option<Keys<'a>>) -> Listed<'a> {
-    let fresh = or_raise((|| {
+    Listed(or_raise((|| {
         let session = required("session", session)?;
         let requests = required("requests", requests)?;
-        once_many(session, elements("requests", requests.read()?.into_iter())?)
-    })());
-    Listed(fresh)
-}
-
-/// The keys that are seen for the first time, each with its place in the list, counted from 1.
-pub(super) fn once_many<'a>(session: &str, mut keys: Vec<Cow<'a, str>>) -> Result<Vec<(i64, Cow<'a, str>)>, Error> {
-    let places = {
-        let keys: Vec<&str> = keys.iter().map(|key| &**key).collect();
-        once::once(session, &keys, "idem_once_many")?
-    };
-    Ok(places.into_iter().map(|place| (place as i64 + 1, std::mem::take(&mut keys[place]))).collect())
+        let mut keys = elements("requests", requests.read()?.into_iter())?;
+        let places = once::once(session, &keys.iter().map(|key| &**key).collect::<Vec<_>>(), "idem_once_many")?;
+        // Each key that is seen for the first time, with its place in the list, counted from 1.
+        Ok(places.into_iter().map(|place| (place as i64 + 1, std::mem::take(&mut keys[place]))).collect())
+    })()))
 }

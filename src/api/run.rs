@@ -5,16 +5,16 @@
 
 use super::call::{in_stream, with_request};
 use super::null::required;
-use super::ticket::{self, Ticket};
 use crate::arguments;
 use crate::domain::class::Class;
 use crate::domain::final_error::is_final;
 use crate::error::{Error, or_raise};
 use crate::pg::{Arguments, Before, Came, CommandOrder, Composite, function_around_command};
-use crate::requests::answer::Begun;
+use crate::requests::answer::{Begun, Ticket};
 use crate::requests::claim;
 use crate::requests::finish;
 use crate::requests::request::Rules;
+use std::borrow::Cow;
 use std::ops::ControlFlow;
 
 function_around_command!(idem_run, pg_finfo_idem_run, before, after);
@@ -35,12 +35,12 @@ fn after(arguments: &Arguments<'_>, came: Came) -> Composite<Ticket> {
         Ok(response) => (Class::Succeeded, response),
         Err(told) => (Class::Failed, Some(told)),
     };
-    let (session, request) = (arguments.text(place::SESSION), arguments.text(place::REQUEST));
+    let (session, request) = (arguments.text(place::SESSION), arguments.text(place::REQUEST).map(Cow::from));
     let numbering = in_stream(arguments.text(place::STREAM));
     let outcome = with_request(Rules::OfBegin, session, request, numbering, |request| {
         finish::record(request, class, response, None, arguments.interval(place::TTL))
     });
-    ticket::executed(or_raise(outcome))
+    Composite(Ticket { attempt: Some(1), ..Ticket::done(or_raise(outcome)) })
 }
 
 /// Begins the request.
@@ -58,13 +58,13 @@ fn begin(arguments: &Arguments<'_>) -> Result<Before<Ticket>, Error> {
         }
     };
     let parameter = arguments.jsonb(place::ARGS);
-    let (session, request) = (arguments.text(place::SESSION), arguments.text(place::REQUEST));
+    let (session, request) = (arguments.text(place::SESSION), arguments.text(place::REQUEST).map(Cow::from));
     let numbering = in_stream(arguments.text(place::STREAM));
     let outcome = with_request(Rules::Current, session, request, numbering, |request| {
         claim::claim_or_replay(request, parameter, arguments::wait_us(arguments.interval(place::WAIT))?)
     })?;
     Ok(match outcome {
-        Some(outcome) => ControlFlow::Break(ticket::begun(Begun::Replay(outcome))),
+        Some(outcome) => ControlFlow::Break(Composite(Begun::Replay(outcome).into())),
         None if command.is_blank() => {
             let (message, detail) = ("the command is empty".into(), "There is nothing to execute.".into());
             return Err(Error::Invalid { message, detail, hint: "Give an SQL statement." });

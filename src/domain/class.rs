@@ -2,15 +2,16 @@
 
 /// What an outcome says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
 pub enum Class {
-    /// The letter `s`.
-    Succeeded,
-    /// The letter `f`: a final failure.
-    Failed,
-    /// The letter `g`: all attempts were begun, and none was completed. To clients that is a final failure too.
-    GivenUp,
-    /// The letter `c`: the request was settled before it was done, and is never executed.
-    Cancelled,
+    /// The request was done.
+    Succeeded = b's',
+    /// A final failure.
+    Failed = b'f',
+    /// All attempts were begun, and none was completed. To clients that is a final failure too.
+    GivenUp = b'g',
+    /// The request was settled before it was done, and is never executed.
+    Cancelled = b'c',
 }
 
 impl Class {
@@ -19,12 +20,7 @@ impl Class {
 
     /// The letter in the column `class`.
     pub fn letter(self) -> u8 {
-        match self {
-            Class::Succeeded => b's',
-            Class::Failed => b'f',
-            Class::GivenUp => b'g',
-            Class::Cancelled => b'c',
-        }
+        self as u8
     }
 
     /// What a letter in the column `class` stands for.
@@ -45,15 +41,6 @@ impl Class {
             Class::Cancelled => "cancelled",
         }
     }
-}
-
-/// What begin answered when it did not let the caller execute the request.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Answered {
-    /// The request has this outcome.
-    Done(Class),
-    /// Another transaction holds its claim.
-    InProgress,
 }
 
 #[cfg(test)]

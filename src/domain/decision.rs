@@ -4,6 +4,8 @@
 //! holds the lock, or this one is read-only, or the server is a standby. The order of the rules is the order of the
 //! lines in [`decide`].
 
+use super::sequence::{Place, Placed};
+
 /// A payload's digest, see [`super::fingerprint`].
 pub type Fingerprint = [u8; 16];
 
@@ -35,26 +37,6 @@ pub struct LeaseFacts {
     pub fingerprint: Option<Fingerprint>,
 }
 
-/// Whether its number lets a request be executed (see [`super::sequence`]). A request with a key is always due.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Eligibility {
-    /// It may be executed.
-    Due {
-        /// Whether the transaction's snapshot sees the rows that show this.
-        visible: bool,
-    },
-    /// It is discarded: it was done or skipped, and its outcome is no longer kept.
-    Discarded {
-        /// As in [`Eligibility::Due`].
-        visible: bool,
-    },
-    /// It comes too early, or it overlaps a request without being the same, see [`super::sequence::Place`].
-    OutOfSequence {
-        /// As in [`Eligibility::Due`].
-        visible: bool,
-    },
-}
-
 /// All that a decision rests on.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Facts {
@@ -74,8 +56,8 @@ pub struct Facts {
     pub max_attempts: Option<i32>,
     /// For a time key: the earliest time at which an outcome of the key can have expired.
     pub time_key_expires_at: Option<i64>,
-    /// Whether its number lets it be executed.
-    pub eligibility: Eligibility,
+    /// Where its number stands in its stream. A request with a key is always next.
+    pub placed: Placed,
 }
 
 /// What to do.
@@ -129,17 +111,14 @@ pub fn decide(facts: &Facts) -> Decision {
     if lease.is_none_or(|lease| !lease.own) && facts.time_key_expires_at.is_some_and(|end| end <= facts.asked_at) {
         return Decision::KeyTooOld;
     }
-    match facts.eligibility {
+    let Placed { place, visible } = facts.placed;
+    match place {
         // What has to come first may be what is leased.
-        Eligibility::OutOfSequence { .. } if leased.is_some_and(|lease| !lease.own) => return Decision::Leased,
-        Eligibility::Due { visible: false }
-        | Eligibility::Discarded { visible: false }
-        | Eligibility::OutOfSequence { visible: false } => {
-            return Decision::Unserializable;
-        }
-        Eligibility::Discarded { visible: true } => return Decision::Discarded,
-        Eligibility::OutOfSequence { visible: true } => return Decision::OutOfSequence,
-        Eligibility::Due { visible: true } => {}
+        Place::Ahead(_) | Place::Overlaps(_) if leased.is_some_and(|lease| !lease.own) => return Decision::Leased,
+        _ if !visible => return Decision::Unserializable,
+        Place::Kept(_) | Place::Discarded => return Decision::Discarded,
+        Place::Ahead(_) | Place::Overlaps(_) => return Decision::OutOfSequence,
+        Place::Next(_) => {}
     }
     // The lease of another number is only waited for. Once it ran out, its number has been given up: otherwise this
     // one would not be due.
@@ -176,7 +155,9 @@ mod tests {
     const A: Fingerprint = [1; 16];
     const B: Fingerprint = [2; 16];
 
-    const DUE: Eligibility = Eligibility::Due { visible: true };
+    const DUE: Placed = Placed { place: Place::Next(0), visible: true };
+    const OVER: Placed = Placed { place: Place::Discarded, visible: true };
+    const EARLY: Placed = Placed { place: Place::Ahead(1), visible: true };
 
     const NEW: Facts = Facts {
         asked_at: 100,
@@ -187,7 +168,7 @@ mod tests {
         lease: None,
         max_attempts: None,
         time_key_expires_at: None,
-        eligibility: DUE,
+        placed: DUE,
     };
     const KEPT: KeptFacts = KeptFacts { expires_at: 200, visible: true, fingerprint: Some(A) };
     const REACHED: KeptFacts = KeptFacts { expires_at: 200, visible: true, fingerprint: Some(A) };
@@ -221,16 +202,13 @@ mod tests {
             (Facts { time_key_expires_at: Some(100), ..NEW }, Decision::KeyTooOld),
             (Facts { time_key_expires_at: Some(100), ..with(KEPT) }, Decision::Replay),
             (Facts { time_key_expires_at: Some(100), ..at(REACHED) }, Decision::KeyTooOld),
-            (Facts { eligibility: Eligibility::Due { visible: false }, ..NEW }, Decision::Unserializable),
-            (Facts { eligibility: Eligibility::Discarded { visible: true }, ..NEW }, Decision::Discarded),
-            (Facts { eligibility: Eligibility::Discarded { visible: false }, ..NEW }, Decision::Unserializable),
-            (Facts { eligibility: Eligibility::OutOfSequence { visible: true }, ..NEW }, Decision::OutOfSequence),
-            (Facts { eligibility: Eligibility::OutOfSequence { visible: false }, ..NEW }, Decision::Unserializable),
-            (
-                Facts { eligibility: Eligibility::OutOfSequence { visible: true }, ..at(REACHED) },
-                Decision::OutOfSequence,
-            ),
-            (Facts { eligibility: Eligibility::Discarded { visible: true }, ..with(KEPT) }, Decision::Replay),
+            (Facts { placed: Placed { visible: false, ..DUE }, ..NEW }, Decision::Unserializable),
+            (Facts { placed: OVER, ..NEW }, Decision::Discarded),
+            (Facts { placed: Placed { visible: false, ..OVER }, ..NEW }, Decision::Unserializable),
+            (Facts { placed: EARLY, ..NEW }, Decision::OutOfSequence),
+            (Facts { placed: Placed { visible: false, ..EARLY }, ..NEW }, Decision::Unserializable),
+            (Facts { placed: EARLY, ..at(REACHED) }, Decision::OutOfSequence),
+            (Facts { placed: OVER, ..with(KEPT) }, Decision::Replay),
             (of(RAN_OUT), TAKE_OVER),
             (Facts { time_key_expires_at: Some(100), ..of(RAN_OUT) }, TAKE_OVER),
             (Facts { time_key_expires_at: Some(100), ..of(LeaseFacts { until: 101, ..RAN_OUT }) }, Decision::Leased),
@@ -255,34 +233,10 @@ mod tests {
             (Facts { max_attempts: Some(3), ..of(RAN_OUT) }, TAKE_OVER),
             (Facts { max_attempts: Some(2), ..of(RAN_OUT) }, Decision::GiveUp),
             (Facts { max_attempts: Some(2), ..of(LeaseFacts { until: 101, ..RAN_OUT }) }, Decision::Leased),
-            (
-                Facts {
-                    eligibility: Eligibility::Discarded { visible: true },
-                    ..of(LeaseFacts { until: 101, ..RAN_OUT })
-                },
-                Decision::Discarded,
-            ),
-            (
-                Facts {
-                    eligibility: Eligibility::OutOfSequence { visible: true },
-                    ..of(LeaseFacts { until: 101, own: false, ..RAN_OUT })
-                },
-                Decision::Leased,
-            ),
-            (
-                Facts {
-                    eligibility: Eligibility::OutOfSequence { visible: true },
-                    ..of(LeaseFacts { until: 101, ..RAN_OUT })
-                },
-                Decision::OutOfSequence,
-            ),
-            (
-                Facts {
-                    eligibility: Eligibility::OutOfSequence { visible: true },
-                    ..of(LeaseFacts { own: false, ..RAN_OUT })
-                },
-                Decision::OutOfSequence,
-            ),
+            (Facts { placed: OVER, ..of(LeaseFacts { until: 101, ..RAN_OUT }) }, Decision::Discarded),
+            (Facts { placed: EARLY, ..of(LeaseFacts { until: 101, own: false, ..RAN_OUT }) }, Decision::Leased),
+            (Facts { placed: EARLY, ..of(LeaseFacts { until: 101, ..RAN_OUT }) }, Decision::OutOfSequence),
+            (Facts { placed: EARLY, ..of(LeaseFacts { own: false, ..RAN_OUT }) }, Decision::OutOfSequence),
         ];
         for (facts, decision) in table {
             assert_eq!(decide(&facts), decision, "{facts:?}");
@@ -307,7 +261,7 @@ mod tests {
             let lease = lease.map(|(own, until, expires_at, fingerprint)| LeaseFacts { own, until, expires_at, fingerprint, ..RAN_OUT });
             let outcome = KeptFacts { expires_at, visible, fingerprint: kept };
             let checkpoint = checkpoint.map(|(expires_at, visible, fingerprint)| KeptFacts { expires_at, visible, fingerprint });
-            let decision = decide(&Facts { asked_at, fingerprint: given, outcome: Some(outcome), checkpoint, now: asked_at, lease, max_attempts: None, time_key_expires_at, eligibility: DUE });
+            let decision = decide(&Facts { asked_at, fingerprint: given, outcome: Some(outcome), checkpoint, now: asked_at, lease, max_attempts: None, time_key_expires_at, placed: DUE });
             if expires_at > asked_at {
                 let executes = matches!(decision, Decision::Execute { .. } | Decision::GiveUp | Decision::KeyTooOld);
                 prop_assert!(!executes);

@@ -2,13 +2,14 @@
 
 /// How a client session ended. The column `ended` stores the letters.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
 pub enum End {
-    /// `c`: its client closed it.
-    Closed,
-    /// `e`: its client fell silent.
-    Expired,
-    /// `f`: its client registered anew.
-    Fenced,
+    /// Its client closed it.
+    Closed = b'c',
+    /// Its client fell silent.
+    Expired = b'e',
+    /// Its client registered anew.
+    Fenced = b'f',
 }
 
 impl End {
@@ -17,12 +18,7 @@ impl End {
 
     /// The letter to store. It is a capital for a session that was never saved, so that such sessions can be counted.
     pub fn letter(self, saved: bool) -> u8 {
-        let letter = match self {
-            End::Closed => b'c',
-            End::Expired => b'e',
-            End::Fenced => b'f',
-        };
-        if saved { letter } else { letter.to_ascii_uppercase() }
+        if saved { self as u8 } else { (self as u8).to_ascii_uppercase() }
     }
 
     /// What a letter stands for.

@@ -61,16 +61,12 @@ impl Digest {
                 parts.iter().fold(&mut blake3::Hasher::new_keyed(secret), |hasher, part| hasher.update(part)).finalize()
             }
         };
-        let mut digest = [0; 16];
-        digest.copy_from_slice(&hash.as_bytes()[..16]);
-        Digest(digest)
+        Digest(hash.as_bytes().first_chunk().copied().unwrap_or_default())
     }
 
     /// The half that names the lock. It is all hash and contains no time.
     pub fn lock_id(&self) -> u64 {
-        let mut half = [0; 8];
-        half.copy_from_slice(&self.0[8..]);
-        u64::from_be_bytes(half)
+        u64::from_be_bytes(self.0.last_chunk().copied().unwrap_or_default())
     }
 }
 

@@ -5,32 +5,26 @@
 
 /// The order in which a session's numbers may come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
 pub enum Order {
     /// In any order within the window. A request is one number, and its slot is the number modulo the window. So
     /// numbers that share a slot are a window apart, and each of them needs the one a window before it to be done or
     /// acknowledged.
-    Any,
+    Any = b'a',
     /// One after the other, from 1. A request may be a range of numbers. Its reply goes to a free slot, or to the slot
     /// of the oldest reply.
-    Strict,
+    Strict = b's',
 }
 
 impl Order {
     /// The letter in the column `ordering`.
     pub fn letter(self) -> u8 {
-        match self {
-            Order::Any => b'a',
-            Order::Strict => b's',
-        }
+        self as u8
     }
 
     /// What a letter in the column `ordering` stands for.
     pub fn of_letter(letter: u8) -> Option<Order> {
-        match letter {
-            b'a' => Some(Order::Any),
-            b's' => Some(Order::Strict),
-            _ => None,
-        }
+        [Order::Any, Order::Strict].into_iter().find(|order| order.letter() == letter)
     }
 }
 
@@ -101,6 +95,13 @@ pub enum Place {
     Ahead(i64),
     /// It shares numbers with this range, which was done, given up or begun before, without being the same range.
     Overlaps(Range),
+}
+
+impl Place {
+    /// Whether a request here was done or skipped.
+    pub fn is_over(self) -> bool {
+        matches!(self, Place::Kept(_) | Place::Discarded)
+    }
 }
 
 /// A place, and whether the transaction's snapshot sees all rows that the place rests on.

@@ -2,7 +2,7 @@
 //! DETAIL and its HINT. Texts that depend on the case come with the variant, from where the mistake is found.
 
 use super::name::RequestName;
-use crate::domain::class::{Answered, Class};
+use crate::domain::class::Class;
 use crate::domain::end::End;
 use crate::domain::right::Right;
 use crate::domain::version;
@@ -12,17 +12,20 @@ use pgrx::PgSqlErrorCode::{self, *};
 pub const WAIT_BY_SETTING: &str = "Try again as it is, or wait longer (setting idempotence.wait).";
 
 /// What the caller sees of an error.
-pub(super) struct Texts {
-    pub code: Code,
+pub struct Texts {
+    pub(super) code: Code,
+    /// The message.
     pub message: String,
+    /// The DETAIL.
     pub detail: String,
+    /// The HINT.
     pub hint: String,
 }
 
 /// An SQLSTATE.
 pub(super) enum Code {
-    /// One of class `ID`, as its five characters.
-    Own(&'static [u8; 5]),
+    /// One of class `ID`, as its five characters, and the request or the session that the error tells of.
+    Own(&'static [u8; 5], RequestName),
     /// One of PostgreSQL's own.
     Standard(PgSqlErrorCode),
 }
@@ -32,8 +35,8 @@ pub(super) enum Code {
 pub enum Missing {
     /// The transaction never began the request, or rolled back to a savepoint before the begin.
     Begin,
-    /// The answer of begin was that the request is not the caller's to execute.
-    Answered(Answered),
+    /// The answer of begin was that the request is not the caller's to execute: it is done, or, `None`, in progress.
+    Answered(Option<Class>),
     /// The request has its outcome already.
     Recorded,
     /// The request was released.
@@ -53,17 +56,6 @@ pub enum Superseded {
     Recorded,
     /// The number was done or given up, and no answer is kept that could tell the token.
     Over,
-}
-
-/// A command that `idem_run` does not execute.
-#[derive(Debug)]
-pub enum NotExecuted {
-    /// `SELECT … INTO`.
-    SelectInto,
-    /// `COPY` from the client or to it.
-    Copy,
-    /// `COMMIT` and its like.
-    OfTransaction,
 }
 
 /// Declares the errors. The texts are those of message, DETAIL and HINT. A literal may name the variant's fields in braces.
@@ -96,13 +88,10 @@ macro_rules! errors {
 }
 
 errors! {
-    /// `because` says why the argument must not be null. `element`: the place of the null in an array, counted from 1.
-    NullArgument { argument: &'static str, element: Option<usize>, because: String } =>
+    /// `what` is null, an argument or an element of one. `because` says why it must not be.
+    NullArgument { what: String, because: String } =>
         Standard(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-        (match element {
-            None => format!("argument \"{argument}\" must not be null"),
-            Some(n) => format!("element {n} of argument \"{argument}\" must not be null"),
-        }),
+        "{what} must not be null",
         because,
         "A NULL is most often a parameter that the client did not set.";
 
@@ -112,7 +101,7 @@ errors! {
 
     /// `what` is too long, too large or too many. The sizes have their units.
     LimitExceeded { what: String, found: String, limit: String, hint: &'static str } =>
-        Own(b"ID009"),
+        Own(b"ID009", RequestName::new("", "")),
         "{what} exceeds its limit",
         "Found {found}; the limit is {limit}.",
         hint;
@@ -124,24 +113,26 @@ errors! {
         "Found {rows} rows.",
         "The response is the first column of the one row; aggregate, with jsonb_agg() say, or add LIMIT 1.";
 
-    /// A command that `idem_run` does not execute.
-    NotExecuted(command: NotExecuted) =>
+    /// `idem_run` does not execute `SELECT … INTO`.
+    SelectInto =>
         Standard(ERRCODE_FEATURE_NOT_SUPPORTED),
-        (match command {
-            NotExecuted::SelectInto => "idem_run does not execute SELECT ... INTO",
-            NotExecuted::Copy => "idem_run does not execute COPY from or to the client",
-            NotExecuted::OfTransaction => "idem_run does not execute transaction commands",
-        }),
-        (match command {
-            NotExecuted::SelectInto => "In PL/pgSQL INTO names variables, and not a table to be made.",
-            NotExecuted::Copy => "The client waits for an answer, and not for data.",
-            NotExecuted::OfTransaction => "The command and its outcome are of one transaction.",
-        }),
-        (match command {
-            NotExecuted::SelectInto => "Write CREATE TABLE ... AS.",
-            NotExecuted::Copy => "Send the rows as args, or copy from a file on the server.",
-            NotExecuted::OfTransaction => "Begin and end the transaction around idem_run().",
-        });
+        "idem_run does not execute SELECT ... INTO",
+        "In PL/pgSQL INTO names variables, and not a table to be made.",
+        "Write CREATE TABLE ... AS.";
+
+    /// `idem_run` does not execute `COPY` from the client or to it.
+    CopyCommand =>
+        Standard(ERRCODE_FEATURE_NOT_SUPPORTED),
+        "idem_run does not execute COPY from or to the client",
+        "The client waits for an answer, and not for data.",
+        "Send the rows as args, or copy from a file on the server.";
+
+    /// `idem_run` does not execute `COMMIT` and its like.
+    TransactionCommand =>
+        Standard(ERRCODE_FEATURE_NOT_SUPPORTED),
+        "idem_run does not execute transaction commands",
+        "The command and its outcome are of one transaction.",
+        "Begin and end the transaction around idem_run().";
 
     /// No standing session has this name.
     NoSuchSession { session: String } =>
@@ -189,28 +180,28 @@ errors! {
 
     /// The payload is not the one that was sent first.
     PayloadMismatch(name: RequestName) =>
-        Own(b"ID001"),
+        Own(b"ID001", name.clone()),
         "{name} came with another payload",
         "The fingerprint kept from the first time differs from that of the payload given now.",
         "A retry must send what was sent first; a new request needs a key of its own.";
 
     /// This very transaction is at work on the request.
     AlreadyBegun { name: RequestName, hint: &'static str } =>
-        Own(b"ID002"),
+        Own(b"ID002", name.clone()),
         "{name} is already begun in this transaction",
         "This transaction holds the claim and has neither recorded nor released it.",
         hint;
 
     /// `window`: the number of replies that the session keeps of each stream.
     Discarded { name: RequestName, window: i32 } =>
-        Own(b"ID003"),
+        Own(b"ID003", name.clone()),
         "{name} is over, and its answer is no longer kept",
         "It was done, or skipped. Each stream keeps its newest answers, {window} at most, and none that the client has acknowledged.",
         "Do not execute it under another number. A client that sends a number only once the answer to the one a window before is in never loses an answer.";
 
     /// `how` the client session ended; `None`: nothing is known of it.
     SessionEnded { session: String, how: Option<End> } =>
-        Own(b"ID004"),
+        Own(b"ID004", RequestName::new(&session, "")),
         (match how {
             None => format!("client session \"{session}\" was never registered, or has ended"),
             Some(_) => format!("client session \"{session}\" has ended"),
@@ -227,14 +218,14 @@ errors! {
 
     /// Another process of the client has taken the session's place.
     SessionFenced { session: String } =>
-        Own(b"ID005"),
+        Own(b"ID005", RequestName::new(&session, "")),
         "client session \"{session}\" was fenced",
         "Its client registered anew, and the new session took its place.",
         "Another process is the client now: this one has to stop, or to register to take over.";
 
     /// `session` is the client's present one.
     LateRegistration { client: String, session: String } =>
-        Own(b"ID005"),
+        Own(b"ID005", RequestName::new(&session, "")),
         "this registration of client \"{client}\" comes too late",
         "Its request_id was made before the client's present session \"{session}\" was registered. Nobody is fenced.",
         "A late copy is to be dropped. A process that is the client now registers with a request_id that it makes now, best by idem_generate_id(): a clock of its own may be behind.";
@@ -242,7 +233,7 @@ errors! {
     /// The session belongs to `node`. `bound`: it is a standing session that is bound to the node; else it is a client session
     /// that nothing is known of.
     Elsewhere { session: String, node: String, here: String, bound: bool } =>
-        Own(b"ID012"),
+        Own(b"ID012", RequestName::new(&session, "")),
         "session \"{session}\" belongs to node \"{node}\"",
         (match bound {
             true => format!("This is node \"{here}\", where the session is only a signpost."),
@@ -316,11 +307,11 @@ errors! {
 
     /// `detail`: where the request stands in its stream.
     OutOfSequence { name: RequestName, detail: String, hint: &'static str } =>
-        Own(b"ID006"), "{name} is out of sequence", detail, hint;
+        Own(b"ID006", name.clone()), "{name} is out of sequence", detail, hint;
 
     /// The token holds no claim of the request.
     ClaimSuperseded { name: RequestName, token: i64, how: Superseded } =>
-        Own(b"ID005"),
+        Own(b"ID005", name.clone()),
         "token {token} does not hold {name}",
         (match &how {
             Superseded::Gone => "No lease of this request has this token: the request was taken over, released or given up, or its lease was lost in a crash. Or the begin that gave the token was rolled back, or it is the token of another request.".into(),
@@ -336,7 +327,7 @@ errors! {
 
     /// How the request ended, and when that was recorded.
     AlreadyDone { name: RequestName, class: Class, recorded_at: String } =>
-        Own(b"ID011"),
+        Own(b"ID011", name.clone()),
         (match class {
             Class::Cancelled => format!("{name} was settled and is never executed"),
             _ => format!("{name} is already done"),
@@ -390,25 +381,22 @@ errors! {
 
     /// `function` needs an open request, and this one is not open.
     NotBegun { name: RequestName, missing: Missing, function: &'static str } =>
-        Own(b"ID007"),
+        Own(b"ID007", name.clone()),
         "{name} is not begun in this transaction",
         (format!(
             "{function}() needs a request that idem_begin() answered with \"started\" or \"taken_over\" in the same transaction; {}.",
             match missing {
-                Missing::Begin => "this one was not begun here, or a rollback to a savepoint took it back",
-                Missing::Answered(Answered::Done(Class::Succeeded)) => "it answered this one with \"succeeded\"",
-                Missing::Answered(Answered::Done(Class::Failed | Class::GivenUp)) => "it answered this one with \"failed\"",
-                Missing::Answered(Answered::Done(Class::Cancelled)) => "it answered this one with \"cancelled\"",
-                Missing::Answered(Answered::InProgress) => "it answered this one with \"in_progress\"",
-                Missing::Recorded => "this one has been recorded already",
-                Missing::Released => "this one has been released",
-                Missing::Token => "this one was begun with a lease, and the call has no token",
+                Missing::Begin => "this one was not begun here, or a rollback to a savepoint took it back".into(),
+                Missing::Answered(class) => format!("it answered this one with \"{}\"", class.map_or("in_progress", Class::status)),
+                Missing::Recorded => "this one has been recorded already".into(),
+                Missing::Released => "this one has been released".into(),
+                Missing::Token => String::from("this one was begun with a lease, and the call has no token"),
             }
         )),
         (match missing {
             Missing::Begin => "Call idem_begin() first, in the same transaction, and go on only when its status is \"started\" or \"taken_over\". In autocommit each statement is a transaction of its own.",
-            Missing::Answered(Answered::InProgress) => "Somebody else is at work on it. Look at the status before the work; roll back what was done since, and ask again later.",
-            Missing::Answered(Answered::Done(Class::Cancelled)) => "It was settled and is never to be executed. Look at the status before the work; roll back what was done since.",
+            Missing::Answered(None) => "Somebody else is at work on it. Look at the status before the work; roll back what was done since, and ask again later.",
+            Missing::Answered(Some(Class::Cancelled)) => "It was settled and is never to be executed. Look at the status before the work; roll back what was done since.",
             Missing::Answered(_) => "It was done before, and the response that idem_begin() gave is the answer. Look at the status before the work; roll back what was done since.",
             Missing::Recorded => "A request has one outcome; a new operation needs a key of its own.",
             Missing::Released => "To go on with it after all, call idem_begin() again.",
@@ -417,7 +405,7 @@ errors! {
 
     /// The transaction ends with this open request and `others`. `preparing`: by `PREPARE TRANSACTION`.
     Unrecorded { name: RequestName, others: usize, preparing: bool } =>
-        Own(b"ID008"),
+        Own(b"ID008", name.clone()),
         "{name} was begun but neither recorded, checkpointed nor released",
         (format!(
             "{} would keep its effects without an outcome, and a retry would execute it again.{}",
@@ -432,7 +420,7 @@ errors! {
 
     /// `ttl`: that of the session.
     KeyTooOld { name: RequestName, ttl: String } =>
-        Own(b"ID010"),
+        Own(b"ID010", name.clone()),
         "{name} is too old to tell whether it was done",
         "Its key's time is more than the session's ttl ({ttl}) ago and nothing is kept of it: it was never recorded, or its outcome has expired.",
         "Find out whether its effect happened; if it did not, send it under a fresh key.";
@@ -609,28 +597,6 @@ errors! {
         message,
         "The tables of schema \"idempotence\" do not fit together.",
         "Were they changed by hand, or restored in part? The rows tables, restore and secret of idempotence.health tell.";
-}
-
-impl Error {
-    /// The request or the session that an error of class `ID` tells of.
-    pub fn about(&self) -> RequestName {
-        match self {
-            Error::PayloadMismatch(name)
-            | Error::AlreadyBegun { name, .. }
-            | Error::Discarded { name, .. }
-            | Error::OutOfSequence { name, .. }
-            | Error::ClaimSuperseded { name, .. }
-            | Error::AlreadyDone { name, .. }
-            | Error::NotBegun { name, .. }
-            | Error::Unrecorded { name, .. }
-            | Error::KeyTooOld { name, .. } => name.clone(),
-            Error::SessionEnded { session, .. }
-            | Error::Elsewhere { session, .. }
-            | Error::SessionFenced { session }
-            | Error::LateRegistration { session, .. } => RequestName::new(session, ""),
-            _ => RequestName::new("", ""),
-        }
-    }
 }
 
 impl From<std::collections::TryReserveError> for Error {

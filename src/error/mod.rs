@@ -6,6 +6,6 @@ mod kinds;
 mod name;
 mod raise;
 
-pub use kinds::{Error, Missing, NotExecuted, Superseded, WAIT_BY_SETTING};
+pub use kinds::{Error, Missing, Superseded, Texts, WAIT_BY_SETTING};
 pub use name::{RequestName, escaped, legible};
-pub use raise::{Noted, OWN_SQLSTATES, Told, call_when_raised, init, or_raise, unpack};
+pub use raise::{OWN_SQLSTATES, call_when_raised, init, or_raise, own_number, unpack};

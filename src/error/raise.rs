@@ -11,26 +11,15 @@ use pgrx::{PgLogLevel, PgSqlErrorCode, function_name, pg_guard, pg_sys};
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 
-/// An error of class `ID` that is being raised, and what it tells of; empty where it tells of nothing of the kind.
-pub struct Noted<'a> {
-    /// The SQLSTATE.
-    pub sqlstate: [u8; 5],
-    /// The number of the SQLSTATE among ours: 0 is ID001.
-    pub number: usize,
-    /// The name of the session.
-    pub session: &'a str,
-    /// The stream.
-    pub stream: &'a str,
-    /// The request.
-    pub request: &'a str,
+thread_local! {
+    static WHEN_RAISED: Cell<WhenRaised> = const { Cell::new(|_, _| {}) };
 }
 
-thread_local! {
-    static WHEN_RAISED: Cell<fn(&Noted<'_>)> = const { Cell::new(|_| {}) };
-}
+/// Is told the SQLSTATE, and the session or the request that the error tells of; their names are empty where it tells of none.
+type WhenRaised = fn(&[u8; 5], &RequestName);
 
 /// Has `callback` called for each error of class `ID` when it is raised. It must raise no error.
-pub fn call_when_raised(callback: fn(&Noted<'_>)) {
+pub fn call_when_raised(callback: WhenRaised) {
     WHEN_RAISED.set(callback);
 }
 
@@ -47,30 +36,36 @@ impl Error {
     }
 
     fn report(self, level: PgLogLevel) {
-        let about = self.about();
-        let Texts { code, message, detail, hint } = described(self);
-        if let (Code::Own(sqlstate), PgLogLevel::ERROR) = (&code, level) {
-            let RequestName { session, stream, request } = &about;
-            let number = own_number(sqlstate);
-            WHEN_RAISED.get()(&Noted { sqlstate: **sqlstate, number, session, stream, request });
-        }
+        let Texts { code, message, detail, hint } = self.texts();
         let standard = match code {
             Code::Standard(code) => code,
-            Code::Own(_) => PgSqlErrorCode::ERRCODE_RAISE_EXCEPTION,
+            Code::Own(..) => PgSqlErrorCode::ERRCODE_RAISE_EXCEPTION,
         };
         let report = ErrorReport::new(standard, message, function_name!()).set_detail(detail).set_hint(hint);
-        match code {
-            Code::Standard(_) => report.report(level),
-            Code::Own(state) => with_sqlstate(state, || report.report(level)),
+        let Code::Own(state, about) = code else { return report.report(level) };
+        if let PgLogLevel::ERROR = level {
+            WHEN_RAISED.get()(state, &about);
         }
+        with_sqlstate(state, || report.report(level));
+    }
+
+    /// Its texts, as they may be shown.
+    pub fn texts(self) -> Texts {
+        let Texts { code, message, detail, hint } = describe(self);
+        let [message, detail, hint] = [message, detail, hint].map(|text| legible(&text));
+        Texts { code, message, detail, hint }
     }
 }
 
-/// The texts of an error, as they may be shown.
-fn described(error: Error) -> Texts {
-    let Texts { code, message, detail, hint } = describe(error);
-    let [message, detail, hint] = [message, detail, hint].map(|text| legible(&text));
-    Texts { code, message, detail, hint }
+impl Texts {
+    /// The SQLSTATE.
+    pub fn sqlstate(&self) -> String {
+        let state = match self.code {
+            Code::Own(state, _) => *state,
+            Code::Standard(code) => unpack(code as i32),
+        };
+        String::from_utf8_lossy(&state).into_owned()
+    }
 }
 
 /// Keeps backtraces out of errors, so that errors are as documented. Called when the library is loaded.
@@ -125,29 +120,6 @@ fn with_sqlstate(state: &[u8; 5], report: impl FnOnce()) {
     unsafe { pg_sys::error_context_stack = CALLBACK.previous };
 }
 
-/// An error as data.
-pub struct Told {
-    /// The SQLSTATE.
-    pub sqlstate: String,
-    /// The message.
-    pub message: String,
-    /// The DETAIL.
-    pub detail: String,
-    /// The HINT.
-    pub hint: String,
-}
-
-impl From<Error> for Told {
-    fn from(error: Error) -> Told {
-        let Texts { code, message, detail, hint } = described(error);
-        let sqlstate = match code {
-            Code::Own(state) => state.iter().map(|byte| char::from(*byte)).collect(),
-            Code::Standard(code) => unpack(code as i32).map(char::from).into_iter().collect(),
-        };
-        Told { sqlstate, message, detail, hint }
-    }
-}
-
 /// The five characters of a packed SQLSTATE.
 pub fn unpack(packed: i32) -> [u8; 5] {
     std::array::from_fn(|place| (packed >> (6 * place) & 0x3F) as u8 + b'0')
@@ -157,7 +129,7 @@ pub fn unpack(packed: i32) -> [u8; 5] {
 pub const OWN_SQLSTATES: usize = 12;
 
 /// The number of an SQLSTATE of class `ID`, from 0 on.
-fn own_number(sqlstate: &[u8; 5]) -> usize {
+pub fn own_number(sqlstate: &[u8; 5]) -> usize {
     let number = sqlstate[2..].iter().fold(0, |number, digit| number * 10 + usize::from(digit - b'0'));
     number.clamp(1, OWN_SQLSTATES) - 1
 }

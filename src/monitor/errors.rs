@@ -1,6 +1,6 @@
 //! The newest errors of class `ID`, in a ring (`ring.rs`). An error is noted when it is raised, whether a caller catches it or not.
 
-use crate::error::{self, Noted};
+use crate::error::{self, RequestName};
 use crate::monitor::area::area;
 use crate::monitor::counters;
 use crate::monitor::ring::NotedError;
@@ -11,17 +11,18 @@ pub fn init() {
     error::call_when_raised(note);
 }
 
-fn note(noted: &Noted<'_>) {
+fn note(sqlstate: &[u8; 5], about: &RequestName) {
     let Some(area) = area() else { return };
     let (at, database, role, pid) =
         (pg::now_us(), pg::current_database().to_u32(), pg::current_role().to_u32(), pg::process_id());
     let application = pg::application_name();
-    counters::count_error(noted.number);
-    area.errors.lock().note(noted.number, role, |place| {
-        (place.at, place.database, place.pid, place.sqlstate) = (at, database, pid, noted.sqlstate);
-        place.session = SharedText::of(noted.session);
-        place.stream = SharedText::of(noted.stream);
-        place.request = SharedText::of(noted.request);
+    let number = error::own_number(sqlstate);
+    counters::count_error(number);
+    area.errors.lock().note(number, role, |place| {
+        (place.at, place.database, place.pid, place.sqlstate) = (at, database, pid, *sqlstate);
+        place.session = SharedText::of(&about.session);
+        place.stream = SharedText::of(&about.stream);
+        place.request = SharedText::of(&about.request);
         place.application = SharedText::of(&application);
     });
 }

@@ -2,7 +2,7 @@
 //! not look at the status calls record, checkpoint or release all the same, and is told what begin had answered. So the
 //! newest few answers are enough.
 
-use crate::domain::class::Answered;
+use crate::domain::class::Class;
 use crate::domain::identity::Digest;
 use crate::pg::Own;
 
@@ -13,10 +13,10 @@ const REMEMBERED: usize = 8;
 /// lane differ. The number is 0 for a request with a key.
 pub type LockAndNumber = (Digest, i64);
 
-static NEWEST: Own<Vec<(LockAndNumber, Answered)>> = Own::new();
+static NEWEST: Own<Vec<(LockAndNumber, Option<Class>)>> = Own::new();
 
-/// Remembers an answer.
-pub fn note(request: LockAndNumber, answered: Answered) {
+/// Remembers an answer: that the request is done, or, `None`, in progress.
+pub fn note(request: LockAndNumber, answered: Option<Class>) {
     NEWEST.with(|newest| {
         if newest.len() == REMEMBERED {
             newest.remove(0);
@@ -35,7 +35,7 @@ pub fn take_back(request: LockAndNumber) {
 }
 
 /// The newest answer for a request.
-pub fn to(request: LockAndNumber) -> Option<Answered> {
+pub fn to(request: LockAndNumber) -> Option<Option<Class>> {
     NEWEST.with(|newest| newest.iter().rev().find(|(other, _)| *other == request).map(|(_, answered)| *answered))
 }
 
@@ -47,9 +47,8 @@ pub fn clear() {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::class::Class;
 
-    const DONE: Answered = Answered::Done(Class::Succeeded);
+    const DONE: Option<Class> = Some(Class::Succeeded);
 
     #[test]
     fn the_newest_answers_are_remembered_and_the_last_one_counts() {
@@ -58,8 +57,8 @@ mod tests {
             note(request(number), DONE);
         }
         assert_eq!((to(request(12)), to(request(13))), (None, Some(DONE)));
-        note(request(20), Answered::InProgress);
-        assert_eq!(to(request(20)), Some(Answered::InProgress));
+        note(request(20), None);
+        assert_eq!(to(request(20)), Some(None));
         take_back(request(20));
         assert_eq!(to(request(20)), None);
         clear();

@@ -3,7 +3,7 @@
 use super::attempt::{TakenError, attempt, in_rust, in_subtransaction};
 use super::jsonb::Jsonb;
 use super::kept::{self, KeptCommand};
-use crate::error::{Error, NotExecuted};
+use crate::error::Error;
 use pgrx::pg_sys;
 use std::ffi::{CStr, c_char, c_int, c_long, c_void};
 
@@ -220,11 +220,12 @@ unsafe fn parsed(text: *const c_char) -> *mut pg_sys::List {
 fn refuse(done: c_int) -> ! {
     const SELECT_INTO: c_int = pg_sys::SPI_OK_SELINTO as c_int;
     match done {
-        SELECT_INTO => Error::NotExecuted(NotExecuted::SelectInto).raise(),
-        pg_sys::SPI_ERROR_COPY => Error::NotExecuted(NotExecuted::Copy).raise(),
-        pg_sys::SPI_ERROR_TRANSACTION => Error::NotExecuted(NotExecuted::OfTransaction).raise(),
+        SELECT_INTO => Error::SelectInto,
+        pg_sys::SPI_ERROR_COPY => Error::CopyCommand,
+        pg_sys::SPI_ERROR_TRANSACTION => Error::TransactionCommand,
         other => unreachable!("SPI gave {other}"),
     }
+    .raise()
 }
 
 /// Takes `to_jsonb` of the first column of the row that SPI has.

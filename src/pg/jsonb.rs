@@ -3,7 +3,7 @@
 use super::attempt::TakenError;
 use super::raw;
 use super::values::of_datum;
-use crate::domain::fingerprint::{Hasher, Token};
+use crate::domain::fingerprint::Hasher;
 use pgrx::callconv::{ArgAbi, BoxRet, FcInfo};
 use pgrx::datum::Datum;
 use pgrx::{FromDatum, IntoDatum, pg_sys};
@@ -165,36 +165,29 @@ impl Jsonb {
         use pg_sys::JsonbIteratorToken as Step;
         use pg_sys::jbvType as Kind;
 
-        let mut fingerprint = Hasher::new();
+        let mut fingerprint = Hasher::default();
         // A top-level scalar is stored as an array of one element that is marked as no array.
         let mut scalar = false;
         // SAFETY: the type of a value names the active union member. This is within the guard.
         self.read(|step, value| unsafe {
-            let token = match step {
-                Step::WJB_BEGIN_OBJECT => Token::ObjectBegin,
-                Step::WJB_END_OBJECT => Token::ObjectEnd,
-                Step::WJB_BEGIN_ARRAY => {
-                    scalar = value.val.array.rawScalar;
-                    if scalar {
-                        return true;
-                    }
-                    Token::ArrayBegin
-                }
-                Step::WJB_END_ARRAY if scalar => return true,
-                Step::WJB_END_ARRAY => Token::ArrayEnd,
-                Step::WJB_KEY => Token::Key(string_bytes(value)),
+            match step {
+                Step::WJB_BEGIN_OBJECT => fingerprint.token(b'{', &[]),
+                Step::WJB_END_OBJECT => fingerprint.token(b'}', &[]),
+                Step::WJB_BEGIN_ARRAY if value.val.array.rawScalar => scalar = true,
+                Step::WJB_BEGIN_ARRAY => fingerprint.token(b'[', &[]),
+                Step::WJB_END_ARRAY if scalar => {}
+                Step::WJB_END_ARRAY => fingerprint.token(b']', &[]),
+                Step::WJB_KEY => fingerprint.token(b'k', string_bytes(value)),
                 _ => match value.type_ {
-                    Kind::jbvBool => Token::Bool(value.val.boolean),
+                    Kind::jbvBool => fingerprint.token(if value.val.boolean { b'1' } else { b'0' }, &[]),
                     Kind::jbvNumeric => {
-                        with_wire_form(value.val.numeric, |wire| fingerprint.token(Token::Numeric(wire)));
-                        return true;
+                        with_wire_form(value.val.numeric, |wire| fingerprint.number(wire));
                     }
-                    Kind::jbvString => Token::String(string_bytes(value)),
+                    Kind::jbvString => fingerprint.token(b's', string_bytes(value)),
                     // A stored value has no other scalars.
-                    _ => Token::Null,
+                    _ => fingerprint.token(b'z', &[]),
                 },
-            };
-            fingerprint.token(token);
+            }
             true
         });
         fingerprint.finish()

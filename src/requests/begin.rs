@@ -9,7 +9,6 @@
 //! again. Such a begin looks for a committed outcome first, and takes the lock only if there is none.
 
 use crate::arguments::WAIT_BY_ARGUMENT;
-use crate::domain::class::Answered;
 use crate::domain::decision::Decision;
 use crate::error::Error;
 use crate::guc;
@@ -324,8 +323,8 @@ impl Asked<'_> {
         let which = (self.lock, self.request.number());
         match begun {
             Begun::Started(_) => answered::take_back(which),
-            Begun::Replay(outcome) | Begun::GivenUp(outcome) => answered::note(which, Answered::Done(outcome.class)),
-            Begun::InProgress(_) | Begun::NotDurable => answered::note(which, Answered::InProgress),
+            Begun::Replay(outcome) | Begun::GivenUp(outcome) => answered::note(which, Some(outcome.class)),
+            Begun::InProgress(_) | Begun::NotDurable => answered::note(which, None),
         }
     }
 

@@ -1,9 +1,9 @@
 //! What a call that begins a request finds, and what it decides: the decision table with the facts from the tables.
 
 use crate::arguments;
-use crate::domain::decision::{Decision, Eligibility, Facts, Fingerprint, decide};
+use crate::domain::decision::{Decision, Facts, Fingerprint, decide};
 use crate::domain::identity::Digest;
-use crate::domain::sequence::{Order, Place, Range};
+use crate::domain::sequence::{Order, Place, Placed, Range};
 use crate::error::Error;
 use crate::open::{self, Leftovers};
 use crate::pg;
@@ -96,16 +96,6 @@ impl Decided {
     }
 }
 
-/// What is kept of the request, before it is decided.
-struct Gathered {
-    digest: Digest,
-    kept: KeptRequest,
-    checkpoint: Option<StoredCheckpoint>,
-    lease: Option<StoredLease>,
-    /// As [`Decided::range_begun`].
-    begun: Option<Range>,
-}
-
 impl Asked<'_> {
     /// Finds all that is kept of the request and decides. `None`: it is undecided whether the session is alive. A
     /// decision to refuse is returned as its error.
@@ -125,30 +115,6 @@ impl Asked<'_> {
         seeker: Seeker,
         session_is_checked: impl FnOnce(Decision) -> bool,
     ) -> Result<Option<Decided>, Error> {
-        let gathered = self.gather(seeker)?;
-        let decision = decide(&self.facts(&gathered));
-        if !session_is_checked(decision) && self.check_session()? == Life::Undecided {
-            return Ok(None);
-        }
-        self.check_allowed(decision, gathered.kept.place)?;
-        let Gathered { digest, kept, checkpoint, lease, begun } = gathered;
-        Ok(Some(Decided {
-            decision,
-            digest,
-            outcome: kept.outcome,
-            checkpoint: checkpoint.map(|found| found.checkpoint),
-            lease,
-            range_begun: begun,
-            former: kept.former,
-            slot: match kept.place {
-                Some(Place::Next(slot)) => slot,
-                _ => 0,
-            },
-        }))
-    }
-
-    /// Finds all that is kept of the request.
-    fn gather(&self, seeker: Seeker) -> Result<Gathered, Error> {
         let request = self.request;
         let mut kept = find::find(request, &self.lock, self.asked_at, seeker)?;
         let digest = match request {
@@ -167,28 +133,42 @@ impl Asked<'_> {
         };
         let own_lease = lease.as_ref().filter(|lease| lease.request == request.key());
         let begun = self.begun_range(checkpoint.as_ref().and_then(|found| found.checkpoint.last), own_lease);
-        if let (Eligibility::Due { .. }, Some(begun)) = (kept.eligibility, begun)
+        if let (Place::Next(_), Some(begun)) = (kept.placed.place, begun)
             && self.aim != Aim::Settle
             && request.range() != Some(begun)
         {
-            kept.place = Some(Place::Overlaps(begun));
-            kept.eligibility = Eligibility::OutOfSequence { visible: true };
+            kept.placed = Placed { place: Place::Overlaps(begun), visible: true };
         }
-        Ok(Gathered { digest, kept, checkpoint, lease, begun })
+        let decision = decide(&self.facts(&kept, checkpoint.as_ref(), lease.as_ref()));
+        if !session_is_checked(decision) && self.check_session()? == Life::Undecided {
+            return Ok(None);
+        }
+        self.check_allowed(decision, kept.placed.place)?;
+        Ok(Some(Decided {
+            decision,
+            outcome: kept.outcome,
+            checkpoint: checkpoint.map(|found| found.checkpoint),
+            lease,
+            digest,
+            range_begun: begun,
+            former: kept.former,
+            slot: match kept.placed.place {
+                Place::Next(slot) => slot,
+                _ => 0,
+            },
+        }))
     }
 
     /// What the decision rests on.
-    fn facts(&self, gathered: &Gathered) -> Facts {
-        let Gathered { kept, checkpoint, lease, .. } = gathered;
+    fn facts(&self, kept: &KeptRequest, checkpoint: Option<&StoredCheckpoint>, lease: Option<&StoredLease>) -> Facts {
         let request = self.request;
-        let lease_facts =
-            lease.as_ref().map(|lease| lease.facts(request.key(), request.unfinished_until(lease.lease.until)));
-        let own_lease = lease.as_ref().filter(|_| lease_facts.is_some_and(|facts| facts.own));
+        let lease_facts = lease.map(|lease| lease.facts(request.key(), request.unfinished_until(lease.lease.until)));
+        let own_lease = lease.filter(|_| lease_facts.is_some_and(|facts| facts.own));
         Facts {
             asked_at: self.asked_at,
             fingerprint: self.fingerprint,
             outcome: kept.outcome.as_ref().map(|outcome| outcome.facts(kept.visible)),
-            checkpoint: checkpoint.as_ref().map(|found| {
+            checkpoint: checkpoint.map(|found| {
                 // A checkpoint counts at least as long as the lease of its request does.
                 let until = own_lease.map_or(i64::MIN, |own| own.lease.until);
                 found.facts(request.unfinished_until(found.checkpoint.written_at.max(until)))
@@ -197,7 +177,7 @@ impl Asked<'_> {
             lease: lease_facts,
             max_attempts: request.max_attempts().filter(|_| self.aim != Aim::Settle),
             time_key_expires_at: self.time_key_expires_at(),
-            eligibility: kept.eligibility,
+            placed: kept.placed,
         }
     }
 
@@ -225,14 +205,14 @@ impl Asked<'_> {
     }
 
     /// Turns a decision to refuse into its error.
-    fn check_allowed(&self, decision: Decision, place: Option<Place>) -> Result<(), Error> {
+    fn check_allowed(&self, decision: Decision, place: Place) -> Result<(), Error> {
         if matches!(decision, Decision::Replay | Decision::Execute { .. } | Decision::Leased | Decision::GiveUp) {
             return Ok(());
         }
         let name = self.request.name();
         Err(match (decision, self.request) {
             (Decision::PayloadMismatch, _) => Error::PayloadMismatch(name),
-            (Decision::Unserializable, Request::Numbered(_)) if !matches!(place, Some(Place::Kept(_))) => {
+            (Decision::Unserializable, Request::Numbered(_)) if !matches!(place, Place::Kept(_)) => {
                 Error::BuildsOnUnseen(name)
             }
             (Decision::Unserializable, _) => Error::Unserializable(name),
@@ -268,16 +248,16 @@ pub fn refuse_beside_another(request: &Numbered<'_>, lock: &Digest) -> Result<()
     }
 }
 
-fn out_of_sequence(request: &Request<'_>, place: Option<Place>) -> Error {
+fn out_of_sequence(request: &Request<'_>, place: Place) -> Error {
     const BEFORE: &str = "Send what comes before it first, or give that up with idem_ack(). idem_position() tells where the stream stands.";
     const SAME: &str = "A retry must be of the same numbers. idem_position() tells where the stream stands.";
     let (detail, hint) = match (request, place) {
-        (Request::Numbered(request), Some(Place::Ahead(number))) if request.session.order == Order::Any => {
+        (Request::Numbered(request), Place::Ahead(number)) if request.session.order == Order::Any => {
             let window = request.session.window;
             (format!("Number {number}, a window of {window} before it, is neither recorded nor acknowledged."), BEFORE)
         }
-        (_, Some(Place::Ahead(number))) => (format!("The next number of its stream is {number}."), BEFORE),
-        (_, Some(Place::Overlaps(Range { first, last }))) => {
+        (_, Place::Ahead(number)) => (format!("The next number of its stream is {number}."), BEFORE),
+        (_, Place::Overlaps(Range { first, last })) => {
             let numbers =
                 if first == last { format!("number {first}") } else { format!("the numbers {first} to {last}") };
             (format!("It overlaps {numbers}, which came before, without being the same request."), SAME)

@@ -1,8 +1,7 @@
 //! Finds what is kept of a request: its outcome and, for a numbered request, its place in its stream.
 
-use crate::domain::decision::Eligibility;
 use crate::domain::identity::Digest;
-use crate::domain::sequence::{self, Acked, Kept, Order, Place};
+use crate::domain::sequence::{self, Acked, Kept, Order, Place, Placed};
 use crate::error::Error;
 use crate::requests::keyed::Keyed;
 use crate::requests::numbered::Numbered;
@@ -19,17 +18,15 @@ pub struct KeptRequest {
     pub outcome: Option<Outcome>,
     /// Whether the transaction's snapshot sees the outcome.
     pub visible: bool,
-    /// Whether its number lets the request be executed.
-    pub eligibility: Eligibility,
-    /// The place of a numbered request in its stream.
-    pub place: Option<Place>,
+    /// Where the request stands in its stream. One with a key is always next.
+    pub placed: Placed,
     /// Where the reply stands that the request's own reply is written over.
     pub former: Option<Hint>,
 }
 
 impl KeptRequest {
     fn keyed(outcome: Option<Outcome>, visible: bool) -> KeptRequest {
-        KeptRequest { outcome, visible, eligibility: Eligibility::Due { visible: true }, place: None, former: None }
+        KeptRequest { outcome, visible, placed: Placed { place: Place::Next(0), visible: true }, former: None }
     }
 }
 
@@ -93,20 +90,17 @@ fn find_numbered(request: &Numbered<'_>, seeker: Seeker) -> Result<KeptRequest, 
         Some(reply) => reply.kept.range,
         None => request.range,
     };
-    let sequence::Placed { place, visible } = sequence::place(session.order, session.window, acked, &kept, asked);
-    let (outcome, former) = match place {
+    let mut placed = sequence::place(session.order, session.window, acked, &kept, asked);
+    let (outcome, former) = match placed.place {
         Place::Kept(at) => (replies.swap_remove(at).outcome, None),
         Place::Next(slot) => (None, replies.iter().find(|reply| reply.kept.slot == slot).map(|reply| reply.hint)),
         _ => (None, None),
     };
-    let eligibility = match place {
-        Place::Next(_) => Eligibility::Due { visible },
+    if seeker == Seeker::Inquirer && matches!(placed.place, Place::Overlaps(_)) {
         // A request that overlaps another one will never be executed.
-        Place::Overlaps(_) if seeker == Seeker::Inquirer => Eligibility::Discarded { visible },
-        Place::Kept(_) | Place::Discarded => Eligibility::Discarded { visible },
-        Place::Ahead(_) | Place::Overlaps(_) => Eligibility::OutOfSequence { visible },
-    };
-    Ok(KeptRequest { outcome, visible, eligibility, place: Some(place), former })
+        placed.place = Place::Discarded;
+    }
+    Ok(KeptRequest { outcome, visible: placed.visible, placed, former })
 }
 
 /// The replies that may be kept of a request: that of its slot, or those of its stream. That of the request itself has its

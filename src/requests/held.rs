@@ -51,7 +51,7 @@ pub struct Leased {
     /// The lease as it is kept.
     pub stored: StoredLease,
     /// The place of a numbered request in its stream.
-    place: Option<Place>,
+    place: Place,
 }
 
 /// The request that `function` was called for with this token.
@@ -66,7 +66,7 @@ impl Leased {
     fn into_open(self, request: &Request<'_>) -> Result<OpenRequest, Error> {
         let numbers = match (request, self.place) {
             (Request::Keyed(_), _) => None,
-            (Request::Numbered(numbered), Some(Place::Next(slot))) => {
+            (Request::Numbered(numbered), Place::Next(slot)) => {
                 let last = self.stored.last.unwrap_or(numbered.range.last);
                 Some(Numbers { range: Range { last, ..numbered.range }, slot, acked: 0, former: None })
             }
@@ -102,12 +102,12 @@ fn find_leased(request: &Request<'_>, token: i64, function: &'static str) -> Res
     let asked_at = pg::now_us();
     let stored = keeping::lease(request, &lock, Snapshot::Itself)?.filter(|stored| stored.request == request.key());
     let of_lease = complete(token, stored.as_ref().map(|stored| &stored.lease), None);
-    let find::KeptRequest { outcome, visible, place, .. } = find::find(request, &lock, asked_at, Seeker::LockHolder)?;
+    let find::KeptRequest { outcome, visible, placed, .. } = find::find(request, &lock, asked_at, Seeker::LockHolder)?;
     let outcome = outcome.filter(|outcome| outcome.lives_at(asked_at)).map(|outcome| (outcome, visible));
     // A key with a lease has an outcome too if an import has brought the outcome since the begin. Then the lease is over.
     let done = matches!(request, Request::Keyed(_)) && outcome.is_some();
     if let (Completion::Proceed, Some(stored), false) = (of_lease, stored, done) {
-        return Ok(Held::Open(Leased { lock, stored, place }));
+        return Ok(Held::Open(Leased { lock, stored, place: placed.place }));
     }
     let recorded_with = outcome.as_ref().and_then(|(outcome, _)| outcome.token);
     keeping::release_claim(request, &lock);
@@ -126,7 +126,7 @@ fn find_leased(request: &Request<'_>, token: i64, function: &'static str) -> Res
             }
             let how = match outcome {
                 Some((outcome, _)) => Superseded::Done(outcome.class),
-                None if place == Some(Place::Discarded) => Superseded::Over,
+                None if placed.place == Place::Discarded => Superseded::Over,
                 None => Superseded::Gone,
             };
             Err(Error::ClaimSuperseded { name: request.name(), token, how })

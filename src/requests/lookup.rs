@@ -1,61 +1,40 @@
 //! Lookup: tells what is known of a request, without a claim or a lock. It waits for others only if it is asked to.
 
-use crate::domain::decision::Eligibility;
 use crate::domain::identity::Digest;
+use crate::domain::sequence::Placed;
 use crate::error::Error;
 use crate::guc;
 use crate::lock::Tag;
 use crate::open;
 use crate::pg::{self, Deadline};
+use crate::requests::answer::{IN_PROGRESS, Ticket};
 use crate::requests::find::{self, Seeker};
 use crate::requests::keeping;
 use crate::requests::request::Request;
 use crate::requests::waiting::Waiting;
-use crate::store::checkpoint::Checkpoint;
-use crate::store::outcome::Outcome;
-
-/// What is known.
-pub enum Known {
-    /// The request was done, with this outcome.
-    Outcome(Outcome),
-    /// The request is discarded: it was done or skipped, and its answer is no longer kept.
-    Discarded,
-    /// This or another transaction has the claim, or somebody has a lease, which may have run out, or the outcome is not
-    /// yet durable.
-    InProgress {
-        /// Where the request stopped.
-        checkpoint: Option<Checkpoint>,
-        /// When the lease of its holder runs out or ran out; `None`: a transaction has the claim.
-        leased_until: Option<i64>,
-    },
-    /// On a standby: no outcome is here yet, at most a checkpoint. More may be on its way from the primary.
-    NotHere(Option<Checkpoint>),
-    /// The request stopped at a checkpoint, and nobody is at work on it. Or it stopped in a session that has ended, after
-    /// its lease ran out. Only the primary gives this answer.
-    Suspended(Option<Checkpoint>),
-    /// Nothing is kept of the request. Only the primary gives this answer.
-    Unknown,
-}
 
 /// Looks a request up, also in a client session that has ended. While others are at work on it, this waits for what
 /// comes of that, up to `wait_us`; 0 waits for nobody. It never takes the claim, whoever lets go of it: where nobody is at
 /// work any more, the answer is what is known then.
-pub fn lookup(request: &Request<'_>, wait_us: Option<i64>) -> Result<Known, Error> {
+pub fn lookup(request: &Request<'_>, wait_us: Option<i64>) -> Result<Ticket, Error> {
     let deadline = Deadline::after(wait_us);
     // Standbys lag a little behind at any moment. So whoever does not wait for others waits for them all the same.
     let confirmed_by = if wait_us == Some(0) { Deadline::after(guc::wait_us()) } else { deadline };
     let mut waiting = Waiting::until(deadline, request);
     loop {
         let known = look(request, confirmed_by)?;
-        let Known::InProgress { leased_until, .. } = &known else { return Ok(known) };
         // What comes is newer than a snapshot that is kept, and nobody waits for himself.
-        if deadline.left_us() == Some(0) || pg::keeps_snapshot() || open::holds(request.request_key()) {
+        if known.status != IN_PROGRESS
+            || deadline.left_us() == Some(0)
+            || pg::keeps_snapshot()
+            || open::holds(request.request_key())
+        {
             return Ok(known);
         }
-        let again = match leased_until.filter(|until| *until > pg::now_us()) {
+        let again = match known.leased_until.filter(|until| *until > pg::now_us()) {
             Some(until) => waiting.sleep(&request.lock(), until),
             // Whoever has the claim may be taking over. A lease that ran out is nobody's work.
-            None if leased_until.is_some() && !is_claimed(request) => false,
+            None if known.leased_until.is_some() && !is_claimed(request) => false,
             None => match request.in_journal() {
                 None => waiting.wait_for_end(&Tag::request(&request.lock())),
                 Some(kept) => kept.wait_for_others(request.unfinished_until(pg::now_us()), deadline)?,
@@ -76,7 +55,7 @@ fn is_claimed(request: &Request<'_>) -> bool {
     !pg::in_recovery() && request.in_journal().is_none() && Tag::request(&request.lock()).is_held_by_another()
 }
 
-fn look(request: &Request<'_>, confirmed_by: Deadline) -> Result<Known, Error> {
+fn look(request: &Request<'_>, confirmed_by: Deadline) -> Result<Ticket, Error> {
     let asked_at = pg::now_us();
     request.check_known()?;
     // The lock is looked at first and the outcome after it, so that a commit in between is not missed.
@@ -96,7 +75,7 @@ fn look(request: &Request<'_>, confirmed_by: Deadline) -> Result<Known, Error> {
         held = asks && (is_newer || kept.is_held_by_another(request.unfinished_until(asked_at))?);
     }
     match find_unfinished(request, &lock, asked_at, held)? {
-        known @ Known::InProgress { leased_until: Some(_), .. } => Ok(known),
+        known if known.leased_until.is_some() => Ok(known),
         // The lease or the checkpoint may have made way for the outcome since that was looked for. Or the outcome was
         // being redacted, by whoever has the claim.
         known => Ok(find_outcome(request, &lock, asked_at, confirmed_by)?.unwrap_or(known)),
@@ -109,40 +88,39 @@ fn find_outcome(
     lock: &Digest,
     asked_at: i64,
     confirmed_by: Deadline,
-) -> Result<Option<Known>, Error> {
+) -> Result<Option<Ticket>, Error> {
     let found = find::find(request, lock, asked_at, Seeker::Inquirer)?;
     let outcome = found.outcome.filter(|outcome| outcome.lives_at(asked_at));
-    match (outcome, found.eligibility) {
-        (Some(_) | None, Eligibility::Discarded { visible: false }) => Err(Error::Unserializable(request.name())),
-        (Some(_), _) if !found.visible => Err(Error::Unserializable(request.name())),
-        (Some(outcome), _) => {
+    let Placed { place, visible } = found.placed;
+    match outcome {
+        _ if place.is_over() && !visible => Err(Error::Unserializable(request.name())),
+        Some(_) if !found.visible => Err(Error::Unserializable(request.name())),
+        Some(outcome) => {
             let durable = pg::wait_until_durable(outcome.writer, pg::Durability::OfCaller, asked_at, || confirmed_by);
-            Ok(Some(if durable { Known::Outcome(outcome) } else { Known::IN_PROGRESS }))
+            Ok(Some(if durable { Ticket::done(outcome) } else { Ticket::in_progress() }))
         }
-        (None, Eligibility::Discarded { visible: true }) => Ok(Some(Known::Discarded)),
-        (None, Eligibility::Due { .. } | Eligibility::OutOfSequence { .. }) => Ok(None),
+        None => Ok(place.is_over().then(|| Ticket { status: "discarded", ..Ticket::default() })),
     }
 }
 
 /// What is known of a request that has no outcome. `held` tells whether a transaction has its claim.
-fn find_unfinished(request: &Request<'_>, lock: &Digest, asked_at: i64, held: bool) -> Result<Known, Error> {
+fn find_unfinished(request: &Request<'_>, lock: &Digest, asked_at: i64, held: bool) -> Result<Ticket, Error> {
     let (lease, checkpoint) = keeping::unfinished(request, lock, asked_at)?;
-    let until = lease.map(|lease| lease.lease.until);
-    // It may take a write to find out whether somebody is at work on the request, and this transaction may only read.
-    let cannot_tell = request.in_journal().is_some() && pg::read_only();
-    // In a session that has ended nobody can complete what a lease that ran out was for.
-    let is_over = until.is_some_and(|until| until <= asked_at) && request.session_has_ended()?;
-    Ok(match (until, checkpoint) {
-        (Some(_), checkpoint) if is_over => Known::Suspended(checkpoint),
-        (Some(leased_until), checkpoint) => Known::InProgress { checkpoint, leased_until: Some(leased_until) },
-        (None, checkpoint) if held => Known::InProgress { checkpoint, leased_until: None },
-        (None, checkpoint) if pg::in_recovery() || cannot_tell => Known::NotHere(checkpoint),
-        (None, Some(checkpoint)) => Known::Suspended(Some(checkpoint)),
-        (None, None) => Known::Unknown,
-    })
+    let leased_until = lease.map(|lease| lease.lease.until);
+    let (leased_until, status) = match leased_until {
+        // In a session that has ended nobody can complete what a lease that ran out was for.
+        Some(until) if until <= asked_at && request.session_has_ended()? => (None, "suspended"),
+        Some(_) => (leased_until, IN_PROGRESS),
+        None if held => (None, IN_PROGRESS),
+        // No outcome is here yet, at most a checkpoint. More may be on its way from the primary.
+        None if pg::in_recovery() || cannot_tell(request) => (None, "not_here"),
+        None if checkpoint.is_some() => (None, "suspended"),
+        None => (None, "unknown"),
+    };
+    Ok(Ticket { status, leased_until, checkpoint, ..Ticket::default() })
 }
 
-impl Known {
-    /// In progress, and nothing more is known.
-    pub const IN_PROGRESS: Known = Known::InProgress { checkpoint: None, leased_until: None };
+/// Whether it takes a write to find out whether somebody is at work on the request, and this transaction only reads.
+fn cannot_tell(request: &Request<'_>) -> bool {
+    request.in_journal().is_some() && pg::read_only()
 }

@@ -217,8 +217,7 @@ pub fn fingerprint(request: &Request<'_>, payload: Option<Jsonb>) -> Result<Opti
     match payload {
         None => match request {
             Request::Keyed(request) if request.session.require_payload => Err(Error::NullArgument {
-                argument: "payload",
-                element: None,
+                what: "argument \"payload\"".into(),
                 because: format!("Session \"{}\" requires one with each request.", request.session.name),
             }),
             _ => Ok(None),

@@ -4,10 +4,9 @@
 //! records.
 
 use crate::domain::class::Class;
-use crate::domain::decision::Eligibility;
 use crate::error::Error;
 use crate::pg::{self, Deadline, Jsonb};
-use crate::requests::answer::{Begun, Start};
+use crate::requests::answer::{Begun, Ticket};
 use crate::requests::begin;
 use crate::requests::counting;
 use crate::requests::decide::Aim;
@@ -18,20 +17,11 @@ use crate::requests::numbered::Numbered;
 use crate::requests::request::Request;
 use crate::sessions::liveness;
 use crate::store::lease;
-use crate::store::outcome::Outcome;
 use crate::store::rel::Snapshot;
 
-/// The verdict.
-pub enum Settled {
-    /// The request is never executed. This call has recorded that, unless the client session has ended, where nothing is
-    /// executed any more.
-    Cancelled(Option<Outcome>, Start),
-    /// There was an answer, or there is none yet.
-    Answered(Begun),
-}
-
-/// Settles a request. Any number of a range that is leased stands for the range.
-pub fn settle(request: &Request<'_>, wait_us: Option<i64>, response: Option<Jsonb>) -> Result<Settled, Error> {
+/// Settles a request. Any number of a range that is leased stands for the range. Where the answer is `cancelled`, the request
+/// is never executed. This call has recorded that, unless the client session has ended, where nothing is executed any more.
+pub fn settle(request: &Request<'_>, wait_us: Option<i64>, response: Option<Jsonb>) -> Result<Ticket, Error> {
     if let Request::Numbered(numbered) = request {
         let lease = lease::find(request.stream(), &request.lock(), Snapshot::LatestMvcc)?;
         let range = lease.filter(|lease| request.is_of(lease)).and_then(|lease| lease.range());
@@ -42,7 +32,7 @@ pub fn settle(request: &Request<'_>, wait_us: Option<i64>, response: Option<Json
     settle_one(request, wait_us, response)
 }
 
-fn settle_one(request: &Request<'_>, wait_us: Option<i64>, response: Option<Jsonb>) -> Result<Settled, Error> {
+fn settle_one(request: &Request<'_>, wait_us: Option<i64>, response: Option<Jsonb>) -> Result<Ticket, Error> {
     let deadline = Deadline::after(wait_us);
     let begun = match (begin::begin(request, None, wait_us, Aim::Settle), request) {
         (Err(Error::SessionEnded { how: Some(_), .. } | Error::SessionFenced { .. }), Request::Numbered(numbered)) => {
@@ -50,38 +40,34 @@ fn settle_one(request: &Request<'_>, wait_us: Option<i64>, response: Option<Json
         }
         (begun, _) => begun?,
     };
-    let Begun::Started(start) = begun else { return Ok(Settled::Answered(begun)) };
+    let Begun::Started(start) = begun else { return Ok(begun.into()) };
     let outcome = finish::record(request, Class::Cancelled, response, None, None)?;
     keeping::keep_verdict_through_crash(request);
-    Ok(Settled::Cancelled(Some(outcome), start))
+    // The attempt that a begin would have been is not one.
+    let attempts = start.taken_over.then_some(start.attempt - 1);
+    Ok(Ticket::cancelled(Some(outcome), attempts, start.checkpoint))
 }
 
 /// Settles a request of a client session that has ended, once it is certain that no crash brings the session back.
-fn settle_in_ended(request: &Request<'_>, numbered: &Numbered<'_>, deadline: Deadline) -> Result<Settled, Error> {
+fn settle_in_ended(request: &Request<'_>, numbered: &Numbered<'_>, deadline: Deadline) -> Result<Ticket, Error> {
     if !liveness::make_end_certain(&numbered.session, Aim::Settle.function(), deadline)? {
-        return Ok(Settled::Answered(Begun::InProgress(None)));
+        return Ok(Ticket::in_progress());
     }
     let (lock, asked_at) = (request.lock(), pg::now_us());
     let kept = find::find(request, &lock, asked_at, Seeker::Inquirer)?;
-    match (kept.outcome, kept.eligibility) {
-        (Some(_), _) if !kept.visible => return Err(Error::Unserializable(request.name())),
-        (Some(outcome), _) => {
+    match kept.outcome {
+        Some(_) if !kept.visible => return Err(Error::Unserializable(request.name())),
+        Some(outcome) => {
             let durable = pg::wait_until_durable(outcome.writer, pg::Durability::Flushed, asked_at, || deadline);
-            let begun = if durable { Begun::Replay(outcome) } else { Begun::NotDurable };
-            return Ok(Settled::Answered(begun));
+            return Ok(if durable { Begun::Replay(outcome).into() } else { Ticket::in_progress() });
         }
-        (None, Eligibility::Discarded { .. }) => {
+        None if kept.placed.place.is_over() => {
             return Err(Error::Discarded { name: request.name(), window: numbered.session.window });
         }
-        (None, Eligibility::Due { .. } | Eligibility::OutOfSequence { .. }) => {}
+        None => {}
     }
     let (lease, checkpoint) = keeping::unfinished(request, &lock, asked_at)?;
     counting::recorded(&request.session(), Class::Cancelled);
-    let start = Start {
-        checkpoint,
-        taken_over: lease.is_some(),
-        attempt: lease.map_or(1, |lease| lease.lease.attempt.saturating_add(1)),
-        lease: None,
-    };
-    Ok(Settled::Cancelled(None, start))
+    let attempts = lease.map(|lease| lease.lease.attempt);
+    Ok(Ticket::cancelled(None, attempts, checkpoint))
 }

@@ -3,6 +3,7 @@
 
 use crate::board::{self, Ended, Report, Text, Unswept};
 use crate::domain::clock;
+
 use crate::guc;
 use crate::pg::{self, Failure, OnTerminate};
 use crate::sweep::Step;
@@ -192,16 +193,17 @@ impl Launcher {
     /// Takes over the list of databases: adds new ones and forgets those that are gone or no longer wanted.
     fn follow(&mut self, found: &[(u32, String)]) {
         let wanted = guc::databases();
-        self.databases.retain(|oid, _| found.iter().any(|(there, name)| there == oid && wanted.include(name)));
-        for (oid, name) in found.iter().filter(|(_, name)| wanted.include(name)) {
+        let is_wanted = |name: &String| wanted.as_ref().is_none_or(|wanted| wanted.contains(name));
+        self.databases.retain(|oid, _| found.iter().any(|(there, name)| there == oid && is_wanted(name)));
+        for (oid, name) in found.iter().filter(|(_, name)| is_wanted(name)) {
             let database = self.databases.entry(*oid).or_default();
             // The database may have been renamed. The naptime may have become shorter, which counts at once.
             database.name.clone_from(name);
             database.due = database.due.min(Some(Instant::now() + database.pause()));
         }
         // The names in the setting that no database has are logged once each.
-        for name in wanted.names().into_iter().flatten() {
-            if !found.iter().any(|(_, there)| there == name) && self.missing.insert(name.clone()) {
+        for name in wanted.unwrap_or_default() {
+            if !found.iter().any(|(_, there)| *there == name) && self.missing.insert(name.clone()) {
                 pg::log_line(
                     &format!("idempotence finds no database \"{name}\" to visit"),
                     "The setting idempotence.databases names it. Templates and databases that allow no connections are not visited.",

@@ -1,7 +1,6 @@
 //! What the tables keep of a request that is explained.
 
 use super::told::{self, Unfinished};
-use crate::domain::decision::Eligibility;
 use crate::domain::identity::Digest;
 use crate::domain::sequence::Range;
 use crate::error::Error;
@@ -42,7 +41,7 @@ impl Kept {
         };
         let lives = found.outcome.as_ref().is_some_and(|outcome| outcome.lives_at(asked_at));
         let mut kept = Kept { asked_at, lock, outcome: found.outcome, record, lease: None, checkpoint: None };
-        if !lives && !matches!(found.eligibility, Eligibility::Discarded { .. }) {
+        if !lives && !found.placed.place.is_over() {
             (kept.lease, kept.checkpoint) = keeping::unfinished(request, &kept.lock, kept.asked_at)?;
         }
         Ok(kept)

@@ -10,7 +10,7 @@ mod words;
 
 use crate::domain::end::End;
 use crate::domain::sequence::Order;
-use crate::error::{Error, Told};
+use crate::error::Error;
 use crate::guc;
 use crate::model::Session;
 use crate::pg;
@@ -49,7 +49,7 @@ pub fn explain(session: &str, key: &str, stream: Option<&str>) -> Result<String,
     let request = exact.as_ref().unwrap_or(&request);
     let (audit_trail, redacted_at) = repairs(request, may_use)?;
     let of = of(request)?;
-    let answer = foresee::begin(request).map_err(Told::from);
+    let answer = foresee::begin(request).map_err(Error::texts);
     let now = if at_work.is_empty() { None } else { Some(Now::of(at_work, waiters, lock_is_of(request))?) };
     let outcome = kept.outcome(redacted_at)?;
     let unfinished = kept.unfinished(request)?;

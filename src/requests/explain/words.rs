@@ -4,7 +4,7 @@ use super::foresee::Answer;
 use super::kept::Kept;
 use super::told::{Now, Of, Outcome, Unfinished};
 use crate::domain::class::Class;
-use crate::error::{Told, legible};
+use crate::error::{Texts, legible};
 use crate::pg;
 use crate::store::witness::Transaction;
 use pgrx::spi::quote_literal;
@@ -16,7 +16,7 @@ type Words = (String, String);
 /// What a begin would answer and why: the status of the ticket, or the SQLSTATE of the error, and whether the outcome would be
 /// handed out. And what to do next.
 pub fn tell(
-    answer: Result<Answer, Told>,
+    answer: Result<Answer, Texts>,
     kept: &Kept,
     of: &Of,
     now: Option<&Now>,
@@ -26,7 +26,7 @@ pub fn tell(
     let (status, replayed, (because, next)) = match answer {
         Err(told) => {
             let because = legible(&format!("{}. {}", capitalised(&told.message), told.detail));
-            let begin = json!({ "status": null, "because": because, "replayed": false, "sqlstate": told.sqlstate });
+            let begin = json!({ "status": null, "because": because, "replayed": false, "sqlstate": told.sqlstate() });
             return (begin, legible(&after_error(told, of, now, outcome)));
         }
         Ok(Answer::Started) => ("started", false, started(outcome, unfinished)),
@@ -54,9 +54,9 @@ pub fn tell(
     (begin, legible(&next))
 }
 
-fn after_error(told: Told, of: &Of, now: Option<&Now>, outcome: Option<&Outcome>) -> String {
+fn after_error(told: Texts, of: &Of, now: Option<&Now>, outcome: Option<&Outcome>) -> String {
     match outcome {
-        _ if told.sqlstate == "ID012" => told.hint,
+        _ if told.sqlstate() == "ID012" => told.hint,
         _ if of.session_ended == Some("dropped") => {
             "Find out why the session was dropped. Its owner makes it again with idem_create_session() and the same options; what is kept of its requests counts again then.".into()
         }

@@ -1,8 +1,8 @@
 //! What a call finds and decides, with the rules of the extension.
 
-use crate::domain::decision::{Decision, Eligibility, Facts, KeptFacts, LeaseFacts, decide};
+use crate::domain::decision::{Decision, Facts, KeptFacts, LeaseFacts, decide};
 use crate::domain::lease::{Completion, complete};
-use crate::domain::sequence::{Acked, Kept, Order, Place, Range, place};
+use crate::domain::sequence::{Acked, Kept, Order, Place, Placed, Range, place};
 use crate::kept::{Outcome, Stored, WINDOW, Which, number};
 use crate::setup::{Fault, Form, Setup};
 use crate::state::{Claim, TICK_US};
@@ -28,7 +28,7 @@ pub fn expires_at(setup: &Setup, now_us: i64) -> i64 {
 /// Decides about a begin, by what is stored.
 pub fn decided(setup: &Setup, stored: &Stored, asked: Asked, now_us: i64) -> Decision {
     let early = setup.errs(Fault::TakenOverEarly);
-    let (outcome, eligibility) = kept(setup, stored, asked);
+    let (outcome, placed) = kept(setup, stored, asked);
     let lease = stored.lease.map(|leased| LeaseFacts {
         own: leased.of == asked.of,
         until: if early { now_us.min(leased.lease.until) } else { leased.lease.until },
@@ -51,27 +51,22 @@ pub fn decided(setup: &Setup, stored: &Stored, asked: Asked, now_us: i64) -> Dec
         lease: if outcome.is_some_and(|outcome| outcome.expires_at > asked.asked_at) { None } else { lease },
         max_attempts: setup.max_attempts.filter(|_| !asked.settle),
         time_key_expires_at: None,
-        eligibility,
+        placed,
     })
 }
 
-/// The outcome of a request, expired or not, and whether its number lets it be executed.
-fn kept(setup: &Setup, stored: &Stored, asked: Asked) -> (Option<KeptFacts>, Eligibility) {
+/// The outcome of a request, expired or not, and its place.
+fn kept(setup: &Setup, stored: &Stored, asked: Asked) -> (Option<KeptFacts>, Placed) {
     let facts = |outcome: Outcome| KeptFacts { expires_at: outcome.expires_at, visible: true, fingerprint: None };
     if setup.form == Form::Key {
-        return (stored.outcome.map(facts), Eligibility::Due { visible: true });
+        return (stored.outcome.map(facts), Placed { place: Place::Next(0), visible: true });
     }
     let range = |which| Range { first: number(which), last: number(which) };
     let reply = stored.outcome.map(|reply| Kept { range: range(reply.of), slot: 1, answers: true, visible: true });
     let acked = Acked { stored: stored.mark, visible: true, with_request: asked.ack };
     let placed = place(Order::Any, WINDOW, acked, reply.as_slice(), range(asked.of));
-    let visible = placed.visible;
-    match placed.place {
-        Place::Next(_) => (None, Eligibility::Due { visible }),
-        Place::Kept(_) => (stored.outcome.map(facts), Eligibility::Discarded { visible }),
-        Place::Discarded => (None, Eligibility::Discarded { visible }),
-        Place::Ahead(_) | Place::Overlaps(_) => (None, Eligibility::OutOfSequence { visible }),
-    }
+    let outcome = if let Place::Kept(_) = placed.place { stored.outcome.map(facts) } else { None };
+    (outcome, placed)
 }
 
 /// Decides about a call with a token.
