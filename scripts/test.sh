@@ -12,7 +12,7 @@
 # * the clients for Python, node and Rust: vectors and chaos, and of the first two their README and types; vectors and chaos with
 #   the edition for managed services
 # * the vectors with the files for Java and Go, if a JDK and Go can be had
-# * the tests that need whole clusters, and the demo
+# * the tests that need whole clusters, each on one of two versions (IDEM_LONG=1: on both), and the demo
 # * the archive for PGXN and the images, made, installed and run
 # * shards behind PL/Proxy, if that is installed
 # * failovers by Patroni, and pgpool-II, if they are installed
@@ -140,6 +140,18 @@ place_for_servers() {
     echo "$place"
 }
 
+# Of each test that is there for several versions the short form takes one, in turn; IDEM_LONG=1 takes all.
+one_version_each() {
+    if [ -n "${IDEM_LONG:-}" ]; then
+        cat
+    else
+        awk '{ test = $0; sub(/::pg[0-9]+$/, "", test) }
+            !(test in forms) { tests[++count] = test }
+            { form[test, ++forms[test]] = $0 }
+            END { for (i = 1; i <= count; i++) print form[tests[i], i % forms[tests[i]] + 1] }'
+    fi
+}
+
 # cluster_tests NAME AT_ONCE PATTERN [--ignored]: runs those of the tests with servers of their own whose names fit, each in a
 # process of its own, for they wait more than they work. What is large comes first, for it takes long. Their logs are in
 # target/test/NAME. With --ignored it takes those that are ignored where nobody asks for them.
@@ -157,7 +169,7 @@ cluster_tests() (
     cargo test --locked -p idempotence-cluster-tests --test all --no-run 2>&1 | tee "$told/build" || exit
     program=$root/$(sed -n 's/^ *Executable .*(\(.*\))$/\1/p' "$told/build")
     cd tests/cluster || exit
-    "$program" --list --format terse "${@:4}" | sed -n 's/: test$//p' | grep -E "$3" >"$told/tests"
+    "$program" --list --format terse "${@:4}" | sed -n 's/: test$//p' | grep -E "$3" | one_version_each >"$told/tests"
     status=0
     # shellcheck disable=SC2016 # the inner shell expands these
     du -s tests/* | sort -rn | sed -E 's#.*/##; s#\.rs$##' | awk '!seen[$0]++' |
