@@ -7,6 +7,7 @@ use crate::error::{Error, RequestName};
 use crate::guc;
 use crate::pg::{self, Jsonb};
 use pgrx::datum::Interval;
+use std::fmt::Display;
 
 /// Refuses a transaction that cannot write. `function` is the call that has to write, `detail` says why.
 pub fn check_writable(function: &'static str, detail: impl FnOnce() -> String) -> Result<(), Error> {
@@ -17,15 +18,15 @@ pub fn check_writable(function: &'static str, detail: impl FnOnce() -> String) -
 pub const WAIT_BY_ARGUMENT: &str =
     "Try again as it is, or wait longer (argument \"wait\" or setting idempotence.wait).";
 
-/// Refuses a text of more than `chars_max` characters.
-pub fn check_chars(what: &str, value: &str, chars_max: usize, hint: &'static str) -> Result<(), Error> {
+/// Refuses a text of more than `chars_max` characters. This is on the hot path, so the text of `what` is made only if it is needed.
+pub fn check_chars(what: impl Display, value: &str, chars_max: usize, hint: &'static str) -> Result<(), Error> {
     // A text has no more characters than bytes, and the bytes need no counting.
     let chars = if value.len() <= chars_max { 0 } else { value.chars().count() };
     if chars <= chars_max {
         return Ok(());
     }
     Err(Error::LimitExceeded {
-        what: what.into(),
+        what: what.to_string(),
         found: format!("{chars} characters"),
         limit: format!("{chars_max} characters"),
         hint,
@@ -79,8 +80,8 @@ pub fn check_batch(what: impl FnOnce() -> String, count: usize, hint: &'static s
 
 /// Refuses a stream name that is too long. The empty name stands for the session's own numbering.
 pub fn check_stream(session: &str, stream: &str) -> Result<(), Error> {
-    let what = format!("the name of a stream of session \"{session}\"");
-    check_chars(&what, stream, STREAM_CHARS_MAX, "Choose a shorter name.")
+    let what = format_args!("the name of a stream of session \"{session}\"");
+    check_chars(what, stream, STREAM_CHARS_MAX, "Choose a shorter name.")
 }
 
 /// Refuses a mark that is neither 0 nor a number of a request.

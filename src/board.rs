@@ -6,14 +6,15 @@
 use crate::domain::moments::Moments;
 use crate::pg::{self, Exclusive, Shared, SharedText};
 use pgrx::pg_sys;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
 
 /// The number of databases whose last visit is remembered. One more replaces the database that was visited longest
 /// ago, which then looks as if it had never been visited.
-pub const DATABASES_MAX: usize = 4096;
+const DATABASES_MAX: usize = 4096;
 
 /// The number of databases whose failure is remembered. One more replaces the failure that is the oldest.
-pub const FAILURES_MAX: usize = 32;
+const FAILURES_MAX: usize = 32;
 
 /// The number of databases that can be announced at once. Others wait for their usual visit.
 const ANNOUNCED_MAX: usize = 256;
@@ -22,9 +23,10 @@ const ANNOUNCED_MAX: usize = 256;
 pub type Text = SharedText<1000>;
 
 /// How a visit ended.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub enum Ended {
     /// It has reported nothing: it could not connect, or was killed.
+    #[default]
     Unknown,
     /// The extension is not in this database.
     NotInstalled,
@@ -76,10 +78,8 @@ pub struct Board {
     pub visited: [(u32, i64); DATABASES_MAX],
     /// The databases whose last visit failed.
     pub failures: [Unswept; FAILURES_MAX],
-    /// Databases in which a backend has just found the extension.
-    pub announced: [u32; ANNOUNCED_MAX],
-    /// The number of announced databases.
-    pub announced_count: usize,
+    /// Databases in which a backend has just found the extension; 0 is a free place.
+    announced: [u32; ANNOUNCED_MAX],
     /// How often the launcher was started, and the last moments at which it was started anew.
     pub starts: (u64, Moments<64>),
     /// When a wait for a lock of ours ended in a deadlock, by the database.
@@ -95,8 +95,8 @@ static LAUNCHER: Shared<AtomicI32> = Shared::new();
 
 /// Reserves the board. Called while the postmaster preloads the library.
 pub fn init() {
-    BOARD.want(c"idempotence worker", |memory, locks| BOARD.made(memory, locks));
-    LAUNCHER.want(c"idempotence launcher", |memory, locks| LAUNCHER.made(memory, locks));
+    BOARD.want(c"idempotence worker");
+    LAUNCHER.want(c"idempotence launcher");
 }
 
 /// The board, for the launcher and visits.
@@ -120,10 +120,9 @@ pub fn last_visit(database: pg_sys::Oid) -> Option<i64> {
     board.visited.iter().find(|(visited, _)| *visited == database.to_u32()).map(|(_, at)| *at)
 }
 
-/// A database that the worker has come to.
+/// What is known of a database that the worker has come to.
+#[derive(Default)]
 pub struct Visited {
-    /// The database.
-    pub database: u32,
     /// When it was swept last.
     pub swept_at: Option<i64>,
     /// When the last visit failed, and with what error; `None`: it did not fail.
@@ -131,19 +130,18 @@ pub struct Visited {
 }
 
 /// The databases that were swept, or could not be swept, since the server came up.
-pub fn visits() -> Vec<Visited> {
-    let Some((swept, failures)) = BOARD.lock().map(|board| (board.visited, board.failures)) else { return Vec::new() };
-    let failed = |database: u32| {
-        let failure = failures.iter().find(|failure| failure.database == database)?;
-        Some((failure.at, failure.said.get()))
-    };
-    let swept = swept.into_iter().filter(|(database, _)| *database != 0);
-    let known: Vec<_> =
-        swept.map(|(database, at)| Visited { database, swept_at: Some(at), failed: failed(database) }).collect();
-    let is_new = |database: u32| database != 0 && !known.iter().any(|visited| visited.database == database);
-    let never = failures.iter().map(|failure| failure.database).filter(|database| is_new(*database));
-    let never: Vec<_> = never.map(|database| Visited { database, swept_at: None, failed: failed(database) }).collect();
-    known.into_iter().chain(never).collect()
+pub fn visits() -> BTreeMap<u32, Visited> {
+    let mut all: BTreeMap<u32, Visited> = BTreeMap::new();
+    let Some((swept, failures)) = BOARD.lock().map(|board| (board.visited, board.failures)) else { return all };
+    for (database, at) in swept {
+        all.entry(database).or_default().swept_at = Some(at);
+    }
+    for failure in failures {
+        all.entry(failure.database).or_default().failed = Some((failure.at, failure.said.get()));
+    }
+    // That were the free places.
+    all.remove(&0);
+    all
 }
 
 /// Tells the launcher that the extension is in this database. The launcher may still believe that it is not.
@@ -153,12 +151,15 @@ pub fn announce() {
     }
     let database = pg::current_database().to_u32();
     let Some(mut board) = BOARD.lock() else { return };
-    debug_assert!(board.announced_count <= ANNOUNCED_MAX);
-    let count = board.announced_count;
-    if count < ANNOUNCED_MAX && !board.announced[..count].contains(&database) {
-        board.announced[count] = database;
-        board.announced_count += 1;
+    // Those that were announced stand before the free places.
+    if let Some(place) = board.announced.iter_mut().find(|place| [0, database].contains(place)) {
+        *place = database;
     }
+}
+
+/// Takes the databases that were announced.
+pub fn take_announced() -> [u32; ANNOUNCED_MAX] {
+    std::mem::replace(&mut open().announced, [0; ANNOUNCED_MAX])
 }
 
 /// Notes that the launcher was started. The first start since the server came up is none anew.

@@ -240,7 +240,7 @@ pub fn init() {
     define_words();
     // An export relies on it that a session that is bound elsewhere is so for every process of this server. A process
     // takes a reload in only between two statements, and not at all inside a procedure.
-    let name_is_missing = pg::define_checked_guc(
+    pg::define_node_guc(
         c"idempotence.node",
         [
             c"The name of this server, which tells it from others; empty: a name made from the system's identifier.",
@@ -248,8 +248,6 @@ pub fn init() {
         ],
         &NODE,
         at_start(),
-        node::fault,
-        node::FORM,
     );
     GucRegistry::define_string_guc(
         c"idempotence.databases",
@@ -260,9 +258,6 @@ pub fn init() {
         GucFlags::default(),
     );
     pg::reserve_guc_prefix(c"idempotence");
-    if name_is_missing && !pg::is_preloading() {
-        pg::read_configuration();
-    }
 }
 
 /// The context of a setting that is fixed at the server's start. PostgreSQL does not let a library that is not preloaded

@@ -100,11 +100,6 @@ impl Tag {
         Tag::new(class, digest.lock_id())
     }
 
-    /// Marking the secret as in use.
-    pub fn secret() -> Tag {
-        Tag::of_all(LockClass::Secret)
-    }
-
     /// The sweep, which takes one step at a time.
     pub fn sweep() -> Tag {
         Tag::of_all(LockClass::Sweep)
@@ -314,7 +309,10 @@ enum Mode {
 
 /// Runs `work`, which waits for one of our locks. If PostgreSQL ends the wait because of a deadlock, that is noted.
 fn noting_deadlocks<T>(work: impl FnOnce() -> T) -> T {
-    pg::noting(PgSqlErrorCode::ERRCODE_T_R_DEADLOCK_DETECTED, work, board::note_deadlock)
+    pg::replacing_error(PgSqlErrorCode::ERRCODE_T_R_DEADLOCK_DETECTED, work, |_| {
+        board::note_deadlock();
+        None
+    })
 }
 
 /// Runs `work`, whose locks then belong to the (sub)transaction instead of the running portal.

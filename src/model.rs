@@ -44,6 +44,11 @@ impl StandingSession {
         self.ttl_us.unwrap_or_else(guc::retention_us)
     }
 
+    /// The beginning of a key as it is kept: a time key is kept in lower case.
+    pub fn prefix_as_kept(&self, prefix: &str) -> String {
+        if self.time_keys { prefix.to_lowercase() } else { prefix.to_owned() }
+    }
+
     /// Refuses a use of it on another server than the one that it is bound to.
     pub fn check_here(&self) -> Result<(), Error> {
         match &self.node {

@@ -3,7 +3,7 @@
 //! Each name is a digest that is keyed with the database's secret. `pg_locks` shows half of it to everybody, and
 //! any role may take advisory locks. Without the secret nobody can compute the name of another role's lock, so
 //! nobody can block or watch another role's requests. Two locks have a fixed name, since a database has one of each:
-//! the secret's and the sweep's (`Tag::secret`, `Tag::sweep`).
+//! the secret's and the sweep's (`Tag::of_all`).
 
 use crate::domain::identity::{Digest, Lane, SessionId};
 use crate::lock::{LockClass, Tag};

@@ -15,7 +15,7 @@ use pgrx::prelude::*;
 fn sweep_step(step: Option<&str>) -> Option<bool> {
     let name = or_raise(required("step", step));
     let step = Step::named(name).unwrap_or_else(|| {
-        let names = Step::ALL.map(Step::name).join(", ");
+        let names = Step::ALL.map(|step| step.name).join(", ");
         Error::Invalid {
             message: format!("there is no step \"{name}\" of the sweep"),
             detail: format!("The steps are {names}."),
@@ -50,14 +50,14 @@ fn note_sweep() {
 /// When this database was last swept, by the worker or by hand; NULL when that is not known.
 #[pg_extern(schema = "idempotence", volatile, parallel_unsafe)]
 fn last_sweep() -> Option<Timestamptz> {
-    let by_hand = sweep::by_hand_at().max(sweep::beside_worker_at());
+    let by_hand = sweep::by_hand_at(false).max(sweep::by_hand_at(true));
     by_hand.max(board::last_visit(pg::current_database())).map(Timestamptz)
 }
 
 /// When this database was last swept by hand while no worker came; NULL when that is not known.
 #[pg_extern(schema = "idempotence", volatile, parallel_unsafe)]
 fn swept_instead() -> Option<Timestamptz> {
-    sweep::by_hand_at().map(Timestamptz)
+    sweep::by_hand_at(false).map(Timestamptz)
 }
 
 /// When the server came up. No session counts as silent for longer than since then.

@@ -93,10 +93,10 @@ LANGUAGE c VOLATILE PARALLEL UNSAFE
 AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
 "#)]
 fn visits() -> Rows {
-    let rows = board::visits().into_iter().map(|visited| {
+    let rows = board::visits().into_iter().map(|(database, visited)| {
         let (failed_at, error) = visited.failed.unzip();
         let [swept_at, failed_at] = [visited.swept_at, failed_at].map(|at| at.map(Timestamptz).into_datum());
-        vec![pg_sys::Oid::from(visited.database).into_datum(), swept_at, failed_at, error.into_datum()]
+        vec![pg_sys::Oid::from(database).into_datum(), swept_at, failed_at, error.into_datum()]
     });
     Rows(rows.collect())
 }

@@ -5,7 +5,7 @@ use super::null::required;
 use crate::error::or_raise;
 use crate::pg::{self, Filled, Jsonb, Shape, Timestamptz};
 use crate::requests::explain;
-use crate::requests::listing::{self, AskedListing};
+use crate::requests::listing;
 use crate::store::{self, locked};
 use pgrx::datum::Uuid;
 use pgrx::{default, pg_extern};
@@ -46,10 +46,8 @@ fn idem_outcomes(
     before: default!(Option<Timestamptz>, "NULL"),
     most: default!(Option<i32>, "100"),
 ) -> Filled<Outcomes> {
-    let listed = or_raise((|| {
-        let session = required("session", session)?;
-        let most = required("most", most)?;
-        listing::outcomes(session, &AskedListing { prefix, status, since, before, most })
-    })());
-    Filled::by(move |store| or_raise(listed.fill(store)))
+    Filled::by(or_raise((|| {
+        let period = [since, before].map(|at| at.map(|at| at.0));
+        listing::outcomes(required("session", session)?, prefix, status, period, required("most", most)?)
+    })()))
 }

@@ -6,10 +6,11 @@
 use crate::error::{Error, OWN_SQLSTATES, or_raise};
 use crate::model::StandingSession;
 use crate::monitor;
+use crate::monitor::in_flight::Named;
 use crate::monitor::{Key, NotedError, Tally, counters, errors, in_flight};
 use crate::pg::{self, Rows, Timestamptz};
 use crate::sessions::resolve;
-use crate::store::audit::{self, Repair};
+use crate::store::audit;
 use crate::store::catalog;
 use crate::store::session::standing;
 use pgrx::datum::IntoDatum;
@@ -47,7 +48,8 @@ fn stats() -> Rows {
             (None, none) => *none = Some(tally),
         }
     }
-    let unnamed = unnamed.filter(|sum| is_monitor && !sum.is_of_errors());
+    // What has counted nothing but errors is no row here.
+    let unnamed = unnamed.filter(|sum| is_monitor && sum.counts().iter().any(|count| *count > 0));
     rows.extend(unnamed.map(|sum| row([None, None, "other".into_datum()], &sum)));
     Rows(rows)
 }
@@ -86,11 +88,11 @@ fn idem_stats_reset() -> Timestamptz {
     or_raise(check_there("the counters of idempotence.stats"));
     let found = "the counters of this database count from now on";
     if !pg::read_only() {
-        audit::insert(&Repair { action: "stats_reset", session: "", request: "", reason: None, found });
+        audit::note("stats_reset", "", "", None, found);
     }
     // The counters do not come back with a rollback, and a standby has no audit of its own.
     let by = format!("Role \"{}\" of a connection of \"{}\" did it.", pg::current_role_name(), pg::login_name());
-    pg::log_line(format!("the counters of database \"{}\" were set to 0", pg::current_database_name()), by);
+    pg::log_line(&format!("the counters of database \"{}\" were set to 0", pg::current_database_name()), &by, "");
     Timestamptz(counters::reset())
 }
 
@@ -109,7 +111,10 @@ fn held_requests() -> Rows {
     let is_monitor = catalog::is_monitor();
     let sees = |held: &in_flight::InFlight| match &held.named {
         _ if is_monitor => true,
-        Some(named) => resolve::may_use(named.owner, named.usable_by),
+        Some(Named { entry, .. }) => {
+            let usable_by = Some(entry.usable_by).filter(|role| *role != pg_sys::InvalidOid);
+            resolve::may_use(entry.owner, usable_by)
+        }
         None => pg::has_privileges_of(held.role),
     };
     let held: Vec<_> = in_flight::read().into_iter().filter(sees).collect();
@@ -127,10 +132,10 @@ fn held_requests() -> Rows {
             backend.map(|backend| &*backend.application).into_datum(),
             backend.and_then(|backend| backend.client.as_deref()).into_datum(),
             Timestamptz(held.since).into_datum(),
-            named.map(|named| named.state.name()).into_datum(),
+            named.and_then(Named::state).into_datum(),
             held.requests.into_datum(),
-            named.map(|named| half(named.lock >> 32)).into_datum(),
-            named.map(|named| half(named.lock)).into_datum(),
+            named.map(|named| half(named.entry.lock >> 32)).into_datum(),
+            named.map(|named| half(named.entry.lock)).into_datum(),
             backend.and_then(|backend| backend.state).into_datum(),
             backend.and_then(|backend| pg::wait_event(backend.pid)).into_datum(),
         ]

@@ -3,7 +3,7 @@
 use super::null::required;
 use crate::error::or_raise;
 use crate::pg::{self, Filled, Jsonb, Shape, Timestamptz};
-use crate::requests::export::Export;
+use crate::requests::export;
 use crate::requests::import;
 use crate::requests::imported::ImportedRow;
 use crate::store::moving;
@@ -24,11 +24,10 @@ fn idem_export(
     prefix: default!(Option<&str>, "NULL"),
 ) -> Filled<Exported> {
     pg::begin_call();
-    let export = or_raise((|| {
+    Filled::by(or_raise((|| {
         let (session, reason) = (required("session", session)?, required("reason", reason)?);
-        Export::begin(session, reason, prefix)
-    })());
-    Filled::by(move |store| export.fill(store))
+        export::export(session, reason, prefix)
+    })()))
 }
 
 /// Begins an import; gives the statement to execute.

@@ -5,7 +5,6 @@ use crate::domain::class::Class;
 use crate::domain::end::End;
 use crate::domain::sequence::Order;
 use crate::lock::LockClass;
-use crate::sweep::Step;
 use std::collections::BTreeSet;
 
 /// All scripts. `scripts/schema.sh --check` sees to it that they are the same in the directory `sql`.
@@ -39,7 +38,9 @@ fn views_name_the_lock_classes_that_they_mean() {
 
 #[test]
 fn idem_sweep_takes_all_steps_in_their_order() {
-    let steps = Step::ALL.map(Step::name).join(",");
+    // The table itself has functions of the server in it, which a test cannot link.
+    let table = include_str!("../sweep/mod.rs").split("Step::new(\"").skip(1);
+    let steps = table.filter_map(|step| step.split('"').next()).collect::<Vec<_>>().join(",");
     assert_in_sql(&format!("FOREACH step IN ARRAY '{{{steps}}}'::pg_catalog.text[] LOOP"));
 }
 

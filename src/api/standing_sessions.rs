@@ -5,7 +5,7 @@ use crate::error::{legible, or_raise};
 use crate::guc;
 use crate::journal::create;
 use crate::pg::{Regrole, Regtype};
-use crate::sessions::standing::{self, Options};
+use crate::sessions::standing::{self, Asked};
 use pgrx::datum::Interval;
 use pgrx::{PgSqlErrorCode, default, ereport, pg_extern};
 
@@ -24,18 +24,11 @@ fn idem_create_session(
 ) {
     let (session, created) = or_raise((|| {
         let session = required("session", session)?;
-        let options = Options {
-            ttl,
-            require_payload: required("require_payload", require_payload)?,
-            inbox: required("inbox", inbox)?,
-            time_keys: required("time_keys", time_keys)?,
-            owner: owner.map(|role| role.0),
-            usable_by: usable_by.map(|role| role.0),
-            max_attempts,
-            node,
-            journal,
-        };
-        Ok((session, standing::create(session, &options)?))
+        let require_payload = Some(required("require_payload", require_payload)?);
+        let (owner, usable_by) = (owner.map(|role| role.0), usable_by.map(|role| role.0));
+        let asked = Asked { ttl, require_payload, owner, usable_by, max_attempts, node };
+        let (inbox, time_keys) = (required("inbox", inbox)?, required("time_keys", time_keys)?);
+        Ok((session, standing::create(session, inbox, time_keys, journal, &asked)?))
     })());
     if !created {
         let message = format!("session \"{session}\" already exists with the same options, skipping");
@@ -53,10 +46,9 @@ fn idem_alter_session(
     max_attempts: default!(Option<i32>, "NULL"),
     node: default!(Option<&str>, "NULL"),
 ) {
-    or_raise(required("session", session).and_then(|session| {
-        let (owner, usable_by) = (owner.map(|role| role.0), usable_by.map(|role| role.0));
-        standing::alter(session, ttl, require_payload, owner, usable_by, max_attempts, node)
-    }));
+    let (owner, usable_by) = (owner.map(|role| role.0), usable_by.map(|role| role.0));
+    let asked = Asked { ttl, require_payload, owner, usable_by, max_attempts, node };
+    or_raise(required("session", session).and_then(|session| standing::alter(session, &asked)));
 }
 
 #[pg_extern(volatile, parallel_unsafe)]

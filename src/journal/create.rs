@@ -16,7 +16,7 @@ pub fn create(journal: &str, tenant: &str, tenant_type: pg_sys::Oid) -> Result<b
             hint: "Choose that of the column by which the rows of the requests are distributed.",
         });
     };
-    if tenant.is_empty() || COLUMNS.iter().any(|column| column.name == tenant) {
+    if tenant.is_empty() || COLUMNS.iter().any(|(name, ..)| *name == tenant) {
         return Err(Error::Invalid {
             message: format!("the tenant's column of journal {journal} cannot be named \"{tenant}\""),
             detail: "Another column of a journal has this name, or it is empty.".into(),
@@ -24,32 +24,31 @@ pub fn create(journal: &str, tenant: &str, tenant_type: pg_sys::Oid) -> Result<b
         });
     }
     arguments::check_writable("idem_create_journal", || format!("Table {journal} is to be made."))?;
-    let quoted = text("SELECT pg_catalog.quote_ident($1)", tenant)?;
-    if let Some(there) = table::relation(journal)? {
-        let found = table::find(&there.name)?;
-        if found.tenant != quoted || found.tenant_type.value() != tenant_type {
+    let quoted = table::first::<String>("SELECT pg_catalog.quote_ident($1)", &[tenant.into()])?.unwrap_or_default();
+    match table::find(journal) {
+        Ok(found) if found.tenant == quoted && found.tenant_type.value() == tenant_type => return Ok(false),
+        Ok(found) => {
             let detail = format!("Its column for the tenant is {}, and not {quoted} of type {sql_type}.", found.tenant);
-            return Err(Error::UnfitJournal { journal: there.name, detail });
+            return Err(Error::UnfitJournal { journal: found.name.clone(), detail });
         }
-        return Ok(false);
+        Err(Error::NoJournal { .. }) => {}
+        Err(error) => return Err(error),
     }
-    let name = text(
+    let name = table::first::<String>(
         "SELECT pg_catalog.string_agg(pg_catalog.quote_ident(part), '.') FROM pg_catalog.unnest(pg_catalog.parse_ident($1)) AS part",
-        journal,
-    )?;
-    let columns: Vec<String> = COLUMNS
-        .iter()
-        .map(|column| format!("{} {}{}", column.name, sure(column.sql_type), column.constraint))
-        .collect();
-    run(&format!(
-        "CREATE TABLE {name} ({quoted} {} NOT NULL, {}, PRIMARY KEY ({quoted}, session, request)) WITH (fillfactor = 80)",
+        &[journal.into()],
+    )?
+    .unwrap_or_default();
+    let columns = COLUMNS.map(|(name, sql_type, _, constraint)| format!("{name} {}{constraint}", sure(sql_type)));
+    let statements = format!(
+        "CREATE TABLE {name} ({quoted} {} NOT NULL, {}, PRIMARY KEY ({quoted}, session, request)) WITH (fillfactor = 80);
+         CREATE INDEX ON {name} (expires_at);
+         COMMENT ON TABLE {name} IS 'A journal of extension idempotence: what is known of the requests of its sessions'",
         sure(sql_type),
         columns.join(", ")
-    ))?;
-    run(&format!("CREATE INDEX ON {name} (expires_at)"))?;
-    run(&format!(
-        "COMMENT ON TABLE {name} IS 'A journal of extension idempotence: what is known of the requests of its sessions'"
-    ))?;
+    );
+    let broken = |error| Error::Corrupted { message: format!("could not execute {statements}: {error}") };
+    Spi::run(&statements).map_err(broken)?;
     // A temporary table is none, and the search_path may have made it one.
     table::find(journal)?;
     Ok(true)
@@ -61,17 +60,4 @@ fn sure(sql_type: &str) -> String {
         "text" | "timestamptz" | "uuid" | "jsonb" => format!("pg_catalog.{sql_type}"),
         _ => sql_type.to_owned(),
     }
-}
-
-fn run(statement: &str) -> Result<(), Error> {
-    Spi::run(statement).map_err(|error| broken(statement, &error))
-}
-
-fn text(query: &str, argument: &str) -> Result<String, Error> {
-    let found = Spi::get_one_with_args::<String>(query, &[argument.into()]).map_err(|error| broken(query, &error))?;
-    found.ok_or_else(|| Error::Corrupted { message: format!("{query} gave no row") })
-}
-
-fn broken(statement: &str, error: &pgrx::spi::Error) -> Error {
-    Error::Corrupted { message: format!("could not execute {statement}: {error}") }
 }

@@ -17,9 +17,3 @@ pub mod expired;
 pub mod row;
 mod statement;
 pub mod table;
-
-/// Forgets what this backend remembers of journals.
-pub fn forget() {
-    statement::forget();
-    table::forget();
-}

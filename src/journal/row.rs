@@ -1,27 +1,27 @@
 //! The row of a request in a journal.
 
 use super::statement::{Act, place};
-use super::table::{self, Journal, Tenant};
+use super::table::{self, Journal};
 use crate::domain::class::Class;
 use crate::domain::decision::Fingerprint;
 use crate::domain::lease::Lease;
 use crate::error::Error;
-use crate::pg::{self, FoundRow, Jsonb, Sight, Writer};
+use crate::pg::{self, FoundRow, Sight, Timestamptz, Writer};
 use crate::store::checkpoint::{Checkpoint, StoredCheckpoint};
-use crate::store::lease::{NewLease, StoredLease};
+use crate::store::lease::{Holder, NewLease, StoredLease};
 use crate::store::outcome::Outcome;
 use crate::store::rel;
 use crate::store::written;
-use pgrx::IntoDatum;
-use pgrx::pg_sys;
+use pgrx::datum::{Datum, DatumWithOid, Uuid};
+use std::iter;
 use std::rc::Rc;
 
 /// A request that is kept in a journal.
 pub struct RowPlace<'a> {
     /// The journal.
     pub journal: &'a Rc<Journal>,
-    /// The tenant.
-    pub tenant: &'a Tenant,
+    /// The tenant's one text.
+    pub tenant: &'a str,
     /// The session's name.
     pub session: &'a str,
     /// The request's key.
@@ -30,43 +30,20 @@ pub struct RowPlace<'a> {
     pub as_owner: bool,
 }
 
-/// What the row of a request says.
+/// What the row of a request says. It has an outcome; or a lease, a checkpoint or both; or nothing, as long as whoever claimed
+/// it is at work.
 #[derive(Clone)]
 pub struct Row {
-    state: RequestState,
+    /// The outcome, expired or not.
+    pub outcome: Option<Outcome>,
+    lease: Option<Lease>,
+    /// Who has the lease.
+    pub holder: Option<Holder>,
+    checkpoint: Option<Checkpoint>,
     fingerprint: Option<Fingerprint>,
-    token: Option<i64>,
     expires_at: i64,
-    writer: Writer,
     /// Whether the transaction's snapshot sees it.
     pub visible: bool,
-}
-
-/// How far a request is.
-#[derive(Clone)]
-enum RequestState {
-    /// It has an outcome, expired or not.
-    Done { class: Class, response: Option<Jsonb>, recorded_at: i64 },
-    /// It has a lease, a checkpoint or both; or neither, as long as whoever claimed it is at work.
-    Unfinished { lease: Option<Leased>, checkpoint: Option<Reached> },
-}
-
-/// A lease, run out or not.
-#[derive(Clone)]
-struct Leased {
-    attempt: i32,
-    begun_at: i64,
-    until: i64,
-    holder: String,
-    application: String,
-}
-
-/// A checkpoint.
-#[derive(Clone)]
-struct Reached {
-    point: String,
-    state: Option<Jsonb>,
-    written_at: i64,
 }
 
 /// How a claim went.
@@ -78,13 +55,11 @@ pub enum Claimed {
     There,
 }
 
-type Value = Option<pg_sys::Datum>;
-
 impl RowPlace<'_> {
     /// Inserts the row, unless it is there. It counts until `expires_at`. Waits for another transaction that is inserting
     /// it or deleting it.
     pub fn claim(&self, expires_at: i64) -> Claimed {
-        match self.change(Act::Claim, &[moment(expires_at)]) {
+        match self.change(Act::Claim, &[Timestamptz(expires_at).into()]) {
             0 => Claimed::There,
             _ => Claimed::New,
         }
@@ -115,18 +90,17 @@ impl RowPlace<'_> {
     /// Makes the row an outcome, which counts until `at_least`, or a little longer. Gives until when.
     pub fn record(&self, outcome: &Outcome, at_least: i64, at_most: i64) -> Result<i64, Error> {
         let values = [
-            text(outcome.class.status()),
-            outcome.response.map(Jsonb::datum),
-            outcome.fingerprint.as_ref().map(pg::uuid),
-            outcome.token.and_then(IntoDatum::into_datum),
-            moment(outcome.recorded_at),
-            text(&role()),
-            moment(at_least),
-            moment(at_most),
+            outcome.class.status().into(),
+            outcome.response.into(),
+            outcome.fingerprint.map(Uuid::from_bytes).into(),
+            outcome.token.into(),
+            Timestamptz(outcome.recorded_at).into(),
+            pg::current_role_name().into(),
+            Timestamptz(at_least).into(),
+            Timestamptz(at_most).into(),
         ];
         self.note_write();
-        let expires_at = |row: &FoundRow| row.int8(0);
-        let (_, expires_at) = self.execute(Act::Record, &values, Sight::OfTransaction, expires_at);
+        let (_, expires_at) = self.execute(Act::Record, &values, Sight::OfTransaction, |row| row.int8(0));
         expires_at.flatten().ok_or_else(|| self.not_written())
     }
 
@@ -136,14 +110,14 @@ impl RowPlace<'_> {
         self.must_change(
             Act::Lease,
             &[
-                new.fingerprint.as_ref().map(pg::uuid),
-                lease.token.into_datum(),
-                lease.attempt.into_datum(),
-                moment(lease.begun_at),
-                moment(lease.until),
-                text(&role),
-                text(&application),
-                moment(expires_at),
+                new.fingerprint.map(Uuid::from_bytes).into(),
+                lease.token.into(),
+                lease.attempt.into(),
+                Timestamptz(lease.begun_at).into(),
+                Timestamptz(lease.until).into(),
+                role.into(),
+                application.into(),
+                Timestamptz(expires_at).into(),
             ],
         )
     }
@@ -153,21 +127,19 @@ impl RowPlace<'_> {
         self.must_change(
             Act::Checkpoint,
             &[
-                text(&checkpoint.point),
-                checkpoint.state.map(Jsonb::datum),
-                checkpoint.fingerprint.as_ref().map(pg::uuid),
-                moment(checkpoint.written_at),
-                moment(expires_at),
+                checkpoint.point.as_str().into(),
+                checkpoint.state.into(),
+                checkpoint.fingerprint.map(Uuid::from_bytes).into(),
+                Timestamptz(checkpoint.written_at).into(),
+                Timestamptz(expires_at).into(),
             ],
         )
     }
 
     /// Takes the lease away, if there is one; gives whether there was. A row that has no checkpoint either goes with it.
     pub fn end_lease(&self) -> Result<bool, Error> {
-        let Some(RequestState::Unfinished { lease: Some(_), checkpoint }) = self.look()?.map(|row| row.state) else {
-            return Ok(false);
-        };
-        let act = if checkpoint.is_some() { Act::EndLease } else { Act::Delete };
+        let Some(row) = self.look()?.filter(|row| row.lease.is_some()) else { return Ok(false) };
+        let act = if row.checkpoint.is_some() { Act::EndLease } else { Act::Delete };
         self.must_change(act, &[]).map(|()| true)
     }
 
@@ -188,37 +160,47 @@ impl RowPlace<'_> {
     fn row(&self, row: &FoundRow) -> Result<Row, Error> {
         let broken = |what| Error::Corrupted { message: format!("a row of journal {} {what}", self.journal.name) };
         let expires_at = row.int8(place::EXPIRES_AT).ok_or_else(|| broken("does not say when it expires"))?;
-        let state = match row.text(place::STATUS) {
-            None => RequestState::Unfinished {
-                lease: row.int8(place::LEASED_UNTIL).map(|until| Leased {
-                    attempt: row.int4(place::ATTEMPT).unwrap_or(1),
-                    begun_at: row.int8(place::BEGUN_AT).unwrap_or(until),
-                    until,
-                    holder: row.text(place::HOLDER).unwrap_or_default(),
-                    application: row.text(place::APPLICATION).unwrap_or_default(),
-                }),
-                checkpoint: row.text(place::POINT).map(|point| Reached {
-                    point,
-                    state: row.jsonb(place::STATE),
-                    written_at: row.int8(place::WRITTEN_AT).unwrap_or(expires_at),
-                }),
-            },
-            Some(status) => RequestState::Done {
+        let (fingerprint, token) = (row.uuid(place::FINGERPRINT), row.int8(place::TOKEN));
+        if let Some(status) = row.text(place::STATUS) {
+            let outcome = Outcome {
                 class: Class::of_status(&status).ok_or_else(|| broken("has a status that no outcome has"))?,
                 response: row.jsonb(place::RESPONSE),
+                fingerprint,
+                token,
                 recorded_at: row.int8(place::RECORDED_AT).unwrap_or(expires_at),
-            },
-        };
-        let writer = if self.journal.is_local { row.writer(place::WRITER) } else { None }.unwrap_or(Writer::THIS);
-        let (fingerprint, token) = (row.uuid(place::FINGERPRINT), row.int8(place::TOKEN));
-        Ok(Row { state, fingerprint, token, expires_at, writer, visible: true })
+                expires_at: Some(expires_at),
+                writer: self.journal.is_local.then(|| row.writer(place::WRITER)).flatten().unwrap_or(Writer::THIS),
+            };
+            let (lease, holder, checkpoint, outcome) = (None, None, None, Some(outcome));
+            return Ok(Row { outcome, lease, holder, checkpoint, fingerprint, expires_at, visible: true });
+        }
+        let until = row.int8(place::LEASED_UNTIL);
+        let lease = until.map(|until| Lease {
+            token: token.unwrap_or(0),
+            attempt: row.int4(place::ATTEMPT).unwrap_or(1),
+            begun_at: row.int8(place::BEGUN_AT).unwrap_or(until),
+            until,
+        });
+        let holder = until.map(|until| Holder {
+            role: row.text(place::HOLDER).unwrap_or_default(),
+            application: row.text(place::APPLICATION).unwrap_or_default(),
+            until,
+        });
+        let checkpoint = row.text(place::POINT).map(|point| Checkpoint {
+            point,
+            state: row.jsonb(place::STATE),
+            fingerprint,
+            written_at: row.int8(place::WRITTEN_AT).unwrap_or(expires_at),
+            last: None,
+        });
+        Ok(Row { outcome: None, lease, holder, checkpoint, fingerprint, expires_at, visible: true })
     }
 
-    fn must_change(&self, act: Act, values: &[Value]) -> Result<(), Error> {
+    fn must_change(&self, act: Act, values: &[DatumWithOid<'_>]) -> Result<(), Error> {
         if self.change(act, values) == 0 { Err(self.not_written()) } else { Ok(()) }
     }
 
-    fn change(&self, act: Act, values: &[Value]) -> u64 {
+    fn change(&self, act: Act, values: &[DatumWithOid<'_>]) -> u64 {
         self.note_write();
         self.execute(act, values, Sight::OfTransaction, |_| ()).0
     }
@@ -242,25 +224,19 @@ impl RowPlace<'_> {
     fn execute<T>(
         &self,
         act: Act,
-        values: &[Value],
+        values: &[DatumWithOid<'_>],
         sight: Sight,
-        read: impl FnOnce(&FoundRow) -> T,
+        read: impl Fn(&FoundRow) -> T,
     ) -> (u64, Option<T>) {
-        let mut all = vec![Some(self.tenant.datum()), text(self.session), text(self.key)];
-        all.extend_from_slice(values);
+        let tenant = (self.journal.tenant_type.value(), self.journal.tenant_datum(self.tenant));
+        let names: [DatumWithOid<'_>; 2] = [self.session.into(), self.key.into()];
+        let others = names.iter().chain(values).map(|value| (value.oid(), value.datum().map(Datum::sans_lifetime)));
+        let (types, all): (Vec<_>, Vec<_>) = iter::once(tenant).chain(others).unzip();
+        let statement = || self.journal.statement(act, &types).execute(&all, sight, read);
         let lock = move |table| rel::lock(table, act.lock());
-        let execute = || {
-            table::hold(self.journal, lock).unwrap_or_else(|error| error.raise());
-            let planned = table::hold_planned(self.journal, lock);
-            let statement = || act.on(self.journal).execute(&all, sight, read);
-            let done = pg::without_users_code(&self.journal.name, planned, statement);
-            table::check_same(self.journal).unwrap_or_else(|error| error.raise());
-            done
-        };
-        match self.as_owner {
-            true => pg::as_role(self.journal.owner, execute),
-            false => execute(),
-        }
+        let execute = || table::execute(self.journal, lock, statement).unwrap_or_else(|error| error.raise());
+        let done = if self.as_owner { pg::as_role(self.journal.owner, execute) } else { execute() };
+        done.expect("a lock that is waited for is taken")
     }
 
     /// The error for a row that was not written though it had to be.
@@ -270,69 +246,25 @@ impl RowPlace<'_> {
 }
 
 impl Row {
-    /// The outcome, expired or not.
-    pub fn outcome(&self) -> Option<Outcome> {
-        let RequestState::Done { class, response, recorded_at } = self.state else { return None };
-        let (fingerprint, token, expires_at) = (self.fingerprint, self.token, Some(self.expires_at));
-        Some(Outcome { class, response, fingerprint, token, recorded_at, expires_at, writer: self.writer })
-    }
-
-    fn leased(&self) -> Option<&Leased> {
-        match &self.state {
-            RequestState::Unfinished { lease, .. } => lease.as_ref(),
-            RequestState::Done { .. } => None,
-        }
-    }
-
     /// The lease of the request `key`, run out or not.
     pub fn lease(&self, key: &str) -> Option<StoredLease> {
-        let Leased { attempt, begun_at, until, .. } = *self.leased()?;
-        let lease = Lease { token: self.token.unwrap_or(0), attempt, begun_at, until };
-        Some(StoredLease::of_key(lease, key, self.fingerprint, self.visible))
-    }
-
-    /// Who holds the lease, by the name of the role.
-    pub fn holder(&self) -> Option<(String, String, i64)> {
-        self.leased().map(|lease| (lease.holder.clone(), lease.application.clone(), lease.until))
+        Some(StoredLease::of_key(self.lease?, key, self.fingerprint, self.visible))
     }
 
     /// The checkpoint.
     pub fn checkpoint(&self) -> Option<StoredCheckpoint> {
-        let RequestState::Unfinished { checkpoint: Some(reached), .. } = &self.state else { return None };
-        let Reached { point, state, written_at } = reached.clone();
-        let checkpoint = Checkpoint { point, state, fingerprint: self.fingerprint, written_at, last: None };
-        Some(StoredCheckpoint::of(checkpoint, self.visible))
+        self.checkpoint.clone().map(|checkpoint| StoredCheckpoint::of(checkpoint, self.visible))
     }
 
     /// Whether there is a response or a state to take away.
     pub fn tells(&self) -> bool {
-        match &self.state {
-            RequestState::Done { response, .. } => response.is_some(),
-            RequestState::Unfinished { checkpoint, .. } => checkpoint.as_ref().is_some_and(|at| at.state.is_some()),
-        }
+        let response = self.outcome.as_ref().and_then(|outcome| outcome.response);
+        response.or(self.checkpoint.as_ref().and_then(|checkpoint| checkpoint.state)).is_some()
     }
 
     /// What differs between two versions of the row.
     fn version(&self) -> impl PartialEq + use<> {
-        let told = match &self.state {
-            RequestState::Done { class, recorded_at, .. } => (Some((*class, *recorded_at)), None, None),
-            RequestState::Unfinished { lease, checkpoint } => {
-                let lease = lease.as_ref().map(|lease| (lease.until, lease.attempt));
-                (None, lease, checkpoint.as_ref().map(|reached| reached.written_at))
-            }
-        };
-        (told, self.token, self.expires_at)
+        let outcome = self.outcome.as_ref().map(|outcome| (outcome.class, outcome.token, outcome.recorded_at));
+        (outcome, self.lease, self.checkpoint.as_ref().map(|checkpoint| checkpoint.written_at), self.expires_at)
     }
-}
-
-fn role() -> String {
-    pg::current_role_name()
-}
-
-fn text(text: &str) -> Value {
-    Some(pg::text(text))
-}
-
-fn moment(us: i64) -> Value {
-    Some(us.into())
 }

@@ -1,13 +1,9 @@
 //! The statements on a journal. Each names a request by its tenant, its session and its key: the parameters $1 to $3.
 
-use super::table::Journal;
-use crate::pg::{self, Statement, Statements};
-use pgrx::pg_sys::{self, BuiltinOid, Oid};
-use std::cell::Cell;
-use std::rc::Rc;
+use pgrx::pg_sys;
 
 /// What is done to the row of a request.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy)]
 pub enum Act {
     /// Inserts it, unless it is there.
     Claim,
@@ -51,13 +47,16 @@ const NO_OUTCOME: &str = "status = NULL, response = NULL, recorded_at = NULL, re
 const NO_LEASE: &str = "attempt = NULL, begun_at = NULL, leased_until = NULL, holder = NULL, application = NULL";
 
 impl Act {
-    fn text(self, journal: &Journal) -> String {
-        let (table, rows, tenant) = (&journal.name, journal.rows(), &journal.tenant);
+    /// How many there are.
+    pub const COUNT: usize = Act::Delete as usize + 1;
+
+    /// The statement on the journal `table`, whose rows are named `rows`.
+    pub fn text(self, table: &str, rows: &str, tenant: &str, is_local: bool) -> String {
         let is_its = format!(
             "j.{tenant} OPERATOR(pg_catalog.=) $1 AND j.session OPERATOR(pg_catalog.=) $2 AND j.request OPERATOR(pg_catalog.=) $3"
         );
         // Where Citus keeps the row, its writer is a transaction of another server.
-        let writer = if journal.is_local { ", j.xmin" } else { "" };
+        let writer = if is_local { ", j.xmin" } else { "" };
         let select = format!("SELECT {READ}{writer} FROM {rows} j WHERE {is_its}");
         let update = |columns: &str| format!("UPDATE {rows} j SET {columns} WHERE {is_its}");
         match self {
@@ -92,22 +91,6 @@ impl Act {
         }
     }
 
-    /// The types of the parameters after the third one.
-    fn more(self) -> &'static [BuiltinOid] {
-        use BuiltinOid::{INT4OID, INT8OID, JSONBOID, TEXTOID, TIMESTAMPTZOID, UUIDOID};
-        match self {
-            Act::Claim => &[TIMESTAMPTZOID],
-            Act::Look | Act::Lock | Act::TryLock | Act::EndLease | Act::Redact | Act::Delete => &[],
-            Act::Record => {
-                &[TEXTOID, JSONBOID, UUIDOID, INT8OID, TIMESTAMPTZOID, TEXTOID, TIMESTAMPTZOID, TIMESTAMPTZOID]
-            }
-            Act::Lease => {
-                &[UUIDOID, INT8OID, INT4OID, TIMESTAMPTZOID, TIMESTAMPTZOID, TEXTOID, TEXTOID, TIMESTAMPTZOID]
-            }
-            Act::Checkpoint => &[TEXTOID, JSONBOID, UUIDOID, TIMESTAMPTZOID, TIMESTAMPTZOID],
-        }
-    }
-
     /// The lock that the statement takes on its tables.
     pub fn lock(self) -> u32 {
         match self {
@@ -116,29 +99,4 @@ impl Act {
             _ => pg_sys::RowExclusiveLock,
         }
     }
-
-    /// The statement on a journal, prepared once in a backend.
-    pub fn on(self, journal: &Journal) -> Rc<Statement> {
-        let changes = pg::relation_changes();
-        if UPTO.replace(changes) != changes {
-            forget();
-        }
-        PREPARED.get((journal.oid, self), || {
-            let tenant = [journal.tenant_type, BuiltinOid::TEXTOID, BuiltinOid::TEXTOID];
-            (self.text(journal), tenant.iter().chain(self.more()).map(|of| of.value()).collect())
-        })
-    }
-}
-
-/// Forgets the statements.
-pub fn forget() {
-    PREPARED.forget();
-}
-
-/// The statements of this backend.
-static PREPARED: Statements<(Oid, Act)> = Statements::new();
-
-thread_local! {
-    /// The count of changes up to which the statements name what is there.
-    static UPTO: Cell<u64> = const { Cell::new(0) };
 }

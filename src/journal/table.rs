@@ -1,16 +1,19 @@
 //! Which table is a journal, and what it must look like.
 
+use super::statement::Act;
 use crate::error::Error;
-use crate::pg::{self, OncePlanned, Own};
-use pgrx::datum::DatumWithOid;
+use crate::model::StandingSession;
+use crate::pg::{self, OncePlanned, Own, Statement};
+use crate::store::sql;
+use pgrx::datum::{self, DatumWithOid, FromDatum, IntoDatum};
 use pgrx::pg_sys::{self, BuiltinOid};
-use pgrx::spi::{self, Spi, SpiHeapTupleData};
+use pgrx::spi::Spi;
+use std::cell::OnceCell;
 use std::collections::HashMap;
 use std::rc::Rc;
 use uuid::Uuid;
 
 /// A table that is a journal.
-#[derive(Debug)]
 pub struct Journal {
     /// Its name, qualified and quoted as SQL needs it.
     pub name: String,
@@ -26,6 +29,8 @@ pub struct Journal {
     pub is_local: bool,
     /// Its partitions, in the order of their numbers.
     partitions: Vec<pg_sys::Oid>,
+    /// The statements on it that this backend has prepared.
+    statements: [OnceCell<Statement>; Act::COUNT],
 }
 
 impl Journal {
@@ -35,49 +40,85 @@ impl Journal {
         let only = if self.is_local && self.partitions.is_empty() { "ONLY " } else { "" };
         format!("{only}{}", self.name)
     }
+
+    /// The one text of the tenant that a text names.
+    pub fn tenant_text(&self, session: &str, text: &str) -> Result<String, Error> {
+        match self.tenant_type {
+            BuiltinOid::INT2OID => text.parse::<i16>().ok().map(|number| number.to_string()),
+            BuiltinOid::INT4OID => text.parse::<i32>().ok().map(|number| number.to_string()),
+            BuiltinOid::INT8OID => text.parse::<i64>().ok().map(|number| number.to_string()),
+            BuiltinOid::UUIDOID => Uuid::try_parse(text).ok().map(|uuid| uuid.to_string()),
+            _ => Some(text.to_owned()),
+        }
+        .ok_or_else(|| {
+            let sql_type = TENANT_TYPES.iter().find(|(of, _)| *of == self.tenant_type).map_or("", |(_, name)| *name);
+            let found = match text {
+                "" => "none".to_owned(),
+                text => format!("\"{}\"", text.chars().take(64).collect::<String>()),
+            };
+            Error::Invalid {
+                message: format!("argument \"stream\" names no tenant of session \"{session}\""),
+                detail: format!(
+                    "Found {found}; column {} of journal {} is of type {sql_type}.",
+                    self.tenant, self.name
+                ),
+                hint: "Give the tenant of the request as stream, in each call on it.",
+            }
+        })
+    }
+
+    /// The one text of the number or the UUID that a text stands for, where tenants are numbers or UUIDs.
+    pub fn other_tenant_text(text: &str) -> Option<String> {
+        let number = || text.parse().ok().map(|number: i64| number.to_string());
+        Uuid::try_parse(text).ok().map(|uuid| uuid.to_string()).or_else(number)
+    }
+
+    /// The value that a tenant's one text stands for, of the type of the journal's column.
+    pub fn tenant_datum(&self, text: &str) -> Option<pg_sys::Datum> {
+        match self.tenant_type {
+            BuiltinOid::INT2OID | BuiltinOid::INT4OID | BuiltinOid::INT8OID => text.parse::<i64>().ok()?.into_datum(),
+            BuiltinOid::UUIDOID => datum::Uuid::from_bytes(Uuid::try_parse(text).ok()?.into_bytes()).into_datum(),
+            _ => Some(pg::text(text)),
+        }
+    }
+
+    /// Refuses a session whose owner does not have the privileges of the journal's owner.
+    pub fn check_owner(&self, session: &StandingSession) -> Result<(), Error> {
+        match pg::has_privileges(session.owner, self.owner) {
+            true => Ok(()),
+            false => Err(Error::NotYourJournal { journal: self.name.clone(), session: session.name.clone() }),
+        }
+    }
+
+    /// A statement on the journal with parameters of these types, prepared once.
+    pub fn statement(&self, act: Act, types: &[pg_sys::Oid]) -> &Statement {
+        let text = || act.text(&self.name, &self.rows(), &self.tenant, self.is_local);
+        self.statements[act as usize].get_or_init(|| Statement::prepare(&text(), types))
+    }
 }
 
-/// A column that every journal has.
-pub struct Column {
-    /// Its name.
-    pub name: &'static str,
-    /// Its type, as SQL names it.
-    pub sql_type: &'static str,
-    of: BuiltinOid,
-    /// What follows the type where the table is made.
-    pub constraint: &'static str,
-}
-
-const fn column(name: &'static str, sql_type: &'static str, of: BuiltinOid, constraint: &'static str) -> Column {
-    Column { name, sql_type, of, constraint }
-}
-
-/// The columns besides that of the tenant, in the order in which a journal is made. Those of fixed width come first.
-pub const COLUMNS: [Column; 17] = {
+/// The columns besides that of the tenant, in the order in which a journal is made. Those of fixed width come first. Each has
+/// its name, its type as SQL names it and as PostgreSQL numbers it, and what follows the type where the table is made.
+pub const COLUMNS: [(&str, &str, BuiltinOid, &str); 17] = {
     use BuiltinOid::{INT4OID, INT8OID, JSONBOID, TEXTOID, TIMESTAMPTZOID, UUIDOID};
     [
-        column("expires_at", "timestamptz", TIMESTAMPTZOID, " NOT NULL"),
-        column("recorded_at", "timestamptz", TIMESTAMPTZOID, ""),
-        column("begun_at", "timestamptz", TIMESTAMPTZOID, ""),
-        column("leased_until", "timestamptz", TIMESTAMPTZOID, ""),
-        column("written_at", "timestamptz", TIMESTAMPTZOID, ""),
-        column("token", "bigint", INT8OID, ""),
-        column("fingerprint", "uuid", UUIDOID, ""),
-        column("attempt", "integer", INT4OID, ""),
-        column("session", "text", TEXTOID, " COLLATE pg_catalog.\"C\" NOT NULL"),
-        column("request", "text", TEXTOID, " COLLATE pg_catalog.\"C\" NOT NULL"),
-        column(
-            "status",
-            "text",
-            TEXTOID,
-            " CHECK (status OPERATOR(pg_catalog.=) ANY ('{succeeded,failed,cancelled}'))",
-        ),
-        column("recorded_by", "text", TEXTOID, ""),
-        column("holder", "text", TEXTOID, ""),
-        column("application", "text", TEXTOID, ""),
-        column("point", "text", TEXTOID, ""),
-        column("state", "jsonb", JSONBOID, ""),
-        column("response", "jsonb", JSONBOID, ""),
+        ("expires_at", "timestamptz", TIMESTAMPTZOID, " NOT NULL"),
+        ("recorded_at", "timestamptz", TIMESTAMPTZOID, ""),
+        ("begun_at", "timestamptz", TIMESTAMPTZOID, ""),
+        ("leased_until", "timestamptz", TIMESTAMPTZOID, ""),
+        ("written_at", "timestamptz", TIMESTAMPTZOID, ""),
+        ("token", "bigint", INT8OID, ""),
+        ("fingerprint", "uuid", UUIDOID, ""),
+        ("attempt", "integer", INT4OID, ""),
+        ("session", "text", TEXTOID, " COLLATE pg_catalog.\"C\" NOT NULL"),
+        ("request", "text", TEXTOID, " COLLATE pg_catalog.\"C\" NOT NULL"),
+        ("status", "text", TEXTOID, " CHECK (status OPERATOR(pg_catalog.=) ANY ('{succeeded,failed,cancelled}'))"),
+        ("recorded_by", "text", TEXTOID, ""),
+        ("holder", "text", TEXTOID, ""),
+        ("application", "text", TEXTOID, ""),
+        ("point", "text", TEXTOID, ""),
+        ("state", "jsonb", JSONBOID, ""),
+        ("response", "jsonb", JSONBOID, ""),
     ]
 };
 
@@ -92,10 +133,7 @@ pub const TENANT_TYPES: [(BuiltinOid, &str); 6] = [
     (BuiltinOid::UUIDOID, "uuid"),
 ];
 
-/// The columns that, after the tenant's, make up the name of a request.
-const KEY: [&str; 2] = ["session", "request"];
-
-/// Forgets what was found.
+/// Forgets what this backend remembers of journals.
 pub fn forget() {
     let found = FOUND.take();
     drop(found);
@@ -113,35 +151,44 @@ static FOUND: Own<FoundTable> = Own::new();
 /// The journal of this name. Refuses a table that is gone or does not fit.
 pub fn find(name: &str) -> Result<Rc<Journal>, Error> {
     let changes = pg::relation_changes();
-    let known = FOUND.with(|found| {
-        if found.upto != changes {
-            *found = FoundTable { upto: changes, journals: HashMap::new() };
-        }
-        found.journals.get(name).cloned()
+    let (known, former) = FOUND.with(|found| {
+        let now = || FoundTable { upto: changes, journals: HashMap::new() };
+        let former = (found.upto != changes).then(|| std::mem::replace(found, now()));
+        (found.journals.get(name).cloned(), former)
     });
+    // Not dropped while it is in use: to free the plans of its statements calls into PostgreSQL.
+    drop(former);
     if let Some(journal) = known {
         return Ok(journal);
     }
-    let look = || {
-        let Some(relation) = relation(name)? else { return Err(Error::NoJournal { journal: name.to_owned() }) };
-        // Watched before they are looked at, so that a change in between is not missed.
-        pg::watch_relation(relation.oid);
-        relation.partitions.iter().for_each(|partition| pg::watch_relation(*partition));
-        look(relation)
-    };
-    let journal = Rc::new(pg::with_newest_snapshot(look)?);
-    FOUND.with(|found| {
-        if found.upto == pg::relation_changes() {
-            found.journals.insert(name.to_owned(), Rc::clone(&journal));
-        }
+    let journal = Rc::new(pg::with_newest_snapshot(|| look(name))?);
+    let former = FOUND.with(|found| {
+        let lasts = found.upto == pg::relation_changes();
+        lasts.then(|| found.journals.insert(journal.name.clone(), Rc::clone(&journal)))
     });
+    drop(former);
     Ok(journal)
 }
 
-/// Locks a journal and its partitions as a statement on it does, and refuses it if it does not fit under these locks. So
-/// nobody changes what a statement executes between the look at the table and the statement: a change that is not committed
-/// yet is waited for, and then seen. `lock` takes the lock on a table; it gives whether it did. Gives `None` if it did not.
-pub fn hold(journal: &Rc<Journal>, lock: impl Fn(pg_sys::Oid) -> bool) -> Result<Option<Rc<Journal>>, Error> {
+/// Runs `work`, a statement on a journal, where the journal and its partitions are locked as the statement locks them. Refuses
+/// a table that does not fit under these locks. So nobody changes what the statement executes between the look at the table
+/// and the statement: a change that is not committed yet is waited for, and then seen. `lock` takes the lock on a table; it
+/// gives whether it did. Gives `None` if it did not.
+pub fn execute<T>(
+    journal: &Rc<Journal>,
+    lock: impl Fn(pg_sys::Oid) -> bool + Copy + 'static,
+    work: impl FnOnce() -> T,
+) -> Result<Option<T>, Error> {
+    if hold(journal, lock)?.is_none() {
+        return Ok(None);
+    }
+    let done = pg::without_users_code(&journal.name, once_planned(journal, lock), work);
+    // The statement has looked the name up again. From now on the table stays as it is.
+    same(journal)?;
+    Ok(Some(done))
+}
+
+fn hold(journal: &Rc<Journal>, lock: impl Fn(pg_sys::Oid) -> bool) -> Result<Option<Rc<Journal>>, Error> {
     let mut held = Rc::clone(journal);
     loop {
         if !std::iter::once(&held.oid).chain(&held.partitions).all(|table| lock(*table)) {
@@ -155,12 +202,12 @@ pub fn hold(journal: &Rc<Journal>, lock: impl Fn(pg_sys::Oid) -> bool) -> Result
     }
 }
 
-/// What a statement on a journal waits for once it is planned, see [`hold`]. These locks keep nobody from attaching a
+/// What a statement on a journal waits for once it is planned. The locks that it has then keep nobody from attaching a
 /// partition, nor from giving schemas other names. So the tables that the statement uses are to be the journal's.
-pub fn hold_planned(journal: &Rc<Journal>, lock: impl Fn(pg_sys::Oid) -> bool + 'static) -> OncePlanned {
+fn once_planned(journal: &Rc<Journal>, lock: impl Fn(pg_sys::Oid) -> bool + Copy + 'static) -> OncePlanned {
     let journal = Rc::clone(journal);
     Rc::new(move |tables| {
-        let Some(held) = hold(&journal, &lock).unwrap_or_else(|error| error.raise()) else { return };
+        let Some(held) = hold(&journal, lock).unwrap_or_else(|error| error.raise()) else { return };
         let is_its = |table: &pg_sys::Oid| *table == held.oid || held.partitions.contains(table);
         if journal.is_local && !tables.iter().all(is_its) {
             taken(&journal).raise();
@@ -168,13 +215,7 @@ pub fn hold_planned(journal: &Rc<Journal>, lock: impl Fn(pg_sys::Oid) -> bool + 
     })
 }
 
-/// Refuses a table that has taken the place of a journal, or has changed, since the journal was found: the name is looked up
-/// again by each statement. The caller has executed one, so from now on the table stays as it is.
-pub fn check_same(journal: &Journal) -> Result<(), Error> {
-    same(journal).map(drop)
-}
-
-/// The journal as it is now. Refuses another table that has taken its place.
+/// The journal as it is now. Refuses another table that has taken its place since it was found.
 fn same(journal: &Journal) -> Result<Rc<Journal>, Error> {
     let now = find(&journal.name)?;
     if (now.oid, now.owner) == (journal.oid, journal.owner) {
@@ -188,39 +229,28 @@ fn taken(journal: &Journal) -> Error {
     Error::UnfitJournal { journal: journal.name.clone(), detail }
 }
 
-/// A relation by its name.
-pub struct Relation {
-    oid: pg_sys::Oid,
-    /// Its name, qualified and quoted as SQL needs it.
-    pub name: String,
-    is_table: bool,
-    owner: pg_sys::Oid,
-    partitions: Vec<pg_sys::Oid>,
-}
-
-/// The relation that a name means to the caller.
-pub fn relation(name: &str) -> Result<Option<Relation>, Error> {
-    let query = "SELECT c.oid, pg_catalog.format('%I.%I', n.nspname, c.relname), 
+/// Looks at the table that a name means to the caller, and whether it fits.
+fn look(name: &str) -> Result<Journal, Error> {
+    let no_journal = || Error::NoJournal { journal: name.to_owned() };
+    // What a name means depends on the caller's role and search_path.
+    let query = "SELECT pg_catalog.to_regclass($1)::pg_catalog.oid";
+    let oid = first::<pg_sys::Oid>(query, &[name.into()])?.ok_or_else(no_journal)?;
+    let query = "SELECT pg_catalog.format('%I.%I', n.nspname, c.relname), c.relowner,
+        ARRAY(SELECT t.relid::pg_catalog.oid FROM pg_catalog.pg_partition_tree(c.oid) t WHERE t.level OPERATOR(pg_catalog.>) 0 ORDER BY 1),
         c.relpersistence OPERATOR(pg_catalog.=) 'p' AND NOT c.relispartition AND (c.relkind OPERATOR(pg_catalog.=) 'p' OR c.relkind OPERATOR(pg_catalog.=) 'r' AND NOT EXISTS (SELECT FROM pg_catalog.pg_inherits h WHERE h.inhparent OPERATOR(pg_catalog.=) c.oid))
           AND NOT EXISTS (SELECT FROM pg_catalog.pg_partition_tree(c.oid) t JOIN pg_catalog.pg_class p ON p.oid OPERATOR(pg_catalog.=) t.relid
-                          WHERE t.level OPERATOR(pg_catalog.>) 0 AND (p.relkind OPERATOR(pg_catalog.<>) 'r' OR p.relpersistence OPERATOR(pg_catalog.<>) 'p')), c.relowner,
-        ARRAY(SELECT t.relid::pg_catalog.oid FROM pg_catalog.pg_partition_tree(c.oid) t WHERE t.level OPERATOR(pg_catalog.>) 0 ORDER BY 1)
+                          WHERE t.level OPERATOR(pg_catalog.>) 0 AND (p.relkind OPERATOR(pg_catalog.<>) 'r' OR p.relpersistence OPERATOR(pg_catalog.<>) 'p'))
         FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace
-        WHERE c.oid OPERATOR(pg_catalog.=) pg_catalog.to_regclass($1)::pg_catalog.oid";
-    let found = rows(query, &[name.into()], |row| {
-        let found = row.get(1)?.zip(row.get(2)?).zip(row.get(3)?.zip(row.get(4)?)).zip(row.get(5)?);
-        Ok(found.map(|(((oid, name), (is_table, owner)), partitions)| Relation {
-            oid,
-            name,
-            is_table,
-            owner,
-            partitions,
-        }))
+        WHERE c.oid OPERATOR(pg_catalog.=) $1";
+    let found = sql::rows(query, &[oid.into()], |row| {
+        Ok(row.get::<String>(1)?.zip(row.get(2)?).zip(row.get::<Vec<_>>(3)?.zip(row.get::<bool>(4)?)))
     })?;
-    Ok(found.into_iter().flatten().next())
-}
-
-fn look(Relation { oid, name, is_table, owner, partitions }: Relation) -> Result<Journal, Error> {
+    let Some(Some(((name, owner), (partitions, is_table)))) = found.into_iter().next() else {
+        return Err(no_journal());
+    };
+    // Watched before they are looked at, so that a change in between is not missed.
+    pg::watch_relation(oid);
+    partitions.iter().for_each(|partition| pg::watch_relation(*partition));
     let unfit = |detail: String| Error::UnfitJournal { journal: name.clone(), detail };
     if !is_table {
         return Err(unfit(
@@ -228,7 +258,7 @@ fn look(Relation { oid, name, is_table, owner, partitions }: Relation) -> Result
         ));
     }
     let found = columns(oid)?;
-    for Column { name, sql_type, of, .. } in &COLUMNS {
+    for (name, sql_type, of, _) in &COLUMNS {
         match found.get(*name) {
             None => return Err(unfit(format!("It has no column \"{name}\" of type {sql_type}."))),
             Some((found, _)) if *found != of.value() => {
@@ -254,7 +284,8 @@ fn look(Relation { oid, name, is_table, owner, partitions }: Relation) -> Result
     if let Some(code) = code(oid, &partitions)? {
         return Err(unfit(code));
     }
-    Ok(Journal { tenant: quoted.clone(), tenant_type, oid, owner, is_local: !is_of_citus(oid)?, partitions, name })
+    let (tenant, is_local, statements) = (quoted.clone(), !is_of_citus(oid)?, Default::default());
+    Ok(Journal { tenant, tenant_type, oid, owner, is_local, partitions, name, statements })
 }
 
 /// The columns of a table by name: the type of each, and whether it has a value where none is given.
@@ -262,7 +293,7 @@ fn columns(table: pg_sys::Oid) -> Result<HashMap<String, (pg_sys::Oid, bool)>, E
     let query = "SELECT a.attname::pg_catalog.text, a.atttypid, a.atthasdef OR a.attidentity OPERATOR(pg_catalog.<>) ''
         FROM pg_catalog.pg_attribute a
         WHERE a.attrelid OPERATOR(pg_catalog.=) $1 AND a.attnum OPERATOR(pg_catalog.>) 0 AND NOT a.attisdropped";
-    let columns = rows(query, &[table.into()], |row| Ok(row.get(1)?.zip(row.get(2)?.zip(row.get(3)?))))?;
+    let columns = sql::rows(query, &[table.into()], |row| Ok(row.get(1)?.zip(row.get(2)?.zip(row.get(3)?))))?;
     Ok(columns.into_iter().flatten().collect())
 }
 
@@ -280,36 +311,15 @@ fn tenants(table: pg_sys::Oid) -> Result<Vec<(String, String)>, Error> {
                  WHERE c.place OPERATOR(pg_catalog.<=) i.indnkeyatts) k
         WHERE i.indrelid OPERATOR(pg_catalog.=) $1 AND i.indisunique AND i.indisvalid AND i.indimmediate
           AND i.indpred IS NULL AND i.indexprs IS NULL AND k.is_exact
-          AND k.names[2:] OPERATOR(pg_catalog.=) $2 AND k.names[1] OPERATOR(pg_catalog.<>) ALL ($3)";
-    let key = KEY.to_vec();
-    let others: Vec<&str> = COLUMNS.iter().map(|column| column.name).collect();
-    let arguments = [table.into(), key.into(), others.into()];
-    Ok(rows(query, &arguments, |row| Ok(row.get(1)?.zip(row.get(2)?)))?.into_iter().flatten().collect())
+          AND k.names[2:] OPERATOR(pg_catalog.=) '{session,request}' AND k.names[1] OPERATOR(pg_catalog.<>) ALL ($2)";
+    sql::pairs(query, &[table.into(), COLUMNS.map(|(name, ..)| name).to_vec().into()])
 }
 
 /// The functions that an expression may call: they tell the time, make a value, or convert or compare one. Others execute
 /// SQL, read files, settings or statistics, with the rights of whoever uses the journal; or take numbers of a sequence of
 /// anybody's, as `nextval` does; or compute for hours and look at no signal meanwhile, as `btrim` does.
-const HARMLESS: [&str; 18] = [
-    "now",
-    "statement_timestamp",
-    "transaction_timestamp",
-    "clock_timestamp",
-    "gen_random_uuid",
-    "uuidv4",
-    "uuidv7",
-    "random",
-    "date",
-    "timestamptz",
-    "timestamp",
-    "timezone",
-    "date_trunc",
-    "date_part",
-    "extract",
-    "to_char",
-    "texteq",
-    "textne",
-];
+const HARMLESS: &str = "{now,statement_timestamp,transaction_timestamp,clock_timestamp,gen_random_uuid,uuidv4,uuidv7,random,\
+                        date,timestamptz,timestamp,timezone,date_trunc,date_part,extract,to_char,texteq,textne}";
 
 /// What an expression may be made of, as PostgreSQL writes it in its catalogs; and anything else in it. A conversion by the
 /// input function of a type is not among them: that of `xml` looks at no signal.
@@ -361,103 +371,21 @@ fn code(table: pg_sys::Oid, partitions: &[pg_sys::Oid]) -> Result<Option<String>
         UNION ALL SELECT pg_catalog.format('it has the policy %I.', p.polname) FROM pg_catalog.pg_policy p WHERE p.polrelid OPERATOR(pg_catalog.=) ANY ($1)
         UNION ALL SELECT 'its row security is on.' FROM pg_catalog.pg_class c WHERE c.oid OPERATOR(pg_catalog.=) ANY ($1) AND (c.relrowsecurity OR c.relforcerowsecurity)
         ORDER BY 1 LIMIT 1";
-    let harmless: Vec<&str> = HARMLESS.to_vec();
-    let first = pg_sys::Oid::from(pg_sys::FirstNormalObjectId);
-    let arguments = [tables.into(), harmless.into(), first.into(), OTHER_NODES.into()];
-    let found = rows(query, &arguments, |row| row.get::<String>(1))?.into_iter().flatten().next();
+    let users = pg_sys::Oid::from(pg_sys::FirstNormalObjectId);
+    let arguments = [tables.into(), HARMLESS.into(), users.into(), OTHER_NODES.into()];
+    let found = first::<String>(query, &arguments)?;
     Ok(found.map(|what| format!("A journal carries nobody's code: {what}")))
 }
 
 /// Whether Citus manages the table.
 fn is_of_citus(table: pg_sys::Oid) -> Result<bool, Error> {
     let has_citus = "SELECT pg_catalog.to_regclass('pg_catalog.pg_dist_partition') IS NOT NULL";
-    if !one(rows(has_citus, &[], |row| row.get(1))?) {
-        return Ok(false);
-    }
     let query = "SELECT EXISTS (SELECT FROM pg_catalog.pg_dist_partition p WHERE p.logicalrelid::pg_catalog.oid OPERATOR(pg_catalog.=) $1)";
-    Ok(one(rows(query, &[table.into()], |row| row.get(1))?))
+    Ok(sql::first(has_citus)? == Some(true) && sql::column::<bool>(query, &[table.into()])? == [true])
 }
 
-fn one(answers: Vec<Option<bool>>) -> bool {
-    answers.first().copied().flatten().unwrap_or(false)
-}
-
-fn rows<T>(
-    query: &str,
-    arguments: &[DatumWithOid<'_>],
-    read: impl Fn(&SpiHeapTupleData<'_>) -> Result<T, spi::Error>,
-) -> Result<Vec<T>, Error> {
-    Spi::connect(|client| -> Result<Vec<T>, spi::Error> {
-        client.select(query, None, arguments)?.map(|row| read(&row)).collect()
-    })
-    .map_err(|error| Error::Corrupted { message: format!("could not look a journal up: {error}") })
-}
-
-/// A tenant.
-#[derive(Clone, Debug)]
-pub struct Tenant {
-    /// The one text of its value.
-    pub text: String,
-    value: Value,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Value {
-    Text,
-    Int2(i16),
-    Int4(i32),
-    Int8(i64),
-    Uuid(Uuid),
-}
-
-impl Tenant {
-    /// The tenant that a text names.
-    pub fn of(journal: &Journal, session: &str, text: &str) -> Result<Tenant, Error> {
-        let value = match journal.tenant_type {
-            BuiltinOid::INT2OID => text.parse().ok().map(Value::Int2),
-            BuiltinOid::INT4OID => text.parse().ok().map(Value::Int4),
-            BuiltinOid::INT8OID => text.parse().ok().map(Value::Int8),
-            BuiltinOid::UUIDOID => Uuid::try_parse(text).ok().map(Value::Uuid),
-            _ => Some(Value::Text),
-        };
-        let text = match value {
-            Some(Value::Text) => text.to_owned(),
-            Some(Value::Int2(number)) => number.to_string(),
-            Some(Value::Int4(number)) => number.to_string(),
-            Some(Value::Int8(number)) => number.to_string(),
-            Some(Value::Uuid(uuid)) => uuid.to_string(),
-            None => return Err(not_a_tenant(journal, session, text)),
-        };
-        Ok(Tenant { text, value: value.unwrap_or(Value::Text) })
-    }
-
-    /// The one text of the number or the UUID that a text stands for, where tenants are numbers or UUIDs.
-    pub fn other_text(text: &str) -> Option<String> {
-        let number = || text.parse().ok().map(|number: i64| number.to_string());
-        Uuid::try_parse(text).ok().map(|uuid| uuid.to_string()).or_else(number)
-    }
-
-    /// Its value, of the type of the journal's column.
-    pub fn datum(&self) -> pg_sys::Datum {
-        match self.value {
-            Value::Text => pg::text(&self.text),
-            Value::Int2(number) => number.into(),
-            Value::Int4(number) => number.into(),
-            Value::Int8(number) => number.into(),
-            Value::Uuid(ref uuid) => pg::uuid(uuid.as_bytes()),
-        }
-    }
-}
-
-fn not_a_tenant(journal: &Journal, session: &str, text: &str) -> Error {
-    let sql_type = TENANT_TYPES.iter().find(|(of, _)| *of == journal.tenant_type).map_or("", |(_, name)| *name);
-    let found = match text {
-        "" => "none".to_owned(),
-        text => format!("\"{}\"", text.chars().take(64).collect::<String>()),
-    };
-    Error::Invalid {
-        message: format!("argument \"stream\" names no tenant of session \"{session}\""),
-        detail: format!("Found {found}; column {} of journal {} is of type {sql_type}.", journal.tenant, journal.name),
-        hint: "Give the tenant of the request as stream, in each call on it.",
-    }
+/// The first column of the first row. The query is executed as the caller, whose search_path counts.
+pub fn first<T: FromDatum + IntoDatum>(query: &str, arguments: &[DatumWithOid<'_>]) -> Result<Option<T>, Error> {
+    Spi::connect(|client| client.select(query, None, arguments)?.next().map_or(Ok(None), |row| row.get(1)))
+        .map_err(|error| Error::Corrupted { message: format!("could not execute {query}: {error}") })
 }

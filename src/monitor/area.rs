@@ -7,12 +7,14 @@ use crate::monitor::roll::{self, Roll};
 use crate::monitor::tallies::{Cells, Tallies};
 use crate::monitor::tally::{Key, Tally};
 use crate::pg::{self, Guarded, Locks, SharedHash, WantedMemory};
+use std::rc::Rc;
 use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 
 /// Where everything is. The postmaster notes it, and every backend inherits it.
 pub struct Area {
     memory: *mut u8,
-    plan: Plan,
+    /// How many of each part there are.
+    pub plan: Plan,
     /// The tallies of counters.
     pub tallies: Guarded<Tallies>,
     /// The ring of errors.
@@ -29,13 +31,13 @@ static AREA: AtomicPtr<Area> = AtomicPtr::new(std::ptr::null_mut());
 
 /// The parts of the memory: how many of each there are, and where they begin.
 #[derive(Clone, Copy)]
-struct Plan {
-    backends: usize,
-    prepared: usize,
-    names: usize,
-    tallies: usize,
-    errors: usize,
-    rolls_at: usize,
+pub struct Plan {
+    /// The number of backends.
+    pub backends: usize,
+    /// The number of rolls: those of backends, and after them those of prepared transactions.
+    pub rolls: usize,
+    /// The room for names in a roll, in bytes.
+    pub names: usize,
     cells_at: usize,
     tallies_at: usize,
     ring_at: usize,
@@ -47,15 +49,13 @@ const CACHE_LINE: usize = 64;
 impl Plan {
     fn of_settings() -> Plan {
         let backends = usize::try_from(pg::max_backends()).unwrap_or(0);
-        let (prepared, names) = (pg::max_prepared(), guc::track_in_flight_bytes());
-        let (tallies, errors) = (guc::max_stats(), guc::max_errors());
-        let rolls_at = 0;
+        let (rolls, names) = (backends + pg::max_prepared(), guc::track_in_flight_bytes());
         let end = |at: usize, bytes: usize| (at + bytes).next_multiple_of(CACHE_LINE);
-        let cells_at = end(rolls_at, (backends + prepared) * roll::roll_bytes(names));
+        let cells_at = end(0, rolls * roll::roll_bytes(names));
         let tallies_at = end(cells_at, backends * size_of::<Cells>());
         let ring_at = end(tallies_at, size_of::<Tallies>());
-        let bytes = end(ring_at, ring::ring_bytes(errors)) + CACHE_LINE;
-        Plan { backends, prepared, names, tallies, errors, rolls_at, cells_at, tallies_at, ring_at, bytes }
+        let bytes = end(ring_at, ring::ring_bytes(guc::max_errors())) + CACHE_LINE;
+        Plan { backends, rolls, names, cells_at, tallies_at, ring_at, bytes }
     }
 }
 
@@ -69,7 +69,7 @@ pub fn init() {
         bytes: || Plan::of_settings().bytes,
         bytes_beside: || SharedHash::<Tally>::bytes(guc::max_stats()),
         locks: 2,
-        made,
+        made: Rc::new(made),
         ending: |in_order| {
             // After an immediate stop, processes may have ended while they changed what is to be saved.
             if let (true, Some(area)) = (in_order && pg::was_shut_down(), area()) {
@@ -89,9 +89,10 @@ fn made(memory: *mut u8, locks: Locks) {
     // one value.
     let area = unsafe {
         let tallies: *mut Tallies = memory.add(plan.tallies_at).cast();
-        tallies.write(Tallies::new(SharedHash::make::<Key>(c"idempotence stats", plan.tallies), plan.tallies));
+        let most = guc::max_stats();
+        tallies.write(Tallies::new(SharedHash::make::<Key>(c"idempotence stats", most), most));
         let ring: *mut ErrorRing = memory.add(plan.ring_at).cast();
-        ring.write(ErrorRing::new(plan.errors));
+        ring.write(ErrorRing::new(guc::max_errors()));
         Area { memory, plan, tallies: Guarded::new(tallies, locks, 0), errors: Guarded::new(ring, locks, 1) }
     };
     // SAFETY: the postmaster has started no other process yet.
@@ -112,26 +113,11 @@ pub fn is_there() -> bool {
 }
 
 impl Area {
-    /// The number of backends.
-    pub fn backends(&self) -> usize {
-        self.plan.backends
-    }
-
-    /// The number of rolls: those of backends, and after them those of prepared transactions.
-    pub fn rolls(&self) -> usize {
-        self.plan.backends + self.plan.prepared
-    }
-
-    /// The room for names in a roll, in bytes.
-    pub fn name_bytes(&self) -> usize {
-        self.plan.names
-    }
-
     /// A roll.
     pub fn roll(&self, number: usize) -> *mut Roll {
-        debug_assert!(number < self.rolls());
+        debug_assert!(number < self.plan.rolls);
         // SAFETY: the number is that of a roll, as planned.
-        unsafe { self.memory.add(self.plan.rolls_at + number * roll::roll_bytes(self.plan.names)).cast() }
+        unsafe { self.memory.add(number * roll::roll_bytes(self.plan.names)).cast() }
     }
 
     /// The cells of all backends.

@@ -86,18 +86,17 @@ pub fn count(session: &Session, counter: Counter) {
 
 /// Adds to a counter of a session.
 pub fn add(session: &Session, counter: Counter, more: u64) {
-    if area().is_some() {
-        add_at(Key::of(session, pg::current_database()), counter as usize, more);
-    }
+    add_at(|database| Key::of(session, database), counter as usize, more);
 }
 
 /// Counts an error of this database: 0 is ID001.
 pub fn count_error(number: usize) {
-    add_at(Key::of_others(pg::current_database().to_u32()), Counter::Errors as usize + number, 1);
+    add_at(Key::of_others, Counter::Errors as usize + number, 1);
 }
 
-fn add_at(key: Key, counter: usize, more: u64) {
+fn add_at(key: impl FnOnce(u32) -> Key, counter: usize, more: u64) {
     let Some(area) = area() else { return };
+    let key = key(pg::current_database().to_u32());
     MINE.with(|mine| {
         if mine.is_none() {
             *mine = Mine::attach(area);
@@ -118,9 +117,8 @@ pub fn read() -> Vec<Tally> {
 /// Sets the counters of this database to 0. Gives the moment from which they count.
 pub fn reset() -> i64 {
     let (database, now_us) = (pg::current_database().to_u32(), pg::now_us());
-    let Some(area) = area() else { return now_us };
-    let mut tallies = area.tallies.lock();
-    tallies.move_from_all(area.all_cells(), now_us);
-    tallies.for_each_of(database, |tally| tally.begin(now_us));
+    if let Some(area) = area() {
+        area.tallies.lock().reset(database, area.all_cells(), now_us);
+    }
     now_us
 }

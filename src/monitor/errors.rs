@@ -4,7 +4,7 @@ use crate::error::{self, RequestName};
 use crate::monitor::area::area;
 use crate::monitor::counters;
 use crate::monitor::ring::NotedError;
-use crate::pg;
+use crate::pg::{self, SharedText};
 
 /// Has errors noted, where the library is preloaded.
 pub fn init() {
@@ -20,10 +20,10 @@ fn note(sqlstate: &[u8; 5], about: &RequestName) {
     counters::count_error(number);
     area.errors.lock().note(number, role, |place| {
         (place.at, place.database, place.pid, place.sqlstate) = (at, database, pid, *sqlstate);
-        place.session.set(&about.session);
-        place.stream.set(&about.stream);
-        place.request.set(&about.request);
-        place.application.set(&application);
+        place.session = SharedText::of(&about.session);
+        place.stream = SharedText::of(&about.stream);
+        place.request = SharedText::of(&about.request);
+        place.application = SharedText::of(&application);
     });
 }
 

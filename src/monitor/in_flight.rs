@@ -7,11 +7,11 @@
 use crate::domain::identity::Digest;
 use crate::model::Session;
 use crate::monitor::area::{Area, area};
-use crate::monitor::roll::{Entry, Head, Roll, change, copy, entries};
+use crate::monitor::roll::{self, Entry, Head, Roll, change, copy};
 use crate::pg;
 use pgrx::pg_sys;
 
-pub use crate::monitor::roll::{Place, State};
+pub use crate::monitor::roll::{Named, Place, State};
 
 /// The roll of this backend, where somebody watches.
 fn mine() -> Option<(&'static Area, *mut Roll)> {
@@ -31,9 +31,9 @@ pub fn add(session: &Session, stream: &str, request: &str, lock: &Digest, since:
     let entry = Entry {
         lock: lock.lock_id(),
         since,
-        owner: owner.to_u32(),
-        usable_by: usable_by.to_u32(),
-        role: pg::current_role().to_u32(),
+        owner,
+        usable_by,
+        role: pg::current_role(),
         state: State::Begun as u32,
         lengths: names.map(|name| name.len() as u16),
         unused: 0,
@@ -47,7 +47,7 @@ pub fn add(session: &Session, stream: &str, request: &str, lock: &Digest, since:
                 *head = Head { pid, database, role: entry.role, since, ..Head::default() };
             }
             let (from, to) = (head.used as usize, head.used as usize + bytes.next_multiple_of(align_of::<Entry>()));
-            if to > area.name_bytes() {
+            if to > area.plan.names {
                 head.unnamed += 1;
                 return;
             }
@@ -64,30 +64,17 @@ pub fn add(session: &Session, stream: &str, request: &str, lock: &Digest, since:
     place
 }
 
-/// Takes away the request that was added last.
-pub fn take_away(place: Place) {
-    with_roll(place, |head, _| match place {
-        Place::COUNTED => head.unnamed -= 1,
-        Place(from) => head.used = from,
-    });
-}
-
-/// Notes the state of a request.
-pub fn note(place: Place, state: State) {
-    if place == Place::COUNTED {
-        return;
-    }
-    // SAFETY: the place is that of an entry.
-    with_roll(place, |_, at| unsafe { (*at.add(place.0 as usize).cast::<Entry>()).state = state as u32 });
-}
-
-fn with_roll(place: Place, work: impl FnOnce(&mut Head, *mut u8)) {
-    if place == Place::UNWATCHED {
-        return;
-    }
-    if let Some((_, roll)) = mine() {
-        // SAFETY: the roll is this backend's own.
-        unsafe { change(roll, work) };
+/// Notes the state of a request; `None` takes it away, which was added last.
+pub fn note(place: Place, state: Option<State>) {
+    let Some((_, roll)) = mine().filter(|_| place != Place::UNWATCHED) else { return };
+    // SAFETY: the roll is this backend's own. The place is that of an entry, or one of no entry.
+    unsafe {
+        change(roll, |head, at| match (place, state) {
+            (Place::COUNTED, Some(_)) => {}
+            (Place::COUNTED, None) => head.unnamed -= 1,
+            (Place(from), Some(state)) => (*at.add(from as usize).cast::<Entry>()).state = state as u32,
+            (Place(from), None) => head.used = from,
+        });
     }
 }
 
@@ -116,7 +103,7 @@ pub fn keep_prepared() {
         unsafe { (&raw const (*area.roll(number)).head.transaction).read_volatile() }
     };
     // To ask whether a transaction is in progress may raise an error, so it is asked before the lock is taken.
-    let free: Vec<(usize, u64)> = (area.backends()..area.rolls())
+    let free: Vec<(usize, u64)> = (area.plan.backends..area.plan.rolls)
         .map(|number| (number, of(number)))
         .filter(|(_, other)| *other == 0 || !pg::is_in_progress(*other))
         .collect();
@@ -147,58 +134,24 @@ pub struct InFlight {
     pub requests: i64,
 }
 
-/// The part of a request in flight for which a roll needs room.
-#[derive(Clone, Debug)]
-pub struct Named {
-    /// The half of the digest that is locked for it which names the lock.
-    pub lock: u64,
-    /// The owner of its session.
-    pub owner: pg_sys::Oid,
-    /// The role that its session is lent to.
-    pub usable_by: Option<pg_sys::Oid>,
-    /// The name of its session.
-    pub session: String,
-    /// Its stream; empty in a standing session.
-    pub stream: String,
-    /// Its key or number.
-    pub request: String,
-    /// How far it is.
-    pub state: State,
-}
-
 /// All requests in flight in this database.
 pub fn read() -> Vec<InFlight> {
     let Some(area) = area() else { return Vec::new() };
     let database = pg::current_database().to_u32();
     let mut all = Vec::new();
-    for number in 0..area.rolls() {
-        let Some((head, names)) =
-            copy(area.roll(number), area.name_bytes()).filter(|(head, _)| head.database == database)
-        else {
-            continue;
-        };
-        let pid = (number < area.backends()).then_some(head.pid);
-        if pid.is_none() && !pg::is_in_progress(head.transaction) {
+    for number in 0..area.plan.rolls {
+        let Some((head, names)) = copy(area.roll(number), area.plan.names) else { continue };
+        let pid = (number < area.plan.backends).then_some(head.pid);
+        if head.database != database || pid.is_none() && !pg::is_in_progress(head.transaction) {
             continue;
         }
-        all.extend(entries(&names).map(|(entry, [session, stream, request])| InFlight {
-            pid,
-            role: entry.role.into(),
-            since: entry.since,
-            requests: 1,
-            named: Some(Named {
-                lock: entry.lock,
-                owner: entry.owner.into(),
-                usable_by: (entry.usable_by != 0).then(|| entry.usable_by.into()),
-                session,
-                stream,
-                request,
-                state: *State::ALL.get(entry.state as usize).unwrap_or(&State::Begun),
-            }),
+        all.extend(roll::named(&names).map(|named| {
+            let Entry { role, since, .. } = named.entry;
+            InFlight { pid, role, since, named: Some(named), requests: 1 }
         }));
         if head.unnamed > 0 {
-            let (role, since, requests) = (head.role.into(), head.since, i64::from(head.unnamed));
-            all.push(InFlight { pid, role, since, named: None, requests });
+            let Head { role, since, unnamed, .. } = head;
+            all.push(InFlight { pid, role, since, named: None, requests: unnamed.into() });
         }
     }
     all

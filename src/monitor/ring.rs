@@ -54,10 +54,6 @@ pub struct ErrorRing {
 /// Among how many the places are shared. Roles share one if their oids differ by a multiple of it.
 const SHARES: usize = 128;
 
-fn share_of(role: u32) -> usize {
-    role as usize % SHARES
-}
-
 /// The errors of a share with one SQLSTATE, from the oldest to the newest.
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
@@ -75,7 +71,7 @@ impl ErrorRing {
 
     /// Notes one more error of a role. `own` is the number of its SQLSTATE: 0 is ID001.
     pub(super) fn note(&mut self, own: usize, role: u32, fill: impl FnOnce(&mut NotedError)) {
-        let share = share_of(role);
+        let share = role as usize % SHARES;
         let Some(at) = self.free_place(own, share) else { return };
         let number = self.noted;
         self.noted += 1;
@@ -111,10 +107,7 @@ impl ErrorRing {
     /// The errors of a database, the newest first.
     pub fn newest_of(&mut self, database: u32) -> Vec<NotedError> {
         let taken = self.taken as u32;
-        let of_database = |at| {
-            let error = self.place(at);
-            (error.database == database).then_some(*error)
-        };
+        let of_database = |at| Some(&*self.place(at)).filter(|error| error.database == database).copied();
         let mut all: Vec<NotedError> = (0..taken).filter_map(of_database).collect();
         all.sort_unstable_by_key(|error| std::cmp::Reverse(error.number));
         all

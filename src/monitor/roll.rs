@@ -5,11 +5,12 @@
 //! `pg_stat_activity` does it so. The rolls of prepared transactions are filled under the lock of the tallies.
 
 use crate::pg;
+use pgrx::pg_sys;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed, Ordering::SeqCst, fence};
 
 /// The state of a request in flight.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u8)]
+#[repr(u32)]
 pub enum State {
     /// It was begun, and a commit would be refused.
     Begun,
@@ -21,41 +22,18 @@ pub enum State {
     Released,
 }
 
-impl State {
-    pub(super) const ALL: [State; 4] = [State::Begun, State::Saved, State::Recorded, State::Released];
-
-    /// As the view shows it.
-    pub fn name(self) -> &'static str {
-        match self {
-            State::Begun => "begun",
-            State::Saved => "saved",
-            State::Recorded => "recorded",
-            State::Released => "released",
-        }
-    }
-}
+/// The states by number, as the view shows them.
+const STATES: [&str; 4] = ["begun", "saved", "recorded", "released"];
 
 /// Where the names of a request stand in its roll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place(pub(super) u32);
+pub struct Place(pub u32);
 
 impl Place {
     /// In no roll: nobody watches.
     pub const UNWATCHED: Place = Place(u32::MAX);
     /// The roll had no room, and has only counted it.
     pub(super) const COUNTED: Place = Place(u32::MAX - 1);
-
-    /// A place for tests that see the list without shared memory.
-    #[cfg(test)]
-    pub fn number(number: u32) -> Place {
-        Place(number)
-    }
-
-    /// Its number.
-    #[cfg(test)]
-    pub fn as_number(self) -> u32 {
-        self.0
-    }
 }
 
 /// A roll, all zeros at first. The names follow it.
@@ -77,7 +55,7 @@ pub(super) struct Head {
     /// The number of requests for whose names there was no room.
     pub(super) unnamed: u32,
     /// The role that was current when the first request was begun.
-    pub(super) role: u32,
+    pub(super) role: pg_sys::Oid,
     /// In the roll of a prepared transaction its id. Once it has ended, the roll is free.
     pub(super) transaction: u64,
     /// When the first request was begun.
@@ -85,17 +63,42 @@ pub(super) struct Head {
 }
 
 /// What stands before the three names of a request: session, stream, request.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub(super) struct Entry {
-    pub(super) lock: u64,
-    pub(super) since: i64,
-    pub(super) owner: u32,
-    pub(super) usable_by: u32,
-    pub(super) role: u32,
+pub struct Entry {
+    /// The half of the digest that is locked for it which names the lock.
+    pub lock: u64,
+    /// When it was begun.
+    pub since: i64,
+    /// The owner of its session.
+    pub owner: pg_sys::Oid,
+    /// The role that its session is lent to; 0 if it is not.
+    pub usable_by: pg_sys::Oid,
+    /// The role that was current when it was begun.
+    pub role: pg_sys::Oid,
     pub(super) state: u32,
     pub(super) lengths: [u16; 3],
     pub(super) unused: u16,
+}
+
+/// A request, as it was copied from a roll.
+#[derive(Clone, Debug)]
+pub struct Named {
+    /// What stands before its names.
+    pub entry: Entry,
+    /// The name of its session.
+    pub session: String,
+    /// Its stream; empty in a standing session.
+    pub stream: String,
+    /// Its key or number.
+    pub request: String,
+}
+
+impl Named {
+    /// How far it is.
+    pub fn state(&self) -> Option<&'static str> {
+        STATES.get(self.entry.state as usize).copied()
+    }
 }
 
 /// The size of a roll with so many bytes for names.
@@ -121,12 +124,10 @@ pub(super) unsafe fn change(roll: *mut Roll, work: impl FnOnce(&mut Head, *mut u
 
 /// A copy of a roll in shared memory that is not empty, and of the names in it. There is room for this many bytes of names.
 pub(super) fn copy(roll: *const Roll, name_bytes: usize) -> Option<(Head, Vec<u8>)> {
-    /// A roll changes for moments only. After so many tries its backend was probably interrupted in such a moment, and
-    /// the reader waits before each further try.
-    const AT_ONCE: usize = 100;
-    const TRIES: usize = AT_ONCE + 1000;
+    /// A roll changes for moments only. If it goes on for longer, its backend was interrupted in such a moment.
+    const TRIES: usize = 1000;
     const PAUSE_US: i64 = 1_000;
-    for attempt in 0..TRIES {
+    for _ in 0..TRIES {
         // SAFETY: the roll is in shared memory. Whoever changes it does so between two changes of the count, so a copy
         // that was made between the same even count is whole. The length is checked before it is relied on.
         unsafe {
@@ -144,27 +145,27 @@ pub(super) fn copy(roll: *const Roll, name_bytes: usize) -> Option<(Head, Vec<u8
                 return Some((head, names));
             }
         }
-        if attempt < AT_ONCE { std::hint::spin_loop() } else { pg::nap(PAUSE_US) }
+        pg::nap(PAUSE_US);
     }
     None
 }
 
-/// The entries of a copied roll.
-pub(super) fn entries(names: &[u8]) -> impl Iterator<Item = (Entry, [String; 3])> {
+/// The requests of a copied roll.
+pub(super) fn named(names: &[u8]) -> impl Iterator<Item = Named> {
     let mut rest = names;
     std::iter::from_fn(move || {
         let (head, tail) = rest.split_at_checked(size_of::<Entry>())?;
         // SAFETY: the bytes are those of an entry, which any bytes are valid for. They need not be aligned here.
         let entry = unsafe { head.as_ptr().cast::<Entry>().read_unaligned() };
         let mut tail = tail;
-        let mut texts = [const { String::new() }; 3];
-        for (text, length) in texts.iter_mut().zip(entry.lengths) {
-            let (name, after) = tail.split_at_checked(length.into())?;
-            *text = String::from_utf8_lossy(name).into_owned();
+        let mut text = |place: usize| {
+            let (name, after) = tail.split_at_checked(entry.lengths[place].into())?;
             tail = after;
-        }
+            Some(String::from_utf8_lossy(name).into_owned())
+        };
+        let (session, stream, request) = (text(0)?, text(1)?, text(2)?);
         let taken = (rest.len() - tail.len()).next_multiple_of(align_of::<Entry>());
         rest = rest.get(taken..).unwrap_or_default();
-        Some((entry, texts))
+        Some(Named { entry, session, stream, request })
     })
 }

@@ -78,15 +78,16 @@ impl Tallies {
         for tally in saved.into_iter().filter(|tally| tally.key.database != 0) {
             if let Some(kept) = self.tally_or_others(tally.key, tally.since) {
                 kept.add(&tally);
-                kept.used = kept.used.max(tally.used);
             }
         }
     }
 
-    pub fn for_each_of(&mut self, database: u32, mut work: impl FnMut(&mut Tally)) {
+    /// Has the tallies of a database begin anew.
+    pub fn reset(&mut self, database: u32, cells: &[Cells], now_us: i64) {
+        self.move_from_all(cells, now_us);
         self.table.for_each(|tally| {
             if tally.key.database == database {
-                work(tally);
+                tally.begin(now_us);
             }
         });
     }
@@ -148,13 +149,12 @@ impl Tallies {
                 self.table.remove(&key);
                 if !is_others && let Some(others) = self.enter(Key::of_others(key.database), tally.since) {
                     others.add(&tally);
-                    others.used = others.used.max(tally.used);
                 }
             }
         }
     }
 
-    pub fn move_from_all(&mut self, cells: &[Cells], now_us: i64) {
+    fn move_from_all(&mut self, cells: &[Cells], now_us: i64) {
         cells.iter().flatten().for_each(|cell| self.move_from(cell, now_us));
     }
 

@@ -3,7 +3,6 @@
 use crate::domain::identity::SessionId;
 use crate::error::OWN_SQLSTATES;
 use crate::model::Session;
-use pgrx::pg_sys;
 use serde::{Deserialize, Serialize};
 
 /// What is counted.
@@ -63,21 +62,12 @@ pub struct Key {
 
 impl Key {
     /// The tally of a session in this database.
-    pub fn of(session: &Session, database: pg_sys::Oid) -> Key {
+    pub fn of(session: &Session, database: u32) -> Key {
+        let others = Key::of_others(database);
         match session {
-            Session::Standing(session) => Key::of_standing(&session.id, database),
-            Session::Client(session) => Key::of_clients(session.owner, database),
+            Session::Standing(session) => Key { session: session.id, ..others },
+            Session::Client(session) => Key { role: session.owner.to_u32(), ..others },
         }
-    }
-
-    /// The tally of a standing session.
-    fn of_standing(id: &SessionId, database: pg_sys::Oid) -> Key {
-        Key { database: database.to_u32(), role: 0, session: *id }
-    }
-
-    /// The tally of the client sessions of a role.
-    fn of_clients(owner: pg_sys::Oid, database: pg_sys::Oid) -> Key {
-        Key { database: database.to_u32(), role: owner.to_u32(), session: SessionId::default() }
     }
 
     /// The tally of a database for what tallies that gave way had counted.
@@ -123,14 +113,10 @@ impl Tally {
         &self.counts[Counter::Errors as usize..]
     }
 
-    /// Whether it has counted nothing but errors.
-    pub fn is_of_errors(&self) -> bool {
-        self.counts().iter().all(|count| *count == 0)
-    }
-
     /// Adds what another tally has counted.
     pub fn add(&mut self, other: &Tally) {
         self.since = self.since.min(other.since);
+        self.used = self.used.max(other.used);
         for (count, more) in self.counts.iter_mut().zip(other.counts) {
             // What was saved in a file may be anything.
             *count = count.saturating_add(more);
@@ -141,13 +127,15 @@ impl Tally {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::StandingSession;
+    use std::rc::Rc;
 
     #[test]
     fn keys_of_sessions_roles_and_others_differ() {
-        let database = pg_sys::Oid::from(5);
-        let standing = Key::of_standing(&[1; 16], database);
-        let clients = Key::of_clients(pg_sys::Oid::from(10), database);
+        let session = StandingSession { id: [1; 16], ..StandingSession::default() };
+        let standing = Key::of(&Session::Standing(Rc::new(session)), 5);
         let others = Key::of_others(5);
+        let clients = Key { role: 10, ..others };
         assert!(standing != clients && clients != others && standing != others);
         assert!(others.is_others() && !standing.is_others() && !clients.is_others());
     }
@@ -156,6 +144,6 @@ mod tests {
     fn a_line_takes_over_what_another_has_counted() {
         let mut tally = Tally { key: Key::default(), since: 20, used: 20, counts: [1; Counter::COUNT] };
         tally.add(&Tally { key: Key::default(), since: 10, used: 30, counts: [2; Counter::COUNT] });
-        assert_eq!((tally.since, tally.counts), (10, [3; Counter::COUNT]));
+        assert_eq!((tally.since, tally.used, tally.counts), (10, 30, [3; Counter::COUNT]));
     }
 }

@@ -5,7 +5,7 @@ use crate::domain::identity::Digest;
 use crate::domain::sequence::Range;
 use crate::error::RequestName;
 use crate::model::Session;
-use crate::monitor::in_flight::{Place, State as ShownState};
+use crate::monitor::in_flight::{Place, State};
 use crate::store::tuple::Hint;
 
 /// The names by which the list finds a request.
@@ -67,35 +67,15 @@ pub struct Numbers {
     pub former: Option<Hint>,
 }
 
-/// A step that ends a request, or lets its transaction commit.
-#[derive(Clone, Copy)]
-pub enum Finish {
-    /// Its outcome is recorded.
-    Record,
-    /// Its checkpoint is saved, or its lease. It stays open.
-    Saved,
-    /// It is given up.
-    Release,
-}
-
 /// A request that this transaction has begun, open or not.
 pub struct Entry {
     pub session: Session,
     pub stream: String,
     pub request: String,
     pub open: OpenRequest,
-    pub saved: bool,
     pub state: State,
     /// Where those who watch see it.
     pub place: Place,
-}
-
-/// The state of an entry.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum State {
-    Open,
-    Recorded,
-    Released,
 }
 
 impl Entry {
@@ -109,18 +89,13 @@ impl Entry {
         self.request == key.request && self.stream == key.stream && self.session.name() == key.session
     }
 
-    /// Its state as those see it who watch.
-    pub fn shown(&self) -> ShownState {
-        match self.state {
-            State::Open if self.saved => ShownState::Saved,
-            State::Open => ShownState::Begun,
-            State::Recorded => ShownState::Recorded,
-            State::Released => ShownState::Released,
-        }
+    pub fn is_open(&self) -> bool {
+        matches!(self.state, State::Begun | State::Saved)
     }
 
-    pub fn is_open(&self) -> bool {
-        self.state == State::Open
+    /// Whether a commit would lose it.
+    pub fn is_unrecorded(&self) -> bool {
+        self.state == State::Begun
     }
 
     pub fn name(&self) -> RequestName {

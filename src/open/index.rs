@@ -1,9 +1,10 @@
 //! The index of a long list, which finds its entries. A short list has none: going through all entries costs less.
 
 use super::entry::{Entry, RequestKey};
-use crate::domain::identity::{Digest, SessionId};
+use crate::domain::identity::Digest;
 use std::collections::{HashMap, TryReserveError};
 use std::hash::{BuildHasher, Hash, RandomState};
+use std::iter::successors;
 
 /// The greatest length of a list without an index. It is small in tests, so that they soon exceed it.
 pub const SCANNED_MAX: usize = if cfg!(test) { 4 } else { 16 };
@@ -16,8 +17,6 @@ pub struct EntryIndex {
     names: HashMap<u64, usize>,
     /// The newest entry of each lock.
     locks: HashMap<Digest, usize>,
-    /// How many open entries each client session has.
-    clients: HashMap<SessionId, usize>,
     /// For each entry, the entry before it with the same hash of its name, and the entry before it with the same lock.
     before: Vec<(Option<usize>, Option<usize>)>,
 }
@@ -27,7 +26,6 @@ impl EntryIndex {
     pub fn reserve(&mut self) -> Result<(), TryReserveError> {
         self.names.try_reserve(1)?;
         self.locks.try_reserve(1)?;
-        self.clients.try_reserve(1)?;
         self.before.try_reserve(1)
     }
 
@@ -37,49 +35,22 @@ impl EntryIndex {
         let of_name = self.names.insert(self.hash(entry.key()), place);
         let of_lock = self.locks.insert(entry.open.lock, place);
         self.before.push((of_name, of_lock));
-        if entry.is_open() {
-            self.open_again(entry);
-        }
     }
 
-    /// Takes the last entry away, which is open.
+    /// Takes the last entry away.
     pub fn remove(&mut self, entry: &Entry) {
         let Some((of_name, of_lock)) = self.before.pop() else { return };
         let hash = self.hash(entry.key());
         put_back(&mut self.names, hash, of_name);
         put_back(&mut self.locks, entry.open.lock, of_lock);
-        self.settle(entry);
-    }
-
-    /// Notes that an entry is no longer open.
-    pub fn settle(&mut self, entry: &Entry) {
-        let Some(id) = entry.session.client_id() else { return };
-        if let Some(open) = self.clients.get_mut(id) {
-            *open -= 1;
-            if *open == 0 {
-                self.clients.remove(id);
-            }
-        }
-    }
-
-    /// Notes that an entry is open.
-    pub fn open_again(&mut self, entry: &Entry) {
-        if let Some(id) = entry.session.client_id() {
-            *self.clients.entry(*id).or_default() += 1;
-        }
     }
 
     /// The newest entry of a request, and its place.
     pub fn newest<'a>(&self, key: RequestKey<'_>, entries: &'a [Entry]) -> Option<(usize, &'a Entry)> {
-        let mut place = self.names.get(&self.hash(key)).copied();
-        while let Some(at) = place {
-            if entries[at].is(key) {
-                return Some((at, &entries[at]));
-            }
-            // It is another name with the same hash, which is rare.
-            place = self.before[at].0;
-        }
-        None
+        let newest = self.names.get(&self.hash(key)).copied();
+        // That it is another name with the same hash is rare.
+        let place = successors(newest, |at| self.before[*at].0).find(|at| entries[*at].is(key))?;
+        Some((place, &entries[place]))
     }
 
     /// The newest entry under a lock.
@@ -90,11 +61,6 @@ impl EntryIndex {
     /// How many different locks the entries have.
     pub fn locks(&self) -> usize {
         self.locks.len()
-    }
-
-    /// Whether an entry of the client session is open.
-    pub fn uses(&self, id: &SessionId) -> bool {
-        self.clients.contains_key(id)
     }
 
     fn hash(&self, key: RequestKey<'_>) -> u64 {

@@ -4,32 +4,33 @@
 //! level the place where its changes begin. A subtransaction ends before the one around it, so the changes of the
 //! innermost one stand at the end. A rollback undoes the changes from the end back to that place. A release makes them
 //! the parent's by moving one mark. No other call goes through a long list, except [`List::unrecorded`], which a commit
-//! calls once.
+//! calls once, and [`List::uses`], which the end of a client session calls.
+//!
+//! The caller tells those who watch: it is given the place where they see an entry, or tells the list what to call.
 
-use super::entry::{Entry, Finish, OpenRequest, RequestKey, State};
+use super::entry::{Entry, OpenRequest, RequestKey};
 use super::index::{EntryIndex, SCANNED_MAX};
-use super::watch::Watch;
 use crate::domain::identity::{Digest, SessionId};
 use crate::error::{Missing, RequestName};
 use crate::model::{Session, StandingSession};
+use crate::monitor::in_flight::{Place, State};
 use std::collections::TryReserveError;
 use std::rc::Rc;
 
 /// A nesting level of subtransactions; the transaction itself is 1.
 pub type Level = i32;
 
-/// A change that a rollback undoes, and the place of its entry. When `Begun` is undone, its entry is the last one of the
-/// list.
+/// A change that a rollback undoes.
 enum Change {
+    /// An entry was added. When that is undone, it is the last one of the list.
     Begun,
-    Saved(usize),
-    /// The entry was recorded or released.
-    Closed(usize),
+    /// The entry at this place had this state before.
+    Finished(usize, State),
 }
 
 /// The list.
 #[derive(Default)]
-pub struct List<W> {
+pub struct List {
     entries: Vec<Entry>,
     changes: Vec<Change>,
     /// The levels that have changes, in rising order, and where the changes of each begin.
@@ -38,25 +39,22 @@ pub struct List<W> {
     open: usize,
     /// Finds entries, once there are more than a few.
     index: Option<EntryIndex>,
-    /// Is told of every change.
-    watch: W,
 }
 
-impl<W: Watch> List<W> {
+impl List {
     /// Makes room for one more request.
     pub fn reserve(&mut self) -> Result<(), TryReserveError> {
         self.entries.try_reserve(1)?;
-        // Its changes are Begun, Saved and Closed, and they may be the first of their level.
+        // It is begun, saved and recorded or released, and these may be the first changes of their level.
         self.changes.try_reserve(3)?;
         self.levels.try_reserve(1)?;
         self.index.as_mut().map_or(Ok(()), EntryIndex::reserve)
     }
 
-    /// Puts a request on the list that was begun at `since`. A request that was released before is open again.
-    pub fn begin(&mut self, session: Session, key: RequestKey<'_>, open: OpenRequest, since: i64, level: Level) {
-        let place = self.watch.add(&session, key, &open.lock, since);
+    /// Puts a request on the list. A request that was released before is open again.
+    pub fn begin(&mut self, session: Session, key: RequestKey<'_>, open: OpenRequest, place: Place, level: Level) {
         let (stream, request) = (key.stream.into(), key.request.into());
-        let entry = Entry { session, stream, request, open, saved: false, state: State::Open, place };
+        let entry = Entry { session, stream, request, open, state: State::Begun, place };
         match &mut self.index {
             Some(index) => index.add(&entry),
             None if self.entries.len() >= SCANNED_MAX => {
@@ -83,11 +81,11 @@ impl<W: Watch> List<W> {
 
     /// The request, if it is open; otherwise why it cannot be recorded, checkpointed or released.
     pub fn find(&self, key: RequestKey<'_>) -> Result<OpenRequest, Missing> {
-        match self.newest(key) {
-            Some((_, Entry { open, state: State::Open, .. })) => Ok(*open),
-            Some((_, Entry { state: State::Recorded, .. })) => Err(Missing::Recorded),
-            Some((_, Entry { state: State::Released, .. })) => Err(Missing::Released),
-            None => Err(Missing::Begin),
+        let (_, entry) = self.newest(key).ok_or(Missing::Begin)?;
+        match entry.state {
+            State::Begun | State::Saved => Ok(entry.open),
+            State::Recorded => Err(Missing::Recorded),
+            State::Released => Err(Missing::Released),
         }
     }
 
@@ -106,64 +104,49 @@ impl<W: Watch> List<W> {
         named(request).or_else(canonical)
     }
 
-    /// The open request under a lock.
-    pub fn under(&self, lock: &Digest) -> Option<RequestName> {
-        self.open_under(lock).map(Entry::name)
-    }
-
     /// How many locks the entries have. For a short list it is an upper bound: the number of entries.
     pub fn locks(&self) -> usize {
         self.index.as_ref().map_or(self.entries.len(), EntryIndex::locks)
     }
 
-    /// The open request under a lock, if its number is `upto` or less.
-    pub fn begun_under(&self, lock: &Digest, upto: i64) -> Option<RequestName> {
-        let begun = |entry: &&Entry| entry.open.numbers.is_some_and(|numbers| numbers.range.first <= upto);
-        self.open_under(lock).filter(begun).map(Entry::name)
+    /// The open request under a lock, if its number is `upto` or less. There is one at most, and it is the newest entry
+    /// under the lock.
+    pub fn under(&self, lock: &Digest, upto: i64) -> Option<RequestName> {
+        let newest = match &self.index {
+            Some(index) => index.newest_under(lock, &self.entries),
+            None => self.entries.iter().rev().find(|entry| entry.open.lock == *lock),
+        };
+        let is_beyond = |entry: &Entry| entry.open.numbers.is_some_and(|numbers| numbers.range.first > upto);
+        newest.filter(|entry| entry.is_open() && !is_beyond(entry)).map(Entry::name)
     }
 
     /// Whether a request of the client session is open.
     pub fn uses(&self, id: &SessionId) -> bool {
-        let of_it = |entry: &Entry| entry.is_open() && entry.session.client_id() == Some(id);
-        match &self.index {
-            Some(index) => index.uses(id),
-            None => self.entries.iter().any(of_it),
-        }
+        self.entries.iter().any(|entry| entry.is_open() && entry.session.client_id() == Some(id))
     }
 
-    /// Notes what becomes of the request that [`List::find`] found.
-    pub fn finish(&mut self, key: RequestKey<'_>, finish: Finish, level: Level) {
-        let Some(place) = self.newest(key).map(|(place, _)| place) else { return };
+    /// Notes what becomes of the request that [`List::find`] found: that it is saved, recorded or released. Gives its place
+    /// if that is a change.
+    pub fn finish(&mut self, key: RequestKey<'_>, state: State, level: Level) -> Option<Place> {
+        let (place, _) = self.newest(key)?;
         let entry = &mut self.entries[place];
-        let change = match finish {
-            Finish::Saved => {
-                entry.open.leftovers.checkpoint = true;
-                // Only the first one is a change: rolling back a second one leaves the first standing.
-                if std::mem::replace(&mut entry.saved, true) {
-                    return;
-                }
-                self.watch.note(entry.place, entry.shown());
-                Change::Saved(place)
-            }
-            // A trigger on the table of outcomes may have finished it within the very call that does so now.
-            Finish::Record | Finish::Release if !entry.is_open() => return,
-            Finish::Record | Finish::Release => {
-                entry.state = if matches!(finish, Finish::Record) { State::Recorded } else { State::Released };
-                self.watch.note(entry.place, entry.shown());
-                self.open -= 1;
-                if let Some(index) = &mut self.index {
-                    index.settle(entry);
-                }
-                Change::Closed(place)
-            }
-        };
-        self.note(change, level);
+        let before = entry.state;
+        entry.open.leftovers.checkpoint |= state == State::Saved;
+        // A trigger on our tables may have finished it within the very call that does so now. And to save it a second time
+        // is no change: rolling that back leaves the first standing.
+        if !entry.is_open() || before == state {
+            return None;
+        }
+        self.note(Change::Finished(place, before), level);
+        Some(self.set_state(place, state))
     }
 
-    /// The sessions of the requests that are neither recorded, saved nor released, one for each of them.
-    pub fn sessions_of_unrecorded(&self) -> Vec<Session> {
-        let unrecorded = self.entries.iter().filter(|entry| entry.is_open() && !entry.saved);
-        unrecorded.map(|entry| entry.session.clone()).collect()
+    fn set_state(&mut self, place: usize, state: State) -> Place {
+        let entry = &mut self.entries[place];
+        self.open -= usize::from(entry.is_open());
+        entry.state = state;
+        self.open += usize::from(entry.is_open());
+        entry.place
     }
 
     /// The open request that was begun last, and how many other ones are open.
@@ -175,21 +158,21 @@ impl<W: Watch> List<W> {
         Some((last.name(), self.open - 1))
     }
 
-    /// The first request that is neither recorded, saved nor released, and how many more of them there are.
-    pub fn unrecorded(&self) -> Option<(RequestName, usize)> {
+    /// The first request that is neither recorded, saved nor released, and the sessions of all of them, one for each.
+    pub fn unrecorded(&self) -> Option<(RequestName, Vec<Session>)> {
         if self.open == 0 {
             return None;
         }
-        let mut unrecorded = self.entries.iter().filter(|entry| entry.is_open() && !entry.saved);
-        let first = unrecorded.next()?;
-        Some((first.name(), unrecorded.count()))
+        let unrecorded = || self.entries.iter().filter(|entry| entry.is_unrecorded());
+        Some((unrecorded().next()?.name(), unrecorded().map(|entry| entry.session.clone()).collect()))
     }
 
-    /// Undoes what happened at `level`, the innermost.
-    pub fn roll_back(&mut self, level: Level) {
+    /// Undoes what happened at `level`, the innermost. Tells of each entry that has another state now, and of each that was
+    /// taken away, the last first.
+    pub fn roll_back(&mut self, level: Level, mut tell: impl FnMut(Place, Option<State>)) {
         while let Some((_, start)) = self.levels.pop_if(|(at, _)| *at >= level) {
             while self.changes.len() > start {
-                self.undo_last();
+                self.undo_last(&mut tell);
             }
         }
     }
@@ -204,10 +187,9 @@ impl<W: Watch> List<W> {
 
     /// Empties the list, at the end of the transaction.
     pub fn clear(&mut self) {
-        self.watch.clear();
         if self.index.is_some() {
             // The list was long, so its memory is given back.
-            *self = List { watch: std::mem::take(&mut self.watch), ..List::default() };
+            *self = List::default();
             return;
         }
         self.entries.clear();
@@ -224,15 +206,6 @@ impl<W: Watch> List<W> {
         }
     }
 
-    /// The open entry under a lock. There is one at most, and it is the newest entry under the lock.
-    fn open_under(&self, lock: &Digest) -> Option<&Entry> {
-        let newest = match &self.index {
-            Some(index) => index.newest_under(lock, &self.entries),
-            None => self.entries.iter().rev().find(|entry| entry.open.lock == *lock),
-        };
-        newest.filter(|entry| entry.is_open())
-    }
-
     fn note(&mut self, change: Change, level: Level) {
         if self.levels.last().is_none_or(|(at, _)| *at < level) {
             self.levels.push((level, self.changes.len()));
@@ -240,35 +213,22 @@ impl<W: Watch> List<W> {
         self.changes.push(change);
     }
 
-    fn undo_last(&mut self) {
+    fn undo_last(&mut self, tell: &mut impl FnMut(Place, Option<State>)) {
         #[cfg(test)]
         super::entry::count_work();
         match self.changes.pop() {
             Some(Change::Begun) => {
                 // All other changes to the entry came later and are already undone.
                 if let Some(entry) = self.entries.pop() {
-                    debug_assert!(entry.is_open() && !entry.saved, "an entry goes as it came");
-                    self.watch.take_away(entry.place);
+                    debug_assert!(entry.is_unrecorded(), "an entry goes as it came");
+                    tell(entry.place, None);
                     self.open -= 1;
                     if let Some(index) = &mut self.index {
                         index.remove(&entry);
                     }
                 }
             }
-            Some(Change::Saved(place)) => {
-                let entry = &mut self.entries[place];
-                entry.saved = false;
-                self.watch.note(entry.place, entry.shown());
-            }
-            Some(Change::Closed(place)) => {
-                let entry = &mut self.entries[place];
-                entry.state = State::Open;
-                self.watch.note(entry.place, entry.shown());
-                self.open += 1;
-                if let Some(index) = &mut self.index {
-                    index.open_again(entry);
-                }
-            }
+            Some(Change::Finished(place, before)) => tell(self.set_state(place, before), Some(before)),
             None => {}
         }
     }
@@ -279,30 +239,8 @@ mod tests {
     use super::*;
     use crate::domain::sequence::Order;
     use crate::model::ClientSession;
-    use crate::monitor::in_flight::{Place, State as ShownState};
     use crate::open::entry::{Leftovers, work};
     use proptest::prelude::*;
-
-    /// Sees the states of the requests on the list, as shared memory shows them.
-    #[derive(Default)]
-    struct Seen(Vec<ShownState>);
-
-    impl Watch for Seen {
-        fn add(&mut self, _: &Session, _: RequestKey<'_>, _: &Digest, _: i64) -> Place {
-            self.0.push(ShownState::Begun);
-            Place::number(self.0.len() as u32 - 1)
-        }
-        fn note(&mut self, place: Place, state: ShownState) {
-            self.0[place.as_number() as usize] = state;
-        }
-        fn take_away(&mut self, place: Place) {
-            self.0.pop();
-            assert_eq!(Place::number(self.0.len() as u32), place, "the last one goes first");
-        }
-        fn clear(&mut self) {
-            self.0.clear();
-        }
-    }
 
     const R: RequestKey<'_> = RequestKey { session: "", stream: "", request: "r" };
 
@@ -310,7 +248,11 @@ mod tests {
         RequestKey { request, ..R }
     }
 
-    fn begin(list: &mut List<Seen>, request: &str, level: Level) {
+    fn begin(list: &mut List, request: &str, level: Level) {
+        begin_at(list, request, Place::UNWATCHED, level);
+    }
+
+    fn begin_at(list: &mut List, request: &str, place: Place, level: Level) {
         let zero = Digest([0; 16]);
         let open = OpenRequest {
             lock: zero,
@@ -320,71 +262,71 @@ mod tests {
             leftovers: Leftovers::default(),
             token: None,
         };
-        list.begin(Session::Standing(Rc::default()), key(request), open, 0, level);
+        list.begin(Session::Standing(Rc::default()), key(request), open, place, level);
     }
 
     #[test]
     fn what_was_begun_inside_leaves_the_list() {
-        let mut list = List::<Seen>::default();
+        let mut list = List::default();
         begin(&mut list, "outside", 1);
         begin(&mut list, "inside", 2);
-        list.roll_back(2);
+        list.roll_back(2, |_, _| {});
         assert!(list.find(key("outside")).is_ok());
         assert!(matches!(list.find(key("inside")), Err(Missing::Begin)));
     }
 
     #[test]
     fn what_was_recorded_inside_is_open_again() {
-        let mut list = List::<Seen>::default();
+        let mut list = List::default();
         begin(&mut list, "r", 1);
-        list.finish(R, Finish::Record, 2);
+        list.finish(R, State::Recorded, 2);
         assert!(matches!(list.find(R), Err(Missing::Recorded)));
-        list.roll_back(2);
+        list.roll_back(2, |_, _| {});
         assert!(list.find(R).is_ok() && list.unrecorded().is_some());
     }
 
     #[test]
     fn what_was_recorded_outside_stays_recorded() {
-        let mut list = List::<Seen>::default();
+        let mut list = List::default();
         begin(&mut list, "r", 1);
-        list.finish(R, Finish::Record, 1);
-        list.roll_back(2);
+        list.finish(R, State::Recorded, 1);
+        list.roll_back(2, |_, _| {});
         assert!(list.unrecorded().is_none());
     }
 
     #[test]
     fn a_released_savepoint_hands_its_steps_up() {
-        let mut list = List::<Seen>::default();
+        let mut list = List::default();
         begin(&mut list, "r", 3);
-        list.finish(R, Finish::Record, 3);
+        list.finish(R, State::Recorded, 3);
         list.hand_up(3);
-        list.roll_back(3);
+        list.roll_back(3, |_, _| {});
         assert!(matches!(list.find(R), Err(Missing::Recorded)));
-        list.roll_back(2);
+        list.roll_back(2, |_, _| {});
         assert!(matches!(list.find(R), Err(Missing::Begin)));
     }
 
     #[test]
     fn what_is_finished_twice_is_finished_once() {
-        let mut list = List::<Seen>::default();
+        let mut list = List::default();
         begin(&mut list, "r", 1);
-        list.finish(R, Finish::Record, 1);
-        list.finish(R, Finish::Release, 1);
+        list.finish(R, State::Recorded, 1);
+        list.finish(R, State::Released, 1);
         assert!(!list.has_open() && matches!(list.find(R), Err(Missing::Recorded)));
     }
 
     #[test]
     fn what_was_released_may_be_begun_again() {
-        let mut list = List::<Seen>::default();
+        let mut list = List::default();
         (0..10).for_each(|n| begin(&mut list, &n.to_string(), 1));
         begin(&mut list, "r", 1);
-        list.finish(R, Finish::Release, 1);
+        list.finish(R, State::Released, 1);
         assert!(matches!(list.find(R), Err(Missing::Released)));
         begin(&mut list, "r", 2);
-        assert!(list.holds(R) && list.under(&Digest([0; 16])).is_some());
-        list.finish(R, Finish::Record, 2);
+        assert!(list.holds(R) && list.under(&Digest([0; 16]), 0).is_some());
+        list.finish(R, State::Recorded, 2);
         assert!(matches!(list.find(R), Err(Missing::Recorded)));
-        list.roll_back(2);
+        list.roll_back(2, |_, _| {});
         assert!(matches!(list.find(R), Err(Missing::Released)));
     }
 
@@ -401,7 +343,7 @@ mod tests {
             timeout_us: 1,
             created_at: 0,
         });
-        let mut list = List::<Seen>::default();
+        let mut list = List::default();
         for n in 0..20u8 {
             let lock = Digest([n % 5; 16]);
             let open = OpenRequest {
@@ -413,20 +355,20 @@ mod tests {
                 token: None,
             };
             let name = n.to_string();
-            assert!(list.under(&lock).is_none());
-            list.begin(Session::Client(Rc::clone(&client)), key(&name), open, 0, 1);
-            assert!(list.under(&lock).is_some() && list.uses(&[7; 16]));
-            list.finish(key(&name), Finish::Record, if n == 19 { 2 } else { 1 });
+            assert!(list.under(&lock, 0).is_none());
+            list.begin(Session::Client(Rc::clone(&client)), key(&name), open, Place::UNWATCHED, 1);
+            assert!(list.under(&lock, 0).is_some() && list.uses(&[7; 16]));
+            list.finish(key(&name), State::Recorded, if n == 19 { 2 } else { 1 });
             assert!(!list.uses(&[7; 16]));
         }
         assert_eq!(list.locks(), 5);
-        list.roll_back(2);
+        list.roll_back(2, |_, _| {});
         assert!(list.uses(&[7; 16]) && list.has_open());
     }
 
     #[test]
     fn no_call_looks_at_the_whole_list() {
-        let mut list = List::<Seen>::default();
+        let mut list = List::default();
         let (count, calls) = (30_000, 10);
         for n in 0..count {
             let name = n.to_string();
@@ -435,12 +377,12 @@ mod tests {
             match n % 3 {
                 // A savepoint that is released, one that is rolled back, and one in which it is recorded.
                 0 => list.hand_up(2),
-                1 => list.roll_back(2),
+                1 => list.roll_back(2, |_, _| {}),
                 _ => {
-                    list.finish(key(&name), Finish::Saved, 3);
-                    list.finish(key(&name), Finish::Record, 3);
-                    list.roll_back(3);
-                    list.finish(key(&name), Finish::Record, 3);
+                    list.finish(key(&name), State::Saved, 3);
+                    list.finish(key(&name), State::Recorded, 3);
+                    list.roll_back(3, |_, _| {});
+                    list.finish(key(&name), State::Recorded, 3);
                     list.hand_up(3);
                     list.hand_up(2);
                 }
@@ -467,11 +409,14 @@ mod tests {
     proptest! {
         #[test]
         fn as_if_each_entry_were_looked_at(moves in prop::collection::vec((0u8..6, any::<prop::sample::Index>()), 1..80)) {
-            let (mut list, mut model, mut level) = (List::<Seen>::default(), Model::default(), 1);
+            let (mut list, mut model, mut level) = (List::default(), Model::default(), 1);
+            // The states as shared memory shows them.
+            let mut shown: Vec<State> = Vec::new();
             for (what, at) in moves {
                 match what {
                     0 => {
-                        begin(&mut list, &model.0.len().to_string(), level);
+                        begin_at(&mut list, &model.0.len().to_string(), Place(shown.len() as u32), level);
+                        shown.push(State::Begun);
                         model.0.push([Some(level), None, None]);
                     }
                     1 | 2 if !model.0.is_empty() => {
@@ -480,11 +425,13 @@ mod tests {
                         let [begun, checkpointed, settled] = &mut model.0[at];
                         let open = begun.is_some() && settled.is_none();
                         prop_assert_eq!(list.find(key(&name)).is_ok(), open);
+                        let state = if what == 1 { State::Recorded } else { State::Saved };
+                        if open && let Some(place) = list.finish(key(&name), state, level) {
+                            shown[place.0 as usize] = state;
+                        }
                         if open && what == 1 {
-                            list.finish(key(&name), Finish::Record, level);
                             *settled = Some(level);
                         } else if open {
-                            list.finish(key(&name), Finish::Saved, level);
                             *checkpointed = Some(checkpointed.map_or(level, |before| before.min(level)));
                         }
                     }
@@ -497,7 +444,13 @@ mod tests {
                         }
                     }
                     5 if level > 1 => {
-                        list.roll_back(level);
+                        list.roll_back(level, |place, state| match state {
+                            Some(state) => shown[place.0 as usize] = state,
+                            None => {
+                                shown.pop();
+                                assert_eq!(shown.len(), place.0 as usize, "the last one goes first");
+                            }
+                        });
                         for entry in &mut model.0 {
                             for noted in entry.iter_mut().filter(|noted| noted.is_some_and(|at| at >= level)) {
                                 *noted = None;
@@ -511,10 +464,10 @@ mod tests {
                     }
                     _ => {}
                 }
-                let shown: Vec<_> = list.entries.iter().map(Entry::shown).collect();
-                prop_assert_eq!(&list.watch.0, &shown);
+                let states: Vec<State> = list.entries.iter().map(|entry| entry.state).collect();
+                prop_assert_eq!(&shown, &states);
                 prop_assert_eq!(list.open, model.open());
-                prop_assert_eq!(list.unrecorded().map_or(0, |(_, more)| more + 1), model.unrecorded());
+                prop_assert_eq!(list.unrecorded().map_or(0, |(_, sessions)| sessions.len()), model.unrecorded());
             }
         }
     }

@@ -8,24 +8,30 @@
 use crate::domain::identity::{Digest, SessionId};
 use crate::error::{Error, RequestName};
 use crate::model::{ClientSession, Session, StandingSession};
+use crate::monitor::in_flight;
 use crate::pg::{self, Own};
 use list::List;
+use pgrx::PgSqlErrorCode;
 use std::rc::Rc;
-use used::UsedSessions;
-use watch::Shown;
 
 pub mod answered;
 mod entry;
 mod index;
 mod list;
-mod used;
-mod watch;
 
-pub use entry::{Finish, Leftovers, Numbers, OpenRequest, RequestKey};
-pub use used::UsedSession;
+pub use crate::monitor::in_flight::State;
+pub use entry::{Leftovers, Numbers, OpenRequest, RequestKey};
 
-static OPEN: Own<List<Shown>> = Own::new();
-static USED: Own<UsedSessions> = Own::new();
+static OPEN: Own<List> = Own::new();
+static USED: Own<Vec<UsedSession>> = Own::new();
+
+/// A client session that this transaction uses. Its commit gives a sign of life for it.
+pub struct UsedSession {
+    /// The session.
+    pub session: Rc<ClientSession>,
+    /// Its last sign of life before the transaction began to use it.
+    pub last_seen: i64,
+}
 
 /// The standing session as it was when this transaction began the request. A request ends under the rules that it was
 /// begun under, even if the session has been changed or dropped meanwhile.
@@ -38,14 +44,9 @@ pub fn holds(key: RequestKey<'_>) -> bool {
     OPEN.with(|list| list.holds(key))
 }
 
-/// The open request of this transaction under the lock.
-pub fn at_work_under(lock: &Digest) -> Option<RequestName> {
-    OPEN.with(|list| list.under(lock))
-}
-
 /// The open request of this transaction under the lock, if its number is `upto` or less.
-pub fn begun_under(lock: &Digest, upto: i64) -> Option<RequestName> {
-    OPEN.with(|list| list.begun_under(lock, upto))
+pub fn at_work_under(lock: &Digest, upto: i64) -> Option<RequestName> {
+    OPEN.with(|list| list.under(lock, upto))
 }
 
 /// Whether this transaction has open requests of the client session.
@@ -60,19 +61,25 @@ pub fn has_open() -> bool {
 
 /// Notes that this transaction uses a client session.
 pub fn use_session(session: &Rc<ClientSession>, last_seen: i64) {
-    USED.with(|used| used.add(session, last_seen));
+    USED.with(|used| {
+        // The session is mostly that of the call before.
+        if !used.iter().rev().any(|used| used.session.id == session.id) {
+            used.push(UsedSession { session: Rc::clone(session), last_seen });
+        }
+    });
 }
 
 /// Takes the client sessions that this transaction uses, and forgets them.
 pub fn take_used_sessions() -> Vec<UsedSession> {
-    USED.take().into_sessions()
+    USED.take()
 }
 
 /// Puts a request on the list that was begun at `since`. The caller has the request's lock. Tells whether it is the only open request.
 pub fn begin(session: Session, key: RequestKey<'_>, open: OpenRequest, since: i64) -> bool {
+    let place = in_flight::add(&session, key.stream, key.request, &open.lock, since);
     OPEN.with(|list| {
         let is_first = !list.has_open();
-        list.begin(session, key, open, since, pg::nesting_level());
+        list.begin(session, key, open, place, pg::nesting_level());
         is_first
     })
 }
@@ -89,7 +96,7 @@ pub fn locks() -> usize {
 
 /// Runs `take`, which takes the lock of a request. If the lock table has no room left, the error names the request.
 pub fn with_room<T>(name: impl FnOnce() -> RequestName, take: impl FnOnce() -> T) -> Result<T, Error> {
-    pg::or_out_of_memory(take).map_err(|error| {
+    pg::caught_of_server(PgSqlErrorCode::ERRCODE_OUT_OF_MEMORY, take).map_err(|error| {
         let (message, hint) = (error.message().into(), error.hint().unwrap_or_default().into());
         Error::NoLock { name: Box::new(name()), message, hint, held: locks() }
     })
@@ -101,20 +108,17 @@ pub fn find(key: RequestKey<'_>, function: &'static str) -> Result<OpenRequest, 
     found.map_err(|missing| Error::NotBegun { name: key.name(), missing, function })
 }
 
-/// Notes what becomes of the request that [`find`] found.
-pub fn finish(key: RequestKey<'_>, finish: Finish) {
-    OPEN.with(|list| list.finish(key, finish, pg::nesting_level()));
+/// Notes what becomes of the request that [`find`] found: that it is saved by a checkpoint or a lease, recorded or released.
+pub fn finish(key: RequestKey<'_>, state: State) {
+    if let Some(place) = OPEN.with(|list| list.finish(key, state, pg::nesting_level())) {
+        in_flight::note(place, Some(state));
+    }
 }
 
-/// The first request that is neither recorded, saved nor released, and how many more of them there are. A commit
+/// The first request that is neither recorded, saved nor released, and the sessions of all of them, one for each. A commit
 /// would lose them.
-pub fn unrecorded() -> Option<(RequestName, usize)> {
+pub fn unrecorded() -> Option<(RequestName, Vec<Session>)> {
     OPEN.with(|list| list.unrecorded())
-}
-
-/// The sessions of the requests that a commit would lose, one for each of them.
-pub fn sessions_of_unrecorded() -> Vec<Session> {
-    OPEN.with(|list| list.sessions_of_unrecorded())
 }
 
 /// The open request that was begun last, and how many other ones are open.
@@ -124,7 +128,7 @@ pub fn last_open() -> Option<(RequestName, usize)> {
 
 /// Undoes what happened in the innermost subtransaction.
 pub fn roll_back() {
-    OPEN.with(|list| list.roll_back(pg::nesting_level()));
+    OPEN.with(|list| list.roll_back(pg::nesting_level(), in_flight::note));
 }
 
 /// Makes what happened in the innermost subtransaction part of its parent.
@@ -134,7 +138,8 @@ pub fn hand_up() {
 
 /// Forgets everything, at the end of the transaction.
 pub fn clear() {
+    in_flight::clear();
     OPEN.with(List::clear);
-    USED.with(UsedSessions::clear);
+    USED.with(Vec::clear);
     answered::clear();
 }

@@ -98,7 +98,7 @@ pub unsafe fn around_command<R: CompositeRow>(
         };
         let error = execute(&mut work);
         in_rust(|| {
-            let came = error.map_or_else(|| Ok(work.response()), |error| Err(Jsonb::of_error(error)));
+            let came = error.map_or_else(|| Ok(work.response), |error| Err(Jsonb::of_error(error)));
             returned(call, after(&arguments(call), came))
         })
     }

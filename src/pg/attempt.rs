@@ -15,15 +15,13 @@ use cee_scape::{SigJmpBufFields, call_with_sigsetjmp};
 use pgrx::pg_sys;
 use pgrx::pg_sys::panic::pgrx_extern_c_guard;
 use std::cell::Cell;
-use std::ffi::{c_char, c_int};
+use std::ffi::c_char;
 
 // SAFETY: declared as PostgreSQL declares them. They have no guard, see above.
 unsafe extern "C-unwind" {
     fn CopyErrorData() -> *mut pg_sys::ErrorData;
     fn FlushErrorState();
     fn ReThrowError(error: *mut pg_sys::ErrorData) -> !;
-    fn pg_re_throw() -> !;
-    fn geterrcode() -> c_int;
     fn BeginInternalSubTransaction(name: *const c_char);
     fn ReleaseCurrentSubTransaction();
     fn RollbackAndReleaseCurrentSubTransaction();
@@ -38,44 +36,25 @@ pub(super) unsafe fn in_rust<T>(work: impl FnOnce() -> T) -> T {
     unsafe { pgrx_extern_c_guard(work) }
 }
 
-/// Calls `work` with `argument`; whether it returned. If not, it has raised an error, which the caller has to [`pass_on`],
-/// or to copy and to flush before it rolls back a subtransaction.
+/// Calls `work`; whether it returned. If not, it has raised an error, which the caller has to throw again as it is, or to copy
+/// and to flush before it rolls back a subtransaction.
 ///
 /// # Safety
-/// `work` may be called with `argument`, and neither it nor what it calls has a frame that owns something that needs a
-/// destructor, unless within [`in_rust`].
-pub(super) unsafe fn attempt<T>(work: unsafe fn(*mut T), argument: *mut T) -> bool {
+/// Neither `work` nor what it calls has a frame that owns something that needs a destructor, unless within [`in_rust`].
+pub(super) unsafe fn attempt(work: impl FnOnce()) -> bool {
     // SAFETY: the buffer is valid while the call lasts that is given it. After that PostgreSQL goes on with the former
     // one, whether `work` returned or an error has jumped to the buffer. PG_TRY does the same.
     unsafe {
         let (handler, callbacks) = (pg_sys::PG_exception_stack, pg_sys::error_context_stack);
         let jumped = call_with_sigsetjmp(false, |buffer| {
             pg_sys::PG_exception_stack = (&raw const *buffer).cast_mut().cast::<SigJmpBufFields>().cast();
-            work(argument);
+            work();
             0
         });
         pg_sys::PG_exception_stack = handler;
         pg_sys::error_context_stack = callbacks;
         jumped == 0
     }
-}
-
-/// Passes the error on that [`attempt`] has met, as it is.
-///
-/// # Safety
-/// [`attempt`] has just given false, and nothing has been done that needs the error to be gone.
-pub(super) unsafe fn pass_on() -> ! {
-    // SAFETY: as the caller warrants.
-    unsafe { pg_re_throw() }
-}
-
-/// Whether the error that [`attempt`] has met says that memory is used up.
-///
-/// # Safety
-/// As for [`pass_on`].
-pub(super) unsafe fn is_out_of_memory() -> bool {
-    // SAFETY: as the caller warrants.
-    unsafe { geterrcode() == pgrx::PgSqlErrorCode::ERRCODE_OUT_OF_MEMORY as c_int }
 }
 
 /// An error that was taken. It is a copy of PostgreSQL's, and plain data: whoever has it has to call
@@ -116,19 +95,22 @@ impl TakenError {
         error::unpack(unsafe { (*self.0).sqlerrcode })
     }
 
-    /// Its message, DETAIL and HINT; each null or terminated.
-    pub(super) fn texts(self) -> [*const c_char; 3] {
+    /// Its SQLSTATE, which is there until the next one is asked for, message, DETAIL and HINT; each null or terminated.
+    pub(super) fn texts(self) -> [*const c_char; 4] {
         // SAFETY: as above.
-        unsafe { [(*self.0).message, (*self.0).detail, (*self.0).hint].map(<*mut c_char>::cast_const) }
+        unsafe {
+            let sqlstate = pg_sys::unpack_sql_state((*self.0).sqlerrcode);
+            [sqlstate, (*self.0).message, (*self.0).detail, (*self.0).hint].map(<*mut c_char>::cast_const)
+        }
     }
 }
 
-/// Calls `work` with `argument` in a subtransaction, as PL/pgSQL runs a block that has an EXCEPTION part. If it raises an
+/// Calls `work` in a subtransaction, as PL/pgSQL runs a block that has an EXCEPTION part. If it raises an
 /// error, rolls the subtransaction back and gives the error.
 ///
 /// # Safety
 /// As for [`attempt`].
-pub(super) unsafe fn in_subtransaction<T>(work: unsafe fn(*mut T), argument: *mut T) -> Option<TakenError> {
+pub(super) unsafe fn in_subtransaction(work: impl FnOnce()) -> Option<TakenError> {
     // SAFETY: context and owner were current before the subtransaction began, and outlive it. If `work` leaves a
     // subtransaction of its own open, it does so with an error that ends it. The error is copied before it is flushed, and
     // flushed before the rollback.
@@ -136,10 +118,12 @@ pub(super) unsafe fn in_subtransaction<T>(work: unsafe fn(*mut T), argument: *mu
         let (context, owner) = (pg_sys::CurrentMemoryContext, pg_sys::CurrentResourceOwner);
         BeginInternalSubTransaction(std::ptr::null());
         pg_sys::CurrentMemoryContext = context;
-        let mut step = Step { work, argument };
-        let failed = !attempt(Step::run_and_release, &mut step);
+        let done = attempt(|| {
+            work();
+            ReleaseCurrentSubTransaction();
+        });
         pg_sys::CurrentMemoryContext = context;
-        if !failed {
+        if done {
             pg_sys::CurrentResourceOwner = owner;
             return None;
         }
@@ -149,23 +133,5 @@ pub(super) unsafe fn in_subtransaction<T>(work: unsafe fn(*mut T), argument: *mu
         pg_sys::CurrentMemoryContext = context;
         pg_sys::CurrentResourceOwner = owner;
         Some(TakenError(error))
-    }
-}
-
-/// What runs in a subtransaction.
-struct Step<T> {
-    work: unsafe fn(*mut T),
-    argument: *mut T,
-}
-
-impl<T> Step<T> {
-    /// # Safety
-    /// As for [`attempt`], in the subtransaction.
-    unsafe fn run_and_release(step: *mut Step<T>) {
-        // SAFETY: as the caller warrants.
-        unsafe {
-            ((*step).work)((*step).argument);
-            ReleaseCurrentSubTransaction();
-        }
     }
 }

@@ -1,8 +1,8 @@
 //! What PostgreSQL knows of other backends, as `pg_stat_activity` shows it. Everything is told here, whatever the rights of
 //! the caller: whoever shows it decides who may see it.
 
+use super::raw::text_of;
 use pgrx::pg_sys;
-use std::ffi::CStr;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 /// A backend.
@@ -39,7 +39,7 @@ pub fn backends() -> Vec<Backend> {
         pid: status.st_procpid,
         role: status.st_userid,
         // SAFETY: a name in an entry is null or terminated.
-        application: unsafe { text_of(status.st_appname) },
+        application: unsafe { text_of(status.st_appname) }.unwrap_or_default(),
         client: address(&status.st_clientaddr),
         state: state(status.st_state),
     };
@@ -64,8 +64,8 @@ pub fn wait_event(pid: i32) -> Option<String> {
     unsafe {
         let process = pg_sys::BackendPidGetProc(pid).as_ref()?;
         let number = (&raw const process.wait_event_info).read_volatile();
-        let [class, event] = [pg_sys::pgstat_get_wait_event_type(number), pg_sys::pgstat_get_wait_event(number)];
-        (!class.is_null()).then(|| format!("{}/{}", text_of(class), text_of(event)))
+        let class = text_of(pg_sys::pgstat_get_wait_event_type(number))?;
+        Some(format!("{class}/{}", text_of(pg_sys::pgstat_get_wait_event(number))?))
     }
 }
 
@@ -90,16 +90,6 @@ pub(super) fn statuses() -> impl Iterator<Item = &'static pg_sys::PgBackendStatu
             entry.as_ref().map(|entry| &entry.backendStatus)
         })
     }
-}
-
-/// # Safety
-/// The pointer is null or that of a terminated string.
-pub(super) unsafe fn text_of(text: *const std::ffi::c_char) -> String {
-    if text.is_null() {
-        return String::new();
-    }
-    // SAFETY: as the caller warrants.
-    unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
 }
 
 /// The address in numbers; `None` for a local socket.

@@ -9,13 +9,8 @@ use std::panic::AssertUnwindSafe;
 /// Runs `work`. Gives what `takes` makes of an error; where that is nothing, the error goes on. Whatever is not rolled back
 /// by `takes` is rolled back by nobody, so the caller has to raise an error then.
 pub(super) fn caught<T, E>(work: impl FnOnce() -> T, takes: impl Fn(&CaughtError) -> Option<E>) -> Result<T, E> {
-    let mut work = Some(work);
-    let run = AssertUnwindSafe(|| match work.take() {
-        Some(work) => Ok(work()),
-        None => unreachable!("it is run once"),
-    });
     let takes = &AssertUnwindSafe(takes);
-    PgTryBuilder::new(run)
+    PgTryBuilder::new(AssertUnwindSafe(|| Ok(work())))
         .catch_others(move |error| {
             let takes: &AssertUnwindSafe<_> = takes;
             takes.0(&error).map_or_else(|| error.rethrow(), Err)
@@ -28,20 +23,43 @@ pub(super) fn caught<T, E>(work: impl FnOnce() -> T, takes: impl Fn(&CaughtError
 ///
 /// An ERROR may be swallowed only by rolling back a subtransaction. An error that goes on rolls it back, too: whatever
 /// catches that error (an exception block of PL/pgSQL, for example) rolls back the innermost subtransaction, which has to be
-/// its own.
+/// its own. It is entered and left as PL/pgSQL does it for an exception block: the memory context and the resource owner stay
+/// those of the caller.
 pub(super) fn in_subtransaction<T, E>(
     work: impl FnOnce() -> T,
     keep: impl FnOnce(&T) -> bool,
     takes: impl Fn(&CaughtError) -> Option<E>,
 ) -> Result<T, E> {
-    let subtransaction = Subtransaction::begin();
+    // SAFETY: variables of the backend.
+    let (context, owner) = unsafe { (pg_sys::CurrentMemoryContext, pg_sys::CurrentResourceOwner) };
+    // SAFETY: the context and the owner were current before the subtransaction began, and outlive it.
+    let back_to_caller = || unsafe {
+        pg_sys::MemoryContextSwitchTo(context);
+        pg_sys::CurrentResourceOwner = owner;
+    };
+    // By the time of a rollback pgrx has copied the error out of ErrorContext and has cleared PostgreSQL's error state.
+    let roll_back = || {
+        back_to_caller();
+        // SAFETY: ours is the innermost subtransaction, since `work` leaves none of its own open.
+        unsafe { pg_sys::RollbackAndReleaseCurrentSubTransaction() }
+        back_to_caller();
+    };
+    // SAFETY: called inside a transaction.
+    unsafe {
+        pg_sys::BeginInternalSubTransaction(std::ptr::null());
+        pg_sys::MemoryContextSwitchTo(context);
+    }
     let done = caught(work, |error| {
-        subtransaction.roll_back();
+        roll_back();
         takes(error)
     });
     match &done {
-        Ok(done) if keep(done) => subtransaction.commit(),
-        Ok(_) => subtransaction.roll_back(),
+        Ok(done) if keep(done) => {
+            // SAFETY: ours is the innermost subtransaction.
+            unsafe { pg_sys::ReleaseCurrentSubTransaction() }
+            back_to_caller();
+        }
+        Ok(_) => roll_back(),
         Err(_) => {}
     }
     done
@@ -73,23 +91,9 @@ pub fn replacing_error<T>(
     })
 }
 
-/// Runs `work`; gives PostgreSQL's error if that says that memory or shared memory is used up. The caller has to raise
-/// another error in its place, since nothing is rolled back here.
-pub fn or_out_of_memory<T>(work: impl FnOnce() -> T) -> Result<T, Box<ErrorReportWithLevel>> {
-    caught_of_server(PgSqlErrorCode::ERRCODE_OUT_OF_MEMORY, work)
-}
-
-/// Runs `work`. If it raises an error with this code, calls `note`, which must raise no error. The error goes on.
-pub fn noting<T>(code: PgSqlErrorCode, work: impl FnOnce() -> T, note: impl FnOnce()) -> T {
-    caught_of_server(code, work).unwrap_or_else(|error| {
-        note();
-        CaughtError::PostgresError(*error).rethrow()
-    })
-}
-
 /// Runs `work`; gives its error if that is one of PostgreSQL's with this code. The caller has to raise an error. Where there
 /// is none this costs nothing, unlike a `PgTryBuilder`.
-fn caught_of_server<T>(code: PgSqlErrorCode, work: impl FnOnce() -> T) -> Result<T, Box<ErrorReportWithLevel>> {
+pub fn caught_of_server<T>(code: PgSqlErrorCode, work: impl FnOnce() -> T) -> Result<T, Box<ErrorReportWithLevel>> {
     std::panic::catch_unwind(AssertUnwindSafe(work)).map_err(|payload| {
         match payload.downcast::<CaughtError>().map(|caught| *caught) {
             Ok(CaughtError::PostgresError(error)) if error.sql_error_code() == code => Box::new(error),
@@ -97,47 +101,6 @@ fn caught_of_server<T>(code: PgSqlErrorCode, work: impl FnOnce() -> T) -> Result
             Err(payload) => std::panic::resume_unwind(payload),
         }
     })
-}
-
-/// An internal subtransaction, entered and left as PL/pgSQL does it for an exception block. The memory context and the
-/// resource owner stay those of the caller.
-struct Subtransaction {
-    context: pg_sys::MemoryContext,
-    owner: pg_sys::ResourceOwner,
-}
-
-impl Subtransaction {
-    fn begin() -> Subtransaction {
-        // SAFETY: called inside a transaction. The context and the owner outlive the subtransaction.
-        unsafe {
-            let callers = Subtransaction { context: pg_sys::CurrentMemoryContext, owner: pg_sys::CurrentResourceOwner };
-            pg_sys::BeginInternalSubTransaction(std::ptr::null());
-            pg_sys::MemoryContextSwitchTo(callers.context);
-            callers
-        }
-    }
-
-    fn commit(&self) {
-        // SAFETY: ours is the innermost subtransaction.
-        unsafe { pg_sys::ReleaseCurrentSubTransaction() }
-        self.back_to_caller();
-    }
-
-    /// By now pgrx has copied the error out of ErrorContext and has cleared PostgreSQL's error state.
-    fn roll_back(&self) {
-        self.back_to_caller();
-        // SAFETY: ours is the innermost subtransaction, since `work` leaves none of its own open.
-        unsafe { pg_sys::RollbackAndReleaseCurrentSubTransaction() }
-        self.back_to_caller();
-    }
-
-    fn back_to_caller(&self) {
-        // SAFETY: the context and the owner were current before the subtransaction began, and still exist.
-        unsafe {
-            pg_sys::MemoryContextSwitchTo(self.context);
-            pg_sys::CurrentResourceOwner = self.owner;
-        }
-    }
 }
 
 /// An error that has ended a transaction of the worker's.

@@ -2,8 +2,8 @@
 
 use super::server::now_us;
 use pgrx::pg_sys;
-use std::cell::Cell;
 use std::ffi::c_int;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 // SAFETY: as PostgreSQL declares them. pgrx hides them.
@@ -43,11 +43,6 @@ static CANCEL: AtomicUsize = AtomicUsize::new(0);
 static DUE: [AtomicI64; 3] = [const { AtomicI64::new(NEVER) }; 3];
 
 const NEVER: i64 = i64::MAX;
-
-thread_local! {
-    /// PostgreSQL's number for the alarm's clock, once this backend has one.
-    static CLOCK: Cell<Option<c_int>> = const { Cell::new(None) };
-}
 
 /// What an alarm ends when it goes off.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -111,13 +106,13 @@ fn start() {
     }
 }
 
+/// PostgreSQL's number for the alarm's clock.
 fn clock() -> c_int {
-    CLOCK.get().unwrap_or_else(|| {
+    static CLOCK: OnceLock<c_int> = OnceLock::new();
+    *CLOCK.get_or_init(|| {
         count_cancels();
         // SAFETY: once in a backend. The handler stays, as the library does.
-        let clock = unsafe { RegisterTimeout(USER_TIMEOUT, ring) };
-        CLOCK.set(Some(clock));
-        clock
+        unsafe { RegisterTimeout(USER_TIMEOUT, ring) }
     })
 }
 
@@ -171,11 +166,6 @@ unsafe extern "C-unwind" fn ring() {
 /// Since when this backend has waited for a lock, while it goes on with a wait that was cut.
 static WAITS_SINCE: AtomicI64 = AtomicI64::new(NEVER);
 
-thread_local! {
-    /// PostgreSQL's number for the clock that tells [`WAITS_SINCE`], once this backend has one.
-    static TELLING: Cell<Option<c_int>> = const { Cell::new(None) };
-}
-
 /// While it lives, `pg_locks` shows a wait for a lock as one that began at a former moment. PostgreSQL notes the moment
 /// itself when the wait is in the queue, so a clock writes the former one over it, a little later.
 pub struct WaitsSince(c_int);
@@ -186,13 +176,11 @@ impl WaitsSince {
         /// When the wait is in the queue, mostly; and how often the clock looks again.
         const QUEUED_US: i64 = 20_000;
         const AGAIN_MS: c_int = 1000;
+        static CLOCK: OnceLock<c_int> = OnceLock::new();
 
         WAITS_SINCE.store(since, Ordering::Relaxed);
-        let clock = TELLING.get().unwrap_or_else(|| {
-            // SAFETY: as in clock().
-            unsafe { RegisterTimeout(USER_TIMEOUT, tell_since) }
-        });
-        TELLING.set(Some(clock));
+        // SAFETY: as in clock().
+        let clock = *CLOCK.get_or_init(|| unsafe { RegisterTimeout(USER_TIMEOUT, tell_since) });
         // SAFETY: as in start().
         unsafe { enable_timeout_every(clock, now_us() + QUEUED_US, AGAIN_MS) }
         WaitsSince(clock)

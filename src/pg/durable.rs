@@ -13,7 +13,6 @@ use super::server::server_version;
 use super::wait::{Deadline, nap};
 use pgrx::pg_sys;
 use std::cell::Cell;
-use std::ffi::c_void;
 
 /// The transaction that wrote a row, as the row's header tells it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -209,34 +208,21 @@ fn wait_for_standbys(position: u64, deadline: Deadline) -> bool {
     }
 }
 
-/// The beginning of the server's WalSndCtlData, which has the same layout in all supported versions.
-#[repr(C)]
-struct Senders {
-    queues: [[*mut c_void; 2]; 3],
-    /// The positions up to which the synchronous standbys have written, flushed and applied the log.
-    confirmed: [u64; 3],
-    /// Whether commits have to wait for standbys; see `means_defined`.
-    status: u8,
-}
-
-unsafe extern "C" {
-    static WalSndCtl: *const Senders;
-    static SyncRepStandbyNames: *const std::ffi::c_char;
-}
-
 /// The position up to which the synchronous standbys have confirmed the log, as the level demands.
 fn confirmed(level: i32) -> u64 {
     let mode = (level - LOCAL - 1).clamp(0, 2) as usize;
     // SAFETY: the shared memory exists as long as the server. A position is read in one access.
-    unsafe { (&raw const (*WalSndCtl).confirmed[mode]).read_volatile() }
+    unsafe { (&raw const (*pg_sys::WalSndCtl).lsn[mode]).read_volatile() }
 }
 
 /// Whether commits have to wait for standbys, as the checkpointer has noted it.
 fn standbys_are_defined() -> bool {
-    // SAFETY: the shared memory exists as long as the server. The setting is a string or null.
+    // SAFETY: the shared memory exists as long as the server. The byte after the positions has another name in some minor
+    // versions. The setting is a string or null.
     let (status, names) = unsafe {
-        let names = SyncRepStandbyNames;
-        ((&raw const (*WalSndCtl).status).read_volatile(), !names.is_null() && *names != 0)
+        let status: *const u8 = (&raw const (*pg_sys::WalSndCtl).lsn).add(1).cast();
+        let names = pg_sys::SyncRepStandbyNames;
+        (status.read_volatile(), !names.is_null() && *names != 0)
     };
     means_defined(status, server_version(), names)
 }

@@ -1,10 +1,10 @@
 //! Executes a command by SPI, between the steps of `around.rs`. Its frames are plain, as `attempt.rs` says.
 
-use super::attempt::{TakenError, attempt, in_rust, in_subtransaction, is_out_of_memory, pass_on};
+use super::attempt::{TakenError, attempt, in_rust, in_subtransaction};
 use super::jsonb::Jsonb;
 use super::kept::{self, KeptCommand};
 use crate::error::Error;
-use pgrx::{FromDatum, pg_sys};
+use pgrx::pg_sys;
 use std::ffi::{CStr, c_char, c_int, c_long, c_void};
 
 /// A command to be executed.
@@ -44,7 +44,8 @@ pub(super) struct Work {
     context: pg_sys::MemoryContext,
     /// Null if the command is not kept.
     kept: *const KeptCommand,
-    response: Option<pg_sys::Datum>,
+    /// What the command gave.
+    pub response: Option<Jsonb>,
 }
 
 impl Work {
@@ -54,17 +55,11 @@ impl Work {
         // SAFETY: what was found is in use, so it is valid. The text of the command is a text, and its copy is terminated.
         let text = unsafe { kept.as_ref() }.map_or_else(
             || unsafe { pg_sys::text_to_cstring(order.command.0) }.cast_const(),
-            |kept| kept.text().as_ptr(),
+            |kept| kept.text.as_ptr(),
         );
         // SAFETY: a variable of the backend.
         let context = unsafe { pg_sys::CurrentMemoryContext };
         Work { text, parameter: order.parameter.map(Jsonb::datum), takes: order.takes, context, kept, response: None }
-    }
-
-    /// The response that the command gave.
-    pub(super) fn response(&self) -> Option<Jsonb> {
-        // SAFETY: first_column() has put a jsonb there.
-        self.response.and_then(|response| unsafe { Jsonb::from_datum(response, false) })
     }
 }
 
@@ -76,36 +71,21 @@ pub(super) unsafe fn execute(work: &mut Work) -> Option<TakenError> {
     // SAFETY: as the caller warrants. The error that attempt() has met is passed on at once.
     unsafe {
         let Some(takes) = work.takes else {
-            let done = attempt(run, work);
-            give_back(work, !done);
+            let done = attempt(|| run(work));
+            kept::give_back(work.kept, !done);
             if !done {
-                if is_out_of_memory() {
-                    in_rust(kept::forget);
-                }
-                pass_on();
+                pg_re_throw();
             }
             return None;
         };
-        let error = in_subtransaction(run, work);
-        give_back(work, error.is_some());
+        let error = in_subtransaction(|| run(work));
+        kept::give_back(work.kept, error.is_some());
         if let Some(error) = error
             && !takes(&error.sqlstate())
         {
-            if error.sqlstate() == *b"53200" {
-                in_rust(kept::forget);
-            }
             error.raise_again();
         }
         error
-    }
-}
-
-/// # Safety
-/// As for [`execute`].
-unsafe fn give_back(work: &Work, failed: bool) {
-    if !work.kept.is_null() {
-        // SAFETY: the command was found or kept by this call.
-        unsafe { kept::give_back(work.kept, failed) }
     }
 }
 
@@ -143,6 +123,7 @@ unsafe extern "C-unwind" {
         argument: pg_sys::Datum,
     ) -> pg_sys::Datum;
     fn pg_detoast_datum_copy(value: *mut pg_sys::varlena) -> *mut pg_sys::varlena;
+    fn pg_re_throw() -> !;
     fn geterrposition() -> c_int;
     fn errposition(position: c_int) -> c_int;
     fn internalerrposition(position: c_int) -> c_int;
@@ -152,17 +133,16 @@ unsafe extern "C-unwind" {
 /// Runs the command, and takes its response.
 ///
 /// # Safety
-/// As for [`execute`]. `work` is valid.
-unsafe fn run(work: *mut Work) {
+/// As for [`execute`].
+unsafe fn run(work: &mut Work) {
     // SAFETY: as the caller warrants. SPI is connected while it is used; an error ends the connection with its
     // (sub)transaction. The arrays have one element each, for one parameter. What SPI returns is valid until SPI_finish().
     unsafe {
-        let work = &mut *work;
         SPI_connect();
         let mut types = [pg_sys::JSONBOID];
         let mut values = [work.parameter.unwrap_or(pg_sys::Datum::null())];
         let nulls = if work.parameter.is_some() { c" " } else { c"n" }.as_ptr();
-        let How { plan, several } = how(work, &mut types);
+        let (plan, several) = plan(work, &mut types);
         let done = if plan.is_null() {
             SPI_execute_with_args(work.text, 1, types.as_mut_ptr(), values.as_mut_ptr(), nulls, false, 0)
         } else {
@@ -182,35 +162,25 @@ unsafe fn run(work: *mut Work) {
     }
 }
 
-/// How a command is executed.
-struct How {
-    /// With this plan; null: without one.
-    plan: pg_sys::SPIPlanPtr,
-    /// Whether it is several statements. A later one can be analysed only after an earlier one was executed.
-    several: bool,
-}
-
-/// How the command is executed. Keeps it, if it is new.
+/// The plan by which the command is executed; null: without one. And whether it is several statements: a later one can be
+/// analysed only after an earlier one was executed. Keeps the command, if it is new and can be kept.
 ///
 /// # Safety
 /// As for [`run`], with SPI connected.
-unsafe fn how(work: &mut Work, types: &mut [pg_sys::Oid; 1]) -> How {
+unsafe fn plan(work: &mut Work, types: &mut [pg_sys::Oid; 1]) -> (pg_sys::SPIPlanPtr, bool) {
     // SAFETY: what is kept and in use is valid. The parser gives a list of RawStmt. SPI copies the types.
     unsafe {
         if let Some(kept) = work.kept.as_ref() {
-            return How { plan: kept.plan(), several: kept.several };
+            return (kept.plan, false);
         }
-        let statements = parsed(work.text);
-        let several = !statements.is_null() && (*statements).length > 1;
-        let plan = if !several && !statements.is_null() {
-            SPI_prepare_cursor(work.text, 1, types.as_mut_ptr(), pg_sys::CURSOR_OPT_PARALLEL_OK as c_int)
-        } else {
-            std::ptr::null_mut()
-        };
+        let count = parsed(work.text).as_ref().map_or(0, |statements| statements.length);
+        if count != 1 {
+            return (std::ptr::null_mut(), count > 1);
+        }
         let text = work.text;
-        let kept = in_rust(|| kept::keep(CStr::from_ptr(text), several, plan));
-        work.kept = kept.unwrap_or(std::ptr::null());
-        How { plan, several }
+        let plan = SPI_prepare_cursor(text, 1, types.as_mut_ptr(), pg_sys::CURSOR_OPT_PARALLEL_OK as c_int);
+        work.kept = in_rust(|| kept::keep(CStr::from_ptr(text), plan)).unwrap_or(std::ptr::null());
+        (plan, false)
     }
 }
 
@@ -277,12 +247,12 @@ unsafe fn first_column(work: &mut Work) {
         }
         pg_sys::CurrentMemoryContext = work.context;
         if (*super::heap::tuple_attribute(shape, 0)).atttypid == pg_sys::JSONBOID {
-            work.response = Some(pg_detoast_datum_copy(value.cast_mut_ptr()).into());
+            work.response = Some(Jsonb(pg_detoast_datum_copy(value.cast_mut_ptr()).into()));
         } else {
             let function = in_rust(|| to_jsonb_of(shape));
             // A cast to json that a user has made may be called. It sees what the command did.
             PushActiveSnapshot(GetTransactionSnapshot());
-            work.response = Some(FunctionCall1Coll(function, pg_sys::InvalidOid, value));
+            work.response = Some(Jsonb(FunctionCall1Coll(function, pg_sys::InvalidOid, value)));
             PopActiveSnapshot();
         }
     }

@@ -1,13 +1,14 @@
 //! Rows as the result of a function: those of a query, or a few that we make.
 
 use super::raw::harmless;
-use super::values::split;
+use super::values::{TextRoom, split};
 use pgrx::callconv::{BoxRet, FcInfo};
 use pgrx::datum::Datum;
 use pgrx::pg_sys;
 use pgrx::pgrx_sql_entity_graph::metadata::{
     ArgumentError, ReturnsError, ReturnsRef, SqlMappingRef, SqlTranslatable, TypeOrigin,
 };
+use std::borrow::Cow;
 use std::ffi::CStr;
 use std::marker::PhantomData;
 
@@ -30,12 +31,33 @@ impl<S: Shape> Filled<S> {
 }
 
 /// PostgreSQL's store for the rows of a result.
-pub struct RowStore {
-    store: *mut pg_sys::Tuplestorestate,
-    context: pg_sys::MemoryContext,
-}
+pub struct RowStore(*mut pg_sys::ReturnSetInfo);
 
 impl RowStore {
+    /// Makes the store, with the shape of the declared type, in the memory of the caller's query.
+    ///
+    /// # Safety
+    /// `call` is that of a function that returns rows.
+    unsafe fn of(call: pg_sys::FunctionCallInfo) -> RowStore {
+        // SAFETY: as the caller warrants. It is checked that the function's caller takes a store.
+        unsafe {
+            pg_sys::InitMaterializedSRF(call, 0);
+            RowStore((*call).resultinfo.cast())
+        }
+    }
+
+    /// Adds a row, whose values are copied.
+    ///
+    /// # Safety
+    /// There are as many values as columns, each in its column's type.
+    unsafe fn put(&self, values: &mut [pg_sys::Datum], nulls: &mut [bool]) {
+        // SAFETY: as the caller warrants. The store lives until the function has returned.
+        unsafe {
+            let (store, shape) = ((*self.0).setResult, (*self.0).setDesc);
+            pg_sys::tuplestore_putvalues(store, shape, values.as_mut_ptr(), nulls.as_mut_ptr());
+        }
+    }
+
     /// Executes a query and adds its rows. It must give the columns of the result, in their types. Gives how many rows it
     /// has added.
     pub fn add(&self, query: &CStr) -> u64 {
@@ -45,7 +67,7 @@ impl RowStore {
         unsafe {
             let receiver = pg_sys::CreateDestReceiver(pg_sys::CommandDest::DestTuplestore);
             let (no_detoasting, no_map, no_message) = (false, std::ptr::null_mut(), std::ptr::null());
-            let (store, context) = (self.store, self.context);
+            let (store, context) = ((*self.0).setResult, (*(*self.0).econtext).ecxt_per_query_memory);
             harmless::SetTuplestoreDestReceiverParams(receiver, store, context, no_detoasting, no_map, no_message);
             let options = pg_sys::SPIExecuteOptions { dest: receiver, ..Default::default() };
             pg_sys::SPI_connect();
@@ -68,26 +90,10 @@ unsafe impl<S: Shape> SqlTranslatable for Filled<S> {
 // SAFETY: returns rows of the type that the function is declared to return.
 unsafe impl<S: Shape> BoxRet for Filled<S> {
     unsafe fn box_into<'fcx>(self, fcinfo: &mut FcInfo<'fcx>) -> Datum<'fcx> {
-        // SAFETY: pgrx passes the call's own fcinfo. InitMaterializedSRF() checks that the caller takes a store, and makes
-        // it with the shape of the declared type, in the memory of the caller's query.
-        let store = unsafe {
-            let result = materialized(fcinfo.as_mut_ptr());
-            RowStore { store: (*result).setResult, context: (*(*result).econtext).ecxt_per_query_memory }
-        };
+        // SAFETY: pgrx passes the call's own fcinfo.
+        let store = unsafe { RowStore::of(fcinfo.as_mut_ptr()) };
         (self.0)(&store);
         fcinfo.return_null()
-    }
-}
-
-/// Makes PostgreSQL's store for the rows of a result.
-///
-/// # Safety
-/// `call` is that of a function that returns rows.
-pub(super) unsafe fn materialized(call: pg_sys::FunctionCallInfo) -> *mut pg_sys::ReturnSetInfo {
-    // SAFETY: as the caller warrants.
-    unsafe {
-        pg_sys::InitMaterializedSRF(call, 0);
-        (*call).resultinfo.cast()
     }
 }
 
@@ -101,12 +107,32 @@ unsafe impl BoxRet for Rows {
     unsafe fn box_into<'fcx>(self, fcinfo: &mut FcInfo<'fcx>) -> Datum<'fcx> {
         // SAFETY: pgrx passes the call's own fcinfo. A row has a value for each column, which is checked; the store copies it.
         unsafe {
-            let result = materialized(fcinfo.as_mut_ptr());
-            let (store, shape) = ((*result).setResult, (*result).setDesc);
+            let store = RowStore::of(fcinfo.as_mut_ptr());
             for row in &self.0 {
-                assert_eq!(row.len(), (*shape).natts as usize, "as many columns as are declared");
+                assert_eq!(row.len(), (*(*store.0).setDesc).natts as usize, "as many columns as are declared");
                 let (mut values, mut nulls) = split(row);
-                pg_sys::tuplestore_putvalues(store, shape, values.as_mut_ptr(), nulls.as_mut_ptr());
+                store.put(&mut values, &mut nulls);
+            }
+        }
+        fcinfo.return_null()
+    }
+}
+
+/// A list of requests as the result of a function: `TABLE (ord bigint, request text)`. The rows are put into the store all at
+/// once. A function that is called for each row costs three times as much.
+pub struct Listed<'a>(pub Vec<(i64, Cow<'a, str>)>);
+
+pgrx::impl_sql_translatable!(Listed<'_>, "TABLE (ord bigint, request text)");
+
+// SAFETY: returns rows of the type that the function is declared to return.
+unsafe impl BoxRet for Listed<'_> {
+    unsafe fn box_into<'fcx>(self, fcinfo: &mut FcInfo<'fcx>) -> Datum<'fcx> {
+        let mut room = TextRoom::default();
+        // SAFETY: pgrx passes the call's own fcinfo. The declared type has these two columns.
+        unsafe {
+            let store = RowStore::of(fcinfo.as_mut_ptr());
+            for (ord, request) in &self.0 {
+                store.put(&mut [(*ord).into(), room.text(request)], &mut [false; 2]);
             }
         }
         fcinfo.return_null()

@@ -33,18 +33,8 @@ pub unsafe fn is_rewritten_by_us(relation: pg_sys::Relation) -> bool {
     }
 }
 
-/// Which indexes need a new entry for a row's new version.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum NewEntries {
-    /// None: it is a HOT update.
-    None,
-    /// The summarizing indexes (BRIN), which only sum up what a range of pages holds.
-    Summaries,
-    /// All indexes.
-    All,
-}
-
-/// Writes a row over the one at `at`, without index entries.
+/// Writes a row over the one at `at`, without index entries. Gives which indexes need a new entry; `None`: it is a HOT update,
+/// and none does.
 ///
 /// # Safety
 ///
@@ -53,13 +43,13 @@ pub unsafe fn heap_update(
     relation: pg_sys::Relation,
     at: &mut pg_sys::ItemPointerData,
     tuple: pg_sys::HeapTuple,
-) -> NewEntries {
+) -> Option<fn(&pg_sys::IndexInfo) -> bool> {
     // SAFETY: as the caller warrants.
     #[cfg(feature = "pg15")]
     unsafe {
         pg_sys::simple_heap_update(relation, at, tuple);
         let is_hot = u32::from((*(*tuple).t_data).t_infomask2) & pg_sys::HEAP_ONLY_TUPLE != 0;
-        if is_hot { NewEntries::None } else { NewEntries::All }
+        if is_hot { None } else { Some(|_| true) }
     }
     // SAFETY: likewise.
     #[cfg(not(feature = "pg15"))]
@@ -67,27 +57,12 @@ pub unsafe fn heap_update(
         let mut entries = pg_sys::TU_UpdateIndexes::TU_None;
         pg_sys::simple_heap_update(relation, at, tuple, &mut entries);
         match entries {
-            pg_sys::TU_UpdateIndexes::TU_None => NewEntries::None,
-            pg_sys::TU_UpdateIndexes::TU_Summarizing => NewEntries::Summaries,
-            _ => NewEntries::All,
+            pg_sys::TU_UpdateIndexes::TU_None => None,
+            // Those that only sum up what a range of pages holds, as BRIN.
+            pg_sys::TU_UpdateIndexes::TU_Summarizing => Some(|info| info.ii_Summarizing),
+            _ => Some(|_| true),
         }
     }
-}
-
-/// Whether an index is summarizing.
-///
-/// # Safety
-///
-/// `info` describes an open index.
-pub unsafe fn is_summarizing(info: *const pg_sys::IndexInfo) -> bool {
-    #[cfg(feature = "pg15")]
-    return {
-        let _ = info;
-        false
-    };
-    // SAFETY: as the caller warrants.
-    #[cfg(not(feature = "pg15"))]
-    return unsafe { (*info).ii_Summarizing };
 }
 
 /// The description of a column, counted from 0.

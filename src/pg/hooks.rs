@@ -59,18 +59,14 @@ pub fn call_after_statements(callback: fn(Ended)) {
     }
 }
 
-fn finished(statement: Ended) {
-    // SAFETY: set once, when the library was loaded.
-    unsafe { FINISHED(statement) }
-}
-
 unsafe extern "C-unwind" fn executor_run(
     query: *mut pg_sys::QueryDesc,
     direction: pg_sys::ScanDirection::Type,
     count: u64,
     #[cfg(not(feature = "pg18"))] once: bool,
 ) {
-    // SAFETY: passes its arguments on to the function that PostgreSQL would have called without us.
+    // SAFETY: passes its arguments on to the function that PostgreSQL would have called without us. The callback was set when
+    // the library was loaded.
     unsafe {
         is_planned(query);
         let next = NEXT_RUN.unwrap_or(standard_ExecutorRun);
@@ -78,8 +74,8 @@ unsafe extern "C-unwind" fn executor_run(
         next(query, direction, count, once);
         #[cfg(feature = "pg18")]
         next(query, direction, count);
+        FINISHED(Ended::Other);
     }
-    finished(Ended::Other);
 }
 
 #[allow(clippy::too_many_arguments, reason = "PostgreSQL declares it so")]
@@ -95,7 +91,7 @@ unsafe extern "C-unwind" fn process_utility(
 ) {
     // SAFETY: as above. A utility statement is a node with a tag. The tag is read first, since the execution may free
     // the node.
-    let ended = unsafe {
+    unsafe {
         let node = (*statement).utilityStmt;
         let ended = match (*node).type_ {
             pg_sys::NodeTag::T_TransactionStmt => match (*node.cast::<pg_sys::TransactionStmt>()).kind {
@@ -109,7 +105,6 @@ unsafe extern "C-unwind" fn process_utility(
         };
         let next = NEXT_UTILITY.unwrap_or(standard_ProcessUtility);
         next(statement, text, read_only_tree, context, parameters, environment, destination, completion);
-        ended
-    };
-    finished(ended);
+        FINISHED(ended);
+    }
 }

@@ -8,11 +8,11 @@ use pgrx::callconv::{ArgAbi, BoxRet, FcInfo};
 use pgrx::datum::Datum;
 use pgrx::{FromDatum, IntoDatum, pg_sys};
 use serde_json::Value;
-use std::ffi::{CStr, c_char};
+use std::ffi::c_char;
 
 of_datum!(
     /// A `jsonb` argument or result. It is passed on unread, since to parse it would cost more than the rest of the call.
-    Jsonb(pg_sys::Datum), "jsonb", pg_sys::JSONBOID
+    Jsonb(pub(super) pg_sys::Datum), "jsonb", pg_sys::JSONBOID
 );
 
 /// A text as a string in JSON.
@@ -34,34 +34,24 @@ impl Jsonb {
     /// An error as an object of its `sqlstate`, `message`, `detail` and `hint`. A text that is missing is null.
     /// Frees the error. Nothing here is allocated by Rust, since the texts may be of any length.
     pub(super) fn of_error(error: TakenError) -> Jsonb {
-        use pg_sys::JsonbIteratorToken::{WJB_BEGIN_OBJECT, WJB_END_OBJECT, WJB_KEY, WJB_VALUE};
-
-        let sqlstate = error.sqlstate();
-        let [message, detail, hint] = error.texts();
-        let text = |text: *const c_char| {
-            // SAFETY: each text is null or terminated, and outlives this call.
-            let bytes = (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) }.to_bytes());
-            bytes.filter(|bytes| !bytes.is_empty())
-        };
-        let members = [
-            ("sqlstate", Some(&sqlstate[..])),
-            ("message", text(message).or(Some(b""))),
-            ("detail", text(detail)),
-            ("hint", text(hint)),
-        ];
-        // SAFETY: the members are pushed as JsonbIteratorNext() would give them. What the strings point to lives until the
-        // whole is copied into the result.
+        let [sqlstate, message, detail, hint] = error.texts();
+        // SAFETY: each text is null or terminated, and copied. All is allocated in the current memory context.
         unsafe {
-            let mut state = std::ptr::null_mut();
-            pg_sys::pushJsonbValue(&mut state, WJB_BEGIN_OBJECT, std::ptr::null_mut());
-            for (name, value) in members {
-                pg_sys::pushJsonbValue(&mut state, WJB_KEY, &mut json_value(Some(name.as_bytes())));
-                pg_sys::pushJsonbValue(&mut state, WJB_VALUE, &mut json_value(value));
+            let or_null = |text: *const c_char| (!text.is_null() && *text != 0).then_some(text);
+            let members = [
+                (c"sqlstate", Some(sqlstate)),
+                (c"message", or_null(message).or(Some(c"".as_ptr()))),
+                (c"detail", or_null(detail)),
+                (c"hint", or_null(hint)),
+            ];
+            let (mut list, context) = (std::ptr::null_mut(), pg_sys::CurrentMemoryContext);
+            for text in members.iter().flat_map(|(name, value)| [Some(name.as_ptr()), *value]) {
+                let datum = text.map_or(pg_sys::Datum::null(), |text| pg_sys::cstring_to_text(text).into());
+                list = pg_sys::accumArrayResult(list, datum, text.is_none(), pg_sys::TEXTOID, context);
             }
-            let object = pg_sys::pushJsonbValue(&mut state, WJB_END_OBJECT, std::ptr::null_mut());
-            let told = Jsonb(pg_sys::JsonbValueToJsonb(object).into());
             error.free();
-            told
+            let members = [Some(pg_sys::makeArrayResult(list, context))];
+            Jsonb(pgrx::direct_function_call_as_datum(pg_sys::jsonb_object, &members).expect("a jsonb is not null"))
         }
     }
 
@@ -72,7 +62,7 @@ impl Jsonb {
             let jsonb = pg_sys::pg_detoast_datum(self.0.cast_mut_ptr()).cast::<pg_sys::Jsonb>();
             let bytes = pgrx::varlena::varlena_to_byte_slice(jsonb.cast()).len();
             let text = pg_sys::JsonbToCString(std::ptr::null_mut(), &raw mut (*jsonb).root, bytes as i32);
-            CStr::from_ptr(text).to_string_lossy().into_owned()
+            raw::text_of(text).unwrap_or_default()
         }
     }
 
@@ -138,13 +128,8 @@ impl Jsonb {
                 Kind::jbvString if is_scalar => unsafe {
                     4 + string_bytes(value).iter().map(|byte| escaped_bytes(*byte)).sum::<usize>()
                 },
-                // SAFETY: likewise the numeric, and this is within the guard. What is made of it is read before it is freed.
-                Kind::jbvNumeric if is_scalar => unsafe {
-                    let wire = numeric_wire(value.val.numeric);
-                    let digits = digits(pgrx::varlena::varlena_to_byte_slice(wire));
-                    raw::pfree(wire.cast());
-                    4 + digits
-                },
+                // SAFETY: likewise the numeric, and this is within the guard.
+                Kind::jbvNumeric if is_scalar => unsafe { 4 + with_wire_form(value.val.numeric, digits) },
                 _ => 8,
             };
             bytes <= limit
@@ -155,8 +140,8 @@ impl Jsonb {
     /// Shows `visit` each token of the value, until it gives false. It is called within a guard, so it has nothing to drop and
     /// does not panic.
     fn read(self, mut visit: impl FnMut(pg_sys::JsonbIteratorToken::Type, &pg_sys::JsonbValue) -> bool) {
-        // SAFETY: a jsonb datum is a varlena pointer, and the value is valid for the whole walk. A value in a container is given
-        // as it is, since the iterator is not to skip it.
+        // SAFETY: a jsonb datum is a varlena pointer. The value is valid for the whole walk. JsonbIteratorNext() fills in
+        // what is shown, which points into the value.
         unsafe {
             raw::guarded(|| {
                 let jsonb: *mut pg_sys::Jsonb = raw::pg_detoast_datum(self.0.cast_mut_ptr()).cast();
@@ -183,8 +168,7 @@ impl Jsonb {
         let mut fingerprint = Hasher::default();
         // A top-level scalar is stored as an array of one element that is marked as no array.
         let mut scalar = false;
-        // SAFETY: JsonbIteratorNext() has filled the value in, whose `type_` names the active union member. That member points
-        // into the value that is being read. This is within the guard.
+        // SAFETY: the type of a value names the active union member. This is within the guard.
         self.read(|step, value| unsafe {
             match step {
                 Step::WJB_BEGIN_OBJECT => fingerprint.token(b'{', &[]),
@@ -196,12 +180,7 @@ impl Jsonb {
                 Step::WJB_KEY => fingerprint.token(b'k', string_bytes(value)),
                 _ => match value.type_ {
                     Kind::jbvBool => fingerprint.token(if value.val.boolean { b'1' } else { b'0' }, &[]),
-                    Kind::jbvNumeric => {
-                        // Freed at once, since there may be many numbers and each takes a buffer of 1 kB.
-                        let wire = numeric_wire(value.val.numeric);
-                        fingerprint.number(pgrx::varlena::varlena_to_byte_slice(wire));
-                        raw::pfree(wire.cast());
-                    }
+                    Kind::jbvNumeric => with_wire_form(value.val.numeric, |wire| fingerprint.number(wire)),
                     Kind::jbvString => fingerprint.token(b's', string_bytes(value)),
                     // A stored value has no other scalars.
                     _ => fingerprint.token(b'z', &[]),
@@ -210,20 +189,6 @@ impl Jsonb {
             true
         });
         fingerprint.finish()
-    }
-}
-
-/// A string, or null.
-fn json_value(string: Option<&[u8]>) -> pg_sys::JsonbValue {
-    // SAFETY: a value of zeros is a null. The type is set together with the union member that it names.
-    unsafe {
-        let mut value = std::mem::zeroed::<pg_sys::JsonbValue>();
-        if let Some(string) = string {
-            value.type_ = pg_sys::jbvType::jbvString;
-            value.val.string.len = string.len() as i32;
-            value.val.string.val = string.as_ptr().cast_mut().cast();
-        }
-        value
     }
 }
 
@@ -253,14 +218,19 @@ fn digits(wire: &[u8]) -> usize {
     4 * (usize::try_from(weight).unwrap_or(0) + 1) + usize::from(behind_point)
 }
 
-/// A numeric in its binary wire form, the only canonical form that PostgreSQL makes public. The caller frees it.
+/// Gives `work` a numeric in its binary wire form, the only canonical form that PostgreSQL makes public. The form is freed at
+/// once, since there may be many numbers and each takes a buffer of 1 kB.
 ///
 /// # Safety
 /// `numeric` must point to a valid numeric. Called within a guard.
-unsafe fn numeric_wire(numeric: pg_sys::Numeric) -> *mut pg_sys::varlena {
+unsafe fn with_wire_form<T>(numeric: pg_sys::Numeric, work: impl FnOnce(&[u8]) -> T) -> T {
     // SAFETY: numeric_send() takes a numeric and returns a bytea in the current memory context.
     unsafe {
         let no_collation = pg_sys::InvalidOid;
-        raw::DirectFunctionCall1Coll(Some(raw::numeric_send), no_collation, numeric.into()).cast_mut_ptr()
+        let wire: *mut pg_sys::varlena =
+            raw::DirectFunctionCall1Coll(Some(raw::numeric_send), no_collation, numeric.into()).cast_mut_ptr();
+        let made = work(pgrx::varlena::varlena_to_byte_slice(wire));
+        raw::pfree(wire.cast());
+        made
     }
 }

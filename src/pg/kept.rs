@@ -7,11 +7,10 @@
 //! command that has a literal of such a type is not kept: each call analyses it. Neither is a command that calls an SQL
 //! function, since the planner may put the function's body, with its literals, in the place of the call. Whether this is
 //! so is looked up again after each analysis.
-//!
-//! What is kept of a command that has no plan to keep is how it is executed.
 
 use super::own::Own;
 use super::role::current_role;
+use super::trusted::with_function;
 use pgrx::{pg_guard, pg_sys};
 use std::cell::Cell;
 use std::ffi::{CStr, CString, c_int, c_void};
@@ -24,14 +23,13 @@ const TEXT_BYTES_MAX: usize = 8192;
 
 /// A command that is kept. Its address stays the same while it is in use.
 pub(super) struct KeptCommand {
-    text: CString,
+    /// Its text.
+    pub text: CString,
     reader: Reader,
-    /// Whether it is several statements.
-    pub several: bool,
-    /// Its plan; null if each call has to analyse it.
-    plan: Cell<pg_sys::SPIPlanPtr>,
+    /// Its plan.
+    pub plan: pg_sys::SPIPlanPtr,
     /// What the plan was made of.
-    source: *mut pg_sys::CachedPlanSource,
+    source: *const pg_sys::CachedPlanSource,
     /// How many plans had been made when the analysis was looked at. A new analysis is followed by a new plan, unless that
     /// fails.
     generation: Cell<c_int>,
@@ -39,29 +37,13 @@ pub(super) struct KeptCommand {
     in_use: Cell<u32>,
 }
 
-/// Who reads the text, and how.
-#[derive(Clone, Copy, PartialEq)]
-struct Reader {
-    role: pg_sys::Oid,
-    standard_conforming_strings: bool,
-    backslash_quote: c_int,
-    array_nulls: bool,
-    transform_null_equals: bool,
-}
+/// Who reads the text, and by which settings.
+type Reader = (pg_sys::Oid, bool, c_int, bool, bool);
 
-impl Reader {
-    fn current() -> Reader {
-        // SAFETY: variables of the backend.
-        unsafe {
-            Reader {
-                role: current_role(),
-                standard_conforming_strings: pg_sys::standard_conforming_strings,
-                backslash_quote: pg_sys::backslash_quote,
-                array_nulls: pg_sys::Array_nulls,
-                transform_null_equals: pg_sys::Transform_null_equals,
-            }
-        }
-    }
+fn reader() -> Reader {
+    use pg_sys::{Array_nulls, Transform_null_equals, backslash_quote, standard_conforming_strings};
+    // SAFETY: variables of the backend.
+    unsafe { (current_role(), standard_conforming_strings, backslash_quote, Array_nulls, Transform_null_equals) }
 }
 
 /// What is kept; what was used last comes first.
@@ -70,80 +52,63 @@ static KEPT: Own<Vec<Box<KeptCommand>>> = Own::new();
 
 /// The command, if it is kept. It then counts as in use until [`give_back`].
 pub(super) fn find(text: &[u8]) -> Option<*const KeptCommand> {
-    let reader = Reader::current();
+    let reader = reader();
     let kept = KEPT.with(|list| {
         let place = list.iter().position(|kept| kept.text.as_bytes() == text && kept.reader == reader)?;
         list[..=place].rotate_right(1);
         Some(&raw const *list[0])
     })?;
-    // SAFETY: a command leaves the list only when another one is executed or the memory is used up, which is not while this
-    // one is looked at.
+    // SAFETY: a command leaves the list only here and when another one is kept.
     let found = unsafe { &*kept };
-    found.drop_plan_that_froze();
+    // SAFETY: the plan is kept, so its source is valid.
+    let source = unsafe { &*found.source };
+    // A call that is executing the plan goes on with it; its analysis is as new as that call.
+    if found.in_use.get() == 0 && source.generation != found.generation.get() {
+        if freezes(source) {
+            let frozen = KEPT.with(|list| list.remove(0));
+            drop(frozen);
+            return None;
+        }
+        found.generation.set(source.generation);
+    }
     found.in_use.set(found.in_use.get() + 1);
     Some(kept)
 }
 
-/// Keeps a command with its plan, which may be null. It then counts as in use. Gives nothing if it cannot be kept.
+/// Keeps a command with its plan. It then counts as in use. Gives nothing if it cannot be kept.
 ///
 /// # Safety
-/// The plan, if there is one, is of one statement and is not saved yet.
-pub(super) unsafe fn keep(text: &CStr, several: bool, plan: pg_sys::SPIPlanPtr) -> Option<*const KeptCommand> {
-    let text = text.to_bytes_with_nul();
-    if text.len() > TEXT_BYTES_MAX {
+/// The plan is of one statement and is not saved yet.
+pub(super) unsafe fn keep(text: &CStr, plan: pg_sys::SPIPlanPtr) -> Option<*const KeptCommand> {
+    // SAFETY: the plan is of one statement, so it has one source.
+    let source = unsafe { &*pg_sys::list_nth(pg_sys::SPI_plan_get_plan_sources(plan), 0).cast() };
+    if text.count_bytes() > TEXT_BYTES_MAX || freezes(source) {
         return None;
     }
-    // SAFETY: as the caller warrants.
-    let source = unsafe { source(plan) };
-    // SAFETY: the source is that of the plan, or null.
-    let (plan, source) = match unsafe { source.as_ref() } {
-        Some(of_plan) if !freezes(of_plan) => (plan, source),
-        _ => (std::ptr::null_mut(), std::ptr::null_mut()),
-    };
-    let mut copy = Vec::new();
-    copy.try_reserve_exact(text.len()).ok()?;
-    copy.extend_from_slice(text);
-    let kept = Box::new(KeptCommand {
-        text: CString::from_vec_with_nul(copy).ok()?,
-        reader: Reader::current(),
-        several,
-        plan: Cell::new(std::ptr::null_mut()),
-        source,
-        // No plan has been made yet of what was just looked at.
-        generation: Cell::new(0),
-        in_use: Cell::new(1),
-    });
-    let former = KEPT.with(|list| {
-        list.try_reserve(1).ok()?;
-        match list.len() {
-            COMMANDS_MAX => list.iter().rposition(is_unused).map(|place| Some(list.remove(place))),
-            _ => Some(None),
-        }
+    let former = KEPT.with(|list| match list.len() {
+        COMMANDS_MAX => list.iter().rposition(|kept| kept.in_use.get() == 0).map(|place| Some(list.remove(place))),
+        _ => Some(None),
     })?;
     drop(former);
-    if !plan.is_null() {
-        // SAFETY: the plan is not saved yet. From here on it lives until it is freed.
-        unsafe { pg_sys::SPI_keepplan(plan) };
-        kept.plan.set(plan);
-    }
+    // SAFETY: the plan is not saved yet. From here on it lives until it is freed.
+    unsafe { pg_sys::SPI_keepplan(plan) };
+    // No plan has been made yet of what was just looked at.
+    let generation = Cell::new(0);
+    let (text, reader) = (text.to_owned(), reader());
+    let kept = Box::new(KeptCommand { text, reader, plan, source, generation, in_use: Cell::new(1) });
     let address = &raw const *kept;
     KEPT.with(|list| list.insert(0, kept));
     Some(address)
-}
-
-#[allow(clippy::borrowed_box, reason = "the list has boxes")]
-fn is_unused(kept: &Box<KeptCommand>) -> bool {
-    kept.in_use.get() == 0
 }
 
 /// Ends a use of a command. After a failure its analysis is looked at again before the next use: it may be new, without a
 /// plan.
 ///
 /// # Safety
-/// The command is in use by the caller.
+/// The command is null, or in use by the caller.
 pub(super) unsafe fn give_back(kept: *const KeptCommand, failed: bool) {
     // SAFETY: what is in use stays where it is.
-    let kept = unsafe { &*kept };
+    let Some(kept) = (unsafe { kept.as_ref() }) else { return };
     kept.in_use.set(kept.in_use.get() - 1);
     if failed {
         kept.generation.set(-1);
@@ -155,89 +120,26 @@ pub fn end_uses() {
     KEPT.with(|list| list.iter().for_each(|kept| kept.in_use.set(0)));
 }
 
-/// Forgets all commands that are not in use.
-pub(super) fn forget() {
-    while let Some(kept) = KEPT.with(|list| list.iter().position(is_unused).map(|place| list.remove(place))) {
-        drop(kept);
-    }
-}
-
-impl KeptCommand {
-    /// Its text.
-    pub(super) fn text(&self) -> &CStr {
-        &self.text
-    }
-
-    /// Its plan; null if each call has to analyse it.
-    pub(super) fn plan(&self) -> pg_sys::SPIPlanPtr {
-        self.plan.get()
-    }
-
-    /// Drops a plan that PostgreSQL has analysed anew, if the new analysis must not be kept. A call that is executing the
-    /// plan goes on with it; its analysis is as new as that call.
-    fn drop_plan_that_froze(&self) {
-        let plan = self.plan.get();
-        if plan.is_null() || self.in_use.get() > 0 {
-            return;
-        }
-        // SAFETY: the plan is kept, so its source is valid.
-        let source = unsafe { &*self.source };
-        if source.generation == self.generation.get() {
-            return;
-        }
-        if freezes(source) {
-            self.plan.set(std::ptr::null_mut());
-            // SAFETY: the plan is kept, and nobody is executing it.
-            unsafe { pg_sys::SPI_freeplan(plan) };
-            return;
-        }
-        self.generation.set(source.generation);
-    }
+/// Forgets all commands, at the end of a transaction.
+pub fn forget_commands() {
+    // Not dropped while they are in use: to free a plan calls into PostgreSQL.
+    let commands = KEPT.take();
+    drop(commands);
 }
 
 impl Drop for KeptCommand {
     fn drop(&mut self) {
-        let plan = self.plan.get();
-        if !plan.is_null() {
-            // SAFETY: the plan is kept, and this was the only pointer to it. Nobody is executing it, since what is in use
-            // stays on the list.
-            unsafe { pg_sys::SPI_freeplan(plan) };
-        }
+        // SAFETY: the plan is kept, and this was the only pointer to it. Nobody is executing it, since what is in use stays on
+        // the list up to the end of the transaction.
+        unsafe { pg_sys::SPI_freeplan(self.plan) };
     }
-}
-
-/// The source of a plan; null if there is no plan.
-///
-/// # Safety
-/// The plan is null, or valid and of one statement.
-unsafe fn source(plan: pg_sys::SPIPlanPtr) -> *mut pg_sys::CachedPlanSource {
-    if plan.is_null() {
-        return std::ptr::null_mut();
-    }
-    // SAFETY: as the caller warrants.
-    unsafe { pg_sys::list_nth(pg_sys::SPI_plan_get_plan_sources(plan), 0).cast() }
 }
 
 /// Whether a function is written in SQL, and not PostgreSQL's own: those have no literal that could mean something else.
 #[pg_guard]
 unsafe extern "C-unwind" fn is_sql(function: pg_sys::Oid, _context: *mut c_void) -> bool {
-    if function.to_u32() < pg_sys::FirstNormalObjectId {
-        return false;
-    }
-    let cache = pg_sys::SysCacheIdentifier::PROCOID as c_int;
-    let none = pg_sys::Datum::null();
-    // SAFETY: a row of pg_proc is read while it is held. A function that is gone has none.
-    unsafe {
-        let row = pg_sys::SearchSysCache(cache, function.into(), none, none, none);
-        if row.is_null() {
-            return false;
-        }
-        let header = (*row).t_data;
-        let form = header.cast::<u8>().add((*header).t_hoff.into()).cast::<pg_sys::FormData_pg_proc>();
-        let is_sql = (*form).prolang == SQL_LANGUAGE;
-        pg_sys::ReleaseSysCache(row);
-        is_sql
-    }
+    function.to_u32() >= pg_sys::FirstNormalObjectId
+        && with_function(function, |form| form.prolang == SQL_LANGUAGE).unwrap_or(false)
 }
 
 /// The language `sql`. PostgreSQL gives it this oid in every database.

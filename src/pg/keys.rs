@@ -1,10 +1,10 @@
 //! An array of requests, of any type that a request may have.
 
+use super::raw::text_of;
 use crate::error::Error;
 use pgrx::callconv::ArgAbi;
 use pgrx::pg_sys;
 use std::borrow::Cow;
-use std::ffi::CStr;
 use std::marker::PhantomData;
 use uuid::Uuid;
 
@@ -59,33 +59,26 @@ impl<'fcx> Keys<'fcx> {
 
 /// How an element is turned into a key.
 enum Reader {
+    /// As it is.
     Text,
-    Uuid,
-    Int2,
-    Int4,
-    Int8,
-    /// Another string type: its output function, and whether its values are padded with spaces.
-    Other(pg_sys::Oid, bool),
+    /// By the output function of its type, and whether its values are padded with spaces.
+    Output(pg_sys::Oid, bool),
 }
 
 fn reader(element: pg_sys::Oid) -> Result<Reader, Error> {
-    match element {
-        pg_sys::TEXTOID | pg_sys::VARCHAROID => return Ok(Reader::Text),
-        pg_sys::UUIDOID => return Ok(Reader::Uuid),
-        pg_sys::INT2OID => return Ok(Reader::Int2),
-        pg_sys::INT4OID => return Ok(Reader::Int4),
-        pg_sys::INT8OID => return Ok(Reader::Int8),
-        _ => {}
+    if [pg_sys::TEXTOID, pg_sys::VARCHAROID].contains(&element) {
+        return Ok(Reader::Text);
     }
     let (mut category, mut preferred, mut output, mut is_varlena) = (0, false, pg_sys::InvalidOid, false);
     // SAFETY: looks up the type of the array's elements.
     let (base, name) = unsafe {
         pg_sys::get_type_category_preferred(element, &mut category, &mut preferred);
         pg_sys::getTypeOutputInfo(element, &mut output, &mut is_varlena);
-        (pg_sys::getBaseType(element), CStr::from_ptr(pg_sys::format_type_be(element)).to_string_lossy())
+        (pg_sys::getBaseType(element), text_of(pg_sys::format_type_be(element)).unwrap_or_default())
     };
-    if category as u8 == pg_sys::TYPCATEGORY_STRING {
-        return Ok(Reader::Other(output, base == pg_sys::BPCHAROID));
+    let others = [pg_sys::UUIDOID, pg_sys::INT2OID, pg_sys::INT4OID, pg_sys::INT8OID];
+    if others.contains(&element) || category as u8 == pg_sys::TYPCATEGORY_STRING {
+        return Ok(Reader::Output(output, base == pg_sys::BPCHAROID));
     }
     Err(Error::Invalid {
         message: format!("requests cannot be of type {name}"),
@@ -107,17 +100,10 @@ impl Reader {
                 }
                 std::str::from_utf8_unchecked(pgrx::varlena::varlena_to_byte_slice(text)).into()
             },
-            // SAFETY: a uuid is passed as a pointer to its 16 bytes.
-            Reader::Uuid => unsafe { uuid_key(*value.cast_mut_ptr::<[u8; 16]>()).into() },
-            Reader::Int2 => (value.value() as i16).to_string().into(),
-            Reader::Int4 => (value.value() as i32).to_string().into(),
-            Reader::Int8 => (value.value() as i64).to_string().into(),
-            Reader::Other(output, padded) => {
+            Reader::Output(output, padded) => {
                 // SAFETY: the output function of the value's type returns a terminated string.
-                let text = unsafe { CStr::from_ptr(pg_sys::OidOutputFunctionCall(*output, value)) };
-                let text = text.to_string_lossy();
-                let kept = if *padded { text.trim_end_matches(' ') } else { &text };
-                kept.to_owned().into()
+                let text = unsafe { text_of(pg_sys::OidOutputFunctionCall(*output, value)) }.unwrap_or_default();
+                if *padded { text.trim_end_matches(' ').to_owned().into() } else { text.into() }
             }
         }
     }

@@ -1,5 +1,6 @@
 //! The libraries that this process has loaded, and what they export.
 
+use super::raw::text_of;
 use std::ffi::{CStr, c_void};
 use std::path::Path;
 use std::ptr::NonNull;
@@ -17,8 +18,8 @@ pub fn library_of(address: NonNull<c_void>) -> Option<String> {
     // copied while the library is loaded.
     let path = unsafe {
         let mut told: libc::Dl_info = std::mem::zeroed();
-        let is_known = libc::dladdr(address.as_ptr(), &mut told) != 0 && !told.dli_fname.is_null();
-        is_known.then(|| CStr::from_ptr(told.dli_fname).to_string_lossy().into_owned())?
+        let is_known = libc::dladdr(address.as_ptr(), &mut told) != 0;
+        text_of(told.dli_fname).filter(|_| is_known)?
     };
     Path::new(&path).file_stem().map(|name| name.to_string_lossy().into_owned())
 }

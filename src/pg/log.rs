@@ -80,9 +80,15 @@ unsafe fn text_of<'a>(text: *const c_char) -> &'a [u8] {
     if text.is_null() { &[] } else { unsafe { CStr::from_ptr(text) }.to_bytes() }
 }
 
-/// Writes a line to the server's log, and to nobody else.
-pub fn log_line(message: String, detail: String) {
+/// Writes a line to the server's log, and to nobody else. The DETAIL and the HINT may be empty.
+pub fn log_line(message: &str, detail: &str, hint: &str) {
     let code = PgSqlErrorCode::ERRCODE_SUCCESSFUL_COMPLETION;
-    let [message, detail] = [message, detail].map(|text| legible(&text));
-    ErrorReport::new(code, message, function_name!()).set_detail(detail).report(PgLogLevel::LOG_SERVER_ONLY);
+    let mut report = ErrorReport::new(code, legible(message), function_name!());
+    if !detail.is_empty() {
+        report = report.set_detail(legible(detail));
+    }
+    if !hint.is_empty() {
+        report = report.set_hint(hint);
+    }
+    report.report(PgLogLevel::LOG_SERVER_ONLY);
 }

@@ -88,16 +88,14 @@ unsafe fn spare() -> *mut pg_sys::ErrorData {
     let flags = (pg_sys::MCXT_ALLOC_NO_OOM | pg_sys::MCXT_ALLOC_ZERO) as i32;
     // SAFETY: both allocations are checked before they are written to. An ErrorData of zeros is one without texts.
     unsafe {
-        let error: *mut pg_sys::ErrorData =
-            pg_sys::MemoryContextAllocExtended(COPIES.get(), size_of::<pg_sys::ErrorData>(), flags).cast();
-        let message: *mut std::ffi::c_char =
-            pg_sys::MemoryContextAllocExtended(COPIES.get(), MESSAGE.len(), flags).cast();
-        if error.is_null() || message.is_null() {
-            for allocated in [error.cast::<c_void>(), message.cast()] {
-                if !allocated.is_null() {
-                    pg_sys::pfree(allocated);
-                }
-            }
+        let allocate = |bytes| pg_sys::MemoryContextAllocExtended(COPIES.get(), bytes, flags);
+        let error: *mut pg_sys::ErrorData = allocate(size_of::<pg_sys::ErrorData>()).cast();
+        if error.is_null() {
+            return error;
+        }
+        let message: *mut std::ffi::c_char = allocate(MESSAGE.len()).cast();
+        if message.is_null() {
+            pg_sys::pfree(error.cast());
             return std::ptr::null_mut();
         }
         message.copy_from_nonoverlapping(MESSAGE.as_ptr().cast(), MESSAGE.len());
@@ -188,21 +186,6 @@ unsafe impl GlobalAlloc for Careful {
         // SAFETY: as the caller warrants.
         let memory = unsafe { System.alloc(layout) };
         if memory.is_null() { ARENA.allocate(layout) } else { memory }
-    }
-
-    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: as the caller warrants. The memory from the arena is as large as was asked for.
-        unsafe {
-            let memory = System.alloc_zeroed(layout);
-            if !memory.is_null() {
-                return memory;
-            }
-            let memory = ARENA.allocate(layout);
-            if !memory.is_null() {
-                memory.write_bytes(0, layout.size());
-            }
-            memory
-        }
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {

@@ -28,24 +28,18 @@ impl<T: Default> Own<T> {
     ///
     /// Whoever comes here while `work` runs gets the default, which is dropped afterwards. So this never panics.
     pub fn with<R>(&self, work: impl FnOnce(&mut T) -> R) -> R {
-        match self.begin_use() {
-            // SAFETY: the process has one thread, and the mark lets nobody else have the value.
-            Some(_in_use) => work(unsafe { &mut *self.value.get() }.get_or_insert_default()),
-            None => work(&mut T::default()),
+        if self.in_use.replace(true) {
+            return work(&mut T::default());
         }
+        in_critical_section(true);
+        let _in_use = InUse(&self.in_use);
+        // SAFETY: the process has one thread, and the mark lets nobody else have the value.
+        work(unsafe { &mut *self.value.get() }.get_or_insert_default())
     }
 
     /// Takes the value out, and leaves the default.
     pub fn take(&self) -> T {
         self.with(std::mem::take)
-    }
-
-    fn begin_use(&self) -> Option<InUse<'_>> {
-        if self.in_use.replace(true) {
-            return None;
-        }
-        in_critical_section(true);
-        Some(InUse(&self.in_use))
     }
 }
 

@@ -6,7 +6,7 @@
 //! request takes, where a guard encloses all calls of one step.
 
 use pgrx::pg_sys::{self, Datum, LOCKMODE, Oid, Relation};
-use std::ffi::{c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 
 /// Runs `work` under one guard.
 ///
@@ -17,6 +17,16 @@ use std::ffi::{c_int, c_void};
 pub unsafe fn guarded<T>(work: impl FnOnce() -> T) -> T {
     // SAFETY: as the caller warrants. A backend has one thread.
     unsafe { pg_sys::submodules::ffi::pg_guard_ffi_boundary(work) }
+}
+
+/// A copy of a text of the server's; `None` where that is null.
+///
+/// # Safety
+///
+/// The pointer is null or that of a terminated string.
+pub unsafe fn text_of(text: *const c_char) -> Option<String> {
+    // SAFETY: as the caller warrants.
+    (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
 }
 
 // SAFETY: as PostgreSQL declares them, in all supported versions.

@@ -1,6 +1,6 @@
 //! The role whose rights count, and acting as another role.
 
-use super::raw::harmless;
+use super::raw::{harmless, text_of};
 use pgrx::{Spi, pg_sys};
 use std::ffi::CStr;
 
@@ -18,10 +18,8 @@ pub fn has_privileges_of(owner: pg_sys::Oid) -> bool {
 
 /// The name of a role; `None` if the role was dropped.
 pub fn role_name(role: pg_sys::Oid) -> Option<String> {
-    // SAFETY: returns a string in the current memory context, or null.
-    let name = unsafe { pg_sys::GetUserNameFromId(role, true) };
-    // SAFETY: the string is not null and is terminated.
-    (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned())
+    // SAFETY: returns a terminated string in the current memory context, or null.
+    unsafe { text_of(pg_sys::GetUserNameFromId(role, true)) }
 }
 
 /// The name of the role whose rights count, which says who did something also after the role was dropped. It is empty if
@@ -39,17 +37,8 @@ pub fn login_name() -> String {
 
 /// What the client calls itself.
 pub fn application_name() -> String {
-    unsafe extern "C" {
-        static application_name: *const std::ffi::c_char;
-    }
     // SAFETY: the value of a setting, a terminated string or null.
-    unsafe {
-        if application_name.is_null() {
-            String::new()
-        } else {
-            CStr::from_ptr(application_name).to_string_lossy().into_owned()
-        }
-    }
+    unsafe { text_of(pg_sys::application_name) }.unwrap_or_default()
 }
 
 /// Runs `work` as the role `owner`. SQL on our tables is executed so, since nobody but their owner has a privilege on them.

@@ -1,8 +1,8 @@
 //! The server: its clock, its state and its limits.
 
-use super::backend::{statuses, text_of};
-use super::raw::harmless;
-use pgrx::pg_sys;
+use super::backend::statuses;
+use super::raw::{harmless, text_of};
+use pgrx::{FromDatum, pg_sys};
 use std::ffi::CStr;
 
 /// The present time by the wall clock, in microseconds since 2000-01-01 UTC.
@@ -14,7 +14,7 @@ pub fn now_us() -> i64 {
 /// A moment in microseconds since 2000-01-01 UTC, as SQL shows it.
 pub fn describe_moment(us: i64) -> String {
     // SAFETY: the function takes a timestamptz and gives a terminated string.
-    unsafe { CStr::from_ptr(pg_sys::timestamptz_to_str(us)) }.to_string_lossy().into_owned()
+    unsafe { text_of(pg_sys::timestamptz_to_str(us)) }.unwrap_or_default()
 }
 
 /// A moment for programs: in the form of ISO 8601, with the time zone of the session.
@@ -23,17 +23,14 @@ pub fn iso_moment(us: i64) -> String {
     unsafe {
         let text =
             pg_sys::JsonEncodeDateTime(std::ptr::null_mut(), us.into(), pg_sys::TIMESTAMPTZOID, std::ptr::null());
-        CStr::from_ptr(text).to_string_lossy().into_owned()
+        text_of(text).unwrap_or_default()
     }
 }
 
 /// The version of our extension in this database; `None` if the database does not have the extension.
 pub fn extension_version() -> Option<String> {
-    const COLUMNS: usize = pg_sys::Natts_pg_extension as usize;
-    let mut values = [pg_sys::Datum::null(); COLUMNS];
-    let mut nulls = [true; COLUMNS];
-    // SAFETY: the catalog is open and locked during the scan. The scan key has the type of its column. The arrays have
-    // as many elements as the catalog has columns. The text is copied while the row is valid.
+    // SAFETY: the catalog is open and locked during the scan. The scan key has the type of its column. The text is copied
+    // while the row is valid.
     unsafe {
         let catalog = pg_sys::table_open(pg_sys::ExtensionRelationId, pg_sys::AccessShareLock as i32);
         let mut key: pg_sys::ScanKeyData = std::mem::zeroed();
@@ -48,9 +45,10 @@ pub fn extension_version() -> Option<String> {
         let scan = pg_sys::systable_beginscan(catalog, index, true, std::ptr::null_mut(), 1, &mut key);
         let row = pg_sys::systable_getnext(scan);
         let version = (!row.is_null()).then(|| {
-            pg_sys::heap_deform_tuple(row, (*catalog).rd_att, values.as_mut_ptr(), nulls.as_mut_ptr());
-            let column = pg_sys::Anum_pg_extension_extversion as usize - 1;
-            <String as pgrx::FromDatum>::from_datum(values[column], nulls[column]).unwrap_or_default()
+            let mut null = false;
+            let column = pg_sys::Anum_pg_extension_extversion as i32;
+            let version = pg_sys::heap_getattr(row, column, (*catalog).rd_att, &mut null);
+            String::from_datum(version, null).unwrap_or_default()
         });
         pg_sys::systable_endscan(scan);
         pg_sys::table_close(catalog, pg_sys::AccessShareLock as i32);
@@ -67,7 +65,7 @@ pub fn current_database() -> pg_sys::Oid {
 /// The name of that database.
 pub fn current_database_name() -> String {
     // SAFETY: called in a transaction; gives null or a terminated string.
-    unsafe { text_of(pg_sys::get_database_name(pg_sys::MyDatabaseId)) }
+    unsafe { text_of(pg_sys::get_database_name(pg_sys::MyDatabaseId)) }.unwrap_or_default()
 }
 
 /// The identifier that PostgreSQL made for the data of this server with initdb. A standby has that of its primary, and a
@@ -144,10 +142,7 @@ pub fn lock_table_size() -> usize {
 pub fn setting(name: &str) -> Option<String> {
     let name = std::ffi::CString::new(name).ok()?;
     // SAFETY: the name is terminated. The value is null or a terminated string, which is copied at once.
-    unsafe {
-        let value = pg_sys::GetConfigOption(name.as_ptr(), true, false);
-        (!value.is_null()).then(|| CStr::from_ptr(value).to_string_lossy().into_owned())
-    }
+    unsafe { text_of(pg_sys::GetConfigOption(name.as_ptr(), true, false)) }
 }
 
 /// What a text means as the value of a setting of time, in milliseconds; `None` if it means nothing.

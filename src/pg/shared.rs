@@ -5,13 +5,13 @@
 
 use super::own::Own;
 use pgrx::pg_sys;
-use std::cell::Cell;
 use std::ffi::{CStr, c_int, c_void};
 use std::marker::PhantomData;
+use std::rc::Rc;
 use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 
 /// What a part of the library wants of the shared memory.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub struct WantedMemory {
     /// The name of the memory and of its locks.
     pub name: &'static CStr,
@@ -22,7 +22,7 @@ pub struct WantedMemory {
     /// The number of lightweight locks.
     pub locks: usize,
     /// Called once the memory, which is all zeros, and the locks are there.
-    pub made: fn(*mut u8, Locks),
+    pub made: Rc<dyn Fn(*mut u8, Locks)>,
     /// Called when the postmaster ends, with whether it ends without an error, as it also does on an immediate stop. No
     /// other process lives then.
     pub ending: fn(bool),
@@ -112,17 +112,22 @@ impl<T> Shared<T> {
         Shared(AtomicPtr::new(std::ptr::null_mut()))
     }
 
-    /// Asks for its memory, while the postmaster preloads the library. `made` is to call [`Shared::made`].
-    pub fn want(&self, name: &'static CStr, made: fn(*mut u8, Locks)) {
-        let bytes = || size_of::<T>();
-        want_shared(WantedMemory { name, bytes, bytes_beside: || 0, locks: 1, made, ending: |_| {} });
+    /// Asks for its memory, while the postmaster preloads the library.
+    pub fn want(&'static self, name: &'static CStr) {
+        self.want_and(name, || {});
     }
 
-    /// Notes where it is. After a crash the postmaster makes it again, perhaps at another place.
-    pub fn made(&self, memory: *mut u8, locks: Locks) {
-        // SAFETY: the memory has the value's size, stays as long as the process, and has one lock.
-        let guarded = unsafe { Guarded::new(memory.cast(), locks, 0) };
-        self.0.store(Box::into_raw(Box::new(guarded)), Relaxed);
+    /// As [`Shared::want`]. `then` is called when the value is there. After a crash the postmaster makes it again, perhaps at
+    /// another place.
+    pub fn want_and(&'static self, name: &'static CStr, then: fn()) {
+        let made = move |memory: *mut u8, locks| {
+            // SAFETY: the memory has the value's size, stays as long as the process, and has one lock.
+            let guarded = unsafe { Guarded::new(memory.cast(), locks, 0) };
+            self.0.store(Box::into_raw(Box::new(guarded)), Relaxed);
+            then();
+        };
+        let (bytes, bytes_beside) = (|| size_of::<T>(), || 0);
+        want_shared(WantedMemory { name, bytes, bytes_beside, locks: 1, made: Rc::new(made), ending: |_| {} });
     }
 
     fn guarded(&self) -> Option<&Guarded<T>> {
@@ -171,7 +176,7 @@ impl<T> Guarded<T> {
     pub fn lock(&self) -> Exclusive<'_, T> {
         // SAFETY: the lock is in shared memory.
         unsafe { pg_sys::LWLockAcquire(self.lock, pg_sys::LWLockMode::LW_EXCLUSIVE) };
-        Exclusive { lock: self.lock, value: self.value, unwinding: std::thread::panicking(), of: PhantomData }
+        Exclusive { of: self, unwinding: std::thread::panicking() }
     }
 
     /// Uses the value where there is one process only: in the postmaster, before it starts others or after they have
@@ -187,11 +192,9 @@ impl<T> Guarded<T> {
 
 /// The value, while the lock is held.
 pub struct Exclusive<'a, T> {
-    lock: *mut pg_sys::LWLock,
-    value: *mut T,
+    of: &'a Guarded<T>,
     /// Whether an error was unwinding when the lock was taken.
     unwinding: bool,
-    of: PhantomData<&'a T>,
 }
 
 impl<T> std::ops::Deref for Exclusive<'_, T> {
@@ -199,14 +202,14 @@ impl<T> std::ops::Deref for Exclusive<'_, T> {
 
     fn deref(&self) -> &T {
         // SAFETY: the lock is held alone.
-        unsafe { &*self.value }
+        unsafe { &*self.of.value }
     }
 }
 
 impl<T> std::ops::DerefMut for Exclusive<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
         // SAFETY: the lock is held alone.
-        unsafe { &mut *self.value }
+        unsafe { &mut *self.of.value }
     }
 }
 
@@ -215,7 +218,7 @@ impl<T> Drop for Exclusive<'_, T> {
         // If an error was raised under the lock, the end of the transaction releases the lock.
         if std::thread::panicking() == self.unwinding {
             // SAFETY: the lock was taken by Guarded::lock().
-            unsafe { pg_sys::LWLockRelease(self.lock) }
+            unsafe { pg_sys::LWLockRelease(self.of.lock) }
         }
     }
 }
@@ -289,24 +292,15 @@ impl<E> SharedHash<E> {
     }
 }
 
-thread_local! {
-    static PLACE: Cell<Option<usize>> = const { Cell::new(None) };
-}
-
 /// The place of this process among all backends, from 0 to below [`super::max_backends`]. `None`: it is no backend.
 pub fn backend_place() -> Option<usize> {
-    if let Some(place) = PLACE.get() {
-        return Some(place);
-    }
     // SAFETY: variables of the process.
     #[cfg(any(feature = "pg17", feature = "pg18"))]
     let place = unsafe { pg_sys::MyProcNumber };
     // SAFETY: as above.
     #[cfg(not(any(feature = "pg17", feature = "pg18")))]
     let place = unsafe { pg_sys::MyBackendId } - 1;
-    let place = usize::try_from(place).ok().filter(|place| (*place as i64) < super::server::max_backends());
-    PLACE.set(place);
-    place
+    usize::try_from(place).ok().filter(|place| (*place as i64) < super::server::max_backends())
 }
 
 /// A text of limited length, in shared memory. Zeros are the empty text.
@@ -323,16 +317,10 @@ impl<const N: usize> SharedText<N> {
 
     /// The beginning of a text, as much of it as there is room for.
     pub fn of(text: &str) -> SharedText<N> {
-        let mut shared = SharedText::EMPTY;
-        shared.set(text);
-        shared
-    }
-
-    /// Sets it, to as much of a text as there is room for.
-    pub fn set(&mut self, text: &str) {
         let length = text.floor_char_boundary(N);
-        self.bytes[..length].copy_from_slice(&text.as_bytes()[..length]);
-        self.length = length as u16;
+        let mut shared = SharedText { length: length as u16, ..SharedText::EMPTY };
+        shared.bytes[..length].copy_from_slice(&text.as_bytes()[..length]);
+        shared
     }
 
     /// The text.

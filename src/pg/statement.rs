@@ -1,8 +1,10 @@
 //! Statements that a backend prepares once. PostgreSQL plans them, and decides whether the current role may execute them.
 
 use super::durable::Writer;
+use super::heap::tuple_attribute;
 use super::jsonb::Jsonb;
 use super::own::Own;
+use super::raw::text_of;
 use pgrx::{FromDatum, pg_sys};
 use std::collections::HashMap;
 use std::ffi::{CString, c_char};
@@ -55,13 +57,11 @@ impl Statement {
         &self,
         values: &[Option<pg_sys::Datum>],
         sight: Sight,
-        read: impl FnOnce(&FoundRow) -> T,
+        read: impl Fn(&FoundRow) -> T,
     ) -> (u64, Option<T>) {
-        let (mut read, mut first) = (Some(read), None);
+        let mut first = None;
         let processed = self.run(values, sight, |row| {
-            if let Some(read) = read.take() {
-                first = Some(read(row));
-            }
+            first.get_or_insert_with(|| read(row));
         });
         (processed, first)
     }
@@ -139,18 +139,11 @@ impl<K: Eq + Hash> Statements<K> {
         drop(former);
         statement
     }
-
-    /// Forgets them all.
-    pub fn forget(&self) {
-        // As above.
-        let statements = self.0.take();
-        drop(statements);
-    }
 }
 
 impl Drop for Statement {
     fn drop(&mut self) {
-        // SAFETY: the plan is kept, and this was the only pointer to it. If it is executing, whoever does so counts too.
+        // SAFETY: the plan is kept, and this was the only pointer to it. Whoever executes it counts, or has borrowed it.
         unsafe { pg_sys::SPI_freeplan(self.plan) };
     }
 }
@@ -188,22 +181,42 @@ impl FoundRow {
 
     /// A jsonb, copied.
     pub fn jsonb(&self, column: usize) -> Option<Jsonb> {
-        let mut null = false;
-        // SAFETY: as in get(). The copy is made in the caller's memory context.
+        let value = self.get::<Jsonb>(column)?;
+        // SAFETY: the row is valid while it is read. The copy is made in the caller's memory context.
         unsafe {
-            let value = pg_sys::SPI_getbinval(self.tuple, self.shape, column as i32 + 1, &mut null);
-            if null {
-                return None;
-            }
             let own = pg_sys::MemoryContextSwitchTo(self.context);
-            let copy = pg_sys::pg_detoast_datum_copy(value.cast_mut_ptr());
+            let copy = Jsonb::copied(value.datum());
             pg_sys::MemoryContextSwitchTo(own);
-            Jsonb::from_datum(copy.into(), false)
+            Some(copy)
         }
     }
 
     /// The transaction that wrote the row, from a column that has the row's `xmin`.
     pub fn writer(&self, column: usize) -> Option<Writer> {
         self.get::<pg_sys::TransactionId>(column).map(Writer::of_xid)
+    }
+}
+
+/// The names of the columns that a query gives, found without running it; `None` if it is not one statement that gives
+/// rows.
+pub fn columns_of(query: &str) -> Option<Vec<String>> {
+    let query = CString::new(query).expect("a text value has no NUL");
+    // SAFETY: SPI is connected for as long as the plan is used, and SPI_finish() frees the plan. A plan that a cursor could
+    // run has one source, which describes its rows. An ERROR inside ends the (sub)transaction, and with it the connection.
+    unsafe {
+        pg_sys::SPI_connect();
+        let plan = pg_sys::SPI_prepare(query.as_ptr(), 0, std::ptr::null_mut());
+        let columns = (!plan.is_null() && pg_sys::SPI_is_cursor_plan(plan)).then(|| {
+            let source: *mut pg_sys::CachedPlanSource =
+                pg_sys::list_nth(pg_sys::SPI_plan_get_plan_sources(plan), 0).cast();
+            let shape = (*source).resultDesc;
+            let name = |number| {
+                let column = tuple_attribute(shape, number);
+                text_of((*column).attname.data.as_ptr()).unwrap_or_default()
+            };
+            (0..(*shape).natts as usize).map(name).collect()
+        });
+        pg_sys::SPI_finish();
+        columns
     }
 }

@@ -6,18 +6,23 @@
 
 use super::attempt::in_rust;
 use super::own::Own;
+use super::raw::text_of;
 use crate::error::Error;
 use pgrx::{PgList, pg_guard, pg_sys};
 use std::ffi::CStr;
 use std::rc::Rc;
 
-/// The journal that a statement is at work on.
-static AT_WORK_ON: Own<Option<String>> = Own::new();
-
 /// What is to be done once a statement is planned, before it is executed, with the tables that it uses.
 pub type OncePlanned = Rc<dyn Fn(&[pg_sys::Oid])>;
 
-static ONCE_PLANNED: Own<Option<OncePlanned>> = Own::new();
+/// A journal that statements are at work on.
+struct AtWork {
+    journal: String,
+    /// What is to be done once the first of them is planned.
+    once_planned: Option<OncePlanned>,
+}
+
+static AT_WORK: Own<Option<AtWork>> = Own::new();
 
 /// The hooks that were there before ours.
 static mut NEXT_NEEDED: pg_sys::needs_fmgr_hook_type = None;
@@ -38,18 +43,16 @@ pub fn init_trusted() {
 /// `check` is called when the first of them is planned, and may refuse the tables that it uses.
 pub fn without_users_code<T>(journal: &str, check: OncePlanned, work: impl FnOnce() -> T) -> T {
     /// Restores what was, also when an error unwinds.
-    struct Former(Option<String>);
+    struct Former(Option<AtWork>);
     impl Drop for Former {
         fn drop(&mut self) {
-            AT_WORK_ON.with(|journal| *journal = self.0.take());
-            let check = ONCE_PLANNED.take();
-            drop(check);
+            let ended = AT_WORK.with(|at_work| std::mem::replace(at_work, self.0.take()));
+            drop(ended);
         }
     }
 
-    let _former = Former(AT_WORK_ON.with(|former| former.replace(journal.to_owned())));
-    let none = ONCE_PLANNED.with(|once| once.replace(check));
-    drop(none);
+    let now = AtWork { journal: journal.to_owned(), once_planned: Some(check) };
+    let _former = Former(AT_WORK.with(|at_work| at_work.replace(now)));
     work()
 }
 
@@ -59,19 +62,21 @@ pub fn without_users_code<T>(journal: &str, check: OncePlanned, work: impl FnOnc
 /// The statement is planned and started. The frames from here to whoever catches PostgreSQL's errors own nothing that needs
 /// a destructor.
 pub(super) unsafe fn is_planned(query: *const pg_sys::QueryDesc) {
-    if ONCE_PLANNED.with(|once| once.is_none()) {
+    let is_first = |at_work: &AtWork| at_work.once_planned.is_some();
+    if !AT_WORK.with(|at_work| at_work.as_ref().is_some_and(is_first)) {
         return;
     }
     // SAFETY: as the caller warrants. The text is a terminated string. The entries of a range table are nodes of this type.
     unsafe {
         // A planner that another library brings may execute statements of its own first.
         let text = CStr::from_ptr((*query).sourceText).to_bytes();
-        let names = |journal: &String| text.windows(journal.len()).any(|part| part == journal.as_bytes());
-        if !AT_WORK_ON.with(|journal| journal.as_ref().is_some_and(names)) {
+        let is_named =
+            |AtWork { journal, .. }: &AtWork| text.windows(journal.len()).any(|part| part == journal.as_bytes());
+        if !AT_WORK.with(|at_work| at_work.as_ref().is_some_and(is_named)) {
             return;
         }
         in_rust(|| {
-            let check = ONCE_PLANNED.take();
+            let check = AT_WORK.with(|at_work| at_work.as_mut()?.once_planned.take());
             let entries = PgList::<pg_sys::RangeTblEntry>::from_pg((*(*query).plannedstmt).rtable);
             let tables = entries.iter_ptr().filter(|entry| (**entry).rtekind == pg_sys::RTEKind::RTE_RELATION);
             let tables: Vec<pg_sys::Oid> = tables.map(|entry| (*entry).relid).collect();
@@ -107,24 +112,31 @@ unsafe extern "C-unwind" fn called(
 }
 
 fn check(function: pg_sys::Oid) {
-    let journal = AT_WORK_ON.with(|journal| journal.clone());
+    let journal = AT_WORK.with(|at_work| at_work.as_ref().map(|at_work| at_work.journal.clone()));
     let Some(journal) = journal.filter(|_| !belongs_to_superuser(function)) else { return };
     // SAFETY: the function is there. Its name is a terminated string.
-    let name = unsafe { CStr::from_ptr(pg_sys::format_procedure_qualified(function)) }.to_string_lossy();
+    let name = unsafe { text_of(pg_sys::format_procedure_qualified(function)) }.unwrap_or_default();
     let detail = format!("Its use would call {name}, a function that does not belong to a superuser.");
     Error::UnfitJournal { journal, detail }.raise()
 }
 
+/// PostgreSQL itself raises an error for a function that is gone.
 fn belongs_to_superuser(function: pg_sys::Oid) -> bool {
+    let owner = with_function(function, |form| form.proowner);
+    // SAFETY: looks up the role in a cache of the backend.
+    owner.is_none_or(|owner| unsafe { pg_sys::superuser_arg(owner) })
+}
+
+/// What `read` makes of a function's row of `pg_proc`; `None` if the function is gone.
+pub(super) fn with_function<T>(function: pg_sys::Oid, read: impl FnOnce(&pg_sys::FormData_pg_proc) -> T) -> Option<T> {
     let (cache, none) = (pg_sys::SysCacheIdentifier::PROCOID as i32, pg_sys::Datum::null());
-    // SAFETY: a row of pg_proc is read while it is held. PostgreSQL itself raises an error for a function that is gone.
+    // SAFETY: the row is read while it is held.
     unsafe {
         let row = pg_sys::SearchSysCache(cache, function.into(), none, none, none);
-        if row.is_null() {
-            return true;
-        }
-        let owner = (*pg_sys::GETSTRUCT(row).cast::<pg_sys::FormData_pg_proc>()).proowner;
-        pg_sys::ReleaseSysCache(row);
-        pg_sys::superuser_arg(owner)
+        (!row.is_null()).then(|| {
+            let made = read(&*pg_sys::GETSTRUCT(row).cast());
+            pg_sys::ReleaseSysCache(row);
+            made
+        })
     }
 }

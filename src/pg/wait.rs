@@ -14,13 +14,6 @@ struct LockTimeoutMs {
 }
 
 impl LockTimeoutMs {
-    /// Sets our bound; `None` if the user's own `lock_timeout` is as short or shorter.
-    fn bounded_by(wait_us: i64) -> Option<LockTimeoutMs> {
-        let ms = i32::try_from(wait_us.div_euclid(1000).max(1)).unwrap_or(i32::MAX);
-        let callers = LockTimeoutMs::of_caller();
-        if callers > 0 && callers <= ms { None } else { Some(LockTimeoutMs::set(ms)) }
-    }
-
     /// What is in force now; 0 is no bound.
     fn of_caller() -> i32 {
         // SAFETY: a variable of this backend, which has one thread.
@@ -70,9 +63,9 @@ pub fn bounded<T>(wait_us: Option<i64>, work: impl FnOnce() -> T) -> Option<T> {
 /// Unlike [`bounded`] it replaces the error of the lock manager and does not swallow it. So it needs no subtransaction,
 /// nor a transaction id for one. A cancel that comes in the moment of the timeout ends the call by this error.
 pub fn bounded_or_error<T>(wait_us: Option<i64>, work: impl FnOnce() -> T, timed_out: impl FnOnce() -> Error) -> T {
-    let Some(bound) = wait_us.and_then(LockTimeoutMs::bounded_by) else {
-        return work();
-    };
+    let ms = wait_us.map(|us| i32::try_from(us.div_euclid(1000).max(1)).unwrap_or(i32::MAX));
+    let Some(ms) = ms.filter(|ms| !(1..=*ms).contains(&LockTimeoutMs::of_caller())) else { return work() };
+    let bound = LockTimeoutMs::set(ms);
     let ran_out = |error: &CaughtError| {
         (report_of(error).sql_error_code() == PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE).then_some(())
     };
@@ -167,31 +160,27 @@ impl Deadline {
 }
 
 /// A transaction, perhaps a prepared one, that holds a lock.
-pub struct Holder(pg_sys::VirtualTransactionId);
-
-impl PartialEq for Holder {
-    fn eq(&self, other: &Holder) -> bool {
-        self.parts() == other.parts()
-    }
+#[derive(PartialEq, Eq)]
+pub struct Holder {
+    /// The place of its backend.
+    place: i32,
+    /// Its number there.
+    number: u32,
 }
 
 impl Holder {
     /// The transaction that `pg_locks` shows as this `virtualtransaction`; `None` if that is no such name.
     pub fn named(name: &str) -> Option<Holder> {
         let (place, number) = name.split_once('/')?;
-        let (place, number): (i32, u32) = (place.parse().ok()?, number.parse().ok()?);
-        #[cfg(any(feature = "pg17", feature = "pg18"))]
-        let id = pg_sys::VirtualTransactionId { procNumber: place, localTransactionId: number };
-        #[cfg(not(any(feature = "pg17", feature = "pg18")))]
-        let id = pg_sys::VirtualTransactionId { backendId: place, localTransactionId: number };
-        Some(Holder(id))
+        Some(Holder { place: place.parse().ok()?, number: number.parse().ok()? })
     }
 
-    fn parts(&self) -> (i32, u32) {
+    fn of(id: &pg_sys::VirtualTransactionId) -> Holder {
         #[cfg(any(feature = "pg17", feature = "pg18"))]
-        return (self.0.procNumber, self.0.localTransactionId);
+        let place = id.procNumber;
         #[cfg(not(any(feature = "pg17", feature = "pg18")))]
-        return (self.0.backendId, self.0.localTransactionId);
+        let place = id.backendId;
+        Holder { place, number: id.localTransactionId }
     }
 
     /// Its process; `None` for a prepared transaction, and for one that has just ended. A prepared transaction keeps the
@@ -200,27 +189,31 @@ impl Holder {
         // SAFETY: declared as PostgreSQL declares it. It gives the process in that place, or null if the place is free.
         unsafe {
             #[cfg(any(feature = "pg17", feature = "pg18"))]
-            let process = pg_sys::ProcNumberGetProc(self.0.procNumber);
+            let process = pg_sys::ProcNumberGetProc(self.place);
             #[cfg(not(any(feature = "pg17", feature = "pg18")))]
             let process = {
                 unsafe extern "C-unwind" {
                     fn BackendIdGetProc(backend: std::ffi::c_int) -> *mut pg_sys::PGPROC;
                 }
-                BackendIdGetProc(self.0.backendId)
+                BackendIdGetProc(self.place)
             };
             #[cfg(any(feature = "pg17", feature = "pg18"))]
             let transaction = |process: &pg_sys::PGPROC| process.vxid.lxid;
             #[cfg(not(any(feature = "pg17", feature = "pg18")))]
             let transaction = |process: &pg_sys::PGPROC| process.lxid;
-            let at_work = process.as_ref().filter(|process| transaction(process) == self.0.localTransactionId);
+            let at_work = process.as_ref().filter(|process| transaction(process) == self.number);
             at_work.map(|process| process.pid).filter(|pid| *pid != 0)
         }
     }
 
     /// Waits for the end of the transaction.
     pub fn wait(&self) {
+        #[cfg(any(feature = "pg17", feature = "pg18"))]
+        let id = pg_sys::VirtualTransactionId { procNumber: self.place, localTransactionId: self.number };
+        #[cfg(not(any(feature = "pg17", feature = "pg18")))]
+        let id = pg_sys::VirtualTransactionId { backendId: self.place, localTransactionId: self.number };
         // SAFETY: it returns at once if the transaction has ended meanwhile.
-        unsafe { pg_sys::VirtualXactLock(self.0, true) };
+        unsafe { pg_sys::VirtualXactLock(id, true) };
     }
 }
 
@@ -230,7 +223,7 @@ pub fn lock_holders(tag: &pg_sys::LOCKTAG, mode: i32) -> Vec<Holder> {
     // SAFETY: the tag is valid. The list has as many elements as `count` says, and is freed with the memory context.
     unsafe {
         let holders = pg_sys::GetLockConflicts(tag, mode, &mut count);
-        std::slice::from_raw_parts(holders, count.unsigned_abs() as usize).iter().map(|vxid| Holder(*vxid)).collect()
+        std::slice::from_raw_parts(holders, count.unsigned_abs() as usize).iter().map(Holder::of).collect()
     }
 }
 

@@ -20,8 +20,7 @@ use crate::store::sql;
 
 /// Waits for the transactions that may have executed requests of the session. The caller has the session's lock.
 pub fn wait(session: &StandingSession, deadline: Deadline) -> Result<(), Error> {
-    let sort = Sort::of(session);
-    let holders = sort.holders(session)?;
+    let holders = holders(session)?;
     if holders.iter().any(|(_, pid)| *pid == pg::process_id()) {
         return Err(Error::ExportsOwn { session: session.name.clone() });
     }
@@ -31,7 +30,7 @@ pub fn wait(session: &StandingSession, deadline: Deadline) -> Result<(), Error> 
         })?;
         if pg::bounded(deadline.left_us(), || holder.wait()).is_none() {
             let (name, request) = (session.name.clone(), at_work_in(session));
-            return Err(Error::NotAtRest { session: name, request, holders: in_words(&sort.holders(session)?)? });
+            return Err(Error::NotAtRest { session: name, request, holders: in_words(&self::holders(session)?)? });
         }
     }
     Ok(())
@@ -40,59 +39,42 @@ pub fn wait(session: &StandingSession, deadline: Deadline) -> Result<(), Error> 
 /// A request of the session that is at work, where the library is preloaded, so that this is known by name.
 fn at_work_in(session: &StandingSession) -> Option<RequestName> {
     let mut named = in_flight::read().into_iter().filter_map(|request| request.named);
-    let of_it = |named: &Named| named.owner == session.owner && named.session == session.name;
+    let of_it = |named: &Named| named.entry.owner == session.owner && named.session == session.name;
     named.find(of_it).map(|named| RequestName::new(&named.session, &named.request))
 }
 
-/// What those hold who are at work.
-#[derive(Clone, Copy)]
-enum Sort {
-    /// Claims.
-    Claims,
-    /// The tables of outcomes, to write them.
-    Tables,
-}
-
-impl Sort {
-    fn of(session: &StandingSession) -> Sort {
-        if session.inbox { Sort::Tables } else { Sort::Claims }
-    }
-
-    /// The transactions that hold such a lock now, as `pg_locks` names them, and their processes; 0 for prepared ones.
-    fn holders(self, session: &StandingSession) -> Result<Vec<(String, i32)>, Error> {
-        let (holds, arguments) = match self {
-            Sort::Claims => (
-                format!(
-                    "l.locktype OPERATOR(pg_catalog.=) 'advisory' AND l.objsubid OPERATOR(pg_catalog.=) {}
-                     AND (((l.classid::pg_catalog.int8 OPERATOR(pg_catalog.<<) 32) OPERATOR(pg_catalog.|) l.objid::pg_catalog.int8)
-                            OPERATOR(pg_catalog.<>) ALL ($1)
-                          OR l.pid OPERATOR(pg_catalog.=) pg_catalog.pg_backend_pid())",
-                    LockClass::Request as u16
-                ),
-                vec![locks_of_others(session).into()],
-            ),
-            Sort::Tables => (
-                format!(
-                    "l.locktype OPERATOR(pg_catalog.=) 'relation' AND l.mode OPERATOR(pg_catalog.=) '{WRITES}'
-                     AND l.relation OPERATOR(pg_catalog.=) ANY ({TABLES})"
-                ),
-                Vec::new(),
-            ),
-        };
-        let query = format!(
-            "SELECT DISTINCT l.virtualtransaction, COALESCE(l.pid, 0) FROM pg_catalog.pg_locks l
-             WHERE l.granted AND {holds}
-               AND l.database OPERATOR(pg_catalog.=) (SELECT d.oid FROM pg_catalog.pg_database d
-                                                      WHERE d.datname OPERATOR(pg_catalog.=) pg_catalog.current_database())"
+/// The transactions at work in the session, as `pg_locks` names them, and their processes; 0 for prepared ones. In an inbox
+/// they hold the tables of outcomes, to write them, and otherwise claims.
+fn holders(session: &StandingSession) -> Result<Vec<(String, i32)>, Error> {
+    let (holds, arguments) = if session.inbox {
+        let holds = format!(
+            "l.locktype OPERATOR(pg_catalog.=) 'relation' AND l.mode OPERATOR(pg_catalog.=) '{WRITES}'
+             AND l.relation OPERATOR(pg_catalog.=) ANY ({TABLES})"
         );
-        sql::pairs(&query, &arguments)
-    }
+        (holds, Vec::new())
+    } else {
+        let holds = format!(
+            "l.locktype OPERATOR(pg_catalog.=) 'advisory' AND l.objsubid OPERATOR(pg_catalog.=) {}
+             AND (((l.classid::pg_catalog.int8 OPERATOR(pg_catalog.<<) 32) OPERATOR(pg_catalog.|) l.objid::pg_catalog.int8)
+                    OPERATOR(pg_catalog.<>) ALL ($1)
+                  OR l.pid OPERATOR(pg_catalog.=) pg_catalog.pg_backend_pid())",
+            LockClass::Request as u16
+        );
+        (holds, vec![locks_of_others(session).into()])
+    };
+    let query = format!(
+        "SELECT DISTINCT l.virtualtransaction, COALESCE(l.pid, 0) FROM pg_catalog.pg_locks l
+         WHERE l.granted AND {holds}
+           AND l.database OPERATOR(pg_catalog.=) (SELECT d.oid FROM pg_catalog.pg_database d
+                                                  WHERE d.datname OPERATOR(pg_catalog.=) pg_catalog.current_database())"
+    );
+    sql::pairs(&query, &arguments)
 }
 
 /// The claims of other sessions, by the numbers that name their locks, as far as shared memory knows them.
 fn locks_of_others(session: &StandingSession) -> Vec<i64> {
     let named = in_flight::read().into_iter().filter_map(|request| request.named);
-    named.filter(|named| named.session != session.name).map(|named| named.lock.cast_signed()).collect()
+    named.filter(|named| named.session != session.name).map(|named| named.entry.lock.cast_signed()).collect()
 }
 
 /// These transactions in words. Whoever is no monitor is not told who works with the sessions of others.

@@ -24,10 +24,9 @@ use crate::requests::journaled::{InJournal, slack_us};
 use crate::requests::keeping;
 use crate::requests::request::{self, Request};
 use crate::requests::start;
-use crate::requests::waiting::{self, Wait};
+use crate::requests::waiting::{self, Waiting};
 use crate::sessions::{liveness, resolve};
 use crate::transaction::told;
-use crate::wake::Sleeper;
 use pgrx::PgSqlErrorCode;
 use std::cell::Cell;
 
@@ -63,7 +62,9 @@ pub fn begin(request: &Request<'_>, payload: Option<Jsonb>, wait_us: Option<i64>
     let deadline = Deadline::after(wait_us);
     let begun = if pg::read_only() {
         call.replay_only(deadline)?
-    } else if let Some(replay) = call.replay_as_before()? {
+    } else if LAST_REPLAYED.get()
+        && let Attempt::Answered(replay) = call.attempt_without_lock(Seeker::Passer)?
+    {
         replay
     } else {
         open::reserve()?;
@@ -131,31 +132,20 @@ impl Asked<'_> {
         })
     }
 
-    /// Replays a committed outcome, if there is one, where the last begin was a replay too.
-    fn replay_as_before(&self) -> Result<Option<Begun>, Error> {
-        if !LAST_REPLAYED.get() {
-            return Ok(None);
-        }
-        Ok(match self.attempt_without_lock(Seeker::Passer)? {
-            Attempt::Answered(begun) => Some(begun),
-            _ => None,
-        })
-    }
-
     fn claim_or_answer(&self, deadline: Deadline) -> Result<Begun, Error> {
-        let (mut sleeper, mut wait, mut vanished) = (None, None, 0);
+        let (mut waiting, mut vanished) = (Waiting::until(deadline, self.request), 0);
         let kept = self.request.in_journal();
         if kept.is_none() {
             self.check_room()?;
         }
         loop {
             let attempt = match &kept {
-                None => self.attempt_under_lock(deadline, &mut wait)?,
+                None => self.attempt_under_lock(deadline, &mut waiting)?,
                 Some(kept) => self.attempt_in_journal(kept, deadline, &mut vanished)?,
             };
             match attempt {
                 Attempt::Answered(begun) => return Ok(begun),
-                Attempt::Leased(until) if !self.sleep(&mut sleeper, &mut wait, until, deadline) => {
+                Attempt::Leased(until) if !self.sleep(&mut waiting, until, deadline) => {
                     return Ok(Begun::InProgress(Some(until)));
                 }
                 Attempt::Leased(_) | Attempt::Vanished => {}
@@ -166,13 +156,13 @@ impl Asked<'_> {
     }
 
     /// Answers with the request's lock, or with a committed outcome: that stands, whoever has the lock.
-    fn attempt_under_lock(&self, deadline: Deadline, wait: &mut Option<Wait>) -> Result<Attempt, Error> {
+    fn attempt_under_lock(&self, deadline: Deadline, waiting: &mut Waiting<'_>) -> Result<Attempt, Error> {
         let claim = Tag::request(&self.lock);
         let mut claimed = waiting::take_at_once(self.request, &claim)?;
         let mut attempt =
             if claimed { self.attempt_with_lock(deadline)? } else { self.attempt_without_lock(Seeker::Beginner)? };
         if let Attempt::NoAnswer = attempt {
-            if !waiting::take(self.request, &claim, deadline, wait)? {
+            if !waiting.take(&claim)? {
                 return Ok(Attempt::RanOut);
             }
             claimed = true;
@@ -222,8 +212,7 @@ impl Asked<'_> {
         if self.aim != Aim::Claim {
             return self.tentatively(deadline, || Ok(kept.claim(expires_at)), |_| true);
         }
-        let what = || self.request.name().to_string();
-        let ran_out = || Error::WaitRanOut { what: what(), hint: WAIT_BY_ARGUMENT };
+        let ran_out = || Error::WaitRanOut { what: self.request.name().to_string(), hint: WAIT_BY_ARGUMENT };
         let claim = || kept.claim(expires_at);
         Ok(Some(self.naming(|| pg::in_time_or_error(deadline.left_us(), claim, ran_out))))
     }
@@ -250,15 +239,8 @@ impl Asked<'_> {
 
     /// Waits for a change of the lease; whether it is worth looking again. A transaction that keeps its snapshot does
     /// not wait, since it could not rely on what comes.
-    fn sleep(&self, sleeper: &mut Option<Sleeper>, wait: &mut Option<Wait>, until: i64, deadline: Deadline) -> bool {
-        match sleeper {
-            _ if pg::keeps_snapshot() || deadline.left_us() == Some(0) => false,
-            Some(sleeper) => waiting::sleep(sleeper, self.request, &self.lock, until, wait),
-            None => {
-                *sleeper = Some(Sleeper::of(&self.lock, deadline.left_us()));
-                true
-            }
-        }
+    fn sleep(&self, waiting: &mut Waiting<'_>, until: i64, deadline: Deadline) -> bool {
+        !pg::keeps_snapshot() && deadline.left_us() != Some(0) && waiting.sleep(&self.lock, until)
     }
 
     /// Replays a committed outcome, if there is one. If there is none, nothing follows from that: whoever has the lock
@@ -348,9 +330,6 @@ impl Asked<'_> {
 
     /// Waits while another transaction has the client session alone; whether it is worth trying again.
     fn wait_while_taken(&self, deadline: Deadline) -> bool {
-        match self.request {
-            Request::Keyed(_) => true,
-            Request::Numbered(request) => liveness::wait_while_taken(&request.session, deadline),
-        }
+        self.request.numbered().is_none_or(|request| liveness::wait_while_taken(&request.session, deadline))
     }
 }

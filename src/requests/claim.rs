@@ -52,12 +52,11 @@ fn refusal(request: &Request<'_>, begun: Begun) -> Error {
         }
         Begun::NotDurable => Error::AwaitsStandby { what: name.to_string(), pid: None, hint: WAIT_BY_ARGUMENT },
         Begun::InProgress(None) => waiting::ran_out(name.to_string(), &Tag::request(&request.lock()), WAIT_BY_ARGUMENT),
-        Begun::InProgress(Some(until)) if pg::keeps_snapshot() => {
-            let hint = "Under REPEATABLE READ and SERIALIZABLE a lease is not waited for: try again after that time.";
-            Error::Leased { name, until: pg::describe_moment(until), hint }
-        }
         Begun::InProgress(Some(until)) => {
-            Error::Leased { name, until: pg::describe_moment(until), hint: WAIT_BY_ARGUMENT }
+            const NOT_WAITED_FOR: &str =
+                "Under REPEATABLE READ and SERIALIZABLE a lease is not waited for: try again after that time.";
+            let hint = if pg::keeps_snapshot() { NOT_WAITED_FOR } else { WAIT_BY_ARGUMENT };
+            Error::Leased { name, until: pg::describe_moment(until), hint }
         }
     }
 }

@@ -236,7 +236,7 @@ impl Asked<'_> {
 /// Refuses a request if this transaction has another open request in the same lane. The lane's lock does not keep the
 /// two apart, since the transaction already has it, but they must not be at work at the same time.
 pub fn refuse_beside_another(request: &Numbered<'_>, lock: &Digest) -> Result<(), Error> {
-    match open::at_work_under(lock) {
+    match open::at_work_under(lock, i64::MAX) {
         None => Ok(()),
         Some(other) => {
             let lane = if request.session.order == Order::Any { "slot" } else { "stream" };

@@ -18,17 +18,19 @@ use crate::domain::lease::Lease;
 use crate::error::{Error, WAIT_BY_SETTING};
 use crate::guc;
 use crate::lock::Tag;
-use crate::model::{Session, StandingSession, Stream};
+use crate::model::{Session, StandingSession};
 use crate::names;
 use crate::open;
 use crate::pg::{self, Deadline};
 use crate::requests::at_rest;
+use crate::requests::keeping;
 use crate::requests::keyed::{Keyed, refuse_journal};
 use crate::requests::repair;
+use crate::requests::request::Request;
 use crate::requests::start::supersede;
 use crate::requests::waiting;
 use crate::sessions::resolve;
-use crate::store::audit::{self, Repair};
+use crate::store::audit;
 use crate::store::lease::{self, NewLease};
 use crate::store::moving;
 use crate::store::outcome;
@@ -37,95 +39,67 @@ use crate::store::session::standing;
 use crate::store::sql;
 use std::rc::Rc;
 
-/// An export, of which the rows are still to be given.
-pub struct Export {
-    session: Rc<StandingSession>,
-    /// With what the keys begin that are exported.
-    prefix: Option<String>,
-    reason: String,
-}
-
-impl Export {
-    /// Makes sure that nobody is at work in the session, and that nobody begins.
-    pub fn begin(name: &str, reason: &str, prefix: Option<&str>) -> Result<Export, Error> {
-        let found = standing(name)?;
-        refuse_journal(&found, "idem_export")?;
-        repair::check_reason(reason)?;
-        arguments::check_writable("idem_export", || "The export is to be noted in idempotence.audit.".into())?;
-        let deadline = Deadline::after(guc::wait_us());
-        let what = || format!("a change of session \"{name}\", or an import into it,");
-        names::standing_session_lock(&found.name).acquire_or_fail(deadline.left_us(), WAIT_BY_SETTING, what)?;
-        let session = closed(name)?;
-        at_rest::wait(&session, deadline)?;
-        // A time key is kept in lower case.
-        let lower = |prefix: &str| if session.time_keys { prefix.to_lowercase() } else { prefix.to_owned() };
-        let export = Export { prefix: prefix.map(lower), session, reason: reason.into() };
-        export.supersede_leases(deadline)?;
-        // It comes last, and is only tried for: no wait of this call may keep the sweep away.
-        if !pg::retry(deadline.left_us(), |_| Tag::sweep().try_share()) {
-            return Err(Error::WaitRanOut { what: "a step of the sweep".into(), hint: WAIT_BY_SETTING });
-        }
-        if pg::keeps_snapshot() && moving::any_unseen(&export.session.id) {
-            return Err(Error::ExportsUnseen { session: export.session.name.clone() });
-        }
-        Ok(export)
+/// Makes sure that nobody is at work in the session, and that nobody begins. Gives what fills in the rows.
+pub fn export(name: &str, reason: &str, prefix: Option<&str>) -> Result<impl FnOnce(&pg::RowStore) + use<>, Error> {
+    let found = standing(name)?;
+    refuse_journal(&found, "idem_export")?;
+    repair::check_reason(reason)?;
+    arguments::check_writable("idem_export", || "The export is to be noted in idempotence.audit.".into())?;
+    let deadline = Deadline::after(guc::wait_us());
+    let what = || format!("a change of session \"{name}\", or an import into it,");
+    names::standing_session_lock(&found.name).acquire_or_fail(deadline.left_us(), WAIT_BY_SETTING, what)?;
+    let session = closed(name)?;
+    at_rest::wait(&session, deadline)?;
+    let prefix = session.prefix_as_kept(prefix.unwrap_or_default());
+    supersede_leases(&session, &prefix, deadline)?;
+    // It comes last, and is only tried for: no wait of this call may keep the sweep away.
+    if !pg::retry(deadline.left_us(), |_| Tag::sweep().try_share()) {
+        return Err(Error::WaitRanOut { what: "a step of the sweep".into(), hint: WAIT_BY_SETTING });
     }
-
-    /// Gives the rows.
-    pub fn fill(self, store: &pg::RowStore) {
-        let (session, prefix) = (&self.session, self.prefix.as_deref());
-        let rows = sql::fill(store, &moving::query(&session.id, prefix));
+    if pg::keeps_snapshot() && moving::any_unseen(&session.id) {
+        return Err(Error::ExportsUnseen { session: session.name.clone() });
+    }
+    let reason = reason.to_owned();
+    Ok(move |store: &pg::RowStore| {
+        let rows = sql::fill(store, &moving::query(&session.id, &prefix));
         Tag::sweep().release_share();
         let found = if rows == 1 { "1 request".into() } else { format!("{rows} requests") };
-        let (request, reason) = (prefix.unwrap_or(""), &*self.reason);
-        audit::insert(&Repair {
-            action: "export",
-            session: &session.name,
-            request,
-            reason: Some(reason),
-            found: &found,
-        });
-    }
+        audit::note("export", &session.name, &prefix, Some(&reason), &found);
+    })
+}
 
-    /// Sees to it that no token completes a request here any more.
-    fn supersede_leases(&self, deadline: Deadline) -> Result<(), Error> {
-        for key in lease::keys_of(&self.session.id) {
-            if self.prefix.as_ref().is_some_and(|prefix| !key.starts_with(prefix)) {
-                continue;
-            }
-            let request = Keyed::of(Rc::clone(&self.session), &key, None)?;
-            let digest = request.digest();
-            let (lock, of) = (Tag::request(&digest), Stream { session: &self.session.id, name: "" });
-            if !open::with_room(|| request.name(), || lock.acquire(deadline.left_us()))? {
-                return Err(waiting::ran_out(request.name().to_string(), &lock, WAIT_BY_SETTING));
-            }
-            let now_us = pg::now_us();
-            let Some(kept) = lease::find(of, &digest, Snapshot::Itself)? else { continue };
-            let done = outcome::find(&request.probe(digest), now_us, Snapshot::Itself)?;
-            if done.is_some_and(|done| done.outcome.lives_at(now_us)) {
-                // An import has brought the outcome since the begin, and the lease is over.
-                lease::delete(of, &digest)?;
-            } else if kept.lease.runs_at(now_us) {
-                return Err(Error::Leased {
-                    name: request.name(),
-                    until: pg::describe_moment(kept.lease.until),
-                    hint: "Export again when its holder has recorded or released it, or when the lease has run out.",
-                });
-            } else {
-                let superseded = supersede(kept.lease, now_us, None, || request.name())?;
-                // Nobody takes it over by this.
-                let lease = Lease { attempt: kept.lease.attempt, ..superseded };
-                lease::save(&NewLease { holder: lease::holder(of, &digest), ..kept.with(lease, of, &digest) })?;
-            }
-            lease::keep_through_crash();
+/// Sees to it that no token completes a request here any more.
+fn supersede_leases(session: &Rc<StandingSession>, prefix: &str, deadline: Deadline) -> Result<(), Error> {
+    for key in lease::keys_of(&session.id).iter().filter(|key| key.starts_with(prefix)) {
+        let request = Request::Keyed(Keyed::of(Rc::clone(session), key, None)?);
+        let digest = request.digest();
+        let lock = Tag::request(&digest);
+        if !open::with_room(|| request.name(), || lock.acquire(deadline.left_us()))? {
+            return Err(waiting::ran_out(request.name().to_string(), &lock, WAIT_BY_SETTING));
         }
-        Ok(())
+        let now_us = pg::now_us();
+        let Some(kept) = keeping::lease(&request, &digest, Snapshot::Itself)? else { continue };
+        let done = outcome::find(&request.probe(digest), now_us, Snapshot::Itself)?;
+        if done.is_some_and(|done| done.outcome.lives_at(now_us)) {
+            // An import has brought the outcome since the begin, and the lease is over.
+            keeping::delete_lease(&request, &digest)?;
+        } else if kept.lease.runs_at(now_us) {
+            let hint = "Export again when its holder has recorded or released it, or when the lease has run out.";
+            return Err(Error::Leased { name: request.name(), until: pg::describe_moment(kept.lease.until), hint });
+        } else {
+            let superseded = supersede(kept.lease, now_us, None, || request.name())?;
+            // Nobody takes it over by this.
+            let (attempt, holder) = (kept.lease.attempt, waiting::holder_of_lease(&request, &digest));
+            let new = kept.with(Lease { attempt, ..superseded }, request.stream(), &digest);
+            keeping::save_lease(&request, &NewLease { holder, ..new })?;
+        }
     }
+    Ok(())
 }
 
 /// The standing session to export, which the caller owns or administers.
 fn standing(name: &str) -> Result<Rc<StandingSession>, Error> {
-    match resolve::to_export(name)? {
+    match resolve::owned_or_any(name, "export it")? {
         Session::Standing(session) => Ok(session),
         Session::Client(session) => Err(Error::Invalid {
             message: format!("client session \"{}\" cannot be exported", session.name),

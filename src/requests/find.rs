@@ -57,7 +57,7 @@ fn find_keyed(request: &Keyed<'_>, digest: Digest, asked_at: i64, seeker: Seeker
         // Nobody else changes the row while this transaction has it locked.
         let row = if seeker == Seeker::LockHolder { kept.row()? } else { kept.row_anew()? };
         let visible = row.as_ref().is_none_or(|row| row.visible);
-        let outcome = row.and_then(|row| row.outcome());
+        let outcome = row.and_then(|row| row.outcome);
         return Ok(KeptRequest::keyed(outcome, visible));
     }
     let snapshot = match seeker {

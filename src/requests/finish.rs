@@ -7,7 +7,7 @@ use crate::domain::limits::POINT_CHARS_MAX;
 use crate::error::Error;
 use crate::guc;
 use crate::monitor::{Counter, counters};
-use crate::open::{self, Finish, Numbers, OpenRequest};
+use crate::open::{self, Numbers, OpenRequest, State};
 use crate::pg::{self, Deadline, Jsonb};
 use crate::requests::counting;
 use crate::requests::held::{self, Held};
@@ -79,7 +79,7 @@ pub fn record_open(
     if open.leftovers.lease && keeping::end_lease_of_recorded(request, &open.lock)? {
         wake::at_commit(&open.lock);
     }
-    open::finish(request.request_key(), Finish::Record);
+    open::finish(request.request_key(), State::Recorded);
     debug_assert!(!open::holds(request.request_key()), "a recorded request is no longer open");
     told::at_commit(|| format!("{}: {}, recorded", request.name(), class.status()));
     Ok(outcome)
@@ -90,7 +90,7 @@ pub fn checkpoint(request: &Request<'_>, point: &str, state: Option<Jsonb>, toke
     let open = held::by(request, token, "idem_checkpoint")?;
     check_writable(request, "idem_checkpoint")?;
     let hint = "A point is a name for where to go on; what that needs belongs in state.";
-    arguments::check_chars(&format!("the point of {}", request.name()), point, POINT_CHARS_MAX, hint)?;
+    arguments::check_chars(format_args!("the point of {}", request.name()), point, POINT_CHARS_MAX, hint)?;
     check_value("state", request, state)?;
     if let Request::Numbered(numbered) = request {
         let numbers = numbers_of(&open, numbered)?;
@@ -108,7 +108,7 @@ pub fn checkpoint(request: &Request<'_>, point: &str, state: Option<Jsonb>, toke
         // Whoever went on in a transaction without a lease has superseded the former lease, and its steps are done.
         keeping::delete_lease(request, &open.lock)?;
     }
-    open::finish(request.request_key(), Finish::Saved);
+    open::finish(request.request_key(), State::Saved);
     Ok(())
 }
 
@@ -127,7 +127,7 @@ pub fn release(request: &Request<'_>, token: Option<i64>) -> Result<(), Error> {
     } else {
         keeping::take_back_claim(request, &open)?;
     }
-    open::finish(request.request_key(), Finish::Release);
+    open::finish(request.request_key(), State::Released);
     counters::count(&request.session(), Counter::Released);
     told::at_commit(|| format!("{}: released", request.name()));
     Ok(())

@@ -13,7 +13,7 @@ use crate::pg::{self, Deadline};
 use crate::requests::find::{self, Seeker};
 use crate::requests::keeping;
 use crate::requests::request::Request;
-use crate::requests::waiting;
+use crate::requests::waiting::{self, Waiting};
 use crate::sessions::liveness;
 use crate::store::lease::StoredLease;
 use crate::store::outcome::Outcome;
@@ -29,7 +29,6 @@ pub enum Held<T> {
 
 /// The request that `function` was called for.
 pub fn by(request: &Request<'_>, token: Option<i64>, function: &'static str) -> Result<OpenRequest, Error> {
-    request.check_not_inbox()?;
     match token {
         None => begun(request, function),
         Some(token) => leased(request, token, function)?.into_open(request),
@@ -38,7 +37,6 @@ pub fn by(request: &Request<'_>, token: Option<i64>, function: &'static str) -> 
 
 /// The request that is to be recorded, or its outcome.
 pub fn to_record(request: &Request<'_>, token: Option<i64>) -> Result<Held<OpenRequest>, Error> {
-    request.check_not_inbox()?;
     let Some(token) = token else { return begun(request, "idem_record").map(Held::Open) };
     match find_leased(request, token, "idem_record")? {
         Held::Open(leased) => leased.into_open(request).map(Held::Open),
@@ -58,7 +56,6 @@ pub struct Leased {
 
 /// The request that `function` was called for with this token.
 pub fn leased(request: &Request<'_>, token: i64, function: &'static str) -> Result<Leased, Error> {
-    request.check_not_inbox()?;
     match find_leased(request, token, function)? {
         Held::Open(leased) => Ok(leased),
         Held::Recorded(_) => Err(Error::ClaimSuperseded { name: request.name(), token, how: Superseded::Recorded }),
@@ -89,6 +86,7 @@ const LEASED: Leftovers = Leftovers { outcome: false, checkpoint: true, lease: t
 /// Takes the request's lock and looks what the token leads to. By the order of locks the client session's is shared
 /// first.
 fn find_leased(request: &Request<'_>, token: i64, function: &'static str) -> Result<Held<Leased>, Error> {
+    request.check_not_inbox()?;
     arguments::check_writable(function, || format!("The lease of {} is to be changed.", request.name()))?;
     let deadline = Deadline::after(guc::wait_us());
     if let Request::Numbered(numbered) = request {
@@ -98,7 +96,7 @@ fn find_leased(request: &Request<'_>, token: i64, function: &'static str) -> Res
     let claim = Tag::request(&lock);
     if let Some(kept) = request.in_journal() {
         kept.lock_within(deadline, || request.name())?;
-    } else if !waiting::take(request, &claim, deadline, &mut None)? {
+    } else if !Waiting::until(deadline, request).take(&claim)? {
         return Err(waiting::ran_out(request.name().to_string(), &claim, WAIT_BY_SETTING));
     }
     let asked_at = pg::now_us();
@@ -138,26 +136,23 @@ fn find_leased(request: &Request<'_>, token: i64, function: &'static str) -> Res
 
 /// The open request of this transaction that `function` was called for.
 fn begun(request: &Request<'_>, function: &'static str) -> Result<OpenRequest, Error> {
+    request.check_not_inbox()?;
     let not_begun = |missing| Error::NotBegun { name: request.name(), missing, function };
-    // If nothing is known of the session, that is the more helpful error.
-    let open = open::find(request.request_key(), function).or_else(|error| {
-        request.check_known()?;
-        Err(match error {
-            Error::NotBegun { missing: Missing::Begin, .. } => {
-                let lock = request.lock();
-                let answered = answered::to((lock, request.number()));
-                let kept = keeping::lease(request, &lock, Snapshot::LatestMvcc)?;
-                not_begun(match answered {
-                    Some(answered) => Missing::Answered(answered),
-                    None if kept.is_some_and(|kept| kept.request == request.key()) => Missing::Token,
-                    None => Missing::Begin,
-                })
-            }
-            other => other,
-        })
-    })?;
-    match open.token {
-        None => Ok(open),
-        Some(_) => Err(not_begun(Missing::Token)),
+    match open::find(request.request_key(), function) {
+        Ok(open) if open.token.is_none() => Ok(open),
+        Ok(_) => Err(not_begun(Missing::Token)),
+        Err(error) => {
+            // If nothing is known of the session, that is the more helpful error.
+            request.check_known()?;
+            let Error::NotBegun { missing: Missing::Begin, .. } = error else { return Err(error) };
+            let lock = request.lock();
+            let answered = answered::to((lock, request.number()));
+            let kept = keeping::lease(request, &lock, Snapshot::LatestMvcc)?;
+            Err(not_begun(match answered {
+                Some(answered) => Missing::Answered(answered),
+                None if kept.is_some_and(|kept| kept.request == request.key()) => Missing::Token,
+                None => Missing::Begin,
+            }))
+        }
     }
 }

@@ -25,11 +25,11 @@ use crate::guc;
 use crate::model::{Session, StandingSession};
 use crate::names;
 use crate::pg::{self, Deadline, Own};
-use crate::requests::imported::{ImportedRow, Taken, Target};
+use crate::requests::imported::{Import, ImportedRow, Taken};
 use crate::requests::keyed::{Keyed, refuse_journal};
 use crate::requests::repair;
 use crate::sessions::resolve;
-use crate::store::audit::{self, Repair};
+use crate::store::audit;
 use crate::transaction::importing;
 use std::cell::Cell;
 use std::rc::Rc;
@@ -52,17 +52,6 @@ const COLUMNS: [(&str, &str); 14] = [
     ("state", "pg_catalog.jsonb"),
 ];
 
-/// An import that is under way.
-struct Import {
-    /// Its number, by which `importing` knows it.
-    number: i64,
-    target: Target,
-    reason: String,
-    rows: Cell<u64>,
-    /// How many rows were imported, how many were there already, and how many had expired.
-    taken: Cell<[u64; 3]>,
-}
-
 /// The import that was begun last, be it under way or not.
 static IMPORT: Own<Option<Rc<Import>>> = Own::new();
 
@@ -77,7 +66,7 @@ pub fn begin(session: &str, query: &str, reason: &str) -> Result<String, Error> 
     // Two imports into one session would wait for each other's rows. And the session stays as it is.
     let what = || format!("a change of session \"{session}\", or an import into it,");
     names::standing_session_lock(session).acquire_or_fail(deadline.left_us(), WAIT_BY_SETTING, what)?;
-    let target = Target { session: standing(session)?, role: pg::current_role_name(), deadline };
+    let (session, role) = (standing(session)?, pg::current_role_name());
     let Some(number) = importing::begin() else {
         return Err(Error::Invalid {
             message: "another import is under way".into(),
@@ -85,9 +74,8 @@ pub fn begin(session: &str, query: &str, reason: &str) -> Result<String, Error> 
             hint: "Call idem_import() for one query after the other.",
         });
     };
-    let import = Import { number, target, reason: reason.into(), rows: Cell::new(0), taken: Cell::default() };
-    let former = IMPORT.with(|last| last.replace(Rc::new(import)));
-    drop(former);
+    let import = Import { number, session, role, deadline, reason: reason.into(), taken: Cell::default() };
+    drop(IMPORT.with(|last| last.replace(Rc::new(import))));
     let count =
         |taken: Taken| format!("pg_catalog.count(*) FILTER (WHERE i.taken OPERATOR(pg_catalog.=) {})", taken as i32);
     let (imported, present, expired) = (count(Taken::Imported), count(Taken::Present), count(Taken::Expired));
@@ -117,23 +105,22 @@ fn standing(name: &str) -> Result<Rc<StandingSession>, Error> {
 /// The values that the statement takes from the query, in the order of [`COLUMNS`].
 fn values(query: &str) -> Result<String, Error> {
     const HINT: &str = "Give it as a SELECT of the columns key, response, failed, recorded_at, expires_at, payload, fingerprint, by these names, or of those that idem_export() gives; key is a must.";
-    let invalid = |message: &str, detail: String| Error::Invalid { message: message.into(), detail, hint: HINT };
+    let invalid = |what: &str, detail| {
+        Err(Error::Invalid { message: format!("the query to import from {what}"), detail, hint: HINT })
+    };
     let Some(given) = pg::columns_of(&format!("SELECT * FROM ({query}\n) q")) else {
-        return Err(invalid("the query to import from is not one query", "It is to be one SELECT or VALUES.".into()));
+        return invalid("is not one query", "It is to be one SELECT or VALUES.".into());
     };
     for (place, column) in given.iter().enumerate() {
         if !COLUMNS.iter().any(|(known, _)| known == column) {
-            return Err(invalid(
-                "the query to import from has a column of another name",
-                format!("Found \"{column}\"."),
-            ));
+            return invalid("has a column of another name", format!("Found \"{column}\"."));
         }
         if given[..place].contains(column) {
-            return Err(invalid("the query to import from has a column twice", format!("Found \"{column}\" again.")));
+            return invalid("has a column twice", format!("Found \"{column}\" again."));
         }
     }
     if !given.iter().any(|column| column == "key") {
-        return Err(invalid("the query to import from has no column \"key\"", format!("Found {}.", given.join(", "))));
+        return invalid("has no column \"key\"", format!("Found {}.", given.join(", ")));
     }
     let value = |(name, sql_type): (&str, &str)| match given.iter().any(|column| column == name) {
         true => format!("q.{name}::{sql_type}"),
@@ -145,12 +132,11 @@ fn values(query: &str) -> Result<String, Error> {
 /// The import that is under way, if it has this number.
 fn under_way(number: Option<i64>) -> Result<Rc<Import>, Error> {
     let import = IMPORT.with(|import| import.clone()).filter(|import| Some(import.number) == number);
-    let import = import.filter(|_| importing::number() == number).ok_or_else(|| Error::Invalid {
+    import.filter(|_| importing::number() == number).ok_or_else(|| Error::Invalid {
         message: "no such import is under way".into(),
         detail: "This function belongs to a call of idem_import().".into(),
         hint: "Call idem_import().",
-    })?;
-    Ok(import)
+    })
 }
 
 /// Ends the import, and notes it.
@@ -160,24 +146,22 @@ pub fn end() -> Result<(), Error> {
     IMPORT.take();
     let [imported, present, expired] = import.taken.get();
     let found = format!("{imported} imported, {present} there already, {expired} expired");
-    let (session, reason) = (&import.target.session.name, &import.reason);
-    audit::insert(&Repair { action: "import", session, request: "", reason: Some(reason), found: &found });
+    audit::note("import", &import.session.name, "", Some(&import.reason), &found);
     Ok(())
 }
 
 /// Imports a row.
 pub fn row(number: i64, row: &ImportedRow<'_>) -> Result<Taken, Error> {
     let import = under_way(Some(number))?;
-    import.rows.set(import.rows.get() + 1);
+    let mut counts = import.taken.get();
     let Some(key) = row.key else {
         return Err(Error::Invalid {
-            message: format!("row {} of the query to import from has no key", import.rows.get()),
+            message: format!("row {} of the query to import from has no key", counts.iter().sum::<u64>() + 1),
             detail: "Found NULL.".into(),
             hint: "Leave such rows out, or give them a key.",
         });
     };
-    let taken = import.target.take(Keyed::of(Rc::clone(&import.target.session), key, None)?, row)?;
-    let mut counts = import.taken.get();
+    let taken = import.take(Keyed::of(Rc::clone(&import.session), key, None)?, row)?;
     counts[taken as usize] += 1;
     import.taken.set(counts);
     Ok(taken)

@@ -16,12 +16,13 @@ use crate::domain::identity::Digest;
 use crate::domain::lease::{Lease, TOKEN_MAX};
 use crate::domain::limits::{POINT_CHARS_MAX, TTL_US_MAX};
 use crate::domain::time_key::AHEAD_US_MAX;
-use crate::error::Error;
+use crate::error::{Error, RequestName};
 use crate::lock::Tag;
-use crate::model::{StandingSession, Stream};
-use crate::open::{self, RequestKey};
+use crate::model::StandingSession;
+use crate::open;
 use crate::pg::{self, Deadline, Jsonb};
 use crate::requests::finish;
+use crate::requests::keeping;
 use crate::requests::keyed::{Keyed, check_sort};
 use crate::requests::request::{self, Request};
 use crate::requests::waiting;
@@ -30,6 +31,7 @@ use crate::store::inbox;
 use crate::store::lease::{self, NewLease};
 use crate::store::outcome::{self, Outcome};
 use crate::store::rel::Snapshot;
+use std::cell::Cell;
 use std::rc::Rc;
 
 /// A row of the query.
@@ -82,29 +84,31 @@ pub enum Taken {
     Expired = 2,
 }
 
-/// Where the rows of an import go.
-pub struct Target {
-    /// The session.
+/// An import that is under way.
+pub struct Import {
+    /// Its number, by which `transaction/importing.rs` knows it.
+    pub number: i64,
+    /// The session that the rows go to.
     pub session: Rc<StandingSession>,
     /// The role that imports.
     pub role: String,
     /// Until when the import waits for requests at work, all in all.
     pub deadline: Deadline,
+    /// Why it is done.
+    pub reason: String,
+    /// How many rows were imported, how many were there already, and how many had expired.
+    pub taken: Cell<[u64; 3]>,
 }
 
 /// What a row tells of.
-enum KeptHere<'a> {
+#[derive(PartialEq, Eq)]
+enum KeptThere {
     Outcome(Class),
-    Unfinished(Unfinished<'a>),
+    /// A request that has a lease, or the checkpoint of the row, or both.
+    Unfinished(Option<Lease>),
 }
 
-/// How far an unfinished request is.
-struct Unfinished<'a> {
-    lease: Option<Lease>,
-    point: Option<&'a str>,
-}
-
-impl Target {
+impl Import {
     /// Imports a row.
     pub fn take(&self, request: Keyed<'_>, row: &ImportedRow<'_>) -> Result<Taken, Error> {
         // The clock of this row: the query may give what was done since the import began.
@@ -114,20 +118,28 @@ impl Target {
         }
         let kept = kept(&request, row, now_us)?;
         let (recorded_at, expires_at) = self.moments(&request, row, now_us)?;
-        if self.session.inbox {
-            return self.take_into_inbox(&request, row, &kept, [recorded_at, expires_at, now_us]);
+        let comes_with =
+            row.response.is_some() || row.payload.is_some() || row.fingerprint.is_some() || row.token.is_some();
+        if self.session.inbox && (comes_with || kept != KeptThere::Outcome(Class::Succeeded)) {
+            check_sort(&self.session, false)?;
         }
         let class = match kept {
-            KeptHere::Outcome(class) => class,
-            KeptHere::Unfinished(unfinished) => return self.take_unfinished(request, row, unfinished, recorded_at),
+            KeptThere::Outcome(class) => class,
+            KeptThere::Unfinished(lease) => {
+                return self.take_unfinished(&Request::Keyed(request), row, lease, recorded_at);
+            }
         };
         if expires_at <= now_us {
             return Ok(Taken::Expired);
         }
+        if self.session.inbox {
+            let key = inbox::Key { key: &request.key, digest: request.digest(), expires_at };
+            let inserted = inbox::insert(&self.session, &[key], recorded_at, now_us, false)?;
+            return Ok(if inserted == [true] { Taken::Imported } else { Taken::Present });
+        }
         let request = Request::Keyed(request);
         finish::check_value("response", &request, row.response)?;
         let fingerprint = fingerprint(&request, row, !row.is_moved())?;
-        let Request::Keyed(request) = request else { unreachable!("made just now") };
         let digest = request.digest();
         if !self.look(&request, digest, now_us)? {
             return Ok(Taken::Present);
@@ -142,26 +154,19 @@ impl Target {
             writer: pg::Writer::THIS,
         };
         outcome::insert_by(&request.probe(digest), &outcome, &self.role);
-        self.look_again(&request, digest, now_us)?;
+        look_again(&request, digest, now_us)?;
         Ok(Taken::Imported)
     }
 
     /// When the outcome was recorded and when it expires, as far as the row does not say so now and a ttl later.
     fn moments(&self, request: &Keyed<'_>, row: &ImportedRow<'_>, now_us: i64) -> Result<(i64, i64), Error> {
-        let invalid = |what: &str, detail: String, hint| Error::Invalid {
-            message: format!("{} {what}", request.name()),
-            detail,
-            hint,
-        };
         let ttl_us = self.session.ttl_us();
         let recorded_at = row.recorded_at.unwrap_or(now_us);
         let is_ahead = recorded_at > now_us.saturating_add(AHEAD_US_MAX) && !row.is_moved();
         if is_ahead || [i64::MIN, i64::MAX].contains(&recorded_at) {
-            return Err(invalid(
-                "was recorded at no time in the past",
-                format!("Found {} as recorded_at.", describe(recorded_at)),
-                "Give when it was done, or leave recorded_at out.",
-            ));
+            let detail = format!("Found {} as recorded_at.", pg::describe_moment(recorded_at));
+            let hint = "Give when it was done, or leave recorded_at out.";
+            return Err(invalid(request.name(), "was recorded at no time in the past", detail, hint));
         }
         // Another clock may be ahead, as those that make time keys may.
         let recorded_at = recorded_at.min(now_us);
@@ -170,33 +175,26 @@ impl Target {
         let earliest = request.key_expires_at_us();
         // Outcomes keep the ttl that they were recorded with, which may be longer than that of the session by now.
         let latest = request.expires_at_us(now_us, if row.is_moved() { TTL_US_MAX } else { ttl_us });
+        let found = || format!("Found {} as expires_at", pg::describe_moment(expires_at));
         // By that clock it expires as much later.
-        let expires_at =
-            if expires_at <= latest.saturating_add(AHEAD_US_MAX) { expires_at.min(latest) } else { expires_at };
-        if expires_at > latest {
-            return Err(invalid(
-                "would be kept longer than the session allows",
-                format!("Found {} as expires_at; the latest is {}.", describe(expires_at), describe(latest)),
-                "Leave expires_at out, give an earlier one, or have the session's owner alter its ttl (idem_alter_session).",
-            ));
+        if expires_at > latest.saturating_add(AHEAD_US_MAX) {
+            let what = "would be kept longer than the session allows";
+            let detail = format!("{}; the latest is {}.", found(), pg::describe_moment(latest));
+            let hint = "Leave expires_at out, give an earlier one, or have the session's owner alter its ttl (idem_alter_session).";
+            return Err(invalid(request.name(), what, detail, hint));
         }
-        if row.is_moved() {
-            return Ok((recorded_at, earliest.map_or(expires_at, |earliest| expires_at.max(earliest))));
+        let expires_at = expires_at.min(latest);
+        if earliest.is_some_and(|earliest| expires_at < earliest) && !row.is_moved() {
+            let hint = "Leave expires_at out: with time_keys a key tells how long its outcome is kept at least.";
+            return Err(invalid(request.name(), "would expire before its time key is too old", found() + ".", hint));
         }
-        if earliest.is_some_and(|earliest| expires_at < earliest) {
-            return Err(invalid(
-                "would expire before its time key is too old",
-                format!("Found {} as expires_at.", describe(expires_at)),
-                "Leave expires_at out: with time_keys a key tells how long its outcome is kept at least.",
-            ));
-        }
-        Ok((recorded_at, expires_at))
+        Ok((recorded_at, expires_at.max(earliest.unwrap_or(expires_at))))
     }
 
     /// Whether the request may be imported, since it has no outcome and nobody is at work on it. What has expired is cleared
     /// away.
-    fn look(&self, request: &Keyed<'_>, digest: Digest, now_us: i64) -> Result<bool, Error> {
-        if open::holds(RequestKey { session: &self.session.name, stream: "", request: &request.key }) {
+    fn look(&self, request: &Request<'_>, digest: Digest, now_us: i64) -> Result<bool, Error> {
+        if open::holds(request.request_key()) {
             let hint = "Record or release it, or import in a transaction of its own.";
             return Err(Error::AlreadyBegun { name: request.name(), hint });
         }
@@ -217,117 +215,83 @@ impl Target {
                 None => break,
             }
         }
-        self.refuse_unfinished(request, digest, now_us)?;
+        refuse_unfinished(request, &digest, now_us)?;
         Ok(true)
-    }
-
-    /// Refuses what was imported just now if the request was begun since [`Target::look`].
-    fn look_again(&self, request: &Keyed<'_>, digest: Digest, now_us: i64) -> Result<(), Error> {
-        if Tag::request(&digest).is_held_by_another() || outcome::find_of_others(&request.probe(digest), now_us) {
-            return Err(Error::RecordedBeside(request.name()));
-        }
-        self.refuse_unfinished(request, digest, now_us)
-    }
-
-    /// Refuses a request that was begun here, committed, and is not done.
-    fn refuse_unfinished(&self, request: &Keyed<'_>, digest: Digest, now_us: i64) -> Result<(), Error> {
-        let counts = |since| request.expires_at_us(since, self.session.ttl_us()) > now_us;
-        let of = Stream { session: &self.session.id, name: "" };
-        let lease = lease::find(of, &digest, Snapshot::LatestMvcc)?.filter(|kept| counts(kept.lease.until));
-        if let Some(kept) = lease.as_ref().filter(|kept| kept.lease.runs_at(now_us)) {
-            return Err(Error::Leased {
-                name: request.name(),
-                until: pg::describe_moment(kept.lease.until),
-                hint: AT_WORK,
-            });
-        }
-        let checkpoint = checkpoint::find(&request.probe(digest), Snapshot::LatestMvcc)?
-            .map(|found| found.checkpoint)
-            .filter(|checkpoint| counts(checkpoint.written_at));
-        if lease.is_none() && checkpoint.is_none() {
-            return Ok(());
-        }
-        let (name, point) = (request.name(), checkpoint.map(|checkpoint| checkpoint.point));
-        Err(Error::MustLook { name, point, taken_over: lease.is_some(), given_up: false })
     }
 
     /// Imports an unfinished request. What is here of it already stays if it is the same.
     fn take_unfinished(
         &self,
-        request: Keyed<'_>,
+        request: &Request<'_>,
         row: &ImportedRow<'_>,
-        unfinished: Unfinished<'_>,
+        lease: Option<Lease>,
         written_at: i64,
     ) -> Result<Taken, Error> {
-        let Unfinished { lease, point } = unfinished;
-        let request = Request::Keyed(request);
-        finish::check_value("state", &request, row.state)?;
-        let fingerprint = fingerprint(&request, row, false)?;
-        let Request::Keyed(request) = request else { unreachable!("made just now") };
+        finish::check_value("state", request, row.state)?;
+        let fingerprint = fingerprint(request, row, false)?;
         let digest = request.digest();
         let lock = Tag::request(&digest);
         if !open::with_room(|| request.name(), || lock.acquire(self.deadline.left_us()))? {
             return Err(waiting::ran_out(request.name().to_string(), &lock, AT_WORK));
         }
         let now_us = pg::now_us();
-        let since = lease.map(|lease| lease.until).max(point.map(|_| written_at));
-        if since.is_none_or(|since| request.expires_at_us(since, self.session.ttl_us()) <= now_us) {
+        let since = lease.map(|lease| lease.until).max(row.point.map(|_| written_at));
+        if since.is_none_or(|since| request.unfinished_until(since) <= now_us) {
             return Ok(Taken::Expired);
         }
-        let (probe, of) = (request.probe(digest), Stream { session: &self.session.id, name: "" });
+        let (probe, of) = (request.probe(digest), request.stream());
         let there = (
             lease::find(of, &digest, Snapshot::Itself)?.map(|kept| kept.lease.token),
             checkpoint::find(&probe, Snapshot::Itself)?.map(|kept| kept.checkpoint.point),
         );
-        if there != (None, None) && there == (lease.map(|lease| lease.token), point.map(Into::into)) {
+        if there != (None, None) && there == (lease.map(|lease| lease.token), row.point.map(Into::into)) {
             return Ok(Taken::Present);
         }
-        if !self.look(&request, digest, now_us)? {
+        if !self.look(request, digest, now_us)? {
             return Ok(Taken::Present);
         }
         if let Some(lease) = lease {
-            let (request, last, is_first) = (&*request.key, None, false);
+            let (request, last, is_first) = (request.key(), None, false);
             lease::save(&NewLease { of, lock: &digest, request, last, fingerprint, lease, is_first, holder: None })?;
             lease::keep_through_crash();
         }
-        if let Some(point) = point {
+        if let Some(point) = row.point {
             let (point, state, last) = (point.into(), row.state, None);
             checkpoint::save(&probe, &Checkpoint { point, state, fingerprint, written_at, last })?;
         }
         Ok(Taken::Imported)
     }
+}
 
-    fn take_into_inbox(
-        &self,
-        request: &Keyed<'_>,
-        row: &ImportedRow<'_>,
-        kept: &KeptHere<'_>,
-        [recorded_at, expires_at, now_us]: [i64; 3],
-    ) -> Result<Taken, Error> {
-        let (response, payload) = (row.response.is_some(), row.payload.is_some() || row.fingerprint.is_some());
-        if response || payload || row.token.is_some() || !matches!(kept, KeptHere::Outcome(Class::Succeeded)) {
-            check_sort(&self.session, false)?;
-        }
-        if expires_at <= now_us {
-            return Ok(Taken::Expired);
-        }
-        let key = inbox::Key { key: &request.key, digest: request.digest(), expires_at };
-        let inserted = inbox::insert(&self.session, &[key], recorded_at, now_us, false)?;
-        Ok(if inserted == [true] { Taken::Imported } else { Taken::Present })
+/// Refuses what was imported just now if the request was begun since [`Import::look`].
+fn look_again(request: &Request<'_>, digest: Digest, now_us: i64) -> Result<(), Error> {
+    if Tag::request(&digest).is_held_by_another() || outcome::find_of_others(&request.probe(digest), now_us) {
+        return Err(Error::RecordedBeside(request.name()));
     }
+    refuse_unfinished(request, &digest, now_us)
+}
+
+/// Refuses a request that was begun here, committed, and is not done.
+fn refuse_unfinished(request: &Request<'_>, digest: &Digest, now_us: i64) -> Result<(), Error> {
+    let (lease, checkpoint) = keeping::unfinished(request, digest, now_us)?;
+    if let Some(kept) = lease.as_ref().filter(|kept| kept.lease.runs_at(now_us)) {
+        let until = pg::describe_moment(kept.lease.until);
+        return Err(Error::Leased { name: request.name(), until, hint: AT_WORK });
+    }
+    if lease.is_none() && checkpoint.is_none() {
+        return Ok(());
+    }
+    let (name, point) = (request.name(), checkpoint.map(|checkpoint| checkpoint.point));
+    Err(Error::MustLook { name, point, taken_over: lease.is_some(), given_up: false })
 }
 
 /// The hint where somebody is at work on a request.
 const AT_WORK: &str = "Import it again when it is done: what is there already is left as it is. A query for fewer rows meets fewer requests.";
 
 /// What a row tells of.
-fn kept<'a>(request: &Keyed<'_>, row: &ImportedRow<'a>, now_us: i64) -> Result<KeptHere<'a>, Error> {
-    let invalid = |what: &str, detail: String, hint| Error::Invalid {
-        message: format!("{} {what}", request.name()),
-        detail,
-        hint,
-    };
+fn kept(request: &Keyed<'_>, row: &ImportedRow<'_>, now_us: i64) -> Result<KeptThere, Error> {
     const EXPORT: &str = "Give these columns as idem_export() gives them, or leave them out.";
+    let invalid = |what, detail, hint| invalid(request.name(), what, detail, hint);
     if let Some(token) = row.token.filter(|token| !(1..=TOKEN_MAX).contains(token)) {
         let detail = format!("Found {token}; a token is between 1 and {TOKEN_MAX}.");
         return Err(invalid("comes with a token out of range", detail, EXPORT));
@@ -353,7 +317,7 @@ fn kept<'a>(request: &Keyed<'_>, row: &ImportedRow<'a>, now_us: i64) -> Result<K
                 format!("Found attempt, begun_at, leased_until, point or state with status {}.", class.status());
             return Err(invalid("is done, and comes as an unfinished one", detail, EXPORT));
         }
-        return Ok(KeptHere::Outcome(class));
+        return Ok(KeptThere::Outcome(class));
     }
     let lease = match (row.token, row.attempt, row.begun_at, row.leased_until) {
         (None, None, None, None) => None,
@@ -373,31 +337,27 @@ fn kept<'a>(request: &Keyed<'_>, row: &ImportedRow<'a>, now_us: i64) -> Result<K
     }
     if let Some(point) = row.point {
         let hint = "A point is a name for where to go on; what that needs belongs in state.";
-        arguments::check_chars(&format!("the point of {}", request.name()), point, POINT_CHARS_MAX, hint)?;
+        arguments::check_chars(format_args!("the point of {}", request.name()), point, POINT_CHARS_MAX, hint)?;
     }
-    Ok(KeptHere::Unfinished(Unfinished { lease, point: row.point }))
+    Ok(KeptThere::Unfinished(lease))
 }
 
 /// The fingerprint of the payload that a request came with. A request may have been settled or begun without one, or
 /// recorded before the session came to require payloads.
 fn fingerprint(request: &Request<'_>, row: &ImportedRow<'_>, is_required: bool) -> Result<Option<Fingerprint>, Error> {
     match (row.payload, row.fingerprint) {
-        (Some(_), Some(_)) => Err(Error::Invalid {
-            message: format!("{} comes with a payload and a fingerprint", request.name()),
-            detail: "One of them says the other.".into(),
-            hint: "Give the payload, or what idem_fingerprint() gave for it.",
-        }),
+        (Some(_), Some(_)) => {
+            let hint = "Give the payload, or what idem_fingerprint() gave for it.";
+            let detail = "One of them says the other.".into();
+            Err(invalid(request.name(), "comes with a payload and a fingerprint", detail, hint))
+        }
         (None, Some(fingerprint)) => Ok(Some(fingerprint)),
         (None, None) if !is_required => Ok(None),
         (payload, None) => request::fingerprint(request, payload),
     }
 }
 
-/// A moment for messages.
-fn describe(moment: i64) -> String {
-    match moment {
-        i64::MIN => "-infinity".into(),
-        i64::MAX => "infinity".into(),
-        moment => pg::describe_moment(moment),
-    }
+/// The error for a row that contradicts itself or the session.
+fn invalid(name: RequestName, what: &str, detail: String, hint: &'static str) -> Error {
+    Error::Invalid { message: format!("{name} {what}"), detail, hint }
 }

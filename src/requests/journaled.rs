@@ -2,7 +2,7 @@
 
 use crate::error::{Error, RequestName, WAIT_BY_SETTING};
 use crate::journal::row::{Claimed, Row, RowPlace};
-use crate::journal::table::{self, Journal, Tenant};
+use crate::journal::table::{self, Journal};
 use crate::model::StandingSession;
 use crate::pg::{self, Deadline};
 use crate::sessions::resolve;
@@ -12,7 +12,7 @@ use std::rc::Rc;
 /// Where a request is kept that has a journal.
 pub struct Journaled {
     journal: Rc<Journal>,
-    tenant: Tenant,
+    tenant: String,
     /// Whether the table's owner executes the statements, and not the caller, who has a level but no right to the session.
     as_owner: bool,
     /// The row as it was read last, if it was.
@@ -30,16 +30,14 @@ impl Journaled {
             true => pg::as_role(session.owner, || table::find(name))?,
             false => table::find(name)?,
         };
-        if session.owner != journal.owner && !pg::has_privileges(session.owner, journal.owner) {
-            return Err(Error::NotYourJournal { journal: name.clone(), session: session.name.clone() });
-        }
-        let tenant = Tenant::of(&journal, &session.name, stream.unwrap_or_default())?;
+        journal.check_owner(session)?;
+        let tenant = journal.tenant_text(&session.name, stream.unwrap_or_default())?;
         Ok(Some(Box::new(Journaled { journal, tenant, as_owner, row: Cell::default() })))
     }
 
     /// The tenant's name.
     pub fn tenant(&self) -> &str {
-        &self.tenant.text
+        &self.tenant
     }
 
     /// The row of a request.
@@ -134,31 +132,26 @@ impl InJournal<'_> {
     pub fn is_held_by_another(&self, expires_at: i64) -> Result<bool, Error> {
         /// Nobody is waited for.
         const AT_ONCE: Option<i64> = Some(0);
-        self.row.replace(None);
-        let free = pg::tentatively(
-            AT_ONCE,
-            || match self.place.claim(expires_at) {
-                Claimed::New => Ok(true),
-                Claimed::There => self.place.try_lock(),
-            },
-            |_| false,
-        );
-        Ok(!free.transpose()?.unwrap_or(false))
+        Ok(!self.try_claim(AT_ONCE, expires_at, |place| place.try_lock())?.unwrap_or(false))
     }
 
     /// Waits until no other transaction is at work on the request; `false`: the wait ran out. As in
     /// [`InJournal::is_held_by_another`], what this does to wait is taken back.
     pub fn wait_for_others(&self, expires_at: i64, deadline: Deadline) -> Result<bool, Error> {
+        let lock = |place: &RowPlace<'_>| place.lock().map(|row| row.is_some());
+        self.try_claim(deadline.left_us(), expires_at, lock).map(|waited| waited.is_some())
+    }
+
+    /// Inserts the row, or has `lock` lock the one that is there, and takes that back. `None`: the wait ran out.
+    fn try_claim(
+        &self,
+        wait_us: Option<i64>,
+        expires_at: i64,
+        lock: impl FnOnce(&RowPlace<'_>) -> Result<bool, Error>,
+    ) -> Result<Option<bool>, Error> {
         self.row.replace(None);
-        let waited = pg::tentatively(
-            deadline.left_us(),
-            || match self.place.claim(expires_at) {
-                Claimed::New => Ok(()),
-                Claimed::There => self.place.lock().map(drop),
-            },
-            |_| false,
-        );
-        waited.transpose().map(|waited| waited.is_some())
+        let claim = || if self.place.claim(expires_at) == Claimed::New { Ok(true) } else { lock(&self.place) };
+        pg::tentatively(wait_us, claim, |_| false).transpose()
     }
 }
 

@@ -106,10 +106,9 @@ pub fn unfinished(
     let lease = self::lease(request, lock, Snapshot::LatestMvcc)?
         .filter(|lease| request.is_of(lease) && counts(lease.lease.until));
     // Any number of a leased range finds the checkpoint of the range.
-    let digest = lease.as_ref().map_or_else(|| request.digest(), |lease| request.digest_of(&lease.request));
-    let key = lease.as_ref().map_or(request.key(), |lease| &lease.request);
-    let until = lease.as_ref().map_or(i64::MIN, |lease| lease.lease.until);
-    let checkpoint = self::checkpoint(request, &Probe { key, ..request.probe(digest) }, Snapshot::LatestMvcc)?
+    let (key, until) = lease.as_ref().map_or((request.key(), i64::MIN), |lease| (&lease.request, lease.lease.until));
+    let probe = Probe { key, ..request.probe(request.digest_of(key)) };
+    let checkpoint = self::checkpoint(request, &probe, Snapshot::LatestMvcc)?
         .map(|found| found.checkpoint)
         .filter(|checkpoint| counts(checkpoint.written_at.max(until)));
     Ok((lease, checkpoint))
@@ -174,26 +173,22 @@ pub fn redact(request: &Request<'_>, digest: Digest) -> Result<(Option<Class>, b
     };
     let Some(row) = kept.row()?.filter(|row| row.tells()) else { return Ok((None, false)) };
     kept.write(|row| row.redact())?;
-    let class = row.outcome().map(|outcome| outcome.class);
+    let class = row.outcome.as_ref().map(|outcome| outcome.class);
     Ok((class, class.is_none()))
 }
 
-/// What there was of a request that was forgotten: the class of its outcome, a checkpoint, a lease.
-pub struct Forgotten(pub Option<Class>, pub bool, pub bool);
-
-/// Deletes all that is kept of a request with a key. The caller has the claim.
-pub fn forget(request: &Request<'_>, digest: Digest) -> Result<Forgotten, Error> {
+/// Deletes all that is kept of a request with a key. Gives the class of the outcome, and whether there was a checkpoint. The
+/// caller has the claim.
+pub fn forget(request: &Request<'_>, digest: Digest) -> Result<(Option<Class>, bool), Error> {
     let Some(kept) = request.in_journal() else {
         let probe = request.probe(digest);
-        let (outcome, checkpoint) = (outcome::clear(&probe)?, checkpoint::delete(&probe)?);
-        let lease = lease::delete(request.stream(), &digest)?;
-        if lease {
+        let forgotten = (outcome::clear(&probe)?, checkpoint::delete(&probe)?);
+        if lease::delete(request.stream(), &digest)? {
             lease::keep_through_crash();
         }
-        return Ok(Forgotten(outcome, checkpoint, lease));
+        return Ok(forgotten);
     };
-    let Some(row) = kept.row()? else { return Ok(Forgotten(None, false, false)) };
+    let Some(row) = kept.row()? else { return Ok((None, false)) };
     kept.write(|row| row.delete())?;
-    let class = row.outcome().map(|outcome| outcome.class);
-    Ok(Forgotten(class, row.checkpoint().is_some(), row.lease(request.key()).is_some()))
+    Ok((row.outcome.as_ref().map(|outcome| outcome.class), row.checkpoint().is_some()))
 }

@@ -135,14 +135,6 @@ pub fn check_key(session: &str, key: &str) -> Result<(), Error> {
             hint: "Send the key that names the operation; it must be the same on each retry.",
         });
     }
-    if key.len() <= KEY_CHARS_MAX {
-        // This is the hot path, so the text of an error is made only if it is needed.
-        return Ok(());
-    }
-    arguments::check_chars(
-        &format!("the key of a request of session \"{session}\""),
-        key,
-        KEY_CHARS_MAX,
-        "Send a digest of it, idem_key() makes one from jsonb.",
-    )
+    let what = format_args!("the key of a request of session \"{session}\"");
+    arguments::check_chars(what, key, KEY_CHARS_MAX, "Send a digest of it, idem_key() makes one from jsonb.")
 }

@@ -3,59 +3,39 @@
 
 use crate::arguments;
 use crate::domain::class::Class;
-use crate::error::Error;
+use crate::error::{Error, or_raise};
 use crate::model::Session;
-use crate::pg::{RowStore, Timestamptz};
+use crate::pg::RowStore;
 use crate::requests::keyed::refuse_journal;
 use crate::sessions::resolve;
 use crate::store::listing::{self, Listing};
 use crate::store::sql;
 
-/// Which outcomes a caller asks for. The arguments are as given.
-pub struct AskedListing<'a> {
-    /// `prefix`
-    pub prefix: Option<&'a str>,
-    /// `status`
-    pub status: Option<&'a str>,
-    /// `since`
-    pub since: Option<Timestamptz>,
-    /// `before`
-    pub before: Option<Timestamptz>,
-    /// `most`
-    pub most: i32,
-}
-
-/// A list of outcomes, of which the rows are still to be given.
-pub struct ListedOutcomes {
-    session: Session,
-    query: String,
-}
-
-/// Lists outcomes of a session, that which was recorded last first. The session may be dropped or ended.
-pub fn outcomes(session: &str, asked: &AskedListing<'_>) -> Result<ListedOutcomes, Error> {
+/// Lists outcomes of a session that were recorded in a period, that which was recorded last first. The session may be dropped
+/// or ended. Gives what fills in the rows.
+pub fn outcomes(
+    session: &str,
+    prefix: Option<&str>,
+    status: Option<&str>,
+    [since, before]: [Option<i64>; 2],
+    most: i32,
+) -> Result<impl FnOnce(&RowStore) + use<>, Error> {
     let (session, in_full) = resolve::to_look_at(session)?;
-    if let Session::Standing(session) = &session {
-        refuse_journal(session, "idem_outcomes")?;
-    }
-    let class = asked.status.map(class).transpose()?;
-    let most = most(asked.most)?;
-    // A key of a session with time_keys is kept in lower case.
-    let has_time_keys = matches!(&session, Session::Standing(session) if session.time_keys);
-    let prefix = asked.prefix.map(|prefix| if has_time_keys { prefix.to_lowercase() } else { prefix.to_owned() });
-    let [since, before] = [&asked.since, &asked.before].map(|at| at.as_ref().map(|at| at.0));
-    let query = listing::query(&session, &Listing { prefix: prefix.as_deref(), class, since, before, most, in_full });
-    Ok(ListedOutcomes { session, query })
-}
-
-impl ListedOutcomes {
-    /// Gives the rows.
-    pub fn fill(self, store: &RowStore) -> Result<(), Error> {
-        if let (0, Session::Standing(session)) = (sql::fill(store, &self.query), &self.session) {
-            // They may all be on the node that the session is bound to.
-            session.check_here()?;
+    let as_kept = match &session {
+        Session::Standing(session) => {
+            refuse_journal(session, "idem_outcomes")?;
+            prefix.map(|prefix| session.prefix_as_kept(prefix))
         }
-        Ok(())
-    }
+        Session::Client(_) => prefix.map(Into::into),
+    };
+    let (class, most) = (status.map(class).transpose()?, self::most(most)?);
+    let query = listing::query(&session, &Listing { prefix: as_kept.as_deref(), class, since, before, most, in_full });
+    Ok(move |store: &RowStore| {
+        if let (0, Session::Standing(session)) = (sql::fill(store, &query), session) {
+            // They may all be on the node that the session is bound to.
+            or_raise(session.check_here());
+        }
+    })
 }
 
 fn class(status: &str) -> Result<Class, Error> {
@@ -67,16 +47,12 @@ fn class(status: &str) -> Result<Class, Error> {
 }
 
 fn most(most: i32) -> Result<usize, Error> {
-    match usize::try_from(most) {
-        Ok(most) if most > 0 => {
-            let hint =
-                "Ask for fewer, and go on with before => recorded_at of the last one, or raise idempotence.max_batch.";
-            arguments::check_batch(|| "the number of outcomes asked for".into(), most, hint).map(|()| most)
-        }
-        _ => Err(Error::Invalid {
-            message: "argument \"most\" is out of range".into(),
-            detail: format!("Found {most}; it must be at least 1."),
-            hint: "Say how many outcomes are wanted, or leave most out.",
-        }),
-    }
+    let wanted = usize::try_from(most).ok().filter(|wanted| *wanted > 0).ok_or_else(|| Error::Invalid {
+        message: "argument \"most\" is out of range".into(),
+        detail: format!("Found {most}; it must be at least 1."),
+        hint: "Say how many outcomes are wanted, or leave most out.",
+    })?;
+    let hint = "Ask for fewer, and go on with before => recorded_at of the last one, or raise idempotence.max_batch.";
+    arguments::check_batch(|| "the number of outcomes asked for".into(), wanted, hint)?;
+    Ok(wanted)
 }

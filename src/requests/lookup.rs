@@ -11,8 +11,7 @@ use crate::requests::answer::{IN_PROGRESS, Ticket};
 use crate::requests::find::{self, Seeker};
 use crate::requests::keeping;
 use crate::requests::request::Request;
-use crate::requests::waiting;
-use crate::wake::Sleeper;
+use crate::requests::waiting::Waiting;
 
 /// Looks a request up, also in a client session that has ended. While others are at work on it, this waits for what
 /// comes of that, up to `wait_us`; 0 waits for nobody. It never takes the claim, whoever lets go of it: where nobody is at
@@ -21,7 +20,7 @@ pub fn lookup(request: &Request<'_>, wait_us: Option<i64>) -> Result<Ticket, Err
     let deadline = Deadline::after(wait_us);
     // Standbys lag a little behind at any moment. So whoever does not wait for others waits for them all the same.
     let confirmed_by = if wait_us == Some(0) { Deadline::after(guc::wait_us()) } else { deadline };
-    let (mut sleeper, mut wait) = (None, None);
+    let mut waiting = Waiting::until(deadline, request);
     loop {
         let known = look(request, confirmed_by)?;
         // What comes is newer than a snapshot that is kept, and nobody waits for himself.
@@ -33,17 +32,11 @@ pub fn lookup(request: &Request<'_>, wait_us: Option<i64>) -> Result<Ticket, Err
             return Ok(known);
         }
         let again = match known.leased_until.filter(|until| *until > pg::now_us()) {
-            Some(until) => match &mut sleeper {
-                None => {
-                    sleeper = Some(Sleeper::of(&request.lock(), deadline.left_us()));
-                    true
-                }
-                Some(sleeper) => waiting::sleep(sleeper, request, &request.lock(), until, &mut wait),
-            },
+            Some(until) => waiting.sleep(&request.lock(), until),
             // Whoever has the claim may be taking over. A lease that ran out is nobody's work.
             None if known.leased_until.is_some() && !is_claimed(request) => false,
             None => match request.in_journal() {
-                None => waiting::wait_for_end(request, &Tag::request(&request.lock()), deadline, &mut wait),
+                None => waiting.wait_for_end(&Tag::request(&request.lock())),
                 Some(kept) => kept.wait_for_others(request.unfinished_until(pg::now_us()), deadline)?,
             },
         };
@@ -114,20 +107,17 @@ fn find_outcome(
 fn find_unfinished(request: &Request<'_>, lock: &Digest, asked_at: i64, held: bool) -> Result<Ticket, Error> {
     let (lease, checkpoint) = keeping::unfinished(request, lock, asked_at)?;
     let leased_until = lease.map(|lease| lease.lease.until);
+    // It may take a write to find out whether somebody is at work on the request, and this transaction may only read.
+    let cannot_tell = request.in_journal().is_some() && pg::read_only();
     let (leased_until, status) = match leased_until {
         // In a session that has ended nobody can complete what a lease that ran out was for.
         Some(until) if until <= asked_at && request.session_has_ended()? => (None, "suspended"),
         Some(_) => (leased_until, IN_PROGRESS),
         None if held => (None, IN_PROGRESS),
         // No outcome is here yet, at most a checkpoint. More may be on its way from the primary.
-        None if pg::in_recovery() || cannot_tell(request) => (None, "not_here"),
+        None if pg::in_recovery() || cannot_tell => (None, "not_here"),
         None if checkpoint.is_some() => (None, "suspended"),
         None => (None, "unknown"),
     };
     Ok(Ticket { status, leased_until, checkpoint, ..Ticket::default() })
-}
-
-/// Whether it takes a write to find out whether somebody is at work on the request, and this transaction only reads.
-fn cannot_tell(request: &Request<'_>) -> bool {
-    request.in_journal().is_some() && pg::read_only()
 }

@@ -31,7 +31,7 @@ pub fn once(session: &str, keys: &[&str], function: &'static str) -> Result<Vec<
         requests.push(Keyed::of(Rc::clone(session), key, None)?);
         pg::check_memory()?;
     }
-    let Unseen { fresh, contended } = unseen(session, &requests, now_us)?;
+    let (fresh, contended) = unseen(session, &requests, now_us)?;
     let Some(first) = fresh.first() else {
         count(session, 0, requests.len());
         return Ok(Vec::new());
@@ -78,15 +78,8 @@ struct Fresh {
     place: usize,
 }
 
-/// The requests that are not kept yet.
-struct Unseen {
-    /// Each once, in the order of the digests.
-    fresh: Vec<Fresh>,
-    /// See [`looks::FoundKeys::contended`].
-    contended: bool,
-}
-
-fn unseen(session: &StandingSession, requests: &[Keyed<'_>], now_us: i64) -> Result<Unseen, Error> {
+/// The requests that are not kept yet, each once, in the order of the digests; and [`looks::FoundKeys::contended`].
+fn unseen(session: &StandingSession, requests: &[Keyed<'_>], now_us: i64) -> Result<(Vec<Fresh>, bool), Error> {
     for request in requests {
         request.check_time(now_us)?;
     }
@@ -121,7 +114,7 @@ fn unseen(session: &StandingSession, requests: &[Keyed<'_>], now_us: i64) -> Res
         let what = "a commit that noted one of the requests before";
         return Err(Error::AwaitsStandby { what: what.into(), pid: None, hint: WAIT_BY_SETTING });
     }
-    Ok(Unseen { fresh, contended })
+    Ok((fresh, contended))
 }
 
 /// Refuses a time key that is too old (ID010), by the same rule as the decision table.

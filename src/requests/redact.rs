@@ -16,7 +16,6 @@ use crate::requests::repair;
 use crate::requests::request::Request;
 use crate::store::checkpoint;
 use crate::store::lease;
-use crate::store::probe::Probe;
 use crate::store::rel::Snapshot;
 use crate::store::reply;
 
@@ -24,23 +23,25 @@ use crate::store::reply;
 pub fn redact(request: &Request<'_>, reason: &str) -> Result<bool, Error> {
     repair::check_reason(reason)?;
     request.check_not_inbox()?;
-    if let Request::Numbered(numbered) = request {
-        share_session(numbered)?;
+    let numbered = request.numbered();
+    // Ended or not, it is shared, so that the sweep does not delete it meanwhile.
+    if numbered.is_some_and(|numbered| !names::client_session_lock(&numbered.session.id).share(guc::wait_us())) {
+        return Err(Error::WaitRanOut { what: request.name().to_string(), hint: WAIT_BY_SETTING });
     }
     let hint = "Record or release it: what this transaction does of it is not to be redacted yet.";
     let lock = repair::lock_for_repair(request, "idem_redact", hint)?;
-    if let Request::Numbered(numbered) = request {
-        return redact_numbered(request, numbered, &lock, reason);
+    match numbered {
+        Some(numbered) => redact_numbered(request, numbered, &lock, reason),
+        None => repair::note_found("redact", request, reason, redact_keyed(request, lock)?.as_deref()),
     }
-    repair::note_found("redact", request, reason, redact_keyed(request, lock)?)
 }
 
 /// Redacts a request of a standing session; tells what was taken away. The caller has the claim.
-pub(super) fn redact_keyed(request: &Request<'_>, digest: Digest) -> Result<Option<&'static str>, Error> {
+pub(super) fn redact_keyed(request: &Request<'_>, digest: Digest) -> Result<Option<String>, Error> {
     // Whoever has a lease may need the state, and may write another one.
     repair::check_not_leased(request, keeping::lease(request, &digest, Snapshot::Itself)?.as_ref())?;
     let (outcome, checkpoint) = keeping::redact(request, digest)?;
-    Ok(outcome.map(of_outcome).or(checkpoint.then_some(OF_CHECKPOINT)))
+    Ok(outcome.map(of_outcome).or(checkpoint.then(of_checkpoint)))
 }
 
 /// Redacts a request of a client session. Any number of a range stands for the range, which the audit names by its first
@@ -52,34 +53,20 @@ fn redact_numbered(request: &Request<'_>, numbered: &Numbered<'_>, lock: &Digest
     let reply = find::answering(numbered)?;
     let range = reply.as_ref().map(|reply| reply.kept.range).or_else(|| kept.as_ref()?.range());
     let named = Request::Numbered(numbered.with_range(range.unwrap_or(numbered.range)));
-    let mut found = None;
+    let mut found = checkpoint::redact(&named.probe(named.digest()))?.then(of_checkpoint);
     if let Some((reply, outcome)) = reply.as_ref().and_then(|reply| Some((reply, reply.outcome.as_ref()?)))
         && outcome.response.is_some()
     {
         reply::redact(stream, reply, outcome)?;
         found = Some(of_outcome(outcome.class));
     }
-    let digest = named.digest();
-    if checkpoint::redact(&Probe { key: named.key(), ..named.probe(digest) })? {
-        found = found.or(Some(OF_CHECKPOINT));
-    }
-    repair::note_found("redact", &named, reason, found)
+    repair::note_found("redact", &named, reason, found.as_deref())
 }
 
-/// Shares a client session, ended or not, so that the sweep does not delete it meanwhile.
-fn share_session(request: &Numbered<'_>) -> Result<(), Error> {
-    if names::client_session_lock(&request.session.id).share(guc::wait_us()) {
-        return Ok(());
-    }
-    Err(Error::WaitRanOut { what: request.name().to_string(), hint: WAIT_BY_SETTING })
+fn of_checkpoint() -> String {
+    "state of checkpoint".into()
 }
 
-const OF_CHECKPOINT: &str = "state of checkpoint";
-
-fn of_outcome(class: Class) -> &'static str {
-    match class {
-        Class::Succeeded => "response of succeeded outcome",
-        Class::Failed | Class::GivenUp => "response of failed outcome",
-        Class::Cancelled => "response of cancelled outcome",
-    }
+fn of_outcome(class: Class) -> String {
+    format!("response of {} outcome", class.status())
 }

@@ -19,14 +19,14 @@ use crate::pg::{self, Deadline, Jsonb};
 use crate::requests::decide::{Aim, Asked};
 use crate::requests::find::Seeker;
 use crate::requests::finish;
-use crate::requests::keeping::{self, Forgotten};
+use crate::requests::keeping;
 use crate::requests::keyed::Keyed;
 use crate::requests::numbered::Numbering;
 use crate::requests::request::Request;
 use crate::requests::start;
 use crate::requests::waiting;
 use crate::sessions::resolve;
-use crate::store::audit::{self, Repair};
+use crate::store::audit;
 use crate::store::granted;
 use crate::store::inbox;
 use crate::store::lease::{Holder, NewLease, StoredLease};
@@ -56,9 +56,8 @@ pub fn forget(session_name: &str, key: &str, reason: &str, numbering: Numbering<
     let digest = lock_for_repair(&request, "idem_forget", hint)?;
     let found = if session.inbox {
         // No other call on an inbox takes the lock, so the deletion may have to wait for a row.
-        let delete = || forget_in_inbox(digest);
         let waited = || Error::WaitRanOut { what: request.name().to_string(), hint: WAIT_BY_SETTING };
-        pg::bounded_or_error(guc::wait_us(), delete, waited)?
+        pg::bounded_or_error(guc::wait_us(), || forget_in_inbox(digest), waited)?
     } else {
         forget_all(&request, digest)?
     };
@@ -88,16 +87,9 @@ pub(super) fn forget_all(request: &Request<'_>, digest: Digest) -> Result<Option
     let kept = keeping::lease(request, &digest, Snapshot::Itself)?;
     check_not_leased(request, kept.as_ref())?;
     let lease = kept.filter(|kept| request.is_of(kept)).map(|kept| lease_in_words(request, &digest, &kept));
-    keeping::forget(request, digest).map(|forgotten| in_words(&forgotten, lease))
-}
-
-/// What was forgotten of a request.
-fn in_words(Forgotten(outcome, checkpoint, _): &Forgotten, lease: Option<String>) -> Option<String> {
-    match outcome {
-        Some(class) => Some(format!("{} outcome", class.status())),
-        None if lease.is_some() => lease,
-        None => checkpoint.then(|| "checkpoint".into()),
-    }
+    let (outcome, checkpoint) = keeping::forget(request, digest)?;
+    let outcome = outcome.map(|class| format!("{} outcome", class.status()));
+    Ok(outcome.or(lease).or(checkpoint.then(|| "checkpoint".into())))
 }
 
 /// A lease that a repair has found, with whoever has or had it: the repair takes that name away.
@@ -173,9 +165,7 @@ pub fn force_record(
             let recorded_at = pg::describe_moment(outcome.recorded_at);
             return Err(Error::AlreadyDone { name: name(), class: outcome.class, recorded_at });
         }
-        (Decision::Leased, _, Some(kept)) => {
-            return Err(leased(name(), kept));
-        }
+        (Decision::Leased, _, Some(kept)) => return Err(leased(name(), kept)),
         (Decision::Execute { taken_over: true, .. }, _, Some(kept)) => lease_in_words(request, &lock, kept),
         (Decision::Execute { from_checkpoint: true, .. }, _, _) => "checkpoint".into(),
         _ if given_up => "failed outcome, given up".into(),
@@ -248,7 +238,7 @@ pub(super) fn note_found(
 fn note(action: &'static str, request: &Request<'_>, reason: &str, found: &str) {
     let RequestKey { session, stream, request } = request.request_key();
     let request = if stream.is_empty() { request.to_owned() } else { format!("{stream}/{request}") };
-    audit::insert(&Repair { action, session, request: &request, reason: Some(reason), found });
+    audit::note(action, session, &request, Some(reason), found);
 }
 
 /// Deletes the rows of the audit from before a moment; gives how many. What is deleted cannot be told from what never
@@ -259,7 +249,7 @@ pub fn purge_audit(before: i64, reason: &str) -> Result<usize, Error> {
     let purged = audit::delete_before(before)?;
     if purged > 0 {
         let found = format!("{purged} rows from before {}", pg::describe_moment(before));
-        audit::insert(&Repair { action: "purge_audit", session: "", request: "", reason: Some(reason), found: &found });
+        audit::note("purge_audit", "", "", Some(reason), &found);
     }
     Ok(purged)
 }
@@ -271,7 +261,7 @@ pub fn set_persistence(what: What, unlogged: bool) -> Result<bool, Error> {
     if changed {
         let (now, former) = if unlogged { ("unlogged", "logged") } else { ("logged", "unlogged") };
         let found = format!("{} were {former}, and are {now} now", what.name());
-        audit::insert(&Repair { action: "set_persistence", session: "", request: "", reason: None, found: &found });
+        audit::note("set_persistence", "", "", None, &found);
     }
     Ok(changed)
 }
@@ -289,7 +279,7 @@ pub fn note_grant(role: pg_sys::Oid, level: Option<&str>) -> Result<(), Error> {
             ("revoke", format!("all levels from role {name}"))
         }
     };
-    audit::insert(&Repair { action, session: "", request: "", reason: None, found: &found });
+    audit::note(action, "", "", None, &found);
     Ok(())
 }
 
@@ -304,7 +294,7 @@ pub fn accept_restore(reason: &str) -> Result<bool, Error> {
     let accepted = restore::accept()?;
     if accepted {
         let found = "rows restored, perhaps without their sessions";
-        audit::insert(&Repair { action: "accept_restore", session: "", request: "", reason: Some(reason), found });
+        audit::note("accept_restore", "", "", Some(reason), found);
     }
     Ok(accepted)
 }
@@ -317,10 +307,6 @@ pub(super) fn check_reason(reason: &str) -> Result<(), Error> {
             hint: "Say in a few words why it is done, for whoever reads the audit later.",
         });
     }
-    arguments::check_chars(
-        "the reason",
-        reason,
-        REASON_CHARS_MAX,
-        "Say it in fewer words, or refer to where it is told in full.",
-    )
+    let hint = "Say it in fewer words, or refer to where it is told in full.";
+    arguments::check_chars("the reason", reason, REASON_CHARS_MAX, hint)
 }

@@ -15,11 +15,10 @@ use crate::requests::repair;
 use crate::requests::request::Request;
 use crate::requests::waiting;
 use crate::sessions::resolve;
-use crate::store::audit::{self, Repair};
+use crate::store::audit;
 use crate::store::by_prefix::{self, Wanted};
 use crate::store::rel::Snapshot;
 use std::borrow::Cow;
-use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::rc::Rc;
@@ -40,16 +39,14 @@ pub fn forget(session: &str, prefix: &str, reason: &str, most: i32) -> Result<Re
     repair::check_reason(reason)?;
     let session = repair::session_to_forget(session)?;
     refuse_journal(&session, "idem_forget_prefix")?;
-    let is_inbox = session.inbox;
-    let set = Set { action: "forget_prefix", function: "idem_forget_prefix", wanted: Wanted::Anything };
-    let forget = |request: &Request<'_>, digest| {
-        let found = match is_inbox {
+    let forget = |request: &Request<'_>, digest, _: &mut BTreeSet<String>| {
+        let found = match session.inbox {
             true => pg::bounded(Some(ROW_WAIT_US), || repair::forget_in_inbox(digest)).transpose()?,
             false => Some(repair::forget_all(request, digest)?),
         };
         Ok(found.map(|found| found.is_some()))
     };
-    set.repair(session, prefix, reason, most, forget, String::new)
+    repair_each("idem_forget_prefix", &session, Wanted::Anything, prefix, reason, most, forget)
 }
 
 /// Redacts requests, as `idem_redact` does one.
@@ -57,20 +54,17 @@ pub fn redact(session: &str, prefix: &str, reason: &str, most: i32) -> Result<Re
     let session = match resolve::to_redact(session)? {
         Session::Standing(session) => session,
         Session::Client(session) => {
-            return Err(numbered(
-                &session.name,
-                "redacted",
-                "Redact them one by one: idem_redact(session, number, reason).",
-            ));
+            let hint = "Redact them one by one: idem_redact(session, number, reason).";
+            return Err(numbered(&session.name, "redacted", hint));
         }
     };
     repair::check_reason(reason)?;
     refuse_journal(&session, "idem_redact_prefix")?;
     check_sort(&session, false)?;
-    let set = Set { action: "redact_prefix", function: "idem_redact_prefix", wanted: Wanted::Contents };
-    let redact =
-        |request: &Request<'_>, digest| redact::redact_keyed(request, digest).map(|found| Some(found.is_some()));
-    set.repair(session, prefix, reason, most, redact, String::new)
+    let redact = |request: &Request<'_>, digest, _: &mut BTreeSet<String>| {
+        redact::redact_keyed(request, digest).map(|found| Some(found.is_some()))
+    };
+    repair_each("idem_redact_prefix", &session, Wanted::Contents, prefix, reason, most, redact)
 }
 
 /// Ends leases, as `idem_force_release` does one: those that have not run out, or those that ran out.
@@ -83,25 +77,16 @@ pub fn force_release(session: &str, prefix: &str, reason: &str, live: bool, most
     let session = repair::session_to_forget(session)?;
     refuse_journal(&session, "idem_force_release_prefix")?;
     check_sort(&session, false)?;
-    let (action, function) = ("force_release_prefix", "idem_force_release_prefix");
-    let set = Set { action, function, wanted: Wanted::Lease { live } };
-    let holders = Cell::new(BTreeSet::new());
-    let release = |request: &Request<'_>, digest| {
+    let release = |request: &Request<'_>, digest, holders: &mut BTreeSet<String>| {
         let now_us = pg::now_us();
         let found = keeping::lease(request, &digest, Snapshot::Itself)?;
         let found = found.filter(|found| found.lease.runs_at(now_us) == live);
         let Some(found) = found else { return Ok(Some(false)) };
-        let mut known = holders.take();
-        known.extend(waiting::holder_of_lease(request, &digest).map(|holder| holder.role));
-        holders.set(known);
+        holders.extend(waiting::holder_of_lease(request, &digest).map(|holder| holder.role));
         repair::end_lease(request, &digest, &found, now_us)?;
         Ok(Some(true))
     };
-    let told = || {
-        let holders: Vec<_> = holders.take().into_iter().collect();
-        format!("; leases of role {}", holders.join(", "))
-    };
-    set.repair(session, prefix, reason, most, release, told)
+    repair_each("idem_force_release_prefix", &session, Wanted::Lease { live }, prefix, reason, most, release)
 }
 
 fn numbered(session: &str, what: &str, hint: &'static str) -> Error {
@@ -112,59 +97,49 @@ fn numbered(session: &str, what: &str, hint: &'static str) -> Error {
     }
 }
 
-/// A repair of a set of requests. The function that repairs one of them tells whether there was anything to repair, or
-/// gives `None` if somebody is at work on it. `more` is what the audit tells besides.
-struct Set {
-    action: &'static str,
+/// Repairs a set of requests. `repair_one` repairs one of them and tells whether there was anything to repair, or gives `None`
+/// if somebody is at work on it. It adds the roles whose leases it has ended, which the audit tells besides.
+fn repair_each(
     function: &'static str,
+    session: &Rc<StandingSession>,
     wanted: Wanted,
-}
-
-impl Set {
-    fn repair(
-        &self,
-        session: Rc<StandingSession>,
-        prefix: &str,
-        reason: &str,
-        most: i32,
-        mut repair_one: impl FnMut(&Request<'_>, Digest) -> Result<Option<bool>, Error>,
-        more: impl FnOnce() -> String,
-    ) -> Result<Repaired, Error> {
-        let most = check_most(most)?;
-        repair::check_writable(self.function)?;
-        // A time key is kept in lower case.
-        let prefix = if session.time_keys { Cow::Owned(prefix.to_lowercase()) } else { Cow::Borrowed(prefix) };
-        let mut repaired = Repaired { done: 0, left_out: 0 };
-        by_prefix::visit(&session.id, &prefix, self.wanted, |key| {
-            let (session, key) = (Rc::clone(&session), Cow::Borrowed(key));
-            let request = Request::Keyed(Keyed { session, key, key_time_us: None, journal: None });
-            match pg::in_own_memory(|| try_one(&request, &mut repair_one))? {
-                Some(found) => repaired.done += usize::from(found),
-                None => repaired.left_out += 1,
-            }
-            Ok(if repaired.done < most { ControlFlow::Continue(()) } else { ControlFlow::Break(()) })
-        })?;
-        if (repaired.done, repaired.left_out) == (0, 0) {
-            session.check_here()?;
+    prefix: &str,
+    reason: &str,
+    most: i32,
+    repair_one: impl Fn(&Request<'_>, Digest, &mut BTreeSet<String>) -> Result<Option<bool>, Error>,
+) -> Result<Repaired, Error> {
+    let most = check_most(most)?;
+    repair::check_writable(function)?;
+    let prefix = session.prefix_as_kept(prefix);
+    let mut repaired = Repaired { done: 0, left_out: 0 };
+    let mut holders = BTreeSet::new();
+    by_prefix::visit(&session.id, &prefix, wanted, |key| {
+        let (session, key) = (Rc::clone(session), Cow::Borrowed(key));
+        let request = Request::Keyed(Keyed { session, key, key_time_us: None, journal: None });
+        match pg::in_own_memory(|| try_one(&request, |digest| repair_one(&request, digest, &mut holders)))? {
+            Some(found) => repaired.done += usize::from(found),
+            None => repaired.left_out += 1,
         }
-        if repaired.done > 0 {
-            let found = format!("{} done, {} at work and left out{}", repaired.done, repaired.left_out, more());
-            audit::insert(&Repair {
-                action: self.action,
-                session: &session.name,
-                request: &prefix,
-                reason: Some(reason),
-                found: &found,
-            });
-        }
-        Ok(repaired)
+        Ok(if repaired.done < most { ControlFlow::Continue(()) } else { ControlFlow::Break(()) })
+    })?;
+    if (repaired.done, repaired.left_out) == (0, 0) {
+        session.check_here()?;
     }
+    if repaired.done > 0 {
+        let mut found = format!("{} done, {} at work and left out", repaired.done, repaired.left_out);
+        if !holders.is_empty() {
+            let holders: Vec<_> = holders.into_iter().collect();
+            found += &format!("; leases of role {}", holders.join(", "));
+        }
+        audit::note(function.trim_start_matches("idem_"), &session.name, &prefix, Some(reason), &found);
+    }
+    Ok(repaired)
 }
 
 /// Repairs a request, if nobody is at work on it; tells whether there was anything to repair.
 fn try_one(
     request: &Request<'_>,
-    repair_one: &mut impl FnMut(&Request<'_>, Digest) -> Result<Option<bool>, Error>,
+    repair_one: impl FnOnce(Digest) -> Result<Option<bool>, Error>,
 ) -> Result<Option<bool>, Error> {
     if open::holds(request.request_key()) {
         return Ok(None);
@@ -174,7 +149,7 @@ fn try_one(
     if !open::with_room(|| request.name(), || lock.try_acquire())? {
         return Ok(None);
     }
-    let done = match repair_one(request, digest) {
+    let done = match repair_one(digest) {
         Err(Error::Leased { .. }) => Ok(None),
         done => done,
     };

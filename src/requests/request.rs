@@ -5,7 +5,7 @@ use crate::domain::identity::Digest;
 use crate::domain::sequence::Range;
 use crate::error::{Error, RequestName};
 use crate::guc;
-use crate::journal::table::Tenant;
+use crate::journal::table::Journal;
 use crate::model::{Session, Stream};
 use crate::names;
 use crate::open::{self, RequestKey};
@@ -47,20 +47,18 @@ pub enum Request<'a> {
 impl<'a> Request<'a> {
     /// Finds the session, checks the caller's right to it, and then checks the key or number.
     pub fn resolve(session: &str, key: &'a str, numbering: Numbering<'a>, rules: Rules) -> Result<Request<'a>, Error> {
-        let begun = || match rules {
+        let found = match rules {
+            Rules::Current => resolve::session(session, || None)?,
             Rules::OfBegin => {
                 let stream = numbering.stream.unwrap_or_default();
-                let other = || Tenant::other_text(stream).and_then(|stream| open::session_of(session, &stream, key));
-                open::session_of(session, stream, key).or_else(other)
+                let other =
+                    || Journal::other_tenant_text(stream).and_then(|stream| open::session_of(session, &stream, key));
+                resolve::session(session, || open::session_of(session, stream, key).or_else(other))?
             }
-            Rules::OfLease => resolve::even_dropped(session),
-            Rules::Current | Rules::OfRepair | Rules::OfRedaction | Rules::OfLook => None,
-        };
-        let found = match rules {
+            Rules::OfLease => resolve::session(session, || resolve::even_dropped(session))?,
             Rules::OfRepair => resolve::any_session(session)?,
             Rules::OfRedaction => resolve::to_redact(session)?,
             Rules::OfLook => resolve::to_look_at(session)?.0,
-            _ => resolve::session(session, begun)?,
         };
         match found {
             Session::Standing(session) => {
@@ -68,6 +66,22 @@ impl<'a> Request<'a> {
                 Keyed::of(session, key, numbering.stream).map(Request::Keyed)
             }
             Session::Client(session) => Numbered::of(session, key, numbering).map(Request::Numbered),
+        }
+    }
+
+    /// The request, if it has a key.
+    pub fn keyed(&self) -> Option<&Keyed<'a>> {
+        match self {
+            Request::Keyed(request) => Some(request),
+            Request::Numbered(_) => None,
+        }
+    }
+
+    /// The request, if it has a number.
+    pub fn numbered(&self) -> Option<&Numbered<'a>> {
+        match self {
+            Request::Keyed(_) => None,
+            Request::Numbered(request) => Some(request),
         }
     }
 
@@ -112,10 +126,7 @@ impl<'a> Request<'a> {
 
     /// The number that tells it from other requests under its lock, see [`crate::open::answered`].
     pub fn number(&self) -> i64 {
-        match self {
-            Request::Keyed(_) => 0,
-            Request::Numbered(request) => request.range.first,
-        }
+        self.range().map_or(0, |range| range.first)
     }
 
     /// What the tables are searched for.
@@ -127,26 +138,17 @@ impl<'a> Request<'a> {
     /// Until when something unfinished of it counts, such as a checkpoint written at `since_us`: as long as an outcome
     /// recorded at that time would. In a client session it does not expire.
     pub fn unfinished_until(&self, since_us: i64) -> i64 {
-        match self {
-            Request::Keyed(request) => request.expires_at_us(since_us, request.session.ttl_us()),
-            Request::Numbered(_) => i64::MAX,
-        }
+        self.keyed().map_or(i64::MAX, |request| request.expires_at_us(since_us, request.session.ttl_us()))
     }
 
     /// Its numbers, if it is numbered.
     pub fn range(&self) -> Option<Range> {
-        match self {
-            Request::Keyed(_) => None,
-            Request::Numbered(request) => Some(request.range),
-        }
+        self.numbered().map(|request| request.range)
     }
 
     /// After how many attempts it is given up, if its session says so.
     pub fn max_attempts(&self) -> Option<i32> {
-        match self {
-            Request::Keyed(request) => request.session.max_attempts,
-            Request::Numbered(_) => None,
-        }
+        self.keyed()?.session.max_attempts
     }
 
     /// Its key, or its first number in decimal.
@@ -181,18 +183,12 @@ impl<'a> Request<'a> {
 
     /// Its row, in a session with a journal.
     pub fn in_journal(&self) -> Option<InJournal<'_>> {
-        match self {
-            Request::Keyed(request) => request.in_journal(),
-            Request::Numbered(_) => None,
-        }
+        self.keyed()?.in_journal()
     }
 
     /// Refuses a client session that nothing is known of any more.
     pub fn check_known(&self) -> Result<(), Error> {
-        match self {
-            Request::Keyed(_) => Ok(()),
-            Request::Numbered(request) => liveness::check_known(&request.session),
-        }
+        self.numbered().map_or(Ok(()), |request| liveness::check_known(&request.session))
     }
 
     /// Whether it belongs to a client session that has ended, so that nobody can complete it.
@@ -207,18 +203,12 @@ impl<'a> Request<'a> {
 
     /// Refuses a request of a session that is bound to another node.
     pub fn check_here(&self) -> Result<(), Error> {
-        match self {
-            Request::Keyed(request) => request.session.check_here(),
-            Request::Numbered(_) => Ok(()),
-        }
+        self.keyed().map_or(Ok(()), |request| request.session.check_here())
     }
 
     /// Refuses a request of an inbox, where requests are not begun.
     pub fn check_not_inbox(&self) -> Result<(), Error> {
-        match self {
-            Request::Keyed(request) => check_sort(&request.session, false),
-            Request::Numbered(_) => Ok(()),
-        }
+        self.keyed().map_or(Ok(()), |request| check_sort(&request.session, false))
     }
 }
 

@@ -32,19 +32,14 @@ pub fn before(request: &Numbered<'_>, numbers: Numbers, deadline: Deadline) -> R
         return Ok(Ack { marks: Marks::default(), acked: 0, is_new: false, gives_up: false });
     }
     let marks = stream::find(stream);
-    refuse_given_up(request, numbers, &marks)?;
+    if numbers.range.first <= marks.acked {
+        // It was given up since it was begun. The request's lock on its lane prevents that. If it happened all the same, this
+        // is the last moment to find out.
+        return Err(Error::Discarded { name: request.name(), window: request.session.window });
+    }
     let (acked, is_new) = (numbers.acked, numbers.acked > marks.acked);
     let gives_up = is_new && giving_up::take_lanes(&request.session, stream, marks.acked, acked, deadline)?;
     Ok(Ack { marks, acked, is_new, gives_up })
-}
-
-/// Refuses a number that was given up since it was begun. The request's lock on its lane prevents that. If it happened
-/// all the same, this is the last moment to find out.
-fn refuse_given_up(request: &Numbered<'_>, numbers: Numbers, marks: &Marks) -> Result<(), Error> {
-    if numbers.range.first <= marks.acked {
-        return Err(Error::Discarded { name: request.name(), window: request.session.window });
-    }
-    Ok(())
 }
 
 impl Ack {

@@ -16,7 +16,6 @@ use crate::requests::keeping;
 use crate::requests::numbered::Numbered;
 use crate::requests::request::Request;
 use crate::sessions::liveness;
-use crate::store::checkpoint;
 use crate::store::lease;
 use crate::store::rel::Snapshot;
 
@@ -67,10 +66,7 @@ fn settle_in_ended(request: &Request<'_>, numbered: &Numbered<'_>, deadline: Dea
         }
         None => {}
     }
-    let checkpoint = checkpoint::find(&request.probe(request.digest()), Snapshot::LatestMvcc)?;
-    let lease = lease::find(request.stream(), &lock, Snapshot::LatestMvcc)?;
-    let lease = lease.filter(|lease| request.is_of(lease));
+    let (lease, checkpoint) = keeping::unfinished(request, &lock, asked_at)?;
     counting::recorded(&request.session(), Class::Cancelled);
-    let (attempts, checkpoint) = (lease.map(|lease| lease.lease.attempt), checkpoint.map(|found| found.checkpoint));
-    Ok(Ticket::cancelled(None, attempts, checkpoint))
+    Ok(Ticket::cancelled(None, lease.map(|lease| lease.lease.attempt), checkpoint))
 }

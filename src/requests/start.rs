@@ -8,7 +8,7 @@ use crate::domain::limits::DEPTH_MAX;
 use crate::domain::sequence::Range;
 use crate::error::{Error, RequestName};
 use crate::guc;
-use crate::open::{self, Finish, Numbers, OpenRequest};
+use crate::open::{self, Numbers, OpenRequest, State};
 use crate::pg::{self, Deadline, Jsonb};
 use crate::requests::answer::{Begun, Start};
 use crate::requests::decide::{Aim, Asked, Decided, refuse_beside_another};
@@ -71,7 +71,7 @@ pub fn start(asked: &Asked<'_>, found: Decided, deadline: Deadline) -> Result<Op
         transaction::come_first();
     }
     if lease.is_some() {
-        open::finish(request.request_key(), Finish::Saved);
+        open::finish(request.request_key(), State::Saved);
     }
     if decision == Decision::GiveUp {
         let state = checkpoint.as_ref().and_then(|checkpoint| checkpoint.state);

@@ -5,7 +5,6 @@ use crate::domain::identity::Digest;
 use crate::error::Error;
 use crate::guc;
 use crate::lock::Tag;
-use crate::model::Session;
 use crate::monitor::{Counter, counters, in_flight};
 use crate::open;
 use crate::pg::{self, Deadline};
@@ -13,96 +12,9 @@ use crate::requests::request::Request;
 use crate::store::lease::{self, Holder};
 use crate::wake::Sleeper;
 
-/// The wait of a call. Its end is counted, also if an error ends it.
-pub struct Wait {
-    session: Session,
-    since: i64,
-    is_logged: bool,
-}
-
-impl Wait {
-    /// Begins to wait.
-    pub fn of(session: Session) -> Wait {
-        // The cell that counts is taken now. At the end, perhaps in an error, counting needs no lock.
-        counters::count(&session, Counter::Waits);
-        Wait { session, since: pg::now_us(), is_logged: false }
-    }
-
-    /// Logs the wait if it has lasted long enough and was not logged. `holder` describes the other side. Gives how long
-    /// the wait may go on before it is time to log it; `None`: it is not going to be.
-    pub fn log_if_long(&mut self, request: &Request<'_>, holder: impl FnOnce() -> String) -> Option<i64> {
-        /// Timers are no more exact than this.
-        const EARLY_US: i64 = 1_000;
-        let unlogged_us = self.unlogged_us()?;
-        if unlogged_us > EARLY_US {
-            return Some(unlogged_us);
-        }
-        self.log(request, holder());
-        None
-    }
-
-    fn log(&mut self, request: &Request<'_>, holder: String) {
-        self.is_logged = true;
-        let (pid, waited_ms) = (pg::process_id(), (pg::now_us() - self.since) / 1000);
-        pg::log_line(format!("process {pid} still waits for {} after {waited_ms} ms", request.name()), holder);
-    }
-
-    /// How long the wait may go on before it is time to log it; `None`: it is not going to be.
-    fn unlogged_us(&self) -> Option<i64> {
-        guc::log_waits_us().filter(|_| !self.is_logged).map(|after_us| (self.since + after_us - pg::now_us()).max(0))
-    }
-}
-
-impl Drop for Wait {
-    fn drop(&mut self) {
-        let waited_ms = u64::try_from((pg::now_us() - self.since) / 1000).unwrap_or(0);
-        counters::add(&self.session, Counter::WaitMs, waited_ms);
-    }
-}
-
 /// Takes the request's lock if nobody has it; gives whether it did.
 pub fn take_at_once(request: &Request<'_>, claim: &Tag) -> Result<bool, Error> {
     open::with_room(|| request.name(), || claim.try_acquire())
-}
-
-/// Takes the request's lock, and waits for it up to the deadline; gives whether it did.
-pub fn take(request: &Request<'_>, claim: &Tag, deadline: Deadline, wait: &mut Option<Wait>) -> Result<bool, Error> {
-    if take_at_once(request, claim)? {
-        return Ok(true);
-    }
-    if deadline.left_us() == Some(0) {
-        return Ok(false);
-    }
-    let wait = wait.get_or_insert_with(|| Wait::of(request.session()));
-    if let Some(cut_us) = wait.unlogged_us().map(cut_us)
-        && deadline.left_us().is_none_or(|left_us| left_us > cut_us)
-    {
-        // The wait is cut in two for the line. So a caller loses its place in the queue once, and a deadlock is looked for
-        // anew.
-        let began = pg::now_us();
-        if open::with_room(|| request.name(), || claim.acquire(Some(cut_us)))? {
-            return Ok(true);
-        }
-        wait.log(request, holder(claim));
-        let rest = || claim.acquire(deadline.left_us());
-        return open::with_room(|| request.name(), || pg::waiting_since(began, rest));
-    }
-    open::with_room(|| request.name(), || claim.acquire(deadline.left_us()))
-}
-
-/// Waits up to the deadline until no other transaction has the request's lock, which is not taken; gives whether that came
-/// true.
-pub fn wait_for_end(request: &Request<'_>, claim: &Tag, deadline: Deadline, wait: &mut Option<Wait>) -> bool {
-    let wait = wait.get_or_insert_with(|| Wait::of(request.session()));
-    if let Some(cut_us) = wait.unlogged_us().map(cut_us)
-        && deadline.left_us().is_none_or(|left_us| left_us > cut_us)
-    {
-        if claim.wait_for_end_of_holder(Some(cut_us)) {
-            return true;
-        }
-        wait.log(request, holder(claim));
-    }
-    claim.wait_for_end_of_holder(deadline.left_us())
 }
 
 /// The error for a wait for a request's lock that ran out.
@@ -113,12 +25,99 @@ pub fn ran_out(what: String, claim: &Tag, hint: &'static str) -> Error {
     }
 }
 
-/// Sleeps until the lease under the lock may have changed, at the latest until this moment; gives whether it is worth
-/// looking again.
-pub fn sleep(sleeper: &mut Sleeper, request: &Request<'_>, lock: &Digest, until: i64, wait: &mut Option<Wait>) -> bool {
-    let wait = wait.get_or_insert_with(|| Wait::of(request.session()));
-    let unlogged_us = wait.log_if_long(request, || lease_in_words(request, lock));
-    sleeper.sleep(unlogged_us.map_or(until, |us| until.min(pg::now_us().saturating_add(us))))
+/// The waits of a call for other holders of a request, up to a deadline. Their end is counted, also if an error ends them.
+pub struct Waiting<'a> {
+    request: &'a Request<'a>,
+    deadline: Deadline,
+    /// Since when the call waits, if it does.
+    since: Option<i64>,
+    /// When that is to be logged; `None`: it is not going to be.
+    log_at: Option<i64>,
+    sleeper: Option<Sleeper>,
+}
+
+impl<'a> Waiting<'a> {
+    /// A call that has not waited yet.
+    pub fn until(deadline: Deadline, request: &'a Request<'a>) -> Waiting<'a> {
+        Waiting { request, deadline, since: None, log_at: None, sleeper: None }
+    }
+
+    /// Takes the request's lock, and waits for it; gives whether it did.
+    pub fn take(&mut self, claim: &Tag) -> Result<bool, Error> {
+        let request = self.request;
+        if take_at_once(request, claim)? {
+            return Ok(true);
+        }
+        if self.deadline.left_us() == Some(0) {
+            return Ok(false);
+        }
+        open::with_room(|| request.name(), || self.in_two(claim, |us| claim.acquire(us)))
+    }
+
+    /// Waits until no other transaction has the request's lock, which is not taken; gives whether that came true.
+    pub fn wait_for_end(&mut self, claim: &Tag) -> bool {
+        self.in_two(claim, |us| claim.wait_for_end_of_holder(us))
+    }
+
+    /// Waits for whoever has the lock. If the wait is to be logged before the deadline, it is cut in two for the line. So a
+    /// caller loses its place in the queue once, and a deadlock is looked for anew.
+    fn in_two(&mut self, claim: &Tag, wait_for: impl Fn(Option<i64>) -> bool) -> bool {
+        self.begin();
+        let deadline = self.deadline;
+        let cut_us = self.log_at.map(|log_at| cut_us((log_at - pg::now_us()).max(0)));
+        let Some(cut_us) = cut_us.filter(|cut_us| deadline.left_us().is_none_or(|left_us| left_us > *cut_us)) else {
+            return wait_for(deadline.left_us());
+        };
+        let began = pg::now_us();
+        if wait_for(Some(cut_us)) {
+            return true;
+        }
+        self.log(holder(claim));
+        pg::waiting_since(began, || wait_for(deadline.left_us()))
+    }
+
+    /// Sleeps until the lease under the lock may have changed, at the latest until this moment; gives whether it is worth
+    /// looking again. The first time it only prepares to sleep.
+    pub fn sleep(&mut self, lock: &Digest, until: i64) -> bool {
+        /// Timers are no more exact than this.
+        const EARLY_US: i64 = 1_000;
+        if self.sleeper.is_none() {
+            self.sleeper = Some(Sleeper::of(lock, self.deadline.left_us()));
+            return true;
+        }
+        self.begin();
+        if self.log_at.is_some_and(|log_at| log_at <= pg::now_us() + EARLY_US) {
+            self.log(lease_in_words(self.request, lock));
+        }
+        let until = self.log_at.map_or(until, |log_at| until.min(log_at));
+        self.sleeper.as_mut().is_none_or(|sleeper| sleeper.sleep(until))
+    }
+
+    fn begin(&mut self) {
+        if self.since.is_none() {
+            // The cell that counts is taken now. At the end, perhaps in an error, counting needs no lock.
+            counters::count(&self.request.session(), Counter::Waits);
+            let since = pg::now_us();
+            self.since = Some(since);
+            self.log_at = guc::log_waits_us().map(|after_us| since + after_us);
+        }
+    }
+
+    fn log(&mut self, holder: String) {
+        self.log_at = None;
+        let waited_ms = self.since.map_or(0, |since| (pg::now_us() - since) / 1000);
+        let (pid, name) = (pg::process_id(), self.request.name());
+        pg::log_line(&format!("process {pid} still waits for {name} after {waited_ms} ms"), &holder, "");
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        if let Some(since) = self.since {
+            let waited_ms = u64::try_from((pg::now_us() - since) / 1000).unwrap_or(0);
+            counters::add(&self.request.session(), Counter::WaitMs, waited_ms);
+        }
+    }
 }
 
 /// Where a wait for a lock is cut that is to be logged after this time. PostgreSQL looks for a deadlock once a wait has
@@ -138,9 +137,9 @@ fn holder(claim: &Tag) -> String {
         Some(backend) => (backend.application.as_str(), pg::role_name(backend.role).unwrap_or_default()),
         None => ("", String::new()),
     };
-    let held = in_flight::read()
-        .into_iter()
-        .find(|held| held.pid == Some(pid) && held.named.as_ref().is_some_and(|named| named.lock == claim.lock_id()));
+    let held = in_flight::read().into_iter().find(|held| {
+        held.pid == Some(pid) && held.named.as_ref().is_some_and(|named| named.entry.lock == claim.lock_id())
+    });
     let since = held.map(|held| format!(" since {}", pg::describe_moment(held.since))).unwrap_or_default();
     let written = if pg::waits_for_standby(pid) {
         " It has written its commit, and waits for a synchronous standby: to end it undoes nothing."
@@ -154,10 +153,7 @@ fn holder(claim: &Tag) -> String {
 pub fn holder_of_lease(request: &Request<'_>, claim: &Digest) -> Option<Holder> {
     match request.in_journal() {
         None => lease::holder(request.stream(), claim),
-        Some(kept) => {
-            let (role, application, until) = kept.row().ok().flatten()?.holder()?;
-            Some(Holder { role, application, until })
-        }
+        Some(kept) => kept.row().ok().flatten()?.holder,
     }
 }
 

@@ -58,7 +58,7 @@ fn drop_responses(session: &ClientSession, stream: Stream<'_>, upto: i64) -> Res
             continue;
         }
         let lock = names::of_lane(stream, session.lane(reply.kept.slot));
-        if open::at_work_under(&lock).is_none() && Tag::request(&lock).try_acquire() {
+        if open::at_work_under(&lock, i64::MAX).is_none() && Tag::request(&lock).try_acquire() {
             reply::drop_response(stream, &reply)?;
         }
     }
@@ -120,34 +120,27 @@ pub fn position(name: &str, stream_name: &str) -> Result<Position, Error> {
 }
 
 /// Ends a session. Tells whether it was still alive. Closing a session that has ended does nothing, also when nothing
-/// is known of it any more.
+/// is known of it any more, or another transaction has ended it while this one waited for its lock.
 pub fn close(name: &str) -> Result<bool, Error> {
-    let session = match writable(name, "idem_close", "The end of a session is written down.") {
-        Err(Error::SessionEnded { .. }) => return Ok(false),
-        session => session?,
-    };
+    match end(name) {
+        Err(Error::SessionEnded { .. }) => Ok(false),
+        done => done,
+    }
+}
+
+fn end(name: &str) -> Result<bool, Error> {
+    let session = writable(name, "idem_close", "The end of a session is written down.")?;
     if open::is_in_use(&session.id) {
         return Err(Error::SessionInUse { session: session.name.clone(), action: "close" });
     }
-    match liveness::check(&session) {
-        Ok(_) => {}
-        Err(Error::SessionEnded { .. }) => return Ok(false),
-        Err(error) => return Err(error),
-    }
+    liveness::check(&session)?;
     if !liveness::take_to_end(&session, "close", Deadline::after(guc::wait_us()))? {
         let what = format!("a transaction of client session \"{}\"", session.name);
         return Err(Error::WaitRanOut { what, hint: WAIT_BY_SETTING });
     }
-    // Another transaction may have ended it while this one waited for its lock.
-    match liveness::last_seen(&session) {
-        Ok(seen) => {
-            let run_out = liveness::clock_has_run_out(&session, seen);
-            liveness::end(&session, if run_out { End::Expired } else { End::Closed });
-            Ok(!run_out)
-        }
-        Err(Error::SessionEnded { .. }) => Ok(false),
-        Err(error) => Err(error),
-    }
+    let run_out = liveness::clock_has_run_out(&session, liveness::last_seen(&session)?);
+    liveness::end(&session, if run_out { End::Expired } else { End::Closed });
+    Ok(!run_out)
 }
 
 /// The client session with this name, if the caller has the right to it and the transaction can write.

@@ -30,7 +30,7 @@ pub fn take_lanes(
     let lanes = lanes(session, stream, stored, upto)?;
     for (lane, number) in &lanes {
         let lock = names::of_lane(stream, *lane);
-        if let Some(own) = open::begun_under(&lock, upto) {
+        if let Some(own) = open::at_work_under(&lock, upto) {
             return Err(Error::GivesUpOwn(own));
         }
         let name = || RequestName::in_stream(&session.name, stream.name, &number.to_string());
@@ -69,10 +69,8 @@ fn supersede_lease(stream: Stream<'_>, lock: &Digest, upto: i64) -> Result<Optio
 
 /// These lanes in the order of locking, each with a number in it that is given up.
 fn lanes(session: &ClientSession, stream: Stream<'_>, stored: i64, upto: i64) -> Result<Vec<(Lane, i64)>, Error> {
+    debug_assert!(upto > stored, "the mark moves forward");
     let mut lanes = Vec::new();
-    if upto <= stored {
-        return Ok(lanes);
-    }
     match session.order {
         Order::Any => {
             for (slot, number) in sequence::newest_of_slots(stored, upto, session.window) {

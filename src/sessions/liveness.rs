@@ -12,6 +12,7 @@
 
 use crate::arguments;
 use crate::domain::end::End;
+use crate::domain::identity::SessionId;
 use crate::domain::timeout::{runs_out_at, sign_is_due};
 use crate::error::{Error, WAIT_BY_SETTING};
 use crate::lock::{Held, Tag};
@@ -19,7 +20,6 @@ use crate::model::ClientSession;
 use crate::names;
 use crate::open::{self, UsedSession};
 use crate::pg::{self, Deadline};
-use crate::sessions::find::{self, Search};
 use crate::store::catalog;
 use crate::store::lease;
 use crate::store::segment;
@@ -63,12 +63,8 @@ fn run_out(session: &ClientSession) -> Error {
 /// has ended is known as long as its row is kept.
 pub fn check_known(session: &ClientSession) -> Result<(), Error> {
     match last_seen(session) {
-        Err(
-            error @ (Error::SessionEnded { how: None, .. }
-            | Error::SessionInDoubt { .. }
-            | Error::SessionNotHere { .. }),
-        ) => Err(error),
-        _ => Ok(()),
+        Err(Error::SessionEnded { how: Some(_), .. } | Error::SessionFenced { .. }) => Ok(()),
+        seen => seen.map(drop),
     }
 }
 
@@ -127,12 +123,32 @@ pub fn wait_while_taken(session: &ClientSession, deadline: Deadline) -> bool {
 
 /// The last sign of life of a session whose end is not written down. Refuses any other session.
 pub fn last_seen(session: &ClientSession) -> Result<i64, Error> {
-    let name = || session.name.clone();
-    match find::or_doubt(|| names::client_session_lock(&session.id), || find_last_seen(session))? {
-        Search::Found(seen) => Ok(seen),
-        Search::NotHere => Err(Error::SessionNotHere { session: name() }),
-        Search::InDoubt => Err(Error::SessionInDoubt { session: name() }),
-        Search::Nothing => Err(Error::SessionEnded { session: name(), how: None }),
+    let seen = or_doubt(&session.id, &session.name, || find_last_seen(session))?;
+    seen.ok_or_else(|| Error::SessionEnded { session: session.name.clone(), how: None })
+}
+
+/// Searches with `find` for what the tables have of a client session. Whoever writes it holds the session's lock until its
+/// commit. So a search that finds nothing is certain only if no other transaction holds the lock. And since a holder may
+/// commit at that very moment, the search is repeated after the look at the lock.
+///
+/// Where nothing is found, that is an error on a standby: it may be on its way from the primary. And it is one while another
+/// transaction holds the lock, which may be about to commit what is searched for. A transaction that was prepared before a
+/// crash may be all that is left of a session.
+pub fn or_doubt<T>(
+    id: &SessionId,
+    name: &str,
+    find: impl Fn() -> Result<Option<T>, Error>,
+) -> Result<Option<T>, Error> {
+    if let Some(found) = find()? {
+        return Ok(Some(found));
+    }
+    if pg::in_recovery() {
+        return Err(Error::SessionNotHere { session: name.into() });
+    }
+    let held = names::client_session_lock(id).is_held_by_another();
+    match find()? {
+        None if held => Err(Error::SessionInDoubt { session: name.into() }),
+        found => Ok(found),
     }
 }
 

@@ -6,7 +6,6 @@
 //! Requests use sessions, never the reverse.
 
 pub mod calls;
-pub mod find;
 pub mod giving_up;
 pub mod liveness;
 pub mod position;

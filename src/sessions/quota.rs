@@ -15,11 +15,7 @@ use pgrx::pg_sys;
 
 /// Takes a place for one more session of the owner, or lease of its holder.
 pub fn take(owner: pg_sys::Oid, kind: Kind) -> Result<(), Error> {
-    let limit = match kind {
-        Kind::Client | Kind::Ended => guc::max_sessions_per_role(),
-        Kind::Standing => guc::max_standing_sessions_per_role(),
-        Kind::Lease => guc::max_leases_per_role(),
-    };
+    let (limit, things, counted, hint) = about(kind);
     let now_us = pg::now_us();
     let has_some = |allowance: &mut Allowance| allowance.take(limit, now_us);
     if cache::with(|cache| cache.quota.get_mut(&(owner, kind)).is_some_and(has_some)) {
@@ -32,37 +28,40 @@ pub fn take(owner: pg_sys::Oid, kind: Kind) -> Result<(), Error> {
         Kind::Lease => lease::count(owner, limit),
     };
     if count >= limit {
-        return Err(exceeded(owner, kind, count, limit));
+        let what = format!("the number of {things} of role \"{}\"", pg::role_name(owner).unwrap_or_default());
+        return Err(Error::LimitExceeded { what, found: format!("{count}{counted}"), limit: limit.to_string(), hint });
     }
     let allowance = Allowance::after_count(limit, count, pg::max_backends(), now_us, pg::now_us());
     cache::with(|cache| cache.quota.put((owner, kind), allowance));
     Ok(())
 }
 
-fn exceeded(owner: pg_sys::Oid, kind: Kind, count: i64, limit: i64) -> Error {
-    let role = pg::role_name(owner).unwrap_or_default();
-    let (things, found, hint) = match kind {
+/// The limit, what it limits, what of that is counted, and what to do about it.
+fn about(kind: Kind) -> (i64, &'static str, &'static str, &'static str) {
+    match kind {
         Kind::Client => (
+            guc::max_sessions_per_role(),
             "client sessions",
-            format!("{count} at work"),
+            " at work",
             "Close sessions that are done with (idem_close), register with a shorter timeout, or raise idempotence.max_sessions_per_role.",
         ),
         Kind::Ended => (
+            guc::max_sessions_per_role(),
             "ended client sessions",
-            format!("{count} that had no outcome, and were fenced or had a request_id"),
+            " that had no outcome, and were fenced or had a request_id",
             "Register once, when a client starts: such a session is known for idempotence.retention after its end. Or register without client and request_id, or raise idempotence.max_sessions_per_role.",
         ),
         Kind::Standing => (
+            guc::max_standing_sessions_per_role(),
             "standing sessions",
-            format!("{count}, dropped ones included"),
+            ", dropped ones included",
             "A session is a series of requests, not one of them: use few, with many keys. Or raise idempotence.max_standing_sessions_per_role.",
         ),
         Kind::Lease => (
+            guc::max_leases_per_role(),
             "leases",
-            format!("{count}, those that ran out included"),
+            ", those that ran out included",
             "Record, settle or release what is unfinished (view unfinished); an admin ends many with idem_force_release_prefix(). Or raise idempotence.max_leases_per_role.",
         ),
-    };
-    let what = format!("the number of {things} of role \"{role}\"");
-    Error::LimitExceeded { what, found, limit: limit.to_string(), hint }
+    }
 }

@@ -17,9 +17,9 @@ use crate::model::{ClientSession, KnownBy};
 use crate::names;
 use crate::open;
 use crate::pg::{self, Deadline};
-use crate::sessions::find::{self, Search};
 use crate::sessions::{liveness, position, quota, save};
 use crate::store::secret;
+use crate::store::session::client as saved;
 use crate::store::session_live as live;
 use pgrx::datum::Interval;
 use pgrx::pg_sys;
@@ -62,11 +62,17 @@ pub fn register(asked: &Registration<'_>) -> Result<Registered, Error> {
     arguments::check_writable("idem_register", || "A session is a row of a table, though an unlogged one.".into())?;
     let deadline = Deadline::after(asked.wait_us);
     secret::put_in_use()?;
-    take_locks(&session, deadline)?;
+    // Only one registration of a client, or with an id, runs at a time.
+    for by in session.known_by() {
+        let what = || "a registration of the same client by another transaction".into();
+        names::registration_lock(session.owner, by).acquire_or_fail(deadline.left_us(), WAIT_BY_ARGUMENT, what)?;
+    }
     if let Some(request_id) = &session.request_id
-        && let Some(before) = registered_before(session.owner, request_id, deadline)?
+        && let Some(before) = find_certain(session.owner, KnownBy::RequestId(request_id), deadline)?
     {
-        return Ok(before);
+        let before = Rc::new(before);
+        liveness::attend_within(&before, deadline)?;
+        return registered(before);
     }
     if let Some(client) = session.client.as_deref()
         && let Some(former) = find_certain(session.owner, KnownBy::Client(client), deadline)?
@@ -155,41 +161,21 @@ fn timeout_us(asked: Option<&Interval>) -> Result<i64, Error> {
     }
 }
 
-/// Takes the locks that let only one registration of a client, or with an id, run at a time.
-fn take_locks(session: &ClientSession, deadline: Deadline) -> Result<(), Error> {
-    for by in session.known_by() {
-        let what = || "a registration of the same client by another transaction".into();
-        names::registration_lock(session.owner, by).acquire_or_fail(deadline.left_us(), WAIT_BY_ARGUMENT, what)?;
-    }
-    Ok(())
-}
-
-/// The session that was registered before under this id. Refuses the registration if that session has ended.
-fn registered_before(
-    owner: pg_sys::Oid,
-    request_id: &SessionId,
-    deadline: Deadline,
-) -> Result<Option<Registered>, Error> {
-    let Some(session) = find_certain(owner, KnownBy::RequestId(request_id), deadline)? else { return Ok(None) };
-    let session = Rc::new(session);
-    liveness::attend_within(&session, deadline)?;
-    registered(session).map(Some)
-}
-
 /// The session that is found by a client's name or by a registration's id. If there is none, but another transaction is
 /// saving such a session, this waits for the end of that transaction. A transaction that was prepared before a crash
 /// may be all that is left of the session.
 fn find_certain(owner: pg_sys::Oid, by: KnownBy<'_>, deadline: Deadline) -> Result<Option<ClientSession>, Error> {
     let lock = names::save_of_registered_lock(owner, by);
-    let find = || find::registered(owner, by);
-    match find::or_doubt_at_once(lock, find) {
-        Search::Found(session) => Ok(Some(session)),
-        Search::Nothing | Search::NotHere => Ok(None),
-        Search::InDoubt if lock.wait_until_free(deadline.left_us()) => Ok(find()),
-        Search::InDoubt => {
+    // Mostly there is none. The lock is looked at first, and so one search is enough.
+    let held = lock.is_held_by_another();
+    let find = || live::find_registered(owner, by).or_else(|| saved::find_registered(owner, by));
+    match find() {
+        None if held && lock.wait_until_free(deadline.left_us()) => Ok(find()),
+        None if held => {
             let what = "a transaction, a prepared one say, with the first outcome of a former session,".into();
             Err(Error::WaitRanOut { what, hint: WAIT_BY_ARGUMENT })
         }
+        found => Ok(found),
     }
 }
 
@@ -245,8 +231,7 @@ fn resume_or_fence(
             liveness::end(&former, End::Fenced);
         }
         Ok(_) => {
-            let now_us = pg::now_us();
-            live::save(&former, now_us);
+            live::save(&former, pg::now_us());
             return registered(Rc::new(former)).map(Some);
         }
         // Another transaction ended it while this one waited for its lock.

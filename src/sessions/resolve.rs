@@ -6,6 +6,7 @@
 //! pg_upgrade and a restored dump bring sessions that have the name of another node. Only where nothing is known of it
 //! does the node in the name count.
 
+use crate::arguments;
 use crate::domain::identity::{self, ClientName, SessionId};
 use crate::domain::limits::SESSION_CHARS_MAX;
 use crate::domain::node;
@@ -13,13 +14,14 @@ use crate::domain::right::Right;
 use crate::error::Error;
 use crate::guc;
 use crate::model::{ClientSession, Session, StandingSession};
-use crate::names;
 use crate::pg;
-use crate::sessions::find::{self, Search};
+use crate::sessions::liveness;
 use crate::store::cache;
 use crate::store::catalog;
 use crate::store::restore;
+use crate::store::session::client as saved;
 use crate::store::session::standing;
+use crate::store::session_live as live;
 use pgrx::pg_sys;
 use std::rc::Rc;
 
@@ -30,30 +32,25 @@ pub const USE: &str = "use its requests";
 /// transaction began the request, where its rules of that time still count.
 pub fn session(name: &str, begun: impl FnOnce() -> Option<Rc<StandingSession>>) -> Result<Session, Error> {
     if let Some(session) = client_session(name)? {
-        return allowed_client(session, USE).map(Session::Client);
+        check_client(&session, USE)?;
+        return Ok(Session::Client(session));
     }
-    match begun() {
-        // It was here when the request was begun, so the request is completed here.
-        Some(session) => allowed(session, Right::Use, USE),
-        None => standing(name, Right::Use, USE),
-    }
-    .map(Session::Standing)
+    let Some(session) = begun() else { return standing(name, Right::Use, USE).map(Session::Standing) };
+    // It was here when the request was begun, so the request is completed here.
+    check(&session, Right::Use, USE)?;
+    Ok(Session::Standing(session))
 }
 
 /// The standing session with this name, if the caller has the right to it. Its requests can be used only where it lives.
 pub fn standing(name: &str, right: Right, action: &'static str) -> Result<Rc<StandingSession>, Error> {
-    // A remembered session is used without a lock on its table, so messages about changes by others are taken in here.
-    cache::take_in_messages();
-    match remembered(name).filter(|session| session.dropped_at.is_none()) {
-        Some(session) => {
-            let session = allowed(session, right, action)?;
-            if right == Right::Use {
-                session.check_here()?;
-            }
-            Ok(session)
-        }
-        None => Err(not_standing(name, action)),
+    let Some(session) = even_dropped(name).filter(|session| session.dropped_at.is_none()) else {
+        return Err(not_standing(name, action));
+    };
+    check(&session, right, action)?;
+    if right == Right::Use {
+        session.check_here()?;
     }
+    Ok(session)
 }
 
 /// Refuses a standing session that was dropped, or bound to another node, since the caller has found it. The caller calls
@@ -89,26 +86,21 @@ pub fn to_look_at(name: &str) -> Result<(Session, bool), Error> {
     }
 }
 
-/// The session of a request that is redacted: one whose owner's privileges the caller has, also a dropped one. For an
-/// admin any one.
+/// The session of a request that is redacted, see [`owned_or_any`].
 pub fn to_redact(name: &str) -> Result<Session, Error> {
     owned_or_any(name, "redact its requests")
 }
 
-/// The session that is exported: as [`to_redact`].
-pub fn to_export(name: &str) -> Result<Session, Error> {
-    owned_or_any(name, "export it")
+/// The session with this name: one whose owner's privileges the caller has, also a dropped one. For an admin any one.
+pub fn owned_or_any(name: &str, action: &'static str) -> Result<Session, Error> {
+    let found = any_session(name)?;
+    check_owned(&found, action)?;
+    Ok(found)
 }
 
 /// Refuses a caller who may not forget a request of the session: neither has its owner's privileges, nor is an admin.
 pub fn check_to_forget(session: &Rc<StandingSession>) -> Result<(), Error> {
     check_owned(&Session::Standing(Rc::clone(session)), "forget its requests")
-}
-
-fn owned_or_any(name: &str, action: &'static str) -> Result<Session, Error> {
-    let found = any_session(name)?;
-    check_owned(&found, action)?;
-    Ok(found)
 }
 
 fn check_owned(found: &Session, action: &'static str) -> Result<(), Error> {
@@ -129,21 +121,27 @@ fn or_unknown(session: &Session, error: Error) -> Error {
 
 /// The standing session with this name, dropped or not. Whoever uses it has to be checked.
 pub fn even_dropped(name: &str) -> Option<Rc<StandingSession>> {
+    // A remembered session is used without a lock on its table, so messages about changes by others are taken in here.
     cache::take_in_messages();
-    remembered(name)
+    cache::remembered(
+        |cache| cache.standing.get(name).map(|session| Some(Rc::clone(session))),
+        || match standing::find(name) {
+            Some((session, committed)) => (Some(Rc::new(session)), committed),
+            // That there is no session is not remembered: callers may ask for any number of names.
+            None => (None, false),
+        },
+        |cache, session| {
+            if let Some(session) = session {
+                cache.standing.put(session.name.clone(), session);
+            }
+        },
+    )
 }
 
 /// The client session with this name, ended or not, if the caller has the right to it.
 pub fn client(name: &str, action: &'static str) -> Result<Rc<ClientSession>, Error> {
-    match client_session(name)? {
-        Some(session) => allowed_client(session, action),
-        None => Err(not_a_client_session(name, action)),
-    }
-}
-
-/// Returns the standing session if the caller has the right to it.
-pub fn allowed(session: Rc<StandingSession>, right: Right, action: &'static str) -> Result<Rc<StandingSession>, Error> {
-    check(&session, right, action)?;
+    let session = client_session(name)?.ok_or_else(|| not_a_client_session(name, action))?;
+    check_client(&session, action)?;
     Ok(session)
 }
 
@@ -153,25 +151,24 @@ pub fn check(session: &StandingSession, right: Right, action: &'static str) -> R
     check_roles(session.owner, borrower, &session.name, action, right)
 }
 
-/// Refuses a caller that has no right to the session. That to a client session is always its owner's.
+/// As [`check`]. The right to a client session is always its owner's.
+fn check_client(session: &ClientSession, action: &'static str) -> Result<(), Error> {
+    check_roles(session.owner, None, &session.name, action, Right::Own)
+}
+
 fn check_any(session: &Session, right: Right, action: &'static str) -> Result<(), Error> {
     match session {
         Session::Standing(session) => check(session, right, action),
-        Session::Client(session) => check_roles(session.owner, None, &session.name, action, Right::Own),
+        Session::Client(session) => check_client(session, action),
     }
 }
 
 /// The error for a name that no standing session has.
 pub fn unknown(name: &str) -> Error {
-    if name.chars().nth(SESSION_CHARS_MAX).is_some() {
-        Error::LimitExceeded {
-            what: "the name of a session".into(),
-            found: format!("{} characters", name.chars().count()),
-            limit: format!("{SESSION_CHARS_MAX} characters"),
-            hint: "The first argument is the session, the second one the request.",
-        }
-    } else {
-        restore::sessions_left_out().unwrap_or(Error::NoSuchSession { session: name.into() })
+    const HINT: &str = "The first argument is the session, the second one the request.";
+    match arguments::check_chars("the name of a session", name, SESSION_CHARS_MAX, HINT) {
+        Err(too_long) => too_long,
+        Ok(()) => restore::sessions_left_out().unwrap_or(Error::NoSuchSession { session: name.into() }),
     }
 }
 
@@ -190,30 +187,18 @@ fn check_roles(
     if may_use(owner, borrower) { Ok(()) } else { Err(Error::NotYours { session: session.into(), action, right }) }
 }
 
-fn allowed_client(session: Rc<ClientSession>, action: &'static str) -> Result<Rc<ClientSession>, Error> {
-    check_roles(session.owner, None, &session.name, action, Right::Own)?;
-    Ok(session)
-}
-
 /// The client session with this name, ended or not. `None`: the name is that of a standing session. Whoever uses the
 /// session has to be checked.
 fn client_session(name: &str) -> Result<Option<Rc<ClientSession>>, Error> {
     let Some(named) = identity::client_session(name) else { return Ok(None) };
-    find_client(name, named).map(Some)
-}
-
-fn find_client(name: &str, named: ClientName<'_>) -> Result<Rc<ClientSession>, Error> {
     let id = named.id.as_bytes();
-    let session = || name.to_owned();
-    let or_elsewhere = |error: Error| elsewhere(name, named).unwrap_or(error);
-    match find::or_doubt(|| names::client_session_lock(id), || Ok(remembered_by_id(id)))? {
-        Search::Found(found) => Ok(found),
-        Search::InDoubt => Err(Error::SessionInDoubt { session: session() }),
-        Search::NotHere => Err(or_elsewhere(Error::SessionNotHere { session: session() })),
-        Search::Nothing => {
-            let ended = || Error::SessionEnded { session: session(), how: None };
-            Err(or_elsewhere(restore::sessions_left_out().unwrap_or_else(ended)))
+    match liveness::or_doubt(id, name, || Ok(remembered_by_id(id))) {
+        Ok(None) => {
+            let ended = || Error::SessionEnded { session: name.into(), how: None };
+            Err(elsewhere(name, named).or_else(restore::sessions_left_out).unwrap_or_else(ended))
         }
+        Err(error @ Error::SessionNotHere { .. }) => Err(elsewhere(name, named).unwrap_or(error)),
+        found => found,
     }
 }
 
@@ -233,7 +218,8 @@ fn elsewhere(name: &str, named: ClientName<'_>) -> Option<Error> {
 fn remembered_by_id(id: &SessionId) -> Option<Rc<ClientSession>> {
     cache::remembered(
         |cache| cache.clients.get(id).map(|session| Some(Rc::clone(session))),
-        || match find::by_id(id) {
+        // It is in `session_live` while it is at work, and in `session` once it is saved.
+        || match live::find(id).map(|live| live.session).or_else(|| saved::find(id).map(|saved| saved.session)) {
             // The row may be this transaction's own, and may never be committed. It may be remembered all the same:
             // what it says about the id never changes, and each use looks whether the session is there.
             Some(session) => (Some(Rc::new(session)), true),
@@ -247,32 +233,16 @@ fn remembered_by_id(id: &SessionId) -> Option<Rc<ClientSession>> {
     )
 }
 
-fn remembered(name: &str) -> Option<Rc<StandingSession>> {
-    cache::remembered(
-        |cache| cache.standing.get(name).map(|session| Some(Rc::clone(session))),
-        || match standing::find(name) {
-            Some((session, committed)) => (Some(Rc::new(session)), committed),
-            // That there is no session is not remembered: callers may ask for any number of names.
-            None => (None, false),
-        },
-        |cache, session| {
-            if let Some(session) = session {
-                cache.standing.put(session.name.clone(), session);
-            }
-        },
-    )
-}
-
 /// As [`unknown`], for a name that may be that of a client session.
 fn not_standing(name: &str, action: &'static str) -> Error {
-    match client_session(name).and_then(|found| found.map(|session| allowed_client(session, action)).transpose()) {
+    match client_session(name) {
         Err(error) => error,
         Ok(None) => unknown(name),
-        Ok(Some(session)) => Error::Invalid {
+        Ok(Some(session)) => check_client(&session, action).err().unwrap_or_else(|| Error::Invalid {
             message: format!("session \"{}\" is a client session", session.name),
             detail: "It is neither an inbox nor to be changed or dropped: its client registered it as it is.".into(),
             hint: "Use its requests with idem_begin() and idem_record(); end it with idem_close().",
-        },
+        }),
     }
 }
 

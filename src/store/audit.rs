@@ -12,35 +12,22 @@ use crate::store::sql::{self, moment};
 use crate::store::tuple::columns;
 use crate::store::write;
 
-/// A repair.
-pub struct Repair<'a> {
-    /// Which repair it was, for example `forget`.
-    pub action: &'a str,
-    /// The session's name; empty if it concerns no session.
-    pub session: &'a str,
-    /// The request's key; empty if it concerns no request.
-    pub request: &'a str,
-    /// The reason, as the caller gave it; `None`: the call takes none.
-    pub reason: Option<&'a str>,
-    /// What the repair found.
-    pub found: &'a str,
-}
-
 columns! { "audit", COLUMNS: AT, BY, LOGIN, APPLICATION, CLIENT_ADDR, ACTION, SESSION, REQUEST, REASON, FOUND }
 
-/// Notes a repair, in the transaction that makes it.
-pub fn insert(repair: &Repair<'_>) {
+/// Notes a repair, in the transaction that makes it, and what it found. `action` tells which repair it was, for example
+/// `forget`. `session` and `request` are empty where it concerns none. `reason` is that of the caller; `None`: the call takes none.
+pub fn note(action: &str, session: &str, request: &str, reason: Option<&str>, found: &str) {
     let mut columns = [None; COLUMNS];
     columns[AT] = Some(pg::now_us().into());
     columns[BY] = Some(pg::text(&pg::current_role_name()));
     columns[LOGIN] = Some(pg::text(&pg::login_name()));
     columns[APPLICATION] = Some(pg::text(&pg::application_name()));
     columns[CLIENT_ADDR] = pg::client_address().as_deref().map(pg::text);
-    columns[ACTION] = Some(pg::text(repair.action));
-    columns[SESSION] = Some(pg::text(repair.session));
-    columns[REQUEST] = Some(pg::text(repair.request));
-    columns[REASON] = repair.reason.map(pg::text);
-    columns[FOUND] = Some(pg::text(repair.found));
+    columns[ACTION] = Some(pg::text(action));
+    columns[SESSION] = Some(pg::text(session));
+    columns[REQUEST] = Some(pg::text(request));
+    columns[REASON] = reason.map(pg::text);
+    columns[FOUND] = Some(pg::text(found));
     write::insert(&Rel::open(Table::Audit, Access::Write), &columns);
 }
 

@@ -14,7 +14,7 @@
 
 use crate::board;
 use crate::domain::allowance::{Allowance, Kind};
-use crate::domain::identity::{Secret, SessionId};
+use crate::domain::identity::{Digest, Secret, SessionId};
 use crate::model::{ClientSession, StandingSession};
 use crate::pg::Own;
 use crate::store::catalog::{self, INDEXES, Index, TABLES, Table};
@@ -83,6 +83,8 @@ pub struct Cache {
     pub saved: BoundedMap<SessionId, ()>,
     /// Where the rows of client sessions at work stood.
     pub at_work: BoundedMap<SessionId, Hint>,
+    /// Where the lease stood that was last found or written.
+    pub lease: Option<(Digest, Hint)>,
     /// How many more sessions of a kind each owner may have.
     pub quota: BoundedMap<(pg_sys::Oid, Kind), Allowance>,
 }

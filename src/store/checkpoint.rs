@@ -18,6 +18,7 @@ columns! { "checkpoint", COLUMNS: DIGEST, SESSION, WRITTEN_AT, STREAM, REQUEST, 
 type Columns<'a> = Tuple<'a, COLUMNS>;
 
 /// A checkpoint.
+#[derive(Clone)]
 pub struct Checkpoint {
     /// The name of the point reached.
     pub point: String,

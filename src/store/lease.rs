@@ -13,6 +13,7 @@ use crate::lock::Tag;
 use crate::model::Stream;
 use crate::pg;
 use crate::store::blank;
+use crate::store::cache;
 use crate::store::catalog::{Index, Table};
 use crate::store::rel::{Access, Rel, Snapshot};
 use crate::store::seldom;
@@ -65,6 +66,7 @@ impl StoredLease {
 }
 
 /// Who holds a lease.
+#[derive(Clone)]
 pub struct Holder {
     /// The name of the role that was current at the begin.
     pub role: String,
@@ -100,8 +102,22 @@ fn find_in<'rel>(
     if table.is_empty() {
         return Ok(None);
     }
-    let read = |row: &Columns<'rel>| Some(read(row, of).map(|found| (found, row.at())));
-    table.find_digest(Index::Lease, lock, snapshot, read).transpose()
+    let its =
+        |row: &Columns<'rel>| (row.uuid(DIGEST) == Some(lock.0)).then(|| read(row, of).map(|found| (found, row.at())));
+    let hint = cache::with(|cache| cache.lease.filter(|(of, _)| of == lock));
+    let there = match (snapshot, hint) {
+        (Snapshot::Itself, Some((_, hint))) => table.look_at(hint, its),
+        _ => None,
+    };
+    let found = there.or_else(|| table.find_digest(Index::Lease, lock, snapshot, its)).transpose()?;
+    remember(table, lock, found.as_ref().map(|(_, at)| *at));
+    Ok(found)
+}
+
+fn remember(table: &Rel, lock: &Digest, at: Option<Tid<'_>>) {
+    if let Some(hint) = at.map(|at| table.hint(at)) {
+        cache::with(|cache| cache.lease = Some((*lock, hint)));
+    }
 }
 
 fn read(row: &Columns<'_>, of: Stream<'_>) -> Result<StoredLease, Error> {
@@ -174,7 +190,7 @@ pub fn save(new: &NewLease<'_>) -> Result<(), Error> {
     columns[APPLICATION] = Some(pg::text(&application));
     let table = Rel::open(Table::Lease, Access::Write);
     let former = if new.is_first { None } else { find_in(&table, new.of, new.lock, Snapshot::Itself)? };
-    write::save(&table, former.map(|(_, at)| at), &columns);
+    remember(&table, new.lock, write::save(&table, former.map(|(_, at)| at), &columns));
     blank::written(Table::Lease);
     Ok(())
 }

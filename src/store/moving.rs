@@ -16,14 +16,12 @@ pub fn any_unseen(session: &SessionId) -> bool {
 /// The columns that [`query`] gives.
 pub const COLUMNS: &str = "TABLE (key text, status text, response jsonb, fingerprint uuid, token bigint, recorded_at timestamptz, expires_at timestamptz, attempt integer, begun_at timestamptz, leased_until timestamptz, point text, state jsonb)";
 
-/// The query for what lives of the requests, and for what is unfinished. A row of an unfinished request has both its lease
+/// The query for what lives of the requests whose keys begin with `prefix`, and for what is unfinished. A row of an unfinished request has both its lease
 /// and its checkpoint.
-pub fn query(session: &SessionId, prefix: Option<&str>) -> String {
+pub fn query(session: &SessionId, prefix: &str) -> String {
+    let (session, prefix) = (Uuid::from_bytes(*session).hyphenated(), spi::quote_literal(prefix));
     let of = |key: &str| {
-        let begins =
-            prefix.map(|prefix| format!(" AND t.{key} OPERATOR(pg_catalog.^@) {}", spi::quote_literal(prefix)));
-        let session = Uuid::from_bytes(*session).hyphenated();
-        format!("t.session OPERATOR(pg_catalog.=) '{session}'{}", begins.unwrap_or_default())
+        format!("t.session OPERATOR(pg_catalog.=) '{session}' AND t.{key} OPERATOR(pg_catalog.^@) {prefix}")
     };
     let living = segment::each_outcome(|table| {
         format!(

@@ -29,6 +29,7 @@ use crate::store::write;
 use pgrx::{PgSqlErrorCode, pg_sys};
 
 /// The outcome of a request: what is kept of it once it was executed.
+#[derive(Clone)]
 pub struct Outcome {
     /// Success or final failure.
     pub class: Class,

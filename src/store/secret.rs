@@ -11,7 +11,7 @@
 use crate::domain::identity::Secret;
 use crate::error::{Error, WAIT_BY_SETTING, or_raise};
 use crate::guc;
-use crate::lock::Tag;
+use crate::lock::{LockClass, Tag};
 use crate::pg;
 use crate::store::cache::{self, Cache};
 use crate::store::catalog::Table;
@@ -102,7 +102,7 @@ pub fn put_in_use() -> Result<(), Error> {
         return Ok(());
     }
     let what = || "the making of the first session by another transaction".into();
-    Tag::secret().acquire_or_fail(guc::wait_us(), WAIT_BY_SETTING, what)?;
+    Tag::of_all(LockClass::Secret).acquire_or_fail(guc::wait_us(), WAIT_BY_SETTING, what)?;
     let table = Rel::open(Table::Secret, Access::Write);
     let row = row_that_counts(&table)?;
     if !row.in_use {

@@ -63,6 +63,11 @@ pub struct Tid<'rel> {
 }
 
 impl Tid<'_> {
+    /// A place in a table that is open for as long as `'rel`.
+    pub(super) fn of(tid: pg_sys::ItemPointerData) -> Self {
+        Tid { tid, rel: PhantomData }
+    }
+
     /// The place as PostgreSQL takes it.
     pub(super) fn get(self) -> pg_sys::ItemPointerData {
         self.tid
@@ -120,7 +125,7 @@ impl<'rel, const N: usize> Tuple<'rel, N> {
     /// The place of the row.
     pub fn at(&self) -> Tid<'rel> {
         // SAFETY: the tuple is valid, see read().
-        Tid { tid: unsafe { (*self.tuple).t_self }, rel: PhantomData }
+        Tid::of(unsafe { (*self.tuple).t_self })
     }
 
     /// The transaction that wrote the row.

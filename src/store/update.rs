@@ -5,7 +5,7 @@
 //! all of them. So the check of the primary key is left out. It could find nothing: the key is that of the row written
 //! over, so no other row can have it.
 
-use crate::pg::{self, NewEntries};
+use crate::pg;
 use crate::store::insert;
 use pgrx::pg_sys;
 
@@ -18,14 +18,10 @@ use pgrx::pg_sys;
 pub(super) unsafe fn update(rel: pg_sys::Relation, at: &mut pg_sys::ItemPointerData, tuple: pg_sys::HeapTuple) {
     // SAFETY: as the caller warrants. An error ends the transaction, which closes the indexes.
     unsafe {
-        let entries = pg::heap_update(rel, at, tuple);
-        if entries == NewEntries::None {
-            return;
-        }
+        let Some(takes) = pg::heap_update(rel, at, tuple) else { return };
         let indexes = pg_sys::CatalogOpenIndexes(rel);
         let slot = pg_sys::MakeSingleTupleTableSlot((*rel).rd_att, &raw const pg_sys::TTSOpsHeapTuple);
         pg_sys::ExecStoreHeapTuple(tuple, slot, false);
-        let takes = |info| entries != NewEntries::Summaries || pg::is_summarizing(info);
         insert::insert_entries(rel, indexes, &[slot], takes, true);
         pg_sys::ExecDropSingleTupleTableSlot(slot);
         pg_sys::CatalogCloseIndexes(indexes);

@@ -14,9 +14,9 @@ use std::ffi::CStr;
 /// The triggers that the extension itself has put on its tables. They ignore rows that the extension writes.
 const OUR_TRIGGERS: [&CStr; 3] = [c"forget_cached", c"note_restored", c"undouble_restored"];
 
-/// The only index of a table: a B-tree on one plain column.
+/// A B-tree on one plain column.
 #[derive(Clone, Copy)]
-pub(super) struct SoleIndex {
+pub(super) struct SimpleIndex {
     pub oid: pg_sys::Oid,
     /// The column, counted from 0.
     pub column: usize,
@@ -32,8 +32,8 @@ pub(super) struct Way {
     pub replaced: bool,
     /// The columns that must not be NULL, a bit for each.
     not_null: u64,
-    /// The only index, if the table has one index and that is a B-tree on one column.
-    pub sole_index: Option<SoleIndex>,
+    /// The indexes, if the table has one or two and they are B-trees on one column each.
+    pub simple_indexes: [Option<SimpleIndex>; 2],
 }
 
 impl Way {
@@ -55,8 +55,12 @@ impl Way {
             let columns = (*shape).natts as usize;
             let replaced = rules_of((*rel).rd_rules).iter().any(|rule| (**rule).isInstead);
             let not_null = (0..columns).filter(not_null).fold(0, |bits, column| bits | 1 << column);
-            let sole_index = if let [(_, sole)] = indexes[..] { sole } else { None };
-            Way { direct, replaced, not_null, sole_index }
+            let simple_indexes = match indexes[..] {
+                [(_, only)] => [only, None],
+                [(_, Some(first)), (_, Some(second))] => [Some(first), Some(second)],
+                _ => [None; 2],
+            };
+            Way { direct, replaced, not_null, simple_indexes }
         }
     }
 
@@ -116,7 +120,7 @@ unsafe fn constraints_are_ours(table: Table, shape: pg_sys::TupleDesc) -> bool {
 ///
 /// # Safety
 /// The index is one of an open and locked table.
-unsafe fn index_facts(oid: pg_sys::Oid) -> (bool, Option<SoleIndex>) {
+unsafe fn index_facts(oid: pg_sys::Oid) -> (bool, Option<SimpleIndex>) {
     // SAFETY: an index of a locked table exists. Its row of pg_index is part of its relcache entry.
     unsafe {
         let index = pg_sys::index_open(oid, pg_sys::AccessShareLock as i32);
@@ -129,8 +133,8 @@ unsafe fn index_facts(oid: pg_sys::Oid) -> (bool, Option<SoleIndex>) {
         let fits = (*(*index).rd_rel).relam == pg_sys::BTREE_AM_OID && (*form).indnatts == 1 && (*form).indisready;
         // The number is 0 for an expression.
         let column = usize::try_from(*(*form).indkey.values.as_ptr() - 1).ok().filter(|_| fits);
-        let sole = column.map(|column| SoleIndex { oid, column, is_unique: (*form).indisunique });
+        let simple = column.map(|column| SimpleIndex { oid, column, is_unique: (*form).indisunique });
         pg_sys::index_close(index, pg_sys::AccessShareLock as i32);
-        (is_plain, sole)
+        (is_plain, simple)
     }
 }

@@ -14,6 +14,7 @@ use pgrx::datum::Uuid;
 use pgrx::pg_sys;
 use pgrx::spi::{self, SpiHeapTupleData};
 use serde::Serialize;
+use serde_json::{Value, json};
 
 /// A transaction that has, or waits for, the lock of a request, as it is told.
 #[derive(Serialize)]
@@ -46,14 +47,6 @@ impl Transaction {
     }
 }
 
-/// The transactions at work on a request.
-pub struct AtWork {
-    /// Some of them.
-    pub transactions: Vec<Transaction>,
-    /// How many wait, told of or not.
-    pub waiters: i64,
-}
-
 /// What a transaction holds that is at work on a request.
 pub enum At<'a> {
     /// The request's lock.
@@ -63,8 +56,8 @@ pub enum At<'a> {
 }
 
 /// The transactions that hold this or wait for it, at most `most` of them: whoever has it comes first, and then who has
-/// waited longest. A standby does not see those of the primary.
-pub fn at_work(at: &At<'_>, most: usize) -> Result<AtWork, Error> {
+/// waited longest. Gives them, and how many wait, told of or not. A standby does not see those of the primary.
+pub fn at_work(at: &At<'_>, most: usize) -> Result<(Vec<Transaction>, i64), Error> {
     let condition = match at {
         At::Lock(_) => "
             l.locktype OPERATOR(pg_catalog.=) 'advisory' AND l.database OPERATOR(pg_catalog.=) $2
@@ -100,7 +93,7 @@ pub fn at_work(at: &At<'_>, most: usize) -> Result<AtWork, Error> {
     }
     let rows = sql::rows(&query, &arguments, |row| Ok((transaction(row)?, row.get(10)?.unwrap_or(0))))?;
     let waiters = rows.first().map_or(0, |(_, waiters)| *waiters);
-    Ok(AtWork { transactions: rows.into_iter().map(|(transaction, _)| transaction).collect(), waiters })
+    Ok((rows.into_iter().map(|(transaction, _)| transaction).collect(), waiters))
 }
 
 /// The transaction at the root of what a process waits for; `None`: it waits for no lock. A prepared transaction has no
@@ -178,44 +171,33 @@ pub fn was_given_up(outcome: &Outcome) -> Result<bool, Error> {
     Ok(told.flatten().unwrap_or(false))
 }
 
-/// A repair of the request, or of all requests whose keys begin as its key does, as it is told.
-#[derive(Serialize)]
-pub struct Repaired {
-    /// When.
-    pub at: Timestamptz,
-    /// The role whose rights counted.
-    pub by: String,
-    /// The role that the connection was of.
-    pub login: String,
-    /// Which repair.
-    pub action: String,
-    /// What it found.
-    pub found: String,
-    /// Why, as its caller said; only for those who may read the audit.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub reason: Option<String>,
-}
-
-/// The last repairs of a request, the last one first. `request` is what the audit calls it. Before `made_at` another session,
-/// perhaps of another role, had the name.
-pub fn repairs(session: &str, request: &str, made_at: i64, most: usize) -> Result<Vec<Repaired>, Error> {
-    let query = "
-        SELECT a.at, a.by, a.login, a.action, a.found, a.reason FROM idempotence.audit a
-        WHERE a.session OPERATOR(pg_catalog.=) $1
-          AND (a.request OPERATOR(pg_catalog.=) $2
-               OR a.action OPERATOR(pg_catalog.~~) '%prefix' AND $2 OPERATOR(pg_catalog.^@) a.request)
-          AND a.at OPERATOR(pg_catalog.>=) $4
-        ORDER BY a.at DESC LIMIT $3";
-    sql::rows(query, &[session.into(), request.into(), (most as i64).into(), Timestamptz(made_at).into()], |row| {
-        Ok(Repaired {
-            at: row.get(1)?.unwrap_or(Timestamptz(0)),
-            by: row.get(2)?.unwrap_or_default(),
-            login: row.get(3)?.unwrap_or_default(),
-            action: row.get(4)?.unwrap_or_default(),
-            found: row.get(5)?.unwrap_or_default(),
-            reason: row.get(6)?,
-        })
-    })
+/// The last repairs of a request, or of all requests whose keys begin as its key does, as JSON, the last one first; and when the
+/// last of them that takes responses away took place. `request` is what the audit calls the request. Before `made_at` another
+/// session, perhaps of another role, had the name.
+pub fn repairs(
+    session: &str,
+    request: &str,
+    made_at: i64,
+    most: usize,
+    with_reason: bool,
+) -> Result<(Value, Option<i64>), Error> {
+    let reason = if with_reason { ", a.reason" } else { "" };
+    let query = format!("
+        SELECT pg_catalog.jsonb_agg(pg_catalog.jsonb_strip_nulls(pg_catalog.to_jsonb(r)) ORDER BY r.at DESC)::pg_catalog.text,
+               pg_catalog.max(r.at) FILTER (WHERE r.action OPERATOR(pg_catalog.^@) 'redact')
+        FROM (SELECT a.at, a.by, a.login, a.action, a.found{reason} FROM idempotence.audit a
+              WHERE a.session OPERATOR(pg_catalog.=) $1
+                AND (a.request OPERATOR(pg_catalog.=) $2
+                     OR a.action OPERATOR(pg_catalog.~~) '%prefix' AND $2 OPERATOR(pg_catalog.^@) a.request)
+                AND a.at OPERATOR(pg_catalog.>=) $4
+              ORDER BY a.at DESC LIMIT $3) r");
+    let arguments = [session.into(), request.into(), (most as i64).into(), Timestamptz(made_at).into()];
+    let found = first(sql::rows(&query, &arguments, |row| {
+        Ok((row.get::<String>(1)?, row.get::<Timestamptz>(2)?.map(|at| at.0)))
+    }))?;
+    let (told, redacted_at) = found.unwrap_or_default();
+    let broken = |error| Error::Corrupted { message: format!("the audit of a request is no JSON: {error}") };
+    Ok((told.map_or(Ok(json!([])), |told| serde_json::from_str(&told)).map_err(broken)?, redacted_at))
 }
 
 fn first<T>(rows: Result<Vec<T>, Error>) -> Result<Option<T>, Error> {

@@ -57,23 +57,23 @@ enum Verb {
     Delete,
 }
 
-/// Inserts a row. The commands that follow see it.
-pub fn insert(table: &Rel, columns: &[Option<pg_sys::Datum>]) {
+/// Inserts a row, and tells where if it is written directly. The commands that follow see the row.
+pub fn insert<'rel>(table: &'rel Rel, columns: &[Option<pg_sys::Datum>]) -> Option<Tid<'rel>> {
     let row = RowToWrite::of(table, columns);
     let way = way(table);
     if !way.serves(columns) {
-        return by_sql(table, Verb::Insert, columns, None);
+        by_sql(table, Verb::Insert, columns, None);
+        return None;
     }
     // SAFETY: the row is one of this table, and the direct way serves the table.
-    unsafe { insert::insert(table.rel, row, way.sole_index) }
+    Some(Tid::of(unsafe { insert::insert(table.rel, row, way.simple_indexes) }))
 }
 
-/// Writes a row over the one at `at`, if there is one, which then has the same primary key.
-pub fn save(table: &Rel, at: Option<Tid<'_>>, columns: &[Option<pg_sys::Datum>]) {
-    match at {
-        Some(at) => update(table, at, columns),
-        None => insert(table, columns),
-    }
+/// Writes a row over the one at `at`, which has the same primary key, or inserts the row as [`insert`] does.
+pub fn save<'rel>(table: &'rel Rel, at: Option<Tid<'rel>>, columns: &[Option<pg_sys::Datum>]) -> Option<Tid<'rel>> {
+    let Some(at) = at else { return insert(table, columns) };
+    update(table, at, columns);
+    None
 }
 
 /// Writes a row over the one at `at`, which has the same primary key.

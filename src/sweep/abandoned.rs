@@ -3,13 +3,12 @@
 use crate::domain::cursor::Cursor;
 use crate::domain::identity::Digest;
 use crate::domain::limits::KEEP_SLACK_US;
-use crate::error::Error;
 use crate::guc;
 use crate::lock::Tag;
 use crate::pg;
 use crate::store::catalog::Table;
 use crate::store::sql;
-use crate::sweep::parts;
+use crate::sweep::parts::{self, Done};
 
 /// The condition for a checkpoint, or a lease that has run out, that nobody can continue any more.
 ///
@@ -38,17 +37,17 @@ fn abandoned(since: &str) -> String {
 /// The checkpoint of a key that is at work is left alone: the key's claim is taken. The claim to a number has
 /// the name of its lane and does not protect the checkpoint. It need not: the number was given up, or its
 /// session is not known.
-pub fn delete_checkpoints(from: Cursor, limit: usize) -> Result<(usize, Option<Cursor>), Error> {
+pub fn delete_checkpoints(from: Cursor, limit: usize) -> Done {
     delete(Table::Checkpoint, "written_at", from, limit)
 }
 
 /// Deletes at most `limit` abandoned leases. Returns the number deleted, and where to go on. A lease is kept under the
 /// very digest that is locked for its request.
-pub fn delete_leases(from: Cursor, limit: usize) -> Result<(usize, Option<Cursor>), Error> {
+pub fn delete_leases(from: Cursor, limit: usize) -> Done {
     delete(Table::Lease, "leased_until", from, limit)
 }
 
-fn delete(table: Table, since: &str, from: Cursor, limit: usize) -> Result<(usize, Option<Cursor>), Error> {
+fn delete(table: Table, since: &str, from: Cursor, limit: usize) -> Done {
     let now = sql::moment(pg::now_us().saturating_sub(KEEP_SLACK_US));
     let retention_s = guc::retention_us() as f64 / 1e6;
     let mut abandoned = abandoned(since);

@@ -72,14 +72,6 @@ pub fn delete(sessions: &[SessionId], limit: usize) -> Result<(usize, usize), Er
     Ok((rows + deleted, deleted))
 }
 
-/// A session that names a role which was dropped, as its owner or as the role that it is lent to.
-pub struct Ownerless {
-    /// The session's id.
-    pub id: SessionId,
-    /// The name, where it is a standing session.
-    pub name: Option<String>,
-}
-
 /// The condition that a column names a role which was dropped.
 fn is_gone(column: &str) -> String {
     format!(
@@ -88,12 +80,10 @@ fn is_gone(column: &str) -> String {
     )
 }
 
-/// Finds sessions that name a dropped role. Returns them, and where to go on.
-pub fn ownerless(from: Cursor, limit: usize) -> Result<(Vec<Ownerless>, Option<Cursor>), Error> {
+/// Finds sessions that name a dropped role, as their owner or as the role that they are lent to.
+pub fn ownerless(from: Cursor, limit: usize) -> Result<Part, Error> {
     let condition = format!("({} OR {})", is_gone("t.owner"), is_gone("t.usable_by"));
-    let part = parts::find(Table::Session, "id", from, limit, &condition, Vec::new())?;
-    let ownerless = part.ids.into_iter().map(|id| Ok(Ownerless { id, name: name_of(&id)? }));
-    Ok((ownerless.collect::<Result<_, Error>>()?, part.next))
+    parts::find(Table::Session, "id", from, limit, &condition, Vec::new())
 }
 
 /// The name of a standing session, or of its tombstone.

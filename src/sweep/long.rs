@@ -8,7 +8,6 @@ use crate::store::exclusive;
 use crate::store::outcome_long;
 use crate::store::rel::{Access, Rel};
 use crate::store::sql;
-use crate::sweep::held_by;
 use crate::sweep::progress::Progress;
 
 /// Deletes at most `limit` outcomes that have expired. Truncates the table when nothing is left in it.
@@ -19,7 +18,9 @@ pub fn delete_expired(limit: usize) -> Result<Progress, Error> {
     }
     // The statements that follow do not wait behind VACUUM FULL then.
     if !Rel::try_lock(Table::OutcomeLong) {
-        progress.delayed.push(format!("outcomes cannot be deleted yet: {}", held_by::of_outcome_long()?));
+        let holders =
+            "SELECT idempotence.holders(ARRAY['idempotence.outcome_long'::pg_catalog.regclass::pg_catalog.oid], NULL)";
+        progress.delay("outcomes cannot be deleted", holders)?;
         return Ok(progress);
     }
     let before = pg::now_us().saturating_sub(EXPIRY_GRACE_US);

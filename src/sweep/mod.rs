@@ -7,7 +7,6 @@
 
 mod abandoned;
 mod due;
-mod held_by;
 mod long;
 mod look;
 mod orphans;
@@ -21,91 +20,87 @@ use crate::arguments;
 use crate::domain::cursor::Cursor;
 use crate::error::Error;
 use crate::guc;
-use crate::journal::expired;
+use crate::journal::expired::{self, Deleted};
 use crate::lock::{LockClass, Tag};
-use crate::open;
 use crate::pg;
 use crate::store::persistence;
 use crate::store::sweep as noted;
+use parts::Done;
 use progress::Progress;
 
 /// A step of the sweep.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Step {
-    /// Truncates closed segments whose outcomes have all expired.
-    Empty,
-    /// Turns the ring to the next segment.
-    Turn,
-    /// Closes former segments that nobody writes any more.
-    Close,
-    /// Deletes what has expired of the outcomes that were to outlive their segment.
-    Long,
-    /// Puts saved client sessions back to work after a crash or a failover.
-    Restore,
-    /// Ends client sessions whose client has fallen silent.
-    End,
-    /// Deletes client sessions that ended a retention ago.
-    Delete,
-    /// Deletes abandoned checkpoints.
-    Checkpoints,
-    /// Deletes abandoned leases.
-    Leases,
-    /// Makes restored tables logged or unlogged, as was chosen.
-    Persistence,
-    /// Takes dropped roles out of sessions.
-    Owners,
-    /// Looks whether restored rows have their sessions.
-    Orphans,
-    /// Forgets dropped sessions that have no outcome left, so that their names are free.
-    Tombstones,
-    /// Deletes what has expired in journals, a journal in a transaction. It comes last, since the tables are those of users.
-    Journals,
+#[derive(Clone, Copy)]
+pub struct Step {
+    /// Its name in SQL.
+    pub name: &'static str,
+    work: Work,
 }
+
+#[derive(Clone, Copy)]
+enum Work {
+    /// It finds by itself what is due.
+    Whole(fn() -> Result<Progress, Error>),
+    /// It looks through a table in parts, see [`take_part`]: the least time between two looks, what it counts, in words,
+    /// and what takes a part.
+    Parts(i64, &'static str, fn(Cursor, usize) -> Done),
+}
+use Work::{Parts, Whole};
 
 impl Step {
     /// All steps, in their order. The steps of the ring come first, since they take only moments. Among them
-    /// `Empty` comes before `Turn`, which needs an empty segment, and `Turn` before `Close`, which closes the
-    /// segment that was turned away from.
+    /// `empty` comes before `turn`, which needs an empty segment, and `turn` before `close`, which closes the
+    /// segment that was turned away from. The journals come last, since the tables are those of users.
     pub const ALL: [Step; 14] = [
-        Step::Empty,
-        Step::Turn,
-        Step::Close,
-        Step::Long,
-        Step::Restore,
-        Step::End,
-        Step::Delete,
-        Step::Checkpoints,
-        Step::Leases,
-        Step::Persistence,
-        Step::Owners,
-        Step::Orphans,
-        Step::Tombstones,
-        Step::Journals,
+        // Truncates closed segments whose outcomes have all expired.
+        Step::new("empty", Whole(ring::empty)),
+        // Turns the ring to the next segment.
+        Step::new("turn", Whole(ring::turn)),
+        // Closes former segments that nobody writes any more.
+        Step::new("close", Whole(ring::close)),
+        // Deletes what has expired of the outcomes that were to outlive their segment.
+        Step::new("long", Whole(|| long::delete_expired(batch()))),
+        // Puts saved client sessions back to work after a crash or a failover.
+        Step::new("restore", Parts(RARELY_US, "client sessions at work again", sessions::restore)),
+        // Ends client sessions whose client has fallen silent.
+        Step::new("end", Parts(0, "silent client sessions ended", sessions::end_silent)),
+        // Deletes client sessions that ended a retention ago.
+        Step::new("delete", Whole(sessions::delete_ended)),
+        Step::new("checkpoints", Parts(RARELY_US, "abandoned checkpoints deleted", abandoned::delete_checkpoints)),
+        Step::new("leases", Parts(RARELY_US, "abandoned leases deleted", abandoned::delete_leases)),
+        // Makes restored tables logged or unlogged, as was chosen.
+        Step::new("persistence", Whole(apply_persistence)),
+        // Takes dropped roles out of sessions.
+        Step::new("owners", Parts(RARELY_US, "sessions with a role that is gone", sessions::clear_owners)),
+        // Looks whether restored rows have their sessions.
+        Step::new("orphans", Whole(|| orphans::look(batch()))),
+        // Forgets dropped sessions that have no outcome left, so that their names are free.
+        Step::new("tombstones", Parts(RARELY_US, "dropped sessions forgotten", sessions::forget_dropped)),
+        // Deletes what has expired in journals, a journal in a transaction.
+        Step::new("journals", Whole(delete_in_journal)),
     ];
 
-    /// The step's name in SQL.
-    pub fn name(self) -> &'static str {
-        match self {
-            Step::Empty => "empty",
-            Step::Turn => "turn",
-            Step::Close => "close",
-            Step::Long => "long",
-            Step::Restore => "restore",
-            Step::End => "end",
-            Step::Delete => "delete",
-            Step::Checkpoints => "checkpoints",
-            Step::Leases => "leases",
-            Step::Journals => "journals",
-            Step::Persistence => "persistence",
-            Step::Owners => "owners",
-            Step::Orphans => "orphans",
-            Step::Tombstones => "tombstones",
-        }
+    const fn new(name: &'static str, work: Work) -> Step {
+        Step { name, work }
     }
 
     /// The step of that name.
     pub fn named(name: &str) -> Option<Step> {
-        Step::ALL.into_iter().find(|step| step.name() == name)
+        Step::ALL.into_iter().find(|step| step.name == name)
+    }
+
+    /// Whether it is the one on the tables of users.
+    pub fn is_on_journals(&self) -> bool {
+        self.name == "journals"
+    }
+
+    /// Whether it turns the ring.
+    pub fn is_of_ring(&self) -> bool {
+        matches!(self.name, "empty" | "turn" | "close")
+    }
+
+    /// The lock that it takes.
+    pub fn lock(&self) -> LockClass {
+        if self.is_on_journals() { LockClass::Journals } else { LockClass::Sweep }
     }
 }
 
@@ -116,10 +111,11 @@ const RARELY_US: i64 = 3_600 * 1_000_000;
 /// How long a step waits for the exports that are being read.
 const EXPORT_US: i64 = 10_000_000;
 
-/// The names under which the end of a sweep by hand is noted, beside the names of the steps: of one that was needed, since no
-/// worker comes here, and of one beside the worker, which tells nothing of who sweeps where the worker comes no more.
-const BY_HAND: &str = "by hand";
-const BESIDE_WORKER: &str = "beside the worker";
+/// The name under which the end of a sweep by hand is noted, beside the names of the steps: of one that was needed, since no
+/// worker comes here, or of one beside the worker, which tells nothing of who sweeps where the worker comes no more.
+const fn by_hand(beside_worker: bool) -> &'static str {
+    if beside_worker { "beside the worker" } else { "by hand" }
+}
 
 /// Takes a step, or a batch of it, in the current transaction. `None`: another sweep, or a restore, is at work.
 pub fn take(step: Step) -> Result<Option<Progress>, Error> {
@@ -132,27 +128,15 @@ pub fn take(step: Step) -> Result<Option<Progress>, Error> {
             hint: "CALL idem_sweep(), which sees to it, or set the level of this transaction.",
         });
     }
-    let lock = Tag::of_all(lock_of(step));
+    let lock = Tag::of_all(step.lock());
     if !lock.try_acquire() && !acquire_from_exports(&lock) {
         return Ok(None);
     }
     // The commit waits for no standby: one that does not answer would make it keep the locks.
     pg::commit_locally();
-    match step {
-        Step::Empty => ring::empty(),
-        Step::Turn => ring::turn(),
-        Step::Close => ring::close(),
-        Step::Long => long::delete_expired(batch()),
-        Step::Restore => take_part(step, RARELY_US, "client sessions at work again", sessions::restore),
-        Step::End => take_part(step, 0, "silent client sessions ended", sessions::end_silent),
-        Step::Delete => delete_ended(),
-        Step::Checkpoints => take_part(step, RARELY_US, "abandoned checkpoints deleted", abandoned::delete_checkpoints),
-        Step::Leases => take_part(step, RARELY_US, "abandoned leases deleted", abandoned::delete_leases),
-        Step::Journals => delete_in_journal(),
-        Step::Persistence => apply_persistence(),
-        Step::Owners => take_part(step, RARELY_US, "sessions with a role that is gone", sessions::clear_owners),
-        Step::Orphans => look_for_orphans(),
-        Step::Tombstones => take_part(step, RARELY_US, "dropped sessions forgotten", sessions::forget_dropped),
+    match step.work {
+        Whole(work) => work(),
+        Parts(every_us, what, work) => take_part(step, every_us, what, work),
     }
     .map(Some)
 }
@@ -167,11 +151,6 @@ fn acquire_from_exports(lock: &Tag) -> bool {
     is_shared && !Tag::restore().is_held_by_another() && lock.acquire(Some(EXPORT_US))
 }
 
-/// The lock that a step takes.
-pub fn lock_of(step: Step) -> LockClass {
-    if step == Step::Journals { LockClass::Journals } else { LockClass::Sweep }
-}
-
 /// The most rows for one transaction. A row mostly takes a lock or two to the end of the transaction, and
 /// others need room in the lock table too.
 fn batch() -> usize {
@@ -182,13 +161,8 @@ fn batch() -> usize {
 ///
 /// The look goes on where it stopped. After it has come to the end of the table, the next look begins no sooner
 /// than `every_us` later, unless a crash has made the step forget.
-fn take_part(
-    step: Step,
-    every_us: i64,
-    what: &str,
-    work: impl FnOnce(Cursor, usize) -> Result<(usize, Option<Cursor>), Error>,
-) -> Result<Progress, Error> {
-    let last = noted::find(step.name());
+fn take_part(step: Step, every_us: i64, what: &str, work: fn(Cursor, usize) -> Done) -> Result<Progress, Error> {
+    let last = noted::find(step.name);
     let (done_at, cursor) = last.map_or((0, Cursor::START), |last| (last.done_at, last.cursor));
     // By the distance in either direction: a clock that was set back must not put the next look off.
     if cursor == Cursor::START && pg::now_us().abs_diff(done_at) < every_us.unsigned_abs() {
@@ -196,31 +170,26 @@ fn take_part(
     }
     let (count, next) = work(cursor, batch())?;
     match next {
-        Some(next) => noted::save(step.name(), done_at, next),
+        Some(next) => noted::save(step.name, done_at, next),
         // A step that looks in each sweep, and did so in one part, leaves no row.
-        None if every_us > 0 || cursor != Cursor::START => noted::save(step.name(), pg::now_us(), Cursor::START),
+        None if every_us > 0 || cursor != Cursor::START => noted::save(step.name, pg::now_us(), Cursor::START),
         None => {}
     }
     Ok(Progress::counted(count, what, next.is_some()))
 }
 
-fn delete_ended() -> Result<Progress, Error> {
-    let batch = guc::sweep_batch();
-    let (rows, deleted) = sessions::delete_ended(batch)?;
-    Ok(Progress::counted(deleted, "ended client sessions deleted", rows >= batch))
-}
-
 fn delete_in_journal() -> Result<Progress, Error> {
-    let Some(deleted) = expired::delete(guc::sweep_batch(), || open::unrecorded().is_some())? else {
+    let Some(Deleted { journal, rows, more }) = expired::delete(guc::sweep_batch())? else {
         return Ok(Progress::default());
     };
-    noted::save_failed(&deleted.journal, deleted.rows.as_ref().err().map(String::as_str))?;
-    let mut progress =
-        Progress::counted(*deleted.rows.as_ref().unwrap_or(&0), "expired rows of a journal deleted", deleted.more);
-    if let Err(why) = deleted.rows {
-        progress.delayed.push(format!("what has expired in journal {} cannot be deleted yet: {why}", deleted.journal));
-    }
-    Ok(progress)
+    noted::save_failed(&journal, rows.as_ref().err().map(String::as_str))?;
+    Ok(match rows {
+        Ok(rows) => Progress::counted(rows, "expired rows of a journal deleted", more),
+        Err(why) => {
+            let delayed = vec![format!("what has expired in journal {journal} cannot be deleted yet: {why}")];
+            Progress { done: Vec::new(), delayed, more }
+        }
+    })
 }
 
 fn apply_persistence() -> Result<Progress, Error> {
@@ -228,25 +197,14 @@ fn apply_persistence() -> Result<Progress, Error> {
     Ok(Progress::counted(changed, "tables made logged or unlogged", false))
 }
 
-fn look_for_orphans() -> Result<Progress, Error> {
-    let Some(looked) = orphans::look(batch())? else { return Ok(Progress::default()) };
-    let what = format!("rows of {} whose session was not restored", looked.table);
-    Ok(Progress::counted(looked.found, &what, looked.more))
-}
-
 /// Notes the end of a sweep by hand.
 pub fn note_by_hand(beside_worker: bool) {
     if Tag::sweep().try_acquire() {
-        noted::save(if beside_worker { BESIDE_WORKER } else { BY_HAND }, pg::now_us(), Cursor::START);
+        noted::save(by_hand(beside_worker), pg::now_us(), Cursor::START);
     }
 }
 
-/// When the last sweep by hand ended where no worker came.
-pub fn by_hand_at() -> Option<i64> {
-    noted::find(BY_HAND).map(|last| last.done_at)
-}
-
-/// When the last sweep by hand ended beside the worker.
-pub fn beside_worker_at() -> Option<i64> {
-    noted::find(BESIDE_WORKER).map(|last| last.done_at)
+/// When the last sweep by hand ended, where no worker came or beside the worker.
+pub fn by_hand_at(beside_worker: bool) -> Option<i64> {
+    noted::find(by_hand(beside_worker)).map(|last| last.done_at)
 }

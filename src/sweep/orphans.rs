@@ -6,6 +6,7 @@ use crate::store::restore;
 use crate::store::secret;
 use crate::store::sql;
 use crate::sweep::parts;
+use crate::sweep::progress::Progress;
 
 /// The pause before rows without a session are looked for again. Meanwhile they may expire, or be deleted.
 const AGAIN: &str = "1 hour";
@@ -18,26 +19,12 @@ const WHOLE: &str =
     "SELECT true FROM idempotence.missing m JOIN idempotence.restore r ON r.brought OPERATOR(pg_catalog.=) 'secret'
     WHERE m.beside IS NULL LIMIT 1";
 
-fn lost() -> Error {
-    Error::Corrupted { message: "table \"idempotence.restore\" names a place that is none".into() }
-}
-
-/// The result of one part of the look.
-pub struct Looked {
-    /// The name of the table that was looked through.
-    pub table: &'static str,
-    /// The number of rows without a session that were found there.
-    pub found: usize,
-    /// Whether there is more to look through.
-    pub more: bool,
-}
-
 /// Looks through a part of the tables that a restore fills, from where the last look stopped. The look ends
-/// with the first part that has a row without a session. `None`: nothing was restored, or it is not yet time
+/// with the first part that has a row without a session. Nothing is done if nothing was restored, or it is not yet time
 /// to look again. The caller holds the sweep's lock.
-pub fn look(limit: usize) -> Result<Option<Looked>, Error> {
+pub fn look(limit: usize) -> Result<Progress, Error> {
     if !restore::is_in_question()? {
-        return Ok(None);
+        return Ok(Progress::default());
     }
     // A row that was noted since the look began has it begin anew.
     let due = format!(
@@ -51,10 +38,11 @@ pub fn look(limit: usize) -> Result<Option<Looked>, Error> {
     }
     let place = sql::first::<i64>("SELECT pg_catalog.max(place) FROM idempotence.restore")?.unwrap_or(0);
     if place == 0 && !begins {
-        return Ok(None);
+        return Ok(Progress::default());
     }
     let (number, from) = ((place >> TABLE_SHIFT) as usize, Cursor::of_number(place));
-    let Some(table) = restore::TABLES.get(number).copied() else { return Err(lost()) };
+    let lost = || Error::Corrupted { message: "table \"idempotence.restore\" names a place that is none".into() };
+    let table = restore::TABLES.get(number).copied().ok_or_else(lost)?;
     let [now, abandoned] = restore::moments();
     let arguments = vec![now.into(), abandoned.into()];
     let part = parts::find(table, "session", from, limit, &restore::orphan_condition(table), arguments)?;
@@ -64,17 +52,17 @@ pub fn look(limit: usize) -> Result<Option<Looked>, Error> {
         Some(next) => Some((number, next)),
         None => (number + 1 < restore::TABLES.len()).then_some((number + 1, Cursor::START)),
     };
+    let end = |orphans: Option<usize>| {
+        let orphans = orphans.map(|found| found as i64);
+        sql::execute("UPDATE idempotence.restore SET place = 0, orphans = $1", &[orphans.into()]).map(drop)
+    };
     match next {
         Some((number, next)) => {
             let place = (number as i64) << TABLE_SHIFT | next.number();
             sql::execute("UPDATE idempotence.restore SET place = $1", &[place.into()])?;
         }
-        None if found > 0 => {
-            sql::execute("UPDATE idempotence.restore SET place = 0, orphans = $1", &[(found as i64).into()])?;
-        }
-        None if restore::missing()?.is_some() || secret::check_alone().is_err() => {
-            sql::execute("UPDATE idempotence.restore SET place = 0, orphans = NULL", &[])?;
-        }
+        None if found > 0 => end(Some(found))?,
+        None if restore::missing()?.is_some() || secret::check_alone().is_err() => end(None)?,
         None if sql::first::<bool>(WHOLE)?.is_some() => _ = restore::accept()?,
         // The key of the digests was not restored yet, or the audit, so that may be still to come. One row
         // for each table that has come stays, and says that its rows have their sessions.
@@ -83,8 +71,8 @@ pub fn look(limit: usize) -> Result<Option<Looked>, Error> {
                 SELECT FROM idempotence.restore n
                 WHERE n.brought OPERATOR(pg_catalog.=) r.brought AND n.noted_at OPERATOR(pg_catalog.>) r.noted_at)";
             sql::execute(doubled, &[])?;
-            sql::execute("UPDATE idempotence.restore SET place = 0, orphans = 0", &[])?;
+            end(Some(0))?;
         }
     }
-    Ok(Some(Looked { table: table.name(), found, more: next.is_some() }))
+    Ok(Progress::counted(found, &format!("rows of {} whose session was not restored", table.name()), next.is_some()))
 }

@@ -13,6 +13,9 @@ use pgrx::datum::{DatumWithOid, Uuid};
 /// The number of pages in a part: 2 MB, some ten thousand rows.
 const PAGES: u32 = 256;
 
+/// With how many rows of a part something was done, and where to go on.
+pub type Done = Result<(usize, Option<Cursor>), Error>;
+
 /// What was found in a part.
 pub struct Part {
     /// The value of the `id` column of each row found: a session's id, or a digest.

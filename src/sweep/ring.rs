@@ -33,7 +33,6 @@ use crate::store::message;
 use crate::store::rel::{self, Access, Rel};
 use crate::store::segment::{self, Segment};
 use crate::store::sql;
-use crate::sweep::held_by;
 use crate::sweep::look;
 use crate::sweep::progress::Progress;
 use crate::sweep::tombstones;
@@ -46,9 +45,14 @@ fn is_ready(row: &Segment<'_>) -> bool {
 
 /// The segment to turn to, if one is empty: the one that is announced already, or else the one that comes first.
 fn next_of(rows: &[Segment<'_>; 3], current: usize) -> Option<usize> {
-    let mut ready: Vec<usize> = [1, 2].map(|n| (current + n) % 3).into_iter().filter(|n| is_ready(&rows[*n])).collect();
-    ready.sort_by_key(|number| !rows[*number].opening);
-    ready.first().copied()
+    let ready = [1, 2].map(|n| (current + n) % 3).into_iter().filter(|n| is_ready(&rows[*n]));
+    ready.min_by_key(|number| !rows[*number].opening)
+}
+
+/// Says who keeps a segment from its next state, as the view `segments` tells.
+fn delay(progress: &mut Progress, segment: usize, state: &str) -> Result<(), Error> {
+    let holders = format!("SELECT held_by FROM idempotence.segments WHERE segment OPERATOR(pg_catalog.=) {segment}");
+    progress.delay(&format!("segment {segment} cannot be {state}"), &holders)
 }
 
 /// Closes segments that were turned away from, if certainly nobody writes them any more.
@@ -59,11 +63,7 @@ pub fn close() -> Result<Progress, Error> {
     for mut row in rows.into_iter().filter(|row| !row.current && row.closed_at.is_none()) {
         let table = cache::oid(row.table());
         if !rel::try_lock(table, pg_sys::ShareLock) {
-            progress.delayed.push(format!(
-                "segment {} cannot be closed yet: {}",
-                row.number,
-                held_by::of_segment(row.number)?
-            ));
+            delay(&mut progress, row.number, "closed")?;
             continue;
         }
         // That the lock was free is proof enough. Nobody need wait for the end of this transaction.
@@ -100,13 +100,6 @@ pub fn turn() -> Result<Progress, Error> {
     let now_us = pg::now_us();
     let is_due = |row: &Segment<'_>| !is_empty && pace::is_to_be_turned(row.opened_at, row.keep_us(), now_us);
     let next = next_of(&rows, current);
-    if is_due(&rows[current])
-        && let Some(next) = next
-        && !rows[next].opening
-    {
-        announce(&ring, &mut rows[next], &mut progress);
-        return Ok(progress);
-    }
     let row = &mut rows[current];
     let has_looked = pace::is_time_to_look(row.opened_at, row.looked_at, now_us) || next.is_some() && is_due(row);
     if has_looked {
@@ -128,8 +121,11 @@ pub fn turn() -> Result<Progress, Error> {
         return Ok(progress);
     };
     if !rows[next].opening {
-        // What was recorded lives for less time than it was known before.
-        announce(&ring, &mut rows[next], &mut progress);
+        // Nobody leaves it out any more once this transaction has committed. The next one turns to it.
+        rows[next].opening = true;
+        rows[next].save(&ring);
+        message::ring_changed();
+        progress.more = true;
         return Ok(progress);
     }
     if rows[next].is_ours {
@@ -160,14 +156,6 @@ fn tell_delay(rows: &[Segment<'_>; 3], is_due: bool, now_us: i64, progress: &mut
     {
         progress.delayed.push(format!("the ring cannot turn yet: segment {} is not empty", late.number));
     }
-}
-
-/// Announces a segment as the next one to be current. The next transaction turns to it.
-fn announce(ring: &Rel, next: &mut Segment<'_>, progress: &mut Progress) {
-    next.opening = true;
-    next.save(ring);
-    message::ring_changed();
-    progress.more = true;
 }
 
 /// How far in the future a moment may lie before the clock counts as having been wrong.
@@ -221,8 +209,7 @@ pub fn empty() -> Result<Progress, Error> {
                 sql::execute(&format!("TRUNCATE ONLY idempotence.outcome_{number}"), &[])?;
                 progress.done.push(format!("segment {number} is empty"));
             } else {
-                let by = held_by::of_segment(number)?;
-                progress.delayed.push(format!("segment {number} cannot be emptied yet: {by}"));
+                delay(&mut progress, number, "emptied")?;
             }
         }
     }

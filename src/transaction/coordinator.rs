@@ -21,27 +21,19 @@ use std::ptr::NonNull;
 /// What Citus exports to be asked by.
 const ASK: &CStr = c"Use2PCForCoordinatedTransaction";
 
-/// What is known of the exported function.
-#[derive(Clone, Copy)]
-struct Looked {
-    /// The number of libraries that were loaded when it was looked for.
-    libraries: Option<u64>,
-    /// The function, if a library exports it.
-    ask: Option<NonNull<c_void>>,
-}
-
 thread_local! {
-    static LOOKED: Cell<Looked> = const { Cell::new(Looked { libraries: None, ask: None }) };
+    /// The number of libraries that were loaded when the function was looked for, and the function, if one exports it.
+    static LOOKED: Cell<(Option<u64>, Option<NonNull<c_void>>)> = const { Cell::new((None, None)) };
 }
 
 /// The function to ask by. It is looked for again when a library was loaded since.
 fn find() -> Option<NonNull<c_void>> {
-    let (libraries, looked) = (pg::libraries_loaded(), LOOKED.get());
-    if libraries.is_some() && libraries == looked.libraries {
-        return looked.ask;
+    let (libraries, (known, ask)) = (pg::libraries_loaded(), LOOKED.get());
+    if libraries.is_some() && libraries == known {
+        return ask;
     }
     let ask = pg::exported(ASK);
-    LOOKED.set(Looked { libraries, ask });
+    LOOKED.set((libraries, ask));
     ask
 }
 
@@ -51,15 +43,10 @@ pub fn name() -> Option<String> {
 }
 
 /// The function to ask by, if the transaction that is about to end has a reason to ask.
-fn to_be_asked() -> Option<NonNull<c_void>> {
+pub fn to_be_asked() -> Option<NonNull<c_void>> {
     let written = written::so_far();
     let has_reason = written.here || written.lasting || written.elsewhere && pg::has_written();
     (has_reason && guc::coordinate() == Coordinate::Auto).then(find).flatten()
-}
-
-/// Whether [`ask_for_two_phases`] would ask somebody.
-pub fn is_to_be_asked() -> bool {
-    to_be_asked().is_some()
 }
 
 /// Asks the coordinator for a two-phase commit if this transaction has a reason to. Called just before the commit, and before

@@ -78,7 +78,7 @@ fn statement_has_ended(statement: Ended) {
     }
     let written = written::so_far();
     let has_reason = open::has_open() || written.here || written.elsewhere;
-    if has_reason && commit_may_follow(statement) && (open::has_open() || coordinator::is_to_be_asked()) {
+    if has_reason && commit_may_follow(statement) && (open::has_open() || coordinator::to_be_asked().is_some()) {
         come_first();
     }
 }

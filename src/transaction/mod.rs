@@ -10,7 +10,7 @@ pub mod told;
 
 use crate::error::Error;
 use crate::guc::{self, Unrecorded};
-use crate::journal;
+use crate::journal::table;
 use crate::monitor::{Counter, counters, in_flight};
 use crate::open;
 use crate::pg;
@@ -66,7 +66,8 @@ unsafe extern "C-unwind" fn transaction_event(event: pg_sys::XactEvent::Type, _a
             if pg::arena_is_in_use() {
                 // The caches outlive the transaction, so they must not stay in the arena.
                 invalidation::forget();
-                journal::forget();
+                table::forget();
+                pg::forget_commands();
             }
             segment::end_transaction(event == XACT_EVENT_COMMIT);
             pg::end_uses();
@@ -78,15 +79,16 @@ unsafe extern "C-unwind" fn transaction_event(event: pg_sys::XactEvent::Type, _a
 }
 
 fn refuse_unrecorded(preparing: bool) {
-    let unrecorded = open::unrecorded();
-    if unrecorded.is_some() && guc::unrecorded() != Unrecorded::Off {
-        open::sessions_of_unrecorded().iter().for_each(|session| counters::count(session, Counter::Unrecorded));
+    let Some((name, sessions)) = open::unrecorded() else { return };
+    let allowed = guc::unrecorded();
+    if allowed != Unrecorded::Off {
+        sessions.iter().for_each(|session| counters::count(session, Counter::Unrecorded));
     }
-    let unrecorded = unrecorded.map(|(name, others)| Error::Unrecorded { name, others, preparing });
-    match (unrecorded, guc::unrecorded()) {
-        (Some(error), Unrecorded::Error) => error.raise(),
-        (Some(error), Unrecorded::Warning) => error.warn(),
-        (Some(_), Unrecorded::Off) | (None, _) => {}
+    let error = Error::Unrecorded { name, others: sessions.len() - 1, preparing };
+    match allowed {
+        Unrecorded::Error => error.raise(),
+        Unrecorded::Warning => error.warn(),
+        Unrecorded::Off => {}
     }
 }
 

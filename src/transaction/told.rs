@@ -23,7 +23,7 @@ pub fn end_transaction(detail: Option<&str>) {
     let lines = LINES.take();
     let Some(detail) = detail else { return };
     for (_, line) in lines {
-        pg::log_line(line, detail.to_owned());
+        pg::log_line(&line, detail, "");
     }
 }
 

@@ -1,16 +1,13 @@
 //! The launcher: a process that lists the databases and starts their visits, one at a time. Each database is due
 //! once a naptime. The launcher itself is connected to no database.
 
-use crate::board::{self, DATABASES_MAX, Ended, FAILURES_MAX, Report, Text, Unswept};
+use crate::board::{self, Ended, Report, Text, Unswept};
 use crate::domain::clock;
-use crate::error::legible;
 use crate::guc;
 use crate::pg::{self, Failure, OnTerminate};
 use crate::sweep::Step;
 use pgrx::bgworkers::{BackgroundWorkerBuilder, BackgroundWorkerStatus, DynamicBackgroundWorker};
-use pgrx::function_name;
 use pgrx::memcxt::PgMemoryContexts;
-use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CStr;
@@ -24,9 +21,6 @@ const BACKOFF_MAX: u32 = 8;
 
 /// The shortest time between two log messages about the same failure of a database.
 const SAME_FAILURE_AGAIN: Duration = Duration::from_secs(3600);
-
-/// How many failures of a database are known not to be logged again so soon.
-const FAILURES_KNOWN: usize = 8;
 
 /// For how many naptimes the sweep of a database has to be delayed before that is logged.
 const NAPTIMES_TO_LOGGED_DELAY: u32 = 6;
@@ -108,24 +102,21 @@ fn shutdown_requested() -> bool {
 }
 
 /// What the launcher knows of a database.
+#[derive(Default)]
 struct Database {
     name: String,
-    /// When the next visit is due.
-    due: Instant,
-    /// Whether the last visit did not find the extension.
-    without: bool,
-    /// Whether the last visit found the extension in another version than this library's.
-    other_version: bool,
+    /// When the next visit is due; `None`: at once.
+    due: Option<Instant>,
+    /// How the last visit ended.
+    ended: Ended,
     /// The step that the next visit begins with.
     step: usize,
-    /// Whether the last visit had too little time.
-    cut: bool,
     /// The number of visits in a row, up to the last, that failed.
     failures: u32,
     /// The failures that were logged last, and when each was logged.
     failed_with: Vec<(String, Instant)>,
-    /// Whether there was a visit without a failure since the last failure was logged.
-    mended: bool,
+    /// Whether a failure was logged, and since then there was no visit without one.
+    failing: bool,
     /// Since when each visit has been delayed.
     delayed_since: Option<Instant>,
     /// Whether this delay was logged.
@@ -153,18 +144,20 @@ impl Launcher {
         self.look_at_clocks();
         match pg::in_transaction(c"idempotence: list databases", list_databases) {
             Ok(found) => self.follow(&found),
-            Err(Failure { said, .. }) => log("idempotence could not list the databases", &said, "Look at the message."),
+            Err(Failure { said, .. }) => {
+                pg::log_line("idempotence could not list the databases", &said, "Look at the message.")
+            }
         }
         self.hear_announcements();
-        let due: Vec<u32> =
-            self.databases.iter().filter(|(_, is)| is.due <= Instant::now()).map(|(oid, _)| *oid).collect();
+        let now = Some(Instant::now());
+        let due: Vec<u32> = self.databases.iter().filter(|(_, is)| is.due <= now).map(|(oid, _)| *oid).collect();
         for oid in due {
             if shutdown_requested() {
                 break;
             }
             self.visit(oid);
         }
-        let next = self.databases.values().map(|database| database.due).min();
+        let next = self.databases.values().filter_map(|database| database.due).min();
         let pause = next.map_or(guc::naptime(), |due| due.saturating_duration_since(Instant::now()));
         pause.min(guc::naptime())
     }
@@ -188,7 +181,7 @@ impl Launcher {
         {
             board::note_jump(by_us);
             let direction = if by_us > 0 { "forward" } else { "back" };
-            log(
+            pg::log_line(
                 &format!("the server's clock was set {direction} by {} seconds", by_us.abs() / 1_000_000),
                 "Outcomes expire and leases run out by this clock.",
                 "If it is right now, nothing is to be done. SELECT * FROM idempotence.health tells what was noted by a clock that was ahead.",
@@ -202,32 +195,15 @@ impl Launcher {
         let is_wanted = |name: &String| wanted.as_ref().is_none_or(|wanted| wanted.contains(name));
         self.databases.retain(|oid, _| found.iter().any(|(there, name)| there == oid && is_wanted(name)));
         for (oid, name) in found.iter().filter(|(_, name)| is_wanted(name)) {
-            let database = self.databases.entry(*oid).or_insert_with(|| Database {
-                name: name.clone(),
-                due: Instant::now(),
-                without: false,
-                other_version: false,
-                step: 0,
-                cut: false,
-                failures: 0,
-                failed_with: Vec::new(),
-                mended: true,
-                delayed_since: None,
-                delay_logged: false,
-                left: None,
-            });
+            let database = self.databases.entry(*oid).or_default();
             // The database may have been renamed. The naptime may have become shorter, which counts at once.
             database.name.clone_from(name);
-            database.due = database.due.min(Instant::now() + database.pause());
+            database.due = database.due.min(Some(Instant::now() + database.pause()));
         }
-        self.tell_missing(wanted.unwrap_or_default(), found);
-    }
-
-    /// Logs, once each, the names in the setting that no database has.
-    fn tell_missing(&mut self, wanted: Vec<String>, found: &[(u32, String)]) {
-        for name in wanted {
+        // The names in the setting that no database has are logged once each.
+        for name in wanted.unwrap_or_default() {
             if !found.iter().any(|(_, there)| *there == name) && self.missing.insert(name.clone()) {
-                log(
+                pg::log_line(
                     &format!("idempotence finds no database \"{name}\" to visit"),
                     "The setting idempotence.databases names it. Templates and databases that allow no connections are not visited.",
                     "Correct the setting, or make the database.",
@@ -239,31 +215,23 @@ impl Launcher {
     /// Makes databases due in which a backend has found the extension in this library's version, where the last
     /// visit did not.
     fn hear_announcements(&mut self) {
-        let mut announced = Vec::new();
-        {
-            let mut board = board::open();
-            announced.extend_from_slice(&board.announced[..board.announced_count]);
-            board.announced_count = 0;
-        }
-        for oid in announced {
+        for oid in board::take_announced() {
             if let Some(database) = self.databases.get_mut(&oid)
-                && (database.without || database.other_version)
+                && matches!(database.ended, Ended::NotInstalled | Ended::OtherVersion)
             {
-                database.due = Instant::now();
+                database.due = None;
             }
         }
     }
 
     fn visit(&mut self, oid: u32) {
-        if let Some(database) = self.databases.get_mut(&oid)
-            && database.left.is_some_and(is_there)
-        {
+        let Some(database) = self.databases.get_mut(&oid) else { return };
+        if database.left.is_some_and(is_there) {
             // One process at a time is at work in a database.
-            database.due = Instant::now() + guc::naptime();
+            database.due = Some(Instant::now() + guc::naptime());
             return;
         }
-        let step = self.databases.get(&oid).map_or(0, |database| database.step);
-        board::open().report = Report { database: oid, ended: Ended::Unknown, step, said: Text::EMPTY };
+        board::open().report = Report { database: oid, ended: Ended::Unknown, step: database.step, said: Text::EMPTY };
         let started = BackgroundWorkerBuilder::new("idempotence worker")
             .set_library("idempotence")
             .set_function("idempotence_visit")
@@ -272,61 +240,52 @@ impl Launcher {
             // SAFETY: a variable of the process.
             .set_notify_pid(unsafe { pg_sys::MyProcPid })
             .load_dynamic();
+        let was_logged = std::mem::replace(&mut self.no_slot_logged, started.is_err());
         let Ok(worker) = started else {
-            self.tell_no_slot();
-            self.databases.entry(oid).and_modify(|database| database.due = Instant::now() + guc::naptime());
+            database.due = Some(Instant::now() + guc::naptime());
+            if !was_logged {
+                pg::log_line(
+                    "idempotence has no slot for a worker",
+                    "All of max_worker_processes are taken. Nothing is swept meanwhile.",
+                    "Raise max_worker_processes: the launcher takes one, and a visit another.",
+                );
+            }
             return;
         };
-        self.no_slot_logged = false;
-        let left = wait_for_end(worker);
+        database.left = wait_for_end(worker);
         let mut report = board::open().report;
         if report.database != oid {
             // It is the report of a visit that an earlier launcher had started.
             report.ended = Ended::Unknown;
         }
-        if let Some(database) = self.databases.get_mut(&oid) {
-            database.left = left;
-            database.take_in(&report);
-            note_visit(oid, &report);
-        }
-    }
-
-    fn tell_no_slot(&mut self) {
-        if !std::mem::replace(&mut self.no_slot_logged, true) {
-            log(
-                "idempotence has no slot for a worker",
-                "All of max_worker_processes are taken. Nothing is swept meanwhile.",
-                "Raise max_worker_processes: the launcher takes one, and a visit another.",
-            );
-        }
+        database.take_in(&report);
+        note_visit(oid, &report);
     }
 }
 
 impl Database {
     /// The pause before the next visit, by how the last one ended.
     fn pause(&self) -> Duration {
-        match (self.without, self.failures) {
-            (true, _) => guc::naptime() * NAPTIMES_WITHOUT_EXTENSION,
+        match (self.ended, self.failures) {
+            (Ended::NotInstalled, _) => guc::naptime() * NAPTIMES_WITHOUT_EXTENSION,
             // The next visit goes on where the last one stopped.
-            (false, 0) if self.cut => PAUSE_MIN,
-            (false, 0) => guc::naptime(),
-            (false, failures) => guc::naptime() * 2u32.saturating_pow(failures).min(BACKOFF_MAX),
+            (Ended::Cut, _) => PAUSE_MIN,
+            (_, 0) => guc::naptime(),
+            (_, failures) => guc::naptime() * 2u32.saturating_pow(failures).min(BACKOFF_MAX),
         }
         .max(PAUSE_MIN)
     }
 
     /// Notes how a visit ended, logs what is news, and sets when the next one is due.
     fn take_in(&mut self, report: &Report) {
-        self.without = report.ended == Ended::NotInstalled;
-        self.other_version = report.ended == Ended::OtherVersion;
+        self.ended = report.ended;
         // Users' tables may take all the time there is. So the other steps come first in the next visit too.
         self.step = if is_through(report) { 0 } else { report.step };
-        self.cut = report.ended == Ended::Cut;
         match report.ended {
             Ended::Swept | Ended::Delayed | Ended::Cut | Ended::NotInstalled => {
                 self.failures = 0;
-                if !std::mem::replace(&mut self.mended, true) {
-                    log(&format!("idempotence sweeps database \"{}\" again", self.name), "", "");
+                if std::mem::take(&mut self.failing) {
+                    pg::log_line(&format!("idempotence sweeps database \"{}\" again", self.name), "", "");
                 }
                 self.tell_delay(&report.said.get());
             }
@@ -342,19 +301,16 @@ impl Database {
                 }
             }
         }
-        self.due = Instant::now() + self.pause();
+        self.due = Some(Instant::now() + self.pause());
     }
 
     fn tell_failure(&mut self, said: &str) {
         // A failure that comes and goes, or takes turns with another one, is logged once in a while only.
         self.failed_with.retain(|(_, at)| at.elapsed() < SAME_FAILURE_AGAIN);
         if !self.failed_with.iter().any(|(known, _)| known == said) {
-            if self.failed_with.len() == FAILURES_KNOWN {
-                self.failed_with.remove(0);
-            }
             self.failed_with.push((said.to_owned(), Instant::now()));
-            self.mended = false;
-            log(
+            self.failing = true;
+            pg::log_line(
                 &format!("idempotence could not sweep database \"{}\": {said}", self.name),
                 "It is tried again and again, less and less often; other databases are swept as ever. The same error is logged once an hour.",
                 "Was the library replaced? Then ALTER EXTENSION idempotence UPDATE in that database. CALL idem_sweep() there shows the error too.",
@@ -367,14 +323,18 @@ impl Database {
         if said.is_empty() {
             self.delayed_since = None;
             if std::mem::take(&mut self.delay_logged) {
-                log(&format!("idempotence, database \"{}\": nothing delays the sweep any more", self.name), "", "");
+                pg::log_line(
+                    &format!("idempotence, database \"{}\": nothing delays the sweep any more", self.name),
+                    "",
+                    "",
+                );
             }
             return;
         }
         let since = *self.delayed_since.get_or_insert_with(Instant::now);
         if !self.delay_logged && since.elapsed() >= guc::naptime() * NAPTIMES_TO_LOGGED_DELAY {
             self.delay_logged = true;
-            log(
+            pg::log_line(
                 &format!("idempotence, database \"{}\": {said}", self.name),
                 "What has expired or ended takes space until then; nothing else is wrong.",
                 "It goes on by itself once what holds it has ended. SELECT * FROM idempotence.health tells how it stands.",
@@ -420,7 +380,7 @@ fn is_there(process: i32) -> bool {
 
 /// Whether a visit that had too little time has come to the tables of users: all of ours were swept.
 fn is_through(report: &Report) -> bool {
-    report.ended == Ended::Cut && Step::ALL.get(report.step) == Some(&Step::Journals)
+    report.ended == Ended::Cut && Step::ALL.get(report.step).is_some_and(Step::is_on_journals)
 }
 
 /// Notes on the board that a database was swept now, or could not be.
@@ -433,34 +393,15 @@ fn note_visit(oid: u32, report: &Report) {
     };
     let mut board = board::open();
     // The database's own entry, or else a free one, or else the oldest.
-    let place = (0..FAILURES_MAX).find(|&place| board.failures[place].database == oid);
-    match (said, place) {
-        (Some(said), _) => {
-            let oldest = || (0..FAILURES_MAX).min_by_key(|&place| board.failures[place].at);
-            if let Some(place) = place.or_else(oldest) {
-                board.failures[place] = Unswept { database: oid, at: now_us, said };
-            }
+    if let Some(place) = board.failures.iter_mut().min_by_key(|place| (place.database != oid, place.at)) {
+        match said {
+            Some(said) => *place = Unswept { database: oid, at: now_us, said },
+            None if place.database == oid => *place = Unswept { database: 0, at: 0, said: Text::EMPTY },
+            None => {}
         }
-        (None, Some(place)) => board.failures[place] = Unswept { database: 0, at: 0, said: Text::EMPTY },
-        (None, None) => {}
     }
-    if report.ended != Ended::Swept && !is_through(report) {
-        return;
+    let is_swept = report.ended == Ended::Swept || is_through(report);
+    if is_swept && let Some(place) = board.visited.iter_mut().min_by_key(|(database, at)| (*database != oid, *at)) {
+        *place = (oid, now_us);
     }
-    // The database's own entry, or else the oldest.
-    let place = (0..DATABASES_MAX)
-        .find(|&place| board.visited[place].0 == oid)
-        .or_else(|| (0..DATABASES_MAX).min_by_key(|&place| board.visited[place].1));
-    if let Some(place) = place {
-        board.visited[place] = (oid, now_us);
-    }
-}
-
-fn log(message: &str, detail: &str, hint: &str) {
-    let [message, detail] = [message, detail].map(legible);
-    let mut report = ErrorReport::new(PgSqlErrorCode::ERRCODE_SUCCESSFUL_COMPLETION, message, function_name!());
-    if !detail.is_empty() {
-        report = report.set_detail(detail).set_hint(hint);
-    }
-    report.report(PgLogLevel::LOG);
 }

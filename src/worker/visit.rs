@@ -50,7 +50,8 @@ pub extern "C-unwind" fn idempotence_visit(database: pg_sys::Datum) {
 
     pg::cancel_worker_after(STAY.as_millis() as i32);
     let first = board::open().report.step;
-    let mut visit = Visit { start: Instant::now(), extension: None, failed: None, delayed: Vec::new() };
+    let mut visit =
+        Visit { start: Instant::now(), advanced: false, extension: None, failed: None, delayed: Vec::new() };
     let (ended, step) = visit.sweep(first);
     let (ended, said) = match visit.failed {
         Some(_) if visit.was_dropped() => (Ended::NotInstalled, String::new()),
@@ -64,6 +65,8 @@ pub extern "C-unwind" fn idempotence_visit(database: pg_sys::Datum) {
 
 struct Visit {
     start: Instant,
+    /// Whether a transaction of a step has committed.
+    advanced: bool,
     /// The extension that the visit has found.
     extension: Option<pg_sys::Oid>,
     /// The message of the first failure.
@@ -79,10 +82,7 @@ enum StepEnd {
     /// Nothing was done: somebody sweeps by hand, or restores.
     SweepLocked,
     /// The visit's time was up.
-    OutOfTime {
-        /// Whether a transaction of the step has committed.
-        advanced: bool,
-    },
+    OutOfTime,
     /// A table's lock could not be had, or there was an error.
     Failed,
 }
@@ -103,13 +103,10 @@ impl Visit {
                 database
             }
             Ok(None) => return (Ended::NotInstalled, 0),
-            Err(failure) if failure.code == PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE => {
-                self.failed = Some(failure.said);
-                return (Ended::OtherVersion, 0);
-            }
-            Err(failure) => {
-                self.failed = Some(failure.said);
-                return (Ended::Failed, 0);
+            Err(Failure { code, said }) => {
+                self.failed = Some(said);
+                let is_other = code == PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE;
+                return (if is_other { Ended::OtherVersion } else { Ended::Failed }, 0);
             }
         };
         let mut all_done = true;
@@ -124,12 +121,12 @@ impl Visit {
                     return (Ended::Delayed, 0);
                 }
                 StepEnd::Failed => all_done = false,
-                StepEnd::OutOfTime { advanced: false } if nth == 0 => {
+                StepEnd::OutOfTime if nth == 0 && !self.advanced => {
                     // The step had all the time of the visit. The next visit begins with the step after it.
-                    self.failed.get_or_insert(format!("step \"{}\" takes longer than a visit may last", step.name()));
+                    self.failed.get_or_insert(format!("step \"{}\" takes longer than a visit may last", step.name));
                     return (Ended::Failed, place + 1);
                 }
-                StepEnd::OutOfTime { .. } => return (if all_done { Ended::Cut } else { Ended::Delayed }, place),
+                StepEnd::OutOfTime => return (if all_done { Ended::Cut } else { Ended::Delayed }, place),
             }
         }
         (if all_done { Ended::Swept } else { Ended::Delayed }, 0)
@@ -137,23 +134,22 @@ impl Visit {
 
     /// Takes a step to its end, transaction by transaction.
     fn take(&mut self, database: &str, step: Step) -> StepEnd {
-        let activity = CString::new(format!("idempotence: {}", step.name())).unwrap_or_default();
-        let mut advanced = false;
+        let activity = CString::new(format!("idempotence: {}", step.name)).unwrap_or_default();
         loop {
             if self.start.elapsed() >= STAY {
-                return StepEnd::OutOfTime { advanced };
+                return StepEnd::OutOfTime;
             }
             match pg::in_transaction(&activity, || or_raise(sweep::take(step))) {
                 Ok(None) => return StepEnd::SweepLocked,
                 Ok(Some(swept)) => {
                     log(database, step, &swept);
                     self.delayed.extend(swept.delayed);
-                    advanced = true;
+                    self.advanced = true;
                     if !swept.more {
                         return StepEnd::Done;
                     }
                 }
-                Err(failure) => return self.end_of_failed(failure, advanced),
+                Err(failure) => return self.end_of_failed(failure),
             }
         }
     }
@@ -167,10 +163,10 @@ impl Visit {
     }
 
     /// Notes what a failed transaction of a step has to say.
-    fn end_of_failed(&mut self, failure: Failure, advanced: bool) -> StepEnd {
+    fn end_of_failed(&mut self, failure: Failure) -> StepEnd {
         match failure.code {
             // The visit's time is up.
-            PgSqlErrorCode::ERRCODE_QUERY_CANCELED => return StepEnd::OutOfTime { advanced },
+            PgSqlErrorCode::ERRCODE_QUERY_CANCELED => return StepEnd::OutOfTime,
             PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE => {
                 let locked = pg::in_transaction(c"idempotence: look who is in the way", || or_raise(locked::by()));
                 if let Ok(Some(locked)) = locked
@@ -190,7 +186,7 @@ fn sweeping(step: Step) -> Result<Option<String>, Error> {
     sql::first(&format!(
         "SELECT pg_catalog.concat('a sweep by hand, or a restore, is at work: held by ', h.holders)
          FROM (SELECT idempotence.advisory_holders({})) h (holders) WHERE h.holders IS NOT NULL",
-        sweep::lock_of(step) as u16
+        step.lock() as u16
     ))
 }
 
@@ -203,10 +199,7 @@ fn extension() -> Option<pg_sys::Oid> {
 
 /// Logs what a step did. The ring turns once in days, so its steps are logged; the others are routine.
 fn log(database: &str, step: Step, swept: &Progress) {
-    let level = match step {
-        Step::Empty | Step::Turn | Step::Close => PgLogLevel::LOG,
-        _ => PgLogLevel::DEBUG1,
-    };
+    let level = if step.is_of_ring() { PgLogLevel::LOG } else { PgLogLevel::DEBUG1 };
     for line in &swept.done {
         let message = format!("idempotence, database \"{database}\": {line}");
         pgrx::ereport!(level, PgSqlErrorCode::ERRCODE_SUCCESSFUL_COMPLETION, legible(&message));

@@ -5,12 +5,12 @@ use crate::domain::class::Class;
 use crate::domain::decision::Decision;
 use crate::error::Error;
 use crate::lock::{Held, Tag};
-use crate::model::Session;
 use crate::names;
 use crate::open;
 use crate::pg::{self, Deadline, Durability};
 use crate::requests::decide::{Aim, Asked, Decided, refuse_beside_another};
 use crate::requests::find::Seeker;
+use crate::requests::keyed::check_sort;
 use crate::requests::request::Request;
 
 /// How long it may take to find out whether somebody is at work on a request in a journal.
@@ -26,33 +26,25 @@ pub enum Answer {
     Replay(Class),
     /// It records that the request has failed after so many attempts.
     GivenUp(i32),
-    /// Another one is at work.
-    InProgress(Because),
-}
-
-/// Why a begin would answer `in_progress`.
-pub enum Because {
-    /// A transaction has the request's lock.
+    /// In progress: a transaction has the request's lock.
     Held,
-    /// Somebody has a lease until this moment. It may be that of another number in the same stream.
+    /// In progress: somebody has a lease until this moment. It may be that of another number in the same stream.
     Leased(i64),
-    /// A transaction has the client session alone, or all that is known of it.
+    /// In progress: a transaction has the client session alone, or all that is known of it.
     SessionTaken,
-    /// The outcome is not yet as durable as a commit here would be.
+    /// In progress: the outcome is not yet as durable as a commit here would be.
     NotDurable,
 }
 
 /// Foresees a begin with the payload that the request came with first, or with none. An error is what it would raise.
 pub fn begin(request: &Request<'_>) -> Result<Answer, Error> {
-    if let Request::Keyed(keyed) = request
-        && keyed.session.dropped_at.is_some()
-    {
-        return Err(Error::NoSuchSession { session: keyed.session.name.clone() });
-    }
-    request.check_here()?;
-    request.check_not_inbox()?;
     let asked_at = pg::now_us();
     if let Request::Keyed(keyed) = request {
+        if keyed.session.dropped_at.is_some() {
+            return Err(Error::NoSuchSession { session: keyed.session.name.clone() });
+        }
+        keyed.session.check_here()?;
+        check_sort(&keyed.session, false)?;
         keyed.check_time(asked_at)?;
     }
     if open::holds(request.request_key()) {
@@ -74,17 +66,15 @@ pub fn begin(request: &Request<'_>) -> Result<Answer, Error> {
         Ok(Some(Decided { decision: Decision::Replay, outcome: Some(outcome), .. })) => {
             let now = || Deadline::after(Some(0));
             let durable = pg::wait_until_durable(outcome.writer, Durability::OfCaller, asked_at, now);
-            Ok(if durable { Answer::Replay(outcome.class) } else { Answer::InProgress(Because::NotDurable) })
+            Ok(if durable { Answer::Replay(outcome.class) } else { Answer::NotDurable })
         }
-        Ok(None) | Err(Error::SessionInDoubt { .. }) => Ok(Answer::InProgress(Because::SessionTaken)),
+        Ok(None) | Err(Error::SessionInDoubt { .. }) => Ok(Answer::SessionTaken),
         Ok(Some(_)) | Err(Error::OutOfSequence { .. }) if pg::in_recovery() => Err(Error::ReadOnly {
             function: "idem_begin",
             detail: format!("No outcome of {} is kept here, so it would have to be executed.", request.name()),
         }),
         // As in begin: none of these is certain without the lock.
-        Ok(_) | Err(Error::KeyTooOld { .. } | Error::OutOfSequence { .. }) if held() => {
-            Ok(Answer::InProgress(Because::Held))
-        }
+        Ok(_) | Err(Error::KeyTooOld { .. } | Error::OutOfSequence { .. }) if held() => Ok(Answer::Held),
         Ok(Some(found)) => start(&asked, &found),
         Err(error) => Err(error),
     }
@@ -94,12 +84,12 @@ pub fn begin(request: &Request<'_>) -> Result<Answer, Error> {
 fn start(asked: &Asked<'_>, found: &Decided) -> Result<Answer, Error> {
     let attempts = found.lease.as_ref().map_or(0, |lease| lease.lease.attempt);
     if let (Decision::Leased, Some(lease)) = (found.decision, &found.lease) {
-        return Ok(Answer::InProgress(Because::Leased(lease.lease.until)));
+        return Ok(Answer::Leased(lease.lease.until));
     }
-    if let (Request::Numbered(numbered), Session::Client(session)) = (asked.request, asked.request.session()) {
+    if let Request::Numbered(numbered) = asked.request {
         refuse_beside_another(numbered, &asked.lock)?;
-        if names::client_session_lock(&session.id).held_by_others() == Held::Alone {
-            return Ok(Answer::InProgress(Because::SessionTaken));
+        if names::client_session_lock(&numbered.session.id).held_by_others() == Held::Alone {
+            return Ok(Answer::SessionTaken);
         }
     }
     Ok(match found.decision {

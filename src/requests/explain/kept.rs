@@ -1,6 +1,6 @@
 //! What the tables keep of a request that is explained.
 
-use super::told::Unfinished;
+use super::told::{self, Unfinished};
 use crate::domain::identity::Digest;
 use crate::domain::sequence::Range;
 use crate::error::Error;
@@ -17,13 +17,13 @@ use crate::store::witness::{self, Record};
 /// What the tables keep of a request.
 pub struct Kept {
     /// When it was asked for.
-    pub asked_at: i64,
+    asked_at: i64,
     /// The digest that is locked for it.
     lock: Digest,
     /// The outcome, expired or not.
     pub outcome: Option<Outcome>,
     /// How that was recorded.
-    pub record: Option<Record>,
+    record: Option<Record>,
     /// The request's own lease, if it counts.
     lease: Option<StoredLease>,
     /// The request's checkpoint, if it counts.
@@ -57,6 +57,22 @@ impl Kept {
             .or_else(|| Some(Range { last: self.checkpoint.as_ref()?.last?, ..asked.range }))
             .unwrap_or(asked.range);
         Some(Request::Numbered(Numbered { by_any_number: false, ..asked.with_range(range) }))
+    }
+
+    /// What was recorded. Where it was redacted it has no response any more.
+    pub fn outcome(&self, redacted_at: Option<i64>) -> Result<Option<told::Outcome>, Error> {
+        let Some(outcome) = &self.outcome else { return Ok(None) };
+        let record = self.record.as_ref();
+        Ok(Some(told::Outcome {
+            status: outcome.class.status(),
+            expired: !outcome.lives_at(self.asked_at),
+            given_up: witness::was_given_up(outcome)?,
+            redacted: redacted_at.is_some_and(|at| at >= outcome.recorded_at) && outcome.response.is_none(),
+            expires_at: outcome.expires_at.map(pg::iso_moment),
+            recorded_at: pg::iso_moment(outcome.recorded_at),
+            recorded_by: record.map(|record| record.by.clone()),
+            response_bytes: record.and_then(|record| record.response_bytes),
+        }))
     }
 
     /// What was begun, committed, and is not done.

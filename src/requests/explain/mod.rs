@@ -10,7 +10,7 @@ mod words;
 
 use crate::domain::end::End;
 use crate::domain::sequence::Order;
-use crate::error::{Error, legible};
+use crate::error::Error;
 use crate::guc;
 use crate::model::Session;
 use crate::pg;
@@ -20,9 +20,10 @@ use crate::sessions::{liveness, resolve};
 use crate::store::catalog;
 use crate::store::inbox;
 use crate::store::session::client as saved;
-use crate::store::witness::{self, At, Repaired};
+use crate::store::witness::{self, At};
 use kept::Kept;
-use told::{Explanation, Now, Of};
+use serde_json::{Value, json};
+use told::{Now, Of};
 
 /// How many transactions and how many repairs are told of at most.
 const MOST: usize = 10;
@@ -30,7 +31,9 @@ const MOST: usize = 10;
 /// The version of the shape. It changes if a member changes its meaning or goes away, not if one is added.
 const VERSION: u32 = 1;
 
-/// Explains a request of a session that the caller may use, or look at as a monitor. Gives JSON.
+/// Explains a request of a session that the caller may use, or look at as a monitor. Gives JSON. jsonb orders the members of an
+/// object by the lengths of their names, so the names of the sections are chosen such that this is the order in which somebody
+/// on call asks for them. A section that has nothing to tell is null.
 pub fn explain(session: &str, key: &str, stream: Option<&str>) -> Result<String, Error> {
     let (_, may_use) = resolve::to_look_at(session)?;
     let numbering = Numbering { stream, by_any_number: true, ..Numbering::default() };
@@ -40,37 +43,39 @@ pub fn explain(session: &str, key: &str, stream: Option<&str>) -> Result<String,
     // Who is at work is looked at first, so that a commit in between is not missed.
     let in_hand = if is_of_inbox(&request) { inbox::at_work(&lock) } else { None };
     let at = in_hand.map_or(At::Lock(&lock), |by| At::Transaction(pg::top_transaction(by)));
-    let at_work = witness::at_work(&at, MOST + 1)?;
+    let (at_work, waiters) = witness::at_work(&at, MOST + 1)?;
     let kept = Kept::of(&request, lock)?;
     let exact = kept.exact(&request);
     let request = exact.as_ref().unwrap_or(&request);
-    let repairs = repairs(request, may_use)?;
+    let (audit_trail, redacted_at) = repairs(request, may_use)?;
     let of = of(request)?;
     let answer = foresee::begin(request).map_err(Error::texts);
-    let now = if at_work.transactions.is_empty() { None } else { Some(Now::of(at_work, lock_is_of(request))?) };
-    let outcome = kept.outcome.as_ref().map(|outcome| {
-        let expired = !outcome.lives_at(kept.asked_at);
-        told::Outcome::of(outcome, expired, kept.record.as_ref(), repairs.redacted_at)
-    });
-    let outcome = outcome.transpose()?;
+    let now = if at_work.is_empty() { None } else { Some(Now::of(at_work, waiters, lock_is_of(request))?) };
+    let outcome = kept.outcome(redacted_at)?;
     let unfinished = kept.unfinished(request)?;
-    let begin_answers = words::answer(&answer, &kept, outcome.as_ref(), unfinished.as_ref());
-    let what_to_do_next = legible(&words::advice(answer, &of, now.as_ref(), outcome.as_ref(), unfinished.as_ref()));
-    let audit_trail = repairs.told;
-    let told =
-        Explanation { of, now, outcome, version: VERSION, unfinished, audit_trail, begin_answers, what_to_do_next };
-    serde_json::to_string(&told)
-        .map_err(|error| Error::Corrupted { message: format!("could not tell what is known of a request: {error}") })
+    let (begin_answers, what_to_do_next) =
+        words::tell(answer, &kept, &of, now.as_ref(), outcome.as_ref(), unfinished.as_ref());
+    let told = json!({
+        "of": of,
+        "now": now,
+        "outcome": outcome,
+        "version": VERSION,
+        "unfinished": unfinished,
+        "audit_trail": audit_trail,
+        "begin_answers": begin_answers,
+        "what_to_do_next": what_to_do_next,
+    });
+    Ok(told.to_string())
 }
 
 fn of(request: &Request<'_>) -> Result<Of, Error> {
     let session = request.session();
-    let (kind, owner) = match &session {
-        Session::Standing(session) => (if session.inbox { "inbox" } else { "standing" }, session.owner),
-        Session::Client(session) => ("client", session.owner),
-    };
-    let (ended, at) = match &session {
-        Session::Standing(session) => (session.dropped_at.map(|_| "dropped"), session.dropped_at),
+    let (kind, owner, node, ended, at) = match &session {
+        Session::Standing(session) => {
+            let kind = if session.inbox { "inbox" } else { "standing" };
+            let ended = session.dropped_at.map(|_| "dropped");
+            (kind, session.owner, session.node.as_deref(), ended, session.dropped_at)
+        }
         Session::Client(session) => {
             let written = saved::find(&session.id).and_then(|saved| saved.ended);
             let how = match (written, liveness::check(session)) {
@@ -80,12 +85,8 @@ fn of(request: &Request<'_>) -> Result<Of, Error> {
                 (Some((_, End::Expired)), _) | (None, Err(Error::SessionEnded { .. })) => Some("expired"),
                 (None, _) => None,
             };
-            (how, written.map(|(at, _)| at))
+            ("client", session.owner, session.node(), how, written.map(|(at, _)| at))
         }
-    };
-    let node = match &session {
-        Session::Standing(session) => session.node.as_deref(),
-        Session::Client(session) => session.node(),
     };
     let key = request.request_key();
     Ok(Of {
@@ -104,7 +105,7 @@ fn of(request: &Request<'_>) -> Result<Of, Error> {
 }
 
 fn is_of_inbox(request: &Request<'_>) -> bool {
-    matches!(request, Request::Keyed(keyed) if keyed.session.inbox)
+    request.keyed().is_some_and(|keyed| keyed.session.inbox)
 }
 
 /// What others wait for who wait for the request.
@@ -117,27 +118,17 @@ fn lock_is_of(request: &Request<'_>) -> &'static str {
     }
 }
 
-/// The repairs of a request.
-struct Repairs {
-    /// Those that the caller may know of. Who may use the session is told that there were repairs, and who may read the
-    /// audit is told why as well. A monitor is told nothing.
-    told: Option<Vec<Repaired>>,
-    /// When the last one that takes responses away took place.
-    redacted_at: Option<i64>,
-}
-
-fn repairs(request: &Request<'_>, may_use: bool) -> Result<Repairs, Error> {
+/// The last repairs of a request, the last one first, as far as the caller may know of them, and when the last one that takes
+/// responses away took place. Who may use the session is told that there were repairs, and who may read the audit is told why as
+/// well. A monitor is told nothing.
+fn repairs(request: &Request<'_>, may_use: bool) -> Result<(Option<Value>, Option<i64>), Error> {
     let key = request.request_key();
     let name = if key.stream.is_empty() { key.request.to_owned() } else { format!("{}/{}", key.stream, key.request) };
     let made_at = match request.session() {
         Session::Standing(session) => session.created_at,
         Session::Client(session) => session.created_at,
     };
-    let mut found = witness::repairs(key.session, &name, made_at, MOST)?;
-    let redacted_at = found.iter().find(|repair| repair.action.starts_with("redact")).map(|repair| repair.at.0);
     let with_reason = catalog::may_read("audit");
-    if !with_reason {
-        found.iter_mut().for_each(|repair| repair.reason = None);
-    }
-    Ok(Repairs { told: (may_use || with_reason).then_some(found), redacted_at })
+    let (found, redacted_at) = witness::repairs(key.session, &name, made_at, MOST, with_reason)?;
+    Ok(((may_use || with_reason).then_some(found), redacted_at))
 }

@@ -1,33 +1,8 @@
-//! The shape of an explanation. jsonb orders the members of an object by the lengths of their names, so the names of the
-//! sections are chosen such that this is the order in which somebody on call asks for them. Transactions and repairs are
-//! told as `store/witness.rs` finds them.
+//! The shape of an explanation's sections. Transactions and repairs are told as `store/witness.rs` finds them.
 
 use crate::error::Error;
-use crate::pg;
-use crate::store::outcome;
-use crate::store::witness::{self, AtWork, Record, Repaired, Transaction};
+use crate::store::witness::{self, Transaction};
 use serde::Serialize;
-
-/// All that is known of a request. A section that has nothing to tell is null.
-#[derive(Serialize)]
-pub struct Explanation {
-    /// Which request it is.
-    pub of: Of,
-    /// Who is at work on it at this moment.
-    pub now: Option<Now>,
-    /// Its outcome, expired or not.
-    pub outcome: Option<Outcome>,
-    /// The version of the shape.
-    pub version: u32,
-    /// What was begun, committed, and is not done.
-    pub unfinished: Option<Unfinished>,
-    /// Its last repairs, the last one first; null to those who may not know of them.
-    pub audit_trail: Option<Vec<Repaired>>,
-    /// What a begin would answer.
-    pub begin_answers: Begin,
-    /// What to do, in a sentence or two.
-    pub what_to_do_next: String,
-}
 
 /// Which request it is.
 #[derive(Serialize)]
@@ -114,49 +89,13 @@ pub struct Unfinished {
     pub leased_until: Option<String>,
 }
 
-/// What a begin would answer, or the error that it would raise.
-#[derive(Serialize)]
-pub struct Begin {
-    /// The status of the ticket; null: an error.
-    pub status: Option<&'static str>,
-    /// Why.
-    pub because: String,
-    /// Whether the outcome would be handed out.
-    pub replayed: bool,
-    /// The SQLSTATE of the error.
-    pub sqlstate: Option<String>,
-}
-
 impl Now {
     /// Sorts the transactions into the one that has the lock and those that wait for it.
-    pub fn of(at_work: AtWork, lock_is_of: &'static str) -> Result<Now, Error> {
-        let waiters = at_work.waiters;
-        let (holders, waiting): (Vec<_>, Vec<_>) =
-            at_work.transactions.into_iter().partition(|transaction| transaction.holds);
+    pub fn of(transactions: Vec<Transaction>, waiters: i64, lock_is_of: &'static str) -> Result<Now, Error> {
+        let (holders, waiting): (Vec<_>, Vec<_>) = transactions.into_iter().partition(|transaction| transaction.holds);
         let holder = holders.into_iter().next();
         let held_up = holder.as_ref().filter(|holder| holder.waits_for("Lock/")).and_then(|holder| holder.pid);
         let blocker = held_up.map(witness::blocker).transpose()?.flatten();
         Ok(Now { holder, blocker, waiters, waiting, lock_is_of })
-    }
-}
-
-impl Outcome {
-    /// What is told of an outcome. Where it was redacted it has no response any more.
-    pub fn of(
-        outcome: &outcome::Outcome,
-        expired: bool,
-        record: Option<&Record>,
-        redacted_at: Option<i64>,
-    ) -> Result<Outcome, Error> {
-        Ok(Outcome {
-            status: outcome.class.status(),
-            expired,
-            given_up: witness::was_given_up(outcome)?,
-            redacted: redacted_at.is_some_and(|at| at >= outcome.recorded_at) && outcome.response.is_none(),
-            expires_at: outcome.expires_at.map(pg::iso_moment),
-            recorded_at: pg::iso_moment(outcome.recorded_at),
-            recorded_by: record.map(|record| record.by.clone()),
-            response_bytes: record.and_then(|record| record.response_bytes),
-        })
     }
 }

@@ -83,7 +83,7 @@ pub fn end(session: &ClientSession, at: i64, end: End, keep: bool) -> bool {
     let ended = |saved| row(session, Some((at, end.letter(saved))));
     match ROW.find(&table, &session.id, read) {
         Some((saved, place)) if saved.ended.is_none() => write::update(&table, place, &ended(true)),
-        None if keep => write::insert(&table, &ended(false)),
+        None if keep => drop(write::insert(&table, &ended(false))),
         _ => return false,
     }
     true
