@@ -48,6 +48,7 @@ fn stats() -> Rows {
             (None, none) => *none = Some(tally),
         }
     }
+    // What has counted nothing but errors is no row here.
     let unnamed = unnamed.filter(|sum| is_monitor && sum.counts().iter().any(|count| *count > 0));
     rows.extend(unnamed.map(|sum| row([None, None, "other".into_datum()], &sum)));
     Rows(rows)

@@ -180,9 +180,7 @@ impl Jsonb {
                 Step::WJB_KEY => fingerprint.token(b'k', string_bytes(value)),
                 _ => match value.type_ {
                     Kind::jbvBool => fingerprint.token(if value.val.boolean { b'1' } else { b'0' }, &[]),
-                    Kind::jbvNumeric => {
-                        with_wire_form(value.val.numeric, |wire| fingerprint.number(wire));
-                    }
+                    Kind::jbvNumeric => with_wire_form(value.val.numeric, |wire| fingerprint.number(wire)),
                     Kind::jbvString => fingerprint.token(b's', string_bytes(value)),
                     // A stored value has no other scalars.
                     _ => fingerprint.token(b'z', &[]),

@@ -107,20 +107,17 @@ fn find_outcome(
 fn find_unfinished(request: &Request<'_>, lock: &Digest, asked_at: i64, held: bool) -> Result<Ticket, Error> {
     let (lease, checkpoint) = keeping::unfinished(request, lock, asked_at)?;
     let leased_until = lease.map(|lease| lease.lease.until);
+    // It may take a write to find out whether somebody is at work on the request, and this transaction may only read.
+    let cannot_tell = request.in_journal().is_some() && pg::read_only();
     let (leased_until, status) = match leased_until {
         // In a session that has ended nobody can complete what a lease that ran out was for.
         Some(until) if until <= asked_at && request.session_has_ended()? => (None, "suspended"),
         Some(_) => (leased_until, IN_PROGRESS),
         None if held => (None, IN_PROGRESS),
         // No outcome is here yet, at most a checkpoint. More may be on its way from the primary.
-        None if pg::in_recovery() || cannot_tell(request) => (None, "not_here"),
+        None if pg::in_recovery() || cannot_tell => (None, "not_here"),
         None if checkpoint.is_some() => (None, "suspended"),
         None => (None, "unknown"),
     };
     Ok(Ticket { status, leased_until, checkpoint, ..Ticket::default() })
-}
-
-/// Whether it takes a write to find out whether somebody is at work on the request, and this transaction only reads.
-fn cannot_tell(request: &Request<'_>) -> bool {
-    request.in_journal().is_some() && pg::read_only()
 }

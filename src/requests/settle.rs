@@ -68,6 +68,5 @@ fn settle_in_ended(request: &Request<'_>, numbered: &Numbered<'_>, deadline: Dea
     }
     let (lease, checkpoint) = keeping::unfinished(request, &lock, asked_at)?;
     counting::recorded(&request.session(), Class::Cancelled);
-    let attempts = lease.map(|lease| lease.lease.attempt);
-    Ok(Ticket::cancelled(None, attempts, checkpoint))
+    Ok(Ticket::cancelled(None, lease.map(|lease| lease.lease.attempt), checkpoint))
 }

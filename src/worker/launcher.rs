@@ -3,7 +3,6 @@
 
 use crate::board::{self, Ended, Report, Text, Unswept};
 use crate::domain::clock;
-
 use crate::guc;
 use crate::pg::{self, Failure, OnTerminate};
 use crate::sweep::Step;
