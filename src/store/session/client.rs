@@ -1,7 +1,7 @@
 //! Client sessions in `idempotence.session`: the saved ones, and those whose end has to stay known. `session_live.rs`
 //! has the sessions at work, saved or not.
 
-use super::*;
+use super::columns::*;
 use crate::domain::end::End;
 use crate::domain::identity::SessionId;
 use crate::model::{ClientSession, KnownBy};

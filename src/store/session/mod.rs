@@ -2,17 +2,15 @@
 //! whose end has to stay known (`client.rs`). A row with a name is that of a standing session.
 
 pub mod client;
+mod columns;
 pub mod standing;
 
 use crate::store::catalog::Table;
 use crate::store::rel::{Access, Rel, Snapshot};
-use crate::store::tuple::{Tuple, columns};
+use columns::Columns;
 
-columns! { "session", COLUMNS:
-    ID, CREATED_AT, OWNER, WINDOW_SIZE, TIMEOUT, REQUIRE_PAYLOAD, INBOX, TIME_KEYS, ORDERING, NODE, CLIENT, REQUEST_ID,
-    ENDED, ENDED_AT, NAME, TTL, USABLE_BY, MAX_ATTEMPTS, JOURNAL
-}
-type Columns<'a> = Tuple<'a, COLUMNS>;
+/// The number of the columns.
+pub(super) const COLUMNS: usize = columns::COLUMNS;
 
 /// Whether the table has any row.
 pub fn any() -> bool {

@@ -1,6 +1,6 @@
 //! Standing sessions in `idempotence.session`, and their tombstones: the rows of dropped sessions.
 
-use super::*;
+use super::columns::*;
 use crate::domain::identity::SessionId;
 use crate::model::StandingSession;
 use crate::pg;
