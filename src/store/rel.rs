@@ -13,6 +13,7 @@ use crate::store::invalidation;
 use crate::store::scan::Scan;
 pub use crate::store::snapshot::Snapshot;
 use crate::store::tuple::{Hint, Tid, Tuple, uuid_equals};
+use crate::store::way::indexes_of;
 use crate::store::written;
 use pgrx::itemptr::item_pointer_get_both;
 use pgrx::pg_sys;
@@ -325,18 +326,5 @@ pub(super) fn parts_of(table: pg_sys::Oid) -> (Option<pg_sys::Oid>, Vec<pg_sys::
         let parts = (Some((*(*rel).rd_rel).reltoastrelid), indexes_of(rel));
         pg_sys::table_close(rel, pg_sys::NoLock as i32);
         (parts.0.filter(|toast| *toast != pg_sys::InvalidOid), parts.1)
-    }
-}
-
-/// The indexes of a table.
-///
-/// # Safety
-/// The table is open and locked.
-pub(super) unsafe fn indexes_of(rel: pg_sys::Relation) -> Vec<pg_sys::Oid> {
-    // SAFETY: as the caller warrants. The list has as many oids as it says.
-    unsafe {
-        let list = pg_sys::RelationGetIndexList(rel);
-        let count = if list.is_null() { 0 } else { (*list).length };
-        (0..count).map(|number| pg_sys::list_nth_oid(list, number)).collect()
     }
 }

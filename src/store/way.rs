@@ -7,7 +7,6 @@
 
 use crate::pg;
 use crate::store::catalog::Table;
-use crate::store::rel::indexes_of;
 use pgrx::pg_sys;
 use std::ffi::CStr;
 
@@ -136,5 +135,18 @@ unsafe fn index_facts(oid: pg_sys::Oid) -> (bool, Option<SimpleIndex>) {
         let simple = column.map(|column| SimpleIndex { oid, column, is_unique: (*form).indisunique });
         pg_sys::index_close(index, pg_sys::AccessShareLock as i32);
         (is_plain, simple)
+    }
+}
+
+/// The indexes of a table.
+///
+/// # Safety
+/// The table is open and locked.
+pub(super) unsafe fn indexes_of(rel: pg_sys::Relation) -> Vec<pg_sys::Oid> {
+    // SAFETY: as the caller warrants. The list has as many oids as it says.
+    unsafe {
+        let list = pg_sys::RelationGetIndexList(rel);
+        let count = if list.is_null() { 0 } else { (*list).length };
+        (0..count).map(|number| pg_sys::list_nth_oid(list, number)).collect()
     }
 }
