@@ -73,7 +73,9 @@ pub fn insert(
 /// The places of the keys which were inserted and of which another table has a row, in whatever state.
 fn there(other: &Rel, index: Index, keys: &[Key<'_>], inserted: &[bool]) -> Vec<usize> {
     let mut scan = DirtyScan::begin(other, index);
-    (0..keys.len()).filter(|place| inserted[*place] && scan.has(&keys[*place].digest)).collect()
+    (0..keys.len())
+        .filter(|place| inserted[*place] && scan.find(&keys[*place].digest, |_: &Columns<'_>, _| Some(())).is_some())
+        .collect()
 }
 
 /// As [`insert`], by a statement.
@@ -84,7 +86,7 @@ fn insert_by_sql(
     [recorded_at, now_us]: [i64; 2],
     recorded_by: &str,
 ) -> Result<Vec<bool>, Error> {
-    let arbiter = if write::is_as_made(table) { Arbiter::Column } else { Arbiter::Constraint };
+    let arbiter = if write::way(table).direct { Arbiter::Column } else { Arbiter::Constraint };
     let parameters = [
         (UUIDARRAYOID, keys.iter().map(|key| Uuid::from_bytes(key.digest.0)).collect::<Vec<_>>().into_datum()),
         (TEXTARRAYOID, keys.iter().map(|key| key.key).collect::<Vec<_>>().into_datum()),

@@ -18,14 +18,6 @@ use crate::store::snapshot::{self, RowState};
 use crate::store::tuple::{Tuple, uuid_equals};
 use pgrx::pg_sys;
 
-/// A request to look for.
-pub struct AskedKey<'a> {
-    /// Its key.
-    pub key: &'a str,
-    /// Its digest.
-    pub digest: Digest,
-}
-
 /// An outcome that has not expired.
 #[derive(Clone, Copy)]
 pub struct Living {
@@ -44,28 +36,28 @@ pub struct FoundKeys {
     pub contended: bool,
 }
 
-/// Finds the outcomes that live at `now_us`.
-pub fn find(session: &StandingSession, asked: &[AskedKey<'_>], now_us: i64) -> Result<FoundKeys, Error> {
+/// Finds the outcomes of requests, of a key and a digest each, that live at `now_us`.
+pub fn find(session: &StandingSession, asked: &[(&str, Digest)], now_us: i64) -> Result<FoundKeys, Error> {
     let mut found = FoundKeys { outcomes: vec![None; asked.len()], contended: false };
-    let made_at = || time_key::made_from_to(asked.iter().map(|request| request.key));
+    let made_at = || time_key::made_from_to(asked.iter().map(|(key, _)| *key));
     segment::probe(made_at, |(name, index), table| {
         if table.is_empty() {
             return Ok(None);
         }
         let mut scan = DirtyScan::begin(table, index);
-        for (request, outcome) in asked.iter().zip(&mut found.outcomes).filter(|(_, outcome)| outcome.is_none()) {
+        for ((key, digest), outcome) in asked.iter().zip(&mut found.outcomes).filter(|(_, outcome)| outcome.is_none()) {
             let look = |row: &Columns<'_>, state| match state {
                 RowState::BeingInserted(_) => {
                     found.contended = true;
                     None
                 }
                 RowState::Committed { changing } => {
-                    let living = living(row, name, session, request, now_us);
+                    let living = living(row, name, session, key, now_us);
                     found.contended |= changing.is_some() || matches!(living, Ok(None));
                     living.transpose()
                 }
             };
-            *outcome = scan.find(&request.digest, look).transpose()?;
+            *outcome = scan.find(digest, look).transpose()?;
         }
         Ok::<Option<()>, Error>(None)
     })?;
@@ -77,11 +69,11 @@ fn living(
     row: &Columns<'_>,
     table: Table,
     session: &StandingSession,
-    request: &AskedKey<'_>,
+    key: &str,
     now_us: i64,
 ) -> Result<Option<Living>, Error> {
-    if row.uuid(outcome_columns::SESSION) != Some(session.id) || !row.text_is(outcome_columns::KEY, request.key) {
-        let name = RequestName::new(&session.name, request.key);
+    if row.uuid(outcome_columns::SESSION) != Some(session.id) || !row.text_is(outcome_columns::KEY, key) {
+        let name = RequestName::new(&session.name, key);
         return Err(Error::Corrupted { message: format!("the outcome found for {name} is another request's") });
     }
     let broken = || Error::Corrupted { message: format!("an outcome in {} lacks a value", table.name()) };
@@ -144,11 +136,6 @@ impl<'rel> DirtyScan<'rel> {
                 }
             }
         }
-    }
-
-    /// Whether there is a row with this digest, in whatever state.
-    pub fn has(&mut self, digest: &Digest) -> bool {
-        self.find(digest, |_: &Columns<'_>, _| Some(())).is_some()
     }
 }
 

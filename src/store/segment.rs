@@ -20,6 +20,7 @@ use crate::pg;
 use crate::store::cache::{self, Other, Pointer};
 use crate::store::catalog::{Index, Table};
 use crate::store::fresh;
+use crate::store::invalidation::{self, RING};
 use crate::store::message;
 use crate::store::rel::{Access, Rel, Snapshot};
 use crate::store::seldom;
@@ -148,7 +149,7 @@ thread_local! {
 /// outcome that was deleted is there again.
 pub fn end_transaction(committed: bool) {
     if READ_AMID_WRITES.replace(false) && !committed {
-        message::ring_may_be_otherwise();
+        invalidation::note_number(RING);
     }
 }
 

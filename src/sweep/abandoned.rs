@@ -6,7 +6,7 @@ use crate::domain::limits::KEEP_SLACK_US;
 use crate::error::Error;
 use crate::guc;
 use crate::lock::Tag;
-use crate::pg;
+use crate::pg::{self, Timestamptz};
 use crate::store::catalog::Table;
 use crate::store::sql;
 use crate::sweep::parts;
@@ -49,7 +49,7 @@ pub fn delete_leases(from: Cursor, limit: usize) -> Result<(usize, Option<Cursor
 }
 
 fn delete(table: Table, since: &str, from: Cursor, limit: usize) -> Result<(usize, Option<Cursor>), Error> {
-    let now = sql::moment(pg::now_us().saturating_sub(KEEP_SLACK_US));
+    let now = Timestamptz(pg::now_us().saturating_sub(KEEP_SLACK_US));
     let retention_s = guc::retention_us() as f64 / 1e6;
     let mut abandoned = abandoned(since);
     if table == Table::Checkpoint {
