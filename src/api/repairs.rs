@@ -68,7 +68,7 @@ by_key! {
 fn idem_set_persistence(what: Option<&str>, persistence: Option<&str>) -> bool {
     or_raise((|| {
         let (name, persistence) = (required("what", what)?, required("persistence", persistence)?);
-        let what = What::ALL.into_iter().find(|what| what.name() == name);
+        let what = What::ALL.into_iter().find(|what| what.name == name);
         let unlogged = match persistence {
             "logged" => Some(false),
             "unlogged" => Some(true),

@@ -15,7 +15,7 @@ use crate::pg::{self, Sight, Statements, Timestamptz};
 use crate::store::batch;
 pub use crate::store::batch::Key;
 use crate::store::blank;
-use crate::store::catalog::{Index, Table};
+use crate::store::catalog::Table;
 use crate::store::looks::DirtyScan;
 use crate::store::outcome_columns::{Columns, EXPIRES_AT};
 use crate::store::rel::{Access, Rel, Snapshot};
@@ -41,7 +41,7 @@ pub fn insert(
     contended: bool,
 ) -> Result<Vec<bool>, Error> {
     let last = keys.iter().map(|key| key.expires_at).max().unwrap_or(now_us);
-    let (place, table) = segment::open_for_outcomes(last);
+    let table = segment::open_for_outcomes(last);
     let recorded_by = pg::current_role_name();
     debug_assert!(keys.is_sorted_by_key(|key| key.digest));
     let common = batch::Common { session: &session.id, recorded_at, recorded_by: pg::text(&recorded_by) };
@@ -50,19 +50,19 @@ pub fn insert(
     } else {
         insert_by_sql(session, &table, keys, [recorded_at, now_us], &recorded_by)?
     };
-    blank::written(place.0);
+    blank::written(table.table);
 
     // Two transactions may insert the same key into different tables: when the ring turns between them, or where one of
     // the two expires before a segment's end and the other after it. Each inserts before it looks here, so at least one
     // sees the other.
-    for (other, index) in segment::all().filter(|other| other.0 != place.0) {
+    for other in segment::all().filter(|other| *other != table.table) {
         let other = Rel::open(other, Access::Read);
         if other.is_empty() {
             continue;
         }
-        for key in there(&other, index, keys, &inserted) {
-            if stands_in(&other, index, session, &keys[key], now_us)? {
-                take_back(&table, place.1, &keys[key]);
+        for key in there(&other, keys, &inserted) {
+            if stands_in(&other, session, &keys[key], now_us)? {
+                take_back(&table, &keys[key]);
                 inserted[key] = false;
             }
         }
@@ -71,8 +71,8 @@ pub fn insert(
 }
 
 /// The places of the keys which were inserted and of which another table has a row, in whatever state.
-fn there(other: &Rel, index: Index, keys: &[Key<'_>], inserted: &[bool]) -> Vec<usize> {
-    let mut scan = DirtyScan::begin(other, index);
+fn there(other: &Rel, keys: &[Key<'_>], inserted: &[bool]) -> Vec<usize> {
+    let mut scan = DirtyScan::begin(other);
     (0..keys.len())
         .filter(|place| inserted[*place] && scan.find(&keys[*place].digest, |_: &Columns<'_>, _| Some(())).is_some())
         .collect()
@@ -118,8 +118,8 @@ fn insert_by_sql(
 
 /// As [`stands_in`], for all tables of outcomes.
 fn stands_anywhere(session: &StandingSession, key: &Key<'_>, now_us: i64) -> Result<bool, Error> {
-    for (table, index) in segment::all() {
-        if stands_in(&Rel::open(table, Access::Read), index, session, key, now_us)? {
+    for table in segment::all() {
+        if stands_in(&Rel::open(table, Access::Read), session, key, now_us)? {
             return Ok(true);
         }
     }
@@ -138,10 +138,10 @@ fn error_while_rebuilt(session: &StandingSession, table: Table, message: &str) -
 /// if another transaction is renewing the row, DELETE waits for it and looks at the row again.
 pub fn delete(digest: &Digest, now_us: i64) -> Result<bool, Error> {
     let mut lived = false;
-    for (place, _) in segment::all() {
-        let name = place.name();
+    for table in segment::all() {
+        let name = table.name();
         // The lock stays, see `Rel::open`.
-        drop(Rel::open(place, Access::Write));
+        drop(Rel::open(table, Access::Write));
         let statement = format!(
             "WITH deleted AS (DELETE FROM idempotence.{name} WHERE digest OPERATOR(pg_catalog.=) $1 RETURNING expires_at)
              SELECT FROM deleted WHERE expires_at OPERATOR(pg_catalog.>) $2"
@@ -180,10 +180,10 @@ fn statement(table: Table, arbiter: Arbiter) -> String {
 }
 
 /// Whether the key has an outcome in this table that lives. Waits for transactions that are at work on such a row.
-fn stands_in(table: &Rel, index: Index, session: &StandingSession, key: &Key<'_>, now_us: i64) -> Result<bool, Error> {
+fn stands_in(table: &Rel, session: &StandingSession, key: &Key<'_>, now_us: i64) -> Result<bool, Error> {
     loop {
         // The scan has ended before the wait.
-        let state = DirtyScan::begin(table, index).find(&key.digest, |_: &Columns<'_>, state| Some(state));
+        let state = DirtyScan::begin(table).find(&key.digest, |_: &Columns<'_>, state| Some(state));
         match state {
             None => return Ok(false),
             Some(RowState::BeingInserted(by) | RowState::Committed { changing: Some(by) }) => {
@@ -193,7 +193,7 @@ fn stands_in(table: &Rel, index: Index, session: &StandingSession, key: &Key<'_>
         }
     }
     let lives = |row: &Columns<'_>| (row.int8(EXPIRES_AT)? > now_us).then(|| row.visible());
-    match table.find_digest(index, &key.digest, Snapshot::LatestMvcc, lives) {
+    match table.find_digest(&key.digest, Snapshot::LatestMvcc, lives) {
         Some(true) => Ok(true),
         Some(false) => Err(Error::Unserializable(RequestName::new(&session.name, key.key))),
         None => Ok(false),
@@ -202,9 +202,9 @@ fn stands_in(table: &Rel, index: Index, session: &StandingSession, key: &Key<'_>
 
 /// The transaction that is inserting the key's row, or is changing it, and has not ended.
 pub fn at_work(digest: &Digest) -> Option<pg_sys::TransactionId> {
-    segment::all().find_map(|(table, index)| {
+    segment::all().find_map(|table| {
         let table = Rel::open(table, Access::Read);
-        DirtyScan::begin(&table, index).find(digest, |_: &Columns<'_>, state| match state {
+        DirtyScan::begin(&table).find(digest, |_: &Columns<'_>, state| match state {
             RowState::BeingInserted(by) => Some(by),
             RowState::Committed { changing } => changing,
         })
@@ -212,9 +212,9 @@ pub fn at_work(digest: &Digest) -> Option<pg_sys::TransactionId> {
 }
 
 /// Deletes the row for the key that this transaction has inserted.
-fn take_back<'rel>(table: &'rel Rel, index: Index, key: &Key<'_>) {
+fn take_back<'rel>(table: &'rel Rel, key: &Key<'_>) {
     let ours = |row: &Columns<'rel>| row.is_ours().then(|| row.at());
-    if let Some(at) = table.find_digest(index, &key.digest, Snapshot::Itself, ours) {
+    if let Some(at) = table.find_digest(&key.digest, Snapshot::Itself, ours) {
         write::delete(table, at);
     }
 }

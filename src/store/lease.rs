@@ -77,7 +77,7 @@ pub struct Holder {
 /// The holder of the lease that is kept under a request's lock.
 pub fn holder(of: Stream<'_>, lock: &Digest) -> Option<Holder> {
     let table = seldom::open(Table::Lease)?;
-    table.find_digest(Index::Lease, lock, Snapshot::LatestMvcc, |row: &Columns<'_>| {
+    table.find_digest(lock, Snapshot::LatestMvcc, |row: &Columns<'_>| {
         let is_of = row.uuid(SESSION).as_ref() == Some(of.session);
         let (role, until) = (row.text(HOLDER)?, row.int8(LEASED_UNTIL)?);
         is_of.then(|| Holder { role, application: row.text(APPLICATION).unwrap_or_default(), until })
@@ -101,7 +101,7 @@ fn find_in<'rel>(
         return Ok(None);
     }
     let read = |row: &Columns<'rel>| Some(read(row, of).map(|found| (found, row.at())));
-    table.find_digest(Index::Lease, lock, snapshot, read).transpose()
+    table.find_digest(lock, snapshot, read).transpose()
 }
 
 fn read(row: &Columns<'_>, of: Stream<'_>) -> Result<StoredLease, Error> {

@@ -10,7 +10,7 @@ use crate::error::{Error, RequestName};
 use crate::model::StandingSession;
 use crate::pg::{Writer, raw};
 use crate::store::cache;
-use crate::store::catalog::{Index, Table};
+use crate::store::catalog::Table;
 use crate::store::outcome_columns::{self, Columns};
 use crate::store::rel::Rel;
 use crate::store::segment;
@@ -40,11 +40,11 @@ pub struct FoundKeys {
 pub fn find(session: &StandingSession, asked: &[(&str, Digest)], now_us: i64) -> Result<FoundKeys, Error> {
     let mut found = FoundKeys { outcomes: vec![None; asked.len()], contended: false };
     let made_at = || time_key::made_from_to(asked.iter().map(|(key, _)| *key));
-    segment::probe(made_at, |(name, index), table| {
+    segment::probe(made_at, |table| {
         if table.is_empty() {
             return Ok(None);
         }
-        let mut scan = DirtyScan::begin(table, index);
+        let mut scan = DirtyScan::begin(table);
         for ((key, digest), outcome) in asked.iter().zip(&mut found.outcomes).filter(|(_, outcome)| outcome.is_none()) {
             let look = |row: &Columns<'_>, state| match state {
                 RowState::BeingInserted(_) => {
@@ -52,7 +52,7 @@ pub fn find(session: &StandingSession, asked: &[(&str, Digest)], now_us: i64) ->
                     None
                 }
                 RowState::Committed { changing } => {
-                    let living = living(row, name, session, key, now_us);
+                    let living = living(row, table.table, session, key, now_us);
                     found.contended |= changing.is_some() || matches!(living, Ok(None));
                     living.transpose()
                 }
@@ -85,16 +85,15 @@ fn living(
 /// somebody, since a scan keeps a page from being vacuumed.
 pub(super) struct DirtyScan<'rel> {
     table: &'rel Rel,
-    index: pg_sys::Oid,
     key: pg_sys::ScanKeyData,
     scan: pg_sys::SysScanDesc,
 }
 
 impl<'rel> DirtyScan<'rel> {
-    pub fn begin(table: &'rel Rel, index: Index) -> DirtyScan<'rel> {
+    pub fn begin(table: &'rel Rel) -> DirtyScan<'rel> {
         // The digest is the first column of the table and of its index.
         let key = uuid_equals(outcome_columns::DIGEST as i16 + 1, &[0; 16]);
-        let mut scan = DirtyScan { table, index: cache::index_oid(index), key, scan: std::ptr::null_mut() };
+        let mut scan = DirtyScan { table, key, scan: std::ptr::null_mut() };
         scan.start();
         scan
     }
@@ -103,7 +102,8 @@ impl<'rel> DirtyScan<'rel> {
         // SAFETY: relation, index and key belong together. The snapshot is there for good.
         unsafe {
             let snapshot = raw::guarded(|| snapshot::dirty());
-            self.scan = pg_sys::systable_beginscan(self.table.rel, self.index, true, snapshot, 1, &mut self.key);
+            let index = cache::index_oid(self.table.table.by_digest());
+            self.scan = pg_sys::systable_beginscan(self.table.rel, index, true, snapshot, 1, &mut self.key);
         }
     }
 
