@@ -28,7 +28,7 @@ use pgrx::datum::{IntoDatum, Uuid};
 use pgrx::pg_sys::{self, TEXTARRAYOID, TEXTOID, TIMESTAMPTZARRAYOID, TIMESTAMPTZOID, UUIDARRAYOID, UUIDOID};
 use std::collections::HashSet;
 
-static STATEMENTS: Statements<(Table, Arbiter)> = Statements::new();
+static STATEMENTS: Statements<(Table, bool)> = Statements::new();
 
 /// Inserts the keys; tells of each whether it had no outcome that lives. The keys must come in the order of their digests,
 /// so that one of two overlapping batches waits for the other without a deadlock. `recorded_at` is noted with them.
@@ -86,7 +86,7 @@ fn insert_by_sql(
     [recorded_at, now_us]: [i64; 2],
     recorded_by: &str,
 ) -> Result<Vec<bool>, Error> {
-    let arbiter = if write::way(table).direct { Arbiter::Column } else { Arbiter::Constraint };
+    let as_made = write::way(table).direct;
     let parameters = [
         (UUIDARRAYOID, keys.iter().map(|key| Uuid::from_bytes(key.digest.0)).collect::<Vec<_>>().into_datum()),
         (TEXTARRAYOID, keys.iter().map(|key| key.key).collect::<Vec<_>>().into_datum()),
@@ -97,16 +97,20 @@ fn insert_by_sql(
         (TIMESTAMPTZOID, Some(recorded_at.into())),
     ];
     let (types, values): (Vec<_>, Vec<_>) = parameters.into_iter().unzip();
-    let statement = STATEMENTS.get((table.table, arbiter), || (statement(table.table, arbiter), types));
+    let statement = STATEMENTS.get((table.table, as_made), || (statement(table.table, as_made), types));
     let run = || as_ours(|| statement.rows(&values, Sight::OfTransaction, |row| row.uuid(0)));
     let insert = || pg::as_role(table.owner(), run);
+    // A unique violation may come from an index that REINDEX CONCURRENTLY is building beside ours. That index is already
+    // unique, but `ON CONFLICT` does not use it yet. So a key that another transaction inserts at the same moment violates
+    // it. A retry finds the key.
     let digests = pg::replacing_error(PgSqlErrorCode::ERRCODE_UNIQUE_VIOLATION, insert, |error| {
-        error_while_rebuilt(session, table.table, error.message())
+        let beside = error.message().contains(&format!("{}_pkey_cc", table.table.name()));
+        beside.then(|| Error::SeenAtOnce { session: session.name.clone() })
     });
     let digests: HashSet<_> = digests.into_iter().flatten().collect();
     let inserted: Vec<bool> = keys.iter().map(|key| digests.contains(&key.digest.0)).collect();
     // A trigger may have suppressed a row or changed it. Then the key was neither seen before nor is it noted now.
-    if arbiter == Arbiter::Constraint {
+    if !as_made {
         for (key, _) in keys.iter().zip(&inserted).filter(|(_, inserted)| !**inserted) {
             if !stands_anywhere(session, key, now_us)? {
                 return Err(Error::NotWritten { relation: format!("idempotence.{}", table.table.name()) });
@@ -124,14 +128,6 @@ fn stands_anywhere(session: &StandingSession, key: &Key<'_>, now_us: i64) -> Res
         }
     }
     Ok(false)
-}
-
-/// The error to raise if a unique violation comes from an index that REINDEX CONCURRENTLY is building beside ours. That
-/// index is already unique, but `ON CONFLICT` does not use it yet. So a key that another transaction inserts at the
-/// same moment violates it. A retry finds the key.
-fn error_while_rebuilt(session: &StandingSession, table: Table, message: &str) -> Option<Error> {
-    let beside = message.contains(&format!("{}_pkey_cc", table.name()));
-    beside.then(|| Error::SeenAtOnce { session: session.name.clone() })
 }
 
 /// Deletes a key's outcome from every table that has one; gives whether there was one that lived. This is done by SQL:
@@ -152,21 +148,12 @@ pub fn delete(digest: &Digest, now_us: i64) -> Result<bool, Error> {
     Ok(lived)
 }
 
-/// What `ON CONFLICT` names.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-enum Arbiter {
-    /// The column: all unique indexes on it arbitrate, since one that is being rebuilt may stand beside ours.
-    Column,
-    /// Our constraint alone: somebody may have added a deferrable constraint, which cannot arbitrate.
-    Constraint,
-}
-
-fn statement(table: Table, arbiter: Arbiter) -> String {
+/// `as_made`: nobody has added anything to the table.
+fn statement(table: Table, as_made: bool) -> String {
     let table = table.name();
-    let target = match arbiter {
-        Arbiter::Column => "(digest)".to_owned(),
-        Arbiter::Constraint => format!("ON CONSTRAINT {table}_pkey"),
-    };
+    // All unique indexes on the column arbitrate, since one that is being rebuilt may stand beside ours. But somebody may have
+    // added a deferrable constraint, which cannot arbitrate.
+    let target = if as_made { "(digest)".into() } else { format!("ON CONSTRAINT {table}_pkey") };
     format!(
         "INSERT INTO idempotence.{table} AS o
                 (digest, session, recorded_at, expires_at, recorded_by, class, key)

@@ -6,12 +6,13 @@
 
 use crate::domain::identity::Digest;
 use crate::domain::time_key;
-use crate::error::{Error, RequestName};
+use crate::error::Error;
 use crate::model::StandingSession;
 use crate::pg::{Writer, raw};
 use crate::store::cache;
-use crate::store::catalog::Table;
+use crate::store::outcome;
 use crate::store::outcome_columns::{self, Columns};
+use crate::store::probe::Probe;
 use crate::store::rel::Rel;
 use crate::store::segment;
 use crate::store::snapshot::{self, RowState};
@@ -46,15 +47,19 @@ pub fn find(session: &StandingSession, asked: &[(&str, Digest)], now_us: i64) ->
         }
         let mut scan = DirtyScan::begin(table);
         for ((key, digest), outcome) in asked.iter().zip(&mut found.outcomes).filter(|(_, outcome)| outcome.is_none()) {
+            let (session, session_name) = (&session.id, &*session.name);
+            let probe = Probe { session, session_name, stream: "", key, digest: *digest };
             let look = |row: &Columns<'_>, state| match state {
                 RowState::BeingInserted(_) => {
                     found.contended = true;
                     None
                 }
                 RowState::Committed { changing } => {
-                    let living = living(row, table.table, session, key, now_us);
-                    found.contended |= changing.is_some() || matches!(living, Ok(None));
-                    living.transpose()
+                    let expires_at = outcome::expires_at(row, table.table, &probe);
+                    let has_expired = matches!(expires_at, Ok(expires_at) if expires_at <= now_us);
+                    found.contended |= changing.is_some() || has_expired;
+                    let living = || expires_at.map(|_| Living { visible: row.visible(), writer: row.writer() });
+                    (!has_expired).then(living)
                 }
             };
             *outcome = scan.find(digest, look).transpose()?;
@@ -62,23 +67,6 @@ pub fn find(session: &StandingSession, asked: &[(&str, Digest)], now_us: i64) ->
         Ok::<Option<()>, Error>(None)
     })?;
     Ok(found)
-}
-
-/// The outcome in a row, if it lives.
-fn living(
-    row: &Columns<'_>,
-    table: Table,
-    session: &StandingSession,
-    key: &str,
-    now_us: i64,
-) -> Result<Option<Living>, Error> {
-    if row.uuid(outcome_columns::SESSION) != Some(session.id) || !row.text_is(outcome_columns::KEY, key) {
-        let name = RequestName::new(&session.name, key);
-        return Err(Error::Corrupted { message: format!("the outcome found for {name} is another request's") });
-    }
-    let broken = || Error::Corrupted { message: format!("an outcome in {} lacks a value", table.name()) };
-    let expires_at = row.int8(outcome_columns::EXPIRES_AT).ok_or_else(broken)?;
-    Ok((expires_at > now_us).then(|| Living { visible: row.visible(), writer: row.writer() }))
 }
 
 /// A scan of a table of outcomes for one digest after the other. Nothing in it may be kept while the caller waits for

@@ -114,21 +114,30 @@ fn recorded_beside(probe: &Probe<'_>) -> Error {
     Error::RecordedBeside(RequestName::new(probe.session_name, probe.key))
 }
 
-fn read(row: &Columns<'_>, table: Table, probe: &Probe<'_>) -> Result<StoredOutcome, Error> {
+/// When the outcome in a row expires.
+pub(super) fn expires_at(row: &Columns<'_>, table: Table, probe: &Probe<'_>) -> Result<i64, Error> {
     // The digest only leads to the row. What counts is the name.
     if row.uuid(SESSION).as_ref() != Some(probe.session) || !row.text_is(KEY, probe.key) {
         let name = RequestName::new(probe.session_name, probe.key);
         return Err(Error::Corrupted { message: format!("the outcome found for {name} is another request's") });
     }
-    let broken = || Error::Corrupted { message: format!("an outcome in {} lacks a value", table.name()) };
+    row.int8(EXPIRES_AT).ok_or_else(|| broken(table))
+}
+
+fn broken(table: Table) -> Error {
+    Error::Corrupted { message: format!("an outcome in {} lacks a value", table.name()) }
+}
+
+fn read(row: &Columns<'_>, table: Table, probe: &Probe<'_>) -> Result<StoredOutcome, Error> {
+    let expires_at = expires_at(row, table, probe)?;
     Ok(StoredOutcome {
         outcome: Outcome {
-            class: row.char(CLASS).and_then(Class::of_letter).ok_or_else(broken)?,
+            class: row.char(CLASS).and_then(Class::of_letter).ok_or_else(|| broken(table))?,
             response: row.jsonb(RESPONSE),
             fingerprint: row.uuid(FINGERPRINT),
             token: row.int8(TOKEN),
-            recorded_at: row.int8(RECORDED_AT).ok_or_else(broken)?,
-            expires_at: Some(row.int8(EXPIRES_AT).ok_or_else(broken)?),
+            recorded_at: row.int8(RECORDED_AT).ok_or_else(|| broken(table))?,
+            expires_at: Some(expires_at),
             writer: row.writer(),
         },
         visible: row.visible(),
