@@ -208,7 +208,7 @@ pub(super) fn lock_for_repair(
     let lock = request.lock();
     if let Some(kept) = request.in_journal() {
         let until = request.unfinished_until(pg::now_us());
-        kept.lock_after_others(until, Deadline::after(guc::wait_us()), || request.name())?;
+        kept.lock_after_others(until, Deadline::after(guc::wait_us()))?;
     } else if !Tag::request(&lock).acquire(guc::wait_us()) {
         return Err(waiting::ran_out(request.name().to_string(), &Tag::request(&lock), WAIT_BY_SETTING));
     }
