@@ -69,7 +69,7 @@ by_key! {
 fn idem_set_persistence(what: Option<&str>, persistence: Option<&str>) -> bool {
     or_raise((|| {
         let (name, persistence) = (required("what", what)?, required("persistence", persistence)?);
-        let what = What::ALL.into_iter().find(|what| what.name() == name);
+        let what = What::ALL.into_iter().find(|what| what.name == name);
         match (what, persistence) {
             (Some(what), "logged" | "unlogged") => repair::set_persistence(what, persistence == "unlogged"),
             _ => Err(Error::Invalid {

@@ -95,7 +95,7 @@ fn find_leased(request: &Request<'_>, token: i64, function: &'static str) -> Res
     let lock = request.lock();
     let claim = Tag::request(&lock);
     if let Some(kept) = request.in_journal() {
-        kept.lock_within(deadline, || request.name())?;
+        kept.lock_within(deadline)?;
     } else if !Waiting::until(deadline, request).take(&claim)? {
         return Err(waiting::ran_out(request.name().to_string(), &claim, WAIT_BY_SETTING));
     }

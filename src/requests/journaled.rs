@@ -102,28 +102,27 @@ impl InJournal<'_> {
     }
 
     /// As [`InJournal::lock`]. If the wait runs out, that is an error.
-    pub fn lock_within(&self, deadline: Deadline, name: impl FnOnce() -> RequestName) -> Result<bool, Error> {
-        let waited = || Error::WaitRanOut { what: name().to_string(), hint: WAIT_BY_SETTING };
-        pg::in_time_or_error(deadline.left_us(), || self.lock(), waited)
+    pub fn lock_within(&self, deadline: Deadline) -> Result<bool, Error> {
+        pg::in_time_or_error(deadline.left_us(), || self.lock(), || self.ran_out())
+    }
+
+    fn ran_out(&self) -> Error {
+        let name = RequestName::in_stream(self.place.session, self.place.tenant, self.place.key);
+        Error::WaitRanOut { what: name.to_string(), hint: WAIT_BY_SETTING }
     }
 
     /// As [`InJournal::lock_within`]. Also waits for whoever has begun the request for the first time: that row is not there
     /// yet for anybody else, but keeps others from inserting theirs.
-    pub fn lock_after_others(
-        &self,
-        expires_at: i64,
-        deadline: Deadline,
-        name: impl Fn() -> RequestName,
-    ) -> Result<bool, Error> {
-        if self.lock_within(deadline, &name)? {
+    pub fn lock_after_others(&self, expires_at: i64, deadline: Deadline) -> Result<bool, Error> {
+        if self.lock_within(deadline)? {
             return Ok(true);
         }
         let claimed = pg::tentatively(deadline.left_us(), || self.place.claim(expires_at), |_| false);
         self.row.replace(None);
         match claimed {
-            None => Err(Error::WaitRanOut { what: name().to_string(), hint: WAIT_BY_SETTING }),
+            None => Err(self.ran_out()),
             Some(Claimed::New) => Ok(false),
-            Some(Claimed::There) => self.lock_within(deadline, &name),
+            Some(Claimed::There) => self.lock_within(deadline),
         }
     }
 

@@ -12,7 +12,7 @@ use crate::pg::{self, Deadline};
 use crate::requests::keyed::{Keyed, check_sort};
 use crate::sessions::resolve;
 use crate::store::inbox::{self, Key};
-use crate::store::looks::{self, AskedKey, FoundKeys};
+use crate::store::looks::{self, FoundKeys};
 use std::rc::Rc;
 
 /// Finds the keys that are seen for the first time, and notes them. Returns their places in the list; of a key that
@@ -88,10 +88,8 @@ fn unseen(session: &StandingSession, requests: &[Keyed<'_>], now_us: i64) -> Res
     // As numbers they are compared faster, and in the same order.
     once_each.sort_unstable_by_key(|request| (u128::from_be_bytes(request.digest.0), request.place));
     once_each.dedup_by_key(|request| request.digest);
-    let asked: Vec<AskedKey<'_>> = once_each
-        .iter()
-        .map(|Fresh { digest, place }| AskedKey { key: &requests[*place].key, digest: *digest })
-        .collect();
+    let asked: Vec<(&str, Digest)> =
+        once_each.iter().map(|Fresh { digest, place }| (&*requests[*place].key, *digest)).collect();
     let FoundKeys { outcomes, contended } = looks::find(session, &asked, now_us)?;
 
     let mut fresh = Vec::with_capacity(once_each.len());

@@ -208,7 +208,7 @@ pub(super) fn lock_for_repair(
     let lock = request.lock();
     if let Some(kept) = request.in_journal() {
         let until = request.unfinished_until(pg::now_us());
-        kept.lock_after_others(until, Deadline::after(guc::wait_us()), || request.name())?;
+        kept.lock_after_others(until, Deadline::after(guc::wait_us()))?;
     } else if !Tag::request(&lock).acquire(guc::wait_us()) {
         return Err(waiting::ran_out(request.name().to_string(), &Tag::request(&lock), WAIT_BY_SETTING));
     }
@@ -260,7 +260,7 @@ pub fn set_persistence(what: What, unlogged: bool) -> Result<bool, Error> {
     let changed = persistence::choose(what, unlogged)?;
     if changed {
         let (now, former) = if unlogged { ("unlogged", "logged") } else { ("logged", "unlogged") };
-        let found = format!("{} were {former}, and are {now} now", what.name());
+        let found = format!("{} were {former}, and are {now} now", what.name);
         audit::note("set_persistence", "", "", None, &found);
     }
     Ok(changed)

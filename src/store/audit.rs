@@ -5,10 +5,10 @@
 //! another role on another server.
 
 use crate::error::Error;
-use crate::pg;
+use crate::pg::{self, Timestamptz};
 use crate::store::catalog::Table;
 use crate::store::rel::{Access, Rel};
-use crate::store::sql::{self, moment};
+use crate::store::sql;
 use crate::store::tuple::columns;
 use crate::store::write;
 
@@ -34,5 +34,5 @@ pub fn note(action: &str, session: &str, request: &str, reason: Option<&str>, fo
 /// Deletes the rows from before a moment; gives how many.
 pub fn delete_before(before: i64) -> Result<usize, Error> {
     let statement = "DELETE FROM ONLY idempotence.audit WHERE at OPERATOR(pg_catalog.<) $1";
-    sql::execute(statement, &[moment(before).into()])
+    sql::execute(statement, &[Timestamptz(before).into()])
 }

@@ -46,7 +46,7 @@ pub(super) struct Common<'a> {
 pub(super) fn insert(table: &Rel, keys: &[Key<'_>], common: &Common<'_>) -> bool {
     let Some(first) = keys.first() else { return true };
     if keys.len() < ROWS_MIN
-        || !write::takes_directly(table, &columns(first, common, &mut TextRoom::default()))
+        || !write::way(table).serves(&columns(first, common, &mut TextRoom::default()))
         || !pg::may_write_in_subtransaction()
     {
         return false;

@@ -90,18 +90,20 @@ fn query(wanted: Wanted) -> String {
                AND ($3 IS NULL OR t.{key} OPERATOR(pg_catalog.<) $3){condition}"
         )
     };
-    let (of_outcomes, of_checkpoints) = match wanted {
-        Wanted::Anything => ("", ""),
-        Wanted::Contents => (" AND t.response IS NOT NULL", " AND t.state IS NOT NULL"),
-        Wanted::Lease { live } => {
-            let compared = if live { ">" } else { "<=" };
-            let now = "pg_catalog.clock_timestamp()";
-            let condition = format!(" AND t.leased_until OPERATOR(pg_catalog.{compared}) {now}");
-            return part("idempotence.lease", "request", &condition);
+    let (of_outcomes, of_checkpoints, of_leases) = match wanted {
+        Wanted::Anything => (Some(""), Some(""), Some("")),
+        Wanted::Contents => (Some(" AND t.response IS NOT NULL"), Some(" AND t.state IS NOT NULL"), None),
+        Wanted::Lease { live: true } => {
+            (None, None, Some(" AND t.leased_until OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()"))
+        }
+        Wanted::Lease { live: false } => {
+            (None, None, Some(" AND t.leased_until OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp()"))
         }
     };
-    let outcomes = segment::each_outcome(|table| part(table, "key", of_outcomes));
-    let checkpoint = part("idempotence.checkpoint", "request", of_checkpoints);
-    let lease = (wanted == Wanted::Anything).then(|| part("idempotence.lease", "request", ""));
-    [outcomes, checkpoint].into_iter().chain(lease).collect::<Vec<_>>().join(" UNION ALL ")
+    let parts = [
+        of_outcomes.map(|condition| segment::each_outcome(|table| part(table, "key", condition))),
+        of_checkpoints.map(|condition| part("idempotence.checkpoint", "request", condition)),
+        of_leases.map(|condition| part("idempotence.lease", "request", condition)),
+    ];
+    parts.into_iter().flatten().collect::<Vec<_>>().join(" UNION ALL ")
 }

@@ -85,6 +85,19 @@ impl Table {
     pub fn name(self) -> &'static str {
         TABLES[self as usize]
     }
+
+    /// The index by digest of a table of requests.
+    pub fn by_digest(self) -> Index {
+        match self {
+            Table::Outcome0 => Index::Outcome0,
+            Table::Outcome1 => Index::Outcome1,
+            Table::Outcome2 => Index::Outcome2,
+            Table::OutcomeLong => Index::OutcomeLong,
+            Table::Checkpoint => Index::Checkpoint,
+            Table::Lease => Index::Lease,
+            _ => unreachable!("the table keeps nothing under a digest"),
+        }
+    }
 }
 
 impl Index {

@@ -6,7 +6,7 @@ use crate::domain::identity::SessionId;
 use crate::error::{Error, RequestName};
 use crate::pg::{self, Jsonb};
 use crate::store::blank;
-use crate::store::catalog::{Index, Table};
+use crate::store::catalog::Table;
 use crate::store::probe::Probe;
 use crate::store::rel::{Access, Rel, Snapshot};
 use crate::store::seldom;
@@ -67,7 +67,7 @@ fn find_in<'rel>(
         return Ok(None);
     }
     let read = |row: &Columns<'rel>| Some(read(row, probe).map(|found| (found, row.at())));
-    table.find_digest(Index::Checkpoint, &probe.digest, snapshot, read).transpose()
+    table.find_digest(&probe.digest, snapshot, read).transpose()
 }
 
 fn read(row: &Columns<'_>, probe: &Probe<'_>) -> Result<StoredCheckpoint, Error> {

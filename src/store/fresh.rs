@@ -8,7 +8,6 @@
 
 use crate::domain::time_key;
 use crate::pg;
-use crate::store::catalog::Index;
 use crate::store::outcome_columns::{Columns, DIGEST, KEY};
 use crate::store::rel::{Rel, Snapshot};
 use crate::store::tuple::{uuid_at_least, uuid_below};
@@ -25,14 +24,14 @@ const LENGTH_US: i64 = 366 * 86_400 * 1_000_000;
 const ROWS_MAX: usize = 64;
 
 /// The times of which the segment, which was closed at `closed_at`, has no UUIDv7; `None`: not known.
-pub(super) fn times(segment: &Rel, index: Index, closed_at: i64) -> Option<Range<i64>> {
+pub(super) fn times(segment: &Rel, closed_at: i64) -> Option<Range<i64>> {
     let begin = closed_at.checked_add(AFTER_US)?;
     let mut fresh = begin..begin.checked_add(LENGTH_US)?;
     let now_us = pg::now_us();
     let (first, end) = (time_key::earliest(fresh.start)?, time_key::earliest(fresh.end)?);
     let keys = &mut [uuid_at_least(DIGEST as i16 + 1, &first), uuid_below(DIGEST as i16 + 1, &end)];
     let mut rows = 0;
-    let too_many = segment.find(Some(index), keys, Snapshot::LatestMvcc, |row: &Columns<'_>| {
+    let too_many = segment.find(Some(segment.table.by_digest()), keys, Snapshot::LatestMvcc, |row: &Columns<'_>| {
         // What is left is the time around now that has no key.
         match row.text(KEY).and_then(|key| time_key::parse(&key)).map(|id| time_key::time_us(&id)) {
             Some(made_at) if made_at <= now_us => fresh.start = fresh.start.max(made_at + 1),

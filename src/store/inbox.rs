@@ -15,7 +15,7 @@ use crate::pg::{self, Sight, Statements, Timestamptz};
 use crate::store::batch;
 pub use crate::store::batch::Key;
 use crate::store::blank;
-use crate::store::catalog::{Index, Table};
+use crate::store::catalog::Table;
 use crate::store::looks::DirtyScan;
 use crate::store::outcome_columns::{Columns, EXPIRES_AT};
 use crate::store::rel::{Access, Rel, Snapshot};
@@ -28,7 +28,7 @@ use pgrx::datum::{IntoDatum, Uuid};
 use pgrx::pg_sys::{self, TEXTARRAYOID, TEXTOID, TIMESTAMPTZARRAYOID, TIMESTAMPTZOID, UUIDARRAYOID, UUIDOID};
 use std::collections::HashSet;
 
-static STATEMENTS: Statements<(Table, Arbiter)> = Statements::new();
+static STATEMENTS: Statements<(Table, bool)> = Statements::new();
 
 /// Inserts the keys; tells of each whether it had no outcome that lives. The keys must come in the order of their digests,
 /// so that one of two overlapping batches waits for the other without a deadlock. `recorded_at` is noted with them.
@@ -41,7 +41,7 @@ pub fn insert(
     contended: bool,
 ) -> Result<Vec<bool>, Error> {
     let last = keys.iter().map(|key| key.expires_at).max().unwrap_or(now_us);
-    let (place, table) = segment::open_for_outcomes(last);
+    let table = segment::open_for_outcomes(last);
     let recorded_by = pg::current_role_name();
     debug_assert!(keys.is_sorted_by_key(|key| key.digest));
     let common = batch::Common { session: &session.id, recorded_at, recorded_by: pg::text(&recorded_by) };
@@ -50,19 +50,19 @@ pub fn insert(
     } else {
         insert_by_sql(session, &table, keys, [recorded_at, now_us], &recorded_by)?
     };
-    blank::written(place.0);
+    blank::written(table.table);
 
     // Two transactions may insert the same key into different tables: when the ring turns between them, or where one of
     // the two expires before a segment's end and the other after it. Each inserts before it looks here, so at least one
     // sees the other.
-    for (other, index) in segment::all().filter(|other| other.0 != place.0) {
+    for other in segment::all().filter(|other| *other != table.table) {
         let other = Rel::open(other, Access::Read);
         if other.is_empty() {
             continue;
         }
-        for key in there(&other, index, keys, &inserted) {
-            if stands_in(&other, index, session, &keys[key], now_us)? {
-                take_back(&table, place.1, &keys[key]);
+        for key in there(&other, keys, &inserted) {
+            if stands_in(&other, session, &keys[key], now_us)? {
+                take_back(&table, &keys[key]);
                 inserted[key] = false;
             }
         }
@@ -71,9 +71,11 @@ pub fn insert(
 }
 
 /// The places of the keys which were inserted and of which another table has a row, in whatever state.
-fn there(other: &Rel, index: Index, keys: &[Key<'_>], inserted: &[bool]) -> Vec<usize> {
-    let mut scan = DirtyScan::begin(other, index);
-    (0..keys.len()).filter(|place| inserted[*place] && scan.has(&keys[*place].digest)).collect()
+fn there(other: &Rel, keys: &[Key<'_>], inserted: &[bool]) -> Vec<usize> {
+    let mut scan = DirtyScan::begin(other);
+    (0..keys.len())
+        .filter(|place| inserted[*place] && scan.find(&keys[*place].digest, |_: &Columns<'_>, _| Some(())).is_some())
+        .collect()
 }
 
 /// As [`insert`], by a statement.
@@ -84,7 +86,7 @@ fn insert_by_sql(
     [recorded_at, now_us]: [i64; 2],
     recorded_by: &str,
 ) -> Result<Vec<bool>, Error> {
-    let arbiter = if write::is_as_made(table) { Arbiter::Column } else { Arbiter::Constraint };
+    let as_made = write::way(table).direct;
     let parameters = [
         (UUIDARRAYOID, keys.iter().map(|key| Uuid::from_bytes(key.digest.0)).collect::<Vec<_>>().into_datum()),
         (TEXTARRAYOID, keys.iter().map(|key| key.key).collect::<Vec<_>>().into_datum()),
@@ -95,16 +97,20 @@ fn insert_by_sql(
         (TIMESTAMPTZOID, Some(recorded_at.into())),
     ];
     let (types, values): (Vec<_>, Vec<_>) = parameters.into_iter().unzip();
-    let statement = STATEMENTS.get((table.table, arbiter), || (statement(table.table, arbiter), types));
+    let statement = STATEMENTS.get((table.table, as_made), || (statement(table.table, as_made), types));
     let run = || as_ours(|| statement.rows(&values, Sight::OfTransaction, |row| row.uuid(0)));
     let insert = || pg::as_role(table.owner(), run);
+    // A unique violation may come from an index that REINDEX CONCURRENTLY is building beside ours. That index is already
+    // unique, but `ON CONFLICT` does not use it yet. So a key that another transaction inserts at the same moment violates
+    // it. A retry finds the key.
     let digests = pg::replacing_error(PgSqlErrorCode::ERRCODE_UNIQUE_VIOLATION, insert, |error| {
-        error_while_rebuilt(session, table.table, error.message())
+        let beside = error.message().contains(&format!("{}_pkey_cc", table.table.name()));
+        beside.then(|| Error::SeenAtOnce { session: session.name.clone() })
     });
     let digests: HashSet<_> = digests.into_iter().flatten().collect();
     let inserted: Vec<bool> = keys.iter().map(|key| digests.contains(&key.digest.0)).collect();
     // A trigger may have suppressed a row or changed it. Then the key was neither seen before nor is it noted now.
-    if arbiter == Arbiter::Constraint {
+    if !as_made {
         for (key, _) in keys.iter().zip(&inserted).filter(|(_, inserted)| !**inserted) {
             if !stands_anywhere(session, key, now_us)? {
                 return Err(Error::NotWritten { relation: format!("idempotence.{}", table.table.name()) });
@@ -116,30 +122,22 @@ fn insert_by_sql(
 
 /// As [`stands_in`], for all tables of outcomes.
 fn stands_anywhere(session: &StandingSession, key: &Key<'_>, now_us: i64) -> Result<bool, Error> {
-    for (table, index) in segment::all() {
-        if stands_in(&Rel::open(table, Access::Read), index, session, key, now_us)? {
+    for table in segment::all() {
+        if stands_in(&Rel::open(table, Access::Read), session, key, now_us)? {
             return Ok(true);
         }
     }
     Ok(false)
 }
 
-/// The error to raise if a unique violation comes from an index that REINDEX CONCURRENTLY is building beside ours. That
-/// index is already unique, but `ON CONFLICT` does not use it yet. So a key that another transaction inserts at the
-/// same moment violates it. A retry finds the key.
-fn error_while_rebuilt(session: &StandingSession, table: Table, message: &str) -> Option<Error> {
-    let beside = message.contains(&format!("{}_pkey_cc", table.name()));
-    beside.then(|| Error::SeenAtOnce { session: session.name.clone() })
-}
-
 /// Deletes a key's outcome from every table that has one; gives whether there was one that lived. This is done by SQL:
 /// if another transaction is renewing the row, DELETE waits for it and looks at the row again.
 pub fn delete(digest: &Digest, now_us: i64) -> Result<bool, Error> {
     let mut lived = false;
-    for (place, _) in segment::all() {
-        let name = place.name();
+    for table in segment::all() {
+        let name = table.name();
         // The lock stays, see `Rel::open`.
-        drop(Rel::open(place, Access::Write));
+        drop(Rel::open(table, Access::Write));
         let statement = format!(
             "WITH deleted AS (DELETE FROM idempotence.{name} WHERE digest OPERATOR(pg_catalog.=) $1 RETURNING expires_at)
              SELECT FROM deleted WHERE expires_at OPERATOR(pg_catalog.>) $2"
@@ -150,21 +148,12 @@ pub fn delete(digest: &Digest, now_us: i64) -> Result<bool, Error> {
     Ok(lived)
 }
 
-/// What `ON CONFLICT` names.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-enum Arbiter {
-    /// The column: all unique indexes on it arbitrate, since one that is being rebuilt may stand beside ours.
-    Column,
-    /// Our constraint alone: somebody may have added a deferrable constraint, which cannot arbitrate.
-    Constraint,
-}
-
-fn statement(table: Table, arbiter: Arbiter) -> String {
+/// `as_made`: nobody has added anything to the table.
+fn statement(table: Table, as_made: bool) -> String {
     let table = table.name();
-    let target = match arbiter {
-        Arbiter::Column => "(digest)".to_owned(),
-        Arbiter::Constraint => format!("ON CONSTRAINT {table}_pkey"),
-    };
+    // All unique indexes on the column arbitrate, since one that is being rebuilt may stand beside ours. But somebody may have
+    // added a deferrable constraint, which cannot arbitrate.
+    let target = if as_made { "(digest)".into() } else { format!("ON CONSTRAINT {table}_pkey") };
     format!(
         "INSERT INTO idempotence.{table} AS o
                 (digest, session, recorded_at, expires_at, recorded_by, class, key)
@@ -178,10 +167,10 @@ fn statement(table: Table, arbiter: Arbiter) -> String {
 }
 
 /// Whether the key has an outcome in this table that lives. Waits for transactions that are at work on such a row.
-fn stands_in(table: &Rel, index: Index, session: &StandingSession, key: &Key<'_>, now_us: i64) -> Result<bool, Error> {
+fn stands_in(table: &Rel, session: &StandingSession, key: &Key<'_>, now_us: i64) -> Result<bool, Error> {
     loop {
         // The scan has ended before the wait.
-        let state = DirtyScan::begin(table, index).find(&key.digest, |_: &Columns<'_>, state| Some(state));
+        let state = DirtyScan::begin(table).find(&key.digest, |_: &Columns<'_>, state| Some(state));
         match state {
             None => return Ok(false),
             Some(RowState::BeingInserted(by) | RowState::Committed { changing: Some(by) }) => {
@@ -191,7 +180,7 @@ fn stands_in(table: &Rel, index: Index, session: &StandingSession, key: &Key<'_>
         }
     }
     let lives = |row: &Columns<'_>| (row.int8(EXPIRES_AT)? > now_us).then(|| row.visible());
-    match table.find_digest(index, &key.digest, Snapshot::LatestMvcc, lives) {
+    match table.find_digest(&key.digest, Snapshot::LatestMvcc, lives) {
         Some(true) => Ok(true),
         Some(false) => Err(Error::Unserializable(RequestName::new(&session.name, key.key))),
         None => Ok(false),
@@ -200,9 +189,9 @@ fn stands_in(table: &Rel, index: Index, session: &StandingSession, key: &Key<'_>
 
 /// The transaction that is inserting the key's row, or is changing it, and has not ended.
 pub fn at_work(digest: &Digest) -> Option<pg_sys::TransactionId> {
-    segment::all().find_map(|(table, index)| {
+    segment::all().find_map(|table| {
         let table = Rel::open(table, Access::Read);
-        DirtyScan::begin(&table, index).find(digest, |_: &Columns<'_>, state| match state {
+        DirtyScan::begin(&table).find(digest, |_: &Columns<'_>, state| match state {
             RowState::BeingInserted(by) => Some(by),
             RowState::Committed { changing } => changing,
         })
@@ -210,9 +199,9 @@ pub fn at_work(digest: &Digest) -> Option<pg_sys::TransactionId> {
 }
 
 /// Deletes the row for the key that this transaction has inserted.
-fn take_back<'rel>(table: &'rel Rel, index: Index, key: &Key<'_>) {
+fn take_back<'rel>(table: &'rel Rel, key: &Key<'_>) {
     let ours = |row: &Columns<'rel>| row.is_ours().then(|| row.at());
-    if let Some(at) = table.find_digest(index, &key.digest, Snapshot::Itself, ours) {
+    if let Some(at) = table.find_digest(&key.digest, Snapshot::Itself, ours) {
         write::delete(table, at);
     }
 }

@@ -79,7 +79,7 @@ pub struct Holder {
 /// The holder of the lease that is kept under a request's lock.
 pub fn holder(of: Stream<'_>, lock: &Digest) -> Option<Holder> {
     let table = seldom::open(Table::Lease)?;
-    table.find_digest(Index::Lease, lock, Snapshot::LatestMvcc, |row: &Columns<'_>| {
+    table.find_digest(lock, Snapshot::LatestMvcc, |row: &Columns<'_>| {
         let is_of = row.uuid(SESSION).as_ref() == Some(of.session);
         let (role, until) = (row.text(HOLDER)?, row.int8(LEASED_UNTIL)?);
         is_of.then(|| Holder { role, application: row.text(APPLICATION).unwrap_or_default(), until })
@@ -109,7 +109,7 @@ fn find_in<'rel>(
         (Snapshot::Itself, Some((_, hint))) => table.look_at(hint, its),
         _ => None,
     };
-    let found = there.or_else(|| table.find_digest(Index::Lease, lock, snapshot, its)).transpose()?;
+    let found = there.or_else(|| table.find_digest(lock, snapshot, its)).transpose()?;
     remember(table, lock, found.as_ref().map(|(_, at)| *at));
     Ok(found)
 }

@@ -6,25 +6,18 @@
 
 use crate::domain::identity::Digest;
 use crate::domain::time_key;
-use crate::error::{Error, RequestName};
+use crate::error::Error;
 use crate::model::StandingSession;
 use crate::pg::{Writer, raw};
 use crate::store::cache;
-use crate::store::catalog::{Index, Table};
+use crate::store::outcome;
 use crate::store::outcome_columns::{self, Columns};
+use crate::store::probe::Probe;
 use crate::store::rel::Rel;
 use crate::store::segment;
 use crate::store::snapshot::{self, RowState};
 use crate::store::tuple::{Tuple, uuid_equals};
 use pgrx::pg_sys;
-
-/// A request to look for.
-pub struct AskedKey<'a> {
-    /// Its key.
-    pub key: &'a str,
-    /// Its digest.
-    pub digest: Digest,
-}
 
 /// An outcome that has not expired.
 #[derive(Clone, Copy)]
@@ -44,65 +37,51 @@ pub struct FoundKeys {
     pub contended: bool,
 }
 
-/// Finds the outcomes that live at `now_us`.
-pub fn find(session: &StandingSession, asked: &[AskedKey<'_>], now_us: i64) -> Result<FoundKeys, Error> {
+/// Finds the outcomes of requests, of a key and a digest each, that live at `now_us`.
+pub fn find(session: &StandingSession, asked: &[(&str, Digest)], now_us: i64) -> Result<FoundKeys, Error> {
     let mut found = FoundKeys { outcomes: vec![None; asked.len()], contended: false };
-    let made_at = || time_key::made_from_to(asked.iter().map(|request| request.key));
-    segment::probe(made_at, |(name, index), table| {
+    let made_at = || time_key::made_from_to(asked.iter().map(|(key, _)| *key));
+    segment::probe(made_at, |table| {
         if table.is_empty() {
             return Ok(None);
         }
-        let mut scan = DirtyScan::begin(table, index);
-        for (request, outcome) in asked.iter().zip(&mut found.outcomes).filter(|(_, outcome)| outcome.is_none()) {
+        let mut scan = DirtyScan::begin(table);
+        for ((key, digest), outcome) in asked.iter().zip(&mut found.outcomes).filter(|(_, outcome)| outcome.is_none()) {
+            let (session, session_name) = (&session.id, &*session.name);
+            let probe = Probe { session, session_name, stream: "", key, digest: *digest };
             let look = |row: &Columns<'_>, state| match state {
                 RowState::BeingInserted(_) => {
                     found.contended = true;
                     None
                 }
                 RowState::Committed { changing } => {
-                    let living = living(row, name, session, request, now_us);
-                    found.contended |= changing.is_some() || matches!(living, Ok(None));
-                    living.transpose()
+                    let expires_at = outcome::expires_at(row, table.table, &probe);
+                    let has_expired = matches!(expires_at, Ok(expires_at) if expires_at <= now_us);
+                    found.contended |= changing.is_some() || has_expired;
+                    let living = || expires_at.map(|_| Living { visible: row.visible(), writer: row.writer() });
+                    (!has_expired).then(living)
                 }
             };
-            *outcome = scan.find(&request.digest, look).transpose()?;
+            *outcome = scan.find(digest, look).transpose()?;
         }
         Ok::<Option<()>, Error>(None)
     })?;
     Ok(found)
 }
 
-/// The outcome in a row, if it lives.
-fn living(
-    row: &Columns<'_>,
-    table: Table,
-    session: &StandingSession,
-    request: &AskedKey<'_>,
-    now_us: i64,
-) -> Result<Option<Living>, Error> {
-    if row.uuid(outcome_columns::SESSION) != Some(session.id) || !row.text_is(outcome_columns::KEY, request.key) {
-        let name = RequestName::new(&session.name, request.key);
-        return Err(Error::Corrupted { message: format!("the outcome found for {name} is another request's") });
-    }
-    let broken = || Error::Corrupted { message: format!("an outcome in {} lacks a value", table.name()) };
-    let expires_at = row.int8(outcome_columns::EXPIRES_AT).ok_or_else(broken)?;
-    Ok((expires_at > now_us).then(|| Living { visible: row.visible(), writer: row.writer() }))
-}
-
 /// A scan of a table of outcomes for one digest after the other. Nothing in it may be kept while the caller waits for
 /// somebody, since a scan keeps a page from being vacuumed.
 pub(super) struct DirtyScan<'rel> {
     table: &'rel Rel,
-    index: pg_sys::Oid,
     key: pg_sys::ScanKeyData,
     scan: pg_sys::SysScanDesc,
 }
 
 impl<'rel> DirtyScan<'rel> {
-    pub fn begin(table: &'rel Rel, index: Index) -> DirtyScan<'rel> {
+    pub fn begin(table: &'rel Rel) -> DirtyScan<'rel> {
         // The digest is the first column of the table and of its index.
         let key = uuid_equals(outcome_columns::DIGEST as i16 + 1, &[0; 16]);
-        let mut scan = DirtyScan { table, index: cache::index_oid(index), key, scan: std::ptr::null_mut() };
+        let mut scan = DirtyScan { table, key, scan: std::ptr::null_mut() };
         scan.start();
         scan
     }
@@ -111,7 +90,8 @@ impl<'rel> DirtyScan<'rel> {
         // SAFETY: relation, index and key belong together. The snapshot is there for good.
         unsafe {
             let snapshot = raw::guarded(|| snapshot::dirty());
-            self.scan = pg_sys::systable_beginscan(self.table.rel, self.index, true, snapshot, 1, &mut self.key);
+            let index = cache::index_oid(self.table.table.by_digest());
+            self.scan = pg_sys::systable_beginscan(self.table.rel, index, true, snapshot, 1, &mut self.key);
         }
     }
 
@@ -144,11 +124,6 @@ impl<'rel> DirtyScan<'rel> {
                 }
             }
         }
-    }
-
-    /// Whether there is a row with this digest, in whatever state.
-    pub fn has(&mut self, digest: &Digest) -> bool {
-        self.find(digest, |_: &Columns<'_>, _| Some(())).is_some()
     }
 }
 

@@ -25,11 +25,6 @@ pub fn ring_changed() {
     send(RING);
 }
 
-/// Makes this backend forget the ring's pointer.
-pub fn ring_may_be_otherwise() {
-    invalidation::note_number(RING);
-}
-
 /// Sends the message that a number stands for.
 fn send(number: u32) {
     invalidation::note_number(number);

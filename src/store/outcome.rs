@@ -22,7 +22,7 @@ use crate::store::catalog::Table;
 use crate::store::outcome_columns::*;
 use crate::store::probe::Probe;
 use crate::store::rel::{Access, Rel, Snapshot};
-use crate::store::segment::{self, Place};
+use crate::store::segment;
 use crate::store::snapshot::{RowState, row_state};
 use crate::store::tuple::Tid;
 use crate::store::write;
@@ -72,8 +72,8 @@ pub struct StoredOutcome {
 pub fn find(probe: &Probe<'_>, asked_at: i64, snapshot: Snapshot) -> Result<Option<StoredOutcome>, Error> {
     let mut expired = None;
     let made_at = || time_key::made_from_to([probe.key]);
-    let living = segment::probe(made_at, |place, table| {
-        let Some((found, _)) = find_in(table, place, probe, snapshot)? else { return Ok::<_, Error>(None) };
+    let living = segment::probe(made_at, |table| {
+        let Some((found, _)) = find_in(table, probe, snapshot)? else { return Ok::<_, Error>(None) };
         if found.outcome.lives_at(asked_at) {
             return Ok(Some(found));
         }
@@ -86,20 +86,19 @@ pub fn find(probe: &Probe<'_>, asked_at: i64, snapshot: Snapshot) -> Result<Opti
 /// The request's outcome in some table that lives at `now_us` and that this transaction has not inserted.
 pub fn find_of_others(probe: &Probe<'_>, now_us: i64) -> bool {
     let lives = |row: &Columns<'_>| row.int8(EXPIRES_AT).filter(|expires_at| !row.is_ours() && *expires_at > now_us);
-    segment::all().any(|(table, index)| {
+    segment::all().any(|table| {
         let table = Rel::open(table, Access::Read);
-        !table.is_empty() && table.find_digest(index, &probe.digest, Snapshot::Itself, lives).is_some()
+        !table.is_empty() && table.find_digest(&probe.digest, Snapshot::Itself, lives).is_some()
     })
 }
 
 /// Whether the transaction's snapshot does not see an outcome of the session.
 pub fn any_unseen(session: &SessionId) -> bool {
-    segment::all().any(|(table, _)| Rel::open(table, Access::Read).any_unseen::<COLUMNS>(SESSION, session))
+    segment::all().any(|table| Rel::open(table, Access::Read).any_unseen::<COLUMNS>(SESSION, session))
 }
 
 fn find_in<'rel>(
     table: &'rel Rel,
-    (name, index): Place,
     probe: &Probe<'_>,
     snapshot: Snapshot,
 ) -> Result<Option<(StoredOutcome, Tid<'rel>)>, Error> {
@@ -107,30 +106,39 @@ fn find_in<'rel>(
         if matches!(snapshot, Snapshot::WithInserted) && matches!(row_state(), RowState::BeingInserted(_)) {
             return Some(Err(recorded_beside(probe)));
         }
-        Some(read(row, name, probe).map(|found| (found, row.at())))
+        Some(read(row, table.table, probe).map(|found| (found, row.at())))
     };
-    table.find_digest(index, &probe.digest, snapshot, read).transpose()
+    table.find_digest(&probe.digest, snapshot, read).transpose()
 }
 
 fn recorded_beside(probe: &Probe<'_>) -> Error {
     Error::RecordedBeside(RequestName::new(probe.session_name, probe.key))
 }
 
-fn read(row: &Columns<'_>, table: Table, probe: &Probe<'_>) -> Result<StoredOutcome, Error> {
+/// When the outcome in a row expires.
+pub(super) fn expires_at(row: &Columns<'_>, table: Table, probe: &Probe<'_>) -> Result<i64, Error> {
     // The digest only leads to the row. What counts is the name.
     if row.uuid(SESSION).as_ref() != Some(probe.session) || !row.text_is(KEY, probe.key) {
         let name = RequestName::new(probe.session_name, probe.key);
         return Err(Error::Corrupted { message: format!("the outcome found for {name} is another request's") });
     }
-    let broken = || Error::Corrupted { message: format!("an outcome in {} lacks a value", table.name()) };
+    row.int8(EXPIRES_AT).ok_or_else(|| broken(table))
+}
+
+fn broken(table: Table) -> Error {
+    Error::Corrupted { message: format!("an outcome in {} lacks a value", table.name()) }
+}
+
+fn read(row: &Columns<'_>, table: Table, probe: &Probe<'_>) -> Result<StoredOutcome, Error> {
+    let expires_at = expires_at(row, table, probe)?;
     Ok(StoredOutcome {
         outcome: Outcome {
-            class: row.char(CLASS).and_then(Class::of_letter).ok_or_else(broken)?,
+            class: row.char(CLASS).and_then(Class::of_letter).ok_or_else(|| broken(table))?,
             response: row.jsonb(RESPONSE),
             fingerprint: row.uuid(FINGERPRINT),
             token: row.int8(TOKEN),
-            recorded_at: row.int8(RECORDED_AT).ok_or_else(broken)?,
-            expires_at: Some(row.int8(EXPIRES_AT).ok_or_else(broken)?),
+            recorded_at: row.int8(RECORDED_AT).ok_or_else(|| broken(table))?,
+            expires_at: Some(expires_at),
             writer: row.writer(),
         },
         visible: row.visible(),
@@ -141,14 +149,14 @@ fn read(row: &Columns<'_>, table: Table, probe: &Probe<'_>) -> Result<StoredOutc
 /// request's lock.
 pub fn clear(probe: &Probe<'_>) -> Result<Option<Class>, Error> {
     let mut cleared = None;
-    for place in segment::all() {
-        if find_in(&Rel::open(place.0, Access::Read), place, probe, Snapshot::Itself)?.is_none() {
+    for name in segment::all() {
+        if find_in(&Rel::open(name, Access::Read), probe, Snapshot::Itself)?.is_none() {
             continue;
         }
         // The row is looked for again under the lock that keeps the segment from being emptied. Without that lock the
         // segment could be emptied and filled anew, and another request's row could be in the same place.
-        let table = Rel::open(place.0, Access::Write);
-        if let Some((found, at)) = find_in(&table, place, probe, Snapshot::Itself)? {
+        let table = Rel::open(name, Access::Write);
+        if let Some((found, at)) = find_in(&table, probe, Snapshot::Itself)? {
             write::delete(&table, at);
             cleared = Some(found.outcome.class);
         }
@@ -160,23 +168,22 @@ pub fn clear(probe: &Probe<'_>) -> Result<Option<Class>, Error> {
 /// it has a response. The caller has the request's lock.
 pub fn redact(probe: &Probe<'_>) -> Result<Option<Class>, Error> {
     let mut has_response = false;
-    for place in segment::all() {
-        let table = Rel::open(place.0, Access::Read);
+    for name in segment::all() {
+        let table = Rel::open(name, Access::Read);
         has_response |=
-            find_in(&table, place, probe, Snapshot::Itself)?.is_some_and(|(found, _)| found.outcome.response.is_some());
+            find_in(&table, probe, Snapshot::Itself)?.is_some_and(|(found, _)| found.outcome.response.is_some());
     }
     if !has_response {
         return Ok(None);
     }
     // An expired outcome is kept too: a begin that came before the expiry, and waits for the lock, will replay it.
     let mut kept: Option<(Outcome, String)> = None;
-    for place in segment::all() {
+    for name in segment::all() {
         // As in clear().
-        let table = Rel::open(place.0, Access::Write);
-        if let Some((StoredOutcome { outcome, .. }, at)) = find_in(&table, place, probe, Snapshot::Itself)? {
+        let table = Rel::open(name, Access::Write);
+        if let Some((StoredOutcome { outcome, .. }, at)) = find_in(&table, probe, Snapshot::Itself)? {
             let recorded_by = |row: &Columns<'_>| row.text(RECORDED_BY);
-            let recorded_by =
-                table.find_digest(place.1, &probe.digest, Snapshot::Itself, recorded_by).unwrap_or_default();
+            let recorded_by = table.find_digest(&probe.digest, Snapshot::Itself, recorded_by).unwrap_or_default();
             write::delete(&table, at);
             let lives_longer = |(kept, _): &(Outcome, String)| outcome.expires_at > kept.expires_at;
             if kept.as_ref().is_none_or(lives_longer) {
@@ -199,7 +206,7 @@ pub fn insert(probe: &Probe<'_>, outcome: &Outcome) {
 /// As [`insert`], recorded by that role. An import has no lock of the request, and looks after it has inserted (see
 /// `import.rs`).
 pub fn insert_by(probe: &Probe<'_>, outcome: &Outcome, recorded_by: &str) {
-    let (place, table) = segment::open_for_outcomes(outcome.expires_at.unwrap_or(i64::MAX));
+    let table = segment::open_for_outcomes(outcome.expires_at.unwrap_or(i64::MAX));
     let mut columns: [Option<pg_sys::Datum>; COLUMNS] = [None; COLUMNS];
     columns[DIGEST] = Some(pg::uuid(&probe.digest.0));
     columns[SESSION] = Some(pg::uuid(probe.session));
@@ -217,8 +224,8 @@ pub fn insert_by(probe: &Probe<'_>, outcome: &Outcome, recorded_by: &str) {
     // by an import that is about to find that, or by a restore.
     let insert = || write::insert(&table, &columns);
     pg::replacing_error(PgSqlErrorCode::ERRCODE_UNIQUE_VIOLATION, insert, |error| {
-        let of_digest = error.message().contains(&format!("{}_pkey", place.0.name()));
+        let of_digest = error.message().contains(&format!("{}_pkey", table.table.name()));
         of_digest.then(|| recorded_beside(probe))
     });
-    blank::written(place.0);
+    blank::written(table.table);
 }

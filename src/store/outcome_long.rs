@@ -9,7 +9,8 @@
 use crate::domain::identity::{Digest, SessionId};
 use crate::error::Error;
 use crate::lock::Tag;
-use crate::store::sql::{self, ids, moment};
+use crate::pg::Timestamptz;
+use crate::store::sql::{self, ids};
 use pgrx::datum::Uuid;
 
 /// Locks the requests, to the end of the transaction; gives those whose lock was free.
@@ -21,7 +22,8 @@ pub fn lock_requests(digests: &[Digest]) -> Vec<SessionId> {
 pub fn expired(before: i64, limit: usize, skipped: usize) -> Result<Vec<Digest>, Error> {
     let query = "SELECT o.digest FROM ONLY idempotence.outcome_long o
         WHERE o.expires_at OPERATOR(pg_catalog.<=) $2 ORDER BY o.expires_at LIMIT $1 OFFSET $3";
-    let found = sql::column::<Uuid>(query, &[(limit as i64).into(), moment(before).into(), (skipped as i64).into()])?;
+    let found =
+        sql::column::<Uuid>(query, &[(limit as i64).into(), Timestamptz(before).into(), (skipped as i64).into()])?;
     Ok(found.iter().map(|digest| Digest(*digest.as_bytes())).collect())
 }
 
@@ -38,5 +40,5 @@ pub fn delete(digests: &[SessionId], before: i64) -> Result<usize, Error> {
         DELETE FROM ONLY idempotence.outcome_long WHERE digest OPERATOR(pg_catalog.=) ANY (ARRAY(
           SELECT o.digest FROM ONLY idempotence.outcome_long o
           WHERE o.digest OPERATOR(pg_catalog.=) ANY ($1) AND o.expires_at OPERATOR(pg_catalog.<=) $2 FOR UPDATE SKIP LOCKED))";
-    sql::execute(statement, &[ids(digests).into(), moment(before).into()])
+    sql::execute(statement, &[ids(digests).into(), Timestamptz(before).into()])
 }

@@ -11,32 +11,17 @@ use crate::store::rel::{Access, Rel};
 use crate::store::sql;
 
 /// What can be logged or unlogged.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum What {
-    /// The leases. By default logged.
-    Claims,
-    /// The client sessions at work. By default unlogged.
-    Sessions,
+#[derive(Clone, Copy)]
+pub struct What {
+    /// Its name in SQL.
+    pub name: &'static str,
+    table: Table,
 }
 
 impl What {
-    /// All of them.
-    pub const ALL: [What; 2] = [What::Claims, What::Sessions];
-
-    /// Its name in SQL.
-    pub fn name(self) -> &'static str {
-        match self {
-            What::Claims => "claims",
-            What::Sessions => "sessions",
-        }
-    }
-
-    fn table(self) -> Table {
-        match self {
-            What::Claims => Table::Lease,
-            What::Sessions => Table::SessionLive,
-        }
-    }
+    /// The leases, by default logged, and the client sessions at work, by default unlogged.
+    pub const ALL: [What; 2] =
+        [What { name: "claims", table: Table::Lease }, What { name: "sessions", table: Table::SessionLive }];
 }
 
 /// Makes the table logged or unlogged, and notes the choice for dumps. Gives whether the table has changed. An error if
@@ -44,17 +29,17 @@ impl What {
 pub fn choose(what: What, unlogged: bool) -> Result<bool, Error> {
     let changes = is_unlogged(what) != unlogged;
     if changes && !apply(what, unlogged)? {
-        return Err(Error::TableInUse { relation: format!("idempotence.{}", what.table().name()), what: what.name() });
+        return Err(Error::TableInUse { relation: format!("idempotence.{}", what.table.name()), what: what.name });
     }
     let statement = "INSERT INTO idempotence.persistence AS p (what, unlogged) VALUES ($1, $2)
         ON CONFLICT (what) DO UPDATE SET unlogged = EXCLUDED.unlogged";
-    sql::execute(statement, &[what.name().into(), unlogged.into()])?;
+    sql::execute(statement, &[what.name.into(), unlogged.into()])?;
     Ok(changes)
 }
 
 /// Whether the table is unlogged now.
 fn is_unlogged(what: What) -> bool {
-    Rel::open(what.table(), Access::Read).is_unlogged()
+    Rel::open(what.table, Access::Read).is_unlogged()
 }
 
 /// Applies the choices to tables that nobody uses just now. Gives how many tables have changed.
@@ -64,7 +49,7 @@ pub fn apply_choices() -> Result<usize, Error> {
     }
     let mut changed = 0;
     for (name, unlogged) in sql::pairs::<String, bool>("SELECT what, unlogged FROM idempotence.persistence", &[])? {
-        let what = What::ALL.into_iter().find(|what| what.name() == name && is_unlogged(*what) != unlogged);
+        let what = What::ALL.into_iter().find(|what| what.name == name && is_unlogged(*what) != unlogged);
         if let Some(what) = what
             && apply(what, unlogged)?
         {
@@ -77,10 +62,10 @@ pub fn apply_choices() -> Result<usize, Error> {
 /// Gives false if somebody uses the table.
 fn apply(what: What, unlogged: bool) -> Result<bool, Error> {
     // A wait for these locks would make others wait behind it.
-    if !exclusive::lock_alone(what.table()) {
+    if !exclusive::lock_alone(what.table) {
         return Ok(false);
     }
-    let name = what.table().name();
+    let name = what.table.name();
     let how = if unlogged { "UNLOGGED" } else { "LOGGED" };
     sql::execute(&format!("ALTER TABLE idempotence.{name} SET {how}"), &[]).map(|_| true)
 }

@@ -147,12 +147,11 @@ impl Rel {
     /// As [`Rel::find`], for the rows of a digest, which is the first column of a table of requests and of its index.
     pub fn find_digest<'rel, const N: usize, T>(
         &'rel self,
-        index: Index,
         digest: &Digest,
         snapshot: Snapshot,
         visit: impl FnMut(&Tuple<'rel, N>) -> Option<T>,
     ) -> Option<T> {
-        self.find(Some(index), &mut [uuid_equals(1, &digest.0)], snapshot, visit)
+        self.find(Some(self.table.by_digest()), &mut [uuid_equals(1, &digest.0)], snapshot, visit)
     }
 
     /// What `read` makes of each row that matches the keys and that the snapshot sees, without rows of which it gives

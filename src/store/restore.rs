@@ -18,13 +18,13 @@ use crate::domain::limits::KEEP_SLACK_US;
 use crate::error::{Error, WAIT_BY_SETTING};
 use crate::guc;
 use crate::lock::Tag;
-use crate::pg;
+use crate::pg::{self, Timestamptz};
 use crate::store::catalog::Table;
 use crate::store::rel::{Access, Rel};
 use crate::store::sql;
 use crate::store::sweep;
 use crate::store::tuple::columns;
-use pgrx::datum::{TimestampWithTimeZone, Uuid};
+use pgrx::datum::Uuid;
 
 /// The tables that can have rows without a session.
 pub const TABLES: [Table; 7] = [
@@ -54,10 +54,10 @@ pub fn orphan_condition(table: Table) -> String {
 
 /// This moment, and the moment before which a checkpoint or a lease without a session is abandoned: about a retention
 /// before.
-pub fn moments() -> [Option<TimestampWithTimeZone>; 2] {
+pub fn moments() -> [Timestamptz; 2] {
     let now_us = pg::now_us();
     let abandoned_us = now_us.saturating_sub(guc::retention_us()).saturating_add(KEEP_SLACK_US);
-    [sql::moment(now_us), sql::moment(abandoned_us)]
+    [Timestamptz(now_us), Timestamptz(abandoned_us)]
 }
 
 /// Notes that this transaction fills a table by SQL: one of [`TABLES`], `session`, `secret`, `audit` or `granted`. The sweep rests until

@@ -18,8 +18,9 @@ use crate::guc;
 use crate::lock::Tag;
 use crate::pg;
 use crate::store::cache::{self, Other, Pointer};
-use crate::store::catalog::{Index, Table};
+use crate::store::catalog::Table;
 use crate::store::fresh;
+use crate::store::invalidation::{self, RING};
 use crate::store::message;
 use crate::store::rel::{Access, Rel, Snapshot};
 use crate::store::seldom;
@@ -30,24 +31,17 @@ use crate::store::write;
 use pgrx::pg_sys;
 use std::cell::Cell;
 
-/// A table of outcomes and the index on the digest.
-pub type Place = (Table, Index);
-
 /// The outcome tables, by segment number.
-pub const SEGMENTS: [Place; 3] =
-    [(Table::Outcome0, Index::Outcome0), (Table::Outcome1, Index::Outcome1), (Table::Outcome2, Index::Outcome2)];
+pub const SEGMENTS: [Table; 3] = [Table::Outcome0, Table::Outcome1, Table::Outcome2];
 
-/// The table of the outcomes that outlive the segment which was the current one when they were recorded.
-pub const LONG: Place = (Table::OutcomeLong, Index::OutcomeLong);
-
-/// All tables of outcomes.
-pub fn all() -> impl Iterator<Item = Place> {
-    SEGMENTS.into_iter().chain([LONG])
+/// All tables of outcomes. The last one has those that outlive the segment which was the current one when they were recorded.
+pub fn all() -> impl Iterator<Item = Table> {
+    SEGMENTS.into_iter().chain([Table::OutcomeLong])
 }
 
 /// A query for what all tables of outcomes have: `part` gives it for one of them.
 pub fn each_outcome(part: impl Fn(&str) -> String) -> String {
-    all().map(|(table, _)| part(&format!("idempotence.{}", table.name()))).collect::<Vec<_>>().join(" UNION ALL ")
+    all().map(|table| part(&format!("idempotence.{}", table.name()))).collect::<Vec<_>>().join(" UNION ALL ")
 }
 
 columns! { "segment", COLUMNS: OPENED_AT, KEEP_US, SESSIONS_AT, LOOKED_IN, NUMBER, CURRENT, OPENING, RESTORED, CLOSED_AT, ENDS_AT, LOOKED_TO, LOOKED_AT }
@@ -64,15 +58,14 @@ type Columns<'a> = Tuple<'a, COLUMNS>;
 /// knows better in time. What a restore brings is told by a message with its commit.
 pub fn probe<T, E>(
     made_at: impl Fn() -> Option<(i64, i64)>,
-    mut look: impl FnMut(Place, &Rel) -> Result<Option<T>, E>,
+    mut look: impl FnMut(&Rel) -> Result<Option<T>, E>,
 ) -> Result<Option<T>, E> {
     'ring: loop {
         let current = pointer().current;
-        let first = SEGMENTS[current];
-        if let Some(found) = look(first, &Rel::open(first.0, Access::Read))? {
+        if let Some(found) = look(&Rel::open(SEGMENTS[current], Access::Read))? {
             return Ok(Some(found));
         }
-        for (other, place) in others(current).into_iter().enumerate() {
+        for (other, table) in others(current).into_iter().enumerate() {
             cache::take_in_messages();
             let pointer = pointer();
             if pointer.current != current {
@@ -80,33 +73,32 @@ pub fn probe<T, E>(
                 continue 'ring;
             }
             if pointer.others[other].may_have(&made_at)
-                && let Some(found) = look(place, &Rel::open(place.0, Access::Read))?
+                && let Some(found) = look(&Rel::open(table, Access::Read))?
             {
                 return Ok(Some(found));
             }
         }
-        return seldom::open(LONG.0).map_or(Ok(None), |long| look(LONG, &long));
+        return seldom::open(Table::OutcomeLong).map_or(Ok(None), |long| look(&long));
     }
 }
 
 /// The segments that are not the current one.
-fn others(current: usize) -> [Place; 2] {
+fn others(current: usize) -> [Table; 2] {
     [SEGMENTS[(current + 1) % 3], SEGMENTS[(current + 2) % 3]]
 }
 
-/// Opens the table for outcomes of which the last expires at `last`, to write them; gives its place too.
-pub fn open_for_outcomes(last: i64) -> (Place, Rel) {
+/// Opens the table for outcomes of which the last expires at `last`, to write them.
+pub fn open_for_outcomes(last: i64) -> Rel {
     loop {
         let before = pointer();
         if last > before.ends_at {
-            return (LONG, Rel::open(LONG.0, Access::Write));
+            return Rel::open(Table::OutcomeLong, Access::Write);
         }
-        let place = SEGMENTS[before.current];
-        let table = Rel::open(place.0, Access::Write);
+        let table = Rel::open(SEGMENTS[before.current], Access::Write);
         // If the pointer moved between the two looks, the lock on the former segment stays, and does no harm.
         let now = pointer();
         if now.current == before.current && last <= now.ends_at {
-            return (place, table);
+            return table;
         }
     }
 }
@@ -129,14 +121,14 @@ fn pointer() -> Pointer {
 
 /// Whether a table is the segment that outcomes are recorded in.
 pub fn is_current(table: Table) -> bool {
-    SEGMENTS[pointer().current].0 == table
+    SEGMENTS[pointer().current] == table
 }
 
 /// Whether a table is a segment that nobody reads or writes until the ring comes to it.
 pub fn is_blank(table: Table) -> bool {
     let pointer = pointer();
     let mut known = others(pointer.current).into_iter().zip(pointer.others);
-    known.any(|((segment, _), other)| segment == table && matches!(other, Other::Blank))
+    known.any(|(segment, other)| segment == table && matches!(other, Other::Blank))
 }
 
 thread_local! {
@@ -148,7 +140,7 @@ thread_local! {
 /// outcome that was deleted is there again.
 pub fn end_transaction(committed: bool) {
     if READ_AMID_WRITES.replace(false) && !committed {
-        message::ring_may_be_otherwise();
+        invalidation::note_number(RING);
     }
 }
 
@@ -167,12 +159,12 @@ fn read() -> (Pointer, bool) {
 }
 
 /// What is known of a segment that was closed at that time.
-fn other((table, index): (Table, Index), closed_at: i64) -> Other {
+fn other(table: Table, closed_at: i64) -> Other {
     let table = Rel::open(table, Access::Read);
     if table.is_empty() {
         return Other::Blank;
     }
-    fresh::times(&table, index, closed_at).map_or(Other::Any, Other::NoneOf)
+    fresh::times(&table, closed_at).map_or(Other::Any, Other::NoneOf)
 }
 
 fn lost() -> Error {
@@ -211,7 +203,7 @@ pub struct Segment<'rel> {
 impl Segment<'_> {
     /// Which table it is.
     pub fn table(&self) -> Table {
-        SEGMENTS[self.number].0
+        SEGMENTS[self.number]
     }
 
     /// Its table, opened to read.

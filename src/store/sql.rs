@@ -5,7 +5,7 @@ use crate::error::Error;
 use crate::pg;
 use crate::store::catalog::Table;
 use crate::store::rel::{Access, Rel};
-use pgrx::datum::{DatumWithOid, TimestampWithTimeZone, Uuid};
+use pgrx::datum::{DatumWithOid, Uuid};
 use pgrx::spi::{self, Spi, SpiClient, SpiHeapTupleData};
 use pgrx::{FromDatum, pg_sys};
 use std::ffi::CString;
@@ -47,11 +47,6 @@ pub fn rows<T>(
 pub fn fill(store: &pg::RowStore, query: &str) -> u64 {
     let query = CString::new(query).expect("a text value has no NUL");
     pg::as_role(owner(), || store.add(&query))
-}
-
-/// A moment as an argument.
-pub fn moment(us: i64) -> Option<TimestampWithTimeZone> {
-    TimestampWithTimeZone::try_from(us as pg_sys::TimestampTz).ok()
 }
 
 /// Ids or digests as an argument.

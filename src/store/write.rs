@@ -98,7 +98,7 @@ pub fn delete(table: &Rel, at: Tid<'_>) {
     // SAFETY: as in update(). The command counter makes a row deletable that this command itself inserted.
     unsafe {
         pg_sys::CommandCounterIncrement();
-        if !is_as_made(table) {
+        if !way(table).direct {
             return by_sql(table, Verb::Delete, &[], Some(at));
         }
         pg_sys::CatalogTupleDelete(table.rel, &mut at.get());
@@ -106,17 +106,8 @@ pub fn delete(table: &Rel, at: Tid<'_>) {
     }
 }
 
-/// Whether nobody has added anything to the table that the direct way ignores.
-pub fn is_as_made(table: &Rel) -> bool {
-    way(table).direct
-}
-
-/// Whether a row with these columns may be written directly.
-pub(super) fn takes_directly(table: &Rel, columns: &[Option<pg_sys::Datum>]) -> bool {
-    way(table).serves(columns)
-}
-
-fn way(table: &Rel) -> Way {
+/// How a table takes its rows.
+pub(super) fn way(table: &Rel) -> Way {
     let remember = |cache: &mut cache::Cache, way| cache.ways[table.table as usize] = Some(way);
     let read = || {
         // SAFETY: the relation is open and locked.

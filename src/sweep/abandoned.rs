@@ -5,7 +5,7 @@ use crate::domain::identity::Digest;
 use crate::domain::limits::KEEP_SLACK_US;
 use crate::guc;
 use crate::lock::Tag;
-use crate::pg;
+use crate::pg::{self, Timestamptz};
 use crate::store::catalog::Table;
 use crate::store::sql;
 use crate::sweep::parts::{self, Done};
@@ -48,7 +48,7 @@ pub fn delete_leases(from: Cursor, limit: usize) -> Done {
 }
 
 fn delete(table: Table, since: &str, from: Cursor, limit: usize) -> Done {
-    let now = sql::moment(pg::now_us().saturating_sub(KEEP_SLACK_US));
+    let now = Timestamptz(pg::now_us().saturating_sub(KEEP_SLACK_US));
     let retention_s = guc::retention_us() as f64 / 1e6;
     let mut abandoned = abandoned(since);
     if table == Table::Checkpoint {

@@ -6,8 +6,9 @@ use crate::domain::cursor::Cursor;
 use crate::domain::identity::SessionId;
 use crate::domain::limits::SIGNS_A_TIMEOUT;
 use crate::error::Error;
+use crate::pg::Timestamptz;
 use crate::store::catalog::Table;
-use crate::store::sql::{self, ids, moment};
+use crate::store::sql::{self, ids};
 use crate::sweep::parts::{self, Part};
 use pgrx::datum::Uuid;
 
@@ -25,7 +26,7 @@ pub fn silent(from: Cursor, limit: usize, now_us: i64, up_since: i64) -> Result<
         "GREATEST(t.last_seen, $3) OPERATOR(pg_catalog.+) (t.timeout OPERATOR(pg_catalog.*) (1.0 OPERATOR(pg_catalog.+) (1.0 OPERATOR(pg_catalog./) {SIGNS_A_TIMEOUT}))::pg_catalog.float8)
          OPERATOR(pg_catalog.<=) $2"
     );
-    let arguments = vec![moment(now_us).into(), moment(up_since).into()];
+    let arguments = vec![Timestamptz(now_us).into(), Timestamptz(up_since).into()];
     parts::find(Table::SessionLive, "id", from, limit, &condition, arguments)
 }
 
@@ -36,7 +37,7 @@ pub fn ended_before(us: i64, limit: usize, skipped: usize) -> Result<Vec<Session
         SELECT s.id FROM idempotence.session s
         WHERE s.name IS NULL AND s.ended_at OPERATOR(pg_catalog.<=) $2
         ORDER BY s.ended_at LIMIT $1 OFFSET $3";
-    let arguments = [(limit as i64).into(), moment(us).into(), (skipped as i64).into()];
+    let arguments = [(limit as i64).into(), Timestamptz(us).into(), (skipped as i64).into()];
     Ok(sql::column::<Uuid>(query, &arguments)?.iter().map(|id| *id.as_bytes()).collect())
 }
 

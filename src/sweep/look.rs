@@ -4,10 +4,11 @@
 use crate::domain::pace;
 use crate::error::Error;
 use crate::guc;
+use crate::pg::Timestamptz;
 use crate::store::catalog::Table;
 use crate::store::rel::{Access, Rel};
 use crate::store::segment::Segment;
-use crate::store::sql::{self, moment};
+use crate::store::sql;
 
 /// The number of pages in a part: 32 MB, which even a slow disk reads within a visit.
 const PAGES: i64 = 4096;
@@ -33,7 +34,7 @@ pub fn ttl(segment: &Segment<'_>) -> Result<Option<i64>, Error> {
         of(segment.table()),
         of(Table::OutcomeLong)
     );
-    let sample = sql::pairs::<i64, f64>(&query, &[moment(segment.opened_at).into()])?;
+    let sample = sql::pairs::<i64, f64>(&query, &[Timestamptz(segment.opened_at).into()])?;
     Ok(pace::ttl_us(&sample, guc::retention_us()))
 }
 

@@ -23,7 +23,7 @@ use crate::store::session::client as saved;
 use crate::store::witness::{self, At};
 use kept::Kept;
 use serde_json::{Value, json};
-use told::{Now, Of};
+use told::Now;
 
 /// How many transactions and how many repairs are told of at most.
 const MOST: usize = 10;
@@ -48,13 +48,13 @@ pub fn explain(session: &str, key: &str, stream: Option<&str>) -> Result<String,
     let exact = kept.exact(&request);
     let request = exact.as_ref().unwrap_or(&request);
     let (audit_trail, redacted_at) = repairs(request, may_use)?;
-    let of = of(request)?;
+    let of = of(request);
     let answer = foresee::begin(request).map_err(Error::texts);
     let now = if at_work.is_empty() { None } else { Some(Now::of(at_work, waiters, lock_is_of(request))?) };
     let outcome = kept.outcome(redacted_at)?;
     let unfinished = kept.unfinished(request)?;
     let (begin_answers, what_to_do_next) =
-        words::tell(answer, &kept, &of, now.as_ref(), outcome.as_ref(), unfinished.as_ref());
+        words::tell(answer, request, &kept, now.as_ref(), outcome.as_ref(), unfinished.as_ref());
     let told = json!({
         "of": of,
         "now": now,
@@ -68,7 +68,8 @@ pub fn explain(session: &str, key: &str, stream: Option<&str>) -> Result<String,
     Ok(told.to_string())
 }
 
-fn of(request: &Request<'_>) -> Result<Of, Error> {
+/// Which request it is.
+fn of(request: &Request<'_>) -> Value {
     let session = request.session();
     let (kind, owner, node, ended, at) = match &session {
         Session::Standing(session) => {
@@ -89,18 +90,21 @@ fn of(request: &Request<'_>) -> Result<Of, Error> {
         }
     };
     let key = request.request_key();
-    Ok(Of {
-        kind,
-        node: guc::node(),
-        session_node: node.map(Into::into),
-        last: request.range().map(|range| range.last),
-        owner: pg::role_name(owner).unwrap_or_else(|| owner.to_u32().to_string()),
-        server: if pg::in_recovery() { "standby" } else { "primary" },
-        stream: (request.range().is_some() || request.in_journal().is_some()).then(|| key.stream.to_owned()),
-        request: key.request.to_owned(),
-        session: key.session.to_owned(),
-        session_ended: ended,
-        session_ended_at: at.map(pg::iso_moment),
+    json!({
+        // standing, inbox or client, as in the view `sessions`.
+        "kind": kind,
+        "last": request.range().map(|range| range.last),
+        "node": guc::node(),
+        "owner": pg::role_name(owner).unwrap_or_else(|| owner.to_u32().to_string()),
+        // A standby sees neither locks nor unlogged tables of the primary.
+        "server": if pg::in_recovery() { "standby" } else { "primary" },
+        "stream": (request.range().is_some() || request.in_journal().is_some()).then_some(key.stream),
+        "request": key.request,
+        "session": key.session,
+        // The node that a standing session is bound to, or where a client session was registered.
+        "session_node": node,
+        "session_ended": ended,
+        "session_ended_at": at.map(pg::iso_moment),
     })
 }
 

@@ -4,33 +4,6 @@ use crate::error::Error;
 use crate::store::witness::{self, Transaction};
 use serde::Serialize;
 
-/// Which request it is.
-#[derive(Serialize)]
-pub struct Of {
-    /// standing, inbox or client, as in the view `sessions`.
-    pub kind: &'static str,
-    /// The last number of a numbered request.
-    pub last: Option<i64>,
-    /// The name of this server.
-    pub node: String,
-    /// The role that owns the session.
-    pub owner: String,
-    /// primary, or standby, which sees neither locks nor unlogged tables of the primary.
-    pub server: &'static str,
-    /// The stream of a numbered request.
-    pub stream: Option<String>,
-    /// The key, or the first number.
-    pub request: String,
-    /// The session.
-    pub session: String,
-    /// The node that a standing session is bound to, or where a client session was registered.
-    pub session_node: Option<String>,
-    /// dropped, closed, expired or fenced.
-    pub session_ended: Option<&'static str>,
-    /// When that was written down.
-    pub session_ended_at: Option<String>,
-}
-
 /// Who has the request's lock, and who waits for it.
 #[derive(Serialize)]
 pub struct Now {

@@ -2,10 +2,11 @@
 
 use super::foresee::Answer;
 use super::kept::Kept;
-use super::told::{Now, Of, Outcome, Unfinished};
+use super::told::{Now, Outcome, Unfinished};
 use crate::domain::class::Class;
 use crate::error::{Texts, legible};
 use crate::pg;
+use crate::requests::request::Request;
 use crate::store::witness::Transaction;
 use pgrx::spi::quote_literal;
 use serde_json::{Value, json};
@@ -17,8 +18,8 @@ type Words = (String, String);
 /// handed out. And what to do next.
 pub fn tell(
     answer: Result<Answer, Texts>,
+    request: &Request<'_>,
     kept: &Kept,
-    of: &Of,
     now: Option<&Now>,
     outcome: Option<&Outcome>,
     unfinished: Option<&Unfinished>,
@@ -27,7 +28,7 @@ pub fn tell(
         Err(told) => {
             let because = legible(&format!("{}. {}", capitalised(&told.message), told.detail));
             let begin = json!({ "status": null, "because": because, "replayed": false, "sqlstate": told.sqlstate() });
-            return (begin, legible(&after_error(told, of, now, outcome)));
+            return (begin, legible(&after_error(told, request, now, outcome)));
         }
         Ok(Answer::Started) => ("started", false, started(outcome, unfinished)),
         Ok(Answer::TakenOver(attempt)) => ("taken_over", false, taken_over(attempt, unfinished)),
@@ -54,13 +55,14 @@ pub fn tell(
     (begin, legible(&next))
 }
 
-fn after_error(told: Texts, of: &Of, now: Option<&Now>, outcome: Option<&Outcome>) -> String {
+fn after_error(told: Texts, request: &Request<'_>, now: Option<&Now>, outcome: Option<&Outcome>) -> String {
+    let session = request.keyed().map(|keyed| &keyed.session);
     match outcome {
         _ if told.sqlstate() == "ID012" => told.hint,
-        _ if of.session_ended == Some("dropped") => {
+        _ if session.is_some_and(|session| session.dropped_at.is_some()) => {
             "Find out why the session was dropped. Its owner makes it again with idem_create_session() and the same options; what is kept of its requests counts again then.".into()
         }
-        _ if of.kind != "inbox" => told.hint,
+        _ if session.is_none_or(|session| !session.inbox) => told.hint,
         Some(outcome) if !outcome.expired => "Nothing: it was seen, so idem_once() says false.".into(),
         _ if now.is_some() => while_held(now),
         _ => "It was not seen here, or so long ago that this has expired, or it was forgotten (see audit_trail): idem_once() says true and notes it.".into(),
