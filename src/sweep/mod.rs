@@ -6,12 +6,9 @@
 //! ours waits for what becomes of them.
 
 mod abandoned;
-mod due;
 mod long;
-mod look;
 mod orphans;
 mod parts;
-pub mod progress;
 mod ring;
 mod sessions;
 mod tombstones;
@@ -26,7 +23,8 @@ use crate::pg;
 use crate::store::persistence;
 use crate::store::sweep as noted;
 use parts::Done;
-use progress::Progress;
+
+pub use parts::Progress;
 
 /// A step of the sweep.
 #[derive(Clone, Copy)]
