@@ -51,7 +51,8 @@ fn note_sweep() {
 #[pg_extern(schema = "idempotence", volatile, parallel_unsafe)]
 fn last_sweep() -> Option<Timestamptz> {
     let by_hand = sweep::by_hand_at(false).max(sweep::by_hand_at(true));
-    by_hand.max(board::last_visit(pg::current_database())).map(Timestamptz)
+    let visited = board::visits().remove(&pg::current_database().to_u32());
+    by_hand.max(visited.and_then(|visited| visited.swept_at)).map(Timestamptz)
 }
 
 /// When this database was last swept by hand while no worker came; NULL when that is not known.

@@ -44,7 +44,6 @@ pub extern "C-unwind" fn idempotence_launcher(_argument: pg_sys::Datum) {
     unsafe {
         pg_sys::BackgroundWorkerInitializeConnection(std::ptr::null(), std::ptr::null(), 0);
         pg_sys::before_shmem_exit(Some(leave), pg_sys::Datum::null());
-        board::note_launcher(pg_sys::MyProcPid);
     }
     board::note_start();
     let mut launcher = Launcher::default();
@@ -64,7 +63,7 @@ pub extern "C-unwind" fn idempotence_launcher(_argument: pg_sys::Datum) {
 
 #[pg_guard]
 unsafe extern "C-unwind" fn leave(_code: i32, _argument: pg_sys::Datum) {
-    board::note_launcher(0);
+    board::open().launcher = 0;
 }
 
 /// Lists the databases that can be visited: all except templates, databases that allow no connections, and
