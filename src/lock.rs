@@ -129,7 +129,7 @@ impl Tag {
 
     /// Takes the lock if no other transaction holds or shares it; gives whether it did.
     pub fn try_acquire(&self) -> bool {
-        self.acquire_as_transaction(Mode::Alone, true)
+        self.acquire(Some(0))
     }
 
     /// Takes the lock, waiting for it up to `wait_us` (`None`: for ever); gives whether it did.
@@ -159,15 +159,9 @@ impl Tag {
         self.try_acquire() || pg::retry(wait_us, |attempt_us| self.acquire(Some(attempt_us)))
     }
 
-    /// Waits up to `wait_us` until no other transaction holds or shares the lock; gives whether that came true. The
-    /// lock is not taken.
-    pub fn wait_until_free(&self, wait_us: Option<i64>) -> bool {
-        pg::retry(wait_us, |_| !self.is_held_by_another())
-    }
-
     /// Shares the lock if no other transaction holds it exclusively; gives whether it did.
     pub fn try_share(&self) -> bool {
-        self.acquire_as_transaction(Mode::Shared, true)
+        self.share(Some(0))
     }
 
     /// Shares the lock, waiting as [`Tag::acquire`] does.
@@ -238,8 +232,8 @@ impl Tag {
         self.wait_for_holders(Mode::Shared, wait_us)
     }
 
-    /// Waits up to `wait_us` until no other transaction holds or shares the lock; gives whether that came true. Unlike
-    /// [`Tag::wait_until_free`] it waits for the end of the holder, so that a deadlock is found. The lock is not taken.
+    /// Waits up to `wait_us` until no other transaction holds or shares the lock; gives whether that came true. It waits
+    /// for the end of the holder, so that a deadlock is found. The lock is not taken.
     pub fn wait_for_end_of_holder(&self, wait_us: Option<i64>) -> bool {
         wait_us != Some(0) && self.wait_for_holders(Mode::Alone, wait_us)
     }
@@ -260,21 +254,15 @@ impl Tag {
     }
 
     fn acquire_in(&self, mode: Mode, wait_us: Option<i64>) -> bool {
-        match wait_us {
-            Some(0) => self.acquire_as_transaction(mode, true),
-            _ => {
-                let acquire = || noting_deadlocks(|| self.acquire_as_transaction(mode, false));
-                pg::bounded(wait_us, acquire).unwrap_or(false)
-            }
-        }
-    }
-
-    fn acquire_as_transaction(&self, mode: Mode, dont_wait: bool) -> bool {
-        as_transaction(|| {
+        let acquire = |dont_wait| {
             // SAFETY: the tag is valid.
-            let result = unsafe { pg_sys::LockAcquire(&self.0, mode as i32, false, dont_wait) };
+            let result = as_transaction(|| unsafe { pg_sys::LockAcquire(&self.0, mode as i32, false, dont_wait) });
             result != pg_sys::LockAcquireResult::LOCKACQUIRE_NOT_AVAIL
-        })
+        };
+        if wait_us == Some(0) {
+            return acquire(true);
+        }
+        pg::bounded(wait_us, || noting_deadlocks(|| acquire(false))).unwrap_or(false)
     }
 
     fn release_in(&self, mode: Mode) {
