@@ -74,11 +74,6 @@ impl List {
         self.open > 0
     }
 
-    /// Whether the request is open.
-    pub fn holds(&self, key: RequestKey<'_>) -> bool {
-        self.newest(key).is_some_and(|(_, entry)| entry.is_open())
-    }
-
     /// The request, if it is open; otherwise why it cannot be recorded, checkpointed or released.
     pub fn find(&self, key: RequestKey<'_>) -> Result<OpenRequest, Missing> {
         let (_, entry) = self.newest(key).ok_or(Missing::Begin)?;
@@ -163,7 +158,7 @@ impl List {
         if self.open == 0 {
             return None;
         }
-        let unrecorded = || self.entries.iter().filter(|entry| entry.is_unrecorded());
+        let unrecorded = || self.entries.iter().filter(|entry| entry.state == State::Begun);
         Some((unrecorded().next()?.name(), unrecorded().map(|entry| entry.session.clone()).collect()))
     }
 
@@ -220,7 +215,7 @@ impl List {
             Some(Change::Begun) => {
                 // All other changes to the entry came later and are already undone.
                 if let Some(entry) = self.entries.pop() {
-                    debug_assert!(entry.is_unrecorded(), "an entry goes as it came");
+                    debug_assert!(entry.state == State::Begun, "an entry goes as it came");
                     tell(entry.place, None);
                     self.open -= 1;
                     if let Some(index) = &mut self.index {
@@ -323,7 +318,7 @@ mod tests {
         list.finish(R, State::Released, 1);
         assert!(matches!(list.find(R), Err(Missing::Released)));
         begin(&mut list, "r", 2);
-        assert!(list.holds(R) && list.under(&Digest([0; 16]), 0).is_some());
+        assert!(list.find(R).is_ok() && list.under(&Digest([0; 16]), 0).is_some());
         list.finish(R, State::Recorded, 2);
         assert!(matches!(list.find(R), Err(Missing::Recorded)));
         list.roll_back(2, |_, _| {});
@@ -372,7 +367,7 @@ mod tests {
         let (count, calls) = (30_000, 10);
         for n in 0..count {
             let name = n.to_string();
-            assert!(!list.holds(key(&name)) && list.standing("", "", &name).is_none());
+            assert!(list.find(key(&name)).is_err() && list.standing("", "", &name).is_none());
             begin(&mut list, &name, 2);
             match n % 3 {
                 // A savepoint that is released, one that is rolled back, and one in which it is recorded.
