@@ -7,7 +7,7 @@ use crate::error::{Error, OWN_SQLSTATES, or_raise};
 use crate::model::StandingSession;
 use crate::monitor;
 use crate::monitor::in_flight::Named;
-use crate::monitor::{Key, NotedError, Tally, counters, errors, in_flight};
+use crate::monitor::{Key, NotedError, Tally, counters, in_flight};
 use crate::pg::{self, Rows, Timestamptz};
 use crate::sessions::resolve;
 use crate::store::audit;
@@ -162,7 +162,7 @@ fn errors() -> Rows {
                 .is_some_and(|session| session.created_at <= error.at && resolve::may_use(session.owner, session.usable_by))
     };
     let named = |name: String| (!name.is_empty()).then_some(name);
-    let rows = errors::read().into_iter().filter(sees).map(|error| {
+    let rows = monitor::errors().into_iter().filter(sees).map(|error| {
         vec![
             Timestamptz(error.at).into_datum(),
             named(error.session.get()).into_datum(),
