@@ -24,8 +24,6 @@ const COUNTED_WITH_OTHERS: u32 = 32;
 /// This backend's cells.
 struct Mine {
     cells: &'static Cells,
-    /// The keys of the cells.
-    keys: [Key; CELLS],
     /// The session that was counted last, and the cell that counted for it: its own, or that for others.
     asked: Key,
     last: usize,
@@ -39,17 +37,16 @@ impl Mine {
     fn attach(area: &'static Area) -> Option<Mine> {
         let cells = &area.cells[pg::backend_place()?];
         // A backend that has ended may have left counters in them. They stay what they are.
-        let keys = std::array::from_fn(|cell| cells[cell].key());
-        Some(Mine { cells, keys, asked: keys[0], last: 0, left: 0, next: 0 })
+        Some(Mine { cells, asked: cells[0].key(), last: 0, left: 0, next: 0 })
     }
 
     fn cell(&mut self, key: Key, area: &Area) -> &Cell {
         if self.asked != key {
             (self.asked, self.left) = (key, 0);
-        } else if self.keys[self.last] == key {
+        } else if self.cells[self.last].key() == key {
             return &self.cells[self.last];
         }
-        self.last = match self.keys.iter().position(|other| *other == key) {
+        self.last = match self.cells.iter().position(|cell| cell.key() == key) {
             Some(cell) => cell,
             None if self.left > 0 => self.last,
             None => self.take(key, area),
@@ -66,7 +63,7 @@ impl Mine {
         let counting = tallies.tally(key, now_us);
         if counting != key {
             self.left = COUNTED_WITH_OTHERS;
-            if let Some(cell) = self.keys.iter().position(|other| *other == counting) {
+            if let Some(cell) = self.cells.iter().position(|cell| cell.key() == counting) {
                 return cell;
             }
         }
@@ -74,7 +71,6 @@ impl Mine {
         self.next = (number + 1) % CELLS;
         tallies.move_from(&self.cells[number], now_us);
         self.cells[number].set_key(counting);
-        self.keys[number] = counting;
         number
     }
 }
