@@ -59,7 +59,9 @@ impl Step {
         }),
         Step::new("leases", |name| take_part(name, RARELY_US, "abandoned leases deleted", abandoned::delete_leases)),
         // Makes restored tables logged or unlogged, as was chosen.
-        Step::new("persistence", |_| apply_persistence()),
+        Step::new("persistence", |_| {
+            Ok(Progress::counted(persistence::apply_choices()?, "tables made logged or unlogged", false))
+        }),
         // Takes dropped roles out of sessions.
         Step::new("owners", |name| {
             take_part(name, RARELY_US, "sessions with a role that is gone", sessions::clear_owners)
@@ -181,11 +183,6 @@ fn delete_in_journal() -> Result<Progress, Error> {
             Progress { done: Vec::new(), delayed, more }
         }
     })
-}
-
-fn apply_persistence() -> Result<Progress, Error> {
-    let changed = persistence::apply_choices()?;
-    Ok(Progress::counted(changed, "tables made logged or unlogged", false))
 }
 
 /// Notes the end of a sweep by hand.

@@ -147,7 +147,14 @@ impl Launcher {
                 pg::log_line("idempotence could not list the databases", &said, "Look at the message.")
             }
         }
-        self.hear_announcements();
+        // Databases in which a backend has found the extension in this library's version, where the last visit did not.
+        for oid in board::take_announced() {
+            if let Some(database) = self.databases.get_mut(&oid)
+                && matches!(database.ended, Ended::NotInstalled | Ended::OtherVersion)
+            {
+                database.due = None;
+            }
+        }
         let now = Some(Instant::now());
         let due: Vec<u32> = self.databases.iter().filter(|(_, is)| is.due <= now).map(|(oid, _)| *oid).collect();
         for oid in due {
@@ -207,18 +214,6 @@ impl Launcher {
                     "The setting idempotence.databases names it. Templates and databases that allow no connections are not visited.",
                     "Correct the setting, or make the database.",
                 );
-            }
-        }
-    }
-
-    /// Makes databases due in which a backend has found the extension in this library's version, where the last
-    /// visit did not.
-    fn hear_announcements(&mut self) {
-        for oid in board::take_announced() {
-            if let Some(database) = self.databases.get_mut(&oid)
-                && matches!(database.ended, Ended::NotInstalled | Ended::OtherVersion)
-            {
-                database.due = None;
             }
         }
     }
