@@ -14,7 +14,7 @@ use pgrx::prelude::*;
 #[pg_extern(schema = "idempotence", volatile, parallel_unsafe)]
 fn sweep_step(step: Option<&str>) -> Option<bool> {
     let name = or_raise(required("step", step));
-    let step = Step::named(name).unwrap_or_else(|| {
+    let step = Step::ALL.into_iter().find(|step| step.name == name).unwrap_or_else(|| {
         let names = Step::ALL.map(|step| step.name).join(", ");
         Error::Invalid {
             message: format!("there is no step \"{name}\" of the sweep"),

@@ -80,11 +80,6 @@ impl Step {
         Step { name, work }
     }
 
-    /// The step of that name.
-    pub fn named(name: &str) -> Option<Step> {
-        Step::ALL.into_iter().find(|step| step.name == name)
-    }
-
     /// Whether it is the one on the tables of users.
     pub fn is_on_journals(&self) -> bool {
         self.name == "journals"

@@ -74,8 +74,7 @@ pub fn find(
          ORDER BY t.ctid LIMIT $1",
         table.name()
     );
-    let mut all: Vec<DatumWithOid<'_>> = vec![(limit as i64).into()];
-    all.extend(arguments);
+    let all: Vec<_> = [(limit as i64).into()].into_iter().chain(arguments).collect();
     let rows = sql::pairs::<Uuid, String>(&query, &all)?;
     let next = match rows.last().and_then(|(_, ctid)| Cursor::behind(ctid)) {
         Some(last) if rows.len() >= limit => Some(last),

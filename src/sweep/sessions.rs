@@ -86,27 +86,23 @@ fn end_if_silent(id: &SessionId) -> bool {
 pub fn delete_ended() -> Result<Progress, Error> {
     let batch = guc::sweep_batch();
     let before_us = pg::now_us().saturating_sub(guc::retention_us());
+    // The longest ended first.
+    let query = "
+        SELECT s.id FROM idempotence.session s
+        WHERE s.name IS NULL AND s.ended_at OPERATOR(pg_catalog.<=) $2
+        ORDER BY s.ended_at LIMIT $1 OFFSET $3";
     // What others have locked hides nothing behind it. For each such row they hold a lock on its lane, so there are few.
     let mut looked_at = 0;
     loop {
-        let ended = ended_before(before_us, batch, looked_at)?;
+        let arguments = [(batch as i64).into(), Timestamptz(before_us).into(), (looked_at as i64).into()];
+        let found = sql::column::<Uuid>(query, &arguments)?;
+        let ended: Vec<SessionId> = found.iter().map(|id| *id.as_bytes()).collect();
         let (rows, deleted) = if ended.is_empty() { (0, 0) } else { delete(&ended, batch)? };
         looked_at += ended.len();
         if rows > 0 || ended.len() < batch {
             return Ok(Progress::counted(deleted, "ended client sessions deleted", rows >= batch));
         }
     }
-}
-
-/// Finds at most `limit` client sessions that ended at this moment or before, the longest ended first. The first `skipped` are
-/// left out.
-fn ended_before(us: i64, limit: usize, skipped: usize) -> Result<Vec<SessionId>, Error> {
-    let query = "
-        SELECT s.id FROM idempotence.session s
-        WHERE s.name IS NULL AND s.ended_at OPERATOR(pg_catalog.<=) $2
-        ORDER BY s.ended_at LIMIT $1 OFFSET $3";
-    let arguments = [(limit as i64).into(), Timestamptz(us).into(), (skipped as i64).into()];
-    Ok(sql::column::<Uuid>(query, &arguments)?.iter().map(|id| *id.as_bytes()).collect())
 }
 
 /// Deletes at most `limit` rows that ended sessions leave behind: replies first, then streams, and when none
