@@ -32,7 +32,7 @@ pub fn take(owner: pg_sys::Oid, kind: Kind) -> Result<(), Error> {
         return Err(Error::LimitExceeded { what, found: format!("{count}{counted}"), limit: limit.to_string(), hint });
     }
     let allowance = Allowance::after_count(limit, count, pg::max_backends(), now_us, pg::now_us());
-    cache::with(|cache| cache.quota.put((owner, kind), allowance));
+    cache::with(|cache| cache::put(&mut cache.quota, (owner, kind), allowance));
     Ok(())
 }
 

@@ -132,7 +132,7 @@ pub fn even_dropped(name: &str) -> Option<Rc<StandingSession>> {
         },
         |cache, session| {
             if let Some(session) = session {
-                cache.standing.put(session.name.clone(), session);
+                cache::put(&mut cache.standing, session.name.clone(), session);
             }
         },
     )
@@ -227,7 +227,7 @@ fn remembered_by_id(id: &SessionId) -> Option<Rc<ClientSession>> {
         },
         |cache, session| {
             if let Some(session) = session {
-                cache.clients.put(session.id, session);
+                cache::put(&mut cache.clients, session.id, session);
             }
         },
     )

@@ -34,12 +34,12 @@ pub fn save(session: &ClientSession) -> Result<(), Error> {
 }
 
 fn is_saved(session: &ClientSession) -> bool {
-    if cache::with(|cache| cache.saved.get(&session.id).is_some()) {
+    if cache::with(|cache| cache.saved.contains_key(&session.id)) {
         return true;
     }
     let Some(saved) = client::find(&session.id) else { return false };
     if saved.committed {
-        cache::with(|cache| cache.saved.put(session.id, ()));
+        cache::with(|cache| cache::put(&mut cache.saved, session.id, ()));
     }
     true
 }

@@ -22,7 +22,6 @@ use crate::store::invalidation::{self, Changes};
 use crate::store::tuple::Hint;
 use crate::store::way::Way;
 use pgrx::pg_sys;
-use std::borrow::Borrow;
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::ops::Range;
@@ -62,7 +61,7 @@ impl Other {
     }
 }
 
-/// All that is remembered.
+/// All that is remembered. Entries are added to its maps by [`put`].
 #[derive(Default)]
 pub struct Cache {
     /// The count of messages up to which the cache is true.
@@ -76,17 +75,17 @@ pub struct Cache {
     /// The key of the digests.
     pub secret: Option<Secret>,
     /// Standing sessions by name.
-    pub standing: BoundedMap<String, Rc<StandingSession>>,
+    pub standing: HashMap<String, Rc<StandingSession>>,
     /// Client sessions by id: the part of each that never changes.
-    pub clients: BoundedMap<SessionId, Rc<ClientSession>>,
+    pub clients: HashMap<SessionId, Rc<ClientSession>>,
     /// Client sessions that are known to have a row in `session`. They keep it at least until they have ended.
-    pub saved: BoundedMap<SessionId, ()>,
+    pub saved: HashMap<SessionId, ()>,
     /// Where the rows of client sessions at work stood.
-    pub at_work: BoundedMap<SessionId, Hint>,
+    pub at_work: HashMap<SessionId, Hint>,
     /// Where the lease stood that was last found or written.
     pub lease: Option<(Digest, Hint)>,
     /// How many more sessions of a kind each owner may have.
-    pub quota: BoundedMap<(pg_sys::Oid, Kind), Allowance>,
+    pub quota: HashMap<(pg_sys::Oid, Kind), Allowance>,
 }
 
 impl Cache {
@@ -98,42 +97,18 @@ impl Cache {
         if changes.ring {
             self.pointer = None;
         }
-        self.standing.0.retain(|_, session| !changes.include(&session.id));
+        self.standing.retain(|_, session| !changes.include(&session.id));
     }
 }
-
-/// A map of at most `ENTRIES_MAX` entries. If one more is added, it forgets all former entries.
-pub struct BoundedMap<K, V>(HashMap<K, V>);
 
 const ENTRIES_MAX: usize = 1000;
 
-impl<K, V> Default for BoundedMap<K, V> {
-    fn default() -> BoundedMap<K, V> {
-        BoundedMap(HashMap::new())
+/// Remembers one more entry of a map. A map that is full forgets all former ones.
+pub fn put<K: Eq + Hash, V>(map: &mut HashMap<K, V>, key: K, value: V) {
+    if map.len() >= ENTRIES_MAX {
+        map.clear();
     }
-}
-
-impl<K: Eq + Hash, V> BoundedMap<K, V> {
-    /// The value remembered for a key.
-    pub fn get<Q: Eq + Hash + ?Sized>(&self, key: &Q) -> Option<&V>
-    where
-        K: Borrow<Q>,
-    {
-        self.0.get(key)
-    }
-
-    /// As [`BoundedMap::get`], to change the value.
-    pub fn get_mut(&mut self, key: &K) -> Option<&mut V> {
-        self.0.get_mut(key)
-    }
-
-    /// Remembers a value.
-    pub fn put(&mut self, key: K, value: V) {
-        if self.0.len() >= ENTRIES_MAX {
-            self.0.clear();
-        }
-        self.0.insert(key, value);
-    }
+    map.insert(key, value);
 }
 
 static CACHE: Own<Cache> = Own::new();

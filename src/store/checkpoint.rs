@@ -80,11 +80,11 @@ fn read(row: &Columns<'_>, probe: &Probe<'_>) -> Result<StoredCheckpoint, Error>
     }
     let broken = || Error::Corrupted { message: format!("the checkpoint of {} lacks a value", name()) };
     let checkpoint = Checkpoint {
-        point: row.text(POINT).ok_or_else(broken)?,
+        point: row.get(POINT).ok_or_else(broken)?,
         state: row.jsonb(STATE),
         fingerprint: row.uuid(FINGERPRINT),
-        written_at: row.int8(WRITTEN_AT).ok_or_else(broken)?,
-        last: row.int8(LAST),
+        written_at: row.get(WRITTEN_AT).ok_or_else(broken)?,
+        last: row.get(LAST),
     };
     Ok(StoredCheckpoint { checkpoint, visible: row.visible() })
 }

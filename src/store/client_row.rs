@@ -35,14 +35,14 @@ impl ClientColumns {
         let id = row.uuid(self.id)?;
         Some(ClientSession {
             id,
-            name: identity::client_session_name(&id, row.text(self.node).as_deref()),
-            owner: row.oid(self.owner)?,
-            client: row.text(self.client),
+            name: identity::client_session_name(&id, row.get::<String>(self.node).as_deref()),
+            owner: row.get(self.owner)?,
+            client: row.get(self.client),
             request_id: row.uuid(self.request_id),
             order: Order::of_letter(row.char(self.ordering)?)?,
-            window: row.int4(self.window_size)?,
+            window: row.get(self.window_size)?,
             timeout_us: row.interval_us(self.timeout)?,
-            created_at: row.int8(self.created_at)?,
+            created_at: row.get(self.created_at)?,
         })
     }
 
@@ -69,7 +69,7 @@ impl ClientColumns {
         read: impl Fn(&Tuple<'rel, N>) -> Option<T>,
     ) -> Option<(T, Tid<'rel>)> {
         let read = |row: &Tuple<'rel, N>| Some((read(row)?, row.at()));
-        table.find_changing(self.by_id, &mut [uuid_equals(number(self.id), id)], read)
+        table.find_changing(self.by_id, &mut [uuid_equals(self.id, id)], read)
     }
 
     /// Finds the session that a registration of an owner finds: by the client's name one that has not ended, by the id of the
@@ -83,18 +83,13 @@ impl ClientColumns {
     ) -> Option<ClientSession> {
         let (index, mut keys) = match by {
             KnownBy::Client(client) => {
-                let keys = vec![oid_equals(number(self.owner), owner), text_equals(number(self.client), client)];
-                let open = self.ended_at.map(|column| is_null(number(column)));
+                let keys = vec![oid_equals(self.owner, owner), text_equals(self.client, client)];
+                let open = self.ended_at.map(|column| is_null(column));
                 (self.by_client, keys.into_iter().chain(open).collect())
             }
-            KnownBy::RequestId(id) => (self.by_request_id, vec![uuid_equals(number(self.request_id), id)]),
+            KnownBy::RequestId(id) => (self.by_request_id, vec![uuid_equals(self.request_id, id)]),
         };
         let read = |row: &Tuple<'_, N>| self.read(row).filter(|session| session.owner == owner);
         Rel::open(table, Access::Read).find(Some(index), &mut keys, Snapshot::LatestMvcc, read)
     }
-}
-
-/// The number of a column in a scan key, where columns are counted from 1.
-fn number(column: usize) -> i16 {
-    column as i16 + 1
 }

@@ -29,11 +29,11 @@ pub(super) fn times(segment: &Rel, closed_at: i64) -> Option<Range<i64>> {
     let mut fresh = begin..begin.checked_add(LENGTH_US)?;
     let now_us = pg::now_us();
     let (first, end) = (time_key::earliest(fresh.start)?, time_key::earliest(fresh.end)?);
-    let keys = &mut [uuid_at_least(DIGEST as i16 + 1, &first), uuid_below(DIGEST as i16 + 1, &end)];
+    let keys = &mut [uuid_at_least(DIGEST, &first), uuid_below(DIGEST, &end)];
     let mut rows = 0;
     let too_many = segment.find(Some(segment.table.by_digest()), keys, Snapshot::LatestMvcc, |row: &Columns<'_>| {
         // What is left is the time around now that has no key.
-        match row.text(KEY).and_then(|key| time_key::parse(&key)).map(|id| time_key::time_us(&id)) {
+        match row.get::<String>(KEY).and_then(|key| time_key::parse(&key)).map(|id| time_key::time_us(&id)) {
             Some(made_at) if made_at <= now_us => fresh.start = fresh.start.max(made_at + 1),
             Some(made_at) => fresh.end = fresh.end.min(made_at),
             None => {}

@@ -179,7 +179,7 @@ fn stands_in(table: &Rel, session: &StandingSession, key: &Key<'_>, now_us: i64)
             Some(RowState::Committed { changing: None }) => break,
         }
     }
-    let lives = |row: &Columns<'_>| (row.int8(EXPIRES_AT)? > now_us).then(|| row.visible());
+    let lives = |row: &Columns<'_>| (row.get::<i64>(EXPIRES_AT)? > now_us).then(|| row.visible());
     match table.find_digest(&key.digest, Snapshot::LatestMvcc, lives) {
         Some(true) => Ok(true),
         Some(false) => Err(Error::Unserializable(RequestName::new(&session.name, key.key))),

@@ -81,8 +81,8 @@ pub fn holder(of: Stream<'_>, lock: &Digest) -> Option<Holder> {
     let table = seldom::open(Table::Lease)?;
     table.find_digest(lock, Snapshot::LatestMvcc, |row: &Columns<'_>| {
         let is_of = row.uuid(SESSION).as_ref() == Some(of.session);
-        let (role, until) = (row.text(HOLDER)?, row.int8(LEASED_UNTIL)?);
-        is_of.then(|| Holder { role, application: row.text(APPLICATION).unwrap_or_default(), until })
+        let (role, until) = (row.get(HOLDER)?, row.get(LEASED_UNTIL)?);
+        is_of.then(|| Holder { role, application: row.get(APPLICATION).unwrap_or_default(), until })
     })
 }
 
@@ -122,7 +122,7 @@ fn remember(table: &Rel, lock: &Digest, at: Option<Tid<'_>>) {
 
 fn read(row: &Columns<'_>, of: Stream<'_>) -> Result<StoredLease, Error> {
     let broken = || Error::Corrupted { message: "a row of table \"idempotence.lease\" lacks a value".into() };
-    let number = |column| row.int8(column).ok_or_else(broken);
+    let number = |column| row.get(column).ok_or_else(broken);
     // As with outcomes, the digest only leads to the row.
     if row.uuid(SESSION).as_ref() != Some(of.session) || !row.text_is(STREAM, of.name) {
         return Err(Error::Corrupted { message: "a lease is kept under the lock of another request".into() });
@@ -130,12 +130,12 @@ fn read(row: &Columns<'_>, of: Stream<'_>) -> Result<StoredLease, Error> {
     Ok(StoredLease {
         lease: Lease {
             token: number(TOKEN)?,
-            attempt: row.int4(ATTEMPT).ok_or_else(broken)?,
+            attempt: row.get(ATTEMPT).ok_or_else(broken)?,
             begun_at: number(BEGUN_AT)?,
             until: number(LEASED_UNTIL)?,
         },
-        request: row.text(REQUEST).ok_or_else(broken)?,
-        last: row.int8(LAST),
+        request: row.get(REQUEST).ok_or_else(broken)?,
+        last: row.get(LAST),
         fingerprint: row.uuid(FINGERPRINT),
         visible: row.visible(),
     })
@@ -235,18 +235,18 @@ pub fn count(role: pg_sys::Oid, enough: i64) -> i64 {
 
 /// The greatest number of a stream that has a lease, run out or not; 0: none has.
 pub fn greatest_number(of: Stream<'_>) -> i64 {
-    let last = |row: &Columns<'_>| row.int8(LAST).filter(|_| row.text_is(STREAM, of.name));
+    let last = |row: &Columns<'_>| row.get::<i64>(LAST).filter(|_| row.text_is(STREAM, of.name));
     of_session(of.session, last).into_iter().max().unwrap_or(0)
 }
 
 /// When the last lease of a session runs out that has not run out at `now_us`; `None`: it has no such lease.
 pub fn last_end(session: &SessionId, now_us: i64) -> Option<i64> {
-    of_session(session, |row| row.int8(LEASED_UNTIL).filter(|until| *until > now_us)).into_iter().max()
+    of_session(session, |row| row.get::<i64>(LEASED_UNTIL).filter(|until| *until > now_us)).into_iter().max()
 }
 
 /// The keys or first numbers that have a lease in a session, run out or not.
 pub fn keys_of(session: &SessionId) -> Vec<String> {
-    of_session(session, |row| row.text(REQUEST))
+    of_session(session, |row| row.get(REQUEST))
 }
 
 /// Whether the transaction's snapshot does not see a lease of the session.
@@ -257,6 +257,6 @@ pub fn any_unseen(session: &SessionId) -> bool {
 /// What `read` makes of every lease that a session has, as the latest snapshot sees it.
 fn of_session<T>(session: &SessionId, read: impl Fn(&Columns<'_>) -> Option<T>) -> Vec<T> {
     let Some(table) = seldom::open(Table::Lease) else { return Vec::new() };
-    let keys = &mut [uuid_equals(SESSION as i16 + 1, session)];
+    let keys = &mut [uuid_equals(SESSION, session)];
     table.all(Some(Index::LeaseSession), keys, Snapshot::LatestMvcc, read)
 }

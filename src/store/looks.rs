@@ -80,7 +80,7 @@ pub(super) struct DirtyScan<'rel> {
 impl<'rel> DirtyScan<'rel> {
     pub fn begin(table: &'rel Rel) -> DirtyScan<'rel> {
         // The digest is the first column of the table and of its index.
-        let key = uuid_equals(outcome_columns::DIGEST as i16 + 1, &[0; 16]);
+        let key = uuid_equals(outcome_columns::DIGEST, &[0; 16]);
         let mut scan = DirtyScan { table, key, scan: std::ptr::null_mut() };
         scan.start();
         scan

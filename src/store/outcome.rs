@@ -85,7 +85,8 @@ pub fn find(probe: &Probe<'_>, asked_at: i64, snapshot: Snapshot) -> Result<Opti
 
 /// The request's outcome in some table that lives at `now_us` and that this transaction has not inserted.
 pub fn find_of_others(probe: &Probe<'_>, now_us: i64) -> bool {
-    let lives = |row: &Columns<'_>| row.int8(EXPIRES_AT).filter(|expires_at| !row.is_ours() && *expires_at > now_us);
+    let lives =
+        |row: &Columns<'_>| row.get::<i64>(EXPIRES_AT).filter(|expires_at| !row.is_ours() && *expires_at > now_us);
     segment::all().any(|table| {
         let table = Rel::open(table, Access::Read);
         !table.is_empty() && table.find_digest(&probe.digest, Snapshot::Itself, lives).is_some()
@@ -122,7 +123,7 @@ pub(super) fn expires_at(row: &Columns<'_>, table: Table, probe: &Probe<'_>) -> 
         let name = RequestName::new(probe.session_name, probe.key);
         return Err(Error::Corrupted { message: format!("the outcome found for {name} is another request's") });
     }
-    row.int8(EXPIRES_AT).ok_or_else(|| broken(table))
+    row.get(EXPIRES_AT).ok_or_else(|| broken(table))
 }
 
 fn broken(table: Table) -> Error {
@@ -136,8 +137,8 @@ fn read(row: &Columns<'_>, table: Table, probe: &Probe<'_>) -> Result<StoredOutc
             class: row.char(CLASS).and_then(Class::of_letter).ok_or_else(|| broken(table))?,
             response: row.jsonb(RESPONSE),
             fingerprint: row.uuid(FINGERPRINT),
-            token: row.int8(TOKEN),
-            recorded_at: row.int8(RECORDED_AT).ok_or_else(|| broken(table))?,
+            token: row.get(TOKEN),
+            recorded_at: row.get(RECORDED_AT).ok_or_else(|| broken(table))?,
             expires_at: Some(expires_at),
             writer: row.writer(),
         },
@@ -182,7 +183,7 @@ pub fn redact(probe: &Probe<'_>) -> Result<Option<Class>, Error> {
         // As in clear().
         let table = Rel::open(name, Access::Write);
         if let Some((StoredOutcome { outcome, .. }, at)) = find_in(&table, probe, Snapshot::Itself)? {
-            let recorded_by = |row: &Columns<'_>| row.text(RECORDED_BY);
+            let recorded_by = |row: &Columns<'_>| row.get(RECORDED_BY);
             let recorded_by = table.find_digest(&probe.digest, Snapshot::Itself, recorded_by).unwrap_or_default();
             write::delete(&table, at);
             let lives_longer = |(kept, _): &(Outcome, String)| outcome.expires_at > kept.expires_at;

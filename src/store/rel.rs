@@ -151,7 +151,7 @@ impl Rel {
         snapshot: Snapshot,
         visit: impl FnMut(&Tuple<'rel, N>) -> Option<T>,
     ) -> Option<T> {
-        self.find(Some(self.table.by_digest()), &mut [uuid_equals(1, &digest.0)], snapshot, visit)
+        self.find(Some(self.table.by_digest()), &mut [uuid_equals(0, &digest.0)], snapshot, visit)
     }
 
     /// What `read` makes of each row that matches the keys and that the snapshot sees, without rows of which it gives
@@ -240,7 +240,7 @@ impl Rel {
 
     /// Whether the transaction's snapshot does not see a row of the session, whose id stands in this column.
     pub fn any_unseen<const N: usize>(&self, column: usize, session: &SessionId) -> bool {
-        let keys = &mut [uuid_equals(column as i16 + 1, session)];
+        let keys = &mut [uuid_equals(column, session)];
         self.find(None, keys, Snapshot::LatestMvcc, |row: &Tuple<'_, N>| (!row.visible()).then_some(())).is_some()
     }
 

@@ -81,11 +81,7 @@ fn find_in_slot<'rel>(
 }
 
 fn keys(stream: Stream<'_>, slot: i32) -> [pg_sys::ScanKeyData; 3] {
-    [
-        uuid_equals(SESSION as i16 + 1, stream.session),
-        text_equals(STREAM as i16 + 1, stream.name),
-        int4_equals(SLOT as i16 + 1, slot),
-    ]
+    [uuid_equals(SESSION, stream.session), text_equals(STREAM, stream.name), int4_equals(SLOT, slot)]
 }
 
 /// The replies that are kept in a stream.
@@ -98,11 +94,8 @@ pub fn in_stream(stream: Stream<'_>, with_outcome: WithOutcome, snapshot: Snapsh
     let mut below = i32::MAX;
     let mut failed = None;
     loop {
-        let keys = &mut [
-            uuid_equals(SESSION as i16 + 1, stream.session),
-            text_equals(STREAM as i16 + 1, stream.name),
-            int4_below(SLOT as i16 + 1, below),
-        ];
+        let keys =
+            &mut [uuid_equals(SESSION, stream.session), text_equals(STREAM, stream.name), int4_below(SLOT, below)];
         let is_end = table.visit_back(Index::Reply, keys, snapshot, |row: &Columns<'_>| {
             match read(&table, row, stream, with_outcome) {
                 Ok(reply) => {
@@ -125,7 +118,7 @@ fn read(table: &Rel, row: &Columns<'_>, stream: Stream<'_>, with_outcome: WithOu
         let message = format!("a reply of session \"{}\" lacks a value", Uuid::from_bytes(*stream.session));
         Error::Corrupted { message }
     };
-    let number = |column| row.int8(column).ok_or_else(broken);
+    let number = |column| row.get(column).ok_or_else(broken);
     let range = Range { first: number(FIRST)?, last: number(LAST)? };
     let class = match row.char(CLASS).ok_or_else(broken)? {
         DROPPED => None,
@@ -137,14 +130,14 @@ fn read(table: &Rel, row: &Columns<'_>, stream: Stream<'_>, with_outcome: WithOu
             class,
             response: row.jsonb(RESPONSE),
             fingerprint: row.uuid(FINGERPRINT),
-            token: row.int8(TOKEN),
+            token: row.get(TOKEN),
             recorded_at: number(RECORDED_AT)?,
             expires_at: None,
             writer: row.writer(),
         }),
         _ => None,
     };
-    let slot = row.int4(SLOT).ok_or_else(broken)?;
+    let slot = row.get(SLOT).ok_or_else(broken)?;
     let kept = Kept { range, slot, answers: class.is_some(), visible: row.visible() };
     Ok(Reply { kept, outcome, hint: table.hint(row.at()) })
 }
@@ -157,7 +150,7 @@ pub fn save(stream: Stream<'_>, slot: i32, range: Range, outcome: &Outcome, befo
     let columns = columns(stream, slot, range, outcome, &pg::current_role_name());
     let table = Rel::open(Table::Reply, Access::Write);
     let is_it = |row: &Columns<'_>| {
-        row.int4(SLOT) == Some(slot) && row.uuid(SESSION) == Some(*stream.session) && row.text_is(STREAM, stream.name)
+        row.get(SLOT) == Some(slot) && row.uuid(SESSION) == Some(*stream.session) && row.text_is(STREAM, stream.name)
     };
     let former = match before.and_then(|hint| table.look_at(hint, |row: &Columns<'_>| is_it(row).then_some(row.at()))) {
         None => find_in_slot(&table, stream, slot, WithOutcome::None, Snapshot::Itself)?.map(|(_, at)| at),
@@ -204,8 +197,10 @@ pub fn redact(stream: Stream<'_>, reply: &Reply, outcome: &Outcome) -> Result<()
     let table = Rel::open(Table::Reply, Access::Write);
     let now = find_in_slot(&table, stream, slot, WithOutcome::None, Snapshot::Itself)?;
     let Some((_, at)) = now.filter(|(now, _)| now.kept.range == range && now.kept.answers) else { return Ok(()) };
-    let recorded_by = table
-        .find(Some(Index::Reply), &mut keys(stream, slot), Snapshot::Itself, |row: &Columns<'_>| row.text(RECORDED_BY));
+    let recorded_by: Option<String> =
+        table.find(Some(Index::Reply), &mut keys(stream, slot), Snapshot::Itself, |row: &Columns<'_>| {
+            row.get(RECORDED_BY)
+        });
     let redacted = Outcome { response: None, ..*outcome };
     write::update(&table, at, &columns(stream, slot, range, &redacted, &recorded_by.unwrap_or_default()));
     Ok(())

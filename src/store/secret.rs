@@ -128,8 +128,8 @@ fn row_that_counts<'rel>(table: &'rel Rel) -> Result<KeyRow<'rel>, Error> {
     let rows = table.all(None, &mut [], Snapshot::LatestMvcc, |row: &Columns<'rel>| {
         Some(KeyRow {
             at: row.at(),
-            key: row.bytes(KEY)?.try_into().ok()?,
-            in_use: row.int8(IN_USE_SINCE).is_some(),
+            key: row.get::<Vec<u8>>(KEY)?.try_into().ok()?,
+            in_use: row.datum(IN_USE_SINCE).is_some(),
             committed: !row.is_ours(),
         })
     });

@@ -110,7 +110,7 @@ pub const FIRST: i16 = 0;
 pub fn sessions_restored_at() -> i64 {
     let table = Rel::open(Table::Segment, Access::Read);
     let at = table.find(None, &mut [], Snapshot::LatestMvcc, |row: &Columns<'_>| {
-        if row.int2(NUMBER)? == FIRST { row.int8(SESSIONS_AT) } else { None }
+        if row.get::<i16>(NUMBER)? == FIRST { row.get(SESSIONS_AT) } else { None }
     });
     at.unwrap_or_else(|| lost().raise())
 }
@@ -268,19 +268,19 @@ pub fn rows(ring: &Rel) -> Result<[Segment<'_>; 3], Error> {
 fn all_rows<'rel>(ring: &'rel Rel) -> Result<[Segment<'rel>; 3], Error> {
     let mut rows = ring.all(None, &mut [], Snapshot::LatestMvcc, |row: &Columns<'rel>| {
         Some(Segment {
-            number: row.int2(NUMBER)?.try_into().ok()?,
-            current: row.bool(CURRENT)?,
-            opened_at: row.int8(OPENED_AT)?,
-            closed_at: row.int8(CLOSED_AT),
-            wanted_us: row.int8(KEEP_US).filter(|wanted_us| *wanted_us != 0),
-            noted_end: row.int8(ENDS_AT),
-            looked_to: row.int8(LOOKED_TO),
-            looked_in: row.oid(LOOKED_IN)?,
-            looked_at: row.int8(LOOKED_AT),
-            opening: row.bool(OPENING)?,
+            number: row.get::<i16>(NUMBER)?.try_into().ok()?,
+            current: row.get(CURRENT)?,
+            opened_at: row.get(OPENED_AT)?,
+            closed_at: row.get(CLOSED_AT),
+            wanted_us: row.get(KEEP_US).filter(|wanted_us: &i64| *wanted_us != 0),
+            noted_end: row.get(ENDS_AT),
+            looked_to: row.get(LOOKED_TO),
+            looked_in: row.get(LOOKED_IN)?,
+            looked_at: row.get(LOOKED_AT),
+            opening: row.get(OPENING)?,
             is_ours: row.is_ours(),
-            restored: row.bool(RESTORED)?,
-            sessions_at: row.int8(SESSIONS_AT)?,
+            restored: row.get(RESTORED)?,
+            sessions_at: row.get(SESSIONS_AT)?,
             place: row.at(),
         })
     });

@@ -44,7 +44,7 @@ pub struct Live {
 }
 
 fn read(row: &Columns<'_>) -> Option<Live> {
-    Some(Live { session: ROW.read(row)?, last_seen: row.int8(LAST_SEEN)? })
+    Some(Live { session: ROW.read(row)?, last_seen: row.get(LAST_SEEN)? })
 }
 
 /// The session's row, if the session is at work. A standby finds none.
@@ -61,14 +61,14 @@ pub fn last_seen(id: &SessionId) -> Option<i64> {
         return None;
     }
     let table = Rel::open(Table::SessionLive, Access::Read);
-    let here = |row: &Columns<'_>| if row.uuid(ID)? == *id { row.int8(LAST_SEEN) } else { None };
+    let here = |row: &Columns<'_>| if row.uuid(ID)? == *id { row.get(LAST_SEEN) } else { None };
     let before = cache::with(|cache| cache.at_work.get(id).copied());
     if let Some(seen) = before.and_then(|hint| table.look_at(hint, here)) {
         return Some(seen);
     }
     let (seen, at) = ROW.find(&table, id, here)?;
     let hint = table.hint(at);
-    cache::with(|cache| cache.at_work.put(*id, hint));
+    cache::with(|cache| cache::put(&mut cache.at_work, *id, hint));
     Some(seen)
 }
 
@@ -83,10 +83,10 @@ pub fn count(owner: pg_sys::Oid) -> i64 {
     // A session's clock stands still while the server is down.
     let up_since = pg::up_since().unwrap_or(now_us);
     let table = Rel::open(Table::SessionLive, Access::Read);
-    let keys = &mut [oid_equals(OWNER as i16 + 1, owner)];
+    let keys = &mut [oid_equals(OWNER, owner)];
     let mut count = 0;
     table.find(Some(Index::SessionLiveClient), keys, Snapshot::LatestMvcc, |row: &Columns<'_>| -> Option<()> {
-        let has_run_out = runs_out_at(row.int8(LAST_SEEN)?.max(up_since), row.interval_us(TIMEOUT)?) <= now_us;
+        let has_run_out = runs_out_at(row.get::<i64>(LAST_SEEN)?.max(up_since), row.interval_us(TIMEOUT)?) <= now_us;
         // A lease keeps its session.
         count += i64::from(!has_run_out || lease::last_end(&row.uuid(ID)?, now_us).is_some());
         None

@@ -35,9 +35,9 @@ fn find_in<'rel>(table: &'rel Rel, stream: Stream<'_>) -> Option<(Marks, Tid<'re
     if table.is_empty() {
         return None;
     }
-    let keys = &mut [uuid_equals(SESSION as i16 + 1, stream.session), text_equals(STREAM as i16 + 1, stream.name)];
+    let keys = &mut [uuid_equals(SESSION, stream.session), text_equals(STREAM, stream.name)];
     table.find_changing(Index::Stream, keys, |row: &Columns<'rel>| {
-        let (acked, allocated) = (row.int8(ACKED)?, row.int8(ALLOCATED)?);
+        let (acked, allocated) = (row.get(ACKED)?, row.get(ALLOCATED)?);
         Some((Marks { acked, allocated, visible: row.visible(), noted: true }, row.at()))
     })
 }
@@ -46,7 +46,7 @@ fn find_in<'rel>(table: &'rel Rel, stream: Stream<'_>) -> Option<(Marks, Tid<'re
 pub fn count(session: &SessionId) -> usize {
     let table = Rel::open(Table::Stream, Access::Read);
     let mut count = 0;
-    let keys = &mut [uuid_equals(SESSION as i16 + 1, session)];
+    let keys = &mut [uuid_equals(SESSION, session)];
     table.find(Some(Index::Stream), keys, Snapshot::LatestMvcc, |row: &Columns<'_>| -> Option<()> {
         count += usize::from(!row.text_is(STREAM, ""));
         None

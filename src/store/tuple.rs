@@ -2,7 +2,7 @@
 
 use crate::error::Error;
 use crate::pg;
-use pgrx::pg_sys;
+use pgrx::{FromDatum, pg_sys};
 use std::marker::PhantomData;
 
 /// Defines a constant for each name: its place in the list, counted from 0.
@@ -155,34 +155,16 @@ impl<'rel, const N: usize> Tuple<'rel, N> {
         (!self.nulls[column]).then_some(self.values[column])
     }
 
-    /// A bigint, or a timestamptz in microseconds since 2000-01-01 UTC.
-    pub fn int8(&self, column: usize) -> Option<i64> {
-        self.datum(column).map(|datum| datum.value() as i64)
-    }
-
-    /// An integer.
-    pub fn int4(&self, column: usize) -> Option<i32> {
-        self.datum(column).map(|datum| datum.value() as i32)
-    }
-
-    /// A smallint.
-    pub fn int2(&self, column: usize) -> Option<i16> {
-        self.datum(column).map(|datum| datum.value() as i16)
+    /// The value of a column, copied; a timestamptz is an `i64`, in microseconds since 2000-01-01 UTC.
+    pub fn get<T: FromDatum>(&self, column: usize) -> Option<T> {
+        // SAFETY: the caller asks for the type that the column has. The scan keeps the table open and locked. The
+        // database's encoding is UTF-8, checked at CREATE EXTENSION.
+        unsafe { T::from_datum(self.values[column], self.nulls[column]) }
     }
 
     /// A `"char"`.
     pub fn char(&self, column: usize) -> Option<u8> {
         self.datum(column).map(|datum| datum.value() as u8)
-    }
-
-    /// A boolean.
-    pub fn bool(&self, column: usize) -> Option<bool> {
-        self.datum(column).map(|datum| datum.value() as u8 != 0)
-    }
-
-    /// A role.
-    pub fn oid(&self, column: usize) -> Option<pg_sys::Oid> {
-        self.datum(column).map(|datum| pg_sys::Oid::from(datum.value() as u32))
     }
 
     /// A uuid.
@@ -191,25 +173,9 @@ impl<'rel, const N: usize> Tuple<'rel, N> {
         self.datum(column).map(|datum| unsafe { *datum.cast_mut_ptr::<[u8; 16]>() })
     }
 
-    /// A text, copied.
-    pub fn text(&self, column: usize) -> Option<String> {
-        // SAFETY: a text is a varlena; the database's encoding is UTF-8, checked at CREATE EXTENSION.
-        self.datum(column).and_then(|datum| unsafe { <String as pgrx::FromDatum>::from_datum(datum, false) })
-    }
-
-    /// A bytea, copied.
-    pub fn bytes(&self, column: usize) -> Option<Vec<u8>> {
-        // SAFETY: a bytea is a varlena.
-        self.datum(column).and_then(|datum| unsafe { <Vec<u8> as pgrx::FromDatum>::from_datum(datum, false) })
-    }
-
     /// An interval, in microseconds.
     pub fn interval_us(&self, column: usize) -> Option<i64> {
-        // SAFETY: the datum of an interval is a pointer to its value in the row.
-        let interval = self
-            .datum(column)
-            .and_then(|datum| unsafe { <pgrx::datum::Interval as pgrx::FromDatum>::from_datum(datum, false) })?;
-        pg::interval_us(&interval)
+        self.get(column).as_ref().and_then(pg::interval_us)
     }
 
     /// A jsonb, copied out of the row and its TOAST table.
@@ -232,70 +198,75 @@ impl<'rel, const N: usize> Tuple<'rel, N> {
     }
 }
 
-/// The scan key `column = value` for a uuid column. Columns are counted from 1 here, as PostgreSQL counts them.
-pub fn uuid_equals(column: i16, value: &[u8; 16]) -> pg_sys::ScanKeyData {
+/// The scan key `column = value` for a uuid column.
+pub fn uuid_equals(column: usize, value: &[u8; 16]) -> pg_sys::ScanKeyData {
     equals(column, pg_sys::F_UUID_EQ, pg::uuid(value))
 }
 
 /// The scan key `column >= value` for a uuid column.
-pub fn uuid_at_least(column: i16, value: &[u8; 16]) -> pg_sys::ScanKeyData {
+pub fn uuid_at_least(column: usize, value: &[u8; 16]) -> pg_sys::ScanKeyData {
     compares(column, pg_sys::BTGreaterEqualStrategyNumber, pg_sys::F_UUID_GE, pg::uuid(value))
 }
 
 /// The scan key `column < value` for a uuid column.
-pub fn uuid_below(column: i16, value: &[u8; 16]) -> pg_sys::ScanKeyData {
+pub fn uuid_below(column: usize, value: &[u8; 16]) -> pg_sys::ScanKeyData {
     compares(column, pg_sys::BTLessStrategyNumber, pg_sys::F_UUID_LT, pg::uuid(value))
 }
 
 /// The scan key `column = value` for a text column in collation "C".
-pub fn text_equals(column: i16, value: &str) -> pg_sys::ScanKeyData {
+pub fn text_equals(column: usize, value: &str) -> pg_sys::ScanKeyData {
     equals(column, pg_sys::F_TEXTEQ, pg::text(value))
 }
 
 /// The scan key `column = value` for an integer column.
-pub fn int4_equals(column: i16, value: i32) -> pg_sys::ScanKeyData {
+pub fn int4_equals(column: usize, value: i32) -> pg_sys::ScanKeyData {
     equals(column, pg_sys::F_INT4EQ, value.into())
 }
 
 /// The scan key `column < value` for an integer column.
-pub fn int4_below(column: i16, value: i32) -> pg_sys::ScanKeyData {
+pub fn int4_below(column: usize, value: i32) -> pg_sys::ScanKeyData {
     compares(column, pg_sys::BTLessStrategyNumber, pg_sys::F_INT4LT, value.into())
 }
 
 /// The scan key `column = value` for a "char" column.
-pub fn char_equals(column: i16, value: u8) -> pg_sys::ScanKeyData {
+pub fn char_equals(column: usize, value: u8) -> pg_sys::ScanKeyData {
     equals(column, pg_sys::F_CHAREQ, (value as i8).into())
 }
 
 /// The scan key `column = value` for a column that holds a role.
-pub fn oid_equals(column: i16, value: pg_sys::Oid) -> pg_sys::ScanKeyData {
+pub fn oid_equals(column: usize, value: pg_sys::Oid) -> pg_sys::ScanKeyData {
     equals(column, pg_sys::F_OIDEQ, value.into())
 }
 
 /// The scan key `column IS NULL`.
-pub fn is_null(column: i16) -> pg_sys::ScanKeyData {
+pub fn is_null(column: usize) -> pg_sys::ScanKeyData {
     let flags = (pg_sys::SK_ISNULL | pg_sys::SK_SEARCHNULL) as i32;
     let none = pg_sys::InvalidOid;
     // SAFETY: ScanKeyEntryInitialize() fills the whole key. A key of this kind has neither function nor value.
     unsafe {
         let mut key = std::mem::zeroed();
         let (no_strategy, no_value) = (0, pg_sys::Datum::null());
-        pg_sys::ScanKeyEntryInitialize(&mut key, flags, column, no_strategy, none, none, none, no_value);
+        pg_sys::ScanKeyEntryInitialize(&mut key, flags, number(column), no_strategy, none, none, none, no_value);
         key
     }
 }
 
-fn equals(column: i16, function: u32, value: pg_sys::Datum) -> pg_sys::ScanKeyData {
+fn equals(column: usize, function: u32, value: pg_sys::Datum) -> pg_sys::ScanKeyData {
     compares(column, pg_sys::BTEqualStrategyNumber, function, value)
 }
 
-fn compares(column: i16, strategy: u32, function: u32, value: pg_sys::Datum) -> pg_sys::ScanKeyData {
+fn compares(column: usize, strategy: u32, function: u32, value: pg_sys::Datum) -> pg_sys::ScanKeyData {
     // SAFETY: ScanKeyInit() fills the whole key. The callers give the function that compares values of this type.
     unsafe {
         let mut key = std::mem::zeroed();
-        pg_sys::ScanKeyInit(&mut key, column, strategy as u16, function.into(), value);
+        pg_sys::ScanKeyInit(&mut key, number(column), strategy as u16, function.into(), value);
         key
     }
+}
+
+/// PostgreSQL counts columns from 1.
+fn number(column: usize) -> i16 {
+    column as i16 + 1
 }
 
 /// Raises an error if the table has not the extension's columns. Somebody may have added others behind them, and dropped

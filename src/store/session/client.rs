@@ -42,7 +42,7 @@ pub struct Saved {
 }
 
 fn read(row: &Columns<'_>) -> Option<Saved> {
-    let ended = match row.int8(ENDED_AT) {
+    let ended = match row.get(ENDED_AT) {
         Some(at) => Some((at, End::of_letter(row.char(ENDED)?)?)),
         None => None,
     };
@@ -64,7 +64,7 @@ pub fn find_registered(owner: pg_sys::Oid, by: KnownBy<'_>) -> Option<ClientSess
 pub fn count_ended_unsaved(owner: pg_sys::Oid) -> i64 {
     let table = Rel::open(Table::Session, Access::Read);
     let count = |end: End| {
-        let keys = &mut [oid_equals(OWNER as i16 + 1, owner), char_equals(ENDED as i16 + 1, end.letter(false))];
+        let keys = &mut [oid_equals(OWNER, owner), char_equals(ENDED, end.letter(false))];
         table.all(Some(Index::SessionEnded), keys, Snapshot::LatestMvcc, |_: &Columns<'_>| Some(())).len() as i64
     };
     End::ALL.into_iter().map(count).sum()

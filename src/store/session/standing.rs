@@ -15,7 +15,7 @@ use pgrx::pg_sys;
 /// The number of standing sessions of an owner, with their tombstones. Counting stops at `enough`.
 pub fn count(owner: pg_sys::Oid, enough: i64) -> i64 {
     let table = Rel::open(Table::Session, Access::Read);
-    let keys = &mut [oid_equals(OWNER as i16 + 1, owner), is_null(CLIENT as i16 + 1)];
+    let keys = &mut [oid_equals(OWNER, owner), is_null(CLIENT)];
     let mut count = 0;
     table.find(Some(Index::SessionClient), keys, Snapshot::LatestMvcc, |row: &Columns<'_>| {
         // The index has client sessions without a client's name under the same key.
@@ -34,29 +34,29 @@ pub fn find(name: &str) -> Option<(StandingSession, bool)> {
 /// The session or its tombstone, by its id.
 pub fn find_by_id(id: &SessionId) -> Option<StandingSession> {
     let table = Rel::open(Table::Session, Access::Read);
-    let keys = &mut [uuid_equals(ID as i16 + 1, id)];
+    let keys = &mut [uuid_equals(ID, id)];
     table.find(Some(Index::Session), keys, Snapshot::LatestMvcc, read)
 }
 
 fn find_in<'rel, T>(table: &'rel Rel, name: &str, read: impl Fn(&Columns<'rel>) -> Option<T>) -> Option<T> {
-    table.find_changing(Index::SessionName, &mut [text_equals(NAME as i16 + 1, name)], read)
+    table.find_changing(Index::SessionName, &mut [text_equals(NAME, name)], read)
 }
 
 fn read(row: &Columns<'_>) -> Option<StandingSession> {
     Some(StandingSession {
         id: row.uuid(ID)?,
-        name: row.text(NAME)?,
-        owner: row.oid(OWNER)?,
-        usable_by: row.oid(USABLE_BY).filter(|role| *role != pg_sys::InvalidOid),
-        require_payload: row.bool(REQUIRE_PAYLOAD)?,
-        inbox: row.bool(INBOX)?,
-        time_keys: row.bool(TIME_KEYS)?,
+        name: row.get(NAME)?,
+        owner: row.get(OWNER)?,
+        usable_by: row.get(USABLE_BY).filter(|role: &pg_sys::Oid| *role != pg_sys::InvalidOid),
+        require_payload: row.get(REQUIRE_PAYLOAD)?,
+        inbox: row.get(INBOX)?,
+        time_keys: row.get(TIME_KEYS)?,
         ttl_us: row.interval_us(TTL),
-        max_attempts: row.int4(MAX_ATTEMPTS),
-        node: row.text(NODE),
-        journal: row.text(JOURNAL),
-        created_at: row.int8(CREATED_AT)?,
-        dropped_at: row.int8(ENDED_AT),
+        max_attempts: row.get(MAX_ATTEMPTS),
+        node: row.get(NODE),
+        journal: row.get(JOURNAL),
+        created_at: row.get(CREATED_AT)?,
+        dropped_at: row.get(ENDED_AT),
     })
 }
 
