@@ -12,7 +12,7 @@ use crate::arguments::WAIT_BY_ARGUMENT;
 use crate::domain::decision::Decision;
 use crate::error::Error;
 use crate::guc;
-use crate::journal::row::Claimed;
+use crate::journal::row::{InJournal, slack_us};
 use crate::lock::Tag;
 use crate::open::{self, answered};
 use crate::pg::{self, Deadline, Durability, Jsonb};
@@ -20,7 +20,6 @@ use crate::requests::answer::Begun;
 use crate::requests::counting;
 use crate::requests::decide::{Aim, Asked, Decided};
 use crate::requests::find::Seeker;
-use crate::requests::journaled::{InJournal, slack_us};
 use crate::requests::keeping;
 use crate::requests::request::{self, Request};
 use crate::requests::start;
@@ -139,7 +138,7 @@ impl Asked<'_> {
             self.check_room()?;
         }
         loop {
-            let attempt = match &kept {
+            let attempt = match kept {
                 None => self.attempt_under_lock(deadline, &mut waiting)?,
                 Some(kept) => self.attempt_in_journal(kept, deadline, &mut vanished)?,
             };
@@ -189,8 +188,8 @@ impl Asked<'_> {
         let expires_at = keyed.expires_at_us(pg::now_us(), ttl_us).saturating_add(slack_us(ttl_us));
         match self.insert_claim(kept, expires_at, deadline)? {
             None => return Ok(Attempt::RanOut),
-            Some(Claimed::New) => return self.attempt_with_lock(deadline),
-            Some(Claimed::There) => {}
+            Some(true) => return self.attempt_with_lock(deadline),
+            Some(false) => {}
         }
         if let answered @ Attempt::Answered(_) = self.attempt_without_lock(Seeker::Beginner)? {
             return Ok(answered);
@@ -201,14 +200,9 @@ impl Asked<'_> {
         if *vanished > VANISHED_MAX { Err(kept.not_written()) } else { Ok(attempt) }
     }
 
-    /// Inserts the request's row; `None`: the wait for others at work on it ran out. Where that is an error in any case, no
+    /// Inserts the request's row, and gives whether it is new; `None`: the wait for others at work on it ran out. Where that is an error in any case, no
     /// subtransaction is needed.
-    fn insert_claim(
-        &self,
-        kept: &InJournal<'_>,
-        expires_at: i64,
-        deadline: Deadline,
-    ) -> Result<Option<Claimed>, Error> {
+    fn insert_claim(&self, kept: &InJournal<'_>, expires_at: i64, deadline: Deadline) -> Result<Option<bool>, Error> {
         if self.aim != Aim::Claim {
             return self.tentatively(deadline, || Ok(kept.claim(expires_at)), |_| true);
         }

@@ -2,7 +2,7 @@
 //! is checked here, beginning with the right to the session.
 //!
 //! `request.rs` resolves what a caller names: `keyed.rs` and `numbered.rs` are the two kinds. `keyed.rs` requests of a session with a journal have a
-//! row there, see `journaled.rs`; `keeping.rs` hides where things are kept. `find.rs` finds what
+//! row there, see `journal/row.rs`; `keeping.rs` hides where things are kept. `find.rs` finds what
 //! is kept of a request, `decide.rs` decides by it, and `start.rs` starts the request; `answer.rs` is what begin answers. `held.rs` finds the request that
 //! a call completes. `saving.rs` is what is stored along with a numbered request. `waiting.rs` waits for another
 //! holder, and `counting.rs` tells what is counted. The calls are in `begin.rs`, `claim.rs`, `settle.rs`, `finish.rs`
@@ -23,7 +23,6 @@ pub mod finish;
 pub mod held;
 pub mod import;
 pub mod imported;
-pub mod journaled;
 pub mod keeping;
 pub mod keyed;
 pub mod listing;
