@@ -240,7 +240,7 @@ impl Asked<'_> {
     /// Replays a committed outcome, if there is one. If there is none, nothing follows from that: whoever has the lock
     /// may just be recording it.
     fn attempt_without_lock(&self, seeker: Seeker) -> Result<Attempt, Error> {
-        match self.find_and_decide(seeker) {
+        match self.find_and_decide(seeker, false) {
             Ok(Some(Decided { decision: Decision::Replay, outcome: Some(outcome), .. })) => {
                 Ok(Attempt::Answered(Begun::Replay(outcome)))
             }
@@ -254,7 +254,7 @@ impl Asked<'_> {
     /// Replays or refuses: a standby and a read-only transaction cannot execute the request.
     fn replay_only(&self, deadline: Deadline) -> Result<Begun, Error> {
         loop {
-            match self.find_and_decide(Seeker::Beginner) {
+            match self.find_and_decide(Seeker::Beginner, false) {
                 Ok(Some(Decided { decision: Decision::Replay, outcome: Some(outcome), .. })) => {
                     return Ok(Begun::Replay(outcome));
                 }
@@ -292,24 +292,22 @@ impl Asked<'_> {
     }
 
     fn decide_and_start(&self, deadline: Deadline) -> Result<Attempt, Error> {
-        let Some(found) = self.find_and_decide_to_start()? else { return Ok(Attempt::SessionTaken) };
+        let Some(found) = self.find_and_decide(Seeker::LockHolder, true)? else { return Ok(Attempt::SessionTaken) };
         Ok(match (found.decision, found.outcome, &found.lease) {
             (Decision::Replay, Some(outcome), _) => Attempt::Answered(Begun::Replay(outcome)),
             (Decision::Leased, _, Some(lease)) => Attempt::Leased(lease.lease.until),
             (_, outcome, _) => {
-                self.check_still_open()?;
+                if let Request::Keyed(keyed) = self.request {
+                    // The session may have been closed while this call was on its way to the claim.
+                    resolve::check_still_open(&keyed.session)
+                        .inspect_err(|_| keeping::release_claim(self.request, &self.lock))?;
+                }
                 match start::start(self, Decided { outcome, ..found }, deadline)? {
                     Some(begun) => Attempt::Answered(begun),
                     None => Attempt::SessionTaken,
                 }
             }
         })
-    }
-
-    /// Refuses to start a request of a session that was closed while this call was on its way to the claim.
-    fn check_still_open(&self) -> Result<(), Error> {
-        let Request::Keyed(keyed) = self.request else { return Ok(()) };
-        resolve::check_still_open(&keyed.session).inspect_err(|_| keeping::release_claim(self.request, &self.lock))
     }
 
     /// Remembers an answer other than `started`, for the error if the program records the request all the same.

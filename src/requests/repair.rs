@@ -153,12 +153,12 @@ pub fn force_record(
     let asked = Asked { request, lock, asked_at: pg::now_us(), fingerprint: None, aim: Aim::Settle };
     let name = || request.name();
     let in_doubt = || Error::WaitRanOut { what: name().to_string(), hint: WAIT_BY_SETTING };
-    let mut found = asked.find_and_decide(Seeker::LockHolder)?.ok_or_else(in_doubt)?;
+    let mut found = asked.find_and_decide(Seeker::LockHolder, false)?.ok_or_else(in_doubt)?;
     let given_up = found.decision == Decision::Replay
         && found.outcome.as_ref().map(witness::was_given_up).transpose()?.unwrap_or(false);
     if given_up {
         keeping::forget(request, lock)?;
-        found = asked.find_and_decide(Seeker::LockHolder)?.ok_or_else(in_doubt)?;
+        found = asked.find_and_decide(Seeker::LockHolder, false)?.ok_or_else(in_doubt)?;
     }
     let what = match (found.decision, &found.outcome, &found.lease) {
         (Decision::Replay, Some(outcome), _) => {

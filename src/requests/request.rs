@@ -107,8 +107,7 @@ impl<'a> Request<'a> {
 
     /// Its name for messages.
     pub fn name(&self) -> RequestName {
-        let RequestKey { session, stream, request } = self.request_key();
-        RequestName::in_stream(session, stream, request)
+        self.request_key().name()
     }
 
     /// The digest under which its checkpoint is kept and, if it has a key, its outcome.
