@@ -7,7 +7,7 @@
 //! a call completes. `saving.rs` is what is stored along with a numbered request. `waiting.rs` waits for another
 //! holder, and `counting.rs` tells what is counted. The calls are in `begin.rs`, `claim.rs`, `settle.rs`, `finish.rs`
 //! (record, checkpoint, release, extend), `lookup.rs` and `once.rs`; `listing.rs` lists a session's outcomes, and
-//! `explain/` tells all that is known of a request. Those of admins are in `repair.rs`, `redact.rs`, `repair_set.rs`
+//! `explain/` tells all that is known of a request. Those of admins are in `repair.rs`, `repair_set.rs`
 //! (forget and redact by prefix), `import.rs` with `imported.rs`, and `export.rs` with `at_rest.rs`.
 
 pub mod answer;
@@ -29,7 +29,6 @@ pub mod listing;
 pub mod lookup;
 pub mod numbered;
 pub mod once;
-pub mod redact;
 pub mod repair;
 pub mod repair_set;
 pub mod request;
