@@ -14,7 +14,7 @@ use pgrx::prelude::*;
 #[pg_extern(schema = "idempotence", volatile, parallel_unsafe)]
 fn sweep_step(step: Option<&str>) -> Option<bool> {
     let name = or_raise(required("step", step));
-    let step = Step::named(name).unwrap_or_else(|| {
+    let step = Step::ALL.into_iter().find(|step| step.name == name).unwrap_or_else(|| {
         let names = Step::ALL.map(|step| step.name).join(", ");
         Error::Invalid {
             message: format!("there is no step \"{name}\" of the sweep"),
@@ -51,7 +51,8 @@ fn note_sweep() {
 #[pg_extern(schema = "idempotence", volatile, parallel_unsafe)]
 fn last_sweep() -> Option<Timestamptz> {
     let by_hand = sweep::by_hand_at(false).max(sweep::by_hand_at(true));
-    by_hand.max(board::last_visit(pg::current_database())).map(Timestamptz)
+    let visited = board::visits().remove(&pg::current_database().to_u32());
+    by_hand.max(visited.and_then(|visited| visited.swept_at)).map(Timestamptz)
 }
 
 /// When this database was last swept by hand while no worker came; NULL when that is not known.

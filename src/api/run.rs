@@ -9,15 +9,31 @@ use crate::arguments;
 use crate::domain::class::Class;
 use crate::domain::final_error::is_final;
 use crate::error::{Error, or_raise};
-use crate::pg::{Arguments, Before, Came, CommandOrder, Composite, function_around_command};
+use crate::pg::{self, Arguments, Before, Came, Composite, Work};
 use crate::requests::answer::{Begun, Ticket};
 use crate::requests::claim;
 use crate::requests::finish;
 use crate::requests::request::Rules;
+use pgrx::pg_sys;
 use std::borrow::Cow;
 use std::ops::ControlFlow;
 
-function_around_command!(idem_run, pg_finfo_idem_run, before, after);
+/// Tells the server how the function is called.
+#[unsafe(no_mangle)]
+pub extern "C-unwind" fn pg_finfo_idem_run() -> &'static pg_sys::Pg_finfo_record {
+    const INFORMATION: pg_sys::Pg_finfo_record = pg_sys::Pg_finfo_record { api_version: 1 };
+    &INFORMATION
+}
+
+/// The C function.
+///
+/// # Safety
+/// Called by the server, for the SQL function as it is declared.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn idem_run(call: pg_sys::FunctionCallInfo) -> pg_sys::Datum {
+    // SAFETY: the steps ask for the arguments, and give the result, that the function is declared with.
+    unsafe { pg::around_command(call, before, after) }
+}
 
 /// The places of the arguments.
 mod place {
@@ -26,7 +42,7 @@ mod place {
     places!(pub SESSION, REQUEST, COMMAND, ARGS, ON_ERROR, WAIT, TTL, STREAM);
 }
 
-fn before<'a>(arguments: &'a Arguments<'_>) -> Before<'a, Ticket> {
+fn before(arguments: &Arguments<'_>) -> Before<Ticket> {
     or_raise(begin(arguments))
 }
 
@@ -35,18 +51,18 @@ fn after(arguments: &Arguments<'_>, came: Came) -> Composite<Ticket> {
         Ok(response) => (Class::Succeeded, response),
         Err(told) => (Class::Failed, Some(told)),
     };
-    let (session, request) = (arguments.text(place::SESSION), arguments.text(place::REQUEST).map(Cow::from));
-    let numbering = in_stream(arguments.text(place::STREAM));
+    let (session, request) = (arguments.get(place::SESSION), arguments.get(place::REQUEST).map(Cow::Borrowed));
+    let numbering = in_stream(arguments.get(place::STREAM));
     let outcome = with_request(Rules::OfBegin, session, request, numbering, |request| {
-        finish::record(request, class, response, None, arguments.interval(place::TTL))
+        finish::record(request, class, response, None, arguments.get(place::TTL))
     });
     Composite(Ticket { attempt: Some(1), ..Ticket::done(or_raise(outcome)) })
 }
 
 /// Begins the request.
-fn begin<'a>(arguments: &'a Arguments<'_>) -> Result<Before<'a, Ticket>, Error> {
-    let command = required("command", arguments.text(place::COMMAND))?;
-    let takes: Option<fn(&[u8; 5]) -> bool> = match required("on_error", arguments.text(place::ON_ERROR))? {
+fn begin(arguments: &Arguments<'_>) -> Result<Before<Ticket>, Error> {
+    let command: &str = required("command", arguments.get(place::COMMAND))?;
+    let takes: Option<fn(&[u8; 5]) -> bool> = match required("on_error", arguments.get::<&str>(place::ON_ERROR))? {
         "raise" => None,
         "record" => Some(is_final),
         other => {
@@ -57,11 +73,11 @@ fn begin<'a>(arguments: &'a Arguments<'_>) -> Result<Before<'a, Ticket>, Error> 
             });
         }
     };
-    let parameter = arguments.jsonb(place::ARGS);
-    let (session, request) = (arguments.text(place::SESSION), arguments.text(place::REQUEST).map(Cow::from));
-    let numbering = in_stream(arguments.text(place::STREAM));
+    let parameter = arguments.get(place::ARGS);
+    let (session, request) = (arguments.get(place::SESSION), arguments.get(place::REQUEST).map(Cow::Borrowed));
+    let numbering = in_stream(arguments.get(place::STREAM));
     let outcome = with_request(Rules::Current, session, request, numbering, |request| {
-        claim::claim_or_replay(request, parameter, arguments::wait_us(arguments.interval(place::WAIT))?)
+        claim::claim_or_replay(request, parameter, arguments::wait_us(arguments.get(place::WAIT))?)
     })?;
     Ok(match outcome {
         Some(outcome) => ControlFlow::Break(Composite(Begun::Replay(outcome).into())),
@@ -69,6 +85,6 @@ fn begin<'a>(arguments: &'a Arguments<'_>) -> Result<Before<'a, Ticket>, Error> 
             let (message, detail) = ("the command is empty".into(), "There is nothing to execute.".into());
             return Err(Error::Invalid { message, detail, hint: "Give an SQL statement." });
         }
-        None => ControlFlow::Continue(CommandOrder { command, parameter, takes }),
+        None => ControlFlow::Continue(Work::of(command, parameter, takes)),
     })
 }

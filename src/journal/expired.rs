@@ -129,6 +129,6 @@ fn delete_elsewhere(journal: &Journal, now_us: i64, limit: usize) -> u64 {
 fn execute(statement: &str, now_us: i64, of: BuiltinOid, number: i64) -> (u64, Option<i64>) {
     let statement = Statement::prepare(statement, &[TIMESTAMPTZOID.value(), of.value()]);
     let values = [Some(now_us.into()), Some(number.into())];
-    let (processed, first) = statement.execute(&values, Sight::OfTransaction, |row| row.int8(0));
+    let (processed, first) = statement.execute(&values, Sight::OfTransaction, |row| row.get(0));
     (processed, first.flatten())
 }

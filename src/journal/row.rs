@@ -162,7 +162,7 @@ impl<'a> InJournal<'a> {
             Timestamptz(at_most).into(),
         ];
         self.note_write();
-        let (_, expires_at) = self.execute(Act::Record, &values, Sight::OfTransaction, |row| row.int8(0));
+        let (_, expires_at) = self.execute(Act::Record, &values, Sight::OfTransaction, |row| row.get(0));
         expires_at.flatten().ok_or_else(|| self.not_written())
     }
 
@@ -220,38 +220,38 @@ impl<'a> InJournal<'a> {
 
     fn read_row(&self, row: &FoundRow) -> Result<Row, Error> {
         let broken = |what| Error::Corrupted { message: format!("a row of journal {} {what}", self.journal.name) };
-        let expires_at = row.int8(place::EXPIRES_AT).ok_or_else(|| broken("does not say when it expires"))?;
-        let (fingerprint, token) = (row.uuid(place::FINGERPRINT), row.int8(place::TOKEN));
-        if let Some(status) = row.text(place::STATUS) {
+        let expires_at = row.get(place::EXPIRES_AT).ok_or_else(|| broken("does not say when it expires"))?;
+        let (fingerprint, token) = (row.uuid(place::FINGERPRINT), row.get(place::TOKEN));
+        if let Some(status) = row.get::<String>(place::STATUS) {
             let outcome = Outcome {
                 class: Class::of_status(&status).ok_or_else(|| broken("has a status that no outcome has"))?,
                 response: row.jsonb(place::RESPONSE),
                 fingerprint,
                 token,
-                recorded_at: row.int8(place::RECORDED_AT).unwrap_or(expires_at),
+                recorded_at: row.get(place::RECORDED_AT).unwrap_or(expires_at),
                 expires_at: Some(expires_at),
                 writer: self.journal.is_local.then(|| row.writer(place::WRITER)).flatten().unwrap_or(Writer::THIS),
             };
             let (lease, holder, checkpoint, outcome) = (None, None, None, Some(outcome));
             return Ok(Row { outcome, lease, holder, checkpoint, fingerprint, expires_at, visible: true });
         }
-        let until = row.int8(place::LEASED_UNTIL);
+        let until = row.get(place::LEASED_UNTIL);
         let lease = until.map(|until| Lease {
             token: token.unwrap_or(0),
-            attempt: row.int4(place::ATTEMPT).unwrap_or(1),
-            begun_at: row.int8(place::BEGUN_AT).unwrap_or(until),
+            attempt: row.get(place::ATTEMPT).unwrap_or(1),
+            begun_at: row.get(place::BEGUN_AT).unwrap_or(until),
             until,
         });
         let holder = until.map(|until| Holder {
-            role: row.text(place::HOLDER).unwrap_or_default(),
-            application: row.text(place::APPLICATION).unwrap_or_default(),
+            role: row.get(place::HOLDER).unwrap_or_default(),
+            application: row.get(place::APPLICATION).unwrap_or_default(),
             until,
         });
-        let checkpoint = row.text(place::POINT).map(|point| Checkpoint {
+        let checkpoint = row.get(place::POINT).map(|point| Checkpoint {
             point,
             state: row.jsonb(place::STATE),
             fingerprint,
-            written_at: row.int8(place::WRITTEN_AT).unwrap_or(expires_at),
+            written_at: row.get(place::WRITTEN_AT).unwrap_or(expires_at),
             last: None,
         });
         Ok(Row { outcome: None, lease, holder, checkpoint, fingerprint, expires_at, visible: true })

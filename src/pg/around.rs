@@ -5,16 +5,15 @@
 //! [`in_rust`].
 
 use super::attempt::in_rust;
-use super::execute::{CommandOrder, Work, execute};
+use super::execute::{Work, execute};
 use super::jsonb::Jsonb;
 use super::values::{Composite, CompositeRow};
 use pgrx::callconv::{BoxRet, FcInfo};
-use pgrx::datum::Interval;
 use pgrx::{FromDatum, pg_sys};
 use std::ops::ControlFlow;
 
 /// What comes before a command: the answer, and nothing is executed; or the command that is due.
-pub type Before<'a, R> = ControlFlow<Composite<R>, CommandOrder<'a>>;
+pub type Before<R> = ControlFlow<Composite<R>, Work>;
 
 /// What came of a command: `to_jsonb` of the first column of its row, `None` if that is null, or if there is no row; or an
 /// error, as an object of its `sqlstate`, `message`, `detail` and `hint`. What the command did is rolled back then.
@@ -24,51 +23,13 @@ pub type Came = Result<Option<Jsonb>, Jsonb>;
 pub struct Arguments<'a>(&'a [pg_sys::NullableDatum]);
 
 impl Arguments<'_> {
-    fn get<T: FromDatum>(&self, place: usize) -> Option<T> {
+    /// An argument, in the type that it is declared with.
+    pub fn get<T: FromDatum>(&self, place: usize) -> Option<T> {
         let argument = &self.0[place];
-        // SAFETY: the caller of this private function asks for the type that the argument is declared with.
+        // SAFETY: the caller asks for the type that the argument is declared with.
         unsafe { T::from_datum(argument.value, argument.isnull) }
     }
-
-    /// A text.
-    pub fn text(&self, place: usize) -> Option<&str> {
-        self.get(place)
-    }
-
-    /// A jsonb.
-    pub fn jsonb(&self, place: usize) -> Option<Jsonb> {
-        self.get(place)
-    }
-
-    /// An interval.
-    pub fn interval(&self, place: usize) -> Option<Interval> {
-        self.get(place)
-    }
 }
-
-/// Defines the C function for an SQL function that executes a command: its name, that of the function that tells the server how
-/// it is called, and what comes before and after the command.
-macro_rules! function_around_command {
-    ($name:ident, $information:ident, $before:ident, $after:ident) => {
-        /// Tells the server how the function is called.
-        #[unsafe(no_mangle)]
-        pub extern "C-unwind" fn $information() -> &'static pgrx::pg_sys::Pg_finfo_record {
-            const INFORMATION: pgrx::pg_sys::Pg_finfo_record = pgrx::pg_sys::Pg_finfo_record { api_version: 1 };
-            &INFORMATION
-        }
-
-        /// The C function.
-        ///
-        /// # Safety
-        /// Called by the server, for an SQL function with the arguments and the result that the steps expect.
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C-unwind" fn $name(call: pgrx::pg_sys::FunctionCallInfo) -> pgrx::pg_sys::Datum {
-            // SAFETY: as above.
-            unsafe { $crate::pg::around_command(call, $before, $after) }
-        }
-    };
-}
-pub(crate) use function_around_command;
 
 /// The body of the function: what comes before the command, the command, and what comes after it.
 ///
@@ -77,15 +38,13 @@ pub(crate) use function_around_command;
 /// that needs a destructor.
 pub unsafe fn around_command<R: CompositeRow>(
     call: pg_sys::FunctionCallInfo,
-    before: for<'a> fn(&'a Arguments<'_>) -> Before<'a, R>,
+    before: fn(&Arguments<'_>) -> Before<R>,
     after: fn(&Arguments<'_>, Came) -> Composite<R>,
 ) -> pg_sys::Datum {
     // SAFETY: no frame from here to the command owns anything, and the steps run in in_rust(). The arguments stay valid during
     // the call.
     unsafe {
-        let due =
-            in_rust(|| before(&arguments(call)).map_break(|answer| returned(call, answer)).map_continue(Work::of));
-        let mut work = match due {
+        let mut work = match in_rust(|| before(&arguments(call)).map_break(|answer| returned(call, answer))) {
             ControlFlow::Continue(work) => work,
             ControlFlow::Break(answer) => return answer,
         };

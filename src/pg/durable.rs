@@ -54,17 +54,11 @@ struct Horizon {
     noted_at: i64,
 }
 
-/// What this backend remembers.
-#[derive(Clone, Copy)]
-struct Horizons {
-    /// A horizon whose position is durable to the given level of `synchronous_commit`.
-    durable: Option<(Horizon, i32)>,
-    /// A later horizon, whose position may not be durable yet.
-    next: Option<Horizon>,
-}
-
 thread_local! {
-    static KNOWN: Cell<Horizons> = const { Cell::new(Horizons { durable: None, next: None }) };
+    /// A horizon whose position is durable to the given level of `synchronous_commit`.
+    static DURABLE: Cell<Option<(Horizon, i32)>> = const { Cell::new(None) };
+    /// A later horizon, whose position may not be durable yet.
+    static NEXT: Cell<Option<Horizon>> = const { Cell::new(None) };
 }
 
 /// A horizon counts for an hour. Transaction ids wrap around, but not within that time.
@@ -105,10 +99,9 @@ fn level_of_this_backend() -> i32 {
 }
 
 fn is_known(writer: Writer, level: i32, now_us: i64) -> bool {
-    let durable = KNOWN.get().durable;
     let precedes = |horizon: Horizon| (writer.xid.wrapping_sub(horizon.below) as i32) < 0;
     writer == Writer::THIS
-        || durable.is_some_and(|(horizon, to)| {
+        || DURABLE.get().is_some_and(|(horizon, to)| {
             to >= level
                 && now_us.wrapping_sub(horizon.noted_at) < HORIZON_US_MAX
                 && now_us >= horizon.noted_at
@@ -168,27 +161,24 @@ fn end_of_last_record(next: u64, segment_bytes: u64) -> u64 {
 
 /// If the next horizon has become durable, remembers it as durable and notes another next horizon.
 fn note_progress(level: i32, now_us: i64) {
-    let mut known = KNOWN.get();
-    if let Some(horizon) = known.next {
+    if let Some(horizon) = NEXT.get() {
         // SAFETY: reads the state of the server.
         let flushed = unsafe { !pg_sys::XLogNeedsFlush(horizon.position) };
-        match level {
-            LOCAL if flushed => known.durable = Some((horizon, LOCAL)),
-            LOCAL => return,
-            _ if flushed && confirmed(level) >= horizon.position => known.durable = Some((horizon, level)),
-            _ => return,
+        if !flushed || level != LOCAL && confirmed(level) < horizon.position {
+            return;
         }
+        DURABLE.set(Some((horizon, level)));
     }
     // SAFETY: reads the active snapshot, if there is one, and the state of the server. The position is read after
     // the snapshot was taken. So it lies behind the commits of all transactions that the snapshot takes as ended.
-    known.next = unsafe {
+    let next = unsafe {
         pg_sys::ActiveSnapshotSet().then(|| Horizon {
             below: (*pg_sys::GetActiveSnapshot()).xmin.into_inner(),
             position: end_of_log(),
             noted_at: now_us,
         })
     };
-    KNOWN.set(known);
+    NEXT.set(next);
 }
 
 /// Waits until the synchronous standbys have confirmed the position, or until no standby has to confirm commits any

@@ -7,43 +7,35 @@ use crate::error::Error;
 use pgrx::pg_sys;
 use std::ffi::{CStr, c_char, c_int, c_long, c_void};
 
-/// A command to be executed.
-pub struct CommandOrder<'a> {
-    /// Its text.
-    pub command: &'a str,
-    /// Its only parameter.
-    pub parameter: Option<Jsonb>,
-    /// Which errors are given to the step after the command, by their SQLSTATE. All others are raised. `None`: all errors
-    /// are raised, and no subtransaction is needed.
-    pub takes: Option<fn(&[u8; 5]) -> bool>,
-}
+/// Which errors are given to the step after the command, by their SQLSTATE. All others are raised.
+pub type Takes = fn(&[u8; 5]) -> bool;
 
-/// A command at work. It is plain data.
+/// A command to be executed, or at work. It is plain data.
 #[derive(Clone, Copy)]
-pub(super) struct Work {
+pub struct Work {
     text: *const c_char,
+    /// Its only parameter.
     parameter: Option<pg_sys::Datum>,
-    takes: Option<fn(&[u8; 5]) -> bool>,
+    takes: Option<Takes>,
     /// Where the response goes.
     context: pg_sys::MemoryContext,
-    /// Null if the command is not kept.
-    kept: *const KeptCommand,
+    /// The command as it is kept, if it is.
+    kept: Option<&'static KeptCommand>,
     /// What the command gave.
-    pub response: Option<Jsonb>,
+    pub(super) response: Option<Jsonb>,
 }
 
 impl Work {
-    /// The work that an order asks for, in the current memory context.
-    pub(super) fn of(order: CommandOrder<'_>) -> Work {
-        let (kept, command) = (kept::find(order.command).unwrap_or(std::ptr::null()), order.command);
-        // SAFETY: what was found is in use, so it is valid. The copy of the command is terminated.
-        let text = unsafe { kept.as_ref() }.map_or_else(
-            || unsafe { pg_sys::pnstrdup(command.as_ptr().cast(), command.len()) }.cast_const(),
-            |kept| kept.text.as_ptr(),
-        );
+    /// A command with its parameter, in the current memory context. `None` for `takes`: all errors are raised, and no
+    /// subtransaction is needed.
+    pub fn of(command: &str, parameter: Option<Jsonb>, takes: Option<Takes>) -> Work {
+        let kept = kept::find(command);
+        // SAFETY: the copy of the command is terminated.
+        let copy = || unsafe { pg_sys::pnstrdup(command.as_ptr().cast(), command.len()) }.cast_const();
+        let text = kept.map_or_else(copy, |kept| kept.text.as_ptr());
         // SAFETY: a variable of the backend.
         let context = unsafe { pg_sys::CurrentMemoryContext };
-        Work { text, parameter: order.parameter.map(Jsonb::datum), takes: order.takes, context, kept, response: None }
+        Work { text, parameter: parameter.map(Jsonb::datum), takes, context, kept, response: None }
     }
 }
 
@@ -56,14 +48,14 @@ pub(super) unsafe fn execute(work: &mut Work) -> Option<TakenError> {
     unsafe {
         let Some(takes) = work.takes else {
             let done = attempt(|| run(work));
-            kept::give_back(work.kept, !done);
+            work.kept.iter().for_each(|kept| kept.give_back(!done));
             if !done {
                 pg_re_throw();
             }
             return None;
         };
         let error = in_subtransaction(|| run(work));
-        kept::give_back(work.kept, error.is_some());
+        work.kept.iter().for_each(|kept| kept.give_back(error.is_some()));
         if let Some(error) = error
             && !takes(&error.sqlstate())
         {
@@ -154,7 +146,7 @@ unsafe fn run(work: &mut Work) {
 unsafe fn plan(work: &mut Work, types: &mut [pg_sys::Oid; 1]) -> (pg_sys::SPIPlanPtr, bool) {
     // SAFETY: what is kept and in use is valid. The parser gives a list of RawStmt. SPI copies the types.
     unsafe {
-        if let Some(kept) = work.kept.as_ref() {
+        if let Some(kept) = work.kept {
             return (kept.plan, false);
         }
         let count = parsed(work.text).as_ref().map_or(0, |statements| statements.length);
@@ -163,7 +155,7 @@ unsafe fn plan(work: &mut Work, types: &mut [pg_sys::Oid; 1]) -> (pg_sys::SPIPla
         }
         let text = work.text;
         let plan = SPI_prepare_cursor(text, 1, types.as_mut_ptr(), pg_sys::CURSOR_OPT_PARALLEL_OK as c_int);
-        work.kept = in_rust(|| kept::keep(CStr::from_ptr(text), plan)).unwrap_or(std::ptr::null());
+        work.kept = in_rust(|| kept::keep(CStr::from_ptr(text), plan));
         (plan, false)
     }
 }

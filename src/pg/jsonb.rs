@@ -8,18 +8,12 @@ use pgrx::callconv::{ArgAbi, BoxRet, FcInfo};
 use pgrx::datum::Datum;
 use pgrx::pg_sys::{JsonbIteratorToken as Step, jbvType as Kind};
 use pgrx::{FromDatum, IntoDatum, pg_sys};
-use serde_json::Value;
 use std::ffi::c_char;
 
 of_datum!(
     /// A `jsonb` argument or result. It is passed on unread, since to parse it would cost more than the rest of the call.
     Jsonb(pub(super) pg_sys::Datum), "jsonb", pg_sys::JSONBOID
 );
-
-/// A text as a string in JSON.
-pub fn json_string(text: &str) -> String {
-    Value::from(text).to_string()
-}
 
 impl Jsonb {
     /// The value that a text stands for.
@@ -60,10 +54,8 @@ impl Jsonb {
     pub fn to_text(self) -> String {
         // SAFETY: a jsonb datum is what the function takes. It gives a terminated string.
         unsafe {
-            let jsonb = pg_sys::pg_detoast_datum(self.0.cast_mut_ptr()).cast::<pg_sys::Jsonb>();
-            let bytes = pgrx::varlena::varlena_to_byte_slice(jsonb.cast()).len();
-            let text = pg_sys::JsonbToCString(std::ptr::null_mut(), &raw mut (*jsonb).root, bytes as i32);
-            raw::text_of(text).unwrap_or_default()
+            let text = pgrx::direct_function_call_as_datum(pg_sys::jsonb_out, &[Some(self.0)]);
+            text.and_then(|text| raw::text_of(text.cast_mut_ptr())).unwrap_or_default()
         }
     }
 

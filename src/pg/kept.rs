@@ -51,15 +51,15 @@ fn reader() -> Reader {
 static KEPT: Own<Vec<Box<KeptCommand>>> = Own::new();
 
 /// The command, if it is kept. It then counts as in use until [`give_back`].
-pub(super) fn find(text: &str) -> Option<*const KeptCommand> {
+pub(super) fn find(text: &str) -> Option<&'static KeptCommand> {
     let reader = reader();
-    let kept = KEPT.with(|list| {
+    let found = KEPT.with(|list| {
         let place = list.iter().position(|kept| kept.text.as_bytes() == text.as_bytes() && kept.reader == reader)?;
         list[..=place].rotate_right(1);
         Some(&raw const *list[0])
     })?;
-    // SAFETY: a command leaves the list only here and when another one is kept.
-    let found = unsafe { &*kept };
+    // SAFETY: a command leaves the list only here and when another one is kept, and not while it is in use.
+    let found = unsafe { &*found };
     // SAFETY: the plan is kept, so its source is valid.
     let source = unsafe { &*found.source };
     // A call that is executing the plan goes on with it; its analysis is as new as that call.
@@ -72,14 +72,14 @@ pub(super) fn find(text: &str) -> Option<*const KeptCommand> {
         found.generation.set(source.generation);
     }
     found.in_use.set(found.in_use.get() + 1);
-    Some(kept)
+    Some(found)
 }
 
 /// Keeps a command with its plan. It then counts as in use. Gives nothing if it cannot be kept.
 ///
 /// # Safety
 /// The plan is of one statement and is not saved yet.
-pub(super) unsafe fn keep(text: &CStr, plan: pg_sys::SPIPlanPtr) -> Option<*const KeptCommand> {
+pub(super) unsafe fn keep(text: &CStr, plan: pg_sys::SPIPlanPtr) -> Option<&'static KeptCommand> {
     // SAFETY: the plan is of one statement, so it has one source.
     let source = unsafe { &*pg_sys::list_nth(pg_sys::SPI_plan_get_plan_sources(plan), 0).cast() };
     if text.count_bytes() > TEXT_BYTES_MAX || freezes(source) {
@@ -98,20 +98,18 @@ pub(super) unsafe fn keep(text: &CStr, plan: pg_sys::SPIPlanPtr) -> Option<*cons
     let kept = Box::new(KeptCommand { text, reader, plan, source, generation, in_use: Cell::new(1) });
     let address = &raw const *kept;
     KEPT.with(|list| list.insert(0, kept));
-    Some(address)
+    // SAFETY: as in find().
+    Some(unsafe { &*address })
 }
 
-/// Ends a use of a command. After a failure its analysis is looked at again before the next use: it may be new, without a
-/// plan.
-///
-/// # Safety
-/// The command is null, or in use by the caller.
-pub(super) unsafe fn give_back(kept: *const KeptCommand, failed: bool) {
-    // SAFETY: what is in use stays where it is.
-    let Some(kept) = (unsafe { kept.as_ref() }) else { return };
-    kept.in_use.set(kept.in_use.get() - 1);
-    if failed {
-        kept.generation.set(-1);
+impl KeptCommand {
+    /// Ends a use of the command. After a failure its analysis is looked at again before the next use: it may be new, without
+    /// a plan.
+    pub(super) fn give_back(&self, failed: bool) {
+        self.in_use.set(self.in_use.get() - 1);
+        if failed {
+            self.generation.set(-1);
+        }
     }
 }
 

@@ -51,9 +51,6 @@ pub fn init() {
 
 /// Replaces what an error has used up. It raises no error: where there is no memory, a later call tries again.
 pub fn refill() {
-    if !RESERVE.get().is_null() && !SPARE.get().is_null() {
-        return;
-    }
     // SAFETY: the results of both allocations are checked. The context exists since init().
     unsafe {
         if RESERVE.get().is_null() {

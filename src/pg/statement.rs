@@ -149,29 +149,15 @@ impl Drop for Statement {
 }
 
 impl FoundRow {
-    /// The value of a column, counted from 0, in memory that outlives the row if it is passed by value.
-    fn get<T: FromDatum>(&self, column: usize) -> Option<T> {
+    /// The value of a column, counted from 0, in the type that the column has. A text is copied; a timestamptz is an `i64` in
+    /// microseconds since 2000-01-01 UTC.
+    pub fn get<T: FromDatum>(&self, column: usize) -> Option<T> {
         let mut null = false;
         // SAFETY: the row is valid while it is read, and the caller asks for the type that the column has.
         unsafe {
             let value = pg_sys::SPI_getbinval(self.tuple, self.shape, column as i32 + 1, &mut null);
             T::from_datum(value, null)
         }
-    }
-
-    /// A text.
-    pub fn text(&self, column: usize) -> Option<String> {
-        self.get(column)
-    }
-
-    /// A bigint, or a timestamptz in microseconds since 2000-01-01 UTC.
-    pub fn int8(&self, column: usize) -> Option<i64> {
-        self.get(column)
-    }
-
-    /// An integer.
-    pub fn int4(&self, column: usize) -> Option<i32> {
-        self.get(column)
     }
 
     /// A uuid.

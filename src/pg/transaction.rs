@@ -80,13 +80,6 @@ pub fn commit_locally() {
     }
 }
 
-/// Runs `work` with an active snapshot. To write a table that has a TOAST table takes an active snapshot, and there is
-/// none between the last statement and the commit.
-pub fn with_snapshot<T>(work: impl FnOnce() -> T) -> T {
-    // SAFETY: called in a transaction.
-    unsafe { with(pg_sys::GetTransactionSnapshot(), work) }
-}
-
 /// The nesting level of the current subtransaction; the transaction itself has level 1.
 pub fn nesting_level() -> i32 {
     // SAFETY: reads the transaction state.
@@ -107,17 +100,14 @@ pub fn is_in_trigger() -> bool {
 
 /// Runs `work`. Its queries see what is committed now, whatever the transaction's isolation level is, and however long the
 /// statement takes already. It assigns no transaction id.
+///
+/// Between the last statement and the commit this gives a snapshot where there is none: to write a table that has a TOAST table
+/// takes an active one.
 pub fn with_newest_snapshot<T>(work: impl FnOnce() -> T) -> T {
-    // SAFETY: as above, and in no parallel worker, since none executes a function of ours that asks for this.
-    unsafe { with(pg_sys::GetLatestSnapshot(), work) }
-}
-
-/// # Safety
-/// Called in a transaction, and nobody else counts on the snapshot.
-unsafe fn with<T>(snapshot: pg_sys::Snapshot, work: impl FnOnce() -> T) -> T {
-    // SAFETY: the snapshot is popped once. On an error the abort drops it, with its (sub)transaction.
+    // SAFETY: called in a transaction, and in no parallel worker, since none executes a function of ours that asks for this.
+    // The snapshot is popped once. On an error the abort drops it, with its (sub)transaction.
     unsafe {
-        pg_sys::PushActiveSnapshot(snapshot);
+        pg_sys::PushActiveSnapshot(pg_sys::GetLatestSnapshot());
         let result = work();
         pg_sys::PopActiveSnapshot();
         result

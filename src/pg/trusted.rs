@@ -62,19 +62,17 @@ pub fn without_users_code<T>(journal: &str, check: OncePlanned, work: impl FnOnc
 /// The statement is planned and started. The frames from here to whoever catches PostgreSQL's errors own nothing that needs
 /// a destructor.
 pub(super) unsafe fn is_planned(query: *const pg_sys::QueryDesc) {
-    let is_first = |at_work: &AtWork| at_work.once_planned.is_some();
+    // SAFETY: as the caller warrants. The text is a terminated string.
+    let text = || unsafe { CStr::from_ptr((*query).sourceText) }.to_bytes();
+    // A planner that another library brings may execute statements of its own first. They do not name the journal.
+    let is_first = |AtWork { journal, once_planned }: &AtWork| {
+        once_planned.is_some() && text().windows(journal.len()).any(|part| part == journal.as_bytes())
+    };
     if !AT_WORK.with(|at_work| at_work.as_ref().is_some_and(is_first)) {
         return;
     }
-    // SAFETY: as the caller warrants. The text is a terminated string. The entries of a range table are nodes of this type.
+    // SAFETY: as the caller warrants. The entries of a range table are nodes of this type.
     unsafe {
-        // A planner that another library brings may execute statements of its own first.
-        let text = CStr::from_ptr((*query).sourceText).to_bytes();
-        let is_named =
-            |AtWork { journal, .. }: &AtWork| text.windows(journal.len()).any(|part| part == journal.as_bytes());
-        if !AT_WORK.with(|at_work| at_work.as_ref().is_some_and(is_named)) {
-            return;
-        }
         in_rust(|| {
             let check = AT_WORK.with(|at_work| at_work.as_mut()?.once_planned.take());
             let entries = PgList::<pg_sys::RangeTblEntry>::from_pg((*(*query).plannedstmt).rtable);

@@ -264,10 +264,8 @@ pub struct Patience {
 impl Patience {
     /// A wait of `wait_us` from now (`None`: for ever).
     pub fn of(wait_us: Option<i64>) -> Patience {
-        let callers_us = match LockTimeoutMs::of_caller() {
-            0 => None,
-            ms => Some(i64::from(ms) * 1000),
-        };
+        let callers_ms = Some(LockTimeoutMs::of_caller()).filter(|ms| *ms != 0);
+        let callers_us = callers_ms.map(|ms| i64::from(ms) * 1000);
         let is_callers = callers_us.is_some_and(|callers| wait_us.is_none_or(|wait| callers < wait));
         Patience { deadline: Deadline::after(if is_callers { callers_us } else { wait_us }), is_callers }
     }

@@ -21,6 +21,7 @@ use crate::sessions::liveness;
 use crate::sessions::quota;
 use crate::store::lease::NewLease;
 use crate::transaction;
+use serde_json::Value;
 
 /// Starts the request that was decided to be executed, settled or given up. The caller has its lock. `None`: another
 /// transaction has the client session alone.
@@ -98,7 +99,7 @@ fn give_up(
     let state = state.filter(|state| !state.is_deeper_than(DEPTH_MAX - 1));
     let members = [
         Some(format!("\"attempts\": {attempts}")),
-        point.map(|point| format!("\"point\": {}", pg::json_string(point))),
+        point.map(|point| format!("\"point\": {}", Value::from(point))),
         state.map(|state| format!("\"state\": {}", state.to_text())),
     ];
     let members: Vec<String> = members.into_iter().flatten().collect();

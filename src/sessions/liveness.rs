@@ -252,7 +252,7 @@ pub fn give_signs(used: Vec<UsedSession>) {
     // The tables may be gone: this transaction itself may have dropped the extension.
     for UsedSession { session, last_seen } in used {
         if sign_is_due(last_seen, session.timeout_us, pg::now_us()) && !pg::read_only() && catalog::is_installed() {
-            pg::with_snapshot(|| give_sign(&session));
+            pg::with_newest_snapshot(|| give_sign(&session));
         }
     }
 }
