@@ -5,8 +5,8 @@ use super::null::required;
 use crate::domain::class::Class;
 use crate::error::{Error, or_raise};
 use crate::pg::{self, Jsonb, Timestamptz};
+use crate::requests::repair;
 use crate::requests::request::Rules;
-use crate::requests::{redact, repair};
 use crate::store::persistence::What;
 use pgrx::datum::Uuid;
 use pgrx::{default, pg_extern};
@@ -27,7 +27,7 @@ by_key! {
     "idem_redact": idem_redact_text, idem_redact_bigint, idem_redact_uuid;
     fn(session: Option<&str>, request: key, reason: Option<&str>, stream: default!(Option<&str>, "NULL")) -> bool {
         or_raise(with_request(Rules::OfRedaction, session, request, by_any_number(stream), |request| {
-            redact::redact(request, required("reason", reason)?)
+            repair::redact(request, required("reason", reason)?)
         }))
     }
 }

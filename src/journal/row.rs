@@ -5,29 +5,29 @@ use super::table::{self, Journal};
 use crate::domain::class::Class;
 use crate::domain::decision::Fingerprint;
 use crate::domain::lease::Lease;
-use crate::error::Error;
-use crate::pg::{self, FoundRow, Sight, Timestamptz, Writer};
+use crate::error::{Error, RequestName, WAIT_BY_SETTING};
+use crate::model::StandingSession;
+use crate::pg::{self, Deadline, FoundRow, Sight, Timestamptz, Writer};
 use crate::store::checkpoint::{Checkpoint, StoredCheckpoint};
 use crate::store::lease::{Holder, NewLease, StoredLease};
 use crate::store::outcome::Outcome;
 use crate::store::rel;
 use crate::store::written;
 use pgrx::datum::{Datum, DatumWithOid, Uuid};
+use std::borrow::Cow;
+use std::cell::Cell;
 use std::iter;
 use std::rc::Rc;
 
 /// A request that is kept in a journal.
-pub struct RowPlace<'a> {
-    /// The journal.
-    pub journal: &'a Rc<Journal>,
-    /// The tenant's one text.
-    pub tenant: &'a str,
-    /// The session's name.
-    pub session: &'a str,
-    /// The request's key.
-    pub key: &'a str,
-    /// Whether the table's owner executes the statements, and not the caller.
-    pub as_owner: bool,
+pub struct InJournal<'a> {
+    journal: Rc<Journal>,
+    tenant: String,
+    session: Rc<StandingSession>,
+    key: Cow<'a, str>,
+    as_owner: bool,
+    /// The row as it was read last in this call, if it was.
+    known: Cell<Option<Option<Row>>>,
 }
 
 /// What the row of a request says. It has an outcome; or a lease, a checkpoint or both; or nothing, as long as whoever claimed
@@ -46,45 +46,107 @@ pub struct Row {
     pub visible: bool,
 }
 
-/// How a claim went.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Claimed {
-    /// The request had no row, and has one of this transaction now.
-    New,
-    /// It has a row that is committed, or this transaction's own.
-    There,
-}
+impl<'a> InJournal<'a> {
+    /// The request `key` of the tenant with this one text. With `as_owner` the table's owner executes the statements, and not
+    /// the caller.
+    pub fn new(
+        journal: Rc<Journal>,
+        tenant: String,
+        session: Rc<StandingSession>,
+        key: Cow<'a, str>,
+        as_owner: bool,
+    ) -> InJournal<'a> {
+        InJournal { journal, tenant, session, key, as_owner, known: Cell::default() }
+    }
 
-impl RowPlace<'_> {
-    /// Inserts the row, unless it is there. It counts until `expires_at`. Waits for another transaction that is inserting
-    /// it or deleting it.
-    pub fn claim(&self, expires_at: i64) -> Claimed {
-        match self.change(Act::Claim, &[Timestamptz(expires_at).into()]) {
-            0 => Claimed::There,
-            _ => Claimed::New,
+    /// The tenant's one text.
+    pub fn tenant(&self) -> &str {
+        &self.tenant
+    }
+
+    /// The row as it was read last in this call; if it was not, it is read.
+    pub fn row(&self) -> Result<Option<Row>, Error> {
+        let known = self.known.take();
+        self.known.set(known.clone());
+        known.map_or_else(|| self.row_anew(), Ok)
+    }
+
+    /// The row as it is now.
+    pub fn row_anew(&self) -> Result<Option<Row>, Error> {
+        let mut row = self.read(Act::Look, Sight::Newest)?;
+        if let Some(row) = row.as_mut().filter(|_| pg::keeps_snapshot()) {
+            let seen = self.read(Act::Look, Sight::OfTransaction)?;
+            row.visible = seen.is_some_and(|seen| seen.version() == row.version());
+        }
+        self.known.set(Some(row.clone()));
+        Ok(row)
+    }
+
+    /// Claims the request by inserting its row, unless it has one that is committed, or this transaction's own. The row counts
+    /// until `expires_at`. Waits for another transaction that is inserting it or deleting it. Gives whether the row is new.
+    pub fn claim(&self, expires_at: i64) -> bool {
+        let is_new = self.insert(expires_at);
+        // A row of this transaction's own that says nothing is as good as none.
+        self.known.set(is_new.then_some(None));
+        is_new
+    }
+
+    fn insert(&self, expires_at: i64) -> bool {
+        self.change(Act::Claim, &[Timestamptz(expires_at).into()]) > 0
+    }
+
+    /// Reads the row and locks it; gives whether there is one. Waits for another transaction that has it locked or is
+    /// changing it.
+    pub fn lock(&self) -> Result<bool, Error> {
+        let row = self.read(Act::Lock, Sight::OfTransaction)?;
+        let locked = row.is_some();
+        self.known.set(Some(row));
+        Ok(locked)
+    }
+
+    /// As [`InJournal::lock`]. If the wait runs out, that is an error.
+    pub fn lock_within(&self, deadline: Deadline) -> Result<bool, Error> {
+        pg::in_time_or_error(deadline.left_us(), || self.lock(), || self.ran_out())
+    }
+
+    fn ran_out(&self) -> Error {
+        let name = RequestName::in_stream(&self.session.name, &self.tenant, &self.key);
+        Error::WaitRanOut { what: name.to_string(), hint: WAIT_BY_SETTING }
+    }
+
+    /// As [`InJournal::lock_within`]. Also waits for whoever has begun the request for the first time: that row is not there
+    /// yet for anybody else, but keeps others from inserting theirs.
+    pub fn lock_after_others(&self, expires_at: i64, deadline: Deadline) -> Result<(), Error> {
+        if self.lock_within(deadline)? {
+            return Ok(());
+        }
+        match self.wait_for_others(expires_at, deadline)? {
+            true => self.lock_within(deadline).map(drop),
+            false => Err(self.ran_out()),
         }
     }
 
-    /// Reads the row as it is now.
-    pub fn look(&self) -> Result<Option<Row>, Error> {
-        let row = self.read(Act::Look, Sight::Newest)?;
-        if !pg::keeps_snapshot() {
-            return Ok(row);
-        }
-        let Some(row) = row else { return Ok(None) };
-        let seen = self.read(Act::Look, Sight::OfTransaction)?;
-        let visible = seen.is_some_and(|seen| seen.version() == row.version());
-        Ok(Some(Row { visible, ..row }))
+    /// Whether another transaction is at work on the request: it has inserted the row, or locked it, and has not ended. To
+    /// find out, this tries the same and takes it back.
+    pub fn is_held_by_another(&self, expires_at: i64) -> Result<bool, Error> {
+        /// Nobody is waited for.
+        const AT_ONCE: Option<i64> = Some(0);
+        Ok(!self.try_claim(AT_ONCE, expires_at, Act::TryLock)?.unwrap_or(false))
     }
 
-    /// Reads the row and locks it. Waits for another transaction that has it locked or is changing it.
-    pub fn lock(&self) -> Result<Option<Row>, Error> {
-        self.read(Act::Lock, Sight::OfTransaction)
+    /// Waits until no other transaction is at work on the request; `false`: the wait ran out. As in
+    /// [`InJournal::is_held_by_another`], what this does to wait is taken back.
+    pub fn wait_for_others(&self, expires_at: i64, deadline: Deadline) -> Result<bool, Error> {
+        self.try_claim(deadline.left_us(), expires_at, Act::Lock).map(|waited| waited.is_some())
     }
 
-    /// As [`RowPlace::lock`], without a wait: gives whether the row could be locked.
-    pub fn try_lock(&self) -> Result<bool, Error> {
-        Ok(self.read(Act::TryLock, Sight::OfTransaction)?.is_some())
+    /// Inserts the row, or locks the one that is there by `lock`, and takes that back. Gives whether it did; `None`: the wait
+    /// ran out.
+    fn try_claim(&self, wait_us: Option<i64>, expires_at: i64, lock: Act) -> Result<Option<bool>, Error> {
+        let claim = || Ok(self.insert(expires_at) || self.read(lock, Sight::OfTransaction)?.is_some());
+        let claimed = pg::tentatively(wait_us, claim, |_| false).transpose();
+        self.known.set(None);
+        claimed
     }
 
     /// Makes the row an outcome, which counts until `at_least`, or a little longer. Gives until when.
@@ -105,7 +167,7 @@ impl RowPlace<'_> {
     }
 
     /// Gives the row a lease. The row counts until `expires_at`.
-    pub fn lease(&self, new: &NewLease<'_>, expires_at: i64) -> Result<(), Error> {
+    pub fn save_lease(&self, new: &NewLease<'_>, expires_at: i64) -> Result<(), Error> {
         let (lease, (role, application)) = (&new.lease, new.names());
         self.must_change(
             Act::Lease,
@@ -123,7 +185,7 @@ impl RowPlace<'_> {
     }
 
     /// Gives the row a checkpoint. The row counts until `expires_at`.
-    pub fn checkpoint(&self, checkpoint: &Checkpoint, expires_at: i64) -> Result<(), Error> {
+    pub fn save_checkpoint(&self, checkpoint: &Checkpoint, expires_at: i64) -> Result<(), Error> {
         self.must_change(
             Act::Checkpoint,
             &[
@@ -136,11 +198,10 @@ impl RowPlace<'_> {
         )
     }
 
-    /// Takes the lease away, if there is one; gives whether there was. A row that has no checkpoint either goes with it.
-    pub fn end_lease(&self) -> Result<bool, Error> {
-        let Some(row) = self.look()?.filter(|row| row.lease.is_some()) else { return Ok(false) };
-        let act = if row.checkpoint.is_some() { Act::EndLease } else { Act::Delete };
-        self.must_change(act, &[]).map(|()| true)
+    /// Takes the lease away, if there is one. A row that has no checkpoint either goes with it.
+    pub fn end_lease(&self) -> Result<(), Error> {
+        let Some(row) = self.row()?.filter(|row| row.lease.is_some()) else { return Ok(()) };
+        self.must_change(if row.checkpoint.is_some() { Act::EndLease } else { Act::Delete }, &[])
     }
 
     /// Takes the response and the state away.
@@ -154,10 +215,10 @@ impl RowPlace<'_> {
     }
 
     fn read(&self, act: Act, sight: Sight) -> Result<Option<Row>, Error> {
-        self.execute(act, &[], sight, |row| self.row(row)).1.transpose()
+        self.execute(act, &[], sight, |row| self.read_row(row)).1.transpose()
     }
 
-    fn row(&self, row: &FoundRow) -> Result<Row, Error> {
+    fn read_row(&self, row: &FoundRow) -> Result<Row, Error> {
         let broken = |what| Error::Corrupted { message: format!("a row of journal {} {what}", self.journal.name) };
         let expires_at = row.get(place::EXPIRES_AT).ok_or_else(|| broken("does not say when it expires"))?;
         let (fingerprint, token) = (row.uuid(place::FINGERPRINT), row.get(place::TOKEN));
@@ -207,6 +268,7 @@ impl RowPlace<'_> {
 
     /// What Citus keeps it commits together with the effects that it keeps too.
     fn note_write(&self) {
+        self.known.set(None);
         match self.journal.is_local {
             true => written::note(),
             false => written::note_elsewhere(),
@@ -228,13 +290,13 @@ impl RowPlace<'_> {
         sight: Sight,
         read: impl Fn(&FoundRow) -> T,
     ) -> (u64, Option<T>) {
-        let tenant = (self.journal.tenant_type.value(), self.journal.tenant_datum(self.tenant));
-        let names: [DatumWithOid<'_>; 2] = [self.session.into(), self.key.into()];
+        let tenant = (self.journal.tenant_type.value(), self.journal.tenant_datum(&self.tenant));
+        let names: [DatumWithOid<'_>; 2] = [self.session.name.as_str().into(), (&*self.key).into()];
         let others = names.iter().chain(values).map(|value| (value.oid(), value.datum().map(Datum::sans_lifetime)));
         let (types, all): (Vec<_>, Vec<_>) = iter::once(tenant).chain(others).unzip();
         let statement = || self.journal.statement(act, &types).execute(&all, sight, read);
         let lock = move |table| rel::lock(table, act.lock());
-        let execute = || table::execute(self.journal, lock, statement).unwrap_or_else(|error| error.raise());
+        let execute = || table::execute(&self.journal, lock, statement).unwrap_or_else(|error| error.raise());
         let done = if self.as_owner { pg::as_role(self.journal.owner, execute) } else { execute() };
         done.expect("a lock that is waited for is taken")
     }
@@ -267,4 +329,11 @@ impl Row {
         let outcome = self.outcome.as_ref().map(|outcome| (outcome.class, outcome.token, outcome.recorded_at));
         (outcome, self.lease, self.checkpoint.as_ref().map(|checkpoint| checkpoint.written_at), self.expires_at)
     }
+}
+
+/// How much longer a row of a session with this ttl may count than it has to. Then a record need not change the moment, nor
+/// the index on it.
+pub fn slack_us(ttl_us: i64) -> i64 {
+    const MOST_US: i64 = 60_000_000;
+    (ttl_us / 10).min(MOST_US)
 }

@@ -12,7 +12,7 @@ use crate::arguments::WAIT_BY_ARGUMENT;
 use crate::domain::decision::Decision;
 use crate::error::Error;
 use crate::guc;
-use crate::journal::row::Claimed;
+use crate::journal::row::{InJournal, slack_us};
 use crate::lock::Tag;
 use crate::open::{self, answered};
 use crate::pg::{self, Deadline, Durability, Jsonb};
@@ -20,7 +20,6 @@ use crate::requests::answer::Begun;
 use crate::requests::counting;
 use crate::requests::decide::{Aim, Asked, Decided};
 use crate::requests::find::Seeker;
-use crate::requests::journaled::{InJournal, slack_us};
 use crate::requests::keeping;
 use crate::requests::request::{self, Request};
 use crate::requests::start;
@@ -139,7 +138,7 @@ impl Asked<'_> {
             self.check_room()?;
         }
         loop {
-            let attempt = match &kept {
+            let attempt = match kept {
                 None => self.attempt_under_lock(deadline, &mut waiting)?,
                 Some(kept) => self.attempt_in_journal(kept, deadline, &mut vanished)?,
             };
@@ -189,8 +188,8 @@ impl Asked<'_> {
         let expires_at = keyed.expires_at_us(pg::now_us(), ttl_us).saturating_add(slack_us(ttl_us));
         match self.insert_claim(kept, expires_at, deadline)? {
             None => return Ok(Attempt::RanOut),
-            Some(Claimed::New) => return self.attempt_with_lock(deadline),
-            Some(Claimed::There) => {}
+            Some(true) => return self.attempt_with_lock(deadline),
+            Some(false) => {}
         }
         if let answered @ Attempt::Answered(_) = self.attempt_without_lock(Seeker::Beginner)? {
             return Ok(answered);
@@ -201,14 +200,9 @@ impl Asked<'_> {
         if *vanished > VANISHED_MAX { Err(kept.not_written()) } else { Ok(attempt) }
     }
 
-    /// Inserts the request's row; `None`: the wait for others at work on it ran out. Where that is an error in any case, no
+    /// Inserts the request's row, and gives whether it is new; `None`: the wait for others at work on it ran out. Where that is an error in any case, no
     /// subtransaction is needed.
-    fn insert_claim(
-        &self,
-        kept: &InJournal<'_>,
-        expires_at: i64,
-        deadline: Deadline,
-    ) -> Result<Option<Claimed>, Error> {
+    fn insert_claim(&self, kept: &InJournal<'_>, expires_at: i64, deadline: Deadline) -> Result<Option<bool>, Error> {
         if self.aim != Aim::Claim {
             return self.tentatively(deadline, || Ok(kept.claim(expires_at)), |_| true);
         }
@@ -246,7 +240,7 @@ impl Asked<'_> {
     /// Replays a committed outcome, if there is one. If there is none, nothing follows from that: whoever has the lock
     /// may just be recording it.
     fn attempt_without_lock(&self, seeker: Seeker) -> Result<Attempt, Error> {
-        match self.find_and_decide(seeker) {
+        match self.find_and_decide(seeker, false) {
             Ok(Some(Decided { decision: Decision::Replay, outcome: Some(outcome), .. })) => {
                 Ok(Attempt::Answered(Begun::Replay(outcome)))
             }
@@ -260,7 +254,7 @@ impl Asked<'_> {
     /// Replays or refuses: a standby and a read-only transaction cannot execute the request.
     fn replay_only(&self, deadline: Deadline) -> Result<Begun, Error> {
         loop {
-            match self.find_and_decide(Seeker::Beginner) {
+            match self.find_and_decide(Seeker::Beginner, false) {
                 Ok(Some(Decided { decision: Decision::Replay, outcome: Some(outcome), .. })) => {
                     return Ok(Begun::Replay(outcome));
                 }
@@ -298,24 +292,22 @@ impl Asked<'_> {
     }
 
     fn decide_and_start(&self, deadline: Deadline) -> Result<Attempt, Error> {
-        let Some(found) = self.find_and_decide_to_start()? else { return Ok(Attempt::SessionTaken) };
+        let Some(found) = self.find_and_decide(Seeker::LockHolder, true)? else { return Ok(Attempt::SessionTaken) };
         Ok(match (found.decision, found.outcome, &found.lease) {
             (Decision::Replay, Some(outcome), _) => Attempt::Answered(Begun::Replay(outcome)),
             (Decision::Leased, _, Some(lease)) => Attempt::Leased(lease.lease.until),
             (_, outcome, _) => {
-                self.check_still_open()?;
+                if let Request::Keyed(keyed) = self.request {
+                    // The session may have been closed while this call was on its way to the claim.
+                    resolve::check_still_open(&keyed.session)
+                        .inspect_err(|_| keeping::release_claim(self.request, &self.lock))?;
+                }
                 match start::start(self, Decided { outcome, ..found }, deadline)? {
                     Some(begun) => Attempt::Answered(begun),
                     None => Attempt::SessionTaken,
                 }
             }
         })
-    }
-
-    /// Refuses to start a request of a session that was closed while this call was on its way to the claim.
-    fn check_still_open(&self) -> Result<(), Error> {
-        let Request::Keyed(keyed) = self.request else { return Ok(()) };
-        resolve::check_still_open(&keyed.session).inspect_err(|_| keeping::release_claim(self.request, &self.lock))
     }
 
     /// Remembers an answer other than `started`, for the error if the program records the request all the same.

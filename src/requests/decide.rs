@@ -5,10 +5,11 @@ use crate::domain::decision::{Decision, Facts, Fingerprint, decide};
 use crate::domain::identity::Digest;
 use crate::domain::sequence::{Order, Place, Placed, Range};
 use crate::error::Error;
-use crate::open::{self, Leftovers};
+use crate::open;
 use crate::pg;
 use crate::requests::find::{self, KeptRequest, Seeker};
 use crate::requests::keeping;
+use crate::requests::keyed::Keyed;
 use crate::requests::numbered::Numbered;
 use crate::requests::request::Request;
 use crate::sessions::liveness::{self, Life};
@@ -85,36 +86,11 @@ pub struct Decided {
     pub former: Option<Hint>,
 }
 
-impl Decided {
-    /// What the record has to clear away.
-    pub fn leftovers(&self) -> Leftovers {
-        Leftovers {
-            outcome: self.outcome.is_some(),
-            checkpoint: self.checkpoint.is_some(),
-            lease: self.lease.is_some(),
-        }
-    }
-}
-
 impl Asked<'_> {
     /// Finds all that is kept of the request and decides. `None`: it is undecided whether the session is alive. A
-    /// decision to refuse is returned as its error.
-    pub fn find_and_decide(&self, seeker: Seeker) -> Result<Option<Decided>, Error> {
-        self.find_and_decide_unless(seeker, |_| false)
-    }
-
-    /// As [`Asked::find_and_decide`], for whoever has the lock and starts the request at once if it is to be executed:
-    /// then [`liveness::attend`] looks whether the session is alive.
-    pub fn find_and_decide_to_start(&self) -> Result<Option<Decided>, Error> {
-        let starts = |decision| matches!(decision, Decision::Execute { .. } | Decision::GiveUp);
-        self.find_and_decide_unless(Seeker::LockHolder, starts)
-    }
-
-    fn find_and_decide_unless(
-        &self,
-        seeker: Seeker,
-        session_is_checked: impl FnOnce(Decision) -> bool,
-    ) -> Result<Option<Decided>, Error> {
+    /// decision to refuse is returned as its error. `starts` tells that the caller has the lock and starts the request at once
+    /// if it is to be executed: then [`liveness::attend`] looks whether the session is alive.
+    pub fn find_and_decide(&self, seeker: Seeker, starts: bool) -> Result<Option<Decided>, Error> {
         let request = self.request;
         let mut kept = find::find(request, &self.lock, self.asked_at, seeker)?;
         let digest = match request {
@@ -140,7 +116,11 @@ impl Asked<'_> {
             kept.placed = Placed { place: Place::Overlaps(begun), visible: true };
         }
         let decision = decide(&self.facts(&kept, checkpoint.as_ref(), lease.as_ref()));
-        if !session_is_checked(decision) && self.check_session()? == Life::Undecided {
+        let is_attended = starts && matches!(decision, Decision::Execute { .. } | Decision::GiveUp);
+        // Every request of a client session that has ended is refused, whatever is kept of the request.
+        if let (Request::Numbered(numbered), false) = (request, is_attended)
+            && liveness::check(&numbered.session)? == Life::Undecided
+        {
             return Ok(None);
         }
         self.check_allowed(decision, kept.placed.place)?;
@@ -176,7 +156,7 @@ impl Asked<'_> {
             now: if lease.is_some() { pg::now_us() } else { self.asked_at },
             lease: lease_facts,
             max_attempts: request.max_attempts().filter(|_| self.aim != Aim::Settle),
-            time_key_expires_at: self.time_key_expires_at(),
+            time_key_expires_at: request.keyed().and_then(Keyed::key_expires_at_us),
             placed: kept.placed,
         }
     }
@@ -187,21 +167,6 @@ impl Asked<'_> {
         let first = self.request.range()?.first;
         let last = checkpoint.or_else(|| lease?.last)?;
         Some(Range { first, last })
-    }
-
-    /// Refuses every request of a client session that has ended, whatever is kept of the request.
-    fn check_session(&self) -> Result<Life, Error> {
-        match self.request {
-            Request::Keyed(_) => Ok(Life::Alive),
-            Request::Numbered(request) => liveness::check(&request.session),
-        }
-    }
-
-    fn time_key_expires_at(&self) -> Option<i64> {
-        match self.request {
-            Request::Keyed(request) => request.key_expires_at_us(),
-            Request::Numbered(_) => None,
-        }
     }
 
     /// Turns a decision to refuse into its error.

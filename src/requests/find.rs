@@ -53,7 +53,7 @@ pub fn find(request: &Request<'_>, lock: &Digest, asked_at: i64, seeker: Seeker)
 }
 
 fn find_keyed(request: &Keyed<'_>, digest: Digest, asked_at: i64, seeker: Seeker) -> Result<KeptRequest, Error> {
-    if let Some(kept) = request.in_journal() {
+    if let Some(kept) = &request.journal {
         // Nobody else changes the row while this transaction has it locked.
         let row = if seeker == Seeker::LockHolder { kept.row()? } else { kept.row_anew()? };
         let visible = row.as_ref().is_none_or(|row| row.visible);

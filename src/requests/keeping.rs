@@ -4,10 +4,10 @@
 use crate::domain::class::Class;
 use crate::domain::identity::Digest;
 use crate::error::Error;
+use crate::journal::row::slack_us;
 use crate::lock::Tag;
 use crate::open::OpenRequest;
 use crate::pg;
-use crate::requests::journaled::slack_us;
 use crate::requests::keyed::Keyed;
 use crate::requests::request::Request;
 use crate::store::checkpoint::{self, Checkpoint, StoredCheckpoint};
@@ -28,10 +28,7 @@ pub fn lease(request: &Request<'_>, lock: &Digest, snapshot: Snapshot) -> Result
 pub fn save_lease(request: &Request<'_>, new: &NewLease<'_>) -> Result<(), Error> {
     match request.in_journal() {
         None => lease::save(new)?,
-        Some(kept) => {
-            let until = request.unfinished_until(new.lease.until);
-            kept.write(|row| row.lease(new, until))?;
-        }
+        Some(kept) => kept.save_lease(new, request.unfinished_until(new.lease.until))?,
     }
     keep_lease_through_crash(request);
     Ok(())
@@ -40,9 +37,9 @@ pub fn save_lease(request: &Request<'_>, new: &NewLease<'_>) -> Result<(), Error
 /// Deletes the lease that is kept under the request's lock, where no outcome takes its place. The caller has the lock.
 pub fn delete_lease(request: &Request<'_>, lock: &Digest) -> Result<(), Error> {
     match request.in_journal() {
-        None => lease::delete(request.stream(), lock)?,
-        Some(kept) => kept.write(|row| row.end_lease())?,
-    };
+        None => lease::delete(request.stream(), lock).map(drop)?,
+        Some(kept) => kept.end_lease()?,
+    }
     keep_lease_through_crash(request);
     Ok(())
 }
@@ -121,7 +118,7 @@ pub fn save_checkpoint(request: &Request<'_>, digest: Digest, checkpoint: &Check
         Some(kept) => {
             let until = kept.row()?.and_then(|row| row.lease(request.key())).map(|lease| lease.lease.until);
             let until = request.unfinished_until(checkpoint.written_at.max(until.unwrap_or(i64::MIN)));
-            kept.write(|row| row.checkpoint(checkpoint, until))
+            kept.save_checkpoint(checkpoint, until)
         }
     }
 }
@@ -129,7 +126,7 @@ pub fn save_checkpoint(request: &Request<'_>, digest: Digest, checkpoint: &Check
 /// Records the outcome of a request with a key, and clears away what was kept of it before. Gives the outcome as it is kept.
 pub fn record(keyed: &Keyed<'_>, open: &OpenRequest, outcome: Outcome, ttl_us: i64) -> Result<Outcome, Error> {
     let expires_at = keyed.expires_at_us(outcome.recorded_at, ttl_us);
-    let Some(kept) = keyed.in_journal() else {
+    let Some(kept) = &keyed.journal else {
         let probe = keyed.probe(open.digest);
         if open.leftovers.outcome {
             // The outcome that begin found had expired: a live one would have been replayed.
@@ -142,14 +139,14 @@ pub fn record(keyed: &Keyed<'_>, open: &OpenRequest, outcome: Outcome, ttl_us: i
         outcome::insert(&probe, &outcome);
         return Ok(outcome);
     };
-    let expires_at = kept.write(|row| row.record(&outcome, expires_at, expires_at.saturating_add(slack_us(ttl_us))))?;
+    let expires_at = kept.record(&outcome, expires_at, expires_at.saturating_add(slack_us(ttl_us)))?;
     Ok(Outcome { expires_at: Some(expires_at), ..outcome })
 }
 
 /// Clears away an outcome that has expired, where a lease is about to be written and the record comes later.
 pub fn clear_expired(request: &Request<'_>, digest: Digest) -> Result<Option<Class>, Error> {
     match request {
-        Request::Keyed(keyed) if keyed.in_journal().is_none() => outcome::clear(&keyed.probe(digest)),
+        Request::Keyed(keyed) if keyed.journal.is_none() => outcome::clear(&keyed.probe(digest)),
         // The lease is written over the outcome. A numbered request has no outcome that expires.
         _ => Ok(None),
     }
@@ -159,7 +156,7 @@ pub fn clear_expired(request: &Request<'_>, digest: Digest) -> Result<Option<Cla
 pub fn take_back_claim(request: &Request<'_>, open: &OpenRequest) -> Result<(), Error> {
     let unwritten = !open.leftovers.outcome && !open.leftovers.checkpoint && !open.leftovers.lease;
     match request.in_journal() {
-        Some(kept) if unwritten => kept.write(|row| row.delete()),
+        Some(kept) if unwritten => kept.delete(),
         _ => Ok(()),
     }
 }
@@ -172,7 +169,7 @@ pub fn redact(request: &Request<'_>, digest: Digest) -> Result<(Option<Class>, b
         return Ok((outcome::redact(&probe)?, checkpoint::redact(&probe)?));
     };
     let Some(row) = kept.row()?.filter(|row| row.tells()) else { return Ok((None, false)) };
-    kept.write(|row| row.redact())?;
+    kept.redact()?;
     let class = row.outcome.as_ref().map(|outcome| outcome.class);
     Ok((class, class.is_none()))
 }
@@ -189,6 +186,6 @@ pub fn forget(request: &Request<'_>, digest: Digest) -> Result<(Option<Class>, b
         return Ok(forgotten);
     };
     let Some(row) = kept.row()? else { return Ok((None, false)) };
-    kept.write(|row| row.delete())?;
+    kept.delete()?;
     Ok((row.outcome.as_ref().map(|outcome| outcome.class), row.checkpoint().is_some()))
 }

@@ -5,9 +5,12 @@ use crate::domain::identity::Digest;
 use crate::domain::limits::KEY_CHARS_MAX;
 use crate::domain::time_key;
 use crate::error::{Error, RequestName};
+use crate::journal::row::InJournal;
+use crate::journal::table;
 use crate::model::StandingSession;
 use crate::names;
-use crate::requests::journaled::{InJournal, Journaled};
+use crate::pg;
+use crate::sessions::resolve;
 use crate::store::probe::Probe;
 use std::borrow::Cow;
 use std::rc::Rc;
@@ -20,8 +23,8 @@ pub struct Keyed<'a> {
     pub key: Cow<'a, str>,
     /// The time in its key, in a session with `time_keys`.
     pub key_time_us: Option<i64>,
-    /// Where it is kept, in a session with a journal.
-    pub journal: Option<Box<Journaled>>,
+    /// Its row, in a session with a journal.
+    pub journal: Option<Box<InJournal<'a>>>,
 }
 
 impl<'a> Keyed<'a> {
@@ -29,20 +32,20 @@ impl<'a> Keyed<'a> {
     /// names the request's tenant.
     pub fn of(session: Rc<StandingSession>, key: &'a str, stream: Option<&str>) -> Result<Keyed<'a>, Error> {
         check_key(&session.name, key)?;
-        let journal = Journaled::of(&session, stream)?;
-        if !session.time_keys {
-            return Ok(Keyed { session, key: Cow::Borrowed(key), key_time_us: None, journal });
-        }
-        // In upper case it is the same UUID, so it must be the same request.
-        let Some(id) = time_key::parse(key) else {
-            return Err(Error::Invalid {
-                message: format!("{} has a key that is no UUID of version 7", RequestName::new(&session.name, key)),
-                detail: "The session was made with time_keys, so that a key tells its own age.".into(),
-                hint: "Make keys with idem_generate_id(), or any UUIDv7 library, in their form of 36 characters.",
-            });
+        let (key, key_time_us) = match session.time_keys.then(|| time_key::parse(key)) {
+            None => (Cow::Borrowed(key), None),
+            // In upper case it is the same UUID, so it must be the same request.
+            Some(Some(id)) => (Cow::Owned(id.hyphenated().to_string()), Some(time_key::time_us(&id))),
+            Some(None) => {
+                return Err(Error::Invalid {
+                    message: format!("{} has a key that is no UUID of version 7", RequestName::new(&session.name, key)),
+                    detail: "The session was made with time_keys, so that a key tells its own age.".into(),
+                    hint: "Make keys with idem_generate_id(), or any UUIDv7 library, in their form of 36 characters.",
+                });
+            }
         };
-        let key = Cow::Owned(id.hyphenated().to_string());
-        Ok(Keyed { session, key, key_time_us: Some(time_key::time_us(&id)), journal })
+        let journal = in_journal(&session, &key, stream)?;
+        Ok(Keyed { session, key, key_time_us, journal })
     }
 
     /// Its name for messages.
@@ -52,12 +55,7 @@ impl<'a> Keyed<'a> {
 
     /// The name of its tenant, in a session with a journal; otherwise empty.
     pub fn tenant(&self) -> &str {
-        self.journal.as_ref().map_or("", |journal| journal.tenant())
-    }
-
-    /// Its row, in a session with a journal.
-    pub fn in_journal(&self) -> Option<InJournal<'_>> {
-        self.journal.as_ref().map(|journal| journal.at(&self.session, &self.key))
+        self.journal.as_ref().map_or("", |kept| kept.tenant())
     }
 
     /// The digest under which it is kept and locked, and by which memory knows it.
@@ -96,6 +94,26 @@ impl<'a> Keyed<'a> {
     pub fn expires_at_us(&self, recorded_at_us: i64, ttl_us: i64) -> i64 {
         recorded_at_us.max(self.key_time_us.unwrap_or(i64::MIN)).saturating_add(ttl_us)
     }
+}
+
+/// The row of a request in its session's journal; `None`: the session has none.
+/// Refuses a table that has changed hands, or has taken the place of another one: it would know of no request.
+fn in_journal<'a>(
+    session: &Rc<StandingSession>,
+    key: &Cow<'a, str>,
+    stream: Option<&str>,
+) -> Result<Option<Box<InJournal<'a>>>, Error> {
+    let Some(name) = &session.journal else { return Ok(None) };
+    // The owner executes the statements where the caller has a level, but no right to the session.
+    let as_owner = !pg::is_superuser() && !resolve::may_use(session.owner, session.usable_by);
+    let journal = match as_owner {
+        // Whoever is on call need not have the right to the table's schema.
+        true => pg::as_role(session.owner, || table::find(name))?,
+        false => table::find(name)?,
+    };
+    journal.check_owner(session)?;
+    let tenant = journal.tenant_text(&session.name, stream.unwrap_or_default())?;
+    Ok(Some(Box::new(InJournal::new(journal, tenant, Rc::clone(session), key.clone(), as_owner))))
 }
 
 /// Refuses a session of the other sort. Inboxes and other sessions keep duplicates out in different ways, so they must

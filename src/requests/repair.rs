@@ -3,6 +3,11 @@
 //!
 //! Of a session that is bound to another node, a repair works on what is here. Where it finds nothing, it says which node
 //! the session belongs to.
+//!
+//! A redaction takes the response of a request away, and the state of its checkpoint, and keeps that it was done. So it is
+//! not executed again. A replay of it has no response. Like other repairs it holds the request's lock. So nobody executes the
+//! request meanwhile, and the sweep moves nothing of it. `store/outcome.rs` says what it does to an outcome's row, and what
+//! those do who read without the lock.
 
 use crate::arguments;
 use crate::domain::class::Class;
@@ -14,25 +19,28 @@ use crate::error::{Error, RequestName, WAIT_BY_SETTING};
 use crate::guc;
 use crate::lock::Tag;
 use crate::model::StandingSession;
+use crate::names;
 use crate::open::{self, RequestKey};
 use crate::pg::{self, Deadline, Jsonb};
 use crate::requests::decide::{Aim, Asked};
-use crate::requests::find::Seeker;
+use crate::requests::find::{self, Seeker};
 use crate::requests::finish;
 use crate::requests::keeping;
 use crate::requests::keyed::Keyed;
-use crate::requests::numbered::Numbering;
+use crate::requests::numbered::{Numbered, Numbering};
 use crate::requests::request::Request;
 use crate::requests::start;
 use crate::requests::waiting;
 use crate::sessions::resolve;
 use crate::store::audit;
+use crate::store::checkpoint;
 use crate::store::granted;
 use crate::store::inbox;
-use crate::store::lease::{Holder, NewLease, StoredLease};
+use crate::store::lease::{self, Holder, NewLease, StoredLease};
 use crate::store::outcome::Outcome;
 use crate::store::persistence::{self, What};
 use crate::store::rel::Snapshot;
+use crate::store::reply;
 use crate::store::restore;
 use crate::store::secret;
 use crate::store::witness;
@@ -90,6 +98,58 @@ pub(super) fn forget_all(request: &Request<'_>, digest: Digest) -> Result<Option
     let (outcome, checkpoint) = keeping::forget(request, digest)?;
     let outcome = outcome.map(|class| format!("{} outcome", class.status()));
     Ok(outcome.or(lease).or(checkpoint.then(|| "checkpoint".into())))
+}
+
+/// Redacts a request. Tells whether there was anything to take away.
+pub fn redact(request: &Request<'_>, reason: &str) -> Result<bool, Error> {
+    check_reason(reason)?;
+    request.check_not_inbox()?;
+    let numbered = request.numbered();
+    // Ended or not, it is shared, so that the sweep does not delete it meanwhile.
+    if numbered.is_some_and(|numbered| !names::client_session_lock(&numbered.session.id).share(guc::wait_us())) {
+        return Err(Error::WaitRanOut { what: request.name().to_string(), hint: WAIT_BY_SETTING });
+    }
+    let hint = "Record or release it: what this transaction does of it is not to be redacted yet.";
+    let lock = lock_for_repair(request, "idem_redact", hint)?;
+    match numbered {
+        Some(numbered) => redact_numbered(request, numbered, &lock, reason),
+        None => note_found("redact", request, reason, redact_keyed(request, lock)?.as_deref()),
+    }
+}
+
+/// Redacts a request of a standing session; tells what was taken away. The caller has the claim.
+pub(super) fn redact_keyed(request: &Request<'_>, digest: Digest) -> Result<Option<String>, Error> {
+    // Whoever has a lease may need the state, and may write another one.
+    check_not_leased(request, keeping::lease(request, &digest, Snapshot::Itself)?.as_ref())?;
+    let (outcome, checkpoint) = keeping::redact(request, digest)?;
+    Ok(outcome.map(of_outcome).or(checkpoint.then(of_checkpoint)))
+}
+
+/// Redacts a request of a client session. Any number of a range stands for the range, which the audit names by its first
+/// number.
+fn redact_numbered(request: &Request<'_>, numbered: &Numbered<'_>, lock: &Digest, reason: &str) -> Result<bool, Error> {
+    let stream = numbered.stream();
+    let kept = lease::find(stream, lock, Snapshot::Itself)?.filter(|kept| request.is_of(kept));
+    check_not_leased(request, kept.as_ref())?;
+    let reply = find::answering(numbered)?;
+    let range = reply.as_ref().map(|reply| reply.kept.range).or_else(|| kept.as_ref()?.range());
+    let named = Request::Numbered(numbered.with_range(range.unwrap_or(numbered.range)));
+    let mut found = checkpoint::redact(&named.probe(named.digest()))?.then(of_checkpoint);
+    if let Some((reply, outcome)) = reply.as_ref().and_then(|reply| Some((reply, reply.outcome.as_ref()?)))
+        && outcome.response.is_some()
+    {
+        reply::redact(stream, reply, outcome)?;
+        found = Some(of_outcome(outcome.class));
+    }
+    note_found("redact", &named, reason, found.as_deref())
+}
+
+fn of_checkpoint() -> String {
+    "state of checkpoint".into()
+}
+
+fn of_outcome(class: Class) -> String {
+    format!("response of {} outcome", class.status())
 }
 
 /// A lease that a repair has found, with whoever has or had it: the repair takes that name away.
@@ -153,12 +213,12 @@ pub fn force_record(
     let asked = Asked { request, lock, asked_at: pg::now_us(), fingerprint: None, aim: Aim::Settle };
     let name = || request.name();
     let in_doubt = || Error::WaitRanOut { what: name().to_string(), hint: WAIT_BY_SETTING };
-    let mut found = asked.find_and_decide(Seeker::LockHolder)?.ok_or_else(in_doubt)?;
+    let mut found = asked.find_and_decide(Seeker::LockHolder, false)?.ok_or_else(in_doubt)?;
     let given_up = found.decision == Decision::Replay
         && found.outcome.as_ref().map(witness::was_given_up).transpose()?.unwrap_or(false);
     if given_up {
         keeping::forget(request, lock)?;
-        found = asked.find_and_decide(Seeker::LockHolder)?.ok_or_else(in_doubt)?;
+        found = asked.find_and_decide(Seeker::LockHolder, false)?.ok_or_else(in_doubt)?;
     }
     let what = match (found.decision, &found.outcome, &found.lease) {
         (Decision::Replay, Some(outcome), _) => {

@@ -10,7 +10,6 @@ use crate::open;
 use crate::pg;
 use crate::requests::keeping;
 use crate::requests::keyed::{Keyed, check_sort, refuse_journal};
-use crate::requests::redact;
 use crate::requests::repair;
 use crate::requests::request::Request;
 use crate::requests::waiting;
@@ -62,7 +61,7 @@ pub fn redact(session: &str, prefix: &str, reason: &str, most: i32) -> Result<Re
     refuse_journal(&session, "idem_redact_prefix")?;
     check_sort(&session, false)?;
     let redact = |request: &Request<'_>, digest, _: &mut BTreeSet<String>| {
-        redact::redact_keyed(request, digest).map(|found| Some(found.is_some()))
+        repair::redact_keyed(request, digest).map(|found| Some(found.is_some()))
     };
     repair_each("idem_redact_prefix", &session, Wanted::Contents, prefix, reason, most, redact)
 }

@@ -5,12 +5,12 @@ use crate::domain::identity::Digest;
 use crate::domain::sequence::Range;
 use crate::error::{Error, RequestName};
 use crate::guc;
+use crate::journal::row::InJournal;
 use crate::journal::table::Journal;
 use crate::model::{Session, Stream};
 use crate::names;
 use crate::open::{self, RequestKey};
 use crate::pg::Jsonb;
-use crate::requests::journaled::InJournal;
 use crate::requests::keyed::{Keyed, check_sort};
 use crate::requests::numbered::{Numbered, Numbering};
 use crate::sessions::{liveness, resolve};
@@ -107,8 +107,7 @@ impl<'a> Request<'a> {
 
     /// Its name for messages.
     pub fn name(&self) -> RequestName {
-        let RequestKey { session, stream, request } = self.request_key();
-        RequestName::in_stream(session, stream, request)
+        self.request_key().name()
     }
 
     /// The digest under which its checkpoint is kept and, if it has a key, its outcome.
@@ -182,8 +181,8 @@ impl<'a> Request<'a> {
     }
 
     /// Its row, in a session with a journal.
-    pub fn in_journal(&self) -> Option<InJournal<'_>> {
-        self.keyed()?.in_journal()
+    pub fn in_journal(&self) -> Option<&InJournal<'a>> {
+        self.keyed()?.journal.as_deref()
     }
 
     /// Refuses a client session that nothing is known of any more.

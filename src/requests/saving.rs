@@ -13,8 +13,6 @@ pub struct Ack {
     /// The marks that were stored before this acknowledgement.
     marks: Marks,
     acked: i64,
-    /// Whether it is above the stored mark.
-    is_new: bool,
     /// Whether it gives numbers up that have no outcome. Their lanes are taken then.
     gives_up: bool,
 }
@@ -29,7 +27,7 @@ pub fn before(request: &Numbered<'_>, numbers: Numbers, deadline: Deadline) -> R
             numbers.range.first > stream::find(stream).acked,
             "its lane's lock keeps a number from being given up"
         );
-        return Ok(Ack { marks: Marks::default(), acked: 0, is_new: false, gives_up: false });
+        return Ok(Ack { marks: Marks::default(), acked: 0, gives_up: false });
     }
     let marks = stream::find(stream);
     if numbers.range.first <= marks.acked {
@@ -37,9 +35,10 @@ pub fn before(request: &Numbered<'_>, numbers: Numbers, deadline: Deadline) -> R
         // is the last moment to find out.
         return Err(Error::Discarded { name: request.name(), window: request.session.window });
     }
-    let (acked, is_new) = (numbers.acked, numbers.acked > marks.acked);
-    let gives_up = is_new && giving_up::take_lanes(&request.session, stream, marks.acked, acked, deadline)?;
-    Ok(Ack { marks, acked, is_new, gives_up })
+    let acked = numbers.acked;
+    let gives_up =
+        acked > marks.acked && giving_up::take_lanes(&request.session, stream, marks.acked, acked, deadline)?;
+    Ok(Ack { marks, acked, gives_up })
 }
 
 impl Ack {
@@ -49,9 +48,9 @@ impl Ack {
         save::note_stream(&request.session, request.stream(), &self.marks)
     }
 
-    /// Stores the acknowledgement.
+    /// Stores the acknowledgement, if it is above the stored mark.
     pub fn note(self, request: &Numbered<'_>) -> Result<(), Error> {
-        if !self.is_new {
+        if self.acked <= self.marks.acked {
             return Ok(());
         }
         save::note_ack(&request.session, request.stream(), self.acked, self.gives_up)

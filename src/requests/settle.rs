@@ -22,17 +22,13 @@ use crate::store::rel::Snapshot;
 /// Settles a request. Any number of a range that is leased stands for the range. Where the answer is `cancelled`, the request
 /// is never executed. This call has recorded that, unless the client session has ended, where nothing is executed any more.
 pub fn settle(request: &Request<'_>, wait_us: Option<i64>, response: Option<Jsonb>) -> Result<Ticket, Error> {
+    let mut leased = None;
     if let Request::Numbered(numbered) = request {
         let lease = lease::find(request.stream(), &request.lock(), Snapshot::LatestMvcc)?;
         let range = lease.filter(|lease| request.is_of(lease)).and_then(|lease| lease.range());
-        if let Some(range) = range.filter(|range| *range != numbered.range) {
-            return settle_one(&Request::Numbered(numbered.with_range(range)), wait_us, response);
-        }
+        leased = range.map(|range| Request::Numbered(numbered.with_range(range)));
     }
-    settle_one(request, wait_us, response)
-}
-
-fn settle_one(request: &Request<'_>, wait_us: Option<i64>, response: Option<Jsonb>) -> Result<Ticket, Error> {
+    let request = leased.as_ref().unwrap_or(request);
     let deadline = Deadline::after(wait_us);
     let begun = match (begin::begin(request, None, wait_us, Aim::Settle), request) {
         (Err(Error::SessionEnded { how: Some(_), .. } | Error::SessionFenced { .. }), Request::Numbered(numbered)) => {

@@ -8,7 +8,7 @@ use crate::domain::limits::DEPTH_MAX;
 use crate::domain::sequence::Range;
 use crate::error::{Error, RequestName};
 use crate::guc;
-use crate::open::{self, Numbers, OpenRequest, State};
+use crate::open::{self, Leftovers, Numbers, OpenRequest, State};
 use crate::pg::{self, Deadline, Jsonb};
 use crate::requests::answer::{Begun, Start};
 use crate::requests::decide::{Aim, Asked, Decided, refuse_beside_another};
@@ -37,7 +37,8 @@ pub fn start(asked: &Asked<'_>, found: Decided, deadline: Deadline) -> Result<Op
             Some(numbers(numbered, &found))
         }
     };
-    let leftovers = found.leftovers();
+    let (outcome, checkpoint, lease) = (found.outcome.is_some(), found.checkpoint.is_some(), found.lease.is_some());
+    let leftovers = Leftovers { outcome, checkpoint, lease };
     let (taken_over, goes_on) = match decision {
         Decision::Execute { taken_over, from_checkpoint } => (taken_over, from_checkpoint),
         // The last words of a request that is given up tell how far it was.

@@ -62,7 +62,7 @@ pub fn begin(request: &Request<'_>) -> Result<Answer, Error> {
         let ask = || kept.is_held_by_another(request.unfinished_until(asked_at));
         !pg::read_only() && matches!(pg::undone_on_error(AT_MOST_US, ask), Ok(Ok(true)))
     };
-    match asked.find_and_decide(Seeker::Beginner) {
+    match asked.find_and_decide(Seeker::Beginner, false) {
         Ok(Some(Decided { decision: Decision::Replay, outcome: Some(outcome), .. })) => {
             let now = || Deadline::after(Some(0));
             let durable = pg::wait_until_durable(outcome.writer, Durability::OfCaller, asked_at, now);
