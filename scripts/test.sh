@@ -227,11 +227,17 @@ managed() {
     done
 }
 
+# Whether the files for Java and Go can be tried here.
+has_java_and_go() {
+    { command -v javac || scripts/packages.sh openjdk-17-jdk-headless; } && scripts/unpacked.sh "${agent_packages[@]}"
+} >/dev/null
+
 # The clients with the edition in the extension's place, on a server that has no extension.
 managed_clients() {
-    local client status=0
+    local client status=0 clients=(clients/python clients/node clients/rust)
     export IDEM_MANAGED=$root/sql/managed/idempotence_managed.sql
-    for client in "$@"; do
+    if has_java_and_go; then clients+=(clients); fi
+    for client in "${clients[@]}"; do
         timeout 600 "$client/tests/run.sh" "${config[15]}" || status=1
     done
     return "$status"
@@ -309,24 +315,26 @@ clusters_and_packages() {
         skip pgxn 'no checkout of git'
     fi
     suite 'oci' count_checks timeout 900 tests/oci/run.sh "${config[18]}" dev
+    # After the same clients with the extension, which build in the same places.
+    flock -w 1800 "$logs/clients.lock" true
+    suite 'clients, managed' count_checks managed_clients
 }
 
 # What stands around servers.
 around() {
     local status=0
+    (
+        flock 8
+        suite 'clients python' count_checks timeout 1200 clients/python/tests/run.sh "${private[18]}"
+        suite 'clients node' count_checks timeout 1200 clients/node/tests/run.sh "${private[18]}"
+        suite 'clients rust' count_checks timeout 1200 clients/rust/tests/run.sh "${private[18]}"
+        if has_java_and_go; then
+            suite 'clients java and go' count_checks timeout 600 clients/tests/run.sh "${private[18]}"
+        else
+            skip 'clients java and go' 'no JDK, or no Go'
+        fi
+    ) 8>"$logs/clients.lock"
     suite 'monitoring' count_checks timeout 900 tests/monitoring/run.sh "${private[18]}"
-    suite 'clients python' count_checks timeout 1200 clients/python/tests/run.sh "${private[18]}"
-    suite 'clients node' count_checks timeout 1200 clients/node/tests/run.sh "${private[18]}"
-    suite 'clients rust' count_checks timeout 1200 clients/rust/tests/run.sh "${private[18]}"
-    local managed=(clients/python clients/node clients/rust)
-    if { command -v javac || scripts/packages.sh openjdk-17-jdk-headless; } >/dev/null &&
-        scripts/unpacked.sh "${agent_packages[@]}" >/dev/null; then
-        suite 'clients java and go' count_checks timeout 600 clients/tests/run.sh "${private[18]}"
-        managed+=(clients)
-    else
-        skip 'clients java and go' 'no JDK, or no Go'
-    fi
-    suite 'clients, managed' count_checks managed_clients "${managed[@]}"
     suite 'demo' count_checks demo
     if [ -e "$("${private[15]}" --pkglibdir)/plproxy.so" ]; then
         suite 'plproxy' count_cargo cluster_tests plproxy 1 '^plproxy::' --ignored

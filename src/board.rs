@@ -5,9 +5,7 @@
 
 use crate::domain::moments::Moments;
 use crate::pg::{self, Exclusive, Shared, SharedText};
-use pgrx::pg_sys;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
 
 /// The number of databases whose last visit is remembered. One more replaces the database that was visited longest
 /// ago, which then looks as if it had never been visited.
@@ -72,6 +70,8 @@ const LATELY_US: i64 = 3_600_000_000;
 
 /// What the launcher, visits and backends tell each other; zeros at first.
 pub struct Board {
+    /// The launcher's process id, 0 when there is none.
+    pub launcher: i32,
     /// The report of the present or last visit. The launcher runs one visit at a time.
     pub report: Report,
     /// Databases, and when each was swept last; (0, 0) is a free place.
@@ -90,13 +90,9 @@ pub struct Board {
 
 static BOARD: Shared<Board> = Shared::new();
 
-/// The launcher's process id, 0 when there is none. It needs no lock, so the launcher can clear it when it exits.
-static LAUNCHER: Shared<AtomicI32> = Shared::new();
-
 /// Reserves the board. Called while the postmaster preloads the library.
 pub fn init() {
     BOARD.want(c"idempotence worker");
-    LAUNCHER.want(c"idempotence launcher");
 }
 
 /// The board, for the launcher and visits.
@@ -104,20 +100,9 @@ pub fn open() -> Exclusive<'static, Board> {
     BOARD.lock().expect("the worker runs only where the library is preloaded")
 }
 
-/// Notes the launcher's process id; 0 when it ends.
-pub fn note_launcher(pid: i32) {
-    LAUNCHER.get().into_iter().for_each(|launcher| launcher.store(pid, Relaxed));
-}
-
 /// The launcher's process id; 0 when it does not run, `None` when the library is not preloaded.
 pub fn launcher_pid() -> Option<i32> {
-    LAUNCHER.get().map(|pid| pid.load(Relaxed))
-}
-
-/// When the worker swept a database last; `None` where that is not known.
-pub fn last_visit(database: pg_sys::Oid) -> Option<i64> {
-    let board = BOARD.lock()?;
-    board.visited.iter().find(|(visited, _)| *visited == database.to_u32()).map(|(_, at)| *at)
+    Some(BOARD.lock()?.launcher)
 }
 
 /// What is known of a database that the worker has come to.
@@ -162,10 +147,11 @@ pub fn take_announced() -> [u32; ANNOUNCED_MAX] {
     std::mem::replace(&mut open().announced, [0; ANNOUNCED_MAX])
 }
 
-/// Notes that the launcher was started. The first start since the server came up is none anew.
+/// Notes that this process, the launcher, was started. The first start since the server came up is none anew.
 pub fn note_start() {
-    let now_us = pg::now_us();
+    let (now_us, pid) = (pg::now_us(), pg::process_id());
     let mut board = open();
+    board.launcher = pid;
     if board.starts.0 > 0 {
         board.starts.1.note(0, now_us);
     }

@@ -129,12 +129,12 @@ impl Tag {
 
     /// Takes the lock if no other transaction holds or shares it; gives whether it did.
     pub fn try_acquire(&self) -> bool {
-        self.acquire_as_transaction(Mode::Alone, true)
+        self.acquire(Some(0))
     }
 
     /// Takes the lock, waiting for it up to `wait_us` (`None`: for ever); gives whether it did.
     pub fn acquire(&self, wait_us: Option<i64>) -> bool {
-        self.acquire_in(Mode::Alone, wait_us)
+        self.acquire_in(ALONE, wait_us)
     }
 
     /// As [`Tag::acquire`]. If the wait runs out, that is an error, which says what was waited for.
@@ -149,7 +149,7 @@ impl Tag {
 
     /// Gives back one acquisition before the end of the transaction.
     pub fn release(&self) {
-        self.release_in(Mode::Alone);
+        self.release_in(ALONE);
     }
 
     /// As [`Tag::acquire`], but it queues for the lock in short turns with pauses between them. While it queues,
@@ -159,25 +159,19 @@ impl Tag {
         self.try_acquire() || pg::retry(wait_us, |attempt_us| self.acquire(Some(attempt_us)))
     }
 
-    /// Waits up to `wait_us` until no other transaction holds or shares the lock; gives whether that came true. The
-    /// lock is not taken.
-    pub fn wait_until_free(&self, wait_us: Option<i64>) -> bool {
-        pg::retry(wait_us, |_| !self.is_held_by_another())
-    }
-
     /// Shares the lock if no other transaction holds it exclusively; gives whether it did.
     pub fn try_share(&self) -> bool {
-        self.acquire_as_transaction(Mode::Shared, true)
+        self.share(Some(0))
     }
 
     /// Shares the lock, waiting as [`Tag::acquire`] does.
     pub fn share(&self, wait_us: Option<i64>) -> bool {
-        self.acquire_in(Mode::Shared, wait_us)
+        self.acquire_in(SHARED, wait_us)
     }
 
     /// Gives back one share before the end of the transaction.
     pub fn release_share(&self) {
-        self.release_in(Mode::Shared);
+        self.release_in(SHARED);
     }
 
     /// The id of the lock, see [`Digest::lock_id`].
@@ -188,37 +182,37 @@ impl Tag {
     /// The process of another transaction that holds or shares the lock; `None` if no process does: a prepared transaction
     /// has none.
     pub fn holder_pid(&self) -> Option<i32> {
-        self.in_the_way_of(Mode::Alone).iter().find_map(pg::Holder::pid)
+        self.in_the_way_of(ALONE).iter().find_map(pg::Holder::pid)
     }
 
     /// Whether this transaction shares the lock.
     pub fn is_shared_by_us(&self) -> bool {
-        pg::lock_is_held(&self.0, Mode::Shared as i32)
+        pg::lock_is_held(&self.0, SHARED)
     }
 
     /// Whether this transaction holds or shares the lock.
     pub fn is_held_by_us(&self) -> bool {
-        self.is_shared_by_us() || pg::lock_is_held(&self.0, Mode::Alone as i32)
+        self.is_shared_by_us() || pg::lock_is_held(&self.0, ALONE)
     }
 
     /// Whether another transaction, perhaps a prepared one, holds or shares the lock.
     pub fn is_held_by_another(&self) -> bool {
-        !self.in_the_way_of(Mode::Alone).is_empty()
+        !self.in_the_way_of(ALONE).is_empty()
     }
 
     /// How other transactions, prepared ones included, hold the lock at one moment during the call.
     pub fn held_by_others(&self) -> Held {
         loop {
-            let before = self.in_the_way_of(Mode::Alone);
+            let before = self.in_the_way_of(ALONE);
             if before.is_empty() {
                 return Held::Free;
             }
-            if !self.in_the_way_of(Mode::Shared).is_empty() {
+            if !self.in_the_way_of(SHARED).is_empty() {
                 return Held::Alone;
             }
             // Nobody held it exclusively just now. A transaction that held it before and after that look held it
             // then, so it shared it.
-            if self.in_the_way_of(Mode::Alone).iter().any(|holder| before.contains(holder)) {
+            if self.in_the_way_of(ALONE).iter().any(|holder| before.contains(holder)) {
                 return Held::Shared;
             }
         }
@@ -230,21 +224,21 @@ impl Tag {
         if wait_us == Some(0) {
             return false;
         }
-        if self.in_the_way_of(Mode::Shared).is_empty() {
+        if self.in_the_way_of(SHARED).is_empty() {
             // Another transaction is queueing for the lock in a short turn, or has just let it go.
             pg::nap(1_000);
             return true;
         }
-        self.wait_for_holders(Mode::Shared, wait_us)
+        self.wait_for_holders(SHARED, wait_us)
     }
 
-    /// Waits up to `wait_us` until no other transaction holds or shares the lock; gives whether that came true. Unlike
-    /// [`Tag::wait_until_free`] it waits for the end of the holder, so that a deadlock is found. The lock is not taken.
+    /// Waits up to `wait_us` until no other transaction holds or shares the lock; gives whether that came true. It waits
+    /// for the end of the holder, so that a deadlock is found. The lock is not taken.
     pub fn wait_for_end_of_holder(&self, wait_us: Option<i64>) -> bool {
-        wait_us != Some(0) && self.wait_for_holders(Mode::Alone, wait_us)
+        wait_us != Some(0) && self.wait_for_holders(ALONE, wait_us)
     }
 
-    fn wait_for_holders(&self, mode: Mode, wait_us: Option<i64>) -> bool {
+    fn wait_for_holders(&self, mode: pg_sys::LOCKMODE, wait_us: Option<i64>) -> bool {
         pg::retry(wait_us, |attempt_us| {
             if let Some(holder) = self.in_the_way_of(mode).first() {
                 // Turns, since the holder may let go before its end, by a rollback to a savepoint.
@@ -255,32 +249,26 @@ impl Tag {
     }
 
     /// The other transactions that keep this one from taking the lock in this mode.
-    fn in_the_way_of(&self, mode: Mode) -> Vec<pg::Holder> {
-        pg::lock_holders(&self.0, mode as i32)
+    fn in_the_way_of(&self, mode: pg_sys::LOCKMODE) -> Vec<pg::Holder> {
+        pg::lock_holders(&self.0, mode)
     }
 
-    fn acquire_in(&self, mode: Mode, wait_us: Option<i64>) -> bool {
-        match wait_us {
-            Some(0) => self.acquire_as_transaction(mode, true),
-            _ => {
-                let acquire = || noting_deadlocks(|| self.acquire_as_transaction(mode, false));
-                pg::bounded(wait_us, acquire).unwrap_or(false)
-            }
-        }
-    }
-
-    fn acquire_as_transaction(&self, mode: Mode, dont_wait: bool) -> bool {
-        as_transaction(|| {
+    fn acquire_in(&self, mode: pg_sys::LOCKMODE, wait_us: Option<i64>) -> bool {
+        let acquire = |dont_wait| {
             // SAFETY: the tag is valid.
-            let result = unsafe { pg_sys::LockAcquire(&self.0, mode as i32, false, dont_wait) };
+            let result = as_transaction(|| unsafe { pg_sys::LockAcquire(&self.0, mode, false, dont_wait) });
             result != pg_sys::LockAcquireResult::LOCKACQUIRE_NOT_AVAIL
-        })
+        };
+        if wait_us == Some(0) {
+            return acquire(true);
+        }
+        pg::bounded(wait_us, || noting_deadlocks(|| acquire(false))).unwrap_or(false)
     }
 
-    fn release_in(&self, mode: Mode) {
+    fn release_in(&self, mode: pg_sys::LOCKMODE) {
         as_transaction(|| {
             // SAFETY: the tag is valid, and the lock was taken with this owner.
-            let held = unsafe { pg_sys::LockRelease(&self.0, mode as i32, false) };
+            let held = unsafe { pg_sys::LockRelease(&self.0, mode, false) };
             debug_assert!(held, "only what was acquired is released");
         });
     }
@@ -297,15 +285,10 @@ pub enum Held {
     Alone,
 }
 
-/// A mode in which a lock is held.
-#[derive(Clone, Copy)]
-#[repr(i32)]
-enum Mode {
-    /// Any number of transactions hold it, while none holds it exclusively.
-    Shared = pg_sys::ShareLock as i32,
-    /// One transaction holds it exclusively.
-    Alone = pg_sys::ExclusiveLock as i32,
-}
+/// The mode in which any number of transactions hold a lock, while none holds it exclusively.
+const SHARED: pg_sys::LOCKMODE = pg_sys::ShareLock as pg_sys::LOCKMODE;
+/// The mode in which one transaction holds a lock exclusively.
+const ALONE: pg_sys::LOCKMODE = pg_sys::ExclusiveLock as pg_sys::LOCKMODE;
 
 /// Runs `work`, which waits for one of our locks. If PostgreSQL ends the wait because of a deadlock, that is noted.
 fn noting_deadlocks<T>(work: impl FnOnce() -> T) -> T {

@@ -1,5 +1,6 @@
-//! Functions in schema `idempotence` that the extension's own SQL calls: `idem_sweep`, `idem_ready`, the triggers and the views.
-//! Only the extension's owner may execute those behind the checks of the view `health`: the checks run with the owner's rights.
+//! Functions in schema `idempotence` that the extension's own SQL calls: `idem_sweep`, `idem_ready`, the triggers and the
+//! views. Only the extension's owner may execute those behind the checks of the view `health`: the checks run with the owner's
+//! rights.
 
 use super::call::required;
 use crate::board;
@@ -9,14 +10,8 @@ use crate::guc;
 use crate::names;
 use crate::pg::{self, Regrole, Rows, Timestamptz};
 use crate::requests::repair;
-use crate::store::blank;
-use crate::store::cache;
 use crate::store::catalog::Table;
-use crate::store::message;
-use crate::store::ready;
-use crate::store::restore;
-use crate::store::segment;
-use crate::store::write;
+use crate::store::{blank, cache, message, ready, restore, segment, write};
 use crate::sweep::{self, Step};
 use crate::transaction;
 use pgrx::datum::Uuid;
@@ -72,7 +67,7 @@ fn forget_cached<'a>(trigger: &'a PgTrigger<'a>) -> Result<Option<PgHeapTuple<'a
 #[pg_extern(schema = "idempotence", volatile, parallel_unsafe)]
 fn sweep_step(step: Option<&str>) -> Option<bool> {
     let name = or_raise(required("step", step));
-    let step = Step::named(name).unwrap_or_else(|| {
+    let step = Step::ALL.into_iter().find(|step| step.name == name).unwrap_or_else(|| {
         let names = Step::ALL.map(|step| step.name).join(", ");
         Error::Invalid {
             message: format!("there is no step \"{name}\" of the sweep"),
@@ -104,7 +99,8 @@ fn note_sweep() {
 #[pg_extern(schema = "idempotence", volatile, parallel_unsafe)]
 fn last_sweep() -> Option<Timestamptz> {
     let by_hand = sweep::by_hand_at(false).max(sweep::by_hand_at(true));
-    by_hand.max(board::last_visit(pg::current_database())).map(Timestamptz)
+    let visited = board::visits().remove(&pg::current_database().to_u32());
+    by_hand.max(visited.and_then(|visited| visited.swept_at)).map(Timestamptz)
 }
 
 /// When this database was last swept by hand while no worker came; NULL when that is not known.

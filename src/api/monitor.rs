@@ -6,8 +6,7 @@
 use crate::error::{Error, OWN_SQLSTATES, or_raise};
 use crate::model::StandingSession;
 use crate::monitor;
-use crate::monitor::in_flight::Named;
-use crate::monitor::{Key, NotedError, Tally, counters, errors, in_flight};
+use crate::monitor::{Key, NotedError, Tally, counters, in_flight};
 use crate::pg::{self, Rows, Timestamptz};
 use crate::sessions::resolve;
 use crate::store::audit;
@@ -109,33 +108,33 @@ AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
 fn held_requests() -> Rows {
     or_raise(check_there("the requests of idempotence.in_flight"));
     let is_monitor = catalog::is_monitor();
-    let sees = |held: &in_flight::InFlight| match &held.named {
+    let sees = |in_flight::InFlight { entry, names, .. }: &in_flight::InFlight| match names {
         _ if is_monitor => true,
-        Some(Named { entry, .. }) => {
+        Some(_) => {
             let usable_by = Some(entry.usable_by).filter(|role| *role != pg_sys::InvalidOid);
             resolve::may_use(entry.owner, usable_by)
         }
-        None => pg::has_privileges_of(held.role),
+        None => pg::has_privileges_of(entry.role),
     };
     let held: Vec<_> = in_flight::read().into_iter().filter(sees).collect();
     let backends = if held.is_empty() { Vec::new() } else { pg::backends() };
     let rows = held.into_iter().map(|held| {
         let backend = held.pid.and_then(|pid| backends.iter().find(|backend| backend.pid == pid));
         let half = |bits: u64| pg_sys::Oid::from(bits as u32);
-        let named = held.named.as_ref();
+        let (entry, named) = (held.entry, held.names.as_ref());
         vec![
-            named.map(|named| &*named.session).into_datum(),
-            named.map(|named| &*named.stream).into_datum(),
-            named.map(|named| &*named.request).into_datum(),
+            named.map(|[session, _, _]| &**session).into_datum(),
+            named.map(|[_, stream, _]| &**stream).into_datum(),
+            named.map(|[_, _, request]| &**request).into_datum(),
             held.pid.into_datum(),
-            held.role.into_datum(),
+            entry.role.into_datum(),
             backend.map(|backend| &*backend.application).into_datum(),
             backend.and_then(|backend| backend.client.as_deref()).into_datum(),
-            Timestamptz(held.since).into_datum(),
-            named.and_then(Named::state).into_datum(),
+            Timestamptz(entry.since).into_datum(),
+            named.and_then(|_| entry.state()).into_datum(),
             held.requests.into_datum(),
-            named.map(|named| half(named.entry.lock >> 32)).into_datum(),
-            named.map(|named| half(named.entry.lock)).into_datum(),
+            named.map(|_| half(entry.lock >> 32)).into_datum(),
+            named.map(|_| half(entry.lock)).into_datum(),
             backend.and_then(|backend| backend.state).into_datum(),
             backend.and_then(|backend| pg::wait_event(backend.pid)).into_datum(),
         ]
@@ -162,7 +161,7 @@ fn errors() -> Rows {
                 .is_some_and(|session| session.created_at <= error.at && resolve::may_use(session.owner, session.usable_by))
     };
     let named = |name: String| (!name.is_empty()).then_some(name);
-    let rows = errors::read().into_iter().filter(sees).map(|error| {
+    let rows = monitor::errors().into_iter().filter(sees).map(|error| {
         vec![
             Timestamptz(error.at).into_datum(),
             named(error.session.get()).into_datum(),

@@ -25,7 +25,7 @@ mod place {
     places!(pub SESSION, REQUEST, COMMAND, ARGS, ON_ERROR, WAIT, TTL, STREAM);
 }
 
-fn before(arguments: &Arguments<'_>) -> Before<Ticket> {
+fn before<'a>(arguments: &'a Arguments<'_>) -> Before<'a, Ticket> {
     or_raise(begin(arguments))
 }
 
@@ -43,8 +43,8 @@ fn after(arguments: &Arguments<'_>, came: Came) -> Composite<Ticket> {
 }
 
 /// Begins the request.
-fn begin(arguments: &Arguments<'_>) -> Result<Before<Ticket>, Error> {
-    let command = required("command", arguments.command(place::COMMAND))?;
+fn begin<'a>(arguments: &'a Arguments<'_>) -> Result<Before<'a, Ticket>, Error> {
+    let command = required("command", arguments.text(place::COMMAND))?;
     let takes: Option<fn(&[u8; 5]) -> bool> = match required("on_error", arguments.text(place::ON_ERROR))? {
         "raise" => None,
         "record" => Some(is_final),
@@ -64,7 +64,7 @@ fn begin(arguments: &Arguments<'_>) -> Result<Before<Ticket>, Error> {
     })?;
     Ok(match outcome {
         Some(outcome) => ControlFlow::Break(Composite(Begun::Replay(outcome).into())),
-        None if command.is_blank() => {
+        None if command.trim_ascii().is_empty() => {
             let (message, detail) = ("the command is empty".into(), "There is nothing to execute.".into());
             return Err(Error::Invalid { message, detail, hint: "Give an SQL statement." });
         }

@@ -139,22 +139,15 @@ pub fn forget() {
     drop(found);
 }
 
-/// What was found, and the count of changes up to which that is true.
-#[derive(Default)]
-struct FoundTable {
-    upto: u64,
-    journals: HashMap<String, Rc<Journal>>,
-}
-
-static FOUND: Own<FoundTable> = Own::new();
+/// What was found, after the count of changes up to which that is true.
+static FOUND: Own<(u64, HashMap<String, Rc<Journal>>)> = Own::new();
 
 /// The journal of this name. Refuses a table that is gone or does not fit.
 pub fn find(name: &str) -> Result<Rc<Journal>, Error> {
     let changes = pg::relation_changes();
-    let (known, former) = FOUND.with(|found| {
-        let now = || FoundTable { upto: changes, journals: HashMap::new() };
-        let former = (found.upto != changes).then(|| std::mem::replace(found, now()));
-        (found.journals.get(name).cloned(), former)
+    let (known, former) = FOUND.with(|(upto, journals)| {
+        let former = (std::mem::replace(upto, changes) != changes).then(|| std::mem::take(journals));
+        (journals.get(name).cloned(), former)
     });
     // Not dropped while it is in use: to free the plans of its statements calls into PostgreSQL.
     drop(former);
@@ -162,9 +155,9 @@ pub fn find(name: &str) -> Result<Rc<Journal>, Error> {
         return Ok(journal);
     }
     let journal = Rc::new(pg::with_newest_snapshot(|| look(name))?);
-    let former = FOUND.with(|found| {
-        let lasts = found.upto == pg::relation_changes();
-        lasts.then(|| found.journals.insert(journal.name.clone(), Rc::clone(&journal)))
+    let former = FOUND.with(|(upto, journals)| {
+        let lasts = *upto == pg::relation_changes();
+        lasts.then(|| journals.insert(journal.name.clone(), Rc::clone(&journal)))
     });
     drop(former);
     Ok(journal)

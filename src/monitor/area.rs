@@ -12,9 +12,11 @@ use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 
 /// Where everything is. The postmaster notes it, and every backend inherits it.
 pub struct Area {
-    memory: *mut u8,
+    rolls: *mut u8,
     /// How many of each part there are.
     pub plan: Plan,
+    /// The cells of all backends.
+    pub cells: &'static [Cells],
     /// The tallies of counters.
     pub tallies: Guarded<Tallies>,
     /// The ring of errors.
@@ -74,7 +76,7 @@ pub fn init() {
             // After an immediate stop, processes may have ended while they changed what is to be saved.
             if let (true, Some(area)) = (in_order && pg::was_shut_down(), area()) {
                 // SAFETY: the postmaster ends, and no other process lives.
-                file::write(unsafe { area.tallies.with_alone(|tallies| tallies.all(area.all_cells(), |_| true)) });
+                file::write(unsafe { area.tallies.with_alone(|tallies| tallies.all(|_| true)) });
             }
         },
     });
@@ -85,15 +87,17 @@ fn made(memory: *mut u8, locks: Locks) {
     // PostgreSQL aligns the memory to a cache line, and nothing is said that it always will.
     // SAFETY: there is a cache line more than the parts take.
     let memory = unsafe { memory.add(memory.align_offset(CACHE_LINE)) };
-    // SAFETY: the memory is as large as planned and all zeros, which are valid for all parts. Each of the two locks guards
-    // one value.
+    // SAFETY: the memory is as large as planned and all zeros, which are valid for all parts. A cell has atomics, and a key
+    // whose rules stand with it. Each of the two locks guards one value.
     let area = unsafe {
+        let cells = std::slice::from_raw_parts(memory.add(plan.cells_at).cast(), plan.backends);
         let tallies: *mut Tallies = memory.add(plan.tallies_at).cast();
         let most = guc::max_stats();
-        tallies.write(Tallies::new(SharedHash::make::<Key>(c"idempotence stats", most), most));
+        tallies.write(Tallies::new(SharedHash::make::<Key>(c"idempotence stats", most), most, cells));
         let ring: *mut ErrorRing = memory.add(plan.ring_at).cast();
         ring.write(ErrorRing::new(guc::max_errors()));
-        Area { memory, plan, tallies: Guarded::new(tallies, locks, 0), errors: Guarded::new(ring, locks, 1) }
+        let (tallies, errors) = (Guarded::new(tallies, locks, 0), Guarded::new(ring, locks, 1));
+        Area { rolls: memory, plan, cells, tallies, errors }
     };
     // SAFETY: the postmaster has started no other process yet.
     unsafe { area.tallies.with_alone(|tallies| tallies.take_back(file::read())) };
@@ -117,12 +121,6 @@ impl Area {
     pub fn roll(&self, number: usize) -> *mut Roll {
         debug_assert!(number < self.plan.rolls);
         // SAFETY: the number is that of a roll, as planned.
-        unsafe { self.memory.add(number * roll::roll_bytes(self.plan.names)).cast() }
-    }
-
-    /// The cells of all backends.
-    pub fn all_cells(&self) -> &[Cells] {
-        // SAFETY: as planned. A cell has atomics, and a key whose rules stand with it.
-        unsafe { std::slice::from_raw_parts(self.memory.add(self.plan.cells_at).cast(), self.plan.backends) }
+        unsafe { self.rolls.add(number * roll::roll_bytes(self.plan.names)).cast() }
     }
 }

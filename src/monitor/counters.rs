@@ -24,8 +24,6 @@ const COUNTED_WITH_OTHERS: u32 = 32;
 /// This backend's cells.
 struct Mine {
     cells: &'static Cells,
-    /// The keys of the cells.
-    keys: [Key; CELLS],
     /// The session that was counted last, and the cell that counted for it: its own, or that for others.
     asked: Key,
     last: usize,
@@ -37,19 +35,18 @@ struct Mine {
 
 impl Mine {
     fn attach(area: &'static Area) -> Option<Mine> {
-        let cells = &area.all_cells()[pg::backend_place()?];
+        let cells = &area.cells[pg::backend_place()?];
         // A backend that has ended may have left counters in them. They stay what they are.
-        let keys = std::array::from_fn(|cell| cells[cell].key());
-        Some(Mine { cells, keys, asked: keys[0], last: 0, left: 0, next: 0 })
+        Some(Mine { cells, asked: cells[0].key(), last: 0, left: 0, next: 0 })
     }
 
     fn cell(&mut self, key: Key, area: &Area) -> &Cell {
         if self.asked != key {
             (self.asked, self.left) = (key, 0);
-        } else if self.keys[self.last] == key {
+        } else if self.cells[self.last].key() == key {
             return &self.cells[self.last];
         }
-        self.last = match self.keys.iter().position(|other| *other == key) {
+        self.last = match self.cells.iter().position(|cell| cell.key() == key) {
             Some(cell) => cell,
             None if self.left > 0 => self.last,
             None => self.take(key, area),
@@ -63,10 +60,10 @@ impl Mine {
     fn take(&mut self, key: Key, area: &Area) -> usize {
         let now_us = pg::now_us();
         let mut tallies = area.tallies.lock();
-        let counting = tallies.tally(key, now_us, area.all_cells());
+        let counting = tallies.tally(key, now_us);
         if counting != key {
             self.left = COUNTED_WITH_OTHERS;
-            if let Some(cell) = self.keys.iter().position(|other| *other == counting) {
+            if let Some(cell) = self.cells.iter().position(|cell| cell.key() == counting) {
                 return cell;
             }
         }
@@ -74,7 +71,6 @@ impl Mine {
         self.next = (number + 1) % CELLS;
         tallies.move_from(&self.cells[number], now_us);
         self.cells[number].set_key(counting);
-        self.keys[number] = counting;
         number
     }
 }
@@ -111,14 +107,14 @@ fn add_at(key: impl FnOnce(u32) -> Key, counter: usize, more: u64) {
 pub fn read() -> Vec<Tally> {
     let Some(area) = area() else { return Vec::new() };
     let database = pg::current_database().to_u32();
-    area.tallies.lock().all(area.all_cells(), |key| key.database == database)
+    area.tallies.lock().all(|key| key.database == database)
 }
 
 /// Sets the counters of this database to 0. Gives the moment from which they count.
 pub fn reset() -> i64 {
     let (database, now_us) = (pg::current_database().to_u32(), pg::now_us());
     if let Some(area) = area() {
-        area.tallies.lock().reset(database, area.all_cells(), now_us);
+        area.tallies.lock().reset(database, now_us);
     }
     now_us
 }

@@ -11,7 +11,7 @@ use crate::monitor::roll::{self, Entry, Head, Roll, change, copy};
 use crate::pg;
 use pgrx::pg_sys;
 
-pub use crate::monitor::roll::{Named, Place, State};
+pub use crate::monitor::roll::{Names, Place, State};
 
 /// The roll of this backend, where somebody watches.
 fn mine() -> Option<(&'static Area, *mut Roll)> {
@@ -124,12 +124,10 @@ pub fn keep_prepared() {
 pub struct InFlight {
     /// The process; `None` for a prepared transaction.
     pub pid: Option<i32>,
-    /// The role that was current when it was begun.
-    pub role: pg_sys::Oid,
-    /// When it was begun.
-    pub since: i64,
-    /// Its names and more; `None` for the requests of a transaction that there was no room for.
-    pub named: Option<Named>,
+    /// What is known of it beside its names. Without names that is only who has begun it, and when.
+    pub entry: Entry,
+    /// Its names; `None` for the requests of a transaction that there was no room for.
+    pub names: Option<Names>,
     /// How many requests it stands for.
     pub requests: i64,
 }
@@ -145,13 +143,11 @@ pub fn read() -> Vec<InFlight> {
         if head.database != database || pid.is_none() && !pg::is_in_progress(head.transaction) {
             continue;
         }
-        all.extend(roll::named(&names).map(|named| {
-            let Entry { role, since, .. } = named.entry;
-            InFlight { pid, role, since, named: Some(named), requests: 1 }
-        }));
+        let named = roll::named(&names);
+        all.extend(named.map(|(entry, names)| InFlight { pid, entry, names: Some(names), requests: 1 }));
         if head.unnamed > 0 {
-            let Head { role, since, unnamed, .. } = head;
-            all.push(InFlight { pid, role, since, named: None, requests: unnamed.into() });
+            let entry = Entry { role: head.role, since: head.since, ..Entry::default() };
+            all.push(InFlight { pid, entry, names: None, requests: head.unnamed.into() });
         }
     }
     all

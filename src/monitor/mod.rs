@@ -8,7 +8,7 @@
 //! * for each backend a few *cells*, in which the backend counts (`tallies.rs`, `counters.rs`). A cell counts for one session.
 //!   Only its backend adds to it, and takes no lock for that. Whoever reads the counters moves them from the cells to the
 //!   *tallies*;
-//! * the newest errors, in a ring (`ring.rs`, `errors.rs`).
+//! * the newest errors, in a ring (`ring.rs`). An error is noted when it is raised, whether a caller catches it or not.
 //!
 //! The tallies, one for each session, are a hash table beside it.
 //!
@@ -23,7 +23,6 @@
 
 mod area;
 pub mod counters;
-pub mod errors;
 mod file;
 pub mod in_flight;
 mod ring;
@@ -31,12 +30,38 @@ mod roll;
 mod tallies;
 mod tally;
 
+use crate::error::{self, RequestName};
+use crate::pg::{self, SharedText};
+use area::area;
+
 pub use area::is_there;
 pub use ring::NotedError;
 pub use tally::{Counter, Key, Tally};
 
 /// Reserves the memory, where the postmaster preloads the library, and has errors noted.
 pub fn init() {
-    errors::init();
+    error::call_when_raised(note);
     area::init();
+}
+
+fn note(sqlstate: &[u8; 5], about: &RequestName) {
+    let Some(area) = area() else { return };
+    let (at, database, role, pid) =
+        (pg::now_us(), pg::current_database().to_u32(), pg::current_role().to_u32(), pg::process_id());
+    let application = pg::application_name();
+    let number = error::own_number(sqlstate);
+    counters::count_error(number);
+    area.errors.lock().note(number, role, |place| {
+        (place.at, place.database, place.pid, place.sqlstate) = (at, database, pid, *sqlstate);
+        place.session = SharedText::of(&about.session);
+        place.stream = SharedText::of(&about.stream);
+        place.request = SharedText::of(&about.request);
+        place.application = SharedText::of(&application);
+    });
+}
+
+/// The newest errors of this database, the newest first.
+pub fn errors() -> Vec<NotedError> {
+    let Some(area) = area() else { return Vec::new() };
+    area.errors.lock().newest_of(pg::current_database().to_u32())
 }

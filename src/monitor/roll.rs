@@ -63,7 +63,7 @@ pub(super) struct Head {
 }
 
 /// What stands before the three names of a request: session, stream, request.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub struct Entry {
     /// The half of the digest that is locked for it which names the lock.
@@ -81,23 +81,13 @@ pub struct Entry {
     pub(super) unused: u16,
 }
 
-/// A request, as it was copied from a roll.
-#[derive(Clone, Debug)]
-pub struct Named {
-    /// What stands before its names.
-    pub entry: Entry,
-    /// The name of its session.
-    pub session: String,
-    /// Its stream; empty in a standing session.
-    pub stream: String,
-    /// Its key or number.
-    pub request: String,
-}
+/// The names of a request: its session, its stream, which is empty in a standing session, and its key or number.
+pub type Names = [String; 3];
 
-impl Named {
+impl Entry {
     /// How far it is.
     pub fn state(&self) -> Option<&'static str> {
-        STATES.get(self.entry.state as usize).copied()
+        STATES.get(self.state as usize).copied()
     }
 }
 
@@ -151,7 +141,7 @@ pub(super) fn copy(roll: *const Roll, name_bytes: usize) -> Option<(Head, Vec<u8
 }
 
 /// The requests of a copied roll.
-pub(super) fn named(names: &[u8]) -> impl Iterator<Item = Named> {
+pub(super) fn named(names: &[u8]) -> impl Iterator<Item = (Entry, Names)> {
     let mut rest = names;
     std::iter::from_fn(move || {
         let (head, tail) = rest.split_at_checked(size_of::<Entry>())?;
@@ -163,9 +153,9 @@ pub(super) fn named(names: &[u8]) -> impl Iterator<Item = Named> {
             tail = after;
             Some(String::from_utf8_lossy(name).into_owned())
         };
-        let (session, stream, request) = (text(0)?, text(1)?, text(2)?);
+        let names = [text(0)?, text(1)?, text(2)?];
         let taken = (rest.len() - tail.len()).next_multiple_of(align_of::<Entry>());
         rest = rest.get(taken..).unwrap_or_default();
-        Some(Named { entry, session, stream, request })
+        Some((entry, names))
     })
 }

@@ -49,19 +49,20 @@ impl Cell {
 pub struct Tallies {
     table: SharedHash<Tally>,
     most: usize,
+    cells: &'static [Cells],
     /// When room was made last.
     made_room_at: i64,
 }
 
 impl Tallies {
     /// A table without a tally.
-    pub fn new(table: SharedHash<Tally>, most: usize) -> Tallies {
-        Tallies { table, most, made_room_at: i64::MIN }
+    pub fn new(table: SharedHash<Tally>, most: usize, cells: &'static [Cells]) -> Tallies {
+        Tallies { table, most, cells, made_room_at: i64::MIN }
     }
 
     /// All tallies that are wanted, with what the cells have counted.
-    pub fn all(&mut self, cells: &[Cells], is_wanted: impl Fn(&Key) -> bool) -> Vec<Tally> {
-        self.move_from_all(cells, pg::now_us());
+    pub fn all(&mut self, is_wanted: impl Fn(&Key) -> bool) -> Vec<Tally> {
+        self.move_from_all(pg::now_us());
         let mut all = Vec::new();
         self.table.for_each(|tally| {
             if is_wanted(&tally.key) {
@@ -83,8 +84,8 @@ impl Tallies {
     }
 
     /// Has the tallies of a database begin anew.
-    pub fn reset(&mut self, database: u32, cells: &[Cells], now_us: i64) {
-        self.move_from_all(cells, now_us);
+    pub fn reset(&mut self, database: u32, now_us: i64) {
+        self.move_from_all(now_us);
         self.table.for_each(|tally| {
             if tally.key.database == database {
                 tally.begin(now_us);
@@ -94,7 +95,7 @@ impl Tallies {
 
     /// Has a tally count for a key, and gives the tally's key. If the key has no tally, makes one, and room for it if need be.
     /// Where room was made just now, the tally for others counts.
-    pub fn tally(&mut self, key: Key, now_us: i64, cells: &[Cells]) -> Key {
+    pub fn tally(&mut self, key: Key, now_us: i64) -> Key {
         if let Some(tally) = self.table.find(&key) {
             tally.used = now_us;
             return key;
@@ -104,7 +105,7 @@ impl Tallies {
             if (0..PAUSE_US).contains(&now_us.saturating_sub(self.made_room_at)) {
                 return Key::of_others(key.database);
             }
-            self.move_from_all(cells, now_us);
+            self.move_from_all(now_us);
             self.make_room();
             self.made_room_at = now_us;
         }
@@ -154,8 +155,8 @@ impl Tallies {
         }
     }
 
-    fn move_from_all(&mut self, cells: &[Cells], now_us: i64) {
-        cells.iter().flatten().for_each(|cell| self.move_from(cell, now_us));
+    fn move_from_all(&mut self, now_us: i64) {
+        self.cells.iter().flatten().for_each(|cell| self.move_from(cell, now_us));
     }
 
     /// Moves what a cell has counted to its tally. If the tally has given way, and there is no room for another, that is

@@ -27,11 +27,7 @@ pub fn note(request: LockAndNumber, answered: Option<Class>) {
 
 /// Forgets the answers for a request, because a later begin was answered with `started`.
 pub fn take_back(request: LockAndNumber) {
-    NEWEST.with(|newest| {
-        if !newest.is_empty() {
-            newest.retain(|(other, _)| *other != request);
-        }
-    });
+    NEWEST.with(|newest| newest.retain(|(other, _)| *other != request));
 }
 
 /// The newest answer for a request.

@@ -93,11 +93,6 @@ impl Entry {
         matches!(self.state, State::Begun | State::Saved)
     }
 
-    /// Whether a commit would lose it.
-    pub fn is_unrecorded(&self) -> bool {
-        self.state == State::Begun
-    }
-
     pub fn name(&self) -> RequestName {
         self.key().name()
     }

@@ -1,10 +1,10 @@
 //! The list itself. It is plain memory and knows subtransactions only by their nesting level.
 //!
-//! Entries stand in the order in which they were begun. The list notes every change to an entry, and for each nesting
-//! level the place where its changes begin. A subtransaction ends before the one around it, so the changes of the
-//! innermost one stand at the end. A rollback undoes the changes from the end back to that place. A release makes them
-//! the parent's by moving one mark. No other call goes through a long list, except [`List::unrecorded`], which a commit
-//! calls once, and [`List::uses`], which the end of a client session calls.
+//! Entries stand in the order in which they were begun. The list notes every change to an entry, and at which nesting
+//! level it was made. A subtransaction ends before the one around it, so the changes of the innermost one stand at the
+//! end. A rollback undoes these, the last first. A release makes them the parent's. No other call goes through a long
+//! list, except [`List::unrecorded`], which a commit calls once, and [`List::uses`], which the end of a client session
+//! calls.
 //!
 //! The caller tells those who watch: it is given the place where they see an entry, or tells the list what to call.
 
@@ -32,9 +32,8 @@ enum Change {
 #[derive(Default)]
 pub struct List {
     entries: Vec<Entry>,
-    changes: Vec<Change>,
-    /// The levels that have changes, in rising order, and where the changes of each begin.
-    levels: Vec<(Level, usize)>,
+    /// The changes, in their order, each with its level. So the levels rise.
+    changes: Vec<(Level, Change)>,
     /// How many entries are open.
     open: usize,
     /// Finds entries, once there are more than a few.
@@ -45,9 +44,8 @@ impl List {
     /// Makes room for one more request.
     pub fn reserve(&mut self) -> Result<(), TryReserveError> {
         self.entries.try_reserve(1)?;
-        // It is begun, saved and recorded or released, and these may be the first changes of their level.
+        // It is begun, saved and recorded or released.
         self.changes.try_reserve(3)?;
-        self.levels.try_reserve(1)?;
         self.index.as_mut().map_or(Ok(()), EntryIndex::reserve)
     }
 
@@ -66,17 +64,12 @@ impl List {
         }
         self.entries.push(entry);
         self.open += 1;
-        self.note(Change::Begun, level);
+        self.changes.push((level, Change::Begun));
     }
 
     /// Whether any request is open.
     pub fn has_open(&self) -> bool {
         self.open > 0
-    }
-
-    /// Whether the request is open.
-    pub fn holds(&self, key: RequestKey<'_>) -> bool {
-        self.newest(key).is_some_and(|(_, entry)| entry.is_open())
     }
 
     /// The request, if it is open; otherwise why it cannot be recorded, checkpointed or released.
@@ -137,7 +130,7 @@ impl List {
         if !entry.is_open() || before == state {
             return None;
         }
-        self.note(Change::Finished(place, before), level);
+        self.changes.push((level, Change::Finished(place, before)));
         Some(self.set_state(place, state))
     }
 
@@ -163,25 +156,38 @@ impl List {
         if self.open == 0 {
             return None;
         }
-        let unrecorded = || self.entries.iter().filter(|entry| entry.is_unrecorded());
+        let unrecorded = || self.entries.iter().filter(|entry| entry.state == State::Begun);
         Some((unrecorded().next()?.name(), unrecorded().map(|entry| entry.session.clone()).collect()))
     }
 
     /// Undoes what happened at `level`, the innermost. Tells of each entry that has another state now, and of each that was
     /// taken away, the last first.
     pub fn roll_back(&mut self, level: Level, mut tell: impl FnMut(Place, Option<State>)) {
-        while let Some((_, start)) = self.levels.pop_if(|(at, _)| *at >= level) {
-            while self.changes.len() > start {
-                self.undo_last(&mut tell);
+        while let Some((_, change)) = self.changes.pop_if(|(at, _)| *at >= level) {
+            #[cfg(test)]
+            super::entry::count_work();
+            match change {
+                Change::Begun => {
+                    // All other changes to the entry came later and are already undone.
+                    let Some(entry) = self.entries.pop() else { return };
+                    debug_assert!(entry.state == State::Begun, "an entry goes as it came");
+                    tell(entry.place, None);
+                    self.open -= 1;
+                    if let Some(index) = &mut self.index {
+                        index.remove(&entry);
+                    }
+                }
+                Change::Finished(place, before) => tell(self.set_state(place, before), Some(before)),
             }
         }
     }
 
     /// Makes what happened at `level`, the innermost, part of the level above.
     pub fn hand_up(&mut self, level: Level) {
-        let Some((_, start)) = self.levels.pop_if(|(at, _)| *at >= level) else { return };
-        if self.levels.last().is_none_or(|(at, _)| *at < level - 1) {
-            self.levels.push((level - 1, start));
+        for (at, _) in self.changes.iter_mut().rev().take_while(|(at, _)| *at >= level) {
+            #[cfg(test)]
+            super::entry::count_work();
+            *at = level - 1;
         }
     }
 
@@ -194,7 +200,6 @@ impl List {
         }
         self.entries.clear();
         self.changes.clear();
-        self.levels.clear();
         self.open = 0;
     }
 
@@ -203,33 +208,6 @@ impl List {
         match &self.index {
             Some(index) => index.newest(key, &self.entries),
             None => self.entries.iter().enumerate().rev().find(|(_, entry)| entry.is(key)),
-        }
-    }
-
-    fn note(&mut self, change: Change, level: Level) {
-        if self.levels.last().is_none_or(|(at, _)| *at < level) {
-            self.levels.push((level, self.changes.len()));
-        }
-        self.changes.push(change);
-    }
-
-    fn undo_last(&mut self, tell: &mut impl FnMut(Place, Option<State>)) {
-        #[cfg(test)]
-        super::entry::count_work();
-        match self.changes.pop() {
-            Some(Change::Begun) => {
-                // All other changes to the entry came later and are already undone.
-                if let Some(entry) = self.entries.pop() {
-                    debug_assert!(entry.is_unrecorded(), "an entry goes as it came");
-                    tell(entry.place, None);
-                    self.open -= 1;
-                    if let Some(index) = &mut self.index {
-                        index.remove(&entry);
-                    }
-                }
-            }
-            Some(Change::Finished(place, before)) => tell(self.set_state(place, before), Some(before)),
-            None => {}
         }
     }
 }
@@ -323,7 +301,7 @@ mod tests {
         list.finish(R, State::Released, 1);
         assert!(matches!(list.find(R), Err(Missing::Released)));
         begin(&mut list, "r", 2);
-        assert!(list.holds(R) && list.under(&Digest([0; 16]), 0).is_some());
+        assert!(list.find(R).is_ok() && list.under(&Digest([0; 16]), 0).is_some());
         list.finish(R, State::Recorded, 2);
         assert!(matches!(list.find(R), Err(Missing::Recorded)));
         list.roll_back(2, |_, _| {});
@@ -372,7 +350,7 @@ mod tests {
         let (count, calls) = (30_000, 10);
         for n in 0..count {
             let name = n.to_string();
-            assert!(!list.holds(key(&name)) && list.standing("", "", &name).is_none());
+            assert!(list.find(key(&name)).is_err() && list.standing("", "", &name).is_none());
             begin(&mut list, &name, 2);
             match n % 3 {
                 // A savepoint that is released, one that is rolled back, and one in which it is recorded.

@@ -41,7 +41,7 @@ pub fn session_of(session: &str, stream: &str, request: &str) -> Option<Rc<Stand
 
 /// Whether the request is open in this transaction.
 pub fn holds(key: RequestKey<'_>) -> bool {
-    OPEN.with(|list| list.holds(key))
+    OPEN.with(|list| list.find(key).is_ok())
 }
 
 /// The open request of this transaction under the lock, if its number is `upto` or less.

@@ -5,7 +5,7 @@
 //! [`in_rust`].
 
 use super::attempt::in_rust;
-use super::execute::{Command, CommandOrder, Work, execute};
+use super::execute::{CommandOrder, Work, execute};
 use super::jsonb::Jsonb;
 use super::values::{Composite, CompositeRow};
 use pgrx::callconv::{BoxRet, FcInfo};
@@ -14,7 +14,7 @@ use pgrx::{FromDatum, pg_sys};
 use std::ops::ControlFlow;
 
 /// What comes before a command: the answer, and nothing is executed; or the command that is due.
-pub type Before<R> = ControlFlow<Composite<R>, CommandOrder>;
+pub type Before<'a, R> = ControlFlow<Composite<R>, CommandOrder<'a>>;
 
 /// What came of a command: `to_jsonb` of the first column of its row, `None` if that is null, or if there is no row; or an
 /// error, as an object of its `sqlstate`, `message`, `detail` and `hint`. What the command did is rolled back then.
@@ -43,13 +43,6 @@ impl Arguments<'_> {
     /// An interval.
     pub fn interval(&self, place: usize) -> Option<Interval> {
         self.get(place)
-    }
-
-    /// A text that is a command.
-    pub fn command(&self, place: usize) -> Option<Command> {
-        // SAFETY: a text datum is a varlena. It is the argument, or a copy in the call's memory context.
-        self.get::<pg_sys::Datum>(place)
-            .map(|text| Command(unsafe { pg_sys::pg_detoast_datum_packed(text.cast_mut_ptr()) }))
     }
 }
 
@@ -84,7 +77,7 @@ pub(crate) use function_around_command;
 /// that needs a destructor.
 pub unsafe fn around_command<R: CompositeRow>(
     call: pg_sys::FunctionCallInfo,
-    before: fn(&Arguments<'_>) -> Before<R>,
+    before: for<'a> fn(&'a Arguments<'_>) -> Before<'a, R>,
     after: fn(&Arguments<'_>, Came) -> Composite<R>,
 ) -> pg_sys::Datum {
     // SAFETY: no frame from here to the command owns anything, and the steps run in in_rust(). The arguments stay valid during

@@ -8,30 +8,14 @@ use pgrx::pg_sys;
 use std::ffi::{CStr, c_char, c_int, c_long, c_void};
 
 /// A command to be executed.
-pub struct CommandOrder {
+pub struct CommandOrder<'a> {
     /// Its text.
-    pub command: Command,
+    pub command: &'a str,
     /// Its only parameter.
     pub parameter: Option<Jsonb>,
     /// Which errors are given to the step after the command, by their SQLSTATE. All others are raised. `None`: all errors
     /// are raised, and no subtransaction is needed.
     pub takes: Option<fn(&[u8; 5]) -> bool>,
-}
-
-/// The text of a command. It is not read as UTF-8, since a database may have another encoding.
-#[derive(Clone, Copy)]
-pub struct Command(pub(super) *const pg_sys::varlena);
-
-impl Command {
-    fn bytes(&self) -> &[u8] {
-        // SAFETY: the value is a text that is not compressed, and it lives as long as the call, see Arguments::command().
-        unsafe { pgrx::varlena::varlena_to_byte_slice(self.0) }
-    }
-
-    /// Whether there is nothing in it.
-    pub fn is_blank(self) -> bool {
-        self.bytes().iter().all(u8::is_ascii_whitespace)
-    }
 }
 
 /// A command at work. It is plain data.
@@ -50,11 +34,11 @@ pub(super) struct Work {
 
 impl Work {
     /// The work that an order asks for, in the current memory context.
-    pub(super) fn of(order: CommandOrder) -> Work {
-        let kept = kept::find(order.command.bytes()).unwrap_or(std::ptr::null());
-        // SAFETY: what was found is in use, so it is valid. The text of the command is a text, and its copy is terminated.
+    pub(super) fn of(order: CommandOrder<'_>) -> Work {
+        let (kept, command) = (kept::find(order.command).unwrap_or(std::ptr::null()), order.command);
+        // SAFETY: what was found is in use, so it is valid. The copy of the command is terminated.
         let text = unsafe { kept.as_ref() }.map_or_else(
-            || unsafe { pg_sys::text_to_cstring(order.command.0) }.cast_const(),
+            || unsafe { pg_sys::pnstrdup(command.as_ptr().cast(), command.len()) }.cast_const(),
             |kept| kept.text.as_ptr(),
         );
         // SAFETY: a variable of the backend.

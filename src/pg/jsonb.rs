@@ -6,6 +6,7 @@ use super::values::of_datum;
 use crate::domain::fingerprint::Hasher;
 use pgrx::callconv::{ArgAbi, BoxRet, FcInfo};
 use pgrx::datum::Datum;
+use pgrx::pg_sys::{JsonbIteratorToken as Step, jbvType as Kind};
 use pgrx::{FromDatum, IntoDatum, pg_sys};
 use serde_json::Value;
 use std::ffi::c_char;
@@ -89,11 +90,9 @@ impl Jsonb {
 
     /// Whether it contains a string, number or boolean at any depth. The names of members do not count.
     pub fn tells_something(self) -> bool {
-        use pg_sys::JsonbIteratorToken as Step;
-
         let mut tells = false;
         self.read(|step, value| {
-            tells = matches!(step, Step::WJB_VALUE | Step::WJB_ELEM) && value.type_ != pg_sys::jbvType::jbvNull;
+            tells = matches!(step, Step::WJB_VALUE | Step::WJB_ELEM) && value.type_ != Kind::jbvNull;
             !tells
         });
         tells
@@ -101,8 +100,6 @@ impl Jsonb {
 
     /// Whether it has more levels of arrays and objects. It is read no further than to the first such level.
     pub fn is_deeper_than(self, levels: usize) -> bool {
-        use pg_sys::JsonbIteratorToken as Step;
-
         let mut level = 0;
         self.read(|step, _| {
             match step {
@@ -117,9 +114,6 @@ impl Jsonb {
 
     /// Whether its text, as COPY writes it, may have more bytes. It is read no further than to there.
     pub fn is_longer_as_text_than(self, limit: usize) -> bool {
-        use pg_sys::JsonbIteratorToken as Step;
-        use pg_sys::jbvType as Kind;
-
         let mut bytes = 0;
         self.read(|step, value| {
             let is_scalar = matches!(step, Step::WJB_KEY | Step::WJB_VALUE | Step::WJB_ELEM);
@@ -139,7 +133,7 @@ impl Jsonb {
 
     /// Shows `visit` each token of the value, until it gives false. It is called within a guard, so it has nothing to drop and
     /// does not panic.
-    fn read(self, mut visit: impl FnMut(pg_sys::JsonbIteratorToken::Type, &pg_sys::JsonbValue) -> bool) {
+    fn read(self, mut visit: impl FnMut(Step::Type, &pg_sys::JsonbValue) -> bool) {
         // SAFETY: a jsonb datum is a varlena pointer. The value is valid for the whole walk. JsonbIteratorNext() fills in
         // what is shown, which points into the value.
         unsafe {
@@ -149,7 +143,7 @@ impl Jsonb {
                 let mut value = std::mem::zeroed::<pg_sys::JsonbValue>();
                 loop {
                     let step = raw::JsonbIteratorNext(&mut iterator, &mut value, false);
-                    if step == pg_sys::JsonbIteratorToken::WJB_DONE || !visit(step, &value) {
+                    if step == Step::WJB_DONE || !visit(step, &value) {
                         break;
                     }
                 }
@@ -162,9 +156,6 @@ impl Jsonb {
 
     /// Digests the value, walking it in jsonb's own order.
     pub fn fingerprint(self) -> [u8; 16] {
-        use pg_sys::JsonbIteratorToken as Step;
-        use pg_sys::jbvType as Kind;
-
         let mut fingerprint = Hasher::default();
         // A top-level scalar is stored as an array of one element that is marked as no array.
         let mut scalar = false;

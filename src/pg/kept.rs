@@ -51,10 +51,10 @@ fn reader() -> Reader {
 static KEPT: Own<Vec<Box<KeptCommand>>> = Own::new();
 
 /// The command, if it is kept. It then counts as in use until [`give_back`].
-pub(super) fn find(text: &[u8]) -> Option<*const KeptCommand> {
+pub(super) fn find(text: &str) -> Option<*const KeptCommand> {
     let reader = reader();
     let kept = KEPT.with(|list| {
-        let place = list.iter().position(|kept| kept.text.as_bytes() == text && kept.reader == reader)?;
+        let place = list.iter().position(|kept| kept.text.as_bytes() == text.as_bytes() && kept.reader == reader)?;
         list[..=place].rotate_right(1);
         Some(&raw const *list[0])
     })?;

@@ -41,7 +41,7 @@ pub use checked::define_node_guc;
 pub use clock::cancel_worker_after;
 pub use condition::{Conditions, Prepared};
 pub use durable::*;
-pub use execute::{Command, CommandOrder};
+pub use execute::CommandOrder;
 pub use filled::{Filled, Listed, RowStore, Rows, Shape};
 pub use heap::*;
 pub use hooks::*;

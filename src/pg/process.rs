@@ -24,20 +24,17 @@ pub fn let_signals_in(on_terminate: OnTerminate) {
         OnTerminate::Die => die,
         OnTerminate::Note => SignalHandlerForShutdownRequest,
     };
-    handle(pg_sys::SIGTERM as c_int, terminate);
-    handle(pg_sys::SIGHUP as c_int, SignalHandlerForConfigReload);
+    for (signal, handler) in [(pg_sys::SIGTERM, terminate), (pg_sys::SIGHUP, SignalHandlerForConfigReload)] {
+        // SAFETY: the handlers are the server's own, made for the signals of a background worker.
+        unsafe {
+            #[cfg(not(feature = "pg18"))]
+            pg_sys::pqsignal(signal as c_int, Some(handler));
+            #[cfg(feature = "pg18")]
+            pg_sys::pqsignal_be(signal as c_int, Some(handler));
+        }
+    }
     // SAFETY: the handlers are in place.
     unsafe { pg_sys::BackgroundWorkerUnblockSignals() }
-}
-
-fn handle(signal: c_int, handler: unsafe extern "C-unwind" fn(c_int)) {
-    // SAFETY: the handlers are the server's own, made for the signals of a background worker.
-    unsafe {
-        #[cfg(not(feature = "pg18"))]
-        pg_sys::pqsignal(signal, Some(handler));
-        #[cfg(feature = "pg18")]
-        pg_sys::pqsignal_be(signal, Some(handler));
-    }
 }
 
 /// Sets a setting for the rest of the process, whatever is set for the database and the role.

@@ -135,11 +135,6 @@ impl<T> Shared<T> {
         unsafe { self.0.load(Relaxed).as_ref() }
     }
 
-    /// Whether it is there.
-    pub fn is_there(&self) -> bool {
-        self.guarded().is_some()
-    }
-
     /// The value, which the caller has alone while the lock is held. `None`: the library was not preloaded.
     pub fn lock(&self) -> Option<Exclusive<'_, T>> {
         self.guarded().map(Guarded::lock)

@@ -188,17 +188,17 @@ pub fn uuid(bytes: &[u8; 16]) -> pg_sys::Datum {
     pg_sys::Datum::from(bytes.as_ptr())
 }
 
+const DAY_US: i64 = 86_400 * 1_000_000;
+
 /// An interval in microseconds, with days of 24 hours and months of 30 days; `None` if the number would overflow, as
 /// for an infinite interval.
 pub fn interval_us(interval: &Interval) -> Option<i64> {
-    const DAY_US: i64 = 86_400 * 1_000_000;
     let days = i64::from(interval.months()) * 30 + i64::from(interval.days());
     days.checked_mul(DAY_US)?.checked_add(interval.micros())
 }
 
 /// An interval of this many microseconds, as days of 24 hours and the rest.
 pub fn interval(us: i64) -> Interval {
-    const DAY_US: i64 = 86_400 * 1_000_000;
     let days = i32::try_from(us / DAY_US).unwrap_or(0);
     let rest = us - i64::from(days) * DAY_US;
     Interval::new(0, days, rest).unwrap_or_else(|_| Interval::from_micros(us))

@@ -8,10 +8,8 @@ use crate::error::Error;
 use pgrx::pg_sys::panic::{CaughtError, ErrorReport};
 use pgrx::{PgLogLevel, PgSqlErrorCode, function_name, pg_sys};
 
-/// Our bound on each wait of this backend for a heavyweight lock. Dropping it restores the caller's bound.
-struct LockTimeoutMs {
-    callers: i32,
-}
+/// Our bound on each wait of this backend for a heavyweight lock. Dropping it restores the caller's bound, which it has.
+struct LockTimeoutMs(i32);
 
 impl LockTimeoutMs {
     /// What is in force now; 0 is no bound.
@@ -24,14 +22,14 @@ impl LockTimeoutMs {
         let callers = LockTimeoutMs::of_caller();
         // SAFETY: likewise. Only waits for locks read it.
         unsafe { pg_sys::LockTimeout = ms };
-        LockTimeoutMs { callers }
+        LockTimeoutMs(callers)
     }
 }
 
 impl Drop for LockTimeoutMs {
     fn drop(&mut self) {
         // SAFETY: as in set(). It only writes a variable, so it may run while an error unwinds.
-        unsafe { pg_sys::LockTimeout = self.callers }
+        unsafe { pg_sys::LockTimeout = self.0 }
     }
 }
 

@@ -13,7 +13,7 @@
 use crate::error::{Error, RequestName};
 use crate::lock::LockClass;
 use crate::model::StandingSession;
-use crate::monitor::in_flight::{self, Named};
+use crate::monitor::in_flight;
 use crate::pg::{self, Deadline, Holder};
 use crate::store::catalog;
 use crate::store::sql;
@@ -38,9 +38,9 @@ pub fn wait(session: &StandingSession, deadline: Deadline) -> Result<(), Error> 
 
 /// A request of the session that is at work, where the library is preloaded, so that this is known by name.
 fn at_work_in(session: &StandingSession) -> Option<RequestName> {
-    let mut named = in_flight::read().into_iter().filter_map(|request| request.named);
-    let of_it = |named: &Named| named.entry.owner == session.owner && named.session == session.name;
-    named.find(of_it).map(|named| RequestName::new(&named.session, &named.request))
+    let owned = in_flight::read().into_iter().filter(|held| held.entry.owner == session.owner);
+    let [name, _, request] = owned.filter_map(|held| held.names).find(|[name, _, _]| *name == session.name)?;
+    Some(RequestName::new(&name, &request))
 }
 
 /// The transactions at work in the session, as `pg_locks` names them, and their processes; 0 for prepared ones. In an inbox
@@ -73,8 +73,9 @@ fn holders(session: &StandingSession) -> Result<Vec<(String, i32)>, Error> {
 
 /// The claims of other sessions, by the numbers that name their locks, as far as shared memory knows them.
 fn locks_of_others(session: &StandingSession) -> Vec<i64> {
-    let named = in_flight::read().into_iter().filter_map(|request| request.named);
-    named.filter(|named| named.session != session.name).map(|named| named.entry.lock.cast_signed()).collect()
+    let others = in_flight::read().into_iter();
+    let others = others.filter(|held| held.names.as_ref().is_some_and(|[name, _, _]| *name != session.name));
+    others.map(|held| held.entry.lock.cast_signed()).collect()
 }
 
 /// These transactions in words. Whoever is no monitor is not told who works with the sessions of others.

@@ -137,10 +137,10 @@ fn holder(claim: &Tag) -> String {
         Some(backend) => (backend.application.as_str(), pg::role_name(backend.role).unwrap_or_default()),
         None => ("", String::new()),
     };
-    let held = in_flight::read().into_iter().find(|held| {
-        held.pid == Some(pid) && held.named.as_ref().is_some_and(|named| named.entry.lock == claim.lock_id())
-    });
-    let since = held.map(|held| format!(" since {}", pg::describe_moment(held.since))).unwrap_or_default();
+    let held = in_flight::read()
+        .into_iter()
+        .find(|held| held.pid == Some(pid) && held.names.is_some() && held.entry.lock == claim.lock_id());
+    let since = held.map(|held| format!(" since {}", pg::describe_moment(held.entry.since))).unwrap_or_default();
     let written = if pg::waits_for_standby(pid) {
         " It has written its commit, and waits for a synchronous standby: to end it undoes nothing."
     } else {

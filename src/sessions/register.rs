@@ -170,7 +170,7 @@ fn find_certain(owner: pg_sys::Oid, by: KnownBy<'_>, deadline: Deadline) -> Resu
     let held = lock.is_held_by_another();
     let find = || live::find_registered(owner, by).or_else(|| saved::find_registered(owner, by));
     match find() {
-        None if held && lock.wait_until_free(deadline.left_us()) => Ok(find()),
+        None if held && lock.wait_for_end_of_holder(deadline.left_us()) => Ok(find()),
         None if held => {
             let what = "a transaction, a prepared one say, with the first outcome of a former session,".into();
             Err(Error::WaitRanOut { what, hint: WAIT_BY_ARGUMENT })

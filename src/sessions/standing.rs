@@ -46,7 +46,7 @@ impl Asked<'_> {
         let name = &so_far.name;
         let ttl_us =
             self.ttl.as_ref().map(|ttl| arguments::duration_us("ttl", ttl, TTL_US_MIN, TTL_US_MAX)).transpose()?;
-        check_roles(name, self.owner, self.usable_by.filter(|role| *role != pg_sys::InvalidOid))?;
+        check_new_roles(name, self.owner, self.usable_by.filter(|role| *role != pg_sys::InvalidOid))?;
         let max_attempts =
             self.max_attempts.map_or(so_far.max_attempts, |attempts| (attempts != 0).then_some(attempts));
         check_attempts(name, so_far.inbox, max_attempts)?;
@@ -214,7 +214,7 @@ fn check_name(name: &str) -> Result<(), Error> {
 
 /// Refuses a role that does not exist, and an owner whose privileges the caller does not have. As with GRANT, an owner may
 /// lend to any role.
-fn check_roles(session: &str, owner: Option<pg_sys::Oid>, usable_by: Option<pg_sys::Oid>) -> Result<(), Error> {
+fn check_new_roles(session: &str, owner: Option<pg_sys::Oid>, usable_by: Option<pg_sys::Oid>) -> Result<(), Error> {
     if let Some(role) = owner.into_iter().chain(usable_by).find(|role| pg::role_name(*role).is_none()) {
         return Err(Error::NoSuchRole { role: role.to_u32() });
     }

@@ -8,7 +8,7 @@ use crate::store::exclusive;
 use crate::store::outcome_long;
 use crate::store::rel::{Access, Rel};
 use crate::store::sql;
-use crate::sweep::progress::Progress;
+use crate::sweep::parts::Progress;
 
 /// Deletes at most `limit` outcomes that have expired. Truncates the table when nothing is left in it.
 pub fn delete_expired(limit: usize) -> Result<Progress, Error> {

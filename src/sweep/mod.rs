@@ -6,12 +6,9 @@
 //! ours waits for what becomes of them.
 
 mod abandoned;
-mod due;
 mod long;
-mod look;
 mod orphans;
 mod parts;
-pub mod progress;
 mod ring;
 mod sessions;
 mod tombstones;
@@ -26,25 +23,17 @@ use crate::pg;
 use crate::store::persistence;
 use crate::store::sweep as noted;
 use parts::Done;
-use progress::Progress;
+
+pub use parts::Progress;
 
 /// A step of the sweep.
 #[derive(Clone, Copy)]
 pub struct Step {
     /// Its name in SQL.
     pub name: &'static str,
-    work: Work,
+    /// What it does in a transaction. It is told its name.
+    work: fn(&str) -> Result<Progress, Error>,
 }
-
-#[derive(Clone, Copy)]
-enum Work {
-    /// It finds by itself what is due.
-    Whole(fn() -> Result<Progress, Error>),
-    /// It looks through a table in parts, see [`take_part`]: the least time between two looks, what it counts, in words,
-    /// and what takes a part.
-    Parts(i64, &'static str, fn(Cursor, usize) -> Done),
-}
-use Work::{Parts, Whole};
 
 impl Step {
     /// All steps, in their order. The steps of the ring come first, since they take only moments. Among them
@@ -52,40 +41,43 @@ impl Step {
     /// segment that was turned away from. The journals come last, since the tables are those of users.
     pub const ALL: [Step; 14] = [
         // Truncates closed segments whose outcomes have all expired.
-        Step::new("empty", Whole(ring::empty)),
+        Step::new("empty", |_| ring::empty()),
         // Turns the ring to the next segment.
-        Step::new("turn", Whole(ring::turn)),
+        Step::new("turn", |_| ring::turn()),
         // Closes former segments that nobody writes any more.
-        Step::new("close", Whole(ring::close)),
+        Step::new("close", |_| ring::close()),
         // Deletes what has expired of the outcomes that were to outlive their segment.
-        Step::new("long", Whole(|| long::delete_expired(batch()))),
+        Step::new("long", |_| long::delete_expired(batch())),
         // Puts saved client sessions back to work after a crash or a failover.
-        Step::new("restore", Parts(RARELY_US, "client sessions at work again", sessions::restore)),
+        Step::new("restore", |name| take_part(name, RARELY_US, "client sessions at work again", sessions::restore)),
         // Ends client sessions whose client has fallen silent.
-        Step::new("end", Parts(0, "silent client sessions ended", sessions::end_silent)),
+        Step::new("end", |name| take_part(name, 0, "silent client sessions ended", sessions::end_silent)),
         // Deletes client sessions that ended a retention ago.
-        Step::new("delete", Whole(sessions::delete_ended)),
-        Step::new("checkpoints", Parts(RARELY_US, "abandoned checkpoints deleted", abandoned::delete_checkpoints)),
-        Step::new("leases", Parts(RARELY_US, "abandoned leases deleted", abandoned::delete_leases)),
+        Step::new("delete", |_| sessions::delete_ended()),
+        Step::new("checkpoints", |name| {
+            take_part(name, RARELY_US, "abandoned checkpoints deleted", abandoned::delete_checkpoints)
+        }),
+        Step::new("leases", |name| take_part(name, RARELY_US, "abandoned leases deleted", abandoned::delete_leases)),
         // Makes restored tables logged or unlogged, as was chosen.
-        Step::new("persistence", Whole(apply_persistence)),
+        Step::new("persistence", |_| {
+            Ok(Progress::counted(persistence::apply_choices()?, "tables made logged or unlogged", false))
+        }),
         // Takes dropped roles out of sessions.
-        Step::new("owners", Parts(RARELY_US, "sessions with a role that is gone", sessions::clear_owners)),
+        Step::new("owners", |name| {
+            take_part(name, RARELY_US, "sessions with a role that is gone", sessions::clear_owners)
+        }),
         // Looks whether restored rows have their sessions.
-        Step::new("orphans", Whole(|| orphans::look(batch()))),
+        Step::new("orphans", |_| orphans::look(batch())),
         // Forgets dropped sessions that have no outcome left, so that their names are free.
-        Step::new("tombstones", Parts(RARELY_US, "dropped sessions forgotten", sessions::forget_dropped)),
+        Step::new("tombstones", |name| {
+            take_part(name, RARELY_US, "dropped sessions forgotten", sessions::forget_dropped)
+        }),
         // Deletes what has expired in journals, a journal in a transaction.
-        Step::new("journals", Whole(delete_in_journal)),
+        Step::new("journals", |_| delete_in_journal()),
     ];
 
-    const fn new(name: &'static str, work: Work) -> Step {
+    const fn new(name: &'static str, work: fn(&str) -> Result<Progress, Error>) -> Step {
         Step { name, work }
-    }
-
-    /// The step of that name.
-    pub fn named(name: &str) -> Option<Step> {
-        Step::ALL.into_iter().find(|step| step.name == name)
     }
 
     /// Whether it is the one on the tables of users.
@@ -134,11 +126,7 @@ pub fn take(step: Step) -> Result<Option<Progress>, Error> {
     }
     // The commit waits for no standby: one that does not answer would make it keep the locks.
     pg::commit_locally();
-    match step.work {
-        Whole(work) => work(),
-        Parts(every_us, what, work) => take_part(step, every_us, what, work),
-    }
-    .map(Some)
+    (step.work)(step.name).map(Some)
 }
 
 /// Takes the sweep's lock where only exports share it, which one after the other could keep it from the sweep: once the sweep
@@ -161,8 +149,8 @@ fn batch() -> usize {
 ///
 /// The look goes on where it stopped. After it has come to the end of the table, the next look begins no sooner
 /// than `every_us` later, unless a crash has made the step forget.
-fn take_part(step: Step, every_us: i64, what: &str, work: fn(Cursor, usize) -> Done) -> Result<Progress, Error> {
-    let last = noted::find(step.name);
+fn take_part(step: &str, every_us: i64, what: &str, work: fn(Cursor, usize) -> Done) -> Result<Progress, Error> {
+    let last = noted::find(step);
     let (done_at, cursor) = last.map_or((0, Cursor::START), |last| (last.done_at, last.cursor));
     // By the distance in either direction: a clock that was set back must not put the next look off.
     if cursor == Cursor::START && pg::now_us().abs_diff(done_at) < every_us.unsigned_abs() {
@@ -170,9 +158,9 @@ fn take_part(step: Step, every_us: i64, what: &str, work: fn(Cursor, usize) -> D
     }
     let (count, next) = work(cursor, batch())?;
     match next {
-        Some(next) => noted::save(step.name, done_at, next),
+        Some(next) => noted::save(step, done_at, next),
         // A step that looks in each sweep, and did so in one part, leaves no row.
-        None if every_us > 0 || cursor != Cursor::START => noted::save(step.name, pg::now_us(), Cursor::START),
+        None if every_us > 0 || cursor != Cursor::START => noted::save(step, pg::now_us(), Cursor::START),
         None => {}
     }
     Ok(Progress::counted(count, what, next.is_some()))
@@ -190,11 +178,6 @@ fn delete_in_journal() -> Result<Progress, Error> {
             Progress { done: Vec::new(), delayed, more }
         }
     })
-}
-
-fn apply_persistence() -> Result<Progress, Error> {
-    let changed = persistence::apply_choices()?;
-    Ok(Progress::counted(changed, "tables made logged or unlogged", false))
 }
 
 /// Notes the end of a sweep by hand.

@@ -5,8 +5,7 @@ use crate::error::Error;
 use crate::store::restore;
 use crate::store::secret;
 use crate::store::sql;
-use crate::sweep::parts;
-use crate::sweep::progress::Progress;
+use crate::sweep::parts::{self, Progress};
 
 /// The pause before rows without a session are looked for again. Meanwhile they may expire, or be deleted.
 const AGAIN: &str = "1 hour";

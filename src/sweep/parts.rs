@@ -1,4 +1,6 @@
-//! Looks through a table in parts, each in a transaction of its own, so that no transaction of the sweep takes
+//! The result of a step of the sweep, and the look of a step through a table in parts.
+//!
+//! A step looks through a table in parts, each in a transaction of its own, so that no transaction of the sweep takes
 //! long, however large the table is. A row that moves to a place which was already looked at is met by the next
 //! look.
 
@@ -9,6 +11,35 @@ use crate::store::catalog::Table;
 use crate::store::rel::{Access, Rel};
 use crate::store::sql;
 use pgrx::datum::{DatumWithOid, Uuid};
+
+/// The result of one transaction of a step.
+#[derive(Default)]
+pub struct Progress {
+    /// What was done, in words, for notices and the log.
+    pub done: Vec<String>,
+    /// What could not be done yet, and who is in the way, in words.
+    pub delayed: Vec<String>,
+    /// Whether the step has more to do.
+    pub more: bool,
+}
+
+impl Progress {
+    /// The result of a step that counts what it does. Where the count is 0 nothing is said.
+    pub fn counted(count: usize, what: &str, more: bool) -> Progress {
+        let done = if count > 0 { vec![format!("{what}: {count}")] } else { Vec::new() };
+        Progress { done, delayed: Vec::new(), more }
+    }
+
+    /// Notes what cannot be done yet, since somebody has a lock. The query names who that is.
+    pub fn delay(&mut self, what: &str, query: &str) -> Result<(), Error> {
+        let by = match sql::first::<String>(query)? {
+            Some(holders) => format!("held by {holders}"),
+            None => "whoever held it has just let go".into(),
+        };
+        self.delayed.push(format!("{what} yet: {by}"));
+        Ok(())
+    }
+}
 
 /// The number of pages in a part: 2 MB, some ten thousand rows.
 const PAGES: u32 = 256;
@@ -43,8 +74,7 @@ pub fn find(
          ORDER BY t.ctid LIMIT $1",
         table.name()
     );
-    let mut all: Vec<DatumWithOid<'_>> = vec![(limit as i64).into()];
-    all.extend(arguments);
+    let all: Vec<_> = [(limit as i64).into()].into_iter().chain(arguments).collect();
     let rows = sql::pairs::<Uuid, String>(&query, &all)?;
     let next = match rows.last().and_then(|(_, ctid)| Cursor::behind(ctid)) {
         Some(last) if rows.len() >= limit => Some(last),

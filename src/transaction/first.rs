@@ -78,11 +78,8 @@ fn statement_has_ended(statement: Ended) {
     }
     let written = written::so_far();
     let has_reason = open::has_open() || written.here || written.elsewhere;
-    if has_reason && commit_may_follow(statement) && (open::has_open() || coordinator::to_be_asked().is_some()) {
+    let commit_may_follow = || statement == Ended::OfTransaction || !IN_MADE_BLOCK.get() || !pg::is_in_portal();
+    if has_reason && commit_may_follow() && (open::has_open() || coordinator::to_be_asked().is_some()) {
         come_first();
     }
-}
-
-fn commit_may_follow(statement: Ended) -> bool {
-    statement == Ended::OfTransaction || !IN_MADE_BLOCK.get() || !pg::is_in_portal()
 }

@@ -7,55 +7,46 @@ use crate::error::Error;
 use crate::pg;
 use std::cell::Cell;
 
-/// An import that is under way.
-#[derive(Clone, Copy)]
-struct Importing {
-    /// Tells it from all other imports of this backend.
-    number: i64,
-    /// The nesting level of the subtransaction that it belongs to.
-    level: i32,
-}
-
 thread_local! {
-    static IMPORTING: Cell<Option<Importing>> = const { Cell::new(None) };
+    /// The nesting level of the subtransaction that the import belongs to which is under way.
+    static LEVEL: Cell<Option<i32>> = const { Cell::new(None) };
+    /// The number of the import that was begun last, which tells it from all other imports of this backend.
     static NUMBER: Cell<i64> = const { Cell::new(0) };
 }
 
 /// Begins an import and gives its number; `None` if one is under way.
 pub fn begin() -> Option<i64> {
-    if IMPORTING.get().is_some() {
+    if LEVEL.get().is_some() {
         return None;
     }
-    let number = NUMBER.get() + 1;
-    NUMBER.set(number);
-    IMPORTING.set(Some(Importing { number, level: pg::nesting_level() }));
-    Some(number)
+    LEVEL.set(Some(pg::nesting_level()));
+    NUMBER.set(NUMBER.get() + 1);
+    number()
 }
 
 /// The number of the import that is under way.
 pub fn number() -> Option<i64> {
-    IMPORTING.get().map(|importing| importing.number)
+    LEVEL.get().map(|_| NUMBER.get())
 }
 
 /// Forgets the import: it has ended, or its transaction.
 pub fn end() {
-    IMPORTING.set(None);
+    LEVEL.set(None);
 }
 
 /// Forgets an import that belongs to the innermost subtransaction, which is rolled back.
 pub(super) fn roll_back() {
-    IMPORTING.set(IMPORTING.get().filter(|importing| importing.level < pg::nesting_level()));
+    LEVEL.set(LEVEL.get().filter(|level| *level < pg::nesting_level()));
 }
 
 /// Makes an import of the innermost subtransaction one of its parent.
 pub(super) fn hand_up() {
-    let parent = pg::nesting_level() - 1;
-    IMPORTING.set(IMPORTING.get().map(|importing| Importing { level: importing.level.min(parent), ..importing }));
+    LEVEL.set(LEVEL.get().map(|level| level.min(pg::nesting_level() - 1)));
 }
 
 /// Refuses the end of a transaction that has an import under way.
 pub(super) fn refuse_unended() {
-    if IMPORTING.get().is_none() {
+    if LEVEL.get().is_none() {
         return;
     }
     Error::Invalid {

@@ -5,7 +5,6 @@
 mod coordinator;
 mod first;
 pub mod importing;
-mod log_context;
 pub mod told;
 
 use crate::error::Error;
@@ -26,9 +25,19 @@ pub use first::come_first;
 /// Registers the callbacks, once in each backend.
 pub fn init() {
     first::init(Some(transaction_event));
-    log_context::init();
+    pg::add_log_context(log_context);
     // SAFETY: the callback is a static function, and a library is loaded while no callbacks run.
     unsafe { pg_sys::RegisterSubXactCallback(Some(subtransaction_event), std::ptr::null_mut()) };
+}
+
+/// The line of CONTEXT for lines of the server's log that are written while a request is open, which names the request. So
+/// what the log tells of the time before an outage can be held against what was recorded. Neither a payload nor a response
+/// goes there.
+fn log_context() -> Option<String> {
+    match guc::log_context().then(open::last_open)?? {
+        (name, 0) => Some(name.to_string()),
+        (name, others) => Some(format!("{name}, and {others} more")),
+    }
 }
 
 #[pg_guard]

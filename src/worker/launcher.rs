@@ -44,7 +44,6 @@ pub extern "C-unwind" fn idempotence_launcher(_argument: pg_sys::Datum) {
     unsafe {
         pg_sys::BackgroundWorkerInitializeConnection(std::ptr::null(), std::ptr::null(), 0);
         pg_sys::before_shmem_exit(Some(leave), pg_sys::Datum::null());
-        board::note_launcher(pg_sys::MyProcPid);
     }
     board::note_start();
     let mut launcher = Launcher::default();
@@ -64,7 +63,7 @@ pub extern "C-unwind" fn idempotence_launcher(_argument: pg_sys::Datum) {
 
 #[pg_guard]
 unsafe extern "C-unwind" fn leave(_code: i32, _argument: pg_sys::Datum) {
-    board::note_launcher(0);
+    board::open().launcher = 0;
 }
 
 /// Lists the databases that can be visited: all except templates, databases that allow no connections, and
@@ -148,7 +147,14 @@ impl Launcher {
                 pg::log_line("idempotence could not list the databases", &said, "Look at the message.")
             }
         }
-        self.hear_announcements();
+        // Databases in which a backend has found the extension in this library's version, where the last visit did not.
+        for oid in board::take_announced() {
+            if let Some(database) = self.databases.get_mut(&oid)
+                && matches!(database.ended, Ended::NotInstalled | Ended::OtherVersion)
+            {
+                database.due = None;
+            }
+        }
         let now = Some(Instant::now());
         let due: Vec<u32> = self.databases.iter().filter(|(_, is)| is.due <= now).map(|(oid, _)| *oid).collect();
         for oid in due {
@@ -208,18 +214,6 @@ impl Launcher {
                     "The setting idempotence.databases names it. Templates and databases that allow no connections are not visited.",
                     "Correct the setting, or make the database.",
                 );
-            }
-        }
-    }
-
-    /// Makes databases due in which a backend has found the extension in this library's version, where the last
-    /// visit did not.
-    fn hear_announcements(&mut self) {
-        for oid in board::take_announced() {
-            if let Some(database) = self.databases.get_mut(&oid)
-                && matches!(database.ended, Ended::NotInstalled | Ended::OtherVersion)
-            {
-                database.due = None;
             }
         }
     }

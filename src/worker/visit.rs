@@ -10,7 +10,6 @@ use crate::board::{self, Ended, Report, Text};
 use crate::error::{Error, legible, or_raise};
 use crate::pg::{self, Failure, OnTerminate};
 use crate::store::{catalog, locked, sql};
-use crate::sweep::progress::Progress;
 use crate::sweep::{self, Step};
 use pgrx::prelude::*;
 use std::ffi::{CStr, CString};
@@ -142,14 +141,33 @@ impl Visit {
             match pg::in_transaction(&activity, || or_raise(sweep::take(step))) {
                 Ok(None) => return StepEnd::SweepLocked,
                 Ok(Some(swept)) => {
-                    log(database, step, &swept);
+                    // The ring turns once in days, so its steps are logged; the others are routine.
+                    let level = if step.is_of_ring() { PgLogLevel::LOG } else { PgLogLevel::DEBUG1 };
+                    for line in &swept.done {
+                        let message = legible(&format!("idempotence, database \"{database}\": {line}"));
+                        pgrx::ereport!(level, PgSqlErrorCode::ERRCODE_SUCCESSFUL_COMPLETION, message);
+                    }
                     self.delayed.extend(swept.delayed);
                     self.advanced = true;
                     if !swept.more {
                         return StepEnd::Done;
                     }
                 }
-                Err(failure) => return self.end_of_failed(failure),
+                // The visit's time is up.
+                Err(Failure { code: PgSqlErrorCode::ERRCODE_QUERY_CANCELED, .. }) => return StepEnd::OutOfTime,
+                Err(Failure { code: PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE, .. }) => {
+                    let locked = pg::in_transaction(c"idempotence: look who is in the way", || or_raise(locked::by()));
+                    if let Ok(Some(locked)) = locked
+                        && !self.delayed.contains(&locked)
+                    {
+                        self.delayed.push(locked);
+                    }
+                    return StepEnd::Failed;
+                }
+                Err(Failure { said, .. }) => {
+                    self.failed.get_or_insert(said);
+                    return StepEnd::Failed;
+                }
             }
         }
     }
@@ -160,24 +178,6 @@ impl Visit {
         self.extension.is_some()
             && pg::in_transaction(c"idempotence: look for the extension", extension)
                 .is_ok_and(|now| now != self.extension)
-    }
-
-    /// Notes what a failed transaction of a step has to say.
-    fn end_of_failed(&mut self, failure: Failure) -> StepEnd {
-        match failure.code {
-            // The visit's time is up.
-            PgSqlErrorCode::ERRCODE_QUERY_CANCELED => return StepEnd::OutOfTime,
-            PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE => {
-                let locked = pg::in_transaction(c"idempotence: look who is in the way", || or_raise(locked::by()));
-                if let Ok(Some(locked)) = locked
-                    && !self.delayed.contains(&locked)
-                {
-                    self.delayed.push(locked);
-                }
-            }
-            _ => _ = self.failed.get_or_insert(failure.said),
-        }
-        StepEnd::Failed
     }
 }
 
@@ -195,13 +195,4 @@ fn extension() -> Option<pg_sys::Oid> {
     // SAFETY: called in a transaction; the string is static.
     let oid = unsafe { pg_sys::get_extension_oid(c"idempotence".as_ptr(), true) };
     (oid != pg_sys::InvalidOid).then_some(oid)
-}
-
-/// Logs what a step did. The ring turns once in days, so its steps are logged; the others are routine.
-fn log(database: &str, step: Step, swept: &Progress) {
-    let level = if step.is_of_ring() { PgLogLevel::LOG } else { PgLogLevel::DEBUG1 };
-    for line in &swept.done {
-        let message = format!("idempotence, database \"{database}\": {line}");
-        pgrx::ereport!(level, PgSqlErrorCode::ERRCODE_SUCCESSFUL_COMPLETION, legible(&message));
-    }
 }
