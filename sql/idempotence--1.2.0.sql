@@ -375,7 +375,7 @@ AS 'MODULE_PATHNAME', 'held_requests_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::admin::idem_accept_restore
+-- idempotence::api::repairs::idem_accept_restore
 CREATE  FUNCTION "idem_accept_restore"(
 	"reason" TEXT /* Option < & str > */
 ) RETURNS bool /* bool */
@@ -385,7 +385,7 @@ AS 'MODULE_PATHNAME', 'idem_accept_restore_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::client_sessions::idem_ack
+-- idempotence::api::sessions::idem_ack
 CREATE  FUNCTION "idem_ack"(
 	"session" TEXT, /* Option < & str > */
 	"upto" bigint, /* Option < i64 > */
@@ -397,7 +397,7 @@ AS 'MODULE_PATHNAME', 'idem_ack_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::client_sessions::idem_allocate
+-- idempotence::api::sessions::idem_allocate
 CREATE  FUNCTION "idem_allocate"(
 	"session" TEXT, /* Option < & str > */
 	"n" INT, /* Option < i32 > */
@@ -409,7 +409,7 @@ AS 'MODULE_PATHNAME', 'idem_allocate_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::standing_sessions::idem_alter_session
+-- idempotence::api::sessions::idem_alter_session
 CREATE  FUNCTION "idem_alter_session"(
 	"session" TEXT, /* Option < & str > */
 	"ttl" interval DEFAULT NULL, /* Option < Interval > */
@@ -521,7 +521,7 @@ AS 'MODULE_PATHNAME', 'idem_checkpoint_uuid_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::leases::idem_claim
+-- idempotence::api::requests::idem_claim
 CREATE  FUNCTION "idem_claim"(
 	"session" TEXT, /* Option < & str > */
 	"request" bigint, /* Option < i64 > */
@@ -537,7 +537,7 @@ AS 'MODULE_PATHNAME', 'idem_claim_bigint_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::leases::idem_claim
+-- idempotence::api::requests::idem_claim
 CREATE  FUNCTION "idem_claim"(
 	"session" TEXT, /* Option < & str > */
 	"request" TEXT, /* Option < & str > */
@@ -553,7 +553,7 @@ AS 'MODULE_PATHNAME', 'idem_claim_text_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::leases::idem_claim
+-- idempotence::api::requests::idem_claim
 CREATE  FUNCTION "idem_claim"(
 	"session" TEXT, /* Option < & str > */
 	"request" uuid, /* Option < Uuid > */
@@ -569,7 +569,7 @@ AS 'MODULE_PATHNAME', 'idem_claim_uuid_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::client_sessions::idem_close
+-- idempotence::api::sessions::idem_close
 CREATE  FUNCTION "idem_close"(
 	"session" TEXT /* Option < & str > */
 ) RETURNS bool /* bool */
@@ -579,7 +579,7 @@ AS 'MODULE_PATHNAME', 'idem_close_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::standing_sessions::idem_create_journal
+-- idempotence::api::sessions::idem_create_journal
 CREATE  FUNCTION "idem_create_journal"(
 	"journal" TEXT, /* Option < & str > */
 	"tenant" TEXT DEFAULT 'tenant', /* Option < & str > */
@@ -591,7 +591,7 @@ AS 'MODULE_PATHNAME', 'idem_create_journal_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::standing_sessions::idem_create_session
+-- idempotence::api::sessions::idem_create_session
 CREATE  FUNCTION "idem_create_session"(
 	"session" TEXT, /* Option < & str > */
 	"ttl" interval DEFAULT NULL, /* Option < Interval > */
@@ -610,7 +610,7 @@ AS 'MODULE_PATHNAME', 'idem_create_session_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::standing_sessions::idem_drop_session
+-- idempotence::api::sessions::idem_drop_session
 CREATE  FUNCTION "idem_drop_session"(
 	"session" TEXT /* Option < & str > */
 ) RETURNS void
@@ -668,7 +668,7 @@ AS 'MODULE_PATHNAME', 'idem_export_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::leases::idem_extend
+-- idempotence::api::requests::idem_extend
 CREATE  FUNCTION "idem_extend"(
 	"session" TEXT, /* Option < & str > */
 	"request" bigint, /* Option < i64 > */
@@ -682,7 +682,7 @@ AS 'MODULE_PATHNAME', 'idem_extend_bigint_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::leases::idem_extend
+-- idempotence::api::requests::idem_extend
 CREATE  FUNCTION "idem_extend"(
 	"session" TEXT, /* Option < & str > */
 	"request" TEXT, /* Option < & str > */
@@ -696,7 +696,7 @@ AS 'MODULE_PATHNAME', 'idem_extend_text_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::leases::idem_extend
+-- idempotence::api::requests::idem_extend
 CREATE  FUNCTION "idem_extend"(
 	"session" TEXT, /* Option < & str > */
 	"request" uuid, /* Option < Uuid > */
@@ -807,7 +807,7 @@ AS 'MODULE_PATHNAME', 'idem_force_release_uuid_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::repair_sets::idem_force_release_prefix
+-- idempotence::api::repairs::idem_force_release_prefix
 CREATE  FUNCTION "idem_force_release_prefix"(
 	"session" TEXT, /* Option < & str > */
 	"prefix" TEXT, /* Option < & str > */
@@ -860,7 +860,7 @@ AS 'MODULE_PATHNAME', 'idem_forget_uuid_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::repair_sets::idem_forget_prefix
+-- idempotence::api::repairs::idem_forget_prefix
 CREATE  FUNCTION "idem_forget_prefix"(
 	"session" TEXT, /* Option < & str > */
 	"prefix" TEXT, /* Option < & str > */
@@ -891,7 +891,7 @@ AS 'MODULE_PATHNAME', 'idem_generate_ids_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::client_sessions::idem_heartbeat
+-- idempotence::api::sessions::idem_heartbeat
 CREATE  FUNCTION "idem_heartbeat"(
 	"session" TEXT /* Option < & str > */
 ) RETURNS timestamptz /* Timestamptz */
@@ -950,7 +950,7 @@ AS 'MODULE_PATHNAME', 'idem_lookup_uuid_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::standing_sessions::idem_node
+-- idempotence::api::sessions::idem_node
 CREATE  FUNCTION "idem_node"() RETURNS TEXT /* String */
 STRICT STABLE PARALLEL SAFE
 LANGUAGE c /* Rust */
@@ -1017,7 +1017,7 @@ AS 'MODULE_PATHNAME', 'idem_outcomes_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::client_sessions::idem_position
+-- idempotence::api::sessions::idem_position
 CREATE  FUNCTION "idem_position"(
 	"session" TEXT, /* Option < & str > */
 	"stream" TEXT DEFAULT '' /* Option < & str > */
@@ -1028,7 +1028,7 @@ AS 'MODULE_PATHNAME', 'idem_position_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::repair_sets::idem_purge_audit
+-- idempotence::api::repairs::idem_purge_audit
 CREATE  FUNCTION "idem_purge_audit"(
 	"before" timestamptz, /* Option < Timestamptz > */
 	"reason" TEXT /* Option < & str > */
@@ -1126,7 +1126,7 @@ AS 'MODULE_PATHNAME', 'idem_redact_uuid_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::repair_sets::idem_redact_prefix
+-- idempotence::api::repairs::idem_redact_prefix
 CREATE  FUNCTION "idem_redact_prefix"(
 	"session" TEXT, /* Option < & str > */
 	"prefix" TEXT, /* Option < & str > */
@@ -1139,7 +1139,7 @@ AS 'MODULE_PATHNAME', 'idem_redact_prefix_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::client_sessions::idem_register
+-- idempotence::api::sessions::idem_register
 CREATE  FUNCTION "idem_register"(
 	"client" TEXT DEFAULT NULL, /* Option < & str > */
 	"timeout" interval DEFAULT NULL, /* Option < Interval > */
@@ -1205,7 +1205,7 @@ AS 'MODULE_PATHNAME', 'idem_set_persistence_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::leases::idem_settle
+-- idempotence::api::requests::idem_settle
 CREATE  FUNCTION "idem_settle"(
 	"session" TEXT, /* Option < & str > */
 	"request" bigint, /* Option < i64 > */
@@ -1219,7 +1219,7 @@ AS 'MODULE_PATHNAME', 'idem_settle_bigint_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::leases::idem_settle
+-- idempotence::api::requests::idem_settle
 CREATE  FUNCTION "idem_settle"(
 	"session" TEXT, /* Option < & str > */
 	"request" TEXT, /* Option < & str > */
@@ -1233,7 +1233,7 @@ AS 'MODULE_PATHNAME', 'idem_settle_text_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::leases::idem_settle
+-- idempotence::api::requests::idem_settle
 CREATE  FUNCTION "idem_settle"(
 	"session" TEXT, /* Option < & str > */
 	"request" uuid, /* Option < Uuid > */
@@ -1267,7 +1267,7 @@ AS 'MODULE_PATHNAME', 'stats_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::health::table_columns
+-- idempotence::api::internal::table_columns
 
 CREATE FUNCTION idempotence.table_columns(OUT name text, OUT columns integer) RETURNS SETOF record
 LANGUAGE c IMMUTABLE PARALLEL SAFE
@@ -1275,7 +1275,7 @@ AS 'MODULE_PATHNAME', 'table_columns_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::health::visits
+-- idempotence::api::internal::visits
 
 CREATE FUNCTION idempotence.visits(OUT database oid, OUT swept_at timestamptz, OUT failed_at timestamptz, OUT error text) RETURNS SETOF record
 LANGUAGE c VOLATILE PARALLEL UNSAFE
@@ -1302,7 +1302,7 @@ AS 'MODULE_PATHNAME', 'note_restored_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::admin::swept_instead
+-- idempotence::api::internal::swept_instead
 CREATE  FUNCTION idempotence."swept_instead"() RETURNS timestamptz /* Option < Timestamptz > */
 STRICT VOLATILE PARALLEL UNSAFE 
 LANGUAGE c /* Rust */
@@ -1310,7 +1310,7 @@ AS 'MODULE_PATHNAME', 'swept_instead_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::health::restarts
+-- idempotence::api::internal::restarts
 CREATE  FUNCTION idempotence."restarts"(
 	"lately" bool /* Option < bool > */
 ) RETURNS bigint /* Option < i64 > */
@@ -1320,7 +1320,7 @@ AS 'MODULE_PATHNAME', 'restarts_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::health::digest_fits
+-- idempotence::api::internal::digest_fits
 CREATE  FUNCTION idempotence."digest_fits"(
 	"digest" uuid, /* Option < Uuid > */
 	"session" uuid, /* Option < Uuid > */
@@ -1332,7 +1332,7 @@ AS 'MODULE_PATHNAME', 'digest_fits_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::health::look_whether_ready
+-- idempotence::api::internal::look_whether_ready
 CREATE  FUNCTION idempotence."look_whether_ready"() RETURNS void
 STRICT VOLATILE PARALLEL UNSAFE 
 LANGUAGE c /* Rust */
@@ -1340,7 +1340,7 @@ AS 'MODULE_PATHNAME', 'look_whether_ready_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::admin::launcher
+-- idempotence::api::internal::launcher
 CREATE  FUNCTION idempotence."launcher"() RETURNS INT /* Option < i32 > */
 STRICT VOLATILE PARALLEL SAFE 
 LANGUAGE c /* Rust */
@@ -1348,7 +1348,7 @@ AS 'MODULE_PATHNAME', 'launcher_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::health::deadlocks
+-- idempotence::api::internal::deadlocks
 CREATE  FUNCTION idempotence."deadlocks"() RETURNS bigint /* Option < i64 > */
 STRICT VOLATILE PARALLEL SAFE 
 LANGUAGE c /* Rust */
@@ -1356,7 +1356,7 @@ AS 'MODULE_PATHNAME', 'deadlocks_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::health::legible
+-- idempotence::api::internal::legible
 CREATE  FUNCTION idempotence."legible"(
 	"words" TEXT /* Option < & str > */
 ) RETURNS TEXT /* Option < String > */
@@ -1378,7 +1378,7 @@ AS 'MODULE_PATHNAME', 'import_begin_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::admin::max_sessions_per_role
+-- idempotence::api::internal::max_sessions_per_role
 CREATE  FUNCTION idempotence."max_sessions_per_role"() RETURNS bigint /* i64 */
 STRICT STABLE PARALLEL SAFE 
 LANGUAGE c /* Rust */
@@ -1386,7 +1386,7 @@ AS 'MODULE_PATHNAME', 'max_sessions_per_role_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::health::clock_jump
+-- idempotence::api::internal::clock_jump
 CREATE  FUNCTION idempotence."clock_jump"() RETURNS timestamptz /* Option < Timestamptz > */
 STRICT VOLATILE PARALLEL SAFE 
 LANGUAGE c /* Rust */
@@ -1394,7 +1394,7 @@ AS 'MODULE_PATHNAME', 'clock_jump_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::admin::up_since
+-- idempotence::api::internal::up_since
 CREATE  FUNCTION idempotence."up_since"() RETURNS timestamptz /* Timestamptz */
 STRICT STABLE PARALLEL SAFE 
 LANGUAGE c /* Rust */
@@ -1402,7 +1402,7 @@ AS 'MODULE_PATHNAME', 'up_since_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::health::databases
+-- idempotence::api::internal::databases
 CREATE  FUNCTION idempotence."databases"() RETURNS TEXT[] /* :: std :: option :: Option < Vec < String > > */
 STRICT STABLE PARALLEL SAFE 
 LANGUAGE c /* Rust */
@@ -1410,7 +1410,7 @@ AS 'MODULE_PATHNAME', 'databases_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::admin::is_visited
+-- idempotence::api::internal::is_visited
 CREATE  FUNCTION idempotence."is_visited"() RETURNS bool /* bool */
 STRICT STABLE PARALLEL SAFE 
 LANGUAGE c /* Rust */
@@ -1442,7 +1442,7 @@ AS 'MODULE_PATHNAME', 'import_row_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::health::coordinator
+-- idempotence::api::internal::coordinator
 CREATE  FUNCTION idempotence."coordinator"() RETURNS TEXT /* Option < String > */
 STRICT VOLATILE PARALLEL SAFE 
 LANGUAGE c /* Rust */
@@ -1450,7 +1450,7 @@ AS 'MODULE_PATHNAME', 'coordinator_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::health::clock_jump_by
+-- idempotence::api::internal::clock_jump_by
 CREATE  FUNCTION idempotence."clock_jump_by"() RETURNS interval /* Option < Interval > */
 STRICT VOLATILE PARALLEL SAFE 
 LANGUAGE c /* Rust */
@@ -1466,7 +1466,7 @@ AS 'MODULE_PATHNAME', 'import_end_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::admin::last_sweep
+-- idempotence::api::internal::last_sweep
 CREATE  FUNCTION idempotence."last_sweep"() RETURNS timestamptz /* Option < Timestamptz > */
 STRICT VOLATILE PARALLEL UNSAFE 
 LANGUAGE c /* Rust */
@@ -1474,7 +1474,7 @@ AS 'MODULE_PATHNAME', 'last_sweep_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::health::lock_table_size
+-- idempotence::api::internal::lock_table_size
 CREATE  FUNCTION idempotence."lock_table_size"() RETURNS bigint /* Option < i64 > */
 STRICT STABLE PARALLEL SAFE 
 LANGUAGE c /* Rust */
@@ -1482,7 +1482,7 @@ AS 'MODULE_PATHNAME', 'lock_table_size_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::health::milliseconds
+-- idempotence::api::internal::milliseconds
 CREATE  FUNCTION idempotence."milliseconds"(
 	"value" TEXT /* Option < & str > */
 ) RETURNS INT /* Option < i32 > */
@@ -1492,7 +1492,7 @@ AS 'MODULE_PATHNAME', 'milliseconds_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::admin::note_grant
+-- idempotence::api::internal::note_grant
 CREATE  FUNCTION idempotence."note_grant"(
 	"role" regrole, /* Option < Regrole > */
 	"level" TEXT /* Option < & str > */
@@ -1503,7 +1503,7 @@ AS 'MODULE_PATHNAME', 'note_grant_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::admin::note_sweep
+-- idempotence::api::internal::note_sweep
 CREATE  FUNCTION idempotence."note_sweep"() RETURNS void
 STRICT VOLATILE PARALLEL UNSAFE 
 LANGUAGE c /* Rust */
@@ -1511,7 +1511,7 @@ AS 'MODULE_PATHNAME', 'note_sweep_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::health::setting
+-- idempotence::api::internal::setting
 CREATE  FUNCTION idempotence."setting"(
 	"name" TEXT /* Option < & str > */
 ) RETURNS TEXT /* Option < String > */
@@ -1521,7 +1521,7 @@ AS 'MODULE_PATHNAME', 'setting_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::health::free_space
+-- idempotence::api::internal::free_space
 CREATE  FUNCTION idempotence."free_space"() RETURNS bigint /* Option < i64 > */
 STRICT VOLATILE PARALLEL SAFE 
 LANGUAGE c /* Rust */
@@ -3018,7 +3018,7 @@ $ready$;
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::admin::sweep_step
+-- idempotence::api::internal::sweep_step
 CREATE  FUNCTION idempotence."sweep_step"(
 	"step" TEXT /* Option < & str > */
 ) RETURNS bool /* Option < bool > */

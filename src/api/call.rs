@@ -1,12 +1,12 @@
-//! What the SQL functions on requests have in common.
+//! What the SQL functions on requests have in common, and arguments that must not be NULL.
 
-use super::null::required;
 use crate::error::Error;
-use crate::pg;
+use crate::pg::{self, CompositeRow};
 use crate::requests::answer::Ticket;
 use crate::requests::counting;
 use crate::requests::numbered::Numbering;
 use crate::requests::request::{Request, Rules};
+use pgrx::pg_sys::Datum;
 use std::borrow::Cow;
 
 /// Declares an SQL function of this name three times, since its argument `request` may be a text, a bigint or a uuid. Each is
@@ -80,4 +80,44 @@ pub fn to_complete(token: Option<i64>, stream: Option<&str>) -> Numbering<'_> {
 /// The rules for a call that completes a request.
 pub fn rules_to_complete(token: Option<i64>) -> Rules {
     if token.is_some() { Rules::OfLease } else { Rules::OfBegin }
+}
+
+/// The value of an argument that must not be null.
+pub fn required<T>(argument: &'static str, value: Option<T>) -> Result<T, Error> {
+    value.ok_or_else(|| Error::NullArgument {
+        what: format!("argument \"{argument}\""),
+        because: "The function cannot do without it.".into(),
+    })
+}
+
+/// The elements of an array argument, none of which may be null.
+pub fn elements<T>(argument: &'static str, values: impl Iterator<Item = Option<T>>) -> Result<Vec<T>, Error> {
+    let element = |(place, value): (usize, Option<T>)| {
+        value.ok_or_else(|| Error::NullArgument {
+            what: format!("element {} of argument \"{argument}\"", place + 1),
+            because: "Each element names a request.".into(),
+        })
+    };
+    values.enumerate().map(element).collect()
+}
+
+impl CompositeRow for Ticket {
+    const SQL_TYPE: &'static str = "idem_ticket";
+    type Columns = [Option<Datum>; 9];
+
+    fn columns(self) -> Self::Columns {
+        let outcome = self.outcome.as_ref();
+        let checkpoint = self.checkpoint.as_ref();
+        [
+            Some(pg::text(self.status)),
+            Some(self.replayed.into()),
+            outcome.and_then(|outcome| outcome.response).map(pg::Jsonb::datum),
+            self.token.map(Into::into),
+            self.attempt.map(Into::into),
+            checkpoint.map(|checkpoint| pg::text(&checkpoint.point)),
+            checkpoint.and_then(|checkpoint| checkpoint.state).map(pg::Jsonb::datum),
+            outcome.map(|outcome| outcome.recorded_at.into()),
+            outcome.and_then(|outcome| outcome.expires_at).or(self.leased_until).map(Into::into),
+        ]
+    }
 }

@@ -1,6 +1,6 @@
 //! Identifiers that the server makes, or derives from content.
 
-use super::null::required;
+use super::call::required;
 use crate::arguments;
 use crate::error::{Error, or_raise};
 use crate::pg::{self, Jsonb};

@@ -1,7 +1,6 @@
 //! The SQL functions that tell what is known of requests: for people on call, and for the owner of a session.
 
-use super::call::by_key;
-use super::null::required;
+use super::call::{by_key, required};
 use crate::error::or_raise;
 use crate::pg::{self, Filled, Jsonb, Shape, Timestamptz};
 use crate::requests::explain;

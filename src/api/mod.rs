@@ -6,25 +6,18 @@
 
 #![allow(clippy::too_many_arguments, reason = "an SQL function has as many as its callers need")]
 
-pub mod admin;
 mod call;
-pub mod client_sessions;
-pub mod health;
 pub mod ids;
 pub mod internal;
-pub mod leases;
 pub mod looking;
 pub mod monitor;
 pub mod moving;
-mod null;
-pub mod repair_sets;
 pub mod repairs;
 pub mod requests;
 pub mod run;
+pub mod sessions;
 #[cfg(test)]
 mod sql_tests;
-pub mod standing_sessions;
-mod ticket;
 
 /// The schema of the functions that only the extension's own SQL calls. `sql/tables.sql` makes it, so `scripts/schema.sh`
 /// leaves out what pgrx would make it by.

@@ -1,6 +1,6 @@
 //! The SQL function that exports a session, and the parts of `idem_import`.
 
-use super::null::required;
+use super::call::required;
 use crate::error::or_raise;
 use crate::pg::{self, Filled, Jsonb, Shape, Timestamptz};
 use crate::requests::export;

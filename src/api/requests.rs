@@ -1,19 +1,22 @@
-//! The SQL functions on requests: begin, record, checkpoint, release, lookup, once and forget.
+//! The SQL functions on requests: begin, claim, record, checkpoint, release, extend, settle, lookup and once.
 
-use super::call::{by_any_number, by_key, in_progress_if_in_doubt, rules_to_complete, to_complete, with_request};
-use super::null::{elements, required};
+use super::call::{
+    by_any_number, by_key, elements, in_progress_if_in_doubt, required, rules_to_complete, to_complete, with_request,
+};
 use crate::arguments;
 use crate::domain::class::Class;
 use crate::error::{Error, or_raise};
 use crate::pg::{self, Composite, Jsonb, Keys, Listed, Timestamptz};
 use crate::requests::answer::Ticket;
 use crate::requests::begin;
+use crate::requests::claim;
 use crate::requests::decide::Aim;
 use crate::requests::finish;
 use crate::requests::lookup;
 use crate::requests::numbered::Numbering;
 use crate::requests::once;
 use crate::requests::request::{Request, Rules};
+use crate::requests::settle;
 use pgrx::datum::{Interval, Uuid};
 use pgrx::{default, pg_extern};
 use std::borrow::Cow;
@@ -131,4 +134,54 @@ fn idem_once_many<'a>(session: Option<&'a str>, requests: Option<Keys<'a>>) -> L
         // Each key that is seen for the first time, with its place in the list, counted from 1.
         Ok(places.into_iter().map(|place| (place as i64 + 1, std::mem::take(&mut keys[place]))).collect())
     })()))
+}
+
+by_key! {
+    "idem_claim": idem_claim_text, idem_claim_bigint, idem_claim_uuid;
+    fn(
+        session: Option<&str>,
+        request: key,
+        payload: default!(Option<Jsonb>, "NULL"),
+        wait: default!(Option<Interval>, "NULL"),
+        stream: default!(Option<&str>, "NULL"),
+        last: default!(Option<i64>, "NULL"),
+        ack: default!(Option<i64>, "NULL"),
+    ) {
+        let numbering = Numbering { stream, last, ack, ..Numbering::default() };
+        or_raise(with_request(Rules::Current, session, request, numbering, |request| {
+            claim::claim(request, payload, arguments::wait_us(wait)?)
+        }));
+    }
+}
+
+by_key! {
+    "idem_extend": idem_extend_text, idem_extend_bigint, idem_extend_uuid;
+    fn(
+        session: Option<&str>,
+        request: key,
+        token: Option<i64>,
+        lease: Option<Interval>,
+        stream: default!(Option<&str>, "NULL"),
+    ) -> Timestamptz {
+        Timestamptz(or_raise(with_request(Rules::OfLease, session, request, by_any_number(stream), |request| {
+            let token = required("token", token)?;
+            finish::extend(request, token, arguments::lease_us(&required("lease", lease)?)?)
+        })))
+    }
+}
+
+by_key! {
+    "idem_settle": idem_settle_text, idem_settle_bigint, idem_settle_uuid;
+    fn(
+        session: Option<&str>,
+        request: key,
+        wait: default!(Option<Interval>, "NULL"),
+        stream: default!(Option<&str>, "NULL"),
+        response: default!(Option<Jsonb>, "NULL"),
+    ) -> Composite<Ticket> {
+        let settled = with_request(Rules::Current, session, request, by_any_number(stream), |request| {
+            settle::settle(request, arguments::wait_us(wait)?, response)
+        });
+        Composite(or_raise(in_progress_if_in_doubt(settled)))
+    }
 }

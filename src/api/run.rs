@@ -3,8 +3,7 @@
 //! The SQL function is declared in `sql/run.sql`, since its C function is not one of pgrx's: the statement is executed
 //! below it, and its errors must not pass through pgrx.
 
-use super::call::{in_stream, with_request};
-use super::null::required;
+use super::call::{in_stream, required, with_request};
 use crate::arguments;
 use crate::domain::class::Class;
 use crate::domain::final_error::is_final;

@@ -15,7 +15,6 @@ pub mod limits;
 pub mod moments;
 pub mod node;
 pub mod pace;
-pub mod prefix;
 pub mod right;
 pub mod sequence;
 pub mod time_key;

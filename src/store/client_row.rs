@@ -84,7 +84,7 @@ impl ClientColumns {
         let (index, mut keys) = match by {
             KnownBy::Client(client) => {
                 let keys = vec![oid_equals(self.owner, owner), text_equals(self.client, client)];
-                let open = self.ended_at.map(|column| is_null(column));
+                let open = self.ended_at.map(is_null);
                 (self.by_client, keys.into_iter().chain(open).collect())
             }
             KnownBy::RequestId(id) => (self.by_request_id, vec![uuid_equals(self.request_id, id)]),

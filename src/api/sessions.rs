@@ -1,0 +1,157 @@
+//! The SQL functions on sessions, standing ones and those of clients; and the name of the server, which they can be bound to.
+
+use super::call::required;
+use crate::arguments;
+use crate::error::{legible, or_raise};
+use crate::guc;
+use crate::journal::create;
+use crate::pg::{self, Composite, CompositeRow, Regrole, Regtype, Timestamptz};
+use crate::sessions::calls;
+use crate::sessions::position::Position;
+use crate::sessions::register::{self, Registered, Registration};
+use crate::sessions::standing::{self, Asked};
+use pgrx::datum::{Interval, IntoDatum, Uuid};
+use pgrx::pg_sys::Datum;
+use pgrx::{PgSqlErrorCode, default, ereport, pg_extern};
+
+#[pg_extern(volatile, parallel_unsafe)]
+fn idem_create_session(
+    session: Option<&str>,
+    ttl: default!(Option<Interval>, "NULL"),
+    require_payload: default!(Option<bool>, "false"),
+    inbox: default!(Option<bool>, "false"),
+    time_keys: default!(Option<bool>, "false"),
+    owner: default!(Option<Regrole>, "NULL"),
+    usable_by: default!(Option<Regrole>, "NULL"),
+    max_attempts: default!(Option<i32>, "NULL"),
+    node: default!(Option<&str>, "NULL"),
+    journal: default!(Option<&str>, "NULL"),
+) {
+    let (session, created) = or_raise((|| {
+        let session = required("session", session)?;
+        let require_payload = Some(required("require_payload", require_payload)?);
+        let (owner, usable_by) = (owner.map(|role| role.0), usable_by.map(|role| role.0));
+        let asked = Asked { ttl, require_payload, owner, usable_by, max_attempts, node };
+        let (inbox, time_keys) = (required("inbox", inbox)?, required("time_keys", time_keys)?);
+        Ok((session, standing::create(session, inbox, time_keys, journal, &asked)?))
+    })());
+    if !created {
+        let message = format!("session \"{session}\" already exists with the same options, skipping");
+        ereport!(NOTICE, PgSqlErrorCode::ERRCODE_DUPLICATE_OBJECT, legible(&message));
+    }
+}
+
+#[pg_extern(volatile, parallel_unsafe)]
+fn idem_alter_session(
+    session: Option<&str>,
+    ttl: default!(Option<Interval>, "NULL"),
+    require_payload: default!(Option<bool>, "NULL"),
+    owner: default!(Option<Regrole>, "NULL"),
+    usable_by: default!(Option<Regrole>, "NULL"),
+    max_attempts: default!(Option<i32>, "NULL"),
+    node: default!(Option<&str>, "NULL"),
+) {
+    let (owner, usable_by) = (owner.map(|role| role.0), usable_by.map(|role| role.0));
+    let asked = Asked { ttl, require_payload, owner, usable_by, max_attempts, node };
+    or_raise(required("session", session).and_then(|session| standing::alter(session, &asked)));
+}
+
+#[pg_extern(volatile, parallel_unsafe)]
+fn idem_create_journal(
+    journal: Option<&str>,
+    tenant: default!(Option<&str>, "'tenant'"),
+    tenant_type: default!(Option<Regtype>, "'text'"),
+) {
+    let (journal, created) = or_raise((|| {
+        let journal = required("journal", journal)?;
+        let tenant_type = required("tenant_type", tenant_type)?.0;
+        Ok((journal, create::create(journal, required("tenant", tenant)?, tenant_type)?))
+    })());
+    if !created {
+        let message = format!("table \"{journal}\" is a journal already, skipping");
+        ereport!(NOTICE, PgSqlErrorCode::ERRCODE_DUPLICATE_TABLE, legible(&message));
+    }
+}
+
+#[pg_extern(volatile, parallel_unsafe)]
+fn idem_drop_session(session: Option<&str>) {
+    or_raise(required("session", session).and_then(standing::drop));
+}
+
+#[pg_extern(stable, parallel_safe)]
+fn idem_node() -> String {
+    guc::node()
+}
+
+impl CompositeRow for Registered {
+    const SQL_TYPE: &'static str = "idem_session";
+    type Columns = [Option<Datum>; 6];
+
+    fn columns(self) -> Self::Columns {
+        [
+            Some(pg::text(&self.session.name)),
+            Some(self.resumed.into()),
+            Some(self.session.window.into()),
+            pg::interval(self.session.timeout_us).into_datum(),
+            Some(self.expires_at.into()),
+            Some(self.next_number.into()),
+        ]
+    }
+}
+
+impl CompositeRow for Position {
+    const SQL_TYPE: &'static str = "idem_position";
+    type Columns = [Option<Datum>; 4];
+
+    fn columns(self) -> Self::Columns {
+        [self.last_number, self.next_number, self.acked, self.allocated].map(|number| Some(number.into()))
+    }
+}
+
+#[pg_extern(volatile, parallel_unsafe)]
+fn idem_register(
+    client: default!(Option<&str>, "NULL"),
+    timeout: default!(Option<Interval>, "NULL"),
+    window_size: default!(Option<i32>, "NULL"),
+    ordering: default!(Option<&str>, "'any'"),
+    resume: default!(Option<bool>, "false"),
+    request_id: default!(Option<Uuid>, "NULL"),
+    wait: default!(Option<Interval>, "NULL"),
+) -> Composite<Registered> {
+    Composite(or_raise((|| {
+        register::register(&Registration {
+            client,
+            timeout,
+            window_size,
+            ordering: required("ordering", ordering)?,
+            resume: required("resume", resume)?,
+            request_id: request_id.map(|id| *id.as_bytes()),
+            wait_us: arguments::wait_us(wait)?,
+        })
+    })()))
+}
+
+#[pg_extern(volatile, parallel_unsafe)]
+fn idem_heartbeat(session: Option<&str>) -> Timestamptz {
+    Timestamptz(or_raise(required("session", session).and_then(calls::heartbeat)))
+}
+
+#[pg_extern(volatile, parallel_unsafe)]
+fn idem_ack(session: Option<&str>, upto: Option<i64>, stream: default!(Option<&str>, "''")) {
+    or_raise((|| calls::ack(required("session", session)?, required("upto", upto)?, required("stream", stream)?))());
+}
+
+#[pg_extern(volatile, parallel_unsafe)]
+fn idem_allocate(session: Option<&str>, n: Option<i32>, stream: default!(Option<&str>, "''")) -> i64 {
+    or_raise((|| calls::allocate(required("session", session)?, required("n", n)?, required("stream", stream)?))())
+}
+
+#[pg_extern(volatile, parallel_unsafe)]
+fn idem_position(session: Option<&str>, stream: default!(Option<&str>, "''")) -> Composite<Position> {
+    Composite(or_raise((|| calls::position(required("session", session)?, required("stream", stream)?))()))
+}
+
+#[pg_extern(volatile, parallel_unsafe)]
+fn idem_close(session: Option<&str>) -> bool {
+    or_raise(required("session", session).and_then(calls::close))
+}
