@@ -310,8 +310,8 @@ FROM (SELECT s.*, pg_catalog.row_number() OVER (ORDER BY s.name) AS place
 -- restored too, since pg_dump has a COPY even of an empty table. Where leases are unlogged a dump may leave them out. One
 -- row, with NULL where nothing is missing. Without those in the second column requests are answered all the same.
 CREATE VIEW idempotence.missing AS
-SELECT pg_catalog.string_agg(pg_catalog.concat('idempotence.', t.name), ', ' ORDER BY t.name) FILTER (WHERE t.needed) AS missing,
-       pg_catalog.string_agg(pg_catalog.concat('idempotence.', t.name), ', ' ORDER BY t.name) FILTER (WHERE NOT t.needed) AS beside
+SELECT pg_catalog.string_agg(pg_catalog.concat('idempotence.', t.name), ', ' ORDER BY t.name COLLATE pg_catalog."C") FILTER (WHERE t.needed) AS missing,
+       pg_catalog.string_agg(pg_catalog.concat('idempotence.', t.name), ', ' ORDER BY t.name COLLATE pg_catalog."C") FILTER (WHERE NOT t.needed) AS beside
 FROM (SELECT n.name, n.name OPERATOR(pg_catalog.<>) ALL ('{audit,granted}'::pg_catalog.text[]) AS needed
       FROM pg_catalog.unnest('{session,outcome_0,outcome_1,outcome_2,outcome_long,reply,checkpoint,lease,audit,granted}'::pg_catalog.text[]) n (name)) t
 WHERE EXISTS (SELECT FROM idempotence.restore r WHERE r.brought OPERATOR(pg_catalog.=) 'secret')

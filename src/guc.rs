@@ -238,8 +238,17 @@ pub fn node() -> String {
 pub fn init() {
     define_numbers();
     define_words();
+    GucRegistry::define_string_guc(
+        c"idempotence.databases",
+        c"The databases that the background worker visits.",
+        c"Their names, with commas between them; a name that has a comma or a quote in it, or blanks at an end, goes in double quotes. * is all of them.",
+        &DATABASES,
+        GucContext::Sighup,
+        GucFlags::default(),
+    );
     // An export relies on it that a session that is bound elsewhere is so for every process of this server. A process
-    // takes a reload in only between two statements, and not at all inside a procedure.
+    // takes a reload in only between two statements, and not at all inside a procedure. This setting comes last, since the
+    // configuration may be read anew for it.
     pg::define_node_guc(
         c"idempotence.node",
         [
@@ -248,14 +257,6 @@ pub fn init() {
         ],
         &NODE,
         at_start(),
-    );
-    GucRegistry::define_string_guc(
-        c"idempotence.databases",
-        c"The databases that the background worker visits.",
-        c"Their names, with commas between them; a name that has a comma or a quote in it, or blanks at an end, goes in double quotes. * is all of them.",
-        &DATABASES,
-        GucContext::Sighup,
-        GucFlags::default(),
     );
     pg::reserve_guc_prefix(c"idempotence");
 }

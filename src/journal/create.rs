@@ -25,7 +25,7 @@ pub fn create(journal: &str, tenant: &str, tenant_type: pg_sys::Oid) -> Result<b
     }
     arguments::check_writable("idem_create_journal", || format!("Table {journal} is to be made."))?;
     let quoted = table::first::<String>("SELECT pg_catalog.quote_ident($1)", &[tenant.into()])?.unwrap_or_default();
-    match table::find(journal) {
+    match table::find_named(journal) {
         Ok(found) if found.tenant == quoted && found.tenant_type.value() == tenant_type => return Ok(false),
         Ok(found) => {
             let detail = format!("Its column for the tenant is {}, and not {quoted} of type {sql_type}.", found.tenant);

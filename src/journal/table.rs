@@ -133,6 +133,8 @@ pub const TENANT_TYPES: [(BuiltinOid, &str); 6] = [
     (BuiltinOid::UUIDOID, "uuid"),
 ];
 
+const TO_REGCLASS: &str = "SELECT pg_catalog.to_regclass($1)::pg_catalog.oid";
+
 /// Forgets what this backend remembers of journals.
 pub fn forget() {
     let found = FOUND.take();
@@ -161,6 +163,13 @@ pub fn find(name: &str) -> Result<Rc<Journal>, Error> {
     });
     drop(former);
     Ok(journal)
+}
+
+/// As [`find`], for a name that a caller gives: the caller's search_path and right to the schema count, whatever this backend
+/// remembers.
+pub fn find_named(name: &str) -> Result<Rc<Journal>, Error> {
+    first::<pg_sys::Oid>(TO_REGCLASS, &[name.into()])?;
+    find(name)
 }
 
 /// Runs `work`, a statement on a journal, where the journal and its partitions are locked as the statement locks them. Refuses
@@ -226,7 +235,7 @@ fn taken(journal: &Journal) -> Error {
 fn look(name: &str) -> Result<Journal, Error> {
     let no_journal = || Error::NoJournal { journal: name.to_owned() };
     // What a name means depends on the caller's role and search_path.
-    let query = "SELECT pg_catalog.to_regclass($1)::pg_catalog.oid";
+    let query = TO_REGCLASS;
     let oid = first::<pg_sys::Oid>(query, &[name.into()])?.ok_or_else(no_journal)?;
     let query = "SELECT pg_catalog.format('%I.%I', n.nspname, c.relname), c.relowner,
         ARRAY(SELECT t.relid::pg_catalog.oid FROM pg_catalog.pg_partition_tree(c.oid) t WHERE t.level OPERATOR(pg_catalog.>) 0 ORDER BY 1),

@@ -34,15 +34,19 @@ pub fn write(tallies: Vec<Tally>) {
 
 /// The counters that were written, which are read once.
 pub fn read() -> Vec<Tally> {
-    let bytes = fs::read(FILE);
-    if matches!(&bytes, Err(error) if error.kind() == io::ErrorKind::NotFound) {
-        return Vec::new();
-    }
+    let bytes = match fs::read(FILE) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Vec::new(),
+        Err(error) => {
+            log!("could not read \"{FILE}\", the counters of idempotence begin anew: {error}");
+            return Vec::new();
+        }
+    };
     // Counters that were read are not read again after a crash.
     if let Err(error) = fs::remove_file(FILE) {
         log!("could not remove \"{FILE}\": {error}");
     }
-    match bytes.and_then(|bytes| Ok(serde_json::from_slice::<File>(&bytes)?)) {
+    match serde_json::from_slice::<File>(&bytes) {
         Ok(File { form: FORM, tallies }) => return tallies,
         Ok(File { form, .. }) => {
             log!("did not read \"{FILE}\", the counters of idempotence begin anew: it has form {form}, and not {FORM}");

@@ -12,6 +12,7 @@ use crate::monitor::in_flight;
 use crate::pg::{self, Own};
 use list::List;
 use pgrx::PgSqlErrorCode;
+use std::collections::HashMap;
 use std::rc::Rc;
 
 pub mod answered;
@@ -23,7 +24,7 @@ pub use crate::monitor::in_flight::State;
 pub use entry::{Leftovers, Numbers, OpenRequest, RequestKey};
 
 static OPEN: Own<List> = Own::new();
-static USED: Own<Vec<UsedSession>> = Own::new();
+static USED: Own<HashMap<SessionId, UsedSession>> = Own::new();
 
 /// A client session that this transaction uses. Its commit gives a sign of life for it.
 pub struct UsedSession {
@@ -62,16 +63,13 @@ pub fn has_open() -> bool {
 /// Notes that this transaction uses a client session.
 pub fn use_session(session: &Rc<ClientSession>, last_seen: i64) {
     USED.with(|used| {
-        // The session is mostly that of the call before.
-        if !used.iter().rev().any(|used| used.session.id == session.id) {
-            used.push(UsedSession { session: Rc::clone(session), last_seen });
-        }
+        used.entry(session.id).or_insert_with(|| UsedSession { session: Rc::clone(session), last_seen });
     });
 }
 
 /// Takes the client sessions that this transaction uses, and forgets them.
-pub fn take_used_sessions() -> Vec<UsedSession> {
-    USED.take()
+pub fn take_used_sessions() -> impl Iterator<Item = UsedSession> {
+    USED.take().into_values()
 }
 
 /// Puts a request on the list that was begun at `since`. The caller has the request's lock. Tells whether it is the only open request.
@@ -140,6 +138,6 @@ pub fn hand_up() {
 pub fn clear() {
     in_flight::clear();
     OPEN.with(List::clear);
-    USED.with(Vec::clear);
+    USED.with(HashMap::clear);
     answered::clear();
 }

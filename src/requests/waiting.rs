@@ -51,7 +51,14 @@ impl<'a> Waiting<'a> {
         if self.deadline.left_us() == Some(0) {
             return Ok(false);
         }
-        open::with_room(|| request.name(), || self.in_two(claim, |us| claim.acquire(us)))
+        let (mut failed, acquire) = (None, |us| open::with_room(|| request.name(), || claim.acquire(us)));
+        let taken = self.in_two(claim, |us| {
+            acquire(us).unwrap_or_else(|error| {
+                failed = Some(error);
+                true
+            })
+        });
+        failed.map_or(Ok(taken), Err)
     }
 
     /// Waits until no other transaction has the request's lock, which is not taken; gives whether that came true.
@@ -61,7 +68,7 @@ impl<'a> Waiting<'a> {
 
     /// Waits for whoever has the lock. If the wait is to be logged before the deadline, it is cut in two for the line. So a
     /// caller loses its place in the queue once, and a deadlock is looked for anew.
-    fn in_two(&mut self, claim: &Tag, wait_for: impl Fn(Option<i64>) -> bool) -> bool {
+    fn in_two(&mut self, claim: &Tag, mut wait_for: impl FnMut(Option<i64>) -> bool) -> bool {
         self.begin();
         let deadline = self.deadline;
         let cut_us = self.log_at.map(|log_at| cut_us((log_at - pg::now_us()).max(0)));

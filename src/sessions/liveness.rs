@@ -82,6 +82,10 @@ pub fn clock_has_run_out(session: &ClientSession, seen: i64) -> bool {
 pub fn attend(session: &Rc<ClientSession>) -> Result<bool, Error> {
     let lock = names::client_session_lock(&session.id);
     let used_by_us = lock.is_held_by_us();
+    // Whoever shares the lock uses the session, so nobody shares it before knowing that the clock has not run out.
+    if !used_by_us && !cannot_have_run_out(session) && check(session)? == Life::Undecided {
+        return Ok(false);
+    }
     if !lock.is_shared_by_us() && !lock.try_share() {
         return Ok(false);
     }
@@ -94,7 +98,13 @@ pub fn attend(session: &Rc<ClientSession>) -> Result<bool, Error> {
     Ok(true)
 }
 
-/// The last sign of life of a session whose lock this transaction has just shared. Refuses a session that has ended.
+/// Whether the session's clock has not run out, as this backend remembers the last sign of life; there may be a later one.
+fn cannot_have_run_out(session: &ClientSession) -> bool {
+    live::remembered(&session.id).is_some_and(|seen| runs_out_at(seen, session.timeout_us) > pg::now_us())
+}
+
+/// The last sign of life of a session whose lock this transaction has just shared. Refuses a session that has ended: since
+/// the look before, or by another's hand.
 fn shared_alive(session: &ClientSession, lock: &Tag) -> Result<i64, Error> {
     let seen = last_seen(session)?;
     if !clock_has_run_out(session, seen) || lock.is_held_by_another() {
@@ -248,7 +258,7 @@ pub fn take_to_end(session: &ClientSession, action: &'static str, deadline: Dead
 const LEASE_LOOK_US: i64 = 100_000;
 
 /// Gives the signs of life that are due. Called just before the commit.
-pub fn give_signs(used: Vec<UsedSession>) {
+pub fn give_signs(used: impl Iterator<Item = UsedSession>) {
     // The tables may be gone: this transaction itself may have dropped the extension.
     for UsedSession { session, last_seen } in used {
         if sign_is_due(last_seen, session.timeout_us, pg::now_us()) && !pg::read_only() && catalog::is_installed() {

@@ -264,7 +264,7 @@ fn checked_journal(session: &StandingSession, journal: &str) -> Result<String, E
             hint: "Leave journal out, or make a session that is no inbox.",
         });
     }
-    let journal = table::find(journal)?;
+    let journal = table::find_named(journal)?;
     journal.check_owner(session)?;
     Ok(journal.name.clone())
 }

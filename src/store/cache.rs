@@ -80,8 +80,8 @@ pub struct Cache {
     pub clients: HashMap<SessionId, Rc<ClientSession>>,
     /// Client sessions that are known to have a row in `session`. They keep it at least until they have ended.
     pub saved: HashMap<SessionId, ()>,
-    /// Where the rows of client sessions at work stood.
-    pub at_work: HashMap<SessionId, Hint>,
+    /// Where the rows of client sessions at work stood, and the last sign of life in each.
+    pub at_work: HashMap<SessionId, (Hint, i64)>,
     /// Where the lease stood that was last found or written.
     pub lease: Option<(Digest, Hint)>,
     /// How many more sessions of a kind each owner may have.

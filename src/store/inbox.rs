@@ -139,11 +139,11 @@ pub fn delete(digest: &Digest, now_us: i64) -> Result<bool, Error> {
         // The lock stays, see `Rel::open`.
         drop(Rel::open(table, Access::Write));
         let statement = format!(
-            "WITH deleted AS (DELETE FROM idempotence.{name} WHERE digest OPERATOR(pg_catalog.=) $1 RETURNING expires_at)
-             SELECT FROM deleted WHERE expires_at OPERATOR(pg_catalog.>) $2"
+            "DELETE FROM idempotence.{name} WHERE digest OPERATOR(pg_catalog.=) $1
+             RETURNING expires_at OPERATOR(pg_catalog.>) $2"
         );
         let arguments = [Uuid::from_bytes(digest.0).into(), Timestamptz(now_us).into()];
-        lived |= sql::execute(&statement, &arguments)? > 0;
+        lived |= sql::column::<bool>(&statement, &arguments)?.contains(&true);
     }
     Ok(lived)
 }

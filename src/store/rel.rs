@@ -110,8 +110,8 @@ impl Rel {
             return None;
         }
         // SAFETY: the page is there, since the table is locked. A line pointer without a row gives false. The row stays in
-        // its page as long as the buffer is pinned. On an error or a panic the abort gives the buffer back. The closure
-        // has nothing to drop and does not panic.
+        // its page as long as the buffer is pinned, which an error or a panic of `visit` leaves to the abort. The guarded
+        // closure has nothing to drop and does not panic.
         unsafe {
             let mut tuple = pg_sys::HeapTupleData { t_self: hint.tid, ..std::mem::zeroed() };
             let mut buffer = pg_sys::InvalidBuffer as pg_sys::Buffer;

@@ -61,15 +61,25 @@ pub fn last_seen(id: &SessionId) -> Option<i64> {
         return None;
     }
     let table = Rel::open(Table::SessionLive, Access::Read);
-    let here = |row: &Columns<'_>| if row.uuid(ID)? == *id { row.get(LAST_SEEN) } else { None };
+    let here = |row: &Columns<'_>| {
+        let seen = if row.uuid(ID)? == *id { row.get(LAST_SEEN) } else { None };
+        seen.map(|seen: i64| (seen, row.is_ours()))
+    };
     let before = cache::with(|cache| cache.at_work.get(id).copied());
-    if let Some(seen) = before.and_then(|hint| table.look_at(hint, here)) {
-        return Some(seen);
+    let there = before.and_then(|(hint, _)| table.look_at(hint, here).map(|found| (found, hint)));
+    let ((seen, is_ours), hint) =
+        there.or_else(|| ROW.find(&table, id, here).map(|(found, at)| (found, table.hint(at))))?;
+    // What this transaction itself has written may be rolled back.
+    if !is_ours && (there.is_none() || before.is_some_and(|(_, known)| known != seen)) {
+        cache::with(|cache| cache::put(&mut cache.at_work, *id, (hint, seen)));
     }
-    let (seen, at) = ROW.find(&table, id, here)?;
-    let hint = table.hint(at);
-    cache::with(|cache| cache::put(&mut cache.at_work, *id, hint));
     Some(seen)
+}
+
+/// The last sign of life that this backend remembers of the session. It was committed, so the session has that one or a
+/// later one, unless the session has ended.
+pub fn remembered(id: &SessionId) -> Option<i64> {
+    cache::with(|cache| cache.at_work.get(id).map(|(_, seen)| *seen))
 }
 
 /// The session at work that a registration of an owner finds.

@@ -63,6 +63,9 @@ pub extern "C-unwind" fn idempotence_launcher(_argument: pg_sys::Datum) {
 
 #[pg_guard]
 unsafe extern "C-unwind" fn leave(_code: i32, _argument: pg_sys::Datum) {
+    // This comes before the server's own callbacks, which release what an error has left locked.
+    // SAFETY: the process is about to end.
+    unsafe { pg_sys::LWLockReleaseAll() };
     board::open().launcher = 0;
 }
 
