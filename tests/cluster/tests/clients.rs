@@ -12,12 +12,13 @@ use idempotence_cluster_tests::senders::{APPLICATION, Senders};
 use idempotence_cluster_tests::shop::{DATABASE, start};
 use idempotence_cluster_tests::{Cluster, Connection, LIMIT, Version, on_each_version};
 use tokio::sync::Barrier;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Duration, Instant, sleep, timeout};
 
 on_each_version!(
     requests_of_one_session_run_side_by_side_and_keep_it_alive,
     requests_of_different_sessions_do_not_abort_each_other,
     first_outcomes_at_once_all_count,
+    late_calls_do_not_keep_each_other_s_session_alive,
     registrations_at_once_leave_one_session,
     twenty_thousand_numbered_requests_take_effect_once_through_rollbacks_cancels_and_kills,
 );
@@ -28,6 +29,34 @@ async fn connect(server: &Cluster, count: usize) -> Result<Vec<Connection>> {
         connection.text(&format!("SET application_name = '{APPLICATION}'")).await?;
     }
     Ok(connections)
+}
+
+// Goal: nothing revives a session whose clock has run out, also not many calls that look at it at the same moment.
+// Method: eight connections begin and give signs of life, all at once and again and again, after the timeout. Half of them
+// have used the session before.
+async fn late_calls_do_not_keep_each_other_s_session_alive(version: Version) -> Result<()> {
+    let server = start(version)?;
+    let superuser = server.connect(DATABASE).await?;
+    let session = superuser.register("window_size => 8, timeout => '1 s'").await?;
+    superuser.execute(&session, "1", "1").await?;
+    let connections = connect(&server, 8).await?;
+    for connection in &connections[..4] {
+        connection.text(&format!("SELECT idem_heartbeat('{session}')")).await?;
+    }
+    let is_late = "SELECT bool_and(clock_timestamp() > last_seen + 2 * timeout) FROM idempotence.session_live";
+    while superuser.text(is_late).await? == "f" {
+        sleep(Duration::from_millis(50)).await;
+    }
+    try_join_all(connections.iter().zip(1..).map(async |(connection, number)| {
+        for _ in 0..100 {
+            for call in [format!("idem_begin('{session}', {number})"), format!("idem_heartbeat('{session}')")] {
+                ensure!(connection.sqlstate(&format!("SELECT FROM {call}")).await? == "ID004", "{call}");
+            }
+        }
+        Ok(())
+    }))
+    .await?;
+    Ok(())
 }
 
 // Goal: a session can run as many requests side by side as its window is wide. At each isolation level, no
