@@ -143,7 +143,7 @@ pub fn delete(digest: &Digest, now_us: i64) -> Result<bool, Error> {
              RETURNING expires_at OPERATOR(pg_catalog.>) $2"
         );
         let arguments = [Uuid::from_bytes(digest.0).into(), Timestamptz(now_us).into()];
-        lived |= sql::column::<bool>(&statement, &arguments)?.contains(&true);
+        lived |= sql::returned::<bool>(&statement, &arguments)?.contains(&true);
     }
     Ok(lived)
 }

@@ -15,6 +15,16 @@ pub fn execute(statement: &str, arguments: &[DatumWithOid<'_>]) -> Result<usize,
     by_owner(statement, |client| Ok(client.update(statement, None, arguments)?.len()))
 }
 
+/// Executes a statement; gives the first column of every row that it returns, without NULLs.
+pub fn returned<T: FromDatum + pgrx::IntoDatum>(
+    statement: &str,
+    arguments: &[DatumWithOid<'_>],
+) -> Result<Vec<T>, Error> {
+    by_owner(statement, |client| {
+        client.update(statement, None, arguments)?.filter_map(|row| row.get(1).transpose()).collect()
+    })
+}
+
 /// The first column of the only row; `None` if there is no row.
 pub fn first<T: FromDatum + pgrx::IntoDatum>(query: &str) -> Result<Option<T>, Error> {
     Ok(column(query, &[])?.pop())
