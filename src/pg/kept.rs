@@ -50,7 +50,7 @@ fn reader() -> Reader {
 #[allow(clippy::vec_box, reason = "the address of each stays the same")]
 static KEPT: Own<Vec<Box<KeptCommand>>> = Own::new();
 
-/// The command, if it is kept. It then counts as in use until [`give_back`].
+/// The command, if it is kept. It then counts as in use until [`KeptCommand::give_back`].
 pub(super) fn find(text: &str) -> Option<&'static KeptCommand> {
     let reader = reader();
     let found = KEPT.with(|list| {

@@ -69,7 +69,7 @@ pub fn insert<'rel>(table: &'rel Rel, columns: &[Option<pg_sys::Datum>]) -> Opti
     Some(Tid::of(unsafe { insert::insert(table.rel, row, way.simple_indexes) }))
 }
 
-/// Writes a row over the one at `at`, which has the same primary key, or inserts the row as [`insert`] does.
+/// Writes a row over the one at `at`, which has the same primary key, or inserts the row as [`insert()`] does.
 pub fn save<'rel>(table: &'rel Rel, at: Option<Tid<'rel>>, columns: &[Option<pg_sys::Datum>]) -> Option<Tid<'rel>> {
     let Some(at) = at else { return insert(table, columns) };
     update(table, at, columns);
