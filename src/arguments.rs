@@ -18,7 +18,8 @@ pub fn check_writable(function: &'static str, detail: impl FnOnce() -> String) -
 pub const WAIT_BY_ARGUMENT: &str =
     "Try again as it is, or wait longer (argument \"wait\" or setting idempotence.wait).";
 
-/// Refuses a text of more than `chars_max` characters. This is on the hot path, so the text of `what` is made only if it is needed.
+/// Refuses a text of more than `chars_max` characters. This is on the hot path, so the text of `what` is made only if it is
+/// needed.
 pub fn check_chars(what: impl Display, value: &str, chars_max: usize, hint: &'static str) -> Result<(), Error> {
     // A text has no more characters than bytes, and the bytes need no counting.
     let chars = if value.len() <= chars_max { 0 } else { value.chars().count() };
@@ -33,8 +34,8 @@ pub fn check_chars(what: impl Display, value: &str, chars_max: usize, hint: &'st
     })
 }
 
-/// Refuses a jsonb value of more than `bytes_max` bytes, and one that is nested too deeply or too long as text; `what` says what it is of the
-/// request. This is on the hot path, so the request's name is made only if it is needed.
+/// Refuses a jsonb value of more than `bytes_max` bytes, and one that is nested too deeply or too long as text; `what` says
+/// what it is of the request. This is on the hot path, so the request's name is made only if it is needed.
 pub fn check_jsonb(
     what: &str,
     of: impl FnOnce() -> RequestName,

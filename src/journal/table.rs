@@ -235,8 +235,7 @@ fn taken(journal: &Journal) -> Error {
 fn look(name: &str) -> Result<Journal, Error> {
     let no_journal = || Error::NoJournal { journal: name.to_owned() };
     // What a name means depends on the caller's role and search_path.
-    let query = TO_REGCLASS;
-    let oid = first::<pg_sys::Oid>(query, &[name.into()])?.ok_or_else(no_journal)?;
+    let oid = first::<pg_sys::Oid>(TO_REGCLASS, &[name.into()])?.ok_or_else(no_journal)?;
     let query = "SELECT pg_catalog.format('%I.%I', n.nspname, c.relname), c.relowner,
         ARRAY(SELECT t.relid::pg_catalog.oid FROM pg_catalog.pg_partition_tree(c.oid) t WHERE t.level OPERATOR(pg_catalog.>) 0 ORDER BY 1),
         c.relpersistence OPERATOR(pg_catalog.=) 'p' AND NOT c.relispartition AND (c.relkind OPERATOR(pg_catalog.=) 'p' OR c.relkind OPERATOR(pg_catalog.=) 'r' AND NOT EXISTS (SELECT FROM pg_catalog.pg_inherits h WHERE h.inhparent OPERATOR(pg_catalog.=) c.oid))

@@ -72,7 +72,8 @@ pub fn take_used_sessions() -> impl Iterator<Item = UsedSession> {
     USED.take().into_values()
 }
 
-/// Puts a request on the list that was begun at `since`. The caller has the request's lock. Tells whether it is the only open request.
+/// Puts a request on the list that was begun at `since`. The caller has the request's lock. Tells whether it is the only
+/// open request.
 pub fn begin(session: Session, key: RequestKey<'_>, open: OpenRequest, since: i64) -> bool {
     let place = in_flight::add(&session, key.stream, key.request, &open.lock, since);
     OPEN.with(|list| {

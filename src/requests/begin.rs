@@ -200,8 +200,8 @@ impl Asked<'_> {
         if *vanished > VANISHED_MAX { Err(kept.not_written()) } else { Ok(attempt) }
     }
 
-    /// Inserts the request's row, and gives whether it is new; `None`: the wait for others at work on it ran out. Where that is an error in any case, no
-    /// subtransaction is needed.
+    /// Inserts the request's row, and gives whether it is new; `None`: the wait for others at work on it ran out. Where
+    /// that is an error in any case, no subtransaction is needed.
     fn insert_claim(&self, kept: &InJournal<'_>, expires_at: i64, deadline: Deadline) -> Result<Option<bool>, Error> {
         if self.aim != Aim::Claim {
             return self.tentatively(deadline, || Ok(kept.claim(expires_at)), |_| true);

@@ -16,8 +16,8 @@ pub fn any_unseen(session: &SessionId) -> bool {
 /// The columns that [`query`] gives.
 pub const COLUMNS: &str = "TABLE (key text, status text, response jsonb, fingerprint uuid, token bigint, recorded_at timestamptz, expires_at timestamptz, attempt integer, begun_at timestamptz, leased_until timestamptz, point text, state jsonb)";
 
-/// The query for what lives of the requests whose keys begin with `prefix`, and for what is unfinished. A row of an unfinished request has both its lease
-/// and its checkpoint.
+/// The query for what lives of the requests whose keys begin with `prefix`, and for what is unfinished. A row of an
+/// unfinished request has both its lease and its checkpoint.
 pub fn query(session: &SessionId, prefix: &str) -> String {
     let (session, prefix) = (Uuid::from_bytes(*session).hyphenated(), spi::quote_literal(prefix));
     let of = |key: &str| {

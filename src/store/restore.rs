@@ -60,9 +60,9 @@ pub fn moments() -> [Timestamptz; 2] {
     [Timestamptz(now_us), Timestamptz(abandoned_us)]
 }
 
-/// Notes that this transaction fills a table by SQL: one of [`TABLES`], `session`, `secret`, `audit` or `granted`. The sweep rests until
-/// the end of this transaction. Nothing is added if the table is noted already, and no look for orphans has begun
-/// since.
+/// Notes that this transaction fills a table by SQL: one of [`TABLES`], `session`, `secret`, `audit` or `granted`. The
+/// sweep rests until the end of this transaction. Nothing is added if the table is noted already, and no look for orphans
+/// has begun since.
 pub fn note(table: &str) -> Result<(), Error> {
     sweep::rest()?;
     let statement = "INSERT INTO idempotence.restore (noted_at, brought) SELECT pg_catalog.clock_timestamp(), $1

@@ -64,8 +64,8 @@ pub fn ids(ids: &[[u8; 16]]) -> Vec<Uuid> {
     ids.iter().map(|id| Uuid::from_bytes(*id)).collect()
 }
 
-/// What `read` makes of each row of a query that sees what is committed now, whatever this transaction saw when it began. It takes no transaction id, so a
-/// sweep that finds nothing to do writes nothing.
+/// What `read` makes of each row of a query that sees what is committed now, whatever this transaction saw when it began.
+/// It takes no transaction id, so a sweep that finds nothing to do writes nothing.
 fn newest<T>(
     query: &str,
     arguments: &[DatumWithOid<'_>],
