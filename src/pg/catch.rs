@@ -49,20 +49,25 @@ pub(super) fn in_subtransaction<T, E>(
         pg_sys::BeginInternalSubTransaction(std::ptr::null());
         pg_sys::MemoryContextSwitchTo(context);
     }
-    let done = caught(work, |error| {
-        roll_back();
-        takes(error)
-    });
-    match &done {
-        Ok(done) if keep(done) => {
-            // SAFETY: ours is the innermost subtransaction.
+    let work = || {
+        let done = work();
+        let kept = keep(&done);
+        if kept {
+            // SAFETY: ours is the innermost subtransaction. The release may raise an error: that of a foreign data wrapper
+            // goes to its server.
             unsafe { pg_sys::ReleaseCurrentSubTransaction() }
             back_to_caller();
         }
-        Ok(_) => roll_back(),
-        Err(_) => {}
+        (done, kept)
+    };
+    let (done, kept) = caught(work, |error| {
+        roll_back();
+        takes(error)
+    })?;
+    if !kept {
+        roll_back();
     }
-    done
+    Ok(done)
 }
 
 /// Runs `work` in a subtransaction. If it raises an error with this code, rolls back all that it did, and gives `None`.
@@ -126,9 +131,9 @@ pub fn in_transaction<T>(activity: &CStr, work: impl FnOnce() -> T) -> Result<T,
         done
     };
     let done = caught(run, |error| {
-        // SAFETY: the transaction that was started above is open, or was just being committed. pgrx has taken the error out
-        // of PostgreSQL's error state.
-        unsafe { pg_sys::AbortCurrentTransaction() };
+        // SAFETY: the transaction that was started above is open, or was just being committed. An error in the rollback of a
+        // subtransaction has left that open too. pgrx has taken the error out of PostgreSQL's error state.
+        unsafe { pg_sys::AbortOutOfAnyTransaction() };
         let report = report_of(error);
         let detail = report.detail().map(|detail| format!(" ({detail})")).unwrap_or_default();
         Some(Failure { code: report.sql_error_code(), said: format!("{}{detail}", report.message()) })

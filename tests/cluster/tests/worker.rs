@@ -32,6 +32,7 @@ on_each_version!(in delays:
 on_each_version!(in journals:
     a_journal_that_cannot_be_swept_keeps_the_worker_from_nothing,
     a_visit_that_does_not_end_stops_no_other_database,
+    a_subtransaction_that_cannot_end_ends_no_worker,
 );
 
 on_each_version!(in crashes:

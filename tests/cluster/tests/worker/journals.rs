@@ -2,6 +2,7 @@
 
 use anyhow::{Result, ensure};
 use idempotence_cluster_tests::Version;
+use idempotence_cluster_tests::c_module::CModule;
 use idempotence_cluster_tests::client::at_work;
 use idempotence_cluster_tests::shop::{DATABASE, start_preloaded};
 use idempotence_demo::host;
@@ -58,6 +59,39 @@ pub async fn a_journal_that_cannot_be_swept_keeps_the_worker_from_nothing(versio
     connection.text("DROP TRIGGER own ON of_users.own; DROP TRIGGER sleep ON of_users.slow").await?;
     server.wait_for(DATABASE, "SELECT level FROM idempotence.health WHERE name = 'journals'", "0").await?;
     ensure!(connection.text("SELECT count(*) FROM of_users.own").await? == "0");
+    Ok(())
+}
+
+// Goal: an error at the end of a subtransaction, as a journal on another server may raise it, neither brings the worker down
+// nor keeps it from other journals.
+// Method: a module whose release or rollback of a subtransaction fails each time that a row of a journal is deleted.
+pub async fn a_subtransaction_that_cannot_end_ends_no_worker(version: Version) -> Result<()> {
+    let module = CModule::build(version, "faulty_end", &[])?;
+    let server = start_preloaded(version)?;
+    server.psql(DATABASE, "ALTER SYSTEM SET idempotence.naptime = '1d'; SELECT pg_reload_conf()")?;
+    server.psql(DATABASE, JOURNALS)?;
+    let faulty = format!(
+        "DROP TRIGGER own ON of_users.own; DROP TRIGGER sleep ON of_users.slow;
+         CREATE FUNCTION of_users.faulty_end() RETURNS trigger LANGUAGE c AS '{}';
+         REVOKE EXECUTE ON FUNCTION of_users.faulty_end() FROM PUBLIC;
+         CREATE TRIGGER faulty BEFORE DELETE ON of_users.own FOR EACH ROW EXECUTE FUNCTION of_users.faulty_end('release');
+         CREATE TRIGGER faulty BEFORE DELETE ON of_users.slow FOR EACH ROW EXECUTE FUNCTION of_users.faulty_end('rollback');
+         ALTER SYSTEM RESET idempotence.naptime; SELECT pg_reload_conf()",
+        module.library()
+    );
+    server.psql(DATABASE, &faulty)?;
+    server.wait_for_log("could not sweep database \"shop\": the rollback fails").await?;
+    let told = "SELECT detail LIKE '%of_users.own of own (role own) cannot be swept: the release fails%'
+                FROM idempotence.health WHERE name = 'journals'";
+    server.wait_for(DATABASE, told, "t").await?;
+    let connection = server.connect(DATABASE).await?;
+    for number in 2..5 {
+        let insert = format!(
+            "INSERT INTO of_users.plain (tenant, session, request, expires_at) VALUES ('', 'plain', '{number}', '-infinity')"
+        );
+        connection.text(&insert).await?;
+        server.wait_for(DATABASE, "SELECT count(*) FROM of_users.plain", "0").await?;
+    }
     Ok(())
 }
 
