@@ -324,6 +324,33 @@ SELECT pg_catalog.pg_extension_config_dump('idempotence.granted', '');
 /* </end connected objects> */
 
 /* <begin connected objects> */
+-- idem_begin. It is declared here because its C functions are not those of pgrx, see src/pg/entry.rs.
+
+-- Makes the planner leave out what a call leaves out.
+CREATE FUNCTION idempotence.leave_out_nulls(internal) RETURNS internal
+LANGUAGE c IMMUTABLE PARALLEL SAFE
+AS 'MODULE_PATHNAME', 'idem_leave_out_nulls';
+
+CREATE FUNCTION idem_begin(session text, request text, payload jsonb DEFAULT NULL, wait interval DEFAULT NULL, stream text DEFAULT NULL,
+                           last bigint DEFAULT NULL, ack bigint DEFAULT NULL, lease interval DEFAULT NULL)
+RETURNS idem_ticket
+LANGUAGE c VOLATILE PARALLEL UNSAFE SUPPORT idempotence.leave_out_nulls
+AS 'MODULE_PATHNAME', 'idem_begin_text';
+
+CREATE FUNCTION idem_begin(session text, request bigint, payload jsonb DEFAULT NULL, wait interval DEFAULT NULL, stream text DEFAULT NULL,
+                           last bigint DEFAULT NULL, ack bigint DEFAULT NULL, lease interval DEFAULT NULL)
+RETURNS idem_ticket
+LANGUAGE c VOLATILE PARALLEL UNSAFE SUPPORT idempotence.leave_out_nulls
+AS 'MODULE_PATHNAME', 'idem_begin_bigint';
+
+CREATE FUNCTION idem_begin(session text, request uuid, payload jsonb DEFAULT NULL, wait interval DEFAULT NULL, stream text DEFAULT NULL,
+                           last bigint DEFAULT NULL, ack bigint DEFAULT NULL, lease interval DEFAULT NULL)
+RETURNS idem_ticket
+LANGUAGE c VOLATILE PARALLEL UNSAFE SUPPORT idempotence.leave_out_nulls
+AS 'MODULE_PATHNAME', 'idem_begin_uuid';
+/* </end connected objects> */
+
+/* <begin connected objects> */
 -- idem_run: makes a statement idempotent. It is declared here because its C function is not one of pgrx's, see
 -- src/pg/around.rs.
 
@@ -422,57 +449,6 @@ CREATE  FUNCTION "idem_alter_session"(
 VOLATILE PARALLEL UNSAFE
 LANGUAGE c /* Rust */
 AS 'MODULE_PATHNAME', 'idem_alter_session_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::requests::idem_begin
-CREATE  FUNCTION "idem_begin"(
-	"session" TEXT, /* Option < & str > */
-	"request" bigint, /* Option < i64 > */
-	"payload" jsonb DEFAULT NULL, /* Option < Jsonb > */
-	"wait" interval DEFAULT NULL, /* Option < Interval > */
-	"stream" TEXT DEFAULT NULL, /* Option < & str > */
-	"last" bigint DEFAULT NULL, /* Option < i64 > */
-	"ack" bigint DEFAULT NULL, /* Option < i64 > */
-	"lease" interval DEFAULT NULL /* Option < Interval > */
-) RETURNS idem_ticket /* Composite < Ticket > */
-VOLATILE PARALLEL UNSAFE 
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'idem_begin_bigint_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::requests::idem_begin
-CREATE  FUNCTION "idem_begin"(
-	"session" TEXT, /* Option < & str > */
-	"request" TEXT, /* Option < & str > */
-	"payload" jsonb DEFAULT NULL, /* Option < Jsonb > */
-	"wait" interval DEFAULT NULL, /* Option < Interval > */
-	"stream" TEXT DEFAULT NULL, /* Option < & str > */
-	"last" bigint DEFAULT NULL, /* Option < i64 > */
-	"ack" bigint DEFAULT NULL, /* Option < i64 > */
-	"lease" interval DEFAULT NULL /* Option < Interval > */
-) RETURNS idem_ticket /* Composite < Ticket > */
-VOLATILE PARALLEL UNSAFE 
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'idem_begin_text_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::requests::idem_begin
-CREATE  FUNCTION "idem_begin"(
-	"session" TEXT, /* Option < & str > */
-	"request" uuid, /* Option < Uuid > */
-	"payload" jsonb DEFAULT NULL, /* Option < Jsonb > */
-	"wait" interval DEFAULT NULL, /* Option < Interval > */
-	"stream" TEXT DEFAULT NULL, /* Option < & str > */
-	"last" bigint DEFAULT NULL, /* Option < i64 > */
-	"ack" bigint DEFAULT NULL, /* Option < i64 > */
-	"lease" interval DEFAULT NULL /* Option < Interval > */
-) RETURNS idem_ticket /* Composite < Ticket > */
-VOLATILE PARALLEL UNSAFE 
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'idem_begin_uuid_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
@@ -3413,6 +3389,7 @@ COMMENT ON PROCEDURE idem_sweep() IS
   'sweep this database once, as the background worker does: empty and turn segments, delete what is not kept any longer';
 
 -- Parts of functions and views, not to be called by users.
+COMMENT ON FUNCTION idempotence.leave_out_nulls(internal) IS 'internal to idem_begin: makes the planner leave out the arguments that a call leaves out';
 COMMENT ON FUNCTION idempotence.import_begin(text, text, text) IS 'internal to idem_import: begins an import, gives the statement that imports';
 COMMENT ON FUNCTION idempotence.import_row(bigint, text, jsonb, boolean, timestamptz, timestamptz, jsonb, uuid, text, bigint, integer, timestamptz, timestamptz, text, jsonb) IS 'internal to idem_import: imports a row; 0: imported, 1: there already, 2: expired';
 COMMENT ON FUNCTION idempotence.import_end() IS 'internal to idem_import: ends the import and notes it';
