@@ -125,7 +125,7 @@ pub fn beside_one_role(lab: &Lab, findings: &mut Vec<Finding>) -> Result<()> {
             let segments = "SELECT sum(pg_total_relation_size(oid)) FROM pg_class
                 WHERE relnamespace = 'idempotence'::regnamespace AND relname ~ '^outcome_[0-2]$'";
             sum_of_sizes += lab.psql(DATABASE, segments)?.parse::<f64>()?;
-            lab.psql(DATABASE, &format!("{}; CALL idem_sweep()", age("interval '3 days 14 hours'")))?;
+            lab.psql(DATABASE, &format!("{}; CALL idem_sweep()", age("interval '4 days'")))?;
         }
         sizes.push(sum_of_sizes);
     }
