@@ -8,10 +8,10 @@
 
 use crate::domain::identity::{Digest, SessionId};
 use crate::pg::{self, TextRoom, raw};
-use crate::store::insert;
+use crate::store::direct;
 use crate::store::outcome_columns::{CLASS, COLUMNS, DIGEST, EXPIRES_AT, KEY, RECORDED_AT, RECORDED_BY, SESSION};
 use crate::store::rel::Rel;
-use crate::store::row::RowToWrite;
+use crate::store::row;
 use crate::store::write;
 use pgrx::{PgSqlErrorCode, pg_sys};
 
@@ -46,7 +46,7 @@ pub(super) struct Common<'a> {
 pub(super) fn insert(table: &Rel, keys: &[Key<'_>], common: &Common<'_>) -> bool {
     let Some(first) = keys.first() else { return true };
     if keys.len() < ROWS_MIN
-        || !write::way(table).serves(&columns(first, common, &mut TextRoom::default()))
+        || write::direct_way(table, &columns(first, common, &mut TextRoom::default())).is_none()
         || !pg::may_write_in_subtransaction()
     {
         return false;
@@ -80,8 +80,8 @@ fn insert_all(table: &Rel, keys: &[Key<'_>], common: &Common<'_>) {
         for keys in keys.chunks(ROWS_AT_ONCE) {
             let slots = &mut slots[..keys.len()];
             for (key, slot) in keys.iter().zip(&*slots) {
-                let mut row = RowToWrite::of(table, &columns(key, common, &mut room));
-                let tuple = raw::guarded(|| row.form((*table.rel).rd_att));
+                let columns = columns(key, common, &mut room);
+                let tuple = raw::guarded(|| row::form((*table.rel).rd_att, &columns));
                 pg_sys::ExecStoreHeapTuple(tuple, *slot, true);
             }
             let (command, no_options, one_by_one) = (pg_sys::GetCurrentCommandId(true), 0, std::ptr::null_mut());
@@ -89,7 +89,7 @@ fn insert_all(table: &Rel, keys: &[Key<'_>], common: &Common<'_>) {
             pg_sys::heap_multi_insert(table.rel, slots.as_mut_ptr(), count, command, no_options, one_by_one);
             // An index gets its entries in the order of the digests. If a unique index has an entry of another transaction
             // that is at work, this waits for that transaction.
-            insert::insert_entries(table.rel, indexes, slots, |_| true, false);
+            direct::insert_entries(table.rel, indexes, slots, |_| true, false);
             for slot in &*slots {
                 pg_sys::ExecClearTuple(*slot);
             }

@@ -11,14 +11,12 @@
 //! `way.rs` tells which way serves a table.
 
 use crate::error::Error;
-use crate::pg::{self, Sight, Statements, raw};
+use crate::pg::{self, Sight, Statements};
 use crate::store::cache;
 use crate::store::catalog::Table;
-use crate::store::insert;
+use crate::store::direct;
 use crate::store::rel::{Access, Rel};
-use crate::store::row::RowToWrite;
-use crate::store::tuple::Tid;
-use crate::store::update;
+use crate::store::tuple::{Tid, check_columns};
 use crate::store::way::Way;
 use pgrx::pg_sys;
 use std::cell::Cell;
@@ -59,14 +57,12 @@ enum Verb {
 
 /// Inserts a row, and tells where if it is written directly. The commands that follow see the row.
 pub fn insert<'rel>(table: &'rel Rel, columns: &[Option<pg_sys::Datum>]) -> Option<Tid<'rel>> {
-    let row = RowToWrite::of(table, columns);
-    let way = way(table);
-    if !way.serves(columns) {
+    let Some(way) = direct_way(table, columns) else {
         by_sql(table, Verb::Insert, columns, None);
         return None;
-    }
+    };
     // SAFETY: the row is one of this table, and the direct way serves the table.
-    Some(Tid::of(unsafe { insert::insert(table.rel, row, way.simple_indexes) }))
+    Some(Tid::of(unsafe { direct::insert(table.rel, columns, way.simple_indexes) }))
 }
 
 /// Writes a row over the one at `at`, which has the same primary key, or inserts the row as [`insert()`] does.
@@ -78,18 +74,12 @@ pub fn save<'rel>(table: &'rel Rel, at: Option<Tid<'rel>>, columns: &[Option<pg_
 
 /// Writes a row over the one at `at`, which has the same primary key.
 pub fn update(table: &Rel, at: Tid<'_>, columns: &[Option<pg_sys::Datum>]) {
-    let mut row = RowToWrite::of(table, columns);
-    if !way(table).serves(columns) {
+    if direct_way(table, columns).is_none() {
         return by_sql(table, Verb::Update, columns, Some(at));
     }
     // SAFETY: as in insert(). `at` is a row of this table, which was locked before the row was found. The caller's
-    // advisory lock keeps other transactions from changing the row. The closure has nothing to drop and does not panic.
-    unsafe {
-        let tuple = raw::guarded(|| row.form((*table.rel).rd_att));
-        update::update(table.rel, &mut at.get(), tuple);
-        pg_sys::heap_freetuple(tuple);
-        pg_sys::CommandCounterIncrement();
-    }
+    // advisory lock keeps other transactions from changing the row.
+    unsafe { direct::update(table.rel, at.get(), columns) }
 }
 
 /// Deletes a row.
@@ -104,6 +94,19 @@ pub fn delete(table: &Rel, at: Tid<'_>) {
         pg_sys::CatalogTupleDelete(table.rel, &mut at.get());
         pg_sys::CommandCounterIncrement();
     }
+}
+
+/// How a table takes a row with these columns, if it may be written directly. Raises an error if the table has others.
+pub(super) fn direct_way(table: &Rel, columns: &[Option<pg_sys::Datum>]) -> Option<Way> {
+    debug_assert!(table.access == Access::Write);
+    // SAFETY: the relation is open.
+    unsafe {
+        let shape = (*table.rel).rd_att;
+        check_columns(shape, columns.len());
+        let has_default_for_missing = !(*shape).constr.is_null() && !(*(*shape).constr).missing.is_null();
+        debug_assert!(!has_default_for_missing, "an upgrade script adds a column without a default");
+    }
+    Some(way(table)).filter(|way| way.serves(columns))
 }
 
 /// How a table takes its rows.
