@@ -154,6 +154,31 @@ impl Rel {
         self.find(Some(self.table.by_digest()), &mut [uuid_equals(0, &digest.0)], snapshot, visit)
     }
 
+    /// Runs `visit` on the rows of one digest after the other, until it gives true for that digest. One scan goes from digest to
+    /// digest. It shows the rows of [`Snapshot::WithInserted`].
+    pub(super) fn find_each<'a, const N: usize, I>(
+        &self,
+        asked: impl Iterator<Item = (&'a Digest, I)>,
+        mut visit: impl FnMut(&mut I, &Tuple<'_, N>) -> bool,
+    ) {
+        let keys = &mut [uuid_equals(0, &[0; 16])];
+        let mut begun: Option<Scan> = None;
+        for (digest, mut item) in asked {
+            keys[0].sk_argument = pg::uuid(&digest.0);
+            let mut scan = begun
+                .and_then(|scan| scan.again(keys))
+                .unwrap_or_else(|| Scan::begin(self.rel, Some(self.table.by_digest()), keys, Snapshot::WithInserted));
+            while let Some(tuple) = scan.next() {
+                // SAFETY: as in find().
+                if visit(&mut item, &unsafe { Tuple::read(tuple, (*self.rel).rd_att) }) {
+                    break;
+                }
+            }
+            begun = Some(scan);
+        }
+        begun.map(Scan::end);
+    }
+
     /// What `read` makes of each row that matches the keys and that the snapshot sees, without rows of which it gives
     /// nothing.
     pub fn all<'rel, const N: usize, T>(

@@ -240,15 +240,9 @@ pub fn oid_equals(column: usize, value: pg_sys::Oid) -> pg_sys::ScanKeyData {
 
 /// The scan key `column IS NULL`.
 pub fn is_null(column: usize) -> pg_sys::ScanKeyData {
-    let flags = (pg_sys::SK_ISNULL | pg_sys::SK_SEARCHNULL) as i32;
-    let none = pg_sys::InvalidOid;
-    // SAFETY: ScanKeyEntryInitialize() fills the whole key. A key of this kind has neither function nor value.
-    unsafe {
-        let mut key = std::mem::zeroed();
-        let (no_strategy, no_value) = (0, pg_sys::Datum::null());
-        pg_sys::ScanKeyEntryInitialize(&mut key, flags, number(column), no_strategy, none, none, none, no_value);
-        key
-    }
+    let sk_flags = (pg_sys::SK_ISNULL | pg_sys::SK_SEARCHNULL) as i32;
+    // SAFETY: a key of this kind has neither function nor value, so the rest is zero.
+    pg_sys::ScanKeyData { sk_flags, sk_attno: number(column), ..unsafe { std::mem::zeroed() } }
 }
 
 fn equals(column: usize, function: u32, value: pg_sys::Datum) -> pg_sys::ScanKeyData {
