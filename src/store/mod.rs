@@ -30,7 +30,6 @@ pub mod message;
 pub mod moving;
 pub mod outcome;
 mod outcome_columns;
-pub mod outcome_long;
 pub mod persistence;
 pub mod probe;
 pub mod ready;

@@ -16,7 +16,7 @@ use crate::store::catalog::Table;
 use crate::store::session::client as saved;
 use crate::store::session_live as live;
 use crate::store::sql::{self, ids};
-use crate::sweep::parts::{self, Done, Part, Progress};
+use crate::sweep::parts::{self, Done, Progress};
 use crate::sweep::tombstones;
 use pgrx::datum::Uuid;
 
@@ -150,7 +150,7 @@ fn is_gone(column: &str) -> String {
 /// sessions, and where to go on.
 pub fn clear_owners(from: Cursor, batch: usize) -> Done {
     let ownerless = format!("({} OR {})", is_gone("t.owner"), is_gone("t.usable_by"));
-    with_locks(parts::find(Table::Session, "id", from, batch, &ownerless, Vec::new())?, |sessions| {
+    with_locks(&ownerless, from, batch, |sessions| {
         let (owner, borrower) = (is_gone("owner"), is_gone("usable_by"));
         let statement = format!(
             "UPDATE idempotence.session
@@ -165,12 +165,13 @@ pub fn clear_owners(from: Cursor, batch: usize) -> Done {
 /// Takes tombstones on to their next stage, see `tombstones.rs`. Returns the number of sessions that were
 /// forgotten, and where to go on.
 pub fn forget_dropped(from: Cursor, batch: usize) -> Done {
-    with_locks(tombstones::find(from, batch)?, tombstones::advance)
+    with_locks(tombstones::NOT_FOR_EVER, from, batch, tombstones::advance)
 }
 
-/// Calls `work` for those sessions of a part whose locks are free, and takes these. The lock of a standing session keeps
-/// out whoever makes it again.
-fn with_locks(part: Part, work: fn(&[SessionId]) -> Result<usize, Error>) -> Done {
+/// Calls `work` for those sessions of the next part, of which a condition is true, whose locks are free, and takes these. The lock
+/// of a standing session keeps out whoever makes it again.
+fn with_locks(condition: &str, from: Cursor, batch: usize, work: fn(&[SessionId]) -> Result<usize, Error>) -> Done {
+    let part = parts::find(Table::Session, "id", from, batch, condition, Vec::new())?;
     let mut locked = Vec::with_capacity(part.ids.len());
     for id in part.ids {
         let query = "SELECT s.name FROM idempotence.session s WHERE s.id OPERATOR(pg_catalog.=) $1";
