@@ -225,12 +225,7 @@ pub fn count(role: pg_sys::Oid, enough: i64) -> i64 {
         return held_at_most;
     }
     let name = pg::role_name(role).unwrap_or_default();
-    let mut count = 0;
-    table.find(None, &mut [], Snapshot::LatestMvcc, |row: &Columns<'_>| {
-        count += i64::from(row.text_is(HOLDER, &name));
-        (count >= enough).then_some(())
-    });
-    count
+    table.count(None, &mut [], enough, |row: &Columns<'_>| row.text_is(HOLDER, &name))
 }
 
 /// The greatest number of a stream that has a lease, run out or not; 0: none has.

@@ -196,6 +196,22 @@ impl Rel {
         found
     }
 
+    /// How many of the rows that match the keys `counts` counts, as the latest snapshot sees them. Counting stops at `enough`.
+    pub fn count<const N: usize>(
+        &self,
+        index: Option<Index>,
+        keys: &mut [pg_sys::ScanKeyData],
+        enough: i64,
+        counts: impl Fn(&Tuple<'_, N>) -> bool,
+    ) -> i64 {
+        let mut count = 0;
+        self.find(index, keys, Snapshot::LatestMvcc, |row| {
+            count += i64::from(counts(row));
+            (count >= enough).then_some(())
+        });
+        count
+    }
+
     /// Runs `visit` on the rows that match the keys and that the snapshot sees, from the end of an index of rewritten
     /// rows. Gives true if the scan came to the first matching entry. Gives false if it met a former version of the row
     /// that it visited last, since there may be any number of those. The caller then scans again below that row's key,

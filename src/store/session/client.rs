@@ -8,7 +8,7 @@ use crate::model::{ClientSession, KnownBy};
 use crate::pg::Writer;
 use crate::store::catalog::{Index, Table};
 use crate::store::client_row;
-use crate::store::rel::{Access, Rel, Snapshot};
+use crate::store::rel::{Access, Rel};
 use crate::store::tuple::{char_equals, oid_equals};
 use crate::store::write;
 use pgrx::pg_sys;
@@ -65,7 +65,7 @@ pub fn count_ended_unsaved(owner: pg_sys::Oid) -> i64 {
     let table = Rel::open(Table::Session, Access::Read);
     let count = |end: End| {
         let keys = &mut [oid_equals(OWNER, owner), char_equals(ENDED, end.letter(false))];
-        table.all(Some(Index::SessionEnded), keys, Snapshot::LatestMvcc, |_: &Columns<'_>| Some(())).len() as i64
+        table.count(Some(Index::SessionEnded), keys, i64::MAX, |_: &Columns<'_>| true)
     };
     End::ALL.into_iter().map(count).sum()
 }
