@@ -52,7 +52,7 @@ pub fn record_open(
     check_value("response", request, response)?;
     let outcome = |recorded_at| {
         let (fingerprint, token, writer) = (open.fingerprint, open.token, pg::Writer::THIS);
-        Outcome { class, response, fingerprint, token, recorded_at, expires_at: None, writer }
+        Outcome { class, response, fingerprint, token, recorded_at, expires_at: None, writer, visible: true }
     };
     let outcome = match request {
         Request::Keyed(keyed) => {
@@ -102,6 +102,7 @@ pub fn checkpoint(request: &Request<'_>, point: &str, state: Option<Jsonb>, toke
         fingerprint: open.fingerprint,
         written_at: pg::now_us(),
         last: open.numbers.map(|numbers| numbers.range.last),
+        visible: true,
     };
     keeping::save_checkpoint(request, open.digest, &checkpoint)?;
     if open.token.is_none() && open.leftovers.lease {
