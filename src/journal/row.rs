@@ -8,7 +8,7 @@ use crate::domain::lease::Lease;
 use crate::error::{Error, RequestName, WAIT_BY_SETTING};
 use crate::model::StandingSession;
 use crate::pg::{self, Deadline, FoundRow, Sight, Timestamptz, Writer};
-use crate::store::checkpoint::{Checkpoint, StoredCheckpoint};
+use crate::store::checkpoint::Checkpoint;
 use crate::store::lease::{Holder, NewLease, StoredLease};
 use crate::store::outcome::Outcome;
 use crate::store::rel;
@@ -34,8 +34,7 @@ pub struct InJournal<'a> {
 /// it is at work.
 #[derive(Clone)]
 pub struct Row {
-    /// The outcome, expired or not.
-    pub outcome: Option<Outcome>,
+    outcome: Option<Outcome>,
     lease: Option<Lease>,
     /// Who has the lease.
     pub holder: Option<Holder>,
@@ -231,6 +230,7 @@ impl<'a> InJournal<'a> {
                 recorded_at: row.get(place::RECORDED_AT).unwrap_or(expires_at),
                 expires_at: Some(expires_at),
                 writer: self.journal.is_local.then(|| row.writer(place::WRITER)).flatten().unwrap_or(Writer::THIS),
+                visible: true,
             };
             let (lease, holder, checkpoint, outcome) = (None, None, None, Some(outcome));
             return Ok(Row { outcome, lease, holder, checkpoint, fingerprint, expires_at, visible: true });
@@ -253,6 +253,7 @@ impl<'a> InJournal<'a> {
             fingerprint,
             written_at: row.get(place::WRITTEN_AT).unwrap_or(expires_at),
             last: None,
+            visible: true,
         });
         Ok(Row { outcome: None, lease, holder, checkpoint, fingerprint, expires_at, visible: true })
     }
@@ -308,14 +309,19 @@ impl<'a> InJournal<'a> {
 }
 
 impl Row {
+    /// The outcome, expired or not.
+    pub fn outcome(&self) -> Option<Outcome> {
+        Some(Outcome { visible: self.visible, ..self.outcome.clone()? })
+    }
+
     /// The lease of the request `key`, run out or not.
     pub fn lease(&self, key: &str) -> Option<StoredLease> {
         Some(StoredLease::of_key(self.lease?, key, self.fingerprint, self.visible))
     }
 
     /// The checkpoint.
-    pub fn checkpoint(&self) -> Option<StoredCheckpoint> {
-        self.checkpoint.clone().map(|checkpoint| StoredCheckpoint::of(checkpoint, self.visible))
+    pub fn checkpoint(&self) -> Option<Checkpoint> {
+        Some(Checkpoint { visible: self.visible, ..self.checkpoint.clone()? })
     }
 
     /// Whether there is a response or a state to take away.

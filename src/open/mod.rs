@@ -24,15 +24,8 @@ pub use crate::monitor::in_flight::State;
 pub use entry::{Leftovers, Numbers, OpenRequest, RequestKey};
 
 static OPEN: Own<List> = Own::new();
-static USED: Own<HashMap<SessionId, UsedSession>> = Own::new();
-
-/// A client session that this transaction uses. Its commit gives a sign of life for it.
-pub struct UsedSession {
-    /// The session.
-    pub session: Rc<ClientSession>,
-    /// Its last sign of life before the transaction began to use it.
-    pub last_seen: i64,
-}
+/// The client sessions, each with its last sign of life before the transaction began to use it.
+static USED: Own<HashMap<SessionId, (Rc<ClientSession>, i64)>> = Own::new();
 
 /// The standing session as it was when this transaction began the request. A request ends under the rules that it was
 /// begun under, even if the session has been changed or dropped meanwhile.
@@ -60,15 +53,15 @@ pub fn has_open() -> bool {
     OPEN.with(|list| list.has_open())
 }
 
-/// Notes that this transaction uses a client session.
+/// Notes that this transaction uses a client session, whose last sign of life was at `last_seen`. The commit gives another.
 pub fn use_session(session: &Rc<ClientSession>, last_seen: i64) {
     USED.with(|used| {
-        used.entry(session.id).or_insert_with(|| UsedSession { session: Rc::clone(session), last_seen });
+        used.entry(session.id).or_insert_with(|| (Rc::clone(session), last_seen));
     });
 }
 
-/// Takes the client sessions that this transaction uses, and forgets them.
-pub fn take_used_sessions() -> impl Iterator<Item = UsedSession> {
+/// Takes the client sessions that this transaction uses, each with its last sign of life before that, and forgets them.
+pub fn take_used_sessions() -> impl Iterator<Item = (Rc<ClientSession>, i64)> {
     USED.take().into_values()
 }
 

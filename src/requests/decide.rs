@@ -13,7 +13,7 @@ use crate::requests::keyed::Keyed;
 use crate::requests::numbered::Numbered;
 use crate::requests::request::Request;
 use crate::sessions::liveness::{self, Life};
-use crate::store::checkpoint::{Checkpoint, StoredCheckpoint};
+use crate::store::checkpoint::Checkpoint;
 use crate::store::lease::StoredLease;
 use crate::store::outcome::Outcome;
 use crate::store::rel::Snapshot;
@@ -108,7 +108,7 @@ impl Asked<'_> {
             }
         };
         let own_lease = lease.as_ref().filter(|lease| lease.request == request.key());
-        let begun = self.begun_range(checkpoint.as_ref().and_then(|found| found.checkpoint.last), own_lease);
+        let begun = self.begun_range(checkpoint.as_ref().and_then(|checkpoint| checkpoint.last), own_lease);
         if let (Place::Next(_), Some(begun)) = (kept.placed.place, begun)
             && self.aim != Aim::Settle
             && request.range() != Some(begun)
@@ -127,7 +127,7 @@ impl Asked<'_> {
         Ok(Some(Decided {
             decision,
             outcome: kept.outcome,
-            checkpoint: checkpoint.map(|found| found.checkpoint),
+            checkpoint,
             lease,
             digest,
             range_begun: begun,
@@ -140,18 +140,18 @@ impl Asked<'_> {
     }
 
     /// What the decision rests on.
-    fn facts(&self, kept: &KeptRequest, checkpoint: Option<&StoredCheckpoint>, lease: Option<&StoredLease>) -> Facts {
+    fn facts(&self, kept: &KeptRequest, checkpoint: Option<&Checkpoint>, lease: Option<&StoredLease>) -> Facts {
         let request = self.request;
         let lease_facts = lease.map(|lease| lease.facts(request.key(), request.unfinished_until(lease.lease.until)));
         let own_lease = lease.filter(|_| lease_facts.is_some_and(|facts| facts.own));
         Facts {
             asked_at: self.asked_at,
             fingerprint: self.fingerprint,
-            outcome: kept.outcome.as_ref().map(|outcome| outcome.facts(kept.visible)),
-            checkpoint: checkpoint.map(|found| {
+            outcome: kept.outcome.as_ref().map(Outcome::facts),
+            checkpoint: checkpoint.map(|checkpoint| {
                 // A checkpoint counts at least as long as the lease of its request does.
                 let until = own_lease.map_or(i64::MIN, |own| own.lease.until);
-                found.facts(request.unfinished_until(found.checkpoint.written_at.max(until)))
+                checkpoint.facts(request.unfinished_until(checkpoint.written_at.max(until)))
             }),
             now: if lease.is_some() { pg::now_us() } else { self.asked_at },
             lease: lease_facts,

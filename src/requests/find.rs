@@ -3,6 +3,7 @@
 use crate::domain::identity::Digest;
 use crate::domain::sequence::{self, Acked, Kept, Order, Place, Placed};
 use crate::error::Error;
+use crate::journal::row::Row;
 use crate::requests::keyed::Keyed;
 use crate::requests::numbered::Numbered;
 use crate::requests::request::Request;
@@ -16,18 +17,10 @@ use crate::store::tuple::Hint;
 pub struct KeptRequest {
     /// The outcome. That of a keyed request may be expired.
     pub outcome: Option<Outcome>,
-    /// Whether the transaction's snapshot sees the outcome.
-    pub visible: bool,
     /// Where the request stands in its stream. One with a key is always next.
     pub placed: Placed,
     /// Where the reply stands that the request's own reply is written over.
     pub former: Option<Hint>,
-}
-
-impl KeptRequest {
-    fn keyed(outcome: Option<Outcome>, visible: bool) -> KeptRequest {
-        KeptRequest { outcome, visible, placed: Placed { place: Place::Next(0), visible: true }, former: None }
-    }
 }
 
 /// Who looks for a request.
@@ -47,18 +40,19 @@ pub enum Seeker {
 pub fn find(request: &Request<'_>, lock: &Digest, asked_at: i64, seeker: Seeker) -> Result<KeptRequest, Error> {
     match request {
         // The digest that is locked for a keyed request is the one that it is kept under.
-        Request::Keyed(request) => find_keyed(request, *lock, asked_at, seeker),
+        Request::Keyed(request) => {
+            let outcome = find_keyed(request, *lock, asked_at, seeker)?;
+            Ok(KeptRequest { outcome, placed: Placed { place: Place::Next(0), visible: true }, former: None })
+        }
         Request::Numbered(request) => find_numbered(request, seeker),
     }
 }
 
-fn find_keyed(request: &Keyed<'_>, digest: Digest, asked_at: i64, seeker: Seeker) -> Result<KeptRequest, Error> {
+fn find_keyed(request: &Keyed<'_>, digest: Digest, asked_at: i64, seeker: Seeker) -> Result<Option<Outcome>, Error> {
     if let Some(kept) = &request.journal {
         // Nobody else changes the row while this transaction has it locked.
         let row = if seeker == Seeker::LockHolder { kept.row()? } else { kept.row_anew()? };
-        let visible = row.as_ref().is_none_or(|row| row.visible);
-        let outcome = row.and_then(|row| row.outcome);
-        return Ok(KeptRequest::keyed(outcome, visible));
+        return Ok(row.as_ref().and_then(Row::outcome));
     }
     let snapshot = match seeker {
         // An inbox renews expired rows in their place, see `store/inbox.rs`. All other outcome rows never change.
@@ -68,15 +62,13 @@ fn find_keyed(request: &Keyed<'_>, digest: Digest, asked_at: i64, seeker: Seeker
         _ => Snapshot::Itself,
     };
     let probe = request.probe(digest);
-    let mut found = outcome::find(&probe, asked_at, snapshot)?;
+    let found = outcome::find(&probe, asked_at, snapshot)?;
     if found.is_none() && seeker == Seeker::Beginner {
         // A redaction may just have moved the outcome behind this look, see `store/outcome.rs`. A beginner without the
         // lock gets here only if another transaction has the lock, or if it cannot take any. Lookup looks twice itself.
-        found = outcome::find(&probe, asked_at, snapshot)?;
+        return outcome::find(&probe, asked_at, snapshot);
     }
-    let visible = found.as_ref().is_none_or(|found| found.visible);
-    let outcome = found.map(|found| found.outcome);
-    Ok(KeptRequest::keyed(outcome, visible))
+    Ok(found)
 }
 
 fn find_numbered(request: &Numbered<'_>, seeker: Seeker) -> Result<KeptRequest, Error> {
@@ -100,7 +92,7 @@ fn find_numbered(request: &Numbered<'_>, seeker: Seeker) -> Result<KeptRequest, 
         // A request that overlaps another one will never be executed.
         placed.place = Place::Discarded;
     }
-    Ok(KeptRequest { outcome, visible: placed.visible, placed, former })
+    Ok(KeptRequest { outcome, placed, former })
 }
 
 /// The replies that may be kept of a request: that of its slot, or those of its stream. That of the request itself has its

@@ -15,7 +15,7 @@ use crate::requests::keeping;
 use crate::requests::keyed::Keyed;
 use crate::requests::numbered::Numbered;
 use crate::requests::request::Request;
-use crate::requests::saving;
+use crate::sessions::save::Ack;
 use crate::store::checkpoint::{self, Checkpoint};
 use crate::store::outcome::Outcome;
 use crate::store::reply;
@@ -52,7 +52,7 @@ pub fn record_open(
     check_value("response", request, response)?;
     let outcome = |recorded_at| {
         let (fingerprint, token, writer) = (open.fingerprint, open.token, pg::Writer::THIS);
-        Outcome { class, response, fingerprint, token, recorded_at, expires_at: None, writer }
+        Outcome { class, response, fingerprint, token, recorded_at, expires_at: None, writer, visible: true }
     };
     let outcome = match request {
         Request::Keyed(keyed) => {
@@ -65,14 +65,15 @@ pub fn record_open(
         Request::Numbered(numbered) => {
             refuse_ttl(numbered, ttl)?;
             let numbers = numbers_of(&open, numbered)?;
-            let ack = saving::before(numbered, numbers, Deadline::after(guc::wait_us()))?;
-            ack.save_session(numbered)?;
+            let deadline = Deadline::after(guc::wait_us());
+            let ack = Ack::of(&numbered.session, numbered.stream(), numbers, deadline)?;
+            ack.save_session()?;
             if open.leftovers.checkpoint {
                 checkpoint::delete(&request.probe(open.digest))?;
             }
             let outcome = outcome(pg::now_us());
             reply::save(numbered.stream(), numbers.slot, numbers.range, &outcome, numbers.former)?;
-            ack.note(numbered)?;
+            ack.note()?;
             outcome
         }
     };
@@ -94,7 +95,7 @@ pub fn checkpoint(request: &Request<'_>, point: &str, state: Option<Jsonb>, toke
     check_value("state", request, state)?;
     if let Request::Numbered(numbered) = request {
         let numbers = numbers_of(&open, numbered)?;
-        saving::before(numbered, numbers, Deadline::after(guc::wait_us()))?.save(numbered)?;
+        Ack::of(&numbered.session, numbered.stream(), numbers, Deadline::after(guc::wait_us()))?.save()?;
     }
     let checkpoint = Checkpoint {
         point: point.into(),
@@ -102,6 +103,7 @@ pub fn checkpoint(request: &Request<'_>, point: &str, state: Option<Jsonb>, toke
         fingerprint: open.fingerprint,
         written_at: pg::now_us(),
         last: open.numbers.map(|numbers| numbers.range.last),
+        visible: true,
     };
     keeping::save_checkpoint(request, open.digest, &checkpoint)?;
     if open.token.is_none() && open.leftovers.lease {

@@ -102,18 +102,18 @@ fn find_leased(request: &Request<'_>, token: i64, function: &'static str) -> Res
     let asked_at = pg::now_us();
     let stored = keeping::lease(request, &lock, Snapshot::Itself)?.filter(|stored| stored.request == request.key());
     let of_lease = complete(token, stored.as_ref().map(|stored| &stored.lease), None);
-    let find::KeptRequest { outcome, visible, placed, .. } = find::find(request, &lock, asked_at, Seeker::LockHolder)?;
-    let outcome = outcome.filter(|outcome| outcome.lives_at(asked_at)).map(|outcome| (outcome, visible));
+    let find::KeptRequest { outcome, placed, .. } = find::find(request, &lock, asked_at, Seeker::LockHolder)?;
+    let outcome = outcome.filter(|outcome| outcome.lives_at(asked_at));
     // A key with a lease has an outcome too if an import has brought the outcome since the begin. Then the lease is over.
     let done = matches!(request, Request::Keyed(_)) && outcome.is_some();
     if let (Completion::Proceed, Some(stored), false) = (of_lease, stored, done) {
         return Ok(Held::Open(Leased { lock, stored, place: placed.place }));
     }
-    let recorded_with = outcome.as_ref().and_then(|(outcome, _)| outcome.token);
+    let recorded_with = outcome.as_ref().and_then(|outcome| outcome.token);
     keeping::release_claim(request, &lock);
     match (complete(token, None, recorded_with), outcome) {
-        (Completion::Repeat, Some((_, false))) => Err(Error::Unserializable(request.name())),
-        (Completion::Repeat, Some((outcome, true))) => {
+        (Completion::Repeat, Some(outcome)) if !outcome.visible => Err(Error::Unserializable(request.name())),
+        (Completion::Repeat, Some(outcome)) => {
             if pg::wait_until_durable(outcome.writer, pg::Durability::OfCaller, asked_at, || deadline) {
                 return Ok(Held::Recorded(outcome));
             }
@@ -125,7 +125,7 @@ fn find_leased(request: &Request<'_>, token: i64, function: &'static str) -> Res
                 request.check_here()?;
             }
             let how = match outcome {
-                Some((outcome, _)) => Superseded::Done(outcome.class),
+                Some(outcome) => Superseded::Done(outcome.class),
                 None if placed.place == Place::Discarded => Superseded::Over,
                 None => Superseded::Gone,
             };

@@ -94,7 +94,7 @@ fn find_outcome(
     let Placed { place, visible } = found.placed;
     match outcome {
         _ if place.is_over() && !visible => Err(Error::Unserializable(request.name())),
-        Some(_) if !found.visible => Err(Error::Unserializable(request.name())),
+        Some(outcome) if !outcome.visible => Err(Error::Unserializable(request.name())),
         Some(outcome) => {
             let durable = pg::wait_until_durable(outcome.writer, pg::Durability::OfCaller, asked_at, || confirmed_by);
             Ok(Some(if durable { Ticket::done(outcome) } else { Ticket::in_progress() }))

@@ -111,7 +111,7 @@ impl<'a> Numbered<'a> {
 
     /// The digest that is locked for it: that of its lane.
     pub fn lock(&self) -> Digest {
-        names::of_lane(self.stream(), self.session.lane(self.slot()))
+        names::of_lane(&self.session, self.stream(), self.slot())
     }
 }
 

@@ -52,7 +52,7 @@ fn settle_in_ended(request: &Request<'_>, numbered: &Numbered<'_>, deadline: Dea
     let (lock, asked_at) = (request.lock(), pg::now_us());
     let kept = find::find(request, &lock, asked_at, Seeker::Inquirer)?;
     match kept.outcome {
-        Some(_) if !kept.visible => return Err(Error::Unserializable(request.name())),
+        Some(outcome) if !outcome.visible => return Err(Error::Unserializable(request.name())),
         Some(outcome) => {
             let durable = pg::wait_until_durable(outcome.writer, pg::Durability::Flushed, asked_at, || deadline);
             return Ok(if durable { Begun::Replay(outcome).into() } else { Ticket::in_progress() });

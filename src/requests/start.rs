@@ -16,9 +16,9 @@ use crate::requests::finish;
 use crate::requests::keeping;
 use crate::requests::numbered::Numbered;
 use crate::requests::request::Request;
-use crate::requests::saving;
 use crate::sessions::liveness;
 use crate::sessions::quota;
+use crate::sessions::save::Ack;
 use crate::store::lease::NewLease;
 use crate::transaction;
 use serde_json::Value;
@@ -128,9 +128,9 @@ fn take_lease(
 ) -> Result<Option<Lease>, Error> {
     if let (Some(_), Request::Numbered(numbered), Some(numbers)) = (lease_us, request, open.numbers) {
         // The lease outlasts this transaction, and so do the session and what the client has said.
-        let ack = saving::before(numbered, numbers, deadline)?;
-        ack.save_session(numbered)?;
-        ack.note(numbered)?;
+        let ack = Ack::of(&numbered.session, numbered.stream(), numbers, deadline)?;
+        ack.save_session()?;
+        ack.note()?;
     }
     if lease_us.is_some() && open.leftovers.outcome {
         // It has expired. The record comes later, and need not look for it.

@@ -18,7 +18,7 @@ use crate::error::{Error, WAIT_BY_SETTING};
 use crate::lock::{Held, Tag};
 use crate::model::ClientSession;
 use crate::names;
-use crate::open::{self, UsedSession};
+use crate::open;
 use crate::pg::{self, Deadline};
 use crate::store::catalog;
 use crate::store::lease;
@@ -258,9 +258,9 @@ pub fn take_to_end(session: &ClientSession, action: &'static str, deadline: Dead
 const LEASE_LOOK_US: i64 = 100_000;
 
 /// Gives the signs of life that are due. Called just before the commit.
-pub fn give_signs(used: impl Iterator<Item = UsedSession>) {
+pub fn give_signs() {
     // The tables may be gone: this transaction itself may have dropped the extension.
-    for UsedSession { session, last_seen } in used {
+    for (session, last_seen) in open::take_used_sessions() {
         if sign_is_due(last_seen, session.timeout_us, pg::now_us()) && !pg::read_only() && catalog::is_installed() {
             pg::with_newest_snapshot(|| give_sign(&session));
         }

@@ -30,29 +30,19 @@ pub struct Checkpoint {
     pub written_at: i64,
     /// The last number of a numbered request; `None` for a keyed one.
     pub last: Option<i64>,
+    /// Whether this transaction's snapshot sees it.
+    pub visible: bool,
 }
 
-/// A checkpoint in the table, which may not count any more.
-pub struct StoredCheckpoint {
-    /// The checkpoint itself.
-    pub checkpoint: Checkpoint,
-    visible: bool,
-}
-
-impl StoredCheckpoint {
-    /// A checkpoint that is not kept in the table.
-    pub fn of(checkpoint: Checkpoint, visible: bool) -> StoredCheckpoint {
-        StoredCheckpoint { checkpoint, visible }
-    }
-
+impl Checkpoint {
     /// The facts for the decision. The checkpoint counts until `expires_at`.
     pub fn facts(&self, expires_at: i64) -> KeptFacts {
-        KeptFacts { expires_at, visible: self.visible, fingerprint: self.checkpoint.fingerprint }
+        KeptFacts { expires_at, visible: self.visible, fingerprint: self.fingerprint }
     }
 }
 
-/// Finds the request's checkpoint.
-pub fn find(probe: &Probe<'_>, snapshot: Snapshot) -> Result<Option<StoredCheckpoint>, Error> {
+/// Finds the request's checkpoint, which may not count any more.
+pub fn find(probe: &Probe<'_>, snapshot: Snapshot) -> Result<Option<Checkpoint>, Error> {
     let Some(table) = seldom::open(Table::Checkpoint) else { return Ok(None) };
     let found = find_in(&table, probe, snapshot)?;
     Ok(found.map(|(found, _)| found))
@@ -62,7 +52,7 @@ fn find_in<'rel>(
     table: &'rel Rel,
     probe: &Probe<'_>,
     snapshot: Snapshot,
-) -> Result<Option<(StoredCheckpoint, Tid<'rel>)>, Error> {
+) -> Result<Option<(Checkpoint, Tid<'rel>)>, Error> {
     if table.is_empty() {
         return Ok(None);
     }
@@ -70,7 +60,7 @@ fn find_in<'rel>(
     table.find_digest(&probe.digest, snapshot, read).transpose()
 }
 
-fn read(row: &Columns<'_>, probe: &Probe<'_>) -> Result<StoredCheckpoint, Error> {
+fn read(row: &Columns<'_>, probe: &Probe<'_>) -> Result<Checkpoint, Error> {
     let name = || RequestName::in_stream(probe.session_name, probe.stream, probe.key);
     // As with outcomes, the digest only leads to the row. Another name under it is an error: to take it for "no
     // checkpoint" would be a guess.
@@ -79,14 +69,14 @@ fn read(row: &Columns<'_>, probe: &Probe<'_>) -> Result<StoredCheckpoint, Error>
         return Err(Error::Corrupted { message: format!("the checkpoint found for {} is another request's", name()) });
     }
     let broken = || Error::Corrupted { message: format!("the checkpoint of {} lacks a value", name()) };
-    let checkpoint = Checkpoint {
+    Ok(Checkpoint {
         point: row.get(POINT).ok_or_else(broken)?,
         state: row.jsonb(STATE),
         fingerprint: row.uuid(FINGERPRINT),
         written_at: row.get(WRITTEN_AT).ok_or_else(broken)?,
         last: row.get(LAST),
-    };
-    Ok(StoredCheckpoint { checkpoint, visible: row.visible() })
+        visible: row.visible(),
+    })
 }
 
 /// Whether the transaction's snapshot does not see a checkpoint of the session.
@@ -117,7 +107,7 @@ pub fn save(probe: &Probe<'_>, checkpoint: &Checkpoint) -> Result<(), Error> {
 /// Takes the state away from the request's checkpoint, and keeps all else of it. Gives whether there was a state. The
 /// caller has the request's lock.
 pub fn redact(probe: &Probe<'_>) -> Result<bool, Error> {
-    let Some(StoredCheckpoint { checkpoint, .. }) = find(probe, Snapshot::Itself)? else { return Ok(false) };
+    let Some(checkpoint) = find(probe, Snapshot::Itself)? else { return Ok(false) };
     if checkpoint.state.is_none() {
         return Ok(false);
     }

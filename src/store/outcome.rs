@@ -45,6 +45,8 @@ pub struct Outcome {
     pub expires_at: Option<i64>,
     /// The transaction that wrote it, whose commit makes it durable.
     pub writer: Writer,
+    /// Whether this transaction's snapshot sees it.
+    pub visible: bool,
 }
 
 impl Outcome {
@@ -53,28 +55,21 @@ impl Outcome {
         self.expires_at.is_none_or(|expires_at| expires_at > moment)
     }
 
-    /// The facts for the decision; `visible` tells whether the transaction's snapshot sees the outcome.
-    pub fn facts(&self, visible: bool) -> KeptFacts {
-        KeptFacts { expires_at: self.expires_at.unwrap_or(i64::MAX), visible, fingerprint: self.fingerprint }
+    /// The facts for the decision.
+    pub fn facts(&self) -> KeptFacts {
+        let expires_at = self.expires_at.unwrap_or(i64::MAX);
+        KeptFacts { expires_at, visible: self.visible, fingerprint: self.fingerprint }
     }
-}
-
-/// An outcome in the tables, expired or not.
-pub struct StoredOutcome {
-    /// The outcome itself.
-    pub outcome: Outcome,
-    /// Whether the transaction's snapshot sees it.
-    pub visible: bool,
 }
 
 /// Finds the request's outcome that has not expired at `asked_at`. If there is none, gives an expired one that is still
 /// there.
-pub fn find(probe: &Probe<'_>, asked_at: i64, snapshot: Snapshot) -> Result<Option<StoredOutcome>, Error> {
+pub fn find(probe: &Probe<'_>, asked_at: i64, snapshot: Snapshot) -> Result<Option<Outcome>, Error> {
     let mut expired = None;
     let made_at = || time_key::made_from_to([probe.key]);
     let living = segment::probe(made_at, |table| {
         let Some((found, _)) = find_in(table, probe, snapshot)? else { return Ok::<_, Error>(None) };
-        if found.outcome.lives_at(asked_at) {
+        if found.lives_at(asked_at) {
             return Ok(Some(found));
         }
         expired = Some(found);
@@ -102,7 +97,7 @@ fn find_in<'rel>(
     table: &'rel Rel,
     probe: &Probe<'_>,
     snapshot: Snapshot,
-) -> Result<Option<(StoredOutcome, Tid<'rel>)>, Error> {
+) -> Result<Option<(Outcome, Tid<'rel>)>, Error> {
     let read = |row: &Columns<'rel>| {
         if matches!(snapshot, Snapshot::WithInserted) && matches!(row_state(), RowState::BeingInserted(_)) {
             return Some(Err(recorded_beside(probe)));
@@ -130,18 +125,16 @@ fn broken(table: Table) -> Error {
     Error::Corrupted { message: format!("an outcome in {} lacks a value", table.name()) }
 }
 
-fn read(row: &Columns<'_>, table: Table, probe: &Probe<'_>) -> Result<StoredOutcome, Error> {
+fn read(row: &Columns<'_>, table: Table, probe: &Probe<'_>) -> Result<Outcome, Error> {
     let expires_at = expires_at(row, table, probe)?;
-    Ok(StoredOutcome {
-        outcome: Outcome {
-            class: row.char(CLASS).and_then(Class::of_letter).ok_or_else(|| broken(table))?,
-            response: row.jsonb(RESPONSE),
-            fingerprint: row.uuid(FINGERPRINT),
-            token: row.get(TOKEN),
-            recorded_at: row.get(RECORDED_AT).ok_or_else(|| broken(table))?,
-            expires_at: Some(expires_at),
-            writer: row.writer(),
-        },
+    Ok(Outcome {
+        class: row.char(CLASS).and_then(Class::of_letter).ok_or_else(|| broken(table))?,
+        response: row.jsonb(RESPONSE),
+        fingerprint: row.uuid(FINGERPRINT),
+        token: row.get(TOKEN),
+        recorded_at: row.get(RECORDED_AT).ok_or_else(|| broken(table))?,
+        expires_at: Some(expires_at),
+        writer: row.writer(),
         visible: row.visible(),
     })
 }
@@ -159,7 +152,7 @@ pub fn clear(probe: &Probe<'_>) -> Result<Option<Class>, Error> {
         let table = Rel::open(name, Access::Write);
         if let Some((found, at)) = find_in(&table, probe, Snapshot::Itself)? {
             write::delete(&table, at);
-            cleared = Some(found.outcome.class);
+            cleared = Some(found.class);
         }
     }
     Ok(cleared)
@@ -171,8 +164,7 @@ pub fn redact(probe: &Probe<'_>) -> Result<Option<Class>, Error> {
     let mut has_response = false;
     for name in segment::all() {
         let table = Rel::open(name, Access::Read);
-        has_response |=
-            find_in(&table, probe, Snapshot::Itself)?.is_some_and(|(found, _)| found.outcome.response.is_some());
+        has_response |= find_in(&table, probe, Snapshot::Itself)?.is_some_and(|(found, _)| found.response.is_some());
     }
     if !has_response {
         return Ok(None);
@@ -182,7 +174,7 @@ pub fn redact(probe: &Probe<'_>) -> Result<Option<Class>, Error> {
     for name in segment::all() {
         // As in clear().
         let table = Rel::open(name, Access::Write);
-        if let Some((StoredOutcome { outcome, .. }, at)) = find_in(&table, probe, Snapshot::Itself)? {
+        if let Some((outcome, at)) = find_in(&table, probe, Snapshot::Itself)? {
             let recorded_by = |row: &Columns<'_>| row.get(RECORDED_BY);
             let recorded_by = table.find_digest(&probe.digest, Snapshot::Itself, recorded_by).unwrap_or_default();
             write::delete(&table, at);

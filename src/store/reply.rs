@@ -124,6 +124,7 @@ fn read(table: &Rel, row: &Columns<'_>, stream: Stream<'_>, with_outcome: WithOu
         DROPPED => None,
         letter => Some(Class::of_letter(letter).ok_or_else(broken)?),
     };
+    let visible = row.visible();
     let outcome = match class {
         // An outcome that was not asked for is not copied.
         Some(class) if with_outcome.includes(range) => Some(Outcome {
@@ -134,11 +135,12 @@ fn read(table: &Rel, row: &Columns<'_>, stream: Stream<'_>, with_outcome: WithOu
             recorded_at: number(RECORDED_AT)?,
             expires_at: None,
             writer: row.writer(),
+            visible,
         }),
         _ => None,
     };
     let slot = row.get(SLOT).ok_or_else(broken)?;
-    let kept = Kept { range, slot, answers: class.is_some(), visible: row.visible() };
+    let kept = Kept { range, slot, answers: class.is_some(), visible };
     Ok(Reply { kept, outcome, hint: table.hint(row.at()) })
 }
 

@@ -50,7 +50,7 @@ unsafe extern "C-unwind" fn transaction_event(event: pg_sys::XactEvent::Type, _a
             importing::refuse_unended();
             // A sign of life alone is no reason to ask.
             coordinator::ask_for_two_phases();
-            liveness::give_signs(open::take_used_sessions());
+            liveness::give_signs();
             blank::before_commit();
         }
         XACT_EVENT_PARALLEL_PRE_COMMIT => {}
