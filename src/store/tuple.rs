@@ -155,6 +155,11 @@ impl<'rel, const N: usize> Tuple<'rel, N> {
         (!self.nulls[column]).then_some(self.values[column])
     }
 
+    /// The values of all columns, to be written again. They are valid as long as the row is.
+    pub fn columns(&self) -> [Option<pg_sys::Datum>; N] {
+        std::array::from_fn(|column| self.datum(column))
+    }
+
     /// The value of a column, copied; a timestamptz is an `i64`, in microseconds since 2000-01-01 UTC.
     pub fn get<T: FromDatum>(&self, column: usize) -> Option<T> {
         // SAFETY: the caller asks for the type that the column has. The scan keeps the table open and locked. The
