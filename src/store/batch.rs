@@ -6,10 +6,10 @@
 //! error. So all rows are inserted in a subtransaction. It is rolled back on that error, and the caller inserts by SQL.
 //! `docs/design.md`, *Inboxes*, says why this is right.
 
-use crate::domain::identity::{Digest, SessionId};
+use crate::domain::identity::Digest;
 use crate::pg::{self, TextRoom, raw};
 use crate::store::direct;
-use crate::store::outcome_columns::{CLASS, COLUMNS, DIGEST, EXPIRES_AT, KEY, RECORDED_AT, RECORDED_BY, SESSION};
+use crate::store::outcome_columns::{COLUMNS, DIGEST, EXPIRES_AT, KEY};
 use crate::store::rel::Rel;
 use crate::store::row;
 use crate::store::write;
@@ -32,18 +32,13 @@ pub struct Key<'a> {
     pub expires_at: i64,
 }
 
-/// What all rows of a batch have in common.
-pub(super) struct Common<'a> {
-    pub session: &'a SessionId,
-    pub recorded_at: i64,
-    /// The name of the role that records, as a text.
-    pub recorded_by: pg_sys::Datum,
-}
+/// The columns of a row.
+pub(super) type Row = [Option<pg_sys::Datum>; COLUMNS];
 
-/// Inserts the keys, which must come in the order of their digests, if the table takes rows directly. Gives whether it
-/// did. If not, nothing was inserted, since another way has to be taken: the rows are few, there is a savepoint, somebody
+/// Inserts the keys, which must come in the order of their digests, if the table takes rows directly. All rows have the columns
+/// of `common`. Gives whether it did. If not, nothing was inserted, since another way has to be taken: the rows are few, there is a savepoint, somebody
 /// has added to the table what this way ignores, or another transaction has inserted one of the keys just now.
-pub(super) fn insert(table: &Rel, keys: &[Key<'_>], common: &Common<'_>) -> bool {
+pub(super) fn insert(table: &Rel, keys: &[Key<'_>], common: &Row) -> bool {
     let Some(first) = keys.first() else { return true };
     if keys.len() < ROWS_MIN
         || write::direct_way(table, &columns(first, common, &mut TextRoom::default())).is_none()
@@ -57,19 +52,15 @@ pub(super) fn insert(table: &Rel, keys: &[Key<'_>], common: &Common<'_>) -> bool
 }
 
 /// The columns of a row. They are valid until the key, the common part or the room changes.
-fn columns(key: &Key<'_>, common: &Common<'_>, room: &mut TextRoom) -> [Option<pg_sys::Datum>; COLUMNS] {
-    let mut columns = [None; COLUMNS];
+fn columns(key: &Key<'_>, common: &Row, room: &mut TextRoom) -> Row {
+    let mut columns = *common;
     columns[DIGEST] = Some(pg::uuid(&key.digest.0));
-    columns[SESSION] = Some(pg::uuid(common.session));
-    columns[RECORDED_AT] = Some(common.recorded_at.into());
     columns[EXPIRES_AT] = Some(key.expires_at.into());
-    columns[CLASS] = Some((b's' as i8).into());
     columns[KEY] = Some(room.text(key.key));
-    columns[RECORDED_BY] = Some(common.recorded_by);
     columns
 }
 
-fn insert_all(table: &Rel, keys: &[Key<'_>], common: &Common<'_>) {
+fn insert_all(table: &Rel, keys: &[Key<'_>], common: &Row) {
     // SAFETY: the relation is open to be written, and takes rows directly. The slots have its shape. An error ends the
     // subtransaction, which closes the indexes and releases the slots. The closure has nothing to drop and does not panic.
     unsafe {

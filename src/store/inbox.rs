@@ -16,7 +16,7 @@ use crate::store::batch;
 pub use crate::store::batch::Key;
 use crate::store::blank;
 use crate::store::catalog::Table;
-use crate::store::outcome_columns::{Columns, EXPIRES_AT};
+use crate::store::outcome_columns::{CLASS, COLUMNS, Columns, EXPIRES_AT, RECORDED_AT, RECORDED_BY, SESSION};
 use crate::store::rel::{Access, Rel, Snapshot};
 use crate::store::segment;
 use crate::store::snapshot::{RowState, row_state};
@@ -43,7 +43,11 @@ pub fn insert(
     let table = segment::open_for_outcomes(last);
     let recorded_by = pg::current_role_name();
     debug_assert!(keys.is_sorted_by_key(|key| key.digest));
-    let common = batch::Common { session: &session.id, recorded_at, recorded_by: pg::text(&recorded_by) };
+    let mut common = [None; COLUMNS];
+    common[SESSION] = Some(pg::uuid(&session.id));
+    common[RECORDED_AT] = Some(recorded_at.into());
+    common[CLASS] = Some((b's' as i8).into());
+    common[RECORDED_BY] = Some(pg::text(&recorded_by));
     let mut inserted = if !contended && batch::insert(&table, keys, &common) {
         vec![true; keys.len()]
     } else {

@@ -15,53 +15,44 @@ use crate::store::probe::Probe;
 use crate::store::segment;
 use crate::store::snapshot::{RowState, row_state};
 
-/// An outcome that has not expired.
-#[derive(Clone, Copy)]
-pub struct Living {
-    /// Whether the transaction's snapshot sees it.
-    pub visible: bool,
-    /// The transaction that wrote it.
-    pub writer: Writer,
-}
+/// An outcome that lives: whether the transaction's snapshot sees it, and the transaction that wrote it.
+pub type Living = (bool, Writer);
 
-/// What was found of many requests.
-pub struct FoundKeys {
-    /// The outcome of each request, if one lives.
-    pub outcomes: Vec<Option<Living>>,
-    /// Whether another transaction is at work on one of the requests, or one of them has a row that has expired. To insert
-    /// such a request takes more than an insertion.
-    pub contended: bool,
-}
-
-/// Finds the outcomes of requests, of a key and a digest each, that live at `now_us`.
-pub fn find(session: &StandingSession, asked: &[(&str, Digest)], now_us: i64) -> Result<FoundKeys, Error> {
-    let mut found = FoundKeys { outcomes: vec![None; asked.len()], contended: false };
+/// Finds the outcomes of requests, of a key and a digest each, that live at `now_us`. Tells besides whether another transaction
+/// is at work on one of the requests, or one of them has a row that has expired. To insert such a request takes more than an
+/// insertion.
+pub fn find(
+    session: &StandingSession,
+    asked: &[(&str, Digest)],
+    now_us: i64,
+) -> Result<(Vec<Option<Living>>, bool), Error> {
+    let (mut outcomes, mut contended) = (vec![None; asked.len()], false);
     let made_at = || time_key::made_from_to(asked.iter().map(|(key, _)| *key));
     segment::probe(made_at, |table| {
         if table.is_empty() {
             return Ok(None);
         }
         let mut broken = None;
-        let left = asked.iter().zip(&mut found.outcomes).filter(|(_, outcome)| outcome.is_none());
+        let left = asked.iter().zip(&mut outcomes).filter(|(_, outcome)| outcome.is_none());
         let left = left.map(|((key, digest), outcome)| (digest, (*key, *digest, outcome)));
         table.find_each(left, |(key, digest, outcome), row: &Columns<'_>| {
             let RowState::Committed { changing } = row_state() else {
-                found.contended = true;
+                contended = true;
                 return false;
             };
             let (session, session_name) = (&session.id, &*session.name);
             let probe = Probe { session, session_name, stream: "", key, digest: *digest };
             let expires_at = outcome::expires_at(row, table.table, &probe);
             let has_expired = matches!(expires_at, Ok(expires_at) if expires_at <= now_us);
-            found.contended |= changing.is_some() || has_expired;
+            contended |= changing.is_some() || has_expired;
             match expires_at {
                 Ok(_) if has_expired => {}
-                Ok(_) => **outcome = Some(Living { visible: row.visible(), writer: row.writer() }),
+                Ok(_) => **outcome = Some((row.visible(), row.writer())),
                 Err(error) => broken = Some(error),
             }
             !has_expired
         });
         broken.map_or(Ok(None::<()>), Err)
     })?;
-    Ok(found)
+    Ok((outcomes, contended))
 }
