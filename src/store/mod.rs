@@ -40,7 +40,6 @@ mod row;
 mod scan;
 pub mod secret;
 pub mod segment;
-mod seldom;
 pub mod session;
 pub mod session_live;
 mod snapshot;

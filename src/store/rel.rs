@@ -7,6 +7,7 @@
 use crate::domain::identity::{Digest, SessionId};
 use crate::lock;
 use crate::pg::{self, raw};
+use crate::store::blank;
 use crate::store::cache;
 use crate::store::catalog::{Index, Table};
 use crate::store::invalidation;
@@ -52,15 +53,29 @@ impl Rel {
         }
     }
 
+    /// Opens a table to read it that seldom has a row; `None`: it has no page, or cannot be read here. A standby has no rows of
+    /// an unlogged table. That costs nothing while the table is known to have no page (see `blank.rs`).
+    pub fn open_unless_blank(table: Table) -> Option<Rel> {
+        let noted = blank::note(table)?;
+        let table = Rel::open(table, Access::Read);
+        if table.is_unlogged() && pg::in_recovery() {
+            return None;
+        }
+        if table.is_empty() {
+            // If this transaction itself has emptied the table, that may be rolled back.
+            // SAFETY: the relation is open.
+            if !unsafe { pg::is_rewritten_by_us(table.rel) } {
+                noted.is_blank();
+            }
+            return None;
+        }
+        Some(table)
+    }
+
     /// Takes the lock to write a table if no conflicting lock is held; gives whether it did. The lock stays to the end
     /// of the transaction.
     pub fn try_lock(table: Table) -> bool {
         lock::as_transaction(|| try_lock(cache::oid(table), pg_sys::RowExclusiveLock))
-    }
-
-    /// Whether the table can be read here. A standby has no rows of an unlogged table.
-    pub fn is_readable(&self) -> bool {
-        !self.is_unlogged() || !pg::in_recovery()
     }
 
     /// Whether the table is unlogged.
@@ -79,12 +94,6 @@ impl Rel {
     pub fn pages(&self) -> u32 {
         // SAFETY: the relation is open.
         unsafe { pg_sys::RelationGetNumberOfBlocksInFork(self.rel, pg_sys::ForkNumber::MAIN_FORKNUM) }
-    }
-
-    /// Whether this transaction has given it another file, by TRUNCATE for example, or has made it.
-    pub fn is_rewritten_by_us(&self) -> bool {
-        // SAFETY: the relation is open.
-        unsafe { pg::is_rewritten_by_us(self.rel) }
     }
 
     /// The number of the file that it is stored in. Each rewrite of the table makes another file.
@@ -279,9 +288,10 @@ impl Rel {
             .or_else(|| self.find(Some(index), &mut again, Snapshot::LatestMvcc, &mut visit))
     }
 
-    /// Whether the transaction's snapshot does not see a row of the session, whose id stands in this column.
-    pub fn any_unseen<const N: usize>(&self, column: usize, session: &SessionId) -> bool {
-        let keys = &mut [uuid_equals(column, session)];
+    /// Whether the transaction's snapshot does not see a row of the session, whose id is the second column of each table of
+    /// requests.
+    pub fn any_unseen<const N: usize>(&self, session: &SessionId) -> bool {
+        let keys = &mut [uuid_equals(1, session)];
         self.find(None, keys, Snapshot::LatestMvcc, |row: &Tuple<'_, N>| (!row.visible()).then_some(())).is_some()
     }
 

@@ -76,7 +76,9 @@ fn find_in_slot<'rel>(
         return Ok(None);
     }
     let keys = &mut keys(stream, slot);
-    let read = |row: &Columns<'rel>| Some(read(table, row, stream, with_outcome).map(|reply| (reply, row.at())));
+    let read = |row: &Columns<'rel>| {
+        Some(read(table, row, with_outcome).ok_or_else(|| broken(stream)).map(|reply| (reply, row.at())))
+    };
     table.find(Some(Index::Reply), keys, snapshot, read).transpose()
 }
 
@@ -92,37 +94,34 @@ pub fn in_stream(stream: Stream<'_>, with_outcome: WithOutcome, snapshot: Snapsh
         return Ok(replies);
     }
     let mut below = i32::MAX;
-    let mut failed = None;
+    let mut is_broken = false;
     loop {
         let keys =
             &mut [uuid_equals(SESSION, stream.session), text_equals(STREAM, stream.name), int4_below(SLOT, below)];
-        let is_end = table.visit_back(Index::Reply, keys, snapshot, |row: &Columns<'_>| {
-            match read(&table, row, stream, with_outcome) {
-                Ok(reply) => {
+        let is_end =
+            table.visit_back(Index::Reply, keys, snapshot, |row: &Columns<'_>| match read(&table, row, with_outcome) {
+                Some(reply) => {
                     below = reply.kept.slot;
                     replies.push(reply);
                 }
-                Err(error) => failed = Some(error),
-            }
-        });
-        match failed {
-            Some(error) => return Err(error),
-            None if is_end => return Ok(replies),
-            None => {}
+                None => is_broken = true,
+            });
+        if is_broken || is_end {
+            return if is_broken { Err(broken(stream)) } else { Ok(replies) };
         }
     }
 }
 
-fn read(table: &Rel, row: &Columns<'_>, stream: Stream<'_>, with_outcome: WithOutcome) -> Result<Reply, Error> {
-    let broken = || {
-        let message = format!("a reply of session \"{}\" lacks a value", Uuid::from_bytes(*stream.session));
-        Error::Corrupted { message }
-    };
-    let number = |column| row.get(column).ok_or_else(broken);
-    let range = Range { first: number(FIRST)?, last: number(LAST)? };
-    let class = match row.char(CLASS).ok_or_else(broken)? {
+fn broken(stream: Stream<'_>) -> Error {
+    let session = Uuid::from_bytes(*stream.session);
+    Error::Corrupted { message: format!("a reply of session \"{session}\" lacks a value") }
+}
+
+fn read(table: &Rel, row: &Columns<'_>, with_outcome: WithOutcome) -> Option<Reply> {
+    let range = Range { first: row.get(FIRST)?, last: row.get(LAST)? };
+    let class = match row.char(CLASS)? {
         DROPPED => None,
-        letter => Some(Class::of_letter(letter).ok_or_else(broken)?),
+        letter => Some(Class::of_letter(letter)?),
     };
     let visible = row.visible();
     let outcome = match class {
@@ -132,16 +131,16 @@ fn read(table: &Rel, row: &Columns<'_>, stream: Stream<'_>, with_outcome: WithOu
             response: row.jsonb(RESPONSE),
             fingerprint: row.uuid(FINGERPRINT),
             token: row.get(TOKEN),
-            recorded_at: number(RECORDED_AT)?,
+            recorded_at: row.get(RECORDED_AT)?,
             expires_at: None,
             writer: row.writer(),
             visible,
         }),
         _ => None,
     };
-    let slot = row.get(SLOT).ok_or_else(broken)?;
+    let slot = row.get(SLOT)?;
     let kept = Kept { range, slot, answers: class.is_some(), visible };
-    Ok(Reply { kept, outcome, hint: table.hint(row.at()) })
+    Some(Reply { kept, outcome, hint: table.hint(row.at()) })
 }
 
 /// Writes a reply over the one that its slot keeps, and that may still stand where it stood before. The caller has the

@@ -62,18 +62,13 @@ pub fn check() -> Result<(), Error> {
     if !row_that_counts(&read())?.in_use && session::any() {
         return Err(not_restored());
     }
-    check_complete()?;
+    restore::check_complete()?;
     check_alone()
-}
-
-/// Refuses to answer requests while a restore lacks tables.
-fn check_complete() -> Result<(), Error> {
-    restore::missing()?.map_or(Ok(()), |missing| Err(Error::TablesNotRestored { missing }))
 }
 
 /// Refuses to answer requests while a restore lacks tables, or has brought outcomes of another key.
 fn check_restored() -> Result<(), Error> {
-    check_complete()?;
+    restore::check_complete()?;
     if restore::is_in_question()? { check_alone() } else { Ok(()) }
 }
 
