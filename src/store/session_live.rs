@@ -7,7 +7,7 @@ use crate::model::{ClientSession, KnownBy};
 use crate::pg;
 use crate::store::cache;
 use crate::store::catalog::{Index, Table};
-use crate::store::client_row;
+use crate::store::client_row::ClientColumns;
 use crate::store::lease;
 use crate::store::rel::{Access, Rel};
 use crate::store::tuple::{Tuple, columns, oid_equals};
@@ -19,16 +19,8 @@ columns! { "session_live", COLUMNS:
 }
 type Columns<'a> = Tuple<'a, COLUMNS>;
 
-const ROW: client_row::ClientColumns = client_row::ClientColumns {
-    id: ID,
-    created_at: CREATED_AT,
-    owner: OWNER,
-    window_size: WINDOW_SIZE,
-    ordering: ORDERING,
-    request_id: REQUEST_ID,
-    timeout: TIMEOUT,
-    client: CLIENT,
-    node: NODE,
+const ROW: ClientColumns = ClientColumns {
+    columns: [ID, CREATED_AT, OWNER, WINDOW_SIZE, TIMEOUT, ORDERING, NODE, CLIENT, REQUEST_ID],
     ended_at: None,
     by_id: Index::SessionLive,
     by_client: Index::SessionLiveClient,
