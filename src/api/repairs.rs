@@ -8,7 +8,7 @@ use crate::pg::{self, Jsonb, Timestamptz};
 use crate::requests::repair;
 use crate::requests::repair_set::{self, Repaired};
 use crate::requests::request::Rules;
-use crate::store::persistence::What;
+use crate::store::persistence;
 use pgrx::datum::Uuid;
 use pgrx::{default, notice, pg_extern};
 use std::borrow::Cow;
@@ -69,16 +69,16 @@ by_key! {
 #[pg_extern(volatile, parallel_unsafe)]
 fn idem_set_persistence(what: Option<&str>, persistence: Option<&str>) -> bool {
     or_raise((|| {
-        let (name, persistence) = (required("what", what)?, required("persistence", persistence)?);
-        let what = What::ALL.into_iter().find(|what| what.name == name);
-        match (what, persistence) {
-            (Some(what), "logged" | "unlogged") => repair::set_persistence(what, persistence == "unlogged"),
+        let (name, wanted) = (required("what", what)?, required("persistence", persistence)?);
+        let what = persistence::ALL.into_iter().find(|(what, _)| *what == name);
+        match (what, wanted) {
+            (Some(what), "logged" | "unlogged") => repair::set_persistence(what, wanted == "unlogged"),
             _ => Err(Error::Invalid {
                 message: "there is no such persistence".into(),
                 detail: format!(
                     "Found \"{}\" for what and \"{}\" for persistence.",
                     name.chars().take(64).collect::<String>(),
-                    persistence.chars().take(64).collect::<String>()
+                    wanted.chars().take(64).collect::<String>()
                 ),
                 hint: "What is claims or sessions, and its persistence is logged or unlogged.",
             }),

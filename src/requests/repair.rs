@@ -320,7 +320,7 @@ pub fn set_persistence(what: What, unlogged: bool) -> Result<bool, Error> {
     let changed = persistence::choose(what, unlogged)?;
     if changed {
         let (now, former) = if unlogged { ("unlogged", "logged") } else { ("logged", "unlogged") };
-        let found = format!("{} were {former}, and are {now} now", what.name);
+        let found = format!("{} were {former}, and are {now} now", what.0);
         audit::note("set_persistence", "", "", None, &found);
     }
     Ok(changed)

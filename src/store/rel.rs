@@ -41,7 +41,8 @@ impl Rel {
         loop {
             let oid = cache::oid(table);
             let rel = match access {
-                Access::Read => open_to_read(oid),
+                // SAFETY: the oid is that of our table, or of no relation if the table was dropped meanwhile.
+                Access::Read => unsafe { pg_sys::try_table_open(oid, pg_sys::AccessShareLock as i32) },
                 Access::Write => open_to_write(oid),
             };
             if !rel.is_null() {
@@ -315,12 +316,6 @@ impl Drop for Rel {
         // SAFETY: the table was opened in open(), and is closed once.
         unsafe { pg_sys::table_close(self.rel, release as i32) }
     }
-}
-
-/// Opens a table to read it; gives null if the table is gone.
-fn open_to_read(oid: pg_sys::Oid) -> pg_sys::Relation {
-    // SAFETY: the oid is that of our table, or of no relation if the table was dropped meanwhile.
-    unsafe { pg_sys::try_table_open(oid, pg_sys::AccessShareLock as i32) }
 }
 
 /// Opens a table with the lock to write it; gives null if the table is gone. The lock belongs to the transaction. If it
