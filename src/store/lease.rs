@@ -26,6 +26,7 @@ columns! { "lease", COLUMNS:
 type Columns<'a> = Tuple<'a, COLUMNS>;
 
 /// A lease in the table, run out or not.
+#[derive(Clone)]
 pub struct StoredLease {
     /// The lease itself.
     pub lease: Lease,
@@ -35,15 +36,11 @@ pub struct StoredLease {
     pub last: Option<i64>,
     /// The fingerprint of the payload, if one was given.
     pub fingerprint: Option<Fingerprint>,
-    visible: bool,
+    /// Whether the transaction's snapshot sees it.
+    pub visible: bool,
 }
 
 impl StoredLease {
-    /// The lease of a request that is not kept in the table.
-    pub fn of_key(lease: Lease, key: &str, fingerprint: Option<Fingerprint>, visible: bool) -> StoredLease {
-        StoredLease { lease, request: key.to_owned(), last: None, fingerprint, visible }
-    }
-
     /// The facts for the decision about `request`. After it ran out the lease counts until `expires_at`.
     pub fn facts(&self, request: &str, expires_at: i64) -> LeaseFacts {
         let Lease { until, attempt, .. } = self.lease;
