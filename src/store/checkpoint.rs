@@ -8,12 +8,11 @@ use crate::store::blank;
 use crate::store::catalog::Table;
 use crate::store::probe::Probe;
 use crate::store::rel::{Access, Rel, Snapshot};
-use crate::store::tuple::{Tid, Tuple, columns};
+use crate::store::tuple::{Tid, columns};
 use crate::store::write;
 use pgrx::pg_sys;
 
-columns! { "checkpoint", COLUMNS: DIGEST, SESSION, WRITTEN_AT, STREAM, REQUEST, POINT, STATE, FINGERPRINT, LAST }
-type Columns<'a> = Tuple<'a, COLUMNS>;
+columns! { "checkpoint", Columns, COLUMNS: DIGEST, SESSION, WRITTEN_AT, STREAM, REQUEST, POINT, STATE, FINGERPRINT, LAST }
 
 /// A checkpoint.
 #[derive(Clone)]

@@ -16,14 +16,13 @@ use crate::store::blank;
 use crate::store::cache;
 use crate::store::catalog::{Index, Table};
 use crate::store::rel::{Access, Rel, Snapshot};
-use crate::store::tuple::{Tid, Tuple, columns, uuid_equals};
+use crate::store::tuple::{Tid, columns, uuid_equals};
 use crate::store::write;
 use pgrx::pg_sys;
 
-columns! { "lease", COLUMNS:
+columns! { "lease", Columns, COLUMNS:
     DIGEST, SESSION, TOKEN, BEGUN_AT, LEASED_UNTIL, ATTEMPT, STREAM, REQUEST, HOLDER, APPLICATION, FINGERPRINT, LAST
 }
-type Columns<'a> = Tuple<'a, COLUMNS>;
 
 /// A lease in the table, run out or not.
 #[derive(Clone)]

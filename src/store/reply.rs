@@ -10,13 +10,12 @@ use crate::pg::{self, Jsonb};
 use crate::store::catalog::{Index, Table};
 use crate::store::outcome::Outcome;
 use crate::store::rel::{Access, Rel, Snapshot};
-use crate::store::tuple::{Hint, Tid, Tuple, columns, int4_below, int4_equals, text_equals, uuid_equals};
+use crate::store::tuple::{Hint, Tid, columns, int4_below, int4_equals, text_equals, uuid_equals};
 use crate::store::write;
 use pgrx::pg_sys;
 use uuid::Uuid;
 
-columns! { "reply", COLUMNS: SESSION, FIRST, LAST, RECORDED_AT, SLOT, CLASS, STREAM, RECORDED_BY, RESPONSE, FINGERPRINT, TOKEN }
-type Columns<'a> = Tuple<'a, COLUMNS>;
+columns! { "reply", Columns, COLUMNS: SESSION, FIRST, LAST, RECORDED_AT, SLOT, CLASS, STREAM, RECORDED_BY, RESPONSE, FINGERPRINT, TOKEN }
 
 /// The letter in the column `class` for a reply whose response was dropped. The row still tells that its numbers were
 /// done.
