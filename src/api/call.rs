@@ -1,9 +1,9 @@
 //! What the SQL functions on requests have in common, and arguments that must not be NULL.
 
 use crate::error::Error;
+use crate::monitor::{Counter, counters};
 use crate::pg::{self, CompositeRow};
 use crate::requests::answer::Ticket;
-use crate::requests::counting;
 use crate::requests::numbered::Numbering;
 use crate::requests::request::{Request, Rules};
 use pgrx::pg_sys::Datum;
@@ -66,9 +66,21 @@ pub fn with_request<T>(
     let session = required("session", session)?;
     let key = required("request", request)?;
     let request = Request::resolve(session, &key, numbering, rules)?;
-    let done = work(&request).inspect_err(|error| counting::refused(&request.session(), error))?;
+    let done = work(&request).inspect_err(|error| count_refused(&request, error))?;
     pg::check_memory()?;
     Ok(done)
+}
+
+/// Counts an error that a call on a request ends with.
+fn count_refused(request: &Request<'_>, error: &Error) {
+    let counter = match error {
+        Error::PayloadMismatch(_) => Counter::Mismatched,
+        Error::Discarded { .. } => Counter::Discarded,
+        Error::SessionFenced { .. } | Error::ClaimSuperseded { .. } => Counter::Fenced,
+        Error::OutOfSequence { .. } => Counter::OutOfSequence,
+        _ => return,
+    };
+    counters::count(&request.session(), counter);
 }
 
 /// The numbering for a call that completes a request. With a token the outcome of a range may be asked for, of which

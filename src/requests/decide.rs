@@ -6,7 +6,7 @@ use crate::domain::identity::Digest;
 use crate::domain::sequence::{Order, Place, Placed, Range};
 use crate::error::Error;
 use crate::open;
-use crate::pg;
+use crate::pg::{self, Deadline};
 use crate::requests::find::{self, KeptRequest, Seeker};
 use crate::requests::keeping;
 use crate::requests::keyed::Keyed;
@@ -17,7 +17,6 @@ use crate::store::checkpoint::Checkpoint;
 use crate::store::lease::StoredLease;
 use crate::store::outcome::Outcome;
 use crate::store::rel::Snapshot;
-use crate::store::tuple::Hint;
 
 /// What the caller wants a request for.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -64,14 +63,16 @@ pub struct Asked<'a> {
     pub fingerprint: Option<Fingerprint>,
     /// What for.
     pub aim: Aim,
+    /// Until when the call waits for others.
+    pub deadline: Deadline,
 }
 
 /// What is kept of the request, and the decision about it.
 pub struct Decided {
     /// The decision, which is not one to refuse.
     pub decision: Decision,
-    /// The outcome, expired or not.
-    pub outcome: Option<Outcome>,
+    /// The outcome, and the place in the stream.
+    pub kept: KeptRequest,
     /// The checkpoint, expired or not.
     pub checkpoint: Option<Checkpoint>,
     /// The lease under the request's lock, run out or not. It may be that of another number in the lane.
@@ -80,10 +81,6 @@ pub struct Decided {
     pub digest: Digest,
     /// The numbers that the request was begun with before, if it is a range.
     pub range_begun: Option<Range>,
-    /// The slot for the reply of a numbered request that may be executed; otherwise 0.
-    pub slot: i32,
-    /// As [`KeptRequest::former`].
-    pub former: Option<Hint>,
 }
 
 impl Asked<'_> {
@@ -124,19 +121,7 @@ impl Asked<'_> {
             return Ok(None);
         }
         self.check_allowed(decision, kept.placed.place)?;
-        Ok(Some(Decided {
-            decision,
-            outcome: kept.outcome,
-            checkpoint,
-            lease,
-            digest,
-            range_begun: begun,
-            former: kept.former,
-            slot: match kept.placed.place {
-                Place::Next(slot) => slot,
-                _ => 0,
-            },
-        }))
+        Ok(Some(Decided { decision, kept, checkpoint, lease, digest, range_begun: begun }))
     }
 
     /// What the decision rests on.

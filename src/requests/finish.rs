@@ -9,7 +9,6 @@ use crate::guc;
 use crate::monitor::{Counter, counters};
 use crate::open::{self, Numbers, OpenRequest, State};
 use crate::pg::{self, Deadline, Jsonb};
-use crate::requests::counting;
 use crate::requests::held::{self, Held};
 use crate::requests::keeping;
 use crate::requests::keyed::Keyed;
@@ -35,8 +34,18 @@ pub fn record(
         Held::Open(open) => record_open(request, open, class, response, ttl)?,
         Held::Recorded(outcome) => return Ok(outcome),
     };
-    counting::recorded(&request.session(), class);
+    count(request, class);
     Ok(outcome)
+}
+
+/// Counts an outcome that was recorded.
+pub fn count(request: &Request<'_>, class: Class) {
+    let counter = match class {
+        Class::Succeeded => Counter::Recorded,
+        Class::Failed | Class::GivenUp => Counter::Failed,
+        Class::Cancelled => Counter::Cancelled,
+    };
+    counters::count(&request.session(), counter);
 }
 
 /// Records the outcome of a request that is open in this transaction.

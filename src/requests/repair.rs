@@ -210,17 +210,18 @@ pub fn force_record(
     check_reason(reason)?;
     request.check_not_inbox()?;
     let lock = lock_for_repair(request, "idem_force_record", OF_OTHERS)?;
-    let asked = Asked { request, lock, asked_at: pg::now_us(), fingerprint: None, aim: Aim::Settle };
+    let (asked_at, deadline) = (pg::now_us(), Deadline::after(guc::wait_us()));
+    let asked = Asked { request, lock, asked_at, fingerprint: None, aim: Aim::Settle, deadline };
     let name = || request.name();
     let in_doubt = || Error::WaitRanOut { what: name().to_string(), hint: WAIT_BY_SETTING };
     let mut found = asked.find_and_decide(Seeker::LockHolder, false)?.ok_or_else(in_doubt)?;
-    let given_up = found.decision == Decision::Replay
-        && found.outcome.as_ref().map(witness::was_given_up).transpose()?.unwrap_or(false);
+    let given_up =
+        found.decision == Decision::Replay && found.kept.outcome.as_ref().map_or(Ok(false), witness::was_given_up)?;
     if given_up {
         keeping::forget(request, lock)?;
         found = asked.find_and_decide(Seeker::LockHolder, false)?.ok_or_else(in_doubt)?;
     }
-    let what = match (found.decision, &found.outcome, &found.lease) {
+    let what = match (found.decision, &found.kept.outcome, &found.lease) {
         (Decision::Replay, Some(outcome), _) => {
             let recorded_at = pg::describe_moment(outcome.recorded_at);
             return Err(Error::AlreadyDone { name: name(), class: outcome.class, recorded_at });
@@ -234,7 +235,7 @@ pub fn force_record(
             return Err(Error::NothingUnfinished { name: name() });
         }
     };
-    start::start(&asked, found, Deadline::after(guc::wait_us()))?.ok_or_else(in_doubt)?;
+    start::start(&asked, found)?.ok_or_else(in_doubt)?;
     let outcome = finish::record(request, class, response, None, None)?;
     note("force_record", request, reason, &what);
     Ok(outcome)

@@ -5,11 +5,11 @@ use crate::domain::class::Class;
 use crate::domain::decision::Decision;
 use crate::domain::lease::Lease;
 use crate::domain::limits::DEPTH_MAX;
-use crate::domain::sequence::Range;
+use crate::domain::sequence::{Place, Range};
 use crate::error::{Error, RequestName};
 use crate::guc;
 use crate::open::{self, Leftovers, Numbers, OpenRequest, State};
-use crate::pg::{self, Deadline, Jsonb};
+use crate::pg::{self, Jsonb};
 use crate::requests::answer::{Begun, Start};
 use crate::requests::decide::{Aim, Asked, Decided, refuse_beside_another};
 use crate::requests::finish;
@@ -25,7 +25,7 @@ use serde_json::Value;
 
 /// Starts the request that was decided to be executed, settled or given up. The caller has its lock. `None`: another
 /// transaction has the client session alone.
-pub fn start(asked: &Asked<'_>, found: Decided, deadline: Deadline) -> Result<Option<Begun>, Error> {
+pub fn start(asked: &Asked<'_>, found: Decided) -> Result<Option<Begun>, Error> {
     let (request, decision) = (asked.request, found.decision);
     let numbers = match request {
         Request::Keyed(_) => None,
@@ -37,7 +37,8 @@ pub fn start(asked: &Asked<'_>, found: Decided, deadline: Deadline) -> Result<Op
             Some(numbers(numbered, &found))
         }
     };
-    let (outcome, checkpoint, lease) = (found.outcome.is_some(), found.checkpoint.is_some(), found.lease.is_some());
+    let (outcome, checkpoint, lease) =
+        (found.kept.outcome.is_some(), found.checkpoint.is_some(), found.lease.is_some());
     let leftovers = Leftovers { outcome, checkpoint, lease };
     let (taken_over, goes_on) = match decision {
         Decision::Execute { taken_over, from_checkpoint } => (taken_over, from_checkpoint),
@@ -64,9 +65,7 @@ pub fn start(asked: &Asked<'_>, found: Decided, deadline: Deadline) -> Result<Op
         // The record that follows deletes the former lease.
         (_, Aim::Settle) | (Decision::GiveUp, _) => None,
         // A former lease that does not count any more is superseded all the same.
-        (_, aim) => {
-            take_lease(request, &open, former.map(|former| former.lease), aim.lease_us(), taken_over, deadline)?
-        }
+        _ => take_lease(asked, &open, former.map(|former| former.lease), taken_over)?,
     };
     open.token = lease.map(|lease| lease.token);
     if open::begin(request.session(), request.request_key(), open, asked.asked_at) {
@@ -109,26 +108,25 @@ fn give_up(
 
 /// The numbers of a request that starts. Settling adopts the range that the request was begun with before.
 fn numbers(request: &Numbered<'_>, found: &Decided) -> Numbers {
-    debug_assert!((0..request.session.window).contains(&found.slot), "a number that is due has a slot");
+    let Place::Next(slot) = found.kept.placed.place else { unreachable!("a number that starts is due") };
     let range = match found.range_begun {
         Some(Range { last, .. }) => Range { last, ..request.range },
         None => request.range,
     };
-    Numbers { range, slot: found.slot, acked: request.acked, former: found.former }
+    Numbers { range, slot, acked: request.acked, former: found.kept.former }
 }
 
 /// Gives the caller a lease. A caller without one still supersedes a former lease that ran out.
 fn take_lease(
-    request: &Request<'_>,
+    asked: &Asked<'_>,
     open: &OpenRequest,
     former: Option<Lease>,
-    lease_us: Option<i64>,
     taken_over: bool,
-    deadline: Deadline,
 ) -> Result<Option<Lease>, Error> {
+    let (request, lease_us) = (asked.request, asked.aim.lease_us());
     if let (Some(_), Request::Numbered(numbered), Some(numbers)) = (lease_us, request, open.numbers) {
         // The lease outlasts this transaction, and so do the session and what the client has said.
-        let ack = Ack::of(&numbered.session, numbered.stream(), numbers, deadline)?;
+        let ack = Ack::of(&numbered.session, numbered.stream(), numbers, asked.deadline)?;
         ack.save_session()?;
         ack.note()?;
     }
