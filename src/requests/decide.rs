@@ -41,14 +41,6 @@ impl Aim {
             Aim::Settle => "idem_settle",
         }
     }
-
-    /// The length of the lease that is wanted.
-    pub fn lease_us(self) -> Option<i64> {
-        match self {
-            Aim::Execute { lease_us } => lease_us,
-            Aim::Claim | Aim::Settle => None,
-        }
-    }
 }
 
 /// What was asked, and when.
@@ -105,7 +97,9 @@ impl Asked<'_> {
             }
         };
         let own_lease = lease.as_ref().filter(|lease| lease.request == request.key());
-        let begun = self.begun_range(checkpoint.as_ref().and_then(|checkpoint| checkpoint.last), own_lease);
+        // A range that the request was begun with before goes on as the same range or not at all.
+        let last = checkpoint.as_ref().and_then(|checkpoint| checkpoint.last).or_else(|| own_lease?.last);
+        let begun = request.range().zip(last).map(|(range, last)| Range { last, ..range });
         if let (Place::Next(_), Some(begun)) = (kept.placed.place, begun)
             && self.aim != Aim::Settle
             && request.range() != Some(begun)
@@ -144,14 +138,6 @@ impl Asked<'_> {
             time_key_expires_at: request.keyed().and_then(Keyed::key_expires_at_us),
             placed: kept.placed,
         }
-    }
-
-    /// The range that the request was begun with before, as its checkpoint or its lease tells. It goes on as the same
-    /// range or not at all.
-    fn begun_range(&self, checkpoint: Option<i64>, lease: Option<&StoredLease>) -> Option<Range> {
-        let first = self.request.range()?.first;
-        let last = checkpoint.or_else(|| lease?.last)?;
-        Some(Range { first, last })
     }
 
     /// Turns a decision to refuse into its error.

@@ -7,7 +7,7 @@ use crate::domain::limits::POINT_CHARS_MAX;
 use crate::error::Error;
 use crate::guc;
 use crate::monitor::{Counter, counters};
-use crate::open::{self, Numbers, OpenRequest, State};
+use crate::open::{self, OpenRequest, State};
 use crate::pg::{self, Deadline, Jsonb};
 use crate::requests::held::{self, Held};
 use crate::requests::keeping;
@@ -48,6 +48,9 @@ pub fn count(request: &Request<'_>, class: Class) {
     counters::count(&request.session(), counter);
 }
 
+/// The list of open requests has the numbers of each request of a client session.
+const NUMBERED: &str = "a numbered request was begun with its numbers";
+
 /// Records the outcome of a request that is open in this transaction.
 pub fn record_open(
     request: &Request<'_>,
@@ -73,7 +76,7 @@ pub fn record_open(
         }
         Request::Numbered(numbered) => {
             refuse_ttl(numbered, ttl)?;
-            let numbers = numbers_of(&open, numbered)?;
+            let numbers = open.numbers.expect(NUMBERED);
             let deadline = Deadline::after(guc::wait_us());
             let ack = Ack::of(&numbered.session, numbered.stream(), numbers, deadline)?;
             ack.save_session()?;
@@ -103,7 +106,7 @@ pub fn checkpoint(request: &Request<'_>, point: &str, state: Option<Jsonb>, toke
     arguments::check_chars(format_args!("the point of {}", request.name()), point, POINT_CHARS_MAX, hint)?;
     check_value("state", request, state)?;
     if let Request::Numbered(numbered) = request {
-        let numbers = numbers_of(&open, numbered)?;
+        let numbers = open.numbers.expect(NUMBERED);
         Ack::of(&numbered.session, numbered.stream(), numbers, Deadline::after(guc::wait_us()))?.save()?;
     }
     let checkpoint = Checkpoint {
@@ -121,11 +124,6 @@ pub fn checkpoint(request: &Request<'_>, point: &str, state: Option<Jsonb>, toke
     }
     open::finish(request.request_key(), State::Saved);
     Ok(())
-}
-
-fn numbers_of(open: &OpenRequest, request: &Numbered<'_>) -> Result<Numbers, Error> {
-    let message = || format!("{} was begun without a number", request.name());
-    open.numbers.ok_or_else(|| Error::Corrupted { message: message() })
 }
 
 /// Gives up a begun request. Its lock stays to the end of the transaction. What the transaction did so far is not

@@ -18,7 +18,7 @@ use crate::domain::limits::REASON_CHARS_MAX;
 use crate::error::{Error, RequestName, WAIT_BY_SETTING};
 use crate::guc;
 use crate::lock::Tag;
-use crate::model::StandingSession;
+use crate::model::{Session, StandingSession};
 use crate::names;
 use crate::open::{self, RequestKey};
 use crate::pg::{self, Deadline, Jsonb};
@@ -57,7 +57,7 @@ const AFTER_LEASE: &str =
 pub fn forget(session_name: &str, key: &str, reason: &str, numbering: Numbering<'_>) -> Result<bool, Error> {
     check_reason(reason)?;
     let session = session_to_forget(session_name)?;
-    resolve::check_to_forget(&session)?;
+    resolve::check_owned(&Session::Standing(Rc::clone(&session)), "forget its requests")?;
     numbering.refuse(&session)?;
     let request = Request::Keyed(Keyed::of(Rc::clone(&session), key, numbering.stream)?);
     let hint = "Record or release it; what is not recorded needs no forgetting.";

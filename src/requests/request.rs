@@ -57,7 +57,7 @@ impl<'a> Request<'a> {
             }
             Rules::OfLease => resolve::session(session, || resolve::even_dropped(session))?,
             Rules::OfRepair => resolve::any_session(session)?,
-            Rules::OfRedaction => resolve::to_redact(session)?,
+            Rules::OfRedaction => resolve::owned_or_any(session, resolve::REDACT)?,
             Rules::OfLook => resolve::to_look_at(session)?.0,
         };
         match found {

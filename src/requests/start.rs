@@ -123,7 +123,8 @@ fn take_lease(
     former: Option<Lease>,
     taken_over: bool,
 ) -> Result<Option<Lease>, Error> {
-    let (request, lease_us) = (asked.request, asked.aim.lease_us());
+    let request = asked.request;
+    let lease_us = if let Aim::Execute { lease_us } = asked.aim { lease_us } else { None };
     if let (Some(_), Request::Numbered(numbered), Some(numbers)) = (lease_us, request, open.numbers) {
         // The lease outlasts this transaction, and so do the session and what the client has said.
         let ack = Ack::of(&numbered.session, numbered.stream(), numbers, asked.deadline)?;
