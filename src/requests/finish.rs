@@ -17,6 +17,7 @@ use crate::requests::request::Request;
 use crate::sessions::save::Ack;
 use crate::store::checkpoint::{self, Checkpoint};
 use crate::store::outcome::Outcome;
+use crate::store::rel::Snapshot;
 use crate::store::reply;
 use crate::transaction::told;
 use crate::wake;
@@ -144,9 +145,10 @@ pub fn release(request: &Request<'_>, token: Option<i64>) -> Result<(), Error> {
 
 /// Extends the lease of a request. Gives when it runs out now.
 pub fn extend(request: &Request<'_>, token: i64, lease_us: i64) -> Result<i64, Error> {
-    let held = held::leased(request, token, "idem_extend")?;
-    let lease = held.stored.lease.extended(pg::now_us(), lease_us);
-    keeping::save_lease(request, &held.stored.with(lease, request.stream(), &held.lock))?;
+    let lock = held::by(request, Some(token), "idem_extend")?.lock;
+    let stored = keeping::lease(request, &lock, Snapshot::Itself)?.expect("the token is that of a lease");
+    let lease = stored.lease.extended(pg::now_us(), lease_us);
+    keeping::save_lease(request, &stored.with(lease, request.stream(), &lock))?;
     Ok(lease.until)
 }
 

@@ -122,7 +122,7 @@ pub(super) fn redact_keyed(request: &Request<'_>, digest: Digest) -> Result<Opti
     // Whoever has a lease may need the state, and may write another one.
     check_not_leased(request, keeping::lease(request, &digest, Snapshot::Itself)?.as_ref())?;
     let (outcome, checkpoint) = keeping::redact(request, digest)?;
-    Ok(outcome.map(of_outcome).or(checkpoint.then(of_checkpoint)))
+    Ok(redacted_in_words(outcome, checkpoint))
 }
 
 /// Redacts a request of a client session. Any number of a range stands for the range, which the audit names by its first
@@ -134,22 +134,20 @@ fn redact_numbered(request: &Request<'_>, numbered: &Numbered<'_>, lock: &Digest
     let reply = find::answering(numbered)?;
     let range = reply.as_ref().map(|reply| reply.kept.range).or_else(|| kept.as_ref()?.range());
     let named = Request::Numbered(numbered.with_range(range.unwrap_or(numbered.range)));
-    let mut found = checkpoint::redact(&named.probe(named.digest()))?.then(of_checkpoint);
+    let checkpoint = checkpoint::redact(&named.probe(named.digest()))?;
+    let mut redacted = None;
     if let Some((reply, outcome)) = reply.as_ref().and_then(|reply| Some((reply, reply.outcome.as_ref()?)))
         && outcome.response.is_some()
     {
         reply::redact(stream, reply, outcome)?;
-        found = Some(of_outcome(outcome.class));
+        redacted = Some(outcome.class);
     }
-    note_found("redact", &named, reason, found.as_deref())
+    note_found("redact", &named, reason, redacted_in_words(redacted, checkpoint).as_deref())
 }
 
-fn of_checkpoint() -> String {
-    "state of checkpoint".into()
-}
-
-fn of_outcome(class: Class) -> String {
-    format!("response of {} outcome", class.status())
+fn redacted_in_words(outcome: Option<Class>, checkpoint: bool) -> Option<String> {
+    let outcome = outcome.map(|class| format!("response of {} outcome", class.status()));
+    outcome.or(checkpoint.then(|| "state of checkpoint".into()))
 }
 
 /// A lease that a repair has found, with whoever has or had it: the repair takes that name away.
@@ -180,7 +178,7 @@ pub fn force_release(asked: &Request<'_>, reason: &str, live: bool) -> Result<bo
 /// Takes away a lease that ran out, and supersedes one that has not. The caller has the request's lock.
 pub(super) fn end_lease(request: &Request<'_>, lock: &Digest, found: &StoredLease, now_us: i64) -> Result<(), Error> {
     if found.lease.runs_at(now_us) {
-        let superseded = start::supersede(found.lease, now_us, None, || request.name())?;
+        let superseded = start::supersede(request, found.lease, now_us, None)?;
         // Nobody takes it over by this, and it is unfinished since it was begun.
         let lease = Lease { attempt: found.lease.attempt, begun_at: found.lease.begun_at, ..superseded };
         let holder = waiting::holder_of_lease(request, lock);

@@ -6,7 +6,7 @@ use crate::domain::decision::Decision;
 use crate::domain::lease::Lease;
 use crate::domain::limits::DEPTH_MAX;
 use crate::domain::sequence::{Place, Range};
-use crate::error::{Error, RequestName};
+use crate::error::Error;
 use crate::guc;
 use crate::open::{self, Leftovers, Numbers, OpenRequest, State};
 use crate::pg::{self, Jsonb};
@@ -19,6 +19,7 @@ use crate::requests::request::Request;
 use crate::sessions::liveness;
 use crate::sessions::quota;
 use crate::sessions::save::Ack;
+use crate::store::checkpoint::Checkpoint;
 use crate::store::lease::NewLease;
 use crate::transaction;
 use serde_json::Value;
@@ -75,9 +76,7 @@ pub fn start(asked: &Asked<'_>, found: Decided) -> Result<Option<Begun>, Error> 
         open::finish(request.request_key(), State::Saved);
     }
     if decision == Decision::GiveUp {
-        let state = checkpoint.as_ref().and_then(|checkpoint| checkpoint.state);
-        let point = checkpoint.as_ref().map(|checkpoint| checkpoint.point.as_str());
-        return give_up(request, open, attempts, point, state).map(Some);
+        return give_up(request, open, attempts, checkpoint.as_ref()).map(Some);
     }
     let attempt = if taken_over { attempts.saturating_add(1) } else { 1 };
     Ok(Some(Begun::Started(Start { checkpoint, taken_over, attempt, lease })))
@@ -89,16 +88,16 @@ fn give_up(
     request: &Request<'_>,
     open: OpenRequest,
     attempts: i32,
-    point: Option<&str>,
-    state: Option<Jsonb>,
+    checkpoint: Option<&Checkpoint>,
 ) -> Result<Begun, Error> {
     /// More than a point and the names of the members take.
     const BESIDE_STATE: usize = 4096;
+    let state = checkpoint.and_then(|checkpoint| checkpoint.state);
     let state = state.filter(|state| state.raw_bytes().saturating_add(BESIDE_STATE) <= guc::max_response_bytes());
     let state = state.filter(|state| !state.is_deeper_than(DEPTH_MAX - 1));
     let members = [
         Some(format!("\"attempts\": {attempts}")),
-        point.map(|point| format!("\"point\": {}", Value::from(point))),
+        checkpoint.map(|checkpoint| format!("\"point\": {}", Value::from(checkpoint.point.as_str()))),
         state.map(|state| format!("\"state\": {}", state.to_text())),
     ];
     let members: Vec<String> = members.into_iter().flatten().collect();
@@ -137,8 +136,8 @@ fn take_lease(
     }
     let now_us = pg::now_us();
     let lease = match (former, lease_us) {
-        (Some(former), _) if taken_over => supersede(former, now_us, lease_us, || request.name())?,
-        (Some(former), _) => Lease { attempt: 1, ..supersede(former, now_us, lease_us, || request.name())? },
+        (Some(former), _) if taken_over => supersede(request, former, now_us, lease_us)?,
+        (Some(former), _) => Lease { attempt: 1, ..supersede(request, former, now_us, lease_us)? },
         (None, Some(lease_us)) => {
             if request.in_journal().is_none() {
                 quota::take(pg::current_role(), Kind::Lease)?;
@@ -163,13 +162,8 @@ fn take_lease(
 
 /// The lease that supersedes a former one. Its token is higher. Only a token that was written by hand can be too high for
 /// that; such a lease is not superseded, since then its holder could complete the request beside the next one.
-pub fn supersede(
-    former: Lease,
-    now_us: i64,
-    lease_us: Option<i64>,
-    name: impl FnOnce() -> RequestName,
-) -> Result<Lease, Error> {
+pub fn supersede(request: &Request<'_>, former: Lease, now_us: i64, lease_us: Option<i64>) -> Result<Lease, Error> {
     former.superseded(now_us, lease_us).ok_or_else(|| Error::Corrupted {
-        message: format!("{} has a lease with token {}, and no token is higher", name(), former.token),
+        message: format!("{} has a lease with token {}, and no token is higher", request.name(), former.token),
     })
 }

@@ -124,12 +124,12 @@ pub fn client(name: &str, action: &'static str) -> Result<Rc<ClientSession>, Err
 /// Refuses a caller that has no right to the standing session (42501).
 pub fn check(session: &StandingSession, right: Right, action: &'static str) -> Result<(), Error> {
     let borrower = session.usable_by.filter(|_| right == Right::Use);
-    check_roles(session.owner, borrower, &session.name, action, right)
+    allow(may_use(session.owner, borrower), &session.name, right, action)
 }
 
 /// As [`check`]. The right to a client session is always its owner's.
 fn check_client(session: &ClientSession, action: &'static str) -> Result<(), Error> {
-    check_roles(session.owner, None, &session.name, action, Right::Own)
+    allow(may_use(session.owner, None), &session.name, Right::Own, action)
 }
 
 fn check_any(session: &Session, right: Right, action: &'static str) -> Result<(), Error> {
@@ -157,14 +157,8 @@ pub fn may_use(owner: pg_sys::Oid, borrower: Option<pg_sys::Oid>) -> bool {
     pg::has_privileges_of(owner) || borrower.is_some_and(pg::has_privileges_of)
 }
 
-fn check_roles(
-    owner: pg_sys::Oid,
-    borrower: Option<pg_sys::Oid>,
-    session: &str,
-    action: &'static str,
-    right: Right,
-) -> Result<(), Error> {
-    if may_use(owner, borrower) { Ok(()) } else { Err(Error::NotYours { session: session.into(), action, right }) }
+fn allow(may: bool, session: &str, right: Right, action: &'static str) -> Result<(), Error> {
+    if may { Ok(()) } else { Err(Error::NotYours { session: session.into(), action, right }) }
 }
 
 /// The client session with this name, ended or not. `None`: the name is that of a standing session. Whoever uses the

@@ -301,12 +301,8 @@ fn options(session: &StandingSession) -> [(&'static str, String); 9] {
 }
 
 /// The options in which two states of a session differ. `say` puts an option in words, and what it is in each.
-fn differences(
-    first: &StandingSession,
-    second: &StandingSession,
-    say: impl Fn(&str, &str, &str) -> String,
-) -> Vec<String> {
-    let both = options(first).into_iter().zip(options(second));
+fn differences(of: &StandingSession, to: &StandingSession, say: fn(&str, &str, &str) -> String) -> Vec<String> {
+    let both = options(of).into_iter().zip(options(to));
     let differing = both.filter(|(first, second)| first != second);
     differing.map(|((option, first), (_, second))| say(option, &first, &second)).collect()
 }
