@@ -278,12 +278,8 @@ impl Asked<'_> {
             keeping::holds_claim(self.request, &self.lock),
             "only the holder of the claim decides to execute"
         );
-        self.decide_and_start().inspect_err(|error| {
-            if let Error::SessionEnded { .. } | Error::SessionFenced { .. } = error {
-                // Settling goes on after this error, and leaves no lock.
-                keeping::release_claim(self.request, &self.lock);
-            }
-        })
+        // Settling goes on after some errors, and of one an answer is made. None leaves the lock.
+        self.decide_and_start().inspect_err(|_| keeping::release_claim(self.request, &self.lock))
     }
 
     fn decide_and_start(&self) -> Result<Attempt, Error> {
@@ -294,8 +290,7 @@ impl Asked<'_> {
             (_, outcome, _) => {
                 if let Request::Keyed(keyed) = self.request {
                     // The session may have been closed while this call was on its way to the claim.
-                    resolve::check_still_open(&keyed.session)
-                        .inspect_err(|_| keeping::release_claim(self.request, &self.lock))?;
+                    resolve::check_still_open(&keyed.session)?;
                 }
                 let kept = KeptRequest { outcome, ..found.kept };
                 match start::start(self, Decided { kept, ..found })? {

@@ -142,21 +142,19 @@ impl Asked<'_> {
 
     /// Turns a decision to refuse into its error.
     fn check_allowed(&self, decision: Decision, place: Place) -> Result<(), Error> {
-        if matches!(decision, Decision::Replay | Decision::Execute { .. } | Decision::Leased | Decision::GiveUp) {
-            return Ok(());
-        }
-        let name = self.request.name();
+        let name = || self.request.name();
         Err(match (decision, self.request) {
-            (Decision::PayloadMismatch, _) => Error::PayloadMismatch(name),
+            (Decision::Replay | Decision::Execute { .. } | Decision::Leased | Decision::GiveUp, _) => return Ok(()),
+            (Decision::PayloadMismatch, _) => Error::PayloadMismatch(name()),
             (Decision::Unserializable, Request::Numbered(_)) if !matches!(place, Place::Kept(_)) => {
-                Error::BuildsOnUnseen(name)
+                Error::BuildsOnUnseen(name())
             }
-            (Decision::Unserializable, _) => Error::Unserializable(name),
+            (Decision::Unserializable, _) => Error::Unserializable(name()),
             (Decision::KeyTooOld, Request::Keyed(request)) => {
-                Error::KeyTooOld { name, ttl: arguments::describe_us(request.session.ttl_us()) }
+                Error::KeyTooOld { name: name(), ttl: arguments::describe_us(request.session.ttl_us()) }
             }
             (Decision::Discarded, Request::Numbered(request)) => {
-                Error::Discarded { name, window: request.session.window }
+                Error::Discarded { name: name(), window: request.session.window }
             }
             (_, request) => {
                 if let Request::Numbered(request) = request {

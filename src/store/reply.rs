@@ -32,36 +32,10 @@ pub struct Reply {
     pub hint: Hint,
 }
 
-/// Which reply is read with its outcome. Of all others only slot and numbers are read.
-#[derive(Clone, Copy)]
-pub enum WithOutcome {
-    /// None.
-    None,
-    /// The reply of the request with exactly these numbers.
-    Of(Range),
-    /// The reply of the request that has this number.
-    OfNumber(i64),
-}
-
-impl WithOutcome {
-    fn includes(self, range: Range) -> bool {
-        match self {
-            WithOutcome::None => false,
-            WithOutcome::Of(asked) => asked == range,
-            WithOutcome::OfNumber(number) => (range.first..=range.last).contains(&number),
-        }
-    }
-}
-
-/// The reply that is kept in a slot.
-pub fn in_slot(
-    stream: Stream<'_>,
-    slot: i32,
-    with_outcome: WithOutcome,
-    snapshot: Snapshot,
-) -> Result<Option<Reply>, Error> {
+/// The reply that is kept in a slot. It is read with its outcome if it has any of the numbers `of`, and otherwise without.
+pub fn in_slot(stream: Stream<'_>, slot: i32, of: Option<Range>, snapshot: Snapshot) -> Result<Option<Reply>, Error> {
     let table = Rel::open(Table::Reply, Access::Read);
-    let found = find_in_slot(&table, stream, slot, with_outcome, snapshot)?;
+    let found = find_in_slot(&table, stream, slot, of, snapshot)?;
     Ok(found.map(|(reply, _)| reply))
 }
 
@@ -69,14 +43,14 @@ fn find_in_slot<'rel>(
     table: &'rel Rel,
     stream: Stream<'_>,
     slot: i32,
-    with_outcome: WithOutcome,
+    of: Option<Range>,
     snapshot: Snapshot,
 ) -> Result<Option<(Reply, Tid<'rel>)>, Error> {
     if table.is_empty() {
         return Ok(None);
     }
     let keys = &mut keys(stream, slot);
-    let read = |row: &Columns<'rel>| Some(read(table, row, stream, with_outcome).map(|reply| (reply, row.at())));
+    let read = |row: &Columns<'rel>| Some(read(table, row, stream, of).map(|reply| (reply, row.at())));
     table.find(Some(Index::Reply), keys, snapshot, read).transpose()
 }
 
@@ -84,8 +58,8 @@ fn keys(stream: Stream<'_>, slot: i32) -> [pg_sys::ScanKeyData; 3] {
     [uuid_equals(SESSION, stream.session), text_equals(STREAM, stream.name), int4_equals(SLOT, slot)]
 }
 
-/// The replies that are kept in a stream.
-pub fn in_stream(stream: Stream<'_>, with_outcome: WithOutcome, snapshot: Snapshot) -> Result<Vec<Reply>, Error> {
+/// The replies that are kept in a stream, those with their outcomes that have any of the numbers `of`.
+pub fn in_stream(stream: Stream<'_>, of: Option<Range>, snapshot: Snapshot) -> Result<Vec<Reply>, Error> {
     let table = Rel::open(Table::Reply, Access::Read);
     let mut replies = Vec::new();
     if table.is_empty() {
@@ -96,15 +70,14 @@ pub fn in_stream(stream: Stream<'_>, with_outcome: WithOutcome, snapshot: Snapsh
     loop {
         let keys =
             &mut [uuid_equals(SESSION, stream.session), text_equals(STREAM, stream.name), int4_below(SLOT, below)];
-        let is_end = table.visit_back(Index::Reply, keys, snapshot, |row: &Columns<'_>| {
-            match read(&table, row, stream, with_outcome) {
+        let is_end =
+            table.visit_back(Index::Reply, keys, snapshot, |row: &Columns<'_>| match read(&table, row, stream, of) {
                 Ok(reply) => {
                     below = reply.kept.slot;
                     replies.push(reply);
                 }
                 Err(error) => failed = Some(error),
-            }
-        });
+            });
         match failed {
             Some(error) => return Err(error),
             None if is_end => return Ok(replies),
@@ -113,7 +86,7 @@ pub fn in_stream(stream: Stream<'_>, with_outcome: WithOutcome, snapshot: Snapsh
     }
 }
 
-fn read(table: &Rel, row: &Columns<'_>, stream: Stream<'_>, with_outcome: WithOutcome) -> Result<Reply, Error> {
+fn read(table: &Rel, row: &Columns<'_>, stream: Stream<'_>, of: Option<Range>) -> Result<Reply, Error> {
     let broken = || {
         let message = format!("a reply of session \"{}\" lacks a value", Uuid::from_bytes(*stream.session));
         Error::Corrupted { message }
@@ -127,7 +100,7 @@ fn read(table: &Rel, row: &Columns<'_>, stream: Stream<'_>, with_outcome: WithOu
     let visible = row.visible();
     let outcome = match class {
         // An outcome that was not asked for is not copied.
-        Some(class) if with_outcome.includes(range) => Some(Outcome {
+        Some(class) if of.is_some_and(|of| of.meets(&range)) => Some(Outcome {
             class,
             response: row.jsonb(RESPONSE),
             fingerprint: row.uuid(FINGERPRINT),
@@ -155,7 +128,7 @@ pub fn save(stream: Stream<'_>, slot: i32, range: Range, outcome: &Outcome, befo
         row.get(SLOT) == Some(slot) && row.uuid(SESSION) == Some(*stream.session) && row.text_is(STREAM, stream.name)
     };
     let former = match before.and_then(|hint| table.look_at(hint, |row: &Columns<'_>| is_it(row).then_some(row.at()))) {
-        None => find_in_slot(&table, stream, slot, WithOutcome::None, Snapshot::Itself)?.map(|(_, at)| at),
+        None => find_in_slot(&table, stream, slot, None, Snapshot::Itself)?.map(|(_, at)| at),
         found => found,
     };
     write::save(&table, former, &columns);
@@ -183,7 +156,7 @@ fn columns(
 pub fn drop_response(stream: Stream<'_>, reply: &Reply) -> Result<(), Error> {
     let Kept { range, slot, .. } = reply.kept;
     let table = Rel::open(Table::Reply, Access::Write);
-    let now = find_in_slot(&table, stream, slot, WithOutcome::None, Snapshot::Itself)?;
+    let now = find_in_slot(&table, stream, slot, None, Snapshot::Itself)?;
     let Some((_, at)) = now.filter(|(now, _)| now.kept.range == range && now.kept.answers) else { return Ok(()) };
     let mut columns = row(stream, slot, range, &pg::current_role_name());
     columns[RECORDED_AT] = Some(pg::now_us().into());
@@ -197,7 +170,7 @@ pub fn drop_response(stream: Stream<'_>, reply: &Reply) -> Result<(), Error> {
 pub fn redact(stream: Stream<'_>, reply: &Reply, outcome: &Outcome) -> Result<(), Error> {
     let Kept { range, slot, .. } = reply.kept;
     let table = Rel::open(Table::Reply, Access::Write);
-    let now = find_in_slot(&table, stream, slot, WithOutcome::None, Snapshot::Itself)?;
+    let now = find_in_slot(&table, stream, slot, None, Snapshot::Itself)?;
     let Some((_, at)) = now.filter(|(now, _)| now.kept.range == range && now.kept.answers) else { return Ok(()) };
     let recorded_by: Option<String> =
         table.find(Some(Index::Reply), &mut keys(stream, slot), Snapshot::Itself, |row: &Columns<'_>| {
