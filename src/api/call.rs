@@ -90,17 +90,6 @@ pub fn required<T>(argument: &'static str, value: Option<T>) -> Result<T, Error>
     })
 }
 
-/// The elements of an array argument, none of which may be null.
-pub fn elements<T>(argument: &'static str, values: impl Iterator<Item = Option<T>>) -> Result<Vec<T>, Error> {
-    let element = |(place, value): (usize, Option<T>)| {
-        value.ok_or_else(|| Error::NullArgument {
-            what: format!("element {} of argument \"{argument}\"", place + 1),
-            because: "Each element names a request.".into(),
-        })
-    };
-    values.enumerate().map(element).collect()
-}
-
 impl CompositeRow for Ticket {
     const SQL_TYPE: &'static str = "idem_ticket";
     type Columns = [Option<Datum>; 9];

@@ -1,7 +1,7 @@
 //! The SQL functions on requests: begin, claim, record, checkpoint, release, extend, settle, lookup and once.
 
 use super::call::{
-    by_any_number, by_key, elements, in_progress_if_in_doubt, required, rules_to_complete, to_complete, with_request,
+    by_any_number, by_key, in_progress_if_in_doubt, required, rules_to_complete, to_complete, with_request,
 };
 use crate::arguments;
 use crate::domain::class::Class;
@@ -128,8 +128,7 @@ by_key! {
 fn idem_once_many<'a>(session: Option<&'a str>, requests: Option<Keys<'a>>) -> Listed<'a> {
     Listed(or_raise((|| {
         let session = required("session", session)?;
-        let requests = required("requests", requests)?;
-        let mut keys = elements("requests", requests.read()?.into_iter())?;
+        let mut keys = required("requests", requests)?.read()?;
         let places = once::once(session, &keys.iter().map(|key| &**key).collect::<Vec<_>>(), "idem_once_many")?;
         // Each key that is seen for the first time, with its place in the list, counted from 1.
         Ok(places.into_iter().map(|place| (place as i64 + 1, std::mem::take(&mut keys[place]))).collect())
