@@ -92,7 +92,7 @@ static BOARD: Shared<Board> = Shared::new();
 
 /// Reserves the board. Called while the postmaster preloads the library.
 pub fn init() {
-    BOARD.want(c"idempotence worker");
+    BOARD.want(c"idempotence worker", || {});
 }
 
 /// The board, for the launcher and visits.

@@ -23,9 +23,6 @@ pub struct WantedMemory {
     pub locks: usize,
     /// Called once the memory, which is all zeros, and the locks are there.
     pub made: Rc<dyn Fn(*mut u8, Locks)>,
-    /// Called when the postmaster ends, with whether it ends without an error, as it also does on an immediate stop. No
-    /// other process lives then.
-    pub ending: fn(bool),
 }
 
 /// The lightweight locks that were wanted.
@@ -85,15 +82,7 @@ unsafe extern "C-unwind" fn startup() {
             }
             (wanted.made)(memory, Locks(pg_sys::GetNamedLWLockTranche(wanted.name.as_ptr())));
         }
-        if !pg_sys::IsUnderPostmaster {
-            pg_sys::on_shmem_exit(Some(ending), pg_sys::Datum::null());
-        }
     }
-}
-
-#[pgrx::pg_guard]
-unsafe extern "C-unwind" fn ending(code: c_int, _arg: pg_sys::Datum) {
-    wanted().iter().for_each(|wanted| (wanted.ending)(code == 0));
 }
 
 /// A copy, since whoever uses it calls the server.
@@ -112,14 +101,9 @@ impl<T> Shared<T> {
         Shared(AtomicPtr::new(std::ptr::null_mut()))
     }
 
-    /// Asks for its memory, while the postmaster preloads the library.
-    pub fn want(&'static self, name: &'static CStr) {
-        self.want_and(name, || {});
-    }
-
-    /// As [`Shared::want`]. `then` is called when the value is there. After a crash the postmaster makes it again, perhaps at
-    /// another place.
-    pub fn want_and(&'static self, name: &'static CStr, then: fn()) {
+    /// Asks for its memory, while the postmaster preloads the library. `then` is called when the value is there. After a crash
+    /// the postmaster makes it again, perhaps at another place.
+    pub fn want(&'static self, name: &'static CStr, then: fn()) {
         let made = move |memory: *mut u8, locks| {
             // SAFETY: the memory has the value's size, stays as long as the process, and has one lock.
             let guarded = unsafe { Guarded::new(memory.cast(), locks, 0) };
@@ -127,7 +111,7 @@ impl<T> Shared<T> {
             then();
         };
         let (bytes, bytes_beside) = (|| size_of::<T>(), || 0);
-        want_shared(WantedMemory { name, bytes, bytes_beside, locks: 1, made: Rc::new(made), ending: |_| {} });
+        want_shared(WantedMemory { name, bytes, bytes_beside, locks: 1, made: Rc::new(made) });
     }
 
     fn guarded(&self) -> Option<&Guarded<T>> {
