@@ -3,28 +3,21 @@
 use pgrx::pg_sys;
 use std::ffi::{CStr, c_int};
 
-/// What SIGTERM does to the process.
-pub enum OnTerminate {
-    /// It ends the process at the next safe point, even within a statement.
-    Die,
-    /// It sets a flag, which the main loop looks at.
-    Note,
-}
-
 unsafe extern "C-unwind" {
     // Declared here because a signal handler must be the server's function itself, not pgrx's wrapper.
-    fn die(signal: c_int);
-    fn SignalHandlerForShutdownRequest(signal: c_int);
+    /// Ends the process at the next safe point, even within a statement.
+    pub fn die(signal: c_int);
+    /// Sets a flag, which a main loop looks at.
+    pub fn SignalHandlerForShutdownRequest(signal: c_int);
     fn SignalHandlerForConfigReload(signal: c_int);
 }
 
-/// Installs the signal handlers and lets signals in.
-pub fn let_signals_in(on_terminate: OnTerminate) {
-    let terminate: unsafe extern "C-unwind" fn(c_int) = match on_terminate {
-        OnTerminate::Die => die,
-        OnTerminate::Note => SignalHandlerForShutdownRequest,
-    };
-    for (signal, handler) in [(pg_sys::SIGTERM, terminate), (pg_sys::SIGHUP, SignalHandlerForConfigReload)] {
+/// A signal handler of the server's.
+type Handler = unsafe extern "C-unwind" fn(c_int);
+
+/// Installs the signal handlers, of which `terminate` is that of SIGTERM, and lets signals in.
+pub fn let_signals_in(terminate: Handler) {
+    for (signal, handler) in [(pg_sys::SIGTERM, terminate), (pg_sys::SIGHUP, SignalHandlerForConfigReload as Handler)] {
         // SAFETY: the handlers are the server's own, made for the signals of a background worker.
         unsafe {
             #[cfg(not(feature = "pg18"))]

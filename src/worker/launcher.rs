@@ -4,7 +4,7 @@
 use crate::board::{self, Ended, Report, Text, Unswept};
 use crate::domain::clock;
 use crate::guc;
-use crate::pg::{self, Failure, OnTerminate};
+use crate::pg::{self, Failure};
 use crate::sweep::Step;
 use pgrx::bgworkers::{BackgroundWorkerBuilder, BackgroundWorkerStatus, DynamicBackgroundWorker};
 use pgrx::memcxt::PgMemoryContexts;
@@ -38,7 +38,8 @@ const END_MAX: Duration = Duration::from_secs(2);
 #[pg_guard]
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn idempotence_launcher(_argument: pg_sys::Datum) {
-    pg::let_signals_in(OnTerminate::Note);
+    // SIGTERM sets a flag, which the main loop looks at.
+    pg::let_signals_in(pg::SignalHandlerForShutdownRequest);
     // SAFETY: called once, in a worker registered with access to databases. Without a database the process
     // reads the shared catalogs only.
     unsafe {
@@ -119,10 +120,8 @@ struct Database {
     failed_with: Vec<(String, Instant)>,
     /// Whether a failure was logged, and since then there was no visit without one.
     failing: bool,
-    /// Since when each visit has been delayed.
-    delayed_since: Option<Instant>,
-    /// Whether this delay was logged.
-    delay_logged: bool,
+    /// Since when each visit has been delayed, and whether that was logged.
+    delayed: Option<(Instant, bool)>,
     /// The process of a visit that did not end when it was told to.
     left: Option<i32>,
 }
@@ -318,19 +317,15 @@ impl Database {
     /// Logs a delay that has lasted for some naptimes, and the end of a delay that was logged.
     fn tell_delay(&mut self, said: &str) {
         if said.is_empty() {
-            self.delayed_since = None;
-            if std::mem::take(&mut self.delay_logged) {
-                pg::log_line(
-                    &format!("idempotence, database \"{}\": nothing delays the sweep any more", self.name),
-                    "",
-                    "",
-                );
+            if let Some((_, true)) = self.delayed.take() {
+                let ended = format!("idempotence, database \"{}\": nothing delays the sweep any more", self.name);
+                pg::log_line(&ended, "", "");
             }
             return;
         }
-        let since = *self.delayed_since.get_or_insert_with(Instant::now);
-        if !self.delay_logged && since.elapsed() >= guc::naptime() * NAPTIMES_TO_LOGGED_DELAY {
-            self.delay_logged = true;
+        let (since, logged) = self.delayed.get_or_insert_with(|| (Instant::now(), false));
+        if !*logged && since.elapsed() >= guc::naptime() * NAPTIMES_TO_LOGGED_DELAY {
+            *logged = true;
             pg::log_line(
                 &format!("idempotence, database \"{}\": {said}", self.name),
                 "What has expired or ended takes space until then; nothing else is wrong.",
