@@ -28,7 +28,6 @@ pub mod in_flight;
 mod ring;
 mod roll;
 mod tallies;
-mod tally;
 
 use crate::error::{self, RequestName};
 use crate::pg::{self, SharedText};
@@ -36,7 +35,7 @@ use area::area;
 
 pub use area::is_there;
 pub use ring::NotedError;
-pub use tally::{Counter, Key, Tally};
+pub use tallies::{Counter, Key, Tally};
 
 /// Reserves the memory, where the postmaster preloads the library, and has errors noted.
 pub fn init() {

@@ -1,13 +1,11 @@
 //! What we need of PostgreSQL that pgrx does not offer in a safe form, and all that differs between server versions.
 //! Callers name everything here as `pg::…`.
 
-mod around;
 mod attempt;
 mod backend;
 mod catch;
 mod checked;
 mod clock;
-mod condition;
 mod durable;
 mod execute;
 mod filled;
@@ -34,14 +32,12 @@ mod watched;
 #[cfg(not(test))]
 mod wrapped;
 
-pub use around::*;
 pub use backend::*;
 pub use catch::{Failure, caught_of_server, in_transaction, replacing_error, rolled_back_on};
 pub use checked::define_node_guc;
 pub use clock::cancel_worker_after;
-pub use condition::{Conditions, Prepared};
 pub use durable::*;
-pub use execute::Work;
+pub use execute::{Arguments, Before, Came, Work, around_command};
 pub use filled::{Filled, Listed, RowStore, Rows, Shape};
 pub use heap::*;
 pub use hooks::*;
