@@ -8,7 +8,7 @@ use crate::domain::identity::Digest;
 use crate::error::{self, Error, or_raise};
 use crate::guc;
 use crate::names;
-use crate::pg::{self, Regrole, Rows, Timestamptz};
+use crate::pg::{self, Filled, Regrole, Spelt, Timestamptz};
 use crate::requests::repair;
 use crate::store::catalog::Table;
 use crate::store::{blank, cache, message, ready, restore, segment, write};
@@ -161,9 +161,9 @@ CREATE FUNCTION idempotence.table_columns(OUT name text, OUT columns integer) RE
 LANGUAGE c IMMUTABLE PARALLEL SAFE
 AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
 "#)]
-fn table_columns() -> Rows {
+fn table_columns() -> Filled<'static, Spelt> {
     let rows = ready::NEEDED.iter();
-    Rows(rows.map(|(table, columns)| vec![table.name().into_datum(), (*columns as i32).into_datum()]).collect())
+    pg::rows(rows.map(|(table, columns)| vec![table.name().into_datum(), (*columns as i32).into_datum()]).collect())
 }
 
 /// How often the launcher was started anew: since the server came up, or lately, which is within the last hour. NULL when
@@ -214,13 +214,13 @@ CREATE FUNCTION idempotence.visits(OUT database oid, OUT swept_at timestamptz, O
 LANGUAGE c VOLATILE PARALLEL UNSAFE
 AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
 "#)]
-fn visits() -> Rows {
+fn visits() -> Filled<'static, Spelt> {
     let rows = board::visits().into_iter().map(|(database, visited)| {
         let (failed_at, error) = visited.failed.unzip();
         let [swept_at, failed_at] = [visited.swept_at, failed_at].map(|at| at.map(Timestamptz).into_datum());
         vec![pg_sys::Oid::from(database).into_datum(), swept_at, failed_at, error.into_datum()]
     });
-    Rows(rows.collect())
+    pg::rows(rows.collect())
 }
 
 /// The names in the setting `idempotence.databases`; NULL: all databases are visited.

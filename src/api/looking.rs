@@ -44,7 +44,7 @@ fn idem_outcomes(
     since: default!(Option<Timestamptz>, "NULL"),
     before: default!(Option<Timestamptz>, "NULL"),
     most: default!(Option<i32>, "100"),
-) -> Filled<Outcomes> {
+) -> Filled<'static, Outcomes> {
     Filled::by(or_raise((|| {
         let period = [since, before].map(|at| at.map(|at| at.0));
         listing::outcomes(required("session", session)?, prefix, status, period, required("most", most)?)

@@ -7,7 +7,7 @@ use crate::error::{Error, OWN_SQLSTATES, or_raise};
 use crate::model::StandingSession;
 use crate::monitor;
 use crate::monitor::{Key, NotedError, Tally, counters, in_flight};
-use crate::pg::{self, Rows, Timestamptz};
+use crate::pg::{self, Filled, Spelt, Timestamptz};
 use crate::sessions::resolve;
 use crate::store::audit;
 use crate::store::catalog;
@@ -30,7 +30,7 @@ CREATE FUNCTION idempotence.stats(OUT session text, OUT owner regrole, OUT kind 
 LANGUAGE c VOLATILE PARALLEL UNSAFE
 AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
 "#)]
-fn stats() -> Rows {
+fn stats() -> Filled<'static, Spelt> {
     or_raise(check_there("the counters of idempotence.stats"));
     let is_monitor = catalog::is_monitor();
     let row = |whom: [Option<pg_sys::Datum>; 3], tally: &Tally| {
@@ -50,7 +50,7 @@ fn stats() -> Rows {
     // What has counted nothing but errors is no row here.
     let unnamed = unnamed.filter(|sum| is_monitor && sum.counts().iter().any(|count| *count > 0));
     rows.extend(unnamed.map(|sum| row([None, None, "other".into_datum()], &sum)));
-    Rows(rows)
+    pg::rows(rows)
 }
 
 /// Whom a tally counts for: session, owner and kind; and whether that is the caller's to see. `None`: a session that is
@@ -71,7 +71,7 @@ CREATE FUNCTION idempotence.error_counts(OUT sqlstate text, OUT errors bigint) R
 LANGUAGE c VOLATILE PARALLEL UNSAFE
 AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
 "#)]
-fn error_counts() -> Rows {
+fn error_counts() -> Filled<'static, Spelt> {
     or_raise(check_there("the counters of idempotence.error_counts"));
     let tallies = counters::read();
     let rows = (0..OWN_SQLSTATES).map(|number| {
@@ -79,7 +79,7 @@ fn error_counts() -> Rows {
         let errors = i64::try_from(errors).unwrap_or(i64::MAX);
         vec![format!("ID{:03}", number + 1).into_datum(), errors.into_datum()]
     });
-    Rows(rows.collect())
+    pg::rows(rows.collect())
 }
 
 #[pg_extern(volatile, parallel_unsafe)]
@@ -105,7 +105,7 @@ CREATE FUNCTION idempotence.held_requests(OUT session text, OUT stream text, OUT
 LANGUAGE c VOLATILE PARALLEL UNSAFE
 AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
 "#)]
-fn held_requests() -> Rows {
+fn held_requests() -> Filled<'static, Spelt> {
     or_raise(check_there("the requests of idempotence.in_flight"));
     let is_monitor = catalog::is_monitor();
     let sees = |in_flight::InFlight { entry, names, .. }: &in_flight::InFlight| match names {
@@ -139,7 +139,7 @@ fn held_requests() -> Rows {
             backend.and_then(|backend| pg::wait_event(backend.pid)).into_datum(),
         ]
     });
-    Rows(rows.collect())
+    pg::rows(rows.collect())
 }
 
 /// The newest errors of this database that the caller may see: those that its own roles got, and those of sessions that it
@@ -150,7 +150,7 @@ CREATE FUNCTION idempotence.errors(OUT at timestamptz, OUT session text, OUT str
 LANGUAGE c VOLATILE PARALLEL UNSAFE
 AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
 "#)]
-fn errors() -> Rows {
+fn errors() -> Filled<'static, Spelt> {
     or_raise(check_there("the errors of idempotence.errors"));
     let is_monitor = catalog::is_monitor();
     let sees = |error: &NotedError| {
@@ -173,5 +173,5 @@ fn errors() -> Rows {
             error.pid.into_datum(),
         ]
     });
-    Rows(rows.collect())
+    pg::rows(rows.collect())
 }

@@ -22,7 +22,7 @@ fn idem_export(
     session: Option<&str>,
     reason: Option<&str>,
     prefix: default!(Option<&str>, "NULL"),
-) -> Filled<Exported> {
+) -> Filled<'static, Exported> {
     pg::begin_call();
     Filled::by(or_raise((|| {
         let (session, reason) = (required("session", session)?, required("reason", reason)?);

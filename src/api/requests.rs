@@ -6,7 +6,7 @@ use super::call::{
 use crate::arguments;
 use crate::domain::class::Class;
 use crate::error::{Error, or_raise};
-use crate::pg::{self, Composite, Jsonb, Keys, Listed, Timestamptz};
+use crate::pg::{self, Composite, Filled, Jsonb, Keys, Listed, Timestamptz};
 use crate::requests::answer::Ticket;
 use crate::requests::begin;
 use crate::requests::claim;
@@ -125,14 +125,14 @@ by_key! {
 }
 
 #[pg_extern(volatile, parallel_unsafe)]
-fn idem_once_many<'a>(session: Option<&'a str>, requests: Option<Keys<'a>>) -> Listed<'a> {
-    Listed(or_raise((|| {
+fn idem_once_many<'a>(session: Option<&'a str>, requests: Option<Keys<'a>>) -> Filled<'a, Listed> {
+    or_raise((|| {
         let session = required("session", session)?;
         let mut keys = required("requests", requests)?.read()?;
         let places = once::once(session, &keys.iter().map(|key| &**key).collect::<Vec<_>>(), "idem_once_many")?;
         // Each key that is seen for the first time, with its place in the list, counted from 1.
-        Ok(places.into_iter().map(|place| (place as i64 + 1, std::mem::take(&mut keys[place]))).collect())
-    })()))
+        Ok(pg::listed(places.into_iter().map(move |place| (place as i64 + 1, std::mem::take(&mut keys[place])))))
+    })())
 }
 
 by_key! {

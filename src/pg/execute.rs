@@ -153,18 +153,12 @@ unsafe extern "C-unwind" {
         read_only: bool,
         rows: c_long,
     ) -> c_int;
-    fn SPI_getbinval(row: pg_sys::HeapTuple, shape: pg_sys::TupleDesc, number: c_int, null: *mut bool)
-    -> pg_sys::Datum;
     fn raw_parser(text: *const c_char, mode: pg_sys::RawParseMode::Type) -> *mut pg_sys::List;
-    fn GetTransactionSnapshot() -> pg_sys::Snapshot;
-    fn PushActiveSnapshot(snapshot: pg_sys::Snapshot);
-    fn PopActiveSnapshot();
     fn FunctionCall1Coll(
         function: *mut pg_sys::FmgrInfo,
         collation: pg_sys::Oid,
         argument: pg_sys::Datum,
     ) -> pg_sys::Datum;
-    fn pg_detoast_datum_copy(value: *mut pg_sys::varlena) -> *mut pg_sys::varlena;
     fn pg_re_throw() -> !;
     fn geterrposition() -> c_int;
     fn errposition(position: c_int) -> c_int;
@@ -283,19 +277,21 @@ unsafe fn first_column(work: &mut Work) {
             return;
         }
         let mut null = false;
-        let value = SPI_getbinval(*(*pg_sys::SPI_tuptable).vals, shape, 1, &mut null);
+        let value = in_rust(|| pg_sys::SPI_getbinval(*(*pg_sys::SPI_tuptable).vals, shape, 1, &mut null));
         if null {
             return;
         }
         pg_sys::CurrentMemoryContext = work.context;
         if (*tuple_attribute(shape, 0)).atttypid == pg_sys::JSONBOID {
-            work.response = Some(Jsonb(pg_detoast_datum_copy(value.cast_mut_ptr()).into()));
+            work.response = Some(in_rust(|| Jsonb::copied(value)));
         } else {
-            let function = in_rust(|| to_jsonb_of(shape));
             // A cast to json that a user has made may be called. It sees what the command did.
-            PushActiveSnapshot(GetTransactionSnapshot());
+            let function = in_rust(|| {
+                pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());
+                to_jsonb_of(shape)
+            });
             work.response = Some(Jsonb(FunctionCall1Coll(function, pg_sys::InvalidOid, value)));
-            PopActiveSnapshot();
+            in_rust(|| pg_sys::PopActiveSnapshot());
         }
     }
 }

@@ -21,11 +21,11 @@ pub trait Shape: 'static {
 /// A result of any number of rows. It is a function of ours, which is called when PostgreSQL's store for the rows is there,
 /// and fills the store. The rows go from a query's plan to the store, and a store beyond `work_mem` is a file. So their
 /// number does not matter to memory.
-pub struct Filled<S>(Box<dyn FnOnce(&RowStore)>, PhantomData<S>);
+pub struct Filled<'a, S>(Box<dyn FnOnce(&RowStore) + 'a>, PhantomData<S>);
 
-impl<S: Shape> Filled<S> {
+impl<'a, S: Shape> Filled<'a, S> {
     /// The result that `fill` fills.
-    pub fn by(fill: impl FnOnce(&RowStore) + 'static) -> Filled<S> {
+    pub fn by(fill: impl FnOnce(&RowStore) + 'a) -> Filled<'a, S> {
         Filled(Box::new(fill), PhantomData)
     }
 }
@@ -34,18 +34,6 @@ impl<S: Shape> Filled<S> {
 pub struct RowStore(*mut pg_sys::ReturnSetInfo);
 
 impl RowStore {
-    /// Makes the store, with the shape of the declared type, in the memory of the caller's query.
-    ///
-    /// # Safety
-    /// `call` is that of a function that returns rows.
-    unsafe fn of(call: pg_sys::FunctionCallInfo) -> RowStore {
-        // SAFETY: as the caller warrants. It is checked that the function's caller takes a store.
-        unsafe {
-            pg_sys::InitMaterializedSRF(call, 0);
-            RowStore((*call).resultinfo.cast())
-        }
-    }
-
     /// Adds a row, whose values are copied.
     ///
     /// # Safety
@@ -80,7 +68,7 @@ impl RowStore {
 }
 
 // SAFETY: names the type that box_into() returns.
-unsafe impl<S: Shape> SqlTranslatable for Filled<S> {
+unsafe impl<S: Shape> SqlTranslatable for Filled<'_, S> {
     const TYPE_IDENT: &'static str = S::SQL;
     const TYPE_ORIGIN: TypeOrigin = TypeOrigin::External;
     const ARGUMENT_SQL: Result<SqlMappingRef, ArgumentError> = Err(ArgumentError::NotValidAsArgument(S::SQL));
@@ -88,53 +76,56 @@ unsafe impl<S: Shape> SqlTranslatable for Filled<S> {
 }
 
 // SAFETY: returns rows of the type that the function is declared to return.
-unsafe impl<S: Shape> BoxRet for Filled<S> {
+unsafe impl<S: Shape> BoxRet for Filled<'_, S> {
     unsafe fn box_into<'fcx>(self, fcinfo: &mut FcInfo<'fcx>) -> Datum<'fcx> {
-        // SAFETY: pgrx passes the call's own fcinfo.
-        let store = unsafe { RowStore::of(fcinfo.as_mut_ptr()) };
+        // SAFETY: pgrx passes the call's own fcinfo. The store is made with the shape of the declared type, in the memory of the
+        // caller's query. It is checked that the function's caller takes a store.
+        let store = unsafe {
+            let call = fcinfo.as_mut_ptr();
+            pg_sys::InitMaterializedSRF(call, 0);
+            RowStore((*call).resultinfo.cast())
+        };
         (self.0)(&store);
         fcinfo.return_null()
     }
 }
 
-/// A few rows as the result of a function whose SQL is spelt out. Each row has the columns that are declared there.
-pub struct Rows(pub Vec<Vec<Option<pg_sys::Datum>>>);
+/// Rows of a function whose SQL is spelt out.
+pub struct Spelt;
 
-pgrx::impl_sql_translatable!(Rows, "SETOF record");
+impl Shape for Spelt {
+    const SQL: &'static str = "SETOF record";
+}
 
-// SAFETY: returns rows of the type that the function is declared to return.
-unsafe impl BoxRet for Rows {
-    unsafe fn box_into<'fcx>(self, fcinfo: &mut FcInfo<'fcx>) -> Datum<'fcx> {
-        // SAFETY: pgrx passes the call's own fcinfo. A row has a value for each column, which is checked; the store copies it.
-        unsafe {
-            let store = RowStore::of(fcinfo.as_mut_ptr());
-            for row in &self.0 {
+/// A few rows as the result of a function. Each row has the columns that are declared there.
+pub fn rows(rows: Vec<Vec<Option<pg_sys::Datum>>>) -> Filled<'static, Spelt> {
+    Filled::by(move |store| {
+        for row in &rows {
+            // SAFETY: the store is there. A row has a value for each column, which is checked; the store copies it.
+            unsafe {
                 assert_eq!(row.len(), (*(*store.0).setDesc).natts as usize, "as many columns as are declared");
                 let (mut values, mut nulls) = split(row);
                 store.put(&mut values, &mut nulls);
             }
         }
-        fcinfo.return_null()
-    }
+    })
 }
 
-/// A list of requests as the result of a function: `TABLE (ord bigint, request text)`. The rows are put into the store all at
-/// once. A function that is called for each row costs three times as much.
-pub struct Listed<'a>(pub Vec<(i64, Cow<'a, str>)>);
+/// Requests with their places in a list.
+pub struct Listed;
 
-pgrx::impl_sql_translatable!(Listed<'_>, "TABLE (ord bigint, request text)");
+impl Shape for Listed {
+    const SQL: &'static str = "TABLE (ord bigint, request text)";
+}
 
-// SAFETY: returns rows of the type that the function is declared to return.
-unsafe impl BoxRet for Listed<'_> {
-    unsafe fn box_into<'fcx>(self, fcinfo: &mut FcInfo<'fcx>) -> Datum<'fcx> {
+/// A list of requests as the result of a function. The rows are put into the store all at once. A function that is called for
+/// each row costs three times as much.
+pub fn listed<'a>(requests: impl Iterator<Item = (i64, Cow<'a, str>)> + 'a) -> Filled<'a, Listed> {
+    Filled::by(move |store| {
         let mut room = TextRoom::default();
-        // SAFETY: pgrx passes the call's own fcinfo. The declared type has these two columns.
-        unsafe {
-            let store = RowStore::of(fcinfo.as_mut_ptr());
-            for (ord, request) in &self.0 {
-                store.put(&mut [(*ord).into(), room.text(request)], &mut [false; 2]);
-            }
+        for (ord, request) in requests {
+            // SAFETY: the declared type has these two columns.
+            unsafe { store.put(&mut [ord.into(), room.text(&request)], &mut [false; 2]) }
         }
-        fcinfo.return_null()
-    }
+    })
 }

@@ -38,7 +38,7 @@ pub use checked::define_node_guc;
 pub use clock::cancel_worker_after;
 pub use durable::*;
 pub use execute::{Arguments, Before, Came, Work, around_command};
-pub use filled::{Filled, Listed, RowStore, Rows, Shape};
+pub use filled::*;
 pub use heap::*;
 pub use hooks::*;
 pub use jsonb::*;
