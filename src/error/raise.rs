@@ -4,8 +4,8 @@
 //! PostgreSQL runs the callbacks on each error that it is building, and there `errcode()` can still change the
 //! SQLSTATE.
 
-use super::kinds::{Code, Error, Texts, describe};
-use super::name::{RequestName, legible};
+use super::kinds::{Code, Error, Texts};
+use super::name::RequestName;
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::{PgLogLevel, PgSqlErrorCode, function_name, pg_guard, pg_sys};
 use std::cell::Cell;
@@ -47,13 +47,6 @@ impl Error {
             WHEN_RAISED.get()(state, &about);
         }
         with_sqlstate(state, || report.report(level));
-    }
-
-    /// Its texts, as they may be shown.
-    pub fn texts(self) -> Texts {
-        let Texts { code, message, detail, hint } = describe(self);
-        let [message, detail, hint] = [message, detail, hint].map(|text| legible(&text));
-        Texts { code, message, detail, hint }
     }
 }
 
