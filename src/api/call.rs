@@ -7,7 +7,11 @@ use crate::requests::counting;
 use crate::requests::numbered::Numbering;
 use crate::requests::request::{Request, Rules};
 use pgrx::pg_sys::Datum;
+use pgrx::pg_sys::panic::ErrorReport;
 use std::borrow::Cow;
+
+/// What an SQL function gives to pgrx, which raises an error.
+pub type Result<T, E = ErrorReport> = std::result::Result<T, E>;
 
 /// Declares an SQL function of this name three times, since its argument `request` may be a text, a bigint or a uuid. Each is
 /// a C function of its own. In the body `request` is the key: `'42'` and 42 name the same request, and so do a UUID and its

@@ -1,7 +1,6 @@
 //! The SQL functions that tell what is known of requests: for people on call, and for the owner of a session.
 
-use super::call::{by_key, required};
-use crate::error::or_raise;
+use super::call::{Result, by_key, required};
 use crate::pg::{self, Filled, Jsonb, Shape, Timestamptz};
 use crate::requests::explain;
 use crate::requests::listing;
@@ -15,17 +14,14 @@ const LOCKED_AT_MOST_US: i64 = 1_000_000;
 
 by_key! {
     "idem_explain": idem_explain_text, idem_explain_bigint, idem_explain_uuid;
-    fn(session: Option<&str>, request: key, stream: default!(Option<&str>, "NULL")) -> Jsonb {
+    fn(session: Option<&str>, request: key, stream: default!(Option<&str>, "NULL")) -> Result<Jsonb> {
         pg::begin_call();
-        let told = or_raise((|| {
-            let (session, request) = (required("session", session)?, required("request", request)?);
-            let look = || explain::explain(session, &request, stream);
-            // A table that somebody has locked is what whoever asks here has to know of.
-            let told = pg::bounded(Some(LOCKED_AT_MOST_US), look).unwrap_or_else(|| Err(locked::error()))?;
-            pg::check_memory()?;
-            Ok(told)
-        })());
-        Jsonb::of_text(&told)
+        let (session, request) = (required("session", session)?, required("request", request)?);
+        let look = || explain::explain(session, &request, stream);
+        // A table that somebody has locked is what whoever asks here has to know of.
+        let told = pg::bounded(Some(LOCKED_AT_MOST_US), look).unwrap_or_else(|| Err(locked::error()))?;
+        pg::check_memory()?;
+        Ok(Jsonb::of_text(&told))
     }
 }
 
@@ -44,9 +40,8 @@ fn idem_outcomes(
     since: default!(Option<Timestamptz>, "NULL"),
     before: default!(Option<Timestamptz>, "NULL"),
     most: default!(Option<i32>, "100"),
-) -> Filled<'static, Outcomes> {
-    Filled::by(or_raise((|| {
-        let period = [since, before].map(|at| at.map(|at| at.0));
-        listing::outcomes(required("session", session)?, prefix, status, period, required("most", most)?)
-    })()))
+) -> Result<Filled<'static, Outcomes>> {
+    let period = [since, before].map(|at| at.map(|at| at.0));
+    let outcomes = listing::outcomes(required("session", session)?, prefix, status, period, required("most", most)?)?;
+    Ok(Filled::by(outcomes))
 }
