@@ -1,7 +1,10 @@
-//! The process of a background worker: its signals and its settings.
+//! The process: the libraries that it has loaded and what they export; the signals and settings of a background worker.
 
+use super::raw::text_of;
 use pgrx::pg_sys;
-use std::ffi::{CStr, c_int};
+use std::ffi::{CStr, c_int, c_void};
+use std::path::Path;
+use std::ptr::NonNull;
 
 unsafe extern "C-unwind" {
     // Declared here because a signal handler must be the server's function itself, not pgrx's wrapper.
@@ -51,4 +54,45 @@ pub fn plan_alone_without_timeout() {
     set_for_process(c"force_parallel_mode", c"off");
     #[cfg(not(feature = "pg15"))]
     set_for_process(c"debug_parallel_query", c"off");
+}
+
+/// The address that a loaded library exports under this name. PostgreSQL loads extensions in such a way that their
+/// names are found here.
+pub fn exported(name: &CStr) -> Option<NonNull<c_void>> {
+    // SAFETY: the name is terminated.
+    NonNull::new(unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) })
+}
+
+/// The name of the library that has this address, without directory and suffix.
+pub fn library_of(address: NonNull<c_void>) -> Option<String> {
+    // SAFETY: zeros are a valid answer, which the call fills in. The name in it is null or a terminated string, which is
+    // copied while the library is loaded.
+    let path = unsafe {
+        let mut told: libc::Dl_info = std::mem::zeroed();
+        let is_known = libc::dladdr(address.as_ptr(), &mut told) != 0;
+        text_of(told.dli_fname).filter(|_| is_known)?
+    };
+    Path::new(&path).file_stem().map(|name| name.to_string_lossy().into_owned())
+}
+
+/// How many libraries this process has ever loaded; `None` if the system does not tell. This is much cheaper than
+/// [`exported`], which looks into all of them.
+#[cfg(target_os = "linux")]
+pub fn libraries_loaded() -> Option<u64> {
+    /// Takes the number down from the first library, and asks for no other.
+    unsafe extern "C" fn take(library: *mut libc::dl_phdr_info, _size: usize, number: *mut c_void) -> libc::c_int {
+        // SAFETY: the loader passes a valid description, and `number` is the variable below.
+        unsafe { *number.cast::<Option<u64>>() = Some((*library).dlpi_adds) };
+        1
+    }
+    let mut number: Option<u64> = None;
+    // SAFETY: the callback takes what it is passed here.
+    unsafe { libc::dl_iterate_phdr(Some(take), (&raw mut number).cast()) };
+    number
+}
+
+/// As above.
+#[cfg(not(target_os = "linux"))]
+pub fn libraries_loaded() -> Option<u64> {
+    None
 }
