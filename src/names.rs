@@ -59,17 +59,9 @@ pub fn marks_lock(stream: Stream<'_>) -> Tag {
     lock(LockClass::Marks, &[stream.session, stream.name.as_bytes()])
 }
 
-/// The lock on a registration by a role, by the client's name or by the registration's id.
-pub fn registration_lock(owner: pg_sys::Oid, by: KnownBy<'_>) -> Tag {
-    of_registered(LockClass::Registration, owner, by)
-}
-
-/// The lock on saving a session that a later registration could find by this name or id.
-pub fn save_of_registered_lock(owner: pg_sys::Oid, by: KnownBy<'_>) -> Tag {
-    of_registered(LockClass::SaveOfRegistered, owner, by)
-}
-
-fn of_registered(class: LockClass, owner: pg_sys::Oid, by: KnownBy<'_>) -> Tag {
+/// The lock on a registration by a role, or on saving a session that a later registration could find: by the client's name or
+/// by the registration's id.
+pub fn registered_lock(class: LockClass, owner: pg_sys::Oid, by: KnownBy<'_>) -> Tag {
     let owner = owner.to_u32().to_le_bytes();
     match by {
         KnownBy::Client(client) => lock(class, &[b"client", &owner, client.as_bytes()]),

@@ -6,6 +6,7 @@
 
 use crate::error::{Error, WAIT_BY_SETTING};
 use crate::guc;
+use crate::lock::LockClass;
 use crate::model::{ClientSession, Stream};
 use crate::names;
 use crate::store::cache;
@@ -27,7 +28,7 @@ pub fn save(session: &ClientSession) -> Result<(), Error> {
         client::insert(session);
         // Nobody ever takes these locks alone, so they are shared without a wait.
         for by in session.known_by() {
-            names::save_of_registered_lock(session.owner, by).try_share();
+            names::registered_lock(LockClass::SaveOfRegistered, session.owner, by).try_share();
         }
     }
     Ok(())

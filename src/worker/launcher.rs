@@ -1,7 +1,7 @@
 //! The launcher: a process that lists the databases and starts their visits, one at a time. Each database is due
 //! once a naptime. The launcher itself is connected to no database.
 
-use crate::board::{self, Ended, Report, Text, Unswept};
+use crate::board::{self, Ended, Report, Text};
 use crate::domain::clock;
 use crate::guc;
 use crate::pg::{self, Failure};
@@ -254,8 +254,7 @@ impl Launcher {
             // It is the report of a visit that an earlier launcher had started.
             report.ended = Ended::Unknown;
         }
-        database.take_in(&report);
-        note_visit(oid, &report);
+        database.take_in(oid, &report);
     }
 }
 
@@ -273,21 +272,25 @@ impl Database {
     }
 
     /// Notes how a visit ended, logs what is news, and sets when the next one is due.
-    fn take_in(&mut self, report: &Report) {
+    fn take_in(&mut self, oid: u32, report: &Report) {
         self.ended = report.ended;
-        // Users' tables may take all the time there is. So the other steps come first in the next visit too.
-        self.step = if is_through(report) { 0 } else { report.step };
-        match report.ended {
+        // Whether a visit that had too little time has come to the tables of users: all of ours were swept. Users' tables may
+        // take all the time there is. So the other steps come first in the next visit too.
+        let is_through = report.ended == Ended::Cut && Step::ALL.get(report.step).is_some_and(Step::is_on_journals);
+        self.step = if is_through { 0 } else { report.step };
+        let failed = match report.ended {
             Ended::Swept | Ended::Delayed | Ended::Cut | Ended::NotInstalled => {
                 self.failures = 0;
                 if std::mem::take(&mut self.failing) {
                     pg::log_line(&format!("idempotence sweeps database \"{}\" again", self.name), "", "");
                 }
                 self.tell_delay(&report.said.get());
+                None
             }
             Ended::Failed | Ended::OtherVersion => {
                 self.failures += 1;
                 self.tell_failure(&report.said.get());
+                Some(report.said)
             }
             // The database was dropped meanwhile, or the visit was told to stop, or it left its error in the log.
             Ended::Unknown => {
@@ -295,8 +298,10 @@ impl Database {
                 if let Some(process) = self.left {
                     self.tell_failure(&format!("process {process} takes no notice of being told to end"));
                 }
+                Some(Text::of("the visit ended without a report; the server log may tell why"))
             }
-        }
+        };
+        board::note_visit(oid, report.ended == Ended::Swept || is_through, failed);
         self.due = Some(Instant::now() + self.pause());
     }
 
@@ -368,32 +373,4 @@ fn wait_for_end(worker: DynamicBackgroundWorker) -> Option<i32> {
 fn is_there(process: i32) -> bool {
     // SAFETY: asks about a process, and sends no signal.
     unsafe { libc::kill(process, 0) == 0 }
-}
-
-/// Whether a visit that had too little time has come to the tables of users: all of ours were swept.
-fn is_through(report: &Report) -> bool {
-    report.ended == Ended::Cut && Step::ALL.get(report.step).is_some_and(Step::is_on_journals)
-}
-
-/// Notes on the board that a database was swept now, or could not be.
-fn note_visit(oid: u32, report: &Report) {
-    let now_us = pg::now_us();
-    let said = match report.ended {
-        Ended::Failed | Ended::OtherVersion => Some(report.said),
-        Ended::Unknown => Some(Text::of("the visit ended without a report; the server log may tell why")),
-        Ended::Swept | Ended::Delayed | Ended::Cut | Ended::NotInstalled => None,
-    };
-    let mut board = board::open();
-    // The database's own entry, or else a free one, or else the oldest.
-    if let Some(place) = board.failures.iter_mut().min_by_key(|place| (place.database != oid, place.at)) {
-        match said {
-            Some(said) => *place = Unswept { database: oid, at: now_us, said },
-            None if place.database == oid => *place = Unswept { database: 0, at: 0, said: Text::EMPTY },
-            None => {}
-        }
-    }
-    let is_swept = report.ended == Ended::Swept || is_through(report);
-    if is_swept && let Some(place) = board.visited.iter_mut().min_by_key(|(database, at)| (*database != oid, *at)) {
-        *place = (oid, now_us);
-    }
 }
