@@ -10,7 +10,6 @@
 mod call;
 pub mod ids;
 pub mod internal;
-pub mod looking;
 pub mod monitor;
 pub mod moving;
 pub mod repairs;

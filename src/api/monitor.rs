@@ -1,19 +1,59 @@
-//! The functions behind the views `stats`, `in_flight` and `errors`, `error_counts` and `idem_stats_reset`.
+//! The SQL functions that tell: what is known of requests, for people on call and for the owner of a session; and those behind
+//! the views `stats`, `in_flight` and `errors`, `error_counts` and `idem_stats_reset`.
 //!
-//! They read shared memory, where nothing is hidden. So they decide here, row by row, what the caller may see: a monitor
+//! The latter read shared memory, where nothing is hidden. So they decide here, row by row, what the caller may see: a monitor
 //! everything, anybody else what belongs to sessions that the caller may use. `error_counts` is for monitors alone.
 
+use super::call::{Result, by_key, required};
 use crate::error::{Error, OWN_SQLSTATES, or_raise};
 use crate::model::StandingSession;
 use crate::monitor;
 use crate::monitor::{Key, NotedError, Tally, counters, in_flight};
-use crate::pg::{self, Filled, Spelt, Timestamptz};
+use crate::pg::{self, Filled, Jsonb, Shape, Spelt, Timestamptz};
+use crate::requests::{explain, listing};
 use crate::sessions::resolve;
-use crate::store::audit;
-use crate::store::catalog;
 use crate::store::session::standing;
-use pgrx::datum::IntoDatum;
-use pgrx::{pg_extern, pg_sys};
+use crate::store::{self, audit, catalog, locked};
+use pgrx::datum::{IntoDatum, Uuid};
+use pgrx::{default, pg_extern, pg_sys};
+use std::borrow::Cow;
+
+/// How long to wait for a table of ours that somebody has locked.
+const LOCKED_AT_MOST_US: i64 = 1_000_000;
+
+by_key! {
+    "idem_explain": idem_explain_text, idem_explain_bigint, idem_explain_uuid;
+    fn(session: Option<&str>, request: key, stream: default!(Option<&str>, "NULL")) -> Result<Jsonb> {
+        pg::begin_call();
+        let (session, request) = (required("session", session)?, required("request", request)?);
+        let look = || explain::explain(session, &request, stream);
+        // A table that somebody has locked is what whoever asks here has to know of.
+        let told = pg::bounded(Some(LOCKED_AT_MOST_US), look).unwrap_or_else(|| Err(locked::error()))?;
+        pg::check_memory()?;
+        Ok(Jsonb::of_text(&told))
+    }
+}
+
+/// The columns of `idem_outcomes`.
+pub struct Outcomes;
+
+impl Shape for Outcomes {
+    const SQL: &'static str = store::listing::COLUMNS;
+}
+
+#[pg_extern(volatile, parallel_unsafe)]
+fn idem_outcomes(
+    session: Option<&str>,
+    prefix: default!(Option<&str>, "NULL"),
+    status: default!(Option<&str>, "NULL"),
+    since: default!(Option<Timestamptz>, "NULL"),
+    before: default!(Option<Timestamptz>, "NULL"),
+    most: default!(Option<i32>, "100"),
+) -> Result<Filled<'static, Outcomes>> {
+    let period = [since, before].map(|at| at.map(|at| at.0));
+    let outcomes = listing::outcomes(required("session", session)?, prefix, status, period, required("most", most)?)?;
+    Ok(Filled::by(outcomes))
+}
 
 /// Refuses a call where the library is not preloaded.
 fn check_there(what: &'static str) -> Result<(), Error> {

@@ -9,7 +9,7 @@ use super::heap::tuple_attribute;
 use super::jsonb::Jsonb;
 use super::kept::{self, KeptCommand};
 use super::values::{Composite, CompositeRow};
-use crate::error::Error;
+use crate::error::{Error, or_raise};
 use pgrx::callconv::{BoxRet, FcInfo};
 use pgrx::{FromDatum, pg_sys};
 use std::ffi::{CStr, c_char, c_int, c_long, c_void};
@@ -41,20 +41,20 @@ impl Arguments<'_> {
 /// that needs a destructor.
 pub unsafe fn around_command<R: CompositeRow>(
     call: pg_sys::FunctionCallInfo,
-    before: fn(&Arguments<'_>) -> Before<R>,
-    after: fn(&Arguments<'_>, Came) -> Composite<R>,
+    before: fn(&Arguments<'_>) -> Result<Before<R>, Error>,
+    after: fn(&Arguments<'_>, Came) -> Result<Composite<R>, Error>,
 ) -> pg_sys::Datum {
     // SAFETY: no frame from here to the command owns anything, and the steps run in in_rust(). The arguments stay valid during
     // the call.
     unsafe {
-        let mut work = match in_rust(|| before(&arguments(call)).map_break(|answer| returned(call, answer))) {
+        let mut work = match in_rust(|| or_raise(before(&arguments(call))).map_break(|answer| returned(call, answer))) {
             ControlFlow::Continue(work) => work,
             ControlFlow::Break(answer) => return answer,
         };
         let error = execute(&mut work);
         in_rust(|| {
             let came = error.map_or_else(|| Ok(work.response), |error| Err(Jsonb::of_error(error)));
-            returned(call, after(&arguments(call), came))
+            returned(call, or_raise(after(&arguments(call), came)))
         })
     }
 }

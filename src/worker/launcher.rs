@@ -5,8 +5,10 @@ use crate::board::{self, Ended, Report, Text};
 use crate::domain::clock;
 use crate::guc;
 use crate::pg::{self, Failure};
+use crate::store::blank;
 use crate::sweep::Step;
-use pgrx::bgworkers::{BackgroundWorkerBuilder, BackgroundWorkerStatus, DynamicBackgroundWorker};
+use crate::wake;
+use pgrx::bgworkers::{BackgroundWorkerBuilder, BackgroundWorkerStatus, BgWorkerStartTime, DynamicBackgroundWorker};
 use pgrx::memcxt::PgMemoryContexts;
 use pgrx::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,6 +35,27 @@ const VISIT_MAX: Duration = Duration::from_secs(5);
 
 /// How long a visit may take to end when it was told to.
 const END_MAX: Duration = Duration::from_secs(2);
+
+/// How long after a failure of its own the launcher is started again. After a crash of the server the launcher
+/// comes back together with the server.
+const RESTART: Duration = Duration::from_secs(5);
+
+/// Reserves the board and registers the launcher, while the postmaster preloads the library.
+pub fn init() {
+    if !pg::is_preloading() {
+        return;
+    }
+    board::init();
+    wake::init();
+    blank::init();
+    BackgroundWorkerBuilder::new("idempotence launcher")
+        .set_library("idempotence")
+        .set_function("idempotence_launcher")
+        .enable_spi_access()
+        .set_start_time(BgWorkerStartTime::RecoveryFinished)
+        .set_restart_time(Some(RESTART))
+        .load();
+}
 
 /// The main function of the launcher's process.
 #[pg_guard]
