@@ -8,7 +8,7 @@ use crate::pg::{self, Jsonb, Timestamptz};
 use crate::requests::repair;
 use crate::requests::repair_set::{self, Repaired};
 use crate::requests::request::Rules;
-use crate::store::persistence::What;
+use crate::store::persistence;
 use pgrx::datum::Uuid;
 use pgrx::{default, notice, pg_extern};
 use std::borrow::Cow;
@@ -66,7 +66,7 @@ by_key! {
 #[pg_extern(volatile, parallel_unsafe)]
 fn idem_set_persistence(what: Option<&str>, persistence: Option<&str>) -> Result<bool> {
     let (name, persistence) = (required("what", what)?, required("persistence", persistence)?);
-    let what = What::ALL.into_iter().find(|what| what.name == name);
+    let what = persistence::ALL.into_iter().find(|(what, _)| *what == name);
     if let (Some(what), "logged" | "unlogged") = (what, persistence) {
         return Ok(repair::set_persistence(what, persistence == "unlogged")?);
     }

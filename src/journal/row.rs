@@ -3,7 +3,6 @@
 use super::statement::{Act, place};
 use super::table::{self, Journal};
 use crate::domain::class::Class;
-use crate::domain::decision::Fingerprint;
 use crate::domain::lease::Lease;
 use crate::error::{Error, RequestName, WAIT_BY_SETTING};
 use crate::model::StandingSession;
@@ -34,13 +33,14 @@ pub struct InJournal<'a> {
 /// it is at work.
 #[derive(Clone)]
 pub struct Row {
-    outcome: Option<Outcome>,
-    lease: Option<Lease>,
+    /// The outcome, expired or not.
+    pub outcome: Option<Outcome>,
+    /// The lease, run out or not.
+    pub lease: Option<StoredLease>,
     /// Who has the lease.
     pub holder: Option<Holder>,
-    checkpoint: Option<Checkpoint>,
-    fingerprint: Option<Fingerprint>,
-    expires_at: i64,
+    /// The checkpoint.
+    pub checkpoint: Option<Checkpoint>,
     /// Whether the transaction's snapshot sees it.
     pub visible: bool,
 }
@@ -72,11 +72,9 @@ impl<'a> InJournal<'a> {
 
     /// The row as it is now.
     pub fn row_anew(&self) -> Result<Option<Row>, Error> {
-        let mut row = self.read(Act::Look, Sight::Newest)?;
-        if let Some(row) = row.as_mut().filter(|_| pg::keeps_snapshot()) {
-            let seen = self.read(Act::Look, Sight::OfTransaction)?;
-            row.visible = seen.is_some_and(|seen| seen.version() == row.version());
-        }
+        let seen = pg::keeps_snapshot().then(|| self.execute(Act::Look, &[], Sight::OfTransaction, version).1);
+        let sees = |row: &FoundRow| seen.as_ref().is_none_or(|seen| *seen == Some(version(row)));
+        let row = self.execute(Act::Look, &[], Sight::Newest, |row| self.read_row(row, sees(row))).1.transpose()?;
         self.known.set(Some(row.clone()));
         Ok(row)
     }
@@ -214,10 +212,10 @@ impl<'a> InJournal<'a> {
     }
 
     fn read(&self, act: Act, sight: Sight) -> Result<Option<Row>, Error> {
-        self.execute(act, &[], sight, |row| self.read_row(row)).1.transpose()
+        self.execute(act, &[], sight, |row| self.read_row(row, true)).1.transpose()
     }
 
-    fn read_row(&self, row: &FoundRow) -> Result<Row, Error> {
+    fn read_row(&self, row: &FoundRow, visible: bool) -> Result<Row, Error> {
         let broken = |what| Error::Corrupted { message: format!("a row of journal {} {what}", self.journal.name) };
         let expires_at = row.get(place::EXPIRES_AT).ok_or_else(|| broken("does not say when it expires"))?;
         let (fingerprint, token) = (row.uuid(place::FINGERPRINT), row.get(place::TOKEN));
@@ -230,17 +228,16 @@ impl<'a> InJournal<'a> {
                 recorded_at: row.get(place::RECORDED_AT).unwrap_or(expires_at),
                 expires_at: Some(expires_at),
                 writer: self.journal.is_local.then(|| row.writer(place::WRITER)).flatten().unwrap_or(Writer::THIS),
-                visible: true,
+                visible,
             };
-            let (lease, holder, checkpoint, outcome) = (None, None, None, Some(outcome));
-            return Ok(Row { outcome, lease, holder, checkpoint, fingerprint, expires_at, visible: true });
+            return Ok(Row { outcome: Some(outcome), lease: None, holder: None, checkpoint: None, visible });
         }
         let until = row.get(place::LEASED_UNTIL);
-        let lease = until.map(|until| Lease {
-            token: token.unwrap_or(0),
-            attempt: row.get(place::ATTEMPT).unwrap_or(1),
-            begun_at: row.get(place::BEGUN_AT).unwrap_or(until),
-            until,
+        let lease = until.map(|until| {
+            let (attempt, begun_at) = (row.get(place::ATTEMPT), row.get(place::BEGUN_AT));
+            let (attempt, begun_at) = (attempt.unwrap_or(1), begun_at.unwrap_or(until));
+            let lease = Lease { token: token.unwrap_or(0), attempt, begun_at, until };
+            StoredLease { lease, request: self.key.to_string(), last: None, fingerprint, visible }
         });
         let holder = until.map(|until| Holder {
             role: row.get(place::HOLDER).unwrap_or_default(),
@@ -253,9 +250,9 @@ impl<'a> InJournal<'a> {
             fingerprint,
             written_at: row.get(place::WRITTEN_AT).unwrap_or(expires_at),
             last: None,
-            visible: true,
+            visible,
         });
-        Ok(Row { outcome: None, lease, holder, checkpoint, fingerprint, expires_at, visible: true })
+        Ok(Row { outcome: None, lease, holder, checkpoint, visible })
     }
 
     fn must_change(&self, act: Act, values: &[DatumWithOid<'_>]) -> Result<(), Error> {
@@ -309,32 +306,19 @@ impl<'a> InJournal<'a> {
 }
 
 impl Row {
-    /// The outcome, expired or not.
-    pub fn outcome(&self) -> Option<Outcome> {
-        Some(Outcome { visible: self.visible, ..self.outcome.clone()? })
-    }
-
-    /// The lease of the request `key`, run out or not.
-    pub fn lease(&self, key: &str) -> Option<StoredLease> {
-        Some(StoredLease::of_key(self.lease?, key, self.fingerprint, self.visible))
-    }
-
-    /// The checkpoint.
-    pub fn checkpoint(&self) -> Option<Checkpoint> {
-        Some(Checkpoint { visible: self.visible, ..self.checkpoint.clone()? })
-    }
-
     /// Whether there is a response or a state to take away.
     pub fn tells(&self) -> bool {
         let response = self.outcome.as_ref().and_then(|outcome| outcome.response);
         response.or(self.checkpoint.as_ref().and_then(|checkpoint| checkpoint.state)).is_some()
     }
+}
 
-    /// What differs between two versions of the row.
-    fn version(&self) -> impl PartialEq + use<> {
-        let outcome = self.outcome.as_ref().map(|outcome| (outcome.class, outcome.token, outcome.recorded_at));
-        (outcome, self.lease, self.checkpoint.as_ref().map(|checkpoint| checkpoint.written_at), self.expires_at)
-    }
+/// What differs between two versions of a row.
+fn version(row: &FoundRow) -> impl PartialEq + use<> {
+    use place::{ATTEMPT, BEGUN_AT, EXPIRES_AT, LEASED_UNTIL, RECORDED_AT, STATUS, TOKEN, WRITTEN_AT};
+    let numbers =
+        [TOKEN, RECORDED_AT, EXPIRES_AT, BEGUN_AT, LEASED_UNTIL, WRITTEN_AT].map(|place| row.get::<i64>(place));
+    (numbers, row.get::<i32>(ATTEMPT), row.get::<String>(STATUS))
 }
 
 /// How much longer a row of a session with this ttl may count than it has to. Then a record need not change the moment, nor

@@ -3,7 +3,6 @@
 use crate::domain::identity::Digest;
 use crate::domain::sequence::{self, Acked, Kept, Order, Place, Placed, Range};
 use crate::error::Error;
-use crate::journal::row::Row;
 use crate::requests::keyed::Keyed;
 use crate::requests::numbered::Numbered;
 use crate::requests::request::Request;
@@ -52,7 +51,7 @@ fn find_keyed(request: &Keyed<'_>, digest: Digest, asked_at: i64, seeker: Seeker
     if let Some(kept) = &request.journal {
         // Nobody else changes the row while this transaction has it locked.
         let row = if seeker == Seeker::LockHolder { kept.row()? } else { kept.row_anew()? };
-        return Ok(row.as_ref().and_then(Row::outcome));
+        return Ok(row.and_then(|row| row.outcome));
     }
     let snapshot = match seeker {
         // An inbox renews expired rows in their place, see `store/inbox.rs`. All other outcome rows never change.

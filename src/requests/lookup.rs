@@ -67,7 +67,7 @@ fn look(request: &Request<'_>, confirmed_by: Deadline) -> Result<Ticket, Error> 
     if let (Some(kept), false) = (request.in_journal(), held) {
         // Here it takes a write to find out. What is read next is read after it. A lease tells without.
         let row = kept.row()?;
-        let lease = row.as_ref().and_then(|row| row.lease(request.key()));
+        let lease = row.as_ref().and_then(|row| row.lease.as_ref());
         let leased = lease.is_some_and(|lease| lease.lease.runs_at(asked_at));
         // A transaction that keeps its snapshot cannot lock a row that is newer. Somebody was at work on it, or still is.
         let is_newer = row.is_some_and(|row| !row.visible);

@@ -12,7 +12,7 @@ use crate::pg::{self, Deadline};
 use crate::requests::keyed::{Keyed, check_sort};
 use crate::sessions::resolve;
 use crate::store::inbox::{self, Key};
-use crate::store::looks::{self, FoundKeys};
+use crate::store::looks;
 use std::rc::Rc;
 
 /// Finds the keys that are seen for the first time, and notes them. Returns their places in the list; of a key that
@@ -78,7 +78,7 @@ struct Fresh {
     place: usize,
 }
 
-/// The requests that are not kept yet, each once, in the order of the digests; and [`looks::FoundKeys::contended`].
+/// The requests that are not kept yet, each once, in the order of the digests; and whether any is contended, see [`looks::find`].
 fn unseen(session: &StandingSession, requests: &[Keyed<'_>], now_us: i64) -> Result<(Vec<Fresh>, bool), Error> {
     for request in requests {
         request.check_time(now_us)?;
@@ -90,14 +90,14 @@ fn unseen(session: &StandingSession, requests: &[Keyed<'_>], now_us: i64) -> Res
     once_each.dedup_by_key(|request| request.digest);
     let asked: Vec<(&str, Digest)> =
         once_each.iter().map(|Fresh { digest, place }| (&*requests[*place].key, *digest)).collect();
-    let FoundKeys { outcomes, contended } = looks::find(session, &asked, now_us)?;
+    let (outcomes, contended) = looks::find(session, &asked, now_us)?;
 
     let mut fresh = Vec::with_capacity(once_each.len());
     let mut seen = Vec::new();
     for (request, found) in once_each.into_iter().zip(outcomes) {
         match found {
-            Some(found) if !found.visible => return Err(Error::Unserializable(requests[request.place].name())),
-            Some(found) => seen.push(found.writer),
+            Some((false, _)) => return Err(Error::Unserializable(requests[request.place].name())),
+            Some((true, writer)) => seen.push(writer),
             None => {
                 let asked = &requests[request.place];
                 // By the same rule as in the decision table.

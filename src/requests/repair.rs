@@ -139,7 +139,7 @@ fn redact_numbered(request: &Request<'_>, numbered: &Numbered<'_>, lock: &Digest
     if let Some((reply, outcome)) = reply.as_ref().and_then(|reply| Some((reply, reply.outcome.as_ref()?)))
         && outcome.response.is_some()
     {
-        reply::redact(stream, reply, outcome)?;
+        reply::redact(stream, reply);
         redacted = Some(outcome.class);
     }
     note_found("redact", &named, reason, redacted_in_words(redacted, checkpoint).as_deref())
@@ -319,7 +319,7 @@ pub fn set_persistence(what: What, unlogged: bool) -> Result<bool, Error> {
     let changed = persistence::choose(what, unlogged)?;
     if changed {
         let (now, former) = if unlogged { ("unlogged", "logged") } else { ("logged", "unlogged") };
-        let found = format!("{} were {former}, and are {now} now", what.name);
+        let found = format!("{} were {former}, and are {now} now", what.0);
         audit::note("set_persistence", "", "", None, &found);
     }
     Ok(changed)

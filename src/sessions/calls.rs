@@ -59,7 +59,7 @@ fn drop_responses(session: &ClientSession, stream: Stream<'_>, upto: i64) -> Res
         }
         let lock = names::of_lane(session, stream, reply.kept.slot);
         if open::at_work_under(&lock, i64::MAX).is_none() && Tag::request(&lock).try_acquire() {
-            reply::drop_response(stream, &reply)?;
+            reply::drop_response(stream, &reply);
         }
     }
     Ok(())

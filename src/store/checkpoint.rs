@@ -2,14 +2,12 @@
 //! look-up reads it without that lock. The sweep deletes checkpoints that do not count any more.
 
 use crate::domain::decision::{Fingerprint, KeptFacts};
-use crate::domain::identity::SessionId;
 use crate::error::{Error, RequestName};
 use crate::pg::{self, Jsonb};
 use crate::store::blank;
 use crate::store::catalog::Table;
 use crate::store::probe::Probe;
 use crate::store::rel::{Access, Rel, Snapshot};
-use crate::store::seldom;
 use crate::store::tuple::{Tid, Tuple, columns};
 use crate::store::write;
 use pgrx::pg_sys;
@@ -43,7 +41,7 @@ impl Checkpoint {
 
 /// Finds the request's checkpoint, which may not count any more.
 pub fn find(probe: &Probe<'_>, snapshot: Snapshot) -> Result<Option<Checkpoint>, Error> {
-    let Some(table) = seldom::open(Table::Checkpoint) else { return Ok(None) };
+    let Some(table) = Rel::open_unless_blank(Table::Checkpoint) else { return Ok(None) };
     let found = find_in(&table, probe, snapshot)?;
     Ok(found.map(|(found, _)| found))
 }
@@ -77,11 +75,6 @@ fn read(row: &Columns<'_>, probe: &Probe<'_>) -> Result<Checkpoint, Error> {
         last: row.get(LAST),
         visible: row.visible(),
     })
-}
-
-/// Whether the transaction's snapshot does not see a checkpoint of the session.
-pub fn any_unseen(session: &SessionId) -> bool {
-    Rel::open(Table::Checkpoint, Access::Read).any_unseen::<COLUMNS>(SESSION, session)
 }
 
 /// Writes the request's checkpoint, over an earlier one if there is one. The caller has the request's lock.

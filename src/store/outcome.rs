@@ -12,7 +12,6 @@
 
 use crate::domain::class::Class;
 use crate::domain::decision::{Fingerprint, KeptFacts};
-use crate::domain::identity::SessionId;
 use crate::domain::time_key;
 use crate::error::{Error, RequestName};
 use crate::lock::Tag;
@@ -86,11 +85,6 @@ pub fn find_of_others(probe: &Probe<'_>, now_us: i64) -> bool {
         let table = Rel::open(table, Access::Read);
         !table.is_empty() && table.find_digest(&probe.digest, Snapshot::Itself, lives).is_some()
     })
-}
-
-/// Whether the transaction's snapshot does not see an outcome of the session.
-pub fn any_unseen(session: &SessionId) -> bool {
-    segment::all().any(|table| Rel::open(table, Access::Read).any_unseen::<COLUMNS>(SESSION, session))
 }
 
 fn find_in<'rel>(
@@ -178,8 +172,7 @@ pub fn redact(probe: &Probe<'_>) -> Result<Option<Class>, Error> {
             let recorded_by = |row: &Columns<'_>| row.get(RECORDED_BY);
             let recorded_by = table.find_digest(&probe.digest, Snapshot::Itself, recorded_by).unwrap_or_default();
             write::delete(&table, at);
-            let lives_longer = |(kept, _): &(Outcome, String)| outcome.expires_at > kept.expires_at;
-            if kept.as_ref().is_none_or(lives_longer) {
+            if kept.as_ref().is_none_or(|(kept, _)| outcome.expires_at > kept.expires_at) {
                 kept = Some((outcome, recorded_by));
             }
         }

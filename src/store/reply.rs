@@ -50,7 +50,8 @@ fn find_in_slot<'rel>(
         return Ok(None);
     }
     let keys = &mut keys(stream, slot);
-    let read = |row: &Columns<'rel>| Some(read(table, row, stream, of).map(|reply| (reply, row.at())));
+    let read =
+        |row: &Columns<'rel>| Some(read(table, row, of).ok_or_else(|| broken(stream)).map(|reply| (reply, row.at())));
     table.find(Some(Index::Reply), keys, snapshot, read).transpose()
 }
 
@@ -66,36 +67,33 @@ pub fn in_stream(stream: Stream<'_>, of: Option<Range>, snapshot: Snapshot) -> R
         return Ok(replies);
     }
     let mut below = i32::MAX;
-    let mut failed = None;
+    let mut is_broken = false;
     loop {
         let keys =
             &mut [uuid_equals(SESSION, stream.session), text_equals(STREAM, stream.name), int4_below(SLOT, below)];
-        let is_end =
-            table.visit_back(Index::Reply, keys, snapshot, |row: &Columns<'_>| match read(&table, row, stream, of) {
-                Ok(reply) => {
-                    below = reply.kept.slot;
-                    replies.push(reply);
-                }
-                Err(error) => failed = Some(error),
-            });
-        match failed {
-            Some(error) => return Err(error),
-            None if is_end => return Ok(replies),
-            None => {}
+        let is_end = table.visit_back(Index::Reply, keys, snapshot, |row: &Columns<'_>| match read(&table, row, of) {
+            Some(reply) => {
+                below = reply.kept.slot;
+                replies.push(reply);
+            }
+            None => is_broken = true,
+        });
+        if is_broken || is_end {
+            return if is_broken { Err(broken(stream)) } else { Ok(replies) };
         }
     }
 }
 
-fn read(table: &Rel, row: &Columns<'_>, stream: Stream<'_>, of: Option<Range>) -> Result<Reply, Error> {
-    let broken = || {
-        let message = format!("a reply of session \"{}\" lacks a value", Uuid::from_bytes(*stream.session));
-        Error::Corrupted { message }
-    };
-    let number = |column| row.get(column).ok_or_else(broken);
-    let range = Range { first: number(FIRST)?, last: number(LAST)? };
-    let class = match row.char(CLASS).ok_or_else(broken)? {
+fn broken(stream: Stream<'_>) -> Error {
+    let session = Uuid::from_bytes(*stream.session);
+    Error::Corrupted { message: format!("a reply of session \"{session}\" lacks a value") }
+}
+
+fn read(table: &Rel, row: &Columns<'_>, of: Option<Range>) -> Option<Reply> {
+    let range = Range { first: row.get(FIRST)?, last: row.get(LAST)? };
+    let class = match row.char(CLASS)? {
         DROPPED => None,
-        letter => Some(Class::of_letter(letter).ok_or_else(broken)?),
+        letter => Some(Class::of_letter(letter)?),
     };
     let visible = row.visible();
     let outcome = match class {
@@ -105,16 +103,16 @@ fn read(table: &Rel, row: &Columns<'_>, stream: Stream<'_>, of: Option<Range>) -
             response: row.jsonb(RESPONSE),
             fingerprint: row.uuid(FINGERPRINT),
             token: row.get(TOKEN),
-            recorded_at: number(RECORDED_AT)?,
+            recorded_at: row.get(RECORDED_AT)?,
             expires_at: None,
             writer: row.writer(),
             visible,
         }),
         _ => None,
     };
-    let slot = row.get(SLOT).ok_or_else(broken)?;
+    let slot = row.get(SLOT)?;
     let kept = Kept { range, slot, answers: class.is_some(), visible };
-    Ok(Reply { kept, outcome, hint: table.hint(row.at()) })
+    Some(Reply { kept, outcome, hint: table.hint(row.at()) })
 }
 
 /// Writes a reply over the one that its slot keeps, and that may still stand where it stood before. The caller has the
@@ -122,7 +120,18 @@ fn read(table: &Rel, row: &Columns<'_>, stream: Stream<'_>, of: Option<Range>) -
 pub fn save(stream: Stream<'_>, slot: i32, range: Range, outcome: &Outcome, before: Option<Hint>) -> Result<(), Error> {
     debug_assert!(outcome.expires_at.is_none(), "a slot decides how long a reply is kept, not the clock");
     debug_assert!(0 <= slot && 1 <= range.first && range.first <= range.last);
-    let columns = columns(stream, slot, range, outcome, &pg::current_role_name());
+    let mut columns = [None; COLUMNS];
+    columns[SESSION] = Some(pg::uuid(stream.session));
+    columns[FIRST] = Some(range.first.into());
+    columns[LAST] = Some(range.last.into());
+    columns[RECORDED_AT] = Some(outcome.recorded_at.into());
+    columns[SLOT] = Some(slot.into());
+    columns[CLASS] = Some((outcome.class.letter() as i8).into());
+    columns[STREAM] = Some(pg::text(stream.name));
+    columns[RECORDED_BY] = Some(pg::text(&pg::current_role_name()));
+    columns[RESPONSE] = outcome.response.map(Jsonb::datum);
+    columns[FINGERPRINT] = outcome.fingerprint.as_ref().map(pg::uuid);
+    columns[TOKEN] = outcome.token.map(Into::into);
     let table = Rel::open(Table::Reply, Access::Write);
     let is_it = |row: &Columns<'_>| {
         row.get(SLOT) == Some(slot) && row.uuid(SESSION) == Some(*stream.session) && row.text_is(STREAM, stream.name)
@@ -135,59 +144,33 @@ pub fn save(stream: Stream<'_>, slot: i32, range: Range, outcome: &Outcome, befo
     Ok(())
 }
 
-fn columns(
-    stream: Stream<'_>,
-    slot: i32,
-    range: Range,
-    outcome: &Outcome,
-    recorded_by: &str,
-) -> [Option<pg_sys::Datum>; COLUMNS] {
-    let mut columns = row(stream, slot, range, recorded_by);
-    columns[RECORDED_AT] = Some(outcome.recorded_at.into());
-    columns[CLASS] = Some((outcome.class.letter() as i8).into());
-    columns[FINGERPRINT] = outcome.fingerprint.as_ref().map(pg::uuid);
-    columns[TOKEN] = outcome.token.map(Into::into);
-    columns[RESPONSE] = outcome.response.map(Jsonb::datum);
-    columns
+/// Drops a reply's response and fingerprint. Its numbers stay known as done. The caller has the lane's lock.
+pub fn drop_response(stream: Stream<'_>, reply: &Reply) {
+    let recorded_by = pg::current_role_name();
+    change(stream, reply, |columns| {
+        for dropped in [RESPONSE, FINGERPRINT, TOKEN] {
+            columns[dropped] = None;
+        }
+        columns[RECORDED_AT] = Some(pg::now_us().into());
+        columns[RECORDED_BY] = Some(pg::text(&recorded_by));
+        columns[CLASS] = Some((DROPPED as i8).into());
+    });
 }
 
-/// Drops a reply's response and fingerprint. Its numbers stay known as done. The caller has the lane's lock. If another
-/// reply was written over this one before the caller had the lock, nothing is dropped.
-pub fn drop_response(stream: Stream<'_>, reply: &Reply) -> Result<(), Error> {
+/// Takes the response away from a reply, and keeps all else of it. The caller has the lane's lock.
+pub fn redact(stream: Stream<'_>, reply: &Reply) {
+    change(stream, reply, |columns| columns[RESPONSE] = None);
+}
+
+/// Changes columns of a reply that answers. If another reply was written over it before the caller had the lock, nothing is
+/// changed.
+fn change(stream: Stream<'_>, reply: &Reply, change: impl Fn(&mut [Option<pg_sys::Datum>; COLUMNS])) {
     let Kept { range, slot, .. } = reply.kept;
     let table = Rel::open(Table::Reply, Access::Write);
-    let now = find_in_slot(&table, stream, slot, None, Snapshot::Itself)?;
-    let Some((_, at)) = now.filter(|(now, _)| now.kept.range == range && now.kept.answers) else { return Ok(()) };
-    let mut columns = row(stream, slot, range, &pg::current_role_name());
-    columns[RECORDED_AT] = Some(pg::now_us().into());
-    columns[CLASS] = Some((DROPPED as i8).into());
-    write::update(&table, at, &columns);
-    Ok(())
-}
-
-/// Takes the response away from a reply, and keeps all else of it. The caller has the lane's lock, and found the reply
-/// with its outcome under that lock.
-pub fn redact(stream: Stream<'_>, reply: &Reply, outcome: &Outcome) -> Result<(), Error> {
-    let Kept { range, slot, .. } = reply.kept;
-    let table = Rel::open(Table::Reply, Access::Write);
-    let now = find_in_slot(&table, stream, slot, None, Snapshot::Itself)?;
-    let Some((_, at)) = now.filter(|(now, _)| now.kept.range == range && now.kept.answers) else { return Ok(()) };
-    let recorded_by: Option<String> =
-        table.find(Some(Index::Reply), &mut keys(stream, slot), Snapshot::Itself, |row: &Columns<'_>| {
-            row.get(RECORDED_BY)
-        });
-    let redacted = Outcome { response: None, ..*outcome };
-    write::update(&table, at, &columns(stream, slot, range, &redacted, &recorded_by.unwrap_or_default()));
-    Ok(())
-}
-
-fn row(stream: Stream<'_>, slot: i32, range: Range, recorded_by: &str) -> [Option<pg_sys::Datum>; COLUMNS] {
-    let mut columns = [None; COLUMNS];
-    columns[SESSION] = Some(pg::uuid(stream.session));
-    columns[FIRST] = Some(range.first.into());
-    columns[LAST] = Some(range.last.into());
-    columns[SLOT] = Some(slot.into());
-    columns[STREAM] = Some(pg::text(stream.name));
-    columns[RECORDED_BY] = Some(pg::text(recorded_by));
-    columns
+    table.find(Some(Index::Reply), &mut keys(stream, slot), Snapshot::Itself, |row: &Columns<'_>| {
+        let is_it = row.get(FIRST) == Some(range.first) && row.get(LAST) == Some(range.last);
+        let mut columns = row.columns();
+        change(&mut columns);
+        (is_it && row.char(CLASS) != Some(DROPPED)).then(|| write::update(&table, row.at(), &columns))
+    });
 }

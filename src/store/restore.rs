@@ -97,6 +97,11 @@ pub fn missing() -> Result<Option<String>, Error> {
     sql::first("SELECT m.missing FROM idempotence.missing m")
 }
 
+/// Refuses what needs all tables while a restore lacks any.
+pub fn check_complete() -> Result<(), Error> {
+    missing()?.map_or(Ok(()), |missing| Err(Error::TablesNotRestored { missing }))
+}
+
 /// The error for a session that nothing is known of, if a restore has left out the sessions. It is in question then whether
 /// there is such a session, and nobody must make it anew.
 pub fn sessions_left_out() -> Option<Error> {
@@ -127,9 +132,7 @@ pub fn refuse_new_session(session: &str) -> Result<(), Error> {
     if !is_in_question()? {
         return Ok(());
     }
-    if let Some(missing) = missing()? {
-        return Err(Error::TablesNotRestored { missing });
-    }
+    check_complete()?;
     let [now, abandoned] = moments();
     for table in TABLES {
         let query =

@@ -83,7 +83,8 @@ fn by_owner<T>(statement: &str, work: impl FnOnce(&mut SpiClient<'_>) -> Result<
         .map_err(|error| Error::Corrupted { message: format!("could not execute {statement}: {error}") })
 }
 
-fn owner() -> pg_sys::Oid {
+/// The role that owns our tables.
+pub fn owner() -> pg_sys::Oid {
     // The table is closed again at once, since TRUNCATE refuses a table that is open.
     Rel::open(Table::Segment, Access::Read).owner()
 }

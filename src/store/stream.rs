@@ -5,7 +5,7 @@ use crate::domain::identity::SessionId;
 use crate::model::Stream;
 use crate::pg;
 use crate::store::catalog::{Index, Table};
-use crate::store::rel::{Access, Rel, Snapshot};
+use crate::store::rel::{Access, Rel};
 use crate::store::tuple::{Tid, Tuple, columns, text_equals, uuid_equals};
 use crate::store::write;
 
@@ -45,13 +45,8 @@ fn find_in<'rel>(table: &'rel Rel, stream: Stream<'_>) -> Option<(Marks, Tid<'re
 /// The number of named streams of a session that have a row.
 pub fn count(session: &SessionId) -> usize {
     let table = Rel::open(Table::Stream, Access::Read);
-    let mut count = 0;
     let keys = &mut [uuid_equals(SESSION, session)];
-    table.find(Some(Index::Stream), keys, Snapshot::LatestMvcc, |row: &Columns<'_>| -> Option<()> {
-        count += usize::from(!row.text_is(STREAM, ""));
-        None
-    });
-    count
+    table.count(Some(Index::Stream), keys, i64::MAX, |row: &Columns<'_>| !row.text_is(STREAM, "")) as usize
 }
 
 /// Saves the marks. The caller has the lock on them, and has made `marks` from what [`find`] gave under that lock.

@@ -1,5 +1,5 @@
 //! Which of the two ways to write a row serves a table, see `write.rs`. In the direct way the indexes of a written row are
-//! maintained in `insert.rs`, `update.rs` and `batch.rs`.
+//! maintained in `direct.rs` and `batch.rs`.
 //!
 //! A backend looks up the way of a table once, and again after each message about the table. Whoever adds an index or a
 //! trigger takes a lock that conflicts with ours, or waits for our transactions before relying on what was added. That
