@@ -75,15 +75,15 @@ pub struct Board {
     /// The report of the present or last visit. The launcher runs one visit at a time.
     pub report: Report,
     /// Databases, and when each was swept last; (0, 0) is a free place.
-    pub visited: [(u32, i64); DATABASES_MAX],
+    visited: [(u32, i64); DATABASES_MAX],
     /// The databases whose last visit failed.
-    pub failures: [Unswept; FAILURES_MAX],
+    failures: [Unswept; FAILURES_MAX],
     /// Databases in which a backend has just found the extension; 0 is a free place.
     announced: [u32; ANNOUNCED_MAX],
     /// How often the launcher was started, and the last moments at which it was started anew.
-    pub starts: (u64, Moments<64>),
+    starts: (u64, Moments<64>),
     /// When a wait for a lock of ours ended in a deadlock, by the database.
-    pub deadlocks: Moments<1024>,
+    deadlocks: Moments<1024>,
     /// When the clock has jumped last, and by how much; (0, 0): it has not.
     jump: (i64, i64),
 }
@@ -92,7 +92,7 @@ static BOARD: Shared<Board> = Shared::new();
 
 /// Reserves the board. Called while the postmaster preloads the library.
 pub fn init() {
-    BOARD.want(c"idempotence worker");
+    BOARD.want(c"idempotence worker", || {});
 }
 
 /// The board, for the launcher and visits.
@@ -127,6 +127,23 @@ pub fn visits() -> BTreeMap<u32, Visited> {
     // That were the free places.
     all.remove(&0);
     all
+}
+
+/// Notes that a database was swept now, or could not be, and the error.
+pub fn note_visit(database: u32, swept: bool, failed: Option<Text>) {
+    let now_us = pg::now_us();
+    let mut board = open();
+    // The database's own entry, or else a free one, or else the oldest.
+    if let Some(place) = board.failures.iter_mut().min_by_key(|place| (place.database != database, place.at)) {
+        match failed {
+            Some(said) => *place = Unswept { database, at: now_us, said },
+            None if place.database == database => *place = Unswept { database: 0, at: 0, said: Text::EMPTY },
+            None => {}
+        }
+    }
+    if swept && let Some(place) = board.visited.iter_mut().min_by_key(|(of, at)| (*of != database, *at)) {
+        *place = (database, now_us);
+    }
 }
 
 /// Tells the launcher that the extension is in this database. The launcher may still believe that it is not.

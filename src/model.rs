@@ -122,14 +122,6 @@ impl Session {
             Session::Client(session) => &session.name,
         }
     }
-
-    /// The id of a client session.
-    pub fn client_id(&self) -> Option<&SessionId> {
-        match self {
-            Session::Standing(_) => None,
-            Session::Client(session) => Some(&session.id),
-        }
-    }
 }
 
 /// A stream of a client session.

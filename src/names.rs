@@ -65,8 +65,8 @@ pub fn marks_lock(stream: Stream<'_>) -> Tag {
     lock(LockClass::Marks, &[stream.session, stream.name.as_bytes()])
 }
 
-/// The lock on a registration by a role, by the client's name or by the registration's id; or that on saving a session
-/// which a later registration could find so.
+/// The lock on a registration by a role, or on saving a session that a later registration could find: by the client's name or
+/// by the registration's id.
 pub fn registered_lock(class: LockClass, owner: pg_sys::Oid, by: KnownBy<'_>) -> Tag {
     let owner = owner.to_u32().to_le_bytes();
     match by {

@@ -6,7 +6,7 @@
 //! requests begun there leave the list, and requests recorded or released there are open again.
 
 use crate::domain::identity::{Digest, SessionId};
-use crate::error::{Error, RequestName};
+use crate::error::{Error, Missing, RequestName};
 use crate::model::{ClientSession, Session, StandingSession};
 use crate::monitor::in_flight;
 use crate::pg::{self, Own};
@@ -35,7 +35,7 @@ pub fn session_of(session: &str, stream: &str, request: &str) -> Option<Rc<Stand
 
 /// Whether the request is open in this transaction.
 pub fn holds(key: RequestKey<'_>) -> bool {
-    OPEN.with(|list| list.find(key).is_ok())
+    find(key).is_ok()
 }
 
 /// The open request of this transaction under the lock, if its number is `upto` or less.
@@ -94,10 +94,9 @@ pub fn with_room<T>(name: impl FnOnce() -> RequestName, take: impl FnOnce() -> T
     })
 }
 
-/// The request, if it is open. If not, the error says that `function` needs it to be.
-pub fn find(key: RequestKey<'_>, function: &'static str) -> Result<OpenRequest, Error> {
-    let found = OPEN.with(|list| list.find(key));
-    found.map_err(|missing| Error::NotBegun { name: key.name(), missing, function })
+/// The request, if it is open; otherwise why it cannot be recorded, checkpointed or released.
+pub fn find(key: RequestKey<'_>) -> Result<OpenRequest, Missing> {
+    OPEN.with(|list| list.find(key))
 }
 
 /// Notes what becomes of the request that [`find`] found: that it is saved by a checkpoint or a lease, recorded or released.

@@ -87,7 +87,7 @@ fn supersede_leases(session: &Rc<StandingSession>, prefix: &str, deadline: Deadl
             let hint = "Export again when its holder has recorded or released it, or when the lease has run out.";
             return Err(Error::Leased { name: request.name(), until: pg::describe_moment(kept.lease.until), hint });
         } else {
-            let superseded = supersede(kept.lease, now_us, None, || request.name())?;
+            let superseded = supersede(&request, kept.lease, now_us, None)?;
             // Nobody takes it over by this.
             let (attempt, holder) = (kept.lease.attempt, waiting::holder_of_lease(&request, &digest));
             let new = kept.with(Lease { attempt, ..superseded }, request.stream(), &digest);

@@ -1,14 +1,14 @@
 //! Finds what is kept of a request: its outcome and, for a numbered request, its place in its stream.
 
 use crate::domain::identity::Digest;
-use crate::domain::sequence::{self, Acked, Kept, Order, Place, Placed};
+use crate::domain::sequence::{self, Acked, Kept, Order, Place, Placed, Range};
 use crate::error::Error;
 use crate::requests::keyed::Keyed;
 use crate::requests::numbered::Numbered;
 use crate::requests::request::Request;
 use crate::store::outcome::{self, Outcome};
 use crate::store::rel::Snapshot;
-use crate::store::reply::{self, Reply, WithOutcome};
+use crate::store::reply::{self, Reply};
 use crate::store::stream;
 use crate::store::tuple::Hint;
 
@@ -78,8 +78,8 @@ fn find_numbered(request: &Numbered<'_>, seeker: Seeker) -> Result<KeptRequest, 
     let acked = Acked { stored: marks.acked, visible: marks.visible, with_request: request.acked };
     let kept: Vec<Kept> = replies.iter().map(|reply| reply.kept).collect();
     let asked = match replies.iter().find(|reply| reply.outcome.is_some()) {
-        Some(reply) => reply.kept.range,
-        None => request.range,
+        Some(reply) if request.by_any_number => reply.kept.range,
+        _ => request.range,
     };
     let mut placed = sequence::place(session.order, session.window, acked, &kept, asked);
     let (outcome, former) = match placed.place {
@@ -94,16 +94,14 @@ fn find_numbered(request: &Numbered<'_>, seeker: Seeker) -> Result<KeptRequest, 
     Ok(KeptRequest { outcome, placed, former })
 }
 
-/// The replies that may be kept of a request: that of its slot, or those of its stream. That of the request itself has its
-/// outcome with it.
+/// The replies that may be kept of a request: that of its slot, or those of its stream. That of the request itself, and any
+/// that it overlaps, has its outcome with it.
 fn replies(request: &Numbered<'_>, snapshot: Snapshot) -> Result<Vec<Reply>, Error> {
-    let with_outcome =
-        if request.by_any_number { WithOutcome::OfNumber(request.range.first) } else { WithOutcome::Of(request.range) };
+    let Range { first, last } = request.range;
+    let of = Some(Range { first, last: if request.by_any_number { first } else { last } });
     match request.session.order {
-        Order::Any => {
-            Ok(reply::in_slot(request.stream(), request.slot(), with_outcome, snapshot)?.into_iter().collect())
-        }
-        Order::Strict => reply::in_stream(request.stream(), with_outcome, snapshot),
+        Order::Any => Ok(reply::in_slot(request.stream(), request.slot(), of, snapshot)?.into_iter().collect()),
+        Order::Strict => reply::in_stream(request.stream(), of, snapshot),
     }
 }
 

@@ -40,6 +40,7 @@ impl Numbering<'_> {
 }
 
 /// A request of a client session.
+#[derive(Clone)]
 pub struct Numbered<'a> {
     /// Its session.
     pub session: Rc<ClientSession>,
@@ -83,15 +84,7 @@ impl<'a> Numbered<'a> {
 
     /// The request of the same stream that has these numbers.
     pub fn with_range(&self, range: Range) -> Numbered<'a> {
-        let Numbered { stream, by_any_number, acked, .. } = *self;
-        Numbered {
-            session: Rc::clone(&self.session),
-            stream,
-            range,
-            key: range.first.to_string(),
-            by_any_number,
-            acked,
-        }
+        Numbered { range, key: range.first.to_string(), ..self.clone() }
     }
 
     /// Its name for messages.

@@ -99,7 +99,12 @@ fn unseen(session: &StandingSession, requests: &[Keyed<'_>], now_us: i64) -> Res
             Some((false, _)) => return Err(Error::Unserializable(requests[request.place].name())),
             Some((true, writer)) => seen.push(writer),
             None => {
-                check_age(&requests[request.place], now_us)?;
+                let asked = &requests[request.place];
+                // By the same rule as in the decision table.
+                if asked.key_expires_at_us().is_some_and(|expires_at| expires_at <= now_us) {
+                    let ttl = arguments::describe_us(session.ttl_us());
+                    return Err(Error::KeyTooOld { name: asked.name(), ttl });
+                }
                 fresh.push(request);
             }
         }
@@ -113,14 +118,4 @@ fn unseen(session: &StandingSession, requests: &[Keyed<'_>], now_us: i64) -> Res
         return Err(Error::AwaitsStandby { what: what.into(), pid: None, hint: WAIT_BY_SETTING });
     }
     Ok((fresh, contended))
-}
-
-/// Refuses a time key that is too old (ID010), by the same rule as the decision table.
-fn check_age(request: &Keyed<'_>, now_us: i64) -> Result<(), Error> {
-    match request.key_expires_at_us() {
-        Some(expires_at) if expires_at <= now_us => {
-            Err(Error::KeyTooOld { name: request.name(), ttl: arguments::describe_us(request.session.ttl_us()) })
-        }
-        _ => Ok(()),
-    }
 }

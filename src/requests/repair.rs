@@ -18,7 +18,7 @@ use crate::domain::limits::REASON_CHARS_MAX;
 use crate::error::{Error, RequestName, WAIT_BY_SETTING};
 use crate::guc;
 use crate::lock::Tag;
-use crate::model::StandingSession;
+use crate::model::{Session, StandingSession};
 use crate::names;
 use crate::open::{self, RequestKey};
 use crate::pg::{self, Deadline, Jsonb};
@@ -57,7 +57,7 @@ const AFTER_LEASE: &str =
 pub fn forget(session_name: &str, key: &str, reason: &str, numbering: Numbering<'_>) -> Result<bool, Error> {
     check_reason(reason)?;
     let session = session_to_forget(session_name)?;
-    resolve::check_to_forget(&session)?;
+    resolve::check_owned(&Session::Standing(Rc::clone(&session)), "forget its requests")?;
     numbering.refuse(&session)?;
     let request = Request::Keyed(Keyed::of(Rc::clone(&session), key, numbering.stream)?);
     let hint = "Record or release it; what is not recorded needs no forgetting.";
@@ -122,7 +122,7 @@ pub(super) fn redact_keyed(request: &Request<'_>, digest: Digest) -> Result<Opti
     // Whoever has a lease may need the state, and may write another one.
     check_not_leased(request, keeping::lease(request, &digest, Snapshot::Itself)?.as_ref())?;
     let (outcome, checkpoint) = keeping::redact(request, digest)?;
-    Ok(outcome.map(of_outcome).or(checkpoint.then(of_checkpoint)))
+    Ok(redacted_in_words(outcome, checkpoint))
 }
 
 /// Redacts a request of a client session. Any number of a range stands for the range, which the audit names by its first
@@ -134,22 +134,20 @@ fn redact_numbered(request: &Request<'_>, numbered: &Numbered<'_>, lock: &Digest
     let reply = find::answering(numbered)?;
     let range = reply.as_ref().map(|reply| reply.kept.range).or_else(|| kept.as_ref()?.range());
     let named = Request::Numbered(numbered.with_range(range.unwrap_or(numbered.range)));
-    let mut found = checkpoint::redact(&named.probe(named.digest()))?.then(of_checkpoint);
+    let checkpoint = checkpoint::redact(&named.probe(named.digest()))?;
+    let mut redacted = None;
     if let Some((reply, outcome)) = reply.as_ref().and_then(|reply| Some((reply, reply.outcome.as_ref()?)))
         && outcome.response.is_some()
     {
         reply::redact(stream, reply);
-        found = Some(of_outcome(outcome.class));
+        redacted = Some(outcome.class);
     }
-    note_found("redact", &named, reason, found.as_deref())
+    note_found("redact", &named, reason, redacted_in_words(redacted, checkpoint).as_deref())
 }
 
-fn of_checkpoint() -> String {
-    "state of checkpoint".into()
-}
-
-fn of_outcome(class: Class) -> String {
-    format!("response of {} outcome", class.status())
+fn redacted_in_words(outcome: Option<Class>, checkpoint: bool) -> Option<String> {
+    let outcome = outcome.map(|class| format!("response of {} outcome", class.status()));
+    outcome.or(checkpoint.then(|| "state of checkpoint".into()))
 }
 
 /// A lease that a repair has found, with whoever has or had it: the repair takes that name away.
@@ -180,7 +178,7 @@ pub fn force_release(asked: &Request<'_>, reason: &str, live: bool) -> Result<bo
 /// Takes away a lease that ran out, and supersedes one that has not. The caller has the request's lock.
 pub(super) fn end_lease(request: &Request<'_>, lock: &Digest, found: &StoredLease, now_us: i64) -> Result<(), Error> {
     if found.lease.runs_at(now_us) {
-        let superseded = start::supersede(found.lease, now_us, None, || request.name())?;
+        let superseded = start::supersede(request, found.lease, now_us, None)?;
         // Nobody takes it over by this, and it is unfinished since it was begun.
         let lease = Lease { attempt: found.lease.attempt, begun_at: found.lease.begun_at, ..superseded };
         let holder = waiting::holder_of_lease(request, lock);
@@ -210,17 +208,18 @@ pub fn force_record(
     check_reason(reason)?;
     request.check_not_inbox()?;
     let lock = lock_for_repair(request, "idem_force_record", OF_OTHERS)?;
-    let asked = Asked { request, lock, asked_at: pg::now_us(), fingerprint: None, aim: Aim::Settle };
+    let (asked_at, deadline) = (pg::now_us(), Deadline::after(guc::wait_us()));
+    let asked = Asked { request, lock, asked_at, fingerprint: None, aim: Aim::Settle, deadline };
     let name = || request.name();
     let in_doubt = || Error::WaitRanOut { what: name().to_string(), hint: WAIT_BY_SETTING };
     let mut found = asked.find_and_decide(Seeker::LockHolder, false)?.ok_or_else(in_doubt)?;
-    let given_up = found.decision == Decision::Replay
-        && found.outcome.as_ref().map(witness::was_given_up).transpose()?.unwrap_or(false);
+    let given_up =
+        found.decision == Decision::Replay && found.kept.outcome.as_ref().map_or(Ok(false), witness::was_given_up)?;
     if given_up {
         keeping::forget(request, lock)?;
         found = asked.find_and_decide(Seeker::LockHolder, false)?.ok_or_else(in_doubt)?;
     }
-    let what = match (found.decision, &found.outcome, &found.lease) {
+    let what = match (found.decision, &found.kept.outcome, &found.lease) {
         (Decision::Replay, Some(outcome), _) => {
             let recorded_at = pg::describe_moment(outcome.recorded_at);
             return Err(Error::AlreadyDone { name: name(), class: outcome.class, recorded_at });
@@ -234,7 +233,7 @@ pub fn force_record(
             return Err(Error::NothingUnfinished { name: name() });
         }
     };
-    start::start(&asked, found, Deadline::after(guc::wait_us()))?.ok_or_else(in_doubt)?;
+    start::start(&asked, found)?.ok_or_else(in_doubt)?;
     let outcome = finish::record(request, class, response, None, None)?;
     note("force_record", request, reason, &what);
     Ok(outcome)

@@ -57,7 +57,7 @@ impl<'a> Request<'a> {
             }
             Rules::OfLease => resolve::session(session, || resolve::even_dropped(session))?,
             Rules::OfRepair => resolve::any_session(session)?,
-            Rules::OfRedaction => resolve::to_redact(session)?,
+            Rules::OfRedaction => resolve::owned_or_any(session, resolve::REDACT)?,
             Rules::OfLook => resolve::to_look_at(session)?.0,
         };
         match found {
@@ -213,18 +213,16 @@ impl<'a> Request<'a> {
 
 /// The fingerprint of a payload. Refuses a payload that is too large, and a missing one if the session requires it.
 pub fn fingerprint(request: &Request<'_>, payload: Option<Jsonb>) -> Result<Option<[u8; 16]>, Error> {
-    match payload {
-        None => match request {
-            Request::Keyed(request) if request.session.require_payload => Err(Error::NullArgument {
-                what: "argument \"payload\"".into(),
-                because: format!("Session \"{}\" requires one with each request.", request.session.name),
-            }),
-            _ => Ok(None),
-        },
-        Some(payload) => {
+    match (payload, request) {
+        (Some(payload), _) => {
             let hint = "Send what tells requests apart, not all of it, or raise idempotence.max_payload.";
             arguments::check_jsonb("payload", || request.name(), payload, guc::max_payload_bytes(), hint)?;
             Ok(Some(payload.fingerprint()))
         }
+        (None, Request::Keyed(request)) if request.session.require_payload => Err(Error::NullArgument {
+            what: "argument \"payload\"".into(),
+            because: format!("Session \"{}\" requires one with each request.", request.session.name),
+        }),
+        (None, _) => Ok(None),
     }
 }

@@ -14,7 +14,7 @@ use crate::pg::{self, Deadline};
 use crate::sessions::{giving_up, liveness, resolve, save};
 use crate::store::lease;
 use crate::store::rel::Snapshot;
-use crate::store::reply::{self, WithOutcome};
+use crate::store::reply;
 use crate::store::stream::{self, Marks};
 use std::rc::Rc;
 
@@ -53,7 +53,7 @@ pub fn ack(name: &str, upto: i64, stream_name: &str) -> Result<(), Error> {
 /// Drops the responses of all numbers up to `upto`. Leaves out slots in which a request is at work: its reply soon
 /// takes the place.
 fn drop_responses(session: &ClientSession, stream: Stream<'_>, upto: i64) -> Result<(), Error> {
-    for reply in reply::in_stream(stream, WithOutcome::None, Snapshot::LatestMvcc)? {
+    for reply in reply::in_stream(stream, None, Snapshot::LatestMvcc)? {
         if reply.kept.range.last > upto || !reply.kept.answers {
             continue;
         }
@@ -136,7 +136,7 @@ pub fn position(name: &str, stream_name: &str) -> Result<Position, Error> {
 pub fn position_of(session: &ClientSession, stream_name: &str) -> Result<Position, Error> {
     arguments::check_stream(&session.name, stream_name)?;
     let stream = Stream { session: &session.id, name: stream_name };
-    let replies = reply::in_stream(stream, WithOutcome::None, Snapshot::LatestMvcc)?;
+    let replies = reply::in_stream(stream, None, Snapshot::LatestMvcc)?;
     let marks = stream::find(stream);
     let last_number = replies.iter().map(|reply| reply.kept.range.last).max().unwrap_or(0);
     let next_number = match session.order {

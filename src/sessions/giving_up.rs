@@ -15,7 +15,7 @@ use crate::open;
 use crate::pg::{self, Deadline};
 use crate::store::lease;
 use crate::store::rel::Snapshot;
-use crate::store::reply::{self, WithOutcome};
+use crate::store::reply;
 use crate::wake::Sleeper;
 
 /// Takes the lanes of the numbers that are given up when the mark moves from `stored` to `upto`. Tells whether there
@@ -74,14 +74,14 @@ fn lanes(session: &ClientSession, stream: Stream<'_>, stored: i64, upto: i64) ->
     match session.order {
         Order::Any => {
             for (slot, number) in sequence::newest_of_slots(stored, upto, session.window) {
-                let kept = reply::in_slot(stream, slot, WithOutcome::None, Snapshot::LatestMvcc)?;
+                let kept = reply::in_slot(stream, slot, None, Snapshot::LatestMvcc)?;
                 if kept.is_none_or(|reply| reply.kept.range.first < number) {
                     lanes.push((slot, number));
                 }
             }
         }
         Order::Strict => {
-            let replies = reply::in_stream(stream, WithOutcome::None, Snapshot::LatestMvcc)?;
+            let replies = reply::in_stream(stream, None, Snapshot::LatestMvcc)?;
             let accepted = replies.iter().map(|reply| reply.kept.range.last).max().unwrap_or(0).max(stored);
             if upto > accepted {
                 lanes.push((0, accepted + 1));

@@ -83,7 +83,11 @@ pub fn attend(session: &Rc<ClientSession>) -> Result<bool, Error> {
     let lock = names::client_session_lock(&session.id);
     let used_by_us = lock.is_held_by_us();
     // Whoever shares the lock uses the session, so nobody shares it before knowing that the clock has not run out.
-    if !used_by_us && !cannot_have_run_out(session) && check(session)? == Life::Undecided {
+    let surely_alive = || {
+        // As this backend remembers the last sign of life; there may be a later one.
+        live::remembered(&session.id).is_some_and(|seen| runs_out_at(seen, session.timeout_us) > pg::now_us())
+    };
+    if !used_by_us && !surely_alive() && check(session)? == Life::Undecided {
         return Ok(false);
     }
     if !lock.is_shared_by_us() && !lock.try_share() {
@@ -96,11 +100,6 @@ pub fn attend(session: &Rc<ClientSession>) -> Result<bool, Error> {
     };
     open::use_session(session, seen);
     Ok(true)
-}
-
-/// Whether the session's clock has not run out, as this backend remembers the last sign of life; there may be a later one.
-fn cannot_have_run_out(session: &ClientSession) -> bool {
-    live::remembered(&session.id).is_some_and(|seen| runs_out_at(seen, session.timeout_us) > pg::now_us())
 }
 
 /// The last sign of life of a session whose lock this transaction has just shared. Refuses a session that has ended: since

@@ -14,7 +14,7 @@ use crate::pg::Deadline;
 use crate::sessions::giving_up;
 use crate::store::cache;
 use crate::store::rel::Snapshot;
-use crate::store::reply::{self, WithOutcome};
+use crate::store::reply;
 use crate::store::session::client;
 use crate::store::stream::{self, Marks};
 
@@ -64,7 +64,7 @@ fn check_new(session: &ClientSession, stream: Stream<'_>, marks: &Marks) -> Resu
         return Ok(());
     }
     let (count, limit) = (stream::count(stream.session), guc::max_streams());
-    if count < limit || !reply::in_stream(stream, WithOutcome::None, Snapshot::LatestMvcc)?.is_empty() {
+    if count < limit || !reply::in_stream(stream, None, Snapshot::LatestMvcc)?.is_empty() {
         return Ok(());
     }
     Err(Error::LimitExceeded {

@@ -31,36 +31,10 @@ pub struct Reply {
     pub hint: Hint,
 }
 
-/// Which reply is read with its outcome. Of all others only slot and numbers are read.
-#[derive(Clone, Copy)]
-pub enum WithOutcome {
-    /// None.
-    None,
-    /// The reply of the request with exactly these numbers.
-    Of(Range),
-    /// The reply of the request that has this number.
-    OfNumber(i64),
-}
-
-impl WithOutcome {
-    fn includes(self, range: Range) -> bool {
-        match self {
-            WithOutcome::None => false,
-            WithOutcome::Of(asked) => asked == range,
-            WithOutcome::OfNumber(number) => (range.first..=range.last).contains(&number),
-        }
-    }
-}
-
-/// The reply that is kept in a slot.
-pub fn in_slot(
-    stream: Stream<'_>,
-    slot: i32,
-    with_outcome: WithOutcome,
-    snapshot: Snapshot,
-) -> Result<Option<Reply>, Error> {
+/// The reply that is kept in a slot. It is read with its outcome if it has any of the numbers `of`, and otherwise without.
+pub fn in_slot(stream: Stream<'_>, slot: i32, of: Option<Range>, snapshot: Snapshot) -> Result<Option<Reply>, Error> {
     let table = Rel::open(Table::Reply, Access::Read);
-    let found = find_in_slot(&table, stream, slot, with_outcome, snapshot)?;
+    let found = find_in_slot(&table, stream, slot, of, snapshot)?;
     Ok(found.map(|(reply, _)| reply))
 }
 
@@ -68,16 +42,15 @@ fn find_in_slot<'rel>(
     table: &'rel Rel,
     stream: Stream<'_>,
     slot: i32,
-    with_outcome: WithOutcome,
+    of: Option<Range>,
     snapshot: Snapshot,
 ) -> Result<Option<(Reply, Tid<'rel>)>, Error> {
     if table.is_empty() {
         return Ok(None);
     }
     let keys = &mut keys(stream, slot);
-    let read = |row: &Columns<'rel>| {
-        Some(read(table, row, with_outcome).ok_or_else(|| broken(stream)).map(|reply| (reply, row.at())))
-    };
+    let read =
+        |row: &Columns<'rel>| Some(read(table, row, of).ok_or_else(|| broken(stream)).map(|reply| (reply, row.at())));
     table.find(Some(Index::Reply), keys, snapshot, read).transpose()
 }
 
@@ -85,8 +58,8 @@ fn keys(stream: Stream<'_>, slot: i32) -> [pg_sys::ScanKeyData; 3] {
     [uuid_equals(SESSION, stream.session), text_equals(STREAM, stream.name), int4_equals(SLOT, slot)]
 }
 
-/// The replies that are kept in a stream.
-pub fn in_stream(stream: Stream<'_>, with_outcome: WithOutcome, snapshot: Snapshot) -> Result<Vec<Reply>, Error> {
+/// The replies that are kept in a stream, those with their outcomes that have any of the numbers `of`.
+pub fn in_stream(stream: Stream<'_>, of: Option<Range>, snapshot: Snapshot) -> Result<Vec<Reply>, Error> {
     let table = Rel::open(Table::Reply, Access::Read);
     let mut replies = Vec::new();
     if table.is_empty() {
@@ -97,14 +70,13 @@ pub fn in_stream(stream: Stream<'_>, with_outcome: WithOutcome, snapshot: Snapsh
     loop {
         let keys =
             &mut [uuid_equals(SESSION, stream.session), text_equals(STREAM, stream.name), int4_below(SLOT, below)];
-        let is_end =
-            table.visit_back(Index::Reply, keys, snapshot, |row: &Columns<'_>| match read(&table, row, with_outcome) {
-                Some(reply) => {
-                    below = reply.kept.slot;
-                    replies.push(reply);
-                }
-                None => is_broken = true,
-            });
+        let is_end = table.visit_back(Index::Reply, keys, snapshot, |row: &Columns<'_>| match read(&table, row, of) {
+            Some(reply) => {
+                below = reply.kept.slot;
+                replies.push(reply);
+            }
+            None => is_broken = true,
+        });
         if is_broken || is_end {
             return if is_broken { Err(broken(stream)) } else { Ok(replies) };
         }
@@ -116,7 +88,7 @@ fn broken(stream: Stream<'_>) -> Error {
     Error::Corrupted { message: format!("a reply of session \"{session}\" lacks a value") }
 }
 
-fn read(table: &Rel, row: &Columns<'_>, with_outcome: WithOutcome) -> Option<Reply> {
+fn read(table: &Rel, row: &Columns<'_>, of: Option<Range>) -> Option<Reply> {
     let range = Range { first: row.get(FIRST)?, last: row.get(LAST)? };
     let class = match row.char(CLASS)? {
         DROPPED => None,
@@ -125,7 +97,7 @@ fn read(table: &Rel, row: &Columns<'_>, with_outcome: WithOutcome) -> Option<Rep
     let visible = row.visible();
     let outcome = match class {
         // An outcome that was not asked for is not copied.
-        Some(class) if with_outcome.includes(range) => Some(Outcome {
+        Some(class) if of.is_some_and(|of| of.meets(&range)) => Some(Outcome {
             class,
             response: row.jsonb(RESPONSE),
             fingerprint: row.uuid(FINGERPRINT),
@@ -164,7 +136,7 @@ pub fn save(stream: Stream<'_>, slot: i32, range: Range, outcome: &Outcome, befo
         row.get(SLOT) == Some(slot) && row.uuid(SESSION) == Some(*stream.session) && row.text_is(STREAM, stream.name)
     };
     let former = match before.and_then(|hint| table.look_at(hint, |row: &Columns<'_>| is_it(row).then_some(row.at()))) {
-        None => find_in_slot(&table, stream, slot, WithOutcome::None, Snapshot::Itself)?.map(|(_, at)| at),
+        None => find_in_slot(&table, stream, slot, None, Snapshot::Itself)?.map(|(_, at)| at),
         found => found,
     };
     write::save(&table, former, &columns);
