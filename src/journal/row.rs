@@ -234,8 +234,8 @@ impl<'a> InJournal<'a> {
         }
         let until = row.get(place::LEASED_UNTIL);
         let lease = until.map(|until| {
-            let (attempt, begun_at) = (row.get(place::ATTEMPT), row.get(place::BEGUN_AT));
-            let (attempt, begun_at) = (attempt.unwrap_or(1), begun_at.unwrap_or(until));
+            let attempt = row.get(place::ATTEMPT).unwrap_or(1);
+            let begun_at = row.get(place::BEGUN_AT).unwrap_or(until);
             let lease = Lease { token: token.unwrap_or(0), attempt, begun_at, until };
             StoredLease { lease, request: self.key.to_string(), last: None, fingerprint, visible }
         });
