@@ -41,8 +41,7 @@ impl Checkpoint {
 /// Finds the request's checkpoint, which may not count any more.
 pub fn find(probe: &Probe<'_>, snapshot: Snapshot) -> Result<Option<Checkpoint>, Error> {
     let Some(table) = Rel::open_unless_blank(Table::Checkpoint) else { return Ok(None) };
-    let found = find_in(&table, probe, snapshot)?;
-    Ok(found.map(|(found, _)| found))
+    Ok(find_in(&table, probe, snapshot)?.map(|(found, _)| found))
 }
 
 fn find_in<'rel>(
@@ -99,20 +98,14 @@ pub fn save(probe: &Probe<'_>, checkpoint: &Checkpoint) -> Result<(), Error> {
 /// Takes the state away from the request's checkpoint, and keeps all else of it. Gives whether there was a state. The
 /// caller has the request's lock.
 pub fn redact(probe: &Probe<'_>) -> Result<bool, Error> {
-    let Some(checkpoint) = find(probe, Snapshot::Itself)? else { return Ok(false) };
-    if checkpoint.state.is_none() {
-        return Ok(false);
-    }
-    save(probe, &Checkpoint { state: None, ..checkpoint })?;
-    Ok(true)
+    let found = find(probe, Snapshot::Itself)?.filter(|checkpoint| checkpoint.state.is_some());
+    let redacted = found.map(|checkpoint| save(probe, &Checkpoint { state: None, ..checkpoint }));
+    Ok(redacted.transpose()?.is_some())
 }
 
 /// Deletes the request's checkpoint if it has one; gives whether it had. The caller has the request's lock.
 pub fn delete(probe: &Probe<'_>) -> Result<bool, Error> {
     let table = Rel::open(Table::Checkpoint, Access::Write);
     let found = find_in(&table, probe, Snapshot::Itself)?;
-    if let Some((_, at)) = &found {
-        write::delete(&table, *at);
-    }
-    Ok(found.is_some())
+    Ok(found.map(|(_, at)| write::delete(&table, at)).is_some())
 }

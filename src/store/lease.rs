@@ -84,8 +84,7 @@ pub fn holder(of: Stream<'_>, lock: &Digest) -> Option<Holder> {
 /// Finds the lease that is kept under a request's lock. It may be that of another number in the same lane.
 pub fn find(of: Stream<'_>, lock: &Digest, snapshot: Snapshot) -> Result<Option<StoredLease>, Error> {
     let Some(table) = Rel::open_unless_blank(Table::Lease) else { return Ok(None) };
-    let found = find_in(&table, of, lock, snapshot)?;
-    Ok(found.map(|(found, _)| found))
+    Ok(find_in(&table, of, lock, snapshot)?.map(|(found, _)| found))
 }
 
 fn find_in<'rel>(
@@ -190,10 +189,7 @@ pub fn delete(of: Stream<'_>, lock: &Digest) -> Result<bool, Error> {
     debug_assert!(Tag::request(lock).is_held_by_us(), "a lease changes only under its request's lock");
     let table = Rel::open(Table::Lease, Access::Write);
     let found = find_in(&table, of, lock, Snapshot::Itself)?;
-    if let Some((_, at)) = &found {
-        write::delete(&table, *at);
-    }
-    Ok(found.is_some())
+    Ok(found.map(|(_, at)| write::delete(&table, at)).is_some())
 }
 
 /// Makes the commit of this transaction wait for its flush, where leases are logged, whatever `synchronous_commit` says:

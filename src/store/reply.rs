@@ -34,8 +34,7 @@ pub struct Reply {
 /// The reply that is kept in a slot. It is read with its outcome if it has any of the numbers `of`, and otherwise without.
 pub fn in_slot(stream: Stream<'_>, slot: i32, of: Option<Range>, snapshot: Snapshot) -> Result<Option<Reply>, Error> {
     let table = Rel::open(Table::Reply, Access::Read);
-    let found = find_in_slot(&table, stream, slot, of, snapshot)?;
-    Ok(found.map(|(reply, _)| reply))
+    Ok(find_in_slot(&table, stream, slot, of, snapshot)?.map(|(reply, _)| reply))
 }
 
 fn find_in_slot<'rel>(
