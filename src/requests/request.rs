@@ -123,7 +123,7 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// The number that tells it from other requests under its lock, see [`crate::open::answered`].
+    /// The number that tells it from other requests under its lock, see [`open::LockAndNumber`].
     pub fn number(&self) -> i64 {
         self.range().map_or(0, |range| range.first)
     }
