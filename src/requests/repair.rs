@@ -242,10 +242,8 @@ pub fn force_record(
 
 /// Refuses a repair while the request's lease has not run out.
 fn check_not_leased(request: &Request<'_>, kept: Option<&StoredLease>) -> Result<(), Error> {
-    match kept.filter(|kept| kept.lease.runs_at(pg::now_us())) {
-        Some(kept) => Err(leased(request.name(), kept)),
-        None => Ok(()),
-    }
+    let running = kept.filter(|kept| kept.lease.runs_at(pg::now_us()));
+    running.map_or(Ok(()), |kept| Err(leased(request.name(), kept)))
 }
 
 fn leased(name: RequestName, kept: &StoredLease) -> Error {

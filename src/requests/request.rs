@@ -71,18 +71,12 @@ impl<'a> Request<'a> {
 
     /// The request, if it has a key.
     pub fn keyed(&self) -> Option<&Keyed<'a>> {
-        match self {
-            Request::Keyed(request) => Some(request),
-            Request::Numbered(_) => None,
-        }
+        if let Request::Keyed(request) = self { Some(request) } else { None }
     }
 
     /// The request, if it has a number.
     pub fn numbered(&self) -> Option<&Numbered<'a>> {
-        match self {
-            Request::Keyed(_) => None,
-            Request::Numbered(request) => Some(request),
-        }
+        if let Request::Numbered(request) = self { Some(request) } else { None }
     }
 
     /// Its session.
