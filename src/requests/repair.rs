@@ -26,7 +26,6 @@ use crate::requests::decide::{Aim, Asked};
 use crate::requests::find::{self, Seeker};
 use crate::requests::finish;
 use crate::requests::keeping;
-use crate::requests::keyed::Keyed;
 use crate::requests::numbered::{Numbered, Numbering};
 use crate::requests::request::Request;
 use crate::requests::start;
@@ -58,8 +57,7 @@ pub fn forget(session_name: &str, key: &str, reason: &str, numbering: Numbering<
     check_reason(reason)?;
     let session = session_to_forget(session_name)?;
     resolve::check_owned(&Session::Standing(Rc::clone(&session)), "forget its requests")?;
-    numbering.refuse(&session)?;
-    let request = Request::Keyed(Keyed::of(Rc::clone(&session), key, numbering.stream)?);
+    let request = Request::of(Session::Standing(Rc::clone(&session)), key, numbering)?;
     let hint = "Record or release it; what is not recorded needs no forgetting.";
     let digest = lock_for_repair(&request, "idem_forget", hint)?;
     let found = if session.inbox {
