@@ -78,10 +78,7 @@ pub struct ClientName<'a> {
 
 /// Reads the name of a client session: a UUID alone, or before an `@`. `None`: the name is that of a standing session.
 pub fn client_session(name: &str) -> Option<ClientName<'_>> {
-    let (id, node) = match name.split_once('@') {
-        Some((id, node)) => (id, Some(node)),
-        None => (name, None),
-    };
+    let (id, node) = name.split_once('@').map_or((name, None), |(id, node)| (id, Some(node)));
     let id = Uuid::try_parse(id).ok()?;
     (name.len() <= SESSION_CHARS_MAX).then_some(ClientName { id, node })
 }
@@ -89,10 +86,7 @@ pub fn client_session(name: &str) -> Option<ClientName<'_>> {
 /// The name of a client session that was registered on a node.
 pub fn client_session_name(id: &SessionId, node: Option<&str>) -> String {
     let id = Uuid::from_bytes(*id);
-    match node {
-        Some(node) => format!("{id}@{node}"),
-        None => id.to_string(),
-    }
+    node.map_or_else(|| id.to_string(), |node| format!("{id}@{node}"))
 }
 
 #[cfg(test)]

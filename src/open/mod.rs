@@ -5,6 +5,7 @@
 //! nesting level of subtransactions. A rollback to a savepoint undoes exactly what happened after the savepoint:
 //! requests begun there leave the list, and requests recorded or released there are open again.
 
+use crate::domain::class::Class;
 use crate::domain::identity::{Digest, SessionId};
 use crate::error::{Error, Missing, RequestName};
 use crate::model::{ClientSession, Session, StandingSession};
@@ -15,7 +16,6 @@ use pgrx::PgSqlErrorCode;
 use std::collections::HashMap;
 use std::rc::Rc;
 
-pub mod answered;
 mod entry;
 mod index;
 mod list;
@@ -132,5 +132,59 @@ pub fn clear() {
     in_flight::clear();
     OPEN.with(List::clear);
     USED.with(HashMap::clear);
-    answered::clear();
+    NEWEST.with(Vec::clear);
+}
+
+// The newest answers of begin other than `started`. Only one error text needs them: a program that did not look at the status
+// calls record, checkpoint or release all the same, and is told what begin had answered. So a few are enough.
+
+/// How many answers are remembered.
+const REMEMBERED: usize = 8;
+
+/// Tells which request was answered: the digest that is locked for it, and its first number, by which requests in one
+/// lane differ. The number is 0 for a request with a key.
+pub type LockAndNumber = (Digest, i64);
+
+static NEWEST: Own<Vec<(LockAndNumber, Option<Class>)>> = Own::new();
+
+/// Remembers an answer: that the request is done, or, `None`, in progress.
+pub fn note_answer(request: LockAndNumber, answered: Option<Class>) {
+    NEWEST.with(|newest| {
+        if newest.len() == REMEMBERED {
+            newest.remove(0);
+        }
+        newest.push((request, answered));
+    });
+}
+
+/// Forgets the answers for a request, because a later begin was answered with `started`.
+pub fn forget_answers(request: LockAndNumber) {
+    NEWEST.with(|newest| newest.retain(|(other, _)| *other != request));
+}
+
+/// The newest answer for a request.
+pub fn answer_to(request: LockAndNumber) -> Option<Option<Class>> {
+    NEWEST.with(|newest| newest.iter().rev().find(|(other, _)| *other == request).map(|(_, answered)| *answered))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DONE: Option<Class> = Some(Class::Succeeded);
+
+    #[test]
+    fn the_newest_answers_are_remembered_and_the_last_one_counts() {
+        let request = |number| (Digest([7; 16]), number);
+        for number in 1..=20 {
+            note_answer(request(number), DONE);
+        }
+        assert_eq!((answer_to(request(12)), answer_to(request(13))), (None, Some(DONE)));
+        note_answer(request(20), None);
+        assert_eq!(answer_to(request(20)), Some(None));
+        forget_answers(request(20));
+        assert_eq!(answer_to(request(20)), None);
+        NEWEST.with(Vec::clear);
+        assert_eq!(answer_to(request(19)), None);
+    }
 }

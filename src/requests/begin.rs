@@ -15,7 +15,7 @@ use crate::guc;
 use crate::journal::row::{InJournal, slack_us};
 use crate::lock::Tag;
 use crate::monitor::{Counter, counters};
-use crate::open::{self, answered};
+use crate::open;
 use crate::pg::{self, Deadline, Durability, Jsonb};
 use crate::requests::answer::Begun;
 use crate::requests::decide::{Aim, Asked, Decided};
@@ -43,10 +43,7 @@ pub fn begin(request: &Request<'_>, payload: Option<Jsonb>, wait_us: Option<i64>
     if let Request::Keyed(keyed) = request {
         keyed.check_time(asked_at)?;
     }
-    let fingerprint = match aim {
-        Aim::Execute { .. } | Aim::Claim => request::fingerprint(request, payload)?,
-        Aim::Settle => None,
-    };
+    let fingerprint = if aim == Aim::Settle { None } else { request::fingerprint(request, payload)? };
     if open::holds(request.request_key()) {
         let hint = match aim {
             Aim::Execute { .. } => {
@@ -261,13 +258,12 @@ impl Asked<'_> {
                 Ok(Some(_)) => break,
             }
         }
-        let name = self.request.name();
-        let detail = match self.aim {
-            Aim::Execute { .. } | Aim::Claim => {
-                format!("No outcome of {name} is kept here, so it would have to be executed.")
-            }
-            Aim::Settle => format!("No outcome of {name} is kept here, so its settling would have to be recorded."),
+        let due = if self.aim == Aim::Settle {
+            "its settling would have to be recorded"
+        } else {
+            "it would have to be executed"
         };
+        let detail = format!("No outcome of {} is kept here, so {due}.", self.request.name());
         Err(Error::ReadOnly { function: self.aim.function(), detail })
     }
 
@@ -307,7 +303,7 @@ impl Asked<'_> {
         let which = (self.lock, self.request.number());
         let counter = match begun {
             Begun::Started(start) => {
-                answered::take_back(which);
+                open::forget_answers(which);
                 match self.aim {
                     // The record that follows counts.
                     Aim::Settle => return,
@@ -318,19 +314,19 @@ impl Asked<'_> {
                 }
             }
             Begun::Replay(outcome) => {
-                answered::note(which, Some(outcome.class));
+                open::note_answer(which, Some(outcome.class));
                 told::at_commit(|| format!("{}: {}, replayed", self.request.name(), outcome.class.status()));
                 Counter::Replayed
             }
             Begun::GivenUp(outcome) => {
-                answered::note(which, Some(outcome.class));
+                open::note_answer(which, Some(outcome.class));
                 if self.aim == Aim::Claim {
                     return;
                 }
                 Counter::Failed
             }
             Begun::InProgress(_) | Begun::NotDurable => {
-                answered::note(which, None);
+                open::note_answer(which, None);
                 Counter::InProgress
             }
         };

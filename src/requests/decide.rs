@@ -122,14 +122,13 @@ impl Asked<'_> {
     fn facts(&self, kept: &KeptRequest, checkpoint: Option<&Checkpoint>, lease: Option<&StoredLease>) -> Facts {
         let request = self.request;
         let lease_facts = lease.map(|lease| lease.facts(request.key(), request.unfinished_until(lease.lease.until)));
-        let own_lease = lease.filter(|_| lease_facts.is_some_and(|facts| facts.own));
         Facts {
             asked_at: self.asked_at,
             fingerprint: self.fingerprint,
             outcome: kept.outcome.as_ref().map(Outcome::facts),
             checkpoint: checkpoint.map(|checkpoint| {
                 // A checkpoint counts at least as long as the lease of its request does.
-                let until = own_lease.map_or(i64::MIN, |own| own.lease.until);
+                let until = lease_facts.filter(|lease| lease.own).map_or(i64::MIN, |own| own.until);
                 checkpoint.facts(request.unfinished_until(checkpoint.written_at.max(until)))
             }),
             now: if lease.is_some() { pg::now_us() } else { self.asked_at },
@@ -170,16 +169,10 @@ impl Asked<'_> {
 /// Refuses a request if this transaction has another open request in the same lane. The lane's lock does not keep the
 /// two apart, since the transaction already has it, but they must not be at work at the same time.
 pub fn refuse_beside_another(request: &Numbered<'_>, lock: &Digest) -> Result<(), Error> {
-    match open::at_work_under(lock, i64::MAX) {
-        None => Ok(()),
-        Some(other) => {
-            let lane = if request.session.order == Order::Any { "slot" } else { "stream" };
-            let detail =
-                format!("Its {lane} is taken by {other}, which this transaction has begun and not yet recorded.");
-            let hint = "Record or release that one first.";
-            Err(Error::OutOfSequence { name: request.name(), detail, hint })
-        }
-    }
+    let Some(other) = open::at_work_under(lock, i64::MAX) else { return Ok(()) };
+    let lane = if request.session.order == Order::Any { "slot" } else { "stream" };
+    let detail = format!("Its {lane} is taken by {other}, which this transaction has begun and not yet recorded.");
+    Err(Error::OutOfSequence { name: request.name(), detail, hint: "Record or release that one first." })
 }
 
 fn out_of_sequence(request: &Request<'_>, place: Place) -> Error {

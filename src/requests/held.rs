@@ -7,7 +7,7 @@ use crate::domain::sequence::{Place, Range};
 use crate::error::{Error, Missing, Superseded, WAIT_BY_SETTING};
 use crate::guc;
 use crate::lock::Tag;
-use crate::open::{self, Leftovers, Numbers, OpenRequest, answered};
+use crate::open::{self, Leftovers, Numbers, OpenRequest};
 use crate::pg::{self, Deadline};
 use crate::requests::find::{self, KeptRequest, Seeker};
 use crate::requests::keeping;
@@ -123,7 +123,7 @@ fn begun(request: &Request<'_>, function: &'static str) -> Result<OpenRequest, E
     if let Missing::Begin = missing {
         let lock = request.lock();
         let kept = keeping::lease(request, &lock, Snapshot::LatestMvcc)?;
-        missing = match answered::to((lock, request.number())) {
+        missing = match open::answer_to((lock, request.number())) {
             Some(answered) => Missing::Answered(answered),
             None if kept.is_some_and(|kept| kept.request == request.key()) => Missing::Token,
             None => Missing::Begin,

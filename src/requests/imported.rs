@@ -245,10 +245,8 @@ impl Import {
             lease::find(of, &digest, Snapshot::Itself)?.map(|kept| kept.lease.token),
             checkpoint::find(&probe, Snapshot::Itself)?.map(|kept| kept.point),
         );
-        if there != (None, None) && there == (lease.map(|lease| lease.token), row.point.map(Into::into)) {
-            return Ok(Taken::Present);
-        }
-        if !self.look(request, digest, now_us)? {
+        let is_there = there != (None, None) && there == (lease.map(|lease| lease.token), row.point.map(Into::into));
+        if is_there || !self.look(request, digest, now_us)? {
             return Ok(Taken::Present);
         }
         if let Some(lease) = lease {

@@ -28,14 +28,12 @@ impl Numbering<'_> {
         let stream = self.stream.is_some() && session.journal.is_none();
         let (given, session) =
             ([("stream", stream), ("last", self.last.is_some()), ("ack", self.ack.is_some())], &session.name);
-        match given.into_iter().find(|(_, given)| *given) {
-            Some((argument, _)) => Err(Error::Invalid {
-                message: format!("argument \"{argument}\" does not go with session \"{session}\""),
-                detail: "It belongs to the numbered requests of client sessions; this is a standing session.".into(),
-                hint: "Leave it out: a key alone names a request here.",
-            }),
-            None => Ok(()),
-        }
+        let Some((argument, _)) = given.into_iter().find(|(_, given)| *given) else { return Ok(()) };
+        Err(Error::Invalid {
+            message: format!("argument \"{argument}\" does not go with session \"{session}\""),
+            detail: "It belongs to the numbered requests of client sessions; this is a standing session.".into(),
+            hint: "Leave it out: a key alone names a request here.",
+        })
     }
 }
 

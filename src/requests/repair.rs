@@ -26,7 +26,6 @@ use crate::requests::decide::{Aim, Asked};
 use crate::requests::find::{self, Seeker};
 use crate::requests::finish;
 use crate::requests::keeping;
-use crate::requests::keyed::Keyed;
 use crate::requests::numbered::{Numbered, Numbering};
 use crate::requests::request::Request;
 use crate::requests::start;
@@ -58,8 +57,7 @@ pub fn forget(session_name: &str, key: &str, reason: &str, numbering: Numbering<
     check_reason(reason)?;
     let session = session_to_forget(session_name)?;
     resolve::check_owned(&Session::Standing(Rc::clone(&session)), "forget its requests")?;
-    numbering.refuse(&session)?;
-    let request = Request::Keyed(Keyed::of(Rc::clone(&session), key, numbering.stream)?);
+    let request = Request::of(Session::Standing(Rc::clone(&session)), key, numbering)?;
     let hint = "Record or release it; what is not recorded needs no forgetting.";
     let digest = lock_for_repair(&request, "idem_forget", hint)?;
     let found = if session.inbox {
@@ -167,8 +165,8 @@ pub fn force_release(asked: &Request<'_>, reason: &str, live: bool) -> Result<bo
     let lock = lock_for_repair(asked, "idem_force_release", OF_OTHERS)?;
     let found = keeping::lease(asked, &lock, Snapshot::Itself)?.filter(|found| asked.is_of(found));
     let now_us = pg::now_us();
-    if let Some(found) = found.as_ref().filter(|found| found.lease.runs_at(now_us) && !live) {
-        return Err(leased(asked.name(), found));
+    if !live {
+        check_not_leased(asked, found.as_ref())?;
     }
     let told = found.as_ref().map(|found| lease_in_words(asked, &lock, found));
     found.map_or(Ok(()), |found| end_lease(asked, &lock, &found, now_us))?;
@@ -212,12 +210,13 @@ pub fn force_record(
     let asked = Asked { request, lock, asked_at, fingerprint: None, aim: Aim::Settle, deadline };
     let name = || request.name();
     let in_doubt = || Error::WaitRanOut { what: name().to_string(), hint: WAIT_BY_SETTING };
-    let mut found = asked.find_and_decide(Seeker::LockHolder, false)?.ok_or_else(in_doubt)?;
+    let look = || asked.find_and_decide(Seeker::LockHolder, false)?.ok_or_else(in_doubt);
+    let mut found = look()?;
     let given_up =
         found.decision == Decision::Replay && found.kept.outcome.as_ref().map_or(Ok(false), witness::was_given_up)?;
     if given_up {
         keeping::forget(request, lock)?;
-        found = asked.find_and_decide(Seeker::LockHolder, false)?.ok_or_else(in_doubt)?;
+        found = look()?;
     }
     let what = match (found.decision, &found.kept.outcome, &found.lease) {
         (Decision::Replay, Some(outcome), _) => {
@@ -240,11 +239,9 @@ pub fn force_record(
 }
 
 /// Refuses a repair while the request's lease has not run out.
-pub(super) fn check_not_leased(request: &Request<'_>, kept: Option<&StoredLease>) -> Result<(), Error> {
-    match kept.filter(|kept| kept.lease.runs_at(pg::now_us())) {
-        Some(kept) => Err(leased(request.name(), kept)),
-        None => Ok(()),
-    }
+fn check_not_leased(request: &Request<'_>, kept: Option<&StoredLease>) -> Result<(), Error> {
+    let running = kept.filter(|kept| kept.lease.runs_at(pg::now_us()));
+    running.map_or(Ok(()), |kept| Err(leased(request.name(), kept)))
 }
 
 fn leased(name: RequestName, kept: &StoredLease) -> Error {
@@ -255,11 +252,7 @@ fn leased(name: RequestName, kept: &StoredLease) -> Error {
 const OF_OTHERS: &str = "Record or release it; a repair is for what others have left behind.";
 
 /// Takes the request's lock for a repair. Gives the digest that is locked.
-pub(super) fn lock_for_repair(
-    request: &Request<'_>,
-    function: &'static str,
-    if_own: &'static str,
-) -> Result<Digest, Error> {
+fn lock_for_repair(request: &Request<'_>, function: &'static str, if_own: &'static str) -> Result<Digest, Error> {
     check_writable(function)?;
     if open::holds(request.request_key()) {
         return Err(Error::AlreadyBegun { name: request.name(), hint: if_own });
@@ -281,12 +274,7 @@ pub(super) fn check_writable(function: &'static str) -> Result<(), Error> {
 
 /// Notes what a repair has found, and tells whether it has found anything. One that has found nothing has changed nothing,
 /// and leaves no row; the request may be another node's then.
-pub(super) fn note_found(
-    action: &'static str,
-    request: &Request<'_>,
-    reason: &str,
-    found: Option<&str>,
-) -> Result<bool, Error> {
+fn note_found(action: &str, request: &Request<'_>, reason: &str, found: Option<&str>) -> Result<bool, Error> {
     match found {
         Some(found) => note(action, request, reason, found),
         None => request.check_here()?,
@@ -294,7 +282,7 @@ pub(super) fn note_found(
     Ok(found.is_some())
 }
 
-fn note(action: &'static str, request: &Request<'_>, reason: &str, found: &str) {
+fn note(action: &str, request: &Request<'_>, reason: &str, found: &str) {
     let RequestKey { session, stream, request } = request.request_key();
     let request = if stream.is_empty() { request.to_owned() } else { format!("{stream}/{request}") };
     audit::note(action, session, &request, Some(reason), found);

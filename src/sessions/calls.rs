@@ -53,13 +53,11 @@ pub fn ack(name: &str, upto: i64, stream_name: &str) -> Result<(), Error> {
 /// Drops the responses of all numbers up to `upto`. Leaves out slots in which a request is at work: its reply soon
 /// takes the place.
 fn drop_responses(session: &ClientSession, stream: Stream<'_>, upto: i64) -> Result<(), Error> {
-    for reply in reply::in_stream(stream, None, Snapshot::LatestMvcc)? {
-        if reply.kept.range.last > upto || !reply.kept.answers {
-            continue;
-        }
+    let replies = reply::in_stream(stream, None, Snapshot::LatestMvcc)?;
+    for reply in replies.iter().filter(|reply| reply.kept.range.last <= upto && reply.kept.answers) {
         let lock = names::of_lane(session, stream, reply.kept.slot);
         if open::at_work_under(&lock, i64::MAX).is_none() && Tag::request(&lock).try_acquire() {
-            reply::drop_response(stream, &reply);
+            reply::drop_response(stream, reply);
         }
     }
     Ok(())

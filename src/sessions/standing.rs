@@ -223,14 +223,13 @@ fn check_new_roles(session: &str, owner: Option<pg_sys::Oid>, usable_by: Option<
 
 /// Refuses to bind to what is not the name of a node.
 fn check_node(session: &str, asked: Option<&str>) -> Result<(), Error> {
-    match asked.filter(|node| *node != node::NONE).and_then(|node| node::fault(node.as_bytes())) {
-        None => Ok(()),
-        Some(detail) => Err(Error::Invalid {
-            message: format!("session \"{session}\" cannot be bound to a node of that name"),
-            detail,
-            hint: "The name of a node has 1 to 32 characters: letters of ASCII, digits, _, . and -. To bind the session to none, give '-'.",
-        }),
-    }
+    let asked = asked.filter(|node| *node != node::NONE);
+    let Some(detail) = asked.and_then(|node| node::fault(node.as_bytes())) else { return Ok(()) };
+    Err(Error::Invalid {
+        message: format!("session \"{session}\" cannot be bound to a node of that name"),
+        detail,
+        hint: "The name of a node has 1 to 32 characters: letters of ASCII, digits, _, . and -. To bind the session to none, give '-'.",
+    })
 }
 
 /// Refuses a number of attempts that no session can have, and any in an inbox.

@@ -15,7 +15,7 @@ use crate::guc;
 use crate::model::Session;
 use crate::pg;
 use crate::requests::numbered::Numbering;
-use crate::requests::request::{Request, Rules};
+use crate::requests::request::Request;
 use crate::sessions::{liveness, resolve};
 use crate::store::catalog;
 use crate::store::inbox;
@@ -35,9 +35,9 @@ const VERSION: u32 = 1;
 /// object by the lengths of their names, so the names of the sections are chosen such that this is the order in which somebody
 /// on call asks for them. A section that has nothing to tell is null.
 pub fn explain(session: &str, key: &str, stream: Option<&str>) -> Result<String, Error> {
-    let (_, may_use) = resolve::to_look_at(session)?;
+    let (session, may_use) = resolve::to_look_at(session)?;
     let numbering = Numbering { stream, by_any_number: true, ..Numbering::default() };
-    let request = Request::resolve(session, key, numbering, Rules::OfLook)?;
+    let request = Request::of(session, key, numbering)?;
     request.check_known()?;
     let lock = request.lock();
     // Who is at work is looked at first, so that a commit in between is not missed.
