@@ -162,8 +162,9 @@ impl<'a> InJournal<'a> {
             Timestamptz(at_most).into(),
         ];
         self.note_write();
-        let (_, expires_at) = self.execute(Act::Record, &values, Sight::OfTransaction, |row| row.get(0));
-        expires_at.flatten().ok_or_else(|| self.not_written())
+        let mut expires_at = None;
+        self.execute(Act::Record, &values, Sight::OfTransaction, |row| expires_at = row.get(0));
+        expires_at.ok_or_else(|| self.not_written())
     }
 
     /// Gives the row a lease. The row counts until `expires_at`.
@@ -215,7 +216,9 @@ impl<'a> InJournal<'a> {
     }
 
     fn read(&self, act: Act, sight: Sight) -> Result<Option<Row>, Error> {
-        self.execute(act, &[], sight, |row| self.read_row(row)).1.transpose()
+        let mut found = None;
+        self.execute(act, &[], sight, |row| found = Some(self.read_row(row)));
+        found.transpose()
     }
 
     fn read_row(&self, row: &FoundRow) -> Result<Row, Error> {
@@ -263,7 +266,7 @@ impl<'a> InJournal<'a> {
 
     fn change(&self, act: Act, values: &[DatumWithOid<'_>]) -> u64 {
         self.note_write();
-        self.execute(act, values, Sight::OfTransaction, |_| ()).0
+        self.execute(act, values, Sight::OfTransaction, |_| {})
     }
 
     /// What Citus keeps it commits together with the effects that it keeps too.
@@ -283,18 +286,12 @@ impl<'a> InJournal<'a> {
         }
     }
 
-    fn execute<T>(
-        &self,
-        act: Act,
-        values: &[DatumWithOid<'_>],
-        sight: Sight,
-        read: impl Fn(&FoundRow) -> T,
-    ) -> (u64, Option<T>) {
+    fn execute(&self, act: Act, values: &[DatumWithOid<'_>], sight: Sight, each: impl FnMut(&FoundRow)) -> u64 {
         let tenant = (self.journal.tenant_type.value(), self.journal.tenant_datum(&self.tenant));
         let names: [DatumWithOid<'_>; 2] = [self.session.name.as_str().into(), (&*self.key).into()];
         let others = names.iter().chain(values).map(|value| (value.oid(), value.datum().map(Datum::sans_lifetime)));
         let (types, all): (Vec<_>, Vec<_>) = iter::once(tenant).chain(others).unzip();
-        let statement = || self.journal.statement(act, &types).execute(&all, sight, read);
+        let statement = || self.journal.statement(act, &types).execute(&all, sight, each);
         let lock = move |table| rel::lock(table, act.lock());
         let execute = || table::execute(&self.journal, lock, statement).unwrap_or_else(|error| error.raise());
         let done = if self.as_owner { pg::as_role(self.journal.owner, execute) } else { execute() };
