@@ -378,18 +378,13 @@ fn wait_for_end(worker: DynamicBackgroundWorker) -> Option<i32> {
         }
         None
     };
-    match wait(Instant::now() + VISIT_MAX) {
-        None => None,
-        Some(Some(process)) => {
-            // SAFETY: the signal for a request to end, to a process that has not ended yet.
-            unsafe { libc::kill(process, libc::SIGTERM) };
-            wait(Instant::now() + END_MAX).flatten()
-        }
-        Some(None) => {
-            let _ = worker.terminate();
-            None
-        }
-    }
+    let Some(process) = wait(Instant::now() + VISIT_MAX)? else {
+        let _ = worker.terminate();
+        return None;
+    };
+    // SAFETY: the signal for a request to end, to a process that has not ended yet.
+    unsafe { libc::kill(process, libc::SIGTERM) };
+    wait(Instant::now() + END_MAX).flatten()
 }
 
 /// Whether a process has not ended.
