@@ -117,31 +117,29 @@ impl<'a> InJournal<'a> {
         if self.lock_within(deadline)? {
             return Ok(());
         }
-        match self.wait_for_others(expires_at, deadline)? {
+        match self.wait_for_others(expires_at, deadline) {
             true => self.lock_within(deadline).map(drop),
             false => Err(self.ran_out()),
         }
     }
 
     /// Whether another transaction is at work on the request: it has inserted the row, or locked it, and has not ended. To
-    /// find out, this tries the same and takes it back.
-    pub fn is_held_by_another(&self, expires_at: i64) -> Result<bool, Error> {
-        /// Nobody is waited for.
-        const AT_ONCE: Option<i64> = Some(0);
-        Ok(!self.try_claim(AT_ONCE, expires_at, Act::TryLock)?.unwrap_or(false))
+    /// find out, this tries the same, waits for nobody, and takes it back.
+    pub fn is_held_by_another(&self, expires_at: i64) -> bool {
+        !self.try_claim(Some(0), expires_at, Act::TryLock).unwrap_or(false)
     }
 
     /// Waits until no other transaction is at work on the request; `false`: the wait ran out. As in
     /// [`InJournal::is_held_by_another`], what this does to wait is taken back.
-    pub fn wait_for_others(&self, expires_at: i64, deadline: Deadline) -> Result<bool, Error> {
-        self.try_claim(deadline.left_us(), expires_at, Act::Lock).map(|waited| waited.is_some())
+    pub fn wait_for_others(&self, expires_at: i64, deadline: Deadline) -> bool {
+        self.try_claim(deadline.left_us(), expires_at, Act::Lock).is_some()
     }
 
     /// Inserts the row, or locks the one that is there by `lock`, and takes that back. Gives whether it did; `None`: the wait
     /// ran out.
-    fn try_claim(&self, wait_us: Option<i64>, expires_at: i64, lock: Act) -> Result<Option<bool>, Error> {
-        let claim = || Ok(self.insert(expires_at) || self.read(lock, Sight::OfTransaction, |_| ()).is_some());
-        let claimed = pg::tentatively(wait_us, claim, |_| false).transpose();
+    fn try_claim(&self, wait_us: Option<i64>, expires_at: i64, lock: Act) -> Option<bool> {
+        let claim = || self.insert(expires_at) || self.read(lock, Sight::OfTransaction, |_| ()).is_some();
+        let claimed = pg::tentatively(wait_us, claim, |_| false);
         self.known.set(None);
         claimed
     }
