@@ -55,13 +55,10 @@ pub fn as_role<T>(owner: pg_sys::Oid, work: impl FnOnce() -> T) -> T {
     }
 
     let mut caller = Caller(pg_sys::InvalidOid, 0);
-    // SAFETY: reads and sets two variables of the backend.
+    // SAFETY: reads and sets two variables of the backend. The level is ended below; an error ends it with its (sub)transaction.
     unsafe {
         pg_sys::GetUserIdAndSecContext(&mut caller.0, &mut caller.1);
         pg_sys::SetUserIdAndSecContext(owner, caller.1 | pg_sys::SECURITY_LOCAL_USERID_CHANGE as i32);
-    }
-    // SAFETY: the level is ended below. An error ends it with its (sub)transaction. The strings are terminated.
-    unsafe {
         let level = pg_sys::NewGUCNestLevel();
         set_for_now(c"search_path", c"pg_catalog, pg_temp", pg_sys::GucAction::GUC_ACTION_SAVE);
         let done = work();
