@@ -597,7 +597,7 @@ AS 'MODULE_PATHNAME', 'idem_drop_session_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::looking::idem_explain
+-- idempotence::api::monitor::idem_explain
 CREATE  FUNCTION "idem_explain"(
 	"session" TEXT, /* Option < & str > */
 	"request" bigint, /* Option < i64 > */
@@ -609,7 +609,7 @@ AS 'MODULE_PATHNAME', 'idem_explain_bigint_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::looking::idem_explain
+-- idempotence::api::monitor::idem_explain
 CREATE  FUNCTION "idem_explain"(
 	"session" TEXT, /* Option < & str > */
 	"request" TEXT, /* Option < & str > */
@@ -621,7 +621,7 @@ AS 'MODULE_PATHNAME', 'idem_explain_text_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::looking::idem_explain
+-- idempotence::api::monitor::idem_explain
 CREATE  FUNCTION "idem_explain"(
 	"session" TEXT, /* Option < & str > */
 	"request" uuid, /* Option < Uuid > */
@@ -979,7 +979,7 @@ AS 'MODULE_PATHNAME', 'idem_once_many_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::looking::idem_outcomes
+-- idempotence::api::monitor::idem_outcomes
 CREATE  FUNCTION "idem_outcomes"(
 	"session" TEXT, /* Option < & str > */
 	"prefix" TEXT DEFAULT NULL, /* Option < & str > */
@@ -1279,55 +1279,45 @@ AS 'MODULE_PATHNAME', 'note_restored_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::internal::legible
-CREATE  FUNCTION idempotence."legible"(
-	"words" TEXT /* Option < & str > */
-) RETURNS TEXT /* Option < String > */
-IMMUTABLE PARALLEL SAFE 
+-- idempotence::api::internal::look_whether_ready
+CREATE  FUNCTION idempotence."look_whether_ready"() RETURNS VOID /* Result < () > */
+STRICT VOLATILE PARALLEL UNSAFE 
 LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'legible_wrapper';
+AS 'MODULE_PATHNAME', 'look_whether_ready_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::internal::setting
-CREATE  FUNCTION idempotence."setting"(
-	"name" TEXT /* Option < & str > */
-) RETURNS TEXT /* Option < String > */
-STABLE PARALLEL SAFE 
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'setting_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::internal::is_visited
-CREATE  FUNCTION idempotence."is_visited"() RETURNS bool /* bool */
-STRICT STABLE PARALLEL SAFE 
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'is_visited_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::internal::clock_jump
-CREATE  FUNCTION idempotence."clock_jump"() RETURNS timestamptz /* Option < Timestamptz > */
+-- idempotence::api::internal::deadlocks
+CREATE  FUNCTION idempotence."deadlocks"() RETURNS bigint /* Option < i64 > */
 STRICT VOLATILE PARALLEL SAFE 
 LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'clock_jump_wrapper';
+AS 'MODULE_PATHNAME', 'deadlocks_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::internal::free_space
-CREATE  FUNCTION idempotence."free_space"() RETURNS bigint /* Option < i64 > */
-STRICT VOLATILE PARALLEL SAFE 
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'free_space_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::internal::lock_table_size
-CREATE  FUNCTION idempotence."lock_table_size"() RETURNS bigint /* Option < i64 > */
+-- idempotence::api::internal::max_sessions_per_role
+CREATE  FUNCTION idempotence."max_sessions_per_role"() RETURNS bigint /* i64 */
 STRICT STABLE PARALLEL SAFE 
 LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'lock_table_size_wrapper';
+AS 'MODULE_PATHNAME', 'max_sessions_per_role_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::internal::restarts
+CREATE  FUNCTION idempotence."restarts"(
+	"lately" bool /* Option < bool > */
+) RETURNS bigint /* Option < i64 > */
+VOLATILE PARALLEL SAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'restarts_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::internal::retention
+CREATE  FUNCTION idempotence."retention"() RETURNS interval /* Interval */
+STRICT STABLE PARALLEL SAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'retention_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
@@ -1347,45 +1337,13 @@ AS 'MODULE_PATHNAME', 'databases_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::internal::launcher
-CREATE  FUNCTION idempotence."launcher"() RETURNS INT /* Option < i32 > */
-STRICT VOLATILE PARALLEL SAFE 
+-- idempotence::api::internal::setting
+CREATE  FUNCTION idempotence."setting"(
+	"name" TEXT /* Option < & str > */
+) RETURNS TEXT /* Option < String > */
+STABLE PARALLEL SAFE 
 LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'launcher_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::internal::deadlocks
-CREATE  FUNCTION idempotence."deadlocks"() RETURNS bigint /* Option < i64 > */
-STRICT VOLATILE PARALLEL SAFE 
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'deadlocks_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::internal::milliseconds
-CREATE  FUNCTION idempotence."milliseconds"(
-	"value" TEXT /* Option < & str > */
-) RETURNS INT /* Option < i32 > */
-IMMUTABLE PARALLEL SAFE 
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'milliseconds_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::internal::clock_jump_by
-CREATE  FUNCTION idempotence."clock_jump_by"() RETURNS interval /* Option < Interval > */
-STRICT VOLATILE PARALLEL SAFE 
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'clock_jump_by_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::internal::max_sessions_per_role
-CREATE  FUNCTION idempotence."max_sessions_per_role"() RETURNS bigint /* i64 */
-STRICT STABLE PARALLEL SAFE 
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'max_sessions_per_role_wrapper';
+AS 'MODULE_PATHNAME', 'setting_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
@@ -1400,37 +1358,11 @@ AS 'MODULE_PATHNAME', 'note_grant_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::internal::retention
-CREATE  FUNCTION idempotence."retention"() RETURNS interval /* Interval */
+-- idempotence::api::internal::lock_table_size
+CREATE  FUNCTION idempotence."lock_table_size"() RETURNS bigint /* Option < i64 > */
 STRICT STABLE PARALLEL SAFE 
 LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'retention_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::internal::look_whether_ready
-CREATE  FUNCTION idempotence."look_whether_ready"() RETURNS VOID /* Result < () > */
-STRICT VOLATILE PARALLEL UNSAFE 
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'look_whether_ready_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::internal::note_sweep
-CREATE  FUNCTION idempotence."note_sweep"() RETURNS void
-STRICT VOLATILE PARALLEL UNSAFE 
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'note_sweep_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::internal::restarts
-CREATE  FUNCTION idempotence."restarts"(
-	"lately" bool /* Option < bool > */
-) RETURNS bigint /* Option < i64 > */
-VOLATILE PARALLEL SAFE 
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'restarts_wrapper';
+AS 'MODULE_PATHNAME', 'lock_table_size_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
@@ -1439,40 +1371,6 @@ CREATE  FUNCTION idempotence."up_since"() RETURNS timestamptz /* Timestamptz */
 STRICT STABLE PARALLEL SAFE 
 LANGUAGE c /* Rust */
 AS 'MODULE_PATHNAME', 'up_since_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::moving::import_row
-CREATE  FUNCTION idempotence."import_row"(
-	"import" bigint, /* Option < i64 > */
-	"key" TEXT, /* Option < & str > */
-	"response" jsonb, /* Option < Jsonb > */
-	"failed" bool, /* Option < bool > */
-	"recorded_at" timestamptz, /* Option < Timestamptz > */
-	"expires_at" timestamptz, /* Option < Timestamptz > */
-	"payload" jsonb, /* Option < Jsonb > */
-	"fingerprint" uuid, /* Option < Uuid > */
-	"status" TEXT, /* Option < & str > */
-	"token" bigint, /* Option < i64 > */
-	"attempt" INT, /* Option < i32 > */
-	"begun_at" timestamptz, /* Option < Timestamptz > */
-	"leased_until" timestamptz, /* Option < Timestamptz > */
-	"point" TEXT, /* Option < & str > */
-	"state" jsonb /* Option < Jsonb > */
-) RETURNS INT /* Result < i32 > */
-VOLATILE PARALLEL UNSAFE 
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'import_row_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::internal::sweep_step
-CREATE  FUNCTION idempotence."sweep_step"(
-	"step" TEXT /* Option < & str > */
-) RETURNS bool /* Result < Option < bool > > */
-VOLATILE PARALLEL UNSAFE 
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'sweep_step_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
@@ -1500,14 +1398,6 @@ AS 'MODULE_PATHNAME', 'digest_fits_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::internal::coordinator
-CREATE  FUNCTION idempotence."coordinator"() RETURNS TEXT /* Option < String > */
-STRICT VOLATILE PARALLEL SAFE 
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'coordinator_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
 -- idempotence::api::moving::import_end
 CREATE  FUNCTION idempotence."import_end"() RETURNS VOID /* Result < () > */
 STRICT VOLATILE PARALLEL UNSAFE 
@@ -1516,11 +1406,121 @@ AS 'MODULE_PATHNAME', 'import_end_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
+-- idempotence::api::moving::import_row
+CREATE  FUNCTION idempotence."import_row"(
+	"import" bigint, /* Option < i64 > */
+	"key" TEXT, /* Option < & str > */
+	"response" jsonb, /* Option < Jsonb > */
+	"failed" bool, /* Option < bool > */
+	"recorded_at" timestamptz, /* Option < Timestamptz > */
+	"expires_at" timestamptz, /* Option < Timestamptz > */
+	"payload" jsonb, /* Option < Jsonb > */
+	"fingerprint" uuid, /* Option < Uuid > */
+	"status" TEXT, /* Option < & str > */
+	"token" bigint, /* Option < i64 > */
+	"attempt" INT, /* Option < i32 > */
+	"begun_at" timestamptz, /* Option < Timestamptz > */
+	"leased_until" timestamptz, /* Option < Timestamptz > */
+	"point" TEXT, /* Option < & str > */
+	"state" jsonb /* Option < Jsonb > */
+) RETURNS INT /* Result < i32 > */
+VOLATILE PARALLEL UNSAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'import_row_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::internal::is_visited
+CREATE  FUNCTION idempotence."is_visited"() RETURNS bool /* bool */
+STRICT STABLE PARALLEL SAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'is_visited_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::internal::launcher
+CREATE  FUNCTION idempotence."launcher"() RETURNS INT /* Option < i32 > */
+STRICT VOLATILE PARALLEL SAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'launcher_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::internal::milliseconds
+CREATE  FUNCTION idempotence."milliseconds"(
+	"value" TEXT /* Option < & str > */
+) RETURNS INT /* Option < i32 > */
+IMMUTABLE PARALLEL SAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'milliseconds_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::internal::note_sweep
+CREATE  FUNCTION idempotence."note_sweep"() RETURNS void
+STRICT VOLATILE PARALLEL UNSAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'note_sweep_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
 -- idempotence::api::internal::swept_instead
 CREATE  FUNCTION idempotence."swept_instead"() RETURNS timestamptz /* Option < Timestamptz > */
 STRICT VOLATILE PARALLEL UNSAFE 
 LANGUAGE c /* Rust */
 AS 'MODULE_PATHNAME', 'swept_instead_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::internal::legible
+CREATE  FUNCTION idempotence."legible"(
+	"words" TEXT /* Option < & str > */
+) RETURNS TEXT /* Option < String > */
+IMMUTABLE PARALLEL SAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'legible_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::internal::sweep_step
+CREATE  FUNCTION idempotence."sweep_step"(
+	"step" TEXT /* Option < & str > */
+) RETURNS bool /* Result < Option < bool > > */
+VOLATILE PARALLEL UNSAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'sweep_step_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::internal::free_space
+CREATE  FUNCTION idempotence."free_space"() RETURNS bigint /* Option < i64 > */
+STRICT VOLATILE PARALLEL SAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'free_space_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::internal::clock_jump_by
+CREATE  FUNCTION idempotence."clock_jump_by"() RETURNS interval /* Option < Interval > */
+STRICT VOLATILE PARALLEL SAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'clock_jump_by_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::internal::clock_jump
+CREATE  FUNCTION idempotence."clock_jump"() RETURNS timestamptz /* Option < Timestamptz > */
+STRICT VOLATILE PARALLEL SAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'clock_jump_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::internal::coordinator
+CREATE  FUNCTION idempotence."coordinator"() RETURNS TEXT /* Option < String > */
+STRICT VOLATILE PARALLEL SAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'coordinator_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */

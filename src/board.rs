@@ -105,24 +105,18 @@ pub fn launcher_pid() -> Option<i32> {
     Some(BOARD.lock()?.launcher)
 }
 
-/// What is known of a database that the worker has come to.
-#[derive(Default)]
-pub struct Visited {
-    /// When it was swept last.
-    pub swept_at: Option<i64>,
-    /// When the last visit failed, and with what error; `None`: it did not fail.
-    pub failed: Option<(i64, String)>,
-}
+/// When a database was swept last; and when the last visit failed, and with what error, if it did.
+type Visited = (Option<i64>, Option<(i64, String)>);
 
 /// The databases that were swept, or could not be swept, since the server came up.
 pub fn visits() -> BTreeMap<u32, Visited> {
     let mut all: BTreeMap<u32, Visited> = BTreeMap::new();
     let Some((swept, failures)) = BOARD.lock().map(|board| (board.visited, board.failures)) else { return all };
     for (database, at) in swept {
-        all.entry(database).or_default().swept_at = Some(at);
+        all.entry(database).or_default().0 = Some(at);
     }
     for failure in failures {
-        all.entry(failure.database).or_default().failed = Some((failure.at, failure.said.get()));
+        all.entry(failure.database).or_default().1 = Some((failure.at, failure.said.get()));
     }
     // That were the free places.
     all.remove(&0);

@@ -108,9 +108,8 @@ pub fn required<T>(argument: &'static str, value: Option<T>) -> Result<T, Error>
 
 impl CompositeRow for Ticket {
     const SQL_TYPE: &'static str = "idem_ticket";
-    type Columns = [Option<Datum>; 9];
 
-    fn columns(self) -> Self::Columns {
+    fn columns(self) -> impl AsRef<[Option<Datum>]> {
         let outcome = self.outcome.as_ref();
         let checkpoint = self.checkpoint.as_ref();
         [

@@ -96,7 +96,7 @@ fn note_sweep() {
 fn last_sweep() -> Option<Timestamptz> {
     let by_hand = sweep::by_hand_at(false).max(sweep::by_hand_at(true));
     let visited = board::visits().remove(&pg::current_database().to_u32());
-    by_hand.max(visited.and_then(|visited| visited.swept_at)).map(Timestamptz)
+    by_hand.max(visited.and_then(|(swept_at, _)| swept_at)).map(Timestamptz)
 }
 
 /// When this database was last swept by hand while no worker came; NULL when that is not known.
@@ -211,9 +211,9 @@ LANGUAGE c VOLATILE PARALLEL UNSAFE
 AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
 "#)]
 fn visits() -> Filled<'static, Spelt> {
-    let rows = board::visits().into_iter().map(|(database, visited)| {
-        let (failed_at, error) = visited.failed.unzip();
-        let [swept_at, failed_at] = [visited.swept_at, failed_at].map(|at| at.map(Timestamptz).into_datum());
+    let rows = board::visits().into_iter().map(|(database, (swept_at, failed))| {
+        let (failed_at, error) = failed.unzip();
+        let [swept_at, failed_at] = [swept_at, failed_at].map(|at| at.map(Timestamptz).into_datum());
         vec![pg_sys::Oid::from(database).into_datum(), swept_at, failed_at, error.into_datum()]
     });
     pg::rows(rows.collect())

@@ -80,9 +80,8 @@ fn idem_node() -> String {
 
 impl CompositeRow for Registered {
     const SQL_TYPE: &'static str = "idem_session";
-    type Columns = [Option<Datum>; 6];
 
-    fn columns(self) -> Self::Columns {
+    fn columns(self) -> impl AsRef<[Option<Datum>]> {
         [
             Some(pg::text(&self.session.name)),
             Some(self.resumed.into()),
@@ -96,9 +95,8 @@ impl CompositeRow for Registered {
 
 impl CompositeRow for Position {
     const SQL_TYPE: &'static str = "idem_position";
-    type Columns = [Option<Datum>; 4];
 
-    fn columns(self) -> Self::Columns {
+    fn columns(self) -> impl AsRef<[Option<Datum>]> {
         [self.last_number, self.next_number, self.acked, self.allocated].map(|number| Some(number.into()))
     }
 }

@@ -72,9 +72,9 @@ impl<'a> InJournal<'a> {
 
     /// The row as it is now.
     pub fn row_anew(&self) -> Result<Option<Row>, Error> {
-        let seen = pg::keeps_snapshot().then(|| self.execute(Act::Look, &[], Sight::OfTransaction, version).1);
+        let seen = pg::keeps_snapshot().then(|| self.find(Act::Look, Sight::OfTransaction, version));
         let sees = |row: &FoundRow| seen.as_ref().is_none_or(|seen| *seen == Some(version(row)));
-        let row = self.execute(Act::Look, &[], Sight::Newest, |row| self.read_row(row, sees(row))).1.transpose()?;
+        let row = self.find(Act::Look, Sight::Newest, |row| self.read_row(row, sees(row))).transpose()?;
         self.known.set(Some(row.clone()));
         Ok(row)
     }
@@ -159,8 +159,9 @@ impl<'a> InJournal<'a> {
             Timestamptz(at_most).into(),
         ];
         self.note_write();
-        let (_, expires_at) = self.execute(Act::Record, &values, Sight::OfTransaction, |row| row.get(0));
-        expires_at.flatten().ok_or_else(|| self.not_written())
+        let mut expires_at = None;
+        self.execute(Act::Record, &values, Sight::OfTransaction, |row| expires_at = row.get(0));
+        expires_at.ok_or_else(|| self.not_written())
     }
 
     /// Gives the row a lease. The row counts until `expires_at`.
@@ -211,8 +212,14 @@ impl<'a> InJournal<'a> {
         self.must_change(Act::Delete, &[])
     }
 
+    fn find<T>(&self, act: Act, sight: Sight, read: impl Fn(&FoundRow) -> T) -> Option<T> {
+        let mut found = None;
+        self.execute(act, &[], sight, |row| found = Some(read(row)));
+        found
+    }
+
     fn read(&self, act: Act, sight: Sight) -> Result<Option<Row>, Error> {
-        self.execute(act, &[], sight, |row| self.read_row(row, true)).1.transpose()
+        self.find(act, sight, |row| self.read_row(row, true)).transpose()
     }
 
     fn read_row(&self, row: &FoundRow, visible: bool) -> Result<Row, Error> {
@@ -261,7 +268,7 @@ impl<'a> InJournal<'a> {
 
     fn change(&self, act: Act, values: &[DatumWithOid<'_>]) -> u64 {
         self.note_write();
-        self.execute(act, values, Sight::OfTransaction, |_| ()).0
+        self.execute(act, values, Sight::OfTransaction, |_| {})
     }
 
     /// What Citus keeps it commits together with the effects that it keeps too.
@@ -281,18 +288,12 @@ impl<'a> InJournal<'a> {
         }
     }
 
-    fn execute<T>(
-        &self,
-        act: Act,
-        values: &[DatumWithOid<'_>],
-        sight: Sight,
-        read: impl Fn(&FoundRow) -> T,
-    ) -> (u64, Option<T>) {
+    fn execute(&self, act: Act, values: &[DatumWithOid<'_>], sight: Sight, each: impl FnMut(&FoundRow)) -> u64 {
         let tenant = (self.journal.tenant_type.value(), self.journal.tenant_datum(&self.tenant));
         let names: [DatumWithOid<'_>; 2] = [self.session.name.as_str().into(), (&*self.key).into()];
         let others = names.iter().chain(values).map(|value| (value.oid(), value.datum().map(Datum::sans_lifetime)));
         let (types, all): (Vec<_>, Vec<_>) = iter::once(tenant).chain(others).unzip();
-        let statement = || self.journal.statement(act, &types).execute(&all, sight, read);
+        let statement = || self.journal.statement(act, &types).execute(&all, sight, each);
         let lock = move |table| rel::lock(table, act.lock());
         let execute = || table::execute(&self.journal, lock, statement).unwrap_or_else(|error| error.raise());
         let done = if self.as_owner { pg::as_role(self.journal.owner, execute) } else { execute() };

@@ -35,15 +35,9 @@ pub fn let_signals_in(terminate: Handler) {
 
 /// Sets a setting for the rest of the process, whatever is set for the database and the role.
 pub fn set_for_process(name: &CStr, value: &CStr) {
+    let (superuser, overriding) = (pg_sys::GucContext::PGC_SUSET, pg_sys::GucSource::PGC_S_OVERRIDE);
     // SAFETY: the strings live as long as the call.
-    unsafe {
-        pg_sys::SetConfigOption(
-            name.as_ptr(),
-            value.as_ptr(),
-            pg_sys::GucContext::PGC_SUSET,
-            pg_sys::GucSource::PGC_S_OVERRIDE,
-        );
-    }
+    unsafe { pg_sys::SetConfigOption(name.as_ptr(), value.as_ptr(), superuser, overriding) }
 }
 
 /// Makes the server run each statement of this process without parallel workers, and never time out a transaction.

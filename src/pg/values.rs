@@ -82,10 +82,8 @@ impl Serialize for Timestamptz {
 pub trait CompositeRow: 'static {
     /// The composite type's name.
     const SQL_TYPE: &'static str;
-    /// An array with an element for each column.
-    type Columns: AsRef<[Option<pg_sys::Datum>]>;
     /// The values of the columns in their order; `None` is NULL. Each datum has the column's declared type.
-    fn columns(self) -> Self::Columns;
+    fn columns(self) -> impl AsRef<[Option<pg_sys::Datum>]>;
 }
 
 /// A function's result of a composite type.

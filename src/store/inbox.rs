@@ -99,16 +99,16 @@ fn insert_by_sql(
     ];
     let (types, values): (Vec<_>, Vec<_>) = parameters.into_iter().unzip();
     let statement = STATEMENTS.get((table.table, as_made), || (statement(table.table, as_made), types));
-    let run = || as_ours(|| statement.rows(&values, Sight::OfTransaction, |row| row.uuid(0)));
+    let mut digests = HashSet::new();
+    let run = || as_ours(|| statement.execute(&values, Sight::OfTransaction, |row| digests.extend(row.uuid(0))));
     let insert = || pg::as_role(table.owner(), run);
     // A unique violation may come from an index that REINDEX CONCURRENTLY is building beside ours. That index is already
     // unique, but `ON CONFLICT` does not use it yet. So a key that another transaction inserts at the same moment violates
     // it. A retry finds the key.
-    let digests = pg::replacing_error(PgSqlErrorCode::ERRCODE_UNIQUE_VIOLATION, insert, |error| {
+    pg::replacing_error(PgSqlErrorCode::ERRCODE_UNIQUE_VIOLATION, insert, |error| {
         let beside = error.message().contains(&format!("{}_pkey_cc", table.table.name()));
         beside.then(|| Error::SeenAtOnce { session: session.name.clone() })
     });
-    let digests: HashSet<_> = digests.into_iter().flatten().collect();
     let inserted: Vec<bool> = keys.iter().map(|key| digests.contains(&key.digest.0)).collect();
     // A trigger may have suppressed a row or changed it. Then the key was neither seen before nor is it noted now.
     if !as_made {

@@ -127,7 +127,7 @@ fn by_sql(table: &Rel, verb: Verb, columns: &[Option<pg_sys::Datum>], at: Option
     // The snapshot sees the row, since it is newer than the lock under which the row was found.
     let run = || {
         let statement = STATEMENTS.get((table.table, verb), || statement(table, verb));
-        statement.execute(&values, Sight::Newest, |_| ()).0
+        statement.execute(&values, Sight::Newest, |_| {})
     };
     if way(table).replaced || as_ours(|| pg::as_role(table.owner(), run)) != 1 {
         Error::NotWritten { relation: format!("idempotence.{}", table.table.name()) }.raise();

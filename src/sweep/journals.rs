@@ -122,11 +122,11 @@ fn delete_elsewhere(journal: &Journal, now_us: i64, limit: usize) -> u64 {
     execute(&delete, now_us, TIMESTAMPTZOID, upto).0
 }
 
-/// Executes a statement for the moment $1 and the number or moment $2. Gives how many rows it processed, and the first
+/// Executes a statement for the moment $1 and the number or moment $2. Gives how many rows it processed, and the
 /// moment that it returned.
 fn execute(statement: &str, now_us: i64, of: BuiltinOid, number: i64) -> (u64, Option<i64>) {
     let statement = Statement::prepare(statement, &[TIMESTAMPTZOID.value(), of.value()]);
     let values = [Some(now_us.into()), Some(number.into())];
-    let (processed, first) = statement.execute(&values, Sight::OfTransaction, |row| row.get(0));
-    (processed, first.flatten())
+    let mut moment = None;
+    (statement.execute(&values, Sight::OfTransaction, |row| moment = row.get(0)), moment)
 }

@@ -98,28 +98,14 @@ unsafe extern "C-unwind" fn leave(_code: i32, _argument: pg_sys::Datum) {
 fn list_databases() -> Vec<(u32, String)> {
     /// `DATCONNLIMIT_INVALID_DB`
     const HALF_DROPPED: i32 = -2;
-    let mut databases = Vec::new();
-    // SAFETY: a shared catalog, read in a transaction. A row begins with its fixed-width columns, which the
-    // struct describes. The row stays in memory while the scan stands on it.
-    unsafe {
-        let catalog = pg_sys::table_open(pg_sys::DatabaseRelationId, pg_sys::AccessShareLock as i32);
-        let scan = pg_sys::table_beginscan_catalog(catalog, 0, std::ptr::null_mut());
-        loop {
-            let tuple = pg_sys::heap_getnext(scan, pg_sys::ScanDirection::ForwardScanDirection);
-            if tuple.is_null() {
-                break;
-            }
-            let row: *const pg_sys::FormData_pg_database = pg_sys::GETSTRUCT(tuple).cast();
-            if !(*row).datistemplate && (*row).datallowconn && (*row).datconnlimit != HALF_DROPPED {
-                let name = CStr::from_ptr((*row).datname.data.as_ptr()).to_string_lossy().into_owned();
-                databases.push(((*row).oid.to_u32(), name));
-            }
-        }
-        // What table_endscan() does, which is an inline function in C.
-        pg_sys::heap_endscan(scan);
-        pg_sys::table_close(catalog, pg_sys::AccessShareLock as i32);
-    }
-    databases
+    // SAFETY: a row begins with its fixed-width columns, which the struct describes.
+    let database = |row: pg_sys::HeapTuple, _| unsafe {
+        let row: *const pg_sys::FormData_pg_database = pg_sys::GETSTRUCT(row).cast();
+        let can_be_visited = !(*row).datistemplate && (*row).datallowconn && (*row).datconnlimit != HALF_DROPPED;
+        let name = || CStr::from_ptr((*row).datname.data.as_ptr()).to_string_lossy().into_owned();
+        can_be_visited.then(|| ((*row).oid.to_u32(), name()))
+    };
+    pg::catalog_rows(pg_sys::DatabaseRelationId, database)
 }
 
 fn shutdown_requested() -> bool {
@@ -378,18 +364,13 @@ fn wait_for_end(worker: DynamicBackgroundWorker) -> Option<i32> {
         }
         None
     };
-    match wait(Instant::now() + VISIT_MAX) {
-        None => None,
-        Some(Some(process)) => {
-            // SAFETY: the signal for a request to end, to a process that has not ended yet.
-            unsafe { libc::kill(process, libc::SIGTERM) };
-            wait(Instant::now() + END_MAX).flatten()
-        }
-        Some(None) => {
-            let _ = worker.terminate();
-            None
-        }
-    }
+    let Some(process) = wait(Instant::now() + VISIT_MAX)? else {
+        let _ = worker.terminate();
+        return None;
+    };
+    // SAFETY: the signal for a request to end, to a process that has not ended yet.
+    unsafe { libc::kill(process, libc::SIGTERM) };
+    wait(Instant::now() + END_MAX).flatten()
 }
 
 /// Whether a process has not ended.
