@@ -43,7 +43,7 @@ pub use kept::{end_uses, forget_commands};
 pub use keys::*;
 pub use log::*;
 pub use memory::{arena_is_in_use, begin_call, check_memory, in_own_memory, init as init_memory, make_sure_of, refill};
-pub use own::Own;
+pub use own::{Own, finally};
 pub use process::*;
 pub use role::*;
 pub use server::*;

@@ -36,15 +36,8 @@ pub fn is_ours() -> bool {
 
 /// Runs `work`, whose writes by SQL count as the extension's own.
 pub fn as_ours<T>(work: impl FnOnce() -> T) -> T {
-    /// Restores the former state, also when an error unwinds.
-    struct Ours(bool);
-    impl Drop for Ours {
-        fn drop(&mut self) {
-            WRITING.set(self.0);
-        }
-    }
-    let _ours = Ours(WRITING.replace(true));
-    work()
+    let former = WRITING.replace(true);
+    pg::finally(work, || WRITING.set(former))
 }
 
 /// What a statement does to a row.
