@@ -186,7 +186,9 @@ impl Rel {
             }
             begun = Some(scan);
         }
-        begun.map(Scan::end);
+        if let Some(scan) = begun {
+            scan.end();
+        }
     }
 
     /// What `read` makes of each row that matches the keys and that the snapshot sees, without rows of which it gives
