@@ -72,9 +72,9 @@ impl<'a> InJournal<'a> {
 
     /// The row as it is now.
     pub fn row_anew(&self) -> Result<Option<Row>, Error> {
-        let seen = pg::keeps_snapshot().then(|| self.find(Act::Look, Sight::OfTransaction, version));
+        let seen = pg::keeps_snapshot().then(|| self.read(Act::Look, Sight::OfTransaction, version));
         let sees = |row: &FoundRow| seen.as_ref().is_none_or(|seen| *seen == Some(version(row)));
-        let row = self.find(Act::Look, Sight::Newest, |row| self.read_row(row, sees(row))).transpose()?;
+        let row = self.read(Act::Look, Sight::Newest, |row| self.read_row(row, sees(row))).transpose()?;
         self.known.set(Some(row.clone()));
         Ok(row)
     }
@@ -95,7 +95,7 @@ impl<'a> InJournal<'a> {
     /// Reads the row and locks it; gives whether there is one. Waits for another transaction that has it locked or is
     /// changing it.
     pub fn lock(&self) -> Result<bool, Error> {
-        let row = self.read(Act::Lock, Sight::OfTransaction)?;
+        let row = self.read(Act::Lock, Sight::OfTransaction, |row| self.read_row(row, true)).transpose()?;
         let locked = row.is_some();
         self.known.set(Some(row));
         Ok(locked)
@@ -117,31 +117,29 @@ impl<'a> InJournal<'a> {
         if self.lock_within(deadline)? {
             return Ok(());
         }
-        match self.wait_for_others(expires_at, deadline)? {
+        match self.wait_for_others(expires_at, deadline) {
             true => self.lock_within(deadline).map(drop),
             false => Err(self.ran_out()),
         }
     }
 
     /// Whether another transaction is at work on the request: it has inserted the row, or locked it, and has not ended. To
-    /// find out, this tries the same and takes it back.
-    pub fn is_held_by_another(&self, expires_at: i64) -> Result<bool, Error> {
-        /// Nobody is waited for.
-        const AT_ONCE: Option<i64> = Some(0);
-        Ok(!self.try_claim(AT_ONCE, expires_at, Act::TryLock)?.unwrap_or(false))
+    /// find out, this tries the same, waits for nobody, and takes it back.
+    pub fn is_held_by_another(&self, expires_at: i64) -> bool {
+        !self.try_claim(Some(0), expires_at, Act::TryLock).unwrap_or(false)
     }
 
     /// Waits until no other transaction is at work on the request; `false`: the wait ran out. As in
     /// [`InJournal::is_held_by_another`], what this does to wait is taken back.
-    pub fn wait_for_others(&self, expires_at: i64, deadline: Deadline) -> Result<bool, Error> {
-        self.try_claim(deadline.left_us(), expires_at, Act::Lock).map(|waited| waited.is_some())
+    pub fn wait_for_others(&self, expires_at: i64, deadline: Deadline) -> bool {
+        self.try_claim(deadline.left_us(), expires_at, Act::Lock).is_some()
     }
 
     /// Inserts the row, or locks the one that is there by `lock`, and takes that back. Gives whether it did; `None`: the wait
     /// ran out.
-    fn try_claim(&self, wait_us: Option<i64>, expires_at: i64, lock: Act) -> Result<Option<bool>, Error> {
-        let claim = || Ok(self.insert(expires_at) || self.read(lock, Sight::OfTransaction)?.is_some());
-        let claimed = pg::tentatively(wait_us, claim, |_| false).transpose();
+    fn try_claim(&self, wait_us: Option<i64>, expires_at: i64, lock: Act) -> Option<bool> {
+        let claim = || self.insert(expires_at) || self.read(lock, Sight::OfTransaction, |_| ()).is_some();
+        let claimed = pg::tentatively(wait_us, claim, |_| false);
         self.known.set(None);
         claimed
     }
@@ -212,14 +210,10 @@ impl<'a> InJournal<'a> {
         self.must_change(Act::Delete, &[])
     }
 
-    fn find<T>(&self, act: Act, sight: Sight, read: impl Fn(&FoundRow) -> T) -> Option<T> {
+    fn read<T>(&self, act: Act, sight: Sight, read: impl Fn(&FoundRow) -> T) -> Option<T> {
         let mut found = None;
         self.execute(act, &[], sight, |row| found = Some(read(row)));
         found
-    }
-
-    fn read(&self, act: Act, sight: Sight) -> Result<Option<Row>, Error> {
-        self.find(act, sight, |row| self.read_row(row, true)).transpose()
     }
 
     fn read_row(&self, row: &FoundRow, visible: bool) -> Result<Row, Error> {
@@ -241,8 +235,8 @@ impl<'a> InJournal<'a> {
         }
         let until = row.get(place::LEASED_UNTIL);
         let lease = until.map(|until| {
-            let (attempt, begun_at) = (row.get(place::ATTEMPT), row.get(place::BEGUN_AT));
-            let (attempt, begun_at) = (attempt.unwrap_or(1), begun_at.unwrap_or(until));
+            let attempt = row.get(place::ATTEMPT).unwrap_or(1);
+            let begun_at = row.get(place::BEGUN_AT).unwrap_or(until);
             let lease = Lease { token: token.unwrap_or(0), attempt, begun_at, until };
             StoredLease { lease, request: self.key.to_string(), last: None, fingerprint, visible }
         });

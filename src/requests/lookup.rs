@@ -37,7 +37,7 @@ pub fn lookup(request: &Request<'_>, wait_us: Option<i64>) -> Result<Ticket, Err
             None if known.leased_until.is_some() && !is_claimed(request) => false,
             None => match request.in_journal() {
                 None => waiting.wait_for_end(&Tag::request(&request.lock())),
-                Some(kept) => kept.wait_for_others(request.unfinished_until(pg::now_us()), deadline)?,
+                Some(kept) => kept.wait_for_others(request.unfinished_until(pg::now_us()), deadline),
             },
         };
         if !again {
@@ -72,7 +72,7 @@ fn look(request: &Request<'_>, confirmed_by: Deadline) -> Result<Ticket, Error> 
         // A transaction that keeps its snapshot cannot lock a row that is newer. Somebody was at work on it, or still is.
         let is_newer = row.is_some_and(|row| !row.visible);
         let asks = !pg::read_only() && !leased;
-        held = asks && (is_newer || kept.is_held_by_another(request.unfinished_until(asked_at))?);
+        held = asks && (is_newer || kept.is_held_by_another(request.unfinished_until(asked_at)));
     }
     match find_unfinished(request, &lock, asked_at, held)? {
         known if known.leased_until.is_some() => Ok(known),

@@ -8,12 +8,11 @@ use crate::store::blank;
 use crate::store::catalog::Table;
 use crate::store::probe::Probe;
 use crate::store::rel::{Access, Rel, Snapshot};
-use crate::store::tuple::{Tid, Tuple, columns};
+use crate::store::tuple::{Tid, columns};
 use crate::store::write;
 use pgrx::pg_sys;
 
-columns! { "checkpoint", COLUMNS: DIGEST, SESSION, WRITTEN_AT, STREAM, REQUEST, POINT, STATE, FINGERPRINT, LAST }
-type Columns<'a> = Tuple<'a, COLUMNS>;
+columns! { "checkpoint", Columns, COLUMNS: DIGEST, SESSION, WRITTEN_AT, STREAM, REQUEST, POINT, STATE, FINGERPRINT, LAST }
 
 /// A checkpoint.
 #[derive(Clone)]
@@ -42,8 +41,7 @@ impl Checkpoint {
 /// Finds the request's checkpoint, which may not count any more.
 pub fn find(probe: &Probe<'_>, snapshot: Snapshot) -> Result<Option<Checkpoint>, Error> {
     let Some(table) = Rel::open_unless_blank(Table::Checkpoint) else { return Ok(None) };
-    let found = find_in(&table, probe, snapshot)?;
-    Ok(found.map(|(found, _)| found))
+    Ok(find_in(&table, probe, snapshot)?.map(|(found, _)| found))
 }
 
 fn find_in<'rel>(
@@ -100,20 +98,14 @@ pub fn save(probe: &Probe<'_>, checkpoint: &Checkpoint) -> Result<(), Error> {
 /// Takes the state away from the request's checkpoint, and keeps all else of it. Gives whether there was a state. The
 /// caller has the request's lock.
 pub fn redact(probe: &Probe<'_>) -> Result<bool, Error> {
-    let Some(checkpoint) = find(probe, Snapshot::Itself)? else { return Ok(false) };
-    if checkpoint.state.is_none() {
-        return Ok(false);
-    }
-    save(probe, &Checkpoint { state: None, ..checkpoint })?;
-    Ok(true)
+    let found = find(probe, Snapshot::Itself)?.filter(|checkpoint| checkpoint.state.is_some());
+    let redacted = found.map(|checkpoint| save(probe, &Checkpoint { state: None, ..checkpoint }));
+    Ok(redacted.transpose()?.is_some())
 }
 
 /// Deletes the request's checkpoint if it has one; gives whether it had. The caller has the request's lock.
 pub fn delete(probe: &Probe<'_>) -> Result<bool, Error> {
     let table = Rel::open(Table::Checkpoint, Access::Write);
     let found = find_in(&table, probe, Snapshot::Itself)?;
-    if let Some((_, at)) = &found {
-        write::delete(&table, *at);
-    }
-    Ok(found.is_some())
+    Ok(found.map(|(_, at)| write::delete(&table, at)).is_some())
 }

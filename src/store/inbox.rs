@@ -11,7 +11,7 @@
 use crate::domain::identity::Digest;
 use crate::error::{Error, RequestName};
 use crate::model::StandingSession;
-use crate::pg::{self, Sight, Statements, Timestamptz};
+use crate::pg::{self, Sight, Statement, Statements, Timestamptz};
 use crate::store::batch;
 pub use crate::store::batch::Key;
 use crate::store::blank;
@@ -20,7 +20,6 @@ use crate::store::outcome_columns::{CLASS, COLUMNS, Columns, EXPIRES_AT, RECORDE
 use crate::store::rel::{Access, Rel, Snapshot};
 use crate::store::segment;
 use crate::store::snapshot::{RowState, row_state};
-use crate::store::sql;
 use crate::store::write::{self, as_ours};
 use pgrx::PgSqlErrorCode;
 use pgrx::datum::{IntoDatum, Uuid};
@@ -129,20 +128,21 @@ fn stands_anywhere(session: &StandingSession, key: &Key<'_>, now_us: i64) -> Res
 
 /// Deletes a key's outcome from every table that has one; gives whether there was one that lived. This is done by SQL:
 /// if another transaction is renewing the row, DELETE waits for it and looks at the row again.
-pub fn delete(digest: &Digest, now_us: i64) -> Result<bool, Error> {
+pub fn delete(digest: &Digest, now_us: i64) -> bool {
     let mut lived = false;
     for table in segment::all() {
-        let name = table.name();
-        // The lock stays, see `Rel::open`.
-        drop(Rel::open(table, Access::Write));
+        let (name, table) = (table.name(), Rel::open(table, Access::Write));
         let statement = format!(
             "DELETE FROM idempotence.{name} WHERE digest OPERATOR(pg_catalog.=) $1
              RETURNING expires_at OPERATOR(pg_catalog.>) $2"
         );
-        let arguments = [Uuid::from_bytes(digest.0).into(), Timestamptz(now_us).into()];
-        lived |= sql::returned::<bool>(&statement, &arguments)?.contains(&true);
+        let values = [Some(pg::uuid(&digest.0)), Some(now_us.into())];
+        let statement = Statement::prepare(&statement, &[UUIDOID, TIMESTAMPTZOID]);
+        pg::as_role(table.owner(), || {
+            statement.execute(&values, Sight::OfTransaction, |row| lived |= row.get(0) == Some(true))
+        });
     }
-    Ok(lived)
+    lived
 }
 
 /// `as_made`: nobody has added anything to the table.

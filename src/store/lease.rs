@@ -16,14 +16,13 @@ use crate::store::blank;
 use crate::store::cache;
 use crate::store::catalog::{Index, Table};
 use crate::store::rel::{Access, Rel, Snapshot};
-use crate::store::tuple::{Tid, Tuple, columns, uuid_equals};
+use crate::store::tuple::{Tid, columns, uuid_equals};
 use crate::store::write;
 use pgrx::pg_sys;
 
-columns! { "lease", COLUMNS:
+columns! { "lease", Columns, COLUMNS:
     DIGEST, SESSION, TOKEN, BEGUN_AT, LEASED_UNTIL, ATTEMPT, STREAM, REQUEST, HOLDER, APPLICATION, FINGERPRINT, LAST
 }
-type Columns<'a> = Tuple<'a, COLUMNS>;
 
 /// A lease in the table, run out or not.
 #[derive(Clone)]
@@ -85,8 +84,7 @@ pub fn holder(of: Stream<'_>, lock: &Digest) -> Option<Holder> {
 /// Finds the lease that is kept under a request's lock. It may be that of another number in the same lane.
 pub fn find(of: Stream<'_>, lock: &Digest, snapshot: Snapshot) -> Result<Option<StoredLease>, Error> {
     let Some(table) = Rel::open_unless_blank(Table::Lease) else { return Ok(None) };
-    let found = find_in(&table, of, lock, snapshot)?;
-    Ok(found.map(|(found, _)| found))
+    Ok(find_in(&table, of, lock, snapshot)?.map(|(found, _)| found))
 }
 
 fn find_in<'rel>(
@@ -191,10 +189,7 @@ pub fn delete(of: Stream<'_>, lock: &Digest) -> Result<bool, Error> {
     debug_assert!(Tag::request(lock).is_held_by_us(), "a lease changes only under its request's lock");
     let table = Rel::open(Table::Lease, Access::Write);
     let found = find_in(&table, of, lock, Snapshot::Itself)?;
-    if let Some((_, at)) = &found {
-        write::delete(&table, *at);
-    }
-    Ok(found.is_some())
+    Ok(found.map(|(_, at)| write::delete(&table, at)).is_some())
 }
 
 /// Makes the commit of this transaction wait for its flush, where leases are logged, whatever `synchronous_commit` says:

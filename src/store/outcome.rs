@@ -136,7 +136,12 @@ fn read(row: &Columns<'_>, table: Table, probe: &Probe<'_>) -> Result<Outcome, E
 /// Deletes the request's outcome from every table that has one; gives its class if there was one. The caller has the
 /// request's lock.
 pub fn clear(probe: &Probe<'_>) -> Result<Option<Class>, Error> {
-    let mut cleared = None;
+    Ok(take_out(probe)?.map(|(outcome, _)| outcome.class))
+}
+
+/// As [`clear`]. Gives the outcome, which of several is the one that lives longest, and who recorded it.
+fn take_out(probe: &Probe<'_>) -> Result<Option<(Outcome, String)>, Error> {
+    let mut taken: Option<(Outcome, String)> = None;
     for name in segment::all() {
         if find_in(&Rel::open(name, Access::Read), probe, Snapshot::Itself)?.is_none() {
             continue;
@@ -144,40 +149,30 @@ pub fn clear(probe: &Probe<'_>) -> Result<Option<Class>, Error> {
         // The row is looked for again under the lock that keeps the segment from being emptied. Without that lock the
         // segment could be emptied and filled anew, and another request's row could be in the same place.
         let table = Rel::open(name, Access::Write);
-        if let Some((found, at)) = find_in(&table, probe, Snapshot::Itself)? {
-            write::delete(&table, at);
-            cleared = Some(found.class);
+        let found = table.find_digest(&probe.digest, Snapshot::Itself, |row| {
+            Some(read(row, name, probe).map(|outcome| (outcome, row.get(RECORDED_BY).unwrap_or_default(), row.at())))
+        });
+        let Some((outcome, recorded_by, at)) = found.transpose()? else { continue };
+        write::delete(&table, at);
+        if taken.as_ref().is_none_or(|(taken, _)| outcome.expires_at > taken.expires_at) {
+            taken = Some((outcome, recorded_by));
         }
     }
-    Ok(cleared)
+    Ok(taken)
 }
 
 /// Takes the response away from the request's outcome, and keeps all else of it. Gives its class; `None`: no outcome of
 /// it has a response. The caller has the request's lock.
 pub fn redact(probe: &Probe<'_>) -> Result<Option<Class>, Error> {
-    let mut has_response = false;
-    for name in segment::all() {
-        let table = Rel::open(name, Access::Read);
-        has_response |= find_in(&table, probe, Snapshot::Itself)?.is_some_and(|(found, _)| found.response.is_some());
-    }
-    if !has_response {
+    let tells = |name| {
+        let response = |row: &Columns<'_>| row.datum(RESPONSE);
+        Rel::open(name, Access::Read).find_digest(&probe.digest, Snapshot::Itself, response).is_some()
+    };
+    if !segment::all().any(tells) {
         return Ok(None);
     }
     // An expired outcome is kept too: a begin that came before the expiry, and waits for the lock, will replay it.
-    let mut kept: Option<(Outcome, String)> = None;
-    for name in segment::all() {
-        // As in clear().
-        let table = Rel::open(name, Access::Write);
-        if let Some((outcome, at)) = find_in(&table, probe, Snapshot::Itself)? {
-            let recorded_by = |row: &Columns<'_>| row.get(RECORDED_BY);
-            let recorded_by = table.find_digest(&probe.digest, Snapshot::Itself, recorded_by).unwrap_or_default();
-            write::delete(&table, at);
-            if kept.as_ref().is_none_or(|(kept, _)| outcome.expires_at > kept.expires_at) {
-                kept = Some((outcome, recorded_by));
-            }
-        }
-    }
-    Ok(kept.map(|(outcome, recorded_by)| {
+    Ok(take_out(probe)?.map(|(outcome, recorded_by)| {
         insert_by(probe, &Outcome { response: None, ..outcome }, &recorded_by);
         outcome.class
     }))

@@ -10,13 +10,12 @@ use crate::pg::{self, Jsonb};
 use crate::store::catalog::{Index, Table};
 use crate::store::outcome::Outcome;
 use crate::store::rel::{Access, Rel, Snapshot};
-use crate::store::tuple::{Hint, Tid, Tuple, columns, int4_below, int4_equals, text_equals, uuid_equals};
+use crate::store::tuple::{Hint, Tid, columns, int4_below, int4_equals, text_equals, uuid_equals};
 use crate::store::write;
 use pgrx::pg_sys;
 use uuid::Uuid;
 
-columns! { "reply", COLUMNS: SESSION, FIRST, LAST, RECORDED_AT, SLOT, CLASS, STREAM, RECORDED_BY, RESPONSE, FINGERPRINT, TOKEN }
-type Columns<'a> = Tuple<'a, COLUMNS>;
+columns! { "reply", Columns, COLUMNS: SESSION, FIRST, LAST, RECORDED_AT, SLOT, CLASS, STREAM, RECORDED_BY, RESPONSE, FINGERPRINT, TOKEN }
 
 /// The letter in the column `class` for a reply whose response was dropped. The row still tells that its numbers were
 /// done.
@@ -35,8 +34,7 @@ pub struct Reply {
 /// The reply that is kept in a slot. It is read with its outcome if it has any of the numbers `of`, and otherwise without.
 pub fn in_slot(stream: Stream<'_>, slot: i32, of: Option<Range>, snapshot: Snapshot) -> Result<Option<Reply>, Error> {
     let table = Rel::open(Table::Reply, Access::Read);
-    let found = find_in_slot(&table, stream, slot, of, snapshot)?;
-    Ok(found.map(|(reply, _)| reply))
+    Ok(find_in_slot(&table, stream, slot, of, snapshot)?.map(|(reply, _)| reply))
 }
 
 fn find_in_slot<'rel>(

@@ -87,7 +87,7 @@ pub fn undouble(table: &str) -> Result<(), Error> {
     if doubled && table == Table::Secret.name() { Err(Error::SecretRestoredTwice) } else { Ok(()) }
 }
 
-columns! { "restore", COLUMNS: NOTED_AT, PLACE, BROUGHT, LOOKED_AT, ORPHANS }
+columns! { "restore", Columns, COLUMNS: NOTED_AT, PLACE, BROUGHT, LOOKED_AT, ORPHANS }
 
 /// The tables that have not come yet, if the secret was restored and any are missing.
 pub fn missing() -> Result<Option<String>, Error> {

@@ -20,12 +20,11 @@ use crate::store::rel::{Access, Rel, Snapshot};
 use crate::store::restore;
 use crate::store::session;
 use crate::store::sql;
-use crate::store::tuple::{Tid, Tuple, columns};
+use crate::store::tuple::{Tid, columns};
 use crate::store::write;
 use pgrx::datum::IntoDatum;
 
-columns! { "secret", COLUMNS: IN_USE_SINCE, KEY }
-type Columns<'a> = Tuple<'a, COLUMNS>;
+columns! { "secret", Columns, COLUMNS: IN_USE_SINCE, KEY }
 
 /// A row of the table.
 struct KeyRow<'rel> {

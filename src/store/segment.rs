@@ -25,7 +25,7 @@ use crate::store::message;
 use crate::store::rel::{Access, Rel, Snapshot};
 use crate::store::sql;
 use crate::store::sweep;
-use crate::store::tuple::{Tid, Tuple, columns};
+use crate::store::tuple::{Tid, columns};
 use crate::store::write;
 use pgrx::pg_sys;
 use std::cell::Cell;
@@ -43,8 +43,7 @@ pub fn each_outcome(part: impl Fn(&str) -> String) -> String {
     all().map(|table| part(&format!("idempotence.{}", table.name()))).collect::<Vec<_>>().join(" UNION ALL ")
 }
 
-columns! { "segment", COLUMNS: OPENED_AT, KEEP_US, SESSIONS_AT, LOOKED_IN, NUMBER, CURRENT, OPENING, RESTORED, CLOSED_AT, ENDS_AT, LOOKED_TO, LOOKED_AT }
-type Columns<'a> = Tuple<'a, COLUMNS>;
+columns! { "segment", Columns, COLUMNS: OPENED_AT, KEEP_US, SESSIONS_AT, LOOKED_IN, NUMBER, CURRENT, OPENING, RESTORED, CLOSED_AT, ENDS_AT, LOOKED_TO, LOOKED_AT }
 
 /// Calls `look` for each table that may have an outcome of some keys, until it gives a value. The current segment is the
 /// first, since most outcomes are found there. `made_at` tells when the first and the last of the keys were made, if they

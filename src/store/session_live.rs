@@ -10,14 +10,13 @@ use crate::store::catalog::{Index, Table};
 use crate::store::client_row::ClientColumns;
 use crate::store::lease;
 use crate::store::rel::{Access, Rel};
-use crate::store::tuple::{Tuple, columns, oid_equals};
+use crate::store::tuple::{columns, oid_equals};
 use crate::store::write;
 use pgrx::pg_sys;
 
-columns! { "session_live", COLUMNS:
+columns! { "session_live", Columns, COLUMNS:
     ID, CREATED_AT, LAST_SEEN, OWNER, WINDOW_SIZE, TIMEOUT, ORDERING, NODE, CLIENT, REQUEST_ID
 }
-type Columns<'a> = Tuple<'a, COLUMNS>;
 
 const ROW: ClientColumns = ClientColumns {
     columns: [ID, CREATED_AT, OWNER, WINDOW_SIZE, TIMEOUT, ORDERING, NODE, CLIENT, REQUEST_ID],

@@ -6,11 +6,10 @@ use crate::model::Stream;
 use crate::pg;
 use crate::store::catalog::{Index, Table};
 use crate::store::rel::{Access, Rel};
-use crate::store::tuple::{Tid, Tuple, columns, text_equals, uuid_equals};
+use crate::store::tuple::{Tid, columns, text_equals, uuid_equals};
 use crate::store::write;
 
-columns! { "stream", COLUMNS: SESSION, ACKED, ALLOCATED, STREAM }
-type Columns<'a> = Tuple<'a, COLUMNS>;
+columns! { "stream", Columns, COLUMNS: SESSION, ACKED, ALLOCATED, STREAM }
 
 /// The marks of a stream. Without a row, both numbers are 0.
 #[derive(Clone, Copy, Default)]

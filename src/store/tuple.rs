@@ -21,11 +21,14 @@ macro_rules! places {
 }
 pub(crate) use places;
 
-/// Defines a constant for each column of a table, with its position counted from 0, and one for their number. A unit
-/// test compares them with the table in `sql/tables.sql`.
+/// Defines a constant for each column of a table, with its position counted from 0, one for their number, and the type of a row
+/// that was found. A unit test compares the columns with the table in `sql/tables.sql`.
 macro_rules! columns {
-    ($table:literal, $count:ident: $($column:ident),+ $(,)?) => {
+    ($table:literal, $row:ident, $count:ident: $($column:ident),+ $(,)?) => {
         $crate::store::tuple::places!(pub(super) $($column),+);
+        /// A row.
+        #[allow(dead_code, reason = "only statements may read it")]
+        pub(super) type $row<'a> = $crate::store::tuple::Tuple<'a, $count>;
         /// The number of columns.
         #[allow(dead_code, reason = "only statements may use it")]
         pub(super) const $count: usize = [$(stringify!($column)),+].len();

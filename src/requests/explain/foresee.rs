@@ -60,7 +60,7 @@ pub fn begin(request: &Request<'_>) -> Result<Answer, Error> {
     let held = || {
         let Some(kept) = request.in_journal() else { return locked };
         let ask = || kept.is_held_by_another(request.unfinished_until(asked_at));
-        !pg::read_only() && matches!(pg::undone_on_error(AT_MOST_US, ask), Ok(Ok(true)))
+        !pg::read_only() && pg::undone_on_error(AT_MOST_US, ask) == Ok(true)
     };
     match asked.find_and_decide(Seeker::Beginner, false) {
         Ok(Some(Decided { decision: Decision::Replay, kept: KeptRequest { outcome: Some(outcome), .. }, .. })) => {
