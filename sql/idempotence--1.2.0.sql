@@ -324,56 +324,6 @@ SELECT pg_catalog.pg_extension_config_dump('idempotence.granted', '');
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idem_begin. It is declared here because its C functions are not those of pgrx, see src/pg/entry.rs.
-
--- Makes the planner leave out what a call leaves out.
-CREATE FUNCTION idempotence.leave_out_nulls(internal) RETURNS internal
-LANGUAGE c IMMUTABLE PARALLEL SAFE
-AS 'MODULE_PATHNAME', 'idem_leave_out_nulls';
-
-CREATE FUNCTION idem_begin(session text, request text, payload jsonb DEFAULT NULL, wait interval DEFAULT NULL, stream text DEFAULT NULL,
-                           last bigint DEFAULT NULL, ack bigint DEFAULT NULL, lease interval DEFAULT NULL)
-RETURNS idem_ticket
-LANGUAGE c VOLATILE PARALLEL UNSAFE SUPPORT idempotence.leave_out_nulls
-AS 'MODULE_PATHNAME', 'idem_begin_text';
-
-CREATE FUNCTION idem_begin(session text, request bigint, payload jsonb DEFAULT NULL, wait interval DEFAULT NULL, stream text DEFAULT NULL,
-                           last bigint DEFAULT NULL, ack bigint DEFAULT NULL, lease interval DEFAULT NULL)
-RETURNS idem_ticket
-LANGUAGE c VOLATILE PARALLEL UNSAFE SUPPORT idempotence.leave_out_nulls
-AS 'MODULE_PATHNAME', 'idem_begin_bigint';
-
-CREATE FUNCTION idem_begin(session text, request uuid, payload jsonb DEFAULT NULL, wait interval DEFAULT NULL, stream text DEFAULT NULL,
-                           last bigint DEFAULT NULL, ack bigint DEFAULT NULL, lease interval DEFAULT NULL)
-RETURNS idem_ticket
-LANGUAGE c VOLATILE PARALLEL UNSAFE SUPPORT idempotence.leave_out_nulls
-AS 'MODULE_PATHNAME', 'idem_begin_uuid';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idem_run: makes a statement idempotent. It is declared here because its C function is not one of pgrx's, see
--- src/pg/around.rs.
-
-CREATE FUNCTION idem_run(session text, request text, command text, args jsonb DEFAULT NULL, on_error text DEFAULT 'raise',
-                         wait interval DEFAULT NULL, ttl interval DEFAULT NULL, stream text DEFAULT NULL)
-RETURNS idem_ticket
-LANGUAGE c VOLATILE PARALLEL UNSAFE
-AS 'MODULE_PATHNAME', 'idem_run';
-
--- Takes outcomes over. It is written in PL/pgSQL, so that the user's query never runs inside a frame of pgrx, which would
--- change its errors: the statement calls import_row() for each row of the query.
-CREATE FUNCTION idem_import(session text, query text, reason text, OUT imported bigint, OUT present bigint, OUT expired bigint)
-LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
-AS $import$
-#variable_conflict use_variable
-BEGIN
-  EXECUTE idempotence.import_begin(session, query, reason) INTO imported, present, expired;
-  PERFORM idempotence.import_end();
-END
-$import$;
-/* </end connected objects> */
-
-/* <begin connected objects> */
 -- idempotence::api::monitor::error_counts
 
 CREATE FUNCTION idempotence.error_counts(OUT sqlstate text, OUT errors bigint) RETURNS SETOF record
@@ -405,7 +355,7 @@ AS 'MODULE_PATHNAME', 'held_requests_wrapper';
 -- idempotence::api::repairs::idem_accept_restore
 CREATE  FUNCTION "idem_accept_restore"(
 	"reason" TEXT /* Option < & str > */
-) RETURNS bool /* bool */
+) RETURNS bool /* Result < bool > */
 VOLATILE PARALLEL UNSAFE
 LANGUAGE c /* Rust */
 AS 'MODULE_PATHNAME', 'idem_accept_restore_wrapper';
@@ -417,7 +367,7 @@ CREATE  FUNCTION "idem_ack"(
 	"session" TEXT, /* Option < & str > */
 	"upto" bigint, /* Option < i64 > */
 	"stream" TEXT DEFAULT '' /* Option < & str > */
-) RETURNS void
+) RETURNS VOID /* Result < () > */
 VOLATILE PARALLEL UNSAFE
 LANGUAGE c /* Rust */
 AS 'MODULE_PATHNAME', 'idem_ack_wrapper';
@@ -429,7 +379,7 @@ CREATE  FUNCTION "idem_allocate"(
 	"session" TEXT, /* Option < & str > */
 	"n" INT, /* Option < i32 > */
 	"stream" TEXT DEFAULT '' /* Option < & str > */
-) RETURNS bigint /* i64 */
+) RETURNS bigint /* Result < i64 > */
 VOLATILE PARALLEL UNSAFE
 LANGUAGE c /* Rust */
 AS 'MODULE_PATHNAME', 'idem_allocate_wrapper';
@@ -445,7 +395,7 @@ CREATE  FUNCTION "idem_alter_session"(
 	"usable_by" regrole DEFAULT NULL, /* Option < Regrole > */
 	"max_attempts" INT DEFAULT NULL, /* Option < i32 > */
 	"node" TEXT DEFAULT NULL /* Option < & str > */
-) RETURNS void
+) RETURNS VOID /* Result < () > */
 VOLATILE PARALLEL UNSAFE
 LANGUAGE c /* Rust */
 AS 'MODULE_PATHNAME', 'idem_alter_session_wrapper';
@@ -548,7 +498,7 @@ AS 'MODULE_PATHNAME', 'idem_claim_uuid_wrapper';
 -- idempotence::api::sessions::idem_close
 CREATE  FUNCTION "idem_close"(
 	"session" TEXT /* Option < & str > */
-) RETURNS bool /* bool */
+) RETURNS bool /* Result < bool > */
 VOLATILE PARALLEL UNSAFE
 LANGUAGE c /* Rust */
 AS 'MODULE_PATHNAME', 'idem_close_wrapper';
@@ -560,7 +510,7 @@ CREATE  FUNCTION "idem_create_journal"(
 	"journal" TEXT, /* Option < & str > */
 	"tenant" TEXT DEFAULT 'tenant', /* Option < & str > */
 	"tenant_type" regtype DEFAULT 'text' /* Option < Regtype > */
-) RETURNS void
+) RETURNS VOID /* Result < () > */
 VOLATILE PARALLEL UNSAFE
 LANGUAGE c /* Rust */
 AS 'MODULE_PATHNAME', 'idem_create_journal_wrapper';
@@ -579,7 +529,7 @@ CREATE  FUNCTION "idem_create_session"(
 	"max_attempts" INT DEFAULT NULL, /* Option < i32 > */
 	"node" TEXT DEFAULT NULL, /* Option < & str > */
 	"journal" TEXT DEFAULT NULL /* Option < & str > */
-) RETURNS void
+) RETURNS VOID /* Result < () > */
 VOLATILE PARALLEL UNSAFE
 LANGUAGE c /* Rust */
 AS 'MODULE_PATHNAME', 'idem_create_session_wrapper';
@@ -589,43 +539,43 @@ AS 'MODULE_PATHNAME', 'idem_create_session_wrapper';
 -- idempotence::api::sessions::idem_drop_session
 CREATE  FUNCTION "idem_drop_session"(
 	"session" TEXT /* Option < & str > */
-) RETURNS void
+) RETURNS VOID /* Result < () > */
 VOLATILE PARALLEL UNSAFE
 LANGUAGE c /* Rust */
 AS 'MODULE_PATHNAME', 'idem_drop_session_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::looking::idem_explain
+-- idempotence::api::monitor::idem_explain
 CREATE  FUNCTION "idem_explain"(
 	"session" TEXT, /* Option < & str > */
 	"request" bigint, /* Option < i64 > */
 	"stream" TEXT DEFAULT NULL /* Option < & str > */
-) RETURNS jsonb /* Jsonb */
+) RETURNS jsonb /* Result < Jsonb > */
 VOLATILE PARALLEL UNSAFE 
 LANGUAGE c /* Rust */
 AS 'MODULE_PATHNAME', 'idem_explain_bigint_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::looking::idem_explain
+-- idempotence::api::monitor::idem_explain
 CREATE  FUNCTION "idem_explain"(
 	"session" TEXT, /* Option < & str > */
 	"request" TEXT, /* Option < & str > */
 	"stream" TEXT DEFAULT NULL /* Option < & str > */
-) RETURNS jsonb /* Jsonb */
+) RETURNS jsonb /* Result < Jsonb > */
 VOLATILE PARALLEL UNSAFE 
 LANGUAGE c /* Rust */
 AS 'MODULE_PATHNAME', 'idem_explain_text_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::looking::idem_explain
+-- idempotence::api::monitor::idem_explain
 CREATE  FUNCTION "idem_explain"(
 	"session" TEXT, /* Option < & str > */
 	"request" uuid, /* Option < Uuid > */
 	"stream" TEXT DEFAULT NULL /* Option < & str > */
-) RETURNS jsonb /* Jsonb */
+) RETURNS jsonb /* Result < Jsonb > */
 VOLATILE PARALLEL UNSAFE 
 LANGUAGE c /* Rust */
 AS 'MODULE_PATHNAME', 'idem_explain_uuid_wrapper';
@@ -637,7 +587,7 @@ CREATE  FUNCTION "idem_export"(
 	"session" TEXT, /* Option < & str > */
 	"reason" TEXT, /* Option < & str > */
 	"prefix" TEXT DEFAULT NULL /* Option < & str > */
-) RETURNS TABLE (key text, status text, response jsonb, fingerprint uuid, token bigint, recorded_at timestamptz, expires_at timestamptz, attempt integer, begun_at timestamptz, leased_until timestamptz, point text, state jsonb) /* Filled < Exported > */
+) RETURNS TABLE (key text, status text, response jsonb, fingerprint uuid, token bigint, recorded_at timestamptz, expires_at timestamptz, attempt integer, begun_at timestamptz, leased_until timestamptz, point text, state jsonb) /* Result < Filled < '_, Exported > > */
 VOLATILE PARALLEL UNSAFE
 LANGUAGE c /* Rust */
 AS 'MODULE_PATHNAME', 'idem_export_wrapper';
@@ -689,7 +639,7 @@ AS 'MODULE_PATHNAME', 'idem_extend_uuid_wrapper';
 -- idempotence::api::ids::idem_fingerprint
 CREATE  FUNCTION "idem_fingerprint"(
 	"payload" jsonb /* Option < Jsonb > */
-) RETURNS uuid /* datum :: Uuid */
+) RETURNS uuid /* Result < datum :: Uuid > */
 IMMUTABLE PARALLEL SAFE
 LANGUAGE c /* Rust */
 AS 'MODULE_PATHNAME', 'idem_fingerprint_wrapper';
@@ -790,7 +740,7 @@ CREATE  FUNCTION "idem_force_release_prefix"(
 	"reason" TEXT, /* Option < & str > */
 	"live" bool DEFAULT false, /* Option < bool > */
 	"most" INT DEFAULT 1000 /* Option < i32 > */
-) RETURNS bigint /* i64 */
+) RETURNS bigint /* Result < i64 > */
 VOLATILE PARALLEL UNSAFE
 LANGUAGE c /* Rust */
 AS 'MODULE_PATHNAME', 'idem_force_release_prefix_wrapper';
@@ -803,7 +753,7 @@ CREATE  FUNCTION "idem_forget"(
 	"request" bigint, /* Option < i64 > */
 	"reason" TEXT, /* Option < & str > */
 	"stream" TEXT DEFAULT NULL /* Option < & str > */
-) RETURNS bool /* bool */
+) RETURNS bool /* Result < bool > */
 VOLATILE PARALLEL UNSAFE 
 LANGUAGE c /* Rust */
 AS 'MODULE_PATHNAME', 'idem_forget_bigint_wrapper';
@@ -816,7 +766,7 @@ CREATE  FUNCTION "idem_forget"(
 	"request" TEXT, /* Option < & str > */
 	"reason" TEXT, /* Option < & str > */
 	"stream" TEXT DEFAULT NULL /* Option < & str > */
-) RETURNS bool /* bool */
+) RETURNS bool /* Result < bool > */
 VOLATILE PARALLEL UNSAFE 
 LANGUAGE c /* Rust */
 AS 'MODULE_PATHNAME', 'idem_forget_text_wrapper';
@@ -829,7 +779,7 @@ CREATE  FUNCTION "idem_forget"(
 	"request" uuid, /* Option < Uuid > */
 	"reason" TEXT, /* Option < & str > */
 	"stream" TEXT DEFAULT NULL /* Option < & str > */
-) RETURNS bool /* bool */
+) RETURNS bool /* Result < bool > */
 VOLATILE PARALLEL UNSAFE 
 LANGUAGE c /* Rust */
 AS 'MODULE_PATHNAME', 'idem_forget_uuid_wrapper';
@@ -842,7 +792,7 @@ CREATE  FUNCTION "idem_forget_prefix"(
 	"prefix" TEXT, /* Option < & str > */
 	"reason" TEXT, /* Option < & str > */
 	"most" INT DEFAULT 1000 /* Option < i32 > */
-) RETURNS bigint /* i64 */
+) RETURNS bigint /* Result < i64 > */
 VOLATILE PARALLEL UNSAFE
 LANGUAGE c /* Rust */
 AS 'MODULE_PATHNAME', 'idem_forget_prefix_wrapper';
@@ -860,7 +810,7 @@ AS 'MODULE_PATHNAME', 'idem_generate_id_wrapper';
 -- idempotence::api::ids::idem_generate_ids
 CREATE  FUNCTION "idem_generate_ids"(
 	"n" INT /* Option < i32 > */
-) RETURNS uuid[] /* Vec < datum :: Uuid > */
+) RETURNS uuid[] /* Result < Vec < datum :: Uuid > > */
 VOLATILE PARALLEL SAFE
 LANGUAGE c /* Rust */
 AS 'MODULE_PATHNAME', 'idem_generate_ids_wrapper';
@@ -870,7 +820,7 @@ AS 'MODULE_PATHNAME', 'idem_generate_ids_wrapper';
 -- idempotence::api::sessions::idem_heartbeat
 CREATE  FUNCTION "idem_heartbeat"(
 	"session" TEXT /* Option < & str > */
-) RETURNS timestamptz /* Timestamptz */
+) RETURNS timestamptz /* Result < Timestamptz > */
 VOLATILE PARALLEL UNSAFE
 LANGUAGE c /* Rust */
 AS 'MODULE_PATHNAME', 'idem_heartbeat_wrapper';
@@ -880,7 +830,7 @@ AS 'MODULE_PATHNAME', 'idem_heartbeat_wrapper';
 -- idempotence::api::ids::idem_key
 CREATE  FUNCTION "idem_key"(
 	"payload" jsonb /* Option < Jsonb > */
-) RETURNS TEXT /* String */
+) RETURNS TEXT /* Result < String > */
 IMMUTABLE PARALLEL SAFE
 LANGUAGE c /* Rust */
 AS 'MODULE_PATHNAME', 'idem_key_wrapper';
@@ -938,7 +888,7 @@ AS 'MODULE_PATHNAME', 'idem_node_wrapper';
 CREATE  FUNCTION "idem_once"(
 	"session" TEXT, /* Option < & str > */
 	"request" bigint /* Option < i64 > */
-) RETURNS bool /* bool */
+) RETURNS bool /* Result < bool > */
 VOLATILE PARALLEL UNSAFE 
 LANGUAGE c /* Rust */
 AS 'MODULE_PATHNAME', 'idem_once_bigint_wrapper';
@@ -949,7 +899,7 @@ AS 'MODULE_PATHNAME', 'idem_once_bigint_wrapper';
 CREATE  FUNCTION "idem_once"(
 	"session" TEXT, /* Option < & str > */
 	"request" TEXT /* Option < & str > */
-) RETURNS bool /* bool */
+) RETURNS bool /* Result < bool > */
 VOLATILE PARALLEL UNSAFE 
 LANGUAGE c /* Rust */
 AS 'MODULE_PATHNAME', 'idem_once_text_wrapper';
@@ -960,7 +910,7 @@ AS 'MODULE_PATHNAME', 'idem_once_text_wrapper';
 CREATE  FUNCTION "idem_once"(
 	"session" TEXT, /* Option < & str > */
 	"request" uuid /* Option < Uuid > */
-) RETURNS bool /* bool */
+) RETURNS bool /* Result < bool > */
 VOLATILE PARALLEL UNSAFE 
 LANGUAGE c /* Rust */
 AS 'MODULE_PATHNAME', 'idem_once_uuid_wrapper';
@@ -971,14 +921,14 @@ AS 'MODULE_PATHNAME', 'idem_once_uuid_wrapper';
 CREATE  FUNCTION "idem_once_many"(
 	"session" TEXT, /* Option < & '_ str > */
 	"requests" anycompatiblearray /* Option < Keys < '_ > > */
-) RETURNS TABLE (ord bigint, request text) /* Listed < '_ > */
+) RETURNS TABLE (ord bigint, request text) /* Result < Filled < '_, Listed > > */
 VOLATILE PARALLEL UNSAFE
 LANGUAGE c /* Rust */
 AS 'MODULE_PATHNAME', 'idem_once_many_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::looking::idem_outcomes
+-- idempotence::api::monitor::idem_outcomes
 CREATE  FUNCTION "idem_outcomes"(
 	"session" TEXT, /* Option < & str > */
 	"prefix" TEXT DEFAULT NULL, /* Option < & str > */
@@ -986,7 +936,7 @@ CREATE  FUNCTION "idem_outcomes"(
 	"since" timestamptz DEFAULT NULL, /* Option < Timestamptz > */
 	"before" timestamptz DEFAULT NULL, /* Option < Timestamptz > */
 	"most" INT DEFAULT 100 /* Option < i32 > */
-) RETURNS TABLE (request text, status text, response jsonb, response_bytes integer, fingerprint uuid, recorded_by text, recorded_at timestamptz, expires_at timestamptz, stream text, last bigint) /* Filled < Outcomes > */
+) RETURNS TABLE (request text, status text, response jsonb, response_bytes integer, fingerprint uuid, recorded_by text, recorded_at timestamptz, expires_at timestamptz, stream text, last bigint) /* Result < Filled < '_, Outcomes > > */
 VOLATILE PARALLEL UNSAFE
 LANGUAGE c /* Rust */
 AS 'MODULE_PATHNAME', 'idem_outcomes_wrapper';
@@ -997,7 +947,7 @@ AS 'MODULE_PATHNAME', 'idem_outcomes_wrapper';
 CREATE  FUNCTION "idem_position"(
 	"session" TEXT, /* Option < & str > */
 	"stream" TEXT DEFAULT '' /* Option < & str > */
-) RETURNS idem_position /* Composite < Position > */
+) RETURNS idem_position /* Result < Composite < Position > > */
 VOLATILE PARALLEL UNSAFE
 LANGUAGE c /* Rust */
 AS 'MODULE_PATHNAME', 'idem_position_wrapper';
@@ -1008,7 +958,7 @@ AS 'MODULE_PATHNAME', 'idem_position_wrapper';
 CREATE  FUNCTION "idem_purge_audit"(
 	"before" timestamptz, /* Option < Timestamptz > */
 	"reason" TEXT /* Option < & str > */
-) RETURNS bigint /* i64 */
+) RETURNS bigint /* Result < i64 > */
 VOLATILE PARALLEL UNSAFE
 LANGUAGE c /* Rust */
 AS 'MODULE_PATHNAME', 'idem_purge_audit_wrapper';
@@ -1108,7 +1058,7 @@ CREATE  FUNCTION "idem_redact_prefix"(
 	"prefix" TEXT, /* Option < & str > */
 	"reason" TEXT, /* Option < & str > */
 	"most" INT DEFAULT 1000 /* Option < i32 > */
-) RETURNS bigint /* i64 */
+) RETURNS bigint /* Result < i64 > */
 VOLATILE PARALLEL UNSAFE
 LANGUAGE c /* Rust */
 AS 'MODULE_PATHNAME', 'idem_redact_prefix_wrapper';
@@ -1124,7 +1074,7 @@ CREATE  FUNCTION "idem_register"(
 	"resume" bool DEFAULT false, /* Option < bool > */
 	"request_id" uuid DEFAULT NULL, /* Option < Uuid > */
 	"wait" interval DEFAULT NULL /* Option < Interval > */
-) RETURNS idem_session /* Composite < Registered > */
+) RETURNS idem_session /* Result < Composite < Registered > > */
 VOLATILE PARALLEL UNSAFE
 LANGUAGE c /* Rust */
 AS 'MODULE_PATHNAME', 'idem_register_wrapper';
@@ -1174,7 +1124,7 @@ AS 'MODULE_PATHNAME', 'idem_release_uuid_wrapper';
 CREATE  FUNCTION "idem_set_persistence"(
 	"what" TEXT, /* Option < & str > */
 	"persistence" TEXT /* Option < & str > */
-) RETURNS bool /* bool */
+) RETURNS bool /* Result < bool > */
 VOLATILE PARALLEL UNSAFE
 LANGUAGE c /* Rust */
 AS 'MODULE_PATHNAME', 'idem_set_persistence_wrapper';
@@ -1278,57 +1228,58 @@ AS 'MODULE_PATHNAME', 'note_restored_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::internal::swept_instead
-CREATE  FUNCTION idempotence."swept_instead"() RETURNS timestamptz /* Option < Timestamptz > */
-STRICT VOLATILE PARALLEL UNSAFE 
+-- idempotence::api::internal::free_space
+CREATE  FUNCTION idempotence."free_space"() RETURNS bigint /* Option < i64 > */
+STRICT VOLATILE PARALLEL SAFE 
 LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'swept_instead_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::internal::restarts
-CREATE  FUNCTION idempotence."restarts"(
-	"lately" bool /* Option < bool > */
-) RETURNS bigint /* Option < i64 > */
-VOLATILE PARALLEL SAFE 
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'restarts_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::internal::digest_fits
-CREATE  FUNCTION idempotence."digest_fits"(
-	"digest" uuid, /* Option < Uuid > */
-	"session" uuid, /* Option < Uuid > */
-	"key" TEXT /* Option < & str > */
-) RETURNS bool /* Option < bool > */
-STABLE PARALLEL UNSAFE 
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'digest_fits_wrapper';
+AS 'MODULE_PATHNAME', 'free_space_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
 -- idempotence::api::internal::look_whether_ready
-CREATE  FUNCTION idempotence."look_whether_ready"() RETURNS void
+CREATE  FUNCTION idempotence."look_whether_ready"() RETURNS VOID /* Result < () > */
 STRICT VOLATILE PARALLEL UNSAFE 
 LANGUAGE c /* Rust */
 AS 'MODULE_PATHNAME', 'look_whether_ready_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::internal::launcher
-CREATE  FUNCTION idempotence."launcher"() RETURNS INT /* Option < i32 > */
-STRICT VOLATILE PARALLEL SAFE 
+-- idempotence::api::internal::max_sessions_per_role
+CREATE  FUNCTION idempotence."max_sessions_per_role"() RETURNS bigint /* i64 */
+STRICT STABLE PARALLEL SAFE 
 LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'launcher_wrapper';
+AS 'MODULE_PATHNAME', 'max_sessions_per_role_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::internal::deadlocks
-CREATE  FUNCTION idempotence."deadlocks"() RETURNS bigint /* Option < i64 > */
-STRICT VOLATILE PARALLEL SAFE 
+-- idempotence::api::internal::note_grant
+CREATE  FUNCTION idempotence."note_grant"(
+	"role" regrole, /* Option < Regrole > */
+	"level" TEXT /* Option < & str > */
+) RETURNS VOID /* Result < () > */
+VOLATILE PARALLEL UNSAFE 
 LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'deadlocks_wrapper';
+AS 'MODULE_PATHNAME', 'note_grant_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::internal::databases
+CREATE  FUNCTION idempotence."databases"() RETURNS TEXT[] /* :: std :: option :: Option < Vec < String > > */
+STRICT STABLE PARALLEL SAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'databases_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::moving::import_begin
+CREATE  FUNCTION idempotence."import_begin"(
+	"session" TEXT, /* Option < & str > */
+	"query" TEXT, /* Option < & str > */
+	"reason" TEXT /* Option < & str > */
+) RETURNS TEXT /* Result < String > */
+VOLATILE PARALLEL UNSAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'import_begin_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
@@ -1342,55 +1293,35 @@ AS 'MODULE_PATHNAME', 'legible_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::moving::import_begin
-CREATE  FUNCTION idempotence."import_begin"(
-	"session" TEXT, /* Option < & str > */
-	"query" TEXT, /* Option < & str > */
-	"reason" TEXT /* Option < & str > */
-) RETURNS TEXT /* String */
-VOLATILE PARALLEL UNSAFE 
+-- idempotence::api::internal::note_sweep
+CREATE  FUNCTION idempotence."note_sweep"() RETURNS void
+STRICT VOLATILE PARALLEL UNSAFE 
 LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'import_begin_wrapper';
+AS 'MODULE_PATHNAME', 'note_sweep_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::internal::max_sessions_per_role
-CREATE  FUNCTION idempotence."max_sessions_per_role"() RETURNS bigint /* i64 */
-STRICT STABLE PARALLEL SAFE 
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'max_sessions_per_role_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::internal::clock_jump
-CREATE  FUNCTION idempotence."clock_jump"() RETURNS timestamptz /* Option < Timestamptz > */
+-- idempotence::api::internal::deadlocks
+CREATE  FUNCTION idempotence."deadlocks"() RETURNS bigint /* Option < i64 > */
 STRICT VOLATILE PARALLEL SAFE 
 LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'clock_jump_wrapper';
+AS 'MODULE_PATHNAME', 'deadlocks_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::internal::up_since
-CREATE  FUNCTION idempotence."up_since"() RETURNS timestamptz /* Timestamptz */
-STRICT STABLE PARALLEL SAFE 
+-- idempotence::api::moving::import_end
+CREATE  FUNCTION idempotence."import_end"() RETURNS VOID /* Result < () > */
+STRICT VOLATILE PARALLEL UNSAFE 
 LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'up_since_wrapper';
+AS 'MODULE_PATHNAME', 'import_end_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::internal::databases
-CREATE  FUNCTION idempotence."databases"() RETURNS TEXT[] /* :: std :: option :: Option < Vec < String > > */
+-- idempotence::api::internal::retention
+CREATE  FUNCTION idempotence."retention"() RETURNS interval /* Interval */
 STRICT STABLE PARALLEL SAFE 
 LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'databases_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::internal::is_visited
-CREATE  FUNCTION idempotence."is_visited"() RETURNS bool /* bool */
-STRICT STABLE PARALLEL SAFE 
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'is_visited_wrapper';
+AS 'MODULE_PATHNAME', 'retention_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
@@ -1411,50 +1342,22 @@ CREATE  FUNCTION idempotence."import_row"(
 	"leased_until" timestamptz, /* Option < Timestamptz > */
 	"point" TEXT, /* Option < & str > */
 	"state" jsonb /* Option < Jsonb > */
-) RETURNS INT /* i32 */
+) RETURNS INT /* Result < i32 > */
 VOLATILE PARALLEL UNSAFE 
 LANGUAGE c /* Rust */
 AS 'MODULE_PATHNAME', 'import_row_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::internal::coordinator
-CREATE  FUNCTION idempotence."coordinator"() RETURNS TEXT /* Option < String > */
-STRICT VOLATILE PARALLEL SAFE 
+-- idempotence::api::internal::digest_fits
+CREATE  FUNCTION idempotence."digest_fits"(
+	"digest" uuid, /* Option < Uuid > */
+	"session" uuid, /* Option < Uuid > */
+	"key" TEXT /* Option < & str > */
+) RETURNS bool /* Option < bool > */
+STABLE PARALLEL UNSAFE 
 LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'coordinator_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::internal::clock_jump_by
-CREATE  FUNCTION idempotence."clock_jump_by"() RETURNS interval /* Option < Interval > */
-STRICT VOLATILE PARALLEL SAFE 
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'clock_jump_by_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::moving::import_end
-CREATE  FUNCTION idempotence."import_end"() RETURNS void
-STRICT VOLATILE PARALLEL UNSAFE 
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'import_end_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::internal::last_sweep
-CREATE  FUNCTION idempotence."last_sweep"() RETURNS timestamptz /* Option < Timestamptz > */
-STRICT VOLATILE PARALLEL UNSAFE 
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'last_sweep_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::internal::lock_table_size
-CREATE  FUNCTION idempotence."lock_table_size"() RETURNS bigint /* Option < i64 > */
-STRICT STABLE PARALLEL SAFE 
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'lock_table_size_wrapper';
+AS 'MODULE_PATHNAME', 'digest_fits_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
@@ -1468,22 +1371,29 @@ AS 'MODULE_PATHNAME', 'milliseconds_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::internal::note_grant
-CREATE  FUNCTION idempotence."note_grant"(
-	"role" regrole, /* Option < Regrole > */
-	"level" TEXT /* Option < & str > */
-) RETURNS void
-VOLATILE PARALLEL UNSAFE 
+-- idempotence::api::internal::restarts
+CREATE  FUNCTION idempotence."restarts"(
+	"lately" bool /* Option < bool > */
+) RETURNS bigint /* Option < i64 > */
+VOLATILE PARALLEL SAFE 
 LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'note_grant_wrapper';
+AS 'MODULE_PATHNAME', 'restarts_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::internal::note_sweep
-CREATE  FUNCTION idempotence."note_sweep"() RETURNS void
-STRICT VOLATILE PARALLEL UNSAFE 
+-- idempotence::api::internal::lock_table_size
+CREATE  FUNCTION idempotence."lock_table_size"() RETURNS bigint /* Option < i64 > */
+STRICT STABLE PARALLEL SAFE 
 LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'note_sweep_wrapper';
+AS 'MODULE_PATHNAME', 'lock_table_size_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::internal::is_visited
+CREATE  FUNCTION idempotence."is_visited"() RETURNS bool /* bool */
+STRICT STABLE PARALLEL SAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'is_visited_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
@@ -1497,19 +1407,119 @@ AS 'MODULE_PATHNAME', 'setting_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::internal::free_space
-CREATE  FUNCTION idempotence."free_space"() RETURNS bigint /* Option < i64 > */
-STRICT VOLATILE PARALLEL SAFE 
+-- idempotence::api::internal::up_since
+CREATE  FUNCTION idempotence."up_since"() RETURNS timestamptz /* Timestamptz */
+STRICT STABLE PARALLEL SAFE 
 LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'free_space_wrapper';
+AS 'MODULE_PATHNAME', 'up_since_wrapper';
 /* </end connected objects> */
 
 /* <begin connected objects> */
--- idempotence::api::internal::retention
-CREATE  FUNCTION idempotence."retention"() RETURNS interval /* Interval */
-STRICT STABLE PARALLEL SAFE 
+-- idempotence::api::internal::last_sweep
+CREATE  FUNCTION idempotence."last_sweep"() RETURNS timestamptz /* Option < Timestamptz > */
+STRICT VOLATILE PARALLEL UNSAFE 
 LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'retention_wrapper';
+AS 'MODULE_PATHNAME', 'last_sweep_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::internal::swept_instead
+CREATE  FUNCTION idempotence."swept_instead"() RETURNS timestamptz /* Option < Timestamptz > */
+STRICT VOLATILE PARALLEL UNSAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'swept_instead_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::internal::sweep_step
+CREATE  FUNCTION idempotence."sweep_step"(
+	"step" TEXT /* Option < & str > */
+) RETURNS bool /* Result < Option < bool > > */
+VOLATILE PARALLEL UNSAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'sweep_step_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::internal::launcher
+CREATE  FUNCTION idempotence."launcher"() RETURNS INT /* Option < i32 > */
+STRICT VOLATILE PARALLEL SAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'launcher_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::internal::clock_jump_by
+CREATE  FUNCTION idempotence."clock_jump_by"() RETURNS interval /* Option < Interval > */
+STRICT VOLATILE PARALLEL SAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'clock_jump_by_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::internal::coordinator
+CREATE  FUNCTION idempotence."coordinator"() RETURNS TEXT /* Option < String > */
+STRICT VOLATILE PARALLEL SAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'coordinator_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idempotence::api::internal::clock_jump
+CREATE  FUNCTION idempotence."clock_jump"() RETURNS timestamptz /* Option < Timestamptz > */
+STRICT VOLATILE PARALLEL SAFE 
+LANGUAGE c /* Rust */
+AS 'MODULE_PATHNAME', 'clock_jump_wrapper';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idem_begin. It is declared here because its C functions are not those of pgrx, see src/pg/entry.rs.
+
+-- Makes the planner leave out what a call leaves out.
+CREATE FUNCTION idempotence.leave_out_nulls(internal) RETURNS internal
+LANGUAGE c IMMUTABLE PARALLEL SAFE
+AS 'MODULE_PATHNAME', 'idem_leave_out_nulls';
+
+CREATE FUNCTION idem_begin(session text, request text, payload jsonb DEFAULT NULL, wait interval DEFAULT NULL, stream text DEFAULT NULL,
+                           last bigint DEFAULT NULL, ack bigint DEFAULT NULL, lease interval DEFAULT NULL)
+RETURNS idem_ticket
+LANGUAGE c VOLATILE PARALLEL UNSAFE SUPPORT idempotence.leave_out_nulls
+AS 'MODULE_PATHNAME', 'idem_begin_text';
+
+CREATE FUNCTION idem_begin(session text, request bigint, payload jsonb DEFAULT NULL, wait interval DEFAULT NULL, stream text DEFAULT NULL,
+                           last bigint DEFAULT NULL, ack bigint DEFAULT NULL, lease interval DEFAULT NULL)
+RETURNS idem_ticket
+LANGUAGE c VOLATILE PARALLEL UNSAFE SUPPORT idempotence.leave_out_nulls
+AS 'MODULE_PATHNAME', 'idem_begin_bigint';
+
+CREATE FUNCTION idem_begin(session text, request uuid, payload jsonb DEFAULT NULL, wait interval DEFAULT NULL, stream text DEFAULT NULL,
+                           last bigint DEFAULT NULL, ack bigint DEFAULT NULL, lease interval DEFAULT NULL)
+RETURNS idem_ticket
+LANGUAGE c VOLATILE PARALLEL UNSAFE SUPPORT idempotence.leave_out_nulls
+AS 'MODULE_PATHNAME', 'idem_begin_uuid';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- idem_run: makes a statement idempotent. It is declared here because its C function is not one of pgrx's, see
+-- src/pg/execute.rs.
+
+CREATE FUNCTION idem_run(session text, request text, command text, args jsonb DEFAULT NULL, on_error text DEFAULT 'raise',
+                         wait interval DEFAULT NULL, ttl interval DEFAULT NULL, stream text DEFAULT NULL)
+RETURNS idem_ticket
+LANGUAGE c VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'idem_run';
+
+-- Takes outcomes over. It is written in PL/pgSQL, so that the user's query never runs inside a frame of pgrx, which would
+-- change its errors: the statement calls import_row() for each row of the query.
+CREATE FUNCTION idem_import(session text, query text, reason text, OUT imported bigint, OUT present bigint, OUT expired bigint)
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+AS $import$
+#variable_conflict use_variable
+BEGIN
+  EXECUTE idempotence.import_begin(session, query, reason) INTO imported, present, expired;
+  PERFORM idempotence.import_end();
+END
+$import$;
 /* </end connected objects> */
 
 /* <begin connected objects> */
@@ -1851,6 +1861,43 @@ CROSS JOIN LATERAL idempotence.root_blocker(CASE WHEN pg_catalog.starts_with(h.w
 WHERE h.pid IS NOT NULL
    OR (l.prepared IS NOT NULL AND (h.session IS NOT NULL OR pg_catalog.has_table_privilege('idempotence.health', 'SELECT')))
 OFFSET 0;
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- The sweep by hand. It takes the steps that the background worker takes, each in one or more transactions of its own.
+CREATE PROCEDURE idem_sweep()
+LANGUAGE plpgsql
+AS $sweep$
+DECLARE
+  step pg_catalog.text;
+  more pg_catalog.bool;
+BEGIN
+  FOREACH step IN ARRAY '{empty,turn,close,long,restore,end,delete,checkpoints,leases,persistence,owners,orphans,tombstones,journals}'::pg_catalog.text[] LOOP
+    -- Before the tables of users, which may take all the time there is.
+    IF step OPERATOR(pg_catalog.=) 'journals' THEN
+      PERFORM idempotence.note_sweep();
+    END IF;
+    LOOP
+      -- The step needs this isolation level and, on a primary, READ WRITE, whatever the defaults of role and database
+      -- are. Nothing may be evaluated between the two commands, since it could take a snapshot. On a standby READ
+      -- WRITE would be an error here; the step itself says that it cannot run there.
+      IF pg_catalog.pg_is_in_recovery() THEN
+        COMMIT;
+        SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+      ELSE
+        COMMIT;
+        SET TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE;
+      END IF;
+      more := idempotence.sweep_step(step);
+      IF more IS NULL THEN
+        RAISE NOTICE 'another sweep is at work in this database';
+        RETURN;
+      END IF;
+      EXIT WHEN NOT more;
+    END LOOP;
+  END LOOP;
+END
+$sweep$;
 /* </end connected objects> */
 
 /* <begin connected objects> */
@@ -2991,53 +3038,6 @@ EXCEPTION
     RETURN false;
 END
 $ready$;
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- idempotence::api::internal::sweep_step
-CREATE  FUNCTION idempotence."sweep_step"(
-	"step" TEXT /* Option < & str > */
-) RETURNS bool /* Option < bool > */
-VOLATILE PARALLEL UNSAFE 
-LANGUAGE c /* Rust */
-AS 'MODULE_PATHNAME', 'sweep_step_wrapper';
-/* </end connected objects> */
-
-/* <begin connected objects> */
--- The sweep by hand. It takes the steps that the background worker takes, each in one or more transactions of its own.
-CREATE PROCEDURE idem_sweep()
-LANGUAGE plpgsql
-AS $sweep$
-DECLARE
-  step pg_catalog.text;
-  more pg_catalog.bool;
-BEGIN
-  FOREACH step IN ARRAY '{empty,turn,close,long,restore,end,delete,checkpoints,leases,persistence,owners,orphans,tombstones,journals}'::pg_catalog.text[] LOOP
-    -- Before the tables of users, which may take all the time there is.
-    IF step OPERATOR(pg_catalog.=) 'journals' THEN
-      PERFORM idempotence.note_sweep();
-    END IF;
-    LOOP
-      -- The step needs this isolation level and, on a primary, READ WRITE, whatever the defaults of role and database
-      -- are. Nothing may be evaluated between the two commands, since it could take a snapshot. On a standby READ
-      -- WRITE would be an error here; the step itself says that it cannot run there.
-      IF pg_catalog.pg_is_in_recovery() THEN
-        COMMIT;
-        SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
-      ELSE
-        COMMIT;
-        SET TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE;
-      END IF;
-      more := idempotence.sweep_step(step);
-      IF more IS NULL THEN
-        RAISE NOTICE 'another sweep is at work in this database';
-        RETURN;
-      END IF;
-      EXIT WHEN NOT more;
-    END LOOP;
-  END LOOP;
-END
-$sweep$;
 /* </end connected objects> */
 
 /* <begin connected objects> */

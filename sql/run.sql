@@ -1,5 +1,5 @@
 -- idem_run: makes a statement idempotent. It is declared here because its C function is not one of pgrx's, see
--- src/pg/around.rs.
+-- src/pg/execute.rs.
 
 CREATE FUNCTION idem_run(session text, request text, command text, args jsonb DEFAULT NULL, on_error text DEFAULT 'raise',
                          wait interval DEFAULT NULL, ttl interval DEFAULT NULL, stream text DEFAULT NULL)

@@ -54,17 +54,6 @@ pub struct Report {
     pub said: Text,
 }
 
-/// A database that could not be swept.
-#[derive(Clone, Copy)]
-pub struct Unswept {
-    /// The database; 0: a free place.
-    pub database: u32,
-    /// When the last visit failed.
-    pub at: i64,
-    /// The error.
-    pub said: Text,
-}
-
 /// How far back events are counted, in microseconds: an hour.
 const LATELY_US: i64 = 3_600_000_000;
 
@@ -75,15 +64,15 @@ pub struct Board {
     /// The report of the present or last visit. The launcher runs one visit at a time.
     pub report: Report,
     /// Databases, and when each was swept last; (0, 0) is a free place.
-    pub visited: [(u32, i64); DATABASES_MAX],
-    /// The databases whose last visit failed.
-    pub failures: [Unswept; FAILURES_MAX],
+    visited: [(u32, i64); DATABASES_MAX],
+    /// The databases whose last visit failed, when that was, and the error; zeros are a free place.
+    failures: [(u32, i64, Text); FAILURES_MAX],
     /// Databases in which a backend has just found the extension; 0 is a free place.
     announced: [u32; ANNOUNCED_MAX],
     /// How often the launcher was started, and the last moments at which it was started anew.
-    pub starts: (u64, Moments<64>),
+    starts: (u64, Moments<64>),
     /// When a wait for a lock of ours ended in a deadlock, by the database.
-    pub deadlocks: Moments<1024>,
+    deadlocks: Moments<1024>,
     /// When the clock has jumped last, and by how much; (0, 0): it has not.
     jump: (i64, i64),
 }
@@ -92,7 +81,7 @@ static BOARD: Shared<Board> = Shared::new();
 
 /// Reserves the board. Called while the postmaster preloads the library.
 pub fn init() {
-    BOARD.want(c"idempotence worker");
+    BOARD.want(c"idempotence worker", || {});
 }
 
 /// The board, for the launcher and visits.
@@ -105,28 +94,39 @@ pub fn launcher_pid() -> Option<i32> {
     Some(BOARD.lock()?.launcher)
 }
 
-/// What is known of a database that the worker has come to.
-#[derive(Default)]
-pub struct Visited {
-    /// When it was swept last.
-    pub swept_at: Option<i64>,
-    /// When the last visit failed, and with what error; `None`: it did not fail.
-    pub failed: Option<(i64, String)>,
-}
+/// When a database was swept last; and when the last visit failed, and with what error, if it did.
+type Visited = (Option<i64>, Option<(i64, String)>);
 
 /// The databases that were swept, or could not be swept, since the server came up.
 pub fn visits() -> BTreeMap<u32, Visited> {
     let mut all: BTreeMap<u32, Visited> = BTreeMap::new();
     let Some((swept, failures)) = BOARD.lock().map(|board| (board.visited, board.failures)) else { return all };
     for (database, at) in swept {
-        all.entry(database).or_default().swept_at = Some(at);
+        all.entry(database).or_default().0 = Some(at);
     }
-    for failure in failures {
-        all.entry(failure.database).or_default().failed = Some((failure.at, failure.said.get()));
+    for (database, at, said) in failures {
+        all.entry(database).or_default().1 = Some((at, said.get()));
     }
     // That were the free places.
     all.remove(&0);
     all
+}
+
+/// Notes that a database was swept now, or could not be, and the error.
+pub fn note_visit(database: u32, swept: bool, failed: Option<Text>) {
+    let now_us = pg::now_us();
+    let mut board = open();
+    // The database's own entry, or else a free one, or else the oldest.
+    if let Some(place) = board.failures.iter_mut().min_by_key(|(of, at, _)| (*of != database, *at)) {
+        match failed {
+            Some(said) => *place = (database, now_us, said),
+            None if place.0 == database => *place = (0, 0, Text::EMPTY),
+            None => {}
+        }
+    }
+    if swept && let Some(place) = board.visited.iter_mut().min_by_key(|(of, at)| (*of != database, *at)) {
+        *place = (database, now_us);
+    }
 }
 
 /// Tells the launcher that the extension is in this database. The launcher may still believe that it is not.

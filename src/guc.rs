@@ -250,8 +250,8 @@ pub fn init() {
     // takes a reload in only between two statements, and not at all inside a procedure. This setting comes last, since the
     // configuration may be read anew for it.
     pg::define_node_guc(
-        c"idempotence.node",
         [
+            c"idempotence.node",
             c"The name of this server, which tells it from others; empty: a name made from the system's identifier.",
             c"1 to 32 characters: letters of ASCII, digits, _, . and -. Client sessions carry the name of the server where they were registered, and standing sessions may be bound to it.",
         ],

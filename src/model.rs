@@ -1,6 +1,6 @@
 //! Sessions as plain data: what the tables keep about them, and what the steps of a call pass on.
 
-use crate::domain::identity::{Lane, SessionId};
+use crate::domain::identity::SessionId;
 use crate::domain::sequence::Order;
 use crate::error::Error;
 use crate::guc;
@@ -94,14 +94,6 @@ impl ClientSession {
         let id = self.request_id.as_ref().map(KnownBy::RequestId);
         id.into_iter().chain(self.client.as_deref().map(KnownBy::Client))
     }
-
-    /// The lane of a slot. Requests in one lane are never at work at the same time.
-    pub fn lane(&self, slot: i32) -> Lane {
-        match self.order {
-            Order::Any => Lane::Slot(slot),
-            Order::Strict => Lane::Line,
-        }
-    }
 }
 
 /// What a registration finds a session by.
@@ -128,14 +120,6 @@ impl Session {
         match self {
             Session::Standing(session) => &session.name,
             Session::Client(session) => &session.name,
-        }
-    }
-
-    /// The id of a client session.
-    pub fn client_id(&self) -> Option<&SessionId> {
-        match self {
-            Session::Standing(_) => None,
-            Session::Client(session) => Some(&session.id),
         }
     }
 }

@@ -5,9 +5,10 @@
 //! nobody can block or watch another role's requests. Two locks have a fixed name, since a database has one of each:
 //! the secret's and the sweep's (`Tag::of_all`).
 
-use crate::domain::identity::{Digest, Lane, SessionId};
+use crate::domain::identity::{Digest, SessionId};
+use crate::domain::sequence::Order;
 use crate::lock::{LockClass, Tag};
-use crate::model::{KnownBy, Stream};
+use crate::model::{ClientSession, KnownBy, Stream};
 use crate::store::secret;
 use pgrx::pg_sys;
 
@@ -29,9 +30,14 @@ pub fn of_requests<'a>(session: &SessionId, requests: impl Iterator<Item = &'a s
     requests.map(move |request| Digest::of(&secret, &session, "", request))
 }
 
-/// The digest of a lane, by which a numbered request is locked.
-pub fn of_lane(stream: Stream<'_>, lane: Lane) -> Digest {
-    Digest::of_lane(&secret::key(), stream.session, stream.name, lane)
+/// The digest of the lane of a slot, by which a numbered request is locked. Two requests in one lane are never at work at the
+/// same time. Where numbers come one after the other, the whole stream is one lane.
+pub fn of_lane(session: &ClientSession, stream: Stream<'_>, slot: i32) -> Digest {
+    // These names are no numbers, so the digest is never that of a request.
+    match session.order {
+        Order::Any => of_request(stream.session, stream.name, &format!("slot {slot}")),
+        Order::Strict => of_request(stream.session, stream.name, "line"),
+    }
 }
 
 /// The lock on making, changing and dropping a standing session.
@@ -59,17 +65,9 @@ pub fn marks_lock(stream: Stream<'_>) -> Tag {
     lock(LockClass::Marks, &[stream.session, stream.name.as_bytes()])
 }
 
-/// The lock on a registration by a role, by the client's name or by the registration's id.
-pub fn registration_lock(owner: pg_sys::Oid, by: KnownBy<'_>) -> Tag {
-    of_registered(LockClass::Registration, owner, by)
-}
-
-/// The lock on saving a session that a later registration could find by this name or id.
-pub fn save_of_registered_lock(owner: pg_sys::Oid, by: KnownBy<'_>) -> Tag {
-    of_registered(LockClass::SaveOfRegistered, owner, by)
-}
-
-fn of_registered(class: LockClass, owner: pg_sys::Oid, by: KnownBy<'_>) -> Tag {
+/// The lock on a registration by a role, or on saving a session that a later registration could find: by the client's name or
+/// by the registration's id.
+pub fn registered_lock(class: LockClass, owner: pg_sys::Oid, by: KnownBy<'_>) -> Tag {
     let owner = owner.to_u32().to_le_bytes();
     match by {
         KnownBy::Client(client) => lock(class, &[b"client", &owner, client.as_bytes()]),

@@ -22,7 +22,7 @@ const SECOND_US: i64 = 1_000_000;
 
 /// Reserves the shared memory. Called while the postmaster preloads the library.
 pub fn init() {
-    SLEEPERS.want_and(c"idempotence leases", || SLEEPERS.get().into_iter().for_each(Conditions::make_ready));
+    SLEEPERS.want(c"idempotence leases", || SLEEPERS.get().into_iter().for_each(Conditions::make_ready));
 }
 
 /// The locks whose leases this transaction has ended.

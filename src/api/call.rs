@@ -1,14 +1,18 @@
 //! What the SQL functions on requests have in common, and arguments that must not be NULL.
 
 use crate::error::Error;
+use crate::monitor::{Counter, counters};
 use crate::pg::{self, CompositeRow};
 use crate::requests::answer::Ticket;
-use crate::requests::counting;
 use crate::requests::numbered::Numbering;
 use crate::requests::request::{Request, Rules};
 use pgrx::datum::Uuid;
 use pgrx::pg_sys::Datum;
+use pgrx::pg_sys::panic::ErrorReport;
 use std::borrow::Cow;
+
+/// What an SQL function gives to pgrx, which raises an error.
+pub type Result<T, E = ErrorReport> = std::result::Result<T, E>;
 
 /// Declares an SQL function of this name three times, since its argument `request` may be a text, a bigint or a uuid. Each is
 /// a C function of its own. In the body `request` is the key: `'42'` and 42 name the same request, and so do a UUID and its
@@ -77,9 +81,21 @@ pub fn with_request<T>(
     let session = required("session", session)?;
     let key = required("request", request)?;
     let request = Request::resolve(session, &key, numbering, rules)?;
-    let done = work(&request).inspect_err(|error| counting::refused(&request.session(), error))?;
+    let done = work(&request).inspect_err(|error| count_refused(&request, error))?;
     pg::check_memory()?;
     Ok(done)
+}
+
+/// Counts an error that a call on a request ends with.
+fn count_refused(request: &Request<'_>, error: &Error) {
+    let counter = match error {
+        Error::PayloadMismatch(_) => Counter::Mismatched,
+        Error::Discarded { .. } => Counter::Discarded,
+        Error::SessionFenced { .. } | Error::ClaimSuperseded { .. } => Counter::Fenced,
+        Error::OutOfSequence { .. } => Counter::OutOfSequence,
+        _ => return,
+    };
+    counters::count(&request.session(), counter);
 }
 
 /// The numbering for a call that completes a request. With a token the outcome of a range may be asked for, of which
@@ -101,22 +117,10 @@ pub fn required<T>(argument: &'static str, value: Option<T>) -> Result<T, Error>
     })
 }
 
-/// The elements of an array argument, none of which may be null.
-pub fn elements<T>(argument: &'static str, values: impl Iterator<Item = Option<T>>) -> Result<Vec<T>, Error> {
-    let element = |(place, value): (usize, Option<T>)| {
-        value.ok_or_else(|| Error::NullArgument {
-            what: format!("element {} of argument \"{argument}\"", place + 1),
-            because: "Each element names a request.".into(),
-        })
-    };
-    values.enumerate().map(element).collect()
-}
-
 impl CompositeRow for Ticket {
     const SQL_TYPE: &'static str = "idem_ticket";
-    type Columns = [Option<Datum>; 9];
 
-    fn columns(self) -> Self::Columns {
+    fn columns(self) -> impl AsRef<[Option<Datum>]> {
         let outcome = self.outcome.as_ref();
         let checkpoint = self.checkpoint.as_ref();
         [

@@ -2,13 +2,13 @@
 //! views. Only the extension's owner may execute those behind the checks of the view `health`: the checks run with the owner's
 //! rights.
 
-use super::call::required;
+use super::call::{Result, required};
 use crate::board;
 use crate::domain::identity::Digest;
 use crate::error::{self, Error, or_raise};
 use crate::guc;
 use crate::names;
-use crate::pg::{self, Regrole, Rows, Timestamptz};
+use crate::pg::{self, Filled, Regrole, Spelt, Timestamptz};
 use crate::requests::repair;
 use crate::store::catalog::Table;
 use crate::store::{blank, cache, message, ready, restore, segment, write};
@@ -65,28 +65,24 @@ fn forget_cached<'a>(trigger: &'a PgTrigger<'a>) -> Result<Option<PgHeapTuple<'a
 /// Takes a step of `idem_sweep`, or a batch of it. Returns whether the step has more to do; NULL when another
 /// sweep is at work. Notices tell what was done.
 #[pg_extern(schema = "idempotence", volatile, parallel_unsafe)]
-fn sweep_step(step: Option<&str>) -> Option<bool> {
-    let name = or_raise(required("step", step));
-    let step = Step::ALL.into_iter().find(|step| step.name == name).unwrap_or_else(|| {
-        let names = Step::ALL.map(|step| step.name).join(", ");
-        Error::Invalid {
-            message: format!("there is no step \"{name}\" of the sweep"),
-            detail: format!("The steps are {names}."),
-            hint: "CALL idem_sweep() takes them all.",
-        }
-        .raise()
-    });
-    let swept = or_raise(sweep::take(step))?;
+fn sweep_step(step: Option<&str>) -> Result<Option<bool>> {
+    let name = required("step", step)?;
+    let step = Step::ALL.into_iter().find(|step| step.name == name).ok_or_else(|| Error::Invalid {
+        message: format!("there is no step \"{name}\" of the sweep"),
+        detail: format!("The steps are {}.", Step::ALL.map(|step| step.name).join(", ")),
+        hint: "CALL idem_sweep() takes them all.",
+    })?;
+    let Some(swept) = sweep::take(step)? else { return Ok(None) };
     for line in swept.done.iter().chain(&swept.delayed) {
         notice!("{}", error::legible(line));
     }
-    Some(swept.more)
+    Ok(Some(swept.more))
 }
 
 /// Notes in the audit that a role was granted a level; NULL: that its rights were taken away.
 #[pg_extern(schema = "idempotence", volatile, parallel_unsafe)]
-fn note_grant(role: Option<Regrole>, level: Option<&str>) {
-    or_raise(required("role", role).and_then(|role| repair::note_grant(role.0, level)));
+fn note_grant(role: Option<Regrole>, level: Option<&str>) -> Result<()> {
+    Ok(repair::note_grant(required("role", role)?.0, level)?)
 }
 
 /// Notes the end of a sweep by hand.
@@ -100,7 +96,7 @@ fn note_sweep() {
 fn last_sweep() -> Option<Timestamptz> {
     let by_hand = sweep::by_hand_at(false).max(sweep::by_hand_at(true));
     let visited = board::visits().remove(&pg::current_database().to_u32());
-    by_hand.max(visited.and_then(|visited| visited.swept_at)).map(Timestamptz)
+    by_hand.max(visited.and_then(|(swept_at, _)| swept_at)).map(Timestamptz)
 }
 
 /// When this database was last swept by hand while no worker came; NULL when that is not known.
@@ -161,9 +157,9 @@ CREATE FUNCTION idempotence.table_columns(OUT name text, OUT columns integer) RE
 LANGUAGE c IMMUTABLE PARALLEL SAFE
 AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
 "#)]
-fn table_columns() -> Rows {
+fn table_columns() -> Filled<'static, Spelt> {
     let rows = ready::NEEDED.iter();
-    Rows(rows.map(|(table, columns)| vec![table.name().into_datum(), (*columns as i32).into_datum()]).collect())
+    pg::rows(rows.map(|(table, columns)| vec![table.name().into_datum(), (*columns as i32).into_datum()]).collect())
 }
 
 /// How often the launcher was started anew: since the server came up, or lately, which is within the last hour. NULL when
@@ -214,13 +210,13 @@ CREATE FUNCTION idempotence.visits(OUT database oid, OUT swept_at timestamptz, O
 LANGUAGE c VOLATILE PARALLEL UNSAFE
 AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
 "#)]
-fn visits() -> Rows {
-    let rows = board::visits().into_iter().map(|(database, visited)| {
-        let (failed_at, error) = visited.failed.unzip();
-        let [swept_at, failed_at] = [visited.swept_at, failed_at].map(|at| at.map(Timestamptz).into_datum());
+fn visits() -> Filled<'static, Spelt> {
+    let rows = board::visits().into_iter().map(|(database, (swept_at, failed))| {
+        let (failed_at, error) = failed.unzip();
+        let [swept_at, failed_at] = [swept_at, failed_at].map(|at| at.map(Timestamptz).into_datum());
         vec![pg_sys::Oid::from(database).into_datum(), swept_at, failed_at, error.into_datum()]
     });
-    Rows(rows.collect())
+    pg::rows(rows.collect())
 }
 
 /// The names in the setting `idempotence.databases`; NULL: all databases are visited.
@@ -243,6 +239,6 @@ fn digest_fits(digest: Option<Uuid>, session: Option<Uuid>, key: Option<&str>) -
 
 /// Raises the error that every request would meet.
 #[pg_extern(schema = "idempotence", volatile, parallel_unsafe)]
-fn look_whether_ready() {
-    or_raise(ready::look());
+fn look_whether_ready() -> Result<()> {
+    Ok(ready::look()?)
 }

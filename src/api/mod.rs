@@ -5,11 +5,11 @@
 //! uuid, with the same meaning, so that it does not matter which of them a driver sends.
 
 #![allow(clippy::too_many_arguments, reason = "an SQL function has as many as its callers need")]
+#![allow(clippy::result_large_err, reason = "pgrx takes an error as it is, and once")]
 
 mod call;
 pub mod ids;
 pub mod internal;
-pub mod looking;
 pub mod monitor;
 pub mod moving;
 pub mod repairs;

@@ -1,23 +1,58 @@
-//! The functions behind the views `stats`, `in_flight` and `errors`, `error_counts` and `idem_stats_reset`.
+//! The SQL functions that tell: what is known of requests, for people on call and for the owner of a session; and those behind
+//! the views `stats`, `in_flight` and `errors`, `error_counts` and `idem_stats_reset`.
 //!
-//! They read shared memory, where nothing is hidden. So they decide here, row by row, what the caller may see: a monitor
+//! The latter read shared memory, where nothing is hidden. So they decide here, row by row, what the caller may see: a monitor
 //! everything, anybody else what belongs to sessions that the caller may use. `error_counts` is for monitors alone.
 
-use crate::error::{Error, OWN_SQLSTATES, or_raise};
+use super::call::{Result, by_key, required};
+use crate::error::{OWN_SQLSTATES, or_raise};
 use crate::model::StandingSession;
 use crate::monitor;
 use crate::monitor::{Key, NotedError, Tally, counters, in_flight};
-use crate::pg::{self, Rows, Timestamptz};
+use crate::pg::{self, Filled, Jsonb, Shape, Spelt, Timestamptz};
+use crate::requests::{explain, listing};
 use crate::sessions::resolve;
-use crate::store::audit;
-use crate::store::catalog;
 use crate::store::session::standing;
-use pgrx::datum::IntoDatum;
-use pgrx::{pg_extern, pg_sys};
+use crate::store::{self, audit, catalog, locked};
+use pgrx::datum::{IntoDatum, Uuid};
+use pgrx::{default, pg_extern, pg_sys};
+use std::borrow::Cow;
 
-/// Refuses a call where the library is not preloaded.
-fn check_there(what: &'static str) -> Result<(), Error> {
-    if monitor::is_there() { Ok(()) } else { Err(Error::NotPreloaded { what }) }
+/// How long to wait for a table of ours that somebody has locked.
+const LOCKED_AT_MOST_US: i64 = 1_000_000;
+
+by_key! {
+    "idem_explain": idem_explain_text, idem_explain_bigint, idem_explain_uuid;
+    fn(session: Option<&str>, request: key, stream: default!(Option<&str>, "NULL")) -> Result<Jsonb> {
+        pg::begin_call();
+        let (session, request) = (required("session", session)?, required("request", request)?);
+        let look = || explain::explain(session, &request, stream);
+        // A table that somebody has locked is what whoever asks here has to know of.
+        let told = pg::bounded(Some(LOCKED_AT_MOST_US), look).unwrap_or_else(|| Err(locked::error()))?;
+        pg::check_memory()?;
+        Ok(Jsonb::of_text(&told))
+    }
+}
+
+/// The columns of `idem_outcomes`.
+pub struct Outcomes;
+
+impl Shape for Outcomes {
+    const SQL: &'static str = store::listing::COLUMNS;
+}
+
+#[pg_extern(volatile, parallel_unsafe)]
+fn idem_outcomes(
+    session: Option<&str>,
+    prefix: default!(Option<&str>, "NULL"),
+    status: default!(Option<&str>, "NULL"),
+    since: default!(Option<Timestamptz>, "NULL"),
+    before: default!(Option<Timestamptz>, "NULL"),
+    most: default!(Option<i32>, "100"),
+) -> Result<Filled<'static, Outcomes>> {
+    let period = [since, before].map(|at| at.map(|at| at.0));
+    let outcomes = listing::outcomes(required("session", session)?, prefix, status, period, required("most", most)?)?;
+    Ok(Filled::by(outcomes))
 }
 
 /// The counters of each session of this database that the caller may see.
@@ -30,8 +65,8 @@ CREATE FUNCTION idempotence.stats(OUT session text, OUT owner regrole, OUT kind 
 LANGUAGE c VOLATILE PARALLEL UNSAFE
 AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
 "#)]
-fn stats() -> Rows {
-    or_raise(check_there("the counters of idempotence.stats"));
+fn stats() -> Filled<'static, Spelt> {
+    or_raise(monitor::check_there("the counters of idempotence.stats"));
     let is_monitor = catalog::is_monitor();
     let row = |whom: [Option<pg_sys::Datum>; 3], tally: &Tally| {
         let counts = tally.counts().iter().map(|count| i64::try_from(*count).unwrap_or(i64::MAX).into_datum());
@@ -50,7 +85,7 @@ fn stats() -> Rows {
     // What has counted nothing but errors is no row here.
     let unnamed = unnamed.filter(|sum| is_monitor && sum.counts().iter().any(|count| *count > 0));
     rows.extend(unnamed.map(|sum| row([None, None, "other".into_datum()], &sum)));
-    Rows(rows)
+    pg::rows(rows)
 }
 
 /// Whom a tally counts for: session, owner and kind; and whether that is the caller's to see. `None`: a session that is
@@ -71,20 +106,20 @@ CREATE FUNCTION idempotence.error_counts(OUT sqlstate text, OUT errors bigint) R
 LANGUAGE c VOLATILE PARALLEL UNSAFE
 AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
 "#)]
-fn error_counts() -> Rows {
-    or_raise(check_there("the counters of idempotence.error_counts"));
+fn error_counts() -> Filled<'static, Spelt> {
+    or_raise(monitor::check_there("the counters of idempotence.error_counts"));
     let tallies = counters::read();
     let rows = (0..OWN_SQLSTATES).map(|number| {
         let errors = tallies.iter().map(|tally| tally.errors()[number]).fold(0, u64::saturating_add);
         let errors = i64::try_from(errors).unwrap_or(i64::MAX);
         vec![format!("ID{:03}", number + 1).into_datum(), errors.into_datum()]
     });
-    Rows(rows.collect())
+    pg::rows(rows.collect())
 }
 
 #[pg_extern(volatile, parallel_unsafe)]
 fn idem_stats_reset() -> Timestamptz {
-    or_raise(check_there("the counters of idempotence.stats"));
+    or_raise(monitor::check_there("the counters of idempotence.stats"));
     let found = "the counters of this database count from now on";
     if !pg::read_only() {
         audit::note("stats_reset", "", "", None, found);
@@ -105,8 +140,8 @@ CREATE FUNCTION idempotence.held_requests(OUT session text, OUT stream text, OUT
 LANGUAGE c VOLATILE PARALLEL UNSAFE
 AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
 "#)]
-fn held_requests() -> Rows {
-    or_raise(check_there("the requests of idempotence.in_flight"));
+fn held_requests() -> Filled<'static, Spelt> {
+    or_raise(monitor::check_there("the requests of idempotence.in_flight"));
     let is_monitor = catalog::is_monitor();
     let sees = |in_flight::InFlight { entry, names, .. }: &in_flight::InFlight| match names {
         _ if is_monitor => true,
@@ -139,7 +174,7 @@ fn held_requests() -> Rows {
             backend.and_then(|backend| pg::wait_event(backend.pid)).into_datum(),
         ]
     });
-    Rows(rows.collect())
+    pg::rows(rows.collect())
 }
 
 /// The newest errors of this database that the caller may see: those that its own roles got, and those of sessions that it
@@ -150,8 +185,8 @@ CREATE FUNCTION idempotence.errors(OUT at timestamptz, OUT session text, OUT str
 LANGUAGE c VOLATILE PARALLEL UNSAFE
 AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
 "#)]
-fn errors() -> Rows {
-    or_raise(check_there("the errors of idempotence.errors"));
+fn errors() -> Filled<'static, Spelt> {
+    or_raise(monitor::check_there("the errors of idempotence.errors"));
     let is_monitor = catalog::is_monitor();
     let sees = |error: &NotedError| {
         is_monitor
@@ -173,5 +208,5 @@ fn errors() -> Rows {
             error.pid.into_datum(),
         ]
     });
-    Rows(rows.collect())
+    pg::rows(rows.collect())
 }

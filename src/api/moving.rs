@@ -1,7 +1,6 @@
 //! The SQL function that exports a session, and the parts of `idem_import`.
 
-use super::call::required;
-use crate::error::or_raise;
+use super::call::{Result, required};
 use crate::pg::{self, Filled, Jsonb, Shape, Timestamptz};
 use crate::requests::export;
 use crate::requests::import;
@@ -22,21 +21,17 @@ fn idem_export(
     session: Option<&str>,
     reason: Option<&str>,
     prefix: default!(Option<&str>, "NULL"),
-) -> Filled<Exported> {
+) -> Result<Filled<'static, Exported>> {
     pg::begin_call();
-    Filled::by(or_raise((|| {
-        let (session, reason) = (required("session", session)?, required("reason", reason)?);
-        export::export(session, reason, prefix)
-    })()))
+    let (session, reason) = (required("session", session)?, required("reason", reason)?);
+    Ok(Filled::by(export::export(session, reason, prefix)?))
 }
 
 /// Begins an import; gives the statement to execute.
 #[pg_extern(schema = "idempotence", volatile, parallel_unsafe)]
-fn import_begin(session: Option<&str>, query: Option<&str>, reason: Option<&str>) -> String {
-    or_raise((|| {
-        let (session, query) = (required("session", session)?, required("query", query)?);
-        import::begin(session, query, required("reason", reason)?)
-    })())
+fn import_begin(session: Option<&str>, query: Option<&str>, reason: Option<&str>) -> Result<String> {
+    let (session, query) = (required("session", session)?, required("query", query)?);
+    Ok(import::begin(session, query, required("reason", reason)?)?)
 }
 
 /// Imports a row; gives what became of it.
@@ -57,7 +52,7 @@ fn import_row(
     leased_until: Option<Timestamptz>,
     point: Option<&str>,
     state: Option<Jsonb>,
-) -> i32 {
+) -> Result<i32> {
     pg::begin_call();
     let row = ImportedRow {
         key,
@@ -75,15 +70,13 @@ fn import_row(
         point,
         state,
     };
-    or_raise((|| {
-        let taken = import::row(required("import", import)?, &row)?;
-        pg::check_memory()?;
-        Ok(taken as i32)
-    })())
+    let taken = import::row(required("import", import)?, &row)?;
+    pg::check_memory()?;
+    Ok(taken as i32)
 }
 
 /// Ends the import and notes it.
 #[pg_extern(schema = "idempotence", volatile, parallel_unsafe)]
-fn import_end() {
-    or_raise(import::end());
+fn import_end() -> Result<()> {
+    Ok(import::end()?)
 }

@@ -1,26 +1,23 @@
 //! The SQL functions that repair one request or many, most of them for admins, the audit and the state after a restore, and
 //! which tables are logged.
 
-use super::call::{by_any_number, by_key, in_stream, required, with_request};
+use super::call::{Result, by_any_number, by_key, in_stream, required, with_request};
 use crate::domain::class::Class;
 use crate::error::{Error, or_raise};
 use crate::pg::{self, Jsonb, Timestamptz};
 use crate::requests::repair;
 use crate::requests::repair_set::{self, Repaired};
 use crate::requests::request::Rules;
-use crate::store::persistence::What;
+use crate::store::persistence;
 use pgrx::datum::Uuid;
 use pgrx::{default, notice, pg_extern};
 use std::borrow::Cow;
 
 by_key! {
     "idem_forget": idem_forget_text, idem_forget_bigint, idem_forget_uuid;
-    fn(session: Option<&str>, request: key, reason: Option<&str>, stream: default!(Option<&str>, "NULL")) -> bool {
-        or_raise((|| {
-            let session = required("session", session)?;
-            let request = required("request", request)?;
-            repair::forget(session, &request, required("reason", reason)?, in_stream(stream))
-        })())
+    fn(session: Option<&str>, request: key, reason: Option<&str>, stream: default!(Option<&str>, "NULL")) -> Result<bool> {
+        let (session, request) = (required("session", session)?, required("request", request)?);
+        Ok(repair::forget(session, &request, required("reason", reason)?, in_stream(stream))?)
     }
 }
 
@@ -67,23 +64,18 @@ by_key! {
 }
 
 #[pg_extern(volatile, parallel_unsafe)]
-fn idem_set_persistence(what: Option<&str>, persistence: Option<&str>) -> bool {
-    or_raise((|| {
-        let (name, persistence) = (required("what", what)?, required("persistence", persistence)?);
-        let what = What::ALL.into_iter().find(|what| what.name == name);
-        match (what, persistence) {
-            (Some(what), "logged" | "unlogged") => repair::set_persistence(what, persistence == "unlogged"),
-            _ => Err(Error::Invalid {
-                message: "there is no such persistence".into(),
-                detail: format!(
-                    "Found \"{}\" for what and \"{}\" for persistence.",
-                    name.chars().take(64).collect::<String>(),
-                    persistence.chars().take(64).collect::<String>()
-                ),
-                hint: "What is claims or sessions, and its persistence is logged or unlogged.",
-            }),
-        }
-    })())
+fn idem_set_persistence(what: Option<&str>, persistence: Option<&str>) -> Result<bool> {
+    let (name, persistence) = (required("what", what)?, required("persistence", persistence)?);
+    let what = persistence::ALL.into_iter().find(|(what, _)| *what == name);
+    if let (Some(what), "logged" | "unlogged") = (what, persistence) {
+        return Ok(repair::set_persistence(what, persistence == "unlogged")?);
+    }
+    let [name, persistence] = [name, persistence].map(|word| word.chars().take(64).collect::<String>());
+    Err(Error::Invalid {
+        message: "there is no such persistence".into(),
+        detail: format!("Found \"{name}\" for what and \"{persistence}\" for persistence."),
+        hint: "What is claims or sessions, and its persistence is logged or unlogged.",
+    })?
 }
 
 #[pg_extern(volatile, parallel_unsafe)]
@@ -92,11 +84,9 @@ fn idem_forget_prefix(
     prefix: Option<&str>,
     reason: Option<&str>,
     most: default!(Option<i32>, "1000"),
-) -> i64 {
-    or_raise((|| {
-        let (session, prefix) = (required("session", session)?, required("prefix", prefix)?);
-        repair_set::forget(session, prefix, required("reason", reason)?, required("most", most)?).map(told)
-    })())
+) -> Result<i64> {
+    let (session, prefix) = (required("session", session)?, required("prefix", prefix)?);
+    Ok(told(repair_set::forget(session, prefix, required("reason", reason)?, required("most", most)?)?))
 }
 
 #[pg_extern(volatile, parallel_unsafe)]
@@ -105,11 +95,9 @@ fn idem_redact_prefix(
     prefix: Option<&str>,
     reason: Option<&str>,
     most: default!(Option<i32>, "1000"),
-) -> i64 {
-    or_raise((|| {
-        let (session, prefix) = (required("session", session)?, required("prefix", prefix)?);
-        repair_set::redact(session, prefix, required("reason", reason)?, required("most", most)?).map(told)
-    })())
+) -> Result<i64> {
+    let (session, prefix) = (required("session", session)?, required("prefix", prefix)?);
+    Ok(told(repair_set::redact(session, prefix, required("reason", reason)?, required("most", most)?)?))
 }
 
 #[pg_extern(volatile, parallel_unsafe)]
@@ -119,12 +107,10 @@ fn idem_force_release_prefix(
     reason: Option<&str>,
     live: default!(Option<bool>, "false"),
     most: default!(Option<i32>, "1000"),
-) -> i64 {
-    or_raise((|| {
-        let (session, prefix) = (required("session", session)?, required("prefix", prefix)?);
-        let (reason, live, most) = (required("reason", reason)?, required("live", live)?, required("most", most)?);
-        repair_set::force_release(session, prefix, reason, live, most).map(told)
-    })())
+) -> Result<i64> {
+    let (session, prefix) = (required("session", session)?, required("prefix", prefix)?);
+    let (reason, live, most) = (required("reason", reason)?, required("live", live)?, required("most", most)?);
+    Ok(told(repair_set::force_release(session, prefix, reason, live, most)?))
 }
 
 /// The number of requests that were repaired. A notice tells of those that were left out.
@@ -138,15 +124,13 @@ fn told(repaired: Repaired) -> i64 {
 }
 
 #[pg_extern(volatile, parallel_unsafe)]
-fn idem_purge_audit(before: Option<Timestamptz>, reason: Option<&str>) -> i64 {
-    or_raise((|| {
-        // All that is there came after the year 2000 and before now.
-        let before = required("before", before)?.0.clamp(0, pg::now_us());
-        repair::purge_audit(before, required("reason", reason)?).map(|purged| purged as i64)
-    })())
+fn idem_purge_audit(before: Option<Timestamptz>, reason: Option<&str>) -> Result<i64> {
+    // All that is there came after the year 2000 and before now.
+    let before = required("before", before)?.0.clamp(0, pg::now_us());
+    Ok(repair::purge_audit(before, required("reason", reason)?)? as i64)
 }
 
 #[pg_extern(volatile, parallel_unsafe)]
-fn idem_accept_restore(reason: Option<&str>) -> bool {
-    or_raise(required("reason", reason).and_then(repair::accept_restore))
+fn idem_accept_restore(reason: Option<&str>) -> Result<bool> {
+    Ok(repair::accept_restore(required("reason", reason)?)?)
 }

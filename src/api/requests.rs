@@ -1,13 +1,13 @@
 //! The SQL functions on requests: begin, claim, record, checkpoint, release, extend, settle, lookup and once.
 
 use super::call::{
-    by_any_number, by_key, elements, in_progress_if_in_doubt, key_of_number, key_of_uuid, required, rules_to_complete,
+    Result, by_any_number, by_key, in_progress_if_in_doubt, key_of_number, key_of_uuid, required, rules_to_complete,
     to_complete, with_request,
 };
 use crate::arguments;
 use crate::domain::class::Class;
 use crate::error::{Error, or_raise};
-use crate::pg::{self, Arguments, Composite, Jsonb, Keys, Listed, Timestamptz, c_function};
+use crate::pg::{self, Arguments, Composite, Filled, Jsonb, Keys, Listed, Timestamptz, c_function};
 use crate::requests::answer::Ticket;
 use crate::requests::begin;
 use crate::requests::claim;
@@ -124,25 +124,19 @@ by_key! {
 
 by_key! {
     "idem_once": idem_once_text, idem_once_bigint, idem_once_uuid;
-    fn(session: Option<&str>, request: key) -> bool {
-        or_raise((|| {
-            let session = required("session", session)?;
-            let request = required("request", request)?;
-            Ok(!once::once(session, &[&request], "idem_once")?.is_empty())
-        })())
+    fn(session: Option<&str>, request: key) -> Result<bool> {
+        let (session, request) = (required("session", session)?, required("request", request)?);
+        Ok(!once::once(session, &[&request], "idem_once")?.is_empty())
     }
 }
 
 #[pg_extern(volatile, parallel_unsafe)]
-fn idem_once_many<'a>(session: Option<&'a str>, requests: Option<Keys<'a>>) -> Listed<'a> {
-    Listed(or_raise((|| {
-        let session = required("session", session)?;
-        let requests = required("requests", requests)?;
-        let mut keys = elements("requests", requests.read()?.into_iter())?;
-        let places = once::once(session, &keys.iter().map(|key| &**key).collect::<Vec<_>>(), "idem_once_many")?;
-        // Each key that is seen for the first time, with its place in the list, counted from 1.
-        Ok(places.into_iter().map(|place| (place as i64 + 1, std::mem::take(&mut keys[place]))).collect())
-    })()))
+fn idem_once_many<'a>(session: Option<&'a str>, requests: Option<Keys<'a>>) -> Result<Filled<'a, Listed>> {
+    let session = required("session", session)?;
+    let mut keys = required("requests", requests)?.read()?;
+    let places = once::once(session, &keys.iter().map(|key| &**key).collect::<Vec<_>>(), "idem_once_many")?;
+    // Each key that is seen for the first time, with its place in the list, counted from 1.
+    Ok(pg::listed(places.into_iter().map(move |place| (place as i64 + 1, std::mem::take(&mut keys[place])))))
 }
 
 by_key! {

@@ -7,7 +7,7 @@ use super::call::{in_stream, required, with_request};
 use crate::arguments;
 use crate::domain::class::Class;
 use crate::domain::final_error::is_final;
-use crate::error::{Error, or_raise};
+use crate::error::Error;
 use crate::pg::{self, Arguments, Before, Came, Composite, Work, c_function};
 use crate::requests::answer::{Begun, Ticket};
 use crate::requests::claim;
@@ -25,11 +25,7 @@ mod place {
     places!(pub SESSION, REQUEST, COMMAND, ARGS, ON_ERROR, WAIT, TTL, STREAM);
 }
 
-fn before(arguments: &Arguments<'_>) -> Before<Ticket> {
-    or_raise(begin(arguments))
-}
-
-fn after(arguments: &Arguments<'_>, came: Came) -> Composite<Ticket> {
+fn after(arguments: &Arguments<'_>, came: Came) -> Result<Composite<Ticket>, Error> {
     let (class, response) = match came {
         Ok(response) => (Class::Succeeded, response),
         Err(told) => (Class::Failed, Some(told)),
@@ -39,11 +35,10 @@ fn after(arguments: &Arguments<'_>, came: Came) -> Composite<Ticket> {
     let outcome = with_request(Rules::OfBegin, session, request, numbering, |request| {
         finish::record(request, class, response, None, arguments.get(place::TTL))
     });
-    Composite(Ticket { attempt: Some(1), ..Ticket::done(or_raise(outcome)) })
+    Ok(Composite(Ticket { attempt: Some(1), ..Ticket::done(outcome?) }))
 }
 
-/// Begins the request.
-fn begin(arguments: &Arguments<'_>) -> Result<Before<Ticket>, Error> {
+fn before(arguments: &Arguments<'_>) -> Result<Before<Ticket>, Error> {
     let command: &str = required("command", arguments.get(place::COMMAND))?;
     let takes: Option<fn(&[u8; 5]) -> bool> = match required("on_error", arguments.get::<&str>(place::ON_ERROR))? {
         "raise" => None,

@@ -1,13 +1,12 @@
 //! The SQL functions on sessions, standing ones and those of clients; and the name of the server, which they can be bound to.
 
-use super::call::required;
+use super::call::{Result, required};
 use crate::arguments;
-use crate::error::{legible, or_raise};
+use crate::error::legible;
 use crate::guc;
 use crate::journal::create;
 use crate::pg::{self, Composite, CompositeRow, Regrole, Regtype, Timestamptz};
-use crate::sessions::calls;
-use crate::sessions::position::Position;
+use crate::sessions::calls::{self, Position};
 use crate::sessions::register::{self, Registered, Registration};
 use crate::sessions::standing::{self, Asked};
 use pgrx::datum::{Interval, IntoDatum, Uuid};
@@ -26,19 +25,17 @@ fn idem_create_session(
     max_attempts: default!(Option<i32>, "NULL"),
     node: default!(Option<&str>, "NULL"),
     journal: default!(Option<&str>, "NULL"),
-) {
-    let (session, created) = or_raise((|| {
-        let session = required("session", session)?;
-        let require_payload = Some(required("require_payload", require_payload)?);
-        let (owner, usable_by) = (owner.map(|role| role.0), usable_by.map(|role| role.0));
-        let asked = Asked { ttl, require_payload, owner, usable_by, max_attempts, node };
-        let (inbox, time_keys) = (required("inbox", inbox)?, required("time_keys", time_keys)?);
-        Ok((session, standing::create(session, inbox, time_keys, journal, &asked)?))
-    })());
-    if !created {
+) -> Result<()> {
+    let session = required("session", session)?;
+    let require_payload = Some(required("require_payload", require_payload)?);
+    let (owner, usable_by) = (owner.map(|role| role.0), usable_by.map(|role| role.0));
+    let asked = Asked { ttl, require_payload, owner, usable_by, max_attempts, node };
+    let (inbox, time_keys) = (required("inbox", inbox)?, required("time_keys", time_keys)?);
+    if !standing::create(session, inbox, time_keys, journal, &asked)? {
         let message = format!("session \"{session}\" already exists with the same options, skipping");
         ereport!(NOTICE, PgSqlErrorCode::ERRCODE_DUPLICATE_OBJECT, legible(&message));
     }
+    Ok(())
 }
 
 #[pg_extern(volatile, parallel_unsafe)]
@@ -50,10 +47,10 @@ fn idem_alter_session(
     usable_by: default!(Option<Regrole>, "NULL"),
     max_attempts: default!(Option<i32>, "NULL"),
     node: default!(Option<&str>, "NULL"),
-) {
+) -> Result<()> {
     let (owner, usable_by) = (owner.map(|role| role.0), usable_by.map(|role| role.0));
     let asked = Asked { ttl, require_payload, owner, usable_by, max_attempts, node };
-    or_raise(required("session", session).and_then(|session| standing::alter(session, &asked)));
+    Ok(standing::alter(required("session", session)?, &asked)?)
 }
 
 #[pg_extern(volatile, parallel_unsafe)]
@@ -61,21 +58,19 @@ fn idem_create_journal(
     journal: Option<&str>,
     tenant: default!(Option<&str>, "'tenant'"),
     tenant_type: default!(Option<Regtype>, "'text'"),
-) {
-    let (journal, created) = or_raise((|| {
-        let journal = required("journal", journal)?;
-        let tenant_type = required("tenant_type", tenant_type)?.0;
-        Ok((journal, create::create(journal, required("tenant", tenant)?, tenant_type)?))
-    })());
-    if !created {
+) -> Result<()> {
+    let journal = required("journal", journal)?;
+    let tenant_type = required("tenant_type", tenant_type)?.0;
+    if !create::create(journal, required("tenant", tenant)?, tenant_type)? {
         let message = format!("table \"{journal}\" is a journal already, skipping");
         ereport!(NOTICE, PgSqlErrorCode::ERRCODE_DUPLICATE_TABLE, legible(&message));
     }
+    Ok(())
 }
 
 #[pg_extern(volatile, parallel_unsafe)]
-fn idem_drop_session(session: Option<&str>) {
-    or_raise(required("session", session).and_then(standing::drop));
+fn idem_drop_session(session: Option<&str>) -> Result<()> {
+    Ok(standing::drop(required("session", session)?)?)
 }
 
 #[pg_extern(stable, parallel_safe)]
@@ -85,9 +80,8 @@ fn idem_node() -> String {
 
 impl CompositeRow for Registered {
     const SQL_TYPE: &'static str = "idem_session";
-    type Columns = [Option<Datum>; 6];
 
-    fn columns(self) -> Self::Columns {
+    fn columns(self) -> impl AsRef<[Option<Datum>]> {
         [
             Some(pg::text(&self.session.name)),
             Some(self.resumed.into()),
@@ -101,9 +95,8 @@ impl CompositeRow for Registered {
 
 impl CompositeRow for Position {
     const SQL_TYPE: &'static str = "idem_position";
-    type Columns = [Option<Datum>; 4];
 
-    fn columns(self) -> Self::Columns {
+    fn columns(self) -> impl AsRef<[Option<Datum>]> {
         [self.last_number, self.next_number, self.acked, self.allocated].map(|number| Some(number.into()))
     }
 }
@@ -117,41 +110,39 @@ fn idem_register(
     resume: default!(Option<bool>, "false"),
     request_id: default!(Option<Uuid>, "NULL"),
     wait: default!(Option<Interval>, "NULL"),
-) -> Composite<Registered> {
-    Composite(or_raise((|| {
-        register::register(&Registration {
-            client,
-            timeout,
-            window_size,
-            ordering: required("ordering", ordering)?,
-            resume: required("resume", resume)?,
-            request_id: request_id.map(|id| *id.as_bytes()),
-            wait_us: arguments::wait_us(wait)?,
-        })
-    })()))
+) -> Result<Composite<Registered>> {
+    Ok(Composite(register::register(&Registration {
+        client,
+        timeout,
+        window_size,
+        ordering: required("ordering", ordering)?,
+        resume: required("resume", resume)?,
+        request_id: request_id.map(|id| *id.as_bytes()),
+        wait_us: arguments::wait_us(wait)?,
+    })?))
 }
 
 #[pg_extern(volatile, parallel_unsafe)]
-fn idem_heartbeat(session: Option<&str>) -> Timestamptz {
-    Timestamptz(or_raise(required("session", session).and_then(calls::heartbeat)))
+fn idem_heartbeat(session: Option<&str>) -> Result<Timestamptz> {
+    Ok(Timestamptz(calls::heartbeat(required("session", session)?)?))
 }
 
 #[pg_extern(volatile, parallel_unsafe)]
-fn idem_ack(session: Option<&str>, upto: Option<i64>, stream: default!(Option<&str>, "''")) {
-    or_raise((|| calls::ack(required("session", session)?, required("upto", upto)?, required("stream", stream)?))());
+fn idem_ack(session: Option<&str>, upto: Option<i64>, stream: default!(Option<&str>, "''")) -> Result<()> {
+    Ok(calls::ack(required("session", session)?, required("upto", upto)?, required("stream", stream)?)?)
 }
 
 #[pg_extern(volatile, parallel_unsafe)]
-fn idem_allocate(session: Option<&str>, n: Option<i32>, stream: default!(Option<&str>, "''")) -> i64 {
-    or_raise((|| calls::allocate(required("session", session)?, required("n", n)?, required("stream", stream)?))())
+fn idem_allocate(session: Option<&str>, n: Option<i32>, stream: default!(Option<&str>, "''")) -> Result<i64> {
+    Ok(calls::allocate(required("session", session)?, required("n", n)?, required("stream", stream)?)?)
 }
 
 #[pg_extern(volatile, parallel_unsafe)]
-fn idem_position(session: Option<&str>, stream: default!(Option<&str>, "''")) -> Composite<Position> {
-    Composite(or_raise((|| calls::position(required("session", session)?, required("stream", stream)?))()))
+fn idem_position(session: Option<&str>, stream: default!(Option<&str>, "''")) -> Result<Composite<Position>> {
+    Ok(Composite(calls::position(required("session", session)?, required("stream", stream)?)?))
 }
 
 #[pg_extern(volatile, parallel_unsafe)]
-fn idem_close(session: Option<&str>) -> bool {
-    or_raise(required("session", session).and_then(calls::close))
+fn idem_close(session: Option<&str>) -> Result<bool> {
+    Ok(calls::close(required("session", session)?)?)
 }

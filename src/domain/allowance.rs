@@ -44,9 +44,7 @@ impl Allowance {
     /// Takes one place; `false` if the sessions must be counted again first.
     pub fn take(&mut self, limit: i64, now_us: i64) -> bool {
         let has_one = self.limit == limit && self.left > 1 && now_us < self.until;
-        if has_one {
-            self.left -= 1;
-        }
+        self.left -= i64::from(has_one);
         has_one
     }
 }

@@ -15,15 +15,6 @@ pub struct Digest(pub [u8; 16]);
 /// The id by which the server knows a session. It stays the same for the session's whole life.
 pub type SessionId = [u8; 16];
 
-/// What is locked for a numbered request. Two requests in one lane are never at work at the same time.
-#[derive(Clone, Copy)]
-pub enum Lane {
-    /// Its slot, where numbers may come in any order.
-    Slot(i32),
-    /// Its whole stream, where numbers come one after the other.
-    Line,
-}
-
 /// The key of the digests.
 pub type Secret = [u8; 32];
 
@@ -41,14 +32,6 @@ impl Digest {
             digest.0[..6].copy_from_slice(&id.as_bytes()[..6]);
         }
         digest
-    }
-
-    /// Digests the name of a lane. That name is no number, so the digest is never that of a request.
-    pub fn of_lane(secret: &Secret, session: &SessionId, stream: &str, lane: Lane) -> Digest {
-        match lane {
-            Lane::Slot(slot) => Digest::of(secret, session, stream, &format!("slot {slot}")),
-            Lane::Line => Digest::of(secret, session, stream, "line"),
-        }
     }
 
     /// Digests the name of anything else that is locked. The caller sees to it that the parts do not run together.
@@ -95,10 +78,7 @@ pub struct ClientName<'a> {
 
 /// Reads the name of a client session: a UUID alone, or before an `@`. `None`: the name is that of a standing session.
 pub fn client_session(name: &str) -> Option<ClientName<'_>> {
-    let (id, node) = match name.split_once('@') {
-        Some((id, node)) => (id, Some(node)),
-        None => (name, None),
-    };
+    let (id, node) = name.split_once('@').map_or((name, None), |(id, node)| (id, Some(node)));
     let id = Uuid::try_parse(id).ok()?;
     (name.len() <= SESSION_CHARS_MAX).then_some(ClientName { id, node })
 }
@@ -106,10 +86,7 @@ pub fn client_session(name: &str) -> Option<ClientName<'_>> {
 /// The name of a client session that was registered on a node.
 pub fn client_session_name(id: &SessionId, node: Option<&str>) -> String {
     let id = Uuid::from_bytes(*id);
-    match node {
-        Some(node) => format!("{id}@{node}"),
-        None => id.to_string(),
-    }
+    node.map_or_else(|| id.to_string(), |node| format!("{id}@{node}"))
 }
 
 #[cfg(test)]

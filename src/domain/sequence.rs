@@ -171,7 +171,7 @@ fn place_in_line(window: i32, acked: Acked, kept: &[Kept], asked: Range) -> Plac
         Some(newest) if newest.range.last >= acked.upto() => (newest.range.last, newest.visible),
         _ => (acked.upto(), acked.surely(acked.upto())),
     };
-    let next = accepted + 1;
+    let (next, visible) = (accepted + 1, visible || accepted == 0);
     if asked.first == next {
         let oldest = kept.iter().min_by_key(|kept| kept.range.last);
         let slot = match oldest {
@@ -179,9 +179,8 @@ fn place_in_line(window: i32, acked: Acked, kept: &[Kept], asked: Range) -> Plac
             // Slots are filled in turn from 0, so the number of kept replies is the first free slot.
             _ => kept.len() as i32,
         };
-        return placed(Place::Next(slot), visible || accepted == 0);
+        return placed(Place::Next(slot), visible);
     }
-    let visible = visible || accepted == 0;
     if asked.first > next {
         return placed(Place::Ahead(next), visible);
     }

@@ -1,7 +1,7 @@
 //! The table of errors: one variant for each mistake that a caller can make, and beside it its SQLSTATE, its message, its
 //! DETAIL and its HINT. Texts that depend on the case come with the variant, from where the mistake is found.
 
-use super::name::RequestName;
+use super::name::{RequestName, legible};
 use crate::domain::class::Class;
 use crate::domain::end::End;
 use crate::domain::right::Right;
@@ -69,22 +69,24 @@ macro_rules! errors {
             $($(#[$about])* $kind $({ $($field: $type),+ })? $(($of))?,)+
         }
 
-        /// Gives the SQLSTATE and the texts of an error.
-        #[allow(clippy::useless_format, reason = "a text may name fields or none")]
-        pub(super) fn describe(error: Error) -> Texts {
-            use Code::{Own, Standard};
-            match error {
-                $(Error::$kind $({ $($field),+ })? $(($inner))? => Texts {
-                    code: $code,
-                    message: errors!(@text $message),
-                    detail: errors!(@text $detail),
-                    hint: errors!(@text $hint),
-                },)+
+        impl Error {
+            /// Its SQLSTATE and its texts, as they may be shown.
+            #[allow(clippy::useless_format, reason = "a text may name fields or none")]
+            pub fn texts(self) -> Texts {
+                use Code::{Own, Standard};
+                match self {
+                    $(Error::$kind $({ $($field),+ })? $(($inner))? => Texts {
+                        code: $code,
+                        message: errors!(@text $message),
+                        detail: errors!(@text $detail),
+                        hint: errors!(@text $hint),
+                    },)+
+                }
             }
         }
     };
-    (@text $text:literal) => { format!($text) };
-    (@text $text:tt) => { String::from($text) };
+    (@text $text:literal) => { legible(&format!($text)) };
+    (@text $text:tt) => { legible(&String::from($text)) };
 }
 
 errors! {

@@ -4,8 +4,8 @@
 //! PostgreSQL runs the callbacks on each error that it is building, and there `errcode()` can still change the
 //! SQLSTATE.
 
-use super::kinds::{Code, Error, Texts, describe};
-use super::name::{RequestName, legible};
+use super::kinds::{Code, Error, Texts};
+use super::name::RequestName;
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::{PgLogLevel, PgSqlErrorCode, function_name, pg_guard, pg_sys};
 use std::cell::Cell;
@@ -26,34 +26,38 @@ pub fn call_when_raised(callback: WhenRaised) {
 impl Error {
     /// Raises the error as an ERROR.
     pub fn raise(self) -> ! {
-        self.report(PgLogLevel::ERROR);
+        ErrorReport::from(self).report(PgLogLevel::ERROR);
         unreachable!("an ERROR does not return")
     }
 
     /// Reports the error as a WARNING and returns.
     pub fn warn(self) {
-        self.report(PgLogLevel::WARNING);
+        // SAFETY: a variable of the backend.
+        let callbacks = unsafe { pg_sys::error_context_stack };
+        self.into_report(|_, _| {}).report(PgLogLevel::WARNING);
+        // SAFETY: the stack is as it was before the callback was pushed: whatever was pushed on it has been popped.
+        unsafe { pg_sys::error_context_stack = callbacks };
     }
 
-    fn report(self, level: PgLogLevel) {
+    /// What is reported. It is to be reported at once, since its SQLSTATE goes with whatever is reported next.
+    fn into_report(self, when_raised: WhenRaised) -> ErrorReport {
         let Texts { code, message, detail, hint } = self.texts();
-        let standard = match code {
+        let code = match code {
             Code::Standard(code) => code,
-            Code::Own(..) => PgSqlErrorCode::ERRCODE_RAISE_EXCEPTION,
+            Code::Own(state, about) => {
+                when_raised(state, &about);
+                push_sqlstate(state);
+                PgSqlErrorCode::ERRCODE_RAISE_EXCEPTION
+            }
         };
-        let report = ErrorReport::new(standard, message, function_name!()).set_detail(detail).set_hint(hint);
-        let Code::Own(state, about) = code else { return report.report(level) };
-        if let PgLogLevel::ERROR = level {
-            WHEN_RAISED.get()(state, &about);
-        }
-        with_sqlstate(state, || report.report(level));
+        ErrorReport::new(code, message, function_name!()).set_detail(detail).set_hint(hint)
     }
+}
 
-    /// Its texts, as they may be shown.
-    pub fn texts(self) -> Texts {
-        let Texts { code, message, detail, hint } = describe(self);
-        let [message, detail, hint] = [message, detail, hint].map(|text| legible(&text));
-        Texts { code, message, detail, hint }
+/// For SQL functions, whose errors pgrx raises. The report is to be raised at once.
+impl From<Error> for ErrorReport {
+    fn from(error: Error) -> ErrorReport {
+        error.into_report(WHEN_RAISED.get())
     }
 }
 
@@ -96,8 +100,8 @@ unsafe extern "C-unwind" {
     fn errcode(sqlerrcode: c_int) -> c_int;
 }
 
-/// Runs `report` so that the error it raises carries `state`.
-fn with_sqlstate(state: &[u8; 5], report: impl FnOnce()) {
+/// Has the error that is reported next carry this SQLSTATE.
+fn push_sqlstate(state: &[u8; 5]) {
     static mut CALLBACK: pg_sys::ErrorContextCallback = pg_sys::ErrorContextCallback {
         previous: std::ptr::null_mut(),
         callback: Some(set_sqlstate),
@@ -105,7 +109,7 @@ fn with_sqlstate(state: &[u8; 5], report: impl FnOnce()) {
     };
 
     // SAFETY: a backend is single-threaded, and CALLBACK is static, so it outlives the error. When PostgreSQL
-    // catches an ERROR, it restores error_context_stack. After a report of a lower level the entry is popped below.
+    // catches an ERROR, it restores error_context_stack. After a report of a lower level warn() does.
     unsafe {
         let callback = &raw mut CALLBACK;
         if pg_sys::error_context_stack != callback {
@@ -114,10 +118,6 @@ fn with_sqlstate(state: &[u8; 5], report: impl FnOnce()) {
         (*callback).arg = pack(state) as usize as *mut c_void;
         pg_sys::error_context_stack = callback;
     }
-    report();
-    // SAFETY: the top of the stack is again the entry that was pushed above: whatever was pushed on it has been
-    // popped.
-    unsafe { pg_sys::error_context_stack = CALLBACK.previous };
 }
 
 /// The five characters of a packed SQLSTATE.

@@ -10,10 +10,9 @@
 //! from server to server.
 //!
 //! `table.rs` finds such a table and says what is wrong with one that does not fit; `create.rs` makes one. `row.rs` reads and
-//! writes the row of a request, with the statements of `statement.rs`. `expired.rs` deletes rows that have expired.
+//! writes the row of a request, with the statements of `statement.rs`. `sweep/journals.rs` deletes rows that have expired.
 
 pub mod create;
-pub mod expired;
 pub mod row;
 mod statement;
 pub mod table;

@@ -3,12 +3,11 @@
 use super::statement::{Act, place};
 use super::table::{self, Journal};
 use crate::domain::class::Class;
-use crate::domain::decision::Fingerprint;
 use crate::domain::lease::Lease;
 use crate::error::{Error, RequestName, WAIT_BY_SETTING};
 use crate::model::StandingSession;
 use crate::pg::{self, Deadline, FoundRow, Sight, Timestamptz, Writer};
-use crate::store::checkpoint::{Checkpoint, StoredCheckpoint};
+use crate::store::checkpoint::Checkpoint;
 use crate::store::lease::{Holder, NewLease, StoredLease};
 use crate::store::outcome::Outcome;
 use crate::store::rel;
@@ -36,12 +35,12 @@ pub struct InJournal<'a> {
 pub struct Row {
     /// The outcome, expired or not.
     pub outcome: Option<Outcome>,
-    lease: Option<Lease>,
+    /// The lease, run out or not.
+    pub lease: Option<StoredLease>,
     /// Who has the lease.
     pub holder: Option<Holder>,
-    checkpoint: Option<Checkpoint>,
-    fingerprint: Option<Fingerprint>,
-    expires_at: i64,
+    /// The checkpoint.
+    pub checkpoint: Option<Checkpoint>,
     /// Whether the transaction's snapshot sees it.
     pub visible: bool,
 }
@@ -73,11 +72,9 @@ impl<'a> InJournal<'a> {
 
     /// The row as it is now.
     pub fn row_anew(&self) -> Result<Option<Row>, Error> {
-        let mut row = self.read(Act::Look, Sight::Newest)?;
-        if let Some(row) = row.as_mut().filter(|_| pg::keeps_snapshot()) {
-            let seen = self.read(Act::Look, Sight::OfTransaction)?;
-            row.visible = seen.is_some_and(|seen| seen.version() == row.version());
-        }
+        let seen = pg::keeps_snapshot().then(|| self.read(Act::Look, Sight::OfTransaction, version));
+        let sees = |row: &FoundRow| seen.as_ref().is_none_or(|seen| *seen == Some(version(row)));
+        let row = self.read(Act::Look, Sight::Newest, |row| self.read_row(row, sees(row))).transpose()?;
         self.known.set(Some(row.clone()));
         Ok(row)
     }
@@ -98,7 +95,7 @@ impl<'a> InJournal<'a> {
     /// Reads the row and locks it; gives whether there is one. Waits for another transaction that has it locked or is
     /// changing it.
     pub fn lock(&self) -> Result<bool, Error> {
-        let row = self.read(Act::Lock, Sight::OfTransaction)?;
+        let row = self.read(Act::Lock, Sight::OfTransaction, |row| self.read_row(row, true)).transpose()?;
         let locked = row.is_some();
         self.known.set(Some(row));
         Ok(locked)
@@ -120,31 +117,29 @@ impl<'a> InJournal<'a> {
         if self.lock_within(deadline)? {
             return Ok(());
         }
-        match self.wait_for_others(expires_at, deadline)? {
+        match self.wait_for_others(expires_at, deadline) {
             true => self.lock_within(deadline).map(drop),
             false => Err(self.ran_out()),
         }
     }
 
     /// Whether another transaction is at work on the request: it has inserted the row, or locked it, and has not ended. To
-    /// find out, this tries the same and takes it back.
-    pub fn is_held_by_another(&self, expires_at: i64) -> Result<bool, Error> {
-        /// Nobody is waited for.
-        const AT_ONCE: Option<i64> = Some(0);
-        Ok(!self.try_claim(AT_ONCE, expires_at, Act::TryLock)?.unwrap_or(false))
+    /// find out, this tries the same, waits for nobody, and takes it back.
+    pub fn is_held_by_another(&self, expires_at: i64) -> bool {
+        !self.try_claim(Some(0), expires_at, Act::TryLock).unwrap_or(false)
     }
 
     /// Waits until no other transaction is at work on the request; `false`: the wait ran out. As in
     /// [`InJournal::is_held_by_another`], what this does to wait is taken back.
-    pub fn wait_for_others(&self, expires_at: i64, deadline: Deadline) -> Result<bool, Error> {
-        self.try_claim(deadline.left_us(), expires_at, Act::Lock).map(|waited| waited.is_some())
+    pub fn wait_for_others(&self, expires_at: i64, deadline: Deadline) -> bool {
+        self.try_claim(deadline.left_us(), expires_at, Act::Lock).is_some()
     }
 
     /// Inserts the row, or locks the one that is there by `lock`, and takes that back. Gives whether it did; `None`: the wait
     /// ran out.
-    fn try_claim(&self, wait_us: Option<i64>, expires_at: i64, lock: Act) -> Result<Option<bool>, Error> {
-        let claim = || Ok(self.insert(expires_at) || self.read(lock, Sight::OfTransaction)?.is_some());
-        let claimed = pg::tentatively(wait_us, claim, |_| false).transpose();
+    fn try_claim(&self, wait_us: Option<i64>, expires_at: i64, lock: Act) -> Option<bool> {
+        let claim = || self.insert(expires_at) || self.read(lock, Sight::OfTransaction, |_| ()).is_some();
+        let claimed = pg::tentatively(wait_us, claim, |_| false);
         self.known.set(None);
         claimed
     }
@@ -162,8 +157,9 @@ impl<'a> InJournal<'a> {
             Timestamptz(at_most).into(),
         ];
         self.note_write();
-        let (_, expires_at) = self.execute(Act::Record, &values, Sight::OfTransaction, |row| row.get(0));
-        expires_at.flatten().ok_or_else(|| self.not_written())
+        let mut expires_at = None;
+        self.execute(Act::Record, &values, Sight::OfTransaction, |row| expires_at = row.get(0));
+        expires_at.ok_or_else(|| self.not_written())
     }
 
     /// Gives the row a lease. The row counts until `expires_at`.
@@ -214,11 +210,13 @@ impl<'a> InJournal<'a> {
         self.must_change(Act::Delete, &[])
     }
 
-    fn read(&self, act: Act, sight: Sight) -> Result<Option<Row>, Error> {
-        self.execute(act, &[], sight, |row| self.read_row(row)).1.transpose()
+    fn read<T>(&self, act: Act, sight: Sight, read: impl Fn(&FoundRow) -> T) -> Option<T> {
+        let mut found = None;
+        self.execute(act, &[], sight, |row| found = Some(read(row)));
+        found
     }
 
-    fn read_row(&self, row: &FoundRow) -> Result<Row, Error> {
+    fn read_row(&self, row: &FoundRow, visible: bool) -> Result<Row, Error> {
         let broken = |what| Error::Corrupted { message: format!("a row of journal {} {what}", self.journal.name) };
         let expires_at = row.get(place::EXPIRES_AT).ok_or_else(|| broken("does not say when it expires"))?;
         let (fingerprint, token) = (row.uuid(place::FINGERPRINT), row.get(place::TOKEN));
@@ -231,16 +229,16 @@ impl<'a> InJournal<'a> {
                 recorded_at: row.get(place::RECORDED_AT).unwrap_or(expires_at),
                 expires_at: Some(expires_at),
                 writer: self.journal.is_local.then(|| row.writer(place::WRITER)).flatten().unwrap_or(Writer::THIS),
+                visible,
             };
-            let (lease, holder, checkpoint, outcome) = (None, None, None, Some(outcome));
-            return Ok(Row { outcome, lease, holder, checkpoint, fingerprint, expires_at, visible: true });
+            return Ok(Row { outcome: Some(outcome), lease: None, holder: None, checkpoint: None, visible });
         }
         let until = row.get(place::LEASED_UNTIL);
-        let lease = until.map(|until| Lease {
-            token: token.unwrap_or(0),
-            attempt: row.get(place::ATTEMPT).unwrap_or(1),
-            begun_at: row.get(place::BEGUN_AT).unwrap_or(until),
-            until,
+        let lease = until.map(|until| {
+            let attempt = row.get(place::ATTEMPT).unwrap_or(1);
+            let begun_at = row.get(place::BEGUN_AT).unwrap_or(until);
+            let lease = Lease { token: token.unwrap_or(0), attempt, begun_at, until };
+            StoredLease { lease, request: self.key.to_string(), last: None, fingerprint, visible }
         });
         let holder = until.map(|until| Holder {
             role: row.get(place::HOLDER).unwrap_or_default(),
@@ -253,8 +251,9 @@ impl<'a> InJournal<'a> {
             fingerprint,
             written_at: row.get(place::WRITTEN_AT).unwrap_or(expires_at),
             last: None,
+            visible,
         });
-        Ok(Row { outcome: None, lease, holder, checkpoint, fingerprint, expires_at, visible: true })
+        Ok(Row { outcome: None, lease, holder, checkpoint, visible })
     }
 
     fn must_change(&self, act: Act, values: &[DatumWithOid<'_>]) -> Result<(), Error> {
@@ -263,7 +262,7 @@ impl<'a> InJournal<'a> {
 
     fn change(&self, act: Act, values: &[DatumWithOid<'_>]) -> u64 {
         self.note_write();
-        self.execute(act, values, Sight::OfTransaction, |_| ()).0
+        self.execute(act, values, Sight::OfTransaction, |_| {})
     }
 
     /// What Citus keeps it commits together with the effects that it keeps too.
@@ -283,18 +282,12 @@ impl<'a> InJournal<'a> {
         }
     }
 
-    fn execute<T>(
-        &self,
-        act: Act,
-        values: &[DatumWithOid<'_>],
-        sight: Sight,
-        read: impl Fn(&FoundRow) -> T,
-    ) -> (u64, Option<T>) {
+    fn execute(&self, act: Act, values: &[DatumWithOid<'_>], sight: Sight, each: impl FnMut(&FoundRow)) -> u64 {
         let tenant = (self.journal.tenant_type.value(), self.journal.tenant_datum(&self.tenant));
         let names: [DatumWithOid<'_>; 2] = [self.session.name.as_str().into(), (&*self.key).into()];
         let others = names.iter().chain(values).map(|value| (value.oid(), value.datum().map(Datum::sans_lifetime)));
         let (types, all): (Vec<_>, Vec<_>) = iter::once(tenant).chain(others).unzip();
-        let statement = || self.journal.statement(act, &types).execute(&all, sight, read);
+        let statement = || self.journal.statement(act, &types).execute(&all, sight, each);
         let lock = move |table| rel::lock(table, act.lock());
         let execute = || table::execute(&self.journal, lock, statement).unwrap_or_else(|error| error.raise());
         let done = if self.as_owner { pg::as_role(self.journal.owner, execute) } else { execute() };
@@ -308,27 +301,19 @@ impl<'a> InJournal<'a> {
 }
 
 impl Row {
-    /// The lease of the request `key`, run out or not.
-    pub fn lease(&self, key: &str) -> Option<StoredLease> {
-        Some(StoredLease::of_key(self.lease?, key, self.fingerprint, self.visible))
-    }
-
-    /// The checkpoint.
-    pub fn checkpoint(&self) -> Option<StoredCheckpoint> {
-        self.checkpoint.clone().map(|checkpoint| StoredCheckpoint::of(checkpoint, self.visible))
-    }
-
     /// Whether there is a response or a state to take away.
     pub fn tells(&self) -> bool {
         let response = self.outcome.as_ref().and_then(|outcome| outcome.response);
         response.or(self.checkpoint.as_ref().and_then(|checkpoint| checkpoint.state)).is_some()
     }
+}
 
-    /// What differs between two versions of the row.
-    fn version(&self) -> impl PartialEq + use<> {
-        let outcome = self.outcome.as_ref().map(|outcome| (outcome.class, outcome.token, outcome.recorded_at));
-        (outcome, self.lease, self.checkpoint.as_ref().map(|checkpoint| checkpoint.written_at), self.expires_at)
-    }
+/// What differs between two versions of a row.
+fn version(row: &FoundRow) -> impl PartialEq + use<> {
+    use place::{ATTEMPT, BEGUN_AT, EXPIRES_AT, LEASED_UNTIL, RECORDED_AT, STATUS, TOKEN, WRITTEN_AT};
+    let numbers =
+        [TOKEN, RECORDED_AT, EXPIRES_AT, BEGUN_AT, LEASED_UNTIL, WRITTEN_AT].map(|place| row.get::<i64>(place));
+    (numbers, row.get::<i32>(ATTEMPT), row.get::<String>(STATUS))
 }
 
 /// How much longer a row of a session with this ttl may count than it has to. Then a record need not change the moment, nor

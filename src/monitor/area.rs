@@ -1,12 +1,13 @@
 //! The shared memory of the monitor: how large it is, and what lies where in it.
 
+use crate::error::Error;
 use crate::guc;
 use crate::monitor::file;
 use crate::monitor::ring::{self, ErrorRing};
 use crate::monitor::roll::{self, Roll};
-use crate::monitor::tallies::{Cells, Tallies};
-use crate::monitor::tally::{Key, Tally};
+use crate::monitor::tallies::{Cells, Key, Tallies, Tally};
 use crate::pg::{self, Guarded, Locks, SharedHash, WantedMemory};
+use pgrx::{pg_guard, pg_sys};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 
@@ -72,13 +73,6 @@ pub fn init() {
         bytes_beside: || SharedHash::<Tally>::bytes(guc::max_stats()),
         locks: 2,
         made: Rc::new(made),
-        ending: |in_order| {
-            // After an immediate stop, processes may have ended while they changed what is to be saved.
-            if let (true, Some(area)) = (in_order && pg::was_shut_down(), area()) {
-                // SAFETY: the postmaster ends, and no other process lives.
-                file::write(unsafe { area.tallies.with_alone(|tallies| tallies.all(|_| true)) });
-            }
-        },
     });
 }
 
@@ -103,6 +97,18 @@ fn made(memory: *mut u8, locks: Locks) {
     unsafe { area.tallies.with_alone(|tallies| tallies.take_back(file::read())) };
     // After a crash the postmaster makes the memory again, perhaps at another place.
     AREA.store(Box::into_raw(Box::new(area)), Relaxed);
+    // SAFETY: called in the postmaster, or in a server without one. A process of the postmaster forgets the callback.
+    unsafe { pg_sys::on_shmem_exit(Some(ending), pg_sys::Datum::null()) };
+}
+
+/// Saves the counters when the postmaster ends. No other process lives then. After an immediate stop, which is no error either,
+/// processes may have ended while they changed what is to be saved.
+#[pg_guard]
+unsafe extern "C-unwind" fn ending(code: i32, _argument: pg_sys::Datum) {
+    if let (true, Some(area)) = (code == 0 && pg::was_shut_down(), area()) {
+        // SAFETY: as above.
+        file::write(unsafe { area.tallies.with_alone(|tallies| tallies.all(|_| true)) });
+    }
 }
 
 /// The memory, where the library is preloaded.
@@ -111,9 +117,9 @@ pub fn area() -> Option<&'static Area> {
     unsafe { AREA.load(Relaxed).as_ref() }
 }
 
-/// Whether the library is preloaded, so that there is something to watch.
-pub fn is_there() -> bool {
-    area().is_some()
+/// Refuses a call where the library is not preloaded, so that there is nothing to watch. `what` would be there.
+pub fn check_there(what: &'static str) -> Result<(), Error> {
+    area().map(|_| ()).ok_or(Error::NotPreloaded { what })
 }
 
 impl Area {

@@ -12,8 +12,7 @@
 
 use crate::model::Session;
 use crate::monitor::area::{Area, area};
-use crate::monitor::tallies::{CELLS, Cell, Cells};
-use crate::monitor::tally::{Counter, Key, Tally};
+use crate::monitor::tallies::{CELLS, Cell, Cells, Counter, Key, Tally};
 use crate::pg::{self, Own};
 
 static MINE: Own<Option<Mine>> = Own::new();

@@ -2,7 +2,7 @@
 //! reads and removes it when it starts. If the file cannot be written or read, the server starts and stops all the same,
 //! and the counters begin anew.
 
-use crate::monitor::tally::Tally;
+use crate::monitor::tallies::Tally;
 use pgrx::log;
 use serde::{Deserialize, Serialize};
 use std::fs;

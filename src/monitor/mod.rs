@@ -28,15 +28,14 @@ pub mod in_flight;
 mod ring;
 mod roll;
 mod tallies;
-mod tally;
 
 use crate::error::{self, RequestName};
 use crate::pg::{self, SharedText};
 use area::area;
 
-pub use area::is_there;
+pub use area::check_there;
 pub use ring::NotedError;
-pub use tally::{Counter, Key, Tally};
+pub use tallies::{Counter, Key, Tally};
 
 /// Reserves the memory, where the postmaster preloads the library, and has errors noted.
 pub fn init() {
@@ -46,18 +45,22 @@ pub fn init() {
 
 fn note(sqlstate: &[u8; 5], about: &RequestName) {
     let Some(area) = area() else { return };
-    let (at, database, role, pid) =
-        (pg::now_us(), pg::current_database().to_u32(), pg::current_role().to_u32(), pg::process_id());
-    let application = pg::application_name();
+    let error = NotedError {
+        number: 0,
+        newer: 0,
+        at: pg::now_us(),
+        database: pg::current_database().to_u32(),
+        role: pg::current_role(),
+        pid: pg::process_id(),
+        sqlstate: *sqlstate,
+        session: SharedText::of(&about.session),
+        stream: SharedText::of(&about.stream),
+        request: SharedText::of(&about.request),
+        application: SharedText::of(&pg::application_name()),
+    };
     let number = error::own_number(sqlstate);
     counters::count_error(number);
-    area.errors.lock().note(number, role, |place| {
-        (place.at, place.database, place.pid, place.sqlstate) = (at, database, pid, *sqlstate);
-        place.session = SharedText::of(&about.session);
-        place.stream = SharedText::of(&about.stream);
-        place.request = SharedText::of(&about.request);
-        place.application = SharedText::of(&application);
-    });
+    area.errors.lock().note(number, error);
 }
 
 /// The newest errors of this database, the newest first.

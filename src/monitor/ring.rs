@@ -18,9 +18,9 @@ const APPLICATION_BYTES: usize = 64;
 #[repr(C)]
 pub struct NotedError {
     /// How many errors were noted before.
-    number: u64,
+    pub(super) number: u64,
     /// The place of the next newer error of the queue.
-    newer: u32,
+    pub(super) newer: u32,
     /// When it was raised.
     pub at: i64,
     pub(super) database: u32,
@@ -69,15 +69,12 @@ impl ErrorRing {
         ErrorRing { places, taken: 0, noted: 0, queues: [[Queue::default(); OWN_SQLSTATES]; SHARES] }
     }
 
-    /// Notes one more error of a role. `own` is the number of its SQLSTATE: 0 is ID001.
-    pub(super) fn note(&mut self, own: usize, role: u32, fill: impl FnOnce(&mut NotedError)) {
-        let share = role as usize % SHARES;
+    /// Notes one more error. `own` is the number of its SQLSTATE: 0 is ID001.
+    pub(super) fn note(&mut self, own: usize, error: NotedError) {
+        let share = error.role.to_u32() as usize % SHARES;
         let Some(at) = self.free_place(own, share) else { return };
-        let number = self.noted;
+        *self.place(at) = NotedError { number: self.noted, ..error };
         self.noted += 1;
-        let place = self.place(at);
-        (place.number, place.role) = (number, role.into());
-        fill(place);
         let Queue { length, newest, .. } = self.queues[share][own];
         if length > 0 {
             self.place(newest).newer = at;

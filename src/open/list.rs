@@ -115,7 +115,8 @@ impl List {
 
     /// Whether a request of the client session is open.
     pub fn uses(&self, id: &SessionId) -> bool {
-        self.entries.iter().any(|entry| entry.is_open() && entry.session.client_id() == Some(id))
+        let is_of = |entry: &Entry| matches!(&entry.session, Session::Client(session) if session.id == *id);
+        self.entries.iter().any(|entry| entry.is_open() && is_of(entry))
     }
 
     /// Notes what becomes of the request that [`List::find`] found: that it is saved, recorded or released. Gives its place

@@ -5,8 +5,9 @@
 //! nesting level of subtransactions. A rollback to a savepoint undoes exactly what happened after the savepoint:
 //! requests begun there leave the list, and requests recorded or released there are open again.
 
+use crate::domain::class::Class;
 use crate::domain::identity::{Digest, SessionId};
-use crate::error::{Error, RequestName};
+use crate::error::{Error, Missing, RequestName};
 use crate::model::{ClientSession, Session, StandingSession};
 use crate::monitor::in_flight;
 use crate::pg::{self, Own};
@@ -15,7 +16,6 @@ use pgrx::PgSqlErrorCode;
 use std::collections::HashMap;
 use std::rc::Rc;
 
-pub mod answered;
 mod entry;
 mod index;
 mod list;
@@ -24,15 +24,8 @@ pub use crate::monitor::in_flight::State;
 pub use entry::{Leftovers, Numbers, OpenRequest, RequestKey};
 
 static OPEN: Own<List> = Own::new();
-static USED: Own<HashMap<SessionId, UsedSession>> = Own::new();
-
-/// A client session that this transaction uses. Its commit gives a sign of life for it.
-pub struct UsedSession {
-    /// The session.
-    pub session: Rc<ClientSession>,
-    /// Its last sign of life before the transaction began to use it.
-    pub last_seen: i64,
-}
+/// The client sessions, each with its last sign of life before the transaction began to use it.
+static USED: Own<HashMap<SessionId, (Rc<ClientSession>, i64)>> = Own::new();
 
 /// The standing session as it was when this transaction began the request. A request ends under the rules that it was
 /// begun under, even if the session has been changed or dropped meanwhile.
@@ -42,7 +35,7 @@ pub fn session_of(session: &str, stream: &str, request: &str) -> Option<Rc<Stand
 
 /// Whether the request is open in this transaction.
 pub fn holds(key: RequestKey<'_>) -> bool {
-    OPEN.with(|list| list.find(key).is_ok())
+    find(key).is_ok()
 }
 
 /// The open request of this transaction under the lock, if its number is `upto` or less.
@@ -60,15 +53,15 @@ pub fn has_open() -> bool {
     OPEN.with(|list| list.has_open())
 }
 
-/// Notes that this transaction uses a client session.
+/// Notes that this transaction uses a client session, whose last sign of life was at `last_seen`. The commit gives another.
 pub fn use_session(session: &Rc<ClientSession>, last_seen: i64) {
     USED.with(|used| {
-        used.entry(session.id).or_insert_with(|| UsedSession { session: Rc::clone(session), last_seen });
+        used.entry(session.id).or_insert_with(|| (Rc::clone(session), last_seen));
     });
 }
 
-/// Takes the client sessions that this transaction uses, and forgets them.
-pub fn take_used_sessions() -> impl Iterator<Item = UsedSession> {
+/// Takes the client sessions that this transaction uses, each with its last sign of life before that, and forgets them.
+pub fn take_used_sessions() -> impl Iterator<Item = (Rc<ClientSession>, i64)> {
     USED.take().into_values()
 }
 
@@ -101,10 +94,9 @@ pub fn with_room<T>(name: impl FnOnce() -> RequestName, take: impl FnOnce() -> T
     })
 }
 
-/// The request, if it is open. If not, the error says that `function` needs it to be.
-pub fn find(key: RequestKey<'_>, function: &'static str) -> Result<OpenRequest, Error> {
-    let found = OPEN.with(|list| list.find(key));
-    found.map_err(|missing| Error::NotBegun { name: key.name(), missing, function })
+/// The request, if it is open; otherwise why it cannot be recorded, checkpointed or released.
+pub fn find(key: RequestKey<'_>) -> Result<OpenRequest, Missing> {
+    OPEN.with(|list| list.find(key))
 }
 
 /// Notes what becomes of the request that [`find`] found: that it is saved by a checkpoint or a lease, recorded or released.
@@ -140,5 +132,59 @@ pub fn clear() {
     in_flight::clear();
     OPEN.with(List::clear);
     USED.with(HashMap::clear);
-    answered::clear();
+    NEWEST.with(Vec::clear);
+}
+
+// The newest answers of begin other than `started`. Only one error text needs them: a program that did not look at the status
+// calls record, checkpoint or release all the same, and is told what begin had answered. So a few are enough.
+
+/// How many answers are remembered.
+const REMEMBERED: usize = 8;
+
+/// Tells which request was answered: the digest that is locked for it, and its first number, by which requests in one
+/// lane differ. The number is 0 for a request with a key.
+pub type LockAndNumber = (Digest, i64);
+
+static NEWEST: Own<Vec<(LockAndNumber, Option<Class>)>> = Own::new();
+
+/// Remembers an answer: that the request is done, or, `None`, in progress.
+pub fn note_answer(request: LockAndNumber, answered: Option<Class>) {
+    NEWEST.with(|newest| {
+        if newest.len() == REMEMBERED {
+            newest.remove(0);
+        }
+        newest.push((request, answered));
+    });
+}
+
+/// Forgets the answers for a request, because a later begin was answered with `started`.
+pub fn forget_answers(request: LockAndNumber) {
+    NEWEST.with(|newest| newest.retain(|(other, _)| *other != request));
+}
+
+/// The newest answer for a request.
+pub fn answer_to(request: LockAndNumber) -> Option<Option<Class>> {
+    NEWEST.with(|newest| newest.iter().rev().find(|(other, _)| *other == request).map(|(_, answered)| *answered))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DONE: Option<Class> = Some(Class::Succeeded);
+
+    #[test]
+    fn the_newest_answers_are_remembered_and_the_last_one_counts() {
+        let request = |number| (Digest([7; 16]), number);
+        for number in 1..=20 {
+            note_answer(request(number), DONE);
+        }
+        assert_eq!((answer_to(request(12)), answer_to(request(13))), (None, Some(DONE)));
+        note_answer(request(20), None);
+        assert_eq!(answer_to(request(20)), Some(None));
+        forget_answers(request(20));
+        assert_eq!(answer_to(request(20)), None);
+        NEWEST.with(Vec::clear);
+        assert_eq!(answer_to(request(19)), None);
+    }
 }

@@ -6,20 +6,19 @@ use pgrx::guc::{GucContext, GucFlags, GucRegistry, GucSetting};
 use pgrx::{pg_guard, pg_sys};
 use std::ffi::{CStr, CString, c_char, c_void};
 
-/// Defines the setting. Only the server's configuration can set it, so that all processes have the same value: the context is
-/// [`GucContext::Postmaster`] or [`GucContext::Sighup`]. A value that is not empty has to be the name of a node.
+/// Defines the setting, with two descriptions. Only the server's configuration can set it, so that all processes have the same
+/// value: the context is [`GucContext::Postmaster`] or [`GucContext::Sighup`]. A value that is not empty has to be the name of a
+/// node.
 ///
 /// Where the library is not preloaded, a connection can set what is no setting yet. PostgreSQL refuses that now, but it has
 /// forgotten what the configuration says. So where a value was there before, perhaps an empty one, and the setting has none
 /// now, the configuration is read anew, as a backend does when it is told that it has changed.
 pub fn define_node_guc(
-    name: &'static CStr,
-    descriptions: [&'static CStr; 2],
+    [name, short, long]: [&'static CStr; 3],
     setting: &'static GucSetting<Option<CString>>,
     context: GucContext,
 ) {
     let was_there = name.to_str().is_ok_and(|name| super::server::setting(name).is_some());
-    let [short, long] = descriptions;
     let flags = GucFlags::default();
     // SAFETY: the hook is guarded.
     unsafe {

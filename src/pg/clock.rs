@@ -56,10 +56,8 @@ pub enum Ends {
 }
 
 /// An alarm that is set. When it goes off, what this backend executes is cancelled, and [`Alarm::rang`] tells so.
-pub struct Alarm {
-    /// What was due when before it was set.
-    former: [i64; 3],
-}
+/// It has what was due when before it was set.
+pub struct Alarm([i64; 3]);
 
 impl Alarm {
     /// Sets an alarm. One that was set before stays in force where it goes off sooner.
@@ -73,10 +71,10 @@ impl Alarm {
             Ends::Waits => [at(after_us), at(after_us.max(ELSEWHERE_US_MIN)), NEVER],
             Ends::All => [NEVER, NEVER, at(after_us)],
         };
-        let former = std::array::from_fn(|n| DUE[n].fetch_min(due[n], Ordering::Relaxed));
+        let alarm = Alarm(std::array::from_fn(|n| DUE[n].fetch_min(due[n], Ordering::Relaxed)));
         RANG.store(false, Ordering::Relaxed);
         start();
-        Alarm { former }
+        alarm
     }
 
     /// Whether an alarm has gone off since it was set, and nobody was told. A request to cancel that came as well is more
@@ -91,7 +89,7 @@ impl Drop for Alarm {
     fn drop(&mut self) {
         // SAFETY: the clock is registered. To stop it raises no error.
         unsafe { disable_timeout(clock(), false) }
-        (0..3).for_each(|n| DUE[n].store(self.former[n], Ordering::Relaxed));
+        (0..3).for_each(|n| DUE[n].store(self.0[n], Ordering::Relaxed));
         start();
     }
 }

@@ -1,4 +1,4 @@
-//! SQL functions whose C functions are not pgrx's: users' SQL runs below `idem_run`, see `around.rs`, and `idem_begin` is called
+//! SQL functions whose C functions are not pgrx's: users' SQL runs below `idem_run`, see `execute.rs`, and `idem_begin` is called
 //! without the arguments that were left out, see [`leave_out_nulls`].
 
 use super::attempt::in_rust;

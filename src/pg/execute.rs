@@ -1,11 +1,52 @@
-//! Executes a command by SPI, between the steps of `around.rs`. Its frames are plain, as `attempt.rs` says.
+//! SQL functions that execute a command of their caller, by SPI, between two steps of ours.
+//!
+//! The command is executed below the function as it would be below one in C, see `attempt.rs`. So the frames from the
+//! function's entry to the command are plain: they own nothing that needs a destructor, and our steps are closures for
+//! [`in_rust`].
 
 use super::attempt::{TakenError, attempt, in_rust, in_subtransaction};
+use super::entry::{Arguments, returned};
+use super::heap::tuple_attribute;
 use super::jsonb::Jsonb;
 use super::kept::{self, KeptCommand};
-use crate::error::Error;
+use super::values::{Composite, CompositeRow};
+use crate::error::{Error, or_raise};
 use pgrx::pg_sys;
 use std::ffi::{CStr, c_char, c_int, c_long, c_void};
+use std::ops::ControlFlow;
+
+/// What comes before a command: the answer, and nothing is executed; or the command that is due.
+pub type Before<R> = ControlFlow<Composite<R>, Work>;
+
+/// What came of a command: `to_jsonb` of the first column of its row, `None` if that is null, or if there is no row; or an
+/// error, as an object of its `sqlstate`, `message`, `detail` and `hint`. What the command did is rolled back then.
+pub type Came = Result<Option<Jsonb>, Jsonb>;
+
+/// The body of the function: what comes before the command, the command, and what comes after it.
+///
+/// # Safety
+/// `call` is that of an SQL function with the arguments and the result that the steps expect. The caller's frame owns nothing
+/// that needs a destructor.
+pub unsafe fn around_command<R: CompositeRow>(
+    call: pg_sys::FunctionCallInfo,
+    before: fn(&Arguments<'_>) -> Result<Before<R>, Error>,
+    after: fn(&Arguments<'_>, Came) -> Result<Composite<R>, Error>,
+) -> pg_sys::Datum {
+    // SAFETY: no frame from here to the command owns anything, and the steps run in in_rust(). The arguments stay valid during
+    // the call.
+    unsafe {
+        let mut work =
+            match in_rust(|| or_raise(before(&Arguments::of(call))).map_break(|answer| returned(call, answer))) {
+                ControlFlow::Continue(work) => work,
+                ControlFlow::Break(answer) => return answer,
+            };
+        let error = execute(&mut work);
+        in_rust(|| {
+            let came = error.map_or_else(|| Ok(work.response), |error| Err(Jsonb::of_error(error)));
+            returned(call, or_raise(after(&Arguments::of(call), came)))
+        })
+    }
+}
 
 /// Which errors are given to the step after the command, by their SQLSTATE. All others are raised.
 pub type Takes = fn(&[u8; 5]) -> bool;
@@ -22,7 +63,7 @@ pub struct Work {
     /// The command as it is kept, if it is.
     kept: Option<&'static KeptCommand>,
     /// What the command gave.
-    pub(super) response: Option<Jsonb>,
+    response: Option<Jsonb>,
 }
 
 impl Work {
@@ -43,7 +84,7 @@ impl Work {
 ///
 /// # Safety
 /// The caller's frames own nothing that needs a destructor.
-pub(super) unsafe fn execute(work: &mut Work) -> Option<TakenError> {
+unsafe fn execute(work: &mut Work) -> Option<TakenError> {
     // SAFETY: as the caller warrants. The error that attempt() has met is passed on at once.
     unsafe {
         let Some(takes) = work.takes else {
@@ -87,23 +128,13 @@ unsafe extern "C-unwind" {
         read_only: bool,
         rows: c_long,
     ) -> c_int;
-    fn SPI_getbinval(row: pg_sys::HeapTuple, shape: pg_sys::TupleDesc, number: c_int, null: *mut bool)
-    -> pg_sys::Datum;
     fn raw_parser(text: *const c_char, mode: pg_sys::RawParseMode::Type) -> *mut pg_sys::List;
-    fn GetTransactionSnapshot() -> pg_sys::Snapshot;
-    fn PushActiveSnapshot(snapshot: pg_sys::Snapshot);
-    fn PopActiveSnapshot();
     fn FunctionCall1Coll(
         function: *mut pg_sys::FmgrInfo,
         collation: pg_sys::Oid,
         argument: pg_sys::Datum,
     ) -> pg_sys::Datum;
-    fn pg_detoast_datum_copy(value: *mut pg_sys::varlena) -> *mut pg_sys::varlena;
     fn pg_re_throw() -> !;
-    fn geterrposition() -> c_int;
-    fn errposition(position: c_int) -> c_int;
-    fn internalerrposition(position: c_int) -> c_int;
-    fn internalerrquery(query: *const c_char) -> c_int;
 }
 
 /// Runs the command, and takes its response.
@@ -168,11 +199,11 @@ unsafe fn parsed(text: *const c_char) -> *mut pg_sys::List {
     unsafe extern "C-unwind" fn place(text: *mut c_void) {
         // SAFETY: only errfinish() calls this, while it builds the error.
         unsafe {
-            let position = geterrposition();
+            let position = pg_sys::geterrposition();
             if position > 0 {
-                errposition(0);
-                internalerrposition(position);
-                internalerrquery(text.cast());
+                pg_sys::errposition(0);
+                pg_sys::internalerrposition(position);
+                pg_sys::internalerrquery(text.cast());
             }
         }
     }
@@ -217,19 +248,21 @@ unsafe fn first_column(work: &mut Work) {
             return;
         }
         let mut null = false;
-        let value = SPI_getbinval(*(*pg_sys::SPI_tuptable).vals, shape, 1, &mut null);
+        let value = in_rust(|| pg_sys::SPI_getbinval(*(*pg_sys::SPI_tuptable).vals, shape, 1, &mut null));
         if null {
             return;
         }
         pg_sys::CurrentMemoryContext = work.context;
-        if (*super::heap::tuple_attribute(shape, 0)).atttypid == pg_sys::JSONBOID {
-            work.response = Some(Jsonb(pg_detoast_datum_copy(value.cast_mut_ptr()).into()));
+        if (*tuple_attribute(shape, 0)).atttypid == pg_sys::JSONBOID {
+            work.response = Some(in_rust(|| Jsonb::copied(value)));
         } else {
-            let function = in_rust(|| to_jsonb_of(shape));
             // A cast to json that a user has made may be called. It sees what the command did.
-            PushActiveSnapshot(GetTransactionSnapshot());
+            let function = in_rust(|| {
+                pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());
+                to_jsonb_of(shape)
+            });
             work.response = Some(Jsonb(FunctionCall1Coll(function, pg_sys::InvalidOid, value)));
-            PopActiveSnapshot();
+            in_rust(|| pg_sys::PopActiveSnapshot());
         }
     }
 }
@@ -242,7 +275,7 @@ unsafe fn first_column(work: &mut Work) {
 unsafe fn to_jsonb_of(shape: pg_sys::TupleDesc) -> *mut pg_sys::FmgrInfo {
     // SAFETY: as the caller warrants. All is allocated in the current memory context, which outlives the call.
     unsafe {
-        let column = super::heap::tuple_attribute(shape, 0);
+        let column = tuple_attribute(shape, 0);
         let argument = pg_sys::makeNullConst((*column).atttypid, (*column).atttypmod, (*column).attcollation);
         let call = pg_sys::makeFuncExpr(
             pg_sys::F_TO_JSONB.into(),

@@ -25,8 +25,8 @@ unsafe impl<'fcx> ArgAbi<'fcx> for Keys<'fcx> {
 }
 
 impl<'fcx> Keys<'fcx> {
-    /// The elements as keys, `None` being NULL.
-    pub fn read(&self) -> Result<Vec<Option<Cow<'fcx, str>>>, Error> {
+    /// The elements as keys, none of which may be NULL.
+    pub fn read(&self) -> Result<Vec<Cow<'fcx, str>>, Error> {
         let (mut values, mut nulls, mut count) = (std::ptr::null_mut(), std::ptr::null_mut(), 0);
         // SAFETY: the array lives as long as the call. Its header tells the type of its elements, and the layout of
         // that type is looked up. deconstruct_array() makes two arrays of `count` elements.
@@ -51,9 +51,14 @@ impl<'fcx> Keys<'fcx> {
         // The keys are copied several times on their way.
         super::memory::make_sure_of(values.len().saturating_mul(512))?;
         let reader = reader(element)?;
-        // SAFETY: the reader was chosen by the elements' type, and a NULL is not read.
-        let read = |(value, null): (&pg_sys::Datum, &bool)| (!null).then(|| unsafe { reader.key(*value) });
-        Ok(values.iter().zip(nulls).map(read).collect())
+        if let Some(place) = nulls.iter().position(|null| *null) {
+            return Err(Error::NullArgument {
+                what: format!("element {} of argument \"requests\"", place + 1),
+                because: "Each element names a request.".into(),
+            });
+        }
+        // SAFETY: the reader was chosen by the elements' type, and none is NULL.
+        Ok(values.iter().map(|value| unsafe { reader.key(*value) }).collect())
     }
 }
 

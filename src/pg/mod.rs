@@ -1,23 +1,19 @@
 //! What we need of PostgreSQL that pgrx does not offer in a safe form, and all that differs between server versions.
 //! Callers name everything here as `pg::…`.
 
-mod around;
 mod attempt;
 mod backend;
 mod catch;
 mod checked;
 mod clock;
-mod condition;
 mod durable;
 mod entry;
 mod execute;
-mod filled;
 mod heap;
 mod hooks;
 mod jsonb;
 mod kept;
 mod keys;
-mod loaded;
 mod log;
 mod memory;
 mod own;
@@ -35,26 +31,22 @@ mod watched;
 #[cfg(not(test))]
 mod wrapped;
 
-pub use around::*;
 pub use backend::*;
 pub use catch::{Failure, caught_of_server, in_transaction, replacing_error, rolled_back_on};
 pub use checked::define_node_guc;
 pub use clock::cancel_worker_after;
-pub use condition::{Conditions, Prepared};
 pub use durable::*;
 pub(crate) use entry::c_function;
 pub use entry::{Arguments, answered};
-pub use execute::Work;
-pub use filled::{Filled, Listed, RowStore, Rows, Shape};
+pub use execute::{Before, Came, Work, around_command};
 pub use heap::*;
 pub use hooks::*;
 pub use jsonb::*;
 pub use kept::{end_uses, forget_commands};
 pub use keys::*;
-pub use loaded::*;
 pub use log::*;
 pub use memory::{arena_is_in_use, begin_call, check_memory, in_own_memory, init as init_memory, make_sure_of, refill};
-pub use own::Own;
+pub use own::{Own, finally};
 pub use process::*;
 pub use role::*;
 pub use server::*;

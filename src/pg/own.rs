@@ -32,9 +32,12 @@ impl<T: Default> Own<T> {
             return work(&mut T::default());
         }
         in_critical_section(true);
-        let _in_use = InUse(&self.in_use);
         // SAFETY: the process has one thread, and the mark lets nobody else have the value.
-        work(unsafe { &mut *self.value.get() }.get_or_insert_default())
+        let work = || work(unsafe { &mut *self.value.get() }.get_or_insert_default());
+        finally(work, || {
+            in_critical_section(false);
+            self.in_use.set(false);
+        })
     }
 
     /// Takes the value out, and leaves the default.
@@ -43,14 +46,16 @@ impl<T: Default> Own<T> {
     }
 }
 
-/// The mark that a value is in use, until this is dropped.
-struct InUse<'a>(&'a Cell<bool>);
-
-impl Drop for InUse<'_> {
-    fn drop(&mut self) {
-        in_critical_section(false);
-        self.0.set(false);
+/// Runs `work` and then `end`, also when an error unwinds.
+pub fn finally<T>(work: impl FnOnce() -> T, end: impl FnMut()) -> T {
+    struct End<F: FnMut()>(F);
+    impl<F: FnMut()> Drop for End<F> {
+        fn drop(&mut self) {
+            (self.0)();
+        }
     }
+    let _end = End(end);
+    work()
 }
 
 /// Has the server's assertions find calls of it, in a build that has ours.

@@ -39,7 +39,6 @@ unsafe extern "C-unwind" {
     pub fn index_open(index: Oid, mode: LOCKMODE) -> Relation;
     pub fn index_close(index: Relation, mode: LOCKMODE);
 
-    pub fn MemoryContextAllocZero(context: pg_sys::MemoryContext, size: usize) -> *mut c_void;
     pub fn GetLatestSnapshot() -> pg_sys::Snapshot;
     pub fn RegisterSnapshot(snapshot: pg_sys::Snapshot) -> pg_sys::Snapshot;
     pub fn UnregisterSnapshot(snapshot: pg_sys::Snapshot);

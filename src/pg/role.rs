@@ -1,5 +1,6 @@
 //! The role whose rights count, and acting as another role.
 
+use super::own::finally;
 use super::raw::{harmless, text_of};
 use pgrx::{Spi, pg_sys};
 use std::ffi::CStr;
@@ -45,29 +46,24 @@ pub fn application_name() -> String {
 /// The search_path is one on which the caller's objects are not: SQL that left a name to the path would run the caller's
 /// code with the other role's rights.
 pub fn as_role<T>(owner: pg_sys::Oid, work: impl FnOnce() -> T) -> T {
-    /// Restores the role, also when an error unwinds.
-    struct Caller(pg_sys::Oid, i32);
-    impl Drop for Caller {
-        fn drop(&mut self) {
-            // SAFETY: sets two variables of the backend to their former values.
-            unsafe { pg_sys::SetUserIdAndSecContext(self.0, self.1) }
-        }
-    }
-
-    let mut caller = Caller(pg_sys::InvalidOid, 0);
+    let (mut caller, mut context) = (pg_sys::InvalidOid, 0);
     // SAFETY: reads and sets two variables of the backend.
     unsafe {
-        pg_sys::GetUserIdAndSecContext(&mut caller.0, &mut caller.1);
-        pg_sys::SetUserIdAndSecContext(owner, caller.1 | pg_sys::SECURITY_LOCAL_USERID_CHANGE as i32);
+        pg_sys::GetUserIdAndSecContext(&mut caller, &mut context);
+        pg_sys::SetUserIdAndSecContext(owner, context | pg_sys::SECURITY_LOCAL_USERID_CHANGE as i32);
     }
-    // SAFETY: the level is ended below. An error ends it with its (sub)transaction. The strings are terminated.
-    unsafe {
-        let level = pg_sys::NewGUCNestLevel();
-        set_for_now(c"search_path", c"pg_catalog, pg_temp", pg_sys::GucAction::GUC_ACTION_SAVE);
-        let done = work();
-        pg_sys::AtEOXact_GUC(false, level);
-        done
-    }
+    let work = || {
+        // SAFETY: the level is ended below. An error ends it with its (sub)transaction.
+        unsafe {
+            let level = pg_sys::NewGUCNestLevel();
+            set_for_now(c"search_path", c"pg_catalog, pg_temp", pg_sys::GucAction::GUC_ACTION_SAVE);
+            let done = work();
+            pg_sys::AtEOXact_GUC(false, level);
+            done
+        }
+    };
+    // SAFETY: sets the variables to their former values.
+    finally(work, || unsafe { pg_sys::SetUserIdAndSecContext(caller, context) })
 }
 
 /// Sets a setting that anybody may set, until the end that `action` tells.

@@ -29,30 +29,32 @@ pub fn iso_moment(us: i64) -> String {
 
 /// The version of our extension in this database; `None` if the database does not have the extension.
 pub fn extension_version() -> Option<String> {
-    // SAFETY: the catalog is open and locked during the scan. The scan key has the type of its column. The text is copied
-    // while the row is valid.
+    // SAFETY: a row begins with its fixed-width columns, which the struct describes. The version is a text, which is copied.
+    let version = |row: pg_sys::HeapTuple, shape| unsafe {
+        let extension: *const pg_sys::FormData_pg_extension = pg_sys::GETSTRUCT(row).cast();
+        let is_ours = CStr::from_ptr((*extension).extname.data.as_ptr()) == c"idempotence";
+        let mut null = false;
+        let version = pg_sys::heap_getattr(row, pg_sys::Anum_pg_extension_extversion as i32, shape, &mut null);
+        is_ours.then(|| String::from_datum(version, null).unwrap_or_default())
+    };
+    catalog_rows(pg_sys::ExtensionRelationId, version).pop()
+}
+
+/// What `read` makes of the rows of a system catalog, each with its shape; without those for which it gives nothing.
+pub fn catalog_rows<T>(
+    catalog: pg_sys::Oid,
+    read: impl Fn(pg_sys::HeapTuple, pg_sys::TupleDesc) -> Option<T>,
+) -> Vec<T> {
+    let (no_snapshot, no_keys) = (std::ptr::null_mut(), std::ptr::null_mut());
+    // SAFETY: the catalog is open and locked during the scan. A row stays in memory while the scan stands on it.
     unsafe {
-        let catalog = pg_sys::table_open(pg_sys::ExtensionRelationId, pg_sys::AccessShareLock as i32);
-        let mut key: pg_sys::ScanKeyData = std::mem::zeroed();
-        pg_sys::ScanKeyInit(
-            &mut key,
-            pg_sys::Anum_pg_extension_extname as i16,
-            pg_sys::BTEqualStrategyNumber as u16,
-            pg_sys::F_NAMEEQ.into(),
-            c"idempotence".as_ptr().into(),
-        );
-        let index = pg_sys::ExtensionNameIndexId.into();
-        let scan = pg_sys::systable_beginscan(catalog, index, true, std::ptr::null_mut(), 1, &mut key);
-        let row = pg_sys::systable_getnext(scan);
-        let version = (!row.is_null()).then(|| {
-            let mut null = false;
-            let column = pg_sys::Anum_pg_extension_extversion as i32;
-            let version = pg_sys::heap_getattr(row, column, (*catalog).rd_att, &mut null);
-            String::from_datum(version, null).unwrap_or_default()
-        });
+        let table = pg_sys::table_open(catalog, pg_sys::AccessShareLock as i32);
+        let scan = pg_sys::systable_beginscan(table, pg_sys::InvalidOid, false, no_snapshot, 0, no_keys);
+        let next = || Some(pg_sys::systable_getnext(scan)).filter(|row| !row.is_null());
+        let rows = std::iter::from_fn(next).filter_map(|row| read(row, (*table).rd_att)).collect();
         pg_sys::systable_endscan(scan);
-        pg_sys::table_close(catalog, pg_sys::AccessShareLock as i32);
-        version
+        pg_sys::table_close(table, pg_sys::AccessShareLock as i32);
+        rows
     }
 }
 

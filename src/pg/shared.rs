@@ -1,10 +1,11 @@
-//! Shared memory, and PostgreSQL's lightweight locks and hash table in it.
+//! Shared memory, and PostgreSQL's lightweight locks, hash table and condition variables in it.
 //!
 //! The postmaster asks for the memory while it preloads the library, and makes it before it starts any other process.
 //! After a crash of a process it makes all of it anew.
 
 use super::own::Own;
 use pgrx::pg_sys;
+use std::cell::UnsafeCell;
 use std::ffi::{CStr, c_int, c_void};
 use std::marker::PhantomData;
 use std::rc::Rc;
@@ -23,9 +24,6 @@ pub struct WantedMemory {
     pub locks: usize,
     /// Called once the memory, which is all zeros, and the locks are there.
     pub made: Rc<dyn Fn(*mut u8, Locks)>,
-    /// Called when the postmaster ends, with whether it ends without an error, as it also does on an immediate stop. No
-    /// other process lives then.
-    pub ending: fn(bool),
 }
 
 /// The lightweight locks that were wanted.
@@ -85,15 +83,7 @@ unsafe extern "C-unwind" fn startup() {
             }
             (wanted.made)(memory, Locks(pg_sys::GetNamedLWLockTranche(wanted.name.as_ptr())));
         }
-        if !pg_sys::IsUnderPostmaster {
-            pg_sys::on_shmem_exit(Some(ending), pg_sys::Datum::null());
-        }
     }
-}
-
-#[pgrx::pg_guard]
-unsafe extern "C-unwind" fn ending(code: c_int, _arg: pg_sys::Datum) {
-    wanted().iter().for_each(|wanted| (wanted.ending)(code == 0));
 }
 
 /// A copy, since whoever uses it calls the server.
@@ -112,14 +102,9 @@ impl<T> Shared<T> {
         Shared(AtomicPtr::new(std::ptr::null_mut()))
     }
 
-    /// Asks for its memory, while the postmaster preloads the library.
-    pub fn want(&'static self, name: &'static CStr) {
-        self.want_and(name, || {});
-    }
-
-    /// As [`Shared::want`]. `then` is called when the value is there. After a crash the postmaster makes it again, perhaps at
-    /// another place.
-    pub fn want_and(&'static self, name: &'static CStr, then: fn()) {
+    /// Asks for its memory, while the postmaster preloads the library. `then` is called when the value is there. After a crash
+    /// the postmaster makes it again, perhaps at another place.
+    pub fn want(&'static self, name: &'static CStr, then: fn()) {
         let made = move |memory: *mut u8, locks| {
             // SAFETY: the memory has the value's size, stays as long as the process, and has one lock.
             let guarded = unsafe { Guarded::new(memory.cast(), locks, 0) };
@@ -127,7 +112,7 @@ impl<T> Shared<T> {
             then();
         };
         let (bytes, bytes_beside) = (|| size_of::<T>(), || 0);
-        want_shared(WantedMemory { name, bytes, bytes_beside, locks: 1, made: Rc::new(made), ending: |_| {} });
+        want_shared(WantedMemory { name, bytes, bytes_beside, locks: 1, made: Rc::new(made) });
     }
 
     fn guarded(&self) -> Option<&Guarded<T>> {
@@ -171,7 +156,7 @@ impl<T> Guarded<T> {
     pub fn lock(&self) -> Exclusive<'_, T> {
         // SAFETY: the lock is in shared memory.
         unsafe { pg_sys::LWLockAcquire(self.lock, pg_sys::LWLockMode::LW_EXCLUSIVE) };
-        Exclusive { of: self, unwinding: std::thread::panicking() }
+        Exclusive(self)
     }
 
     /// Uses the value where there is one process only: in the postmaster, before it starts others or after they have
@@ -186,35 +171,28 @@ impl<T> Guarded<T> {
 }
 
 /// The value, while the lock is held.
-pub struct Exclusive<'a, T> {
-    of: &'a Guarded<T>,
-    /// Whether an error was unwinding when the lock was taken.
-    unwinding: bool,
-}
+pub struct Exclusive<'a, T>(&'a Guarded<T>);
 
 impl<T> std::ops::Deref for Exclusive<'_, T> {
     type Target = T;
 
     fn deref(&self) -> &T {
         // SAFETY: the lock is held alone.
-        unsafe { &*self.of.value }
+        unsafe { &*self.0.value }
     }
 }
 
 impl<T> std::ops::DerefMut for Exclusive<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
         // SAFETY: the lock is held alone.
-        unsafe { &mut *self.of.value }
+        unsafe { &mut *self.0.value }
     }
 }
 
 impl<T> Drop for Exclusive<'_, T> {
     fn drop(&mut self) {
-        // If an error was raised under the lock, the end of the transaction releases the lock.
-        if std::thread::panicking() == self.unwinding {
-            // SAFETY: the lock was taken by Guarded::lock().
-            unsafe { pg_sys::LWLockRelease(self.of.lock) }
-        }
+        // SAFETY: the lock was taken by Guarded::lock(), and is held still, since the server raises no error under it.
+        unsafe { pg_sys::LWLockRelease(self.0.lock) }
     }
 }
 
@@ -285,6 +263,75 @@ impl<E> SharedHash<E> {
             }
         }
     }
+}
+
+/// PostgreSQL's condition variables in shared memory: processes sleep on one until another process wakes them.
+pub struct Conditions<const N: usize>(UnsafeCell<[pg_sys::ConditionVariable; N]>);
+
+// SAFETY: each variable has a spinlock of its own, which PostgreSQL's functions take.
+unsafe impl<const N: usize> Sync for Conditions<N> {}
+
+impl<const N: usize> Conditions<N> {
+    /// Makes the variables ready, while the postmaster makes the shared memory that they are in.
+    pub fn make_ready(&self) {
+        // SAFETY: nobody uses a variable yet.
+        (0..N).for_each(|number| unsafe { pg_sys::ConditionVariableInit(self.variable(number)) });
+    }
+
+    fn variable(&self, number: usize) -> *mut pg_sys::ConditionVariable {
+        debug_assert!(number < N);
+        // SAFETY: the number is that of a variable, and the array stays where it is in shared memory.
+        unsafe { self.0.get().cast::<pg_sys::ConditionVariable>().add(number % N) }
+    }
+
+    /// Wakes all processes that sleep on a variable.
+    pub fn wake(&self, number: usize) {
+        // SAFETY: the variable is in shared memory. The call takes a spinlock and raises no error.
+        unsafe { pg_sys::ConditionVariableBroadcast(self.variable(number)) }
+    }
+
+    /// Notes that this process is about to sleep on a variable. From now on it misses no wake.
+    pub fn prepare(&'static self, number: usize) -> Prepared {
+        let variable = self.variable(number);
+        // SAFETY: the variable is in shared memory.
+        unsafe { pg_sys::ConditionVariablePrepareToSleep(variable) };
+        Prepared(variable)
+    }
+}
+
+/// This process is about to sleep on a variable. Dropping it says that it is not any more.
+pub struct Prepared(*mut pg_sys::ConditionVariable);
+
+impl Prepared {
+    /// Sleeps until it is woken, or until the time has passed. It may return earlier than either. A cancel or a
+    /// termination ends the sleep with an error.
+    pub fn sleep(&self, us: i64) {
+        // SAFETY: the variable is in shared memory.
+        unsafe {
+            pg_sys::ConditionVariableTimedSleep(self.0, us.div_euclid(1000).max(1), sleeps());
+        }
+    }
+}
+
+impl Drop for Prepared {
+    fn drop(&mut self) {
+        // SAFETY: takes this process off the list that it is on. The end of a transaction that fails does the same.
+        unsafe {
+            pg_sys::ConditionVariableCancelSleep();
+        }
+    }
+}
+
+/// What `pg_stat_activity` shows of a sleep. Before PostgreSQL 17 an extension has no names of its own.
+fn sleeps() -> u32 {
+    #[cfg(any(feature = "pg17", feature = "pg18"))]
+    {
+        static EVENT: std::sync::OnceLock<u32> = std::sync::OnceLock::new();
+        // SAFETY: the name is static. The server keeps it, and gives the same number for it again.
+        *EVENT.get_or_init(|| unsafe { pg_sys::WaitEventExtensionNew(c"IdempotenceLease".as_ptr()) })
+    }
+    #[cfg(not(any(feature = "pg17", feature = "pg18")))]
+    pg_sys::PG_WAIT_EXTENSION
 }
 
 /// The place of this process among all backends, from 0 to below [`super::max_backends`]. `None`: it is no backend.

@@ -52,33 +52,8 @@ impl Statement {
         Statement { plan, parameters: types.len() }
     }
 
-    /// Executes the statement. Gives how many rows it processed, and what `read` makes of the first one that it returned.
-    pub fn execute<T>(
-        &self,
-        values: &[Option<pg_sys::Datum>],
-        sight: Sight,
-        read: impl Fn(&FoundRow) -> T,
-    ) -> (u64, Option<T>) {
-        let mut first = None;
-        let processed = self.run(values, sight, |row| {
-            first.get_or_insert_with(|| read(row));
-        });
-        (processed, first)
-    }
-
-    /// Executes the statement. Gives what `read` makes of each row that it returned.
-    pub fn rows<T>(
-        &self,
-        values: &[Option<pg_sys::Datum>],
-        sight: Sight,
-        mut read: impl FnMut(&FoundRow) -> T,
-    ) -> Vec<T> {
-        let mut rows = Vec::new();
-        self.run(values, sight, |row| rows.push(read(row)));
-        rows
-    }
-
-    fn run(&self, values: &[Option<pg_sys::Datum>], sight: Sight, mut each: impl FnMut(&FoundRow)) -> u64 {
+    /// Executes the statement, and shows `each` the rows that it returned. Gives how many it processed.
+    pub fn execute(&self, values: &[Option<pg_sys::Datum>], sight: Sight, mut each: impl FnMut(&FoundRow)) -> u64 {
         assert_eq!(values.len(), self.parameters, "a value for each parameter");
         let nulls: Vec<_> = values.iter().map(|value| if value.is_some() { b' ' } else { b'n' } as c_char).collect();
         let mut values: Vec<_> = values.iter().map(|value| value.unwrap_or(pg_sys::Datum::null())).collect();

@@ -5,7 +5,7 @@
 //! plans. So nothing that somebody has hung on a table gets past this, however it is reached.
 
 use super::attempt::in_rust;
-use super::own::Own;
+use super::own::{Own, finally};
 use super::raw::text_of;
 use crate::error::Error;
 use pgrx::{PgList, pg_guard, pg_sys};
@@ -42,18 +42,9 @@ pub fn init_trusted() {
 /// Runs `work`, statements on a journal. Where they would call a function that is not a superuser's, that is an error.
 /// `check` is called when the first of them is planned, and may refuse the tables that it uses.
 pub fn without_users_code<T>(journal: &str, check: OncePlanned, work: impl FnOnce() -> T) -> T {
-    /// Restores what was, also when an error unwinds.
-    struct Former(Option<AtWork>);
-    impl Drop for Former {
-        fn drop(&mut self) {
-            let ended = AT_WORK.with(|at_work| std::mem::replace(at_work, self.0.take()));
-            drop(ended);
-        }
-    }
-
     let now = AtWork { journal: journal.to_owned(), once_planned: Some(check) };
-    let _former = Former(AT_WORK.with(|at_work| at_work.replace(now)));
-    work()
+    let mut former = AT_WORK.with(|at_work| at_work.replace(now));
+    finally(work, || drop(AT_WORK.with(|at_work| std::mem::replace(at_work, former.take()))))
 }
 
 /// To be called between the planning of a statement and its execution.

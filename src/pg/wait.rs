@@ -109,16 +109,13 @@ fn rang(error: &CaughtError) -> Option<()> {
 /// gives the error's message; `None`: it took too long. A cancel by anybody else, or a termination, goes on as an error.
 pub fn undone_on_error<T>(at_most_us: i64, work: impl FnOnce() -> T) -> Result<T, Option<String>> {
     let work = || in_time(Alarm::set(at_most_us, Ends::All), work);
-    in_subtransaction(
-        work,
-        |_| true,
-        |error| match error {
-            error if rang(error).is_some() => Some(None),
-            CaughtError::RustPanic { .. } => None,
-            error if ENDS.contains(&report_of(error).sql_error_code()) => None,
-            error => Some(Some(report_of(error).message().to_owned())),
-        },
-    )
+    let takes = |error: &CaughtError| match error {
+        error if rang(error).is_some() => Some(None),
+        CaughtError::RustPanic { .. } => None,
+        error if ENDS.contains(&report_of(error).sql_error_code()) => None,
+        error => Some(Some(report_of(error).message().to_owned())),
+    };
+    in_subtransaction(work, |_| true, takes)
 }
 
 /// Errors that end more than the work at hand.

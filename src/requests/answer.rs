@@ -31,6 +31,13 @@ pub struct Start {
     pub lease: Option<Lease>,
 }
 
+impl Start {
+    /// Whether nothing was done of the request before.
+    pub fn is_the_beginning(&self) -> bool {
+        !self.taken_over && self.checkpoint.is_none()
+    }
+}
+
 /// The answer as callers see it, in the columns of `idem_ticket`.
 #[derive(Default)]
 pub struct Ticket {

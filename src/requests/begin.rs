@@ -14,12 +14,12 @@ use crate::error::Error;
 use crate::guc;
 use crate::journal::row::{InJournal, slack_us};
 use crate::lock::Tag;
-use crate::open::{self, answered};
+use crate::monitor::{Counter, counters};
+use crate::open;
 use crate::pg::{self, Deadline, Durability, Jsonb};
 use crate::requests::answer::Begun;
-use crate::requests::counting;
 use crate::requests::decide::{Aim, Asked, Decided};
-use crate::requests::find::Seeker;
+use crate::requests::find::{KeptRequest, Seeker};
 use crate::requests::keeping;
 use crate::requests::request::{self, Request};
 use crate::requests::start;
@@ -43,10 +43,7 @@ pub fn begin(request: &Request<'_>, payload: Option<Jsonb>, wait_us: Option<i64>
     if let Request::Keyed(keyed) = request {
         keyed.check_time(asked_at)?;
     }
-    let fingerprint = match aim {
-        Aim::Execute { .. } | Aim::Claim => request::fingerprint(request, payload)?,
-        Aim::Settle => None,
-    };
+    let fingerprint = if aim == Aim::Settle { None } else { request::fingerprint(request, payload)? };
     if open::holds(request.request_key()) {
         let hint = match aim {
             Aim::Execute { .. } => {
@@ -57,17 +54,17 @@ pub fn begin(request: &Request<'_>, payload: Option<Jsonb>, wait_us: Option<i64>
         };
         return Err(Error::AlreadyBegun { name: request.name(), hint });
     }
-    let call = Asked { request, lock: request.lock(), asked_at, fingerprint, aim };
     let deadline = Deadline::after(wait_us);
+    let call = Asked { request, lock: request.lock(), asked_at, fingerprint, aim, deadline };
     let begun = if pg::read_only() {
-        call.replay_only(deadline)?
+        call.replay_only()?
     } else if LAST_REPLAYED.get()
         && let Attempt::Answered(replay) = call.attempt_without_lock(Seeker::Passer)?
     {
         replay
     } else {
         open::reserve()?;
-        call.claim_or_answer(deadline)?
+        call.claim_or_answer()?
     };
     LAST_REPLAYED.set(matches!(begun, Begun::Replay(_)));
     let durability = if aim == Aim::Settle { Durability::Flushed } else { Durability::OfCaller };
@@ -78,11 +75,7 @@ pub fn begin(request: &Request<'_>, payload: Option<Jsonb>, wait_us: Option<i64>
         }
         begun => begun,
     };
-    call.remember(&begun);
-    counting::answered(&request.session(), aim, &begun);
-    if let Begun::Replay(outcome) = &begun {
-        told::at_commit(|| format!("{}: {}, replayed", request.name(), outcome.class.status()));
-    }
+    call.note(&begun);
     debug_assert!(
         !matches!(begun, Begun::Started(_)) || open::holds(request.request_key()),
         "a started request is on the open list"
@@ -103,13 +96,14 @@ enum Attempt {
     SessionTaken,
     /// Another holder has a lease until this moment.
     Leased(i64),
-    /// The wait for whoever has the claim ran out.
-    RanOut,
     /// The row of the request was there, and was deleted meanwhile.
     Vanished,
 }
 
 impl Attempt {
+    /// The wait for whoever has the claim ran out.
+    const RAN_OUT: Attempt = Attempt::Answered(Begun::InProgress(None));
+
     /// Whether the claim stays with this transaction.
     fn keeps_claim(&self) -> bool {
         matches!(self, Attempt::Answered(Begun::Started(_) | Begun::GivenUp(_)))
@@ -131,41 +125,41 @@ impl Asked<'_> {
         })
     }
 
-    fn claim_or_answer(&self, deadline: Deadline) -> Result<Begun, Error> {
-        let (mut waiting, mut vanished) = (Waiting::until(deadline, self.request), 0);
+    fn claim_or_answer(&self) -> Result<Begun, Error> {
+        let (mut waiting, mut vanished) = (Waiting::until(self.deadline, self.request), 0);
         let kept = self.request.in_journal();
         if kept.is_none() {
             self.check_room()?;
         }
         loop {
             let attempt = match kept {
-                None => self.attempt_under_lock(deadline, &mut waiting)?,
-                Some(kept) => self.attempt_in_journal(kept, deadline, &mut vanished)?,
+                None => self.attempt_under_lock(&mut waiting)?,
+                Some(kept) => self.attempt_in_journal(kept, &mut vanished)?,
             };
             match attempt {
                 Attempt::Answered(begun) => return Ok(begun),
-                Attempt::Leased(until) if !self.sleep(&mut waiting, until, deadline) => {
+                Attempt::Leased(until) if !self.sleep(&mut waiting, until) => {
                     return Ok(Begun::InProgress(Some(until)));
                 }
                 Attempt::Leased(_) | Attempt::Vanished => {}
-                Attempt::NoAnswer | Attempt::SessionTaken if self.wait_while_taken(deadline) => {}
-                Attempt::RanOut | Attempt::NoAnswer | Attempt::SessionTaken => return Ok(Begun::InProgress(None)),
+                Attempt::NoAnswer | Attempt::SessionTaken if self.wait_while_taken() => {}
+                Attempt::NoAnswer | Attempt::SessionTaken => return Ok(Begun::InProgress(None)),
             }
         }
     }
 
     /// Answers with the request's lock, or with a committed outcome: that stands, whoever has the lock.
-    fn attempt_under_lock(&self, deadline: Deadline, waiting: &mut Waiting<'_>) -> Result<Attempt, Error> {
+    fn attempt_under_lock(&self, waiting: &mut Waiting<'_>) -> Result<Attempt, Error> {
         let claim = Tag::request(&self.lock);
         let mut claimed = waiting::take_at_once(self.request, &claim)?;
         let mut attempt =
-            if claimed { self.attempt_with_lock(deadline)? } else { self.attempt_without_lock(Seeker::Beginner)? };
+            if claimed { self.attempt_with_lock()? } else { self.attempt_without_lock(Seeker::Beginner)? };
         if let Attempt::NoAnswer = attempt {
             if !waiting.take(&claim)? {
-                return Ok(Attempt::RanOut);
+                return Ok(Attempt::RAN_OUT);
             }
             claimed = true;
-            attempt = self.attempt_with_lock(deadline)?;
+            attempt = self.attempt_with_lock()?;
         }
         if claimed && !attempt.keeps_claim() {
             // A replay leaves no lock. And whoever has the session alone, or a lease, may want this very request, so the
@@ -177,50 +171,44 @@ impl Asked<'_> {
 
     /// As [`Asked::attempt_under_lock`], in a journal, whose unique index arbitrates. Whoever inserts the request's row has
     /// the claim. Whoever finds one there looks for an outcome, and locks the row if there is none.
-    fn attempt_in_journal(
-        &self,
-        kept: &InJournal<'_>,
-        deadline: Deadline,
-        vanished: &mut usize,
-    ) -> Result<Attempt, Error> {
+    fn attempt_in_journal(&self, kept: &InJournal<'_>, vanished: &mut usize) -> Result<Attempt, Error> {
         let Request::Keyed(keyed) = self.request else { unreachable!("only keyed requests are in a journal") };
         let ttl_us = keyed.session.ttl_us();
         let expires_at = keyed.expires_at_us(pg::now_us(), ttl_us).saturating_add(slack_us(ttl_us));
-        match self.insert_claim(kept, expires_at, deadline)? {
-            None => return Ok(Attempt::RanOut),
-            Some(true) => return self.attempt_with_lock(deadline),
+        match self.insert_claim(kept, expires_at)? {
+            None => return Ok(Attempt::RAN_OUT),
+            Some(true) => return self.attempt_with_lock(),
             Some(false) => {}
         }
         if let answered @ Attempt::Answered(_) = self.attempt_without_lock(Seeker::Beginner)? {
             return Ok(answered);
         }
-        let attempt = || if kept.lock()? { self.attempt_with_lock(deadline) } else { Ok(Attempt::Vanished) };
-        let attempt = self.tentatively(deadline, attempt, Attempt::keeps_claim)?.unwrap_or(Attempt::RanOut);
+        let attempt = || if kept.lock()? { self.attempt_with_lock() } else { Ok(Attempt::Vanished) };
+        let attempt = self.tentatively(attempt, Attempt::keeps_claim)?.unwrap_or(Attempt::RAN_OUT);
         *vanished += usize::from(matches!(attempt, Attempt::Vanished));
         if *vanished > VANISHED_MAX { Err(kept.not_written()) } else { Ok(attempt) }
     }
 
     /// Inserts the request's row, and gives whether it is new; `None`: the wait for others at work on it ran out. Where
     /// that is an error in any case, no subtransaction is needed.
-    fn insert_claim(&self, kept: &InJournal<'_>, expires_at: i64, deadline: Deadline) -> Result<Option<bool>, Error> {
+    fn insert_claim(&self, kept: &InJournal<'_>, expires_at: i64) -> Result<Option<bool>, Error> {
         if self.aim != Aim::Claim {
-            return self.tentatively(deadline, || Ok(kept.claim(expires_at)), |_| true);
+            return self.tentatively(|| Ok(kept.claim(expires_at)), |_| true);
         }
         let ran_out = || Error::WaitRanOut { what: self.request.name().to_string(), hint: WAIT_BY_ARGUMENT };
         let claim = || kept.claim(expires_at);
-        Ok(Some(self.naming(|| pg::in_time_or_error(deadline.left_us(), claim, ran_out))))
+        Ok(Some(self.naming(|| pg::in_time_or_error(self.deadline.left_us(), claim, ran_out))))
     }
 
     /// Runs `work`, which waits for others at work on the request's row. If the wait runs out (`None`), or `keep` does not
     /// want what comes, all is taken back.
     fn tentatively<T>(
         &self,
-        deadline: Deadline,
         work: impl FnOnce() -> Result<T, Error>,
         keep: impl FnOnce(&T) -> bool,
     ) -> Result<Option<T>, Error> {
         let keep = |done: &Result<T, Error>| done.as_ref().is_ok_and(keep);
-        self.naming(|| pg::tentatively(deadline.left_us(), work, keep)).transpose()
+        self.naming(|| pg::tentatively(self.deadline.left_us(), work, keep)).transpose()
     }
 
     /// Runs `work`. If it meets a row that the transaction's snapshot does not see, the error names the request. Other
@@ -233,17 +221,17 @@ impl Asked<'_> {
 
     /// Waits for a change of the lease; whether it is worth looking again. A transaction that keeps its snapshot does
     /// not wait, since it could not rely on what comes.
-    fn sleep(&self, waiting: &mut Waiting<'_>, until: i64, deadline: Deadline) -> bool {
-        !pg::keeps_snapshot() && deadline.left_us() != Some(0) && waiting.sleep(&self.lock, until)
+    fn sleep(&self, waiting: &mut Waiting<'_>, until: i64) -> bool {
+        !pg::keeps_snapshot() && self.deadline.left_us() != Some(0) && waiting.sleep(&self.lock, until)
     }
 
     /// Replays a committed outcome, if there is one. If there is none, nothing follows from that: whoever has the lock
     /// may just be recording it.
     fn attempt_without_lock(&self, seeker: Seeker) -> Result<Attempt, Error> {
         match self.find_and_decide(seeker, false) {
-            Ok(Some(Decided { decision: Decision::Replay, outcome: Some(outcome), .. })) => {
-                Ok(Attempt::Answered(Begun::Replay(outcome)))
-            }
+            Ok(Some(Decided {
+                decision: Decision::Replay, kept: KeptRequest { outcome: Some(outcome), .. }, ..
+            })) => Ok(Attempt::Answered(Begun::Replay(outcome))),
             Ok(None) => Ok(Attempt::SessionTaken),
             // Without the lock none of these is certain.
             Ok(_) | Err(Error::KeyTooOld { .. } | Error::OutOfSequence { .. }) => Ok(Attempt::NoAnswer),
@@ -252,13 +240,17 @@ impl Asked<'_> {
     }
 
     /// Replays or refuses: a standby and a read-only transaction cannot execute the request.
-    fn replay_only(&self, deadline: Deadline) -> Result<Begun, Error> {
+    fn replay_only(&self) -> Result<Begun, Error> {
         loop {
             match self.find_and_decide(Seeker::Beginner, false) {
-                Ok(Some(Decided { decision: Decision::Replay, outcome: Some(outcome), .. })) => {
+                Ok(Some(Decided {
+                    decision: Decision::Replay,
+                    kept: KeptRequest { outcome: Some(outcome), .. },
+                    ..
+                })) => {
                     return Ok(Begun::Replay(outcome));
                 }
-                Ok(None) if self.wait_while_taken(deadline) => continue,
+                Ok(None) if self.wait_while_taken() => continue,
                 Ok(None) => return Ok(Begun::InProgress(None)),
                 // On a standby the requests that must come before it may still be on their way.
                 Err(Error::OutOfSequence { .. }) if pg::in_recovery() => break,
@@ -266,43 +258,38 @@ impl Asked<'_> {
                 Ok(Some(_)) => break,
             }
         }
-        let name = self.request.name();
-        let detail = match self.aim {
-            Aim::Execute { .. } | Aim::Claim => {
-                format!("No outcome of {name} is kept here, so it would have to be executed.")
-            }
-            Aim::Settle => format!("No outcome of {name} is kept here, so its settling would have to be recorded."),
+        let due = if self.aim == Aim::Settle {
+            "its settling would have to be recorded"
+        } else {
+            "it would have to be executed"
         };
+        let detail = format!("No outcome of {} is kept here, so {due}.", self.request.name());
         Err(Error::ReadOnly { function: self.aim.function(), detail })
     }
 
     /// Replays, or starts the request. The caller has the request's lock, so what is kept of the request does not change
     /// meanwhile.
-    fn attempt_with_lock(&self, deadline: Deadline) -> Result<Attempt, Error> {
+    fn attempt_with_lock(&self) -> Result<Attempt, Error> {
         debug_assert!(
             keeping::holds_claim(self.request, &self.lock),
             "only the holder of the claim decides to execute"
         );
-        self.decide_and_start(deadline).inspect_err(|error| {
-            if let Error::SessionEnded { .. } | Error::SessionFenced { .. } = error {
-                // Settling goes on after this error, and leaves no lock.
-                keeping::release_claim(self.request, &self.lock);
-            }
-        })
+        // Settling goes on after some errors, and of one an answer is made. None leaves the lock.
+        self.decide_and_start().inspect_err(|_| keeping::release_claim(self.request, &self.lock))
     }
 
-    fn decide_and_start(&self, deadline: Deadline) -> Result<Attempt, Error> {
+    fn decide_and_start(&self) -> Result<Attempt, Error> {
         let Some(found) = self.find_and_decide(Seeker::LockHolder, true)? else { return Ok(Attempt::SessionTaken) };
-        Ok(match (found.decision, found.outcome, &found.lease) {
+        Ok(match (found.decision, found.kept.outcome, &found.lease) {
             (Decision::Replay, Some(outcome), _) => Attempt::Answered(Begun::Replay(outcome)),
             (Decision::Leased, _, Some(lease)) => Attempt::Leased(lease.lease.until),
             (_, outcome, _) => {
                 if let Request::Keyed(keyed) = self.request {
                     // The session may have been closed while this call was on its way to the claim.
-                    resolve::check_still_open(&keyed.session)
-                        .inspect_err(|_| keeping::release_claim(self.request, &self.lock))?;
+                    resolve::check_still_open(&keyed.session)?;
                 }
-                match start::start(self, Decided { outcome, ..found }, deadline)? {
+                let kept = KeptRequest { outcome, ..found.kept };
+                match start::start(self, Decided { kept, ..found })? {
                     Some(begun) => Attempt::Answered(begun),
                     None => Attempt::SessionTaken,
                 }
@@ -310,18 +297,44 @@ impl Asked<'_> {
         })
     }
 
-    /// Remembers an answer other than `started`, for the error if the program records the request all the same.
-    fn remember(&self, begun: &Begun) {
+    /// Counts the answer, and remembers one other than `started`, for the error if the program records the request all the
+    /// same.
+    fn note(&self, begun: &Begun) {
         let which = (self.lock, self.request.number());
-        match begun {
-            Begun::Started(_) => answered::take_back(which),
-            Begun::Replay(outcome) | Begun::GivenUp(outcome) => answered::note(which, Some(outcome.class)),
-            Begun::InProgress(_) | Begun::NotDurable => answered::note(which, None),
-        }
+        let counter = match begun {
+            Begun::Started(start) => {
+                open::forget_answers(which);
+                match self.aim {
+                    // The record that follows counts.
+                    Aim::Settle => return,
+                    // A claim raises an error for this.
+                    Aim::Claim if !start.is_the_beginning() => return,
+                    _ if start.taken_over => Counter::TakenOver,
+                    _ => Counter::Started,
+                }
+            }
+            Begun::Replay(outcome) => {
+                open::note_answer(which, Some(outcome.class));
+                told::at_commit(|| format!("{}: {}, replayed", self.request.name(), outcome.class.status()));
+                Counter::Replayed
+            }
+            Begun::GivenUp(outcome) => {
+                open::note_answer(which, Some(outcome.class));
+                if self.aim == Aim::Claim {
+                    return;
+                }
+                Counter::Failed
+            }
+            Begun::InProgress(_) | Begun::NotDurable => {
+                open::note_answer(which, None);
+                Counter::InProgress
+            }
+        };
+        counters::count(&self.request.session(), counter);
     }
 
     /// Waits while another transaction has the client session alone; whether it is worth trying again.
-    fn wait_while_taken(&self, deadline: Deadline) -> bool {
-        self.request.numbered().is_none_or(|request| liveness::wait_while_taken(&request.session, deadline))
+    fn wait_while_taken(&self) -> bool {
+        self.request.numbered().is_none_or(|request| liveness::wait_while_taken(&request.session, self.deadline))
     }
 }

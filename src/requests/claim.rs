@@ -4,7 +4,7 @@ use crate::arguments::WAIT_BY_ARGUMENT;
 use crate::error::Error;
 use crate::lock::Tag;
 use crate::pg::{self, Jsonb};
-use crate::requests::answer::{Begun, Start};
+use crate::requests::answer::Begun;
 use crate::requests::begin;
 use crate::requests::decide::Aim;
 use crate::requests::request::Request;
@@ -14,7 +14,7 @@ use crate::store::outcome::Outcome;
 /// Takes the claim to a request. Anything but a request that starts from the beginning is an error.
 pub fn claim(request: &Request<'_>, payload: Option<Jsonb>, wait_us: Option<i64>) -> Result<(), Error> {
     match begin::begin(request, payload, wait_us, Aim::Claim)? {
-        Begun::Started(start) if is_the_beginning(&start) => Ok(()),
+        Begun::Started(start) if start.is_the_beginning() => Ok(()),
         begun => Err(refusal(request, begun)),
     }
 }
@@ -27,14 +27,10 @@ pub fn claim_or_replay(
     wait_us: Option<i64>,
 ) -> Result<Option<Outcome>, Error> {
     match begin::begin(request, payload, wait_us, Aim::Execute { lease_us: None })? {
-        Begun::Started(start) if is_the_beginning(&start) => Ok(None),
+        Begun::Started(start) if start.is_the_beginning() => Ok(None),
         Begun::Replay(outcome) | Begun::GivenUp(outcome) => Ok(Some(outcome)),
         begun => Err(refusal(request, begun)),
     }
-}
-
-fn is_the_beginning(start: &Start) -> bool {
-    !start.taken_over && start.checkpoint.is_none()
 }
 
 /// Why the request is not the caller's to execute from the beginning.

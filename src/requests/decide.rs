@@ -6,18 +6,17 @@ use crate::domain::identity::Digest;
 use crate::domain::sequence::{Order, Place, Placed, Range};
 use crate::error::Error;
 use crate::open;
-use crate::pg;
+use crate::pg::{self, Deadline};
 use crate::requests::find::{self, KeptRequest, Seeker};
 use crate::requests::keeping;
 use crate::requests::keyed::Keyed;
 use crate::requests::numbered::Numbered;
 use crate::requests::request::Request;
 use crate::sessions::liveness::{self, Life};
-use crate::store::checkpoint::{Checkpoint, StoredCheckpoint};
+use crate::store::checkpoint::Checkpoint;
 use crate::store::lease::StoredLease;
 use crate::store::outcome::Outcome;
 use crate::store::rel::Snapshot;
-use crate::store::tuple::Hint;
 
 /// What the caller wants a request for.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -42,14 +41,6 @@ impl Aim {
             Aim::Settle => "idem_settle",
         }
     }
-
-    /// The length of the lease that is wanted.
-    pub fn lease_us(self) -> Option<i64> {
-        match self {
-            Aim::Execute { lease_us } => lease_us,
-            Aim::Claim | Aim::Settle => None,
-        }
-    }
 }
 
 /// What was asked, and when.
@@ -64,14 +55,16 @@ pub struct Asked<'a> {
     pub fingerprint: Option<Fingerprint>,
     /// What for.
     pub aim: Aim,
+    /// Until when the call waits for others.
+    pub deadline: Deadline,
 }
 
 /// What is kept of the request, and the decision about it.
 pub struct Decided {
     /// The decision, which is not one to refuse.
     pub decision: Decision,
-    /// The outcome, expired or not.
-    pub outcome: Option<Outcome>,
+    /// The outcome, and the place in the stream.
+    pub kept: KeptRequest,
     /// The checkpoint, expired or not.
     pub checkpoint: Option<Checkpoint>,
     /// The lease under the request's lock, run out or not. It may be that of another number in the lane.
@@ -80,10 +73,6 @@ pub struct Decided {
     pub digest: Digest,
     /// The numbers that the request was begun with before, if it is a range.
     pub range_begun: Option<Range>,
-    /// The slot for the reply of a numbered request that may be executed; otherwise 0.
-    pub slot: i32,
-    /// As [`KeptRequest::former`].
-    pub former: Option<Hint>,
 }
 
 impl Asked<'_> {
@@ -108,7 +97,9 @@ impl Asked<'_> {
             }
         };
         let own_lease = lease.as_ref().filter(|lease| lease.request == request.key());
-        let begun = self.begun_range(checkpoint.as_ref().and_then(|found| found.checkpoint.last), own_lease);
+        // A range that the request was begun with before goes on as the same range or not at all.
+        let last = checkpoint.as_ref().and_then(|checkpoint| checkpoint.last).or_else(|| own_lease?.last);
+        let begun = request.range().zip(last).map(|(range, last)| Range { last, ..range });
         if let (Place::Next(_), Some(begun)) = (kept.placed.place, begun)
             && self.aim != Aim::Settle
             && request.range() != Some(begun)
@@ -124,34 +115,21 @@ impl Asked<'_> {
             return Ok(None);
         }
         self.check_allowed(decision, kept.placed.place)?;
-        Ok(Some(Decided {
-            decision,
-            outcome: kept.outcome,
-            checkpoint: checkpoint.map(|found| found.checkpoint),
-            lease,
-            digest,
-            range_begun: begun,
-            former: kept.former,
-            slot: match kept.placed.place {
-                Place::Next(slot) => slot,
-                _ => 0,
-            },
-        }))
+        Ok(Some(Decided { decision, kept, checkpoint, lease, digest, range_begun: begun }))
     }
 
     /// What the decision rests on.
-    fn facts(&self, kept: &KeptRequest, checkpoint: Option<&StoredCheckpoint>, lease: Option<&StoredLease>) -> Facts {
+    fn facts(&self, kept: &KeptRequest, checkpoint: Option<&Checkpoint>, lease: Option<&StoredLease>) -> Facts {
         let request = self.request;
         let lease_facts = lease.map(|lease| lease.facts(request.key(), request.unfinished_until(lease.lease.until)));
-        let own_lease = lease.filter(|_| lease_facts.is_some_and(|facts| facts.own));
         Facts {
             asked_at: self.asked_at,
             fingerprint: self.fingerprint,
-            outcome: kept.outcome.as_ref().map(|outcome| outcome.facts(kept.visible)),
-            checkpoint: checkpoint.map(|found| {
+            outcome: kept.outcome.as_ref().map(Outcome::facts),
+            checkpoint: checkpoint.map(|checkpoint| {
                 // A checkpoint counts at least as long as the lease of its request does.
-                let until = own_lease.map_or(i64::MIN, |own| own.lease.until);
-                found.facts(request.unfinished_until(found.checkpoint.written_at.max(until)))
+                let until = lease_facts.filter(|lease| lease.own).map_or(i64::MIN, |own| own.until);
+                checkpoint.facts(request.unfinished_until(checkpoint.written_at.max(until)))
             }),
             now: if lease.is_some() { pg::now_us() } else { self.asked_at },
             lease: lease_facts,
@@ -161,31 +139,21 @@ impl Asked<'_> {
         }
     }
 
-    /// The range that the request was begun with before, as its checkpoint or its lease tells. It goes on as the same
-    /// range or not at all.
-    fn begun_range(&self, checkpoint: Option<i64>, lease: Option<&StoredLease>) -> Option<Range> {
-        let first = self.request.range()?.first;
-        let last = checkpoint.or_else(|| lease?.last)?;
-        Some(Range { first, last })
-    }
-
     /// Turns a decision to refuse into its error.
     fn check_allowed(&self, decision: Decision, place: Place) -> Result<(), Error> {
-        if matches!(decision, Decision::Replay | Decision::Execute { .. } | Decision::Leased | Decision::GiveUp) {
-            return Ok(());
-        }
-        let name = self.request.name();
+        let name = || self.request.name();
         Err(match (decision, self.request) {
-            (Decision::PayloadMismatch, _) => Error::PayloadMismatch(name),
+            (Decision::Replay | Decision::Execute { .. } | Decision::Leased | Decision::GiveUp, _) => return Ok(()),
+            (Decision::PayloadMismatch, _) => Error::PayloadMismatch(name()),
             (Decision::Unserializable, Request::Numbered(_)) if !matches!(place, Place::Kept(_)) => {
-                Error::BuildsOnUnseen(name)
+                Error::BuildsOnUnseen(name())
             }
-            (Decision::Unserializable, _) => Error::Unserializable(name),
+            (Decision::Unserializable, _) => Error::Unserializable(name()),
             (Decision::KeyTooOld, Request::Keyed(request)) => {
-                Error::KeyTooOld { name, ttl: arguments::describe_us(request.session.ttl_us()) }
+                Error::KeyTooOld { name: name(), ttl: arguments::describe_us(request.session.ttl_us()) }
             }
             (Decision::Discarded, Request::Numbered(request)) => {
-                Error::Discarded { name, window: request.session.window }
+                Error::Discarded { name: name(), window: request.session.window }
             }
             (_, request) => {
                 if let Request::Numbered(request) = request {
@@ -201,16 +169,10 @@ impl Asked<'_> {
 /// Refuses a request if this transaction has another open request in the same lane. The lane's lock does not keep the
 /// two apart, since the transaction already has it, but they must not be at work at the same time.
 pub fn refuse_beside_another(request: &Numbered<'_>, lock: &Digest) -> Result<(), Error> {
-    match open::at_work_under(lock, i64::MAX) {
-        None => Ok(()),
-        Some(other) => {
-            let lane = if request.session.order == Order::Any { "slot" } else { "stream" };
-            let detail =
-                format!("Its {lane} is taken by {other}, which this transaction has begun and not yet recorded.");
-            let hint = "Record or release that one first.";
-            Err(Error::OutOfSequence { name: request.name(), detail, hint })
-        }
-    }
+    let Some(other) = open::at_work_under(lock, i64::MAX) else { return Ok(()) };
+    let lane = if request.session.order == Order::Any { "slot" } else { "stream" };
+    let detail = format!("Its {lane} is taken by {other}, which this transaction has begun and not yet recorded.");
+    Err(Error::OutOfSequence { name: request.name(), detail, hint: "Record or release that one first." })
 }
 
 fn out_of_sequence(request: &Request<'_>, place: Place) -> Error {

@@ -80,14 +80,14 @@ fn supersede_leases(session: &Rc<StandingSession>, prefix: &str, deadline: Deadl
         let now_us = pg::now_us();
         let Some(kept) = keeping::lease(&request, &digest, Snapshot::Itself)? else { continue };
         let done = outcome::find(&request.probe(digest), now_us, Snapshot::Itself)?;
-        if done.is_some_and(|done| done.outcome.lives_at(now_us)) {
+        if done.is_some_and(|done| done.lives_at(now_us)) {
             // An import has brought the outcome since the begin, and the lease is over.
             keeping::delete_lease(&request, &digest)?;
         } else if kept.lease.runs_at(now_us) {
             let hint = "Export again when its holder has recorded or released it, or when the lease has run out.";
             return Err(Error::Leased { name: request.name(), until: pg::describe_moment(kept.lease.until), hint });
         } else {
-            let superseded = supersede(kept.lease, now_us, None, || request.name())?;
+            let superseded = supersede(&request, kept.lease, now_us, None)?;
             // Nobody takes it over by this.
             let (attempt, holder) = (kept.lease.attempt, waiting::holder_of_lease(&request, &digest));
             let new = kept.with(Lease { attempt, ..superseded }, request.stream(), &digest);

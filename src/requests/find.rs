@@ -1,14 +1,14 @@
 //! Finds what is kept of a request: its outcome and, for a numbered request, its place in its stream.
 
 use crate::domain::identity::Digest;
-use crate::domain::sequence::{self, Acked, Kept, Order, Place, Placed};
+use crate::domain::sequence::{self, Acked, Kept, Order, Place, Placed, Range};
 use crate::error::Error;
 use crate::requests::keyed::Keyed;
 use crate::requests::numbered::Numbered;
 use crate::requests::request::Request;
 use crate::store::outcome::{self, Outcome};
 use crate::store::rel::Snapshot;
-use crate::store::reply::{self, Reply, WithOutcome};
+use crate::store::reply::{self, Reply};
 use crate::store::stream;
 use crate::store::tuple::Hint;
 
@@ -16,18 +16,10 @@ use crate::store::tuple::Hint;
 pub struct KeptRequest {
     /// The outcome. That of a keyed request may be expired.
     pub outcome: Option<Outcome>,
-    /// Whether the transaction's snapshot sees the outcome.
-    pub visible: bool,
     /// Where the request stands in its stream. One with a key is always next.
     pub placed: Placed,
     /// Where the reply stands that the request's own reply is written over.
     pub former: Option<Hint>,
-}
-
-impl KeptRequest {
-    fn keyed(outcome: Option<Outcome>, visible: bool) -> KeptRequest {
-        KeptRequest { outcome, visible, placed: Placed { place: Place::Next(0), visible: true }, former: None }
-    }
 }
 
 /// Who looks for a request.
@@ -47,18 +39,19 @@ pub enum Seeker {
 pub fn find(request: &Request<'_>, lock: &Digest, asked_at: i64, seeker: Seeker) -> Result<KeptRequest, Error> {
     match request {
         // The digest that is locked for a keyed request is the one that it is kept under.
-        Request::Keyed(request) => find_keyed(request, *lock, asked_at, seeker),
+        Request::Keyed(request) => {
+            let outcome = find_keyed(request, *lock, asked_at, seeker)?;
+            Ok(KeptRequest { outcome, placed: Placed { place: Place::Next(0), visible: true }, former: None })
+        }
         Request::Numbered(request) => find_numbered(request, seeker),
     }
 }
 
-fn find_keyed(request: &Keyed<'_>, digest: Digest, asked_at: i64, seeker: Seeker) -> Result<KeptRequest, Error> {
+fn find_keyed(request: &Keyed<'_>, digest: Digest, asked_at: i64, seeker: Seeker) -> Result<Option<Outcome>, Error> {
     if let Some(kept) = &request.journal {
         // Nobody else changes the row while this transaction has it locked.
         let row = if seeker == Seeker::LockHolder { kept.row()? } else { kept.row_anew()? };
-        let visible = row.as_ref().is_none_or(|row| row.visible);
-        let outcome = row.and_then(|row| row.outcome);
-        return Ok(KeptRequest::keyed(outcome, visible));
+        return Ok(row.and_then(|row| row.outcome));
     }
     let snapshot = match seeker {
         // An inbox renews expired rows in their place, see `store/inbox.rs`. All other outcome rows never change.
@@ -68,15 +61,13 @@ fn find_keyed(request: &Keyed<'_>, digest: Digest, asked_at: i64, seeker: Seeker
         _ => Snapshot::Itself,
     };
     let probe = request.probe(digest);
-    let mut found = outcome::find(&probe, asked_at, snapshot)?;
+    let found = outcome::find(&probe, asked_at, snapshot)?;
     if found.is_none() && seeker == Seeker::Beginner {
         // A redaction may just have moved the outcome behind this look, see `store/outcome.rs`. A beginner without the
         // lock gets here only if another transaction has the lock, or if it cannot take any. Lookup looks twice itself.
-        found = outcome::find(&probe, asked_at, snapshot)?;
+        return outcome::find(&probe, asked_at, snapshot);
     }
-    let visible = found.as_ref().is_none_or(|found| found.visible);
-    let outcome = found.map(|found| found.outcome);
-    Ok(KeptRequest::keyed(outcome, visible))
+    Ok(found)
 }
 
 fn find_numbered(request: &Numbered<'_>, seeker: Seeker) -> Result<KeptRequest, Error> {
@@ -87,8 +78,8 @@ fn find_numbered(request: &Numbered<'_>, seeker: Seeker) -> Result<KeptRequest, 
     let acked = Acked { stored: marks.acked, visible: marks.visible, with_request: request.acked };
     let kept: Vec<Kept> = replies.iter().map(|reply| reply.kept).collect();
     let asked = match replies.iter().find(|reply| reply.outcome.is_some()) {
-        Some(reply) => reply.kept.range,
-        None => request.range,
+        Some(reply) if request.by_any_number => reply.kept.range,
+        _ => request.range,
     };
     let mut placed = sequence::place(session.order, session.window, acked, &kept, asked);
     let (outcome, former) = match placed.place {
@@ -100,19 +91,17 @@ fn find_numbered(request: &Numbered<'_>, seeker: Seeker) -> Result<KeptRequest, 
         // A request that overlaps another one will never be executed.
         placed.place = Place::Discarded;
     }
-    Ok(KeptRequest { outcome, visible: placed.visible, placed, former })
+    Ok(KeptRequest { outcome, placed, former })
 }
 
-/// The replies that may be kept of a request: that of its slot, or those of its stream. That of the request itself has its
-/// outcome with it.
+/// The replies that may be kept of a request: that of its slot, or those of its stream. That of the request itself, and any
+/// that it overlaps, has its outcome with it.
 fn replies(request: &Numbered<'_>, snapshot: Snapshot) -> Result<Vec<Reply>, Error> {
-    let with_outcome =
-        if request.by_any_number { WithOutcome::OfNumber(request.range.first) } else { WithOutcome::Of(request.range) };
+    let Range { first, last } = request.range;
+    let of = Some(Range { first, last: if request.by_any_number { first } else { last } });
     match request.session.order {
-        Order::Any => {
-            Ok(reply::in_slot(request.stream(), request.slot(), with_outcome, snapshot)?.into_iter().collect())
-        }
-        Order::Strict => reply::in_stream(request.stream(), with_outcome, snapshot),
+        Order::Any => Ok(reply::in_slot(request.stream(), request.slot(), of, snapshot)?.into_iter().collect()),
+        Order::Strict => reply::in_stream(request.stream(), of, snapshot),
     }
 }
 

@@ -7,17 +7,17 @@ use crate::domain::limits::POINT_CHARS_MAX;
 use crate::error::Error;
 use crate::guc;
 use crate::monitor::{Counter, counters};
-use crate::open::{self, Numbers, OpenRequest, State};
+use crate::open::{self, OpenRequest, State};
 use crate::pg::{self, Deadline, Jsonb};
-use crate::requests::counting;
 use crate::requests::held::{self, Held};
 use crate::requests::keeping;
 use crate::requests::keyed::Keyed;
 use crate::requests::numbered::Numbered;
 use crate::requests::request::Request;
-use crate::requests::saving;
+use crate::sessions::save::Ack;
 use crate::store::checkpoint::{self, Checkpoint};
 use crate::store::outcome::Outcome;
+use crate::store::rel::Snapshot;
 use crate::store::reply;
 use crate::transaction::told;
 use crate::wake;
@@ -35,9 +35,22 @@ pub fn record(
         Held::Open(open) => record_open(request, open, class, response, ttl)?,
         Held::Recorded(outcome) => return Ok(outcome),
     };
-    counting::recorded(&request.session(), class);
+    count(request, class);
     Ok(outcome)
 }
+
+/// Counts an outcome that was recorded.
+pub fn count(request: &Request<'_>, class: Class) {
+    let counter = match class {
+        Class::Succeeded => Counter::Recorded,
+        Class::Failed | Class::GivenUp => Counter::Failed,
+        Class::Cancelled => Counter::Cancelled,
+    };
+    counters::count(&request.session(), counter);
+}
+
+/// The list of open requests has the numbers of each request of a client session.
+const NUMBERED: &str = "a numbered request was begun with its numbers";
 
 /// Records the outcome of a request that is open in this transaction.
 pub fn record_open(
@@ -52,7 +65,7 @@ pub fn record_open(
     check_value("response", request, response)?;
     let outcome = |recorded_at| {
         let (fingerprint, token, writer) = (open.fingerprint, open.token, pg::Writer::THIS);
-        Outcome { class, response, fingerprint, token, recorded_at, expires_at: None, writer }
+        Outcome { class, response, fingerprint, token, recorded_at, expires_at: None, writer, visible: true }
     };
     let outcome = match request {
         Request::Keyed(keyed) => {
@@ -64,15 +77,16 @@ pub fn record_open(
         }
         Request::Numbered(numbered) => {
             refuse_ttl(numbered, ttl)?;
-            let numbers = numbers_of(&open, numbered)?;
-            let ack = saving::before(numbered, numbers, Deadline::after(guc::wait_us()))?;
-            ack.save_session(numbered)?;
+            let numbers = open.numbers.expect(NUMBERED);
+            let deadline = Deadline::after(guc::wait_us());
+            let ack = Ack::of(&numbered.session, numbered.stream(), numbers, deadline)?;
+            ack.save_session()?;
             if open.leftovers.checkpoint {
                 checkpoint::delete(&request.probe(open.digest))?;
             }
             let outcome = outcome(pg::now_us());
             reply::save(numbered.stream(), numbers.slot, numbers.range, &outcome, numbers.former)?;
-            ack.note(numbered)?;
+            ack.note()?;
             outcome
         }
     };
@@ -93,8 +107,8 @@ pub fn checkpoint(request: &Request<'_>, point: &str, state: Option<Jsonb>, toke
     arguments::check_chars(format_args!("the point of {}", request.name()), point, POINT_CHARS_MAX, hint)?;
     check_value("state", request, state)?;
     if let Request::Numbered(numbered) = request {
-        let numbers = numbers_of(&open, numbered)?;
-        saving::before(numbered, numbers, Deadline::after(guc::wait_us()))?.save(numbered)?;
+        let numbers = open.numbers.expect(NUMBERED);
+        Ack::of(&numbered.session, numbered.stream(), numbers, Deadline::after(guc::wait_us()))?.save()?;
     }
     let checkpoint = Checkpoint {
         point: point.into(),
@@ -102,6 +116,7 @@ pub fn checkpoint(request: &Request<'_>, point: &str, state: Option<Jsonb>, toke
         fingerprint: open.fingerprint,
         written_at: pg::now_us(),
         last: open.numbers.map(|numbers| numbers.range.last),
+        visible: true,
     };
     keeping::save_checkpoint(request, open.digest, &checkpoint)?;
     if open.token.is_none() && open.leftovers.lease {
@@ -110,11 +125,6 @@ pub fn checkpoint(request: &Request<'_>, point: &str, state: Option<Jsonb>, toke
     }
     open::finish(request.request_key(), State::Saved);
     Ok(())
-}
-
-fn numbers_of(open: &OpenRequest, request: &Numbered<'_>) -> Result<Numbers, Error> {
-    let message = || format!("{} was begun without a number", request.name());
-    open.numbers.ok_or_else(|| Error::Corrupted { message: message() })
 }
 
 /// Gives up a begun request. Its lock stays to the end of the transaction. What the transaction did so far is not
@@ -135,9 +145,10 @@ pub fn release(request: &Request<'_>, token: Option<i64>) -> Result<(), Error> {
 
 /// Extends the lease of a request. Gives when it runs out now.
 pub fn extend(request: &Request<'_>, token: i64, lease_us: i64) -> Result<i64, Error> {
-    let held = held::leased(request, token, "idem_extend")?;
-    let lease = held.stored.lease.extended(pg::now_us(), lease_us);
-    keeping::save_lease(request, &held.stored.with(lease, request.stream(), &held.lock))?;
+    let lock = held::by(request, Some(token), "idem_extend")?.lock;
+    let stored = keeping::lease(request, &lock, Snapshot::Itself)?.expect("the token is that of a lease");
+    let lease = stored.lease.extended(pg::now_us(), lease_us);
+    keeping::save_lease(request, &stored.with(lease, request.stream(), &lock))?;
     Ok(lease.until)
 }
 

@@ -152,6 +152,7 @@ impl Import {
             recorded_at,
             expires_at: Some(expires_at),
             writer: pg::Writer::THIS,
+            visible: true,
         };
         outcome::insert_by(&request.probe(digest), &outcome, &self.role);
         look_again(&request, digest, now_us)?;
@@ -203,7 +204,7 @@ impl Import {
             let held = lock.is_held_by_another();
             let found = outcome::find(&probe, now_us, Snapshot::Itself)?;
             match found {
-                Some(found) if found.outcome.lives_at(now_us) => return Ok(false),
+                Some(found) if found.lives_at(now_us) => return Ok(false),
                 // It may be about to be recorded. The wait takes no lock.
                 _ if held && lock.wait_for_end_of_holder(self.deadline.left_us()) => {}
                 _ if held => return Err(waiting::ran_out(request.name().to_string(), &lock, AT_WORK)),
@@ -242,12 +243,10 @@ impl Import {
         let (probe, of) = (request.probe(digest), request.stream());
         let there = (
             lease::find(of, &digest, Snapshot::Itself)?.map(|kept| kept.lease.token),
-            checkpoint::find(&probe, Snapshot::Itself)?.map(|kept| kept.checkpoint.point),
+            checkpoint::find(&probe, Snapshot::Itself)?.map(|kept| kept.point),
         );
-        if there != (None, None) && there == (lease.map(|lease| lease.token), row.point.map(Into::into)) {
-            return Ok(Taken::Present);
-        }
-        if !self.look(request, digest, now_us)? {
+        let is_there = there != (None, None) && there == (lease.map(|lease| lease.token), row.point.map(Into::into));
+        if is_there || !self.look(request, digest, now_us)? {
             return Ok(Taken::Present);
         }
         if let Some(lease) = lease {
@@ -256,8 +255,8 @@ impl Import {
             lease::keep_through_crash();
         }
         if let Some(point) = row.point {
-            let (point, state, last) = (point.into(), row.state, None);
-            checkpoint::save(&probe, &Checkpoint { point, state, fingerprint, written_at, last })?;
+            let (point, state, last, visible) = (point.into(), row.state, None, true);
+            checkpoint::save(&probe, &Checkpoint { point, state, fingerprint, written_at, last, visible })?;
         }
         Ok(Taken::Imported)
     }

@@ -10,7 +10,7 @@ use crate::open::OpenRequest;
 use crate::pg;
 use crate::requests::keyed::Keyed;
 use crate::requests::request::Request;
-use crate::store::checkpoint::{self, Checkpoint, StoredCheckpoint};
+use crate::store::checkpoint::{self, Checkpoint};
 use crate::store::lease::{self, NewLease, StoredLease};
 use crate::store::outcome::{self, Outcome};
 use crate::store::probe::Probe;
@@ -20,7 +20,7 @@ use crate::store::rel::Snapshot;
 pub fn lease(request: &Request<'_>, lock: &Digest, snapshot: Snapshot) -> Result<Option<StoredLease>, Error> {
     match request.in_journal() {
         None => lease::find(request.stream(), lock, snapshot),
-        Some(kept) => Ok(kept.row()?.and_then(|row| row.lease(request.key()))),
+        Some(kept) => Ok(kept.row()?.and_then(|row| row.lease)),
     }
 }
 
@@ -82,14 +82,10 @@ pub fn keep_verdict_through_crash(request: &Request<'_>) {
 }
 
 /// The request's checkpoint. `probe` names it.
-pub fn checkpoint(
-    request: &Request<'_>,
-    probe: &Probe<'_>,
-    snapshot: Snapshot,
-) -> Result<Option<StoredCheckpoint>, Error> {
+pub fn checkpoint(request: &Request<'_>, probe: &Probe<'_>, snapshot: Snapshot) -> Result<Option<Checkpoint>, Error> {
     match request.in_journal() {
         None => checkpoint::find(probe, snapshot),
-        Some(kept) => Ok(kept.row()?.and_then(|row| row.checkpoint())),
+        Some(kept) => Ok(kept.row()?.and_then(|row| row.checkpoint)),
     }
 }
 
@@ -106,7 +102,6 @@ pub fn unfinished(
     let (key, until) = lease.as_ref().map_or((request.key(), i64::MIN), |lease| (&lease.request, lease.lease.until));
     let probe = Probe { key, ..request.probe(request.digest_of(key)) };
     let checkpoint = self::checkpoint(request, &probe, Snapshot::LatestMvcc)?
-        .map(|found| found.checkpoint)
         .filter(|checkpoint| counts(checkpoint.written_at.max(until)));
     Ok((lease, checkpoint))
 }
@@ -116,7 +111,7 @@ pub fn save_checkpoint(request: &Request<'_>, digest: Digest, checkpoint: &Check
     match request.in_journal() {
         None => checkpoint::save(&request.probe(digest), checkpoint),
         Some(kept) => {
-            let until = kept.row()?.and_then(|row| row.lease(request.key())).map(|lease| lease.lease.until);
+            let until = kept.row()?.and_then(|row| row.lease).map(|lease| lease.lease.until);
             let until = request.unfinished_until(checkpoint.written_at.max(until.unwrap_or(i64::MIN)));
             kept.save_checkpoint(checkpoint, until)
         }
@@ -170,7 +165,7 @@ pub fn redact(request: &Request<'_>, digest: Digest) -> Result<(Option<Class>, b
     };
     let Some(row) = kept.row()?.filter(|row| row.tells()) else { return Ok((None, false)) };
     kept.redact()?;
-    let class = row.outcome.as_ref().map(|outcome| outcome.class);
+    let class = row.outcome.map(|outcome| outcome.class);
     Ok((class, class.is_none()))
 }
 
@@ -187,5 +182,5 @@ pub fn forget(request: &Request<'_>, digest: Digest) -> Result<(Option<Class>, b
     };
     let Some(row) = kept.row()? else { return Ok((None, false)) };
     kept.delete()?;
-    Ok((row.outcome.as_ref().map(|outcome| outcome.class), row.checkpoint().is_some()))
+    Ok((row.outcome.map(|outcome| outcome.class), row.checkpoint.is_some()))
 }

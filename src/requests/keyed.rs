@@ -3,7 +3,7 @@
 use crate::arguments;
 use crate::domain::identity::Digest;
 use crate::domain::limits::KEY_CHARS_MAX;
-use crate::domain::time_key;
+use crate::domain::time_key::{self, AHEAD_US_MAX};
 use crate::error::{Error, RequestName};
 use crate::journal::row::InJournal;
 use crate::journal::table;
@@ -70,18 +70,16 @@ impl<'a> Keyed<'a> {
 
     /// Refuses a key from the future: its outcome would live until a ttl after the key's time.
     pub fn check_time(&self, now_us: i64) -> Result<(), Error> {
-        match self.key_time_us {
-            Some(time_us) if time_us > now_us.saturating_add(time_key::AHEAD_US_MAX) => Err(Error::Invalid {
-                message: format!("{} has a key from the future", self.name()),
-                detail: format!(
-                    "The key's time is {} seconds ahead of the database's clock; {} are tolerated.",
-                    (time_us - now_us) / 1_000_000,
-                    time_key::AHEAD_US_MAX / 1_000_000
-                ),
-                hint: "Set the clock of the client that made the key.",
-            }),
-            _ => Ok(()),
-        }
+        let is_ahead = |time_us: &i64| *time_us > now_us.saturating_add(AHEAD_US_MAX);
+        let Some(time_us) = self.key_time_us.filter(is_ahead) else { return Ok(()) };
+        let (ahead_s, tolerated_s) = ((time_us - now_us) / 1_000_000, AHEAD_US_MAX / 1_000_000);
+        Err(Error::Invalid {
+            message: format!("{} has a key from the future", self.name()),
+            detail: format!(
+                "The key's time is {ahead_s} seconds ahead of the database's clock; {tolerated_s} are tolerated."
+            ),
+            hint: "Set the clock of the client that made the key.",
+        })
     }
 
     /// In a session with `time_keys`: the earliest time at which an outcome of the key can have expired. No outcome was

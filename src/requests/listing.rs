@@ -8,7 +8,7 @@ use crate::model::Session;
 use crate::pg::RowStore;
 use crate::requests::keyed::refuse_journal;
 use crate::sessions::resolve;
-use crate::store::listing::{self, Listing};
+use crate::store::listing;
 use crate::store::sql;
 
 /// Lists outcomes of a session that were recorded in a period, that which was recorded last first. The session may be dropped
@@ -17,7 +17,7 @@ pub fn outcomes(
     session: &str,
     prefix: Option<&str>,
     status: Option<&str>,
-    [since, before]: [Option<i64>; 2],
+    period: [Option<i64>; 2],
     most: i32,
 ) -> Result<impl FnOnce(&RowStore) + use<>, Error> {
     let (session, in_full) = resolve::to_look_at(session)?;
@@ -29,7 +29,7 @@ pub fn outcomes(
         Session::Client(_) => prefix.map(Into::into),
     };
     let (class, most) = (status.map(class).transpose()?, self::most(most)?);
-    let query = listing::query(&session, &Listing { prefix: as_kept.as_deref(), class, since, before, most, in_full });
+    let query = listing::query(&session, as_kept.as_deref(), class, period, most, in_full);
     Ok(move |store: &RowStore| {
         if let (0, Session::Standing(session)) = (sql::fill(store, &query), session) {
             // They may all be on the node that the session is bound to.

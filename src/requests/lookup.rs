@@ -37,7 +37,7 @@ pub fn lookup(request: &Request<'_>, wait_us: Option<i64>) -> Result<Ticket, Err
             None if known.leased_until.is_some() && !is_claimed(request) => false,
             None => match request.in_journal() {
                 None => waiting.wait_for_end(&Tag::request(&request.lock())),
-                Some(kept) => kept.wait_for_others(request.unfinished_until(pg::now_us()), deadline)?,
+                Some(kept) => kept.wait_for_others(request.unfinished_until(pg::now_us()), deadline),
             },
         };
         if !again {
@@ -67,12 +67,12 @@ fn look(request: &Request<'_>, confirmed_by: Deadline) -> Result<Ticket, Error> 
     if let (Some(kept), false) = (request.in_journal(), held) {
         // Here it takes a write to find out. What is read next is read after it. A lease tells without.
         let row = kept.row()?;
-        let lease = row.as_ref().and_then(|row| row.lease(request.key()));
+        let lease = row.as_ref().and_then(|row| row.lease.as_ref());
         let leased = lease.is_some_and(|lease| lease.lease.runs_at(asked_at));
         // A transaction that keeps its snapshot cannot lock a row that is newer. Somebody was at work on it, or still is.
         let is_newer = row.is_some_and(|row| !row.visible);
         let asks = !pg::read_only() && !leased;
-        held = asks && (is_newer || kept.is_held_by_another(request.unfinished_until(asked_at))?);
+        held = asks && (is_newer || kept.is_held_by_another(request.unfinished_until(asked_at)));
     }
     match find_unfinished(request, &lock, asked_at, held)? {
         known if known.leased_until.is_some() => Ok(known),
@@ -94,7 +94,7 @@ fn find_outcome(
     let Placed { place, visible } = found.placed;
     match outcome {
         _ if place.is_over() && !visible => Err(Error::Unserializable(request.name())),
-        Some(_) if !found.visible => Err(Error::Unserializable(request.name())),
+        Some(outcome) if !outcome.visible => Err(Error::Unserializable(request.name())),
         Some(outcome) => {
             let durable = pg::wait_until_durable(outcome.writer, pg::Durability::OfCaller, asked_at, || confirmed_by);
             Ok(Some(if durable { Ticket::done(outcome) } else { Ticket::in_progress() }))

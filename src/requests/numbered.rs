@@ -28,18 +28,17 @@ impl Numbering<'_> {
         let stream = self.stream.is_some() && session.journal.is_none();
         let (given, session) =
             ([("stream", stream), ("last", self.last.is_some()), ("ack", self.ack.is_some())], &session.name);
-        match given.into_iter().find(|(_, given)| *given) {
-            Some((argument, _)) => Err(Error::Invalid {
-                message: format!("argument \"{argument}\" does not go with session \"{session}\""),
-                detail: "It belongs to the numbered requests of client sessions; this is a standing session.".into(),
-                hint: "Leave it out: a key alone names a request here.",
-            }),
-            None => Ok(()),
-        }
+        let Some((argument, _)) = given.into_iter().find(|(_, given)| *given) else { return Ok(()) };
+        Err(Error::Invalid {
+            message: format!("argument \"{argument}\" does not go with session \"{session}\""),
+            detail: "It belongs to the numbered requests of client sessions; this is a standing session.".into(),
+            hint: "Leave it out: a key alone names a request here.",
+        })
     }
 }
 
 /// A request of a client session.
+#[derive(Clone)]
 pub struct Numbered<'a> {
     /// Its session.
     pub session: Rc<ClientSession>,
@@ -83,15 +82,7 @@ impl<'a> Numbered<'a> {
 
     /// The request of the same stream that has these numbers.
     pub fn with_range(&self, range: Range) -> Numbered<'a> {
-        let Numbered { stream, by_any_number, acked, .. } = *self;
-        Numbered {
-            session: Rc::clone(&self.session),
-            stream,
-            range,
-            key: range.first.to_string(),
-            by_any_number,
-            acked,
-        }
+        Numbered { range, key: range.first.to_string(), ..self.clone() }
     }
 
     /// Its name for messages.
@@ -111,7 +102,7 @@ impl<'a> Numbered<'a> {
 
     /// The digest that is locked for it: that of its lane.
     pub fn lock(&self) -> Digest {
-        names::of_lane(self.stream(), self.session.lane(self.slot()))
+        names::of_lane(&self.session, self.stream(), self.slot())
     }
 }
 

@@ -12,7 +12,7 @@ use crate::pg::{self, Deadline};
 use crate::requests::keyed::{Keyed, check_sort};
 use crate::sessions::resolve;
 use crate::store::inbox::{self, Key};
-use crate::store::looks::{self, FoundKeys};
+use crate::store::looks;
 use std::rc::Rc;
 
 /// Finds the keys that are seen for the first time, and notes them. Returns their places in the list; of a key that
@@ -32,18 +32,18 @@ pub fn once(session: &str, keys: &[&str], function: &'static str) -> Result<Vec<
         pg::check_memory()?;
     }
     let (fresh, contended) = unseen(session, &requests, now_us)?;
-    let Some(first) = fresh.first() else {
+    let Some((_, first)) = fresh.first() else {
         count(session, 0, requests.len());
         return Ok(Vec::new());
     };
     let ttl_us = session.ttl_us();
     arguments::check_writable(function, || {
-        format!("The {} is seen for the first time, which has to be noted.", requests[first.place].name())
+        format!("The {} is seen for the first time, which has to be noted.", requests[*first].name())
     })?;
 
-    let row = |fresh: &Fresh| {
-        let request = &requests[fresh.place];
-        Key { key: &request.key, digest: fresh.digest, expires_at: request.expires_at_us(now_us, ttl_us) }
+    let row = |(digest, place): &Fresh| {
+        let request = &requests[*place];
+        Key { key: &request.key, digest: *digest, expires_at: request.expires_at_us(now_us, ttl_us) }
     };
     let rows: Vec<Key<'_>> = fresh.iter().map(row).collect();
     let what = || format!("a request of session \"{}\", seen by another transaction,", session.name);
@@ -53,8 +53,8 @@ pub fn once(session: &str, keys: &[&str], function: &'static str) -> Result<Vec<
         || Error::WaitRanOut { what: what(), hint: WAIT_BY_SETTING },
     )?;
     resolve::check_still_open(session)?;
-    let mut places: Vec<usize> =
-        fresh.iter().zip(inserted).filter(|(_, inserted)| *inserted).map(|(fresh, _)| fresh.place).collect();
+    let inserted = fresh.iter().zip(inserted).filter(|(_, inserted)| *inserted);
+    let mut places: Vec<usize> = inserted.map(|((_, place), _)| *place).collect();
     places.sort_unstable();
     count(session, places.len(), requests.len() - places.len());
     pg::check_memory()?;
@@ -71,36 +71,36 @@ fn count(session: &Rc<StandingSession>, fresh: usize, seen: usize) {
     }
 }
 
-/// A request that is not kept yet.
-struct Fresh {
-    digest: Digest,
-    /// Its first place in the list.
-    place: usize,
-}
+/// A request by its digest, and by its first place in the list.
+type Fresh = (Digest, usize);
 
-/// The requests that are not kept yet, each once, in the order of the digests; and [`looks::FoundKeys::contended`].
+/// The requests that are not kept yet, each once, in the order of the digests; and whether any is contended, see [`looks::find`].
 fn unseen(session: &StandingSession, requests: &[Keyed<'_>], now_us: i64) -> Result<(Vec<Fresh>, bool), Error> {
     for request in requests {
         request.check_time(now_us)?;
     }
     let digests = names::of_requests(&session.id, requests.iter().map(|request| &*request.key));
-    let mut once_each: Vec<Fresh> = digests.enumerate().map(|(place, digest)| Fresh { digest, place }).collect();
+    let mut once_each: Vec<Fresh> = digests.zip(0..).collect();
     // As numbers they are compared faster, and in the same order.
-    once_each.sort_unstable_by_key(|request| (u128::from_be_bytes(request.digest.0), request.place));
-    once_each.dedup_by_key(|request| request.digest);
-    let asked: Vec<(&str, Digest)> =
-        once_each.iter().map(|Fresh { digest, place }| (&*requests[*place].key, *digest)).collect();
-    let FoundKeys { outcomes, contended } = looks::find(session, &asked, now_us)?;
+    once_each.sort_unstable_by_key(|(digest, place)| (u128::from_be_bytes(digest.0), *place));
+    once_each.dedup_by_key(|(digest, _)| *digest);
+    let asked: Vec<_> = once_each.iter().map(|(digest, place)| (&*requests[*place].key, *digest)).collect();
+    let (outcomes, contended) = looks::find(session, &asked, now_us)?;
 
     let mut fresh = Vec::with_capacity(once_each.len());
     let mut seen = Vec::new();
-    for (request, found) in once_each.into_iter().zip(outcomes) {
+    for ((digest, place), found) in once_each.into_iter().zip(outcomes) {
+        let asked = &requests[place];
         match found {
-            Some(found) if !found.visible => return Err(Error::Unserializable(requests[request.place].name())),
-            Some(found) => seen.push(found.writer),
+            Some((false, _)) => return Err(Error::Unserializable(asked.name())),
+            Some((true, writer)) => seen.push(writer),
             None => {
-                check_age(&requests[request.place], now_us)?;
-                fresh.push(request);
+                // By the same rule as in the decision table.
+                if asked.key_expires_at_us().is_some_and(|expires_at| expires_at <= now_us) {
+                    let ttl = arguments::describe_us(session.ttl_us());
+                    return Err(Error::KeyTooOld { name: asked.name(), ttl });
+                }
+                fresh.push((digest, place));
             }
         }
     }
@@ -113,14 +113,4 @@ fn unseen(session: &StandingSession, requests: &[Keyed<'_>], now_us: i64) -> Res
         return Err(Error::AwaitsStandby { what: what.into(), pid: None, hint: WAIT_BY_SETTING });
     }
     Ok((fresh, contended))
-}
-
-/// Refuses a time key that is too old (ID010), by the same rule as the decision table.
-fn check_age(request: &Keyed<'_>, now_us: i64) -> Result<(), Error> {
-    match request.key_expires_at_us() {
-        Some(expires_at) if expires_at <= now_us => {
-            Err(Error::KeyTooOld { name: request.name(), ttl: arguments::describe_us(request.session.ttl_us()) })
-        }
-        _ => Ok(()),
-    }
 }

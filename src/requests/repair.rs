@@ -18,7 +18,7 @@ use crate::domain::limits::REASON_CHARS_MAX;
 use crate::error::{Error, RequestName, WAIT_BY_SETTING};
 use crate::guc;
 use crate::lock::Tag;
-use crate::model::StandingSession;
+use crate::model::{Session, StandingSession};
 use crate::names;
 use crate::open::{self, RequestKey};
 use crate::pg::{self, Deadline, Jsonb};
@@ -26,7 +26,6 @@ use crate::requests::decide::{Aim, Asked};
 use crate::requests::find::{self, Seeker};
 use crate::requests::finish;
 use crate::requests::keeping;
-use crate::requests::keyed::Keyed;
 use crate::requests::numbered::{Numbered, Numbering};
 use crate::requests::request::Request;
 use crate::requests::start;
@@ -57,9 +56,8 @@ const AFTER_LEASE: &str =
 pub fn forget(session_name: &str, key: &str, reason: &str, numbering: Numbering<'_>) -> Result<bool, Error> {
     check_reason(reason)?;
     let session = session_to_forget(session_name)?;
-    resolve::check_to_forget(&session)?;
-    numbering.refuse(&session)?;
-    let request = Request::Keyed(Keyed::of(Rc::clone(&session), key, numbering.stream)?);
+    resolve::check_owned(&Session::Standing(Rc::clone(&session)), "forget its requests")?;
+    let request = Request::of(Session::Standing(Rc::clone(&session)), key, numbering)?;
     let hint = "Record or release it; what is not recorded needs no forgetting.";
     let digest = lock_for_repair(&request, "idem_forget", hint)?;
     let found = if session.inbox {
@@ -87,7 +85,7 @@ pub(super) fn session_to_forget(name: &str) -> Result<Rc<StandingSession>, Error
 /// Deletes what an inbox keeps of a key and tells what that was. The caller has the request's lock, which keeps the sweep
 /// away. It may wait for a row that another transaction is renewing.
 pub(super) fn forget_in_inbox(digest: Digest) -> Result<Option<String>, Error> {
-    Ok(inbox::delete(&digest, pg::now_us())?.then(|| "succeeded outcome".into()))
+    Ok(inbox::delete(&digest, pg::now_us()).then(|| "succeeded outcome".into()))
 }
 
 /// Deletes what is kept of the request and tells what that was. The caller has the claim.
@@ -122,7 +120,7 @@ pub(super) fn redact_keyed(request: &Request<'_>, digest: Digest) -> Result<Opti
     // Whoever has a lease may need the state, and may write another one.
     check_not_leased(request, keeping::lease(request, &digest, Snapshot::Itself)?.as_ref())?;
     let (outcome, checkpoint) = keeping::redact(request, digest)?;
-    Ok(outcome.map(of_outcome).or(checkpoint.then(of_checkpoint)))
+    Ok(redacted_in_words(outcome, checkpoint))
 }
 
 /// Redacts a request of a client session. Any number of a range stands for the range, which the audit names by its first
@@ -134,22 +132,20 @@ fn redact_numbered(request: &Request<'_>, numbered: &Numbered<'_>, lock: &Digest
     let reply = find::answering(numbered)?;
     let range = reply.as_ref().map(|reply| reply.kept.range).or_else(|| kept.as_ref()?.range());
     let named = Request::Numbered(numbered.with_range(range.unwrap_or(numbered.range)));
-    let mut found = checkpoint::redact(&named.probe(named.digest()))?.then(of_checkpoint);
+    let checkpoint = checkpoint::redact(&named.probe(named.digest()))?;
+    let mut redacted = None;
     if let Some((reply, outcome)) = reply.as_ref().and_then(|reply| Some((reply, reply.outcome.as_ref()?)))
         && outcome.response.is_some()
     {
-        reply::redact(stream, reply, outcome)?;
-        found = Some(of_outcome(outcome.class));
+        reply::redact(stream, reply);
+        redacted = Some(outcome.class);
     }
-    note_found("redact", &named, reason, found.as_deref())
+    note_found("redact", &named, reason, redacted_in_words(redacted, checkpoint).as_deref())
 }
 
-fn of_checkpoint() -> String {
-    "state of checkpoint".into()
-}
-
-fn of_outcome(class: Class) -> String {
-    format!("response of {} outcome", class.status())
+fn redacted_in_words(outcome: Option<Class>, checkpoint: bool) -> Option<String> {
+    let outcome = outcome.map(|class| format!("response of {} outcome", class.status()));
+    outcome.or(checkpoint.then(|| "state of checkpoint".into()))
 }
 
 /// A lease that a repair has found, with whoever has or had it: the repair takes that name away.
@@ -169,8 +165,8 @@ pub fn force_release(asked: &Request<'_>, reason: &str, live: bool) -> Result<bo
     let lock = lock_for_repair(asked, "idem_force_release", OF_OTHERS)?;
     let found = keeping::lease(asked, &lock, Snapshot::Itself)?.filter(|found| asked.is_of(found));
     let now_us = pg::now_us();
-    if let Some(found) = found.as_ref().filter(|found| found.lease.runs_at(now_us) && !live) {
-        return Err(leased(asked.name(), found));
+    if !live {
+        check_not_leased(asked, found.as_ref())?;
     }
     let told = found.as_ref().map(|found| lease_in_words(asked, &lock, found));
     found.map_or(Ok(()), |found| end_lease(asked, &lock, &found, now_us))?;
@@ -180,7 +176,7 @@ pub fn force_release(asked: &Request<'_>, reason: &str, live: bool) -> Result<bo
 /// Takes away a lease that ran out, and supersedes one that has not. The caller has the request's lock.
 pub(super) fn end_lease(request: &Request<'_>, lock: &Digest, found: &StoredLease, now_us: i64) -> Result<(), Error> {
     if found.lease.runs_at(now_us) {
-        let superseded = start::supersede(found.lease, now_us, None, || request.name())?;
+        let superseded = start::supersede(request, found.lease, now_us, None)?;
         // Nobody takes it over by this, and it is unfinished since it was begun.
         let lease = Lease { attempt: found.lease.attempt, begun_at: found.lease.begun_at, ..superseded };
         let holder = waiting::holder_of_lease(request, lock);
@@ -210,17 +206,19 @@ pub fn force_record(
     check_reason(reason)?;
     request.check_not_inbox()?;
     let lock = lock_for_repair(request, "idem_force_record", OF_OTHERS)?;
-    let asked = Asked { request, lock, asked_at: pg::now_us(), fingerprint: None, aim: Aim::Settle };
+    let (asked_at, deadline) = (pg::now_us(), Deadline::after(guc::wait_us()));
+    let asked = Asked { request, lock, asked_at, fingerprint: None, aim: Aim::Settle, deadline };
     let name = || request.name();
     let in_doubt = || Error::WaitRanOut { what: name().to_string(), hint: WAIT_BY_SETTING };
-    let mut found = asked.find_and_decide(Seeker::LockHolder, false)?.ok_or_else(in_doubt)?;
-    let given_up = found.decision == Decision::Replay
-        && found.outcome.as_ref().map(witness::was_given_up).transpose()?.unwrap_or(false);
+    let look = || asked.find_and_decide(Seeker::LockHolder, false)?.ok_or_else(in_doubt);
+    let mut found = look()?;
+    let given_up =
+        found.decision == Decision::Replay && found.kept.outcome.as_ref().map_or(Ok(false), witness::was_given_up)?;
     if given_up {
         keeping::forget(request, lock)?;
-        found = asked.find_and_decide(Seeker::LockHolder, false)?.ok_or_else(in_doubt)?;
+        found = look()?;
     }
-    let what = match (found.decision, &found.outcome, &found.lease) {
+    let what = match (found.decision, &found.kept.outcome, &found.lease) {
         (Decision::Replay, Some(outcome), _) => {
             let recorded_at = pg::describe_moment(outcome.recorded_at);
             return Err(Error::AlreadyDone { name: name(), class: outcome.class, recorded_at });
@@ -234,18 +232,16 @@ pub fn force_record(
             return Err(Error::NothingUnfinished { name: name() });
         }
     };
-    start::start(&asked, found, Deadline::after(guc::wait_us()))?.ok_or_else(in_doubt)?;
+    start::start(&asked, found)?.ok_or_else(in_doubt)?;
     let outcome = finish::record(request, class, response, None, None)?;
     note("force_record", request, reason, &what);
     Ok(outcome)
 }
 
 /// Refuses a repair while the request's lease has not run out.
-pub(super) fn check_not_leased(request: &Request<'_>, kept: Option<&StoredLease>) -> Result<(), Error> {
-    match kept.filter(|kept| kept.lease.runs_at(pg::now_us())) {
-        Some(kept) => Err(leased(request.name(), kept)),
-        None => Ok(()),
-    }
+fn check_not_leased(request: &Request<'_>, kept: Option<&StoredLease>) -> Result<(), Error> {
+    let running = kept.filter(|kept| kept.lease.runs_at(pg::now_us()));
+    running.map_or(Ok(()), |kept| Err(leased(request.name(), kept)))
 }
 
 fn leased(name: RequestName, kept: &StoredLease) -> Error {
@@ -256,11 +252,7 @@ fn leased(name: RequestName, kept: &StoredLease) -> Error {
 const OF_OTHERS: &str = "Record or release it; a repair is for what others have left behind.";
 
 /// Takes the request's lock for a repair. Gives the digest that is locked.
-pub(super) fn lock_for_repair(
-    request: &Request<'_>,
-    function: &'static str,
-    if_own: &'static str,
-) -> Result<Digest, Error> {
+fn lock_for_repair(request: &Request<'_>, function: &'static str, if_own: &'static str) -> Result<Digest, Error> {
     check_writable(function)?;
     if open::holds(request.request_key()) {
         return Err(Error::AlreadyBegun { name: request.name(), hint: if_own });
@@ -282,12 +274,7 @@ pub(super) fn check_writable(function: &'static str) -> Result<(), Error> {
 
 /// Notes what a repair has found, and tells whether it has found anything. One that has found nothing has changed nothing,
 /// and leaves no row; the request may be another node's then.
-pub(super) fn note_found(
-    action: &'static str,
-    request: &Request<'_>,
-    reason: &str,
-    found: Option<&str>,
-) -> Result<bool, Error> {
+fn note_found(action: &str, request: &Request<'_>, reason: &str, found: Option<&str>) -> Result<bool, Error> {
     match found {
         Some(found) => note(action, request, reason, found),
         None => request.check_here()?,
@@ -295,7 +282,7 @@ pub(super) fn note_found(
     Ok(found.is_some())
 }
 
-fn note(action: &'static str, request: &Request<'_>, reason: &str, found: &str) {
+fn note(action: &str, request: &Request<'_>, reason: &str, found: &str) {
     let RequestKey { session, stream, request } = request.request_key();
     let request = if stream.is_empty() { request.to_owned() } else { format!("{stream}/{request}") };
     audit::note(action, session, &request, Some(reason), found);
@@ -320,7 +307,7 @@ pub fn set_persistence(what: What, unlogged: bool) -> Result<bool, Error> {
     let changed = persistence::choose(what, unlogged)?;
     if changed {
         let (now, former) = if unlogged { ("unlogged", "logged") } else { ("logged", "unlogged") };
-        let found = format!("{} were {former}, and are {now} now", what.name);
+        let found = format!("{} were {former}, and are {now} now", what.0);
         audit::note("set_persistence", "", "", None, &found);
     }
     Ok(changed)

@@ -37,7 +37,6 @@ const ROW_WAIT_US: i64 = 1_000;
 pub fn forget(session: &str, prefix: &str, reason: &str, most: i32) -> Result<Repaired, Error> {
     repair::check_reason(reason)?;
     let session = repair::session_to_forget(session)?;
-    refuse_journal(&session, "idem_forget_prefix")?;
     let forget = |request: &Request<'_>, digest, _: &mut BTreeSet<String>| {
         let found = match session.inbox {
             true => pg::bounded(Some(ROW_WAIT_US), || repair::forget_in_inbox(digest)).transpose()?,
@@ -50,7 +49,7 @@ pub fn forget(session: &str, prefix: &str, reason: &str, most: i32) -> Result<Re
 
 /// Redacts requests, as `idem_redact` does one.
 pub fn redact(session: &str, prefix: &str, reason: &str, most: i32) -> Result<Repaired, Error> {
-    let session = match resolve::to_redact(session)? {
+    let session = match resolve::owned_or_any(session, resolve::REDACT)? {
         Session::Standing(session) => session,
         Session::Client(session) => {
             let hint = "Redact them one by one: idem_redact(session, number, reason).";
@@ -58,7 +57,6 @@ pub fn redact(session: &str, prefix: &str, reason: &str, most: i32) -> Result<Re
         }
     };
     repair::check_reason(reason)?;
-    refuse_journal(&session, "idem_redact_prefix")?;
     check_sort(&session, false)?;
     let redact = |request: &Request<'_>, digest, _: &mut BTreeSet<String>| {
         repair::redact_keyed(request, digest).map(|found| Some(found.is_some()))
@@ -74,7 +72,6 @@ pub fn force_release(session: &str, prefix: &str, reason: &str, live: bool, most
         return Err(numbered(session, "released", hint));
     }
     let session = repair::session_to_forget(session)?;
-    refuse_journal(&session, "idem_force_release_prefix")?;
     check_sort(&session, false)?;
     let release = |request: &Request<'_>, digest, holders: &mut BTreeSet<String>| {
         let now_us = pg::now_us();
@@ -107,6 +104,7 @@ fn repair_each(
     most: i32,
     repair_one: impl Fn(&Request<'_>, Digest, &mut BTreeSet<String>) -> Result<Option<bool>, Error>,
 ) -> Result<Repaired, Error> {
+    refuse_journal(session, function)?;
     let most = check_most(most)?;
     repair::check_writable(function)?;
     let prefix = session.prefix_as_kept(prefix);

@@ -30,8 +30,6 @@ pub enum Rules {
     OfLease,
     /// The present rules, for an admin, who needs no right to the session.
     OfRepair,
-    /// The present rules, also of a session that was dropped, for somebody who only looks.
-    OfLook,
     /// The present rules, for whoever owns the session, and for an admin.
     OfRedaction,
 }
@@ -57,10 +55,14 @@ impl<'a> Request<'a> {
             }
             Rules::OfLease => resolve::session(session, || resolve::even_dropped(session))?,
             Rules::OfRepair => resolve::any_session(session)?,
-            Rules::OfRedaction => resolve::to_redact(session)?,
-            Rules::OfLook => resolve::to_look_at(session)?.0,
+            Rules::OfRedaction => resolve::owned_or_any(session, resolve::REDACT)?,
         };
-        match found {
+        Request::of(found, key, numbering)
+    }
+
+    /// Checks the key or number of a request of a session that the caller has the right to.
+    pub fn of(session: Session, key: &'a str, numbering: Numbering<'a>) -> Result<Request<'a>, Error> {
+        match session {
             Session::Standing(session) => {
                 numbering.refuse(&session)?;
                 Keyed::of(session, key, numbering.stream).map(Request::Keyed)
@@ -71,18 +73,12 @@ impl<'a> Request<'a> {
 
     /// The request, if it has a key.
     pub fn keyed(&self) -> Option<&Keyed<'a>> {
-        match self {
-            Request::Keyed(request) => Some(request),
-            Request::Numbered(_) => None,
-        }
+        if let Request::Keyed(request) = self { Some(request) } else { None }
     }
 
     /// The request, if it has a number.
     pub fn numbered(&self) -> Option<&Numbered<'a>> {
-        match self {
-            Request::Keyed(_) => None,
-            Request::Numbered(request) => Some(request),
-        }
+        if let Request::Numbered(request) = self { Some(request) } else { None }
     }
 
     /// Its session.
@@ -123,7 +119,7 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// The number that tells it from other requests under its lock, see [`crate::open::answered`].
+    /// The number that tells it from other requests under its lock, see [`open::LockAndNumber`].
     pub fn number(&self) -> i64 {
         self.range().map_or(0, |range| range.first)
     }
@@ -213,18 +209,16 @@ impl<'a> Request<'a> {
 
 /// The fingerprint of a payload. Refuses a payload that is too large, and a missing one if the session requires it.
 pub fn fingerprint(request: &Request<'_>, payload: Option<Jsonb>) -> Result<Option<[u8; 16]>, Error> {
-    match payload {
-        None => match request {
-            Request::Keyed(request) if request.session.require_payload => Err(Error::NullArgument {
-                what: "argument \"payload\"".into(),
-                because: format!("Session \"{}\" requires one with each request.", request.session.name),
-            }),
-            _ => Ok(None),
-        },
-        Some(payload) => {
+    match (payload, request) {
+        (Some(payload), _) => {
             let hint = "Send what tells requests apart, not all of it, or raise idempotence.max_payload.";
             arguments::check_jsonb("payload", || request.name(), payload, guc::max_payload_bytes(), hint)?;
             Ok(Some(payload.fingerprint()))
         }
+        (None, Request::Keyed(request)) if request.session.require_payload => Err(Error::NullArgument {
+            what: "argument \"payload\"".into(),
+            because: format!("Session \"{}\" requires one with each request.", request.session.name),
+        }),
+        (None, _) => Ok(None),
     }
 }

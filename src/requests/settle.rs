@@ -8,7 +8,6 @@ use crate::error::Error;
 use crate::pg::{self, Deadline, Jsonb};
 use crate::requests::answer::{Begun, Ticket};
 use crate::requests::begin;
-use crate::requests::counting;
 use crate::requests::decide::Aim;
 use crate::requests::find::{self, Seeker};
 use crate::requests::finish;
@@ -52,7 +51,7 @@ fn settle_in_ended(request: &Request<'_>, numbered: &Numbered<'_>, deadline: Dea
     let (lock, asked_at) = (request.lock(), pg::now_us());
     let kept = find::find(request, &lock, asked_at, Seeker::Inquirer)?;
     match kept.outcome {
-        Some(_) if !kept.visible => return Err(Error::Unserializable(request.name())),
+        Some(outcome) if !outcome.visible => return Err(Error::Unserializable(request.name())),
         Some(outcome) => {
             let durable = pg::wait_until_durable(outcome.writer, pg::Durability::Flushed, asked_at, || deadline);
             return Ok(if durable { Begun::Replay(outcome).into() } else { Ticket::in_progress() });
@@ -63,6 +62,6 @@ fn settle_in_ended(request: &Request<'_>, numbered: &Numbered<'_>, deadline: Dea
         None => {}
     }
     let (lease, checkpoint) = keeping::unfinished(request, &lock, asked_at)?;
-    counting::recorded(&request.session(), Class::Cancelled);
+    finish::count(request, Class::Cancelled);
     Ok(Ticket::cancelled(None, lease.map(|lease| lease.lease.attempt), checkpoint))
 }

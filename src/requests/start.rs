@@ -5,27 +5,28 @@ use crate::domain::class::Class;
 use crate::domain::decision::Decision;
 use crate::domain::lease::Lease;
 use crate::domain::limits::DEPTH_MAX;
-use crate::domain::sequence::Range;
-use crate::error::{Error, RequestName};
+use crate::domain::sequence::{Place, Range};
+use crate::error::Error;
 use crate::guc;
 use crate::open::{self, Leftovers, Numbers, OpenRequest, State};
-use crate::pg::{self, Deadline, Jsonb};
+use crate::pg::{self, Jsonb};
 use crate::requests::answer::{Begun, Start};
 use crate::requests::decide::{Aim, Asked, Decided, refuse_beside_another};
 use crate::requests::finish;
 use crate::requests::keeping;
 use crate::requests::numbered::Numbered;
 use crate::requests::request::Request;
-use crate::requests::saving;
 use crate::sessions::liveness;
 use crate::sessions::quota;
+use crate::sessions::save::Ack;
+use crate::store::checkpoint::Checkpoint;
 use crate::store::lease::NewLease;
 use crate::transaction;
 use serde_json::Value;
 
 /// Starts the request that was decided to be executed, settled or given up. The caller has its lock. `None`: another
 /// transaction has the client session alone.
-pub fn start(asked: &Asked<'_>, found: Decided, deadline: Deadline) -> Result<Option<Begun>, Error> {
+pub fn start(asked: &Asked<'_>, found: Decided) -> Result<Option<Begun>, Error> {
     let (request, decision) = (asked.request, found.decision);
     let numbers = match request {
         Request::Keyed(_) => None,
@@ -37,7 +38,8 @@ pub fn start(asked: &Asked<'_>, found: Decided, deadline: Deadline) -> Result<Op
             Some(numbers(numbered, &found))
         }
     };
-    let (outcome, checkpoint, lease) = (found.outcome.is_some(), found.checkpoint.is_some(), found.lease.is_some());
+    let (outcome, checkpoint, lease) =
+        (found.kept.outcome.is_some(), found.checkpoint.is_some(), found.lease.is_some());
     let leftovers = Leftovers { outcome, checkpoint, lease };
     let (taken_over, goes_on) = match decision {
         Decision::Execute { taken_over, from_checkpoint } => (taken_over, from_checkpoint),
@@ -64,9 +66,7 @@ pub fn start(asked: &Asked<'_>, found: Decided, deadline: Deadline) -> Result<Op
         // The record that follows deletes the former lease.
         (_, Aim::Settle) | (Decision::GiveUp, _) => None,
         // A former lease that does not count any more is superseded all the same.
-        (_, aim) => {
-            take_lease(request, &open, former.map(|former| former.lease), aim.lease_us(), taken_over, deadline)?
-        }
+        _ => take_lease(asked, &open, former.map(|former| former.lease), taken_over)?,
     };
     open.token = lease.map(|lease| lease.token);
     if open::begin(request.session(), request.request_key(), open, asked.asked_at) {
@@ -76,9 +76,7 @@ pub fn start(asked: &Asked<'_>, found: Decided, deadline: Deadline) -> Result<Op
         open::finish(request.request_key(), State::Saved);
     }
     if decision == Decision::GiveUp {
-        let state = checkpoint.as_ref().and_then(|checkpoint| checkpoint.state);
-        let point = checkpoint.as_ref().map(|checkpoint| checkpoint.point.as_str());
-        return give_up(request, open, attempts, point, state).map(Some);
+        return give_up(request, open, attempts, checkpoint.as_ref()).map(Some);
     }
     let attempt = if taken_over { attempts.saturating_add(1) } else { 1 };
     Ok(Some(Begun::Started(Start { checkpoint, taken_over, attempt, lease })))
@@ -90,16 +88,16 @@ fn give_up(
     request: &Request<'_>,
     open: OpenRequest,
     attempts: i32,
-    point: Option<&str>,
-    state: Option<Jsonb>,
+    checkpoint: Option<&Checkpoint>,
 ) -> Result<Begun, Error> {
     /// More than a point and the names of the members take.
     const BESIDE_STATE: usize = 4096;
+    let state = checkpoint.and_then(|checkpoint| checkpoint.state);
     let state = state.filter(|state| state.raw_bytes().saturating_add(BESIDE_STATE) <= guc::max_response_bytes());
     let state = state.filter(|state| !state.is_deeper_than(DEPTH_MAX - 1));
     let members = [
         Some(format!("\"attempts\": {attempts}")),
-        point.map(|point| format!("\"point\": {}", Value::from(point))),
+        checkpoint.map(|checkpoint| format!("\"point\": {}", Value::from(checkpoint.point.as_str()))),
         state.map(|state| format!("\"state\": {}", state.to_text())),
     ];
     let members: Vec<String> = members.into_iter().flatten().collect();
@@ -109,28 +107,28 @@ fn give_up(
 
 /// The numbers of a request that starts. Settling adopts the range that the request was begun with before.
 fn numbers(request: &Numbered<'_>, found: &Decided) -> Numbers {
-    debug_assert!((0..request.session.window).contains(&found.slot), "a number that is due has a slot");
+    let Place::Next(slot) = found.kept.placed.place else { unreachable!("a number that starts is due") };
     let range = match found.range_begun {
         Some(Range { last, .. }) => Range { last, ..request.range },
         None => request.range,
     };
-    Numbers { range, slot: found.slot, acked: request.acked, former: found.former }
+    Numbers { range, slot, acked: request.acked, former: found.kept.former }
 }
 
 /// Gives the caller a lease. A caller without one still supersedes a former lease that ran out.
 fn take_lease(
-    request: &Request<'_>,
+    asked: &Asked<'_>,
     open: &OpenRequest,
     former: Option<Lease>,
-    lease_us: Option<i64>,
     taken_over: bool,
-    deadline: Deadline,
 ) -> Result<Option<Lease>, Error> {
+    let request = asked.request;
+    let lease_us = if let Aim::Execute { lease_us } = asked.aim { lease_us } else { None };
     if let (Some(_), Request::Numbered(numbered), Some(numbers)) = (lease_us, request, open.numbers) {
         // The lease outlasts this transaction, and so do the session and what the client has said.
-        let ack = saving::before(numbered, numbers, deadline)?;
-        ack.save_session(numbered)?;
-        ack.note(numbered)?;
+        let ack = Ack::of(&numbered.session, numbered.stream(), numbers, asked.deadline)?;
+        ack.save_session()?;
+        ack.note()?;
     }
     if lease_us.is_some() && open.leftovers.outcome {
         // It has expired. The record comes later, and need not look for it.
@@ -138,8 +136,8 @@ fn take_lease(
     }
     let now_us = pg::now_us();
     let lease = match (former, lease_us) {
-        (Some(former), _) if taken_over => supersede(former, now_us, lease_us, || request.name())?,
-        (Some(former), _) => Lease { attempt: 1, ..supersede(former, now_us, lease_us, || request.name())? },
+        (Some(former), _) if taken_over => supersede(request, former, now_us, lease_us)?,
+        (Some(former), _) => Lease { attempt: 1, ..supersede(request, former, now_us, lease_us)? },
         (None, Some(lease_us)) => {
             if request.in_journal().is_none() {
                 quota::take(pg::current_role(), Kind::Lease)?;
@@ -164,13 +162,8 @@ fn take_lease(
 
 /// The lease that supersedes a former one. Its token is higher. Only a token that was written by hand can be too high for
 /// that; such a lease is not superseded, since then its holder could complete the request beside the next one.
-pub fn supersede(
-    former: Lease,
-    now_us: i64,
-    lease_us: Option<i64>,
-    name: impl FnOnce() -> RequestName,
-) -> Result<Lease, Error> {
+pub fn supersede(request: &Request<'_>, former: Lease, now_us: i64, lease_us: Option<i64>) -> Result<Lease, Error> {
     former.superseded(now_us, lease_us).ok_or_else(|| Error::Corrupted {
-        message: format!("{} has a lease with token {}, and no token is higher", name(), former.token),
+        message: format!("{} has a lease with token {}, and no token is higher", request.name(), former.token),
     })
 }

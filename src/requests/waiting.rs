@@ -51,14 +51,7 @@ impl<'a> Waiting<'a> {
         if self.deadline.left_us() == Some(0) {
             return Ok(false);
         }
-        let (mut failed, acquire) = (None, |us| open::with_room(|| request.name(), || claim.acquire(us)));
-        let taken = self.in_two(claim, |us| {
-            acquire(us).unwrap_or_else(|error| {
-                failed = Some(error);
-                true
-            })
-        });
-        failed.map_or(Ok(taken), Err)
+        open::with_room(|| request.name(), || self.in_two(claim, |us| claim.acquire(us)))
     }
 
     /// Waits until no other transaction has the request's lock, which is not taken; gives whether that came true.

@@ -11,10 +11,10 @@ use crate::model::{ClientSession, Stream};
 use crate::names;
 use crate::open;
 use crate::pg::{self, Deadline};
-use crate::sessions::position::{self, Position};
 use crate::sessions::{giving_up, liveness, resolve, save};
+use crate::store::lease;
 use crate::store::rel::Snapshot;
-use crate::store::reply::{self, WithOutcome};
+use crate::store::reply;
 use crate::store::stream::{self, Marks};
 use std::rc::Rc;
 
@@ -53,13 +53,11 @@ pub fn ack(name: &str, upto: i64, stream_name: &str) -> Result<(), Error> {
 /// Drops the responses of all numbers up to `upto`. Leaves out slots in which a request is at work: its reply soon
 /// takes the place.
 fn drop_responses(session: &ClientSession, stream: Stream<'_>, upto: i64) -> Result<(), Error> {
-    for reply in reply::in_stream(stream, WithOutcome::None, Snapshot::LatestMvcc)? {
-        if reply.kept.range.last > upto || !reply.kept.answers {
-            continue;
-        }
-        let lock = names::of_lane(stream, session.lane(reply.kept.slot));
+    let replies = reply::in_stream(stream, None, Snapshot::LatestMvcc)?;
+    for reply in replies.iter().filter(|reply| reply.kept.range.last <= upto && reply.kept.answers) {
+        let lock = names::of_lane(session, stream, reply.kept.slot);
         if open::at_work_under(&lock, i64::MAX).is_none() && Tag::request(&lock).try_acquire() {
-            reply::drop_response(stream, &reply)?;
+            reply::drop_response(stream, reply);
         }
     }
     Ok(())
@@ -81,7 +79,7 @@ pub fn allocate(name: &str, count: i32, stream_name: &str) -> Result<i64, Error>
     save::save(&session)?;
     let stream = Stream { session: &session.id, name: stream_name };
     let marks = save::locked_marks(&session, stream)?;
-    let first = position::of(&session, stream_name)?.next_number;
+    let first = position_of(&session, stream_name)?.next_number;
     let allocated = first + count - 1;
     if allocated > NUMBER_MAX {
         return Err(Error::LimitExceeded {
@@ -112,11 +110,38 @@ fn check_count(session: &ClientSession, count: i32) -> Result<i64, Error> {
     }
 }
 
+/// What is known of a stream. A number is 0 if nothing is known of it.
+pub struct Position {
+    /// The greatest number that has an outcome.
+    pub last_number: i64,
+    /// The next number. In strict order it is the only one that is accepted. Otherwise it is the number after all that
+    /// were recorded, acknowledged, allocated or leased.
+    pub next_number: i64,
+    /// The mark: all numbers up to here are answered or given up.
+    pub acked: i64,
+    /// All numbers up to here were handed out by idem_allocate.
+    pub allocated: i64,
+}
+
 /// Tells where a stream stands, also in a session that has ended.
 pub fn position(name: &str, stream_name: &str) -> Result<Position, Error> {
     let session = resolve::client(name, "see its position")?;
     liveness::check_known(&session)?;
-    position::of(&session, stream_name)
+    position_of(&session, stream_name)
+}
+
+/// Finds the position of a stream.
+pub fn position_of(session: &ClientSession, stream_name: &str) -> Result<Position, Error> {
+    arguments::check_stream(&session.name, stream_name)?;
+    let stream = Stream { session: &session.id, name: stream_name };
+    let replies = reply::in_stream(stream, None, Snapshot::LatestMvcc)?;
+    let marks = stream::find(stream);
+    let last_number = replies.iter().map(|reply| reply.kept.range.last).max().unwrap_or(0);
+    let next_number = match session.order {
+        Order::Any => last_number.max(marks.acked).max(marks.allocated).max(lease::greatest_number(stream)) + 1,
+        Order::Strict => last_number.max(marks.acked) + 1,
+    };
+    Ok(Position { last_number, next_number, acked: marks.acked, allocated: marks.allocated })
 }
 
 /// Ends a session. Tells whether it was still alive. Closing a session that has ended does nothing, also when nothing

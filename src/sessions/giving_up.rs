@@ -5,7 +5,7 @@
 //! number that is begun later waits for its lane and then finds the mark. Numbers that have outcomes need no lane, so a
 //! client that leaves no number out takes no lanes.
 
-use crate::domain::identity::{Digest, Lane};
+use crate::domain::identity::Digest;
 use crate::domain::sequence::{self, Order};
 use crate::error::{Error, RequestName, WAIT_BY_SETTING};
 use crate::lock::Tag;
@@ -15,7 +15,7 @@ use crate::open;
 use crate::pg::{self, Deadline};
 use crate::store::lease;
 use crate::store::rel::Snapshot;
-use crate::store::reply::{self, WithOutcome};
+use crate::store::reply;
 use crate::wake::Sleeper;
 
 /// Takes the lanes of the numbers that are given up when the mark moves from `stored` to `upto`. Tells whether there
@@ -28,8 +28,8 @@ pub fn take_lanes(
     deadline: Deadline,
 ) -> Result<bool, Error> {
     let lanes = lanes(session, stream, stored, upto)?;
-    for (lane, number) in &lanes {
-        let lock = names::of_lane(stream, *lane);
+    for (slot, number) in &lanes {
+        let lock = names::of_lane(session, stream, *slot);
         if let Some(own) = open::at_work_under(&lock, upto) {
             return Err(Error::GivesUpOwn(own));
         }
@@ -67,24 +67,24 @@ fn supersede_lease(stream: Stream<'_>, lock: &Digest, upto: i64) -> Result<Optio
     Ok(None)
 }
 
-/// These lanes in the order of locking, each with a number in it that is given up.
-fn lanes(session: &ClientSession, stream: Stream<'_>, stored: i64, upto: i64) -> Result<Vec<(Lane, i64)>, Error> {
+/// These lanes in the order of locking, each by a slot of it, with a number in it that is given up.
+fn lanes(session: &ClientSession, stream: Stream<'_>, stored: i64, upto: i64) -> Result<Vec<(i32, i64)>, Error> {
     debug_assert!(upto > stored, "the mark moves forward");
     let mut lanes = Vec::new();
     match session.order {
         Order::Any => {
             for (slot, number) in sequence::newest_of_slots(stored, upto, session.window) {
-                let kept = reply::in_slot(stream, slot, WithOutcome::None, Snapshot::LatestMvcc)?;
+                let kept = reply::in_slot(stream, slot, None, Snapshot::LatestMvcc)?;
                 if kept.is_none_or(|reply| reply.kept.range.first < number) {
-                    lanes.push((Lane::Slot(slot), number));
+                    lanes.push((slot, number));
                 }
             }
         }
         Order::Strict => {
-            let replies = reply::in_stream(stream, WithOutcome::None, Snapshot::LatestMvcc)?;
+            let replies = reply::in_stream(stream, None, Snapshot::LatestMvcc)?;
             let accepted = replies.iter().map(|reply| reply.kept.range.last).max().unwrap_or(0).max(stored);
             if upto > accepted {
-                lanes.push((Lane::Line, accepted + 1));
+                lanes.push((0, accepted + 1));
             }
         }
     }

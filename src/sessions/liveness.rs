@@ -18,7 +18,7 @@ use crate::error::{Error, WAIT_BY_SETTING};
 use crate::lock::{Held, Tag};
 use crate::model::ClientSession;
 use crate::names;
-use crate::open::{self, UsedSession};
+use crate::open;
 use crate::pg::{self, Deadline};
 use crate::store::catalog;
 use crate::store::lease;
@@ -83,7 +83,11 @@ pub fn attend(session: &Rc<ClientSession>) -> Result<bool, Error> {
     let lock = names::client_session_lock(&session.id);
     let used_by_us = lock.is_held_by_us();
     // Whoever shares the lock uses the session, so nobody shares it before knowing that the clock has not run out.
-    if !used_by_us && !cannot_have_run_out(session) && check(session)? == Life::Undecided {
+    let surely_alive = || {
+        // As this backend remembers the last sign of life; there may be a later one.
+        live::remembered(&session.id).is_some_and(|seen| runs_out_at(seen, session.timeout_us) > pg::now_us())
+    };
+    if !used_by_us && !surely_alive() && check(session)? == Life::Undecided {
         return Ok(false);
     }
     if !lock.is_shared_by_us() && !lock.try_share() {
@@ -96,11 +100,6 @@ pub fn attend(session: &Rc<ClientSession>) -> Result<bool, Error> {
     };
     open::use_session(session, seen);
     Ok(true)
-}
-
-/// Whether the session's clock has not run out, as this backend remembers the last sign of life; there may be a later one.
-fn cannot_have_run_out(session: &ClientSession) -> bool {
-    live::remembered(&session.id).is_some_and(|seen| runs_out_at(seen, session.timeout_us) > pg::now_us())
 }
 
 /// The last sign of life of a session whose lock this transaction has just shared. Refuses a session that has ended: since
@@ -258,9 +257,9 @@ pub fn take_to_end(session: &ClientSession, action: &'static str, deadline: Dead
 const LEASE_LOOK_US: i64 = 100_000;
 
 /// Gives the signs of life that are due. Called just before the commit.
-pub fn give_signs(used: impl Iterator<Item = UsedSession>) {
+pub fn give_signs() {
     // The tables may be gone: this transaction itself may have dropped the extension.
-    for UsedSession { session, last_seen } in used {
+    for (session, last_seen) in open::take_used_sessions() {
         if sign_is_due(last_seen, session.timeout_us, pg::now_us()) && !pg::read_only() && catalog::is_installed() {
             pg::with_newest_snapshot(|| give_sign(&session));
         }

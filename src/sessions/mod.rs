@@ -8,7 +8,6 @@
 pub mod calls;
 pub mod giving_up;
 pub mod liveness;
-pub mod position;
 pub mod quota;
 pub mod register;
 pub mod resolve;

@@ -13,11 +13,12 @@ use crate::domain::sequence::Order;
 use crate::domain::time_key;
 use crate::error::Error;
 use crate::guc;
+use crate::lock::LockClass;
 use crate::model::{ClientSession, KnownBy};
 use crate::names;
 use crate::open;
 use crate::pg::{self, Deadline};
-use crate::sessions::{liveness, position, quota, save};
+use crate::sessions::{calls, liveness, quota, save};
 use crate::store::secret;
 use crate::store::session::client as saved;
 use crate::store::session_live as live;
@@ -65,7 +66,8 @@ pub fn register(asked: &Registration<'_>) -> Result<Registered, Error> {
     // Only one registration of a client, or with an id, runs at a time.
     for by in session.known_by() {
         let what = || "a registration of the same client by another transaction".into();
-        names::registration_lock(session.owner, by).acquire_or_fail(deadline.left_us(), WAIT_BY_ARGUMENT, what)?;
+        let lock = names::registered_lock(LockClass::Registration, session.owner, by);
+        lock.acquire_or_fail(deadline.left_us(), WAIT_BY_ARGUMENT, what)?;
     }
     if let Some(request_id) = &session.request_id
         && let Some(before) = find_certain(session.owner, KnownBy::RequestId(request_id), deadline)?
@@ -165,7 +167,7 @@ fn timeout_us(asked: Option<&Interval>) -> Result<i64, Error> {
 /// saving such a session, this waits for the end of that transaction. A transaction that was prepared before a crash
 /// may be all that is left of the session.
 fn find_certain(owner: pg_sys::Oid, by: KnownBy<'_>, deadline: Deadline) -> Result<Option<ClientSession>, Error> {
-    let lock = names::save_of_registered_lock(owner, by);
+    let lock = names::registered_lock(LockClass::SaveOfRegistered, owner, by);
     // Mostly there is none. The lock is looked at first, and so one search is enough.
     let held = lock.is_held_by_another();
     let find = || live::find_registered(owner, by).or_else(|| saved::find_registered(owner, by));
@@ -182,7 +184,7 @@ fn find_certain(owner: pg_sys::Oid, by: KnownBy<'_>, deadline: Deadline) -> Resu
 /// The answer for a session that was there before. The registration counts as a sign of life.
 fn registered(session: Rc<ClientSession>) -> Result<Registered, Error> {
     let expires_at = pg::now_us().saturating_add(session.timeout_us);
-    let next_number = position::of(&session, "")?.next_number;
+    let next_number = calls::position_of(&session, "")?.next_number;
     Ok(Registered { session, resumed: true, expires_at, next_number })
 }
 

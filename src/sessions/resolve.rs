@@ -27,6 +27,8 @@ use std::rc::Rc;
 
 /// The action for which the session of a request is resolved, as [`Error::NotYours`] names it.
 pub const USE: &str = "use its requests";
+/// The action for which the session of a request that is redacted is resolved.
+pub const REDACT: &str = "redact its requests";
 
 /// The session of a request, if the caller may use it. `begun` gives the standing session as it was when this
 /// transaction began the request, where its rules of that time still count.
@@ -82,13 +84,8 @@ pub fn to_look_at(name: &str) -> Result<(Session, bool), Error> {
     match check_any(&session, Right::Use, LOOK) {
         Ok(()) => Ok((session, true)),
         Err(_) if catalog::is_monitor() => Ok((session, false)),
-        Err(error) => Err(or_unknown(&session, error)),
+        Err(error) => Err(error),
     }
-}
-
-/// The session of a request that is redacted, see [`owned_or_any`].
-pub fn to_redact(name: &str) -> Result<Session, Error> {
-    owned_or_any(name, "redact its requests")
 }
 
 /// The session with this name: one whose owner's privileges the caller has, also a dropped one. For an admin any one.
@@ -98,24 +95,11 @@ pub fn owned_or_any(name: &str, action: &'static str) -> Result<Session, Error> 
     Ok(found)
 }
 
-/// Refuses a caller who may not forget a request of the session: neither has its owner's privileges, nor is an admin.
-pub fn check_to_forget(session: &Rc<StandingSession>) -> Result<(), Error> {
-    check_owned(&Session::Standing(Rc::clone(session)), "forget its requests")
-}
-
-fn check_owned(found: &Session, action: &'static str) -> Result<(), Error> {
+/// Refuses a caller who neither has the privileges of the session's owner, nor is an admin.
+pub fn check_owned(found: &Session, action: &'static str) -> Result<(), Error> {
     match check_any(found, Right::Own, action) {
-        Err(error) if !pg::is_admin() => Err(or_unknown(found, error)),
+        Err(error) if !pg::is_admin() => Err(error),
         _ => Ok(()),
-    }
-}
-
-/// The error for a caller without the right to a session. That a session of another role was dropped is nobody's business:
-/// it is as if it had never been.
-fn or_unknown(session: &Session, error: Error) -> Error {
-    match session {
-        Session::Standing(session) if session.dropped_at.is_some() => unknown(&session.name),
-        _ => error,
     }
 }
 
@@ -123,18 +107,10 @@ fn or_unknown(session: &Session, error: Error) -> Error {
 pub fn even_dropped(name: &str) -> Option<Rc<StandingSession>> {
     // A remembered session is used without a lock on its table, so messages about changes by others are taken in here.
     cache::take_in_messages();
-    cache::remembered(
-        |cache| cache.standing.get(name).map(|session| Some(Rc::clone(session))),
-        || match standing::find(name) {
-            Some((session, committed)) => (Some(Rc::new(session)), committed),
-            // That there is no session is not remembered: callers may ask for any number of names.
-            None => (None, false),
-        },
-        |cache, session| {
-            if let Some(session) = session {
-                cache::put(&mut cache.standing, session.name.clone(), session);
-            }
-        },
+    cache::remembered_if_there(
+        |cache| cache.standing.get(name).cloned(),
+        || standing::find(name).map(|(session, committed)| (Rc::new(session), committed)),
+        |cache, session| cache::put(&mut cache.standing, session.name.clone(), session),
     )
 }
 
@@ -148,16 +124,20 @@ pub fn client(name: &str, action: &'static str) -> Result<Rc<ClientSession>, Err
 /// Refuses a caller that has no right to the standing session (42501).
 pub fn check(session: &StandingSession, right: Right, action: &'static str) -> Result<(), Error> {
     let borrower = session.usable_by.filter(|_| right == Right::Use);
-    check_roles(session.owner, borrower, &session.name, action, right)
+    allow(may_use(session.owner, borrower), &session.name, right, action)
 }
 
 /// As [`check`]. The right to a client session is always its owner's.
 fn check_client(session: &ClientSession, action: &'static str) -> Result<(), Error> {
-    check_roles(session.owner, None, &session.name, action, Right::Own)
+    allow(may_use(session.owner, None), &session.name, Right::Own, action)
 }
 
 fn check_any(session: &Session, right: Right, action: &'static str) -> Result<(), Error> {
     match session {
+        // That a session of another role was dropped is nobody's business: it is as if it had never been.
+        Session::Standing(session) if session.dropped_at.is_some() => {
+            check(session, right, action).map_err(|_| unknown(&session.name))
+        }
         Session::Standing(session) => check(session, right, action),
         Session::Client(session) => check_client(session, action),
     }
@@ -177,14 +157,8 @@ pub fn may_use(owner: pg_sys::Oid, borrower: Option<pg_sys::Oid>) -> bool {
     pg::has_privileges_of(owner) || borrower.is_some_and(pg::has_privileges_of)
 }
 
-fn check_roles(
-    owner: pg_sys::Oid,
-    borrower: Option<pg_sys::Oid>,
-    session: &str,
-    action: &'static str,
-    right: Right,
-) -> Result<(), Error> {
-    if may_use(owner, borrower) { Ok(()) } else { Err(Error::NotYours { session: session.into(), action, right }) }
+fn allow(may: bool, session: &str, right: Right, action: &'static str) -> Result<(), Error> {
+    if may { Ok(()) } else { Err(Error::NotYours { session: session.into(), action, right }) }
 }
 
 /// The client session with this name, ended or not. `None`: the name is that of a standing session. Whoever uses the
@@ -216,20 +190,14 @@ fn elsewhere(name: &str, named: ClientName<'_>) -> Option<Error> {
 }
 
 fn remembered_by_id(id: &SessionId) -> Option<Rc<ClientSession>> {
-    cache::remembered(
-        |cache| cache.clients.get(id).map(|session| Some(Rc::clone(session))),
-        // It is in `session_live` while it is at work, and in `session` once it is saved.
-        || match live::find(id).map(|live| live.session).or_else(|| saved::find(id).map(|saved| saved.session)) {
-            // The row may be this transaction's own, and may never be committed. It may be remembered all the same:
-            // what it says about the id never changes, and each use looks whether the session is there.
-            Some(session) => (Some(Rc::new(session)), true),
-            None => (None, false),
-        },
-        |cache, session| {
-            if let Some(session) = session {
-                cache::put(&mut cache.clients, session.id, session);
-            }
-        },
+    // It is in `session_live` while it is at work, and in `session` once it is saved.
+    let find = || live::find(id).map(|live| live.session).or_else(|| saved::find(id).map(|saved| saved.session));
+    cache::remembered_if_there(
+        |cache| cache.clients.get(id).cloned(),
+        // The row may be this transaction's own, and may never be committed. It may be remembered all the same: what it says
+        // about the id never changes, and each use looks whether the session is there.
+        || find().map(|session| (Rc::new(session), true)),
+        |cache, session| cache::put(&mut cache.clients, session.id, session),
     )
 }
 

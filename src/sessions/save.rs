@@ -1,16 +1,20 @@
 //! Makes a client session durable, and stores what its client says about a stream.
 //!
 //! A record of a numbered request comes here in this order (`requests/finish.rs`): it takes the lanes of the numbers that its
-//! acknowledgement gives up (`requests/saving.rs`), saves its session, notes its stream, deletes the checkpoint, writes the
+//! acknowledgement gives up, saves its session, notes its stream, deletes the checkpoint, writes the
 //! reply, and stores the acknowledgement.
 
-use crate::error::{Error, WAIT_BY_SETTING};
+use crate::error::{Error, RequestName, WAIT_BY_SETTING};
 use crate::guc;
+use crate::lock::LockClass;
 use crate::model::{ClientSession, Stream};
 use crate::names;
+use crate::open::Numbers;
+use crate::pg::Deadline;
+use crate::sessions::giving_up;
 use crate::store::cache;
 use crate::store::rel::Snapshot;
-use crate::store::reply::{self, WithOutcome};
+use crate::store::reply;
 use crate::store::session::client;
 use crate::store::stream::{self, Marks};
 
@@ -27,7 +31,7 @@ pub fn save(session: &ClientSession) -> Result<(), Error> {
         client::insert(session);
         // Nobody ever takes these locks alone, so they are shared without a wait.
         for by in session.known_by() {
-            names::save_of_registered_lock(session.owner, by).try_share();
+            names::registered_lock(LockClass::SaveOfRegistered, session.owner, by).try_share();
         }
     }
     Ok(())
@@ -53,20 +57,6 @@ pub fn locked_marks(session: &ClientSession, stream: Stream<'_>) -> Result<Marks
     Ok(marks)
 }
 
-/// Stores a row for a new named stream, so that the streams of a session can be counted. If another transaction is just
-/// storing the marks of the stream, that transaction stores the row. If it rolls back, the next outcome stores it.
-pub fn note_stream(session: &ClientSession, stream: Stream<'_>, marks: &Marks) -> Result<(), Error> {
-    if stream.name.is_empty() || marks.noted || !names::marks_lock(stream).try_acquire() {
-        return Ok(());
-    }
-    let marks = stream::find(stream);
-    if !marks.noted {
-        check_new(session, stream, &marks)?;
-        stream::save(stream, &marks);
-    }
-    Ok(())
-}
-
 /// Refuses a new stream if the session has as many as it may have. A stream that has replies is not new, though it may
 /// have no row.
 fn check_new(session: &ClientSession, stream: Stream<'_>, marks: &Marks) -> Result<(), Error> {
@@ -74,7 +64,7 @@ fn check_new(session: &ClientSession, stream: Stream<'_>, marks: &Marks) -> Resu
         return Ok(());
     }
     let (count, limit) = (stream::count(stream.session), guc::max_streams());
-    if count < limit || !reply::in_stream(stream, WithOutcome::None, Snapshot::LatestMvcc)?.is_empty() {
+    if count < limit || !reply::in_stream(stream, None, Snapshot::LatestMvcc)?.is_empty() {
         return Ok(());
     }
     Err(Error::LimitExceeded {
@@ -85,19 +75,83 @@ fn check_new(session: &ClientSession, stream: Stream<'_>, marks: &Marks) -> Resu
     })
 }
 
-/// Stores the mark `acked` that came with a request: all numbers up to it are answered or given up. A mark that gives
-/// no number up is only a hint that saves space. It is dropped if another transaction is just changing the marks of
-/// this stream.
-pub fn note_ack(session: &ClientSession, stream: Stream<'_>, acked: i64, gives_up: bool) -> Result<(), Error> {
-    let marks = if gives_up {
-        locked_marks(session, stream)?
-    } else if names::marks_lock(stream).try_acquire() {
-        stream::find(stream)
-    } else {
-        return Ok(());
-    };
-    if acked > marks.acked {
-        stream::save(stream, &Marks { acked, ..marks });
+/// The acknowledgement that came with a request, and the marks of its stream.
+pub struct Ack<'a> {
+    session: &'a ClientSession,
+    stream: Stream<'a>,
+    /// The marks that were stored before this acknowledgement.
+    marks: Marks,
+    acked: i64,
+    /// Whether it gives numbers up that have no outcome. Their lanes are taken then.
+    gives_up: bool,
+}
+
+impl<'a> Ack<'a> {
+    /// Takes the lanes of the numbers that the acknowledgement gives up which came with a request of these numbers. By the
+    /// order of locks this comes before the locks of saving.
+    pub fn of(
+        session: &'a ClientSession,
+        stream: Stream<'a>,
+        numbers: Numbers,
+        deadline: Deadline,
+    ) -> Result<Ack<'a>, Error> {
+        let (first, acked) = (numbers.range.first, numbers.acked);
+        if acked == 0 && stream.name.is_empty() {
+            // Nothing depends on the marks: there is no acknowledgement to store and no named stream to note.
+            debug_assert!(first > stream::find(stream).acked, "its lane's lock keeps a number from being given up");
+            return Ok(Ack { session, stream, marks: Marks::default(), acked, gives_up: false });
+        }
+        let marks = stream::find(stream);
+        if first <= marks.acked {
+            // It was given up since it was begun. The request's lock on its lane prevents that. If it happened all the same,
+            // this is the last moment to find out.
+            let name = RequestName::in_stream(&session.name, stream.name, &first.to_string());
+            return Err(Error::Discarded { name, window: session.window });
+        }
+        let gives_up = acked > marks.acked && giving_up::take_lanes(session, stream, marks.acked, acked, deadline)?;
+        Ok(Ack { session, stream, marks, acked, gives_up })
     }
-    Ok(())
+
+    /// Saves the session, and stores a row for a new named stream, so that the streams of a session can be counted. If another
+    /// transaction is just storing the marks of the stream, that transaction stores the row. If it rolls back, the next
+    /// outcome stores it.
+    pub fn save_session(&self) -> Result<(), Error> {
+        save(self.session)?;
+        if self.stream.name.is_empty() || self.marks.noted || !names::marks_lock(self.stream).try_acquire() {
+            return Ok(());
+        }
+        let marks = stream::find(self.stream);
+        if !marks.noted {
+            check_new(self.session, self.stream, &marks)?;
+            stream::save(self.stream, &marks);
+        }
+        Ok(())
+    }
+
+    /// Stores the acknowledgement, if it is above the stored mark: all numbers up to it are answered or given up. One that
+    /// gives no number up is only a hint that saves space. It is dropped if another transaction is just changing the marks
+    /// of this stream.
+    pub fn note(self) -> Result<(), Error> {
+        if self.acked <= self.marks.acked {
+            return Ok(());
+        }
+        let marks = if self.gives_up {
+            locked_marks(self.session, self.stream)?
+        } else if names::marks_lock(self.stream).try_acquire() {
+            stream::find(self.stream)
+        } else {
+            return Ok(());
+        };
+        if self.acked > marks.acked {
+            stream::save(self.stream, &Marks { acked: self.acked, ..marks });
+        }
+        Ok(())
+    }
+
+    /// Saves the session, notes the stream, and stores an acknowledgement that gives numbers up. Otherwise the
+    /// acknowledgement is only stored with the outcome.
+    pub fn save(self) -> Result<(), Error> {
+        self.save_session()?;
+        if self.gives_up { self.note() } else { Ok(()) }
+    }
 }

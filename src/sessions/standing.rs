@@ -153,7 +153,7 @@ pub fn alter(name: &str, asked: &Asked<'_>) -> Result<(), Error> {
     standing::save(&changed);
     let changes = differences(&present, &changed, |option, was, is| format!("{option} was {was}, is {is} now"));
     if !changes.is_empty() {
-        note("alter_session", name, &changes.join("; "));
+        audit::note("alter_session", name, "", None, &changes.join("; "));
     }
     if changed.ttl_us() < BRIEF_US.min(present.ttl_us()) {
         Error::BriefTtl { session: name.into(), was: ttl_in_words(&present), is: ttl_in_words(&changed) }.warn();
@@ -166,13 +166,8 @@ pub fn drop(name: &str) -> Result<(), Error> {
     let present = find_to_change(name, "drop it", "idem_drop_session")?;
     let found = options(&present).map(|(option, is)| format!("{option} {is}")).join(", ");
     standing::save(&StandingSession { dropped_at: Some(pg::now_us()), ..present });
-    note("drop_session", name, &found);
+    audit::note("drop_session", name, "", None, &found);
     Ok(())
-}
-
-/// Notes in the audit what the owner of a session has decided.
-fn note(action: &str, session: &str, found: &str) {
-    audit::note(action, session, "", None, found);
 }
 
 /// The session, if the caller has the owner's privileges. Locks it against other changes.
@@ -228,14 +223,13 @@ fn check_new_roles(session: &str, owner: Option<pg_sys::Oid>, usable_by: Option<
 
 /// Refuses to bind to what is not the name of a node.
 fn check_node(session: &str, asked: Option<&str>) -> Result<(), Error> {
-    match asked.filter(|node| *node != node::NONE).and_then(|node| node::fault(node.as_bytes())) {
-        None => Ok(()),
-        Some(detail) => Err(Error::Invalid {
-            message: format!("session \"{session}\" cannot be bound to a node of that name"),
-            detail,
-            hint: "The name of a node has 1 to 32 characters: letters of ASCII, digits, _, . and -. To bind the session to none, give '-'.",
-        }),
-    }
+    let asked = asked.filter(|node| *node != node::NONE);
+    let Some(detail) = asked.and_then(|node| node::fault(node.as_bytes())) else { return Ok(()) };
+    Err(Error::Invalid {
+        message: format!("session \"{session}\" cannot be bound to a node of that name"),
+        detail,
+        hint: "The name of a node has 1 to 32 characters: letters of ASCII, digits, _, . and -. To bind the session to none, give '-'.",
+    })
 }
 
 /// Refuses a number of attempts that no session can have, and any in an inbox.
@@ -306,12 +300,8 @@ fn options(session: &StandingSession) -> [(&'static str, String); 9] {
 }
 
 /// The options in which two states of a session differ. `say` puts an option in words, and what it is in each.
-fn differences(
-    first: &StandingSession,
-    second: &StandingSession,
-    say: impl Fn(&str, &str, &str) -> String,
-) -> Vec<String> {
-    let both = options(first).into_iter().zip(options(second));
+fn differences(of: &StandingSession, to: &StandingSession, say: fn(&str, &str, &str) -> String) -> Vec<String> {
+    let both = options(of).into_iter().zip(options(to));
     let differing = both.filter(|(first, second)| first != second);
     differing.map(|((option, first), (_, second))| say(option, &first, &second)).collect()
 }

@@ -12,7 +12,7 @@ use crate::store::sql;
 use crate::store::tuple::columns;
 use crate::store::write;
 
-columns! { "audit", COLUMNS: AT, BY, LOGIN, APPLICATION, CLIENT_ADDR, ACTION, SESSION, REQUEST, REASON, FOUND }
+columns! { "audit", Columns, COLUMNS: AT, BY, LOGIN, APPLICATION, CLIENT_ADDR, ACTION, SESSION, REQUEST, REASON, FOUND }
 
 /// Notes a repair, in the transaction that makes it, and what it found. `action` tells which repair it was, for example
 /// `forget`. `session` and `request` are empty where it concerns none. `reason` is that of the caller; `None`: the call takes none.

@@ -6,12 +6,12 @@
 //! error. So all rows are inserted in a subtransaction. It is rolled back on that error, and the caller inserts by SQL.
 //! `docs/design.md`, *Inboxes*, says why this is right.
 
-use crate::domain::identity::{Digest, SessionId};
+use crate::domain::identity::Digest;
 use crate::pg::{self, TextRoom, raw};
-use crate::store::insert;
-use crate::store::outcome_columns::{CLASS, COLUMNS, DIGEST, EXPIRES_AT, KEY, RECORDED_AT, RECORDED_BY, SESSION};
+use crate::store::direct;
+use crate::store::outcome_columns::{COLUMNS, DIGEST, EXPIRES_AT, KEY};
 use crate::store::rel::Rel;
-use crate::store::row::RowToWrite;
+use crate::store::row;
 use crate::store::write;
 use pgrx::{PgSqlErrorCode, pg_sys};
 
@@ -32,21 +32,16 @@ pub struct Key<'a> {
     pub expires_at: i64,
 }
 
-/// What all rows of a batch have in common.
-pub(super) struct Common<'a> {
-    pub session: &'a SessionId,
-    pub recorded_at: i64,
-    /// The name of the role that records, as a text.
-    pub recorded_by: pg_sys::Datum,
-}
+/// The columns of a row.
+pub(super) type Row = [Option<pg_sys::Datum>; COLUMNS];
 
-/// Inserts the keys, which must come in the order of their digests, if the table takes rows directly. Gives whether it
-/// did. If not, nothing was inserted, since another way has to be taken: the rows are few, there is a savepoint, somebody
+/// Inserts the keys, which must come in the order of their digests, if the table takes rows directly. All rows have the columns
+/// of `common`. Gives whether it did. If not, nothing was inserted, since another way has to be taken: the rows are few, there is a savepoint, somebody
 /// has added to the table what this way ignores, or another transaction has inserted one of the keys just now.
-pub(super) fn insert(table: &Rel, keys: &[Key<'_>], common: &Common<'_>) -> bool {
+pub(super) fn insert(table: &Rel, keys: &[Key<'_>], common: &Row) -> bool {
     let Some(first) = keys.first() else { return true };
     if keys.len() < ROWS_MIN
-        || !write::way(table).serves(&columns(first, common, &mut TextRoom::default()))
+        || write::direct_way(table, &columns(first, common, &mut TextRoom::default())).is_none()
         || !pg::may_write_in_subtransaction()
     {
         return false;
@@ -57,19 +52,15 @@ pub(super) fn insert(table: &Rel, keys: &[Key<'_>], common: &Common<'_>) -> bool
 }
 
 /// The columns of a row. They are valid until the key, the common part or the room changes.
-fn columns(key: &Key<'_>, common: &Common<'_>, room: &mut TextRoom) -> [Option<pg_sys::Datum>; COLUMNS] {
-    let mut columns = [None; COLUMNS];
+fn columns(key: &Key<'_>, common: &Row, room: &mut TextRoom) -> Row {
+    let mut columns = *common;
     columns[DIGEST] = Some(pg::uuid(&key.digest.0));
-    columns[SESSION] = Some(pg::uuid(common.session));
-    columns[RECORDED_AT] = Some(common.recorded_at.into());
     columns[EXPIRES_AT] = Some(key.expires_at.into());
-    columns[CLASS] = Some((b's' as i8).into());
     columns[KEY] = Some(room.text(key.key));
-    columns[RECORDED_BY] = Some(common.recorded_by);
     columns
 }
 
-fn insert_all(table: &Rel, keys: &[Key<'_>], common: &Common<'_>) {
+fn insert_all(table: &Rel, keys: &[Key<'_>], common: &Row) {
     // SAFETY: the relation is open to be written, and takes rows directly. The slots have its shape. An error ends the
     // subtransaction, which closes the indexes and releases the slots. The closure has nothing to drop and does not panic.
     unsafe {
@@ -80,8 +71,8 @@ fn insert_all(table: &Rel, keys: &[Key<'_>], common: &Common<'_>) {
         for keys in keys.chunks(ROWS_AT_ONCE) {
             let slots = &mut slots[..keys.len()];
             for (key, slot) in keys.iter().zip(&*slots) {
-                let mut row = RowToWrite::of(table, &columns(key, common, &mut room));
-                let tuple = raw::guarded(|| row.form((*table.rel).rd_att));
+                let columns = columns(key, common, &mut room);
+                let tuple = raw::guarded(|| row::form((*table.rel).rd_att, &columns));
                 pg_sys::ExecStoreHeapTuple(tuple, *slot, true);
             }
             let (command, no_options, one_by_one) = (pg_sys::GetCurrentCommandId(true), 0, std::ptr::null_mut());
@@ -89,7 +80,7 @@ fn insert_all(table: &Rel, keys: &[Key<'_>], common: &Common<'_>) {
             pg_sys::heap_multi_insert(table.rel, slots.as_mut_ptr(), count, command, no_options, one_by_one);
             // An index gets its entries in the order of the digests. If a unique index has an entry of another transaction
             // that is at work, this waits for that transaction.
-            insert::insert_entries(table.rel, indexes, slots, |_| true, false);
+            direct::insert_entries(table.rel, indexes, slots, |_| true, false);
             for slot in &*slots {
                 pg_sys::ExecClearTuple(*slot);
             }

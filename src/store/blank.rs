@@ -43,7 +43,7 @@ thread_local! {
 
 /// Reserves the memory. Called while the postmaster preloads the library.
 pub fn init() {
-    ALL.want(c"idempotence blank tables");
+    ALL.want(c"idempotence blank tables", || {});
 }
 
 /// The word of a table of this database, and the database; `None`: nothing is known of the table.

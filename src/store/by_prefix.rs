@@ -6,9 +6,8 @@
 use crate::domain::identity::SessionId;
 use crate::error::Error;
 use crate::pg;
-use crate::store::catalog::Table;
-use crate::store::rel::{Access, Rel};
 use crate::store::segment;
+use crate::store::sql;
 use pgrx::datum::Uuid;
 use pgrx::spi::{self, Spi};
 use std::mem::ManuallyDrop;
@@ -60,8 +59,7 @@ fn failed(error: spi::Error) -> Error {
 fn open(session: &SessionId, prefix: &str, wanted: Wanted) -> Result<String, spi::Error> {
     let arguments = &[Uuid::from_bytes(*session).into(), prefix.into()];
     // The role is looked at when the cursor is opened.
-    let owner = Rel::open(Table::Segment, Access::Read).owner();
-    pg::as_role(owner, || {
+    pg::as_role(sql::owner(), || {
         Spi::connect_mut(|client| Ok(client.try_open_cursor_mut(query(wanted).as_str(), arguments)?.detach_into_name()))
     })
 }

@@ -132,15 +132,25 @@ pub fn remembered<T: Clone>(
     read: impl FnOnce() -> (T, bool),
     put: impl FnOnce(&mut Cache, T),
 ) -> T {
+    remembered_if_there(get, || Some(read()), put).expect("what is read is there")
+}
+
+/// As [`remembered`], for what there may be none of. That there is none is not remembered: callers may ask for any number of
+/// names.
+pub fn remembered_if_there<T: Clone>(
+    get: impl FnOnce(&Cache) -> Option<T>,
+    read: impl FnOnce() -> Option<(T, bool)>,
+    put: impl FnOnce(&mut Cache, T),
+) -> Option<T> {
     if let Some(value) = with(|cache| get(cache)) {
-        return value;
+        return Some(value);
     }
     let messages = invalidation::count();
-    let (value, lasts) = read();
+    let (value, lasts) = read()?;
     if lasts && invalidation::count() == messages {
         with(|cache| put(cache, value.clone()));
     }
-    value
+    Some(value)
 }
 
 /// The oid of a table.

@@ -2,20 +2,17 @@
 //! look-up reads it without that lock. The sweep deletes checkpoints that do not count any more.
 
 use crate::domain::decision::{Fingerprint, KeptFacts};
-use crate::domain::identity::SessionId;
 use crate::error::{Error, RequestName};
 use crate::pg::{self, Jsonb};
 use crate::store::blank;
 use crate::store::catalog::Table;
 use crate::store::probe::Probe;
 use crate::store::rel::{Access, Rel, Snapshot};
-use crate::store::seldom;
-use crate::store::tuple::{Tid, Tuple, columns};
+use crate::store::tuple::{Tid, columns};
 use crate::store::write;
 use pgrx::pg_sys;
 
-columns! { "checkpoint", COLUMNS: DIGEST, SESSION, WRITTEN_AT, STREAM, REQUEST, POINT, STATE, FINGERPRINT, LAST }
-type Columns<'a> = Tuple<'a, COLUMNS>;
+columns! { "checkpoint", Columns, COLUMNS: DIGEST, SESSION, WRITTEN_AT, STREAM, REQUEST, POINT, STATE, FINGERPRINT, LAST }
 
 /// A checkpoint.
 #[derive(Clone)]
@@ -30,39 +27,28 @@ pub struct Checkpoint {
     pub written_at: i64,
     /// The last number of a numbered request; `None` for a keyed one.
     pub last: Option<i64>,
+    /// Whether this transaction's snapshot sees it.
+    pub visible: bool,
 }
 
-/// A checkpoint in the table, which may not count any more.
-pub struct StoredCheckpoint {
-    /// The checkpoint itself.
-    pub checkpoint: Checkpoint,
-    visible: bool,
-}
-
-impl StoredCheckpoint {
-    /// A checkpoint that is not kept in the table.
-    pub fn of(checkpoint: Checkpoint, visible: bool) -> StoredCheckpoint {
-        StoredCheckpoint { checkpoint, visible }
-    }
-
+impl Checkpoint {
     /// The facts for the decision. The checkpoint counts until `expires_at`.
     pub fn facts(&self, expires_at: i64) -> KeptFacts {
-        KeptFacts { expires_at, visible: self.visible, fingerprint: self.checkpoint.fingerprint }
+        KeptFacts { expires_at, visible: self.visible, fingerprint: self.fingerprint }
     }
 }
 
-/// Finds the request's checkpoint.
-pub fn find(probe: &Probe<'_>, snapshot: Snapshot) -> Result<Option<StoredCheckpoint>, Error> {
-    let Some(table) = seldom::open(Table::Checkpoint) else { return Ok(None) };
-    let found = find_in(&table, probe, snapshot)?;
-    Ok(found.map(|(found, _)| found))
+/// Finds the request's checkpoint, which may not count any more.
+pub fn find(probe: &Probe<'_>, snapshot: Snapshot) -> Result<Option<Checkpoint>, Error> {
+    let Some(table) = Rel::open_unless_blank(Table::Checkpoint) else { return Ok(None) };
+    Ok(find_in(&table, probe, snapshot)?.map(|(found, _)| found))
 }
 
 fn find_in<'rel>(
     table: &'rel Rel,
     probe: &Probe<'_>,
     snapshot: Snapshot,
-) -> Result<Option<(StoredCheckpoint, Tid<'rel>)>, Error> {
+) -> Result<Option<(Checkpoint, Tid<'rel>)>, Error> {
     if table.is_empty() {
         return Ok(None);
     }
@@ -70,7 +56,7 @@ fn find_in<'rel>(
     table.find_digest(&probe.digest, snapshot, read).transpose()
 }
 
-fn read(row: &Columns<'_>, probe: &Probe<'_>) -> Result<StoredCheckpoint, Error> {
+fn read(row: &Columns<'_>, probe: &Probe<'_>) -> Result<Checkpoint, Error> {
     let name = || RequestName::in_stream(probe.session_name, probe.stream, probe.key);
     // As with outcomes, the digest only leads to the row. Another name under it is an error: to take it for "no
     // checkpoint" would be a guess.
@@ -79,19 +65,14 @@ fn read(row: &Columns<'_>, probe: &Probe<'_>) -> Result<StoredCheckpoint, Error>
         return Err(Error::Corrupted { message: format!("the checkpoint found for {} is another request's", name()) });
     }
     let broken = || Error::Corrupted { message: format!("the checkpoint of {} lacks a value", name()) };
-    let checkpoint = Checkpoint {
+    Ok(Checkpoint {
         point: row.get(POINT).ok_or_else(broken)?,
         state: row.jsonb(STATE),
         fingerprint: row.uuid(FINGERPRINT),
         written_at: row.get(WRITTEN_AT).ok_or_else(broken)?,
         last: row.get(LAST),
-    };
-    Ok(StoredCheckpoint { checkpoint, visible: row.visible() })
-}
-
-/// Whether the transaction's snapshot does not see a checkpoint of the session.
-pub fn any_unseen(session: &SessionId) -> bool {
-    Rel::open(Table::Checkpoint, Access::Read).any_unseen::<COLUMNS>(SESSION, session)
+        visible: row.visible(),
+    })
 }
 
 /// Writes the request's checkpoint, over an earlier one if there is one. The caller has the request's lock.
@@ -117,20 +98,14 @@ pub fn save(probe: &Probe<'_>, checkpoint: &Checkpoint) -> Result<(), Error> {
 /// Takes the state away from the request's checkpoint, and keeps all else of it. Gives whether there was a state. The
 /// caller has the request's lock.
 pub fn redact(probe: &Probe<'_>) -> Result<bool, Error> {
-    let Some(StoredCheckpoint { checkpoint, .. }) = find(probe, Snapshot::Itself)? else { return Ok(false) };
-    if checkpoint.state.is_none() {
-        return Ok(false);
-    }
-    save(probe, &Checkpoint { state: None, ..checkpoint })?;
-    Ok(true)
+    let found = find(probe, Snapshot::Itself)?.filter(|checkpoint| checkpoint.state.is_some());
+    let redacted = found.map(|checkpoint| save(probe, &Checkpoint { state: None, ..checkpoint }));
+    Ok(redacted.transpose()?.is_some())
 }
 
 /// Deletes the request's checkpoint if it has one; gives whether it had. The caller has the request's lock.
 pub fn delete(probe: &Probe<'_>) -> Result<bool, Error> {
     let table = Rel::open(Table::Checkpoint, Access::Write);
     let found = find_in(&table, probe, Snapshot::Itself)?;
-    if let Some((_, at)) = &found {
-        write::delete(&table, *at);
-    }
-    Ok(found.is_some())
+    Ok(found.map(|(_, at)| write::delete(&table, at)).is_some())
 }

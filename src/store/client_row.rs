@@ -13,15 +13,9 @@ use pgrx::pg_sys;
 
 /// The positions of the columns in a table, and the indexes that its rows are found by.
 pub(super) struct ClientColumns {
-    pub id: usize,
-    pub created_at: usize,
-    pub owner: usize,
-    pub window_size: usize,
-    pub ordering: usize,
-    pub request_id: usize,
-    pub timeout: usize,
-    pub client: usize,
-    pub node: usize,
+    /// Those of id, created_at, owner, window_size, timeout, ordering, node, client and request_id, which stand in this order
+    /// in both tables.
+    pub columns: [usize; 9],
     /// The column that tells that a session has ended, in the table that keeps rows of ended sessions.
     pub ended_at: Option<usize>,
     pub by_id: Index,
@@ -32,32 +26,34 @@ pub(super) struct ClientColumns {
 impl ClientColumns {
     /// Reads a row; `None` if a value is missing or broken.
     pub fn read<const N: usize>(&self, row: &Tuple<'_, N>) -> Option<ClientSession> {
-        let id = row.uuid(self.id)?;
+        let [id, created_at, owner, window_size, timeout, ordering, node, client, request_id] = self.columns;
+        let id = row.uuid(id)?;
         Some(ClientSession {
             id,
-            name: identity::client_session_name(&id, row.get::<String>(self.node).as_deref()),
-            owner: row.get(self.owner)?,
-            client: row.get(self.client),
-            request_id: row.uuid(self.request_id),
-            order: Order::of_letter(row.char(self.ordering)?)?,
-            window: row.get(self.window_size)?,
-            timeout_us: row.interval_us(self.timeout)?,
-            created_at: row.get(self.created_at)?,
+            name: identity::client_session_name(&id, row.get::<String>(node).as_deref()),
+            owner: row.get(owner)?,
+            client: row.get(client),
+            request_id: row.uuid(request_id),
+            order: Order::of_letter(row.char(ordering)?)?,
+            window: row.get(window_size)?,
+            timeout_us: row.interval_us(timeout)?,
+            created_at: row.get(created_at)?,
         })
     }
 
-    /// The columns of a row. ClientColumns that only one of the tables has are left NULL.
+    /// The columns of a row. Columns that only one of the tables has are left NULL.
     pub fn write<const N: usize>(&self, session: &ClientSession) -> [Option<pg_sys::Datum>; N] {
+        let [id, created_at, owner, window_size, timeout, ordering, node, client, request_id] = self.columns;
         let mut columns = [None; N];
-        columns[self.id] = Some(pg::uuid(&session.id));
-        columns[self.created_at] = Some(session.created_at.into());
-        columns[self.owner] = Some(session.owner.into());
-        columns[self.window_size] = Some(session.window.into());
-        columns[self.ordering] = Some((session.order.letter() as i8).into());
-        columns[self.request_id] = session.request_id.as_ref().map(pg::uuid);
-        columns[self.timeout] = pg::interval(session.timeout_us).into_datum();
-        columns[self.client] = session.client.as_deref().map(pg::text);
-        columns[self.node] = session.node().map(pg::text);
+        columns[id] = Some(pg::uuid(&session.id));
+        columns[created_at] = Some(session.created_at.into());
+        columns[owner] = Some(session.owner.into());
+        columns[window_size] = Some(session.window.into());
+        columns[ordering] = Some((session.order.letter() as i8).into());
+        columns[request_id] = session.request_id.as_ref().map(pg::uuid);
+        columns[timeout] = pg::interval(session.timeout_us).into_datum();
+        columns[client] = session.client.as_deref().map(pg::text);
+        columns[node] = session.node().map(pg::text);
         columns
     }
 
@@ -69,7 +65,7 @@ impl ClientColumns {
         read: impl Fn(&Tuple<'rel, N>) -> Option<T>,
     ) -> Option<(T, Tid<'rel>)> {
         let read = |row: &Tuple<'rel, N>| Some((read(row)?, row.at()));
-        table.find_changing(self.by_id, &mut [uuid_equals(self.id, id)], read)
+        table.find_changing(self.by_id, &mut [uuid_equals(self.columns[0], id)], read)
     }
 
     /// Finds the session that a registration of an owner finds: by the client's name one that has not ended, by the id of the
@@ -81,13 +77,14 @@ impl ClientColumns {
         owner: pg_sys::Oid,
         by: KnownBy<'_>,
     ) -> Option<ClientSession> {
+        let [_, _, of_owner, _, _, _, _, of_client, of_request_id] = self.columns;
         let (index, mut keys) = match by {
             KnownBy::Client(client) => {
-                let keys = vec![oid_equals(self.owner, owner), text_equals(self.client, client)];
+                let keys = vec![oid_equals(of_owner, owner), text_equals(of_client, client)];
                 let open = self.ended_at.map(is_null);
                 (self.by_client, keys.into_iter().chain(open).collect())
             }
-            KnownBy::RequestId(id) => (self.by_request_id, vec![uuid_equals(self.request_id, id)]),
+            KnownBy::RequestId(id) => (self.by_request_id, vec![uuid_equals(of_request_id, id)]),
         };
         let read = |row: &Tuple<'_, N>| self.read(row).filter(|session| session.owner == owner);
         Rel::open(table, Access::Read).find(Some(index), &mut keys, Snapshot::LatestMvcc, read)

@@ -35,21 +35,18 @@ pub fn lock_alone(table: Table) -> bool {
 /// granted lock of this kind is logged, so that standbys take it too. Then comes the table, since nobody uses its
 /// indexes without locking the table.
 fn lock_parts(table: pg_sys::Oid, taken: &mut Vec<pg_sys::Oid>) -> bool {
-    let take = |relation, taken: &mut Vec<pg_sys::Oid>| {
-        let got = rel::try_lock(relation, ALONE);
-        if got {
-            taken.push(relation);
-        }
-        got
-    };
     if !rel::try_lock(table, pg_sys::AccessShareLock) {
         return false;
     }
     let (toast, _) = rel::parts_of(table);
     rel::unlock(table, pg_sys::AccessShareLock);
-    toast.is_none_or(|toast| lock_parts(toast, taken))
-        && take(table, taken)
-        && rel::parts_of(table).1.into_iter().all(|index| take(index, taken))
+    let mut take = |relation| {
+        let got = rel::try_lock(relation, ALONE);
+        taken.extend(got.then_some(relation));
+        got
+    };
+    let mut relations = toast.into_iter().chain([table]);
+    relations.all(|relation| take(relation) && rel::parts_of(relation).1.into_iter().all(&mut take))
 }
 
 const ALONE: u32 = pg_sys::AccessExclusiveLock;

@@ -11,17 +11,15 @@
 use crate::domain::identity::Digest;
 use crate::error::{Error, RequestName};
 use crate::model::StandingSession;
-use crate::pg::{self, Sight, Statements, Timestamptz};
+use crate::pg::{self, Sight, Statement, Statements, Timestamptz};
 use crate::store::batch;
 pub use crate::store::batch::Key;
 use crate::store::blank;
 use crate::store::catalog::Table;
-use crate::store::looks::DirtyScan;
-use crate::store::outcome_columns::{Columns, EXPIRES_AT};
+use crate::store::outcome_columns::{CLASS, COLUMNS, Columns, EXPIRES_AT, RECORDED_AT, RECORDED_BY, SESSION};
 use crate::store::rel::{Access, Rel, Snapshot};
 use crate::store::segment;
-use crate::store::snapshot::RowState;
-use crate::store::sql;
+use crate::store::snapshot::{RowState, row_state};
 use crate::store::write::{self, as_ours};
 use pgrx::PgSqlErrorCode;
 use pgrx::datum::{IntoDatum, Uuid};
@@ -44,7 +42,11 @@ pub fn insert(
     let table = segment::open_for_outcomes(last);
     let recorded_by = pg::current_role_name();
     debug_assert!(keys.is_sorted_by_key(|key| key.digest));
-    let common = batch::Common { session: &session.id, recorded_at, recorded_by: pg::text(&recorded_by) };
+    let mut common = [None; COLUMNS];
+    common[SESSION] = Some(pg::uuid(&session.id));
+    common[RECORDED_AT] = Some(recorded_at.into());
+    common[CLASS] = Some((b's' as i8).into());
+    common[RECORDED_BY] = Some(pg::text(&recorded_by));
     let mut inserted = if !contended && batch::insert(&table, keys, &common) {
         vec![true; keys.len()]
     } else {
@@ -60,7 +62,13 @@ pub fn insert(
         if other.is_empty() {
             continue;
         }
-        for key in there(&other, keys, &inserted) {
+        let mut there = Vec::new();
+        let ours = keys.iter().enumerate().filter(|(place, _)| inserted[*place]);
+        other.find_each(ours.map(|(place, key)| (&key.digest, place)), |place, _: &Columns<'_>| {
+            there.push(*place);
+            true
+        });
+        for key in there {
             if stands_in(&other, session, &keys[key], now_us)? {
                 take_back(&table, &keys[key]);
                 inserted[key] = false;
@@ -68,14 +76,6 @@ pub fn insert(
         }
     }
     Ok(inserted)
-}
-
-/// The places of the keys which were inserted and of which another table has a row, in whatever state.
-fn there(other: &Rel, keys: &[Key<'_>], inserted: &[bool]) -> Vec<usize> {
-    let mut scan = DirtyScan::begin(other);
-    (0..keys.len())
-        .filter(|place| inserted[*place] && scan.find(&keys[*place].digest, |_: &Columns<'_>, _| Some(())).is_some())
-        .collect()
 }
 
 /// As [`insert`], by a statement.
@@ -98,16 +98,16 @@ fn insert_by_sql(
     ];
     let (types, values): (Vec<_>, Vec<_>) = parameters.into_iter().unzip();
     let statement = STATEMENTS.get((table.table, as_made), || (statement(table.table, as_made), types));
-    let run = || as_ours(|| statement.rows(&values, Sight::OfTransaction, |row| row.uuid(0)));
+    let mut digests = HashSet::new();
+    let run = || as_ours(|| statement.execute(&values, Sight::OfTransaction, |row| digests.extend(row.uuid(0))));
     let insert = || pg::as_role(table.owner(), run);
     // A unique violation may come from an index that REINDEX CONCURRENTLY is building beside ours. That index is already
     // unique, but `ON CONFLICT` does not use it yet. So a key that another transaction inserts at the same moment violates
     // it. A retry finds the key.
-    let digests = pg::replacing_error(PgSqlErrorCode::ERRCODE_UNIQUE_VIOLATION, insert, |error| {
+    pg::replacing_error(PgSqlErrorCode::ERRCODE_UNIQUE_VIOLATION, insert, |error| {
         let beside = error.message().contains(&format!("{}_pkey_cc", table.table.name()));
         beside.then(|| Error::SeenAtOnce { session: session.name.clone() })
     });
-    let digests: HashSet<_> = digests.into_iter().flatten().collect();
     let inserted: Vec<bool> = keys.iter().map(|key| digests.contains(&key.digest.0)).collect();
     // A trigger may have suppressed a row or changed it. Then the key was neither seen before nor is it noted now.
     if !as_made {
@@ -122,30 +122,27 @@ fn insert_by_sql(
 
 /// As [`stands_in`], for all tables of outcomes.
 fn stands_anywhere(session: &StandingSession, key: &Key<'_>, now_us: i64) -> Result<bool, Error> {
-    for table in segment::all() {
-        if stands_in(&Rel::open(table, Access::Read), session, key, now_us)? {
-            return Ok(true);
-        }
-    }
-    Ok(false)
+    let mut stands = segment::all().map(|table| stands_in(&Rel::open(table, Access::Read), session, key, now_us));
+    stands.find(|stands| !matches!(stands, Ok(false))).unwrap_or(Ok(false))
 }
 
 /// Deletes a key's outcome from every table that has one; gives whether there was one that lived. This is done by SQL:
 /// if another transaction is renewing the row, DELETE waits for it and looks at the row again.
-pub fn delete(digest: &Digest, now_us: i64) -> Result<bool, Error> {
+pub fn delete(digest: &Digest, now_us: i64) -> bool {
     let mut lived = false;
     for table in segment::all() {
-        let name = table.name();
-        // The lock stays, see `Rel::open`.
-        drop(Rel::open(table, Access::Write));
+        let (name, table) = (table.name(), Rel::open(table, Access::Write));
         let statement = format!(
             "DELETE FROM idempotence.{name} WHERE digest OPERATOR(pg_catalog.=) $1
              RETURNING expires_at OPERATOR(pg_catalog.>) $2"
         );
-        let arguments = [Uuid::from_bytes(digest.0).into(), Timestamptz(now_us).into()];
-        lived |= sql::returned::<bool>(&statement, &arguments)?.contains(&true);
+        let values = [Some(pg::uuid(&digest.0)), Some(now_us.into())];
+        let statement = Statement::prepare(&statement, &[UUIDOID, TIMESTAMPTZOID]);
+        pg::as_role(table.owner(), || {
+            statement.execute(&values, Sight::OfTransaction, |row| lived |= row.get(0) == Some(true))
+        });
     }
-    Ok(lived)
+    lived
 }
 
 /// `as_made`: nobody has added anything to the table.
@@ -170,7 +167,7 @@ fn statement(table: Table, as_made: bool) -> String {
 fn stands_in(table: &Rel, session: &StandingSession, key: &Key<'_>, now_us: i64) -> Result<bool, Error> {
     loop {
         // The scan has ended before the wait.
-        let state = DirtyScan::begin(table).find(&key.digest, |_: &Columns<'_>, state| Some(state));
+        let state = table.find_digest(&key.digest, Snapshot::WithInserted, |_: &Columns<'_>| Some(row_state()));
         match state {
             None => return Ok(false),
             Some(RowState::BeingInserted(by) | RowState::Committed { changing: Some(by) }) => {
@@ -191,7 +188,7 @@ fn stands_in(table: &Rel, session: &StandingSession, key: &Key<'_>, now_us: i64)
 pub fn at_work(digest: &Digest) -> Option<pg_sys::TransactionId> {
     segment::all().find_map(|table| {
         let table = Rel::open(table, Access::Read);
-        DirtyScan::begin(&table).find(digest, |_: &Columns<'_>, state| match state {
+        table.find_digest(digest, Snapshot::WithInserted, |_: &Columns<'_>| match row_state() {
             RowState::BeingInserted(by) => Some(by),
             RowState::Committed { changing } => changing,
         })

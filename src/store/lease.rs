@@ -16,17 +16,16 @@ use crate::store::blank;
 use crate::store::cache;
 use crate::store::catalog::{Index, Table};
 use crate::store::rel::{Access, Rel, Snapshot};
-use crate::store::seldom;
-use crate::store::tuple::{Tid, Tuple, columns, uuid_equals};
+use crate::store::tuple::{Tid, columns, uuid_equals};
 use crate::store::write;
 use pgrx::pg_sys;
 
-columns! { "lease", COLUMNS:
+columns! { "lease", Columns, COLUMNS:
     DIGEST, SESSION, TOKEN, BEGUN_AT, LEASED_UNTIL, ATTEMPT, STREAM, REQUEST, HOLDER, APPLICATION, FINGERPRINT, LAST
 }
-type Columns<'a> = Tuple<'a, COLUMNS>;
 
 /// A lease in the table, run out or not.
+#[derive(Clone)]
 pub struct StoredLease {
     /// The lease itself.
     pub lease: Lease,
@@ -36,15 +35,11 @@ pub struct StoredLease {
     pub last: Option<i64>,
     /// The fingerprint of the payload, if one was given.
     pub fingerprint: Option<Fingerprint>,
-    visible: bool,
+    /// Whether the transaction's snapshot sees it.
+    pub visible: bool,
 }
 
 impl StoredLease {
-    /// The lease of a request that is not kept in the table.
-    pub fn of_key(lease: Lease, key: &str, fingerprint: Option<Fingerprint>, visible: bool) -> StoredLease {
-        StoredLease { lease, request: key.to_owned(), last: None, fingerprint, visible }
-    }
-
     /// The facts for the decision about `request`. After it ran out the lease counts until `expires_at`.
     pub fn facts(&self, request: &str, expires_at: i64) -> LeaseFacts {
         let Lease { until, attempt, .. } = self.lease;
@@ -78,7 +73,7 @@ pub struct Holder {
 
 /// The holder of the lease that is kept under a request's lock.
 pub fn holder(of: Stream<'_>, lock: &Digest) -> Option<Holder> {
-    let table = seldom::open(Table::Lease)?;
+    let table = Rel::open_unless_blank(Table::Lease)?;
     table.find_digest(lock, Snapshot::LatestMvcc, |row: &Columns<'_>| {
         let is_of = row.uuid(SESSION).as_ref() == Some(of.session);
         let (role, until) = (row.get(HOLDER)?, row.get(LEASED_UNTIL)?);
@@ -88,9 +83,8 @@ pub fn holder(of: Stream<'_>, lock: &Digest) -> Option<Holder> {
 
 /// Finds the lease that is kept under a request's lock. It may be that of another number in the same lane.
 pub fn find(of: Stream<'_>, lock: &Digest, snapshot: Snapshot) -> Result<Option<StoredLease>, Error> {
-    let Some(table) = seldom::open(Table::Lease) else { return Ok(None) };
-    let found = find_in(&table, of, lock, snapshot)?;
-    Ok(found.map(|(found, _)| found))
+    let Some(table) = Rel::open_unless_blank(Table::Lease) else { return Ok(None) };
+    Ok(find_in(&table, of, lock, snapshot)?.map(|(found, _)| found))
 }
 
 fn find_in<'rel>(
@@ -121,24 +115,19 @@ fn remember(table: &Rel, lock: &Digest, at: Option<Tid<'_>>) {
 }
 
 fn read(row: &Columns<'_>, of: Stream<'_>) -> Result<StoredLease, Error> {
-    let broken = || Error::Corrupted { message: "a row of table \"idempotence.lease\" lacks a value".into() };
-    let number = |column| row.get(column).ok_or_else(broken);
     // As with outcomes, the digest only leads to the row.
     if row.uuid(SESSION).as_ref() != Some(of.session) || !row.text_is(STREAM, of.name) {
         return Err(Error::Corrupted { message: "a lease is kept under the lock of another request".into() });
     }
-    Ok(StoredLease {
-        lease: Lease {
-            token: number(TOKEN)?,
-            attempt: row.get(ATTEMPT).ok_or_else(broken)?,
-            begun_at: number(BEGUN_AT)?,
-            until: number(LEASED_UNTIL)?,
-        },
-        request: row.get(REQUEST).ok_or_else(broken)?,
-        last: row.get(LAST),
-        fingerprint: row.uuid(FINGERPRINT),
-        visible: row.visible(),
-    })
+    let lease = || {
+        let (token, attempt) = (row.get(TOKEN)?, row.get(ATTEMPT)?);
+        Some(Lease { token, attempt, begun_at: row.get(BEGUN_AT)?, until: row.get(LEASED_UNTIL)? })
+    };
+    let (last, fingerprint, visible) = (row.get(LAST), row.uuid(FINGERPRINT), row.visible());
+    let stored = lease().zip(row.get(REQUEST));
+    stored
+        .map(|(lease, request)| StoredLease { lease, request, last, fingerprint, visible })
+        .ok_or_else(|| Error::Corrupted { message: "a row of table \"idempotence.lease\" lacks a value".into() })
 }
 
 /// A lease to be written.
@@ -200,10 +189,7 @@ pub fn delete(of: Stream<'_>, lock: &Digest) -> Result<bool, Error> {
     debug_assert!(Tag::request(lock).is_held_by_us(), "a lease changes only under its request's lock");
     let table = Rel::open(Table::Lease, Access::Write);
     let found = find_in(&table, of, lock, Snapshot::Itself)?;
-    if let Some((_, at)) = &found {
-        write::delete(&table, *at);
-    }
-    Ok(found.is_some())
+    Ok(found.map(|(_, at)| write::delete(&table, at)).is_some())
 }
 
 /// Makes the commit of this transaction wait for its flush, where leases are logged, whatever `synchronous_commit` says:
@@ -225,12 +211,7 @@ pub fn count(role: pg_sys::Oid, enough: i64) -> i64 {
         return held_at_most;
     }
     let name = pg::role_name(role).unwrap_or_default();
-    let mut count = 0;
-    table.find(None, &mut [], Snapshot::LatestMvcc, |row: &Columns<'_>| {
-        count += i64::from(row.text_is(HOLDER, &name));
-        (count >= enough).then_some(())
-    });
-    count
+    table.count(None, &mut [], enough, |row: &Columns<'_>| row.text_is(HOLDER, &name))
 }
 
 /// The greatest number of a stream that has a lease, run out or not; 0: none has.
@@ -249,14 +230,9 @@ pub fn keys_of(session: &SessionId) -> Vec<String> {
     of_session(session, |row| row.get(REQUEST))
 }
 
-/// Whether the transaction's snapshot does not see a lease of the session.
-pub fn any_unseen(session: &SessionId) -> bool {
-    of_session(session, |row| Some(row.visible())).contains(&false)
-}
-
 /// What `read` makes of every lease that a session has, as the latest snapshot sees it.
 fn of_session<T>(session: &SessionId, read: impl Fn(&Columns<'_>) -> Option<T>) -> Vec<T> {
-    let Some(table) = seldom::open(Table::Lease) else { return Vec::new() };
+    let Some(table) = Rel::open_unless_blank(Table::Lease) else { return Vec::new() };
     let keys = &mut [uuid_equals(SESSION, session)];
     table.all(Some(Index::LeaseSession), keys, Snapshot::LatestMvcc, read)
 }

@@ -8,22 +8,6 @@ use crate::store::segment;
 use pgrx::spi::quote_literal;
 use uuid::Uuid;
 
-/// Which outcomes are listed.
-pub struct Listing<'a> {
-    /// What the key, or the number in decimal, begins with.
-    pub prefix: Option<&'a str>,
-    /// How the request ended.
-    pub class: Option<Class>,
-    /// The earliest time of the record.
-    pub since: Option<i64>,
-    /// The time before which it was recorded.
-    pub before: Option<i64>,
-    /// How many, beginning with the one that was recorded last.
-    pub most: usize,
-    /// Whether responses and fingerprints are shown.
-    pub in_full: bool,
-}
-
 /// The columns that [`query`] gives.
 pub const COLUMNS: &str = "TABLE (request text, status text, response jsonb, response_bytes integer, fingerprint uuid, recorded_by text, recorded_at timestamptz, expires_at timestamptz, stream text, last bigint)";
 
@@ -43,26 +27,35 @@ const OF_NUMBERS: &str = "
            first::pg_catalog.text COLLATE pg_catalog.\"C\" AS key, fingerprint, response, stream, last
     FROM idempotence.reply WHERE class OPERATOR(pg_catalog.<>) 'd'";
 
-/// The query for outcomes of a session that live, that which was recorded last first.
-pub fn query(session: &Session, wanted: &Listing<'_>) -> String {
+/// The query for outcomes of a session that live, that which was recorded last first, and `most` of them: those whose key, or
+/// number in decimal, begins with the prefix, which ended so, and which were recorded in this period. `in_full`: with responses
+/// and fingerprints.
+pub fn query(
+    session: &Session,
+    prefix: Option<&str>,
+    class: Option<Class>,
+    [since, before]: [Option<i64>; 2],
+    most: usize,
+    in_full: bool,
+) -> String {
     let (id, tables) = match session {
         Session::Standing(session) => (session.id, of_keys()),
         Session::Client(session) => (session.id, OF_NUMBERS.to_owned()),
     };
     let moment = |us: i64| format!("{}::pg_catalog.timestamptz", quote_literal(pg::describe_moment(us)));
     let conditions = [
-        wanted.prefix.map(|prefix| format!("o.key OPERATOR(pg_catalog.^@) {}", quote_literal(prefix))),
-        wanted.class.map(|class| {
+        prefix.map(|prefix| format!("o.key OPERATOR(pg_catalog.^@) {}", quote_literal(prefix))),
+        class.map(|class| {
             let letters = Class::ALL.into_iter().filter(|other| other.status() == class.status()).map(Class::letter);
             let letters: String = letters.map(char::from).collect();
             format!("pg_catalog.strpos('{letters}', o.class::pg_catalog.text) OPERATOR(pg_catalog.>) 0")
         }),
-        wanted.since.map(|since| format!("o.recorded_at OPERATOR(pg_catalog.>=) {}", moment(since))),
-        wanted.before.map(|before| format!("o.recorded_at OPERATOR(pg_catalog.<) {}", moment(before))),
+        since.map(|since| format!("o.recorded_at OPERATOR(pg_catalog.>=) {}", moment(since))),
+        before.map(|before| format!("o.recorded_at OPERATOR(pg_catalog.<) {}", moment(before))),
     ];
     let conditions: String = conditions.into_iter().flatten().map(|condition| format!(" AND {condition}")).collect();
-    let (id, most) = (Uuid::from_bytes(id).hyphenated(), wanted.most);
-    let full = |column: &str| if wanted.in_full { format!("o.{column}") } else { "NULL".into() };
+    let id = Uuid::from_bytes(id).hyphenated();
+    let full = |column: &str| if in_full { format!("o.{column}") } else { "NULL".into() };
     // The responses are read last, so that those of outcomes that are not listed are not read.
     format!(
         "SELECT o.key::pg_catalog.text,

@@ -1,16 +1,18 @@
 //! What is kept of the requests of a standing session, in one query, for a session that goes on at another server.
 
 use crate::domain::identity::SessionId;
-use crate::store::checkpoint;
-use crate::store::lease;
-use crate::store::outcome;
-use crate::store::segment;
+use crate::store::catalog::Table;
+use crate::store::rel::{Access, Rel};
+use crate::store::{checkpoint, lease, outcome_columns, segment};
 use pgrx::spi;
 use uuid::Uuid;
 
 /// Whether the transaction's snapshot does not see something that the query would have to give.
 pub fn any_unseen(session: &SessionId) -> bool {
-    outcome::any_unseen(session) || checkpoint::any_unseen(session) || lease::any_unseen(session)
+    let open = |table| Rel::open(table, Access::Read);
+    segment::all().any(|table| open(table).any_unseen::<{ outcome_columns::COLUMNS }>(session))
+        || open(Table::Checkpoint).any_unseen::<{ checkpoint::COLUMNS }>(session)
+        || open(Table::Lease).any_unseen::<{ lease::COLUMNS }>(session)
 }
 
 /// The columns that [`query`] gives.

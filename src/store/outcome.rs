@@ -12,7 +12,6 @@
 
 use crate::domain::class::Class;
 use crate::domain::decision::{Fingerprint, KeptFacts};
-use crate::domain::identity::SessionId;
 use crate::domain::time_key;
 use crate::error::{Error, RequestName};
 use crate::lock::Tag;
@@ -45,6 +44,8 @@ pub struct Outcome {
     pub expires_at: Option<i64>,
     /// The transaction that wrote it, whose commit makes it durable.
     pub writer: Writer,
+    /// Whether this transaction's snapshot sees it.
+    pub visible: bool,
 }
 
 impl Outcome {
@@ -53,28 +54,21 @@ impl Outcome {
         self.expires_at.is_none_or(|expires_at| expires_at > moment)
     }
 
-    /// The facts for the decision; `visible` tells whether the transaction's snapshot sees the outcome.
-    pub fn facts(&self, visible: bool) -> KeptFacts {
-        KeptFacts { expires_at: self.expires_at.unwrap_or(i64::MAX), visible, fingerprint: self.fingerprint }
+    /// The facts for the decision.
+    pub fn facts(&self) -> KeptFacts {
+        let expires_at = self.expires_at.unwrap_or(i64::MAX);
+        KeptFacts { expires_at, visible: self.visible, fingerprint: self.fingerprint }
     }
-}
-
-/// An outcome in the tables, expired or not.
-pub struct StoredOutcome {
-    /// The outcome itself.
-    pub outcome: Outcome,
-    /// Whether the transaction's snapshot sees it.
-    pub visible: bool,
 }
 
 /// Finds the request's outcome that has not expired at `asked_at`. If there is none, gives an expired one that is still
 /// there.
-pub fn find(probe: &Probe<'_>, asked_at: i64, snapshot: Snapshot) -> Result<Option<StoredOutcome>, Error> {
+pub fn find(probe: &Probe<'_>, asked_at: i64, snapshot: Snapshot) -> Result<Option<Outcome>, Error> {
     let mut expired = None;
     let made_at = || time_key::made_from_to([probe.key]);
     let living = segment::probe(made_at, |table| {
         let Some((found, _)) = find_in(table, probe, snapshot)? else { return Ok::<_, Error>(None) };
-        if found.outcome.lives_at(asked_at) {
+        if found.lives_at(asked_at) {
             return Ok(Some(found));
         }
         expired = Some(found);
@@ -93,16 +87,11 @@ pub fn find_of_others(probe: &Probe<'_>, now_us: i64) -> bool {
     })
 }
 
-/// Whether the transaction's snapshot does not see an outcome of the session.
-pub fn any_unseen(session: &SessionId) -> bool {
-    segment::all().any(|table| Rel::open(table, Access::Read).any_unseen::<COLUMNS>(SESSION, session))
-}
-
 fn find_in<'rel>(
     table: &'rel Rel,
     probe: &Probe<'_>,
     snapshot: Snapshot,
-) -> Result<Option<(StoredOutcome, Tid<'rel>)>, Error> {
+) -> Result<Option<(Outcome, Tid<'rel>)>, Error> {
     let read = |row: &Columns<'rel>| {
         if matches!(snapshot, Snapshot::WithInserted) && matches!(row_state(), RowState::BeingInserted(_)) {
             return Some(Err(recorded_beside(probe)));
@@ -130,18 +119,16 @@ fn broken(table: Table) -> Error {
     Error::Corrupted { message: format!("an outcome in {} lacks a value", table.name()) }
 }
 
-fn read(row: &Columns<'_>, table: Table, probe: &Probe<'_>) -> Result<StoredOutcome, Error> {
+fn read(row: &Columns<'_>, table: Table, probe: &Probe<'_>) -> Result<Outcome, Error> {
     let expires_at = expires_at(row, table, probe)?;
-    Ok(StoredOutcome {
-        outcome: Outcome {
-            class: row.char(CLASS).and_then(Class::of_letter).ok_or_else(|| broken(table))?,
-            response: row.jsonb(RESPONSE),
-            fingerprint: row.uuid(FINGERPRINT),
-            token: row.get(TOKEN),
-            recorded_at: row.get(RECORDED_AT).ok_or_else(|| broken(table))?,
-            expires_at: Some(expires_at),
-            writer: row.writer(),
-        },
+    Ok(Outcome {
+        class: row.char(CLASS).and_then(Class::of_letter).ok_or_else(|| broken(table))?,
+        response: row.jsonb(RESPONSE),
+        fingerprint: row.uuid(FINGERPRINT),
+        token: row.get(TOKEN),
+        recorded_at: row.get(RECORDED_AT).ok_or_else(|| broken(table))?,
+        expires_at: Some(expires_at),
+        writer: row.writer(),
         visible: row.visible(),
     })
 }
@@ -149,7 +136,12 @@ fn read(row: &Columns<'_>, table: Table, probe: &Probe<'_>) -> Result<StoredOutc
 /// Deletes the request's outcome from every table that has one; gives its class if there was one. The caller has the
 /// request's lock.
 pub fn clear(probe: &Probe<'_>) -> Result<Option<Class>, Error> {
-    let mut cleared = None;
+    Ok(take_out(probe)?.map(|(outcome, _)| outcome.class))
+}
+
+/// As [`clear`]. Gives the outcome, which of several is the one that lives longest, and who recorded it.
+fn take_out(probe: &Probe<'_>) -> Result<Option<(Outcome, String)>, Error> {
+    let mut taken: Option<(Outcome, String)> = None;
     for name in segment::all() {
         if find_in(&Rel::open(name, Access::Read), probe, Snapshot::Itself)?.is_none() {
             continue;
@@ -157,42 +149,30 @@ pub fn clear(probe: &Probe<'_>) -> Result<Option<Class>, Error> {
         // The row is looked for again under the lock that keeps the segment from being emptied. Without that lock the
         // segment could be emptied and filled anew, and another request's row could be in the same place.
         let table = Rel::open(name, Access::Write);
-        if let Some((found, at)) = find_in(&table, probe, Snapshot::Itself)? {
-            write::delete(&table, at);
-            cleared = Some(found.outcome.class);
+        let found = table.find_digest(&probe.digest, Snapshot::Itself, |row| {
+            Some(read(row, name, probe).map(|outcome| (outcome, row.get(RECORDED_BY).unwrap_or_default(), row.at())))
+        });
+        let Some((outcome, recorded_by, at)) = found.transpose()? else { continue };
+        write::delete(&table, at);
+        if taken.as_ref().is_none_or(|(taken, _)| outcome.expires_at > taken.expires_at) {
+            taken = Some((outcome, recorded_by));
         }
     }
-    Ok(cleared)
+    Ok(taken)
 }
 
 /// Takes the response away from the request's outcome, and keeps all else of it. Gives its class; `None`: no outcome of
 /// it has a response. The caller has the request's lock.
 pub fn redact(probe: &Probe<'_>) -> Result<Option<Class>, Error> {
-    let mut has_response = false;
-    for name in segment::all() {
-        let table = Rel::open(name, Access::Read);
-        has_response |=
-            find_in(&table, probe, Snapshot::Itself)?.is_some_and(|(found, _)| found.outcome.response.is_some());
-    }
-    if !has_response {
+    let tells = |name| {
+        let response = |row: &Columns<'_>| row.datum(RESPONSE);
+        Rel::open(name, Access::Read).find_digest(&probe.digest, Snapshot::Itself, response).is_some()
+    };
+    if !segment::all().any(tells) {
         return Ok(None);
     }
     // An expired outcome is kept too: a begin that came before the expiry, and waits for the lock, will replay it.
-    let mut kept: Option<(Outcome, String)> = None;
-    for name in segment::all() {
-        // As in clear().
-        let table = Rel::open(name, Access::Write);
-        if let Some((StoredOutcome { outcome, .. }, at)) = find_in(&table, probe, Snapshot::Itself)? {
-            let recorded_by = |row: &Columns<'_>| row.get(RECORDED_BY);
-            let recorded_by = table.find_digest(&probe.digest, Snapshot::Itself, recorded_by).unwrap_or_default();
-            write::delete(&table, at);
-            let lives_longer = |(kept, _): &(Outcome, String)| outcome.expires_at > kept.expires_at;
-            if kept.as_ref().is_none_or(lives_longer) {
-                kept = Some((outcome, recorded_by));
-            }
-        }
-    }
-    Ok(kept.map(|(outcome, recorded_by)| {
+    Ok(take_out(probe)?.map(|(outcome, recorded_by)| {
         insert_by(probe, &Outcome { response: None, ..outcome }, &recorded_by);
         outcome.class
     }))

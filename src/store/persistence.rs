@@ -10,36 +10,28 @@ use crate::store::exclusive;
 use crate::store::rel::{Access, Rel};
 use crate::store::sql;
 
-/// What can be logged or unlogged.
-#[derive(Clone, Copy)]
-pub struct What {
-    /// Its name in SQL.
-    pub name: &'static str,
-    table: Table,
-}
+/// What can be logged or unlogged: its name in SQL, and the table.
+pub type What = (&'static str, Table);
 
-impl What {
-    /// The leases, by default logged, and the client sessions at work, by default unlogged.
-    pub const ALL: [What; 2] =
-        [What { name: "claims", table: Table::Lease }, What { name: "sessions", table: Table::SessionLive }];
-}
+/// The leases, by default logged, and the client sessions at work, by default unlogged.
+pub const ALL: [What; 2] = [("claims", Table::Lease), ("sessions", Table::SessionLive)];
 
 /// Makes the table logged or unlogged, and notes the choice for dumps. Gives whether the table has changed. An error if
 /// somebody uses it.
-pub fn choose(what: What, unlogged: bool) -> Result<bool, Error> {
-    let changes = is_unlogged(what) != unlogged;
-    if changes && !apply(what, unlogged)? {
-        return Err(Error::TableInUse { relation: format!("idempotence.{}", what.table.name()), what: what.name });
+pub fn choose((what, table): What, unlogged: bool) -> Result<bool, Error> {
+    let changes = is_unlogged(table) != unlogged;
+    if changes && !apply(table, unlogged)? {
+        return Err(Error::TableInUse { relation: format!("idempotence.{}", table.name()), what });
     }
     let statement = "INSERT INTO idempotence.persistence AS p (what, unlogged) VALUES ($1, $2)
         ON CONFLICT (what) DO UPDATE SET unlogged = EXCLUDED.unlogged";
-    sql::execute(statement, &[what.name.into(), unlogged.into()])?;
+    sql::execute(statement, &[what.into(), unlogged.into()])?;
     Ok(changes)
 }
 
 /// Whether the table is unlogged now.
-fn is_unlogged(what: What) -> bool {
-    Rel::open(what.table, Access::Read).is_unlogged()
+fn is_unlogged(table: Table) -> bool {
+    Rel::open(table, Access::Read).is_unlogged()
 }
 
 /// Applies the choices to tables that nobody uses just now. Gives how many tables have changed.
@@ -49,9 +41,9 @@ pub fn apply_choices() -> Result<usize, Error> {
     }
     let mut changed = 0;
     for (name, unlogged) in sql::pairs::<String, bool>("SELECT what, unlogged FROM idempotence.persistence", &[])? {
-        let what = What::ALL.into_iter().find(|what| what.name == name && is_unlogged(*what) != unlogged);
-        if let Some(what) = what
-            && apply(what, unlogged)?
+        let what = ALL.into_iter().find(|(what, table)| *what == name && is_unlogged(*table) != unlogged);
+        if let Some((_, table)) = what
+            && apply(table, unlogged)?
         {
             changed += 1;
         }
@@ -60,12 +52,12 @@ pub fn apply_choices() -> Result<usize, Error> {
 }
 
 /// Gives false if somebody uses the table.
-fn apply(what: What, unlogged: bool) -> Result<bool, Error> {
+fn apply(table: Table, unlogged: bool) -> Result<bool, Error> {
     // A wait for these locks would make others wait behind it.
-    if !exclusive::lock_alone(what.table) {
+    if !exclusive::lock_alone(table) {
         return Ok(false);
     }
-    let name = what.table.name();
+    let name = table.name();
     let how = if unlogged { "UNLOGGED" } else { "LOGGED" };
     sql::execute(&format!("ALTER TABLE idempotence.{name} SET {how}"), &[]).map(|_| true)
 }

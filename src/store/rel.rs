@@ -7,6 +7,7 @@
 use crate::domain::identity::{Digest, SessionId};
 use crate::lock;
 use crate::pg::{self, raw};
+use crate::store::blank;
 use crate::store::cache;
 use crate::store::catalog::{Index, Table};
 use crate::store::invalidation;
@@ -40,7 +41,8 @@ impl Rel {
         loop {
             let oid = cache::oid(table);
             let rel = match access {
-                Access::Read => open_to_read(oid),
+                // SAFETY: the oid is that of our table, or of no relation if the table was dropped meanwhile.
+                Access::Read => unsafe { pg_sys::try_table_open(oid, pg_sys::AccessShareLock as i32) },
                 Access::Write => open_to_write(oid),
             };
             if !rel.is_null() {
@@ -52,15 +54,29 @@ impl Rel {
         }
     }
 
+    /// Opens a table to read it that seldom has a row; `None`: it has no page, or cannot be read here. A standby has no rows of
+    /// an unlogged table. That costs nothing while the table is known to have no page (see `blank.rs`).
+    pub fn open_unless_blank(table: Table) -> Option<Rel> {
+        let noted = blank::note(table)?;
+        let table = Rel::open(table, Access::Read);
+        if table.is_unlogged() && pg::in_recovery() {
+            return None;
+        }
+        if table.is_empty() {
+            // If this transaction itself has emptied the table, that may be rolled back.
+            // SAFETY: the relation is open.
+            if !unsafe { pg::is_rewritten_by_us(table.rel) } {
+                noted.is_blank();
+            }
+            return None;
+        }
+        Some(table)
+    }
+
     /// Takes the lock to write a table if no conflicting lock is held; gives whether it did. The lock stays to the end
     /// of the transaction.
     pub fn try_lock(table: Table) -> bool {
         lock::as_transaction(|| try_lock(cache::oid(table), pg_sys::RowExclusiveLock))
-    }
-
-    /// Whether the table can be read here. A standby has no rows of an unlogged table.
-    pub fn is_readable(&self) -> bool {
-        !self.is_unlogged() || !pg::in_recovery()
     }
 
     /// Whether the table is unlogged.
@@ -79,12 +95,6 @@ impl Rel {
     pub fn pages(&self) -> u32 {
         // SAFETY: the relation is open.
         unsafe { pg_sys::RelationGetNumberOfBlocksInFork(self.rel, pg_sys::ForkNumber::MAIN_FORKNUM) }
-    }
-
-    /// Whether this transaction has given it another file, by TRUNCATE for example, or has made it.
-    pub fn is_rewritten_by_us(&self) -> bool {
-        // SAFETY: the relation is open.
-        unsafe { pg::is_rewritten_by_us(self.rel) }
     }
 
     /// The number of the file that it is stored in. Each rewrite of the table makes another file.
@@ -154,6 +164,33 @@ impl Rel {
         self.find(Some(self.table.by_digest()), &mut [uuid_equals(0, &digest.0)], snapshot, visit)
     }
 
+    /// Runs `visit` on the rows of one digest after the other, until it gives true for that digest. One scan goes from digest to
+    /// digest. It shows the rows of [`Snapshot::WithInserted`].
+    pub(super) fn find_each<'a, const N: usize, I>(
+        &self,
+        asked: impl Iterator<Item = (&'a Digest, I)>,
+        mut visit: impl FnMut(&mut I, &Tuple<'_, N>) -> bool,
+    ) {
+        let keys = &mut [uuid_equals(0, &[0; 16])];
+        let mut begun: Option<Scan> = None;
+        for (digest, mut item) in asked {
+            keys[0].sk_argument = pg::uuid(&digest.0);
+            let mut scan = begun
+                .and_then(|scan| scan.again(keys))
+                .unwrap_or_else(|| Scan::begin(self.rel, Some(self.table.by_digest()), keys, Snapshot::WithInserted));
+            while let Some(tuple) = scan.next() {
+                // SAFETY: as in find().
+                if visit(&mut item, &unsafe { Tuple::read(tuple, (*self.rel).rd_att) }) {
+                    break;
+                }
+            }
+            begun = Some(scan);
+        }
+        if let Some(scan) = begun {
+            scan.end();
+        }
+    }
+
     /// What `read` makes of each row that matches the keys and that the snapshot sees, without rows of which it gives
     /// nothing.
     pub fn all<'rel, const N: usize, T>(
@@ -169,6 +206,22 @@ impl Rel {
             None::<()>
         });
         found
+    }
+
+    /// How many of the rows that match the keys `counts` counts, as the latest snapshot sees them. Counting stops at `enough`.
+    pub fn count<const N: usize>(
+        &self,
+        index: Option<Index>,
+        keys: &mut [pg_sys::ScanKeyData],
+        enough: i64,
+        counts: impl Fn(&Tuple<'_, N>) -> bool,
+    ) -> i64 {
+        let mut count = 0;
+        self.find(index, keys, Snapshot::LatestMvcc, |row| {
+            count += i64::from(counts(row));
+            (count >= enough).then_some(())
+        });
+        count
     }
 
     /// Runs `visit` on the rows that match the keys and that the snapshot sees, from the end of an index of rewritten
@@ -238,9 +291,10 @@ impl Rel {
             .or_else(|| self.find(Some(index), &mut again, Snapshot::LatestMvcc, &mut visit))
     }
 
-    /// Whether the transaction's snapshot does not see a row of the session, whose id stands in this column.
-    pub fn any_unseen<const N: usize>(&self, column: usize, session: &SessionId) -> bool {
-        let keys = &mut [uuid_equals(column, session)];
+    /// Whether the transaction's snapshot does not see a row of the session, whose id is the second column of each table of
+    /// requests.
+    pub fn any_unseen<const N: usize>(&self, session: &SessionId) -> bool {
+        let keys = &mut [uuid_equals(1, session)];
         self.find(None, keys, Snapshot::LatestMvcc, |row: &Tuple<'_, N>| (!row.visible()).then_some(())).is_some()
     }
 
@@ -264,12 +318,6 @@ impl Drop for Rel {
         // SAFETY: the table was opened in open(), and is closed once.
         unsafe { pg_sys::table_close(self.rel, release as i32) }
     }
-}
-
-/// Opens a table to read it; gives null if the table is gone.
-fn open_to_read(oid: pg_sys::Oid) -> pg_sys::Relation {
-    // SAFETY: the oid is that of our table, or of no relation if the table was dropped meanwhile.
-    unsafe { pg_sys::try_table_open(oid, pg_sys::AccessShareLock as i32) }
 }
 
 /// Opens a table with the lock to write it; gives null if the table is gone. The lock belongs to the transaction. If it

@@ -10,13 +10,12 @@ use crate::pg::{self, Jsonb};
 use crate::store::catalog::{Index, Table};
 use crate::store::outcome::Outcome;
 use crate::store::rel::{Access, Rel, Snapshot};
-use crate::store::tuple::{Hint, Tid, Tuple, columns, int4_below, int4_equals, text_equals, uuid_equals};
+use crate::store::tuple::{Hint, Tid, columns, int4_below, int4_equals, text_equals, uuid_equals};
 use crate::store::write;
 use pgrx::pg_sys;
 use uuid::Uuid;
 
-columns! { "reply", COLUMNS: SESSION, FIRST, LAST, RECORDED_AT, SLOT, CLASS, STREAM, RECORDED_BY, RESPONSE, FINGERPRINT, TOKEN }
-type Columns<'a> = Tuple<'a, COLUMNS>;
+columns! { "reply", Columns, COLUMNS: SESSION, FIRST, LAST, RECORDED_AT, SLOT, CLASS, STREAM, RECORDED_BY, RESPONSE, FINGERPRINT, TOKEN }
 
 /// The letter in the column `class` for a reply whose response was dropped. The row still tells that its numbers were
 /// done.
@@ -32,51 +31,25 @@ pub struct Reply {
     pub hint: Hint,
 }
 
-/// Which reply is read with its outcome. Of all others only slot and numbers are read.
-#[derive(Clone, Copy)]
-pub enum WithOutcome {
-    /// None.
-    None,
-    /// The reply of the request with exactly these numbers.
-    Of(Range),
-    /// The reply of the request that has this number.
-    OfNumber(i64),
-}
-
-impl WithOutcome {
-    fn includes(self, range: Range) -> bool {
-        match self {
-            WithOutcome::None => false,
-            WithOutcome::Of(asked) => asked == range,
-            WithOutcome::OfNumber(number) => (range.first..=range.last).contains(&number),
-        }
-    }
-}
-
-/// The reply that is kept in a slot.
-pub fn in_slot(
-    stream: Stream<'_>,
-    slot: i32,
-    with_outcome: WithOutcome,
-    snapshot: Snapshot,
-) -> Result<Option<Reply>, Error> {
+/// The reply that is kept in a slot. It is read with its outcome if it has any of the numbers `of`, and otherwise without.
+pub fn in_slot(stream: Stream<'_>, slot: i32, of: Option<Range>, snapshot: Snapshot) -> Result<Option<Reply>, Error> {
     let table = Rel::open(Table::Reply, Access::Read);
-    let found = find_in_slot(&table, stream, slot, with_outcome, snapshot)?;
-    Ok(found.map(|(reply, _)| reply))
+    Ok(find_in_slot(&table, stream, slot, of, snapshot)?.map(|(reply, _)| reply))
 }
 
 fn find_in_slot<'rel>(
     table: &'rel Rel,
     stream: Stream<'_>,
     slot: i32,
-    with_outcome: WithOutcome,
+    of: Option<Range>,
     snapshot: Snapshot,
 ) -> Result<Option<(Reply, Tid<'rel>)>, Error> {
     if table.is_empty() {
         return Ok(None);
     }
     let keys = &mut keys(stream, slot);
-    let read = |row: &Columns<'rel>| Some(read(table, row, stream, with_outcome).map(|reply| (reply, row.at())));
+    let read =
+        |row: &Columns<'rel>| Some(read(table, row, of).ok_or_else(|| broken(stream)).map(|reply| (reply, row.at())));
     table.find(Some(Index::Reply), keys, snapshot, read).transpose()
 }
 
@@ -84,62 +57,60 @@ fn keys(stream: Stream<'_>, slot: i32) -> [pg_sys::ScanKeyData; 3] {
     [uuid_equals(SESSION, stream.session), text_equals(STREAM, stream.name), int4_equals(SLOT, slot)]
 }
 
-/// The replies that are kept in a stream.
-pub fn in_stream(stream: Stream<'_>, with_outcome: WithOutcome, snapshot: Snapshot) -> Result<Vec<Reply>, Error> {
+/// The replies that are kept in a stream, those with their outcomes that have any of the numbers `of`.
+pub fn in_stream(stream: Stream<'_>, of: Option<Range>, snapshot: Snapshot) -> Result<Vec<Reply>, Error> {
     let table = Rel::open(Table::Reply, Access::Read);
     let mut replies = Vec::new();
     if table.is_empty() {
         return Ok(replies);
     }
     let mut below = i32::MAX;
-    let mut failed = None;
+    let mut is_broken = false;
     loop {
         let keys =
             &mut [uuid_equals(SESSION, stream.session), text_equals(STREAM, stream.name), int4_below(SLOT, below)];
-        let is_end = table.visit_back(Index::Reply, keys, snapshot, |row: &Columns<'_>| {
-            match read(&table, row, stream, with_outcome) {
-                Ok(reply) => {
-                    below = reply.kept.slot;
-                    replies.push(reply);
-                }
-                Err(error) => failed = Some(error),
+        let is_end = table.visit_back(Index::Reply, keys, snapshot, |row: &Columns<'_>| match read(&table, row, of) {
+            Some(reply) => {
+                below = reply.kept.slot;
+                replies.push(reply);
             }
+            None => is_broken = true,
         });
-        match failed {
-            Some(error) => return Err(error),
-            None if is_end => return Ok(replies),
-            None => {}
+        if is_broken || is_end {
+            return if is_broken { Err(broken(stream)) } else { Ok(replies) };
         }
     }
 }
 
-fn read(table: &Rel, row: &Columns<'_>, stream: Stream<'_>, with_outcome: WithOutcome) -> Result<Reply, Error> {
-    let broken = || {
-        let message = format!("a reply of session \"{}\" lacks a value", Uuid::from_bytes(*stream.session));
-        Error::Corrupted { message }
-    };
-    let number = |column| row.get(column).ok_or_else(broken);
-    let range = Range { first: number(FIRST)?, last: number(LAST)? };
-    let class = match row.char(CLASS).ok_or_else(broken)? {
+fn broken(stream: Stream<'_>) -> Error {
+    let session = Uuid::from_bytes(*stream.session);
+    Error::Corrupted { message: format!("a reply of session \"{session}\" lacks a value") }
+}
+
+fn read(table: &Rel, row: &Columns<'_>, of: Option<Range>) -> Option<Reply> {
+    let range = Range { first: row.get(FIRST)?, last: row.get(LAST)? };
+    let class = match row.char(CLASS)? {
         DROPPED => None,
-        letter => Some(Class::of_letter(letter).ok_or_else(broken)?),
+        letter => Some(Class::of_letter(letter)?),
     };
+    let visible = row.visible();
     let outcome = match class {
         // An outcome that was not asked for is not copied.
-        Some(class) if with_outcome.includes(range) => Some(Outcome {
+        Some(class) if of.is_some_and(|of| of.meets(&range)) => Some(Outcome {
             class,
             response: row.jsonb(RESPONSE),
             fingerprint: row.uuid(FINGERPRINT),
             token: row.get(TOKEN),
-            recorded_at: number(RECORDED_AT)?,
+            recorded_at: row.get(RECORDED_AT)?,
             expires_at: None,
             writer: row.writer(),
+            visible,
         }),
         _ => None,
     };
-    let slot = row.get(SLOT).ok_or_else(broken)?;
-    let kept = Kept { range, slot, answers: class.is_some(), visible: row.visible() };
-    Ok(Reply { kept, outcome, hint: table.hint(row.at()) })
+    let slot = row.get(SLOT)?;
+    let kept = Kept { range, slot, answers: class.is_some(), visible };
+    Some(Reply { kept, outcome, hint: table.hint(row.at()) })
 }
 
 /// Writes a reply over the one that its slot keeps, and that may still stand where it stood before. The caller has the
@@ -147,72 +118,57 @@ fn read(table: &Rel, row: &Columns<'_>, stream: Stream<'_>, with_outcome: WithOu
 pub fn save(stream: Stream<'_>, slot: i32, range: Range, outcome: &Outcome, before: Option<Hint>) -> Result<(), Error> {
     debug_assert!(outcome.expires_at.is_none(), "a slot decides how long a reply is kept, not the clock");
     debug_assert!(0 <= slot && 1 <= range.first && range.first <= range.last);
-    let columns = columns(stream, slot, range, outcome, &pg::current_role_name());
+    let mut columns = [None; COLUMNS];
+    columns[SESSION] = Some(pg::uuid(stream.session));
+    columns[FIRST] = Some(range.first.into());
+    columns[LAST] = Some(range.last.into());
+    columns[RECORDED_AT] = Some(outcome.recorded_at.into());
+    columns[SLOT] = Some(slot.into());
+    columns[CLASS] = Some((outcome.class.letter() as i8).into());
+    columns[STREAM] = Some(pg::text(stream.name));
+    columns[RECORDED_BY] = Some(pg::text(&pg::current_role_name()));
+    columns[RESPONSE] = outcome.response.map(Jsonb::datum);
+    columns[FINGERPRINT] = outcome.fingerprint.as_ref().map(pg::uuid);
+    columns[TOKEN] = outcome.token.map(Into::into);
     let table = Rel::open(Table::Reply, Access::Write);
     let is_it = |row: &Columns<'_>| {
         row.get(SLOT) == Some(slot) && row.uuid(SESSION) == Some(*stream.session) && row.text_is(STREAM, stream.name)
     };
     let former = match before.and_then(|hint| table.look_at(hint, |row: &Columns<'_>| is_it(row).then_some(row.at()))) {
-        None => find_in_slot(&table, stream, slot, WithOutcome::None, Snapshot::Itself)?.map(|(_, at)| at),
+        None => find_in_slot(&table, stream, slot, None, Snapshot::Itself)?.map(|(_, at)| at),
         found => found,
     };
     write::save(&table, former, &columns);
     Ok(())
 }
 
-fn columns(
-    stream: Stream<'_>,
-    slot: i32,
-    range: Range,
-    outcome: &Outcome,
-    recorded_by: &str,
-) -> [Option<pg_sys::Datum>; COLUMNS] {
-    let mut columns = row(stream, slot, range, recorded_by);
-    columns[RECORDED_AT] = Some(outcome.recorded_at.into());
-    columns[CLASS] = Some((outcome.class.letter() as i8).into());
-    columns[FINGERPRINT] = outcome.fingerprint.as_ref().map(pg::uuid);
-    columns[TOKEN] = outcome.token.map(Into::into);
-    columns[RESPONSE] = outcome.response.map(Jsonb::datum);
-    columns
+/// Drops a reply's response and fingerprint. Its numbers stay known as done. The caller has the lane's lock.
+pub fn drop_response(stream: Stream<'_>, reply: &Reply) {
+    let recorded_by = pg::current_role_name();
+    change(stream, reply, |columns| {
+        for dropped in [RESPONSE, FINGERPRINT, TOKEN] {
+            columns[dropped] = None;
+        }
+        columns[RECORDED_AT] = Some(pg::now_us().into());
+        columns[RECORDED_BY] = Some(pg::text(&recorded_by));
+        columns[CLASS] = Some((DROPPED as i8).into());
+    });
 }
 
-/// Drops a reply's response and fingerprint. Its numbers stay known as done. The caller has the lane's lock. If another
-/// reply was written over this one before the caller had the lock, nothing is dropped.
-pub fn drop_response(stream: Stream<'_>, reply: &Reply) -> Result<(), Error> {
+/// Takes the response away from a reply, and keeps all else of it. The caller has the lane's lock.
+pub fn redact(stream: Stream<'_>, reply: &Reply) {
+    change(stream, reply, |columns| columns[RESPONSE] = None);
+}
+
+/// Changes columns of a reply that answers. If another reply was written over it before the caller had the lock, nothing is
+/// changed.
+fn change(stream: Stream<'_>, reply: &Reply, change: impl Fn(&mut [Option<pg_sys::Datum>; COLUMNS])) {
     let Kept { range, slot, .. } = reply.kept;
     let table = Rel::open(Table::Reply, Access::Write);
-    let now = find_in_slot(&table, stream, slot, WithOutcome::None, Snapshot::Itself)?;
-    let Some((_, at)) = now.filter(|(now, _)| now.kept.range == range && now.kept.answers) else { return Ok(()) };
-    let mut columns = row(stream, slot, range, &pg::current_role_name());
-    columns[RECORDED_AT] = Some(pg::now_us().into());
-    columns[CLASS] = Some((DROPPED as i8).into());
-    write::update(&table, at, &columns);
-    Ok(())
-}
-
-/// Takes the response away from a reply, and keeps all else of it. The caller has the lane's lock, and found the reply
-/// with its outcome under that lock.
-pub fn redact(stream: Stream<'_>, reply: &Reply, outcome: &Outcome) -> Result<(), Error> {
-    let Kept { range, slot, .. } = reply.kept;
-    let table = Rel::open(Table::Reply, Access::Write);
-    let now = find_in_slot(&table, stream, slot, WithOutcome::None, Snapshot::Itself)?;
-    let Some((_, at)) = now.filter(|(now, _)| now.kept.range == range && now.kept.answers) else { return Ok(()) };
-    let recorded_by: Option<String> =
-        table.find(Some(Index::Reply), &mut keys(stream, slot), Snapshot::Itself, |row: &Columns<'_>| {
-            row.get(RECORDED_BY)
-        });
-    let redacted = Outcome { response: None, ..*outcome };
-    write::update(&table, at, &columns(stream, slot, range, &redacted, &recorded_by.unwrap_or_default()));
-    Ok(())
-}
-
-fn row(stream: Stream<'_>, slot: i32, range: Range, recorded_by: &str) -> [Option<pg_sys::Datum>; COLUMNS] {
-    let mut columns = [None; COLUMNS];
-    columns[SESSION] = Some(pg::uuid(stream.session));
-    columns[FIRST] = Some(range.first.into());
-    columns[LAST] = Some(range.last.into());
-    columns[SLOT] = Some(slot.into());
-    columns[STREAM] = Some(pg::text(stream.name));
-    columns[RECORDED_BY] = Some(pg::text(recorded_by));
-    columns
+    table.find(Some(Index::Reply), &mut keys(stream, slot), Snapshot::Itself, |row: &Columns<'_>| {
+        let is_it = row.get(FIRST) == Some(range.first) && row.get(LAST) == Some(range.last);
+        let mut columns = row.columns();
+        change(&mut columns);
+        (is_it && row.char(CLASS) != Some(DROPPED)).then(|| write::update(&table, row.at(), &columns))
+    });
 }

@@ -87,7 +87,7 @@ pub fn undouble(table: &str) -> Result<(), Error> {
     if doubled && table == Table::Secret.name() { Err(Error::SecretRestoredTwice) } else { Ok(()) }
 }
 
-columns! { "restore", COLUMNS: NOTED_AT, PLACE, BROUGHT, LOOKED_AT, ORPHANS }
+columns! { "restore", Columns, COLUMNS: NOTED_AT, PLACE, BROUGHT, LOOKED_AT, ORPHANS }
 
 /// The tables that have not come yet, if the secret was restored and any are missing.
 pub fn missing() -> Result<Option<String>, Error> {
@@ -95,6 +95,11 @@ pub fn missing() -> Result<Option<String>, Error> {
         return Ok(None);
     }
     sql::first("SELECT m.missing FROM idempotence.missing m")
+}
+
+/// Refuses what needs all tables while a restore lacks any.
+pub fn check_complete() -> Result<(), Error> {
+    missing()?.map_or(Ok(()), |missing| Err(Error::TablesNotRestored { missing }))
 }
 
 /// The error for a session that nothing is known of, if a restore has left out the sessions. It is in question then whether
@@ -127,9 +132,7 @@ pub fn refuse_new_session(session: &str) -> Result<(), Error> {
     if !is_in_question()? {
         return Ok(());
     }
-    if let Some(missing) = missing()? {
-        return Err(Error::TablesNotRestored { missing });
-    }
+    check_complete()?;
     let [now, abandoned] = moments();
     for table in TABLES {
         let query =

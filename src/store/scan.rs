@@ -56,6 +56,23 @@ impl Scan {
         (!tuple.is_null()).then_some(tuple)
     }
 
+    /// The scan, begun again with other values of its keys. On a server that was started with -P the scan uses no index. Then it
+    /// is ended.
+    pub fn again(mut self, keys: &mut [pg_sys::ScanKeyData]) -> Option<Scan> {
+        // SAFETY: the scan has begun, with as many keys. They are the first columns of the table and of the index, so they are
+        // the same for both.
+        unsafe {
+            let entries = (*self.scan).iscan;
+            if entries.is_null() {
+                self.end();
+                return None;
+            }
+            pg_sys::index_rescan(entries, keys.as_mut_ptr(), keys.len() as i32, std::ptr::null_mut(), 0);
+        }
+        self.ahead = None;
+        Some(self)
+    }
+
     /// # Safety
     /// Called within a guard.
     unsafe fn fetch(&self) -> pg_sys::HeapTuple {

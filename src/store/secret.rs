@@ -13,19 +13,18 @@ use crate::error::{Error, WAIT_BY_SETTING, or_raise};
 use crate::guc;
 use crate::lock::{LockClass, Tag};
 use crate::pg;
-use crate::store::cache::{self, Cache};
+use crate::store::cache;
 use crate::store::catalog::Table;
 use crate::store::message;
 use crate::store::rel::{Access, Rel, Snapshot};
 use crate::store::restore;
 use crate::store::session;
 use crate::store::sql;
-use crate::store::tuple::{Tid, Tuple, columns};
+use crate::store::tuple::{Tid, columns};
 use crate::store::write;
 use pgrx::datum::IntoDatum;
 
-columns! { "secret", COLUMNS: IN_USE_SINCE, KEY }
-type Columns<'a> = Tuple<'a, COLUMNS>;
+columns! { "secret", Columns, COLUMNS: IN_USE_SINCE, KEY }
 
 /// A row of the table.
 struct KeyRow<'rel> {
@@ -62,18 +61,13 @@ pub fn check() -> Result<(), Error> {
     if !row_that_counts(&read())?.in_use && session::any() {
         return Err(not_restored());
     }
-    check_complete()?;
+    restore::check_complete()?;
     check_alone()
-}
-
-/// Refuses to answer requests while a restore lacks tables.
-fn check_complete() -> Result<(), Error> {
-    restore::missing()?.map_or(Ok(()), |missing| Err(Error::TablesNotRestored { missing }))
 }
 
 /// Refuses to answer requests while a restore lacks tables, or has brought outcomes of another key.
 fn check_restored() -> Result<(), Error> {
-    check_complete()?;
+    restore::check_complete()?;
     if restore::is_in_question()? { check_alone() } else { Ok(()) }
 }
 
@@ -90,15 +84,8 @@ pub fn check_alone() -> Result<(), Error> {
 /// Marks the key as in use if it is not. Called in each transaction that makes a session or
 /// registers a client.
 pub fn put_in_use() -> Result<(), Error> {
-    let look = || {
-        let table = read();
-        let row = or_raise(row_that_counts(&table));
-        // As in key(), what is remembered is certain.
-        ((row.key, row.in_use), row.in_use && row.committed && check_restored().is_ok())
-    };
-    let key_in_use = |cache: &Cache| cache.secret.map(|key| (key, true));
-    let (_, in_use) = cache::remembered(key_in_use, look, |cache, (key, _)| cache.secret = Some(key));
-    if in_use {
+    // What is remembered is in use, see key().
+    if cache::with(|cache| cache.secret.is_some()) || row_that_counts(&read())?.in_use {
         return Ok(());
     }
     let what = || "the making of the first session by another transaction".into();

@@ -23,10 +23,9 @@ use crate::store::fresh;
 use crate::store::invalidation::{self, RING};
 use crate::store::message;
 use crate::store::rel::{Access, Rel, Snapshot};
-use crate::store::seldom;
 use crate::store::sql;
 use crate::store::sweep;
-use crate::store::tuple::{Tid, Tuple, columns};
+use crate::store::tuple::{Tid, columns};
 use crate::store::write;
 use pgrx::pg_sys;
 use std::cell::Cell;
@@ -44,8 +43,7 @@ pub fn each_outcome(part: impl Fn(&str) -> String) -> String {
     all().map(|table| part(&format!("idempotence.{}", table.name()))).collect::<Vec<_>>().join(" UNION ALL ")
 }
 
-columns! { "segment", COLUMNS: OPENED_AT, KEEP_US, SESSIONS_AT, LOOKED_IN, NUMBER, CURRENT, OPENING, RESTORED, CLOSED_AT, ENDS_AT, LOOKED_TO, LOOKED_AT }
-type Columns<'a> = Tuple<'a, COLUMNS>;
+columns! { "segment", Columns, COLUMNS: OPENED_AT, KEEP_US, SESSIONS_AT, LOOKED_IN, NUMBER, CURRENT, OPENING, RESTORED, CLOSED_AT, ENDS_AT, LOOKED_TO, LOOKED_AT }
 
 /// Calls `look` for each table that may have an outcome of some keys, until it gives a value. The current segment is the
 /// first, since most outcomes are found there. `made_at` tells when the first and the last of the keys were made, if they
@@ -78,7 +76,7 @@ pub fn probe<T, E>(
                 return Ok(Some(found));
             }
         }
-        return seldom::open(Table::OutcomeLong).map_or(Ok(None), |long| look(&long));
+        return Rel::open_unless_blank(Table::OutcomeLong).map_or(Ok(None), |long| look(&long));
     }
 }
 
@@ -109,10 +107,7 @@ pub const FIRST: i16 = 0;
 /// When sessions were last restored; if they never were, when the ring was made.
 pub fn sessions_restored_at() -> i64 {
     let table = Rel::open(Table::Segment, Access::Read);
-    let at = table.find(None, &mut [], Snapshot::LatestMvcc, |row: &Columns<'_>| {
-        if row.get::<i16>(NUMBER)? == FIRST { row.get(SESSIONS_AT) } else { None }
-    });
-    at.unwrap_or_else(|| lost().raise())
+    or_raise(rows(&table)).0[FIRST as usize].sessions_at
 }
 
 fn pointer() -> Pointer {
@@ -147,8 +142,7 @@ pub fn end_transaction(committed: bool) {
 fn read() -> (Pointer, bool) {
     READ_AMID_WRITES.set(READ_AMID_WRITES.get() || pg::has_written());
     let table = Rel::open(Table::Segment, Access::Read);
-    let rows = or_raise(all_rows(&table));
-    let current = or_raise(current_of(&rows));
+    let (rows, current) = or_raise(rows(&table));
     let others = [1, 2].map(|distance| {
         let row = &rows[(current + distance) % SEGMENTS.len()];
         // While a segment is closing, a transaction may still record there.
@@ -240,8 +234,9 @@ impl Segment<'_> {
         self.looked_at = None;
     }
 
-    /// Writes the row. A transaction writes a row of the ring once at most.
+    /// Writes the row. A transaction writes a row of the ring once at most. The caller holds the sweep's lock.
     pub fn save(&self, ring: &Rel) {
+        debug_assert!(Tag::sweep().is_held_by_us());
         let mut columns: [Option<pg_sys::Datum>; COLUMNS] = [None; COLUMNS];
         columns[OPENED_AT] = Some(self.opened_at.into());
         columns[KEEP_US] = Some(self.wanted_us.unwrap_or(0).into());
@@ -259,13 +254,8 @@ impl Segment<'_> {
     }
 }
 
-/// The rows of the ring in the order of their numbers. The caller holds the sweep's lock.
-pub fn rows(ring: &Rel) -> Result<[Segment<'_>; 3], Error> {
-    debug_assert!(Tag::sweep().is_held_by_us());
-    all_rows(ring)
-}
-
-fn all_rows<'rel>(ring: &'rel Rel) -> Result<[Segment<'rel>; 3], Error> {
+/// The rows of the ring in the order of their numbers, and the number of the current one.
+pub fn rows<'rel>(ring: &'rel Rel) -> Result<([Segment<'rel>; 3], usize), Error> {
     let mut rows = ring.all(None, &mut [], Snapshot::LatestMvcc, |row: &Columns<'rel>| {
         Some(Segment {
             number: row.get::<i16>(NUMBER)?.try_into().ok()?,
@@ -287,12 +277,11 @@ fn all_rows<'rel>(ring: &'rel Rel) -> Result<[Segment<'rel>; 3], Error> {
     rows.sort_by_key(|row| row.number);
     let rows: [Segment<'rel>; 3] = rows.try_into().map_err(|_| lost())?;
     let whole = rows.iter().enumerate().all(|(n, row)| row.number == n);
-    if whole && rows.iter().filter(|row| row.current).count() == 1 { Ok(rows) } else { Err(lost()) }
-}
-
-/// The number of the current one.
-pub fn current_of(rows: &[Segment<'_>; 3]) -> Result<usize, Error> {
-    rows.iter().position(|row| row.current).ok_or_else(lost)
+    let mut current = rows.iter().filter(|row| row.current).map(|row| row.number);
+    match (current.next(), current.next()) {
+        (Some(number), None) if whole => Ok((rows, number)),
+        _ => Err(lost()),
+    }
 }
 
 /// Notes that a statement that is not the extension's own, such as a restore's, inserts rows. `table` is the number of

@@ -7,28 +7,19 @@ use crate::model::{ClientSession, KnownBy};
 use crate::pg;
 use crate::store::cache;
 use crate::store::catalog::{Index, Table};
-use crate::store::client_row;
+use crate::store::client_row::ClientColumns;
 use crate::store::lease;
-use crate::store::rel::{Access, Rel, Snapshot};
-use crate::store::tuple::{Tuple, columns, oid_equals};
+use crate::store::rel::{Access, Rel};
+use crate::store::tuple::{columns, oid_equals};
 use crate::store::write;
 use pgrx::pg_sys;
 
-columns! { "session_live", COLUMNS:
+columns! { "session_live", Columns, COLUMNS:
     ID, CREATED_AT, LAST_SEEN, OWNER, WINDOW_SIZE, TIMEOUT, ORDERING, NODE, CLIENT, REQUEST_ID
 }
-type Columns<'a> = Tuple<'a, COLUMNS>;
 
-const ROW: client_row::ClientColumns = client_row::ClientColumns {
-    id: ID,
-    created_at: CREATED_AT,
-    owner: OWNER,
-    window_size: WINDOW_SIZE,
-    ordering: ORDERING,
-    request_id: REQUEST_ID,
-    timeout: TIMEOUT,
-    client: CLIENT,
-    node: NODE,
+const ROW: ClientColumns = ClientColumns {
+    columns: [ID, CREATED_AT, OWNER, WINDOW_SIZE, TIMEOUT, ORDERING, NODE, CLIENT, REQUEST_ID],
     ended_at: None,
     by_id: Index::SessionLive,
     by_client: Index::SessionLiveClient,
@@ -94,14 +85,12 @@ pub fn count(owner: pg_sys::Oid) -> i64 {
     let up_since = pg::up_since().unwrap_or(now_us);
     let table = Rel::open(Table::SessionLive, Access::Read);
     let keys = &mut [oid_equals(OWNER, owner)];
-    let mut count = 0;
-    table.find(Some(Index::SessionLiveClient), keys, Snapshot::LatestMvcc, |row: &Columns<'_>| -> Option<()> {
-        let has_run_out = runs_out_at(row.get::<i64>(LAST_SEEN)?.max(up_since), row.interval_us(TIMEOUT)?) <= now_us;
+    let is_at_work = |row: &Columns<'_>| {
+        let runs_out_at = runs_out_at(row.get::<i64>(LAST_SEEN)?.max(up_since), row.interval_us(TIMEOUT)?);
         // A lease keeps its session.
-        count += i64::from(!has_run_out || lease::last_end(&row.uuid(ID)?, now_us).is_some());
-        None
-    });
-    count
+        Some(runs_out_at > now_us || lease::last_end(&row.uuid(ID)?, now_us).is_some())
+    };
+    table.count(Some(Index::SessionLiveClient), keys, i64::MAX, |row| is_at_work(row) == Some(true))
 }
 
 /// Whether a DBA has made the table logged, so that a crash does not empty it.

@@ -1,13 +1,13 @@
 //! Which rows a scan sees.
 
 use crate::pg::raw;
-use pgrx::pg_sys;
-use std::cell::Cell;
+use pgrx::pg_sys::{self, SnapshotData, SnapshotType};
 
-thread_local! {
-    /// The snapshot of [`Snapshot::WithInserted`], which notes with each row who is inserting or changing it.
-    static DIRTY: Cell<*mut pg_sys::SnapshotData> = const { Cell::new(std::ptr::null_mut()) };
-}
+/// The snapshot of [`Snapshot::WithInserted`], which notes with each row who is inserting or changing it.
+//
+// SAFETY: a snapshot of zeros and of this type is what InitDirtySnapshot() makes.
+static mut DIRTY: SnapshotData =
+    SnapshotData { snapshot_type: SnapshotType::SNAPSHOT_DIRTY, ..unsafe { std::mem::zeroed() } };
 
 /// Which rows a scan sees.
 #[derive(Clone, Copy)]
@@ -36,24 +36,9 @@ pub(super) enum RowState {
 /// Of the row that a scan with the snapshot of [`Snapshot::WithInserted`] is at.
 pub(super) fn row_state() -> RowState {
     let some = |id: pg_sys::TransactionId| Some(id).filter(|id| *id != pg_sys::InvalidTransactionId);
-    // SAFETY: the scan has such a snapshot, which was made once and for all.
-    let (inserter, changer) = unsafe { ((*DIRTY.get()).xmin, (*DIRTY.get()).xmax) };
+    // SAFETY: a backend has one thread.
+    let (inserter, changer) = unsafe { (DIRTY.xmin, DIRTY.xmax) };
     some(inserter).map_or(RowState::Committed { changing: some(changer) }, RowState::BeingInserted)
-}
-
-/// # Safety
-/// Called within a guard.
-pub(super) unsafe fn dirty() -> pg_sys::Snapshot {
-    if DIRTY.get().is_null() {
-        // SAFETY: a snapshot of zeros and of this type is what InitDirtySnapshot() makes.
-        unsafe {
-            let size = size_of::<pg_sys::SnapshotData>();
-            let snapshot: pg_sys::Snapshot = raw::MemoryContextAllocZero(pg_sys::TopMemoryContext, size).cast();
-            (*snapshot).snapshot_type = pg_sys::SnapshotType::SNAPSHOT_DIRTY;
-            DIRTY.set(snapshot);
-        }
-    }
-    DIRTY.get()
 }
 
 impl Snapshot {
@@ -63,11 +48,11 @@ impl Snapshot {
     /// # Safety
     /// Called within a guard.
     pub unsafe fn begin(self) -> (pg_sys::Snapshot, Option<pg_sys::Snapshot>) {
-        // SAFETY: SnapshotSelf and SnapshotAny are static. The latest snapshot is registered until end().
+        // SAFETY: all but the latest snapshot are static. The latest snapshot is registered until end().
         unsafe {
             match self {
                 Snapshot::Itself => (&raw mut pg_sys::SnapshotSelfData, None),
-                Snapshot::WithInserted => (dirty(), None),
+                Snapshot::WithInserted => (&raw mut DIRTY, None),
                 Snapshot::LatestMvcc => {
                     (&raw mut pg_sys::SnapshotAnyData, Some(raw::RegisterSnapshot(raw::GetLatestSnapshot())))
                 }

@@ -15,16 +15,6 @@ pub fn execute(statement: &str, arguments: &[DatumWithOid<'_>]) -> Result<usize,
     by_owner(statement, |client| Ok(client.update(statement, None, arguments)?.len()))
 }
 
-/// Executes a statement; gives the first column of every row that it returns, without NULLs.
-pub fn returned<T: FromDatum + pgrx::IntoDatum>(
-    statement: &str,
-    arguments: &[DatumWithOid<'_>],
-) -> Result<Vec<T>, Error> {
-    by_owner(statement, |client| {
-        client.update(statement, None, arguments)?.filter_map(|row| row.get(1).transpose()).collect()
-    })
-}
-
 /// The first column of the only row; `None` if there is no row.
 pub fn first<T: FromDatum + pgrx::IntoDatum>(query: &str) -> Result<Option<T>, Error> {
     Ok(column(query, &[])?.pop())
@@ -71,11 +61,8 @@ fn newest<T>(
     arguments: &[DatumWithOid<'_>],
     read: impl Fn(&SpiHeapTupleData<'_>) -> Result<Option<T>, spi::Error>,
 ) -> Result<Vec<T>, Error> {
-    by_owner(query, |client| {
-        pg::with_newest_snapshot(|| {
-            client.select(query, None, arguments)?.filter_map(|row| read(&row).transpose()).collect()
-        })
-    })
+    let rows = pg::with_newest_snapshot(|| rows(query, arguments, read))?;
+    Ok(rows.into_iter().flatten().collect())
 }
 
 fn by_owner<T>(statement: &str, work: impl FnOnce(&mut SpiClient<'_>) -> Result<T, spi::Error>) -> Result<T, Error> {
@@ -83,7 +70,8 @@ fn by_owner<T>(statement: &str, work: impl FnOnce(&mut SpiClient<'_>) -> Result<
         .map_err(|error| Error::Corrupted { message: format!("could not execute {statement}: {error}") })
 }
 
-fn owner() -> pg_sys::Oid {
+/// The role that owns our tables.
+pub fn owner() -> pg_sys::Oid {
     // The table is closed again at once, since TRUNCATE refuses a table that is open.
     Rel::open(Table::Segment, Access::Read).owner()
 }

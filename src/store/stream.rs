@@ -5,12 +5,11 @@ use crate::domain::identity::SessionId;
 use crate::model::Stream;
 use crate::pg;
 use crate::store::catalog::{Index, Table};
-use crate::store::rel::{Access, Rel, Snapshot};
-use crate::store::tuple::{Tid, Tuple, columns, text_equals, uuid_equals};
+use crate::store::rel::{Access, Rel};
+use crate::store::tuple::{Tid, columns, text_equals, uuid_equals};
 use crate::store::write;
 
-columns! { "stream", COLUMNS: SESSION, ACKED, ALLOCATED, STREAM }
-type Columns<'a> = Tuple<'a, COLUMNS>;
+columns! { "stream", Columns, COLUMNS: SESSION, ACKED, ALLOCATED, STREAM }
 
 /// The marks of a stream. Without a row, both numbers are 0.
 #[derive(Clone, Copy, Default)]
@@ -45,13 +44,8 @@ fn find_in<'rel>(table: &'rel Rel, stream: Stream<'_>) -> Option<(Marks, Tid<'re
 /// The number of named streams of a session that have a row.
 pub fn count(session: &SessionId) -> usize {
     let table = Rel::open(Table::Stream, Access::Read);
-    let mut count = 0;
     let keys = &mut [uuid_equals(SESSION, session)];
-    table.find(Some(Index::Stream), keys, Snapshot::LatestMvcc, |row: &Columns<'_>| -> Option<()> {
-        count += usize::from(!row.text_is(STREAM, ""));
-        None
-    });
-    count
+    table.count(Some(Index::Stream), keys, i64::MAX, |row: &Columns<'_>| !row.text_is(STREAM, "")) as usize
 }
 
 /// Saves the marks. The caller has the lock on them, and has made `marks` from what [`find`] gave under that lock.

@@ -7,22 +7,15 @@ use crate::lock::{LockClass, Tag};
 use crate::pg::{self, Timestamptz};
 use crate::store::sql;
 
-/// What is remembered of a step.
-pub struct Swept {
-    /// When the step last came to the end of its table.
-    pub done_at: i64,
-    /// How far the step has come since.
-    pub cursor: Cursor,
-}
-
-/// What is remembered of a step; `None` after a crash, before the step's first time, and on a standby.
-pub fn find(step: &str) -> Option<Swept> {
+/// When a step last came to the end of its table, and how far it has come since; `None` after a crash, before the step's first
+/// time, and on a standby.
+pub fn find(step: &str) -> Option<(i64, Cursor)> {
     if pg::in_recovery() {
         return None;
     }
     let query = "SELECT done_at, place FROM idempotence.sweep WHERE step OPERATOR(pg_catalog.=) $1";
     let (Timestamptz(done_at), place) = or_raise(sql::pairs(query, &[step.into()])).pop()?;
-    Some(Swept { done_at, cursor: Cursor::of_number(place) })
+    Some((done_at, Cursor::of_number(place)))
 }
 
 /// Remembers a step. The caller holds the sweep's lock.

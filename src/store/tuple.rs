@@ -21,11 +21,14 @@ macro_rules! places {
 }
 pub(crate) use places;
 
-/// Defines a constant for each column of a table, with its position counted from 0, and one for their number. A unit
-/// test compares them with the table in `sql/tables.sql`.
+/// Defines a constant for each column of a table, with its position counted from 0, one for their number, and the type of a row
+/// that was found. A unit test compares the columns with the table in `sql/tables.sql`.
 macro_rules! columns {
-    ($table:literal, $count:ident: $($column:ident),+ $(,)?) => {
+    ($table:literal, $row:ident, $count:ident: $($column:ident),+ $(,)?) => {
         $crate::store::tuple::places!(pub(super) $($column),+);
+        /// A row.
+        #[allow(dead_code, reason = "only statements may read it")]
+        pub(super) type $row<'a> = $crate::store::tuple::Tuple<'a, $count>;
         /// The number of columns.
         #[allow(dead_code, reason = "only statements may use it")]
         pub(super) const $count: usize = [$(stringify!($column)),+].len();
@@ -155,6 +158,11 @@ impl<'rel, const N: usize> Tuple<'rel, N> {
         (!self.nulls[column]).then_some(self.values[column])
     }
 
+    /// The values of all columns, to be written again. They are valid as long as the row is.
+    pub fn columns(&self) -> [Option<pg_sys::Datum>; N] {
+        std::array::from_fn(|column| self.datum(column))
+    }
+
     /// The value of a column, copied; a timestamptz is an `i64`, in microseconds since 2000-01-01 UTC.
     pub fn get<T: FromDatum>(&self, column: usize) -> Option<T> {
         // SAFETY: the caller asks for the type that the column has. The scan keeps the table open and locked. The
@@ -240,15 +248,9 @@ pub fn oid_equals(column: usize, value: pg_sys::Oid) -> pg_sys::ScanKeyData {
 
 /// The scan key `column IS NULL`.
 pub fn is_null(column: usize) -> pg_sys::ScanKeyData {
-    let flags = (pg_sys::SK_ISNULL | pg_sys::SK_SEARCHNULL) as i32;
-    let none = pg_sys::InvalidOid;
-    // SAFETY: ScanKeyEntryInitialize() fills the whole key. A key of this kind has neither function nor value.
-    unsafe {
-        let mut key = std::mem::zeroed();
-        let (no_strategy, no_value) = (0, pg_sys::Datum::null());
-        pg_sys::ScanKeyEntryInitialize(&mut key, flags, number(column), no_strategy, none, none, none, no_value);
-        key
-    }
+    let sk_flags = (pg_sys::SK_ISNULL | pg_sys::SK_SEARCHNULL) as i32;
+    // SAFETY: a key of this kind has neither function nor value, so the rest is zero.
+    pg_sys::ScanKeyData { sk_flags, sk_attno: number(column), ..unsafe { std::mem::zeroed() } }
 }
 
 fn equals(column: usize, function: u32, value: pg_sys::Datum) -> pg_sys::ScanKeyData {

@@ -1,5 +1,5 @@
 //! Which of the two ways to write a row serves a table, see `write.rs`. In the direct way the indexes of a written row are
-//! maintained in `insert.rs`, `update.rs` and `batch.rs`.
+//! maintained in `direct.rs` and `batch.rs`.
 //!
 //! A backend looks up the way of a table once, and again after each message about the table. Whoever adds an index or a
 //! trigger takes a lock that conflicts with ours, or waits for our transactions before relying on what was added. That
@@ -9,6 +9,7 @@ use crate::pg;
 use crate::store::catalog::Table;
 use pgrx::pg_sys;
 use std::ffi::CStr;
+use std::slice;
 
 /// The triggers that the extension itself has put on its tables. They ignore rows that the extension writes.
 const OUR_TRIGGERS: [&CStr; 3] = [c"forget_cached", c"note_restored", c"undouble_restored"];
@@ -46,13 +47,24 @@ impl Way {
         unsafe {
             let shape = (*rel).rd_att;
             let indexes: Vec<_> = indexes_of(rel).into_iter().map(|index| index_facts(index)).collect();
+            let replaces = |rules: &pg_sys::RuleLock| {
+                slice::from_raw_parts(rules.rules, rules.numLocks as usize).iter().any(|rule| (**rule).isInstead)
+            };
+            let are_ours = |triggers: &pg_sys::TriggerDesc| {
+                slice::from_raw_parts(triggers.triggers, triggers.numtriggers as usize).iter().all(is_our_trigger)
+            };
+            // The one CHECK of the secret is ours, and may be ignored.
+            let checks = u16::from(table == Table::Secret);
+            let may_be_ignored = |constraints: &pg_sys::TupleConstr| {
+                constraints.num_check <= checks && !constraints.has_generated_stored
+            };
             let direct = (*rel).rd_rules.is_null()
-                && triggers_of((*rel).trigdesc).iter().all(is_our_trigger)
-                && constraints_are_ours(table, shape)
+                && (*rel).trigdesc.as_ref().is_none_or(are_ours)
+                && (*shape).constr.as_ref().is_none_or(may_be_ignored)
                 && indexes.iter().all(|(is_plain, _)| *is_plain);
             let not_null = |column: &usize| (*pg::tuple_attribute(shape, *column)).attnotnull;
             let columns = (*shape).natts as usize;
-            let replaced = rules_of((*rel).rd_rules).iter().any(|rule| (**rule).isInstead);
+            let replaced = (*rel).rd_rules.as_ref().is_some_and(replaces);
             let not_null = (0..columns).filter(not_null).fold(0, |bits, column| bits | 1 << column);
             let simple_indexes = match indexes[..] {
                 [(_, only)] => [only, None],
@@ -71,47 +83,9 @@ impl Way {
     }
 }
 
-/// The rules of a relation.
-///
-/// # Safety
-/// The pointer is null, or is that of an open relation.
-unsafe fn rules_of<'a>(rules: *const pg_sys::RuleLock) -> &'a [*mut pg_sys::RewriteRule] {
-    if rules.is_null() {
-        return &[];
-    }
-    // SAFETY: an open relation has this many rules.
-    unsafe { std::slice::from_raw_parts((*rules).rules, (*rules).numLocks as usize) }
-}
-
-/// The triggers of a relation.
-///
-/// # Safety
-/// The pointer is null, or is that of an open relation.
-unsafe fn triggers_of<'a>(description: *const pg_sys::TriggerDesc) -> &'a [pg_sys::Trigger] {
-    if description.is_null() {
-        return &[];
-    }
-    // SAFETY: an open relation's description has this many triggers.
-    unsafe { std::slice::from_raw_parts((*description).triggers, (*description).numtriggers as usize) }
-}
-
 fn is_our_trigger(trigger: &pg_sys::Trigger) -> bool {
     // SAFETY: a trigger has a name, which is terminated.
     !trigger.tgisinternal && OUR_TRIGGERS.contains(&unsafe { CStr::from_ptr(trigger.tgname) })
-}
-
-/// Whether there is no constraint and no generated column that the direct way would ignore. The one CHECK of the secret
-/// is ours, and may be ignored.
-///
-/// # Safety
-/// `shape` describes an open relation.
-unsafe fn constraints_are_ours(table: Table, shape: pg_sys::TupleDesc) -> bool {
-    let ours = u16::from(table == Table::Secret);
-    // SAFETY: as the caller warrants.
-    unsafe {
-        let constraints = (*shape).constr;
-        constraints.is_null() || (*constraints).num_check <= ours && !(*constraints).has_generated_stored
-    }
 }
 
 /// Whether an index is on plain columns, has no predicate, enforces no exclusion constraint, and is checked at once; and what

@@ -138,13 +138,11 @@ pub struct Record {
 /// The record of a keyed request that was done last, expired or not.
 pub fn record(digest: &Digest) -> Result<Option<Record>, Error> {
     let query = format!(
-        "SELECT o.recorded_by, pg_catalog.pg_column_size(o.response) FROM ({}) o
+        "SELECT o.recorded_by, pg_catalog.pg_column_size(o.response), NULL::pg_catalog.int8, NULL::pg_catalog.int8 FROM ({}) o
          WHERE o.digest OPERATOR(pg_catalog.=) $1 ORDER BY o.expires_at DESC LIMIT 1",
         segment::each_outcome(|table| format!("SELECT digest, recorded_by, response, expires_at FROM {table}"))
     );
-    first(sql::rows(&query, &[Uuid::from_bytes(digest.0).into()], |row| {
-        Ok(Record { by: row.get(1)?.unwrap_or_default(), response_bytes: row.get(2)?, numbers: None })
-    }))
+    first(sql::rows(&query, &[Uuid::from_bytes(digest.0).into()], of_row))
 }
 
 /// The record of the numbered request that has this number among its numbers, whether its response was dropped or not.
@@ -155,10 +153,12 @@ pub fn record_of_number(of: Stream<'_>, number: i64) -> Result<Option<Record>, E
         WHERE r.session OPERATOR(pg_catalog.=) $1 AND r.stream OPERATOR(pg_catalog.=) $2
           AND $3 OPERATOR(pg_catalog.>=) r.first AND $3 OPERATOR(pg_catalog.<=) r.last";
     let arguments = [Uuid::from_bytes(*of.session).into(), of.name.into(), number.into()];
-    first(sql::rows(query, &arguments, |row| {
-        let numbers = row.get::<i64>(3)?.zip(row.get::<i64>(4)?);
-        Ok(Record { by: row.get(1)?.unwrap_or_default(), response_bytes: row.get(2)?, numbers })
-    }))
+    first(sql::rows(query, &arguments, of_row))
+}
+
+fn of_row(row: &SpiHeapTupleData<'_>) -> Result<Record, spi::Error> {
+    let numbers = row.get(3)?.zip(row.get(4)?);
+    Ok(Record { by: row.get(1)?.unwrap_or_default(), response_bytes: row.get(2)?, numbers })
 }
 
 /// Whether a request was given up: all attempts that its session allows were begun, and none was completed.

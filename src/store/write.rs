@@ -10,19 +10,17 @@
 //!
 //! `way.rs` tells which way serves a table.
 
-use crate::error::Error;
-use crate::pg::{self, Sight, Statements, raw};
+use crate::error::{Error, or_raise};
+use crate::pg::{self, Sight, Statements};
 use crate::store::cache;
 use crate::store::catalog::Table;
-use crate::store::insert;
+use crate::store::direct;
 use crate::store::rel::{Access, Rel};
-use crate::store::row::RowToWrite;
-use crate::store::tuple::Tid;
-use crate::store::update;
+use crate::store::sql;
+use crate::store::tuple::{Tid, check_columns};
 use crate::store::way::Way;
 use pgrx::pg_sys;
 use std::cell::Cell;
-use std::ffi::CStr;
 
 thread_local! {
     /// Whether the present write by SQL is the extension's own.
@@ -38,15 +36,8 @@ pub fn is_ours() -> bool {
 
 /// Runs `work`, whose writes by SQL count as the extension's own.
 pub fn as_ours<T>(work: impl FnOnce() -> T) -> T {
-    /// Restores the former state, also when an error unwinds.
-    struct Ours(bool);
-    impl Drop for Ours {
-        fn drop(&mut self) {
-            WRITING.set(self.0);
-        }
-    }
-    let _ours = Ours(WRITING.replace(true));
-    work()
+    let former = WRITING.replace(true);
+    pg::finally(work, || WRITING.set(former))
 }
 
 /// What a statement does to a row.
@@ -59,14 +50,12 @@ enum Verb {
 
 /// Inserts a row, and tells where if it is written directly. The commands that follow see the row.
 pub fn insert<'rel>(table: &'rel Rel, columns: &[Option<pg_sys::Datum>]) -> Option<Tid<'rel>> {
-    let row = RowToWrite::of(table, columns);
-    let way = way(table);
-    if !way.serves(columns) {
+    let Some(way) = direct_way(table, columns) else {
         by_sql(table, Verb::Insert, columns, None);
         return None;
-    }
+    };
     // SAFETY: the row is one of this table, and the direct way serves the table.
-    Some(Tid::of(unsafe { insert::insert(table.rel, row, way.simple_indexes) }))
+    Some(Tid::of(unsafe { direct::insert(table.rel, columns, way.simple_indexes) }))
 }
 
 /// Writes a row over the one at `at`, which has the same primary key, or inserts the row as [`insert()`] does.
@@ -78,18 +67,12 @@ pub fn save<'rel>(table: &'rel Rel, at: Option<Tid<'rel>>, columns: &[Option<pg_
 
 /// Writes a row over the one at `at`, which has the same primary key.
 pub fn update(table: &Rel, at: Tid<'_>, columns: &[Option<pg_sys::Datum>]) {
-    let mut row = RowToWrite::of(table, columns);
-    if !way(table).serves(columns) {
+    if direct_way(table, columns).is_none() {
         return by_sql(table, Verb::Update, columns, Some(at));
     }
     // SAFETY: as in insert(). `at` is a row of this table, which was locked before the row was found. The caller's
-    // advisory lock keeps other transactions from changing the row. The closure has nothing to drop and does not panic.
-    unsafe {
-        let tuple = raw::guarded(|| row.form((*table.rel).rd_att));
-        update::update(table.rel, &mut at.get(), tuple);
-        pg_sys::heap_freetuple(tuple);
-        pg_sys::CommandCounterIncrement();
-    }
+    // advisory lock keeps other transactions from changing the row.
+    unsafe { direct::update(table.rel, at.get(), columns) }
 }
 
 /// Deletes a row.
@@ -104,6 +87,19 @@ pub fn delete(table: &Rel, at: Tid<'_>) {
         pg_sys::CatalogTupleDelete(table.rel, &mut at.get());
         pg_sys::CommandCounterIncrement();
     }
+}
+
+/// How a table takes a row with these columns, if it may be written directly. Raises an error if the table has others.
+pub(super) fn direct_way(table: &Rel, columns: &[Option<pg_sys::Datum>]) -> Option<Way> {
+    debug_assert!(table.access == Access::Write);
+    // SAFETY: the relation is open.
+    unsafe {
+        let shape = (*table.rel).rd_att;
+        check_columns(shape, columns.len());
+        let has_default_for_missing = !(*shape).constr.is_null() && !(*(*shape).constr).missing.is_null();
+        debug_assert!(!has_default_for_missing, "an upgrade script adds a column without a default");
+    }
+    Some(way(table)).filter(|way| way.serves(columns))
 }
 
 /// How a table takes its rows.
@@ -124,7 +120,7 @@ fn by_sql(table: &Rel, verb: Verb, columns: &[Option<pg_sys::Datum>], at: Option
     // The snapshot sees the row, since it is newer than the lock under which the row was found.
     let run = || {
         let statement = STATEMENTS.get((table.table, verb), || statement(table, verb));
-        statement.execute(&values, Sight::Newest, |_| ()).0
+        statement.execute(&values, Sight::Newest, |_| {})
     };
     if way(table).replaced || as_ours(|| pg::as_role(table.owner(), run)) != 1 {
         Error::NotWritten { relation: format!("idempotence.{}", table.table.name()) }.raise();
@@ -135,16 +131,11 @@ fn by_sql(table: &Rel, verb: Verb, columns: &[Option<pg_sys::Datum>], at: Option
 
 /// The statement, and the types of its parameters.
 fn statement(table: &Rel, verb: Verb) -> (String, Vec<pg_sys::Oid>) {
-    // SAFETY: the relation is open, and the loop goes over the numbers of its columns.
-    let (names, mut types): (Vec<String>, Vec<pg_sys::Oid>) = unsafe {
-        let shape = (*table.rel).rd_att;
-        let column = |number| {
-            let column = pg::tuple_attribute(shape, number);
-            let name = CStr::from_ptr((*column).attname.data.as_ptr()).to_string_lossy();
-            (!(*column).attisdropped).then(|| (format!("\"{name}\""), (*column).atttypid))
-        };
-        (0..(*shape).natts as usize).filter_map(column).unzip()
-    };
+    let columns = "SELECT pg_catalog.quote_ident(a.attname), a.atttypid FROM pg_catalog.pg_attribute a
+        WHERE a.attrelid OPERATOR(pg_catalog.=) $1 AND a.attnum OPERATOR(pg_catalog.>) 0 AND NOT a.attisdropped
+        ORDER BY a.attnum";
+    let columns = or_raise(sql::pairs::<_, pg_sys::Oid>(columns, &[cache::oid(table.table).into()]));
+    let (names, mut types): (Vec<String>, Vec<pg_sys::Oid>) = columns.into_iter().unzip();
     let parameters = (1..=names.len()).map(|number| format!("${number}")).collect::<Vec<_>>().join(", ");
     let (name, place) = (table.table.name(), names.len() + 1);
     let names = names.join(", ");

@@ -56,11 +56,11 @@ fn delete(table: Table, since: &str, from: Cursor, limit: usize) -> Done {
         // checkpoint counts until the number is given up, whatever becomes of its lease.
         abandoned += " AND NOT EXISTS (SELECT FROM idempotence.lease l WHERE l.digest OPERATOR(pg_catalog.=) t.digest)";
     }
-    let part = parts::find(table, "digest", from, limit, &abandoned, vec![now.into(), retention_s.into()])?;
+    let (ids, next) = parts::find(table, "digest", from, limit, &abandoned, vec![now.into(), retention_s.into()])?;
     let idle = |digest: &[u8; 16]| Tag::request(&Digest(*digest)).try_acquire();
-    let idle: Vec<_> = part.ids.into_iter().filter(idle).collect();
+    let idle: Vec<_> = ids.into_iter().filter(idle).collect();
     if idle.is_empty() {
-        return Ok((0, part.next));
+        return Ok((0, next));
     }
     // It may have been written again, or its request recorded, before the claim was taken here. A number's checkpoint may be
     // locked without the claim, by a redaction.
@@ -71,5 +71,5 @@ fn delete(table: Table, since: &str, from: Cursor, limit: usize) -> Done {
            WHERE t.digest OPERATOR(pg_catalog.=) ANY ($1) AND ({abandoned}) FOR UPDATE OF t SKIP LOCKED))"
     );
     let deleted = sql::execute(&statement, &[sql::ids(&idle).into(), now.into(), retention_s.into()])?;
-    Ok((deleted, part.next))
+    Ok((deleted, next))
 }

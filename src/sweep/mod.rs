@@ -6,6 +6,7 @@
 //! ours waits for what becomes of them.
 
 mod abandoned;
+mod journals;
 mod long;
 mod orphans;
 mod parts;
@@ -17,7 +18,6 @@ use crate::arguments;
 use crate::domain::cursor::Cursor;
 use crate::error::Error;
 use crate::guc;
-use crate::journal::expired::{self, Deleted};
 use crate::lock::{LockClass, Tag};
 use crate::pg;
 use crate::store::persistence;
@@ -73,7 +73,7 @@ impl Step {
             take_part(name, RARELY_US, "dropped sessions forgotten", sessions::forget_dropped)
         }),
         // Deletes what has expired in journals, a journal in a transaction.
-        Step::new("journals", |_| delete_in_journal()),
+        Step::new("journals", |_| journals::delete(guc::sweep_batch())),
     ];
 
     const fn new(name: &'static str, work: fn(&str) -> Result<Progress, Error>) -> Step {
@@ -150,8 +150,7 @@ fn batch() -> usize {
 /// The look goes on where it stopped. After it has come to the end of the table, the next look begins no sooner
 /// than `every_us` later, unless a crash has made the step forget.
 fn take_part(step: &str, every_us: i64, what: &str, work: fn(Cursor, usize) -> Done) -> Result<Progress, Error> {
-    let last = noted::find(step);
-    let (done_at, cursor) = last.map_or((0, Cursor::START), |last| (last.done_at, last.cursor));
+    let (done_at, cursor) = noted::find(step).unwrap_or((0, Cursor::START));
     // By the distance in either direction: a clock that was set back must not put the next look off.
     if cursor == Cursor::START && pg::now_us().abs_diff(done_at) < every_us.unsigned_abs() {
         return Ok(Progress::default());
@@ -166,20 +165,6 @@ fn take_part(step: &str, every_us: i64, what: &str, work: fn(Cursor, usize) -> D
     Ok(Progress::counted(count, what, next.is_some()))
 }
 
-fn delete_in_journal() -> Result<Progress, Error> {
-    let Some(Deleted { journal, rows, more }) = expired::delete(guc::sweep_batch())? else {
-        return Ok(Progress::default());
-    };
-    noted::save_failed(&journal, rows.as_ref().err().map(String::as_str))?;
-    Ok(match rows {
-        Ok(rows) => Progress::counted(rows, "expired rows of a journal deleted", more),
-        Err(why) => {
-            let delayed = vec![format!("what has expired in journal {journal} cannot be deleted yet: {why}")];
-            Progress { done: Vec::new(), delayed, more }
-        }
-    })
-}
-
 /// Notes the end of a sweep by hand.
 pub fn note_by_hand(beside_worker: bool) {
     if Tag::sweep().try_acquire() {
@@ -189,5 +174,5 @@ pub fn note_by_hand(beside_worker: bool) {
 
 /// When the last sweep by hand ended, where no worker came or beside the worker.
 pub fn by_hand_at(beside_worker: bool) -> Option<i64> {
-    noted::find(by_hand(beside_worker)).map(|last| last.done_at)
+    noted::find(by_hand(beside_worker)).map(|(done_at, _)| done_at)
 }

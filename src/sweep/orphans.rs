@@ -44,9 +44,9 @@ pub fn look(limit: usize) -> Result<Progress, Error> {
     let table = restore::TABLES.get(number).copied().ok_or_else(lost)?;
     let [now, abandoned] = restore::moments();
     let arguments = vec![now.into(), abandoned.into()];
-    let part = parts::find(table, "session", from, limit, &restore::orphan_condition(table), arguments)?;
-    let found = part.ids.len();
-    let next = match part.next {
+    let (ids, next) = parts::find(table, "session", from, limit, &restore::orphan_condition(table), arguments)?;
+    let found = ids.len();
+    let next = match next {
         _ if found > 0 => None,
         Some(next) => Some((number, next)),
         None => (number + 1 < restore::TABLES.len()).then_some((number + 1, Cursor::START)),

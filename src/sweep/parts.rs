@@ -44,19 +44,11 @@ impl Progress {
 /// The number of pages in a part: 2 MB, some ten thousand rows.
 const PAGES: u32 = 256;
 
-/// With how many rows of a part something was done, and where to go on.
+/// With how many rows of a part something was done, and where to go on. `None`: the table ends here.
 pub type Done = Result<(usize, Option<Cursor>), Error>;
 
-/// What was found in a part.
-pub struct Part {
-    /// The value of the `id` column of each row found: a session's id, or a digest.
-    pub ids: Vec<SessionId>,
-    /// Where to go on. `None`: the table ends here.
-    pub next: Option<Cursor>,
-}
-
 /// Finds, from a place on, at most `limit` rows that meet a condition. The condition calls the row `t`, and its
-/// arguments are $2 and up.
+/// arguments are $2 and up. Gives the value of the `id` column of each row found, a session's id or a digest; and where to go on.
 pub fn find(
     table: Table,
     id: &str,
@@ -64,7 +56,7 @@ pub fn find(
     limit: usize,
     condition: &str,
     arguments: Vec<DatumWithOid<'_>>,
-) -> Result<Part, Error> {
+) -> Result<(Vec<SessionId>, Option<Cursor>), Error> {
     let pages = Rel::open(table, Access::Read).pages();
     let end = Cursor { page: from.page.saturating_add(PAGES), item: 0 };
     let query = format!(
@@ -80,5 +72,5 @@ pub fn find(
         Some(last) if rows.len() >= limit => Some(last),
         _ => (end.page < pages).then_some(end),
     };
-    Ok(Part { ids: rows.iter().map(|(id, _)| *id.as_bytes()).collect(), next })
+    Ok((rows.iter().map(|(id, _)| *id.as_bytes()).collect(), next))
 }

@@ -58,7 +58,7 @@ fn delay(progress: &mut Progress, segment: usize, state: &str) -> Result<(), Err
 /// Closes segments that were turned away from, if certainly nobody writes them any more.
 pub fn close() -> Result<Progress, Error> {
     let ring = Rel::open(Table::Segment, Access::Write);
-    let rows = segment::rows(&ring)?;
+    let (rows, _) = segment::rows(&ring)?;
     let mut progress = Progress::default();
     for mut row in rows.into_iter().filter(|row| !row.current && row.closed_at.is_none()) {
         let table = cache::oid(row.table());
@@ -89,8 +89,7 @@ pub fn close() -> Result<Progress, Error> {
 pub fn turn() -> Result<Progress, Error> {
     let mut progress = Progress::default();
     let ring = Rel::open(Table::Segment, Access::Write);
-    let mut rows = segment::rows(&ring)?;
-    let current = segment::current_of(&rows)?;
+    let (mut rows, current) = segment::rows(&ring)?;
     let is_empty = rows[current].is_empty();
     if mend_future_moments(&ring, &mut rows[current], &mut progress)?
         || is_empty && Rel::open(Table::OutcomeLong, Access::Read).is_empty()
@@ -189,7 +188,7 @@ fn mend_future_moments(ring: &Rel, row: &mut Segment<'_>, progress: &mut Progres
 /// Empties the closed segments whose end has passed, and looks for an end that is not known.
 pub fn empty() -> Result<Progress, Error> {
     let ring = Rel::open(Table::Segment, Access::Write);
-    let mut rows = segment::rows(&ring)?;
+    let (mut rows, _) = segment::rows(&ring)?;
     let mut progress = Progress::default();
     for row in rows.iter_mut().filter(|row| !row.current) {
         if mend_future_moments(&ring, row, &mut progress)? {

@@ -16,7 +16,7 @@ use crate::store::catalog::Table;
 use crate::store::session::client as saved;
 use crate::store::session_live as live;
 use crate::store::sql::{self, ids};
-use crate::sweep::parts::{self, Done, Part, Progress};
+use crate::sweep::parts::{self, Done, Progress};
 use crate::sweep::tombstones;
 use pgrx::datum::Uuid;
 
@@ -32,9 +32,9 @@ pub fn restore(from: Cursor, batch: usize) -> Done {
     // OFFSET 0 keeps the planner from making a join of it, which might read all sessions at work.
     let not_at_work = "t.name IS NULL AND t.ended_at IS NULL
         AND NOT EXISTS (SELECT FROM idempotence.session_live l WHERE l.id OPERATOR(pg_catalog.=) t.id OFFSET 0)";
-    let part = parts::find(Table::Session, "id", from, batch, not_at_work, Vec::new())?;
-    let restored = part.ids.iter().filter(|id| restore_one(id, last_seen)).count();
-    Ok((restored, part.next))
+    let (ids, next) = parts::find(Table::Session, "id", from, batch, not_at_work, Vec::new())?;
+    let restored = ids.iter().filter(|id| restore_one(id, last_seen)).count();
+    Ok((restored, next))
 }
 
 fn restore_one(id: &SessionId, last_seen: i64) -> bool {
@@ -70,9 +70,9 @@ pub fn end_silent(from: Cursor, batch: usize) -> Done {
          OPERATOR(pg_catalog.<=) $2"
     );
     let arguments = vec![Timestamptz(now_us).into(), Timestamptz(pg::up_since().unwrap_or(now_us)).into()];
-    let part = parts::find(Table::SessionLive, "id", from, batch, &silent, arguments)?;
-    let ended = part.ids.iter().filter(|id| end_if_silent(id)).count();
-    Ok((ended, part.next))
+    let (ids, next) = parts::find(Table::SessionLive, "id", from, batch, &silent, arguments)?;
+    let ended = ids.iter().filter(|id| end_if_silent(id)).count();
+    Ok((ended, next))
 }
 
 fn end_if_silent(id: &SessionId) -> bool {
@@ -150,7 +150,7 @@ fn is_gone(column: &str) -> String {
 /// sessions, and where to go on.
 pub fn clear_owners(from: Cursor, batch: usize) -> Done {
     let ownerless = format!("({} OR {})", is_gone("t.owner"), is_gone("t.usable_by"));
-    with_locks(parts::find(Table::Session, "id", from, batch, &ownerless, Vec::new())?, |sessions| {
+    with_locks(&ownerless, from, batch, |sessions| {
         let (owner, borrower) = (is_gone("owner"), is_gone("usable_by"));
         let statement = format!(
             "UPDATE idempotence.session
@@ -165,14 +165,15 @@ pub fn clear_owners(from: Cursor, batch: usize) -> Done {
 /// Takes tombstones on to their next stage, see `tombstones.rs`. Returns the number of sessions that were
 /// forgotten, and where to go on.
 pub fn forget_dropped(from: Cursor, batch: usize) -> Done {
-    with_locks(tombstones::find(from, batch)?, tombstones::advance)
+    with_locks(tombstones::NOT_FOR_EVER, from, batch, tombstones::advance)
 }
 
-/// Calls `work` for those sessions of a part whose locks are free, and takes these. The lock of a standing session keeps
-/// out whoever makes it again.
-fn with_locks(part: Part, work: fn(&[SessionId]) -> Result<usize, Error>) -> Done {
-    let mut locked = Vec::with_capacity(part.ids.len());
-    for id in part.ids {
+/// Calls `work` for those sessions of the next part, of which a condition is true, whose locks are free, and takes these. The lock
+/// of a standing session keeps out whoever makes it again.
+fn with_locks(condition: &str, from: Cursor, batch: usize, work: fn(&[SessionId]) -> Result<usize, Error>) -> Done {
+    let (ids, next) = parts::find(Table::Session, "id", from, batch, condition, Vec::new())?;
+    let mut locked = Vec::new();
+    for id in ids {
         let query = "SELECT s.name FROM idempotence.session s WHERE s.id OPERATOR(pg_catalog.=) $1";
         let name = sql::column::<String>(query, &[Uuid::from_bytes(id).into()])?.pop();
         let lock = name.map_or_else(|| names::client_session_lock(&id), |name| names::standing_session_lock(&name));
@@ -181,5 +182,5 @@ fn with_locks(part: Part, work: fn(&[SessionId]) -> Result<usize, Error>) -> Don
         }
     }
     let count = if locked.is_empty() { 0 } else { work(&locked)? };
-    Ok((count, part.next))
+    Ok((count, next))
 }

@@ -16,25 +16,20 @@
 //! session with a journal: a new session of its name might have another journal, or none.
 //! Then a key that was refused as too old would be executed.
 
-use crate::domain::cursor::Cursor;
 use crate::domain::identity::SessionId;
 use crate::error::Error;
-use crate::store::catalog::Table;
 use crate::store::message;
 use crate::store::sql::{self, ids};
 use crate::store::write::as_ours;
-use crate::sweep::parts::{self, Part};
 use pgrx::datum::Uuid;
 
 /// The largest size of `outcome_long`, in bytes, at which it is looked through for tombstones. No index finds a
 /// session's rows there.
 const LONG_BYTES_MAX: i64 = 64 << 20;
 
-/// Finds tombstones that may be deleted some day. Returns them, and where to go on.
-pub fn find(from: Cursor, limit: usize) -> Result<Part, Error> {
-    let condition = "t.name IS NOT NULL AND t.ended_at IS NOT NULL AND NOT t.time_keys AND t.journal IS NULL";
-    parts::find(Table::Session, "id", from, limit, condition, Vec::new())
-}
+/// The condition for a tombstone that may be deleted some day.
+pub const NOT_FOR_EVER: &str =
+    "t.name IS NOT NULL AND t.ended_at IS NOT NULL AND NOT t.time_keys AND t.journal IS NULL";
 
 /// Takes tombstones on to their next stage, and deletes those that have come to the end of the last. Returns the
 /// number deleted. The caller holds the locks of their names.

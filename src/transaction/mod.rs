@@ -44,25 +44,23 @@ fn log_context() -> Option<String> {
 unsafe extern "C-unwind" fn transaction_event(event: pg_sys::XactEvent::Type, _arg: *mut c_void) {
     use pg_sys::XactEvent::*;
     match event {
-        XACT_EVENT_PRE_COMMIT => {
+        XACT_EVENT_PRE_COMMIT | XACT_EVENT_PRE_PREPARE => {
+            let preparing = event == XACT_EVENT_PRE_PREPARE;
             first::set_ending(true);
-            refuse_unrecorded(false);
+            refuse_unrecorded(preparing);
             importing::refuse_unended();
-            // A sign of life alone is no reason to ask.
-            coordinator::ask_for_two_phases();
-            liveness::give_signs(open::take_used_sessions());
+            if preparing {
+                // It gives no signs of life: their locks would stay with the prepared transaction and keep others from
+                // giving signs.
+                in_flight::keep_prepared();
+            } else {
+                // A sign of life alone is no reason to ask.
+                coordinator::ask_for_two_phases();
+                liveness::give_signs();
+            }
             blank::before_commit();
         }
         XACT_EVENT_PARALLEL_PRE_COMMIT => {}
-        // PREPARE gives no signs of life: their locks would stay with the prepared transaction and keep others from
-        // giving signs.
-        XACT_EVENT_PRE_PREPARE => {
-            first::set_ending(true);
-            refuse_unrecorded(true);
-            importing::refuse_unended();
-            blank::before_commit();
-            in_flight::keep_prepared();
-        }
         _ => {
             first::set_ending(false);
             wake::end_transaction(event == XACT_EVENT_COMMIT);

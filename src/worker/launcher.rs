@@ -1,12 +1,14 @@
 //! The launcher: a process that lists the databases and starts their visits, one at a time. Each database is due
 //! once a naptime. The launcher itself is connected to no database.
 
-use crate::board::{self, Ended, Report, Text, Unswept};
+use crate::board::{self, Ended, Report, Text};
 use crate::domain::clock;
 use crate::guc;
-use crate::pg::{self, Failure, OnTerminate};
+use crate::pg::{self, Failure};
+use crate::store::blank;
 use crate::sweep::Step;
-use pgrx::bgworkers::{BackgroundWorkerBuilder, BackgroundWorkerStatus, DynamicBackgroundWorker};
+use crate::wake;
+use pgrx::bgworkers::{BackgroundWorkerBuilder, BackgroundWorkerStatus, BgWorkerStartTime, DynamicBackgroundWorker};
 use pgrx::memcxt::PgMemoryContexts;
 use pgrx::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -34,11 +36,33 @@ const VISIT_MAX: Duration = Duration::from_secs(5);
 /// How long a visit may take to end when it was told to.
 const END_MAX: Duration = Duration::from_secs(2);
 
+/// How long after a failure of its own the launcher is started again. After a crash of the server the launcher
+/// comes back together with the server.
+const RESTART: Duration = Duration::from_secs(5);
+
+/// Reserves the board and registers the launcher, while the postmaster preloads the library.
+pub fn init() {
+    if !pg::is_preloading() {
+        return;
+    }
+    board::init();
+    wake::init();
+    blank::init();
+    BackgroundWorkerBuilder::new("idempotence launcher")
+        .set_library("idempotence")
+        .set_function("idempotence_launcher")
+        .enable_spi_access()
+        .set_start_time(BgWorkerStartTime::RecoveryFinished)
+        .set_restart_time(Some(RESTART))
+        .load();
+}
+
 /// The main function of the launcher's process.
 #[pg_guard]
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn idempotence_launcher(_argument: pg_sys::Datum) {
-    pg::let_signals_in(OnTerminate::Note);
+    // SIGTERM sets a flag, which the main loop looks at.
+    pg::let_signals_in(pg::SignalHandlerForShutdownRequest);
     // SAFETY: called once, in a worker registered with access to databases. Without a database the process
     // reads the shared catalogs only.
     unsafe {
@@ -74,28 +98,14 @@ unsafe extern "C-unwind" fn leave(_code: i32, _argument: pg_sys::Datum) {
 fn list_databases() -> Vec<(u32, String)> {
     /// `DATCONNLIMIT_INVALID_DB`
     const HALF_DROPPED: i32 = -2;
-    let mut databases = Vec::new();
-    // SAFETY: a shared catalog, read in a transaction. A row begins with its fixed-width columns, which the
-    // struct describes. The row stays in memory while the scan stands on it.
-    unsafe {
-        let catalog = pg_sys::table_open(pg_sys::DatabaseRelationId, pg_sys::AccessShareLock as i32);
-        let scan = pg_sys::table_beginscan_catalog(catalog, 0, std::ptr::null_mut());
-        loop {
-            let tuple = pg_sys::heap_getnext(scan, pg_sys::ScanDirection::ForwardScanDirection);
-            if tuple.is_null() {
-                break;
-            }
-            let row: *const pg_sys::FormData_pg_database = pg_sys::GETSTRUCT(tuple).cast();
-            if !(*row).datistemplate && (*row).datallowconn && (*row).datconnlimit != HALF_DROPPED {
-                let name = CStr::from_ptr((*row).datname.data.as_ptr()).to_string_lossy().into_owned();
-                databases.push(((*row).oid.to_u32(), name));
-            }
-        }
-        // What table_endscan() does, which is an inline function in C.
-        pg_sys::heap_endscan(scan);
-        pg_sys::table_close(catalog, pg_sys::AccessShareLock as i32);
-    }
-    databases
+    // SAFETY: a row begins with its fixed-width columns, which the struct describes.
+    let database = |row: pg_sys::HeapTuple, _| unsafe {
+        let row: *const pg_sys::FormData_pg_database = pg_sys::GETSTRUCT(row).cast();
+        let can_be_visited = !(*row).datistemplate && (*row).datallowconn && (*row).datconnlimit != HALF_DROPPED;
+        let name = || CStr::from_ptr((*row).datname.data.as_ptr()).to_string_lossy().into_owned();
+        can_be_visited.then(|| ((*row).oid.to_u32(), name()))
+    };
+    pg::catalog_rows(pg_sys::DatabaseRelationId, database)
 }
 
 fn shutdown_requested() -> bool {
@@ -119,10 +129,8 @@ struct Database {
     failed_with: Vec<(String, Instant)>,
     /// Whether a failure was logged, and since then there was no visit without one.
     failing: bool,
-    /// Since when each visit has been delayed.
-    delayed_since: Option<Instant>,
-    /// Whether this delay was logged.
-    delay_logged: bool,
+    /// Since when each visit has been delayed, and whether that was logged.
+    delayed: Option<(Instant, bool)>,
     /// The process of a visit that did not end when it was told to.
     left: Option<i32>,
 }
@@ -255,8 +263,7 @@ impl Launcher {
             // It is the report of a visit that an earlier launcher had started.
             report.ended = Ended::Unknown;
         }
-        database.take_in(&report);
-        note_visit(oid, &report);
+        database.take_in(oid, &report);
     }
 }
 
@@ -274,21 +281,25 @@ impl Database {
     }
 
     /// Notes how a visit ended, logs what is news, and sets when the next one is due.
-    fn take_in(&mut self, report: &Report) {
+    fn take_in(&mut self, oid: u32, report: &Report) {
         self.ended = report.ended;
-        // Users' tables may take all the time there is. So the other steps come first in the next visit too.
-        self.step = if is_through(report) { 0 } else { report.step };
-        match report.ended {
+        // Whether a visit that had too little time has come to the tables of users: all of ours were swept. Users' tables may
+        // take all the time there is. So the other steps come first in the next visit too.
+        let is_through = report.ended == Ended::Cut && Step::ALL.get(report.step).is_some_and(Step::is_on_journals);
+        self.step = if is_through { 0 } else { report.step };
+        let failed = match report.ended {
             Ended::Swept | Ended::Delayed | Ended::Cut | Ended::NotInstalled => {
                 self.failures = 0;
                 if std::mem::take(&mut self.failing) {
                     pg::log_line(&format!("idempotence sweeps database \"{}\" again", self.name), "", "");
                 }
                 self.tell_delay(&report.said.get());
+                None
             }
             Ended::Failed | Ended::OtherVersion => {
                 self.failures += 1;
                 self.tell_failure(&report.said.get());
+                Some(report.said)
             }
             // The database was dropped meanwhile, or the visit was told to stop, or it left its error in the log.
             Ended::Unknown => {
@@ -296,8 +307,10 @@ impl Database {
                 if let Some(process) = self.left {
                     self.tell_failure(&format!("process {process} takes no notice of being told to end"));
                 }
+                Some(Text::of("the visit ended without a report; the server log may tell why"))
             }
-        }
+        };
+        board::note_visit(oid, report.ended == Ended::Swept || is_through, failed);
         self.due = Some(Instant::now() + self.pause());
     }
 
@@ -318,19 +331,15 @@ impl Database {
     /// Logs a delay that has lasted for some naptimes, and the end of a delay that was logged.
     fn tell_delay(&mut self, said: &str) {
         if said.is_empty() {
-            self.delayed_since = None;
-            if std::mem::take(&mut self.delay_logged) {
-                pg::log_line(
-                    &format!("idempotence, database \"{}\": nothing delays the sweep any more", self.name),
-                    "",
-                    "",
-                );
+            if let Some((_, true)) = self.delayed.take() {
+                let ended = format!("idempotence, database \"{}\": nothing delays the sweep any more", self.name);
+                pg::log_line(&ended, "", "");
             }
             return;
         }
-        let since = *self.delayed_since.get_or_insert_with(Instant::now);
-        if !self.delay_logged && since.elapsed() >= guc::naptime() * NAPTIMES_TO_LOGGED_DELAY {
-            self.delay_logged = true;
+        let (since, logged) = self.delayed.get_or_insert_with(|| (Instant::now(), false));
+        if !*logged && since.elapsed() >= guc::naptime() * NAPTIMES_TO_LOGGED_DELAY {
+            *logged = true;
             pg::log_line(
                 &format!("idempotence, database \"{}\": {said}", self.name),
                 "What has expired or ended takes space until then; nothing else is wrong.",
@@ -355,50 +364,17 @@ fn wait_for_end(worker: DynamicBackgroundWorker) -> Option<i32> {
         }
         None
     };
-    match wait(Instant::now() + VISIT_MAX) {
-        None => None,
-        Some(Some(process)) => {
-            // SAFETY: the signal for a request to end, to a process that has not ended yet.
-            unsafe { libc::kill(process, libc::SIGTERM) };
-            wait(Instant::now() + END_MAX).flatten()
-        }
-        Some(None) => {
-            let _ = worker.terminate();
-            None
-        }
-    }
+    let Some(process) = wait(Instant::now() + VISIT_MAX)? else {
+        let _ = worker.terminate();
+        return None;
+    };
+    // SAFETY: the signal for a request to end, to a process that has not ended yet.
+    unsafe { libc::kill(process, libc::SIGTERM) };
+    wait(Instant::now() + END_MAX).flatten()
 }
 
 /// Whether a process has not ended.
 fn is_there(process: i32) -> bool {
     // SAFETY: asks about a process, and sends no signal.
     unsafe { libc::kill(process, 0) == 0 }
-}
-
-/// Whether a visit that had too little time has come to the tables of users: all of ours were swept.
-fn is_through(report: &Report) -> bool {
-    report.ended == Ended::Cut && Step::ALL.get(report.step).is_some_and(Step::is_on_journals)
-}
-
-/// Notes on the board that a database was swept now, or could not be.
-fn note_visit(oid: u32, report: &Report) {
-    let now_us = pg::now_us();
-    let said = match report.ended {
-        Ended::Failed | Ended::OtherVersion => Some(report.said),
-        Ended::Unknown => Some(Text::of("the visit ended without a report; the server log may tell why")),
-        Ended::Swept | Ended::Delayed | Ended::Cut | Ended::NotInstalled => None,
-    };
-    let mut board = board::open();
-    // The database's own entry, or else a free one, or else the oldest.
-    if let Some(place) = board.failures.iter_mut().min_by_key(|place| (place.database != oid, place.at)) {
-        match said {
-            Some(said) => *place = Unswept { database: oid, at: now_us, said },
-            None if place.database == oid => *place = Unswept { database: 0, at: 0, said: Text::EMPTY },
-            None => {}
-        }
-    }
-    let is_swept = report.ended == Ended::Swept || is_through(report);
-    if is_swept && let Some(place) = board.visited.iter_mut().min_by_key(|(database, at)| (*database != oid, *at)) {
-        *place = (oid, now_us);
-    }
 }

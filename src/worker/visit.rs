@@ -8,7 +8,7 @@
 
 use crate::board::{self, Ended, Report, Text};
 use crate::error::{Error, legible, or_raise};
-use crate::pg::{self, Failure, OnTerminate};
+use crate::pg::{self, Failure};
 use crate::store::{catalog, locked, sql};
 use crate::sweep::{self, Step};
 use pgrx::prelude::*;
@@ -38,7 +38,8 @@ const SETTINGS: [(&CStr, &CStr); 10] = [
 #[pg_guard]
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn idempotence_visit(database: pg_sys::Datum) {
-    pg::let_signals_in(OnTerminate::Die);
+    // SIGTERM ends the process at the next safe point, even within a statement.
+    pg::let_signals_in(pg::die);
     let database = pg_sys::Oid::from(database.value() as u32);
     // SAFETY: called once, in a worker registered with access to databases.
     unsafe { pg_sys::BackgroundWorkerInitializeConnectionByOid(database, pg_sys::InvalidOid, 0) };
@@ -74,18 +75,6 @@ struct Visit {
     delayed: Vec<String>,
 }
 
-/// How a step ended.
-enum StepEnd {
-    /// All that was due in the step is done.
-    Done,
-    /// Nothing was done: somebody sweeps by hand, or restores.
-    SweepLocked,
-    /// The visit's time was up.
-    OutOfTime,
-    /// A table's lock could not be had, or there was an error.
-    Failed,
-}
-
 impl Visit {
     /// Takes all steps in turn, beginning with number `first`, until the time is up. Returns how the visit ended,
     /// and the number of the step that the next visit is to begin with.
@@ -113,33 +102,35 @@ impl Visit {
             let place = (first + nth) % Step::ALL.len();
             let step = Step::ALL[place];
             match self.take(&database, step) {
-                StepEnd::Done => {}
-                StepEnd::SweepLocked => {
-                    let who = pg::in_transaction(c"idempotence: look who is in the way", || or_raise(sweeping(step)));
-                    self.delayed.extend(who.ok().flatten());
-                    return (Ended::Delayed, 0);
-                }
-                StepEnd::Failed => all_done = false,
-                StepEnd::OutOfTime if nth == 0 && !self.advanced => {
+                Ok(done) => all_done &= done,
+                Err(Ended::Cut) if nth == 0 && !self.advanced => {
                     // The step had all the time of the visit. The next visit begins with the step after it.
                     self.failed.get_or_insert(format!("step \"{}\" takes longer than a visit may last", step.name));
                     return (Ended::Failed, place + 1);
                 }
-                StepEnd::OutOfTime => return (if all_done { Ended::Cut } else { Ended::Delayed }, place),
+                Err(Ended::Cut) if all_done => return (Ended::Cut, place),
+                Err(Ended::Cut) => return (Ended::Delayed, place),
+                Err(ended) => return (ended, 0),
             }
         }
         (if all_done { Ended::Swept } else { Ended::Delayed }, 0)
     }
 
-    /// Takes a step to its end, transaction by transaction.
-    fn take(&mut self, database: &str, step: Step) -> StepEnd {
+    /// Takes a step to its end, transaction by transaction. Gives whether all is done that was due in it, and not if a table's
+    /// lock could not be had, or there was an error; or how the whole visit has to end.
+    fn take(&mut self, database: &str, step: Step) -> Result<bool, Ended> {
         let activity = CString::new(format!("idempotence: {}", step.name)).unwrap_or_default();
         loop {
             if self.start.elapsed() >= STAY {
-                return StepEnd::OutOfTime;
+                return Err(Ended::Cut);
             }
             match pg::in_transaction(&activity, || or_raise(sweep::take(step))) {
-                Ok(None) => return StepEnd::SweepLocked,
+                // Somebody sweeps by hand, or restores.
+                Ok(None) => {
+                    let who = pg::in_transaction(c"idempotence: look who is in the way", || or_raise(sweeping(step)));
+                    self.delayed.extend(who.ok().flatten());
+                    return Err(Ended::Delayed);
+                }
                 Ok(Some(swept)) => {
                     // The ring turns once in days, so its steps are logged; the others are routine.
                     let level = if step.is_of_ring() { PgLogLevel::LOG } else { PgLogLevel::DEBUG1 };
@@ -150,11 +141,11 @@ impl Visit {
                     self.delayed.extend(swept.delayed);
                     self.advanced = true;
                     if !swept.more {
-                        return StepEnd::Done;
+                        return Ok(true);
                     }
                 }
                 // The visit's time is up.
-                Err(Failure { code: PgSqlErrorCode::ERRCODE_QUERY_CANCELED, .. }) => return StepEnd::OutOfTime,
+                Err(Failure { code: PgSqlErrorCode::ERRCODE_QUERY_CANCELED, .. }) => return Err(Ended::Cut),
                 Err(Failure { code: PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE, .. }) => {
                     let locked = pg::in_transaction(c"idempotence: look who is in the way", || or_raise(locked::by()));
                     if let Ok(Some(locked)) = locked
@@ -162,11 +153,11 @@ impl Visit {
                     {
                         self.delayed.push(locked);
                     }
-                    return StepEnd::Failed;
+                    return Ok(false);
                 }
                 Err(Failure { said, .. }) => {
                     self.failed.get_or_insert(said);
-                    return StepEnd::Failed;
+                    return Ok(false);
                 }
             }
         }

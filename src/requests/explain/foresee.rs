@@ -9,7 +9,7 @@ use crate::names;
 use crate::open;
 use crate::pg::{self, Deadline, Durability};
 use crate::requests::decide::{Aim, Asked, Decided, refuse_beside_another};
-use crate::requests::find::Seeker;
+use crate::requests::find::{KeptRequest, Seeker};
 use crate::requests::keyed::check_sort;
 use crate::requests::request::Request;
 
@@ -51,8 +51,8 @@ pub fn begin(request: &Request<'_>) -> Result<Answer, Error> {
         let hint = "It is open in this very transaction: record or release it.";
         return Err(Error::AlreadyBegun { name: request.name(), hint });
     }
-    let asked =
-        Asked { request, lock: request.lock(), asked_at, fingerprint: None, aim: Aim::Execute { lease_us: None } };
+    let (aim, deadline) = (Aim::Execute { lease_us: None }, Deadline::after(Some(0)));
+    let asked = Asked { request, lock: request.lock(), asked_at, fingerprint: None, aim, deadline };
     // The lock is looked at before the tables, so that a commit in between is not missed.
     let locked = request.in_journal().is_none() && !pg::in_recovery() && Tag::request(&asked.lock).is_held_by_another();
     // In a journal it takes a write to find out, so that is not done for a request that has an outcome. Who may only read the
@@ -60,12 +60,11 @@ pub fn begin(request: &Request<'_>) -> Result<Answer, Error> {
     let held = || {
         let Some(kept) = request.in_journal() else { return locked };
         let ask = || kept.is_held_by_another(request.unfinished_until(asked_at));
-        !pg::read_only() && matches!(pg::undone_on_error(AT_MOST_US, ask), Ok(Ok(true)))
+        !pg::read_only() && pg::undone_on_error(AT_MOST_US, ask) == Ok(true)
     };
     match asked.find_and_decide(Seeker::Beginner, false) {
-        Ok(Some(Decided { decision: Decision::Replay, outcome: Some(outcome), .. })) => {
-            let now = || Deadline::after(Some(0));
-            let durable = pg::wait_until_durable(outcome.writer, Durability::OfCaller, asked_at, now);
+        Ok(Some(Decided { decision: Decision::Replay, kept: KeptRequest { outcome: Some(outcome), .. }, .. })) => {
+            let durable = pg::wait_until_durable(outcome.writer, Durability::OfCaller, asked_at, || deadline);
             Ok(if durable { Answer::Replay(outcome.class) } else { Answer::NotDurable })
         }
         Ok(None) | Err(Error::SessionInDoubt { .. }) => Ok(Answer::SessionTaken),

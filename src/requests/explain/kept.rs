@@ -1,6 +1,5 @@
 //! What the tables keep of a request that is explained.
 
-use super::told::{self, Unfinished};
 use crate::domain::identity::Digest;
 use crate::domain::sequence::Range;
 use crate::error::Error;
@@ -13,21 +12,24 @@ use crate::store::checkpoint::Checkpoint;
 use crate::store::lease::{self, StoredLease};
 use crate::store::outcome::Outcome;
 use crate::store::witness::{self, Record};
+use serde_json::{Value, json};
 
 /// What the tables keep of a request.
 pub struct Kept {
     /// When it was asked for.
-    asked_at: i64,
+    pub asked_at: i64,
     /// The digest that is locked for it.
     lock: Digest,
     /// The outcome, expired or not.
     pub outcome: Option<Outcome>,
+    /// Whether it was given up: all attempts that its session allows were begun, and none was completed.
+    pub given_up: bool,
     /// How that was recorded.
     record: Option<Record>,
     /// The request's own lease, if it counts.
-    lease: Option<StoredLease>,
+    pub lease: Option<StoredLease>,
     /// The request's checkpoint, if it counts.
-    checkpoint: Option<Checkpoint>,
+    pub checkpoint: Option<Checkpoint>,
 }
 
 impl Kept {
@@ -40,7 +42,9 @@ impl Kept {
             Request::Numbered(numbered) => witness::record_of_number(numbered.stream(), numbered.range.first)?,
         };
         let lives = found.outcome.as_ref().is_some_and(|outcome| outcome.lives_at(asked_at));
-        let mut kept = Kept { asked_at, lock, outcome: found.outcome, record, lease: None, checkpoint: None };
+        let given_up = found.outcome.as_ref().map_or(Ok(false), witness::was_given_up)?;
+        let (outcome, lease, checkpoint) = (found.outcome, None, None);
+        let mut kept = Kept { asked_at, lock, outcome, given_up, record, lease, checkpoint };
         if !lives && !found.placed.place.is_over() {
             (kept.lease, kept.checkpoint) = keeping::unfinished(request, &kept.lock, kept.asked_at)?;
         }
@@ -59,24 +63,31 @@ impl Kept {
         Some(Request::Numbered(Numbered { by_any_number: false, ..asked.with_range(range) }))
     }
 
-    /// What was recorded. Where it was redacted it has no response any more.
-    pub fn outcome(&self, redacted_at: Option<i64>) -> Result<Option<told::Outcome>, Error> {
-        let Some(outcome) = &self.outcome else { return Ok(None) };
-        let record = self.record.as_ref();
-        Ok(Some(told::Outcome {
-            status: outcome.class.status(),
-            expired: !outcome.lives_at(self.asked_at),
-            given_up: witness::was_given_up(outcome)?,
-            redacted: redacted_at.is_some_and(|at| at >= outcome.recorded_at) && outcome.response.is_none(),
-            expires_at: outcome.expires_at.map(pg::iso_moment),
-            recorded_at: pg::iso_moment(outcome.recorded_at),
-            recorded_by: record.map(|record| record.by.clone()),
-            response_bytes: record.and_then(|record| record.response_bytes),
+    /// Whether the response was taken away, which was done last at `redacted_at`.
+    pub fn is_redacted(&self, redacted_at: Option<i64>) -> bool {
+        let since = |outcome: &Outcome| outcome.response.is_none() && redacted_at >= Some(outcome.recorded_at);
+        self.outcome.as_ref().is_some_and(since)
+    }
+
+    /// What was recorded.
+    pub fn outcome(&self, redacted: bool) -> Option<Value> {
+        let (outcome, record) = (self.outcome.as_ref()?, self.record.as_ref());
+        Some(json!({
+            "status": outcome.class.status(),
+            // An expired one counts as absent.
+            "expired": !outcome.lives_at(self.asked_at),
+            "given_up": self.given_up,
+            "redacted": redacted,
+            "expires_at": outcome.expires_at.map(pg::iso_moment),
+            "recorded_at": pg::iso_moment(outcome.recorded_at),
+            "recorded_by": record.map(|record| &record.by),
+            // The size of the response as it is stored.
+            "response_bytes": record.and_then(|record| record.response_bytes),
         }))
     }
 
     /// What was begun, committed, and is not done.
-    pub fn unfinished(&self, request: &Request<'_>) -> Result<Option<Unfinished>, Error> {
+    pub fn unfinished(&self, request: &Request<'_>) -> Result<Option<Value>, Error> {
         let since = match (&self.lease, &self.checkpoint) {
             (Some(lease), _) => lease.lease.begun_at,
             (None, Some(checkpoint)) => checkpoint.written_at,
@@ -91,15 +102,18 @@ impl Kept {
             _ => "suspended",
         };
         let (holder, application) = holder.map(|holder| (holder.role, holder.application)).unzip();
-        Ok(Some(Unfinished {
-            last: request.range().map(|range| range.last),
-            point: self.checkpoint.as_ref().map(|checkpoint| checkpoint.point.clone()),
-            since: pg::iso_moment(since),
-            state,
-            holder,
-            attempt: lease.map(|lease| lease.attempt),
-            application,
-            leased_until: lease.map(|lease| pg::iso_moment(lease.until)),
-        }))
+        Ok(Some(json!({
+            "last": request.range().map(|range| range.last),
+            "point": self.checkpoint.as_ref().map(|checkpoint| &checkpoint.point),
+            // When the holder was given the lease, or the checkpoint was written.
+            "since": pg::iso_moment(since),
+            // As in the view `unfinished`.
+            "state": state,
+            // The role that has the lease, or had it last.
+            "holder": holder,
+            "attempt": lease.map(|lease| lease.attempt),
+            "application": application,
+            "leased_until": lease.map(|lease| pg::iso_moment(lease.until)),
+        })))
     }
 }

@@ -5,7 +5,7 @@
 
 mod foresee;
 mod kept;
-mod told;
+mod now;
 mod words;
 
 use crate::domain::end::End;
@@ -15,15 +15,15 @@ use crate::guc;
 use crate::model::Session;
 use crate::pg;
 use crate::requests::numbered::Numbering;
-use crate::requests::request::{Request, Rules};
+use crate::requests::request::Request;
 use crate::sessions::{liveness, resolve};
 use crate::store::catalog;
 use crate::store::inbox;
 use crate::store::session::client as saved;
 use crate::store::witness::{self, At};
 use kept::Kept;
+use now::Now;
 use serde_json::{Value, json};
-use told::Now;
 
 /// How many transactions and how many repairs are told of at most.
 const MOST: usize = 10;
@@ -35,9 +35,9 @@ const VERSION: u32 = 1;
 /// object by the lengths of their names, so the names of the sections are chosen such that this is the order in which somebody
 /// on call asks for them. A section that has nothing to tell is null.
 pub fn explain(session: &str, key: &str, stream: Option<&str>) -> Result<String, Error> {
-    let (_, may_use) = resolve::to_look_at(session)?;
+    let (session, may_use) = resolve::to_look_at(session)?;
     let numbering = Numbering { stream, by_any_number: true, ..Numbering::default() };
-    let request = Request::resolve(session, key, numbering, Rules::OfLook)?;
+    let request = Request::of(session, key, numbering)?;
     request.check_known()?;
     let lock = request.lock();
     // Who is at work is looked at first, so that a commit in between is not missed.
@@ -51,16 +51,14 @@ pub fn explain(session: &str, key: &str, stream: Option<&str>) -> Result<String,
     let of = of(request);
     let answer = foresee::begin(request).map_err(Error::texts);
     let now = if at_work.is_empty() { None } else { Some(Now::of(at_work, waiters, lock_is_of(request))?) };
-    let outcome = kept.outcome(redacted_at)?;
-    let unfinished = kept.unfinished(request)?;
-    let (begin_answers, what_to_do_next) =
-        words::tell(answer, request, &kept, now.as_ref(), outcome.as_ref(), unfinished.as_ref());
+    let redacted = kept.is_redacted(redacted_at);
+    let (begin_answers, what_to_do_next) = words::tell(answer, request, &kept, redacted, now.as_ref());
     let told = json!({
         "of": of,
         "now": now,
-        "outcome": outcome,
+        "outcome": kept.outcome(redacted),
         "version": VERSION,
-        "unfinished": unfinished,
+        "unfinished": kept.unfinished(request)?,
         "audit_trail": audit_trail,
         "begin_answers": begin_answers,
         "what_to_do_next": what_to_do_next,

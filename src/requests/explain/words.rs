@@ -2,11 +2,12 @@
 
 use super::foresee::Answer;
 use super::kept::Kept;
-use super::told::{Now, Outcome, Unfinished};
+use super::now::Now;
 use crate::domain::class::Class;
 use crate::error::{Texts, legible};
 use crate::pg;
 use crate::requests::request::Request;
+use crate::store::checkpoint::Checkpoint;
 use crate::store::witness::Transaction;
 use pgrx::spi::quote_literal;
 use serde_json::{Value, json};
@@ -20,19 +21,18 @@ pub fn tell(
     answer: Result<Answer, Texts>,
     request: &Request<'_>,
     kept: &Kept,
+    redacted: bool,
     now: Option<&Now>,
-    outcome: Option<&Outcome>,
-    unfinished: Option<&Unfinished>,
 ) -> (Value, String) {
     let (status, replayed, (because, next)) = match answer {
         Err(told) => {
             let because = legible(&format!("{}. {}", capitalised(&told.message), told.detail));
             let begin = json!({ "status": null, "because": because, "replayed": false, "sqlstate": told.sqlstate() });
-            return (begin, legible(&after_error(told, request, now, outcome)));
+            return (begin, legible(&after_error(told, request, kept, now)));
         }
-        Ok(Answer::Started) => ("started", false, started(outcome, unfinished)),
-        Ok(Answer::TakenOver(attempt)) => ("taken_over", false, taken_over(attempt, unfinished)),
-        Ok(Answer::Replay(class)) => (class.status(), true, replay(class, kept, outcome)),
+        Ok(Answer::Started) => ("started", false, started(kept)),
+        Ok(Answer::TakenOver(attempt)) => ("taken_over", false, taken_over(attempt, kept)),
+        Ok(Answer::Replay(class)) => (class.status(), true, replay(class, kept, redacted)),
         Ok(Answer::GivenUp(attempts)) => ("failed", true, (
             format!("Its session gives it up after attempt {attempts}, which was begun and not completed. The begin records that it has failed."),
             "Find out what its workers die of, and whether its effect has happened. The next begin records that it has failed; idem_force_record() records something else before that.".into(),
@@ -55,45 +55,42 @@ pub fn tell(
     (begin, legible(&next))
 }
 
-fn after_error(told: Texts, request: &Request<'_>, now: Option<&Now>, outcome: Option<&Outcome>) -> String {
+fn after_error(told: Texts, request: &Request<'_>, kept: &Kept, now: Option<&Now>) -> String {
     let session = request.keyed().map(|keyed| &keyed.session);
-    match outcome {
+    match &kept.outcome {
         _ if told.sqlstate() == "ID012" => told.hint,
         _ if session.is_some_and(|session| session.dropped_at.is_some()) => {
             "Find out why the session was dropped. Its owner makes it again with idem_create_session() and the same options; what is kept of its requests counts again then.".into()
         }
         _ if session.is_none_or(|session| !session.inbox) => told.hint,
-        Some(outcome) if !outcome.expired => "Nothing: it was seen, so idem_once() says false.".into(),
+        Some(outcome) if outcome.lives_at(kept.asked_at) => "Nothing: it was seen, so idem_once() says false.".into(),
         _ if now.is_some() => while_held(now),
         _ => "It was not seen here, or so long ago that this has expired, or it was forgotten (see audit_trail): idem_once() says true and notes it.".into(),
     }
 }
 
-fn started(outcome: Option<&Outcome>, unfinished: Option<&Unfinished>) -> Words {
-    let (because, next) = match (unfinished, outcome) {
-        (Some(unfinished), _) => {
-            let because = match &unfinished.point {
-                Some(point) => format!("It stopped at its point \"{point}\", and nobody is at work on it."),
-                None => "It stopped before it was done, and nobody is at work on it.".into(),
-            };
-            let next = "A retry goes on with it. If nobody retries it, its caller settles it (idem_settle), or an admin calls idem_force_record() with what has happened.";
-            return (because, next.into());
+fn started(kept: &Kept) -> Words {
+    const GOES_ON: &str = "A retry goes on with it. If nobody retries it, its caller settles it (idem_settle), or an admin calls idem_force_record() with what has happened.";
+    let (because, next) = match (&kept.checkpoint, &kept.lease, &kept.outcome) {
+        (Some(Checkpoint { point, .. }), ..) => {
+            (format!("It stopped at its point \"{point}\", and nobody is at work on it."), GOES_ON)
         }
-        (None, Some(_)) => (
-            "Its outcome has expired, so it counts as new.",
+        (None, Some(_), _) => ("It stopped before it was done, and nobody is at work on it.".into(), GOES_ON),
+        (None, None, Some(_)) => (
+            "Its outcome has expired, so it counts as new.".into(),
             "It was done before, and that was forgotten when it expired. A retry executes it again: send it only if that is wanted.",
         ),
-        (None, None) => (
-            "Nothing is kept of it: it was not done here, or it has expired, or it was forgotten.",
+        (None, None, None) => (
+            "Nothing is kept of it: it was not done here, or it has expired, or it was forgotten.".into(),
             "It was not done here, or so long ago that its outcome has expired, or it was forgotten (see audit_trail). A retry executes it.",
         ),
     };
-    (because.into(), next.into())
+    (because, next.into())
 }
 
-fn taken_over(attempt: i32, unfinished: Option<&Unfinished>) -> Words {
-    let at = unfinished.and_then(|unfinished| unfinished.leased_until.as_ref());
-    let point = unfinished.and_then(|unfinished| unfinished.point.as_ref());
+fn taken_over(attempt: i32, kept: &Kept) -> Words {
+    let at = kept.lease.as_ref().map(|lease| pg::iso_moment(lease.lease.until));
+    let point = kept.checkpoint.as_ref().map(|checkpoint| &checkpoint.point);
     let because = format!(
         "A lease of it ran out{}{}, and nobody has completed it. This would be attempt {attempt}.",
         at.map(|at| format!(" at {at}")).unwrap_or_default(),
@@ -103,9 +100,8 @@ fn taken_over(attempt: i32, unfinished: Option<&Unfinished>) -> Words {
     (because, next.into())
 }
 
-fn replay(class: Class, kept: &Kept, outcome: Option<&Outcome>) -> Words {
-    let given_up = outcome.is_some_and(|outcome| outcome.given_up);
-    let is_kept = match given_up {
+fn replay(class: Class, kept: &Kept, redacted: bool) -> Words {
+    let is_kept = match kept.given_up {
         true => {
             "It was given up: all attempts that its session allows were begun, and none was completed. That is its outcome."
         }
@@ -113,9 +109,9 @@ fn replay(class: Class, kept: &Kept, outcome: Option<&Outcome>) -> Words {
     };
     let has_fingerprint = kept.outcome.as_ref().is_some_and(|outcome| outcome.fingerprint.is_some());
     let of_another = if has_fingerprint { " Another payload than the first is refused (ID001)." } else { "" };
-    let next = if outcome.is_some_and(|outcome| outcome.redacted) {
+    let next = if redacted {
         "Nothing: a retry executes nothing. Its response was redacted, so a retry gets NULL."
-    } else if given_up {
+    } else if kept.given_up {
         "Find out what its workers died of, and whether its effect has happened: a retry gets this failure and executes nothing. idem_force_record() records what has happened instead; idem_forget() lets a retry execute it."
     } else if matches!(class, Class::Failed | Class::GivenUp) {
         "Nothing: a retry gets this failure and executes nothing. To have it executed after all, idem_forget() it first."

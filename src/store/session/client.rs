@@ -7,22 +7,14 @@ use crate::domain::identity::SessionId;
 use crate::model::{ClientSession, KnownBy};
 use crate::pg::Writer;
 use crate::store::catalog::{Index, Table};
-use crate::store::client_row;
-use crate::store::rel::{Access, Rel, Snapshot};
+use crate::store::client_row::ClientColumns;
+use crate::store::rel::{Access, Rel};
 use crate::store::tuple::{char_equals, oid_equals};
 use crate::store::write;
 use pgrx::pg_sys;
 
-const ROW: client_row::ClientColumns = client_row::ClientColumns {
-    id: ID,
-    created_at: CREATED_AT,
-    owner: OWNER,
-    window_size: WINDOW_SIZE,
-    ordering: ORDERING,
-    request_id: REQUEST_ID,
-    timeout: TIMEOUT,
-    client: CLIENT,
-    node: NODE,
+const ROW: ClientColumns = ClientColumns {
+    columns: [ID, CREATED_AT, OWNER, WINDOW_SIZE, TIMEOUT, ORDERING, NODE, CLIENT, REQUEST_ID],
     ended_at: Some(ENDED_AT),
     by_id: Index::Session,
     by_client: Index::SessionClient,
@@ -65,7 +57,7 @@ pub fn count_ended_unsaved(owner: pg_sys::Oid) -> i64 {
     let table = Rel::open(Table::Session, Access::Read);
     let count = |end: End| {
         let keys = &mut [oid_equals(OWNER, owner), char_equals(ENDED, end.letter(false))];
-        table.all(Some(Index::SessionEnded), keys, Snapshot::LatestMvcc, |_: &Columns<'_>| Some(())).len() as i64
+        table.count(Some(Index::SessionEnded), keys, i64::MAX, |_: &Columns<'_>| true)
     };
     End::ALL.into_iter().map(count).sum()
 }

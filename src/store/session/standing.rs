@@ -16,13 +16,8 @@ use pgrx::pg_sys;
 pub fn count(owner: pg_sys::Oid, enough: i64) -> i64 {
     let table = Rel::open(Table::Session, Access::Read);
     let keys = &mut [oid_equals(OWNER, owner), is_null(CLIENT)];
-    let mut count = 0;
-    table.find(Some(Index::SessionClient), keys, Snapshot::LatestMvcc, |row: &Columns<'_>| {
-        // The index has client sessions without a client's name under the same key.
-        count += i64::from(row.datum(NAME).is_some());
-        (count >= enough).then_some(())
-    });
-    count
+    // The index has client sessions without a client's name under the same key.
+    table.count(Some(Index::SessionClient), keys, enough, |row: &Columns<'_>| row.datum(NAME).is_some())
 }
 
 /// The session or its tombstone as it is now, and whether the row is committed.

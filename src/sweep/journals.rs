@@ -1,14 +1,15 @@
-//! Deletes what has expired in journals.
+//! The sweep's step for journals: it deletes what has expired, a journal in a transaction.
 //!
 //! Rows are deleted as the table's owner, and only if the session's owner has that role's privileges: a table may have
 //! changed hands since the session was made.
 
-use super::table::{self, Journal};
 use crate::domain::limits::KEEP_SLACK_US;
 use crate::error::Error;
+use crate::journal::table::{self, Journal};
 use crate::open;
 use crate::pg::{self, Sight, Statement};
 use crate::store::{rel, sql, sweep as noted};
+use crate::sweep::parts::Progress;
 use pgrx::pg_sys;
 use pgrx::pg_sys::BuiltinOid::{self, INT8OID, TIMESTAMPTZOID};
 use std::collections::VecDeque;
@@ -23,26 +24,16 @@ const BATCHES: u16 = 1000;
 /// The journals that this process has still to look through, and how many batches of each it has deleted.
 static LEFT: pg::Own<VecDeque<(String, u16)>> = pg::Own::new();
 
-/// What was done with a journal.
-pub struct Deleted {
-    /// The journal's name.
-    pub journal: String,
-    /// How many rows were deleted. An error tells in words why none could be.
-    pub rows: Result<usize, String>,
-    /// Whether there is more to do, in this journal or in others.
-    pub more: bool,
-}
-
 /// Deletes about `limit` expired rows of a journal. The journals take turns, in an order by chance: a process that comes to
 /// grief over one of them does not always leave the same ones for later.
-pub fn delete(limit: usize) -> Result<Option<Deleted>, Error> {
+pub fn delete(limit: usize) -> Result<Progress, Error> {
     if LEFT.with(|left| left.is_empty()) {
         let query = "SELECT s.journal FROM idempotence.session s WHERE s.journal IS NOT NULL AND s.ended_at IS NULL GROUP BY s.journal ORDER BY pg_catalog.random()";
         let all = sql::column::<String>(query, &[])?;
         noted::forget_failed(&all)?;
         LEFT.with(|left| left.extend(all.into_iter().map(|name| (name, 0))));
     }
-    let Some((journal, batches)) = LEFT.with(VecDeque::pop_front) else { return Ok(None) };
+    let Some((journal, batches)) = LEFT.with(VecDeque::pop_front) else { return Ok(Progress::default()) };
     let rows = delete_for_any(&journal, limit)?;
     let more = LEFT.with(|left| {
         if rows.as_ref().is_ok_and(|rows| *rows >= limit) && batches + 1 < BATCHES {
@@ -50,10 +41,17 @@ pub fn delete(limit: usize) -> Result<Option<Deleted>, Error> {
         }
         !left.is_empty()
     });
-    Ok(Some(Deleted { journal, rows, more }))
+    noted::save_failed(&journal, rows.as_ref().err().map(String::as_str))?;
+    Ok(match rows {
+        Ok(rows) => Progress::counted(rows, "expired rows of a journal deleted", more),
+        Err(why) => {
+            let delayed = vec![format!("what has expired in journal {journal} cannot be deleted yet: {why}")];
+            Progress { done: Vec::new(), delayed, more }
+        }
+    })
 }
 
-/// Deletes for the first owner of a session for whom it can be done.
+/// Deletes for the first owner of a session for whom it can be done. The error within tells in words why it could be for none.
 fn delete_for_any(journal: &str, limit: usize) -> Result<Result<usize, String>, Error> {
     let query = "SELECT DISTINCT s.owner::pg_catalog.oid FROM idempotence.session s WHERE s.journal OPERATOR(pg_catalog.=) $1 AND s.ended_at IS NULL";
     let mut why = Ok(0);
@@ -124,11 +122,11 @@ fn delete_elsewhere(journal: &Journal, now_us: i64, limit: usize) -> u64 {
     execute(&delete, now_us, TIMESTAMPTZOID, upto).0
 }
 
-/// Executes a statement for the moment $1 and the number or moment $2. Gives how many rows it processed, and the first
+/// Executes a statement for the moment $1 and the number or moment $2. Gives how many rows it processed, and the
 /// moment that it returned.
 fn execute(statement: &str, now_us: i64, of: BuiltinOid, number: i64) -> (u64, Option<i64>) {
     let statement = Statement::prepare(statement, &[TIMESTAMPTZOID.value(), of.value()]);
     let values = [Some(now_us.into()), Some(number.into())];
-    let (processed, first) = statement.execute(&values, Sight::OfTransaction, |row| row.get(0));
-    (processed, first.flatten())
+    let mut moment = None;
+    (statement.execute(&values, Sight::OfTransaction, |row| moment = row.get(0)), moment)
 }

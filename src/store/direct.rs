@@ -1,11 +1,16 @@
-//! Inserting a row directly, and entries of indexes for rows that are written otherwise.
+//! Inserting a row directly, or writing it over another one with the same primary key.
 //!
 //! A table of outcomes has one index, on one column, and that of leases has two, as long as nobody adds another. Then the
 //! entries are inserted without the helpers that PostgreSQL has for its catalogs, which look up all indexes of a table for
 //! each row.
+//!
+//! A row that is written over another may have many versions. While somebody holds an old snapshot no former version can go,
+//! and the index has an entry for each page that a version is on. For each new entry PostgreSQL's check of a unique index
+//! would go through all of them. So the check of the primary key is left out. It could find nothing: the key is that of the
+//! row written over, so no other row can have it.
 
-use crate::pg::raw;
-use crate::store::row::RowToWrite;
+use crate::pg::{self, raw};
+use crate::store::row;
 use crate::store::way::SimpleIndex;
 use pgrx::pg_sys;
 
@@ -13,20 +18,20 @@ use pgrx::pg_sys;
 ///
 /// # Safety
 ///
-/// `rel` is open to be written, `row` is one of it, and the direct way serves it. `indexes` are those that its way tells.
+/// `rel` is open to be written and has these columns, and the direct way serves it. `indexes` are those that its way tells.
 pub(super) unsafe fn insert(
     rel: pg_sys::Relation,
-    mut row: RowToWrite,
+    columns: &[Option<pg_sys::Datum>],
     indexes: [Option<SimpleIndex>; 2],
 ) -> pg_sys::ItemPointerData {
     // SAFETY: as the caller warrants. The closure has nothing to drop and does not panic.
     unsafe {
         raw::guarded(|| {
-            let tuple = row.form((*rel).rd_att);
+            let tuple = row::form((*rel).rd_att, columns);
             if indexes[0].is_some() {
                 raw::simple_heap_insert(rel, tuple);
                 for index in indexes.iter().flatten() {
-                    insert_entry(rel, tuple, index, row.column(index.column));
+                    insert_entry(rel, tuple, index, columns[index.column]);
                 }
             } else {
                 raw::CatalogTupleInsert(rel, tuple);
@@ -48,8 +53,9 @@ unsafe fn insert_entry(
     rel: pg_sys::Relation,
     tuple: pg_sys::HeapTuple,
     simple: &SimpleIndex,
-    (mut value, mut is_null): (pg_sys::Datum, bool),
+    column: Option<pg_sys::Datum>,
 ) {
+    let (mut value, mut is_null) = (column.unwrap_or(pg_sys::Datum::null()), column.is_none());
     let mode = pg_sys::RowExclusiveLock as i32;
     let check = unique_check(simple.is_unique);
     // SAFETY: as the caller warrants. index_insert() hands the description on to the access method, and a B-tree does not
@@ -68,6 +74,29 @@ unsafe fn insert_entry(
         let place = &raw mut (*tuple).t_self;
         raw::index_insert(index, &raw mut value, &raw mut is_null, place, rel, check, false, &raw mut info);
         raw::index_close(index, mode);
+    }
+}
+
+/// Writes a row over the one at `at`. The commands that follow see it.
+///
+/// # Safety
+///
+/// As for [`insert`], and `at` is a row of `rel` with the same primary key, which no other transaction changes.
+pub(super) unsafe fn update(rel: pg_sys::Relation, mut at: pg_sys::ItemPointerData, columns: &[Option<pg_sys::Datum>]) {
+    // SAFETY: as the caller warrants. The closure has nothing to drop and does not panic. An error ends the transaction, which
+    // closes the indexes.
+    unsafe {
+        let tuple = raw::guarded(|| row::form((*rel).rd_att, columns));
+        if let Some(takes) = pg::heap_update(rel, &mut at, tuple) {
+            let indexes = pg_sys::CatalogOpenIndexes(rel);
+            let slot = pg_sys::MakeSingleTupleTableSlot((*rel).rd_att, &raw const pg_sys::TTSOpsHeapTuple);
+            pg_sys::ExecStoreHeapTuple(tuple, slot, false);
+            insert_entries(rel, indexes, &[slot], takes, true);
+            pg_sys::ExecDropSingleTupleTableSlot(slot);
+            pg_sys::CatalogCloseIndexes(indexes);
+        }
+        pg_sys::heap_freetuple(tuple);
+        pg_sys::CommandCounterIncrement();
     }
 }
 
